@@ -1,0 +1,108 @@
+// What the broker knows, as one consistent picture for `sluice status`, the exporter and the lab: a sealed memfd holding
+// a SnapshotHeader and then its arrays of fixed-size records in the order of the counts. Read-only for the receiver.
+#pragma once
+
+#include "broker/protocol/words.h"
+
+namespace sluice::protocol {
+
+inline constexpr std::uint32_t kSnapshotMagic = 0x534e4c53;  // "SLNS"
+
+enum class TenantState : std::uint8_t { kQueued = 0, kRunning = 1, kSwapped = 2, kSuspended = 3 };
+
+struct SnapshotHeader {
+  std::uint32_t magic;
+  std::uint16_t version;
+  std::uint16_t reserved0;
+  std::uint32_t gpu_count;
+  std::uint32_t tenant_count;       // queued ones included
+  std::uint32_t tenant_gpu_count;   // pairs (tenant, GPU)
+  std::uint32_t process_count;
+  std::uint64_t taken_ns;           // CLOCK_MONOTONIC
+  std::uint64_t started_ns;         // when this broker started
+  std::uint64_t registrations;      // counters since start
+  std::uint64_t admissions;
+  std::uint64_t refusals;
+  std::uint64_t protocol_errors;
+  std::uint64_t reloads_ok;
+  std::uint64_t reloads_failed;
+  char config_path[128];            // empty = built-in defaults
+};
+static_assert(sizeof(SnapshotHeader) == 24 + 8 * 8 + 128);
+
+struct SnapshotGpu {
+  GpuUuid uuid;
+  char name[64];
+  std::uint64_t capacity_bytes;
+  std::uint64_t context_bytes;
+  std::uint64_t promised_bytes;   // sum of memory_min of the admitted
+  std::uint64_t promised_max_bytes;
+  std::uint64_t held_bytes;       // sum of the claims
+  std::uint64_t busy_ns;          // sum over living and dead tenants
+  std::uint64_t leases_granted;
+  std::uint64_t leases_revoked;
+  std::uint64_t lease_overrun_ns;
+  std::uint64_t overruns;         // drains that timed out
+  TenantId holder;                // who has the lease now, 0 = nobody
+  std::uint32_t tenants;
+  std::uint8_t exclusive;
+  std::uint8_t draining;
+  std::uint8_t software;          // a software GPU
+  std::uint8_t reserved0;
+};
+static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8);
+
+struct SnapshotTenant {
+  TenantId tenant;
+  std::uint64_t admitted_ns;  // CLOCK_MONOTONIC; 0 while queued
+  std::uint64_t asked_ns;
+  std::uint64_t steps;        // from JobReport
+  std::uint64_t samples;
+  std::uint64_t tokens;
+  std::uint64_t exposed_communication_ns;
+  double straggler_score;
+  std::uint32_t uid;
+  std::uint32_t processes;
+  std::uint32_t unregistered;  // living processes whose socket is closed
+  std::uint32_t queue_position;
+  TenantState state;
+  TenantClass tenant_class;
+  SmMode sm_mode;
+  QueueReason reason;
+  std::uint8_t runaway;  // it did not drain in time and has not since
+  std::uint8_t reserved0[3];
+  char name[kNameBytes];
+  char profile[kNameBytes];
+  char user[kNameBytes];
+};
+static_assert(sizeof(SnapshotTenant) == 8 * 8 + 16 + 8 + 3 * kNameBytes);
+
+struct SnapshotTenantGpu {
+  TenantId tenant;
+  GpuUuid gpu;
+  std::uint64_t memory_max_bytes;
+  std::uint64_t memory_min_bytes;
+  std::uint64_t held_bytes;
+  std::uint64_t peak_bytes;
+  std::uint64_t busy_ns;  // dead processes of the tenant included
+  std::uint64_t launches;
+  std::uint64_t graph_launches;
+  std::uint64_t gate_waits;
+  std::uint64_t gate_wait_ns;
+  std::uint64_t refused;
+  std::uint64_t lease_held_ns;
+  std::uint64_t overruns;
+  std::uint32_t sm_percent;
+  std::uint32_t wants;  // 1 while a thread of it waits at the gate
+};
+static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 12 * 8 + 8);
+
+struct SnapshotProcess {
+  TenantId tenant;
+  std::uint32_t pid;
+  std::uint32_t slot;
+  char command[kNameBytes];
+};
+static_assert(sizeof(SnapshotProcess) == 16 + kNameBytes);
+
+}  // namespace sluice::protocol

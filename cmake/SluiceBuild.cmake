@@ -1,0 +1,59 @@
+# What every room builds with: the dialect, the warnings, where results go, and the CUDA toolkit's headers and compiler.
+include(GNUInstallDirs)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+# Assertions are part of the contract (the programmer's failures) and stay on in every build type.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
+
+add_library(sluice_options INTERFACE)
+target_compile_options(sluice_options INTERFACE
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;-Werror>)
+target_include_directories(sluice_options INTERFACE ${PROJECT_SOURCE_DIR})
+if(SLUICE_SANITIZE)
+  target_compile_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE})
+endif()
+
+# The toolkit gives headers (cuda.h), nvcc and the stub library; nothing of it is linked into the shim.
+find_package(CUDAToolkit 13.0 QUIET)
+if(NOT CUDAToolkit_FOUND)
+  message(FATAL_ERROR "sluice: the CUDA 13 toolkit was not found; Sluice compiles against cuda.h and builds its kernels "
+                      "with nvcc. Install the toolkit (13.0 or later) and put nvcc into PATH, or set CUDAToolkit_ROOT.")
+endif()
+set(SLUICE_NVCC ${CUDAToolkit_NVCC_EXECUTABLE})
+add_library(sluice_cuda_headers INTERFACE)
+target_include_directories(sluice_cuda_headers SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+find_package(Threads REQUIRED)
+find_package(GTest REQUIRED)
+include(GoogleTest)
+
+# sluice_gtest(NAME SOURCES... LIBS... [LABELS...] [PROPERTIES...]): one GoogleTest program, its cases as ctest tests.
+function(sluice_gtest name)
+  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBS;LABELS;ENVIRONMENT" ${ARGN})
+  add_executable(${name} ${T_SOURCES})
+  target_link_libraries(${name} PRIVATE sluice_options ${T_LIBS} GTest::gtest GTest::gmock GTest::gtest_main Threads::Threads)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 60)
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}" ENVIRONMENT "${T_ENVIRONMENT}")
+endfunction()
+
+# sluice_fatbin(NAME SOURCE [FLAGS...]): a .cu file compiled to ${PROJECT_BINARY_DIR}/lib/NAME.fatbin, target NAME_fatbin.
+function(sluice_fatbin name source)
+  set(out ${PROJECT_BINARY_DIR}/lib/${name}.fatbin)
+  add_custom_command(OUTPUT ${out}
+    COMMAND ${SLUICE_NVCC} -std=c++20 -fatbin ${ARGN} -I${PROJECT_SOURCE_DIR} -MD -MF ${out}.d -o ${out} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} DEPFILE ${out}.d COMMENT "nvcc -fatbin ${name}" VERBATIM)
+  add_custom_target(${name}_fatbin ALL DEPENDS ${out})
+endfunction()

@@ -1,0 +1,86 @@
+// The settings of a Sluice installation, read from sluice.toml (toml++) and checked. Every mistake is reported with file,
+// line, column and, for an unknown key, the nearest known one; a file with a mistake is refused whole.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace sluice::config {
+
+/// Where and what: "sluice.toml:12:9: unknown key 'quantun'; did you mean 'quantum'?"
+struct Error {
+  std::string file;
+  std::uint32_t line = 0;
+  std::uint32_t column = 0;
+  std::string what;
+  std::string text() const;
+};
+
+template <class T>
+struct [[nodiscard]] Result {
+  std::variant<T, std::vector<Error>> value;
+  bool ok() const { return value.index() == 0; }
+  const T& operator*() const { return std::get<0>(value); }
+  const std::vector<Error>& errors() const { return std::get<1>(value); }
+};
+
+/// One of the four classes (inference, debug, batch, exclusive): table [class.NAME].
+struct ClassSettings {
+  std::int64_t window_ns = 0;
+  std::uint32_t sm_percent = 100;
+  std::string sm_mode = "best-effort";  // fixed | equal | best-effort
+  std::uint64_t memory_max_bytes = 0;   // 0 = must be asked for
+};
+
+/// What a user or group gets: table [profile.NAME].
+struct ProfileSettings {
+  std::string name;
+  std::vector<std::string> users;
+  std::vector<std::string> groups;
+  std::vector<std::string> classes;     // allowed classes; empty = all
+  std::uint64_t memory_max_bytes = 0;   // most a tenant may ask per GPU; 0 = no limit
+  std::uint32_t sm_percent_max = 100;
+  std::uint32_t tenants_max = 64;
+};
+
+struct Config {
+  std::string path;  // empty = built-in defaults
+  // [broker]
+  std::string socket = "/run/sluice/sluiced.sock";
+  std::string state_dir = "/var/lib/sluice";
+  std::string log_level = "info";
+  // [scheduler]
+  std::int64_t quantum_ns = 10'000'000;
+  std::int64_t drain_timeout_ns = 1'000'000'000;
+  std::int64_t idle_grace_ns = 500'000;
+  std::int64_t inference_window_ns = 1'000'000;
+  std::string runaway = "report";  // report | end
+  // [memory]
+  double oversell = 1.0;
+  std::uint64_t reserve_bytes = 0;  // of every GPU, kept out of promises
+  // [class.*], [profile.*]
+  std::map<std::string, ClassSettings> classes;  // all four present, defaults filled in
+  std::vector<ProfileSettings> profiles;
+  // [exporter]
+  std::string exporter_listen = "127.0.0.1:9843";
+};
+
+/// Defaults that suit a machine nobody configured.
+Config config_default();
+Result<Config> config_read(const std::string& path);
+Result<Config> config_parse(std::string_view text, const std::string& path);
+
+/// "8GiB", "512 MiB", "64KiB", "1.5GiB", "2GB", "1048576" -> bytes; nothing for anything else (negative, overflow, junk).
+std::optional<std::uint64_t> size_parse(std::string_view text);
+/// "10ms", "2s", "500us", "1h30m", "250ns" -> nanoseconds.
+std::optional<std::int64_t> duration_parse(std::string_view text);
+/// 8589934592 -> "8 GiB", 1610612736 -> "1.5 GiB".
+std::string size_format(std::uint64_t bytes);
+std::string duration_format(std::int64_t ns);
+
+}  // namespace sluice::config
