@@ -1,7 +1,9 @@
-// The settings of a Sluice installation, read from sluice.toml (toml++) and checked. Every mistake is reported with file,
-// line, column and, for an unknown key, the nearest known one; a file with a mistake is refused whole.
+// The settings of a Sluice installation, read from sluice.toml (toml++) and checked. Every mistake
+// is reported with file, line, column and, for an unknown key, the nearest known one; a file with a
+// mistake is refused whole.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -35,17 +37,20 @@ struct ClassSettings {
   std::uint32_t sm_percent = 100;
   std::string sm_mode = "best-effort";  // fixed | equal | best-effort
   std::uint64_t memory_max_bytes = 0;   // 0 = must be asked for
+  bool operator==(const ClassSettings&) const = default;
 };
 
-/// What a user or group gets: table [profile.NAME].
+/// What a user or group gets: table [profile.NAME]. The profile called "default" names nobody and
+/// applies to everyone whom no other profile names.
 struct ProfileSettings {
   std::string name;
   std::vector<std::string> users;
   std::vector<std::string> groups;
-  std::vector<std::string> classes;     // allowed classes; empty = all
-  std::uint64_t memory_max_bytes = 0;   // most a tenant may ask per GPU; 0 = no limit
+  std::vector<std::string> classes;    // allowed classes; empty = all
+  std::uint64_t memory_max_bytes = 0;  // most a tenant may ask per GPU; 0 = no limit
   std::uint32_t sm_percent_max = 100;
   std::uint32_t tenants_max = 64;
+  bool operator==(const ProfileSettings&) const = default;
 };
 
 struct Config {
@@ -65,9 +70,12 @@ struct Config {
   std::uint64_t reserve_bytes = 0;  // of every GPU, kept out of promises
   // [class.*], [profile.*]
   std::map<std::string, ClassSettings> classes;  // all four present, defaults filled in
-  std::vector<ProfileSettings> profiles;
+  std::vector<ProfileSettings> profiles;         // in the order of the file
   // [exporter]
   std::string exporter_listen = "127.0.0.1:9843";
+  std::uint32_t exporter_tenants_max =
+      200;  // tenants with series of their own; the rest are summed as "other"
+  bool operator==(const Config&) const = default;
 };
 
 /// Defaults that suit a machine nobody configured.
@@ -75,9 +83,33 @@ Config config_default();
 Result<Config> config_read(const std::string& path);
 Result<Config> config_parse(std::string_view text, const std::string& path);
 
-/// "8GiB", "512 MiB", "64KiB", "1.5GiB", "2GB", "1048576" -> bytes; nothing for anything else (negative, overflow, junk).
+/// Longest configuration file that is read; a longer one is refused before it is parsed.
+inline constexpr std::size_t kFileBytesMax = 256 * 1024;
+
+/// The profile of a user: the one that names the user, else the first in the file that names one of
+/// the groups, else "default", else nothing.
+const ProfileSettings* profile_find(const Config& config, std::string_view user,
+                                    const std::vector<std::string>& groups);
+
+/// The whole of a configuration as TOML text with every key written out; config_parse gives the
+/// same Config back.
+std::string config_format(const Config& config);
+/// The table of keys as Markdown: the source of docs/config.md.
+std::string config_describe();
+
+/// "127.0.0.1:9843" or "[::1]:9843": an IP address and a port.
+struct ListenAddress {
+  std::string host;  // without brackets
+  std::uint16_t port = 0;
+};
+std::optional<ListenAddress> listen_parse(std::string_view text);
+
+/// "8GiB", "512 MiB", "64KiB", "1.5GiB", "2GB", "1048576" -> bytes; nothing for anything else
+/// (negative, overflow, junk). A fraction of a byte is dropped; what is above zero never becomes
+/// zero.
 std::optional<std::uint64_t> size_parse(std::string_view text);
-/// "10ms", "2s", "500us", "1h30m", "250ns" -> nanoseconds.
+/// "10ms", "2s", "500us", "1h30m", "250ns" -> nanoseconds. Units d, h, m, s, ms, us, ns, the larger
+/// first; a unit is always needed.
 std::optional<std::int64_t> duration_parse(std::string_view text);
 /// 8589934592 -> "8 GiB", 1610612736 -> "1.5 GiB".
 std::string size_format(std::uint64_t bytes);

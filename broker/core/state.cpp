@@ -1,0 +1,66 @@
+// Looking up and booking: the operations on the core's memory that every rule needs. No decisions here.
+#include "broker/core/state.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace sluice::core {
+
+Process* process_find(Tenant& tenant, ProcessId id) {
+  for (Process& process : tenant.processes)
+    if (process.id == id) return &process;
+  return nullptr;
+}
+
+Tenant* tenant_find(State& state, TenantId id) {
+  auto it = state.tenants.find(id);
+  return it == state.tenants.end() ? nullptr : it->second.get();
+}
+
+double share_weight(const Gpu& gpu, const Share& share) {
+  if (share.tenant->sm_mode != SmMode::kEqual) return static_cast<double>(share.tenant->sm_percent);
+  if (gpu.plain_count == 0) return 100.0;
+  return static_cast<double>(gpu.plain_weight) / static_cast<double>(gpu.plain_count);
+}
+
+std::uint8_t tenant_wants(const Tenant& tenant) {
+  std::uint8_t mask = 0;
+  for (const Process& process : tenant.processes) mask = static_cast<std::uint8_t>(mask | process.wants);
+  return mask;
+}
+
+void tenant_book(State& state, Tenant& tenant) {
+  for (Share& share : tenant.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    gpu.promised_min += tenant.memory_min;
+    gpu.promised_max += tenant.memory_max;
+    gpu.shares.push_back(&share);
+    if (tenant.inference()) gpu.inference_count++;
+    if (tenant.sm_mode != SmMode::kEqual) {
+      gpu.plain_weight += tenant.sm_percent;
+      gpu.plain_count++;
+    }
+  }
+  if (tenant.gang()) state.gangs.push_back(&tenant);
+  tenant.charged = true;
+}
+
+void tenant_unbook(State& state, Tenant& tenant) {
+  assert(tenant.charged && "a tenant's promises are returned once");
+  for (Share& share : tenant.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    assert(gpu.promised_min >= tenant.memory_min && gpu.promised_max >= tenant.memory_max);
+    gpu.promised_min -= tenant.memory_min;
+    gpu.promised_max -= tenant.memory_max;
+    std::erase(gpu.shares, &share);
+    if (tenant.inference()) gpu.inference_count--;
+    if (tenant.sm_mode != SmMode::kEqual) {
+      gpu.plain_weight -= tenant.sm_percent;
+      gpu.plain_count--;
+    }
+  }
+  std::erase(state.gangs, &tenant);
+  tenant.charged = false;
+}
+
+}  // namespace sluice::core

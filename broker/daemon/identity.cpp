@@ -1,0 +1,116 @@
+// Peer credentials, pidfds and the one look into /proc that the broker needs.
+#include "broker/daemon/identity.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+
+#include <cstdio>
+#include <fstream>
+
+namespace sluice::daemon {
+namespace {
+
+constexpr int kSoPeerGroups = 59;  // linux 4.13; missing in older C library headers
+constexpr int kSoPeerPidfd = 77;   // linux 6.5; missing in the headers of Debian 12
+constexpr std::size_t kGroupsMax = 1024;
+
+std::vector<gid_t> peer_groups(int socket, gid_t primary) {
+  std::vector<gid_t> groups(kGroupsMax);
+  socklen_t length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+  if (getsockopt(socket, SOL_SOCKET, kSoPeerGroups, groups.data(), &length) < 0) length = 0;
+  groups.resize(length / sizeof(gid_t));
+  groups.insert(groups.begin(), primary);
+  return groups;
+}
+
+bool hung_up(int socket) {
+  pollfd p{socket, 0, 0};
+  return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+// Field 22 of /proc/PID/stat, in clock ticks since boot: with the pid it names a process for good.
+std::uint64_t start_ticks(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t name_end = text.rfind(')');  // the name may contain anything
+  if (name_end == std::string::npos) return 0;
+  unsigned long long ticks = 0;
+  std::sscanf(text.c_str() + name_end + 1,
+              " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &ticks);
+  return ticks;
+}
+
+// Before 6.5: opens by number, then makes sure that the number still means the process that connected. Its socket is
+// closed when it dies, so a socket that has not hung up after the pidfd was opened vouches for it; the start time
+// catches an exchange between the two looks.
+int pidfd_by_number(int socket, pid_t pid, devices::Fd* out) {
+  const std::uint64_t before = start_ticks(pid);
+  devices::Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!fd) return -errno;
+  if (before == 0 || start_ticks(pid) != before || hung_up(socket)) return -ESRCH;
+  *out = std::move(fd);
+  return 0;
+}
+
+}  // namespace
+
+int peer_identify(int socket, Peer* out) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) return -errno;
+  out->pid = credentials.pid;
+  out->uid = credentials.uid;
+  out->groups = peer_groups(socket, credentials.gid);
+  int pidfd = -1;
+  length = sizeof pidfd;
+  if (getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &pidfd, &length) == 0) {
+    out->pidfd = devices::Fd(pidfd);
+    fcntl(pidfd, F_SETFD, FD_CLOEXEC);
+    return 0;
+  }
+  if (errno != ENOPROTOOPT) return errno == EINVAL ? -ESRCH : -errno;  // EINVAL: reaped already
+  return pidfd_by_number(socket, credentials.pid, &out->pidfd);
+}
+
+bool pidfd_ended(int pidfd) {
+  pollfd p{pidfd, POLLIN, 0};
+  return poll(&p, 1, 0) == 1 && (p.revents & POLLIN) != 0;
+}
+
+int pidfd_kill(int pidfd) {
+  return syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) < 0 ? -errno : 0;
+}
+
+bool process_maps_file(pid_t pid, dev_t device, ino_t inode) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  if (!maps) return true;
+  std::string line;
+  bool any = false;
+  while (std::getline(maps, line)) {
+    any = true;
+    unsigned major_number = 0;
+    unsigned minor_number = 0;
+    unsigned long long number = 0;
+    if (std::sscanf(line.c_str(), "%*s %*s %*s %x:%x %llu", &major_number, &minor_number, &number) == 3 &&
+        makedev(major_number, minor_number) == device && number == inode) {
+      return true;
+    }
+  }
+  return !any && maps.bad();
+}
+
+std::string user_name(uid_t uid) {
+  char buffer[4096];
+  passwd entry{};
+  passwd* found = nullptr;
+  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr) return found->pw_name;
+  return std::to_string(uid);
+}
+
+}  // namespace sluice::daemon

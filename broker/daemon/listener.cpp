@@ -1,0 +1,150 @@
+// Directory checks, the lock beside the socket, bind, accept.
+#include "broker/daemon/listener.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cstring>
+
+#include "broker/protocol/wire.h"
+
+namespace sluice::daemon {
+namespace {
+
+constexpr int kBacklog = 512;
+constexpr int kAcceptsPerTurn = 32;  // so that a flood of connections cannot starve leases
+
+std::string directory_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string lock_of(const std::string& path) { return path + ".lock"; }
+
+bool fail(std::string* error, const std::string& text) {
+  *error = text;
+  return false;
+}
+
+std::string why() { return std::strerror(errno); }
+
+// Whoever can write the directory can put another socket in our place.
+bool directory_check(const std::string& directory, bool is_private, std::string* error) {
+  const mode_t mode = is_private ? 0700 : 0755;
+  if (mkdir(directory.c_str(), mode) < 0 && errno != EEXIST) {
+    return fail(error, "cannot make the directory " + directory + " (" + why() +
+                           "); make it, run sluiced as root, or choose another with --socket");
+  }
+  struct stat status{};
+  if (lstat(directory.c_str(), &status) < 0) return fail(error, "cannot look at " + directory + ": " + why());
+  if (!S_ISDIR(status.st_mode)) return fail(error, directory + " is not a directory; choose another with --socket");
+  if (status.st_uid != 0 && status.st_uid != geteuid()) {
+    return fail(error, directory + " belongs to uid " + std::to_string(status.st_uid) +
+                           ", who could put another socket in its place; use a directory of your own");
+  }
+  const mode_t forbidden = is_private ? 0077 : 0022;
+  if ((status.st_mode & forbidden) != 0) {
+    return fail(error, directory + " is open to other users, who could put another socket in its place; chmod " +
+                           (is_private ? "0700 it" : "go-w it"));
+  }
+  return true;
+}
+
+// A socket file left by a broker that died goes; anything else stays and is reported.
+bool stale_remove(const std::string& path, std::string* error) {
+  struct stat status{};
+  if (lstat(path.c_str(), &status) < 0) return errno == ENOENT || fail(error, "cannot look at " + path + ": " + why());
+  if (!S_ISSOCK(status.st_mode)) return fail(error, path + " exists and is not a socket; remove it or choose another");
+  const int fd = protocol::wire_connect(path.c_str());
+  if (fd >= 0) {
+    close(fd);
+    return fail(error, "another broker already answers at " + path + "; stop it first, or choose another --socket");
+  }
+  if (unlink(path.c_str()) < 0) return fail(error, "cannot remove the stale socket " + path + ": " + why());
+  return true;
+}
+
+}  // namespace
+
+Listener::Listener(Loop& loop, const ListenOptions& options, Accepted accepted)
+    : loop_(loop), options_(options), accepted_(std::move(accepted)), spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+
+std::unique_ptr<Listener> Listener::open(Loop& loop, const ListenOptions& options, Accepted accepted,
+                                         std::string* error) {
+  std::unique_ptr<Listener> listener(new Listener(loop, options, std::move(accepted)));
+  if (options.inherited_fd >= 0) {
+    listener->socket_ = devices::Fd(options.inherited_fd);
+  } else if (!listener->prepare(error)) {
+    return nullptr;
+  }
+  listener->key_ = loop.add(listener->socket_.get(), [raw = listener.get()] { raw->ready(); });
+  return listener;
+}
+
+bool Listener::prepare(std::string* error) {
+  const std::string& path = options_.path;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path[0] != '/' || path.size() >= sizeof address.sun_path) {
+    return fail(error, "the socket path '" + path + "' must be absolute and shorter than " +
+                           std::to_string(sizeof address.sun_path) + " bytes; choose another with --socket");
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  if (!directory_check(directory_of(path), options_.is_private, error)) return false;
+  devices::Fd lock(::open(lock_of(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) return fail(error, "cannot open " + lock_of(path) + ": " + why());
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {
+    return fail(error, "another broker already answers at " + path + "; stop it first, or choose another --socket");
+  }
+  if (!stale_remove(path, error)) return false;
+  socket_ = devices::Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket_ || bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) < 0) {
+    return fail(error, "cannot listen at " + path + ": " + why());
+  }
+  bound_ = true;
+  lock_ = std::move(lock);
+  // Anybody may ask the system's broker: who asks is the kernel's word, and what he gets the configuration's.
+  if (chmod(path.c_str(), options_.is_private ? 0600 : 0666) < 0 || listen(socket_.get(), kBacklog) < 0) {
+    return fail(error, "cannot listen at " + path + ": " + why());
+  }
+  return true;
+}
+
+Listener::~Listener() {
+  stop();
+  if (!bound_) return;
+  unlink(options_.path.c_str());
+  unlink(lock_of(options_.path).c_str());
+}
+
+void Listener::stop() {
+  loop_.remove(key_);
+  key_ = 0;
+  socket_.reset();
+}
+
+void Listener::ready() {
+  for (int i = 0; i < kAcceptsPerTurn && socket_; ++i) {
+    devices::Fd fd(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd) {
+      accepted_(std::move(fd));
+      continue;
+    }
+    if (errno == EMFILE || errno == ENFILE) shed();
+    if (errno != EINTR && errno != ECONNABORTED) return;
+  }
+}
+
+// Out of descriptors: without this the connection would stay in the backlog and the loop would spin on it.
+void Listener::shed() {
+  spare_.reset();
+  const devices::Fd refused(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  spare_ = devices::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+}  // namespace sluice::daemon

@@ -1,0 +1,50 @@
+// The broker's listening socket: made so that nobody but root (or, for a private broker, its user) can put another in its
+// place, never beside a living broker, and accepting a bounded number of connections per turn even with no descriptors
+// left. Must not know what is said on the connections.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "broker/daemon/loop.h"
+
+namespace sluice::daemon {
+
+struct ListenOptions {
+  std::string path;
+  bool is_private = false;
+  int inherited_fd = -1;  // from socket activation: path and lock are systemd's
+};
+
+class Listener {
+ public:
+  using Accepted = std::function<void(devices::Fd)>;
+
+  /// Null with `error` (without prefix) when the socket cannot or must not be taken.
+  static std::unique_ptr<Listener> open(Loop& loop, const ListenOptions& options, Accepted accepted,
+                                        std::string* error);
+  /// Removes the socket and, for a private broker, its directory if it is empty then.
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  /// No new connections from now on.
+  void stop();
+
+ private:
+  Listener(Loop& loop, const ListenOptions& options, Accepted accepted);
+  bool prepare(std::string* error);
+  void ready();
+  void shed();
+
+  Loop& loop_;
+  ListenOptions options_;
+  Accepted accepted_;
+  devices::Fd lock_;
+  devices::Fd socket_;
+  devices::Fd spare_;  // given up for a moment to refuse a connection when descriptors have run out
+  Loop::Key key_ = 0;
+  bool bound_ = false;
+};
+
+}  // namespace sluice::daemon

@@ -1,0 +1,172 @@
+// memfds, seals, and sums over untrusted slots.
+#include "broker/daemon/pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cassert>
+#include <climits>
+#include <cstring>
+
+#include "broker/daemon/identity.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010  // linux 5.1
+#endif
+
+namespace sluice::daemon {
+namespace {
+
+using protocol::ClaimsGpu;
+using protocol::ClaimsPage;
+using protocol::LeasePage;
+
+constexpr std::uint32_t kFirstEpoch = 1;
+
+// Creates, sizes, maps and then seals: the broker's own writable mapping is older than the seal and stays writable.
+void* page_create(const char* name, std::size_t size, int seals, devices::Fd* out) {
+  devices::Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ftruncate(fd.get(), static_cast<off_t>(size)) < 0) return nullptr;
+  void* page = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (page == MAP_FAILED) return nullptr;
+  if (fcntl(fd.get(), F_ADD_SEALS, seals) < 0) {
+    munmap(page, size);
+    return nullptr;
+  }
+  *out = std::move(fd);
+  return page;
+}
+
+std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t out;
+  return __builtin_add_overflow(a, b, &out) ? UINT64_MAX : out;
+}
+
+// Counters of one process joined to the tenant's: every figure but the held bytes, which die with the process.
+void counters_add(Usage* usage, const ClaimsGpu& gpu) {
+  usage->peak_bytes = std::max(usage->peak_bytes, gpu.peak_bytes.load());
+  usage->busy_ns = sum(usage->busy_ns, gpu.busy_ns.load());
+  usage->launches = sum(usage->launches, gpu.launches.load());
+  usage->graph_launches = sum(usage->graph_launches, gpu.graph_launches.load());
+  usage->gate_wait_ns = sum(usage->gate_wait_ns, gpu.gate_wait_ns.load());
+  usage->gate_waits = sum(usage->gate_waits, gpu.gate_waits.load());
+  usage->refused = sum(usage->refused, gpu.refused.load());
+}
+
+void counter_hold(std::uint64_t* now, std::uint64_t* shown) {
+  *now = std::max(*now, *shown);
+  *shown = *now;
+}
+
+}  // namespace
+
+std::unique_ptr<Pages> Pages::create(const PageSetup& setup) {
+  assert(setup.gpus.size() <= protocol::kTenantGpusMax);
+  std::unique_ptr<Pages> pages(new Pages);
+  constexpr int kFixedSize = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  pages->lease_ = static_cast<LeasePage*>(
+      page_create("sluice-lease", sizeof(LeasePage), kFixedSize | F_SEAL_FUTURE_WRITE, &pages->lease_fd_));
+  if (pages->lease_ == nullptr) return nullptr;
+  pages->claims_ =
+      static_cast<ClaimsPage*>(page_create("sluice-claims", sizeof(ClaimsPage), kFixedSize, &pages->claims_fd_));
+  if (pages->claims_ == nullptr) return nullptr;
+
+  LeasePage& lease = *pages->lease_;
+  lease.magic = protocol::kLeasePageMagic;
+  lease.version = protocol::kVersion;
+  lease.tenant_class = setup.tenant_class;
+  lease.sm_mode = setup.sm_mode;
+  lease.tenant = setup.tenant;
+  lease.gpu_count = static_cast<std::uint32_t>(setup.gpus.size());
+  lease.broker_pid = static_cast<std::uint32_t>(getpid());
+  for (std::size_t i = 0; i < setup.gpus.size(); ++i) {
+    protocol::LeaseEntry& entry = lease.gpus[i];
+    entry.gpu = setup.gpus[i].uuid;
+    entry.context_bytes = setup.gpus[i].context_bytes;
+    entry.memory_max_bytes = setup.memory_max_bytes;
+    entry.memory_min_bytes = setup.memory_min_bytes;
+    entry.sm_percent = setup.sm_percent;
+    entry.lease.store(protocol::lease_word(kFirstEpoch, 0));
+  }
+  ClaimsPage& claims = *pages->claims_;
+  claims.magic = protocol::kClaimsPageMagic;
+  claims.version = protocol::kVersion;
+  claims.slot_count = protocol::kTenantProcessesMax;
+  claims.gpu_count = lease.gpu_count;
+  return pages;
+}
+
+Pages::~Pages() {
+  if (lease_ != nullptr) munmap(lease_, sizeof(LeasePage));
+  if (claims_ != nullptr) munmap(claims_, sizeof(ClaimsPage));
+}
+
+void Pages::lease_store(std::uint32_t gpu, std::uint32_t word, std::uint64_t window_ns,
+                        std::uint64_t idle_grace_ns) {
+  assert(gpu < gpu_count());
+  protocol::LeaseEntry& entry = lease_->gpus[gpu];
+  entry.window_ns.store(window_ns);
+  entry.idle_grace_ns.store(idle_grace_ns);
+  entry.lease.store(word);
+  syscall(SYS_futex, &entry.lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+std::optional<std::uint32_t> Pages::slot_take(pid_t pid) {
+  for (std::uint32_t slot = 0; slot < protocol::kTenantProcessesMax; ++slot) {
+    if (taken_[slot]) continue;
+    taken_[slot] = true;
+    slot_zero(slot);  // a client of this tenant may have scribbled on a free slot
+    claims_->slots[slot].pid.store(static_cast<std::uint32_t>(pid));
+    return slot;
+  }
+  return std::nullopt;
+}
+
+void Pages::slot_retire(std::uint32_t slot) {
+  assert(slot < protocol::kTenantProcessesMax && taken_[slot]);
+  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu) counters_add(&dead_[gpu], claims_->slots[slot].gpus[gpu]);
+  slot_zero(slot);
+  taken_[slot] = false;
+}
+
+void Pages::slot_zero(std::uint32_t slot) {
+  auto* words = reinterpret_cast<protocol::AtomicU64*>(&claims_->slots[slot]);
+  for (std::size_t i = 0; i < sizeof(protocol::ClaimsSlot) / sizeof *words; ++i) words[i].store(0);
+}
+
+std::uint32_t Pages::drained_epoch(std::uint32_t slot, std::uint32_t gpu) const {
+  return claims_->slots[slot].gpus[gpu].drained_epoch.load();
+}
+
+Usage Pages::usage(std::uint32_t gpu) {
+  assert(gpu < gpu_count());
+  Usage usage = dead_[gpu];
+  for (std::uint32_t slot = 0; slot < protocol::kTenantProcessesMax; ++slot) {
+    if (!taken_[slot]) continue;
+    counters_add(&usage, claims_->slots[slot].gpus[gpu]);
+    usage.held_bytes = sum(usage.held_bytes, claims_->slots[slot].gpus[gpu].held_bytes.load());
+  }
+  usage.peak_bytes = std::max(usage.peak_bytes, usage.held_bytes);
+  Usage& shown = shown_[gpu];
+  counter_hold(&usage.peak_bytes, &shown.peak_bytes);
+  counter_hold(&usage.busy_ns, &shown.busy_ns);
+  counter_hold(&usage.launches, &shown.launches);
+  counter_hold(&usage.graph_launches, &shown.graph_launches);
+  counter_hold(&usage.gate_wait_ns, &shown.gate_wait_ns);
+  counter_hold(&usage.gate_waits, &shown.gate_waits);
+  counter_hold(&usage.refused, &shown.refused);
+  return usage;
+}
+
+bool Pages::mapped_by(pid_t pid) const {
+  struct stat status{};
+  if (fstat(claims_fd_.get(), &status) < 0) return true;
+  return process_maps_file(pid, status.st_dev, status.st_ino);
+}
+
+}  // namespace sluice::daemon

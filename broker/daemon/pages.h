@@ -1,0 +1,87 @@
+// The two shared pages of one tenant, seen from the broker: creates and seals them, writes leases, hands out slots, sums
+// claims. The lease page is the broker's alone (the client's descriptor can never be written through); the claims page
+// is written by clients and believed for nothing but their own account: sums saturate and used time never runs back.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "broker/devices/fd.h"
+#include "broker/protocol/pages.h"
+
+namespace sluice::daemon {
+
+/// What the broker fills in once, at admission.
+struct PageSetup {
+  protocol::TenantId tenant = 0;
+  protocol::TenantClass tenant_class{};
+  protocol::SmMode sm_mode{};
+  std::uint64_t memory_max_bytes = 0;
+  std::uint64_t memory_min_bytes = 0;
+  std::uint32_t sm_percent = 100;
+  struct Gpu {
+    protocol::GpuUuid uuid{};
+    std::uint64_t context_bytes = 0;
+  };
+  std::vector<Gpu> gpus;
+};
+
+/// A tenant's account on one GPU: living slots plus what its dead processes left behind.
+struct Usage {
+  std::uint64_t held_bytes = 0;
+  std::uint64_t peak_bytes = 0;
+  std::uint64_t busy_ns = 0;
+  std::uint64_t launches = 0;
+  std::uint64_t graph_launches = 0;
+  std::uint64_t gate_wait_ns = 0;
+  std::uint64_t gate_waits = 0;
+  std::uint64_t refused = 0;
+};
+
+class Pages {
+ public:
+  /// Null with errno set when the kernel gives no memory or descriptors.
+  static std::unique_ptr<Pages> create(const PageSetup& setup);
+  ~Pages();
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  int lease_fd() const { return lease_fd_.get(); }
+  int claims_fd() const { return claims_fd_.get(); }
+  std::uint32_t gpu_count() const { return lease_->gpu_count; }
+
+  /// Stores word and limits and wakes everybody who sleeps on the word.
+  void lease_store(std::uint32_t gpu, std::uint32_t word, std::uint64_t window_ns, std::uint64_t idle_grace_ns);
+  std::uint32_t lease_load(std::uint32_t gpu) const { return lease_->gpus[gpu].lease.load(); }
+  void heartbeat_store(std::uint64_t now_ns) { lease_->heartbeat_ns.store(now_ns); }
+
+  /// A clean slot for `pid`; nothing when all are taken.
+  std::optional<std::uint32_t> slot_take(pid_t pid);
+  /// Adds what the slot's process used to the tenant's totals of dead processes, then cleans the slot.
+  void slot_retire(std::uint32_t slot);
+  /// The closed epoch up to which this slot's process says it has drained.
+  std::uint32_t drained_epoch(std::uint32_t slot, std::uint32_t gpu) const;
+
+  Usage usage(std::uint32_t gpu);
+  /// Whether the process has the claims page mapped (it has not after exec).
+  bool mapped_by(pid_t pid) const;
+
+ private:
+  Pages() = default;
+  void slot_zero(std::uint32_t slot);
+
+  devices::Fd lease_fd_;
+  devices::Fd claims_fd_;
+  protocol::LeasePage* lease_ = nullptr;
+  protocol::ClaimsPage* claims_ = nullptr;
+  std::array<bool, protocol::kTenantProcessesMax> taken_{};
+  std::array<Usage, protocol::kTenantGpusMax> dead_{};
+  std::array<Usage, protocol::kTenantGpusMax> shown_{};  // highest figures seen: counters never run back
+};
+
+}  // namespace sluice::daemon

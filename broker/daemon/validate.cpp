@@ -1,0 +1,106 @@
+// The rules, one function per message type.
+#include "broker/daemon/validate.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace sluice::daemon {
+namespace {
+
+using protocol::Envelope;
+using protocol::MessageType;
+using Fault = std::optional<std::string>;
+
+bool terminated(const char* field, std::size_t size) { return std::memchr(field, '\0', size) != nullptr; }
+
+template <class E>
+std::uint32_t raw(E value) {
+  return static_cast<std::uint32_t>(value);
+}
+
+Fault admit_fault(const protocol::Admit& admit) {
+  if (raw(admit.tenant_class) > raw(protocol::TenantClass::kExclusive)) return "the class is none of the four";
+  if (raw(admit.sm_mode) > raw(protocol::SmMode::kFixed)) return "the sm mode is none of the three";
+  if (admit.sm_percent > 100) return "sm_percent is above 100";
+  if (admit.gpu_count < 1 || admit.gpu_count > protocol::kTenantGpusMax) {
+    return "gpu_count is outside 1.." + std::to_string(protocol::kTenantGpusMax);
+  }
+  if (admit.pinned_count > protocol::kTenantGpusMax) return "pinned_count is larger than its array";
+  if (admit.pinned_count != 0 && admit.pinned_count != admit.gpu_count) return "pinned_count differs from gpu_count";
+  for (std::uint32_t i = 0; i < admit.pinned_count; ++i) {
+    for (std::uint32_t j = 0; j < i; ++j) {
+      if (admit.pinned[i] == admit.pinned[j]) return "the same GPU is pinned twice";
+    }
+  }
+  if ((admit.flags & ~(protocol::kAdmitNoWait | protocol::kAdmitDryRun)) != 0) return "unknown flags";
+  if (admit.window_ns > INT64_MAX || admit.wait_ns_max > INT64_MAX / 2) return "a duration is beyond 146 years";
+  if (!terminated(admit.name, sizeof admit.name) || !terminated(admit.profile, sizeof admit.profile)) {
+    return "a text is not terminated";
+  }
+  return std::nullopt;
+}
+
+Fault report_fault(const protocol::JobReport& report) {
+  if (report.rank_count < 1 || report.rank_count > protocol::kTenantProcessesMax) {
+    return "rank_count is outside 1.." + std::to_string(protocol::kTenantProcessesMax);
+  }
+  if (report.rank >= report.rank_count) return "rank is not below rank_count";
+  if (!std::isfinite(report.straggler_score) || report.straggler_score < 0) return "straggler_score is not a ratio";
+  return std::nullopt;
+}
+
+template <class M>
+Fault size_fault(const Envelope& envelope) {
+  if (envelope.size == sizeof(M)) return std::nullopt;
+  return "a message of type " + std::to_string(raw(envelope.header().type)) + " has " + std::to_string(sizeof(M)) +
+         " bytes, this one " + std::to_string(envelope.size);
+}
+
+}  // namespace
+
+Fault message_fault(const Envelope& envelope) {
+  if (envelope.fd_count > 0) return "it carries descriptors, and no message to the broker does";
+  Fault fault;
+  switch (envelope.header().type) {
+    case MessageType::kAdmit:
+      fault = size_fault<protocol::Admit>(envelope);
+      return fault ? fault : admit_fault(envelope.as<protocol::Admit>());
+    case MessageType::kRegister:
+      fault = size_fault<protocol::Register>(envelope);
+      if (fault) return fault;
+      if (!terminated(envelope.as<protocol::Register>().command, protocol::kNameBytes)) return "a text is not terminated";
+      return std::nullopt;
+    case MessageType::kGateWant:
+    case MessageType::kGateIdle:
+    case MessageType::kDrained:
+      fault = size_fault<protocol::GateNote>(envelope);
+      if (fault) return fault;
+      if (envelope.as<protocol::GateNote>().gpu >= protocol::kTenantGpusMax) return "the GPU index is too large";
+      return std::nullopt;
+    case MessageType::kJobReport:
+      fault = size_fault<protocol::JobReport>(envelope);
+      return fault ? fault : report_fault(envelope.as<protocol::JobReport>());
+    case MessageType::kRelease:
+      return size_fault<protocol::Release>(envelope);
+    case MessageType::kSnapshotRequest:
+      return size_fault<protocol::SnapshotRequest>(envelope);
+    case MessageType::kQueued:
+    case MessageType::kAdmitted:
+    case MessageType::kRefused:
+    case MessageType::kRegistered:
+    case MessageType::kDone:
+    case MessageType::kSnapshotReply:
+      return "only the broker sends messages of type " + std::to_string(raw(envelope.header().type));
+  }
+  return "there is no message type " + std::to_string(raw(envelope.header().type));
+}
+
+std::string text_clean(const char* field, std::size_t size) {
+  std::string out(field, strnlen(field, size));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return out;
+}
+
+}  // namespace sluice::daemon

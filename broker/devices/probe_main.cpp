@@ -1,0 +1,130 @@
+// sluice-probe: makes one context on every GPU, measures what it costs, prints one line per GPU and ends. A program of
+// its own because a driver may block or crash, and because the memory goes back only when the process does.
+//
+// The figure is the driver's own account of this process (NVML) where it knows us by pid; in a container NVML speaks
+// host pids, then the growth of the whole device's use stands in, and without NVML what cuMemGetInfo says is missing.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "broker/devices/nvml.h"
+#include "broker/devices/probe.h"
+
+namespace {
+
+using sluice::devices::DeviceError;
+using sluice::devices::Nvml;
+using sluice::devices::ProbedGpu;
+
+struct Driver {
+  CUresult (*init)(unsigned) = nullptr;
+  CUresult (*count)(int*) = nullptr;
+  CUresult (*device)(CUdevice*, int) = nullptr;
+  CUresult (*uuid)(CUuuid*, CUdevice) = nullptr;
+  CUresult (*total)(size_t*, CUdevice) = nullptr;
+  CUresult (*retain)(CUcontext*, CUdevice) = nullptr;
+  CUresult (*set_current)(CUcontext) = nullptr;
+  CUresult (*memory_info)(size_t*, size_t*) = nullptr;
+  CUresult (*error_name)(CUresult, const char**) = nullptr;
+};
+
+template <class F>
+bool symbol_load(void* library, const char* name, F* out) {
+  *out = reinterpret_cast<F>(dlsym(library, name));
+  if (*out == nullptr) std::fprintf(stderr, "sluice-probe: the driver library lacks %s\n", name);
+  return *out != nullptr;
+}
+
+bool driver_load(Driver* driver) {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    std::fprintf(stderr, "sluice-probe: %s; install the NVIDIA driver or use software GPUs\n", dlerror());
+    return false;
+  }
+  return symbol_load(library, "cuInit", &driver->init) && symbol_load(library, "cuDeviceGetCount", &driver->count) &&
+         symbol_load(library, "cuDeviceGet", &driver->device) &&
+         symbol_load(library, "cuDeviceGetUuid", &driver->uuid) &&
+         symbol_load(library, "cuDeviceTotalMem_v2", &driver->total) &&
+         symbol_load(library, "cuDevicePrimaryCtxRetain", &driver->retain) &&
+         symbol_load(library, "cuCtxSetCurrent", &driver->set_current) &&
+         symbol_load(library, "cuMemGetInfo_v2", &driver->memory_info) &&
+         symbol_load(library, "cuGetErrorName", &driver->error_name);
+}
+
+bool check(const Driver& driver, CUresult code, const char* what) {
+  if (code == CUDA_SUCCESS) return true;
+  const char* name = nullptr;
+  driver.error_name(code, &name);
+  std::fprintf(stderr, "sluice-probe: %s failed: %s\n", what, name != nullptr ? name : "unknown error");
+  return false;
+}
+
+std::uint64_t own_bytes(const Nvml& nvml, const sluice::protocol::GpuUuid& uuid) {
+  std::vector<sluice::devices::ProcessMemory> list;
+  if (!nvml.processes(uuid, &list)) return 0;
+  for (const auto& process : list) {
+    if (process.pid == static_cast<std::uint32_t>(getpid())) return process.used_bytes;
+  }
+  return 0;
+}
+
+bool gpu_probe(const Driver& driver, const Nvml* nvml, int index, ProbedGpu* out) {
+  CUdevice device = 0;
+  CUuuid uuid{};
+  size_t total = 0;
+  CUcontext context = nullptr;
+  if (!check(driver, driver.device(&device, index), "cuDeviceGet") ||
+      !check(driver, driver.uuid(&uuid, device), "cuDeviceGetUuid") ||
+      !check(driver, driver.total(&total, device), "cuDeviceTotalMem")) {
+    return false;
+  }
+  std::memcpy(out->uuid.bytes, uuid.bytes, sizeof out->uuid.bytes);
+  out->total_bytes = total;
+  const std::uint64_t before = nvml != nullptr ? nvml->used_bytes(out->uuid) : 0;
+  if (!check(driver, driver.retain(&context, device), "cuDevicePrimaryCtxRetain") ||
+      !check(driver, driver.set_current(context), "cuCtxSetCurrent")) {
+    return false;
+  }
+  out->method = "process";
+  out->context_bytes = nvml != nullptr ? own_bytes(*nvml, out->uuid) : 0;
+  if (out->context_bytes == 0 && nvml != nullptr) {
+    const std::uint64_t after = nvml->used_bytes(out->uuid);
+    out->method = "device";
+    out->context_bytes = after > before ? after - before : 0;
+  }
+  if (out->context_bytes == 0) {
+    size_t free_now = 0;
+    size_t total_now = 0;
+    if (!check(driver, driver.memory_info(&free_now, &total_now), "cuMemGetInfo")) return false;
+    out->method = "driver";
+    out->context_bytes = total_now - free_now;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main() {
+  Driver driver;
+  if (!driver_load(&driver) || !check(driver, driver.init(0), "cuInit")) return 1;
+  int count = 0;
+  if (!check(driver, driver.count(&count), "cuDeviceGetCount")) return 1;
+  DeviceError error;
+  const std::unique_ptr<Nvml> nvml = Nvml::open(sluice::devices::kNvmlLibrary, &error);
+  bool all = true;
+  for (int i = 0; i < count; ++i) {
+    ProbedGpu gpu;
+    if (gpu_probe(driver, nvml.get(), i, &gpu)) {
+      std::printf("%s\n", sluice::devices::probe_line(gpu).c_str());
+      std::fflush(stdout);
+    } else {
+      all = false;
+    }
+  }
+  return all ? 0 : 1;
+}

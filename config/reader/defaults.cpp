@@ -1,0 +1,94 @@
+// A configuration without a file: the defaults, who gets which profile, and the way back from
+// Config to text.
+#include "config/reader/keys.h"
+
+namespace sluice::config {
+namespace {
+
+bool holds(const std::vector<std::string>& list, std::string_view what) {
+  for (const std::string& item : list) {
+    if (item == what) return true;
+  }
+  return false;
+}
+
+void table_write(std::string& out, const std::string& name, const Table& table,
+                 const Target& target) {
+  out += "\n[" + name + "]\n";
+  for (const Key& key : table.keys) {
+    const bool nobody = key_show(key, target) == "[]" && target.profile != nullptr &&
+                        std::string_view(key.name) != "classes";
+    if (!nobody) out += std::string(key.name) + " = " + key_show(key, target) + "\n";
+  }
+}
+
+}  // namespace
+
+Config config_default() {
+  Config config;
+  for (const std::string_view name : class_names()) config.classes[std::string(name)] = {};
+  return config;
+}
+
+const ProfileSettings* profile_find(const Config& config, std::string_view user,
+                                    const std::vector<std::string>& groups) {
+  const ProfileSettings* by_group = nullptr;
+  const ProfileSettings* by_default = nullptr;
+  for (const ProfileSettings& profile : config.profiles) {
+    if (holds(profile.users, user)) return &profile;
+    for (const std::string& group : groups) {
+      if (by_group == nullptr && holds(profile.groups, group)) by_group = &profile;
+    }
+    if (profile.name == "default") by_default = &profile;
+  }
+  return by_group != nullptr ? by_group : by_default;
+}
+
+std::string config_format(const Config& config) {
+  Config copy = config;  // the table hands out references that may be written
+  std::string out = "version = 1\n";
+  for (const Table& table : tables()) {
+    const std::string_view name = table.name;
+    if (name == "class.*") {
+      for (auto& [class_name, settings] : copy.classes) {
+        if (class_name != "exclusive") {
+          table_write(out, "class." + class_name, table, Target{&copy, &settings, nullptr});
+        }
+      }
+    } else if (name == "profile.*") {
+      for (ProfileSettings& profile : copy.profiles) {
+        table_write(out, "profile." + profile.name, table, Target{&copy, nullptr, &profile});
+      }
+    } else {
+      table_write(out, table.name, table, Target{&copy, nullptr, nullptr});
+    }
+  }
+  return out;
+}
+
+std::string config_describe() {
+  Config config = config_default();
+  ClassSettings tenant_class;
+  ProfileSettings profile;
+  const Target target{&config, &tenant_class, &profile};
+  std::string out =
+      "# Configuration\n\n"
+      "`sluice.toml` is TOML. Every key may be left out; the default is what a machine that nobody "
+      "configured runs "
+      "with. Sizes and durations are strings with their unit (`\"8GiB\"`, `\"10ms\"`, "
+      "`\"1h30m\"`). A file with any "
+      "mistake is refused whole, and every mistake is reported with line and column. The file may "
+      "begin with "
+      "`version = 1`.\n";
+  for (const Table& table : tables()) {
+    out.append("\n## [").append(table.name).append("]\n\n").append(table.help).append("\n\n");
+    out += "| key | type | allowed | default | meaning |\n|---|---|---|---|---|\n";
+    for (const Key& key : table.keys) {
+      out += "| `" + std::string(key.name) + "` | " + key_type(key) + " | " + key_range(key) +
+             " | `" + key_show(key, target) + "` | " + key.help + " |\n";
+    }
+  }
+  return out;
+}
+
+}  // namespace sluice::config

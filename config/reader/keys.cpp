@@ -1,0 +1,374 @@
+// The table itself, and what each type of field accepts.
+#include "config/reader/keys.h"
+
+#include <array>
+#include <charconv>
+
+namespace sluice::config {
+namespace {
+
+constexpr std::int64_t kUs = 1'000;
+constexpr std::int64_t kMs = 1'000'000;
+constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::uint64_t kMiB = 1ULL << 20;
+constexpr std::uint64_t kTiB = 1ULL << 40;
+
+constexpr std::array<std::string_view, 4> kClasses{"inference", "debug", "batch", "exclusive"};
+constexpr std::array<std::string_view, 3> kSmModes{"fixed", "equal", "best-effort"};
+constexpr std::array<std::string_view, 4> kLogLevels{"error", "warning", "info", "debug"};
+constexpr std::array<std::string_view, 2> kRunaways{"report", "end"};
+
+const char* path_check(std::string_view text) {
+  const bool good = text.size() > 1 && text.front() == '/' && text.find('\0') == text.npos;
+  return good ? nullptr : "an absolute path";
+}
+
+// sockaddr_un::sun_path holds 108 bytes with the NUL.
+const char* socket_check(std::string_view text) {
+  if (path_check(text) != nullptr) return "an absolute path";
+  return text.size() < 108 ? nullptr : "an absolute path of at most 107 bytes";
+}
+
+const char* listen_check(std::string_view text) {
+  const auto address = listen_parse(text);
+  return address && address->port != 0
+             ? nullptr
+             : "an IP address and a port, such as \"127.0.0.1:9843\" or \"[::1]:9843\"";
+}
+
+// What useradd accepts and directory services add: no blanks, no ':' (the separator of passwd),
+// nothing unprintable.
+const char* account_check(std::string_view text) {
+  bool good = !text.empty() && text.size() <= 255 && text.front() != '-';
+  for (const char c : text) good = good && c > ' ' && c != ':' && c != ',' && c != '\x7f';
+  return good ? nullptr : "a user or group name";
+}
+
+#define SLUICE_AT(member)         \
+  +[](const Target& t) -> auto& { \
+    return t.member;              \
+  }
+
+const Key kBroker[] = {
+    {"socket", TextField{SLUICE_AT(config->socket), socket_check},
+     "Where the broker listens. Its directory must belong to root."},
+    {"state_dir", TextField{SLUICE_AT(config->state_dir), path_check},
+     "Where the broker keeps what must survive a restart."},
+    {"log_level", WordField{SLUICE_AT(config->log_level), kLogLevels},
+     "The least important message that is logged."},
+};
+const Key kScheduler[] = {
+    {"quantum", DurationField{SLUICE_AT(config->quantum_ns), 1 * kMs, 10 * kSecond},
+     "How long a tenant keeps a contended GPU before the next has its turn."},
+    {"drain_timeout", DurationField{SLUICE_AT(config->drain_timeout_ns), 10 * kMs, 3600 * kSecond},
+     "How long a tenant may take to finish what it has on the GPU once its turn is over; after "
+     "that it is a runaway."},
+    {"idle_grace", DurationField{SLUICE_AT(config->idle_grace_ns), 0, 1 * kSecond},
+     "How long a tenant may leave a contended GPU idle before it gives up its turn."},
+    {"inference_window",
+     DurationField{SLUICE_AT(config->inference_window_ns), 100 * kUs, 1 * kSecond},
+     "GPU time anybody may have in flight while a tenant of class inference shares the GPU. It "
+     "bounds how long a request "
+     "waits."},
+    {"runaway", WordField{SLUICE_AT(config->runaway), kRunaways},
+     "What happens to a tenant that does not finish in time: report it, or end its processes."},
+};
+const Key kMemory[] = {
+    {"oversell", RatioField{SLUICE_AT(config->oversell), 1.0, 16.0},
+     "How far the sum of the quotas (memory_max) may exceed a GPU's memory. Guaranteed memory is "
+     "never oversold."},
+    {"reserve", SizeField{SLUICE_AT(config->reserve_bytes), kMiB, kTiB, "nothing is kept back"},
+     "Memory of every GPU that is promised to nobody."},
+};
+const Key kClass[] = {
+    {"window", DurationField{SLUICE_AT(tenant_class->window_ns), 0, 10 * kSecond},
+     "GPU time a tenant may have in flight; \"0s\" means no limit."},
+    {"sm_percent", IntegerField{SLUICE_AT(tenant_class->sm_percent), 1, 100},
+     "Share of the GPU's time that a tenant gets when others want it too, unless it asks for "
+     "another."},
+    {"sm_mode", WordField{SLUICE_AT(tenant_class->sm_mode), kSmModes},
+     "fixed: the share is also a limit; equal: everybody running gets the same; best-effort: free "
+     "time goes to whoever "
+     "wants it."},
+    {"memory_max",
+     SizeField{SLUICE_AT(tenant_class->memory_max_bytes), kMiB, kTiB, "the job must ask"},
+     "Memory per GPU of a tenant that does not ask for any."},
+};
+const Key kProfile[] = {
+    {"users", ListField{SLUICE_AT(profile->users), account_check, {}},
+     "The users who get this profile."},
+    {"groups", ListField{SLUICE_AT(profile->groups), account_check, {}},
+     "The groups whose members get this profile. A profile that names the user goes first, then "
+     "the first in the file."},
+    {"classes", ListField{SLUICE_AT(profile->classes), nullptr, kClasses},
+     "The classes they may use; an empty list means all."},
+    {"memory_max", SizeField{SLUICE_AT(profile->memory_max_bytes), kMiB, kTiB, "no limit"},
+     "The most memory per GPU that one tenant may ask for."},
+    {"sm_percent_max", IntegerField{SLUICE_AT(profile->sm_percent_max), 1, 100},
+     "The largest share that one tenant may ask for."},
+    {"tenants_max", IntegerField{SLUICE_AT(profile->tenants_max), 1, 4096},
+     "How many tenants a user may have at a time, queued ones included."},
+};
+const Key kExporter[] = {
+    {"listen", TextField{SLUICE_AT(config->exporter_listen), listen_check},
+     "Where sluice-exporter serves /metrics. Keep it on the loopback address unless a firewall "
+     "guards the port."},
+    {"tenants_max", IntegerField{SLUICE_AT(config->exporter_tenants_max), 1, 4096},
+     "How many tenants have series of their own; the others are summed under the label \"other\"."},
+};
+#undef SLUICE_AT
+
+const Table kTables[] = {
+    {"broker", "The daemon itself.", kBroker},
+    {"scheduler", "Who may use a GPU when.", kScheduler},
+    {"memory", "What may be promised.", kMemory},
+    {"class.*",
+     "Defaults of a class: [class.inference], [class.debug], [class.batch]. The class exclusive "
+     "owns whole GPUs and has "
+     "none of these settings.",
+     kClass},
+    {"profile.*",
+     "What users and groups may have: [profile.NAME]. [profile.default] names nobody and applies "
+     "to everybody else; "
+     "without it the built-in limits do.",
+     kProfile},
+    {"exporter", "The Prometheus exporter.", kExporter},
+};
+
+// ---- exact text of a value: what the writer prints and the documentation quotes
+
+std::string size_exact(std::uint64_t bytes) {
+  std::string text = size_format(bytes);
+  if (const auto blank = text.find(' '); blank != text.npos) text.erase(blank, 1);
+  return size_parse(text) == bytes ? text : std::to_string(bytes) + "B";
+}
+
+std::string duration_exact(std::int64_t ns) {
+  if (ns == 0) return "0s";
+  constexpr std::array<std::pair<const char*, std::int64_t>, 6> kUnits{{{"h", 3600 * kSecond},
+                                                                        {"m", 60 * kSecond},
+                                                                        {"s", kSecond},
+                                                                        {"ms", kMs},
+                                                                        {"us", kUs},
+                                                                        {"ns", 1}}};
+  for (const auto& [name, factor] : kUnits) {
+    if (ns % factor == 0) return std::to_string(ns / factor) + name;
+  }
+  return {};
+}
+
+std::string ratio_exact(double value) {
+  std::array<char, 32> buffer{};
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  std::string text(buffer.data(), end.ptr);
+  return text.find_first_of(".e") == text.npos ? text + ".0" : text;
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+// ---- one overload of `take` per type of field
+
+struct Taker {
+  const Key& key;
+  const Value& value;
+  const Target& target;
+  std::vector<Error>& errors;
+
+  void wrong(const Value& at, std::string what) const {
+    errors.push_back(Error{{}, at.line, at.column, std::move(what)});
+  }
+  std::string name() const { return key.name; }
+  bool is(Value::Kind kind) const { return value.kind == kind; }
+
+  void operator()(const TextField& field) const {
+    if (!is(Value::Kind::kString)) return wrong(value, name() + " must be a string in quotes");
+    if (const char* wanted = field.check(value.text)) {
+      return wrong(value,
+                   name() + " must be " + wanted + ", not \"" + text_shown(value.text) + "\"");
+    }
+    field.at(target) = value.text;
+  }
+
+  void operator()(const WordField& field) const {
+    if (word_known(value, field.words)) field.at(target) = value.text;
+  }
+
+  void operator()(const ListField& field) const {
+    if (!is(Value::Kind::kArray)) {
+      return wrong(value, name() + " must be a list of strings, such as [\"a\", \"b\"]");
+    }
+    std::vector<std::string>& list = field.at(target);
+    list.clear();
+    for (const Value& item : value.items) {
+      if (!item_good(item, field)) continue;
+      bool twice = false;
+      for (const std::string& earlier : list) twice = twice || earlier == item.text;
+      if (twice) {
+        wrong(item, name() + " has \"" + text_shown(item.text) + "\" twice");
+      } else {
+        list.push_back(item.text);
+      }
+    }
+  }
+
+  void operator()(const IntegerField& field) const {
+    const std::string range = std::to_string(field.min) + " to " + std::to_string(field.max);
+    if (!is(Value::Kind::kInteger)) {
+      return wrong(value, name() + " must be a whole number from " + range + ", without quotes");
+    }
+    if (value.integer < field.min || value.integer > field.max) {
+      return wrong(value, name() + " must be " + range + ", not " + value.text);
+    }
+    field.at(target) = static_cast<std::uint32_t>(value.integer);
+  }
+
+  void operator()(const RatioField& field) const {
+    const std::string range = ratio_exact(field.min) + " to " + ratio_exact(field.max);
+    const bool whole = is(Value::Kind::kInteger);
+    if (!whole && !is(Value::Kind::kFloat)) {
+      return wrong(value, name() + " must be a number from " + range + ", without quotes");
+    }
+    const double number = whole ? static_cast<double>(value.integer) : value.real;
+    if (!(number >= field.min && number <= field.max)) {  // written so that nan is refused
+      return wrong(value, name() + " must be " + range + ", not " + text_shown(value.text));
+    }
+    field.at(target) = number;
+  }
+
+  void operator()(const SizeField& field) const {
+    if (!is(Value::Kind::kString)) {
+      return wrong(value, name() + " must be a size with its unit; put quotes around sizes: " +
+                              name() + " = \"8GiB\"");
+    }
+    const auto bytes = size_parse(value.text);
+    if (!bytes) {
+      return wrong(value, name() +
+                              " must be a size such as \"8GiB\", \"512MiB\" or \"2GB\", not \"" +
+                              text_shown(value.text) + "\"");
+    }
+    if (*bytes != 0 && (*bytes < field.min || *bytes > field.max)) {
+      return wrong(value, name() + " must be " + key_range(key) + ", not \"" +
+                              text_shown(value.text) + "\"");
+    }
+    field.at(target) = *bytes;
+  }
+
+  void operator()(const DurationField& field) const {
+    if (!is(Value::Kind::kString)) {
+      return wrong(value, name() +
+                              " must be a duration with its unit; put quotes around durations: " +
+                              name() + " = \"10ms\"");
+    }
+    const auto ns = duration_parse(value.text);
+    if (!ns) {
+      return wrong(value,
+                   name() + " must be a duration such as \"500us\", \"10ms\" or \"1h30m\", not \"" +
+                       text_shown(value.text) + "\"");
+    }
+    if (*ns < field.min || *ns > field.max) {
+      return wrong(value, name() + " must be " + key_range(key) + ", not \"" +
+                              text_shown(value.text) + "\"");
+    }
+    field.at(target) = *ns;
+  }
+
+ private:
+  bool word_known(const Value& at, std::span<const std::string_view> words) const {
+    if (at.kind == Value::Kind::kString) {
+      for (const std::string_view word : words) {
+        if (word == at.text) return true;
+      }
+    }
+    std::string what = name() + " must be " + words_join(words, "or");
+    if (at.kind == Value::Kind::kString) {
+      what += ", not \"" + text_shown(at.text) + "\"";
+      if (const auto near = word_nearest(at.text, words)) {
+        what.append("; did you mean \"").append(*near).append("\"?");
+      }
+    } else {
+      what += ", in quotes";
+    }
+    wrong(at, std::move(what));
+    return false;
+  }
+
+  bool item_good(const Value& item, const ListField& field) const {
+    if (!field.words.empty()) return word_known(item, field.words);
+    if (item.kind != Value::Kind::kString) {
+      wrong(item, name() + " must hold only strings in quotes");
+      return false;
+    }
+    if (const char* wanted = field.check(item.text)) {
+      wrong(item, name() + ": \"" + text_shown(item.text) + "\" is not " + wanted);
+      return false;
+    }
+    return true;
+  }
+};
+
+template <class... F>
+struct Cases : F... {
+  using F::operator()...;
+};
+
+}  // namespace
+
+std::span<const Table> tables() { return kTables; }
+std::span<const std::string_view> class_names() { return kClasses; }
+
+void key_apply(const Key& key, const Value& value, const Target& target,
+               std::vector<Error>& errors) {
+  std::visit(Taker{key, value, target, errors}, key.field);
+}
+
+std::string key_show(const Key& key, const Target& target) {
+  return std::visit(
+      Cases{[&](const TextField& f) { return quoted(f.at(target)); },
+            [&](const WordField& f) { return quoted(f.at(target)); },
+            [&](const ListField& f) {
+              std::string out;
+              for (const std::string& item : f.at(target))
+                out += (out.empty() ? "" : ", ") + quoted(item);
+              return "[" + out + "]";
+            },
+            [&](const IntegerField& f) { return std::to_string(f.at(target)); },
+            [&](const RatioField& f) { return ratio_exact(f.at(target)); },
+            [&](const SizeField& f) { return quoted(size_exact(f.at(target))); },
+            [&](const DurationField& f) { return quoted(duration_exact(f.at(target))); }},
+      key.field);
+}
+
+std::string key_type(const Key& key) {
+  constexpr std::array<const char*, std::variant_size_v<Field>> kNames{
+      "string", "word", "list of strings", "integer", "number", "size", "duration"};
+  return kNames[key.field.index()];
+}
+
+std::string key_range(const Key& key) {
+  return std::visit(
+      Cases{[&](const TextField& f) { return std::string(f.check("")); },
+            [&](const WordField& f) { return words_join(f.words, "or"); },
+            [&](const ListField& f) {
+              return f.words.empty() ? std::string("names") : "of " + words_join(f.words, "and");
+            },
+            [&](const IntegerField& f) {
+              return std::to_string(f.min) + " to " + std::to_string(f.max);
+            },
+            [&](const RatioField& f) { return ratio_exact(f.min) + " to " + ratio_exact(f.max); },
+            [&](const SizeField& f) {
+              return size_exact(f.min) + " to " + size_exact(f.max) + ", or 0B (" + f.zero + ")";
+            },
+            [&](const DurationField& f) {
+              return duration_exact(f.min) + " to " + duration_exact(f.max);
+            }},
+      key.field);
+}
+
+}  // namespace sluice::config

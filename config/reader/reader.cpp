@@ -1,0 +1,463 @@
+// From TOML text to a checked Config. The only file that knows toml++ (whose Debian build throws:
+// every exception is caught here) and the only one that opens files.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "config/reader/keys.h"
+
+namespace sluice::config {
+namespace {
+
+// Brackets and dots in one statement; the schema needs three.
+constexpr std::size_t kLevelsMax = 64;
+constexpr std::int64_t kVersion = 1;
+
+using Errors = std::vector<Error>;
+using Place = toml::source_position;
+
+void error_add(Errors& errors, Place at, std::string what) {
+  errors.push_back(Error{{}, at.line, at.column, std::move(what)});
+}
+
+Value value_read(const toml::node& node) {
+  Value value;
+  value.line = node.source().begin.line;
+  value.column = node.source().begin.column;
+  if (const auto* text = node.as_string()) {
+    value.text = text->get();
+  } else if (const auto* integer = node.as_integer()) {
+    value.kind = Value::Kind::kInteger;
+    value.integer = integer->get();
+    value.text = std::to_string(integer->get());
+  } else if (const auto* real = node.as_floating_point()) {
+    value.kind = Value::Kind::kFloat;
+    value.real = real->get();
+    value.text = std::to_string(real->get());
+  } else if (node.is_boolean()) {
+    value.kind = Value::Kind::kBoolean;
+  } else if (const auto* array = node.as_array()) {
+    value.kind = Value::Kind::kArray;
+    for (const toml::node& item : *array) {
+      // What stands inside a list is a string or a mistake; nothing needs to be seen deeper than
+      // that.
+      if (item.is_array() || item.is_table()) {
+        Value inner;
+        inner.kind = item.is_array() ? Value::Kind::kArray : Value::Kind::kTable;
+        inner.line = item.source().begin.line;
+        inner.column = item.source().begin.column;
+        value.items.push_back(std::move(inner));
+      } else {
+        value.items.push_back(value_read(item));
+      }
+    }
+  } else {
+    value.kind = node.is_table() ? Value::Kind::kTable : Value::Kind::kDate;
+  }
+  return value;
+}
+
+/// What to say about a key that `table` does not have.
+std::string unknown_text(std::string_view name, const Table& table) {
+  std::string what = "unknown key '" + text_shown(name) + "'";
+  std::vector<std::string_view> known;
+  for (const Key& key : table.keys) known.emplace_back(key.name);
+  if (const auto near = word_nearest(name, known)) {
+    return what.append("; did you mean '").append(*near).append("'?");
+  }
+  for (const Table& other : tables()) {
+    for (const Key& key : other.keys) {
+      if (key.name == name) return what + "; it belongs into [" + other.name + "]";
+    }
+  }
+  what += "; [" + std::string(table.name) + "] knows ";
+  for (std::size_t i = 0; i < known.size(); ++i) what.append(i == 0 ? "" : ", ").append(known[i]);
+  return what;
+}
+
+void table_read(const toml::table& from, const Table& table, const Target& target, Errors& errors) {
+  for (auto&& [name, node] : from) {
+    const Key* found = nullptr;
+    for (const Key& key : table.keys) {
+      if (key.name == name.str()) found = &key;
+    }
+    if (found == nullptr) {
+      error_add(errors, name.source().begin, unknown_text(name.str(), table));
+    } else {
+      key_apply(*found, value_read(node), target, errors);
+    }
+  }
+}
+
+void class_read(const toml::key& name, const toml::table& from, const Table& table, Config& config,
+                Errors& errors) {
+  const auto known = class_names();
+  if (std::find(known.begin(), known.end(), name.str()) == known.end()) {
+    std::string what = "unknown class '" + text_shown(name.str()) + "'; ";
+    if (const auto near = word_nearest(name.str(), known)) {
+      what.append("did you mean '").append(*near).append("'?");
+    } else {
+      what += "a class is one of " + words_join(known, "or");
+    }
+    return error_add(errors, name.source().begin, std::move(what));
+  }
+  if (name.str() == "exclusive") {
+    for (auto&& [key, node] : from) {
+      error_add(
+          errors, key.source().begin,
+          "'" + text_shown(key.str()) + "' means nothing here: class exclusive owns whole GPUs");
+    }
+    return;
+  }
+  table_read(from, table, Target{&config, &config.classes[std::string(name.str())], nullptr},
+             errors);
+}
+
+const char* profile_name_check(std::string_view name) {
+  // 31 bytes: the name travels in fixed fields of 32 with a NUL.
+  bool good = !name.empty() && name.size() <= 31;
+  for (const char c : name) {
+    good = good && ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_');
+  }
+  return good ? nullptr : "at most 31 small letters, digits, '-' and '_'";
+}
+
+void profile_read(const toml::key& name, const toml::table& from, const Table& table,
+                  Config& config, Errors& errors) {
+  const Place at = name.source().begin;
+  if (const char* wanted = profile_name_check(name.str())) {
+    error_add(errors, at,
+              "profile name '" + text_shown(name.str()) + "' must be " + std::string(wanted));
+  }
+  ProfileSettings profile;
+  profile.name = name.str();
+  table_read(from, table, Target{&config, nullptr, &profile}, errors);
+  const auto named = [&](const char* list) {
+    const toml::array* accounts = from[list].as_array();
+    return from.contains(list) && (accounts == nullptr || !accounts->empty());
+  };
+  const bool names_somebody = named("users") || named("groups");
+  if (profile.name == "default" && names_somebody) {
+    error_add(errors, at,
+              "profile 'default' applies to everybody whom no other profile names; it cannot have "
+              "users or groups of "
+              "its own");
+  }
+  if (profile.name != "default" && !names_somebody) {
+    error_add(errors, at,
+              "profile '" + text_shown(profile.name) +
+                  "' applies to nobody; give it users or groups, or call it 'default'");
+  }
+  config.profiles.push_back(std::move(profile));
+}
+
+/// An account in two profiles has no answer to "which limits are mine?".
+void accounts_check(const toml::table& profiles, const char* list, const char* one,
+                    Errors& errors) {
+  struct Seen {
+    std::string account;
+    std::string profile;
+    Place at;
+  };
+  std::vector<Seen> all;
+  for (auto&& [name, node] : profiles) {
+    const toml::table* table = node.as_table();
+    const toml::array* accounts = table == nullptr ? nullptr : (*table)[list].as_array();
+    if (accounts == nullptr) continue;
+    for (const toml::node& account : *accounts) {
+      if (const auto* text = account.as_string()) {
+        all.push_back({text->get(), std::string(name.str()), account.source().begin});
+      }
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Seen& a, const Seen& b) {
+    return a.account != b.account ? a.account < b.account : a.at.line < b.at.line;
+  });
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    const Seen& before = all[i - 1];
+    if (all[i].account != before.account || all[i].profile == before.profile) continue;
+    error_add(errors, all[i].at,
+              std::string(one) + " '" + text_shown(all[i].account) + "' is already in profile '" +
+                  text_shown(before.profile) + "' (line " + std::to_string(before.at.line) +
+                  "); name it in one profile only");
+  }
+}
+
+/// [class.*] and [profile.*]: a table of tables.
+template <class Read>
+void entries_read(const toml::table& group, const char* group_name, Errors& errors, Read read) {
+  struct Entry {
+    const toml::key* name;
+    const toml::table* table;
+  };
+  std::vector<Entry> entries;
+  for (auto&& [name, node] : group) {
+    if (const toml::table* table = node.as_table()) {
+      entries.push_back({&name, table});
+    } else {
+      error_add(errors, name.source().begin,
+                "'" + text_shown(name.str()) + "' must stand in a table such as [" + group_name +
+                    (std::string_view(group_name) == "class" ? ".batch]" : ".student]"));
+    }
+  }
+  // toml++ keeps tables sorted by name; what people see is the order of the file.
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    const Place& x = a.name->source().begin;
+    const Place& y = b.name->source().begin;
+    return x.line != y.line ? x.line < y.line : x.column < y.column;
+  });
+  for (const Entry& entry : entries) read(*entry.name, *entry.table);
+}
+
+const Table* table_find(std::string_view name) {
+  for (const Table& table : tables()) {
+    if (name == table.name) return &table;
+  }
+  return nullptr;
+}
+
+std::string unknown_table_text(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kKnown{"broker",  "scheduler", "memory", "class",
+                                                   "profile", "exporter",  "version"};
+  std::string what = "unknown table or key '" + text_shown(name) + "'";
+  if (const auto near = word_nearest(name, kKnown)) {
+    return what.append("; did you mean '").append(*near).append("'?");
+  }
+  for (const Table& table : tables()) {
+    for (const Key& key : table.keys) {
+      if (key.name == name) return what + "; it belongs into [" + table.name + "]";
+    }
+  }
+  return what +
+         "; known are [broker], [scheduler], [memory], [class.*], [profile.*] and [exporter]";
+}
+
+void root_read(const toml::table& root, Config& config, Errors& errors) {
+  for (auto&& [key, node] : root) {
+    const std::string_view name = key.str();
+    if (name == "version") {
+      if (node.value_exact<std::int64_t>() != kVersion) {
+        error_add(errors, node.source().begin, "version must be 1, the only one there is");
+      }
+      continue;
+    }
+    const bool grouped = name == "class" || name == "profile";
+    const Table* table = table_find(grouped ? std::string(name) + ".*" : std::string(name));
+    const toml::table* from = node.as_table();
+    if (table == nullptr) {
+      error_add(errors, key.source().begin, unknown_table_text(name));
+    } else if (from == nullptr) {
+      error_add(errors, key.source().begin,
+                "'" + std::string(name) + "' must be a table: a line [" + table->name +
+                    "] and its keys below");
+    } else if (name == "class") {
+      entries_read(*from, "class", errors, [&](const toml::key& entry, const toml::table& keys) {
+        class_read(entry, keys, *table, config, errors);
+      });
+    } else if (name == "profile") {
+      entries_read(*from, "profile", errors, [&](const toml::key& entry, const toml::table& keys) {
+        profile_read(entry, keys, *table, config, errors);
+      });
+      accounts_check(*from, "users", "user", errors);
+      accounts_check(*from, "groups", "group", errors);
+    } else {
+      table_read(*from, *table, Target{&config, nullptr, nullptr}, errors);
+    }
+  }
+}
+
+std::string_view line_of(std::string_view text, std::uint32_t number) {
+  for (; number > 1; --number) {
+    const auto end = text.find('\n');
+    if (end == text.npos) return {};
+    text.remove_prefix(end + 1);
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+/// `key = 8GiB` is the mistake that everybody makes once. The value and its column, if that is what
+/// the line says.
+std::optional<Error> unquoted_find(std::string_view line, std::uint32_t number) {
+  const auto equals = line.find('=');
+  if (equals == line.npos) return std::nullopt;
+  const auto begin = line.find_first_not_of(" \t", equals + 1);
+  if (begin == line.npos) return std::nullopt;
+  std::string_view value = line.substr(begin, line.find('#', begin) - begin);
+  while (!value.empty() && (value.back() == ' ' || value.back() == '\t' || value.back() == '\r')) {
+    value.remove_suffix(1);
+  }
+  if (value.find_first_not_of("0123456789") == value.npos)
+    return std::nullopt;  // a plain number is no mistake
+  const bool size = size_parse(value).has_value();
+  if (!size && !duration_parse(value)) return std::nullopt;
+  std::string_view key = line.substr(0, equals);
+  while (!key.empty() && (key.front() == ' ' || key.front() == '\t')) key.remove_prefix(1);
+  while (!key.empty() && (key.back() == ' ' || key.back() == '\t')) key.remove_suffix(1);
+  return Error{{},
+               number,
+               static_cast<std::uint32_t>(begin + 1),
+               std::string("put quotes around ") + (size ? "sizes" : "durations") + ": " +
+                   text_shown(key) + " = \"" + text_shown(value) + "\""};
+}
+
+/// Walks over TOML text outside of strings and comments, as far as the text is valid: where it is
+/// not, the parser stops too.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : text_(text) {}
+
+  /// The next character outside of strings and comments; nothing at the end.
+  std::optional<char> next() {
+    if (at_ >= text_.size()) return std::nullopt;
+    const char c = text_[at_];
+    if (c == '"' || c == '\'') {
+      string_skip(c);
+    } else if (c == '#') {
+      while (at_ < text_.size() && text_[at_] != '\n') ++at_;
+    } else {
+      line_ += c == '\n' ? 1 : 0;
+      ++at_;
+    }
+    return c;
+  }
+  std::uint32_t line() const { return line_; }
+
+ private:
+  void string_skip(char quote) {
+    const std::string triple(3, quote);
+    const bool multiline = text_.substr(at_, 3) == triple;
+    at_ += multiline ? 3 : 1;
+    for (; at_ < text_.size(); ++at_) {
+      if (text_[at_] == '\n') {
+        if (!multiline) return;
+        ++line_;
+      } else if (text_[at_] == '\\' && quote == '"') {
+        ++at_;
+      } else if (multiline ? text_.substr(at_, 3) == triple : text_[at_] == quote) {
+        at_ += multiline ? 3 : 1;
+        // Up to two quotes before the closing three belong to the string.
+        for (int i = 0; multiline && i < 2 && at_ < text_.size() && text_[at_] == quote; ++i) ++at_;
+        return;
+      }
+    }
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::uint32_t line_ = 1;
+};
+
+/// Refuses what no person wrote before the parser sees it: toml++ needs stack for every level of
+/// nesting, brackets and dotted names alike, and a small file can hold a hundred thousand of them.
+std::optional<Error> shape_check(std::string_view text) {
+  if (text.size() > kFileBytesMax) {
+    return Error{
+        {}, 0, 0, "longer than " + size_format(kFileBytesMax) + "; this is no configuration file"};
+  }
+  Scanner scanner(text);
+  std::size_t open = 0;    // brackets
+  std::size_t levels = 0;  // brackets and dots of one statement
+  while (const auto c = scanner.next()) {
+    if (*c == '[' || *c == '{') ++open;
+    if ((*c == ']' || *c == '}') && open > 0) --open;
+    if (*c == '[' || *c == '{' || *c == '.') ++levels;
+    if (*c == '\n' && open == 0) levels = 0;
+    if (levels > kLevelsMax) return Error{{}, scanner.line(), 1, "tables or lists nested too deep"};
+  }
+  return std::nullopt;
+}
+
+Errors finish(Errors errors, const std::string& path) {
+  std::stable_sort(errors.begin(), errors.end(), [](const Error& a, const Error& b) {
+    return a.line != b.line ? a.line < b.line : a.column < b.column;
+  });
+  for (Error& error : errors) error.file = path;
+  return errors;
+}
+
+std::optional<std::string> file_read(const std::string& path, std::string* text) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  if (fd < 0) return std::string("cannot be opened: ") + strerror(errno);
+  std::optional<std::string> problem;
+  struct stat status {};
+  if (fstat(fd, &status) != 0) {
+    problem = std::string("cannot be read: ") + strerror(errno);
+  } else if (!S_ISREG(status.st_mode)) {
+    problem = "not a regular file";
+  }
+  std::array<char, 16384> buffer{};
+  while (!problem &&
+         text->size() <= kFileBytesMax) {  // one byte more is enough for shape_check to refuse it
+    const ssize_t count = read(fd, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) problem = std::string("cannot be read: ") + strerror(errno);
+    if (count <= 0) break;
+    text->append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  close(fd);
+  return problem;
+}
+
+}  // namespace
+
+std::string Error::text() const {
+  std::string out = file;
+  if (line != 0) out += ":" + std::to_string(line) + ":" + std::to_string(column);
+  return out + ": " + what;
+}
+
+Result<Config> config_parse(std::string_view text, const std::string& path) {
+  if (auto error = shape_check(text)) return {finish({*error}, path)};
+  Config config = config_default();
+  config.path = path;
+  Errors errors;
+  try {
+    const toml::table root = toml::parse(text);
+    root_read(root, config, errors);
+  } catch (const toml::parse_error& error) {
+    const Place at = error.source().begin;
+    auto unquoted = unquoted_find(line_of(text, at.line), at.line);
+    if (unquoted) {
+      errors.push_back(std::move(*unquoted));
+    } else {
+      error_add(errors, at, "not valid TOML: " + text_shown(error.description()));
+    }
+  }
+  if (!errors.empty()) return {finish(std::move(errors), path)};
+  return {std::move(config)};
+}
+
+Result<Config> config_read(const std::string& path) {
+  std::string text;
+  if (const auto problem = file_read(path, &text)) {
+    return {std::vector<Error>{Error{path, 0, 0, *problem}}};
+  }
+  return config_parse(text, path);
+}
+
+std::optional<ListenAddress> listen_parse(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == text.npos) return std::nullopt;
+  std::string host(text.substr(0, colon));
+  std::string_view port = text.substr(colon + 1);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  std::array<unsigned char, sizeof(in6_addr)> binary{};
+  if (inet_pton(bracketed ? AF_INET6 : AF_INET, host.c_str(), binary.data()) != 1)
+    return std::nullopt;
+  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos) {
+    return std::nullopt;
+  }
+  const unsigned long number = std::stoul(std::string(port));
+  if (number > 65535) return std::nullopt;
+  return ListenAddress{std::move(host), static_cast<std::uint16_t>(number)};
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,77 @@
+// Words in messages: the spell-check of wrong names, and text from a file made fit to be shown on a
+// terminal.
+#include <algorithm>
+
+#include "config/reader/keys.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr std::size_t kShownBytesMax = 60;
+
+// Edit distance with transpositions ("qunatum" is one mistake), the restricted form, three rows at
+// a time.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) above[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, change});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before.swap(above);
+    above.swap(row);
+  }
+  return above[b.size()];
+}
+
+}  // namespace
+
+std::optional<std::string_view> word_nearest(std::string_view word,
+                                             std::span<const std::string_view> known) {
+  std::optional<std::string_view> best;
+  std::size_t best_distance = 0;
+  for (const std::string_view candidate : known) {
+    if (word.size() > 2 * candidate.size() + 2) continue;  // no typing mistake, and bounds the work
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance > std::max<std::size_t>(2, candidate.size() / 3)) continue;
+    if (distance >= std::max(word.size(), candidate.size())) continue;  // nothing in common
+    if (!best || distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+std::string text_shown(std::string_view text) {
+  std::string out(text.substr(0, kShownBytesMax));
+  for (char& c : out) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) c = '?';
+  }
+  if (text.size() > kShownBytesMax) {
+    // Not in the middle of a UTF-8 sequence.
+    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) out.pop_back();
+    if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0xC0) out.pop_back();
+    out += "...";
+  }
+  return out;
+}
+
+std::string words_join(std::span<const std::string_view> words, std::string_view last) {
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) {
+      out += i + 1 == words.size() ? " " : ", ";
+      if (i + 1 == words.size()) out.append(last).append(" ");
+    }
+    out.append("\"").append(words[i]).append("\"");
+  }
+  return out;
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,131 @@
+// Grids and arguments of the launch table; the argument order here is the parameter order in the
+// .cuh files.
+#include "kernels/kernels.h"
+
+namespace sluice::kernels {
+namespace {
+
+constexpr unsigned kThreads = 256;     // of the element-wise kernels
+constexpr unsigned kRowsPerBlock = 4;  // softmax: four warps a block, one row a warp
+constexpr unsigned kCountThreads = 128;
+constexpr unsigned kNaiveX = 32;
+constexpr unsigned kNaiveY = 8;
+constexpr unsigned kTile = 16;
+constexpr unsigned kBlock = 64;
+
+constexpr std::array<const char*, kKernelCount> kNames = {
+    "gemm_naive_nn",    "gemm_naive_nt",         "gemm_naive_tn",     "gemm_tiled_nn",
+    "gemm_tiled_nt",    "gemm_tiled_tn",         "gemm_register_nn",  "gemm_register_nt",
+    "gemm_register_tn", "bias_forward",          "bias_relu_forward", "relu_backward",
+    "column_sum",       "sgd_momentum",          "array_scale",       "array_add",
+    "word_store",       "softmax_cross_entropy", "correct_count",
+};
+
+unsigned ceil_divide(std::int64_t value, unsigned by) {
+  assert(value > 0);
+  return static_cast<unsigned>((value + by - 1) / by);
+}
+
+Launch elementwise(Kernel kernel, std::int64_t count) {
+  return Launch(kernel, {ceil_divide(count, kThreads), 1}, {kThreads, 1});
+}
+
+std::int64_t elements(int rows, int columns) {
+  assert(rows > 0 && columns > 0);
+  const std::int64_t count = static_cast<std::int64_t>(rows) * columns;
+  assert(count <= INT32_MAX);  // the kernels find a column with 32-bit arithmetic
+  return count;
+}
+
+}  // namespace
+
+const char* kernel_name(Kernel kernel) {
+  const auto index = static_cast<std::size_t>(kernel);
+  assert(index < kKernelCount);
+  return kNames[index];
+}
+
+GemmRung gemm_rung(const GemmShape& shape, int multiprocessors) {
+  const unsigned blocks = ceil_divide(shape.m, kBlock) * ceil_divide(shape.n, kBlock);
+  return 2 * static_cast<std::int64_t>(blocks) >= multiprocessors ? GemmRung::kRegister
+                                                                  : GemmRung::kTiled;
+}
+
+Launch gemm(GemmForm form, GemmRung rung, const GemmShape& shape, CUdeviceptr a, CUdeviceptr b,
+            CUdeviceptr c) {
+  assert(shape.m > 0 && shape.n > 0 && shape.k > 0);
+  const auto kernel =
+      static_cast<Kernel>(static_cast<unsigned>(rung) * 3 + static_cast<unsigned>(form));
+  unsigned tile_x = kNaiveX;
+  unsigned tile_y = kNaiveY;
+  Extent block{kNaiveX, kNaiveY};
+  if (rung == GemmRung::kTiled) {
+    tile_x = tile_y = kTile;
+    block = {kTile, kTile};
+  } else if (rung == GemmRung::kRegister) {
+    tile_x = tile_y = kBlock;
+    block = {kThreads, 1};
+  }
+  Launch launch(kernel, {ceil_divide(shape.n, tile_x), ceil_divide(shape.m, tile_y)}, block);
+  launch.argument(shape.m).argument(shape.n).argument(shape.k);
+  launch.argument(a).argument(b).argument(c);
+  return launch;
+}
+
+Launch bias_forward(int rows, int columns, CUdeviceptr bias, CUdeviceptr x) {
+  Launch launch = elementwise(Kernel::kBiasForward, elements(rows, columns));
+  return launch.argument(rows).argument(columns).argument(bias).argument(x);
+}
+
+Launch bias_relu_forward(int rows, int columns, CUdeviceptr bias, CUdeviceptr x) {
+  Launch launch = elementwise(Kernel::kBiasReluForward, elements(rows, columns));
+  return launch.argument(rows).argument(columns).argument(bias).argument(x);
+}
+
+Launch relu_backward(int count, CUdeviceptr output, CUdeviceptr gradient) {
+  Launch launch = elementwise(Kernel::kReluBackward, count);
+  return launch.argument(count).argument(output).argument(gradient);
+}
+
+Launch column_sum(int rows, int columns, CUdeviceptr x, CUdeviceptr sums) {
+  assert(rows > 0);
+  Launch launch(Kernel::kColumnSum, {ceil_divide(columns, 32), 1}, {32, 8});
+  return launch.argument(rows).argument(columns).argument(x).argument(sums);
+}
+
+Launch sgd_momentum(int count, float rate, float momentum, CUdeviceptr gradient,
+                    CUdeviceptr velocity, CUdeviceptr weights) {
+  Launch launch = elementwise(Kernel::kSgdMomentum, count);
+  launch.argument(count).argument(rate).argument(momentum);
+  return launch.argument(gradient).argument(velocity).argument(weights);
+}
+
+Launch array_scale(int count, float factor, CUdeviceptr x) {
+  return elementwise(Kernel::kArrayScale, count).argument(count).argument(factor).argument(x);
+}
+
+Launch array_add(int count, CUdeviceptr x, CUdeviceptr y) {
+  return elementwise(Kernel::kArrayAdd, count).argument(count).argument(x).argument(y);
+}
+
+Launch softmax_cross_entropy(int rows, int columns, float factor, CUdeviceptr logits,
+                             CUdeviceptr labels, CUdeviceptr losses, CUdeviceptr gradient) {
+  assert(columns > 0);
+  Launch launch(Kernel::kSoftmaxCrossEntropy, {ceil_divide(rows, kRowsPerBlock), 1},
+                {kRowsPerBlock * 32, 1});
+  launch.argument(rows).argument(columns).argument(factor);
+  return launch.argument(logits).argument(labels).argument(losses).argument(gradient);
+}
+
+Launch correct_count(int rows, int columns, CUdeviceptr logits, CUdeviceptr labels,
+                     CUdeviceptr count) {
+  assert(columns > 0);
+  Launch launch(Kernel::kCorrectCount, {ceil_divide(rows, kCountThreads), 1}, {kCountThreads, 1});
+  return launch.argument(rows).argument(columns).argument(logits).argument(labels).argument(count);
+}
+
+Launch word_store(std::uint64_t address, int value) {
+  return Launch(Kernel::kWordStore, {1, 1}, {32, 1}).argument(address).argument(value);
+}
+
+}  // namespace sluice::kernels

@@ -1,0 +1,213 @@
+// Files of the device directory; see directory.h. Device 0 carries the count and the settings:
+// whoever comes later takes them from there, so all segments of a directory agree.
+#include "softgpu/device/directory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <new>
+
+namespace softgpu::device {
+namespace {
+
+std::string segment_path(const std::string& directory, std::uint32_t index) {
+  return directory + "/gpu" + std::to_string(index);
+}
+
+std::string with_errno(const std::string& what) { return what + ": " + std::strerror(errno); }
+
+double monotonic_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
+}
+
+std::uint64_t mixed(std::uint64_t x) {  // the finaliser of SplitMix64
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+/// The same directory and index give the same UUID for ever, in every process that asks.
+void uuid_make(const std::string& directory, std::uint32_t index, unsigned char (&uuid)[16]) {
+  std::error_code ignored;
+  std::string name = std::filesystem::weakly_canonical(directory, ignored).string();
+  if (name.empty()) name = directory;
+  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  const std::uint64_t words[2] = {mixed(hash + index), mixed(hash + index + 0x9e3779b97f4a7c15ULL)};
+  std::memcpy(uuid, words, sizeof uuid);
+  uuid[6] = static_cast<unsigned char>((uuid[6] & 0x0f) | 0x40);
+  uuid[8] = static_cast<unsigned char>((uuid[8] & 0x3f) | 0x80);
+}
+
+void segment_init(Segment& segment, const std::string& directory, std::uint32_t index,
+                  const Settings& settings) {
+  segment.version = kSegmentVersion;
+  segment.bytes = sizeof(Segment);
+  segment.index = index;
+  segment.count = settings.count;
+  segment.sm_count = settings.sm_count;
+  segment.pacing = settings.pacing ? 1 : 0;
+  segment.memory_bytes = settings.memory_bytes;
+  segment.context_bytes = settings.context_bytes;
+  segment.slice_ns = settings.slice_ns;
+  segment.rate = settings.rate;
+  segment.copy_rate = settings.copy_rate;
+  segment.created_ns = segment.now_ns = monotonic_ns();
+  for (double& end : segment.engine_end_ns) end = segment.now_ns;
+  uuid_make(directory, index, segment.uuid);
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&segment.mutex, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  segment.magic = kSegmentMagic;
+}
+
+Segment* file_map(int file) {
+  void* memory = mmap(nullptr, sizeof(Segment), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<Segment*>(memory);
+}
+
+/// A complete segment appears under its name in one step: written aside, then linked, which fails
+/// if one is there.
+bool segment_create(const std::string& directory, std::uint32_t index, const Settings& settings,
+                    std::string& error) {
+  const std::string path = segment_path(directory, index);
+  const std::string aside = path + "." + std::to_string(getpid()) + ".new";
+  unlink(aside.c_str());
+  const int file = open(aside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) {
+    error = with_errno("cannot create " + aside);
+    return false;
+  }
+  bool done = ftruncate(file, sizeof(Segment)) == 0;
+  Segment* segment = done ? file_map(file) : nullptr;
+  if (segment != nullptr) {
+    segment_init(*new (segment) Segment, directory, index, settings);
+    munmap(segment, sizeof(Segment));
+    done = link(aside.c_str(), path.c_str()) == 0 || errno == EEXIST;
+  } else {
+    done = false;
+  }
+  if (!done) error = with_errno("cannot create " + path);
+  close(file);
+  unlink(aside.c_str());
+  return done;
+}
+
+/// nullptr with an empty error: there is no such file.
+Segment* segment_open(const std::string& directory, std::uint32_t index, std::string& error) {
+  const std::string path = segment_path(directory, index);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) {
+    if (errno != ENOENT) error = with_errno("cannot open " + path);
+    return nullptr;
+  }
+  struct stat status {};
+  Segment* segment = nullptr;
+  if (fstat(file, &status) == 0 && status.st_size == sizeof(Segment)) segment = file_map(file);
+  close(file);
+  if (segment != nullptr && segment->magic == kSegmentMagic && segment->version == kSegmentVersion)
+    return segment;
+  if (segment != nullptr) munmap(segment, sizeof(Segment));
+  error =
+      path +
+      " was made by another version of the software GPU; end its users and run `softgpu-ctl reset`";
+  return nullptr;
+}
+
+Settings settings_of(const Segment& segment) {
+  Settings settings;
+  settings.count = segment.count;
+  settings.sm_count = segment.sm_count;
+  settings.memory_bytes = segment.memory_bytes;
+  settings.context_bytes = segment.context_bytes;
+  settings.slice_ns = segment.slice_ns;
+  settings.rate = segment.rate;
+  settings.copy_rate = segment.copy_rate;
+  settings.pacing = segment.pacing != 0;
+  return settings;
+}
+
+Segment* segment_need(const std::string& directory, std::uint32_t index, const Settings& settings,
+                      std::string& error) {
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    Segment* segment = segment_open(directory, index, error);
+    if (segment != nullptr || !error.empty()) return segment;
+    if (!segment_create(directory, index, settings, error)) return nullptr;
+  }
+  error = segment_path(directory, index) + " keeps vanishing";
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<Segment*> directory_open(const std::string& directory, std::string& error) {
+  error.clear();
+  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    error = with_errno("cannot create the device directory " + directory);
+    return {};
+  }
+  Settings settings;
+  Segment* first = segment_open(directory, 0, error);
+  if (!error.empty()) return {};
+  if (first == nullptr) {
+    if (!settings_read(settings, error)) return {};
+    first = segment_need(directory, 0, settings, error);
+    if (first == nullptr) return {};
+  }
+  settings = settings_of(*first);
+  std::vector<Segment*> segments{first};
+  for (std::uint32_t index = 1; index < settings.count; ++index) {
+    Segment* segment = segment_need(directory, index, settings, error);
+    if (segment == nullptr) return {};
+    segments.push_back(segment);
+  }
+  return segments;
+}
+
+std::vector<Segment*> directory_look(const std::string& directory, std::string& error) {
+  error.clear();
+  std::vector<Segment*> segments;
+  Segment* first = segment_open(directory, 0, error);
+  for (std::uint32_t index = 0; first != nullptr && index < first->count; ++index) {
+    Segment* segment = index == 0 ? first : segment_open(directory, index, error);
+    if (segment == nullptr) return {};
+    segments.push_back(segment);
+  }
+  return segments;
+}
+
+bool directory_remove(const std::string& directory, std::string& error) {
+  for (std::uint32_t index = kDevicesMax; index-- > 0;) {
+    if (unlink(segment_path(directory, index).c_str()) == 0 || errno == ENOENT) continue;
+    error = with_errno("cannot remove " + segment_path(directory, index));
+    return false;
+  }
+  return true;
+}
+
+std::string uuid_text(const unsigned char (&uuid)[16]) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", uuid[i]);
+    text += digits;
+  }
+  return text;
+}
+
+}  // namespace softgpu::device

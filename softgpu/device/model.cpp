@@ -1,0 +1,198 @@
+// The fluid model of one device: given the operations at the heads of all queues, how far has each
+// come at a moment? It steps from event to event (an operation is complete, a slice ends, a window
+// of the utilization history ends). Pure arithmetic on the segment: no clock and no lock of its
+// own.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "softgpu/device/device.h"
+
+namespace softgpu::device {
+namespace {
+
+/// Less than this much of an operation left counts as complete (rounding of doubles at 1e15 ns).
+constexpr double kEpsilonNs = 0.5;
+
+struct Head {
+  std::uint32_t queue = 0;
+  double rate = 0;  // SMs for compute, share of the engine for the rest
+};
+
+/// What is at the heads of the queues at one moment.
+struct Scene {
+  std::array<Head, kQueuesMax> heads;
+  std::uint32_t count = 0;
+  std::array<std::uint32_t, 5> of_kind{};
+  std::array<bool, kClientsMax> runnable{};
+  std::uint32_t runnable_count = 0;
+};
+
+Work& head_work(Segment& segment, std::uint32_t queue) {
+  Queue& q = segment.queues[queue];
+  return q.ring[q.head % kQueueDepth];
+}
+
+void scene_collect(Segment& segment, Scene& scene) {
+  for (std::uint32_t word = 0; word < kQueuesMax / 64; ++word) {
+    for (std::uint64_t bits = segment.active[word]; bits != 0; bits &= bits - 1) {
+      const auto queue = word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
+      const Queue& q = segment.queues[queue];
+      if (q.used == 0 || q.client >= kClientsMax) continue;
+      const auto kind = static_cast<std::size_t>(head_work(segment, queue).kind);
+      scene.heads[scene.count++] = {queue, 0};
+      ++scene.of_kind[kind];
+      if (kind != static_cast<std::size_t>(WorkKind::kCompute) || scene.runnable[q.client])
+        continue;
+      scene.runnable[q.client] = true;
+      ++scene.runnable_count;
+    }
+  }
+}
+
+/// Round robin between the processes that have kernels to run, a slice each.
+void turn_choose(Segment& segment, const Scene& scene) {
+  if (scene.runnable_count == 0) return;
+  const std::uint32_t current = segment.current;
+  const bool may_stay = current < kClientsMax && scene.runnable[current];
+  if (may_stay && (scene.runnable_count == 1 || segment.now_ns < segment.slice_end_ns)) return;
+  const std::uint32_t from = current < kClientsMax ? current : kClientsMax - 1;
+  for (std::uint32_t step = 1; step <= kClientsMax; ++step) {
+    const std::uint32_t next = (from + step) % kClientsMax;
+    if (!scene.runnable[next]) continue;
+    if (next != current && current != kNone) segment.stall_end_ns = segment.now_ns + kSwitchNs;
+    segment.current = next;
+    segment.slice_end_ns = segment.now_ns + static_cast<double>(segment.slice_ns);
+    return;
+  }
+}
+
+/// The kernels of the process whose turn it is share the SMs: the narrow ones get what they can
+/// use, the wide ones the rest in equal parts.
+void rates_compute(Segment& segment, Scene& scene) {
+  std::array<Head*, kQueuesMax> mine;
+  std::uint32_t count = 0;
+  for (std::uint32_t i = 0; i < scene.count; ++i) {
+    Head& head = scene.heads[i];
+    if (head_work(segment, head.queue).kind != WorkKind::kCompute) continue;
+    if (segment.queues[head.queue].client == segment.current) mine[count++] = &head;
+  }
+  if (segment.now_ns < segment.stall_end_ns) return;
+  std::sort(mine.begin(), mine.begin() + count, [&](const Head* a, const Head* b) {
+    return head_work(segment, a->queue).width < head_work(segment, b->queue).width;
+  });
+  double left = segment.sm_count;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const double share = left / (count - i);
+    mine[i]->rate = std::min(head_work(segment, mine[i]->queue).width, share);
+    left -= mine[i]->rate;
+  }
+}
+
+void rates_engines(Segment& segment, Scene& scene) {
+  for (std::uint32_t i = 0; i < scene.count; ++i) {
+    Head& head = scene.heads[i];
+    const WorkKind kind = head_work(segment, head.queue).kind;
+    if (kind == WorkKind::kCompute) continue;
+    // A link delay is nobody else's business; an engine is shared by the copies in its direction.
+    head.rate = kind == WorkKind::kLink ? 1.0 : 1.0 / scene.of_kind[static_cast<std::size_t>(kind)];
+  }
+}
+
+/// Nanoseconds to the next change of rates.
+double event_next(Segment& segment, const Scene& scene) {
+  const double window_end = (std::floor(segment.now_ns / kWindowNs) + 1) * kWindowNs;
+  double next = window_end - segment.now_ns;
+  if (segment.now_ns < segment.stall_end_ns)
+    next = std::min(next, segment.stall_end_ns - segment.now_ns);
+  if (scene.runnable_count > 1) next = std::min(next, segment.slice_end_ns - segment.now_ns);
+  for (std::uint32_t i = 0; i < scene.count; ++i) {
+    const Head& head = scene.heads[i];
+    const Work& work = head_work(segment, head.queue);
+    if (head.rate <= 0 || work.state != WorkState::kClosed) continue;
+    next = std::min(next, (work.cost - work.received) / head.rate);
+  }
+  return std::max(next, 0.0);
+}
+
+void window_add(Segment& segment, double busy, double copy) {
+  const auto number = static_cast<std::uint64_t>(segment.now_ns) / kWindowNs;
+  const auto slot = number % kWindows;
+  if (segment.window_number[slot] != number) {
+    segment.window_number[slot] = number;
+    segment.window_busy_ns[slot] = segment.window_copy_ns[slot] = 0;
+  }
+  segment.window_busy_ns[slot] += busy;
+  segment.window_copy_ns[slot] += copy;
+}
+
+void head_finish(Segment& segment, std::uint32_t queue, double at_ns) {
+  Queue& q = segment.queues[queue];
+  Work& work = q.ring[q.head % kQueueDepth];
+  work.state = WorkState::kDone;
+  work.finish_ns = q.finish_ns = at_ns;
+  ++q.head;
+  if (q.head == q.tail) segment.active[queue / 64] &= ~(1ULL << (queue % 64));
+}
+
+void step_apply(Segment& segment, const Scene& scene, double step) {
+  double sms = 0;
+  bool copying = false;
+  for (std::uint32_t i = 0; i < scene.count; ++i) {
+    const Head& head = scene.heads[i];
+    if (head.rate <= 0) continue;
+    Work& work = head_work(segment, head.queue);
+    Account& account = segment.clients[segment.queues[head.queue].client];
+    work.received += head.rate * step;
+    segment.engine_end_ns[static_cast<std::size_t>(work.kind)] = segment.now_ns + step;
+    if (work.kind == WorkKind::kCompute) {
+      account.sm_ns += head.rate * step;
+      sms += head.rate;
+    } else {
+      account.copy_ns += head.rate * step;
+      copying = true;
+    }
+  }
+  if (sms > 0) {
+    segment.clients[segment.current].busy_ns += step;
+    segment.busy_ns += step;
+    segment.sm_ns += sms * step;
+  }
+  window_add(segment, sms > 0 ? step : 0, copying ? step : 0);
+  segment.now_ns += step;
+}
+
+void heads_finish(Segment& segment, const Scene& scene) {
+  for (std::uint32_t i = 0; i < scene.count; ++i) {
+    const Work& work = head_work(segment, scene.heads[i].queue);
+    if (work.state != WorkState::kClosed) continue;
+    const double left_ns = (work.cost - work.received) / std::max(scene.heads[i].rate, 1.0);
+    if (left_ns <= kEpsilonNs) head_finish(segment, scene.heads[i].queue, segment.now_ns);
+  }
+}
+
+}  // namespace
+
+void model_advance(Segment& segment, double target_ns) {
+  while (segment.now_ns < target_ns) {
+    Scene scene;
+    scene_collect(segment, scene);
+    if (scene.count == 0) {
+      segment.now_ns = target_ns;
+      return;
+    }
+    turn_choose(segment, scene);
+    rates_compute(segment, scene);
+    rates_engines(segment, scene);
+    const double step = std::min(event_next(segment, scene), target_ns - segment.now_ns);
+    // Below the resolution of the clock a step would not move it.
+    const double before = segment.now_ns;
+    step_apply(segment, scene, step);
+    if (segment.now_ns == before && step > 0) segment.now_ns = std::nextafter(before, target_ns);
+    heads_finish(segment, scene);
+    if (step <= 0 && segment.now_ns == before) segment.now_ns = std::nextafter(before, target_ns);
+  }
+}
+
+}  // namespace softgpu::device

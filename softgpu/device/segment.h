@@ -1,0 +1,113 @@
+// The layout of one software GPU in shared memory: every process that uses the GPU maps this and
+// advances it under its lock; there is no daemon. Only plain numbers, no pointers. Everything that
+// a death can tear is either stored in one word or computed from other words when needed (used
+// memory is the sum of the clients', never a stored total), so the survivor that finds the lock's
+// owner dead repairs by looking again.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+
+namespace softgpu::device {
+
+inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
+inline constexpr std::uint32_t kSegmentVersion = 3;
+inline constexpr std::uint32_t kClientsMax =
+    256;  // processes with a context on one device at a time
+inline constexpr std::uint32_t kQueuesMax = 1024;  // streams with work, all processes together
+inline constexpr std::uint32_t kQueueDepth =
+    32;  // how many operations of a stream may be ahead of modelled time
+inline constexpr std::uint32_t kEndedMax = 4096;  // accounts kept of processes that have ended
+inline constexpr std::uint32_t kSharedMax = 512;  // memory objects that several processes hold
+inline constexpr std::uint32_t kHoldersMax = 16;  // processes that hold one of them
+inline constexpr std::uint32_t kNone = ~0U;
+inline constexpr std::uint32_t kWindows = 64;  // utilization history, one entry per kWindowNs
+inline constexpr std::uint64_t kWindowNs = 100'000'000;
+
+/// What one process has been given by this device since it opened its first context.
+struct Account {
+  std::int32_t pid = 0;
+  std::uint32_t generation = 0;
+  std::uint64_t start_ticks = 0;  // of /proc/<pid>/stat: tells a reused pid from the process
+  char name[32] = {};
+  std::uint64_t memory_bytes = 0;  // without shared objects
+  std::uint64_t launches = 0;
+  double busy_ns = 0;  // some kernel of this process was on the device
+  double sm_ns = 0;    // the same, times the SMs it had
+  double lag_ns = 0;   // a kernel took longer to execute here than its model says
+  double copy_ns = 0;  // a copy engine or link was at work
+};
+
+enum class WorkKind : std::uint32_t { kCompute, kCopyIn, kCopyOut, kCopyInside, kLink };
+enum class WorkState : std::uint32_t { kOpen, kClosed, kDone };
+
+/// One operation: device time received against cost known so far. Compute counts in SM x ns, the
+/// others in ns.
+struct Work {
+  WorkKind kind = WorkKind::kCompute;
+  WorkState state = WorkState::kDone;
+  double cost = 0;
+  double received = 0;
+  double width = 1;      // SMs it can use
+  double credit_ns = 0;  // idle device time since it was submitted, see Device::work_open
+  double finish_ns = 0;
+};
+
+/// The operations of one stream, in order; only the one at `head` is served.
+struct Queue {
+  std::uint32_t used = 0;
+  std::uint32_t client = kNone;
+  std::uint64_t head = 0, tail = 0;
+  double finish_ns = 0;  // of the last finished operation
+  Work ring[kQueueDepth];
+};
+
+/// A memory object that outlives its creator: charged to `owner`, and passed on to another holder
+/// when it dies.
+struct Shared {
+  std::uint64_t inode = 0;  // 0 = free
+  std::uint64_t bytes = 0;
+  std::uint32_t holders[kHoldersMax] = {};  // client + 1; the first non-zero one is charged
+  std::uint32_t counts[kHoldersMax] = {};
+};
+
+struct Segment {
+  std::uint64_t magic = 0;
+  std::uint32_t version = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t index = 0;
+  std::uint32_t count = 0;
+  unsigned char uuid[16] = {};
+  // The settings of the first process.
+  std::uint32_t sm_count = 0;
+  std::uint32_t pacing = 1;
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t context_bytes = 0;
+  std::uint64_t slice_ns = 0;
+  double rate = 0;
+  double copy_rate = 0;
+
+  pthread_mutex_t mutex;
+  double created_ns = 0;
+  double now_ns = 0;   // modelled up to here
+  double busy_ns = 0;  // some kernel was on the device
+  double sm_ns = 0;
+  double lag_ns = 0;
+  double engine_end_ns[5] = {};  // when work of this kind was last served
+  double slice_end_ns = 0;
+  double stall_end_ns = 0;  // a context switch is going on until here
+  std::uint32_t current = kNone;
+  std::uint32_t ended_next = 0;
+  std::uint64_t ended_count = 0;
+  double window_busy_ns[kWindows] = {};
+  double window_copy_ns[kWindows] = {};
+  std::uint64_t window_number[kWindows] = {};
+  std::uint64_t active[kQueuesMax / 64] = {};  // queues with work
+  Account clients[kClientsMax];
+  Queue queues[kQueuesMax];
+  Shared shared[kSharedMax];
+  Account ended[kEndedMax];
+};
+
+}  // namespace softgpu::device

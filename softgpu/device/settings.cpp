@@ -1,0 +1,145 @@
+// Reading of the settings; see settings.h. The order is: built-in defaults, profile file,
+// environment.
+#include "softgpu/device/settings.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <string_view>
+
+namespace softgpu::device {
+namespace {
+
+struct Key {
+  const char* name;  // without SOFTGPU_
+  double least, most;
+  std::function<void(Settings&, double)> store;
+};
+
+const std::array<Key, 8>& keys() {
+  static const auto* table = new std::array<Key, 8>{{
+      {"COUNT", 1, kDevicesMax,
+       [](Settings& s, double v) { s.count = static_cast<std::uint32_t>(v); }},
+      {"MEMORY", 1 << 20, 1e15,
+       [](Settings& s, double v) { s.memory_bytes = static_cast<std::uint64_t>(v); }},
+      {"SMS", 1, 1024, [](Settings& s, double v) { s.sm_count = static_cast<std::uint32_t>(v); }},
+      {"RATE", 1e3, 1e15, [](Settings& s, double v) { s.rate = v; }},
+      {"COPY_RATE", 1e3, 1e15, [](Settings& s, double v) { s.copy_rate = v; }},
+      {"CONTEXT", 0, 1e12,
+       [](Settings& s, double v) { s.context_bytes = static_cast<std::uint64_t>(v); }},
+      {"SLICE_US", 10, 1e7,
+       [](Settings& s, double v) { s.slice_ns = static_cast<std::uint64_t>(v * 1e3); }},
+      {"PACING", 0, 1, [](Settings& s, double v) { s.pacing = v != 0; }},
+  }};
+  return *table;
+}
+
+std::string trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r\"");
+  if (first == std::string_view::npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(" \t\r\"") - first + 1));
+}
+
+/// `memory`, `MEMORY` and `SOFTGPU_MEMORY` are one key.
+std::string key_normal(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  constexpr std::string_view prefix = "SOFTGPU_";
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+bool store(Settings& settings, const std::string& name, const std::string& text,
+           const std::string& source, std::string& error) {
+  for (const Key& key : keys()) {
+    if (name != key.name) continue;
+    double value = 0;
+    if (!quantity_parse(text, value) || value < key.least || value > key.most) {
+      error = source + ": \"" + text + "\" is no value for " + name +
+              " (a number such as 2, 512MiB or 40e6)";
+      return false;
+    }
+    key.store(settings, value);
+    return true;
+  }
+  error = source + ": unknown setting " + name;
+  return false;
+}
+
+bool profile_read(Settings& settings, const char* path, std::string& error) {
+  std::ifstream file(path);
+  if (!file) {
+    error = std::string("SOFTGPU_PROFILE: cannot read ") + path;
+    return false;
+  }
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const std::string text = trimmed(std::string_view(line).substr(0, line.find('#')));
+    if (text.empty()) continue;
+    const auto equals = text.find('=');
+    const std::string where = std::string(path) + ":" + std::to_string(number);
+    if (equals == std::string::npos) {
+      error = where + ": expected `key = value`";
+      return false;
+    }
+    const std::string name = key_normal(trimmed(text.substr(0, equals)));
+    if (!store(settings, name, trimmed(text.substr(equals + 1)), where, error)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string settings_directory() {
+  const char* directory = std::getenv("SOFTGPU_DIR");
+  if (directory != nullptr && *directory != '\0') return directory;
+  return "/dev/shm/softgpu-" + std::to_string(getuid());
+}
+
+bool quantity_parse(const std::string& text, double& value) {
+  char* end = nullptr;
+  value = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || !std::isfinite(value) || value < 0) return false;
+  const std::string unit = trimmed(end);
+  static constexpr std::array<std::pair<std::string_view, double>, 11> kUnits{{{"", 1},
+                                                                               {"B", 1},
+                                                                               {"K", 1024},
+                                                                               {"KiB", 1024},
+                                                                               {"M", 1 << 20},
+                                                                               {"MiB", 1 << 20},
+                                                                               {"G", 1 << 30},
+                                                                               {"GiB", 1 << 30},
+                                                                               {"KB", 1e3},
+                                                                               {"MB", 1e6},
+                                                                               {"GB", 1e9}}};
+  for (const auto& [name, factor] : kUnits) {
+    if (unit != name) continue;
+    value *= factor;
+    return true;
+  }
+  return false;
+}
+
+bool settings_read(Settings& settings, std::string& error) {
+  const char* profile = std::getenv("SOFTGPU_PROFILE");
+  if (profile != nullptr && *profile != '\0' && !profile_read(settings, profile, error))
+    return false;
+  for (const Key& key : keys()) {
+    const std::string variable = std::string("SOFTGPU_") + key.name;
+    const char* text = std::getenv(variable.c_str());
+    if (text == nullptr || *text == '\0') continue;
+    if (!store(settings, key.name, trimmed(text), variable, error)) return false;
+  }
+  // Together all devices ask about 40 % of what this host interprets (100 million warp instructions
+  // a second and core) and copies, so that programs meet on the GPU and not on the host's cores.
+  const double cores = std::max(1.0, static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)));
+  if (settings.rate <= 0) settings.rate = 40e6 * cores / settings.count;
+  if (settings.copy_rate <= 0) settings.copy_rate = 1e9 / settings.count;
+  return true;
+}
+
+}  // namespace softgpu::device

@@ -1,0 +1,188 @@
+// Queues and operations of a device: opening, charging, closing, waiting. See device.h for what the
+// model promises.
+#include <time.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "softgpu/device/device.h"
+
+namespace softgpu::device {
+namespace {
+
+/// Idle time before an operation that may be credited to it: enough for a thread to wake up on a
+/// loaded host.
+constexpr double kCreditMaxNs = 2e6;
+constexpr double kSleepMaxNs = 10e6;
+constexpr double kSleepMinNs = 20e3;
+
+void sleep_ns(double nanoseconds) {
+  const double bounded = std::clamp(nanoseconds, kSleepMinNs, kSleepMaxNs);
+  const timespec t{0, static_cast<long>(bounded)};
+  nanosleep(&t, nullptr);
+}
+
+}  // namespace
+
+double Device::copy_cost(WorkKind kind, std::uint64_t bytes) const {
+  const double rate = segment_->copy_rate * (kind == WorkKind::kCopyInside ? kInsideFactor : 1);
+  return 1000 + static_cast<double>(bytes) * 1e9 / rate;
+}
+
+std::uint32_t Device::queue_open(std::uint32_t client) {
+  const Lock lock(*this);
+  for (std::uint32_t queue = 0; queue < kQueuesMax; ++queue) {
+    Queue& q = segment_->queues[queue];
+    if (q.used != 0) continue;
+    q.client = client;
+    q.head = q.tail = 1;  // number 0 stands for "none"
+    q.finish_ns = segment_->now_ns;
+    q.used = 1;
+    return queue;
+  }
+  return kNone;
+}
+
+void Device::queue_close(std::uint32_t queue) {
+  const Lock lock(*this);
+  Queue& q = segment_->queues[queue];
+  segment_->active[queue / 64] &= ~(1ULL << (queue % 64));
+  q.head = q.tail;
+  q.used = 0;
+}
+
+/// Time that the operations up to `number` still need with the device to themselves.
+double Device::queue_ahead_locked(const Queue& queue, std::uint64_t number) const {
+  double ahead = 0;
+  for (std::uint64_t i = queue.head; i <= number && i < queue.tail; ++i) {
+    const Work& w = queue.ring[i % kQueueDepth];
+    ahead += std::max(0.0, w.cost - w.received) / w.width;
+  }
+  return ahead;
+}
+
+std::uint64_t Device::work_open(std::uint32_t queue, const WorkRequest& request,
+                                const std::atomic<bool>& stop) {
+  for (;;) {
+    if (stop.load(std::memory_order_relaxed)) return 0;
+    double ahead = 0;
+    {
+      const Lock lock(*this);
+      Queue& q = segment_->queues[queue];
+      if (q.used == 0) return 0;
+      ahead = queue_ahead_locked(q, q.tail);
+      if (q.tail - q.head < kQueueDepth && ahead <= kAheadNs) {
+        Work& w = q.ring[q.tail % kQueueDepth];
+        w = Work{};
+        w.kind = request.kind;
+        w.state = WorkState::kOpen;
+        w.width = std::clamp(request.width, 1.0, static_cast<double>(segment_->sm_count));
+        const double idle_since =
+            std::max({request.ready_ns, q.finish_ns,
+                      segment_->engine_end_ns[static_cast<std::size_t>(request.kind)]});
+        if (q.head == q.tail)
+          w.credit_ns = std::clamp(segment_->now_ns - idle_since, 0.0, kCreditMaxNs);
+        w.finish_ns =
+            std::max(request.ready_ns, q.finish_ns);  // without pacing: where its time begins
+        segment_->engine_end_ns[static_cast<std::size_t>(request.kind)] = segment_->now_ns;
+        const std::uint64_t number = q.tail++;
+        if (paced()) segment_->active[queue / 64] |= 1ULL << (queue % 64);
+        return number;
+      }
+    }
+    sleep_ns(std::max(ahead - kAheadNs, ahead / 4));
+  }
+}
+
+bool Device::work_charge(std::uint32_t queue, std::uint64_t number, double cost,
+                         const std::atomic<bool>& stop) {
+  for (;;) {
+    if (stop.load(std::memory_order_relaxed)) return false;
+    double ahead = 0;
+    {
+      const Lock lock(*this);
+      Queue& q = segment_->queues[queue];
+      if (q.used == 0) return false;
+      work(queue, number).cost += cost;
+      cost = 0;
+      ahead = queue_ahead_locked(q, number);
+    }
+    if (!paced() || ahead <= kAheadNs) return true;
+    sleep_ns(ahead - kAheadNs / 2);
+  }
+}
+
+/// Adds `amount` to the accounts as if the device had served it just now.
+void Device::account_locked(std::uint32_t client, const Work& w, double amount) {
+  Account& account = segment_->clients[client];
+  if (w.kind != WorkKind::kCompute) {
+    account.copy_ns += amount;
+    return;
+  }
+  account.sm_ns += amount;
+  account.busy_ns += amount / w.width;
+  segment_->sm_ns += amount;
+  segment_->busy_ns += amount / w.width;
+}
+
+void Device::work_close(std::uint32_t queue, std::uint64_t number) {
+  const Lock lock(*this);
+  Queue& q = segment_->queues[queue];
+  if (q.used == 0) return;
+  Work& w = work(queue, number);
+  assert(w.state == WorkState::kOpen);
+  w.state = WorkState::kClosed;
+  if (!paced()) {
+    account_locked(q.client, w, w.cost);
+    q.finish_ns = w.finish_ns = w.finish_ns + w.cost / w.width;
+    w.state = WorkState::kDone;
+    q.head = number + 1;
+    return;
+  }
+  const double gain = std::min(w.credit_ns * w.width, w.cost - w.received);
+  if (gain > 0) {
+    account_locked(q.client, w, gain);
+    w.received += gain;
+  }
+  if (w.received <= w.cost) return;
+  if (w.kind == WorkKind::kCompute) {
+    const double lag = (w.received - w.cost) / w.width;
+    segment_->clients[q.client].lag_ns += lag;
+    segment_->lag_ns += lag;
+  }
+  w.received = w.cost;  // complete at the next step of the model
+}
+
+bool Device::work_done(std::uint32_t queue, std::uint64_t number, double& finish_ns) {
+  const Lock lock(*this);
+  const Queue& q = segment_->queues[queue];
+  if (q.used == 0) {
+    finish_ns = segment_->now_ns;
+    return true;
+  }
+  if (q.head <= number) return false;
+  // An operation overwritten in the ring ended before the one that took its place began.
+  finish_ns = q.tail - number <= kQueueDepth ? q.ring[number % kQueueDepth].finish_ns : q.finish_ns;
+  return true;
+}
+
+bool Device::work_wait(std::uint32_t queue, std::uint64_t number, double& finish_ns) {
+  double ahead = 0;
+  {
+    const Lock lock(*this);
+    const Queue& q = segment_->queues[queue];
+    if (q.used == 0 || q.head > number) {
+      finish_ns = q.used != 0 && q.tail - number <= kQueueDepth
+                      ? q.ring[number % kQueueDepth].finish_ns
+                      : q.finish_ns;
+      return true;
+    }
+    ahead = queue_ahead_locked(q, number);
+  }
+  // Nobody can be served faster than alone, so it is safe to sleep this long: no process ever has
+  // to wake another.
+  sleep_ns(ahead);
+  return work_done(queue, number, finish_ns);
+}
+
+}  // namespace softgpu::device

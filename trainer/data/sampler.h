@@ -1,0 +1,40 @@
+// Which rank sees which sample when: a new permutation for every epoch, cut into global batches, each shared out in
+// contiguous parts. For any number of ranks each sample comes exactly once per epoch, and the *set* of samples of a
+// global batch depends only on seed, epoch and global batch size: N ranks of batch B train what 1 rank of batch N*B does.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sluice::train {
+
+struct SamplerOptions {
+  std::uint32_t sample_count = 0;
+  std::uint32_t rank = 0;
+  std::uint32_t rank_count = 1;
+  std::uint32_t batch = 1;  // per rank
+  std::uint64_t seed = 0;
+};
+
+class Sampler {
+ public:
+  explicit Sampler(const SamplerOptions& options);
+
+  std::uint32_t steps_per_epoch() const;
+
+  /// This rank's samples of global step `step` (epochs follow one another) and how many all ranks have together. The
+  /// last global batch of an epoch may be short; then a rank may have fewer than `batch` samples, or none.
+  struct Batch {
+    std::span<const std::uint32_t> samples;
+    std::uint32_t global_count = 0;
+  };
+  Batch batch_of(std::uint64_t step);
+
+ private:
+  SamplerOptions options_;
+  std::uint64_t epoch_ = 0;
+  std::vector<std::uint32_t> order_;
+};
+
+}  // namespace sluice::train

@@ -1,0 +1,189 @@
+#include "trainer/lab/machine.h"
+
+#include <dlfcn.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+namespace sluice::lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The few NVML calls that say whether real GPUs are here. Own declarations: the toolkit ships no
+// nvml.h.
+struct RealGpus {
+  std::vector<std::string> names;
+  std::string driver;
+};
+
+RealGpus real_gpus_find() {
+  RealGpus out;
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (nvml == nullptr) return out;
+  const auto init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
+  const auto count_get = reinterpret_cast<int (*)(unsigned*)>(dlsym(nvml, "nvmlDeviceGetCount_v2"));
+  const auto handle_get =
+      reinterpret_cast<int (*)(unsigned, void**)>(dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"));
+  const auto name_get =
+      reinterpret_cast<int (*)(void*, char*, unsigned)>(dlsym(nvml, "nvmlDeviceGetName"));
+  const auto driver_get =
+      reinterpret_cast<int (*)(char*, unsigned)>(dlsym(nvml, "nvmlSystemGetDriverVersion"));
+  const auto shutdown = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlShutdown"));
+  const bool whole = init && count_get && handle_get && name_get && driver_get && shutdown;
+  if (whole && init() == 0) {
+    unsigned count = 0;
+    if (count_get(&count) != 0) count = 0;
+    for (unsigned i = 0; i < count; ++i) {
+      void* handle = nullptr;
+      char name[96] = "";
+      if (handle_get(i, &handle) == 0 && name_get(handle, name, sizeof name) == 0)
+        out.names.emplace_back(name);
+    }
+    char driver[81] = "";
+    if (driver_get(driver, sizeof driver) == 0) out.driver = driver;
+    shutdown();
+  }
+  dlclose(nvml);
+  return out;
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+// Asks softgpu-ctl what the host can do and sets the device rates so that all devices together stay
+// below kHostFraction.
+bool rates_set(Machine& machine, std::string* error) {
+  const std::string count = std::to_string(machine.gpu_names.size());
+  const auto text = command_output(
+      {{machine.paths.program("softgpu-ctl"), "calibrate", "--json"}, {}, {}, ""}, 30'000, error);
+  if (!text) return false;
+  const nlohmann::json j = nlohmann::json::parse(*text, nullptr, false);
+  if (!j.is_object()) {
+    *error = "softgpu-ctl calibrate printed no JSON object: " + *text;
+    return false;
+  }
+  machine.calibration.warp_instructions_per_s_core =
+      j.value("warp_instructions_per_s_per_core", 0.0);
+  machine.calibration.copy_bytes_per_s = j.value("copy_bytes_per_s", 0.0);
+  if (machine.calibration.warp_instructions_per_s_core <= 0 ||
+      machine.calibration.copy_bytes_per_s <= 0) {
+    *error = "softgpu-ctl calibrate measured nothing: " + *text;
+    return false;
+  }
+  const double devices = static_cast<double>(machine.gpu_names.size());
+  machine.rate_warp_instructions_per_s =
+      kHostFraction * machine.calibration.warp_instructions_per_s_core * machine.cores / devices;
+  // A copy needs one core, and both directions may run at once.
+  machine.copy_rate_bytes_per_s =
+      kHostFraction * machine.calibration.copy_bytes_per_s / devices / 2;
+  return true;
+}
+
+void programs_check(const Machine& machine, std::vector<std::string>* problems) {
+  std::vector<std::string> needed = {"sluice", "sluiced", "sluice-train", "sluice-infer",
+                                     "sluice-debug"};
+  if (machine.software) needed.push_back("softgpu-ctl");
+  for (const std::string& name : needed) {
+    if (access(machine.paths.program(name).c_str(), X_OK) != 0) {
+      problems->push_back(machine.paths.program(name) +
+                          " is missing; build everything with scripts/lab or cmake --build");
+    }
+  }
+  std::vector<std::string> libraries = {"libsluice.so"};
+  if (machine.software)
+    libraries.insert(libraries.end(), {"softgpu/libcuda.so.1", "softgpu/libnvidia-ml.so.1"});
+  for (const std::string& name : libraries) {
+    if (!fs::exists(machine.paths.lib + "/" + name)) {
+      problems->push_back(machine.paths.lib + "/" + name +
+                          " is missing; build everything with scripts/lab or cmake --build");
+    }
+  }
+}
+
+}  // namespace
+
+Paths Paths::of_this_program() {
+  std::error_code ignored;
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  return {self.parent_path().string(), (self.parent_path().parent_path() / "lib").string()};
+}
+
+Machine machine_find(int soft, std::vector<std::string>* notes,
+                     std::vector<std::string>* problems) {
+  Machine machine;
+  machine.paths = Paths::of_this_program();
+  machine.cores = std::max(1u, std::thread::hardware_concurrency());
+  machine.processor = processor_name();
+  utsname names{};
+  uname(&names);
+  machine.host = names.nodename;
+  machine.kernel = names.release;
+  const RealGpus real = soft > 0 ? RealGpus{} : real_gpus_find();
+  machine.software = real.names.empty();
+  if (machine.software) {
+    const int count = soft > 0 ? soft : kSoftwareGpusDefault;
+    machine.gpu_names.assign(static_cast<std::size_t>(count), "Software GPU");
+    notes->push_back(
+        soft > 0 ? "using " + std::to_string(count) + " software GPUs, as asked"
+                 : "no GPU with a driver here, so this runs on " + std::to_string(count) +
+                       " software GPUs (with a GPU: install NVIDIA's driver, 580 or later)");
+  } else {
+    machine.gpu_names = real.names;
+    machine.driver = real.driver;
+  }
+  programs_check(machine, problems);
+  std::string error;
+  if (machine.software && problems->empty() && !rates_set(machine, &error))
+    problems->push_back(error);
+  if (geteuid() != 0)
+    notes->push_back(
+        "not root: idle causes from eBPF are off (run as root, or grant CAP_BPF and CAP_PERFMON)");
+  return machine;
+}
+
+std::map<std::string, std::string> gpu_environment(const Machine& machine,
+                                                   const std::string& segment_dir) {
+  if (!machine.software) return {};
+  const char* path = std::getenv("LD_LIBRARY_PATH");
+  const std::string soft = machine.paths.lib + "/softgpu";
+  return {
+      {"LD_LIBRARY_PATH", path != nullptr && *path != '\0' ? soft + ":" + path : soft},
+      {"SOFTGPU_DIR", segment_dir},
+      {"SOFTGPU_COUNT", std::to_string(machine.gpu_names.size())},
+      {"SOFTGPU_RATE",
+       std::to_string(static_cast<std::uint64_t>(machine.rate_warp_instructions_per_s))},
+      {"SOFTGPU_COPY_RATE",
+       std::to_string(static_cast<std::uint64_t>(machine.copy_rate_bytes_per_s))},
+  };
+}
+
+std::optional<std::vector<DeviceAccount>> accounts_now(const Machine& machine,
+                                                       const std::string& segment_dir,
+                                                       std::string* raw) {
+  if (!machine.software) return std::nullopt;
+  Command command{
+      {machine.paths.program("softgpu-ctl"), "accounts", "--json", "--dir", segment_dir},
+      {},
+      {},
+      ""};
+  command.set = gpu_environment(machine, segment_dir);
+  std::string error;
+  const auto text = command_output(command, 10'000, &error);
+  if (!text) return std::nullopt;
+  *raw = *text;
+  return accounts_parse(*text);
+}
+
+}  // namespace sluice::lab
