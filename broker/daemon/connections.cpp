@@ -50,7 +50,6 @@ void Connections::accept(devices::Fd fd) {
 }
 
 void Connections::readable(ConnectionId id) {
-  ++depth_;
   for (int i = 0; i < kMessagesPerTurn; ++i) {
     const auto found = table_.find(id);
     if (found == table_.end() || found->second->doomed) break;
@@ -68,8 +67,6 @@ void Connections::readable(ConnectionId id) {
       drop(id);
     }
   }
-  --depth_;
-  reap();
 }
 
 bool Connections::send_bytes(ConnectionId id, const void* message, std::size_t size, const int* fds, int fd_count) {
@@ -86,19 +83,17 @@ void Connections::drop(ConnectionId id) {
   const auto found = table_.find(id);
   if (found == table_.end() || found->second->doomed) return;
   found->second->doomed = true;
+  if (doomed_.empty()) loop_.defer([this] { reap(); });
   doomed_.push_back(id);
 }
 
 // Telling the sink may doom further connections.
 void Connections::reap() {
-  if (depth_ > 0) return;
-  ++depth_;
   while (!doomed_.empty()) {
     const ConnectionId id = doomed_.back();
     doomed_.pop_back();
     erase(id);
   }
-  --depth_;
 }
 
 void Connections::erase(ConnectionId id) {

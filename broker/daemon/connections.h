@@ -25,7 +25,7 @@ class Outbox {
   /// False when the peer is gone or does not read; the connection is then closed soon, with the sink told.
   virtual bool send_bytes(ConnectionId connection, const void* message, std::size_t size, const int* fds,
                           int fd_count) = 0;
-  /// Closes once the current message has been dealt with.
+  /// Closes once the current handler has returned: nothing is erased under anybody's feet.
   virtual void drop(ConnectionId connection) = 0;
 
   template <class M>
@@ -82,7 +82,6 @@ class Connections : public Outbox {
   std::map<uid_t, std::uint32_t> per_user_;
   std::vector<ConnectionId> doomed_;
   ConnectionId next_ = 1;
-  int depth_ = 0;  // handlers on the stack: nothing is erased under their feet
 };
 
 }  // namespace sluice::daemon

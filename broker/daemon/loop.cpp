@@ -34,7 +34,16 @@ void Loop::remove(Key key) {
   watches_.erase(found);
 }
 
+void Loop::deferred_run() {
+  while (!deferred_.empty()) {
+    const std::vector<Handler> tasks = std::move(deferred_);
+    deferred_.clear();
+    for (const Handler& task : tasks) task();
+  }
+}
+
 void Loop::turn(int timeout_ms) {
+  deferred_run();
   epoll_event events[kEventsPerTurn];
   const int count = epoll_wait(epoll_.get(), events, kEventsPerTurn, timeout_ms);
   assert((count >= 0 || errno == EINTR) && "epoll_wait failed");
@@ -43,6 +52,7 @@ void Loop::turn(int timeout_ms) {
     if (found == watches_.end()) continue;
     const std::shared_ptr<Handler> handler = found->second.handler;  // outlives its own removal
     (*handler)();
+    deferred_run();
   }
 }
 

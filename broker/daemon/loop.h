@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "broker/devices/fd.h"
 
@@ -21,6 +22,8 @@ class Loop {
   /// removes the key before closing it.
   Key add(int fd, Handler handler);
   void remove(Key key);
+  /// Calls `task` once, after the handler that is running now.
+  void defer(Handler task) { deferred_.push_back(std::move(task)); }
   /// One turn: waits at most timeout_ms (-1 = for ever) and calls the handlers that are due.
   void turn(int timeout_ms);
   void run();
@@ -28,12 +31,14 @@ class Loop {
   bool stopped() const { return stopped_; }
 
  private:
+  void deferred_run();
   struct Watch {
     int fd;
     std::shared_ptr<Handler> handler;
   };
   devices::Fd epoll_;
   std::unordered_map<Key, Watch> watches_;
+  std::vector<Handler> deferred_;
   Key next_ = 1;
   bool stopped_ = false;
 };

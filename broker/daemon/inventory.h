@@ -1,0 +1,26 @@
+// The GPUs a broker serves: what NVML lists, with the capacity and context cost that the probe measured. Taken once, at
+// start.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "broker/daemon/log.h"
+#include "broker/devices/nvml.h"
+
+namespace sluice::daemon {
+
+struct ServedGpu {
+  protocol::GpuUuid uuid{};
+  std::string name;
+  std::uint64_t capacity_bytes = 0;  // what tenants together may be promised
+  std::uint64_t context_bytes = 0;   // 0 = unknown
+  bool software = false;
+};
+
+/// Lists and probes. False with `error` (without prefix) when the machine has no usable GPU. A probe that fails costs the
+/// context figure only, and is logged.
+[[nodiscard]] bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu>* out,
+                                  std::string* error);
+
+}  // namespace sluice::daemon

@@ -1,0 +1,102 @@
+// Matching of profiles; translation of the configuration's words into the core's.
+#include "broker/daemon/profiles.h"
+
+#include <grp.h>
+#include <pwd.h>
+
+#include <algorithm>
+
+namespace sluice::daemon {
+namespace {
+
+constexpr const char* kClassNames[] = {"inference", "debug", "batch", "exclusive"};
+constexpr const char* kModeNames[] = {"best-effort", "equal", "fixed"};
+constexpr std::uint64_t kDefaultShareOfGpu = 4;
+
+Profile profile_make(const config::ProfileSettings& settings) {
+  Profile profile;
+  profile.name = settings.name;
+  profile.everybody = settings.users.empty() && settings.groups.empty();
+  for (const std::string& user : settings.users) {
+    if (const passwd* entry = getpwnam(user.c_str())) profile.uids.insert(entry->pw_uid);
+  }
+  for (const std::string& name : settings.groups) {
+    if (const group* entry = getgrnam(name.c_str())) profile.gids.insert(entry->gr_gid);
+  }
+  for (const char* name : kClassNames) {
+    const bool named = std::find(settings.classes.begin(), settings.classes.end(), name) != settings.classes.end();
+    profile.classes.push_back(settings.classes.empty() || named);
+  }
+  profile.memory_max_bytes = settings.memory_max_bytes;
+  profile.sm_percent_max = settings.sm_percent_max;
+  profile.tenants_max = settings.tenants_max;
+  return profile;
+}
+
+bool fits(const Profile& profile, uid_t uid, const std::vector<gid_t>& groups) {
+  if (profile.everybody || profile.uids.count(uid) != 0) return true;
+  return std::any_of(groups.begin(), groups.end(), [&](gid_t gid) { return profile.gids.count(gid) != 0; });
+}
+
+protocol::SmMode mode_of(const std::string& name) {
+  for (std::size_t i = 0; i < std::size(kModeNames); ++i) {
+    if (name == kModeNames[i]) return static_cast<protocol::SmMode>(i);
+  }
+  return protocol::SmMode::kBestEffort;
+}
+
+}  // namespace
+
+Profiles::Profiles(const config::Config& config) {
+  for (const config::ProfileSettings& settings : config.profiles) list_.push_back(profile_make(settings));
+  fallback_.name = "default";
+  fallback_.everybody = true;
+  fallback_.classes.assign(std::size(kClassNames), true);
+}
+
+const Profile& Profiles::find(uid_t uid, const std::vector<gid_t>& groups) const {
+  for (const Profile& profile : list_) {
+    if (fits(profile, uid, groups)) return profile;
+  }
+  return fallback_;
+}
+
+const Profile* Profiles::find_named(const std::string& name, uid_t uid, const std::vector<gid_t>& groups) const {
+  for (const Profile& profile : list_) {
+    if (profile.name == name) return uid == 0 || fits(profile, uid, groups) ? &profile : nullptr;
+  }
+  return name == fallback_.name ? &fallback_ : nullptr;
+}
+
+std::uint32_t Profiles::tenants_max() const {
+  std::uint32_t most = fallback_.tenants_max;
+  for (const Profile& profile : list_) most = std::max(most, profile.tenants_max);
+  return most;
+}
+
+const char* class_name(protocol::TenantClass tenant_class) { return kClassNames[static_cast<int>(tenant_class)]; }
+const char* sm_mode_name(protocol::SmMode mode) { return kModeNames[static_cast<int>(mode)]; }
+
+core::Policy policy_make(const config::Config& config, const Profiles& profiles, std::uint64_t capacity_min) {
+  core::Policy policy;
+  for (std::size_t i = 0; i < policy.classes.size(); ++i) {
+    const auto found = config.classes.find(kClassNames[i]);
+    core::ClassPolicy& out = policy.classes[i];
+    out.memory_max = capacity_min / kDefaultShareOfGpu;
+    if (found == config.classes.end()) continue;
+    out.window_ns = found->second.window_ns;
+    out.sm_percent = found->second.sm_percent;
+    out.sm_mode = mode_of(found->second.sm_mode);
+    if (found->second.memory_max_bytes != 0) out.memory_max = found->second.memory_max_bytes;
+  }
+  policy.quantum_ns = config.quantum_ns;
+  policy.drain_timeout_ns = config.drain_timeout_ns;
+  policy.idle_grace_ns = config.idle_grace_ns;
+  policy.inference_window_ns = config.inference_window_ns;
+  policy.oversell_memory = config.oversell;
+  policy.runaway = config.runaway == "end" ? core::RunawayPolicy::kEnd : core::RunawayPolicy::kReport;
+  policy.tenants_per_user_max = profiles.tenants_max();  // each user's own limit is checked before the core is asked
+  return policy;
+}
+
+}  // namespace sluice::daemon
