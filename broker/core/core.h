@@ -1,11 +1,13 @@
 // The broker's pure core: step(state, event, now) -> actions.
 //
-// It decides who is admitted, who may submit work when, and what a death means. It makes no system call, reads no clock,
-// opens no file: the daemon, the unit tests and the simulator feed it the same events and carry out the same actions.
-// Time is whatever the caller says it is (CLOCK_MONOTONIC nanoseconds in the daemon, virtual time in the simulator).
+// It decides who is admitted, who may submit work when, and what a death means. It makes no system
+// call, reads no clock, opens no file: the daemon, the unit tests and the simulator feed it the
+// same events and carry out the same actions. Time is whatever the caller says it is
+// (CLOCK_MONOTONIC nanoseconds in the daemon, virtual time in the simulator).
 //
-// Thread safety: none; one caller at a time. Failure: an event that refers to something unknown is ignored (a tenant may
-// have died while the event travelled); a broken invariant is a bug and asserts.
+// Thread safety: none; one caller at a time. Failure: an event that refers to something unknown is
+// ignored (a tenant may have died while the event travelled); a broken invariant is a bug and
+// asserts.
 #pragma once
 
 #include <array>
@@ -29,7 +31,8 @@ using protocol::TenantId;
 
 using Nanos = std::int64_t;
 using Bytes = std::uint64_t;
-using ProcessId = std::uint64_t;  // the caller's own number for one registered process, never reused
+using ProcessId =
+    std::uint64_t;  // the caller's own number for one registered process, never reused
 using RequestId = std::uint64_t;  // the caller's own number for one Admit request (its connection)
 
 /// What one kind of tenant gets; the daemon fills it from the configuration.
@@ -37,7 +40,7 @@ struct ClassPolicy {
   Nanos window_ns = 0;             // in-flight window; 0 = unbounded
   std::uint32_t sm_percent = 100;  // default share
   SmMode sm_mode = SmMode::kBestEffort;
-  Bytes memory_max = 0;            // default quota; 0 = must be asked for
+  Bytes memory_max = 0;  // default quota; 0 = must be asked for
 };
 
 enum class RunawayPolicy : std::uint8_t { kReport, kEnd };
@@ -47,19 +50,25 @@ struct Policy {
   Nanos quantum_ns = 10'000'000;         // lease quantum (design: 5-10 ms or more)
   Nanos drain_timeout_ns = 1'000'000'000;
   Nanos idle_grace_ns = 500'000;
-  Nanos inference_window_ns = 1'000'000;  // everybody's window while an inference tenant shares the GPU
-  double oversell_memory = 1.0;           // sum of memory_max over capacity; memory_min is never oversold
+  Nanos inference_window_ns =
+      1'000'000;  // everybody's window while an inference tenant shares the GPU
+  Nanos inference_burst_ns = 100'000'000;  // how far inference may exceed its guaranteed share
+                                           // before it queues by fairness
+  double oversell_memory = 1.0;  // sum of memory_max over capacity; memory_min is never oversold
   RunawayPolicy runaway = RunawayPolicy::kReport;
   std::uint32_t tenants_per_user_max = 64;
   std::uint32_t tenants_max = 4096;
 };
 
-// ---- events -------------------------------------------------------------------------------------------------------
+// ---- events
+// -------------------------------------------------------------------------------------------------------
 
 struct GpuAdded {
   GpuUuid uuid;
-  Bytes capacity = 0;       // what tenants together may be promised (total less what the device itself keeps)
-  Bytes context_bytes = 0;  // cost of one context; a quota below it is refused with this number as the minimum
+  Bytes capacity =
+      0;  // what tenants together may be promised (total less what the device itself keeps)
+  Bytes context_bytes =
+      0;  // cost of one context; a quota below it is refused with this number as the minimum
 };
 /// Somebody asks for a tenant. `uid` is the kernel's word.
 struct TenantAsked {
@@ -80,24 +89,56 @@ struct TenantAsked {
   std::string name;
 };
 /// The asker is gone before admission, or the tenant's founder process ended.
-struct RequestGone { RequestId request = 0; };
-struct FounderGone { TenantId tenant = 0; };
-struct ProcessJoined { TenantId tenant = 0; ProcessId process = 0; };
-struct ProcessGone { ProcessId process = 0; };
-struct GateWanted { ProcessId process = 0; std::uint32_t gpu_index = 0; std::uint32_t epoch = 0; };
-struct GateIdle { ProcessId process = 0; std::uint32_t gpu_index = 0; std::uint32_t epoch = 0; };
-struct Drained { ProcessId process = 0; std::uint32_t gpu_index = 0; std::uint32_t epoch = 0; };
-/// Cumulative GPU-busy time of a tenant on one of its GPUs (sum of its claims slots, dead processes included).
-struct UsageSeen { TenantId tenant = 0; std::uint32_t gpu_index = 0; Nanos busy_ns = 0; };
-struct JobReleased { TenantId tenant = 0; };
-struct PolicyChanged { Policy policy; };
+struct RequestGone {
+  RequestId request = 0;
+};
+struct FounderGone {
+  TenantId tenant = 0;
+};
+struct ProcessJoined {
+  TenantId tenant = 0;
+  ProcessId process = 0;
+};
+struct ProcessGone {
+  ProcessId process = 0;
+};
+struct GateWanted {
+  ProcessId process = 0;
+  std::uint32_t gpu_index = 0;
+  std::uint32_t epoch = 0;
+};
+struct GateIdle {
+  ProcessId process = 0;
+  std::uint32_t gpu_index = 0;
+  std::uint32_t epoch = 0;
+};
+struct Drained {
+  ProcessId process = 0;
+  std::uint32_t gpu_index = 0;
+  std::uint32_t epoch = 0;
+};
+/// Cumulative GPU-busy time of a tenant on one of its GPUs (sum of its claims slots, dead processes
+/// included).
+struct UsageSeen {
+  TenantId tenant = 0;
+  std::uint32_t gpu_index = 0;
+  Nanos busy_ns = 0;
+};
+struct JobReleased {
+  TenantId tenant = 0;
+};
+struct PolicyChanged {
+  Policy policy;
+};
 /// The alarm asked for by AlarmSet, or any later moment.
 struct Tick {};
 
-using Event = std::variant<GpuAdded, TenantAsked, RequestGone, FounderGone, ProcessJoined, ProcessGone, GateWanted,
-                           GateIdle, Drained, UsageSeen, JobReleased, PolicyChanged, Tick>;
+using Event =
+    std::variant<GpuAdded, TenantAsked, RequestGone, FounderGone, ProcessJoined, ProcessGone,
+                 GateWanted, GateIdle, Drained, UsageSeen, JobReleased, PolicyChanged, Tick>;
 
-// ---- actions ------------------------------------------------------------------------------------------------------
+// ---- actions
+// ------------------------------------------------------------------------------------------------------
 
 struct TenantAdmitted {
   RequestId request = 0;
@@ -124,8 +165,11 @@ struct TenantRefused {
   std::string text;
 };
 /// The tenant is over: its pages may be dropped.
-struct TenantEnded { TenantId tenant = 0; };
-/// Store this lease word (and window) into the lease page of the tenant for that GPU and wake its waiters.
+struct TenantEnded {
+  TenantId tenant = 0;
+};
+/// Store this lease word (and window) into the lease page of the tenant for that GPU and wake its
+/// waiters.
 struct LeaseSet {
   TenantId tenant = 0;
   std::uint32_t gpu_index = 0;
@@ -134,7 +178,10 @@ struct LeaseSet {
   Nanos idle_grace_ns = 0;
 };
 /// Read the tenant's claims and feed UsageSeen back before the next event.
-struct UsageWanted { TenantId tenant = 0; std::uint32_t gpu_index = 0; };
+struct UsageWanted {
+  TenantId tenant = 0;
+  std::uint32_t gpu_index = 0;
+};
 /// A tenant did not drain in time. `end` = the policy says that its processes are to be killed.
 struct RunawaySeen {
   TenantId tenant = 0;
@@ -143,18 +190,20 @@ struct RunawaySeen {
   bool end = false;
 };
 /// Call step() with a Tick at `at` (replaces the earlier alarm; only the earliest matters).
-struct AlarmSet { Nanos at = 0; };
+struct AlarmSet {
+  Nanos at = 0;
+};
 
-using Action = std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LeaseSet, UsageWanted, RunawaySeen,
-                            AlarmSet>;
+using Action = std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LeaseSet,
+                            UsageWanted, RunawaySeen, AlarmSet>;
 
 class State;  // state.h
 
 /// The one entrance. Actions are to be carried out in order.
 std::vector<Action> step(State& state, const Event& event, Nanos now);
 
-/// Checks every invariant (promises within capacity, one holder per GPU, gangs whole, charges add up); asserts with a
-/// text. Used after every step by the tests and the simulator.
+/// Checks every invariant (promises within capacity, one holder per GPU, gangs whole, charges add
+/// up); asserts with a text. Used after every step by the tests and the simulator.
 void invariants_check(const State& state, Nanos now);
 
 std::unique_ptr<State, void (*)(State*)> state_create(const Policy& policy);

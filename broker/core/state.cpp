@@ -1,4 +1,5 @@
-// Looking up and booking: the operations on the core's memory that every rule needs. No decisions here.
+// Looking up and booking: the operations on the core's memory that every rule needs. No decisions
+// here.
 #include "broker/core/state.h"
 
 #include <algorithm>
@@ -17,15 +18,24 @@ Tenant* tenant_find(State& state, TenantId id) {
   return it == state.tenants.end() ? nullptr : it->second.get();
 }
 
-double share_weight(const Gpu& gpu, const Share& share) {
-  if (share.tenant->sm_mode != SmMode::kEqual) return static_cast<double>(share.tenant->sm_percent);
+double equal_weight(const Gpu& gpu) {
   if (gpu.plain_count == 0) return 100.0;
   return static_cast<double>(gpu.plain_weight) / static_cast<double>(gpu.plain_count);
 }
 
+double share_weight(const Gpu& gpu, const Share& share) {
+  if (share.tenant->sm_mode == SmMode::kEqual) return equal_weight(gpu);
+  return static_cast<double>(share.tenant->sm_percent);
+}
+
+double inference_weight(const Gpu& gpu) {
+  return static_cast<double>(gpu.inference_plain) + gpu.inference_equal * equal_weight(gpu);
+}
+
 std::uint8_t tenant_wants(const Tenant& tenant) {
   std::uint8_t mask = 0;
-  for (const Process& process : tenant.processes) mask = static_cast<std::uint8_t>(mask | process.wants);
+  for (const Process& process : tenant.processes)
+    mask = static_cast<std::uint8_t>(mask | process.wants);
   return mask;
 }
 
@@ -35,8 +45,15 @@ void tenant_book(State& state, Tenant& tenant) {
     gpu.promised_min += tenant.memory_min;
     gpu.promised_max += tenant.memory_max;
     gpu.shares.push_back(&share);
-    if (tenant.inference()) gpu.inference_count++;
-    if (tenant.sm_mode != SmMode::kEqual) {
+    const bool equal = tenant.sm_mode == SmMode::kEqual;
+    if (tenant.inference()) {
+      gpu.inference_count++;
+      if (equal)
+        gpu.inference_equal++;
+      else
+        gpu.inference_plain += tenant.sm_percent;
+    }
+    if (!equal) {
       gpu.plain_weight += tenant.sm_percent;
       gpu.plain_count++;
     }
@@ -53,8 +70,15 @@ void tenant_unbook(State& state, Tenant& tenant) {
     gpu.promised_min -= tenant.memory_min;
     gpu.promised_max -= tenant.memory_max;
     std::erase(gpu.shares, &share);
-    if (tenant.inference()) gpu.inference_count--;
-    if (tenant.sm_mode != SmMode::kEqual) {
+    const bool equal = tenant.sm_mode == SmMode::kEqual;
+    if (tenant.inference()) {
+      gpu.inference_count--;
+      if (equal)
+        gpu.inference_equal--;
+      else
+        gpu.inference_plain -= tenant.sm_percent;
+    }
+    if (!equal) {
       gpu.plain_weight -= tenant.sm_percent;
       gpu.plain_count--;
     }

@@ -1,8 +1,9 @@
-// The core's memory: GPUs, tenants, their shares of GPUs, and the queue. Plain data; the rules live beside it
-// (admission, lease, schedule, usage) and in the policies (policy.h).
+// The core's memory: GPUs, tenants, their shares of GPUs, and the queue. Plain data; the rules live
+// beside it (admission, lease, schedule, usage) and in the policies (policy.h).
 //
-// It must not know sockets, pids or pages: a process is a number that the caller chose, a lease is a word that the caller
-// stores. It exists as its own file so that every rule reads the same few structures.
+// It must not know sockets, pids or pages: a process is a number that the caller chose, a lease is
+// a word that the caller stores. It exists as its own file so that every rule reads the same few
+// structures.
 #pragma once
 
 #include <deque>
@@ -21,7 +22,8 @@ inline constexpr Nanos kNever = INT64_MAX;
 
 struct Tenant;
 
-/// One tenant's part of one GPU: its lease word, its account, and what the policies remember about it.
+/// One tenant's part of one GPU: its lease word, its account, and what the policies remember about
+/// it.
 struct Share {
   Tenant* tenant = nullptr;
   std::uint32_t gpu = 0;    // index into State::gpus
@@ -33,9 +35,9 @@ struct Share {
   bool contended = false;
   Nanos window_ns = 0;
 
-  // Account. lease_ns grows while the share is on the GPU (open, or closed and not yet drained); busy_ns is what the
-  // meter said of it, never more. provisional_ns is the part of lease_ns charged in full because no measure of it has
-  // come yet.
+  // Account. lease_ns grows while the share is on the GPU (open, or closed and not yet drained);
+  // busy_ns is what the meter said of it, never more. provisional_ns is the part of lease_ns
+  // charged in full because no measure of it has come yet.
   bool on = false;
   Nanos accounted_at = 0;
   Nanos lease_ns = 0;
@@ -49,11 +51,11 @@ struct Share {
   std::uint64_t overruns = 0;
 
   // What the policies keep.
-  double vtime = 0;       // fair.cpp: charged time over weight
-  double tokens_ns = 0;   // budget.cpp: GPU time a fixed share may still use
+  double vtime = 0;      // fair.cpp: charged time over weight
+  double tokens_ns = 0;  // budget.cpp: GPU time a fixed share may still use
   Nanos tokens_at = 0;
-  bool capped = false;    // budget.cpp: waits until the budget is worth an opening
-  bool turn = false;      // schedule.cpp: a waiting gang's turn has come on this GPU
+  bool capped = false;  // budget.cpp: waits until the budget is worth an opening
+  bool turn = false;    // schedule.cpp: a waiting gang's turn has come on this GPU
 };
 
 /// One registered process of a tenant. The masks have one bit per GPU index of the tenant.
@@ -91,16 +93,18 @@ struct Tenant {
   bool released = false;  // the job said that it is over
   bool charged = true;    // its promises count on its GPUs (a released exclusive tenant's do not)
   bool runaway = false;
-  bool waiting = false;   // listed in Gpu::waiting of its GPUs
+  bool waiting = false;  // listed in Gpu::waiting of its GPUs
 
   Phase phase = Phase::kClosed;
   Nanos opened_at = 0;
-  Nanos slice_end = kNever;       // when others may have their turn; kNever while alone
-  bool slice_asked = false;       // usage was asked for at the end of this slice
-  Nanos protected_until = 0;      // an opening that even the latency band does not cut short
+  Nanos slice_end = kNever;   // when others may have their turn; kNever while alone
+  bool slice_asked = false;   // usage was asked for at the end of this slice ...
+  Nanos asked_usage_at = 0;   // ... at this time
+  Nanos protected_until = 0;  // an opening that even the latency band does not cut short
   Nanos closed_at = 0;
-  Nanos next_let_at = kNever;     // closing gang: when to look for members locked out mid-collective
-  Nanos let_until = kNever;       // closing gang: end of the window let through
+  Nanos runaway_at = 0;
+  Nanos next_let_at = kNever;  // closing gang: when to look for members locked out mid-collective
+  Nanos let_until = kNever;    // closing gang: end of the window let through
   Nanos waiting_since = 0;
 
   double gang_vtime = 0;  // order between gangs
@@ -129,13 +133,14 @@ struct Gpu {
   bool draining = false;        // kept free for an exclusive request at the head of the queue
 
   std::uint32_t inference_count = 0;
-  std::uint64_t inference_weight = 0;  // sum of weights of admitted inference shares (equal mode: see weight)
-  std::uint64_t plain_weight = 0;      // of all shares that are not in equal mode
+  std::uint32_t inference_equal = 0;  // of them in equal mode
+  std::uint64_t inference_plain = 0;  // sum of sm_percent of the others of them
+  std::uint64_t plain_weight = 0;     // sum of sm_percent of all shares that are not in equal mode
   std::uint32_t plain_count = 0;
 
   // What the policies keep.
-  double vclock = 0;           // fair.cpp: virtual time of the GPU
-  double band_credit_ns = 0;   // band.cpp: how far inference may go before it queues like everybody
+  double vclock = 0;          // fair.cpp: virtual time of the GPU
+  double band_credit_ns = 0;  // band.cpp: how far inference may go before it queues like everybody
   Nanos band_at = 0;
 
   Nanos busy_ns = 0;       // living and dead
@@ -155,7 +160,8 @@ struct Waiter {
   QueueReason reason = QueueReason::kNone;
 };
 
-/// A share whose tenant ended in this step, so that the measure asked for last still reaches the GPU's total.
+/// A share whose tenant ended in this step, so that the measure asked for last still reaches the
+/// GPU's total.
 struct Ghost {
   TenantId tenant = 0;
   std::uint32_t index = 0;
@@ -179,12 +185,13 @@ class State {
   std::unordered_map<ProcessId, Tenant*> processes;
   std::unordered_map<std::uint32_t, UserCount> users;
   std::deque<Waiter> queue;
+  std::vector<bool> kept;      // per GPU: kept for a request in the queue
   std::vector<Tenant*> gangs;  // admitted, several GPUs, not exclusive
   std::vector<Ghost> ghosts;
   TenantId next_tenant = 1;
   bool queue_dirty = false;  // something that the queue waits for may have changed
   Nanos queue_deadline = kNever;
-  Nanos alarm_at = kNever;   // as last told
+  Nanos alarm_at = kNever;  // as last told
   double gang_vclock = 0;
   Nanos gangs_at = 0;
 };
@@ -193,9 +200,12 @@ class State {
 Process* process_find(Tenant& tenant, ProcessId id);
 Tenant* tenant_find(State& state, TenantId id);
 
-/// Weight of a share under contention: sm_percent; in equal mode the mean weight of the GPU's other kind of shares, which
-/// makes it 1/n of the whole whatever the others weigh.
+/// Weight of a share under contention: sm_percent; in equal mode the mean weight of the GPU's other
+/// kind of shares, which makes it 1/n of the whole whatever the others weigh.
 double share_weight(const Gpu& gpu, const Share& share);
+double equal_weight(const Gpu& gpu);
+/// Sum of the weights of the inference shares admitted to the GPU.
+double inference_weight(const Gpu& gpu);
 
 /// Enters or removes a tenant in the books of its GPUs (promises, windows' inputs, weights).
 void tenant_book(State& state, Tenant& tenant);

@@ -9,7 +9,8 @@
 namespace sluice::daemon {
 namespace {
 
-constexpr int kMessagesPerTurn = 16;  // per connection, so that one chatterer cannot starve the others
+constexpr int kMessagesPerTurn =
+    16;  // per connection, so that one chatterer cannot starve the others
 
 void refuse(int fd, const std::string& text) {
   protocol::Refused refused;
@@ -38,7 +39,8 @@ void Connections::accept(devices::Fd fd) {
   const uid_t uid = connection->peer.uid;
   if (!within_limits(uid)) {
     log_.line(Level::kWarning, "connection_refused", {{"uid", uid}, {"pid", connection->peer.pid}});
-    refuse(fd.get(), "user " + user_name(uid) + " has as many connections to the broker as are allowed (" +
+    refuse(fd.get(), "user " + user_name(uid) +
+                         " has as many connections to the broker as are allowed (" +
                          std::to_string(limits_.per_user_max) + "); end some programs first");
     return;
   }
@@ -69,12 +71,14 @@ void Connections::readable(ConnectionId id) {
   }
 }
 
-bool Connections::send_bytes(ConnectionId id, const void* message, std::size_t size, const int* fds, int fd_count) {
+bool Connections::send_bytes(ConnectionId id, const void* message, std::size_t size, const int* fds,
+                             int fd_count) {
   const auto found = table_.find(id);
   if (found == table_.end() || found->second->doomed) return false;
   const int rc = protocol::wire_send(found->second->fd.get(), message, size, fds, fd_count, true);
   if (rc == 0) return true;
-  log_.line(Level::kInfo, "send_failed", {{"pid", found->second->peer.pid}, {"reason", std::strerror(-rc)}});
+  log_.line(Level::kInfo, "send_failed",
+            {{"pid", found->second->peer.pid}, {"reason", std::strerror(-rc)}});
   drop(id);
   return false;
 }

@@ -1,6 +1,6 @@
-// The table of connections: accepts within the per-user limit, reads datagrams with a budget per turn, sends without ever
-// waiting, closes. What the messages mean is the sink's business. A peer that does not read its answers is disconnected,
-// so that no message is ever dropped in silence.
+// The table of connections: accepts within the per-user limit, reads datagrams with a budget per
+// turn, sends without ever waiting, closes. What the messages mean is the sink's business. A peer
+// that does not read its answers is disconnected, so that no message is ever dropped in silence.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,10 @@ using ConnectionId = std::uint64_t;  // never reused; 0 = none
 class Outbox {
  public:
   virtual ~Outbox() = default;
-  /// False when the peer is gone or does not read; the connection is then closed soon, with the sink told.
-  virtual bool send_bytes(ConnectionId connection, const void* message, std::size_t size, const int* fds,
-                          int fd_count) = 0;
+  /// False when the peer is gone or does not read; the connection is then closed soon, with the
+  /// sink told.
+  virtual bool send_bytes(ConnectionId connection, const void* message, std::size_t size,
+                          const int* fds, int fd_count) = 0;
   /// Closes once the current handler has returned: nothing is erased under anybody's feet.
   virtual void drop(ConnectionId connection) = 0;
 
@@ -38,7 +39,8 @@ class Outbox {
 class Sink {
  public:
   virtual ~Sink() = default;
-  virtual void message_received(ConnectionId connection, const Peer& peer, const protocol::Envelope& envelope) = 0;
+  virtual void message_received(ConnectionId connection, const Peer& peer,
+                                const protocol::Envelope& envelope) = 0;
   /// A datagram that is no message at all.
   virtual void garbage_received(ConnectionId connection, const Peer& peer) = 0;
   virtual void connection_closed(ConnectionId connection) = 0;

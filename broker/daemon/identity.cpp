@@ -42,13 +42,14 @@ std::uint64_t start_ticks(pid_t pid) {
   if (name_end == std::string::npos) return 0;
   unsigned long long ticks = 0;
   std::sscanf(text.c_str() + name_end + 1,
-              " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &ticks);
+              " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+              &ticks);
   return ticks;
 }
 
-// Before 6.5: opens by number, then makes sure that the number still means the process that connected. Its socket is
-// closed when it dies, so a socket that has not hung up after the pidfd was opened vouches for it; the start time
-// catches an exchange between the two looks.
+// Before 6.5: opens by number, then makes sure that the number still means the process that
+// connected. Its socket is closed when it dies, so a socket that has not hung up after the pidfd
+// was opened vouches for it; the start time catches an exchange between the two looks.
 int pidfd_by_number(int socket, pid_t pid, devices::Fd* out) {
   const std::uint64_t before = start_ticks(pid);
   devices::Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -97,7 +98,8 @@ bool process_maps_file(pid_t pid, dev_t device, ino_t inode) {
     unsigned major_number = 0;
     unsigned minor_number = 0;
     unsigned long long number = 0;
-    if (std::sscanf(line.c_str(), "%*s %*s %*s %x:%x %llu", &major_number, &minor_number, &number) == 3 &&
+    if (std::sscanf(line.c_str(), "%*s %*s %*s %x:%x %llu", &major_number, &minor_number,
+                    &number) == 3 &&
         makedev(major_number, minor_number) == device && number == inode) {
       return true;
     }
@@ -109,7 +111,8 @@ std::string user_name(uid_t uid) {
   char buffer[4096];
   passwd entry{};
   passwd* found = nullptr;
-  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr) return found->pw_name;
+  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr)
+    return found->pw_name;
   return std::to_string(uid);
 }
 

@@ -1,5 +1,6 @@
-// Who is at the other end of a socket: the kernel's word at connect time (SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD),
-// never anything a message says. A process is named by its pidfd; its pid is for people and for /proc.
+// Who is at the other end of a socket: the kernel's word at connect time (SO_PEERCRED,
+// SO_PEERGROUPS, SO_PEERPIDFD), never anything a message says. A process is named by its pidfd; its
+// pid is for people and for /proc.
 #pragma once
 
 #include <sys/types.h>
@@ -27,8 +28,9 @@ bool pidfd_ended(int pidfd);
 /// SIGKILL through the pidfd: never a stranger that got the same pid. 0 or -errno.
 int pidfd_kill(int pidfd);
 
-/// Whether `pid` still has the file (device, inode) mapped: exec throws mappings away, a closed socket does not.
-/// True also when /proc cannot be read: then nothing is known and the process keeps what it has.
+/// Whether `pid` still has the file (device, inode) mapped: exec throws mappings away, a closed
+/// socket does not. True also when /proc cannot be read: then nothing is known and the process
+/// keeps what it has.
 bool process_maps_file(pid_t pid, dev_t device, ino_t inode);
 
 std::string user_name(uid_t uid);

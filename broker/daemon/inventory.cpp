@@ -27,14 +27,17 @@ void probe_apply(const devices::ProbedGpu& probed, std::vector<ServedGpu>* gpus)
   for (ServedGpu& gpu : *gpus) {
     if (!(gpu.uuid == probed.uuid)) continue;
     gpu.context_bytes = probed.context_bytes;
-    // What the driver hands out is less than what NVML counts: it keeps a part of the memory for itself.
-    if (probed.total_bytes != 0 && probed.total_bytes < gpu.capacity_bytes) gpu.capacity_bytes = probed.total_bytes;
+    // What the driver hands out is less than what NVML counts: it keeps a part of the memory for
+    // itself.
+    if (probed.total_bytes != 0 && probed.total_bytes < gpu.capacity_bytes)
+      gpu.capacity_bytes = probed.total_bytes;
   }
 }
 
 }  // namespace
 
-bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu>* out, std::string* error) {
+bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu>* out,
+                    std::string* error) {
   devices::DeviceError fault;
   std::vector<devices::GpuInfo> listed;
   {
@@ -45,8 +48,10 @@ bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu
     }
   }
   out->clear();
-  for (const devices::GpuInfo& gpu : listed) out->push_back({gpu.uuid, gpu.name, gpu.total_bytes, 0, gpu.software});
-  const devices::ProbeResult probed = devices::probe_run(program_beside("sluice-probe"), environ, kProbeDeadline_ms);
+  for (const devices::GpuInfo& gpu : listed)
+    out->push_back({gpu.uuid, gpu.name, gpu.total_bytes, 0, gpu.software});
+  const devices::ProbeResult probed =
+      devices::probe_run(program_beside("sluice-probe"), environ, kProbeDeadline_ms);
   if (!probed.fault.empty()) {
     log.message(Level::kWarning, "probe_failed",
                 "the cost of a context could not be measured: " + probed.fault +

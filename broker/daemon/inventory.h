@@ -1,5 +1,5 @@
-// The GPUs a broker serves: what NVML lists, with the capacity and context cost that the probe measured. Taken once, at
-// start.
+// The GPUs a broker serves: what NVML lists, with the capacity and context cost that the probe
+// measured. Taken once, at start.
 #pragma once
 
 #include <string>
@@ -18,9 +18,9 @@ struct ServedGpu {
   bool software = false;
 };
 
-/// Lists and probes. False with `error` (without prefix) when the machine has no usable GPU. A probe that fails costs the
-/// context figure only, and is logged.
-[[nodiscard]] bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu>* out,
-                                  std::string* error);
+/// Lists and probes. False with `error` (without prefix) when the machine has no usable GPU. A
+/// probe that fails costs the context figure only, and is logged.
+[[nodiscard]] bool inventory_take(std::uint64_t reserve_bytes, Log& log,
+                                  std::vector<ServedGpu>* out, std::string* error);
 
 }  // namespace sluice::daemon

@@ -40,42 +40,54 @@ bool directory_check(const std::string& directory, bool is_private, std::string*
     return fail(error, "cannot make the directory " + directory + " (" + why() +
                            "); make it, run sluiced as root, or choose another with --socket");
   }
-  struct stat status{};
-  if (lstat(directory.c_str(), &status) < 0) return fail(error, "cannot look at " + directory + ": " + why());
-  if (!S_ISDIR(status.st_mode)) return fail(error, directory + " is not a directory; choose another with --socket");
+  struct stat status {};
+  if (lstat(directory.c_str(), &status) < 0)
+    return fail(error, "cannot look at " + directory + ": " + why());
+  if (!S_ISDIR(status.st_mode))
+    return fail(error, directory + " is not a directory; choose another with --socket");
   if (status.st_uid != 0 && status.st_uid != geteuid()) {
-    return fail(error, directory + " belongs to uid " + std::to_string(status.st_uid) +
-                           ", who could put another socket in its place; use a directory of your own");
+    return fail(error,
+                directory + " belongs to uid " + std::to_string(status.st_uid) +
+                    ", who could put another socket in its place; use a directory of your own");
   }
   const mode_t forbidden = is_private ? 0077 : 0022;
   if ((status.st_mode & forbidden) != 0) {
-    return fail(error, directory + " is open to other users, who could put another socket in its place; chmod " +
-                           (is_private ? "0700 it" : "go-w it"));
+    return fail(error,
+                directory +
+                    " is open to other users, who could put another socket in its place; chmod " +
+                    (is_private ? "0700 it" : "go-w it"));
   }
   return true;
 }
 
 // A socket file left by a broker that died goes; anything else stays and is reported.
 bool stale_remove(const std::string& path, std::string* error) {
-  struct stat status{};
-  if (lstat(path.c_str(), &status) < 0) return errno == ENOENT || fail(error, "cannot look at " + path + ": " + why());
-  if (!S_ISSOCK(status.st_mode)) return fail(error, path + " exists and is not a socket; remove it or choose another");
+  struct stat status {};
+  if (lstat(path.c_str(), &status) < 0)
+    return errno == ENOENT || fail(error, "cannot look at " + path + ": " + why());
+  if (!S_ISSOCK(status.st_mode))
+    return fail(error, path + " exists and is not a socket; remove it or choose another");
   const int fd = protocol::wire_connect(path.c_str());
   if (fd >= 0) {
     close(fd);
-    return fail(error, "another broker already answers at " + path + "; stop it first, or choose another --socket");
+    return fail(error, "another broker already answers at " + path +
+                           "; stop it first, or choose another --socket");
   }
-  if (unlink(path.c_str()) < 0) return fail(error, "cannot remove the stale socket " + path + ": " + why());
+  if (unlink(path.c_str()) < 0)
+    return fail(error, "cannot remove the stale socket " + path + ": " + why());
   return true;
 }
 
 }  // namespace
 
 Listener::Listener(Loop& loop, const ListenOptions& options, Accepted accepted)
-    : loop_(loop), options_(options), accepted_(std::move(accepted)), spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+    : loop_(loop),
+      options_(options),
+      accepted_(std::move(accepted)),
+      spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
 
-std::unique_ptr<Listener> Listener::open(Loop& loop, const ListenOptions& options, Accepted accepted,
-                                         std::string* error) {
+std::unique_ptr<Listener> Listener::open(Loop& loop, const ListenOptions& options,
+                                         Accepted accepted, std::string* error) {
   std::unique_ptr<Listener> listener(new Listener(loop, options, std::move(accepted)));
   if (options.inherited_fd >= 0) {
     listener->socket_ = devices::Fd(options.inherited_fd);
@@ -92,24 +104,29 @@ bool Listener::prepare(std::string* error) {
   address.sun_family = AF_UNIX;
   if (path.empty() || path[0] != '/' || path.size() >= sizeof address.sun_path) {
     return fail(error, "the socket path '" + path + "' must be absolute and shorter than " +
-                           std::to_string(sizeof address.sun_path) + " bytes; choose another with --socket");
+                           std::to_string(sizeof address.sun_path) +
+                           " bytes; choose another with --socket");
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   if (!directory_check(directory_of(path), options_.is_private, error)) return false;
   devices::Fd lock(::open(lock_of(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return fail(error, "cannot open " + lock_of(path) + ": " + why());
   if (flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {
-    return fail(error, "another broker already answers at " + path + "; stop it first, or choose another --socket");
+    return fail(error, "another broker already answers at " + path +
+                           "; stop it first, or choose another --socket");
   }
   if (!stale_remove(path, error)) return false;
   socket_ = devices::Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket_ || bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) < 0) {
+  if (!socket_ ||
+      bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) < 0) {
     return fail(error, "cannot listen at " + path + ": " + why());
   }
   bound_ = true;
   lock_ = std::move(lock);
-  // Anybody may ask the system's broker: who asks is the kernel's word, and what he gets the configuration's.
-  if (chmod(path.c_str(), options_.is_private ? 0600 : 0666) < 0 || listen(socket_.get(), kBacklog) < 0) {
+  // Anybody may ask the system's broker: who asks is the kernel's word, and what he gets the
+  // configuration's.
+  if (chmod(path.c_str(), options_.is_private ? 0600 : 0666) < 0 ||
+      listen(socket_.get(), kBacklog) < 0) {
     return fail(error, "cannot listen at " + path + ": " + why());
   }
   return true;
@@ -140,7 +157,8 @@ void Listener::ready() {
   }
 }
 
-// Out of descriptors: without this the connection would stay in the backlog and the loop would spin on it.
+// Out of descriptors: without this the connection would stay in the backlog and the loop would spin
+// on it.
 void Listener::shed() {
   spare_.reset();
   const devices::Fd refused(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));

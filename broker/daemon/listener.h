@@ -1,6 +1,7 @@
-// The broker's listening socket: made so that nobody but root (or, for a private broker, its user) can put another in its
-// place, never beside a living broker, and accepting a bounded number of connections per turn even with no descriptors
-// left. Must not know what is said on the connections.
+// The broker's listening socket: made so that nobody but root (or, for a private broker, its user)
+// can put another in its place, never beside a living broker, and accepting a bounded number of
+// connections per turn even with no descriptors left. Must not know what is said on the
+// connections.
 #pragma once
 
 #include <functional>

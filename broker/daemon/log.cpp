@@ -1,4 +1,5 @@
-// Formatting and writing of log lines; one write(2) per line so that lines of several brokers never mix.
+// Formatting and writing of log lines; one write(2) per line so that lines of several brokers never
+// mix.
 #include "broker/daemon/log.h"
 
 #include <errno.h>
@@ -35,10 +36,14 @@ void value_append(std::string* out, std::string_view value) {
 
 const char* level_name(Level level) {
   switch (level) {
-    case Level::kError: return "error";
-    case Level::kWarning: return "warning";
-    case Level::kInfo: return "info";
-    case Level::kDebug: return "debug";
+    case Level::kError:
+      return "error";
+    case Level::kWarning:
+      return "warning";
+    case Level::kInfo:
+      return "info";
+    case Level::kDebug:
+      return "debug";
   }
   return "?";
 }
@@ -47,7 +52,8 @@ std::string line_begin(Level level, std::string_view event, std::initializer_lis
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   char head[64];
-  std::snprintf(head, sizeof head, "time=%lld.%06ld level=%s event=", static_cast<long long>(now.tv_sec),
+  std::snprintf(head, sizeof head,
+                "time=%lld.%06ld level=%s event=", static_cast<long long>(now.tv_sec),
                 now.tv_nsec / 1000, level_name(level));
   std::string text = head;
   text += event;

@@ -1,5 +1,5 @@
-// The broker's log: one line per event, logfmt fields, levels. Knows nothing of what is logged. Under systemd every line
-// carries the journal's "<N>" priority; elsewhere that would be noise.
+// The broker's log: one line per event, logfmt fields, levels. Knows nothing of what is logged.
+// Under systemd every line carries the journal's "<N>" priority; elsewhere that would be noise.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct Field {
   Field(std::string_view k, const char* v) : key(k), value(v) {}
   Field(std::string_view k, const std::string& v) : key(k), value(v) {}
   template <class T>
-    requires std::is_arithmetic_v<T>
-  Field(std::string_view k, T v) : key(k), value(std::to_string(v)) {}
+  requires std::is_arithmetic_v<T> Field(std::string_view k, T v)
+      : key(k), value(std::to_string(v)) {}
 };
 
 class Log {
@@ -35,10 +35,12 @@ class Log {
   void level_set(std::string_view name);
   bool enabled(Level level) const { return level <= level_; }
 
-  /// "time=12.000345 level=info event=admitted tenant=7 ..."; values with spaces or quotes are quoted.
+  /// "time=12.000345 level=info event=admitted tenant=7 ..."; values with spaces or quotes are
+  /// quoted.
   void line(Level level, std::string_view event, std::initializer_list<Field> fields);
   /// The same with a sentence for people: ... msg="sluice: ...".
-  void message(Level level, std::string_view event, std::string_view sentence, std::initializer_list<Field> fields);
+  void message(Level level, std::string_view event, std::string_view sentence,
+               std::initializer_list<Field> fields);
 
  private:
   void write_line(Level level, std::string text);

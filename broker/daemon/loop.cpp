@@ -9,7 +9,8 @@
 namespace sluice::daemon {
 namespace {
 
-constexpr int kEventsPerTurn = 64;  // few enough that one busy turn delays an alarm by well under a millisecond
+constexpr int kEventsPerTurn =
+    64;  // few enough that one busy turn delays an alarm by well under a millisecond
 
 }  // namespace
 

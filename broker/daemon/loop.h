@@ -1,5 +1,6 @@
-// The event loop: descriptors and what to call when they are readable. One thread, level-triggered epoll. A handler may
-// remove any descriptor, its own included, while it runs: events already fetched for removed ones are dropped.
+// The event loop: descriptors and what to call when they are readable. One thread, level-triggered
+// epoll. A handler may remove any descriptor, its own included, while it runs: events already
+// fetched for removed ones are dropped.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ class Loop {
   using Key = std::uint64_t;  // 0 = none
 
   Loop();
-  /// Calls `handler` whenever `fd` is readable, hung up or in error, until removed. The caller keeps owning `fd` and
-  /// removes the key before closing it.
+  /// Calls `handler` whenever `fd` is readable, hung up or in error, until removed. The caller
+  /// keeps owning `fd` and removes the key before closing it.
   Key add(int fd, Handler handler);
   void remove(Key key);
   /// Calls `task` once, after the handler that is running now.

@@ -25,7 +25,8 @@ void notify_send(std::string_view state) {
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
   const socklen_t size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
-  sendto(fd, state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address), size);
+  sendto(fd, state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address),
+         size);
   close(fd);
 }
 
@@ -33,15 +34,18 @@ int activation_socket() {
   constexpr int kFirst = 3;
   const char* pid = getenv("LISTEN_PID");
   const char* count = getenv("LISTEN_FDS");
-  if (pid == nullptr || count == nullptr || std::strtol(pid, nullptr, 10) != getpid() || std::strcmp(count, "1") != 0) {
+  if (pid == nullptr || count == nullptr || std::strtol(pid, nullptr, 10) != getpid() ||
+      std::strcmp(count, "1") != 0) {
     return -1;
   }
   int type = 0;
   int listening = 0;
   socklen_t size = sizeof type;
-  if (getsockopt(kFirst, SOL_SOCKET, SO_TYPE, &type, &size) < 0 || type != SOCK_SEQPACKET) return -1;
+  if (getsockopt(kFirst, SOL_SOCKET, SO_TYPE, &type, &size) < 0 || type != SOCK_SEQPACKET)
+    return -1;
   size = sizeof listening;
-  if (getsockopt(kFirst, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0 || listening == 0) return -1;
+  if (getsockopt(kFirst, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0 || listening == 0)
+    return -1;
   fcntl(kFirst, F_SETFD, FD_CLOEXEC);
   fcntl(kFirst, F_SETFL, fcntl(kFirst, F_GETFL) | O_NONBLOCK);
   return kFirst;

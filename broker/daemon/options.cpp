@@ -18,17 +18,22 @@ constexpr std::int64_t kPrivateIdleExit_ns = 1'000'000'000;
 
 constexpr char kHelp[] =
     "usage: sluiced [options]\n"
-    "The broker of Sluice: admits jobs to GPUs and says who may use them when. Users talk to it with 'sluice'.\n"
+    "The broker of Sluice: admits jobs to GPUs and says who may use them when. Users talk to it "
+    "with 'sluice'.\n"
     "\n"
-    "  --config FILE     settings (default: /etc/sluice/sluice.toml if it exists, else built-in defaults)\n"
+    "  --config FILE     settings (default: /etc/sluice/sluice.toml if it exists, else built-in "
+    "defaults)\n"
     "  --socket PATH     where to listen (default: the configuration's, /run/sluice/sluiced.sock)\n"
-    "  --private         serve one user only, from a directory of mode 0700; end after the last tenant\n"
-    "  --idle-exit TIME  end after this long with nothing to do, e.g. 30s or 5 (seconds); private brokers: 1s\n"
+    "  --private         serve one user only, from a directory of mode 0700; end after the last "
+    "tenant\n"
+    "  --idle-exit TIME  end after this long with nothing to do, e.g. 30s or 5 (seconds); private "
+    "brokers: 1s\n"
     "  --ready-fd N      write 'ready', or why not, to descriptor N and close it\n"
     "  --log FILE        append log lines to FILE instead of writing them to standard error\n"
     "  --help, --version\n"
     "\n"
-    "Signals: SIGHUP reads the configuration again (a file with a mistake changes nothing); SIGTERM ends. Programs that\n"
+    "Signals: SIGHUP reads the configuration again (a file with a mistake changes nothing); "
+    "SIGTERM ends. Programs that\n"
     "run keep their last leases and register again with the next broker.\n";
 
 bool fail(const char* what, const char* value, const char* fix) {
@@ -40,7 +45,8 @@ bool duration_option(const char* text, std::int64_t* out) {
   std::string value = text;
   if (value.find_first_not_of("0123456789") == std::string::npos) value += "s";
   const auto parsed = config::duration_parse(value);
-  if (!parsed || *parsed <= 0) return fail("--idle-exit takes a time, not", text, "write for example 30s");
+  if (!parsed || *parsed <= 0)
+    return fail("--idle-exit takes a time, not", text, "write for example 30s");
   *out = *parsed;
   return true;
 }
@@ -48,8 +54,10 @@ bool duration_option(const char* text, std::int64_t* out) {
 bool descriptor_option(const char* text, int* out) {
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
-  if (*text == '\0' || *end != '\0' || value < 0 || value > 1 << 20 || fcntl(static_cast<int>(value), F_GETFD) < 0) {
-    return fail("--ready-fd takes the number of an open descriptor, not", text, "open it before starting sluiced");
+  if (*text == '\0' || *end != '\0' || value < 0 || value > 1 << 20 ||
+      fcntl(static_cast<int>(value), F_GETFD) < 0) {
+    return fail("--ready-fd takes the number of an open descriptor, not", text,
+                "open it before starting sluiced");
   }
   *out = static_cast<int>(value);
   fcntl(*out, F_SETFD, FD_CLOEXEC);
@@ -59,21 +67,32 @@ bool descriptor_option(const char* text, int* out) {
 }  // namespace
 
 OptionsOutcome options_parse(int argc, char** argv, Options* out) {
-  static const option kOptions[] = {
-      {"config", required_argument, nullptr, 'c'},   {"socket", required_argument, nullptr, 's'},
-      {"private", no_argument, nullptr, 'p'},        {"idle-exit", required_argument, nullptr, 'i'},
-      {"ready-fd", required_argument, nullptr, 'r'}, {"log", required_argument, nullptr, 'l'},
-      {"help", no_argument, nullptr, 'h'},           {"version", no_argument, nullptr, 'v'},
-      {nullptr, 0, nullptr, 0}};
+  static const option kOptions[] = {{"config", required_argument, nullptr, 'c'},
+                                    {"socket", required_argument, nullptr, 's'},
+                                    {"private", no_argument, nullptr, 'p'},
+                                    {"idle-exit", required_argument, nullptr, 'i'},
+                                    {"ready-fd", required_argument, nullptr, 'r'},
+                                    {"log", required_argument, nullptr, 'l'},
+                                    {"help", no_argument, nullptr, 'h'},
+                                    {"version", no_argument, nullptr, 'v'},
+                                    {nullptr, 0, nullptr, 0}};
   optind = 1;
   for (;;) {
     const int choice = getopt_long(argc, argv, "", kOptions, nullptr);
     if (choice == -1) break;
     switch (choice) {
-      case 'c': out->config_path = optarg; break;
-      case 's': out->socket_path = optarg; break;
-      case 'p': out->is_private = true; break;
-      case 'l': out->log_path = optarg; break;
+      case 'c':
+        out->config_path = optarg;
+        break;
+      case 's':
+        out->socket_path = optarg;
+        break;
+      case 'p':
+        out->is_private = true;
+        break;
+      case 'l':
+        out->log_path = optarg;
+        break;
       case 'i':
         if (!duration_option(optarg, &out->idle_exit_ns)) return OptionsOutcome::kWrong;
         break;

@@ -28,7 +28,8 @@ using protocol::LeasePage;
 
 constexpr std::uint32_t kFirstEpoch = 1;
 
-// Creates, sizes, maps and then seals: the broker's own writable mapping is older than the seal and stays writable.
+// Creates, sizes, maps and then seals: the broker's own writable mapping is older than the seal and
+// stays writable.
 void* page_create(const char* name, std::size_t size, int seals, devices::Fd* out) {
   devices::Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(size)) < 0) return nullptr;
@@ -47,7 +48,8 @@ std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
   return __builtin_add_overflow(a, b, &out) ? UINT64_MAX : out;
 }
 
-// Counters of one process joined to the tenant's: every figure but the held bytes, which die with the process.
+// Counters of one process joined to the tenant's: every figure but the held bytes, which die with
+// the process.
 void counters_add(Usage* usage, const ClaimsGpu& gpu) {
   usage->peak_bytes = std::max(usage->peak_bytes, gpu.peak_bytes.load());
   usage->busy_ns = sum(usage->busy_ns, gpu.busy_ns.load());
@@ -69,11 +71,11 @@ std::unique_ptr<Pages> Pages::create(const PageSetup& setup) {
   assert(setup.gpus.size() <= protocol::kTenantGpusMax);
   std::unique_ptr<Pages> pages(new Pages);
   constexpr int kFixedSize = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  pages->lease_ = static_cast<LeasePage*>(
-      page_create("sluice-lease", sizeof(LeasePage), kFixedSize | F_SEAL_FUTURE_WRITE, &pages->lease_fd_));
+  pages->lease_ = static_cast<LeasePage*>(page_create(
+      "sluice-lease", sizeof(LeasePage), kFixedSize | F_SEAL_FUTURE_WRITE, &pages->lease_fd_));
   if (pages->lease_ == nullptr) return nullptr;
-  pages->claims_ =
-      static_cast<ClaimsPage*>(page_create("sluice-claims", sizeof(ClaimsPage), kFixedSize, &pages->claims_fd_));
+  pages->claims_ = static_cast<ClaimsPage*>(
+      page_create("sluice-claims", sizeof(ClaimsPage), kFixedSize, &pages->claims_fd_));
   if (pages->claims_ == nullptr) return nullptr;
 
   LeasePage& lease = *pages->lease_;
@@ -129,7 +131,8 @@ std::optional<std::uint32_t> Pages::slot_take(pid_t pid) {
 
 void Pages::slot_retire(std::uint32_t slot) {
   assert(slot < protocol::kTenantProcessesMax && taken_[slot]);
-  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu) counters_add(&dead_[gpu], claims_->slots[slot].gpus[gpu]);
+  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu)
+    counters_add(&dead_[gpu], claims_->slots[slot].gpus[gpu]);
   slot_zero(slot);
   taken_[slot] = false;
 }
@@ -164,7 +167,7 @@ Usage Pages::usage(std::uint32_t gpu) {
 }
 
 bool Pages::mapped_by(pid_t pid) const {
-  struct stat status{};
+  struct stat status {};
   if (fstat(claims_fd_.get(), &status) < 0) return true;
   return process_maps_file(pid, status.st_dev, status.st_ino);
 }

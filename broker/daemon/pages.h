@@ -1,6 +1,7 @@
-// The two shared pages of one tenant, seen from the broker: creates and seals them, writes leases, hands out slots, sums
-// claims. The lease page is the broker's alone (the client's descriptor can never be written through); the claims page
-// is written by clients and believed for nothing but their own account: sums saturate and used time never runs back.
+// The two shared pages of one tenant, seen from the broker: creates and seals them, writes leases,
+// hands out slots, sums claims. The lease page is the broker's alone (the client's descriptor can
+// never be written through); the claims page is written by clients and believed for nothing but
+// their own account: sums saturate and used time never runs back.
 #pragma once
 
 #include <sys/types.h>
@@ -56,13 +57,15 @@ class Pages {
   std::uint32_t gpu_count() const { return lease_->gpu_count; }
 
   /// Stores word and limits and wakes everybody who sleeps on the word.
-  void lease_store(std::uint32_t gpu, std::uint32_t word, std::uint64_t window_ns, std::uint64_t idle_grace_ns);
+  void lease_store(std::uint32_t gpu, std::uint32_t word, std::uint64_t window_ns,
+                   std::uint64_t idle_grace_ns);
   std::uint32_t lease_load(std::uint32_t gpu) const { return lease_->gpus[gpu].lease.load(); }
   void heartbeat_store(std::uint64_t now_ns) { lease_->heartbeat_ns.store(now_ns); }
 
   /// A clean slot for `pid`; nothing when all are taken.
   std::optional<std::uint32_t> slot_take(pid_t pid);
-  /// Adds what the slot's process used to the tenant's totals of dead processes, then cleans the slot.
+  /// Adds what the slot's process used to the tenant's totals of dead processes, then cleans the
+  /// slot.
   void slot_retire(std::uint32_t slot);
   /// The closed epoch up to which this slot's process says it has drained.
   std::uint32_t drained_epoch(std::uint32_t slot, std::uint32_t gpu) const;
@@ -81,7 +84,8 @@ class Pages {
   protocol::ClaimsPage* claims_ = nullptr;
   std::array<bool, protocol::kTenantProcessesMax> taken_{};
   std::array<Usage, protocol::kTenantGpusMax> dead_{};
-  std::array<Usage, protocol::kTenantGpusMax> shown_{};  // highest figures seen: counters never run back
+  std::array<Usage, protocol::kTenantGpusMax>
+      shown_{};  // highest figures seen: counters never run back
 };
 
 }  // namespace sluice::daemon

@@ -24,7 +24,8 @@ Profile profile_make(const config::ProfileSettings& settings) {
     if (const group* entry = getgrnam(name.c_str())) profile.gids.insert(entry->gr_gid);
   }
   for (const char* name : kClassNames) {
-    const bool named = std::find(settings.classes.begin(), settings.classes.end(), name) != settings.classes.end();
+    const bool named =
+        std::find(settings.classes.begin(), settings.classes.end(), name) != settings.classes.end();
     profile.classes.push_back(settings.classes.empty() || named);
   }
   profile.memory_max_bytes = settings.memory_max_bytes;
@@ -35,7 +36,8 @@ Profile profile_make(const config::ProfileSettings& settings) {
 
 bool fits(const Profile& profile, uid_t uid, const std::vector<gid_t>& groups) {
   if (profile.everybody || profile.uids.count(uid) != 0) return true;
-  return std::any_of(groups.begin(), groups.end(), [&](gid_t gid) { return profile.gids.count(gid) != 0; });
+  return std::any_of(groups.begin(), groups.end(),
+                     [&](gid_t gid) { return profile.gids.count(gid) != 0; });
 }
 
 protocol::SmMode mode_of(const std::string& name) {
@@ -48,7 +50,8 @@ protocol::SmMode mode_of(const std::string& name) {
 }  // namespace
 
 Profiles::Profiles(const config::Config& config) {
-  for (const config::ProfileSettings& settings : config.profiles) list_.push_back(profile_make(settings));
+  for (const config::ProfileSettings& settings : config.profiles)
+    list_.push_back(profile_make(settings));
   fallback_.name = "default";
   fallback_.everybody = true;
   fallback_.classes.assign(std::size(kClassNames), true);
@@ -61,7 +64,8 @@ const Profile& Profiles::find(uid_t uid, const std::vector<gid_t>& groups) const
   return fallback_;
 }
 
-const Profile* Profiles::find_named(const std::string& name, uid_t uid, const std::vector<gid_t>& groups) const {
+const Profile* Profiles::find_named(const std::string& name, uid_t uid,
+                                    const std::vector<gid_t>& groups) const {
   for (const Profile& profile : list_) {
     if (profile.name == name) return uid == 0 || fits(profile, uid, groups) ? &profile : nullptr;
   }
@@ -74,10 +78,13 @@ std::uint32_t Profiles::tenants_max() const {
   return most;
 }
 
-const char* class_name(protocol::TenantClass tenant_class) { return kClassNames[static_cast<int>(tenant_class)]; }
+const char* class_name(protocol::TenantClass tenant_class) {
+  return kClassNames[static_cast<int>(tenant_class)];
+}
 const char* sm_mode_name(protocol::SmMode mode) { return kModeNames[static_cast<int>(mode)]; }
 
-core::Policy policy_make(const config::Config& config, const Profiles& profiles, std::uint64_t capacity_min) {
+core::Policy policy_make(const config::Config& config, const Profiles& profiles,
+                         std::uint64_t capacity_min) {
   core::Policy policy;
   for (std::size_t i = 0; i < policy.classes.size(); ++i) {
     const auto found = config.classes.find(kClassNames[i]);
@@ -94,8 +101,10 @@ core::Policy policy_make(const config::Config& config, const Profiles& profiles,
   policy.idle_grace_ns = config.idle_grace_ns;
   policy.inference_window_ns = config.inference_window_ns;
   policy.oversell_memory = config.oversell;
-  policy.runaway = config.runaway == "end" ? core::RunawayPolicy::kEnd : core::RunawayPolicy::kReport;
-  policy.tenants_per_user_max = profiles.tenants_max();  // each user's own limit is checked before the core is asked
+  policy.runaway =
+      config.runaway == "end" ? core::RunawayPolicy::kEnd : core::RunawayPolicy::kReport;
+  policy.tenants_per_user_max =
+      profiles.tenants_max();  // each user's own limit is checked before the core is asked
   return policy;
 }
 

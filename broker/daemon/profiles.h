@@ -1,5 +1,6 @@
-// What a user may have: the configuration's profiles matched against the kernel's word on who asks, and the core's policy
-// filled from the configuration. Names of users and groups are looked up once, when the configuration is read.
+// What a user may have: the configuration's profiles matched against the kernel's word on who asks,
+// and the core's policy filled from the configuration. Names of users and groups are looked up
+// once, when the configuration is read.
 #pragma once
 
 #include <set>
@@ -16,8 +17,8 @@ struct Profile {
   std::string name;
   std::set<uid_t> uids;
   std::set<gid_t> gids;
-  bool everybody = false;         // names neither users nor groups
-  std::vector<bool> classes;      // by TenantClass
+  bool everybody = false;              // names neither users nor groups
+  std::vector<bool> classes;           // by TenantClass
   std::uint64_t memory_max_bytes = 0;  // 0 = no limit
   std::uint32_t sm_percent_max = 100;
   std::uint32_t tenants_max = 64;
@@ -26,10 +27,13 @@ struct Profile {
 class Profiles {
  public:
   explicit Profiles(const config::Config& config);
-  /// The first profile that names the user, one of the groups, or everybody; a built-in one without limits otherwise.
+  /// The first profile that names the user, one of the groups, or everybody; a built-in one without
+  /// limits otherwise.
   const Profile& find(uid_t uid, const std::vector<gid_t>& groups) const;
-  /// The profile that was asked for by name if this user may have it (root may have any); null otherwise.
-  const Profile* find_named(const std::string& name, uid_t uid, const std::vector<gid_t>& groups) const;
+  /// The profile that was asked for by name if this user may have it (root may have any); null
+  /// otherwise.
+  const Profile* find_named(const std::string& name, uid_t uid,
+                            const std::vector<gid_t>& groups) const;
   std::uint32_t tenants_max() const;
 
  private:
@@ -40,8 +44,10 @@ class Profiles {
 const char* class_name(protocol::TenantClass tenant_class);
 const char* sm_mode_name(protocol::SmMode mode);
 
-/// The settings of the core. A class without a memory default gets a quarter of the smallest GPU (`capacity_min`): four
-/// equal tenants fit, and nobody has to know the machine to run a first program.
-core::Policy policy_make(const config::Config& config, const Profiles& profiles, std::uint64_t capacity_min);
+/// The settings of the core. A class without a memory default gets a quarter of the smallest GPU
+/// (`capacity_min`): four equal tenants fit, and nobody has to know the machine to run a first
+/// program.
+core::Policy policy_make(const config::Config& config, const Profiles& profiles,
+                         std::uint64_t capacity_min);
 
 }  // namespace sluice::daemon

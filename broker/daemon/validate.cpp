@@ -11,7 +11,9 @@ using protocol::Envelope;
 using protocol::MessageType;
 using Fault = std::optional<std::string>;
 
-bool terminated(const char* field, std::size_t size) { return std::memchr(field, '\0', size) != nullptr; }
+bool terminated(const char* field, std::size_t size) {
+  return std::memchr(field, '\0', size) != nullptr;
+}
 
 template <class E>
 std::uint32_t raw(E value) {
@@ -19,22 +21,27 @@ std::uint32_t raw(E value) {
 }
 
 Fault admit_fault(const protocol::Admit& admit) {
-  if (raw(admit.tenant_class) > raw(protocol::TenantClass::kExclusive)) return "the class is none of the four";
+  if (raw(admit.tenant_class) > raw(protocol::TenantClass::kExclusive))
+    return "the class is none of the four";
   if (raw(admit.sm_mode) > raw(protocol::SmMode::kFixed)) return "the sm mode is none of the three";
   if (admit.sm_percent > 100) return "sm_percent is above 100";
   if (admit.gpu_count < 1 || admit.gpu_count > protocol::kTenantGpusMax) {
     return "gpu_count is outside 1.." + std::to_string(protocol::kTenantGpusMax);
   }
   if (admit.pinned_count > protocol::kTenantGpusMax) return "pinned_count is larger than its array";
-  if (admit.pinned_count != 0 && admit.pinned_count != admit.gpu_count) return "pinned_count differs from gpu_count";
+  if (admit.pinned_count != 0 && admit.pinned_count != admit.gpu_count)
+    return "pinned_count differs from gpu_count";
   for (std::uint32_t i = 0; i < admit.pinned_count; ++i) {
     for (std::uint32_t j = 0; j < i; ++j) {
       if (admit.pinned[i] == admit.pinned[j]) return "the same GPU is pinned twice";
     }
   }
-  if ((admit.flags & ~(protocol::kAdmitNoWait | protocol::kAdmitDryRun)) != 0) return "unknown flags";
-  if (admit.window_ns > INT64_MAX || admit.wait_ns_max > INT64_MAX / 2) return "a duration is beyond 146 years";
-  if (!terminated(admit.name, sizeof admit.name) || !terminated(admit.profile, sizeof admit.profile)) {
+  if ((admit.flags & ~(protocol::kAdmitNoWait | protocol::kAdmitDryRun)) != 0)
+    return "unknown flags";
+  if (admit.window_ns > INT64_MAX || admit.wait_ns_max > INT64_MAX / 2)
+    return "a duration is beyond 146 years";
+  if (!terminated(admit.name, sizeof admit.name) ||
+      !terminated(admit.profile, sizeof admit.profile)) {
     return "a text is not terminated";
   }
   return std::nullopt;
@@ -45,15 +52,16 @@ Fault report_fault(const protocol::JobReport& report) {
     return "rank_count is outside 1.." + std::to_string(protocol::kTenantProcessesMax);
   }
   if (report.rank >= report.rank_count) return "rank is not below rank_count";
-  if (!std::isfinite(report.straggler_score) || report.straggler_score < 0) return "straggler_score is not a ratio";
+  if (!std::isfinite(report.straggler_score) || report.straggler_score < 0)
+    return "straggler_score is not a ratio";
   return std::nullopt;
 }
 
 template <class M>
 Fault size_fault(const Envelope& envelope) {
   if (envelope.size == sizeof(M)) return std::nullopt;
-  return "a message of type " + std::to_string(raw(envelope.header().type)) + " has " + std::to_string(sizeof(M)) +
-         " bytes, this one " + std::to_string(envelope.size);
+  return "a message of type " + std::to_string(raw(envelope.header().type)) + " has " +
+         std::to_string(sizeof(M)) + " bytes, this one " + std::to_string(envelope.size);
 }
 
 }  // namespace
@@ -68,14 +76,16 @@ Fault message_fault(const Envelope& envelope) {
     case MessageType::kRegister:
       fault = size_fault<protocol::Register>(envelope);
       if (fault) return fault;
-      if (!terminated(envelope.as<protocol::Register>().command, protocol::kNameBytes)) return "a text is not terminated";
+      if (!terminated(envelope.as<protocol::Register>().command, protocol::kNameBytes))
+        return "a text is not terminated";
       return std::nullopt;
     case MessageType::kGateWant:
     case MessageType::kGateIdle:
     case MessageType::kDrained:
       fault = size_fault<protocol::GateNote>(envelope);
       if (fault) return fault;
-      if (envelope.as<protocol::GateNote>().gpu >= protocol::kTenantGpusMax) return "the GPU index is too large";
+      if (envelope.as<protocol::GateNote>().gpu >= protocol::kTenantGpusMax)
+        return "the GPU index is too large";
       return std::nullopt;
     case MessageType::kJobReport:
       fault = size_fault<protocol::JobReport>(envelope);
@@ -90,7 +100,8 @@ Fault message_fault(const Envelope& envelope) {
     case MessageType::kRegistered:
     case MessageType::kDone:
     case MessageType::kSnapshotReply:
-      return "only the broker sends messages of type " + std::to_string(raw(envelope.header().type));
+      return "only the broker sends messages of type " +
+             std::to_string(raw(envelope.header().type));
   }
   return "there is no message type " + std::to_string(raw(envelope.header().type));
 }

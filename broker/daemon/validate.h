@@ -1,5 +1,6 @@
-// Whether a datagram is a message the broker accepts from anybody: known type, exact size, every field in range, texts
-// terminated. Says nothing about whether this sender may say it now (see sessions.h). Pure.
+// Whether a datagram is a message the broker accepts from anybody: known type, exact size, every
+// field in range, texts terminated. Says nothing about whether this sender may say it now (see
+// sessions.h). Pure.
 #pragma once
 
 #include <optional>
@@ -9,8 +10,8 @@
 
 namespace sluice::daemon {
 
-/// What is wrong with the message, for the sender's eyes; nothing when it is sound. The header's magic and size were
-/// checked by wire_receive, its version by the caller.
+/// What is wrong with the message, for the sender's eyes; nothing when it is sound. The header's
+/// magic and size were checked by wire_receive, its version by the caller.
 std::optional<std::string> message_fault(const protocol::Envelope& envelope);
 
 /// A fixed text field as a string, without characters that could disturb a terminal or a log.

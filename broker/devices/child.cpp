@@ -1,5 +1,5 @@
-// fork, exec, read until the pipe closes or time is up, reap. The child gets a process group of its own so that a kill
-// reaches whatever it started.
+// fork, exec, read until the pipe closes or time is up, reap. The child gets a process group of its
+// own so that a kill reaches whatever it started.
 #include "broker/devices/child.h"
 
 #include <errno.h>
@@ -54,7 +54,8 @@ bool output_collect(int fd, const ChildOptions& options, std::int64_t deadline, 
     const ssize_t got = read(fd, buffer, sizeof buffer);
     if (got == 0) return true;
     if (got < 0 && errno != EINTR) return true;
-    if (got > 0 && out->size() < options.output_bytes_max) out->append(buffer, static_cast<std::size_t>(got));
+    if (got > 0 && out->size() < options.output_bytes_max)
+      out->append(buffer, static_cast<std::size_t>(got));
   }
 }
 
@@ -89,11 +90,14 @@ ChildResult child_run(const ChildOptions& options) {
     result.status = errno;
     return result;
   }
-  if (pid == 0) child_exec(options, writer.get(), const_cast<char**>(argv.data()), const_cast<char**>(envp.data()));
+  if (pid == 0)
+    child_exec(options, writer.get(), const_cast<char**>(argv.data()),
+               const_cast<char**>(envp.data()));
   writer.reset();
   const std::int64_t deadline = clock_ms() + options.deadline_ms;
   int status = 0;
-  if (!output_collect(reader.get(), options, deadline, &result.output) || !child_wait(pid, deadline, &status)) {
+  if (!output_collect(reader.get(), options, deadline, &result.output) ||
+      !child_wait(pid, deadline, &status)) {
     kill(-pid, SIGKILL);
     kill(pid, SIGKILL);
     waitpid(pid, &status, 0);

@@ -1,4 +1,5 @@
-// Runs one helper program to its end or to a deadline and collects what it prints: the broker must never hang in a driver.
+// Runs one helper program to its end or to a deadline and collects what it prints: the broker must
+// never hang in a driver.
 #pragma once
 
 #include <cstdint>

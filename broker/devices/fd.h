@@ -1,4 +1,5 @@
-// One owned file descriptor: closed when it goes out of scope, moved but never copied. Knows nothing of what it refers to.
+// One owned file descriptor: closed when it goes out of scope, moved but never copied. Knows
+// nothing of what it refers to.
 #pragma once
 
 #include <unistd.h>

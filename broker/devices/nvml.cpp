@@ -1,4 +1,5 @@
-// NVML by dlopen: own declarations of the ten entry points used, taken from NVIDIA's published API reference.
+// NVML by dlopen: own declarations of the ten entry points used, taken from NVIDIA's published API
+// reference.
 #include "broker/devices/nvml.h"
 
 #include <dlfcn.h>
@@ -39,13 +40,15 @@ struct ProcessInfo {
 std::string remedy(Return code) {
   switch (code) {
     case kDriverNotLoaded:
-      return "the NVIDIA kernel driver is not loaded; load it (modprobe nvidia) or install the driver";
+      return "the NVIDIA kernel driver is not loaded; load it (modprobe nvidia) or install the "
+             "driver";
     case kNoPermission:
       return "this user may not open the GPU device files; check the permissions of /dev/nvidia*";
     case kLibraryNotFound:
       return "NVML found no driver library; install the NVIDIA driver";
     case kLibRmVersionMismatch:
-      return "the driver's library and kernel module differ in version; reboot or reload the module after the upgrade";
+      return "the driver's library and kernel module differ in version; reboot or reload the "
+             "module after the upgrade";
     default:
       return "see dmesg for the driver's own report";
   }
@@ -78,7 +81,9 @@ struct Nvml::Table {
     if (library != nullptr) dlclose(library);
   }
   bool load(const char* path, DeviceError* error);
-  std::string why(Return code) const { return std::string(error_string(code)) + "; " + remedy(code); }
+  std::string why(Return code) const {
+    return std::string(error_string(code)) + "; " + remedy(code);
+  }
   Device device(const protocol::GpuUuid& uuid) const {
     Device handle = nullptr;
     return device_by_uuid(uuid_format(uuid).c_str(), &handle) == kSuccess ? handle : nullptr;
@@ -89,8 +94,10 @@ bool Nvml::Table::load(const char* path, DeviceError* error) {
   library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = dlerror();
-    error->text = std::string("cannot load ") + path + " (" + (reason != nullptr ? reason : "unknown reason") +
-                  "); the NVIDIA driver is not installed here; install it, or use software GPUs with --soft N";
+    error->text = std::string("cannot load ") + path + " (" +
+                  (reason != nullptr ? reason : "unknown reason") +
+                  "); the NVIDIA driver is not installed here; install it, or use software GPUs "
+                  "with --soft N";
     return false;
   }
   const bool complete = symbol_load(library, "nvmlInit_v2", &init) &&
@@ -104,7 +111,9 @@ bool Nvml::Table::load(const char* path, DeviceError* error) {
                         symbol_load(library, "nvmlDeviceGetMemoryInfo", &device_memory);
   symbol_load(library, "nvmlDeviceGetComputeRunningProcesses_v3", &device_processes);
   if (!complete) {
-    error->text = std::string(path) + " lacks entry points that every driver since 2012 has; it is not NVML or it is damaged; reinstall the driver";
+    error->text = std::string(path) +
+                  " lacks entry points that every driver since 2012 has; it is not NVML or it is "
+                  "damaged; reinstall the driver";
   }
   return complete;
 }
@@ -129,7 +138,9 @@ bool Nvml::gpus(std::vector<GpuInfo>* out, DeviceError* error) const {
   unsigned count = 0;
   Return code = table_->device_count(&count);
   if (code == kSuccess && count == 0) {
-    error->text = "the driver is loaded but there is no GPU; check that one is fitted (lspci) and not bound to another driver, or use software GPUs with --soft N";
+    error->text =
+        "the driver is loaded but there is no GPU; check that one is fitted (lspci) and not bound "
+        "to another driver, or use software GPUs with --soft N";
     return false;
   }
   for (unsigned i = 0; code == kSuccess && i < count; ++i) {
@@ -144,10 +155,12 @@ bool Nvml::gpus(std::vector<GpuInfo>* out, DeviceError* error) const {
     if (code != kSuccess) break;
     const auto uuid = uuid_parse(uuid_text);
     if (!uuid) {
-      error->text = std::string("GPU ") + std::to_string(i) + " has the UUID '" + uuid_text + "', which is not of the form GPU-8-4-4-4-12; this driver is not supported";
+      error->text = std::string("GPU ") + std::to_string(i) + " has the UUID '" + uuid_text +
+                    "', which is not of the form GPU-8-4-4-4-12; this driver is not supported";
       return false;
     }
-    const bool software = std::strncmp(name, kSoftwareNamePrefix, sizeof kSoftwareNamePrefix - 1) == 0;
+    const bool software =
+        std::strncmp(name, kSoftwareNamePrefix, sizeof kSoftwareNamePrefix - 1) == 0;
     out->push_back({*uuid, name, memory.total, memory.used, software});
   }
   if (code != kSuccess) error->text = "NVML cannot list the GPUs: " + table_->why(code);

@@ -1,6 +1,7 @@
-// The inventory of GPUs through NVML, loaded with dlopen and declared here by hand: the CUDA toolkit need not ship its
-// header and the machine need not have the library. Must not know of tenants, quotas or the broker. NVML never creates a
-// context and does not look at CUDA_VISIBLE_DEVICES, so it sees every GPU whatever the caller's environment says.
+// The inventory of GPUs through NVML, loaded with dlopen and declared here by hand: the CUDA
+// toolkit need not ship its header and the machine need not have the library. Must not know of
+// tenants, quotas or the broker. NVML never creates a context and does not look at
+// CUDA_VISIBLE_DEVICES, so it sees every GPU whatever the caller's environment says.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +49,8 @@ class Nvml {
   /// Bytes used on the whole device now; 0 when unknown.
   std::uint64_t used_bytes(const protocol::GpuUuid& uuid) const;
   /// Compute processes on the device with their memory. False where the driver does not tell.
-  [[nodiscard]] bool processes(const protocol::GpuUuid& uuid, std::vector<ProcessMemory>* out) const;
+  [[nodiscard]] bool processes(const protocol::GpuUuid& uuid,
+                               std::vector<ProcessMemory>* out) const;
 
  private:
   struct Table;

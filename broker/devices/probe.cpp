@@ -10,8 +10,9 @@
 namespace sluice::devices {
 namespace {
 
-constexpr std::string_view kRemoved[] = {"CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "LD_PRELOAD=",
-                                         "SLUICE_TENANT=",        "SLUICE_SOCKET=",     "NVIDIA_VISIBLE_DEVICES="};
+constexpr std::string_view kRemoved[] = {
+    "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "LD_PRELOAD=",
+    "SLUICE_TENANT=",        "SLUICE_SOCKET=",     "NVIDIA_VISIBLE_DEVICES="};
 
 bool field_take(std::string_view* rest, std::string_view key, std::string_view* value) {
   if (rest->substr(0, key.size()) != key) return false;
@@ -54,11 +55,14 @@ bool probe_line_parse(std::string_view line, ProbedGpu* out) {
   std::string_view context;
   std::string_view method;
   if (!field_take(&line, "", &uuid_text) || !field_take(&line, "total_bytes=", &total) ||
-      !field_take(&line, "context_bytes=", &context) || !field_take(&line, "method=", &method) || !line.empty()) {
+      !field_take(&line, "context_bytes=", &context) || !field_take(&line, "method=", &method) ||
+      !line.empty()) {
     return false;
   }
   const auto uuid = uuid_parse(uuid_text);
-  if (!uuid || !number_parse(total, &out->total_bytes) || !number_parse(context, &out->context_bytes)) return false;
+  if (!uuid || !number_parse(total, &out->total_bytes) ||
+      !number_parse(context, &out->context_bytes))
+    return false;
   out->uuid = *uuid;
   out->method = method;
   return true;
@@ -69,14 +73,16 @@ std::vector<std::string> probe_environment(const char* const* environment) {
   for (; *environment != nullptr; ++environment) {
     const std::string_view entry = *environment;
     bool removed = false;
-    for (const std::string_view name : kRemoved) removed = removed || entry.substr(0, name.size()) == name;
+    for (const std::string_view name : kRemoved)
+      removed = removed || entry.substr(0, name.size()) == name;
     if (!removed) out.emplace_back(entry);
   }
   out.emplace_back("CUDA_DEVICE_ORDER=PCI_BUS_ID");
   return out;
 }
 
-ProbeResult probe_run(const std::string& program, const char* const* environment, std::int64_t deadline_ms) {
+ProbeResult probe_run(const std::string& program, const char* const* environment,
+                      std::int64_t deadline_ms) {
   ProbeResult result;
   ChildOptions options;
   options.program = program;

@@ -1,5 +1,6 @@
-// What one context costs on each GPU, measured by the helper program sluice-probe: the broker itself never loads the
-// driver, which may block, crash or take device memory. This is the broker's side: start, read, give up in time.
+// What one context costs on each GPU, measured by the helper program sluice-probe: the broker
+// itself never loads the driver, which may block, crash or take device memory. This is the broker's
+// side: start, read, give up in time.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +29,12 @@ std::string probe_line(const ProbedGpu& gpu);
 /// False for a line that is not exactly that.
 bool probe_line_parse(std::string_view line, ProbedGpu* out);
 
-/// The caller's environment without what would change the answer: visible devices, preloads, tenant variables.
+/// The caller's environment without what would change the answer: visible devices, preloads, tenant
+/// variables.
 std::vector<std::string> probe_environment(const char* const* environment);
 
 /// Runs `program` (sluice-probe) and waits at most `deadline_ms`.
-ProbeResult probe_run(const std::string& program, const char* const* environment, std::int64_t deadline_ms);
+ProbeResult probe_run(const std::string& program, const char* const* environment,
+                      std::int64_t deadline_ms);
 
 }  // namespace sluice::devices

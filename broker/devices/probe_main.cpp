@@ -1,8 +1,10 @@
-// sluice-probe: makes one context on every GPU, measures what it costs, prints one line per GPU and ends. A program of
-// its own because a driver may block or crash, and because the memory goes back only when the process does.
+// sluice-probe: makes one context on every GPU, measures what it costs, prints one line per GPU and
+// ends. A program of its own because a driver may block or crash, and because the memory goes back
+// only when the process does.
 //
-// The figure is the driver's own account of this process (NVML) where it knows us by pid; in a container NVML speaks
-// host pids, then the growth of the whole device's use stands in, and without NVML what cuMemGetInfo says is missing.
+// The figure is the driver's own account of this process (NVML) where it knows us by pid; in a
+// container NVML speaks host pids, then the growth of the whole device's use stands in, and without
+// NVML what cuMemGetInfo says is missing.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -43,10 +45,12 @@ bool symbol_load(void* library, const char* name, F* out) {
 bool driver_load(Driver* driver) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    std::fprintf(stderr, "sluice-probe: %s; install the NVIDIA driver or use software GPUs\n", dlerror());
+    std::fprintf(stderr, "sluice-probe: %s; install the NVIDIA driver or use software GPUs\n",
+                 dlerror());
     return false;
   }
-  return symbol_load(library, "cuInit", &driver->init) && symbol_load(library, "cuDeviceGetCount", &driver->count) &&
+  return symbol_load(library, "cuInit", &driver->init) &&
+         symbol_load(library, "cuDeviceGetCount", &driver->count) &&
          symbol_load(library, "cuDeviceGet", &driver->device) &&
          symbol_load(library, "cuDeviceGetUuid", &driver->uuid) &&
          symbol_load(library, "cuDeviceTotalMem_v2", &driver->total) &&
@@ -60,7 +64,8 @@ bool check(const Driver& driver, CUresult code, const char* what) {
   if (code == CUDA_SUCCESS) return true;
   const char* name = nullptr;
   driver.error_name(code, &name);
-  std::fprintf(stderr, "sluice-probe: %s failed: %s\n", what, name != nullptr ? name : "unknown error");
+  std::fprintf(stderr, "sluice-probe: %s failed: %s\n", what,
+               name != nullptr ? name : "unknown error");
   return false;
 }
 

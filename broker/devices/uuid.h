@@ -1,4 +1,5 @@
-// GPU UUIDs as people and CUDA_VISIBLE_DEVICES write them: "GPU-" and 32 hexadecimal digits in groups of 8-4-4-4-12.
+// GPU UUIDs as people and CUDA_VISIBLE_DEVICES write them: "GPU-" and 32 hexadecimal digits in
+// groups of 8-4-4-4-12.
 #pragma once
 
 #include <optional>

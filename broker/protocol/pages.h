@@ -99,7 +99,8 @@ struct ClaimsGpu {
   AtomicU64 refused;         // allocations refused by the quota
   AtomicU32 in_flight;       // 1 while work is or may be on the device
   AtomicU32 drained_epoch;   // the closed lease epoch up to which nothing is inside and every fence has passed
-  std::uint8_t reserved[32];
+  AtomicU32 version;         // odd while the owner changes reserved and held together; bumped by every change of them
+  std::uint8_t reserved[28];
 };
 static_assert(sizeof(ClaimsGpu) == 128);
 
@@ -118,7 +119,8 @@ struct ClaimsPage {
   std::uint16_t reserved0;
   std::uint32_t slot_count;  // kTenantProcessesMax
   std::uint32_t gpu_count;
-  std::uint8_t reserved[112];
+  AtomicU32 slots_used;  // one past the highest slot in use so far; raised by each client when it registers, 0 = unknown
+  std::uint8_t reserved[108];
   ClaimsSlot slots[kTenantProcessesMax];
 };
 static_assert(offsetof(ClaimsPage, slots) == 128);

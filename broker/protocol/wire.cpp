@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -50,7 +51,7 @@ void hex_format(std::uint64_t value, char* out) {
 
 }  // namespace
 
-int wire_connect(const char* path) {
+int wire_connect(const char* path, int timeout_ms) {
   sockaddr_un address;
   memset(&address, 0, sizeof address);
   address.sun_family = AF_UNIX;
@@ -60,6 +61,10 @@ int wire_connect(const char* path) {
   memcpy(address.sun_path, path, length + 1);
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return -errno;
+  if (timeout_ms >= 0) {
+    const timeval limit{timeout_ms / 1000, static_cast<suseconds_t>(timeout_ms % 1000) * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  }
   int rc;
   do {
     rc = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);

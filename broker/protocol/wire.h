@@ -42,8 +42,9 @@ void message_init(M& message, MessageType type, std::uint32_t request) {
 }
 
 /// Connects to the broker at `path` (a leading '@' is refused: no abstract names). Returns a close-on-exec descriptor or
-/// -errno.
-int wire_connect(const char* path);
+/// -errno. With a timeout, -EAGAIN when a broker that does not accept has kept the call waiting for that long; later sends
+/// are bounded by it too.
+int wire_connect(const char* path, int timeout_ms = -1);
 
 /// Sends one datagram with up to kMessageFdsMax descriptors. 0 or -errno (-EAGAIN when the socket is full and
 /// `dont_wait`). Never raises SIGPIPE.

@@ -83,6 +83,9 @@ Config config_default();
 Result<Config> config_read(const std::string& path);
 Result<Config> config_parse(std::string_view text, const std::string& path);
 
+/// The configuration of the machine, where there is one.
+inline constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
+
 /// Longest configuration file that is read; a longer one is refused before it is parsed.
 inline constexpr std::size_t kFileBytesMax = 256 * 1024;
 

@@ -96,7 +96,7 @@ std::string key_range(const Key& key);
 std::optional<std::string_view> word_nearest(std::string_view word,
                                              std::span<const std::string_view> known);
 /// Text from a file, made fit to be shown: control characters replaced, long text cut.
-std::string text_shown(std::string_view text);
+std::string text_shown(std::string_view text, std::size_t bytes_max = 60);
 /// "'a', 'b' or 'c'".
 std::string words_join(std::span<const std::string_view> words, std::string_view last);
 

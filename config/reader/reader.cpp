@@ -427,7 +427,7 @@ Result<Config> config_parse(std::string_view text, const std::string& path) {
     if (unquoted) {
       errors.push_back(std::move(*unquoted));
     } else {
-      error_add(errors, at, "not valid TOML: " + text_shown(error.description()));
+      error_add(errors, at, "not valid TOML: " + text_shown(error.description(), 200));
     }
   }
   if (!errors.empty()) return {finish(std::move(errors), path)};

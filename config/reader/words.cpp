@@ -7,8 +7,6 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::size_t kShownBytesMax = 60;
-
 // Edit distance with transpositions ("qunatum" is one mistake), the restricted form, three rows at
 // a time.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -47,13 +45,13 @@ std::optional<std::string_view> word_nearest(std::string_view word,
   return best;
 }
 
-std::string text_shown(std::string_view text) {
-  std::string out(text.substr(0, kShownBytesMax));
+std::string text_shown(std::string_view text, std::size_t bytes_max) {
+  std::string out(text.substr(0, bytes_max));
   for (char& c : out) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x20 || byte == 0x7f) c = '?';
   }
-  if (text.size() > kShownBytesMax) {
+  if (text.size() > bytes_max) {
     // Not in the middle of a UTF-8 sequence.
     while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) out.pop_back();
     if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0xC0) out.pop_back();

@@ -10,8 +10,8 @@ namespace {
 
 struct ThreadBinding {
   int device = 0;
-  CUcontext bound = nullptr;    // the primary context the runtime made current here, if any
-  unsigned generation = 0;      // resets seen by this thread
+  CUcontext bound = nullptr;  // the primary context the runtime made current here, if any
+  unsigned generation = 0;    // resets seen by this thread
 };
 thread_local ThreadBinding t_binding;
 
@@ -29,7 +29,8 @@ Primaries& primaries() {
 cudaError_t bind_primary(int device) {
   CUcontext context = nullptr;
   const unsigned generation = primaries().generation.load();
-  if (const cudaError_t error = primary_context(device, &context); error != cudaSuccess) return error;
+  if (const cudaError_t error = primary_context(device, &context); error != cudaSuccess)
+    return error;
   if (const CUresult result = driver().CtxSetCurrent(context); result != CUDA_SUCCESS) {
     return static_cast<cudaError_t>(result);
   }
@@ -79,8 +80,8 @@ cudaError_t context_ready() {
 cudaError_t current_device(int* device) {
   CUcontext current = nullptr;
   CUdevice found = 0;
-  if (driver().CtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr && !binding_stale(current) &&
-      driver().CtxGetDevice(&found) == CUDA_SUCCESS) {
+  if (driver().CtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr &&
+      !binding_stale(current) && driver().CtxGetDevice(&found) == CUDA_SUCCESS) {
     *device = found;
   } else {
     *device = t_binding.device;

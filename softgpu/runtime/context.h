@@ -1,5 +1,6 @@
-// Which device and context a thread works on. The runtime owns one reference to the primary context of every device
-// it has used; a context that the program made current itself by the driver API is respected.
+// Which device and context a thread works on. The runtime owns one reference to the primary context
+// of every device it has used; a context that the program made current itself by the driver API is
+// respected.
 #pragma once
 
 #include "softgpu/runtime/driver.h"
@@ -15,7 +16,8 @@ namespace softgpu::runtime {
 /// Chooses `device` for this thread and makes its primary context current (and exist).
 [[nodiscard]] cudaError_t select_device(int device);
 
-/// Chooses `device` without creating its context; what cudaInitDevice and the valid-devices list need.
+/// Chooses `device` without creating its context; what cudaInitDevice and the valid-devices list
+/// need.
 [[nodiscard]] cudaError_t primary_context(int device, CUcontext* context);
 
 /// Destroys everything the process holds on the current device.

@@ -1,4 +1,5 @@
-// Devices: counting, choosing, flags, limits, peers, reset, and the versions. Their properties are in properties.cpp.
+// Devices: counting, choosing, flags, limits, peers, reset, and the versions. Their properties are
+// in properties.cpp.
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -15,7 +16,8 @@ cudaError_t with_device(int device, Body&& body) {
   return with_driver([&](const Driver& api) {
     CUdevice handle = 0;
     if (const cudaError_t error = check_device(device); error != cudaSuccess) return error;
-    if (const CUresult result = api.DeviceGet(&handle, device); result != CUDA_SUCCESS) return to_error(result);
+    if (const CUresult result = api.DeviceGet(&handle, device); result != CUDA_SUCCESS)
+      return to_error(result);
     return to_error(body(api, handle));
   });
 }
@@ -24,11 +26,13 @@ template <class Body>
 cudaError_t with_current_device(Body&& body) {
   if (const cudaError_t ready = driver_ready(); ready != cudaSuccess) return record_error(ready);
   int device = 0;
-  if (const cudaError_t error = current_device(&device); error != cudaSuccess) return record_error(error);
+  if (const cudaError_t error = current_device(&device); error != cudaSuccess)
+    return record_error(error);
   return with_device(device, body);
 }
 
-constexpr unsigned kFlagsMask = cudaDeviceScheduleMask | cudaDeviceMapHost | cudaDeviceLmemResizeToMax | cudaDeviceSyncMemops;
+constexpr unsigned kFlagsMask =
+    cudaDeviceScheduleMask | cudaDeviceMapHost | cudaDeviceLmemResizeToMax | cudaDeviceSyncMemops;
 
 /// The devices cudaSetValidDevices allows; empty means all.
 struct ValidDevices {
@@ -47,7 +51,6 @@ cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
     const cudaError_t ready = driver_ready();
     return record_error(ready != cudaSuccess ? ready : cudaErrorInvalidValue);
   }
-  *count = 0;
   return with_driver([&](const Driver& api) {
     const CUresult result = api.DeviceGetCount(count);
     return result == CUDA_SUCCESS && *count == 0 ? cudaErrorNoDevice : to_error(result);
@@ -59,14 +62,18 @@ cudaError_t CUDARTAPI cudaSetDevice(int device) {
 }
 
 cudaError_t CUDARTAPI cudaGetDevice(int* device) {
-  return with_driver([&](const Driver&) { return device == nullptr ? cudaErrorInvalidValue : current_device(device); });
+  return with_driver([&](const Driver&) {
+    return device == nullptr ? cudaErrorInvalidValue : current_device(device);
+  });
 }
 
 cudaError_t CUDARTAPI cudaInitDevice(int device, unsigned int device_flags, unsigned int flags) {
   return with_device(device, [&](const Driver& api, CUdevice handle) {
-    if ((flags & ~static_cast<unsigned>(cudaInitDeviceFlagsAreValid)) != 0) return cudaErrorInvalidValue;
+    if ((flags & ~static_cast<unsigned>(cudaInitDeviceFlagsAreValid)) != 0)
+      return cudaErrorInvalidValue;
     if ((flags & cudaInitDeviceFlagsAreValid) != 0) {
-      const CUresult result = api.DevicePrimaryCtxSetFlags(handle, device_flags & ~cudaDeviceMapHost);
+      const CUresult result =
+          api.DevicePrimaryCtxSetFlags(handle, device_flags & ~cudaDeviceMapHost);
       if (result != CUDA_SUCCESS) return to_error(result);
     }
     CUcontext context = nullptr;
@@ -91,14 +98,16 @@ cudaError_t CUDARTAPI cudaChooseDevice(int* device, const struct cudaDeviceProp*
   return with_driver([&](const Driver& api) {
     int count = 0;
     if (device == nullptr || wanted == nullptr) return cudaErrorInvalidValue;
-    if (const CUresult result = api.DeviceGetCount(&count); result != CUDA_SUCCESS) return to_error(result);
+    if (const CUresult result = api.DeviceGetCount(&count); result != CUDA_SUCCESS)
+      return to_error(result);
     int best_score = -1;
     for (int candidate = 0; candidate < count; ++candidate) {
       cudaDeviceProp found;
       if (cudaGetDeviceProperties(&found, candidate) != cudaSuccess) continue;
-      const int score = (found.major * 10 + found.minor >= wanted->major * 10 + wanted->minor ? 1 : 0) +
-                        (found.totalGlobalMem >= wanted->totalGlobalMem ? 1 : 0) +
-                        (found.multiProcessorCount >= wanted->multiProcessorCount ? 1 : 0);
+      const int score =
+          (found.major * 10 + found.minor >= wanted->major * 10 + wanted->minor ? 1 : 0) +
+          (found.totalGlobalMem >= wanted->totalGlobalMem ? 1 : 0) +
+          (found.multiProcessorCount >= wanted->multiProcessorCount ? 1 : 0);
       if (score <= best_score) continue;
       best_score = score;
       *device = candidate;
@@ -134,11 +143,13 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize(void) {
 }
 
 cudaError_t CUDARTAPI cudaDeviceSetLimit(enum cudaLimit limit, size_t value) {
-  return in_context([&](const Driver& api) { return api.CtxSetLimit(static_cast<CUlimit>(limit), value); });
+  return in_context(
+      [&](const Driver& api) { return api.CtxSetLimit(static_cast<CUlimit>(limit), value); });
 }
 
 cudaError_t CUDARTAPI cudaDeviceGetLimit(size_t* value, enum cudaLimit limit) {
-  return in_context([&](const Driver& api) { return api.CtxGetLimit(value, static_cast<CUlimit>(limit)); });
+  return in_context(
+      [&](const Driver& api) { return api.CtxGetLimit(value, static_cast<CUlimit>(limit)); });
 }
 
 cudaError_t CUDARTAPI cudaDeviceGetCacheConfig(enum cudaFuncCache* config) {
@@ -152,7 +163,8 @@ cudaError_t CUDARTAPI cudaDeviceGetCacheConfig(enum cudaFuncCache* config) {
 }
 
 cudaError_t CUDARTAPI cudaDeviceSetCacheConfig(enum cudaFuncCache config) {
-  return in_context([&](const Driver& api) { return api.CtxSetCacheConfig(static_cast<CUfunc_cache>(config)); });
+  return in_context(
+      [&](const Driver& api) { return api.CtxSetCacheConfig(static_cast<CUfunc_cache>(config)); });
 }
 
 /// Bank widths have been fixed in hardware since Maxwell; the calls remain for old programs.
@@ -169,7 +181,8 @@ cudaError_t CUDARTAPI cudaCtxResetPersistingL2Cache(void) {
 }
 
 cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return in_context([&](const Driver& api) { return api.CtxGetStreamPriorityRange(least, greatest); });
+  return in_context(
+      [&](const Driver& api) { return api.CtxGetStreamPriorityRange(least, greatest); });
 }
 
 cudaError_t CUDARTAPI cudaDeviceGetByPCIBusId(int* device, const char* bus_id) {
@@ -183,8 +196,9 @@ cudaError_t CUDARTAPI cudaDeviceGetByPCIBusId(int* device, const char* bus_id) {
 }
 
 cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* bus_id, int length, int device) {
-  return with_device(device,
-                     [&](const Driver& api, CUdevice handle) { return api.DeviceGetPCIBusId(bus_id, length, handle); });
+  return with_device(device, [&](const Driver& api, CUdevice handle) {
+    return api.DeviceGetPCIBusId(bus_id, length, handle);
+  });
 }
 
 cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can_access, int device, int peer) {
@@ -198,7 +212,8 @@ cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can_access, int device, int p
 cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
   return in_context([&](const Driver& api) {
     CUcontext context = nullptr;
-    if (const cudaError_t error = primary_context(peer, &context); error != cudaSuccess) return error;
+    if (const cudaError_t error = primary_context(peer, &context); error != cudaSuccess)
+      return error;
     return to_error(api.CtxEnablePeerAccess(context, flags));
   });
 }
@@ -206,33 +221,41 @@ cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
 cudaError_t CUDARTAPI cudaDeviceDisablePeerAccess(int peer) {
   return in_context([&](const Driver& api) {
     CUcontext context = nullptr;
-    if (const cudaError_t error = primary_context(peer, &context); error != cudaSuccess) return error;
+    if (const cudaError_t error = primary_context(peer, &context); error != cudaSuccess)
+      return error;
     return to_error(api.CtxDisablePeerAccess(context));
   });
 }
 
-cudaError_t CUDARTAPI cudaDeviceGetP2PAttribute(int* value, enum cudaDeviceP2PAttr attribute, int source, int target) {
+cudaError_t CUDARTAPI cudaDeviceGetP2PAttribute(int* value, enum cudaDeviceP2PAttr attribute,
+                                                int source, int target) {
   return with_driver([&](const Driver& api) {
-    return api.DeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(attribute), source, target);
+    return api.DeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(attribute), source,
+                                     target);
   });
 }
 
-cudaError_t CUDARTAPI cudaDeviceGetGraphMemAttribute(int device, enum cudaGraphMemAttributeType attribute,
+cudaError_t CUDARTAPI cudaDeviceGetGraphMemAttribute(int device,
+                                                     enum cudaGraphMemAttributeType attribute,
                                                      void* value) {
   return with_device(device, [&](const Driver& api, CUdevice handle) {
-    return api.DeviceGetGraphMemAttribute(handle, static_cast<CUgraphMem_attribute>(attribute), value);
+    return api.DeviceGetGraphMemAttribute(handle, static_cast<CUgraphMem_attribute>(attribute),
+                                          value);
   });
 }
 
-cudaError_t CUDARTAPI cudaDeviceSetGraphMemAttribute(int device, enum cudaGraphMemAttributeType attribute,
+cudaError_t CUDARTAPI cudaDeviceSetGraphMemAttribute(int device,
+                                                     enum cudaGraphMemAttributeType attribute,
                                                      void* value) {
   return with_device(device, [&](const Driver& api, CUdevice handle) {
-    return api.DeviceSetGraphMemAttribute(handle, static_cast<CUgraphMem_attribute>(attribute), value);
+    return api.DeviceSetGraphMemAttribute(handle, static_cast<CUgraphMem_attribute>(attribute),
+                                          value);
   });
 }
 
 cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {
-  return with_device(device, [](const Driver& api, CUdevice handle) { return api.DeviceGraphMemTrim(handle); });
+  return with_device(
+      device, [](const Driver& api, CUdevice handle) { return api.DeviceGraphMemTrim(handle); });
 }
 
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {

@@ -1,6 +1,6 @@
-// Loading of the driver: see driver.h. Everything here is built on first use, because fat binaries register
-// themselves from static constructors that may run before ours, and is never destroyed, because they
-// unregister after our destructors would have run.
+// Loading of the driver: see driver.h. Everything here is built on first use, because fat binaries
+// register themselves from static constructors that may run before ours, and is never destroyed,
+// because they unregister after our destructors would have run.
 #include "softgpu/runtime/driver.h"
 
 #include <dlfcn.h>
@@ -14,7 +14,8 @@ namespace {
 thread_local bool t_per_thread_stream = false;
 std::atomic<cudaError_t> g_start_error{cudaSuccess};
 
-/// Stands in for an entry point that the driver does not have. Its arguments do not matter to the calling convention.
+/// Stands in for an entry point that the driver does not have. Its arguments do not matter to the
+/// calling convention.
 CUresult entry_missing() { return CUDA_ERROR_NOT_SUPPORTED; }
 
 template <class Function>
@@ -47,7 +48,8 @@ class Loaded {
     void* found = dlsym(library, "cuGetProcAddress_v2");
     if (found == nullptr) return cudaErrorInsufficientDriver;
     std::memcpy(&lookup_, &found, sizeof(lookup_));
-    // The answer for 11.3 has another signature; only that it exists matters, as it does to NVIDIA's runtime.
+    // The answer for 11.3 has another signature; only that it exists matters, as it does to
+    // NVIDIA's runtime.
     void* before_12 = find("GetProcAddress", 11030, CU_GET_PROC_ADDRESS_DEFAULT);
     void* from_12 = find("GetProcAddress", 12000, CU_GET_PROC_ADDRESS_DEFAULT);
     if (before_12 == nullptr || from_12 == nullptr) return cudaErrorInsufficientDriver;

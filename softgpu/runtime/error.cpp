@@ -1,5 +1,6 @@
-// Errors: the last error of each thread, names and messages. Names and the messages of rare errors are generated from
-// the enumeration in the toolkit's header; the messages that programs print and scripts compare are written out here.
+// Errors: the last error of each thread, names and messages. Names and the messages of rare errors
+// are generated from the enumeration in the toolkit's header; the messages that programs print and
+// scripts compare are written out here.
 #include <array>
 #include <cstring>
 
@@ -17,7 +18,7 @@ struct ErrorText {
 };
 
 constexpr ErrorText kErrors[] = {
-#include "error_names.inc"
+#include "error_names.inc"  // generated
 };
 
 struct Message {
@@ -50,7 +51,8 @@ constexpr Message kMessages[] = {
     {cudaErrorUnsupportedLimit, "limit is not supported on this architecture"},
     {cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices"},
     {cudaErrorInvalidPtx, "a PTX JIT compilation failed"},
-    {cudaErrorUnsupportedPtxVersion, "the provided PTX was compiled with an unsupported toolchain."},
+    {cudaErrorUnsupportedPtxVersion,
+     "the provided PTX was compiled with an unsupported toolchain."},
     {cudaErrorFileNotFound, "file not found"},
     {cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS"},
     {cudaErrorInvalidResourceHandle, "invalid resource handle"},
@@ -65,7 +67,8 @@ constexpr Message kMessages[] = {
     {cudaErrorSetOnActiveProcess, "cannot set while device is active in this process"},
     {cudaErrorContextIsDestroyed, "context is destroyed"},
     {cudaErrorAssert, "device-side assert triggered"},
-    {cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"},
+    {cudaErrorHostMemoryAlreadyRegistered,
+     "part or all of the requested memory range is already mapped"},
     {cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region"},
     {cudaErrorIllegalInstruction, "an illegal instruction was encountered"},
     {cudaErrorMisalignedAddress, "misaligned address"},
@@ -78,7 +81,8 @@ constexpr Message kMessages[] = {
     {cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"},
     {cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"},
     {cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"},
-    {cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing blocking stream"},
+    {cudaErrorStreamCaptureImplicit,
+     "operation would make the legacy stream depend on a capturing blocking stream"},
     {cudaErrorUnknown, "unknown error"},
 };
 
@@ -104,7 +108,8 @@ using namespace softgpu::runtime;
 
 cudaError_t CUDARTAPI cudaGetLastError(void) {
   const cudaError_t last = t_last_error;
-  // A driver that could not be started cannot be forgotten: every call gives that error, this one too.
+  // A driver that could not be started cannot be forgotten: every call gives that error, this one
+  // too.
   t_last_error = driver_start_error();
   return last;
 }

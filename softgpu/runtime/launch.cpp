@@ -1,15 +1,18 @@
-// Launches: kernels in all forms, and host functions in streams. `func` is the host address of a registered kernel, or
-// a kernel handle in its place.
+// Launches: kernels in all forms, and host functions in streams. `func` is the host address of a
+// registered kernel, or a kernel handle in its place.
 #include "softgpu/runtime/call.h"
+#include "softgpu/runtime/launch_config.h"
 #include "softgpu/runtime/registry.h"
 
 using namespace softgpu::runtime;
 
 namespace {
 
-/// True when no device could run this shape; the driver's "invalid value" then means "invalid configuration".
+/// True when no device could run this shape; the driver's "invalid value" then means "invalid
+/// configuration".
 bool shape_impossible(const Driver& api, dim3 grid, dim3 block) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || block.x == 0 || block.y == 0 || block.z == 0) return true;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || block.x == 0 || block.y == 0 || block.z == 0)
+    return true;
   int device = 0;
   if (current_device(&device) != cudaSuccess) return false;
   const auto limit = [&](CUdevice_attribute attribute) {
@@ -23,16 +26,18 @@ bool shape_impossible(const Driver& api, dim3 grid, dim3 block) {
          block.y > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y) ||
          block.z > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) ||
          grid.x > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X) ||
-         grid.y > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y) || grid.z > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
+         grid.y > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y) ||
+         grid.z > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
 }
 
 cudaError_t launch_error(const Driver& api, CUresult result, dim3 grid, dim3 block) {
-  if (result == CUDA_ERROR_INVALID_VALUE && shape_impossible(api, grid, block)) return cudaErrorInvalidConfiguration;
+  if (result == CUDA_ERROR_INVALID_VALUE && shape_impossible(api, grid, block))
+    return cudaErrorInvalidConfiguration;
   return to_error(result);
 }
 
-cudaError_t launch(const Driver& api, CUkernel kernel, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
-                   cudaStream_t stream) {
+cudaError_t launch(const Driver& api, CUkernel kernel, dim3 grid, dim3 block, void** arguments,
+                   size_t shared_bytes, cudaStream_t stream) {
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
   if (shared_bytes > UINT32_MAX) return cudaErrorInvalidValue;
   const CUresult result =
@@ -41,34 +46,21 @@ cudaError_t launch(const Driver& api, CUkernel kernel, dim3 grid, dim3 block, vo
   return launch_error(api, result, grid, block);
 }
 
-CUlaunchConfig to_driver(const cudaLaunchConfig_t& config) {
-  static_assert(sizeof(CUlaunchAttribute) == sizeof(cudaLaunchAttribute), "one layout in both headers");
-  CUlaunchConfig out = {};
-  out.gridDimX = config.gridDim.x;
-  out.gridDimY = config.gridDim.y;
-  out.gridDimZ = config.gridDim.z;
-  out.blockDimX = config.blockDim.x;
-  out.blockDimY = config.blockDim.y;
-  out.blockDimZ = config.blockDim.z;
-  out.sharedMemBytes = static_cast<unsigned>(config.dynamicSmemBytes);
-  out.hStream = config.stream;
-  out.attrs = reinterpret_cast<CUlaunchAttribute*>(config.attrs);
-  out.numAttrs = config.numAttrs;
-  return out;
-}
-
 }  // namespace
 
 #pragma GCC visibility push(default)
 extern "C" {
 
-/// Where a launch from <<<...>>> ends up; the kernel comes from __cudaGetKernel, null when that failed.
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
-                               cudaStream_t stream) {
-  // The reason of a null kernel is already this thread's last error; it says more than anything here could.
+/// Where a launch from <<<...>>> ends up; the kernel comes from __cudaGetKernel, null when that
+/// failed.
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                               size_t shared_bytes, cudaStream_t stream) {
+  // The reason of a null kernel is already this thread's last error; it says more than anything
+  // here could.
   if (kernel == nullptr && cudaPeekAtLastError() != cudaSuccess) return cudaPeekAtLastError();
-  return in_context(
-      [&](const Driver& api) { return launch(api, kernel, grid, block, arguments, shared_bytes, stream); });
+  return in_context([&](const Driver& api) {
+    return launch(api, kernel, grid, block, arguments, shared_bytes, stream);
+  });
 }
 
 cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
@@ -80,39 +72,47 @@ cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, 
 }  // extern "C"
 #pragma GCC visibility pop
 
-cudaError_t CUDARTAPI cudaLaunchKernel(const void* func, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
-                                       cudaStream_t stream) {
+cudaError_t CUDARTAPI cudaLaunchKernel(const void* func, dim3 grid, dim3 block, void** arguments,
+                                       size_t shared_bytes, cudaStream_t stream) {
   return in_context([&](const Driver& api) {
     CUkernel kernel = nullptr;
     const cudaError_t error = Registry::get().find_kernel(func, &kernel);
-    return error != cudaSuccess ? error : launch(api, kernel, grid, block, arguments, shared_bytes, stream);
+    return error != cudaSuccess ? error
+                                : launch(api, kernel, grid, block, arguments, shared_bytes, stream);
   });
 }
 
-cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* func, void** arguments) {
+cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* func,
+                                          void** arguments) {
   return in_context([&](const Driver& api) {
     if (config == nullptr || config->dynamicSmemBytes > UINT32_MAX) return cudaErrorInvalidValue;
     CUkernel kernel = nullptr;
-    if (const cudaError_t error = Registry::get().find_kernel(func, &kernel); error != cudaSuccess) return error;
+    if (const cudaError_t error = Registry::get().find_kernel(func, &kernel); error != cudaSuccess)
+      return error;
     const CUlaunchConfig translated = to_driver(*config);
-    const CUresult result = api.LaunchKernelEx(&translated, as_function(kernel), arguments, nullptr);
+    const CUresult result =
+        api.LaunchKernelEx(&translated, as_function(kernel), arguments, nullptr);
     return launch_error(api, result, config->gridDim, config->blockDim);
   });
 }
 
-cudaError_t CUDARTAPI cudaLaunchCooperativeKernel(const void* func, dim3 grid, dim3 block, void** arguments,
-                                                  size_t shared_bytes, cudaStream_t stream) {
+cudaError_t CUDARTAPI cudaLaunchCooperativeKernel(const void* func, dim3 grid, dim3 block,
+                                                  void** arguments, size_t shared_bytes,
+                                                  cudaStream_t stream) {
   return in_context([&](const Driver& api) {
     if (shared_bytes > UINT32_MAX) return cudaErrorInvalidValue;
     CUkernel kernel = nullptr;
-    if (const cudaError_t error = Registry::get().find_kernel(func, &kernel); error != cudaSuccess) return error;
-    const CUresult result = api.LaunchCooperativeKernel(as_function(kernel), grid.x, grid.y, grid.z, block.x, block.y,
-                                                        block.z, static_cast<unsigned>(shared_bytes), stream,
-                                                        arguments);
+    if (const cudaError_t error = Registry::get().find_kernel(func, &kernel); error != cudaSuccess)
+      return error;
+    const CUresult result = api.LaunchCooperativeKernel(
+        as_function(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z,
+        static_cast<unsigned>(shared_bytes), stream, arguments);
     return launch_error(api, result, grid, block);
   });
 }
 
-cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* user_data) {
-  return in_context([&](const Driver& api) { return api.LaunchHostFunc(stream, function, user_data); });
+cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
+                                         void* user_data) {
+  return in_context(
+      [&](const Driver& api) { return api.LaunchHostFunc(stream, function, user_data); });
 }

@@ -1,9 +1,11 @@
-// Stream-ordered allocation and the pools behind it. Both headers lay the pool structures out alike.
+// Stream-ordered allocation and the pools behind it. Both headers lay the pool structures out
+// alike.
 #include "softgpu/runtime/call.h"
 
 using namespace softgpu::runtime;
 
-static_assert(sizeof(cudaMemPoolProps) == sizeof(CUmemPoolProps) && sizeof(cudaMemLocation) == sizeof(CUmemLocation) &&
+static_assert(sizeof(cudaMemPoolProps) == sizeof(CUmemPoolProps) &&
+                  sizeof(cudaMemLocation) == sizeof(CUmemLocation) &&
                   sizeof(cudaMemAccessDesc) == sizeof(CUmemAccessDesc) &&
                   sizeof(cudaMemPoolPtrExportData) == sizeof(CUmemPoolPtrExportData),
               "one layout in both headers");
@@ -33,7 +35,8 @@ cudaError_t CUDARTAPI cudaMallocAsync(void** pointer, size_t size_bytes, cudaStr
 cudaError_t CUDARTAPI cudaMallocFromPoolAsync(void** pointer, size_t size_bytes, cudaMemPool_t pool,
                                               cudaStream_t stream) {
   return allocate(pointer, [&](const Driver& api, CUdeviceptr* address) {
-    return size_bytes == 0 ? CUDA_SUCCESS : api.MemAllocFromPoolAsync(address, size_bytes, pool, stream);
+    return size_bytes == 0 ? CUDA_SUCCESS
+                           : api.MemAllocFromPoolAsync(address, size_bytes, pool, stream);
   });
 }
 
@@ -55,7 +58,8 @@ cudaError_t CUDARTAPI cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
   return with_driver([&](const Driver& api) { return api.DeviceSetMemPool(device, pool); });
 }
 
-cudaError_t CUDARTAPI cudaMemPoolCreate(cudaMemPool_t* pool, const struct cudaMemPoolProps* properties) {
+cudaError_t CUDARTAPI cudaMemPoolCreate(cudaMemPool_t* pool,
+                                        const struct cudaMemPoolProps* properties) {
   return with_driver([&](const Driver& api) {
     return api.MemPoolCreate(pool, reinterpret_cast<const CUmemPoolProps*>(properties));
   });
@@ -69,19 +73,22 @@ cudaError_t CUDARTAPI cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_bytes_mi
   return with_driver([&](const Driver& api) { return api.MemPoolTrimTo(pool, keep_bytes_min); });
 }
 
-cudaError_t CUDARTAPI cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void* value) {
+cudaError_t CUDARTAPI cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute,
+                                              void* value) {
   return with_driver([&](const Driver& api) {
     return api.MemPoolSetAttribute(pool, static_cast<CUmemPool_attribute>(attribute), value);
   });
 }
 
-cudaError_t CUDARTAPI cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void* value) {
+cudaError_t CUDARTAPI cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute,
+                                              void* value) {
   return with_driver([&](const Driver& api) {
     return api.MemPoolGetAttribute(pool, static_cast<CUmemPool_attribute>(attribute), value);
   });
 }
 
-cudaError_t CUDARTAPI cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAccessDesc* list, size_t count) {
+cudaError_t CUDARTAPI cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAccessDesc* list,
+                                           size_t count) {
   return with_driver([&](const Driver& api) {
     return api.MemPoolSetAccess(pool, reinterpret_cast<const CUmemAccessDesc*>(list), count);
   });
@@ -96,9 +103,11 @@ cudaError_t CUDARTAPI cudaMemPoolGetAccess(enum cudaMemAccessFlags* flags, cudaM
 }
 
 cudaError_t CUDARTAPI cudaMemPoolExportToShareableHandle(void* handle, cudaMemPool_t pool,
-                                                         enum cudaMemAllocationHandleType type, unsigned int flags) {
+                                                         enum cudaMemAllocationHandleType type,
+                                                         unsigned int flags) {
   return with_driver([&](const Driver& api) {
-    return api.MemPoolExportToShareableHandle(handle, pool, static_cast<CUmemAllocationHandleType>(type), flags);
+    return api.MemPoolExportToShareableHandle(handle, pool,
+                                              static_cast<CUmemAllocationHandleType>(type), flags);
   });
 }
 
@@ -106,13 +115,16 @@ cudaError_t CUDARTAPI cudaMemPoolImportFromShareableHandle(cudaMemPool_t* pool, 
                                                            enum cudaMemAllocationHandleType type,
                                                            unsigned int flags) {
   return with_driver([&](const Driver& api) {
-    return api.MemPoolImportFromShareableHandle(pool, handle, static_cast<CUmemAllocationHandleType>(type), flags);
+    return api.MemPoolImportFromShareableHandle(
+        pool, handle, static_cast<CUmemAllocationHandleType>(type), flags);
   });
 }
 
-cudaError_t CUDARTAPI cudaMemPoolExportPointer(struct cudaMemPoolPtrExportData* data, void* pointer) {
+cudaError_t CUDARTAPI cudaMemPoolExportPointer(struct cudaMemPoolPtrExportData* data,
+                                               void* pointer) {
   return with_driver([&](const Driver& api) {
-    return api.MemPoolExportPointer(reinterpret_cast<CUmemPoolPtrExportData*>(data), to_address(pointer));
+    return api.MemPoolExportPointer(reinterpret_cast<CUmemPoolPtrExportData*>(data),
+                                    to_address(pointer));
   });
 }
 

@@ -1,4 +1,5 @@
-// What a device is: attributes one by one, and the struct that programs print. Both headers number the attributes alike.
+// What a device is: attributes one by one, and the struct that programs print. Both headers number
+// the attributes alike.
 #include <cstring>
 #include <iterator>
 
@@ -9,19 +10,20 @@ using namespace softgpu::runtime;
 namespace {
 
 struct IntField {
-  int cudaDeviceProp::* field;
+  int cudaDeviceProp::*field;
   CUdevice_attribute attribute;
 };
 struct UnsignedField {
-  unsigned cudaDeviceProp::* field;
+  unsigned cudaDeviceProp::*field;
   CUdevice_attribute attribute;
 };
 struct SizeField {
-  size_t cudaDeviceProp::* field;
+  size_t cudaDeviceProp::*field;
   CUdevice_attribute attribute;
 };
 
-#define FIELD(name, attribute) {&cudaDeviceProp::name, CU_DEVICE_ATTRIBUTE_##attribute}
+#define FIELD(name, attribute) \
+  { &cudaDeviceProp::name, CU_DEVICE_ATTRIBUTE_##attribute }
 
 constexpr IntField kIntFields[] = {
     FIELD(regsPerBlock, MAX_REGISTERS_PER_BLOCK),
@@ -109,7 +111,8 @@ constexpr SizeField kSizeFields[] = {
 template <size_t kLength>
 void fill_array(const Driver& api, CUdevice device, int (&field)[kLength],
                 const CUdevice_attribute (&attributes)[kLength]) {
-  for (size_t i = 0; i < kLength; ++i) (void)api.DeviceGetAttribute(&field[i], attributes[i], device);
+  for (size_t i = 0; i < kLength; ++i)
+    (void)api.DeviceGetAttribute(&field[i], attributes[i], device);
 }
 
 void fill_arrays(const Driver& api, CUdevice device, cudaDeviceProp* out) {
@@ -118,29 +121,37 @@ void fill_arrays(const Driver& api, CUdevice device, cudaDeviceProp* out) {
   FILL(maxThreadsDim, A(MAX_BLOCK_DIM_X), A(MAX_BLOCK_DIM_Y), A(MAX_BLOCK_DIM_Z));
   FILL(maxGridSize, A(MAX_GRID_DIM_X), A(MAX_GRID_DIM_Y), A(MAX_GRID_DIM_Z));
   FILL(maxTexture2D, A(MAXIMUM_TEXTURE2D_WIDTH), A(MAXIMUM_TEXTURE2D_HEIGHT));
-  FILL(maxTexture2DMipmap, A(MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH), A(MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT));
+  FILL(maxTexture2DMipmap, A(MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH),
+       A(MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT));
   FILL(maxTexture2DLinear, A(MAXIMUM_TEXTURE2D_LINEAR_WIDTH), A(MAXIMUM_TEXTURE2D_LINEAR_HEIGHT),
        A(MAXIMUM_TEXTURE2D_LINEAR_PITCH));
   FILL(maxTexture2DGather, A(MAXIMUM_TEXTURE2D_GATHER_WIDTH), A(MAXIMUM_TEXTURE2D_GATHER_HEIGHT));
-  FILL(maxTexture3D, A(MAXIMUM_TEXTURE3D_WIDTH), A(MAXIMUM_TEXTURE3D_HEIGHT), A(MAXIMUM_TEXTURE3D_DEPTH));
+  FILL(maxTexture3D, A(MAXIMUM_TEXTURE3D_WIDTH), A(MAXIMUM_TEXTURE3D_HEIGHT),
+       A(MAXIMUM_TEXTURE3D_DEPTH));
   FILL(maxTexture3DAlt, A(MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE), A(MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE),
        A(MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE));
-  FILL(maxTexture1DLayered, A(MAXIMUM_TEXTURE1D_LAYERED_WIDTH), A(MAXIMUM_TEXTURE1D_LAYERED_LAYERS));
+  FILL(maxTexture1DLayered, A(MAXIMUM_TEXTURE1D_LAYERED_WIDTH),
+       A(MAXIMUM_TEXTURE1D_LAYERED_LAYERS));
   FILL(maxTexture2DLayered, A(MAXIMUM_TEXTURE2D_LAYERED_WIDTH), A(MAXIMUM_TEXTURE2D_LAYERED_HEIGHT),
        A(MAXIMUM_TEXTURE2D_LAYERED_LAYERS));
-  FILL(maxTextureCubemapLayered, A(MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH), A(MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS));
+  FILL(maxTextureCubemapLayered, A(MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH),
+       A(MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS));
   FILL(maxSurface2D, A(MAXIMUM_SURFACE2D_WIDTH), A(MAXIMUM_SURFACE2D_HEIGHT));
-  FILL(maxSurface3D, A(MAXIMUM_SURFACE3D_WIDTH), A(MAXIMUM_SURFACE3D_HEIGHT), A(MAXIMUM_SURFACE3D_DEPTH));
-  FILL(maxSurface1DLayered, A(MAXIMUM_SURFACE1D_LAYERED_WIDTH), A(MAXIMUM_SURFACE1D_LAYERED_LAYERS));
+  FILL(maxSurface3D, A(MAXIMUM_SURFACE3D_WIDTH), A(MAXIMUM_SURFACE3D_HEIGHT),
+       A(MAXIMUM_SURFACE3D_DEPTH));
+  FILL(maxSurface1DLayered, A(MAXIMUM_SURFACE1D_LAYERED_WIDTH),
+       A(MAXIMUM_SURFACE1D_LAYERED_LAYERS));
   FILL(maxSurface2DLayered, A(MAXIMUM_SURFACE2D_LAYERED_WIDTH), A(MAXIMUM_SURFACE2D_LAYERED_HEIGHT),
        A(MAXIMUM_SURFACE2D_LAYERED_LAYERS));
-  FILL(maxSurfaceCubemapLayered, A(MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH), A(MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS));
+  FILL(maxSurfaceCubemapLayered, A(MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH),
+       A(MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS));
 #undef A
 #undef FILL
 }
 
 template <class Field, size_t kCount>
-void fill_fields(const Driver& api, CUdevice device, const Field (&fields)[kCount], cudaDeviceProp* out) {
+void fill_fields(const Driver& api, CUdevice device, const Field (&fields)[kCount],
+                 cudaDeviceProp* out) {
   for (const Field& field : fields) {
     int value = 0;
     (void)api.DeviceGetAttribute(&value, field.attribute, device);
@@ -151,10 +162,12 @@ void fill_fields(const Driver& api, CUdevice device, const Field (&fields)[kCoun
 
 }  // namespace
 
-cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, int device) {
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute,
+                                             int device) {
   return with_driver([&](const Driver& api) {
     if (const cudaError_t error = check_device(device); error != cudaSuccess) return error;
-    return to_error(api.DeviceGetAttribute(value, static_cast<CUdevice_attribute>(attribute), device));
+    return to_error(
+        api.DeviceGetAttribute(value, static_cast<CUdevice_attribute>(attribute), device));
   });
 }
 

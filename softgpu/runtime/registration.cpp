@@ -1,5 +1,6 @@
-// The calls that nvcc puts into every object file with device code: registration before main, and the stack of
-// launch configurations behind <<<...>>>. Their signatures are those of crt/host_runtime.h and crt/device_functions.h.
+// The calls that nvcc puts into every object file with device code: registration before main, and
+// the stack of launch configurations behind <<<...>>>. Their signatures are those of
+// crt/host_runtime.h and crt/device_functions.h.
 #include <atomic>
 #include <cstdlib>
 #include <vector>
@@ -25,8 +26,9 @@ std::vector<CallConfiguration>& call_configurations() {
 
 std::atomic<bool> g_exiting{false};
 
-/// Handlers run last in, first out: registered at the first use of the device, this one comes before
-/// the object files' own (registered before main), which must then leave the dying driver alone.
+/// Handlers run last in, first out: registered at the first use of the device, this one comes
+/// before the object files' own (registered before main), which must then leave the dying driver
+/// alone.
 void watch_exit() {
   static const int once = std::atexit([] { g_exiting.store(true); });
   (void)once;
@@ -49,32 +51,36 @@ void __cudaUnregisterFatBinary(void** handle) {
   if (!g_exiting.load()) Registry::get().remove_binary(to_binary(handle));
 }
 
-void __cudaRegisterFunction(void** handle, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*,
-                            dim3*, int*) {
+void __cudaRegisterFunction(void** handle, const char* host, char*, const char* name, int, uint3*,
+                            uint3*, dim3*, dim3*, int*) {
   Registry::get().add_function(to_binary(handle), host, name);
 }
 
-void __cudaRegisterVar(void** handle, char* host, char*, const char* name, int, size_t size_bytes, int, int) {
+void __cudaRegisterVar(void** handle, char* host, char*, const char* name, int, size_t size_bytes,
+                       int, int) {
   Registry::get().add_variable(to_binary(handle), host, name, size_bytes);
 }
 
-void __cudaRegisterManagedVar(void** handle, void** host, char*, const char* name, int, size_t size_bytes, int,
-                              int) {
+void __cudaRegisterManagedVar(void** handle, void** host, char*, const char* name, int,
+                              size_t size_bytes, int, int) {
   Registry::get().add_managed(to_binary(handle), host, name, size_bytes);
 }
 
 char __cudaInitModule(void** handle) {
   watch_exit();
-  const cudaError_t error = in_context([&](const Driver&) { return Registry::get().prepare(to_binary(handle)); });
+  const cudaError_t error =
+      in_context([&](const Driver&) { return Registry::get().prepare(to_binary(handle)); });
   return error == cudaSuccess ? 1 : 0;
 }
 
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, struct CUstream_st* stream) {
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
+                                     struct CUstream_st* stream) {
   call_configurations().push_back({grid, block, shared_bytes, stream});
   return 0;
 }
 
-cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, void* stream) {
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes,
+                                       void* stream) {
   if (call_configurations().empty()) return record_error(cudaErrorMissingConfiguration);
   const CallConfiguration top = call_configurations().back();
   call_configurations().pop_back();

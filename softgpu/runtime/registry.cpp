@@ -52,8 +52,8 @@ void Registry::remove_binary(Binary* binary) {
 
 cudaError_t Registry::load(Binary* binary) {
   std::call_once(binary->loading, [&] {
-    const CUresult result = driver().LibraryLoadData(&binary->library, binary->wrapper, nullptr, nullptr,
-                                                     0, nullptr, nullptr, 0);
+    const CUresult result = driver().LibraryLoadData(&binary->library, binary->wrapper, nullptr,
+                                                     nullptr, 0, nullptr, nullptr, 0);
     binary->load_error = static_cast<cudaError_t>(result);
   });
   return binary->load_error;
@@ -83,7 +83,8 @@ cudaError_t Registry::find_kernel(const void* host, CUkernel* kernel) {
   if (result != CUDA_SUCCESS) return static_cast<cudaError_t>(result);
   const std::unique_lock lock(mutex_);
   kernel_handles_.insert(*kernel);
-  if (const auto found = functions_.find(host); found != functions_.end()) found->second.kernel = *kernel;
+  if (const auto found = functions_.find(host); found != functions_.end())
+    found->second.kernel = *kernel;
   return cudaSuccess;
 }
 
@@ -102,8 +103,8 @@ cudaError_t Registry::find_variable(const void* host, CUdeviceptr* address, size
     return cudaSuccess;
   }
   if (const cudaError_t error = load(variable.binary); error != cudaSuccess) return error;
-  const CUresult result =
-      driver().LibraryGetGlobal(address, size_bytes, variable.binary->library, variable.name.c_str());
+  const CUresult result = driver().LibraryGetGlobal(address, size_bytes, variable.binary->library,
+                                                    variable.name.c_str());
   return result == CUDA_ERROR_NOT_FOUND ? cudaErrorInvalidSymbol : static_cast<cudaError_t>(result);
 }
 

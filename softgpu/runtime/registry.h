@@ -1,5 +1,6 @@
-// What the program's object files registered before main: fat binaries, and the host addresses that stand for
-// kernels and device variables. Code is loaded into the driver on first use. Knows nothing of launches or copies.
+// What the program's object files registered before main: fat binaries, and the host addresses that
+// stand for kernels and device variables. Code is loaded into the driver on first use. Knows
+// nothing of launches or copies.
 #pragma once
 
 #include <map>
@@ -35,10 +36,12 @@ class Registry {
   /// The kernel behind a host function (or behind a kernel handle passed in its place).
   [[nodiscard]] cudaError_t find_kernel(const void* host, CUkernel* kernel);
   /// Address and size of a device variable in the current context. Needs one.
-  [[nodiscard]] cudaError_t find_variable(const void* host, CUdeviceptr* address, size_t* size_bytes);
+  [[nodiscard]] cudaError_t find_variable(const void* host, CUdeviceptr* address,
+                                          size_t* size_bytes);
   /// Loads a binary and gives its managed variables their addresses. Needs a context.
   [[nodiscard]] cudaError_t prepare(Binary* binary);
-  /// Kernel handles that did not come from a registered function (libraries the program loaded itself).
+  /// Kernel handles that did not come from a registered function (libraries the program loaded
+  /// itself).
   void add_kernel_handle(CUkernel kernel);
 
  private:

@@ -1,4 +1,5 @@
-// The one clock of the job logs: CLOCK_MONOTONIC nanoseconds, which all processes of a machine share.
+// The one clock of the job logs: CLOCK_MONOTONIC nanoseconds, which all processes of a machine
+// share.
 #pragma once
 
 #include <time.h>

@@ -1,5 +1,6 @@
-// The world's failures inside a trainer program: a text for people (what happened, why, what to do) carried up to main,
-// which prints it after "sluice: " and chooses the exit code. Never crosses into another room.
+// The world's failures inside a trainer program: a text for people (what happened, why, what to do)
+// carried up to main, which prints it after "sluice: " and chooses the exit code. Never crosses
+// into another room.
 #pragma once
 
 #include <stdexcept>

@@ -1,5 +1,6 @@
-// Random numbers that are the same on every machine and standard library: the distributions of <random> are not. The
-// generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+// Random numbers that are the same on every machine and standard library: the distributions of
+// <random> are not. The generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom
+// number generators", OOPSLA 2014).
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,6 @@
-// Labelled images for training and for evaluation, held as bytes: Fashion-MNIST from its IDX files, or a synthetic set
-// that needs no file. What the model sees is the byte scaled by fixed constants (pixel_value).
+// Labelled images for training and for evaluation, held as bytes: Fashion-MNIST from its IDX files,
+// or a synthetic set that needs no file. What the model sees is the byte scaled by fixed constants
+// (pixel_value).
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,8 @@ struct Dataset {
   std::string name;
 };
 
-/// Mean and deviation of Fashion-MNIST's training pixels over 255; used for every set, so that weights fit all.
+/// Mean and deviation of Fashion-MNIST's training pixels over 255; used for every set, so that
+/// weights fit all.
 inline float pixel_value(std::uint8_t pixel) {
   return (static_cast<float>(pixel) / 255.0f - 0.2860f) / 0.3530f;
 }
@@ -39,8 +41,8 @@ inline float pixel_value(std::uint8_t pixel) {
 /// The four files of `directory`. At most train_max training images are read (0 = all).
 Dataset fashion_read(const std::string& directory, std::uint32_t train_max);
 
-/// Ten prototypes plus noise, a function of the seed alone: linearly separable in the main, so that a right trainer gets
-/// above 90 % and a wrong one does not.
+/// Ten prototypes plus noise, a function of the seed alone: linearly separable in the main, so that
+/// a right trainer gets above 90 % and a wrong one does not.
 Dataset synthetic_draw(std::uint64_t seed, std::uint32_t train_count, std::uint32_t test_count);
 
 }  // namespace sluice::train

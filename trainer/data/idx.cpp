@@ -1,5 +1,5 @@
-// See idx.h. Trusts no length in the file: extents are bounded before anything is allocated, and what is read is checked
-// against them.
+// See idx.h. Trusts no length in the file: extents are bounded before anything is allocated, and
+// what is read is checked against them.
 #include "trainer/data/idx.h"
 
 #include <zlib.h>
@@ -71,7 +71,8 @@ IdxArray idx_read(const std::string& path, std::uint32_t dimensions, std::uint32
   std::array<std::uint8_t, 4> magic{};
   reader.read(magic.data(), magic.size(), "the magic number");
   if (magic[0] != 0 || magic[1] != 0) {
-    reader.fail(text_format("it begins with %02x %02x, not with two zero bytes", magic[0], magic[1]));
+    reader.fail(
+        text_format("it begins with %02x %02x, not with two zero bytes", magic[0], magic[1]));
   }
   if (magic[2] != kTypeUnsignedByte) {
     reader.fail(text_format("its elements have type 0x%02x, not unsigned bytes (0x08)", magic[2]));

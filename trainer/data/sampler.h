@@ -1,6 +1,7 @@
-// Which rank sees which sample when: a new permutation for every epoch, cut into global batches, each shared out in
-// contiguous parts. For any number of ranks each sample comes exactly once per epoch, and the *set* of samples of a
-// global batch depends only on seed, epoch and global batch size: N ranks of batch B train what 1 rank of batch N*B does.
+// Which rank sees which sample when: a new permutation for every epoch, cut into global batches,
+// each shared out in contiguous parts. For any number of ranks each sample comes exactly once per
+// epoch, and the *set* of samples of a global batch depends only on seed, epoch and global batch
+// size: N ranks of batch B train what 1 rank of batch N*B does.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,9 @@ class Sampler {
 
   std::uint32_t steps_per_epoch() const;
 
-  /// This rank's samples of global step `step` (epochs follow one another) and how many all ranks have together. The
-  /// last global batch of an epoch may be short; then a rank may have fewer than `batch` samples, or none.
+  /// This rank's samples of global step `step` (epochs follow one another) and how many all ranks
+  /// have together. The last global batch of an epoch may be short; then a rank may have fewer than
+  /// `batch` samples, or none.
   struct Batch {
     std::span<const std::uint32_t> samples;
     std::uint32_t global_count = 0;

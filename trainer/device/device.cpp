@@ -1,8 +1,9 @@
-// See device.h. Destructors ignore errors: after a sticky CUDA error every call fails, and the process is ending anyway.
+// See device.h. Destructors ignore errors: after a sticky CUDA error every call fails, and the
+// process is ending anyway.
 #include "trainer/device/device.h"
 
-#include <fstream>
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 namespace sluice::train {
@@ -70,11 +71,10 @@ Stream::~Stream() { driver().cuStreamDestroy(stream_); }
 
 void Stream::launch(kernels::Launch launch) {
   std::array<void*, kernels::Launch::kArgumentsMax> arguments = launch.pointers();
-  driver_check(
-      driver().cuLaunchKernel(device_.function(launch.kernel), launch.grid.x, launch.grid.y, 1,
-                              launch.block.x, launch.block.y, 1, 0, stream_, arguments.data(),
-                              nullptr),
-      kernels::kernel_name(launch.kernel));
+  driver_check(driver().cuLaunchKernel(device_.function(launch.kernel), launch.grid.x,
+                                       launch.grid.y, 1, launch.block.x, launch.block.y, 1, 0,
+                                       stream_, arguments.data(), nullptr),
+               kernels::kernel_name(launch.kernel));
 }
 
 void Stream::upload(CUdeviceptr to, const void* from, std::size_t bytes) {

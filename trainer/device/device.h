@@ -1,5 +1,6 @@
-// RAII over the driver for one GPU of one process: context, stream, memory, events, and the kernels of the fat binary.
-// Every object belongs to the Device's primary context and must go before it; one thread uses them at a time.
+// RAII over the driver for one GPU of one process: context, stream, memory, events, and the kernels
+// of the fat binary. Every object belongs to the Device's primary context and must go before it;
+// one thread uses them at a time.
 #pragma once
 
 #include <cuda.h>
@@ -57,7 +58,8 @@ class Stream {
   void upload(CUdeviceptr to, const void* from, std::size_t bytes);
   void download(void* to, CUdeviceptr from, std::size_t bytes);
   void zero(CUdeviceptr at, std::size_t words);
-  /// Occupies the link for `ns` of modelled time; nothing on hardware, where a link takes its own time.
+  /// Occupies the link for `ns` of modelled time; nothing on hardware, where a link takes its own
+  /// time.
   void link_delay(Nanos ns);
   void synchronize();
   CUstream handle() const { return stream_; }

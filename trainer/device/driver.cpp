@@ -13,12 +13,12 @@ template <class Function>
 void function_find(decltype(&::cuGetProcAddress) lookup, const char* name, Function* out) {
   void* found = nullptr;
   CUdriverProcAddressQueryResult status{};
-  const CUresult result =
-      lookup(name, &found, kAbiVersion, CU_GET_PROC_ADDRESS_DEFAULT, &status);
+  const CUresult result = lookup(name, &found, kAbiVersion, CU_GET_PROC_ADDRESS_DEFAULT, &status);
   if (result != CUDA_SUCCESS || found == nullptr) {
-    throw Failure(text_format("the CUDA driver has no %s (error %d); a driver of CUDA 12.0 or "
-                              "later is needed",
-                              name, static_cast<int>(result)));
+    throw Failure(
+        text_format("the CUDA driver has no %s (error %d); a driver of CUDA 12.0 or "
+                    "later is needed",
+                    name, static_cast<int>(result)));
   }
   *out = reinterpret_cast<Function>(found);
 }
@@ -26,14 +26,16 @@ void function_find(decltype(&::cuGetProcAddress) lookup, const char* name, Funct
 DriverTable driver_load() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    throw Failure(text_format("no CUDA driver: %s; install NVIDIA's driver, or use the software "
-                              "GPU: put its directory (lib/softgpu) into LD_LIBRARY_PATH",
-                              dlerror()));
+    throw Failure(
+        text_format("no CUDA driver: %s; install NVIDIA's driver, or use the software "
+                    "GPU: put its directory (lib/softgpu) into LD_LIBRARY_PATH",
+                    dlerror()));
   }
   const auto lookup =
       reinterpret_cast<decltype(&::cuGetProcAddress)>(dlsym(library, "cuGetProcAddress_v2"));
   if (lookup == nullptr) {
-    throw Failure("libcuda.so.1 has no cuGetProcAddress_v2; a driver of CUDA 12.0 or later is needed");
+    throw Failure(
+        "libcuda.so.1 has no cuGetProcAddress_v2; a driver of CUDA 12.0 or later is needed");
   }
   DriverTable table;
 #define SLUICE_DRIVER_FIND(name) function_find(lookup, #name, &table.name);

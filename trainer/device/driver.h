@@ -1,5 +1,6 @@
-// The CUDA driver, found at run time: libcuda.so.1 by dlopen and its functions by cuGetProcAddress, as the CUDA runtime
-// does. So the programs start (and can say what is missing) on machines without a driver, and nothing is linked.
+// The CUDA driver, found at run time: libcuda.so.1 by dlopen and its functions by cuGetProcAddress,
+// as the CUDA runtime does. So the programs start (and can say what is missing) on machines without
+// a driver, and nothing is linked.
 #pragma once
 
 #include <cuda.h>
@@ -10,23 +11,27 @@
 
 namespace sluice::train {
 
-// Every driver function that the trainer's programs call. The name is stringised unexpanded and used expanded, so that
-// cuMemAlloc asks for "cuMemAlloc" and has the type of the ABI that cuda.h chose.
-#define SLUICE_DRIVER_CALLS(X)                                                                   \
-  X(cuInit) X(cuDriverGetVersion) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)          \
-  X(cuDeviceGetAttribute) X(cuDeviceTotalMem) X(cuDevicePrimaryCtxRetain)                        \
-  X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction)     \
-  X(cuModuleUnload) X(cuMemAlloc) X(cuMemFree) X(cuMemAllocHost) X(cuMemFreeHost)                \
-  X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) X(cuMemsetD32Async) X(cuStreamCreate)                \
-  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuEventCreate) X(cuEventDestroy)                   \
-  X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime) X(cuLaunchKernel)                 \
-  X(cuGetErrorName) X(cuGetErrorString)
+// Every driver function that the trainer's programs call. The name is stringised unexpanded and
+// used expanded, so that cuMemAlloc asks for "cuMemAlloc" and has the type of the ABI that cuda.h
+// chose.
+#define SLUICE_DRIVER_CALLS(X)                                                                 \
+  X(cuInit)                                                                                    \
+  X(cuDriverGetVersion) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)                  \
+      X(cuDeviceGetAttribute) X(cuDeviceTotalMem) X(cuDevicePrimaryCtxRetain)                  \
+          X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent) X(cuModuleLoadData)                  \
+              X(cuModuleGetFunction) X(cuModuleUnload) X(cuMemAlloc) X(cuMemFree)              \
+                  X(cuMemAllocHost) X(cuMemFreeHost) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) \
+                      X(cuMemsetD32Async) X(cuStreamCreate) X(cuStreamDestroy)                 \
+                          X(cuStreamSynchronize) X(cuEventCreate) X(cuEventDestroy)            \
+                              X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime)     \
+                                  X(cuLaunchKernel) X(cuGetErrorName) X(cuGetErrorString)
 
 struct DriverTable {
 #define SLUICE_DRIVER_MEMBER(name) decltype(&::name) name = nullptr;
   SLUICE_DRIVER_CALLS(SLUICE_DRIVER_MEMBER)
 #undef SLUICE_DRIVER_MEMBER
-  /// An extension of the software driver; null on hardware. Occupies the copy engine of a stream's device for `ns`.
+  /// An extension of the software driver; null on hardware. Occupies the copy engine of a stream's
+  /// device for `ns`.
   CUresult (*stream_delay)(CUstream stream, unsigned long long ns) = nullptr;
 };
 
@@ -37,7 +42,8 @@ class DriverFailure : public Failure {
   CUresult code;
 };
 
-/// The table, loaded and initialised (cuInit) on first use. Throws Failure with the remedy where there is no driver.
+/// The table, loaded and initialised (cuInit) on first use. Throws Failure with the remedy where
+/// there is no driver.
 const DriverTable& driver();
 
 /// True where driver() would work; no exception, for tests that skip.

@@ -34,14 +34,15 @@ std::string MlpShape::text() const {
 
 MlpShape mlp_shape(const std::vector<int>& hidden) {
   if (hidden.empty() || hidden.size() > kHiddenLayersMax) {
-    throw Failure(text_format("%zu hidden layers; 1 to %zu are possible", hidden.size(),
-                              kHiddenLayersMax));
+    throw Failure(
+        text_format("%zu hidden layers; 1 to %zu are possible", hidden.size(), kHiddenLayersMax));
   }
   MlpShape shape;
   shape.widths.push_back(kImagePixels);
   for (const int width : hidden) {
     if (width < 1 || width > kHiddenMax) {
-      throw Failure(text_format("a hidden layer of %d units; 1 to %d are possible", width, kHiddenMax));
+      throw Failure(
+          text_format("a hidden layer of %d units; 1 to %d are possible", width, kHiddenMax));
     }
     shape.widths.push_back(width);
   }
@@ -134,9 +135,9 @@ void Mlp::backward(int batch, int global_count) {
     stream_.zero(gradients_.at(), gradients_.size());
     return;
   }
-  stream_.launch(kernels::softmax_cross_entropy(
-      batch, shape_.classes(), 1.0f / static_cast<float>(global_count), logits(), labels_.at(),
-      losses_.at(), deltas_.back()->at()));
+  stream_.launch(kernels::softmax_cross_entropy(batch, shape_.classes(),
+                                                1.0f / static_cast<float>(global_count), logits(),
+                                                labels_.at(), losses_.at(), deltas_.back()->at()));
   stream_.launch(kernels::column_sum(batch, 1, losses_.at(), extra(kExtraLoss)));
   for (int layer = shape_.layer_count() - 1; layer >= 0; --layer) {
     const int in = shape_.in(layer);
@@ -160,8 +161,8 @@ void Mlp::update(float rate, float momentum) {
 }
 
 void Mlp::correct_add(int batch) {
-  stream_.launch(kernels::correct_count(batch, shape_.classes(), logits(), labels_.at(),
-                                        correct_.at()));
+  stream_.launch(
+      kernels::correct_count(batch, shape_.classes(), logits(), labels_.at(), correct_.at()));
 }
 
 }  // namespace sluice::train

@@ -1,6 +1,7 @@
-// The multilayer perceptron: its shape, its parameters in one flat array, and the device that trains it. Layer l maps
-// x[batch, in] to x W_l + b_l, ReLU after every layer but the last; the loss is softmax cross-entropy.
-// Flat order: W_0 (row-major [in, out]), b_0, W_1, b_1, ... Gradients have the same order plus kExtraCount floats.
+// The multilayer perceptron: its shape, its parameters in one flat array, and the device that
+// trains it. Layer l maps x[batch, in] to x W_l + b_l, ReLU after every layer but the last; the
+// loss is softmax cross-entropy. Flat order: W_0 (row-major [in, out]), b_0, W_1, b_1, ...
+// Gradients have the same order plus kExtraCount floats.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +34,12 @@ inline constexpr int kHiddenMax = 16384;
 inline constexpr std::size_t kHiddenLayersMax = 8;
 MlpShape mlp_shape(const std::vector<int>& hidden);
 
-/// Normal weights of variance 2/in (He et al. 2015, for ReLU), zero biases; a function of shape and seed alone.
+/// Normal weights of variance 2/in (He et al. 2015, for ReLU), zero biases; a function of shape and
+/// seed alone.
 std::vector<float> mlp_draw(const MlpShape& shape, std::uint64_t seed);
 
-/// Floats that travel with the gradients through the all-reduce: sum of losses, and the wish to stop.
+/// Floats that travel with the gradients through the all-reduce: sum of losses, and the wish to
+/// stop.
 inline constexpr std::size_t kExtraCount = 2;
 inline constexpr std::size_t kExtraLoss = 0;
 inline constexpr std::size_t kExtraStop = 1;
@@ -53,12 +56,14 @@ class Mlp {
   /// Waits; the only method that does.
   std::vector<float> parameters_download();
 
-  /// inputs: [batch, inputs] floats; labels: [batch] int32. Host memory must stay until the stream has passed.
+  /// inputs: [batch, inputs] floats; labels: [batch] int32. Host memory must stay until the stream
+  /// has passed.
   void batch_upload(const float* inputs, const int* labels, int batch);
   void forward(int batch);
   /// Losses of the rows (and nothing else) into losses().
   void loss(int batch);
-  /// Gradients of (sum of losses) / global_count, and the sum of losses into the extra. batch 0 gives zeros.
+  /// Gradients of (sum of losses) / global_count, and the sum of losses into the extra. batch 0
+  /// gives zeros.
   void backward(int batch, int global_count);
   void update(float rate, float momentum);
   /// *correct() += right answers of the batch

@@ -30,8 +30,8 @@ MlpGradient mlp_reference(const MlpShape& shape, std::span<const double> paramet
                           ? reference::bias_forward(batch, out, bias(layer), product)
                           : reference::bias_relu_forward(batch, out, bias(layer), product));
   }
-  const reference::Loss loss = reference::softmax_cross_entropy(batch, shape.classes(), 1.0 / batch,
-                                                                outputs.back(), labels);
+  const reference::Loss loss =
+      reference::softmax_cross_entropy(batch, shape.classes(), 1.0 / batch, outputs.back(), labels);
   MlpGradient result{0, std::vector<double>(shape.parameter_count()), outputs.back()};
   for (const double row : loss.losses) result.loss += row / batch;
 

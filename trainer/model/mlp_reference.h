@@ -1,5 +1,5 @@
-// The same network in float64 on the CPU, from the kernels' references: what the device's loss and gradients are checked
-// against. Slow on purpose; used by tests only.
+// The same network in float64 on the CPU, from the kernels' references: what the device's loss and
+// gradients are checked against. Slow on purpose; used by tests only.
 #pragma once
 
 #include <span>

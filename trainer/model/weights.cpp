@@ -16,8 +16,8 @@ namespace {
 constexpr char kMagic[8] = {'S', 'L', 'U', 'W', 'G', 'T', '0', '1'};
 
 std::uint32_t checksum(const std::string& bytes) {
-  return static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()),
-                                            bytes.size()));
+  return static_cast<std::uint32_t>(
+      crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 void append(std::string& out, const void* data, std::size_t bytes) {
@@ -79,9 +79,11 @@ Weights weights_load(const std::string& path) {
   Cursor cursor(path, bytes);
   char magic[sizeof kMagic];
   cursor.take(magic, sizeof magic);
-  if (std::memcmp(magic, kMagic, sizeof magic) != 0) cursor.fail("its first bytes are not SLUWGT01");
+  if (std::memcmp(magic, kMagic, sizeof magic) != 0)
+    cursor.fail("its first bytes are not SLUWGT01");
   const std::uint32_t count = cursor.take_u32();
-  if (count < 3 || count > kHiddenLayersMax + 2) cursor.fail("its number of layers is out of range");
+  if (count < 3 || count > kHiddenLayersMax + 2)
+    cursor.fail("its number of layers is out of range");
   std::vector<int> widths;
   for (std::uint32_t i = 0; i < count; ++i) widths.push_back(static_cast<int>(cursor.take_u32()));
   if (widths.front() != kImagePixels || widths.back() != kClassCount) {

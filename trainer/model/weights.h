@@ -1,5 +1,5 @@
-// Trained weights in a file: magic, widths, fp32 values, checksum; little-endian. Written whole or not at all (a
-// temporary beside it, then renamed), so a reader never sees half a file.
+// Trained weights in a file: magic, widths, fp32 values, checksum; little-endian. Written whole or
+// not at all (a temporary beside it, then renamed), so a reader never sees half a file.
 #pragma once
 
 #include <span>

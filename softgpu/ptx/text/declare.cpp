@@ -17,10 +17,7 @@ u32 variable_attributes(Cursor& at, VariableText& variable) {
       if (align <= 0 || align > 4096 || !std::has_single_bit(static_cast<u64>(align))) {
         at.fail("alignment must be a power of two up to 4096");
       }
-      // In ".ptr .global .align 4" the alignment is of what is pointed to; the pointer itself keeps its own.
-      if (!variable.managed || variable.space != Space::kParam) {
-        variable.align = static_cast<u32>(align);
-      }
+      variable.align = static_cast<u32>(align);
     } else if (word == "attribute") {
       at.expect("(");
       while (!at.accept(")")) variable.managed |= at.take().text == ".managed";

@@ -1,0 +1,203 @@
+// The Admit exchange.
+#include "broker/cli/admission.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "broker/devices/uuid.h"
+#include "config/reader/config.h"
+
+namespace sluice::cli {
+namespace {
+
+using protocol::MessageType;
+
+constexpr int kLook_ms = 1000;  // how soon a signal that came just before the wait is noticed
+
+volatile sig_atomic_t signal_seen = 0;
+
+void signal_note(int number) { signal_seen = number; }
+
+// SIGINT and SIGTERM interrupt the wait while this lives; afterwards they are as the program to run
+// expects them.
+class SignalWatch {
+ public:
+  SignalWatch() {
+    signal_seen = 0;
+    struct sigaction action {};
+    action.sa_handler = signal_note;  // no SA_RESTART: the wait must end
+    sigaction(SIGINT, &action, &interrupt_);
+    sigaction(SIGTERM, &action, &terminate_);
+    if (interrupt_.sa_handler == SIG_IGN) sigaction(SIGINT, &interrupt_, nullptr);
+  }
+  ~SignalWatch() {
+    sigaction(SIGINT, &interrupt_, nullptr);
+    sigaction(SIGTERM, &terminate_, nullptr);
+  }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+ private:
+  struct sigaction interrupt_ {};
+  struct sigaction terminate_ {};
+};
+
+void text_put(char* field, std::size_t size, const std::string& text) {
+  std::snprintf(field, size, "%s", text.c_str());
+}
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+bool index_parse(const std::string& text, std::size_t* out) {
+  if (text.empty() || text.size() > 4 || text.find_first_not_of("0123456789") != std::string::npos)
+    return false;
+  *out = static_cast<std::size_t>(std::stoul(text));
+  return true;
+}
+
+}  // namespace
+
+const protocol::SnapshotGpu* gpu_find(const std::vector<protocol::SnapshotGpu>& gpus,
+                                      const std::string& text, std::string* error) {
+  std::size_t index = 0;
+  if (index_parse(text, &index)) {
+    if (index < gpus.size()) return &gpus[index];
+    *error = "there is no GPU " + text + "; the broker has " + std::to_string(gpus.size()) +
+             ", numbered from 0; see sluice status";
+    return nullptr;
+  }
+  const protocol::SnapshotGpu* found = nullptr;
+  for (const protocol::SnapshotGpu& gpu : gpus) {
+    const std::string uuid = devices::uuid_format(gpu.uuid);
+    if (text.size() <= 4 || uuid.compare(0, text.size(), text) != 0) continue;
+    if (found != nullptr) {
+      *error = "'" + text + "' is the beginning of more than one GPU's UUID; write more of it";
+      return nullptr;
+    }
+    found = &gpu;
+  }
+  if (found == nullptr)
+    *error = "there is no GPU '" + text + "'; sluice status --json lists the UUIDs";
+  return found;
+}
+
+bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotGpu>& gpus,
+                protocol::Admit* out, std::string* error) {
+  protocol::message_init(*out, MessageType::kAdmit, 1);
+  out->tenant_class = options.tenant_class;
+  out->sm_mode = options.sm_mode;
+  out->sm_percent = options.sm_percent;
+  out->memory_max_bytes = options.memory_max_bytes;
+  out->memory_min_bytes = options.memory_min_bytes;
+  out->wait_ns_max = static_cast<std::uint64_t>(options.timeout_ns);
+  out->gpu_count = options.gpu_count;
+  out->flags = (options.no_wait ? protocol::kAdmitNoWait : 0) |
+               (options.dry_run ? protocol::kAdmitDryRun : 0);
+  text_put(out->name, sizeof out->name,
+           options.name.empty() ? file_name(options.command.front()) : options.name);
+  text_put(out->profile, sizeof out->profile, options.profile);
+  for (const std::string& text : options.gpus) {
+    const protocol::SnapshotGpu* gpu = gpu_find(gpus, text, error);
+    if (gpu == nullptr) return false;
+    for (std::uint32_t i = 0; i < out->pinned_count; ++i) {
+      if (out->pinned[i] == gpu->uuid) {
+        *error = "GPU '" + text + "' is named twice; name each once";
+        return false;
+      }
+    }
+    out->pinned[out->pinned_count++] = gpu->uuid;
+  }
+  return true;
+}
+
+const char* reason_name(protocol::QueueReason reason) {
+  switch (reason) {
+    case protocol::QueueReason::kNone:
+      return "None";
+    case protocol::QueueReason::kResources:
+      return "Resources";
+    case protocol::QueueReason::kPriority:
+      return "Priority";
+    case protocol::QueueReason::kUserLimit:
+      return "UserLimit";
+    case protocol::QueueReason::kDrain:
+      return "Drain";
+    case protocol::QueueReason::kGang:
+      return "Gang";
+  }
+  return "Unknown";
+}
+
+std::string ordinal(std::uint32_t number) {
+  const std::uint32_t last = number % 10;
+  const bool teen = number % 100 >= 11 && number % 100 <= 13;
+  const char* ending = teen ? "th" : last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th";
+  return std::to_string(number) + ending;
+}
+
+std::string queued_text(const protocol::Queued& queued) {
+  std::string text = "no room yet";
+  if (queued.capacity_bytes != 0) {
+    text += ": " + config::size_format(queued.promised_bytes) + " of " +
+            config::size_format(queued.capacity_bytes) + " promised on the GPU with most room";
+  }
+  text += "; you are " + ordinal(queued.position) + " in line";
+  const std::string ahead(queued.ahead, strnlen(queued.ahead, sizeof queued.ahead));
+  if (!ahead.empty()) text += " behind " + ahead;
+  return text + " (reason: " + reason_name(queued.reason) + "); Ctrl-C leaves the line";
+}
+
+void WaitLine::show(const std::string& text) {
+  if (text == shown_) return;
+  shown_ = text;
+  dprintf(fd_, terminal_ ? "\r\033[Ksluice: %s" : "sluice: %s\n", text.c_str());
+  open_ = terminal_;
+}
+
+void WaitLine::finish() {
+  if (open_) dprintf(fd_, "\n");
+  open_ = false;
+}
+
+AdmitAnswer admit_ask(Client& client, const protocol::Admit& message, WaitLine& line, int* signal) {
+  AdmitAnswer answer;
+  const SignalWatch watch;
+  if (!client.send(message)) return answer;
+  for (;;) {
+    protocol::Envelope envelope;
+    const int rc = client.receive(&envelope, kLook_ms);
+    if (signal_seen != 0) {
+      *signal = signal_seen;
+      answer.kind = AdmitAnswer::Kind::kInterrupted;
+      break;
+    }
+    if (rc == -EAGAIN) continue;
+    if (rc != 1) break;
+    if (envelope.is<protocol::Queued>(MessageType::kQueued)) {
+      answer.would_wait = queued_text(envelope.as<protocol::Queued>());
+      answer.waited = true;
+      if ((message.flags & protocol::kAdmitDryRun) != 0) {
+        answer.kind = AdmitAnswer::Kind::kWouldWait;
+        break;
+      }
+      line.show(answer.would_wait);
+    } else if (envelope.is<protocol::Admitted>(MessageType::kAdmitted)) {
+      answer.kind = AdmitAnswer::Kind::kAdmitted;
+      answer.admitted = envelope.as<protocol::Admitted>();
+      break;
+    } else if (envelope.is<protocol::Refused>(MessageType::kRefused)) {
+      answer.kind = AdmitAnswer::Kind::kRefused;
+      answer.refused = envelope.as<protocol::Refused>();
+      answer.refused.text[sizeof answer.refused.text - 1] = '\0';
+      break;
+    }
+  }
+  line.finish();
+  return answer;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,54 @@
+// Choosing the socket and connecting.
+#include "broker/cli/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include <cstring>
+
+#include "config/reader/config.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
+
+}  // namespace
+
+bool system_configured() { return access(kSystemConfig, F_OK) == 0; }
+
+SocketChoice socket_choose(const std::string& option) {
+  if (!option.empty()) return {option, true};
+  if (const char* variable = secure_getenv(protocol::kSocketVariable);
+      variable != nullptr && *variable != '\0') {
+    return {variable, true};
+  }
+  if (system_configured()) {
+    const auto config = config::config_read(kSystemConfig);
+    if (config.ok()) return {(*config).socket, false};
+  }
+  return {protocol::kSystemSocket, false};
+}
+
+std::optional<Client> Client::connect(const std::string& path, std::string* error) {
+  const int fd = protocol::wire_connect(path.c_str());
+  if (fd >= 0) return Client(devices::Fd(fd));
+  *error = "no broker answers at " + path + " (" + std::strerror(-fd) + ")";
+  switch (-fd) {
+    case EACCES:
+      *error += "; you may not use this socket; ask whoever runs the broker";
+      break;
+    case EINVAL:
+    case ENAMETOOLONG:
+      *error += "; that is not the path of a socket; give its absolute path";
+      break;
+    default:
+      *error +=
+          "; start it with systemctl start sluiced or run sluiced, or check --socket and "
+          "SLUICE_SOCKET";
+      break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace sluice::cli

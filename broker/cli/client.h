@@ -1,0 +1,45 @@
+// One connection to the broker from the command line: find it, ask, read the answer. Errors come
+// back as texts ready to print after "sluice: ".
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "broker/devices/fd.h"
+#include "broker/protocol/wire.h"
+
+namespace sluice::cli {
+
+/// Where the broker is looked for, and whether somebody named that place.
+struct SocketChoice {
+  std::string path;
+  bool named = false;  // by --socket or $SLUICE_SOCKET: then nothing else will do
+};
+
+/// --socket, else $SLUICE_SOCKET, else the system configuration's, else the system's.
+SocketChoice socket_choose(const std::string& option);
+
+/// Whether an administrator has configured this machine: then its broker is the only right one.
+bool system_configured();
+
+class Client {
+ public:
+  /// Nothing when no broker answers; `error` says what and what to do.
+  static std::optional<Client> connect(const std::string& path, std::string* error);
+
+  template <class M>
+  [[nodiscard]] bool send(const M& message) {
+    return protocol::wire_send(fd_.get(), &message, sizeof message, nullptr, 0, false) == 0;
+  }
+  /// As wire_receive: 1, 0 closed, -EAGAIN time is up (or a signal), other -errno.
+  int receive(protocol::Envelope* out, int timeout_ms) {
+    return protocol::wire_receive(fd_.get(), out, timeout_ms);
+  }
+  int fd() const { return fd_.get(); }
+
+ private:
+  explicit Client(devices::Fd fd) : fd_(std::move(fd)) {}
+  devices::Fd fd_;
+};
+
+}  // namespace sluice::cli

@@ -1,0 +1,195 @@
+// The checks. None of them creates a context or changes anything.
+#include "broker/cli/doctor.h"
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "broker/cli/client.h"
+#include "broker/cli/elf.h"
+#include "broker/cli/paths.h"
+#include "broker/cli/snapshot_reader.h"
+#include "broker/devices/nvml.h"
+#include "config/reader/config.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr std::size_t kWhatWidth = 16;
+constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
+
+std::string loader_error() {
+  const char* text = dlerror();
+  return text != nullptr ? text : "unknown reason";
+}
+
+Finding driver_check(const std::string& library) {
+  Finding finding{Verdict::kGood, "driver library", "", ""};
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    finding.verdict = Verdict::kBroken;
+    finding.detail = loader_error();
+    finding.fix =
+        "install the NVIDIA driver, or use software GPUs: sluice doctor --soft, sluice run --soft "
+        "N";
+    return finding;
+  }
+  int version = 0;
+  const auto ask = reinterpret_cast<int (*)(int*)>(dlsym(handle, "cuDriverGetVersion"));
+  if (ask == nullptr || ask(&version) != 0) {
+    finding.verdict = Verdict::kBroken;
+    finding.detail = library + " loads but is no CUDA driver";
+    finding.fix = "reinstall the NVIDIA driver; look for another libcuda.so.1 in LD_LIBRARY_PATH";
+    return finding;
+  }
+  finding.detail = library + ", CUDA " + std::to_string(version / 1000) + "." +
+                   std::to_string(version % 1000 / 10);
+  return finding;
+}
+
+void devices_check(const std::string& library, std::vector<Finding>* out) {
+  devices::DeviceError error;
+  std::vector<devices::GpuInfo> gpus;
+  const auto nvml = devices::Nvml::open(library.c_str(), &error);
+  if (nvml == nullptr || !nvml->gpus(&gpus, &error)) {
+    const std::size_t split = error.text.rfind("; ");
+    out->push_back({Verdict::kBroken, "NVML and GPUs", error.text.substr(0, split),
+                    split == std::string::npos ? "see dmesg" : error.text.substr(split + 2)});
+    return;
+  }
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    out->push_back({Verdict::kGood, "GPU " + std::to_string(i),
+                    gpus[i].name + ", " + config::size_format(gpus[i].total_bytes) + ", " +
+                        config::size_format(gpus[i].used_bytes) + " in use",
+                    ""});
+  }
+}
+
+// In a child: a broken library must not take the doctor with it.
+Finding shim_check() {
+  const std::string path = library_path("libsluice.so");
+  const Finding good{Verdict::kGood, "shim library", path, ""};
+  const Finding bad{Verdict::kBroken, "shim library", path + " is missing or cannot be loaded",
+                    "reinstall Sluice, or build it (ninja in the build folder)"};
+  if (access(path.c_str(), R_OK) < 0) return bad;
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) _exit(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr ? 0 : 1);
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) ||
+      WEXITSTATUS(status) != 0)
+    return bad;
+  return good;
+}
+
+Finding config_check() {
+  if (!system_configured()) {
+    return {Verdict::kGood, "configuration", "none; built-in settings serve", ""};
+  }
+  const auto config = config::config_read(kSystemConfig);
+  if (config.ok()) return {Verdict::kGood, "configuration", kSystemConfig, ""};
+  return {Verdict::kBroken, "configuration", config.errors().front().text(),
+          "correct the file, then reload the broker"};
+}
+
+Finding broker_check(const std::string& option) {
+  Finding finding{Verdict::kGood, "broker", "", ""};
+  const SocketChoice choice = socket_choose(option);
+  std::string error;
+  if (auto client = Client::connect(choice.path, &error)) {
+    const auto snapshot = snapshot_fetch(*client, &error);
+    if (snapshot) {
+      finding.detail = choice.path + ", " + std::to_string(snapshot->gpus.size()) + " GPUs";
+      return finding;
+    }
+  } else if (!choice.named && !system_configured()) {
+    finding.detail = "none runs; sluice run starts a private one";
+    if (access(program_path("sluiced").c_str(), X_OK) == 0) return finding;
+    error = program_path("sluiced") + " is missing; reinstall Sluice";
+  }
+  const std::size_t split = error.find("; ");
+  finding.verdict = Verdict::kBroken;
+  finding.detail = error.substr(0, split);
+  finding.fix = split == std::string::npos ? "restart sluiced" : error.substr(split + 2);
+  return finding;
+}
+
+// CAP_BPF (39) and CAP_PERFMON (38), or CAP_SYS_ADMIN (21), in the effective set.
+Finding bpf_check() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  unsigned long long effective = 0;
+  while (std::getline(status, line)) {
+    if (line.compare(0, 7, "CapEff:") == 0) effective = std::stoull(line.substr(7), nullptr, 16);
+  }
+  const bool admin = (effective >> 21 & 1) != 0;
+  const bool bpf = (effective >> 39 & 1) != 0 && (effective >> 38 & 1) != 0;
+  if (admin || bpf) return {Verdict::kGood, "BPF", "this user may load programs", ""};
+  return {Verdict::kMissing, "BPF",
+          "this user may not load programs; idle causes and bypass watching need it",
+          "run sluice-exporter as root or with CAP_BPF and CAP_PERFMON; nothing else needs it"};
+}
+
+Finding toolkit_check() {
+  bool executable = false;
+  const std::string nvcc = program_find("nvcc", &executable);
+  if (executable) return {Verdict::kGood, "CUDA toolkit", nvcc, ""};
+  return {Verdict::kMissing, "CUDA toolkit",
+          "nvcc is not in PATH; only building CUDA programs needs it",
+          "install the CUDA 13 toolkit and put its bin folder into PATH"};
+}
+
+Finding program_check(const std::string& name) {
+  bool executable = false;
+  const std::string path = program_find(name, &executable);
+  if (path.empty() || !executable) {
+    return {Verdict::kBroken, "program",
+            name + (path.empty() ? " is not found" : " is not executable"),
+            "check the name and PATH, or chmod +x it"};
+  }
+  const ProgramReach reach = program_reach(path);
+  if (reach.hookable) return {Verdict::kGood, "program", reach.finding, ""};
+  const std::size_t split = reach.warning.rfind("; ");
+  return {Verdict::kBroken, "program", reach.warning.substr(0, split),
+          reach.warning.substr(split + 2)};
+}
+
+}  // namespace
+
+std::string findings_format(const std::vector<Finding>& findings) {
+  std::string out;
+  for (const Finding& finding : findings) {
+    const char* word = finding.verdict == Verdict::kGood      ? "ok     "
+                       : finding.verdict == Verdict::kMissing ? "absent "
+                                                              : "FAIL   ";
+    std::string what = finding.what;
+    what.resize(std::max(what.size(), kWhatWidth), ' ');
+    out += word + what + " " + finding.detail + "\n";
+    if (!finding.fix.empty()) out += "       fix: " + finding.fix + "\n";
+  }
+  return out;
+}
+
+int doctor_command(const DoctorOptions& options) {
+  const std::string prefix = options.soft ? soft_directory() + "/" : "";
+  std::vector<Finding> findings = {driver_check(prefix + "libcuda.so.1")};
+  devices_check(prefix + devices::kNvmlLibrary, &findings);
+  findings.push_back(config_check());
+  findings.push_back(broker_check(options.socket));
+  findings.push_back(shim_check());
+  findings.push_back(bpf_check());
+  findings.push_back(toolkit_check());
+  if (!options.program.empty()) findings.push_back(program_check(options.program));
+  std::fputs(findings_format(findings).c_str(), stdout);
+  for (const Finding& finding : findings) {
+    if (finding.verdict == Verdict::kBroken) return 1;
+  }
+  return 0;
+}
+
+}  // namespace sluice::cli

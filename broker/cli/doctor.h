@@ -1,0 +1,30 @@
+// `sluice doctor`: what Sluice needs on this machine, one line per check, with the fix where
+// something is missing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "broker/cli/options.h"
+
+namespace sluice::cli {
+
+enum class Verdict {
+  kGood,
+  kMissing,
+  kBroken
+};  // kMissing: optional and absent; kBroken: required
+
+struct Finding {
+  Verdict verdict = Verdict::kGood;
+  std::string what;    // "driver library"
+  std::string detail;  // what was found, or what is wrong
+  std::string fix;     // empty when all is well
+};
+
+/// "ok      driver library   libcuda.so.1, CUDA 13.0". Pure.
+std::string findings_format(const std::vector<Finding>& findings);
+
+int doctor_command(const DoctorOptions& options);
+
+}  // namespace sluice::cli

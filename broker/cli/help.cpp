@@ -1,0 +1,118 @@
+// The pages themselves.
+#include "broker/cli/help.h"
+
+#include <cstdio>
+#include <cstring>
+
+namespace sluice::cli {
+namespace {
+
+constexpr char kOverview[] =
+    R"(Sluice shares GPUs between programs that were never written to share.
+
+usage: sluice COMMAND [options]
+
+  run      start a program on a slice of a GPU (or on whole GPUs), waiting in line if need be
+  status   who is on which GPU, who waits and why
+  doctor   check driver, libraries and broker, and whether a program can be shared
+  lab      measure shared against exclusive GPUs on this machine
+  help     this page, or the page of a command: sluice help run
+
+examples:
+  sluice run --memory 2GiB --sm 25 -- python3 train.py
+  sluice run --class inference --memory 4GiB --sm 40 -- ./serve
+  sluice run --soft 2 --class exclusive --gpus 2 -- sluice-train
+  sluice status
+)";
+
+constexpr char kRun[] =
+    R"(usage: sluice run [options] -- COMMAND [arguments]
+
+Asks the broker for a slice of a GPU, waits in line until there is room, and becomes COMMAND. The program needs no
+change; it sees its slice as its GPU. Nothing is printed when all is well.
+
+what to ask for:
+  --class CLASS       batch (default), debug, inference or exclusive: who goes first, and who may be interrupted;
+                      exclusive owns whole GPUs that nobody else touches meanwhile
+  --memory SIZE       hard limit of device memory per GPU, e.g. 2GiB; going over it is the usual CUDA out-of-memory
+                      error. Default: the class's memory_max in sluice.toml, else a quarter of the smallest GPU
+  --memory-min SIZE   the part that is guaranteed (default: all of --memory)
+  --sm N              percent of GPU time guaranteed when others want it too (default: the class's sm_percent, 100)
+  --sm-mode MODE      best-effort (default: more when the GPU is idle), equal (1/n of those running), fixed (never more)
+  --gpus K            so many GPUs (default 1); they are granted and taken together
+  --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again for more
+  --profile P         ask for this profile of sluice.toml instead of the one that fits your user and groups
+  --name N            name shown to others (default: the command's)
+
+how to wait:
+  --timeout TIME      give up after e.g. 30s or 10m in line
+  --no-wait           give up at once if there is no room
+  --dry-run           say what would be granted, run nothing
+  Ctrl-C leaves the line.
+
+where:
+  --soft N            use N software GPUs: needs no GPU, for trying things out
+  --socket PATH       the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+  Where no broker answers and the machine has no /etc/sluice/sluice.toml, a private one is started for this command and
+  whatever it starts (a nested sluice run shares it); it ends by itself afterwards.
+
+exit codes: the command's own; 124 no room in time, 125 Sluice failed or refused, 126 not executable, 127 not found
+
+examples:
+  sluice run --memory 2GiB --sm 25 -- python3 train.py --epochs 3
+  sluice run --class debug --memory 512MiB --timeout 10m -- ./vector_add
+  sluice run --soft 1 --memory 256MiB -- ./vector_add
+  sluice run --class exclusive --gpus 2 -- sluice-train
+)";
+
+constexpr char kStatus[] =
+    R"(usage: sluice status [--json] [--socket PATH]
+
+One line per GPU (promised and held memory, who has the lease), one per job (memory held/limit, share, GPU time used),
+and the queue with position and reason.
+
+  --json          everything the broker knows, for programs. Times end in _ns (CLOCK_MONOTONIC), sizes in _bytes;
+                  names do not change between versions. Top level: broker, gpus, tenants; each tenant has gpus and
+                  processes
+  --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+
+exit codes: 0, 1 no broker answers, 2 wrong usage
+
+example:
+  sluice status --json | jq '.tenants[] | {name, state, gpus}'
+)";
+
+constexpr char kDoctor[] =
+    R"(usage: sluice doctor [--soft] [--socket PATH] [PROGRAM]
+
+Checks what Sluice needs, one line each with the fix where something is missing: driver library, NVML and GPUs, broker,
+shim library, permission for BPF, CUDA toolkit. With PROGRAM: whether its CUDA calls can be shared (a static or setuid
+program cannot be reached).
+
+  --soft          check the software GPU instead of the machine's driver
+
+exit codes: 0, 1 something that is required is missing, 2 wrong usage
+
+example:
+  sluice doctor ./train
+)";
+
+struct Page {
+  const char* command;
+  const char* text;
+};
+constexpr Page kPages[] = {
+    {"", kOverview}, {"run", kRun}, {"status", kStatus}, {"doctor", kDoctor}};
+
+}  // namespace
+
+bool help_print(const char* command) {
+  for (const Page& page : kPages) {
+    if (std::strcmp(page.command, command) != 0) continue;
+    std::fputs(page.text, stdout);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace sluice::cli

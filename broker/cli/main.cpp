@@ -1,0 +1,82 @@
+// sluice: picks the command. `lab` is a program of its own beside this one.
+#include <errno.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "broker/cli/doctor.h"
+#include "broker/cli/help.h"
+#include "broker/cli/options.h"
+#include "broker/cli/paths.h"
+#include "broker/cli/run.h"
+#include "broker/cli/status.h"
+#include "broker/cli/suggest.h"
+
+namespace {
+
+using namespace sluice::cli;
+
+const std::vector<std::string> kCommands = {"run", "status", "doctor", "lab", "help"};
+
+template <class Options>
+int command_run(const std::vector<std::string>& arguments, int usage_code,
+                int (*command)(const Options&)) {
+  Options options;
+  switch (options_parse(arguments, &options)) {
+    case Parsed::kHelped:
+      return 0;
+    case Parsed::kWrong:
+      return usage_code;
+    case Parsed::kGo:
+      break;
+  }
+  return command(options);
+}
+
+int lab_exec(char** arguments) {
+  const std::string program = program_path("sluice-lab");
+  arguments[0] = const_cast<char*>(program.c_str());
+  execv(program.c_str(), arguments);
+  std::fprintf(stderr, "sluice: cannot run %s: %s; reinstall Sluice, or build the trainer\n",
+               program.c_str(), std::strerror(errno));
+  return kExitSluiceFailed;
+}
+
+int unknown(const std::string& word) {
+  const std::string near = suggest(word, kCommands);
+  const std::string question = near.empty() ? "" : " did you mean '" + near + "'?";
+  std::fprintf(stderr, "sluice: there is no command '%s';%s sluice help lists them\n", word.c_str(),
+               question.c_str());
+  return kExitUsage;
+}
+
+int help(const std::vector<std::string>& arguments) {
+  const std::string topic = arguments.empty() ? "" : arguments.front();
+  if (topic == "lab") {
+    char* argv[] = {nullptr, const_cast<char*>("--help"), nullptr};
+    return lab_exec(argv);
+  }
+  return help_print(topic == "help" ? "" : topic.c_str()) ? 0 : unknown(topic);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  const std::vector<std::string> rest(argv + (argc > 1 ? 2 : argc), argv + argc);
+  if (word.empty()) {
+    help_print("");
+    return kExitUsage;
+  }
+  if (word == "--version") {
+    std::printf("sluice %s\n", SLUICE_VERSION);
+    return 0;
+  }
+  if (word == "help" || word == "--help" || word == "-h") return help(rest);
+  if (word == "run") return command_run<RunOptions>(rest, kExitSluiceFailed, run_command);
+  if (word == "status") return command_run<StatusOptions>(rest, kExitUsage, status_command);
+  if (word == "doctor") return command_run<DoctorOptions>(rest, kExitUsage, doctor_command);
+  if (word == "lab") return lab_exec(argv + 1);
+  return unknown(word);
+}

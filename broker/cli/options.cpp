@@ -1,0 +1,183 @@
+// The command lines, by CLI11; no other file includes it (it takes seconds to compile).
+#include "broker/cli/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+
+#include "broker/cli/help.h"
+#include "broker/cli/suggest.h"
+#include "config/reader/config.h"
+
+namespace sluice::cli {
+namespace {
+
+using protocol::SmMode;
+using protocol::TenantClass;
+
+const std::map<std::string, TenantClass> kClasses = {{"inference", TenantClass::kInference},
+                                                     {"debug", TenantClass::kDebug},
+                                                     {"batch", TenantClass::kBatch},
+                                                     {"exclusive", TenantClass::kExclusive}};
+const std::map<std::string, SmMode> kModes = {
+    {"best-effort", SmMode::kBestEffort}, {"equal", SmMode::kEqual}, {"fixed", SmMode::kFixed}};
+constexpr unsigned kSoftGpusMax = 64;
+
+template <class E>
+std::string words_of(const std::map<std::string, E>& words) {
+  std::string out;
+  for (const auto& [word, value] : words) out += (out.empty() ? "" : ", ") + word;
+  return out;
+}
+
+// Each of these throws CLI::ValidationError, which names the option.
+template <class E>
+void word_option(CLI::App& app, const char* option, const std::map<std::string, E>& words, E* out) {
+  app.add_option_function<std::string>(option, [option, &words, out](const std::string& text) {
+    const auto found = words.find(text);
+    if (found == words.end())
+      throw CLI::ValidationError(option, "is one of " + words_of(words) + ", not '" + text + "'");
+    *out = found->second;
+  });
+}
+
+void size_option(CLI::App& app, const char* option, std::uint64_t* out) {
+  app.add_option_function<std::string>(option, [option, out](const std::string& text) {
+    const auto bytes = config::size_parse(text);
+    if (!bytes || *bytes == 0) {
+      throw CLI::ValidationError(option, "takes a size such as 8GiB or 512MiB, not '" + text + "'");
+    }
+    *out = *bytes;
+  });
+}
+
+void duration_option(CLI::App& app, const char* option, std::int64_t* out) {
+  app.add_option_function<std::string>(option, [option, out](const std::string& text) {
+    const auto ns = config::duration_parse(text);
+    if (!ns || *ns <= 0)
+      throw CLI::ValidationError(option, "takes a time such as 30s or 10m, not '" + text + "'");
+    *out = *ns;
+  });
+}
+
+void number_option(CLI::App& app, const char* option, std::uint32_t most, std::uint32_t* out) {
+  app.add_option_function<std::string>(option, [option, most, out](const std::string& text) {
+    std::uint32_t value = 0;
+    for (const char c : text) {
+      if (c < '0' || c > '9' || value > most) value = most + 1;
+      if (value <= most) value = value * 10 + static_cast<std::uint32_t>(c - '0');
+    }
+    if (text.empty() || value < 1 || value > most) {
+      throw CLI::ValidationError(
+          option, "takes a number from 1 to " + std::to_string(most) + ", not '" + text + "'");
+    }
+    *out = value;
+  });
+}
+
+std::string nearest_option(const CLI::App& app, const std::string& wrong) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  return suggest(wrong.substr(0, wrong.find('=')), known);
+}
+
+Parsed parse(CLI::App& app, const char* command, std::vector<std::string> arguments) {
+  bool help = false;
+  app.set_help_flag();
+  app.add_flag("-h,--help", help);
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ExtrasError& error) {
+    std::string wrong = app.remaining().empty() ? "" : app.remaining().front();
+    const std::string near = nearest_option(app, wrong);
+    std::fprintf(stderr, "sluice: %s knows no option '%s'; %s%s%ssee sluice %s --help\n", command,
+                 wrong.c_str(), near.empty() ? "" : "did you mean ", near.c_str(),
+                 near.empty() ? "" : "? ", command);
+    return Parsed::kWrong;
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "sluice: %s; see sluice %s --help\n", error.what(), command);
+    return Parsed::kWrong;
+  }
+  if (!help) return Parsed::kGo;
+  help_print(command);
+  return Parsed::kHelped;
+}
+
+Parsed run_check(const RunOptions& run) {
+  const char* fault = nullptr;
+  if (run.command.empty())
+    fault = "run takes a command, for example: sluice run --memory 2GiB -- python3 train.py";
+  if (run.no_wait && run.timeout_ns != 0)
+    fault = "--no-wait and --timeout exclude each other; leave one out";
+  if (run.memory_max_bytes != 0 && run.memory_min_bytes > run.memory_max_bytes) {
+    fault = "--memory-min is above --memory; the guaranteed part cannot be larger than the quota";
+  }
+  if (run.tenant_class == TenantClass::kExclusive && run.memory_max_bytes != 0) {
+    fault = "an exclusive job owns whole GPUs, so --memory means nothing to it; leave it out";
+  }
+  if (fault == nullptr) return Parsed::kGo;
+  std::fprintf(stderr, "sluice: %s; see sluice run --help\n", fault);
+  return Parsed::kWrong;
+}
+
+}  // namespace
+
+Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out) {
+  CLI::App app;
+  std::uint32_t soft = 0;
+  std::uint32_t gpu_count = 0;
+  word_option(app, "--class", kClasses, &out->tenant_class);
+  word_option(app, "--sm-mode", kModes, &out->sm_mode);
+  size_option(app, "--memory", &out->memory_max_bytes);
+  size_option(app, "--memory-min", &out->memory_min_bytes);
+  number_option(app, "--sm", 100, &out->sm_percent);
+  number_option(app, "--gpus", protocol::kTenantGpusMax, &gpu_count);
+  number_option(app, "--soft", kSoftGpusMax, &soft);
+  app.add_option("--gpu", out->gpus)->expected(1)->take_all()->delimiter(',');
+  app.add_option("--name", out->name);
+  app.add_option("--profile", out->profile);
+  app.add_option("--socket", out->socket);
+  duration_option(app, "--timeout", &out->timeout_ns);
+  app.add_flag("--no-wait", out->no_wait);
+  app.add_flag("--dry-run", out->dry_run);
+  app.add_option("command", out->command);
+  app.positionals_at_end();
+  const Parsed parsed = parse(app, "run", arguments);
+  if (parsed != Parsed::kGo) return parsed;
+  out->soft = soft;
+  const auto pinned = static_cast<std::uint32_t>(out->gpus.size());
+  if (pinned != 0 && gpu_count != 0 && gpu_count != pinned) {
+    std::fprintf(
+        stderr,
+        "sluice: --gpus %u but %u GPUs named with --gpu; leave --gpus out; see sluice run --help\n",
+        gpu_count, pinned);
+    return Parsed::kWrong;
+  }
+  if (pinned > protocol::kTenantGpusMax) {
+    std::fprintf(stderr, "sluice: a job may have %u GPUs, %u were named; name fewer\n",
+                 protocol::kTenantGpusMax, pinned);
+    return Parsed::kWrong;
+  }
+  out->gpu_count = pinned != 0 ? pinned : gpu_count != 0 ? gpu_count : 1;
+  return run_check(*out);
+}
+
+Parsed options_parse(const std::vector<std::string>& arguments, StatusOptions* out) {
+  CLI::App app;
+  app.add_flag("--json", out->json);
+  app.add_option("--socket", out->socket);
+  return parse(app, "status", arguments);
+}
+
+Parsed options_parse(const std::vector<std::string>& arguments, DoctorOptions* out) {
+  CLI::App app;
+  app.add_flag("--soft", out->soft);
+  app.add_option("--socket", out->socket);
+  app.add_option("program", out->program);
+  return parse(app, "doctor", arguments);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,58 @@
+// What the command line of `sluice` says, as plain structs. CLI11 is behind options.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "broker/protocol/words.h"
+
+namespace sluice::cli {
+
+/// Exit codes of `sluice run` besides the program's own (the convention of timeout, env and docker
+/// run).
+inline constexpr int kExitWaitedTooLong = 124;
+inline constexpr int kExitSluiceFailed = 125;
+inline constexpr int kExitNotExecutable = 126;
+inline constexpr int kExitNotFound = 127;
+/// Exit code of a mistyped command line of the other commands.
+inline constexpr int kExitUsage = 2;
+
+struct RunOptions {
+  protocol::TenantClass tenant_class = protocol::TenantClass::kBatch;
+  protocol::SmMode sm_mode = protocol::SmMode::kBestEffort;
+  std::uint64_t memory_max_bytes = 0;  // 0 = the class's default
+  std::uint64_t memory_min_bytes = 0;  // 0 = same
+  std::uint32_t sm_percent = 0;        // 0 = the class's default
+  std::uint32_t gpu_count = 1;
+  std::vector<std::string> gpus;  // UUIDs, their beginnings, or indexes
+  std::string name;
+  std::string profile;
+  std::int64_t timeout_ns = 0;  // 0 = wait for ever
+  bool no_wait = false;
+  bool dry_run = false;
+  unsigned soft = 0;  // software GPUs; 0 = the machine's GPUs
+  std::string socket;
+  std::vector<std::string> command;
+};
+
+struct StatusOptions {
+  bool json = false;
+  std::string socket;
+};
+
+struct DoctorOptions {
+  bool soft = false;
+  std::string socket;
+  std::string program;
+};
+
+enum class Parsed { kGo, kHelped, kWrong };
+
+/// `arguments` are those after the subcommand. kHelped and kWrong have printed what there is to
+/// say.
+Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out);
+Parsed options_parse(const std::vector<std::string>& arguments, StatusOptions* out);
+Parsed options_parse(const std::vector<std::string>& arguments, DoctorOptions* out);
+
+}  // namespace sluice::cli

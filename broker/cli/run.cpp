@@ -1,0 +1,172 @@
+// Check the program, find or start a broker, ask, wait, become the program.
+#include "broker/cli/run.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "broker/cli/admission.h"
+#include "broker/cli/elf.h"
+#include "broker/cli/environment.h"
+#include "broker/cli/launch.h"
+#include "broker/cli/paths.h"
+#include "broker/cli/private_broker.h"
+#include "config/reader/config.h"
+
+extern char** environ;
+
+namespace sluice::cli {
+namespace {
+
+using protocol::RefusalCode;
+
+int fail(const std::string& text) {
+  std::fprintf(stderr, "sluice: %s\n", text.c_str());
+  return kExitSluiceFailed;
+}
+
+// What must be there before anybody is asked to wait.
+bool installation_check(const RunOptions& options, std::string* error) {
+  const std::string shim = library_path("libsluice.so");
+  if (access(shim.c_str(), R_OK) < 0) {
+    *error = "the shim library " + shim +
+             " is missing; reinstall Sluice or build the target 'sluice_shim'";
+    return false;
+  }
+  const std::string soft = soft_directory() + "/libcuda.so.1";
+  if (options.soft != 0 && access(soft.c_str(), R_OK) < 0) {
+    *error = "the software GPU's driver " + soft + " is missing; reinstall Sluice or build it";
+    return false;
+  }
+  return true;
+}
+
+// A system broker has the machine's own GPUs, so --soft never asks it unless it was named.
+std::optional<Client> broker_find(const RunOptions& options, std::string* socket,
+                                  std::string* error) {
+  const SocketChoice choice = socket_choose(options.socket);
+  *socket = choice.path;
+  if (choice.named || options.soft == 0) {
+    auto client = Client::connect(choice.path, error);
+    if (client || choice.named || system_configured()) return client;
+  }
+  PrivateBrokerOptions start;
+  start.soft = options.soft;
+  if (!private_broker_start(start, socket, error)) return std::nullopt;
+  std::fprintf(stderr,
+               "sluice: no broker was running, so a private one was started for this command and "
+               "what it starts; other "
+               "commands do not share with it\n");
+  return Client::connect(*socket, error);
+}
+
+std::string gpus_text(const protocol::Admitted& admitted,
+                      const std::vector<protocol::SnapshotGpu>& gpus) {
+  std::string text;
+  for (std::uint32_t i = 0; i < admitted.gpu_count && i < protocol::kTenantGpusMax; ++i) {
+    for (std::size_t g = 0; g < gpus.size(); ++g) {
+      if (gpus[g].uuid == admitted.gpus[i]) text += (text.empty() ? "" : ", ") + std::to_string(g);
+    }
+  }
+  return "GPU " + text;
+}
+
+std::string grant_text(const protocol::Admitted& admitted,
+                       const std::vector<protocol::SnapshotGpu>& gpus) {
+  const std::string where = gpus_text(admitted, gpus);
+  if (admitted.tenant_class == protocol::TenantClass::kExclusive) return "the whole of " + where;
+  return config::size_format(admitted.memory_max_bytes) + " and " +
+         std::to_string(admitted.sm_percent) + " % of " + where;
+}
+
+// Ends as if the signal had never been caught, so that a shell sees what happened.
+[[noreturn]] void die_of(int number) {
+  signal(number, SIG_DFL);
+  raise(number);
+  _exit(128 + number);
+}
+
+int refused_end(const protocol::Refused& refused) {
+  std::fprintf(stderr, "sluice: %s\n", refusal_text(refused).c_str());
+  return refused.code == RefusalCode::kTimeout || refused.code == RefusalCode::kNoRoom
+             ? kExitWaitedTooLong
+             : kExitSluiceFailed;
+}
+
+int become(const RunOptions& options, const std::string& program, const std::string& socket,
+           const protocol::Admitted& admitted) {
+  RunEnvironment run;
+  char tenant[protocol::kTenantTextBytes];
+  protocol::tenant_format(admitted.tenant, admitted.key, tenant);
+  run.shim = library_path("libsluice.so");
+  run.tenant = tenant;
+  if (socket != protocol::kSystemSocket) run.socket = socket;
+  run.gpus.assign(admitted.gpus,
+                  admitted.gpus + std::min(admitted.gpu_count, protocol::kTenantGpusMax));
+  Environment environment = environment_read(environ);
+  environment_enter(&environment, run);
+  if (options.soft != 0) environment_soften(&environment, soft_directory(), options.soft);
+  return launch(program, options.command, environment);
+}
+
+}  // namespace
+
+std::string refusal_text(const protocol::Refused& refused) {
+  std::string text = refused.text;
+  const std::string minimum = config::size_format(refused.minimum_bytes);
+  if (refused.code == RefusalCode::kMemoryBelowContext && text.find(minimum) == std::string::npos) {
+    text += "; the smallest quota that would do is " + minimum;
+  }
+  return text;
+}
+
+int run_command(const RunOptions& options) {
+  std::string program;
+  std::string error;
+  if (const int code = launch_check(options.command.front(), &program)) return code;
+  if (!installation_check(options, &error)) return fail(error);
+  const std::string reach = program_reach(program).warning;
+  if (!reach.empty()) std::fprintf(stderr, "sluice: %s\n", reach.c_str());
+
+  std::string socket;
+  auto client = broker_find(options, &socket, &error);
+  if (!client) return fail(error);
+  const auto snapshot = snapshot_fetch(*client, &error);
+  if (!snapshot) return fail(error);
+  protocol::Admit message;
+  if (!admit_make(options, snapshot->gpus, &message, &error)) return fail(error);
+
+  WaitLine line(STDERR_FILENO, isatty(STDERR_FILENO) == 1);
+  int signal_number = 0;
+  const AdmitAnswer answer = admit_ask(*client, message, line, &signal_number);
+  switch (answer.kind) {
+    case AdmitAnswer::Kind::kLost:
+      return fail(
+          "the broker closed the connection before it answered; see its log, then try again");
+    case AdmitAnswer::Kind::kInterrupted:
+      std::fprintf(stderr, "sluice: left the line\n");
+      die_of(signal_number);
+    case AdmitAnswer::Kind::kRefused:
+      return refused_end(answer.refused);
+    case AdmitAnswer::Kind::kWouldWait:
+      std::printf("would wait: %s\n", answer.would_wait.c_str());
+      return 0;
+    case AdmitAnswer::Kind::kAdmitted:
+      break;
+  }
+  if (options.dry_run) {
+    std::printf("would run now with %s (profile %s)\n",
+                grant_text(answer.admitted, snapshot->gpus).c_str(), answer.admitted.profile);
+    return 0;
+  }
+  if (answer.waited) {
+    std::fprintf(stderr, "sluice: your turn; %s runs with %s\n", message.name,
+                 grant_text(answer.admitted, snapshot->gpus).c_str());
+  }
+  return become(options, program, socket, answer.admitted);
+}
+
+}  // namespace sluice::cli

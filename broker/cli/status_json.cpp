@@ -1,0 +1,128 @@
+// The JSON of `sluice status --json`. The names are a contract: they are the snapshot's own and do
+// not change within a protocol version.
+#include "broker/cli/admission.h"
+#include "broker/cli/json.h"
+#include "broker/cli/status.h"
+#include "broker/devices/uuid.h"
+
+namespace sluice::cli {
+namespace {
+
+void broker_write(JsonWriter& json, const protocol::SnapshotHeader& header,
+                  const std::string& socket) {
+  json.object_begin("broker");
+  json.value("socket", socket);
+  json.value("config_path", field_text(header.config_path, sizeof header.config_path));
+  json.value("protocol_version", header.version);
+  json.value("taken_ns", header.taken_ns);
+  json.value("started_ns", header.started_ns);
+  json.value("registrations", header.registrations);
+  json.value("admissions", header.admissions);
+  json.value("refusals", header.refusals);
+  json.value("protocol_errors", header.protocol_errors);
+  json.value("reloads_ok", header.reloads_ok);
+  json.value("reloads_failed", header.reloads_failed);
+  json.object_end();
+}
+
+void gpu_write(JsonWriter& json, const protocol::SnapshotGpu& gpu, std::size_t index) {
+  json.object_begin();
+  json.value("index", index);
+  json.value("uuid", devices::uuid_format(gpu.uuid));
+  json.value("name", field_text(gpu.name, sizeof gpu.name));
+  json.value("software", gpu.software != 0);
+  json.value("capacity_bytes", gpu.capacity_bytes);
+  json.value("context_bytes", gpu.context_bytes);
+  json.value("promised_bytes", gpu.promised_bytes);
+  json.value("promised_max_bytes", gpu.promised_max_bytes);
+  json.value("held_bytes", gpu.held_bytes);
+  json.value("busy_ns", gpu.busy_ns);
+  json.value("leases_granted", gpu.leases_granted);
+  json.value("leases_revoked", gpu.leases_revoked);
+  json.value("lease_overrun_ns", gpu.lease_overrun_ns);
+  json.value("overruns", gpu.overruns);
+  json.value("holder", gpu.holder);
+  json.value("tenants", gpu.tenants);
+  json.value("exclusive", gpu.exclusive != 0);
+  json.value("draining", gpu.draining != 0);
+  json.object_end();
+}
+
+void part_write(JsonWriter& json, const protocol::SnapshotTenantGpu& part) {
+  json.object_begin();
+  json.value("uuid", devices::uuid_format(part.gpu));
+  json.value("memory_max_bytes", part.memory_max_bytes);
+  json.value("memory_min_bytes", part.memory_min_bytes);
+  json.value("held_bytes", part.held_bytes);
+  json.value("peak_bytes", part.peak_bytes);
+  json.value("busy_ns", part.busy_ns);
+  json.value("launches", part.launches);
+  json.value("graph_launches", part.graph_launches);
+  json.value("gate_waits", part.gate_waits);
+  json.value("gate_wait_ns", part.gate_wait_ns);
+  json.value("refused", part.refused);
+  json.value("lease_held_ns", part.lease_held_ns);
+  json.value("overruns", part.overruns);
+  json.value("sm_percent", part.sm_percent);
+  json.value("wants", part.wants != 0);
+  json.object_end();
+}
+
+void tenant_write(JsonWriter& json, const Snapshot& snapshot,
+                  const protocol::SnapshotTenant& tenant) {
+  json.object_begin();
+  json.value("tenant", tenant.tenant);
+  json.value("name", field_text(tenant.name, sizeof tenant.name));
+  json.value("user", field_text(tenant.user, sizeof tenant.user));
+  json.value("uid", tenant.uid);
+  json.value("profile", field_text(tenant.profile, sizeof tenant.profile));
+  json.value("class", class_name(tenant.tenant_class));
+  json.value("sm_mode", sm_mode_name(tenant.sm_mode));
+  json.value("state", state_name(tenant.state));
+  json.value("reason", reason_name(tenant.reason));
+  json.value("queue_position", tenant.queue_position);
+  json.value("asked_ns", tenant.asked_ns);
+  json.value("admitted_ns", tenant.admitted_ns);
+  json.value("unregistered", tenant.unregistered);
+  json.value("runaway", tenant.runaway != 0);
+  json.value("steps", tenant.steps);
+  json.value("samples", tenant.samples);
+  json.value("tokens", tenant.tokens);
+  json.value("exposed_communication_ns", tenant.exposed_communication_ns);
+  json.value("straggler_score", tenant.straggler_score);
+  json.array_begin("gpus");
+  for (const protocol::SnapshotTenantGpu& part : snapshot.tenant_gpus) {
+    if (tenant.tenant != 0 && part.tenant == tenant.tenant) part_write(json, part);
+  }
+  json.array_end();
+  json.array_begin("processes");
+  for (const protocol::SnapshotProcess& process : snapshot.processes) {
+    if (tenant.tenant == 0 || process.tenant != tenant.tenant) continue;
+    json.object_begin();
+    json.value("pid", process.pid);
+    json.value("slot", process.slot);
+    json.value("command", field_text(process.command, sizeof process.command));
+    json.object_end();
+  }
+  json.array_end();
+  json.object_end();
+}
+
+}  // namespace
+
+std::string status_json(const Snapshot& snapshot, const std::string& socket) {
+  JsonWriter json;
+  json.object_begin();
+  broker_write(json, snapshot.header, socket);
+  json.array_begin("gpus");
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) gpu_write(json, snapshot.gpus[i], i);
+  json.array_end();
+  json.array_begin("tenants");
+  for (const protocol::SnapshotTenant& tenant : snapshot.tenants)
+    tenant_write(json, snapshot, tenant);
+  json.array_end();
+  json.object_end();
+  return json.text();
+}
+
+}  // namespace sluice::cli

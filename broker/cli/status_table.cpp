@@ -1,0 +1,143 @@
+// The table of `sluice status`: columns as wide as their content, GPUs first, then jobs, then the
+// queue.
+#include <algorithm>
+#include <cstdio>
+
+#include "broker/cli/admission.h"
+#include "broker/cli/status.h"
+#include "config/reader/config.h"
+
+namespace sluice::cli {
+namespace {
+
+using Row = std::vector<std::string>;
+
+// Left-aligned, two spaces between columns, nothing after the last.
+std::string rows_format(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::string bytes_of(std::uint64_t part, std::uint64_t whole) {
+  return config::size_format(part) + " / " + config::size_format(whole);
+}
+
+std::string seconds(std::uint64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ns) / 1e9);
+  return text;
+}
+
+const protocol::SnapshotTenant* tenant_find(const Snapshot& snapshot, protocol::TenantId id) {
+  for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
+    if (tenant.tenant == id && tenant.state != protocol::TenantState::kQueued) return &tenant;
+  }
+  return nullptr;
+}
+
+std::string gpu_number(const Snapshot& snapshot, const protocol::GpuUuid& uuid) {
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    if (snapshot.gpus[i].uuid == uuid) return std::to_string(i);
+  }
+  return "?";
+}
+
+std::string holder_text(const Snapshot& snapshot, const protocol::SnapshotGpu& gpu) {
+  const protocol::SnapshotTenant* holder =
+      gpu.holder == 0 ? nullptr : tenant_find(snapshot, gpu.holder);
+  std::string text =
+      holder == nullptr ? "free" : field_text(holder->name, sizeof holder->name) + " runs";
+  if (gpu.exclusive != 0) text += ", exclusive";
+  if (gpu.draining != 0) text += ", draining";
+  return text;
+}
+
+std::string gpu_lines(const Snapshot& snapshot) {
+  std::vector<Row> rows = {
+      {"GPU", "NAME", "HELD / CAPACITY", "PROMISED", "JOBS", "GPU TIME", "NOW"}};
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    const protocol::SnapshotGpu& gpu = snapshot.gpus[i];
+    rows.push_back({"[" + std::to_string(i) + "]", field_text(gpu.name, sizeof gpu.name),
+                    bytes_of(gpu.held_bytes, gpu.capacity_bytes),
+                    config::size_format(gpu.promised_bytes), std::to_string(gpu.tenants),
+                    seconds(gpu.busy_ns), holder_text(snapshot, gpu)});
+  }
+  return rows_format(rows);
+}
+
+std::string share_text(const protocol::SnapshotTenant& tenant,
+                       const protocol::SnapshotTenantGpu& part) {
+  if (tenant.tenant_class == protocol::TenantClass::kExclusive) return "whole";
+  std::string text = std::to_string(part.sm_percent) + " %";
+  if (tenant.sm_mode != protocol::SmMode::kBestEffort)
+    text += std::string(" ") + sm_mode_name(tenant.sm_mode);
+  return text;
+}
+
+std::string state_text(const protocol::SnapshotTenant& tenant,
+                       const protocol::SnapshotTenantGpu& part) {
+  std::string text = tenant.state == protocol::TenantState::kRunning
+                         ? part.wants != 0 ? "waits for GPU" : "running"
+                         : state_name(tenant.state);
+  if (tenant.runaway != 0) text += ", RUNAWAY";
+  if (tenant.unregistered != 0)
+    text += ", " + std::to_string(tenant.unregistered) + " unregistered";
+  return text;
+}
+
+std::string job_lines(const Snapshot& snapshot) {
+  std::vector<Row> rows = {{"JOB", "NAME", "USER", "CLASS", "GPU", "HELD / LIMIT", "SHARE",
+                            "GPU TIME", "PROCS", "STATE"}};
+  for (const protocol::SnapshotTenantGpu& part : snapshot.tenant_gpus) {
+    const protocol::SnapshotTenant* tenant = tenant_find(snapshot, part.tenant);
+    if (tenant == nullptr) continue;
+    rows.push_back({std::to_string(tenant->tenant), field_text(tenant->name, sizeof tenant->name),
+                    field_text(tenant->user, sizeof tenant->user), class_name(tenant->tenant_class),
+                    gpu_number(snapshot, part.gpu),
+                    bytes_of(part.held_bytes, part.memory_max_bytes), share_text(*tenant, part),
+                    seconds(part.busy_ns), std::to_string(tenant->processes),
+                    state_text(*tenant, part)});
+  }
+  return rows.size() == 1 ? "no jobs\n" : rows_format(rows);
+}
+
+std::string queue_lines(const Snapshot& snapshot) {
+  std::vector<const protocol::SnapshotTenant*> waiting;
+  for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
+    if (tenant.state == protocol::TenantState::kQueued) waiting.push_back(&tenant);
+  }
+  if (waiting.empty()) return "";
+  std::sort(waiting.begin(), waiting.end(),
+            [](const auto* a, const auto* b) { return a->queue_position < b->queue_position; });
+  std::vector<Row> rows = {{"LINE", "NAME", "USER", "CLASS", "WAITED", "REASON"}};
+  for (const protocol::SnapshotTenant* tenant : waiting) {
+    const std::uint64_t now = snapshot.header.taken_ns;
+    rows.push_back({ordinal(tenant->queue_position), field_text(tenant->name, sizeof tenant->name),
+                    field_text(tenant->user, sizeof tenant->user), class_name(tenant->tenant_class),
+                    seconds(now > tenant->asked_ns ? now - tenant->asked_ns : 0),
+                    reason_name(tenant->reason)});
+  }
+  return "\n" + rows_format(rows);
+}
+
+}  // namespace
+
+std::string status_table(const Snapshot& snapshot) {
+  return gpu_lines(snapshot) + "\n" + job_lines(snapshot) + queue_lines(snapshot);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,352 @@
+// Who may enter.
+//
+// A request is checked once: what no waiting could mend is refused at once, with the reason and the
+// remedy. What fits is admitted, the rest waits in one queue, first come, first served. The queue
+// is back-filled conservatively: every request that waits for room keeps the GPUs on which it is
+// expected to fit first (exclusive: the GPUs with fewest tenants, which so drain empty), and a
+// later one is admitted only onto GPUs that no earlier one keeps. So nobody behind takes the room
+// that somebody ahead is waiting for. A request that waits for its user's limit keeps nothing: its
+// wait is its user's.
+#include "broker/core/admission.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "broker/core/lease.h"
+#include "broker/core/placement.h"
+#include "broker/core/schedule.h"
+#include "broker/core/texts.h"
+#include "broker/core/usage.h"
+
+namespace sluice::core {
+namespace {
+
+void defaults_fill(const State& state, TenantAsked& ask) {
+  const ClassPolicy& policy = state.policy.classes[static_cast<std::size_t>(ask.tenant_class)];
+  if (ask.sm_percent == 0) ask.sm_percent = policy.sm_percent;
+  if (!ask.sm_mode_given) ask.sm_mode = policy.sm_mode;
+  if (ask.memory_max == 0) ask.memory_max = policy.memory_max;
+  if (ask.memory_min == 0) ask.memory_min = ask.memory_max;
+  if (ask.gpu_count == 0) ask.gpu_count = 1;
+}
+
+/// Requests that no state of the machine could serve.
+bool refused_shape(const State& state, const TenantAsked& ask, Actions& out) {
+  auto refuse = [&](TenantRefused refusal) {
+    out.emplace_back(std::move(refusal));
+    return true;
+  };
+  if (state.gpus.empty()) return refuse(refusal_no_gpus(ask.request));
+  if (static_cast<std::size_t>(ask.tenant_class) >= state.policy.classes.size())
+    return refuse(refusal_malformed(ask.request,
+                                    "the class is none of inference, debug, batch and exclusive"));
+  if (ask.sm_percent > 100 || ask.sm_percent == 0)
+    return refuse(refusal_malformed(ask.request, "a compute share of " +
+                                                     std::to_string(ask.sm_percent) +
+                                                     " % is not possible; ask for 1 to 100"));
+  for (std::size_t i = 0; i < ask.pinned.size(); ++i) {
+    if (std::ranges::none_of(state.gpus, [&](const auto& g) { return g->uuid == ask.pinned[i]; }))
+      return refuse(refusal_unknown_gpu(ask.request, ask.pinned[i]));
+    if (std::find(ask.pinned.begin(), ask.pinned.begin() + static_cast<std::ptrdiff_t>(i),
+                  ask.pinned[i]) != ask.pinned.begin() + static_cast<std::ptrdiff_t>(i))
+      return refuse(
+          refusal_malformed(ask.request, "the same GPU is named twice; name each GPU once"));
+  }
+  const std::size_t named = ask.pinned.empty() ? state.gpus.size() : ask.pinned.size();
+  const std::size_t most = std::min<std::size_t>(named, protocol::kTenantGpusMax);
+  if (ask.gpu_count > most)
+    return refuse(refusal_too_many_gpus(ask.request, ask.gpu_count, most, !ask.pinned.empty()));
+  return false;
+}
+
+/// Quotas below a context or beyond every GPU.
+bool refused_memory(const State& state, TenantAsked& ask, Actions& out) {
+  std::vector<Bytes> contexts;
+  std::vector<Bytes> limits;
+  for (const auto& gpu : state.gpus) {
+    if (!ask.pinned.empty() && std::ranges::find(ask.pinned, gpu->uuid) == ask.pinned.end())
+      continue;
+    contexts.push_back(gpu->context_bytes);
+    limits.push_back(std::min(gpu->capacity, gpu->limit_max(state.policy.oversell_memory)));
+  }
+  std::ranges::sort(contexts);
+  std::ranges::sort(limits, std::greater<>());
+  const std::size_t needed = std::min<std::size_t>(ask.gpu_count, contexts.size());
+  const Bytes minimum = contexts[needed - 1];
+  const Bytes largest = limits[needed - 1];
+  TenantRefused refusal;
+  if (ask.tenant_class == TenantClass::kExclusive) return false;
+  if (ask.memory_max == 0)
+    refusal = refusal_no_quota(ask.request, ask.tenant_class, std::max<Bytes>(minimum, 1));
+  else if (ask.memory_max < minimum)
+    refusal = refusal_below_context(ask.request, ask.memory_max, minimum);
+  else if (ask.memory_max > largest)
+    refusal = refusal_too_large(ask.request, ask.memory_max, largest, ask.gpu_count);
+  else if (ask.memory_min > ask.memory_max)
+    refusal = refusal_malformed(ask.request,
+                                "the guaranteed memory (" + bytes_text(ask.memory_min) +
+                                    ") is more than the quota (" + bytes_text(ask.memory_max) +
+                                    "); lower memory_min or raise memory_max");
+  else if (placement_candidates(state, ask).size() < ask.gpu_count)
+    refusal = refusal_too_large(ask.request, ask.memory_max, largest, ask.gpu_count);
+  if (refusal.code != RefusalCode::kNone) {
+    out.emplace_back(std::move(refusal));
+    return true;
+  }
+  // A context cannot be swapped, so what is guaranteed covers it.
+  ask.memory_min = std::max(ask.memory_min, minimum);
+  return false;
+}
+
+bool user_full(const State& state, std::uint32_t uid) {
+  auto it = state.users.find(uid);
+  return it != state.users.end() && it->second.admitted >= state.policy.tenants_per_user_max;
+}
+
+TenantQueued queued_action(const State& state, std::size_t index) {
+  const Waiter& waiter = state.queue[index];
+  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}};
+  if (const int roomiest = placement_roomiest(state, waiter.ask); roomiest >= 0) {
+    const Gpu& gpu = *state.gpus[static_cast<std::size_t>(roomiest)];
+    action.promised = gpu.promised_min;
+    action.capacity = gpu.capacity;
+  }
+  if (index > 0) action.ahead = state.queue[index - 1].ask.name;
+  return action;
+}
+
+std::unique_ptr<Tenant> tenant_make(const State& state, const TenantAsked& ask, Nanos asked_at,
+                                    Nanos now, const std::vector<std::uint32_t>& gpus) {
+  auto tenant = std::make_unique<Tenant>();
+  tenant->uid = ask.uid;
+  tenant->tenant_class = ask.tenant_class;
+  tenant->sm_mode = ask.sm_mode;
+  tenant->sm_percent = ask.sm_percent;
+  tenant->memory_max = ask.memory_max;
+  tenant->memory_min = ask.memory_min;
+  tenant->window_ns = ask.window_ns;
+  tenant->name = ask.name;
+  tenant->asked_at = asked_at;
+  tenant->admitted_at = now;
+  Bytes smallest = ~Bytes{0};
+  for (std::uint32_t g : gpus) {
+    Share share;
+    share.tenant = tenant.get();
+    share.gpu = g;
+    share.index = static_cast<std::uint32_t>(tenant->shares.size());
+    share.accounted_at = share.settled_at = share.tokens_at = now;
+    share.tokens_ns = static_cast<double>(state.policy.quantum_ns);
+    tenant->shares.push_back(share);
+    smallest = std::min(smallest, state.gpus[g]->capacity);
+  }
+  if (tenant->exclusive()) {  // the whole of every GPU it gets
+    tenant->memory_max = tenant->memory_min = smallest;
+    tenant->sm_percent = 100;
+    tenant->sm_mode = SmMode::kBestEffort;
+  }
+  return tenant;
+}
+
+void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
+                  const std::vector<std::uint32_t>& gpus, Nanos now, Actions& out) {
+  std::unique_ptr<Tenant> made = tenant_make(state, ask, asked_at, now, gpus);
+  Tenant& tenant = *made;
+  TenantAdmitted action{
+      ask.request,    0,          {}, tenant.memory_max, tenant.memory_min, tenant.sm_percent,
+      tenant.sm_mode, ask.dry_run};
+  for (std::uint32_t g : gpus) action.gpus.push_back(state.gpus[g]->uuid);
+  if (ask.dry_run) {
+    out.emplace_back(std::move(action));
+    return;
+  }
+  tenant.id = action.tenant = state.next_tenant++;
+  state.tenants.emplace(tenant.id, std::move(made));
+  state.users[tenant.uid].admitted++;
+  tenant_book(state, tenant);
+  out.emplace_back(std::move(action));
+  lease_introduce(state, tenant, out);
+  for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
+  if (tenant.exclusive()) lease_open(state, tenant, false, now, out);
+}
+
+void user_forget(State& state, std::uint32_t uid) {
+  auto it = state.users.find(uid);
+  if (it != state.users.end() && it->second.admitted == 0 && it->second.queued == 0)
+    state.users.erase(it);
+}
+
+void waiter_remove(State& state, std::size_t index) {
+  const std::uint32_t uid = state.queue[index].ask.uid;
+  assert(state.users[uid].queued > 0);
+  state.users[uid].queued--;
+  state.queue.erase(state.queue.begin() + static_cast<std::ptrdiff_t>(index));
+  state.queue_dirty = true;
+  user_forget(state, uid);
+}
+
+/// What the request gets now, given what is kept for those ahead of it.
+Placement placement_now(const State& state, const TenantAsked& ask) {
+  if (user_full(state, ask.uid)) return Placement{{}, QueueReason::kUserLimit};
+  return placement_find(state, ask, state.kept);
+}
+
+void plan_keep(State& state, const Waiter& waiter) {
+  if (waiter.reason == QueueReason::kUserLimit) return;
+  for (std::uint32_t g : placement_plan(state, waiter.ask)) {
+    state.kept[g] = true;
+    if (waiter.ask.tenant_class == TenantClass::kExclusive) state.gpus[g]->draining = true;
+  }
+}
+
+/// True = the request was answered for good.
+bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, Actions& out) {
+  const auto position = static_cast<std::uint32_t>(state.queue.size() + 1);
+  const UserCount user = state.users.contains(ask.uid) ? state.users[ask.uid] : UserCount{};
+  const std::uint32_t per_user = state.policy.tenants_per_user_max;
+  if (ask.no_wait || ask.dry_run) {
+    const bool limit = reason == QueueReason::kUserLimit && !ask.dry_run;
+    out.emplace_back(limit ? refusal_user_limit(ask.request, ask.uid, per_user)
+                           : refusal_no_room(ask.request, reason, position, ask.dry_run));
+    return true;
+  }
+  if (user.queued >= per_user) {
+    out.emplace_back(refusal_user_queue(ask.request, ask.uid, per_user));
+    return true;
+  }
+  return false;
+}
+
+bool all_kept(const State& state) {
+  return std::ranges::all_of(state.kept, [](bool k) { return k; });
+}
+
+/// One request of the queue: admitted (true), or its reason and plan renewed.
+bool waiter_try(State& state, std::size_t index, Nanos now, Actions& out) {
+  Waiter& waiter = state.queue[index];
+  QueueReason reason = QueueReason::kPriority;
+  if (user_full(state, waiter.ask.uid)) {
+    reason = QueueReason::kUserLimit;
+  } else if (!all_kept(state)) {
+    const Placement placement = placement_find(state, waiter.ask, state.kept);
+    if (!placement.gpus.empty()) {
+      tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
+      waiter_remove(state, index);
+      return true;
+    }
+    reason = placement.reason;
+  }
+  const auto position = static_cast<std::uint32_t>(index + 1);
+  const bool news = waiter.position != position || waiter.reason != reason;
+  waiter.position = position;
+  waiter.reason = reason;
+  plan_keep(state, waiter);
+  if (news) out.emplace_back(queued_action(state, index));
+  return false;
+}
+
+/// Refuses what has waited too long, and what a new policy has made impossible.
+void queue_expire(State& state, Nanos now, Actions& out) {
+  for (std::size_t i = 0; i < state.queue.size();) {
+    const Waiter& waiter = state.queue[i];
+    if (now < waiter.deadline) {
+      ++i;
+      continue;
+    }
+    out.emplace_back(
+        refusal_timeout(waiter.ask.request, now - waiter.asked_at, waiter.reason, waiter.position));
+    waiter_remove(state, i);
+  }
+}
+
+}  // namespace
+
+void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& out) {
+  TenantAsked ask = event;
+  defaults_fill(state, ask);
+  if (refused_shape(state, ask, out) || refused_memory(state, ask, out)) return;
+  if (std::ranges::any_of(state.queue,
+                          [&](const Waiter& w) { return w.ask.request == ask.request; })) {
+    out.emplace_back(
+        refusal_malformed(ask.request, "this request is waiting already; wait for its answer"));
+    return;
+  }
+  if (state.tenants.size() + state.queue.size() >= state.policy.tenants_max) {
+    out.emplace_back(refusal_full(ask.request, state.policy.tenants_max));
+    return;
+  }
+  state.kept.resize(state.gpus.size(), false);
+  const Placement placement = placement_now(state, ask);
+  if (!placement.gpus.empty()) {
+    tenant_admit(state, ask, now, placement.gpus, now, out);
+    return;
+  }
+  if (refused_waiting(state, ask, placement.reason, out)) return;
+  Waiter waiter;
+  waiter.ask = std::move(ask);
+  waiter.asked_at = now;
+  if (waiter.ask.wait_ns_max > 0) waiter.deadline = now + waiter.ask.wait_ns_max;
+  waiter.reason = placement.reason;
+  waiter.position = static_cast<std::uint32_t>(state.queue.size() + 1);
+  state.users[waiter.ask.uid].queued++;
+  state.queue_deadline = std::min(state.queue_deadline, waiter.deadline);
+  plan_keep(state, waiter);
+  state.queue.push_back(std::move(waiter));
+  out.emplace_back(queued_action(state, state.queue.size() - 1));
+}
+
+void request_gone(State& state, const RequestGone& event) {
+  for (std::size_t i = 0; i < state.queue.size(); ++i) {
+    if (state.queue[i].ask.request != event.request) continue;
+    waiter_remove(state, i);
+    return;
+  }
+}
+
+void tenant_hand_back(State& state, Tenant& tenant, Actions& out) {
+  if (!tenant.exclusive() || !tenant.charged) return;
+  tenant_unbook(state, tenant);
+  for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
+  state.queue_dirty = true;
+}
+
+void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  assert(tenant.processes.empty());
+  for (Share& share : tenant.shares) {
+    share_account(state, share, now);
+    Gpu& gpu = *state.gpus[share.gpu];
+    std::erase(gpu.on, &share);
+    std::erase(gpu.waiting, &share);
+    if (gpu.holder == &tenant) gpu.holder = nullptr;
+    if (gpu.reserved == &tenant) gpu.reserved = nullptr;
+    gpu.dead_busy_ns += share.busy_ns;
+    if (share.provisional_ns > 0 && !tenant.exclusive()) {
+      state.ghosts.push_back(Ghost{tenant.id, share.index, share.gpu, share.busy_seen_ns,
+                                   share.lease_ns - share.busy_ns});
+      out.emplace_back(UsageWanted{tenant.id, share.index});
+    }
+  }
+  if (tenant.charged) tenant_unbook(state, tenant);
+  for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
+  assert(state.users[tenant.uid].admitted > 0);
+  state.users[tenant.uid].admitted--;
+  user_forget(state, tenant.uid);
+  out.emplace_back(TenantEnded{tenant.id});
+  state.queue_dirty = true;
+  state.tenants.erase(tenant.id);
+}
+
+void queue_pump(State& state, Nanos now, Actions& out) {
+  if (now >= state.queue_deadline) queue_expire(state, now, out);
+  if (!state.queue_dirty) return;
+  state.queue_dirty = false;
+  state.kept.assign(state.gpus.size(), false);
+  for (auto& gpu : state.gpus) gpu->draining = false;
+  for (std::size_t i = 0; i < state.queue.size();)
+    if (!waiter_try(state, i, now, out)) ++i;
+  state.queue_dirty = false;
+  state.queue_deadline = kNever;
+  for (const Waiter& waiter : state.queue)
+    state.queue_deadline = std::min(state.queue_deadline, waiter.deadline);
+}
+
+}  // namespace sluice::core

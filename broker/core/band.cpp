@@ -1,0 +1,78 @@
+// The latency band: an inference share that wants the GPU gets it at the next fence, as long as the
+// inference shares together have not used more than their guaranteed part of the time by more than
+// a burst.
+//
+// One credit per GPU: it grows with time at the guaranteed part (weights of the admitted inference
+// shares over those plus the weights of the others that are active now) and shrinks by what
+// inference is charged. While it is positive, inference goes first and cuts others short; when it
+// is used up, inference queues by fairness like everybody. So over any time T inference takes by
+// preemption at most guaranteed * T + burst, and the others keep their floor. Where nobody else is
+// active the guaranteed part is 1: the band never holds idle time back.
+#include <algorithm>
+
+#include "broker/core/policy.h"
+
+namespace sluice::core {
+namespace {
+
+class LatencyBand final : public SharePolicy {
+ public:
+  const char* name() const override { return "band"; }
+
+  void time_passed(const Policy& policy, Gpu& gpu, Nanos now) const override {
+    const Nanos passed = now - gpu.band_at;
+    gpu.band_at = now;
+    if (gpu.inference_count == 0) {
+      gpu.band_credit_ns = static_cast<double>(policy.inference_burst_ns);
+      return;
+    }
+    gpu.band_credit_ns += static_cast<double>(passed) * band_guarantee(gpu);
+    credit_clamp(policy, gpu);
+  }
+
+  void share_charged(const Policy& policy, Gpu& gpu, Share& share, double ns) const override {
+    if (!share.tenant->inference()) return;
+    gpu.band_credit_ns -= ns;
+    credit_clamp(policy, gpu);
+  }
+
+  double rank(const Gpu& gpu, const Share& share) const override {
+    return band_serves(gpu, share) ? 0 : 1;
+  }
+
+  bool preempts(const Gpu& gpu, const Share& waiting, const Share& holder) const override {
+    return band_serves(gpu, waiting) && !holder.tenant->inference();
+  }
+
+ private:
+  static void credit_clamp(const Policy& policy, Gpu& gpu) {
+    const auto burst = static_cast<double>(policy.inference_burst_ns);
+    gpu.band_credit_ns = std::clamp(gpu.band_credit_ns, -burst, burst);
+  }
+};
+
+}  // namespace
+
+const SharePolicy& latency_band() {
+  static const LatencyBand policy;
+  return policy;
+}
+
+bool band_serves(const Gpu& gpu, const Share& share) {
+  return share.tenant->inference() && gpu.band_credit_ns > 0;
+}
+
+double band_guarantee(const Gpu& gpu) {
+  const double inference = inference_weight(gpu);
+  double others = 0;
+  auto add = [&](const Share* share) {
+    if (!share->tenant->inference()) others += share_weight(gpu, *share);
+  };
+  for (const Share* share : gpu.waiting)
+    if (!share->capped) add(share);
+  for (const Share* share : gpu.on)
+    if (share->tenant == gpu.holder) add(share);
+  return inference <= 0 ? 0 : inference / (inference + others);
+}
+
+}  // namespace sluice::core

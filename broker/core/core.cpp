@@ -1,0 +1,89 @@
+// The entrance: one event in, its actions out. Each step has the same order - time passes, the
+// event is taken in, the queue is looked at, leases are decided, the alarm is set - so that no
+// decision is ever made on half an event.
+#include "broker/core/core.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "broker/core/admission.h"
+#include "broker/core/lease.h"
+#include "broker/core/schedule.h"
+#include "broker/core/state.h"
+#include "broker/core/usage.h"
+
+namespace sluice::core {
+namespace {
+
+void gpu_added(State& state, const GpuAdded& event, Nanos now) {
+  for (const auto& gpu : state.gpus)
+    if (gpu->uuid == event.uuid) return;
+  auto gpu = std::make_unique<Gpu>();
+  gpu->uuid = event.uuid;
+  gpu->capacity = event.capacity;
+  gpu->context_bytes = event.context_bytes;
+  gpu->band_at = now;
+  gpu->band_credit_ns = static_cast<double>(state.policy.inference_burst_ns);
+  state.gpus.push_back(std::move(gpu));
+  state.queue_dirty = true;
+}
+
+void policy_changed(State& state, const PolicyChanged& event, Actions& out) {
+  state.policy = event.policy;
+  for (auto& gpu : state.gpus) windows_refresh(state, *gpu, true, out);
+  state.queue_dirty = true;
+}
+
+struct Dispatch {
+  State& state;
+  Nanos now;
+  Actions& out;
+
+  void operator()(const GpuAdded& e) const { gpu_added(state, e, now); }
+  void operator()(const TenantAsked& e) const { tenant_asked(state, e, now, out); }
+  void operator()(const RequestGone& e) const { request_gone(state, e); }
+  void operator()(const FounderGone& e) const { founder_gone(state, e, now, out); }
+  void operator()(const ProcessJoined& e) const { process_joined(state, e); }
+  void operator()(const ProcessGone& e) const { process_gone(state, e, now, out); }
+  void operator()(const GateWanted& e) const { gate_wanted(state, e, now, out); }
+  void operator()(const GateIdle& e) const { gate_idle(state, e); }
+  void operator()(const Drained& e) const { gate_drained(state, e, now, out); }
+  void operator()(const UsageSeen& e) const { usage_seen(state, e, now); }
+  void operator()(const JobReleased& e) const { job_released(state, e, now, out); }
+  void operator()(const PolicyChanged& e) const { policy_changed(state, e, out); }
+  void operator()(const Tick&) const {}
+};
+
+void alarm_set(State& state, Nanos now, Actions& out) {
+  const Nanos next = std::min(schedule_at(state, now), state.queue_deadline);
+  if (next == kNever) {
+    state.alarm_at = kNever;
+    return;
+  }
+  const Nanos at = std::max(next, now + 1);
+  if (at == state.alarm_at) return;
+  state.alarm_at = at;
+  out.emplace_back(AlarmSet{at});
+}
+
+}  // namespace
+
+std::vector<Action> step(State& state, const Event& event, Nanos now) {
+  Actions out;
+  if (state.alarm_at <= now) state.alarm_at = kNever;  // it has rung
+  if (!std::holds_alternative<UsageSeen>(event)) state.ghosts.clear();
+  usage_time_passed(state, now);
+  gangs_time_passed(state, now);
+  std::visit(Dispatch{state, now, out}, event);
+  queue_pump(state, now, out);
+  schedule(state, now, out);
+  queue_pump(state, now, out);  // a drain may have handed GPUs back
+  alarm_set(state, now, out);
+  return out;
+}
+
+std::unique_ptr<State, void (*)(State*)> state_create(const Policy& policy) {
+  return {new State(policy), [](State* state) { delete state; }};
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,171 @@
+// What must be true after every step, whatever came. A breach is a bug: the text says which, and
+// the process aborts. The tests and the simulator call this after each step.
+#include <assert.h>
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+
+#include "broker/core/policy.h"
+#include "broker/core/schedule.h"
+#include "broker/core/state.h"
+
+namespace sluice::core {
+namespace {
+
+struct Check {
+  std::string where;
+
+  void operator()(bool held, const char* what) const {
+    if (held) return;
+    const std::string text = "invariant: " + std::string(what) + " (" + where + ")";
+    __assert_fail(text.c_str(), "broker/core/invariants.cpp", 0, "invariants_check");
+  }
+};
+
+bool held(const Tenant& tenant) {
+  return tenant.phase == Phase::kOpen || tenant.phase == Phase::kClosing;
+}
+
+void promises_check(const State& state, std::size_t g) {
+  const Gpu& gpu = *state.gpus[g];
+  const Check check{"GPU " + std::to_string(g)};
+  Bytes min = 0;
+  Bytes max = 0;
+  std::uint32_t inference = 0;
+  std::uint64_t weight = 0;
+  bool exclusive = false;
+  for (const Share* share : gpu.shares) {
+    const Tenant& tenant = *share->tenant;
+    check(state.tenants.contains(tenant.id), "a share has a live tenant");
+    check(share->gpu == g, "a share is booked on its own GPU");
+    min += tenant.memory_min;
+    max += tenant.memory_max;
+    inference += tenant.inference() ? 1U : 0U;
+    weight += tenant.sm_mode == SmMode::kEqual ? 0 : tenant.sm_percent;
+    exclusive = exclusive || tenant.exclusive();
+  }
+  check(min == gpu.promised_min && max == gpu.promised_max, "promises add up");
+  check(inference == gpu.inference_count && weight == gpu.plain_weight, "weights add up");
+  check(min <= gpu.capacity, "guaranteed memory is within the capacity");
+  check(!exclusive || gpu.shares.size() == 1, "an exclusive GPU has one tenant");
+}
+
+void holder_check(const State& state, std::size_t g) {
+  const Gpu& gpu = *state.gpus[g];
+  const Check check{"GPU " + std::to_string(g)};
+  std::size_t open = 0;
+  for (const Share* share : gpu.on) {
+    check(share->on && share->gpu == g, "what is on a GPU knows it");
+    check(state.tenants.contains(share->tenant->id), "every lease has a live tenant");
+    const bool holds = share->tenant == gpu.holder;
+    check(holds == held(*share->tenant), "who holds a GPU is its holder");
+    check(holds || share->tenant->runaway, "only runaways are on a GPU besides its holder");
+    open += share->open ? 1U : 0U;
+    check(!share->open || holds, "an open lease is the holder's");
+  }
+  check(open <= 1, "one open lease per GPU");
+  if (gpu.holder != nullptr) {
+    check(state.tenants.contains(gpu.holder->id), "the holder lives");
+    check(held(*gpu.holder), "the holder's lease is open or closing");
+  }
+  for (const Share* share : gpu.waiting) {
+    check(share->tenant->waiting && share->tenant != gpu.holder, "who waits does not hold");
+    check(tenant_wants(*share->tenant) != 0, "who waits wants");
+  }
+}
+
+/// Nobody who may run waits for a GPU that is free, unless it is reserved for a gang that is about
+/// to be opened.
+void idle_check(const State& state, std::size_t g) {
+  const Gpu& gpu = *state.gpus[g];
+  const Check check{"GPU " + std::to_string(g)};
+  if (gpu.holder != nullptr) return;
+  if (gpu.reserved != nullptr) {
+    check(gpu.reserved->waiting, "a GPU is reserved for a gang that waits");
+    check(std::ranges::any_of(gpu.reserved->shares,
+                              [&](const Share& s) { return state.gpus[s.gpu]->holder != nullptr; }),
+          "a gang with all its GPUs free is opened");
+    return;
+  }
+  for (const Share* share : gpu.waiting)
+    check(share->tenant->gang() || share->capped, "nobody waits for a free GPU");
+}
+
+void tenant_check(const State& state, const Tenant& tenant) {
+  const Check check{"tenant " + std::to_string(tenant.id)};
+  check(tenant.founder_alive || !tenant.processes.empty(), "a tenant without processes is over");
+  check(!tenant.waiting || tenant.phase == Phase::kClosed || tenant.phase == Phase::kRunaway,
+        "an open tenant does not wait");
+  check(!tenant.released || tenant.phase != Phase::kOpen, "an over tenant holds nothing");
+  bool pending = false;
+  for (const Process& process : tenant.processes) {
+    auto it = state.processes.find(process.id);
+    check(it != state.processes.end() && it->second == &tenant, "processes are known");
+    pending = pending || process.drains != 0;
+  }
+  for (const Share& share : tenant.shares) {
+    const bool let = tenant.phase == Phase::kClosing && tenant.gang();
+    check(share.open == (tenant.phase == Phase::kOpen) || let,
+          "a gang is open on all its GPUs or on none");
+    check(share.on == (tenant.phase != Phase::kClosed), "a lease is on the GPU until it drained");
+    check(share.busy_ns >= 0 && share.busy_ns <= share.lease_ns, "busy time is within lease time");
+    check(share.provisional_ns >= 0 && share.held_ns <= share.lease_ns, "charges are not negative");
+    const Gpu& gpu = *state.gpus[share.gpu];
+    const bool listed = std::ranges::find(gpu.waiting, &share) != gpu.waiting.end();
+    check(listed == tenant.waiting, "who waits is listed");
+    check(!held(tenant) || gpu.holder == &tenant, "a lease holds all its GPUs");
+    pending = pending || share.open;
+  }
+  if (tenant.phase == Phase::kClosing) check(pending, "a drain that is complete is over");
+}
+
+void queue_check(const State& state) {
+  std::unordered_map<std::uint32_t, UserCount> users;
+  for (const auto& [id, tenant] : state.tenants) users[tenant->uid].admitted++;
+  for (std::size_t i = 0; i < state.queue.size(); ++i) {
+    const Waiter& waiter = state.queue[i];
+    const Check check{"request " + std::to_string(waiter.ask.request)};
+    check(waiter.position == i + 1, "positions count from 1 without gaps");
+    check(waiter.reason != QueueReason::kNone, "who waits is told why");
+    check(waiter.deadline >= state.queue_deadline, "the earliest deadline is known");
+    users[waiter.ask.uid].queued++;
+  }
+  const Check check{"users"};
+  check(users.size() == state.users.size(), "counts return to zero");
+  for (const auto& [uid, count] : users) {
+    auto it = state.users.find(uid);
+    check(it != state.users.end() && it->second.admitted == count.admitted &&
+              it->second.queued == count.queued,
+          "per-user counts add up");
+  }
+}
+
+void totals_check(const State& state) {
+  std::vector<Nanos> busy(state.gpus.size(), 0);
+  std::size_t processes = 0;
+  for (const auto& [id, tenant] : state.tenants) {
+    processes += tenant->processes.size();
+    for (const Share& share : tenant->shares) busy[share.gpu] += share.busy_ns;
+  }
+  for (std::size_t g = 0; g < state.gpus.size(); ++g)
+    Check{"GPU " + std::to_string(g)}(
+        state.gpus[g]->busy_ns == state.gpus[g]->dead_busy_ns + busy[g],
+        "a GPU's busy time is that of its tenants, living and dead");
+  Check{"processes"}(processes == state.processes.size(), "every process has a tenant");
+}
+
+}  // namespace
+
+void invariants_check(const State& state, Nanos) {
+  for (std::size_t g = 0; g < state.gpus.size(); ++g) {
+    promises_check(state, g);
+    holder_check(state, g);
+    idle_check(state, g);
+  }
+  for (const auto& [id, tenant] : state.tenants) tenant_check(state, *tenant);
+  queue_check(state);
+  totals_check(state);
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,336 @@
+// The life of a lease.
+//
+//   kClosed --open--> kOpen --close--> kClosing --every process drained--> kClosed
+//                                         \--drain_timeout--> kRunaway --every process drained-->
+//                                         kClosed
+//
+// A closing tenant keeps its GPUs: nobody else is opened before the drain is complete, or has timed
+// out. A runaway gives its GPUs up (the others go on beside whatever it left running) and gets
+// nothing more until it drains; only a gang may be opened again, because its members can be waiting
+// for each other.
+//
+// That is also why a closing gang is let through window by window: when one member spins in a
+// collective on one GPU while another waits at the gate of the next one, the closed gate itself
+// keeps the first from draining. The gates that somebody waits at are opened for one window and
+// closed again until all are empty together; the overrun is charged.
+#include "broker/core/lease.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "broker/core/admission.h"
+#include "broker/core/policy.h"
+#include "broker/core/schedule.h"
+#include "broker/core/usage.h"
+#include "broker/protocol/pages.h"
+
+namespace sluice::core {
+namespace {
+
+std::uint8_t bit(const Share& share) { return static_cast<std::uint8_t>(1U << share.index); }
+void set(std::uint8_t& mask, std::uint8_t bits) { mask = static_cast<std::uint8_t>(mask | bits); }
+void unset(std::uint8_t& mask, std::uint8_t bits) {
+  mask = static_cast<std::uint8_t>(mask & ~bits);
+}
+
+/// How long a closing gang drains quietly before members that wait are looked for, and how long
+/// they are let through.
+Nanos let_window(const State& state) {
+  return std::max<Nanos>(state.policy.inference_window_ns, 1);
+}
+Nanos let_patience(const State& state) { return 2 * let_window(state); }
+
+void word_emit(const State& state, const Share& share, Actions& out) {
+  std::uint32_t flags = 0;
+  if (share.open) flags |= protocol::kLeaseOpen;
+  if (share.open && share.contended) flags |= protocol::kLeaseContended;
+  if (share.open && share.tenant->exclusive()) flags |= protocol::kLeaseExclusive;
+  out.emplace_back(LeaseSet{share.tenant->id, share.index, protocol::lease_word(share.epoch, flags),
+                            share.window_ns, state.policy.idle_grace_ns});
+}
+
+Nanos window_of(const State& state, const Share& share) {
+  const Tenant& tenant = *share.tenant;
+  if (tenant.exclusive()) return 0;
+  const auto of_class =
+      state.policy.classes[static_cast<std::size_t>(tenant.tenant_class)].window_ns;
+  const Nanos own = tenant.window_ns > 0 ? tenant.window_ns : of_class;
+  const Nanos narrow = state.policy.inference_window_ns;
+  if (tenant.inference() || state.gpus[share.gpu]->inference_count == 0 || narrow <= 0) return own;
+  return own > 0 ? std::min(own, narrow) : narrow;
+}
+
+void share_open_word(State& state, Share& share, Actions& out) {
+  share.epoch++;
+  share.open = true;
+  for (Process& process : share.tenant->processes) {
+    const auto mine = static_cast<std::uint8_t>(process.wants & bit(share));
+    set(process.active, mine);
+    unset(process.wants, mine);
+    unset(process.idle, bit(share));
+  }
+  word_emit(state, share, out);
+}
+
+void share_close_word(State& state, Share& share, Actions& out) {
+  share.epoch++;
+  share.open = false;
+  share.contended = false;
+  for (Process& process : share.tenant->processes) set(process.drains, bit(share));
+  word_emit(state, share, out);
+}
+
+bool drain_pending(const Tenant& tenant) {
+  return std::ranges::any_of(tenant.processes, [](const Process& p) { return p.drains != 0; }) ||
+         std::ranges::any_of(tenant.shares, [](const Share& s) { return s.open; });
+}
+
+void gpus_give_up(State& state, Tenant& tenant) {
+  for (Share& share : tenant.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    if (gpu.holder == &tenant) gpu.holder = nullptr;
+  }
+}
+
+void overrun_count(State& state, Tenant& tenant, Nanos since, Nanos now) {
+  for (Share& share : tenant.shares) state.gpus[share.gpu]->overrun_ns += now - since;
+}
+
+/// The drain is complete: nothing of the tenant is on its GPUs.
+void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  if (tenant.phase == Phase::kRunaway) overrun_count(state, tenant, tenant.runaway_at, now);
+  for (Share& share : tenant.shares) {
+    share_account(state, share, now);
+    share.on = false;
+    std::erase(state.gpus[share.gpu]->on, &share);
+  }
+  gpus_give_up(state, tenant);
+  tenant.phase = Phase::kClosed;
+  tenant.runaway = false;
+  tenant.next_let_at = kNever;
+  tenant.let_until = kNever;
+  usage_ask(state, tenant, now, out);
+  if (tenant.released) tenant_hand_back(state, tenant, out);
+  tenant_waiting_update(state, tenant, now);
+}
+
+void drain_check(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  const bool draining = tenant.phase == Phase::kClosing || tenant.phase == Phase::kRunaway;
+  if (draining && !drain_pending(tenant)) lease_drained(state, tenant, now, out);
+}
+
+void lease_runaway(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  for (Share& share : tenant.shares)
+    if (share.open) share_close_word(state, share, out);
+  std::uint8_t late = 0;
+  for (const Process& process : tenant.processes) set(late, process.drains);
+  tenant.phase = Phase::kRunaway;
+  tenant.runaway = true;
+  tenant.runaway_at = now;
+  tenant.next_let_at = kNever;
+  tenant.let_until = kNever;
+  overrun_count(state, tenant, tenant.closed_at, now);
+  gpus_give_up(state, tenant);
+  for (Share& share : tenant.shares) {
+    if ((late & bit(share)) == 0) continue;
+    share.overruns++;
+    state.gpus[share.gpu]->overruns++;
+    out.emplace_back(RunawaySeen{tenant.id, share.index, now - tenant.closed_at,
+                                 state.policy.runaway == RunawayPolicy::kEnd});
+  }
+  usage_ask(state, tenant, now, out);
+  if (tenant.released) tenant_hand_back(state, tenant, out);
+  tenant_waiting_update(state, tenant, now);
+}
+
+/// Opens the gates of a closing gang at which a member waits while another one has not drained.
+void let_through(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  tenant.next_let_at = now + let_patience(state);
+  const std::uint8_t wanted = tenant_wants(tenant);
+  if (wanted == 0) return;
+  for (Share& share : tenant.shares)
+    if ((wanted & bit(share)) != 0) share_open_word(state, share, out);
+  tenant.let_until = now + let_window(state);
+}
+
+void let_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  for (Share& share : tenant.shares)
+    if (share.open) share_close_word(state, share, out);
+  tenant.let_until = kNever;
+  tenant.next_let_at = now + let_patience(state);
+}
+
+}  // namespace
+
+void lease_introduce(State& state, Tenant& tenant, Actions& out) {
+  for (Share& share : tenant.shares) {
+    share.window_ns = window_of(state, share);
+    word_emit(state, share, out);
+  }
+}
+
+void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions& out) {
+  assert(tenant.phase == Phase::kClosed || tenant.phase == Phase::kRunaway);
+  assert(!tenant.released && "an over tenant is never opened");
+  for (Process& process : tenant.processes) process.active = process.idle = process.drains = 0;
+  for (Share& share : tenant.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    assert(gpu.holder == nullptr && "one holder per GPU");
+    share_account(state, share, now);
+    gpu.holder = &tenant;
+    gpu.leases_granted++;
+    if (!share.on) gpu.on.push_back(&share);
+    share.on = true;
+    share.contended = contended;
+    share.turn = false;
+    share.episode_contended_ns = 0;
+    share.episode_busy_ns = 0;
+    share_open_word(state, share, out);
+  }
+  tenant.phase = Phase::kOpen;
+  tenant.opened_at = now;
+  tenant.asked_usage_at = now;
+  tenant.slice_end = contended ? now + state.policy.quantum_ns : kNever;
+  tenant.slice_asked = false;
+  tenant.protected_until = now;
+  tenant_waiting_update(state, tenant, now);
+}
+
+void lease_close(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  assert(tenant.phase == Phase::kOpen);
+  for (Process& process : tenant.processes) process.drains = 0;
+  for (Share& share : tenant.shares) {
+    share_account(state, share, now);
+    state.gpus[share.gpu]->leases_revoked++;
+    share_close_word(state, share, out);
+  }
+  tenant.phase = Phase::kClosing;
+  tenant.closed_at = now;
+  tenant.slice_end = kNever;
+  tenant.slice_asked = false;
+  tenant.let_until = kNever;
+  tenant.next_let_at = tenant.gang() ? now + let_patience(state) : kNever;
+  drain_check(state, tenant, now, out);
+}
+
+void lease_contend(const State& state, Tenant& tenant, bool contended, Actions& out) {
+  for (Share& share : tenant.shares) {
+    if (share.contended == contended) continue;
+    share.contended = contended;
+    word_emit(state, share, out);
+  }
+}
+
+void lease_timers(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  if (tenant.phase != Phase::kClosing) return;
+  if (now >= tenant.closed_at + state.policy.drain_timeout_ns) {
+    lease_runaway(state, tenant, now, out);
+    return;
+  }
+  if (now >= tenant.let_until)
+    let_end(state, tenant, now, out);
+  else if (tenant.let_until == kNever && now >= tenant.next_let_at)
+    let_through(state, tenant, now, out);
+  drain_check(state, tenant, now, out);
+}
+
+Nanos lease_timer_at(const State& state, const Tenant& tenant) {
+  if (tenant.phase != Phase::kClosing) return kNever;
+  const Nanos timeout = tenant.closed_at + state.policy.drain_timeout_ns;
+  return std::min(
+      {timeout, tenant.let_until, tenant.let_until == kNever ? tenant.next_let_at : kNever});
+}
+
+bool lease_idle(const Tenant& tenant) {
+  bool said = false;
+  for (const Process& process : tenant.processes) {
+    if ((process.active & ~process.idle) != 0) return false;
+    said = said || process.idle != 0;
+  }
+  return said ||
+         std::ranges::none_of(tenant.processes, [](const Process& p) { return p.active != 0; });
+}
+
+void gate_wanted(State& state, const GateWanted& event, Nanos now, Actions& out) {
+  auto it = state.processes.find(event.process);
+  if (it == state.processes.end()) return;
+  Tenant& tenant = *it->second;
+  if (event.gpu_index >= tenant.shares.size()) return;
+  Share& share = tenant.shares[event.gpu_index];
+  if (share.open || event.epoch != share.epoch) return;  // crossed an opening: the gate passes now
+  set(process_find(tenant, event.process)->wants, bit(share));
+  tenant_waiting_update(state, tenant, now);
+  if (tenant.phase == Phase::kClosing) lease_timers(state, tenant, now, out);
+}
+
+void gate_idle(State& state, const GateIdle& event) {
+  auto it = state.processes.find(event.process);
+  if (it == state.processes.end()) return;
+  Tenant& tenant = *it->second;
+  if (tenant.phase != Phase::kOpen || event.gpu_index >= tenant.shares.size()) return;
+  Share& share = tenant.shares[event.gpu_index];
+  if (event.epoch == share.epoch) set(process_find(tenant, event.process)->idle, bit(share));
+}
+
+void gate_drained(State& state, const Drained& event, Nanos now, Actions& out) {
+  auto it = state.processes.find(event.process);
+  if (it == state.processes.end()) return;
+  Tenant& tenant = *it->second;
+  if (event.gpu_index >= tenant.shares.size()) return;
+  Share& share = tenant.shares[event.gpu_index];
+  if (share.open || event.epoch != share.epoch) return;
+  unset(process_find(tenant, event.process)->drains, bit(share));
+  drain_check(state, tenant, now, out);
+}
+
+void process_joined(State& state, const ProcessJoined& event) {
+  Tenant* tenant = tenant_find(state, event.tenant);
+  if (tenant == nullptr || state.processes.contains(event.process)) return;
+  tenant->processes.push_back(Process{event.process, 0, 0, 0, 0});
+  state.processes.emplace(event.process, tenant);
+}
+
+void process_gone(State& state, const ProcessGone& event, Nanos now, Actions& out) {
+  auto it = state.processes.find(event.process);
+  if (it == state.processes.end()) return;
+  Tenant& tenant = *it->second;
+  state.processes.erase(it);
+  std::erase_if(tenant.processes, [&](const Process& p) { return p.id == event.process; });
+  if (tenant.processes.empty() && !tenant.founder_alive) {
+    tenant_end(state, tenant, now, out);
+    return;
+  }
+  if (tenant.phase == Phase::kOpen && tenant.processes.empty() && !tenant.exclusive())
+    lease_close(state, tenant, now, out);
+  drain_check(state, tenant, now, out);
+  tenant_waiting_update(state, tenant, now);
+}
+
+void founder_gone(State& state, const FounderGone& event, Nanos now, Actions& out) {
+  Tenant* tenant = tenant_find(state, event.tenant);
+  if (tenant == nullptr) return;
+  tenant->founder_alive = false;
+  if (tenant->processes.empty()) tenant_end(state, *tenant, now, out);
+}
+
+void job_released(State& state, const JobReleased& event, Nanos now, Actions& out) {
+  Tenant* tenant = tenant_find(state, event.tenant);
+  if (tenant == nullptr || tenant->released) return;
+  tenant->released = true;
+  if (tenant->phase == Phase::kOpen)
+    lease_close(state, *tenant, now, out);
+  else if (tenant->phase == Phase::kClosed)
+    tenant_hand_back(state, *tenant, out);
+  tenant_waiting_update(state, *tenant, now);
+}
+
+void windows_refresh(State& state, Gpu& gpu, bool all, Actions& out) {
+  for (Share* share : gpu.shares) {
+    const Nanos window = window_of(state, *share);
+    if (window == share->window_ns && !all) continue;
+    share->window_ns = window;
+    word_emit(state, *share, out);
+  }
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,68 @@
+// The interface between the lease scheduler and the rules that order contended GPU time, one small
+// file per rule:
+//
+//   band.cpp    the latency band: inference first, as far as its guaranteed share and a bounded
+//   burst reach budget.cpp  fixed shares: a token budget that caps them even on an idle GPU
+//   fair.cpp    weighted fairness by measured GPU time
+//
+// The scheduler knows nothing of weights or credits: it asks the rules in this order who goes
+// first, who may run at all, who cuts a running lease short and when somebody's right ends. A new
+// rule (spatial partitions, deadlines) is one more file and one more entry in policy.cpp. Rules
+// keep their numbers in Share and Gpu and hold no state of their own.
+#pragma once
+
+#include <span>
+
+#include "broker/core/state.h"
+
+namespace sluice::core {
+
+class SharePolicy {
+ public:
+  virtual ~SharePolicy() = default;
+  virtual const char* name() const = 0;
+
+  /// Time has come to `now`, before anything else happens at that time.
+  virtual void time_passed(const Policy&, Gpu&, Nanos /*now*/) const {}
+  /// The share begins to want the GPU (or may run again after a cap).
+  virtual void share_woke(const Policy&, const Gpu&, Share&, Nanos /*now*/) const {}
+  /// GPU time was charged; negative = an earlier charge was too high.
+  virtual void share_charged(const Policy&, Gpu&, Share&, double /*ns*/) const {}
+  /// May it be opened now? (Not: is it its turn.)
+  virtual bool may_run(const Policy&, Share&, Nanos /*now*/) const { return true; }
+  /// When may_run can become true for a share for which it is false.
+  virtual Nanos may_run_at(const Policy&, const Share&, Nanos /*now*/) const { return kNever; }
+  /// Until when an open share may run if it keeps the GPU busy all the time.
+  virtual Nanos run_until(const Policy&, Share&, Nanos /*now*/) const { return kNever; }
+  /// Lower goes first; the next rule decides among equals.
+  virtual double rank(const Gpu&, const Share&) const { return 0; }
+  /// Is the waiting share to cut the holder's lease short at once?
+  virtual bool preempts(const Gpu&, const Share& /*waiting*/, const Share& /*holder*/) const {
+    return false;
+  }
+};
+
+/// The rules in the order in which they are asked.
+std::span<const SharePolicy* const> policies();
+
+void policies_time_passed(const Policy&, Gpu&, Nanos now);
+void policies_woke(const Policy&, const Gpu&, Share&, Nanos now);
+void policies_charge(const Policy&, Gpu&, Share&, double ns);
+bool policies_may_run(const Policy&, Share&, Nanos now);
+Nanos policies_may_run_at(const Policy&, const Share&, Nanos now);
+Nanos policies_run_until(const Policy&, Share&, Nanos now);
+bool policies_before(const Gpu&, const Share& a, const Share& b);
+bool policies_preempt(const Gpu&, const Share& waiting, const Share& holder);
+
+const SharePolicy& latency_band();
+const SharePolicy& fixed_budget();
+const SharePolicy& weighted_fair();
+
+/// Is this share served by the latency band now?
+bool band_serves(const Gpu&, const Share&);
+/// Share of the GPU's time that the inference shares are guaranteed against those active now.
+double band_guarantee(const Gpu&);
+/// Moves the GPU's virtual time up to the slowest of those that compete now.
+void fair_clock_advance(Gpu&, double slowest_vtime);
+
+}  // namespace sluice::core

@@ -1,0 +1,224 @@
+// Whose turn it is.
+//
+// A GPU that is free goes to the waiting share that the policies put first. A holder keeps it until
+// one of these: it says that it is idle while others wait; a share that preempts wants it; its
+// slice (one quantum, counted only while others wait) is over and somebody who waits goes before
+// it; its budget is spent; a gang's turn has come on all its GPUs. At the end of a slice the usage
+// is asked for first, so that the order is by measured time; an answer that does not come within a
+// millisecond is not waited for. Alone on its GPU a tenant has no slices and causes one event per
+// second.
+#include "broker/core/schedule.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "broker/core/lease.h"
+#include "broker/core/policy.h"
+#include "broker/core/usage.h"
+
+namespace sluice::core {
+namespace {
+
+constexpr Nanos kUsagePatienceNs = 1'000'000;
+constexpr Nanos kAloneUsageNs = 1'000'000'000;  // keeps the books of a GPU with one holder fresh
+/// A decision opens or closes at least one lease, and each lease of a step can be opened and closed
+/// once or twice.
+constexpr int kRoundsMax = 64;
+
+void wake(State& state, Share& share, Nanos now) {
+  policies_woke(state.policy, *state.gpus[share.gpu], share, now);
+}
+
+/// Asks the policies whether the share may run, and brings it forward when a cap has just ended.
+bool share_may_run(State& state, Share& share, Nanos now) {
+  const bool was_capped = share.capped;
+  const bool may = policies_may_run(state.policy, share, now);
+  if (was_capped && may) wake(state, share, now);
+  return may;
+}
+
+bool others_wait(State& state, Tenant& holder, Nanos now) {
+  for (const Share& share : holder.shares)
+    for (Share* waiting : state.gpus[share.gpu]->waiting)
+      if (tenant_may_run(state, *waiting->tenant, now)) return true;
+  return false;
+}
+
+/// The virtual time of the GPU follows the slowest of those that compete now. Waiting gangs do not
+/// count: other GPUs may be what keeps them.
+void clock_advance(State& state, Gpu& gpu, Nanos now) {
+  double slowest = 0;
+  bool any = false;
+  auto consider = [&](const Share& share) {
+    slowest = any ? std::min(slowest, share.vtime) : share.vtime;
+    any = true;
+  };
+  for (Share* share : gpu.waiting)
+    if (!share->tenant->gang() && share_may_run(state, *share, now)) consider(*share);
+  if (gpu.holder != nullptr && !gpu.holder->exclusive())
+    for (const Share* share : gpu.on)
+      if (share->tenant == gpu.holder) consider(*share);
+  if (any) fair_clock_advance(gpu, slowest);
+}
+
+bool preempted(State& state, Tenant& holder, Nanos now) {
+  if (now < holder.protected_until) return false;
+  for (Share& share : holder.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    const Share* best = best_single(state, gpu, now);
+    if (best != nullptr && policies_preempt(gpu, *best, share)) return true;
+  }
+  return false;
+}
+
+bool budget_spent(State& state, Tenant& holder, Nanos now) {
+  return std::ranges::any_of(holder.shares, [&](Share& share) {
+    return policies_run_until(state.policy, share, now) <= now;
+  });
+}
+
+bool challenged(State& state, Tenant& holder, Nanos now) {
+  for (Share& share : holder.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    const Share* best = best_single(state, gpu, now);
+    if (best != nullptr && !policies_before(gpu, share, *best)) return true;
+  }
+  return false;
+}
+
+/// Has the usage that was asked for arrived? Asks first, gives up after a moment.
+bool usage_fresh(State& state, Tenant& holder, Nanos now, Actions& out) {
+  if (!holder.slice_asked) {
+    holder.slice_asked = true;
+    usage_ask(state, holder, now, out);
+    return false;
+  }
+  if (now >= holder.asked_usage_at + kUsagePatienceNs) return true;
+  return std::ranges::all_of(holder.shares,
+                             [&](const Share& s) { return s.settled_at >= holder.asked_usage_at; });
+}
+
+/// The end of a slice or of a budget. True = the lease was closed.
+bool slice_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
+  const bool over = holder.slice_end <= now;
+  if (!over && !holder.slice_asked && !budget_spent(state, holder, now)) return false;
+  if (!usage_fresh(state, holder, now, out)) return false;
+  holder.slice_asked = false;
+  if (budget_spent(state, holder, now) || (over && challenged(state, holder, now))) {
+    lease_close(state, holder, now, out);
+    return true;
+  }
+  if (!over) return false;
+  gangs_take_turns(state, holder, now);
+  holder.slice_end = now + state.policy.quantum_ns;
+  return false;
+}
+
+/// Everything that can end an open lease. True = it was closed.
+bool holder_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
+  if (holder.exclusive() || holder.phase != Phase::kOpen) return false;
+  const bool contended = others_wait(state, holder, now);
+  lease_contend(state, holder, contended, out);
+  if (!contended) {
+    holder.slice_end = kNever;
+    if (now >= holder.asked_usage_at + kAloneUsageNs) usage_ask(state, holder, now, out);
+  } else if (holder.slice_end == kNever)
+    holder.slice_end = std::max(holder.opened_at + state.policy.quantum_ns, now);
+  if ((contended && lease_idle(holder)) || preempted(state, holder, now)) {
+    lease_close(state, holder, now, out);
+    return true;
+  }
+  return slice_decide(state, holder, now, out);
+}
+
+bool gpu_decide(State& state, Gpu& gpu, Nanos now, Actions& out) {
+  if (Tenant* holder = gpu.holder) {
+    const bool first = state.gpus[holder->shares.front().gpu].get() == &gpu;  // a gang decides once
+    return first && holder_decide(state, *holder, now, out);
+  }
+  if (gpu.reserved != nullptr) return false;
+  Share* best = best_single(state, gpu, now);
+  if (best == nullptr) return false;
+  lease_open(state, *best->tenant, false, now, out);
+  return true;
+}
+
+}  // namespace
+
+Share& share_on(Tenant& tenant, std::uint32_t gpu) {
+  for (Share& share : tenant.shares)
+    if (share.gpu == gpu) return share;
+  assert(false && "the tenant has a share of this GPU");
+  __builtin_unreachable();
+}
+
+bool tenant_may_run(State& state, Tenant& tenant, Nanos now) {
+  return std::ranges::all_of(tenant.shares,
+                             [&](Share& share) { return share_may_run(state, share, now); });
+}
+
+Share* best_single(State& state, Gpu& gpu, Nanos now) {
+  Share* best = nullptr;
+  for (Share* share : gpu.waiting) {
+    if (share->tenant->gang() || !share_may_run(state, *share, now)) continue;
+    if (best == nullptr || policies_before(gpu, *share, *best)) best = share;
+  }
+  return best;
+}
+
+void tenant_waiting_update(State& state, Tenant& tenant, Nanos now) {
+  const bool may =
+      tenant.phase == Phase::kClosed || (tenant.phase == Phase::kRunaway && tenant.gang());
+  const bool waiting = may && !tenant.released && !tenant.exclusive() && tenant_wants(tenant) != 0;
+  if (waiting == tenant.waiting) return;
+  tenant.waiting = waiting;
+  if (waiting) {
+    tenant.waiting_since = now;
+    if (tenant.gang()) gang_woke(state, tenant);
+  }
+  for (Share& share : tenant.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    if (waiting) {
+      wake(state, share, now);
+      gpu.waiting.push_back(&share);
+    } else {
+      std::erase(gpu.waiting, &share);
+      share.turn = false;
+    }
+  }
+}
+
+void schedule(State& state, Nanos now, Actions& out) {
+  for (auto& gpu : state.gpus)
+    if (gpu->holder != nullptr) lease_timers(state, *gpu->holder, now, out);
+  for (auto& gpu : state.gpus) clock_advance(state, *gpu, now);
+  bool changed = true;
+  for (int round = 0; changed; ++round) {
+    assert(round < kRoundsMax && "lease decisions settle");
+    changed = gangs_decide(state, now, out);
+    for (auto& gpu : state.gpus) changed = gpu_decide(state, *gpu, now, out) || changed;
+  }
+}
+
+Nanos schedule_at(State& state, Nanos now) {
+  Nanos at = kNever;
+  for (auto& gpu : state.gpus) {
+    for (const Share* share : gpu->waiting)
+      at = std::min(at, policies_may_run_at(state.policy, *share, now));
+    Tenant* holder = gpu->holder;
+    if (holder == nullptr || holder->exclusive()) continue;
+    at = std::min(at, lease_timer_at(state, *holder));
+    if (holder->phase != Phase::kOpen) continue;
+    if (holder->slice_asked)
+      at = std::min(at, holder->asked_usage_at + kUsagePatienceNs);
+    else
+      at = std::min(at, holder->slice_end);
+    if (holder->slice_asked) continue;
+    if (holder->slice_end == kNever) at = std::min(at, holder->asked_usage_at + kAloneUsageNs);
+    for (Share& share : holder->shares)
+      at = std::min(at, policies_run_until(state.policy, share, now));
+  }
+  return at;
+}
+
+}  // namespace sluice::core

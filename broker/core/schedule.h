@@ -1,0 +1,35 @@
+// Whose turn it is: the lease decisions of every GPU and of the gangs across them. See schedule.cpp
+// and gang.cpp.
+#pragma once
+
+#include "broker/core/state.h"
+
+namespace sluice::core {
+
+/// Makes every decision that is due at `now`.
+void schedule(State& state, Nanos now, Actions& out);
+/// When schedule has something to do again if nothing else happens.
+Nanos schedule_at(State& state, Nanos now);
+
+/// Enters or removes the tenant in the waiting lists of its GPUs, after anything that bears on it.
+void tenant_waiting_update(State& state, Tenant& tenant, Nanos now);
+
+/// The waiting share of a single-GPU tenant that goes first on this GPU, or null.
+Share* best_single(State& state, Gpu& gpu, Nanos now);
+/// May this waiting tenant be opened at all (no cap in force on any of its GPUs)?
+bool tenant_may_run(State& state, Tenant& tenant, Nanos now);
+Share& share_on(Tenant& tenant, std::uint32_t gpu);
+
+// gang.cpp
+void gangs_time_passed(State& state, Nanos now);
+void gang_woke(State& state, Tenant& tenant);
+/// Opens the gangs whose turn has come on all their GPUs, after closing who holds them. True =
+/// something changed.
+bool gangs_decide(State& state, Nanos now, Actions& out);
+/// The holder's slice is over: notes for every waiting gang whether its turn has come on the
+/// holder's GPUs.
+void gangs_take_turns(State& state, Tenant& holder, Nanos now);
+/// Has it been kept from its guaranteed share for too long? Then it goes before the latency band.
+bool gang_urgent(const State& state, const Tenant& tenant);
+
+}  // namespace sluice::core

@@ -1,0 +1,179 @@
+// The sentences of refusals. They are tested word by word where a number or a remedy is in them.
+#include "broker/core/texts.h"
+
+#include <cmath>
+
+namespace sluice::core {
+namespace {
+
+std::string uuid_text(const GpuUuid& uuid) {
+  static const char digits[] = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += digits[uuid.bytes[i] >> 4];
+    text += digits[uuid.bytes[i] & 15];
+  }
+  return text;
+}
+
+std::string decimal_text(double value) {
+  const auto hundredths = static_cast<std::uint64_t>(std::llround(value * 100));
+  std::string text = std::to_string(hundredths / 100);
+  if (hundredths % 100 == 0) return text;
+  std::string fraction = std::to_string(hundredths % 100);
+  if (fraction.size() == 1) fraction = "0" + fraction;
+  if (fraction.back() == '0') fraction.pop_back();
+  return text + "." + fraction;
+}
+
+TenantRefused refusal(RequestId request, RefusalCode code, std::string text, Bytes minimum = 0) {
+  return TenantRefused{request, code, minimum, std::move(text)};
+}
+
+std::string gpus_text(std::size_t n) { return std::to_string(n) + (n == 1 ? " GPU" : " GPUs"); }
+
+}  // namespace
+
+std::string bytes_text(Bytes bytes) {
+  static const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  auto value = static_cast<double>(bytes);
+  while (value >= 1024 && unit + 1 < std::size(units)) {
+    value /= 1024;
+    ++unit;
+  }
+  return decimal_text(value) + " " + units[unit];
+}
+
+std::string duration_text(Nanos ns) {
+  const auto value = static_cast<double>(ns);
+  if (ns < 1'000'000) return decimal_text(value / 1e3) + " us";
+  if (ns < 1'000'000'000) return decimal_text(value / 1e6) + " ms";
+  return decimal_text(value / 1e9) + " s";
+}
+
+const char* class_text(TenantClass tenant_class) {
+  switch (tenant_class) {
+    case TenantClass::kInference:
+      return "inference";
+    case TenantClass::kDebug:
+      return "debug";
+    case TenantClass::kBatch:
+      return "batch";
+    case TenantClass::kExclusive:
+      return "exclusive";
+  }
+  return "unknown";
+}
+
+const char* reason_text(QueueReason reason) {
+  switch (reason) {
+    case QueueReason::kNone:
+      break;
+    case QueueReason::kResources:
+      return "the memory is promised to other tenants";
+    case QueueReason::kPriority:
+      return "a request ahead of it waits for the same GPUs";
+    case QueueReason::kUserLimit:
+      return "the user has as many tenants as one user may have";
+    case QueueReason::kDrain:
+      return "the GPUs are used whole, or are being emptied for whole use";
+    case QueueReason::kGang:
+      return "not enough GPUs have room at the same time";
+  }
+  return "it has not been looked at";
+}
+
+TenantRefused refusal_no_gpus(RequestId request) {
+  return refusal(request, RefusalCode::kNoSuchGpu,
+                 "there is no GPU to share: the broker found none when it started; `sluice doctor` "
+                 "shows what it "
+                 "looked for");
+}
+
+TenantRefused refusal_malformed(RequestId request, std::string text) {
+  return refusal(request, RefusalCode::kMalformed, std::move(text));
+}
+
+TenantRefused refusal_too_many_gpus(RequestId request, std::uint32_t asked, std::size_t have,
+                                    bool pinned) {
+  return refusal(
+      request, RefusalCode::kTooManyGpus,
+      gpus_text(asked) + " asked for, but " +
+          (pinned ? "only " + gpus_text(have) + " named" : "this machine has " + gpus_text(have)) +
+          "; ask for at most " + std::to_string(have));
+}
+
+TenantRefused refusal_unknown_gpu(RequestId request, const GpuUuid& uuid) {
+  return refusal(
+      request, RefusalCode::kNoSuchGpu,
+      "this machine has no " + uuid_text(uuid) + "; `sluice status` lists the GPUs it has");
+}
+
+TenantRefused refusal_no_quota(RequestId request, TenantClass tenant_class, Bytes minimum) {
+  return refusal(request, RefusalCode::kMemoryBelowContext,
+                 std::string("no memory quota was asked for, and class ") +
+                     class_text(tenant_class) + " has no default; ask for one of at least " +
+                     bytes_text(minimum) + " (--memory)",
+                 minimum);
+}
+
+TenantRefused refusal_below_context(RequestId request, Bytes asked, Bytes minimum) {
+  return refusal(request, RefusalCode::kMemoryBelowContext,
+                 "a quota of " + bytes_text(asked) +
+                     " is less than what a context alone takes on this GPU (" +
+                     bytes_text(minimum) + "), so no program could start; ask for at least " +
+                     bytes_text(minimum),
+                 minimum);
+}
+
+TenantRefused refusal_too_large(RequestId request, Bytes asked, Bytes largest,
+                                std::uint32_t gpu_count) {
+  const std::string where = gpu_count == 1
+                                ? "any GPU here can promise"
+                                : std::to_string(gpu_count) + " GPUs here can promise each";
+  return refusal(request, RefusalCode::kMemoryTooLarge,
+                 "a quota of " + bytes_text(asked) + " is more than " + where + " (" +
+                     bytes_text(largest) + "), so waiting would not help; ask for at most " +
+                     bytes_text(largest));
+}
+
+TenantRefused refusal_user_queue(RequestId request, std::uint32_t uid, std::uint32_t limit) {
+  return refusal(
+      request, RefusalCode::kUserLimit,
+      "user " + std::to_string(uid) + " has " + std::to_string(limit) +
+          " requests waiting, as many as one user may have; wait for some to start or end them");
+}
+
+TenantRefused refusal_user_limit(RequestId request, std::uint32_t uid, std::uint32_t limit) {
+  return refusal(
+      request, RefusalCode::kUserLimit,
+      "user " + std::to_string(uid) + " has " + std::to_string(limit) +
+          " tenants, as many as one user may have, and would not wait; end one, or allow waiting");
+}
+
+TenantRefused refusal_full(RequestId request, std::uint32_t limit) {
+  return refusal(request, RefusalCode::kNoRoom,
+                 "the broker keeps " + std::to_string(limit) +
+                     " tenants and waiting requests, as many as it may; try again later");
+}
+
+TenantRefused refusal_no_room(RequestId request, QueueReason reason, std::uint32_t position,
+                              bool dry_run) {
+  return refusal(request, RefusalCode::kNoRoom,
+                 std::string(dry_run ? "it would wait" : "it would have to wait") +
+                     " at position " + std::to_string(position) +
+                     " of the queue: " + reason_text(reason) +
+                     (dry_run ? "; nothing was changed" : "; allow waiting, or ask for less"));
+}
+
+TenantRefused refusal_timeout(RequestId request, Nanos waited, QueueReason reason,
+                              std::uint32_t position) {
+  return refusal(request, RefusalCode::kTimeout,
+                 "it waited " + duration_text(waited) + " and is still at position " +
+                     std::to_string(position) + " of the queue: " + reason_text(reason) +
+                     "; wait longer, or ask for less");
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,36 @@
+// The sentences of refusals: what happened with numbers, why, what to do. No prefix; the program
+// that prints adds it.
+#pragma once
+
+#include <string>
+
+#include "broker/core/core.h"
+
+namespace sluice::core {
+
+/// "512 MiB", "1.5 GiB", "100 bytes": the largest unit that keeps at most two decimals exact enough
+/// for people.
+std::string bytes_text(Bytes bytes);
+std::string duration_text(Nanos ns);
+const char* class_text(TenantClass tenant_class);
+/// "its memory is promised to others" and the like: why a request waits.
+const char* reason_text(QueueReason reason);
+
+TenantRefused refusal_no_gpus(RequestId request);
+TenantRefused refusal_malformed(RequestId request, std::string text);
+TenantRefused refusal_too_many_gpus(RequestId request, std::uint32_t asked, std::size_t have,
+                                    bool pinned);
+TenantRefused refusal_unknown_gpu(RequestId request, const GpuUuid& uuid);
+TenantRefused refusal_no_quota(RequestId request, TenantClass tenant_class, Bytes minimum);
+TenantRefused refusal_below_context(RequestId request, Bytes asked, Bytes minimum);
+TenantRefused refusal_too_large(RequestId request, Bytes asked, Bytes largest,
+                                std::uint32_t gpu_count);
+TenantRefused refusal_user_queue(RequestId request, std::uint32_t uid, std::uint32_t limit);
+TenantRefused refusal_user_limit(RequestId request, std::uint32_t uid, std::uint32_t limit);
+TenantRefused refusal_full(RequestId request, std::uint32_t limit);
+TenantRefused refusal_no_room(RequestId request, QueueReason reason, std::uint32_t position,
+                              bool dry_run);
+TenantRefused refusal_timeout(RequestId request, Nanos waited, QueueReason reason,
+                              std::uint32_t position);
+
+}  // namespace sluice::core

@@ -1,0 +1,98 @@
+// The core's part of a snapshot: what it promised, who holds what, what was charged. Read-only.
+#include <algorithm>
+#include <cstring>
+
+#include "broker/core/state.h"
+
+namespace sluice::core {
+namespace {
+
+void name_copy(char (&to)[protocol::kNameBytes], const std::string& from) {
+  const std::size_t n = std::min(from.size(), sizeof to - 1);
+  std::memcpy(to, from.data(), n);
+}
+
+std::uint64_t count(Nanos ns) { return static_cast<std::uint64_t>(std::max<Nanos>(ns, 0)); }
+
+protocol::SnapshotGpu gpu_view(const Gpu& gpu) {
+  protocol::SnapshotGpu view{};
+  view.uuid = gpu.uuid;
+  view.capacity_bytes = gpu.capacity;
+  view.context_bytes = gpu.context_bytes;
+  view.promised_bytes = gpu.promised_min;
+  view.promised_max_bytes = gpu.promised_max;
+  view.busy_ns = count(gpu.busy_ns);
+  view.leases_granted = gpu.leases_granted;
+  view.leases_revoked = gpu.leases_revoked;
+  view.lease_overrun_ns = count(gpu.overrun_ns);
+  view.overruns = gpu.overruns;
+  view.holder = gpu.holder == nullptr ? 0 : gpu.holder->id;
+  view.tenants = static_cast<std::uint32_t>(gpu.shares.size());
+  view.exclusive =
+      std::ranges::any_of(gpu.shares, [](const Share* s) { return s->tenant->exclusive(); }) ? 1
+                                                                                             : 0;
+  view.draining = gpu.draining ? 1 : 0;
+  return view;
+}
+
+protocol::SnapshotTenant tenant_view(const Tenant& tenant) {
+  protocol::SnapshotTenant view{};
+  view.tenant = tenant.id;
+  view.admitted_ns = count(tenant.admitted_at);
+  view.asked_ns = count(tenant.asked_at);
+  view.uid = tenant.uid;
+  view.processes = static_cast<std::uint32_t>(tenant.processes.size());
+  view.state = protocol::TenantState::kRunning;
+  view.tenant_class = tenant.tenant_class;
+  view.sm_mode = tenant.sm_mode;
+  view.runaway = tenant.runaway ? 1 : 0;
+  name_copy(view.name, tenant.name);
+  return view;
+}
+
+protocol::SnapshotTenant waiter_view(const Waiter& waiter) {
+  protocol::SnapshotTenant view{};
+  view.asked_ns = count(waiter.asked_at);
+  view.uid = waiter.ask.uid;
+  view.queue_position = waiter.position;
+  view.state = protocol::TenantState::kQueued;
+  view.tenant_class = waiter.ask.tenant_class;
+  view.sm_mode = waiter.ask.sm_mode;
+  view.reason = waiter.reason;
+  name_copy(view.name, waiter.ask.name);
+  return view;
+}
+
+protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, Nanos now) {
+  const Tenant& tenant = *share.tenant;
+  protocol::SnapshotTenantGpu view{};
+  view.tenant = tenant.id;
+  view.gpu = state.gpus[share.gpu]->uuid;
+  view.memory_max_bytes = tenant.memory_max;
+  view.memory_min_bytes = tenant.memory_min;
+  view.busy_ns = count(share.busy_ns);
+  view.lease_held_ns = count(share.held_ns + (share.open ? now - share.accounted_at : 0));
+  view.overruns = share.overruns;
+  view.sm_percent = tenant.sm_percent;
+  view.wants = (tenant_wants(tenant) >> share.index) & 1U;
+  return view;
+}
+
+}  // namespace
+
+View state_view(const State& state, Nanos now) {
+  View view;
+  for (const auto& gpu : state.gpus) view.gpus.push_back(gpu_view(*gpu));
+  std::vector<const Tenant*> tenants;
+  for (const auto& [id, tenant] : state.tenants) tenants.push_back(tenant.get());
+  std::ranges::sort(tenants, {}, &Tenant::id);
+  for (const Tenant* tenant : tenants) {
+    view.tenants.push_back(tenant_view(*tenant));
+    for (const Share& share : tenant->shares)
+      view.tenant_gpus.push_back(share_view(state, share, now));
+  }
+  for (const Waiter& waiter : state.queue) view.tenants.push_back(waiter_view(waiter));
+  return view;
+}
+
+}  // namespace sluice::core

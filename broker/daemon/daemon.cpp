@@ -1,0 +1,131 @@
+// The wiring, the heartbeat, signals, and when to end.
+#include "broker/daemon/daemon.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "broker/daemon/notify.h"
+
+namespace sluice::daemon {
+namespace {
+
+constexpr std::int64_t kHeartbeat_ns = 250'000'000;  // the protocol asks for one a second at least
+// A broker that was started for somebody waits this long for him to come at all.
+constexpr std::int64_t kFirstVisit_ns = 10'000'000'000;
+// One tenant with one process takes five: two pages, founder, process, connection.
+constexpr std::uint64_t kDescriptorsPerConnection = 5;
+constexpr std::uint64_t kDescriptorsKept = 64;
+constexpr std::uint64_t kConnectionsMax = 16384;
+
+// Raises the soft limit of descriptors to the hard one and divides it.
+ConnectionLimits limits_take() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const std::uint64_t usable =
+      limit.rlim_cur > kDescriptorsKept ? limit.rlim_cur - kDescriptorsKept : 1;
+  const std::uint64_t total =
+      std::clamp<std::uint64_t>(usable / kDescriptorsPerConnection, 1, kConnectionsMax);
+  ConnectionLimits out;
+  out.total_max = static_cast<std::uint32_t>(total);
+  out.per_user_max =
+      std::max<std::uint32_t>(1, out.total_max / 2);  // no user can lock the others out
+  return out;
+}
+
+}  // namespace
+
+Daemon::Daemon(Log& log, DaemonSetup setup)
+    : log_(log),
+      setup_(std::move(setup)),
+      connections_(loop_, log_, limits_take()),
+      engine_(loop_, log_, connections_, setup_.gpus, setup_.config),
+      sessions_(log_, engine_, connections_),
+      heartbeat_(loop_, [this] { beat(); }) {
+  connections_.sink_set(&sessions_);
+}
+
+Daemon::~Daemon() {
+  loop_.remove(signals_key_);
+  connections_.close_all();
+}
+
+bool Daemon::start(std::string* error) {
+  if (!signals_take(error)) return false;
+  ListenOptions options;
+  options.path = setup_.socket_path;
+  options.is_private = setup_.is_private;
+  options.inherited_fd = setup_.inherited_fd;
+  listener_ = Listener::open(
+      loop_, options,
+      [this](devices::Fd fd) {
+        served_ = true;
+        connections_.accept(std::move(fd));
+      },
+      error);
+  if (listener_ == nullptr) return false;
+  idle_since_ns_ = clock_ns();
+  heartbeat_.every(kHeartbeat_ns);
+  return true;
+}
+
+bool Daemon::signals_take(std::string* error) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGHUP, SIGTERM, SIGINT}) sigaddset(&set, signal);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  signals_ = devices::Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) {
+    *error = std::string("cannot watch for signals: ") + std::strerror(errno);
+    return false;
+  }
+  signals_key_ = loop_.add(signals_.get(), [this] { signal_ready(); });
+  return true;
+}
+
+void Daemon::signal_ready() {
+  signalfd_siginfo info{};
+  while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo == SIGHUP) {
+      engine_.reload();
+      continue;
+    }
+    log_.line(Level::kInfo, "ending",
+              {{"signal", info.ssi_signo}, {"tenants", engine_.tenant_count()}});
+    notify_send("STOPPING=1");
+    sessions_.shut();
+    listener_->stop();
+    loop_.stop();
+  }
+}
+
+void Daemon::beat() {
+  engine_.heartbeat();
+  idle_check();
+}
+
+// Connections count as business: somebody who is connected is about to ask.
+void Daemon::idle_check() {
+  if (setup_.idle_exit_ns == 0) return;
+  const std::int64_t now = clock_ns();
+  if (!engine_.idle() || connections_.count() > 0) {
+    idle_since_ns_ = 0;
+    return;
+  }
+  if (idle_since_ns_ == 0) idle_since_ns_ = now;
+  const std::int64_t patience =
+      served_ ? setup_.idle_exit_ns : std::max(setup_.idle_exit_ns, kFirstVisit_ns);
+  if (now - idle_since_ns_ < patience) return;
+  log_.line(Level::kInfo, "ending", {{"idle_ns", now - idle_since_ns_}});
+  loop_.stop();
+}
+
+}  // namespace sluice::daemon

@@ -1,0 +1,56 @@
+// sluiced as an object: loop, listener, connections, sessions, engine, heartbeat and signals,
+// wired. The inventory comes from outside, so that tests serve GPUs of their own making.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "broker/daemon/engine.h"
+#include "broker/daemon/listener.h"
+#include "broker/daemon/sessions.h"
+
+namespace sluice::daemon {
+
+struct DaemonSetup {
+  config::Config config;
+  std::vector<ServedGpu> gpus;
+  std::string socket_path;
+  bool is_private = false;
+  std::int64_t idle_exit_ns = 0;  // 0 = never
+  int inherited_fd = -1;          // a listening socket from systemd
+};
+
+class Daemon {
+ public:
+  Daemon(Log& log, DaemonSetup setup);
+  ~Daemon();
+  /// Takes the socket and blocks SIGHUP, SIGTERM and SIGINT for the loop. False with `error`
+  /// (without prefix).
+  [[nodiscard]] bool start(std::string* error);
+  /// Serves until a signal or idleness ends it.
+  void run() { loop_.run(); }
+  void turn(int timeout_ms) { loop_.turn(timeout_ms); }
+  bool stopped() const { return loop_.stopped(); }
+
+ private:
+  bool signals_take(std::string* error);
+  void signal_ready();
+  void beat();
+  void idle_check();
+
+  Log& log_;
+  DaemonSetup setup_;
+  Loop loop_;
+  Connections connections_;
+  Engine engine_;
+  Sessions sessions_;
+  Timer heartbeat_;
+  std::unique_ptr<Listener> listener_;
+  devices::Fd signals_;
+  Loop::Key signals_key_ = 0;
+  std::int64_t idle_since_ns_ = 0;  // 0 = busy
+  bool served_ = false;             // somebody has been here
+};
+
+}  // namespace sluice::daemon

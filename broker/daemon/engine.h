@@ -1,0 +1,199 @@
+// The broker's working part: feeds what happens to the pure core and carries out what the core
+// decides. Owns the tenants' pages, their processes' pidfds and the queue of requests. Everything
+// the core learns goes through feed(); everything it wants comes back as actions in order. Must not
+// know sockets (answers go to the Outbox) nor whether a message was well-formed (sessions.h has
+// checked).
+//
+// In four files: engine.cpp (asking and joining), engine_actions.cpp (what the core decides),
+// engine_death.cpp (pidfds, exec, lost connections), engine_report.cpp (job figures, snapshots,
+// reload).
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "broker/core/core.h"
+#include "broker/daemon/connections.h"
+#include "broker/daemon/inventory.h"
+#include "broker/daemon/log.h"
+#include "broker/daemon/loop.h"
+#include "broker/daemon/pages.h"
+#include "broker/daemon/profiles.h"
+#include "broker/daemon/timer.h"
+#include "config/reader/config.h"
+
+namespace sluice::daemon {
+
+/// Who asks, and how to answer.
+struct Asker {
+  ConnectionId connection = 0;
+  const Peer& peer;
+  std::uint32_t request = 0;  // Header::request of the question
+};
+
+/// What one rank of a training job last reported.
+struct JobFigures {
+  std::uint64_t steps = 0;
+  std::uint64_t samples = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t exposed_communication_ns = 0;
+  double straggler_score = 0;
+};
+
+struct Tenant {
+  protocol::TenantId id = 0;
+  protocol::JoinKey key = 0;
+  uid_t uid = 0;
+  std::string name;
+  std::string profile;
+  bool is_default = false;  // the one that unannounced programs of its user join
+  std::vector<protocol::GpuUuid> gpus;
+  std::unique_ptr<Pages> pages;
+  pid_t founder_pid = 0;
+  devices::Fd founder_pidfd;  // reset once the founder has ended
+  Loop::Key founder_key = 0;
+  std::set<core::ProcessId> processes;
+  std::map<std::uint32_t, JobFigures> ranks;
+};
+
+/// One registered process. It is a member until its pidfd says that it ended (or exec threw its
+/// shim away).
+struct Process {
+  core::ProcessId id = 0;
+  protocol::TenantId tenant = 0;
+  pid_t pid = 0;
+  std::uint32_t slot = 0;
+  std::string command;
+  devices::Fd pidfd;
+  Loop::Key key = 0;
+  ConnectionId connection = 0;  // 0 = unregistered: lives, but its socket is closed
+  int beats_detached = 0;       // heartbeats seen while unregistered
+};
+
+struct Counters {
+  std::uint64_t registrations = 0;
+  std::uint64_t admissions = 0;
+  std::uint64_t refusals = 0;
+  std::uint64_t protocol_errors = 0;
+  std::uint64_t reloads_ok = 0;
+  std::uint64_t reloads_failed = 0;
+};
+
+class Engine {
+ public:
+  Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus,
+         const config::Config& config);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // What arrives on connections.
+  void admit(const Asker& asker, const protocol::Admit& message);
+  void join(const Asker& asker, const protocol::Register& message);
+  /// False when the note does not fit the process (a GPU its tenant does not have).
+  [[nodiscard]] bool gate_note(core::ProcessId process, const protocol::GateNote& note);
+  void job_report(const Asker& asker, const protocol::JobReport& message);
+  void job_release(const Asker& asker, const protocol::Release& message);
+  void snapshot_send(const Asker& asker);
+  void connection_closed(ConnectionId connection);
+
+  /// The process that registered on this connection; 0 = none did.
+  core::ProcessId process_on(ConnectionId connection) const;
+  /// Whether an Admit or Register of this connection waits for its answer.
+  bool pending_on(ConnectionId connection) const { return request_on(connection) != 0; }
+
+  void refuse(ConnectionId connection, std::uint32_t request, protocol::RefusalCode code,
+              const std::string& text, std::uint64_t minimum_bytes = 0);
+  void protocol_error_count() { ++counters_.protocol_errors; }
+
+  /// Reads the configuration again; a file with a mistake changes nothing but the counter.
+  void reload();
+  /// Stamps the lease pages and looks after processes whose socket is closed; called four times a
+  /// second.
+  void heartbeat();
+  bool idle() const { return tenants_.empty() && pending_.empty(); }
+  std::size_t tenant_count() const { return tenants_.size(); }
+
+ private:
+  // A request the core has not answered for good.
+  struct Pending {
+    ConnectionId connection = 0;
+    std::uint32_t request = 0;
+    uid_t uid = 0;
+    pid_t pid = 0;
+    devices::Fd pidfd;
+    std::string name;
+    std::string profile;
+    protocol::TenantClass tenant_class{};
+    std::optional<protocol::Register> join;  // set: a default tenant for this registration
+  };
+
+  void feed(core::Event event);
+  void carry_out(const core::TenantAdmitted& action);
+  void carry_out(const core::TenantQueued& action);
+  void carry_out(const core::TenantRefused& action);
+  void carry_out(const core::TenantEnded& action);
+  void carry_out(const core::LeaseSet& action);
+  void carry_out(const core::UsageWanted& action);
+  void carry_out(const core::RunawaySeen& action);
+  void carry_out(const core::AlarmSet& action);
+
+  core::RequestId request_on(ConnectionId connection) const;
+  std::optional<std::string> profile_fault(const Profile& profile, uid_t uid,
+                                           const protocol::Admit& message) const;
+  core::TenantAsked ask_make(const Profile& profile, const protocol::Admit& message) const;
+  void ask(const Asker& asker, const Profile& profile, const protocol::Admit& message,
+           std::optional<protocol::Register> join);
+  std::uint32_t tenants_of(uid_t uid) const;
+  Tenant* tenant_create(const core::TenantAdmitted& action, Pending* pending);
+  void admitted_send(const core::TenantAdmitted& action, const Pending& pending,
+                     protocol::JoinKey key);
+  void join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t request, const Peer& peer,
+                   const std::string& command);
+  bool rejoin(Tenant& tenant, Process& process, ConnectionId connection, std::uint32_t request);
+  void registered_send(const Tenant& tenant, const Process& process, ConnectionId connection,
+                       std::uint32_t request);
+  Tenant* tenant_find(protocol::TenantId id);
+  Tenant* tenant_of(const Asker& asker, protocol::TenantId id, protocol::JoinKey key);
+  std::string gpu_text(const Tenant& tenant, std::uint32_t gpu_index) const;
+  std::uint64_t context_bytes(const protocol::GpuUuid& gpu) const;
+
+  void founder_ended(protocol::TenantId id);
+  void process_ended(core::ProcessId id, const char* how);
+  void tenant_kill(const Tenant& tenant);
+  void drains_poll();
+
+  devices::Fd snapshot_make(std::uint64_t* bytes);
+
+  Loop& loop_;
+  Log& log_;
+  Outbox& outbox_;
+  std::vector<ServedGpu> gpus_;
+  config::Config config_;
+  Profiles profiles_;
+  std::unique_ptr<core::State, void (*)(core::State*)> state_;
+  Timer alarm_;
+  std::int64_t started_ns_;
+  Counters counters_;
+
+  std::deque<core::Event> usage_;  // answers to UsageWanted: before any other event
+  std::deque<core::Event> events_;
+  bool feeding_ = false;
+
+  std::unordered_map<protocol::TenantId, std::unique_ptr<Tenant>> tenants_;
+  std::unordered_map<core::ProcessId, std::unique_ptr<Process>> processes_;
+  std::map<core::RequestId, Pending> pending_;
+  std::unordered_map<ConnectionId, core::ProcessId> shims_;
+  std::map<std::uint32_t, std::uint64_t>
+      retired_busy_ns_;  // by index into gpus_: of tenants that are gone
+  core::RequestId next_request_ = 1;
+  core::ProcessId next_process_ = 1;
+};
+
+}  // namespace sluice::daemon

@@ -1,0 +1,187 @@
+// What the core decides, carried out: answers to askers, pages, lease words, signals, the alarm.
+#include <cassert>
+#include <cstdio>
+
+#include "broker/daemon/engine.h"
+#include "broker/daemon/validate.h"
+
+namespace sluice::daemon {
+namespace {
+
+using protocol::MessageType;
+using protocol::RefusalCode;
+
+// An alarm this far away is none.
+constexpr core::Nanos kNever_ns = INT64_MAX / 2;
+
+double milliseconds(core::Nanos ns) { return static_cast<double>(ns) / 1e6; }
+
+}  // namespace
+
+// Events are dealt with one after another, however deep the actions that caused them: the core is
+// never entered twice. The answers to UsageWanted come before anything else, as the core's contract
+// says.
+void Engine::feed(core::Event event) {
+  events_.push_back(std::move(event));
+  if (feeding_) return;
+  feeding_ = true;
+  while (!usage_.empty() || !events_.empty()) {
+    std::deque<core::Event>& source = usage_.empty() ? events_ : usage_;
+    const core::Event next = std::move(source.front());
+    source.pop_front();
+    for (const core::Action& action : core::step(*state_, next, clock_ns())) {
+      std::visit([this](const auto& what) { carry_out(what); }, action);
+    }
+  }
+  feeding_ = false;
+}
+
+void Engine::carry_out(const core::TenantAdmitted& action) {
+  const auto found = pending_.find(action.request);
+  if (found == pending_.end()) {  // the asker left while the decision was on its way
+    if (!action.dry_run) feed(core::FounderGone{action.tenant});
+    return;
+  }
+  Pending pending = std::move(found->second);
+  pending_.erase(found);
+  if (action.dry_run) {
+    admitted_send(action, pending, 0);
+    return;
+  }
+  Tenant* tenant = tenant_create(action, &pending);
+  if (tenant == nullptr) {
+    refuse(pending.connection, pending.request, RefusalCode::kNoRoom,
+           "the broker could not make the job's pages (out of memory or descriptors); end some "
+           "jobs and try again");
+    feed(core::FounderGone{action.tenant});
+    return;
+  }
+  ++counters_.admissions;
+  log_.line(Level::kInfo, "admitted",
+            {{"tenant", tenant->id},
+             {"name", tenant->name},
+             {"uid", tenant->uid},
+             {"pid", tenant->founder_pid},
+             {"class", class_name(pending.tenant_class)},
+             {"profile", tenant->profile},
+             {"memory_max_bytes", action.memory_max},
+             {"memory_min_bytes", action.memory_min},
+             {"sm_percent", action.sm_percent},
+             {"gpus", action.gpus.size()},
+             {"gpu", gpu_text(*tenant, 0)}});
+  if (!pending.join) {
+    admitted_send(action, pending, tenant->key);
+    return;
+  }
+  Peer peer;
+  peer.pid = tenant->founder_pid;
+  peer.uid = tenant->uid;
+  peer.pidfd = devices::Fd(dup(tenant->founder_pidfd.get()));
+  join_tenant(*tenant, pending.connection, pending.request, peer,
+              text_clean(pending.join->command, sizeof pending.join->command));
+}
+
+void Engine::carry_out(const core::TenantQueued& action) {
+  const auto found = pending_.find(action.request);
+  if (found == pending_.end()) return;
+  log_.line(Level::kInfo, "queued",
+            {{"request", action.request},
+             {"name", found->second.name},
+             {"position", action.position},
+             {"reason", static_cast<int>(action.reason)}});
+  protocol::Queued message;
+  protocol::message_init(message, MessageType::kQueued, found->second.request);
+  message.position = action.position;
+  message.reason = action.reason;
+  message.promised_bytes = action.promised;
+  message.capacity_bytes = action.capacity;
+  std::snprintf(message.ahead, sizeof message.ahead, "%s", action.ahead.c_str());
+  outbox_.send(found->second.connection, message);
+}
+
+void Engine::carry_out(const core::TenantRefused& action) {
+  const auto found = pending_.find(action.request);
+  if (found == pending_.end()) return;
+  const ConnectionId connection = found->second.connection;
+  const std::uint32_t request = found->second.request;
+  pending_.erase(found);
+  refuse(connection, request, action.code, action.text, action.minimum);
+}
+
+void Engine::carry_out(const core::TenantEnded& action) {
+  const auto found = tenants_.find(action.tenant);
+  if (found == tenants_.end()) return;
+  Tenant& tenant = *found->second;
+  std::uint64_t busy_ns = 0;
+  for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i) {
+    const std::uint64_t used = tenant.pages->usage(i).busy_ns;
+    busy_ns += used;
+    for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
+      if (gpus_[g].uuid == tenant.gpus[i]) retired_busy_ns_[g] += used;
+    }
+  }
+  log_.line(Level::kInfo, "ended",
+            {{"tenant", tenant.id}, {"name", tenant.name}, {"busy_ns", busy_ns}});
+  assert(tenant.processes.empty() && "the core ended a tenant that has processes");
+  loop_.remove(tenant.founder_key);
+  tenants_.erase(found);
+}
+
+void Engine::carry_out(const core::LeaseSet& action) {
+  Tenant* tenant = tenant_find(action.tenant);
+  if (tenant == nullptr) return;
+  const std::uint32_t before = tenant->pages->lease_load(action.gpu_index);
+  tenant->pages->lease_store(action.gpu_index, action.word,
+                             static_cast<std::uint64_t>(action.window_ns),
+                             static_cast<std::uint64_t>(action.idle_grace_ns));
+  if (!log_.enabled(Level::kDebug)) return;
+  const bool opened = (action.word & protocol::kLeaseOpen) != 0;
+  const bool was_open = (before & protocol::kLeaseOpen) != 0;
+  const char* event = opened == was_open ? "lease_changed"
+                      : opened           ? "lease_opened"
+                                         : "lease_closed";
+  log_.line(Level::kDebug, event,
+            {{"tenant", tenant->id},
+             {"gpu", gpu_text(*tenant, action.gpu_index)},
+             {"epoch", protocol::lease_epoch(action.word)},
+             {"contended", (action.word & protocol::kLeaseContended) != 0 ? "yes" : "no"},
+             {"exclusive", (action.word & protocol::kLeaseExclusive) != 0 ? "yes" : "no"},
+             {"window_ns", action.window_ns}});
+}
+
+void Engine::carry_out(const core::UsageWanted& action) {
+  Tenant* tenant = tenant_find(action.tenant);
+  if (tenant == nullptr) return;
+  const std::uint64_t busy_ns = tenant->pages->usage(action.gpu_index).busy_ns;
+  const auto bounded = static_cast<core::Nanos>(busy_ns > INT64_MAX ? INT64_MAX : busy_ns);
+  usage_.push_back(core::UsageSeen{action.tenant, action.gpu_index, bounded});
+}
+
+void Engine::carry_out(const core::RunawaySeen& action) {
+  Tenant* tenant = tenant_find(action.tenant);
+  if (tenant == nullptr) return;
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "job %s (tenant %llu) has not given its GPU back %.0f ms after its lease ended; a "
+                "kernel of it runs too "
+                "long; others go on, the time is charged to it%s",
+                tenant->name.c_str(), static_cast<unsigned long long>(tenant->id),
+                milliseconds(action.overrun_ns),
+                action.end ? ", and it is being ended as configured (runaway = \"end\")" : "");
+  log_.message(Level::kWarning, "runaway", text,
+               {{"tenant", tenant->id},
+                {"gpu", gpu_text(*tenant, action.gpu_index)},
+                {"overrun_ns", action.overrun_ns},
+                {"end", action.end ? "yes" : "no"}});
+  if (action.end) tenant_kill(*tenant);
+}
+
+void Engine::carry_out(const core::AlarmSet& action) {
+  if (action.at >= kNever_ns) {
+    alarm_.clear();
+  } else {
+    alarm_.at(action.at);
+  }
+}
+
+}  // namespace sluice::daemon

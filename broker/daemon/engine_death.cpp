@@ -1,0 +1,101 @@
+// Ends: a process is dead only when its pidfd says so. A closed socket makes a living process
+// unregistered (its charges stay and its drains are read from its claims); exec keeps the pid but
+// throws the shim and its contexts away.
+#include <cassert>
+
+#include "broker/daemon/engine.h"
+
+namespace sluice::daemon {
+namespace {
+
+// A process on its way out loses its mappings before its pidfd speaks; a second tells it from one
+// that called exec.
+constexpr int kBeatsBeforeExec = 4;
+
+}  // namespace
+
+void Engine::founder_ended(protocol::TenantId id) {
+  Tenant* tenant = tenant_find(id);
+  assert(tenant != nullptr);
+  loop_.remove(tenant->founder_key);
+  tenant->founder_key = 0;
+  tenant->founder_pidfd.reset();
+  log_.line(Level::kDebug, "founder_ended", {{"tenant", id}, {"pid", tenant->founder_pid}});
+  feed(core::FounderGone{id});
+}
+
+// First the account is closed, then the core hears of it: what it asks for next must not miss what
+// the process used.
+void Engine::process_ended(core::ProcessId id, const char* how) {
+  const auto found = processes_.find(id);
+  assert(found != processes_.end());
+  const std::unique_ptr<Process> process = std::move(found->second);
+  processes_.erase(found);
+  loop_.remove(process->key);
+  if (process->connection != 0) {
+    shims_.erase(process->connection);
+    outbox_.drop(process->connection);
+  }
+  Tenant& tenant = *tenants_.at(process->tenant);
+  tenant.processes.erase(id);
+  tenant.pages->slot_retire(process->slot);
+  log_.line(Level::kInfo, "process_ended",
+            {{"tenant", tenant.id}, {"pid", process->pid}, {"how", how}});
+  feed(core::ProcessGone{id});
+}
+
+void Engine::connection_closed(ConnectionId connection) {
+  if (const core::RequestId request = request_on(connection)) {
+    log_.line(Level::kInfo, "request_cancelled",
+              {{"request", request}, {"name", pending_.at(request).name}});
+    pending_.erase(request);
+    feed(core::RequestGone{request});
+  }
+  const auto shim = shims_.find(connection);
+  if (shim == shims_.end()) return;
+  Process& process = *processes_.at(shim->second);
+  shims_.erase(shim);
+  process.connection = 0;
+  process.beats_detached = 0;
+  log_.line(Level::kDebug, "detached", {{"tenant", process.tenant}, {"pid", process.pid}});
+}
+
+void Engine::tenant_kill(const Tenant& tenant) {
+  for (const core::ProcessId id : tenant.processes) pidfd_kill(processes_.at(id)->pidfd.get());
+  if (tenant.founder_pidfd) pidfd_kill(tenant.founder_pidfd.get());
+}
+
+// Unregistered processes cannot send Drained, but their shim still writes it into the claims slot.
+void Engine::drains_poll() {
+  std::vector<core::Drained> seen;
+  for (const auto& [id, process] : processes_) {
+    if (process->connection != 0) continue;
+    const Tenant& tenant = *tenants_.at(process->tenant);
+    for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu) {
+      const std::uint32_t word = tenant.pages->lease_load(gpu);
+      const std::uint32_t epoch = protocol::lease_epoch(word);
+      if ((word & protocol::kLeaseOpen) == 0 &&
+          tenant.pages->drained_epoch(process->slot, gpu) >= epoch) {
+        seen.push_back({id, gpu, epoch});
+      }
+    }
+  }
+  for (const core::Drained& drained : seen) feed(drained);
+}
+
+void Engine::heartbeat() {
+  const auto now = static_cast<std::uint64_t>(clock_ns());
+  for (auto& [id, tenant] : tenants_) tenant->pages->heartbeat_store(now);
+  std::vector<core::ProcessId> replaced;
+  for (auto& [id, process] : processes_) {
+    if (process->connection != 0 || ++process->beats_detached < kBeatsBeforeExec) continue;
+    if (!tenants_.at(process->tenant)->pages->mapped_by(process->pid)) replaced.push_back(id);
+  }
+  // One of them may end while the core deals with another.
+  for (const core::ProcessId id : replaced) {
+    if (processes_.count(id) != 0) process_ended(id, "exec");
+  }
+  drains_poll();
+}
+
+}  // namespace sluice::daemon

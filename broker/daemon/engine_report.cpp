@@ -1,0 +1,164 @@
+// What the broker is told about jobs and what it tells about itself.
+#include <algorithm>
+
+#include "broker/daemon/engine.h"
+#include "broker/daemon/notify.h"
+#include "broker/daemon/snapshot.h"
+
+namespace sluice::daemon {
+
+void Engine::job_report(const Asker& asker, const protocol::JobReport& message) {
+  Tenant* tenant = tenant_of(asker, message.tenant, message.key);
+  if (tenant == nullptr) return;
+  tenant->ranks[message.rank] =
+      JobFigures{message.steps, message.samples, message.tokens, message.exposed_communication_ns,
+                 message.straggler_score};
+}
+
+void Engine::job_release(const Asker& asker, const protocol::Release& message) {
+  Tenant* tenant = tenant_of(asker, message.tenant, message.key);
+  if (tenant == nullptr) return;
+  log_.line(Level::kInfo, "released", {{"tenant", tenant->id}, {"name", tenant->name}});
+  feed(core::JobReleased{message.tenant});
+  protocol::Done done;
+  protocol::message_init(done, protocol::MessageType::kDone, asker.request);
+  outbox_.send(asker.connection, done);
+}
+
+void Engine::reload() {
+  if (config_.path.empty()) {
+    log_.message(Level::kInfo, "reload",
+                 "there is no configuration file to read again; built-in settings stay", {});
+    return;
+  }
+  notify_send("RELOADING=1");
+  const auto result = config::config_read(config_.path);
+  if (result.ok()) {
+    ++counters_.reloads_ok;
+    config_ = *result;
+    profiles_ = Profiles(config_);
+    log_.level_set(config_.log_level);
+    std::uint64_t capacity = UINT64_MAX;
+    for (const ServedGpu& gpu : gpus_) capacity = std::min(capacity, gpu.capacity_bytes);
+    log_.line(Level::kInfo, "reloaded", {{"config", config_.path}});
+    feed(core::PolicyChanged{policy_make(config_, profiles_, capacity)});
+  } else {
+    ++counters_.reloads_failed;
+    for (const config::Error& error : result.errors()) {
+      log_.message(Level::kError, "reload_failed", error.text(), {});
+    }
+  }
+  notify_send("READY=1");
+}
+
+void Engine::snapshot_send(const Asker& asker) {
+  std::uint64_t bytes = 0;
+  const devices::Fd fd = snapshot_make(&bytes);
+  if (!fd) {
+    refuse(asker.connection, asker.request, protocol::RefusalCode::kNoRoom,
+           "the broker has no memory or descriptors left for a snapshot; try again");
+    return;
+  }
+  protocol::SnapshotReply reply;
+  protocol::message_init(reply, protocol::MessageType::kSnapshotReply, asker.request);
+  reply.bytes = bytes;
+  const int fds[] = {fd.get()};
+  outbox_.send_bytes(asker.connection, &reply, sizeof reply, fds, 1);
+}
+
+namespace {
+
+void job_figures_fill(const Tenant& tenant, protocol::SnapshotTenant* out) {
+  for (const auto& [rank, figures] : tenant.ranks) {
+    out->steps = std::max(out->steps, figures.steps);  // ranks step together
+    out->samples += figures.samples;
+    out->tokens += figures.tokens;
+    out->exposed_communication_ns =
+        std::max(out->exposed_communication_ns, figures.exposed_communication_ns);
+    out->straggler_score = std::max(out->straggler_score, figures.straggler_score);
+  }
+}
+
+void usage_fill(const Usage& usage, protocol::SnapshotTenantGpu* out) {
+  out->held_bytes = usage.held_bytes;
+  out->peak_bytes = usage.peak_bytes;
+  out->busy_ns = usage.busy_ns;
+  out->launches = usage.launches;
+  out->graph_launches = usage.graph_launches;
+  out->gate_waits = usage.gate_waits;
+  out->gate_wait_ns = usage.gate_wait_ns;
+  out->refused = usage.refused;
+}
+
+}  // namespace
+
+/// The core's view, with the claims, names and processes that only the daemon knows.
+devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
+  SnapshotParts parts;
+  core::View view = core::state_view(*state_, clock_ns());
+  parts.gpus = std::move(view.gpus);
+  parts.tenants = std::move(view.tenants);
+  parts.tenant_gpus = std::move(view.tenant_gpus);
+  for (protocol::SnapshotTenantGpu& row : parts.tenant_gpus) {
+    Tenant* tenant = tenant_find(row.tenant);
+    if (tenant == nullptr) continue;
+    const auto at = std::find(tenant->gpus.begin(), tenant->gpus.end(), row.gpu);
+    if (at != tenant->gpus.end()) {
+      usage_fill(tenant->pages->usage(static_cast<std::uint32_t>(at - tenant->gpus.begin())), &row);
+    }
+  }
+  for (protocol::SnapshotGpu& row : parts.gpus) {
+    row.held_bytes = 0;
+    row.busy_ns = 0;
+    for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
+      if (!(gpus_[g].uuid == row.uuid)) continue;
+      text_store(row.name, sizeof row.name, gpus_[g].name);
+      row.software = gpus_[g].software;
+      row.busy_ns = retired_busy_ns_[g];
+    }
+    for (const protocol::SnapshotTenantGpu& used : parts.tenant_gpus) {
+      if (!(used.gpu == row.uuid)) continue;
+      row.held_bytes += used.held_bytes;
+      row.busy_ns += used.busy_ns;
+    }
+  }
+  for (protocol::SnapshotTenant& row : parts.tenants) {
+    text_store(row.user, sizeof row.user, user_name(row.uid));
+    const Tenant* tenant = row.tenant == 0 ? nullptr : tenant_find(row.tenant);
+    if (tenant == nullptr) {  // queued: still nameless to the core's side of the table
+      text_store(row.profile, sizeof row.profile, profiles_.find(row.uid, {}).name);
+      for (const auto& [id, pending] : pending_) {
+        if (pending.uid == row.uid && pending.name == row.name)
+          text_store(row.profile, sizeof row.profile, pending.profile);
+      }
+      continue;
+    }
+    text_store(row.name, sizeof row.name, tenant->name);
+    text_store(row.profile, sizeof row.profile, tenant->profile);
+    row.processes = static_cast<std::uint32_t>(tenant->processes.size());
+    job_figures_fill(*tenant, &row);
+  }
+  for (const auto& [id, process] : processes_) {
+    protocol::SnapshotProcess row{};
+    row.tenant = process->tenant;
+    row.pid = static_cast<std::uint32_t>(process->pid);
+    row.slot = process->slot;
+    text_store(row.command, sizeof row.command, process->command);
+    parts.processes.push_back(row);
+    if (process->connection != 0) continue;
+    for (protocol::SnapshotTenant& tenant : parts.tenants)
+      tenant.unregistered += tenant.tenant == process->tenant;
+  }
+  parts.header.taken_ns = static_cast<std::uint64_t>(clock_ns());
+  parts.header.started_ns = static_cast<std::uint64_t>(started_ns_);
+  parts.header.registrations = counters_.registrations;
+  parts.header.admissions = counters_.admissions;
+  parts.header.refusals = counters_.refusals;
+  parts.header.protocol_errors = counters_.protocol_errors;
+  parts.header.reloads_ok = counters_.reloads_ok;
+  parts.header.reloads_failed = counters_.reloads_failed;
+  text_store(parts.header.config_path, sizeof parts.header.config_path, config_.path);
+  return snapshot_seal(parts, bytes);
+}
+
+}  // namespace sluice::daemon

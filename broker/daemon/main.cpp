@@ -1,0 +1,93 @@
+// sluiced: options, configuration, inventory, then the daemon. Says on the ready descriptor how
+// that went.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "broker/daemon/daemon.h"
+#include "broker/daemon/notify.h"
+#include "broker/daemon/options.h"
+
+namespace {
+
+using namespace sluice;
+using daemon::Level;
+
+constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
+
+int fail(daemon::Log& log, int ready_fd, const std::string& text) {
+  log.message(Level::kError, "failed", text, {});
+  daemon::starter_tell(ready_fd, "sluice: " + text);
+  return 1;
+}
+
+bool config_load(const daemon::Options& options, config::Config* out, std::string* error) {
+  std::string path = options.config_path;
+  if (path.empty() && !options.is_private && access(kSystemConfig, F_OK) == 0) path = kSystemConfig;
+  if (path.empty()) {
+    *out = config::config_default();
+    return true;
+  }
+  const auto result = config::config_read(path);
+  if (result.ok()) {
+    *out = *result;
+    return true;
+  }
+  for (const config::Error& fault : result.errors()) {
+    if (!error->empty()) *error += "\nsluice: ";
+    *error += fault.text();
+  }
+  return false;
+}
+
+// A private broker's directory was made for it by `sluice run` and goes with it; one with anything
+// else in it stays.
+void private_directory_remove(const daemon::Options& options) {
+  const std::string directory = options.socket_path.substr(0, options.socket_path.rfind('/') + 1);
+  if (options.log_path.compare(0, directory.size(), directory) == 0)
+    unlink(options.log_path.c_str());
+  rmdir(directory.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  daemon::Options options;
+  switch (daemon::options_parse(argc, argv, &options)) {
+    case daemon::OptionsOutcome::kDone:
+      return 0;
+    case daemon::OptionsOutcome::kWrong:
+      return 2;
+    case daemon::OptionsOutcome::kRun:
+      break;
+  }
+  daemon::Log log;
+  if (!options.log_path.empty()) {
+    if (const int error = log.file_open(options.log_path)) {
+      return fail(log, options.ready_fd,
+                  "cannot write the log " + options.log_path + ": " + std::strerror(error));
+    }
+  }
+  daemon::DaemonSetup setup;
+  std::string error;
+  if (!config_load(options, &setup.config, &error)) return fail(log, options.ready_fd, error);
+  log.level_set(setup.config.log_level);
+  if (!daemon::inventory_take(setup.config.reserve_bytes, log, &setup.gpus, &error)) {
+    return fail(log, options.ready_fd, error);
+  }
+  setup.socket_path = options.socket_path.empty() ? setup.config.socket : options.socket_path;
+  setup.is_private = options.is_private;
+  setup.idle_exit_ns = options.idle_exit_ns;
+  setup.inherited_fd = daemon::activation_socket();
+  {
+    daemon::Daemon broker(log, setup);
+    if (!broker.start(&error)) return fail(log, options.ready_fd, error);
+    log.line(Level::kInfo, "ready", {{"socket", setup.socket_path}, {"gpus", setup.gpus.size()}});
+    daemon::starter_tell(options.ready_fd, "ready");
+    daemon::notify_send("READY=1");
+    broker.run();
+  }
+  if (options.is_private) private_directory_remove(options);
+  return 0;
+}

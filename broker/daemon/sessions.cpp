@@ -1,0 +1,106 @@
+// Order of messages per connection.
+#include "broker/daemon/sessions.h"
+
+#include "broker/daemon/validate.h"
+
+namespace sluice::daemon {
+namespace {
+
+using protocol::MessageType;
+using protocol::RefusalCode;
+
+constexpr std::size_t kOffendersRemembered = 1024;
+
+}  // namespace
+
+void Sessions::reject(ConnectionId connection, const Peer& peer, std::uint32_t request,
+                      const std::string& fault) {
+  engine_.protocol_error_count();
+  if (complained_.size() >= kOffendersRemembered) complained_.clear();
+  if (complained_.insert(peer.pid).second) {
+    log_.line(Level::kWarning, "malformed",
+              {{"pid", peer.pid}, {"uid", peer.uid}, {"fault", fault}});
+  }
+  engine_.refuse(connection, request, RefusalCode::kMalformed,
+                 "the broker does not understand this message: " + fault +
+                     "; the sender is damaged or not part of this installation of Sluice");
+  outbox_.drop(connection);
+}
+
+void Sessions::garbage_received(ConnectionId connection, const Peer& peer) {
+  reject(connection, peer, 0, "it is no message of the protocol at all");
+}
+
+void Sessions::connection_closed(ConnectionId connection) { engine_.connection_closed(connection); }
+
+void Sessions::message_received(ConnectionId connection, const Peer& peer,
+                                const protocol::Envelope& envelope) {
+  const protocol::Header& header = envelope.header();
+  if (header.version != protocol::kVersion) {
+    engine_.protocol_error_count();
+    engine_.refuse(connection, header.request, RefusalCode::kOtherVersion,
+                   "the broker speaks protocol version " + std::to_string(protocol::kVersion) +
+                       " and this program version " + std::to_string(header.version) +
+                       "; both must come from one installation of Sluice; after an upgrade restart "
+                       "the broker and then "
+                       "the program");
+    outbox_.drop(connection);
+    return;
+  }
+  if (const auto fault = message_fault(envelope)) {
+    reject(connection, peer, header.request, *fault);
+    return;
+  }
+  dispatch(Asker{connection, peer, header.request}, envelope);
+}
+
+void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) {
+  const MessageType type = envelope.header().type;
+  const bool asks = type == MessageType::kAdmit || type == MessageType::kRegister;
+  if (asks && shutting_down_) {
+    engine_.refuse(asker.connection, asker.request, RefusalCode::kShuttingDown,
+                   "the broker is ending; try again when it is back");
+    return;
+  }
+  if (asks && (engine_.pending_on(asker.connection) || engine_.process_on(asker.connection) != 0)) {
+    reject(asker.connection, asker.peer, asker.request,
+           "it comes on a connection that is already in use");
+    return;
+  }
+  switch (type) {
+    case MessageType::kAdmit:
+      engine_.admit(asker, envelope.as<protocol::Admit>());
+      return;
+    case MessageType::kRegister:
+      engine_.join(asker, envelope.as<protocol::Register>());
+      return;
+    case MessageType::kJobReport:
+      engine_.job_report(asker, envelope.as<protocol::JobReport>());
+      return;
+    case MessageType::kRelease:
+      engine_.job_release(asker, envelope.as<protocol::Release>());
+      return;
+    case MessageType::kSnapshotRequest:
+      engine_.snapshot_send(asker);
+      return;
+    default:
+      note(asker, envelope);
+      return;
+  }
+}
+
+void Sessions::note(const Asker& asker, const protocol::Envelope& envelope) {
+  const core::ProcessId process = engine_.process_on(asker.connection);
+  if (process == 0) {
+    // Not an offence after the broker itself ended the registration, but then the connection is
+    // being closed anyway.
+    reject(asker.connection, asker.peer, asker.request,
+           "a gate message came on a connection without a registration");
+    return;
+  }
+  if (!engine_.gate_note(process, envelope.as<protocol::GateNote>())) {
+    reject(asker.connection, asker.peer, asker.request, "the job has no GPU of that index");
+  }
+}
+
+}  // namespace sluice::daemon

@@ -1,0 +1,187 @@
+// Program and shim of one simulated process. The program launches asynchronously as far as its own queue depth and the
+// window allow and synchronises at the end of each task; the shim asks at a closed gate once per epoch, says Drained when
+// nothing is in flight under a closed word, and GateIdle when a contended lease has been unused for the grace.
+#include "broker/sim/process.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace sluice::sim {
+
+Process::Process(World& world, Job& job, core::ProcessId id, std::uint32_t index,
+                 std::uint32_t rank, std::uint64_t seed)
+    : world_(world), job_(job), id_(id), index_(index), rank_(rank), random_(seed) {}
+
+void Process::start() {
+  switch (job_.spec.behaviour) {
+    case Behaviour::kRequests: arrival_next(); break;
+    case Behaviour::kBursts: think(); break;
+    case Behaviour::kLoop:
+    case Behaviour::kTraining: backlog_.push_back(world_.clock().now()); break;
+  }
+  lease_changed(index_);
+}
+
+void Process::arrival_next() {
+  const Nanos gap = static_cast<Nanos>(random_.exponential(1e9 / job_.spec.rate_hz));
+  world_.clock().after(gap, [this] {
+    if (!alive_) return;
+    backlog_.push_back(world_.clock().now());
+    arrival_next();
+    pump();
+  });
+}
+
+void Process::think() {
+  const Nanos pause = static_cast<Nanos>(random_.exponential(static_cast<double>(job_.spec.think_ns)));
+  world_.clock().after(pause, [this] {
+    if (!alive_) return;
+    backlog_.push_back(world_.clock().now());
+    pump();
+  });
+}
+
+void Process::lease_changed(std::uint32_t index) {
+  if (!alive_) return;
+  const Lease& changed = job_.leases[index];
+  if (index != index_) {  // never used that GPU: its helper thread answers at once
+    if (!changed.open) world_.post(core::Drained{id_, index, changed.epoch});
+    return;
+  }
+  if (changed.open && waiting_) {
+    waiting_ = false;
+    const Nanos waited = world_.clock().now() - waiting_since_;
+    job_.result.longest_wait_ns = std::max(job_.result.longest_wait_ns, waited);
+  }
+  drain_check();
+  pump();
+}
+
+bool Process::task_next() {
+  if (backlog_.empty()) return false;
+  task_start_ = backlog_.front();
+  backlog_.pop_front();
+  task_ = true;
+  launched_ = finished_ = 0;
+  const JobSpec& spec = job_.spec;
+  if (spec.behaviour == Behaviour::kLoop)
+    needed_ = spec.tasks > 0 ? spec.tasks : std::numeric_limits<std::uint64_t>::max();
+  else
+    needed_ = spec.kernels + (spec.behaviour == Behaviour::kTraining ? 1 : 0);
+  return true;
+}
+
+bool Process::window_allows() const {
+  if (in_flight_ == 0) return true;
+  if (in_flight_ >= job_.spec.queue_depth) return false;
+  const Nanos window = job_.leases[index_].window_ns;
+  return window == 0 || in_flight_ns_ + job_.spec.kernel_ns <= window;
+}
+
+void Process::pump() {
+  while (alive_ && (task_ || task_next()) && launched_ < needed_ && window_allows()) {
+    if (!lease().open) {
+      gate_wait();
+      break;
+    }
+    launch();
+  }
+  idle_check();
+}
+
+void Process::gate_wait() {
+  if (!waiting_) waiting_since_ = world_.clock().now();
+  waiting_ = true;
+  if (wanted_epoch_ == lease().epoch) return;
+  wanted_epoch_ = lease().epoch;
+  world_.post(core::GateWanted{id_, index_, wanted_epoch_});
+}
+
+bool Process::collective_due() const {
+  return job_.spec.behaviour == Behaviour::kTraining && launched_ + 1 == needed_;
+}
+
+Kernel Process::kernel_make(Nanos* length) {
+  const JobSpec& spec = job_.spec;
+  Kernel kernel;
+  if (collective_due()) {
+    auto& collective = job_.collectives[task_number_];
+    if (collective == nullptr) {
+      collective = std::make_shared<Collective>();
+      collective->missing = static_cast<std::uint32_t>(job_.gpus.size());
+      collective->length_ns = spec.communication_ns;
+    }
+    kernel.collective = collective;
+    *length = spec.communication_ns;
+    return kernel;
+  }
+  *length = spec.kernel_ns;
+  if (spec.kernel_jitter > 0) {
+    const double factor = 1 + spec.kernel_jitter * (2 * random_.unit() - 1);
+    *length = std::max<Nanos>(1, static_cast<Nanos>(static_cast<double>(*length) * factor));
+  }
+  kernel.left_ns = *length;
+  if (spec.endless_at > 0 && world_.clock().now() >= spec.endless_at) kernel.left_ns = kEndless;
+  return kernel;
+}
+
+void Process::launch() {
+  Nanos length = 0;
+  Kernel kernel = kernel_make(&length);
+  kernel.done = [this, length] { kernel_done(length); };
+  in_flight_++;
+  in_flight_ns_ += length;
+  launched_++;
+  launches_++;
+  world_.device(job_.gpus[index_]).submit(id_, std::move(kernel));
+}
+
+void Process::kernel_done(Nanos length) {
+  if (!alive_) return;
+  in_flight_--;
+  in_flight_ns_ -= length;
+  metered_ns_ = used_ns_;
+  finished_++;
+  job_.result.kernels++;
+  if (finished_ == needed_) task_done();
+  if (!alive_) return;
+  drain_check();
+  pump();
+}
+
+void Process::task_done() {
+  task_ = false;
+  task_number_++;
+  job_.result.tasks++;
+  if (rank_ == 0 || job_.spec.behaviour != Behaviour::kTraining)
+    job_.result.latency_ns.push_back(world_.clock().now() - task_start_);
+  const bool last = job_.spec.behaviour == Behaviour::kLoop ||
+                    (job_.spec.tasks > 0 && task_number_ >= job_.spec.tasks);
+  if (last) {
+    world_.process_exit(job_, *this);
+    return;
+  }
+  if (job_.spec.behaviour == Behaviour::kBursts) think();
+  if (job_.spec.behaviour == Behaviour::kTraining) backlog_.push_back(world_.clock().now());
+}
+
+void Process::drain_check() {
+  const Lease& mine = lease();
+  if (mine.open || in_flight_ > 0 || drained_epoch_ == mine.epoch) return;
+  drained_epoch_ = mine.epoch;
+  world_.post(core::Drained{id_, index_, mine.epoch});
+}
+
+void Process::idle_check() {
+  const Lease& mine = lease();
+  if (!alive_ || !mine.open || !mine.contended || in_flight_ > 0 || idle_epoch_ == mine.epoch) return;
+  world_.clock().after(mine.idle_grace_ns, [this, launches = launches_, epoch = mine.epoch] {
+    const Lease& then = lease();
+    const bool unused = alive_ && launches == launches_ && in_flight_ == 0;
+    if (!unused || !then.open || then.epoch != epoch || idle_epoch_ == epoch) return;
+    idle_epoch_ = epoch;
+    world_.post(core::GateIdle{id_, index_, epoch});
+  });
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,241 @@
+// Carries events to the core and its actions out, as the daemon does, in virtual time.
+#include "broker/sim/world.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "broker/protocol/pages.h"
+#include "broker/sim/process.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr Nanos kStartNs = 1'000'000;  // from admission to a process's first CUDA call
+
+core::GpuUuid uuid_of(std::uint32_t gpu) {
+  core::GpuUuid uuid{};
+  uuid.bytes[0] = static_cast<std::uint8_t>(gpu + 1);
+  return uuid;
+}
+
+}  // namespace
+
+World::World(const Setup& setup)
+    : setup_(setup), random_(setup.seed), core_(core::state_create(setup.policy)) {
+  assert(!setup.gpus.empty() && "a simulated machine has a GPU");
+  for (std::size_t g = 0; g < setup.gpus.size(); ++g)
+    devices_.push_back(std::make_unique<Device>(
+        clock_, [this](Device::Context c, Nanos from, Nanos to) { used(c, from, to); }));
+  for (const JobSpec& spec : setup.jobs) {
+    assert(spec.processes > 0 && "a job has a process");
+    jobs_.push_back(std::make_unique<Job>());
+    jobs_.back()->spec = spec;
+    jobs_.back()->request = jobs_.size();
+    jobs_.back()->result.name = spec.name;
+  }
+}
+
+World::~World() = default;
+
+Result World::run() {
+  result_.gpu_busy_ns.assign(setup_.gpus.size(), 0);
+  for (std::uint32_t g = 0; g < setup_.gpus.size(); ++g)
+    feed(core::GpuAdded{uuid_of(g), setup_.gpus[g].capacity, setup_.gpus[g].context_bytes});
+  for (auto& job : jobs_) job_plan(*job);
+  clock_.run_until(setup_.duration_ns);
+  for (auto& device : devices_) device->account();
+  result_.view = core::state_view(*core_, clock_.now());
+  for (auto& job : jobs_) {
+    result_.makespan_ns = std::max(result_.makespan_ns, job->result.ended_ns);
+    result_.jobs.push_back(std::move(job->result));
+  }
+  if (result_.makespan_ns == 0) result_.makespan_ns = setup_.duration_ns;
+  return std::move(result_);
+}
+
+void World::job_plan(Job& job) {
+  clock_.at(job.spec.start_ns, [this, &job] { job_ask(job); });
+  if (job.spec.end_ns > 0) clock_.at(job.spec.end_ns, [this, &job] { job_kill(job, true); });
+  if (job.spec.crash_at > 0)
+    clock_.at(job.spec.crash_at, [this, &job] { job_kill(job, job.spec.crash_all); });
+  if (job.spec.release_at > 0)
+    clock_.at(job.spec.release_at, [this, &job] { feed(core::JobReleased{job.tenant}); });
+}
+
+void World::job_ask(Job& job) {
+  const JobSpec& spec = job.spec;
+  core::TenantAsked ask;
+  ask.request = job.request;
+  ask.uid = spec.uid;
+  ask.tenant_class = spec.tenant_class;
+  ask.sm_mode = spec.sm_mode;
+  ask.sm_mode_given = true;
+  ask.sm_percent = spec.sm_percent;
+  ask.memory_max = spec.memory_max;
+  ask.memory_min = spec.memory_min;
+  ask.wait_ns_max = spec.wait_ns_max;
+  ask.gpu_count = spec.gpu_count;
+  for (std::uint32_t g : spec.pinned) ask.pinned.push_back(uuid_of(g));
+  ask.no_wait = spec.no_wait;
+  ask.name = spec.name;
+  feed(ask);
+}
+
+void World::post(const core::Event& event) {
+  clock_.after(setup_.delay_ns, [this, event] { feed(event); });
+}
+
+void World::feed(const core::Event& event) {
+  const std::vector<core::Action> actions = core::step(*core_, event, clock_.now());
+  result_.steps++;
+  result_.actions += actions.size();
+  if (setup_.check) core::invariants_check(*core_, clock_.now());
+  std::vector<core::UsageWanted> before;
+  before.swap(wanted_);
+  for (const core::Action& action : actions)
+    std::visit([this](const auto& a) { act(a); }, action);
+  std::vector<core::UsageWanted> mine;
+  mine.swap(wanted_);
+  wanted_.swap(before);
+  for (const core::UsageWanted& want : mine) {
+    const Job* job = job_of(want.tenant);
+    const double factor = job->spec.meter_factor;
+    const auto said = static_cast<double>(metered(*job, want.gpu_index)) * factor;
+    feed(core::UsageSeen{want.tenant, want.gpu_index, static_cast<Nanos>(said)});
+  }
+}
+
+Job* World::job_of(core::TenantId tenant) {
+  auto it = by_tenant_.find(tenant);
+  assert(it != by_tenant_.end() && "the core speaks of tenants that it admitted");
+  return it->second;
+}
+
+Nanos World::metered(const Job& job, std::uint32_t index) const {
+  Nanos sum = job.dead_busy_ns[index];
+  for (const auto& process : job.processes)
+    if (process->alive() && process->index() == index) sum += process->metered_ns();
+  return sum;
+}
+
+void World::act(const core::TenantAdmitted& action) {
+  Job& job = *jobs_[action.request - 1];
+  job.tenant = action.tenant;
+  by_tenant_[action.tenant] = &job;
+  job.result.admitted = true;
+  job.result.admitted_ns = clock_.now();
+  for (const core::GpuUuid& uuid : action.gpus) job.gpus.push_back(uuid.bytes[0] - 1U);
+  job.result.gpus = job.gpus;
+  job.leases.resize(job.gpus.size());
+  job.dead_busy_ns.resize(job.gpus.size());
+  job.result.busy_ns.resize(job.gpus.size());
+  const auto windows = static_cast<std::size_t>(
+      (setup_.duration_ns + setup_.window_ns - 1) / setup_.window_ns);
+  job.result.window_busy_ns.assign(job.gpus.size(), std::vector<Nanos>(windows, 0));
+  clock_.after(kStartNs, [this, &job] { job_start(job); });
+}
+
+void World::act(const core::TenantQueued& action) { jobs_[action.request - 1]->result.queued++; }
+
+void World::act(const core::TenantRefused& action) {
+  jobs_[action.request - 1]->result.refused = action.text;
+}
+
+void World::act(const core::LeaseSet& action) {
+  Job& job = *job_of(action.tenant);
+  Lease& lease = job.leases[action.gpu_index];
+  lease.epoch = protocol::lease_epoch(action.word);
+  lease.open = (action.word & protocol::kLeaseOpen) != 0;
+  lease.contended = (action.word & protocol::kLeaseContended) != 0;
+  lease.window_ns = action.window_ns;
+  lease.idle_grace_ns = action.idle_grace_ns;
+  clock_.after(setup_.delay_ns, [&job, index = action.gpu_index] {
+    for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->lease_changed(index);
+  });
+}
+
+void World::act(const core::UsageWanted& action) { wanted_.push_back(action); }
+
+void World::act(const core::RunawaySeen& action) {
+  Job& job = *job_of(action.tenant);
+  job.result.runaways++;
+  if (action.end) clock_.after(0, [this, &job] { job_kill(job, true); });
+}
+
+void World::act(const core::AlarmSet& action) {
+  const std::uint64_t mine = ++alarm_;
+  clock_.at(action.at, [this, mine] {
+    if (mine == alarm_) feed(core::Tick{});
+  });
+}
+
+void World::job_start(Job& job) {
+  if (job.result.ended_ns > 0) return;
+  const bool training = job.spec.behaviour == Behaviour::kTraining;
+  const std::uint32_t count =
+      training ? static_cast<std::uint32_t>(job.gpus.size()) : job.spec.processes;
+  for (std::uint32_t rank = 0; rank < count; ++rank) {
+    const auto index = rank % static_cast<std::uint32_t>(job.gpus.size());
+    job.processes.push_back(
+        std::make_unique<Process>(*this, job, next_process_++, index, rank, random_.next()));
+    Process& process = *job.processes.back();
+    by_process_[process.id()] = {&job, &process};
+    feed(core::ProcessJoined{job.tenant, process.id()});
+  }
+  for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->start();
+}
+
+void World::job_kill(Job& job, bool all) {
+  if (job.result.ended_ns > 0) return;
+  if (job.tenant == 0) {
+    job.result.ended_ns = clock_.now();
+    feed(core::RequestGone{job.request});
+    return;
+  }
+  if (job.processes.empty()) {  // between admission and the first CUDA call
+    job.result.ended_ns = clock_.now();
+    feed(core::FounderGone{job.tenant});
+    return;
+  }
+  for (std::size_t i = job.processes.size(); i-- > (all ? 0 : job.processes.size() - 1);)
+    if (job.processes[i]->alive()) process_exit(job, *job.processes[i]);
+}
+
+void World::process_exit(Job& job, Process& process) {
+  devices_[job.gpus[process.index()]]->destroy(process.id());
+  job.dead_busy_ns[process.index()] += process.metered_ns();
+  process.stop();
+  feed(core::ProcessGone{process.id()});
+  if (process.rank() == 0) feed(core::FounderGone{job.tenant});
+  const bool over = std::ranges::none_of(job.processes, [](const auto& p) { return p->alive(); });
+  if (over) job.result.ended_ns = clock_.now();
+}
+
+void World::used(Device::Context context, Nanos from, Nanos to) {
+  auto [job, process] = by_process_.at(context);
+  process->used(to - from);
+  const std::uint32_t index = process->index();
+  job->result.busy_ns[index] += to - from;
+  result_.gpu_busy_ns[job->gpus[index]] += to - from;
+  while (from < to) {
+    const auto window = static_cast<std::size_t>(from / setup_.window_ns);
+    const Nanos end = std::min(to, static_cast<Nanos>(window + 1) * setup_.window_ns);
+    if (window < job->result.window_busy_ns[index].size())
+      job->result.window_busy_ns[index][window] += end - from;
+    from = end;
+  }
+}
+
+Result simulate(const Setup& setup) {
+  World world(setup);
+  return world.run();
+}
+
+Nanos percentile(std::vector<Nanos> values, double part) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  const auto rank = static_cast<std::size_t>(std::ceil(part * static_cast<double>(values.size())));
+  return values[std::clamp<std::size_t>(rank, 1, values.size()) - 1];
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,275 @@
+// The mapping of each figure to its family.
+#include "exporter/collect.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "exporter/families.h"
+
+namespace sluice::exporter {
+namespace {
+
+using protocol::SnapshotGpu;
+using protocol::SnapshotTenant;
+using protocol::SnapshotTenantGpu;
+using protocol::TenantClass;
+using protocol::TenantState;
+using Labels = std::vector<prometheus::ClientMetric::Label>;
+
+constexpr std::array<const char*, 4> kClassNames{"inference", "debug", "batch", "exclusive"};
+constexpr std::array<const char*, 4> kStateNames{"queued", "running", "swapped", "suspended"};
+constexpr std::array<const char*, 6> kReasonNames{"none",       "resources", "priority",
+                                                  "user_limit", "drain",     "gang"};
+constexpr std::array<const char*, 3> kExitNames{"success", "failure", "signal"};
+
+template <class Enum>
+constexpr std::size_t index_of(Enum value) {
+  return static_cast<std::size_t>(value);
+}
+
+double seconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+/// Families under construction, one per row of the table.
+class Families {
+ public:
+  Families() : rows_(index_of(Family::kCount)) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      rows_[i].name = families()[i].name;
+      rows_[i].help = families()[i].help;
+      rows_[i].type = families()[i].type;
+    }
+  }
+
+  void add(Family family, Labels labels, double value) {
+    prometheus::MetricFamily& row = rows_[index_of(family)];
+    prometheus::ClientMetric metric;
+    metric.label = std::move(labels);
+    (row.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+        value;
+    row.metric.push_back(std::move(metric));
+  }
+  void add(Family family, Labels labels, std::uint64_t value) {
+    add(family, std::move(labels), static_cast<double>(value));
+  }
+
+  /// Those that have samples.
+  std::vector<prometheus::MetricFamily> take() {
+    std::erase_if(rows_, [](const auto& row) { return row.metric.empty(); });
+    return std::move(rows_);
+  }
+
+ private:
+  std::vector<prometheus::MetricFamily> rows_;
+};
+
+void broker_add(Families& out, const protocol::SnapshotHeader& header) {
+  const std::uint64_t uptime =
+      header.taken_ns > header.started_ns ? header.taken_ns - header.started_ns : 0;
+  out.add(Family::kBrokerUptime, {}, seconds(uptime));
+  out.add(Family::kBrokerRegistrations, {}, header.registrations);
+  out.add(Family::kBrokerAdmissions, {}, header.admissions);
+  out.add(Family::kBrokerRefusals, {}, header.refusals);
+  out.add(Family::kBrokerProtocolErrors, {}, header.protocol_errors);
+  out.add(Family::kBrokerReloads, {{"result", "success"}}, header.reloads_ok);
+  out.add(Family::kBrokerReloads, {{"result", "failure"}}, header.reloads_failed);
+}
+
+void gpu_add(Families& out, const SnapshotGpu& gpu) {
+  const Labels labels{{"gpu", uuid_text(gpu.uuid)}};
+  out.add(Family::kGpuInfo,
+          {labels[0],
+           {"name", field_text(gpu.name, sizeof gpu.name)},
+           {"software", gpu.software != 0 ? "true" : "false"}},
+          1.0);
+  out.add(Family::kGpuCapacity, labels, gpu.capacity_bytes);
+  out.add(Family::kGpuPromised, labels, gpu.promised_bytes);
+  out.add(Family::kGpuQuota, labels, gpu.promised_max_bytes);
+  out.add(Family::kGpuHeld, labels, gpu.held_bytes);
+  out.add(Family::kGpuContext, labels, gpu.context_bytes);
+  out.add(Family::kGpuBusy, labels, seconds(gpu.busy_ns));
+  out.add(Family::kGpuLeasesGranted, labels, gpu.leases_granted);
+  out.add(Family::kGpuLeasesRevoked, labels, gpu.leases_revoked);
+  out.add(Family::kGpuOverruns, labels, gpu.overruns);
+  out.add(Family::kGpuOverrunSeconds, labels, seconds(gpu.lease_overrun_ns));
+  out.add(Family::kGpuExclusive, labels, gpu.exclusive != 0 ? 1.0 : 0.0);
+  out.add(Family::kGpuDraining, labels, gpu.draining != 0 ? 1.0 : 0.0);
+}
+
+/// Every combination is present, zeros too: a series that comes and goes cannot be alerted on.
+void population_add(Families& out, const std::vector<SnapshotTenant>& tenants) {
+  std::array<std::array<std::uint64_t, kClassNames.size()>, kStateNames.size()> population{};
+  std::array<std::uint64_t, kReasonNames.size()> queue{};
+  for (const SnapshotTenant& tenant : tenants) {
+    ++population[index_of(tenant.state)][index_of(tenant.tenant_class)];
+    if (tenant.state == TenantState::kQueued) ++queue[index_of(tenant.reason)];
+  }
+  for (std::size_t s = 0; s < kStateNames.size(); ++s) {
+    for (std::size_t c = 0; c < kClassNames.size(); ++c) {
+      out.add(Family::kTenants, {{"state", kStateNames[s]}, {"class", kClassNames[c]}},
+              population[s][c]);
+    }
+  }
+  for (std::size_t r = 0; r < kReasonNames.size(); ++r) {
+    out.add(Family::kQueueLength, {{"reason", kReasonNames[r]}}, queue[r]);
+  }
+}
+
+/// The labels of a tenant: its own, or those of the rest of its class.
+class TenantLabels {
+ public:
+  TenantLabels(const std::vector<SnapshotTenant>& tenants, std::uint32_t tenants_max) {
+    std::uint32_t given = 0;
+    for (const SnapshotTenant& tenant :
+         tenants) {  // by number, so the oldest first: nobody's series changes hands
+      if (tenant.state == TenantState::kQueued) continue;
+      const bool own = given++ < tenants_max;
+      labels_[tenant.tenant] = {
+          {"tenant", own ? std::to_string(tenant.tenant) : "other"},
+          {"user", own ? user_text(tenant) : "other"},
+          {"class", kClassNames[index_of(tenant.tenant_class)]},
+          {"profile", own ? field_text(tenant.profile, sizeof tenant.profile) : "other"}};
+    }
+  }
+
+  /// Null for a tenant that is still queued.
+  const Labels* find(protocol::TenantId tenant) const {
+    const auto found = labels_.find(tenant);
+    return found == labels_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  static std::string user_text(const SnapshotTenant& tenant) {
+    const std::string name = field_text(tenant.user, sizeof tenant.user);
+    return name.empty() ? std::to_string(tenant.uid) : name;
+  }
+
+  std::map<protocol::TenantId, Labels> labels_;
+};
+
+/// Sums what has the same labels, so that the rest of a class is one series.
+class Sums {
+ public:
+  void add(Family family, const Labels& labels, double value) {
+    auto& [row_labels, sum] = sums_[family][key_of(labels)];
+    row_labels = labels;
+    sum += value;
+  }
+  void add(Family family, const Labels& labels, std::uint64_t value) {
+    add(family, labels, static_cast<double>(value));
+  }
+  void flush(Families& out) const {
+    for (const auto& [family, rows] : sums_) {
+      for (const auto& [key, row] : rows) out.add(family, row.first, row.second);
+    }
+  }
+
+ private:
+  // Tenants in the order of their numbers, "other" last.
+  using Key = std::pair<std::uint64_t, std::string>;
+  static Key key_of(const Labels& labels) {
+    Key key{UINT64_MAX, {}};
+    for (const auto& label : labels) {
+      if (label.name == "tenant" && label.value != "other") key.first = std::stoull(label.value);
+      key.second += label.value + '\0';
+    }
+    return key;
+  }
+
+  std::map<Family, std::map<Key, std::pair<Labels, double>>> sums_;
+};
+
+void vgpu_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& tenant) {
+  Labels labels{{"gpu", uuid_text(vgpu.gpu)}};
+  labels.insert(labels.end(), tenant.begin(), tenant.end());
+  out.add(Family::kTenantMemoryLimit, labels, vgpu.memory_max_bytes);
+  out.add(Family::kTenantMemoryGuaranteed, labels, vgpu.memory_min_bytes);
+  out.add(Family::kTenantMemoryUsed, labels, vgpu.held_bytes);
+  out.add(Family::kTenantMemoryPeak, labels, vgpu.peak_bytes);
+  out.add(Family::kTenantGpuSeconds, labels, seconds(vgpu.busy_ns));
+  out.add(Family::kTenantLeaseSeconds, labels, seconds(vgpu.lease_held_ns));
+  out.add(Family::kTenantTargetShare, labels, vgpu.sm_percent / 100.0);
+  out.add(Family::kTenantGateWaits, labels, vgpu.gate_waits);
+  out.add(Family::kTenantGateWaitSeconds, labels, seconds(vgpu.gate_wait_ns));
+  out.add(Family::kTenantLaunches, labels, vgpu.launches);
+  out.add(Family::kTenantGraphLaunches, labels, vgpu.graph_launches);
+  out.add(Family::kTenantRefused, labels, vgpu.refused);
+  out.add(Family::kTenantOverruns, labels, vgpu.overruns);
+  out.add(Family::kTenantWaiting, labels, vgpu.wants != 0 ? 1.0 : 0.0);
+}
+
+void tenant_add(Sums& out, const SnapshotTenant& tenant, const Labels& labels) {
+  out.add(Family::kTenantProcesses, labels, std::uint64_t{tenant.processes});
+  out.add(Family::kTenantUnregistered, labels, std::uint64_t{tenant.unregistered});
+  out.add(Family::kTenantRunaway, labels, tenant.runaway != 0 ? 1.0 : 0.0);
+  if (tenant.steps == 0) return;  // no training job, or none that reports
+  out.add(Family::kTrainingSteps, labels, tenant.steps);
+  out.add(Family::kTrainingSamples, labels, tenant.samples);
+  out.add(Family::kTrainingTokens, labels, tenant.tokens);
+  out.add(Family::kTrainingExposed, labels, seconds(tenant.exposed_communication_ns));
+  // The score is the job's own word, and a sum of scores would mean nothing.
+  const bool sane = std::isfinite(tenant.straggler_score) && tenant.straggler_score > 0;
+  if (sane && labels[0].value != "other") {
+    out.add(Family::kTrainingStraggler, labels, tenant.straggler_score);
+  }
+}
+
+void sched_add(Sums& out, const SchedFigures& figures, const Labels& tenant) {
+  out.add(Family::kSchedSwitches, tenant, figures.switches);
+  for (const auto& [state, ns] :
+       {std::pair{"runnable", figures.runnable_ns}, {"sleeping", figures.sleeping_ns}}) {
+    Labels labels = tenant;
+    labels.push_back({"state", state});
+    out.add(Family::kOffCpu, labels, seconds(ns));
+  }
+}
+
+void tenants_add(Families& out, const Snapshot& snapshot, const WatchFigures& watch,
+                 std::uint32_t tenants_max) {
+  const TenantLabels labels(snapshot.tenants, tenants_max);
+  Sums sums;
+  for (const SnapshotTenantGpu& vgpu : snapshot.tenant_gpus) {
+    if (const Labels* tenant = labels.find(vgpu.tenant)) vgpu_add(sums, vgpu, *tenant);
+  }
+  for (const SnapshotTenant& row : snapshot.tenants) {
+    const Labels* tenant = labels.find(row.tenant);
+    if (tenant == nullptr) continue;
+    tenant_add(sums, row, *tenant);
+    const auto sched = watch.tenants.find(row.tenant);
+    if (watch.enabled && sched != watch.tenants.end()) sched_add(sums, sched->second, *tenant);
+  }
+  sums.flush(out);
+}
+
+void own_add(Families& out, const WatchFigures& watch, const OwnFigures& own) {
+  out.add(Family::kBpfEnabled, {}, watch.enabled ? 1.0 : 0.0);
+  out.add(Family::kBpfInfo, {{"reason", watch.reason}}, 1.0);
+  for (std::size_t i = 0; watch.enabled && i < kExitNames.size(); ++i) {
+    out.add(Family::kProcessExits, {{"result", kExitNames[i]}}, watch.exits[i]);
+  }
+  out.add(Family::kScrapeDuration, {}, own.scrape_duration_seconds);
+  for (std::size_t i = 0; i < own.errors.size(); ++i) {
+    const char* reason = kind_name(static_cast<SnapshotError::Kind>(i));
+    out.add(Family::kScrapeErrors, {{"reason", reason}}, own.errors[i]);
+  }
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> metrics_collect(const Snapshot* snapshot,
+                                                      const WatchFigures& watch,
+                                                      const OwnFigures& own,
+                                                      std::uint32_t tenants_max) {
+  Families out;
+  out.add(Family::kUp, {}, snapshot != nullptr ? 1.0 : 0.0);
+  if (snapshot != nullptr) {
+    broker_add(out, snapshot->header);
+    for (const SnapshotGpu& gpu : snapshot->gpus) gpu_add(out, gpu);
+    population_add(out, snapshot->tenants);
+    tenants_add(out, *snapshot, watch, tenants_max);
+  }
+  own_add(out, watch, own);
+  return out.take();
+}
+
+}  // namespace sluice::exporter

@@ -1,0 +1,47 @@
+// One scrape: ask the broker, look at the kernel observers, build every family afresh. Nothing of a
+// tenant is kept between scrapes, so what is gone is gone. Thread-safe: the web server scrapes from
+// several threads.
+#pragma once
+
+#include <prometheus/collectable.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "exporter/bpf/watch.h"
+#include "exporter/snapshot.h"
+
+namespace sluice::exporter {
+
+struct CollectorParts {
+  std::unique_ptr<SnapshotSource> source;
+  std::unique_ptr<Watch> watch;  // null = not loaded
+  std::string watch_reason;
+  std::uint32_t tenants_max = 200;
+  std::function<std::uint64_t()> clock_ns;  // monotonic
+  std::function<void(const std::string&)>
+      say;  // one line for people, when the broker goes or comes
+};
+
+class Collector : public prometheus::Collectable {
+ public:
+  explicit Collector(CollectorParts parts) : parts_(std::move(parts)) {}
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  void change_say(const SnapshotError* error) const;
+
+  CollectorParts parts_;
+  mutable std::mutex mutex_;  // guards all below, and the watch
+  mutable OwnFigures own_;
+  mutable std::string last_error_;  // empty = the broker answered
+};
+
+/// The families as Prometheus text.
+std::string metrics_text(const std::vector<prometheus::MetricFamily>& families);
+
+}  // namespace sluice::exporter

@@ -1,0 +1,143 @@
+// The table itself. Order: as in enum Family.
+#include "exporter/families.h"
+
+#include <array>
+
+namespace sluice::exporter {
+namespace {
+
+using prometheus::MetricType;
+constexpr MetricType kGauge = MetricType::Gauge;
+constexpr MetricType kCounter = MetricType::Counter;
+
+constexpr const char* kVgpu = "gpu, tenant, user, class, profile";
+constexpr const char* kTenant = "tenant, user, class, profile";
+
+constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFamilies{{
+    {"sluice_up", kGauge, "",
+     "Whether the last question to the broker was answered (1) or not (0)."},
+    {"sluice_broker_uptime_seconds", kGauge, "", "Time since the broker started."},
+    {"sluice_broker_registrations_total", kCounter, "",
+     "Processes that registered with the broker."},
+    {"sluice_broker_admissions_total", kCounter, "", "Tenants that the broker admitted."},
+    {"sluice_broker_refusals_total", kCounter, "", "Requests that the broker refused."},
+    {"sluice_broker_protocol_errors_total", kCounter, "",
+     "Messages that did not follow the protocol."},
+    {"sluice_broker_reloads_total", kCounter, "result",
+     "Reloads of the configuration, by result: success or failure."},
+
+    {"sluice_gpu_info", kGauge, "gpu, name, software",
+     "Always 1; names the GPU and says whether it is a software GPU."},
+    {"sluice_gpu_memory_capacity_bytes", kGauge, "gpu",
+     "Memory of the GPU that tenants can be promised."},
+    {"sluice_gpu_memory_promised_bytes", kGauge, "gpu",
+     "Sum of the memory guaranteed to the tenants (memory_min)."},
+    {"sluice_gpu_memory_quota_bytes", kGauge, "gpu",
+     "Sum of the tenants' memory limits (memory_max); more than the capacity where memory is "
+     "oversold."},
+    {"sluice_gpu_memory_held_bytes", kGauge, "gpu", "Memory that the tenants hold now."},
+    {"sluice_gpu_context_bytes", kGauge, "gpu",
+     "What one context costs on this GPU; no quota can be smaller."},
+    {"sluice_gpu_busy_seconds_total", kCounter, "gpu",
+     "GPU time used by all tenants, past ones included."},
+    {"sluice_gpu_leases_granted_total", kCounter, "gpu", "Leases that were opened."},
+    {"sluice_gpu_leases_revoked_total", kCounter, "gpu", "Leases that were taken back."},
+    {"sluice_gpu_lease_overruns_total", kCounter, "gpu",
+     "Leases whose holder did not finish in time."},
+    {"sluice_gpu_lease_overrun_seconds_total", kCounter, "gpu",
+     "Time by which holders overran their leases."},
+    {"sluice_gpu_exclusive", kGauge, "gpu",
+     "Whether one tenant owns the whole GPU (1) or it is shared (0)."},
+    {"sluice_gpu_draining", kGauge, "gpu", "Whether the GPU is being emptied for its next holder."},
+
+    {"sluice_tenants", kGauge, "state, class", "Tenants, by state and class."},
+    {"sluice_queue_length", kGauge, "reason", "Tenants that wait for admission, by reason."},
+    {"sluice_tenant_memory_limit_bytes", kGauge, kVgpu, "Memory quota of the tenant (memory_max)."},
+    {"sluice_tenant_memory_guaranteed_bytes", kGauge, kVgpu,
+     "Memory guaranteed to the tenant (memory_min)."},
+    {"sluice_tenant_memory_used_bytes", kGauge, kVgpu,
+     "Memory that the tenant holds, contexts included."},
+    {"sluice_tenant_memory_peak_bytes", kGauge, kVgpu, "The most memory that the tenant has held."},
+    {"sluice_tenant_gpu_seconds_total", kCounter, kVgpu, "GPU time that the tenant used."},
+    {"sluice_tenant_lease_held_seconds_total", kCounter, kVgpu,
+     "Time during which the tenant had the right to submit work."},
+    {"sluice_tenant_target_share_ratio", kGauge, kVgpu,
+     "Share of the GPU's time that the tenant is to get when others want it too."},
+    {"sluice_tenant_gate_waits_total", kCounter, kVgpu, "Calls that waited for a lease."},
+    {"sluice_tenant_gate_wait_seconds_total", kCounter, kVgpu,
+     "Time that calls waited for a lease."},
+    {"sluice_tenant_launches_total", kCounter, kVgpu, "Kernels launched."},
+    {"sluice_tenant_graph_launches_total", kCounter, kVgpu, "Graphs launched."},
+    {"sluice_tenant_refused_allocations_total", kCounter, kVgpu,
+     "Allocations that the memory quota refused."},
+    {"sluice_tenant_lease_overruns_total", kCounter, kVgpu,
+     "Leases that the tenant did not give back in time."},
+    {"sluice_tenant_waiting", kGauge, kVgpu,
+     "Whether the tenant waits for a lease at this moment."},
+    {"sluice_tenant_processes", kGauge, kTenant, "Registered processes of the tenant."},
+    {"sluice_tenant_unregistered_processes", kGauge, kTenant,
+     "Living processes of the tenant whose connection to the broker is closed."},
+    {"sluice_tenant_runaway", kGauge, kTenant,
+     "Whether the tenant overran its lease and has not finished since."},
+
+    {"sluice_training_steps_total", kCounter, kTenant, "Training steps that the job reported."},
+    {"sluice_training_samples_total", kCounter, kTenant, "Training samples that the job reported."},
+    {"sluice_training_tokens_total", kCounter, kTenant, "Training tokens that the job reported."},
+    {"sluice_training_exposed_communication_seconds_total", kCounter, kTenant,
+     "Communication time that no computation hid."},
+    {"sluice_training_straggler_ratio", kGauge, kTenant,
+     "Median step time of the slowest rank over the median of all; 1 is even."},
+
+    {"sluice_bpf_enabled", kGauge, "", "Whether the kernel observers are loaded."},
+    {"sluice_bpf_info", kGauge, "reason",
+     "Always 1; why the kernel observers are or are not loaded."},
+    {"sluice_process_exits_total", kCounter, "result",
+     "Watched processes that ended, by result: success, failure or signal. A process is watched "
+     "from the first scrape "
+     "that finds it registered. Needs BPF."},
+    {"sluice_offcpu_seconds_total", kCounter, "tenant, user, class, profile, state",
+     "Time that threads of watched processes spent off the CPU, by state: sleeping, or runnable "
+     "but not running. A sleep "
+     "counts when it ends. Needs BPF."},
+    {"sluice_sched_switches_total", kCounter, kTenant,
+     "Times that threads of watched processes left a CPU. Needs BPF."},
+
+    {"sluice_exporter_scrape_duration_seconds", kGauge, "",
+     "How long it took to gather these figures."},
+    {"sluice_exporter_scrape_errors_total", kCounter, "reason",
+     "Scrapes without an answer from the broker, by reason: unreachable, refused or malformed."},
+}};
+
+static_assert(kFamilies.back().name != nullptr, "every family of the enum has its row");
+
+}  // namespace
+
+std::span<const FamilyInfo, static_cast<std::size_t>(Family::kCount)> families() {
+  return kFamilies;
+}
+
+std::string families_describe() {
+  std::string out =
+      "# Metrics\n\n"
+      "`sluice-exporter` serves these families on `/metrics` (by default on "
+      "`http://127.0.0.1:9843/metrics`). Every scrape "
+      "asks the broker anew, so a tenant that is gone leaves no series behind; while the broker is "
+      "away, `sluice_up` is 0 "
+      "and only the exporter's own figures remain.\n\n"
+      "Labels: `gpu` is the GPU's UUID, `tenant` the broker's number of the tenant, `user` and "
+      "`profile` are those of its "
+      "owner, `class` is one of inference, debug, batch, exclusive. Beyond `[exporter] "
+      "tenants_max` tenants (see "
+      "[config.md](config.md)) the newest are summed by class under `tenant=\"other\"`. Process "
+      "numbers and command lines "
+      "never appear.\n\n"
+      "| family | type | labels | meaning |\n|---|---|---|---|\n";
+  for (const FamilyInfo& family : kFamilies) {
+    out += std::string("| `") + family.name + "` | " +
+           (family.type == kGauge ? "gauge" : "counter") + " | " + family.labels + " | " +
+           family.help + " |\n";
+  }
+  return out;
+}
+
+}  // namespace sluice::exporter

@@ -1,0 +1,80 @@
+// The table of metric families: name, type, labels and help of each, in the order in which they are
+// served. The collector fills it, --describe and docs/metrics.md print it. Names are a contract:
+// they are never changed, only added.
+#pragma once
+
+#include <prometheus/metric_type.h>
+
+#include <span>
+#include <string>
+
+namespace sluice::exporter {
+
+enum class Family : std::size_t {
+  kUp,
+  kBrokerUptime,
+  kBrokerRegistrations,
+  kBrokerAdmissions,
+  kBrokerRefusals,
+  kBrokerProtocolErrors,
+  kBrokerReloads,
+  kGpuInfo,
+  kGpuCapacity,
+  kGpuPromised,
+  kGpuQuota,
+  kGpuHeld,
+  kGpuContext,
+  kGpuBusy,
+  kGpuLeasesGranted,
+  kGpuLeasesRevoked,
+  kGpuOverruns,
+  kGpuOverrunSeconds,
+  kGpuExclusive,
+  kGpuDraining,
+  kTenants,
+  kQueueLength,
+  kTenantMemoryLimit,
+  kTenantMemoryGuaranteed,
+  kTenantMemoryUsed,
+  kTenantMemoryPeak,
+  kTenantGpuSeconds,
+  kTenantLeaseSeconds,
+  kTenantTargetShare,
+  kTenantGateWaits,
+  kTenantGateWaitSeconds,
+  kTenantLaunches,
+  kTenantGraphLaunches,
+  kTenantRefused,
+  kTenantOverruns,
+  kTenantWaiting,
+  kTenantProcesses,
+  kTenantUnregistered,
+  kTenantRunaway,
+  kTrainingSteps,
+  kTrainingSamples,
+  kTrainingTokens,
+  kTrainingExposed,
+  kTrainingStraggler,
+  kBpfEnabled,
+  kBpfInfo,
+  kProcessExits,
+  kOffCpu,
+  kSchedSwitches,
+  kScrapeDuration,
+  kScrapeErrors,
+  kCount
+};
+
+struct FamilyInfo {
+  const char* name;
+  prometheus::MetricType type;
+  const char* labels;  // separated by ", "
+  const char* help;
+};
+
+std::span<const FamilyInfo, static_cast<std::size_t>(Family::kCount)> families();
+
+/// The table as Markdown: the source of docs/metrics.md.
+std::string families_describe();
+
+}  // namespace sluice::exporter

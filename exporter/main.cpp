@@ -1,0 +1,140 @@
+// sluice-exporter: wires settings, broker, kernel observers and the web server of the Prometheus
+// client together.
+#include <prometheus/exposer.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <exception>
+
+#include "broker/protocol/wire.h"
+#include "config/reader/config.h"
+#include "exporter/collector.h"
+#include "exporter/families.h"
+#include "exporter/options.h"
+
+namespace sluice::exporter {
+namespace {
+
+// What a service manager and a shell both understand: 1 = it went wrong, 2 = it was called wrongly.
+constexpr int kFailed = 1;
+constexpr int kUsageError = 2;
+
+struct Settings {
+  std::string socket;
+  config::ListenAddress listen;
+  std::uint32_t tenants_max = 0;
+};
+
+void say(const std::string& line) { fprintf(stderr, "sluice-exporter: %s\n", line.c_str()); }
+
+std::uint64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+std::optional<config::Config> config_load(const Options& options) {
+  if (!options.config && access(config::kSystemConfig, F_OK) != 0) return config::config_default();
+  auto result = config::config_read(options.config.value_or(config::kSystemConfig));
+  if (result.ok()) return *result;
+  for (const config::Error& error : result.errors()) say(error.text());
+  return std::nullopt;
+}
+
+/// Command line before environment before configuration.
+std::optional<Settings> settings_make(const Options& options) {
+  const auto config = config_load(options);
+  if (!config) return std::nullopt;
+  Settings out;
+  const char* variable = getenv(protocol::kSocketVariable);
+  out.socket = options.socket                             ? *options.socket
+               : variable != nullptr && *variable != '\0' ? std::string(variable)
+                                                          : config->socket;
+  out.tenants_max = config->exporter_tenants_max;
+  const std::string listen = options.listen.value_or(config->exporter_listen);
+  const auto address = config::listen_parse(listen);
+  if (!address) {
+    say("cannot listen on '" + listen +
+        "': not an IP address and a port; write it like 127.0.0.1:9843 or [::1]:9843");
+    return std::nullopt;
+  }
+  out.listen = *address;
+  return out;
+}
+
+std::shared_ptr<Collector> collector_make(const Options& options, const Settings& settings) {
+  CollectorParts parts;
+  parts.source = std::make_unique<BrokerSource>(settings.socket);
+  if (options.bpf) {
+    parts.watch = watch_open(&parts.watch_reason);
+    if (parts.watch == nullptr) say("going on without kernel observers: " + parts.watch_reason);
+  } else {
+    parts.watch_reason = "switched off with --no-bpf";
+  }
+  parts.tenants_max = settings.tenants_max;
+  parts.clock_ns = monotonic_ns;
+  parts.say = say;
+  return std::make_shared<Collector>(std::move(parts));
+}
+
+std::string address_text(const config::ListenAddress& address, int port) {
+  const bool v6 = address.host.find(':') != address.host.npos;
+  return (v6 ? "[" + address.host + "]:" : address.host + ":") + std::to_string(port);
+}
+
+/// Serves until SIGINT or SIGTERM, which every thread blocks and this one waits for.
+int serve(const Settings& settings, const std::shared_ptr<Collector>& collector) {
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  const std::string address = address_text(settings.listen, settings.listen.port);
+  try {
+    prometheus::Exposer exposer(address);
+    exposer.RegisterCollectable(collector);
+    const std::vector<int> ports = exposer.GetListeningPorts();
+    say("serving http://" +
+        address_text(settings.listen, ports.empty() ? settings.listen.port : ports.front()) +
+        "/metrics from the broker at " + settings.socket);
+    int signal = 0;
+    sigwait(&ends, &signal);
+  } catch (
+      const std::exception&) {  // the client library's web server says no more than that it failed
+    say("cannot listen on " + address +
+        ": the port is taken or the address is none of this machine's; choose another with "
+        "--listen");
+    return kFailed;
+  }
+  return EXIT_SUCCESS;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  std::string error;
+  const auto options = options_parse(arguments, &error);
+  if (!options) {
+    say(error);
+    return kUsageError;
+  }
+  if (options->help || options->describe) {
+    fputs(options->help ? kUsage : families_describe().c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
+  const auto settings = settings_make(*options);
+  if (!settings) return kUsageError;
+  const auto collector = collector_make(*options, *settings);
+  if (!options->once) return serve(*settings, collector);
+  const std::string text = metrics_text(collector->Collect());
+  return fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;
+}
+
+}  // namespace
+}  // namespace sluice::exporter
+
+int main(int argc, char** argv) {
+  return sluice::exporter::run(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,39 @@
+// The command line of sluice-exporter.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sluice::exporter {
+
+struct Options {
+  std::optional<std::string> listen;
+  std::optional<std::string> socket;
+  std::optional<std::string> config;
+  bool bpf = true;
+  bool once = false;
+  bool describe = false;
+  bool help = false;
+};
+
+/// On a mistake nothing, and `error` says what it was.
+std::optional<Options> options_parse(const std::vector<std::string>& arguments, std::string* error);
+
+inline constexpr char kUsage[] =
+    "usage: sluice-exporter [--listen ADDR:PORT] [--socket PATH] [--config FILE] [--no-bpf] "
+    "[--once]\n"
+    "\n"
+    "Serves the broker's figures to Prometheus on http://ADDR:PORT/metrics.\n"
+    "\n"
+    "  --listen ADDR:PORT  where to serve; default from the configuration, else 127.0.0.1:9843; "
+    "port 0 takes a free one\n"
+    "  --socket PATH       the broker's socket; default $SLUICE_SOCKET, else from the "
+    "configuration\n"
+    "  --config FILE       the configuration; default /etc/sluice/sluice.toml where it exists\n"
+    "  --no-bpf            do not load the kernel observers\n"
+    "  --once              print the metrics once and exit\n"
+    "  --describe          print the list of all metrics as Markdown and exit\n"
+    "  --help              print this and exit\n";
+
+}  // namespace sluice::exporter

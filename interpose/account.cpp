@@ -1,0 +1,169 @@
+// See account.h.
+#include "interpose/account.h"
+
+#include <string.h>
+
+#include "interpose/say.h"
+
+namespace sluice::interpose {
+namespace {
+
+uint32_t paused;
+RateLimit refusals_said;
+uint64_t contexts_charged[kDevicesMax];  // how many
+uint64_t context_cost[kDevicesMax];      // bytes charged for each of them
+
+void refusal_say(int gpu, uint64_t bytes) {
+  if (!refusals_said.allow(clock_now_ns())) return;
+  const uint64_t quota = process.entry(gpu).memory_max_bytes;
+  Line line;
+  line.text("refused ").bytes(bytes).text(": you use ");
+  line.bytes_in(process.ledger.total(static_cast<uint32_t>(gpu)), bytes_unit(quota)).text(" of your ");
+  line.bytes(quota).text(" on GPU ").number(static_cast<uint64_t>(gpu)).text(". The program sees CUDA out of memory.");
+  line.say();
+}
+
+}  // namespace
+
+AccountScope::AccountScope() {
+  const Mode mode = process_enter();
+  denied_ = mode == Mode::kDenied;
+  if (mode != Mode::kActive && mode != Mode::kOffline) return;
+  ThreadRecord* thread = thread_record();
+  if (thread == nullptr || thread->depth != 0) return;
+  for (;;) {
+    raise_word(thread->accounting, 1);
+    if (SLUICE_LIKELY(load_acquire(paused) == 0)) break;
+    store_release(thread->accounting, 0u);
+    const ErrnoGuard guard;
+    futex_wait(&paused, 1, 10'000'000, false);
+  }
+  ++thread->depth;
+  thread_ = thread;
+  active_ = true;
+}
+
+AccountScope::~AccountScope() {
+  if (thread_ == nullptr) return;
+  --thread_->depth;
+  store_release(thread_->accounting, 0u);
+}
+
+int AccountScope::device() const {
+  return thread_ != nullptr && thread_context(thread_) ? thread_->device : -1;
+}
+
+void accounts_pause() {
+  store_release(paused, 1u);
+  threads_barrier();
+  for (int i = 0; i < thread_count(); ++i) {
+    while (load_acquire(thread_at(i)->accounting) != 0) sleep_ns(20000);
+  }
+}
+
+void accounts_resume() {
+  store_release(paused, 0u);
+  futex_wake_all(&paused, false);
+}
+
+bool charge_reserve(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  if (gpu < 0) return true;
+  const auto index = static_cast<uint32_t>(gpu);
+  const uint64_t quota = process.entry(gpu).memory_max_bytes;
+  if (SLUICE_LIKELY(process.ledger.reserve(index, bytes, quota))) return true;
+  const ErrnoGuard guard;
+  // Pools may have given memory back without a call that we see.
+  pools_settle(device);
+  if (process.ledger.reserve(index, bytes, quota)) return true;
+  process.account(gpu).refused.add(1);
+  refusal_say(gpu, bytes);
+  return false;
+}
+
+void charge_commit(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  if (gpu >= 0) process.ledger.hold(static_cast<uint32_t>(gpu), bytes);
+}
+
+void charge_abort(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  if (gpu >= 0) process.ledger.abort(static_cast<uint32_t>(gpu), bytes);
+}
+
+void charge_release(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  if (gpu >= 0) process.ledger.release(static_cast<uint32_t>(gpu), bytes);
+}
+
+bool charge_settle(int device, uint64_t reserved, uint64_t actual) {
+  if (actual <= reserved) {
+    charge_commit(device, actual);
+    if (actual < reserved) charge_abort(device, reserved - actual);
+    return true;
+  }
+  if (!charge_reserve(device, actual - reserved)) {
+    charge_abort(device, reserved);
+    return false;
+  }
+  charge_commit(device, actual);
+  return true;
+}
+
+bool context_charge(int device) {
+  const int gpu = device_gpu(device);
+  const uint64_t bytes = gpu < 0 ? 0 : process.entry(gpu).context_bytes;
+  if (bytes > 0) {
+    if (!charge_reserve(device, bytes)) return false;
+    charge_commit(device, bytes);
+    process.ledger.context_add(static_cast<uint32_t>(gpu), bytes);
+  }
+  context_cost[device] = bytes;
+  __atomic_add_fetch(&contexts_charged[device], 1, __ATOMIC_RELAXED);
+  return true;
+}
+
+void context_discharge(int device) {
+  if (load_relaxed(contexts_charged[device]) == 0) return;
+  __atomic_sub_fetch(&contexts_charged[device], 1, __ATOMIC_RELAXED);
+  const int gpu = device_gpu(device);
+  const uint64_t bytes = context_cost[device];
+  if (gpu < 0 || bytes == 0) return;
+  charge_release(device, bytes);
+  process.ledger.context_sub(static_cast<uint32_t>(gpu), bytes);
+}
+
+void context_drop(CUcontext context) {
+  uint64_t bytes[kDevicesMax] = {};
+  process.records.remove_context(context, bytes);
+  for (int device = 0; device < kDevicesMax; ++device) {
+    if (bytes[device] != 0) charge_release(device, bytes[device]);
+  }
+}
+
+void account_restore() {
+  uint64_t bytes[kDevicesMax] = {};
+  process.records.sum(RecordKind::kPointer, bytes);
+  process.records.sum(RecordKind::kArray, bytes);
+  process.records.sum(RecordKind::kMipmap, bytes);
+  vmm_sum(bytes);
+  for (int device = 0; device < kDevicesMax; ++device) {
+    const int gpu = device_gpu(device);
+    if (gpu < 0) continue;
+    const auto index = static_cast<uint32_t>(gpu);
+    context_cost[device] = process.entry(gpu).context_bytes;
+    const uint64_t contexts = contexts_charged[device] * context_cost[device];
+    process.ledger.hold_unasked(index, bytes[device] + contexts);
+    process.ledger.context_add(index, contexts);
+    pools_settle(device);
+  }
+}
+
+void account_reset_after_fork() {
+  store_release(paused, 0u);
+  memset(contexts_charged, 0, sizeof contexts_charged);
+  memset(context_cost, 0, sizeof context_cost);
+  process.records.reset_after_fork();
+}
+
+}  // namespace sluice::interpose

@@ -1,0 +1,164 @@
+// Physical memory that the program maps itself (cuMemCreate, cuMemMap). It lives until its last handle reference and its
+// last mapping are gone, in whichever order; then, and only then, its charge ends. These calls are rare and slow, one
+// lock and short tables do.
+#include <string.h>
+
+#include "interpose/account.h"
+
+namespace sluice::interpose {
+namespace {
+
+struct Physical {
+  uint64_t handle;  // 0 = empty
+  uint64_t bytes;
+  int device;
+  uint32_t references;
+  uint32_t mappings;
+};
+struct Mapping {
+  uint64_t address;  // 0 = empty
+  uint64_t bytes;
+  uint64_t handle;
+};
+
+// A table in pages that doubles; entries are found by a hash of their first word, deletions leave no tombstones.
+template <class T>
+class Table {
+ public:
+  T* find(uint64_t key) {
+    if (entries_ == nullptr) return nullptr;
+    for (uint64_t i = home(key);; i = (i + 1) & mask()) {
+      if (word(entries_[i]) == key) return &entries_[i];
+      if (word(entries_[i]) == 0) return nullptr;
+    }
+  }
+  bool insert(const T& entry) {
+    if (2 * (used_ + 1) > capacity_ && !grow()) return false;
+    place(entry);
+    ++used_;
+    return true;
+  }
+  void erase(T* entry) {
+    uint64_t hole = static_cast<uint64_t>(entry - entries_);
+    for (uint64_t i = (hole + 1) & mask(); word(entries_[i]) != 0; i = (i + 1) & mask()) {
+      if (((i - home(word(entries_[i]))) & mask()) < ((i - hole) & mask())) continue;
+      entries_[hole] = entries_[i];
+      hole = i;
+    }
+    memset(&entries_[hole], 0, sizeof(T));
+    --used_;
+  }
+  template <class F>
+  void each(F visit) {
+    for (uint64_t i = 0; i < capacity_; ++i) {
+      if (word(entries_[i]) != 0) visit(entries_[i]);
+    }
+  }
+  void clear() {
+    if (entries_ != nullptr) pages_free(entries_, capacity_ * sizeof(T));
+    entries_ = nullptr;
+    capacity_ = used_ = 0;
+  }
+
+ private:
+  static uint64_t word(const T& entry) { return *reinterpret_cast<const uint64_t*>(&entry); }
+  uint64_t mask() const { return capacity_ - 1; }
+  uint64_t home(uint64_t key) const { return ((key * 0x9E3779B97F4A7C15u) >> 20) & mask(); }
+  void place(const T& entry) {
+    uint64_t i = home(word(entry));
+    while (word(entries_[i]) != 0) i = (i + 1) & mask();
+    entries_[i] = entry;
+  }
+  bool grow() {
+    const uint64_t capacity = capacity_ == 0 ? 128 : capacity_ * 2;
+    auto* entries = static_cast<T*>(pages_allocate(capacity * sizeof(T)));
+    if (entries == nullptr) return false;
+    T* old = entries_;
+    const uint64_t old_capacity = capacity_;
+    entries_ = entries;
+    capacity_ = capacity;
+    for (uint64_t i = 0; i < old_capacity; ++i) {
+      if (word(old[i]) != 0) place(old[i]);
+    }
+    if (old != nullptr) pages_free(old, old_capacity * sizeof(T));
+    return true;
+  }
+
+  T* entries_ = nullptr;
+  uint64_t capacity_ = 0;
+  uint64_t used_ = 0;
+};
+
+Table<Physical> physicals;
+Table<Mapping> mappings;
+Lock lock;
+
+void let_go_if_unused(Physical* physical) {
+  if (physical->references != 0 || physical->mappings != 0) return;
+  charge_release(physical->device, physical->bytes);
+  physicals.erase(physical);
+}
+
+// The mapping that contains an address. Starts are what programs pass; the search is for the others.
+Mapping* mapping_of(uint64_t address) {
+  Mapping* found = mappings.find(address);
+  if (found != nullptr) return found;
+  mappings.each([&](Mapping& m) {
+    if (address - m.address < m.bytes) found = &m;
+  });
+  return found;
+}
+
+}  // namespace
+
+void vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes) {
+  const LockScope scope(lock);
+  if (!physicals.insert(Physical{handle, bytes, device, 1, 0})) charge_release(device, bytes);
+}
+
+void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) {
+  const LockScope scope(lock);
+  const Mapping* mapping = mapping_of(address);
+  // The driver answers with the handle the memory was created with; one that we never saw is an import.
+  Physical* physical = physicals.find(mapping != nullptr ? mapping->handle : handle);
+  if (physical != nullptr) ++physical->references;
+}
+
+void vmm_released(CUmemGenericAllocationHandle handle) {
+  const LockScope scope(lock);
+  Physical* physical = physicals.find(handle);
+  if (physical == nullptr || physical->references == 0) return;
+  --physical->references;
+  let_go_if_unused(physical);
+}
+
+void vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64_t bytes) {
+  const LockScope scope(lock);
+  Physical* physical = physicals.find(handle);
+  if (physical == nullptr) return;
+  if (mappings.insert(Mapping{address, bytes, handle})) ++physical->mappings;
+}
+
+void vmm_unmapped(CUdeviceptr address, uint64_t bytes) {
+  const LockScope scope(lock);
+  const uint64_t end = address + bytes;
+  for (uint64_t at = address; at < end;) {
+    Mapping* mapping = mappings.find(at);
+    if (mapping == nullptr) return;
+    const uint64_t next = at + mapping->bytes;
+    Physical* physical = physicals.find(mapping->handle);
+    mappings.erase(mapping);
+    if (physical != nullptr) {
+      --physical->mappings;
+      let_go_if_unused(physical);
+    }
+    at = next;
+  }
+}
+
+void vmm_sum(uint64_t* bytes_by_device) {
+  const LockScope scope(lock);
+  physicals.each([&](Physical& p) { bytes_by_device[p.device] += p.bytes; });
+}
+
+}  // namespace sluice::interpose

@@ -1,0 +1,67 @@
+# The exported dlsym and dlvsym. glibc's functions look at their caller's return address (RTLD_NEXT, RTLD_DEFAULT in
+# namespaces), so ours may not appear in the call chain: ask a C function whether the name is one of ours, and otherwise
+# jump to the real function with every register as the caller left it. Assembly, because no compiler flag promises a
+# tail call. x86-64 System V ABI.
+#if !defined(__x86_64__)
+#error "the look-up trampolines are written for x86-64; port dlsym.S to this architecture"
+#endif
+
+  .macro trampoline name, version_old, version_new, decide, real
+  .text
+  .globl \name\()_entry
+  .hidden \name\()_entry
+  .type \name\()_entry, @function
+  .p2align 4
+\name\()_entry:
+  .cfi_startproc
+  endbr64
+  pushq %rdi
+  .cfi_adjust_cfa_offset 8
+  pushq %rsi
+  .cfi_adjust_cfa_offset 8
+  pushq %rdx
+  .cfi_adjust_cfa_offset 8
+  call \decide
+  popq %rdx
+  .cfi_adjust_cfa_offset -8
+  popq %rsi
+  .cfi_adjust_cfa_offset -8
+  popq %rdi
+  .cfi_adjust_cfa_offset -8
+  testq %rax, %rax
+  jz 1f
+  # 1 means: the answer is a null pointer, and dlerror is set.
+  cmpq $1, %rax
+  jne 2f
+  xorl %eax, %eax
+2:
+  ret
+1:
+  jmpq *\real(%rip)
+  .cfi_endproc
+  .size \name\()_entry, . - \name\()_entry
+
+  .globl \name\()_new
+  .type \name\()_new, @function
+  .set \name\()_new, \name\()_entry
+  .globl \name\()_old
+  .type \name\()_old, @function
+  .set \name\()_old, \name\()_entry
+  .symver \name\()_new, \name\()@@\version_new
+  .symver \name\()_old, \name\()@\version_old
+  .endm
+
+  trampoline dlsym, GLIBC_2.2.5, GLIBC_2.34, sluice_dlsym_decide, sluice_real_dlsym
+  trampoline dlvsym, GLIBC_2.2.5, GLIBC_2.34, sluice_dlvsym_decide, sluice_real_dlvsym
+
+  .section .note.GNU-stack, "", @progbits
+  .section .note.gnu.property, "a"
+  .p2align 3
+  .long 4
+  .long 16
+  .long 5
+  .asciz "GNU"
+  .long 0xc0000002
+  .long 4
+  .long 3
+  .long 0

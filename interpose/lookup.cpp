@@ -1,0 +1,206 @@
+// Answers dlsym and dlvsym for the names of hooks, and finds the real two. They cannot be found by asking dlvsym, which
+// is ours as well: the loaded objects' own hash tables are read instead, in load order after this library, so that another
+// preloaded library that wraps dlsym stays in the chain.
+#include "interpose/lookup.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <string.h>
+
+#include "interpose/resolve.h"
+#include "interpose/table.h"
+#include "interpose/types.h"
+
+extern "C" {
+using DlsymFunction = void*(void*, const char*);
+using DlvsymFunction = void*(void*, const char*, const char*);
+// The trampolines jump through these (dlsym.S).
+__attribute__((visibility("hidden"))) DlsymFunction* sluice_real_dlsym;
+__attribute__((visibility("hidden"))) DlvsymFunction* sluice_real_dlvsym;
+__attribute__((visibility("hidden"))) void* sluice_dlsym_decide(void* handle, const char* name);
+__attribute__((visibility("hidden"))) void* sluice_dlvsym_decide(void* handle, const char* name,
+                                                                 const char* version);
+}
+
+namespace sluice::interpose {
+namespace {
+
+void* seen_handle;
+
+// One loaded object's dynamic symbols, by its GNU hash table.
+struct SymbolTable {
+  const ElfW(Sym) * symbols = nullptr;
+  const char* strings = nullptr;
+  const uint32_t* hash = nullptr;
+  const ElfW(Half) * versions = nullptr;
+  ElfW(Addr) base = 0;
+};
+
+uint32_t gnu_hash(const char* name) {
+  uint32_t h = 5381;
+  for (; *name != '\0'; ++name) h = h * 33 + static_cast<unsigned char>(*name);
+  return h;
+}
+
+bool symbols_read(const dl_phdr_info* info, SymbolTable* out) {
+  const ElfW(Dyn)* dynamic = nullptr;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    if (info->dlpi_phdr[i].p_type == PT_DYNAMIC) {
+      dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    }
+  }
+  if (dynamic == nullptr) return false;
+  out->base = info->dlpi_addr;
+  for (; dynamic->d_tag != DT_NULL; ++dynamic) {
+    // The loader relocates these pointers in place, except in the vDSO.
+    ElfW(Addr) address = dynamic->d_un.d_ptr;
+    if (address < info->dlpi_addr) address += info->dlpi_addr;
+    if (dynamic->d_tag == DT_SYMTAB) out->symbols = reinterpret_cast<const ElfW(Sym)*>(address);
+    if (dynamic->d_tag == DT_STRTAB) out->strings = reinterpret_cast<const char*>(address);
+    if (dynamic->d_tag == DT_GNU_HASH) out->hash = reinterpret_cast<const uint32_t*>(address);
+    if (dynamic->d_tag == DT_VERSYM) out->versions = reinterpret_cast<const ElfW(Half)*>(address);
+  }
+  return out->symbols != nullptr && out->strings != nullptr && out->hash != nullptr;
+}
+
+// The defined function `name`, its default version if it has several.
+void* symbol_find(const SymbolTable& table, const char* name) {
+  const uint32_t bucket_count = table.hash[0], first = table.hash[1], bloom_words = table.hash[2];
+  if (bucket_count == 0) return nullptr;
+  const uint32_t* buckets = table.hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / 4);
+  const uint32_t* chain = buckets + bucket_count;
+  const uint32_t h = gnu_hash(name);
+  void* found = nullptr;
+  uint32_t i = buckets[h % bucket_count];
+  if (i < first) return nullptr;
+  for (;; ++i) {
+    const ElfW(Sym)& symbol = table.symbols[i];
+    if ((chain[i - first] | 1) == (h | 1) && symbol.st_shndx != SHN_UNDEF &&
+        ELF64_ST_TYPE(symbol.st_info) == STT_FUNC &&
+        strcmp(table.strings + symbol.st_name, name) == 0) {
+      const bool hidden = table.versions != nullptr && (table.versions[i] & 0x8000) != 0;
+      if (found == nullptr || !hidden) {
+        found = reinterpret_cast<void*>(table.base + symbol.st_value);
+      }
+    }
+    if ((chain[i - first] & 1) != 0) return found;
+  }
+}
+
+bool info_contains(const dl_phdr_info* info, const void* address) {
+  const auto a = reinterpret_cast<ElfW(Addr)>(address);
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& p = info->dlpi_phdr[i];
+    if (p.p_type == PT_LOAD && a - (info->dlpi_addr + p.p_vaddr) < p.p_memsz) return true;
+  }
+  return false;
+}
+
+struct Search {
+  bool past_us = false;
+  void* dlsym_before = nullptr;  // in objects before us: only if nobody behind us has it
+  void* dlvsym_before = nullptr;
+  void* dlsym_found = nullptr;
+  void* dlvsym_found = nullptr;
+};
+
+int object_visit(dl_phdr_info* info, size_t, void* data) {
+  auto* search = static_cast<Search*>(data);
+  if (info_contains(info, reinterpret_cast<const void*>(&object_visit))) {
+    search->past_us = true;
+    return 0;
+  }
+  SymbolTable table;
+  if (!symbols_read(info, &table)) return 0;
+  void*& a = search->past_us ? search->dlsym_found : search->dlsym_before;
+  void*& b = search->past_us ? search->dlvsym_found : search->dlvsym_before;
+  if (a == nullptr) a = symbol_find(table, "dlsym");
+  if (b == nullptr) b = symbol_find(table, "dlvsym");
+  return 0;
+}
+
+struct Range {
+  ElfW(Addr) begin;
+  ElfW(Addr) end;
+};
+
+int own_visit(dl_phdr_info* info, size_t, void* data) {
+  if (!info_contains(info, reinterpret_cast<const void*>(&own_visit))) return 0;
+  auto* range = static_cast<Range*>(data);
+  range->begin = ~static_cast<ElfW(Addr)>(0);
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& p = info->dlpi_phdr[i];
+    if (p.p_type != PT_LOAD) continue;
+    const ElfW(Addr) begin = info->dlpi_addr + p.p_vaddr;
+    if (begin < range->begin) range->begin = begin;
+    if (begin + p.p_memsz > range->end) range->end = begin + p.p_memsz;
+  }
+  return 1;
+}
+
+Range own_range;
+
+// The answer for a name that is one of our hooks. nullptr = let the real function answer.
+void* answer(void* handle, const char* name, const char* version) {
+  const int entry = entry_find(name);
+  if (entry < 0 || entry_hook(entry) == nullptr) return nullptr;
+  const ErrnoGuard guard;
+  lookup_prepare();
+  if (handle != RTLD_NEXT) {
+    void* real = version == nullptr ? sluice_real_dlsym(handle, name)
+                                    : sluice_real_dlvsym(handle, name, version);
+    if (real == nullptr) return nullptr;
+    if (!address_is_ours(real)) {
+      if (handle != RTLD_DEFAULT && !entry_is_nvml(entry)) store_release(seen_handle, handle);
+      return entry_hook(entry);
+    }
+  }
+  // The search met our own export first (RTLD_DEFAULT, the main program's handle) or begins behind us. Without us it
+  // would have found a driver, if one is loaded; a program that probes for CUDA this way must not be told a lie.
+  if (library_is_loaded(entry_is_nvml(entry))) return entry_hook(entry);
+  static void* nowhere = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  sluice_real_dlsym(nowhere, name);  // leaves the right text for dlerror
+  return reinterpret_cast<void*>(1);
+}
+
+}  // namespace
+
+void lookup_prepare() {
+  if (SLUICE_LIKELY(load_acquire(sluice_real_dlsym) != nullptr)) return;
+  Search search;
+  dl_iterate_phdr(object_visit, &search);
+  dl_iterate_phdr(own_visit, &own_range);
+  void* a = search.dlsym_found != nullptr ? search.dlsym_found : search.dlsym_before;
+  void* b = search.dlvsym_found != nullptr ? search.dlvsym_found : search.dlvsym_before;
+  store_release(sluice_real_dlvsym, reinterpret_cast<DlvsymFunction*>(b));
+  store_release(sluice_real_dlsym, reinterpret_cast<DlsymFunction*>(a));
+}
+
+void* real_dlsym(void* handle, const char* name) {
+  lookup_prepare();
+  return sluice_real_dlsym(handle, name);
+}
+
+bool address_is_ours(const void* address) {
+  const auto a = reinterpret_cast<ElfW(Addr)>(address);
+  return a >= own_range.begin && a < own_range.end;
+}
+
+void* driver_handle_seen() { return load_acquire(seen_handle); }
+
+}  // namespace sluice::interpose
+
+void* sluice_dlsym_decide(void* handle, const char* name) {
+  using namespace sluice::interpose;
+  if (SLUICE_UNLIKELY(load_acquire(sluice_real_dlsym) == nullptr)) lookup_prepare();
+  if (SLUICE_LIKELY(name == nullptr || !name_may_be_ours(name))) return nullptr;
+  return answer(handle, name, nullptr);
+}
+
+void* sluice_dlvsym_decide(void* handle, const char* name, const char* version) {
+  using namespace sluice::interpose;
+  if (SLUICE_UNLIKELY(load_acquire(sluice_real_dlsym) == nullptr)) lookup_prepare();
+  if (SLUICE_LIKELY(name == nullptr || !name_may_be_ours(name))) return nullptr;
+  return answer(handle, name, version);
+}

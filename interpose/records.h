@@ -1,0 +1,59 @@
+// What this process has allocated: driver object -> bytes, device, context. Constant time whatever the number of live
+// objects. Knows neither the account nor the driver.
+//
+// Sharded open addressing with backward-shift deletion; each shard has its own lock, so threads that allocate at the same
+// time rarely meet. Memory comes from the kernel in pages.
+#pragma once
+
+#include "interpose/types.h"
+
+namespace sluice::interpose {
+
+enum class RecordKind : uint32_t {
+  kPointer = 1,  // cuMemAlloc and friends: freed by cuMemFree
+  kPooled = 2,   // stream-ordered: charged through its pool, `context` is the pool
+  kArray = 3,
+  kMipmap = 4,
+};
+
+struct Record {
+  uint64_t key;  // the driver's pointer or handle
+  uint64_t bytes;
+  const void* context;  // what its end takes along: the CUcontext, or the pool of kPooled
+  RecordKind kind;
+  int32_t device;
+};
+
+class Records {
+ public:
+  /// False when there is no memory for the record.
+  [[nodiscard]] bool insert(const Record& record);
+  /// Takes the record of (kind, key) out; false if there is none.
+  [[nodiscard]] bool remove(RecordKind kind, uint64_t key, Record* out);
+  [[nodiscard]] bool find(RecordKind kind, uint64_t key, Record* out);
+  /// Takes every record of a context out, adding its bytes to bytes_by_device[kDevicesMax]. Visits all records.
+  void remove_context(const void* context, uint64_t* bytes_by_device);
+  /// Adds the bytes of every record of that kind by device.
+  void sum(RecordKind kind, uint64_t* bytes_by_device);
+  uint64_t count();
+  /// In a fork child: the locks are free, and CUDA objects of the parent mean nothing.
+  void reset_after_fork();
+
+ private:
+  static constexpr unsigned kShards = 64;
+  struct Shard {
+    Lock lock;
+    Record* entries;    // bytes == 0 and kind 0 = empty
+    uint64_t capacity;  // a power of two
+    uint64_t used;
+  };
+  static uint64_t hash(RecordKind kind, uint64_t key);
+  Shard& shard(uint64_t h) { return shards_[h >> 58]; }
+  static Record* slot_find(Shard& shard, RecordKind kind, uint64_t key, uint64_t h);
+  static bool grow(Shard& shard);
+  static void erase(Shard& shard, Record* record);
+
+  Shard shards_[kShards]{};
+};
+
+}  // namespace sluice::interpose

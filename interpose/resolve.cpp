@@ -1,0 +1,110 @@
+// The object the program loaded is asked first (by its SONAME, without loading), then the object it asked by an absolute
+// path, and only then the loader's search path. A "real" function that turns out to be our own is refused: calling it
+// would recurse for ever.
+#include "interpose/resolve.h"
+
+#include <dlfcn.h>
+
+#include "interpose/lookup.h"
+#include "interpose/types.h"
+
+namespace sluice::interpose {
+namespace {
+
+constexpr char kDriverName[] = "libcuda.so.1";
+constexpr char kNvmlName[] = "libnvidia-ml.so.1";
+
+uint32_t driver_state;  // 0 = not tried, 1 = resolved
+uint32_t nvml_state;
+Lock resolve_lock;
+
+constexpr int kUnknownMax = 256;
+uint32_t unknown_names[kUnknownMax];  // hashes; a collision loses one count, no more
+uint32_t unknown_total;
+
+void* library_open(const char* name, void* seen) {
+  void* handle = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) handle = seen;
+  if (handle == nullptr) handle = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+  return handle;
+}
+
+void* real_find(void* library, const char* name) {
+  void* found = real_dlsym(library, name);
+  return found != nullptr && address_is_ours(found) ? nullptr : found;
+}
+
+CUresult CUDAAPI no_driver() { return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED; }
+
+}  // namespace
+
+NvmlTable nvml;
+
+bool resolve_driver() {
+  if (SLUICE_LIKELY(load_acquire(driver_state) == 1)) return true;
+  const ErrnoGuard guard;
+  lookup_prepare();
+  // Outside the lock: loading may run constructors that look names up.
+  void* library = library_open(kDriverName, driver_handle_seen());
+  const LockScope scope(resolve_lock);
+  if (load_acquire(driver_state) == 1) return true;
+  void** pointers = driver_pointers();
+  bool found = false;
+  for (int i = 0; i < kEntryCount; ++i) {
+    void* real = library == nullptr ? nullptr : real_find(library, entry_name(i));
+    found |= real != nullptr;
+    // A program that calls a function its driver lacks would have got no such function; through our export it gets an
+    // error instead of a jump to nowhere.
+    if (real == nullptr && entry_hook(i) != nullptr) real = reinterpret_cast<void*>(&no_driver);
+    pointers[i] = real;
+  }
+  if (found) store_release(driver_state, 1u);
+  return found;
+}
+
+bool resolve_nvml() {
+  if (SLUICE_LIKELY(load_acquire(nvml_state) == 1)) return true;
+  const ErrnoGuard guard;
+  lookup_prepare();
+  void* library = library_open(kNvmlName, nullptr);
+  if (library == nullptr) return false;
+  const LockScope scope(resolve_lock);
+  nvml.nvmlDeviceGetMemoryInfo = reinterpret_cast<decltype(nvml.nvmlDeviceGetMemoryInfo)>(
+      real_find(library, "nvmlDeviceGetMemoryInfo"));
+  nvml.nvmlDeviceGetMemoryInfo_v2 = reinterpret_cast<decltype(nvml.nvmlDeviceGetMemoryInfo_v2)>(
+      real_find(library, "nvmlDeviceGetMemoryInfo_v2"));
+  nvml.nvmlDeviceGetUUID = reinterpret_cast<decltype(nvml.nvmlDeviceGetUUID)>(
+      real_find(library, "nvmlDeviceGetUUID"));
+  store_release(nvml_state, 1u);
+  return true;
+}
+
+bool library_is_loaded(bool is_nvml) {
+  const uint32_t state = is_nvml ? load_acquire(nvml_state) : load_acquire(driver_state);
+  if (state == 1 || (!is_nvml && driver_handle_seen() != nullptr)) return true;
+  void* handle = dlopen(is_nvml ? kNvmlName : kDriverName, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return false;
+  dlclose(handle);
+  return true;
+}
+
+void unknown_count(const char* name) {
+  uint32_t hash = 5381;
+  for (; *name != '\0'; ++name) hash = hash * 33 + static_cast<unsigned char>(*name);
+  if (hash == 0) hash = 1;
+  for (int i = 0; i < kUnknownMax; ++i) {
+    uint32_t& slot = unknown_names[(hash + static_cast<uint32_t>(i)) % kUnknownMax];
+    uint32_t expected = 0;
+    if (load_relaxed(slot) == hash) return;
+    if (load_relaxed(slot) == 0 &&
+        __atomic_compare_exchange_n(&slot, &expected, hash, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+      __atomic_add_fetch(&unknown_total, 1, __ATOMIC_RELAXED);
+      return;
+    }
+    if (expected == hash) return;
+  }
+}
+
+unsigned unknown_seen() { return load_relaxed(unknown_total); }
+
+}  // namespace sluice::interpose

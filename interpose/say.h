@@ -1,0 +1,39 @@
+// Sentences for people on stderr: one line, `sluice: ` first, written at once, never more than a few a minute. No stdio
+// (the program's streams are its own) and no allocation.
+#pragma once
+
+#include <stdint.h>
+
+namespace sluice::interpose {
+
+/// Builds one line in a fixed buffer; what does not fit is cut.
+class Line {
+ public:
+  Line& text(const char* s);
+  Line& number(uint64_t value);
+  /// Bytes with one decimal in the largest binary unit that keeps the number at least 1: "6.8 GiB".
+  Line& bytes(uint64_t value);
+  /// The same in the given unit (index of B, KiB, MiB, GiB), without naming it.
+  Line& bytes_in(uint64_t value, int unit);
+  const char* c_str() const { return buffer_; }
+  /// Writes "sluice: ...\n" to stderr.
+  void say() const;
+
+ private:
+  char buffer_[480] = {};
+  unsigned length_ = 0;
+};
+
+/// The unit in which bytes() would print.
+int bytes_unit(uint64_t value);
+
+/// True at most once a second for a kind of message.
+class RateLimit {
+ public:
+  bool allow(uint64_t now_ns);
+
+ private:
+  uint64_t last_ns_ = 0;
+};
+
+}  // namespace sluice::interpose

@@ -1,0 +1,45 @@
+// The one table: for each of the driver's entry points its name, family, version, real pointer and hook, generated at
+// build time (see generate.py). Pure look-ups; it does not know how the driver is found (resolve.h) nor what hooks do.
+//
+// A family is all entry points that share a base name: cuMemAlloc and cuMemAlloc_v2, or cuLaunchKernel and
+// cuLaunchKernel_ptsz. cuGetProcAddress is asked for a family and a version and returns one member.
+#pragma once
+
+#include <stdint.h>
+
+#include "driver_table.gen.h"
+
+namespace sluice::interpose {
+
+/// The real functions. nullptr where this driver does not have one; all of them nullptr before resolve_driver().
+extern DriverTable driver;
+inline void** driver_pointers() { return reinterpret_cast<void**>(&driver); }
+
+/// The index of an exact driver or NVML name, -1 if there is none. Driver entries come first.
+int entry_find(const char* name);
+/// Our function for an entry, nullptr when it is not hooked.
+void* entry_hook(int entry);
+const char* entry_name(int entry);
+inline bool entry_is_nvml(int entry) { return entry >= kEntryCount; }
+int entry_total();
+int entry_since(int entry);
+bool entry_is_per_thread(int entry);
+/// Bytes of a name that can name an entry at all; cheap enough for every dlsym of the process.
+inline bool name_may_be_ours(const char* name) {
+  return (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z') ||
+         (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l');
+}
+
+/// The family of a base name, -1 if unknown.
+struct Family {
+  int first;
+  int size;
+};
+bool family_find(const char* base, Family* out);
+
+/// What to answer for a function that the driver's cuGetProcAddress returned for (base, version, flags): the hook of the
+/// same ABI, or `real` itself. Routing goes by the pointer; a pointer that no plain look-up knows is identified by the
+/// versions of its family, unless the request is newer than this table. `known` tells whether the name is in the table.
+void* route_pointer(const char* base, void* real, int version, uint64_t flags, bool* known);
+
+}  // namespace sluice::interpose

@@ -1,0 +1,104 @@
+// See threads.h.
+#include "interpose/threads.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace sluice::interpose {
+
+__thread ThreadRecord* this_thread __attribute__((tls_model("initial-exec")));
+uint32_t stream_generation = 1;
+uint32_t strict_fences;
+
+namespace {
+
+constexpr int kSlabSize = 64;
+ThreadRecord* slabs[kThreadsMax / kSlabSize];
+uint32_t used_count;  // records ever handed out
+Lock list_lock;
+pthread_key_t exit_key;
+uint32_t exit_key_made;
+
+void thread_end(void* record) {
+  auto* thread = static_cast<ThreadRecord*>(record);
+  this_thread = nullptr;
+  store_release(thread->inside, 0u);
+  store_release(thread->accounting, 0u);
+  store_release(thread->taken, 0u);
+}
+
+ThreadRecord* record_take() {
+  const LockScope scope(list_lock);
+  if (exit_key_made == 0) {
+    if (pthread_key_create(&exit_key, thread_end) != 0) return nullptr;
+    exit_key_made = 1;
+  }
+  for (uint32_t i = 0; i < used_count; ++i) {
+    ThreadRecord* record = thread_at(static_cast<int>(i));
+    if (record->taken != 0) continue;
+    uint64_t launches[8];
+    memcpy(launches, record->exclusive_launches, sizeof launches);  // counted ones stay counted
+    memset(record, 0, sizeof *record);
+    memcpy(record->exclusive_launches, launches, sizeof launches);
+    record->taken = 1;
+    return record;
+  }
+  if (used_count == kThreadsMax) return nullptr;
+  ThreadRecord*& slab = slabs[used_count / kSlabSize];
+  if (slab == nullptr) {
+    slab = static_cast<ThreadRecord*>(pages_allocate(kSlabSize * sizeof(ThreadRecord)));
+    if (slab == nullptr) return nullptr;
+  }
+  ThreadRecord* record = &slab[used_count % kSlabSize];
+  record->taken = 1;
+  store_release(used_count, used_count + 1);
+  return record;
+}
+
+}  // namespace
+
+ThreadRecord* thread_record() {
+  if (SLUICE_LIKELY(this_thread != nullptr)) return this_thread;
+  const ErrnoGuard guard;
+  ThreadRecord* record = record_take();
+  if (record == nullptr) return nullptr;
+  record->device = record->gpu = -1;
+  if (pthread_setspecific(exit_key, record) != 0) {
+    store_release(record->taken, 0u);
+    return nullptr;
+  }
+  this_thread = record;
+  return record;
+}
+
+ThreadRecord* thread_at(int index) { return &slabs[index / kSlabSize][index % kSlabSize]; }
+int thread_count() { return static_cast<int>(load_acquire(used_count)); }
+
+void threads_prepare() {
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0) {
+    store_release(strict_fences, 1u);
+  }
+}
+
+void threads_barrier() {
+  if (load_relaxed(strict_fences) != 0 ||
+      syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  }
+}
+
+void threads_reset_after_fork() {
+  list_lock.reset_after_fork();
+  for (int i = 0; i < thread_count(); ++i) {
+    ThreadRecord* record = thread_at(i);
+    const uint32_t taken = record == this_thread ? 1 : 0;
+    memset(record, 0, sizeof *record);
+    record->taken = taken;
+    record->device = record->gpu = -1;
+  }
+}
+
+}  // namespace sluice::interpose

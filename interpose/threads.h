@@ -1,0 +1,84 @@
+// What each thread of the program keeps for the shim: whether it is inside a launch, whether a driver call comes from us,
+// and what was looked up last. Records live in static slabs, are found by a thread-local pointer, and are visited by the
+// helper thread. Knows nothing of the broker.
+//
+// The asymmetric protocol: a thread raises `inside` with a plain store and then reads the lease. Whoever must know that
+// nobody is inside first makes the lease closed, then calls threads_barrier() (membarrier: every running thread passes a
+// full barrier), then reads the words. So the common side pays no fence.
+#pragma once
+
+#include "interpose/cuda_api.h"
+#include "interpose/types.h"
+
+namespace sluice::interpose {
+
+struct StreamRecord;
+struct ContextRecord;
+
+struct StreamCache {
+  CUstream stream;
+  StreamRecord* record;
+  uint32_t generation;  // of stream_generation when filled; 0 = empty
+  int32_t budget;       // launches that may pass before the meter wants to look again
+};
+
+inline constexpr unsigned kStreamCacheSize = 4;
+inline constexpr int kThreadsMax = 4096;
+
+struct alignas(64) ThreadRecord {
+  uint32_t inside;      // gpu + 1 while a launch is between its gate and its return
+  uint32_t accounting;  // 1 while an allocation or free is between its claim and its result
+  uint32_t depth;       // > 0: the call comes from one of our hooks or from our own use of the driver
+  uint32_t context_known;
+  CUcontext context;  // current to the thread, valid while context_known
+  ContextRecord* context_record;
+  int32_t device;
+  int32_t gpu;
+  uint32_t taken;  // belongs to a living thread
+  uint32_t reserved;
+  StreamRecord* last_stream;
+  StreamCache cache[kStreamCacheSize];
+  uint64_t exclusive_launches[8];
+};
+
+extern __thread ThreadRecord* this_thread __attribute__((tls_model("initial-exec")));
+/// Bumped when a stream handle may come to mean another stream: every cache entry is void.
+extern uint32_t stream_generation;
+/// Set where membarrier is missing: every raise of a word is followed by a full fence.
+extern uint32_t strict_fences;
+
+/// The calling thread's record, made on first use. nullptr when there are too many threads; such a thread passes the
+/// gate with a full look each time.
+ThreadRecord* thread_record();
+ThreadRecord* thread_at(int index);
+int thread_count();
+/// Registers membarrier; to be called once before the first use of the protocol.
+void threads_prepare();
+/// After this, every store that a thread made before it is visible here, and every load a thread makes later sees what
+/// was stored before the call.
+void threads_barrier();
+void threads_reset_after_fork();
+
+inline void raise_word(uint32_t& word, uint32_t value) {
+  store_relaxed(word, value);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  if (SLUICE_UNLIKELY(load_relaxed(strict_fences) != 0)) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/// Marks driver calls made by the shim itself: hooks that they reach pass straight through.
+class DepthScope {
+ public:
+  explicit DepthScope(ThreadRecord* thread) : thread_(thread) {
+    if (thread_ != nullptr) ++thread_->depth;
+  }
+  ~DepthScope() {
+    if (thread_ != nullptr) --thread_->depth;
+  }
+  DepthScope(const DepthScope&) = delete;
+  DepthScope& operator=(const DepthScope&) = delete;
+
+ private:
+  ThreadRecord* thread_;
+};
+
+}  // namespace sluice::interpose

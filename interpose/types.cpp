@@ -1,0 +1,56 @@
+// The system calls behind types.h.
+#include "interpose/types.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace sluice::interpose {
+
+uint64_t clock_now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+void sleep_ns(uint64_t ns) {
+  timespec t{static_cast<time_t>(ns / 1000000000u), static_cast<long>(ns % 1000000000u)};
+  nanosleep(&t, nullptr);
+}
+
+void futex_wait(const uint32_t* word, uint32_t expected, uint64_t timeout_ns, bool shared) {
+  const timespec t{static_cast<time_t>(timeout_ns / 1000000000u), static_cast<long>(timeout_ns % 1000000000u)};
+  syscall(SYS_futex, word, shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, expected, &t, nullptr, 0);
+}
+
+void futex_wake_all(uint32_t* word, bool shared) {
+  syscall(SYS_futex, word, shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Lock::acquire_slow() {
+  for (int i = 0; i < 64; ++i) {
+    if (try_acquire()) return;
+    __builtin_ia32_pause();
+  }
+  const ErrnoGuard guard;
+  while (__atomic_exchange_n(&word_, 2, __ATOMIC_ACQUIRE) != 0) futex_wait(&word_, 2, 100000000u, false);
+}
+
+bool Lock::try_acquire_briefly() {
+  for (int i = 0; i < 256; ++i) {
+    if (try_acquire()) return true;
+    __builtin_ia32_pause();
+  }
+  return false;
+}
+
+void* pages_allocate(size_t bytes) {
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return address == MAP_FAILED ? nullptr : address;
+}
+
+void pages_free(void* address, size_t bytes) { munmap(address, bytes); }
+
+}  // namespace sluice::interpose

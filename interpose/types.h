@@ -1,0 +1,90 @@
+// The shim's small change: a lock, an errno guard, clocks, and the words used throughout. libc only, no allocation, no
+// knowledge of CUDA or of the broker.
+//
+//   device  a CUdevice ordinal of this process (0 .. kDevicesMax-1)
+//   gpu     an index into LeasePage::gpus, -1 where a device is not one of the tenant's
+//   hook    a function of ours under a driver name; "the real one" is the driver's
+#pragma once
+
+#include <errno.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+namespace sluice::interpose {
+
+/// CUDA devices one process can see; more than any machine sold has.
+inline constexpr int kDevicesMax = 64;
+
+#define SLUICE_LIKELY(x) __builtin_expect(!!(x), 1)
+#define SLUICE_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define SLUICE_NOINLINE __attribute__((noinline, cold))
+
+/// A hook may change errno only if the real function did.
+class ErrnoGuard {
+ public:
+  ErrnoGuard() : saved_(errno) {}
+  ~ErrnoGuard() { errno = saved_; }
+  ErrnoGuard(const ErrnoGuard&) = delete;
+  ErrnoGuard& operator=(const ErrnoGuard&) = delete;
+
+ private:
+  int saved_;
+};
+
+uint64_t clock_now_ns();  // CLOCK_MONOTONIC
+void sleep_ns(uint64_t ns);
+
+/// Waits while *word == expected; shared = the word lives in a page mapped by other processes too.
+void futex_wait(const uint32_t* word, uint32_t expected, uint64_t timeout_ns, bool shared);
+void futex_wake_all(uint32_t* word, bool shared);
+
+/// A word-sized mutex. Needs no construction and no destruction, and a fork child may simply store 0 into it.
+class Lock {
+ public:
+  void acquire() {
+    uint32_t expected = 0;
+    if (!__atomic_compare_exchange_n(&word_, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) acquire_slow();
+  }
+  bool try_acquire() {
+    uint32_t expected = 0;
+    return __atomic_compare_exchange_n(&word_, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+  }
+  /// Tries for about as long as a neighbour's fence takes to record, then gives up.
+  bool try_acquire_briefly();
+  void release() {
+    if (__atomic_exchange_n(&word_, 0, __ATOMIC_RELEASE) == 2) futex_wake_all(&word_, false);
+  }
+  void reset_after_fork() { __atomic_store_n(&word_, 0, __ATOMIC_RELAXED); }
+
+ private:
+  void acquire_slow();
+  uint32_t word_ = 0;  // 0 free, 1 held, 2 held and somebody sleeps
+};
+
+class LockScope {
+ public:
+  explicit LockScope(Lock& lock) : lock_(lock) { lock_.acquire(); }
+  ~LockScope() { lock_.release(); }
+  LockScope(const LockScope&) = delete;
+  LockScope& operator=(const LockScope&) = delete;
+
+ private:
+  Lock& lock_;
+};
+
+/// Zeroed pages straight from the kernel (the program's malloc may be anybody's). nullptr when there are none.
+void* pages_allocate(size_t bytes);
+void pages_free(void* address, size_t bytes);
+
+template <class T>
+T load_relaxed(const T& value) { return __atomic_load_n(&value, __ATOMIC_RELAXED); }
+template <class T>
+T load_acquire(const T& value) { return __atomic_load_n(&value, __ATOMIC_ACQUIRE); }
+template <class T>
+void store_relaxed(T& target, T value) { __atomic_store_n(&target, value, __ATOMIC_RELAXED); }
+template <class T>
+void store_release(T& target, T value) { __atomic_store_n(&target, value, __ATOMIC_RELEASE); }
+
+}  // namespace sluice::interpose

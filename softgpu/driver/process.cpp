@@ -1,0 +1,172 @@
+// The process-wide state of the driver: initialisation, fork, exit, the log, and the prologue of every entry point.
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "softgpu/device/directory.h"
+#include "softgpu/driver/memory.h"
+#include "softgpu/driver/pool.h"
+#include "softgpu/driver/state.h"
+#include "softgpu/driver/stream.h"
+#include "softgpu/driver/visibility.h"
+
+namespace softgpu::driver {
+
+/// After this nothing of the driver touches the device: workers stop at their next charge, and the process's account is
+/// closed. Nothing is joined or unmapped, so a kernel that never ends cannot keep the process from ending.
+void process_exit() {
+  Process& process = Process::get();
+  if (process.state_.exchange(CUDA_ERROR_DEINITIALIZED) != CUDA_SUCCESS) return;
+  for (const ContextRef& context : Registry<Context>::all().list()) context->stop = true;
+  for (const auto& gpu : process.gpus_)
+    if (gpu->client != device::kNone) gpu->model.client_close(gpu->client);
+}
+
+/// A forked child of a process that used CUDA cannot use it, as on hardware: threads and registrations are the parent's.
+void process_forked() {
+  Process& process = Process::get();
+  if (process.state_ != CUDA_ERROR_NOT_INITIALIZED) process.state_ = CUDA_ERROR_UNKNOWN;
+}
+
+Process& Process::get() {
+  static auto* process = new Process;
+  return *process;
+}
+
+Process::Process() {
+  const char* log = std::getenv("SOFTGPU_LOG");
+  if (log == nullptr || *log == '\0' || std::strcmp(log, "0") == 0) return;
+  log_level_ = std::strcmp(log, "1") == 0 ? 1 : 2;
+  if (std::strcmp(log, "1") == 0 || std::strcmp(log, "2") == 0) return;
+  const int file = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file >= 0) log_file_ = file;
+}
+
+CUresult Process::status() const {
+  const int state = state_.load(std::memory_order_acquire);
+  // A forked child is told the same as one that never initialised.
+  return state == CUDA_ERROR_UNKNOWN ? CUDA_ERROR_NOT_INITIALIZED : static_cast<CUresult>(state);
+}
+
+CUresult Process::initialize() {
+  const std::lock_guard lock(mutex_);
+  if (state_ != CUDA_ERROR_NOT_INITIALIZED) return status();
+  std::string error;
+  const auto segments = device::directory_open(device::settings_directory(), error);
+  if (segments.empty()) {
+    std::fprintf(stderr, "softgpu: no device: %s\n", error.c_str());
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  std::vector<std::string> uuids;
+  for (const device::Segment* segment : segments) uuids.push_back(device::uuid_text(segment->uuid));
+  // All devices of a directory are alike, so FASTEST_FIRST and PCI_BUS_ID give the same order.
+  for (const int index : visible_devices(uuids, std::getenv("CUDA_VISIBLE_DEVICES")))
+    gpus_.push_back(std::make_unique<Gpu>(static_cast<int>(gpus_.size()), segments[static_cast<std::size_t>(index)]));
+  if (gpus_.empty()) return CUDA_ERROR_NO_DEVICE;
+  for (const auto& gpu : gpus_) {
+    gpu->default_pool = gpu->pool = std::make_shared<Pool>(*gpu);
+    Registry<Pool>::all().add(gpu->default_pool);
+  }
+  std::atexit(process_exit);
+  pthread_atfork(nullptr, nullptr, process_forked);
+  state_ = CUDA_SUCCESS;
+  return CUDA_SUCCESS;
+}
+
+Gpu* Process::gpu(CUdevice ordinal) {
+  if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= gpus_.size()) return nullptr;
+  return gpus_[static_cast<std::size_t>(ordinal)].get();
+}
+
+void Process::log_missing(const char* name) {
+  if (log_level_ == 0) return;
+  static std::mutex mutex;
+  static auto* said = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  if (said->insert(name).second) dprintf(log_file_, "softgpu: %s is not implemented\n", name);
+}
+
+void Process::log_call(const char* name, CUresult result) {
+  if (log_level_ < 2) return;
+  dprintf(log_file_, "softgpu: %d %s%s\n", getpid(), name,
+          result == CUDA_SUCCESS ? "" : (" refused: " + std::to_string(result)).c_str());
+}
+
+Thread& thread_state() {
+  static thread_local Thread thread;
+  return thread;
+}
+
+CUresult enter_any(const char* name) {
+  Process& process = Process::get();
+  CUresult result = process.status();
+  if (result == CUDA_SUCCESS && thread_state().in_callback) result = CUDA_ERROR_NOT_PERMITTED;
+  if (process.log_level() >= 2) process.log_call(name, result);
+  return result;
+}
+
+CUresult context_find(CUcontext handle, ContextRef& context) {
+  if (handle == nullptr) {
+    const Thread& thread = thread_state();
+    if (thread.stack.empty() || thread.stack.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    context = Registry<Context>::all().find(thread.stack.back());
+    return context != nullptr && !context->closed ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  context = Registry<Context>::all().find(handle);
+  return context != nullptr && !context->closed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult enter_failed(ContextRef& context, const char* name) {
+  const CUresult result = enter_any(name);
+  return result == CUDA_SUCCESS ? context_find(nullptr, context) : result;
+}
+
+CUresult enter(ContextRef& context, const char* name) {
+  const CUresult result = enter_failed(context, name);
+  return result == CUDA_SUCCESS ? context->status() : result;
+}
+
+CUresult not_implemented(const char* name) {
+  Process::get().log_missing(name);
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+bool Gpu::client_need() {
+  const std::lock_guard lock(mutex);
+  if (client == device::kNone) client = model.client_open();
+  return client != device::kNone;
+}
+
+void* Gpu::memory_map(std::size_t bytes, std::size_t align, int* file, std::uint64_t* offset) {
+  if (!model.memory_take(client, bytes)) return nullptr;
+  const std::size_t page = std::max<std::size_t>(align, 4096);
+  const std::size_t length = (bytes + page - 1) / page * page;
+  const std::lock_guard lock(mutex);
+  if (arena_ < 0) arena_ = memfd_create("softgpu", MFD_CLOEXEC);
+  void* p = MAP_FAILED;
+  const std::uint64_t at = arena_end_;
+  if (arena_ >= 0 && ftruncate(arena_, static_cast<off_t>(at + length)) == 0)
+    p = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena_, static_cast<off_t>(at));
+  if (p == MAP_FAILED) {
+    model.memory_give(client, bytes);
+    return nullptr;
+  }
+  arena_end_ = at + length;
+  if (file != nullptr) *file = arena_;
+  if (offset != nullptr) *offset = at;
+  return p;
+}
+
+void Gpu::memory_unmap(void* p, std::size_t bytes, std::uint64_t offset) {
+  const std::size_t length = (bytes + 4095) / 4096 * 4096;
+  munmap(p, length);
+  fallocate(arena_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(length));
+  model.memory_give(client, bytes);
+}
+
+}  // namespace softgpu::driver

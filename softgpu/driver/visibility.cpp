@@ -1,0 +1,54 @@
+// See visibility.h.
+#include "softgpu/driver/visibility.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+namespace softgpu::driver {
+namespace {
+
+std::string entry_next(const char*& text) {
+  std::string entry;
+  for (; *text != '\0' && *text != ','; ++text) entry += *text;
+  if (*text == ',') ++text;
+  while (!entry.empty() && std::isspace(static_cast<unsigned char>(entry.front()))) entry.erase(0, 1);
+  return entry;
+}
+
+/// The GPU whose UUID starts so, when there is exactly one.
+int find_uuid(const std::vector<std::string>& uuids, const std::string& prefix) {
+  int found = -1;
+  for (std::size_t i = 0; i < uuids.size(); ++i) {
+    if (!uuids[i].starts_with(prefix)) continue;
+    if (found >= 0) return -1;
+    found = static_cast<int>(i);
+  }
+  return found;
+}
+
+int entry_resolve(const std::vector<std::string>& uuids, const std::string& entry) {
+  if (entry.starts_with("GPU-")) return find_uuid(uuids, entry);
+  if (entry.empty() || !std::isdigit(static_cast<unsigned char>(entry[0]))) return -1;
+  const long index = std::strtol(entry.c_str(), nullptr, 10);
+  return index < static_cast<long>(uuids.size()) ? static_cast<int>(index) : -1;
+}
+
+}  // namespace
+
+std::vector<int> visible_devices(const std::vector<std::string>& uuids, const char* visible) {
+  std::vector<int> result;
+  if (visible == nullptr) {
+    for (std::size_t i = 0; i < uuids.size(); ++i) result.push_back(static_cast<int>(i));
+    return result;
+  }
+  while (*visible != '\0') {
+    const int device = entry_resolve(uuids, entry_next(visible));
+    if (device < 0) break;
+    if (std::find(result.begin(), result.end(), device) != result.end()) return {};
+    result.push_back(device);
+  }
+  return result;
+}
+
+}  // namespace softgpu::driver

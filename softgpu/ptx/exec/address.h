@@ -1,0 +1,77 @@
+// Lane addresses for loads and stores: how they are made, what makes one illegal, and the pattern that a half warp's
+// addresses form. Half warps, because blocks 16 wide are as common as blocks 32 wide, and a full pattern is just two.
+#pragma once
+
+#include "softgpu/ptx/exec/lanes.h"
+
+namespace softgpu::ptx::SOFTGPU_ISA {
+namespace {
+
+using Mode = AddressMode;
+
+constexpr bool in_shared(Mode mode) {
+  return mode == Mode::kShared32 || mode == Mode::kShared64 || mode == Mode::kSharedFixed;
+}
+constexpr bool is_fixed(Mode mode) { return mode == Mode::kFixed || mode == Mode::kSharedFixed; }
+
+/// The address as the kernel names it: an offset in the shared window, or a pointer.
+template <Mode M>
+SOFTGPU_INLINE u64 lane_address(const Warp& w, const Inst* i, int l) {
+  if constexpr (M == Mode::kShared32) return static_cast<u32>(row<u32>(w, i->a)[l] + static_cast<u32>(i->imm));
+  if constexpr (M == Mode::kPointer || M == Mode::kShared64 || M == Mode::kLocal) {
+    return row<u64>(w, i->a)[l] + static_cast<u64>(i->imm);
+  }
+  return static_cast<u64>(i->imm);
+}
+
+/// Where `bytes` from this address on are; faults when they are misaligned or outside their window.
+template <Mode M>
+SOFTGPU_INLINE u8* located(const Warp& w, u64 address, u64 bytes, u64 align) {
+  if (__builtin_expect((address & (align - 1)) != 0, 0)) fault_raise(Fault::kMisaligned, address);
+  if constexpr (in_shared(M)) {
+    if (__builtin_expect(address + bytes > w.shared_bytes || address > w.shared_bytes, 0)) {
+      fault_raise(Fault::kIllegalAddress, address);
+    }
+    return w.shared + address;
+  }
+  if constexpr (M == Mode::kLocal) {
+    const u64 inside = address - reinterpret_cast<u64>(w.local);
+    if (__builtin_expect(inside + bytes > u64{32} * w.local_bytes || inside > ~bytes, 0)) {
+      local_check(w, address, bytes);
+    }
+  }
+  return reinterpret_cast<u8*>(address);
+}
+
+enum class Pattern : u8 { kUnit, kSame, kOther };
+
+/// The pattern of lanes h..h+15: consecutive elements of `stride` bytes, all the same, or neither.
+template <class A>
+SOFTGPU_INLINE Pattern half_pattern(const A* a, u32 stride) {
+  const A first = a[0];
+  const A step = static_cast<A>(a[1] - first);
+  if (step == stride) {
+    A bad = 0;
+    for (u32 l = 0; l < 16; ++l) bad |= static_cast<A>(a[l] - first) ^ static_cast<A>(l * stride);
+    return bad == 0 ? Pattern::kUnit : Pattern::kOther;
+  }
+  if (step == 0) {
+    A bad = 0;
+    for (u32 l = 0; l < 16; ++l) bad |= a[l] ^ first;
+    return bad == 0 ? Pattern::kSame : Pattern::kOther;
+  }
+  return Pattern::kOther;
+}
+
+template <Mode M>
+SOFTGPU_INLINE Pattern half_pattern(const Warp& w, const Inst* i, int h, u32 stride) {
+  if constexpr (is_fixed(M)) return Pattern::kSame;
+  if constexpr (M == Mode::kShared32) {
+    return half_pattern(row<u32>(w, i->a) + h, stride);
+  } else {
+    return half_pattern(row<u64>(w, i->a) + h, stride);
+  }
+}
+
+}  // namespace
+}  // namespace softgpu::ptx::SOFTGPU_ISA

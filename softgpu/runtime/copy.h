@@ -1,0 +1,20 @@
+// Copy descriptions of the runtime API as the driver wants them; shared by copies and by copy nodes
+// of graphs.
+#pragma once
+
+#include "softgpu/runtime/call.h"
+
+namespace softgpu::runtime {
+
+/// Fills `out` from the runtime's description. Arrays are not supported (no textures on what this
+/// runtime serves).
+[[nodiscard]] cudaError_t to_driver(const cudaMemcpy3DParms& parameters, CUDA_MEMCPY3D* out);
+
+/// A linear copy as a one-row 3D copy, for graph nodes.
+[[nodiscard]] cudaError_t linear_copy(void* target, const void* source, size_t size_bytes,
+                                      cudaMemcpyKind kind, CUDA_MEMCPY3D* out);
+
+/// Memory types on both sides of a copy of this kind; false for a kind that does not exist.
+[[nodiscard]] bool copy_sides(cudaMemcpyKind kind, CUmemorytype* source, CUmemorytype* target);
+
+}  // namespace softgpu::runtime

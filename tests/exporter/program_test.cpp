@@ -1,0 +1,232 @@
+// The program as people run it: its text, its exit codes, its port.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/exporter/crafted.h"
+
+namespace sluice::exporter {
+namespace {
+
+using test::example;
+using test::FakeBroker;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+/// A started exporter; its stdout and stderr come through pipes.
+class Program {
+ public:
+  explicit Program(std::vector<std::string> arguments) {
+    int out_ends[2], err_ends[2];
+    EXPECT_EQ(pipe2(out_ends, O_CLOEXEC), 0);
+    EXPECT_EQ(pipe2(err_ends, O_CLOEXEC), 0);
+    arguments.insert(arguments.begin(), SLUICE_EXPORTER);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(out_ends[1], 1);
+      dup2(err_ends[1], 2);
+      unsetenv("SLUICE_SOCKET");
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    close(out_ends[1]);
+    close(err_ends[1]);
+    out_fd_ = out_ends[0];
+    err_fd_ = err_ends[0];
+  }
+  ~Program() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(out_fd_);
+    close(err_fd_);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  /// Waits for the end; the exit status, or -signal.
+  int finish() {
+    out = rest_read(out_fd_);
+    err += rest_read(err_fd_);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  /// Reads stderr up to the line with `text`.
+  void err_wait(const std::string& text) {
+    char c;
+    while (err.find(text) == err.npos || err.back() != '\n') {
+      pollfd ready{err_fd_, POLLIN, 0};
+      if (poll(&ready, 1, 20'000) != 1 || read(err_fd_, &c, 1) != 1) break;
+      err += c;
+    }
+  }
+  void end() const { kill(pid_, SIGTERM); }
+
+  std::string out;
+  std::string err;
+
+ private:
+  static std::string rest_read(int fd) {
+    std::string text;
+    char buffer[4096];
+    for (ssize_t count; (count = read(fd, buffer, sizeof buffer)) > 0;)
+      text.append(buffer, static_cast<std::size_t>(count));
+    return text;
+  }
+
+  pid_t pid_ = -1;
+  int out_fd_ = -1;
+  int err_fd_ = -1;
+};
+
+std::string http_get(int port, const std::string& path) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string reply;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+    (void)!write(fd, request.data(), request.size());
+    char buffer[4096];
+    for (ssize_t count; (count = read(fd, buffer, sizeof buffer)) > 0;)
+      reply.append(buffer, static_cast<std::size_t>(count));
+  }
+  close(fd);
+  return reply;
+}
+
+int port_of(const std::string& line) {
+  const std::string before = "serving http://127.0.0.1:";
+  const auto at = line.find(before);
+  return at == line.npos ? -1 : std::stoi(line.substr(at + before.size()));
+}
+
+TEST(Once, PrintsAndEnds) {
+  FakeBroker broker(test::answer_snapshot(example().bytes()));
+  Program program({"--once", "--no-bpf", "--socket", broker.path()});
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_THAT(program.out, HasSubstr("\nsluice_up 1\n"));
+  EXPECT_THAT(program.out, HasSubstr("user=\"anna\""));
+  EXPECT_EQ(program.err, "");
+}
+
+TEST(Once, BrokerAway) {
+  Program program({"--once", "--no-bpf", "--socket=/nonexistent/s"});
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_THAT(program.out, HasSubstr("\nsluice_up 0\n"));
+  EXPECT_EQ(
+      program.err,
+      "sluice-exporter: no answer from the broker at /nonexistent/s: No such file or directory\n");
+}
+
+TEST(Serve, OverHttpAndEndsOnSignal) {
+  FakeBroker broker(test::answer_snapshot(example().bytes()));
+  Program program({"--no-bpf", "--listen", "127.0.0.1:0", "--socket", broker.path()});
+  program.err_wait("serving ");
+  const int port = port_of(program.err);
+  ASSERT_GT(port, 0) << program.err;
+  for (int i = 0; i < 3; ++i) {
+    const std::string reply = http_get(port, "/metrics");
+    EXPECT_THAT(reply, StartsWith("HTTP/1.1 200"));
+    EXPECT_THAT(reply, HasSubstr("\nsluice_up 1\n"));
+  }
+  EXPECT_EQ(broker.served(), 3);  // a fresh question for each scrape
+  program.end();
+  EXPECT_EQ(program.finish(), 0);
+}
+
+TEST(Serve, BusyPortIsNamed) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string listen_at = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  Program program({"--no-bpf", "--listen", listen_at, "--socket", "/nonexistent/s"});
+  EXPECT_EQ(program.finish(), 1);
+  EXPECT_THAT(
+      program.err,
+      HasSubstr("sluice-exporter: cannot listen on " + listen_at +
+                ": the port is taken or the address is none of this machine's; choose another with "
+                "--listen\n"));
+  close(fd);
+}
+
+struct Wrong {
+  std::vector<std::string> arguments;
+  const char* says;
+};
+
+TEST(CommandLine, Mistakes) {
+  const Wrong rows[] = {
+      {{"--frobnicate"},
+       "sluice-exporter: unknown argument '--frobnicate'; --help lists the known ones\n"},
+      {{"--once=1"}, "sluice-exporter: unknown argument '--once=1'; --help lists the known ones\n"},
+      {{"extra"}, "sluice-exporter: unknown argument 'extra'; --help lists the known ones\n"},
+      {{"--socket"}, "sluice-exporter: --socket needs a value\n"},
+      {{"--listen", "localhost"},
+       "sluice-exporter: cannot listen on 'localhost': not an IP address and a port; write it like "
+       "127.0.0.1:9843 or "
+       "[::1]:9843\n"},
+      {{"--config", "/nonexistent/c"},
+       "sluice-exporter: /nonexistent/c: cannot be opened: No such file or directory\n"},
+  };
+  for (const Wrong& row : rows) {
+    Program program(row.arguments);
+    EXPECT_EQ(program.finish(), 2) << row.says;
+    EXPECT_EQ(program.err, row.says);
+    EXPECT_EQ(program.out, "");
+  }
+}
+
+TEST(CommandLine, HelpAndDescribe) {
+  Program help({"--help"});
+  EXPECT_EQ(help.finish(), 0);
+  EXPECT_THAT(help.out, StartsWith("usage: sluice-exporter "));
+  Program describe({"--describe"});
+  EXPECT_EQ(describe.finish(), 0);
+  EXPECT_THAT(describe.out, StartsWith("# Metrics\n"));
+}
+
+TEST(CommandLine, ConfigurationNamesSocketAndMistakes) {
+  char folder[] = "/tmp/sluice-exporter-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/s.toml";
+  FakeBroker broker(test::answer_snapshot(example().bytes()));
+  std::ofstream(path) << "[broker]\nsocket = \"" << broker.path()
+                      << "\"\n[exporter]\ntenants_max = 1\n";
+  Program good({"--once", "--no-bpf", "--config", path});
+  EXPECT_EQ(good.finish(), 0);
+  EXPECT_THAT(good.out, HasSubstr("\nsluice_up 1\n"));
+  EXPECT_THAT(good.out, HasSubstr("tenant=\"other\""));
+  std::ofstream(path) << "[exporter]\nlisten = 9843\ntenants_max = 0\n";
+  Program bad({"--once", "--no-bpf", "--config", path});
+  EXPECT_EQ(bad.finish(), 2);
+  EXPECT_EQ(bad.err, "sluice-exporter: " + path +
+                         ":2:10: listen must be a string in quotes\nsluice-exporter: " + path +
+                         ":3:15: tenants_max must be 1 to 4096, not 0\n");
+  unlink(path.c_str());
+  rmdir(folder);
+}
+
+}  // namespace
+}  // namespace sluice::exporter

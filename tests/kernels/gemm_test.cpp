@@ -1,0 +1,64 @@
+// Every rung and form of the matrix product against float64, on shapes that do not divide by any
+// tile; and the rungs against each other, bit for bit.
+#include "kernels/reference.h"
+#include "tests/trainer/device_fixture.h"
+
+namespace sluice::tests {
+namespace {
+
+using kernels::GemmForm;
+using kernels::GemmRung;
+using kernels::GemmShape;
+
+constexpr GemmRung kRungs[] = {GemmRung::kNaive, GemmRung::kTiled, GemmRung::kRegister};
+
+class GemmTest : public DeviceTest,
+                 public testing::WithParamInterface<std::tuple<GemmForm, GemmShape>> {
+ protected:
+  Floats product(GemmForm form, GemmRung rung, const GemmShape& shape, const Floats& a,
+                 const Floats& b) {
+    OnDevice<float> a_device(stream(), a);
+    OnDevice<float> b_device(stream(), b);
+    // Poisoned, so that an element nobody writes shows.
+    OnDevice<float> c_device(stream(), Floats(static_cast<std::size_t>(shape.m * shape.n), NAN));
+    stream().launch(kernels::gemm(form, rung, shape, a_device.at(), b_device.at(), c_device.at()));
+    return c_device.values();
+  }
+};
+
+TEST_P(GemmTest, EqualsTheReferenceAndTheOtherRungs) {
+  const auto [form, shape] = GetParam();
+  const Floats a = floats_draw(static_cast<std::size_t>(shape.m * shape.k), 1);
+  const Floats b = floats_draw(static_cast<std::size_t>(shape.k * shape.n), 2);
+  const auto expected = kernels::reference::gemm(form, shape, doubles_of(a), doubles_of(b));
+  // k roundings of sums below k: generous by a factor of about 10 over the random walk, far below
+  // one wrong element.
+  const double absolute = 1.2e-7 * shape.k + 1e-7;
+  Floats first;
+  for (const GemmRung rung : kRungs) {
+    const Floats got = product(form, rung, shape, a, b);
+    EXPECT_TRUE(close_to(got, expected, 1e-6, absolute)) << "rung " << static_cast<int>(rung);
+    if (first.empty()) first = got;
+    EXPECT_EQ(std::memcmp(first.data(), got.data(), got.size() * sizeof(float)), 0)
+        << "rung " << static_cast<int>(rung) << " rounds otherwise than the naive one";
+  }
+}
+
+std::string case_name(const testing::TestParamInfo<GemmTest::ParamType>& one) {
+  constexpr const char* kForms[] = {"nn", "nt", "tn"};
+  const GemmShape shape = std::get<1>(one.param);
+  return std::string(kForms[static_cast<int>(std::get<0>(one.param))]) + "_" +
+         std::to_string(shape.m) + "_" + std::to_string(shape.n) + "_" + std::to_string(shape.k);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, GemmTest,
+    testing::Combine(testing::Values(GemmForm::kNn, GemmForm::kNt, GemmForm::kTn),
+                     testing::Values(GemmShape{1, 1, 1}, GemmShape{3, 5, 7}, GemmShape{64, 64, 16},
+                                     GemmShape{65, 63, 17}, GemmShape{33, 130, 49},
+                                     GemmShape{10, 128, 784}, GemmShape{128, 10, 33},
+                                     GemmShape{70, 68, 20})),
+    case_name);
+
+}  // namespace
+}  // namespace sluice::tests

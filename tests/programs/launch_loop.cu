@@ -1,0 +1,48 @@
+// Launches kernels of about a millisecond for ever, or for --seconds S; prints how many when it
+// stops (SIGTERM ends it cleanly).
+#include "student.h"
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+__global__ void busy(float* data, int rounds) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float x = data[i];
+  for (int r = 0; r < rounds; r++) x = x * 0.999f + 0.5f;
+  data[i] = x;
+}
+
+static volatile sig_atomic_t stop = 0;
+static void onSignal(int) { stop = 1; }
+
+static double now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+int main(int argc, char** argv) {
+  double seconds = 1e9;
+  for (int i = 1; i + 1 < argc; i++) {
+    if (strcmp(argv[i], "--seconds") == 0) seconds = atof(argv[i + 1]);
+  }
+  signal(SIGTERM, onSignal);
+  const int blocks = 64, threads = 128;
+  float* data;
+  CUDA_CHECK(cudaMalloc(&data, blocks * threads * sizeof(float)));
+  CUDA_CHECK(cudaMemset(data, 0, blocks * threads * sizeof(float)));
+  printf("launch_loop: started\n");
+  fflush(stdout);
+
+  long launches = 0;
+  double end = now() + seconds;
+  while (!stop && now() < end) {
+    for (int i = 0; i < 4; i++) busy<<<blocks, threads>>>(data, 64);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    launches += 4;
+  }
+  CUDA_CHECK(cudaFree(data));
+  printf("launch_loop: %ld launches\n", launches);
+  return launches > 0 ? 0 : 1;
+}

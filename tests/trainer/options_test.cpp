@@ -1,0 +1,93 @@
+// The command line of sluice-train: what it takes and what it refuses.
+#include "trainer/train/options.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::train {
+namespace {
+
+struct Parsed {
+  bool ok = false;
+  int exit_code = -1;
+  TrainOptions options;
+  std::string err;
+};
+
+Parsed parse(std::vector<std::string> words) {
+  words.insert(words.begin(), "sluice-train");
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  Parsed out;
+  testing::internal::CaptureStderr();
+  out.ok = train_options_parse(static_cast<int>(pointers.size()), pointers.data(), &out.options,
+                               &out.exit_code);
+  out.err = testing::internal::GetCapturedStderr();
+  return out;
+}
+
+TEST(TrainOptions, DefaultIsOneEpochOnEveryGpu) {
+  const Parsed parsed = parse({});
+  ASSERT_TRUE(parsed.ok);
+  EXPECT_EQ(parsed.options.epochs, 1u);
+  EXPECT_EQ(parsed.options.rank_count, 0);
+  EXPECT_TRUE(parsed.options.place.is_launcher());
+}
+
+TEST(TrainOptions, TakesAllItsFlags) {
+  const Parsed parsed = parse({"--nproc", "3", "--hidden", "32,16", "--steps", "7", "--algorithm",
+                               "halving-doubling", "--comm", "gloo", "--link-gbps", "0"});
+  ASSERT_TRUE(parsed.ok) << parsed.err;
+  EXPECT_EQ(parsed.options.rank_count, 3);
+  EXPECT_EQ(parsed.options.hidden, (std::vector<int>{32, 16}));
+  EXPECT_EQ(parsed.options.steps, 7u);
+  EXPECT_EQ(parsed.options.epochs, 0u);
+  EXPECT_EQ(parsed.options.algorithm, Algorithm::kHalvingDoubling);
+  EXPECT_EQ(parsed.options.engine, Engine::kGloo);
+  EXPECT_EQ(parsed.options.link.gigabits_per_s, 0);
+}
+
+class RefusedOptions : public testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(RefusedOptions, WithExitCodeTwoAndOneLine) {
+  const Parsed parsed = parse(GetParam());
+  EXPECT_FALSE(parsed.ok);
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_EQ(parsed.err.find("sluice: sluice-train: "), 0u) << parsed.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedOptions,
+    testing::Values(std::vector<std::string>{"--nproc", "65"},
+                    std::vector<std::string>{"--nproc", "-1"},
+                    std::vector<std::string>{"--batch", "0"},
+                    std::vector<std::string>{"--batch", "65537"},
+                    std::vector<std::string>{"--hidden", "0"},
+                    std::vector<std::string>{"--hidden", "16385"},
+                    std::vector<std::string>{"--hidden", "1,1,1,1,1,1,1,1,1"},
+                    std::vector<std::string>{"--steps", "0"},
+                    std::vector<std::string>{"--steps", "5", "--seconds", "5"},
+                    std::vector<std::string>{"--seconds", "-1"},
+                    std::vector<std::string>{"--momentum", "1"},
+                    std::vector<std::string>{"--data", "cifar"},
+                    std::vector<std::string>{"--algorithm", "tree"},
+                    std::vector<std::string>{"--comm", "mpi"},
+                    std::vector<std::string>{"--bucket-kib", "0"},
+                    std::vector<std::string>{"--as-rank", "5:2:1:3:/tmp"},
+                    std::vector<std::string>{"--no-such-flag"}));
+
+TEST(RankPlace, GoesThroughTheArgument) {
+  const RankPlace place{2, 3, 2, 7, "/tmp/a:b c"};
+  RankPlace back;
+  ASSERT_TRUE(place_parse(place_format(place), &back));
+  EXPECT_EQ(back.rank, 2);
+  EXPECT_EQ(back.rank_count, 3);
+  EXPECT_EQ(back.gpu_count, 2);
+  EXPECT_EQ(back.board_fd, 7);
+  EXPECT_EQ(back.directory, "/tmp/a:b c");
+  for (const char* bad : {"", "1", "1:2:1:3:", "2:2:1:3:/x", "0:65:1:3:/x", "0:1:0:3:/x", "a:1:1:1:/x"}) {
+    EXPECT_FALSE(place_parse(bad, &back)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::train

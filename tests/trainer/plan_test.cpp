@@ -1,0 +1,56 @@
+// The static plan: buckets that cover every gradient once, placement round-robin, refusals, and the text.
+#include "trainer/train/plan.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::train {
+namespace {
+
+TEST(Buckets, CoverEverythingOnceFromTheEnd) {
+  for (const std::size_t size : {1u, 3u, 7u, 100u}) {
+    const std::vector<Bucket> buckets = buckets_cut(23, size);
+    std::size_t expected_end = 23;
+    for (const Bucket& bucket : buckets) {
+      EXPECT_GE(bucket.count, 1u);
+      EXPECT_LE(bucket.count, size);
+      EXPECT_EQ(bucket.begin + bucket.count, expected_end);
+      expected_end = bucket.begin;
+    }
+    EXPECT_EQ(expected_end, 0u);
+  }
+}
+
+TEST(TrainPlan, PlacesRanksRoundRobinAndCountsParameters) {
+  TrainOptions options;
+  options.hidden = {64, 32};
+  options.bucket_kib = 64;
+  const TrainPlan plan = train_plan(options, 5, 2);
+  EXPECT_EQ(plan.shape.parameter_count(),
+            static_cast<std::size_t>(785 * 64 + 65 * 32 + 33 * 10));
+  EXPECT_EQ(plan.gpu_of(0), 0);
+  EXPECT_EQ(plan.gpu_of(3), 1);
+  EXPECT_FALSE(plan.own_gpu_each());
+  EXPECT_EQ(plan.buckets.size(), 4u);
+  EXPECT_EQ(plan.gradient_bytes, (plan.shape.parameter_count() + kExtraCount) * sizeof(float));
+}
+
+TEST(TrainPlan, SaysWhatItWillDo) {
+  TrainOptions options;
+  const std::string two = plan_text(train_plan(options, 2, 2), options);
+  EXPECT_NE(two.find("784-128-10, 101770 parameters; 2 ranks on 2 GPUs"), std::string::npos) << two;
+  EXPECT_NE(two.find("0->GPU 0 1->GPU 1"), std::string::npos) << two;
+  EXPECT_NE(two.find("ring in 1 bucket, 407088 bytes sent"), std::string::npos) << two;
+  const std::string one = plan_text(train_plan(options, 1, 1), options);
+  EXPECT_NE(one.find("nothing to reduce"), std::string::npos) << one;
+}
+
+TEST(TrainPlan, RefusesWhatCannotWork) {
+  TrainOptions options;
+  EXPECT_THROW(train_plan(options, 1, 0), Failure);
+  options.algorithm = Algorithm::kBcube;
+  EXPECT_NO_THROW(train_plan(options, 4, 1));
+  EXPECT_THROW(train_plan(options, 3, 1), Failure);
+}
+
+}  // namespace
+}  // namespace sluice::train

@@ -1,0 +1,52 @@
+// The blackboard between launcher and ranks: one shared page where each rank writes how far it is.
+// The launcher shows, sums up and reports from it, so ranks never print over each other. A memfd,
+// inherited by number; plain atomics, each written by one rank only.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "trainer/train/options.h"
+
+namespace sluice::train {
+
+struct RankLine {
+  std::atomic<std::uint64_t> steps;
+  std::atomic<std::uint64_t> samples;          // this rank's
+  std::atomic<std::int64_t> communication_ns;  // sum over steps, waiting for others included
+  std::atomic<std::int64_t>
+      compute_median_ns;                       // of the last steps' wall time outside communication
+  std::atomic<std::int64_t> device_median_ns;  // of the last steps' device time, by events
+  std::atomic<double> loss;                    // of the last step, all ranks' mean
+  std::atomic<double> accuracy;                // of the last evaluation, -1 = none
+  std::atomic<std::int64_t> begin_ns;          // first step's start
+  std::atomic<std::int64_t> end_ns;            // last step's end
+  std::atomic<bool> stopped;                   // was asked to stop before its time
+};
+
+struct Board {
+  RankLine ranks[kRanksMax];
+};
+static_assert(std::atomic<double>::is_always_lock_free);
+
+/// Owns the mapping (and in the launcher the descriptor, for the ranks to inherit).
+class BoardMap {
+ public:
+  /// The launcher's: a new board.
+  BoardMap();
+  /// A rank's: the board behind an inherited descriptor.
+  explicit BoardMap(int fd);
+  ~BoardMap();
+  BoardMap(const BoardMap&) = delete;
+  BoardMap& operator=(const BoardMap&) = delete;
+
+  RankLine& line(int rank) { return board_->ranks[rank]; }
+  int fd() const { return fd_; }
+
+ private:
+  void map();
+  int fd_ = -1;
+  Board* board_ = nullptr;
+};
+
+}  // namespace sluice::train

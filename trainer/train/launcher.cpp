@@ -1,0 +1,301 @@
+// See launcher.h.
+#include "trainer/train/launcher.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "trainer/job/log.h"
+#include "trainer/job/progress.h"
+#include "trainer/job/report.h"
+#include "trainer/job/statistics.h"
+#include "trainer/job/stop.h"
+#include "trainer/train/board.h"
+#include "trainer/train/plan.h"
+
+namespace sluice::train {
+namespace {
+
+constexpr Nanos kLookGap = 50 * kNanosPerMilli;   // between looks at the ranks
+constexpr Nanos kEndGrace = 2 * kNanosPerSecond;  // for the other ranks, once one is lost
+// For all of them after SIGTERM: a step and an evaluation must fit, also on a shared GPU.
+constexpr Nanos kStopGrace = 20 * kNanosPerSecond;
+
+/// Counts the GPUs in a child, because a process that has called cuInit cannot fork ranks that use
+/// CUDA.
+int gpus_count() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw errno_failure("making a pipe");
+  const pid_t child = fork();
+  if (child < 0) throw errno_failure("forking");
+  if (child == 0) {
+    std::string text;
+    try {
+      text = "=" + std::to_string(device_count());
+    } catch (const Failure& failure) {
+      text = failure.what();
+    }
+    const ssize_t written = write(ends[1], text.data(), text.size());
+    _exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
+  }
+  close(ends[1]);
+  char buffer[1024];
+  std::string text;
+  for (ssize_t got; (got = read(ends[0], buffer, sizeof buffer)) > 0;) {
+    text.append(buffer, static_cast<std::size_t>(got));
+  }
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (text.empty()) throw Failure("the CUDA driver ended the process that counted the GPUs");
+  if (text[0] != '=') throw Failure(text);
+  return std::atoi(text.c_str() + 1);
+}
+
+/// A directory only for this job, gone with it.
+class PrivateDirectory {
+ public:
+  PrivateDirectory() {
+    path_ = (std::filesystem::temp_directory_path() / "sluice-train-XXXXXX").string();
+    if (mkdtemp(path_.data()) == nullptr) throw errno_failure("making the directory " + path_);
+  }
+  ~PrivateDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  PrivateDirectory(const PrivateDirectory&) = delete;
+  PrivateDirectory& operator=(const PrivateDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct RankProcess {
+  pid_t pid = -1;  // -1 = reaped
+  int status = 0;
+
+  bool running() const { return pid > 0; }
+  bool failed() const { return !running() && (!WIFEXITED(status) || WEXITSTATUS(status) != 0); }
+};
+
+std::string ending_text(int status) {
+  if (WIFSIGNALED(status)) {
+    return text_format("was killed by signal %d (%s)", WTERMSIG(status),
+                       strsignal(WTERMSIG(status)));
+  }
+  return text_format("ended with status %d", WEXITSTATUS(status));
+}
+
+class Launcher {
+ public:
+  Launcher(const TrainOptions& options, int argc, char** argv, int gpu_count)
+      : options_(options),
+        arguments_(argv, argv + argc),
+        plan_(train_plan(options, options.rank_count ? options.rank_count : gpu_count, gpu_count)),
+        log_(options.log, JobLog::Open::kFresh),
+        progress_(options.quiet),
+        ranks_(static_cast<std::size_t>(plan_.rank_count)) {}
+
+  ~Launcher() { ranks_kill(SIGKILL); }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+
+  int run() {
+    progress_.say(plan_text(plan_, options_));
+    log_.write(JsonLine("start")
+                   .add("job", "train")
+                   .add("ranks", plan_.rank_count)
+                   .add("batch", options_.batch)
+                   .add("parameters", static_cast<std::uint64_t>(plan_.shape.parameter_count()))
+                   .add("seed", options_.seed));
+    for (int rank = 0; rank < plan_.rank_count; ++rank) rank_start(rank);
+    while (ranks_reap()) {
+      if (stop_.sleep_until(now_ns() + kLookGap)) stop_pass_on();
+      deadline_keep();
+      state_show();
+    }
+    return finish();
+  }
+
+ private:
+  void rank_start(int rank) {
+    RankPlace place{rank, plan_.rank_count, plan_.gpu_count, board_.fd(), directory_.path()};
+    std::vector<std::string> words = arguments_;
+    words.push_back("--as-rank");
+    words.push_back(place_format(place));
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+    if (child < 0) throw errno_failure("forking a rank");
+    if (child == 0) {
+      // A launcher that dies takes its ranks with it, however it dies.
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);
+      fcntl(board_.fd(), F_SETFD, 0);
+      execv("/proc/self/exe", pointers.data());
+      _exit(127);
+    }
+    ranks_[static_cast<std::size_t>(rank)].pid = child;
+  }
+
+  /// True while ranks run.
+  bool ranks_reap() {
+    bool running = false;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      RankProcess& one = ranks_[rank];
+      if (one.running() && waitpid(one.pid, &one.status, WNOHANG) == one.pid) {
+        const pid_t pid = std::exchange(one.pid, -1);
+        if (one.failed()) rank_lost(rank, pid);
+      }
+      running = running || one.running();
+    }
+    return running;
+  }
+
+  /// The first loss is the cause; those that follow are its echo and need no words.
+  void rank_lost(std::size_t rank, pid_t pid) {
+    if (lost_ >= 0) return;
+    lost_ = static_cast<int>(rank);
+    if (killed_) return;
+    // Survivors notice by themselves within milliseconds; a signal would only make them finish
+    // politely.
+    deadline_ns_ = now_ns() + kEndGrace;
+    std::fprintf(stderr, "sluice: sluice-train: rank %zu of %zu (pid %d) %s; ending the job\n",
+                 rank, ranks_.size(), pid, ending_text(ranks_[rank].status).c_str());
+  }
+
+  void stop_pass_on() {
+    if (!stopping_) {
+      stopping_ = true;
+      deadline_ns_ = now_ns() + kStopGrace;
+      ranks_kill(SIGTERM);
+    }
+    // The signal stays "asked"; without this the loop would not wait between looks.
+    sleep_until(now_ns() + kLookGap);
+  }
+
+  void deadline_keep() {
+    if (deadline_ns_ == 0 || killed_ || now_ns() < deadline_ns_) return;
+    killed_ = true;
+    if (lost_ < 0) {
+      std::fprintf(stderr,
+                   "sluice: sluice-train: asked to stop, but not all ranks ended within %.0f s; "
+                   "killing them\n",
+                   seconds_of(kStopGrace));
+    }
+    ranks_kill(SIGKILL);
+  }
+
+  void ranks_kill(int signal) {
+    for (const RankProcess& one : ranks_) {
+      if (one.running()) kill(one.pid, signal);
+    }
+  }
+
+  std::uint64_t samples() {
+    std::uint64_t sum = 0;
+    for (int rank = 0; rank < plan_.rank_count; ++rank) sum += board_.line(rank).samples;
+    return sum;
+  }
+
+  double samples_per_s() {
+    const RankLine& line = board_.line(0);
+    const Nanos spent = line.end_ns - line.begin_ns;
+    return spent > 0 ? static_cast<double>(samples()) / seconds_of(spent) : 0;
+  }
+
+  JobFigures figures() {
+    std::vector<Nanos> medians;
+    for (int rank = 0; rank < plan_.rank_count; ++rank) {
+      medians.push_back(board_.line(rank).compute_median_ns);
+    }
+    const Nanos middle = percentile(medians, 50);
+    const Nanos slowest = *std::max_element(medians.begin(), medians.end());
+    JobFigures out;
+    out.steps = board_.line(0).steps;
+    out.samples = samples();
+    out.exposed_communication_ns = board_.line(0).communication_ns;
+    out.straggler_score =
+        middle > 0 ? static_cast<double>(slowest) / static_cast<double>(middle) : 1.0;
+    out.rank_count = plan_.rank_count;
+    return out;
+  }
+
+  void state_show() {
+    RankLine& line = board_.line(0);
+    if (line.steps == 0) return;
+    progress_.show(text_format("step %llu, loss %.4f, %.0f samples/s",
+                               static_cast<unsigned long long>(line.steps.load()), line.loss.load(),
+                               samples_per_s()));
+    reporter_.report(figures(), false);
+  }
+
+  const char* status_text() {
+    if (lost_ >= 0 || killed_) return "failed";
+    bool stopped = stopping_;
+    for (int rank = 0; rank < plan_.rank_count; ++rank) {
+      stopped = stopped || board_.line(rank).stopped;
+    }
+    return stopped ? "stopped" : "ok";
+  }
+
+  int finish() {
+    RankLine& line = board_.line(0);
+    const std::string status = status_text();
+    log_.write(JsonLine("end")
+                   .add("steps", line.steps.load())
+                   .add("samples", samples())
+                   .add("status", status));
+    if (line.steps > 0) reporter_.report(figures(), true);
+    if (status == "failed") return 1;
+    const double accuracy = line.accuracy;
+    progress_.say(text_format(
+        "%s: %llu steps, %llu samples in %.2f s (%.0f samples/s); loss %.4f%s; device time of a "
+        "step "
+        "%.2f ms (median), communication %.2f ms (mean)",
+        status == "ok" ? "done" : "stopped", static_cast<unsigned long long>(line.steps.load()),
+        static_cast<unsigned long long>(samples()), seconds_of(line.end_ns - line.begin_ns),
+        samples_per_s(), line.loss.load(),
+        accuracy >= 0 ? text_format(", accuracy %.2f %%", 100 * accuracy).c_str() : "",
+        millis_of(line.device_median_ns),
+        line.steps > 0 ? millis_of(line.communication_ns) / static_cast<double>(line.steps.load())
+                       : 0.0));
+    return 0;
+  }
+
+  StopSignal stop_;
+  const TrainOptions& options_;
+  std::vector<std::string> arguments_;
+  TrainPlan plan_;
+  JobLog log_;
+  Progress progress_;
+  JobReporter reporter_;
+  BoardMap board_;
+  PrivateDirectory directory_;
+  std::vector<RankProcess> ranks_;
+  int lost_ = -1;
+  bool stopping_ = false;
+  bool killed_ = false;
+  Nanos deadline_ns_ = 0;
+};
+
+}  // namespace
+
+int launcher_run(const TrainOptions& options, int argc, char** argv) {
+  const int gpu_count = gpus_count();
+  return Launcher(options, argc, argv, gpu_count).run();
+}
+
+}  // namespace sluice::train

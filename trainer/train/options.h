@@ -1,0 +1,60 @@
+// The command line of sluice-train, checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/comm/communicator.h"
+
+namespace sluice::train {
+
+/// Which rank this process is; given by the launcher to the processes it starts.
+struct RankPlace {
+  int rank = -1;  // -1 = this is the launcher
+  int rank_count = 1;
+  int gpu_count = 1;
+  int board_fd = -1;
+  std::string directory;
+
+  bool is_launcher() const { return rank < 0; }
+};
+
+struct TrainOptions {
+  int rank_count = 0;  // 0 = one per visible GPU
+  int batch = 64;      // per rank
+  std::vector<int> hidden = {128};
+  double rate = 0.05;
+  double momentum = 0.9;
+  std::uint64_t steps = 0;
+  double seconds = 0;
+  std::uint64_t epochs = 0;  // with neither steps nor seconds nor epochs: one epoch
+  std::uint64_t seed = 1;
+  std::uint32_t eval_samples = 1000;
+  std::uint64_t eval_every = 0;  // steps; 0 = only at the end
+  std::string data = "fashion-mnist";
+  std::string data_directory;
+  std::uint32_t train_samples = 0;  // 0 = all
+  std::uint64_t bucket_kib = 1024;
+  Algorithm algorithm = Algorithm::kRing;
+  Engine engine = Engine::kAuto;
+  LinkModel link;
+  double timeout_s = 60;
+  std::string log;
+  std::string save;
+  bool quiet = false;
+  RankPlace place;
+};
+
+inline constexpr int kRanksMax = 64;
+inline constexpr int kBatchMax = 65536;
+
+/// Parses and checks. On --help or a mistake prints what is due and returns false with the exit
+/// code.
+bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_code);
+
+/// The argument that makes a process the rank of `place`, and back.
+std::string place_format(const RankPlace& place);
+bool place_parse(const std::string& text, RankPlace* out);
+
+}  // namespace sluice::train
