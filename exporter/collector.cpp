@@ -35,6 +35,14 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   return metrics_collect(snapshot, watch, own_, parts_.tenants_max);
 }
 
+void Collector::processes_refresh() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (parts_.watch == nullptr) return;
+  const SnapshotResult result = parts_.source->snapshot_take();
+  const auto* snapshot = std::get_if<Snapshot>(&result);
+  if (snapshot != nullptr) parts_.watch->watch_set(snapshot->processes, snapshot->tenants);
+}
+
 std::string metrics_text(const std::vector<prometheus::MetricFamily>& families) {
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, families);

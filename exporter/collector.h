@@ -31,6 +31,9 @@ class Collector : public prometheus::Collectable {
  public:
   explicit Collector(CollectorParts parts) : parts_(std::move(parts)) {}
   std::vector<prometheus::MetricFamily> Collect() const override;
+  /// Lets the observers know of processes that came since the last scrape; nothing without
+  /// observers. To be called about once a second, so that short jobs are seen too.
+  void processes_refresh() const;
 
  private:
   void change_say(const SnapshotError* error) const;

@@ -93,8 +93,7 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Always 1; why the kernel observers are or are not loaded."},
     {"sluice_process_exits_total", kCounter, "result",
      "Watched processes that ended, by result: success, failure or signal. A process is watched "
-     "from the first scrape "
-     "that finds it registered. Needs BPF."},
+     "from about a second after it registered. Needs BPF."},
     {"sluice_offcpu_seconds_total", kCounter, "tenant, user, class, profile, state",
      "Time that threads of watched processes spent off the CPU, by state: sleeping, or runnable "
      "but not running. A sleep "

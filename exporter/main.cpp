@@ -101,8 +101,8 @@ int serve(const Settings& settings, const std::shared_ptr<Collector>& collector)
     say("serving http://" +
         address_text(settings.listen, ports.empty() ? settings.listen.port : ports.front()) +
         "/metrics from the broker at " + settings.socket);
-    int signal = 0;
-    sigwait(&ends, &signal);
+    constexpr timespec kRefreshEvery{1, 0};
+    while (sigtimedwait(&ends, nullptr, &kRefreshEvery) < 0) collector->processes_refresh();
   } catch (
       const std::exception&) {  // the client library's web server says no more than that it failed
     say("cannot listen on " + address +

@@ -44,11 +44,11 @@ void context_drop(CUcontext context);
 // Stream-ordered pools: charged by what the pool has reserved from the device.
 struct Pool {
   CUmemoryPool handle;
-  int device;
+  int device;  // -1 = memory of the host
   uint64_t charged;
   bool gone;  // destroyed by the program, while allocations of it may live
 };
-/// The record of a pool, made on first sight (the device is asked); nullptr for pools of host memory or too many pools.
+/// The record of a pool, made on first sight for `device` (-1 = host memory, not charged); nullptr with too many pools.
 Pool* pool_find(CUmemoryPool handle, int device);
 /// Reads again what the pool has reserved and charges that. May exceed the quota by what the pool took in one step.
 void pool_settle(Pool& pool);

@@ -13,17 +13,6 @@ Pool pools[kPoolsMax];
 int pool_count;
 Lock lock;
 
-bool pool_is_of_host(CUmemoryPool handle, int device) {
-  // A pool without access by its device to ask for is a host pool; the driver has no attribute that says it.
-  CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  CUmemLocation location{};
-  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  location.id = device;
-  return driver.cuMemPoolGetAccess != nullptr &&
-         driver.cuMemPoolGetAccess(&flags, handle, &location) == CUDA_SUCCESS &&
-         flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
-}
-
 void pool_charge(Pool& pool, uint64_t bytes) {
   const int gpu = device_gpu(pool.device);
   if (gpu < 0 || bytes == pool.charged) return;
@@ -44,7 +33,6 @@ Pool* pool_find(CUmemoryPool handle, int device) {
   for (int i = 0; i < pool_count; ++i) {
     if (pools[i].handle == handle && !pools[i].gone) return &pools[i];
   }
-  if (pool_is_of_host(handle, device)) return nullptr;
   for (int i = 0; i < pool_count; ++i) {
     if (!pools[i].gone || pools[i].charged != 0) continue;
     pools[i] = Pool{handle, device, 0, false};

@@ -39,6 +39,7 @@ uint32_t slots_used(const ClaimsPage& page) {
 }
 
 void pause_randomly(uint32_t round) {
+  const ErrnoGuard guard;
   static uint32_t seed = 0x9e3779b9u;
   uint32_t x = load_relaxed(seed) + static_cast<uint32_t>(reinterpret_cast<uintptr_t>(&round));
   x ^= x << 13;

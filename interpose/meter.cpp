@@ -232,7 +232,7 @@ StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecor
 }
 
 bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start) {
-  if (stream.destroyed || stream.capturing || stream_is_capturing(stream.stream)) return false;
+  if (stream.destroyed || stream_is_capturing(stream.stream)) return false;
   const uint64_t launches = stream.launches();
   if (stream.fence_count == kFencesMax) {
     stream_harvest(context, stream);

@@ -40,7 +40,6 @@ struct StreamRecord {
   uint64_t foreign_launches;
   uint32_t attention;  // the next launch shall look: the stream may be idle
   bool per_thread;     // the per-thread default stream of `owner`: only that thread can record into it
-  bool capturing;
   bool destroyed;  // by the program; stays until its fences have passed
   bool burst;
   uint64_t fenced;  // launches that have a fence behind them

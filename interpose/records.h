@@ -14,6 +14,7 @@ enum class RecordKind : uint32_t {
   kPooled = 2,   // stream-ordered: charged through its pool, `context` is the pool
   kArray = 3,
   kMipmap = 4,
+  kContext = 5,  // made by cuCtxCreate; no bytes of its own here
 };
 
 struct Record {

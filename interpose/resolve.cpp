@@ -53,10 +53,8 @@ bool resolve_driver() {
   for (int i = 0; i < kEntryCount; ++i) {
     void* real = library == nullptr ? nullptr : real_find(library, entry_name(i));
     found |= real != nullptr;
-    // A program that calls a function its driver lacks would have got no such function; through our export it gets an
-    // error instead of a jump to nowhere.
-    if (real == nullptr && entry_hook(i) != nullptr) real = reinterpret_cast<void*>(&no_driver);
-    pointers[i] = real;
+    // A function that this driver lacks: through our exports, and in our own calls, an error instead of a jump to nowhere.
+    pointers[i] = real != nullptr ? real : reinterpret_cast<void*>(&no_driver);
   }
   if (found) store_release(driver_state, 1u);
   return found;

@@ -11,7 +11,7 @@
 
 namespace sluice::interpose {
 
-/// The real functions. nullptr where this driver does not have one; all of them nullptr before resolve_driver().
+/// The real functions, filled by resolve_driver(). One that this driver lacks answers with an error.
 extern DriverTable driver;
 inline void** driver_pointers() { return reinterpret_cast<void**>(&driver); }
 

@@ -29,45 +29,37 @@ double weight_of(const State& state, const Tenant& tenant) {
   return least;
 }
 
-/// The part of its GPUs' time that the gang is guaranteed against those active now, on the worst of
-/// them.
+/// The part of its GPUs' time that the gang is guaranteed, on the worst of them: sm_percent as long
+/// as no more than 100 are admitted there, else its part of them.
 double guarantee_of(const State& state, const Tenant& tenant) {
   double least = 1;
   for (const Share& share : tenant.shares) {
     const Gpu& gpu = *state.gpus[share.gpu];
-    const double own = share_weight(gpu, share);
-    double all = own + inference_weight(gpu) - (tenant.inference() ? own : 0);
-    auto add = [&](const Share* other) {
-      if (other->tenant != &tenant && !other->tenant->inference()) all += share_weight(gpu, *other);
-    };
-    for (const Share* other : gpu.waiting) add(other);
-    for (const Share* other : gpu.on)
-      if (other->tenant == gpu.holder) add(other);
-    least = std::min(least, own / all);
+    least = std::min(least, share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu)));
   }
   return least;
 }
 
-/// Does the latency band use or want this GPU?
-bool band_busy(State& state, Gpu& gpu, Nanos now) {
-  if (gpu.holder != nullptr && gpu.holder->phase == Phase::kOpen &&
-      band_serves(gpu, share_on(*gpu.holder, gpu.holder->shares.front().gpu)) &&
-      !gpu.holder->gang())
-    return true;
-  const Share* best = best_single(state, gpu, now);
-  return best != nullptr && band_serves(gpu, *best);
+/// Is the GPU in the hands of the latency band?
+bool band_holds(Gpu& gpu) {
+  Tenant* holder = gpu.holder;
+  return holder != nullptr && holder->phase == Phase::kOpen && !holder->gang() &&
+         band_serves(gpu, holder->shares.front());
 }
 
-/// Has the gang's turn come on the GPU of this share?
+/// Has the gang's turn come on the GPU of this share? An urgent gang takes the latency band's
+/// place; against everybody else it needs its turn in any case.
 bool turn_come(State& state, Share& share, Nanos now) {
   Gpu& gpu = *state.gpus[share.gpu];
   Tenant* holder = gpu.holder;
   if (holder != nullptr && now < holder->protected_until) return false;
-  if (gang_urgent(state, *share.tenant)) return true;
-  if (!share.tenant->inference() && band_busy(state, gpu, now)) return false;
-  if (share.turn) return true;
-  if (holder != nullptr && holder->phase == Phase::kOpen) return false;
+  const bool over_band = share.tenant->inference() || gang_urgent(state, *share.tenant);
   const Share* best = best_single(state, gpu, now);
+  const bool band = band_holds(gpu) || (best != nullptr && band_serves(gpu, *best));
+  if (band && !over_band) return false;
+  if (share.turn) return true;
+  if (holder != nullptr && holder->phase == Phase::kOpen && !band_holds(gpu)) return false;
+  best = best_single(state, gpu, now, !over_band);
   if (best == nullptr) return true;
   share.turn = policies_before(gpu, share, *best);
   return share.turn;

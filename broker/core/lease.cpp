@@ -185,6 +185,7 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     share.turn = false;
     share.episode_contended_ns = 0;
     share.episode_busy_ns = 0;
+    share.episode_charged_ns = 0;
     share_open_word(state, share, out);
   }
   tenant.phase = Phase::kOpen;

@@ -157,10 +157,11 @@ bool tenant_may_run(State& state, Tenant& tenant, Nanos now) {
                              [&](Share& share) { return share_may_run(state, share, now); });
 }
 
-Share* best_single(State& state, Gpu& gpu, Nanos now) {
+Share* best_single(State& state, Gpu& gpu, Nanos now, bool band_too) {
   Share* best = nullptr;
   for (Share* share : gpu.waiting) {
     if (share->tenant->gang() || !share_may_run(state, *share, now)) continue;
+    if (!band_too && band_serves(gpu, *share)) continue;
     if (best == nullptr || policies_before(gpu, *share, *best)) best = share;
   }
   return best;

@@ -14,8 +14,9 @@ Nanos schedule_at(State& state, Nanos now);
 /// Enters or removes the tenant in the waiting lists of its GPUs, after anything that bears on it.
 void tenant_waiting_update(State& state, Tenant& tenant, Nanos now);
 
-/// The waiting share of a single-GPU tenant that goes first on this GPU, or null.
-Share* best_single(State& state, Gpu& gpu, Nanos now);
+/// The waiting share of a single-GPU tenant that goes first on this GPU, or null; without those
+/// that the latency band serves, where so wanted.
+Share* best_single(State& state, Gpu& gpu, Nanos now, bool band_too = true);
 /// May this waiting tenant be opened at all (no cap in force on any of its GPUs)?
 bool tenant_may_run(State& state, Tenant& tenant, Nanos now);
 Share& share_on(Tenant& tenant, std::uint32_t gpu);

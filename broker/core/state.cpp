@@ -28,6 +28,11 @@ double share_weight(const Gpu& gpu, const Share& share) {
   return static_cast<double>(share.tenant->sm_percent);
 }
 
+double admitted_weight(const Gpu& gpu) {
+  const auto equal = static_cast<double>(gpu.shares.size() - gpu.plain_count);
+  return static_cast<double>(gpu.plain_weight) + equal * equal_weight(gpu);
+}
+
 double inference_weight(const Gpu& gpu) {
   return static_cast<double>(gpu.inference_plain) + gpu.inference_equal * equal_weight(gpu);
 }

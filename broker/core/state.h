@@ -45,9 +45,10 @@ struct Share {
   Nanos busy_seen_ns = 0;
   Nanos provisional_ns = 0;
   Nanos settled_at = 0;
-  Nanos episode_contended_ns = 0;  // of the present lease: open while others waited
-  Nanos episode_busy_ns = 0;
-  Nanos held_ns = 0;  // time open
+  Nanos episode_contended_ns = 0;  // of the present lease: open while others waited,
+  Nanos episode_busy_ns = 0;       // measured,
+  Nanos episode_charged_ns = 0;    // and charged so far
+  Nanos held_ns = 0;               // time open
   std::uint64_t overruns = 0;
 
   // What the policies keep.
@@ -204,7 +205,8 @@ Tenant* tenant_find(State& state, TenantId id);
 /// kind of shares, which makes it 1/n of the whole whatever the others weigh.
 double share_weight(const Gpu& gpu, const Share& share);
 double equal_weight(const Gpu& gpu);
-/// Sum of the weights of the inference shares admitted to the GPU.
+/// Sum of the weights of all shares admitted to the GPU, and of the inference shares among them.
+double admitted_weight(const Gpu& gpu);
 double inference_weight(const Gpu& gpu);
 
 /// Enters or removes a tenant in the books of its GPUs (promises, windows' inputs, weights).

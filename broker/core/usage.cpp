@@ -1,15 +1,17 @@
 // Charging GPU time.
 //
 // While a share is on the GPU (open, or closed and not yet drained) its lease time is charged in
-// full as it passes, as if it kept the GPU busy. When the meter's figure arrives, the provisional
-// charge is replaced by the measured one. So a decision never waits for a measure, a measure that
-// never comes costs only the tenant itself, and the totals are the measured ones.
+// full as it passes, as if it kept the GPU busy. When the meter's figure arrives, the charge of the
+// present lease becomes the measured one. So a decision never waits for a measure, a measure that
+// never comes costs only the tenant itself, and the totals are the measured ones. A meter sees work
+// when it ends: as long as an open lease shows no progress, its work is taken to be in flight and
+// the full charge stands (an endless kernel is never cheap).
 //
 // The meter's page belongs to the tenant, so its word is bounded on both sides. Never more than the
-// time the share was on the GPU; a figure that runs backwards is ignored; and a lease held against
-// others who waited is charged at least half its open time: an honest program that keeps the GPU
-// less than half busy is told to give it back when idle, so only a program that occupies the GPU or
-// lies about it meets this floor.
+// time the share was on the GPU; a figure that runs backwards is ignored; and a lease held while
+// others wait is charged at least half its open time: an honest program that keeps the GPU less
+// than half busy gives a contended lease back when it is idle, so only a program that occupies the
+// GPU without using it, or lies about it, meets this floor.
 #include "broker/core/usage.h"
 
 #include <algorithm>
@@ -22,13 +24,11 @@ namespace {
 
 constexpr double kContendedChargeMin = 0.5;
 
-void contended_floor(State& state, Share& share) {
-  const Nanos counted = share.episode_contended_ns - state.policy.idle_grace_ns;
-  const double least = kContendedChargeMin * static_cast<double>(counted);
-  const double missing = least - static_cast<double>(share.episode_busy_ns);
-  if (missing > 0) policies_charge(state.policy, *state.gpus[share.gpu], share, missing);
-  share.episode_contended_ns = 0;
-  share.episode_busy_ns = 0;
+/// What the present lease is to be charged, by what is known of it.
+Nanos episode_charge(const State& state, const Share& share) {
+  const Nanos counted = std::max<Nanos>(share.episode_contended_ns - state.policy.idle_grace_ns, 0);
+  const auto least = static_cast<Nanos>(kContendedChargeMin * static_cast<double>(counted));
+  return std::max(share.episode_busy_ns, least);
 }
 
 }  // namespace
@@ -42,6 +42,7 @@ void share_account(State& state, Share& share, Nanos now) {
   if (share.tenant->exclusive()) return;
   if (share.open && share.contended) share.episode_contended_ns += passed;
   share.provisional_ns += passed;
+  share.episode_charged_ns += passed;
   policies_charge(state.policy, *state.gpus[share.gpu], share, static_cast<double>(passed));
 }
 
@@ -57,10 +58,11 @@ void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
   share.episode_busy_ns += real;
   Gpu& gpu = *state.gpus[share.gpu];
   gpu.busy_ns += real;
-  const Nanos correction = real - share.provisional_ns;
+  if (share.on && real == 0) return;  // nothing has ended: what runs is not seen yet
   share.provisional_ns = 0;
+  const Nanos correction = episode_charge(state, share) - share.episode_charged_ns;
+  share.episode_charged_ns += correction;
   if (correction != 0) policies_charge(state.policy, gpu, share, static_cast<double>(correction));
-  if (!share.on && share.episode_contended_ns > 0) contended_floor(state, share);
 }
 
 void usage_time_passed(State& state, Nanos now) {

@@ -1,4 +1,5 @@
-// Virtual time: a queue of things to do, in the order of their time and, at the same time, of their arrival.
+// Virtual time: a queue of things to do, in the order of their time and, at the same time, of their
+// arrival.
 #pragma once
 
 #include <cstdint>

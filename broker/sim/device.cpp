@@ -1,5 +1,5 @@
-// The GPU model. A stretch of device time begins at since_ and ends at a kernel's end, at a slice's end or when the
-// picture changes; every change accounts the stretch and dispatches again.
+// The GPU model. A stretch of device time begins at since_ and ends at a kernel's end, at a slice's
+// end or when the picture changes; every change accounts the stretch and dispatches again.
 #include "broker/sim/device.h"
 
 #include <algorithm>
@@ -36,8 +36,8 @@ void Device::account() {
 }
 
 bool Device::others_ready() const {
-  return std::ranges::any_of(queues_,
-                             [&](const auto& q) { return q.first != current_ && !q.second.empty(); });
+  return std::ranges::any_of(
+      queues_, [&](const auto& q) { return q.first != current_ && !q.second.empty(); });
 }
 
 void Device::begin(Kernel& kernel) {

@@ -1,6 +1,6 @@
-// A model of one GPU without MPS: one context's work at a time, in order within a context, time slices between contexts
-// that have work at the same time. A kernel runs for its length; one of a collective spins until all its ranks run.
-// It knows nothing of leases: it is the hardware.
+// A model of one GPU without MPS: one context's work at a time, in order within a context, time
+// slices between contexts that have work at the same time. A kernel runs for its length; one of a
+// collective spins until all its ranks run. It knows nothing of leases: it is the hardware.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Program and shim of one simulated process. The program launches asynchronously as far as its own queue depth and the
-// window allow and synchronises at the end of each task; the shim asks at a closed gate once per epoch, says Drained when
-// nothing is in flight under a closed word, and GateIdle when a contended lease has been unused for the grace.
+// Program and shim of one simulated process. The program launches asynchronously as far as its own
+// queue depth and the window allow and synchronises at the end of each task; the shim asks at a
+// closed gate once per epoch, says Drained when nothing is in flight under a closed word, and
+// GateIdle when a contended lease has been unused for the grace.
 #include "broker/sim/process.h"
 
 #include <algorithm>
@@ -14,10 +15,16 @@ Process::Process(World& world, Job& job, core::ProcessId id, std::uint32_t index
 
 void Process::start() {
   switch (job_.spec.behaviour) {
-    case Behaviour::kRequests: arrival_next(); break;
-    case Behaviour::kBursts: think(); break;
+    case Behaviour::kRequests:
+      arrival_next();
+      break;
+    case Behaviour::kBursts:
+      think();
+      break;
     case Behaviour::kLoop:
-    case Behaviour::kTraining: backlog_.push_back(world_.clock().now()); break;
+    case Behaviour::kTraining:
+      backlog_.push_back(world_.clock().now());
+      break;
   }
   lease_changed(index_);
 }
@@ -33,7 +40,8 @@ void Process::arrival_next() {
 }
 
 void Process::think() {
-  const Nanos pause = static_cast<Nanos>(random_.exponential(static_cast<double>(job_.spec.think_ns)));
+  const Nanos pause =
+      static_cast<Nanos>(random_.exponential(static_cast<double>(job_.spec.think_ns)));
   world_.clock().after(pause, [this] {
     if (!alive_) return;
     backlog_.push_back(world_.clock().now());
@@ -174,7 +182,8 @@ void Process::drain_check() {
 
 void Process::idle_check() {
   const Lease& mine = lease();
-  if (!alive_ || !mine.open || !mine.contended || in_flight_ > 0 || idle_epoch_ == mine.epoch) return;
+  if (!alive_ || !mine.open || !mine.contended || in_flight_ > 0 || idle_epoch_ == mine.epoch)
+    return;
   world_.clock().after(mine.idle_grace_ns, [this, launches = launches_, epoch = mine.epoch] {
     const Lease& then = lease();
     const bool unused = alive_ && launches == launches_ && in_flight_ == 0;

@@ -1,5 +1,6 @@
-// A model of one process: the program (what it launches and when) and the shim inside it (gate, window, drain, idle,
-// meter), which follows the same protocol as libsluice.so. Private to the simulator.
+// A model of one process: the program (what it launches and when) and the shim inside it (gate,
+// window, drain, idle, meter), which follows the same protocol as libsluice.so. Private to the
+// simulator.
 #pragma once
 
 #include <deque>

@@ -1,5 +1,6 @@
-// Repeatable randomness: the same seed gives the same run on every machine and library (the distributions of the standard
-// library differ between implementations). splitmix64, Steele, Lea and Flood 2014.
+// Repeatable randomness: the same seed gives the same run on every machine and library (the
+// distributions of the standard library differ between implementations). splitmix64, Steele, Lea
+// and Flood 2014.
 #pragma once
 
 #include <cmath>

@@ -1,11 +1,12 @@
 // The simulator: the broker's real core over a model of GPUs, shims and programs, in virtual time.
 //
-// It exists to prove claims about policy exactly and repeatably: the same seed gives the same run to the nanosecond. The
-// core under test is the daemon's, unchanged; everything around it is a model, described in README.md. It must not know
-// the daemon, a clock or a socket.
+// It exists to prove claims about policy exactly and repeatably: the same seed gives the same run
+// to the nanosecond. The core under test is the daemon's, unchanged; everything around it is a
+// model, described in README.md. It must not know the daemon, a clock or a socket.
 //
-// Thread safety: simulate() keeps no global state; runs may go on in parallel. Failure: a broken invariant of the core
-// aborts with its text; a Setup that makes no sense (no GPU, a job with no process) asserts.
+// Thread safety: simulate() keeps no global state; runs may go on in parallel. Failure: a broken
+// invariant of the core aborts with its text; a Setup that makes no sense (no GPU, a job with no
+// process) asserts.
 #pragma once
 
 #include <string>
@@ -22,9 +23,12 @@ using core::TenantClass;
 
 enum class Behaviour : std::uint8_t {
   kLoop,      // launches kernels for ever (or `tasks` kernels)
-  kRequests,  // open loop: Poisson arrivals at rate_hz, each `kernels` kernels; latency from the intended arrival
-  kBursts,    // closed loop: thinks for think_ns on average, then `kernels` kernels; latency from the end of thinking
-  kTraining,  // one process per GPU; steps of `kernels` kernels and one collective in which each rank spins for the others
+  kRequests,  // open loop: Poisson arrivals at rate_hz, each `kernels` kernels; latency from the
+              // intended arrival
+  kBursts,  // closed loop: thinks for think_ns on average, then `kernels` kernels; latency from the
+            // end of thinking
+  kTraining,  // one process per GPU; steps of `kernels` kernels and one collective in which each
+              // rank spins for the others
 };
 
 struct JobSpec {
@@ -34,30 +38,31 @@ struct JobSpec {
   SmMode sm_mode = SmMode::kBestEffort;
   std::uint32_t sm_percent = 100;
   Bytes memory_max = Bytes{256} << 20;
-  Bytes memory_min = 0;             // 0 = memory_max
+  Bytes memory_min = 0;  // 0 = memory_max
   std::uint32_t gpu_count = 1;
   std::vector<std::uint32_t> pinned;  // indexes into Setup::gpus
   Nanos wait_ns_max = 0;
   bool no_wait = false;
 
   Behaviour behaviour = Behaviour::kLoop;
-  std::uint32_t processes = 1;      // kTraining: always one per GPU
+  std::uint32_t processes = 1;  // kTraining: always one per GPU
   Nanos start_ns = 0;
-  Nanos end_ns = 0;                 // its processes exit then; 0 = at the end of its work, or never
-  std::uint64_t tasks = 0;          // kernels, requests, bursts or steps to do per process; 0 = no limit
+  Nanos end_ns = 0;         // its processes exit then; 0 = at the end of its work, or never
+  std::uint64_t tasks = 0;  // kernels, requests, bursts or steps to do per process; 0 = no limit
   Nanos kernel_ns = 1'000'000;
-  double kernel_jitter = 0;         // each kernel's length is uniform within +- this part of kernel_ns
-  std::uint32_t kernels = 10;       // per task
-  std::uint32_t queue_depth = 4;    // kernels the program itself keeps in flight where no window is set
+  double kernel_jitter = 0;    // each kernel's length is uniform within +- this part of kernel_ns
+  std::uint32_t kernels = 10;  // per task
+  std::uint32_t queue_depth =
+      4;  // kernels the program itself keeps in flight where no window is set
   double rate_hz = 10;
   Nanos think_ns = 20'000'000;
   Nanos communication_ns = 500'000;
 
-  Nanos crash_at = 0;               // kill -9 of one process (of all, where crash_all); 0 = never
+  Nanos crash_at = 0;  // kill -9 of one process (of all, where crash_all); 0 = never
   bool crash_all = true;
-  Nanos endless_at = 0;             // the first kernel after this time never ends; 0 = never
-  Nanos release_at = 0;             // the job says that it is over, and lives on
-  double meter_factor = 1;          // what its meter says over the truth: a liar's is not 1
+  Nanos endless_at = 0;     // the first kernel after this time never ends; 0 = never
+  Nanos release_at = 0;     // the job says that it is over, and lives on
+  double meter_factor = 1;  // what its meter says over the truth: a liar's is not 1
 };
 
 struct GpuSpec {
@@ -79,27 +84,27 @@ struct Setup {
 struct JobResult {
   std::string name;
   bool admitted = false;
-  std::string refused;      // the refusal's text
+  std::string refused;       // the refusal's text
   std::uint32_t queued = 0;  // announcements while it waited
   Nanos admitted_ns = 0;
-  Nanos ended_ns = 0;       // 0 = still there at the end
+  Nanos ended_ns = 0;  // 0 = still there at the end
   std::vector<std::uint32_t> gpus;
-  std::vector<Nanos> busy_ns;                // true device time, per GPU of the job
+  std::vector<Nanos> busy_ns;                      // true device time, per GPU of the job
   std::vector<std::vector<Nanos>> window_busy_ns;  // the same per window
-  std::vector<Nanos> latency_ns;             // requests, bursts, steps, in the order of their ends
-  std::uint64_t tasks = 0;                   // tasks done by all its processes
+  std::vector<Nanos> latency_ns;  // requests, bursts, steps, in the order of their ends
+  std::uint64_t tasks = 0;        // tasks done by all its processes
   std::uint64_t kernels = 0;
   std::uint32_t runaways = 0;
-  Nanos longest_wait_ns = 0;                 // of any process at the gate
+  Nanos longest_wait_ns = 0;  // of any process at the gate
 };
 
 struct Result {
   std::vector<JobResult> jobs;
   std::vector<Nanos> gpu_busy_ns;
-  Nanos makespan_ns = 0;      // end of the last job that ended; duration if none did
-  std::uint64_t steps = 0;    // events the core took
+  Nanos makespan_ns = 0;    // end of the last job that ended; duration if none did
+  std::uint64_t steps = 0;  // events the core took
   std::uint64_t actions = 0;
-  core::View view;            // the core's own books at the end
+  core::View view;  // the core's own books at the end
 };
 
 Result simulate(const Setup& setup);

@@ -92,8 +92,7 @@ void World::feed(const core::Event& event) {
   if (setup_.check) core::invariants_check(*core_, clock_.now());
   std::vector<core::UsageWanted> before;
   before.swap(wanted_);
-  for (const core::Action& action : actions)
-    std::visit([this](const auto& a) { act(a); }, action);
+  for (const core::Action& action : actions) std::visit([this](const auto& a) { act(a); }, action);
   std::vector<core::UsageWanted> mine;
   mine.swap(wanted_);
   wanted_.swap(before);
@@ -129,8 +128,8 @@ void World::act(const core::TenantAdmitted& action) {
   job.leases.resize(job.gpus.size());
   job.dead_busy_ns.resize(job.gpus.size());
   job.result.busy_ns.resize(job.gpus.size());
-  const auto windows = static_cast<std::size_t>(
-      (setup_.duration_ns + setup_.window_ns - 1) / setup_.window_ns);
+  const auto windows =
+      static_cast<std::size_t>((setup_.duration_ns + setup_.window_ns - 1) / setup_.window_ns);
   job.result.window_busy_ns.assign(job.gpus.size(), std::vector<Nanos>(windows, 0));
   clock_.after(kStartNs, [this, &job] { job_start(job); });
 }

@@ -1,4 +1,5 @@
-// The simulated machine: core, clock, devices and jobs, and the wires between them. Private to the simulator.
+// The simulated machine: core, clock, devices and jobs, and the wires between them. Private to the
+// simulator.
 #pragma once
 
 #include <map>

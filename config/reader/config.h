@@ -89,11 +89,6 @@ inline constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
 /// Longest configuration file that is read; a longer one is refused before it is parsed.
 inline constexpr std::size_t kFileBytesMax = 256 * 1024;
 
-/// The profile of a user: the one that names the user, else the first in the file that names one of
-/// the groups, else "default", else nothing.
-const ProfileSettings* profile_find(const Config& config, std::string_view user,
-                                    const std::vector<std::string>& groups);
-
 /// The whole of a configuration as TOML text with every key written out; config_parse gives the
 /// same Config back.
 std::string config_format(const Config& config);

@@ -1,16 +1,9 @@
-// A configuration without a file: the defaults, who gets which profile, and the way back from
+// A configuration without a file: the defaults, and the way back from
 // Config to text.
 #include "config/reader/keys.h"
 
 namespace sluice::config {
 namespace {
-
-bool holds(const std::vector<std::string>& list, std::string_view what) {
-  for (const std::string& item : list) {
-    if (item == what) return true;
-  }
-  return false;
-}
 
 void table_write(std::string& out, const std::string& name, const Table& table,
                  const Target& target) {
@@ -28,20 +21,6 @@ Config config_default() {
   Config config;
   for (const std::string_view name : class_names()) config.classes[std::string(name)] = {};
   return config;
-}
-
-const ProfileSettings* profile_find(const Config& config, std::string_view user,
-                                    const std::vector<std::string>& groups) {
-  const ProfileSettings* by_group = nullptr;
-  const ProfileSettings* by_default = nullptr;
-  for (const ProfileSettings& profile : config.profiles) {
-    if (holds(profile.users, user)) return &profile;
-    for (const std::string& group : groups) {
-      if (by_group == nullptr && holds(profile.groups, group)) by_group = &profile;
-    }
-    if (profile.name == "default") by_default = &profile;
-  }
-  return by_group != nullptr ? by_group : by_default;
 }
 
 std::string config_format(const Config& config) {

@@ -98,8 +98,7 @@ const Key kProfile[] = {
     {"users", ListField{SLUICE_AT(profile->users), account_check, {}},
      "The users who get this profile."},
     {"groups", ListField{SLUICE_AT(profile->groups), account_check, {}},
-     "The groups whose members get this profile. A profile that names the user goes first, then "
-     "the first in the file."},
+     "The groups whose members get this profile."},
     {"classes", ListField{SLUICE_AT(profile->classes), nullptr, kClasses},
      "The classes they may use; an empty list means all."},
     {"memory_max", SizeField{SLUICE_AT(profile->memory_max_bytes), kMiB, kTiB, "no limit"},
@@ -128,9 +127,11 @@ const Table kTables[] = {
      "none of these settings.",
      kClass},
     {"profile.*",
-     "What users and groups may have: [profile.NAME]. [profile.default] names nobody and applies "
-     "to everybody else; "
-     "without it the built-in limits do.",
+     "What users and groups may have: [profile.NAME]. The first profile in the file that names the "
+     "user or one of the "
+     "user's groups is taken. [profile.default] names nobody, stands last and applies to everybody "
+     "else; without it the "
+     "built-in limits do.",
      kProfile},
     {"exporter", "The Prometheus exporter.", kExporter},
 };

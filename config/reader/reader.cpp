@@ -158,6 +158,18 @@ void profile_read(const toml::key& name, const toml::table& from, const Table& t
   config.profiles.push_back(std::move(profile));
 }
 
+/// The first profile that fits is taken, and "default" fits everybody: whatever follows it would
+/// never be.
+void default_check(const toml::table& profiles, const Config& config, Errors& errors) {
+  for (std::size_t i = 0; i + 1 < config.profiles.size(); ++i) {
+    if (config.profiles[i].name != "default") continue;
+    error_add(errors, profiles.find("default")->first.source().begin,
+              "profile 'default' fits everybody, so profile '" +
+                  text_shown(config.profiles[i + 1].name) +
+                  "' below it would never be used; put it last");
+  }
+}
+
 /// An account in two profiles has no answer to "which limits are mine?".
 void accounts_check(const toml::table& profiles, const char* list, const char* one,
                     Errors& errors) {
@@ -265,6 +277,7 @@ void root_read(const toml::table& root, Config& config, Errors& errors) {
       entries_read(*from, "profile", errors, [&](const toml::key& entry, const toml::table& keys) {
         profile_read(entry, keys, *table, config, errors);
       });
+      default_check(*from, config, errors);
       accounts_check(*from, "users", "user", errors);
       accounts_check(*from, "groups", "group", errors);
     } else {

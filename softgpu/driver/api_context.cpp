@@ -20,7 +20,8 @@ CUresult gpu_find(CUdevice device, Gpu*& gpu, const char* name = __builtin_FUNCT
   return gpu == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult context_open(Gpu& gpu, unsigned flags, bool primary, unsigned version, ContextRef& context) {
+CUresult context_open(Gpu& gpu, unsigned flags, bool primary, unsigned version,
+                      ContextRef& context) {
   context = std::make_shared<Context>(gpu, flags, primary);
   context->api_version = version;
   const CUresult result = context->open();
@@ -28,7 +29,8 @@ CUresult context_open(Gpu& gpu, unsigned flags, bool primary, unsigned version, 
   return result;
 }
 
-CUresult context_create(CUcontext* out, unsigned flags, CUdevice device, unsigned version, const char* name) {
+CUresult context_create(CUcontext* out, unsigned flags, CUdevice device, unsigned version,
+                        const char* name) {
   Gpu* gpu = nullptr;
   CUresult result = gpu_find(device, gpu, name);
   if (result != CUDA_SUCCESS) return result;
@@ -138,13 +140,16 @@ CUresult cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device) {
   return context_create(out, flags, device, 3020, __func__);
 }
 
-CUresult cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned int flags, CUdevice device) {
+CUresult cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count,
+                        unsigned int flags, CUdevice device) {
   if (count != 0 || affinity != nullptr) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return context_create(out, flags, device, 11040, __func__);
 }
 
-CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* params, unsigned int flags, CUdevice device) {
-  if (params != nullptr && params->numExecAffinityParams > 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* params, unsigned int flags,
+                        CUdevice device) {
+  if (params != nullptr && params->numExecAffinityParams > 0)
+    return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   if (params != nullptr && params->cigParams != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   return context_create(out, flags, device, 12050, __func__);
 }
@@ -288,7 +293,8 @@ CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
   const CUresult result = enter(context);
   if (result != CUDA_SUCCESS) return result;
   if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
-  if (limit == CU_LIMIT_SHMEM_SIZE || limit == CU_LIMIT_CIG_ENABLED) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (limit == CU_LIMIT_SHMEM_SIZE || limit == CU_LIMIT_CIG_ENABLED)
+    return CUDA_ERROR_UNSUPPORTED_LIMIT;
   context->limits[limit] = value;
   return CUDA_SUCCESS;
 }
@@ -345,7 +351,8 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {
   if (result != CUDA_SUCCESS) return result;
   if (&peer->gpu == &context->gpu) return CUDA_ERROR_INVALID_DEVICE;
   const std::lock_guard lock(context->order);
-  return context->peers.insert(peer.get()).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  return context->peers.insert(peer.get()).second ? CUDA_SUCCESS
+                                                  : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {

@@ -1,10 +1,12 @@
-// Entry points: copies and memsets, in one, two and three dimensions. Every form becomes one CopyCommand or SetCommand.
+// Entry points: copies and memsets, in one, two and three dimensions. Every form becomes one
+// CopyCommand or SetCommand.
 #include <cstring>
 
 #include "softgpu/driver/command.h"
 #include "softgpu/driver/memory.h"
 
 using namespace softgpu::driver;
+namespace device = softgpu::device;
 
 namespace {
 
@@ -21,15 +23,18 @@ struct Request {
 
 std::byte* pointer(CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
 
-std::size_t extent(std::size_t width, std::size_t height, std::size_t depth, std::size_t pitch, std::size_t plane) {
+std::size_t extent(std::size_t width, std::size_t height, std::size_t depth, std::size_t pitch,
+                   std::size_t plane) {
   return width + (height - 1) * pitch + (depth - 1) * plane;
 }
 
 /// Where one side of a copy lies. False: it must be device memory and is not.
 bool classify(const std::byte* p, std::size_t bytes, Side side, bool& device, bool& pageable) {
   const auto allocation = MemoryMap::get().find(address_of(p));
-  if (side == Side::kDevice && (!allocation || !MemoryMap::get().covers(address_of(p), bytes))) return false;
-  if (allocation && side == Side::kAny && !MemoryMap::get().covers(address_of(p), bytes)) return false;
+  if (side == Side::kDevice && (!allocation || !MemoryMap::get().covers(address_of(p), bytes)))
+    return false;
+  if (allocation && side == Side::kAny && !MemoryMap::get().covers(address_of(p), bytes))
+    return false;
   device = allocation && allocation->on_device();
   pageable = !allocation;
   return true;
@@ -44,8 +49,10 @@ CUresult copy_submit(Request request, CUstream stream_handle, const char* name) 
   CopyCommand& copy = request.copy;
   if (copy.width == 0 || copy.height == 0 || copy.depth == 0) return CUDA_SUCCESS;
   if (copy.to == nullptr || copy.from == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const std::size_t from_bytes = extent(copy.width, copy.height, copy.depth, copy.from_pitch, copy.from_plane);
-  const std::size_t to_bytes = extent(copy.width, copy.height, copy.depth, copy.to_pitch, copy.to_plane);
+  const std::size_t from_bytes =
+      extent(copy.width, copy.height, copy.depth, copy.from_pitch, copy.from_plane);
+  const std::size_t to_bytes =
+      extent(copy.width, copy.height, copy.depth, copy.to_pitch, copy.to_plane);
   bool from_device = false, to_device = false, from_pageable = false, to_pageable = false;
   if (!classify(copy.from, from_bytes, request.from, from_device, from_pageable) ||
       !classify(copy.to, to_bytes, request.to, to_device, to_pageable))
@@ -68,7 +75,8 @@ CUresult copy_submit(Request request, CUstream stream_handle, const char* name) 
   return result;
 }
 
-Request line(std::byte* to, const void* from, std::size_t bytes, Side to_side, Side from_side, bool wait) {
+Request line(std::byte* to, const void* from, std::size_t bytes, Side to_side, Side from_side,
+             bool wait) {
   Request request;
   request.copy.to = to;
   request.copy.from = static_cast<const std::byte*>(from);
@@ -80,7 +88,8 @@ Request line(std::byte* to, const void* from, std::size_t bytes, Side to_side, S
 }
 
 /// One end of a 2-D or 3-D description. False: arrays, which this device has not.
-bool end_resolve(CUmemorytype type, const void* host, CUdeviceptr device, std::byte*& p, Side& side) {
+bool end_resolve(CUmemorytype type, const void* host, CUdeviceptr device, std::byte*& p,
+                 Side& side) {
   switch (type) {
     case CU_MEMORYTYPE_HOST:
       p = static_cast<std::byte*>(const_cast<void*>(host));
@@ -94,7 +103,8 @@ bool end_resolve(CUmemorytype type, const void* host, CUdeviceptr device, std::b
       p = pointer(device);
       side = Side::kAny;
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -134,7 +144,8 @@ CUresult copy_3d(const D* d, CUstream stream, bool wait, const char* name) {
   c.to_pitch = d->dstPitch != 0 ? d->dstPitch : d->WidthInBytes + d->dstXInBytes;
   c.from_plane = c.from_pitch * (d->srcHeight != 0 ? d->srcHeight : d->Height + d->srcY);
   c.to_plane = c.to_pitch * (d->dstHeight != 0 ? d->dstHeight : d->Height + d->dstY);
-  if (c.from_pitch < d->WidthInBytes + d->srcXInBytes || c.to_pitch < d->WidthInBytes + d->dstXInBytes)
+  if (c.from_pitch < d->WidthInBytes + d->srcXInBytes ||
+      c.to_pitch < d->WidthInBytes + d->dstXInBytes)
     return CUDA_ERROR_INVALID_VALUE;
   c.from = from + d->srcZ * c.from_plane + d->srcY * c.from_pitch + d->srcXInBytes;
   c.to = to + d->dstZ * c.to_plane + d->dstY * c.to_pitch + d->dstXInBytes;
@@ -155,54 +166,80 @@ CUresult set_submit(SetCommand set, CUstream stream_handle, const char* name) {
   const std::size_t row = set.width * set.element;
   if (set.height > 1 && set.pitch < row) return CUDA_ERROR_INVALID_VALUE;
   const std::uintptr_t at = address_of(set.to);
-  if (at % set.element != 0 || (set.height > 1 && set.pitch % set.element != 0)) return CUDA_ERROR_INVALID_VALUE;
-  if (!MemoryMap::get().covers(at, extent(row, set.height, 1, set.pitch, 0))) return CUDA_ERROR_INVALID_VALUE;
+  if (at % set.element != 0 || (set.height > 1 && set.pitch % set.element != 0))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!MemoryMap::get().covers(at, extent(row, set.height, 1, set.pitch, 0)))
+    return CUDA_ERROR_INVALID_VALUE;
   return command_submit(stream, set);
 }
 
-SetCommand rows(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element, std::size_t width, std::size_t height) {
+SetCommand rows(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element,
+                std::size_t width, std::size_t height) {
   return SetCommand{pointer(to), pitch, width, height, value, element};
 }
 
 }  // namespace
 
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kAny, Side::kAny, true), nullptr, __func__);
+  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kAny, Side::kAny, true), nullptr,
+                     __func__);
 }
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kAny, Side::kAny, false), stream, __func__);
+  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kAny, Side::kAny, false), stream,
+                     __func__);
 }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t bytes) {
-  return copy_submit(line(pointer(to), from, bytes, Side::kDevice, Side::kHost, true), nullptr, __func__);
+  return copy_submit(line(pointer(to), from, bytes, Side::kDevice, Side::kHost, true), nullptr,
+                     __func__);
 }
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
-  return copy_submit(line(pointer(to), from, bytes, Side::kDevice, Side::kHost, false), stream, __func__);
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes,
+                              CUstream stream) {
+  return copy_submit(line(pointer(to), from, bytes, Side::kDevice, Side::kHost, false), stream,
+                     __func__);
 }
 CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, std::size_t bytes) {
-  return copy_submit(line(static_cast<std::byte*>(to), pointer(from), bytes, Side::kHost, Side::kDevice, true), nullptr, __func__);
+  return copy_submit(
+      line(static_cast<std::byte*>(to), pointer(from), bytes, Side::kHost, Side::kDevice, true),
+      nullptr, __func__);
 }
 CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  return copy_submit(line(static_cast<std::byte*>(to), pointer(from), bytes, Side::kHost, Side::kDevice, false), stream, __func__);
+  return copy_submit(
+      line(static_cast<std::byte*>(to), pointer(from), bytes, Side::kHost, Side::kDevice, false),
+      stream, __func__);
 }
 CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, true), nullptr, __func__);
+  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, true),
+                     nullptr, __func__);
 }
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, false), stream, __func__);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+                              CUstream stream) {
+  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, false),
+                     stream, __func__);
 }
 CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, std::size_t bytes) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, true), nullptr, __func__);
+  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, true),
+                     nullptr, __func__);
 }
-CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, std::size_t bytes, CUstream stream) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, false), stream, __func__);
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
+                           std::size_t bytes, CUstream stream) {
+  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, false),
+                     stream, __func__);
 }
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* d) { return copy_2d(d, nullptr, true, __func__); }
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* d) { return copy_2d(d, nullptr, true, __func__); }
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* d, CUstream stream) { return copy_2d(d, stream, false, __func__); }
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* d) {
+  return copy_2d(d, nullptr, true, __func__);
+}
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* d, CUstream stream) {
+  return copy_2d(d, stream, false, __func__);
+}
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* d) { return copy_3d(d, nullptr, true, __func__); }
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* d, CUstream stream) { return copy_3d(d, stream, false, __func__); }
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* d, CUstream stream) {
+  return copy_3d(d, stream, false, __func__);
+}
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* d) { return copy_3d(d, nullptr, true, __func__); }
-CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* d, CUstream stream) { return copy_3d(d, stream, false, __func__); }
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* d, CUstream stream) {
+  return copy_3d(d, stream, false, __func__);
+}
 
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, std::size_t n) {
   return set_submit(rows(to, 0, value, 1, n, 1), nullptr, __func__);
@@ -222,21 +259,27 @@ CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t n, C
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, std::size_t n, CUstream stream) {
   return set_submit(rows(to, 0, value, 4, n, 1), stream, __func__);
 }
-CUresult cuMemsetD2D8_v2(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t w, std::size_t h) {
+CUresult cuMemsetD2D8_v2(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t w,
+                         std::size_t h) {
   return set_submit(rows(to, pitch, value, 1, w, h), nullptr, __func__);
 }
-CUresult cuMemsetD2D16_v2(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t w, std::size_t h) {
+CUresult cuMemsetD2D16_v2(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t w,
+                          std::size_t h) {
   return set_submit(rows(to, pitch, value, 2, w, h), nullptr, __func__);
 }
-CUresult cuMemsetD2D32_v2(CUdeviceptr to, std::size_t pitch, unsigned int value, std::size_t w, std::size_t h) {
+CUresult cuMemsetD2D32_v2(CUdeviceptr to, std::size_t pitch, unsigned int value, std::size_t w,
+                          std::size_t h) {
   return set_submit(rows(to, pitch, value, 4, w, h), nullptr, __func__);
 }
-CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t w, std::size_t h, CUstream s) {
+CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t w,
+                           std::size_t h, CUstream s) {
   return set_submit(rows(to, pitch, value, 1, w, h), s, __func__);
 }
-CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t w, std::size_t h, CUstream s) {
+CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t w,
+                            std::size_t h, CUstream s) {
   return set_submit(rows(to, pitch, value, 2, w, h), s, __func__);
 }
-CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned int value, std::size_t w, std::size_t h, CUstream s) {
+CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned int value, std::size_t w,
+                            std::size_t h, CUstream s) {
   return set_submit(rows(to, pitch, value, 4, w, h), s, __func__);
 }

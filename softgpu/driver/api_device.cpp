@@ -16,7 +16,8 @@ struct Value {
   int value;
 };
 
-// What does not depend on settings. Textures and arrays are absent, so their limits are those of the profile only on paper.
+// What does not depend on settings. Textures and arrays are absent, so their limits are those of
+// the profile only on paper.
 constexpr Value kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kThreadsPerBlock},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
@@ -78,7 +79,8 @@ constexpr Value kAttributes[] = {
 
 /// All texture and surface limits of the profile in one figure.
 bool texture_attribute(int attribute) {
-  return (attribute >= 21 && attribute <= 29) || (attribute >= 42 && attribute <= 49 && attribute != 44) ||
+  return (attribute >= 21 && attribute <= 29) ||
+         (attribute >= 42 && attribute <= 49 && attribute != 44) ||
          (attribute >= 52 && attribute <= 74);
 }
 
@@ -152,16 +154,21 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   Gpu* gpu = nullptr;
   const CUresult result = device_find(device, gpu);
   if (result != CUDA_SUCCESS) return result;
-  if (value == nullptr || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (value == nullptr || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
       *value = static_cast<int>(gpu->model.settings().sm_count);
       return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = pci_bus(*gpu); return CUDA_SUCCESS;
-    default: break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      *value = pci_bus(*gpu);
+      return CUDA_SUCCESS;
+    default:
+      break;
   }
-  const auto* found = std::find_if(std::begin(kAttributes), std::end(kAttributes),
-                                   [&](const Value& v) { return v.attribute == static_cast<int>(attribute); });
+  const auto* found =
+      std::find_if(std::begin(kAttributes), std::end(kAttributes),
+                   [&](const Value& v) { return v.attribute == static_cast<int>(attribute); });
   *value = found != std::end(kAttributes) ? found->value : texture_attribute(attribute) ? 16384 : 0;
   return CUDA_SUCCESS;
 }
@@ -171,7 +178,8 @@ CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
   const CUresult result = device_find(device, gpu);
   if (result != CUDA_SUCCESS) return result;
   if (text == nullptr || length < 13) return CUDA_ERROR_INVALID_VALUE;
-  std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(pci_bus(*gpu)));
+  std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0",
+                static_cast<unsigned>(pci_bus(*gpu)));
   return CUDA_SUCCESS;
 }
 
@@ -204,8 +212,16 @@ CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
   const CUresult result = device_find(device, gpu);
   if (result != CUDA_SUCCESS) return result;
   if (properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *properties = CUdevprop{1024, {1024, 1024, 64}, {2147483647, 65535, 65535}, kSharedPerBlock, 65536, 32, 2147483647,
-                          kRegistersPerSm, kClockKhz, 512};
+  *properties = CUdevprop{1024,
+                          {1024, 1024, 64},
+                          {2147483647, 65535, 65535},
+                          kSharedPerBlock,
+                          65536,
+                          32,
+                          2147483647,
+                          kRegistersPerSm,
+                          kClockKhz,
+                          512};
   return CUDA_SUCCESS;
 }
 
@@ -219,7 +235,8 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer) {
+CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice device,
+                                 CUdevice peer) {
   Gpu* gpu = nullptr;
   CUresult result = device_find(device, gpu);
   if (result == CUDA_SUCCESS) result = device_find(peer, gpu);

@@ -31,10 +31,12 @@ void device_idle(const ContextRef& context) {
 
 CUresult host_allocate(const ContextRef& context, void** out, std::size_t bytes, unsigned flags) {
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if ((flags & ~(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)) != 0)
+  if ((flags & ~(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
+                 CU_MEMHOSTALLOC_WRITECOMBINED)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const std::size_t length = (bytes + 4095) / 4096 * 4096;
-  void* p = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p = mmap(nullptr, length, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   allocation.base = address_of(p);
@@ -42,7 +44,8 @@ CUresult host_allocate(const ContextRef& context, void** out, std::size_t bytes,
   allocation.kind = MemoryKind::kHost;
   allocation.gpu = &context->gpu;
   allocation.context = context->handle();
-  allocation.flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;  // with unified addressing everything is mapped
+  allocation.flags =
+      flags | CU_MEMHOSTALLOC_DEVICEMAP;  // with unified addressing everything is mapped
   MemoryMap::get().add(allocation);
   *out = p;
   return CUDA_SUCCESS;
@@ -54,36 +57,58 @@ CUresult store(void* out, T value) {
   return CUDA_SUCCESS;
 }
 
-CUmemorytype type_of(const Allocation& a) { return a.on_device() ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST; }
+CUmemorytype type_of(const Allocation& a) {
+  return a.on_device() ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+}
 
 CUcontext context_of(const Allocation& a) {
   return a.kind == MemoryKind::kPool || a.kind == MemoryKind::kVirtual ? nullptr : a.context;
 }
 
-CUresult attribute_get(void* out, CUpointer_attribute attribute, const Allocation& a, CUdeviceptr address) {
+CUresult attribute_get(void* out, CUpointer_attribute attribute, const Allocation& a,
+                       CUdeviceptr address) {
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return store(out, context_of(a));
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return store(out, static_cast<unsigned>(type_of(a)));
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return store(out, address);
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return store(out, context_of(a));
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return store(out, static_cast<unsigned>(type_of(a)));
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return store(out, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (a.on_device() && a.kind != MemoryKind::kManaged) return CUDA_ERROR_INVALID_VALUE;
       return store(out, address);
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return store(out, 0U);
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store(out, static_cast<unsigned long long>(a.id));
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store(out, a.kind == MemoryKind::kManaged ? 1U : 0U);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return store(out, a.gpu->ordinal);
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return store(out, a.kind == MemoryKind::kDevice ? 1U : 0U);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return store(out, static_cast<CUdeviceptr>(a.base));
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return store(out, a.size);
-    case CU_POINTER_ATTRIBUTE_MAPPED: return store(out, 1U);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return store(out, std::uint64_t{a.kind == MemoryKind::kVirtual});
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return store(out, 0U);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return store(out, static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return store(out, a.pool);
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return store(out, a.size);
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return store(out, static_cast<CUdeviceptr>(a.base));
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return store(out, static_cast<unsigned long long>(a.id));
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return store(out, 0U);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return store(out, static_cast<unsigned long long>(a.id));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return store(out, a.kind == MemoryKind::kManaged ? 1U : 0U);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return store(out, a.gpu->ordinal);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return store(out, a.kind == MemoryKind::kDevice ? 1U : 0U);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return store(out, static_cast<CUdeviceptr>(a.base));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return store(out, a.size);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return store(out, 1U);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return store(out, std::uint64_t{a.kind == MemoryKind::kVirtual});
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return store(out, 0U);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return store(out, static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return store(out, a.pool);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return store(out, a.size);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return store(out, static_cast<CUdeviceptr>(a.base));
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return store(out, static_cast<unsigned long long>(a.id));
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -93,9 +118,15 @@ void attribute_unknown(void* out, CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_MAPPED: (void)store(out, 0U); break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: (void)store(out, -2); break;
-    default: (void)store(out, std::uint64_t{0}); break;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      (void)store(out, 0U);
+      break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      (void)store(out, -2);
+      break;
+    default:
+      (void)store(out, std::uint64_t{0});
+      break;
   }
 }
 
@@ -121,12 +152,14 @@ CUresult cuMemAlloc_v2(CUdeviceptr* out, std::size_t bytes) {
   return memory_allocate(*context, bytes, MemoryKind::kDevice, *out);
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr* out, std::size_t* pitch, std::size_t width, std::size_t height, unsigned int element) {
+CUresult cuMemAllocPitch_v2(CUdeviceptr* out, std::size_t* pitch, std::size_t width,
+                            std::size_t height, unsigned int element) {
   ContextRef context;
   CUresult result = enter(context);
   if (result == CUDA_SUCCESS) result = capture_refuses(nullptr);
   if (result != CUDA_SUCCESS) return result;
-  if (out == nullptr || pitch == nullptr || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || pitch == nullptr || width == 0 || height == 0)
+    return CUDA_ERROR_INVALID_VALUE;
   if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
   const std::size_t row = (width + kPitchAlign - 1) / kPitchAlign * kPitchAlign;
   if (row < width || height > SIZE_MAX / row) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -155,7 +188,8 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   if (!allocation || allocation->base != address) return CUDA_ERROR_INVALID_VALUE;
   switch (allocation->kind) {
     case MemoryKind::kDevice:
-    case MemoryKind::kManaged: break;
+    case MemoryKind::kManaged:
+      break;
     case MemoryKind::kPool: {
       device_idle(context);
       const auto pool = Registry<Pool>::all().find(allocation->pool);
@@ -165,7 +199,8 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
       pool->trim(pool->release_threshold());
       return CUDA_SUCCESS;
     }
-    default: return CUDA_ERROR_INVALID_VALUE;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
   ContextRef owner;
   device_idle(context_find(allocation->context, owner) == CUDA_SUCCESS ? owner : context);
@@ -201,7 +236,8 @@ CUresult cuMemFreeHost(void* p) {
   if (result != CUDA_SUCCESS) return result;
   if (p == nullptr) return CUDA_SUCCESS;
   const auto allocation = find(address_of(p));
-  if (!allocation || allocation->base != address_of(p) || allocation->kind != MemoryKind::kHost) return CUDA_ERROR_INVALID_VALUE;
+  if (!allocation || allocation->base != address_of(p) || allocation->kind != MemoryKind::kHost)
+    return CUDA_ERROR_INVALID_VALUE;
   device_idle(context);
   if (MemoryMap::get().take(address_of(p))) memory_release(*allocation);
   return CUDA_SUCCESS;
@@ -213,7 +249,8 @@ CUresult cuMemHostRegister_v2(void* p, std::size_t bytes, unsigned int flags) {
   if (result == CUDA_SUCCESS) result = capture_refuses(nullptr);
   if (result != CUDA_SUCCESS) return result;
   if (p == nullptr || bytes == 0 || (flags & ~0xfU) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (find(address_of(p)) || find(address_of(p) + bytes - 1)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  if (find(address_of(p)) || find(address_of(p) + bytes - 1))
+    return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   Allocation allocation;
   allocation.base = address_of(p);
   allocation.size = bytes;
@@ -230,7 +267,8 @@ CUresult cuMemHostUnregister(void* p) {
   const CUresult result = enter(context);
   if (result != CUDA_SUCCESS) return result;
   const auto allocation = find(address_of(p));
-  if (!allocation || allocation->base != address_of(p) || allocation->kind != MemoryKind::kRegistered)
+  if (!allocation || allocation->base != address_of(p) ||
+      allocation->kind != MemoryKind::kRegistered)
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   device_idle(context);
   MemoryMap::get().take(address_of(p));
@@ -243,7 +281,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* p, unsigned int fl
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto allocation = find(address_of(p));
-  if (!allocation || (allocation->on_device() && allocation->kind != MemoryKind::kManaged)) return CUDA_ERROR_INVALID_VALUE;
+  if (!allocation || (allocation->on_device() && allocation->kind != MemoryKind::kManaged))
+    return CUDA_ERROR_INVALID_VALUE;
   *out = address_of(p);
   return CUDA_SUCCESS;
 }
@@ -267,7 +306,8 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevic
   return attribute_get(out, attribute, *allocation, address);
 }
 
-CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** out, CUdeviceptr address) {
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** out,
+                                CUdeviceptr address) {
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
   if (attributes == nullptr || out == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -279,11 +319,13 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
   return CUDA_SUCCESS;
 }
 
-CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
+                               CUdeviceptr address) {
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
   // All memory operations are ordered as SYNC_MEMOPS asks already.
-  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !find(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !find(address))
+    return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 
@@ -291,26 +333,31 @@ CUresult cuMemAdvise(CUdeviceptr address, std::size_t bytes, CUmem_advise, CUdev
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
   const auto allocation = find(address);
-  const bool managed = allocation && allocation->kind == MemoryKind::kManaged && MemoryMap::get().covers(address, bytes);
+  const bool managed = allocation && allocation->kind == MemoryKind::kManaged &&
+                       MemoryMap::get().covers(address, bytes);
   return managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemAdvise_v2(CUdeviceptr address, std::size_t bytes, CUmem_advise advice, CUmemLocation) {
+CUresult cuMemAdvise_v2(CUdeviceptr address, std::size_t bytes, CUmem_advise advice,
+                        CUmemLocation) {
   return cuMemAdvise(address, bytes, advice, 0);
 }
 
-CUresult cuMemPrefetchAsync(CUdeviceptr address, std::size_t bytes, CUdevice, CUstream stream_handle) {
+CUresult cuMemPrefetchAsync(CUdeviceptr address, std::size_t bytes, CUdevice,
+                            CUstream stream_handle) {
   ContextRef context;
   CUresult result = enter(context);
   StreamRef stream;
   if (result == CUDA_SUCCESS) result = stream_find(stream_handle, context, stream);
   if (result != CUDA_SUCCESS) return result;
   const auto allocation = find(address);
-  if (!allocation || allocation->kind != MemoryKind::kManaged || !MemoryMap::get().covers(address, bytes))
+  if (!allocation || allocation->kind != MemoryKind::kManaged ||
+      !MemoryMap::get().covers(address, bytes))
     return CUDA_ERROR_INVALID_VALUE;
   return command_submit(stream, EmptyCommand{});  // managed memory is where both can reach it
 }
 
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, std::size_t bytes, CUmemLocation, unsigned int, CUstream stream) {
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, std::size_t bytes, CUmemLocation, unsigned int,
+                               CUstream stream) {
   return cuMemPrefetchAsync(address, bytes, 0, stream);
 }

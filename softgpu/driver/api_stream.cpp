@@ -1,4 +1,5 @@
-// Entry points: streams, events, host functions, memory operations in stream order, and the link delay.
+// Entry points: streams, events, host functions, memory operations in stream order, and the link
+// delay.
 #include <algorithm>
 
 #include "softgpu/driver/command.h"
@@ -11,7 +12,8 @@ using namespace softgpu::driver;
 
 namespace {
 
-CUresult find(CUstream handle, ContextRef& context, StreamRef& stream, const char* name = __builtin_FUNCTION()) {
+CUresult find(CUstream handle, ContextRef& context, StreamRef& stream,
+              const char* name = __builtin_FUNCTION()) {
   const CUresult result = enter(context, name);
   return result == CUDA_SUCCESS ? stream_find(handle, context, stream) : result;
 }
@@ -22,7 +24,8 @@ CUresult create(CUstream* out, unsigned flags, int priority, const char* name) {
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0) return CUDA_ERROR_INVALID_VALUE;
   StreamRef stream;
-  const CUresult created = stream_create(context, Stream::kCreated, flags, std::clamp(priority, -5, 0), stream);
+  const CUresult created =
+      stream_create(context, Stream::kCreated, flags, std::clamp(priority, -5, 0), stream);
   if (created == CUDA_SUCCESS) *out = stream->handle();
   return created;
 }
@@ -69,7 +72,8 @@ CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, const ch
 }
 
 /// cuStreamWaitEvent on an event of a capture brings the stream into it.
-CUresult wait_captured(const StreamRef& stream, const EventRef& event, const std::shared_ptr<Capture>& capture) {
+CUresult wait_captured(const StreamRef& stream, const EventRef& event,
+                       const std::shared_ptr<Capture>& capture) {
   if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (stream->capture != nullptr && stream->capture != capture) {
     capture->invalid = stream->capture->invalid = true;
@@ -91,9 +95,11 @@ CUresult elapsed(float* milliseconds, CUevent start_handle, CUevent end_handle, 
   if (result != CUDA_SUCCESS) return result;
   if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const EventRef start = event_find(start_handle), end = event_find(end_handle);
-  if (start == nullptr || end == nullptr || !start->timed() || !end->timed()) return CUDA_ERROR_INVALID_HANDLE;
+  if (start == nullptr || end == nullptr || !start->timed() || !end->timed())
+    return CUDA_ERROR_INVALID_HANDLE;
   const OpRef first = start->op(), second = end->op();
-  if (first == nullptr || second == nullptr || &start->gpu != &end->gpu) return CUDA_ERROR_INVALID_HANDLE;
+  if (first == nullptr || second == nullptr || &start->gpu != &end->gpu)
+    return CUDA_ERROR_INVALID_HANDLE;
   if (!Stream::ready(first) || !Stream::ready(second)) return CUDA_ERROR_NOT_READY;
   *milliseconds = static_cast<float>((second->finish_ns - first->finish_ns) / 1e6);
   return CUDA_SUCCESS;
@@ -104,14 +110,17 @@ CUresult word(CUstream stream_handle, const WordCommand& command, const char* na
   StreamRef stream;
   const CUresult result = find(stream_handle, context, stream, name);
   if (result != CUDA_SUCCESS) return result;
-  if (command.address % command.bytes != 0 || !MemoryMap::get().covers(command.address, command.bytes))
+  if (command.address % command.bytes != 0 ||
+      !MemoryMap::get().covers(command.address, command.bytes))
     return CUDA_ERROR_INVALID_VALUE;
   return command_submit(stream, command);
 }
 
 }  // namespace
 
-CUresult cuStreamCreate(CUstream* out, unsigned int flags) { return create(out, flags, 0, __func__); }
+CUresult cuStreamCreate(CUstream* out, unsigned int flags) {
+  return create(out, flags, 0, __func__);
+}
 CUresult cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
   return create(out, flags, priority, __func__);
 }
@@ -137,7 +146,8 @@ CUresult cuStreamSynchronize(CUstream handle) {
   CUresult result = find(handle, context, stream);
   if (result == CUDA_SUCCESS) result = captured_refuses(stream);
   if (result != CUDA_SUCCESS) return result;
-  if (stream->kind == Stream::kLegacy && (result = capture_refuses(context)) != CUDA_SUCCESS) return result;
+  if (stream->kind == Stream::kLegacy && (result = capture_refuses(context)) != CUDA_SUCCESS)
+    return result;
   result = stream->synchronize();
   Pool::trim_all();
   return result;
@@ -176,7 +186,8 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int f
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* data, unsigned int flags) {
+CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* data,
+                             unsigned int flags) {
   ContextRef context;
   StreamRef stream;
   CUresult result = find(handle, context, stream);
@@ -262,7 +273,8 @@ CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, std::size_
   if (result == CUDA_SUCCESS) result = captured_refuses(stream);
   if (result != CUDA_SUCCESS) return result;
   const auto allocation = MemoryMap::get().find(address);
-  return allocation && allocation->kind == MemoryKind::kManaged ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return allocation && allocation->kind == MemoryKind::kManaged ? CUDA_SUCCESS
+                                                                : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
@@ -272,16 +284,20 @@ CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
   return result == CUDA_SUCCESS ? stream_find(from, context, stream) : result;
 }
 
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                 unsigned int flags) {
   return word(stream, {address, value, 4, flags, false}, __func__);
 }
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
+                                 unsigned int flags) {
   return word(stream, {address, value, 8, flags, false}, __func__);
 }
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                unsigned int flags) {
   return word(stream, {address, value, 4, flags, true}, __func__);
 }
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
+                                unsigned int flags) {
   return word(stream, {address, value, 8, flags, true}, __func__);
 }
 
@@ -303,7 +319,9 @@ CUresult cuEventDestroy_v2(CUevent handle) {
   return Registry<Event>::all().take(handle) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream, 0, __func__); }
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return record(event, stream, 0, __func__);
+}
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
   return record(event, stream, flags, __func__);
 }
@@ -358,5 +376,6 @@ CUresult softgpuStreamDelay(CUstream handle, unsigned long long ns) {
   ContextRef context;
   StreamRef stream;
   const CUresult result = find(handle, context, stream);
-  return result == CUDA_SUCCESS ? command_submit(stream, DelayCommand{static_cast<double>(ns)}) : result;
+  return result == CUDA_SUCCESS ? command_submit(stream, DelayCommand{static_cast<double>(ns)})
+                                : result;
 }

@@ -20,10 +20,12 @@ namespace {
 /// What a kernel needs from us while it runs: device time, the clock, output, a heap.
 class LaunchHost : public ptx::Host {
  public:
-  LaunchHost(Stream& stream, std::uint64_t number) : stream_(stream), context_(stream.owner()), number_(number) {}
+  LaunchHost(Stream& stream, std::uint64_t number)
+      : stream_(stream), context_(stream.owner()), number_(number) {}
   bool charge(std::uint64_t warp_instructions) override {
     device::Device& model = context_.gpu.model;
-    return model.work_charge(stream_.queue(), number_, model.compute_cost(warp_instructions), context_.stop);
+    return model.work_charge(stream_.queue(), number_, model.compute_cost(warp_instructions),
+                             context_.stop);
   }
   std::uint64_t globaltimer_ns() override { return static_cast<std::uint64_t>(device::clock_ns()); }
   std::uint64_t clock_hz() override { return static_cast<std::uint64_t>(kClockKhz) * 1000; }
@@ -43,13 +45,20 @@ class LaunchHost : public ptx::Host {
 CUresult fault_error(ptx::Fault fault) {
   switch (fault) {
     case ptx::Fault::kNone:
-    case ptx::Fault::kAborted: return CUDA_SUCCESS;
-    case ptx::Fault::kIllegalAddress: return CUDA_ERROR_ILLEGAL_ADDRESS;
-    case ptx::Fault::kMisaligned: return CUDA_ERROR_MISALIGNED_ADDRESS;
-    case ptx::Fault::kIllegalInstruction: return CUDA_ERROR_ILLEGAL_INSTRUCTION;
-    case ptx::Fault::kTrap: return CUDA_ERROR_LAUNCH_FAILED;
-    case ptx::Fault::kAssert: return CUDA_ERROR_ASSERT;
-    case ptx::Fault::kStackOverflow: return CUDA_ERROR_HARDWARE_STACK_ERROR;
+    case ptx::Fault::kAborted:
+      return CUDA_SUCCESS;
+    case ptx::Fault::kIllegalAddress:
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    case ptx::Fault::kMisaligned:
+      return CUDA_ERROR_MISALIGNED_ADDRESS;
+    case ptx::Fault::kIllegalInstruction:
+      return CUDA_ERROR_ILLEGAL_INSTRUCTION;
+    case ptx::Fault::kTrap:
+      return CUDA_ERROR_LAUNCH_FAILED;
+    case ptx::Fault::kAssert:
+      return CUDA_ERROR_ASSERT;
+    case ptx::Fault::kStackOverflow:
+      return CUDA_ERROR_HARDWARE_STACK_ERROR;
   }
   return CUDA_ERROR_UNKNOWN;
 }
@@ -60,8 +69,10 @@ void run_kernel(const KernelCommand& c, Stream& stream, Op& op) {
   const std::uint64_t blocks = std::uint64_t{c.grid.x} * c.grid.y * c.grid.z;
   const std::uint32_t per_sm =
       std::max(1, occupancy_blocks(*c.function, c.block.x * c.block.y * c.block.z, c.shared_bytes));
-  const auto width = static_cast<double>(std::min<std::uint64_t>((blocks + per_sm - 1) / per_sm, model.settings().sm_count));
-  const std::uint64_t number = model.work_open(stream.queue(), {device::WorkKind::kCompute, width, op.floor_ns}, context.stop);
+  const auto width = static_cast<double>(
+      std::min<std::uint64_t>((blocks + per_sm - 1) / per_sm, model.settings().sm_count));
+  const std::uint64_t number = model.work_open(
+      stream.queue(), {device::WorkKind::kCompute, width, op.floor_ns}, context.stop);
   if (number == 0) return;
   stream.last_number = number;
   model.launch_count(context.gpu.client);
@@ -71,14 +82,16 @@ void run_kernel(const KernelCommand& c, Stream& stream, Op& op) {
   launch.grid = c.grid;
   launch.block = c.block;
   launch.dynamic_shared_bytes = c.shared_bytes;
-  launch.stack_bytes_max = static_cast<std::uint32_t>(std::max<std::size_t>(context.limits[CU_LIMIT_STACK_SIZE], 64 * 1024));
+  launch.stack_bytes_max = static_cast<std::uint32_t>(
+      std::max<std::size_t>(context.limits[CU_LIMIT_STACK_SIZE], 64 * 1024));
   launch.cooperative = c.cooperative;
   launch.params = c.params.data();
   launch.sm_count = model.settings().sm_count;
   const ptx::Outcome outcome = ptx::launch_run(*c.function->kernel, launch, host);
   const CUresult error = fault_error(outcome.fault);
   if (error != CUDA_SUCCESS) {
-    if (Process::get().log_level() > 0) std::fprintf(stderr, "softgpu: kernel fault: %s\n", outcome.fault_text.c_str());
+    if (Process::get().log_level() > 0)
+      std::fprintf(stderr, "softgpu: kernel fault: %s\n", outcome.fault_text.c_str());
     context.fail(error);
   }
   if (!context.stop) model.work_close(stream.queue(), number);
@@ -88,7 +101,8 @@ void copy_bytes(const CopyCommand& c) {
   const std::byte* from = c.staged != nullptr ? c.staged->data() : c.from;
   for (std::size_t z = 0; z < c.depth; ++z) {
     for (std::size_t y = 0; y < c.height; ++y)
-      std::memmove(c.to + z * c.to_plane + y * c.to_pitch, from + z * c.from_plane + y * c.from_pitch, c.width);
+      std::memmove(c.to + z * c.to_plane + y * c.to_pitch,
+                   from + z * c.from_plane + y * c.from_pitch, c.width);
   }
 }
 
@@ -125,10 +139,14 @@ bool word_satisfied(const WordCommand& c) {
     value = __atomic_load_n(reinterpret_cast<std::uint64_t*>(c.address), __ATOMIC_ACQUIRE);
   switch (c.flags & 3U) {
     case CU_STREAM_WAIT_VALUE_GEQ:
-      return c.bytes == 4 ? static_cast<std::int32_t>(value - c.value) >= 0 : static_cast<std::int64_t>(value - c.value) >= 0;
-    case CU_STREAM_WAIT_VALUE_EQ: return value == c.value;
-    case CU_STREAM_WAIT_VALUE_AND: return (value & c.value) != 0;
-    default: return ~(value | c.value) != 0;
+      return c.bytes == 4 ? static_cast<std::int32_t>(value - c.value) >= 0
+                          : static_cast<std::int64_t>(value - c.value) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return value == c.value;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (value & c.value) != 0;
+    default:
+      return ~(value | c.value) != 0;
   }
 }
 
@@ -136,12 +154,14 @@ void run_word(const WordCommand& c, Stream& stream, Op&) {
   stream.work_drain();
   if (!c.wait) {
     if (c.bytes == 4)
-      __atomic_store_n(reinterpret_cast<std::uint32_t*>(c.address), static_cast<std::uint32_t>(c.value), __ATOMIC_RELEASE);
+      __atomic_store_n(reinterpret_cast<std::uint32_t*>(c.address),
+                       static_cast<std::uint32_t>(c.value), __ATOMIC_RELEASE);
     else
       __atomic_store_n(reinterpret_cast<std::uint64_t*>(c.address), c.value, __ATOMIC_RELEASE);
     return;
   }
-  while (!word_satisfied(c) && !stream.owner().stop) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  while (!word_satisfied(c) && !stream.owner().stop)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
 struct Runner {
@@ -155,7 +175,9 @@ struct Runner {
     stream.work_drain();
     if (!stream.owner().stop) c.call();
   }
-  void operator()(const DelayCommand& c) const { stream.work_add(op, device::WorkKind::kLink, c.ns); }
+  void operator()(const DelayCommand& c) const {
+    stream.work_add(op, device::WorkKind::kLink, c.ns);
+  }
   void operator()(const FreeCommand& c) const { c.pool->free_finish(c.address); }
   void operator()(const RecordCommand& c) const { c.event->record_in_graph(op.shared()); }
   void operator()(const WaitCommand& c) const { (void)Stream::wait(c.event->op()); }

@@ -1,5 +1,5 @@
-// What a stream can be told to do, as plain values: the same description is run by a stream's worker and kept as a node of
-// a graph. Validation has happened before one of these exists.
+// What a stream can be told to do, as plain values: the same description is run by a stream's
+// worker and kept as a node of a graph. Validation has happened before one of these exists.
 #pragma once
 
 #include <variant>
@@ -78,16 +78,18 @@ struct GraphCommand {
 
 struct EmptyCommand {};
 
-using Command = std::variant<EmptyCommand, KernelCommand, CopyCommand, SetCommand, HostCommand, DelayCommand, FreeCommand,
-                             RecordCommand, WaitCommand, WordCommand, GraphCommand>;
+using Command =
+    std::variant<EmptyCommand, KernelCommand, CopyCommand, SetCommand, HostCommand, DelayCommand,
+                 FreeCommand, RecordCommand, WaitCommand, WordCommand, GraphCommand>;
 
 void command_run(const Command& command, Stream& stream, Op& op);
 
-/// Runs it in the stream, or makes it a node when the stream captures. `done` receives the operation (null when
-/// captured). Errors are those of capture.
+/// Runs it in the stream, or makes it a node when the stream captures. `done` receives the
+/// operation (null when captured). Errors are those of capture.
 CUresult command_submit(const StreamRef& stream, Command command, OpRef* done = nullptr);
 
-/// A call that waits for the device or works outside all streams: refused while a capture forbids it.
+/// A call that waits for the device or works outside all streams: refused while a capture forbids
+/// it.
 CUresult capture_refuses(const ContextRef& context);
 
 }  // namespace softgpu::driver

@@ -1,4 +1,5 @@
-// The life of a context: what it takes when it opens, and how everything of it ends when it closes. See state.h.
+// The life of a context: what it takes when it opens, and how everything of it ends when it closes.
+// See state.h.
 #include <algorithm>
 #include <cstdio>
 
@@ -19,8 +20,10 @@ CUresult Context::open() {
   limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
   limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
   if (!gpu.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!gpu.model.memory_take(gpu.client, gpu.model.settings().context_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = stream_create(shared_from_this(), Stream::kLegacy, CU_STREAM_DEFAULT, 0, legacy);
+  if (!gpu.model.memory_take(gpu.client, gpu.model.settings().context_bytes))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result =
+      stream_create(shared_from_this(), Stream::kLegacy, CU_STREAM_DEFAULT, 0, legacy);
   if (result != CUDA_SUCCESS) {
     gpu.model.memory_give(gpu.client, gpu.model.settings().context_bytes);
     legacy.reset();

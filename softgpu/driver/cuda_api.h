@@ -1,9 +1,10 @@
-// The driver API as we define it: cuda.h with every ABI version visible under its exact symbol name (no remaps), and all
-// of its functions exported. Everything else of this library is hidden.
+// The driver API as we define it: cuda.h with every ABI version visible under its exact symbol name
+// (no remaps), and all of its functions exported. Everything else of this library is hidden.
 #pragma once
 
 #ifndef __CUDA_API_VERSION_INTERNAL
-#error "compile the driver with -D__CUDA_API_VERSION_INTERNAL, or a definition of cuMemAlloc would define cuMemAlloc_v2"
+#error \
+    "compile the driver with -D__CUDA_API_VERSION_INTERNAL, or a definition of cuMemAlloc would define cuMemAlloc_v2"
 #endif
 
 #pragma GCC visibility push(default)

@@ -27,7 +27,8 @@ class Event {
 
   Gpu& gpu;
   const unsigned flags;
-  std::weak_ptr<Capture> capture;  // recorded in a stream that captures; guarded by the capture lock
+  std::weak_ptr<Capture>
+      capture;  // recorded in a stream that captures; guarded by the capture lock
   std::vector<Node*> captured_after;
 
  private:

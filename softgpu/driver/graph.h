@@ -1,5 +1,5 @@
-// Graphs: nodes are commands, edges say what must be before. A captured stream appends nodes; an executable graph is a copy
-// whose nodes run one after another in an order that respects the edges.
+// Graphs: nodes are commands, edges say what must be before. A captured stream appends nodes; an
+// executable graph is a copy whose nodes run one after another in an order that respects the edges.
 #pragma once
 
 #include <list>
@@ -12,7 +12,7 @@ struct Node {
   Graph* graph = nullptr;
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   Command command;
-  std::vector<Node*> after;  // the nodes it depends on
+  std::vector<Node*> after;      // the nodes it depends on
   const Node* origin = nullptr;  // in a copy: the node it is a copy of
   bool enabled = true;
   CUgraphNode handle() { return reinterpret_cast<CUgraphNode>(this); }
@@ -24,7 +24,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
   void remove(Node* node);
   bool owns(const Node* node) const;
   std::shared_ptr<Graph> copy() const;
-  /// Every node after those it depends on; empty for a graph with a cycle (and for one without nodes).
+  /// Every node after those it depends on; empty for a graph with a cycle (and for one without
+  /// nodes).
   std::vector<Node*> ordered() const;
   void run(Stream& stream, Op& op) const;
   CUgraph handle() { return reinterpret_cast<CUgraph>(this); }

@@ -57,7 +57,8 @@ std::vector<Allocation> MemoryMap::of_context(CUcontext context) const {
   return result;
 }
 
-CUresult memory_allocate(Context& context, std::size_t bytes, MemoryKind kind, CUdeviceptr& address) {
+CUresult memory_allocate(Context& context, std::size_t bytes, MemoryKind kind,
+                         CUdeviceptr& address) {
   Allocation allocation;
   void* p = context.gpu.memory_map(bytes, 1, &allocation.file, &allocation.offset);
   if (p == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;

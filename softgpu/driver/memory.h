@@ -1,6 +1,6 @@
-// What every address of this process means to the driver: device, managed, pinned, pooled, mapped and imported memory, in
-// one ordered map. Device addresses are host addresses; what is freed is unmapped, so that a kernel that still uses it
-// faults. Knows nothing of streams.
+// What every address of this process means to the driver: device, managed, pinned, pooled, mapped
+// and imported memory, in one ordered map. Device addresses are host addresses; what is freed is
+// unmapped, so that a kernel that still uses it faults. Knows nothing of streams.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,16 @@
 
 namespace softgpu::driver {
 
-enum class MemoryKind { kDevice, kManaged, kHost, kRegistered, kPool, kVirtual, kImported, kModule };
+enum class MemoryKind {
+  kDevice,
+  kManaged,
+  kHost,
+  kRegistered,
+  kPool,
+  kVirtual,
+  kImported,
+  kModule
+};
 
 struct Allocation {
   std::uintptr_t base = 0;
@@ -21,8 +30,8 @@ struct Allocation {
   std::uint64_t offset = 0;     // in the GPU's arena
   int file = -1;
   std::uint64_t id = 0;
-  std::uint64_t inode = 0;      // of a shared object
-  std::size_t granted = 0;      // imported: bytes mapped
+  std::uint64_t inode = 0;  // of a shared object
+  std::size_t granted = 0;  // imported: bytes mapped
   CUmemoryPool pool = nullptr;
 
   bool on_device() const { return kind != MemoryKind::kHost && kind != MemoryKind::kRegistered; }
@@ -47,7 +56,8 @@ class MemoryMap {
 inline std::uintptr_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
 /// Charged memory of a context, entered into the map. OUT_OF_MEMORY when the device is full.
-CUresult memory_allocate(Context& context, std::size_t bytes, MemoryKind kind, CUdeviceptr& address);
+CUresult memory_allocate(Context& context, std::size_t bytes, MemoryKind kind,
+                         CUdeviceptr& address);
 void memory_release(const Allocation& allocation);
 
 }  // namespace softgpu::driver

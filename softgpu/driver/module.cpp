@@ -14,7 +14,9 @@ class Module::ContextMemory : public ptx::Memory {
   explicit ContextMemory(Context& context) : context_(context) {}
   void* allocate(std::size_t bytes, std::size_t) override {
     CUdeviceptr address = 0;
-    if (memory_allocate(context_, bytes == 0 ? 1 : bytes, MemoryKind::kModule, address) != CUDA_SUCCESS) return nullptr;
+    if (memory_allocate(context_, bytes == 0 ? 1 : bytes, MemoryKind::kModule, address) !=
+        CUDA_SUCCESS)
+      return nullptr;
     return reinterpret_cast<void*>(address);
   }
   void release(void* p) override {
@@ -41,37 +43,47 @@ CUresult image_choose(const void* image, std::string& ptx, std::string* log) {
     return CUDA_SUCCESS;
   }
   if (!images.empty())
-    error = "only PTX for compute_" + std::to_string(images.back().target) + " or later: build with -arch=compute_" +
+    error = "only PTX for compute_" + std::to_string(images.back().target) +
+            " or later: build with -arch=compute_" +
             std::to_string(kComputeMajor * 10 + kComputeMinor) + " or lower";
-  if (Process::get().log_level() > 0) std::fprintf(stderr, "softgpu: module not loaded: %s\n", error.c_str());
+  if (Process::get().log_level() > 0)
+    std::fprintf(stderr, "softgpu: module not loaded: %s\n", error.c_str());
   if (log != nullptr) *log = error;
-  return images.empty() && error.find("machine code") == std::string::npos ? CUDA_ERROR_INVALID_IMAGE
-                                                                           : CUDA_ERROR_NO_BINARY_FOR_GPU;
+  return images.empty() && error.find("machine code") == std::string::npos
+             ? CUDA_ERROR_INVALID_IMAGE
+             : CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
 namespace {
 
 CUresult load_error(ptx::LoadStatus status) {
   switch (status) {
-    case ptx::LoadStatus::kOk: return CUDA_SUCCESS;
-    case ptx::LoadStatus::kInvalidPtx: return CUDA_ERROR_INVALID_PTX;
-    case ptx::LoadStatus::kUnsupported: return CUDA_ERROR_NOT_SUPPORTED;
-    case ptx::LoadStatus::kNoMemory: return CUDA_ERROR_OUT_OF_MEMORY;
+    case ptx::LoadStatus::kOk:
+      return CUDA_SUCCESS;
+    case ptx::LoadStatus::kInvalidPtx:
+      return CUDA_ERROR_INVALID_PTX;
+    case ptx::LoadStatus::kUnsupported:
+      return CUDA_ERROR_NOT_SUPPORTED;
+    case ptx::LoadStatus::kNoMemory:
+      return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return CUDA_ERROR_UNKNOWN;
 }
 
-CUresult ptx_load(Module&, std::string_view text, ptx::Memory& memory, ptx::LoadResult& result, std::string* log) {
+CUresult ptx_load(Module&, std::string_view text, ptx::Memory& memory, ptx::LoadResult& result,
+                  std::string* log) {
   result = ptx::module_load(text, memory);
   if (result.status == ptx::LoadStatus::kOk) return CUDA_SUCCESS;
-  if (Process::get().log_level() > 0) std::fprintf(stderr, "softgpu: PTX not loaded: %s\n", result.log.c_str());
+  if (Process::get().log_level() > 0)
+    std::fprintf(stderr, "softgpu: PTX not loaded: %s\n", result.log.c_str());
   if (log != nullptr) *log = result.log;
   return load_error(result.status);
 }
 
 }  // namespace
 
-CUresult Module::load(const ContextRef& context, const void* image, std::shared_ptr<Module>& module, std::string* log) {
+CUresult Module::load(const ContextRef& context, const void* image, std::shared_ptr<Module>& module,
+                      std::string* log) {
   std::string text;
   CUresult result = image_choose(image, text, log);
   if (result != CUDA_SUCCESS) return result;
@@ -103,7 +115,8 @@ FunctionRef Module::function(const std::string& name) {
 std::vector<FunctionRef> Module::functions() {
   std::vector<FunctionRef> result;
   if (code_ == nullptr) return result;
-  for (const ptx::Kernel* kernel : ptx::module_kernels(*code_)) result.push_back(function(ptx::kernel_info(*kernel).name));
+  for (const ptx::Kernel* kernel : ptx::module_kernels(*code_))
+    result.push_back(function(ptx::kernel_info(*kernel).name));
   return result;
 }
 
@@ -138,7 +151,8 @@ CUresult Library::module_in(const ContextRef& context, std::shared_ptr<Module>& 
 std::shared_ptr<Kernel> Library::kernel(const ContextRef& context, const std::string& name) {
   // Without a context the name cannot be checked against the code; the text of the entry is.
   std::shared_ptr<Module> module;
-  if (context != nullptr && (module_in(context, module) != CUDA_SUCCESS || module->function(name) == nullptr))
+  if (context != nullptr &&
+      (module_in(context, module) != CUDA_SUCCESS || module->function(name) == nullptr))
     return nullptr;
   if (context == nullptr && ptx.find(" " + name + "(") == std::string::npos) return nullptr;
   const std::lock_guard lock(mutex_);

@@ -1,4 +1,5 @@
-// Modules, libraries, kernels and functions: PTX of a context, and the context-independent handles over it.
+// Modules, libraries, kernels and functions: PTX of a context, and the context-independent handles
+// over it.
 #pragma once
 
 #include "softgpu/driver/state.h"
@@ -23,7 +24,8 @@ class Module : public std::enable_shared_from_this<Module> {
  public:
   explicit Module(const ContextRef& context);
   ~Module();
-  static CUresult load(const ContextRef& context, const void* image, std::shared_ptr<Module>& module, std::string* log);
+  static CUresult load(const ContextRef& context, const void* image,
+                       std::shared_ptr<Module>& module, std::string* log);
   FunctionRef function(const std::string& name);
   std::vector<FunctionRef> functions();
   const ptx::Variable* variable(const std::string& name) const;

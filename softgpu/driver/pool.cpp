@@ -7,15 +7,18 @@ namespace softgpu::driver {
 
 Pool::~Pool() {
   const std::lock_guard lock(mutex_);
-  for (const auto& [base, chunk] : chunks_) gpu_.memory_unmap(reinterpret_cast<void*>(base), chunk.size, chunk.offset);
+  for (const auto& [base, chunk] : chunks_)
+    gpu_.memory_unmap(reinterpret_cast<void*>(base), chunk.size, chunk.offset);
 }
 
 /// The smallest block that fits, of those this stream may use now.
-std::map<std::uintptr_t, Pool::Block>::iterator Pool::find_locked(const Stream* stream, std::size_t bytes) {
+std::map<std::uintptr_t, Pool::Block>::iterator Pool::find_locked(const Stream* stream,
+                                                                  std::size_t bytes) {
   auto best = blocks_.end();
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
     const Block& block = at->second;
-    if (block.used || block.size < bytes || (block.pending != nullptr && block.pending != stream)) continue;
+    if (block.used || block.size < bytes || (block.pending != nullptr && block.pending != stream))
+      continue;
     if (best == blocks_.end() || block.size < best->second.size) best = at;
   }
   return best;
@@ -81,8 +84,9 @@ void Pool::free_finish(CUdeviceptr address) {
 
 void Pool::merge_locked(std::map<std::uintptr_t, Block>::iterator block) {
   const auto joinable = [&](auto left, auto right) {
-    return left->first + left->second.size == right->first && !chunks_.contains(right->first) && !left->second.used &&
-           !right->second.used && left->second.pending == nullptr && right->second.pending == nullptr;
+    return left->first + left->second.size == right->first && !chunks_.contains(right->first) &&
+           !left->second.used && !right->second.used && left->second.pending == nullptr &&
+           right->second.pending == nullptr;
   };
   const auto next = std::next(block);
   if (next != blocks_.end() && joinable(block, next)) {
@@ -104,8 +108,8 @@ void Pool::trim(std::size_t keep) {
 void Pool::trim_locked(std::size_t keep) {
   for (auto at = chunks_.begin(); at != chunks_.end() && reserved_ > keep;) {
     const auto block = blocks_.find(at->first);
-    const bool idle = block != blocks_.end() && !block->second.used && block->second.pending == nullptr &&
-                      block->second.size == at->second.size;
+    const bool idle = block != blocks_.end() && !block->second.used &&
+                      block->second.pending == nullptr && block->second.size == at->second.size;
     if (!idle) {
       ++at;
       continue;
@@ -133,14 +137,26 @@ CUresult Pool::attribute_get(CUmemPool_attribute attribute, void* value) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      *static_cast<int*>(value) = reuse_[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
+      *static_cast<int*>(value) =
+          reuse_[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
       return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: store(threshold_); return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: store(reserved_); return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: store(reserved_high_); return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: store(used_); return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: store(used_high_); return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      store(threshold_);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      store(reserved_);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      store(reserved_high_);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      store(used_);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      store(used_high_);
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -150,16 +166,20 @@ CUresult Pool::attribute_set(CUmemPool_attribute attribute, void* value) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      reuse_[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = *static_cast<int*>(value);
+      reuse_[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] =
+          *static_cast<int*>(value);
       return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: threshold_ = *static_cast<cuuint64_t*>(value); return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      threshold_ = *static_cast<cuuint64_t*>(value);
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
       (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? used_high_ : reserved_high_) =
           attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? used_ : reserved_;
       return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 

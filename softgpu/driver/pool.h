@@ -1,5 +1,6 @@
-// Stream-ordered memory: a pool takes chunks from the device and hands out blocks of them. What a stream frees may be
-// taken again by that stream at once (stream order keeps them apart) and by everyone when the free has executed.
+// Stream-ordered memory: a pool takes chunks from the device and hands out blocks of them. What a
+// stream frees may be taken again by that stream at once (stream order keeps them apart) and by
+// everyone when the free has executed.
 #pragma once
 
 #include "softgpu/driver/memory.h"

@@ -1,4 +1,5 @@
-// The process-wide state of the driver: initialisation, fork, exit, the log, and the prologue of every entry point.
+// The process-wide state of the driver: initialisation, fork, exit, the log, and the prologue of
+// every entry point.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -17,8 +18,9 @@
 
 namespace softgpu::driver {
 
-/// After this nothing of the driver touches the device: workers stop at their next charge, and the process's account is
-/// closed. Nothing is joined or unmapped, so a kernel that never ends cannot keep the process from ending.
+/// After this nothing of the driver touches the device: workers stop at their next charge, and the
+/// process's account is closed. Nothing is joined or unmapped, so a kernel that never ends cannot
+/// keep the process from ending.
 void process_exit() {
   Process& process = Process::get();
   if (process.state_.exchange(CUDA_ERROR_DEINITIALIZED) != CUDA_SUCCESS) return;
@@ -27,7 +29,8 @@ void process_exit() {
     if (gpu->client != device::kNone) gpu->model.client_close(gpu->client);
 }
 
-/// A forked child of a process that used CUDA cannot use it, as on hardware: threads and registrations are the parent's.
+/// A forked child of a process that used CUDA cannot use it, as on hardware: threads and
+/// registrations are the parent's.
 void process_forked() {
   Process& process = Process::get();
   if (process.state_ != CUDA_ERROR_NOT_INITIALIZED) process.state_ = CUDA_ERROR_UNKNOWN;
@@ -66,7 +69,8 @@ CUresult Process::initialize() {
   for (const device::Segment* segment : segments) uuids.push_back(device::uuid_text(segment->uuid));
   // All devices of a directory are alike, so FASTEST_FIRST and PCI_BUS_ID give the same order.
   for (const int index : visible_devices(uuids, std::getenv("CUDA_VISIBLE_DEVICES")))
-    gpus_.push_back(std::make_unique<Gpu>(static_cast<int>(gpus_.size()), segments[static_cast<std::size_t>(index)]));
+    gpus_.push_back(std::make_unique<Gpu>(static_cast<int>(gpus_.size()),
+                                          segments[static_cast<std::size_t>(index)]));
   if (gpus_.empty()) return CUDA_ERROR_NO_DEVICE;
   for (const auto& gpu : gpus_) {
     gpu->default_pool = gpu->pool = std::make_shared<Pool>(*gpu);
@@ -151,7 +155,8 @@ void* Gpu::memory_map(std::size_t bytes, std::size_t align, int* file, std::uint
   void* p = MAP_FAILED;
   const std::uint64_t at = arena_end_;
   if (arena_ >= 0 && ftruncate(arena_, static_cast<off_t>(at + length)) == 0)
-    p = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena_, static_cast<off_t>(at));
+    p = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena_,
+             static_cast<off_t>(at));
   if (p == MAP_FAILED) {
     model.memory_give(client, bytes);
     return nullptr;
@@ -165,7 +170,8 @@ void* Gpu::memory_map(std::size_t bytes, std::size_t align, int* file, std::uint
 void Gpu::memory_unmap(void* p, std::size_t bytes, std::uint64_t offset) {
   const std::size_t length = (bytes + 4095) / 4096 * 4096;
   munmap(p, length);
-  fallocate(arena_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(length));
+  fallocate(arena_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+            static_cast<off_t>(length));
   model.memory_give(client, bytes);
 }
 

@@ -1,5 +1,5 @@
-// The hardware that the software GPU plays: compute capability and the limits that go with it. 8.0, so that bf16 and
-// cp.async code loads.
+// The hardware that the software GPU plays: compute capability and the limits that go with it. 8.0,
+// so that bf16 and cp.async code loads.
 #pragma once
 
 #include <cstddef>

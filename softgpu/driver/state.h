@@ -1,5 +1,5 @@
-// The objects behind the handles of the driver API, and how an entry point finds them: process, GPUs, contexts, threads.
-// Streams are in stream.h, memory in memory.h, modules in module.h.
+// The objects behind the handles of the driver API, and how an entry point finds them: process,
+// GPUs, contexts, threads. Streams are in stream.h, memory in memory.h, modules in module.h.
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ class Gpu;
 using ContextRef = std::shared_ptr<Context>;
 using StreamRef = std::shared_ptr<Stream>;
 
-/// The live objects of one kind, by handle. A handle is the object's address; one that is not here is refused instead of
-/// followed.
+/// The live objects of one kind, by handle. A handle is the object's address; one that is not here
+/// is refused instead of followed.
 template <typename T>
 class Registry {
  public:
@@ -68,7 +68,7 @@ class Registry {
 /// One GPU that this process can see.
 class Gpu {
  public:
-  Gpu(int ordinal, device::Segment* segment) : ordinal(ordinal), model(segment) {}
+  Gpu(int number, device::Segment* segment) : ordinal(number), model(segment) {}
 
   /// Registers this process with the device at its first context. False: too many processes.
   [[nodiscard]] bool client_need();
@@ -86,17 +86,20 @@ class Gpu {
   std::shared_ptr<Pool> default_pool, pool;
 
  private:
-  int arena_ = -1;  // one sparse memfd: allocations are ranges of it, so that they can be shared by IPC
+  int arena_ =
+      -1;  // one sparse memfd: allocations are ranges of it, so that they can be shared by IPC
   std::uint64_t arena_end_ = 0;
 };
 
 class Context : public std::enable_shared_from_this<Context> {
  public:
-  Context(Gpu& on, unsigned flags_given, bool is_primary) : gpu(on), flags(flags_given), primary(is_primary) {}
+  Context(Gpu& on, unsigned flags_given, bool is_primary)
+      : gpu(on), flags(flags_given), primary(is_primary) {}
 
   /// Takes the context's memory and makes its default stream.
   [[nodiscard]] CUresult open();
-  /// Stops all work, waits for the workers, returns all memory. The context stays as an error for whoever holds it.
+  /// Stops all work, waits for the workers, returns all memory. The context stays as an error for
+  /// whoever holds it.
   void close();
   /// The first fault stays for ever: nothing of this context runs afterwards.
   void fail(CUresult error);
@@ -133,8 +136,8 @@ class Context : public std::enable_shared_from_this<Context> {
 struct Thread {
   std::vector<CUcontext> stack;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  bool per_thread_default = false;  // while a _ptsz/_ptds entry point runs
-  bool in_callback = false;         // no driver calls from a host function
+  bool per_thread_default = false;                     // while a _ptsz/_ptds entry point runs
+  bool in_callback = false;                            // no driver calls from a host function
   std::map<std::uint64_t, StreamRef> default_streams;  // by context id
 };
 Thread& thread_state();
@@ -143,7 +146,8 @@ class Process {
  public:
   static Process& get();
   [[nodiscard]] CUresult initialize();
-  /// CUDA_SUCCESS, NOT_INITIALIZED (also in the child of a process that used CUDA) or DEINITIALIZED.
+  /// CUDA_SUCCESS, NOT_INITIALIZED (also in the child of a process that used CUDA) or
+  /// DEINITIALIZED.
   CUresult status() const;
   Gpu* gpu(CUdevice ordinal);
   const std::vector<std::unique_ptr<Gpu>>& gpus() const { return gpus_; }
@@ -163,8 +167,8 @@ class Process {
   int log_file_ = 2;
 };
 
-/// Opens an entry point: the library is up, the calling thread has a living context without a fault, and the thread may
-/// call. `enter_any` does not ask for a context.
+/// Opens an entry point: the library is up, the calling thread has a living context without a
+/// fault, and the thread may call. `enter_any` does not ask for a context.
 CUresult enter(ContextRef& context, const char* name = __builtin_FUNCTION());
 CUresult enter_any(const char* name = __builtin_FUNCTION());
 /// The same for calls that also work in a context that has failed.

@@ -37,7 +37,8 @@ Stream::Stream(const ContextRef& of, Kind of_kind, unsigned with_flags, int with
 }
 
 Stream::~Stream() {
-  if (queue_ != device::kNone && Process::get().status() == CUDA_SUCCESS) owner_->gpu.model.queue_close(queue_);
+  if (queue_ != device::kNone && Process::get().status() == CUDA_SUCCESS)
+    owner_->gpu.model.queue_close(queue_);
 }
 
 OpRef Stream::submit(std::function<void(Stream&, Op&)> run, std::vector<OpRef> after) {
@@ -96,7 +97,8 @@ void Stream::worker_run() {
     }
     execute(op);
   }
-  (void)wait(last());  // what refers to this stream's operations must know their end before the queue goes
+  (void)wait(
+      last());  // what refers to this stream's operations must know their end before the queue goes
   leave();
 }
 
@@ -123,8 +125,8 @@ void Stream::execute(const OpRef& op) {
   settle();
 }
 
-/// Marks what the device has finished. Called by the worker after every operation, before its number leaves the ring,
-/// and by everyone who waits.
+/// Marks what the device has finished. Called by the worker after every operation, before its
+/// number leaves the ring, and by everyone who waits.
 void Stream::settle() {
   bool any = false;
   {
@@ -134,7 +136,8 @@ void Stream::settle() {
       if (op->state.load(std::memory_order_acquire) != Op::kExecuted) break;
       double finish = 0;
       const bool over = owner_->stop || owner_->status() != CUDA_SUCCESS;
-      if (!over && op->number != 0 && !owner_->gpu.model.work_done(queue_, op->number, finish)) break;
+      if (!over && op->number != 0 && !owner_->gpu.model.work_done(queue_, op->number, finish))
+        break;
       last_finish_ns_ = std::max({last_finish_ns_, finish, op->floor_ns});
       op->finish_ns = last_finish_ns_;
       op->state.store(Op::kDone, std::memory_order_release);
@@ -157,10 +160,12 @@ CUresult Stream::wait(const OpRef& op) {
   while (!ready(op)) {
     {
       std::unique_lock lock(stream.mutex_);
-      stream.changed_.wait(lock, [&] { return op->state.load(std::memory_order_acquire) != Op::kQueued; });
+      stream.changed_.wait(
+          lock, [&] { return op->state.load(std::memory_order_acquire) != Op::kQueued; });
     }
     double finish = 0;
-    if (!op->done() && op->number != 0) stream.owner_->gpu.model.work_wait(stream.queue_, op->number, finish);
+    if (!op->done() && op->number != 0)
+      stream.owner_->gpu.model.work_wait(stream.queue_, op->number, finish);
   }
   return stream.owner_->status();
 }
@@ -173,7 +178,8 @@ OpRef Stream::last() {
 CUresult Stream::synchronize() {
   OpRef last = this->last();
   if (kind == kLegacy) {
-    // The legacy stream is in order with all blocking streams: an empty operation of it waits for them.
+    // The legacy stream is in order with all blocking streams: an empty operation of it waits for
+    // them.
     last = submit([](Stream&, Op&) {});
   }
   const CUresult result = wait(last);
@@ -189,7 +195,8 @@ CUresult Stream::query() {
     for (const StreamRef& other : owner_->streams)
       if (other->blocking()) all.push_back(other->last());
   }
-  const bool ready_all = std::all_of(all.begin(), all.end(), [](const OpRef& op) { return op == nullptr || ready(op); });
+  const bool ready_all = std::all_of(all.begin(), all.end(),
+                                     [](const OpRef& op) { return op == nullptr || ready(op); });
   return ready_all ? owner_->status() : CUDA_ERROR_NOT_READY;
 }
 
@@ -206,7 +213,8 @@ void Stream::retire() {
 bool Stream::work_add(Op& op, device::WorkKind work_kind, double cost, double width) {
   device::Device& model = owner_->gpu.model;
   settle();  // before what earlier operations refer to leaves the ring
-  const std::uint64_t number = model.work_open(queue_, {work_kind, width, op.floor_ns}, owner_->stop);
+  const std::uint64_t number =
+      model.work_open(queue_, {work_kind, width, op.floor_ns}, owner_->stop);
   if (number == 0) return false;
   last_number = number;
   if (!model.work_charge(queue_, number, cost, owner_->stop)) return false;
@@ -216,11 +224,13 @@ bool Stream::work_add(Op& op, device::WorkKind work_kind, double cost, double wi
 
 void Stream::work_drain() {
   double finish = 0;
-  while (last_number != 0 && !owner_->stop && !owner_->gpu.model.work_wait(queue_, last_number, finish)) {
+  while (last_number != 0 && !owner_->stop &&
+         !owner_->gpu.model.work_wait(queue_, last_number, finish)) {
   }
 }
 
-CUresult stream_create(const ContextRef& context, Stream::Kind kind, unsigned flags, int priority, StreamRef& stream) {
+CUresult stream_create(const ContextRef& context, Stream::Kind kind, unsigned flags, int priority,
+                       StreamRef& stream) {
   stream = std::make_shared<Stream>(context, kind, flags, priority);
   if (stream->queue() == device::kNone) return CUDA_ERROR_OUT_OF_MEMORY;
   if (kind == Stream::kLegacy) return CUDA_SUCCESS;
@@ -232,11 +242,13 @@ CUresult stream_create(const ContextRef& context, Stream::Kind kind, unsigned fl
 
 CUresult stream_find(CUstream handle, const ContextRef& current, StreamRef& stream) {
   Thread& thread = thread_state();
-  const bool own = handle == CU_STREAM_PER_THREAD || (handle == nullptr && thread.per_thread_default);
+  const bool own =
+      handle == CU_STREAM_PER_THREAD || (handle == nullptr && thread.per_thread_default);
   if (own) {
     StreamRef& mine = thread.default_streams[current->id];
     if (mine == nullptr) {
-      const CUresult result = stream_create(current, Stream::kPerThread, CU_STREAM_DEFAULT, 0, mine);
+      const CUresult result =
+          stream_create(current, Stream::kPerThread, CU_STREAM_DEFAULT, 0, mine);
       if (result != CUDA_SUCCESS) return result;
     }
     stream = mine;

@@ -1,6 +1,7 @@
-// Streams and what runs in them. A stream is a queue of operations with a worker thread and a queue of the device. The
-// worker does the work of an operation ahead of modelled time; an operation is *done* when the device has given it its
-// time, which settle() finds out. Nothing here knows what an operation does.
+// Streams and what runs in them. A stream is a queue of operations with a worker thread and a queue
+// of the device. The worker does the work of an operation ahead of modelled time; an operation is
+// *done* when the device has given it its time, which settle() finds out. Nothing here knows what
+// an operation does.
 #pragma once
 
 #include <deque>
@@ -23,12 +24,12 @@ class Op : public std::enable_shared_from_this<Op> {
   bool done() const { return state.load(std::memory_order_acquire) == kDone; }
 
   std::function<void(Stream&, Op&)> run;
-  std::vector<OpRef> after;   // of other streams; must be done before this one starts
+  std::vector<OpRef> after;  // of other streams; must be done before this one starts
   StreamRef stream;
   double submitted_ns = 0;
-  double floor_ns = 0;        // it cannot have been done earlier: submission and what it waited for
-  std::uint64_t number = 0;   // last work of the device queue when it had executed
-  double finish_ns = 0;       // modelled time, once done
+  double floor_ns = 0;       // it cannot have been done earlier: submission and what it waited for
+  std::uint64_t number = 0;  // last work of the device queue when it had executed
+  double finish_ns = 0;      // modelled time, once done
   std::atomic<int> state{kQueued};
 };
 
@@ -92,6 +93,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
 /// Resolves a stream argument: null, the special handles, or a created one of any living context.
 CUresult stream_find(CUstream handle, const ContextRef& current, StreamRef& stream);
-CUresult stream_create(const ContextRef& context, Stream::Kind kind, unsigned flags, int priority, StreamRef& stream);
+CUresult stream_create(const ContextRef& context, Stream::Kind kind, unsigned flags, int priority,
+                       StreamRef& stream);
 
 }  // namespace softgpu::driver

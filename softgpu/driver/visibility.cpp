@@ -12,7 +12,8 @@ std::string entry_next(const char*& text) {
   std::string entry;
   for (; *text != '\0' && *text != ','; ++text) entry += *text;
   if (*text == ',') ++text;
-  while (!entry.empty() && std::isspace(static_cast<unsigned char>(entry.front()))) entry.erase(0, 1);
+  while (!entry.empty() && std::isspace(static_cast<unsigned char>(entry.front())))
+    entry.erase(0, 1);
   return entry;
 }
 

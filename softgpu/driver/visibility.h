@@ -1,4 +1,5 @@
-// Which GPUs a process sees and in which order: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER by NVIDIA's rules. Pure text.
+// Which GPUs a process sees and in which order: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER by
+// NVIDIA's rules. Pure text.
 #pragma once
 
 #include <string>
@@ -6,8 +7,9 @@
 
 namespace softgpu::driver {
 
-/// `uuids` are the GPUs in PCI order, as "GPU-...". Returns indices into it. `visible` null: all of them. Entries are
-/// indices or UUID prefixes; the list ends at the first entry that is none, an entry named twice leaves no device at all.
+/// `uuids` are the GPUs in PCI order, as "GPU-...". Returns indices into it. `visible` null: all of
+/// them. Entries are indices or UUID prefixes; the list ends at the first entry that is none, an
+/// entry named twice leaves no device at all.
 std::vector<int> visible_devices(const std::vector<std::string>& uuids, const char* visible);
 
 }  // namespace softgpu::driver

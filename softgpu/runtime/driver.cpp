@@ -48,6 +48,11 @@ class Loaded {
     void* found = dlsym(library, "cuGetProcAddress_v2");
     if (found == nullptr) return cudaErrorInsufficientDriver;
     std::memcpy(&lookup_, &found, sizeof(lookup_));
+    // The empty name is no question but a test: the toolkit's stub library gives itself away here.
+    void* nothing = nullptr;
+    if (lookup_("", &nothing, 0, CU_GET_PROC_ADDRESS_DEFAULT, nullptr) == CUDA_ERROR_STUB_LIBRARY) {
+      return cudaErrorStubLibrary;
+    }
     // The answer for 11.3 has another signature; only that it exists matters, as it does to
     // NVIDIA's runtime.
     void* before_12 = find("GetProcAddress", 11030, CU_GET_PROC_ADDRESS_DEFAULT);

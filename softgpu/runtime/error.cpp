@@ -37,6 +37,7 @@ constexpr Message kMessages[] = {
     {cudaErrorInvalidSymbol, "invalid device symbol"},
     {cudaErrorInvalidDevicePointer, "invalid device pointer"},
     {cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"},
+    {cudaErrorStubLibrary, "CUDA driver is a stub library"},
     {cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable"},
     {cudaErrorMissingConfiguration, "__global__ function call is not configured"},

@@ -188,6 +188,10 @@ const BadFile kBadFiles[] = {
      {"s.toml:1:10: profile 'default' applies to everybody whom no other profile names; it cannot "
       "have users or groups of "
       "its own"}},
+    {"DefaultIsNotLast",
+     "[profile.a]\nusers = [\"x\"]\n[profile.default]\n[profile.b]\nusers = [\"y\"]\n",
+     {"s.toml:3:10: profile 'default' fits everybody, so profile 'b' below it would never be used; "
+      "put it last"}},
     {"ProfileName",
      "[profile.\"a b\"]\nusers = [\"anna\"]\n",
      {"s.toml:1:10: profile name 'a b' must be at most 31 small letters, digits, '-' and '_'"}},
@@ -424,24 +428,6 @@ TEST(Good, DefaultsRoundTrip) {
   const auto again = config_parse(config_format(config_default()), "");
   ASSERT_TRUE(again.ok()) << testing::PrintToString(texts(again));
   EXPECT_EQ(*again, config_default());
-}
-
-TEST(Profiles, UserBeforeGroupBeforeDefault) {
-  const auto result = config_parse(
-      "[profile.default]\n[profile.b]\ngroups = [\"lab\"]\n[profile.a]\ngroups = "
-      "[\"staff\"]\n[profile.c]\nusers = "
-      "[\"anna\"]\n",
-      "");
-  ASSERT_TRUE(result.ok()) << testing::PrintToString(texts(result));
-  const auto name = [&](const char* user, const std::vector<std::string>& groups) {
-    const ProfileSettings* profile = profile_find(*result, user, groups);
-    return profile == nullptr ? std::string("none") : profile->name;
-  };
-  EXPECT_EQ(name("anna", {"lab"}), "c");
-  EXPECT_EQ(name("ben", {"staff", "lab"}), "b");  // the first in the file
-  EXPECT_EQ(name("ben", {"staff"}), "a");
-  EXPECT_EQ(name("ben", {"users"}), "default");
-  EXPECT_EQ(profile_find(config_default(), "anna", {"lab"}), nullptr);
 }
 
 TEST(Listen, Addresses) {

@@ -151,6 +151,35 @@ TEST(Serve, OverHttpAndEndsOnSignal) {
   EXPECT_EQ(program.finish(), 0);
 }
 
+// The observers learn of processes between scrapes, and a scrape tells what became of them.
+TEST(Serve, SeesTheEndOfProcesses) {
+  Program probe({"--once", "--socket", "/nonexistent/s"});
+  probe.finish();
+  if (probe.out.find("\nsluice_bpf_enabled 1\n") == std::string::npos) GTEST_SKIP() << probe.err;
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char c;
+    _exit(read(ends[0], &c, 1) == 1 ? 5 : 6);
+  }
+  test::Crafted crafted = example();
+  crafted.process_add(3, child);
+  FakeBroker broker(test::answer_snapshot(crafted.bytes()));
+  Program program({"--listen", "127.0.0.1:0", "--socket", broker.path()});
+  program.err_wait("serving ");
+  for (int i = 0; i < 2000 && broker.served() < 2; ++i) usleep(10'000);
+  ASSERT_GE(broker.served(),
+            2);  // nobody has scraped, so these were for the observers; the first is done with
+  ASSERT_EQ(write(ends[1], "x", 1), 1);
+  waitpid(child, nullptr, 0);
+  const std::string reply = http_get(port_of(program.err), "/metrics");
+  EXPECT_THAT(reply, HasSubstr("\nsluice_process_exits_total{result=\"failure\"} 1\n"));
+  EXPECT_THAT(reply, HasSubstr("\nsluice_sched_switches_total{tenant=\"3\","));
+  close(ends[0]);
+  close(ends[1]);
+}
+
 TEST(Serve, BusyPortIsNamed) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

@@ -19,7 +19,8 @@ TEST(Arrivals, ComeAtTheRateWithTheSpreadOfAPoissonProcess) {
   EXPECT_NEAR(static_cast<double>(arrivals.size()), rate * seconds, 5 * std::sqrt(rate * seconds));
   EXPECT_TRUE(std::is_sorted(arrivals.begin(), arrivals.end()));
   EXPECT_LT(arrivals.back(), nanos_of_seconds(seconds));
-  // The gaps of a Poisson process have a deviation equal to their mean; a regular schedule would have none.
+  // The gaps of a Poisson process have a deviation equal to their mean; a regular schedule would
+  // have none.
   double sum = 0;
   double squares = 0;
   for (std::size_t i = 1; i < arrivals.size(); ++i) {

@@ -26,9 +26,7 @@ TEST(Board, IsSharedWithAForkedRank) {
   EXPECT_EQ(launcher.line(0).steps, 0u);
 }
 
-TEST(Board, ABadDescriptorIsAFailure) {
-  EXPECT_THROW(BoardMap(dup(-1)), Failure);
-}
+TEST(Board, ABadDescriptorIsAFailure) { EXPECT_THROW(BoardMap(dup(-1)), Failure); }
 
 }  // namespace
 }  // namespace sluice::train

@@ -1,4 +1,5 @@
-// The data sets: what the real one must look like, what is refused, and that the synthetic one is what it says.
+// The data sets: what the real one must look like, what is refused, and that the synthetic one is
+// what it says.
 #include "trainer/data/dataset.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +16,8 @@ namespace {
 
 class DatasetTest : public testing::Test {
  protected:
-  void file_write(const std::string& name, std::vector<unsigned char> header,
-                  std::size_t bytes, unsigned char fill) {
+  void file_write(const std::string& name, std::vector<unsigned char> header, std::size_t bytes,
+                  unsigned char fill) {
     header.insert(header.end(), bytes, fill);
     gzFile file = gzopen(scratch_.file(name).c_str(), "wb");
     gzwrite(file, header.data(), static_cast<unsigned>(header.size()));

@@ -44,8 +44,8 @@ class IdxTest : public testing::Test {
 
   ScratchDirectory scratch_;
   // Two images of 2x3.
-  const Bytes good_ = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3,
-                       1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const Bytes good_ = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2,  0,  0,
+                       0, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 };
 
 TEST_F(IdxTest, ReadsPlainAndCompressedFiles) {
@@ -92,9 +92,10 @@ TEST_F(IdxTest, RefusesGarbage) {
   EXPECT_NE(complaint(plain(good_), 1).find("3 dimensions where 1"), std::string::npos);
   EXPECT_NE(complaint(plain({0, 0, 8, 1, 0, 0, 0, 0}), 1).find("extent 0 is zero"),
             std::string::npos);
-  EXPECT_NE(complaint(plain({0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}), 3)
-                .find("impossibly large"),
-            std::string::npos);
+  EXPECT_NE(
+      complaint(plain({0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}), 3)
+          .find("impossibly large"),
+      std::string::npos);
   Bytes longer = good_;
   longer.push_back(0);
   EXPECT_NE(complaint(plain(longer), 3).find("goes on after"), std::string::npos);

@@ -1,4 +1,5 @@
-// The network on the device against the float64 reference: loss, every gradient, an update, the count of right answers.
+// The network on the device against the float64 reference: loss, every gradient, an update, the
+// count of right answers.
 #include "trainer/model/mlp_reference.h"
 
 #include "kernels/reference.h"
@@ -101,8 +102,7 @@ TEST_F(MlpTest, CountsRightAnswersOverBatches) {
   train::Mlp model(stream(), shape_, kBatch, false);
   model.parameters_upload(parameters_);
   const auto logits = expected().logits;
-  const int once =
-      kernels::reference::correct_count(kBatch, train::kClassCount, logits, labels_);
+  const int once = kernels::reference::correct_count(kBatch, train::kClassCount, logits, labels_);
   for (int round = 0; round < 2; ++round) {
     model.batch_upload(inputs_.data(), labels_.data(), kBatch);
     model.forward(kBatch);

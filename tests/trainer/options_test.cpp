@@ -55,25 +55,24 @@ TEST_P(RefusedOptions, WithExitCodeTwoAndOneLine) {
   EXPECT_EQ(parsed.err.find("sluice: sluice-train: "), 0u) << parsed.err;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, RefusedOptions,
-    testing::Values(std::vector<std::string>{"--nproc", "65"},
-                    std::vector<std::string>{"--nproc", "-1"},
-                    std::vector<std::string>{"--batch", "0"},
-                    std::vector<std::string>{"--batch", "65537"},
-                    std::vector<std::string>{"--hidden", "0"},
-                    std::vector<std::string>{"--hidden", "16385"},
-                    std::vector<std::string>{"--hidden", "1,1,1,1,1,1,1,1,1"},
-                    std::vector<std::string>{"--steps", "0"},
-                    std::vector<std::string>{"--steps", "5", "--seconds", "5"},
-                    std::vector<std::string>{"--seconds", "-1"},
-                    std::vector<std::string>{"--momentum", "1"},
-                    std::vector<std::string>{"--data", "cifar"},
-                    std::vector<std::string>{"--algorithm", "tree"},
-                    std::vector<std::string>{"--comm", "mpi"},
-                    std::vector<std::string>{"--bucket-kib", "0"},
-                    std::vector<std::string>{"--as-rank", "5:2:1:3:/tmp"},
-                    std::vector<std::string>{"--no-such-flag"}));
+INSTANTIATE_TEST_SUITE_P(All, RefusedOptions,
+                         testing::Values(std::vector<std::string>{"--nproc", "65"},
+                                         std::vector<std::string>{"--nproc", "-1"},
+                                         std::vector<std::string>{"--batch", "0"},
+                                         std::vector<std::string>{"--batch", "65537"},
+                                         std::vector<std::string>{"--hidden", "0"},
+                                         std::vector<std::string>{"--hidden", "16385"},
+                                         std::vector<std::string>{"--hidden", "1,1,1,1,1,1,1,1,1"},
+                                         std::vector<std::string>{"--steps", "0"},
+                                         std::vector<std::string>{"--steps", "5", "--seconds", "5"},
+                                         std::vector<std::string>{"--seconds", "-1"},
+                                         std::vector<std::string>{"--momentum", "1"},
+                                         std::vector<std::string>{"--data", "cifar"},
+                                         std::vector<std::string>{"--algorithm", "tree"},
+                                         std::vector<std::string>{"--comm", "mpi"},
+                                         std::vector<std::string>{"--bucket-kib", "0"},
+                                         std::vector<std::string>{"--as-rank", "5:2:1:3:/tmp"},
+                                         std::vector<std::string>{"--no-such-flag"}));
 
 TEST(RankPlace, GoesThroughTheArgument) {
   const RankPlace place{2, 3, 2, 7, "/tmp/a:b c"};
@@ -84,7 +83,8 @@ TEST(RankPlace, GoesThroughTheArgument) {
   EXPECT_EQ(back.gpu_count, 2);
   EXPECT_EQ(back.board_fd, 7);
   EXPECT_EQ(back.directory, "/tmp/a:b c");
-  for (const char* bad : {"", "1", "1:2:1:3:", "2:2:1:3:/x", "0:65:1:3:/x", "0:1:0:3:/x", "a:1:1:1:/x"}) {
+  for (const char* bad :
+       {"", "1", "1:2:1:3:", "2:2:1:3:/x", "0:65:1:3:/x", "0:1:0:3:/x", "a:1:1:1:/x"}) {
     EXPECT_FALSE(place_parse(bad, &back)) << bad;
   }
 }

@@ -1,4 +1,5 @@
-// The static plan: buckets that cover every gradient once, placement round-robin, refusals, and the text.
+// The static plan: buckets that cover every gradient once, placement round-robin, refusals, and the
+// text.
 #include "trainer/train/plan.h"
 
 #include <gtest/gtest.h>
@@ -25,8 +26,7 @@ TEST(TrainPlan, PlacesRanksRoundRobinAndCountsParameters) {
   options.hidden = {64, 32};
   options.bucket_kib = 64;
   const TrainPlan plan = train_plan(options, 5, 2);
-  EXPECT_EQ(plan.shape.parameter_count(),
-            static_cast<std::size_t>(785 * 64 + 65 * 32 + 33 * 10));
+  EXPECT_EQ(plan.shape.parameter_count(), static_cast<std::size_t>(785 * 64 + 65 * 32 + 33 * 10));
   EXPECT_EQ(plan.gpu_of(0), 0);
   EXPECT_EQ(plan.gpu_of(3), 1);
   EXPECT_FALSE(plan.own_gpu_each());

@@ -1,4 +1,5 @@
-// Runs the trainer's programs as people do: a child process with arguments, its output, its exit, all within a deadline.
+// Runs the trainer's programs as people do: a child process with arguments, its output, its exit,
+// all within a deadline.
 #pragma once
 
 #include <fcntl.h>
@@ -138,7 +139,8 @@ inline bool log_await(const std::string& path, const std::string& event, std::si
   while (train::now_ns() < deadline) {
     const std::string text = file_text(path);
     std::size_t found = 0;
-    for (std::size_t at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + 1)) {
+    for (std::size_t at = text.find(wanted); at != std::string::npos;
+         at = text.find(wanted, at + 1)) {
       ++found;
     }
     if (found >= count) return true;

@@ -38,7 +38,9 @@ TEST(Random, PurposesAreIndependent) {
 TEST(Permutation, HasEveryNumberOnce) {
   for (const std::uint32_t count : {1u, 2u, 17u, 1000u}) {
     std::vector<std::uint32_t> order = permutation_draw(count, Random(9));
-    if (count == 1000) EXPECT_FALSE(std::is_sorted(order.begin(), order.end()));
+    if (count == 1000) {
+      EXPECT_FALSE(std::is_sorted(order.begin(), order.end()));
+    }
     std::sort(order.begin(), order.end());
     for (std::uint32_t i = 0; i < count; ++i) EXPECT_EQ(order[i], i);
   }

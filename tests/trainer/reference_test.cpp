@@ -36,7 +36,8 @@ TEST(MlpReference, GradientIsTheSlopeOfTheLoss) {
 TEST(MlpReference, AnUntrainedNetworkGuesses) {
   const MlpShape shape{{4, 3, 10}};
   const std::vector<double> zeros(shape.parameter_count());
-  const MlpGradient got = mlp_reference(shape, zeros, std::vector<double>(8, 1.0), std::vector{3, 7});
+  const MlpGradient got =
+      mlp_reference(shape, zeros, std::vector<double>(8, 1.0), std::vector{3, 7});
   EXPECT_DOUBLE_EQ(got.loss, std::log(10.0));
 }
 

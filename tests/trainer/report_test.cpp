@@ -40,8 +40,11 @@ class ReportTest : public testing::Test {
 TEST_F(ReportTest, CarriesTheFigures) {
   const int listener = listener_make();
   train::JobReporter reporter;
-  reporter.report({.steps = 5, .samples = 640, .exposed_communication_ns = 77,
-                   .straggler_score = 1.25, .rank_count = 2},
+  reporter.report({.steps = 5,
+                   .samples = 640,
+                   .exposed_communication_ns = 77,
+                   .straggler_score = 1.25,
+                   .rank_count = 2},
                   false);
   const int peer = accept(listener, nullptr, nullptr);
   protocol::Envelope envelope;

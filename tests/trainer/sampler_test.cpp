@@ -1,4 +1,5 @@
-// Every sample exactly once per epoch, for any number of ranks; and global batches that do not depend on that number.
+// Every sample exactly once per epoch, for any number of ranks; and global batches that do not
+// depend on that number.
 #include "trainer/data/sampler.h"
 
 #include <gtest/gtest.h>

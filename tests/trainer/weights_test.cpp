@@ -45,7 +45,8 @@ TEST_F(WeightsTest, ComeBackAsSaved) {
 TEST_F(WeightsTest, DamageIsFound) {
   EXPECT_EQ(complaint(bytes_), "");
   EXPECT_NE(complaint("x" + bytes_.substr(1)).find("SLUWGT01"), std::string::npos);
-  EXPECT_NE(complaint(bytes_.substr(0, bytes_.size() / 2)).find("ends too early"), std::string::npos);
+  EXPECT_NE(complaint(bytes_.substr(0, bytes_.size() / 2)).find("ends too early"),
+            std::string::npos);
   EXPECT_NE(complaint(bytes_ + "x").find("goes on"), std::string::npos);
   std::string flipped = bytes_;
   flipped[bytes_.size() / 2] = static_cast<char>(flipped[bytes_.size() / 2] ^ 1);

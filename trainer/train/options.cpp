@@ -16,7 +16,7 @@ void flags_add(CLI::App& app, TrainOptions& o) {
   app.add_option("--batch", o.batch, "samples per rank and step")->check(CLI::Range(1, kBatchMax));
   app.add_option("--hidden", o.hidden, "units of the hidden layers, e.g. 128 or 256,64")
       ->delimiter(',');
-  app.add_option("--lr", o.rate, "learning rate")->check(CLI::Range(0.0, 1e3));
+  app.add_option("--lr", o.rate, "learning rate")->check(CLI::NonNegativeNumber);
   app.add_option("--momentum", o.momentum, "momentum")->check(CLI::Range(0.0, 0.9999));
   auto* length = app.add_option_group("length", "how long (default: one epoch)");
   length->add_option("--steps", o.steps, "this many steps")->check(CLI::PositiveNumber);

@@ -39,6 +39,7 @@ struct Waiting {
   u32 barrier = 0;
   s32 result_row = 0;  // bar.red: where the result goes
   u8 result = 0;       // 0 none, else Reduction
+  u32 depth = 0;       // number of frames below the one that waits
 };
 
 struct Frame {
@@ -93,6 +94,13 @@ struct Warp {
   Warp& operator=(const Warp&) = delete;
   ~Warp();
 
+  /// True when lanes of the current frame wait at a barrier.
+  bool waits_here() const {
+    for (const Waiting& entry : waiting) {
+      if (entry.depth == frames.size()) return true;
+    }
+    return false;
+  }
   u32 pc_of(const Inst* inst) const { return static_cast<u32>(inst - base); }
 };
 
@@ -125,6 +133,7 @@ struct Cta {
 
 /// Ends the launch with a fault; never returns to the handler. See run/fault.cpp.
 [[noreturn]] void fault_raise(Fault fault, u64 address);
+[[noreturn]] void fault_raise_text(Fault fault, const std::string& text);
 
 /// Faults unless the bytes lie in the local memory of some frame of the warp, or elsewhere in the CTA's.
 void local_check(const Warp& warp, u64 address, u64 bytes);

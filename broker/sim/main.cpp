@@ -1,0 +1,93 @@
+// sluice-sim: runs one named scenario of the simulator and prints what came of it.
+#include <charconv>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "broker/sim/report.h"
+#include "broker/sim/scenarios.h"
+
+namespace {
+
+constexpr int kUsageExit = 2;
+
+void usage_print() {
+  std::printf(
+      "usage: sluice-sim [--scenario NAME] [--seed N] [--seconds S] [--json]\n"
+      "\n"
+      "Runs the broker's core over a model of GPUs and programs in virtual time. The same seed\n"
+      "gives the same run.\n"
+      "\n"
+      "  --scenario NAME  what to run (default shares-50-50); see below\n"
+      "  --seed N         seed of everything random (default 1)\n"
+      "  --seconds S      length of virtual time instead of the scenario's own\n"
+      "  --json           JSON instead of a table\n"
+      "\nscenarios:\n");
+  for (const auto& scenario : sluice::sim::scenarios())
+    std::printf("  %-19s %s\n", scenario.name, scenario.what);
+}
+
+struct Options {
+  std::string scenario = "shares-50-50";
+  std::uint64_t seed = 1;
+  std::uint64_t seconds = 0;
+  bool json = false;
+  bool help = false;
+};
+
+int fail(const std::string& text) {
+  std::fprintf(stderr, "sluice-sim: %s\n", text.c_str());
+  return kUsageExit;
+}
+
+bool number_parse(std::string_view text, std::uint64_t* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+/// 0 = go on.
+int options_parse(int argc, char** argv, Options* options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--help" || word == "-h") {
+      options->help = true;
+      return 0;
+    }
+    if (word == "--json") {
+      options->json = true;
+      continue;
+    }
+    const bool known = word == "--scenario" || word == "--seed" || word == "--seconds";
+    if (!known) return fail("there is no option " + std::string(word) + "; see sluice-sim --help");
+    if (i + 1 == argc) return fail(std::string(word) + " needs a value; see sluice-sim --help");
+    const std::string_view value = argv[++i];
+    if (word == "--scenario")
+      options->scenario = value;
+    else if (!number_parse(value, word == "--seed" ? &options->seed : &options->seconds))
+      return fail(std::string(word) + " takes a whole number, not '" + std::string(value) + "'");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  if (const int error = options_parse(argc, argv, &options); error != 0) return error;
+  if (options.help) {
+    usage_print();
+    return 0;
+  }
+  auto setup = sluice::sim::scenario_make(options.scenario, options.seed);
+  if (!setup)
+    return fail("there is no scenario '" + options.scenario + "'; sluice-sim --help lists them");
+  constexpr std::uint64_t kSecondsMax = 86'400;
+  if (options.seconds > kSecondsMax) return fail("--seconds is at most 86400");
+  if (options.seconds > 0)
+    setup->duration_ns = static_cast<sluice::sim::Nanos>(options.seconds) * 1'000'000'000;
+  const sluice::sim::Result result = sluice::sim::simulate(*setup);
+  const sluice::sim::ReportHead head{options.scenario, options.seed, setup->duration_ns};
+  const std::string text = options.json ? report_json(head, result) : report_text(head, result);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}

@@ -1,0 +1,299 @@
+// The named situations. Lengths and loads are chosen so that the figure of interest is not the
+// noise of a short run.
+#include "broker/sim/scenarios.h"
+
+#include <algorithm>
+
+#include "broker/sim/random.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr Nanos kMs = 1'000'000;
+constexpr Nanos kSecond = 1'000'000'000;
+constexpr Bytes kGiB = Bytes{1} << 30;
+constexpr Bytes kMiB = Bytes{1} << 20;
+
+JobSpec batch_job(std::string name, std::uint32_t percent) {
+  JobSpec job;
+  job.name = std::move(name);
+  job.sm_percent = percent;
+  return job;
+}
+
+JobSpec inference_job(std::string name, std::uint32_t percent, double load, std::uint32_t gpu) {
+  JobSpec job;
+  job.name = std::move(name);
+  job.tenant_class = TenantClass::kInference;
+  job.sm_percent = percent;
+  job.behaviour = Behaviour::kRequests;
+  job.rate_hz = load * 100;  // requests of ten 1 ms kernels
+  job.pinned = {gpu};
+  return job;
+}
+
+Setup gang_setup(std::uint64_t seed) {
+  Setup setup;
+  setup.seed = seed;
+  setup.policy = policy_usual();
+  setup.gpus.resize(2);
+  setup.duration_ns = 20 * kSecond;
+  JobSpec training = batch_job("training", 40);
+  training.behaviour = Behaviour::kTraining;
+  training.gpu_count = 2;
+  training.kernels = 20;
+  setup.jobs = {training, inference_job("serve-0", 40, 0.3, 0),
+                inference_job("serve-1", 40, 0.3, 1)};
+  JobSpec debug = batch_job("debug", 20);
+  debug.tenant_class = TenantClass::kDebug;
+  debug.behaviour = Behaviour::kBursts;
+  debug.think_ns = 50 * kMs;
+  setup.jobs.push_back(debug);
+  return setup;
+}
+
+Setup gangs_setup(std::uint64_t seed) {
+  Setup setup;
+  setup.seed = seed;
+  setup.policy = policy_usual();
+  setup.gpus.resize(3);
+  setup.duration_ns = 10 * kSecond;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    JobSpec gang = batch_job("ring-" + std::to_string(i), 50);
+    gang.behaviour = Behaviour::kTraining;
+    gang.gpu_count = 2;
+    gang.kernels = 5;
+    gang.pinned = {i, (i + 1) % 3};
+    setup.jobs.push_back(gang);
+  }
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    setup.jobs.push_back(batch_job("single-" + std::to_string(i), 50));
+    setup.jobs.back().pinned = {i};
+  }
+  return setup;
+}
+
+Setup runaway_setup(std::uint64_t seed) {
+  Setup setup = setup_shares({50, 25, 25}, seed);
+  setup.jobs[0].name = "endless";
+  setup.jobs[0].endless_at = 2 * kSecond;
+  setup.policy.drain_timeout_ns = 200 * kMs;
+  setup.policy.runaway = core::RunawayPolicy::kEnd;
+  setup.duration_ns = 6 * kSecond;
+  return setup;
+}
+
+Setup exclusive_setup(std::uint64_t seed) {
+  Setup setup;
+  setup.seed = seed;
+  setup.policy = policy_usual();
+  setup.gpus.resize(2);
+  setup.duration_ns = 10 * kSecond;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    setup.jobs.push_back(inference_job("serve-" + std::to_string(i), 50, 0.3, i));
+    setup.jobs.back().end_ns = (2 + i) * kSecond;
+  }
+  JobSpec training = batch_job("training", 100);
+  training.tenant_class = TenantClass::kExclusive;
+  training.behaviour = Behaviour::kTraining;
+  training.gpu_count = 2;
+  training.tasks = 200;
+  training.start_ns = kSecond;
+  setup.jobs.push_back(training);
+  JobSpec late = batch_job("late", 50);
+  late.start_ns = 1500 * kMs;
+  setup.jobs.push_back(late);
+  return setup;
+}
+
+Setup modes_setup(std::uint64_t seed) {
+  Setup setup = setup_shares({25, 30, 70}, seed);
+  setup.jobs[0].sm_mode = SmMode::kEqual;
+  setup.jobs[0].name = "equal";
+  return setup;
+}
+
+Setup fixed_setup(std::uint64_t seed) {
+  Setup setup = setup_shares({25}, seed);
+  setup.jobs[0].sm_mode = SmMode::kFixed;
+  setup.jobs[0].name = "fixed-25";
+  return setup;
+}
+
+Setup crowd_setup(std::uint64_t seed) {
+  Setup setup;
+  setup.seed = seed;
+  setup.policy = policy_usual();
+  setup.policy.tenants_per_user_max = 1000;
+  setup.gpus.assign(4, GpuSpec{Bytes{64} * kGiB, 32 * kMiB});
+  setup.duration_ns = 2 * kSecond;
+  setup.check = false;  // a thousand tenants are checked by the smaller scenarios
+  Random random(seed);
+  for (std::uint32_t i = 0; i < 1000; ++i) {
+    JobSpec job =
+        batch_job("tenant-" + std::to_string(i), static_cast<std::uint32_t>(random.range(1, 100)));
+    job.uid = 1000 + i % 50;
+    if (i % 3 == 0) {
+      job.tenant_class = TenantClass::kDebug;
+      job.behaviour = Behaviour::kBursts;
+      job.think_ns = 100 * kMs;
+    }
+    job.start_ns = random.range(0, kSecond);
+    setup.jobs.push_back(job);
+  }
+  return setup;
+}
+
+// ---- chaos: small random helpers ----
+
+void chaos_behaviour(Random& random, JobSpec& job, std::size_t gpus) {
+  switch (random.range(0, 3)) {
+    case 0:
+      break;
+    case 1:
+      job.behaviour = Behaviour::kRequests;
+      job.rate_hz = static_cast<double>(random.range(1, 60));
+      break;
+    case 2:
+      job.behaviour = Behaviour::kBursts;
+      job.think_ns = random.range(1, 50) * kMs;
+      break;
+    default:
+      job.behaviour = Behaviour::kTraining;
+      job.gpu_count = static_cast<std::uint32_t>(random.range(1, static_cast<std::int64_t>(gpus)));
+  }
+  if (job.behaviour == Behaviour::kLoop && random.chance(0.3))
+    job.processes = static_cast<std::uint32_t>(random.range(2, 4));
+  if (gpus > 1 && job.behaviour != Behaviour::kTraining && random.chance(0.1)) job.gpu_count = 2;
+  job.kernels = static_cast<std::uint32_t>(random.range(1, 12));
+  job.kernel_ns = random.range(100'000, 3'000'000);
+  job.kernel_jitter = random.chance(0.5) ? 0.5 : 0;
+  if (random.chance(0.4)) job.tasks = static_cast<std::uint64_t>(random.range(1, 60));
+}
+
+void chaos_accidents(Random& random, JobSpec& job, Nanos duration) {
+  if (random.chance(0.3)) {
+    job.crash_at = job.start_ns + random.range(1, duration / 2);
+    job.crash_all = random.chance(0.7);
+  }
+  if (random.chance(0.1)) job.endless_at = job.start_ns + random.range(1, duration / 2);
+  if (random.chance(0.1)) job.meter_factor = random.chance(0.5) ? 0 : 3;
+  if (random.chance(0.1)) job.release_at = job.start_ns + random.range(1, duration);
+  if (random.chance(0.2)) job.end_ns = job.start_ns + random.range(1, duration / 2);
+  if (random.chance(0.2)) job.wait_ns_max = random.range(1, duration / 4);
+}
+
+JobSpec chaos_job(Random& random, std::uint32_t number, std::size_t gpus, Nanos duration) {
+  JobSpec job;
+  job.name = "job-" + std::to_string(number);
+  job.uid = static_cast<std::uint32_t>(random.range(1000, 1003));
+  job.tenant_class = static_cast<TenantClass>(random.range(0, random.chance(0.2) ? 3 : 2));
+  job.sm_mode = static_cast<SmMode>(random.range(0, 2));
+  job.sm_percent = static_cast<std::uint32_t>(random.range(1, 100));
+  job.memory_max = static_cast<Bytes>(random.range(16, 3000)) * kMiB;
+  if (random.chance(0.3)) job.memory_min = job.memory_max / 2;
+  job.no_wait = random.chance(0.1);
+  job.start_ns = random.range(0, duration / 2);
+  chaos_behaviour(random, job, gpus);
+  chaos_accidents(random, job, duration);
+  return job;
+}
+
+const Scenario kScenarios[] = {
+    {"shares-50-50", "two batch tenants at 50 and 50 %",
+     [](std::uint64_t s) {
+       return setup_shares({50, 50}, s);
+     }},
+    {"shares-30-70", "two batch tenants at 30 and 70 %",
+     [](std::uint64_t s) {
+       return setup_shares({30, 70}, s);
+     }},
+    {"shares-10-90", "two batch tenants at 10 and 90 %",
+     [](std::uint64_t s) {
+       return setup_shares({10, 90}, s);
+     }},
+    {"shares-25-25-50", "three batch tenants",
+     [](std::uint64_t s) {
+       return setup_shares({25, 25, 50}, s);
+     }},
+    {"shares-10-20-30-40", "four batch tenants",
+     [](std::uint64_t s) {
+       return setup_shares({10, 20, 30, 40}, s);
+     }},
+    {"modes", "an equal tenant beside best-effort 30 and 70: a third, and the rest 30:70",
+     modes_setup},
+    {"fixed", "a fixed tenant of 25 % alone: capped on an idle GPU", fixed_setup},
+    {"priority", "inference requests at load 0.5 beside batch",
+     [](std::uint64_t s) { return setup_priority(0.5, true, s); }},
+    {"priority-alone", "the same inference requests with nobody else",
+     [](std::uint64_t s) { return setup_priority(0.5, false, s); }},
+    {"gang", "training on two GPUs (spinning collectives) beside inference on both and debug",
+     gang_setup},
+    {"gangs", "three gangs in a ring of three GPUs, and a single on each", gangs_setup},
+    {"runaway", "an endless kernel beside two tenants; ended by policy", runaway_setup},
+    {"exclusive", "an exclusive gang waits for two GPUs, gets them, hands them back",
+     exclusive_setup},
+    {"crowd", "a thousand tenants on four GPUs", crowd_setup},
+    {"chaos", "a random mixture of everything, by seed", setup_chaos},
+};
+
+}  // namespace
+
+core::Policy policy_usual() {
+  core::Policy policy;
+  policy.inference_window_ns = kMs;
+  return policy;
+}
+
+Setup setup_shares(const std::vector<std::uint32_t>& percents, std::uint64_t seed) {
+  Setup setup;
+  setup.seed = seed;
+  setup.policy = policy_usual();
+  for (std::uint32_t percent : percents) {
+    setup.jobs.push_back(batch_job("batch-" + std::to_string(percent), percent));
+    setup.jobs.back().kernel_jitter = 0.5;
+  }
+  return setup;
+}
+
+Setup setup_priority(double load, bool batch, std::uint64_t seed) {
+  Setup setup;
+  setup.seed = seed;
+  setup.policy = policy_usual();
+  setup.duration_ns = 60 * kSecond;
+  setup.jobs = {inference_job("serve", 70, load, 0)};
+  if (batch) setup.jobs.push_back(batch_job("batch", 30));
+  return setup;
+}
+
+Setup setup_chaos(std::uint64_t seed) {
+  Random random(seed);
+  Setup setup;
+  setup.seed = random.next();
+  setup.policy = policy_usual();
+  setup.policy.drain_timeout_ns = random.range(5, 100) * kMs;
+  setup.policy.quantum_ns = random.range(5, 20) * kMs;
+  setup.policy.oversell_memory = random.chance(0.5) ? 1.5 : 1.0;
+  setup.policy.runaway =
+      random.chance(0.5) ? core::RunawayPolicy::kEnd : core::RunawayPolicy::kReport;
+  setup.policy.tenants_per_user_max = static_cast<std::uint32_t>(random.range(2, 8));
+  setup.gpus.resize(static_cast<std::size_t>(random.range(1, 4)));
+  for (GpuSpec& gpu : setup.gpus) gpu.capacity = static_cast<Bytes>(random.range(2, 8)) * kGiB;
+  setup.delay_ns = random.range(0, 200'000);
+  setup.duration_ns = kSecond;
+  const std::int64_t jobs = random.range(3, 16);
+  for (std::int64_t i = 0; i < jobs; ++i)
+    setup.jobs.push_back(
+        chaos_job(random, static_cast<std::uint32_t>(i), setup.gpus.size(), setup.duration_ns));
+  return setup;
+}
+
+std::span<const Scenario> scenarios() { return kScenarios; }
+
+std::optional<Setup> scenario_make(const std::string& name, std::uint64_t seed) {
+  for (const Scenario& scenario : kScenarios)
+    if (name == scenario.name) return scenario.make(seed);
+  return std::nullopt;
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,296 @@
+// See helper.h. A loop: look at every GPU's lease, do what it asks for, then sleep on all lease words at once (and on a
+// word of our own) until something changes or the next look is due.
+#include "interpose/helper.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "interpose/gate.h"
+#include "interpose/link.h"
+
+namespace sluice::interpose {
+namespace {
+
+using protocol::kTenantGpusMax;
+using protocol::lease_epoch;
+using protocol::MessageType;
+
+constexpr uint64_t kLookWhileBusyNs = 1'000'000;      // trailing fences and counters
+constexpr uint64_t kLookWhileContendedNs = 200'000;   // somebody waits for us to be idle
+constexpr uint64_t kDrainLookMinNs = 20'000;          // a drain is looked at this often at first,
+constexpr uint64_t kDrainLookMaxNs = 1'000'000;       // and this often when it takes long
+constexpr uint64_t kSleepMaxNs = 500'000'000;         // also how late a dead broker may be noticed when idle
+constexpr uint64_t kAliveLookNs = 50'000'000;
+constexpr uint64_t kGraceNs = 2'000'000'000;          // without a broker, before the gates open
+constexpr uint64_t kReconnectMinNs = 100'000'000;
+constexpr uint64_t kReconnectMaxNs = 5'000'000'000;
+constexpr size_t kStackBytes = 1 << 20;               // the driver runs on it
+
+struct Watch {
+  uint32_t barrier_epoch;  // + 1: threads_barrier() passed since this epoch was seen closed
+  uint32_t drained_said;   // + 1
+  uint64_t drain_look_ns;
+  uint64_t idle_since_ns;
+  bool idle_said;
+};
+Watch watches[kTenantGpusMax];
+uint32_t wake_word;
+uint32_t running;   // the thread exists
+uint32_t stopping;  // the process is exiting
+uint32_t parked;    // the helper has seen `stopping` and touches the driver no more
+bool connected;
+uint64_t lost_ns;
+uint64_t reconnect_ns = kReconnectMinNs;
+uint64_t reconnect_at_ns;
+uint64_t alive_looked_ns;
+
+struct WaitVector {
+  uint64_t value;
+  uint64_t address;
+  uint32_t flags;
+  uint32_t reserved;
+};
+constexpr long kFutexWaitV = 449;  // Linux 5.16
+constexpr uint32_t kFutex32 = 2;
+constexpr uint32_t kFutexPrivate = 128;
+
+uint64_t totals_publish(int gpu) {
+  uint64_t busy = 0, launches = 0, graphs = 0;
+  for (int device = 0; device < process.device_count; ++device) {
+    if (process.device_gpu[device] != gpu) continue;
+    busy += load_relaxed(device_totals[device].busy_ns);
+    launches += load_relaxed(device_totals[device].launches);
+    graphs += load_relaxed(device_totals[device].graph_launches);
+  }
+  for (int i = 0, n = thread_count(); i < n; ++i) launches += load_relaxed(thread_at(i)->exclusive_launches[gpu]);
+  protocol::ClaimsGpu& account = process.account(gpu);
+  account.busy_ns.store(busy);
+  account.launches.store(launches);
+  account.graph_launches.store(graphs);
+  return busy;
+}
+
+// Harvests the GPU's contexts and fences what has had no launch since the last look. True while work is in flight.
+bool contexts_look(int gpu) {
+  bool busy = false;
+  for (int i = 0; i < kContextsMax; ++i) {
+    ContextRecord& context = *context_at(i);
+    if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
+    if (!context.lock.try_acquire_briefly()) {
+      busy = true;
+      continue;
+    }
+    driver.cuCtxSetCurrent(context.context);
+    for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+      const uint64_t launches = s->launches();
+      if (launches == s->seen && launches != s->fenced) fences_complete(context, s, true);
+      s->seen = launches;
+    }
+    fences_harvest(context);
+    busy |= launches_in_flight(context) != 0;
+    context.lock.release();
+  }
+  return busy;
+}
+
+uint64_t closed_look(int gpu, uint32_t epoch) {
+  Watch& watch = watches[gpu];
+  if (watch.drained_said == epoch + 1) return kSleepMaxNs;
+  if (watch.barrier_epoch != epoch + 1) {
+    threads_barrier();
+    watch.barrier_epoch = epoch + 1;
+    watch.drain_look_ns = kDrainLookMinNs;
+  }
+  if (!drain_step(gpu)) {
+    totals_publish(gpu);
+    const uint64_t wait_ns = watch.drain_look_ns;
+    if (watch.drain_look_ns < kDrainLookMaxNs) watch.drain_look_ns += watch.drain_look_ns / 16 + 1;
+    return wait_ns;
+  }
+  const uint64_t busy_ns = totals_publish(gpu);
+  protocol::ClaimsGpu& account = process.account(gpu);
+  account.in_flight.store(0);
+  account.drained_epoch.store(epoch);
+  // A full socket is no reason to lose the note: say it again at the next look.
+  if (!link_note(MessageType::kDrained, static_cast<uint32_t>(gpu), epoch, busy_ns)) return kLookWhileBusyNs;
+  watch.drained_said = epoch + 1;
+  watch.idle_said = false;
+  return kSleepMaxNs;
+}
+
+uint64_t open_look(int gpu, uint32_t word, uint64_t now_ns) {
+  Watch& watch = watches[gpu];
+  protocol::ClaimsGpu& account = process.account(gpu);
+  if ((word & protocol::kLeaseExclusive) != 0) {
+    totals_publish(gpu);
+    return kSleepMaxNs;
+  }
+  // First "nothing in flight", then the look: a launch in between finds 0 and wakes us.
+  account.in_flight.store(0);
+  const bool busy = contexts_look(gpu);
+  if (busy) account.in_flight.store(1);
+  const uint64_t busy_ns = totals_publish(gpu);
+  const bool contended = (word & protocol::kLeaseContended) != 0;
+  if (busy) {
+    watch.idle_since_ns = 0;
+    watch.idle_said = false;
+    return contended ? kLookWhileContendedNs : kLookWhileBusyNs;
+  }
+  if (watch.idle_since_ns == 0) watch.idle_since_ns = now_ns;
+  if (!contended || watch.idle_said) return kSleepMaxNs;
+  const uint64_t grace_ns = process.entry(gpu).idle_grace_ns.load();
+  const uint64_t idle_ns = now_ns - watch.idle_since_ns;
+  if (idle_ns < grace_ns) return grace_ns - idle_ns;
+  watch.idle_said =
+      link_note(MessageType::kGateIdle, static_cast<uint32_t>(gpu), lease_epoch(word), busy_ns);
+  return kSleepMaxNs;
+}
+
+// Another look was due only for `idle_said`; a launch since then makes the GPU idle anew.
+uint64_t gpus_look(uint64_t now_ns) {
+  uint64_t sleep_ns_min = kSleepMaxNs;
+  for (uint32_t i = 0; i < process.gpu_count; ++i) {
+    const int gpu = static_cast<int>(i);
+    const uint32_t word = process.entry(gpu).lease.load();
+    const bool open = (word & protocol::kLeaseOpen) != 0 || load_acquire(process.lost_open) != 0;
+    const uint64_t wait_ns = open ? open_look(gpu, word, now_ns) : closed_look(gpu, lease_epoch(word));
+    if (wait_ns < sleep_ns_min) sleep_ns_min = wait_ns;
+  }
+  return sleep_ns_min;
+}
+
+void words_wait(uint32_t wake_seen, const uint32_t* lease_words, uint64_t timeout_ns) {
+  WaitVector vector[1 + kTenantGpusMax];
+  unsigned count = 0;
+  vector[count++] = {wake_seen, reinterpret_cast<uintptr_t>(&wake_word), kFutex32 | kFutexPrivate, 0};
+  if (connected) {
+    for (uint32_t i = 0; i < process.gpu_count; ++i) {
+      vector[count++] = {lease_words[i], reinterpret_cast<uintptr_t>(&process.lease->gpus[i].lease.raw), kFutex32, 0};
+    }
+  }
+  const uint64_t end_ns = clock_now_ns() + timeout_ns;
+  timespec end{static_cast<time_t>(end_ns / 1000000000u), static_cast<long>(end_ns % 1000000000u)};
+  const long rc = syscall(kFutexWaitV, vector, count, 0, &end, CLOCK_MONOTONIC);
+  if (rc >= 0 || errno != ENOSYS) return;
+  // An older kernel waits on one word only: sleep on ours, and look at the leases every few milliseconds.
+  futex_wait(&wake_word, wake_seen, timeout_ns < 2000000 ? timeout_ns : 2000000, false);
+}
+
+void reconnect(uint64_t now_ns) {
+  if (now_ns < reconnect_at_ns) return;
+  if (link_register() == LinkResult::kRegistered) {
+    process_adopt_pages(link_slot());
+    memset(watches, 0, sizeof watches);
+    connected = true;
+    lost_ns = 0;
+    reconnect_ns = kReconnectMinNs;
+    process_set_lost_open(false);
+    return;
+  }
+  reconnect_at_ns = now_ns + reconnect_ns;
+  if (reconnect_ns < kReconnectMaxNs) reconnect_ns *= 2;
+}
+
+void connection_look(uint64_t now_ns) {
+  if (connected && now_ns - alive_looked_ns >= kAliveLookNs) {
+    alive_looked_ns = now_ns;
+    connected = link_alive();
+    if (!connected) {
+      lost_ns = now_ns;
+      reconnect_at_ns = now_ns;
+    }
+  }
+  if (connected) return;
+  reconnect(now_ns);
+  if (!connected && process_mode() == Mode::kActive && now_ns - lost_ns >= kGraceNs) process_set_lost_open(true);
+}
+
+void* helper_main(void*) {
+  prctl(PR_SET_NAME, "sluice", 0, 0, 0);
+  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+  ThreadRecord* thread = thread_record();
+  if (thread != nullptr) ++thread->depth;
+  // No context belongs to this thread; the driver call needs none.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool relaxed = false;
+  while (load_acquire(stopping) == 0) {
+    const uint32_t wake_seen = load_acquire(wake_word);
+    const uint64_t now_ns = clock_now_ns();
+    connection_look(now_ns);
+    uint64_t wait_ns = connected ? kSleepMaxNs : kAliveLookNs;
+    uint32_t lease_words[kTenantGpusMax] = {};
+    if (process_mode() == Mode::kActive) {
+      for (uint32_t i = 0; i < process.gpu_count; ++i) lease_words[i] = process.lease->gpus[i].lease.load();
+      if (!relaxed && load_acquire(process.devices_known) != 0) {
+        relaxed = driver.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+      }
+      const uint64_t look_ns = gpus_look(now_ns);
+      if (look_ns < wait_ns) wait_ns = look_ns;
+      process.claims->slots[process.slot].unhooked_seen.store(unknown_seen());
+    }
+    if (load_acquire(stopping) == 0) words_wait(wake_seen, lease_words, wait_ns);
+  }
+  store_release(parked, 1u);
+  futex_wake_all(&parked, false);
+  return nullptr;
+}
+
+}  // namespace
+
+void helper_wake() {
+  __atomic_add_fetch(&wake_word, 1, __ATOMIC_RELEASE);
+  futex_wake_all(&wake_word, false);
+}
+
+void gate_want_say(int gpu, uint32_t epoch) {
+  const uint64_t busy_ns = process.account(gpu).busy_ns.load();
+  link_note(MessageType::kGateWant, static_cast<uint32_t>(gpu), epoch, busy_ns);
+}
+
+void helper_start(bool is_connected) {
+  uint32_t expected = 0;
+  if (!__atomic_compare_exchange_n(&running, &expected, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
+  connected = is_connected;
+  lost_ns = clock_now_ns();
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  if (pthread_create(&thread, &attributes, helper_main, nullptr) != 0) store_release(running, 0u);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void helper_stop() {
+  if (load_acquire(running) == 0 || load_acquire(stopping) != 0) return;
+  const ErrnoGuard guard;
+  store_release(stopping, 1u);
+  helper_wake();
+  // The helper never waits in the driver for long; if it does, the process must still be able to exit.
+  for (int i = 0; i < 5 && load_acquire(parked) == 0; ++i) futex_wait(&parked, 0, 10'000'000, false);
+  // Nobody acknowledges drains any more; what the program still launches while it exits is not held back.
+  process_set_lost_open(true);
+}
+
+void helper_reset_after_fork() {
+  store_release(running, 0u);
+  store_release(stopping, 0u);
+  store_release(parked, 0u);
+  connected = false;
+  reconnect_ns = kReconnectMinNs;
+  reconnect_at_ns = alive_looked_ns = 0;
+  memset(watches, 0, sizeof watches);
+}
+
+}  // namespace sluice::interpose

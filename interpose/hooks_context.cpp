@@ -1,0 +1,192 @@
+// Contexts: they cost memory that counts against the quota, their end frees everything in them, and the current one says
+// which GPU a thread works on. A primary context is charged while the driver says that it is active, whoever retained it.
+#include "interpose/account.h"
+#include "interpose/gate.h"
+
+using namespace sluice::interpose;
+
+namespace {
+
+struct Primary {
+  CUcontext context;
+  bool charged;
+};
+Primary primaries[kDevicesMax];
+Lock primaries_lock;
+
+// What a context takes along when it ends.
+void context_end(CUcontext context, int device) {
+  context_forget(context);
+  context_drop(context);
+  context_discharge(device);
+}
+
+// Counts what the context's work has used before its events go away with it.
+void context_last_look(CUcontext context) {
+  for (int i = 0; i < kContextsMax; ++i) {
+    ContextRecord& record = *context_at(i);
+    if (load_acquire(record.alive) == 0 || record.context != context) continue;
+    const LockScope scope(record.lock);
+    fences_harvest(record);
+  }
+}
+
+template <class Call>
+CUresult create(CUcontext* context, CUdevice device, Call call) {
+  const AccountScope account;
+  if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
+  if (!account.active() || context == nullptr || device < 0 || device >= kDevicesMax) return call();
+  if (!context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS) {
+    context_discharge(device);
+  } else {
+    const auto key = reinterpret_cast<uint64_t>(*context);
+    (void)process.records.insert(Record{key, 0, nullptr, RecordKind::kContext, device});
+  }
+  thread_context_forget();
+  return result;
+}
+
+template <class Call>
+CUresult destroy(CUcontext context, Call call) {
+  const AccountScope account;
+  if (!account.active()) return call();
+  context_last_look(context);
+  Record record;
+  const bool known = process.records.remove(RecordKind::kContext, reinterpret_cast<uint64_t>(context), &record);
+  const CUresult result = call();
+  if (known && result == CUDA_SUCCESS) context_end(context, record.device);
+  if (known && result != CUDA_SUCCESS) (void)process.records.insert(record);
+  thread_context_forget();
+  return result;
+}
+
+bool primary_is_active(CUdevice device) {
+  unsigned int flags = 0;
+  int active = 0;
+  return driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+// After anything that may have ended the primary context.
+template <class Call>
+CUresult primary_release(CUdevice device, Call call) {
+  const AccountScope account;
+  if (!account.active() || device < 0 || device >= kDevicesMax) return call();
+  const LockScope scope(primaries_lock);
+  Primary& primary = primaries[device];
+  if (primary.charged) context_last_look(primary.context);
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS && primary.charged && !primary_is_active(device)) {
+    primary.charged = false;
+    context_end(primary.context, device);
+  }
+  thread_context_forget();
+  return result;
+}
+
+template <class Call>
+CUresult current_change(Call call) {
+  process_enter();
+  const CUresult result = call();
+  thread_context_forget();
+  return result;
+}
+
+}  // namespace
+
+SLUICE_HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const AccountScope account;
+  if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
+  if (!account.active() || device < 0 || device >= kDevicesMax) {
+    return driver.cuDevicePrimaryCtxRetain(context, device);
+  }
+  const LockScope scope(primaries_lock);
+  Primary& primary = primaries[device];
+  const bool charge = !primary.charged;
+  if (charge && !context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = driver.cuDevicePrimaryCtxRetain(context, device);
+  if (result == CUDA_SUCCESS) {
+    primary.charged = true;
+    if (context != nullptr) primary.context = *context;
+  } else if (charge) {
+    context_discharge(device);
+  }
+  return result;
+}
+
+SLUICE_HOOK CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return primary_release(device, [&] { return driver.cuDevicePrimaryCtxRelease(device); });
+}
+
+SLUICE_HOOK CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return primary_release(device, [&] { return driver.cuDevicePrimaryCtxRelease_v2(device); });
+}
+
+SLUICE_HOOK CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return primary_release(device, [&] { return driver.cuDevicePrimaryCtxReset(device); });
+}
+
+SLUICE_HOOK CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return primary_release(device, [&] { return driver.cuDevicePrimaryCtxReset_v2(device); });
+}
+
+SLUICE_HOOK CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+  return create(context, device, [&] { return driver.cuCtxCreate(context, flags, device); });
+}
+
+SLUICE_HOOK CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  return create(context, device, [&] { return driver.cuCtxCreate_v2(context, flags, device); });
+}
+
+SLUICE_HOOK CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned int flags,
+                                    CUdevice device) {
+  return create(context, device, [&] { return driver.cuCtxCreate_v3(context, affinity, count, flags, device); });
+}
+
+SLUICE_HOOK CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned int flags,
+                                    CUdevice device) {
+  return create(context, device, [&] { return driver.cuCtxCreate_v4(context, params, flags, device); });
+}
+
+SLUICE_HOOK CUresult cuCtxDestroy(CUcontext context) {
+  return destroy(context, [&] { return driver.cuCtxDestroy(context); });
+}
+
+SLUICE_HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
+  return destroy(context, [&] { return driver.cuCtxDestroy_v2(context); });
+}
+
+SLUICE_HOOK CUresult cuCtxSetCurrent(CUcontext context) {
+  // Runtimes set what is set already, often.
+  const ThreadRecord* thread = this_thread;
+  const bool same = thread != nullptr && thread->context_known != 0 && thread->context == context;
+  process_enter();
+  const CUresult result = driver.cuCtxSetCurrent(context);
+  if (!same) thread_context_forget();
+  return result;
+}
+
+SLUICE_HOOK CUresult cuCtxPushCurrent(CUcontext context) {
+  return current_change([&] { return driver.cuCtxPushCurrent(context); });
+}
+
+SLUICE_HOOK CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  return current_change([&] { return driver.cuCtxPushCurrent_v2(context); });
+}
+
+SLUICE_HOOK CUresult cuCtxPopCurrent(CUcontext* context) {
+  return current_change([&] { return driver.cuCtxPopCurrent(context); });
+}
+
+SLUICE_HOOK CUresult cuCtxPopCurrent_v2(CUcontext* context) {
+  return current_change([&] { return driver.cuCtxPopCurrent_v2(context); });
+}
+
+SLUICE_HOOK CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
+  return current_change([&] { return driver.cuCtxAttach(context, flags); });
+}
+
+SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
+  return current_change([&] { return driver.cuCtxDetach(context); });
+}

@@ -1,0 +1,196 @@
+// See link.h. The pages live in one reserved range of addresses; new pages are mapped over the old ones in place, so no
+// reader ever holds an address that goes away.
+#include "interpose/link.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace sluice::interpose {
+
+using namespace protocol;
+
+namespace {
+
+// A broker that is alive answers a registration within milliseconds.
+constexpr int kRegisterTimeoutMs = 5000;
+// Low numbers belong to the program: shells, daemons and launchers name, reuse and close them.
+constexpr int kDescriptorMin = 1000;
+
+constexpr size_t page_round(size_t bytes) { return (bytes + 4095) & ~size_t{4095}; }
+constexpr size_t kLeaseBytes = page_round(sizeof(LeasePage));
+constexpr size_t kClaimsBytes = page_round(sizeof(ClaimsPage));
+
+struct Link {
+  int fd = -1;
+  dev_t device = 0;
+  ino_t inode = 0;
+  unsigned char* range = nullptr;
+  int lease_fd = -1;
+  int claims_fd = -1;
+  uint32_t slot = 0;
+  char refusal[kTextBytes] = {};
+};
+Link link;
+Lock send_lock;
+
+bool descriptor_is_ours() {
+  struct stat s;
+  return link.fd >= 0 && fstat(link.fd, &s) == 0 && S_ISSOCK(s.st_mode) && s.st_dev == link.device &&
+         s.st_ino == link.inode;
+}
+
+void link_drop() {
+  if (descriptor_is_ours()) close(link.fd);
+  link.fd = -1;
+}
+
+int descriptor_move_up(int fd) {
+  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, kDescriptorMin);
+  if (moved < 0) return fd;
+  close(fd);
+  return moved;
+}
+
+void command_name(char out[kNameBytes]) {
+  const int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  const ssize_t n = read(fd, out, kNameBytes - 1);
+  close(fd);
+  if (n > 0 && out[n - 1] == '\n') out[n - 1] = '\0';
+}
+
+bool page_fits(int fd, size_t bytes) {
+  struct stat s;
+  return fstat(fd, &s) == 0 && static_cast<uint64_t>(s.st_size) >= bytes;
+}
+
+void refusal_set(const char* text) {
+  strncpy(link.refusal, text, sizeof link.refusal - 1);
+  link.refusal[sizeof link.refusal - 1] = '\0';
+}
+
+// Takes the answer to Register apart. The descriptors are ours whatever it says.
+LinkResult answer_read(Envelope& answer) {
+  if (answer.is<Refused>(MessageType::kRefused)) {
+    refusal_set(answer.as<Refused>().text);
+    return LinkResult::kRefused;
+  }
+  if (!answer.is<Registered>(MessageType::kRegistered) || answer.fd_count != 2 ||
+      answer.as<Registered>().slot >= kTenantProcessesMax || !page_fits(answer.fds[0], sizeof(LeasePage)) ||
+      !page_fits(answer.fds[1], sizeof(ClaimsPage))) {
+    refusal_set("the broker's answer is not one of this version; use the libsluice.so that came with it");
+    return LinkResult::kRefused;
+  }
+  link.slot = answer.as<Registered>().slot;
+  link.lease_fd = answer.fds[0];
+  link.claims_fd = answer.fds[1];
+  answer.fd_count = 0;
+  return LinkResult::kRegistered;
+}
+
+bool range_reserve() {
+  if (link.range != nullptr) return true;
+  void* range = mmap(nullptr, kLeaseBytes + kClaimsBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (range == MAP_FAILED) return false;
+  link.range = static_cast<unsigned char*>(range);
+  return true;
+}
+
+}  // namespace
+
+const char* link_path() {
+  const char* named = getauxval(AT_SECURE) != 0 ? nullptr : getenv(kSocketVariable);
+  return named != nullptr && named[0] != '\0' ? named : kSystemSocket;
+}
+
+bool link_has_tenant() {
+  const char* text = getenv(kTenantVariable);
+  return text != nullptr && text[0] != '\0';
+}
+
+LinkResult link_register() {
+  Register message;
+  message_init(message, MessageType::kRegister, 1);
+  const bool tenant = link_has_tenant();
+  if (tenant && !tenant_parse(getenv(kTenantVariable), &message.tenant, &message.key)) {
+    refusal_set("SLUICE_TENANT is not of the form ID-KEY; start the program with `sluice run`");
+    return LinkResult::kRefused;
+  }
+  command_name(message.command);
+  int fd = wire_connect(link_path());
+  if (fd < 0) return tenant ? LinkResult::kNobody : LinkResult::kNotATenant;
+  fd = descriptor_move_up(fd);
+  Envelope answer;
+  answer.fd_count = 0;
+  LinkResult result = LinkResult::kNobody;
+  if (wire_send(fd, &message, sizeof message, nullptr, 0, false) == 0 &&
+      wire_receive(fd, &answer, kRegisterTimeoutMs) == 1) {
+    result = answer_read(answer);
+    for (int i = 0; i < answer.fd_count; ++i) close(answer.fds[i]);
+  }
+  struct stat s;
+  if (result != LinkResult::kRegistered || fstat(fd, &s) != 0 || !range_reserve()) {
+    close(fd);
+    return result == LinkResult::kRefused && !tenant ? LinkResult::kNotATenant : result;
+  }
+  const LockScope scope(send_lock);
+  link_drop();
+  link.fd = fd;
+  link.device = s.st_dev;
+  link.inode = s.st_ino;
+  return result;
+}
+
+void link_pages_install() {
+  mmap(link.range, kLeaseBytes, PROT_READ, MAP_SHARED | MAP_FIXED, link.lease_fd, 0);
+  mmap(link.range + kLeaseBytes, kClaimsBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, link.claims_fd, 0);
+  // A fork child is another process: it registers for pages of its own.
+  madvise(link.range, kLeaseBytes + kClaimsBytes, MADV_DONTFORK);
+  close(link.lease_fd);
+  close(link.claims_fd);
+  link.lease_fd = link.claims_fd = -1;
+}
+
+const LeasePage* link_lease() { return reinterpret_cast<const LeasePage*>(link.range); }
+ClaimsPage* link_claims() { return reinterpret_cast<ClaimsPage*>(link.range + kLeaseBytes); }
+uint32_t link_slot() { return link.slot; }
+const char* link_refusal() { return link.refusal; }
+
+bool link_alive() {
+  const LockScope scope(send_lock);
+  if (!descriptor_is_ours()) {
+    link.fd = -1;
+    return false;
+  }
+  char byte;
+  const ssize_t n = recv(link.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return true;
+  link_drop();
+  return false;
+}
+
+bool link_note(MessageType type, uint32_t gpu, uint32_t epoch, uint64_t busy_ns) {
+  const LockScope scope(send_lock);
+  if (!descriptor_is_ours()) return false;
+  GateNote note;
+  message_init(note, type, 0);
+  note.gpu = gpu;
+  note.epoch = epoch;
+  note.busy_ns = busy_ns;
+  return wire_send(link.fd, &note, sizeof note, nullptr, 0, true) == 0;
+}
+
+void link_reset_after_fork() {
+  send_lock.reset_after_fork();
+  // The connection is the parent's; this copy of the descriptor only keeps its socket from looking closed.
+  link_drop();
+  link.range = nullptr;
+}
+
+}  // namespace sluice::interpose

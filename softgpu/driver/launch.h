@@ -1,0 +1,20 @@
+// Validation of a kernel launch and its parameters: the same for streams and for graph nodes.
+#pragma once
+
+#include "softgpu/driver/command.h"
+
+namespace softgpu::driver {
+
+struct LaunchRequest {
+  CUfunction function = nullptr;
+  ptx::Dim3 grid, block;
+  std::uint32_t shared_bytes = 0;
+  void** params = nullptr;
+  void** extra = nullptr;
+  bool cooperative = false;
+};
+
+CUresult launch_prepare(const LaunchRequest& request, const ContextRef& context,
+                        KernelCommand& command);
+
+}  // namespace softgpu::driver

@@ -1,0 +1,51 @@
+// Who is at the other end.
+#include "broker/daemon/identity.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+namespace sluice::daemon {
+namespace {
+
+TEST(Peer, IsTheKernelsWord) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  const devices::Fd here(pair[0]);
+  const devices::Fd there(pair[1]);
+  Peer peer;
+  ASSERT_EQ(peer_identify(here.get(), &peer), 0);
+  EXPECT_EQ(peer.pid, getpid());
+  EXPECT_EQ(peer.uid, getuid());
+  ASSERT_FALSE(peer.groups.empty());
+  EXPECT_EQ(peer.groups.front(), getgid());
+  ASSERT_TRUE(peer.pidfd);
+  EXPECT_FALSE(pidfd_ended(peer.pidfd.get()));
+}
+
+TEST(Pidfd, TellsTheEndAndKills) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const devices::Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  ASSERT_TRUE(pidfd);
+  EXPECT_FALSE(pidfd_ended(pidfd.get()));
+  EXPECT_EQ(pidfd_kill(pidfd.get()), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+  EXPECT_TRUE(pidfd_ended(pidfd.get()));
+  EXPECT_EQ(pidfd_kill(pidfd.get()), -ESRCH);
+}
+
+TEST(UserName, NamesOrNumbers) {
+  EXPECT_EQ(user_name(0), "root");
+  EXPECT_EQ(user_name(3999999999u), "3999999999");
+}
+
+}  // namespace
+}  // namespace sluice::daemon

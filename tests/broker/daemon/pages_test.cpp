@@ -1,0 +1,167 @@
+// Seals, slots and sums.
+#include "broker/daemon/pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+namespace sluice::daemon {
+namespace {
+
+using protocol::ClaimsPage;
+using protocol::LeasePage;
+
+PageSetup setup(std::size_t gpus = 2) {
+  PageSetup out;
+  out.tenant = 7;
+  out.tenant_class = protocol::TenantClass::kDebug;
+  out.memory_max_bytes = 1 << 30;
+  out.memory_min_bytes = 1 << 29;
+  out.sm_percent = 25;
+  for (std::size_t i = 0; i < gpus; ++i) {
+    PageSetup::Gpu gpu;
+    gpu.uuid.bytes[15] = static_cast<std::uint8_t>(i + 1);
+    gpu.context_bytes = 100 + i;
+    out.gpus.push_back(gpu);
+  }
+  return out;
+}
+
+// What a client has: the descriptor that came with Registered.
+ClaimsPage* claims_map(const Pages& pages) {
+  void* page =
+      mmap(nullptr, sizeof(ClaimsPage), PROT_READ | PROT_WRITE, MAP_SHARED, pages.claims_fd(), 0);
+  EXPECT_NE(page, MAP_FAILED);
+  return static_cast<ClaimsPage*>(page);
+}
+
+TEST(LeasePage, StartsClosedWithTheLimits) {
+  const auto pages = Pages::create(setup());
+  const void* map = mmap(nullptr, sizeof(LeasePage), PROT_READ, MAP_SHARED, pages->lease_fd(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  const auto* lease = static_cast<const LeasePage*>(map);
+  EXPECT_EQ(lease->magic, protocol::kLeasePageMagic);
+  EXPECT_EQ(lease->version, protocol::kVersion);
+  EXPECT_EQ(lease->tenant, 7u);
+  EXPECT_EQ(lease->gpu_count, 2u);
+  EXPECT_EQ(lease->gpus[1].gpu.bytes[15], 2);
+  EXPECT_EQ(lease->gpus[1].context_bytes, 101u);
+  EXPECT_EQ(lease->gpus[1].memory_max_bytes, 1u << 30);
+  EXPECT_EQ(lease->gpus[1].sm_percent, 25u);
+  EXPECT_EQ(lease->gpus[1].lease.load(), protocol::lease_word(1, 0));
+  pages->lease_store(1, protocol::lease_word(2, protocol::kLeaseOpen), 5, 6);
+  EXPECT_EQ(lease->gpus[1].lease.load(), protocol::lease_word(2, protocol::kLeaseOpen));
+  EXPECT_EQ(lease->gpus[1].window_ns.load(), 5u);
+  EXPECT_EQ(lease->gpus[1].idle_grace_ns.load(), 6u);
+  EXPECT_EQ(lease->gpus[0].lease.load(), protocol::lease_word(1, 0));
+}
+
+TEST(LeasePage, ClientCanNeitherWriteNorResize) {
+  const auto pages = Pages::create(setup());
+  const int fd = pages->lease_fd();
+  EXPECT_EQ(mmap(nullptr, sizeof(LeasePage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),
+            MAP_FAILED);
+  void* map = mmap(nullptr, sizeof(LeasePage), PROT_READ, MAP_SHARED, fd, 0);
+  ASSERT_NE(map, MAP_FAILED);
+  EXPECT_EQ(mprotect(map, sizeof(LeasePage), PROT_READ | PROT_WRITE), -1);
+  EXPECT_EQ(pwrite(fd, "x", 1, 0), -1);
+  EXPECT_EQ(ftruncate(fd, 0), -1);
+  EXPECT_EQ(ftruncate(fd, 1 << 20), -1);
+  EXPECT_EQ(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+  EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+}
+
+TEST(ClaimsPage, ClientWritesButCannotResize) {
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  EXPECT_EQ(claims->magic, protocol::kClaimsPageMagic);
+  EXPECT_EQ(claims->slot_count, protocol::kTenantProcessesMax);
+  EXPECT_EQ(claims->gpu_count, 2u);
+  EXPECT_EQ(ftruncate(pages->claims_fd(), 0), -1);
+  EXPECT_EQ(ftruncate(pages->claims_fd(), 1 << 22), -1);
+}
+
+TEST(Slots, SumOfLivingAndDead) {
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  const auto a = pages->slot_take(100);
+  const auto b = pages->slot_take(101);
+  ASSERT_TRUE(a && b);
+  ASSERT_NE(*a, *b);
+  EXPECT_EQ(claims->slots[*a].pid.load(), 100u);
+  claims->slots[*a].gpus[1].held_bytes.store(1000);
+  claims->slots[*a].gpus[1].peak_bytes.store(4000);
+  claims->slots[*a].gpus[1].busy_ns.store(50);
+  claims->slots[*a].gpus[1].launches.store(3);
+  claims->slots[*b].gpus[1].held_bytes.store(10);
+  claims->slots[*b].gpus[1].busy_ns.store(5);
+  EXPECT_EQ(pages->usage(1).held_bytes, 1010u);
+  EXPECT_EQ(pages->usage(1).busy_ns, 55u);
+  EXPECT_EQ(pages->usage(0).busy_ns, 0u);
+
+  pages->slot_retire(*a);
+  EXPECT_EQ(claims->slots[*a].pid.load(), 0u);
+  EXPECT_EQ(claims->slots[*a].gpus[1].held_bytes.load(), 0u);
+  EXPECT_EQ(pages->usage(1).held_bytes, 10u);
+  EXPECT_EQ(pages->usage(1).busy_ns, 55u);
+  EXPECT_EQ(pages->usage(1).launches, 3u);
+  EXPECT_EQ(pages->usage(1).peak_bytes, 4000u);
+
+  EXPECT_EQ(pages->slot_take(102), a) << "a retired slot is used again";
+  EXPECT_EQ(pages->usage(1).busy_ns, 55u);
+}
+
+TEST(Slots, FreeOnesAreNotBelieved) {
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  claims->slots[5].gpus[0].held_bytes.store(1 << 20);
+  EXPECT_EQ(pages->usage(0).held_bytes, 0u);
+  for (int i = 0; i <= 5; ++i) ASSERT_TRUE(pages->slot_take(i + 1));
+  EXPECT_EQ(pages->usage(0).held_bytes, 0u) << "a slot is cleaned when it is handed out";
+}
+
+TEST(Slots, RunOut) {
+  const auto pages = Pages::create(setup());
+  for (std::uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i)
+    ASSERT_TRUE(pages->slot_take(1));
+  EXPECT_FALSE(pages->slot_take(1));
+  pages->slot_retire(17);
+  EXPECT_EQ(*pages->slot_take(1), 17u);
+}
+
+TEST(Usage, LiesSaturateAndTimeNeverRunsBack) {
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  const auto a = *pages->slot_take(1);
+  const auto b = *pages->slot_take(2);
+  claims->slots[a].gpus[0].held_bytes.store(UINT64_MAX);
+  claims->slots[b].gpus[0].held_bytes.store(UINT64_MAX);
+  EXPECT_EQ(pages->usage(0).held_bytes, UINT64_MAX);
+  claims->slots[a].gpus[0].busy_ns.store(500);
+  EXPECT_EQ(pages->usage(0).busy_ns, 500u);
+  claims->slots[a].gpus[0].busy_ns.store(0);
+  EXPECT_EQ(pages->usage(0).busy_ns, 500u);
+}
+
+TEST(Mapped, ByThisProcessButNotByOneThatCalledExec) {
+  const auto pages = Pages::create(setup());
+  EXPECT_TRUE(pages->mapped_by(getpid()));
+  const pid_t child = fork();
+  if (child == 0) {
+    execl("/bin/sleep", "sleep", "1000", nullptr);
+    _exit(127);
+  }
+  bool mapped = true;
+  for (int i = 0; i < 1000 && mapped; ++i) {  // until exec has happened
+    mapped = pages->mapped_by(child);
+    usleep(10'000);
+  }
+  EXPECT_FALSE(mapped);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace sluice::daemon

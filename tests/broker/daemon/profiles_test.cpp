@@ -1,0 +1,77 @@
+// Who gets which profile, and the policy that the core is given.
+#include "broker/daemon/profiles.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::daemon {
+namespace {
+
+using protocol::TenantClass;
+
+config::Config lab() {
+  config::Config config = config::config_default();
+  config::ProfileSettings staff;
+  staff.name = "staff";
+  staff.users = {"root"};
+  staff.groups = {"adm"};
+  config::ProfileSettings student;
+  student.name = "student";
+  student.classes = {"debug", "batch"};
+  student.memory_max_bytes = 2ull << 30;
+  student.sm_percent_max = 25;
+  student.tenants_max = 100;
+  config.profiles = {staff, student};
+  return config;
+}
+
+TEST(Profiles, ByUserByGroupElseEverybodys) {
+  const Profiles profiles(lab());
+  EXPECT_EQ(profiles.find(0, {0}).name, "staff");
+  EXPECT_EQ(profiles.find(3000, {3000, 4}).name, "staff") << "adm is group 4 everywhere";
+  EXPECT_EQ(profiles.find(3000, {3000}).name, "student");
+  EXPECT_EQ(Profiles(config::config_default()).find(3000, {}).name, "default");
+}
+
+TEST(Profiles, ByName) {
+  const Profiles profiles(lab());
+  EXPECT_EQ(profiles.find_named("student", 3000, {})->name, "student");
+  EXPECT_EQ(profiles.find_named("staff", 3000, {}), nullptr);
+  EXPECT_EQ(profiles.find_named("student", 0, {})->name, "student");
+  EXPECT_EQ(profiles.find_named("nobody", 0, {}), nullptr);
+}
+
+TEST(Profiles, ClassesOfAProfile) {
+  const Profiles profiles(lab());
+  const Profile& student = profiles.find(3000, {});
+  EXPECT_TRUE(student.classes[static_cast<int>(TenantClass::kDebug)]);
+  EXPECT_FALSE(student.classes[static_cast<int>(TenantClass::kExclusive)]);
+  EXPECT_TRUE(profiles.find(0, {}).classes[static_cast<int>(TenantClass::kExclusive)]);
+  EXPECT_EQ(profiles.tenants_max(), 100u);
+}
+
+TEST(Policy, FromTheConfiguration) {
+  config::Config config = lab();
+  config.quantum_ns = 7;
+  config.drain_timeout_ns = 8;
+  config.oversell = 2.0;
+  config.runaway = "end";
+  config.classes["debug"].memory_max_bytes = 12345;
+  config.classes["debug"].sm_percent = 30;
+  config.classes["debug"].sm_mode = "fixed";
+  config.classes["batch"].memory_max_bytes = 0;
+  const core::Policy policy = policy_make(config, Profiles(config), 4000);
+  EXPECT_EQ(policy.quantum_ns, 7);
+  EXPECT_EQ(policy.drain_timeout_ns, 8);
+  EXPECT_EQ(policy.oversell_memory, 2.0);
+  EXPECT_EQ(policy.runaway, core::RunawayPolicy::kEnd);
+  EXPECT_EQ(policy.tenants_per_user_max, 100u);
+  const auto& debug = policy.classes[static_cast<int>(TenantClass::kDebug)];
+  EXPECT_EQ(debug.memory_max, 12345u);
+  EXPECT_EQ(debug.sm_percent, 30u);
+  EXPECT_EQ(debug.sm_mode, protocol::SmMode::kFixed);
+  EXPECT_EQ(policy.classes[static_cast<int>(TenantClass::kBatch)].memory_max, 1000u)
+      << "a quarter of the smallest GPU";
+}
+
+}  // namespace
+}  // namespace sluice::daemon

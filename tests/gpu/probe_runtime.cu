@@ -1,0 +1,32 @@
+// What NVIDIA's own runtime says of the device: whether it comes up at all (it checks its driver,
+// and reports error 103 when something between them changed an answer it relies on), and which
+// memory it sees. One JSON line.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+
+__global__ void touch(int* cell) { *cell = 42; }
+
+int main() {
+  int count = 0;
+  int* cell = nullptr;
+  int value = 0;
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  cudaDeviceProp properties = {};
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, 0);
+  if (error == cudaSuccess) error = cudaMemGetInfo(&free_bytes, &total_bytes);
+  if (error == cudaSuccess) error = cudaMalloc(&cell, sizeof(int));
+  if (error == cudaSuccess) {
+    touch<<<1, 1>>>(cell);
+    error = cudaMemcpy(&value, cell, sizeof(int), cudaMemcpyDeviceToHost);
+  }
+  std::printf(
+      "{\"error\": %d, \"error_name\": \"%s\", \"devices\": %d, \"name\": \"%s\", \"total_bytes\": "
+      "%zu, "
+      "\"property_total_bytes\": %zu, \"kernel_ran\": %s}\n",
+      static_cast<int>(error), cudaGetErrorName(error), count, properties.name, total_bytes,
+      properties.totalGlobalMem, value == 42 ? "true" : "false");
+  return error == cudaSuccess && value == 42 ? 0 : 1;
+}

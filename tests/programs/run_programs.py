@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Runs the unmodified programs of this directory bare and under Sluice, and compares.
+
+  run_programs.py --build DIR CASE
+
+Every case has a software GPU and a broker of its own. What counts as memory and time is read from the software GPU's own
+accounts, not from the program under test or from the broker.
+"""
+
+import argparse
+import re
+import signal
+import sys
+import time
+
+from machine import MIB, Machine, wait_until
+
+QUOTA_BYTES = 256 * MIB
+
+
+def expect(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def expect_all_returned(machine):
+    """No memory on the device, no tenant and no promise at the broker."""
+    wait_until("the device has all its memory back", lambda: machine.device()["used_bytes"] == 0)
+    wait_until("the broker has forgotten the tenant", lambda: not machine.status()["tenants"])
+    gpu = machine.status()["gpus"][0]
+    expect(gpu["held_bytes"] == 0 and gpu["promised_bytes"] == 0, f"the broker still counts {gpu}")
+
+
+def case_same_output(build, name):
+    with Machine(build, pacing=False) as machine:
+        bare = machine.run([machine.program(name)])
+        expect(bare.returncode == 0, f"bare: exit {bare.returncode}: {bare.stdout}{bare.stderr}")
+        expect(bare.stdout.startswith(f"{name}: "), f"bare: unexpected output {bare.stdout!r}")
+        machine.start_broker()
+        shared = machine.run(machine.slice(machine.program(name)))
+        print(shared.stdout, end="")
+        expect(shared.returncode == 0, f"shared: exit {shared.returncode}: {shared.stdout}{shared.stderr}")
+        expect(shared.stdout == bare.stdout, f"output differs: bare {bare.stdout!r}, shared {shared.stdout!r}")
+        expect(shared.stderr == "", f"all is well, yet something was said: {shared.stderr!r}")
+        expect_all_returned(machine)
+
+
+def prober_figures(text):
+    got = re.search(r"got (\d+) bytes, then: out of memory", text)
+    frees = re.findall(r"free (?:now|after freeing) (\d+) of (\d+)", text)
+    expect(got is not None and len(frees) == 2, f"the prober's output was not understood: {text!r}")
+    return int(got.group(1)), [(int(free), int(total)) for free, total in frees]
+
+
+def case_prober_bare(build):
+    with Machine(build, memory="512MiB", pacing=False) as machine:
+        result = machine.run([machine.program("oom_prober")])
+        print(result.stdout, end="")
+        got, frees = prober_figures(result.stdout)
+        expect(result.returncode == 0, f"exit {result.returncode}: {result.stderr}")
+        expect(got == 480 * MIB, f"{got} bytes of a 512 MiB device whose contexts cost 32 MiB")
+        expect(frees == [(0, 512 * MIB), (480 * MIB, 512 * MIB)], f"wrong figures: {frees}")
+        expect(machine.device()["used_bytes"] == 0, "memory is left in use")
+
+
+def case_prober_quota(build):
+    with Machine(build, pacing=False) as machine:
+        machine.start_broker()
+        context_bytes = machine.status()["gpus"][0]["context_bytes"]
+        expect(context_bytes == 32 * MIB, f"a context was measured as {context_bytes} bytes, not 32 MiB")
+        result = machine.run(machine.slice(machine.program("oom_prober")))
+        print(result.stdout, end="")
+        got, frees = prober_figures(result.stdout)
+        expect(result.returncode == 0, f"exit {result.returncode}: {result.stderr}")
+        expect(got + context_bytes == QUOTA_BYTES, f"{got} + {context_bytes} of the context is not {QUOTA_BYTES}")
+        expect(frees[0] == (0, QUOTA_BYTES), f"wrong figures when full: {frees[0]}")
+        expect(frees[1] == (QUOTA_BYTES - context_bytes, QUOTA_BYTES), f"wrong figures after freeing: {frees[1]}")
+        expect_all_returned(machine)
+
+
+def case_crasher(build):
+    with Machine(build, pacing=False) as machine:
+        bare = machine.run([machine.program("crasher")])
+        expect(bare.returncode == 3, f"bare: exit {bare.returncode}: {bare.stderr}")
+        expect("cudaErrorIllegalAddress" in bare.stdout, f"bare: {bare.stdout!r}")
+        expect(machine.device()["used_bytes"] == 0, "memory is left in use")
+        machine.start_broker()
+        shared = machine.run(machine.slice(machine.program("crasher")))
+        print(shared.stdout, end="")
+        expect((shared.returncode, shared.stdout) == (3, bare.stdout), f"differs: {shared}")
+        expect_all_returned(machine)
+        after = machine.run(machine.slice(machine.program("vector_add")))
+        expect(after.returncode == 0, f"the next program failed: {after.stdout}{after.stderr}")
+
+
+def case_killed(build):
+    with Machine(build) as machine:
+        machine.start_broker()
+        victim = machine.start(machine.slice(machine.program("launch_loop")))
+        wait_until("the victim works on the GPU", lambda: machine.account(victim.pid)["launches"] > 8)
+        expect(machine.account(victim.pid)["memory_bytes"] >= 32 * MIB, "its context is not on the account")
+        tenants = machine.status()["tenants"]
+        expect(len(tenants) == 1 and tenants[0]["gpus"][0]["held_bytes"] >= 32 * MIB, f"wrong status: {tenants}")
+        expect([p["pid"] for p in tenants[0]["processes"]] == [victim.pid], f"not the program itself: {tenants}")
+        machine.stop(victim, signal.SIGKILL)
+        expect(victim.returncode == -signal.SIGKILL, f"it ended with {victim.returncode}")
+        expect_all_returned(machine)
+        after = machine.run(machine.slice(machine.program("vector_add")))
+        expect(after.returncode == 0, f"the next program failed: {after.stdout}{after.stderr}")
+
+
+def case_shares(build, seconds=6.0):
+    """Two endless loops of launches at 25 and 75 %: device time 1:3, each within 5 % of its target."""
+    with Machine(build) as machine:
+        machine.start_broker()
+        jobs = {sm: machine.start(machine.slice(machine.program("launch_loop"), sm=sm)) for sm in (25, 75)}
+        for job in jobs.values():
+            wait_until("both loops run", lambda job=job: machine.account(job.pid)["launches"] > 8)
+        time.sleep(1)
+        before = {sm: machine.account(job.pid)["busy_ns"] for sm, job in jobs.items()}
+        time.sleep(seconds)
+        used_ns = {sm: machine.account(job.pid)["busy_ns"] - before[sm] for sm, job in jobs.items()}
+        for job in jobs.values():
+            out, err = machine.stop(job)
+            expect(job.returncode == 0 and " launches" in out, f"exit {job.returncode}: {out!r} {err!r}")
+        total_ns = sum(used_ns.values())
+        expect(total_ns > 0.2e9 * seconds, f"the device was hardly used: {used_ns}")
+        for sm, used in used_ns.items():
+            share = used / total_ns
+            print(f"{sm} % asked, {100 * share:.2f} % of the device time received")
+            expect(abs(share - sm / 100) <= 0.05 * sm / 100, f"{sm} % asked, {100 * share:.2f} % received: {used_ns}")
+        expect_all_returned(machine)
+
+
+def neighbour_works(machine):
+    neighbour = machine.run(machine.slice(machine.program("launch_loop"), "--seconds", "2", sm=50))
+    expect(neighbour.returncode == 0, f"the neighbour failed: {neighbour.stdout}{neighbour.stderr}")
+    launches = int(re.search(r"(\d+) launches", neighbour.stdout).group(1))
+    print(f"the neighbour made {launches} launches in 2 s")
+    expect(launches > 8, f"the neighbour hardly moved: {launches} launches")
+
+
+def case_endless_reported(build):
+    with Machine(build, config='[scheduler]\ndrain_timeout = "300ms"\nrunaway = "report"\n') as machine:
+        machine.start_broker()
+        endless = machine.start(machine.slice(machine.program("endless_kernel"), sm=50))
+        neighbour_works(machine)
+        tenants = [tenant for tenant in machine.status()["tenants"] if tenant["name"] == "endless_kernel"]
+        expect(len(tenants) == 1 and tenants[0]["runaway"], f"not reported as a runaway: {tenants}")
+        expect(tenants[0]["gpus"][0]["overruns"] >= 1, f"no overrun counted: {tenants}")
+        expect("runaway" in machine.broker_log(), "the log does not say so")
+        expect(endless.poll() is None, "it was ended, though the policy is to report")
+        machine.stop(endless, signal.SIGKILL)
+        expect_all_returned(machine)
+
+
+def case_endless_ended(build):
+    with Machine(build, config='[scheduler]\ndrain_timeout = "300ms"\nrunaway = "end"\n') as machine:
+        machine.start_broker()
+        endless = machine.start(machine.slice(machine.program("endless_kernel"), sm=50))
+        neighbour_works(machine)
+        endless.wait(20)
+        expect(endless.returncode < 0, f"it ended by itself with {endless.returncode}")
+        expect("runaway" in machine.broker_log(), "the log does not say so")
+        expect_all_returned(machine)
+
+
+def main():
+    cases = {
+        "prober_bare": case_prober_bare,
+        "prober_quota": case_prober_quota,
+        "crasher": case_crasher,
+        "killed": case_killed,
+        "shares": case_shares,
+        "endless_reported": case_endless_reported,
+        "endless_ended": case_endless_ended,
+    }
+    for name in ("vector_add", "reduction", "matmul", "streams_events"):
+        cases[name] = lambda build, name=name: case_same_output(build, name)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True, help="the build directory")
+    parser.add_argument("case", choices=sorted(cases))
+    options = parser.parse_args()
+    try:
+        cases[options.case](options.build)
+    except AssertionError as failure:
+        print(f"run_programs.py: {options.case}: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

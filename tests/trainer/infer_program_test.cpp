@@ -1,0 +1,124 @@
+// sluice-infer as a process: it serves its whole schedule, logs intended arrivals, and answers as
+// the network does.
+#include <map>
+
+#include "kernels/reference.h"
+#include "tests/trainer/device_fixture.h"
+#include "tests/trainer/process.h"
+#include "trainer/infer/server.h"
+#include "trainer/model/mlp_reference.h"
+
+namespace sluice::tests {
+namespace {
+
+constexpr double kPatience = 60;
+
+class InferProgramTest : public testing::Test {
+ protected:
+  void SetUp() override { SLUICE_NEEDS_DRIVER(); }
+  ScratchDirectory scratch_;
+  std::string log_ = scratch_.file("log");
+};
+
+TEST_F(InferProgramTest, ServesTheWholeScheduleInOrder) {
+  Child child({"sluice-infer", "--rate", "100", "--seconds", "1", "--seed", "3", "--hidden", "16",
+               "--batch-max", "4", "--log", log_},
+              scratch_);
+  ASSERT_EQ(child.wait(kPatience), 0) << child.err();
+  const auto schedule = train::poisson_arrivals(100, 1, 3);
+  const auto ready = log_events(log_, "ready");
+  ASSERT_EQ(ready.size(), 1u);
+  const auto requests = log_events(log_, "request");
+  ASSERT_EQ(requests.size(), schedule.size());
+  std::map<std::int64_t, int> together;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const auto& request = requests[i];
+    EXPECT_EQ(request["id"], i);
+    // The intended time, whatever the server was doing then.
+    EXPECT_EQ(request["arrival_ns"], ready[0]["t_ns"].get<train::Nanos>() + schedule[i]);
+    EXPECT_GE(request["start_ns"], request["arrival_ns"]);
+    EXPECT_GT(request["done_ns"], request["start_ns"]);
+    EXPECT_LE(++together[request["start_ns"].get<std::int64_t>()], 4);
+  }
+  const auto end = log_lines(log_).back();
+  EXPECT_EQ(end["event"], "end");
+  EXPECT_EQ(end["requests"], requests.size());
+  EXPECT_EQ(end["status"], "ok");
+  EXPECT_NE(child.out().find("done: " + std::to_string(schedule.size()) + " requests"),
+            std::string::npos)
+      << child.out();
+}
+
+TEST_F(InferProgramTest, TooMuchLoadEndsWithUnservedRequests) {
+  Child child({"sluice-infer", "--rate", "100000", "--seconds", "0.2", "--batch-max", "1",
+               "--drain-seconds", "0", "--log", log_},
+              scratch_);
+  ASSERT_EQ(child.wait(kPatience), 0) << child.err();
+  const auto end = log_lines(log_).back();
+  EXPECT_EQ(end["status"], "overloaded");
+  EXPECT_GT(end["unserved"], 0);
+  EXPECT_EQ(end["unserved"].get<std::size_t>() + end["requests"].get<std::size_t>(),
+            train::poisson_arrivals(100000, 0.2, 1).size());
+}
+
+TEST_F(InferProgramTest, AskedToStopItEndsWell) {
+  Child child({"sluice-infer", "--rate", "50", "--seconds", "3600", "--hidden", "8", "--log", log_},
+              scratch_);
+  ASSERT_TRUE(log_await(log_, "request", 3, kPatience)) << child.err();
+  kill(child.pid(), SIGTERM);
+  EXPECT_EQ(child.wait(kPatience), 0) << child.err();
+  EXPECT_EQ(log_lines(log_).back()["status"], "stopped");
+}
+
+TEST_F(InferProgramTest, ServesTheWeightsThatTrainingSaved) {
+  const std::string weights = scratch_.file("weights");
+  Child trainer({"sluice-train", "--data", "synthetic", "--nproc", "1", "--hidden", "12", "--steps",
+                 "2", "--save", weights},
+                scratch_);
+  ASSERT_EQ(trainer.wait(kPatience), 0) << trainer.err();
+  Child child({"sluice-infer", "--weights", weights, "--rate", "50", "--seconds", "0.2"}, scratch_);
+  ASSERT_EQ(child.wait(kPatience), 0) << child.err();
+  EXPECT_NE(child.out().find("ready: 784-12-10"), std::string::npos) << child.out();
+}
+
+TEST_F(InferProgramTest, RefusesWhatItCannotServe) {
+  Child missing({"sluice-infer", "--weights", "/nonexistent"}, scratch_);
+  EXPECT_EQ(missing.wait(kPatience), 1);
+  EXPECT_NE(missing.err().find("sluice: sluice-infer: reading the weights"), std::string::npos);
+  for (const auto& bad :
+       {std::vector<std::string>{"--rate", "0"}, std::vector<std::string>{"--batch-max", "0"},
+        std::vector<std::string>{"--seconds", "-1"},
+        std::vector<std::string>{"--weights", "a", "--hidden", "8"}}) {
+    std::vector<std::string> command = {"sluice-infer"};
+    command.insert(command.end(), bad.begin(), bad.end());
+    Child child(command, scratch_);
+    EXPECT_EQ(child.wait(kPatience), 2);
+    EXPECT_EQ(child.err().find("sluice: sluice-infer: "), 0u) << child.err();
+  }
+}
+
+class ServerTest : public DeviceTest {};
+
+TEST_F(ServerTest, AnswersAreThoseOfTheNetwork) {
+  train::Weights weights;
+  weights.shape = train::mlp_shape({20});
+  weights.values = train::mlp_draw(weights.shape, 2);
+  const train::Dataset data = train::synthetic_draw(2, 10, 1);
+  train::Server server(weights, 7, data.train);
+  const std::vector<std::uint32_t> ids = {0, 3, 9, 13};  // 13 asks about image 3 again
+  server.answer(ids);
+  std::vector<double> inputs;
+  for (const std::uint32_t id : ids) {
+    for (const std::uint8_t pixel : data.train.image(id % 10)) {
+      inputs.push_back(static_cast<double>(train::pixel_value(pixel)));
+    }
+  }
+  const auto logits = train::mlp_reference(weights.shape, doubles_of(weights.values), inputs,
+                                           std::vector<int>(ids.size()))
+                          .logits;
+  EXPECT_EQ(kernels::reference::correct_count(4, train::kClassCount, logits, server.answers()), 4);
+  EXPECT_EQ(server.answers()[1], server.answers()[3]);
+}
+
+}  // namespace
+}  // namespace sluice::tests

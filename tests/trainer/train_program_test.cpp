@@ -1,0 +1,180 @@
+// sluice-train as a process: it learns, N ranks equal one, equal seeds give equal bits, and the log
+// says what happened.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "tests/trainer/device_fixture.h"
+#include "tests/trainer/process.h"
+#include "trainer/model/weights.h"
+
+namespace sluice::tests {
+namespace {
+
+constexpr double kPatience = 90;  // seconds for one run on a busy machine
+
+class TrainProgramTest : public testing::Test {
+ protected:
+  void SetUp() override { SLUICE_NEEDS_DRIVER(); }
+
+  /// Runs sluice-train on synthetic data to its end and expects success.
+  void train(std::vector<std::string> more, const std::string& name) {
+    std::vector<std::string> command = {"sluice-train", "--data", "synthetic",  "--log",
+                                        log(name),      "--save", weights(name)};
+    if (std::find(more.begin(), more.end(), "--hidden") == more.end()) {
+      more.insert(more.end(), {"--hidden", "24"});
+    }
+    command.insert(command.end(), more.begin(), more.end());
+    Child child(command, scratch_);
+    ASSERT_EQ(child.wait(kPatience), 0) << child.err();
+    EXPECT_EQ(child.err(), "");
+    out_ = child.out();
+  }
+  std::string log(const std::string& name) const { return scratch_.file(name + ".jsonl"); }
+  std::string weights(const std::string& name) const { return scratch_.file(name + ".weights"); }
+
+  /// max |a - b| / max |a|
+  double distance(const std::string& one, const std::string& other) const {
+    const Floats a = sluice::train::weights_load(weights(one)).values;
+    const Floats b = sluice::train::weights_load(weights(other)).values;
+    EXPECT_EQ(a.size(), b.size());
+    double apart = 0;
+    double size = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      apart = std::max(apart, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+      size = std::max(size, std::fabs(static_cast<double>(a[i])));
+    }
+    return apart / size;
+  }
+
+  ScratchDirectory scratch_;
+  std::string out_;
+};
+
+TEST_F(TrainProgramTest, LearnsTheSyntheticSet) {
+  train({"--nproc", "2", "--batch", "64", "--hidden", "64", "--steps", "100"}, "a");
+  const auto steps = log_events(log("a"), "step");
+  ASSERT_EQ(steps.size(), 200u);
+  const double first = steps.front()["loss"];
+  const double last = steps.back()["loss"];
+  EXPECT_GT(first, 1.5);
+  EXPECT_LT(last, 0.5 * first);
+  const auto evals = log_events(log("a"), "eval");
+  ASSERT_EQ(evals.size(), 1u);
+  EXPECT_GT(evals[0]["accuracy"], 0.9);
+  EXPECT_EQ(evals[0]["samples"], 1000);
+}
+
+TEST_F(TrainProgramTest, AnUntrainedNetworkDoesNot) {
+  train({"--nproc", "1", "--steps", "1", "--lr", "0"}, "a");
+  EXPECT_LT(log_events(log("a"), "eval").at(0)["accuracy"], 0.3);
+}
+
+class RankCountTest : public TrainProgramTest,
+                      public testing::WithParamInterface<std::tuple<int, std::string, int>> {};
+
+TEST_P(RankCountTest, EqualsOneRankWithTheWholeBatch) {
+  const auto [ranks, algorithm, bucket_kib] = GetParam();
+  // 300 samples: the last global batch of each epoch is short and unevenly shared.
+  const std::vector<std::string> common = {"--steps",        "12", "--train-samples", "300",
+                                           "--eval-samples", "100"};
+  std::vector<std::string> alone = common;
+  alone.insert(alone.end(), {"--nproc", "1", "--batch", std::to_string(64 / ranks * ranks)});
+  std::vector<std::string> shared = common;
+  shared.insert(shared.end(),
+                {"--nproc", std::to_string(ranks), "--batch", std::to_string(64 / ranks),
+                 "--algorithm", algorithm, "--bucket-kib", std::to_string(bucket_kib)});
+  train(alone, "alone");
+  train(shared, "shared");
+  EXPECT_LT(distance("alone", "shared"), 1e-6);
+  const auto one = log_events(log("alone"), "eval").at(0);
+  const auto many = log_events(log("shared"), "eval").at(0);
+  EXPECT_EQ(one["accuracy"], many["accuracy"]);
+  EXPECT_NEAR(one["loss"], many["loss"].get<double>(), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, RankCountTest,
+                         testing::Values(std::tuple{2, "ring", 1024},
+                                         std::tuple{2, "halving-doubling", 1024},
+                                         std::tuple{2, "bcube", 7}, std::tuple{3, "ring", 16},
+                                         std::tuple{3, "halving-doubling", 1024},
+                                         std::tuple{4, "bcube", 1024}));
+
+TEST_F(TrainProgramTest, TheSameSeedGivesTheSameBits) {
+  const std::vector<std::string> run = {"--nproc", "2", "--steps", "10", "--seed", "5"};
+  train(run, "a");
+  train(run, "b");
+  EXPECT_EQ(file_text(weights("a")), file_text(weights("b")));
+  train({"--nproc", "2", "--steps", "10", "--seed", "6"}, "c");
+  EXPECT_NE(file_text(weights("a")), file_text(weights("c")));
+}
+
+TEST_F(TrainProgramTest, TheLogHasItsSchema) {
+  train({"--nproc", "2", "--batch", "16", "--steps", "5", "--seed", "9", "--eval-every", "2"}, "a");
+  const auto lines = log_lines(log("a"));
+  const auto& start = lines.front();
+  EXPECT_EQ(start["event"], "start");
+  EXPECT_EQ(start["job"], "train");
+  EXPECT_EQ(start["ranks"], 2);
+  EXPECT_EQ(start["batch"], 16);
+  EXPECT_EQ(start["parameters"], 785 * 24 + 25 * 10);
+  EXPECT_EQ(start["seed"], 9);
+  std::set<std::pair<int, int>> seen;
+  for (const auto& step : log_events(log("a"), "step")) {
+    seen.emplace(step["rank"], step["step"]);
+    EXPECT_GT(step["t_ns"], start["t_ns"]);
+    EXPECT_GT(step["duration_ns"], 0);
+    EXPECT_GT(step["duration_ns"], step["communication_ns"]);
+    EXPECT_GE(step["communication_ns"], 0);
+    EXPECT_GT(step["loss"], 0.0);
+  }
+  EXPECT_EQ(seen.size(), 10u);
+  std::vector<int> evaluated;
+  for (const auto& eval : log_events(log("a"), "eval")) evaluated.push_back(eval["step"]);
+  EXPECT_EQ(evaluated, (std::vector<int>{2, 4, 5}));
+  const auto& end = lines.back();
+  EXPECT_EQ(end["event"], "end");
+  EXPECT_EQ(end["steps"], 5);
+  EXPECT_EQ(end["samples"], 5 * 2 * 16);
+  EXPECT_EQ(end["status"], "ok");
+}
+
+TEST_F(TrainProgramTest, OneEpochTakesEverySampleOnce) {
+  for (const char* ranks : {"1", "2", "3"}) {
+    train({"--nproc", ranks, "--batch", "16", "--epochs", "1", "--train-samples", "100"}, "a");
+    EXPECT_EQ(log_lines(log("a")).back()["samples"], 100) << ranks;
+  }
+}
+
+TEST_F(TrainProgramTest, AllRanksStopAfterTheSameStepWhenTimeIsUp) {
+  train({"--nproc", "3", "--batch", "8", "--seconds", "0.3"}, "a");
+  std::vector<int> last(3, -1);
+  for (const auto& step : log_events(log("a"), "step")) {
+    last[step["rank"].get<std::size_t>()] = step["step"];
+  }
+  EXPECT_GE(last[0], 0);
+  EXPECT_EQ(last, std::vector<int>(3, last[0]));
+  EXPECT_EQ(log_lines(log("a")).back()["status"], "ok");
+}
+
+TEST_F(TrainProgramTest, OffATerminalItPrintsThePlanAndTheResult) {
+  train({"--nproc", "2", "--steps", "3"}, "a");
+  EXPECT_NE(out_.find("plan: 784-24-10, 19090 parameters; 2 ranks"), std::string::npos) << out_;
+  EXPECT_NE(out_.find("done: 3 steps, 384 samples"), std::string::npos) << out_;
+  EXPECT_NE(out_.find("device time of a step"), std::string::npos) << out_;
+  EXPECT_EQ(out_.find('\r'), std::string::npos);
+  train({"--nproc", "2", "--steps", "3", "--quiet"}, "b");
+  EXPECT_EQ(out_, "");
+}
+
+TEST_F(TrainProgramTest, LeavesNoDirectoryBehind) {
+  setenv("TMPDIR", scratch_.file("").c_str(), 1);
+  train({"--nproc", "2", "--steps", "2"}, "a");
+  unsetenv("TMPDIR");
+  for (const auto& entry : std::filesystem::directory_iterator(scratch_.file(""))) {
+    EXPECT_EQ(entry.path().filename().string().find("sluice-train-"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::tests
