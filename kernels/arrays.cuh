@@ -68,6 +68,16 @@ extern "C" __global__ void __launch_bounds__(256)
   weights[i] = fmaf(-rate, v, weights[i]);
 }
 
+/// out[i] = sum over parts of partials[part, i]: the end of a product that was split along k
+extern "C" __global__ void __launch_bounds__(256)
+    split_sum(int count, int parts, const float* partials, float* out) {
+  const long i = sluice::kernels::device::thread_index();
+  if (i >= count) return;
+  float sum = partials[i];
+  for (int part = 1; part < parts; ++part) sum += partials[static_cast<long>(part) * count + i];
+  out[i] = sum;
+}
+
 /// x *= factor
 extern "C" __global__ void __launch_bounds__(256) array_scale(int count, float factor, float* x) {
   const long i = sluice::kernels::device::thread_index();

@@ -23,13 +23,13 @@ __device__ __forceinline__ long operand_index(int row, int column, int rows, int
 }
 
 template <bool kTransposeA, bool kTransposeB>
-__device__ __forceinline__ void gemm_naive(int m, int n, int k, const float* a, const float* b,
-                                           float* c) {
+__device__ __forceinline__ void gemm_naive(int m, int n, int k, int k_begin, int k_end,
+                                           const float* a, const float* b, float* c) {
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const int row = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);
   if (row >= m || column >= n) return;
   float sum = 0.0f;
-  for (int i = 0; i < k; ++i) {
+  for (int i = k_begin; i < k_end; ++i) {
     sum = fmaf(a[operand_index<kTransposeA>(row, i, m, k)],
                b[operand_index<kTransposeB>(i, column, k, n)], sum);
   }
@@ -39,8 +39,8 @@ __device__ __forceinline__ void gemm_naive(int m, int n, int k, const float* a, 
 constexpr int kTile = 16;
 
 template <bool kTransposeA, bool kTransposeB>
-__device__ __forceinline__ void gemm_tiled(int m, int n, int k, const float* a, const float* b,
-                                           float* c) {
+__device__ __forceinline__ void gemm_tiled(int m, int n, int k, int k_begin, int k_end,
+                                           const float* a, const float* b, float* c) {
   __shared__ float a_tile[kTile][kTile];
   __shared__ float b_tile[kTile][kTile];
   const int x = static_cast<int>(threadIdx.x);
@@ -48,13 +48,13 @@ __device__ __forceinline__ void gemm_tiled(int m, int n, int k, const float* a, 
   const int column = static_cast<int>(blockIdx.x) * kTile + x;
   const int row = static_cast<int>(blockIdx.y) * kTile + y;
   float sum = 0.0f;
-  for (int base = 0; base < k; base += kTile) {
+  for (int base = k_begin; base < k_end; base += kTile) {
     const int a_column = base + x;
     const int b_row = base + y;
     a_tile[y][x] =
-        row < m && a_column < k ? a[operand_index<kTransposeA>(row, a_column, m, k)] : 0.0f;
+        row < m && a_column < k_end ? a[operand_index<kTransposeA>(row, a_column, m, k)] : 0.0f;
     b_tile[y][x] =
-        b_row < k && column < n ? b[operand_index<kTransposeB>(b_row, column, k, n)] : 0.0f;
+        b_row < k_end && column < n ? b[operand_index<kTransposeB>(b_row, column, k, n)] : 0.0f;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kTile; ++i) sum = fmaf(a_tile[y][i], b_tile[i][x], sum);
@@ -109,8 +109,8 @@ __device__ __forceinline__ void tile_straight(float (*tile)[kPitch], const float
 }
 
 template <bool kTransposeA, bool kTransposeB>
-__device__ __forceinline__ void gemm_register(int m, int n, int k, const float* a, const float* b,
-                                              float* c) {
+__device__ __forceinline__ void gemm_register(int m, int n, int k, int k_begin, int k_end,
+                                              const float* a, const float* b, float* c) {
   __shared__ __align__(16) float a_tile[kDepth][kPitch];
   __shared__ __align__(16) float b_tile[kDepth][kPitch];
   const int row_base = static_cast<int>(blockIdx.y) * kBlock;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void gemm_register(int m, int n, int k, const float* 
   const int row = static_cast<int>(threadIdx.x / 16) * kThread;
   const int column = static_cast<int>(threadIdx.x % 16) * kThread;
   float sum[kThread][kThread] = {};
-  for (int base = 0; base < k; base += kDepth) {
+  for (int base = k_begin; base < k_end; base += kDepth) {
     if (kTransposeA) {
       tile_straight(a_tile, a, row_base, m, base, k);
     } else {
@@ -157,11 +157,15 @@ __device__ __forceinline__ void gemm_register(int m, int n, int k, const float* 
 
 }  // namespace sluice::kernels::device
 
-// A kernel of C name per rung and form.
-#define SLUICE_GEMM(rung, form, transpose_a, transpose_b, threads)                          \
-  extern "C" __global__ void __launch_bounds__(threads)                                     \
-      gemm_##rung##_##form(int m, int n, int k, const float* a, const float* b, float* c) { \
-    sluice::kernels::device::gemm_##rung<transpose_a, transpose_b>(m, n, k, a, b, c);       \
+// A kernel of C name per rung and form. k_chunk is a multiple of 16 or all of k, so a tile never
+// crosses chunks.
+#define SLUICE_GEMM(rung, form, transpose_a, transpose_b, threads)                  \
+  extern "C" __global__ void __launch_bounds__(threads) gemm_##rung##_##form(       \
+      int m, int n, int k, int k_chunk, const float* a, const float* b, float* c) { \
+    const int k_begin = static_cast<int>(blockIdx.z) * k_chunk;                     \
+    const int k_end = min(k, k_begin + k_chunk);                                    \
+    sluice::kernels::device::gemm_##rung<transpose_a, transpose_b>(                 \
+        m, n, k, k_begin, k_end, a, b, c + static_cast<long>(blockIdx.z) * m * n);  \
   }
 SLUICE_GEMM(naive, nn, false, false, 256)
 SLUICE_GEMM(naive, nt, false, true, 256)

@@ -2,6 +2,8 @@
 // .cuh files.
 #include "kernels/kernels.h"
 
+#include <algorithm>
+
 namespace sluice::kernels {
 namespace {
 
@@ -12,13 +14,19 @@ constexpr unsigned kNaiveX = 32;
 constexpr unsigned kNaiveY = 8;
 constexpr unsigned kTile = 16;
 constexpr unsigned kBlock = 64;
+constexpr int kHalfBlock = 32;
+constexpr int kChunkStep = 16;  // depth of a tile
+constexpr int kChunkMin = 32;   // shorter chunks cost more in partial sums than they bring
+// Blocks of 256 threads that make a multiprocessor busy (1,024 threads on the smallest that is
+// supported).
+constexpr int kBlocksPerSm = 4;
 
 constexpr std::array<const char*, kKernelCount> kNames = {
-    "gemm_naive_nn",    "gemm_naive_nt",         "gemm_naive_tn",     "gemm_tiled_nn",
-    "gemm_tiled_nt",    "gemm_tiled_tn",         "gemm_register_nn",  "gemm_register_nt",
-    "gemm_register_tn", "bias_forward",          "bias_relu_forward", "relu_backward",
-    "column_sum",       "sgd_momentum",          "array_scale",       "array_add",
-    "word_store",       "softmax_cross_entropy", "correct_count",
+    "gemm_naive_nn",    "gemm_naive_nt", "gemm_naive_tn",         "gemm_tiled_nn",
+    "gemm_tiled_nt",    "gemm_tiled_tn", "gemm_register_nn",      "gemm_register_nt",
+    "gemm_register_tn", "bias_forward",  "bias_relu_forward",     "relu_backward",
+    "column_sum",       "split_sum",     "sgd_momentum",          "array_scale",
+    "array_add",        "word_store",    "softmax_cross_entropy", "correct_count",
 };
 
 unsigned ceil_divide(std::int64_t value, unsigned by) {
@@ -45,31 +53,59 @@ const char* kernel_name(Kernel kernel) {
   return kNames[index];
 }
 
-GemmRung gemm_rung(const GemmShape& shape, int multiprocessors) {
-  const unsigned blocks = ceil_divide(shape.m, kBlock) * ceil_divide(shape.n, kBlock);
-  return 2 * static_cast<std::int64_t>(blocks) >= multiprocessors ? GemmRung::kRegister
-                                                                  : GemmRung::kTiled;
+GemmPlan gemm_whole(GemmRung rung, const GemmShape& shape) { return {rung, shape.k, 1}; }
+
+GemmPlan gemm_plan(const GemmShape& shape, int multiprocessors) {
+  assert(multiprocessors > 0);
+  const int parts_max = std::max(1, shape.k / kChunkMin);
+  const auto blocks_of = [&](unsigned tile) {
+    return static_cast<std::int64_t>(ceil_divide(shape.m, tile)) * ceil_divide(shape.n, tile);
+  };
+  // Half-empty register tiles still pay; emptier ones, or too few of them, do not.
+  const bool registers = shape.m >= kHalfBlock && shape.n >= kHalfBlock &&
+                         blocks_of(kBlock) * parts_max >= multiprocessors;
+  const std::int64_t blocks = blocks_of(registers ? kBlock : kTile);
+  const std::int64_t wanted = kBlocksPerSm * multiprocessors;
+  const int parts =
+      static_cast<int>(std::clamp<std::int64_t>((wanted + blocks - 1) / blocks, 1, parts_max));
+  GemmPlan plan{registers ? GemmRung::kRegister : GemmRung::kTiled, shape.k, 1};
+  if (parts > 1) {
+    const int exact = (shape.k + parts - 1) / parts;
+    plan.k_chunk = std::max(kChunkMin, exact / kChunkStep * kChunkStep);
+    plan.parts = (shape.k + plan.k_chunk - 1) / plan.k_chunk;
+  }
+  return plan;
 }
 
-Launch gemm(GemmForm form, GemmRung rung, const GemmShape& shape, CUdeviceptr a, CUdeviceptr b,
-            CUdeviceptr c) {
+Launch gemm(GemmForm form, const GemmPlan& plan, const GemmShape& shape, CUdeviceptr a,
+            CUdeviceptr b, CUdeviceptr c) {
   assert(shape.m > 0 && shape.n > 0 && shape.k > 0);
+  assert(plan.parts == 1 || plan.k_chunk % kChunkStep == 0);
+  assert(static_cast<std::int64_t>(plan.k_chunk) * plan.parts >= shape.k);
   const auto kernel =
-      static_cast<Kernel>(static_cast<unsigned>(rung) * 3 + static_cast<unsigned>(form));
+      static_cast<Kernel>(static_cast<unsigned>(plan.rung) * 3 + static_cast<unsigned>(form));
   unsigned tile_x = kNaiveX;
   unsigned tile_y = kNaiveY;
   Extent block{kNaiveX, kNaiveY};
-  if (rung == GemmRung::kTiled) {
+  if (plan.rung == GemmRung::kTiled) {
     tile_x = tile_y = kTile;
     block = {kTile, kTile};
-  } else if (rung == GemmRung::kRegister) {
+  } else if (plan.rung == GemmRung::kRegister) {
     tile_x = tile_y = kBlock;
     block = {kThreads, 1};
   }
-  Launch launch(kernel, {ceil_divide(shape.n, tile_x), ceil_divide(shape.m, tile_y)}, block);
-  launch.argument(shape.m).argument(shape.n).argument(shape.k);
+  const Extent grid{ceil_divide(shape.n, tile_x), ceil_divide(shape.m, tile_y),
+                    static_cast<unsigned>(plan.parts)};
+  Launch launch(kernel, grid, block);
+  launch.argument(shape.m).argument(shape.n).argument(shape.k).argument(plan.k_chunk);
   launch.argument(a).argument(b).argument(c);
   return launch;
+}
+
+Launch split_sum(int count, int parts, CUdeviceptr partials, CUdeviceptr out) {
+  assert(parts > 0);
+  Launch launch = elementwise(Kernel::kSplitSum, count);
+  return launch.argument(count).argument(parts).argument(partials).argument(out);
 }
 
 Launch bias_forward(int rows, int columns, CUdeviceptr bias, CUdeviceptr x) {

@@ -32,6 +32,7 @@ enum class Kernel : std::uint8_t {
   kBiasReluForward,
   kReluBackward,
   kColumnSum,
+  kSplitSum,
   kSgdMomentum,
   kArrayScale,
   kArrayAdd,
@@ -39,7 +40,7 @@ enum class Kernel : std::uint8_t {
   kSoftmaxCrossEntropy,
   kCorrectCount,
 };
-inline constexpr std::size_t kKernelCount = 19;
+inline constexpr std::size_t kKernelCount = 20;
 
 /// The name in the fat binary.
 const char* kernel_name(Kernel kernel);
@@ -47,6 +48,7 @@ const char* kernel_name(Kernel kernel);
 struct Extent {
   unsigned x = 1;
   unsigned y = 1;
+  unsigned z = 1;
 };
 
 /// One launch, ready for cuLaunchKernel: no dynamic shared memory is used by any kernel here.
@@ -92,13 +94,25 @@ struct GemmShape {
   int k;
 };
 
-/// The rung for a shape on a device of `multiprocessors`: register tiles when they fill at least
-/// half of it, else small tiles, which trade reuse for blocks. Fixed by the shape alone, so a plan
-/// never changes while a job runs.
-GemmRung gemm_rung(const GemmShape& shape, int multiprocessors);
+/// How a product is computed: on which rung, and in how many parts along k (1 = whole).
+struct GemmPlan {
+  GemmRung rung;
+  int k_chunk;  // a multiple of 16, or k
+  int parts;
+};
 
-Launch gemm(GemmForm form, GemmRung rung, const GemmShape& shape, CUdeviceptr a, CUdeviceptr b,
-            CUdeviceptr c);
+/// The plan for a shape on a device of `multiprocessors`: register tiles unless they would be
+/// mostly empty, and as many parts as fill the device. Fixed by the shape alone, so it never
+/// changes while a job runs.
+GemmPlan gemm_plan(const GemmShape& shape, int multiprocessors);
+/// The whole product on one rung.
+GemmPlan gemm_whole(GemmRung rung, const GemmShape& shape);
+
+/// With plan.parts > 1, c takes [parts, m, n] partial products, for split_sum to add up.
+Launch gemm(GemmForm form, const GemmPlan& plan, const GemmShape& shape, CUdeviceptr a,
+            CUdeviceptr b, CUdeviceptr c);
+/// out[count] = sum of partials[parts, count]
+Launch split_sum(int count, int parts, CUdeviceptr partials, CUdeviceptr out);
 /// x[rows, columns] += bias
 Launch bias_forward(int rows, int columns, CUdeviceptr bias, CUdeviceptr x);
 /// x[rows, columns] = max(0, x + bias)

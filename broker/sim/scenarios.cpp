@@ -32,8 +32,8 @@ JobSpec inference_job(std::string name, std::uint32_t percent, double load, std:
   return job;
 }
 
-Setup gang_setup(std::uint64_t seed) {
-  Setup setup;
+Experiment gang_setup(std::uint64_t seed) {
+  Experiment setup;
   setup.seed = seed;
   setup.policy = policy_usual();
   setup.gpus.resize(2);
@@ -52,8 +52,8 @@ Setup gang_setup(std::uint64_t seed) {
   return setup;
 }
 
-Setup gangs_setup(std::uint64_t seed) {
-  Setup setup;
+Experiment gangs_setup(std::uint64_t seed) {
+  Experiment setup;
   setup.seed = seed;
   setup.policy = policy_usual();
   setup.gpus.resize(3);
@@ -73,8 +73,8 @@ Setup gangs_setup(std::uint64_t seed) {
   return setup;
 }
 
-Setup runaway_setup(std::uint64_t seed) {
-  Setup setup = setup_shares({50, 25, 25}, seed);
+Experiment runaway_setup(std::uint64_t seed) {
+  Experiment setup = setup_shares({50, 25, 25}, seed);
   setup.jobs[0].name = "endless";
   setup.jobs[0].endless_at = 2 * kSecond;
   setup.policy.drain_timeout_ns = 200 * kMs;
@@ -83,8 +83,8 @@ Setup runaway_setup(std::uint64_t seed) {
   return setup;
 }
 
-Setup exclusive_setup(std::uint64_t seed) {
-  Setup setup;
+Experiment exclusive_setup(std::uint64_t seed) {
+  Experiment setup;
   setup.seed = seed;
   setup.policy = policy_usual();
   setup.gpus.resize(2);
@@ -106,22 +106,22 @@ Setup exclusive_setup(std::uint64_t seed) {
   return setup;
 }
 
-Setup modes_setup(std::uint64_t seed) {
-  Setup setup = setup_shares({25, 30, 70}, seed);
+Experiment modes_setup(std::uint64_t seed) {
+  Experiment setup = setup_shares({25, 30, 70}, seed);
   setup.jobs[0].sm_mode = SmMode::kEqual;
   setup.jobs[0].name = "equal";
   return setup;
 }
 
-Setup fixed_setup(std::uint64_t seed) {
-  Setup setup = setup_shares({25}, seed);
+Experiment fixed_setup(std::uint64_t seed) {
+  Experiment setup = setup_shares({25}, seed);
   setup.jobs[0].sm_mode = SmMode::kFixed;
   setup.jobs[0].name = "fixed-25";
   return setup;
 }
 
-Setup crowd_setup(std::uint64_t seed) {
-  Setup setup;
+Experiment crowd_setup(std::uint64_t seed) {
+  Experiment setup;
   setup.seed = seed;
   setup.policy = policy_usual();
   setup.policy.tenants_per_user_max = 1000;
@@ -245,8 +245,8 @@ core::Policy policy_usual() {
   return policy;
 }
 
-Setup setup_shares(const std::vector<std::uint32_t>& percents, std::uint64_t seed) {
-  Setup setup;
+Experiment setup_shares(const std::vector<std::uint32_t>& percents, std::uint64_t seed) {
+  Experiment setup;
   setup.seed = seed;
   setup.policy = policy_usual();
   for (std::uint32_t percent : percents) {
@@ -256,8 +256,8 @@ Setup setup_shares(const std::vector<std::uint32_t>& percents, std::uint64_t see
   return setup;
 }
 
-Setup setup_priority(double load, bool batch, std::uint64_t seed) {
-  Setup setup;
+Experiment setup_priority(double load, bool batch, std::uint64_t seed) {
+  Experiment setup;
   setup.seed = seed;
   setup.policy = policy_usual();
   setup.duration_ns = 60 * kSecond;
@@ -266,9 +266,9 @@ Setup setup_priority(double load, bool batch, std::uint64_t seed) {
   return setup;
 }
 
-Setup setup_chaos(std::uint64_t seed) {
+Experiment setup_chaos(std::uint64_t seed) {
   Random random(seed);
-  Setup setup;
+  Experiment setup;
   setup.seed = random.next();
   setup.policy = policy_usual();
   setup.policy.drain_timeout_ns = random.range(5, 100) * kMs;
@@ -290,7 +290,7 @@ Setup setup_chaos(std::uint64_t seed) {
 
 std::span<const Scenario> scenarios() { return kScenarios; }
 
-std::optional<Setup> scenario_make(const std::string& name, std::uint64_t seed) {
+std::optional<Experiment> scenario_make(const std::string& name, std::uint64_t seed) {
   for (const Scenario& scenario : kScenarios)
     if (name == scenario.name) return scenario.make(seed);
   return std::nullopt;

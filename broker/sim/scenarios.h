@@ -1,5 +1,5 @@
-// The named situations that the program and the tests run. Each is a Setup; a seed varies what is
-// random in it.
+// The named situations that the program and the tests run. Each is a Experiment; a seed varies what
+// is random in it.
 #pragma once
 
 #include <optional>
@@ -14,22 +14,22 @@ namespace sluice::sim {
 struct Scenario {
   const char* name;
   const char* what;  // one line for people
-  Setup (*make)(std::uint64_t seed);
+  Experiment (*make)(std::uint64_t seed);
 };
 
 std::span<const Scenario> scenarios();
 /// By name; nothing where there is none.
-std::optional<Setup> scenario_make(const std::string& name, std::uint64_t seed);
+std::optional<Experiment> scenario_make(const std::string& name, std::uint64_t seed);
 
 /// The policy that scenarios start from: an inference window of 1 ms and otherwise the defaults.
 core::Policy policy_usual();
 /// One GPU, batch tenants that always want, with these shares.
-Setup setup_shares(const std::vector<std::uint32_t>& percents, std::uint64_t seed);
+Experiment setup_shares(const std::vector<std::uint32_t>& percents, std::uint64_t seed);
 /// Inference at this load (requests of ten 1 ms kernels), beside a batch tenant of 1 ms kernels or
 /// alone.
-Setup setup_priority(double load, bool batch, std::uint64_t seed);
+Experiment setup_priority(double load, bool batch, std::uint64_t seed);
 /// Anything at once: every class, mode and behaviour, crashes, liars, endless kernels, on one to
 /// four GPUs.
-Setup setup_chaos(std::uint64_t seed);
+Experiment setup_chaos(std::uint64_t seed);
 
 }  // namespace sluice::sim

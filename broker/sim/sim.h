@@ -5,8 +5,8 @@
 // model, described in README.md. It must not know the daemon, a clock or a socket.
 //
 // Thread safety: simulate() keeps no global state; runs may go on in parallel. Failure: a broken
-// invariant of the core aborts with its text; a Setup that makes no sense (no GPU, a job with no
-// process) asserts.
+// invariant of the core aborts with its text; a Experiment that makes no sense (no GPU, a job with
+// no process) asserts.
 #pragma once
 
 #include <string>
@@ -40,7 +40,7 @@ struct JobSpec {
   Bytes memory_max = Bytes{256} << 20;
   Bytes memory_min = 0;  // 0 = memory_max
   std::uint32_t gpu_count = 1;
-  std::vector<std::uint32_t> pinned;  // indexes into Setup::gpus
+  std::vector<std::uint32_t> pinned;  // indexes into Experiment::gpus
   Nanos wait_ns_max = 0;
   bool no_wait = false;
 
@@ -70,7 +70,7 @@ struct GpuSpec {
   Bytes context_bytes = Bytes{32} << 20;
 };
 
-struct Setup {
+struct Experiment {
   std::uint64_t seed = 1;
   std::vector<GpuSpec> gpus{GpuSpec{}};
   core::Policy policy;
@@ -107,7 +107,7 @@ struct Result {
   core::View view;  // the core's own books at the end
 };
 
-Result simulate(const Setup& setup);
+Result simulate(const Experiment& setup);
 
 /// The value below which `part` (0..1) of the values lie (nearest rank); 0 for none.
 Nanos percentile(std::vector<Nanos> values, double part);

@@ -20,7 +20,7 @@ core::GpuUuid uuid_of(std::uint32_t gpu) {
 
 }  // namespace
 
-World::World(const Setup& setup)
+World::World(const Experiment& setup)
     : setup_(setup), random_(setup.seed), core_(core::state_create(setup.policy)) {
   assert(!setup.gpus.empty() && "a simulated machine has a GPU");
   for (std::size_t g = 0; g < setup.gpus.size(); ++g)
@@ -225,7 +225,7 @@ void World::used(Device::Context context, Nanos from, Nanos to) {
   }
 }
 
-Result simulate(const Setup& setup) {
+Result simulate(const Experiment& setup) {
   World world(setup);
   return world.run();
 }

@@ -39,7 +39,7 @@ struct Job {
 
 class World {
  public:
-  explicit World(const Setup& setup);
+  explicit World(const Experiment& setup);
   ~World();
   Result run();
 
@@ -70,7 +70,7 @@ class World {
   Job* job_of(core::TenantId tenant);
   Nanos metered(const Job& job, std::uint32_t index) const;
 
-  Setup setup_;
+  Experiment setup_;
   Clock clock_;
   Random random_;
   std::unique_ptr<core::State, void (*)(core::State*)> core_;

@@ -36,12 +36,13 @@ struct ClassSettings {
   std::int64_t window_ns = 0;
   std::uint32_t sm_percent = 100;
   std::string sm_mode = "best-effort";  // fixed | equal | best-effort
-  std::uint64_t memory_max_bytes = 0;   // 0 = must be asked for
+  std::uint64_t memory_max_bytes = 0;   // 0 = a quarter of the smallest GPU
   bool operator==(const ClassSettings&) const = default;
 };
 
-/// What a user or group gets: table [profile.NAME]. The profile called "default" names nobody and
-/// applies to everyone whom no other profile names.
+/// What a user or group gets: table [profile.NAME]. The first profile that names the user or one of
+/// the user's groups is taken; the one called "default" names nobody, stands last, and applies to
+/// everyone else.
 struct ProfileSettings {
   std::string name;
   std::vector<std::string> users;

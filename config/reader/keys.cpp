@@ -91,7 +91,8 @@ const Key kClass[] = {
      "time goes to whoever "
      "wants it."},
     {"memory_max",
-     SizeField{SLUICE_AT(tenant_class->memory_max_bytes), kMiB, kTiB, "the job must ask"},
+     SizeField{SLUICE_AT(tenant_class->memory_max_bytes), kMiB, kTiB,
+               "a quarter of the smallest GPU"},
      "Memory per GPU of a tenant that does not ask for any."},
 };
 const Key kProfile[] = {

@@ -1,6 +1,5 @@
 // From TOML text to a checked Config. The only file that knows toml++ (whose Debian build throws:
 // every exception is caught here) and the only one that opens files.
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -12,12 +11,11 @@
 #include <array>
 
 #include "config/reader/keys.h"
+#include "config/reader/shape.h"
 
 namespace sluice::config {
 namespace {
 
-// Brackets and dots in one statement; the schema needs three.
-constexpr std::size_t kLevelsMax = 64;
 constexpr std::int64_t kVersion = 1;
 
 using Errors = std::vector<Error>;
@@ -147,8 +145,7 @@ void profile_read(const toml::key& name, const toml::table& from, const Table& t
   if (profile.name == "default" && names_somebody) {
     error_add(errors, at,
               "profile 'default' applies to everybody whom no other profile names; it cannot have "
-              "users or groups of "
-              "its own");
+              "users or groups of its own");
   }
   if (profile.name != "default" && !names_somebody) {
     error_add(errors, at,
@@ -286,107 +283,6 @@ void root_read(const toml::table& root, Config& config, Errors& errors) {
   }
 }
 
-std::string_view line_of(std::string_view text, std::uint32_t number) {
-  for (; number > 1; --number) {
-    const auto end = text.find('\n');
-    if (end == text.npos) return {};
-    text.remove_prefix(end + 1);
-  }
-  return text.substr(0, text.find('\n'));
-}
-
-/// `key = 8GiB` is the mistake that everybody makes once. The value and its column, if that is what
-/// the line says.
-std::optional<Error> unquoted_find(std::string_view line, std::uint32_t number) {
-  const auto equals = line.find('=');
-  if (equals == line.npos) return std::nullopt;
-  const auto begin = line.find_first_not_of(" \t", equals + 1);
-  if (begin == line.npos) return std::nullopt;
-  std::string_view value = line.substr(begin, line.find('#', begin) - begin);
-  while (!value.empty() && (value.back() == ' ' || value.back() == '\t' || value.back() == '\r')) {
-    value.remove_suffix(1);
-  }
-  if (value.find_first_not_of("0123456789") == value.npos)
-    return std::nullopt;  // a plain number is no mistake
-  const bool size = size_parse(value).has_value();
-  if (!size && !duration_parse(value)) return std::nullopt;
-  std::string_view key = line.substr(0, equals);
-  while (!key.empty() && (key.front() == ' ' || key.front() == '\t')) key.remove_prefix(1);
-  while (!key.empty() && (key.back() == ' ' || key.back() == '\t')) key.remove_suffix(1);
-  return Error{{},
-               number,
-               static_cast<std::uint32_t>(begin + 1),
-               std::string("put quotes around ") + (size ? "sizes" : "durations") + ": " +
-                   text_shown(key) + " = \"" + text_shown(value) + "\""};
-}
-
-/// Walks over TOML text outside of strings and comments, as far as the text is valid: where it is
-/// not, the parser stops too.
-class Scanner {
- public:
-  explicit Scanner(std::string_view text) : text_(text) {}
-
-  /// The next character outside of strings and comments; nothing at the end.
-  std::optional<char> next() {
-    if (at_ >= text_.size()) return std::nullopt;
-    const char c = text_[at_];
-    if (c == '"' || c == '\'') {
-      string_skip(c);
-    } else if (c == '#') {
-      while (at_ < text_.size() && text_[at_] != '\n') ++at_;
-    } else {
-      line_ += c == '\n' ? 1 : 0;
-      ++at_;
-    }
-    return c;
-  }
-  std::uint32_t line() const { return line_; }
-
- private:
-  void string_skip(char quote) {
-    const std::string triple(3, quote);
-    const bool multiline = text_.substr(at_, 3) == triple;
-    at_ += multiline ? 3 : 1;
-    for (; at_ < text_.size(); ++at_) {
-      if (text_[at_] == '\n') {
-        if (!multiline) return;
-        ++line_;
-      } else if (text_[at_] == '\\' && quote == '"') {
-        ++at_;
-      } else if (multiline ? text_.substr(at_, 3) == triple : text_[at_] == quote) {
-        at_ += multiline ? 3 : 1;
-        // Up to two quotes before the closing three belong to the string.
-        for (int i = 0; multiline && i < 2 && at_ < text_.size() && text_[at_] == quote; ++i) ++at_;
-        return;
-      }
-    }
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  std::uint32_t line_ = 1;
-};
-
-/// Refuses what no person wrote before the parser sees it: toml++ needs stack for every level of
-/// nesting, brackets and dotted names alike, and a small file can hold a hundred thousand of them.
-std::optional<Error> shape_check(std::string_view text) {
-  if (text.size() > kFileBytesMax) {
-    return Error{
-        {}, 0, 0, "longer than " + size_format(kFileBytesMax) + "; this is no configuration file"};
-  }
-  Scanner scanner(text);
-  std::size_t open = 0;    // brackets
-  std::size_t levels = 0;  // brackets and dots of one statement
-  while (const auto c = scanner.next()) {
-    if (*c == '[' || *c == '{') ++open;
-    if ((*c == ']' || *c == '}') && open > 0) --open;
-    if (*c == '[' || *c == '{' || *c == '.') ++levels;
-    if (*c == '\n' && open == 0) levels = 0;
-    if (levels > kLevelsMax) return Error{{}, scanner.line(), 1, "tables or lists nested too deep"};
-  }
-  return std::nullopt;
-}
-
 Errors finish(Errors errors, const std::string& path) {
   std::stable_sort(errors.begin(), errors.end(), [](const Error& a, const Error& b) {
     return a.line != b.line ? a.line < b.line : a.column < b.column;
@@ -436,7 +332,7 @@ Result<Config> config_parse(std::string_view text, const std::string& path) {
     root_read(root, config, errors);
   } catch (const toml::parse_error& error) {
     const Place at = error.source().begin;
-    auto unquoted = unquoted_find(line_of(text, at.line), at.line);
+    auto unquoted = unquoted_find(text, at.line);
     if (unquoted) {
       errors.push_back(std::move(*unquoted));
     } else {
@@ -453,24 +349,6 @@ Result<Config> config_read(const std::string& path) {
     return {std::vector<Error>{Error{path, 0, 0, *problem}}};
   }
   return config_parse(text, path);
-}
-
-std::optional<ListenAddress> listen_parse(std::string_view text) {
-  const auto colon = text.rfind(':');
-  if (colon == text.npos) return std::nullopt;
-  std::string host(text.substr(0, colon));
-  std::string_view port = text.substr(colon + 1);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  std::array<unsigned char, sizeof(in6_addr)> binary{};
-  if (inet_pton(bracketed ? AF_INET6 : AF_INET, host.c_str(), binary.data()) != 1)
-    return std::nullopt;
-  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos) {
-    return std::nullopt;
-  }
-  const unsigned long number = std::stoul(std::string(port));
-  if (number > 65535) return std::nullopt;
-  return ListenAddress{std::move(host), static_cast<std::uint16_t>(number)};
 }
 
 }  // namespace sluice::config

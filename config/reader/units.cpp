@@ -1,5 +1,7 @@
-// Sizes and durations as people write them. Integer arithmetic throughout, so that "1.5GiB" is
-// exact and an overflow is seen. Knows nothing of files or keys.
+// Sizes, durations and addresses as people write them. Integer arithmetic throughout, so that
+// "1.5GiB" is exact and an overflow is seen. Knows nothing of files or keys.
+#include <arpa/inet.h>
+
 #include <array>
 #include <limits>
 
@@ -193,6 +195,24 @@ std::string duration_format(std::int64_t ns) {
     left %= unit.factor;
   }
   return out;
+}
+
+std::optional<ListenAddress> listen_parse(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == text.npos) return std::nullopt;
+  std::string host(text.substr(0, colon));
+  std::string_view port = text.substr(colon + 1);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  std::array<unsigned char, sizeof(in6_addr)> binary{};
+  if (inet_pton(bracketed ? AF_INET6 : AF_INET, host.c_str(), binary.data()) != 1)
+    return std::nullopt;
+  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos) {
+    return std::nullopt;
+  }
+  const unsigned long number = std::stoul(std::string(port));
+  if (number > 65535) return std::nullopt;
+  return ListenAddress{std::move(host), static_cast<std::uint16_t>(number)};
 }
 
 }  // namespace sluice::config

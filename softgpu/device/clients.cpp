@@ -40,6 +40,7 @@ std::uint32_t Device::client_open() {
     Account fresh;
     fresh.generation = account.generation + 1;
     fresh.start_ticks = process_start_ticks(pid);
+    fresh.opened_ns = segment_->now_ns;
     const std::string name = process_name(pid);
     std::memcpy(fresh.name, name.data(), std::min(name.size(), sizeof fresh.name - 1));
     account = fresh;

@@ -12,7 +12,7 @@
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 3;
+inline constexpr std::uint32_t kSegmentVersion = 4;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
 inline constexpr std::uint32_t kQueuesMax = 1024;  // streams with work, all processes together
@@ -36,7 +36,8 @@ struct Account {
   double busy_ns = 0;  // some kernel of this process was on the device
   double sm_ns = 0;    // the same, times the SMs it had
   double lag_ns = 0;   // a kernel took longer to execute here than its model says
-  double copy_ns = 0;  // a copy engine or link was at work
+  double copy_ns = 0;    // a copy engine or link was at work
+  double opened_ns = 0;  // when it registered
 };
 
 enum class WorkKind : std::uint32_t { kCompute, kCopyIn, kCopyOut, kCopyInside, kLink };

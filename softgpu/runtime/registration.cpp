@@ -1,8 +1,6 @@
 // The calls that nvcc puts into every object file with device code: registration before main, and
 // the stack of launch configurations behind <<<...>>>. Their signatures are those of
 // crt/host_runtime.h and crt/device_functions.h.
-#include <atomic>
-#include <cstdlib>
 #include <vector>
 
 #include "softgpu/runtime/call.h"
@@ -24,16 +22,6 @@ std::vector<CallConfiguration>& call_configurations() {
   return stack;
 }
 
-std::atomic<bool> g_exiting{false};
-
-/// Handlers run last in, first out: registered at the first use of the device, this one comes
-/// before the object files' own (registered before main), which must then leave the dying driver
-/// alone.
-void watch_exit() {
-  static const int once = std::atexit([] { g_exiting.store(true); });
-  (void)once;
-}
-
 Binary* to_binary(void** handle) { return reinterpret_cast<Binary*>(handle); }
 
 }  // namespace
@@ -47,9 +35,7 @@ void** __cudaRegisterFatBinary(void* wrapper) {
 
 void __cudaRegisterFatBinaryEnd(void**) {}
 
-void __cudaUnregisterFatBinary(void** handle) {
-  if (!g_exiting.load()) Registry::get().remove_binary(to_binary(handle));
-}
+void __cudaUnregisterFatBinary(void** handle) { Registry::get().remove_binary(to_binary(handle)); }
 
 void __cudaRegisterFunction(void** handle, const char* host, char*, const char* name, int, uint3*,
                             uint3*, dim3*, dim3*, int*) {
@@ -67,7 +53,6 @@ void __cudaRegisterManagedVar(void** handle, void** host, char*, const char* nam
 }
 
 char __cudaInitModule(void** handle) {
-  watch_exit();
   const cudaError_t error =
       in_context([&](const Driver&) { return Registry::get().prepare(to_binary(handle)); });
   return error == cudaSuccess ? 1 : 0;
@@ -92,7 +77,6 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_b
 }
 
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host) {
-  watch_exit();
   return in_context([&](const Driver&) { return Registry::get().find_kernel(host, kernel); });
 }
 

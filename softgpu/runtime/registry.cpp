@@ -1,7 +1,23 @@
 // Registered fat binaries, kernels and variables: see registry.h.
 #include "softgpu/runtime/registry.h"
 
+#include <atomic>
+#include <cstdlib>
+
 namespace softgpu::runtime {
+namespace {
+
+std::atomic<bool> g_exiting{false};
+
+/// Exit handlers run last in, first out: registered when code is first loaded, this one comes
+/// before those of the object files (registered before main), which must then leave the dying
+/// driver alone.
+void watch_exit() {
+  static const int once = std::atexit([] { g_exiting.store(true); });
+  (void)once;
+}
+
+}  // namespace
 
 Registry& Registry::get() {
   static auto* const once = new Registry;
@@ -47,10 +63,11 @@ void Registry::remove_binary(Binary* binary) {
     library = binary->library;
     binaries_.erase(found);
   }
-  if (library != nullptr) (void)driver().LibraryUnload(library);
+  if (library != nullptr && !g_exiting.load()) (void)driver().LibraryUnload(library);
 }
 
 cudaError_t Registry::load(Binary* binary) {
+  watch_exit();
   std::call_once(binary->loading, [&] {
     const CUresult result = driver().LibraryLoadData(&binary->library, binary->wrapper, nullptr,
                                                      nullptr, 0, nullptr, nullptr, 0);

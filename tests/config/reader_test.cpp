@@ -97,7 +97,7 @@ const BadFile kBadFiles[] = {
      {"s.toml:2:11: reserve must be 1MiB to 1TiB, or 0B (nothing is kept back), not \"4KiB\""}},
     {"SizeTooLarge",
      "[class.debug]\nmemory_max = \"1PiB\"\n",
-     {"s.toml:2:14: memory_max must be 1MiB to 1TiB, or 0B (the job must ask), not \"1PiB\""}},
+     {"s.toml:2:14: memory_max must be 1MiB to 1TiB, or 0B (a quarter of the smallest GPU), not \"1PiB\""}},
     {"NotADuration",
      "[scheduler]\nidle_grace = \"soon\"\n",
      {"s.toml:2:14: idle_grace must be a duration such as \"500us\", \"10ms\" or \"1h30m\", not "

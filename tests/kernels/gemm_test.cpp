@@ -7,6 +7,7 @@ namespace sluice::tests {
 namespace {
 
 using kernels::GemmForm;
+using kernels::GemmPlan;
 using kernels::GemmRung;
 using kernels::GemmShape;
 
@@ -15,13 +16,16 @@ constexpr GemmRung kRungs[] = {GemmRung::kNaive, GemmRung::kTiled, GemmRung::kRe
 class GemmTest : public DeviceTest,
                  public testing::WithParamInterface<std::tuple<GemmForm, GemmShape>> {
  protected:
-  Floats product(GemmForm form, GemmRung rung, const GemmShape& shape, const Floats& a,
+  Floats product(GemmForm form, const GemmPlan& plan, const GemmShape& shape, const Floats& a,
                  const Floats& b) {
     OnDevice<float> a_device(stream(), a);
     OnDevice<float> b_device(stream(), b);
     // Poisoned, so that an element nobody writes shows.
-    OnDevice<float> c_device(stream(), Floats(static_cast<std::size_t>(shape.m * shape.n), NAN));
-    stream().launch(kernels::gemm(form, rung, shape, a_device.at(), b_device.at(), c_device.at()));
+    const int count = shape.m * shape.n;
+    OnDevice<float> parts(stream(), Floats(static_cast<std::size_t>(count * plan.parts), NAN));
+    OnDevice<float> c_device(stream(), Floats(static_cast<std::size_t>(count), NAN));
+    stream().launch(kernels::gemm(form, plan, shape, a_device.at(), b_device.at(), parts.at()));
+    stream().launch(kernels::split_sum(count, plan.parts, parts.at(), c_device.at()));
     return c_device.values();
   }
 };
@@ -36,12 +40,27 @@ TEST_P(GemmTest, EqualsTheReferenceAndTheOtherRungs) {
   const double absolute = 1.2e-7 * shape.k + 1e-7;
   Floats first;
   for (const GemmRung rung : kRungs) {
-    const Floats got = product(form, rung, shape, a, b);
+    const Floats got = product(form, kernels::gemm_whole(rung, shape), shape, a, b);
     EXPECT_TRUE(close_to(got, expected, 1e-6, absolute)) << "rung " << static_cast<int>(rung);
     if (first.empty()) first = got;
     EXPECT_EQ(std::memcmp(first.data(), got.data(), got.size() * sizeof(float)), 0)
         << "rung " << static_cast<int>(rung) << " rounds otherwise than the naive one";
   }
+}
+
+TEST_P(GemmTest, SplitAlongKItIsTheSameProduct) {
+  const auto [form, shape] = GetParam();
+  const Floats a = floats_draw(static_cast<std::size_t>(shape.m * shape.k), 1);
+  const Floats b = floats_draw(static_cast<std::size_t>(shape.k * shape.n), 2);
+  const auto expected = kernels::reference::gemm(form, shape, doubles_of(a), doubles_of(b));
+  for (const GemmRung rung : kRungs) {
+    const GemmPlan plan{rung, 16, (shape.k + 15) / 16};
+    EXPECT_TRUE(close_to(product(form, plan, shape, a, b), expected, 1e-6, 1.2e-7 * shape.k + 1e-7))
+        << "rung " << static_cast<int>(rung);
+  }
+  const GemmPlan chosen = kernels::gemm_plan(shape, 16);
+  EXPECT_TRUE(
+      close_to(product(form, chosen, shape, a, b), expected, 1e-6, 1.2e-7 * shape.k + 1e-7));
 }
 
 std::string case_name(const testing::TestParamInfo<GemmTest::ParamType>& one) {

@@ -25,27 +25,46 @@ TEST(LaunchTable, EveryKernelHasItsOwnName) {
 
 TEST(LaunchTable, GemmGridsCoverTheResult) {
   for (const GemmRung rung : {GemmRung::kNaive, GemmRung::kTiled, GemmRung::kRegister}) {
-    Launch launch = gemm(GemmForm::kNt, rung, {65, 129, 7}, 10, 20, 30);
+    Launch launch = gemm(GemmForm::kNt, {rung, 16, 2}, {65, 129, 27}, 10, 20, 30);
     const unsigned tile_x = rung == GemmRung::kRegister ? 64 : launch.block.x;
     const unsigned tile_y = rung == GemmRung::kRegister ? 64 : launch.block.y;
     EXPECT_GE(launch.grid.x * tile_x, 129u);
     EXPECT_LT((launch.grid.x - 1) * tile_x, 129u);
     EXPECT_GE(launch.grid.y * tile_y, 65u);
     EXPECT_LT((launch.grid.y - 1) * tile_y, 65u);
-    ASSERT_EQ(launch.argument_count(), 6u);
+    EXPECT_EQ(launch.grid.z, 2u);
+    ASSERT_EQ(launch.argument_count(), 7u);
     EXPECT_EQ(argument_of<int>(launch, 0), 65);
     EXPECT_EQ(argument_of<int>(launch, 1), 129);
-    EXPECT_EQ(argument_of<int>(launch, 2), 7);
-    EXPECT_EQ(argument_of<CUdeviceptr>(launch, 5), 30u);
+    EXPECT_EQ(argument_of<int>(launch, 2), 27);
+    EXPECT_EQ(argument_of<int>(launch, 3), 16);
+    EXPECT_EQ(argument_of<CUdeviceptr>(launch, 6), 30u);
   }
-  EXPECT_EQ(gemm(GemmForm::kTn, GemmRung::kTiled, {1, 1, 1}, 0, 0, 0).kernel, Kernel::kGemmTiledTn);
+  EXPECT_EQ(gemm(GemmForm::kTn, {GemmRung::kTiled, 1, 1}, {1, 1, 1}, 0, 0, 0).kernel,
+            Kernel::kGemmTiledTn);
 }
 
-TEST(LaunchTable, BigProductsTakeTheRegisterRungSmallOnesTheTiles) {
-  EXPECT_EQ(gemm_rung({1024, 1024, 64}, 132), GemmRung::kRegister);
-  EXPECT_EQ(gemm_rung({64, 128, 784}, 132), GemmRung::kTiled);
-  EXPECT_EQ(gemm_rung({784, 128, 64}, 16), GemmRung::kRegister);
-  EXPECT_EQ(gemm_rung({1, 10, 128}, 16), GemmRung::kTiled);
+TEST(LaunchTable, PlansFillTheDeviceAndCoverK) {
+  for (const int multiprocessors : {1, 16, 132}) {
+    for (const GemmShape shape :
+         {GemmShape{1, 1, 1}, GemmShape{64, 128, 784}, GemmShape{784, 128, 64},
+          GemmShape{1, 10, 128}, GemmShape{64, 128, 10}, GemmShape{2048, 2048, 2048},
+          GemmShape{33, 65, 1000}}) {
+      const GemmPlan plan = gemm_plan(shape, multiprocessors);
+      EXPECT_GE(plan.k_chunk * plan.parts, shape.k);
+      EXPECT_LT(plan.k_chunk * (plan.parts - 1), shape.k);
+      if (plan.parts > 1) {
+        EXPECT_EQ(plan.k_chunk % 16, 0);
+        EXPECT_GE(plan.k_chunk, 32);
+      }
+    }
+  }
+  EXPECT_EQ(gemm_plan({2048, 2048, 64}, 132).rung, GemmRung::kRegister);
+  EXPECT_EQ(gemm_plan({2048, 2048, 64}, 132).parts, 1);
+  EXPECT_EQ(gemm_plan({64, 128, 784}, 16).rung, GemmRung::kRegister);
+  EXPECT_EQ(gemm_plan({64, 128, 784}, 16).parts, 25);
+  EXPECT_EQ(gemm_plan({1, 10, 128}, 16).rung, GemmRung::kTiled);
+  EXPECT_EQ(gemm_plan({64, 128, 10}, 16).rung, GemmRung::kTiled);
 }
 
 TEST(LaunchTable, ElementwiseGridsHaveAThreadPerElement) {
@@ -59,8 +78,9 @@ TEST(LaunchTable, ElementwiseGridsHaveAThreadPerElement) {
 
 TEST(LaunchTableDeathTest, EmptyWorkIsTheCallersMistake) {
   EXPECT_DEATH(array_scale(0, 1.0f, 0), "value > 0");
-  EXPECT_DEATH(gemm(GemmForm::kNn, GemmRung::kTiled, {0, 1, 1}, 0, 0, 0), "shape.m > 0");
+  EXPECT_DEATH(gemm(GemmForm::kNn, {GemmRung::kTiled, 1, 1}, {0, 1, 1}, 0, 0, 0), "shape.m > 0");
   EXPECT_DEATH(bias_forward(65536, 65536, 0, 0), "INT32_MAX");
+  EXPECT_DEATH(gemm(GemmForm::kNn, {GemmRung::kTiled, 17, 2}, {1, 1, 32}, 0, 0, 0), "kChunkStep");
 }
 
 }  // namespace

@@ -12,6 +12,12 @@
 
 namespace sluice::train {
 
+/// Another rank has ended or hangs: the echo of somebody else's failure.
+class PeerFailure : public Failure {
+ public:
+  using Failure::Failure;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;

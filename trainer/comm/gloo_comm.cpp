@@ -107,8 +107,8 @@ class GlooComm final : public Communicator {
     try {
       work();
     } catch (const gloo::Exception& error) {
-      throw Failure(text_format("lost the other ranks in %s (%s); one of them has ended or hangs",
-                                what, error.what()));
+      throw PeerFailure(text_format(
+          "lost the other ranks in %s (%s); one of them has ended or hangs", what, error.what()));
     }
   }
 

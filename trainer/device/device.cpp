@@ -72,8 +72,8 @@ Stream::~Stream() { driver().cuStreamDestroy(stream_); }
 void Stream::launch(kernels::Launch launch) {
   std::array<void*, kernels::Launch::kArgumentsMax> arguments = launch.pointers();
   driver_check(driver().cuLaunchKernel(device_.function(launch.kernel), launch.grid.x,
-                                       launch.grid.y, 1, launch.block.x, launch.block.y, 1, 0,
-                                       stream_, arguments.data(), nullptr),
+                                       launch.grid.y, launch.grid.z, launch.block.x, launch.block.y,
+                                       1, 0, stream_, arguments.data(), nullptr),
                kernels::kernel_name(launch.kernel));
 }
 

@@ -106,8 +106,24 @@ void Mlp::batch_upload(const float* inputs, const int* labels, int batch) {
 
 void Mlp::product(kernels::GemmForm form, const kernels::GemmShape& shape, CUdeviceptr a,
                   CUdeviceptr b, CUdeviceptr c) {
-  const auto rung = kernels::gemm_rung(shape, stream_.device().multiprocessors());
-  stream_.launch(kernels::gemm(form, rung, shape, a, b, c));
+  const auto plan = kernels::gemm_plan(shape, stream_.device().multiprocessors());
+  if (plan.parts == 1) {
+    stream_.launch(kernels::gemm(form, plan, shape, a, b, c));
+    return;
+  }
+  const std::size_t count = area(shape.m, shape.n);
+  const CUdeviceptr partials = workspace(count * static_cast<std::size_t>(plan.parts));
+  stream_.launch(kernels::gemm(form, plan, shape, a, b, partials));
+  stream_.launch(kernels::split_sum(static_cast<int>(count), plan.parts, partials, c));
+}
+
+CUdeviceptr Mlp::workspace(std::size_t floats) {
+  if (!workspace_ || workspace_->size() < floats) {
+    stream_.synchronize();
+    workspace_.reset();
+    workspace_ = std::make_unique<DeviceArray<float>>(floats);
+  }
+  return workspace_->at();
 }
 
 void Mlp::forward(int batch) {

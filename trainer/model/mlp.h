@@ -86,6 +86,9 @@ class Mlp {
     return layer == 0 ? inputs_.at() : outputs_[static_cast<std::size_t>(layer) - 1]->at();
   }
 
+  /// Room for partial products; grows to what the shapes in use need, then stays.
+  CUdeviceptr workspace(std::size_t floats);
+
   Stream& stream_;
   MlpShape shape_;
   int batch_max_;
@@ -96,6 +99,7 @@ class Mlp {
   DeviceArray<int> labels_;
   DeviceArray<float> losses_;
   DeviceArray<int> correct_;
+  std::unique_ptr<DeviceArray<float>> workspace_;
   std::vector<std::unique_ptr<DeviceArray<float>>> outputs_;  // of each layer, after its activation
   std::vector<std::unique_ptr<DeviceArray<float>>> deltas_;   // gradient of each layer's output
 };

@@ -22,6 +22,7 @@ struct RankLine {
   std::atomic<std::int64_t> begin_ns;          // first step's start
   std::atomic<std::int64_t> end_ns;            // last step's end
   std::atomic<bool> stopped;                   // was asked to stop before its time
+  std::atomic<bool> finished;                  // needs the other ranks no more
 };
 
 struct Board {

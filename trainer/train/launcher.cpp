@@ -21,6 +21,7 @@
 #include "trainer/job/stop.h"
 #include "trainer/train/board.h"
 #include "trainer/train/plan.h"
+#include "trainer/train/rank.h"
 
 namespace sluice::train {
 namespace {
@@ -164,16 +165,19 @@ class Launcher {
     return running;
   }
 
-  /// The first loss is the cause; those that follow are its echo and need no words.
+  /// A rank that only lost the others is an echo; the cause is waited for, and named first when
+  /// both are there.
   void rank_lost(std::size_t rank, pid_t pid) {
-    if (lost_ >= 0) return;
-    lost_ = static_cast<int>(rank);
-    if (killed_) return;
+    const RankProcess& one = ranks_[rank];
+    const bool echo = WIFEXITED(one.status) && WEXITSTATUS(one.status) == kPeerLostExit;
     // Survivors notice by themselves within milliseconds; a signal would only make them finish
     // politely.
-    deadline_ns_ = now_ns() + kEndGrace;
+    if (!failed_) deadline_ns_ = now_ns() + kEndGrace;
+    failed_ = true;
+    if (killed_ || echo || cause_said_) return;
+    cause_said_ = true;
     std::fprintf(stderr, "sluice: sluice-train: rank %zu of %zu (pid %d) %s; ending the job\n",
-                 rank, ranks_.size(), pid, ending_text(ranks_[rank].status).c_str());
+                 rank, ranks_.size(), pid, ending_text(one.status).c_str());
   }
 
   void stop_pass_on() {
@@ -189,11 +193,11 @@ class Launcher {
   void deadline_keep() {
     if (deadline_ns_ == 0 || killed_ || now_ns() < deadline_ns_) return;
     killed_ = true;
-    if (lost_ < 0) {
+    if (!cause_said_) {
       std::fprintf(stderr,
-                   "sluice: sluice-train: asked to stop, but not all ranks ended within %.0f s; "
-                   "killing them\n",
-                   seconds_of(kStopGrace));
+                   "sluice: sluice-train: not all ranks ended within %.0f s of %s; killing them\n",
+                   seconds_of(failed_ ? kEndGrace : kStopGrace),
+                   failed_ ? "the first failure" : "being asked to");
     }
     ranks_kill(SIGKILL);
   }
@@ -243,7 +247,7 @@ class Launcher {
   }
 
   const char* status_text() {
-    if (lost_ >= 0 || killed_) return "failed";
+    if (failed_ || killed_) return "failed";
     bool stopped = stopping_;
     for (int rank = 0; rank < plan_.rank_count; ++rank) {
       stopped = stopped || board_.line(rank).stopped;
@@ -285,7 +289,8 @@ class Launcher {
   BoardMap board_;
   PrivateDirectory directory_;
   std::vector<RankProcess> ranks_;
-  int lost_ = -1;
+  bool failed_ = false;
+  bool cause_said_ = false;
   bool stopping_ = false;
   bool killed_ = false;
   Nanos deadline_ns_ = 0;

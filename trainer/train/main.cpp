@@ -13,6 +13,9 @@ int main(int argc, char** argv) {
     if (options.place.is_launcher()) return launcher_run(options, argc, argv);
     rank_run(options);
     return 0;
+  } catch (const PeerFailure& failure) {
+    std::fprintf(stderr, "sluice: sluice-train: rank %d: %s\n", options.place.rank, failure.what());
+    return kPeerLostExit;
   } catch (const std::exception& failure) {
     if (options.place.is_launcher()) {
       std::fprintf(stderr, "sluice: sluice-train: %s\n", failure.what());

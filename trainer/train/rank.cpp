@@ -24,7 +24,8 @@ constexpr std::uint32_t kSyntheticTrain = 4096;
 constexpr std::uint32_t kSyntheticTest = 1024;
 
 Dataset dataset_make(const TrainOptions& options) {
-  if (options.data == "fashion-mnist") return fashion_read(options.data_directory, options.train_samples);
+  if (options.data == "fashion-mnist")
+    return fashion_read(options.data_directory, options.train_samples);
   const std::uint32_t count = options.train_samples ? options.train_samples : kSyntheticTrain;
   return synthetic_draw(options.seed, count, kSyntheticTest);
 }
@@ -88,10 +89,20 @@ class Rank {
     if (place_.rank == 0 && !options_.save.empty()) {
       weights_save(options_.save, plan_.shape, model_.parameters_download());
     }
-    comm_->barrier(stream_);
+    leave_together();
   }
 
  private:
+  /// Waits on the board until every rank is done with the others. Not a barrier of the
+  /// communicator: the first to pass that would close its connections while the others are still in
+  /// it. If a rank is lost here, the launcher ends us.
+  void leave_together() {
+    line_.finished = true;
+    for (int rank = 0; rank < place_.rank_count; ++rank) {
+      while (!board_.line(rank).finished) sleep_until(now_ns() + kNanosPerMilli);
+    }
+  }
+
   void samples_put(const ImageSet& set, std::span<const std::uint32_t> samples) {
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const std::span<const std::uint8_t> image = set.image(samples[i]);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "softgpu/ptx/code/code.h"
@@ -58,6 +60,7 @@ struct Cta;
 
 struct Warp {
   u8* rf = nullptr;  // register file of the current frame
+  u8* entry_rf = nullptr;  // of the kernel's own frame
   u32 mask = 0;      // lanes that execute the current instruction
   u32 active = 0;    // lanes at the current pc, whatever its guard says
   const Inst* base = nullptr;
@@ -66,6 +69,7 @@ struct Warp {
   SplitList splits;
   u64 count = 0;        // instructions executed, up to the last change of flow
   u64 count_limit = 0;  // end of the turn
+  u64 counted = 0;      // what of `count` the worker knows
   u32 from = 0;         // serial at the last change of flow
   u32 live = 0;         // lanes that have not exited
   u8* shared = nullptr;

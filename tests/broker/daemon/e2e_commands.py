@@ -1,1 +1,234 @@
-pass
+"""The command line: what people see and which codes scripts get."""
+
+import os
+import pathlib
+import pty
+import signal
+import tempfile
+
+import e2e_support
+from e2e_support import *
+
+
+class Run(BrokerTest):
+    def setUp(self):
+        self.server = self.broker()
+
+    def run_on(self, *arguments, **settings):
+        return self.sluice("run", "--socket", self.server.socket, *arguments, **settings)
+
+    def test_codes_are_the_programs_own(self):
+        for code in (0, 1, 42, 124):
+            self.assertEqual(self.run_on("--", "sh", "-c", f"exit {code}").returncode, code)
+        self.assertEqual(self.run_on("--", "sh", "-c", "kill -TERM $$").returncode, -signal.SIGTERM)
+
+    def test_silent_when_all_is_well(self):
+        result = self.run_on("--memory", "64MiB", "--", "echo", "hello", "--memory", "3")
+        self.assertEqual((result.stdout, result.stderr), ("hello --memory 3\n", ""))
+
+    def test_options_end_at_the_command_even_without_dashes(self):
+        self.assertEqual(self.run_on("--memory", "64MiB", "echo", "-n", "--sm", "x").stdout, "--sm x")
+
+    def test_environment(self):
+        result = self.run_on("--gpu", "1", "--", "env",
+                             env=environment(LD_PRELOAD="libm.so.6", CUDA_VISIBLE_DEVICES="0", SLUICE_TENANT="stale"))
+        lines = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+        self.assertEqual(lines["LD_PRELOAD"], f"libm.so.6:{e2e_support.INSTALLATION}/lib/libsluice.so")
+        self.assertEqual(lines["CUDA_VISIBLE_DEVICES"], "GPU-00000000-0000-4000-8000-000000000001")
+        self.assertRegex(lines["SLUICE_TENANT"], r"^[0-9a-f]{16}-[0-9a-f]{16}$")
+        self.assertEqual(lines["SLUICE_SOCKET"], str(self.server.socket))
+
+    def test_not_found_and_not_executable(self):
+        result = self.run_on("--", "no-such-program")
+        self.assertEqual((result.returncode, result.stderr),
+                         (127, "sluice: there is no program 'no-such-program'; check the name and PATH\n"))
+        with tempfile.NamedTemporaryFile() as file:
+            result = self.run_on("--", file.name)
+            self.assertEqual(result.returncode, 126)
+            self.assertIn("is not executable; chmod +x it", result.stderr)
+        self.assertEqual(self.server.status()["broker"]["admissions"], 0, "nobody was asked")
+
+    def test_script_without_a_first_line(self):
+        with tempfile.NamedTemporaryFile("w", delete=False) as file:
+            file.write("exit 9\n")
+        self.addCleanup(os.unlink, file.name)
+        os.chmod(file.name, 0o755)
+        self.assertEqual(self.run_on("--", file.name).returncode, 9)
+
+    def test_refusals_say_what_why_and_what_to_do(self):
+        result = self.run_on("--memory", "1MiB", "--", "true")
+        self.assertEqual(result.returncode, 125)
+        self.assertRegex(result.stderr, r"^sluice: .*1 MiB.*32 MiB")
+        result = self.run_on("--gpu", "7", "--", "true")
+        self.assertEqual((result.returncode, result.stderr),
+                         (125, "sluice: there is no GPU 7; the broker has 2, numbered from 0; see sluice status\n"))
+
+    def test_gpus_by_uuid_and_beginning(self):
+        show = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        uuid = "GPU-00000000-0000-4000-8000-000000000001"
+        self.assertEqual(self.run_on("--gpu", uuid, *show).stdout.strip(), uuid)
+        self.assertIn("more than one", self.run_on("--gpu", "GPU-0000", *show).stderr)
+        both = self.run_on("--gpu", "1", "--gpu", "0", *show).stdout.strip().split(",")
+        self.assertEqual(sorted(both), [uuid[:-1] + "0", uuid])
+        self.assertIn("named twice", self.run_on("--gpu", "1", "--gpu", uuid, *show).stderr)
+
+    def test_waiting_too_long(self):
+        holder = self.job(self.server, "--memory", "4GiB", "--gpus", "2", "--name", "holder")
+        result = self.run_on("--memory", "1GiB", "--timeout", "100ms", "--", "true")
+        self.assertEqual(result.returncode, 124)
+        self.assertRegex(result.stderr.splitlines()[0],
+                         r"^sluice: no room yet: 4 GiB of 4 GiB promised .*; you are 1st in line .*\(reason: Resources\)")
+        self.assertEqual(self.run_on("--memory", "1GiB", "--no-wait", "--", "true").returncode, 124)
+        holder.kill()
+
+    def test_turn_comes(self):
+        holder = self.job(self.server, "--memory", "4GiB", "--gpus", "2")
+        waiting = self.job(self.server, "--memory", "1GiB", "--sm", "25", start=False)
+        wait_until("it waits", lambda: len(self.server.tenants()) == 2)
+        holder.kill()
+        waiting.ask("hello")
+        self.assertIn("in line", waiting.process.stderr.readline())
+        self.assertRegex(waiting.process.stderr.readline(), r"^sluice: your turn; python\S* runs with 1 GiB and 25 % of GPU \d\n")
+
+    def test_interrupt_leaves_the_line(self):
+        self.job(self.server, "--memory", "4GiB", "--gpus", "2")
+        waiting = self.job(self.server, "--memory", "1GiB", start=False)
+        wait_until("it waits", lambda: len(self.server.tenants()) == 2)
+        waiting.process.send_signal(signal.SIGINT)
+        self.assertEqual(waiting.process.wait(PATIENCE_S), -signal.SIGINT)
+        self.assertIn("sluice: left the line", waiting.process.stderr.read())
+        wait_until("nobody waits", lambda: len(self.server.tenants()) == 1)
+
+    def test_terminal_shows_the_line_in_place(self):
+        self.job(self.server, "--memory", "4GiB", "--gpus", "2")
+        main, other = pty.openpty()
+        waiting = subprocess.Popen([program("sluice"), "run", "--socket", self.server.socket, "--timeout", "300ms",
+                                    "--memory", "1GiB", "--", "true"], env=environment(), stderr=other)
+        os.close(other)
+        self.assertEqual(waiting.wait(PATIENCE_S), 124)
+        text = os.read(main, 4096).decode()
+        os.close(main)
+        self.assertTrue(text.startswith("\r\x1b[Ksluice: no room yet"), text)
+
+    def test_dry_run(self):
+        result = self.run_on("--dry-run", "--memory", "1GiB", "--sm", "25", "--", "false")
+        self.assertEqual((result.returncode, result.stdout),
+                         (0, "would run now with 1 GiB and 25 % of GPU 0 (profile default)\n"))
+        self.assertEqual(self.server.tenants(), [])
+
+    def test_static_program_is_warned_of(self):
+        result = self.run_on("--", "/sbin/ldconfig", "--version")
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, r"^sluice: /sbin/ldconfig is statically linked, so the shim cannot")
+
+    def test_mistyped_command_lines(self):
+        for arguments, text in (
+            ((), "run takes a command"),
+            (("--memory", "lots", "--", "true"), "takes a size such as 8GiB"),
+            (("--class", "fast", "--", "true"), "is one of batch, debug, exclusive, inference, not 'fast'"),
+            (("--sm", "0", "--", "true"), "takes a number from 1 to 100, not '0'"),
+            (("--sm", "101", "--", "true"), "takes a number from 1 to 100"),
+            (("--gpus", "9", "--", "true"), "takes a number from 1 to 8"),
+            (("--timeout", "soon", "--", "true"), "takes a time such as 30s"),
+            (("--memroy", "1GiB"), "did you mean --memory?"),
+            (("--no-wait", "--timeout", "1s", "--", "true"), "exclude each other"),
+            (("--memory", "1GiB", "--memory-min", "2GiB", "--", "true"), "--memory-min is above --memory"),
+            (("--class", "exclusive", "--memory", "1GiB", "--", "true"), "owns whole GPUs"),
+            (("--gpus", "2", "--gpu", "0", "--", "true"), "leave --gpus out"),
+        ):
+            with self.subTest(arguments):
+                result = self.run_on(*arguments)
+                self.assertEqual(result.returncode, 125)
+                self.assertTrue(result.stderr.startswith("sluice: "), result.stderr)
+                self.assertIn(text, result.stderr)
+
+
+class Others(BrokerTest):
+    def test_no_broker_at_a_named_socket(self):
+        for arguments in (("run", "--socket", "/nonexistent/s", "--", "true"), ("status", "--socket", "/nonexistent/s")):
+            result = self.sluice(*arguments)
+            self.assertEqual(result.returncode, 125 if arguments[0] == "run" else 1)
+            self.assertRegex(result.stderr, r"^sluice: no broker answers at /nonexistent/s \(No such file or directory\); ")
+
+    def test_status_table(self):
+        server = self.broker()
+        job = self.job(server, "--memory", "256MiB", "--sm", "25", "--name", "train", "--gpu", "1")
+        job.ask("register")
+        job.ask(f"claim 0 held {100 * MIB}")
+        self.client(server).ask(admit(4 * GIB, name=b"later", gpus=2))
+        result = self.sluice("status", "--socket", server.socket)
+        lines = [line.split() for line in result.stdout.splitlines()]
+        self.assertEqual(lines[0], "GPU NAME HELD / CAPACITY PROMISED JOBS GPU TIME NOW".split())
+        self.assertEqual(lines[2][:3], ["[1]", "Tesla", "Double"])
+        self.assertIn("100 MiB / 256 MiB", result.stdout)
+        self.assertRegex(result.stdout, r"1\s+train\s+\S+\s+batch\s+1\s+100 MiB / 256 MiB\s+25 %\s+0\.0 s\s+1\s+running")
+        self.assertRegex(result.stdout, r"1st\s+later\s+\S+\s+batch\s+\d+\.\d s\s+Gang")
+
+    def test_status_json_is_complete(self):
+        server = self.broker()
+        job = self.job(server)
+        job.ask("register")
+        status = server.status()
+        self.assertEqual(set(status), {"broker", "gpus", "tenants"})
+        self.assertEqual(status["broker"]["config_path"], str(server.config))
+        self.assertEqual(status["broker"]["registrations"], 1)
+        self.assertEqual(status["gpus"][0]["context_bytes"], 32 * MIB)
+        self.assertEqual([gpu["software"] for gpu in status["gpus"]], [True, False])
+        self.assertEqual(status["tenants"][0]["processes"][0]["command"], "program")
+
+    def test_reload(self):
+        server = self.broker('[class.batch]\nmemory_max = "300MiB"\n')
+        server.config_write('[class.batch]\nmemory_max = "400MiB"\n')
+        server.process.send_signal(signal.SIGHUP)
+        wait_until("it is read", lambda: server.status()["broker"]["reloads_ok"] == 1)
+        self.assertEqual(self.client(server).ask(admit(memory=0)).memory_max, 400 * MIB)
+        server.config_write('[class.batch]\nmemory_max = "1GiB"\nmemroy_min = "1GiB"\n')
+        server.process.send_signal(signal.SIGHUP)
+        wait_until("it is refused", lambda: server.status()["broker"]["reloads_failed"] == 1)
+        self.assertEqual(self.client(server).ask(admit(memory=0)).memory_max, 400 * MIB, "nothing of it was taken")
+        self.assertRegex(server.log(), r'event=reload_failed msg="sluice: .*sluice.toml:5:1: .*memroy_min')
+
+    def test_doctor(self):
+        server = self.broker()
+        result = self.sluice("doctor", "--socket", server.socket, "/bin/sh")
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertRegex(result.stdout, r"ok +driver library +libcuda.so.1, CUDA 13.0\n")
+        self.assertRegex(result.stdout, r"ok +broker +\S+, 2 GPUs\n")
+        self.assertIn("can be shared", result.stdout)
+        result = self.sluice("doctor", "--socket", server.socket, "/sbin/ldconfig")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"FAIL +program +/sbin/ldconfig is statically linked")
+        self.assertIn("fix: link it dynamically", result.stdout)
+
+    def test_doctor_without_a_gpu(self):
+        result = self.sluice("doctor", env=environment(FAKE_FAULT="empty"))
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"FAIL +NVML and GPUs +the driver is loaded but there is no GPU")
+        result = self.sluice("doctor", "--socket", "/nonexistent/s")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"FAIL +broker +no broker answers at /nonexistent/s.*\n +fix: ")
+
+    def test_doctor_on_software_gpus(self):
+        env = environment()
+        del env["LD_LIBRARY_PATH"]
+        self.assertEqual(self.sluice("doctor", "--soft", env=env).returncode, 0)
+
+    def test_help_and_suggestions(self):
+        self.assertIn("sluice run --memory 2GiB", self.sluice("help").stdout)
+        self.assertIn("exit codes:", self.sluice("help", "run").stdout)
+        self.assertEqual(self.sluice("run", "--help").stdout, self.sluice("help", "run").stdout)
+        result = self.sluice("stauts")
+        self.assertEqual((result.returncode, result.stderr),
+                         (2, "sluice: there is no command 'stauts'; did you mean 'status'? sluice help lists them\n"))
+        self.assertNotIn("mean", self.sluice("quux-and-more").stderr)
+        self.assertEqual(self.sluice().returncode, 2)
+        self.assertRegex(self.sluice("--version").stdout, r"^sluice \d+\.\d+")
+
+    def test_lab_is_a_program_beside(self):
+        result = self.sluice("lab", "--quick")
+        self.assertEqual(result.returncode, 125)
+        self.assertIn("bin/sluice-lab: No such file or directory", result.stderr)
+
+
+if __name__ == "__main__":
+    e2e_support.main()

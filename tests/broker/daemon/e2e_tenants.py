@@ -1,1 +1,309 @@
-pass
+"""Tenants from the outside: admission, the line, leases that never overlap, and every kind of end."""
+
+import os
+import re
+import signal
+import struct
+
+import e2e_support
+from e2e_support import *
+
+
+class Admission(BrokerTest):
+    def test_grant_carries_what_was_asked(self):
+        server = self.broker()
+        client = self.client(server)
+        granted = client.ask(admit(memory=512 * MIB, memory_min=128 * MIB, tenant_class=INFERENCE, sm=40, name=b"serve"))
+        self.assertEqual(granted.kind, ADMITTED)
+        self.assertEqual((granted.memory_max, granted.memory_min, granted.sm_percent, granted.tenant_class),
+                         (512 * MIB, 128 * MIB, 40, INFERENCE))
+        [tenant] = server.tenants()
+        self.assertEqual((tenant["name"], tenant["class"], tenant["state"], tenant["user"]),
+                         ("serve", "inference", "running", "root" if os.getuid() == 0 else tenant["user"]))
+        self.assertEqual(tenant["gpus"][0]["memory_max_bytes"], 512 * MIB)
+
+    def test_quota_below_a_context_names_the_minimum(self):
+        server = self.broker()
+        reply = self.client(server).ask(admit(memory=MIB))
+        self.assert_refused(reply, BELOW_CONTEXT)
+        self.assertEqual(reply.minimum, 32 * MIB)
+        self.assertIn("32 MiB", reply.text)
+
+    def test_default_memory_is_a_quarter_of_the_gpu(self):
+        server = self.broker()
+        self.assertEqual(self.client(server).ask(admit(memory=0)).memory_max, GIB)
+
+    def test_default_memory_of_the_class(self):
+        server = self.broker('[class.batch]\nmemory_max = "700MiB"\n')
+        self.assertEqual(self.client(server).ask(admit(memory=0)).memory_max, 700 * MIB)
+
+    def test_exclusive_owns_the_whole_gpu(self):
+        server = self.broker()
+        granted = self.client(server).ask(admit(memory=0, tenant_class=EXCLUSIVE, gpus=2))
+        self.assertEqual((granted.kind, granted.gpu_count, granted.memory_max), (ADMITTED, 2, 4 * GIB))
+        self.assertEqual([gpu["exclusive"] for gpu in server.status()["gpus"]], [True, True])
+
+    def test_impossible_wishes(self):
+        server = self.broker()
+        self.assert_refused(self.client(server).ask(admit(memory=5 * GIB)), TOO_LARGE)
+        self.assert_refused(self.client(server).ask(admit(gpus=3)), TOO_MANY_GPUS)
+        self.assert_refused(self.client(server).ask(admit(pinned=(b"\x77" * 16,))), NO_SUCH_GPU)
+        self.assert_refused(self.client(server).ask(admit(memory=64 * MIB, memory_min=65 * MIB)), MALFORMED)
+        self.assertEqual(server.status()["broker"]["refusals"], 4)
+
+    def test_dry_run_changes_nothing(self):
+        server = self.broker()
+        granted = self.client(server).ask(admit(flags=DRY_RUN))
+        self.assertEqual((granted.kind, granted.tenant, granted.key), (ADMITTED, 0, 0))
+        self.assertEqual(server.tenants(), [])
+
+    def test_profiles_limit_their_users(self):
+        server = self.broker('[profile.default]\nmemory_max = "512MiB"\nsm_percent_max = 25\ntenants_max = 2\n'
+                             'classes = ["debug", "batch"]\n')
+        self.assert_refused(self.client(server).ask(admit(memory=GIB)), USER_LIMIT)
+        self.assert_refused(self.client(server).ask(admit(sm=50)), USER_LIMIT)
+        self.assert_refused(self.client(server).ask(admit(tenant_class=EXCLUSIVE)), CLASS_NOT_ALLOWED)
+        granted = self.client(server).ask(admit(memory=0))
+        self.assertEqual((granted.memory_max, granted.sm_percent, granted.profile), (512 * MIB, 25, b"default"))
+        self.assertEqual(self.client(server).ask(admit()).kind, ADMITTED)
+        reply = self.client(server).ask(admit())
+        self.assert_refused(reply, USER_LIMIT)
+        self.assertIn("2 jobs", reply.text)
+        self.assert_refused(self.client(server).ask(admit(profile=b"nobody")), CLASS_NOT_ALLOWED)
+
+
+class Line(BrokerTest):
+    def test_positions_move_up_and_the_next_is_admitted(self):
+        server = self.broker()
+        holder = self.job(server, "--memory", "4GiB", "--gpus", "2")
+        first, second = self.client(server), self.client(server)
+        queued = first.ask(admit(GIB, name=b"first"))
+        self.assertEqual((queued.kind, queued.position, queued.capacity), (QUEUED, 1, 4 * GIB))
+        queued = second.ask(admit(GIB, name=b"second"))
+        self.assertEqual((queued.kind, queued.position, queued.ahead), (QUEUED, 2, b"first"))
+        self.assertEqual([(t["name"], t["state"], t["queue_position"]) for t in server.tenants() if t["state"] == "queued"],
+                         [("first", "queued", 1), ("second", "queued", 2)])
+        first.close()
+        self.assertEqual(second.receive().position, 1)
+        holder.kill()
+        self.assertEqual(second.receive().kind, ADMITTED)
+
+    def test_leaving_the_line(self):
+        server = self.broker()
+        holder = self.client(server)
+        holder.ask(admit(4 * GIB, gpus=2))
+        waiting = self.client(server)
+        self.assertEqual(waiting.ask(admit()).kind, QUEUED)
+        waiting.close()
+        wait_until("nobody waits", lambda: len(server.tenants()) == 1)
+        self.assertIn("event=request_cancelled", server.log())
+
+    def test_time_is_up(self):
+        server = self.broker()
+        self.client(server).ask(admit(4 * GIB, gpus=2))
+        waiting = self.client(server)
+        self.assertEqual(waiting.ask(admit(wait_ns=50_000_000)).kind, QUEUED)
+        self.assert_refused(waiting.receive(), TIMEOUT)
+
+    def test_who_will_not_wait(self):
+        server = self.broker()
+        self.client(server).ask(admit(4 * GIB, gpus=2))
+        self.assert_refused(self.client(server).ask(admit(flags=NO_WAIT)), NO_ROOM)
+
+
+class Ends(BrokerTest):
+    def test_exec_of_the_founder_keeps_the_tenant_and_its_death_ends_it(self):
+        server = self.broker()
+        job = self.job(server)
+        [tenant] = server.tenants()
+        self.assertEqual(tenant["processes"], [])
+        self.assertEqual(job.ask("register"), "slot 0")
+        job.ask(f"claim 0 held {300 * MIB}")
+        job.ask("claim 0 busy 5000000")
+        gpu = server.status()["gpus"][0]
+        self.assertEqual((gpu["held_bytes"], gpu["busy_ns"], gpu["tenants"]), (300 * MIB, 5000000, 1))
+        job.kill()
+        wait_until("the tenant is gone", lambda: server.tenants() == [])
+        gpu = server.status()["gpus"][0]
+        self.assertEqual((gpu["held_bytes"], gpu["busy_ns"], gpu["promised_bytes"]), (0, 5000000, 0))
+
+    def test_children_keep_the_tenant_alive(self):
+        server = self.broker()
+        job = self.job(server)
+        child, slot = job.ask("fork-register").split(" ", 1)
+        self.assertEqual(slot, "slot 0")
+        job.kill()
+        [tenant] = server.tenants()
+        self.assertEqual([process["pid"] for process in tenant["processes"]], [int(child)])
+        os.kill(int(child), signal.SIGKILL)
+        wait_until("the tenant is gone", lambda: server.tenants() == [])
+
+    def test_dead_process_leaves_its_time_and_returns_its_memory(self):
+        server = self.broker()
+        job = self.job(server)
+        child = int(job.ask("fork-register").split()[0])
+        self.assertEqual(job.ask("register"), "slot 1")
+        job.ask("claim 0 busy 700")
+        os.kill(child, signal.SIGKILL)
+        wait_until("the child is gone", lambda: len(server.tenants()[0]["processes"]) == 1)
+        self.assertEqual(server.tenants()[0]["gpus"][0]["busy_ns"], 700)
+
+    def test_lost_connection_is_not_death(self):
+        server = self.broker()
+        job = self.job(server)
+        job.ask("register")
+        job.ask(f"claim 0 held {64 * MIB}")
+        job.ask("detach")
+        wait_until("it is unregistered", lambda: server.tenants()[0]["unregistered"] == 1)
+        self.assertEqual(server.tenants()[0]["gpus"][0]["held_bytes"], 64 * MIB)
+        self.assertEqual(job.ask("register"), "slot 0", "the same process goes on with its slot")
+        tenant = server.tenants()[0]
+        self.assertEqual((tenant["unregistered"], tenant["gpus"][0]["held_bytes"]), (0, 64 * MIB))
+
+    def test_exec_closes_the_account(self):
+        server = self.broker()
+        job = self.job(server)
+        job.ask("register")
+        job.ask(f"claim 0 held {64 * MIB}")
+        job.ask("claim 0 busy 1000")
+        job.send("exec")
+        self.assertEqual(job.ask("register"), "slot 0")
+        part = server.tenants()[0]["gpus"][0]
+        self.assertEqual((part["held_bytes"], part["busy_ns"]), (0, 1000))
+        job.ask("claim 0 busy 10")
+        self.assertEqual(server.tenants()[0]["gpus"][0]["busy_ns"], 1010)
+        job.send("exec")
+        job.ask("hello")
+        wait_until("the account is closed without a new registration", lambda: server.tenants()[0]["processes"] == [])
+
+    def test_processes_beyond_the_page(self):
+        server = self.broker()
+        job = self.job(server)
+        children = [job.ask("fork-register").split(" ", 1) for _ in range(128)]
+        self.addCleanup(lambda: [os.kill(int(pid), signal.SIGKILL) for pid, _ in children])
+        self.assertEqual(sorted(int(slot.split()[1]) for _, slot in children), list(range(128)))
+        self.assertIn("room for 128", job.ask("register"))
+
+    def test_storm_of_jobs_leaves_nothing(self):
+        server = self.broker()
+        before = server.descriptors()
+        jobs = [self.job(server, "--memory", "64MiB", start=False) for _ in range(20)]
+        for job in jobs:
+            job.ask("register")
+        self.assertEqual(len(server.tenants()), 20)
+        for job in jobs:
+            job.process.kill()
+        wait_until("all are gone", lambda: server.tenants() == [])
+        wait_until("all descriptors are closed", lambda: server.descriptors() <= before)
+
+    def test_released_exclusive_gpu_is_given_to_the_next(self):
+        server = self.broker()
+        client = self.client(server)
+        granted = client.ask(admit(memory=0, tenant_class=EXCLUSIVE, gpus=2))
+        waiting = self.client(server)
+        self.assertEqual(waiting.ask(admit()).kind, QUEUED)
+        self.assertEqual(client.ask(message(RELEASE, struct.pack("<QQ", granted.tenant, granted.key))).kind, DONE)
+        self.assertEqual(waiting.receive().kind, ADMITTED)
+
+    def test_reports_of_a_training_job(self):
+        server = self.broker()
+        client = self.client(server)
+        granted = client.ask(admit())
+        for rank in range(2):
+            client.send(message(JOB_REPORT, struct.pack("<QQQQQQdII", granted.tenant, granted.key, 10 + rank, 320, 7, 5000,
+                                                        1.25, rank, 2)))
+        tenant = wait_until("the report is in", lambda: [t for t in server.tenants() if t["samples"] == 640])[0]
+        self.assertEqual((tenant["steps"], tenant["tokens"], tenant["exposed_communication_ns"], tenant["straggler_score"]),
+                         (11, 14, 5000, 1.25))
+
+    def test_unannounced_program_gets_its_users_default_tenant(self):
+        server = self.broker()
+        shim = self.client(server)
+        reply = shim.ask(register(0, 0))
+        self.assertEqual(reply.kind, REGISTERED)
+        [tenant] = server.tenants()
+        self.assertEqual((tenant["tenant"], tenant["name"], tenant["class"]), (reply.tenant, "default", "debug"))
+        self.assertEqual(tenant["gpus"][0]["memory_max_bytes"], GIB)
+
+
+class Leases(BrokerTest):
+    def two(self, config=""):
+        server = self.broker(config)
+        jobs = [self.job(server, "--gpu", "0", "--memory", "256MiB", "--name", name) for name in ("a", "b")]
+        for job in jobs:
+            job.ask("register")
+        return server, *jobs
+
+    def test_closed_at_first_and_opened_on_demand(self):
+        _, a, _ = self.two()
+        self.assertEqual(a.word(), 1 << 3)
+        a.ask("want 0")
+        wait_until("the lease is open", a.is_open)
+
+    def test_the_next_is_opened_only_after_the_drain(self):
+        server, a, b = self.two()
+        a.ask("want 0")
+        wait_until("a has the GPU", a.is_open)
+        b.ask("want 0")
+        wait_until("a's quantum is over", lambda: not a.is_open())
+        self.assertFalse(b.is_open(), "a has not drained")
+        a.ask("drain 0")
+        wait_until("b has the GPU", b.is_open)
+        self.assertFalse(a.is_open())
+        opened = re.findall(r"event=(lease_opened|lease_closed|drained) tenant=(\d+)", server.log())
+        ids = {t["name"]: str(t["tenant"]) for t in server.tenants()}
+        self.assertEqual(opened, [("lease_opened", ids["a"]), ("lease_closed", ids["a"]), ("drained", ids["a"]),
+                                  ("lease_opened", ids["b"])])
+
+    def test_death_of_the_holder_frees_the_gpu(self):
+        _, a, b = self.two()
+        a.ask("want 0")
+        wait_until("a has the GPU", a.is_open)
+        a.kill()
+        b.ask("want 0")
+        wait_until("b has the GPU", b.is_open)
+
+    def test_runaway_is_reported_and_others_go_on(self):
+        server, a, b = self.two('[scheduler]\ndrain_timeout = "50ms"\n')
+        a.ask("want 0")
+        wait_until("a has the GPU", a.is_open)
+        b.ask("want 0")
+        wait_until("b has the GPU", b.is_open)
+        self.assertRegex(server.log(), r'event=runaway .*msg="sluice: job a \(tenant \d+\) has not given its GPU back')
+        marks = {t["name"]: t["runaway"] for t in server.tenants()}
+        self.assertEqual(marks, {"a": True, "b": False})
+        self.assertIsNone(a.process.poll())
+        a.ask("drain 0")
+        wait_until("the mark is gone", lambda: not any(t["runaway"] for t in server.tenants()))
+
+    def test_runaway_is_ended_by_policy(self):
+        server, a, b = self.two('[scheduler]\ndrain_timeout = "50ms"\nrunaway = "end"\n')
+        child = int(a.ask("fork-register").split()[0])
+        a.ask("want 0")
+        wait_until("a has the GPU", a.is_open)
+        b.ask("want 0")
+        wait_until("b has the GPU", b.is_open)
+        self.assertEqual(a.end(), -signal.SIGKILL)
+        wait_until("its child is dead too", lambda: not alive(child))
+        wait_until("only b is left", lambda: [t["name"] for t in server.tenants()] == ["b"])
+
+    def test_detached_process_drains_through_its_claims(self):
+        _, a, b = self.two('[scheduler]\ndrain_timeout = "30s"\n')
+        a.ask("want 0")
+        wait_until("a has the GPU", a.is_open)
+        a.ask("detach")
+        b.ask("want 0")
+        wait_until("a's quantum is over", lambda: not a.is_open())
+        a.ask("drain 0")
+        wait_until("b has the GPU", b.is_open)
+
+    def test_all_of_a_gang_or_nothing(self):
+        server = self.broker()
+        gang = self.job(server, "--gpus", "2", "--memory", "256MiB")
+        gang.ask("register")
+        gang.ask("want 1")
+        wait_until("both are open", lambda: gang.is_open(0) and gang.is_open(1))
+
+
+if __name__ == "__main__":
+    e2e_support.main()

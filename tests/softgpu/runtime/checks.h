@@ -1,5 +1,6 @@
-// The smallest frame for checks inside an nvcc-built program: what failed, where, and how many. Not GoogleTest, because
-// these programs must be what a student would build: plain nvcc, linked with the runtime and nothing else.
+// The smallest frame for checks inside an nvcc-built program: what failed, where, and how many. Not
+// GoogleTest, because these programs must be what a student would build: plain nvcc, linked with
+// the runtime and nothing else.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,22 +9,22 @@
 
 extern int g_failures;
 
-#define CHECK(condition)                                                  \
-  do {                                                                    \
-    if (!(condition)) {                                                   \
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
       std::printf("%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
-      ++g_failures;                                                       \
-    }                                                                     \
+      ++g_failures;                                                        \
+    }                                                                      \
   } while (0)
 
-#define CHECK_ERROR(expected, call)                                                                      \
-  do {                                                                                                   \
-    const cudaError_t got_ = (call);                                                                     \
-    if (got_ != (expected)) {                                                                            \
-      std::printf("%s:%d: %s gave %d (%s), not %d\n", __FILE__, __LINE__, #call, static_cast<int>(got_), \
-                  cudaGetErrorName(got_), static_cast<int>(expected));                                   \
-      ++g_failures;                                                                                      \
-    }                                                                                                    \
+#define CHECK_ERROR(expected, call)                                                            \
+  do {                                                                                         \
+    const cudaError_t got_ = (call);                                                           \
+    if (got_ != (expected)) {                                                                  \
+      std::printf("%s:%d: %s gave %d (%s), not %d\n", __FILE__, __LINE__, #call,               \
+                  static_cast<int>(got_), cudaGetErrorName(got_), static_cast<int>(expected)); \
+      ++g_failures;                                                                            \
+    }                                                                                          \
   } while (0)
 
 #define CHECK_OK(call) CHECK_ERROR(cudaSuccess, call)

@@ -26,7 +26,8 @@ void check_linear() {
   CHECK_OK(cudaMemcpy(other.data(), source.data(), size_bytes, cudaMemcpyHostToHost));
   CHECK(other == source);
   CHECK_OK(cudaMemcpy(nullptr, nullptr, 0, cudaMemcpyHostToDevice));
-  CHECK_ERROR(cudaErrorInvalidMemcpyDirection, cudaMemcpy(first, second, 4, static_cast<cudaMemcpyKind>(9)));
+  CHECK_ERROR(cudaErrorInvalidMemcpyDirection,
+              cudaMemcpy(first, second, 4, static_cast<cudaMemcpyKind>(9)));
   CHECK_ERROR(cudaErrorInvalidMemcpyDirection, cudaGetLastError());
   CHECK_OK(cudaFree(first));
   CHECK_OK(cudaFree(second));
@@ -46,13 +47,15 @@ void check_pitched() {
   CHECK(pitch >= kWidth);
   CHECK_OK(cudaMemset2D(image, pitch, 0x5a, kWidth, kHeight));
   CHECK_OK(cudaMemcpy2D(image, pitch, host, kWidth, kWidth / 2, kHeight, cudaMemcpyHostToDevice));
-  CHECK_OK(cudaMemcpy2DAsync(back, 64, image, pitch, kWidth, kHeight, cudaMemcpyDeviceToHost, nullptr));
+  CHECK_OK(
+      cudaMemcpy2DAsync(back, 64, image, pitch, kWidth, kHeight, cudaMemcpyDeviceToHost, nullptr));
   CHECK_OK(cudaDeviceSynchronize());
   for (size_t y = 0; y < kHeight; ++y) {
     CHECK(std::memcmp(back[y], host[y], kWidth / 2) == 0);
     CHECK(back[y][kWidth / 2] == 0x5a && back[y][kWidth - 1] == 0x5a && back[y][kWidth] == 0);
   }
-  CHECK_ERROR(cudaErrorInvalidPitchValue, cudaMemcpy2D(image, 4, host, kWidth, kWidth, 2, cudaMemcpyHostToDevice));
+  CHECK_ERROR(cudaErrorInvalidPitchValue,
+              cudaMemcpy2D(image, 4, host, kWidth, kWidth, 2, cudaMemcpyHostToDevice));
   (void)cudaGetLastError();
   CHECK_OK(cudaFree(image));
 }

@@ -1,4 +1,5 @@
-// Devices: counting, choosing, properties against attributes, limits, versions, driver entry points, reset.
+// Devices: counting, choosing, properties against attributes, limits, versions, driver entry
+// points, reset.
 #include <cstring>
 
 #include "checks.h"
@@ -24,9 +25,11 @@ void check_devices() {
   cudaDeviceProp second = {};
   CHECK_OK(cudaGetDeviceProperties(&first, 0));
   CHECK_OK(cudaGetDeviceProperties(&second, 1));
-  CHECK(std::strlen(first.name) > 0 && std::memcmp(&first.uuid, &second.uuid, sizeof(first.uuid)) != 0);
+  CHECK(std::strlen(first.name) > 0 &&
+        std::memcmp(&first.uuid, &second.uuid, sizeof(first.uuid)) != 0);
   CHECK(first.warpSize == 32 && first.maxThreadsPerBlock == 1024 && first.maxThreadsDim[2] == 64);
-  CHECK(first.multiProcessorCount == 16 && first.maxGridSize[0] == 2147483647 && first.unifiedAddressing == 1);
+  CHECK(first.multiProcessorCount == 16 && first.maxGridSize[0] == 2147483647 &&
+        first.unifiedAddressing == 1);
   int value = 0;
   CHECK_OK(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, 1));
   CHECK(value == second.major && value >= 7);
@@ -45,9 +48,11 @@ void check_devices() {
   CHECK(runtime == CUDART_VERSION && driver >= 13000);
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-  CHECK_OK(cudaGetDriverEntryPointByVersion("cuMemAlloc", &entry, 12000, cudaEnableDefault, &status));
+  CHECK_OK(
+      cudaGetDriverEntryPointByVersion("cuMemAlloc", &entry, 12000, cudaEnableDefault, &status));
   CHECK(entry != nullptr && status == cudaDriverEntryPointSuccess);
-  CHECK_OK(cudaGetDriverEntryPointByVersion("cuNoSuchThing", &entry, 12000, cudaEnableDefault, &status));
+  CHECK_OK(
+      cudaGetDriverEntryPointByVersion("cuNoSuchThing", &entry, 12000, cudaEnableDefault, &status));
   CHECK(entry == nullptr && status == cudaDriverEntryPointSymbolNotFound);
 
   void* block = nullptr;

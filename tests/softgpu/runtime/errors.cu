@@ -1,4 +1,5 @@
-// The error model: last errors per thread, names and messages, sticky errors, and a machine without a driver.
+// The error model: last errors per thread, names and messages, sticky errors, and a machine without
+// a driver.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -21,7 +22,8 @@ void check_errors() {
   CHECK_OK(cudaGetLastError());
   CHECK(std::strcmp(cudaGetErrorName(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation") == 0);
   CHECK(std::strcmp(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory") == 0);
-  CHECK(std::strcmp(cudaGetErrorString(static_cast<cudaError_t>(998)), "unrecognized error code") == 0);
+  CHECK(std::strcmp(cudaGetErrorString(static_cast<cudaError_t>(998)), "unrecognized error code") ==
+        0);
   const cudaError_t graphics = cudaGraphicsUnregisterResource(nullptr);
   CHECK(graphics == cudaErrorNotSupported);
   CHECK_ERROR(cudaErrorNotSupported, cudaGetLastError());
@@ -34,7 +36,8 @@ void check_illegal_address() {
   CHECK_ERROR(cudaErrorIllegalAddress, cudaDeviceSynchronize());
   CHECK_ERROR(cudaErrorIllegalAddress, cudaGetLastError());
   int host = 0;
-  CHECK_ERROR(cudaErrorIllegalAddress, cudaMemcpy(&host, cells, sizeof(host), cudaMemcpyDeviceToHost));
+  CHECK_ERROR(cudaErrorIllegalAddress,
+              cudaMemcpy(&host, cells, sizeof(host), cudaMemcpyDeviceToHost));
   CHECK_ERROR(cudaErrorIllegalAddress, cudaMalloc(&cells, 64));
   poke<<<1, 1>>>(cells);
   CHECK_ERROR(cudaErrorIllegalAddress, cudaGetLastError());

@@ -1,4 +1,5 @@
-// A default build, with NVIDIA's own runtime inside: the software GPU must say so in one line instead of failing obscurely.
+// A default build, with NVIDIA's own runtime inside: the software GPU must say so in one line
+// instead of failing obscurely.
 #include <cstdio>
 
 __global__ void nothing() {}

@@ -64,7 +64,8 @@ void check_built(int* cells, cudaStream_t stream) {
   kernel_parameters.blockDim = dim3(kCount);
   kernel_parameters.kernelParams = arguments;
   CHECK_OK(cudaGraphAddKernelNode(&kernel, graph, &fill, 1, &kernel_parameters));
-  CHECK_OK(cudaGraphAddMemcpyNode1D(&copy, graph, &kernel, 1, back, cells, sizeof(back), cudaMemcpyDeviceToHost));
+  CHECK_OK(cudaGraphAddMemcpyNode1D(&copy, graph, &kernel, 1, back, cells, sizeof(back),
+                                    cudaMemcpyDeviceToHost));
   run_twice(graph, stream);
   CHECK(back[0] == 42 && back[63] == 42);
   CHECK_OK(cudaGraphDestroy(graph));

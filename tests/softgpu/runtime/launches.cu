@@ -51,7 +51,8 @@ void check_forms(int* cells) {
   int n = kCount;
   int base = 20;
   void* arguments[] = {&cells, &n, &base};
-  CHECK_OK(cudaLaunchKernel(reinterpret_cast<const void*>(fill), dim3(8), dim3(128), arguments, 0, nullptr));
+  CHECK_OK(cudaLaunchKernel(reinterpret_cast<const void*>(fill), dim3(8), dim3(128), arguments, 0,
+                            nullptr));
   expect_filled(cells, 20);
 
   cudaLaunchConfig_t config = {};
@@ -63,7 +64,8 @@ void check_forms(int* cells) {
   cudaKernel_t kernel = nullptr;
   CHECK_OK(cudaGetKernel(&kernel, fill));
   base = 40;
-  CHECK_OK(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(8), dim3(128), arguments, 0, nullptr));
+  CHECK_OK(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(8), dim3(128), arguments, 0,
+                            nullptr));
   expect_filled(cells, 40);
 
   empty_kernel<<<1, 1>>>();

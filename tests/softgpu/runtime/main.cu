@@ -1,4 +1,5 @@
-// Runs the group of checks its argument names; exits 0 when all hold, 77 when the group does not apply here.
+// Runs the group of checks its argument names; exits 0 when all hold, 77 when the group does not
+// apply here.
 #include <cstring>
 
 #include "checks.h"
@@ -11,11 +12,16 @@ int main(int argc, char** argv) {
     void (*run)();
   };
   const Group groups[] = {
-      {"copies", check_copies},     {"devices", check_devices},
-      {"errors", check_errors},     {"graphs", check_graphs},
-      {"illegal_address", check_illegal_address}, {"launches", check_launches},
-      {"memory", check_memory},     {"no_driver", check_no_driver},
-      {"streams", check_streams},   {"symbols", check_symbols},
+      {"copies", check_copies},
+      {"devices", check_devices},
+      {"errors", check_errors},
+      {"graphs", check_graphs},
+      {"illegal_address", check_illegal_address},
+      {"launches", check_launches},
+      {"memory", check_memory},
+      {"no_driver", check_no_driver},
+      {"streams", check_streams},
+      {"symbols", check_symbols},
   };
   for (const Group& group : groups) {
     if (argc != 2 || std::strcmp(argv[1], group.name) != 0) continue;

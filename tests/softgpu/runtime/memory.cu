@@ -20,7 +20,8 @@ void check_plain() {
   CHECK(free_before - free_during == (64 << 20));
   cudaPointerAttributes attributes = {};
   CHECK_OK(cudaPointerGetAttributes(&attributes, block));
-  CHECK(attributes.type == cudaMemoryTypeDevice && attributes.device == 0 && attributes.devicePointer == block);
+  CHECK(attributes.type == cudaMemoryTypeDevice && attributes.device == 0 &&
+        attributes.devicePointer == block);
   CHECK_OK(cudaFree(block));
   CHECK_OK(cudaMemGetInfo(&free_after, &total));
   CHECK(free_after == free_before && total >= free_after);
@@ -50,7 +51,8 @@ void check_host() {
   CHECK_OK(cudaPointerGetAttributes(&attributes, plain));
   CHECK(attributes.type == cudaMemoryTypeUnregistered);
   CHECK_OK(cudaHostRegister(plain, sizeof(plain), cudaHostRegisterDefault));
-  CHECK_ERROR(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(plain, sizeof(plain), cudaHostRegisterDefault));
+  CHECK_ERROR(cudaErrorHostMemoryAlreadyRegistered,
+              cudaHostRegister(plain, sizeof(plain), cudaHostRegisterDefault));
   CHECK_OK(cudaHostUnregister(plain));
   CHECK_ERROR(cudaErrorHostMemoryNotRegistered, cudaHostUnregister(plain));
   (void)cudaGetLastError();

@@ -1,4 +1,5 @@
-// Streams, events, callbacks and host functions: order within a stream, waiting across streams, measured time.
+// Streams, events, callbacks and host functions: order within a stream, waiting across streams,
+// measured time.
 #include <atomic>
 
 #include "checks.h"

@@ -47,6 +47,7 @@ void check_symbols() {
   CHECK(run() == (27 + 100) * 3);
 
   CHECK_ERROR(cudaErrorInvalidValue, cudaMemcpyToSymbol(d_numbers, back, sizeof(back), 4));
-  CHECK_ERROR(cudaErrorInvalidSymbol, cudaGetSymbolSize(&size_bytes, static_cast<const void*>(&hundred)));
+  CHECK_ERROR(cudaErrorInvalidSymbol,
+              cudaGetSymbolSize(&size_bytes, static_cast<const void*>(&hundred)));
   (void)cudaGetLastError();
 }

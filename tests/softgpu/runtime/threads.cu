@@ -1,5 +1,5 @@
-// Built with --default-stream per-thread: the same source reaches the _ptsz and _ptds names, and two threads' default
-// streams do not wait for each other.
+// Built with --default-stream per-thread: the same source reaches the _ptsz and _ptds names, and
+// two threads' default streams do not wait for each other.
 #include <atomic>
 #include <thread>
 
@@ -31,7 +31,8 @@ void CUDART_CB wait_for_release(void* released) {
   while (!static_cast<std::atomic<bool>*>(released)->load()) std::this_thread::yield();
 }
 
-/// This thread's default stream is held up until another thread's default stream has finished its launches.
+/// This thread's default stream is held up until another thread's default stream has finished its
+/// launches.
 void check_independence() {
   std::atomic<bool> released{false};
   int* cells = nullptr;

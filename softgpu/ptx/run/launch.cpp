@@ -1,0 +1,258 @@
+// launch_run(): the blocks of a grid over the calling thread and helpers, charging as they go. What a launch costs does
+// not depend on how many threads shared it, except for kernels whose blocks wait for each other.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "softgpu/ptx/run/cta.h"
+#include "softgpu/ptx/run/fault.h"
+#include "softgpu/ptx/run/pool.h"
+
+namespace softgpu::ptx {
+namespace {
+
+/// Instructions of one warp before the next one has its turn.
+constexpr u64 kTurn = 4096;
+/// A worker charges before the next turn could take it over the limit.
+constexpr u64 kChargeAt = kChargeEvery - kTurn - kTurn / 2;
+/// Fewer instructions than this are done sooner than a sleeping helper wakes up.
+constexpr u64 kWorthHelp = 4096;
+
+struct alignas(64) GridWorkspace {
+  u32 bytes = 256;
+  u32 barrier = 0;
+  u32 rest[62] = {};
+};
+
+/// Keeps a thread's CTA memory between launches. A launch inside a launch (a host callback) gets its own.
+class RunnerLease {
+ public:
+  RunnerLease() {
+    if (cache().empty()) cache().push_back(std::make_unique<CtaRunner>());
+    runner_ = std::move(cache().back());
+    cache().pop_back();
+  }
+  ~RunnerLease() { cache().push_back(std::move(runner_)); }
+  RunnerLease(const RunnerLease&) = delete;
+  RunnerLease& operator=(const RunnerLease&) = delete;
+  CtaRunner& operator*() { return *runner_; }
+
+ private:
+  static std::vector<std::unique_ptr<CtaRunner>>& cache() {
+    thread_local std::vector<std::unique_ptr<CtaRunner>> t_runners;
+    return t_runners;
+  }
+  std::unique_ptr<CtaRunner> runner_;
+};
+
+class LaunchJob : public PoolJob {
+ public:
+  LaunchJob(const Kernel& kernel, const Launch& launch, Host& host)
+      : program_(kernel.program), launch_(launch), host_(host),
+        blocks_(u64{launch.grid.x} * launch.grid.y * launch.grid.z) {}
+
+  Outcome run() {
+    if (launch_.cooperative) {
+      Worker worker(*this);
+      guarded(worker, [&] { run_cooperative(worker); });
+    } else {
+      work(true);
+      if (offered_) pool_withdraw(*this);
+    }
+    outcome_.warp_instructions = executed_.load();
+    return std::move(outcome_);
+  }
+
+  void help() override { work(false); }
+  bool wants_help() const override { return next_.load() < blocks_ && !stop_.load(); }
+
+ private:
+  /// One thread's share of the launch.
+  struct Worker {
+    explicit Worker(LaunchJob& owner) : job(owner) {}
+    LaunchJob& job;
+    CtaRunner* runner = nullptr;
+    u64 uncharged = 0;
+    u64 executed = 0;
+
+    /// False: the launch is to end.
+    bool account(u64 instructions) {
+      uncharged += instructions;
+      executed += instructions;
+      if (uncharged >= kChargeAt) return charge();
+      return !job.stop_.load(std::memory_order_relaxed);
+    }
+    bool charge() {
+      const u64 amount = uncharged;
+      uncharged = 0;
+      if (amount != 0 && !job.host_.charge(amount)) job.fail(Fault::kAborted, 0, "the launch was abandoned");
+      return !job.stop_.load(std::memory_order_relaxed);
+    }
+  };
+
+  void fail(Fault fault, u64 address, const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    if (outcome_.fault == Fault::kNone) {
+      outcome_.fault = fault;
+      outcome_.fault_address = address;
+      outcome_.fault_text = text;
+    }
+    stop_.store(true);
+  }
+
+  std::string where(const Worker& worker) const {
+    std::string text = "kernel " + program_.info.name;
+    if (worker.runner == nullptr || worker.runner->current() == nullptr) return text;
+    const Warp& warp = *worker.runner->current();
+    const Dim3& block = warp.cta->index;
+    text += ", block (" + std::to_string(block.x) + "," + std::to_string(block.y) + "," +
+            std::to_string(block.z) + "), warp " + std::to_string(warp.index);
+    if (warp.at != nullptr) text += ", PTX line " + std::to_string(warp.at->line) + " of " + warp.code->name;
+    return text;
+  }
+
+  static const char* name_of(Fault fault) {
+    switch (fault) {
+      case Fault::kIllegalAddress: return "illegal address";
+      case Fault::kMisaligned: return "misaligned address";
+      case Fault::kIllegalInstruction: return "illegal instruction";
+      case Fault::kTrap: return "trap";
+      case Fault::kStackOverflow: return "stack overflow";
+      default: return "fault";
+    }
+  }
+
+  void fault(const Worker& worker, const FaultScope& scope) {
+    if (scope.fault == Fault::kAssert) return fail(scope.fault, 0, scope.text);
+    char address[32];
+    std::snprintf(address, sizeof address, " at 0x%llx", static_cast<unsigned long long>(scope.address));
+    const bool has_address = scope.fault == Fault::kIllegalAddress || scope.fault == Fault::kMisaligned;
+    fail(scope.fault, scope.address,
+         std::string(name_of(scope.fault)) + (has_address ? address : "") + ": " + where(worker));
+  }
+
+  /// Runs `body` with faults caught, then charges what is left.
+  template <class Body>
+  void guarded(Worker& worker, Body body) {
+    FaultScope scope;
+    if (sigsetjmp(scope.back, 0) == 0) {
+      body();
+    } else {
+      if (worker.runner != nullptr && worker.runner->current() != nullptr) {
+        Warp& warp = *worker.runner->current();
+        const u64 ran = warp.at != nullptr && warp.at->serial >= warp.from ? warp.at->serial - warp.from : 0;
+        worker.uncharged += warp.count + ran - warp.counted;
+        worker.executed += warp.count + ran - warp.counted;
+      }
+      fault(worker, scope);
+    }
+    worker.charge();
+    executed_.fetch_add(worker.executed);
+  }
+
+  void work(bool is_caller) {
+    RunnerLease lease;
+    Worker worker(*this);
+    guarded(worker, [&] {
+      bool prepared = false;
+      for (;;) {
+        const u64 block = next_.fetch_add(1);
+        if (block >= blocks_ || stop_.load()) return;
+        worker.runner = &*lease;
+        if (!prepared) worker.runner->prepare(program_, launch_, host_);
+        prepared = true;
+        if (!run_block(worker, block, is_caller)) return;
+        if (is_caller) consider_help(worker);
+      }
+    });
+  }
+
+  /// After the first block (or a while into it) the rest can be estimated.
+  void consider_help(const Worker& worker) {
+    if (offered_ || pool_width() < 2) return;
+    const u64 begun = next_.load();
+    if (begun >= blocks_) return;
+    if (worker.executed * (blocks_ - begun) / std::max<u64>(begun, 1) < kWorthHelp) return;
+    offered_ = true;
+    pool_offer(*this);
+  }
+
+  bool run_block(Worker& worker, u64 block, bool is_caller) {
+    worker.runner->start(block, 0);
+    while (!worker.runner->finished()) {
+      bool go_on = true;
+      const bool ran = worker.runner->step(kTurn, [&](u64 instructions) { return go_on = worker.account(instructions); });
+      if (!go_on) return false;
+      if (!ran) {
+        fail(Fault::kTrap, 0, "deadlock: the threads left wait at barriers that nobody will reach: " + where(worker));
+        return false;
+      }
+      if (is_caller && worker.executed > 2 * kTurn) consider_help(worker);
+    }
+    return true;
+  }
+
+  /// All blocks at once, in turns, on one thread: they wait for each other through memory.
+  void run_cooperative(Worker& worker) {
+    GridWorkspace workspace;
+    std::vector<std::unique_ptr<CtaRunner>> runners;
+    for (u64 block = 0; block < blocks_; ++block) {
+      runners.push_back(std::make_unique<CtaRunner>());
+      runners.back()->prepare(program_, launch_, host_);
+      runners.back()->start(block, reinterpret_cast<u64>(&workspace));
+    }
+    for (bool all = false; !all;) {
+      all = true;
+      bool any_ran = false;
+      for (const auto& runner : runners) {
+        if (runner->finished()) continue;
+        all = false;
+        worker.runner = runner.get();
+        bool go_on = true;
+        any_ran |= runner->step(kCooperativeTurn, [&](u64 instructions) { return go_on = worker.account(instructions); });
+        if (!go_on) return;
+      }
+      if (!all && !any_ran) {
+        return fail(Fault::kTrap, 0, "deadlock: the threads left wait at barriers that nobody will reach: " + where(worker));
+      }
+    }
+  }
+
+  /// Short turns: a block that spins for the others should not spin long.
+  static constexpr u64 kCooperativeTurn = 256;
+
+  const Program& program_;
+  const Launch& launch_;
+  Host& host_;
+  const u64 blocks_;
+  std::atomic<u64> next_{0};
+  std::atomic<u64> executed_{0};
+  std::atomic<bool> stop_{false};
+  bool offered_ = false;
+  std::mutex mutex_;
+  Outcome outcome_;
+};
+
+}  // namespace
+
+Outcome launch_run(const Kernel& kernel, const Launch& launch, Host& host) {
+  Outcome refused;
+  refused.fault = Fault::kIllegalInstruction;
+  if (!kernel.program.error.empty()) {
+    refused.fault_text = kernel.program.error;
+    return refused;
+  }
+  fault_handler_install();
+  try {
+    return LaunchJob(kernel, launch, host).run();
+  } catch (const std::bad_alloc&) {
+    refused.fault = Fault::kTrap;
+    refused.fault_text = "no host memory for the launch of " + kernel.program.info.name;
+    return refused;
+  }
+}
+
+}  // namespace softgpu::ptx

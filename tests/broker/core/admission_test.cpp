@@ -1,0 +1,363 @@
+// Who is admitted, who waits with which reason, who is refused with which words.
+#include <gmock/gmock.h>
+
+#include "tests/broker/core/harness.h"
+
+namespace sluice::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Admission, GivesWhatWasAskedAndIntroducesAClosedLease) {
+  Harness core;
+  TenantAsked asked = core.ask(TenantClass::kBatch, 512 * kMiB);
+  asked.sm_percent = 25;
+  asked.memory_min = 128 * kMiB;
+  core.step(asked);
+  const auto admitted = core.one<TenantAdmitted>();
+  EXPECT_EQ(admitted.request, asked.request);
+  EXPECT_EQ(admitted.memory_max, 512 * kMiB);
+  EXPECT_EQ(admitted.memory_min, 128 * kMiB);
+  EXPECT_EQ(admitted.sm_percent, 25U);
+  ASSERT_EQ(admitted.gpus.size(), 1U);
+  EXPECT_EQ(admitted.gpus[0], uuid_of(1));
+  const auto lease = core.one<LeaseSet>();
+  EXPECT_EQ(lease.word, protocol::lease_word(1, 0));
+}
+
+TEST(Admission, ClassDefaultsFillWhatWasNotAsked) {
+  Policy policy = policy_usual();
+  policy.classes[static_cast<std::size_t>(TenantClass::kDebug)] = {2 * kMs, 20, SmMode::kFixed,
+                                                                   128 * kMiB};
+  Harness core(policy);
+  core.step(core.ask(TenantClass::kDebug, 0));
+  const auto admitted = core.one<TenantAdmitted>();
+  EXPECT_EQ(admitted.memory_max, 128 * kMiB);
+  EXPECT_EQ(admitted.sm_percent, 20U);
+  EXPECT_EQ(admitted.sm_mode, SmMode::kFixed);
+  EXPECT_EQ(core.one<LeaseSet>().window_ns, 2 * kMs);
+}
+
+TEST(Admission, QuotaBelowContextNamesTheMinimum) {
+  Harness core;
+  core.step(core.ask(TenantClass::kBatch, 16 * kMiB));
+  const auto refused = core.one<TenantRefused>();
+  EXPECT_EQ(refused.code, RefusalCode::kMemoryBelowContext);
+  EXPECT_EQ(refused.minimum, 32 * kMiB);
+  EXPECT_EQ(refused.text,
+            "a quota of 16 MiB is less than what a context alone takes on this GPU (32 MiB), so no "
+            "program could "
+            "start; ask for at least 32 MiB");
+}
+
+TEST(Admission, NoQuotaAndNoDefaultIsRefused) {
+  Harness core;
+  core.step(core.ask(TenantClass::kBatch, 0));
+  EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kMemoryBelowContext);
+  EXPECT_THAT(core.one<TenantRefused>().text, HasSubstr("class batch has no default"));
+}
+
+TEST(Admission, LargerThanAnyGpuIsRefusedNotQueued) {
+  Harness core;
+  core.step(core.ask(TenantClass::kBatch, 5 * kGiB));
+  const auto refused = core.one<TenantRefused>();
+  EXPECT_EQ(refused.code, RefusalCode::kMemoryTooLarge);
+  EXPECT_EQ(refused.text,
+            "a quota of 5 GiB is more than any GPU here can promise (4 GiB), so waiting would not "
+            "help; ask for at "
+            "most 4 GiB");
+}
+
+TEST(Admission, UnknownAndDoubledPinsAreRefused) {
+  Harness core;
+  TenantAsked asked = core.ask();
+  asked.pinned = {uuid_of(9)};
+  core.step(asked);
+  EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kNoSuchGpu);
+  EXPECT_THAT(core.one<TenantRefused>().text,
+              HasSubstr("GPU-09000000-0000-0000-0000-000000000000"));
+  asked = core.ask();
+  asked.pinned = {uuid_of(1), uuid_of(1)};
+  core.step(asked);
+  EXPECT_THAT(core.one<TenantRefused>().text, HasSubstr("named twice"));
+}
+
+TEST(Admission, ShapeRefusals) {
+  Harness core;
+  TenantAsked asked = core.ask();
+  asked.gpu_count = 2;
+  core.step(asked);
+  EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kTooManyGpus);
+  EXPECT_EQ(core.one<TenantRefused>().text,
+            "2 GPUs asked for, but this machine has 1 GPU; ask for at most 1");
+  asked = core.ask();
+  asked.sm_percent = 101;
+  core.step(asked);
+  EXPECT_THAT(core.one<TenantRefused>().text, HasSubstr("101 %"));
+  asked = core.ask();
+  asked.memory_min = 300 * kMiB;
+  core.step(asked);
+  EXPECT_THAT(core.one<TenantRefused>().text, HasSubstr("300 MiB"));
+  Harness empty(policy_usual(), 0);
+  empty.step(empty.ask());
+  EXPECT_EQ(empty.one<TenantRefused>().code, RefusalCode::kNoSuchGpu);
+}
+
+TEST(Admission, MinimumNeverExceedsCapacityAndMaximumTheOversellLimit) {
+  Policy policy = policy_usual();
+  policy.oversell_memory = 1.5;
+  Harness core(policy);
+  TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
+  asked.memory_min = 2 * kGiB;
+  core.step(asked);
+  EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);
+  asked.request = 50;
+  core.step(asked);  // min 4 of 4, max 6 of 6
+  EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);
+  asked.request = 51;
+  asked.memory_max = 64 * kMiB;
+  asked.memory_min = 32 * kMiB;
+  core.step(asked);
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kResources);
+  EXPECT_EQ(core.one<TenantQueued>().promised, 4 * kGiB);
+  EXPECT_EQ(core.one<TenantQueued>().capacity, 4 * kGiB);
+}
+
+TEST(Admission, BestFitFillsTheFullestGpuThatHasRoom) {
+  Harness core(policy_usual(), 2);
+  TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
+  asked.pinned = {uuid_of(2)};
+  core.step(asked);
+  core.step(core.ask(TenantClass::kBatch, kGiB));
+  EXPECT_EQ(core.one<TenantAdmitted>().gpus[0], uuid_of(2));
+  core.step(core.ask(TenantClass::kBatch, kGiB));
+  EXPECT_EQ(core.one<TenantAdmitted>().gpus[0], uuid_of(1));
+}
+
+TEST(Admission, QueueIsFirstComeFirstServedAndAnnouncesChanges) {
+  Harness core;
+  const TenantId first = core.admit(core.ask(TenantClass::kBatch, 4 * kGiB));
+  const TenantAsked second = core.ask(TenantClass::kBatch, 3 * kGiB);
+  const TenantAsked third = core.ask(TenantClass::kBatch, 3 * kGiB);
+  const TenantAsked small = core.ask(TenantClass::kBatch, 64 * kMiB);
+  core.step(second);
+  EXPECT_EQ(core.one<TenantQueued>().position, 1U);
+  core.step(third);
+  EXPECT_EQ(core.one<TenantQueued>().position, 2U);
+  EXPECT_EQ(core.one<TenantQueued>().ahead, second.name);
+  core.step(small);
+  EXPECT_EQ(core.one<TenantQueued>().position, 3U);
+  core.end(first);
+  EXPECT_EQ(core.one<TenantAdmitted>().request, second.request);
+  const auto moved = core.all<TenantQueued>();
+  ASSERT_EQ(moved.size(), 2U);
+  EXPECT_EQ(moved[0].position, 1U);
+  EXPECT_EQ(moved[1].position, 2U);
+  EXPECT_EQ(moved[1].reason, QueueReason::kPriority)
+      << "it would fit, but would take the room of the one ahead";
+}
+
+TEST(Admission, BackfillUsesOnlyGpusThatNobodyAheadWaitsFor) {
+  Harness core(policy_usual(), 2);
+  TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
+  asked.pinned = {uuid_of(1)};
+  core.step(asked);
+  asked = core.ask(TenantClass::kBatch, 2 * kGiB);
+  asked.pinned = {uuid_of(1)};
+  core.step(asked);
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kResources);
+  core.step(core.ask(TenantClass::kBatch, 512 * kMiB));
+  EXPECT_EQ(core.one<TenantAdmitted>().gpus[0], uuid_of(2));
+  asked = core.ask(TenantClass::kBatch, 512 * kMiB);
+  asked.pinned = {uuid_of(1)};
+  core.step(asked);
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kPriority);
+}
+
+TEST(Admission, GangWaitsForEnoughGpusAtTheSameTime) {
+  Harness core(policy_usual(), 2);
+  TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
+  core.admit(asked);
+  asked = core.ask(TenantClass::kBatch, 2 * kGiB);
+  asked.gpu_count = 2;
+  core.step(asked);
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kGang);
+}
+
+TEST(Admission, NoWaitAndDryRun) {
+  Harness core;
+  core.admit(core.ask(TenantClass::kBatch, 4 * kGiB));
+  TenantAsked asked = core.ask(TenantClass::kBatch, kGiB);
+  asked.no_wait = true;
+  core.step(asked);
+  EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kNoRoom);
+  EXPECT_EQ(core.one<TenantRefused>().text,
+            "it would have to wait at position 1 of the queue: the memory is promised to other "
+            "tenants; allow "
+            "waiting, or ask for less");
+  asked.no_wait = false;
+  asked.dry_run = true;
+  core.step(asked);
+  EXPECT_THAT(core.one<TenantRefused>().text, HasSubstr("nothing was changed"));
+  EXPECT_TRUE(core.state().queue.empty());
+  Harness free;
+  asked.request = 1;
+  free.step(asked);
+  EXPECT_TRUE(free.one<TenantAdmitted>().dry_run);
+  EXPECT_TRUE(free.state().tenants.empty());
+}
+
+TEST(Admission, WaitingTooLongIsRefusedWithTheReason) {
+  Harness core;
+  core.admit(core.ask(TenantClass::kBatch, 4 * kGiB));
+  TenantAsked asked = core.ask(TenantClass::kBatch, kGiB);
+  asked.wait_ns_max = 2 * kSecond;
+  core.step(asked);
+  EXPECT_EQ(core.alarm(), core.now + 2 * kSecond);
+  core.pass(2 * kSecond);
+  EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kTimeout);
+  EXPECT_EQ(core.one<TenantRefused>().text,
+            "it waited 2 s and is still at position 1 of the queue: the memory is promised to "
+            "other tenants; wait "
+            "longer, or ask for less");
+}
+
+TEST(Admission, UserLimitHoldsOneUserBackAndNobodyElse) {
+  Policy policy = policy_usual();
+  policy.tenants_per_user_max = 1;
+  Harness core(policy);
+  const TenantId first = core.admit();
+  core.step(core.ask());
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kUserLimit);
+  TenantAsked other = core.ask();
+  other.uid = 1001;
+  core.step(other);
+  EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);
+  TenantAsked third = core.ask();
+  core.step(third);
+  EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kUserLimit);
+  third.no_wait = true;
+  core.step(third);
+  EXPECT_THAT(core.one<TenantRefused>().text, HasSubstr("user 1000 has 1 tenants"));
+  core.end(first);
+  EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);
+}
+
+TEST(Admission, BrokerWideLimit) {
+  Policy policy = policy_usual();
+  policy.tenants_max = 1;
+  Harness core(policy);
+  core.admit();
+  core.step(core.ask());
+  EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kNoRoom);
+}
+
+TEST(Admission, AGoneAskerLeavesTheQueue) {
+  Harness core;
+  const TenantId first = core.admit(core.ask(TenantClass::kBatch, 4 * kGiB));
+  const TenantAsked waits = core.ask(TenantClass::kBatch, kGiB);
+  core.step(waits);
+  core.step(RequestGone{waits.request});
+  core.end(first);
+  EXPECT_TRUE(core.all<TenantAdmitted>().empty());
+  EXPECT_TRUE(core.state().users.empty());
+}
+
+TEST(Exclusive, GetsEmptyGpusWholeAndOpenAtOnce) {
+  Harness core(policy_usual(), 2);
+  TenantAsked asked = core.ask(TenantClass::kExclusive, 0);
+  asked.gpu_count = 2;
+  const TenantId tenant = core.admit(asked);
+  for (std::uint32_t index : {0U, 1U}) {
+    EXPECT_TRUE(core.open(tenant, index));
+    EXPECT_TRUE(core.has(tenant, protocol::kLeaseExclusive, index));
+    EXPECT_EQ(core.lease(tenant, index).window_ns, 0);
+  }
+  core.step(core.ask());
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kDrain);
+  core.end(tenant);
+  EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);
+}
+
+TEST(Exclusive, WhileItWaitsItsGpusDrainEmpty) {
+  Harness core(policy_usual(), 2);
+  TenantAsked pinned = core.ask();
+  pinned.pinned = {uuid_of(1)};
+  const TenantId shared = core.admit(pinned);
+  pinned = core.ask();
+  pinned.pinned = {uuid_of(2)};
+  core.admit(pinned);
+  pinned = core.ask();
+  pinned.pinned = {uuid_of(2)};
+  core.admit(pinned);
+  const TenantAsked whole = core.ask(TenantClass::kExclusive, 0);
+  core.step(whole);
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kDrain);
+  EXPECT_EQ(state_view(core.state(), core.now).gpus[0].draining, 1)
+      << "the GPU with fewest tenants";
+  core.step(core.ask());
+  EXPECT_EQ(core.one<TenantAdmitted>().gpus[0], uuid_of(2))
+      << "no new tenant onto the GPU being emptied";
+  core.end(shared);
+  EXPECT_EQ(core.one<TenantAdmitted>().request, whole.request);
+}
+
+TEST(Exclusive, ReleaseHandsBackAfterTheDrain) {
+  Harness core;
+  const TenantId tenant = core.admit(core.ask(TenantClass::kExclusive, 0));
+  const TenantAsked next = core.ask();
+  core.step(next);
+  core.step(JobReleased{tenant});
+  EXPECT_FALSE(core.open(tenant));
+  EXPECT_TRUE(core.all<TenantAdmitted>().empty());
+  core.drain(tenant);
+  EXPECT_EQ(core.one<TenantAdmitted>().request, next.request);
+  core.want(tenant);
+  EXPECT_FALSE(core.open(tenant)) << "over is over";
+  core.end(tenant);
+  EXPECT_EQ(core.one<TenantEnded>().tenant, tenant);
+}
+
+TEST(Deaths, FounderAndAllProcessesGoneEndsATenant) {
+  Harness core;
+  const TenantId tenant = core.admit();
+  core.step(ProcessJoined{tenant, 7});
+  core.step(FounderGone{tenant});
+  core.step(ProcessGone{Harness::process(tenant)});
+  EXPECT_TRUE(core.all<TenantEnded>().empty());
+  core.step(ProcessGone{7});
+  EXPECT_EQ(core.one<TenantEnded>().tenant, tenant);
+  EXPECT_TRUE(core.state().tenants.empty());
+  EXPECT_TRUE(core.state().users.empty());
+  EXPECT_EQ(core.state().gpus[0]->promised_min, 0U);
+}
+
+TEST(Deaths, UnknownNamesAreIgnored) {
+  Harness core;
+  core.step(FounderGone{99});
+  core.step(ProcessGone{99});
+  core.step(ProcessJoined{99, 1});
+  core.step(GateWanted{99, 0, 1});
+  core.step(Drained{99, 3, 1});
+  core.step(UsageSeen{99, 0, 1});
+  core.step(JobReleased{99});
+  core.step(RequestGone{99});
+  EXPECT_TRUE(core.state().processes.empty());
+}
+
+TEST(Admission, PolicyChangeAdmitsWhoFitsNow) {
+  Policy policy = policy_usual();
+  Harness core(policy);
+  TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
+  asked.memory_min = kGiB;
+  core.admit(asked);
+  asked.request = 77;
+  core.step(asked);
+  EXPECT_EQ(core.all<TenantQueued>().size(), 1U);
+  policy.oversell_memory = 2;
+  core.step(PolicyChanged{policy});
+  EXPECT_EQ(core.one<TenantAdmitted>().request, 77U);
+}
+
+}  // namespace
+}  // namespace sluice::core

@@ -1,0 +1,140 @@
+// Tenants with several GPUs: whole or not at all, no deadlock, and let through when they lock each
+// other out.
+#include "tests/broker/core/harness.h"
+
+namespace sluice::core {
+namespace {
+
+TenantId gang_admit(Harness& core, std::vector<GpuUuid> gpus, std::uint32_t percent = 50) {
+  TenantAsked asked = core.ask();
+  asked.gpu_count = static_cast<std::uint32_t>(gpus.size());
+  asked.pinned = std::move(gpus);
+  asked.sm_percent = percent;
+  return core.admit(asked);
+}
+
+TenantId single_admit(Harness& core, std::uint8_t gpu,
+                      TenantClass tenant_class = TenantClass::kBatch) {
+  TenantAsked asked = core.ask(tenant_class);
+  asked.pinned = {uuid_of(gpu)};
+  asked.sm_percent = 50;
+  return core.admit(asked);
+}
+
+TEST(Gang, OpensAndClosesOnAllGpusInOneStep) {
+  Harness core(policy_usual(), 2);
+  const TenantId gang = gang_admit(core, {uuid_of(1), uuid_of(2)});
+  const TenantId single = single_admit(core, 2);
+  core.want(gang, 0);
+  EXPECT_TRUE(core.open(gang, 0));
+  EXPECT_TRUE(core.open(gang, 1));
+  core.want(single);
+  core.pass(12 * kMs);
+  EXPECT_FALSE(core.open(gang, 0));
+  EXPECT_FALSE(core.open(gang, 1));
+  core.drain(gang, 1);
+  EXPECT_FALSE(core.open(single)) << "drained on one of two";
+  core.drain(gang, 0);
+  EXPECT_TRUE(core.open(single));
+}
+
+TEST(Gang, WaitsForBothAndGetsBoth) {
+  Harness core(policy_usual(), 2);
+  const TenantId left = single_admit(core, 1);
+  const TenantId right = single_admit(core, 2);
+  const TenantId gang = gang_admit(core, {uuid_of(1), uuid_of(2)});
+  core.want(left);
+  core.pass(3 * kMs);
+  core.want(right);
+  core.want(gang, 1);
+  for (int i = 0; i < 60 && !core.open(gang, 0); ++i) {
+    core.pass(kMs);
+    for (TenantId t : {left, right}) {
+      if (core.open(t)) continue;
+      core.drain(t);
+      core.want(t);
+    }
+  }
+  EXPECT_TRUE(core.open(gang, 0));
+  EXPECT_TRUE(core.open(gang, 1));
+}
+
+TEST(Gang, InferencePreemptsItWhole) {
+  Harness core(policy_usual(), 2);
+  const TenantId gang = gang_admit(core, {uuid_of(1), uuid_of(2)});
+  const TenantId serve = single_admit(core, 2, TenantClass::kInference);
+  core.want(gang, 0);
+  core.want(serve);
+  EXPECT_FALSE(core.open(gang, 0));
+  core.drain(gang, 0);
+  core.drain(gang, 1);
+  EXPECT_TRUE(core.open(serve));
+}
+
+TEST(Gang, MembersLockedOutAreLetThroughUntilAllAreEmpty) {
+  Harness core(policy_usual(), 2);
+  const TenantId gang = gang_admit(core, {uuid_of(1), uuid_of(2)});
+  core.step(ProcessJoined{gang, 7});
+  const TenantId single = single_admit(core, 1);
+  core.want(gang, 0);
+  core.want(single);
+  core.pass(12 * kMs);
+  ASSERT_FALSE(core.open(gang, 0));
+  // Process 7 waits at the gate of GPU index 1; the other one spins on index 0 for it and cannot
+  // drain.
+  core.step(Drained{Harness::process(gang), 1, core.epoch(gang, 1)});
+  core.step(Drained{7, 0, core.epoch(gang, 0)});
+  core.step(Drained{7, 1, core.epoch(gang, 1)});
+  core.step(GateWanted{7, 1, core.epoch(gang, 1)});
+  core.pass(1500 * kUs);
+  EXPECT_TRUE(core.open(gang, 1)) << "let through";
+  EXPECT_FALSE(core.open(gang, 0));
+  core.pass(kMs);
+  EXPECT_FALSE(core.open(gang, 1)) << "for one window";
+  core.drain(gang, 0);
+  core.step(Drained{7, 1, core.epoch(gang, 1)});
+  EXPECT_FALSE(core.open(single)) << "each process drains the new epoch";
+  core.step(Drained{Harness::process(gang), 1, core.epoch(gang, 1)});
+  EXPECT_TRUE(core.open(single));
+}
+
+TEST(Gang, ARunawayGangIsOpenedAgainInItsTurn) {
+  Harness core(policy_usual(), 2);
+  const TenantId gang = gang_admit(core, {uuid_of(1), uuid_of(2)});
+  const TenantId single = single_admit(core, 1);
+  core.want(gang, 0);
+  core.want(single);
+  core.pass(12 * kMs);
+  core.pass(100 * kMs);
+  ASSERT_TRUE(core.open(single));
+  core.want(gang, 1);
+  core.pass(15 * kMs);
+  EXPECT_TRUE(core.open(single)) << "the overrun was charged";
+  core.pass(200 * kMs);
+  core.drain(single);
+  EXPECT_TRUE(core.open(gang, 0)) << "its members may be waiting for each other";
+}
+
+TEST(Gang, ARingOfGangsKeepsMoving) {
+  Harness core(policy_usual(), 3);
+  const std::vector<TenantId> gangs = {gang_admit(core, {uuid_of(1), uuid_of(2)}),
+                                       gang_admit(core, {uuid_of(2), uuid_of(3)}),
+                                       gang_admit(core, {uuid_of(3), uuid_of(1)})};
+  std::map<TenantId, Nanos> held;
+  for (TenantId g : gangs) core.want(g, 0);
+  for (int i = 0; i < 3000; ++i) {
+    for (TenantId g : gangs)
+      if (core.open(g)) held[g] += kMs;
+    core.pass(kMs);
+    for (TenantId g : gangs) {
+      if (core.open(g)) continue;
+      core.drain(g, 0);
+      core.drain(g, 1);
+      core.want(g, 0);
+    }
+  }
+  for (TenantId g : gangs) EXPECT_NEAR(static_cast<double>(held[g]) / 3e9, 1.0 / 3, 0.05);
+}
+
+}  // namespace
+}  // namespace sluice::core

@@ -1,0 +1,235 @@
+// Opening, closing, draining, idling, runaways: the protocol between core and shim.
+#include "tests/broker/core/harness.h"
+
+namespace sluice::core {
+namespace {
+
+TEST(Lease, GoesOnlyToThoseWhoWant) {
+  Harness core;
+  const TenantId tenant = core.admit();
+  EXPECT_FALSE(core.open(tenant));
+  core.want(tenant);
+  EXPECT_TRUE(core.open(tenant));
+  EXPECT_EQ(core.epoch(tenant), 2U);
+  EXPECT_FALSE(core.has(tenant, protocol::kLeaseContended));
+}
+
+TEST(Lease, AStaleWantIsIgnored) {
+  Harness core;
+  const TenantId tenant = core.admit();
+  core.step(GateWanted{Harness::process(tenant), 0, 7});
+  EXPECT_FALSE(core.open(tenant));
+  core.step(GateWanted{Harness::process(tenant), 5, 1});
+  EXPECT_FALSE(core.open(tenant));
+}
+
+TEST(Lease, AloneThereAreNoQuanta) {
+  Harness core;
+  const TenantId tenant = core.admit();
+  core.want(tenant);
+  core.pass(10 * kSecond);
+  EXPECT_TRUE(core.open(tenant));
+  EXPECT_EQ(core.epoch(tenant), 2U);
+}
+
+TEST(Lease, ContentionIsToldAndEndsTheSliceAtTheQuantum) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.want(b);
+  EXPECT_TRUE(core.has(a, protocol::kLeaseContended));
+  EXPECT_EQ(core.epoch(a), 2U) << "the flag alone keeps the epoch";
+  core.pass(9 * kMs);
+  EXPECT_TRUE(core.open(a));
+  core.pass(3 * kMs);
+  EXPECT_FALSE(core.open(a));
+  EXPECT_FALSE(core.open(b)) << "not before the drain";
+  core.drain(a);
+  EXPECT_TRUE(core.open(b));
+}
+
+TEST(Lease, EveryProcessMustDrainOrDie) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.step(ProcessJoined{a, 7});
+  core.step(ProcessJoined{a, 8});
+  core.want(a);
+  core.want(b);
+  core.pass(12 * kMs);
+  core.drain(a);
+  EXPECT_FALSE(core.open(b));
+  core.step(Drained{7, 0, core.epoch(a) - 1});
+  EXPECT_FALSE(core.open(b)) << "a drain of an older epoch does not count";
+  core.step(Drained{7, 0, core.epoch(a)});
+  EXPECT_FALSE(core.open(b));
+  core.step(ProcessGone{8});
+  EXPECT_TRUE(core.open(b));
+}
+
+TEST(Lease, AProcessThatJoinsAnOpenLeaseJoinsTheDrain) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.step(ProcessJoined{a, 7});
+  core.want(b);
+  core.pass(12 * kMs);
+  core.drain(a);
+  EXPECT_FALSE(core.open(b));
+  core.step(Drained{7, 0, core.epoch(a)});
+  EXPECT_TRUE(core.open(b));
+}
+
+TEST(Lease, AProcessThatJoinsWhileClosingIsNotWaitedFor) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.want(b);
+  core.pass(12 * kMs);
+  core.step(ProcessJoined{a, 7});
+  core.drain(a);
+  EXPECT_TRUE(core.open(b));
+}
+
+TEST(Lease, IdleGivesBackOnlyWhenOthersWait) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.idle(a);
+  EXPECT_TRUE(core.open(a));
+  core.want(b);
+  EXPECT_FALSE(core.open(a)) << "it had said that it was idle";
+  core.drain(a);
+  EXPECT_TRUE(core.open(b));
+}
+
+TEST(Lease, IdleTakesEveryActiveProcess) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.step(ProcessJoined{a, 7});
+  core.want(b);  // b holds while both processes of a come to wait
+  core.want(a);
+  core.step(GateWanted{7, 0, core.epoch(a)});
+  core.pass(12 * kMs);
+  core.drain(b);
+  ASSERT_TRUE(core.open(a));
+  core.want(b);
+  core.idle(a);
+  EXPECT_TRUE(core.open(a));
+  core.step(GateIdle{7, 0, core.epoch(a)});
+  EXPECT_FALSE(core.open(a));
+}
+
+TEST(Lease, TheDeathOfTheHolderPassesTheGpuOnAtOnce) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.want(b);
+  core.end(a);
+  EXPECT_TRUE(core.open(b));
+}
+
+TEST(Lease, TheDeathOfAWaiterTakesTheContentionBack) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.want(b);
+  core.end(b);
+  EXPECT_TRUE(core.open(a));
+  EXPECT_FALSE(core.has(a, protocol::kLeaseContended));
+  core.pass(kSecond);
+  EXPECT_TRUE(core.open(a));
+}
+
+TEST(Lease, ALeaseWithoutProcessesIsGivenUp) {
+  Harness core;
+  const TenantId a = core.admit();
+  core.want(a);
+  core.step(ProcessGone{Harness::process(a)});
+  EXPECT_FALSE(core.open(a));
+  EXPECT_EQ(core.state().gpus[0]->holder, nullptr);
+  EXPECT_TRUE(core.all<TenantEnded>().empty()) << "its founder lives";
+}
+
+TEST(Runaway, IsReportedOnceAndOthersGoOn) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.want(b);
+  core.pass(12 * kMs);
+  ASSERT_FALSE(core.open(a));
+  EXPECT_FALSE(core.open(b));
+  core.pass(100 * kMs);
+  EXPECT_TRUE(core.open(b));
+  auto view = state_view(core.state(), core.now);
+  EXPECT_EQ(view.gpus[0].overruns, 1U);
+  EXPECT_EQ(view.tenants[0].runaway, 1);
+  EXPECT_GE(view.gpus[0].lease_overrun_ns, 100U * kMs);
+  core.want(a);
+  core.pass(kSecond);
+  EXPECT_FALSE(core.open(a)) << "a runaway gets nothing until it has drained";
+  core.drain(a);
+  EXPECT_EQ(state_view(core.state(), core.now).tenants[0].runaway, 0);
+  core.pass(50 * kMs);
+  EXPECT_TRUE(core.open(b)) << "the overrun was charged";
+  core.pass(200 * kMs);
+  core.drain(b);
+  EXPECT_TRUE(core.open(a)) << "it had not stopped wanting";
+}
+
+TEST(Runaway, CarriesOverrunAndTheOrderToEnd) {
+  Policy policy = policy_usual();
+  policy.runaway = RunawayPolicy::kEnd;
+  Harness core(policy);
+  const TenantId a = core.admit();
+  core.want(a);
+  core.want(core.admit());
+  core.pass(12 * kMs);
+  ASSERT_FALSE(core.open(a));
+  core.now = core.alarm();
+  core.step(Tick{});
+  const auto seen = core.one<RunawaySeen>();
+  EXPECT_EQ(seen.tenant, a);
+  EXPECT_EQ(seen.overrun_ns, 100 * kMs);
+  EXPECT_TRUE(seen.end);
+}
+
+TEST(Window, NarrowsWhileAnInferenceTenantIsAdmitted) {
+  Policy policy = policy_usual();
+  policy.classes[static_cast<std::size_t>(TenantClass::kBatch)].window_ns = 8 * kMs;
+  policy.classes[static_cast<std::size_t>(TenantClass::kInference)].window_ns = 3 * kMs;
+  Harness core(policy);
+  const TenantId batch = core.admit();
+  EXPECT_EQ(core.lease(batch).window_ns, 8 * kMs);
+  core.want(batch);
+  const std::uint32_t word = core.lease(batch).word;
+  const TenantId inference = core.admit(TenantClass::kInference);
+  EXPECT_EQ(core.lease(batch).window_ns, kMs);
+  EXPECT_EQ(core.lease(batch).word, word) << "a window alone does not change the lease";
+  EXPECT_EQ(core.lease(inference).window_ns, 3 * kMs);
+  policy.inference_window_ns = 2 * kMs;
+  core.step(PolicyChanged{policy});
+  EXPECT_EQ(core.lease(batch).window_ns, 2 * kMs);
+  core.end(inference);
+  EXPECT_EQ(core.lease(batch).window_ns, 8 * kMs);
+}
+
+TEST(Window, TheTenantsOwnIsUsedWhereItIsNarrower) {
+  Harness core;
+  TenantAsked asked = core.ask();
+  asked.window_ns = 500 * kUs;
+  const TenantId batch = core.admit(asked);
+  core.admit(TenantClass::kInference);
+  EXPECT_EQ(core.lease(batch).window_ns, 500 * kUs);
+}
+
+}  // namespace
+}  // namespace sluice::core

@@ -1,0 +1,134 @@
+"""A program that acts towards the broker as the shim does, one command per line of standard input, one answer per line.
+
+register | fork-register | word GPU | want GPU | idle GPU | drain GPU | claim GPU held|busy NANOS-OR-BYTES | detach |
+exec | pid | environ NAME | exit CODE. `drain` reports the present epoch as drained, in the slot and by message.
+"""
+
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+
+MAGIC, VERSION = 0x4D434C53, 1
+REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED = 5, 6, 7, 8, 9
+LEASE_BYTES, CLAIMS_BYTES = 128 + 8 * 128, 128 + 128 * (128 + 8 * 128)
+FIELDS = {"held": 16, "context": 24, "peak": 32, "busy": 40, "launches": 48}
+DRAINED_EPOCH = 100
+
+
+class Shim:
+    def __init__(self):
+        self.socket = None
+        self.lease = None
+        self.claims = None
+        self.slot = None
+
+    def register(self):
+        tenant, key = (int(part, 16) for part in os.environ["SLUICE_TENANT"].split("-"))
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.connect(os.environ["SLUICE_SOCKET"])
+        self.socket.send(struct.pack("<IHHIIQQ32s", MAGIC, VERSION, REGISTER, 64, 1, tenant, key, b"program"))
+        data, fds, _, _ = socket.recv_fds(self.socket, 1024, 2)
+        kind = struct.unpack_from("<H", data, 6)[0]
+        if kind != REGISTERED:
+            return "refused " + data[32:].split(b"\0")[0].decode()
+        _, self.slot, _ = struct.unpack("<QII", data[16:])
+        self.lease = mmap.mmap(fds[0], LEASE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+        self.claims = mmap.mmap(fds[1], CLAIMS_BYTES)
+        for fd in fds:
+            os.close(fd)
+        return f"slot {self.slot}"
+
+    def word(self, gpu):
+        return struct.unpack_from("<I", self.lease, 128 + 128 * gpu + 56)[0]
+
+    def offset(self, gpu):
+        return 128 + self.slot * 1152 + 128 + 128 * gpu
+
+    def note(self, kind, gpu):
+        self.socket.send(struct.pack("<IHHIIIIQ", MAGIC, VERSION, kind, 32, 0, gpu, self.word(gpu) >> 3, 0))
+
+    def drain(self, gpu):
+        struct.pack_into("<I", self.claims, self.offset(gpu) + DRAINED_EPOCH, self.word(gpu) >> 3)
+        if self.socket:
+            self.note(DRAINED, gpu)
+
+    def claim(self, gpu, field, value):
+        struct.pack_into("<Q", self.claims, self.offset(gpu) + FIELDS[field], value)
+
+
+def fork_register():
+    """A child that registers by itself and lives until it is killed."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, Shim().register().encode())
+        os.close(writer)
+        while True:
+            signal.pause()
+    os.close(writer)
+    with os.fdopen(reader) as word:
+        return f"{child} {word.read()}"
+
+
+def execute(shim, words):
+    command, arguments = words[0], words[1:]
+    if command == "hello":
+        return "hello"
+    if command == "register":
+        return shim.register()
+    if command == "fork-register":
+        return fork_register()
+    if command == "word":
+        return str(shim.word(int(arguments[0])))
+    if command in ("want", "idle"):
+        shim.note(GATE_WANT if command == "want" else GATE_IDLE, int(arguments[0]))
+    elif command == "drain":
+        shim.drain(int(arguments[0]))
+    elif command == "claim":
+        shim.claim(int(arguments[0]), arguments[1], int(arguments[2]))
+    elif command == "detach":
+        shim.socket.close()
+        shim.socket = None
+    elif command == "exec":
+        os.execv(sys.executable, [sys.executable, __file__])
+    elif command == "pid":
+        return str(os.getpid())
+    elif command == "environ":
+        return os.environ.get(arguments[0], "")
+    elif command == "closed":  # whether the broker has closed the connection
+        return str(bool(select.select([shim.socket], [], [], 0)[0]))
+    elif command == "exit":
+        sys.exit(int(arguments[0]))
+    else:
+        return f"error: no command {command}"
+    return "done"
+
+
+def lines():
+    # Unbuffered: after exec the next program must find what this one has not read.
+    pending = b""
+    while True:
+        byte = os.read(0, 1)
+        if not byte:
+            return
+        if byte == b"\n":
+            yield pending.decode()
+            pending = b""
+        else:
+            pending += byte
+
+
+def main():
+    shim = Shim()
+    for line in lines():
+        try:
+            print(execute(shim, line.split()), flush=True)
+        except Exception as fault:  # the driver of the test wants to know, whatever it was
+            print(f"error: {fault!r}", flush=True)
+
+
+main()

@@ -1,0 +1,99 @@
+// Random situations by seed. Every invariant of the core is checked after every step; a breach
+// aborts, and the handler below then says how to replay it.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+#include "broker/sim/scenarios.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr std::uint64_t kSeeds = 500;
+std::uint64_t seed_now = 0;
+
+/// Replays one seed alone where the environment names it.
+std::pair<std::uint64_t, std::uint64_t> seeds() {
+  const char* only = std::getenv("SLUICE_SIM_SEED");
+  if (only == nullptr) return {1, kSeeds};
+  const std::uint64_t seed = std::strtoull(only, nullptr, 10);
+  return {seed, seed};
+}
+
+void on_abort(int) {
+  char text[160];
+  const int n = std::snprintf(
+      text, sizeof text,
+      "seed %llu broke an invariant; replay: sluice-sim --scenario chaos --seed %llu\n",
+      static_cast<unsigned long long>(seed_now), static_cast<unsigned long long>(seed_now));
+  if (write(STDERR_FILENO, text, static_cast<std::size_t>(n)) < 0) std::_Exit(1);
+}
+
+/// The core's books against the model's truth, for a run in which no meter lies.
+void books_check(const Experiment& setup, const Result& result) {
+  for (std::size_t g = 0; g < result.gpu_busy_ns.size(); ++g)
+    EXPECT_LE(result.view.gpus[g].busy_ns, static_cast<std::uint64_t>(result.gpu_busy_ns[g]));
+  for (std::size_t i = 0; i < result.jobs.size(); ++i) {
+    const JobResult& job = result.jobs[i];
+    EXPECT_TRUE(job.admitted || job.kernels == 0) << "nobody runs who was not admitted";
+    EXPECT_TRUE(job.refused.empty() || !job.admitted);
+    for (Nanos busy : job.busy_ns) EXPECT_LE(busy, setup.duration_ns);
+  }
+}
+
+TEST(Chaos, InvariantsHoldForEverySeed) {
+  std::signal(SIGABRT, on_abort);
+  const auto [first, last] = seeds();
+  std::uint64_t kernels = 0;
+  for (std::uint64_t seed = first; seed <= last; ++seed) {
+    seed_now = seed;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Experiment setup = setup_chaos(seed);
+    bool liars = false;
+    for (const JobSpec& job : setup.jobs) liars = liars || job.meter_factor > 1;
+    const Result result = simulate(setup);
+    if (!liars) books_check(setup, result);
+    for (const JobResult& job : result.jobs) kernels += job.kernels;
+    if (HasFailure()) break;
+  }
+  std::signal(SIGABRT, SIG_DFL);
+  EXPECT_GT(kernels, 0U);
+}
+
+/// Without accidents, everybody who is admitted finishes what it has to do.
+TEST(Chaos, WithoutAccidentsAllWorkIsDone) {
+  const auto [first, last] = seeds();
+  for (std::uint64_t seed = first; seed <= std::min(last, first + 99); ++seed) {
+    seed_now = seed;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Experiment setup = setup_chaos(seed);
+    setup.policy.runaway = core::RunawayPolicy::kReport;
+    setup.policy.drain_timeout_ns = 1'000'000'000;
+    setup.policy.tenants_per_user_max = 64;
+    setup.duration_ns = 120'000'000'000;
+    setup.check = false;
+    for (JobSpec& job : setup.jobs) {
+      job.crash_at = job.endless_at = job.release_at = job.end_ns = job.wait_ns_max = 0;
+      job.meter_factor = 1;
+      job.no_wait = false;
+      if (job.tasks == 0) job.tasks = 20;
+    }
+    const Result result = simulate(setup);
+    for (const JobResult& job : result.jobs) {
+      if (!job.refused.empty()) continue;
+      EXPECT_TRUE(job.admitted) << job.name << " waits for ever";
+      EXPECT_GT(job.ended_ns, 0) << job.name << " is stuck";
+      EXPECT_EQ(job.runaways, 0U) << job.name;
+    }
+    EXPECT_TRUE(result.view.tenants.empty());
+    if (HasFailure()) break;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::sim

@@ -1,0 +1,146 @@
+// Situations with a story: gangs, runaways, starvation, exclusive hand-over, crashes, a crowd.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "broker/sim/report.h"
+#include "broker/sim/scenarios.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr Nanos kMs = 1'000'000;
+constexpr Nanos kSecond = 1'000'000'000;
+
+Nanos busy(const JobResult& job) {
+  return std::accumulate(job.busy_ns.begin(), job.busy_ns.end(), Nanos{0});
+}
+
+TEST(Gang, TrainingBesideInferenceNeverStalls) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    const Experiment setup = *scenario_make("gang", seed);
+    const Result result = simulate(setup);
+    const JobResult& training = result.jobs[0];
+    EXPECT_EQ(training.runaways, 0U) << "seed " << seed;
+    EXPECT_LE(training.longest_wait_ns, 500 * kMs) << "seed " << seed;
+    const double floor = setup.jobs[0].sm_percent / 100.0 * static_cast<double>(setup.duration_ns);
+    EXPECT_GE(static_cast<double>(training.busy_ns[0]), 0.9 * floor) << "seed " << seed;
+    EXPECT_GE(static_cast<double>(training.busy_ns[1]), 0.9 * floor) << "seed " << seed;
+  }
+}
+
+TEST(Gang, LongCollectivesAreLetThroughNotTimedOut) {
+  Experiment setup = *scenario_make("gang", 1);
+  setup.jobs[0].kernels = 2;
+  setup.jobs[0].communication_ns = 3 * kMs;
+  const Result result = simulate(setup);
+  EXPECT_EQ(result.jobs[0].runaways, 0U);
+  EXPECT_GT(result.jobs[0].tasks, 500U);
+}
+
+TEST(Gang, RingsOfGangsAndSinglesAllMove) {
+  const Experiment setup = *scenario_make("gangs", 1);
+  const Result result = simulate(setup);
+  for (const JobResult& job : result.jobs) {
+    EXPECT_LE(job.longest_wait_ns, kSecond) << job.name;
+    EXPECT_GE(static_cast<double>(job.busy_ns[0]), 0.2 * static_cast<double>(setup.duration_ns))
+        << job.name;
+  }
+}
+
+TEST(Runaway, IsEndedByPolicyAndNeighboursGoOn) {
+  const Experiment setup = *scenario_make("runaway", 1);
+  const Result result = simulate(setup);
+  EXPECT_EQ(result.jobs[0].runaways, 1U);
+  EXPECT_GE(result.jobs[0].ended_ns, 2 * kSecond);
+  EXPECT_LE(result.jobs[0].ended_ns, 2 * kSecond + 400 * kMs);
+  for (std::size_t i : {1U, 2U}) EXPECT_GT(busy(result.jobs[i]), 2 * kSecond);
+}
+
+TEST(Runaway, ReportedOnlyItLeavesNeighboursTheirTurns) {
+  Experiment setup = *scenario_make("runaway", 1);
+  setup.policy.runaway = core::RunawayPolicy::kReport;
+  const Result result = simulate(setup);
+  EXPECT_EQ(result.jobs[0].runaways, 1U);
+  EXPECT_EQ(result.jobs[0].ended_ns, 0);
+  for (std::size_t i : {1U, 2U}) {
+    EXPECT_EQ(result.jobs[i].ended_ns, 0);
+    EXPECT_GT(result.jobs[i].kernels, 800U) << "the hardware's slices leave at least a third";
+  }
+}
+
+TEST(Starvation, EverybodyWhoWantsGetsMostOfItsFloor) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    std::vector<std::uint32_t> percents;
+    for (std::uint64_t i = 0; i < 2 + seed % 5; ++i)
+      percents.push_back(static_cast<std::uint32_t>(5 + (seed * 37 + i * 53) % 90));
+    Experiment setup = setup_shares(percents, seed);
+    for (std::size_t i = 0; i < setup.jobs.size(); ++i) {
+      setup.jobs[i].tenant_class = static_cast<TenantClass>((seed + i) % 3);
+      setup.jobs[i].kernel_ns = 100'000 * static_cast<Nanos>(1 + (seed * 7 + i * 11) % 40);
+    }
+    const double all = std::accumulate(percents.begin(), percents.end(), 0.0);
+    const Result result = simulate(setup);
+    for (std::size_t i = 0; i < percents.size(); ++i)
+      EXPECT_GE(static_cast<double>(busy(result.jobs[i])) / static_cast<double>(setup.duration_ns),
+                0.85 * percents[i] / all)
+          << "seed " << seed << " job " << i;
+  }
+}
+
+TEST(Exclusive, IsHandedOverAndBack) {
+  const Experiment setup = *scenario_make("exclusive", 1);
+  const Result result = simulate(setup);
+  const JobResult& training = result.jobs[2];
+  EXPECT_GE(training.admitted_ns, 3 * kSecond) << "when the last shared tenant has gone";
+  EXPECT_LE(training.admitted_ns, 3 * kSecond + kMs);
+  EXPECT_EQ(training.tasks, 400U) << "200 steps on each of two GPUs";
+  EXPECT_EQ(training.longest_wait_ns, 0);
+  EXPECT_EQ(percentile(training.latency_ns, 1.0), percentile(training.latency_ns, 0.0))
+      << "no jitter at all";
+  const JobResult& late = result.jobs[3];
+  EXPECT_EQ(late.admitted_ns, training.ended_ns) << "not before, and at once";
+}
+
+TEST(Crash, AHolderKilledMidKernelPassesTheGpuOn) {
+  Experiment setup = setup_shares({50, 50}, 1);
+  setup.jobs[0].crash_at = 2 * kSecond;
+  const Result result = simulate(setup);
+  EXPECT_EQ(result.jobs[0].ended_ns, 2 * kSecond);
+  EXPECT_GE(static_cast<double>(busy(result.jobs[1])), 0.97 * 9e9);
+  EXPECT_EQ(result.view.tenants.size(), 1U);
+}
+
+TEST(Crowd, AThousandTenantsAreServed) {
+  Experiment setup = *scenario_make("crowd", 1);
+  const Result result = simulate(setup);
+  for (const JobResult& job : result.jobs) EXPECT_TRUE(job.admitted) << job.refused;
+  for (Nanos gpu : result.gpu_busy_ns) EXPECT_GE(static_cast<double>(gpu), 0.9 * 2e9);
+}
+
+TEST(Simulator, TheSameSeedGivesTheSameRunAndAnotherAnother) {
+  const ReportHead head{"chaos", 1, kSecond};
+  const std::string once = report_json(head, simulate(setup_chaos(11)));
+  EXPECT_EQ(once, report_json(head, simulate(setup_chaos(11))));
+  EXPECT_NE(once, report_json(head, simulate(setup_chaos(12))));
+}
+
+TEST(Simulator, PercentileIsTheNearestRank) {
+  EXPECT_EQ(percentile({}, 0.5), 0);
+  EXPECT_EQ(percentile({30, 10, 20}, 0.5), 20);
+  EXPECT_EQ(percentile({30, 10, 20}, 0.99), 30);
+  EXPECT_EQ(percentile({30, 10, 20}, 0.0), 10);
+}
+
+TEST(Simulator, EveryScenarioRuns) {
+  for (const Scenario& scenario : scenarios()) {
+    Experiment setup = scenario.make(3);
+    setup.duration_ns = std::min(setup.duration_ns, kSecond);
+    EXPECT_GT(simulate(setup).steps, 0U) << scenario.name;
+  }
+  EXPECT_FALSE(scenario_make("nowhere", 1).has_value());
+}
+
+}  // namespace
+}  // namespace sluice::sim

@@ -1,0 +1,229 @@
+// See fake_driver.h.
+#include "tests/interpose/fake_driver.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <map>
+#include <mutex>
+
+#define FAKE extern "C" __attribute__((visibility("default")))
+
+FAKE FakeState fake;
+FakeState fake = {8ull << 30, 0, 0, 0, 0, 0, 0, 0, CUDA_SUCCESS, 0, 1, 0, nullptr, 0, 1000, 0, 0, 2 << 20, 0, 0};
+
+namespace {
+std::mutex mutex;
+std::map<CUdeviceptr, unsigned long long> sizes;
+std::map<CUdeviceptr, unsigned long long> pooled;
+CUdeviceptr next_address = 0x7f0000000000;
+unsigned long long next_event = 1;
+struct Event {
+  double time_ns;
+};
+
+CUresult take(CUdeviceptr* out, unsigned long long bytes) {
+  if (fake.errno_to_set != 0) errno = fake.errno_to_set;
+  if (fake.alloc_result != CUDA_SUCCESS) return fake.alloc_result;
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(mutex);
+  if (fake.used_bytes + bytes > fake.capacity_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  fake.used_bytes += bytes;
+  *out = next_address;
+  next_address += (bytes + 511) / 512 * 512;
+  sizes[*out] = bytes;
+  return CUDA_SUCCESS;
+}
+}  // namespace
+
+FAKE CUresult cuInit(unsigned int) {
+  const char* count = getenv("FAKE_DEVICES");
+  if (count != nullptr) fake.device_count = atoi(count);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDeviceGetCount(int* count) {
+  *count = fake.device_count;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  memset(uuid, kFakeUuidBase + device, sizeof *uuid);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(0x1000);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = 0;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  *context = reinterpret_cast<CUcontext>(0x1000);
+  ++fake.context_active;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
+  --fake.context_active;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* active) {
+  *flags = 0;
+  *active = fake.context_active > 0;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return take(out, bytes); }
+FAKE CUresult cuMemAlloc(CUdeviceptr_v1* out, unsigned int bytes) {
+  ++fake.calls_alloc_v1;
+  CUdeviceptr wide = 0;
+  const CUresult result = take(&wide, bytes);
+  if (result == CUDA_SUCCESS) *out = static_cast<CUdeviceptr_v1>(wide);
+  return result;
+}
+FAKE CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int) { return take(out, bytes); }
+FAKE CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned int) {
+  *pitch = (width + 511) / 512 * 512;
+  return take(out, *pitch * height);
+}
+FAKE CUresult cuMemFree_v2(CUdeviceptr pointer) {
+  ++fake.calls_free;
+  const std::lock_guard lock(mutex);
+  const auto found = sizes.find(pointer);
+  if (found == sizes.end()) return CUDA_ERROR_INVALID_VALUE;
+  fake.used_bytes -= found->second;
+  sizes.erase(found);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+  if (free_bytes != nullptr) *free_bytes = fake.capacity_bytes - fake.used_bytes;
+  if (total_bytes != nullptr) *total_bytes = fake.capacity_bytes;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
+  *bytes = fake.capacity_bytes;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*,
+                          unsigned long long) {
+  CUdeviceptr address = 0;
+  const CUresult result = take(&address, bytes);
+  if (result == CUDA_SUCCESS) *handle = address;
+  return result;
+}
+FAKE CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle*, void*) { return CUDA_SUCCESS; }
+FAKE CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice) {
+  *pool = reinterpret_cast<CUmemoryPool>(0x5000);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute attribute, void* value) {
+  *static_cast<cuuint64_t*>(value) =
+      attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? fake.pool_reserved_bytes : fake.pool_used_bytes;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream) {
+  const std::lock_guard lock(mutex);
+  fake.pool_used_bytes += bytes;
+  while (fake.pool_reserved_bytes < fake.pool_used_bytes) fake.pool_reserved_bytes += fake.pool_step_bytes;
+  *out = next_address;
+  next_address += (bytes + 511) / 512 * 512;
+  pooled[*out] = bytes;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream) {
+  const std::lock_guard lock(mutex);
+  fake.pool_used_bytes -= pooled[pointer];
+  pooled.erase(pointer);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemPoolTrimTo(CUmemoryPool, size_t bytes) {
+  const unsigned long long low = fake.pool_used_bytes > bytes ? fake.pool_used_bytes : bytes;
+  if (fake.pool_reserved_bytes > low) fake.pool_reserved_bytes = low;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                             unsigned int, unsigned int, CUstream, void**, void**) {
+  ++fake.calls_launch;
+  fake.device_ns += fake.launch_ns;
+  if (fake.errno_to_set != 0) errno = fake.errno_to_set;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuLaunchKernel_ptsz(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                                  unsigned int, unsigned int, CUstream, void**, void**) {
+  ++fake.calls_launch_ptsz;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuGraphLaunch(CUgraphExec, CUstream) {
+  ++fake.calls_launch;
+  fake.device_ns += fake.launch_ns;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuEventCreate(CUevent* event, unsigned int) {
+  *event = reinterpret_cast<CUevent>(new Event{0});
+  ++next_event;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuEventDestroy_v2(CUevent event) {
+  delete reinterpret_cast<Event*>(event);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuEventRecord(CUevent event, CUstream stream) {
+  ++fake.calls_event_record;
+  if (fake.capturing != 0 && stream == fake.capturing_stream) ++fake.calls_on_capturing;
+  reinterpret_cast<Event*>(event)->time_ns = fake.device_ns;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuEventQuery(CUevent) { return fake.events_pending != 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+FAKE CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {
+  *ms = static_cast<float>((reinterpret_cast<Event*>(to)->time_ns - reinterpret_cast<Event*>(from)->time_ns) / 1e6);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  *status = fake.capturing != 0 && stream == fake.capturing_stream ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                                                   : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
+  fake.capturing = 1;
+  fake.capturing_stream = stream;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuStreamEndCapture(CUstream, CUgraph*) {
+  fake.capturing = 0;
+  return CUDA_SUCCESS;
+}
+
+// NVIDIA's rules: the newest entry not newer than the version asked for; per-thread twins by flag, else the plain one.
+FAKE CUresult cuGetProcAddress_v2(const char* symbol, void** pointer, int version, cuuint64_t flags,
+                                  CUdriverProcAddressQueryResult* status) {
+  *pointer = nullptr;
+  bool known = false;
+  const int wants = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  for (int pass = wants; pass >= 0 && *pointer == nullptr; --pass) {
+    for (int i = 0; i < fake_entry_count; ++i) {
+      if (strcmp(fake_entries[i].base, symbol) != 0 || fake_entries[i].per_thread != pass) continue;
+      known = true;
+      if (fake_entries[i].since <= version) *pointer = fake_entries[i].function;
+    }
+  }
+  if (strcmp(symbol, "cuFutureThing") == 0) {
+    *pointer = reinterpret_cast<void*>(&cuInit);
+    known = true;
+  }
+  if (status != nullptr) {
+    *status = *pointer != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
+              : known             ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                                  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  }
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuGetProcAddress(const char* symbol, void** pointer, int version, cuuint64_t flags) {
+  return cuGetProcAddress_v2(symbol, pointer, version, flags, nullptr);
+}

@@ -1,0 +1,203 @@
+// The meter over a driver made of plain functions: unions of intervals, bursts, captures, lost contexts.
+#include "interpose/meter.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace sluice::interpose {
+namespace {
+
+struct FakeEvent {
+  double ns;
+};
+double device_ns;
+bool pending, capturing;
+int touched_while_capturing, events_alive;
+CUresult record_result;
+
+void driver_fill() {
+  device_ns = 0;
+  pending = capturing = false;
+  touched_while_capturing = events_alive = 0;
+  record_result = CUDA_SUCCESS;
+  driver.cuEventCreate = [](CUevent* e, unsigned) {
+    ++events_alive;
+    *e = reinterpret_cast<CUevent>(new FakeEvent{0});
+    return CUDA_SUCCESS;
+  };
+  driver.cuEventDestroy_v2 = [](CUevent e) {
+    --events_alive;
+    delete reinterpret_cast<FakeEvent*>(e);
+    return CUDA_SUCCESS;
+  };
+  driver.cuEventRecord = [](CUevent e, CUstream) {
+    touched_while_capturing += capturing;
+    reinterpret_cast<FakeEvent*>(e)->ns = device_ns;
+    return record_result;
+  };
+  driver.cuEventQuery = [](CUevent) { return pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; };
+  driver.cuEventElapsedTime = [](float* ms, CUevent a, CUevent b) {
+    *ms = static_cast<float>((reinterpret_cast<FakeEvent*>(b)->ns - reinterpret_cast<FakeEvent*>(a)->ns) / 1e6);
+    return CUDA_SUCCESS;
+  };
+  driver.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* s) {
+    *s = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  };
+  driver.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode*) { return CUDA_SUCCESS; };
+}
+
+class MeterTest : public ::testing::Test {
+ protected:
+  MeterTest() {
+    meter_reset_after_fork();
+    driver_fill();
+    device_totals[0] = DeviceTotals{};
+    context = context_record(reinterpret_cast<CUcontext>(0x10), 0);
+    stream = stream_record(*context, reinterpret_cast<CUstream>(0x20), thread_record());
+  }
+  // What the gate does for launches that the meter looks behind.
+  void launch(StreamRecord& s, double ns) {
+    if (s.launches() == s.done && s.fence_count == 0) (void)fence_record(*context, s, true);
+    device_ns += ns;
+    ++s.owner_launches;
+  }
+  ContextRecord* context;
+  StreamRecord* stream;
+};
+
+TEST(IntervalsTest, AgreeWithABruteForceUnion) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    Intervals intervals;
+    std::vector<bool> covered(200);
+    double sum = 0;
+    for (int i = 0; i < 12; ++i) {
+      const int begin = static_cast<int>(random() % 190), end = begin + static_cast<int>(random() % 10);
+      double expected = 0;
+      for (int x = begin; x < end; ++x) {
+        expected += covered[static_cast<size_t>(x)] ? 0 : 1;
+        covered[static_cast<size_t>(x)] = true;
+      }
+      sum += expected;
+      EXPECT_DOUBLE_EQ(intervals.add(begin, end), expected);
+    }
+    EXPECT_GE(sum, 0);
+  }
+}
+
+TEST(IntervalsTest, ForgottenTimeIsNotCountedTwice) {
+  Intervals intervals;
+  double sum = 0;
+  for (int i = 0; i < 100; ++i) sum += intervals.add(10 * i, 10 * i + 5);
+  EXPECT_DOUBLE_EQ(sum, 500);
+  EXPECT_DOUBLE_EQ(intervals.add(0, 5), 0);
+}
+
+TEST_F(MeterTest, ABurstCountsFromItsStartToItsLastFenceAndIdleTimeDoesNot) {
+  launch(*stream, 1e6);
+  launch(*stream, 2e6);
+  fences_complete(*context, nullptr, false);
+  fences_harvest(*context);
+  EXPECT_EQ(device_totals[0].busy_ns, 3'000'000u);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+  device_ns += 50e6;  // the program thinks
+  launch(*stream, 1e6);
+  fences_complete(*context, nullptr, false);
+  fences_harvest(*context);
+  EXPECT_EQ(device_totals[0].busy_ns, 4'000'000u);
+  EXPECT_EQ(device_totals[0].launches, 3u);
+}
+
+TEST_F(MeterTest, NothingIsDoneBeforeItsFenceHasPassed) {
+  pending = true;
+  launch(*stream, 1e6);
+  fences_complete(*context, nullptr, false);
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 1u);
+  EXPECT_NE(fence_oldest(*context), nullptr);
+  pending = false;
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+  EXPECT_EQ(stream->attention, 1u);
+}
+
+TEST_F(MeterTest, OverlappingStreamsAreCountedOnce) {
+  StreamRecord* other = stream_record(*context, reinterpret_cast<CUstream>(0x30), thread_record());
+  launch(*stream, 0);
+  launch(*other, 5e6);
+  fences_complete(*context, nullptr, false);
+  fences_harvest(*context);
+  EXPECT_EQ(device_totals[0].busy_ns, 5'000'000u);
+}
+
+TEST_F(MeterTest, ACapturingStreamIsNeverTouched) {
+  launch(*stream, 1e6);
+  capturing = true;
+  captures_active = 1;
+  fences_complete(*context, nullptr, true);
+  EXPECT_EQ(touched_while_capturing, 0);
+  EXPECT_EQ(launches_in_flight(*context), 1u);
+  capturing = false;
+  captures_active = 0;
+  fences_complete(*context, nullptr, true);
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+}
+
+TEST_F(MeterTest, TheHelperLeavesAnotherThreadsDefaultStreamAlone) {
+  StreamRecord* mine = stream_record(*context, CU_STREAM_PER_THREAD, thread_record());
+  launch(*mine, 1e6);
+  fences_complete(*context, nullptr, true);
+  EXPECT_EQ(mine->fenced, 0u);
+  fences_complete(*context, nullptr, false);
+  EXPECT_EQ(mine->fenced, 1u);
+}
+
+TEST_F(MeterTest, ABrokenContextDoesNotStayInFlightForEver) {
+  launch(*stream, 1e6);
+  record_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+  fences_complete(*context, nullptr, true);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+}
+
+TEST_F(MeterTest, LongRunsKeepTheirPrecisionAndTheirEvents) {
+  for (int i = 0; i < 20000; ++i) {
+    launch(*stream, 1e6);
+    fences_complete(*context, nullptr, false);
+    fences_harvest(*context);
+    device_ns += 1e6;
+  }
+  // 40 s of device time in float milliseconds: a fixed base would be off by microseconds at every interval.
+  EXPECT_NEAR(static_cast<double>(device_totals[0].busy_ns), 20000e6, 20000e6 * 1e-3);
+  EXPECT_LE(events_alive, 4);
+}
+
+TEST_F(MeterTest, AWindowNarrowsTheBudget) {
+  context->mean_ns = 100'000;
+  stream->looked_ns = 1;
+  stream->owner_launches = 100;
+  const int open = launch_budget(*context, *stream, 0, 2, false);
+  EXPECT_EQ(open, 4);  // half a millisecond of 0.1 ms launches between looks
+  stream->owner_launches = 200;
+  stream->done = 198;
+  EXPECT_EQ(launch_budget(*context, *stream, 300'000, 3, false), 0);  // room for one: look at each
+}
+
+TEST_F(MeterTest, ADestroyedStreamStaysUntilItsFencesHavePassed) {
+  pending = true;
+  launch(*stream, 1e6);
+  const uint32_t generation = stream_generation;
+  stream_forget(*context, stream->stream);
+  EXPECT_NE(stream_generation, generation);
+  fences_harvest(*context);
+  EXPECT_GT(launches_in_flight(*context), 0u);
+  pending = false;
+  fences_harvest(*context);
+  EXPECT_EQ(context->streams, nullptr);
+  EXPECT_EQ(device_totals[0].busy_ns, 1'000'000u);
+}
+
+}  // namespace
+}  // namespace sluice::interpose

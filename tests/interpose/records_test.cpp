@@ -1,0 +1,67 @@
+// The record of allocations against a map that is plainly right.
+#include "interpose/records.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <random>
+
+namespace sluice::interpose {
+namespace {
+
+TEST(RecordsTest, BehavesLikeAMapUnderRandomUse) {
+  auto records = std::make_unique<Records>();
+  std::map<uint64_t, uint64_t> truth;
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 200000; ++i) {
+    const uint64_t key = 0x7f0000000000 + 512 * (random() % 3000);
+    if (random() % 2 == 0) {
+      const Record record{key, 1 + random() % 1000, nullptr, RecordKind::kPointer, 0};
+      ASSERT_TRUE(records->insert(record));
+      truth[key] = record.bytes;
+    } else {
+      Record out;
+      const auto found = truth.find(key);
+      ASSERT_EQ(records->remove(RecordKind::kPointer, key, &out), found != truth.end());
+      if (found != truth.end()) {
+        EXPECT_EQ(out.bytes, found->second);
+        truth.erase(found);
+      }
+    }
+  }
+  EXPECT_EQ(records->count(), truth.size());
+  uint64_t sum[kDevicesMax] = {}, expected = 0;
+  for (const auto& [key, bytes] : truth) expected += bytes;
+  records->sum(RecordKind::kPointer, sum);
+  EXPECT_EQ(sum[0], expected);
+}
+
+TEST(RecordsTest, KindsShareNoKeys) {
+  auto records = std::make_unique<Records>();
+  ASSERT_TRUE(records->insert({42, 1, nullptr, RecordKind::kPointer, 0}));
+  ASSERT_TRUE(records->insert({42, 2, nullptr, RecordKind::kArray, 0}));
+  Record out;
+  ASSERT_TRUE(records->remove(RecordKind::kArray, 42, &out));
+  EXPECT_EQ(out.bytes, 2u);
+  EXPECT_TRUE(records->find(RecordKind::kPointer, 42, &out));
+}
+
+TEST(RecordsTest, AContextsEndTakesItsRecordsAlongByDevice) {
+  auto records = std::make_unique<Records>();
+  const int a = 0, b = 0;
+  for (uint64_t i = 1; i <= 5000; ++i) {
+    const bool first = i % 2 == 0;
+    ASSERT_TRUE(records->insert({i * 512, i, first ? &a : &b, RecordKind::kPointer, first ? 0 : 3}));
+  }
+  uint64_t bytes[kDevicesMax] = {};
+  records->remove_context(&a, bytes);
+  EXPECT_EQ(bytes[0], 2500u * 2501u);
+  EXPECT_EQ(bytes[3], 0u);
+  EXPECT_EQ(records->count(), 2500u);
+  records->remove_context(&b, bytes);
+  EXPECT_EQ(records->count(), 0u);
+}
+
+}  // namespace
+}  // namespace sluice::interpose

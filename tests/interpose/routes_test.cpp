@@ -1,0 +1,160 @@
+// The four ways a program finds the driver, under the preloaded shim over the fake driver: every one must reach the hook
+// of the right ABI, and everything else must reach what it would have reached without the shim.
+#include <dlfcn.h>
+#include <errno.h>
+#include <gtest/gtest.h>
+#include <string.h>
+
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/interpose/fake_driver.h"
+
+namespace {
+
+std::string object_of(void* function) {
+  Dl_info info{};
+  if (function == nullptr || dladdr(function, &info) == 0) return "nothing";
+  const char* slash = strrchr(info.dli_fname, '/');
+  return slash == nullptr ? info.dli_fname : slash + 1;
+}
+
+std::vector<std::string> exports() {
+  std::ifstream file(getenv("SLUICE_EXPORTS"));
+  std::vector<std::string> names;
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("cu", 0) == 0) names.push_back(line);
+  }
+  return names;
+}
+
+struct Row {
+  std::string symbol, base, suffix;
+  int since;
+};
+
+std::vector<Row> reference() {
+  std::ifstream file(getenv("SLUICE_ENTRYPOINTS"));
+  std::vector<Row> rows;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    const auto a = line.find('\t'), b = line.find('/', a), c = line.find('\t', b);
+    const auto base = line.find("base="), end = line.find_first_of(" \t|", base);
+    if (line.find("not_in_stub") != std::string::npos) continue;
+    rows.push_back({line.substr(0, a), line.substr(base + 5, end - base - 5), line.substr(b + 1, c - b - 1),
+                    std::stoi(line.substr(a + 1))});
+  }
+  return rows;
+}
+
+using Gpa = decltype(&cuGetProcAddress_v2);
+
+TEST(RoutesTest, PlainSymbolsReachTheHook) {
+  EXPECT_EQ(object_of(reinterpret_cast<void*>(&cuLaunchKernel)), "libsluice.so");
+  EXPECT_EQ(object_of(reinterpret_cast<void*>(&cuMemAlloc_v2)), "libsluice.so");
+  EXPECT_EQ(object_of(reinterpret_cast<void*>(&cuDriverGetVersion)), "libcuda.so.1");
+}
+
+TEST(RoutesTest, DlsymOfAHandleReachesEveryHookAndOnlyHooks) {
+  void* handle = dlopen("libcuda.so.1", RTLD_NOW);
+  ASSERT_NE(handle, nullptr);
+  const auto names = exports();
+  const std::set<std::string> hooks(names.begin(), names.end());
+  ASSERT_GT(hooks.size(), 100u);
+  for (const Row& row : reference()) {
+    EXPECT_EQ(object_of(dlsym(handle, row.symbol.c_str())), hooks.count(row.symbol) ? "libsluice.so" : "libcuda.so.1")
+        << row.symbol;
+  }
+}
+
+TEST(RoutesTest, DlsymByDefaultNextAndVersion) {
+  EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "cuLaunchKernel")), "libsluice.so");
+  EXPECT_EQ(object_of(dlsym(RTLD_NEXT, "cuLaunchKernel")), "libsluice.so");
+  void* libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
+  EXPECT_EQ(object_of(dlvsym(libc, "memcpy", "GLIBC_2.14")), object_of(reinterpret_cast<void*>(&strtol)));
+}
+
+TEST(RoutesTest, NamesThatOnlyLookLikeTheDriversPass) {
+  void* handle = dlopen("libcuda.so.1", RTLD_NOW);
+  EXPECT_EQ(dlsym(handle, "cuNoSuchThing"), nullptr);
+  EXPECT_NE(std::string(dlerror()).find("cuNoSuchThing"), std::string::npos);
+  EXPECT_EQ(dlsym(handle, "curl_easy_init"), nullptr);
+  EXPECT_NE(std::string(dlerror()).find("curl_easy_init"), std::string::npos);
+  EXPECT_EQ(object_of(dlsym(handle, "fake")), "libcuda.so.1");
+}
+
+TEST(RoutesTest, NvmlByBothRoutes) {
+  // Not loaded yet: a program that probes for NVML must be told the truth.
+  EXPECT_EQ(dlsym(RTLD_DEFAULT, "nvmlDeviceGetMemoryInfo"), nullptr);
+  EXPECT_NE(dlerror(), nullptr);
+  void* handle = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  ASSERT_NE(handle, nullptr);
+  EXPECT_EQ(object_of(dlsym(handle, "nvmlDeviceGetMemoryInfo")), "libsluice.so");
+  EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "nvmlDeviceGetMemoryInfo_v2")), "libsluice.so");
+  EXPECT_EQ(object_of(dlsym(handle, "nvmlDeviceGetUUID")), "libnvidia-ml.so.1");
+}
+
+TEST(RoutesTest, GetProcAddressAnswersTheHookOfTheSameAbiForEveryEntry) {
+  void* handle = dlopen("libcuda.so.1", RTLD_NOW);
+  const auto names = exports();
+  const std::set<std::string> hooks(names.begin(), names.end());
+  const auto gpa = reinterpret_cast<Gpa>(dlsym(handle, "cuGetProcAddress_v2"));
+  for (const Row& row : reference()) {
+    const bool per_thread = row.suffix.find("_pt") != std::string::npos;
+    void* pointer = nullptr;
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    const cuuint64_t flags = per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
+    ASSERT_EQ(gpa(row.base.c_str(), &pointer, row.since, flags, &status), CUDA_SUCCESS) << row.symbol;
+    EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SUCCESS) << row.symbol;
+    EXPECT_EQ(pointer, dlsym(handle, row.symbol.c_str())) << row.symbol;
+    EXPECT_EQ(object_of(pointer), hooks.count(row.symbol) ? "libsluice.so" : "libcuda.so.1") << row.symbol;
+  }
+}
+
+TEST(RoutesTest, GetProcAddressAsksForItselfAndGetsOurs) {
+  void* pointer = nullptr;
+  ASSERT_EQ(cuGetProcAddress_v2("cuGetProcAddress", &pointer, 11030, 0, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(pointer, reinterpret_cast<void*>(&cuGetProcAddress));
+  ASSERT_EQ(cuGetProcAddress_v2("cuGetProcAddress", &pointer, 12000, 0, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(pointer, reinterpret_cast<void*>(&cuGetProcAddress_v2));
+  void* launch = nullptr;
+  ASSERT_EQ(cuGetProcAddress("cuLaunchKernel", &launch, 4000, 0), CUDA_SUCCESS);
+  EXPECT_EQ(launch, reinterpret_cast<void*>(&cuLaunchKernel));
+}
+
+TEST(RoutesTest, StatusAndUnknownNamesStayTheDrivers) {
+  void* pointer = &pointer;
+  CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+  EXPECT_EQ(cuGetProcAddress_v2("cuNoSuchThing", &pointer, 13000, 0, &status), CUDA_SUCCESS);
+  EXPECT_EQ(pointer, nullptr);
+  EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  EXPECT_EQ(cuGetProcAddress_v2("cuLaunchKernelEx", &pointer, 11000, 0, &status), CUDA_SUCCESS);
+  EXPECT_EQ(pointer, nullptr);
+  EXPECT_EQ(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+  EXPECT_EQ(cuGetProcAddress_v2("cuFutureThing", &pointer, 14000, 0, &status), CUDA_SUCCESS);
+  EXPECT_EQ(object_of(pointer), "libcuda.so.1");
+}
+
+TEST(RoutesTest, WithoutATenantEverythingPassesInSilence) {
+  unsetenv("SLUICE_TENANT");
+  setenv("SLUICE_SOCKET", "/nonexistent/sluice.sock", 1);
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  errno = 17;
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 7ull << 30), CUDA_SUCCESS);
+  EXPECT_EQ(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuLaunchKernel_ptsz(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(errno, 17);
+  size_t free_bytes, total_bytes;
+  EXPECT_EQ(cuMemGetInfo_v2(&free_bytes, &total_bytes), CUDA_SUCCESS);
+  EXPECT_EQ(total_bytes, 8ull << 30);
+  EXPECT_EQ(fake.calls_launch, 1u);
+  EXPECT_EQ(fake.calls_launch_ptsz, 1u);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+}  // namespace

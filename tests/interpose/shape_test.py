@@ -1,0 +1,75 @@
+"""The shim's shape: it needs libc alone, exports its hooks and the two look-up functions alone, has a small thread-local
+block, no constructor of its own, and its table agrees with the reference list of the driver's entry points."""
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+parser = argparse.ArgumentParser()
+for name in ("shim", "exports", "entrypoints", "reference", "sources"):
+    parser.add_argument(f"--{name}", required=True)
+arguments = parser.parse_args()
+failures = []
+
+
+def check(what, good, detail=""):
+    if not good:
+        failures.append(f"{what}: {detail}")
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+dynamic = output("readelf", "-dW", arguments.shim)
+needed = re.findall(r"NEEDED.*\[(.*)\]", dynamic)
+check("NEEDED is libc alone", needed == ["libc.so.6"], needed)
+check("bound at load", "BIND_NOW" in dynamic)
+# One entry each is the C runtime's frame_dummy and __do_global_dtors_aux.
+for tag in ("INIT_ARRAYSZ", "FINI_ARRAYSZ"):
+    sizes = [int(n) for n in re.findall(rf"\({tag}\)\s+(\d+)", dynamic)]
+    check(f"no constructor or destructor of ours ({tag})", all(size <= 8 for size in sizes), sizes)
+
+exported = {line.split()[-1] for line in output("nm", "-D", "--defined-only", arguments.shim).splitlines()
+            if line.split()[1] != "A"}
+names = {name.split("@")[0] for name in exported}
+expected = set(pathlib.Path(arguments.exports).read_text().split()) | {"dlsym", "dlvsym"}
+check("exports are the hooks alone", names == expected, sorted(names ^ expected))
+for symbol in ("dlsym@@GLIBC_2.34", "dlsym@GLIBC_2.2.5", "dlvsym@@GLIBC_2.34", "dlvsym@GLIBC_2.2.5"):
+    check("look-up versions", symbol in exported, symbol)
+
+tls = re.search(r"^\s*TLS\s+\S+\s+\S+\s+\S+\s+\S+\s+(\S+)", output("readelf", "-lW", arguments.shim), re.M)
+check("thread-local block at most 64 bytes", tls is not None and int(tls[1], 16) <= 64, tls and tls[1])
+
+entries = {e["symbol"]: e for e in json.loads(pathlib.Path(arguments.entrypoints).read_text())}
+reference = {}
+for line in pathlib.Path(arguments.reference).read_text().splitlines()[1:]:
+    symbol, version, classes = line.split("\t")[:3]
+    if "not_in_stub" not in classes:
+        reference[symbol] = (version, classes)
+check("637 entry points", len(entries) == 637 == len(reference), (len(entries), len(reference)))
+check("names agree", set(entries) == set(reference), sorted(set(entries) ^ set(reference)))
+for symbol, (version, classes) in reference.items():
+    e = entries.get(symbol)
+    if e is None:
+        continue
+    suffix = e["suffix"] + (f"_{e['per_thread']}" if e["per_thread"] else "") or "-"
+    check(f"version of {symbol}", f"{e['since']}/{suffix}" == version, (e["since"], suffix, version))
+    check(f"class of {symbol}", ";".join(e["class"]) == classes, (e["class"], classes))
+
+launches = {s for s, e in entries.items() if "launch" in e["class"] or "launch_graph" in e["class"]}
+launches -= {s for s in launches if "GraphUpload" in s}
+check("every launch is hooked", launches <= names, sorted(launches - names))
+allocations = {s for s, e in entries.items() if "mem_alloc" in e["class"] or "mem_free" in e["class"]}
+missed = allocations - names
+check("every allocation and free is hooked", not missed, sorted(missed))
+
+for source in pathlib.Path(arguments.sources).glob("*.cpp"):
+    text = source.read_text()
+    for word in ("std::", "#include <string>", "#include <vector>", "setenv(", "exit(0", "signal(", "sigaction("):
+        check(f"{source.name} is a good guest", word not in text, word)
+
+print("\n".join(failures) or "the shim has its shape")
+sys.exit(1 if failures else 0)

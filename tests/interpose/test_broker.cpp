@@ -1,0 +1,174 @@
+// See test_broker.h.
+#include "tests/interpose/test_broker.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <stdexcept>
+
+namespace sluice::test {
+
+using namespace protocol;
+
+namespace {
+
+template <class Page>
+Page* page_create(const char* name, int* fd) {
+  *fd = memfd_create(name, MFD_CLOEXEC);
+  if (*fd < 0 || ftruncate(*fd, sizeof(Page)) != 0) throw std::runtime_error("memfd");
+  void* page = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+  if (page == MAP_FAILED) throw std::runtime_error("mmap");
+  return static_cast<Page*>(page);
+}
+
+}  // namespace
+
+TestBroker::TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes, unsigned char uuid_byte) {
+  char name[] = "/tmp/sluice-test-XXXXXX";
+  if (mkdtemp(name) == nullptr) throw std::runtime_error("mkdtemp");
+  directory_ = name;
+  path_ = directory_ + "/broker.sock";
+  lease_ = page_create<LeasePage>("lease", &lease_fd_);
+  claims_ = page_create<ClaimsPage>("claims", &claims_fd_);
+  lease_->magic = kLeasePageMagic;
+  lease_->version = kVersion;
+  lease_->tenant_class = TenantClass::kBatch;
+  lease_->tenant = 7;
+  lease_->gpu_count = 1;
+  memset(lease_->gpus[0].gpu.bytes, uuid_byte, 16);
+  lease_->gpus[0].memory_max_bytes = quota_bytes;
+  lease_->gpus[0].context_bytes = context_bytes;
+  lease_->gpus[0].idle_grace_ns.store(1'000'000);
+  lease_->gpus[0].lease.store(lease_word(epoch_, 0));
+  claims_->magic = kClaimsPageMagic;
+  claims_->version = kVersion;
+  claims_->slot_count = kTenantProcessesMax;
+  claims_->gpu_count = 1;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
+  listen_fd_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (bind(listen_fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(listen_fd_, 16) != 0 ||
+      pipe(stop_pipe_) != 0) {
+    throw std::runtime_error("socket");
+  }
+  thread_ = std::thread([this] { serve(); });
+}
+
+TestBroker::~TestBroker() {
+  die();
+  munmap(lease_, sizeof *lease_);
+  munmap(claims_, sizeof *claims_);
+  close(lease_fd_);
+  close(claims_fd_);
+  rmdir(directory_.c_str());
+}
+
+void TestBroker::die() {
+  if (!thread_.joinable()) return;
+  close(stop_pipe_[1]);
+  thread_.join();
+  close(stop_pipe_[0]);
+  close(listen_fd_);
+  unlink(path_.c_str());
+}
+
+void TestBroker::environment_set() const {
+  setenv(kSocketVariable, path_.c_str(), 1);
+  setenv(kTenantVariable, "0000000000000007-0123456789abcdef", 1);
+}
+
+void TestBroker::gpu_uuid_set(const unsigned char uuid[16]) { memcpy(lease_->gpus[0].gpu.bytes, uuid, 16); }
+
+void TestBroker::lease_store(std::uint32_t flags) {
+  lease_->gpus[0].lease.store(lease_word(++epoch_, flags));
+  syscall(SYS_futex, &lease_->gpus[0].lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void TestBroker::lease_flag(std::uint32_t flags) {
+  lease_->gpus[0].lease.store(lease_word(epoch_, flags));
+  syscall(SYS_futex, &lease_->gpus[0].lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void TestBroker::window_set(std::uint64_t ns) { lease_->gpus[0].window_ns.store(ns); }
+
+void TestBroker::refuse_with(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  refusal_ = text;
+}
+
+std::vector<Note> TestBroker::notes() {
+  const std::lock_guard lock(mutex_);
+  return notes_;
+}
+
+bool TestBroker::wait_for(MessageType type, std::uint32_t epoch, int timeout_ms) {
+  for (int i = 0; i < timeout_ms; ++i) {
+    for (const Note& note : notes()) {
+      if (note.type == type && (epoch == 0 || note.epoch == epoch)) return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+void TestBroker::register_answer(int fd, const Header& request) {
+  std::string refusal;
+  {
+    const std::lock_guard lock(mutex_);
+    refusal = refusal_;
+  }
+  if (!refusal.empty()) {
+    Refused answer;
+    message_init(answer, MessageType::kRefused, request.request);
+    answer.code = RefusalCode::kTooManyProcesses;
+    strncpy(answer.text, refusal.c_str(), sizeof answer.text - 1);
+    wire_send(fd, &answer, sizeof answer, nullptr, 0, false);
+    return;
+  }
+  Registered answer;
+  message_init(answer, MessageType::kRegistered, request.request);
+  answer.tenant = 7;
+  answer.slot = static_cast<std::uint32_t>(registrations_.fetch_add(1));
+  const int fds[2] = {lease_fd_, claims_fd_};
+  wire_send(fd, &answer, sizeof answer, fds, 2, false);
+}
+
+void TestBroker::serve() {
+  std::vector<pollfd> polled = {{stop_pipe_[0], POLLIN, 0}, {listen_fd_, POLLIN, 0}};
+  for (;;) {
+    poll(polled.data(), polled.size(), -1);
+    if (polled[0].revents != 0) break;
+    if ((polled[1].revents & POLLIN) != 0) {
+      const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC);
+      if (fd >= 0) polled.push_back({fd, POLLIN, 0});
+    }
+    for (std::size_t i = 2; i < polled.size(); ++i) {
+      if (polled[i].revents == 0) continue;
+      Envelope message;
+      const int rc = wire_receive(polled[i].fd, &message, 0);
+      if (rc == 1 && message.is<Register>(MessageType::kRegister)) {
+        register_answer(polled[i].fd, message.header());
+      } else if (rc == 1 && message.size == sizeof(GateNote)) {
+        const GateNote& note = message.as<GateNote>();
+        const std::lock_guard lock(mutex_);
+        notes_.push_back({note.header.type, note.gpu, note.epoch, note.busy_ns});
+      } else if (rc != -EAGAIN) {
+        close(polled[i].fd);
+        polled.erase(polled.begin() + static_cast<std::ptrdiff_t>(i--));
+      }
+    }
+  }
+  for (std::size_t i = 2; i < polled.size(); ++i) close(polled[i].fd);
+}
+
+}  // namespace sluice::test

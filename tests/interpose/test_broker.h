@@ -1,0 +1,65 @@
+// A broker small enough for a test: it listens on a Unix socket in a fresh directory, hands every process that registers
+// the same two pages, keeps the notes it gets, and opens or closes leases when told. Single tenant, one thread.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "broker/protocol/pages.h"
+#include "broker/protocol/wire.h"
+
+namespace sluice::test {
+
+struct Note {
+  protocol::MessageType type;
+  std::uint32_t gpu;
+  std::uint32_t epoch;
+  std::uint64_t busy_ns;
+};
+
+class TestBroker {
+ public:
+  /// GPU 0 has every byte of its UUID set to uuid_byte, or the UUID given.
+  explicit TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes = 0, unsigned char uuid_byte = 0xA0);
+  ~TestBroker();
+
+  const std::string& path() const { return path_; }
+  /// "SLUICE_SOCKET=..." and "SLUICE_TENANT=..." into this process's environment (children inherit it).
+  void environment_set() const;
+  void gpu_uuid_set(const unsigned char uuid[16]);
+  void lease_store(std::uint32_t flags);  // a new epoch
+  void lease_flag(std::uint32_t flags);   // the same epoch
+  std::uint32_t epoch() const { return epoch_; }
+  void window_set(std::uint64_t ns);
+  /// Refuses registrations with this text from now on; empty = accept.
+  void refuse_with(const std::string& text);
+  /// True once a note of that type and epoch (any epoch if 0) has come.
+  bool wait_for(protocol::MessageType type, std::uint32_t epoch, int timeout_ms);
+  std::vector<Note> notes();
+  int registrations() const { return registrations_; }
+  protocol::ClaimsPage& claims() { return *claims_; }
+  protocol::LeasePage& lease() { return *lease_; }
+  protocol::ClaimsGpu& account(std::uint32_t slot = 0) { return claims_->slots[slot].gpus[0]; }
+  /// Closes every connection and the listening socket; a second broker may then take the path.
+  void die();
+
+ private:
+  void serve();
+  void register_answer(int fd, const protocol::Header& request);
+
+  std::string directory_, path_;
+  int listen_fd_ = -1, lease_fd_ = -1, claims_fd_ = -1, stop_pipe_[2] = {-1, -1};
+  protocol::LeasePage* lease_ = nullptr;
+  protocol::ClaimsPage* claims_ = nullptr;
+  std::uint32_t epoch_ = 1;
+  std::atomic<int> registrations_{0};
+  std::mutex mutex_;
+  std::vector<Note> notes_;
+  std::string refusal_;
+  std::thread thread_;
+};
+
+}  // namespace sluice::test

@@ -1,0 +1,49 @@
+"""Programs that have nothing to do with CUDA behave the same with the shim preloaded: output, exit status, open files,
+environment and threads."""
+import argparse
+import os
+import subprocess
+import sys
+
+parser = argparse.ArgumentParser()
+for name in ("shim", "caller", "static"):
+    parser.add_argument(f"--{name}", required=True)
+arguments = parser.parse_args()
+failures = []
+
+PROGRAMS = {
+    "true": ["/bin/true"],
+    "false": ["/bin/false"],
+    "bash": ["/bin/bash", "-c", "echo $((6*7)); (exit 7); echo $?; printf '%s\\n' a b | sort -r; ulimit -n; umask"],
+    "python": [sys.executable, "-c",
+               "import ctypes, os, socket, ssl, sqlite3, threading\n"
+               "print(ctypes.CDLL(None).getpid() == os.getpid(), threading.active_count())\n"
+               "print(sorted(int(f) for f in os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/task')))\n"
+               "pid = os.fork()\n"
+               "os._exit(5) if pid == 0 else print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"],
+    "spawned": [sys.executable, "-c", "import subprocess; print(subprocess.run(['/bin/echo', 'x']).returncode)"],
+    "static": [arguments.static],
+    "caller": [arguments.caller],
+}
+
+
+def run(command, preload):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE")}
+    environment.pop("LD_PRELOAD", None)
+    if preload:
+        environment["LD_PRELOAD"] = arguments.shim
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+for name, command in PROGRAMS.items():
+    bare, with_shim = run(command, False), run(command, True)
+    if bare != with_shim:
+        failures.append(f"{name}: {bare} without, {with_shim} with the shim")
+
+status, out, _ = run(PROGRAMS["caller"], True)
+if (status, out) != (0, "hello through RTLD_NEXT\nputs works, leaf 42, cuInit absent\n"):
+    failures.append(f"look-ups that depend on their caller: {status} {out!r}")
+
+print("\n".join(failures) or "neutral")
+sys.exit(1 if failures else 0)
