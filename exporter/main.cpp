@@ -59,7 +59,7 @@ std::optional<Settings> settings_make(const Options& options) {
   const auto address = config::listen_parse(listen);
   if (!address) {
     say("cannot listen on '" + listen +
-        "': not an IP address and a port; write it like 127.0.0.1:9843 or [::1]:9843");
+        "': not an IPv4 address and a port; write it like 127.0.0.1:9843");
     return std::nullopt;
   }
   out.listen = *address;
@@ -82,8 +82,7 @@ std::shared_ptr<Collector> collector_make(const Options& options, const Settings
 }
 
 std::string address_text(const config::ListenAddress& address, int port) {
-  const bool v6 = address.host.find(':') != address.host.npos;
-  return (v6 ? "[" + address.host + "]:" : address.host + ":") + std::to_string(port);
+  return address.host + ":" + std::to_string(port);
 }
 
 /// Serves until SIGINT or SIGTERM, which every thread blocks and this one waits for.

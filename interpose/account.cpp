@@ -18,8 +18,12 @@ void refusal_say(int gpu, uint64_t bytes) {
   const uint64_t quota = process.entry(gpu).memory_max_bytes;
   Line line;
   line.text("refused ").bytes(bytes).text(": you use ");
-  line.bytes_in(process.ledger.total(static_cast<uint32_t>(gpu)), bytes_unit(quota)).text(" of your ");
-  line.bytes(quota).text(" on GPU ").number(static_cast<uint64_t>(gpu)).text(". The program sees CUDA out of memory.");
+  line.bytes_in(process.ledger.total(static_cast<uint32_t>(gpu)), bytes_unit(quota))
+      .text(" of your ");
+  line.bytes(quota)
+      .text(" on GPU ")
+      .number(static_cast<uint64_t>(gpu))
+      .text(". The program sees CUDA out of memory.");
   line.say();
 }
 

@@ -1,20 +1,23 @@
-// Charging device memory to the tenant: the ledger's reservations, tied to devices, contexts, pools and the sentence that
-// a person sees when the quota says no. Hooks use this; it knows the driver's table and the process, not the gate.
+// Charging device memory to the tenant: the ledger's reservations, tied to devices, contexts, pools
+// and the sentence that a person sees when the quota says no. Hooks use this; it knows the driver's
+// table and the process, not the gate.
 #pragma once
 
 #include "interpose/process.h"
 
 namespace sluice::interpose {
 
-/// Held around anything that changes the account, from the claim to the record of its result. While the helper moves the
-/// account to new pages, it waits for all scopes to end and lets no new one begin.
+/// Held around anything that changes the account, from the claim to the record of its result. While
+/// the helper moves the account to new pages, it waits for all scopes to end and lets no new one
+/// begin.
 class AccountScope {
  public:
   AccountScope();
   ~AccountScope();
   AccountScope(const AccountScope&) = delete;
   AccountScope& operator=(const AccountScope&) = delete;
-  /// False when this process's memory is not accounted (no tenant, or a call from within another hook).
+  /// False when this process's memory is not accounted (no tenant, or a call from within another
+  /// hook).
   bool active() const { return active_; }
   bool denied() const { return denied_; }
   /// Device of the thread's current context; -1 without one.
@@ -26,13 +29,14 @@ class AccountScope {
   bool denied_ = false;
 };
 
-/// Reserves bytes on a device; true also where the device is none of the tenant's. On false the sentence was said.
+/// Reserves bytes on a device; true also where the device is none of the tenant's. On false the
+/// sentence was said.
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);
 void charge_commit(int device, uint64_t bytes);
 void charge_abort(int device, uint64_t bytes);
 void charge_release(int device, uint64_t bytes);
-/// From what was reserved to what the driver really took. Smaller: the rest goes back. Larger: the difference is asked
-/// for; false = it does not fit, and nothing is held any more.
+/// From what was reserved to what the driver really took. Smaller: the rest goes back. Larger: the
+/// difference is asked for; false = it does not fit, and nothing is held any more.
 [[nodiscard]] bool charge_settle(int device, uint64_t reserved, uint64_t actual);
 
 // Contexts. `context` of a primary one is what the driver returned for the device.
@@ -48,16 +52,19 @@ struct Pool {
   uint64_t charged;
   bool gone;  // destroyed by the program, while allocations of it may live
 };
-/// The record of a pool, made on first sight for `device` (-1 = host memory, not charged); nullptr with too many pools.
+/// The record of a pool, made on first sight for `device` (-1 = host memory, not charged); nullptr
+/// with too many pools.
 Pool* pool_find(CUmemoryPool handle, int device);
-/// Reads again what the pool has reserved and charges that. May exceed the quota by what the pool took in one step.
+/// Reads again what the pool has reserved and charges that. May exceed the quota by what the pool
+/// took in one step.
 void pool_settle(Pool& pool);
 /// All pools of a device: frees return to the pool at once but to the device only later.
 void pools_settle(int device);
 void pool_destroyed(Pool& pool);
 Lock& pools_lock();
 
-// Physical memory of the program's own virtual memory management: charged until the last handle and mapping are gone.
+// Physical memory of the program's own virtual memory management: charged until the last handle and
+// mapping are gone.
 void vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes);
 void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address);
 void vmm_released(CUmemGenericAllocationHandle handle);

@@ -1,6 +1,7 @@
-// Stream-ordered memory. A free gives memory back to its pool at once, but to the device only when the pool is trimmed
-// or synchronised, so what counts is what the pool has reserved, read from the driver after every call that may change
-// it. A pool grows in steps of its own: the account may pass the quota by one step, never by more.
+// Stream-ordered memory. A free gives memory back to its pool at once, but to the device only when
+// the pool is trimmed or synchronised, so what counts is what the pool has reserved, read from the
+// driver after every call that may change it. A pool grows in steps of its own: the account may
+// pass the quota by one step, never by more.
 #include <string.h>
 
 #include "interpose/account.h"
@@ -46,7 +47,8 @@ Pool* pool_find(CUmemoryPool handle, int device) {
 void pool_settle(Pool& pool) {
   if (pool.gone) return;
   cuuint64_t reserved = 0;
-  if (driver.cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS) {
+  if (driver.cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ==
+      CUDA_SUCCESS) {
     pool_charge(pool, reserved);
   }
 }
@@ -62,7 +64,8 @@ void pools_settle(int device) {
 }
 
 void pool_destroyed(Pool& pool) {
-  // The driver keeps the pool's memory until its last allocation is freed; those frees come one by one.
+  // The driver keeps the pool's memory until its last allocation is freed; those frees come one by
+  // one.
   pool.gone = true;
   uint64_t live[kDevicesMax] = {};
   process.records.sum(RecordKind::kPooled, live);

@@ -1,6 +1,6 @@
-// Physical memory that the program maps itself (cuMemCreate, cuMemMap). It lives until its last handle reference and its
-// last mapping are gone, in whichever order; then, and only then, its charge ends. These calls are rare and slow, one
-// lock and short tables do.
+// Physical memory that the program maps itself (cuMemCreate, cuMemMap). It lives until its last
+// handle reference and its last mapping are gone, in whichever order; then, and only then, its
+// charge ends. These calls are rare and slow, one lock and short tables do.
 #include <string.h>
 
 #include "interpose/account.h"
@@ -21,7 +21,8 @@ struct Mapping {
   uint64_t handle;
 };
 
-// A table in pages that doubles; entries are found by a hash of their first word, deletions leave no tombstones.
+// A table in pages that doubles; entries are found by a hash of their first word, deletions leave
+// no tombstones.
 template <class T>
 class Table {
  public:
@@ -89,8 +90,8 @@ class Table {
   uint64_t used_ = 0;
 };
 
-Table<Physical> physicals;
-Table<Mapping> mappings;
+constinit Table<Physical> physicals;
+constinit Table<Mapping> mappings;
 Lock lock;
 
 void let_go_if_unused(Physical* physical) {
@@ -99,7 +100,8 @@ void let_go_if_unused(Physical* physical) {
   physicals.erase(physical);
 }
 
-// The mapping that contains an address. Starts are what programs pass; the search is for the others.
+// The mapping that contains an address. Starts are what programs pass; the search is for the
+// others.
 Mapping* mapping_of(uint64_t address) {
   Mapping* found = mappings.find(address);
   if (found != nullptr) return found;
@@ -119,7 +121,8 @@ void vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes
 void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) {
   const LockScope scope(lock);
   const Mapping* mapping = mapping_of(address);
-  // The driver answers with the handle the memory was created with; one that we never saw is an import.
+  // The driver answers with the handle the memory was created with; one that we never saw is an
+  // import.
   Physical* physical = physicals.find(mapping != nullptr ? mapping->handle : handle);
   if (physical != nullptr) ++physical->references;
 }

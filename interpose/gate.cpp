@@ -13,12 +13,14 @@ constexpr uint64_t kGateSliceNs = 50'000'000;
 constexpr int kWantAgainSlices = 20;
 
 uint32_t want_said[protocol::kTenantGpusMax];  // epoch + 1 of the last GateWant
-// Exclusive launches are counted but not fenced; the drain that ends an exclusive lease waits for the contexts instead.
+// Exclusive launches are counted but not fenced; the drain that ends an exclusive lease waits for
+// the contexts instead.
 uint64_t exclusive_drained[protocol::kTenantGpusMax];
 
 void want_once(int gpu, uint32_t epoch, bool again) {
   const uint32_t said = epoch + 1;
-  if (__atomic_exchange_n(&want_said[gpu], said, __ATOMIC_ACQ_REL) != said || again) gate_want_say(gpu, epoch);
+  if (__atomic_exchange_n(&want_said[gpu], said, __ATOMIC_ACQ_REL) != said || again)
+    gate_want_say(gpu, epoch);
 }
 
 // Sleeps until the lease is open (or the broker is lost for good). Nobody may be inside.
@@ -35,14 +37,16 @@ void lease_wait(int gpu) {
   process.account(gpu).gate_wait_ns.add(clock_now_ns() - start_ns);
 }
 
-// True when there is room in the window; otherwise *wait_for is the fence to wait for (nullptr: none to be had).
+// True when there is room in the window; otherwise *wait_for is the fence to wait for (nullptr:
+// none to be had).
 bool window_has_room(ContextRecord& context, uint64_t window_ns, CUevent* wait_for) {
   *wait_for = nullptr;
   if (window_ns == 0) return true;
   const uint64_t in_flight = launches_in_flight(context);
   if (in_flight == 0) return true;
   // Not measured yet: one launch fills the window.
-  if (context.mean_ns > 0 && static_cast<double>(in_flight) * context.mean_ns < static_cast<double>(window_ns)) {
+  if (context.mean_ns > 0 &&
+      static_cast<double>(in_flight) * context.mean_ns < static_cast<double>(window_ns)) {
     return true;
   }
   fences_complete(context, nullptr, false);
@@ -50,7 +54,8 @@ bool window_has_room(ContextRecord& context, uint64_t window_ns, CUevent* wait_f
   return *wait_for == nullptr;
 }
 
-// The stream's record with a start fence where the stream is idle. False = the window is full, wait for *wait_for.
+// The stream's record with a start fence where the stream is idle. False = the window is full, wait
+// for *wait_for.
 bool stream_prepare(LaunchPass& pass, uint64_t window_ns, CUevent* wait_for) {
   ContextRecord& context = *pass.thread->context_record;
   const LockScope scope(context.lock);
@@ -68,7 +73,8 @@ bool stream_prepare(LaunchPass& pass, uint64_t window_ns, CUevent* wait_for) {
   return true;
 }
 
-// Raises `inside` under an open lease, waiting as long as it takes. Returns the lease word; 0 = pass without a lease.
+// Raises `inside` under an open lease, waiting as long as it takes. Returns the lease word; 0 =
+// pass without a lease.
 uint32_t lease_enter(ThreadRecord& thread, int gpu) {
   for (;;) {
     raise_word(thread.inside, static_cast<uint32_t>(gpu) + 1);
@@ -132,9 +138,10 @@ void launch_look(LaunchPass& pass, bool submitted) {
     ContextRecord& context = *pass.stream->context;
     const LockScope scope(context.lock);
     const bool graph = pass.kind == LaunchKind::kGraph;
-    if (graph && submitted) __atomic_add_fetch(&device_totals[context.device].graph_launches, 1, __ATOMIC_RELAXED);
-    const int budget =
-        launch_budget(context, *pass.stream, process.entry(gpu).window_ns.load(), clock_now_ns(), graph);
+    if (graph && submitted)
+      __atomic_add_fetch(&device_totals[context.device].graph_launches, 1, __ATOMIC_RELAXED);
+    const int budget = launch_budget(context, *pass.stream, process.entry(gpu).window_ns.load(),
+                                     clock_now_ns(), graph);
     cache_fill(pass, budget);
     pass.thread->last_stream = pass.stream;
   }
@@ -148,7 +155,8 @@ void launch_look(LaunchPass& pass, bool submitted) {
 void hold_wait(int gpu) {
   const protocol::LeaseEntry& entry = process.entry(gpu);
   uint32_t word = entry.hold.load();
-  while (SLUICE_UNLIKELY((word & protocol::kHoldSet) != 0 && load_acquire(process.lost_open) == 0)) {
+  while (
+      SLUICE_UNLIKELY((word & protocol::kHoldSet) != 0 && load_acquire(process.lost_open) == 0)) {
     const ErrnoGuard guard;
     futex_wait(&entry.hold.raw, word, kGateSliceNs, true);
     word = entry.hold.load();
@@ -177,7 +185,8 @@ bool somebody_inside(int gpu) {
 
 uint64_t exclusive_launches(int gpu) {
   uint64_t sum = 0;
-  for (int i = 0, n = thread_count(); i < n; ++i) sum += load_relaxed(thread_at(i)->exclusive_launches[gpu]);
+  for (int i = 0, n = thread_count(); i < n; ++i)
+    sum += load_relaxed(thread_at(i)->exclusive_launches[gpu]);
   return sum;
 }
 
@@ -193,8 +202,10 @@ bool drain_step(int gpu) {
     if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
     const LockScope scope(context.lock);
     driver.cuCtxSetCurrent(context.context);
-    // The lock keeps captures from beginning; a wait on a context that is being captured would break the capture.
-    if (wait_context && (load_acquire(captures_active) != 0 || driver.cuCtxSynchronize() != CUDA_SUCCESS)) {
+    // The lock keeps captures from beginning; a wait on a context that is being captured would
+    // break the capture.
+    if (wait_context &&
+        (load_acquire(captures_active) != 0 || driver.cuCtxSynchronize() != CUDA_SUCCESS)) {
       drained = load_acquire(captures_active) == 0 && drained;
     }
     fences_complete(context, nullptr, true);

@@ -1,8 +1,10 @@
-// The gate: where a launch waits for its lease, for room in the in-flight window, and tells the meter that it happened.
-// The common case (lease open, budget left) is inline; everything else is launch_admit in gate.cpp.
+// The gate: where a launch waits for its lease, for room in the in-flight window, and tells the
+// meter that it happened. The common case (lease open, budget left) is inline; everything else is
+// launch_admit in gate.cpp.
 //
-// A launch raises its thread's `inside`, then reads the lease: see threads.h for why that is enough. It lowers it after
-// the driver has taken the work, so that a drain that saw nobody inside sees every launch in the counters.
+// A launch raises its thread's `inside`, then reads the lease: see threads.h for why that is
+// enough. It lowers it after the driver has taken the work, so that a drain that saw nobody inside
+// sees every launch in the counters.
 #pragma once
 
 #include "interpose/meter.h"
@@ -29,7 +31,9 @@ struct LaunchPass {
 };
 
 /// The stream a `_ptsz` entry point means by a null handle.
-inline CUstream stream_per_thread(CUstream stream) { return stream == nullptr ? CU_STREAM_PER_THREAD : stream; }
+inline CUstream stream_per_thread(CUstream stream) {
+  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
+}
 
 SLUICE_NOINLINE void launch_admit(LaunchPass& pass);
 SLUICE_NOINLINE void launch_look(LaunchPass& pass, bool submitted);
@@ -45,7 +49,8 @@ inline void launch_enter(LaunchPass& pass, CUstream stream, LaunchKind kind) {
   ThreadRecord* thread = this_thread;
   pass.thread = thread;
   if (SLUICE_LIKELY(process_mode() == Mode::kActive && thread != nullptr &&
-                    (thread->depth | thread->inside) == 0 && thread->context_known != 0 && thread->gpu >= 0)) {
+                    (thread->depth | thread->inside) == 0 && thread->context_known != 0 &&
+                    thread->gpu >= 0)) {
     raise_word(thread->inside, static_cast<uint32_t>(thread->gpu) + 1);
     const uint32_t word = load_acquire(process.entry(thread->gpu).lease.raw);
     constexpr uint32_t kOwned = protocol::kLeaseOpen | protocol::kLeaseExclusive;
@@ -108,8 +113,8 @@ inline CUresult launch_through(CUstream stream, LaunchKind kind, Call call) {
 /// Waits while the GPU's hold word is set. What touches device memory calls it.
 void hold_wait(int gpu);
 
-/// Drain of one GPU, driven by the helper after the lease word closed and threads_barrier() passed: true once nobody is
-/// inside and every launch of this process on it has finished.
+/// Drain of one GPU, driven by the helper after the lease word closed and threads_barrier() passed:
+/// true once nobody is inside and every launch of this process on it has finished.
 bool drain_step(int gpu);
 /// In flight on the GPU right now, as far as the fences tell.
 bool gpu_is_busy(int gpu);

@@ -1,5 +1,5 @@
-// See helper.h. A loop: look at every GPU's lease, do what it asks for, then sleep on all lease words at once (and on a
-// word of our own) until something changes or the next look is due.
+// See helper.h. A loop: look at every GPU's lease, do what it asks for, then sleep on all lease
+// words at once (and on a word of our own) until something changes or the next look is due.
 #include "interpose/helper.h"
 
 #include <limits.h>
@@ -22,16 +22,17 @@ using protocol::kTenantGpusMax;
 using protocol::lease_epoch;
 using protocol::MessageType;
 
-constexpr uint64_t kLookWhileBusyNs = 1'000'000;      // trailing fences and counters
-constexpr uint64_t kLookWhileContendedNs = 200'000;   // somebody waits for us to be idle
-constexpr uint64_t kDrainLookMinNs = 20'000;          // a drain is looked at this often at first,
-constexpr uint64_t kDrainLookMaxNs = 1'000'000;       // and this often when it takes long
-constexpr uint64_t kSleepMaxNs = 500'000'000;         // also how late a dead broker may be noticed when idle
+constexpr uint64_t kLookWhileBusyNs = 1'000'000;     // trailing fences and counters
+constexpr uint64_t kLookWhileContendedNs = 200'000;  // somebody waits for us to be idle
+constexpr uint64_t kDrainLookMinNs = 20'000;         // a drain is looked at this often at first,
+constexpr uint64_t kDrainLookMaxNs = 1'000'000;      // and this often when it takes long
+constexpr uint64_t kSleepMaxNs =
+    500'000'000;  // also how late a dead broker may be noticed when idle
 constexpr uint64_t kAliveLookNs = 50'000'000;
-constexpr uint64_t kGraceNs = 2'000'000'000;          // without a broker, before the gates open
+constexpr uint64_t kGraceNs = 2'000'000'000;  // without a broker, before the gates open
 constexpr uint64_t kReconnectMinNs = 100'000'000;
 constexpr uint64_t kReconnectMaxNs = 5'000'000'000;
-constexpr size_t kStackBytes = 1 << 20;               // the driver runs on it
+constexpr size_t kStackBytes = 1 << 20;  // the driver runs on it
 
 struct Watch {
   uint32_t barrier_epoch;  // + 1: threads_barrier() passed since this epoch was seen closed
@@ -69,7 +70,8 @@ uint64_t totals_publish(int gpu) {
     launches += load_relaxed(device_totals[device].launches);
     graphs += load_relaxed(device_totals[device].graph_launches);
   }
-  for (int i = 0, n = thread_count(); i < n; ++i) launches += load_relaxed(thread_at(i)->exclusive_launches[gpu]);
+  for (int i = 0, n = thread_count(); i < n; ++i)
+    launches += load_relaxed(thread_at(i)->exclusive_launches[gpu]);
   protocol::ClaimsGpu& account = process.account(gpu);
   account.busy_ns.store(busy);
   account.launches.store(launches);
@@ -77,7 +79,8 @@ uint64_t totals_publish(int gpu) {
   return busy;
 }
 
-// Harvests the GPU's contexts and fences what has had no launch since the last look. True while work is in flight.
+// Harvests the GPU's contexts and fences what has had no launch since the last look. True while
+// work is in flight.
 bool contexts_look(int gpu) {
   bool busy = false;
   for (int i = 0; i < kContextsMax; ++i) {
@@ -119,7 +122,8 @@ uint64_t closed_look(int gpu, uint32_t epoch) {
   account.in_flight.store(0);
   account.drained_epoch.store(epoch);
   // A full socket is no reason to lose the note: say it again at the next look.
-  if (!link_note(MessageType::kDrained, static_cast<uint32_t>(gpu), epoch, busy_ns)) return kLookWhileBusyNs;
+  if (!link_note(MessageType::kDrained, static_cast<uint32_t>(gpu), epoch, busy_ns))
+    return kLookWhileBusyNs;
   watch.drained_said = epoch + 1;
   watch.idle_said = false;
   return kSleepMaxNs;
@@ -160,7 +164,8 @@ uint64_t gpus_look(uint64_t now_ns) {
     const int gpu = static_cast<int>(i);
     const uint32_t word = process.entry(gpu).lease.load();
     const bool open = (word & protocol::kLeaseOpen) != 0 || load_acquire(process.lost_open) != 0;
-    const uint64_t wait_ns = open ? open_look(gpu, word, now_ns) : closed_look(gpu, lease_epoch(word));
+    const uint64_t wait_ns =
+        open ? open_look(gpu, word, now_ns) : closed_look(gpu, lease_epoch(word));
     if (wait_ns < sleep_ns_min) sleep_ns_min = wait_ns;
   }
   return sleep_ns_min;
@@ -169,17 +174,21 @@ uint64_t gpus_look(uint64_t now_ns) {
 void words_wait(uint32_t wake_seen, const uint32_t* lease_words, uint64_t timeout_ns) {
   WaitVector vector[1 + kTenantGpusMax];
   unsigned count = 0;
-  vector[count++] = {wake_seen, reinterpret_cast<uintptr_t>(&wake_word), kFutex32 | kFutexPrivate, 0};
+  vector[count++] = {wake_seen, reinterpret_cast<uintptr_t>(&wake_word), kFutex32 | kFutexPrivate,
+                     0};
   if (connected) {
     for (uint32_t i = 0; i < process.gpu_count; ++i) {
-      vector[count++] = {lease_words[i], reinterpret_cast<uintptr_t>(&process.lease->gpus[i].lease.raw), kFutex32, 0};
+      vector[count++] = {lease_words[i],
+                         reinterpret_cast<uintptr_t>(&process.lease->gpus[i].lease.raw), kFutex32,
+                         0};
     }
   }
   const uint64_t end_ns = clock_now_ns() + timeout_ns;
   timespec end{static_cast<time_t>(end_ns / 1000000000u), static_cast<long>(end_ns % 1000000000u)};
   const long rc = syscall(kFutexWaitV, vector, count, 0, &end, CLOCK_MONOTONIC);
   if (rc >= 0 || errno != ENOSYS) return;
-  // An older kernel waits on one word only: sleep on ours, and look at the leases every few milliseconds.
+  // An older kernel waits on one word only: sleep on ours, and look at the leases every few
+  // milliseconds.
   futex_wait(&wake_word, wake_seen, timeout_ns < 2000000 ? timeout_ns : 2000000, false);
 }
 
@@ -209,7 +218,8 @@ void connection_look(uint64_t now_ns) {
   }
   if (connected) return;
   reconnect(now_ns);
-  if (!connected && process_mode() == Mode::kActive && now_ns - lost_ns >= kGraceNs) process_set_lost_open(true);
+  if (!connected && process_mode() == Mode::kActive && now_ns - lost_ns >= kGraceNs)
+    process_set_lost_open(true);
 }
 
 void* helper_main(void*) {
@@ -227,7 +237,8 @@ void* helper_main(void*) {
     uint64_t wait_ns = connected ? kSleepMaxNs : kAliveLookNs;
     uint32_t lease_words[kTenantGpusMax] = {};
     if (process_mode() == Mode::kActive) {
-      for (uint32_t i = 0; i < process.gpu_count; ++i) lease_words[i] = process.lease->gpus[i].lease.load();
+      for (uint32_t i = 0; i < process.gpu_count; ++i)
+        lease_words[i] = process.lease->gpus[i].lease.load();
       if (!relaxed && load_acquire(process.devices_known) != 0) {
         relaxed = driver.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
       }
@@ -256,7 +267,9 @@ void gate_want_say(int gpu, uint32_t epoch) {
 
 void helper_start(bool is_connected) {
   uint32_t expected = 0;
-  if (!__atomic_compare_exchange_n(&running, &expected, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
+  if (!__atomic_compare_exchange_n(&running, &expected, 1, false, __ATOMIC_ACQ_REL,
+                                   __ATOMIC_RELAXED))
+    return;
   connected = is_connected;
   lost_ns = clock_now_ns();
   sigset_t all, before;
@@ -277,9 +290,12 @@ void helper_stop() {
   const ErrnoGuard guard;
   store_release(stopping, 1u);
   helper_wake();
-  // The helper never waits in the driver for long; if it does, the process must still be able to exit.
-  for (int i = 0; i < 5 && load_acquire(parked) == 0; ++i) futex_wait(&parked, 0, 10'000'000, false);
-  // Nobody acknowledges drains any more; what the program still launches while it exits is not held back.
+  // The helper never waits in the driver for long; if it does, the process must still be able to
+  // exit.
+  for (int i = 0; i < 5 && load_acquire(parked) == 0; ++i)
+    futex_wait(&parked, 0, 10'000'000, false);
+  // Nobody acknowledges drains any more; what the program still launches while it exits is not held
+  // back.
   process_set_lost_open(true);
 }
 

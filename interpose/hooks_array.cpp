@@ -1,5 +1,5 @@
-// Arrays and mipmapped arrays. Their size is the driver's to choose: reserve what the elements take, then settle to what
-// cuArrayGetMemoryRequirements says, where the driver says it.
+// Arrays and mipmapped arrays. Their size is the driver's to choose: reserve what the elements
+// take, then settle to what cuArrayGetMemoryRequirements says, where the driver says it.
 #include "interpose/account.h"
 #include "interpose/gate.h"
 
@@ -21,15 +21,16 @@ uint64_t format_bytes(CUarray_format format) {
   }
 }
 
-uint64_t elements_bytes(uint64_t width, uint64_t height, uint64_t depth, CUarray_format format, uint64_t channels) {
+uint64_t elements_bytes(uint64_t width, uint64_t height, uint64_t depth, CUarray_format format,
+                        uint64_t channels) {
   return width * (height > 0 ? height : 1) * (depth > 0 ? depth : 1) * format_bytes(format) *
          (channels > 0 ? channels : 1);
 }
 
 // `requirements(&out, device)` asks the driver; `destroy()` undoes the creation.
 template <class Handle, class Call, class Requirements, class Destroy>
-CUresult create(Handle* handle, uint64_t bytes, RecordKind kind, Call call, Requirements requirements,
-                Destroy destroy) {
+CUresult create(Handle* handle, uint64_t bytes, RecordKind kind, Call call,
+                Requirements requirements, Destroy destroy) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
@@ -43,7 +44,8 @@ CUresult create(Handle* handle, uint64_t bytes, RecordKind kind, Call call, Requ
     return result;
   }
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs{};
-  const uint64_t actual = requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0 ? needs.size : bytes;
+  const uint64_t actual =
+      requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0 ? needs.size : bytes;
   if (!charge_settle(device, bytes, actual)) {
     destroy();
     *handle = before;
@@ -105,7 +107,8 @@ SLUICE_HOOK CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESC
     process_enter();
     return driver.cuArray3DCreate_v2(handle, d);
   }
-  return create_array(handle, elements_bytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels),
+  return create_array(handle,
+                      elements_bytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels),
                       [&] { return driver.cuArray3DCreate_v2(handle, d); });
 }
 
@@ -114,7 +117,8 @@ SLUICE_HOOK CUresult cuArray3DCreate(CUarray* handle, const CUDA_ARRAY3D_DESCRIP
     process_enter();
     return driver.cuArray3DCreate(handle, d);
   }
-  return create_array(handle, elements_bytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels),
+  return create_array(handle,
+                      elements_bytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels),
                       [&] { return driver.cuArray3DCreate(handle, d); });
 }
 
@@ -123,19 +127,21 @@ SLUICE_HOOK CUresult cuArrayDestroy(CUarray handle) {
                           [&] { return driver.cuArrayDestroy(handle); });
 }
 
-SLUICE_HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* d,
-                                            unsigned int levels) {
+SLUICE_HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle,
+                                            const CUDA_ARRAY3D_DESCRIPTOR* d, unsigned int levels) {
   if (d == nullptr || handle == nullptr) {
     process_enter();
     return driver.cuMipmappedArrayCreate(handle, d, levels);
   }
   uint64_t bytes = 0;
   for (unsigned level = 0; level < levels && level < 32; ++level) {
-    const uint64_t width = d->Width >> level, height = d->Height >> level, depth = d->Depth >> level;
+    const uint64_t width = d->Width >> level, height = d->Height >> level,
+                   depth = d->Depth >> level;
     bytes += elements_bytes(width > 0 ? width : 1, height, depth, d->Format, d->NumChannels);
   }
   return create(
-      handle, bytes, RecordKind::kMipmap, [&] { return driver.cuMipmappedArrayCreate(handle, d, levels); },
+      handle, bytes, RecordKind::kMipmap,
+      [&] { return driver.cuMipmappedArrayCreate(handle, d, levels); },
       [&](CUDA_ARRAY_MEMORY_REQUIREMENTS* out, int device) {
         return driver.cuMipmappedArrayGetMemoryRequirements(out, *handle, device);
       },

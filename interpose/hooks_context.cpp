@@ -1,5 +1,6 @@
-// Contexts: they cost memory that counts against the quota, their end frees everything in them, and the current one says
-// which GPU a thread works on. A primary context is charged while the driver says that it is active, whoever retained it.
+// Contexts: they cost memory that counts against the quota, their end frees everything in them, and
+// the current one says which GPU a thread works on. A primary context is charged while the driver
+// says that it is active, whoever retained it.
 #include "interpose/account.h"
 #include "interpose/gate.h"
 
@@ -54,7 +55,8 @@ CUresult destroy(CUcontext context, Call call) {
   if (!account.active()) return call();
   context_last_look(context);
   Record record;
-  const bool known = process.records.remove(RecordKind::kContext, reinterpret_cast<uint64_t>(context), &record);
+  const bool known =
+      process.records.remove(RecordKind::kContext, reinterpret_cast<uint64_t>(context), &record);
   const CUresult result = call();
   if (known && result == CUDA_SUCCESS) context_end(context, record.device);
   if (known && result != CUDA_SUCCESS) (void)process.records.insert(record);
@@ -139,14 +141,16 @@ SLUICE_HOOK CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUde
   return create(context, device, [&] { return driver.cuCtxCreate_v2(context, flags, device); });
 }
 
-SLUICE_HOOK CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned int flags,
-                                    CUdevice device) {
-  return create(context, device, [&] { return driver.cuCtxCreate_v3(context, affinity, count, flags, device); });
+SLUICE_HOOK CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count,
+                                    unsigned int flags, CUdevice device) {
+  return create(context, device,
+                [&] { return driver.cuCtxCreate_v3(context, affinity, count, flags, device); });
 }
 
-SLUICE_HOOK CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned int flags,
-                                    CUdevice device) {
-  return create(context, device, [&] { return driver.cuCtxCreate_v4(context, params, flags, device); });
+SLUICE_HOOK CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params,
+                                    unsigned int flags, CUdevice device) {
+  return create(context, device,
+                [&] { return driver.cuCtxCreate_v4(context, params, flags, device); });
 }
 
 SLUICE_HOOK CUresult cuCtxDestroy(CUcontext context) {

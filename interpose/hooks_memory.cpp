@@ -1,6 +1,7 @@
-// Device memory that is allocated and freed at once: cuMemAlloc, pitched, managed, and cuMemFree, which also frees
-// stream-ordered memory. Reserve against the quota, call the driver, hold or give back; the record remembers what a
-// pointer costs and whose it is, so that a free on any thread is credited to the right device.
+// Device memory that is allocated and freed at once: cuMemAlloc, pitched, managed, and cuMemFree,
+// which also frees stream-ordered memory. Reserve against the quota, call the driver, hold or give
+// back; the record remembers what a pointer costs and whose it is, so that a free on any thread is
+// credited to the right device.
 #include "interpose/account.h"
 #include "interpose/gate.h"
 
@@ -38,21 +39,25 @@ CUresult allocate(Pointer* pointer, uint64_t bytes, Call call) {
   return pointer_record(*pointer, bytes, device);
 }
 
-// The driver chooses the pitch: reserve for the row length in the largest pitch alignment sold (512 bytes), settle after.
+// The driver chooses the pitch: reserve for the row length in the largest pitch alignment sold (512
+// bytes), settle after.
 constexpr uint64_t kPitchAlignment = 512;
 
 template <class Pointer, class Size, class Call>
-CUresult allocate_pitched(Pointer* pointer, Size* pitch, uint64_t width, uint64_t height, Call call) {
+CUresult allocate_pitched(Pointer* pointer, Size* pitch, uint64_t width, uint64_t height,
+                          Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
   const uint64_t row = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
   uint64_t bytes;
-  if (device < 0 || pointer == nullptr || pitch == nullptr || __builtin_mul_overflow(row, height, &bytes)) {
+  if (device < 0 || pointer == nullptr || pitch == nullptr ||
+      __builtin_mul_overflow(row, height, &bytes)) {
     return call();
   }
   if (this_thread->gpu >= 0) hold_wait(this_thread->gpu);
-  // What surely must fit is the rows without padding; padding that the driver does not add must not be refused.
+  // What surely must fit is the rows without padding; padding that the driver does not add must not
+  // be refused.
   if (!charge_reserve(device, width * height)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Pointer pointer_before = *pointer;
   const Size pitch_before = *pitch;
@@ -106,16 +111,19 @@ SLUICE_HOOK CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsig
   return allocate(pointer, bytes, [&] { return driver.cuMemAllocManaged(pointer, bytes, flags); });
 }
 
-SLUICE_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height,
-                                        unsigned int element) {
-  return allocate_pitched(pointer, pitch, width, height,
-                          [&] { return driver.cuMemAllocPitch_v2(pointer, pitch, width, height, element); });
+SLUICE_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width,
+                                        size_t height, unsigned int element) {
+  return allocate_pitched(pointer, pitch, width, height, [&] {
+    return driver.cuMemAllocPitch_v2(pointer, pitch, width, height, element);
+  });
 }
 
-SLUICE_HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1* pointer, unsigned int* pitch, unsigned int width,
-                                     unsigned int height, unsigned int element) {
-  return allocate_pitched(pointer, pitch, width, height,
-                          [&] { return driver.cuMemAllocPitch(pointer, pitch, width, height, element); });
+SLUICE_HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1* pointer, unsigned int* pitch,
+                                     unsigned int width, unsigned int height,
+                                     unsigned int element) {
+  return allocate_pitched(pointer, pitch, width, height, [&] {
+    return driver.cuMemAllocPitch(pointer, pitch, width, height, element);
+  });
 }
 
 SLUICE_HOOK CUresult cuMemFree_v2(CUdeviceptr pointer) {

@@ -1,5 +1,5 @@
-// NVML's memory figures for the tenant's GPUs. NVML numbers devices its own way and sees all of them, so a device is
-// matched by UUID; GPUs that are not the tenant's are shown as they are.
+// NVML's memory figures for the tenant's GPUs. NVML numbers devices its own way and sees all of
+// them, so a device is matched by UUID; GPUs that are not the tenant's are shown as they are.
 #include <string.h>
 
 #include "interpose/start.h"

@@ -1,6 +1,7 @@
-// Stream-ordered allocation and its pools. What counts is what a pool has reserved from the device (account_pools.cpp);
-// an allocation that cannot come out of the pool's own reserve is checked against the quota before the driver is asked.
-// An allocation captured into a graph takes no memory now and passes.
+// Stream-ordered allocation and its pools. What counts is what a pool has reserved from the device
+// (account_pools.cpp); an allocation that cannot come out of the pool's own reserve is checked
+// against the quota before the driver is asked. An allocation captured into a graph takes no memory
+// now and passes.
 #include "interpose/account.h"
 #include "interpose/gate.h"
 
@@ -11,7 +12,8 @@ namespace {
 // What an allocation would add to the pool's reserve, if nothing is fragmented.
 uint64_t growth_expected(CUmemoryPool pool, uint64_t bytes) {
   cuuint64_t reserved = 0, used = 0;
-  if (driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS ||
+  if (driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) !=
+          CUDA_SUCCESS ||
       driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS) {
     return bytes;
   }
@@ -19,7 +21,8 @@ uint64_t growth_expected(CUmemoryPool pool, uint64_t bytes) {
 }
 
 template <class Call>
-CUresult allocate_from(CUmemoryPool handle, int device, CUdeviceptr* pointer, uint64_t bytes, Call call) {
+CUresult allocate_from(CUmemoryPool handle, int device, CUdeviceptr* pointer, uint64_t bytes,
+                       Call call) {
   const LockScope scope(pools_lock());
   Pool* pool = pool_find(handle, device);
   if (pool == nullptr || pool->device < 0) return call();
@@ -32,19 +35,22 @@ CUresult allocate_from(CUmemoryPool handle, int device, CUdeviceptr* pointer, ui
   if (growth > 0) charge_abort(pool->device, growth);
   pool_settle(*pool);
   if (result == CUDA_SUCCESS) {
-    (void)process.records.insert(Record{*pointer, bytes, handle, RecordKind::kPooled, pool->device});
+    (void)process.records.insert(
+        Record{*pointer, bytes, handle, RecordKind::kPooled, pool->device});
   }
   return result;
 }
 
 template <class Call>
-CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUstream stream, Call call) {
+CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUstream stream,
+                  Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
   if (device < 0 || stream_is_capturing(stream)) return call();
   if (this_thread->gpu >= 0) hold_wait(this_thread->gpu);
-  if (handle == nullptr && driver.cuDeviceGetMemPool(&handle, device) != CUDA_SUCCESS) return call();
+  if (handle == nullptr && driver.cuDeviceGetMemPool(&handle, device) != CUDA_SUCCESS)
+    return call();
   return allocate_from(handle, device, pointer, bytes, call);
 }
 
@@ -87,7 +93,8 @@ CUresult with_pool(CUmemoryPool handle, Call call, bool destroys) {
 }  // namespace
 
 SLUICE_HOOK CUresult cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream stream) {
-  return allocate(nullptr, pointer, bytes, stream, [&] { return driver.cuMemAllocAsync(pointer, bytes, stream); });
+  return allocate(nullptr, pointer, bytes, stream,
+                  [&] { return driver.cuMemAllocAsync(pointer, bytes, stream); });
 }
 
 SLUICE_HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, size_t bytes, CUstream stream) {
@@ -95,15 +102,17 @@ SLUICE_HOOK CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, size_t bytes, CU
                   [&] { return driver.cuMemAllocAsync_ptsz(pointer, bytes, stream); });
 }
 
-SLUICE_HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+SLUICE_HOOK CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool,
+                                             CUstream stream) {
   return allocate(pool, pointer, bytes, stream,
                   [&] { return driver.cuMemAllocFromPoolAsync(pointer, bytes, pool, stream); });
 }
 
-SLUICE_HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool,
-                                                  CUstream stream) {
-  return allocate(pool, pointer, bytes, stream_per_thread(stream),
-                  [&] { return driver.cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream); });
+SLUICE_HOOK CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, size_t bytes,
+                                                  CUmemoryPool pool, CUstream stream) {
+  return allocate(pool, pointer, bytes, stream_per_thread(stream), [&] {
+    return driver.cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
+  });
 }
 
 SLUICE_HOOK CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
@@ -111,7 +120,8 @@ SLUICE_HOOK CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
 }
 
 SLUICE_HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-  return release(pointer, stream_per_thread(stream), [&] { return driver.cuMemFreeAsync_ptsz(pointer, stream); });
+  return release(pointer, stream_per_thread(stream),
+                 [&] { return driver.cuMemFreeAsync_ptsz(pointer, stream); });
 }
 
 SLUICE_HOOK CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
@@ -125,13 +135,17 @@ SLUICE_HOOK CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
 }
 
 SLUICE_HOOK CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t bytes) {
-  return with_pool(pool, [&] { return driver.cuMemPoolTrimTo(pool, bytes); }, false);
+  return with_pool(
+      pool, [&] { return driver.cuMemPoolTrimTo(pool, bytes); }, false);
 }
 
-SLUICE_HOOK CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  return with_pool(pool, [&] { return driver.cuMemPoolSetAttribute(pool, attribute, value); }, false);
+SLUICE_HOOK CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                           void* value) {
+  return with_pool(
+      pool, [&] { return driver.cuMemPoolSetAttribute(pool, attribute, value); }, false);
 }
 
 SLUICE_HOOK CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  return with_pool(pool, [&] { return driver.cuMemPoolDestroy(pool); }, true);
+  return with_pool(
+      pool, [&] { return driver.cuMemPoolDestroy(pool); }, true);
 }

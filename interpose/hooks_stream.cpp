@@ -1,5 +1,6 @@
-// Streams: their end, their capture into graphs, and the calls by which a program waits. A wait is the meter's best
-// moment: the fence recorded just before it marks the exact end of the work, and its return shows what has finished.
+// Streams: their end, their capture into graphs, and the calls by which a program waits. A wait is
+// the meter's best moment: the fence recorded just before it marks the exact end of the work, and
+// its return shows what has finished.
 #include "interpose/touch.h"
 
 using namespace sluice::interpose;
@@ -17,7 +18,8 @@ CUresult waiting(CUstream stream, bool all, Call call) {
 
 bool is_capturing_now(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 ContextRecord* current_context() {
@@ -26,8 +28,8 @@ ContextRecord* current_context() {
   return thread->context_record;
 }
 
-// The context's lock keeps the helper from recording a fence while the capture begins: into this stream, or into the
-// legacy stream, which may not be used from then on.
+// The context's lock keeps the helper from recording a fence while the capture begins: into this
+// stream, or into the legacy stream, which may not be used from then on.
 template <class Call>
 CUresult capture_begin(CUstream stream, Call call) {
   ContextRecord* context = current_context();
@@ -47,17 +49,20 @@ CUresult capture_begin(CUstream stream, Call call) {
 // Runs what may end a capture of the stream, and counts it if it did (also a failed one).
 template <class Call>
 CUresult capture_end(CUstream stream, Call call) {
-  const bool before = current_context() != nullptr && load_acquire(captures_active) != 0 && is_capturing_now(stream);
+  const bool before = current_context() != nullptr && load_acquire(captures_active) != 0 &&
+                      is_capturing_now(stream);
   const CUresult result = call();
-  if (before && !is_capturing_now(stream)) __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
+  if (before && !is_capturing_now(stream))
+    __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
   return result;
 }
 
 template <class Call>
 CUresult destroy(CUstream stream, Call call) {
-  if (process_enter() != Mode::kActive || thread_record() == nullptr || this_thread->depth != 0) return call();
-  const bool captured =
-      load_acquire(captures_active) != 0 && is_capturing_now(stream);  // its end is its capture's end
+  if (process_enter() != Mode::kActive || thread_record() == nullptr || this_thread->depth != 0)
+    return call();
+  const bool captured = load_acquire(captures_active) != 0 &&
+                        is_capturing_now(stream);  // its end is its capture's end
   for (int i = 0; i < kContextsMax; ++i) {
     ContextRecord& context = *context_at(i);
     if (load_acquire(context.alive) == 0) continue;
@@ -89,7 +94,8 @@ SLUICE_HOOK CUresult cuStreamSynchronize(CUstream stream) {
 }
 
 SLUICE_HOOK CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  return waiting(stream_per_thread(stream), false, [&] { return driver.cuStreamSynchronize_ptsz(stream); });
+  return waiting(stream_per_thread(stream), false,
+                 [&] { return driver.cuStreamSynchronize_ptsz(stream); });
 }
 
 SLUICE_HOOK CUresult cuStreamQuery(CUstream stream) {
@@ -97,7 +103,8 @@ SLUICE_HOOK CUresult cuStreamQuery(CUstream stream) {
 }
 
 SLUICE_HOOK CUresult cuStreamQuery_ptsz(CUstream stream) {
-  return waiting(stream_per_thread(stream), false, [&] { return driver.cuStreamQuery_ptsz(stream); });
+  return waiting(stream_per_thread(stream), false,
+                 [&] { return driver.cuStreamQuery_ptsz(stream); });
 }
 
 SLUICE_HOOK CUresult cuEventSynchronize(CUevent event) {
@@ -137,7 +144,8 @@ SLUICE_HOOK CUresult cuStreamBeginCapture(CUstream stream) {
 }
 
 SLUICE_HOOK CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-  return capture_begin(stream_per_thread(stream), [&] { return driver.cuStreamBeginCapture_ptsz(stream); });
+  return capture_begin(stream_per_thread(stream),
+                       [&] { return driver.cuStreamBeginCapture_ptsz(stream); });
 }
 
 SLUICE_HOOK CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
@@ -145,10 +153,12 @@ SLUICE_HOOK CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMod
 }
 
 SLUICE_HOOK CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-  return capture_begin(stream_per_thread(stream), [&] { return driver.cuStreamBeginCapture_v2_ptsz(stream, mode); });
+  return capture_begin(stream_per_thread(stream),
+                       [&] { return driver.cuStreamBeginCapture_v2_ptsz(stream, mode); });
 }
 
-SLUICE_HOOK CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+SLUICE_HOOK CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
+                                                 const CUgraphNode* dependencies,
                                                  const CUgraphEdgeData* edges, size_t count,
                                                  CUstreamCaptureMode mode) {
   return capture_begin(stream, [&] {
@@ -156,7 +166,8 @@ SLUICE_HOOK CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
   });
 }
 
-SLUICE_HOOK CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+SLUICE_HOOK CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
+                                                      const CUgraphNode* dependencies,
                                                       const CUgraphEdgeData* edges, size_t count,
                                                       CUstreamCaptureMode mode) {
   return capture_begin(stream_per_thread(stream), [&] {
@@ -169,5 +180,6 @@ SLUICE_HOOK CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 }
 
 SLUICE_HOOK CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
-  return capture_end(stream_per_thread(stream), [&] { return driver.cuStreamEndCapture_ptsz(stream, graph); });
+  return capture_end(stream_per_thread(stream),
+                     [&] { return driver.cuStreamEndCapture_ptsz(stream, graph); });
 }

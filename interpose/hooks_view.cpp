@@ -1,5 +1,5 @@
-// The memory a program is told about: the vGPU's. The driver is asked first, so errors and null arguments behave as they
-// do without us.
+// The memory a program is told about: the vGPU's. The driver is asked first, so errors and null
+// arguments behave as they do without us.
 #include "interpose/account.h"
 #include "interpose/view.h"
 
@@ -25,8 +25,9 @@ CUresult memory_info(Size* free_bytes, Size* total_bytes, Call call) {
   }
   // Both are needed to compute either; a program may ask for one.
   Size real_free = 0, real_total = 0;
-  const CUresult result = call(free_bytes == nullptr ? nullptr : &real_free,
-                               free_bytes == nullptr && total_bytes == nullptr ? nullptr : &real_total);
+  const CUresult result =
+      call(free_bytes == nullptr ? nullptr : &real_free,
+           free_bytes == nullptr && total_bytes == nullptr ? nullptr : &real_total);
   if (result != CUDA_SUCCESS) return result;
   const MemoryView view = gpu_memory_view(gpu, real_total, real_free);
   if (free_bytes != nullptr) *free_bytes = static_cast<Size>(view.free_bytes);
@@ -38,13 +39,15 @@ template <class Size>
 void total_narrow(Size* bytes, CUdevice device) {
   const int gpu = process_mode() == Mode::kActive ? device_gpu(device) : -1;
   if (gpu < 0 || bytes == nullptr) return;
-  *bytes = static_cast<Size>(memory_view(process.entry(gpu).memory_max_bytes, 0, *bytes, *bytes).total_bytes);
+  *bytes = static_cast<Size>(
+      memory_view(process.entry(gpu).memory_max_bytes, 0, *bytes, *bytes).total_bytes);
 }
 
 }  // namespace
 
 SLUICE_HOOK CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
-  return memory_info(free_bytes, total_bytes, [](size_t* f, size_t* t) { return driver.cuMemGetInfo_v2(f, t); });
+  return memory_info(free_bytes, total_bytes,
+                     [](size_t* f, size_t* t) { return driver.cuMemGetInfo_v2(f, t); });
 }
 
 SLUICE_HOOK CUresult cuMemGetInfo(unsigned int* free_bytes, unsigned int* total_bytes) {

@@ -1,6 +1,7 @@
-// Physical memory under the program's own address management (cuMemCreate and its mappings): what PyTorch's expandable
-// segments and NCCL use. Only memory located on a device counts; the device is the one the properties name, not the
-// current one. Imported handles are charged where they were exported.
+// Physical memory under the program's own address management (cuMemCreate and its mappings): what
+// PyTorch's expandable segments and NCCL use. Only memory located on a device counts; the device is
+// the one the properties name, not the current one. Imported handles are charged where they were
+// exported.
 #include "interpose/account.h"
 #include "interpose/gate.h"
 
@@ -10,7 +11,8 @@ SLUICE_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t by
                                  const CUmemAllocationProp* properties, unsigned long long flags) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  if (!account.active() || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  if (!account.active() || properties == nullptr ||
+      properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return driver.cuMemCreate(handle, bytes, properties, flags);
   }
   const int device = properties->location.id;
@@ -34,8 +36,8 @@ SLUICE_HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return result;
 }
 
-SLUICE_HOOK CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
-                              unsigned long long flags) {
+SLUICE_HOOK CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
+                              CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const AccountScope account;
   const CUresult result = driver.cuMemMap(address, bytes, offset, handle, flags);
   if (account.active() && result == CUDA_SUCCESS) vmm_mapped(handle, address, bytes);
@@ -49,7 +51,8 @@ SLUICE_HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   return result;
 }
 
-SLUICE_HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+SLUICE_HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
+                                                 void* address) {
   const AccountScope account;
   const CUresult result = driver.cuMemRetainAllocationHandle(handle, address);
   if (account.active() && result == CUDA_SUCCESS) {

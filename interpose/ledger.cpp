@@ -1,5 +1,5 @@
-// See ledger.h for the protocol. Stores to the own slot are plain release stores under the process's own lock; the one
-// full fence is in the ask.
+// See ledger.h for the protocol. Stores to the own slot are plain release stores under the
+// process's own lock; the one full fence is in the ask.
 #include "interpose/ledger.h"
 
 namespace sluice::interpose {
@@ -12,7 +12,8 @@ using protocol::kTenantProcessesMax;
 namespace {
 
 void add(AtomicU64& word, uint64_t bytes) {
-  __atomic_store_n(&word.raw, __atomic_load_n(&word.raw, __ATOMIC_RELAXED) + bytes, __ATOMIC_RELEASE);
+  __atomic_store_n(&word.raw, __atomic_load_n(&word.raw, __ATOMIC_RELAXED) + bytes,
+                   __ATOMIC_RELEASE);
 }
 
 // A change of reserved and held that readers see whole: odd, change, even.
@@ -27,7 +28,8 @@ class Change {
   void bump() {
     uint32_t& raw = account_.version.raw;
     __atomic_store_n(&raw, __atomic_load_n(&raw, __ATOMIC_RELAXED) + 1, __ATOMIC_RELEASE);
-    // The even-to-odd store must be seen before the change; x86 keeps stores in order, others need the fence.
+    // The even-to-odd store must be seen before the change; x86 keeps stores in order, others need
+    // the fence.
     __atomic_thread_fence(__ATOMIC_RELEASE);
   }
   ClaimsGpu& account_;
@@ -68,8 +70,8 @@ void Ledger::attach(ClaimsPage* page, uint32_t slot) {
   slot_ = slot;
   uint32_t used = page->slots_used.load();
   while (used < slot + 1 &&
-         !__atomic_compare_exchange_n(&page->slots_used.raw, &used, slot + 1, false, __ATOMIC_SEQ_CST,
-                                      __ATOMIC_SEQ_CST)) {
+         !__atomic_compare_exchange_n(&page->slots_used.raw, &used, slot + 1, false,
+                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
   }
   for (Lock& lock : locks_) lock.reset_after_fork();
 }
@@ -90,7 +92,8 @@ bool Ledger::reserve(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) {
 Ledger::Outcome Ledger::attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) {
   const LockScope scope(locks_[gpu]);
   ClaimsGpu& account = mine(gpu);
-  account.asked_bytes.store(bytes);  // sequentially consistent: the ask is out before the first look
+  account.asked_bytes.store(
+      bytes);  // sequentially consistent: the ask is out before the first look
   uint64_t sum = 0;
   bool over = false;
   for (uint32_t i = 0, n = slots_used(*page_); i < n && !over; ++i) {
@@ -99,8 +102,9 @@ Ledger::Outcome Ledger::attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_byt
     const uint64_t reserved = other.reserved_bytes.load();
     const uint64_t held = other.held_bytes.load();
     // A slot written with nonsense must not wrap the sum round to something small.
-    over = __builtin_add_overflow(sum, asked, &sum) || __builtin_add_overflow(sum, reserved, &sum) ||
-           __builtin_add_overflow(sum, held, &sum) || sum > quota_bytes;
+    over = __builtin_add_overflow(sum, asked, &sum) ||
+           __builtin_add_overflow(sum, reserved, &sum) || __builtin_add_overflow(sum, held, &sum) ||
+           sum > quota_bytes;
   }
   if (over) {
     const bool refused = surely_too_much(gpu, bytes, quota_bytes);

@@ -1,19 +1,23 @@
-// The account of one process on a claims page: how bytes are asked for, reserved, held and given back so that all
-// processes of a tenant together never pass its quota by a byte, never refuse what fits, and take no lock across
-// processes. Knows the page's layout (broker/protocol/pages.h), nothing of CUDA.
+// The account of one process on a claims page: how bytes are asked for, reserved, held and given
+// back so that all processes of a tenant together never pass its quota by a byte, never refuse what
+// fits, and take no lock across processes. Knows the page's layout (broker/protocol/pages.h),
+// nothing of CUDA.
 //
 // The protocol. Each process writes only its own slot. To take n bytes:
 //   1. ask      asked += n, visible to all before anything is read (a full fence)
-//   2. look     sum asked + reserved + held over all slots, in this order per slot. Bytes only move to the right, so
-//               the sum misses nothing that was there when it began. Within the quota: reserved += n, asked -= n. Of
-//               several askers at least the last one sees all others, so they never pass the quota together.
+//   2. look     sum asked + reserved + held over all slots, in this order per slot. Bytes only move
+//   to the right, so
+//               the sum misses nothing that was there when it began. Within the quota: reserved +=
+//               n, asked -= n. Of several askers at least the last one sees all others, so they
+//               never pass the quota together.
 //   3. collide  above the quota only by others' asks: withdraw, wait a moment, start again
-//   4. refuse   above it by reserved + held alone, in a snapshot that is one instant's truth: every slot's version even
+//   4. refuse   above it by reserved + held alone, in a snapshot that is one instant's truth: every
+//   slot's version even
 //               and the same in two readings of all slots
 // then the driver is called, and the reservation becomes held or is given back.
 //
-// A process killed anywhere leaves a slot that the broker zeroes; at worst others wait for that where the dead one had
-// asked, or was in the middle of a change.
+// A process killed anywhere leaves a slot that the broker zeroes; at worst others wait for that
+// where the dead one had asked, or was in the middle of a change.
 #pragma once
 
 #include "broker/protocol/pages.h"
@@ -26,7 +30,8 @@ uint64_t claims_total(const protocol::ClaimsPage& page, uint32_t gpu);
 
 class Ledger {
  public:
-  /// Takes over `slot` of `page`; the page outlives the ledger. Not to be called while other threads use the ledger.
+  /// Takes over `slot` of `page`; the page outlives the ledger. Not to be called while other
+  /// threads use the ledger.
   void attach(protocol::ClaimsPage* page, uint32_t slot);
   bool attached() const { return page_ != nullptr; }
 
@@ -47,7 +52,8 @@ class Ledger {
   uint64_t held(uint32_t gpu) const { return mine(gpu).held_bytes.load(); }
   uint64_t reserved(uint32_t gpu) const { return mine(gpu).reserved_bytes.load(); }
 
-  /// The longest a reservation waits for others' asks to go away (a killed process whose slot nobody zeroes).
+  /// The longest a reservation waits for others' asks to go away (a killed process whose slot
+  /// nobody zeroes).
   uint64_t patience_ns = 2'000'000'000;
 
  private:

@@ -1,5 +1,5 @@
-// See link.h. The pages live in one reserved range of addresses; new pages are mapped over the old ones in place, so no
-// reader ever holds an address that goes away.
+// See link.h. The pages live in one reserved range of addresses; new pages are mapped over the old
+// ones in place, so no reader ever holds an address that goes away.
 #include "interpose/link.h"
 
 #include <fcntl.h>
@@ -36,13 +36,13 @@ struct Link {
   uint32_t slot = 0;
   char refusal[kTextBytes] = {};
 };
-Link link;
+constinit Link link;
 Lock send_lock;
 
 bool descriptor_is_ours() {
   struct stat s;
-  return link.fd >= 0 && fstat(link.fd, &s) == 0 && S_ISSOCK(s.st_mode) && s.st_dev == link.device &&
-         s.st_ino == link.inode;
+  return link.fd >= 0 && fstat(link.fd, &s) == 0 && S_ISSOCK(s.st_mode) &&
+         s.st_dev == link.device && s.st_ino == link.inode;
 }
 
 void link_drop() {
@@ -82,9 +82,11 @@ LinkResult answer_read(Envelope& answer) {
     return LinkResult::kRefused;
   }
   if (!answer.is<Registered>(MessageType::kRegistered) || answer.fd_count != 2 ||
-      answer.as<Registered>().slot >= kTenantProcessesMax || !page_fits(answer.fds[0], sizeof(LeasePage)) ||
+      answer.as<Registered>().slot >= kTenantProcessesMax ||
+      !page_fits(answer.fds[0], sizeof(LeasePage)) ||
       !page_fits(answer.fds[1], sizeof(ClaimsPage))) {
-    refusal_set("the broker's answer is not one of this version; use the libsluice.so that came with it");
+    refusal_set(
+        "the broker's answer is not one of this version; use the libsluice.so that came with it");
     return LinkResult::kRefused;
   }
   link.slot = answer.as<Registered>().slot;
@@ -96,7 +98,8 @@ LinkResult answer_read(Envelope& answer) {
 
 bool range_reserve() {
   if (link.range != nullptr) return true;
-  void* range = mmap(nullptr, kLeaseBytes + kClaimsBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* range =
+      mmap(nullptr, kLeaseBytes + kClaimsBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (range == MAP_FAILED) return false;
   link.range = static_cast<unsigned char*>(range);
   return true;
@@ -149,7 +152,8 @@ LinkResult link_register() {
 
 void link_pages_install() {
   mmap(link.range, kLeaseBytes, PROT_READ, MAP_SHARED | MAP_FIXED, link.lease_fd, 0);
-  mmap(link.range + kLeaseBytes, kClaimsBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, link.claims_fd, 0);
+  mmap(link.range + kLeaseBytes, kClaimsBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+       link.claims_fd, 0);
   // A fork child is another process: it registers for pages of its own.
   madvise(link.range, kLeaseBytes + kClaimsBytes, MADV_DONTFORK);
   close(link.lease_fd);
@@ -188,7 +192,8 @@ bool link_note(MessageType type, uint32_t gpu, uint32_t epoch, uint64_t busy_ns)
 
 void link_reset_after_fork() {
   send_lock.reset_after_fork();
-  // The connection is the parent's; this copy of the descriptor only keeps its socket from looking closed.
+  // The connection is the parent's; this copy of the descriptor only keeps its socket from looking
+  // closed.
   link_drop();
   link.range = nullptr;
 }

@@ -1,6 +1,7 @@
-// The connection to the broker: connecting, registering, mapping the pages, sending the gate's notes. Knows the protocol
-// and nothing of CUDA. Every send checks first that the descriptor is still ours: programs close descriptors they do not
-// know, and the number may be somebody else's file by now.
+// The connection to the broker: connecting, registering, mapping the pages, sending the gate's
+// notes. Knows the protocol and nothing of CUDA. Every send checks first that the descriptor is
+// still ours: programs close descriptors they do not know, and the number may be somebody else's
+// file by now.
 #pragma once
 
 #include "broker/protocol/pages.h"
@@ -11,14 +12,15 @@ namespace sluice::interpose {
 
 enum class LinkResult {
   kRegistered,
-  kNobody,       // no broker answers
-  kRefused,      // it answered no; the text is in link_refusal()
-  kNotATenant,   // this process was started outside Sluice
+  kNobody,      // no broker answers
+  kRefused,     // it answered no; the text is in link_refusal()
+  kNotATenant,  // this process was started outside Sluice
 };
 
 /// Connects and registers; the pages it receives are put in place by link_pages_install().
 LinkResult link_register();
-/// True while the broker's end of the socket is open. Notices a closed, replaced or broken descriptor.
+/// True while the broker's end of the socket is open. Notices a closed, replaced or broken
+/// descriptor.
 bool link_alive();
 /// Sends a note about a GPU; false when the link is dead.
 bool link_note(protocol::MessageType type, uint32_t gpu, uint32_t epoch, uint64_t busy_ns);
@@ -32,7 +34,8 @@ const char* link_path();
 /// Whether SLUICE_TENANT is set in this process.
 bool link_has_tenant();
 
-/// Puts the freshly received pages in place. link_register leaves them aside, so that the account can be paused first.
+/// Puts the freshly received pages in place. link_register leaves them aside, so that the account
+/// can be paused first.
 void link_pages_install();
 
 void link_reset_after_fork();

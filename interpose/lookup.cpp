@@ -1,6 +1,7 @@
-// Answers dlsym and dlvsym for the names of hooks, and finds the real two. They cannot be found by asking dlvsym, which
-// is ours as well: the loaded objects' own hash tables are read instead, in load order after this library, so that another
-// preloaded library that wraps dlsym stays in the chain.
+// Answers dlsym and dlvsym for the names of hooks, and finds the real two. They cannot be found by
+// asking dlvsym, which is ours as well: the loaded objects' own hash tables are read instead, in
+// load order after this library, so that another preloaded library that wraps dlsym stays in the
+// chain.
 #include "interpose/lookup.h"
 
 #include <dlfcn.h>
@@ -156,8 +157,9 @@ void* answer(void* handle, const char* name, const char* version) {
       return entry_hook(entry);
     }
   }
-  // The search met our own export first (RTLD_DEFAULT, the main program's handle) or begins behind us. Without us it
-  // would have found a driver, if one is loaded; a program that probes for CUDA this way must not be told a lie.
+  // The search met our own export first (RTLD_DEFAULT, the main program's handle) or begins behind
+  // us. Without us it would have found a driver, if one is loaded; a program that probes for CUDA
+  // this way must not be told a lie.
   if (library_is_loaded(entry_is_nvml(entry))) return entry_hook(entry);
   static void* nowhere = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
   sluice_real_dlsym(nowhere, name);  // leaves the right text for dlerror

@@ -1,6 +1,6 @@
-// See meter.h. The sequence of a burst: launch_admit (gate.cpp) finds the stream idle and records a start fence; launches
-// pass on their budget; every N an end fence; the program waits, an end fence is recorded just before; fences_harvest
-// turns pairs of neighbouring fences into busy intervals.
+// See meter.h. The sequence of a burst: launch_admit (gate.cpp) finds the stream idle and records a
+// start fence; launches pass on their budget; every N an end fence; the program waits, an end fence
+// is recorded just before; fences_harvest turns pairs of neighbouring fences into busy intervals.
 #include "interpose/meter.h"
 
 #include <string.h>
@@ -12,10 +12,11 @@ DeviceTotals device_totals[kDevicesMax];
 
 namespace {
 
-ContextRecord contexts[kContextsMax];
-Lock contexts_lock;
+constinit ContextRecord contexts[kContextsMax];
+constinit Lock contexts_lock;
 
-// A base older than this is replaced: cuEventElapsedTime answers in float milliseconds, 0.1 us steps at 2 s.
+// A base older than this is replaced: cuEventElapsedTime answers in float milliseconds, 0.1 us
+// steps at 2 s.
 constexpr double kBaseAgeMaxNs = 2e9;
 
 CUevent event_take(ContextRecord& context) {
@@ -33,7 +34,8 @@ void event_give(ContextRecord& context, CUevent event) {
   }
 }
 
-// Device time of a passed event. Takes the event over: it becomes the new base or returns to the pool.
+// Device time of a passed event. Takes the event over: it becomes the new base or returns to the
+// pool.
 bool event_time(ContextRecord& context, CUevent event, double* out_ns) {
   if (context.base == nullptr) {
     context.base = event;
@@ -118,9 +120,10 @@ bool is_per_thread(CUstream stream) { return stream == CU_STREAM_PER_THREAD; }
 }  // namespace
 
 double Intervals::add(double begin_ns, double end_ns) {
-  if (begin_ns < floor_ns_) begin_ns = floor_ns_;
+  if (has_floor_ && begin_ns < floor_ns_) begin_ns = floor_ns_;
   if (end_ns <= begin_ns) return 0;
-  // Everything that touches [begin, end] becomes one span; what it covered already is not counted again.
+  // Everything that touches [begin, end] becomes one span; what it covered already is not counted
+  // again.
   double covered = 0;
   unsigned kept = 0, at = 0;
   Span merged{begin_ns, end_ns};
@@ -141,6 +144,7 @@ double Intervals::add(double begin_ns, double end_ns) {
   spans_[at] = merged;
   count_ = kept + 1;
   if (count_ > kIntervalsMax) {
+    has_floor_ = true;
     floor_ns_ = spans_[0].end;
     for (unsigned i = 1; i < count_; ++i) spans_[i - 1] = spans_[i];
     --count_;
@@ -243,14 +247,17 @@ bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start) {
   const CUresult result = driver.cuEventRecord(event, stream.stream);
   if (result != CUDA_SUCCESS) {
     event_give(context, event);
-    // Not a capture that began meanwhile but a broken context or stream: its work is over, its time unknown.
-    if (result < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result > CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
+    // Not a capture that began meanwhile but a broken context or stream: its work is over, its time
+    // unknown.
+    if (result < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+        result > CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
       stream.fenced = stream.done = launches;
       stream.mark_known = false;
     }
     return false;
   }
-  stream.fences[(stream.fence_first + stream.fence_count) % kFencesMax] = Fence{event, launches, is_start};
+  stream.fences[(stream.fence_first + stream.fence_count) % kFencesMax] =
+      Fence{event, launches, is_start};
   ++stream.fence_count;
   if (!is_start) stream.fenced = launches;
   return true;
@@ -299,7 +306,8 @@ CUevent fence_oldest(const ContextRecord& context) {
   return best == nullptr ? nullptr : best->fences[best->fence_first].event;
 }
 
-int launch_budget(ContextRecord& context, StreamRecord& stream, uint64_t window_ns, uint64_t now_ns, bool fence_now) {
+int launch_budget(ContextRecord& context, StreamRecord& stream, uint64_t window_ns, uint64_t now_ns,
+                  bool fence_now) {
   const uint64_t launches = stream.launches();
   const uint64_t since = launches - stream.looked_launches;
   const bool burst = since > 0 && (now_ns - stream.looked_ns) / since < kBurstGapNs;
@@ -307,21 +315,22 @@ int launch_budget(ContextRecord& context, StreamRecord& stream, uint64_t window_
   stream.looked_launches = launches;
   stream.burst = burst;
 
-  // How many launches may go between two looks: about half a millisecond of GPU time, and never past the window.
+  // How many launches may go between two looks: about half a millisecond of GPU time, and never
+  // past the window.
   int every = 1;
   if (burst && context.mean_ns > 0) {
     const double wanted = kFenceSpacingNs / context.mean_ns;
     every = wanted >= kFenceEveryMax ? kFenceEveryMax : wanted < 1 ? 1 : static_cast<int>(wanted);
   }
   if (window_ns > 0) {
-    const double room = context.mean_ns > 0
-                            ? static_cast<double>(window_ns) / context.mean_ns -
-                                  static_cast<double>(launches_in_flight(context))
-                            : 0;
+    const double room = context.mean_ns > 0 ? static_cast<double>(window_ns) / context.mean_ns -
+                                                  static_cast<double>(launches_in_flight(context))
+                                            : 0;
     if (room < every) every = room < 1 ? 1 : static_cast<int>(room);
   }
   const uint64_t unfenced = launches - stream.fenced;
-  if (fence_now || stream.per_thread || !burst || every == 1 || unfenced >= static_cast<uint64_t>(every)) {
+  if (fence_now || stream.per_thread || !burst || every == 1 ||
+      unfenced >= static_cast<uint64_t>(every)) {
     (void)fence_record(context, stream, false);
   }
   return stream.per_thread ? 0 : every - 1;

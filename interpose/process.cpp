@@ -14,7 +14,7 @@
 
 namespace sluice::interpose {
 
-Process process;
+constinit Process process;
 
 namespace {
 
@@ -41,7 +41,8 @@ void fork_child() {
 }
 
 bool pages_are_sane() {
-  return process.lease->magic == protocol::kLeasePageMagic && process.lease->version == protocol::kVersion &&
+  return process.lease->magic == protocol::kLeasePageMagic &&
+         process.lease->version == protocol::kVersion &&
          process.claims->magic == protocol::kClaimsPageMagic && process.lease->gpu_count >= 1 &&
          process.lease->gpu_count <= protocol::kTenantGpusMax;
 }
@@ -64,7 +65,8 @@ void refusal_say(const char* text) {
 void unreachable_say() {
   Line line;
   line.text("no broker answers at ").text(link_path());
-  line.text("; the program runs without limits until one does (start sluiced, or unset SLUICE_TENANT)");
+  line.text(
+      "; the program runs without limits until one does (start sluiced, or unset SLUICE_TENANT)");
   line.say();
 }
 
@@ -107,7 +109,8 @@ Mode registration_mode() {
 
 Mode process_start() {
   const ErrnoGuard guard;
-  // Without a driver every hook's real function is one that says so; the mode stays open for a driver loaded later.
+  // Without a driver every hook's real function is one that says so; the mode stays open for a
+  // driver loaded later.
   if (!resolve_driver()) return Mode::kInert;
   const Mode mode = registration_mode();
   const LockScope scope(start_lock);
@@ -119,7 +122,8 @@ Mode process_start() {
 
 void process_init_done() {
   static uint32_t done;
-  if (process_mode() < Mode::kOffline || __atomic_exchange_n(&done, 1, __ATOMIC_ACQ_REL) != 0) return;
+  if (process_mode() < Mode::kOffline || __atomic_exchange_n(&done, 1, __ATOMIC_ACQ_REL) != 0)
+    return;
   // Registered after the driver's own handlers and so run before them.
   atexit(helper_stop);
 }
@@ -152,7 +156,8 @@ bool devices_learn() {
     if (driver.cuDeviceGet(&device, ordinal) == CUDA_SUCCESS &&
         driver.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS) {
       for (uint32_t i = 0; i < process.gpu_count; ++i) {
-        if (memcmp(process.lease->gpus[i].gpu.bytes, &uuid, sizeof uuid) == 0) gpu = static_cast<int8_t>(i);
+        if (memcmp(process.lease->gpus[i].gpu.bytes, &uuid, sizeof uuid) == 0)
+          gpu = static_cast<int8_t>(i);
       }
     }
     process.device_gpu[ordinal] = gpu;
@@ -182,7 +187,8 @@ bool thread_context(ThreadRecord* thread) {
     return false;
   }
   // Special stream handles mean another stream in another context.
-  if (context != thread->context) memset(static_cast<void*>(thread->cache), 0, sizeof thread->cache);
+  if (context != thread->context)
+    memset(static_cast<void*>(thread->cache), 0, sizeof thread->cache);
   thread->context = context;
   thread->device = device;
   thread->gpu = device_gpu(device);

@@ -1,6 +1,7 @@
-// What the shim knows about this process as a whole: whether it is a tenant's, its pages, and which device is which GPU.
-// The pages are mapped at addresses that never change while the process is active, so the hot path reads them without a
-// check; a restarted broker's new pages are mapped over the old ones.
+// What the shim knows about this process as a whole: whether it is a tenant's, its pages, and which
+// device is which GPU. The pages are mapped at addresses that never change while the process is
+// active, so the hot path reads them without a check; a restarted broker's new pages are mapped
+// over the old ones.
 #pragma once
 
 #include "broker/protocol/pages.h"
@@ -14,21 +15,22 @@ namespace sluice::interpose {
 enum class Mode : uint32_t {
   kUnknown = 0,  // no CUDA call yet (or a fork child before its first)
   kInert = 1,    // nobody's tenant: everything passes
-  kOffline = 2,  // a tenant's, but the broker cannot be reached: everything passes, the helper keeps trying
+  kOffline = 2,  // a tenant's, but the broker cannot be reached: everything passes, the helper
+                 // keeps trying
   kDenied = 3,   // the broker said no: work and memory are refused
   kActive = 4,
 };
 
 struct Process {
-  Mode mode;
-  uint32_t lost_open;  // the broker is gone longer than its grace: gates are open, quotas stay
-  const protocol::LeasePage* lease;
-  protocol::ClaimsPage* claims;
-  uint32_t slot;
-  uint32_t gpu_count;
-  uint32_t devices_known;  // device_gpu is filled
-  int32_t device_count;
-  int8_t device_gpu[kDevicesMax];
+  Mode mode = Mode::kUnknown;
+  uint32_t lost_open = 0;  // the broker is gone longer than its grace: gates are open, quotas stay
+  const protocol::LeasePage* lease = nullptr;
+  protocol::ClaimsPage* claims = nullptr;
+  uint32_t slot = 0;
+  uint32_t gpu_count = 0;
+  uint32_t devices_known = 0;  // device_gpu is filled
+  int32_t device_count = 0;
+  int8_t device_gpu[kDevicesMax] = {};
   Ledger ledger;
   Records records;
 
@@ -39,8 +41,8 @@ extern Process process;
 
 inline Mode process_mode() { return __atomic_load_n(&process.mode, __ATOMIC_ACQUIRE); }
 
-/// Begins the process's life with CUDA at its first driver call: finds the driver, registers, starts the helper. Returns
-/// the mode. Every hook calls it first.
+/// Begins the process's life with CUDA at its first driver call: finds the driver, registers,
+/// starts the helper. Returns the mode. Every hook calls it first.
 SLUICE_NOINLINE Mode process_start();
 inline Mode process_enter() {
   const Mode mode = process_mode();
@@ -49,13 +51,15 @@ inline Mode process_enter() {
 
 /// The GPU of a device, -1 if it is none of the tenant's. Needs a successful cuInit before.
 int device_gpu(int device);
-/// The calling thread's current context, its device and GPU, in its record. False when there is no current context.
+/// The calling thread's current context, its device and GPU, in its record. False when there is no
+/// current context.
 bool thread_context(ThreadRecord* thread);
 /// Forgets what thread_context knows (the current context may have changed).
 inline void thread_context_forget() {
   if (this_thread != nullptr) this_thread->context_known = 0;
 }
-/// After (re)registration: new pages are in place, but the ledger and the devices belong to the old ones.
+/// After (re)registration: new pages are in place, but the ledger and the devices belong to the old
+/// ones.
 void process_adopt_pages(uint32_t slot);
 /// Helper side of lost contact.
 void process_set_lost_open(bool open);

@@ -10,7 +10,8 @@ uint64_t Records::hash(RecordKind kind, uint64_t key) {
   return h ^ (h >> 29);
 }
 
-// The entry of (kind, key), or the empty one where it would go; nullptr when the shard has no table yet.
+// The entry of (kind, key), or the empty one where it would go; nullptr when the shard has no table
+// yet.
 Record* Records::slot_find(Shard& shard, RecordKind kind, uint64_t key, uint64_t h) {
   if (shard.entries == nullptr) return nullptr;
   const uint64_t mask = shard.capacity - 1;

@@ -1,8 +1,8 @@
-// What this process has allocated: driver object -> bytes, device, context. Constant time whatever the number of live
-// objects. Knows neither the account nor the driver.
+// What this process has allocated: driver object -> bytes, device, context. Constant time whatever
+// the number of live objects. Knows neither the account nor the driver.
 //
-// Sharded open addressing with backward-shift deletion; each shard has its own lock, so threads that allocate at the same
-// time rarely meet. Memory comes from the kernel in pages.
+// Sharded open addressing with backward-shift deletion; each shard has its own lock, so threads
+// that allocate at the same time rarely meet. Memory comes from the kernel in pages.
 #pragma once
 
 #include "interpose/types.h"
@@ -32,7 +32,8 @@ class Records {
   /// Takes the record of (kind, key) out; false if there is none.
   [[nodiscard]] bool remove(RecordKind kind, uint64_t key, Record* out);
   [[nodiscard]] bool find(RecordKind kind, uint64_t key, Record* out);
-  /// Takes every record of a context out, adding its bytes to bytes_by_device[kDevicesMax]. Visits all records.
+  /// Takes every record of a context out, adding its bytes to bytes_by_device[kDevicesMax]. Visits
+  /// all records.
   void remove_context(const void* context, uint64_t* bytes_by_device);
   /// Adds the bytes of every record of that kind by device.
   void sum(RecordKind kind, uint64_t* bytes_by_device);

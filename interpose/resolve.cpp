@@ -1,6 +1,6 @@
-// The object the program loaded is asked first (by its SONAME, without loading), then the object it asked by an absolute
-// path, and only then the loader's search path. A "real" function that turns out to be our own is refused: calling it
-// would recurse for ever.
+// The object the program loaded is asked first (by its SONAME, without loading), then the object it
+// asked by an absolute path, and only then the loader's search path. A "real" function that turns
+// out to be our own is refused: calling it would recurse for ever.
 #include "interpose/resolve.h"
 
 #include <dlfcn.h>
@@ -53,7 +53,8 @@ bool resolve_driver() {
   for (int i = 0; i < kEntryCount; ++i) {
     void* real = library == nullptr ? nullptr : real_find(library, entry_name(i));
     found |= real != nullptr;
-    // A function that this driver lacks: through our exports, and in our own calls, an error instead of a jump to nowhere.
+    // A function that this driver lacks: through our exports, and in our own calls, an error
+    // instead of a jump to nowhere.
     pointers[i] = real != nullptr ? real : reinterpret_cast<void*>(&no_driver);
   }
   if (found) store_release(driver_state, 1u);
@@ -71,8 +72,8 @@ bool resolve_nvml() {
       real_find(library, "nvmlDeviceGetMemoryInfo"));
   nvml.nvmlDeviceGetMemoryInfo_v2 = reinterpret_cast<decltype(nvml.nvmlDeviceGetMemoryInfo_v2)>(
       real_find(library, "nvmlDeviceGetMemoryInfo_v2"));
-  nvml.nvmlDeviceGetUUID = reinterpret_cast<decltype(nvml.nvmlDeviceGetUUID)>(
-      real_find(library, "nvmlDeviceGetUUID"));
+  nvml.nvmlDeviceGetUUID =
+      reinterpret_cast<decltype(nvml.nvmlDeviceGetUUID)>(real_find(library, "nvmlDeviceGetUUID"));
   store_release(nvml_state, 1u);
   return true;
 }
@@ -95,7 +96,8 @@ void unknown_count(const char* name) {
     uint32_t expected = 0;
     if (load_relaxed(slot) == hash) return;
     if (load_relaxed(slot) == 0 &&
-        __atomic_compare_exchange_n(&slot, &expected, hash, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        __atomic_compare_exchange_n(&slot, &expected, hash, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED)) {
       __atomic_add_fetch(&unknown_total, 1, __ATOMIC_RELAXED);
       return;
     }

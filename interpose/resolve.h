@@ -1,13 +1,13 @@
-// Finds the driver and NVML that the program uses, and fills the table of real functions. Knows the loader, nothing of
-// leases or accounts.
+// Finds the driver and NVML that the program uses, and fills the table of real functions. Knows the
+// loader, nothing of leases or accounts.
 #pragma once
 
 #include "interpose/table.h"
 
 namespace sluice::interpose {
 
-/// Fills `driver`; false when no driver is to be found (then every hook answers CUDA_ERROR_SHARED_OBJECT_INIT_FAILED).
-/// Cheap when done before. Any thread, any time.
+/// Fills `driver`; false when no driver is to be found (then every hook answers
+/// CUDA_ERROR_SHARED_OBJECT_INIT_FAILED). Cheap when done before. Any thread, any time.
 bool resolve_driver();
 
 struct NvmlTable {

@@ -64,7 +64,8 @@ void Line::say() const {
 bool RateLimit::allow(uint64_t now_ns) {
   uint64_t last = load_relaxed(last_ns_);
   if (last != 0 && now_ns - last < 1000000000u) return false;
-  return __atomic_compare_exchange_n(&last_ns_, &last, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return __atomic_compare_exchange_n(&last_ns_, &last, now_ns, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED);
 }
 
 }  // namespace sluice::interpose

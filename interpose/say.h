@@ -1,5 +1,5 @@
-// Sentences for people on stderr: one line, `sluice: ` first, written at once, never more than a few a minute. No stdio
-// (the program's streams are its own) and no allocation.
+// Sentences for people on stderr: one line, `sluice: ` first, written at once, never more than a
+// few a minute. No stdio (the program's streams are its own) and no allocation.
 #pragma once
 
 #include <stdint.h>

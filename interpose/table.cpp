@@ -1,15 +1,11 @@
-// Look-ups in the generated table. Hash tables with linear probing, sized at generation; no relocation per name.
+// Look-ups in the generated table. Hash tables with linear probing, sized at generation; no
+// relocation per name.
 #include "interpose/table.h"
 
 #include <string.h>
 
 namespace sluice::interpose {
 namespace {
-
-template <class F>
-void* hook_of(F* function) {
-  return reinterpret_cast<void*>(function);
-}
 
 #include "driver_table.gen.inc"
 
@@ -32,7 +28,8 @@ int table_find(const uint16_t (&table)[N], const char* names, const uint16_t* of
   return -1;
 }
 
-// The member that a driver of this table's version selects for a request; -1 when none is old enough.
+// The member that a driver of this table's version selects for a request; -1 when none is old
+// enough.
 int family_select(const Family& family, int version, bool per_thread) {
   int best = -1;
   for (int i = family.first; i < family.first + family.size; ++i) {
@@ -69,7 +66,8 @@ void* route_pointer(const char* base, void* real, int version, uint64_t flags, b
   int match = -1;
   for (int i = family.first; i < family.first + family.size; ++i) {
     if (driver_pointers()[i] != real) continue;
-    // Two names may share an address (aliases): the one that the request would select is the right ABI.
+    // Two names may share an address (aliases): the one that the request would select is the right
+    // ABI.
     if (match == -1 || i == selected) match = i;
   }
   if (match == -1 && version <= CUDA_VERSION) match = selected;

@@ -1,8 +1,10 @@
-// The one table: for each of the driver's entry points its name, family, version, real pointer and hook, generated at
-// build time (see generate.py). Pure look-ups; it does not know how the driver is found (resolve.h) nor what hooks do.
+// The one table: for each of the driver's entry points its name, family, version, real pointer and
+// hook, generated at build time (see generate.py). Pure look-ups; it does not know how the driver
+// is found (resolve.h) nor what hooks do.
 //
-// A family is all entry points that share a base name: cuMemAlloc and cuMemAlloc_v2, or cuLaunchKernel and
-// cuLaunchKernel_ptsz. cuGetProcAddress is asked for a family and a version and returns one member.
+// A family is all entry points that share a base name: cuMemAlloc and cuMemAlloc_v2, or
+// cuLaunchKernel and cuLaunchKernel_ptsz. cuGetProcAddress is asked for a family and a version and
+// returns one member.
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +13,8 @@
 
 namespace sluice::interpose {
 
-/// The real functions, filled by resolve_driver(). One that this driver lacks answers with an error.
+/// The real functions, filled by resolve_driver(). One that this driver lacks answers with an
+/// error.
 extern DriverTable driver;
 inline void** driver_pointers() { return reinterpret_cast<void**>(&driver); }
 
@@ -37,9 +40,10 @@ struct Family {
 };
 bool family_find(const char* base, Family* out);
 
-/// What to answer for a function that the driver's cuGetProcAddress returned for (base, version, flags): the hook of the
-/// same ABI, or `real` itself. Routing goes by the pointer; a pointer that no plain look-up knows is identified by the
-/// versions of its family, unless the request is newer than this table. `known` tells whether the name is in the table.
+/// What to answer for a function that the driver's cuGetProcAddress returned for (base, version,
+/// flags): the hook of the same ABI, or `real` itself. Routing goes by the pointer; a pointer that
+/// no plain look-up knows is identified by the versions of its family, unless the request is newer
+/// than this table. `known` tells whether the name is in the table.
 void* route_pointer(const char* base, void* real, int version, uint64_t flags, bool* known);
 
 }  // namespace sluice::interpose

@@ -1,10 +1,11 @@
-// What each thread of the program keeps for the shim: whether it is inside a launch, whether a driver call comes from us,
-// and what was looked up last. Records live in static slabs, are found by a thread-local pointer, and are visited by the
-// helper thread. Knows nothing of the broker.
+// What each thread of the program keeps for the shim: whether it is inside a launch, whether a
+// driver call comes from us, and what was looked up last. Records live in static slabs, are found
+// by a thread-local pointer, and are visited by the helper thread. Knows nothing of the broker.
 //
-// The asymmetric protocol: a thread raises `inside` with a plain store and then reads the lease. Whoever must know that
-// nobody is inside first makes the lease closed, then calls threads_barrier() (membarrier: every running thread passes a
-// full barrier), then reads the words. So the common side pays no fence.
+// The asymmetric protocol: a thread raises `inside` with a plain store and then reads the lease.
+// Whoever must know that nobody is inside first makes the lease closed, then calls
+// threads_barrier() (membarrier: every running thread passes a full barrier), then reads the words.
+// So the common side pays no fence.
 #pragma once
 
 #include "interpose/cuda_api.h"
@@ -28,7 +29,7 @@ inline constexpr int kThreadsMax = 4096;
 struct alignas(64) ThreadRecord {
   uint32_t inside;      // gpu + 1 while a launch is between its gate and its return
   uint32_t accounting;  // 1 while an allocation or free is between its claim and its result
-  uint32_t depth;       // > 0: the call comes from one of our hooks or from our own use of the driver
+  uint32_t depth;  // > 0: the call comes from one of our hooks or from our own use of the driver
   uint32_t context_known;
   CUcontext context;  // current to the thread, valid while context_known
   ContextRecord* context_record;
@@ -47,15 +48,15 @@ extern uint32_t stream_generation;
 /// Set where membarrier is missing: every raise of a word is followed by a full fence.
 extern uint32_t strict_fences;
 
-/// The calling thread's record, made on first use. nullptr when there are too many threads; such a thread passes the
-/// gate with a full look each time.
+/// The calling thread's record, made on first use. nullptr when there are too many threads; such a
+/// thread passes the gate with a full look each time.
 ThreadRecord* thread_record();
 ThreadRecord* thread_at(int index);
 int thread_count();
 /// Registers membarrier; to be called once before the first use of the protocol.
 void threads_prepare();
-/// After this, every store that a thread made before it is visible here, and every load a thread makes later sees what
-/// was stored before the call.
+/// After this, every store that a thread made before it is visible here, and every load a thread
+/// makes later sees what was stored before the call.
 void threads_barrier();
 void threads_reset_after_fork();
 

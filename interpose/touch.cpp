@@ -4,7 +4,8 @@
 namespace sluice::interpose {
 namespace {
 
-// The calling thread's record when the call is the program's own, under a tenant, on one of its GPUs.
+// The calling thread's record when the call is the program's own, under a tenant, on one of its
+// GPUs.
 ThreadRecord* caller_on_gpu() {
   if (process_enter() != Mode::kActive) return nullptr;
   ThreadRecord* thread = thread_record();

@@ -1,5 +1,6 @@
-// Scopes for the hooks of one pattern (generated and hand-written): whatever touches device memory or handles waits for
-// the end of a hold; whatever blocks its caller lets the meter put a fence behind the caller's work first.
+// Scopes for the hooks of one pattern (generated and hand-written): whatever touches device memory
+// or handles waits for the end of a hold; whatever blocks its caller lets the meter put a fence
+// behind the caller's work first.
 #pragma once
 
 #include "interpose/gate.h"

@@ -21,7 +21,8 @@ void sleep_ns(uint64_t ns) {
 }
 
 void futex_wait(const uint32_t* word, uint32_t expected, uint64_t timeout_ns, bool shared) {
-  const timespec t{static_cast<time_t>(timeout_ns / 1000000000u), static_cast<long>(timeout_ns % 1000000000u)};
+  const timespec t{static_cast<time_t>(timeout_ns / 1000000000u),
+                   static_cast<long>(timeout_ns % 1000000000u)};
   syscall(SYS_futex, word, shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, expected, &t, nullptr, 0);
 }
 
@@ -35,7 +36,8 @@ void Lock::acquire_slow() {
     __builtin_ia32_pause();
   }
   const ErrnoGuard guard;
-  while (__atomic_exchange_n(&word_, 2, __ATOMIC_ACQUIRE) != 0) futex_wait(&word_, 2, 100000000u, false);
+  while (__atomic_exchange_n(&word_, 2, __ATOMIC_ACQUIRE) != 0)
+    futex_wait(&word_, 2, 100000000u, false);
 }
 
 bool Lock::try_acquire_briefly() {

@@ -1,5 +1,5 @@
-// The shim's small change: a lock, an errno guard, clocks, and the words used throughout. libc only, no allocation, no
-// knowledge of CUDA or of the broker.
+// The shim's small change: a lock, an errno guard, clocks, and the words used throughout. libc
+// only, no allocation, no knowledge of CUDA or of the broker.
 //
 //   device  a CUdevice ordinal of this process (0 .. kDevicesMax-1)
 //   gpu     an index into LeasePage::gpus, -1 where a device is not one of the tenant's
@@ -40,16 +40,20 @@ void sleep_ns(uint64_t ns);
 void futex_wait(const uint32_t* word, uint32_t expected, uint64_t timeout_ns, bool shared);
 void futex_wake_all(uint32_t* word, bool shared);
 
-/// A word-sized mutex. Needs no construction and no destruction, and a fork child may simply store 0 into it.
+/// A word-sized mutex. Needs no construction and no destruction, and a fork child may simply store
+/// 0 into it.
 class Lock {
  public:
   void acquire() {
     uint32_t expected = 0;
-    if (!__atomic_compare_exchange_n(&word_, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) acquire_slow();
+    if (!__atomic_compare_exchange_n(&word_, &expected, 1, false, __ATOMIC_ACQUIRE,
+                                     __ATOMIC_RELAXED))
+      acquire_slow();
   }
   bool try_acquire() {
     uint32_t expected = 0;
-    return __atomic_compare_exchange_n(&word_, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+    return __atomic_compare_exchange_n(&word_, &expected, 1, false, __ATOMIC_ACQUIRE,
+                                       __ATOMIC_RELAXED);
   }
   /// Tries for about as long as a neighbour's fence takes to record, then gives up.
   bool try_acquire_briefly();
@@ -74,17 +78,26 @@ class LockScope {
   Lock& lock_;
 };
 
-/// Zeroed pages straight from the kernel (the program's malloc may be anybody's). nullptr when there are none.
+/// Zeroed pages straight from the kernel (the program's malloc may be anybody's). nullptr when
+/// there are none.
 void* pages_allocate(size_t bytes);
 void pages_free(void* address, size_t bytes);
 
 template <class T>
-T load_relaxed(const T& value) { return __atomic_load_n(&value, __ATOMIC_RELAXED); }
+T load_relaxed(const T& value) {
+  return __atomic_load_n(&value, __ATOMIC_RELAXED);
+}
 template <class T>
-T load_acquire(const T& value) { return __atomic_load_n(&value, __ATOMIC_ACQUIRE); }
+T load_acquire(const T& value) {
+  return __atomic_load_n(&value, __ATOMIC_ACQUIRE);
+}
 template <class T>
-void store_relaxed(T& target, T value) { __atomic_store_n(&target, value, __ATOMIC_RELAXED); }
+void store_relaxed(T& target, T value) {
+  __atomic_store_n(&target, value, __ATOMIC_RELAXED);
+}
 template <class T>
-void store_release(T& target, T value) { __atomic_store_n(&target, value, __ATOMIC_RELEASE); }
+void store_release(T& target, T value) {
+  __atomic_store_n(&target, value, __ATOMIC_RELEASE);
+}
 
 }  // namespace sluice::interpose

@@ -18,6 +18,7 @@ namespace {
 class LatencyBand final : public SharePolicy {
  public:
   const char* name() const override { return "band"; }
+  bool orders() const override { return true; }
 
   void time_passed(const Policy& policy, Gpu& gpu, Nanos now) const override {
     const Nanos passed = now - gpu.band_at;

@@ -16,6 +16,8 @@ namespace {
 
 constexpr double kSavedWaitingQuanta = 5;
 constexpr double kSavedIdleQuanta = 1;
+constexpr double kDebtQuanta =
+    100;  // an overrun locks nobody out for longer than this takes to fill
 constexpr Nanos kLeaseMinNs = 500'000;  // do not look at a running budget more often than this
 
 bool fixed(const Share& share) {
@@ -35,13 +37,16 @@ void fill(const Policy& policy, Share& share, Nanos now) {
 class FixedBudget final : public SharePolicy {
  public:
   const char* name() const override { return "budget"; }
+  bool caps() const override { return true; }
 
   void share_woke(const Policy& policy, const Gpu&, Share& share, Nanos now) const override {
     if (fixed(share)) fill(policy, share, now);
   }
 
-  void share_charged(const Policy&, Gpu&, Share& share, double ns) const override {
-    if (fixed(share)) share.tokens_ns -= ns;
+  void share_charged(const Policy& policy, Gpu&, Share& share, double ns) const override {
+    if (!fixed(share)) return;
+    const double least = -kDebtQuanta * static_cast<double>(policy.quantum_ns);
+    share.tokens_ns = std::max(share.tokens_ns - ns, least);
   }
 
   bool may_run(const Policy& policy, Share& share, Nanos now) const override {

@@ -19,6 +19,7 @@ constexpr Nanos kDebtQuanta = 100;  // how far ahead of them, at most
 class WeightedFair final : public SharePolicy {
  public:
   const char* name() const override { return "fair"; }
+  bool orders() const override { return true; }
 
   void share_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos) const override {
     const double weight = share_weight(gpu, share);

@@ -143,13 +143,17 @@ void lease_runaway(State& state, Tenant& tenant, Nanos now, Actions& out) {
   tenant_waiting_update(state, tenant, now);
 }
 
-/// Opens the gates of a closing gang at which a member waits while another one has not drained.
+/// Opens the gates of a closing gang at which a drained member waits while another one has not
+/// drained. A member that waits with work in flight is ahead, not behind: more would only take it
+/// further.
 void let_through(State& state, Tenant& tenant, Nanos now, Actions& out) {
   tenant.next_let_at = now + let_patience(state);
-  const std::uint8_t wanted = tenant_wants(tenant);
-  if (wanted == 0) return;
+  std::uint8_t locked_out = 0;  // a member that is empty itself waits there
+  for (const Process& process : tenant.processes)
+    set(locked_out, static_cast<std::uint8_t>(process.wants & ~process.drains));
+  if (locked_out == 0) return;
   for (Share& share : tenant.shares)
-    if ((wanted & bit(share)) != 0) share_open_word(state, share, out);
+    if ((locked_out & bit(share)) != 0) share_open_word(state, share, out);
   tenant.let_until = now + let_window(state);
 }
 

@@ -2,8 +2,34 @@
 #include "broker/core/policy.h"
 
 #include <algorithm>
+#include <cassert>
+#include <iterator>
 
 namespace sluice::core {
+namespace {
+
+using PolicyList = std::vector<const SharePolicy*>;
+
+const PolicyList& capping() {
+  static const PolicyList list = [] {
+    PolicyList chosen;
+    std::ranges::copy_if(policies(), std::back_inserter(chosen), &SharePolicy::caps);
+    return chosen;
+  }();
+  return list;
+}
+
+const PolicyList& ordering() {
+  static const PolicyList list = [] {
+    PolicyList chosen;
+    std::ranges::copy_if(policies(), std::back_inserter(chosen), &SharePolicy::orders);
+    assert(chosen.size() <= std::tuple_size_v<Rank> && "Rank has room for every rule that orders");
+    return chosen;
+  }();
+  return list;
+}
+
+}  // namespace
 
 std::span<const SharePolicy* const> policies() {
   static const SharePolicy* const list[] = {&latency_band(), &fixed_budget(), &weighted_fair()};
@@ -23,29 +49,31 @@ void policies_charge(const Policy& policy, Gpu& gpu, Share& share, double ns) {
 }
 
 bool policies_may_run(const Policy& policy, Share& share, Nanos now) {
-  return std::ranges::all_of(policies(),
+  return std::ranges::all_of(capping(),
                              [&](const SharePolicy* p) { return p->may_run(policy, share, now); });
 }
 
 Nanos policies_may_run_at(const Policy& policy, const Share& share, Nanos now) {
   Nanos at = kNever;
-  for (const SharePolicy* p : policies()) at = std::min(at, p->may_run_at(policy, share, now));
+  for (const SharePolicy* p : capping()) at = std::min(at, p->may_run_at(policy, share, now));
   return at;
 }
 
 Nanos policies_run_until(const Policy& policy, Share& share, Nanos now) {
   Nanos until = kNever;
-  for (const SharePolicy* p : policies()) until = std::min(until, p->run_until(policy, share, now));
+  for (const SharePolicy* p : capping()) until = std::min(until, p->run_until(policy, share, now));
   return until;
 }
 
+Rank policies_rank(const Gpu& gpu, const Share& share) {
+  Rank rank{};
+  std::size_t i = 0;
+  for (const SharePolicy* p : ordering()) rank[i++] = p->rank(gpu, share);
+  return rank;
+}
+
 bool policies_before(const Gpu& gpu, const Share& a, const Share& b) {
-  for (const SharePolicy* p : policies()) {
-    const double rank_a = p->rank(gpu, a);
-    const double rank_b = p->rank(gpu, b);
-    if (rank_a != rank_b) return rank_a < rank_b;
-  }
-  return false;
+  return policies_rank(gpu, a) < policies_rank(gpu, b);
 }
 
 bool policies_preempt(const Gpu& gpu, const Share& waiting, const Share& holder) {

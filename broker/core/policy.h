@@ -11,6 +11,7 @@
 // keep their numbers in Share and Gpu and hold no state of their own.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "broker/core/state.h"
@@ -34,6 +35,10 @@ class SharePolicy {
   virtual Nanos may_run_at(const Policy&, const Share&, Nanos /*now*/) const { return kNever; }
   /// Until when an open share may run if it keeps the GPU busy all the time.
   virtual Nanos run_until(const Policy&, Share&, Nanos /*now*/) const { return kNever; }
+  /// Does it cap anybody (may_run, may_run_at, run_until)? Does it order (rank)? Rules that do not
+  /// are not asked: these questions are put for every waiting share.
+  virtual bool caps() const { return false; }
+  virtual bool orders() const { return false; }
   /// Lower goes first; the next rule decides among equals.
   virtual double rank(const Gpu&, const Share&) const { return 0; }
   /// Is the waiting share to cut the holder's lease short at once?
@@ -51,6 +56,9 @@ void policies_charge(const Policy&, Gpu&, Share&, double ns);
 bool policies_may_run(const Policy&, Share&, Nanos now);
 Nanos policies_may_run_at(const Policy&, const Share&, Nanos now);
 Nanos policies_run_until(const Policy&, Share&, Nanos now);
+/// Where a share stands by the rules that order; compare with <.
+using Rank = std::array<double, 2>;
+Rank policies_rank(const Gpu&, const Share&);
 bool policies_before(const Gpu&, const Share& a, const Share& b);
 bool policies_preempt(const Gpu&, const Share& waiting, const Share& holder);
 

@@ -159,10 +159,14 @@ bool tenant_may_run(State& state, Tenant& tenant, Nanos now) {
 
 Share* best_single(State& state, Gpu& gpu, Nanos now, bool band_too) {
   Share* best = nullptr;
+  Rank best_rank{};
   for (Share* share : gpu.waiting) {
     if (share->tenant->gang() || !share_may_run(state, *share, now)) continue;
     if (!band_too && band_serves(gpu, *share)) continue;
-    if (best == nullptr || policies_before(gpu, *share, *best)) best = share;
+    const Rank rank = policies_rank(gpu, *share);
+    if (best != nullptr && !(rank < best_rank)) continue;
+    best = share;
+    best_rank = rank;
   }
   return best;
 }

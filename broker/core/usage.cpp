@@ -39,7 +39,7 @@ void share_account(State& state, Share& share, Nanos now) {
   if (!share.on || passed <= 0) return;
   share.lease_ns += passed;
   if (share.open) share.held_ns += passed;
-  if (share.tenant->exclusive()) return;
+  if (share.tenant->exclusive() || share.tenant->phase == Phase::kRunaway) return;
   if (share.open && share.contended) share.episode_contended_ns += passed;
   share.provisional_ns += passed;
   share.episode_charged_ns += passed;

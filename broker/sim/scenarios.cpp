@@ -138,7 +138,7 @@ Experiment crowd_setup(std::uint64_t seed) {
       job.behaviour = Behaviour::kBursts;
       job.think_ns = 100 * kMs;
     }
-    job.start_ns = random.range(0, kSecond);
+    job.start_ns = random.range(0, kSecond / 5);
     setup.jobs.push_back(job);
   }
   return setup;

@@ -96,9 +96,10 @@ std::string config_format(const Config& config);
 /// The table of keys as Markdown: the source of docs/config.md.
 std::string config_describe();
 
-/// "127.0.0.1:9843" or "[::1]:9843": an IP address and a port.
+/// "127.0.0.1:9843": an IPv4 address and a port (the exporter's web server, as Debian builds it,
+/// has no IPv6).
 struct ListenAddress {
-  std::string host;  // without brackets
+  std::string host;
   std::uint16_t port = 0;
 };
 std::optional<ListenAddress> listen_parse(std::string_view text);

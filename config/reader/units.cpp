@@ -202,11 +202,8 @@ std::optional<ListenAddress> listen_parse(std::string_view text) {
   if (colon == text.npos) return std::nullopt;
   std::string host(text.substr(0, colon));
   std::string_view port = text.substr(colon + 1);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  std::array<unsigned char, sizeof(in6_addr)> binary{};
-  if (inet_pton(bracketed ? AF_INET6 : AF_INET, host.c_str(), binary.data()) != 1)
-    return std::nullopt;
+  in_addr binary{};
+  if (inet_pton(AF_INET, host.c_str(), &binary) != 1) return std::nullopt;
   if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos) {
     return std::nullopt;
   }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "softgpu/driver/command.h"
+#include "softgpu/driver/copy.h"
 #include "softgpu/driver/memory.h"
 
 using namespace softgpu::driver;
@@ -40,6 +41,24 @@ bool classify(const std::byte* p, std::size_t bytes, Side side, bool& device, bo
   return true;
 }
 
+/// Fills in which engine the copy takes. False: an end is not the memory it is said to be.
+bool place(Request& request, bool& from_device, bool& to_device, bool& from_pageable,
+           bool& to_pageable) {
+  CopyCommand& copy = request.copy;
+  const std::size_t from_bytes =
+      extent(copy.width, copy.height, copy.depth, copy.from_pitch, copy.from_plane);
+  const std::size_t to_bytes =
+      extent(copy.width, copy.height, copy.depth, copy.to_pitch, copy.to_plane);
+  if (!classify(copy.from, from_bytes, request.from, from_device, from_pageable) ||
+      !classify(copy.to, to_bytes, request.to, to_device, to_pageable))
+    return false;
+  copy.on_device = from_device || to_device;
+  copy.kind = from_device && to_device ? device::WorkKind::kCopyInside
+              : to_device              ? device::WorkKind::kCopyIn
+                                       : device::WorkKind::kCopyOut;
+  return true;
+}
+
 CUresult copy_submit(Request request, CUstream stream_handle, const char* name) {
   ContextRef context;
   CUresult result = enter(context, name);
@@ -49,18 +68,11 @@ CUresult copy_submit(Request request, CUstream stream_handle, const char* name) 
   CopyCommand& copy = request.copy;
   if (copy.width == 0 || copy.height == 0 || copy.depth == 0) return CUDA_SUCCESS;
   if (copy.to == nullptr || copy.from == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  bool from_device = false, to_device = false, from_pageable = false, to_pageable = false;
+  if (!place(request, from_device, to_device, from_pageable, to_pageable))
+    return CUDA_ERROR_INVALID_VALUE;
   const std::size_t from_bytes =
       extent(copy.width, copy.height, copy.depth, copy.from_pitch, copy.from_plane);
-  const std::size_t to_bytes =
-      extent(copy.width, copy.height, copy.depth, copy.to_pitch, copy.to_plane);
-  bool from_device = false, to_device = false, from_pageable = false, to_pageable = false;
-  if (!classify(copy.from, from_bytes, request.from, from_device, from_pageable) ||
-      !classify(copy.to, to_bytes, request.to, to_device, to_pageable))
-    return CUDA_ERROR_INVALID_VALUE;
-  copy.on_device = from_device || to_device;
-  copy.kind = from_device && to_device ? device::WorkKind::kCopyInside
-              : to_device              ? device::WorkKind::kCopyIn
-                                       : device::WorkKind::kCopyOut;
   const bool capturing = stream->capture != nullptr;
   bool wait = request.wait && !(from_device && to_device);
   if (!capturing && !wait && from_pageable && to_device && from_bytes <= kStagedMax)
@@ -132,26 +144,32 @@ CUresult copy_2d(const CUDA_MEMCPY2D* d, CUstream stream, bool wait, const char*
 
 /// CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER name these fields alike.
 template <typename D>
+CUresult describe_3d(const D& d, Request& request) {
+  std::byte *from = nullptr, *to = nullptr;
+  if (!end_resolve(d.srcMemoryType, d.srcHost, d.srcDevice, from, request.from) ||
+      !end_resolve(d.dstMemoryType, d.dstHost, d.dstDevice, to, request.to))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  CopyCommand& c = request.copy;
+  c.from_pitch = d.srcPitch != 0 ? d.srcPitch : d.WidthInBytes + d.srcXInBytes;
+  c.to_pitch = d.dstPitch != 0 ? d.dstPitch : d.WidthInBytes + d.dstXInBytes;
+  c.from_plane = c.from_pitch * (d.srcHeight != 0 ? d.srcHeight : d.Height + d.srcY);
+  c.to_plane = c.to_pitch * (d.dstHeight != 0 ? d.dstHeight : d.Height + d.dstY);
+  if (c.from_pitch < d.WidthInBytes + d.srcXInBytes || c.to_pitch < d.WidthInBytes + d.dstXInBytes)
+    return CUDA_ERROR_INVALID_VALUE;
+  c.from = from + d.srcZ * c.from_plane + d.srcY * c.from_pitch + d.srcXInBytes;
+  c.to = to + d.dstZ * c.to_plane + d.dstY * c.to_pitch + d.dstXInBytes;
+  c.width = d.WidthInBytes;
+  c.height = d.Height;
+  c.depth = d.Depth;
+  return CUDA_SUCCESS;
+}
+
+template <typename D>
 CUresult copy_3d(const D* d, CUstream stream, bool wait, const char* name) {
   if (d == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Request request;
-  std::byte *from = nullptr, *to = nullptr;
-  if (!end_resolve(d->srcMemoryType, d->srcHost, d->srcDevice, from, request.from) ||
-      !end_resolve(d->dstMemoryType, d->dstHost, d->dstDevice, to, request.to))
-    return CUDA_ERROR_NOT_SUPPORTED;
-  CopyCommand& c = request.copy;
-  c.from_pitch = d->srcPitch != 0 ? d->srcPitch : d->WidthInBytes + d->srcXInBytes;
-  c.to_pitch = d->dstPitch != 0 ? d->dstPitch : d->WidthInBytes + d->dstXInBytes;
-  c.from_plane = c.from_pitch * (d->srcHeight != 0 ? d->srcHeight : d->Height + d->srcY);
-  c.to_plane = c.to_pitch * (d->dstHeight != 0 ? d->dstHeight : d->Height + d->dstY);
-  if (c.from_pitch < d->WidthInBytes + d->srcXInBytes ||
-      c.to_pitch < d->WidthInBytes + d->dstXInBytes)
-    return CUDA_ERROR_INVALID_VALUE;
-  c.from = from + d->srcZ * c.from_plane + d->srcY * c.from_pitch + d->srcXInBytes;
-  c.to = to + d->dstZ * c.to_plane + d->dstY * c.to_pitch + d->dstXInBytes;
-  c.width = d->WidthInBytes;
-  c.height = d->Height;
-  c.depth = d->Depth;
+  const CUresult result = describe_3d(*d, request);
+  if (result != CUDA_SUCCESS) return result;
   request.wait = wait;
   return copy_submit(std::move(request), stream, name);
 }
@@ -283,3 +301,19 @@ CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned int valu
                             std::size_t h, CUstream s) {
   return set_submit(rows(to, pitch, value, 4, w, h), s, __func__);
 }
+
+namespace softgpu::driver {
+
+CUresult copy_describe(const CUDA_MEMCPY3D& description, CopyCommand& command) {
+  Request request;
+  const CUresult result = describe_3d(description, request);
+  if (result != CUDA_SUCCESS) return result;
+  bool from_device = false, to_device = false, from_pageable = false, to_pageable = false;
+  CopyCommand& c = request.copy;
+  if (!place(request, from_device, to_device, from_pageable, to_pageable))
+    return CUDA_ERROR_INVALID_VALUE;
+  command = std::move(c);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace softgpu::driver

@@ -169,7 +169,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
     if (result != CUDA_SUCCESS) continue;
     CUmemAllocationProp prop{};
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, {gpu->ordinal}};
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu->ordinal};
     prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     *out = VirtualMemory::get().handle_add(std::move(piece), prop);
     return CUDA_SUCCESS;

@@ -87,7 +87,7 @@ CUresult VirtualMemory::handle_retain(std::uintptr_t address,
     entry.piece = mapping.piece;
     entry.references = 0;
     entry.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    entry.prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, {mapping.piece->gpu.ordinal}};
+    entry.prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, mapping.piece->gpu.ordinal};
   }
   ++entry.references;
   return CUDA_SUCCESS;

@@ -91,10 +91,15 @@ class Loaded {
 #undef ENTRY
   }
 
+  /// The forms for per-thread default streams came with CUDA 7.0, to functions older than that,
+  /// too.
+  static constexpr int per_thread_version(int version) { return version < 7000 ? 7000 : version; }
+
   void fill_stream_entries(Driver& table) const {
 #define ENTRY(name, version)
-#define STREAM_ENTRY(name, version) \
-  store_entry(table.name, find(#name, version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));
+#define STREAM_ENTRY(name, version)                                \
+  store_entry(table.name, find(#name, per_thread_version(version), \
+                               CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));
 #include "softgpu/runtime/driver_entries.inc"
 #undef STREAM_ENTRY
 #undef ENTRY

@@ -213,9 +213,9 @@ TEST(CommandLine, Mistakes) {
       {{"extra"}, "sluice-exporter: unknown argument 'extra'; --help lists the known ones\n"},
       {{"--socket"}, "sluice-exporter: --socket needs a value\n"},
       {{"--listen", "localhost"},
-       "sluice-exporter: cannot listen on 'localhost': not an IP address and a port; write it like "
-       "127.0.0.1:9843 or "
-       "[::1]:9843\n"},
+       "sluice-exporter: cannot listen on 'localhost': not an IPv4 address and a port; write it "
+       "like "
+       "127.0.0.1:9843\n"},
       {{"--config", "/nonexistent/c"},
        "sluice-exporter: /nonexistent/c: cannot be opened: No such file or directory\n"},
   };

@@ -7,11 +7,13 @@
 
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30, 0, 0, 0, 0, 0, 0, 0, CUDA_SUCCESS, 0, 1, 0, nullptr, 0, 1000, 0, 0, 2 << 20, 0, 0};
+FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0, 1, 0,
+                  nullptr,    0, 1000, 0, 0, 2 << 20, 0, 0};
 
 namespace {
 std::mutex mutex;
@@ -88,8 +90,11 @@ FAKE CUresult cuMemAlloc(CUdeviceptr_v1* out, unsigned int bytes) {
   if (result == CUDA_SUCCESS) *out = static_cast<CUdeviceptr_v1>(wide);
   return result;
 }
-FAKE CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int) { return take(out, bytes); }
-FAKE CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned int) {
+FAKE CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int) {
+  return take(out, bytes);
+}
+FAKE CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height,
+                                 unsigned int) {
   *pitch = (width + 511) / 512 * 512;
   return take(out, *pitch * height);
 }
@@ -111,27 +116,31 @@ FAKE CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
   *bytes = fake.capacity_bytes;
   return CUDA_SUCCESS;
 }
-FAKE CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp*,
-                          unsigned long long) {
+FAKE CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                          const CUmemAllocationProp*, unsigned long long) {
   CUdeviceptr address = 0;
   const CUresult result = take(&address, bytes);
   if (result == CUDA_SUCCESS) *handle = address;
   return result;
 }
-FAKE CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle*, void*) { return CUDA_SUCCESS; }
+FAKE CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle*, void*) {
+  return CUDA_SUCCESS;
+}
 FAKE CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice) {
   *pool = reinterpret_cast<CUmemoryPool>(0x5000);
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute attribute, void* value) {
-  *static_cast<cuuint64_t*>(value) =
-      attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? fake.pool_reserved_bytes : fake.pool_used_bytes;
+  *static_cast<cuuint64_t*>(value) = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+                                         ? fake.pool_reserved_bytes
+                                         : fake.pool_used_bytes;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream) {
   const std::lock_guard lock(mutex);
   fake.pool_used_bytes += bytes;
-  while (fake.pool_reserved_bytes < fake.pool_used_bytes) fake.pool_reserved_bytes += fake.pool_step_bytes;
+  while (fake.pool_reserved_bytes < fake.pool_used_bytes)
+    fake.pool_reserved_bytes += fake.pool_step_bytes;
   *out = next_address;
   next_address += (bytes + 511) / 512 * 512;
   pooled[*out] = bytes;
@@ -148,15 +157,16 @@ FAKE CUresult cuMemPoolTrimTo(CUmemoryPool, size_t bytes) {
   if (fake.pool_reserved_bytes > low) fake.pool_reserved_bytes = low;
   return CUDA_SUCCESS;
 }
-FAKE CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                             unsigned int, unsigned int, CUstream, void**, void**) {
+FAKE CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int,
+                             unsigned int, unsigned int, unsigned int, CUstream, void**, void**) {
   ++fake.calls_launch;
   fake.device_ns += fake.launch_ns;
   if (fake.errno_to_set != 0) errno = fake.errno_to_set;
   return CUDA_SUCCESS;
 }
-FAKE CUresult cuLaunchKernel_ptsz(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                                  unsigned int, unsigned int, CUstream, void**, void**) {
+FAKE CUresult cuLaunchKernel_ptsz(CUfunction, unsigned int, unsigned int, unsigned int,
+                                  unsigned int, unsigned int, unsigned int, unsigned int, CUstream,
+                                  void**, void**) {
   ++fake.calls_launch_ptsz;
   return CUDA_SUCCESS;
 }
@@ -180,9 +190,12 @@ FAKE CUresult cuEventRecord(CUevent event, CUstream stream) {
   reinterpret_cast<Event*>(event)->time_ns = fake.device_ns;
   return CUDA_SUCCESS;
 }
-FAKE CUresult cuEventQuery(CUevent) { return fake.events_pending != 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+FAKE CUresult cuEventQuery(CUevent) {
+  return fake.events_pending != 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
 FAKE CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {
-  *ms = static_cast<float>((reinterpret_cast<Event*>(to)->time_ns - reinterpret_cast<Event*>(from)->time_ns) / 1e6);
+  *ms = static_cast<float>(
+      (reinterpret_cast<Event*>(to)->time_ns - reinterpret_cast<Event*>(from)->time_ns) / 1e6);
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
@@ -200,17 +213,23 @@ FAKE CUresult cuStreamEndCapture(CUstream, CUgraph*) {
   return CUDA_SUCCESS;
 }
 
-// NVIDIA's rules: the newest entry not newer than the version asked for; per-thread twins by flag, else the plain one.
+// NVIDIA's rules: the newest entry not newer than the version asked for; per-thread twins by flag,
+// else the plain one.
 FAKE CUresult cuGetProcAddress_v2(const char* symbol, void** pointer, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult* status) {
+  static const std::multimap<std::string_view, const FakeEntry*> table = [] {
+    std::multimap<std::string_view, const FakeEntry*> made;
+    for (int i = 0; i < fake_entry_count; ++i) made.emplace(fake_entries[i].base, &fake_entries[i]);
+    return made;
+  }();
   *pointer = nullptr;
-  bool known = false;
+  const auto [first, last] = table.equal_range(symbol);
+  bool known = first != last;
   const int wants = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   for (int pass = wants; pass >= 0 && *pointer == nullptr; --pass) {
-    for (int i = 0; i < fake_entry_count; ++i) {
-      if (strcmp(fake_entries[i].base, symbol) != 0 || fake_entries[i].per_thread != pass) continue;
-      known = true;
-      if (fake_entries[i].since <= version) *pointer = fake_entries[i].function;
+    for (auto i = first; i != last; ++i) {
+      if (i->second->per_thread == pass && i->second->since <= version)
+        *pointer = i->second->function;
     }
   }
   if (strcmp(symbol, "cuFutureThing") == 0) {

@@ -1,5 +1,6 @@
-// A driver for tests and benchmarks: it answers at once, remembers what it was asked, and can be told to misbehave. It is
-// built as libcuda.so.1 and knows nothing of Sluice. Programs reach its state through the exported `fake`.
+// A driver for tests and benchmarks: it answers at once, remembers what it was asked, and can be
+// told to misbehave. It is built as libcuda.so.1 and knows nothing of Sluice. Programs reach its
+// state through the exported `fake`.
 #pragma once
 
 #include "interpose/cuda_api.h"
@@ -22,18 +23,18 @@ struct FakeState {
   unsigned long long calls_free;
   unsigned long long calls_event_record;
   unsigned long long calls_on_capturing;  // fences or queries on a capturing stream: must stay 0
-  CUresult alloc_result;      // what allocations answer when there is room
-  int events_pending;         // 1: events do not pass
+  CUresult alloc_result;                  // what allocations answer when there is room
+  int events_pending;                     // 1: events do not pass
   int device_count;
-  int capturing;              // a stream is capturing
+  int capturing;  // a stream is capturing
   CUstream capturing_stream;
-  double device_ns;           // device time that the next event gets
-  double launch_ns;           // how much one launch adds to it
+  double device_ns;  // device time that the next event gets
+  double launch_ns;  // how much one launch adds to it
   unsigned long long pool_reserved_bytes;
   unsigned long long pool_used_bytes;
   unsigned long long pool_step_bytes;
   int context_active;
-  int errno_to_set;           // 0 = leave errno alone
+  int errno_to_set;  // 0 = leave errno alone
 };
 extern "C" FakeState fake;
 /// The UUID of fake device n: sixteen bytes of 0xA0 + n.

@@ -1,5 +1,6 @@
-// The whole shim under a tenant, over the fake driver and a broker small enough for a test: registration, quota, views,
-// gate and drain, meter, fork, lost brokers, closed descriptors. Each case is a process of its own.
+// The whole shim under a tenant, over the fake driver and a broker small enough for a test:
+// registration, quota, views, gate and drain, meter, fork, lost brokers, closed descriptors. Each
+// case is a process of its own.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -68,7 +69,8 @@ TEST_F(GuestTest, TheQuotaIsExactAndSaysSoOnce) {
   EXPECT_EQ(cuMemAlloc_v2(&b, 2), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuMemAlloc_v2(&b, 2), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "sluice: refused 2 B: you use 100.0 of your 100.0 MiB on GPU 0. The program sees CUDA out of memory.\n");
+            "sluice: refused 2 B: you use 100.0 of your 100.0 MiB on GPU 0. The program sees CUDA "
+            "out of memory.\n");
   EXPECT_EQ(b, 7u);
   EXPECT_EQ(cuMemAlloc_v2(&b, 1), CUDA_SUCCESS);
   EXPECT_EQ(broker->account().held_bytes.load(), 100 * kMiB);
@@ -127,7 +129,8 @@ TEST_F(GuestTest, APitchThatPushesOverTheQuotaIsUndone) {
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   CUdeviceptr pointer = 9;
   size_t pitch = 8;
-  EXPECT_EQ(cuMemAllocPitch_v2(&pointer, &pitch, 100, 10, 4), CUDA_ERROR_OUT_OF_MEMORY);  // 1000 asked, 5120 taken
+  EXPECT_EQ(cuMemAllocPitch_v2(&pointer, &pitch, 100, 10, 4),
+            CUDA_ERROR_OUT_OF_MEMORY);  // 1000 asked, 5120 taken
   EXPECT_EQ(pointer, 9u);
   EXPECT_EQ(pitch, 8u);
   EXPECT_EQ(fake.used_bytes, 0u);
@@ -149,7 +152,8 @@ TEST_F(GuestTest, PhysicalMemoryIsChargedUntilItsLastHandleAndMapping) {
   ASSERT_EQ(cuMemMap(0x100000 + 2 * kMiB, 4 * kMiB, 2 * kMiB, handle, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
   EXPECT_EQ(held(), 6 * kMiB);
-  ASSERT_EQ(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(0x100000 + kMiB)), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(0x100000 + kMiB)),
+            CUDA_SUCCESS);
   ASSERT_EQ(cuMemUnmap(0x100000, 6 * kMiB), CUDA_SUCCESS);
   EXPECT_EQ(held(), 6 * kMiB);
   ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
@@ -170,7 +174,8 @@ TEST_F(GuestTest, PoolsAreChargedByWhatTheyReserve) {
   EXPECT_EQ(held(), 4 * kMiB);
   fake.pool_reserved_bytes = 2 * kMiB;  // the device got it back at some synchronisation
   CUdeviceptr c = 0;
-  EXPECT_EQ(cuMemAlloc_v2(&c, 6 * kMiB), CUDA_SUCCESS);  // fits now: the pool is read again before a refusal
+  EXPECT_EQ(cuMemAlloc_v2(&c, 6 * kMiB),
+            CUDA_SUCCESS);  // fits now: the pool is read again before a refusal
   EXPECT_EQ(held(), 8 * kMiB);
   EXPECT_EQ(broker->account().reserved_bytes.load(), 0u);
 }
@@ -188,7 +193,8 @@ TEST_F(GuestTest, ContextsCountAndComeBack) {
   ASSERT_EQ(cuMemAlloc_v2(&pointer, 70 * kMiB), CUDA_SUCCESS);
   ASSERT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
   EXPECT_EQ(broker->account().held_bytes.load(), 100 * kMiB);
-  ASSERT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);  // the last one: the context and what was in it
+  ASSERT_EQ(cuDevicePrimaryCtxRelease_v2(0),
+            CUDA_SUCCESS);  // the last one: the context and what was in it
   EXPECT_EQ(broker->account().held_bytes.load(), 0u);
   EXPECT_EQ(broker->account().context_bytes.load(), 0u);
 }
@@ -217,9 +223,10 @@ TEST_F(GuestTest, TheViewIsTheVgpus) {
 TEST_F(GuestTest, NvmlShowsTheVgpuToAProgramWithoutCuda) {
   start(2 * kGiB);
   void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-  const auto info = reinterpret_cast<decltype(&nvmlDeviceGetMemoryInfo)>(dlsym(library, "nvmlDeviceGetMemoryInfo"));
-  const auto info2 =
-      reinterpret_cast<decltype(&nvmlDeviceGetMemoryInfo_v2)>(dlsym(library, "nvmlDeviceGetMemoryInfo_v2"));
+  const auto info = reinterpret_cast<decltype(&nvmlDeviceGetMemoryInfo)>(
+      dlsym(library, "nvmlDeviceGetMemoryInfo"));
+  const auto info2 = reinterpret_cast<decltype(&nvmlDeviceGetMemoryInfo_v2)>(
+      dlsym(library, "nvmlDeviceGetMemoryInfo_v2"));
   nvmlMemory_t memory{};
   ASSERT_EQ(info(nullptr, &memory), 0u);
   EXPECT_EQ(memory.total, 2 * kGiB);
@@ -343,7 +350,8 @@ TEST_F(GuestTest, BusyTimeIsWhatTheFencesSay) {
   }
   broker->lease_store(0);
   ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
-  EXPECT_NEAR(static_cast<double>(broker->account().busy_ns.load()), 1000 * 10'000.0, 1000 * 10'000.0 * 0.01);
+  EXPECT_NEAR(static_cast<double>(broker->account().busy_ns.load()), 1000 * 10'000.0,
+              1000 * 10'000.0 * 0.01);
   EXPECT_EQ(broker->account().launches.load(), 1000u);
 }
 
@@ -382,7 +390,8 @@ TEST_F(GuestTest, ARefusedProcessIsToldWhyAndDoesNotRunUnlimited) {
   EXPECT_EQ(cuMemAlloc_v2(&pointer, 1), CUDA_ERROR_NOT_PERMITTED);
   EXPECT_EQ(launch(), CUDA_ERROR_NOT_PERMITTED);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "sluice: this process may not use the GPU: too many processes of this tenant use the GPU; end one of them "
+            "sluice: this process may not use the GPU: too many processes of this tenant use the "
+            "GPU; end one of them "
             "first\n");
 }
 
@@ -400,7 +409,8 @@ TEST_F(GuestTest, WithoutItsBrokerATenantRunsOpenWithOneLineAndJoinsLater) {
   EXPECT_EQ(launch(), CUDA_SUCCESS);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(said, "sluice: no broker answers at " + path +
-                      "; the program runs without limits until one does (start sluiced, or unset SLUICE_TENANT)\n");
+                      "; the program runs without limits until one does (start sluiced, or unset "
+                      "SLUICE_TENANT)\n");
 }
 
 TEST_F(GuestTest, ABrokerThatComesBackGetsTheWholeAccountAgain) {

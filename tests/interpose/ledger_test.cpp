@@ -1,5 +1,5 @@
-// The slot protocol: several processes' slots on one claims page never pass the quota, never refuse what fits, and
-// survive a kill at any instant.
+// The slot protocol: several processes' slots on one claims page never pass the quota, never refuse
+// what fits, and survive a kill at any instant.
 #include "interpose/ledger.h"
 
 #include <gtest/gtest.h>
@@ -104,7 +104,8 @@ TEST_F(LedgerTest, RefusesAfterPatienceWhenADeadAskStays) {
   shared->page.slots[1].gpus[0].asked_bytes.store(10 * kMiB);
   a->patience_ns = 20'000'000;
   EXPECT_FALSE(a->reserve(0, 1, 10 * kMiB));
-  memset(&shared->page.slots[1], 0, sizeof(ClaimsSlot));  // what the broker does with a dead process's slot
+  memset(&shared->page.slots[1], 0,
+         sizeof(ClaimsSlot));  // what the broker does with a dead process's slot
   EXPECT_TRUE(a->reserve(0, 1, 10 * kMiB));
 }
 

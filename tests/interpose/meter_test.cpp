@@ -1,4 +1,5 @@
-// The meter over a driver made of plain functions: unions of intervals, bursts, captures, lost contexts.
+// The meter over a driver made of plain functions: unions of intervals, bursts, captures, lost
+// contexts.
 #include "interpose/meter.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +39,8 @@ void driver_fill() {
   };
   driver.cuEventQuery = [](CUevent) { return pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; };
   driver.cuEventElapsedTime = [](float* ms, CUevent a, CUevent b) {
-    *ms = static_cast<float>((reinterpret_cast<FakeEvent*>(b)->ns - reinterpret_cast<FakeEvent*>(a)->ns) / 1e6);
+    *ms = static_cast<float>(
+        (reinterpret_cast<FakeEvent*>(b)->ns - reinterpret_cast<FakeEvent*>(a)->ns) / 1e6);
     return CUDA_SUCCESS;
   };
   driver.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* s) {
@@ -74,7 +76,8 @@ TEST(IntervalsTest, AgreeWithABruteForceUnion) {
     std::vector<bool> covered(200);
     double sum = 0;
     for (int i = 0; i < 12; ++i) {
-      const int begin = static_cast<int>(random() % 190), end = begin + static_cast<int>(random() % 10);
+      const int begin = static_cast<int>(random() % 190),
+                end = begin + static_cast<int>(random() % 10);
       double expected = 0;
       for (int x = begin; x < end; ++x) {
         expected += covered[static_cast<size_t>(x)] ? 0 : 1;
@@ -169,7 +172,8 @@ TEST_F(MeterTest, LongRunsKeepTheirPrecisionAndTheirEvents) {
     fences_harvest(*context);
     device_ns += 1e6;
   }
-  // 40 s of device time in float milliseconds: a fixed base would be off by microseconds at every interval.
+  // 40 s of device time in float milliseconds: a fixed base would be off by microseconds at every
+  // interval.
   EXPECT_NEAR(static_cast<double>(device_totals[0].busy_ns), 20000e6, 20000e6 * 1e-3);
   EXPECT_LE(events_alive, 4);
 }

@@ -52,7 +52,8 @@ TEST(RecordsTest, AContextsEndTakesItsRecordsAlongByDevice) {
   const int a = 0, b = 0;
   for (uint64_t i = 1; i <= 5000; ++i) {
     const bool first = i % 2 == 0;
-    ASSERT_TRUE(records->insert({i * 512, i, first ? &a : &b, RecordKind::kPointer, first ? 0 : 3}));
+    ASSERT_TRUE(
+        records->insert({i * 512, i, first ? &a : &b, RecordKind::kPointer, first ? 0 : 3}));
   }
   uint64_t bytes[kDevicesMax] = {};
   records->remove_context(&a, bytes);

@@ -1,5 +1,6 @@
-// The four ways a program finds the driver, under the preloaded shim over the fake driver: every one must reach the hook
-// of the right ABI, and everything else must reach what it would have reached without the shim.
+// The four ways a program finds the driver, under the preloaded shim over the fake driver: every
+// one must reach the hook of the right ABI, and everything else must reach what it would have
+// reached without the shim.
 #include <dlfcn.h>
 #include <errno.h>
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ std::string object_of(void* function) {
 }
 
 std::vector<std::string> exports() {
-  std::ifstream file(getenv("SLUICE_EXPORTS"));
+  std::ifstream file(SLUICE_EXPORTS);
   std::vector<std::string> names;
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("cu", 0) == 0) names.push_back(line);
@@ -36,7 +37,7 @@ struct Row {
 };
 
 std::vector<Row> reference() {
-  std::ifstream file(getenv("SLUICE_ENTRYPOINTS"));
+  std::ifstream file(SLUICE_ENTRYPOINTS);
   std::vector<Row> rows;
   std::string line;
   std::getline(file, line);
@@ -44,8 +45,8 @@ std::vector<Row> reference() {
     const auto a = line.find('\t'), b = line.find('/', a), c = line.find('\t', b);
     const auto base = line.find("base="), end = line.find_first_of(" \t|", base);
     if (line.find("not_in_stub") != std::string::npos) continue;
-    rows.push_back({line.substr(0, a), line.substr(base + 5, end - base - 5), line.substr(b + 1, c - b - 1),
-                    std::stoi(line.substr(a + 1))});
+    rows.push_back({line.substr(0, a), line.substr(base + 5, end - base - 5),
+                    line.substr(b + 1, c - b - 1), std::stoi(line.substr(a + 1))});
   }
   return rows;
 }
@@ -65,7 +66,8 @@ TEST(RoutesTest, DlsymOfAHandleReachesEveryHookAndOnlyHooks) {
   const std::set<std::string> hooks(names.begin(), names.end());
   ASSERT_GT(hooks.size(), 100u);
   for (const Row& row : reference()) {
-    EXPECT_EQ(object_of(dlsym(handle, row.symbol.c_str())), hooks.count(row.symbol) ? "libsluice.so" : "libcuda.so.1")
+    EXPECT_EQ(object_of(dlsym(handle, row.symbol.c_str())),
+              hooks.count(row.symbol) ? "libsluice.so" : "libcuda.so.1")
         << row.symbol;
   }
 }
@@ -74,7 +76,8 @@ TEST(RoutesTest, DlsymByDefaultNextAndVersion) {
   EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "cuLaunchKernel")), "libsluice.so");
   EXPECT_EQ(object_of(dlsym(RTLD_NEXT, "cuLaunchKernel")), "libsluice.so");
   void* libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
-  EXPECT_EQ(object_of(dlvsym(libc, "memcpy", "GLIBC_2.14")), object_of(reinterpret_cast<void*>(&strtol)));
+  EXPECT_EQ(object_of(dlvsym(libc, "memcpy", "GLIBC_2.14")),
+            object_of(reinterpret_cast<void*>(&strtol)));
 }
 
 TEST(RoutesTest, NamesThatOnlyLookLikeTheDriversPass) {
@@ -107,10 +110,12 @@ TEST(RoutesTest, GetProcAddressAnswersTheHookOfTheSameAbiForEveryEntry) {
     void* pointer = nullptr;
     CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     const cuuint64_t flags = per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
-    ASSERT_EQ(gpa(row.base.c_str(), &pointer, row.since, flags, &status), CUDA_SUCCESS) << row.symbol;
+    ASSERT_EQ(gpa(row.base.c_str(), &pointer, row.since, flags, &status), CUDA_SUCCESS)
+        << row.symbol;
     EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SUCCESS) << row.symbol;
     EXPECT_EQ(pointer, dlsym(handle, row.symbol.c_str())) << row.symbol;
-    EXPECT_EQ(object_of(pointer), hooks.count(row.symbol) ? "libsluice.so" : "libcuda.so.1") << row.symbol;
+    EXPECT_EQ(object_of(pointer), hooks.count(row.symbol) ? "libsluice.so" : "libcuda.so.1")
+        << row.symbol;
   }
 }
 
@@ -147,7 +152,8 @@ TEST(RoutesTest, WithoutATenantEverythingPassesInSilence) {
   errno = 17;
   EXPECT_EQ(cuMemAlloc_v2(&pointer, 7ull << 30), CUDA_SUCCESS);
   EXPECT_EQ(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(cuLaunchKernel_ptsz(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuLaunchKernel_ptsz(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr),
+            CUDA_SUCCESS);
   EXPECT_EQ(errno, 17);
   size_t free_bytes, total_bytes;
   EXPECT_EQ(cuMemGetInfo_v2(&free_bytes, &total_bytes), CUDA_SUCCESS);

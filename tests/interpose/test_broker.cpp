@@ -32,7 +32,8 @@ Page* page_create(const char* name, int* fd) {
 
 }  // namespace
 
-TestBroker::TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes, unsigned char uuid_byte) {
+TestBroker::TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes,
+                       unsigned char uuid_byte) {
   char name[] = "/tmp/sluice-test-XXXXXX";
   if (mkdtemp(name) == nullptr) throw std::runtime_error("mkdtemp");
   directory_ = name;
@@ -57,8 +58,8 @@ TestBroker::TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes, u
   address.sun_family = AF_UNIX;
   strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
   listen_fd_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (bind(listen_fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(listen_fd_, 16) != 0 ||
-      pipe(stop_pipe_) != 0) {
+  if (bind(listen_fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+      listen(listen_fd_, 16) != 0 || pipe(stop_pipe_) != 0) {
     throw std::runtime_error("socket");
   }
   thread_ = std::thread([this] { serve(); });
@@ -87,7 +88,9 @@ void TestBroker::environment_set() const {
   setenv(kTenantVariable, "0000000000000007-0123456789abcdef", 1);
 }
 
-void TestBroker::gpu_uuid_set(const unsigned char uuid[16]) { memcpy(lease_->gpus[0].gpu.bytes, uuid, 16); }
+void TestBroker::gpu_uuid_set(const unsigned char uuid[16]) {
+  memcpy(lease_->gpus[0].gpu.bytes, uuid, 16);
+}
 
 void TestBroker::lease_store(std::uint32_t flags) {
   lease_->gpus[0].lease.store(lease_word(++epoch_, flags));

@@ -1,5 +1,6 @@
-// A broker small enough for a test: it listens on a Unix socket in a fresh directory, hands every process that registers
-// the same two pages, keeps the notes it gets, and opens or closes leases when told. Single tenant, one thread.
+// A broker small enough for a test: it listens on a Unix socket in a fresh directory, hands every
+// process that registers the same two pages, keeps the notes it gets, and opens or closes leases
+// when told. Single tenant, one thread.
 #pragma once
 
 #include <atomic>
@@ -23,11 +24,13 @@ struct Note {
 class TestBroker {
  public:
   /// GPU 0 has every byte of its UUID set to uuid_byte, or the UUID given.
-  explicit TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes = 0, unsigned char uuid_byte = 0xA0);
+  explicit TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes = 0,
+                      unsigned char uuid_byte = 0xA0);
   ~TestBroker();
 
   const std::string& path() const { return path_; }
-  /// "SLUICE_SOCKET=..." and "SLUICE_TENANT=..." into this process's environment (children inherit it).
+  /// "SLUICE_SOCKET=..." and "SLUICE_TENANT=..." into this process's environment (children inherit
+  /// it).
   void environment_set() const;
   void gpu_uuid_set(const unsigned char uuid[16]);
   void lease_store(std::uint32_t flags);  // a new epoch

@@ -6,7 +6,7 @@ int finder_value(void);
 
 int main(void) {
   int printed = puts("hello through RTLD_NEXT");
-  printf("puts %s, leaf %d, cuInit %s\n", printed >= 0 ? "works" : "lost its caller", finder_value(),
-         dlsym(RTLD_DEFAULT, "cuInit") == NULL ? "absent" : "present");
+  printf("puts %s, leaf %d, cuInit %s\n", printed >= 0 ? "works" : "lost its caller",
+         finder_value(), dlsym(RTLD_DEFAULT, "cuInit") == NULL ? "absent" : "present");
   return 0;
 }

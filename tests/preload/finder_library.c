@@ -1,5 +1,5 @@
-// Opens a library by its bare name; only this library's own RUNPATH ($ORIGIN/deep) leads to it, and glibc looks at the
-// caller's RUNPATH.
+// Opens a library by its bare name; only this library's own RUNPATH ($ORIGIN/deep) leads to it, and
+// glibc looks at the caller's RUNPATH.
 #include <dlfcn.h>
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
-// Wraps puts the usual way: RTLD_NEXT from inside this library must mean the libraries after *this* one. A look-up that
-// loses its caller finds this very function again and recurses.
+// Wraps puts the usual way: RTLD_NEXT from inside this library must mean the libraries after *this*
+// one. A look-up that loses its caller finds this very function again and recurses.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

@@ -40,16 +40,16 @@ int main() {
   CUDA_CHECK(cudaGetLastError());
   CUDA_CHECK(cudaMemcpy(c.data(), d_c, bytes, cudaMemcpyDeviceToHost));
 
-  double worst = 0, trace = 0;
+  double worst = 0, checksum = 0;
   for (int row = 0; row < n; row++) {
     for (int col = 0; col < n; col++) {
       double want = 0;
       for (int k = 0; k < n; k++) want += (double)a[row * n + k] * b[k * n + col];
       worst = fmax(worst, fabs(want - c[row * n + col]));
+      checksum += c[row * n + col] * (col % 5);
     }
-    trace += c[row * n + row];
   }
-  printf("matmul: %dx%d, trace %.0f, largest error %g\n", n, n, trace, worst);
+  printf("matmul: %dx%d, checksum %.0f, largest error %g\n", n, n, checksum, worst);
   CUDA_CHECK(cudaFree(d_a));
   CUDA_CHECK(cudaFree(d_b));
   CUDA_CHECK(cudaFree(d_c));

@@ -109,6 +109,22 @@ def case_killed(build):
         expect(after.returncode == 0, f"the next program failed: {after.stdout}{after.stderr}")
 
 
+def case_private_broker(build):
+    """Where nobody set anything up: --soft brings the GPU along and a broker comes and goes with the command."""
+    with Machine(build, pacing=False) as machine:
+        runtime = machine.directory / "runtime"
+        runtime.mkdir(mode=0o700)
+        machine.environment["XDG_RUNTIME_DIR"] = str(runtime)
+        del machine.environment["LD_LIBRARY_PATH"]
+        command = [str(machine.build / "bin" / "sluice"), "run", "--soft", "1", "--memory", "256MiB", "--sm", "25", "--",
+                   machine.program("vector_add")]
+        result = machine.run(command)
+        print(result.stdout, end="")
+        expect(result.returncode == 0 and result.stdout.startswith("vector_add: "), f"exit {result.returncode}: {result}")
+        expect(len(result.stderr.splitlines()) == 1, f"not one line about the private broker: {result.stderr!r}")
+        wait_until("the private broker has gone", lambda: not any(runtime.iterdir()))
+
+
 def case_shares(build, seconds=6.0):
     """Two endless loops of launches at 25 and 75 %: device time 1:3, each within 5 % of its target."""
     with Machine(build) as machine:
@@ -171,6 +187,7 @@ def main():
         "prober_quota": case_prober_quota,
         "crasher": case_crasher,
         "killed": case_killed,
+        "private_broker": case_private_broker,
         "shares": case_shares,
         "endless_reported": case_endless_reported,
         "endless_ended": case_endless_ended,

@@ -100,6 +100,7 @@ const Inst* wait(Warp& w, const Inst* i, const Waiting& waiting) {
 }  // namespace
 
 void barriers_check(Cta& cta) {
+  if (!cta.barriers_used) return;
   for (u32 id = 0; id < kBarriers; ++id) barrier_check(cta, id);
   for (Warp& w : cta.warps) {
     if (!w.waiting.empty()) warp_barrier_check(w);
@@ -109,6 +110,7 @@ void barriers_check(Cta& cta) {
 const Inst* run_barrier(Warp& w, const Inst* i) {
   const int first = __builtin_ctz(w.mask);
   w.at = i;
+  w.cta->barriers_used = true;
   u32 id = static_cast<u32>(i->imm);
   if ((i->flags & kBarrierIdRow) != 0) id = reinterpret_cast<const u32*>(w.rf + i->a)[first];
   if (id >= kBarriers) fault_raise(Fault::kIllegalInstruction, id);
@@ -127,6 +129,7 @@ const Inst* run_barrier(Warp& w, const Inst* i) {
 const Inst* run_warp_barrier(Warp& w, const Inst* i) {
   const u32 members = reinterpret_cast<const u32*>(w.rf + i->a)[__builtin_ctz(w.mask)];
   if ((members & w.live & ~w.mask) == 0) return i + 1;
+  w.cta->barriers_used = true;
   wait(w, i, {w.pc_of(i + 1), w.mask, kWarpBarrier, static_cast<s32>(members), 0, 0});
   warp_barrier_check(w);
   return warp_next_split(w);

@@ -102,8 +102,8 @@ const Inst* enter(Warp& w, const Inst* i, const CallSite& site, Code& target) {
   w.local_bytes = target.local_bytes;
   w.code = &target;
   w.base = target.insts.data();
-  w.splits = SplitList();
-  w.parked = SplitList();
+  w.splits.clear();
+  w.parked.clear();
   w.active = w.mask;
   for (const SpecialRow& special : target.specials) {
     special_fill(w, special.what, reinterpret_cast<u32*>(rf + special.row));

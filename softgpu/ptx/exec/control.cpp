@@ -38,7 +38,7 @@ void unpark(Warp& w) {
     const Split& split = w.parked.items[static_cast<std::size_t>(k)];
     w.splits.add(split.pc, split.mask);
   }
-  w.parked = SplitList();
+  w.parked.clear();
 }
 
 void leave_frame(Warp& w) {

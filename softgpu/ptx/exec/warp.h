@@ -18,20 +18,22 @@ inline constexpr int kBarriers = 16;
 
 /// Lanes of a warp that wait at `pc` for their turn.
 struct Split {
-  u32 pc = 0;
-  u32 mask = 0;
+  u32 pc, mask;
 };
 
 /// At most one split per lane, plus one while merging.
 struct SplitList {
-  std::array<Split, 33> items;
+  std::array<Split, 33> items;  // the first `count` mean something
   int count = 0;
   u32 pc_min = kNoPc;
 
   void add(u32 pc, u32 mask);
   Split take_min();
   void remove_at(int at);
-  void drop_lanes(u32 mask);
+  void clear() {
+    count = 0;
+    pc_min = kNoPc;
+  }
 };
 
 /// Lanes that wait at a barrier.
@@ -123,6 +125,7 @@ struct Cta {
   std::vector<Warp> warps;
   std::array<Barrier, kBarriers> barriers;
   u32 live = 0;
+  bool barriers_used = false;  // by this block
   Dim3 index;
   u32 sm = 0;
   u8* shared = nullptr;

@@ -81,9 +81,25 @@ bool changes_per_block(Special what) {
   }
 }
 
+bool differs_per_lane(Special what) {
+  switch (what) {
+    case Special::kTidX:
+    case Special::kTidY:
+    case Special::kTidZ:
+    case Special::kLaneId:
+    case Special::kLaneMaskEq:
+    case Special::kLaneMaskLt:
+    case Special::kLaneMaskLe:
+    case Special::kLaneMaskGt:
+    case Special::kLaneMaskGe: return true;
+    default: return false;
+  }
+}
+
 }  // namespace
 
 void special_fill(const Warp& w, Special what, u32* row) {
+  if (!differs_per_lane(what)) return fill(row, uniform_special(w, what));
   const Dim3 block = w.cta->launch->block;
   for (u32 lane = 0; lane < 32; ++lane) {
     const u32 thread = w.index * 32 + lane;
@@ -92,12 +108,7 @@ void special_fill(const Warp& w, Special what, u32* row) {
       case Special::kTidY: row[lane] = thread / block.x % block.y; break;
       case Special::kTidZ: row[lane] = thread / block.x / block.y; break;
       case Special::kLaneId: row[lane] = lane; break;
-      case Special::kLaneMaskEq:
-      case Special::kLaneMaskLt:
-      case Special::kLaneMaskLe:
-      case Special::kLaneMaskGt:
-      case Special::kLaneMaskGe: row[lane] = lane_mask(what, lane); break;
-      default: return fill(row, uniform_special(w, what));
+      default: row[lane] = lane_mask(what, lane); break;
     }
   }
 }
@@ -177,13 +188,14 @@ void CtaRunner::start(std::uint64_t block, std::uint64_t grid_workspace) {
   cta_.sm = static_cast<u32>(block % std::max(launch.sm_count, 1u));
   cta_.grid_workspace = grid_workspace;
   cta_.live = threads;
-  cta_.barriers.fill(Barrier());
+  if (cta_.barriers_used) cta_.barriers.fill(Barrier());
+  cta_.barriers_used = false;
   for (Warp& warp : cta_.warps) {
     const u32 lanes = std::min(32u, threads - warp.index * 32);
     warp.live = lanes == 32 ? kAllLanes : (1u << lanes) - 1;
     warp.active = warp.mask = warp.live;
-    warp.splits = SplitList();
-    warp.parked = SplitList();
+    warp.splits.clear();
+    warp.parked.clear();
     warp.waiting.clear();
     warp.frames.clear();
     warp.stack_block = 0;

@@ -288,7 +288,7 @@ class Leases(BrokerTest):
         wait_until("only b is left", lambda: [t["name"] for t in server.tenants()] == ["b"])
 
     def test_detached_process_drains_through_its_claims(self):
-        _, a, b = self.two('[scheduler]\ndrain_timeout = "30s"\n')
+        _, a, b = self.two('[scheduler]\ndrain_timeout = "300s"\n')
         a.ask("want 0")
         wait_until("a has the GPU", a.is_open)
         a.ask("detach")

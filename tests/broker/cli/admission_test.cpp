@@ -1,0 +1,135 @@
+// The question and the texts of the line.
+#include "broker/cli/admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "broker/cli/run.h"
+
+namespace sluice::cli {
+namespace {
+
+using testing::HasSubstr;
+
+RunOptions options() {
+  RunOptions out;
+  out.command = {"/usr/bin/python3", "train.py"};
+  return out;
+}
+
+std::vector<protocol::SnapshotGpu> two_gpus() {
+  std::vector<protocol::SnapshotGpu> gpus(2);
+  gpus[0].uuid.bytes[0] = 0xab;
+  gpus[1].uuid.bytes[0] = 0xac;
+  return gpus;
+}
+
+TEST(Admit, CarriesTheOptions) {
+  RunOptions run = options();
+  run.tenant_class = protocol::TenantClass::kInference;
+  run.sm_mode = protocol::SmMode::kFixed;
+  run.sm_percent = 25;
+  run.memory_max_bytes = 1000;
+  run.memory_min_bytes = 500;
+  run.timeout_ns = 7;
+  run.no_wait = true;
+  run.gpus = {"1"};
+  run.profile = "staff";
+  protocol::Admit admit;
+  std::string error;
+  ASSERT_TRUE(admit_make(run, two_gpus(), &admit, &error)) << error;
+  EXPECT_EQ(admit.header.size, sizeof admit);
+  EXPECT_EQ(admit.tenant_class, protocol::TenantClass::kInference);
+  EXPECT_EQ(admit.sm_mode, protocol::SmMode::kFixed);
+  EXPECT_EQ(admit.sm_percent, 25u);
+  EXPECT_EQ(admit.memory_max_bytes, 1000u);
+  EXPECT_EQ(admit.memory_min_bytes, 500u);
+  EXPECT_EQ(admit.wait_ns_max, 7u);
+  EXPECT_EQ(admit.flags, protocol::kAdmitNoWait);
+  EXPECT_EQ(admit.pinned_count, 1u);
+  EXPECT_EQ(admit.pinned[0].bytes[0], 0xac);
+  EXPECT_STREQ(admit.name, "python3");
+  EXPECT_STREQ(admit.profile, "staff");
+}
+
+TEST(Admit, LongNamesAreCut) {
+  RunOptions run = options();
+  run.name = std::string(100, 'n');
+  protocol::Admit admit;
+  std::string error;
+  ASSERT_TRUE(admit_make(run, {}, &admit, &error));
+  EXPECT_EQ(std::strlen(admit.name), protocol::kNameBytes - 1);
+}
+
+TEST(GpuFind, Texts) {
+  const auto gpus = two_gpus();
+  std::string error;
+  EXPECT_EQ(gpu_find(gpus, "0", &error), &gpus[0]);
+  EXPECT_EQ(gpu_find(gpus, "GPU-ac", &error), &gpus[1]);
+  EXPECT_EQ(gpu_find(gpus, "GPU-a", &error), nullptr);
+  EXPECT_THAT(error, HasSubstr("more than one"));
+  EXPECT_EQ(gpu_find(gpus, "2", &error), nullptr);
+  EXPECT_THAT(error, HasSubstr("the broker has 2"));
+  for (const char* text : {"", "GPU-", "GPU-ff", "-1", "99999999999999999999"}) {
+    EXPECT_EQ(gpu_find(gpus, text, &error), nullptr) << text;
+  }
+}
+
+TEST(Ordinal, English) {
+  const char* expected[] = {"0th", "1st", "2nd", "3rd", "4th"};
+  for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(ordinal(i), expected[i]);
+  EXPECT_EQ(ordinal(11), "11th");
+  EXPECT_EQ(ordinal(12), "12th");
+  EXPECT_EQ(ordinal(21), "21st");
+  EXPECT_EQ(ordinal(113), "113th");
+}
+
+TEST(QueuedText, WordForWord) {
+  protocol::Queued queued{};
+  queued.position = 3;
+  queued.reason = protocol::QueueReason::kResources;
+  queued.promised_bytes = 3ull << 30;
+  queued.capacity_bytes = 4ull << 30;
+  std::strcpy(queued.ahead, "train");
+  EXPECT_EQ(queued_text(queued),
+            "no room yet: 3 GiB of 4 GiB promised on the GPU with most room; you are 3rd in line "
+            "behind train (reason: "
+            "Resources); Ctrl-C leaves the line");
+}
+
+TEST(RefusalText, NamesTheMinimum) {
+  protocol::Refused refused{};
+  refused.code = protocol::RefusalCode::kMemoryBelowContext;
+  refused.minimum_bytes = 32 << 20;
+  std::strcpy(refused.text, "too small");
+  EXPECT_EQ(refusal_text(refused), "too small; the smallest quota that would do is 32 MiB");
+  std::strcpy(refused.text, "ask for 32 MiB");
+  EXPECT_EQ(refusal_text(refused), "ask for 32 MiB");
+}
+
+std::string shown(bool terminal, const std::vector<std::string>& texts) {
+  int fds[2];
+  EXPECT_EQ(pipe(fds), 0);
+  WaitLine line(fds[1], terminal);
+  for (const std::string& text : texts) line.show(text);
+  line.finish();
+  close(fds[1]);
+  char buffer[256];
+  const ssize_t got = read(fds[0], buffer, sizeof buffer);
+  close(fds[0]);
+  return std::string(buffer, got > 0 ? static_cast<std::size_t>(got) : 0);
+}
+
+TEST(WaitLine, OneLinePerChange) {
+  EXPECT_EQ(shown(false, {"a", "a", "b"}), "sluice: a\nsluice: b\n");
+}
+TEST(WaitLine, InPlaceOnATerminal) {
+  EXPECT_EQ(shown(true, {"a", "b"}), "\r\033[Ksluice: a\r\033[Ksluice: b\n");
+}
+TEST(WaitLine, NothingWithoutWaiting) { EXPECT_EQ(shown(true, {}), ""); }
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,85 @@
+// Command lines of `sluice`; what people see for mistakes is tested on the program itself.
+#include "broker/cli/options.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::cli {
+namespace {
+
+TEST(RunOptions, Defaults) {
+  RunOptions run;
+  ASSERT_EQ(options_parse({"prog"}, &run), Parsed::kGo);
+  EXPECT_EQ(run.tenant_class, protocol::TenantClass::kBatch);
+  EXPECT_EQ(run.memory_max_bytes, 0u);
+  EXPECT_EQ(run.gpu_count, 1u);
+  EXPECT_EQ(run.soft, 0u);
+  EXPECT_EQ(run.command, std::vector<std::string>{"prog"});
+}
+
+TEST(RunOptions, All) {
+  RunOptions run;
+  ASSERT_EQ(options_parse({"--class",
+                           "debug",
+                           "--memory=2GiB",
+                           "--memory-min",
+                           "1GiB",
+                           "--sm",
+                           "25",
+                           "--sm-mode",
+                           "equal",
+                           "--gpu",
+                           "0",
+                           "--gpu=GPU-ab",
+                           "--name",
+                           "n",
+                           "--profile",
+                           "p",
+                           "--timeout",
+                           "10m",
+                           "--soft",
+                           "2",
+                           "--socket",
+                           "/s",
+                           "--dry-run",
+                           "--",
+                           "python3",
+                           "x",
+                           "--memory",
+                           "3",
+                           "--",
+                           "y"},
+                          &run),
+            Parsed::kGo);
+  EXPECT_EQ(run.tenant_class, protocol::TenantClass::kDebug);
+  EXPECT_EQ(run.memory_max_bytes, 2ull << 30);
+  EXPECT_EQ(run.memory_min_bytes, 1ull << 30);
+  EXPECT_EQ(run.sm_percent, 25u);
+  EXPECT_EQ(run.sm_mode, protocol::SmMode::kEqual);
+  EXPECT_EQ(run.gpus, (std::vector<std::string>{"0", "GPU-ab"}));
+  EXPECT_EQ(run.gpu_count, 2u);
+  EXPECT_EQ(run.timeout_ns, 600'000'000'000);
+  EXPECT_EQ(run.soft, 2u);
+  EXPECT_TRUE(run.dry_run);
+  EXPECT_EQ(run.command, (std::vector<std::string>{"python3", "x", "--memory", "3", "--", "y"}));
+}
+
+TEST(RunOptions, CommandBeginsAtTheFirstWord) {
+  RunOptions run;
+  ASSERT_EQ(options_parse({"--sm", "5", "prog", "--sm", "x", "-h"}, &run), Parsed::kGo);
+  EXPECT_EQ(run.sm_percent, 5u);
+  EXPECT_EQ(run.command, (std::vector<std::string>{"prog", "--sm", "x", "-h"}));
+}
+
+TEST(StatusOptions, JsonAndMistakes) {
+  StatusOptions status;
+  ASSERT_EQ(options_parse({"--json"}, &status), Parsed::kGo);
+  EXPECT_TRUE(status.json);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(options_parse({"--jsno"}, &status), Parsed::kWrong);
+  EXPECT_EQ(
+      testing::internal::GetCapturedStderr(),
+      "sluice: status knows no option '--jsno'; did you mean --json? see sluice status --help\n");
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,89 @@
+// The table and the JSON of a made-up snapshot.
+#include "broker/cli/status.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace sluice::cli {
+namespace {
+
+using testing::HasSubstr;
+
+Snapshot sample() {
+  Snapshot snapshot;
+  snapshot.header.taken_ns = 20'000'000'000;
+  protocol::SnapshotGpu gpu{};
+  std::strcpy(gpu.name, "NVIDIA H200");
+  gpu.capacity_bytes = 8ull << 30;
+  gpu.held_bytes = 1ull << 30;
+  gpu.promised_bytes = 2ull << 30;
+  gpu.busy_ns = 12'340'000'000;
+  gpu.holder = 5;
+  gpu.tenants = 1;
+  snapshot.gpus.push_back(gpu);
+  protocol::SnapshotTenant running{};
+  running.tenant = 5;
+  running.state = protocol::TenantState::kRunning;
+  running.tenant_class = protocol::TenantClass::kInference;
+  running.sm_mode = protocol::SmMode::kFixed;
+  running.runaway = 1;
+  running.processes = 2;
+  std::strcpy(running.name, "serve");
+  std::strcpy(running.user, "ada");
+  snapshot.tenants.push_back(running);
+  protocol::SnapshotTenant waiting{};
+  waiting.state = protocol::TenantState::kQueued;
+  waiting.queue_position = 1;
+  waiting.asked_ns = 7'500'000'000;
+  waiting.reason = protocol::QueueReason::kPriority;
+  std::memset(waiting.name, 'n', sizeof waiting.name);  // not terminated
+  std::strcpy(waiting.user, "bob");
+  snapshot.tenants.push_back(waiting);
+  protocol::SnapshotTenantGpu part{};
+  part.tenant = 5;
+  part.memory_max_bytes = 2ull << 30;
+  part.held_bytes = 1ull << 30;
+  part.busy_ns = 12'340'000'000;
+  part.sm_percent = 40;
+  snapshot.tenant_gpus.push_back(part);
+  return snapshot;
+}
+
+TEST(Table, WordForWord) {
+  const std::string n(protocol::kNameBytes, 'n');
+  EXPECT_EQ(status_table(sample()),
+            "GPU  NAME         HELD / CAPACITY  PROMISED  JOBS  GPU TIME  NOW\n"
+            "[0]  NVIDIA H200  1 GiB / 8 GiB    2 GiB     1     12.3 s    serve runs\n"
+            "\n"
+            "JOB  NAME   USER  CLASS      GPU  HELD / LIMIT   SHARE       GPU TIME  PROCS  STATE\n"
+            "5    serve  ada   inference  0    1 GiB / 2 GiB  40 % fixed  12.3 s    2      "
+            "running, RUNAWAY\n"
+            "\n"
+            "LINE  NAME                              USER  CLASS      WAITED  REASON\n"
+            "1st   " +
+                n + "  bob   inference  12.5 s  Priority\n");
+}
+
+TEST(Table, EmptyMachine) { EXPECT_THAT(status_table(Snapshot{}), HasSubstr("no jobs\n")); }
+
+TEST(Json, NamesAreStable) {
+  const std::string json = status_json(sample(), "/s");
+  for (const char* name :
+       {"\"socket\": \"/s\"", "\"capacity_bytes\": 8589934592", "\"holder\": 5",
+        "\"state\": \"queued\"", "\"reason\": \"Priority\"", "\"class\": \"inference\"",
+        "\"sm_mode\": \"fixed\"", "\"runaway\": true", "\"busy_ns\": 12340000000",
+        "\"uuid\": \"GPU-00000000-0000-0000-0000-000000000000\""}) {
+    EXPECT_THAT(json, HasSubstr(name));
+  }
+}
+
+TEST(Names, UnknownValuesOfANewerBroker) {
+  EXPECT_STREQ(class_name(static_cast<protocol::TenantClass>(9)), "unknown");
+  EXPECT_STREQ(state_name(static_cast<protocol::TenantState>(9)), "unknown");
+  EXPECT_STREQ(sm_mode_name(static_cast<protocol::SmMode>(9)), "unknown");
+}
+
+}  // namespace
+}  // namespace sluice::cli
