@@ -158,6 +158,7 @@ bool tenant_may_run(State& state, Tenant& tenant, Nanos now) {
 }
 
 Share* best_single(State& state, Gpu& gpu, Nanos now, bool band_too) {
+  if (band_too && gpu.best_known) return gpu.best;
   Share* best = nullptr;
   Rank best_rank{};
   for (Share* share : gpu.waiting) {
@@ -167,6 +168,10 @@ Share* best_single(State& state, Gpu& gpu, Nanos now, bool band_too) {
     if (best != nullptr && !(rank < best_rank)) continue;
     best = share;
     best_rank = rank;
+  }
+  if (band_too) {
+    gpu.best = best;
+    gpu.best_known = true;
   }
   return best;
 }
@@ -183,6 +188,7 @@ void tenant_waiting_update(State& state, Tenant& tenant, Nanos now) {
   }
   for (Share& share : tenant.shares) {
     Gpu& gpu = *state.gpus[share.gpu];
+    gpu.best_known = false;
     if (waiting) {
       wake(state, share, now);
       gpu.waiting.push_back(&share);
@@ -196,7 +202,10 @@ void tenant_waiting_update(State& state, Tenant& tenant, Nanos now) {
 void schedule(State& state, Nanos now, Actions& out) {
   for (auto& gpu : state.gpus)
     if (gpu->holder != nullptr) lease_timers(state, *gpu->holder, now, out);
-  for (auto& gpu : state.gpus) clock_advance(state, *gpu, now);
+  for (auto& gpu : state.gpus) {
+    clock_advance(state, *gpu, now);
+    gpu->best_known = false;
+  }
   bool changed = true;
   for (int round = 0; changed; ++round) {
     assert(round < kRoundsMax && "lease decisions settle");
@@ -209,7 +218,7 @@ Nanos schedule_at(State& state, Nanos now) {
   Nanos at = kNever;
   for (auto& gpu : state.gpus) {
     for (const Share* share : gpu->waiting)
-      at = std::min(at, policies_may_run_at(state.policy, *share, now));
+      if (share->capped) at = std::min(at, policies_may_run_at(state.policy, *share, now));
     Tenant* holder = gpu->holder;
     if (holder == nullptr || holder->exclusive()) continue;
     at = std::min(at, lease_timer_at(state, *holder));

@@ -131,6 +131,8 @@ struct Gpu {
   std::vector<Share*> on;       // the holder and runaways: what is on the device
   Tenant* holder = nullptr;     // open or closing
   Tenant* reserved = nullptr;   // a gang whose turn has come everywhere: nobody else is opened
+  Share* best = nullptr;        // memory of best_single within one step ...
+  bool best_known = false;      // ... where this says so
   bool draining = false;        // kept free for an exclusive request at the head of the queue
 
   std::uint32_t inference_count = 0;
