@@ -1,6 +1,8 @@
 // See touch.h.
 #include "interpose/touch.h"
 
+#include "interpose/account.h"
+
 namespace sluice::interpose {
 namespace {
 
@@ -44,6 +46,8 @@ void wait_done() {
   if (thread == nullptr || thread->context_record == nullptr) return;
   const ErrnoGuard guard;
   const DepthScope depth(thread);
+  // A wait is where pools give memory back to the device.
+  pools_settle(thread->device);
   ContextRecord& context = *thread->context_record;
   const LockScope scope(context.lock);
   if (context.streams != nullptr) fences_harvest(context);

@@ -178,13 +178,8 @@ AdmitAnswer admit_ask(Client& client, const protocol::Admit& message, WaitLine& 
     if (rc == -EAGAIN) continue;
     if (rc != 1) break;
     if (envelope.is<protocol::Queued>(MessageType::kQueued)) {
-      answer.would_wait = queued_text(envelope.as<protocol::Queued>());
       answer.waited = true;
-      if ((message.flags & protocol::kAdmitDryRun) != 0) {
-        answer.kind = AdmitAnswer::Kind::kWouldWait;
-        break;
-      }
-      line.show(answer.would_wait);
+      line.show(queued_text(envelope.as<protocol::Queued>()));
     } else if (envelope.is<protocol::Admitted>(MessageType::kAdmitted)) {
       answer.kind = AdmitAnswer::Kind::kAdmitted;
       answer.admitted = envelope.as<protocol::Admitted>();

@@ -42,10 +42,9 @@ class WaitLine {
 };
 
 struct AdmitAnswer {
-  enum class Kind { kAdmitted, kRefused, kWouldWait, kInterrupted, kLost } kind = Kind::kLost;
+  enum class Kind { kAdmitted, kRefused, kInterrupted, kLost } kind = Kind::kLost;
   protocol::Admitted admitted{};
   protocol::Refused refused{};
-  std::string would_wait;  // dry run: the text of the queue
   bool waited = false;
 };
 

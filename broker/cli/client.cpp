@@ -9,13 +9,9 @@
 #include "config/reader/config.h"
 
 namespace sluice::cli {
-namespace {
+namespace {}  // namespace
 
-constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
-
-}  // namespace
-
-bool system_configured() { return access(kSystemConfig, F_OK) == 0; }
+bool system_configured() { return access(config::kSystemConfig, F_OK) == 0; }
 
 SocketChoice socket_choose(const std::string& option) {
   if (!option.empty()) return {option, true};
@@ -24,7 +20,7 @@ SocketChoice socket_choose(const std::string& option) {
     return {variable, true};
   }
   if (system_configured()) {
-    const auto config = config::config_read(kSystemConfig);
+    const auto config = config::config_read(config::kSystemConfig);
     if (config.ok()) return {(*config).socket, false};
   }
   return {protocol::kSystemSocket, false};

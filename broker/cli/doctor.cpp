@@ -21,7 +21,6 @@ namespace sluice::cli {
 namespace {
 
 constexpr std::size_t kWhatWidth = 16;
-constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
 
 std::string loader_error() {
   const char* text = dlerror();
@@ -91,8 +90,8 @@ Finding config_check() {
   if (!system_configured()) {
     return {Verdict::kGood, "configuration", "none; built-in settings serve", ""};
   }
-  const auto config = config::config_read(kSystemConfig);
-  if (config.ok()) return {Verdict::kGood, "configuration", kSystemConfig, ""};
+  const auto config = config::config_read(config::kSystemConfig);
+  if (config.ok()) return {Verdict::kGood, "configuration", config::kSystemConfig, ""};
   return {Verdict::kBroken, "configuration", config.errors().front().text(),
           "correct the file, then reload the broker"};
 }

@@ -32,8 +32,7 @@ int fail(const std::string& text) {
 bool installation_check(const RunOptions& options, std::string* error) {
   const std::string shim = library_path("libsluice.so");
   if (access(shim.c_str(), R_OK) < 0) {
-    *error = "the shim library " + shim +
-             " is missing; reinstall Sluice or build the target 'sluice_shim'";
+    *error = "the shim library " + shim + " is missing; reinstall Sluice, or build it";
     return false;
   }
   const std::string soft = soft_directory() + "/libcuda.so.1";
@@ -151,9 +150,6 @@ int run_command(const RunOptions& options) {
       die_of(signal_number);
     case AdmitAnswer::Kind::kRefused:
       return refused_end(answer.refused);
-    case AdmitAnswer::Kind::kWouldWait:
-      std::printf("would wait: %s\n", answer.would_wait.c_str());
-      return 0;
     case AdmitAnswer::Kind::kAdmitted:
       break;
   }

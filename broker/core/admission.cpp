@@ -316,6 +316,7 @@ void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
     Gpu& gpu = *state.gpus[share.gpu];
     std::erase(gpu.on, &share);
     std::erase(gpu.waiting, &share);
+    gpu.best_known = false;
     if (gpu.holder == &tenant) gpu.holder = nullptr;
     if (gpu.reserved == &tenant) gpu.reserved = nullptr;
     gpu.dead_busy_ns += share.busy_ns;

@@ -14,8 +14,6 @@ namespace {
 using namespace sluice;
 using daemon::Level;
 
-constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
-
 int fail(daemon::Log& log, int ready_fd, const std::string& text) {
   log.message(Level::kError, "failed", text, {});
   daemon::starter_tell(ready_fd, "sluice: " + text);
@@ -24,7 +22,8 @@ int fail(daemon::Log& log, int ready_fd, const std::string& text) {
 
 bool config_load(const daemon::Options& options, config::Config* out, std::string* error) {
   std::string path = options.config_path;
-  if (path.empty() && !options.is_private && access(kSystemConfig, F_OK) == 0) path = kSystemConfig;
+  if (path.empty() && !options.is_private && access(config::kSystemConfig, F_OK) == 0)
+    path = config::kSystemConfig;
   if (path.empty()) {
     *out = config::config_default();
     return true;

@@ -58,7 +58,6 @@ struct Config {
   std::string path;  // empty = built-in defaults
   // [broker]
   std::string socket = "/run/sluice/sluiced.sock";
-  std::string state_dir = "/var/lib/sluice";
   std::string log_level = "info";
   // [scheduler]
   std::int64_t quantum_ns = 10'000'000;

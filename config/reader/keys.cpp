@@ -51,8 +51,6 @@ const char* account_check(std::string_view text) {
 const Key kBroker[] = {
     {"socket", TextField{SLUICE_AT(config->socket), socket_check},
      "Where the broker listens. Its directory must belong to root."},
-    {"state_dir", TextField{SLUICE_AT(config->state_dir), path_check},
-     "Where the broker keeps what must survive a restart."},
     {"log_level", WordField{SLUICE_AT(config->log_level), kLogLevels},
      "The least important message that is logged."},
 };

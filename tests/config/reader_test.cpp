@@ -156,8 +156,8 @@ const BadFile kBadFiles[] = {
      "[broker]\nsocket = \"sluiced.sock\"\n",
      {"s.toml:2:10: socket must be an absolute path, not \"sluiced.sock\""}},
     {"StringIsNumber",
-     "[broker]\nstate_dir = 7\n",
-     {"s.toml:2:13: state_dir must be a string in quotes"}},
+     "[broker]\nsocket = 7\n",
+     {"s.toml:2:10: socket must be a string in quotes"}},
     {"ListenWithoutPort",
      "[exporter]\nlisten = \"127.0.0.1\"\n",
      {"s.toml:2:10: listen must be an IPv4 address and a port, such as \"127.0.0.1:9843\", not "
@@ -330,7 +330,6 @@ TEST(Good, EveryKey) {
   const auto result = config_parse(R"(version = 1
 [broker]
 socket = "/tmp/x.sock"
-state_dir = "/var/tmp/x"
 log_level = "debug"
 [scheduler]
 quantum = "20ms"
@@ -353,13 +352,12 @@ groups = ["lab-a", "DOMAIN\\lab b"]
                                    "s.toml");
   ASSERT_FALSE(result.ok()) << "a group name holds no blank";
   EXPECT_EQ(result.errors().size(), 1U);
-  EXPECT_EQ(result.errors().front().line, 22U);
+  EXPECT_EQ(result.errors().front().line, 21U);
 
   const auto good = config_parse(R"(
 exporter = { listen = "0.0.0.0:9999", tenants_max = 10 }
 [broker]
 socket = "/tmp/x.sock"
-state_dir = "/var/tmp/x"
 log_level = "debug"
 [scheduler]
 quantum = "20ms"
@@ -391,7 +389,6 @@ tenants_max = 1
   ASSERT_TRUE(good.ok()) << testing::PrintToString(texts(good));
   const Config& c = *good;
   EXPECT_EQ(c.socket, "/tmp/x.sock");
-  EXPECT_EQ(c.state_dir, "/var/tmp/x");
   EXPECT_EQ(c.log_level, "debug");
   EXPECT_EQ(c.quantum_ns, 20'000'000);
   EXPECT_EQ(c.drain_timeout_ns, 1'500'000'000);

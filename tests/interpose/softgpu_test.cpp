@@ -164,6 +164,9 @@ TEST_F(SoftGpuTest, PoolsAgreeWithTheDeviceWhenNothingIsInFlight) {
 
 TEST_F(SoftGpuTest, AClosedLeaseKeepsTheDeviceIdleAndADrainMeansThatItIs) {
   kernel_load();
+  // Without a window this program would queue seconds of work in one lease, and the drain would
+  // last as long.
+  broker->window_set(5'000'000);
   std::atomic<bool> stop{false};
   std::thread program([&] {
     EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);

@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   long launches = 0;
   double end = now() + seconds;
   while (!stop && now() < end) {
-    for (int i = 0; i < 4; i++) busy<<<blocks, threads>>>(data, 64);
+    for (int i = 0; i < 4; i++) busy<<<blocks, threads>>>(data, 40);
     CUDA_CHECK(cudaDeviceSynchronize());
     launches += 4;
   }

@@ -13,7 +13,8 @@ import signal
 import sys
 import time
 
-from machine import MIB, Machine, wait_until
+sys.dont_write_bytecode = True  # the source tree stays as it is
+from machine import MIB, Machine, wait_until  # noqa: E402
 
 QUOTA_BYTES = 256 * MIB
 

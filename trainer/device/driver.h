@@ -14,17 +14,19 @@ namespace sluice::train {
 // Every driver function that the trainer's programs call. The name is stringised unexpanded and
 // used expanded, so that cuMemAlloc asks for "cuMemAlloc" and has the type of the ABI that cuda.h
 // chose.
-#define SLUICE_DRIVER_CALLS(X)                                                                 \
-  X(cuInit)                                                                                    \
-  X(cuDriverGetVersion) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)                  \
-      X(cuDeviceGetAttribute) X(cuDeviceTotalMem) X(cuDevicePrimaryCtxRetain)                  \
-          X(cuDevicePrimaryCtxRelease) X(cuCtxSetCurrent) X(cuModuleLoadData)                  \
-              X(cuModuleGetFunction) X(cuModuleUnload) X(cuMemAlloc) X(cuMemFree)              \
-                  X(cuMemAllocHost) X(cuMemFreeHost) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoHAsync) \
-                      X(cuMemsetD32Async) X(cuStreamCreate) X(cuStreamDestroy)                 \
-                          X(cuStreamSynchronize) X(cuEventCreate) X(cuEventDestroy)            \
-                              X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime)     \
-                                  X(cuLaunchKernel) X(cuGetErrorName) X(cuGetErrorString)
+// clang-format off
+#define SLUICE_DRIVER_CALLS(X)                                                                   \
+  X(cuInit)                                                                                      \
+  X(cuDriverGetVersion)                                                                          \
+  X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute)                  \
+      X(cuDeviceTotalMem) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)               \
+          X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuModuleUnload)        \
+              X(cuMemAlloc) X(cuMemFree) X(cuMemAllocHost) X(cuMemFreeHost) X(cuMemcpyHtoDAsync) \
+                  X(cuMemcpyDtoHAsync) X(cuMemsetD32Async) X(cuStreamCreate) X(cuStreamDestroy)  \
+                      X(cuStreamSynchronize) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) \
+                          X(cuEventSynchronize) X(cuEventElapsedTime) X(cuLaunchKernel)          \
+                              X(cuGetErrorName) X(cuGetErrorString)
+// clang-format on
 
 struct DriverTable {
 #define SLUICE_DRIVER_MEMBER(name) decltype(&::name) name = nullptr;

@@ -108,10 +108,8 @@ class Scene {
     socket_dir_.assign(pattern);
     socket_ = socket_dir_ + "/sluiced.sock";
     std::string error;
-    broker_ = Child::start(command({machine_.paths.program("sluiced"), "--socket", socket_,
-                                    "--state-dir", socket_dir_},
-                                   "sluiced.log"),
-                           &error);
+    broker_ = Child::start(
+        command({machine_.paths.program("sluiced"), "--socket", socket_}, "sluiced.log"), &error);
     if (!broker_) return fail(error);
     const std::int64_t deadline = now_ns() + std::int64_t{kReadyTimeoutMs} * 1'000'000;
     while (now_ns() < deadline && !stop_ && !broker_->poll()) {

@@ -69,16 +69,22 @@ class PrivateDirectory {
     path_ = (std::filesystem::temp_directory_path() / "sluice-train-XXXXXX").string();
     if (mkdtemp(path_.data()) == nullptr) throw errno_failure("making the directory " + path_);
   }
-  ~PrivateDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
+  ~PrivateDirectory() { remove(); }
   PrivateDirectory(const PrivateDirectory&) = delete;
   PrivateDirectory& operator=(const PrivateDirectory&) = delete;
   const std::string& path() const { return path_; }
+  /// Once the ranks have met it is of no use; gone early, it cannot outlive a launcher that is
+  /// killed.
+  void remove() {
+    if (removed_) return;
+    removed_ = true;
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
 
  private:
   std::string path_;
+  bool removed_ = false;
 };
 
 struct RankProcess {
@@ -240,6 +246,7 @@ class Launcher {
   void state_show() {
     RankLine& line = board_.line(0);
     if (line.steps == 0) return;
+    directory_.remove();
     progress_.show(text_format("step %llu, loss %.4f, %.0f samples/s",
                                static_cast<unsigned long long>(line.steps.load()), line.loss.load(),
                                samples_per_s()));

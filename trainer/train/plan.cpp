@@ -43,11 +43,11 @@ TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count)
 }
 
 std::string plan_text(const TrainPlan& plan, const TrainOptions& options) {
+  const int gpus_used = std::min(plan.gpu_count, plan.rank_count);
   std::string text =
       text_format("plan: %s, %zu parameters; %d rank%s on %d GPU%s, placed for good:",
                   plan.shape.text().c_str(), plan.shape.parameter_count(), plan.rank_count,
-                  plan.rank_count == 1 ? "" : "s", std::min(plan.gpu_count, plan.rank_count),
-                  plan.gpu_count == 1 ? "" : "s");
+                  plan.rank_count == 1 ? "" : "s", gpus_used, gpus_used == 1 ? "" : "s");
   for (int rank = 0; rank < plan.rank_count; ++rank) {
     text += text_format(" %d->GPU %d", rank, plan.gpu_of(rank));
   }

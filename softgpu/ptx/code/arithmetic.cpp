@@ -1,4 +1,5 @@
-// Opcodes that compute: integer, real and half arithmetic, bits, moves, comparisons and conversions.
+// Opcodes that compute: integer, real and half arithmetic, bits, moves, comparisons and
+// conversions.
 #include <optional>
 
 #include "softgpu/ptx/code/decoder.h"
@@ -36,7 +37,8 @@ Family family_of(Type type) {
 }
 
 /// d, then `sources` operands of the instruction's type.
-void emit_simple(Decoder& d, const Statement& s, Family family, const Form& form, std::size_t sources) {
+void emit_simple(Decoder& d, const Statement& s, Family family, const Form& form,
+                 std::size_t sources) {
   Inst inst;
   inst.run = d.handler(family, form);
   inst.d = d.destination(d.operand(s, 0));
@@ -54,10 +56,14 @@ void emit_simple(Decoder& d, const Statement& s, Family family, const Form& form
 /// The type as signed or unsigned integer: bit types count as unsigned.
 Type integer_type(Type type) {
   switch (type) {
-    case Type::kB16: return Type::kU16;
-    case Type::kB32: return Type::kU32;
-    case Type::kB64: return Type::kU64;
-    default: return type;
+    case Type::kB16:
+      return Type::kU16;
+    case Type::kB32:
+      return Type::kU32;
+    case Type::kB64:
+      return Type::kU64;
+    default:
+      return type;
   }
 }
 
@@ -74,17 +80,22 @@ void add_sub(Decoder& d, const Statement& s) {
     return emit_carry(d, s, add ? Op::kAddCarry : Op::kSubCarry, 2);
   }
   Form form = form_of(add ? Op::kAdd : Op::kSub, s);
-  if (!type_is_real(form.type) && form.saturate) d.fail("saturating integer arithmetic is not supported");
+  if (!type_is_real(form.type) && form.saturate)
+    d.fail("saturating integer arithmetic is not supported");
   form.type = integer_type(form.type);
   emit_simple(d, s, family_of(form.type), form, 2);
 }
 
 Type widened_type(Type type) {
   switch (type) {
-    case Type::kS16: return Type::kS32;
-    case Type::kU16: return Type::kU32;
-    case Type::kS32: return Type::kS64;
-    default: return Type::kU64;
+    case Type::kS16:
+      return Type::kS32;
+    case Type::kU16:
+      return Type::kU32;
+    case Type::kS32:
+      return Type::kS64;
+    default:
+      return Type::kU64;
   }
 }
 
@@ -120,7 +131,8 @@ void mad(Decoder& d, const Statement& s) {
   d.emit(inst, s);
 }
 
-/// mul24 and mad24: the low 24 bits of each operand; the compiler guarantees they hold the whole value.
+/// mul24 and mad24: the low 24 bits of each operand; the compiler guarantees they hold the whole
+/// value.
 template <Op Kind, std::size_t Sources>
 void plain(Decoder& d, const Statement& s) {
   Form form = form_of(Kind, s);
@@ -141,7 +153,8 @@ void dot(Decoder& d, const Statement& s) {
     if (const Type type = type_of(mod); type != Type::kNone) types.push_back(type);
   }
   if (types.size() != 2) d.fail("expected two types");
-  form.mode = static_cast<u8>((type_is_signed(types[0]) ? 1 : 0) | (type_is_signed(types[1]) ? 2 : 0));
+  form.mode =
+      static_cast<u8>((type_is_signed(types[0]) ? 1 : 0) | (type_is_signed(types[1]) ? 2 : 0));
   Inst inst;
   inst.run = d.handler(Family::kInteger, form);
   inst.flags = Decoder::has(s, "hi") ? 1 : 0;
@@ -153,7 +166,8 @@ void dot(Decoder& d, const Statement& s) {
 }
 
 void testp(Decoder& d, const Statement& s) {
-  static constexpr std::string_view kTests[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"};
+  static constexpr std::string_view kTests[] = {"finite",     "infinite", "number",
+                                                "notanumber", "normal",   "subnormal"};
   Inst inst;
   inst.mode = 0xff;
   for (u8 k = 0; k < 6; ++k) {
@@ -328,8 +342,8 @@ bool move_address(Decoder& d, const Statement& s) {
 /// Special registers that change while a kernel runs.
 bool move_clock(Decoder& d, const Statement& s) {
   static const std::unordered_map<std::string_view, std::pair<ClockKind, u8>> kClocks{
-      {"%clock", {ClockKind::kClock, 4}},         {"%clock64", {ClockKind::kClock, 8}},
-      {"%clock_hi", {ClockKind::kClockHigh, 4}},  {"%globaltimer", {ClockKind::kTimer, 8}},
+      {"%clock", {ClockKind::kClock, 4}},          {"%clock64", {ClockKind::kClock, 8}},
+      {"%clock_hi", {ClockKind::kClockHigh, 4}},   {"%globaltimer", {ClockKind::kTimer, 8}},
       {"%globaltimer_lo", {ClockKind::kTimer, 4}}, {"%globaltimer_hi", {ClockKind::kTimerHigh, 4}}};
   const auto found = kClocks.find(d.operand(s, 1).name);
   if (d.operand(s, 1).kind != Operand::Kind::kSpecial || found == kClocks.end()) return false;
@@ -345,7 +359,8 @@ bool move_clock(Decoder& d, const Statement& s) {
 
 void mov(Decoder& d, const Statement& s) {
   const Form form = form_of(Op::kMove, s);
-  if (d.operand(s, 0).kind == Operand::Kind::kVector || d.operand(s, 1).kind == Operand::Kind::kVector) {
+  if (d.operand(s, 0).kind == Operand::Kind::kVector ||
+      d.operand(s, 1).kind == Operand::Kind::kVector) {
     return move_vector(d, s, form.type);
   }
   if (form.type == Type::kPred) return move_predicate(d, s, false);
@@ -359,11 +374,12 @@ void mov(Decoder& d, const Statement& s) {
 
 std::optional<Compare> compare_of(std::string_view name) {
   static const std::unordered_map<std::string_view, Compare> kNames{
-      {"eq", Compare::kEq}, {"ne", Compare::kNe}, {"lt", Compare::kLt}, {"le", Compare::kLe},
-      {"gt", Compare::kGt}, {"ge", Compare::kGe}, {"lo", Compare::kLt}, {"ls", Compare::kLe},
-      {"hi", Compare::kGt}, {"hs", Compare::kGe}, {"equ", Compare::kEqu}, {"neu", Compare::kNeu},
-      {"ltu", Compare::kLtu}, {"leu", Compare::kLeu}, {"gtu", Compare::kGtu}, {"geu", Compare::kGeu},
-      {"num", Compare::kNum}, {"nan", Compare::kNan}};
+      {"eq", Compare::kEq},   {"ne", Compare::kNe},   {"lt", Compare::kLt},
+      {"le", Compare::kLe},   {"gt", Compare::kGt},   {"ge", Compare::kGe},
+      {"lo", Compare::kLt},   {"ls", Compare::kLe},   {"hi", Compare::kGt},
+      {"hs", Compare::kGe},   {"equ", Compare::kEqu}, {"neu", Compare::kNeu},
+      {"ltu", Compare::kLtu}, {"leu", Compare::kLeu}, {"gtu", Compare::kGtu},
+      {"geu", Compare::kGeu}, {"num", Compare::kNum}, {"nan", Compare::kNan}};
   const auto found = kNames.find(name);
   if (found == kNames.end()) return std::nullopt;
   return found->second;
@@ -379,7 +395,10 @@ Form comparison_form(Decoder& d, const Statement& s, Op op) {
 
 /// Sets flags and row c for ".and p" and its like.
 void combine(Decoder& d, const Statement& s, Inst& inst) {
-  const u8 kind = Decoder::has(s, "and") ? 1 : Decoder::has(s, "or") ? 2 : Decoder::has(s, "xor") ? 3 : 0;
+  const u8 kind = Decoder::has(s, "and")   ? 1
+                  : Decoder::has(s, "or")  ? 2
+                  : Decoder::has(s, "xor") ? 3
+                                           : 0;
   if (kind == 0) return;
   const Operand& other = d.operand(s, 3);
   inst.c = d.predicate_source(other);
@@ -516,23 +535,58 @@ void cvt(Decoder& d, const Statement& s) {
 
 const OpcodeTable& arithmetic_opcodes() {
   static const OpcodeTable kTable{
-      {"add", add_sub}, {"addc", add_sub}, {"sub", add_sub}, {"subc", add_sub},
-      {"mul", mul}, {"mad", mad}, {"madc", mad}, {"fma", mad},
-      {"mul24", plain<Op::kMul, 2>}, {"mad24", plain<Op::kMad, 3>},
-      {"div", plain<Op::kDiv, 2>}, {"rem", plain<Op::kRem, 2>},
-      {"abs", plain<Op::kAbs, 1>}, {"neg", plain<Op::kNeg, 1>},
-      {"min", plain<Op::kMin, 2>}, {"max", plain<Op::kMax, 2>}, {"sad", plain<Op::kSad, 3>},
-      {"copysign", plain<Op::kCopysign, 2>}, {"dp4a", dot}, {"dp2a", dot}, {"testp", testp},
-      {"sqrt", special_function<Op::kSqrt>}, {"rsqrt", special_function<Op::kRsqrt>},
-      {"rcp", special_function<Op::kRcp>}, {"ex2", special_function<Op::kEx2>},
-      {"lg2", special_function<Op::kLg2>}, {"sin", special_function<Op::kSin>},
-      {"cos", special_function<Op::kCos>}, {"tanh", special_function<Op::kTanh>},
-      {"and", logic}, {"or", logic}, {"xor", logic}, {"not", bit_not}, {"cnot", bit_not},
-      {"shl", shift}, {"shr", shift}, {"shf", funnel_shift}, {"prmt", prmt},
-      {"bfe", bit_field}, {"bfi", bit_field}, {"bmsk", bmsk},
-      {"popc", count_bits<Op::kPopc>}, {"clz", count_bits<Op::kClz>},
-      {"brev", count_bits<Op::kBrev>}, {"bfind", count_bits<Op::kBfind>}, {"lop3", lop3},
-      {"mov", mov}, {"setp", setp}, {"set", set}, {"selp", selp}, {"slct", slct}, {"cvt", cvt},
+      {"add", add_sub},
+      {"addc", add_sub},
+      {"sub", add_sub},
+      {"subc", add_sub},
+      {"mul", mul},
+      {"mad", mad},
+      {"madc", mad},
+      {"fma", mad},
+      {"mul24", plain<Op::kMul, 2>},
+      {"mad24", plain<Op::kMad, 3>},
+      {"div", plain<Op::kDiv, 2>},
+      {"rem", plain<Op::kRem, 2>},
+      {"abs", plain<Op::kAbs, 1>},
+      {"neg", plain<Op::kNeg, 1>},
+      {"min", plain<Op::kMin, 2>},
+      {"max", plain<Op::kMax, 2>},
+      {"sad", plain<Op::kSad, 3>},
+      {"copysign", plain<Op::kCopysign, 2>},
+      {"dp4a", dot},
+      {"dp2a", dot},
+      {"testp", testp},
+      {"sqrt", special_function<Op::kSqrt>},
+      {"rsqrt", special_function<Op::kRsqrt>},
+      {"rcp", special_function<Op::kRcp>},
+      {"ex2", special_function<Op::kEx2>},
+      {"lg2", special_function<Op::kLg2>},
+      {"sin", special_function<Op::kSin>},
+      {"cos", special_function<Op::kCos>},
+      {"tanh", special_function<Op::kTanh>},
+      {"and", logic},
+      {"or", logic},
+      {"xor", logic},
+      {"not", bit_not},
+      {"cnot", bit_not},
+      {"shl", shift},
+      {"shr", shift},
+      {"shf", funnel_shift},
+      {"prmt", prmt},
+      {"bfe", bit_field},
+      {"bfi", bit_field},
+      {"bmsk", bmsk},
+      {"popc", count_bits<Op::kPopc>},
+      {"clz", count_bits<Op::kClz>},
+      {"brev", count_bits<Op::kBrev>},
+      {"bfind", count_bits<Op::kBfind>},
+      {"lop3", lop3},
+      {"mov", mov},
+      {"setp", setp},
+      {"set", set},
+      {"selp", selp},
+      {"slct", slct},
+      {"cvt", cvt},
   };
   return kTable;
 }

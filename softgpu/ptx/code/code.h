@@ -1,5 +1,6 @@
-// Decoded code: a Program is one kernel with every device function it can reach, decoded for it (shared variables have
-// kernel-specific offsets), and how the register files of its frames are filled.
+// Decoded code: a Program is one kernel with every device function it can reach, decoded for it
+// (shared variables have kernel-specific offsets), and how the register files of its frames are
+// filled.
 #pragma once
 
 #include <memory>
@@ -14,13 +15,34 @@
 namespace softgpu::ptx {
 
 enum class Special : u8 {
-  kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ,
-  kLaneId, kWarpId, kNwarpId, kLaneMaskEq, kLaneMaskLt, kLaneMaskLe, kLaneMaskGt, kLaneMaskGe, kSmId, kNsmId,
-  kDynamicShared, kTotalShared, kEnvReg1, kEnvReg2, kGridId, kZero,
+  kTidX,
+  kTidY,
+  kTidZ,
+  kNtidX,
+  kNtidY,
+  kNtidZ,
+  kCtaidX,
+  kCtaidY,
+  kCtaidZ,
+  kNctaidX,
+  kNctaidY,
+  kNctaidZ,
+  kLaneId,
+  kWarpId,
+  kNwarpId,
+  kLaneMaskEq,
+  kLaneMaskLt,
+  kLaneMaskLe,
+  kLaneMaskGt,
+  kLaneMaskGe,
+  kSmId,
+  kNsmId,
+  kDynamicShared,
+  kTotalShared,
+  kEnvReg1,
+  kEnvReg2,
+  kGridId,
 };
-
-/// How long a special register keeps its value.
-enum class SpecialScope : u8 { kLaunch, kWarp, kCta };
 
 struct SpecialRow {
   Special what;
@@ -37,22 +59,25 @@ struct ParamRow {
 };
 
 /// Rows at fixed offsets in every frame, below the decoder's own.
-inline constexpr s32 kCarryRow = 0;    // condition code: one bit a lane
-inline constexpr s32 kSinkRow = 64;    // where unwanted results go
+inline constexpr s32 kCarryRow = 0;  // condition code: one bit a lane
+inline constexpr s32 kSinkRow = 64;  // where unwanted results go
 inline constexpr s32 kFirstRow = 320;
 
 struct Code {
   std::string name;
   std::vector<Inst> insts;
-  // Constant, special and parameter rows lie below Warp::rf, the registers above: `image` is what the part below holds.
+  // Constant, special and parameter rows lie below Warp::rf, the registers above: `image` is what
+  // the part below holds.
   std::vector<u8> image;
   std::vector<SpecialRow> specials;
+  std::vector<SpecialRow>
+      block_specials;  // those of them that change from block to block of a launch
   std::vector<ParamRow> params;
   u32 rows_bytes = kFirstRow;  // above rf
   u32 local_bytes = 0;         // per lane
   u32 param_bytes = 0;         // call-parameter area, per lane
   u32 register_count = 0;
-  std::string error;           // not empty: an instruction nobody knows; the code is not there
+  std::string error;  // not empty: an instruction nobody knows; the code is not there
 };
 
 enum class Builtin : u8 { kNone, kVprintf, kMalloc, kFree, kAssertFail };
@@ -87,6 +112,7 @@ struct Program {
   std::vector<std::unique_ptr<CallSite>> calls;
   std::vector<std::unique_ptr<JumpTable>> tables;
   Code* entry = nullptr;
+  void (*leave_handlers)() = nullptr;
   bool has_indirect_calls = false;
   std::string error;  // why it cannot run
 };
@@ -103,8 +129,8 @@ class Module {
   Memory* memory = nullptr;
   std::vector<Variable> variables;
   std::unordered_map<std::string_view, const FunctionText*> functions;
-  std::unordered_map<std::string_view, std::size_t> globals;   // -> unit.globals
-  std::unordered_map<std::string_view, u64> addresses;         // of .global and .const variables
+  std::unordered_map<std::string_view, std::size_t> globals;  // -> unit.globals
+  std::unordered_map<std::string_view, u64> addresses;        // of .global and .const variables
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::vector<void*> blocks;  // to give back to `memory`
 

@@ -15,9 +15,9 @@ constexpr s32 kNoRow = INT32_MIN;
 
 /// Instructions whose first operand is not written.
 bool defines_nothing(const Statement& s) {
-  static constexpr std::string_view kOps[] = {"st",  "red",    "bra",   "brx",       "call",
+  static constexpr std::string_view kOps[] = {"st",  "red",     "bra",    "brx",       "call",
                                               "bar", "barrier", "membar", "fence",     "prefetch",
-                                              "ret", "exit",   "trap",  "nanosleep", "prefetchu"};
+                                              "ret", "exit",    "trap",   "nanosleep", "prefetchu"};
   for (const std::string_view op : kOps) {
     // bar.red gives a result, the other barriers do not.
     if (s.op == op) return !((op == "bar" || op == "barrier") && Decoder::has(s, "red"));
@@ -25,12 +25,32 @@ bool defines_nothing(const Statement& s) {
   return false;
 }
 
+/// Special registers that change from block to block of one launch.
+bool changes_per_block(Special what) {
+  switch (what) {
+    case Special::kCtaidX:
+    case Special::kCtaidY:
+    case Special::kCtaidZ:
+    case Special::kSmId:
+    case Special::kEnvReg1:
+    case Special::kEnvReg2:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Decoder::Decoder(const Module& module, Program& program, const Layout& layout,
                  const FunctionText& function, Code& code, const HandlerSet& handlers)
-    : module_(module), program_(program), layout_(layout), function_(function),
-      places_(layout.places.at(&function)), code_(code), handlers_(handlers) {
+    : module_(module),
+      program_(program),
+      layout_(layout),
+      function_(function),
+      places_(layout.places.at(&function)),
+      code_(code),
+      handlers_(handlers) {
   uses_.resize(function.registers.size());
   rows_.assign(function.registers.size(), kNoRow);
   is_alias_.assign(function.registers.size(), false);
@@ -88,16 +108,33 @@ s32 Decoder::constant_row(u64 bits, u8 box) {
 
 int Decoder::special_of(std::string_view name) {
   static const std::unordered_map<std::string_view, Special> kNames{
-      {"%tid.x", Special::kTidX}, {"%tid.y", Special::kTidY}, {"%tid.z", Special::kTidZ},
-      {"%ntid.x", Special::kNtidX}, {"%ntid.y", Special::kNtidY}, {"%ntid.z", Special::kNtidZ},
-      {"%ctaid.x", Special::kCtaidX}, {"%ctaid.y", Special::kCtaidY}, {"%ctaid.z", Special::kCtaidZ},
-      {"%nctaid.x", Special::kNctaidX}, {"%nctaid.y", Special::kNctaidY}, {"%nctaid.z", Special::kNctaidZ},
-      {"%laneid", Special::kLaneId}, {"%warpid", Special::kWarpId}, {"%nwarpid", Special::kNwarpId},
-      {"%lanemask_eq", Special::kLaneMaskEq}, {"%lanemask_lt", Special::kLaneMaskLt},
-      {"%lanemask_le", Special::kLaneMaskLe}, {"%lanemask_gt", Special::kLaneMaskGt},
-      {"%lanemask_ge", Special::kLaneMaskGe}, {"%smid", Special::kSmId}, {"%nsmid", Special::kNsmId},
-      {"%dynamic_smem_size", Special::kDynamicShared}, {"%total_smem_size", Special::kTotalShared},
-      {"%envreg1", Special::kEnvReg1}, {"%envreg2", Special::kEnvReg2}, {"%gridid", Special::kGridId},
+      {"%tid.x", Special::kTidX},
+      {"%tid.y", Special::kTidY},
+      {"%tid.z", Special::kTidZ},
+      {"%ntid.x", Special::kNtidX},
+      {"%ntid.y", Special::kNtidY},
+      {"%ntid.z", Special::kNtidZ},
+      {"%ctaid.x", Special::kCtaidX},
+      {"%ctaid.y", Special::kCtaidY},
+      {"%ctaid.z", Special::kCtaidZ},
+      {"%nctaid.x", Special::kNctaidX},
+      {"%nctaid.y", Special::kNctaidY},
+      {"%nctaid.z", Special::kNctaidZ},
+      {"%laneid", Special::kLaneId},
+      {"%warpid", Special::kWarpId},
+      {"%nwarpid", Special::kNwarpId},
+      {"%lanemask_eq", Special::kLaneMaskEq},
+      {"%lanemask_lt", Special::kLaneMaskLt},
+      {"%lanemask_le", Special::kLaneMaskLe},
+      {"%lanemask_gt", Special::kLaneMaskGt},
+      {"%lanemask_ge", Special::kLaneMaskGe},
+      {"%smid", Special::kSmId},
+      {"%nsmid", Special::kNsmId},
+      {"%dynamic_smem_size", Special::kDynamicShared},
+      {"%total_smem_size", Special::kTotalShared},
+      {"%envreg1", Special::kEnvReg1},
+      {"%envreg2", Special::kEnvReg2},
+      {"%gridid", Special::kGridId},
       {"%aggr_smem_size", Special::kTotalShared},
   };
   const auto found = kNames.find(name);
@@ -108,7 +145,9 @@ s32 Decoder::special_row(int special) {
   const auto [found, is_new] = specials_.emplace(special, 0);
   if (is_new) {
     found->second = allocate_constant(128);
-    code_.specials.push_back({static_cast<Special>(special), found->second});
+    const Special what = static_cast<Special>(special);
+    code_.specials.push_back({what, found->second});
+    if (changes_per_block(what)) code_.block_specials.push_back(code_.specials.back());
   }
   return found->second;
 }
@@ -161,9 +200,15 @@ s32 Decoder::register_row(int reg) const {
 
 s32 Decoder::source_boxed(const Operand& o, Type type, u8 box) {
   switch (o.kind) {
-    case Operand::Kind::kRegister: return register_row(o.reg);
-    case Operand::Kind::kImmediate: break;
+    case Operand::Kind::kRegister:
+      return register_row(o.reg);
+    case Operand::Kind::kImmediate:
+      break;
     case Operand::Kind::kSpecial: {
+      if (o.name == "%reserved_smem_offset_0" || o.name == "%reserved_smem_offset_1") {
+        // The first sixteen bytes belong to slot 0, the rest to slot 1.
+        return constant_row(layout_.reserved_offset + (o.name.back() == '1' ? 16u : 0u), box);
+      }
       const int special = special_of(o.name);
       if (special < 0) fail("special register " + std::string(o.name) + " is not supported");
       if (box != 4) fail("special register " + std::string(o.name) + " has 32 bits");
@@ -174,13 +219,18 @@ s32 Decoder::source_boxed(const Operand& o, Type type, u8 box) {
       if (place.space == Space::kLocal || place.kernel_param) fail("address is not constant");
       return constant_row(box == 4 ? static_cast<u32>(place.value) : place.value, box);
     }
-    default: fail("operand has no value");
+    default:
+      fail("operand has no value");
   }
   u64 bits = o.bits;
-  if (o.real_bytes == 8 && box == 4) bits = std::bit_cast<u32>(static_cast<float>(std::bit_cast<double>(bits)));
-  if (o.real_bytes == 4 && box == 8) bits = std::bit_cast<u64>(static_cast<double>(std::bit_cast<float>(static_cast<u32>(bits))));
-  if (o.real_bytes == 0 && type == Type::kF32) bits = std::bit_cast<u32>(static_cast<float>(static_cast<s64>(bits)));
-  if (o.real_bytes == 0 && type == Type::kF64) bits = std::bit_cast<u64>(static_cast<double>(static_cast<s64>(bits)));
+  if (o.real_bytes == 8 && box == 4)
+    bits = std::bit_cast<u32>(static_cast<float>(std::bit_cast<double>(bits)));
+  if (o.real_bytes == 4 && box == 8)
+    bits = std::bit_cast<u64>(static_cast<double>(std::bit_cast<float>(static_cast<u32>(bits))));
+  if (o.real_bytes == 0 && type == Type::kF32)
+    bits = std::bit_cast<u32>(static_cast<float>(static_cast<s64>(bits)));
+  if (o.real_bytes == 0 && type == Type::kF64)
+    bits = std::bit_cast<u64>(static_cast<double>(static_cast<s64>(bits)));
   return constant_row(box == 4 ? static_cast<u32>(bits) : bits, box);
 }
 
@@ -196,7 +246,8 @@ s32 Decoder::predicate_source(const Operand& o) {
   if (o.kind == Operand::Kind::kImmediate) {
     return constant_row(o.bits != 0 ? 0xffffffffu : 0, 4);
   }
-  if (o.kind != Operand::Kind::kRegister || register_type(o.reg) != Type::kPred) fail("expected a predicate");
+  if (o.kind != Operand::Kind::kRegister || register_type(o.reg) != Type::kPred)
+    fail("expected a predicate");
   return register_row(o.reg);
 }
 
@@ -292,7 +343,8 @@ bool Decoder::propagate_move(const Operand& d, const Operand& from, Type type) {
   const u8 box = static_cast<u8>(type_box(type));
   if (type == Type::kPred || box_of(d, type) != box) return false;
   switch (from.kind) {
-    case Operand::Kind::kImmediate: break;
+    case Operand::Kind::kImmediate:
+      break;
     case Operand::Kind::kSpecial:
       if (special_of(from.name) < 0 || box != 4) return false;
       break;
@@ -304,15 +356,18 @@ bool Decoder::propagate_move(const Operand& d, const Operand& from, Type type) {
     case Operand::Kind::kRegister:
       if (!is_alias_[index_of(from.reg)] || box_of(from, type) != box) return false;
       break;
-    default: return false;
+    default:
+      return false;
   }
   rows_[index_of(d.reg)] = source_boxed(from, type, box);
   return true;
 }
 
-/// A register that is written once, with something known before the kernel starts, is that thing's row.
+/// A register that is written once, with something known before the kernel starts, is that thing's
+/// row.
 bool Decoder::propagate(const Statement& s) {
-  if (s.kind != Statement::Kind::kInstruction || s.guard >= 0 || s.operands.size() != 2) return false;
+  if (s.kind != Statement::Kind::kInstruction || s.guard >= 0 || s.operands.size() != 2)
+    return false;
   const Operand &d = s.operands[0], &from = s.operands[1];
   if (d.kind != Operand::Kind::kRegister || d.second >= 0) return false;
   if (uses_[index_of(d.reg)].definitions != 1) return false;
@@ -321,7 +376,8 @@ bool Decoder::propagate(const Statement& s) {
   if (s.op == "cvta" && has(s, "global") && from.kind == Operand::Kind::kRegister) {
     return propagate_move(d, from, type);
   }
-  if (s.op != "ld" || !function_.entry || from.kind != Operand::Kind::kAddress || from.variable < 0) return false;
+  if (s.op != "ld" || !function_.entry || from.kind != Operand::Kind::kAddress || from.variable < 0)
+    return false;
   if (has(s, "v2") || has(s, "v4") || type == Type::kB128) return false;
   const Place place = place_of(from);
   if (!place.kernel_param) return false;
@@ -340,9 +396,11 @@ void Decoder::propagate_copies() {
   current_ = nullptr;
 }
 
-/// Temporaries of one block share rows; everything else has its own. Few rows keep the register file in the first cache.
+/// Temporaries of one block share rows; everything else has its own. Few rows keep the register
+/// file in the first cache.
 void Decoder::allocate_rows() {
-  std::vector<std::vector<int>> starts(function_.statements.size()), ends(function_.statements.size());
+  std::vector<std::vector<int>> starts(function_.statements.size()),
+      ends(function_.statements.size());
   for (std::size_t r = 0; r < uses_.size(); ++r) {
     if (uses_[r].first < 0 || is_alias_[r] || function_.registers[r].type != Type::kPred) continue;
     rows_[r] = next_row_;
@@ -392,7 +450,8 @@ u32 Decoder::label_pc(std::string_view label, int scope) const {
 }
 
 void Decoder::resolve_labels() {
-  for (const Fixup& fixup : fixups_) code_.insts[fixup.inst].imm = label_pc(fixup.label, fixup.scope);
+  for (const Fixup& fixup : fixups_)
+    code_.insts[fixup.inst].imm = label_pc(fixup.label, fixup.scope);
   for (const TableFixup& fixup : table_fixups_) {
     for (const std::string_view name : fixup.targets->names) {
       fixup.table->targets.push_back(label_pc(name, fixup.targets->scope));
@@ -431,7 +490,8 @@ void Decoder::run() {
   code_.image.assign(index_of(constant_bytes_), 0);
   for (const auto& [row, value] : constant_values_) {
     for (std::size_t l = 0; l < 32; ++l) {
-      std::memcpy(code_.image.data() + constant_bytes_ + row + l * value.second, &value.first, value.second);
+      std::memcpy(code_.image.data() + constant_bytes_ + row + l * value.second, &value.first,
+                  value.second);
     }
   }
 }

@@ -1,5 +1,5 @@
-// Statements of one function to instructions. The Decoder owns rows and constants; the opcode tables (arithmetic, memory,
-// flow) know the operations and ask it for rows and handlers.
+// Statements of one function to instructions. The Decoder owns rows and constants; the opcode
+// tables (arithmetic, memory, flow) know the operations and ask it for rows and handlers.
 #pragma once
 
 #include <map>
@@ -22,15 +22,15 @@ struct DecodeError : std::runtime_error {
 /// What an address or symbol operand names.
 struct Place {
   Space space = Space::kGeneric;
-  u64 value = 0;           // address, or offset in shared, local or parameter memory
+  u64 value = 0;  // address, or offset in shared, local or parameter memory
   bool kernel_param = false;
   bool function = false;
 };
 
 class Decoder {
  public:
-  Decoder(const Module& module, Program& program, const Layout& layout, const FunctionText& function,
-          Code& code, const HandlerSet& handlers);
+  Decoder(const Module& module, Program& program, const Layout& layout,
+          const FunctionText& function, Code& code, const HandlerSet& handlers);
   void run();
 
   // For the opcode tables.
@@ -106,9 +106,9 @@ class Decoder {
   const HandlerSet& handlers_;
   const Statement* current_ = nullptr;
   std::vector<Use> uses_;
-  std::vector<s32> rows_;          // of registers; kNoRow: none yet
-  std::vector<bool> is_alias_;     // the row is a constant, special or parameter row
-  std::vector<bool> folded_;       // statements that copy propagation made superfluous
+  std::vector<s32> rows_;       // of registers; kNoRow: none yet
+  std::vector<bool> is_alias_;  // the row is a constant, special or parameter row
+  std::vector<bool> folded_;    // statements that copy propagation made superfluous
   std::map<std::pair<u64, u8>, s32> constants_;
   std::map<int, s32> specials_;
   std::map<std::pair<u64, u32>, s32> params_;

@@ -45,7 +45,8 @@ std::vector<CallArgument> call_arguments(const Decoder& d, const std::vector<int
   std::vector<CallArgument> list;
   for (const int k : variables) {
     const std::size_t at = static_cast<std::size_t>(k);
-    list.push_back({static_cast<u32>(d.places().offsets[at]), static_cast<u32>(d.function().variables[at].bytes)});
+    list.push_back({static_cast<u32>(d.places().offsets[at]),
+                    static_cast<u32>(d.function().variables[at].bytes)});
   }
   return list;
 }
@@ -96,7 +97,8 @@ void barrier(Decoder& d, const Statement& s) {
   std::size_t next = 0;
   if (inst.mode != 0) {
     const Operand& to = d.operand(s, next++);
-    inst.d = inst.mode == static_cast<u8>(Reduction::kPopc) ? d.destination(to) : d.predicate_source(to);
+    inst.d =
+        inst.mode == static_cast<u8>(Reduction::kPopc) ? d.destination(to) : d.predicate_source(to);
   }
   // With a reduction the predicate is last; the thread count before it is optional.
   std::size_t rest = s.operands.size() - next;
@@ -212,11 +214,25 @@ void activemask(Decoder& d, const Statement& s) {
 
 const OpcodeTable& flow_opcodes() {
   static const OpcodeTable kTable{
-      {"bra", bra}, {"brx", brx}, {"ret", ret}, {"exit", ret}, {"call", call},
-      {"trap", bare<run_trap>}, {"brkpt", bare<run_trap>}, {"bar", barrier}, {"barrier", barrier},
-      {"membar", bare<run_fence>}, {"fence", bare<run_fence>}, {"nanosleep", bare<run_nanosleep>},
-      {"pmevent", bare<run_nothing>}, {"griddepcontrol", bare<run_nothing>}, {"shfl", shfl},
-      {"vote", vote}, {"match", match}, {"redux", redux}, {"activemask", activemask},
+      {"bra", bra},
+      {"brx", brx},
+      {"ret", ret},
+      {"exit", ret},
+      {"call", call},
+      {"trap", bare<run_trap>},
+      {"brkpt", bare<run_trap>},
+      {"bar", barrier},
+      {"barrier", barrier},
+      {"membar", bare<run_fence>},
+      {"fence", bare<run_fence>},
+      {"nanosleep", bare<run_nanosleep>},
+      {"pmevent", bare<run_nothing>},
+      {"griddepcontrol", bare<run_nothing>},
+      {"shfl", shfl},
+      {"vote", vote},
+      {"match", match},
+      {"redux", redux},
+      {"activemask", activemask},
   };
   return kTable;
 }

@@ -1,6 +1,6 @@
-// What identifies a handler: operation, types and modifiers. The decoder fills a Form from an instruction's text; the
-// handler families (exec/) answer with a function. Everything that varies per instruction but not per handler (rows,
-// immediates) is in Inst instead.
+// What identifies a handler: operation, types and modifiers. The decoder fills a Form from an
+// instruction's text; the handler families (exec/) answer with a function. Everything that varies
+// per instruction but not per handler (rows, immediates) is in Inst instead.
 #pragma once
 
 #include "softgpu/ptx/text/types.h"
@@ -9,24 +9,107 @@ namespace softgpu::ptx {
 
 enum class Op : u8 {
   // integer
-  kAdd, kSub, kMul, kMulHi, kMulWide, kMad, kMadHi, kMadWide, kDiv, kRem, kAbs, kNeg, kMin, kMax, kSad,
-  kAddCarry, kSubCarry, kMadCarryLo, kMadCarryHi, kDp4a, kDp2a,
+  kAdd,
+  kSub,
+  kMul,
+  kMulHi,
+  kMulWide,
+  kMad,
+  kMadHi,
+  kMadWide,
+  kDiv,
+  kRem,
+  kAbs,
+  kNeg,
+  kMin,
+  kMax,
+  kSad,
+  kAddCarry,
+  kSubCarry,
+  kMadCarryLo,
+  kMadCarryHi,
+  kDp4a,
+  kDp2a,
   // bits
-  kAnd, kOr, kXor, kNot, kCnot, kShl, kShr, kShf, kPrmt, kBfe, kBfi, kBmsk, kPopc, kClz, kBrev, kBfind, kLop3,
+  kAnd,
+  kOr,
+  kXor,
+  kNot,
+  kCnot,
+  kShl,
+  kShr,
+  kShf,
+  kPrmt,
+  kBfe,
+  kBfi,
+  kBmsk,
+  kPopc,
+  kClz,
+  kBrev,
+  kBfind,
+  kLop3,
   // moves
-  kMove, kMovePredicate, kPack64, kUnpack64, kPack32, kUnpack32, kPack64x4, kUnpack64x4, kParam, kParamAddress, kLocalAddress,
-  kSharedToGeneric, kGenericToShared, kIsSpace, kVote, kMatchAny, kMatchAll, kShuffle, kRedux, kActiveMask,
+  kMove,
+  kMovePredicate,
+  kPack64,
+  kUnpack64,
+  kPack32,
+  kUnpack32,
+  kPack64x4,
+  kUnpack64x4,
+  kParam,
+  kParamAddress,
+  kLocalAddress,
+  kSharedToGeneric,
+  kGenericToShared,
+  kIsSpace,
+  kVote,
+  kMatchAny,
+  kMatchAll,
+  kShuffle,
+  kRedux,
+  kActiveMask,
   // real numbers
-  kFma, kSqrt, kRsqrt, kRcp, kEx2, kLg2, kSin, kCos, kTanh, kCopysign, kTestp,
+  kFma,
+  kSqrt,
+  kRsqrt,
+  kRcp,
+  kEx2,
+  kLg2,
+  kSin,
+  kCos,
+  kTanh,
+  kCopysign,
+  kTestp,
   // comparison
-  kSetp, kSet, kSelp, kSlct,
-  kConvert, kConvertPair,
-  kLoad, kStore,
+  kSetp,
+  kSet,
+  kSelp,
+  kSlct,
+  kConvert,
+  kConvertPair,
+  kLoad,
+  kStore,
 };
 
 enum class Round : u8 { kNearest, kZero, kDown, kUp, kAway };
 
-enum class Compare : u8 { kEq, kNe, kLt, kLe, kGt, kGe, kEqu, kNeu, kLtu, kLeu, kGtu, kGeu, kNum, kNan };
+enum class Compare : u8 {
+  kEq,
+  kNe,
+  kLt,
+  kLe,
+  kGt,
+  kGe,
+  kEqu,
+  kNeu,
+  kLtu,
+  kLeu,
+  kGtu,
+  kGeu,
+  kNum,
+  kNan
+};
 
 /// How the address of a load, store or atomic is made.
 enum class AddressMode : u8 {

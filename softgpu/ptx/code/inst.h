@@ -1,5 +1,5 @@
-// One decoded instruction. A handler executes it for the 32 lanes of a warp and returns the next instruction, or nullptr
-// when the warp has to stop (then Warp says where it goes on).
+// One decoded instruction. A handler executes it for the 32 lanes of a warp and returns the next
+// instruction, or nullptr when the warp has to stop (then Warp says where it goes on).
 #pragma once
 
 #include "softgpu/ptx/text/types.h"

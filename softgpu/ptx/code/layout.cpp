@@ -9,6 +9,10 @@ namespace {
 
 u64 align_up(u64 value, u64 align) { return (value + align - 1) / align * align; }
 
+/// The system's part of shared memory on sm_80 and later.
+constexpr std::string_view kReserved = "%reserved_smem_offset";
+constexpr u32 kReservedBytes = 2048;
+
 template <class F>
 void each_symbol(const Operand& o, F visit) {
   const bool named = o.kind == Operand::Kind::kSymbol || o.kind == Operand::Kind::kAddress;
@@ -44,7 +48,8 @@ class Reach {
   void taken(const FunctionText& function) {
     for (const Statement& s : function.statements) {
       if (s.op == "call") continue;
-      for (const Operand& o : s.operands) each_symbol(o, [&](std::string_view name) { add_named(name); });
+      for (const Operand& o : s.operands)
+        each_symbol(o, [&](std::string_view name) { add_named(name); });
     }
   }
   void scan(const FunctionText& function) {
@@ -53,11 +58,13 @@ class Reach {
         layout_.has_indirect_calls = true;
       }
       for (const Operand& o : s.operands) {
+        layout_.reserves_shared |= o.name.substr(0, kReserved.size()) == kReserved;
         each_symbol(o, [&](std::string_view name) {
           add_named(name);
           const auto global = module_.globals.find(name);
           if (global == module_.globals.end()) return;
-          if (module_.unit.globals[global->second].variable.space == Space::kShared) shared_.insert(name);
+          if (module_.unit.globals[global->second].variable.space == Space::kShared)
+            shared_.insert(name);
         });
       }
     }
@@ -123,7 +130,8 @@ void place_shared(const Module& module, const Reach& reach, Layout& layout) {
     at += v.bytes;
   };
   for (const GlobalText& global : module.unit.globals) {
-    if (global.variable.space != Space::kShared || !reach.shared().contains(global.variable.name)) continue;
+    if (global.variable.space != Space::kShared || !reach.shared().contains(global.variable.name))
+      continue;
     place(global.variable, layout.shared[global.variable.name]);
   }
   for (const FunctionText* f : layout.functions) {
@@ -131,6 +139,11 @@ void place_shared(const Module& module, const Reach& reach, Layout& layout) {
     for (std::size_t k = 0; k < f->variables.size(); ++k) {
       if (f->variables[k].space == Space::kShared) place(f->variables[k], places.offsets[k]);
     }
+  }
+  if (layout.reserves_shared) {
+    at = align_up(at, 128);
+    layout.reserved_offset = static_cast<u32>(at);
+    at += kReservedBytes;
   }
   layout.shared_bytes = static_cast<u32>(at);
   for (const auto& [offset, variable] : dynamic) *offset = align_up(at, dynamic_align);

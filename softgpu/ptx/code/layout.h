@@ -1,5 +1,5 @@
-// Where the variables of a kernel and of the functions it reaches live: shared memory is laid out per kernel, local memory
-// and call parameters per function.
+// Where the variables of a kernel and of the functions it reaches live: shared memory is laid out
+// per kernel, local memory and call parameters per function.
 #pragma once
 
 #include <string_view>
@@ -24,6 +24,8 @@ struct Layout {
   std::unordered_map<std::string_view, u64> shared;  // module-scope shared variables
   u32 shared_bytes = 0;
   bool has_indirect_calls = false;
+  bool reserves_shared = false;  // cooperative groups of several warps keep their barriers there
+  u32 reserved_offset = 0;
 };
 
 Layout layout_make(const Module& module, const FunctionText& entry);

@@ -27,7 +27,8 @@ AddressMode address_of(Decoder& d, const Operand& o, Space space, Inst& inst) {
     if (!wide) d.fail("a 32-bit address is only possible in shared memory");
     return space == Space::kLocal ? AddressMode::kLocal : AddressMode::kPointer;
   }
-  if (o.name.empty()) return space == Space::kShared ? AddressMode::kSharedFixed : AddressMode::kFixed;
+  if (o.name.empty())
+    return space == Space::kShared ? AddressMode::kSharedFixed : AddressMode::kFixed;
   const Place place = d.place_of(o);
   inst.imm = static_cast<s64>(place.value);
   if (place.space == Space::kShared) return AddressMode::kSharedFixed;
@@ -43,7 +44,8 @@ u8 vector_of(Decoder& d, const Statement& s) {
 /// Kernel parameters are uniform: a vector of them is so many broadcasts.
 void load_kernel_param(Decoder& d, const Statement& s, const Place& place, Type type) {
   const Operand& to = d.operand(s, 0);
-  const std::vector<Operand> parts = to.kind == Operand::Kind::kVector ? to.parts : std::vector<Operand>{to};
+  const std::vector<Operand> parts =
+      to.kind == Operand::Kind::kVector ? to.parts : std::vector<Operand>{to};
   Form form;
   form.op = Op::kParam;
   for (std::size_t k = 0; k < parts.size(); ++k) {
@@ -92,7 +94,8 @@ void load_store(Decoder& d, const Statement& s) {
     const Place place = d.place_of(address);
     if (place.kernel_param) return load_kernel_param(d, s, place, form.type);
   }
-  if (value.kind == Operand::Kind::kVector && value.parts.size() != form.vector) d.fail("vector length differs");
+  if (value.kind == Operand::Kind::kVector && value.parts.size() != form.vector)
+    d.fail("vector length differs");
   Inst inst;
   form.to_box = value_rows(d, value, form.type, load, inst);
   form.address = address_of(d, address, space, inst);
@@ -102,9 +105,10 @@ void load_store(Decoder& d, const Statement& s) {
 
 int atomic_op(const Statement& s) {
   static const std::unordered_map<std::string_view, AtomicOp> kNames{
-      {"add", AtomicOp::kAdd}, {"min", AtomicOp::kMin}, {"max", AtomicOp::kMax}, {"and", AtomicOp::kAnd},
-      {"or", AtomicOp::kOr}, {"xor", AtomicOp::kXor}, {"exch", AtomicOp::kExchange},
-      {"cas", AtomicOp::kCas}, {"inc", AtomicOp::kInc}, {"dec", AtomicOp::kDec}};
+      {"add", AtomicOp::kAdd},       {"min", AtomicOp::kMin}, {"max", AtomicOp::kMax},
+      {"and", AtomicOp::kAnd},       {"or", AtomicOp::kOr},   {"xor", AtomicOp::kXor},
+      {"exch", AtomicOp::kExchange}, {"cas", AtomicOp::kCas}, {"inc", AtomicOp::kInc},
+      {"dec", AtomicOp::kDec}};
   for (const std::string_view mod : s.mods) {
     const auto found = kNames.find(mod);
     if (found != kNames.end()) return static_cast<int>(found->second);
@@ -126,7 +130,9 @@ void atomic(Decoder& d, const Statement& s) {
   form.address = address_of(d, d.operand(s, first), space_of(s), inst);
   if (form.address == AddressMode::kLocal) d.fail("atomics need global or shared memory");
   inst.b = d.source(d.operand(s, first + 1), form.type);
-  inst.c = static_cast<AtomicOp>(op) == AtomicOp::kCas ? d.source(d.operand(s, first + 2), form.type) : inst.b;
+  inst.c = static_cast<AtomicOp>(op) == AtomicOp::kCas
+               ? d.source(d.operand(s, first + 2), form.type)
+               : inst.b;
   inst.run = base::atomic_handler(form);
   if (inst.run == nullptr) d.fail("not supported");
   d.emit(inst, s);
@@ -184,9 +190,9 @@ void hint(Decoder& d, const Statement& s) {
 
 const OpcodeTable& memory_opcodes() {
   static const OpcodeTable kTable{
-      {"ld", load_store}, {"ldu", load_store}, {"st", load_store}, {"atom", atomic}, {"red", atomic},
-      {"cvta", cvta}, {"isspacep", isspacep}, {"prefetch", hint}, {"prefetchu", hint},
-      {"discard", hint}, {"applypriority", hint},
+      {"ld", load_store},  {"ldu", load_store}, {"st", load_store},      {"atom", atomic},
+      {"red", atomic},     {"cvta", cvta},      {"isspacep", isspacep},  {"prefetch", hint},
+      {"prefetchu", hint}, {"discard", hint},   {"applypriority", hint},
   };
   return kTable;
 }

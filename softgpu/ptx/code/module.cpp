@@ -1,4 +1,5 @@
-// Loading: text to Unit, variables to memory, entries to Programs. The public face of parser and decoder.
+// Loading: text to Unit, variables to memory, entries to Programs. The public face of parser and
+// decoder.
 #include <algorithm>
 #include <cstring>
 
@@ -44,7 +45,8 @@ void addresses_fill(Module& module) {
     const auto home = module.addresses.find(global.variable.name);
     if (home == module.addresses.end()) continue;
     for (const AddressFixup& fixup : global.fixups) {
-      const u64 value = (symbol_address(module, fixup) + static_cast<u64>(fixup.addend)) >> fixup.shift;
+      const u64 value =
+          (symbol_address(module, fixup) + static_cast<u64>(fixup.addend)) >> fixup.shift;
       std::memcpy(reinterpret_cast<u8*>(home->second) + fixup.offset, &value, fixup.bytes);
     }
   }
@@ -61,7 +63,8 @@ Signature signature_of(const FunctionText& function, const FunctionLayout& place
   return signature;
 }
 
-/// Half of the virtual registers, clamped to what the hardware has: a register allocator would reuse about that many.
+/// Half of the virtual registers, clamped to what the hardware has: a register allocator would
+/// reuse about that many.
 u32 registers_estimate(const FunctionText& function) {
   u64 words = 0;
   for (const RegisterText& r : function.registers) {
@@ -110,6 +113,7 @@ std::unique_ptr<Kernel> kernel_make(const Module& module, const FunctionText& en
   auto kernel = std::make_unique<Kernel>();
   Program& program = kernel->program;
   const Layout layout = layout_make(module, entry);
+  program.leave_handlers = handlers.leave;
   program.has_indirect_calls = layout.has_indirect_calls;
   for (const FunctionText* f : layout.functions) {
     auto code = std::make_unique<Code>();
@@ -117,7 +121,8 @@ std::unique_ptr<Kernel> kernel_make(const Module& module, const FunctionText& en
     if (!f->entry) program.by_address[reinterpret_cast<u64>(f)] = code.get();
     program.codes[f] = std::move(code);
   }
-  for (const FunctionText* f : layout.functions) function_decode(module, program, layout, *f, handlers);
+  for (const FunctionText* f : layout.functions)
+    function_decode(module, program, layout, *f, handlers);
   program.entry = program.codes.at(&entry).get();
   program.info = info_of(module, entry, layout);
   program.error = program.entry->error;
@@ -151,7 +156,8 @@ LoadResult module_load(std::string_view ptx, Memory& memory) {
   module.text = ptx.substr(0, ptx.find('\0'));
   try {
     module.unit = unit_parse(module.text);
-    for (const FunctionText& function : module.unit.functions) module.functions[function.name] = &function;
+    for (const FunctionText& function : module.unit.functions)
+      module.functions[function.name] = &function;
     for (std::size_t k = 0; k < module.unit.globals.size(); ++k) {
       module.globals[module.unit.globals[k].variable.name] = k;
     }

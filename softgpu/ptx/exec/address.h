@@ -1,5 +1,6 @@
-// Lane addresses for loads and stores: how they are made, what makes one illegal, and the pattern that a half warp's
-// addresses form. Half warps, because blocks 16 wide are as common as blocks 32 wide, and a full pattern is just two.
+// Lane addresses for loads and stores: how they are made, what makes one illegal, and the pattern
+// that a half warp's addresses form. Half warps, because blocks 16 wide are as common as blocks 32
+// wide, and a full pattern is just two.
 #pragma once
 
 #include "softgpu/ptx/exec/lanes.h"
@@ -17,7 +18,8 @@ constexpr bool is_fixed(Mode mode) { return mode == Mode::kFixed || mode == Mode
 /// The address as the kernel names it: an offset in the shared window, or a pointer.
 template <Mode M>
 SOFTGPU_INLINE u64 lane_address(const Warp& w, const Inst* i, int l) {
-  if constexpr (M == Mode::kShared32) return static_cast<u32>(row<u32>(w, i->a)[l] + static_cast<u32>(i->imm));
+  if constexpr (M == Mode::kShared32)
+    return static_cast<u32>(row<u32>(w, i->a)[l] + static_cast<u32>(i->imm));
   if constexpr (M == Mode::kPointer || M == Mode::kShared64 || M == Mode::kLocal) {
     return row<u64>(w, i->a)[l] + static_cast<u64>(i->imm);
   }

@@ -1,5 +1,6 @@
-// atom and red. A CTA runs on one thread at a time, so shared memory needs no locked instructions; everything else is a
-// compare-and-swap loop on the real memory, which makes atomics work across CTAs, threads and processes.
+// atom and red. A CTA runs on one thread at a time, so shared memory needs no locked instructions;
+// everything else is a compare-and-swap loop on the real memory, which makes atomics work across
+// CTAs, threads and processes.
 #include "softgpu/ptx/exec/address.h"
 #include "softgpu/ptx/exec/control.h"
 #include "softgpu/ptx/exec/narrow.h"
@@ -10,10 +11,18 @@ namespace {
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 2, u16, std::conditional_t<sizeof(T) == 4, u32, u64>>;
 
-struct Half { u16 bits; };
-struct Bfloat { u16 bits; };
-struct HalfPair { u32 bits; };
-struct BfloatPair { u32 bits; };
+struct Half {
+  u16 bits;
+};
+struct Bfloat {
+  u16 bits;
+};
+struct HalfPair {
+  u32 bits;
+};
+struct BfloatPair {
+  u32 bits;
+};
 
 template <AtomicOp Kind, class T>
 T combined(T old, T b, T c) {
@@ -35,18 +44,28 @@ T combined(T old, T b, T c) {
 u16 half_sum(u16 a, u16 b) { return half_of_float(float_of_half(a) + float_of_half(b)); }
 u16 bfloat_sum(u16 a, u16 b) { return bfloat_of_float(float_of_bfloat(a) + float_of_bfloat(b)); }
 template <AtomicOp>
-Half combined(Half old, Half b, Half) { return {half_sum(old.bits, b.bits)}; }
+Half combined(Half old, Half b, Half) {
+  return {half_sum(old.bits, b.bits)};
+}
 template <AtomicOp>
-Bfloat combined(Bfloat old, Bfloat b, Bfloat) { return {bfloat_sum(old.bits, b.bits)}; }
+Bfloat combined(Bfloat old, Bfloat b, Bfloat) {
+  return {bfloat_sum(old.bits, b.bits)};
+}
 template <AtomicOp>
 HalfPair combined(HalfPair old, HalfPair b, HalfPair) {
   const u32 low = half_sum(static_cast<u16>(old.bits), static_cast<u16>(b.bits));
-  return {low | static_cast<u32>(half_sum(static_cast<u16>(old.bits >> 16), static_cast<u16>(b.bits >> 16))) << 16};
+  return {
+      low |
+      static_cast<u32>(half_sum(static_cast<u16>(old.bits >> 16), static_cast<u16>(b.bits >> 16)))
+          << 16};
 }
 template <AtomicOp>
 BfloatPair combined(BfloatPair old, BfloatPair b, BfloatPair) {
   const u32 low = bfloat_sum(static_cast<u16>(old.bits), static_cast<u16>(b.bits));
-  return {low | static_cast<u32>(bfloat_sum(static_cast<u16>(old.bits >> 16), static_cast<u16>(b.bits >> 16))) << 16};
+  return {
+      low |
+      static_cast<u32>(bfloat_sum(static_cast<u16>(old.bits >> 16), static_cast<u16>(b.bits >> 16)))
+          << 16};
 }
 
 template <AtomicOp Kind, class T>
@@ -56,7 +75,8 @@ T apply_locked(u8* p, T b, T c) {
   for (;;) {
     const T old = __builtin_bit_cast(T, seen);
     const Bits<T> next = __builtin_bit_cast(Bits<T>, combined<Kind>(old, b, c));
-    if (__atomic_compare_exchange_n(cell, &seen, next, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) return old;
+    if (__atomic_compare_exchange_n(cell, &seen, next, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+      return old;
   }
 }
 
@@ -93,33 +113,51 @@ const Inst* atomic(Warp& w, const Inst* i) {
 template <AtomicOp Kind, class T>
 Handler pick_mode(Mode mode) {
   switch (mode) {
-    case Mode::kPointer: return atomic<Kind, T, Mode::kPointer>;
-    case Mode::kShared32: return atomic<Kind, T, Mode::kShared32>;
-    case Mode::kShared64: return atomic<Kind, T, Mode::kShared64>;
-    case Mode::kFixed: return atomic<Kind, T, Mode::kFixed>;
-    case Mode::kSharedFixed: return atomic<Kind, T, Mode::kSharedFixed>;
-    default: return nullptr;
+    case Mode::kPointer:
+      return atomic<Kind, T, Mode::kPointer>;
+    case Mode::kShared32:
+      return atomic<Kind, T, Mode::kShared32>;
+    case Mode::kShared64:
+      return atomic<Kind, T, Mode::kShared64>;
+    case Mode::kFixed:
+      return atomic<Kind, T, Mode::kFixed>;
+    case Mode::kSharedFixed:
+      return atomic<Kind, T, Mode::kSharedFixed>;
+    default:
+      return nullptr;
   }
 }
 
 template <class T>
 Handler pick_integer(const Form& form) {
   switch (static_cast<AtomicOp>(form.mode)) {
-    case AtomicOp::kAdd: return pick_mode<AtomicOp::kAdd, T>(form.address);
-    case AtomicOp::kMin: return pick_mode<AtomicOp::kMin, T>(form.address);
-    case AtomicOp::kMax: return pick_mode<AtomicOp::kMax, T>(form.address);
-    default: break;
+    case AtomicOp::kAdd:
+      return pick_mode<AtomicOp::kAdd, T>(form.address);
+    case AtomicOp::kMin:
+      return pick_mode<AtomicOp::kMin, T>(form.address);
+    case AtomicOp::kMax:
+      return pick_mode<AtomicOp::kMax, T>(form.address);
+    default:
+      break;
   }
   if constexpr (std::is_unsigned_v<T>) {
     switch (static_cast<AtomicOp>(form.mode)) {
-      case AtomicOp::kAnd: return pick_mode<AtomicOp::kAnd, T>(form.address);
-      case AtomicOp::kOr: return pick_mode<AtomicOp::kOr, T>(form.address);
-      case AtomicOp::kXor: return pick_mode<AtomicOp::kXor, T>(form.address);
-      case AtomicOp::kExchange: return pick_mode<AtomicOp::kExchange, T>(form.address);
-      case AtomicOp::kCas: return pick_mode<AtomicOp::kCas, T>(form.address);
-      case AtomicOp::kInc: return pick_mode<AtomicOp::kInc, T>(form.address);
-      case AtomicOp::kDec: return pick_mode<AtomicOp::kDec, T>(form.address);
-      default: break;
+      case AtomicOp::kAnd:
+        return pick_mode<AtomicOp::kAnd, T>(form.address);
+      case AtomicOp::kOr:
+        return pick_mode<AtomicOp::kOr, T>(form.address);
+      case AtomicOp::kXor:
+        return pick_mode<AtomicOp::kXor, T>(form.address);
+      case AtomicOp::kExchange:
+        return pick_mode<AtomicOp::kExchange, T>(form.address);
+      case AtomicOp::kCas:
+        return pick_mode<AtomicOp::kCas, T>(form.address);
+      case AtomicOp::kInc:
+        return pick_mode<AtomicOp::kInc, T>(form.address);
+      case AtomicOp::kDec:
+        return pick_mode<AtomicOp::kDec, T>(form.address);
+      default:
+        break;
     }
   }
   return nullptr;
@@ -130,19 +168,30 @@ Handler pick_integer(const Form& form) {
 Handler atomic_handler(const Form& form) {
   const bool add = static_cast<AtomicOp>(form.mode) == AtomicOp::kAdd;
   switch (form.type) {
-    case Type::kS32: return pick_integer<s32>(form);
+    case Type::kS32:
+      return pick_integer<s32>(form);
     case Type::kB32:
-    case Type::kU32: return pick_integer<u32>(form);
-    case Type::kS64: return pick_integer<s64>(form);
+    case Type::kU32:
+      return pick_integer<u32>(form);
+    case Type::kS64:
+      return pick_integer<s64>(form);
     case Type::kB64:
-    case Type::kU64: return pick_integer<u64>(form);
-    case Type::kF32: return add ? pick_mode<AtomicOp::kAdd, f32>(form.address) : nullptr;
-    case Type::kF64: return add ? pick_mode<AtomicOp::kAdd, f64>(form.address) : nullptr;
-    case Type::kF16: return add ? pick_mode<AtomicOp::kAdd, Half>(form.address) : nullptr;
-    case Type::kBf16: return add ? pick_mode<AtomicOp::kAdd, Bfloat>(form.address) : nullptr;
-    case Type::kF16x2: return add ? pick_mode<AtomicOp::kAdd, HalfPair>(form.address) : nullptr;
-    case Type::kBf16x2: return add ? pick_mode<AtomicOp::kAdd, BfloatPair>(form.address) : nullptr;
-    default: return nullptr;
+    case Type::kU64:
+      return pick_integer<u64>(form);
+    case Type::kF32:
+      return add ? pick_mode<AtomicOp::kAdd, f32>(form.address) : nullptr;
+    case Type::kF64:
+      return add ? pick_mode<AtomicOp::kAdd, f64>(form.address) : nullptr;
+    case Type::kF16:
+      return add ? pick_mode<AtomicOp::kAdd, Half>(form.address) : nullptr;
+    case Type::kBf16:
+      return add ? pick_mode<AtomicOp::kAdd, Bfloat>(form.address) : nullptr;
+    case Type::kF16x2:
+      return add ? pick_mode<AtomicOp::kAdd, HalfPair>(form.address) : nullptr;
+    case Type::kBf16x2:
+      return add ? pick_mode<AtomicOp::kAdd, BfloatPair>(form.address) : nullptr;
+    default:
+      return nullptr;
   }
 }
 

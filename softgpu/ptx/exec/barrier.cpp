@@ -1,5 +1,6 @@
-// Barriers count lanes, not warps: diverged lanes of one warp arrive one after the other. A CTA-wide barrier waits for the
-// live threads, one with a thread count for that many, where a warp that arrives whole counts as 32 threads.
+// Barriers count lanes, not warps: diverged lanes of one warp arrive one after the other. A
+// CTA-wide barrier waits for the live threads, one with a thread count for that many, where a warp
+// that arrives whole counts as 32 threads.
 #include <algorithm>
 
 #include "softgpu/ptx/exec/control.h"
@@ -12,9 +13,12 @@ constexpr u32 kWarpBarrier = kBarriers;
 
 u32 reduction_value(const Barrier& barrier, u8 kind) {
   switch (static_cast<Reduction>(kind)) {
-    case Reduction::kAnd: return barrier.all ? ~0u : 0u;
-    case Reduction::kOr: return barrier.any ? ~0u : 0u;
-    default: return barrier.count;
+    case Reduction::kAnd:
+      return barrier.all ? ~0u : 0u;
+    case Reduction::kOr:
+      return barrier.any ? ~0u : 0u;
+    default:
+      return barrier.count;
   }
 }
 
@@ -62,7 +66,8 @@ void barrier_check(Cta& cta, u32 id) {
   }
 }
 
-/// The members of a warp barrier are in `result_row` of the waiting entry, which it has no other use for.
+/// The members of a warp barrier are in `result_row` of the waiting entry, which it has no other
+/// use for.
 void warp_barrier_check(Warp& w) {
   u32 there = 0, wanted = 0;
   for (const Waiting& waiting : w.waiting) {

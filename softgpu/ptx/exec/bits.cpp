@@ -6,27 +6,39 @@ namespace {
 
 struct And {
   template <class T>
-  static T eval(T a, T b) { return a & b; }
+  static T eval(T a, T b) {
+    return a & b;
+  }
 };
 struct Or {
   template <class T>
-  static T eval(T a, T b) { return a | b; }
+  static T eval(T a, T b) {
+    return a | b;
+  }
 };
 struct Xor {
   template <class T>
-  static T eval(T a, T b) { return a ^ b; }
+  static T eval(T a, T b) {
+    return a ^ b;
+  }
 };
 struct Not {
   template <class T>
-  static T eval(T a) { return ~a; }
+  static T eval(T a) {
+    return ~a;
+  }
 };
 struct Cnot {
   template <class T>
-  static T eval(T a) { return a == 0 ? 1 : 0; }
+  static T eval(T a) {
+    return a == 0 ? 1 : 0;
+  }
 };
 struct Copy {
   template <class T>
-  static T eval(T a) { return a; }
+  static T eval(T a) {
+    return a;
+  }
 };
 
 template <class T>
@@ -68,19 +80,32 @@ const Inst* shf(Warp& w, const Inst* i) {
   return i + 1;
 }
 
-/// The selector of each result byte for the modes f4e, b4e, rc8, ecl, ecr and rc16, for the low bits of c.
+/// The selector of each result byte for the modes f4e, b4e, rc8, ecl, ecr and rc16, for the low
+/// bits of c.
 SOFTGPU_INLINE u32 prmt_selector(u32 mode, u32 c) {
   const u32 n = c & 3;
   u32 selector = 0;
   for (u32 k = 0; k < 4; ++k) {
     u32 byte = 0;
     switch (mode) {
-      case 1: byte = n + k; break;                              // f4e
-      case 2: byte = (n - k) & 7; break;                        // b4e
-      case 3: byte = n; break;                                  // rc8
-      case 4: byte = k > n ? k : n; break;                      // ecl
-      case 5: byte = k < n ? k : n; break;                      // ecr
-      default: byte = ((n & 1) * 2) | (k & 1); break;           // rc16
+      case 1:
+        byte = n + k;
+        break;  // f4e
+      case 2:
+        byte = (n - k) & 7;
+        break;  // b4e
+      case 3:
+        byte = n;
+        break;  // rc8
+      case 4:
+        byte = k > n ? k : n;
+        break;  // ecl
+      case 5:
+        byte = k < n ? k : n;
+        break;  // ecr
+      default:
+        byte = ((n & 1) * 2) | (k & 1);
+        break;  // rc16
     }
     selector |= byte << (4 * k);
   }
@@ -293,15 +318,22 @@ Handler pick_shift(const Form& form) {
   const bool left = form.op == Op::kShl;
   switch (form.type) {
     case Type::kB16:
-    case Type::kU16: return left ? shl<u16> : shr<u16>;
-    case Type::kS16: return left ? shl<u16> : shr<s16>;
+    case Type::kU16:
+      return left ? shl<u16> : shr<u16>;
+    case Type::kS16:
+      return left ? shl<u16> : shr<s16>;
     case Type::kB32:
-    case Type::kU32: return left ? shl<u32> : shr<u32>;
-    case Type::kS32: return left ? shl<u32> : shr<s32>;
+    case Type::kU32:
+      return left ? shl<u32> : shr<u32>;
+    case Type::kS32:
+      return left ? shl<u32> : shr<s32>;
     case Type::kB64:
-    case Type::kU64: return left ? shl<u64> : shr<u64>;
-    case Type::kS64: return left ? shl<u64> : shr<s64>;
-    default: return nullptr;
+    case Type::kU64:
+      return left ? shl<u64> : shr<u64>;
+    case Type::kS64:
+      return left ? shl<u64> : shr<s64>;
+    default:
+      return nullptr;
   }
 }
 
@@ -312,24 +344,36 @@ Handler pick_bfind(bool amount) {
 
 Handler pick_field(const Form& form) {
   switch (form.type) {
-    case Type::kS32: return form.op == Op::kBfe ? bfe<s32> : pick_bfind<s32>(form.flag);
-    case Type::kS64: return form.op == Op::kBfe ? bfe<s64> : pick_bfind<s64>(form.flag);
-    case Type::kU64: return form.op == Op::kBfe ? bfe<u64> : pick_bfind<u64>(form.flag);
-    default: return form.op == Op::kBfe ? bfe<u32> : pick_bfind<u32>(form.flag);
+    case Type::kS32:
+      return form.op == Op::kBfe ? bfe<s32> : pick_bfind<s32>(form.flag);
+    case Type::kS64:
+      return form.op == Op::kBfe ? bfe<s64> : pick_bfind<s64>(form.flag);
+    case Type::kU64:
+      return form.op == Op::kBfe ? bfe<u64> : pick_bfind<u64>(form.flag);
+    default:
+      return form.op == Op::kBfe ? bfe<u32> : pick_bfind<u32>(form.flag);
   }
 }
 
 Handler pick_count(const Form& form) {
   const bool wide = type_bytes(form.type) == 8;
   switch (form.op) {
-    case Op::kPopc: return wide ? popc<u64> : popc<u32>;
-    case Op::kClz: return wide ? clz<u64> : clz<u32>;
-    case Op::kBrev: return wide ? unary<u64, Brev> : unary<u32, Brev>;
-    case Op::kBfi: return wide ? bfi<u64> : bfi<u32>;
-    case Op::kNot: return wide ? unary<u64, Not> : unary<u32, Not>;
+    case Op::kPopc:
+      return wide ? popc<u64> : popc<u32>;
+    case Op::kClz:
+      return wide ? clz<u64> : clz<u32>;
+    case Op::kBrev:
+      return wide ? unary<u64, Brev> : unary<u32, Brev>;
+    case Op::kBfi:
+      return wide ? bfi<u64> : bfi<u32>;
+    case Op::kNot:
+      return wide ? unary<u64, Not> : unary<u32, Not>;
     case Op::kCnot:
-      return wide ? unary<u64, Cnot> : type_bytes(form.type) == 2 ? unary<u16, Cnot> : unary<u32, Cnot>;
-    default: return wide ? unary<u64, Copy> : unary<u32, Copy>;
+      return wide                         ? unary<u64, Cnot>
+             : type_bytes(form.type) == 2 ? unary<u16, Cnot>
+                                          : unary<u32, Cnot>;
+    default:
+      return wide ? unary<u64, Copy> : unary<u32, Copy>;
   }
 }
 
@@ -337,34 +381,51 @@ Handler pick_count(const Form& form) {
 
 Handler bits_handler(const Form& form) {
   switch (form.op) {
-    case Op::kAnd: return pick_logic<And>(form);
-    case Op::kOr: return pick_logic<Or>(form);
-    case Op::kXor: return pick_logic<Xor>(form);
+    case Op::kAnd:
+      return pick_logic<And>(form);
+    case Op::kOr:
+      return pick_logic<Or>(form);
+    case Op::kXor:
+      return pick_logic<Xor>(form);
     case Op::kShl:
-    case Op::kShr: return pick_shift(form);
+    case Op::kShr:
+      return pick_shift(form);
     case Op::kShf:
       return form.mode != 0 ? (form.flag ? shf<true, true> : shf<true, false>)
                             : (form.flag ? shf<false, true> : shf<false, false>);
-    case Op::kPrmt: return prmt;
+    case Op::kPrmt:
+      return prmt;
     case Op::kBfe:
-    case Op::kBfind: return pick_field(form);
-    case Op::kBmsk: return form.flag ? bmsk<true> : bmsk<false>;
+    case Op::kBfind:
+      return pick_field(form);
+    case Op::kBmsk:
+      return form.flag ? bmsk<true> : bmsk<false>;
     case Op::kPopc:
     case Op::kClz:
     case Op::kBrev:
     case Op::kBfi:
     case Op::kNot:
     case Op::kCnot:
-    case Op::kMove: return pick_count(form);
-    case Op::kLop3: return lop3;
-    case Op::kPack64: return pack64;
-    case Op::kUnpack64: return unpack64;
-    case Op::kPack32: return pack32;
-    case Op::kUnpack32: return unpack32;
-    case Op::kPack64x4: return pack64x4;
-    case Op::kUnpack64x4: return unpack64x4;
-    case Op::kMovePredicate: return predicate_move;
-    default: return nullptr;
+    case Op::kMove:
+      return pick_count(form);
+    case Op::kLop3:
+      return lop3;
+    case Op::kPack64:
+      return pack64;
+    case Op::kUnpack64:
+      return unpack64;
+    case Op::kPack32:
+      return pack32;
+    case Op::kUnpack32:
+      return unpack32;
+    case Op::kPack64x4:
+      return pack64x4;
+    case Op::kUnpack64x4:
+      return unpack64x4;
+    case Op::kMovePredicate:
+      return predicate_move;
+    default:
+      return nullptr;
   }
 }
 

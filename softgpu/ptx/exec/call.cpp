@@ -1,5 +1,6 @@
-// Calls of device functions: an explicit stack of frames per warp, so recursion, indirect calls and calls by some lanes
-// only are all the same thing. Built-in functions (printf and the heap) are served here, lane by lane.
+// Calls of device functions: an explicit stack of frames per warp, so recursion, indirect calls and
+// calls by some lanes only are all the same thing. Built-in functions (printf and the heap) are
+// served here, lane by lane.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +22,8 @@ u64 align_up(u64 value, u64 align) { return (value + align - 1) / align * align;
 u8* stack_allocate(Warp& w, std::size_t bytes) {
   while (w.stack_block < w.stack_blocks.size()) {
     auto& [start, size] = w.stack_blocks[w.stack_block];
-    if (w.stack_top == nullptr || w.stack_top < start || w.stack_top > start + size) w.stack_top = start;
+    if (w.stack_top == nullptr || w.stack_top < start || w.stack_top > start + size)
+      w.stack_top = start;
     if (static_cast<std::size_t>(start + size - w.stack_top) >= bytes) {
       u8* made = w.stack_top;
       w.stack_top += bytes;
@@ -38,7 +40,8 @@ u8* stack_allocate(Warp& w, std::size_t bytes) {
   return start;
 }
 
-/// The function that the lanes call: one for all of them, or that of the first with the others left for later.
+/// The function that the lanes call: one for all of them, or that of the first with the others left
+/// for later.
 Code* resolve_target(Warp& w, const Inst* i, const CallSite& site) {
   if (site.target != nullptr) return site.target;
   const u64* addresses = reinterpret_cast<const u64*>(w.rf + site.target_row);
@@ -89,11 +92,13 @@ const Inst* enter(Warp& w, const Inst* i, const CallSite& site, Code& target) {
   frame.stack_top = w.stack_top;
   if (w.active != w.mask) frame.splits.add(w.pc_of(i + 1), w.active & ~w.mask);
 
-  const std::size_t image = align_up(target.image.size(), 64), rows = align_up(target.rows_bytes, 64);
+  const std::size_t image = align_up(target.image.size(), 64),
+                    rows = align_up(target.rows_bytes, 64);
   const std::size_t area = align_up(u64{32} * target.param_bytes, 64);
   u8* memory = stack_allocate(w, align_up(image + rows + area + u64{32} * target.local_bytes, 64));
   u8* rf = memory + image;
-  if (!target.image.empty()) std::memcpy(rf - target.image.size(), target.image.data(), target.image.size());
+  if (!target.image.empty())
+    std::memcpy(rf - target.image.size(), target.image.data(), target.image.size());
   copy_arguments(w, site, w.cta->program->signatures.at(&target), rf + rows, target.param_bytes);
   w.rf = rf;
   w.param_area = rf + rows;
@@ -155,11 +160,14 @@ u64 run_builtin(Warp& w, const CallSite& site, const u8* area, int lane) {
       host.print(text);
       return static_cast<u64>(arguments);
     }
-    case Builtin::kMalloc: return reinterpret_cast<u64>(host.heap_allocate(argument(site, area, 0)));
+    case Builtin::kMalloc:
+      return reinterpret_cast<u64>(host.heap_allocate(argument(site, area, 0)));
     case Builtin::kFree:
-      if (argument(site, area, 0) != 0) host.heap_free(reinterpret_cast<void*>(argument(site, area, 0)));
+      if (argument(site, area, 0) != 0)
+        host.heap_free(reinterpret_cast<void*>(argument(site, area, 0)));
       return 0;
-    default: assertion_failed(w, site, area, lane);
+    default:
+      assertion_failed(w, site, area, lane);
   }
 }
 

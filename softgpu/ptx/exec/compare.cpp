@@ -8,20 +8,34 @@ namespace {
 template <Compare C, class T>
 SOFTGPU_INLINE bool holds(T a, T b) {
   switch (C) {
-    case Compare::kEq: return a == b;
-    case Compare::kNe: return std::is_integral_v<T> ? a != b : a < b || a > b;
-    case Compare::kLt: return a < b;
-    case Compare::kLe: return a <= b;
-    case Compare::kGt: return a > b;
-    case Compare::kGe: return a >= b;
-    case Compare::kEqu: return !(a < b || a > b);
-    case Compare::kNeu: return !(a == b);
-    case Compare::kLtu: return !(a >= b);
-    case Compare::kLeu: return !(a > b);
-    case Compare::kGtu: return !(a <= b);
-    case Compare::kGeu: return !(a < b);
-    case Compare::kNum: return a == a && b == b;
-    case Compare::kNan: return a != a || b != b;
+    case Compare::kEq:
+      return a == b;
+    case Compare::kNe:
+      return std::is_integral_v<T> ? a != b : a < b || a > b;
+    case Compare::kLt:
+      return a < b;
+    case Compare::kLe:
+      return a <= b;
+    case Compare::kGt:
+      return a > b;
+    case Compare::kGe:
+      return a >= b;
+    case Compare::kEqu:
+      return !(a < b || a > b);
+    case Compare::kNeu:
+      return !(a == b);
+    case Compare::kLtu:
+      return !(a >= b);
+    case Compare::kLeu:
+      return !(a > b);
+    case Compare::kGtu:
+      return !(a <= b);
+    case Compare::kGeu:
+      return !(a < b);
+    case Compare::kNum:
+      return a == a && b == b;
+    case Compare::kNan:
+      return a != a || b != b;
   }
   return false;
 }
@@ -29,30 +43,50 @@ SOFTGPU_INLINE bool holds(T a, T b) {
 #if defined(__AVX512F__)
 constexpr int integer_predicate(Compare c) {
   switch (c) {
-    case Compare::kEq: return _MM_CMPINT_EQ;
-    case Compare::kNe: return _MM_CMPINT_NE;
-    case Compare::kLt: return _MM_CMPINT_LT;
-    case Compare::kLe: return _MM_CMPINT_LE;
-    case Compare::kGt: return _MM_CMPINT_NLE;
-    default: return _MM_CMPINT_NLT;
+    case Compare::kEq:
+      return _MM_CMPINT_EQ;
+    case Compare::kNe:
+      return _MM_CMPINT_NE;
+    case Compare::kLt:
+      return _MM_CMPINT_LT;
+    case Compare::kLe:
+      return _MM_CMPINT_LE;
+    case Compare::kGt:
+      return _MM_CMPINT_NLE;
+    default:
+      return _MM_CMPINT_NLT;
   }
 }
 constexpr int real_predicate(Compare c) {
   switch (c) {
-    case Compare::kEq: return _CMP_EQ_OQ;
-    case Compare::kNe: return _CMP_NEQ_OQ;
-    case Compare::kLt: return _CMP_LT_OQ;
-    case Compare::kLe: return _CMP_LE_OQ;
-    case Compare::kGt: return _CMP_GT_OQ;
-    case Compare::kGe: return _CMP_GE_OQ;
-    case Compare::kEqu: return _CMP_EQ_UQ;
-    case Compare::kNeu: return _CMP_NEQ_UQ;
-    case Compare::kLtu: return _CMP_NGE_UQ;
-    case Compare::kLeu: return _CMP_NGT_UQ;
-    case Compare::kGtu: return _CMP_NLE_UQ;
-    case Compare::kGeu: return _CMP_NLT_UQ;
-    case Compare::kNum: return _CMP_ORD_Q;
-    default: return _CMP_UNORD_Q;
+    case Compare::kEq:
+      return _CMP_EQ_OQ;
+    case Compare::kNe:
+      return _CMP_NEQ_OQ;
+    case Compare::kLt:
+      return _CMP_LT_OQ;
+    case Compare::kLe:
+      return _CMP_LE_OQ;
+    case Compare::kGt:
+      return _CMP_GT_OQ;
+    case Compare::kGe:
+      return _CMP_GE_OQ;
+    case Compare::kEqu:
+      return _CMP_EQ_UQ;
+    case Compare::kNeu:
+      return _CMP_NEQ_UQ;
+    case Compare::kLtu:
+      return _CMP_NGE_UQ;
+    case Compare::kLeu:
+      return _CMP_NGT_UQ;
+    case Compare::kGtu:
+      return _CMP_NLE_UQ;
+    case Compare::kGeu:
+      return _CMP_NLT_UQ;
+    case Compare::kNum:
+      return _CMP_ORD_Q;
+    default:
+      return _CMP_UNORD_Q;
   }
 }
 /// One bit for each of the lanes that fit 512 bits.
@@ -100,25 +134,41 @@ SOFTGPU_INLINE u32 compare_halves(const Warp& w, const Inst* i, int shift) {
   const u32 *a = row<u32>(w, i->a), *b = row<u32>(w, i->b);
   u32 bits = 0;
   for (int l = 0; l < 32; ++l) {
-    const f32 x = Format::wide(static_cast<u16>(a[l] >> shift)), y = Format::wide(static_cast<u16>(b[l] >> shift));
+    const f32 x = Format::wide(static_cast<u16>(a[l] >> shift)),
+              y = Format::wide(static_cast<u16>(b[l] >> shift));
     if (holds<C, f32>(x, y)) bits |= kLaneBit[l];
   }
   return bits;
 }
 
-struct HalfWide { static f32 wide(u16 x) { return float_of_half(x); } };
-struct BfloatWide { static f32 wide(u16 x) { return float_of_bfloat(x); } };
+struct HalfWide {
+  static f32 wide(u16 x) { return float_of_half(x); }
+};
+struct BfloatWide {
+  static f32 wide(u16 x) { return float_of_bfloat(x); }
+};
 
-/// flags: bits 0-1 combine with predicate c (1 and, 2 or, 3 xor), bit 2 negates c, bit 3: second destination f.
+/// flags: bits 0-1 combine with predicate c (1 and, 2 or, 3 xor), bit 2 negates c, bit 3: second
+/// destination f.
 SOFTGPU_INLINE const Inst* predicate_results(Warp& w, const Inst* i, u32 result) {
   u32 inverse = ~result;
   if (__builtin_expect(i->flags != 0, 0)) {
     const u32 other = predicate(w, i->c) ^ ((i->flags & 4) != 0 ? ~0u : 0u);
     switch (i->flags & 3) {
-      case 1: result &= other; inverse &= other; break;
-      case 2: result |= other; inverse |= other; break;
-      case 3: result ^= other; inverse ^= other; break;
-      default: break;
+      case 1:
+        result &= other;
+        inverse &= other;
+        break;
+      case 2:
+        result |= other;
+        inverse |= other;
+        break;
+      case 3:
+        result ^= other;
+        inverse ^= other;
+        break;
+      default:
+        break;
     }
     if ((i->flags & 8) != 0) predicate_set(w, i->f, inverse);
   }
@@ -163,14 +213,16 @@ template <class T, bool Flush, bool Set>
 Handler pick_compare(Compare c) {
   switch (c) {
 #define SOFTGPU_CASE(name) \
-  case Compare::name: return Set ? set<Compare::name, T, Flush> : setp<Compare::name, T, Flush>
+  case Compare::name:      \
+    return Set ? set<Compare::name, T, Flush> : setp<Compare::name, T, Flush>
     SOFTGPU_CASE(kEq);
     SOFTGPU_CASE(kNe);
     SOFTGPU_CASE(kLt);
     SOFTGPU_CASE(kLe);
     SOFTGPU_CASE(kGt);
     SOFTGPU_CASE(kGe);
-    default: break;
+    default:
+      break;
   }
   if constexpr (!std::is_integral_v<T>) {
     switch (c) {
@@ -182,7 +234,8 @@ Handler pick_compare(Compare c) {
       SOFTGPU_CASE(kGeu);
       SOFTGPU_CASE(kNum);
       SOFTGPU_CASE(kNan);
-      default: break;
+      default:
+        break;
     }
   }
 #undef SOFTGPU_CASE
@@ -193,7 +246,8 @@ template <class Format>
 Handler pick_half_compare(Compare c, bool pair) {
   switch (c) {
 #define SOFTGPU_CASE(name) \
-  case Compare::name: return pair ? setp_pair<Compare::name, Format> : setp_half<Compare::name, Format>
+  case Compare::name:      \
+    return pair ? setp_pair<Compare::name, Format> : setp_half<Compare::name, Format>
     SOFTGPU_CASE(kEq);
     SOFTGPU_CASE(kNe);
     SOFTGPU_CASE(kLt);
@@ -216,28 +270,39 @@ Handler pick_half_compare(Compare c, bool pair) {
 template <bool Set>
 Handler pick_comparison(const Form& form) {
   switch (form.type) {
-    case Type::kS16: return pick_compare<s16, false, Set>(form.compare);
+    case Type::kS16:
+      return pick_compare<s16, false, Set>(form.compare);
     case Type::kB16:
-    case Type::kU16: return pick_compare<u16, false, Set>(form.compare);
-    case Type::kS32: return pick_compare<s32, false, Set>(form.compare);
+    case Type::kU16:
+      return pick_compare<u16, false, Set>(form.compare);
+    case Type::kS32:
+      return pick_compare<s32, false, Set>(form.compare);
     case Type::kB32:
-    case Type::kU32: return pick_compare<u32, false, Set>(form.compare);
-    case Type::kS64: return pick_compare<s64, false, Set>(form.compare);
+    case Type::kU32:
+      return pick_compare<u32, false, Set>(form.compare);
+    case Type::kS64:
+      return pick_compare<s64, false, Set>(form.compare);
     case Type::kB64:
-    case Type::kU64: return pick_compare<u64, false, Set>(form.compare);
+    case Type::kU64:
+      return pick_compare<u64, false, Set>(form.compare);
     case Type::kF32:
       return form.flush ? pick_compare<f32, true, Set>(form.compare)
                         : pick_compare<f32, false, Set>(form.compare);
-    case Type::kF64: return pick_compare<f64, false, Set>(form.compare);
-    default: break;
+    case Type::kF64:
+      return pick_compare<f64, false, Set>(form.compare);
+    default:
+      break;
   }
   if (Set) return nullptr;
   switch (form.type) {
     case Type::kF16:
-    case Type::kF16x2: return pick_half_compare<HalfWide>(form.compare, form.type == Type::kF16x2);
+    case Type::kF16x2:
+      return pick_half_compare<HalfWide>(form.compare, form.type == Type::kF16x2);
     case Type::kBf16:
-    case Type::kBf16x2: return pick_half_compare<BfloatWide>(form.compare, form.type == Type::kBf16x2);
-    default: return nullptr;
+    case Type::kBf16x2:
+      return pick_half_compare<BfloatWide>(form.compare, form.type == Type::kBf16x2);
+    default:
+      return nullptr;
   }
 }
 
@@ -263,13 +328,17 @@ const Inst* slct(Warp& w, const Inst* i) {
 Handler compare_handler(const Form& form) {
   const bool wide = form.to_box == 8;
   switch (form.op) {
-    case Op::kSetp: return pick_comparison<false>(form);
-    case Op::kSet: return pick_comparison<true>(form);
-    case Op::kSelp: return wide ? selp<u64> : selp<u32>;
+    case Op::kSetp:
+      return pick_comparison<false>(form);
+    case Op::kSet:
+      return pick_comparison<true>(form);
+    case Op::kSelp:
+      return wide ? selp<u64> : selp<u32>;
     case Op::kSlct:
       if (form.type == Type::kF32) return wide ? slct<u64, f32> : slct<u32, f32>;
       return wide ? slct<u64, s32> : slct<u32, s32>;
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 

@@ -1,5 +1,6 @@
-// Flow of control inside a warp. Lanes that diverge become splits; the split with the lowest pc runs, and splits that meet
-// become one again. Code is laid out so that this reconverges where a post-dominator analysis would, without needing one.
+// Flow of control inside a warp. Lanes that diverge become splits; the split with the lowest pc
+// runs, and splits that meet become one again. Code is laid out so that this reconverges where a
+// post-dominator analysis would, without needing one.
 #include "softgpu/ptx/exec/control.h"
 
 #include <sched.h>
@@ -168,6 +169,7 @@ void warp_run(Warp& w) {
   w.mask = w.active;
   w.from = i->serial;
   while (i != nullptr) i = i->run(w, i);
+  w.cta->program->leave_handlers();
 }
 
 void warp_rotate(Warp& w) {
@@ -277,10 +279,12 @@ const Inst* run_clock(Warp& w, const Inst* i) {
   Host& host = *w.cta->host;
   const u64 now_ns = host.globaltimer_ns();
   u64 value = now_ns;
-  if (i->mode == static_cast<u8>(ClockKind::kClock) || i->mode == static_cast<u8>(ClockKind::kClockHigh)) {
+  if (i->mode == static_cast<u8>(ClockKind::kClock) ||
+      i->mode == static_cast<u8>(ClockKind::kClockHigh)) {
     // The warp's own instructions on top, so that two readings in a row differ.
     __extension__ using Wide = unsigned __int128;
-    value = static_cast<u64>(Wide{now_ns} * host.clock_hz() / 1000000000u) + w.count + i->serial - w.from;
+    value = static_cast<u64>(Wide{now_ns} * host.clock_hz() / 1000000000u) + w.count + i->serial -
+            w.from;
   }
   const bool high = i->mode == static_cast<u8>(ClockKind::kClockHigh) ||
                     i->mode == static_cast<u8>(ClockKind::kTimerHigh);

@@ -1,5 +1,5 @@
-// cvt. The common conversions have vector handlers; every other combination of types, widths, rounding and saturation goes
-// through one scalar handler that is exact by construction (narrow.h).
+// cvt. The common conversions have vector handlers; every other combination of types, widths,
+// rounding and saturation goes through one scalar handler that is exact by construction (narrow.h).
 #include "softgpu/ptx/exec/convert_form.h"
 #include "softgpu/ptx/exec/narrow.h"
 #include "softgpu/ptx/exec/real.h"
@@ -14,9 +14,8 @@ struct Identity {
 template <class D, class S>
 const Inst* integer_to_integer(Warp& w, const Inst* i) {
   const auto* a = row<Box<S>>(w, i->a);
-  for_lanes(w, row<Box<D>>(w, i->d), [=](int l) {
-    return static_cast<Box<D>>(static_cast<D>(static_cast<S>(a[l])));
-  });
+  for_lanes(w, row<Box<D>>(w, i->d),
+            [=](int l) { return static_cast<Box<D>>(static_cast<D>(static_cast<S>(a[l]))); });
   return i + 1;
 }
 
@@ -41,11 +40,15 @@ const Inst* real_to_real(Warp& w, const Inst* i) {
 template <Round R, class T>
 SOFTGPU_INLINE T to_integral(T x) {
   if constexpr (sizeof(T) == 4) {
-    return R == Round::kNearest ? __builtin_rintf(x) : R == Round::kZero ? __builtin_truncf(x)
-         : R == Round::kDown ? __builtin_floorf(x) : __builtin_ceilf(x);
+    return R == Round::kNearest ? __builtin_rintf(x)
+           : R == Round::kZero  ? __builtin_truncf(x)
+           : R == Round::kDown  ? __builtin_floorf(x)
+                                : __builtin_ceilf(x);
   } else {
-    return R == Round::kNearest ? __builtin_rint(x) : R == Round::kZero ? __builtin_trunc(x)
-         : R == Round::kDown ? __builtin_floor(x) : __builtin_ceil(x);
+    return R == Round::kNearest ? __builtin_rint(x)
+           : R == Round::kZero  ? __builtin_trunc(x)
+           : R == Round::kDown  ? __builtin_floor(x)
+                                : __builtin_ceil(x);
   }
 }
 
@@ -77,16 +80,14 @@ const Inst* real_to_integer(Warp& w, const Inst* i) {
 
 const Inst* half_to_float(Warp& w, const Inst* i) {
   const u32* a = row<u32>(w, i->a);
-  for_lanes(w, row<f32>(w, i->d), [=](int l) {
-    return canonical(float_of_half(static_cast<u16>(a[l])));
-  });
+  for_lanes(w, row<f32>(w, i->d),
+            [=](int l) { return canonical(float_of_half(static_cast<u16>(a[l]))); });
   return i + 1;
 }
 const Inst* bfloat_to_float(Warp& w, const Inst* i) {
   const u32* a = row<u32>(w, i->a);
-  for_lanes(w, row<f32>(w, i->d), [=](int l) {
-    return canonical(float_of_bfloat(static_cast<u16>(a[l])));
-  });
+  for_lanes(w, row<f32>(w, i->d),
+            [=](int l) { return canonical(float_of_bfloat(static_cast<u16>(a[l]))); });
   return i + 1;
 }
 const Inst* float_to_half(Warp& w, const Inst* i) {
@@ -110,27 +111,39 @@ Exact exact_source(const u8* a, int l, const ConvertForm& form) {
     bits = reinterpret_cast<const u32*>(a)[l];
   }
   const auto integer = [](s64 value) {
-    return exact_of_integer(value < 0, value < 0 ? 0 - static_cast<u64>(value) : static_cast<u64>(value));
+    return exact_of_integer(value < 0,
+                            value < 0 ? 0 - static_cast<u64>(value) : static_cast<u64>(value));
   };
   switch (form.from) {
     case Type::kF32: {
       const f32 x = __builtin_bit_cast(f32, static_cast<u32>(bits));
       return exact_of(static_cast<f64>(form.flush ? flushed(x) : x));
     }
-    case Type::kF64: return exact_of(__builtin_bit_cast(f64, bits));
-    case Type::kF16: return exact_of(static_cast<f64>(float_of_half(static_cast<u16>(bits))));
-    case Type::kBf16: return exact_of(static_cast<f64>(float_of_bfloat(static_cast<u16>(bits))));
-    case Type::kS8: return integer(static_cast<s8>(bits));
-    case Type::kS16: return integer(static_cast<s16>(bits));
-    case Type::kS32: return integer(static_cast<s32>(bits));
-    case Type::kS64: return integer(static_cast<s64>(bits));
+    case Type::kF64:
+      return exact_of(__builtin_bit_cast(f64, bits));
+    case Type::kF16:
+      return exact_of(static_cast<f64>(float_of_half(static_cast<u16>(bits))));
+    case Type::kBf16:
+      return exact_of(static_cast<f64>(float_of_bfloat(static_cast<u16>(bits))));
+    case Type::kS8:
+      return integer(static_cast<s8>(bits));
+    case Type::kS16:
+      return integer(static_cast<s16>(bits));
+    case Type::kS32:
+      return integer(static_cast<s32>(bits));
+    case Type::kS64:
+      return integer(static_cast<s64>(bits));
     case Type::kU8:
-    case Type::kB8: return exact_of_integer(false, static_cast<u8>(bits));
+    case Type::kB8:
+      return exact_of_integer(false, static_cast<u8>(bits));
     case Type::kU16:
-    case Type::kB16: return exact_of_integer(false, static_cast<u16>(bits));
+    case Type::kB16:
+      return exact_of_integer(false, static_cast<u16>(bits));
     case Type::kU32:
-    case Type::kB32: return exact_of_integer(false, static_cast<u32>(bits));
-    default: return exact_of_integer(false, bits);
+    case Type::kB32:
+      return exact_of_integer(false, static_cast<u32>(bits));
+    default:
+      return exact_of_integer(false, bits);
   }
 }
 
@@ -226,74 +239,106 @@ const Inst* convert_pair(Warp& w, const Inst* i) {
 template <class D>
 Handler pick_integer_source(Type from) {
   switch (from) {
-    case Type::kS8: return integer_to_integer<D, s8>;
+    case Type::kS8:
+      return integer_to_integer<D, s8>;
     case Type::kB8:
-    case Type::kU8: return integer_to_integer<D, u8>;
-    case Type::kS16: return integer_to_integer<D, s16>;
+    case Type::kU8:
+      return integer_to_integer<D, u8>;
+    case Type::kS16:
+      return integer_to_integer<D, s16>;
     case Type::kB16:
-    case Type::kU16: return integer_to_integer<D, u16>;
-    case Type::kS32: return integer_to_integer<D, s32>;
+    case Type::kU16:
+      return integer_to_integer<D, u16>;
+    case Type::kS32:
+      return integer_to_integer<D, s32>;
     case Type::kB32:
-    case Type::kU32: return integer_to_integer<D, u32>;
-    default: return integer_to_integer<D, u64>;
+    case Type::kU32:
+      return integer_to_integer<D, u32>;
+    default:
+      return integer_to_integer<D, u64>;
   }
 }
 
 Handler pick_integer(const Form& form) {
   switch (form.type) {
-    case Type::kS8: return pick_integer_source<s8>(form.from);
+    case Type::kS8:
+      return pick_integer_source<s8>(form.from);
     case Type::kB8:
-    case Type::kU8: return pick_integer_source<u8>(form.from);
-    case Type::kS16: return pick_integer_source<s16>(form.from);
+    case Type::kU8:
+      return pick_integer_source<u8>(form.from);
+    case Type::kS16:
+      return pick_integer_source<s16>(form.from);
     case Type::kB16:
-    case Type::kU16: return pick_integer_source<u16>(form.from);
+    case Type::kU16:
+      return pick_integer_source<u16>(form.from);
     case Type::kS64:
     case Type::kB64:
-    case Type::kU64: return pick_integer_source<u64>(form.from);
-    default: return pick_integer_source<u32>(form.from);
+    case Type::kU64:
+      return pick_integer_source<u64>(form.from);
+    default:
+      return pick_integer_source<u32>(form.from);
   }
 }
 
 template <class D, class S>
 Handler pick_to_integer(Round round) {
   switch (round) {
-    case Round::kNearest: return real_to_integer<D, S, Round::kNearest>;
-    case Round::kZero: return real_to_integer<D, S, Round::kZero>;
-    case Round::kDown: return real_to_integer<D, S, Round::kDown>;
-    case Round::kUp: return real_to_integer<D, S, Round::kUp>;
-    default: return nullptr;
+    case Round::kNearest:
+      return real_to_integer<D, S, Round::kNearest>;
+    case Round::kZero:
+      return real_to_integer<D, S, Round::kZero>;
+    case Round::kDown:
+      return real_to_integer<D, S, Round::kDown>;
+    case Round::kUp:
+      return real_to_integer<D, S, Round::kUp>;
+    default:
+      return nullptr;
   }
 }
 
 template <class T, bool Flush, bool Saturate>
 Handler pick_integral(Round round) {
   switch (round) {
-    case Round::kNearest: return real_to_integral<T, Round::kNearest, Flush, Saturate>;
-    case Round::kZero: return real_to_integral<T, Round::kZero, Flush, Saturate>;
-    case Round::kDown: return real_to_integral<T, Round::kDown, Flush, Saturate>;
-    case Round::kUp: return real_to_integral<T, Round::kUp, Flush, Saturate>;
-    default: return nullptr;
+    case Round::kNearest:
+      return real_to_integral<T, Round::kNearest, Flush, Saturate>;
+    case Round::kZero:
+      return real_to_integral<T, Round::kZero, Flush, Saturate>;
+    case Round::kDown:
+      return real_to_integral<T, Round::kDown, Flush, Saturate>;
+    case Round::kUp:
+      return real_to_integral<T, Round::kUp, Flush, Saturate>;
+    default:
+      return nullptr;
   }
 }
 
 template <class S>
 Handler pick_from_real(const Form& form) {
   switch (form.type) {
-    case Type::kS32: return pick_to_integer<s32, S>(form.round);
-    case Type::kU32: return pick_to_integer<u32, S>(form.round);
-    case Type::kS64: return pick_to_integer<s64, S>(form.round);
-    default: return nullptr;
+    case Type::kS32:
+      return pick_to_integer<s32, S>(form.round);
+    case Type::kU32:
+      return pick_to_integer<u32, S>(form.round);
+    case Type::kS64:
+      return pick_to_integer<s64, S>(form.round);
+    default:
+      return nullptr;
   }
 }
 
 template <class D>
 Handler pick_to_real(Type from) {
   switch (from) {
-    case Type::kS32: return to_nearest_real<D, s32>;
-    case Type::kU32: return to_nearest_real<D, u32>;
-    case Type::kS64: return to_nearest_real<D, s64>;
-    case Type::kU64: return to_nearest_real<D, u64>;
-    default: return nullptr;
+    case Type::kS32:
+      return to_nearest_real<D, s32>;
+    case Type::kU32:
+      return to_nearest_real<D, u32>;
+    case Type::kS64:
+      return to_nearest_real<D, s64>;
+    case Type::kU64:
+      return to_nearest_real<D, u64>;
+    default:
+      return nullptr;
   }
 }
 

@@ -1,4 +1,5 @@
-// How the decoder tells the scalar conversion handler what to do: packed into the instruction's immediate.
+// How the decoder tells the scalar conversion handler what to do: packed into the instruction's
+// immediate.
 #pragma once
 
 #include "softgpu/ptx/code/form.h"

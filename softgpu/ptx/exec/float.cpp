@@ -1,11 +1,13 @@
-// f32: the arithmetic of real.h, and the approximate functions of the special function unit. Those are approximations on
-// hardware, too; ours are within about one unit in the last place where hardware promises two to four, and not bit-equal.
+// f32: the arithmetic of real.h, and the approximate functions of the special function unit. Those
+// are approximations on hardware, too; ours are within about one unit in the last place where
+// hardware promises two to four, and not bit-equal.
 #include "softgpu/ptx/exec/real.h"
 
 namespace softgpu::ptx::SOFTGPU_ISA {
 namespace {
 
-/// 2^x: x = n + r with |r| <= 1/2, the Taylor series of 2^r, and the scale in two steps so that subnormal results come out.
+/// 2^x: x = n + r with |r| <= 1/2, the Taylor series of 2^r, and the scale in two steps so that
+/// subnormal results come out.
 SOFTGPU_INLINE f32 exp2_of(f32 x) {
   const f32 bounded = x < -151.f ? -151.f : (x > 129.f ? 129.f : x);
   const f32 n = __builtin_rintf(bounded);
@@ -48,7 +50,8 @@ SOFTGPU_INLINE f32 log2_of(f32 x) {
   return x < 0.f || x != x ? nan_of<f32>() : result;
 }
 
-/// sin(x + quarter * pi/2): reduced in double, which is exact enough for every argument the approximation is meant for.
+/// sin(x + quarter * pi/2): reduced in double, which is exact enough for every argument the
+/// approximation is meant for.
 SOFTGPU_INLINE f32 sine_of(f32 x, s64 quarter) {
   const f64 wide = magnitude(x) < 0x1p60f ? static_cast<f64>(x) : 0.0;
   const f64 n = __builtin_rint(wide * 0.63661977236758134308);
@@ -80,11 +83,21 @@ SOFTGPU_INLINE f32 tanh_of(f32 x) {
   return x != x ? nan_of<f32>() : sign_copy(size < 0.25f ? near : far, x);
 }
 
-struct Exp2 { static f32 eval(f32 x) { return exp2_of(x); } };
-struct Log2 { static f32 eval(f32 x) { return log2_of(x); } };
-struct Sine { static f32 eval(f32 x) { return sine_of(x, 0); } };
-struct Cosine { static f32 eval(f32 x) { return sine_of(x, 1); } };
-struct Tanh { static f32 eval(f32 x) { return tanh_of(x); } };
+struct Exp2 {
+  static f32 eval(f32 x) { return exp2_of(x); }
+};
+struct Log2 {
+  static f32 eval(f32 x) { return log2_of(x); }
+};
+struct Sine {
+  static f32 eval(f32 x) { return sine_of(x, 0); }
+};
+struct Cosine {
+  static f32 eval(f32 x) { return sine_of(x, 1); }
+};
+struct Tanh {
+  static f32 eval(f32 x) { return tanh_of(x); }
+};
 
 /// mode: finite, infinite, number, notanumber, normal, subnormal.
 template <class T>
@@ -95,8 +108,9 @@ const Inst* testp(Warp& w, const Inst* i) {
     const T size = magnitude(a[l]);
     const bool finite = size < static_cast<T>(__builtin_inf());
     const bool normal = finite && size >= RealTraits<T>::kSmallestNormal;
-    const bool is[6] = {finite, !finite && size == size, size == size, size != size, normal,
-                        size == size && finite && !normal && size != 0};
+    const bool is[6] = {finite,       !finite && size == size,
+                        size == size, size != size,
+                        normal,       size == size && finite && !normal && size != 0};
     return is[mode];
   });
   predicate_set(w, i->d, result);
@@ -107,13 +121,20 @@ const Inst* testp(Warp& w, const Inst* i) {
 
 Handler float_handler(const Form& form) {
   switch (form.op) {
-    case Op::kEx2: return pick_plain<f32, Exp2, OfOne>(form);
-    case Op::kLg2: return pick_plain<f32, Log2, OfOne>(form);
-    case Op::kSin: return pick_plain<f32, Sine, OfOne>(form);
-    case Op::kCos: return pick_plain<f32, Cosine, OfOne>(form);
-    case Op::kTanh: return pick_plain<f32, Tanh, OfOne>(form);
-    case Op::kTestp: return form.type == Type::kF64 ? testp<f64> : testp<f32>;
-    default: return real_handler<f32>(form);
+    case Op::kEx2:
+      return pick_plain<f32, Exp2, OfOne>(form);
+    case Op::kLg2:
+      return pick_plain<f32, Log2, OfOne>(form);
+    case Op::kSin:
+      return pick_plain<f32, Sine, OfOne>(form);
+    case Op::kCos:
+      return pick_plain<f32, Cosine, OfOne>(form);
+    case Op::kTanh:
+      return pick_plain<f32, Tanh, OfOne>(form);
+    case Op::kTestp:
+      return form.type == Type::kF64 ? testp<f64> : testp<f32>;
+    default:
+      return real_handler<f32>(form);
   }
 }
 

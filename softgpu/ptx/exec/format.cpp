@@ -1,4 +1,5 @@
-// printf on the device; see format.h. Arguments lie in the buffer at their natural alignment: int 4, long and double 8.
+// printf on the device; see format.h. Arguments lie in the buffer at their natural alignment: int
+// 4, long and double 8.
 #include "softgpu/ptx/exec/format.h"
 
 #include <cstdio>
@@ -94,7 +95,8 @@ class Formatter {
   template <class T>
   void print(const std::string& spec, T value) {
     char small[256];
-    // The format was rebuilt above from known parts: exactly one conversion, of the type of `value`.
+    // The format was rebuilt above from known parts: exactly one conversion, of the type of
+    // `value`.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     const int length = std::snprintf(small, sizeof small, spec.c_str(), value);

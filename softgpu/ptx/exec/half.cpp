@@ -1,5 +1,6 @@
-// f16, bf16 and their pairs. One operation in float followed by one rounding is exact for add, sub and mul (float has more
-// than twice the bits); fma goes through double with the lost part kept as a sticky bit.
+// f16, bf16 and their pairs. One operation in float followed by one rounding is exact for add, sub
+// and mul (float has more than twice the bits); fma goes through double with the lost part kept as
+// a sticky bit.
 #include "softgpu/ptx/exec/narrow.h"
 #include "softgpu/ptx/exec/real.h"
 
@@ -17,7 +18,8 @@ struct BfloatFormat {
   static constexpr const FloatFormat& kFormat = kBfloatFormat;
 };
 
-/// a*b+c rounded once: the product of two halves is exact in double, the error of the sum is recovered.
+/// a*b+c rounded once: the product of two halves is exact in double, the error of the sum is
+/// recovered.
 template <class Format>
 u16 half_fma(u16 a, u16 b, u16 c) {
   const f64 product = static_cast<f64>(Format::wide(a)) * static_cast<f64>(Format::wide(b));
@@ -57,7 +59,9 @@ u16 half_eval(u16 a, u16 b, u16 c) {
 }
 
 template <class Format>
-u16 half_saturated(u16 x) { return Format::narrow(saturated(Format::wide(x))); }
+u16 half_saturated(u16 x) {
+  return Format::narrow(saturated(Format::wide(x)));
+}
 template <class Format>
 u16 half_relu(u16 x) {
   const f32 wide = Format::wide(x);
@@ -75,11 +79,12 @@ const Inst* half_op(Warp& w, const Inst* i) {
     return (flags & 1) != 0 ? half_saturated<Format>(x) : half_relu<Format>(x);
   };
   for_each_lane(w.mask, [=](int l) {
-    u32 result = finish(half_eval<Format, Kind, Nan>(
-        static_cast<u16>(a[l]), static_cast<u16>(b[l]), static_cast<u16>(c[l])));
+    u32 result = finish(half_eval<Format, Kind, Nan>(static_cast<u16>(a[l]), static_cast<u16>(b[l]),
+                                                     static_cast<u16>(c[l])));
     if constexpr (Pair) {
-      const u16 high = finish(half_eval<Format, Kind, Nan>(
-          static_cast<u16>(a[l] >> 16), static_cast<u16>(b[l] >> 16), static_cast<u16>(c[l] >> 16)));
+      const u16 high = finish(half_eval<Format, Kind, Nan>(static_cast<u16>(a[l] >> 16),
+                                                           static_cast<u16>(b[l] >> 16),
+                                                           static_cast<u16>(c[l] >> 16)));
       result |= static_cast<u32>(high) << 16;
     }
     d[l] = result;
@@ -90,11 +95,16 @@ const Inst* half_op(Warp& w, const Inst* i) {
 template <Op Kind, bool Nan = false>
 Handler pick_half(Type t) {
   switch (t) {
-    case Type::kF16: return half_op<HalfFormat, Kind, Nan, false>;
-    case Type::kF16x2: return half_op<HalfFormat, Kind, Nan, true>;
-    case Type::kBf16: return half_op<BfloatFormat, Kind, Nan, false>;
-    case Type::kBf16x2: return half_op<BfloatFormat, Kind, Nan, true>;
-    default: return nullptr;
+    case Type::kF16:
+      return half_op<HalfFormat, Kind, Nan, false>;
+    case Type::kF16x2:
+      return half_op<HalfFormat, Kind, Nan, true>;
+    case Type::kBf16:
+      return half_op<BfloatFormat, Kind, Nan, false>;
+    case Type::kBf16x2:
+      return half_op<BfloatFormat, Kind, Nan, true>;
+    default:
+      return nullptr;
   }
 }
 
@@ -102,17 +112,28 @@ Handler pick_half(Type t) {
 
 Handler half_handler(const Form& form) {
   switch (form.op) {
-    case Op::kAdd: return pick_half<Op::kAdd>(form.type);
-    case Op::kSub: return pick_half<Op::kSub>(form.type);
-    case Op::kMul: return pick_half<Op::kMul>(form.type);
-    case Op::kFma: return pick_half<Op::kFma>(form.type);
-    case Op::kNeg: return pick_half<Op::kNeg>(form.type);
-    case Op::kAbs: return pick_half<Op::kAbs>(form.type);
-    case Op::kMin: return form.flag ? pick_half<Op::kMin, true>(form.type) : pick_half<Op::kMin>(form.type);
-    case Op::kMax: return form.flag ? pick_half<Op::kMax, true>(form.type) : pick_half<Op::kMax>(form.type);
-    case Op::kEx2: return pick_half<Op::kEx2>(form.type);
-    case Op::kTanh: return pick_half<Op::kTanh>(form.type);
-    default: return nullptr;
+    case Op::kAdd:
+      return pick_half<Op::kAdd>(form.type);
+    case Op::kSub:
+      return pick_half<Op::kSub>(form.type);
+    case Op::kMul:
+      return pick_half<Op::kMul>(form.type);
+    case Op::kFma:
+      return pick_half<Op::kFma>(form.type);
+    case Op::kNeg:
+      return pick_half<Op::kNeg>(form.type);
+    case Op::kAbs:
+      return pick_half<Op::kAbs>(form.type);
+    case Op::kMin:
+      return form.flag ? pick_half<Op::kMin, true>(form.type) : pick_half<Op::kMin>(form.type);
+    case Op::kMax:
+      return form.flag ? pick_half<Op::kMax, true>(form.type) : pick_half<Op::kMax>(form.type);
+    case Op::kEx2:
+      return pick_half<Op::kEx2>(form.type);
+    case Op::kTanh:
+      return pick_half<Op::kTanh>(form.type);
+    default:
+      return nullptr;
   }
 }
 

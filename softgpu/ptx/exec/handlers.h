@@ -1,5 +1,6 @@
-// The handler families. Each family's file is compiled several times, for several instruction sets; a HandlerSet is one
-// such build, and the fastest that this processor runs is chosen when a module is loaded.
+// The handler families. Each family's file is compiled several times, for several instruction sets;
+// a HandlerSet is one such build, and the fastest that this processor runs is chosen when a module
+// is loaded.
 #pragma once
 
 #include <array>
@@ -28,6 +29,8 @@ using HandlerFinder = Handler (*)(const Form&);
 
 struct HandlerSet {
   const char* name;
+  void (*leave)();  // after handlers ran: puts the vector registers in order for code built without
+                    // them
   std::array<HandlerFinder, static_cast<std::size_t>(Family::kCount)> finders;
 
   Handler find(Family family, const Form& form) const {
@@ -45,7 +48,8 @@ namespace avx512 {
 extern const HandlerSet kHandlers;
 }
 
-/// The environment variable SOFTGPU_ISA (base, avx2, avx512) asks for one; what the processor cannot run is not given.
+/// The environment variable SOFTGPU_ISA (base, avx2, avx512) asks for one; what the processor
+/// cannot run is not given.
 const HandlerSet& handlers_choose();
 
 }  // namespace softgpu::ptx

@@ -7,27 +7,43 @@ namespace {
 template <class T>
 struct WideOf;
 template <>
-struct WideOf<s16> { using type = s32; };
+struct WideOf<s16> {
+  using type = s32;
+};
 template <>
-struct WideOf<u16> { using type = u32; };
+struct WideOf<u16> {
+  using type = u32;
+};
 template <>
-struct WideOf<s32> { using type = s64; };
+struct WideOf<s32> {
+  using type = s64;
+};
 template <>
-struct WideOf<u32> { using type = u64; };
+struct WideOf<u32> {
+  using type = u64;
+};
 template <>
-struct WideOf<s64> { __extension__ using type = __int128; };
+struct WideOf<s64> {
+  __extension__ using type = __int128;
+};
 template <>
-struct WideOf<u64> { __extension__ using type = unsigned __int128; };
+struct WideOf<u64> {
+  __extension__ using type = unsigned __int128;
+};
 template <class T>
 using Wide = typename WideOf<T>::type;
 
 struct Add {
   template <class T>
-  static T eval(T a, T b) { return static_cast<T>(a + b); }
+  static T eval(T a, T b) {
+    return static_cast<T>(a + b);
+  }
 };
 struct Sub {
   template <class T>
-  static T eval(T a, T b) { return static_cast<T>(a - b); }
+  static T eval(T a, T b) {
+    return static_cast<T>(a - b);
+  }
 };
 struct Mul {
   // Through unsigned: 16-bit operands promote to int, where the product could overflow.
@@ -45,34 +61,48 @@ struct MulHi {
 };
 struct Mad {
   template <class T>
-  static T eval(T a, T b, T c) { return Add::eval(Mul::eval(a, b), c); }
+  static T eval(T a, T b, T c) {
+    return Add::eval(Mul::eval(a, b), c);
+  }
 };
 struct MadHi {
   template <class T>
-  static T eval(T a, T b, T c) { return Add::eval(MulHi::eval(a, b), c); }
+  static T eval(T a, T b, T c) {
+    return Add::eval(MulHi::eval(a, b), c);
+  }
 };
 struct Sad {
   template <class T>
-  static T eval(T a, T b, T c) { return static_cast<T>(c + (a < b ? b - a : a - b)); }
+  static T eval(T a, T b, T c) {
+    return static_cast<T>(c + (a < b ? b - a : a - b));
+  }
 };
 struct Min {
   template <class T>
-  static T eval(T a, T b) { return b < a ? b : a; }
+  static T eval(T a, T b) {
+    return b < a ? b : a;
+  }
 };
 struct Max {
   template <class T>
-  static T eval(T a, T b) { return a < b ? b : a; }
+  static T eval(T a, T b) {
+    return a < b ? b : a;
+  }
 };
 struct Abs {
   template <class T>
-  static T eval(T a) { return static_cast<T>(a < 0 ? -a : a); }
+  static T eval(T a) {
+    return static_cast<T>(a < 0 ? -a : a);
+  }
 };
 struct Neg {
   template <class T>
-  static T eval(T a) { return static_cast<T>(-a); }
+  static T eval(T a) {
+    return static_cast<T>(-a);
+  }
 };
-// Hardware gives all ones for x / 0 and x for x % 0. Up to 32 bits the quotient is exact through double, which
-// vectorises where the integer division of the processor does not.
+// Hardware gives all ones for x / 0 and x for x % 0. Up to 32 bits the quotient is exact through
+// double, which vectorises where the integer division of the processor does not.
 struct Div {
   template <class T>
   static T eval(T a, T b) {
@@ -180,7 +210,8 @@ const Inst* mad_carry(Warp& w, const Inst* i) {
   return i + 1;
 }
 
-/// Bytes of a (mode bit 0: signed) times bytes of b (bit 1) added to c; dp2a takes halves of a and two bytes of b.
+/// Bytes of a (mode bit 0: signed) times bytes of b (bit 1) added to c; dp2a takes halves of a and
+/// two bytes of b.
 template <bool SignedA, bool SignedB>
 const Inst* dp4a(Warp& w, const Inst* i) {
   const u32 *a = row<u32>(w, i->a), *b = row<u32>(w, i->b), *c = row<u32>(w, i->c);
@@ -216,47 +247,70 @@ const Inst* dp2a(Warp& w, const Inst* i) {
 template <class Fn>
 Handler pick_unary(Type t) {
   switch (t) {
-    case Type::kS16: return unary<s16, Fn>;
-    case Type::kS32: return unary<s32, Fn>;
-    case Type::kS64: return unary<s64, Fn>;
-    default: return nullptr;
+    case Type::kS16:
+      return unary<s16, Fn>;
+    case Type::kS32:
+      return unary<s32, Fn>;
+    case Type::kS64:
+      return unary<s64, Fn>;
+    default:
+      return nullptr;
   }
 }
 
 template <class Fn>
 Handler pick_binary(Type t) {
   switch (t) {
-    case Type::kS16: return binary<s16, Fn>;
-    case Type::kU16: return binary<u16, Fn>;
-    case Type::kS32: return binary<s32, Fn>;
-    case Type::kU32: return binary<u32, Fn>;
-    case Type::kS64: return binary<s64, Fn>;
-    case Type::kU64: return binary<u64, Fn>;
-    default: return nullptr;
+    case Type::kS16:
+      return binary<s16, Fn>;
+    case Type::kU16:
+      return binary<u16, Fn>;
+    case Type::kS32:
+      return binary<s32, Fn>;
+    case Type::kU32:
+      return binary<u32, Fn>;
+    case Type::kS64:
+      return binary<s64, Fn>;
+    case Type::kU64:
+      return binary<u64, Fn>;
+    default:
+      return nullptr;
   }
 }
 
 template <class Fn>
 Handler pick_ternary(Type t) {
   switch (t) {
-    case Type::kS16: return ternary<s16, Fn>;
-    case Type::kU16: return ternary<u16, Fn>;
-    case Type::kS32: return ternary<s32, Fn>;
-    case Type::kU32: return ternary<u32, Fn>;
-    case Type::kS64: return ternary<s64, Fn>;
-    case Type::kU64: return ternary<u64, Fn>;
-    default: return nullptr;
+    case Type::kS16:
+      return ternary<s16, Fn>;
+    case Type::kU16:
+      return ternary<u16, Fn>;
+    case Type::kS32:
+      return ternary<s32, Fn>;
+    case Type::kU32:
+      return ternary<u32, Fn>;
+    case Type::kS64:
+      return ternary<s64, Fn>;
+    case Type::kU64:
+      return ternary<u64, Fn>;
+    default:
+      return nullptr;
   }
 }
 
 Handler pick_wide(const Form& form) {
   const bool mad = form.op == Op::kMadWide;
   switch (form.type) {
-    case Type::kS16: return mad ? mad_wide<s16> : mul_wide<s16>;
-    case Type::kU16: return mad ? mad_wide<u16> : mul_wide<u16>;
-    case Type::kS32: return mad ? mad_wide<s32> : mul_wide<s32>;
-    case Type::kU32: return mad ? mad_wide<u32> : mul_wide<u32>;
-    default: return nullptr;
+    case Type::kS16:
+      return mad ? mad_wide<s16> : mul_wide<s16>;
+    case Type::kU16:
+      return mad ? mad_wide<u16> : mul_wide<u16>;
+    case Type::kS32:
+      return mad ? mad_wide<s32> : mul_wide<s32>;
+    case Type::kU32:
+      return mad ? mad_wide<u32> : mul_wide<u32>;
+    default:
+      return nullptr;
   }
 }
 
@@ -286,11 +340,16 @@ Handler pick_carry(const Form& form) {
     return wide ? pick_mad_carry<u64, false>(form) : pick_mad_carry<u32, false>(form);
   }
   switch (form.type) {
-    case Type::kS32: return pick_mad_carry<s32, true>(form);
-    case Type::kU32: return pick_mad_carry<u32, true>(form);
-    case Type::kS64: return pick_mad_carry<s64, true>(form);
-    case Type::kU64: return pick_mad_carry<u64, true>(form);
-    default: return nullptr;
+    case Type::kS32:
+      return pick_mad_carry<s32, true>(form);
+    case Type::kU32:
+      return pick_mad_carry<u32, true>(form);
+    case Type::kS64:
+      return pick_mad_carry<s64, true>(form);
+    case Type::kU64:
+      return pick_mad_carry<u64, true>(form);
+    default:
+      return nullptr;
   }
 }
 
@@ -308,28 +367,45 @@ Handler pick_dot(const Form& form) {
 
 Handler integer_handler(const Form& form) {
   switch (form.op) {
-    case Op::kAdd: return pick_binary<Add>(form.type);
-    case Op::kSub: return pick_binary<Sub>(form.type);
-    case Op::kMul: return pick_binary<Mul>(form.type);
-    case Op::kMulHi: return pick_binary<MulHi>(form.type);
-    case Op::kMad: return pick_ternary<Mad>(form.type);
-    case Op::kMadHi: return pick_ternary<MadHi>(form.type);
-    case Op::kSad: return pick_ternary<Sad>(form.type);
-    case Op::kDiv: return pick_binary<Div>(form.type);
-    case Op::kRem: return pick_binary<Rem>(form.type);
-    case Op::kMin: return pick_binary<Min>(form.type);
-    case Op::kMax: return pick_binary<Max>(form.type);
-    case Op::kAbs: return pick_unary<Abs>(form.type);
-    case Op::kNeg: return pick_unary<Neg>(form.type);
+    case Op::kAdd:
+      return pick_binary<Add>(form.type);
+    case Op::kSub:
+      return pick_binary<Sub>(form.type);
+    case Op::kMul:
+      return pick_binary<Mul>(form.type);
+    case Op::kMulHi:
+      return pick_binary<MulHi>(form.type);
+    case Op::kMad:
+      return pick_ternary<Mad>(form.type);
+    case Op::kMadHi:
+      return pick_ternary<MadHi>(form.type);
+    case Op::kSad:
+      return pick_ternary<Sad>(form.type);
+    case Op::kDiv:
+      return pick_binary<Div>(form.type);
+    case Op::kRem:
+      return pick_binary<Rem>(form.type);
+    case Op::kMin:
+      return pick_binary<Min>(form.type);
+    case Op::kMax:
+      return pick_binary<Max>(form.type);
+    case Op::kAbs:
+      return pick_unary<Abs>(form.type);
+    case Op::kNeg:
+      return pick_unary<Neg>(form.type);
     case Op::kMulWide:
-    case Op::kMadWide: return pick_wide(form);
+    case Op::kMadWide:
+      return pick_wide(form);
     case Op::kAddCarry:
     case Op::kSubCarry:
     case Op::kMadCarryLo:
-    case Op::kMadCarryHi: return pick_carry(form);
+    case Op::kMadCarryHi:
+      return pick_carry(form);
     case Op::kDp4a:
-    case Op::kDp2a: return pick_dot(form);
-    default: return nullptr;
+    case Op::kDp2a:
+      return pick_dot(form);
+    default:
+      return nullptr;
   }
 }
 

@@ -1,6 +1,7 @@
-// The tools every handler family is written with: rows, lane loops and predicates. Everything here is inside a namespace
-// named after the instruction set (SOFTGPU_ISA): the same source is compiled for several of them, and a function the
-// linker merged across them would run illegal instructions on a lesser processor.
+// The tools every handler family is written with: rows, lane loops and predicates. Everything here
+// is inside a namespace named after the instruction set (SOFTGPU_ISA): the same source is compiled
+// for several of them, and a function the linker merged across them would run illegal instructions
+// on a lesser processor.
 #pragma once
 
 #include <type_traits>
@@ -35,8 +36,9 @@ alignas(64) inline constexpr u32 kLaneBit[32] = {
     1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21, 1u << 22, 1u << 23,
     1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
 
-/// d[lane] = f(lane) for the lanes of the mask. `f` must be harmless on the other lanes, too: it is evaluated for all and
-/// the results are blended, which vectorises where a loop over set bits would not.
+/// d[lane] = f(lane) for the lanes of the mask. `f` must be harmless on the other lanes, too: it is
+/// evaluated for all and the results are blended, which vectorises where a loop over set bits would
+/// not.
 template <class D, class F>
 SOFTGPU_INLINE void for_lanes(const Warp& w, D* d, F f) {
   const u32 mask = w.mask;

@@ -1,6 +1,7 @@
-// Loads and stores. A full warp whose addresses are consecutive or all the same, half by half, moves whole vectors; all
-// else goes lane by lane. Every address is checked for alignment, and shared addresses against the window; what is not
-// mapped at all is found by the processor (run/fault.cpp).
+// Loads and stores. A full warp whose addresses are consecutive or all the same, half by half,
+// moves whole vectors; all else goes lane by lane. Every address is checked for alignment, and
+// shared addresses against the window; what is not mapped at all is found by the processor
+// (run/fault.cpp).
 #include "softgpu/ptx/exec/address.h"
 
 namespace softgpu::ptx::SOFTGPU_ISA {
@@ -9,7 +10,8 @@ namespace {
 /// A memory element M widened to the box B by its own sign.
 template <class B, class M>
 SOFTGPU_INLINE B widened(M value) {
-  if constexpr (std::is_signed_v<M>) return static_cast<B>(static_cast<std::make_signed_t<B>>(value));
+  if constexpr (std::is_signed_v<M>)
+    return static_cast<B>(static_cast<std::make_signed_t<B>>(value));
   return static_cast<B>(value);
 }
 
@@ -20,7 +22,9 @@ SOFTGPU_INLINE M read(const u8* p) {
   return value;
 }
 template <class M>
-SOFTGPU_INLINE void write(u8* p, M value) { __builtin_memcpy(p, &value, sizeof value); }
+SOFTGPU_INLINE void write(u8* p, M value) {
+  __builtin_memcpy(p, &value, sizeof value);
+}
 
 template <class M, class B>
 SOFTGPU_INLINE void read_run(B* d, const u8* p) {
@@ -42,13 +46,12 @@ const Inst* load(Warp& w, const Inst* i) {
       if (pattern == Pattern::kUnit) {
         read_run<M>(d + h, located<A>(w, lane_address<A>(w, i, h), 16 * sizeof(M), sizeof(M)));
       } else if (pattern == Pattern::kSame) {
-        const B value = widened<B>(
-            read<M>(located<A>(w, lane_address<A>(w, i, h), sizeof(M), sizeof(M))));
+        const B value =
+            widened<B>(read<M>(located<A>(w, lane_address<A>(w, i, h), sizeof(M), sizeof(M))));
         for (int l = h; l < h + 16; ++l) d[l] = value;
       } else {
         for (int l = h; l < h + 16; ++l) {
-          d[l] = widened<B>(
-              read<M>(located<A>(w, lane_address<A>(w, i, l), sizeof(M), sizeof(M))));
+          d[l] = widened<B>(read<M>(located<A>(w, lane_address<A>(w, i, l), sizeof(M), sizeof(M))));
         }
       }
     }
@@ -72,11 +75,13 @@ const Inst* store(Warp& w, const Inst* i) {
         if constexpr (sizeof(M) == sizeof(B)) {
           __builtin_memcpy(p, s + h, 16 * sizeof(M));
         } else {
-          for (int l = 0; l < 16; ++l) write<M>(p + l * static_cast<int>(sizeof(M)), static_cast<M>(s[h + l]));
+          for (int l = 0; l < 16; ++l)
+            write<M>(p + l * static_cast<int>(sizeof(M)), static_cast<M>(s[h + l]));
         }
       } else {
         for (int l = h; l < h + 16; ++l) {
-          write<M>(located<A>(w, lane_address<A>(w, i, l), sizeof(M), sizeof(M)), static_cast<M>(s[l]));
+          write<M>(located<A>(w, lane_address<A>(w, i, l), sizeof(M), sizeof(M)),
+                   static_cast<M>(s[l]));
         }
       }
     }
@@ -101,7 +106,8 @@ struct VectorRows {
 
 template <class M, class B, int N>
 SOFTGPU_INLINE void read_vector(const VectorRows<B, N>& to, int l, const u8* p) {
-  for (int k = 0; k < N; ++k) to.rows[k][l] = widened<B>(read<M>(p + k * static_cast<int>(sizeof(M))));
+  for (int k = 0; k < N; ++k)
+    to.rows[k][l] = widened<B>(read<M>(p + k * static_cast<int>(sizeof(M))));
 }
 
 template <class M, class B, Mode A, int N>
@@ -149,7 +155,8 @@ const Inst* store_vector(Warp& w, const Inst* i) {
   const VectorRows<B, N> from(w, i);
   for_each_lane(w.mask, [&](int l) {
     u8* p = located<A>(w, lane_address<A>(w, i, l), kBytes, kBytes);
-    for (int k = 0; k < N; ++k) write<M>(p + k * static_cast<int>(sizeof(M)), static_cast<M>(from.rows[k][l]));
+    for (int k = 0; k < N; ++k)
+      write<M>(p + k * static_cast<int>(sizeof(M)), static_cast<M>(from.rows[k][l]));
   });
   return i + 1;
 }
@@ -180,14 +187,14 @@ Handler pick_vector(const Form& form) {
     return two ? lane_param<M, B, 2, Load> : lane_param<M, B, 4, Load>;
   }
   switch (form.address) {
-#define SOFTGPU_CASE(mode)                                                                        \
-  case Mode::mode:                                                                                \
-    if constexpr (Load) {                                                                         \
-      if (form.vector == 1) return load<M, B, Mode::mode>;                                        \
-      return two ? load_vector<M, B, Mode::mode, 2> : load_vector<M, B, Mode::mode, 4>;           \
-    } else {                                                                                      \
-      if (form.vector == 1) return store<M, B, Mode::mode>;                                       \
-      return two ? store_vector<M, B, Mode::mode, 2> : store_vector<M, B, Mode::mode, 4>;         \
+#define SOFTGPU_CASE(mode)                                                                \
+  case Mode::mode:                                                                        \
+    if constexpr (Load) {                                                                 \
+      if (form.vector == 1) return load<M, B, Mode::mode>;                                \
+      return two ? load_vector<M, B, Mode::mode, 2> : load_vector<M, B, Mode::mode, 4>;   \
+    } else {                                                                              \
+      if (form.vector == 1) return store<M, B, Mode::mode>;                               \
+      return two ? store_vector<M, B, Mode::mode, 2> : store_vector<M, B, Mode::mode, 4>; \
     }
     SOFTGPU_CASE(kPointer)
     SOFTGPU_CASE(kShared32)
@@ -196,7 +203,8 @@ Handler pick_vector(const Form& form) {
     SOFTGPU_CASE(kSharedFixed)
     SOFTGPU_CASE(kLocal)
 #undef SOFTGPU_CASE
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 
@@ -206,18 +214,27 @@ Handler pick_element(const Form& form) {
   const bool sign = Load && type_is_signed(form.type);
   if (form.to_box == 8) {
     switch (bytes) {
-      case 1: return sign ? pick_vector<s8, u64, Load>(form) : pick_vector<u8, u64, Load>(form);
-      case 2: return sign ? pick_vector<s16, u64, Load>(form) : pick_vector<u16, u64, Load>(form);
-      case 4: return sign ? pick_vector<s32, u64, Load>(form) : pick_vector<u32, u64, Load>(form);
-      case 8: return pick_vector<u64, u64, Load>(form);
-      default: return nullptr;
+      case 1:
+        return sign ? pick_vector<s8, u64, Load>(form) : pick_vector<u8, u64, Load>(form);
+      case 2:
+        return sign ? pick_vector<s16, u64, Load>(form) : pick_vector<u16, u64, Load>(form);
+      case 4:
+        return sign ? pick_vector<s32, u64, Load>(form) : pick_vector<u32, u64, Load>(form);
+      case 8:
+        return pick_vector<u64, u64, Load>(form);
+      default:
+        return nullptr;
     }
   }
   switch (bytes) {
-    case 1: return sign ? pick_vector<s8, u32, Load>(form) : pick_vector<u8, u32, Load>(form);
-    case 2: return sign ? pick_vector<s16, u32, Load>(form) : pick_vector<u16, u32, Load>(form);
-    case 4: return pick_vector<u32, u32, Load>(form);
-    default: return nullptr;
+    case 1:
+      return sign ? pick_vector<s8, u32, Load>(form) : pick_vector<u8, u32, Load>(form);
+    case 2:
+      return sign ? pick_vector<s16, u32, Load>(form) : pick_vector<u16, u32, Load>(form);
+    case 4:
+      return pick_vector<u32, u32, Load>(form);
+    default:
+      return nullptr;
   }
 }
 

@@ -1,5 +1,6 @@
-// Exact rounding to a smaller floating-point format, in every rounding mode, from an unlimited-precision value given as
-// sign, 64-bit significand and exponent. The slow, certain way; the fast ways are in the handlers.
+// Exact rounding to a smaller floating-point format, in every rounding mode, from an
+// unlimited-precision value given as sign, 64-bit significand and exponent. The slow, certain way;
+// the fast ways are in the handlers.
 #pragma once
 
 #include "softgpu/ptx/exec/lanes.h"
@@ -49,17 +50,23 @@ inline Exact exact_of_integer(bool negative, u64 size) {
 
 inline bool rounds_up(Round round, bool negative, bool odd, int against_half, bool inexact) {
   switch (round) {
-    case Round::kNearest: return against_half > 0 || (against_half == 0 && odd);
-    case Round::kAway: return against_half >= 0;
-    case Round::kUp: return inexact && !negative;
-    case Round::kDown: return inexact && negative;
-    default: return false;
+    case Round::kNearest:
+      return against_half > 0 || (against_half == 0 && odd);
+    case Round::kAway:
+      return against_half >= 0;
+    case Round::kUp:
+      return inexact && !negative;
+    case Round::kDown:
+      return inexact && negative;
+    default:
+      return false;
   }
 }
 
 /// The bit pattern of the value in the format.
 inline u64 narrowed(const Exact& value, const FloatFormat& format, Round round) {
-  const u64 sign = static_cast<u64>(value.negative) << (format.exponent_bits + format.mantissa_bits);
+  const u64 sign = static_cast<u64>(value.negative)
+                   << (format.exponent_bits + format.mantissa_bits);
   const int bias = (1 << (format.exponent_bits - 1)) - 1;
   const u64 infinity = ((u64{1} << format.exponent_bits) - 1) << format.mantissa_bits;
   if (value.nan) return format.nan;

@@ -1,6 +1,7 @@
-// Arithmetic on f32 and f64, written once for both. Results are the correctly rounded ones in every rounding mode; a NaN
-// result is the GPU's canonical one; .ftz flushes subnormal inputs and results by hand, lane by lane, which is cheaper
-// than switching the processor's mode for every instruction.
+// Arithmetic on f32 and f64, written once for both. Results are the correctly rounded ones in every
+// rounding mode; a NaN result is the GPU's canonical one; .ftz flushes subnormal inputs and results
+// by hand, lane by lane, which is cheaper than switching the processor's mode for every
+// instruction.
 #pragma once
 
 #include "softgpu/ptx/exec/lanes.h"
@@ -26,15 +27,21 @@ struct RealTraits<f64> {
 };
 
 template <class T>
-SOFTGPU_INLINE T real_from_bits(typename RealTraits<T>::Bits bits) { return __builtin_bit_cast(T, bits); }
+SOFTGPU_INLINE T real_from_bits(typename RealTraits<T>::Bits bits) {
+  return __builtin_bit_cast(T, bits);
+}
 template <class T>
 SOFTGPU_INLINE typename RealTraits<T>::Bits bits_of_real(T x) {
   return __builtin_bit_cast(typename RealTraits<T>::Bits, x);
 }
 template <class T>
-SOFTGPU_INLINE T nan_of() { return real_from_bits<T>(RealTraits<T>::kNan); }
+SOFTGPU_INLINE T nan_of() {
+  return real_from_bits<T>(RealTraits<T>::kNan);
+}
 template <class T>
-SOFTGPU_INLINE T magnitude(T x) { return real_from_bits<T>(bits_of_real(x) & RealTraits<T>::kMagnitude); }
+SOFTGPU_INLINE T magnitude(T x) {
+  return real_from_bits<T>(bits_of_real(x) & RealTraits<T>::kMagnitude);
+}
 template <class T>
 SOFTGPU_INLINE T sign_copy(T size, T sign) {
   return real_from_bits<T>((bits_of_real(size) & RealTraits<T>::kMagnitude) |
@@ -47,10 +54,14 @@ SOFTGPU_INLINE T flushed(T x) {
   return magnitude(x) < RealTraits<T>::kSmallestNormal ? sign_copy(T{0}, x) : x;
 }
 template <class T>
-SOFTGPU_INLINE T canonical(T x) { return x == x ? x : nan_of<T>(); }
+SOFTGPU_INLINE T canonical(T x) {
+  return x == x ? x : nan_of<T>();
+}
 /// [0, 1], NaN to 0.
 template <class T>
-SOFTGPU_INLINE T saturated(T x) { return x > T{0} ? (x < T{1} ? x : T{1}) : T{0}; }
+SOFTGPU_INLINE T saturated(T x) {
+  return x > T{0} ? (x < T{1} ? x : T{1}) : T{0};
+}
 
 template <class T, bool Flush, bool Saturate>
 SOFTGPU_INLINE T real_result(T x) {
@@ -58,7 +69,9 @@ SOFTGPU_INLINE T real_result(T x) {
   return Saturate ? saturated(x) : canonical(x);
 }
 template <class T, bool Flush>
-SOFTGPU_INLINE T real_input(T x) { return Flush ? flushed(x) : x; }
+SOFTGPU_INLINE T real_input(T x) {
+  return Flush ? flushed(x) : x;
+}
 
 SOFTGPU_INLINE f32 fused(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 SOFTGPU_INLINE f64 fused(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
@@ -67,23 +80,33 @@ SOFTGPU_INLINE f64 root(f64 a) { return __builtin_sqrt(a); }
 
 struct RealAdd {
   template <class T>
-  static T eval(T a, T b) { return a + b; }
+  static T eval(T a, T b) {
+    return a + b;
+  }
 };
 struct RealSub {
   template <class T>
-  static T eval(T a, T b) { return a - b; }
+  static T eval(T a, T b) {
+    return a - b;
+  }
 };
 struct RealMul {
   template <class T>
-  static T eval(T a, T b) { return a * b; }
+  static T eval(T a, T b) {
+    return a * b;
+  }
 };
 struct RealDiv {
   template <class T>
-  static T eval(T a, T b) { return a / b; }
+  static T eval(T a, T b) {
+    return a / b;
+  }
 };
 struct RealFma {
   template <class T>
-  static T eval(T a, T b, T c) { return fused(a, b, c); }
+  static T eval(T a, T b, T c) {
+    return fused(a, b, c);
+  }
 };
 // The other operand when one is NaN; -0 below +0.
 struct RealMin {
@@ -104,19 +127,27 @@ struct RealMax {
 template <class Fn>
 struct NanThrough {
   template <class T>
-  static T eval(T a, T b) { return a != a || b != b ? nan_of<T>() : Fn::eval(a, b); }
+  static T eval(T a, T b) {
+    return a != a || b != b ? nan_of<T>() : Fn::eval(a, b);
+  }
 };
 struct RealSqrt {
   template <class T>
-  static T eval(T a) { return root(a); }
+  static T eval(T a) {
+    return root(a);
+  }
 };
 struct RealRcp {
   template <class T>
-  static T eval(T a) { return T{1} / a; }
+  static T eval(T a) {
+    return T{1} / a;
+  }
 };
 struct RealRsqrt {
   template <class T>
-  static T eval(T a) { return T{1} / root(a); }
+  static T eval(T a) {
+    return T{1} / root(a);
+  }
 };
 
 template <class T, class Fn, bool Flush, bool Saturate>
@@ -135,19 +166,26 @@ struct Real {
 // Sign operations touch the bits only: no flush, no canonical NaN.
 struct RealNeg {
   template <class T>
-  static T eval(T a) { return real_from_bits<T>(bits_of_real(a) ^ ~RealTraits<T>::kMagnitude); }
+  static T eval(T a) {
+    return real_from_bits<T>(bits_of_real(a) ^ ~RealTraits<T>::kMagnitude);
+  }
 };
 struct RealAbs {
   template <class T>
-  static T eval(T a) { return magnitude(a); }
+  static T eval(T a) {
+    return magnitude(a);
+  }
 };
 /// PTX: the sign of a on the magnitude of b.
 struct RealCopysign {
   template <class T>
-  static T eval(T a, T b) { return sign_copy(b, a); }
+  static T eval(T a, T b) {
+    return sign_copy(b, a);
+  }
 };
 
-/// The processor's rounding mode for the life of the object. The barriers keep the row loops inside.
+/// The processor's rounding mode for the life of the object. The barriers keep the row loops
+/// inside.
 class RoundingScope {
  public:
   SOFTGPU_INLINE explicit RoundingScope(Round round) {
@@ -184,13 +222,21 @@ struct Wide512<f32> {
   static constexpr int kLanes = 16;
   static V load(const f32* p) { return _mm512_load_ps(p); }
   template <int R>
-  static V fma(V a, V b, V c) { return _mm512_fmadd_round_ps(a, b, c, R); }
+  static V fma(V a, V b, V c) {
+    return _mm512_fmadd_round_ps(a, b, c, R);
+  }
   template <int R>
-  static V add(V a, V b) { return _mm512_add_round_ps(a, b, R); }
+  static V add(V a, V b) {
+    return _mm512_add_round_ps(a, b, R);
+  }
   template <int R>
-  static V sub(V a, V b) { return _mm512_sub_round_ps(a, b, R); }
+  static V sub(V a, V b) {
+    return _mm512_sub_round_ps(a, b, R);
+  }
   template <int R>
-  static V mul(V a, V b) { return _mm512_mul_round_ps(a, b, R); }
+  static V mul(V a, V b) {
+    return _mm512_mul_round_ps(a, b, R);
+  }
   static void store(f32* p, u32 mask, V v) {
     const __mmask16 wrong = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     v = _mm512_mask_mov_ps(v, wrong, _mm512_set1_ps(nan_of<f32>()));
@@ -203,13 +249,21 @@ struct Wide512<f64> {
   static constexpr int kLanes = 8;
   static V load(const f64* p) { return _mm512_load_pd(p); }
   template <int R>
-  static V fma(V a, V b, V c) { return _mm512_fmadd_round_pd(a, b, c, R); }
+  static V fma(V a, V b, V c) {
+    return _mm512_fmadd_round_pd(a, b, c, R);
+  }
   template <int R>
-  static V add(V a, V b) { return _mm512_add_round_pd(a, b, R); }
+  static V add(V a, V b) {
+    return _mm512_add_round_pd(a, b, R);
+  }
   template <int R>
-  static V sub(V a, V b) { return _mm512_sub_round_pd(a, b, R); }
+  static V sub(V a, V b) {
+    return _mm512_sub_round_pd(a, b, R);
+  }
   template <int R>
-  static V mul(V a, V b) { return _mm512_mul_round_pd(a, b, R); }
+  static V mul(V a, V b) {
+    return _mm512_mul_round_pd(a, b, R);
+  }
   static void store(f64* p, u32 mask, V v) {
     const __mmask8 wrong = _mm512_cmp_pd_mask(v, v, _CMP_UNORD_Q);
     v = _mm512_mask_mov_pd(v, wrong, _mm512_set1_pd(nan_of<f64>()));
@@ -242,10 +296,14 @@ const Inst* rounded512(Warp& w, const Inst* i) {
 template <class T, Op Kind>
 Handler pick_rounded512(Round round) {
   switch (round) {
-    case Round::kZero: return rounded512<T, Kind, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC>;
-    case Round::kDown: return rounded512<T, Kind, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC>;
-    case Round::kUp: return rounded512<T, Kind, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC>;
-    default: return nullptr;
+    case Round::kZero:
+      return rounded512<T, Kind, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC>;
+    case Round::kDown:
+      return rounded512<T, Kind, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC>;
+    case Round::kUp:
+      return rounded512<T, Kind, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC>;
+    default:
+      return nullptr;
   }
 }
 #endif
@@ -253,10 +311,14 @@ Handler pick_rounded512(Round round) {
 template <Handler Inner>
 Handler pick_rounded(Round round) {
   switch (round) {
-    case Round::kZero: return rounded<Inner, Round::kZero>;
-    case Round::kDown: return rounded<Inner, Round::kDown>;
-    case Round::kUp: return rounded<Inner, Round::kUp>;
-    default: return Inner;
+    case Round::kZero:
+      return rounded<Inner, Round::kZero>;
+    case Round::kDown:
+      return rounded<Inner, Round::kDown>;
+    case Round::kUp:
+      return rounded<Inner, Round::kUp>;
+    default:
+      return Inner;
   }
 }
 
@@ -264,7 +326,8 @@ Handler pick_rounded(Round round) {
 template <class T, class Fn, template <class, class> class Shape>
 Handler pick_real(const Form& form) {
   if constexpr (sizeof(T) == 4) {
-    if (form.flush && form.saturate) return pick_rounded<Shape<T, Real<T, Fn, true, true>>::run>(form.round);
+    if (form.flush && form.saturate)
+      return pick_rounded<Shape<T, Real<T, Fn, true, true>>::run>(form.round);
     if (form.flush) return pick_rounded<Shape<T, Real<T, Fn, true, false>>::run>(form.round);
     if (form.saturate) return pick_rounded<Shape<T, Real<T, Fn, false, true>>::run>(form.round);
   }
@@ -272,11 +335,17 @@ Handler pick_real(const Form& form) {
 }
 
 template <class T, class Fn>
-struct OfOne { static constexpr Handler run = unary<T, Fn>; };
+struct OfOne {
+  static constexpr Handler run = unary<T, Fn>;
+};
 template <class T, class Fn>
-struct OfTwo { static constexpr Handler run = binary<T, Fn>; };
+struct OfTwo {
+  static constexpr Handler run = binary<T, Fn>;
+};
 template <class T, class Fn>
-struct OfThree { static constexpr Handler run = ternary<T, Fn>; };
+struct OfThree {
+  static constexpr Handler run = ternary<T, Fn>;
+};
 
 /// For operations that have no rounding mode and no .sat: half the instantiations.
 template <class T, class Fn, template <class, class> class Shape>
@@ -300,24 +369,36 @@ Handler pick_arithmetic(const Form& form) {
 template <class T>
 Handler real_handler(const Form& form) {
   switch (form.op) {
-    case Op::kAdd: return pick_arithmetic<T, RealAdd, OfTwo, Op::kAdd>(form);
-    case Op::kSub: return pick_arithmetic<T, RealSub, OfTwo, Op::kSub>(form);
-    case Op::kMul: return pick_arithmetic<T, RealMul, OfTwo, Op::kMul>(form);
-    case Op::kFma: return pick_arithmetic<T, RealFma, OfThree, Op::kFma>(form);
-    case Op::kDiv: return pick_real<T, RealDiv, OfTwo>(form);
-    case Op::kSqrt: return pick_real<T, RealSqrt, OfOne>(form);
-    case Op::kRcp: return pick_real<T, RealRcp, OfOne>(form);
-    case Op::kRsqrt: return pick_plain<T, RealRsqrt, OfOne>(form);
+    case Op::kAdd:
+      return pick_arithmetic<T, RealAdd, OfTwo, Op::kAdd>(form);
+    case Op::kSub:
+      return pick_arithmetic<T, RealSub, OfTwo, Op::kSub>(form);
+    case Op::kMul:
+      return pick_arithmetic<T, RealMul, OfTwo, Op::kMul>(form);
+    case Op::kFma:
+      return pick_arithmetic<T, RealFma, OfThree, Op::kFma>(form);
+    case Op::kDiv:
+      return pick_real<T, RealDiv, OfTwo>(form);
+    case Op::kSqrt:
+      return pick_real<T, RealSqrt, OfOne>(form);
+    case Op::kRcp:
+      return pick_real<T, RealRcp, OfOne>(form);
+    case Op::kRsqrt:
+      return pick_plain<T, RealRsqrt, OfOne>(form);
     case Op::kMin:
       return form.flag ? pick_plain<T, NanThrough<RealMin>, OfTwo>(form)
                        : pick_plain<T, RealMin, OfTwo>(form);
     case Op::kMax:
       return form.flag ? pick_plain<T, NanThrough<RealMax>, OfTwo>(form)
                        : pick_plain<T, RealMax, OfTwo>(form);
-    case Op::kNeg: return unary<T, RealNeg>;
-    case Op::kAbs: return unary<T, RealAbs>;
-    case Op::kCopysign: return binary<T, RealCopysign>;
-    default: return nullptr;
+    case Op::kNeg:
+      return unary<T, RealNeg>;
+    case Op::kAbs:
+      return unary<T, RealAbs>;
+    case Op::kCopysign:
+      return binary<T, RealCopysign>;
+    default:
+      return nullptr;
   }
 }
 

@@ -1,4 +1,5 @@
-// What the lanes of a warp do with each other: shuffles, votes, matches, reductions; and rows filled from warp state.
+// What the lanes of a warp do with each other: shuffles, votes, matches, reductions; and rows
+// filled from warp state.
 #include "softgpu/ptx/exec/lanes.h"
 
 namespace softgpu::ptx::SOFTGPU_ISA {
@@ -20,7 +21,9 @@ SOFTGPU_INLINE u32 shuffle_sources(const u32* b, const u32* c, u32* source) {
       from = l - value;
       inside = static_cast<s32>(from) >= static_cast<s32>(bound);
     } else {
-      from = Mode == kDown ? l + value : Mode == kButterfly ? l ^ value : first | (value & ~segment);
+      from = Mode == kDown        ? l + value
+             : Mode == kButterfly ? l ^ value
+                                  : first | (value & ~segment);
       inside = from <= bound;
     }
     source[l] = inside ? from : l;
@@ -45,7 +48,8 @@ SOFTGPU_INLINE void permuted(u32* out, const u32* in, const u32* source) {
 #endif
 }
 
-/// A lane that does not take part is read as 0: undefined in the ISA, but programs in the wild rely on it.
+/// A lane that does not take part is read as 0: undefined in the ISA, but programs in the wild rely
+/// on it.
 template <ShuffleMode Mode>
 const Inst* shuffle(Warp& w, const Inst* i) {
   alignas(64) u32 source[32];
@@ -115,12 +119,24 @@ const Inst* redux(Warp& w, const Inst* i) {
   for_each_lane(there & (there - 1), [&](int l) {
     const T value = a[l];
     switch (Mode) {
-      case kAddUp: result = static_cast<T>(result + value); break;
-      case kLeast: result = value < result ? value : result; break;
-      case kMost: result = value > result ? value : result; break;
-      case kAndAll: result &= value; break;
-      case kOrAll: result |= value; break;
-      case kXorAll: result ^= value; break;
+      case kAddUp:
+        result = static_cast<T>(result + value);
+        break;
+      case kLeast:
+        result = value < result ? value : result;
+        break;
+      case kMost:
+        result = value > result ? value : result;
+        break;
+      case kAndAll:
+        result &= value;
+        break;
+      case kOrAll:
+        result |= value;
+        break;
+      case kXorAll:
+        result ^= value;
+        break;
     }
   });
   for_lanes(w, row<T>(w, i->d), [=](int) { return result; });
@@ -130,13 +146,20 @@ const Inst* redux(Warp& w, const Inst* i) {
 template <class T>
 Handler pick_redux(u8 mode) {
   switch (mode) {
-    case kAddUp: return redux<T, kAddUp>;
-    case kLeast: return redux<T, kLeast>;
-    case kMost: return redux<T, kMost>;
-    case kAndAll: return redux<T, kAndAll>;
-    case kOrAll: return redux<T, kOrAll>;
-    case kXorAll: return redux<T, kXorAll>;
-    default: return nullptr;
+    case kAddUp:
+      return redux<T, kAddUp>;
+    case kLeast:
+      return redux<T, kLeast>;
+    case kMost:
+      return redux<T, kMost>;
+    case kAndAll:
+      return redux<T, kAndAll>;
+    case kOrAll:
+      return redux<T, kOrAll>;
+    case kXorAll:
+      return redux<T, kXorAll>;
+    default:
+      return nullptr;
   }
 }
 
@@ -163,8 +186,9 @@ const Inst* kernel_param(Warp& w, const Inst* i) {
 /// mode: 0 kernel parameter, 1 this lane's call-parameter area.
 const Inst* param_address(Warp& w, const Inst* i) {
   const bool lanes = i->mode != 0;
-  const u64 start = (lanes ? reinterpret_cast<u64>(w.param_area) : reinterpret_cast<u64>(w.params)) +
-                    static_cast<u64>(i->imm);
+  const u64 start =
+      (lanes ? reinterpret_cast<u64>(w.param_area) : reinterpret_cast<u64>(w.params)) +
+      static_cast<u64>(i->imm);
   const u64 stride = lanes ? w.param_stride : 0;
   for_lanes(w, row<u64>(w, i->d), [=](int l) { return start + stride * static_cast<u64>(l); });
   return i + 1;
@@ -208,21 +232,31 @@ const Inst* is_space(Warp& w, const Inst* i) {
 
 Handler pick_shuffle(u8 mode) {
   switch (mode) {
-    case kUp: return shuffle<kUp>;
-    case kDown: return shuffle<kDown>;
-    case kButterfly: return shuffle<kButterfly>;
-    case kIndex: return shuffle<kIndex>;
-    default: return nullptr;
+    case kUp:
+      return shuffle<kUp>;
+    case kDown:
+      return shuffle<kDown>;
+    case kButterfly:
+      return shuffle<kButterfly>;
+    case kIndex:
+      return shuffle<kIndex>;
+    default:
+      return nullptr;
   }
 }
 
 Handler pick_vote(u8 mode) {
   switch (mode) {
-    case kAll: return vote<kAll>;
-    case kAny: return vote<kAny>;
-    case kUniform: return vote<kUniform>;
-    case kBallot: return vote<kBallot>;
-    default: return nullptr;
+    case kAll:
+      return vote<kAll>;
+    case kAny:
+      return vote<kAny>;
+    case kUniform:
+      return vote<kUniform>;
+    case kBallot:
+      return vote<kBallot>;
+    default:
+      return nullptr;
   }
 }
 
@@ -231,19 +265,32 @@ Handler pick_vote(u8 mode) {
 Handler warp_handler(const Form& form) {
   const bool wide = type_bytes(form.type) == 8;
   switch (form.op) {
-    case Op::kShuffle: return pick_shuffle(form.mode);
-    case Op::kVote: return pick_vote(form.mode);
-    case Op::kMatchAny: return wide ? match<u64, false> : match<u32, false>;
-    case Op::kMatchAll: return wide ? match<u64, true> : match<u32, true>;
-    case Op::kRedux: return form.type == Type::kS32 ? pick_redux<s32>(form.mode) : pick_redux<u32>(form.mode);
-    case Op::kActiveMask: return active_mask;
-    case Op::kParam: return form.to_box == 8 ? kernel_param<u64> : kernel_param<u32>;
-    case Op::kParamAddress: return param_address;
-    case Op::kLocalAddress: return local_address;
-    case Op::kSharedToGeneric: return shared_to_generic;
-    case Op::kGenericToShared: return generic_to_shared;
-    case Op::kIsSpace: return is_space;
-    default: return nullptr;
+    case Op::kShuffle:
+      return pick_shuffle(form.mode);
+    case Op::kVote:
+      return pick_vote(form.mode);
+    case Op::kMatchAny:
+      return wide ? match<u64, false> : match<u32, false>;
+    case Op::kMatchAll:
+      return wide ? match<u64, true> : match<u32, true>;
+    case Op::kRedux:
+      return form.type == Type::kS32 ? pick_redux<s32>(form.mode) : pick_redux<u32>(form.mode);
+    case Op::kActiveMask:
+      return active_mask;
+    case Op::kParam:
+      return form.to_box == 8 ? kernel_param<u64> : kernel_param<u32>;
+    case Op::kParamAddress:
+      return param_address;
+    case Op::kLocalAddress:
+      return local_address;
+    case Op::kSharedToGeneric:
+      return shared_to_generic;
+    case Op::kGenericToShared:
+      return generic_to_shared;
+    case Op::kIsSpace:
+      return is_space;
+    default:
+      return nullptr;
   }
 }
 

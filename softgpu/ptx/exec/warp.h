@@ -1,5 +1,6 @@
-// The state of a running warp and of its CTA. Explicit to the last bit, so that a CTA can be left at any instruction and
-// taken up again: barriers, fairness between diverged lanes, preemption and grid synchronisation all come from that.
+// The state of a running warp and of its CTA. Explicit to the last bit, so that a CTA can be left
+// at any instruction and taken up again: barriers, fairness between diverged lanes, preemption and
+// grid synchronisation all come from that.
 #pragma once
 
 #include <array>
@@ -61,10 +62,10 @@ struct Frame {
 struct Cta;
 
 struct Warp {
-  u8* rf = nullptr;  // register file of the current frame
+  u8* rf = nullptr;        // register file of the current frame
   u8* entry_rf = nullptr;  // of the kernel's own frame
-  u32 mask = 0;      // lanes that execute the current instruction
-  u32 active = 0;    // lanes at the current pc, whatever its guard says
+  u32 mask = 0;            // lanes that execute the current instruction
+  u32 active = 0;          // lanes at the current pc, whatever its guard says
   const Inst* base = nullptr;
   const Inst* ip = nullptr;  // where to go on, while the warp does not run
   const Inst* at = nullptr;  // last instruction that may fault
@@ -142,7 +143,8 @@ struct Cta {
 [[noreturn]] void fault_raise(Fault fault, u64 address);
 [[noreturn]] void fault_raise_text(Fault fault, const std::string& text);
 
-/// Faults unless the bytes lie in the local memory of some frame of the warp, or elsewhere in the CTA's.
+/// Faults unless the bytes lie in the local memory of some frame of the warp, or elsewhere in the
+/// CTA's.
 void local_check(const Warp& warp, u64 address, u64 bytes);
 
 /// Fills one special register's row for a warp.

@@ -1,7 +1,9 @@
-// Fat binaries: what nvcc puts into an executable and what cuModuleLoadData is handed. A wrapper names regions; a region
-// is a row of entries, each PTX text (perhaps compressed) or machine code, which is of no use here.
+// Fat binaries: what nvcc puts into an executable and what cuModuleLoadData is handed. A wrapper
+// names regions; a region is a row of entries, each PTX text (perhaps compressed) or machine code,
+// which is of no use here.
 //
-// The wrapper is declared in the toolkit's fatbinary_section.h; the entry header was observed (docs of the software GPU).
+// The wrapper is declared in the toolkit's fatbinary_section.h; the entry header was observed (docs
+// of the software GPU).
 #include <zstd.h>
 
 #include <algorithm>
@@ -117,9 +119,10 @@ class Reader {
       damage = "a compressed entry of the fat binary gives impossible sizes";
       return false;
     }
-    const bool good = (entry.flags & kFlagZstd) != 0
-                          ? unpack_zstd(payload, entry.compressed_bytes, entry.plain_bytes, text)
-                          : lz4_block_decode(payload, entry.compressed_bytes, entry.plain_bytes, text);
+    const bool good =
+        (entry.flags & kFlagZstd) != 0
+            ? unpack_zstd(payload, entry.compressed_bytes, entry.plain_bytes, text)
+            : lz4_block_decode(payload, entry.compressed_bytes, entry.plain_bytes, text);
     if (!good) damage = "compressed PTX in the fat binary does not decompress";
     return good;
   }
@@ -152,7 +155,8 @@ bool starts_like_ptx(const char* text) {
 u32 target_of(std::string_view text) {
   const std::size_t at = text.find("sm_");
   u32 target = 0;
-  for (std::size_t k = at + 3; at != text.npos && k < text.size() && text[k] >= '0' && text[k] <= '9'; ++k) {
+  for (std::size_t k = at + 3;
+       at != text.npos && k < text.size() && text[k] >= '0' && text[k] <= '9'; ++k) {
     target = target * 10 + static_cast<u32>(text[k] - '0');
   }
   return target;
@@ -162,7 +166,8 @@ std::string explain(const Reader& reader) {
   if (!reader.damage.empty()) return reader.damage;
   if (reader.machine_code.empty()) return "the fat binary is empty";
   return "only machine code for " + reader.machine_code +
-         ": a software GPU runs PTX; build with -arch=compute_75 (or any -gencode with code=compute_XX)";
+         ": a software GPU runs PTX; build with -arch=compute_75 (or any -gencode with "
+         "code=compute_XX)";
 }
 
 }  // namespace
@@ -176,7 +181,9 @@ std::vector<PtxImage> fatbin_images(const void* image, std::string* error) {
   } else if (magic == kRegionMagic) {
     reader.region(static_cast<const u8*>(image));
   } else if (std::memcmp(image, "\177ELF", 4) == 0) {
-    trouble = "machine code (a cubin): a software GPU runs PTX; build with -arch=compute_75 -ptx or -fatbin";
+    trouble =
+        "machine code (a cubin): a software GPU runs PTX; build with -arch=compute_75 -ptx or "
+        "-fatbin";
   } else if (starts_like_ptx(static_cast<const char*>(image))) {
     PtxImage text;
     text.text = static_cast<const char*>(image);
@@ -187,7 +194,8 @@ std::vector<PtxImage> fatbin_images(const void* image, std::string* error) {
   }
   std::stable_sort(reader.images.begin(), reader.images.end(),
                    [](const PtxImage& a, const PtxImage& b) { return a.target > b.target; });
-  if (reader.images.empty() && error != nullptr) *error = trouble.empty() ? explain(reader) : trouble;
+  if (reader.images.empty() && error != nullptr)
+    *error = trouble.empty() ? explain(reader) : trouble;
   return std::move(reader.images);
 }
 

@@ -1,5 +1,5 @@
-// LZ4 block decoder; see lz4.h. A block is a chain of sequences: token, literals, offset, match. The input is not trusted:
-// every length and offset is checked against both buffers.
+// LZ4 block decoder; see lz4.h. A block is a chain of sequences: token, literals, offset, match.
+// The input is not trusted: every length and offset is checked against both buffers.
 #include "softgpu/ptx/image/lz4.h"
 
 namespace softgpu::ptx {
@@ -39,7 +39,8 @@ class Reader {
 
 }  // namespace
 
-bool lz4_block_decode(const std::uint8_t* data, std::size_t bytes, std::size_t limit, std::string& out) {
+bool lz4_block_decode(const std::uint8_t* data, std::size_t bytes, std::size_t limit,
+                      std::string& out) {
   Reader in(data, bytes);
   const std::size_t begin = out.size();
   while (!in.ended()) {

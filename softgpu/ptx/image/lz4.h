@@ -7,7 +7,9 @@
 
 namespace softgpu::ptx {
 
-/// Appends at most `limit` bytes to `out`. False when the input is damaged or says more than the limit.
-[[nodiscard]] bool lz4_block_decode(const std::uint8_t* data, std::size_t bytes, std::size_t limit, std::string& out);
+/// Appends at most `limit` bytes to `out`. False when the input is damaged or says more than the
+/// limit.
+[[nodiscard]] bool lz4_block_decode(const std::uint8_t* data, std::size_t bytes, std::size_t limit,
+                                    std::string& out);
 
 }  // namespace softgpu::ptx

@@ -35,11 +35,16 @@ u64 param_value(const ParamRow& param, const std::byte* params) {
 u32 lane_mask(Special what, u32 lane) {
   const u32 bit = 1u << lane;
   switch (what) {
-    case Special::kLaneMaskEq: return bit;
-    case Special::kLaneMaskLt: return bit - 1;
-    case Special::kLaneMaskLe: return bit | (bit - 1);
-    case Special::kLaneMaskGe: return ~(bit - 1);
-    default: return ~(bit | (bit - 1));
+    case Special::kLaneMaskEq:
+      return bit;
+    case Special::kLaneMaskLt:
+      return bit - 1;
+    case Special::kLaneMaskLe:
+      return bit | (bit - 1);
+    case Special::kLaneMaskGe:
+      return ~(bit - 1);
+    default:
+      return ~(bit | (bit - 1));
   }
 }
 
@@ -47,37 +52,42 @@ u32 uniform_special(const Warp& w, Special what) {
   const Cta& cta = *w.cta;
   const Launch& launch = *cta.launch;
   switch (what) {
-    case Special::kNtidX: return launch.block.x;
-    case Special::kNtidY: return launch.block.y;
-    case Special::kNtidZ: return launch.block.z;
-    case Special::kCtaidX: return cta.index.x;
-    case Special::kCtaidY: return cta.index.y;
-    case Special::kCtaidZ: return cta.index.z;
-    case Special::kNctaidX: return launch.grid.x;
-    case Special::kNctaidY: return launch.grid.y;
-    case Special::kNctaidZ: return launch.grid.z;
-    case Special::kWarpId: return w.index;
-    case Special::kNwarpId: return static_cast<u32>(cta.warps.size());
-    case Special::kSmId: return cta.sm;
-    case Special::kNsmId: return launch.sm_count;
-    case Special::kDynamicShared: return launch.dynamic_shared_bytes;
-    case Special::kTotalShared: return cta.shared_bytes;
-    case Special::kEnvReg1: return static_cast<u32>(cta.grid_workspace >> 32);
-    case Special::kEnvReg2: return static_cast<u32>(cta.grid_workspace);
-    default: return 0;
-  }
-}
-
-/// Special registers that change from block to block of one launch.
-bool changes_per_block(Special what) {
-  switch (what) {
+    case Special::kNtidX:
+      return launch.block.x;
+    case Special::kNtidY:
+      return launch.block.y;
+    case Special::kNtidZ:
+      return launch.block.z;
     case Special::kCtaidX:
+      return cta.index.x;
     case Special::kCtaidY:
+      return cta.index.y;
     case Special::kCtaidZ:
+      return cta.index.z;
+    case Special::kNctaidX:
+      return launch.grid.x;
+    case Special::kNctaidY:
+      return launch.grid.y;
+    case Special::kNctaidZ:
+      return launch.grid.z;
+    case Special::kWarpId:
+      return w.index;
+    case Special::kNwarpId:
+      return static_cast<u32>(cta.warps.size());
     case Special::kSmId:
+      return cta.sm;
+    case Special::kNsmId:
+      return launch.sm_count;
+    case Special::kDynamicShared:
+      return launch.dynamic_shared_bytes;
+    case Special::kTotalShared:
+      return cta.shared_bytes;
     case Special::kEnvReg1:
-    case Special::kEnvReg2: return true;
-    default: return false;
+      return static_cast<u32>(cta.grid_workspace >> 32);
+    case Special::kEnvReg2:
+      return static_cast<u32>(cta.grid_workspace);
+    default:
+      return 0;
   }
 }
 
@@ -91,8 +101,10 @@ bool differs_per_lane(Special what) {
     case Special::kLaneMaskLt:
     case Special::kLaneMaskLe:
     case Special::kLaneMaskGt:
-    case Special::kLaneMaskGe: return true;
-    default: return false;
+    case Special::kLaneMaskGe:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -104,11 +116,21 @@ void special_fill(const Warp& w, Special what, u32* row) {
   for (u32 lane = 0; lane < 32; ++lane) {
     const u32 thread = w.index * 32 + lane;
     switch (what) {
-      case Special::kTidX: row[lane] = thread % block.x; break;
-      case Special::kTidY: row[lane] = thread / block.x % block.y; break;
-      case Special::kTidZ: row[lane] = thread / block.x / block.y; break;
-      case Special::kLaneId: row[lane] = lane; break;
-      default: row[lane] = lane_mask(what, lane); break;
+      case Special::kTidX:
+        row[lane] = thread % block.x;
+        break;
+      case Special::kTidY:
+        row[lane] = thread / block.x % block.y;
+        break;
+      case Special::kTidZ:
+        row[lane] = thread / block.x / block.y;
+        break;
+      case Special::kLaneId:
+        row[lane] = lane;
+        break;
+      default:
+        row[lane] = lane_mask(what, lane);
+        break;
     }
   }
 }
@@ -136,9 +158,7 @@ void CtaRunner::prepare_warp(Warp& warp, u8* rf, const u8* image) {
   std::memcpy(rf - image_.size(), image, image_.size());
   std::memset(rf, 0, kFirstRow);
   for (const SpecialRow& special : code.specials) {
-    if (!changes_per_block(special.what)) {
-      special_fill(warp, special.what, reinterpret_cast<u32*>(rf + special.row));
-    }
+    special_fill(warp, special.what, reinterpret_cast<u32*>(rf + special.row));
   }
 }
 
@@ -183,7 +203,8 @@ void CtaRunner::start(std::uint64_t block, std::uint64_t grid_workspace) {
   const Code& code = *cta_.program->entry;
   const Launch& launch = *cta_.launch;
   const u32 threads = launch.block.x * launch.block.y * launch.block.z;
-  cta_.index = {static_cast<u32>(block % launch.grid.x), static_cast<u32>(block / launch.grid.x % launch.grid.y),
+  cta_.index = {static_cast<u32>(block % launch.grid.x),
+                static_cast<u32>(block / launch.grid.x % launch.grid.y),
                 static_cast<u32>(block / launch.grid.x / launch.grid.y)};
   cta_.sm = static_cast<u32>(block % std::max(launch.sm_count, 1u));
   cta_.grid_workspace = grid_workspace;
@@ -209,10 +230,8 @@ void CtaRunner::start(std::uint64_t block, std::uint64_t grid_workspace) {
     warp.rf = warp.entry_rf;
     warp.param_area = warp.rf + code.rows_bytes;
     warp.param_stride = code.param_bytes;
-    for (const SpecialRow& special : code.specials) {
-      if (changes_per_block(special.what)) {
-        special_fill(warp, special.what, reinterpret_cast<u32*>(warp.rf + special.row));
-      }
+    for (const SpecialRow& special : code.block_specials) {
+      fill(reinterpret_cast<u32*>(warp.rf + special.row), uniform_special(warp, special.what));
     }
   }
 }

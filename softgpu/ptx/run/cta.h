@@ -30,8 +30,8 @@ class CtaRunner {
   void prepare(const Program& program, const Launch& launch, Host& host);
   /// Sets the warps to the start of block number `block`.
   void start(std::uint64_t block, std::uint64_t grid_workspace);
-  /// One turn of about `turn` instructions for every warp that can run. after_turn(instructions) is told what ran and may
-  /// end the step early by returning false. False when no warp could run.
+  /// One turn of about `turn` instructions for every warp that can run. after_turn(instructions) is
+  /// told what ran and may end the step early by returning false. False when no warp could run.
   template <class AfterTurn>
   bool step(std::uint64_t turn, AfterTurn after_turn);
   bool finished() const { return cta_.live == 0; }

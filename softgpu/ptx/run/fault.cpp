@@ -1,5 +1,6 @@
-// SIGSEGV and SIGBUS inside a launch; see fault.h. The handler decides by a thread-local pointer, so faults of other
-// threads are untouched: they go to the handler that was there before us, or kill the process as they would have.
+// SIGSEGV and SIGBUS inside a launch; see fault.h. The handler decides by a thread-local pointer,
+// so faults of other threads are untouched: they go to the handler that was there before us, or
+// kill the process as they would have.
 #include "softgpu/ptx/run/fault.h"
 
 #include <signal.h>
@@ -26,12 +27,14 @@ void pass_on(int signal_number, siginfo_t* info, void* context) {
     t_passing_on = true;
     previous.sa_sigaction(signal_number, info, context);
     t_passing_on = false;
-  } else if (!t_passing_on && !has_info && previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+  } else if (!t_passing_on && !has_info && previous.sa_handler != SIG_DFL &&
+             previous.sa_handler != SIG_IGN) {
     t_passing_on = true;
     previous.sa_handler(signal_number);
     t_passing_on = false;
   } else {
-    // The instruction runs again and the default action takes the process, with the right address in its core.
+    // The instruction runs again and the default action takes the process, with the right address
+    // in its core.
     signal(signal_number, SIG_DFL);
   }
 }
@@ -53,7 +56,8 @@ void install_one(int signal_number) {
   g_previous[slot_of(signal_number)] = now;
   struct sigaction ours {};
   ours.sa_sigaction = on_fault;
-  // NODEFER: the handler is left by a jump. ONSTACK: a program that set an alternative stack wants it used.
+  // NODEFER: the handler is left by a jump. ONSTACK: a program that set an alternative stack wants
+  // it used.
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
   sigemptyset(&ours.sa_mask);
   sigaction(signal_number, &ours, nullptr);

@@ -1,5 +1,6 @@
-// Faults of a kernel: a bad address found by the processor or by a check, a trap, an abort. Whichever way it is found, the
-// worker's stack is cut back to where the CTA was started, and the launch gets an Outcome.
+// Faults of a kernel: a bad address found by the processor or by a check, a trap, an abort.
+// Whichever way it is found, the worker's stack is cut back to where the CTA was started, and the
+// launch gets an Outcome.
 #pragma once
 
 #include <csetjmp>
@@ -26,7 +27,8 @@ struct FaultScope {
   FaultScope* outer_;
 };
 
-/// Makes sure that our SIGSEGV/SIGBUS handler is the process's; what was there before is called for other faults.
+/// Makes sure that our SIGSEGV/SIGBUS handler is the process's; what was there before is called for
+/// other faults.
 void fault_handler_install();
 
 }  // namespace softgpu::ptx

@@ -1,5 +1,6 @@
-// launch_run(): the blocks of a grid over the calling thread and helpers, charging as they go. What a launch costs does
-// not depend on how many threads shared it, except for kernels whose blocks wait for each other.
+// launch_run(): the blocks of a grid over the calling thread and helpers, charging as they go. What
+// a launch costs does not depend on how many threads shared it, except for kernels whose blocks
+// wait for each other.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -27,7 +28,8 @@ struct alignas(64) GridWorkspace {
   u32 rest[62] = {};
 };
 
-/// Keeps a thread's CTA memory between launches. A launch inside a launch (a host callback) gets its own.
+/// Keeps a thread's CTA memory between launches. A launch inside a launch (a host callback) gets
+/// its own.
 class RunnerLease {
  public:
   RunnerLease() {
@@ -51,7 +53,9 @@ class RunnerLease {
 class LaunchJob : public PoolJob {
  public:
   LaunchJob(const Kernel& kernel, const Launch& launch, Host& host)
-      : program_(kernel.program), launch_(launch), host_(host),
+      : program_(kernel.program),
+        launch_(launch),
+        host_(host),
         blocks_(u64{launch.grid.x} * launch.grid.y * launch.grid.z) {}
 
   Outcome run() {
@@ -88,7 +92,8 @@ class LaunchJob : public PoolJob {
     bool charge() {
       const u64 amount = uncharged;
       uncharged = 0;
-      if (amount != 0 && !job.host_.charge(amount)) job.fail(Fault::kAborted, 0, "the launch was abandoned");
+      if (amount != 0 && !job.host_.charge(amount))
+        job.fail(Fault::kAborted, 0, "the launch was abandoned");
       return !job.stop_.load(std::memory_order_relaxed);
     }
   };
@@ -110,26 +115,35 @@ class LaunchJob : public PoolJob {
     const Dim3& block = warp.cta->index;
     text += ", block (" + std::to_string(block.x) + "," + std::to_string(block.y) + "," +
             std::to_string(block.z) + "), warp " + std::to_string(warp.index);
-    if (warp.at != nullptr) text += ", PTX line " + std::to_string(warp.at->line) + " of " + warp.code->name;
+    if (warp.at != nullptr)
+      text += ", PTX line " + std::to_string(warp.at->line) + " of " + warp.code->name;
     return text;
   }
 
   static const char* name_of(Fault fault) {
     switch (fault) {
-      case Fault::kIllegalAddress: return "illegal address";
-      case Fault::kMisaligned: return "misaligned address";
-      case Fault::kIllegalInstruction: return "illegal instruction";
-      case Fault::kTrap: return "trap";
-      case Fault::kStackOverflow: return "stack overflow";
-      default: return "fault";
+      case Fault::kIllegalAddress:
+        return "illegal address";
+      case Fault::kMisaligned:
+        return "misaligned address";
+      case Fault::kIllegalInstruction:
+        return "illegal instruction";
+      case Fault::kTrap:
+        return "trap";
+      case Fault::kStackOverflow:
+        return "stack overflow";
+      default:
+        return "fault";
     }
   }
 
   void fault(const Worker& worker, const FaultScope& scope) {
     if (scope.fault == Fault::kAssert) return fail(scope.fault, 0, scope.text);
     char address[32];
-    std::snprintf(address, sizeof address, " at 0x%llx", static_cast<unsigned long long>(scope.address));
-    const bool has_address = scope.fault == Fault::kIllegalAddress || scope.fault == Fault::kMisaligned;
+    std::snprintf(address, sizeof address, " at 0x%llx",
+                  static_cast<unsigned long long>(scope.address));
+    const bool has_address =
+        scope.fault == Fault::kIllegalAddress || scope.fault == Fault::kMisaligned;
     fail(scope.fault, scope.address,
          std::string(name_of(scope.fault)) + (has_address ? address : "") + ": " + where(worker));
   }
@@ -143,7 +157,8 @@ class LaunchJob : public PoolJob {
     } else {
       if (worker.runner != nullptr && worker.runner->current() != nullptr) {
         Warp& warp = *worker.runner->current();
-        const u64 ran = warp.at != nullptr && warp.at->serial >= warp.from ? warp.at->serial - warp.from : 0;
+        const u64 ran =
+            warp.at != nullptr && warp.at->serial >= warp.from ? warp.at->serial - warp.from : 0;
         worker.uncharged += warp.count + ran - warp.counted;
         worker.executed += warp.count + ran - warp.counted;
       }
@@ -184,10 +199,13 @@ class LaunchJob : public PoolJob {
     worker.runner->start(block, 0);
     while (!worker.runner->finished()) {
       bool go_on = true;
-      const bool ran = worker.runner->step(kTurn, [&](u64 instructions) { return go_on = worker.account(instructions); });
+      const bool ran = worker.runner->step(
+          kTurn, [&](u64 instructions) { return go_on = worker.account(instructions); });
       if (!go_on) return false;
       if (!ran) {
-        fail(Fault::kTrap, 0, "deadlock: the threads left wait at barriers that nobody will reach: " + where(worker));
+        fail(
+            Fault::kTrap, 0,
+            "deadlock: the threads left wait at barriers that nobody will reach: " + where(worker));
         return false;
       }
       if (is_caller && worker.executed > 2 * kTurn) consider_help(worker);
@@ -212,11 +230,15 @@ class LaunchJob : public PoolJob {
         all = false;
         worker.runner = runner.get();
         bool go_on = true;
-        any_ran |= runner->step(kCooperativeTurn, [&](u64 instructions) { return go_on = worker.account(instructions); });
+        any_ran |= runner->step(kCooperativeTurn, [&](u64 instructions) {
+          return go_on = worker.account(instructions);
+        });
         if (!go_on) return;
       }
       if (!all && !any_ran) {
-        return fail(Fault::kTrap, 0, "deadlock: the threads left wait at barriers that nobody will reach: " + where(worker));
+        return fail(
+            Fault::kTrap, 0,
+            "deadlock: the threads left wait at barriers that nobody will reach: " + where(worker));
       }
     }
   }

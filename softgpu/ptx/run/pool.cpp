@@ -16,7 +16,8 @@ namespace softgpu::ptx {
 class Pool {
  public:
   explicit Pool(unsigned helpers) {
-    // Signals belong to the program's own threads; a synchronous fault is delivered regardless of the mask.
+    // Signals belong to the program's own threads; a synchronous fault is delivered regardless of
+    // the mask.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,6 +1,6 @@
-// The process's worker threads. One pool serves the launches of all streams: a launch runs on its calling thread, and asks
-// for help when it has more CTAs than one thread should run alone. Threads start when first needed, and a forked child
-// gets a pool of its own.
+// The process's worker threads. One pool serves the launches of all streams: a launch runs on its
+// calling thread, and asks for help when it has more CTAs than one thread should run alone. Threads
+// start when first needed, and a forked child gets a pool of its own.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,8 @@ class PoolJob {
   int helpers_ = 0;  // under the pool's mutex
 };
 
-/// Threads that work on launches, the calling one included: SOFTGPU_THREADS, or the number of cores.
+/// Threads that work on launches, the calling one included: SOFTGPU_THREADS, or the number of
+/// cores.
 unsigned pool_width();
 
 /// Offers the job to idle helpers. Must be followed by pool_withdraw() before the job goes away.

@@ -1,5 +1,6 @@
-// Function bodies. Scopes nest: inline assembly and every call open one, and may declare registers and parameters whose
-// names exist outside already, so names are resolved to indices here, while the scopes are known.
+// Function bodies. Scopes nest: inline assembly and every call open one, and may declare registers
+// and parameters whose names exist outside already, so names are resolved to indices here, while
+// the scopes are known.
 #include "softgpu/ptx/text/body.h"
 
 #include <unordered_map>
@@ -23,7 +24,8 @@ struct Scope {
   std::unordered_map<std::string_view, int> variables;
 };
 
-/// "%r12" -> {"%r", 12}; number -1 without digits or with a leading zero (then it is part of the name).
+/// "%r12" -> {"%r", 12}; number -1 without digits or with a leading zero (then it is part of the
+/// name).
 std::pair<std::string_view, int> split_number(std::string_view name) {
   std::size_t at = name.size();
   while (at > 0 && name[at - 1] >= '0' && name[at - 1] <= '9') --at;
@@ -196,7 +198,8 @@ class BodyParser {
   int call_parameter() {
     const std::string_view name = at_.name();
     const int variable = find_variable(name);
-    if (variable < 0 || function_.variables[static_cast<std::size_t>(variable)].space != Space::kParam) {
+    if (variable < 0 ||
+        function_.variables[static_cast<std::size_t>(variable)].space != Space::kParam) {
       at_.fail("'" + std::string(name) + "' is no .param variable; a call takes only those");
     }
     return variable;

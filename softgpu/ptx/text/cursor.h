@@ -62,7 +62,8 @@ class Cursor {
     }
   }
   [[noreturn]] void fail(const std::string& what) const {
-    const std::string found = ended() ? "the end of the text" : "'" + std::string(peek().text) + "'";
+    const std::string found =
+        ended() ? "the end of the text" : "'" + std::string(peek().text) + "'";
     throw TextError(line(), what + ", found " + found);
   }
 

@@ -1,4 +1,5 @@
-// One variable declaration, the same wherever it stands: at module scope, in a body or in a parameter list.
+// One variable declaration, the same wherever it stands: at module scope, in a body or in a
+// parameter list.
 #pragma once
 
 #include "softgpu/ptx/text/cursor.h"
@@ -6,7 +7,8 @@
 
 namespace softgpu::ptx {
 
-/// Reads ".align 8 .b8 name[16][4]" up to but not including "=", "," or ";". The state space was already read.
+/// Reads ".align 8 .b8 name[16][4]" up to but not including "=", "," or ";". The state space was
+/// already read.
 VariableText variable_declare(Cursor& at, Space space);
 
 }  // namespace softgpu::ptx

@@ -1,4 +1,5 @@
-// The PTX lexer: identifiers keep their dots ("ld.global.u32" is one token), 0f/0d literals keep their bits.
+// The PTX lexer: identifiers keep their dots ("ld.global.u32" is one token), 0f/0d literals keep
+// their bits.
 #include "softgpu/ptx/text/lexer.h"
 
 #include <bit>
@@ -9,9 +10,7 @@ namespace softgpu::ptx {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_hex(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
+bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 bool is_name(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' ||
          c == '%' || c == '.';
@@ -120,8 +119,8 @@ class Lexer {
     const char* first = text_.data() + pos_ + 2;
     const auto [stop, error] = std::from_chars(first, first + digits, bits, 16);
     if (error != std::errc() || stop != first + digits) {
-      throw TextError(line_, "floating-point literal needs " + std::to_string(digits) +
-                                 " hexadecimal digits");
+      throw TextError(
+          line_, "floating-point literal needs " + std::to_string(digits) + " hexadecimal digits");
     }
     Token& token = push(Token::Kind::kNumber, pos_, end);
     token.bits = bits;
@@ -160,8 +159,7 @@ class Lexer {
     const char* first = text_.data() + pos_;
     const auto [stop, error] = std::from_chars(first, text_.data() + text_.size(), value);
     if (error != std::errc()) throw TextError(line_, "floating-point literal out of range");
-    Token& token =
-        push(Token::Kind::kNumber, pos_, static_cast<std::size_t>(stop - text_.data()));
+    Token& token = push(Token::Kind::kNumber, pos_, static_cast<std::size_t>(stop - text_.data()));
     token.bits = std::bit_cast<u64>(value);
     token.real_bytes = 8;
   }

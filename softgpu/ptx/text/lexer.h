@@ -10,7 +10,8 @@
 
 namespace softgpu::ptx {
 
-/// What is wrong with the text, and where. Never leaves this library: module_load() turns it into a LoadResult.
+/// What is wrong with the text, and where. Never leaves this library: module_load() turns it into a
+/// LoadResult.
 struct TextError : std::runtime_error {
   TextError(int at_line, const std::string& what)
       : std::runtime_error("line " + std::to_string(at_line) + ": " + what), line(at_line) {}

@@ -1,5 +1,5 @@
-// Module scope of a PTX translation unit: directives, variables with initialisers, and function headings. Function bodies
-// are parsed in body.cpp.
+// Module scope of a PTX translation unit: directives, variables with initialisers, and function
+// headings. Function bodies are parsed in body.cpp.
 #include "softgpu/ptx/text/parser.h"
 
 #include <algorithm>

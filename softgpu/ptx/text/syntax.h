@@ -1,5 +1,5 @@
-// A PTX translation unit as written: functions with their registers, variables and statements, nothing resolved to
-// memory or code yet. Names are views into the text the unit was parsed from.
+// A PTX translation unit as written: functions with their registers, variables and statements,
+// nothing resolved to memory or code yet. Names are views into the text the unit was parsed from.
 #pragma once
 
 #include <string>
@@ -11,13 +11,23 @@
 namespace softgpu::ptx {
 
 struct Operand {
-  enum class Kind : u8 { kNone, kRegister, kImmediate, kSymbol, kAddress, kVector, kSpecial, kSink };
+  enum class Kind : u8 {
+    kNone,
+    kRegister,
+    kImmediate,
+    kSymbol,
+    kAddress,
+    kVector,
+    kSpecial,
+    kSink
+  };
   Kind kind = Kind::kNone;
   bool negated = false;  // !%p
   u8 real_bytes = 0;     // immediate: 4 or 8 when written as a floating-point literal
   int reg = -1;          // register, or base register of an address
   int second = -1;       // the q of p|q
-  int variable = -1;     // function-scope variable named by a symbol or an address; -1: look in the module
+  int variable =
+      -1;  // function-scope variable named by a symbol or an address; -1: look in the module
   u64 bits = 0;
   s64 offset = 0;
   std::string_view name;

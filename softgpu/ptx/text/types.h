@@ -1,5 +1,5 @@
-// The scalar types and state spaces of PTX, and the few questions the rest of the interpreter asks about them. Shared by
-// the parser, the decoder and the handlers; it knows none of them.
+// The scalar types and state spaces of PTX, and the few questions the rest of the interpreter asks
+// about them. Shared by the parser, the decoder and the handlers; it knows none of them.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,8 @@ constexpr bool type_is_real(Type t) {
   return t == Type::kF32 || t == Type::kF64 || type_is_half(t);
 }
 
-/// Bytes of one lane of a register that holds a value of this type: registers narrower than 32 bits live in 4 bytes.
+/// Bytes of one lane of a register that holds a value of this type: registers narrower than 32 bits
+/// live in 4 bytes.
 inline u32 type_box(Type t) { return type_bytes(t) == 8 ? 8 : 4; }
 
 }  // namespace softgpu::ptx

@@ -115,6 +115,10 @@ class Run(BrokerTest):
         self.assertEqual((result.returncode, result.stdout),
                          (0, "would run now with 1 GiB and 25 % of GPU 0 (profile default)\n"))
         self.assertEqual(self.server.tenants(), [])
+        self.job(self.server, "--memory", "4GiB", "--gpus", "2")
+        result = self.run_on("--dry-run", "--memory", "1GiB", "--", "false")
+        self.assertEqual(result.returncode, 124)
+        self.assertTrue(result.stderr.startswith("sluice: "), result.stderr)
 
     def test_static_program_is_warned_of(self):
         result = self.run_on("--", "/sbin/ldconfig", "--version")

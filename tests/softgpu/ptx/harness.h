@@ -1,5 +1,5 @@
-// What every test of the PTX interpreter needs: a Memory and a Host on the heap, and launches in one line. PTX is written
-// in the tests, or compiled from kernels.cu by the build.
+// What every test of the PTX interpreter needs: a Memory and a Host on the heap, and launches in
+// one line. PTX is written in the tests, or compiled from kernels.cu by the build.
 #pragma once
 
 #include <gtest/gtest.h>

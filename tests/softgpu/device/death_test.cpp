@@ -1,0 +1,144 @@
+// Death at any instant: no stuck lock, no leaked memory, accounts kept, shared memory passed on.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+#include <thread>
+
+#include "softgpu/device/device.h"
+#include "softgpu/device/directory.h"
+#include "tests/softgpu/temporary.h"
+
+namespace {
+
+using namespace softgpu::device;
+using softgpu_test::TemporaryDevices;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+class Death : public ::testing::Test {
+ protected:
+  Death() : devices({{"SOFTGPU_MEMORY", "64MiB"}, {"SOFTGPU_COUNT", "1"}}) {
+    std::string error;
+    segment = directory_open(devices.path(), error).at(0);
+  }
+  TemporaryDevices devices;
+  Segment* segment = nullptr;
+};
+
+/// Takes and gives memory and device time for ever.
+[[noreturn]] void busy_child(Segment* segment) {
+  Device device(segment);
+  const std::uint32_t client = device.client_open();
+  const std::uint32_t queue = device.queue_open(client);
+  const std::atomic<bool> stop{false};
+  for (;;) {
+    const bool taken = device.memory_take(client, kMiB);
+    const std::uint64_t number =
+        device.work_open(queue, {WorkKind::kCompute, 16, clock_ns()}, stop);
+    device.work_charge(queue, number, 1000, stop);
+    device.work_close(queue, number);
+    if (taken) device.memory_give(client, kMiB);
+  }
+}
+
+TEST_F(Death, KilledAtRandomMomentsNothingStays) {
+  std::mt19937 random(20240607);
+  Device device(segment);
+  for (int round = 0; round < 100; ++round) {
+    pid_t children[2];
+    for (pid_t& child : children) {
+      child = fork();
+      if (child == 0) busy_child(segment);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    for (const pid_t child : children) kill(child, SIGKILL);
+    // Not yet waited for: a zombie holds nothing either.
+    while (process_start_ticks(children[0]) != 0 || process_start_ticks(children[1]) != 0)
+      std::this_thread::yield();
+    ASSERT_EQ(device.used_bytes(), 0U) << "round " << round;
+    ASSERT_EQ(device.users(), 0U);
+    for (const pid_t child : children) waitpid(child, nullptr, 0);
+  }
+  for (const std::uint64_t word : segment->active) EXPECT_EQ(word, 0U);
+}
+
+TEST_F(Death, AccountsOfTheDeadAreKept) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Device device(segment);
+    const std::uint32_t client = device.client_open();
+    device.launch_count(client);
+    if (!device.memory_take(client, 3 * kMiB) || write(ready[1], "x", 1) != 1) _exit(1);
+    pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  Device device(segment);
+  EXPECT_EQ(device.used_bytes(), 3 * kMiB);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  const Snapshot snapshot = device.snapshot();
+  EXPECT_EQ(snapshot.used_bytes, 0U);
+  ASSERT_EQ(snapshot.processes.size(), 1U);
+  EXPECT_EQ(snapshot.processes[0].account.pid, child);
+  EXPECT_FALSE(snapshot.processes[0].alive);
+  EXPECT_EQ(snapshot.processes[0].account.launches, 1U);
+}
+
+TEST_F(Death, CapacityIsCommonAndTheDeadGiveWay) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Device device(segment);
+    if (!device.memory_take(device.client_open(), 40 * kMiB) || write(ready[1], "x", 1) != 1)
+      _exit(1);
+    pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  Device device(segment);
+  const std::uint32_t client = device.client_open();
+  EXPECT_FALSE(device.memory_take(client, 24 * kMiB + 1));
+  EXPECT_TRUE(device.memory_take(client, 24 * kMiB));
+  EXPECT_FALSE(device.memory_take(client, 1));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(device.memory_take(client, 40 * kMiB));
+  device.client_close(client);
+  EXPECT_EQ(device.used_bytes(), 0U);
+}
+
+TEST_F(Death, SharedMemoryPassesToTheNextHolder) {
+  int ready[2], go[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Device device(segment);
+    if (!device.shared_create(device.client_open(), 77, 8 * kMiB) || write(ready[1], "x", 1) != 1)
+      _exit(1);
+    pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  Device device(segment);
+  const std::uint32_t client = device.client_open();
+  ASSERT_TRUE(device.shared_hold(client, 77));
+  EXPECT_FALSE(device.shared_hold(client, 78));
+  EXPECT_EQ(device.used_bytes(), 8 * kMiB) << "charged once";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(device.used_bytes(), 8 * kMiB);
+  EXPECT_EQ(device.snapshot().processes[0].account.memory_bytes, 8 * kMiB);
+  device.shared_release(client, 77);
+  EXPECT_EQ(device.used_bytes(), 0U);
+  device.client_close(client);
+}
+
+}  // namespace

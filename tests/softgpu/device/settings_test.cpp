@@ -1,0 +1,76 @@
+// Settings: quantities, profile, environment, and that the first process fixes them.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "softgpu/device/device.h"
+#include "softgpu/device/directory.h"
+#include "tests/softgpu/temporary.h"
+
+namespace {
+
+using namespace softgpu::device;
+using softgpu_test::TemporaryDevices;
+
+TEST(Settings, QuantitiesHaveUnits) {
+  double value = 0;
+  EXPECT_TRUE(quantity_parse("4GiB", value) && value == 4.0 * (1 << 30));
+  EXPECT_TRUE(quantity_parse("40e6", value) && value == 40e6);
+  EXPECT_TRUE(quantity_parse("512 MiB", value) && value == 512.0 * (1 << 20));
+  EXPECT_FALSE(quantity_parse("4XB", value));
+  EXPECT_FALSE(quantity_parse("", value));
+  EXPECT_FALSE(quantity_parse("-1", value));
+}
+
+TEST(Settings, EnvironmentWinsOverProfile) {
+  const TemporaryDevices devices;
+  const std::string profile = devices.path() + "/profile";
+  std::ofstream(profile) << "# two devices\nmemory = 64MiB\nsms = 4\n";
+  setenv("SOFTGPU_PROFILE", profile.c_str(), 1);
+  setenv("SOFTGPU_SMS", "8", 1);
+  Settings settings;
+  std::string error;
+  EXPECT_TRUE(settings_read(settings, error)) << error;
+  EXPECT_EQ(settings.memory_bytes, 64U << 20);
+  EXPECT_EQ(settings.sm_count, 8U);
+  std::ofstream(profile) << "colour = red\n";
+  EXPECT_FALSE(settings_read(settings, error));
+  EXPECT_NE(error.find(":1: unknown setting COLOUR"), std::string::npos) << error;
+  unsetenv("SOFTGPU_PROFILE");
+  unsetenv("SOFTGPU_SMS");
+}
+
+TEST(Settings, NonsenseIsRefused) {
+  setenv("SOFTGPU_COUNT", "99", 1);
+  Settings settings;
+  std::string error;
+  EXPECT_FALSE(settings_read(settings, error));
+  EXPECT_NE(error.find("SOFTGPU_COUNT"), std::string::npos);
+  unsetenv("SOFTGPU_COUNT");
+}
+
+TEST(Directory, TheFirstProcessFixesTheSettings) {
+  const TemporaryDevices devices({{"SOFTGPU_COUNT", "3"}, {"SOFTGPU_MEMORY", "64MiB"}});
+  std::string error;
+  const auto first = directory_open(devices.path(), error);
+  ASSERT_EQ(first.size(), 3U) << error;
+  setenv("SOFTGPU_COUNT", "1", 1);
+  setenv("SOFTGPU_MEMORY", "1GiB", 1);
+  const auto second = directory_open(devices.path(), error);
+  ASSERT_EQ(second.size(), 3U);
+  EXPECT_EQ(second[2]->memory_bytes, 64U << 20);
+  EXPECT_EQ(uuid_text(first[1]->uuid), uuid_text(second[1]->uuid));
+  EXPECT_NE(uuid_text(first[0]->uuid), uuid_text(first[1]->uuid));
+  unsetenv("SOFTGPU_COUNT");
+  unsetenv("SOFTGPU_MEMORY");
+}
+
+TEST(Directory, WhatIsNotASegmentIsRefused) {
+  const TemporaryDevices devices;
+  std::ofstream(devices.path() + "/gpu0") << "not a segment";
+  std::string error;
+  EXPECT_TRUE(directory_open(devices.path(), error).empty());
+  EXPECT_NE(error.find("another version"), std::string::npos) << error;
+}
+
+}  // namespace

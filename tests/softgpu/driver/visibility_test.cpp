@@ -1,0 +1,40 @@
+// CUDA_VISIBLE_DEVICES by NVIDIA's rules, as a table.
+#include "softgpu/driver/visibility.h"
+
+#include <gtest/gtest.h>
+
+namespace {
+
+using softgpu::driver::visible_devices;
+using Devices = std::vector<int>;
+
+const std::vector<std::string> kUuids = {"GPU-11110000-aaaa", "GPU-11112222-bbbb",
+                                         "GPU-33330000-cccc"};
+
+TEST(Visibility, Table) {
+  const struct {
+    const char* text;
+    Devices expected;
+  } rows[] = {
+      {nullptr, {0, 1, 2}},
+      {"", {}},
+      {"-1", {}},
+      {"2,0", {2, 0}},
+      {"1", {1}},
+      {" 1, 2", {1, 2}},
+      {"0,-1,1", {0}},
+      {"0,7,1", {0}},
+      {"none", {}},
+      {"0,0", {}},
+      {"1,GPU-11112222", {}},
+      {"GPU-3333", {2}},
+      {"GPU-11110000-aaaa,GPU-33", {0, 2}},
+      {"GPU-1111", {}},
+      {"GPU-9999,0", {}},
+      {"gpu-3333", {}},
+  };
+  for (const auto& row : rows)
+    EXPECT_EQ(visible_devices(kUuids, row.text), row.expected) << (row.text ? row.text : "unset");
+}
+
+}  // namespace

@@ -1,0 +1,110 @@
+// What the loader says about bad text, and what it makes of declarations.
+#include "tests/softgpu/ptx/harness.h"
+
+namespace softgpu::ptx::test {
+namespace {
+
+std::string log_of(const std::string& ptx, LoadStatus expected) {
+  HeapMemory memory;
+  const LoadResult result = module_load(ptx, memory);
+  EXPECT_EQ(result.status, expected) << result.log;
+  EXPECT_EQ(result.module, nullptr);
+  EXPECT_EQ(memory.live, 0);
+  return result.log;
+}
+
+TEST(Text, ErrorsNameTheLine) {
+  EXPECT_EQ(log_of("int main() {}", LoadStatus::kInvalidPtx).substr(0, 7), "line 1:");
+  EXPECT_EQ(
+      log_of(ptx_module(".visible .entry k()\n{\nadd.s32 %r1, %r2\n}\n"), LoadStatus::kInvalidPtx)
+          .substr(0, 7),
+      "line 7:");
+  EXPECT_EQ(log_of(ptx_module(".visible .entry k()\n{\n@%q bra L;\n}\n"), LoadStatus::kInvalidPtx),
+            "line 6: unknown predicate '%q'");
+  EXPECT_EQ(log_of(ptx_module(".global .u32 a = b;\n"), LoadStatus::kInvalidPtx),
+            "line 4: initialiser names the unknown 'b'");
+  EXPECT_EQ(log_of(ptx_module("/* open"), LoadStatus::kInvalidPtx),
+            "line 4: comment is never closed");
+  EXPECT_EQ(log_of(ptx_module(".visible .entry k()\n{"), LoadStatus::kInvalidPtx).substr(0, 7),
+            "line 5:");
+}
+
+TEST(Text, UnknownInstructionsAreNamed) {
+  EXPECT_EQ(
+      log_of(
+          ptx_module(".visible .entry k()\n{\n.reg .b32 %r<3>;\nwmma.load.a %r1, %r2;\nret;\n}\n"),
+          LoadStatus::kUnsupported),
+      "k line 7: wmma.load.a: unknown instruction");
+  EXPECT_EQ(log_of(ptx_module(".visible .entry k()\n{\ncall.uni nowhere;\nret;\n}\n"),
+                   LoadStatus::kUnsupported),
+            "k line 6: call.uni: function 'nowhere' is not defined in this module");
+}
+
+TEST(Text, OneBadKernelDoesNotStopTheOthers) {
+  HeapMemory memory;
+  const LoadResult result = module_load(
+      ptx_module(".visible .entry bad()\n{\nwgmma.fence;\n}\n.visible .entry good()\n{\nret;\n}\n"),
+      memory);
+  ASSERT_EQ(result.status, LoadStatus::kOk);
+  EXPECT_EQ(result.log, "bad line 6: wgmma.fence: unknown instruction");
+  TestHost host;
+  Launch launch;
+  EXPECT_EQ(launch_run(*module_kernel(*result.module, "good"), launch, host).fault, Fault::kNone);
+  const Outcome bad = launch_run(*module_kernel(*result.module, "bad"), launch, host);
+  EXPECT_EQ(bad.fault, Fault::kIllegalInstruction);
+  EXPECT_EQ(bad.fault_text, result.log);
+}
+
+TEST(Text, NoDeviceMemoryForVariables) {
+  HeapMemory memory;
+  memory.limit_bytes = 100;
+  EXPECT_EQ(module_load(ptx_module(".global .b8 a[4096];\n"), memory).status,
+            LoadStatus::kNoMemory);
+  EXPECT_EQ(memory.live, 0);
+}
+
+TEST(Text, VariablesAndKernelInfo) {
+  HeapMemory memory;
+  const LoadResult result = module_load(
+      ptx_module(".global .align 4 .u32 a[3] = {1, 2, 0x30};\n.const .align 8 .b64 p[2] = "
+                 "{generic(a), a+4};\n.global .align 4 .f32 x = 0f40490FDB;\n"
+                 ".visible .entry k(.param .u8 a0, .param .u64 .ptr .global .align 16 a1, .param "
+                 ".align 16 .b8 a2[20], .param .u32 a3)\n.maxntid 128, 2, 1\n"
+                 "{\n.shared .align 16 .b8 s[100]; .local .align 8 .b8 l[40]; .reg .b64 %d<3>; "
+                 "mov.u64 %d1, s; mov.u64 %d2, l; ret;\n}\n"),
+      memory);
+  ASSERT_EQ(result.status, LoadStatus::kOk) << result.log;
+  const auto& variables = module_variables(*result.module);
+  ASSERT_EQ(variables.size(), 3u);
+  const auto* a = reinterpret_cast<const std::uint32_t*>(variables[0].address);
+  EXPECT_EQ(a[2], 0x30u);
+  EXPECT_TRUE(variables[1].constant);
+  EXPECT_EQ(reinterpret_cast<const std::uint64_t*>(variables[1].address)[1],
+            variables[0].address + 4);
+  const KernelInfo& info = kernel_info(*module_kernel(*result.module, "k"));
+  ASSERT_EQ(info.params.size(), 4u);
+  EXPECT_EQ(info.params[1].offset, 8u);
+  EXPECT_EQ(info.params[2].offset, 16u);
+  EXPECT_EQ(info.params[3].offset, 36u);
+  EXPECT_EQ(info.param_bytes, 40u);
+  EXPECT_EQ(info.shared_bytes, 100u);
+  EXPECT_EQ(info.local_bytes, 48u);
+  EXPECT_EQ(info.threads_max, 256u);
+  EXPECT_EQ(info.ptx_version, 90u);
+  EXPECT_EQ(info.target, 80u);
+}
+
+TEST(Text, PlainPtxAndNonsenseAsImages) {
+  std::string error;
+  const std::string ptx = ptx_module("");
+  const auto images = fatbin_images(ptx.c_str(), &error);
+  ASSERT_EQ(images.size(), 1u);
+  EXPECT_EQ(images[0].target, 80u);
+  EXPECT_TRUE(fatbin_images("hello, world", &error).empty());
+  EXPECT_EQ(error, "neither a fat binary nor PTX text");
+  EXPECT_TRUE(fatbin_images("\177ELF....", &error).empty());
+  EXPECT_EQ(error.substr(0, 12), "machine code");
+}
+
+}  // namespace
+}  // namespace softgpu::ptx::test
