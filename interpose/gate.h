@@ -43,7 +43,7 @@ inline StreamCache& stream_cache_of(ThreadRecord& thread, CUstream stream) {
   return thread.cache[(bits ^ (bits >> 6)) % kStreamCacheSize];
 }
 
-inline void launch_enter(LaunchPass& pass, CUstream stream, LaunchKind kind) {
+SLUICE_ALWAYS_INLINE void launch_enter(LaunchPass& pass, CUstream stream, LaunchKind kind) {
   pass.handle = stream;
   pass.kind = kind;
   ThreadRecord* thread = this_thread;
@@ -72,7 +72,7 @@ inline void launch_enter(LaunchPass& pass, CUstream stream, LaunchKind kind) {
   launch_admit(pass);
 }
 
-inline void launch_count(StreamRecord& stream, const ThreadRecord* thread) {
+SLUICE_ALWAYS_INLINE void launch_count(StreamRecord& stream, const ThreadRecord* thread) {
   if (SLUICE_LIKELY(stream.owner == thread)) {
     store_release(stream.owner_launches, stream.owner_launches + 1);
   } else {
@@ -80,7 +80,7 @@ inline void launch_count(StreamRecord& stream, const ThreadRecord* thread) {
   }
 }
 
-inline void launch_leave(LaunchPass& pass, CUresult result) {
+SLUICE_ALWAYS_INLINE void launch_leave(LaunchPass& pass, CUresult result) {
   switch (pass.way) {
     case LaunchPass::Way::kFast:
       if (SLUICE_LIKELY(result == CUDA_SUCCESS)) launch_count(*pass.stream, pass.thread);
@@ -101,7 +101,8 @@ inline void launch_leave(LaunchPass& pass, CUresult result) {
 
 /// One launch: gate, the real call, account.
 template <class Call>
-inline CUresult launch_through(CUstream stream, LaunchKind kind, Call call) {
+SLUICE_ALWAYS_INLINE CUresult launch_through(CUstream stream, LaunchKind kind, Call call) {
+  if (process_mode() == Mode::kInert) return call();
   LaunchPass pass;
   launch_enter(pass, stream, kind);
   if (SLUICE_UNLIKELY(pass.way == LaunchPass::Way::kRefused)) return CUDA_ERROR_NOT_PERMITTED;

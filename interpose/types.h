@@ -19,6 +19,7 @@ inline constexpr int kDevicesMax = 64;
 
 #define SLUICE_LIKELY(x) __builtin_expect(!!(x), 1)
 #define SLUICE_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define SLUICE_ALWAYS_INLINE inline __attribute__((always_inline))
 #define SLUICE_NOINLINE __attribute__((noinline, cold))
 
 /// A hook may change errno only if the real function did.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "softgpu/ctl/calibrate.h"
 #include "softgpu/device/device.h"
 #include "softgpu/device/directory.h"
 
@@ -143,44 +144,17 @@ int reset(const Options& options) {
   return 1;
 }
 
-/// 32-lane multiply-adds in the manner of the interpreter, as a first estimate of warp instructions
-/// per second and core.
-double measure_warp_rate() {
-  constexpr int kLanes = 32;
-  float a[kLanes], b[kLanes], c[kLanes];
-  for (int i = 0; i < kLanes; ++i) a[i] = 1.0F, b[i] = 0.999F, c[i] = static_cast<float>(i);
-  const double start = clock_ns();
-  std::uint64_t done = 0;
-  while (clock_ns() - start < 2e8) {
-    for (int repeat = 0; repeat < 1000; ++repeat) {
-      for (int i = 0; i < kLanes; ++i) a[i] = a[i] * b[i] + c[i];
-      asm volatile("" : : "r"(a) : "memory");
-    }
-    done += 1000;
-  }
-  return static_cast<double>(done) / (clock_ns() - start) * 1e9;
-}
-
-double measure_copy_rate() {
-  const std::vector<char> from(64 << 20, 1);
-  std::vector<char> to(from.size());
-  const double start = clock_ns();
-  double bytes = 0;
-  while (clock_ns() - start < 2e8) {
-    std::memcpy(to.data(), from.data(), from.size());
-    asm volatile("" : : "r"(to.data()) : "memory");
-    bytes += static_cast<double>(from.size());
-  }
-  return bytes / (clock_ns() - start) * 1e9;
-}
-
 int calibrate(const Options& options) {
-  const double rate = measure_warp_rate(), copy = measure_copy_rate();
-  std::printf(
-      options.json
-          ? "{\"lane_loop_per_second\": %.0f, \"copy_bytes_per_second\": %.0f}\n"
-          : "32-lane multiply-adds per second and core: %.4g\ncopied bytes per second: %.4g\n",
-      rate, copy);
+  softgpu::ctl::HostRates rates;
+  std::string error;
+  if (!softgpu::ctl::host_measure(&rates, &error)) {
+    std::fprintf(stderr, "softgpu-ctl: %s\n", error.c_str());
+    return 1;
+  }
+  std::printf(options.json
+                  ? "{\"warp_instructions_per_s_per_core\": %.0f, \"copy_bytes_per_s\": %.0f}\n"
+                  : "warp instructions per second and core: %.4g\ncopied bytes per second: %.4g\n",
+              rates.warp_instructions_per_s_per_core, rates.copy_bytes_per_s);
   return 0;
 }
 

@@ -33,9 +33,9 @@ struct Account {
   char name[32] = {};
   std::uint64_t memory_bytes = 0;  // without shared objects
   std::uint64_t launches = 0;
-  double busy_ns = 0;  // some kernel of this process was on the device
-  double sm_ns = 0;    // the same, times the SMs it had
-  double lag_ns = 0;   // a kernel took longer to execute here than its model says
+  double busy_ns = 0;    // some kernel of this process was on the device
+  double sm_ns = 0;      // the same, times the SMs it had
+  double lag_ns = 0;     // a kernel took longer to execute here than its model says
   double copy_ns = 0;    // a copy engine or link was at work
   double opened_ns = 0;  // when it registered
 };

@@ -10,7 +10,6 @@
 
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/graph.h"
-#include "softgpu/driver/occupancy.h"
 #include "softgpu/driver/pool.h"
 #include "softgpu/driver/profile.h"
 
@@ -67,10 +66,9 @@ void run_kernel(const KernelCommand& c, Stream& stream, Op& op) {
   Context& context = stream.owner();
   device::Device& model = context.gpu.model;
   const std::uint64_t blocks = std::uint64_t{c.grid.x} * c.grid.y * c.grid.z;
-  const std::uint32_t per_sm =
-      std::max(1, occupancy_blocks(*c.function, c.block.x * c.block.y * c.block.z, c.shared_bytes));
-  const auto width = static_cast<double>(
-      std::min<std::uint64_t>((blocks + per_sm - 1) / per_sm, model.settings().sm_count));
+  // Blocks go to the emptiest SM first, as on hardware: as many SMs work as there are blocks.
+  const auto width =
+      static_cast<double>(std::min<std::uint64_t>(blocks, model.settings().sm_count));
   const std::uint64_t number = model.work_open(
       stream.queue(), {device::WorkKind::kCompute, width, op.floor_ns}, context.stop);
   if (number == 0) return;

@@ -25,6 +25,8 @@ class PrivateSegments : public testing::Environment {
     path_ = (std::filesystem::temp_directory_path() / "sluice-test-XXXXXX").string();
     ASSERT_NE(mkdtemp(path_.data()), nullptr);
     setenv("SOFTGPU_DIR", (path_ + "/softgpu").c_str(), 1);
+    // What a killed program leaves behind goes with the test.
+    setenv("TMPDIR", path_.c_str(), 1);
   }
   void TearDown() override { std::filesystem::remove_all(path_); }
   const std::string& path() const { return path_; }

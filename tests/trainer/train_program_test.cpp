@@ -170,7 +170,7 @@ TEST_F(TrainProgramTest, OffATerminalItPrintsThePlanAndTheResult) {
 TEST_F(TrainProgramTest, LeavesNoDirectoryBehind) {
   setenv("TMPDIR", scratch_.file("").c_str(), 1);
   train({"--nproc", "2", "--steps", "2"}, "a");
-  unsetenv("TMPDIR");
+  setenv("TMPDIR", kSegments->path().c_str(), 1);
   for (const auto& entry : std::filesystem::directory_iterator(scratch_.file(""))) {
     EXPECT_EQ(entry.path().filename().string().find("sluice-train-"), std::string::npos);
   }

@@ -2,6 +2,7 @@
 // loop after the same step, because the wish to stop travels with the gradients.
 #include "trainer/train/rank.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -256,6 +257,11 @@ class Rank {
 
 }  // namespace
 
-void rank_run(const TrainOptions& options) { Rank(options).run(); }
+void rank_run(const TrainOptions& options) {
+  // Gloo writes to connections whose peer may be gone; that must be an error of the write, not the
+  // end of this process.
+  signal(SIGPIPE, SIG_IGN);
+  Rank(options).run();
+}
 
 }  // namespace sluice::train

@@ -47,21 +47,39 @@ SOFTGPU_INLINE u8* located(const Warp& w, u64 address, u64 bytes, u64 align) {
 
 enum class Pattern : u8 { kUnit, kSame, kOther };
 
+#if defined(__AVX512F__)
+/// True when lane l of the sixteen holds first + l * step.
+SOFTGPU_INLINE bool is_run(const u32* a, u32 first, u32 step) {
+  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i steps = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(static_cast<int>(step)));
+  const __m512i want = _mm512_add_epi32(steps, _mm512_set1_epi32(static_cast<int>(first)));
+  return _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(a), want) == 0;
+}
+SOFTGPU_INLINE bool is_run(const u64* a, u64 first, u64 step) {
+  const __m512i lanes = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i steps = _mm512_mullo_epi64(lanes, _mm512_set1_epi64(static_cast<s64>(step)));
+  const __m512i low = _mm512_add_epi64(steps, _mm512_set1_epi64(static_cast<s64>(first)));
+  const __m512i high = _mm512_add_epi64(low, _mm512_set1_epi64(static_cast<s64>(step * 8)));
+  return (_mm512_cmpneq_epi64_mask(_mm512_loadu_si512(a), low) |
+          _mm512_cmpneq_epi64_mask(_mm512_loadu_si512(a + 8), high)) == 0;
+}
+#else
+/// True when lane l of the sixteen holds first + l * step.
+template <class A>
+SOFTGPU_INLINE bool is_run(const A* a, A first, A step) {
+  A bad = 0;
+  for (u32 l = 0; l < 16; ++l) bad |= a[l] ^ static_cast<A>(first + l * step);
+  return bad == 0;
+}
+#endif
+
 /// The pattern of lanes h..h+15: consecutive elements of `stride` bytes, all the same, or neither.
 template <class A>
 SOFTGPU_INLINE Pattern half_pattern(const A* a, u32 stride) {
   const A first = a[0];
   const A step = static_cast<A>(a[1] - first);
-  if (step == stride) {
-    A bad = 0;
-    for (u32 l = 0; l < 16; ++l) bad |= static_cast<A>(a[l] - first) ^ static_cast<A>(l * stride);
-    return bad == 0 ? Pattern::kUnit : Pattern::kOther;
-  }
-  if (step == 0) {
-    A bad = 0;
-    for (u32 l = 0; l < 16; ++l) bad |= a[l] ^ first;
-    return bad == 0 ? Pattern::kSame : Pattern::kOther;
-  }
+  if (step == stride) return is_run(a, first, A{stride}) ? Pattern::kUnit : Pattern::kOther;
+  if (step == 0) return is_run(a, first, A{0}) ? Pattern::kSame : Pattern::kOther;
   return Pattern::kOther;
 }
 

@@ -1,5 +1,5 @@
 // A process with one context on a software GPU of its own. One process has one driver state, so
-// each test of this fixture runs in a child: Run() forks, runs the body there and passes its
+// each test of this fixture runs in a child: InChild() forks, runs the body there and passes its
 // failures on.
 #pragma once
 
@@ -68,7 +68,7 @@ LOOP:
 )";
 
 /// Runs `body` in a child process; its failed expectations become the parent's.
-inline void Run(const std::function<void()>& body) {
+inline void InChild(const std::function<void()>& body) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -97,7 +97,7 @@ class Driver : public ::testing::Test {
   }
   /// The body's context, current to it.
   void WithContext(const std::function<void(CUcontext)>& body) {
-    Run([&] {
+    InChild([&] {
       ASSERT_CU(cuInit(0));
       CUcontext context = nullptr;
       ASSERT_CU(cuCtxCreate(&context, nullptr, 0, 0));

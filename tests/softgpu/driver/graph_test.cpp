@@ -115,16 +115,23 @@ TEST_F(Driver, ForkedStreamsMustJoin) {
     ASSERT_CU(cuEventCreate(&forked, 0));
     ASSERT_CU(cuEventCreate(&back, 0));
     const CUfunction add = function("add_one");
-    for (const bool join : {false, true}) {
+    const auto fork_into_side = [&] {
       ASSERT_CU(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
       ASSERT_CU(work.add(add, work.stream));
       ASSERT_CU(cuEventRecord(forked, work.stream));
-      EXPECT_EQ(cuEventQuery(forked) == CUDA_SUCCESS && join, false);
       ASSERT_CU(cuStreamWaitEvent(side, forked, 0));
-      if (join) break;
-      ASSERT_CU(cuStreamEndCapture(work.stream, &graph) == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN
-                                                                        : CUDA_SUCCESS);
-    }
+      ASSERT_CU(work.add(add, side));
+    };
+    fork_into_side();
+    EXPECT_EQ(cuStreamEndCapture(side, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    EXPECT_EQ(cuStreamEndCapture(work.stream, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    fork_into_side();
+    ASSERT_CU(cuEventRecord(back, side));
+    ASSERT_CU(cuStreamWaitEvent(work.stream, back, 0));
+    EXPECT_CU(cuStreamEndCapture(work.stream, &graph));
+    fork_into_side();
+    EXPECT_EQ(cuEventQuery(forked), CUDA_ERROR_CAPTURED_EVENT);
+    EXPECT_EQ(cuStreamEndCapture(work.stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   });
 }
 

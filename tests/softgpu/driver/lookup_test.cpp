@@ -9,7 +9,7 @@
 
 namespace {
 
-using softgpu_test::Run;
+using softgpu_test::InChild;
 using Driver = softgpu_test::Driver;
 
 nlohmann::json entrypoints() { return nlohmann::json::parse(std::ifstream(SOFTGPU_ENTRYPOINTS)); }
@@ -58,7 +58,7 @@ TEST_F(Driver, LookupSaysWhyThereIsNothing) {
 TEST_F(Driver, WhatIsNotImplementedSaysSoOnce) {
   setenv("SOFTGPU_LOG", "1", 1);
   ::testing::internal::CaptureStderr();
-  Run([] {
+  InChild([] {
     EXPECT_EQ(cuArrayDestroy(nullptr), CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_EQ(cuArrayDestroy(nullptr), CUDA_ERROR_NOT_SUPPORTED);
   });
@@ -69,7 +69,7 @@ TEST_F(Driver, WhatIsNotImplementedSaysSoOnce) {
 
 TEST_F(Driver, NvidiasOwnRuntimeIsToldInOneLine) {
   ::testing::internal::CaptureStderr();
-  Run([] {
+  InChild([] {
     CUuuid id;
     const unsigned char bytes[16] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
                                      0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
@@ -90,7 +90,7 @@ TEST_F(Driver, NvidiasOwnRuntimeIsToldInOneLine) {
 TEST_F(Driver, DevicesOfAProcessFollowVisibility) {
   setenv("SOFTGPU_COUNT", "3", 1);
   setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
-  Run([] {
+  InChild([] {
     ASSERT_CU(cuInit(0));
     int count = 0, bus = 0;
     ASSERT_CU(cuDeviceGetCount(&count));
@@ -103,7 +103,7 @@ TEST_F(Driver, DevicesOfAProcessFollowVisibility) {
     EXPECT_EQ(device, 1);
   });
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
-  Run([] { EXPECT_EQ(cuInit(0), CUDA_ERROR_NO_DEVICE); });
+  InChild([] { EXPECT_EQ(cuInit(0), CUDA_ERROR_NO_DEVICE); });
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 using Driver = softgpu_test::Driver;
 using softgpu::device::Snapshot;
-using softgpu_test::Run;
+using softgpu_test::InChild;
 
 Snapshot snapshot(const std::string& directory) {
   std::string error;
@@ -24,7 +24,7 @@ Snapshot snapshot(const std::string& directory) {
 
 TEST_F(Driver, AForkedChildOfAUserCannotUseTheDevice) {
   WithContext([](CUcontext) {
-    Run([] {
+    InChild([] {
       CUdeviceptr p = 0;
       EXPECT_EQ(cuInit(0), CUDA_ERROR_NOT_INITIALIZED);
       EXPECT_EQ(cuMemAlloc(&p, 16), CUDA_ERROR_NOT_INITIALIZED);
@@ -35,7 +35,7 @@ TEST_F(Driver, AForkedChildOfAUserCannotUseTheDevice) {
 }
 
 TEST_F(Driver, NothingWorksBeforeInitialisation) {
-  Run([] {
+  InChild([] {
     int count = 0;
     EXPECT_EQ(cuDeviceGetCount(&count), CUDA_ERROR_NOT_INITIALIZED);
     EXPECT_EQ(cuInit(1), CUDA_ERROR_INVALID_VALUE);
