@@ -45,8 +45,15 @@ function(sluice_gtest name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 60)
   endif()
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}" ENVIRONMENT "${T_ENVIRONMENT}")
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${T_TIMEOUT})
+  # gtest_discover_tests keeps only the first element of a list-valued property, so lists are set by a script of our own that
+  # ctest reads after the discovered tests.
+  set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
+  file(WRITE ${script} "foreach(test IN LISTS ${name}_TESTS)
+  set_tests_properties(\${test} PROPERTIES LABELS [==[${T_LABELS}]==] ENVIRONMENT [==[${T_ENVIRONMENT}]==])
+endforeach()
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
 endfunction()
 
 # sluice_fatbin(NAME SOURCE [FLAGS...]): a .cu file compiled to ${PROJECT_BINARY_DIR}/lib/NAME.fatbin, target NAME_fatbin.

@@ -135,6 +135,10 @@ class Launcher {
   }
 
  private:
+  // The path and not the link itself, so that the ranks carry the program's name in ps and in every
+  // account.
+  const std::string program_ = std::filesystem::read_symlink("/proc/self/exe").string();
+
   void rank_start(int rank) {
     RankPlace place{rank, plan_.rank_count, plan_.gpu_count, board_.fd(), directory_.path()};
     std::vector<std::string> words = arguments_;
@@ -151,7 +155,7 @@ class Launcher {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
       fcntl(board_.fd(), F_SETFD, 0);
-      execv("/proc/self/exe", pointers.data());
+      execv(program_.c_str(), pointers.data());
       _exit(127);
     }
     ranks_[static_cast<std::size_t>(rank)].pid = child;
