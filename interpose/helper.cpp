@@ -37,6 +37,7 @@ constexpr size_t kStackBytes = 1 << 20;  // the driver runs on it
 struct Watch {
   uint32_t barrier_epoch;  // + 1: threads_barrier() passed since this epoch was seen closed
   uint32_t drained_said;   // + 1
+  uint32_t open_epoch;     // + 1: the open epoch that idle_since_ns belongs to
   uint64_t drain_look_ns;
   uint64_t idle_since_ns;
   bool idle_said;
@@ -132,6 +133,13 @@ uint64_t closed_look(int gpu, uint32_t epoch) {
 uint64_t open_look(int gpu, uint32_t word, uint64_t now_ns) {
   Watch& watch = watches[gpu];
   protocol::ClaimsGpu& account = process.account(gpu);
+  if (watch.open_epoch != lease_epoch(word) + 1) {
+    // Idleness under an earlier lease does not count: a thread that waited for this one is about to
+    // launch.
+    watch.open_epoch = lease_epoch(word) + 1;
+    watch.idle_since_ns = 0;
+    watch.idle_said = false;
+  }
   if ((word & protocol::kLeaseExclusive) != 0) {
     totals_publish(gpu);
     return kSleepMaxNs;

@@ -70,6 +70,12 @@ int infer_run(const InferOptions& options) {
   const auto due = std::count_if(arrivals.begin(), arrivals.end(),
                                  [&](Nanos at) { return begin_ns + at <= end_ns; });
   const std::uint64_t unserved = static_cast<std::uint64_t>(due) - served.size();
+  // A request that had arrived and got no answer is a record without done_ns.
+  for (std::size_t id = served.size(); id < static_cast<std::size_t>(due); ++id) {
+    log.write(JsonLine("request", end_ns)
+                  .add("id", static_cast<std::uint64_t>(id))
+                  .add("arrival_ns", begin_ns + arrivals[id]));
+  }
   const bool stopped = stop.asked();
   log.write(JsonLine("end", end_ns)
                 .add("requests", static_cast<std::uint64_t>(served.size()))

@@ -42,7 +42,7 @@ struct Machine {
   double copy_rate_bytes_per_s = 0;         // of one device
 };
 /// Above this share of the host, jobs would meet on its cores instead of on the GPU.
-inline constexpr double kHostFraction = 0.4;
+inline constexpr double kHostFraction = 0.3;
 inline constexpr int kSoftwareGpusDefault = 2;
 inline constexpr int kSoftwareGpusMax = 8;
 

@@ -105,6 +105,9 @@ bool options_read(int argc, char** argv, Options* options, int* exit_code) {
   app.add_option("--hidden", s.hidden, "hidden units of the trained network")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  app.add_option("--config", s.config,
+                 "a sluice.toml for the broker of the lab: try another policy")
+      ->check(CLI::ExistingFile);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -117,8 +120,8 @@ bool options_read(int argc, char** argv, Options* options, int* exit_code) {
 // Figures that differ between a software GPU (tens of millions of warp instructions a second) and a
 // real one.
 void settings_fit(const Machine& machine, Settings& s) {
-  if (s.request_rate_per_s == 0) s.request_rate_per_s = machine.software ? 20 : 200;
-  if (s.objective_ms == 0) s.objective_ms = machine.software ? 50 : 20;
+  if (s.request_rate_per_s == 0) s.request_rate_per_s = machine.software ? 25 : 200;
+  if (s.objective_ms == 0) s.objective_ms = machine.software ? 40 : 20;
   s.memory_bytes = machine.software ? 256 * kMiB : 4096 * kMiB;
 }
 

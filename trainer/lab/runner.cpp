@@ -108,8 +108,9 @@ class Scene {
     socket_dir_.assign(pattern);
     socket_ = socket_dir_ + "/sluiced.sock";
     std::string error;
-    broker_ = Child::start(
-        command({machine_.paths.program("sluiced"), "--socket", socket_}, "sluiced.log"), &error);
+    std::vector<std::string> argv = {machine_.paths.program("sluiced"), "--socket", socket_};
+    if (!settings_.config.empty()) argv.insert(argv.end(), {"--config", settings_.config});
+    broker_ = Child::start(command(std::move(argv), "sluiced.log"), &error);
     if (!broker_) return fail(error);
     const std::int64_t deadline = now_ns() + std::int64_t{kReadyTimeoutMs} * 1'000'000;
     while (now_ns() < deadline && !stop_ && !broker_->poll()) {
@@ -185,7 +186,8 @@ class Scene {
       if (!job_start(
               i, {machine_.paths.program("sluice-infer"), "--rate", std::to_string(plan.rate_per_s),
                   "--seconds", std::to_string(settings_.seconds + 120), "--seed",
-                  std::to_string(settings_.seed * 1000 + i), "--slo-ms",
+                  std::to_string(settings_.seed * 1000 + i), "--hidden",
+                  std::to_string(settings_.inference_hidden), "--slo-ms",
                   std::to_string(settings_.objective_ms), "--log", log})) {
         return false;
       }
@@ -231,6 +233,12 @@ class Scene {
     const std::string name = "debug-" + std::to_string(number);
     const std::string log = path(name + ".jsonl");
     std::vector<std::string> argv = {machine_.paths.program("sluice-debug"),
+                                     "--kernels",
+                                     "40",
+                                     "--elements",
+                                     "400000",
+                                     "--gap-ms",
+                                     "15",
                                      "--outcome",
                                      planned == "killed" ? "loop" : planned,
                                      "--seed",

@@ -37,16 +37,18 @@ struct ScenePlan {
 
 /// The knobs of a run; all of them are written into results.json.
 struct Settings {
-  double seconds = 26;  // measured window of each scene
+  double seconds = 27;  // measured window of each scene
   std::uint64_t seed = 1;
   double request_rate_per_s = 0;  // per inference service
   double objective_ms = 0;        // a request is in time below this
-  double debug_rate_per_s = 0.5;
-  std::uint32_t batch = 32;  // per rank with two ranks; doubled where one rank stands for two
-  std::uint32_t hidden = 64;
+  double debug_rate_per_s = 0.8;
+  std::uint32_t batch = 64;    // per rank with two ranks; doubled where one rank stands for two
+  std::uint32_t hidden = 128;  // of the trained network
+  std::uint32_t inference_hidden = 512;  // of the served one
   std::string data = "fashion-mnist";
+  std::string config;              // sluice.toml of the broker; empty = its defaults
   std::uint64_t memory_bytes = 0;  // quota of every shared vGPU
-  int training_share_percent = 50, inference_share_percent = 30, debug_share_percent = 20;
+  int training_share_percent = 40, inference_share_percent = 40, debug_share_percent = 20;
 };
 
 /// The reference (inference alone) and the four scenes, for `gpu_count` GPUs. With one GPU the
