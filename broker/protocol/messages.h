@@ -1,13 +1,15 @@
-// The messages between the broker and everybody else: fixed-layout structs, one per datagram of a SOCK_SEQPACKET Unix
-// socket, host byte order, sizes asserted. A message begins with a Header; `size` is the size of the whole datagram and
-// must equal the size of the type's struct exactly. Identity never travels in a message: it comes from SO_PEERCRED.
+// The messages between the broker and everybody else: fixed-layout structs, one per datagram of a
+// SOCK_SEQPACKET Unix socket, host byte order, sizes asserted. A message begins with a Header;
+// `size` is the size of the whole datagram and must equal the size of the type's struct exactly.
+// Identity never travels in a message: it comes from SO_PEERCRED.
 //
 // Who says what:
-//   sluice run, the trainer, the lab   Admit -> (Queued)* -> Admitted | Refused     (the caller's process founds the tenant)
-//   the shim                           Register -> Registered (+ lease fd, claims fd) | Refused
-//   the shim                           GateWant, GateIdle, Drained                 (no reply; the lease page answers)
-//   a job                              JobReport (no reply), Release               -> Done | Refused
-//   status, exporter, lab              SnapshotRequest -> SnapshotReply (+ fd of a sealed memfd, see snapshot.h)
+//   sluice run, the trainer, the lab   Admit -> (Queued)* -> Admitted | Refused     (the caller's
+//   process founds the tenant) the shim                           Register -> Registered (+ lease
+//   fd, claims fd) | Refused the shim                           GateWant, GateIdle, Drained (no
+//   reply; the lease page answers) a job                              JobReport (no reply), Release
+//   -> Done | Refused status, exporter, lab              SnapshotRequest -> SnapshotReply (+ fd of
+//   a sealed memfd, see snapshot.h)
 #pragma once
 
 #include "broker/protocol/words.h"
@@ -38,19 +40,20 @@ struct Header {
   std::uint16_t version;
   MessageType type;
   std::uint32_t size;
-  std::uint32_t request;  // chosen by the asker, repeated in the reply; 0 for messages without a reply
+  std::uint32_t
+      request;  // chosen by the asker, repeated in the reply; 0 for messages without a reply
 };
 static_assert(sizeof(Header) == 16);
 
 enum class RefusalCode : std::uint32_t {
   kNone = 0,
-  kOtherVersion = 1,    // another protocol version
-  kMalformed = 2,       // size, type, range or state machine
-  kUnknownTenant = 3,   // id, key or uid does not fit
+  kOtherVersion = 1,   // another protocol version
+  kMalformed = 2,      // size, type, range or state machine
+  kUnknownTenant = 3,  // id, key or uid does not fit
   kMemoryBelowContext = 4,
   kMemoryTooLarge = 5,  // larger than any GPU
   kNoSuchGpu = 6,
-  kNoRoom = 7,          // and the caller would not wait
+  kNoRoom = 7,  // and the caller would not wait
   kTooManyProcesses = 8,
   kUserLimit = 9,
   kTimeout = 10,
@@ -63,8 +66,9 @@ enum class RefusalCode : std::uint32_t {
 inline constexpr std::uint32_t kAdmitNoWait = 1;  // refuse instead of queueing
 inline constexpr std::uint32_t kAdmitDryRun = 2;  // answer as if, change nothing
 
-/// Asks for a vGPU (or several, or whole GPUs for the exclusive class). The calling process becomes the tenant's first
-/// process; the tenant ends when it and every process registered under it are gone.
+/// Asks for a vGPU (or several, or whole GPUs for the exclusive class). The calling process becomes
+/// the tenant's first process; the tenant ends when it and every process registered under it are
+/// gone.
 struct Admit {
   Header header;
   TenantClass tenant_class;
@@ -77,11 +81,11 @@ struct Admit {
   std::uint64_t wait_ns_max;       // leave the queue after this long; 0 = wait for ever
   std::uint32_t gpu_count;         // 1..kTenantGpusMax
   std::uint32_t flags;
-  std::uint32_t pinned_count;      // how many of `pinned` are set; those GPUs and no others
+  std::uint32_t pinned_count;  // how many of `pinned` are set; those GPUs and no others
   std::uint32_t reserved1;
   GpuUuid pinned[kTenantGpusMax];
-  char name[kNameBytes];           // for people: usually the command's file name
-  char profile[kNameBytes];        // asked-for profile, empty = by uid/group from the configuration
+  char name[kNameBytes];     // for people: usually the command's file name
+  char profile[kNameBytes];  // asked-for profile, empty = by uid/group from the configuration
 };
 static_assert(sizeof(Admit) == 16 + 8 + 4 * 8 + 16 + 8 * 16 + 2 * kNameBytes);
 
@@ -122,7 +126,8 @@ struct Refused {
 };
 static_assert(sizeof(Refused) == 16 + 16 + kTextBytes);
 
-/// From the shim at its process's first CUDA call. Two descriptors come back with Registered: lease page, claims page.
+/// From the shim at its process's first CUDA call. Two descriptors come back with Registered: lease
+/// page, claims page.
 struct Register {
   Header header;
   TenantId tenant;  // 0 = the uid's default tenant
@@ -134,24 +139,27 @@ static_assert(sizeof(Register) == 16 + 16 + kNameBytes);
 struct Registered {
   Header header;
   TenantId tenant;
-  std::uint32_t slot;       // index into ClaimsPage::slots
-  std::uint32_t host_pid;   // the broker's view of the client's pid (for NVML in containers)
+  std::uint32_t slot;      // index into ClaimsPage::slots
+  std::uint32_t host_pid;  // the broker's view of the client's pid (for NVML in containers)
 };
 static_assert(sizeof(Registered) == 32);
 
-/// GateWant: a thread waits at the gate of `gpu` (index in the lease page), having seen `epoch` closed. Sent once per
-/// closed epoch and process. GateIdle: nothing in flight for idle_grace under the open epoch `epoch`; the broker may
-/// close it and need not wait for a drain (the shim re-checks and sends Drained all the same). Drained: lease epoch
-/// `epoch` is closed, nobody is inside, every fence has passed.
+/// GateWant: a thread waits at the gate of `gpu` (index in the lease page), having seen `epoch`
+/// closed. Sent once per closed epoch and process. GateIdle: nothing in flight for idle_grace under
+/// the open epoch `epoch`; the broker may close it and need not wait for a drain (the shim
+/// re-checks and sends Drained all the same). Drained: lease epoch `epoch` is closed, nobody is
+/// inside, every fence has passed.
 struct GateNote {
   Header header;
   std::uint32_t gpu;
   std::uint32_t epoch;
-  std::uint64_t busy_ns;  // this process's busy_ns on that GPU at the time of sending (also in its claims slot)
+  std::uint64_t busy_ns;  // this process's busy_ns on that GPU at the time of sending (also in its
+                          // claims slot)
 };
 static_assert(sizeof(GateNote) == 32);
 
-/// A training job's own figures, shown by the exporter. Cumulative counters; the tenant is that of the sender.
+/// A training job's own figures, shown by the exporter. Cumulative counters; the tenant is that of
+/// the sender.
 struct JobReport {
   Header header;
   TenantId tenant;

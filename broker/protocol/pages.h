@@ -1,16 +1,19 @@
 // The two shared pages of a tenant.
 //
-// The lease page is written by the broker alone; clients map it read-only (memfd with F_SEAL_FUTURE_WRITE) and may trust
-// it. It says, per GPU of the tenant, whether work may be submitted now (the lease), whether anything may touch the
-// device at all (the hold), and the limits.
+// The lease page is written by the broker alone; clients map it read-only (memfd with
+// F_SEAL_FUTURE_WRITE) and may trust it. It says, per GPU of the tenant, whether work may be
+// submitted now (the lease), whether anything may touch the device at all (the hold), and the
+// limits.
 //
-// The claims page is written by the clients (memfd sealed against shrink and grow only) and is never trusted for more
-// than the tenant's own account. One slot per process, assigned by the broker at registration, written only by that
-// process; the broker zeroes the slot of a dead process. The tenant's total is always the sum over the slots, never a
-// stored counter, so a death at any instant leaves a right sum.
+// The claims page is written by the clients (memfd sealed against shrink and grow only) and is
+// never trusted for more than the tenant's own account. One slot per process, assigned by the
+// broker at registration, written only by that process; the broker zeroes the slot of a dead
+// process. The tenant's total is always the sum over the slots, never a stored counter, so a death
+// at any instant leaves a right sum.
 //
-// All fields are naturally aligned and accessed with the __atomic builtins through the helpers below (the shim has no
-// libstdc++ at run time; std::atomic would do as well but is not guaranteed to share a layout with C).
+// All fields are naturally aligned and accessed with the __atomic builtins through the helpers
+// below (the shim has no libstdc++ at run time; std::atomic would do as well but is not guaranteed
+// to share a layout with C).
 #pragma once
 
 #include "broker/protocol/words.h"
@@ -36,12 +39,14 @@ struct AtomicU64 {
 };
 static_assert(sizeof(AtomicU32) == 4 && sizeof(AtomicU64) == 8);
 
-// The lease word: bits 0-2 are flags, bits 3-31 the epoch. Every opening and every closing stores a new epoch, so a
-// waiter that slept through an open-close pair still sees a changed word. The word is the futex that gates sleep on
-// (shared futex; waiting needs read access only).
-inline constexpr std::uint32_t kLeaseOpen = 1;       // work may be submitted
-inline constexpr std::uint32_t kLeaseExclusive = 2;  // the whole GPU is the tenant's: no metering, no window
-inline constexpr std::uint32_t kLeaseContended = 4;  // others wait: give the lease back as soon as the GPU is idle
+// The lease word: bits 0-2 are flags, bits 3-31 the epoch. Every opening and every closing stores a
+// new epoch, so a waiter that slept through an open-close pair still sees a changed word. The word
+// is the futex that gates sleep on (shared futex; waiting needs read access only).
+inline constexpr std::uint32_t kLeaseOpen = 1;  // work may be submitted
+inline constexpr std::uint32_t kLeaseExclusive =
+    2;  // the whole GPU is the tenant's: no metering, no window
+inline constexpr std::uint32_t kLeaseContended =
+    4;  // others wait: give the lease back as soon as the GPU is idle
 inline constexpr std::uint32_t kLeaseEpochShift = 3;
 inline constexpr std::uint32_t lease_epoch(std::uint32_t word) { return word >> kLeaseEpochShift; }
 inline constexpr std::uint32_t lease_word(std::uint32_t epoch, std::uint32_t flags) {
@@ -49,7 +54,8 @@ inline constexpr std::uint32_t lease_word(std::uint32_t epoch, std::uint32_t fla
 }
 // A changed kLeaseContended flag alone keeps the epoch.
 
-// The hold word: bit 0 set = nothing of the tenant may touch the device (swap, suspend); bits 1-31 the epoch. Futex.
+// The hold word: bit 0 set = nothing of the tenant may touch the device (swap, suspend); bits 1-31
+// the epoch. Futex.
 inline constexpr std::uint32_t kHoldSet = 1;
 
 /// What the tenant may do on one GPU. 128 bytes, so that two GPUs never share a cache line.
@@ -57,9 +63,10 @@ struct LeaseEntry {
   GpuUuid gpu;
   std::uint64_t memory_max_bytes;
   std::uint64_t memory_min_bytes;
-  std::uint64_t context_bytes;  // cost of one context on this GPU, measured by the broker's probe; 0 = unknown
+  std::uint64_t context_bytes;  // cost of one context on this GPU, measured by the broker's probe;
+                                // 0 = unknown
   AtomicU64 window_ns;          // in-flight GPU time this tenant may have queued; 0 = unbounded
-  AtomicU64 idle_grace_ns;      // give a contended lease back after this long without work in flight
+  AtomicU64 idle_grace_ns;  // give a contended lease back after this long without work in flight
   AtomicU32 lease;
   AtomicU32 hold;
   std::uint32_t sm_percent;  // 1-100
@@ -76,36 +83,40 @@ struct LeasePage {
   TenantId tenant;
   std::uint32_t gpu_count;
   std::uint32_t broker_pid;
-  AtomicU64 heartbeat_ns;  // CLOCK_MONOTONIC of the broker's last turn through its loop (at least every second)
+  AtomicU64 heartbeat_ns;  // CLOCK_MONOTONIC of the broker's last turn through its loop (at least
+                           // every second)
   std::uint8_t reserved[96];
   LeaseEntry gpus[kTenantGpusMax];
 };
 static_assert(sizeof(LeasePage) == 128 + 8 * 128);
 static_assert(offsetof(LeasePage, gpus) == 128);
 
-/// One process's account on one GPU. Bytes move asked -> reserved -> held (see interpose/ledger): asked while looking
-/// whether there is room, reserved across the driver call, held once the driver has said yes.
+/// One process's account on one GPU. Bytes move asked -> reserved -> held (see interpose/ledger):
+/// asked while looking whether there is room, reserved across the driver call, held once the driver
+/// has said yes.
 struct ClaimsGpu {
   AtomicU64 asked_bytes;
   AtomicU64 reserved_bytes;
-  AtomicU64 held_bytes;      // everything charged, contexts included
-  AtomicU64 context_bytes;   // the part of held_bytes that is contexts and modules
-  AtomicU64 peak_bytes;      // highest held_bytes of this process
-  AtomicU64 busy_ns;         // GPU-busy time used by this process, union of busy intervals; only grows
+  AtomicU64 held_bytes;     // everything charged, contexts included
+  AtomicU64 context_bytes;  // the part of held_bytes that is contexts and modules
+  AtomicU64 peak_bytes;     // highest held_bytes of this process
+  AtomicU64 busy_ns;  // GPU-busy time used by this process, union of busy intervals; only grows
   AtomicU64 launches;
   AtomicU64 graph_launches;
-  AtomicU64 gate_wait_ns;    // time threads spent waiting at the gate; only grows
+  AtomicU64 gate_wait_ns;  // time threads spent waiting at the gate; only grows
   AtomicU64 gate_waits;
-  AtomicU64 refused;         // allocations refused by the quota
-  AtomicU32 in_flight;       // 1 while work is or may be on the device
-  AtomicU32 drained_epoch;   // the closed lease epoch up to which nothing is inside and every fence has passed
-  AtomicU32 version;         // odd while the owner changes reserved and held together; bumped by every change of them
+  AtomicU64 refused;        // allocations refused by the quota
+  AtomicU32 in_flight;      // 1 while work is or may be on the device
+  AtomicU32 drained_epoch;  // the closed lease epoch up to which nothing is inside and every fence
+                            // has passed
+  AtomicU32 version;  // odd while the owner changes reserved and held together; bumped by every
+                      // change of them
   std::uint8_t reserved[28];
 };
 static_assert(sizeof(ClaimsGpu) == 128);
 
 struct ClaimsSlot {
-  AtomicU32 pid;  // written by the broker at registration, 0 = free
+  AtomicU32 pid;            // written by the broker at registration, 0 = free
   AtomicU32 unhooked_seen;  // entry points asked for that the shim does not know
   std::uint8_t reserved[120];
   ClaimsGpu gpus[kTenantGpusMax];
@@ -119,7 +130,8 @@ struct ClaimsPage {
   std::uint16_t reserved0;
   std::uint32_t slot_count;  // kTenantProcessesMax
   std::uint32_t gpu_count;
-  AtomicU32 slots_used;  // one past the highest slot in use so far; raised by each client when it registers, 0 = unknown
+  AtomicU32 slots_used;  // one past the highest slot in use so far; raised by each client when it
+                         // registers, 0 = unknown
   std::uint8_t reserved[108];
   ClaimsSlot slots[kTenantProcessesMax];
 };

@@ -1,5 +1,6 @@
-// What the broker knows, as one consistent picture for `sluice status`, the exporter and the lab: a sealed memfd holding
-// a SnapshotHeader and then its arrays of fixed-size records in the order of the counts. Read-only for the receiver.
+// What the broker knows, as one consistent picture for `sluice status`, the exporter and the lab: a
+// sealed memfd holding a SnapshotHeader and then its arrays of fixed-size records in the order of
+// the counts. Read-only for the receiver.
 #pragma once
 
 #include "broker/protocol/words.h"
@@ -15,18 +16,18 @@ struct SnapshotHeader {
   std::uint16_t version;
   std::uint16_t reserved0;
   std::uint32_t gpu_count;
-  std::uint32_t tenant_count;       // queued ones included
-  std::uint32_t tenant_gpu_count;   // pairs (tenant, GPU)
+  std::uint32_t tenant_count;      // queued ones included
+  std::uint32_t tenant_gpu_count;  // pairs (tenant, GPU)
   std::uint32_t process_count;
-  std::uint64_t taken_ns;           // CLOCK_MONOTONIC
-  std::uint64_t started_ns;         // when this broker started
-  std::uint64_t registrations;      // counters since start
+  std::uint64_t taken_ns;       // CLOCK_MONOTONIC
+  std::uint64_t started_ns;     // when this broker started
+  std::uint64_t registrations;  // counters since start
   std::uint64_t admissions;
   std::uint64_t refusals;
   std::uint64_t protocol_errors;
   std::uint64_t reloads_ok;
   std::uint64_t reloads_failed;
-  char config_path[128];            // empty = built-in defaults
+  char config_path[128];  // empty = built-in defaults
 };
 static_assert(sizeof(SnapshotHeader) == 24 + 8 * 8 + 128);
 
@@ -35,19 +36,19 @@ struct SnapshotGpu {
   char name[64];
   std::uint64_t capacity_bytes;
   std::uint64_t context_bytes;
-  std::uint64_t promised_bytes;   // sum of memory_min of the admitted
+  std::uint64_t promised_bytes;  // sum of memory_min of the admitted
   std::uint64_t promised_max_bytes;
-  std::uint64_t held_bytes;       // sum of the claims
-  std::uint64_t busy_ns;          // sum over living and dead tenants
+  std::uint64_t held_bytes;  // sum of the claims
+  std::uint64_t busy_ns;     // sum over living and dead tenants
   std::uint64_t leases_granted;
   std::uint64_t leases_revoked;
   std::uint64_t lease_overrun_ns;
-  std::uint64_t overruns;         // drains that timed out
-  TenantId holder;                // who has the lease now, 0 = nobody
+  std::uint64_t overruns;  // drains that timed out
+  TenantId holder;         // who has the lease now, 0 = nobody
   std::uint32_t tenants;
   std::uint8_t exclusive;
   std::uint8_t draining;
-  std::uint8_t software;          // a software GPU
+  std::uint8_t software;  // a software GPU
   std::uint8_t reserved0;
 };
 static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8);
@@ -56,7 +57,7 @@ struct SnapshotTenant {
   TenantId tenant;
   std::uint64_t admitted_ns;  // CLOCK_MONOTONIC; 0 while queued
   std::uint64_t asked_ns;
-  std::uint64_t steps;        // from JobReport
+  std::uint64_t steps;  // from JobReport
   std::uint64_t samples;
   std::uint64_t tokens;
   std::uint64_t exposed_communication_ns;

@@ -15,7 +15,8 @@ void fds_close(const int* fds, int count) {
   for (int i = 0; i < count; ++i) close(fds[i]);
 }
 
-// Collects the descriptors of one received datagram; false if the kernel had to cut the control data.
+// Collects the descriptors of one received datagram; false if the kernel had to cut the control
+// data.
 bool fds_take(msghdr& header, Envelope* out) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -77,7 +78,8 @@ int wire_connect(const char* path, int timeout_ms) {
   return fd;
 }
 
-int wire_send(int fd, const void* message, std::size_t size, const int* fds, int fd_count, bool dont_wait) {
+int wire_send(int fd, const void* message, std::size_t size, const int* fds, int fd_count,
+              bool dont_wait) {
   iovec part{const_cast<void*>(message), size};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMessageFdsMax)];
   msghdr header;
@@ -113,7 +115,8 @@ int wire_receive(int fd, Envelope* out, int timeout_ms) {
     if (ready == 0) return -EAGAIN;
   }
   iovec part{out->bytes, sizeof out->bytes};
-  // Room for more descriptors than the protocol ever sends, so that surplus ones arrive and can be closed.
+  // Room for more descriptors than the protocol ever sends, so that surplus ones arrive and can be
+  // closed.
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 16)];
   msghdr header;
   memset(&header, 0, sizeof header);
@@ -144,7 +147,8 @@ int wire_receive(int fd, Envelope* out, int timeout_ms) {
 }
 
 bool tenant_parse(const char* text, TenantId* tenant, JoinKey* key) {
-  return strlen(text) == 33 && text[16] == '-' && hex_parse(text, tenant) && hex_parse(text + 17, key);
+  return strlen(text) == 33 && text[16] == '-' && hex_parse(text, tenant) &&
+         hex_parse(text + 17, key);
 }
 
 void tenant_format(TenantId tenant, JoinKey key, char out[kTenantTextBytes]) {

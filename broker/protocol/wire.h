@@ -1,5 +1,6 @@
-// Sending and receiving one message over the broker's socket: the part of the protocol that does I/O. libc only, no
-// exceptions, no allocation; async-signal-safe apart from errno, so the shim uses it as it is.
+// Sending and receiving one message over the broker's socket: the part of the protocol that does
+// I/O. libc only, no exceptions, no allocation; async-signal-safe apart from errno, so the shim
+// uses it as it is.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +20,8 @@ inline constexpr char kTenantVariable[] = "SLUICE_TENANT";
 inline constexpr std::size_t kMessageBytesMax = 1024;
 inline constexpr int kMessageFdsMax = 2;
 
-/// The longest message plus the descriptors that came with it. Whoever receives owns fds[0..fd_count).
+/// The longest message plus the descriptors that came with it. Whoever receives owns
+/// fds[0..fd_count).
 struct Envelope {
   alignas(8) unsigned char bytes[kMessageBytesMax];
   std::size_t size;
@@ -29,30 +31,37 @@ struct Envelope {
   const Header& header() const { return *reinterpret_cast<const Header*>(bytes); }
   /// The message as M; only after `is<M>(type)` said yes.
   template <class M>
-  const M& as() const { return *reinterpret_cast<const M*>(bytes); }
+  const M& as() const {
+    return *reinterpret_cast<const M*>(bytes);
+  }
   template <class M>
-  bool is(MessageType type) const { return size == sizeof(M) && header().type == type; }
+  bool is(MessageType type) const {
+    return size == sizeof(M) && header().type == type;
+  }
 };
 
 /// Fills the header of a message of type M.
 template <class M>
 void message_init(M& message, MessageType type, std::uint32_t request) {
   __builtin_memset(&message, 0, sizeof message);
-  message.header = Header{kMessageMagic, kVersion, type, static_cast<std::uint32_t>(sizeof message), request};
+  message.header =
+      Header{kMessageMagic, kVersion, type, static_cast<std::uint32_t>(sizeof message), request};
 }
 
-/// Connects to the broker at `path` (a leading '@' is refused: no abstract names). Returns a close-on-exec descriptor or
-/// -errno. With a timeout, -EAGAIN when a broker that does not accept has kept the call waiting for that long; later sends
-/// are bounded by it too.
+/// Connects to the broker at `path` (a leading '@' is refused: no abstract names). Returns a
+/// close-on-exec descriptor or -errno. With a timeout, -EAGAIN when a broker that does not accept
+/// has kept the call waiting for that long; later sends are bounded by it too.
 int wire_connect(const char* path, int timeout_ms = -1);
 
-/// Sends one datagram with up to kMessageFdsMax descriptors. 0 or -errno (-EAGAIN when the socket is full and
-/// `dont_wait`). Never raises SIGPIPE.
-int wire_send(int fd, const void* message, std::size_t size, const int* fds, int fd_count, bool dont_wait);
+/// Sends one datagram with up to kMessageFdsMax descriptors. 0 or -errno (-EAGAIN when the socket
+/// is full and `dont_wait`). Never raises SIGPIPE.
+int wire_send(int fd, const void* message, std::size_t size, const int* fds, int fd_count,
+              bool dont_wait);
 
-/// Receives one datagram, waiting at most timeout_ms (-1 = for ever, 0 = not at all). 1 = a message, 0 = the peer closed,
-/// -EAGAIN = time is up, other -errno. A datagram with a bad magic, size or truncated descriptors is -EPROTO (descriptors
-/// closed). A message of another version is delivered, for the receiver to refuse with a text.
+/// Receives one datagram, waiting at most timeout_ms (-1 = for ever, 0 = not at all). 1 = a
+/// message, 0 = the peer closed, -EAGAIN = time is up, other -errno. A datagram with a bad magic,
+/// size or truncated descriptors is -EPROTO (descriptors closed). A message of another version is
+/// delivered, for the receiver to refuse with a text.
 int wire_receive(int fd, Envelope* out, int timeout_ms);
 
 /// "ID-KEY" <-> numbers. False when the text is not exactly that.

@@ -1,5 +1,6 @@
-// The words every room shares: identities, classes and limits of the protocol. Plain types with fixed sizes, no
-// libstdc++ symbol, so that the shim (which links libc alone) and the broker compile the same text.
+// The words every room shares: identities, classes and limits of the protocol. Plain types with
+// fixed sizes, no libstdc++ symbol, so that the shim (which links libc alone) and the broker
+// compile the same text.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,8 @@
 
 namespace sluice::protocol {
 
-/// Bumped when any message or page layout changes; a peer of another version is refused with a text.
+/// Bumped when any message or page layout changes; a peer of another version is refused with a
+/// text.
 inline constexpr std::uint16_t kVersion = 1;
 
 /// GPUs one tenant may hold. Eight is the largest single NVLink island sold as one machine (HGX).
@@ -29,14 +31,23 @@ static_assert(sizeof(GpuUuid) == 16);
 
 enum class TenantClass : std::uint8_t { kInference = 0, kDebug = 1, kBatch = 2, kExclusive = 3 };
 
-/// How the compute share acts: fixed = floor and cap, equal = 1/n of the running, best-effort = work-conserving weights.
+/// How the compute share acts: fixed = floor and cap, equal = 1/n of the running, best-effort =
+/// work-conserving weights.
 enum class SmMode : std::uint8_t { kBestEffort = 0, kEqual = 1, kFixed = 2 };
 
 /// Why a tenant waits in the queue, in the field's words (squeue).
-enum class QueueReason : std::uint8_t { kNone = 0, kResources = 1, kPriority = 2, kUserLimit = 3, kDrain = 4, kGang = 5 };
+enum class QueueReason : std::uint8_t {
+  kNone = 0,
+  kResources = 1,
+  kPriority = 2,
+  kUserLimit = 3,
+  kDrain = 4,
+  kGang = 5
+};
 
 using TenantId = std::uint64_t;  // 0 = none
-/// A secret that children inherit in SLUICE_TENANT; joining a tenant takes the id, the key and the tenant's uid.
+/// A secret that children inherit in SLUICE_TENANT; joining a tenant takes the id, the key and the
+/// tenant's uid.
 using JoinKey = std::uint64_t;
 
 }  // namespace sluice::protocol

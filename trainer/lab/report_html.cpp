@@ -12,9 +12,9 @@ namespace {
 constexpr const char* kStyle = R"(
 :root{color-scheme:light dark;--fg:#1b1f24;--bg:#fff;--soft:#6a737d;--grid:#e4e7eb}
 @media(prefers-color-scheme:dark){:root{--fg:#e6e6e6;--bg:#16181c;--soft:#9aa4af;--grid:#2c3138}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);max-width:62rem;margin:2rem auto;padding:0 1rem}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);max-width:66rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}p.s,figcaption{color:var(--soft)}
-pre{overflow-x:auto;font-size:12px;border:1px solid var(--grid);padding:.8rem;border-radius:4px}
+pre{overflow-x:auto;font-size:11px;border:1px solid var(--grid);padding:.8rem;border-radius:4px}
 figure{margin:1rem 0}svg{width:100%;height:auto}.g{stroke:var(--grid)}.t{fill:var(--fg);font:12px system-ui,sans-serif}
 )";
 

@@ -7,7 +7,7 @@
 namespace sluice::lab {
 namespace {
 
-constexpr double kWidth = 860, kLeft = 150, kRight = 110, kTop = 10, kBottom = 46, kHeight = 300;
+constexpr double kWidth = 860, kLeft = 170, kRight = 130, kTop = 10, kBottom = 46, kHeight = 300;
 
 std::string format(const char* pattern, double a, double b = 0, double c = 0, double d = 0) {
   char text[256];
@@ -73,7 +73,11 @@ std::string grid(const Frame& f) {
            format("%g</text>", v);
   };
   if (f.x_axis == Axis::kLog) {
-    for (double v = f.x.low; v <= f.x.high * 1.001; v *= 10) vertical(v);
+    for (double v = f.x.low; v <= f.x.high * 1.001; v *= 10) {
+      for (const double part : {1.0, 2.0, 5.0}) {
+        if (v * part <= f.x.high * 1.001) vertical(v * part);
+      }
+    }
   } else {
     const double step = nice_step(f.x.high - f.x.low);
     for (double v = std::ceil(f.x.low / step) * step; v <= f.x.high; v += step) vertical(v);
