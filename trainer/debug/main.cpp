@@ -1,13 +1,13 @@
 // sluice-debug: one short job as somebody debugging a program runs it: a little memory, a few small
 // kernels with pauses for thought, a first number to look at. It ends well, with a wild pointer, or
 // never (--outcome).
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 
 #include "trainer/base/random.h"
 #include "trainer/device/device.h"
 #include "trainer/job/log.h"
+#include "trainer/job/program.h"
 #include "trainer/job/stop.h"
 
 namespace sluice::train {
@@ -133,19 +133,5 @@ int main(int argc, char** argv) {
   DebugOptions options;
   CLI::App app("A short debugging job: a few small kernels with pauses.", "sluice-debug");
   flags_add(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::printf("%s", app.help().c_str());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "sluice: sluice-debug: %s; see sluice-debug --help\n", error.what());
-    return 2;
-  }
-  try {
-    return debug_run(options);
-  } catch (const std::exception& failure) {
-    std::fprintf(stderr, "sluice: sluice-debug: %s\n", failure.what());
-    return 1;
-  }
+  return program_main(app, argc, argv, [&] { return debug_run(options); });
 }

@@ -1,9 +1,9 @@
 // sluice-infer: a server of image classifications and its own open-loop clients in one process.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 
 #include "trainer/infer/server.h"
+#include "trainer/job/program.h"
 
 namespace sluice::train {
 namespace {
@@ -103,19 +103,5 @@ int main(int argc, char** argv) {
   InferOptions options;
   CLI::App app("Serves image classifications to an open-loop Poisson load.", "sluice-infer");
   flags_add(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::printf("%s", app.help().c_str());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "sluice: sluice-infer: %s; see sluice-infer --help\n", error.what());
-    return 2;
-  }
-  try {
-    return infer_run(options);
-  } catch (const std::exception& failure) {
-    std::fprintf(stderr, "sluice: sluice-infer: %s\n", failure.what());
-    return 1;
-  }
+  return program_main(app, argc, argv, [&] { return infer_run(options); });
 }
