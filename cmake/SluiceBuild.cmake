@@ -17,10 +17,42 @@ add_library(sluice_options INTERFACE)
 target_compile_options(sluice_options INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;-Werror>)
 target_include_directories(sluice_options INTERFACE ${PROJECT_SOURCE_DIR})
+# The property SLUICE_PLAIN keeps a target free of sanitizers: for what is preloaded into programs of other people.
 if(SLUICE_SANITIZE)
-  target_compile_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer)
-  target_link_options(sluice_options INTERFACE -fsanitize=${SLUICE_SANITIZE})
+  set(sanitized $<NOT:$<BOOL:$<TARGET_PROPERTY:SLUICE_PLAIN>>>)
+  target_compile_options(sluice_options INTERFACE
+    $<${sanitized}:-fsanitize=${SLUICE_SANITIZE}> $<${sanitized}:-fno-omit-frame-pointer>)
+  if(SLUICE_SANITIZE MATCHES thread)
+    # Fences are not modelled; what they order is atomic in itself, so nothing is reported falsely.
+    target_compile_options(sluice_options INTERFACE $<${sanitized}:-Wno-tsan>)
+  endif()
+  target_link_options(sluice_options INTERFACE $<${sanitized}:-fsanitize=${SLUICE_SANITIZE}>)
 endif()
+
+# sluice_plain_objects(OUT TARGET): the object files of a static library without sanitizers. With a sanitizing preset they
+# are compiled a second time; otherwise they are the library's own.
+function(sluice_plain_objects out target)
+  if(SLUICE_SANITIZE)
+    get_target_property(sources ${target} SOURCES)
+    get_target_property(directory ${target} SOURCE_DIR)
+    set(paths)
+    foreach(source IN LISTS sources)
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${directory})
+      list(APPEND paths ${source})
+    endforeach()
+    add_library(${target}_plain OBJECT ${paths})
+    foreach(property COMPILE_OPTIONS COMPILE_DEFINITIONS INCLUDE_DIRECTORIES LINK_LIBRARIES)
+      get_target_property(value ${target} ${property})
+      if(value)
+        set_property(TARGET ${target}_plain PROPERTY ${property} "${value}")
+      endif()
+    endforeach()
+    set_property(TARGET ${target}_plain PROPERTY SLUICE_PLAIN ON)
+    add_dependencies(${target}_plain ${target})
+    string(APPEND target _plain)
+  endif()
+  set(${out} $<TARGET_OBJECTS:${target}> PARENT_SCOPE)
+endfunction()
 
 # The toolkit gives headers (cuda.h), nvcc and the stub library; nothing of it is linked into the shim.
 find_package(CUDAToolkit 13.0 QUIET)
@@ -36,20 +68,38 @@ find_package(Threads REQUIRED)
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# sluice_gtest(NAME SOURCES... LIBS... [LABELS...] [PROPERTIES...]): one GoogleTest program, its cases as ctest tests.
+# sluice_unsanitized(OUT NAME REASON): whether a test is left out under a sanitizing preset, and says so.
+function(sluice_unsanitized out name reason)
+  if(SLUICE_SANITIZE)
+    message(STATUS "sluice: not tested with -fsanitize=${SLUICE_SANITIZE}: ${name} (${reason})")
+    set(${out} ON PARENT_SCOPE)
+  else()
+    set(${out} OFF PARENT_SCOPE)
+  endif()
+endfunction()
+
+# sluice_gtest(NAME SOURCES... LIBS... [LABELS...] [ENVIRONMENT...] [TIMEOUT seconds] [TIMED cases]): one GoogleTest
+# program, its cases as ctest tests. TIMED names cases (a filter) that compare times, which sanitizers distort.
 function(sluice_gtest name)
-  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(T "" "TIMEOUT;TIMED" "SOURCES;LIBS;LABELS;ENVIRONMENT" ${ARGN})
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE sluice_options ${T_LIBS} GTest::gtest GTest::gmock GTest::gtest_main Threads::Threads)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 60)
   endif()
-  gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${T_TIMEOUT})
+  set(filter)
+  if(T_TIMED)
+    sluice_unsanitized(skip "${name}: ${T_TIMED}" "sanitizers distort the times it compares")
+    if(skip)
+      set(filter TEST_FILTER "-${T_TIMED}")
+    endif()
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX "${name}." ${filter} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${T_TIMEOUT})
   # gtest_discover_tests keeps only the first element of a list-valued property, so lists are set by a script of our own that
   # ctest reads after the discovered tests.
   set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
-  file(WRITE ${script} "foreach(test IN LISTS ${name}_TESTS)
+  file(GENERATE OUTPUT ${script} CONTENT "foreach(test IN LISTS ${name}_TESTS)
   set_tests_properties(\${test} PROPERTIES LABELS [==[${T_LABELS}]==] ENVIRONMENT [==[${T_ENVIRONMENT}]==])
 endforeach()
 ")

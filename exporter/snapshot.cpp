@@ -47,8 +47,9 @@ const char* counts_check(const SnapshotHeader& header) {
 
 // Words out of range would be labels nobody knows.
 const char* tenant_check(const SnapshotTenant& tenant) {
-  if (tenant.tenant == 0) return "a tenant without a number";
   if (tenant.state > protocol::TenantState::kSuspended) return "an unknown tenant state";
+  const bool queued = tenant.state == protocol::TenantState::kQueued;  // gets its number later
+  if (tenant.tenant == 0 && !queued) return "a tenant without a number";
   if (tenant.tenant_class > protocol::TenantClass::kExclusive) return "an unknown class";
   if (tenant.reason > protocol::QueueReason::kGang) return "an unknown queue reason";
   return nullptr;
@@ -69,13 +70,14 @@ const char* references_check(Snapshot& s) {
   const auto by_tenant = [](const auto& a, const auto& b) { return a.tenant < b.tenant; };
   std::sort(s.tenants.begin(), s.tenants.end(), by_tenant);
   for (std::size_t i = 1; i < s.tenants.size(); ++i) {
-    if (s.tenants[i].tenant == s.tenants[i - 1].tenant) return "a tenant twice";
+    const bool numbered = s.tenants[i].tenant != 0;
+    if (numbered && s.tenants[i].tenant == s.tenants[i - 1].tenant) return "a tenant twice";
   }
   const auto tenant_known = [&](const auto& record) {
     const auto at = std::lower_bound(
         s.tenants.begin(), s.tenants.end(), record.tenant,
         [](const SnapshotTenant& a, protocol::TenantId wanted) { return a.tenant < wanted; });
-    return at != s.tenants.end() && at->tenant == record.tenant;
+    return record.tenant != 0 && at != s.tenants.end() && at->tenant == record.tenant;
   };
   std::sort(s.tenant_gpus.begin(), s.tenant_gpus.end(), [](const auto& a, const auto& b) {
     return a.tenant != b.tenant ? a.tenant < b.tenant : uuid_less(a.gpu, b.gpu);

@@ -14,6 +14,7 @@
 
 #include "interpose/gate.h"
 #include "interpose/link.h"
+#include "interpose/say.h"
 
 namespace sluice::interpose {
 namespace {
@@ -52,6 +53,7 @@ uint64_t lost_ns;
 uint64_t reconnect_ns = kReconnectMinNs;
 uint64_t reconnect_at_ns;
 uint64_t alive_looked_ns;
+bool refusal_said;
 
 struct WaitVector {
   uint64_t value;
@@ -200,15 +202,30 @@ void words_wait(uint32_t wake_seen, const uint32_t* lease_words, uint64_t timeou
   futex_wait(&wake_word, wake_seen, timeout_ns < 2000000 ? timeout_ns : 2000000, false);
 }
 
+// A broker that was started anew knows no tenant of the one before it. The program has done nothing
+// wrong and must not stop for that; but its user should know that nobody divides the GPU any more.
+void refusal_say_once(uint64_t now_ns) {
+  if (refusal_said || process_mode() != Mode::kActive || now_ns - lost_ns < kGraceNs) return;
+  refusal_said = true;
+  Line line;
+  line.text("the broker went away and the one now at ").text(link_path());
+  line.text(" does not take this program: ").text(link_refusal());
+  line.text(". It goes on with the memory limit it had, and its launches wait for nobody.");
+  line.say();
+}
+
 void reconnect(uint64_t now_ns) {
   if (now_ns < reconnect_at_ns) return;
-  if (link_register() == LinkResult::kRegistered) {
+  const LinkResult result = link_register();
+  if (result == LinkResult::kRefused) refusal_say_once(now_ns);
+  if (result == LinkResult::kRegistered) {
     process_adopt_pages(link_slot());
     memset(watches, 0, sizeof watches);
     connected = true;
     lost_ns = 0;
     reconnect_ns = kReconnectMinNs;
     process_set_lost_open(false);
+    refusal_said = false;
     return;
   }
   reconnect_at_ns = now_ns + reconnect_ns;
@@ -314,6 +331,7 @@ void helper_reset_after_fork() {
   connected = false;
   reconnect_ns = kReconnectMinNs;
   reconnect_at_ns = alive_looked_ns = 0;
+  refusal_said = false;
   memset(watches, 0, sizeof watches);
 }
 

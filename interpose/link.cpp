@@ -71,8 +71,9 @@ bool page_fits(int fd, size_t bytes) {
 }
 
 void refusal_set(const char* text) {
-  strncpy(link.refusal, text, sizeof link.refusal - 1);
-  link.refusal[sizeof link.refusal - 1] = '\0';
+  const size_t length = strnlen(text, sizeof link.refusal - 1);
+  memcpy(link.refusal, text, length);
+  link.refusal[length] = '\0';
 }
 
 // Takes the answer to Register apart. The descriptors are ours whatever it says.

@@ -1,7 +1,8 @@
 // Answers dlsym and dlvsym for the names of hooks, and finds the real two. They cannot be found by
 // asking dlvsym, which is ours as well: the loaded objects' own hash tables are read instead, in
 // load order after this library, so that another preloaded library that wraps dlsym stays in the
-// chain.
+// chain. The search calls no function of other libraries: the first dlsym of a process can come
+// from a sanitizer's runtime that wraps dl_iterate_phdr and strcmp and is not ready for calls yet.
 #include "interpose/lookup.h"
 
 #include <dlfcn.h>
@@ -22,6 +23,9 @@ __attribute__((visibility("hidden"))) DlvsymFunction* sluice_real_dlvsym;
 __attribute__((visibility("hidden"))) void* sluice_dlsym_decide(void* handle, const char* name);
 __attribute__((visibility("hidden"))) void* sluice_dlvsym_decide(void* handle, const char* name,
                                                                  const char* version);
+// Where the linker put this library's first and last byte.
+extern __attribute__((visibility("hidden"))) const char __ehdr_start[];
+extern __attribute__((visibility("hidden"))) const char _end[];
 }
 
 namespace sluice::interpose {
@@ -44,25 +48,23 @@ uint32_t gnu_hash(const char* name) {
   return h;
 }
 
-bool symbols_read(const dl_phdr_info* info, SymbolTable* out) {
-  const ElfW(Dyn)* dynamic = nullptr;
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    if (info->dlpi_phdr[i].p_type == PT_DYNAMIC) {
-      dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    }
-  }
-  if (dynamic == nullptr) return false;
-  out->base = info->dlpi_addr;
-  for (; dynamic->d_tag != DT_NULL; ++dynamic) {
+bool symbols_read(const link_map* object, SymbolTable* out) {
+  out->base = object->l_addr;
+  for (const ElfW(Dyn)* dynamic = object->l_ld; dynamic->d_tag != DT_NULL; ++dynamic) {
     // The loader relocates these pointers in place, except in the vDSO.
     ElfW(Addr) address = dynamic->d_un.d_ptr;
-    if (address < info->dlpi_addr) address += info->dlpi_addr;
+    if (address < object->l_addr) address += object->l_addr;
     if (dynamic->d_tag == DT_SYMTAB) out->symbols = reinterpret_cast<const ElfW(Sym)*>(address);
     if (dynamic->d_tag == DT_STRTAB) out->strings = reinterpret_cast<const char*>(address);
     if (dynamic->d_tag == DT_GNU_HASH) out->hash = reinterpret_cast<const uint32_t*>(address);
     if (dynamic->d_tag == DT_VERSYM) out->versions = reinterpret_cast<const ElfW(Half)*>(address);
   }
   return out->symbols != nullptr && out->strings != nullptr && out->hash != nullptr;
+}
+
+bool name_equals(const char* a, const char* b) {
+  while (*a != '\0' && *a == *b) ++a, ++b;
+  return *a == *b;
 }
 
 // The defined function `name`, its default version if it has several.
@@ -79,7 +81,7 @@ void* symbol_find(const SymbolTable& table, const char* name) {
     const ElfW(Sym)& symbol = table.symbols[i];
     if ((chain[i - first] | 1) == (h | 1) && symbol.st_shndx != SHN_UNDEF &&
         ELF64_ST_TYPE(symbol.st_info) == STT_FUNC &&
-        strcmp(table.strings + symbol.st_name, name) == 0) {
+        name_equals(table.strings + symbol.st_name, name)) {
       const bool hidden = table.versions != nullptr && (table.versions[i] & 0x8000) != 0;
       if (found == nullptr || !hidden) {
         found = reinterpret_cast<void*>(table.base + symbol.st_value);
@@ -87,15 +89,6 @@ void* symbol_find(const SymbolTable& table, const char* name) {
     }
     if ((chain[i - first] & 1) != 0) return found;
   }
-}
-
-bool info_contains(const dl_phdr_info* info, const void* address) {
-  const auto a = reinterpret_cast<ElfW(Addr)>(address);
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const auto& p = info->dlpi_phdr[i];
-    if (p.p_type == PT_LOAD && a - (info->dlpi_addr + p.p_vaddr) < p.p_memsz) return true;
-  }
-  return false;
 }
 
 struct Search {
@@ -106,41 +99,18 @@ struct Search {
   void* dlvsym_found = nullptr;
 };
 
-int object_visit(dl_phdr_info* info, size_t, void* data) {
-  auto* search = static_cast<Search*>(data);
-  if (info_contains(info, reinterpret_cast<const void*>(&object_visit))) {
+void object_visit(const link_map* object, Search* search) {
+  if (object->l_ld == _DYNAMIC) {
     search->past_us = true;
-    return 0;
+    return;
   }
   SymbolTable table;
-  if (!symbols_read(info, &table)) return 0;
+  if (!symbols_read(object, &table)) return;
   void*& a = search->past_us ? search->dlsym_found : search->dlsym_before;
   void*& b = search->past_us ? search->dlvsym_found : search->dlvsym_before;
   if (a == nullptr) a = symbol_find(table, "dlsym");
   if (b == nullptr) b = symbol_find(table, "dlvsym");
-  return 0;
 }
-
-struct Range {
-  ElfW(Addr) begin;
-  ElfW(Addr) end;
-};
-
-int own_visit(dl_phdr_info* info, size_t, void* data) {
-  if (!info_contains(info, reinterpret_cast<const void*>(&own_visit))) return 0;
-  auto* range = static_cast<Range*>(data);
-  range->begin = ~static_cast<ElfW(Addr)>(0);
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const auto& p = info->dlpi_phdr[i];
-    if (p.p_type != PT_LOAD) continue;
-    const ElfW(Addr) begin = info->dlpi_addr + p.p_vaddr;
-    if (begin < range->begin) range->begin = begin;
-    if (begin + p.p_memsz > range->end) range->end = begin + p.p_memsz;
-  }
-  return 1;
-}
-
-Range own_range;
 
 // The answer for a name that is one of our hooks. nullptr = let the real function answer.
 void* answer(void* handle, const char* name, const char* version) {
@@ -171,8 +141,9 @@ void* answer(void* handle, const char* name, const char* version) {
 void lookup_prepare() {
   if (SLUICE_LIKELY(load_acquire(sluice_real_dlsym) != nullptr)) return;
   Search search;
-  dl_iterate_phdr(object_visit, &search);
-  dl_iterate_phdr(own_visit, &own_range);
+  for (const link_map* object = _r_debug.r_map; object != nullptr; object = object->l_next) {
+    object_visit(object, &search);
+  }
   void* a = search.dlsym_found != nullptr ? search.dlsym_found : search.dlsym_before;
   void* b = search.dlvsym_found != nullptr ? search.dlvsym_found : search.dlvsym_before;
   store_release(sluice_real_dlvsym, reinterpret_cast<DlvsymFunction*>(b));
@@ -184,10 +155,7 @@ void* real_dlsym(void* handle, const char* name) {
   return sluice_real_dlsym(handle, name);
 }
 
-bool address_is_ours(const void* address) {
-  const auto a = reinterpret_cast<ElfW(Addr)>(address);
-  return a >= own_range.begin && a < own_range.end;
-}
+bool address_is_ours(const void* address) { return address >= __ehdr_start && address < _end; }
 
 void* driver_handle_seen() { return load_acquire(seen_handle); }
 

@@ -130,7 +130,7 @@ Finding bpf_check() {
   const bool bpf = (effective >> 39 & 1) != 0 && (effective >> 38 & 1) != 0;
   if (admin || bpf) return {Verdict::kGood, "BPF", "this user may load programs", ""};
   return {Verdict::kMissing, "BPF",
-          "this user may not load programs; idle causes and bypass watching need it",
+          "this user may not load programs; the off-CPU time and exits of processes need it",
           "run sluice-exporter as root or with CAP_BPF and CAP_PERFMON; nothing else needs it"};
 }
 

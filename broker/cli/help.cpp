@@ -40,7 +40,8 @@ what to ask for:
   --sm N              percent of GPU time guaranteed when others want it too (default: the class's sm_percent, 100)
   --sm-mode MODE      best-effort (default: more when the GPU is idle), equal (1/n of those running), fixed (never more)
   --gpus K            so many GPUs (default 1); they are granted and taken together
-  --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again for more
+  --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again for more.
+                      CUDA_VISIBLE_DEVICES does not choose: it is set to what was granted, counted from 0
   --profile P         ask for this profile of sluice.toml instead of the one that fits your user and groups
   --name N            name shown to others (default: the command's)
 

@@ -43,6 +43,7 @@ struct Dispatch {
   void operator()(const TenantAsked& e) const { tenant_asked(state, e, now, out); }
   void operator()(const RequestGone& e) const { request_gone(state, e); }
   void operator()(const FounderGone& e) const { founder_gone(state, e, now, out); }
+  void operator()(const FounderAdopted& e) const { founder_adopted(state, e); }
   void operator()(const ProcessJoined& e) const { process_joined(state, e); }
   void operator()(const ProcessGone& e) const { process_gone(state, e, now, out); }
   void operator()(const GateWanted& e) const { gate_wanted(state, e, now, out); }

@@ -95,6 +95,11 @@ struct RequestGone {
 struct FounderGone {
   TenantId tenant = 0;
 };
+/// A registered process became another program by exec after the founder had ended: it lives on
+/// without a registration and stands in for the founder until it ends too.
+struct FounderAdopted {
+  TenantId tenant = 0;
+};
 struct ProcessJoined {
   TenantId tenant = 0;
   ProcessId process = 0;
@@ -133,9 +138,9 @@ struct PolicyChanged {
 /// The alarm asked for by AlarmSet, or any later moment.
 struct Tick {};
 
-using Event =
-    std::variant<GpuAdded, TenantAsked, RequestGone, FounderGone, ProcessJoined, ProcessGone,
-                 GateWanted, GateIdle, Drained, UsageSeen, JobReleased, PolicyChanged, Tick>;
+using Event = std::variant<GpuAdded, TenantAsked, RequestGone, FounderGone, FounderAdopted,
+                           ProcessJoined, ProcessGone, GateWanted, GateIdle, Drained, UsageSeen,
+                           JobReleased, PolicyChanged, Tick>;
 
 // ---- actions
 // ------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ Nanos window_of(const State& state, const Share& share) {
 }
 
 void share_open_word(State& state, Share& share, Actions& out) {
-  share.epoch++;
+  share.epoch = protocol::lease_epoch_next(share.epoch);
   share.open = true;
   for (Process& process : share.tenant->processes) {
     const auto mine = static_cast<std::uint8_t>(process.wants & bit(share));
@@ -73,7 +73,7 @@ void share_open_word(State& state, Share& share, Actions& out) {
 }
 
 void share_close_word(State& state, Share& share, Actions& out) {
-  share.epoch++;
+  share.epoch = protocol::lease_epoch_next(share.epoch);
   share.open = false;
   share.contended = false;
   for (Process& process : share.tenant->processes) set(process.drains, bit(share));
@@ -316,6 +316,10 @@ void founder_gone(State& state, const FounderGone& event, Nanos now, Actions& ou
   if (tenant == nullptr) return;
   tenant->founder_alive = false;
   if (tenant->processes.empty()) tenant_end(state, *tenant, now, out);
+}
+
+void founder_adopted(State& state, const FounderAdopted& event) {
+  if (Tenant* tenant = tenant_find(state, event.tenant)) tenant->founder_alive = true;
 }
 
 void job_released(State& state, const JobReleased& event, Nanos now, Actions& out) {

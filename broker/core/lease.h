@@ -30,6 +30,7 @@ void process_joined(State& state, const ProcessJoined& event);
 /// Also ends the tenant if this was the last.
 void process_gone(State& state, const ProcessGone& event, Nanos now, Actions& out);
 void founder_gone(State& state, const FounderGone& event, Nanos now, Actions& out);
+void founder_adopted(State& state, const FounderAdopted& event);
 void job_released(State& state, const JobReleased& event, Nanos now, Actions& out);
 
 /// Announces windows that changed on a GPU (an inference tenant came or went); `all` = announce in

@@ -1,6 +1,9 @@
 // Accepting, reading, sending, closing.
 #include "broker/daemon/connections.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <cassert>
 #include <cstdio>
 #include <cstring>
@@ -38,7 +41,8 @@ void Connections::accept(devices::Fd fd) {
   if (peer_identify(fd.get(), &connection->peer) != 0) return;  // it ended before it said anything
   const uid_t uid = connection->peer.uid;
   if (!within_limits(uid)) {
-    log_.line(Level::kWarning, "connection_refused", {{"uid", uid}, {"pid", connection->peer.pid}});
+    log_.line_limited(Level::kWarning, "connection_refused",
+                      {{"uid", uid}, {"pid", connection->peer.pid}});
     refuse(fd.get(), "user " + user_name(uid) +
                          " has as many connections to the broker as are allowed (" +
                          std::to_string(limits_.per_user_max) + "); end some programs first");
@@ -77,10 +81,17 @@ bool Connections::send_bytes(ConnectionId id, const void* message, std::size_t s
   if (found == table_.end() || found->second->doomed) return false;
   const int rc = protocol::wire_send(found->second->fd.get(), message, size, fds, fd_count, true);
   if (rc == 0) return true;
-  log_.line(Level::kInfo, "send_failed",
-            {{"pid", found->second->peer.pid}, {"reason", std::strerror(-rc)}});
+  log_.line_limited(Level::kInfo, "send_failed",
+                    {{"pid", found->second->peer.pid}, {"reason", std::strerror(-rc)}});
   drop(id);
   return false;
+}
+
+std::size_t Connections::unread_bytes(ConnectionId id) const {
+  const auto found = table_.find(id);
+  int bytes = 0;
+  if (found == table_.end() || ioctl(found->second->fd.get(), SIOCOUTQ, &bytes) < 0) return 0;
+  return static_cast<std::size_t>(bytes);
 }
 
 void Connections::drop(ConnectionId id) {

@@ -26,6 +26,8 @@ class Outbox {
   /// sink told.
   virtual bool send_bytes(ConnectionId connection, const void* message, std::size_t size,
                           const int* fds, int fd_count) = 0;
+  /// What the peer has been sent and has not read, in the kernel's terms (with its overhead).
+  virtual std::size_t unread_bytes(ConnectionId connection) const = 0;
   /// Closes once the current handler has returned: nothing is erased under anybody's feet.
   virtual void drop(ConnectionId connection) = 0;
 
@@ -60,6 +62,7 @@ class Connections : public Outbox {
   void accept(devices::Fd fd);
   bool send_bytes(ConnectionId connection, const void* message, std::size_t size, const int* fds,
                   int fd_count) override;
+  std::size_t unread_bytes(ConnectionId connection) const override;
   void drop(ConnectionId connection) override;
   std::size_t count() const { return table_.size(); }
   void close_all();

@@ -97,8 +97,8 @@ Tenant* Engine::tenant_of(const Asker& asker, protocol::TenantId id, protocol::J
 void Engine::refuse(ConnectionId connection, std::uint32_t request, RefusalCode code,
                     const std::string& text, std::uint64_t minimum_bytes) {
   ++counters_.refusals;
-  log_.line(Level::kInfo, "refused",
-            {{"connection", connection}, {"code", static_cast<int>(code)}, {"text", text}});
+  log_.line_limited(Level::kInfo, "refused",
+                    {{"connection", connection}, {"code", static_cast<int>(code)}, {"text", text}});
   protocol::Refused refused;
   protocol::message_init(refused, MessageType::kRefused, request);
   refused.code = code;
@@ -248,12 +248,18 @@ void Engine::join(const Asker& asker, const protocol::Register& message) {
 
 void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t request,
                          const Peer& peer, const std::string& command) {
+  const protocol::TenantId tenant_id = tenant.id;
   for (const core::ProcessId id :
        std::vector<core::ProcessId>(tenant.processes.begin(), tenant.processes.end())) {
     Process& known = *processes_.at(id);
-    if (known.pid == peer.pid && !pidfd_ended(known.pidfd.get()) &&
-        rejoin(tenant, known, connection, request))
+    if (known.pid != peer.pid || pidfd_ended(known.pidfd.get())) continue;
+    if (rejoin(tenant, known, connection, request)) return;
+    if (tenant_find(tenant_id) == nullptr) {  // without descriptors nobody could be adopted
+      refuse(connection, request, RefusalCode::kUnknownTenant,
+             "the job ended with the program that this one replaced; start it with sluice run");
       return;
+    }
+    break;
   }
   devices::Fd pidfd(fcntl(peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
   const auto slot = pidfd ? tenant.pages->slot_take(peer.pid) : std::nullopt;
@@ -294,7 +300,7 @@ bool Engine::rejoin(Tenant& tenant, Process& process, ConnectionId connection,
     process.connection = 0;
   }
   if (!tenant.pages->mapped_by(process.pid)) {
-    process_ended(process.id, "exec");
+    process_replaced(process.id);
     return false;
   }
   process.connection = connection;
@@ -353,7 +359,7 @@ std::uint64_t Engine::context_bytes(const protocol::GpuUuid& gpu) const {
   return 0;
 }
 
-void Engine::admitted_send(const core::TenantAdmitted& action, const Pending& pending,
+bool Engine::admitted_send(const core::TenantAdmitted& action, const Pending& pending,
                            protocol::JoinKey key) {
   protocol::Admitted reply;
   protocol::message_init(reply, MessageType::kAdmitted, pending.request);
@@ -367,7 +373,7 @@ void Engine::admitted_send(const core::TenantAdmitted& action, const Pending& pe
   reply.sm_mode = action.sm_mode;
   std::copy(action.gpus.begin(), action.gpus.end(), reply.gpus);
   text_put(reply.profile, sizeof reply.profile, pending.profile);
-  outbox_.send(pending.connection, reply);
+  return outbox_.send(pending.connection, reply);
 }
 
 Tenant* Engine::tenant_create(const core::TenantAdmitted& action, Pending* pending) {
@@ -386,6 +392,7 @@ Tenant* Engine::tenant_create(const core::TenantAdmitted& action, Pending* pendi
   tenant->id = action.tenant;
   tenant->key = key_make();
   tenant->uid = pending->uid;
+  tenant->admitted_ns = clock_ns();
   tenant->name = pending->name;
   tenant->profile = pending->profile;
   tenant->is_default = pending->join.has_value();

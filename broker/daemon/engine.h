@@ -55,6 +55,7 @@ struct Tenant {
   bool is_default = false;  // the one that unannounced programs of its user join
   std::vector<protocol::GpuUuid> gpus;
   std::unique_ptr<Pages> pages;
+  std::int64_t admitted_ns = 0;
   pid_t founder_pid = 0;
   devices::Fd founder_pidfd;  // reset once the founder has ended
   Loop::Key founder_key = 0;
@@ -152,7 +153,7 @@ class Engine {
            std::optional<protocol::Register> join);
   std::uint32_t tenants_of(uid_t uid) const;
   Tenant* tenant_create(const core::TenantAdmitted& action, Pending* pending);
-  void admitted_send(const core::TenantAdmitted& action, const Pending& pending,
+  bool admitted_send(const core::TenantAdmitted& action, const Pending& pending,
                      protocol::JoinKey key);
   void join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t request, const Peer& peer,
                    const std::string& command);
@@ -166,6 +167,11 @@ class Engine {
 
   void founder_ended(protocol::TenantId id);
   void process_ended(core::ProcessId id, const char* how);
+  void process_replaced(core::ProcessId id);
+  /// How long the job has lived: no GPU was busy for it for longer, whatever its meter says.
+  static std::uint64_t lived_ns(const Tenant& tenant) {
+    return static_cast<std::uint64_t>(clock_ns() - tenant.admitted_ns);
+  }
   void tenant_kill(const Tenant& tenant);
   void drains_poll();
 

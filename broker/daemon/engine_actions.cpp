@@ -1,4 +1,5 @@
 // What the core decides, carried out: answers to askers, pages, lease words, signals, the alarm.
+#include <algorithm>
 #include <cassert>
 #include <cstdio>
 
@@ -70,7 +71,8 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
              {"gpus", action.gpus.size()},
              {"gpu", gpu_text(*tenant, 0)}});
   if (!pending.join) {
-    admitted_send(action, pending, tenant->key);
+    // Whoever asked has given up and nobody else knows the key: nobody could use this job.
+    if (!admitted_send(action, pending, tenant->key)) founder_ended(tenant->id);
     return;
   }
   Peer peer;
@@ -114,7 +116,7 @@ void Engine::carry_out(const core::TenantEnded& action) {
   Tenant& tenant = *found->second;
   std::uint64_t busy_ns = 0;
   for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i) {
-    const std::uint64_t used = tenant.pages->usage(i).busy_ns;
+    const std::uint64_t used = std::min(tenant.pages->usage(i).busy_ns, lived_ns(tenant));
     busy_ns += used;
     for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
       if (gpus_[g].uuid == tenant.gpus[i]) retired_busy_ns_[g] += used;

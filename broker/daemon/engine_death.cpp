@@ -1,6 +1,8 @@
 // Ends: a process is dead only when its pidfd says so. A closed socket makes a living process
 // unregistered (its charges stay and its drains are read from its claims); exec keeps the pid but
 // throws the shim and its contexts away.
+#include <fcntl.h>
+
 #include <cassert>
 
 #include "broker/daemon/engine.h"
@@ -44,10 +46,27 @@ void Engine::process_ended(core::ProcessId id, const char* how) {
   feed(core::ProcessGone{id});
 }
 
+/// exec: the same process, another program. Its account is closed; if it was all that was left of
+/// the job it stands in for the founder, so that the job lasts until it ends or registers again.
+void Engine::process_replaced(core::ProcessId id) {
+  const Process& process = *processes_.at(id);
+  Tenant& tenant = *tenants_.at(process.tenant);
+  if (!tenant.founder_pidfd) {
+    tenant.founder_pidfd = devices::Fd(fcntl(process.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+    if (tenant.founder_pidfd) {
+      tenant.founder_pid = process.pid;
+      tenant.founder_key = loop_.add(tenant.founder_pidfd.get(),
+                                     [this, tenant_id = tenant.id] { founder_ended(tenant_id); });
+      feed(core::FounderAdopted{tenant.id});
+    }
+  }
+  process_ended(id, "exec");
+}
+
 void Engine::connection_closed(ConnectionId connection) {
   if (const core::RequestId request = request_on(connection)) {
-    log_.line(Level::kInfo, "request_cancelled",
-              {{"request", request}, {"name", pending_.at(request).name}});
+    log_.line_limited(Level::kInfo, "request_cancelled",
+                      {{"request", request}, {"name", pending_.at(request).name}});
     pending_.erase(request);
     feed(core::RequestGone{request});
   }
@@ -75,7 +94,7 @@ void Engine::drains_poll() {
       const std::uint32_t word = tenant.pages->lease_load(gpu);
       const std::uint32_t epoch = protocol::lease_epoch(word);
       if ((word & protocol::kLeaseOpen) == 0 &&
-          tenant.pages->drained_epoch(process->slot, gpu) >= epoch) {
+          tenant.pages->drained_epoch(process->slot, gpu) == epoch) {
         seen.push_back({id, gpu, epoch});
       }
     }
@@ -93,7 +112,7 @@ void Engine::heartbeat() {
   }
   // One of them may end while the core deals with another.
   for (const core::ProcessId id : replaced) {
-    if (processes_.count(id) != 0) process_ended(id, "exec");
+    if (processes_.count(id) != 0) process_replaced(id);
   }
   drains_poll();
 }

@@ -103,9 +103,10 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     Tenant* tenant = tenant_find(row.tenant);
     if (tenant == nullptr) continue;
     const auto at = std::find(tenant->gpus.begin(), tenant->gpus.end(), row.gpu);
-    if (at != tenant->gpus.end()) {
-      usage_fill(tenant->pages->usage(static_cast<std::uint32_t>(at - tenant->gpus.begin())), &row);
-    }
+    if (at == tenant->gpus.end()) continue;
+    const auto gpu = static_cast<std::uint32_t>(at - tenant->gpus.begin());
+    usage_fill(tenant->pages->usage(gpu), &row);
+    row.busy_ns = std::min(row.busy_ns, lived_ns(*tenant));
   }
   for (protocol::SnapshotGpu& row : parts.gpus) {
     row.held_bytes = 0;
@@ -118,7 +119,8 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     }
     for (const protocol::SnapshotTenantGpu& used : parts.tenant_gpus) {
       if (!(used.gpu == row.uuid)) continue;
-      row.held_bytes += used.held_bytes;
+      // A lie is its own tenant's; in the sum it counts for no more than was promised to it.
+      row.held_bytes += std::min(used.held_bytes, used.memory_max_bytes);
       row.busy_ns += used.busy_ns;
     }
   }

@@ -4,9 +4,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace sluice::daemon {
@@ -46,6 +48,15 @@ const char* level_name(Level level) {
       return "debug";
   }
   return "?";
+}
+
+constexpr std::int64_t kLimitedPerSecond = 100;
+constexpr std::int64_t kLimitedBurst = 1000;
+
+std::int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
 std::string line_begin(Level level, std::string_view event, std::initializer_list<Field> fields) {
@@ -88,6 +99,24 @@ void Log::line(Level level, std::string_view event, std::initializer_list<Field>
   if (enabled(level)) write_line(level, line_begin(level, event, fields));
 }
 
+void Log::line_limited(Level level, std::string_view event, std::initializer_list<Field> fields) {
+  if (!enabled(level)) return;
+  const std::int64_t now = now_ns();
+  const std::int64_t earned = (now - limited_at_ns_) / (1'000'000'000 / kLimitedPerSecond);
+  if (earned > 0) {
+    limited_left_ = std::min(limited_left_ + earned, kLimitedBurst);
+    limited_at_ns_ = now;
+  }
+  if (limited_left_ == 0) {
+    ++limited_dropped_;
+    return;
+  }
+  --limited_left_;
+  if (limited_dropped_ != 0) line(Level::kWarning, "lines_left_out", {{"count", limited_dropped_}});
+  limited_dropped_ = 0;
+  line(level, event, fields);
+}
+
 void Log::message(Level level, std::string_view event, std::string_view sentence,
                   std::initializer_list<Field> fields) {
   if (!enabled(level)) return;
@@ -100,7 +129,10 @@ void Log::write_line(Level level, std::string text) {
   if (journal_) text.insert(0, "<" + std::to_string(static_cast<int>(level)) + ">");
   text += '\n';
   const int fd = file_ ? file_.get() : STDERR_FILENO;
-  // A full disk or a closed terminal must not stop the broker, and there is nowhere to complain to.
+  // A full disk, a closed terminal or a pipe that nobody reads must not stop the broker, and there
+  // is nowhere to complain to.
+  pollfd room{fd, POLLOUT, 0};
+  if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0) return;
   [[maybe_unused]] const ssize_t written = write(fd, text.data(), text.size());
 }
 

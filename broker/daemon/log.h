@@ -38,7 +38,10 @@ class Log {
   /// "time=12.000345 level=info event=admitted tenant=7 ..."; values with spaces or quotes are
   /// quoted.
   void line(Level level, std::string_view event, std::initializer_list<Field> fields);
-  /// The same with a sentence for people: ... msg="sluice: ...".
+  /// The same for what any client can cause as often as it likes: some a second, the rest is
+  /// counted and the count logged.
+  void line_limited(Level level, std::string_view event, std::initializer_list<Field> fields);
+  /// The same as line with a sentence for people: ... msg="sluice: ...".
   void message(Level level, std::string_view event, std::string_view sentence,
                std::initializer_list<Field> fields);
 
@@ -46,6 +49,9 @@ class Log {
   void write_line(Level level, std::string text);
   Level level_ = Level::kInfo;
   bool journal_ = false;
+  std::int64_t limited_at_ns_ = 0;     // the allowance was last filled up,
+  std::int64_t limited_left_ = 0;      // to so many lines;
+  std::uint64_t limited_dropped_ = 0;  // not written since the last that was
   devices::Fd file_;
 };
 

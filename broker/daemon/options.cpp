@@ -34,7 +34,9 @@ constexpr char kHelp[] =
     "\n"
     "Signals: SIGHUP reads the configuration again (a file with a mistake changes nothing); "
     "SIGTERM ends. Programs that\n"
-    "run keep their last leases and register again with the next broker.\n";
+    "run go on; without a broker for 2 s their launches wait for nobody, and only their memory "
+    "limit holds. A broker that is\n"
+    "started anew does not know them.\n";
 
 bool fail(const char* what, const char* value, const char* fix) {
   std::fprintf(stderr, "sluice: %s '%s'; %s\n", what, value, fix);

@@ -10,6 +10,8 @@ using protocol::MessageType;
 using protocol::RefusalCode;
 
 constexpr std::size_t kOffendersRemembered = 1024;
+// Each unread snapshot is a file in memory; whoever reads his answers has none.
+constexpr std::size_t kUnreadBytesMax = 8192;
 
 }  // namespace
 
@@ -81,6 +83,11 @@ void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) 
       engine_.job_release(asker, envelope.as<protocol::Release>());
       return;
     case MessageType::kSnapshotRequest:
+      if (outbox_.unread_bytes(asker.connection) > kUnreadBytesMax) {
+        reject(asker.connection, asker.peer, asker.request,
+               "it asks for more before it has read what it was sent");
+        return;
+      }
       engine_.snapshot_send(asker);
       return;
     default:

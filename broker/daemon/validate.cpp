@@ -1,6 +1,7 @@
 // The rules, one function per message type.
 #include "broker/daemon/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -57,6 +58,28 @@ Fault report_fault(const protocol::JobReport& report) {
   return std::nullopt;
 }
 
+/// Length of the UTF-8 sequence at `at` and its code point; 0 for anything else, overlong forms and
+/// surrogates included.
+std::size_t utf8_decode(const unsigned char* at, std::size_t left, std::uint32_t* point) {
+  const std::size_t length = at[0] < 0x80 ? 1 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : 4;
+  if (length > left || at[0] > 0xf4 || (at[0] >= 0x80 && at[0] < 0xc2)) return 0;
+  *point = length == 1 ? at[0] : at[0] & (0x7fU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((at[i] & 0xc0) != 0x80) return 0;
+    *point = (*point << 6) | (at[i] & 0x3fU);
+  }
+  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = *point >= 0xd800 && *point <= 0xdfff;
+  return *point < kLeast[length] || *point > 0x10ffff || surrogate ? 0 : length;
+}
+
+/// Characters that act on a terminal instead of showing: controls, line separators, and those that
+/// turn the direction of the text around them.
+bool obeyed(std::uint32_t point) {
+  return point < 0x20 || (point >= 0x7f && point < 0xa0) || (point >= 0x2028 && point <= 0x202e) ||
+         point == 0x200e || point == 0x200f || (point >= 0x2066 && point <= 0x2069);
+}
+
 template <class M>
 Fault size_fault(const Envelope& envelope) {
   if (envelope.size == sizeof(M)) return std::nullopt;
@@ -107,9 +130,17 @@ Fault message_fault(const Envelope& envelope) {
 }
 
 std::string text_clean(const char* field, std::size_t size) {
-  std::string out(field, strnlen(field, size));
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  const std::size_t length = strnlen(field, size);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(field);
+  std::string out;
+  for (std::size_t i = 0; i < length;) {
+    std::uint32_t point = 0;
+    const std::size_t step = utf8_decode(bytes + i, length - i, &point);
+    if (step == 0 || obeyed(point))
+      out += '?';
+    else
+      out.append(field + i, step);
+    i += std::max<std::size_t>(step, 1);
   }
   return out;
 }

@@ -14,7 +14,8 @@ namespace sluice::daemon {
 /// magic and size were checked by wire_receive, its version by the caller.
 std::optional<std::string> message_fault(const protocol::Envelope& envelope);
 
-/// A fixed text field as a string, without characters that could disturb a terminal or a log.
+/// A fixed text field as a string of sound UTF-8, without characters that could disturb a terminal
+/// or a log; each that is not so becomes one '?'.
 std::string text_clean(const char* field, std::size_t size);
 
 }  // namespace sluice::daemon

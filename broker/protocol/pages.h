@@ -52,6 +52,11 @@ inline constexpr std::uint32_t lease_epoch(std::uint32_t word) { return word >> 
 inline constexpr std::uint32_t lease_word(std::uint32_t epoch, std::uint32_t flags) {
   return (epoch << kLeaseEpochShift) | flags;
 }
+inline constexpr std::uint32_t kLeaseEpochMax = UINT32_MAX >> kLeaseEpochShift;
+/// Epochs go round, past 0: a claims slot whose drained_epoch is 0 has never drained.
+inline constexpr std::uint32_t lease_epoch_next(std::uint32_t epoch) {
+  return epoch >= kLeaseEpochMax ? 1 : epoch + 1;
+}
 // A changed kLeaseContended flag alone keeps the epoch.
 
 // The hold word: bit 0 set = nothing of the tenant may touch the device (swap, suspend); bits 1-31

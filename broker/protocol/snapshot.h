@@ -54,7 +54,7 @@ struct SnapshotGpu {
 static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8);
 
 struct SnapshotTenant {
-  TenantId tenant;
+  TenantId tenant;            // 0 while queued
   std::uint64_t admitted_ns;  // CLOCK_MONOTONIC; 0 while queued
   std::uint64_t asked_ns;
   std::uint64_t steps;  // from JobReport

@@ -33,7 +33,7 @@ struct [[nodiscard]] Result {
 
 /// One of the four classes (inference, debug, batch, exclusive): table [class.NAME].
 struct ClassSettings {
-  std::int64_t window_ns = 0;
+  std::int64_t window_ns = 20'000'000;  // class inference: 0
   std::uint32_t sm_percent = 100;
   std::string sm_mode = "best-effort";  // fixed | equal | best-effort
   std::uint64_t memory_max_bytes = 0;   // 0 = a quarter of the smallest GPU

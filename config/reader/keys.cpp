@@ -73,13 +73,15 @@ const Key kScheduler[] = {
 const Key kMemory[] = {
     {"oversell", RatioField{SLUICE_AT(config->oversell), 1.0, 16.0},
      "How far the sum of the quotas (memory_max) may exceed a GPU's memory. Guaranteed memory is "
-     "never oversold."},
+     "never promised twice, but above 1.0 others may already hold what one is guaranteed."},
     {"reserve", SizeField{SLUICE_AT(config->reserve_bytes), kMiB, kTiB, "nothing is kept back"},
      "Memory of every GPU that is promised to nobody."},
 };
 const Key kClass[] = {
     {"window", DurationField{SLUICE_AT(tenant_class->window_ns), 0, 10 * kSecond},
-     "GPU time a tenant may have in flight; \"0s\" means no limit."},
+     "GPU time a tenant may have in flight: it is about how long the next one waits after the end "
+     "of "
+     "a turn. \"0s\" means no limit, and is the default of class inference."},
     {"sm_percent", IntegerField{SLUICE_AT(tenant_class->sm_percent), 1, 100},
      "Share of the GPU's time that a tenant gets when others want it too, unless it asks for "
      "another."},

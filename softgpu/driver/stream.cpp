@@ -97,8 +97,13 @@ void Stream::worker_run() {
     }
     execute(op);
   }
-  (void)wait(
-      last());  // what refers to this stream's operations must know their end before the queue goes
+  // What refers to this stream's operations must know their end before the queue goes.
+  OpRef final_op = last();
+  (void)wait(final_op);
+  {
+    const std::lock_guard lock(mutex_);
+    last_.reset();  // it refers to this stream, which would otherwise keep itself
+  }
   leave();
 }
 

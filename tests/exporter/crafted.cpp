@@ -134,7 +134,7 @@ Crafted example() {
   inference.unregistered = 1;
   inference.runaway = 1;
   text_set(inference.profile, "staff");
-  auto& queued = out.tenant_add(9, "cleo", protocol::TenantClass::kExclusive);
+  auto& queued = out.tenant_add(0, "cleo", protocol::TenantClass::kExclusive);
   queued.state = protocol::TenantState::kQueued;
   queued.reason = protocol::QueueReason::kDrain;
   for (std::size_t gpu = 0; gpu < 2; ++gpu) {

@@ -96,6 +96,19 @@ TEST(Parse, Words) {
   EXPECT_EQ(parse(d), malformed("a tenant without a number"));
 }
 
+// What waits has no number yet, and many may wait.
+TEST(Parse, Queue) {
+  Crafted long_line = example(), vgpu = example();
+  auto& second = long_line.tenant_add(0, "dora", protocol::TenantClass::kDebug);
+  second.state = protocol::TenantState::kQueued;
+  const std::vector<unsigned char> bytes = long_line.bytes();
+  const auto result = snapshot_parse(bytes.data(), bytes.size());
+  ASSERT_TRUE(std::holds_alternative<Snapshot>(result)) << error_of(result);
+  EXPECT_EQ(std::get<Snapshot>(result).tenants.size(), 4U);
+  vgpu.tenant_gpus[0].tenant = 0;
+  EXPECT_EQ(parse(vgpu), malformed("a vGPU of an unknown tenant"));
+}
+
 TEST(Parse, References) {
   Crafted gpu_twice = example(), tenant_twice = example(), vgpu_twice = example();
   gpu_twice.gpus[1].uuid = gpu_twice.gpus[0].uuid;

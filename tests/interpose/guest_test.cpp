@@ -440,6 +440,60 @@ TEST_F(GuestTest, WithoutABrokerTheGatesOpenAfterTheGraceAndTheQuotaStays) {
   EXPECT_EQ(cuMemAlloc_v2(&pointer, 11 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+TEST_F(GuestTest, ABrokerThatComesBackAndKnowsNothingOfTheTenantIsSaidOnce) {
+  start(10 * kMiB);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&pointer, 5 * kMiB), CUDA_SUCCESS);
+  broker->lease_store(0);
+  broker->die();
+  TestBroker next(kGiB);
+  next.refuse_with("no job of yours has this id");
+  setenv("SLUICE_SOCKET", next.path().c_str(), 1);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(launch(), CUDA_SUCCESS);  // after the grace
+  // Later refusals of the reconnecting helper add nothing.
+  sleep_ms(4000);
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 4 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "sluice: the broker went away and the one now at " + next.path() +
+                " does not take this program: no job of yours has this id. It goes on with the "
+                "memory limit it had, and its launches wait for nobody.\n");
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 2 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(next.registrations(), 0);
+}
+
+TEST_F(GuestTest, IdlenessCountsFromTheOpeningOfTheLease) {
+  constexpr uint64_t kGraceNs = 400'000'000;
+  start(kGiB);
+  broker->lease().gpus[0].idle_grace_ns.store(kGraceNs);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  sleep_ms(600);  // idle for longer than the grace, uncontended
+  broker->lease_store(0);
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  // The scheduler may keep a thread that waited for this lease from running for a while: nothing
+  // launches yet.
+  const auto opened = std::chrono::steady_clock::now();
+  broker->lease_store(kLeaseOpen | kLeaseContended);
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch(), 20000));
+  EXPECT_GE(std::chrono::steady_clock::now() - opened, std::chrono::nanoseconds(kGraceNs));
+  // And with a thread that waited and goes on to launch.
+  broker->lease_store(0);
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  std::thread program([] { EXPECT_EQ(launch(), CUDA_SUCCESS); });
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, broker->epoch(), 5000));
+  sleep_ms(600);
+  const auto again = std::chrono::steady_clock::now();
+  broker->lease_store(kLeaseOpen | kLeaseContended);
+  program.join();
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch(), 20000));
+  EXPECT_GE(std::chrono::steady_clock::now() - again, std::chrono::nanoseconds(kGraceNs));
+}
+
 TEST_F(GuestTest, AForkChildRegistersForItself) {
   start(kGiB);
   broker->lease_store(kLeaseOpen);

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <random>
+#include <vector>
 
 namespace sluice::interpose {
 namespace {
@@ -12,24 +14,24 @@ namespace {
 struct FakeEvent {
   double ns;
 };
+std::vector<std::unique_ptr<FakeEvent>> events;  // a context that ends leaves its own to the driver
 double device_ns;
 bool pending, capturing;
-int touched_while_capturing, events_alive;
+int touched_while_capturing;
 CUresult record_result;
 
 void driver_fill() {
   device_ns = 0;
   pending = capturing = false;
-  touched_while_capturing = events_alive = 0;
+  touched_while_capturing = 0;
+  events.clear();
   record_result = CUDA_SUCCESS;
   driver.cuEventCreate = [](CUevent* e, unsigned) {
-    ++events_alive;
-    *e = reinterpret_cast<CUevent>(new FakeEvent{0});
+    *e = reinterpret_cast<CUevent>(events.emplace_back(new FakeEvent{0}).get());
     return CUDA_SUCCESS;
   };
   driver.cuEventDestroy_v2 = [](CUevent e) {
-    --events_alive;
-    delete reinterpret_cast<FakeEvent*>(e);
+    std::erase_if(events, [e](const auto& event) { return event.get() == static_cast<void*>(e); });
     return CUDA_SUCCESS;
   };
   driver.cuEventRecord = [](CUevent e, CUstream) {
@@ -175,7 +177,7 @@ TEST_F(MeterTest, LongRunsKeepTheirPrecisionAndTheirEvents) {
   // 40 s of device time in float milliseconds: a fixed base would be off by microseconds at every
   // interval.
   EXPECT_NEAR(static_cast<double>(device_totals[0].busy_ns), 20000e6, 20000e6 * 1e-3);
-  EXPECT_LE(events_alive, 4);
+  EXPECT_LE(events.size(), 4u);
 }
 
 TEST_F(MeterTest, AWindowNarrowsTheBudget) {

@@ -1,10 +1,11 @@
 // Launches kernels of about a millisecond for ever, or for --seconds S; prints how many when it
-// stops (SIGTERM ends it cleanly).
+// stops (SIGTERM ends it cleanly). --linger keeps it there, idle, until SIGTERM.
 #include "student.h"
 
 #include <signal.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 __global__ void busy(float* data, int rounds) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -24,8 +25,10 @@ static double now() {
 
 int main(int argc, char** argv) {
   double seconds = 1e9;
-  for (int i = 1; i + 1 < argc; i++) {
-    if (strcmp(argv[i], "--seconds") == 0) seconds = atof(argv[i + 1]);
+  bool linger = false;
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) seconds = atof(argv[i + 1]);
+    if (strcmp(argv[i], "--linger") == 0) linger = true;
   }
   signal(SIGTERM, onSignal);
   const int blocks = 64, threads = 128;
@@ -41,6 +44,11 @@ int main(int argc, char** argv) {
     for (int i = 0; i < 4; i++) busy<<<blocks, threads>>>(data, 40);
     CUDA_CHECK(cudaDeviceSynchronize());
     launches += 4;
+  }
+  if (linger) {
+    printf("launch_loop: idle\n");
+    fflush(stdout);
+    while (!stop) usleep(10000);
   }
   CUDA_CHECK(cudaFree(data));
   printf("launch_loop: %ld launches\n", launches);

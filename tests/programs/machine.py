@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 class Machine:
-    def __init__(self, build, memory="1GiB", pacing=True, config=None):
+    def __init__(self, build, memory="1GiB", pacing=True, config=None, rate=None):
         self.build = pathlib.Path(build).resolve()
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="sluice-programs-", dir="/dev/shm"))
         self.socket = self.directory / "sluiced.sock"
@@ -38,6 +38,8 @@ class Machine:
             SOFTGPU_CONTEXT="32MiB",
             SOFTGPU_PACING="1" if pacing else "0",
         )
+        if rate:  # a slow GPU asks little of a busy host, and its kernels last long beside the cost of a call
+            self.environment["SOFTGPU_RATE"] = str(rate)
 
     def __enter__(self):
         return self
@@ -47,7 +49,7 @@ class Machine:
             if child.poll() is None:
                 child.kill()
             child.wait()
-            for stream in (child.stdout, child.stderr):
+            for stream in (child.stdin, child.stdout, child.stderr):
                 if stream:
                     stream.close()
         if self.broker is not None:
@@ -83,11 +85,21 @@ class Machine:
     def run(self, command, timeout_s=60):
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout_s)
 
-    def start(self, command):
-        """Starts a program and waits for its first line, which says that it works on the GPU."""
-        child = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                 text=True)
+    def kill_broker(self):
+        """Gone at once, without a word to anybody; the socket's file stays behind."""
+        self.broker.kill()
+        self.broker.wait()
+        self.broker = None
+
+    def launch(self, command, stdin=None, environment=None):
+        child = subprocess.Popen(command, env=environment or self.environment, stdin=stdin, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
         self.children.append(child)
+        return child
+
+    def start(self, command, stdin=None, environment=None):
+        """Starts a program and waits for its first line, which says that it works on the GPU."""
+        child = self.launch(command, stdin, environment)
         first = child.stdout.readline()
         if "started" not in first:
             child.kill()

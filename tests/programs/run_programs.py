@@ -10,6 +10,7 @@ accounts, not from the program under test or from the broker.
 import argparse
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -182,8 +183,180 @@ def case_endless_ended(build):
         expect_all_returned(machine)
 
 
+def held_and_used(machine):
+    """What the broker counts for the only tenant, and what the device counts."""
+    return machine.status()["tenants"][0]["gpus"][0]["held_bytes"], machine.device()["used_bytes"]
+
+
+def case_accounts_agree(build):
+    """Two tenants that want the GPU all the time: each one's busy time is what the device measured."""
+    with Machine(build, rate=16_000_000) as machine:
+        machine.start_broker()
+        command = machine.program("launch_loop"), "--seconds", "4", "--linger"
+        jobs = [machine.start(machine.slice(*command, sm=sm)) for sm in (40, 60)]
+        for job in jobs:
+            line = job.stdout.readline()
+            expect("idle" in line, f"the loop did not end: {line!r}")
+        tenants = {tenant["processes"][0]["pid"]: tenant["gpus"][0] for tenant in machine.status()["tenants"]}
+        for job in jobs:
+            device, shim = machine.account(job.pid), tenants[job.pid]
+            print(f"device {device['busy_ns'] / 1e6:.1f} ms in {device['launches']} launches, "
+                  f"sluice {shim['busy_ns'] / 1e6:.1f} ms in {shim['launches']}")
+            expect(shim["gate_waits"] > 0, f"it never waited, so they did not contend: {shim}")
+            expect(shim["launches"] == device["launches"], f"launches: {shim} and {device}")
+            expect(device["busy_ns"] > 100e6, f"the device was hardly used: {device}")
+            expect(abs(shim["busy_ns"] - device["busy_ns"]) <= 0.05 * device["busy_ns"], f"busy: {shim} and {device}")
+            expect(shim["held_bytes"] == device["memory_bytes"], f"memory: {shim} and {device}")
+        for job in jobs:
+            machine.stop(job)
+        expect_all_returned(machine)
+
+
+def case_every_allocation(build):
+    """After every step of a program that takes memory in every way, both accounts are the same to the byte."""
+    with Machine(build, pacing=False) as machine:
+        machine.start_broker()
+        child = machine.start(machine.slice(machine.program("allocations")), stdin=subprocess.PIPE)
+        step, seen = "started", {}
+        while step != "done":
+            held, used = held_and_used(machine)
+            print(f"{step}: sluice {held}, device {used}")
+            expect(held == used, f"after '{step}' the broker counts {held} bytes and the device {used}")
+            seen[step] = held
+            child.stdin.write("\n")
+            child.stdin.flush()
+            step = child.stdout.readline().strip()
+            expect(step != "", "it ended early")
+        expect(child.wait(20) == 0, f"exit {child.returncode}")
+        expect(len(seen) == 11 and len(set(seen.values())) >= 8, f"the steps changed nothing: {seen}")
+        expect_all_returned(machine)
+
+
+def case_fork_quota(build):
+    """Parent and child of one fork share one quota: together exactly it, and never more."""
+    with Machine(build, pacing=False) as machine:
+        machine.start_broker()
+        child = machine.launch(machine.slice(machine.program("fork_probers")))
+        most, most_processes = 0, 0
+        while child.poll() is None:
+            most = max(most, machine.device()["used_bytes"])
+            most_processes = max([most_processes, *(len(t["processes"]) for t in machine.status()["tenants"])])
+        out, err = child.communicate()
+        print(out, end="")
+        expect(child.returncode == 0, f"exit {child.returncode}: {err}")
+        got = {who: int(size) for who, size in re.findall(r"(parent|child) got (\d+) bytes", out)}
+        expect(set(got) == {"parent", "child"} and min(got.values()) > 0, f"not both used the GPU: {out!r}")
+        expect(sum(got.values()) + 2 * 32 * MIB == QUOTA_BYTES, f"{got} and two contexts are not {QUOTA_BYTES}")
+        expect(most == QUOTA_BYTES, f"the device had up to {most} bytes in use, the quota is {QUOTA_BYTES}")
+        expect(most_processes == 2, f"{most_processes} processes were registered, not 2")
+        expect_all_returned(machine)
+
+
+def case_memory_view(build):
+    """Everybody who can tell the size of the GPU tells the size of the vGPU."""
+    with Machine(build, pacing=False) as machine:
+        figures = re.compile(r"(?:of|properties|driver|nvml) (\d+)$", re.MULTILINE)
+        bare = machine.run([machine.program("memory_info")])
+        expect(bare.returncode == 0, f"bare: exit {bare.returncode}: {bare.stdout}{bare.stderr}")
+        expect(figures.findall(bare.stdout) == [str(1024 * MIB)] * 4, f"bare: {bare.stdout!r}")
+        machine.start_broker()
+        shared = machine.run(machine.slice(machine.program("memory_info")))
+        print(shared.stdout, end="")
+        expect(shared.returncode == 0, f"exit {shared.returncode}: {shared.stdout}{shared.stderr}")
+        expect(figures.findall(shared.stdout) == [str(QUOTA_BYTES)] * 4, f"not the quota: {shared.stdout!r}")
+        free = QUOTA_BYTES - 32 * MIB
+        expect(f"runtime {free} free of {QUOTA_BYTES}" in shared.stdout, f"the context is not counted: {shared.stdout!r}")
+
+
+def case_visible_devices(build):
+    """A CUDA_VISIBLE_DEVICES of the user does not choose the GPU under `sluice run`: the broker does, --gpu asks for one."""
+    with Machine(build, pacing=False) as machine:
+        machine.environment["SOFTGPU_COUNT"] = "2"
+        machine.start_broker()
+        uuids = [gpu["uuid"] for gpu in machine.status()["gpus"]]
+        expect(len(uuids) == 2, f"not two GPUs: {uuids}")
+        show = "sh", "-c", f"echo $CUDA_VISIBLE_DEVICES; exec {machine.program('memory_info')}"
+        for mine in ("1", "0", uuids[1], "-1", ""):
+            machine.environment["CUDA_VISIBLE_DEVICES"] = mine
+            for options, granted in ((["--gpus", "1"], uuids[0]), (["--gpu", uuids[1]], uuids[1])):
+                result = machine.run([str(machine.build / "bin" / "sluice"), "run", "--socket", str(machine.socket),
+                                      "--memory", "256MiB", *options, "--", *show])
+                expect(result.returncode == 0, f"{mine!r} {options}: exit {result.returncode}: {result.stderr}")
+                lines = result.stdout.splitlines()
+                expect(lines[:2] == [granted, "memory_info: 1 device"], f"{mine!r} {options}: {lines}")
+
+
+def program_goes_on(machine, child):
+    """Launches are still being made, by the device's account."""
+    before = machine.account(child.pid)["launches"]
+    wait_until("the program goes on launching", lambda: machine.account(child.pid)["launches"] > before + 8)
+
+
+def case_broker_killed(build):
+    """kill -9 of the broker under three tenants: after the grace they go on. The next broker does not know them and
+    takes none of them in; each says so in one line, goes on, and keeps the quota that it had."""
+    with Machine(build) as machine:
+        machine.start_broker()
+        jobs = [machine.start(machine.slice(machine.program("launch_loop"))) for _ in range(2)]
+        taker = machine.start(machine.slice(machine.program("allocations"), memory="48MiB"), stdin=subprocess.PIPE)
+        machine.kill_broker()
+        for job in jobs:
+            program_goes_on(machine, job)
+        time.sleep(2)  # the grace; sooner, a refusal is no reason to say anything
+        machine.start_broker()
+        for program in (*jobs, taker):
+            said = program.stderr.readline()
+            print(said, end="")
+            expect("does not take this program: no job of yours" in said, f"unexpected: {said!r}")
+        expect(not machine.status()["tenants"], "a broker without memory of the past knows a tenant")
+        for job in jobs:
+            program_goes_on(machine, job)
+        newcomer = machine.run(machine.slice(machine.program("vector_add")))
+        expect(newcomer.returncode == 0, f"a new job failed: {newcomer.stdout}{newcomer.stderr}")
+        # 42 of its 48 MiB are taken once the managed block is there; the stream-ordered 10 MiB are too much.
+        out, err = taker.communicate("\n" * 20, timeout=20)
+        expect(taker.returncode == 1 and out.split()[-1] == "managed", f"not stopped at its quota: {out!r} {err!r}")
+        expect("sluice: refused" in err and "out of memory" in err, f"not told so: {err!r}")
+        for job in jobs:
+            out, err = machine.stop(job)
+            expect(job.returncode == 0 and err == "", f"exit {job.returncode}, more was said: {err!r}")
+        wait_until("the device has all its memory back", lambda: machine.device()["used_bytes"] == 0)
+
+
+def case_broker_killed_default(build):
+    """A program of nobody's tenant (preloaded by hand) is taken in by the broker that comes after, account and all."""
+    with Machine(build) as machine:
+        machine.start_broker()
+        environment = dict(machine.environment, LD_PRELOAD=str(machine.build / "lib" / "libsluice.so"),
+                           SLUICE_SOCKET=str(machine.socket))
+        job = machine.start([machine.program("launch_loop")], environment=environment)
+        wait_until("the job works on the GPU", lambda: machine.account(job.pid)["launches"] > 8)
+        machine.kill_broker()
+        machine.start_broker()
+
+        def known():
+            tenants = machine.status()["tenants"]
+            return bool(tenants) and [p["pid"] for p in tenants[0]["processes"]] == [job.pid]
+
+        wait_until("the new broker has its registration", known)
+        program_goes_on(machine, job)
+        held = machine.status()["tenants"][0]["gpus"][0]["held_bytes"]
+        device = machine.account(job.pid)["memory_bytes"]
+        expect(held == device, f"the account did not come along: broker {held}, device {device}")
+        out, err = machine.stop(job)
+        expect(job.returncode == 0 and err == "", f"exit {job.returncode}: {out!r} {err!r}")
+        expect_all_returned(machine)
+
+
 def main():
     cases = {
+        "accounts_agree": case_accounts_agree,
+        "broker_killed": case_broker_killed,
+        "broker_killed_default": case_broker_killed_default,
+        "every_allocation": case_every_allocation,
+        "fork_quota": case_fork_quota,
+        "memory_view": case_memory_view,
+        "visible_devices": case_visible_devices,
         "prober_bare": case_prober_bare,
         "prober_quota": case_prober_quota,
         "crasher": case_crasher,

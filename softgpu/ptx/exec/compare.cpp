@@ -310,7 +310,22 @@ template <class T>
 const Inst* selp(Warp& w, const Inst* i) {
   const T *a = row<T>(w, i->a), *b = row<T>(w, i->b);
   const u32 p = predicate(w, i->c) ^ ((i->flags & 4) != 0 ? ~0u : 0u);
-  for_lanes(w, row<T>(w, i->d), [=](int l) { return (p & kLaneBit[l]) != 0 ? a[l] : b[l]; });
+  T* d = row<T>(w, i->d);
+#if defined(__AVX512F__)
+  // A predicate is a mask register's content as it is.
+  for (int l = 0; l < 32; l += 64 / static_cast<int>(sizeof(T))) {
+    const __m512i yes = _mm512_load_si512(a + l), no = _mm512_load_si512(b + l);
+    if constexpr (sizeof(T) == 4) {
+      const auto pick = static_cast<__mmask16>(p >> l), lanes = static_cast<__mmask16>(w.mask >> l);
+      _mm512_mask_store_epi32(d + l, lanes, _mm512_mask_blend_epi32(pick, no, yes));
+    } else {
+      const auto pick = static_cast<__mmask8>(p >> l), lanes = static_cast<__mmask8>(w.mask >> l);
+      _mm512_mask_store_epi64(d + l, lanes, _mm512_mask_blend_epi64(pick, no, yes));
+    }
+  }
+#else
+  for_lanes(w, d, [=](int l) { return (p & kLaneBit[l]) != 0 ? a[l] : b[l]; });
+#endif
   return i + 1;
 }
 

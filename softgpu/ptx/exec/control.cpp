@@ -79,7 +79,10 @@ const Inst* finish_lanes(Warp& w, const Inst* i, u32 lanes, bool exits) {
   }
   w.active &= ~lanes;
   w.mask = w.active;
-  if (ends) barriers_check(*w.cta);
+  if (ends) {
+    if (w.live == 0 && !w.cta->barriers_used) return nullptr;
+    barriers_check(*w.cta);
+  }
   if (w.active != 0) return go(w, w.pc_of(i + 1));
   if (const Inst* next = warp_next_split(w)) return next;
   if (w.waits_here()) return nullptr;

@@ -6,26 +6,42 @@
 namespace softgpu::ptx::SOFTGPU_ISA {
 namespace {
 
-/// 2^x: x = n + r with |r| <= 1/2, the Taylor series of 2^r, and the scale in two steps so that
-/// subnormal results come out.
+/// e^t for |t| <= ln(2)/2: the Taylor series, summed in a tree because the chain of a plain sum is
+/// what one would wait for.
+template <class V>
+SOFTGPU_INLINE V exponential_series(V t) {
+  const V t2 = t * t;
+  const V c01 = t + splat<V>(1.f);
+  const V c23 = fused(t, splat<V>(1.f / 6), splat<V>(0.5f));
+  const V c45 = fused(t, splat<V>(1.f / 120), splat<V>(1.f / 24));
+  const V c67 = fused(t, splat<V>(1.f / 5040), splat<V>(1.f / 720));
+  return fused(fused(c67, t2, c45), t2 * t2, fused(c23, t2, c01));
+}
+
+constexpr f32 kExp2Low = -151.f, kExp2High = 129.f;  // beyond: 0 and infinity
+constexpr f32 kLn2 = 0.69314718056f;
+
+/// 2^x: x = n + r with |r| <= 1/2, the series of 2^r, and the scale in two steps so that subnormal
+/// results come out.
 SOFTGPU_INLINE f32 exp2_of(f32 x) {
-  const f32 bounded = x < -151.f ? -151.f : (x > 129.f ? 129.f : x);
+  const f32 bounded = x < kExp2Low ? kExp2Low : (x > kExp2High ? kExp2High : x);
   const f32 n = __builtin_rintf(bounded);
-  const f32 t = (bounded - n) * 0.69314718056f;
-  f32 p = 1.f / 5040;
-  p = fused(p, t, 1.f / 720);
-  p = fused(p, t, 1.f / 120);
-  p = fused(p, t, 1.f / 24);
-  p = fused(p, t, 1.f / 6);
-  p = fused(p, t, 0.5f);
-  p = fused(p, t, 1.f);
-  p = fused(p, t, 1.f);
+  const f32 p = exponential_series((bounded - n) * kLn2);
   const s32 e = static_cast<s32>(n);
   const s32 half = e >> 1;
   const f32 low = real_from_bits<f32>(static_cast<u32>(half + 127) << 23);
   const f32 high = real_from_bits<f32>(static_cast<u32>(e - half + 127) << 23);
   return x != x ? x : p * low * high;
 }
+#if defined(SOFTGPU_WIDE)
+SOFTGPU_INLINE f32x16 exp2_of(f32x16 x) {
+  // Of a NaN and a number both give the second operand.
+  const f32x16 below = _mm512_min_ps(splat<f32x16>(kExp2High), x);
+  const f32x16 bounded = _mm512_max_ps(splat<f32x16>(kExp2Low), below);
+  const f32x16 n = _mm512_roundscale_ps(bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_scalef_ps(exponential_series((bounded - n) * splat<f32x16>(kLn2)), n);
+}
+#endif
 
 /// log2: exponent plus 2/ln2 atanh((m-1)/(m+1)) for the mantissa m in [sqrt(1/2), sqrt(2)).
 SOFTGPU_INLINE f32 log2_of(f32 x) {
@@ -84,7 +100,11 @@ SOFTGPU_INLINE f32 tanh_of(f32 x) {
 }
 
 struct Exp2 {
-  static f32 eval(f32 x) { return exp2_of(x); }
+  static constexpr bool kWide = true;
+  template <class V>
+  static V eval(V x) {
+    return exp2_of(x);
+  }
 };
 struct Log2 {
   static f32 eval(f32 x) { return log2_of(x); }

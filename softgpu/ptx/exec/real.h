@@ -4,7 +4,7 @@
 // instruction.
 #pragma once
 
-#include "softgpu/ptx/exec/lanes.h"
+#include "softgpu/ptx/exec/wide.h"
 
 namespace softgpu::ptx::SOFTGPU_ISA {
 namespace {
@@ -77,32 +77,44 @@ SOFTGPU_INLINE f32 fused(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); 
 SOFTGPU_INLINE f64 fused(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
 SOFTGPU_INLINE f32 root(f32 a) { return __builtin_sqrtf(a); }
 SOFTGPU_INLINE f64 root(f64 a) { return __builtin_sqrt(a); }
+/// A value in every lane of V, which may be a plain number.
+template <class V>
+SOFTGPU_INLINE V splat(f32 value) {
+  return V{} + value;
+}
+
+// The operations. Those with kWide work on vectors of lanes (wide.h) as well as on one.
 
 struct RealAdd {
+  static constexpr bool kWide = true;
   template <class T>
   static T eval(T a, T b) {
     return a + b;
   }
 };
 struct RealSub {
+  static constexpr bool kWide = true;
   template <class T>
   static T eval(T a, T b) {
     return a - b;
   }
 };
 struct RealMul {
+  static constexpr bool kWide = true;
   template <class T>
   static T eval(T a, T b) {
     return a * b;
   }
 };
 struct RealDiv {
+  static constexpr bool kWide = true;
   template <class T>
   static T eval(T a, T b) {
     return a / b;
   }
 };
 struct RealFma {
+  static constexpr bool kWide = true;
   template <class T>
   static T eval(T a, T b, T c) {
     return fused(a, b, c);
@@ -115,6 +127,11 @@ struct RealMin {
     const T less = a < b ? a : b < a ? b : real_from_bits<T>(bits_of_real(a) | bits_of_real(b));
     return a != a ? b : b != b ? a : less;
   }
+#if defined(SOFTGPU_WIDE)
+  static constexpr bool kWide = true;
+  static f32x16 eval(f32x16 a, f32x16 b) { return wide_min(a, b); }
+  static f64x8 eval(f64x8 a, f64x8 b) { return wide_min(a, b); }
+#endif
 };
 struct RealMax {
   template <class T>
@@ -122,6 +139,11 @@ struct RealMax {
     const T more = a > b ? a : b > a ? b : real_from_bits<T>(bits_of_real(a) & bits_of_real(b));
     return a != a ? b : b != b ? a : more;
   }
+#if defined(SOFTGPU_WIDE)
+  static constexpr bool kWide = true;
+  static f32x16 eval(f32x16 a, f32x16 b) { return wide_max(a, b); }
+  static f64x8 eval(f64x8 a, f64x8 b) { return wide_max(a, b); }
+#endif
 };
 /// .NaN: a NaN operand makes the result NaN.
 template <class Fn>
@@ -132,26 +154,32 @@ struct NanThrough {
   }
 };
 struct RealSqrt {
+  static constexpr bool kWide = true;
   template <class T>
   static T eval(T a) {
     return root(a);
   }
 };
 struct RealRcp {
+  static constexpr bool kWide = true;
   template <class T>
   static T eval(T a) {
-    return T{1} / a;
+    return splat<T>(1) / a;
   }
 };
 struct RealRsqrt {
+  static constexpr bool kWide = true;
   template <class T>
   static T eval(T a) {
-    return T{1} / root(a);
+    return splat<T>(1) / root(a);
   }
 };
 
 template <class T, class Fn, bool Flush, bool Saturate>
 struct Real {
+  using Operation = Fn;
+  static constexpr bool kFlush = Flush;
+  static constexpr bool kSaturate = Saturate;
   static T eval(T a) { return real_result<T, Flush, Saturate>(Fn::eval(real_input<T, Flush>(a))); }
   static T eval(T a, T b) {
     return real_result<T, Flush, Saturate>(
@@ -334,17 +362,46 @@ Handler pick_real(const Form& form) {
   return pick_rounded<Shape<T, Real<T, Fn, false, false>>::run>(form.round);
 }
 
-template <class T, class Fn>
+/// True when whole rows can be tried by row_plain() first.
+template <class R>
+constexpr bool is_wide() {
+#if defined(SOFTGPU_WIDE)
+  if constexpr (requires { R::Operation::kWide; }) return !R::kSaturate;
+#endif
+  return false;
+}
+
+/// A handler of a Real: `Lanewise` does the same for any mask and any value.
+template <class T, class R, Handler Lanewise, int Operands>
+const Inst* real_row(Warp& w, const Inst* i) {
+#if defined(SOFTGPU_WIDE)
+  if constexpr (is_wide<R>()) {
+    using Fn = typename R::Operation;
+    if (__builtin_expect(w.mask == kAllLanes, 1)) {
+      T* d = row<T>(w, i->d);
+      const T *a = row<T>(w, i->a), *b = row<T>(w, i->b), *c = row<T>(w, i->c);
+      bool done = false;
+      if constexpr (Operands == 1) done = row_plain<T, Fn, R::kFlush>(d, a);
+      if constexpr (Operands == 2) done = row_plain<T, Fn, R::kFlush>(d, a, b);
+      if constexpr (Operands == 3) done = row_plain<T, Fn, R::kFlush>(d, a, b, c);
+      if (done) return i + 1;
+    }
+  }
+#endif
+  return Lanewise(w, i);
+}
+
+template <class T, class R>
 struct OfOne {
-  static constexpr Handler run = unary<T, Fn>;
+  static constexpr Handler run = real_row<T, R, unary<T, R>, 1>;
 };
-template <class T, class Fn>
+template <class T, class R>
 struct OfTwo {
-  static constexpr Handler run = binary<T, Fn>;
+  static constexpr Handler run = real_row<T, R, binary<T, R>, 2>;
 };
-template <class T, class Fn>
+template <class T, class R>
 struct OfThree {
-  static constexpr Handler run = ternary<T, Fn>;
+  static constexpr Handler run = real_row<T, R, ternary<T, R>, 3>;
 };
 
 /// For operations that have no rounding mode and no .sat: half the instantiations.

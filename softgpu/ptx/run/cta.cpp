@@ -230,9 +230,10 @@ void CtaRunner::start(std::uint64_t block, std::uint64_t grid_workspace) {
     warp.rf = warp.entry_rf;
     warp.param_area = warp.rf + code.rows_bytes;
     warp.param_stride = code.param_bytes;
-    for (const SpecialRow& special : code.block_specials) {
-      fill(reinterpret_cast<u32*>(warp.rf + special.row), uniform_special(warp, special.what));
-    }
+  }
+  for (const SpecialRow& special : code.block_specials) {
+    const u32 value = uniform_special(cta_.warps.front(), special.what);
+    for (Warp& warp : cta_.warps) fill(reinterpret_cast<u32*>(warp.rf + special.row), value);
   }
 }
 

@@ -1,13 +1,14 @@
-// softgpu-bench [--baseline DIR] [--rounds N]: CPU time of typical kernels on our libcuda.so.1 and,
-// when given, on the one in DIR. Each measurement is a child process with one of the two libraries;
-// the libraries alternate, the smallest time of each counts, and the ratio is printed. CPU time,
-// not wall time: other programs on the machine disturb it less.
+// softgpu-bench: CPU time of typical kernels on this build's libcuda.so.1 and, when given, on
+// another one. Each measurement is a child process with one of the two libraries; the libraries
+// alternate, so that what disturbs the machine disturbs both. CPU time, not wall time: other
+// programs disturb it less. It knows the drivers by their public functions only.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,16 +24,35 @@ namespace {
 constexpr int kSize = 256;  // of the matrices
 constexpr int kElements = 1 << 20;
 constexpr int kRows = 1024, kColumns = 512;
-constexpr int kRepeats = 5;
+constexpr int kRepeats = 6;
+constexpr int kLaunches = 2000;
+constexpr double kSameWithin = 1e-3;
+
+constexpr const char* kHelp =
+    "usage: softgpu-bench [--baseline DIR] [--rounds N]\n"
+    "\n"
+    "CPU time of typical kernels on the software GPU of this build, one interpreter thread, no\n"
+    "modelled pace. Every round starts a fresh process; a kernel runs six times in it and the\n"
+    "fastest counts. Printed are medians over the rounds.\n"
+    "\n"
+    "  --baseline DIR  also measure DIR/libcuda.so.1, in alternation. `speed` is the median of "
+    "the\n"
+    "                  rounds' ratios (above 1: this build is faster), with the least and the "
+    "most\n"
+    "                  of them. `differs` after it: the two drivers computed different results.\n"
+    "  --rounds N      default 5; more when the least and the most are far apart\n"
+    "\n"
+    "The last lines are microseconds of wall time per launch of an empty kernel, with a\n"
+    "synchronisation after each launch (`+sync`) or after all of them.\n";
 
 [[noreturn]] void die(const std::string& what) {
   std::fprintf(stderr, "softgpu-bench: %s\n", what.c_str());
   std::exit(1);
 }
 
-double cpu_seconds() {
+double seconds_of(clockid_t clock) {
   timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  clock_gettime(clock, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
@@ -63,19 +83,38 @@ class Driver {
     return p;
   }
 
-  void measure(const char* name, unsigned gx, unsigned gy, unsigned bx, unsigned by,
+  struct Shape {
+    unsigned gx, gy, bx, by;
+  };
+
+  /// Prints the kernel's name, its time and a sum over what it left in `result`.
+  void measure(const char* name, Shape shape, CUdeviceptr result, std::size_t floats,
                std::vector<void*> arguments) {
-    CUfunction function = nullptr;
-    call<decltype(&cuModuleGetFunction)>("cuModuleGetFunction", &function, module_, name);
+    const CUfunction function = find(name);
     double best = 1e9;
     for (int k = 0; k < kRepeats; ++k) {
-      const double start = cpu_seconds();
-      call<decltype(&cuLaunchKernel)>("cuLaunchKernel", function, gx, gy, 1u, bx, by, 1u, 0u,
-                                      nullptr, arguments.data(), nullptr);
-      call<decltype(&cuCtxSynchronize)>("cuCtxSynchronize");
-      best = std::min(best, cpu_seconds() - start);
+      const double start = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+      launch(function, shape, arguments.data());
+      synchronize();
+      best = std::min(best, seconds_of(CLOCK_PROCESS_CPUTIME_ID) - start);
     }
-    std::printf("%s_%ux%u %.9f\n", name, bx, by, best);
+    std::printf("%s_%ux%u %.9f %.9g\n", name, shape.bx, shape.by, best, sum_of(result, floats));
+  }
+
+  /// Wall time of an empty launch, synchronised one by one or all together.
+  void measure_launch(const char* name, bool one_by_one) {
+    const CUfunction function = find("empty");
+    double best = 1e9;
+    for (int round = 0; round < kRepeats; ++round) {
+      const double start = seconds_of(CLOCK_MONOTONIC);
+      for (int k = 0; k < kLaunches; ++k) {
+        launch(function, {1, 1, 32, 1}, nullptr);
+        if (one_by_one) synchronize();
+      }
+      synchronize();
+      best = std::min(best, (seconds_of(CLOCK_MONOTONIC) - start) / kLaunches);
+    }
+    std::printf("%s %.12f 0\n", name, best);
   }
 
  private:
@@ -83,8 +122,35 @@ class Driver {
   void call(const char* name, A... arguments) {
     const auto function = reinterpret_cast<F>(dlsym(library_, name));
     if (function == nullptr) die(std::string("the driver has no ") + name);
-    const CUresult result = function(arguments...);
+    check(name, function(arguments...));
+  }
+  static void check(const char* name, CUresult result) {
     if (result != CUDA_SUCCESS) die(std::string(name) + " failed with " + std::to_string(result));
+  }
+
+  CUfunction find(const char* name) {
+    CUfunction function = nullptr;
+    call<decltype(&cuModuleGetFunction)>("cuModuleGetFunction", &function, module_, name);
+    return function;
+  }
+  void launch(CUfunction function, Shape shape, void** arguments) {
+    static const auto run =
+        reinterpret_cast<decltype(&cuLaunchKernel)>(dlsym(library_, "cuLaunchKernel"));
+    check("cuLaunchKernel", run(function, shape.gx, shape.gy, 1, shape.bx, shape.by, 1, 0, nullptr,
+                                arguments, nullptr));
+  }
+  void synchronize() {
+    static const auto run =
+        reinterpret_cast<decltype(&cuCtxSynchronize)>(dlsym(library_, "cuCtxSynchronize"));
+    check("cuCtxSynchronize", run());
+  }
+  double sum_of(CUdeviceptr p, std::size_t floats) {
+    std::vector<float> values(floats);
+    call<decltype(&cuMemcpyDtoH)>("cuMemcpyDtoH_v2", values.data(), p, floats * 4);
+    // Weighted, so that values in the wrong places show.
+    double sum = 0;
+    for (std::size_t k = 0; k < floats; ++k) sum += values[k] * (1.0 + static_cast<double>(k % 7));
+    return sum;
   }
 
   void* library_ = nullptr;
@@ -93,68 +159,145 @@ class Driver {
 };
 
 /// One processor: a driver that starts as many threads as it sees processors starts one.
-void stay_on_one_processor() {
-  cpu_set_t one;
+cpu_set_t stay_on_one_processor() {
+  cpu_set_t all, one;
+  sched_getaffinity(0, sizeof all, &all);
   CPU_ZERO(&one);
   CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
   sched_setaffinity(0, sizeof one, &one);
+  return all;
 }
 
-void run_child(const std::string& directory) {
-  stay_on_one_processor();
-  Driver driver(directory);
-  const std::size_t elements = kElements, matrix = kSize * kSize;
-  CUdeviceptr x = driver.buffer(elements), y = driver.buffer(elements), m = driver.buffer(elements),
-              v = driver.buffer(elements);
-  CUdeviceptr a = driver.buffer(matrix), b = driver.buffer(matrix), c = driver.buffer(matrix);
-  int n = kElements, size = kSize, columns = kColumns;
+void run_kernels(Driver& driver) {
+  constexpr std::size_t kMatrix = kSize * kSize, kTable = std::size_t{kRows} * kColumns;
+  CUdeviceptr x = driver.buffer(kElements), y = driver.buffer(kElements),
+              m = driver.buffer(kElements), v = driver.buffer(kElements);
+  CUdeviceptr a = driver.buffer(kMatrix), b = driver.buffer(kMatrix), c = driver.buffer(kMatrix);
+  CUdeviceptr line = driver.buffer(kRows), z = driver.buffer(kElements);
+  int n = kElements, size = kSize, rows = kRows, columns = kColumns;
   float scale = 2;
   const unsigned blocks = kElements / 256, side = kSize;
-  driver.measure("saxpy", blocks, 1, 256, 1, {&n, &scale, &x, &y});
-  driver.measure("gemm_naive", side / 32, side / 8, 32, 8, {&a, &b, &c, &size});
-  driver.measure("gemm_naive", side / 16, side / 16, 16, 16, {&a, &b, &c, &size});
-  driver.measure("gemm_tiled", side / 16, side / 16, 16, 16, {&a, &b, &c, &size});
-  driver.measure("gemm_registers", side / 64, side / 64, 256, 1, {&a, &b, &c, &size});
-  driver.measure("softmax", kRows, 1, 128, 1, {&x, &y, &columns});
-  driver.measure("layernorm", kRows, 1, 128, 1, {&x, &y, &columns});
-  driver.measure("adam", blocks, 1, 256, 1, {&x, &y, &m, &v, &n});
-  driver.measure("gelu", blocks, 1, 256, 1, {&x, &y, &n});
+  const Driver::Shape flat{blocks, 1, 256, 1}, by_row{kRows, 1, 128, 1};
+  driver.measure("saxpy", flat, y, kElements, {&n, &scale, &x, &y});
+  driver.measure("gemm_naive", {side / 32, side / 8, 32, 8}, c, kMatrix, {&a, &b, &c, &size});
+  driver.measure("gemm_naive", {side / 16, side / 16, 16, 16}, c, kMatrix, {&a, &b, &c, &size});
+  driver.measure("gemm_tiled", {side / 16, side / 16, 16, 16}, c, kMatrix, {&a, &b, &c, &size});
+  driver.measure("gemm_registers", {side / 64, side / 64, 256, 1}, c, kMatrix, {&a, &b, &c, &size});
+  driver.measure("softmax", by_row, z, kTable, {&x, &z, &columns});
+  driver.measure("layernorm", by_row, z, kTable, {&x, &z, &columns});
+  driver.measure("cross_entropy", by_row, z, kTable, {&x, &z, &line, &columns});
+  driver.measure("column_sums", by_row, line, kColumns, {&x, &line, &columns});
+  driver.measure("bias_gradient", {4, 1, 128, 1}, line, kColumns, {&x, &line, &rows, &columns});
+  driver.measure("adam", flat, y, kElements, {&y, &x, &m, &v, &n});
+  driver.measure("gelu", flat, z, kElements, {&x, &z, &n});
+  driver.measure("gelu_tanh", flat, z, kElements, {&x, &z, &n});
+  driver.measure("relu_gradient", flat, z, kElements, {&x, &m, &z, &n});
+  int images = 4, channels = 3, image = 64, planes = 64, plane = 128;
+  driver.measure("patches", {432, 1, 256, 1}, z, kElements / 4,
+                 {&x, &z, &images, &channels, &image});
+  driver.measure("max_pool", {blocks / 4, 1, 256, 1}, z, kElements / 4, {&x, &z, &planes, &plane});
 }
 
-using Times = std::map<std::string, double>;
+constexpr const char* kLaunchSync = "launch+sync";
+constexpr const char* kLaunchOnly = "launch";
 
-void collect(const char* self, const std::string& directory, Times& times,
-             std::vector<std::string>& order) {
+void run_child(const std::string& directory) {
+  const cpu_set_t all = stay_on_one_processor();
+  Driver driver(directory);
+  run_kernels(driver);
+  sched_setaffinity(0, sizeof all, &all);
+  driver.measure_launch(kLaunchSync, true);
+  driver.measure_launch(kLaunchOnly, false);
+}
+
+/// What the children with one of the drivers said, round by round.
+struct Series {
+  std::map<std::string, std::vector<double>> seconds;
+  std::map<std::string, double> sums;
+  std::vector<std::string> order;
+};
+
+void collect(const char* self, const std::string& directory, Series& series) {
   const std::string command = "'" + std::string(self) + "' --child '" + directory + "'";
   FILE* out = popen(command.c_str(), "r");
   if (out == nullptr) die("cannot start a child process");
   char name[64];
-  double seconds = 0;
-  while (std::fscanf(out, "%63s %lf", name, &seconds) == 2) {
-    const auto [found, is_new] = times.emplace(name, seconds);
-    found->second = std::min(found->second, seconds);
-    if (is_new) order.emplace_back(name);
+  double seconds = 0, sum = 0;
+  while (std::fscanf(out, "%63s %lf %lf", name, &seconds, &sum) == 3) {
+    if (series.seconds.find(name) == series.seconds.end()) series.order.emplace_back(name);
+    series.seconds[name].push_back(seconds);
+    series.sums[name] = sum;
   }
   if (pclose(out) != 0) die("the child process with the driver of " + directory + " failed");
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+void print_table(const Series& ours, const Series* theirs) {
+  std::printf("%-22s %10s %10s %8s %16s\n", "kernel, CPU ms", "ours", "baseline", "speed",
+              "least .. most");
+  for (const std::string& name : ours.order) {
+    const bool is_launch = name == kLaunchSync || name == kLaunchOnly;
+    const std::string title = is_launch ? name + ", wall us" : name;
+    const double unit = is_launch ? 1e6 : 1e3;
+    const std::vector<double>& mine = ours.seconds.at(name);
+    std::printf("%-22s %10.3f", title.c_str(), median(mine) * unit);
+    if (theirs == nullptr) {
+      std::printf("\n");
+      continue;
+    }
+    const std::vector<double>& other = theirs->seconds.at(name);
+    std::vector<double> ratios;
+    for (std::size_t k = 0; k < mine.size(); ++k) ratios.push_back(other[k] / mine[k]);
+    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+    const double sum = ours.sums.at(name), its = theirs->sums.at(name);
+    const bool same = std::fabs(sum - its) <= kSameWithin * std::max(std::fabs(sum), 1e-30);
+    std::printf(" %10.3f %7.2fx %7.2f .. %5.2f%s\n", median(other) * unit, median(ratios), *least,
+                *most, same ? "" : "  differs");
+  }
+}
+
+struct Options {
+  std::string baseline;
+  int rounds = 5;
+};
+
+Options read_options(int argc, char** argv) {
+  Options options;
+  for (int k = 1; k < argc; ++k) {
+    const std::string option = argv[k];
+    if (option == "--help" || option == "-h") {
+      std::fputs(kHelp, stdout);
+      std::exit(0);
+    }
+    const bool known = option == "--baseline" || option == "--rounds";
+    if (!known) die("unknown option " + option + "; --help lists the options");
+    if (k + 1 == argc) die(option + " needs a value; --help explains it");
+    const std::string value = argv[++k];
+    if (option == "--baseline") {
+      options.baseline = value;
+      if (access((value + "/libcuda.so.1").c_str(), R_OK) != 0)
+        die("no libcuda.so.1 in '" + value + "': --baseline takes the directory of a driver");
+    } else {
+      char* end = nullptr;
+      const long rounds = std::strtol(value.c_str(), &end, 10);
+      if (end == value.c_str() || *end != '\0' || rounds < 1 || rounds > 1000)
+        die("--rounds takes a number from 1 to 1000, not '" + value + "'");
+      options.rounds = static_cast<int>(rounds);
+    }
+  }
+  return options;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string baseline;
-  int rounds = 5;
-  for (int k = 1; k < argc; k += 2) {
-    const std::string option = argv[k];
-    if (k + 1 == argc) die("usage: softgpu-bench [--baseline DIR] [--rounds N]");
-    if (option == "--child") return run_child(argv[k + 1]), 0;
-    if (option == "--baseline") {
-      baseline = argv[k + 1];
-    } else if (option == "--rounds") {
-      rounds = std::atoi(argv[k + 1]);
-    } else {
-      die("unknown option " + option);
-    }
-  }
+  if (argc == 3 && std::strcmp(argv[1], "--child") == 0) return run_child(argv[2]), 0;
+  const Options options = read_options(argc, argv);
   // Pure interpretation: no modelled pace, a segment of its own, one thread.
   char directory[] = "/tmp/softgpu-bench-XXXXXX";
   if (mkdtemp(directory) == nullptr) die("cannot make a directory for the device");
@@ -163,21 +306,12 @@ int main(int argc, char** argv) {
   setenv("SOFTGPU_THREADS", "1", 1);
   char self[4096] = {};
   if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) die("cannot find myself");
-  Times ours, theirs;
-  std::vector<std::string> order, ignored;
-  for (int k = 0; k < std::max(rounds, 1); ++k) {
-    collect(self, DRIVER_DIR, ours, order);
-    if (!baseline.empty()) collect(self, baseline, theirs, ignored);
+  Series ours, theirs;
+  for (int k = 0; k < options.rounds; ++k) {
+    collect(self, DRIVER_DIR, ours);
+    if (!options.baseline.empty()) collect(self, options.baseline, theirs);
   }
-  std::printf("%-22s %10s %10s %8s\n", "kernel", "ours ms", "base ms", "speed");
-  for (const std::string& name : order) {
-    if (baseline.empty()) {
-      std::printf("%-22s %10.3f\n", name.c_str(), ours[name] * 1e3);
-    } else {
-      std::printf("%-22s %10.3f %10.3f %7.2fx\n", name.c_str(), ours[name] * 1e3,
-                  theirs[name] * 1e3, theirs[name] / ours[name]);
-    }
-  }
+  print_table(ours, options.baseline.empty() ? nullptr : &theirs);
   const std::string clean = std::string("rm -rf '") + directory + "'";
   return std::system(clean.c_str()) == 0 ? 0 : 1;
 }

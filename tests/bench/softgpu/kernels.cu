@@ -109,3 +109,83 @@ extern "C" __global__ void gelu(const float* in, float* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = 0.5f * in[i] * (1.f + erff(in[i] * 0.70710678f));
 }
+
+extern "C" __global__ void gelu_tanh(const float* in, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const float x = in[i];
+  out[i] = 0.5f * x * (1.f + tanhf(0.7978845608f * fmaf(0.044715f * x * x, x, x)));
+}
+
+extern "C" __global__ void relu_gradient(const float* out, const float* grad, float* into, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) into[i] = out[i] > 0.5f ? grad[i] : 0.f;
+}
+
+// One thread per column: a sum down the rows.
+extern "C" __global__ void bias_gradient(const float* grad, float* bias, int rows, int columns) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x;
+  if (column >= columns) return;
+  float sum = 0;
+  for (int row = 0; row < rows; ++row) sum += grad[row * columns + column];
+  bias[column] = sum;
+}
+
+// Every block adds to the same cells: atomics that meet.
+extern "C" __global__ void column_sums(const float* in, float* sums, int columns) {
+  for (int c = threadIdx.x; c < columns; c += blockDim.x)
+    atomicAdd(&sums[c], in[blockIdx.x * columns + c] * 1e-3f);
+}
+
+__device__ float block_max(float v) {
+  __shared__ float part[32];
+  for (int k = 16; k > 0; k /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, k));
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+  __syncthreads();
+  float most = part[0];
+  for (int k = 1; k < blockDim.x / 32; ++k) most = fmaxf(most, part[k]);
+  __syncthreads();
+  return most;
+}
+
+// Row by row: loss and gradient of softmax, the label being row modulo columns.
+extern "C" __global__ void cross_entropy(const float* in, float* grad, float* loss, int columns) {
+  const float* row = in + blockIdx.x * columns;
+  const int label = blockIdx.x % columns;
+  float most = -1e30f, sum = 0;
+  for (int c = threadIdx.x; c < columns; c += blockDim.x) most = fmaxf(most, row[c]);
+  most = block_max(most);
+  for (int c = threadIdx.x; c < columns; c += blockDim.x) sum += __expf(row[c] - most);
+  sum = block_sum(sum);
+  for (int c = threadIdx.x; c < columns; c += blockDim.x)
+    grad[blockIdx.x * columns + c] = __expf(row[c] - most) / sum - (c == label ? 1.f : 0.f);
+  if (threadIdx.x == 0) loss[blockIdx.x] = __logf(sum) + most - row[label];
+}
+
+// 3x3 patches of a batch of square images: integer division and remainders by the dozen.
+extern "C" __global__ void patches(const float* in, float* out, int images, int channels,
+                                   int size) {
+  const int total = images * channels * 9 * size * size;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
+    int rest = i;
+    const int x = rest % size, y = (rest /= size) % size, image = (rest /= size) % images;
+    const int dx = (rest /= images) % 3, dy = (rest /= 3) % 3, channel = rest / 3;
+    const int from_x = x + dx - 1, from_y = y + dy - 1;
+    const bool inside = from_x >= 0 && from_x < size && from_y >= 0 && from_y < size;
+    out[i] = inside ? in[((image * channels + channel) * size + from_y) * size + from_x] : 0.f;
+  }
+}
+
+extern "C" __global__ void max_pool(const float* in, float* out, int planes, int size) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x, half = size / 2;
+  if (i >= planes * half * half) return;
+  const int x = i % half, y = i / half % half, plane = i / half / half;
+  float most = -1e30f;
+  for (int k = 0; k < 4; ++k) {
+    const float v = in[(plane * size + y * 2 + k / 2) * size + x * 2 + k % 2];
+    if (v > most) most = v;
+  }
+  out[i] = most;
+}
+
+extern "C" __global__ void empty() {}

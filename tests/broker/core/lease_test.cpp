@@ -230,4 +230,26 @@ TEST(Window, TheTenantsOwnIsUsedWhereItIsNarrower) {
 }
 
 }  // namespace
+// The word has 29 bits for the epoch. A server opened and closed a hundred times a second gets
+// there in a month, and must go on being served.
+TEST(Lease, EpochsGoRound) {
+  Harness h;
+  const TenantId a = h.admit();
+  h.state().tenants.at(a)->shares[0].epoch = protocol::kLeaseEpochMax - 1;
+  h.step(PolicyChanged{policy_usual()});  // tells the word again
+  ASSERT_EQ(h.epoch(a), protocol::kLeaseEpochMax - 1);
+  for (int round = 0; round < 3; ++round) {
+    h.want(a);
+    ASSERT_TRUE(h.open(a)) << round;
+    const TenantId b = h.admit();
+    h.want(b);
+    h.idle(a);
+    ASSERT_FALSE(h.open(a)) << round;
+    EXPECT_NE(h.epoch(a), 0u) << "0 is what a slot says that never drained";
+    h.drain(a);
+    ASSERT_TRUE(h.open(b)) << round;
+    h.end(b);
+  }
+}
+
 }  // namespace sluice::core

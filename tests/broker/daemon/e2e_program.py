@@ -1,6 +1,6 @@
 """A program that acts towards the broker as the shim does, one command per line of standard input, one answer per line.
 
-register | fork-register | word GPU | want GPU | idle GPU | drain GPU | claim GPU held|busy NANOS-OR-BYTES | detach |
+register | fork-register | hand-over | word GPU | want GPU | idle GPU | drain GPU | claim GPU held|busy NANOS-OR-BYTES | detach |
 exec | pid | environ NAME | exit CODE. `drain` reports the present epoch as drained, in the slot and by message.
 """
 
@@ -75,6 +75,19 @@ def fork_register():
         return f"{child} {word.read()}"
 
 
+def hand_over(shim):
+    """A child registers and goes on with the commands; the founder ends."""
+    reader, writer = os.pipe()
+    if os.fork() != 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    answer = shim.register()
+    os.close(reader)
+    os.close(writer)
+    return answer
+
+
 def execute(shim, words):
     command, arguments = words[0], words[1:]
     if command == "hello":
@@ -83,6 +96,8 @@ def execute(shim, words):
         return shim.register()
     if command == "fork-register":
         return fork_register()
+    if command == "hand-over":
+        return hand_over(shim)
     if command == "word":
         return str(shim.word(int(arguments[0])))
     if command in ("want", "idle"):

@@ -106,6 +106,49 @@ class Malformed(BrokerTest):
         self.assertEqual(self.client(self.server).ask(admit(64 * MIB)).kind, ADMITTED)
 
 
+    def test_unread_snapshots_do_not_pile_up(self):
+        # Each is a file in memory that lives until it is read: their number must not be the asker's choice.
+        deaf = self.client(self.server)
+        for _ in range(200):
+            try:
+                deaf.send(message(SNAPSHOT_REQUEST))
+            except (BrokenPipeError, ConnectionResetError):
+                break
+        self.client(self.server).ask(message(SNAPSHOT_REQUEST))  # the broker has come past the others
+        kept = 0
+        while (reply := deaf.receive()) is not None and reply.kind == SNAPSHOT_REPLY:
+            kept += 1
+            for fd in reply.fds:
+                os.close(fd)
+        self.assertLess(kept, 50)
+        self.assertIsNone(self.server.process.poll())
+
+    def test_refusals_do_not_fill_the_log(self):
+        client = self.client(self.server)
+        for _ in range(20000):
+            self.assertEqual(client.ask(message(RELEASE, struct.pack("<QQ", 1, 2))).code, UNKNOWN_TENANT)
+        self.assertLess(self.server.log().count("event=refused"), 10000)
+
+    def test_a_grant_that_nobody_received_is_taken_back(self):
+        # The asker lives on but gave up: nobody knows the key, so nobody could ever use or end the job.
+        for _ in range(20):
+            client = self.client(self.server)
+            client.send(admit())
+            client.close()
+        wait_until("nothing is promised", lambda: not self.server.tenants())
+
+    def test_hostile_names_reach_nobody(self):
+        names = (b"\x1b[2J\x1b]0;x\x07", b"\x9b31m\xff\xfe", b"\xc2\x9b2J", b'a" level=error\nb', b"\xe2\x80\xaeexe")
+        clients = [self.client(self.server) for _ in names]
+        for client, name in zip(clients, names):
+            self.assertEqual(client.ask(admit(memory=64 * MIB, name=name)).kind, ADMITTED)
+        table = subprocess.run([program("sluice"), "status", "--socket", self.server.socket], env=environment(),
+                               capture_output=True, timeout=PATIENCE_S, check=True).stdout
+        for text in (table, self.server.log_path.read_bytes(), json.dumps(self.server.status()).encode()):
+            decoded = text.decode()  # valid UTF-8
+            self.assertFalse([c for c in decoded if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e")])
+
+
 class Identity(BrokerTest):
     def test_keys_and_ids(self):
         server = self.broker()

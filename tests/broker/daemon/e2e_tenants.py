@@ -176,6 +176,43 @@ class Ends(BrokerTest):
         job.ask("hello")
         wait_until("the account is closed without a new registration", lambda: server.tenants()[0]["processes"] == [])
 
+    def test_exec_of_the_last_process_keeps_the_tenant(self):
+        server = self.broker()
+        job = self.job(server)
+        job.ask("hand-over")
+        job.process.wait(PATIENCE_S)  # the founder
+        wait_until("the broker knows", lambda: "founder_ended" in server.log())
+        job.send("exec")
+        self.assertEqual(job.ask("register"), "slot 0")
+        job.send("exec")
+        job.ask("hello")
+        wait_until("the second exec is seen", lambda: server.tenants()[0]["processes"] == [])
+        self.assertEqual(job.ask("register"), "slot 0", "it is the job still, however late it comes")
+        job.send("exit 0")
+        wait_until("its death ends the tenant", lambda: not server.tenants())
+
+    def test_lies_in_the_claims_hurt_nobody_else(self):
+        server = self.broker()
+        honest, liar = (self.job(server, "--gpu", "0", "--memory", "256MiB") for _ in range(2))
+        for job in (honest, liar):
+            job.ask("register")
+        honest.ask(f"claim 0 held {64 * MIB}")
+        honest.ask("claim 0 busy 1000")
+        liar.ask(f"claim 0 held {2 ** 64 - 1}")
+        liar.ask(f"claim 0 busy {2 ** 64 - 1}")
+        before = server.status()
+        gpu = before["gpus"][0]
+        self.assertLessEqual(gpu["held_bytes"], (64 + 256) * MIB)
+        self.assertGreaterEqual(gpu["held_bytes"], 64 * MIB)
+        self.assertLess(gpu["busy_ns"], 10 ** 12)
+        liar.ask("claim 0 busy 0")
+        liar.send("exit 0")
+        wait_until("it is gone", lambda: len(server.tenants()) == 1)
+        after = server.status()["gpus"][0]
+        self.assertGreaterEqual(after["busy_ns"], gpu["busy_ns"], "a counter never runs back")
+        self.assertLess(after["busy_ns"], 10 ** 12)
+        self.assertEqual(after["held_bytes"], 64 * MIB)
+
     def test_processes_beyond_the_page(self):
         server = self.broker()
         job = self.job(server)

@@ -1,9 +1,12 @@
 // Lines of the log, as they land in the file.
 #include "broker/daemon/log.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -58,6 +61,32 @@ TEST_F(LogTest, Levels) {
   EXPECT_TRUE(log_.enabled(Level::kDebug));
   log_.level_set("error");
   EXPECT_FALSE(log_.enabled(Level::kWarning));
+}
+
+TEST_F(LogTest, WhatAnybodyCanCauseIsLimited) {
+  for (int i = 0; i < 100'000; ++i) log_.line_limited(Level::kInfo, "refused", {{"n", i}});
+  const std::string written = text();
+  EXPECT_THAT(written, HasSubstr("event=refused n=0\n"));
+  EXPECT_LT(std::count(written.begin(), written.end(), '\n'), 5000);
+  log_.line(Level::kInfo, "admitted", {});
+  EXPECT_THAT(text(), EndsWith("event=admitted\n")) << "the others are not held back";
+}
+
+TEST(Log, AReaderThatDoesNotReadHoldsNobodyUp) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  ASSERT_EQ(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+  const std::string page(4096, 'x');
+  while (write(ends[1], page.data(), page.size()) > 0) continue;
+  ASSERT_EQ(fcntl(ends[1], F_SETFL, 0), 0);
+  const int error_stream = dup(STDERR_FILENO);
+  Log log;
+  dup2(ends[1], STDERR_FILENO);
+  alarm(20);  // the end of a log that waits
+  log.line(Level::kInfo, "x", {});
+  alarm(0);
+  dup2(error_stream, STDERR_FILENO);
+  for (const int fd : {ends[0], ends[1], error_stream}) close(fd);
 }
 
 TEST(Log, FileThatCannotBeOpened) {

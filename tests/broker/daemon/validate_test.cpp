@@ -138,5 +138,32 @@ TEST(TextClean, NoControlCharactersReachAnybody) {
   EXPECT_EQ(text_clean("abcd", 2), "ab");
 }
 
+std::string clean(const std::string& text) { return text_clean(text.data(), text.size()); }
+
+TEST(TextClean, WhatATerminalObeysOrAReaderChokesOnIsReplaced) {
+  EXPECT_EQ(clean("gr\xc3\xbc\xc3\x9f \xe4\xbd\xa0\xf0\x9f\x98\x80"),
+            "gr\xc3\xbc\xc3\x9f \xe4\xbd\xa0\xf0\x9f\x98\x80");
+  EXPECT_EQ(clean("a\x9b"
+                  "31m"),
+            "a?31m")
+      << "not UTF-8; a control sequence to 8-bit terminals";
+  EXPECT_EQ(clean("a\xc2\x9b"
+                  "31m"),
+            "a?31m")
+      << "the same control character in UTF-8";
+  EXPECT_EQ(clean("a\xe2\x80\xae"
+                  "b"),
+            "a?b")
+      << "turns the direction of what follows";
+  EXPECT_EQ(clean("a\xe2\x81\xa6"
+                  "b\xe2\x80\xa8"
+                  "c"),
+            "a?b?c")
+      << "isolates, line separators";
+  EXPECT_EQ(clean("cut\xc3"), "cut?");
+  EXPECT_EQ(clean("\xed\xa0\x80\xc0\xaf\xf8"), "??????")
+      << "surrogate, overlong form, no lead byte";
+}
+
 }  // namespace
 }  // namespace sluice::daemon
