@@ -19,6 +19,7 @@ class LatencyBand final : public SharePolicy {
  public:
   const char* name() const override { return "band"; }
   bool orders() const override { return true; }
+  bool timed(const Gpu& gpu) const override { return gpu.inference_count > 0; }
 
   void time_passed(const Policy& policy, Gpu& gpu, Nanos now) const override {
     const Nanos passed = now - gpu.band_at;

@@ -30,7 +30,10 @@ void gpu_added(State& state, const GpuAdded& event, Nanos now) {
 
 void policy_changed(State& state, const PolicyChanged& event, Actions& out) {
   state.policy = event.policy;
-  for (auto& gpu : state.gpus) windows_refresh(state, *gpu, true, out);
+  for (auto& gpu : state.gpus) {
+    gpu->best_known = false;
+    windows_refresh(state, *gpu, true, out);
+  }
   state.queue_dirty = true;
 }
 

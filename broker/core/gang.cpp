@@ -134,6 +134,7 @@ void gangs_time_passed(State& state, Nanos now) {
 }
 
 void gangs_take_turns(State& state, Tenant& holder, Nanos now) {
+  if (state.gangs.empty()) return;
   for (Share& held : holder.shares) {
     Gpu& gpu = *state.gpus[held.gpu];
     const Share* best = best_single(state, gpu, now);

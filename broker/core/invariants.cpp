@@ -51,6 +51,21 @@ void promises_check(const State& state, std::size_t g) {
   check(!exclusive || gpu.shares.size() == 1, "an exclusive GPU has one tenant");
 }
 
+/// What is remembered of the order between steps is what looking again would find.
+void best_check(const State& state, std::size_t g) {
+  const Gpu& gpu = *state.gpus[g];
+  if (!gpu.best_known || policies_timed(gpu)) return;
+  const Check check{"GPU " + std::to_string(g)};
+  bool any = false;
+  for (const Share* share : gpu.waiting) {
+    if (share->tenant->gang()) continue;
+    any = true;
+    check(gpu.best != nullptr && !policies_before(gpu, *share, *gpu.best),
+          "the share remembered as first goes first");
+  }
+  check(any == (gpu.best != nullptr), "the share remembered as first waits");
+}
+
 void holder_check(const State& state, std::size_t g) {
   const Gpu& gpu = *state.gpus[g];
   const Check check{"GPU " + std::to_string(g)};
@@ -161,6 +176,7 @@ void invariants_check(const State& state, Nanos) {
   for (std::size_t g = 0; g < state.gpus.size(); ++g) {
     promises_check(state, g);
     holder_check(state, g);
+    best_check(state, g);
     idle_check(state, g);
   }
   for (const auto& [id, tenant] : state.tenants) tenant_check(state, *tenant);

@@ -45,6 +45,7 @@ void policies_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos now
 }
 
 void policies_charge(const Policy& policy, Gpu& gpu, Share& share, double ns) {
+  if (share.tenant->waiting) gpu.best_known = false;
   for (const SharePolicy* p : policies()) p->share_charged(policy, gpu, share, ns);
 }
 
@@ -63,6 +64,10 @@ Nanos policies_run_until(const Policy& policy, Share& share, Nanos now) {
   Nanos until = kNever;
   for (const SharePolicy* p : capping()) until = std::min(until, p->run_until(policy, share, now));
   return until;
+}
+
+bool policies_timed(const Gpu& gpu) {
+  return std::ranges::any_of(policies(), [&](const SharePolicy* p) { return p->timed(gpu); });
 }
 
 Rank policies_rank(const Gpu& gpu, const Share& share) {

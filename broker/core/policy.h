@@ -39,6 +39,8 @@ class SharePolicy {
   /// are not asked: these questions are put for every waiting share.
   virtual bool caps() const { return false; }
   virtual bool orders() const { return false; }
+  /// Can what it says of this GPU's waiting shares change by time alone, without an event?
+  virtual bool timed(const Gpu&) const { return false; }
   /// Lower goes first; the next rule decides among equals.
   virtual double rank(const Gpu&, const Share&) const { return 0; }
   /// Is the waiting share to cut the holder's lease short at once?
@@ -56,6 +58,7 @@ void policies_charge(const Policy&, Gpu&, Share&, double ns);
 bool policies_may_run(const Policy&, Share&, Nanos now);
 Nanos policies_may_run_at(const Policy&, const Share&, Nanos now);
 Nanos policies_run_until(const Policy&, Share&, Nanos now);
+bool policies_timed(const Gpu&);
 /// Where a share stands by the rules that order; compare with <.
 using Rank = std::array<double, 2>;
 Rank policies_rank(const Gpu&, const Share&);

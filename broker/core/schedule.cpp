@@ -53,8 +53,12 @@ void clock_advance(State& state, Gpu& gpu, Nanos now) {
     slowest = any ? std::min(slowest, share.vtime) : share.vtime;
     any = true;
   };
-  for (Share* share : gpu.waiting)
-    if (!share->tenant->gang() && share_may_run(state, *share, now)) consider(*share);
+  if (!policies_timed(gpu)) {  // fairness alone: who goes first is the slowest
+    if (const Share* best = best_single(state, gpu, now)) consider(*best);
+  } else {
+    for (Share* share : gpu.waiting)
+      if (!share->tenant->gang() && share_may_run(state, *share, now)) consider(*share);
+  }
   if (gpu.holder != nullptr && !gpu.holder->exclusive())
     for (const Share* share : gpu.on)
       if (share->tenant == gpu.holder) consider(*share);
@@ -203,8 +207,10 @@ void schedule(State& state, Nanos now, Actions& out) {
   for (auto& gpu : state.gpus)
     if (gpu->holder != nullptr) lease_timers(state, *gpu->holder, now, out);
   for (auto& gpu : state.gpus) {
+    // Where time alone changes nothing, the order of before stands until an event changes it: with
+    // a thousand tenants a step looks at those it concerns and not at all of them.
     clock_advance(state, *gpu, now);
-    gpu->best_known = false;
+    if (policies_timed(*gpu)) gpu->best_known = false;
   }
   bool changed = true;
   for (int round = 0; changed; ++round) {
@@ -217,8 +223,9 @@ void schedule(State& state, Nanos now, Actions& out) {
 Nanos schedule_at(State& state, Nanos now) {
   Nanos at = kNever;
   for (auto& gpu : state.gpus) {
-    for (const Share* share : gpu->waiting)
-      if (share->capped) at = std::min(at, policies_may_run_at(state.policy, *share, now));
+    if (policies_timed(*gpu))
+      for (const Share* share : gpu->waiting)
+        if (share->capped) at = std::min(at, policies_may_run_at(state.policy, *share, now));
     Tenant* holder = gpu->holder;
     if (holder == nullptr || holder->exclusive()) continue;
     at = std::min(at, lease_timer_at(state, *holder));

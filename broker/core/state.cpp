@@ -50,6 +50,7 @@ void tenant_book(State& state, Tenant& tenant) {
     gpu.promised_min += tenant.memory_min;
     gpu.promised_max += tenant.memory_max;
     gpu.shares.push_back(&share);
+    if (tenant.sm_mode == SmMode::kFixed) gpu.fixed_count++;
     const bool equal = tenant.sm_mode == SmMode::kEqual;
     if (tenant.inference()) {
       gpu.inference_count++;
@@ -75,6 +76,7 @@ void tenant_unbook(State& state, Tenant& tenant) {
     gpu.promised_min -= tenant.memory_min;
     gpu.promised_max -= tenant.memory_max;
     std::erase(gpu.shares, &share);
+    if (tenant.sm_mode == SmMode::kFixed) gpu.fixed_count--;
     const bool equal = tenant.sm_mode == SmMode::kEqual;
     if (tenant.inference()) {
       gpu.inference_count--;

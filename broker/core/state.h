@@ -131,8 +131,8 @@ struct Gpu {
   std::vector<Share*> on;       // the holder and runaways: what is on the device
   Tenant* holder = nullptr;     // open or closing
   Tenant* reserved = nullptr;   // a gang whose turn has come everywhere: nobody else is opened
-  Share* best = nullptr;        // memory of best_single within one step ...
-  bool best_known = false;      // ... where this says so
+  Share* best = nullptr;        // memory of best_single: within one step, or for as long as nothing
+  bool best_known = false;      // changes where the order does not depend on time (see schedule)
   bool draining = false;        // kept free for an exclusive request at the head of the queue
 
   std::uint32_t inference_count = 0;
@@ -140,6 +140,7 @@ struct Gpu {
   std::uint64_t inference_plain = 0;  // sum of sm_percent of the others of them
   std::uint64_t plain_weight = 0;     // sum of sm_percent of all shares that are not in equal mode
   std::uint32_t plain_count = 0;
+  std::uint32_t fixed_count = 0;  // shares in fixed mode
 
   // What the policies keep.
   double vclock = 0;          // fair.cpp: virtual time of the GPU

@@ -12,6 +12,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <unordered_map>
 
 namespace sluice::daemon {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 constexpr int kSoPeerGroups = 59;  // linux 4.13; missing in older C library headers
 constexpr int kSoPeerPidfd = 77;   // linux 6.5; missing in the headers of Debian 12
 constexpr std::size_t kGroupsMax = 1024;
+constexpr std::size_t kUsersRemembered = 4096;
 
 std::vector<gid_t> peer_groups(int socket, gid_t primary) {
   std::vector<gid_t> groups(kGroupsMax);
@@ -57,6 +59,15 @@ int pidfd_by_number(int socket, pid_t pid, devices::Fd* out) {
   if (before == 0 || start_ticks(pid) != before || hung_up(socket)) return -ESRCH;
   *out = std::move(fd);
   return 0;
+}
+
+std::string user_name_read(uid_t uid) {
+  char buffer[4096];
+  passwd entry{};
+  passwd* found = nullptr;
+  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr)
+    return found->pw_name;
+  return std::to_string(uid);
 }
 
 }  // namespace
@@ -108,12 +119,12 @@ bool process_maps_file(pid_t pid, dev_t device, ino_t inode) {
 }
 
 std::string user_name(uid_t uid) {
-  char buffer[4096];
-  passwd entry{};
-  passwd* found = nullptr;
-  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr)
-    return found->pw_name;
-  return std::to_string(uid);
+  // Asked for every row of every snapshot, and a directory service may take seconds to answer once.
+  static std::unordered_map<uid_t, std::string> known;
+  if (known.size() >= kUsersRemembered) known.clear();
+  const auto [at, fresh] = known.try_emplace(uid);
+  if (fresh) at->second = user_name_read(uid);
+  return at->second;
 }
 
 }  // namespace sluice::daemon

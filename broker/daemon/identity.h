@@ -33,6 +33,7 @@ int pidfd_kill(int pidfd);
 /// keeps what it has.
 bool process_maps_file(pid_t pid, dev_t device, ino_t inode);
 
+/// Its name or its number; what was found once is remembered.
 std::string user_name(uid_t uid);
 
 }  // namespace sluice::daemon

@@ -47,7 +47,8 @@ TEST(Parse, GoodOne) {
   ASSERT_NE(snapshot, nullptr) << error_of(result);
   EXPECT_EQ(snapshot->gpus.size(), 2U);
   EXPECT_EQ(snapshot->tenants.size(), 3U);
-  EXPECT_EQ(snapshot->tenants[0].tenant, 2U);  // sorted
+  EXPECT_EQ(snapshot->tenants[0].tenant, 0U);  // sorted; the queue first
+  EXPECT_EQ(snapshot->tenants[1].tenant, 2U);
   EXPECT_EQ(snapshot->tenant_gpus.size(), 3U);
   EXPECT_EQ(snapshot->processes.size(), 3U);
 }

@@ -1,5 +1,6 @@
 // Launches kernels of about a millisecond for ever, or for --seconds S; prints how many when it
-// stops (SIGTERM ends it cleanly). --linger keeps it there, idle, until SIGTERM.
+// stops (SIGTERM ends it cleanly). --linger keeps it there, idle, until SIGTERM;
+// --burst N queues N kernels before it waits for them.
 #include "student.h"
 
 #include <signal.h>
@@ -26,8 +27,10 @@ static double now() {
 int main(int argc, char** argv) {
   double seconds = 1e9;
   bool linger = false;
+  int burst = 4;
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) seconds = atof(argv[i + 1]);
+    if (strcmp(argv[i], "--burst") == 0 && i + 1 < argc) burst = atoi(argv[i + 1]);
     if (strcmp(argv[i], "--linger") == 0) linger = true;
   }
   signal(SIGTERM, onSignal);
@@ -41,9 +44,9 @@ int main(int argc, char** argv) {
   long launches = 0;
   double end = now() + seconds;
   while (!stop && now() < end) {
-    for (int i = 0; i < 4; i++) busy<<<blocks, threads>>>(data, 40);
+    for (int i = 0; i < burst; i++) busy<<<blocks, threads>>>(data, 40);
     CUDA_CHECK(cudaDeviceSynchronize());
-    launches += 4;
+    launches += burst;
   }
   if (linger) {
     printf("launch_loop: idle\n");

@@ -232,6 +232,49 @@ def case_every_allocation(build):
         expect_all_returned(machine)
 
 
+def case_module_drift(build):
+    """Variables of modules are the device's but not the quota's: the difference is them, and nothing else."""
+    with Machine(build, pacing=False) as machine:
+        machine.start_broker()
+        child = machine.start(machine.slice(machine.program("module_variables")), stdin=subprocess.PIPE)
+        held, used = held_and_used(machine)
+        print(f"sluice {held}, device {used}")
+        expect(used - held == 250001 * 4 + 100 * 4, f"sluice {held}, device {used}: not the two variables' difference")
+        child.communicate("\n", timeout=20)
+        expect(child.returncode == 0, f"exit {child.returncode}")
+        expect_all_returned(machine)
+
+
+def case_deep_queue(build):
+    """Programs that queue most of a second of work at once, with default settings: still a turn is a turn."""
+    with Machine(build, rate=16_000_000) as machine:
+        machine.start_broker()
+        command = machine.program("launch_loop"), "--burst", "600"
+        jobs = [machine.start(machine.slice(*command, sm=50)) for _ in range(2)]
+        for job in jobs:
+            wait_until("both loops run", lambda job=job: machine.account(job.pid)["launches"] > 8)
+
+        def work_and_leases():
+            leases = machine.status()["gpus"][0]["leases_granted"]
+            return sum(machine.account(job.pid)["busy_ns"] for job in jobs), leases
+
+        busy_before, leases_before = work_and_leases()
+        time.sleep(2.5)
+        busy_after, leases_after = work_and_leases()
+        gpu = machine.status()["gpus"][0]
+        leases = leases_after - leases_before
+        turn_ns = (busy_after - busy_before) / max(leases, 1)
+        print(f"{leases} leases, {turn_ns / 1e6:.1f} ms of work in each")
+        expect(busy_after - busy_before > 500e6, f"they hardly ran: {busy_after - busy_before} ns")
+        expect(gpu["overruns"] == 0, f"a tenant did not drain in time: {gpu}")
+        # What is queued at once is 0.8 s of work; without a window one turn is all of it and more. With it a turn is a few
+        # quanta of 10 ms and the window of 20 ms.
+        expect(turn_ns < 200e6, f"{turn_ns / 1e6:.1f} ms of work per lease")
+        for job in jobs:
+            machine.stop(job, signal.SIGKILL)
+        expect_all_returned(machine)
+
+
 def case_fork_quota(build):
     """Parent and child of one fork share one quota: together exactly it, and never more."""
     with Machine(build, pacing=False) as machine:
@@ -353,7 +396,9 @@ def main():
         "accounts_agree": case_accounts_agree,
         "broker_killed": case_broker_killed,
         "broker_killed_default": case_broker_killed_default,
+        "deep_queue": case_deep_queue,
         "every_allocation": case_every_allocation,
+        "module_drift": case_module_drift,
         "fork_quota": case_fork_quota,
         "memory_view": case_memory_view,
         "visible_devices": case_visible_devices,

@@ -377,14 +377,17 @@ const Inst* real_row(Warp& w, const Inst* i) {
 #if defined(SOFTGPU_WIDE)
   if constexpr (is_wide<R>()) {
     using Fn = typename R::Operation;
-    if (__builtin_expect(w.mask == kAllLanes, 1)) {
-      T* d = row<T>(w, i->d);
-      const T *a = row<T>(w, i->a), *b = row<T>(w, i->b), *c = row<T>(w, i->c);
-      bool done = false;
-      if constexpr (Operands == 1) done = row_plain<T, Fn, R::kFlush>(d, a);
-      if constexpr (Operands == 2) done = row_plain<T, Fn, R::kFlush>(d, a, b);
-      if constexpr (Operands == 3) done = row_plain<T, Fn, R::kFlush>(d, a, b, c);
-      if (done) return i + 1;
+    const auto done = [&w, d = row<T>(w, i->d) ](auto... in) __attribute__((always_inline)) {
+      if (__builtin_expect(w.mask == kAllLanes, 1)) return row_plain<T, Fn, R::kFlush>(d, in...);
+      return row_plain_masked<T, Fn, R::kFlush>(w.mask, d, in...);
+    };
+    const T *a = row<T>(w, i->a), *b = row<T>(w, i->b), *c = row<T>(w, i->c);
+    if constexpr (Operands == 1) {
+      if (done(a)) return i + 1;
+    } else if constexpr (Operands == 2) {
+      if (done(a, b)) return i + 1;
+    } else {
+      if (done(a, b, c)) return i + 1;
     }
   }
 #endif

@@ -31,6 +31,13 @@ SOFTGPU_INLINE f64x8 wide_load(const f64* p) { return _mm512_load_pd(p); }
 SOFTGPU_INLINE void wide_store(f32* p, f32x16 v) { _mm512_store_ps(p, v); }
 SOFTGPU_INLINE void wide_store(f64* p, f64x8 v) { _mm512_store_pd(p, v); }
 
+SOFTGPU_INLINE void wide_store(f32* p, u32 mask, f32x16 v) {
+  _mm512_mask_store_ps(p, static_cast<__mmask16>(mask), v);
+}
+SOFTGPU_INLINE void wide_store(f64* p, u32 mask, f64x8 v) {
+  _mm512_mask_store_pd(p, static_cast<__mmask8>(mask), v);
+}
+
 SOFTGPU_INLINE f32x16 fused(f32x16 a, f32x16 b, f32x16 c) { return _mm512_fmadd_ps(a, b, c); }
 SOFTGPU_INLINE f64x8 fused(f64x8 a, f64x8 b, f64x8 c) { return _mm512_fmadd_pd(a, b, c); }
 SOFTGPU_INLINE f32x16 root(f32x16 a) { return _mm512_sqrt_ps(a); }
@@ -79,6 +86,28 @@ SOFTGPU_INLINE bool row_plain(T* d, const In*... in) {
   if (__builtin_expect(odd != 0, 0)) return false;
 #pragma GCC unroll 4
   for (int k = 0; k < kParts; ++k) wide_store(d + k * kLanes, results[k]);
+  return true;
+}
+
+/// The same for the lanes of a mask.
+template <class T, class Fn, bool Flush, class... In>
+SOFTGPU_INLINE bool row_plain_masked(u32 mask, T* d, const In*... in) {
+  using V = typename WideOf<T>::V;
+  constexpr int kLanes = 64 / sizeof(T), kParts = 32 / kLanes;
+  V results[kParts];
+  u32 odd = 0;
+#pragma GCC unroll 4
+  for (int k = 0; k < kParts; ++k) {
+    results[k] = Fn::eval(wide_load(in + k * kLanes)...);
+    u32 part = lanes_of_class<(Flush ? kClassSubnormal : 0) | kClassNan>(results[k]);
+    if constexpr (Flush) {
+      part |= (lanes_of_class<kClassSubnormal>(wide_load(in + k * kLanes)) | ...);
+    }
+    odd |= part & (mask >> (k * kLanes));
+  }
+  if (__builtin_expect(odd != 0, 0)) return false;
+#pragma GCC unroll 4
+  for (int k = 0; k < kParts; ++k) wide_store(d + k * kLanes, mask >> (k * kLanes), results[k]);
   return true;
 }
 
