@@ -3,6 +3,7 @@
 // throws the shim and its contexts away.
 #include <fcntl.h>
 
+#include <bit>
 #include <cassert>
 
 #include "broker/daemon/engine.h"
@@ -13,6 +14,15 @@ namespace {
 // A process on its way out loses its mappings before its pidfd speaks; a second tells it from one
 // that called exec.
 constexpr int kBeatsBeforeExec = 4;
+// A look reads all mappings of a process, and a hostile one has tens of thousands of them: few at a
+// time, and ever less often at one that stays as it is.
+constexpr int kExecLooksPerBeat = 4;
+constexpr int kExecLookEveryBeats = 256;
+
+bool exec_look_due(int beats) {
+  if (beats < kBeatsBeforeExec) return false;
+  return std::has_single_bit(static_cast<unsigned>(beats)) || beats % kExecLookEveryBeats == 0;
+}
 
 }  // namespace
 
@@ -106,8 +116,14 @@ void Engine::heartbeat() {
   const auto now = static_cast<std::uint64_t>(clock_ns());
   for (auto& [id, tenant] : tenants_) tenant->pages->heartbeat_store(now);
   std::vector<core::ProcessId> replaced;
+  int looks = 0;
   for (auto& [id, process] : processes_) {
-    if (process->connection != 0 || ++process->beats_detached < kBeatsBeforeExec) continue;
+    if (process->connection != 0) continue;
+    const bool due = exec_look_due(process->beats_detached + 1);
+    if (due && looks == kExecLooksPerBeat) continue;  // its beat comes again
+    ++process->beats_detached;
+    if (!due) continue;
+    ++looks;
     if (!tenants_.at(process->tenant)->pages->mapped_by(process->pid)) replaced.push_back(id);
   }
   // One of them may end while the core deals with another.

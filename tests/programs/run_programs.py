@@ -127,17 +127,23 @@ def case_private_broker(build):
         wait_until("the private broker has gone", lambda: not any(runtime.iterdir()))
 
 
-def case_shares(build, seconds=6.0):
+def busy_of(machine, jobs):
+    """Device time of every job, all read at one instant."""
+    accounts = {process["pid"]: process["busy_ns"] for process in machine.device()["processes"]}
+    return {name: accounts[job.pid] for name, job in jobs.items()}
+
+
+def case_shares(build, seconds=8.0):
     """Two endless loops of launches at 25 and 75 %: device time 1:3, each within 5 % of its target."""
-    with Machine(build) as machine:
+    with Machine(build, rate=16_000_000) as machine:
         machine.start_broker()
         jobs = {sm: machine.start(machine.slice(machine.program("launch_loop"), sm=sm)) for sm in (25, 75)}
         for job in jobs.values():
             wait_until("both loops run", lambda job=job: machine.account(job.pid)["launches"] > 8)
         time.sleep(1)
-        before = {sm: machine.account(job.pid)["busy_ns"] for sm, job in jobs.items()}
+        before = busy_of(machine, jobs)
         time.sleep(seconds)
-        used_ns = {sm: machine.account(job.pid)["busy_ns"] - before[sm] for sm, job in jobs.items()}
+        used_ns = {sm: busy - before[sm] for sm, busy in busy_of(machine, jobs).items()}
         for job in jobs.values():
             out, err = machine.stop(job)
             expect(job.returncode == 0 and " launches" in out, f"exit {job.returncode}: {out!r} {err!r}")
@@ -192,7 +198,7 @@ def case_accounts_agree(build):
     """Two tenants that want the GPU all the time: each one's busy time is what the device measured."""
     with Machine(build, rate=16_000_000) as machine:
         machine.start_broker()
-        command = machine.program("launch_loop"), "--seconds", "4", "--linger"
+        command = machine.program("launch_loop"), "--seconds", "4", "--burst", "32", "--linger"
         jobs = [machine.start(machine.slice(*command, sm=sm)) for sm in (40, 60)]
         for job in jobs:
             line = job.stdout.readline()
