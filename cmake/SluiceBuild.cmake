@@ -29,6 +29,13 @@ if(SLUICE_SANITIZE)
   target_link_options(sluice_options INTERFACE $<${sanitized}:-fsanitize=${SLUICE_SANITIZE}>)
 endif()
 
+# For libraries that C programs call, linked after sluice_options: a caller may pass any integer as an enumeration, which
+# must be refused and not reported as undefined.
+add_library(sluice_c_callers INTERFACE)
+if(SLUICE_SANITIZE)
+  target_compile_options(sluice_c_callers INTERFACE -fno-sanitize=enum)
+endif()
+
 # sluice_plain_objects(OUT TARGET): the object files of a static library without sanitizers. With a sanitizing preset they
 # are compiled a second time; otherwise they are the library's own.
 function(sluice_plain_objects out target)
