@@ -61,7 +61,8 @@ void segment_init(Segment& segment, const std::string& directory, std::uint32_t 
   segment.memory_bytes = settings.memory_bytes;
   segment.context_bytes = settings.context_bytes;
   segment.slice_ns = settings.slice_ns;
-  segment.rate = settings.rate;
+  segment.rate = settings.rates[index] > 0 ? settings.rates[index] : settings.rate;
+  std::copy(settings.rates.begin(), settings.rates.end(), segment.rates);
   segment.copy_rate = settings.copy_rate;
   segment.created_ns = segment.now_ns = monotonic_ns();
   for (double& end : segment.engine_end_ns) end = segment.now_ns;
@@ -136,6 +137,7 @@ Settings settings_of(const Segment& segment) {
   settings.context_bytes = segment.context_bytes;
   settings.slice_ns = segment.slice_ns;
   settings.rate = segment.rate;
+  std::copy(std::begin(segment.rates), std::end(segment.rates), settings.rates.begin());
   settings.copy_rate = segment.copy_rate;
   settings.pacing = segment.pacing != 0;
   return settings;

@@ -9,10 +9,12 @@
 
 #include <cstdint>
 
+#include "softgpu/device/settings.h"
+
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 4;
+inline constexpr std::uint32_t kSegmentVersion = 5;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
 inline constexpr std::uint32_t kQueuesMax = 1024;  // streams with work, all processes together
@@ -88,6 +90,7 @@ struct Segment {
   std::uint64_t slice_ns = 0;
   double rate = 0;
   double copy_rate = 0;
+  double rates[kDevicesMax] = {};  // Settings::rates, for whoever makes the other segments
 
   pthread_mutex_t mutex;
   double created_ns = 0;

@@ -70,6 +70,32 @@ bool store(Settings& settings, const std::string& name, const std::string& text,
   return false;
 }
 
+/// "40e6" for all devices, or one value for each, "80e6,40e6": GPUs of different speed.
+bool rates_store(Settings& settings, const std::string& text, const std::string& source,
+                 std::string& error) {
+  std::size_t device = 0;
+  for (std::size_t from = 0; from <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', from), text.size());
+    if (device == kDevicesMax) {
+      error = source + ": more rates than devices can be (" + std::to_string(kDevicesMax) + ")";
+      return false;
+    }
+    if (!store(settings, "RATE", trimmed(text.substr(from, comma - from)), source, error))
+      return false;
+    settings.rates[device++] = settings.rate;
+    from = comma + 1;
+  }
+  if (device == 1) settings.rates = {};
+  settings.rate = device == 1 ? settings.rate : 0;
+  return true;
+}
+
+bool setting_store(Settings& settings, const std::string& name, const std::string& text,
+                   const std::string& source, std::string& error) {
+  return name == "RATE" ? rates_store(settings, text, source, error)
+                        : store(settings, name, text, source, error);
+}
+
 bool profile_read(Settings& settings, const char* path, std::string& error) {
   std::ifstream file(path);
   if (!file) {
@@ -87,7 +113,8 @@ bool profile_read(Settings& settings, const char* path, std::string& error) {
       return false;
     }
     const std::string name = key_normal(trimmed(text.substr(0, equals)));
-    if (!store(settings, name, trimmed(text.substr(equals + 1)), where, error)) return false;
+    if (!setting_store(settings, name, trimmed(text.substr(equals + 1)), where, error))
+      return false;
   }
   return true;
 }
@@ -132,7 +159,7 @@ bool settings_read(Settings& settings, std::string& error) {
     const std::string variable = std::string("SOFTGPU_") + key.name;
     const char* text = std::getenv(variable.c_str());
     if (text == nullptr || *text == '\0') continue;
-    if (!store(settings, key.name, trimmed(text), variable, error)) return false;
+    if (!setting_store(settings, key.name, trimmed(text), variable, error)) return false;
   }
   // Together all devices ask about 40 % of what this host interprets (100 million warp instructions
   // a second and core) and copies, so that programs meet on the GPU and not on the host's cores.

@@ -3,6 +3,7 @@
 // that opens a device directory fixes the settings for all who come later (see directory.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -16,6 +17,8 @@ struct Settings {
   std::uint64_t memory_bytes = 4ULL << 30;
   double rate = 0;       // warp instructions per second of the whole device
   double copy_rate = 0;  // bytes per second and direction
+  std::array<double, kDevicesMax>
+      rates{};  // of each device by index, where they differ; 0 = `rate`
   std::uint64_t context_bytes = 32ULL << 20;
   std::uint64_t slice_ns = 2'000'000;
   bool pacing = true;

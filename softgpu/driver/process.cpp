@@ -65,12 +65,17 @@ CUresult Process::initialize() {
     std::fprintf(stderr, "softgpu: no device: %s\n", error.c_str());
     return CUDA_ERROR_NO_DEVICE;
   }
+  std::vector<double> rates;
+  for (const device::Segment* segment : segments) rates.push_back(segment->rate);
+  const std::vector<int> order = device_order(rates, std::getenv("CUDA_DEVICE_ORDER"));
   std::vector<std::string> uuids;
-  for (const device::Segment* segment : segments) uuids.push_back(device::uuid_text(segment->uuid));
-  // All devices of a directory are alike, so FASTEST_FIRST and PCI_BUS_ID give the same order.
-  for (const int index : visible_devices(uuids, std::getenv("CUDA_VISIBLE_DEVICES")))
+  for (const int index : order)
+    uuids.push_back(device::uuid_text(segments[static_cast<std::size_t>(index)]->uuid));
+  for (const int number : visible_devices(uuids, std::getenv("CUDA_VISIBLE_DEVICES"))) {
+    const int index = order[static_cast<std::size_t>(number)];
     gpus_.push_back(std::make_unique<Gpu>(static_cast<int>(gpus_.size()),
                                           segments[static_cast<std::size_t>(index)]));
+  }
   if (gpus_.empty()) return CUDA_ERROR_NO_DEVICE;
   for (const auto& gpu : gpus_) {
     gpu->default_pool = gpu->pool = std::make_shared<Pool>(*gpu);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <numeric>
+#include <string_view>
 
 namespace softgpu::driver {
 namespace {
@@ -36,6 +38,16 @@ int entry_resolve(const std::vector<std::string>& uuids, const std::string& entr
 }
 
 }  // namespace
+
+std::vector<int> device_order(const std::vector<double>& rates, const char* order) {
+  std::vector<int> result(rates.size());
+  std::iota(result.begin(), result.end(), 0);
+  if (order != nullptr && std::string_view(order) == "PCI_BUS_ID") return result;
+  std::stable_sort(result.begin(), result.end(), [&](int a, int b) {
+    return rates[static_cast<std::size_t>(a)] > rates[static_cast<std::size_t>(b)];
+  });
+  return result;
+}
 
 std::vector<int> visible_devices(const std::vector<std::string>& uuids, const char* visible) {
   std::vector<int> result;

@@ -12,4 +12,9 @@ namespace softgpu::driver {
 /// entry named twice leaves no device at all.
 std::vector<int> visible_devices(const std::vector<std::string>& uuids, const char* visible);
 
+/// The order in which GPUs are numbered before CUDA_VISIBLE_DEVICES picks among them: `order` is
+/// CUDA_DEVICE_ORDER, "PCI_BUS_ID" or "FASTEST_FIRST" (the default, also for anything else).
+/// `rates` are the speeds in PCI order; equally fast ones stay in it.
+std::vector<int> device_order(const std::vector<double>& rates, const char* order);
+
 }  // namespace softgpu::driver

@@ -40,6 +40,20 @@ TEST(Settings, EnvironmentWinsOverProfile) {
   unsetenv("SOFTGPU_SMS");
 }
 
+TEST(Settings, GpusMayDifferInSpeed) {
+  const TemporaryDevices devices({{"SOFTGPU_COUNT", "3"}, {"SOFTGPU_RATE", "80e6, 40e6"}});
+  std::string error;
+  const auto segments = directory_open(devices.path(), error);
+  ASSERT_EQ(segments.size(), 3U) << error;
+  EXPECT_EQ(segments[0]->rate, 80e6);
+  EXPECT_EQ(segments[1]->rate, 40e6);
+  EXPECT_GT(segments[2]->rate, 0) << "the default where none is named";
+  Settings settings;
+  setenv("SOFTGPU_RATE", "80e6,fast", 1);
+  EXPECT_FALSE(settings_read(settings, error));
+  EXPECT_NE(error.find("fast"), std::string::npos) << error;
+}
+
 TEST(Settings, NonsenseIsRefused) {
   setenv("SOFTGPU_COUNT", "99", 1);
   Settings settings;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "softgpu/device/device.h"
 #include "softgpu/device/directory.h"
@@ -32,6 +33,43 @@ TEST_F(Driver, AForkedChildOfAUserCannotUseTheDevice) {
     CUdeviceptr p = 0;
     EXPECT_CU(cuMemAlloc(&p, 16)) << "the parent goes on";
   });
+}
+
+/// PCI bus number of each device as this process numbers them.
+std::vector<int> bus_numbers() {
+  std::vector<int> out;
+  int count = 0;
+  EXPECT_CU(cuInit(0));
+  EXPECT_CU(cuDeviceGetCount(&count));
+  for (CUdevice device = 0; device < count; ++device) {
+    int bus = -1;
+    EXPECT_CU(cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device));
+    out.push_back(bus);
+  }
+  return out;
+}
+
+TEST_F(Driver, TheFastestDeviceIsFirstUnlessBusOrderIsAsked) {
+  setenv("SOFTGPU_COUNT", "3", 1);
+  setenv("SOFTGPU_RATE", "20e6,80e6,40e6", 1);
+  InChild([] {
+    setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
+    const std::vector<int> bus = bus_numbers();
+    ASSERT_EQ(bus.size(), 3U);
+    EXPECT_TRUE(bus[0] < bus[1] && bus[1] < bus[2]);
+  });
+  InChild([] {
+    const std::vector<int> bus = bus_numbers();
+    ASSERT_EQ(bus.size(), 3U);
+    EXPECT_TRUE(bus[2] < bus[0] && bus[0] < bus[1]) << "speeds 80, 40, 20";
+  });
+  InChild([] {
+    setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);  // counted in the order of speed
+    const std::vector<int> bus = bus_numbers();
+    ASSERT_EQ(bus.size(), 2U);
+    EXPECT_LT(bus[0], bus[1]);
+  });
+  unsetenv("SOFTGPU_RATE");
 }
 
 TEST_F(Driver, NothingWorksBeforeInitialisation) {

@@ -37,4 +37,15 @@ TEST(Visibility, Table) {
     EXPECT_EQ(visible_devices(kUuids, row.text), row.expected) << (row.text ? row.text : "unset");
 }
 
+TEST(Visibility, DeviceOrder) {
+  using softgpu::driver::device_order;
+  const std::vector<double> rates = {40e6, 80e6, 40e6, 80e6};
+  EXPECT_EQ(device_order(rates, nullptr), (Devices{1, 3, 0, 2}));
+  EXPECT_EQ(device_order(rates, "FASTEST_FIRST"), (Devices{1, 3, 0, 2}));
+  EXPECT_EQ(device_order(rates, "PCI_BUS_ID"), (Devices{0, 1, 2, 3}));
+  EXPECT_EQ(device_order(rates, "PCI_SLOT_NAME"), (Devices{1, 3, 0, 2}))
+      << "there is no such order";
+  EXPECT_EQ(device_order({1, 1}, nullptr), (Devices{0, 1}));
+}
+
 }  // namespace
