@@ -37,6 +37,17 @@ struct Link {
   char refusal[kTextBytes] = {};
 };
 constinit Link link;
+
+// What the process was started with, copied at the first registration: the helper registers again
+// at moments when the program may be changing its environment, and a program that does must not
+// move to another broker.
+struct Origin {
+  uint32_t known;
+  bool has_tenant;
+  char socket[108];                   // sockaddr_un::sun_path
+  char tenant[kTenantTextBytes + 1];  // one more, so that a text that is too long stays wrong
+};
+constinit Origin origin{};
 Lock send_lock;
 
 bool descriptor_is_ours() {
@@ -106,23 +117,28 @@ bool range_reserve() {
   return true;
 }
 
+// The first registration of a process is serialised by its caller; the helper starts after it.
+void origin_read() {
+  if (origin.known != 0) return;
+  const char* named = getauxval(AT_SECURE) != 0 ? nullptr : getenv(kSocketVariable);
+  const char* path = named != nullptr && named[0] != '\0' ? named : kSystemSocket;
+  strncpy(origin.socket, path, sizeof origin.socket - 1);
+  const char* text = getenv(kTenantVariable);
+  origin.has_tenant = text != nullptr && text[0] != '\0';
+  if (origin.has_tenant) strncpy(origin.tenant, text, sizeof origin.tenant - 1);
+  origin.known = 1;
+}
+
 }  // namespace
 
-const char* link_path() {
-  const char* named = getauxval(AT_SECURE) != 0 ? nullptr : getenv(kSocketVariable);
-  return named != nullptr && named[0] != '\0' ? named : kSystemSocket;
-}
-
-bool link_has_tenant() {
-  const char* text = getenv(kTenantVariable);
-  return text != nullptr && text[0] != '\0';
-}
+const char* link_path() { return origin.socket; }
 
 LinkResult link_register() {
+  origin_read();
   Register message;
   message_init(message, MessageType::kRegister, 1);
-  const bool tenant = link_has_tenant();
-  if (tenant && !tenant_parse(getenv(kTenantVariable), &message.tenant, &message.key)) {
+  const bool tenant = origin.has_tenant;
+  if (tenant && !tenant_parse(origin.tenant, &message.tenant, &message.key)) {
     refusal_set("SLUICE_TENANT is not of the form ID-KEY; start the program with `sluice run`");
     return LinkResult::kRefused;
   }

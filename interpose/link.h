@@ -31,8 +31,6 @@ uint32_t link_slot();
 const char* link_refusal();
 /// Where the broker was looked for, for the sentence that says that nobody answers.
 const char* link_path();
-/// Whether SLUICE_TENANT is set in this process.
-bool link_has_tenant();
 
 /// Puts the freshly received pages in place. link_register leaves them aside, so that the account
 /// can be paused first.

@@ -421,7 +421,7 @@ TEST_F(GuestTest, ABrokerThatComesBackGetsTheWholeAccountAgain) {
   ASSERT_EQ(cuMemAlloc_v2(&pointer, 5 * kMiB), CUDA_SUCCESS);
   broker->die();
   TestBroker next(kGiB);
-  setenv("SLUICE_SOCKET", next.path().c_str(), 1);
+  next.path_take(*broker);
   ASSERT_TRUE(eventually([&] { return next.account().held_bytes.load() == 5 * kMiB; }, 10000));
   ASSERT_EQ(cuMemFree_v2(pointer), CUDA_SUCCESS);
   EXPECT_EQ(next.account().held_bytes.load(), 0u);
@@ -450,7 +450,7 @@ TEST_F(GuestTest, ABrokerThatComesBackAndKnowsNothingOfTheTenantIsSaidOnce) {
   broker->die();
   TestBroker next(kGiB);
   next.refuse_with("no job of yours has this id");
-  setenv("SLUICE_SOCKET", next.path().c_str(), 1);
+  next.path_take(*broker);
   testing::internal::CaptureStderr();
   EXPECT_EQ(launch(), CUDA_SUCCESS);  // after the grace
   // Later refusals of the reconnecting helper add nothing.

@@ -83,6 +83,12 @@ void TestBroker::die() {
   unlink(path_.c_str());
 }
 
+void TestBroker::path_take(const TestBroker& dead) {
+  // A bound socket keeps its listeners under a new name.
+  if (rename(path_.c_str(), dead.path_.c_str()) != 0) throw std::runtime_error("rename");
+  path_ = dead.path_;
+}
+
 void TestBroker::environment_set() const {
   setenv(kSocketVariable, path_.c_str(), 1);
   setenv(kTenantVariable, "0000000000000007-0123456789abcdef", 1);

@@ -48,6 +48,8 @@ class TestBroker {
   protocol::ClaimsGpu& account(std::uint32_t slot = 0) { return claims_->slots[slot].gpus[0]; }
   /// Closes every connection and the listening socket; a second broker may then take the path.
   void die();
+  /// Listens where the dead broker did, as a restarted one does.
+  void path_take(const TestBroker& dead);
 
  private:
   void serve();
