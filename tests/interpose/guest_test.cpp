@@ -263,6 +263,77 @@ TEST_F(GuestTest, AClosedLeaseHoldsLaunchesBackAndOpeningLetsThemGo) {
   EXPECT_GT(broker->account().gate_wait_ns.load(), 100'000'000u);
 }
 
+// Every entry point that starts kernels, called with arguments that the fake driver accepts unread.
+struct LaunchWay {
+  const char* name;
+  CUresult (*call)();
+};
+CUlaunchConfig launch_config() {
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  return config;
+}
+CUDA_LAUNCH_PARAMS launch_params() {
+  CUDA_LAUNCH_PARAMS params{};
+  params.gridDimX = params.gridDimY = params.gridDimZ = 1;
+  params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+  return params;
+}
+const LaunchWay kLaunchWays[] = {
+    {"cuLaunchKernel",
+     [] { return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }},
+    {"cuLaunchKernel_ptsz",
+     [] { return cuLaunchKernel_ptsz(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }},
+    {"cuLaunchKernelEx",
+     [] {
+       const CUlaunchConfig c = launch_config();
+       return cuLaunchKernelEx(&c, nullptr, nullptr, nullptr);
+     }},
+    {"cuLaunchKernelEx_ptsz",
+     [] {
+       const CUlaunchConfig c = launch_config();
+       return cuLaunchKernelEx_ptsz(&c, nullptr, nullptr, nullptr);
+     }},
+    {"cuLaunchCooperativeKernel",
+     [] { return cuLaunchCooperativeKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr); }},
+    {"cuLaunchCooperativeKernel_ptsz",
+     [] { return cuLaunchCooperativeKernel_ptsz(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr); }},
+    {"cuLaunchCooperativeKernelMultiDevice",
+     [] {
+       CUDA_LAUNCH_PARAMS p = launch_params();
+       return cuLaunchCooperativeKernelMultiDevice(&p, 1, 0);
+     }},
+    {"cuGraphLaunch", [] { return cuGraphLaunch(nullptr, nullptr); }},
+    {"cuGraphLaunch_ptsz", [] { return cuGraphLaunch_ptsz(nullptr, nullptr); }},
+    {"cuLaunch", [] { return cuLaunch(nullptr); }},
+    {"cuLaunchGrid", [] { return cuLaunchGrid(nullptr, 1, 1); }},
+    {"cuLaunchGridAsync", [] { return cuLaunchGridAsync(nullptr, 1, 1, nullptr); }},
+};
+
+TEST_F(GuestTest, EveryKindOfLaunchWaitsAtTheGate) {
+  start(kGiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  for (const LaunchWay& way : kLaunchWays) {
+    SCOPED_TRACE(way.name);
+    const std::uint32_t closed = broker->epoch();
+    std::atomic<bool> done{false};
+    std::thread program([&] {
+      CUcontext context = nullptr;
+      EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      way.call();
+      done = true;
+    });
+    EXPECT_TRUE(broker->wait_for(MessageType::kGateWant, closed, 5000));
+    EXPECT_FALSE(done);
+    broker->lease_store(kLeaseOpen);
+    program.join();
+    broker->lease_store(0);
+    EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  }
+}
+
 TEST_F(GuestTest, ADrainIsAcknowledgedOnlyWhenTheFencesHavePassed) {
   start(kGiB);
   broker->lease_store(kLeaseOpen);
