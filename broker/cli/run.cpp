@@ -88,8 +88,8 @@ std::string grant_text(const protocol::Admitted& admitted,
   _exit(128 + number);
 }
 
-int refused_end(const protocol::Refused& refused) {
-  std::fprintf(stderr, "sluice: %s\n", refusal_text(refused).c_str());
+int refused_end(const protocol::Refused& refused, bool soft) {
+  std::fprintf(stderr, "sluice: %s\n", refusal_text(refused, soft).c_str());
   return refused.code == RefusalCode::kTimeout || refused.code == RefusalCode::kNoRoom
              ? kExitWaitedTooLong
              : kExitSluiceFailed;
@@ -113,11 +113,14 @@ int become(const RunOptions& options, const std::string& program, const std::str
 
 }  // namespace
 
-std::string refusal_text(const protocol::Refused& refused) {
+std::string refusal_text(const protocol::Refused& refused, bool soft) {
   std::string text = refused.text;
   const std::string minimum = config::size_format(refused.minimum_bytes);
   if (refused.code == RefusalCode::kMemoryBelowContext && text.find(minimum) == std::string::npos) {
     text += "; the smallest quota that would do is " + minimum;
+  }
+  if (refused.code == RefusalCode::kTooManyGpus && soft) {
+    text += ", or, where an earlier --soft made fewer: softgpu-ctl reset, then again";
   }
   return text;
 }
@@ -149,7 +152,7 @@ int run_command(const RunOptions& options) {
       std::fprintf(stderr, "sluice: left the line\n");
       die_of(signal_number);
     case AdmitAnswer::Kind::kRefused:
-      return refused_end(answer.refused);
+      return refused_end(answer.refused, options.soft != 0);
     case AdmitAnswer::Kind::kAdmitted:
       break;
   }

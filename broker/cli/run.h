@@ -12,7 +12,7 @@ namespace sluice::cli {
 int run_command(const RunOptions& options);
 
 /// The line for a refusal, without prefix; names the smallest quota that would do where that is the
-/// trouble.
-std::string refusal_text(const protocol::Refused& refused);
+/// trouble, and how to get more software GPUs (`soft`) where too few are.
+std::string refusal_text(const protocol::Refused& refused, bool soft = false);
 
 }  // namespace sluice::cli

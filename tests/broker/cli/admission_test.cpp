@@ -108,6 +108,12 @@ TEST(RefusalText, NamesTheMinimum) {
   EXPECT_EQ(refusal_text(refused), "too small; the smallest quota that would do is 32 MiB");
   std::strcpy(refused.text, "ask for 32 MiB");
   EXPECT_EQ(refusal_text(refused), "ask for 32 MiB");
+  refused.code = protocol::RefusalCode::kTooManyGpus;
+  std::snprintf(refused.text, sizeof refused.text, "ask for at most 1");
+  EXPECT_EQ(refusal_text(refused), "ask for at most 1");
+  EXPECT_EQ(
+      refusal_text(refused, true),
+      "ask for at most 1, or, where an earlier --soft made fewer: softgpu-ctl reset, then again");
 }
 
 std::string shown(bool terminal, const std::vector<std::string>& texts) {
