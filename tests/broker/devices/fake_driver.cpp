@@ -26,7 +26,7 @@ bool retained = false;
 extern "C" {
 
 int cuInit(unsigned) {
-  if (fault("crash")) std::raise(SIGSEGV);
+  if (fault("crash")) std::raise(SIGABRT);
   while (fault("hang")) pause();
   return fault("driver") ? 999 : 0;
 }

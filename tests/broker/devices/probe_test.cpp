@@ -91,7 +91,7 @@ TEST(Probe, HungDriver) {
 }
 
 TEST(Probe, CrashingDriver) {
-  EXPECT_THAT(probe({"FAKE_FAULT=crash"}).fault, HasSubstr("signal 11"));
+  EXPECT_THAT(probe({"FAKE_FAULT=crash"}).fault, HasSubstr("signal 6"));
 }
 
 TEST(Probe, FailingDriver) {
