@@ -50,11 +50,13 @@ struct Origin {
 constinit Origin origin{};
 Lock send_lock;
 
-bool descriptor_is_ours() {
+bool descriptor_is(int fd, dev_t device, ino_t inode) {
   struct stat s;
-  return link.fd >= 0 && fstat(link.fd, &s) == 0 && S_ISSOCK(s.st_mode) &&
-         s.st_dev == link.device && s.st_ino == link.inode;
+  return fd >= 0 && fstat(fd, &s) == 0 && S_ISSOCK(s.st_mode) && s.st_dev == device &&
+         s.st_ino == inode;
 }
+
+bool descriptor_is_ours() { return descriptor_is(link.fd, link.device, link.inode); }
 
 void link_drop() {
   if (descriptor_is_ours()) close(link.fd);
@@ -146,6 +148,8 @@ LinkResult link_register() {
   int fd = wire_connect(link_path());
   if (fd < 0) return tenant ? LinkResult::kNobody : LinkResult::kNotATenant;
   fd = descriptor_move_up(fd);
+  struct stat born;
+  if (fstat(fd, &born) != 0) return LinkResult::kNobody;
   Envelope answer;
   answer.fd_count = 0;
   LinkResult result = LinkResult::kNobody;
@@ -154,16 +158,23 @@ LinkResult link_register() {
     result = answer_read(answer);
     for (int i = 0; i < answer.fd_count; ++i) close(answer.fds[i]);
   }
-  struct stat s;
-  if (result != LinkResult::kRegistered || fstat(fd, &s) != 0 || !range_reserve()) {
-    close(fd);
+  // A program that reuses numbers may have put a file of its own here meanwhile: that one is not
+  // ours to close.
+  const bool ours = descriptor_is(fd, born.st_dev, born.st_ino);
+  if (result == LinkResult::kRegistered && (!ours || !range_reserve())) {
+    close(link.lease_fd);
+    close(link.claims_fd);
+    result = LinkResult::kNobody;
+  }
+  if (result != LinkResult::kRegistered) {
+    if (ours) close(fd);
     return result == LinkResult::kRefused && !tenant ? LinkResult::kNotATenant : result;
   }
   const LockScope scope(send_lock);
   link_drop();
   link.fd = fd;
-  link.device = s.st_dev;
-  link.inode = s.st_ino;
+  link.device = born.st_dev;
+  link.inode = born.st_ino;
   return result;
 }
 
