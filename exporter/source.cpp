@@ -57,7 +57,7 @@ SnapshotResult BrokerSource::snapshot_take() {
   }
   protocol::Envelope reply;
   const int rc = protocol::wire_receive(fd.get(), &reply, timeout_ms_);
-  if (rc == 0) return unreachable(socket_, "it closed the connection");
+  if (rc == 0 || rc == -ECONNRESET) return unreachable(socket_, "it closed the connection");
   if (rc == -EAGAIN)
     return unreachable(socket_, "no reply within " + std::to_string(timeout_ms_) + " ms");
   if (rc == -EPROTO) {

@@ -1,6 +1,7 @@
 // Accepting, reading, sending, closing.
 #include "broker/daemon/connections.h"
 
+#include <errno.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
@@ -70,6 +71,7 @@ void Connections::readable(ConnectionId id) {
       sink_->garbage_received(id, connection.peer);
       drop(id);
     } else {
+      connection.unread = rc == -ECONNRESET;
       drop(id);
     }
   }
@@ -118,8 +120,9 @@ void Connections::erase(ConnectionId id) {
   const auto user = per_user_.find(found->second->peer.uid);
   assert(user != per_user_.end() && user->second > 0);
   if (--user->second == 0) per_user_.erase(user);
+  const bool unread = found->second->unread;
   table_.erase(found);
-  if (sink_ != nullptr) sink_->connection_closed(id);
+  if (sink_ != nullptr) sink_->connection_closed(id, unread);
 }
 
 void Connections::close_all() {

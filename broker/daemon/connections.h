@@ -45,7 +45,8 @@ class Sink {
                                 const protocol::Envelope& envelope) = 0;
   /// A datagram that is no message at all.
   virtual void garbage_received(ConnectionId connection, const Peer& peer) = 0;
-  virtual void connection_closed(ConnectionId connection) = 0;
+  /// `unread`: the peer left before it had read everything that it was sent.
+  virtual void connection_closed(ConnectionId connection, bool unread) = 0;
 };
 
 struct ConnectionLimits {
@@ -73,6 +74,7 @@ class Connections : public Outbox {
     Peer peer;
     Loop::Key key = 0;
     bool doomed = false;
+    bool unread = false;
   };
   void readable(ConnectionId id);
   void reap();

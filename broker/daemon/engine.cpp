@@ -281,6 +281,7 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   const core::ProcessId id = process->id;
   process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, "exited"); });
   tenant.processes.insert(id);
+  tenant.granted_on = 0;
   shims_[connection] = id;
   ++counters_.registrations;
   registered_send(tenant, *process, connection, request);

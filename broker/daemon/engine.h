@@ -56,6 +56,7 @@ struct Tenant {
   std::vector<protocol::GpuUuid> gpus;
   std::unique_ptr<Pages> pages;
   std::int64_t admitted_ns = 0;
+  ConnectionId granted_on = 0;  // where the key was sent; 0 once a process has used it
   pid_t founder_pid = 0;
   devices::Fd founder_pidfd;  // reset once the founder has ended
   Loop::Key founder_key = 0;
@@ -102,7 +103,7 @@ class Engine {
   void job_report(const Asker& asker, const protocol::JobReport& message);
   void job_release(const Asker& asker, const protocol::Release& message);
   void snapshot_send(const Asker& asker);
-  void connection_closed(ConnectionId connection);
+  void connection_closed(ConnectionId connection, bool unread);
 
   /// The process that registered on this connection; 0 = none did.
   core::ProcessId process_on(ConnectionId connection) const;
@@ -165,6 +166,7 @@ class Engine {
   std::string gpu_text(const Tenant& tenant, std::uint32_t gpu_index) const;
   std::uint64_t context_bytes(const protocol::GpuUuid& gpu) const;
 
+  void grant_lost(ConnectionId connection);
   void founder_ended(protocol::TenantId id);
   void process_ended(core::ProcessId id, const char* how);
   void process_replaced(core::ProcessId id);

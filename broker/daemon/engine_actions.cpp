@@ -71,8 +71,8 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
              {"gpus", action.gpus.size()},
              {"gpu", gpu_text(*tenant, 0)}});
   if (!pending.join) {
-    // Whoever asked has given up and nobody else knows the key: nobody could use this job.
-    if (!admitted_send(action, pending, tenant->key)) founder_ended(tenant->id);
+    tenant->granted_on = pending.connection;
+    if (!admitted_send(action, pending, tenant->key)) grant_lost(pending.connection);
     return;
   }
   Peer peer;

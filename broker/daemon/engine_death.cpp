@@ -73,7 +73,18 @@ void Engine::process_replaced(core::ProcessId id) {
   process_ended(id, "exec");
 }
 
-void Engine::connection_closed(ConnectionId connection) {
+/// Whoever asked gave up before the answer reached it, and nobody else knows the key: nobody could
+/// ever use or end the job.
+void Engine::grant_lost(ConnectionId connection) {
+  std::vector<protocol::TenantId> lost;
+  for (const auto& [id, tenant] : tenants_) {
+    if (tenant->granted_on == connection && tenant->founder_pidfd) lost.push_back(id);
+  }
+  for (const protocol::TenantId id : lost) founder_ended(id);
+}
+
+void Engine::connection_closed(ConnectionId connection, bool unread) {
+  if (unread) grant_lost(connection);
   if (const core::RequestId request = request_on(connection)) {
     log_.line_limited(Level::kInfo, "request_cancelled",
                       {{"request", request}, {"name", pending_.at(request).name}});

@@ -33,7 +33,9 @@ void Sessions::garbage_received(ConnectionId connection, const Peer& peer) {
   reject(connection, peer, 0, "it is no message of the protocol at all");
 }
 
-void Sessions::connection_closed(ConnectionId connection) { engine_.connection_closed(connection); }
+void Sessions::connection_closed(ConnectionId connection, bool unread) {
+  engine_.connection_closed(connection, unread);
+}
 
 void Sessions::message_received(ConnectionId connection, const Peer& peer,
                                 const protocol::Envelope& envelope) {

@@ -18,7 +18,7 @@ class Sessions : public Sink {
   void message_received(ConnectionId connection, const Peer& peer,
                         const protocol::Envelope& envelope) override;
   void garbage_received(ConnectionId connection, const Peer& peer) override;
-  void connection_closed(ConnectionId connection) override;
+  void connection_closed(ConnectionId connection, bool unread) override;
 
   /// From now on nobody is admitted or registered.
   void shut() { shutting_down_ = true; }

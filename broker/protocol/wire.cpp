@@ -128,7 +128,7 @@ int wire_receive(int fd, Envelope* out, int timeout_ms) {
   do {
     received = recvmsg(fd, &header, MSG_CMSG_CLOEXEC | (timeout_ms == 0 ? MSG_DONTWAIT : 0));
   } while (received < 0 && errno == EINTR);
-  if (received < 0) return errno == ECONNRESET ? 0 : -errno;
+  if (received < 0) return -errno;
   const bool whole = fds_take(header, out) && (header.msg_flags & MSG_TRUNC) == 0;
   if (received == 0) {
     fds_close(out->fds, out->fd_count);

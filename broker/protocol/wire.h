@@ -59,9 +59,10 @@ int wire_send(int fd, const void* message, std::size_t size, const int* fds, int
               bool dont_wait);
 
 /// Receives one datagram, waiting at most timeout_ms (-1 = for ever, 0 = not at all). 1 = a
-/// message, 0 = the peer closed, -EAGAIN = time is up, other -errno. A datagram with a bad magic,
-/// size or truncated descriptors is -EPROTO (descriptors closed). A message of another version is
-/// delivered, for the receiver to refuse with a text.
+/// message, 0 = the peer closed, -ECONNRESET = it closed and left unread what it had been sent,
+/// -EAGAIN = time is up, other -errno. A datagram with a bad magic, size or truncated descriptors
+/// is -EPROTO (descriptors closed). A message of another version is delivered, for the receiver to
+/// refuse with a text.
 int wire_receive(int fd, Envelope* out, int timeout_ms);
 
 /// "ID-KEY" <-> numbers. False when the text is not exactly that.

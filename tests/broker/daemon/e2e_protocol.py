@@ -137,6 +137,22 @@ class Malformed(BrokerTest):
             client.close()
         wait_until("nothing is promised", lambda: not self.server.tenants())
 
+    def test_a_grant_that_nobody_read_is_taken_back(self):
+        client = self.client(self.server)
+        client.send(admit())
+        wait_until("the answer has come", lambda: not client.silent())
+        self.assertEqual(len(self.server.tenants()), 1)
+        client.close()
+        wait_until("nothing is promised", lambda: not self.server.tenants())
+
+    def test_a_grant_that_was_read_outlives_its_connection(self):
+        client = self.client(self.server)
+        self.assertEqual(client.ask(admit()).kind, ADMITTED)
+        client.close()
+        other = self.client(self.server)  # answered after the close has been seen
+        self.assertEqual(other.ask(message(RELEASE, struct.pack("<QQ", 1, 2))).code, UNKNOWN_TENANT)
+        self.assertEqual(len(self.server.tenants()), 1)
+
     def test_hostile_names_reach_nobody(self):
         names = (b"\x1b[2J\x1b]0;x\x07", b"\x9b31m\xff\xfe", b"\xc2\x9b2J", b'a" level=error\nb', b"\xe2\x80\xaeexe")
         clients = [self.client(self.server) for _ in names]
