@@ -21,7 +21,7 @@ target_include_directories(sluice_options INTERFACE ${PROJECT_SOURCE_DIR})
 if(SLUICE_SANITIZE)
   set(sanitized $<NOT:$<BOOL:$<TARGET_PROPERTY:SLUICE_PLAIN>>>)
   target_compile_options(sluice_options INTERFACE
-    $<${sanitized}:-fsanitize=${SLUICE_SANITIZE}> $<${sanitized}:-fno-omit-frame-pointer>)
+    $<${sanitized}:-fsanitize=${SLUICE_SANITIZE}> $<${sanitized}:-fno-omit-frame-pointer> $<${sanitized}:-O1>)
   if(SLUICE_SANITIZE MATCHES thread)
     # Fences are not modelled; what they order is atomic in itself, so nothing is reported falsely.
     target_compile_options(sluice_options INTERFACE $<${sanitized}:-Wno-tsan>)
