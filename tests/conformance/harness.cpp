@@ -1,0 +1,101 @@
+// The harness of the conformance rows, and its main: runs the rows that are asked for, and fails
+// when none is.
+#include "tests/conformance/harness.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace conformance {
+namespace {
+
+std::string devices_directory;
+
+// A row's device directory goes when the row's process goes, however it ends.
+void devices_remove() {
+  std::error_code ignored;
+  if (!devices_directory.empty()) std::filesystem::remove_all(devices_directory, ignored);
+}
+
+void devices_make() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "conformance-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) std::abort();
+  devices_directory = pattern;
+  setenv("SOFTGPU_DIR", pattern.c_str(), 1);
+  settings_soft({{"SOFTGPU_COUNT", "1"},
+                 {"SOFTGPU_PACING", "0"},
+                 {"SOFTGPU_MEMORY", "1GiB"},
+                 {"SOFTGPU_CONTEXT", "32MiB"},
+                 {"SOFTGPU_RATE", "40e6"}});
+}
+
+}  // namespace
+
+void settings_soft(std::initializer_list<std::pair<const char*, const char*>> settings) {
+  for (const auto& [name, value] : settings) setenv(name, value, 1);
+}
+
+bool on_hardware() { return std::getenv("CONFORMANCE_HARDWARE") != nullptr; }
+
+int devices_count() {
+  int count = 0;
+  EXPECT_EQ(cuInit(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuDeviceGetCount(&count), CUDA_SUCCESS);
+  return count;
+}
+
+void observe(std::string_view name, long long value) {
+  ::testing::Test::RecordProperty(std::string(name), std::to_string(value));
+}
+
+Context::Context(int ordinal, unsigned flags) {
+  EXPECT_EQ(cuInit(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuDeviceGet(&device_, ordinal), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxCreate(&context_, nullptr, flags, device_), CUDA_SUCCESS);
+}
+
+Context::~Context() {
+  if (context_ != nullptr) cuCtxDestroy(context_);
+}
+
+const std::string& kernels_image() {
+  static const std::string image = [] {
+    const auto lib = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib";
+    std::ifstream file(lib / "conformance_kernels.fatbin", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }();
+  EXPECT_FALSE(image.empty()) << "lib/conformance_kernels.fatbin is not beside the tests";
+  return image;
+}
+
+CUfunction kernel(const char* name) {
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  EXPECT_EQ(cuModuleLoadData(&module, kernels_image().data()), CUDA_SUCCESS);
+  EXPECT_EQ(cuModuleGetFunction(&function, module, name), CUDA_SUCCESS) << name;
+  return function;
+}
+
+CUresult launch(CUfunction function, unsigned grid, unsigned block, std::vector<void*> arguments,
+                CUstream stream) {
+  return cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, arguments.data(), nullptr);
+}
+
+}  // namespace conformance
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (!conformance::on_hardware()) {
+    conformance::devices_make();
+    std::atexit(conformance::devices_remove);
+  }
+  const int result = RUN_ALL_TESTS();
+  if (::testing::UnitTest::GetInstance()->test_to_run_count() > 0 || GTEST_FLAG_GET(list_tests)) {
+    return result;
+  }
+  std::fprintf(stderr, "conformance: no row has this name\n");
+  return 2;
+}

@@ -1,0 +1,61 @@
+// What the conformance rows share. A row is one GoogleTest case, FAMILY.NAME, and one line of the
+// table of behaviours; it runs in a process of its own. The same program runs on the software GPU
+// and on hardware: nothing here may ask which of the two it is, except to choose settings that
+// hardware has by itself (settings_soft) and to leave out what a machine lacks (devices_need).
+#pragma once
+
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace conformance {
+
+/// The call must succeed for the row to have any meaning.
+#define MUST(call) ASSERT_EQ(call, CUDA_SUCCESS) << #call
+/// The rule itself: the exact result of a call.
+#define ANSWERS(result, call) EXPECT_EQ(call, result) << #call
+
+/// Settings of the software GPU for this row (SOFTGPU_COUNT, SOFTGPU_PACING, ...), before the first
+/// driver call. Without effect on hardware. Rows start with one unpaced GPU of 1 GiB.
+void settings_soft(std::initializer_list<std::pair<const char*, const char*>> settings);
+/// True where a physical GPU runs the rows (CONFORMANCE_HARDWARE is set).
+bool on_hardware();
+/// Initialises the driver and counts; a row that needs more says
+/// `if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";`
+int devices_count();
+
+/// A figure that is no rule but worth comparing between machines (a granularity, a size): written
+/// beside the row's result.
+void observe(std::string_view name, long long value);
+
+/// cuInit, the device, a context current to this thread; destroyed with it.
+class Context {
+ public:
+  explicit Context(int ordinal = 0, unsigned flags = 0);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+  operator CUcontext() const { return context_; }  // NOLINT: it stands for the handle
+  CUdevice device() const { return device_; }
+
+ private:
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+};
+
+/// A kernel of kernels.cu, loaded into the current context. nullptr (and a failed expectation) when
+/// it is not there.
+CUfunction kernel(const char* name);
+/// The fat binary that holds them, for rows about modules and libraries.
+const std::string& kernels_image();
+
+/// Launches `function` with one pointer and one count on `stream`: what most rows need.
+CUresult launch(CUfunction function, unsigned grid, unsigned block, std::vector<void*> arguments,
+                CUstream stream = nullptr);
+
+}  // namespace conformance
