@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <set>
 
-#include "softgpu/driver/graph.h"
+#include "softgpu/driver/capture.h"
 
 using namespace softgpu::driver;
 

@@ -2,9 +2,9 @@
 // delay.
 #include <algorithm>
 
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/command.h"
 #include "softgpu/driver/event.h"
-#include "softgpu/driver/graph.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/pool.h"
 

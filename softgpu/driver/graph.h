@@ -1,5 +1,5 @@
-// Graphs: nodes are commands, edges say what must be before. A captured stream appends nodes; an
-// executable graph is a copy whose nodes run one after another in an order that respects the edges.
+// Graphs: nodes are commands, edges say what must be before. An executable graph is a copy whose
+// nodes run one after another in an order that respects the edges. Knows nothing of capture.
 #pragma once
 
 #include <list>
@@ -41,22 +41,7 @@ struct GraphExec {
   CUgraphExec handle() { return reinterpret_cast<CUgraphExec>(this); }
 };
 
-/// A capture in progress: the streams that take part and the graph they build.
-class Capture {
- public:
-  GraphRef graph = std::make_shared<Graph>();
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  Stream* origin = nullptr;
-  const void* thread = nullptr;  // the one that began it
-  std::uint64_t id = 0;
-  bool invalid = false;
-  std::map<Stream*, std::vector<Node*>> ends;  // per stream: what the next node depends on
-};
-
-/// One lock for all captures: they are short and rare.
-std::mutex& capture_mutex();
-
-/// Adds `command` to the stream's capture; the caller holds the capture lock.
-Node* capture_add(Stream& stream, CUgraphNodeType type, Command command);
+/// The kind of node that a captured command becomes.
+CUgraphNodeType node_type(const Command& command);
 
 }  // namespace softgpu::driver

@@ -81,6 +81,7 @@ TEST(Devices, LagIsOverrunOverBusyTime) {
   EXPECT_DOUBLE_EQ(*lag_ratio({{3, 0.1, 10}, {1, 0.1, 10}}), 0.05);
   EXPECT_DOUBLE_EQ(*(GpuUse{2.5, 0, 10}.utilization()), 0.25);
   EXPECT_FALSE((GpuUse{0, 0, 0}.utilization()));
+  EXPECT_FALSE(lag_ratio({{2.5, std::nullopt, 10}})) << "hardware has none";
 }
 
 }  // namespace

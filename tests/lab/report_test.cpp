@@ -36,6 +36,45 @@ LabRun run_make() {
   return run;
 }
 
+TEST(UsageMeter, AddsUpTenantsThatComeAndGo) {
+  UsageMeter meter;
+  EXPECT_TRUE(meter.empty());
+  meter.look(std::nullopt);
+  EXPECT_TRUE(meter.empty());
+  Usage begin;
+  begin.gpu_count = 2;
+  begin.tenants[1] = {"training", {{10, 20, 30}, {1, 2, 3}}};
+  meter.look(begin);
+  Usage later = begin;
+  later.tenants[1].gpus[0] = {14, 25, 36};
+  later.tenants[2] = {"debug", {{0.5, 1, 2}, {0, 0, 0}}};
+  meter.look(later);
+  later.tenants.erase(2);
+  later.tenants[3] = {"debug", {{0.25, 0.5, 1}, {0, 0, 0}}};
+  meter.look(later);
+  EXPECT_EQ(meter.gpu_count(), 2u);
+  EXPECT_DOUBLE_EQ(meter.use("training", 0).busy_s, 4);
+  EXPECT_DOUBLE_EQ(meter.use("training", 0).held_s, 5);
+  EXPECT_DOUBLE_EQ(meter.use("training", 0).waited_s, 6);
+  EXPECT_DOUBLE_EQ(meter.use("training", 1).busy_s, 0);
+  EXPECT_DOUBLE_EQ(meter.use("debug", 0).busy_s, 0.75) << "one that ended counts";
+  EXPECT_DOUBLE_EQ(meter.use("debug", 0).waited_s, 3);
+  EXPECT_DOUBLE_EQ(meter.use("nobody", 0).busy_s, 0);
+  EXPECT_DOUBLE_EQ(meter.use("training", 7).busy_s, 0);
+}
+
+TEST(Table, TellsNotGivenFromNotAskedFor) {
+  LabRun run = run_make();
+  for (JobResult& job : run.scenes[3].jobs) job.leases = {{1, 3, 25}, {1, 3, 0}};
+  const auto rows = share_rows(run.scenes[3]);
+  EXPECT_DOUBLE_EQ(*rows[0].held, 0.3);
+  EXPECT_DOUBLE_EQ(*rows[0].waited, 1) << "several threads may wait at once";
+  EXPECT_FALSE(share_rows(run.scenes[2])[0].held) << "nobody granted anything";
+  const std::string text = table_format(run);
+  EXPECT_NE(text.find("30 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("waited"), std::string::npos);
+}
+
 TEST(Scenes, TheFourAndTheirReference) {
   std::string note;
   const auto plans = scenes_plan(Settings{}, 2, &note);

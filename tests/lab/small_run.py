@@ -6,6 +6,7 @@ windows, the settings and the debug runs; everything else comes from the job log
 
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -119,6 +120,45 @@ def run_lab(binaries, out, seed, *more):
     return json.loads((out / "results.json").read_text()), done
 
 
+def check_leases(scene):
+    """Held and waited are fractions of the window, there exactly where a broker is."""
+    for share in scene["metrics"]["shares"]:
+        for name in ("held", "waited"):
+            if scene["control"] == "sluice":
+                assert 0 <= share[name] <= 1, share
+            else:
+                assert share[name] is None, share
+    if scene["name"] == "quota":
+        training = [s for s in scene["metrics"]["shares"] if s["job"] == "training"]
+        # A gang is granted whole: on both GPUs at the same instants.
+        assert training[0]["held"] > 0 and abs(training[0]["held"] - training[1]["held"]) < 0.02, training
+
+
+def machine_with_gpus(binaries, temp):
+    """Without --soft the lab takes what NVML and the driver show. Here they are the software ones, in the library path,
+    as on a machine that has GPUs; the lab then has no device account and uses what it uses on hardware."""
+    environment = dict(os.environ, LD_LIBRARY_PATH=str(binaries.parent / "lib/softgpu"), SOFTGPU_DIR=str(temp / "gpus"),
+                       SOFTGPU_COUNT="2", SOFTGPU_MEMORY="24GiB")
+    (temp / "gpus").mkdir()
+    command = [binaries / "sluice", "lab", "--seconds", "3", "--data", "synthetic", "--scenes", "exclusive,segregated",
+               "--rate", "20", "--objective", "100", "--out", temp / "real"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, f"sluice lab ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    results = json.loads((temp / "real/results.json").read_text())
+    assert results["machine"]["software_gpus"] is False and len(results["machine"]["gpus"]) == 2, results["machine"]
+    assert results["machine"]["driver"], results["machine"]
+    exclusive, segregated = results["scenes"]
+    for scene in (exclusive, segregated):
+        assert not scene["metrics"]["problem"], scene["metrics"]
+        assert scene["metrics"]["lag_ratio"] is None
+        for gpu in scene["metrics"]["gpus"]:
+            assert gpu["lag_s"] is None and 0 < gpu["utilization"] <= 1, gpu
+        check_training(scene, temp / "real" / scene["records"])
+        check_leases(scene)
+    shared = {s["job"]: s["used"] for s in segregated["metrics"]["shares"] if s["gpu"] == 1}
+    assert shared["inference-0"] > 0, shared
+
+
 def main():
     binaries = pathlib.Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as temp:
@@ -140,6 +180,7 @@ def main():
             if "debug" in kinds:
                 check_debug(scene, raw)
             check_devices(scene, raw)
+            check_leases(scene)
             assert scene["name"] in done.stdout
         for name, rate in rates.items():
             close(by_name[name]["metrics"]["training"]["relative_to_exclusive"], rate / rates["exclusive"], name)
@@ -152,6 +193,7 @@ def main():
         other, _ = run_lab(binaries, pathlib.Path(temp) / "two", 2, "--scenes", "inference-alone")
         assert other["scenes"][0]["metrics"]["inference"]["p99_ms"] != by_name["inference-alone"]["metrics"]["inference"]["p99_ms"]
         assert other["scenes"][0]["metrics"]["inference"]["requests"] > 0
+        machine_with_gpus(binaries, pathlib.Path(temp))
     print("1 passed, 0 failed")
 
 

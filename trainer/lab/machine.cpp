@@ -1,6 +1,5 @@
 #include "trainer/lab/machine.h"
 
-#include <dlfcn.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -11,48 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "trainer/lab/nvml.h"
+
 namespace sluice::lab {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The few NVML calls that say whether real GPUs are here. Own declarations: the toolkit ships no
-// nvml.h.
-struct RealGpus {
-  std::vector<std::string> names;
-  std::string driver;
-};
-
-RealGpus real_gpus_find() {
-  RealGpus out;
-  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (nvml == nullptr) return out;
-  const auto init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
-  const auto count_get = reinterpret_cast<int (*)(unsigned*)>(dlsym(nvml, "nvmlDeviceGetCount_v2"));
-  const auto handle_get =
-      reinterpret_cast<int (*)(unsigned, void**)>(dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"));
-  const auto name_get =
-      reinterpret_cast<int (*)(void*, char*, unsigned)>(dlsym(nvml, "nvmlDeviceGetName"));
-  const auto driver_get =
-      reinterpret_cast<int (*)(char*, unsigned)>(dlsym(nvml, "nvmlSystemGetDriverVersion"));
-  const auto shutdown = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlShutdown"));
-  const bool whole = init && count_get && handle_get && name_get && driver_get && shutdown;
-  if (whole && init() == 0) {
-    unsigned count = 0;
-    if (count_get(&count) != 0) count = 0;
-    for (unsigned i = 0; i < count; ++i) {
-      void* handle = nullptr;
-      char name[96] = "";
-      if (handle_get(i, &handle) == 0 && name_get(handle, name, sizeof name) == 0)
-        out.names.emplace_back(name);
-    }
-    char driver[81] = "";
-    if (driver_get(driver, sizeof driver) == 0) out.driver = driver;
-    shutdown();
-  }
-  dlclose(nvml);
-  return out;
-}
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -130,8 +93,12 @@ Machine machine_find(int soft, std::vector<std::string>* notes,
   uname(&names);
   machine.host = names.nodename;
   machine.kernel = names.release;
-  const RealGpus real = soft > 0 ? RealGpus{} : real_gpus_find();
-  machine.software = real.names.empty();
+  if (soft == 0) {
+    const Nvml nvml;
+    machine.gpu_names = nvml.gpu_names();
+    machine.driver = nvml.driver_version();
+  }
+  machine.software = machine.gpu_names.empty();
   if (machine.software) {
     const int count = soft > 0 ? soft : kSoftwareGpusDefault;
     machine.gpu_names.assign(static_cast<std::size_t>(count), "Software GPU");
@@ -139,9 +106,6 @@ Machine machine_find(int soft, std::vector<std::string>* notes,
         soft > 0 ? "using " + std::to_string(count) + " software GPUs, as asked"
                  : "no GPU with a driver here, so this runs on " + std::to_string(count) +
                        " software GPUs (with a GPU: install NVIDIA's driver, 580 or later)");
-  } else {
-    machine.gpu_names = real.names;
-    machine.driver = real.driver;
   }
   programs_check(machine, problems);
   std::string error;

@@ -96,7 +96,8 @@ std::optional<double> lag_ratio(const std::vector<GpuUse>& gpus) {
   double busy = 0, lag = 0;
   for (const GpuUse& g : gpus) {
     busy += g.busy_s;
-    lag += g.lag_s;
+    if (!g.lag_s) return std::nullopt;
+    lag += *g.lag_s;
   }
   if (busy <= 0) return std::nullopt;
   return lag / busy;

@@ -72,15 +72,16 @@ struct DebugMetrics {
 };
 DebugMetrics debug_measure(const std::vector<DebugRun>& runs);
 
-/// What the devices' own accounts say of one GPU over the window.
+/// What the devices' own accounts say of one GPU over the window; of real GPUs, NVML's utilization
+/// samples (and no lag: hardware does not run behind a model).
 struct GpuUse {
   double busy_s = 0;
-  double lag_s = 0;
+  std::optional<double> lag_s;
   double elapsed_s = 0;
   std::optional<double> utilization() const;
 };
 /// Time by which execution overran its model, over the time the devices were busy; nothing when
-/// they never were.
+/// they never were, or are not modelled.
 std::optional<double> lag_ratio(const std::vector<GpuUse>& gpus);
 /// Above this a scene says more about the host's cores than about the GPU.
 inline constexpr double kLagRatioMax = 0.02;

@@ -37,6 +37,9 @@ struct ShareRow {
   int gpu = 0;
   std::optional<double> used;    // fraction of the GPU's time
   std::optional<double> target;  // promised fraction under contention
+  // Of the window, where a broker granted leases: the lease was open; work stood before a closed
+  // gate (not given). In what is left the job asked for nothing (could not use).
+  std::optional<double> held, waited;
 };
 std::vector<ShareRow> share_rows(const SceneResult& scene);
 

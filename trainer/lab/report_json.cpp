@@ -113,12 +113,16 @@ json metrics_json(const LabRun& run, const SceneResult& scene) {
   for (const GpuUse& gpu : scene.gpus) {
     out["gpus"].push_back({{"busy_s", gpu.busy_s},
                            {"elapsed_s", gpu.elapsed_s},
-                           {"lag_s", gpu.lag_s},
+                           {"lag_s", value(gpu.lag_s)},
                            {"utilization", value(gpu.utilization())}});
   }
   for (const ShareRow& s : share_rows(scene)) {
-    out["shares"].push_back(
-        {{"job", s.job}, {"gpu", s.gpu}, {"used", value(s.used)}, {"target", value(s.target)}});
+    out["shares"].push_back({{"job", s.job},
+                             {"gpu", s.gpu},
+                             {"used", value(s.used)},
+                             {"target", value(s.target)},
+                             {"held", value(s.held)},
+                             {"waited", value(s.waited)}});
   }
   return out;
 }

@@ -95,12 +95,18 @@ std::vector<ShareRow> share_rows(const SceneResult& scene) {
   const double window_s = scene.window.seconds();
   for (const JobResult& job : scene.jobs) {
     for (const int gpu : job.plan.gpus) {
-      ShareRow row{job.plan.name, gpu, std::nullopt, std::nullopt};
+      ShareRow row;
+      row.job = job.plan.name;
+      row.gpu = gpu;
       const std::size_t g = static_cast<std::size_t>(gpu);
       if (g < job.gpu_seconds.size() && job.gpu_seconds[g] && window_s > 0)
         row.used = *job.gpu_seconds[g] / window_s;
       if (job.plan.sm_percent && scene.plan.control == Control::kSluice)
         row.target = *job.plan.sm_percent / 100.0;
+      if (g < job.leases.size() && window_s > 0) {
+        row.held = std::min(1.0, job.leases[g].held_s / window_s);
+        row.waited = std::min(1.0, job.leases[g].waited_s / window_s);
+      }
       out.push_back(row);
     }
   }
@@ -113,14 +119,16 @@ std::string table_format(const LabRun& run) {
        "to alone", "p99", "in time", "debug first", "GPUs busy", "lag"},
       {"", "", "", "", "ms", "ms", "", "ms", "ms", "p50", "", "", "ms", "", ""}};
   for (const SceneResult& scene : run.scenes) rows.push_back(scene_row(run, scene));
-  std::string out =
-      rows_format(rows) +
-      "\nGPU time used (fraction of the GPU; the promised share under contention in brackets)\n";
-  std::vector<Row> shares;
+  std::string out = rows_format(rows) +
+                    "\nGPU time (fractions of the window): used, [promised under contention], "
+                    "lease held, waited for "
+                    "it.\nWhat is neither held nor waited for was not asked for.\n";
+  std::vector<Row> shares = {{"", "", "", "used", "", "held", "waited"}};
   for (const SceneResult& scene : run.scenes) {
     for (const ShareRow& s : share_rows(scene)) {
       shares.push_back({scene.plan.name, s.job, "GPU " + std::to_string(s.gpu), percent(s.used, 1),
-                        s.target ? "[" + percent(s.target) + "]" : ""});
+                        s.target ? "[" + percent(s.target) + "]" : "", percent(s.held),
+                        percent(s.waited)});
     }
   }
   out += rows_format(shares);

@@ -10,6 +10,7 @@
 
 #include "broker/protocol/wire.h"
 #include "trainer/lab/usage.h"
+#include "trainer/lab/utilization.h"
 
 namespace sluice::lab {
 namespace {
@@ -23,6 +24,7 @@ constexpr int kEvaluationTimeoutMs = 40'000;
 constexpr double kTrainingMarginSeconds = 1.5;
 constexpr std::size_t kDebugJobsAtOnceMax = 4;
 constexpr std::int64_t kKillAfterMs = 1'500;
+constexpr std::int64_t kLookEveryNs = 100'000'000;  // at the broker's account
 
 struct DebugChild {
   Child child;
@@ -274,7 +276,10 @@ class Scene {
   void window_run() {
     std::string raw;
     const auto before = accounts_now(machine_, segment_dir_, &raw);
-    const auto broker_before = usage_read(socket_);
+    UsageMeter meter;
+    meter.look(usage_read(socket_));
+    std::unique_ptr<UtilizationSampler> sampler;
+    if (!machine_.software) sampler = std::make_unique<UtilizationSampler>();
     write_text("accounts-begin.json", raw);
     Window& window = result_.window;
     window.begin_ns = now_ns();
@@ -286,7 +291,12 @@ class Scene {
     const std::size_t debug_index = static_cast<std::size_t>(debug_job - result_.jobs.begin());
     std::exponential_distribution<double> gap(has_debug ? debug_job->plan.rate_per_s : 1.0);
     std::int64_t next_debug = window.begin_ns + static_cast<std::int64_t>(gap(random_) * 1e9);
+    std::int64_t next_look = window.begin_ns;
     while (now_ns() < end && !stop_ && result_.problem.empty()) {
+      if (now_ns() >= next_look) {
+        meter.look(usage_read(socket_));
+        next_look += kLookEveryNs;
+      }
       progress_("running", static_cast<double>(now_ns() - window.begin_ns) /
                                static_cast<double>(end - window.begin_ns));
       if (has_debug) debug_tend(debug_index);
@@ -302,7 +312,9 @@ class Scene {
     const auto after = accounts_now(machine_, segment_dir_, &raw);
     write_text("accounts-end.json", raw);
     if (before && after) device_use_take(accounts_difference(*before, *after));
-    broker_use_take(broker_before, usage_read(socket_));
+    if (sampler) result_.gpus = sampler->stop();
+    meter.look(usage_read(socket_));
+    broker_use_take(meter);
     if (has_debug) debug_tend(debug_index);
     debug_children_.clear();
   }
@@ -334,14 +346,22 @@ class Scene {
     }
   }
 
-  // Where no device account exists (real GPUs), the broker's measure stands in, by tenant name.
-  void broker_use_take(const std::optional<Usage>& before, const std::optional<Usage>& after) {
-    if (machine_.software || !before || !after) return;
+  // What the broker granted, everywhere; what was used, where no device account says it (real
+  // GPUs). An exclusive lease is not metered, but then the GPU is nobody else's.
+  void broker_use_take(const UsageMeter& meter) {
+    if (meter.empty()) return;
     for (JobResult& job : result_.jobs) {
-      job.gpu_seconds.clear();
-      for (std::size_t g = 0; g < after->gpus.size(); ++g) {
-        job.gpu_seconds.push_back(after->seconds(job.plan.name, g) -
-                                  before->seconds(job.plan.name, g));
+      if (!machine_.software) job.gpu_seconds.clear();
+      for (std::size_t g = 0; g < meter.gpu_count(); ++g) {
+        const TenantUse use = meter.use(job.plan.name, g);
+        job.leases.push_back(use);
+        if (machine_.software) continue;
+        if (job.plan.tenant_class == "exclusive") {
+          job.gpu_seconds.push_back(g < result_.gpus.size() ? std::optional(result_.gpus[g].busy_s)
+                                                            : std::nullopt);
+        } else {
+          job.gpu_seconds.push_back(use.busy_s);
+        }
       }
     }
   }

@@ -9,6 +9,7 @@
 
 #include "trainer/lab/metrics.h"
 #include "trainer/lab/records.h"
+#include "trainer/lab/usage.h"
 
 namespace sluice::lab {
 
@@ -67,6 +68,8 @@ struct JobResult {
   /// GPU seconds by GPU index, from the device's account, or from the broker's where only that
   /// knows.
   std::vector<std::optional<double>> gpu_seconds;
+  /// What the broker granted, by GPU index; empty in scenes without one.
+  std::vector<TenantUse> leases;
 };
 
 struct SceneResult {

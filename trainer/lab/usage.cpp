@@ -32,25 +32,31 @@ std::optional<Usage> snapshot_parse(const unsigned char* data, std::size_t size)
   if (header.magic != kSnapshotMagic || header.version != kVersion || size < needed)
     return std::nullopt;
   Usage out;
-  std::map<TenantId, std::string> names;
+  out.gpu_count = header.gpu_count;
+  std::vector<std::string> gpus;
   const unsigned char* at = data + sizeof header;
   for (std::uint32_t i = 0; i < header.gpu_count; ++i, at += sizeof(SnapshotGpu)) {
     SnapshotGpu gpu;
     std::memcpy(&gpu, at, sizeof gpu);
-    out.gpus.push_back(uuid_hex(gpu.uuid));
+    gpus.push_back(uuid_hex(gpu.uuid));
   }
   for (std::uint32_t i = 0; i < header.tenant_count; ++i, at += sizeof(SnapshotTenant)) {
     SnapshotTenant tenant;
     std::memcpy(&tenant, at, sizeof tenant);
-    names[tenant.tenant] = std::string(tenant.name, strnlen(tenant.name, sizeof tenant.name));
+    Usage::Tenant& one = out.tenants[tenant.tenant];
+    one.name = std::string(tenant.name, strnlen(tenant.name, sizeof tenant.name));
+    one.gpus.resize(out.gpu_count);
   }
   for (std::uint32_t i = 0; i < header.tenant_gpu_count; ++i, at += sizeof(SnapshotTenantGpu)) {
     SnapshotTenantGpu pair;
     std::memcpy(&pair, at, sizeof pair);
-    std::vector<double>& seconds = out.by_tenant[names[pair.tenant]];
-    seconds.resize(out.gpus.size());
-    for (std::size_t g = 0; g < out.gpus.size(); ++g) {
-      if (out.gpus[g] == uuid_hex(pair.gpu)) seconds[g] += static_cast<double>(pair.busy_ns) * 1e-9;
+    const auto tenant = out.tenants.find(pair.tenant);
+    if (tenant == out.tenants.end()) continue;
+    for (std::size_t g = 0; g < gpus.size(); ++g) {
+      if (gpus[g] != uuid_hex(pair.gpu)) continue;
+      tenant->second.gpus[g] = {static_cast<double>(pair.busy_ns) * 1e-9,
+                                static_cast<double>(pair.lease_held_ns) * 1e-9,
+                                static_cast<double>(pair.gate_wait_ns) * 1e-9};
     }
   }
   return out;
@@ -58,9 +64,24 @@ std::optional<Usage> snapshot_parse(const unsigned char* data, std::size_t size)
 
 }  // namespace
 
-double Usage::seconds(const std::string& tenant, std::size_t gpu) const {
-  const auto found = by_tenant.find(tenant);
-  return found == by_tenant.end() || gpu >= found->second.size() ? 0 : found->second[gpu];
+void UsageMeter::look(const std::optional<Usage>& now) {
+  if (!now) return;
+  if (!begin_) begin_ = now;
+  for (const auto& [id, tenant] : now->tenants) last_[id] = tenant;
+}
+
+TenantUse UsageMeter::use(const std::string& name, std::size_t gpu) const {
+  TenantUse out;
+  for (const auto& [id, tenant] : last_) {
+    if (tenant.name != name || gpu >= tenant.gpus.size()) continue;
+    TenantUse before;
+    const auto earlier = begin_->tenants.find(id);
+    if (earlier != begin_->tenants.end()) before = earlier->second.gpus[gpu];
+    out.busy_s += tenant.gpus[gpu].busy_s - before.busy_s;
+    out.held_s += tenant.gpus[gpu].held_s - before.held_s;
+    out.waited_s += tenant.gpus[gpu].waited_s - before.waited_s;
+  }
+  return out;
 }
 
 std::optional<Usage> usage_read(const std::string& socket) {
