@@ -3,6 +3,7 @@
 // back; the record remembers what a pointer costs and whose it is, so that a free on any thread is
 // credited to the right device.
 #include "interpose/account.h"
+#include "interpose/free.h"
 #include "interpose/gate.h"
 
 using namespace sluice::interpose;
@@ -76,27 +77,6 @@ CUresult allocate_pitched(Pointer* pointer, Size* pitch, uint64_t width, uint64_
   return pointer_record(*pointer, actual, device);
 }
 
-template <class Call>
-CUresult release(CUdeviceptr pointer, Call call) {
-  const AccountScope account;
-  if (!account.active() || pointer == 0) return call();
-  if (thread_context(this_thread) && this_thread->gpu >= 0) hold_wait(this_thread->gpu);
-  // Out of the records before the driver can hand the same address to another thread.
-  Record record;
-  const bool plain = process.records.remove(RecordKind::kPointer, pointer, &record);
-  const bool pooled = !plain && process.records.remove(RecordKind::kPooled, pointer, &record);
-  const CUresult result = call();
-  if (!plain && !pooled) return result;
-  if (result != CUDA_SUCCESS) {
-    (void)process.records.insert(record);
-  } else if (plain) {
-    charge_release(record.device, record.bytes);
-  } else {
-    pools_settle(record.device);
-  }
-  return result;
-}
-
 }  // namespace
 
 SLUICE_HOOK CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
@@ -127,9 +107,9 @@ SLUICE_HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1* pointer, unsigned int* pitc
 }
 
 SLUICE_HOOK CUresult cuMemFree_v2(CUdeviceptr pointer) {
-  return release(pointer, [&] { return driver.cuMemFree_v2(pointer); });
+  return memory_free(pointer, [&] { return driver.cuMemFree_v2(pointer); });
 }
 
 SLUICE_HOOK CUresult cuMemFree(CUdeviceptr_v1 pointer) {
-  return release(pointer, [&] { return driver.cuMemFree(pointer); });
+  return memory_free(pointer, [&] { return driver.cuMemFree(pointer); });
 }

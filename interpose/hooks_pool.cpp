@@ -3,6 +3,7 @@
 // against the quota before the driver is asked. An allocation captured into a graph takes no memory
 // now and passes.
 #include "interpose/account.h"
+#include "interpose/free.h"
 #include "interpose/gate.h"
 
 using namespace sluice::interpose;
@@ -56,22 +57,8 @@ CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUs
 
 template <class Call>
 CUresult release(CUdeviceptr pointer, CUstream stream, Call call) {
-  const AccountScope account;
-  if (!account.active() || stream_is_capturing(stream)) return call();
-  if (thread_context(this_thread) && this_thread->gpu >= 0) hold_wait(this_thread->gpu);
-  Record record;
-  const bool pooled = process.records.remove(RecordKind::kPooled, pointer, &record);
-  const bool plain = !pooled && process.records.remove(RecordKind::kPointer, pointer, &record);
-  const CUresult result = call();
-  if (!pooled && !plain) return result;
-  if (result != CUDA_SUCCESS) {
-    (void)process.records.insert(record);
-  } else if (plain) {
-    charge_release(record.device, record.bytes);
-  } else {
-    pools_settle(record.device);
-  }
-  return result;
+  if (stream_is_capturing(stream)) return call();
+  return memory_free(pointer, call);
 }
 
 template <class Call>

@@ -155,7 +155,7 @@ void CtaRunner::prepare_warp(Warp& warp, u8* rf, const u8* image) {
   warp.shared = cta_.shared;
   warp.shared_bytes = cta_.shared_bytes;
   warp.params = cta_.launch->params;
-  std::memcpy(rf - image_.size(), image, image_.size());
+  if (!image_.empty()) std::memcpy(rf - image_.size(), image, image_.size());
   std::memset(rf, 0, kFirstRow);
   for (const SpecialRow& special : code.specials) {
     special_fill(warp, special.what, reinterpret_cast<u32*>(rf + special.row));

@@ -233,8 +233,8 @@ TEST_F(FlowTest, EndlessRecursionOverflowsTheStack) {
 
 TEST_F(FlowTest, FaultOutsideALaunchKillsAsBefore) {
   fault_of("trap;");  // installs the handler
-  EXPECT_EXIT({ *static_cast<volatile int*>(nullptr) = 1; }, ::testing::KilledBySignal(SIGSEGV),
-              "");
+  EXPECT_EXIT({ *reinterpret_cast<volatile int*>(std::uintptr_t{4096}) = 1; },
+              ::testing::KilledBySignal(SIGSEGV), "");
 }
 
 TEST_F(FlowTest, ForkedChildLaunchesWithAPoolOfItsOwn) {

@@ -1,0 +1,33 @@
+// Freeing what the records know, whichever call frees it: cuMemFree takes memory of pools, and
+// cuMemFreeAsync what cuMemAlloc gave.
+#pragma once
+
+#include "interpose/account.h"
+#include "interpose/gate.h"
+
+namespace sluice::interpose {
+
+/// Makes `call` and takes `pointer` off the account if it succeeds. Memory that is not in the
+/// records is the driver's business alone.
+template <class Call>
+CUresult memory_free(CUdeviceptr pointer, Call call) {
+  const AccountScope account;
+  if (!account.active() || pointer == 0) return call();
+  if (thread_context(this_thread) && this_thread->gpu >= 0) hold_wait(this_thread->gpu);
+  // Out of the records before the driver can hand the same address to another thread.
+  Record record;
+  const bool plain = process.records.remove(RecordKind::kPointer, pointer, &record);
+  const bool pooled = !plain && process.records.remove(RecordKind::kPooled, pointer, &record);
+  const CUresult result = call();
+  if (!plain && !pooled) return result;
+  if (result != CUDA_SUCCESS) {
+    (void)process.records.insert(record);
+  } else if (plain) {
+    charge_release(record.device, record.bytes);
+  } else {
+    pools_settle(record.device);
+  }
+  return result;
+}
+
+}  // namespace sluice::interpose
