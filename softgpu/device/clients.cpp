@@ -9,6 +9,18 @@
 #include "softgpu/device/device.h"
 
 namespace softgpu::device {
+namespace {
+
+/// What is written before this is in memory before what is written after it, as far as a process
+/// that may die in between is concerned.
+void store_order() { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
+bool holds(const Shared& object, std::uint32_t client) {
+  return std::find(std::begin(object.holders), std::end(object.holders), client + 1) !=
+         std::end(object.holders);
+}
+
+}  // namespace
 
 Lock::Lock(Device& device) : device_(device) {
   Segment& segment = *device_.segment_;
@@ -43,7 +55,9 @@ std::uint32_t Device::client_open() {
     fresh.opened_ns = segment_->now_ns;
     const std::string name = process_name(pid);
     std::memcpy(fresh.name, name.data(), std::min(name.size(), sizeof fresh.name - 1));
+    for (auto& window : segment_->window_client_ns) window[client] = 0;
     account = fresh;
+    store_order();
     account.pid = pid;  // last: before it the slot is free
     return client;
   }
@@ -67,13 +81,46 @@ void Device::drop_locked(std::uint32_t client) {
   }
   for (Shared& object : segment_->shared)
     if (object.inode != 0) shared_drop_locked(object, client, true);
-  Account& ended = segment_->ended[segment_->ended_next % kEndedMax];
-  ended = account;
-  ended.memory_bytes = 0;
-  ++segment_->ended_next;
-  ++segment_->ended_count;
-  account.memory_bytes = 0;
+  ended_add_locked(client);
+  account.memory_bytes = account.suspended_bytes = 0;
+  store_order();
   account.pid = 0;
+}
+
+/// Once, even if whoever did it before died between this and freeing the slot.
+void Device::ended_add_locked(std::uint32_t client) {
+  const Account& account = segment_->clients[client];
+  const std::uint64_t count = segment_->ended_count;
+  const std::uint64_t kept = std::min<std::uint64_t>(count, kClientsMax);
+  for (std::uint64_t i = count - kept; i < count; ++i) {
+    const Account& known = segment_->ended[i % kEndedMax];
+    if (known.pid == account.pid && known.start_ticks == account.start_ticks &&
+        known.opened_ns == account.opened_ns)
+      return;
+  }
+  forget_locked();
+  Account& ended = segment_->ended[count % kEndedMax];
+  ended = account;
+  ended.memory_bytes = ended.suspended_bytes = 0;
+  ended.ended_ns = segment_->now_ns;
+  store_order();
+  segment_->ended_count = count + 1;
+}
+
+/// Makes room for the next ended account by adding the oldest to the sum of the forgotten.
+void Device::forget_locked() {
+  const std::uint64_t forgotten = segment_->forgotten_count;
+  if (segment_->ended_count < kEndedMax || forgotten + kEndedMax > segment_->ended_count) return;
+  const Account& oldest = segment_->ended[forgotten % kEndedMax];
+  Account& sum = segment_->forgotten[(forgotten + 1) % 2];
+  sum = segment_->forgotten[forgotten % 2];
+  sum.busy_ns += oldest.busy_ns;
+  sum.sm_ns += oldest.sm_ns;
+  sum.lag_ns += oldest.lag_ns;
+  sum.copy_ns += oldest.copy_ns;
+  sum.launches += oldest.launches;
+  store_order();
+  segment_->forgotten_count = forgotten + 1;
 }
 
 void Device::reap_locked() {
@@ -106,8 +153,10 @@ bool Device::fits_locked(std::uint64_t bytes) {
 
 bool Device::memory_take(std::uint32_t client, std::uint64_t bytes) {
   const Lock lock(*this);
-  if (!fits_locked(bytes)) return false;
-  segment_->clients[client].memory_bytes += bytes;
+  if (refused_locked(client) || !fits_locked(bytes)) return false;
+  Account& account = segment_->clients[client];
+  account.memory_bytes += bytes;
+  account.memory_peak_bytes = std::max(account.memory_peak_bytes, account.memory_bytes);
   return true;
 }
 
@@ -119,7 +168,19 @@ void Device::memory_give(std::uint32_t client, std::uint64_t bytes) {
 
 bool Device::shared_create(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
   const Lock lock(*this);
-  if (!fits_locked(bytes)) return false;
+  return !refused_locked(client) && fits_locked(bytes) && shared_add_locked(client, inode, bytes);
+}
+
+bool Device::shared_adopt(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
+  const Lock lock(*this);
+  if (!shared_add_locked(client, inode, bytes)) return false;
+  // Who dies between the two takes both charges with it.
+  Account& account = segment_->clients[client];
+  account.memory_bytes -= std::min(bytes, account.memory_bytes);
+  return true;
+}
+
+bool Device::shared_add_locked(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
   for (Shared& object : segment_->shared) {
     if (object.inode != 0) continue;
     object = Shared{};
@@ -132,8 +193,20 @@ bool Device::shared_create(std::uint32_t client, std::uint64_t inode, std::uint6
   return false;
 }
 
+bool Device::shared_join(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
+  const Lock lock(*this);
+  if (shared_hold_locked(client, inode)) return true;
+  const bool known = std::any_of(std::begin(segment_->shared), std::end(segment_->shared),
+                                 [inode](const Shared& object) { return object.inode == inode; });
+  return !known && fits_locked(bytes) && shared_add_locked(client, inode, bytes);
+}
+
 bool Device::shared_hold(std::uint32_t client, std::uint64_t inode) {
   const Lock lock(*this);
+  return shared_hold_locked(client, inode);
+}
+
+bool Device::shared_hold_locked(std::uint32_t client, std::uint64_t inode) {
   for (Shared& object : segment_->shared) {
     if (object.inode != inode || inode == 0) continue;
     for (std::uint32_t i = 0; i < kHoldersMax; ++i) {
@@ -152,10 +225,16 @@ bool Device::shared_hold(std::uint32_t client, std::uint64_t inode) {
   return false;
 }
 
-void Device::shared_release(std::uint32_t client, std::uint64_t inode) {
+bool Device::shared_release(std::uint32_t client, std::uint64_t inode) {
   const Lock lock(*this);
-  for (Shared& object : segment_->shared)
-    if (object.inode == inode && inode != 0) shared_drop_locked(object, client, false);
+  reap_locked();  // the dead hold nothing
+  bool held = false;
+  for (Shared& object : segment_->shared) {
+    if (object.inode != inode || inode == 0) continue;
+    shared_drop_locked(object, client, false);
+    held = object.inode != 0;
+  }
+  return !held;
 }
 
 void Device::shared_drop_locked(Shared& object, std::uint32_t client, bool all) {
@@ -165,6 +244,76 @@ void Device::shared_drop_locked(Shared& object, std::uint32_t client, bool all) 
     held = held || object.holders[i] != 0;
   }
   if (!held) object.inode = 0;
+}
+
+void Device::client_suspend(std::uint32_t client) {
+  const Lock lock(*this);
+  Account& account = segment_->clients[client];
+  account.suspended = 1;
+  account.suspended_bytes += account.memory_bytes;
+  account.memory_bytes = 0;
+  for (Shared& object : segment_->shared) {
+    if (object.inode == 0 || !holds(object, client)) continue;
+    object.suspended_bytes += object.bytes;
+    object.bytes = 0;
+  }
+}
+
+bool Device::client_resume(std::uint32_t client) {
+  const Lock lock(*this);
+  Account& account = segment_->clients[client];
+  std::uint64_t need = account.suspended_bytes;
+  for (const Shared& object : segment_->shared)
+    if (object.inode != 0 && holds(object, client)) need += object.suspended_bytes;
+  if (!fits_locked(need)) return false;
+  account.memory_bytes += account.suspended_bytes;
+  account.suspended_bytes = 0;
+  for (Shared& object : segment_->shared) {
+    if (object.inode == 0 || !holds(object, client)) continue;
+    object.bytes += object.suspended_bytes;
+    object.suspended_bytes = 0;
+  }
+  account.suspended = 0;
+  return true;
+}
+
+bool Device::client_shares(std::uint32_t client) {
+  const Lock lock(*this);
+  return std::any_of(
+      std::begin(segment_->shared), std::end(segment_->shared), [&](const Shared& object) {
+        return object.inode != 0 && holds(object, client) &&
+               std::any_of(std::begin(object.holders), std::end(object.holders),
+                           [&](std::uint32_t h) { return h != 0 && h != client + 1; });
+      });
+}
+
+bool Device::client_move(Device& from, std::uint32_t from_client, Device& to,
+                         std::uint32_t to_client) {
+  std::uint64_t bytes = 0;
+  std::vector<Shared> objects;
+  {
+    const Lock lock(from);
+    bytes = from.segment_->clients[from_client].suspended_bytes;
+    for (const Shared& object : from.segment_->shared)
+      if (object.inode != 0 && holds(object, from_client)) objects.push_back(object);
+  }
+  const Lock lock(to);
+  to.segment_->clients[to_client].suspended = 1;
+  to.segment_->clients[to_client].suspended_bytes = bytes;
+  for (const Shared& object : objects) {
+    auto* place = std::find_if(std::begin(to.segment_->shared), std::end(to.segment_->shared),
+                               [](const Shared& s) { return s.inode == 0; });
+    if (place == std::end(to.segment_->shared)) return false;
+    *place = Shared{};
+    place->suspended_bytes = object.suspended_bytes;
+    place->holders[0] = to_client + 1;
+    place->counts[0] = 1;
+    for (std::uint32_t i = 0; i < kHoldersMax; ++i)
+      if (object.holders[i] == from_client + 1) place->counts[0] = object.counts[i];
+    store_order();
+    place->inode = object.inode;
+  }
+  return true;
 }
 
 std::uint64_t Device::used_bytes() {
@@ -179,49 +328,6 @@ std::uint32_t Device::users() {
   return static_cast<std::uint32_t>(std::count_if(std::begin(segment_->clients),
                                                   std::end(segment_->clients),
                                                   [](const Account& a) { return a.pid != 0; }));
-}
-
-void Device::launch_count(std::uint32_t client) {
-  const Lock lock(*this);
-  ++segment_->clients[client].launches;
-}
-
-Snapshot Device::snapshot() {
-  const Lock lock(*this);
-  reap_locked();
-  const Segment& segment = *segment_;
-  Snapshot result;
-  std::memcpy(result.uuid, segment.uuid, sizeof result.uuid);
-  result.index = segment.index;
-  result.capacity_bytes = segment.memory_bytes;
-  result.used_bytes = used_locked();
-  result.elapsed_ns = segment.now_ns - segment.created_ns;
-  result.busy_ns = segment.busy_ns;
-  result.sm_ns = segment.sm_ns;
-  result.lag_ns = segment.lag_ns;
-  const auto present = static_cast<std::uint64_t>(segment.now_ns) / kWindowNs;
-  constexpr std::uint64_t kRecent = 10;  // complete windows: one second
-  for (std::uint64_t number = present - kRecent; number < present; ++number) {
-    if (segment.window_number[number % kWindows] != number) continue;
-    result.recent_busy_ratio += segment.window_busy_ns[number % kWindows] / (kRecent * kWindowNs);
-    result.recent_copy_ratio += segment.window_copy_ns[number % kWindows] / (kRecent * kWindowNs);
-  }
-  for (std::uint32_t client = 0; client < kClientsMax; ++client) {
-    if (segment.clients[client].pid == 0) continue;
-    Snapshot::Process process{segment.clients[client], true};
-    for (const Shared& object : segment.shared) {
-      if (object.inode == 0) continue;
-      const auto* owner = std::find_if(std::begin(object.holders), std::end(object.holders),
-                                       [](std::uint32_t holder) { return holder != 0; });
-      if (owner != std::end(object.holders) && *owner == client + 1)
-        process.account.memory_bytes += object.bytes;
-    }
-    result.processes.push_back(process);
-  }
-  const std::uint64_t kept = std::min<std::uint64_t>(segment.ended_count, kEndedMax);
-  for (std::uint64_t i = segment.ended_next - kept; i != segment.ended_next; ++i)
-    result.processes.push_back({segment.ended[i % kEndedMax], false});
-  return result;
 }
 
 }  // namespace softgpu::device

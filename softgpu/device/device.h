@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,6 @@ namespace softgpu::device {
 
 /// How far execution may run ahead of the time the device has given.
 inline constexpr double kAheadNs = 20e6;
-/// Every kernel takes at least this long on the device.
-inline constexpr double kLaunchNs = 3000;
-/// Device time lost when another process's turn begins.
-inline constexpr double kSwitchNs = 5000;
 /// A copy inside the device is this much faster than one over the link.
 inline constexpr double kInsideFactor = 8;
 
@@ -32,11 +29,43 @@ double clock_ns();  // CLOCK_MONOTONIC
 std::uint64_t process_start_ticks(int pid);  // 0 = no such process, or it has ended
 std::string process_name(int pid);
 
+/// What `softgpu-ctl set` may change while the device works; 0 and -1 leave a value as it is.
+struct Change {
+  double rate = 0;
+  double copy_rate = 0;
+  double slice_ns = 0;
+  double switch_ns = -1;
+  double launch_ns = -1;
+  int pacing = -1;
+  std::optional<std::vector<TimedRule>> timed;
+};
+
+struct FaultRule {
+  std::uint32_t id = 0;  // its place in the table
+  Fault fault;
+};
+
+/// What has happened to a client since a moment in the count of alarms.
+struct Alarm {
+  std::uint32_t xid = 0;  // 0 = none
+  bool lost = false;
+};
+
+/// How much of the time a process had a kernel on the device.
+struct Use {
+  int pid = 0;
+  double ratio = 0;
+  double until_ns = 0;  // end of the last history window in which it had any
+};
+
 struct WorkRequest {
   WorkKind kind = WorkKind::kCompute;
   double width = 1;  // SMs it can use at most; 1 for copies
   double ready_ns =
-      0;  // when the program submitted it (idle device time since then is credited to it)
+      0;            // when the program submitted it (idle device time since then is credited to it)
+  double cost = 0;  // what of it is known when it opens
+  std::int32_t priority = 0;  // of a kernel, as of streams: smaller goes first
+  bool counted = false;       // as a launch of the client
 };
 
 /// A consistent copy of the accounts, for NVML and softgpu-ctl.
@@ -46,6 +75,8 @@ struct Snapshot {
   std::uint64_t capacity_bytes = 0, used_bytes = 0;
   double elapsed_ns = 0, busy_ns = 0, sm_ns = 0, lag_ns = 0;
   double recent_busy_ratio = 0, recent_copy_ratio = 0;  // of the last second
+  bool lost = false;
+  Account forgotten;  // the sum of the ended that are no longer listed
   struct Process {
     Account account;  // memory with the shared objects charged to it
     bool alive = false;
@@ -58,24 +89,53 @@ class Device {
   explicit Device(Segment* segment) : segment_(segment) {}
 
   const Segment& settings() const { return *segment_; }
+  Segment* segment() const { return segment_; }
   bool paced() const { return segment_->pacing != 0; }
   /// Modelled cost of executed warp instructions, in SM x ns.
   double compute_cost(std::uint64_t warp_instructions) const {
     return static_cast<double>(warp_instructions) * 1e9 * segment_->sm_count / segment_->rate;
   }
   double copy_cost(WorkKind kind, std::uint64_t bytes) const;
+  /// The rule that a kernel of this name falls under. (timed.cpp)
+  std::optional<TimedRule> timed(const std::string& kernel);
+  /// What every kernel of this width costs before its first instruction.
+  double launch_cost(double width) const { return segment_->launch_ns * width; }
+  /// Continues on another segment; the caller has closed everything it had on the old one.
+  void rebind(Segment* segment) {
+    segment_ = segment;
+    ++moves_;
+  }
+  /// How often it has been; what was opened before the last time is closed already.
+  std::uint32_t moves() const { return moves_; }
 
   // Clients: a process registers once and stays until it ends. kNone when the device has no place.
   std::uint32_t client_open();
   void client_close(std::uint32_t client);
 
+  // Checkpoint: what the client holds is given back and later taken again, all of it or nothing.
+  // Charges made in between count as usual.
+  void client_suspend(std::uint32_t client);
+  [[nodiscard]] bool client_resume(std::uint32_t client);
+  /// Some object is held by this client and by another.
+  bool client_shares(std::uint32_t client);
+  /// Copies a suspended client's claims (not its account) to another device; they are still to be
+  /// taken there. False: too many objects.
+  [[nodiscard]] static bool client_move(Device& from, std::uint32_t from_client, Device& to,
+                                        std::uint32_t to_client);
+
   // Memory. False = the device is full, also after looking for processes that have died.
   [[nodiscard]] bool memory_take(std::uint32_t client, std::uint64_t bytes);
   void memory_give(std::uint32_t client, std::uint64_t bytes);
   [[nodiscard]] bool shared_create(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
+  /// What the client has taken becomes an object that others may hold too. False: too many objects.
+  [[nodiscard]] bool shared_adopt(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
+  /// Holds an object that other processes may hold as well, or makes it. False: the device is full,
+  /// or there are too many objects or holders.
+  [[nodiscard]] bool shared_join(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
   /// False: no living process holds an object of this inode, or too many do.
   [[nodiscard]] bool shared_hold(std::uint32_t client, std::uint64_t inode);
-  void shared_release(std::uint32_t client, std::uint64_t inode);
+  /// True: nobody holds it any more, and its charge is gone.
+  bool shared_release(std::uint32_t client, std::uint64_t inode);
   std::uint64_t used_bytes();
 
   // Queues of a client. kNone when all are taken.
@@ -90,17 +150,54 @@ class Device {
   /// came.
   bool work_charge(std::uint32_t queue, std::uint64_t number, double cost,
                    const std::atomic<bool>& stop);
-  void work_close(std::uint32_t queue, std::uint64_t number);
+  /// With the rest of its cost. True when it has had all its time at once (without pacing);
+  /// `finish_ns` is when.
+  bool work_close(std::uint32_t queue, std::uint64_t number, double cost, double& finish_ns);
+  void work_close(std::uint32_t queue, std::uint64_t number) {
+    double finish = 0;
+    (void)work_close(queue, number, 0, finish);
+  }
   /// Whether it has had all its modelled time; `finish_ns` is when.
   bool work_done(std::uint32_t queue, std::uint64_t number, double& finish_ns);
   /// Sleeps towards the moment it can be done at the earliest (at most 10 ms), then tells whether
   /// it is.
   bool work_wait(std::uint32_t queue, std::uint64_t number, double& finish_ns);
 
-  void launch_count(std::uint32_t client);
+  /// Modelled time at which an executing operation is: what it has cost so far, placed after what
+  /// is before it.
+  double work_time(std::uint32_t queue, std::uint64_t number);
+
   Snapshot snapshot();
+  /// The living clients that used the device after `since_ns` (complete history windows only).
+  std::vector<Use> uses(double since_ns);
   /// Clients that are alive now.
   std::uint32_t users();
+
+  // Control, from outside. False: no such process is on the device, or no place is left.
+  void change(const Change& change);
+  [[nodiscard]] bool weight_set(int pid, double weight);
+  bool has_process(int pid);
+  [[nodiscard]] bool fault_add(const Fault& fault, std::uint32_t& id);
+  [[nodiscard]] bool fault_remove(std::uint32_t id);
+  /// Removes every fault and brings a lost device back.
+  void faults_clear();
+  std::vector<FaultRule> faults();
+  /// An event of the device. With `pid` it strikes that process alone, else all that are there.
+  void xid_raise(std::uint32_t number, int pid);
+  /// Notes an event for those who watch; whoever it strikes knows already.
+  void xid_note(std::uint32_t number, int pid);
+  void lose();
+  bool lost() const { return __atomic_load_n(&segment_->lost, __ATOMIC_ACQUIRE) != 0; }
+  /// One load: cheap enough for every call.
+  std::uint32_t alarm() const { return __atomic_load_n(&segment_->alarm, __ATOMIC_ACQUIRE); }
+  Alarm alarm_since(std::uint32_t client, std::uint32_t alarm) const;
+  /// Number of events so far, and one of them (false when it is too old or yet to come).
+  std::uint32_t xid_count() const {
+    return __atomic_load_n(&segment_->xid_count, __ATOMIC_ACQUIRE);
+  }
+  bool xid_get(std::uint32_t number, Xid& xid);
+  /// Sleeps until there are more than `number` of them, at most so long.
+  void xid_wait(std::uint32_t number, double timeout_ns) const;
 
  private:
   friend class Lock;
@@ -108,14 +205,23 @@ class Device {
     return segment_->queues[queue].ring[number % kQueueDepth];
   }
   std::uint64_t used_locked() const;
+  void xid_add_locked(std::uint32_t number, int pid);
+  void xid_wake() const;
   bool fits_locked(std::uint64_t bytes);
+  bool refused_locked(std::uint32_t client);
+  void forget_locked();
+  void ended_add_locked(std::uint32_t client);
   void reap_locked();
   void drop_locked(std::uint32_t client);
+  bool shared_hold_locked(std::uint32_t client, std::uint64_t inode);
+  bool shared_add_locked(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
   void shared_drop_locked(Shared& object, std::uint32_t client, bool all);
+  void unpaced_finish_locked(std::uint32_t queue);
   double queue_ahead_locked(const Queue& queue, std::uint64_t number) const;
   void account_locked(std::uint32_t client, const Work& work, double amount);
 
   Segment* segment_;
+  std::uint32_t moves_ = 0;
 };
 
 /// Holds the segment's lock and has brought the model up to `clock_ns()`. A dead owner's lock is
@@ -130,6 +236,11 @@ class Lock {
  private:
   Device& device_;
 };
+
+/// Whether a fault keeps this client from getting device time. (control.cpp)
+bool client_hangs(const Segment& segment, std::uint32_t client);
+/// Notes kernel time of a client in the utilization history. (model.cpp)
+void window_use(Segment& segment, std::uint32_t client, double busy_ns);
 
 /// Advances the fluid model of `segment` to `target_ns`; the caller holds the lock. (model.cpp)
 void model_advance(Segment& segment, double target_ns);

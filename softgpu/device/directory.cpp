@@ -61,9 +61,13 @@ void segment_init(Segment& segment, const std::string& directory, std::uint32_t 
   segment.memory_bytes = settings.memory_bytes;
   segment.context_bytes = settings.context_bytes;
   segment.slice_ns = settings.slice_ns;
+  segment.switch_ns = settings.switch_ns;
+  segment.launch_ns = settings.launch_ns;
   segment.rate = settings.rates[index] > 0 ? settings.rates[index] : settings.rate;
   std::copy(settings.rates.begin(), settings.rates.end(), segment.rates);
   segment.copy_rate = settings.copy_rate;
+  segment.timed_count = static_cast<std::uint32_t>(settings.timed.size());
+  std::copy(settings.timed.begin(), settings.timed.end(), segment.timed);
   segment.created_ns = segment.now_ns = monotonic_ns();
   for (double& end : segment.engine_end_ns) end = segment.now_ns;
   uuid_make(directory, index, segment.uuid);
@@ -81,16 +85,20 @@ Segment* file_map(int file) {
   return memory == MAP_FAILED ? nullptr : static_cast<Segment*>(memory);
 }
 
-/// A complete segment appears under its name in one step: written aside, then linked, which fails
-/// if one is there.
+/// Gives a file without a name its name; it fails when the name is taken.
+bool file_name(int file, const std::string& path) {
+  const std::string self = "/proc/self/fd/" + std::to_string(file);
+  return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
+/// A complete segment appears under its name in one step: written without a name, then linked,
+/// which fails if one is there. Who is killed in between leaves nothing.
 bool segment_create(const std::string& directory, std::uint32_t index, const Settings& settings,
                     std::string& error) {
   const std::string path = segment_path(directory, index);
-  const std::string aside = path + "." + std::to_string(getpid()) + ".new";
-  unlink(aside.c_str());
-  const int file = open(aside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const int file = open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
   if (file < 0) {
-    error = with_errno("cannot create " + aside);
+    error = with_errno("cannot create a file in " + directory);
     return false;
   }
   bool done = ftruncate(file, sizeof(Segment)) == 0;
@@ -98,13 +106,12 @@ bool segment_create(const std::string& directory, std::uint32_t index, const Set
   if (segment != nullptr) {
     segment_init(*new (segment) Segment, directory, index, settings);
     munmap(segment, sizeof(Segment));
-    done = link(aside.c_str(), path.c_str()) == 0 || errno == EEXIST;
+    done = file_name(file, path) || errno == EEXIST;
   } else {
     done = false;
   }
   if (!done) error = with_errno("cannot create " + path);
   close(file);
-  unlink(aside.c_str());
   return done;
 }
 
@@ -136,9 +143,12 @@ Settings settings_of(const Segment& segment) {
   settings.memory_bytes = segment.memory_bytes;
   settings.context_bytes = segment.context_bytes;
   settings.slice_ns = segment.slice_ns;
+  settings.switch_ns = segment.switch_ns;
+  settings.launch_ns = segment.launch_ns;
   settings.rate = segment.rate;
   std::copy(std::begin(segment.rates), std::end(segment.rates), settings.rates.begin());
   settings.copy_rate = segment.copy_rate;
+  settings.timed.assign(segment.timed, segment.timed + segment.timed_count);
   settings.pacing = segment.pacing != 0;
   return settings;
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <tuple>
 
 #include "softgpu/device/device.h"
 
@@ -16,13 +17,14 @@ namespace {
 constexpr double kEpsilonNs = 0.5;
 
 struct Head {
-  std::uint32_t queue = 0;
-  double rate = 0;  // SMs for compute, share of the engine for the rest
+  std::uint32_t queue;
+  double rate;  // SMs for compute, share of the engine for the rest
+  bool hung;    // by a fault: it occupies its SMs and comes no further
 };
 
 /// What is at the heads of the queues at one moment.
 struct Scene {
-  std::array<Head, kQueuesMax> heads;
+  std::array<Head, kQueuesMax> heads;  // the first `count`
   std::uint32_t count = 0;
   std::array<std::uint32_t, 5> of_kind{};
   std::array<bool, kClientsMax> runnable{};
@@ -41,7 +43,9 @@ void scene_collect(Segment& segment, Scene& scene) {
       const Queue& q = segment.queues[queue];
       if (q.used == 0 || q.client >= kClientsMax) continue;
       const auto kind = static_cast<std::size_t>(head_work(segment, queue).kind);
-      scene.heads[scene.count++] = {queue, 0};
+      const bool hung = client_hangs(segment, q.client);
+      if (hung && kind != static_cast<std::size_t>(WorkKind::kCompute)) continue;
+      scene.heads[scene.count++] = {queue, 0, hung};
       ++scene.of_kind[kind];
       if (kind != static_cast<std::size_t>(WorkKind::kCompute) || scene.runnable[q.client])
         continue;
@@ -51,7 +55,7 @@ void scene_collect(Segment& segment, Scene& scene) {
   }
 }
 
-/// Round robin between the processes that have kernels to run, a slice each.
+/// Round robin between the processes that have kernels to run, a slice each, longer by its weight.
 void turn_choose(Segment& segment, const Scene& scene) {
   if (scene.runnable_count == 0) return;
   const std::uint32_t current = segment.current;
@@ -61,15 +65,27 @@ void turn_choose(Segment& segment, const Scene& scene) {
   for (std::uint32_t step = 1; step <= kClientsMax; ++step) {
     const std::uint32_t next = (from + step) % kClientsMax;
     if (!scene.runnable[next]) continue;
-    if (next != current && current != kNone) segment.stall_end_ns = segment.now_ns + kSwitchNs;
+    if (next != current && current != kNone)
+      segment.stall_end_ns = segment.now_ns + segment.switch_ns;
     segment.current = next;
-    segment.slice_end_ns = segment.now_ns + static_cast<double>(segment.slice_ns);
+    segment.slice_end_ns =
+        segment.now_ns + static_cast<double>(segment.slice_ns) * segment.clients[next].weight;
     return;
   }
 }
 
-/// The kernels of the process whose turn it is share the SMs: the narrow ones get what they can
-/// use, the wide ones the rest in equal parts.
+/// The kernels of one priority share `left` SMs: the narrow ones get what they can use, the wide
+/// ones the rest in equal parts. They are in the order of their widths.
+void rates_share(Segment& segment, Head* const* heads, std::uint32_t count, double& left) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const double share = left / (count - i);
+    heads[i]->rate = std::min(head_work(segment, heads[i]->queue).width, share);
+    left -= heads[i]->rate;
+  }
+}
+
+/// The kernels of the process whose turn it is get the SMs by priority: the next one has what the
+/// one before it cannot use.
 void rates_compute(Segment& segment, Scene& scene) {
   std::array<Head*, kQueuesMax> mine;
   std::uint32_t count = 0;
@@ -80,13 +96,14 @@ void rates_compute(Segment& segment, Scene& scene) {
   }
   if (segment.now_ns < segment.stall_end_ns) return;
   std::sort(mine.begin(), mine.begin() + count, [&](const Head* a, const Head* b) {
-    return head_work(segment, a->queue).width < head_work(segment, b->queue).width;
+    const Work &first = head_work(segment, a->queue), &second = head_work(segment, b->queue);
+    return std::tie(first.priority, first.width) < std::tie(second.priority, second.width);
   });
   double left = segment.sm_count;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const double share = left / (count - i);
-    mine[i]->rate = std::min(head_work(segment, mine[i]->queue).width, share);
-    left -= mine[i]->rate;
+  for (std::uint32_t from = 0, to = 0; from < count; from = to) {
+    const std::int32_t priority = head_work(segment, mine[from]->queue).priority;
+    while (to < count && head_work(segment, mine[to]->queue).priority == priority) ++to;
+    rates_share(segment, mine.data() + from, to - from, left);
   }
 }
 
@@ -110,21 +127,23 @@ double event_next(Segment& segment, const Scene& scene) {
   for (std::uint32_t i = 0; i < scene.count; ++i) {
     const Head& head = scene.heads[i];
     const Work& work = head_work(segment, head.queue);
-    if (head.rate <= 0 || work.state != WorkState::kClosed) continue;
+    if (head.rate <= 0 || head.hung || work.state != WorkState::kClosed) continue;
     next = std::min(next, (work.cost - work.received) / head.rate);
   }
   return std::max(next, 0.0);
 }
 
-void window_add(Segment& segment, double busy, double copy) {
+/// The place of the present window in the history, emptied when the window is new.
+std::size_t window_slot(Segment& segment) {
   const auto number = static_cast<std::uint64_t>(segment.now_ns) / kWindowNs;
   const auto slot = number % kWindows;
   if (segment.window_number[slot] != number) {
     segment.window_number[slot] = number;
     segment.window_busy_ns[slot] = segment.window_copy_ns[slot] = 0;
+    std::fill(std::begin(segment.window_client_ns[slot]), std::end(segment.window_client_ns[slot]),
+              0.0);
   }
-  segment.window_busy_ns[slot] += busy;
-  segment.window_copy_ns[slot] += copy;
+  return slot;
 }
 
 void head_finish(Segment& segment, std::uint32_t queue, double at_ns) {
@@ -144,7 +163,7 @@ void step_apply(Segment& segment, const Scene& scene, double step) {
     if (head.rate <= 0) continue;
     Work& work = head_work(segment, head.queue);
     Account& account = segment.clients[segment.queues[head.queue].client];
-    work.received += head.rate * step;
+    if (!head.hung) work.received += head.rate * step;
     segment.engine_end_ns[static_cast<std::size_t>(work.kind)] = segment.now_ns + step;
     if (work.kind == WorkKind::kCompute) {
       account.sm_ns += head.rate * step;
@@ -156,17 +175,16 @@ void step_apply(Segment& segment, const Scene& scene, double step) {
   }
   if (sms > 0) {
     segment.clients[segment.current].busy_ns += step;
-    segment.busy_ns += step;
-    segment.sm_ns += sms * step;
+    window_use(segment, segment.current, step);
   }
-  window_add(segment, sms > 0 ? step : 0, copying ? step : 0);
+  if (copying) segment.window_copy_ns[window_slot(segment)] += step;
   segment.now_ns += step;
 }
 
 void heads_finish(Segment& segment, const Scene& scene) {
   for (std::uint32_t i = 0; i < scene.count; ++i) {
     const Work& work = head_work(segment, scene.heads[i].queue);
-    if (work.state != WorkState::kClosed) continue;
+    if (work.state != WorkState::kClosed || scene.heads[i].hung) continue;
     const double left_ns = (work.cost - work.received) / std::max(scene.heads[i].rate, 1.0);
     if (left_ns <= kEpsilonNs) head_finish(segment, scene.heads[i].queue, segment.now_ns);
   }
@@ -174,7 +192,18 @@ void heads_finish(Segment& segment, const Scene& scene) {
 
 }  // namespace
 
+void window_use(Segment& segment, std::uint32_t client, double busy_ns) {
+  const std::size_t slot = window_slot(segment);
+  segment.window_busy_ns[slot] += busy_ns;
+  segment.window_client_ns[slot][client] += busy_ns;
+}
+
 void model_advance(Segment& segment, double target_ns) {
+  if (std::all_of(std::begin(segment.active), std::end(segment.active),
+                  [](std::uint64_t word) { return word == 0; })) {
+    segment.now_ns = std::max(segment.now_ns, target_ns);
+    return;
+  }
   while (segment.now_ns < target_ns) {
     Scene scene;
     scene_collect(segment, scene);

@@ -14,7 +14,7 @@
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 5;
+inline constexpr std::uint32_t kSegmentVersion = 7;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
 inline constexpr std::uint32_t kQueuesMax = 1024;  // streams with work, all processes together
@@ -26,6 +26,8 @@ inline constexpr std::uint32_t kHoldersMax = 16;  // processes that hold one of 
 inline constexpr std::uint32_t kNone = ~0U;
 inline constexpr std::uint32_t kWindows = 64;  // utilization history, one entry per kWindowNs
 inline constexpr std::uint64_t kWindowNs = 100'000'000;
+inline constexpr std::uint32_t kFaultsMax = 32;  // faults set at a time
+inline constexpr std::uint32_t kXidsMax = 64;    // Xid events remembered
 
 /// What one process has been given by this device since it opened its first context.
 struct Account {
@@ -34,12 +36,37 @@ struct Account {
   std::uint64_t start_ticks = 0;  // of /proc/<pid>/stat: tells a reused pid from the process
   char name[32] = {};
   std::uint64_t memory_bytes = 0;  // without shared objects
+  std::uint64_t memory_peak_bytes = 0;
+  std::uint64_t suspended_bytes = 0;  // given back by a checkpoint, to be taken again
+  std::uint32_t suspended = 0;
+  std::uint32_t xid = 0;        // the last one that was meant for this process
+  std::uint32_t xid_alarm = 0;  // Segment::alarm when it came
   std::uint64_t launches = 0;
+  double weight = 1;     // its slices are this much longer
   double busy_ns = 0;    // some kernel of this process was on the device
   double sm_ns = 0;      // the same, times the SMs it had
   double lag_ns = 0;     // a kernel took longer to execute here than its model says
   double copy_ns = 0;    // a copy engine or link was at work
   double opened_ns = 0;  // when it registered
+  double ended_ns = 0;   // when it was found to have ended
+};
+
+/// What can be made to go wrong (`softgpu-ctl inject`).
+enum class FaultKind : std::uint32_t { kFree, kAllocation, kSlowCopy, kHang };
+
+struct Fault {
+  FaultKind kind = FaultKind::kFree;  // kFree: no fault
+  std::int32_t pid = 0;               // 0 = every process
+  std::uint64_t after = 1;            // kAllocation: the request that fails, counted from 1
+  std::uint64_t times = 1;            // kAllocation: how many fail from then on
+  double factor = 1;                  // kSlowCopy: copies take so much longer
+};
+
+/// One entry of the event history that the management library reads.
+struct Xid {
+  std::uint32_t number = 0;
+  std::int32_t pid = 0;  // 0 = the whole device
+  double at_ns = 0;
 };
 
 enum class WorkKind : std::uint32_t { kCompute, kCopyIn, kCopyOut, kCopyInside, kLink };
@@ -50,6 +77,7 @@ enum class WorkState : std::uint32_t { kOpen, kClosed, kDone };
 struct Work {
   WorkKind kind = WorkKind::kCompute;
   WorkState state = WorkState::kDone;
+  std::int32_t priority = 0;  // smaller goes first among the kernels of one process
   double cost = 0;
   double received = 0;
   double width = 1;      // SMs it can use
@@ -71,6 +99,7 @@ struct Queue {
 struct Shared {
   std::uint64_t inode = 0;  // 0 = free
   std::uint64_t bytes = 0;
+  std::uint64_t suspended_bytes = 0;        // while its only holder is checkpointed
   std::uint32_t holders[kHoldersMax] = {};  // client + 1; the first non-zero one is charged
   std::uint32_t counts[kHoldersMax] = {};
 };
@@ -90,23 +119,35 @@ struct Segment {
   std::uint64_t slice_ns = 0;
   double rate = 0;
   double copy_rate = 0;
+  double switch_ns = 0;
+  double launch_ns = 0;
   double rates[kDevicesMax] = {};  // Settings::rates, for whoever makes the other segments
+  std::uint32_t timed_count = 0;
+  TimedRule timed[kTimedMax];
 
   pthread_mutex_t mutex;
   double created_ns = 0;
-  double now_ns = 0;   // modelled up to here
-  double busy_ns = 0;  // some kernel was on the device
-  double sm_ns = 0;
-  double lag_ns = 0;
+  double now_ns = 0;             // modelled up to here
   double engine_end_ns[5] = {};  // when work of this kind was last served
   double slice_end_ns = 0;
   double stall_end_ns = 0;  // a context switch is going on until here
   std::uint32_t current = kNone;
-  std::uint32_t ended_next = 0;
-  std::uint64_t ended_count = 0;
+  std::uint64_t ended_count = 0;  // ever; the next one's place in `ended`
+  // What fell out of `ended`, summed up: forgotten[forgotten_count % 2] holds the first
+  // forgotten_count accounts, so that one store replaces the sum.
+  Account forgotten[2];
+  std::uint64_t forgotten_count = 0;
+  std::uint32_t alarm = 0;  // counts Xids and losses; a context looks closer when it has changed
+  std::uint32_t lost = 0;   // the device has fallen off the bus
+  std::uint32_t lost_alarm = 0;  // `alarm` when it last did
+  std::uint32_t fault_count = 0;
+  Fault faults[kFaultsMax];
+  std::uint32_t xid_count = 0;  // ever; a futex
+  Xid xids[kXidsMax];
   double window_busy_ns[kWindows] = {};
   double window_copy_ns[kWindows] = {};
   std::uint64_t window_number[kWindows] = {};
+  double window_client_ns[kWindows][kClientsMax] = {};
   std::uint64_t active[kQueuesMax / 64] = {};  // queues with work
   Account clients[kClientsMax];
   Queue queues[kQueuesMax];

@@ -21,8 +21,8 @@ struct Key {
   std::function<void(Settings&, double)> store;
 };
 
-const std::array<Key, 8>& keys() {
-  static const auto* table = new std::array<Key, 8>{{
+const std::array<Key, 11>& keys() {
+  static const auto* table = new std::array<Key, 11>{{
       {"COUNT", 1, kDevicesMax,
        [](Settings& s, double v) { s.count = static_cast<std::uint32_t>(v); }},
       {"MEMORY", 1 << 20, 1e15,
@@ -34,7 +34,10 @@ const std::array<Key, 8>& keys() {
        [](Settings& s, double v) { s.context_bytes = static_cast<std::uint64_t>(v); }},
       {"SLICE_US", 10, 1e7,
        [](Settings& s, double v) { s.slice_ns = static_cast<std::uint64_t>(v * 1e3); }},
+      {"SWITCH_US", 0, 1e6, [](Settings& s, double v) { s.switch_ns = v * 1e3; }},
+      {"LAUNCH_US", 0, 1e6, [](Settings& s, double v) { s.launch_ns = v * 1e3; }},
       {"PACING", 0, 1, [](Settings& s, double v) { s.pacing = v != 0; }},
+      {"STRICT", 0, 1, [](Settings& s, double v) { s.strict = v != 0; }},
   }};
   return *table;
 }
@@ -43,14 +46,6 @@ std::string trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r\"");
   if (first == std::string_view::npos) return "";
   return std::string(text.substr(first, text.find_last_not_of(" \t\r\"") - first + 1));
-}
-
-/// `memory`, `MEMORY` and `SOFTGPU_MEMORY` are one key.
-std::string key_normal(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  constexpr std::string_view prefix = "SOFTGPU_";
-  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
 }
 
 bool store(Settings& settings, const std::string& name, const std::string& text,
@@ -90,16 +85,27 @@ bool rates_store(Settings& settings, const std::string& text, const std::string&
   return true;
 }
 
-bool setting_store(Settings& settings, const std::string& name, const std::string& text,
-                   const std::string& source, std::string& error) {
-  return name == "RATE" ? rates_store(settings, text, source, error)
-                        : store(settings, name, text, source, error);
+}  // namespace
+
+std::string key_normal(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  constexpr std::string_view prefix = "SOFTGPU_";
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
 }
 
-bool profile_read(Settings& settings, const char* path, std::string& error) {
+bool setting_store(Settings& settings, const SettingText& text, std::string& error) {
+  if (text.key == "RATE") return rates_store(settings, text.value, text.source, error);
+  if (text.key != "TIMED") return store(settings, text.key, text.value, text.source, error);
+  const bool good = timed_parse(text.value, settings.timed, error);
+  if (!good) error = text.source + ": " + error;
+  return good;
+}
+
+bool profile_read(const char* path, std::vector<SettingText>& texts, std::string& error) {
   std::ifstream file(path);
   if (!file) {
-    error = std::string("SOFTGPU_PROFILE: cannot read ") + path;
+    error = std::string("cannot read the profile ") + path;
     return false;
   }
   std::string line;
@@ -112,14 +118,11 @@ bool profile_read(Settings& settings, const char* path, std::string& error) {
       error = where + ": expected `key = value`";
       return false;
     }
-    const std::string name = key_normal(trimmed(text.substr(0, equals)));
-    if (!setting_store(settings, name, trimmed(text.substr(equals + 1)), where, error))
-      return false;
+    texts.push_back(
+        {key_normal(trimmed(text.substr(0, equals))), trimmed(text.substr(equals + 1)), where});
   }
   return true;
 }
-
-}  // namespace
 
 std::string settings_directory() {
   const char* directory = std::getenv("SOFTGPU_DIR");
@@ -151,16 +154,42 @@ bool quantity_parse(const std::string& text, double& value) {
   return false;
 }
 
-bool settings_read(Settings& settings, std::string& error) {
+namespace {
+
+/// What the profile and then the environment say; of two for one setting the later holds.
+bool texts_read(std::vector<SettingText>& texts, std::string& error) {
   const char* profile = std::getenv("SOFTGPU_PROFILE");
-  if (profile != nullptr && *profile != '\0' && !profile_read(settings, profile, error))
-    return false;
-  for (const Key& key : keys()) {
-    const std::string variable = std::string("SOFTGPU_") + key.name;
+  if (profile != nullptr && *profile != '\0' && !profile_read(profile, texts, error)) return false;
+  std::vector<std::string> names{"TIMED"};
+  for (const Key& key : keys()) names.emplace_back(key.name);
+  for (const std::string& name : names) {
+    const std::string variable = "SOFTGPU_" + name;
     const char* text = std::getenv(variable.c_str());
     if (text == nullptr || *text == '\0') continue;
-    if (!setting_store(settings, key.name, trimmed(text), variable, error)) return false;
+    if (name == "TIMED")  // rules add up, so those of the profile go
+      std::erase_if(texts, [](const SettingText& other) { return other.key == "TIMED"; });
+    texts.push_back({name, trimmed(text), variable});
   }
+  return true;
+}
+
+}  // namespace
+
+bool settings_strict(bool& strict, std::string& error) {
+  Settings settings;
+  std::vector<SettingText> texts;
+  if (!texts_read(texts, error)) return false;
+  for (const SettingText& text : texts)
+    if (text.key == "STRICT" && !setting_store(settings, text, error)) return false;
+  strict = settings.strict;
+  return true;
+}
+
+bool settings_read(Settings& settings, std::string& error) {
+  std::vector<SettingText> texts;
+  if (!texts_read(texts, error)) return false;
+  for (const SettingText& text : texts)
+    if (!setting_store(settings, text, error)) return false;
   // Together all devices ask about 40 % of what this host interprets (100 million warp instructions
   // a second and core) and copies, so that programs meet on the GPU and not on the host's cores.
   const double cores = std::max(1.0, static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)));

@@ -24,11 +24,6 @@ void sleep_ns(double nanoseconds) {
 
 }  // namespace
 
-double Device::copy_cost(WorkKind kind, std::uint64_t bytes) const {
-  const double rate = segment_->copy_rate * (kind == WorkKind::kCopyInside ? kInsideFactor : 1);
-  return 1000 + static_cast<double>(bytes) * 1e9 / rate;
-}
-
 std::uint32_t Device::queue_open(std::uint32_t client) {
   const Lock lock(*this);
   for (std::uint32_t queue = 0; queue < kQueuesMax; ++queue) {
@@ -77,6 +72,9 @@ std::uint64_t Device::work_open(std::uint32_t queue, const WorkRequest& request,
         w.kind = request.kind;
         w.state = WorkState::kOpen;
         w.width = std::clamp(request.width, 1.0, static_cast<double>(segment_->sm_count));
+        w.cost = request.cost;
+        w.priority = request.priority;
+        if (request.counted) ++segment_->clients[q.client].launches;
         const double idle_since =
             std::max({request.ready_ns, q.finish_ns,
                       segment_->engine_end_ns[static_cast<std::size_t>(request.kind)]});
@@ -99,15 +97,17 @@ bool Device::work_charge(std::uint32_t queue, std::uint64_t number, double cost,
   for (;;) {
     if (stop.load(std::memory_order_relaxed)) return false;
     double ahead = 0;
+    bool hangs = false;
     {
       const Lock lock(*this);
       Queue& q = segment_->queues[queue];
       if (q.used == 0) return false;
       work(queue, number).cost += cost;
       cost = 0;
-      ahead = queue_ahead_locked(q, number);
+      hangs = client_hangs(*segment_, q.client);
+      ahead = hangs ? kSleepMaxNs * 2 : queue_ahead_locked(q, number);
     }
-    if (!paced() || ahead <= kAheadNs) return true;
+    if (!hangs && (!paced() || ahead <= kAheadNs)) return true;
     sleep_ns(ahead - kAheadNs / 2);
   }
 }
@@ -121,36 +121,59 @@ void Device::account_locked(std::uint32_t client, const Work& w, double amount) 
   }
   account.sm_ns += amount;
   account.busy_ns += amount / w.width;
-  segment_->sm_ns += amount;
-  segment_->busy_ns += amount / w.width;
+  window_use(*segment_, client, amount / w.width);
 }
 
-void Device::work_close(std::uint32_t queue, std::uint64_t number) {
+/// Without pacing a closed operation has had its time at once, and so has what was left before it
+/// when pacing was turned off.
+void Device::unpaced_finish_locked(std::uint32_t queue) {
+  Queue& q = segment_->queues[queue];
+  for (; q.head < q.tail; ++q.head) {
+    Work& w = work(queue, q.head);
+    if (w.state == WorkState::kOpen) break;
+    account_locked(q.client, w, w.cost - w.received);
+    q.finish_ns = w.finish_ns = std::max(w.finish_ns, q.finish_ns) + w.cost / w.width;
+    w.received = w.cost;
+    w.state = WorkState::kDone;
+  }
+  if (q.head == q.tail) segment_->active[queue / 64] &= ~(1ULL << (queue % 64));
+}
+
+double Device::work_time(std::uint32_t queue, std::uint64_t number) {
+  const Lock lock(*this);
+  const Queue& q = segment_->queues[queue];
+  const Work& w = work(queue, number);
+  if (!paced()) return std::max(w.finish_ns, q.finish_ns) + w.cost / w.width;
+  // Idle time that is to be credited to it when it closes has passed already.
+  return segment_->now_ns + std::max(0.0, queue_ahead_locked(q, number) - w.credit_ns);
+}
+
+bool Device::work_close(std::uint32_t queue, std::uint64_t number, double cost, double& finish_ns) {
   const Lock lock(*this);
   Queue& q = segment_->queues[queue];
-  if (q.used == 0) return;
+  if (q.used == 0) return false;
   Work& w = work(queue, number);
   assert(w.state == WorkState::kOpen);
   w.state = WorkState::kClosed;
+  w.cost += cost;
   if (!paced()) {
-    account_locked(q.client, w, w.cost);
-    q.finish_ns = w.finish_ns = w.finish_ns + w.cost / w.width;
-    w.state = WorkState::kDone;
-    q.head = number + 1;
-    return;
+    unpaced_finish_locked(queue);
+    finish_ns = w.finish_ns;
+    return w.state == WorkState::kDone;
   }
+  segment_->active[queue / 64] |= 1ULL << (queue % 64);  // also when it was opened unpaced
   const double gain = std::min(w.credit_ns * w.width, w.cost - w.received);
   if (gain > 0) {
     account_locked(q.client, w, gain);
     w.received += gain;
   }
-  if (w.received <= w.cost) return;
+  if (w.received <= w.cost) return false;
   if (w.kind == WorkKind::kCompute) {
     const double lag = (w.received - w.cost) / w.width;
     segment_->clients[q.client].lag_ns += lag;
-    segment_->lag_ns += lag;
   }
   w.received = w.cost;  // complete at the next step of the model
+  return false;
 }
 
 bool Device::work_done(std::uint32_t queue, std::uint64_t number, double& finish_ns) {

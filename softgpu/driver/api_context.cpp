@@ -1,8 +1,10 @@
-// Entry points: primary and created contexts, the thread's stack of them, limits, peers.
+// Entry points: primary and created contexts, the thread's stack of them, peers. What a context
+// tells of itself and its limits are in api_context_limits.cpp.
 #include <algorithm>
 
-#include "softgpu/driver/command.h"
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/module.h"
 #include "softgpu/driver/pool.h"
 #include "softgpu/driver/state.h"
 #include "softgpu/driver/stream.h"
@@ -11,8 +13,6 @@ using namespace softgpu::driver;
 
 namespace {
 
-constexpr unsigned kFlagsKnown = CU_CTX_FLAGS_MASK;
-
 CUresult gpu_find(CUdevice device, Gpu*& gpu, const char* name = __builtin_FUNCTION()) {
   const CUresult result = enter_any(name);
   if (result != CUDA_SUCCESS) return result;
@@ -20,53 +20,64 @@ CUresult gpu_find(CUdevice device, Gpu*& gpu, const char* name = __builtin_FUNCT
   return gpu == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult context_open(Gpu& gpu, unsigned flags, bool primary, unsigned version,
-                      ContextRef& context) {
+CUresult context_open(Gpu& gpu, unsigned flags, bool primary, ContextRef& context) {
   context = std::make_shared<Context>(gpu, flags, primary);
-  context->api_version = version;
-  const CUresult result = context->open();
-  if (result == CUDA_SUCCESS) Registry<Context>::all().add(context);
+  CUresult result = context->open();
+  if (result != CUDA_SUCCESS) return result;
+  Registry<Context>::all().add_as(context->handle(), context);
+  result = libraries_load_eager(context);
+  if (result != CUDA_SUCCESS) context->close();
   return result;
 }
 
-CUresult context_create(CUcontext* out, unsigned flags, CUdevice device, unsigned version,
-                        const char* name) {
+CUresult context_create(CUcontext* out, unsigned flags, CUdevice device, const char* name) {
   Gpu* gpu = nullptr;
   CUresult result = gpu_find(device, gpu, name);
   if (result != CUDA_SUCCESS) return result;
-  if (out == nullptr || (flags & ~kFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || !context_flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
   ContextRef context;
-  result = context_open(*gpu, flags, false, version, context);
+  result = context_open(*gpu, flags, false, context);
   if (result != CUDA_SUCCESS) return result;
   thread_state().stack.push_back(context->handle());
   *out = context->handle();
   return CUDA_SUCCESS;
 }
 
-void primary_drop(Gpu& gpu) {
+/// Retaining, releasing and resetting primary contexts happen one at a time: opening and closing
+/// one takes the GPU's own lock.
+std::mutex& primaries_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+void primary_close(Gpu& gpu) {
   ContextRef context;
   {
     const std::lock_guard lock(gpu.mutex);
     context.swap(gpu.primary);
-    gpu.primary_references = 0;
   }
   if (context != nullptr) context->close();
 }
 
+CUresult context_destroy(CUcontext handle) {
+  ContextRef context;
+  const CUresult result =
+      handle == nullptr ? CUDA_ERROR_INVALID_CONTEXT : context_find(handle, context);
+  if (result != CUDA_SUCCESS) return result;
+  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  auto& stack = thread_state().stack;
+  if (!stack.empty() && stack.back() == handle) stack.pop_back();
+  context->close();
+  return CUDA_SUCCESS;
+}
+
 /// Waits for all streams of the context.
 CUresult context_synchronize(const ContextRef& context) {
-  CUresult result = capture_refuses(context);
+  const CUresult result = capture_context_check(*context);
   if (result != CUDA_SUCCESS) return result;
-  std::vector<StreamRef> streams;
-  {
-    const std::lock_guard lock(context->order);
-    streams = context->streams;
-    streams.push_back(context->legacy);
-  }
-  for (const StreamRef& stream : streams)
-    if (stream != nullptr) (void)Stream::wait(stream->last());
+  context->wait_all();
   context->print_flush();
-  Pool::trim_all();
+  Pool::synchronized();
   return context->status();
 }
 
@@ -77,14 +88,13 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
   const CUresult result = gpu_find(device, gpu);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  static auto* creating = new std::mutex;  // opening a context takes the GPU's own lock
-  const std::lock_guard one_at_a_time(*creating);
+  const std::lock_guard one_at_a_time(primaries_mutex());
   std::unique_lock lock(gpu->mutex);
   if (gpu->primary == nullptr) {
     const unsigned flags = gpu->primary_flags;
     lock.unlock();
     ContextRef context;
-    const CUresult opened = context_open(*gpu, flags, true, 3020, context);
+    const CUresult opened = context_open(*gpu, flags, true, context);
     if (opened != CUDA_SUCCESS) return opened;
     lock.lock();
     gpu->primary = context;
@@ -98,12 +108,13 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   Gpu* gpu = nullptr;
   const CUresult result = gpu_find(device, gpu);
   if (result != CUDA_SUCCESS) return result;
+  const std::lock_guard one_at_a_time(primaries_mutex());
   {
     const std::lock_guard lock(gpu->mutex);
     if (gpu->primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (--gpu->primary_references > 0) return CUDA_SUCCESS;
   }
-  primary_drop(*gpu);
+  primary_close(*gpu);
   return CUDA_SUCCESS;
 }
 
@@ -111,7 +122,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   Gpu* gpu = nullptr;
   const CUresult result = gpu_find(device, gpu);
   if (result != CUDA_SUCCESS) return result;
-  primary_drop(*gpu);
+  // Those who retained it still release it: a reset does not count as a release.
+  const std::lock_guard one_at_a_time(primaries_mutex());
+  primary_close(*gpu);
   return CUDA_SUCCESS;
 }
 
@@ -119,9 +132,10 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
   Gpu* gpu = nullptr;
   const CUresult result = gpu_find(device, gpu);
   if (result != CUDA_SUCCESS) return result;
-  if ((flags & ~kFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!context_flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(gpu->mutex);
   gpu->primary_flags = flags;
+  if (gpu->primary != nullptr) gpu->primary->flags = flags;
   return CUDA_SUCCESS;
 }
 
@@ -131,47 +145,71 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* a
   if (result != CUDA_SUCCESS) return result;
   if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(gpu->mutex);
-  *flags = gpu->primary_flags;
+  *flags = gpu->primary != nullptr ? gpu->primary->flags.load() : gpu->primary_flags;
   *active = gpu->primary != nullptr ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device) {
-  return context_create(out, flags, device, 3020, __func__);
+  return context_create(out, flags, device, __func__);
 }
 
+// Limiting a context to some SMs exists under MPS only (cuda.h, CU_EXEC_AFFINITY_TYPE_SM_COUNT).
 CUresult cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count,
                         unsigned int flags, CUdevice device) {
-  if (count != 0 || affinity != nullptr) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-  return context_create(out, flags, device, 11040, __func__);
+  if (count < 0 || (count > 0) != (affinity != nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (count > 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  return context_create(out, flags, device, __func__);
 }
 
 CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* params, unsigned int flags,
                         CUdevice device) {
   if (params != nullptr && params->numExecAffinityParams > 0)
-    return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    return params->execAffinityParams == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                                 : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   if (params != nullptr && params->cigParams != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  return context_create(out, flags, device, 12050, __func__);
+  return context_create(out, flags, device, __func__);
+}
+
+CUresult cuCtxGetExecAffinity(CUexecAffinityParam* out, CUexecAffinityType) {
+  ContextRef context;
+  const CUresult result = enter_failed(context);
+  if (result != CUDA_SUCCESS) return result;
+  return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
-  CUresult result = enter_any();
-  if (result != CUDA_SUCCESS) return result;
+  const CUresult result = enter_any();
+  return result == CUDA_SUCCESS ? context_destroy(handle) : result;
+}
+
+CUresult cuCtxAttach(CUcontext* out, unsigned int flags) {
   ContextRef context;
-  result = handle == nullptr ? CUDA_ERROR_INVALID_CONTEXT : context_find(handle, context);
+  const CUresult result = enter(context);
   if (result != CUDA_SUCCESS) return result;
-  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-  auto& stack = thread_state().stack;
-  if (!stack.empty() && stack.back() == handle) stack.pop_back();
-  context->close();
+  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(context->order);
+  ++context->attached;
+  *out = context->handle();
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxSetCurrent(CUcontext handle) {
-  CUresult result = enter_any();
-  if (result != CUDA_SUCCESS) return result;
+CUresult cuCtxDetach(CUcontext handle) {
   ContextRef context;
-  if (handle != nullptr && (result = context_find(handle, context)) != CUDA_SUCCESS) return result;
+  const CUresult result = enter_failed(context);
+  if (result != CUDA_SUCCESS) return result;
+  if (handle != context->handle() || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  {
+    const std::lock_guard lock(context->order);
+    if (--context->attached > 0) return CUDA_SUCCESS;
+  }
+  return context_destroy(handle);
+}
+
+CUresult cuCtxSetCurrent(CUcontext handle) {
+  const CUresult result = enter_any();
+  if (result != CUDA_SUCCESS) return result;
+  if (handle != nullptr && !context_bindable(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   auto& stack = thread_state().stack;
   if (!stack.empty()) stack.pop_back();
   if (handle != nullptr) stack.push_back(handle);
@@ -188,13 +226,11 @@ CUresult cuCtxGetCurrent(CUcontext* out) {
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
-  CUresult result = enter_any();
+  const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
-  ContextRef context;
-  if (handle == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  result = context_find(handle, context);
-  if (result == CUDA_SUCCESS) thread_state().stack.push_back(handle);
-  return result;
+  if (handle == nullptr || !context_bindable(handle)) return CUDA_ERROR_INVALID_CONTEXT;
+  thread_state().stack.push_back(handle);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext* out) {
@@ -240,107 +276,6 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
   return result == CUDA_SUCCESS ? context_synchronize(context) : result;
 }
 
-CUresult cuCtxGetFlags(unsigned int* flags) {
-  ContextRef context;
-  const CUresult result = enter_failed(context);
-  if (result != CUDA_SUCCESS) return result;
-  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *flags = context->flags;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetFlags(unsigned int flags) {
-  ContextRef context;
-  const CUresult result = enter(context);
-  if (result != CUDA_SUCCESS) return result;
-  // Only flags that change nothing here may be set afterwards.
-  return (flags & ~kFlagsKnown) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
-  CUresult result = enter_any();
-  if (result != CUDA_SUCCESS) return result;
-  ContextRef context;
-  result = context_find(handle, context);
-  if (result != CUDA_SUCCESS) return result;
-  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *id = context->id;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
-  CUresult result = enter_any();
-  if (result != CUDA_SUCCESS) return result;
-  ContextRef context;
-  result = context_find(handle, context);
-  if (result != CUDA_SUCCESS) return result;
-  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *version = context->api_version;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetLimit(std::size_t* value, CUlimit limit) {
-  ContextRef context;
-  const CUresult result = enter(context);
-  if (result != CUDA_SUCCESS) return result;
-  if (value == nullptr || limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
-  *value = context->limits[limit];
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
-  ContextRef context;
-  const CUresult result = enter(context);
-  if (result != CUDA_SUCCESS) return result;
-  if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
-  if (limit == CU_LIMIT_SHMEM_SIZE || limit == CU_LIMIT_CIG_ENABLED)
-    return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  context->limits[limit] = value;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
-  ContextRef context;
-  const CUresult result = enter(context);
-  if (result != CUDA_SUCCESS) return result;
-  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *config = CU_FUNC_CACHE_PREFER_NONE;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetCacheConfig(CUfunc_cache) {
-  ContextRef context;
-  return enter(context);
-}
-
-CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
-  ContextRef context;
-  const CUresult result = enter(context);
-  if (result != CUDA_SUCCESS) return result;
-  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetSharedMemConfig(CUsharedconfig) {
-  ContextRef context;
-  return enter(context);
-}
-
-CUresult cuCtxResetPersistingL2Cache() {
-  ContextRef context;
-  return enter(context);
-}
-
-CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  ContextRef context;
-  const CUresult result = enter(context);
-  if (result != CUDA_SUCCESS) return result;
-  if (least != nullptr) *least = 0;
-  if (greatest != nullptr) *greatest = -5;
-  return CUDA_SUCCESS;
-}
-
 CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {
   ContextRef context, peer;
   CUresult result = enter(context);
@@ -349,10 +284,11 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {
   if (peer_handle == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   result = context_find(peer_handle, peer);
   if (result != CUDA_SUCCESS) return result;
-  if (&peer->gpu == &context->gpu) return CUDA_ERROR_INVALID_DEVICE;
+  if (peer == context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (&peer->gpu == &context->gpu) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   const std::lock_guard lock(context->order);
-  return context->peers.insert(peer.get()).second ? CUDA_SUCCESS
-                                                  : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  return context->peers.insert(peer->id).second ? CUDA_SUCCESS
+                                                : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
@@ -363,5 +299,5 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
   result = context_find(peer_handle, peer);
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(context->order);
-  return context->peers.erase(peer.get()) > 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+  return context->peers.erase(peer->id) > 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }

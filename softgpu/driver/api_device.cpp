@@ -4,8 +4,10 @@
 #include <cstring>
 
 #include "softgpu/device/directory.h"
+#include "softgpu/driver/array.h"
 #include "softgpu/driver/profile.h"
 #include "softgpu/driver/state.h"
+#include "softgpu/driver/visibility.h"
 
 using namespace softgpu::driver;
 
@@ -16,8 +18,8 @@ struct Value {
   int value;
 };
 
-// What does not depend on settings. Textures and arrays are absent, so their limits are those of
-// the profile only on paper.
+// What does not depend on settings; the limits of arrays are in array_shape.cpp. Textures are
+// absent, so their own limits are those of the profile only on paper.
 constexpr Value kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kThreadsPerBlock},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
@@ -45,6 +47,10 @@ constexpr Value kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2},
     {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
     {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH, 268435456},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH, 131072},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT, 65000},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH, 2097120},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kComputeMajor},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, kComputeMinor},
     {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
@@ -70,19 +76,13 @@ constexpr Value kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, kSharedReserved},
     {CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
+    {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
     {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
-    {CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 1},
     {CU_DEVICE_ATTRIBUTE_NUMA_ID, -1},
     {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1},
 };
-
-/// All texture and surface limits of the profile in one figure.
-bool texture_attribute(int attribute) {
-  return (attribute >= 21 && attribute <= 29) ||
-         (attribute >= 42 && attribute <= 49 && attribute != 44) ||
-         (attribute >= 52 && attribute <= 74);
-}
 
 CUresult device_find(CUdevice ordinal, Gpu*& gpu, const char* name = __builtin_FUNCTION()) {
   const CUresult result = enter_any(name);
@@ -169,7 +169,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   const auto* found =
       std::find_if(std::begin(kAttributes), std::end(kAttributes),
                    [&](const Value& v) { return v.attribute == static_cast<int>(attribute); });
-  *value = found != std::end(kAttributes) ? found->value : texture_attribute(attribute) ? 16384 : 0;
+  *value = found != std::end(kAttributes) ? found->value : array_limit(attribute);
   return CUDA_SUCCESS;
 }
 
@@ -183,14 +183,27 @@ CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+// Contexts of some SMs exist under MPS only (cuda.h, CU_EXEC_AFFINITY_TYPE_SM_COUNT).
+CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type, CUdevice device) {
+  Gpu* gpu = nullptr;
+  const CUresult result = device_find(device, gpu);
+  if (result != CUDA_SUCCESS) return result;
+  if (supported == nullptr || type < 0 || type >= CU_EXEC_AFFINITY_TYPE_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
+  *supported = 0;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
   if (device == nullptr || text == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  unsigned domain = 0, bus = 0;
-  if (std::sscanf(text, "%x:%x", &domain, &bus) != 2) return CUDA_ERROR_INVALID_VALUE;
+  PciAddress address;
+  if (!pci_parse(text, address)) return CUDA_ERROR_INVALID_VALUE;
+  if (address.domain != 0 || address.device != 0 || address.function != 0)
+    return CUDA_ERROR_INVALID_DEVICE;
   for (const auto& gpu : Process::get().gpus()) {
-    if (domain != 0 || static_cast<int>(bus) != pci_bus(*gpu)) continue;
+    if (static_cast<int>(address.bus) != pci_bus(*gpu)) continue;
     *device = gpu->ordinal;
     return CUDA_SUCCESS;
   }
@@ -243,9 +256,17 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CU
   if (result != CUDA_SUCCESS) return result;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
-  *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ||
-                   attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
-               ? 1
-               : 0;
-  return CUDA_SUCCESS;
+  switch (attribute) {
+    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+      *value = 1;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+    case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
+      *value = 0;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
 }

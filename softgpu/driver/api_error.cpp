@@ -22,7 +22,13 @@ constexpr Entry kErrors[] = {
     ERROR_ENTRY(CUDA_ERROR_DEINITIALIZED, "driver shutting down"),
     ERROR_ENTRY(CUDA_ERROR_PROFILER_DISABLED,
                 "profiler disabled while using external profiling tool"),
+    ERROR_ENTRY(CUDA_ERROR_PROFILER_NOT_INITIALIZED,
+                "profiler not initialized: call cudaProfilerInitialize()"),
+    ERROR_ENTRY(CUDA_ERROR_PROFILER_ALREADY_STARTED, "profiler already started"),
+    ERROR_ENTRY(CUDA_ERROR_PROFILER_ALREADY_STOPPED, "profiler already stopped"),
     ERROR_ENTRY(CUDA_ERROR_STUB_LIBRARY, "CUDA driver is a stub library"),
+    ERROR_ENTRY(CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER,
+                "API call is not supported in the installed CUDA driver"),
     ERROR_ENTRY(CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA-capable device(s) is/are busy or unavailable"),
     ERROR_ENTRY(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"),
     ERROR_ENTRY(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"),
@@ -113,6 +119,9 @@ constexpr Entry kErrors[] = {
     ERROR_ENTRY(
         CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED,
         "the hardware resources required to support device connections have been exhausted"),
+    ERROR_ENTRY(CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED,
+                "the hardware resources required to support device connections have been "
+                "exhausted"),
     ERROR_ENTRY(CUDA_ERROR_MPS_CLIENT_TERMINATED,
                 "the MPS client has been terminated by the server"),
     ERROR_ENTRY(CUDA_ERROR_CDP_NOT_SUPPORTED, "is not supported: CUDA dynamic parallelism"),
@@ -145,6 +154,7 @@ constexpr Entry kErrors[] = {
     ERROR_ENTRY(CUDA_ERROR_FUNCTION_NOT_LOADED, "function not loaded"),
     ERROR_ENTRY(CUDA_ERROR_INVALID_RESOURCE_TYPE, "invalid resource type"),
     ERROR_ENTRY(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION, "invalid resource configuration"),
+    ERROR_ENTRY(CUDA_ERROR_KEY_ROTATION, "an error happened during the key rotation sequence"),
     ERROR_ENTRY(CUDA_ERROR_UNKNOWN, "unknown error"),
 };
 #undef ERROR_ENTRY

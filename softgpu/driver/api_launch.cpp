@@ -2,7 +2,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/launch.h"
+#include "softgpu/driver/launch_attribute.h"
 #include "softgpu/driver/occupancy.h"
 #include "softgpu/driver/profile.h"
 
@@ -56,29 +58,55 @@ bool launch_blocking() {
   return blocking;
 }
 
-CUresult launch(const LaunchRequest& request, CUstream stream_handle, const char* name) {
+/// An event that a launch may record: of its stream's context, and without timing.
+CUresult launch_event(CUevent handle, const Stream& stream, EventRef& event) {
+  if (handle == nullptr) return CUDA_SUCCESS;
+  event = Registry<Event>::all().find(handle);
+  if (event == nullptr || event->context != stream.owner().id) return CUDA_ERROR_INVALID_HANDLE;
+  return event->timed() || event->shared != nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+/// `op` is the launch, or null when it has become a node of the stream's capture.
+CUresult launch_record(Stream& stream, const EventRef& event, const OpRef& op) {
+  if (event == nullptr) return CUDA_SUCCESS;
+  if (op != nullptr) {
+    event->record(op);
+    return CUDA_SUCCESS;
+  }
+  bool captured = false;
+  return capture_record(stream, event, false, captured);
+}
+
+}  // namespace
+
+CUresult launch_submit(const LaunchRequest& request, CUstream stream_handle, const char* name) {
   ContextRef context;
   CUresult result = enter(context, name);
   StreamRef stream;
   if (result == CUDA_SUCCESS) result = stream_find(stream_handle, context, stream);
   if (result != CUDA_SUCCESS) return result;
   if (request.function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  EventRef complete, programmatic;
+  result = launch_event(request.event_complete, *stream, complete);
+  if (result == CUDA_SUCCESS)
+    result = launch_event(request.event_programmatic, *stream, programmatic);
   KernelCommand command;
-  result = launch_prepare(request, stream->context(), command);
+  if (result == CUDA_SUCCESS) result = launch_prepare(request, stream->context(), command);
   if (result != CUDA_SUCCESS) return result;
   OpRef op;
   result = command_submit(stream, std::move(command), &op);
+  if (result == CUDA_SUCCESS) result = launch_record(*stream, complete, op);
+  if (result == CUDA_SUCCESS) result = launch_record(*stream, programmatic, op);
   if (result != CUDA_SUCCESS || op == nullptr || !launch_blocking()) return result;
   result = Stream::wait(op);
   context->print_flush();
   return result;
 }
 
-}  // namespace
-
 CUresult launch_prepare(const LaunchRequest& r, const ContextRef& context, KernelCommand& command) {
   FunctionRef function;
   CUresult result = function_find(r.function, context, function);
+  if (result == CUDA_SUCCESS) result = function->launch_need();
   if (result == CUDA_SUCCESS) result = shape_check(r);
   if (result != CUDA_SUCCESS) return result;
   const ptx::KernelInfo& info = function->info();
@@ -88,10 +116,7 @@ CUresult launch_prepare(const LaunchRequest& r, const ContextRef& context, Kerne
   // A block that asks more registers than an SM has cannot be resident.
   if (std::uint64_t{threads} * info.registers > kRegistersPerSm)
     return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  if (r.shared_bytes > static_cast<std::uint32_t>(function->dynamic_shared_max) ||
-      std::uint64_t{r.shared_bytes} + info.shared_bytes >
-          std::max(kSharedPerBlock,
-                   static_cast<std::uint32_t>(function->dynamic_shared_max) + info.shared_bytes))
+  if (r.shared_bytes > static_cast<std::uint32_t>(function->dynamic_shared_max))
     return CUDA_ERROR_INVALID_VALUE;
   if (r.cooperative) {
     const std::uint64_t blocks = std::uint64_t{r.grid.x} * r.grid.y * r.grid.z;
@@ -106,6 +131,7 @@ CUresult launch_prepare(const LaunchRequest& r, const ContextRef& context, Kerne
   command.block = r.block;
   command.shared_bytes = r.shared_bytes;
   command.cooperative = r.cooperative;
+  command.priority = r.priority;
   return params_pack(r, info, command.params);
 }
 
@@ -113,16 +139,53 @@ CUresult launch_prepare(const LaunchRequest& r, const ContextRef& context, Kerne
 
 using namespace softgpu::driver;
 
+namespace {
+
+CUresult launch_attribute(const CUlaunchAttribute& attribute, LaunchRequest& request) {
+  const CUlaunchAttributeValue& value = attribute.value;
+  const CUresult result = attribute_check(attribute.id, value, AttributeUse::kLaunch);
+  if (result != CUDA_SUCCESS) return result;
+  switch (attribute.id) {
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+      request.cooperative = value.cooperative != 0;
+      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+      request.priority = priority_clamp(value.priority);
+      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+      // Clusters are of compute capability 9; a cluster of one block is none.
+      return value.clusterDim.x * value.clusterDim.y * value.clusterDim.z > 1
+                 ? CUDA_ERROR_NOT_SUPPORTED
+                 : CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+      request.event_programmatic = value.programmaticEvent.event;
+      return value.programmaticEvent.flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+      request.event_complete = value.launchCompletionEvent.event;
+      return value.launchCompletionEvent.flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+      // No kernel can update a node here, and outside a capture there is none to update.
+      return value.deviceUpdatableKernelNode.deviceUpdatable == 0 ? CUDA_SUCCESS
+                                                                  : CUDA_ERROR_NOT_SUPPORTED;
+    default:
+      return CUDA_SUCCESS;  // a hint, or what is so anyway
+  }
+}
+
+}  // namespace
+
 CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
                         unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
                         CUstream stream, void** params, void** extra) {
-  return launch({f, {gx, gy, gz}, {bx, by, bz}, shared, params, extra, false}, stream, __func__);
+  return launch_submit({f, {gx, gy, gz}, {bx, by, bz}, shared, params, extra}, stream, __func__);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
                                    unsigned int bx, unsigned int by, unsigned int bz,
                                    unsigned int shared, CUstream stream, void** params) {
-  return launch({f, {gx, gy, gz}, {bx, by, bz}, shared, params, nullptr, true}, stream, __func__);
+  LaunchRequest request{f, {gx, gy, gz}, {bx, by, bz}, shared, params};
+  request.cooperative = true;
+  return launch_submit(request, stream, __func__);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** params, void** extra) {
@@ -132,17 +195,11 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
                         {config->blockDimX, config->blockDimY, config->blockDimZ},
                         config->sharedMemBytes,
                         params,
-                        extra,
-                        false};
+                        extra};
+  if (config->numAttrs != 0 && config->attrs == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    const CUlaunchAttribute& attribute = config->attrs[i];
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
-      request.cooperative = attribute.value.cooperative != 0;
-    const auto& cluster = attribute.value.clusterDim;
-    // Clusters are of compute capability 9; a cluster of one block is none.
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION &&
-        cluster.x * cluster.y * cluster.z > 1)
-      return CUDA_ERROR_NOT_SUPPORTED;
+    const CUresult result = launch_attribute(config->attrs[i], request);
+    if (result != CUDA_SUCCESS) return result;
   }
-  return launch(request, config->hStream, __func__);
+  return launch_submit(request, config->hStream, __func__);
 }

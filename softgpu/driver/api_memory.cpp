@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "softgpu/driver/command.h"
+#include "softgpu/driver/copy.h"
+#include "softgpu/driver/graph_memory.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/pool.h"
 #include "softgpu/driver/state.h"
@@ -14,20 +16,9 @@ using namespace softgpu::driver;
 namespace {
 
 constexpr std::size_t kPitchAlign = 512;
+constexpr int kAttributeLast = CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
 
 std::optional<Allocation> find(CUdeviceptr address) { return MemoryMap::get().find(address); }
-
-/// cuMemFree waits for everything that may still use the memory.
-void device_idle(const ContextRef& context) {
-  std::vector<StreamRef> streams;
-  {
-    const std::lock_guard lock(context->order);
-    streams = context->streams;
-    streams.push_back(context->legacy);
-  }
-  for (const StreamRef& stream : streams)
-    if (stream != nullptr) (void)Stream::wait(stream->last());
-}
 
 CUresult host_allocate(const ContextRef& context, void** out, std::size_t bytes, unsigned flags) {
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -75,30 +66,31 @@ CUresult attribute_get(void* out, CUpointer_attribute attribute, const Allocatio
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       return store(out, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (a.on_device() && a.kind != MemoryKind::kManaged) return CUDA_ERROR_INVALID_VALUE;
+      if (a.on_device() && !a.is_managed()) return CUDA_ERROR_INVALID_VALUE;
       return store(out, address);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return store(out, 0U);
+      return store(out, a.sync_memops ? 1U : 0U);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return store(out, static_cast<unsigned long long>(a.id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      return store(out, a.kind == MemoryKind::kManaged ? 1U : 0U);
+      return store(out, a.is_managed() ? 1U : 0U);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return store(out, a.gpu->ordinal);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return store(out, a.kind == MemoryKind::kDevice ? 1U : 0U);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return store(out, static_cast<CUdeviceptr>(a.base));
+      return store(out, static_cast<CUdeviceptr>(a.range_base != 0 ? a.range_base : a.base));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return store(out, a.size);
+      return store(out, a.range_base != 0 ? a.range_size : a.size);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return store(out, 1U);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return store(out, std::uint64_t{a.kind == MemoryKind::kVirtual});
+      return store(out, static_cast<std::uint64_t>(a.handle_types));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return store(out, 0U);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return store(out, static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
+      return store(out, static_cast<unsigned>(a.access));  // the two enumerations agree
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return store(out, a.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
@@ -146,7 +138,6 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 CUresult cuMemAlloc_v2(CUdeviceptr* out, std::size_t bytes) {
   ContextRef context;
   CUresult result = enter(context);
-  if (result == CUDA_SUCCESS) result = capture_refuses(nullptr);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   return memory_allocate(*context, bytes, MemoryKind::kDevice, *out);
@@ -156,7 +147,6 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* out, std::size_t* pitch, std::size_t wi
                             std::size_t height, unsigned int element) {
   ContextRef context;
   CUresult result = enter(context);
-  if (result == CUDA_SUCCESS) result = capture_refuses(nullptr);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr || pitch == nullptr || width == 0 || height == 0)
     return CUDA_ERROR_INVALID_VALUE;
@@ -171,7 +161,6 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* out, std::size_t* pitch, std::size_t wi
 CUresult cuMemAllocManaged(CUdeviceptr* out, std::size_t bytes, unsigned int flags) {
   ContextRef context;
   CUresult result = enter(context);
-  if (result == CUDA_SUCCESS) result = capture_refuses(nullptr);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
@@ -181,7 +170,6 @@ CUresult cuMemAllocManaged(CUdeviceptr* out, std::size_t bytes, unsigned int fla
 CUresult cuMemFree_v2(CUdeviceptr address) {
   ContextRef context;
   CUresult result = enter(context);
-  if (result == CUDA_SUCCESS) result = capture_refuses(nullptr);
   if (result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
   const auto allocation = find(address);
@@ -191,21 +179,22 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     case MemoryKind::kManaged:
       break;
     case MemoryKind::kPool: {
-      device_idle(context);
+      // No wait: who frees stream-ordered memory this way has waited already.
       const auto pool = Registry<Pool>::all().find(allocation->pool);
       if (pool == nullptr || !MemoryMap::get().take(address)) return CUDA_ERROR_INVALID_VALUE;
-      pool->free_begin(address, nullptr);
-      pool->free_finish(address);
-      pool->trim(pool->release_threshold());
+      pool->free_now(address);
       return CUDA_SUCCESS;
     }
+    case MemoryKind::kGraph:
+      return graph_memory_free(address, context);
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
   ContextRef owner;
-  device_idle(context_find(allocation->context, owner) == CUDA_SUCCESS ? owner : context);
-  if (!MemoryMap::get().take(address)) return CUDA_ERROR_INVALID_VALUE;
-  memory_release(*allocation);
+  context_idle(context_find(allocation->context, owner) == CUDA_SUCCESS ? owner : context);
+  const auto taken = MemoryMap::get().take(address);  // it may have been shared meanwhile
+  if (!taken) return CUDA_ERROR_INVALID_VALUE;
+  memory_release(*taken);
   return CUDA_SUCCESS;
 }
 
@@ -223,22 +212,21 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdevicep
 CUresult cuMemHostAlloc(void** out, std::size_t bytes, unsigned int flags) {
   ContextRef context;
   CUresult result = enter(context);
-  if (result == CUDA_SUCCESS) result = capture_refuses(nullptr);
   return result == CUDA_SUCCESS ? host_allocate(context, out, bytes, flags) : result;
 }
 
 CUresult cuMemAllocHost_v2(void** out, std::size_t bytes) { return cuMemHostAlloc(out, bytes, 0); }
+CUresult cuMemAllocHost(void** out, unsigned int bytes) { return cuMemHostAlloc(out, bytes, 0); }
 
 CUresult cuMemFreeHost(void* p) {
   ContextRef context;
   CUresult result = enter(context);
-  if (result == CUDA_SUCCESS) result = capture_refuses(nullptr);
   if (result != CUDA_SUCCESS) return result;
   if (p == nullptr) return CUDA_SUCCESS;
   const auto allocation = find(address_of(p));
   if (!allocation || allocation->base != address_of(p) || allocation->kind != MemoryKind::kHost)
     return CUDA_ERROR_INVALID_VALUE;
-  device_idle(context);
+  context_idle(context);
   if (MemoryMap::get().take(address_of(p))) memory_release(*allocation);
   return CUDA_SUCCESS;
 }
@@ -246,10 +234,10 @@ CUresult cuMemFreeHost(void* p) {
 CUresult cuMemHostRegister_v2(void* p, std::size_t bytes, unsigned int flags) {
   ContextRef context;
   CUresult result = enter(context);
-  if (result == CUDA_SUCCESS) result = capture_refuses(nullptr);
   if (result != CUDA_SUCCESS) return result;
   if (p == nullptr || bytes == 0 || (flags & ~0xfU) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (find(address_of(p)) || find(address_of(p) + bytes - 1))
+  if (bytes > UINTPTR_MAX - address_of(p)) return CUDA_ERROR_INVALID_VALUE;
+  if (MemoryMap::get().touches(address_of(p), bytes))
     return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   Allocation allocation;
   allocation.base = address_of(p);
@@ -270,7 +258,7 @@ CUresult cuMemHostUnregister(void* p) {
   if (!allocation || allocation->base != address_of(p) ||
       allocation->kind != MemoryKind::kRegistered)
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-  device_idle(context);
+  context_idle(context);
   MemoryMap::get().take(address_of(p));
   return CUDA_SUCCESS;
 }
@@ -281,7 +269,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* p, unsigned int fl
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto allocation = find(address_of(p));
-  if (!allocation || (allocation->on_device() && allocation->kind != MemoryKind::kManaged))
+  if (!allocation || (allocation->on_device() && !allocation->is_managed()))
     return CUDA_ERROR_INVALID_VALUE;
   *out = address_of(p);
   return CUDA_SUCCESS;
@@ -301,6 +289,10 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevic
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  ContextRef context;
+  if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_POINTER &&
+      context_find(nullptr, context) != CUDA_SUCCESS)
+    return CUDA_ERROR_INVALID_CONTEXT;
   const auto allocation = find(address);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   return attribute_get(out, attribute, *allocation, address);
@@ -311,6 +303,9 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
   if (attributes == nullptr || out == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i)
+    if (out[i] == nullptr || attributes[i] <= 0 || attributes[i] > kAttributeLast)
+      return CUDA_ERROR_INVALID_VALUE;
   const auto allocation = find(address);
   for (unsigned i = 0; i < count; ++i) {
     if (!allocation || attribute_get(out[i], attributes[i], *allocation, address) != CUDA_SUCCESS)
@@ -323,41 +318,16 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
                                CUdeviceptr address) {
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
-  // All memory operations are ordered as SYNC_MEMOPS asks already.
-  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !find(address))
+  const auto allocation = find(address);
+  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !allocation)
     return CUDA_ERROR_INVALID_VALUE;
+  unsigned on = 0;
+  std::memcpy(&on, value, sizeof on);
+  if (on > 1) return CUDA_ERROR_INVALID_VALUE;
+  MemoryMap::get().sync_memops_set(address, on != 0);
+  // Synchronous operations that are still under way are waited for, those with Async are not.
+  ContextRef owner;
+  if (on != 0 && context_find(allocation->context, owner) == CUDA_SUCCESS)
+    return Stream::wait(owner->legacy->last());
   return CUDA_SUCCESS;
-}
-
-CUresult cuMemAdvise(CUdeviceptr address, std::size_t bytes, CUmem_advise, CUdevice) {
-  const CUresult result = enter_any();
-  if (result != CUDA_SUCCESS) return result;
-  const auto allocation = find(address);
-  const bool managed = allocation && allocation->kind == MemoryKind::kManaged &&
-                       MemoryMap::get().covers(address, bytes);
-  return managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemAdvise_v2(CUdeviceptr address, std::size_t bytes, CUmem_advise advice,
-                        CUmemLocation) {
-  return cuMemAdvise(address, bytes, advice, 0);
-}
-
-CUresult cuMemPrefetchAsync(CUdeviceptr address, std::size_t bytes, CUdevice,
-                            CUstream stream_handle) {
-  ContextRef context;
-  CUresult result = enter(context);
-  StreamRef stream;
-  if (result == CUDA_SUCCESS) result = stream_find(stream_handle, context, stream);
-  if (result != CUDA_SUCCESS) return result;
-  const auto allocation = find(address);
-  if (!allocation || allocation->kind != MemoryKind::kManaged ||
-      !MemoryMap::get().covers(address, bytes))
-    return CUDA_ERROR_INVALID_VALUE;
-  return command_submit(stream, EmptyCommand{});  // managed memory is where both can reach it
-}
-
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, std::size_t bytes, CUmemLocation, unsigned int,
-                               CUstream stream) {
-  return cuMemPrefetchAsync(address, bytes, 0, stream);
 }

@@ -2,7 +2,8 @@
 // descriptor.
 #include <fcntl.h>
 
-#include "softgpu/driver/command.h"
+#include <algorithm>
+
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/profile.h"
 #include "softgpu/driver/virtual.h"
@@ -11,39 +12,59 @@ using namespace softgpu::driver;
 
 namespace {
 
+constexpr auto kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// Only device memory is there: host memory is refused as not supported, what the manual forbids as
+/// invalid.
 CUresult prop_check(const CUmemAllocationProp* prop, Gpu*& gpu) {
-  if (prop == nullptr || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+  if (prop == nullptr || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      prop->win32HandleMetaData != nullptr)
     return CUDA_ERROR_INVALID_VALUE;
-  if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-  if ((prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0)
+  switch (prop->location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      break;
+    case CU_MEM_LOCATION_TYPE_HOST:
+      return prop->requestedHandleTypes != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  if ((prop->requestedHandleTypes & ~kDescriptor) != 0 || prop->allocFlags.usage != 0)
     return CUDA_ERROR_NOT_SUPPORTED;
   gpu = Process::get().gpu(prop->location.id);
   return gpu == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
-/// A change of mappings waits for the work that may still use the old ones.
+CUresult location_check(const CUmemLocation& location) {
+  if (location.type == CU_MEM_LOCATION_TYPE_HOST) return CUDA_ERROR_NOT_SUPPORTED;
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  return Process::get().gpu(location.id) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+CUresult access_check(const CUmemAccessDesc& access) {
+  const bool known = access.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
+                     access.flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+                     access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return known ? location_check(access.location) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/// What takes memory or a right away waits for the work that may still use it.
 void contexts_idle() {
-  for (const ContextRef& context : Registry<Context>::all().list()) {
-    std::vector<StreamRef> streams;
-    {
-      const std::lock_guard lock(context->order);
-      streams = context->streams;
-      streams.push_back(context->legacy);
-    }
-    for (const StreamRef& stream : streams)
-      if (stream != nullptr) (void)Stream::wait(stream->last());
-  }
+  for (const ContextRef& context : Registry<Context>::all().list()) context->wait_all();
 }
 
 }  // namespace
 
 CUresult cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp* prop,
-                                       CUmemAllocationGranularity_flags) {
+                                       CUmemAllocationGranularity_flags option) {
   CUresult result = enter_any();
   Gpu* gpu = nullptr;
   if (result == CUDA_SUCCESS) result = prop_check(prop, gpu);
   if (result != CUDA_SUCCESS) return result;
-  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const bool known =
+      option == CU_MEM_ALLOC_GRANULARITY_MINIMUM || option == CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+  if (bytes == nullptr || !known) return CUDA_ERROR_INVALID_VALUE;
   *bytes = kVmmGranularity;
   return CUDA_SUCCESS;
 }
@@ -72,9 +93,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, std::size_t bytes,
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr || flags != 0 || bytes == 0 || bytes % kVmmGranularity != 0)
     return CUDA_ERROR_INVALID_VALUE;
+  CUmemAllocationProp got = *prop;
+  got.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_NONE;  // a wish that is not met
   PieceRef piece;
-  result = Piece::create(*gpu, bytes, piece);
-  if (result == CUDA_SUCCESS) *out = VirtualMemory::get().handle_add(std::move(piece), *prop);
+  result = Piece::create(*gpu, got, bytes, piece);
+  if (result == CUDA_SUCCESS) *out = VirtualMemory::get().handle_add(std::move(piece));
   return result;
 }
 
@@ -107,34 +130,35 @@ CUresult cuMemUnmap(CUdeviceptr at, std::size_t bytes) {
 
 CUresult cuMemSetAccess(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc* access,
                         std::size_t count) {
-  const CUresult result = enter_any();
+  CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
   if (access == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-  // All devices of a process share its page tables: the widest right that any of them gets.
-  CUmemAccess_flags widest = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        Process::get().gpu(access[i].location.id) == nullptr)
-      return CUDA_ERROR_INVALID_VALUE;
-    widest = std::max(widest, access[i].flags);
-  }
-  return VirtualMemory::get().access_set(at, bytes, widest);
+  for (std::size_t i = 0; i < count && result == CUDA_SUCCESS; ++i)
+    result = access_check(access[i]);
+  if (result != CUDA_SUCCESS) return result;
+  VirtualMemory& memory = VirtualMemory::get();
+  if (memory.access_narrows(at, bytes, access, count)) contexts_idle();
+  return memory.access_set(at, bytes, access, count);
 }
 
-CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation*, CUdeviceptr at) {
-  const CUresult result = enter_any();
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr at) {
+  CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
-  return flags == nullptr ? CUDA_ERROR_INVALID_VALUE : VirtualMemory::get().access_get(at, *flags);
+  if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  result = location_check(*location);
+  CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  if (result == CUDA_SUCCESS) result = VirtualMemory::get().access_get(at, location->id, access);
+  if (result == CUDA_SUCCESS) *flags = access;
+  return result;
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
                                                 CUmemGenericAllocationHandle handle) {
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
-  PieceHandle found;
-  if (prop == nullptr || !VirtualMemory::get().handle_find(handle, found))
-    return CUDA_ERROR_INVALID_VALUE;
-  *prop = found.prop;
+  const PieceRef piece = VirtualMemory::get().handle_find(handle);
+  if (prop == nullptr || piece == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *prop = piece->prop;
   return CUDA_SUCCESS;
 }
 
@@ -142,13 +166,12 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
                                       CUmemAllocationHandleType type, unsigned long long flags) {
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
-  PieceHandle found;
-  if (out == nullptr || flags != 0 || !VirtualMemory::get().handle_find(handle, found))
+  const PieceRef piece = VirtualMemory::get().handle_find(handle);
+  if (out == nullptr || flags != 0 || piece == nullptr || type == CU_MEM_HANDLE_TYPE_NONE)
     return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-  if ((found.prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  const int file = fcntl(found.piece->file(), F_DUPFD_CLOEXEC, 0);
+  if (type != kDescriptor) return CUDA_ERROR_NOT_SUPPORTED;
+  if ((piece->prop.requestedHandleTypes & kDescriptor) == 0) return CUDA_ERROR_INVALID_VALUE;
+  const int file = fcntl(piece->file(), F_DUPFD_CLOEXEC, 0);
   if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   *static_cast<int*>(out) = file;
   return CUDA_SUCCESS;
@@ -156,23 +179,12 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* os_handle,
                                         CUmemAllocationHandleType type) {
-  ContextRef context;
   CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-  const int file = static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle));
-  // The piece names its device: the one that has it in its account.
-  for (const auto& gpu : Process::get().gpus()) {
-    PieceRef piece;
-    result = Piece::import(*gpu, file, piece);
-    if (result != CUDA_SUCCESS) continue;
-    CUmemAllocationProp prop{};
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu->ordinal};
-    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    *out = VirtualMemory::get().handle_add(std::move(piece), prop);
-    return CUDA_SUCCESS;
-  }
+  if (out == nullptr || type == CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
+  if (type != kDescriptor) return CUDA_ERROR_NOT_SUPPORTED;
+  PieceRef piece;
+  result = Piece::import(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), piece);
+  if (result == CUDA_SUCCESS) *out = VirtualMemory::get().handle_add(std::move(piece));
   return result;
 }

@@ -1,7 +1,7 @@
-// How each command executes on a stream's worker thread; see command.h.
+// How each command executes; see command.h.
 #include "softgpu/driver/command.h"
 
-#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -10,23 +10,39 @@
 
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/graph.h"
+#include "softgpu/driver/memory_strict.h"
 #include "softgpu/driver/pool.h"
 #include "softgpu/driver/profile.h"
 
 namespace softgpu::driver {
 namespace {
 
+/// A kernel tells the device of its instructions when so many have gathered: some microseconds of
+/// modelled time.
+constexpr std::uint64_t kChargeAt = 1024;
+/// How often a word of memory is looked at, at first and after a long wait. Nobody tells when it
+/// changes.
+constexpr std::chrono::microseconds kLookFirst{10}, kLookLast{500};
+
 /// What a kernel needs from us while it runs: device time, the clock, output, a heap.
 class LaunchHost : public ptx::Host {
  public:
-  LaunchHost(Stream& stream, std::uint64_t number)
-      : stream_(stream), context_(stream.owner()), number_(number) {}
+  /// `timed`: its cost is known already, whatever it executes.
+  LaunchHost(Stream& stream, std::uint64_t number, bool timed)
+      : stream_(stream), context_(stream.owner()), number_(number), timed_(timed) {}
+  void enter() override { strict_thread_enter(); }
   bool charge(std::uint64_t warp_instructions) override {
-    device::Device& model = context_.gpu.model;
-    return model.work_charge(stream_.queue(), number_, model.compute_cost(warp_instructions),
-                             context_.stop);
+    const std::uint64_t gathered = gathered_.fetch_add(warp_instructions) + warp_instructions;
+    if (gathered < kChargeAt) return running();
+    return context_.gpu.model.work_charge(stream_.queue(), number_, cost(gathered_.exchange(0)),
+                                          context_.stop) &&
+           running();
   }
-  std::uint64_t globaltimer_ns() override { return static_cast<std::uint64_t>(device::clock_ns()); }
+  /// Device time that the device has not been told of.
+  double cost_open() const { return cost(gathered_); }
+  std::uint64_t globaltimer_ns() override {
+    return static_cast<std::uint64_t>(context_.gpu.model.work_time(stream_.queue(), number_));
+  }
   std::uint64_t clock_hz() override { return static_cast<std::uint64_t>(kClockKhz) * 1000; }
   void print(std::string_view text) override { context_.print(text); }
   void* heap_allocate(std::size_t bytes) override {
@@ -36,9 +52,16 @@ class LaunchHost : public ptx::Host {
   void heap_free(void* p) override { std::free(p); }
 
  private:
+  bool running() const { return !context_.stop && context_.status() == CUDA_SUCCESS; }
+  double cost(std::uint64_t instructions) const {
+    return timed_ ? 0 : context_.gpu.model.compute_cost(instructions);
+  }
+
   Stream& stream_;
   Context& context_;
   std::uint64_t number_;
+  bool timed_;
+  std::atomic<std::uint64_t> gathered_{0};
 };
 
 CUresult fault_error(ptx::Fault fault) {
@@ -58,8 +81,18 @@ CUresult fault_error(ptx::Fault fault) {
       return CUDA_ERROR_ASSERT;
     case ptx::Fault::kStackOverflow:
       return CUDA_ERROR_HARDWARE_STACK_ERROR;
+    case ptx::Fault::kInvalidAddressSpace:
+      return CUDA_ERROR_INVALID_ADDRESS_SPACE;
+    case ptx::Fault::kInvalidPc:
+      return CUDA_ERROR_INVALID_PC;
   }
   return CUDA_ERROR_UNKNOWN;
+}
+
+/// The event that a monitor sees of a kernel's fault: of the memory unit, or of an engine.
+std::uint32_t fault_xid(ptx::Fault fault) {
+  constexpr std::uint32_t kMemoryPageFault = 31, kEngineException = 13;
+  return fault == ptx::Fault::kIllegalAddress ? kMemoryPageFault : kEngineException;
 }
 
 void run_kernel(const KernelCommand& c, Stream& stream, Op& op) {
@@ -69,13 +102,13 @@ void run_kernel(const KernelCommand& c, Stream& stream, Op& op) {
   // Blocks go to the emptiest SM first, as on hardware: as many SMs work as there are blocks.
   const auto width =
       static_cast<double>(std::min<std::uint64_t>(blocks, model.settings().sm_count));
-  const std::uint64_t number = model.work_open(
-      stream.queue(), {device::WorkKind::kCompute, width, op.floor_ns}, context.stop);
+  const auto timed = model.timed(c.function->info().name);
+  const double cost = timed ? timed->ns * width : model.launch_cost(width);
+  const std::uint64_t number =
+      stream.work_begin({device::WorkKind::kCompute, width, op.floor_ns, cost,
+                         c.priority.value_or(stream.priority), true});
   if (number == 0) return;
-  stream.last_number = number;
-  model.launch_count(context.gpu.client);
-  model.work_charge(stream.queue(), number, device::kLaunchNs * width, context.stop);
-  LaunchHost host(stream, number);
+  LaunchHost host(stream, number, timed.has_value());
   ptx::Launch launch;
   launch.grid = c.grid;
   launch.block = c.block;
@@ -85,14 +118,17 @@ void run_kernel(const KernelCommand& c, Stream& stream, Op& op) {
   launch.cooperative = c.cooperative;
   launch.params = c.params.data();
   launch.sm_count = model.settings().sm_count;
-  const ptx::Outcome outcome = ptx::launch_run(*c.function->kernel, launch, host);
+  const bool skipped = timed && timed->skip != 0;
+  const ptx::Outcome outcome =
+      skipped ? ptx::Outcome{} : ptx::launch_run(*c.function->kernel, launch, host);
   const CUresult error = fault_error(outcome.fault);
   if (error != CUDA_SUCCESS) {
     if (Process::get().log_level() > 0)
       std::fprintf(stderr, "softgpu: kernel fault: %s\n", outcome.fault_text.c_str());
     context.fail(error);
+    model.xid_note(fault_xid(outcome.fault), getpid());
   }
-  if (!context.stop) model.work_close(stream.queue(), number);
+  stream.work_end(number, host.cost_open());
 }
 
 void copy_bytes(const CopyCommand& c) {
@@ -129,7 +165,7 @@ void run_set(const SetCommand& c, Stream& stream, Op& op) {
                   stream.owner().gpu.model.copy_cost(device::WorkKind::kCopyInside, bytes));
 }
 
-bool word_satisfied(const WordCommand& c) {
+bool word_satisfied(const Word& c) {
   std::uint64_t value = 0;
   if (c.bytes == 4)
     value = __atomic_load_n(reinterpret_cast<std::uint32_t*>(c.address), __ATOMIC_ACQUIRE);
@@ -144,22 +180,54 @@ bool word_satisfied(const WordCommand& c) {
     case CU_STREAM_WAIT_VALUE_AND:
       return (value & c.value) != 0;
     default:
-      return ~(value | c.value) != 0;
+      return c.bytes == 4 ? ~static_cast<std::uint32_t>(value | c.value) != 0
+                          : ~(value | c.value) != 0;
   }
 }
 
-void run_word(const WordCommand& c, Stream& stream, Op&) {
+void word_write(const Word& c) {
+  if (c.bytes == 4)
+    __atomic_store_n(reinterpret_cast<std::uint32_t*>(c.address),
+                     static_cast<std::uint32_t>(c.value), __ATOMIC_RELEASE);
+  else
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(c.address), c.value, __ATOMIC_RELEASE);
+}
+
+bool going_on(Context& context) { return !context.stop && context.status() == CUDA_SUCCESS; }
+
+void word_wait(const Word& c, Context& context) {
+  for (auto look = kLookFirst; !word_satisfied(c) && going_on(context);
+       look = std::min(2 * look, kLookLast))
+    std::this_thread::sleep_for(look);
+}
+
+void run_words(const WordsCommand& c, Stream& stream, Op& op) {
   stream.work_drain();
-  if (!c.wait) {
-    if (c.bytes == 4)
-      __atomic_store_n(reinterpret_cast<std::uint32_t*>(c.address),
-                       static_cast<std::uint32_t>(c.value), __ATOMIC_RELEASE);
-    else
-      __atomic_store_n(reinterpret_cast<std::uint64_t*>(c.address), c.value, __ATOMIC_RELEASE);
-    return;
+  for (const Word& word : c.words) {
+    if (!word.wait) {
+      word_write(word);
+      continue;
+    }
+    word_wait(word, stream.owner());
+    if (!going_on(stream.owner())) return;
+    op.floor_ns = device::clock_ns();
   }
-  while (!word_satisfied(c) && !stream.owner().stop)
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+void run_host(const HostCommand& c, Stream& stream, Op& op) {
+  stream.work_drain();
+  // At exit the program's objects are going; only then is nobody told any more.
+  if (!going_on(stream.owner()) && !(c.always && Process::get().status() == CUDA_SUCCESS)) return;
+  {
+    const HostSide host;
+    c.call();
+  }
+  op.floor_ns = device::clock_ns();
+}
+
+bool anyone_may(const Command& c) {
+  return !std::holds_alternative<HostCommand>(c) && !std::holds_alternative<WordsCommand>(c) &&
+         !std::holds_alternative<WaitCommand>(c) && !std::holds_alternative<GraphCommand>(c);
 }
 
 struct Runner {
@@ -169,25 +237,32 @@ struct Runner {
   void operator()(const KernelCommand& c) const { run_kernel(c, stream, op); }
   void operator()(const CopyCommand& c) const { run_copy(c, stream, op); }
   void operator()(const SetCommand& c) const { run_set(c, stream, op); }
-  void operator()(const HostCommand& c) const {
-    stream.work_drain();
-    if (!stream.owner().stop) c.call();
-  }
+  void operator()(const HostCommand& c) const { run_host(c, stream, op); }
   void operator()(const DelayCommand& c) const {
     stream.work_add(op, device::WorkKind::kLink, c.ns);
   }
-  void operator()(const FreeCommand& c) const { c.pool->free_finish(c.address); }
-  void operator()(const RecordCommand& c) const { c.event->record_in_graph(op.shared()); }
-  void operator()(const WaitCommand& c) const { (void)Stream::wait(c.event->op()); }
-  void operator()(const WordCommand& c) const { run_word(c, stream, op); }
-  void operator()(const GraphCommand& c) const { c.graph->run(stream, op); }
+  void operator()(const FreeCommand&) const {}  // the pool looks at the operation
+  // These are nodes only, and the run of their graph does what they say (graph_run.h).
+  void operator()(const RecordCommand&) const {}
+  void operator()(const WaitCommand&) const {}
+  void operator()(const GraphCommand&) const {}
+  void operator()(const WordsCommand& c) const { run_words(c, stream, op); }
 };
 
 }  // namespace
 
+CommandOp::CommandOp(Command command)
+    : Op(anyone_may(command) ? By::kAnyone : By::kWorker), command_(std::move(command)) {
+  const auto* host = std::get_if<HostCommand>(&command_);
+  always = host != nullptr && host->always;
+}
+
+void CommandOp::run(Stream& on) { std::visit(Runner{on, *this}, command_); }
+
+void CommandOp::drop() { command_ = EmptyCommand{}; }
+
 void command_run(const Command& command, Stream& stream, Op& op) {
-  if (stream.owner().status() != CUDA_SUCCESS || stream.owner().stop) return;
-  std::visit(Runner{stream, op}, command);
+  if (going_on(stream.owner())) std::visit(Runner{stream, op}, command);
 }
 
 }  // namespace softgpu::driver

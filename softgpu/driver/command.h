@@ -2,6 +2,7 @@
 // worker and kept as a node of a graph. Validation has happened before one of these exists.
 #pragma once
 
+#include <optional>
 #include <variant>
 
 #include "softgpu/driver/module.h"
@@ -20,6 +21,7 @@ struct KernelCommand {
   std::uint32_t shared_bytes = 0;
   bool cooperative = false;
   std::vector<std::byte> params;
+  std::optional<int> priority;  // instead of its stream's
 };
 
 /// A box of bytes; pitch and plane are distances between rows and between planes.
@@ -44,6 +46,7 @@ struct HostCommand {
   std::function<void()> call;
   CUhostFn function = nullptr;  // as graphs give it back
   void* data = nullptr;
+  bool always = false;  // also after a fault: it is told of it
 };
 
 struct DelayCommand {
@@ -63,13 +66,18 @@ struct WaitCommand {
   std::shared_ptr<Event> event;
 };
 
-/// A word of memory written, or waited for, in stream order.
-struct WordCommand {
+/// A word of memory written or waited for.
+struct Word {
   CUdeviceptr address = 0;
   std::uint64_t value = 0;
   unsigned bytes = 4;
   unsigned flags = 0;
   bool wait = false;
+};
+
+/// Words in their order.
+struct WordsCommand {
+  std::vector<Word> words;
 };
 
 struct GraphCommand {
@@ -80,16 +88,23 @@ struct EmptyCommand {};
 
 using Command =
     std::variant<EmptyCommand, KernelCommand, CopyCommand, SetCommand, HostCommand, DelayCommand,
-                 FreeCommand, RecordCommand, WaitCommand, WordCommand, GraphCommand>;
+                 FreeCommand, RecordCommand, WaitCommand, WordsCommand, GraphCommand>;
+
+/// A command in a stream.
+class CommandOp : public Op {
+ public:
+  explicit CommandOp(Command command);
+  void run(Stream& on) override;
+  void drop() override;
+
+ private:
+  Command command_;
+};
 
 void command_run(const Command& command, Stream& stream, Op& op);
 
 /// Runs it in the stream, or makes it a node when the stream captures. `done` receives the
 /// operation (null when captured). Errors are those of capture.
 CUresult command_submit(const StreamRef& stream, Command command, OpRef* done = nullptr);
-
-/// A call that waits for the device or works outside all streams: refused while a capture forbids
-/// it.
-CUresult capture_refuses(const ContextRef& context);
 
 }  // namespace softgpu::driver

@@ -1,8 +1,10 @@
 // The life of a context: what it takes when it opens, and how everything of it ends when it closes.
-// See state.h.
+// See state.h; limits are in context_limits.cpp.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/module.h"
 #include "softgpu/driver/state.h"
@@ -20,6 +22,8 @@ CUresult Context::open() {
   limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
   limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
   if (!gpu.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
+  alarm_watch();
+  if (gpu.model.lost()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   if (!gpu.model.memory_take(gpu.client, gpu.model.settings().context_bytes))
     return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result =
@@ -34,16 +38,19 @@ CUresult Context::open() {
 void Context::close() {
   if (closed.exchange(true)) return;
   stop = true;
-  Registry<Context>::all().take(this);
+  Registry<Context>::all().take(handle());
   std::vector<StreamRef> all;
   {
     const std::lock_guard lock(order);
     all.swap(streams);
     all.push_back(std::move(legacy));
     legacy.reset();
+    marker.reset();
+    awaited.clear();
   }
   for (const StreamRef& stream : all) {
     Registry<Stream>::all().take(stream.get());
+    capture_leave(*stream);
     stream->retire();
   }
   {
@@ -58,7 +65,22 @@ void Context::close() {
   }
   for (const Allocation& allocation : MemoryMap::get().of_context(handle()))
     if (MemoryMap::get().take(allocation.base)) memory_release(allocation);
-  gpu.model.memory_give(gpu.client, gpu.model.settings().context_bytes);
+  const std::lock_guard lock(limits_mutex_);
+  for (const auto& [block, bytes] : heap_blocks_) std::free(block);
+  heap_blocks_.clear();
+  gpu.model.memory_give(
+      gpu.client, gpu.model.settings().context_bytes + local_bytes_ + heap_bytes_ + fifo_bytes_);
+}
+
+void Context::wait_all() {
+  std::vector<StreamRef> all;
+  {
+    const std::lock_guard lock(order);
+    all = streams;
+    all.push_back(legacy);
+  }
+  for (const StreamRef& stream : all)
+    if (stream != nullptr) (void)Stream::wait(stream->last());
 }
 
 void Context::fail(CUresult error) {
@@ -68,15 +90,23 @@ void Context::fail(CUresult error) {
 
 void Context::print(std::string_view text) {
   const std::lock_guard lock(print_mutex_);
-  printed_ += text;
+  printed_.emplace_back(text);
+  printed_bytes_ += text.size();
+  // The FIFO is circular: what came first is overwritten (CUDA programming guide, "Formatted
+  // output", limitations).
+  while (printed_.size() > 1 && printed_bytes_ > limits[CU_LIMIT_PRINTF_FIFO_SIZE]) {
+    printed_bytes_ -= printed_.front().size();
+    printed_.pop_front();
+  }
 }
 
 void Context::print_flush() {
   const std::lock_guard lock(print_mutex_);
   if (printed_.empty()) return;
-  std::fwrite(printed_.data(), 1, printed_.size(), stdout);
+  for (const std::string& text : printed_) std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
   printed_.clear();
+  printed_bytes_ = 0;
 }
 
 }  // namespace softgpu::driver

@@ -14,3 +14,9 @@
 /// Extension: occupies a link for `ns` of modelled time in stream order, without SM time.
 extern "C" CUresult softgpuStreamDelay(CUstream stream, unsigned long long ns);
 #pragma GCC visibility pop
+
+// What is defined here under the name of an entry point is what the exported function of that name
+// calls once the gate has let it in (gate.h). The exported ones are generated (generate.py).
+#ifndef SOFTGPU_EXPORTED_NAMES
+#include "own.h"
+#endif

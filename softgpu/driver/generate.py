@@ -1,10 +1,13 @@
 """Writes what of the driver library follows from the toolkit's headers alone.
 
-Usage: generate.py ENTRYPOINTS.json STUBS.cpp TABLE.cpp EXPORTS.map
+Usage: generate.py ENTRYPOINTS.json OWN.h STUBS.cpp ENTRIES.cpp TABLE.cpp EXPORTS.map
 
+OWN.h       gives what this folder defines under the name of an entry point the symbol own_NAME, for ENTRIES.cpp to call.
 STUBS.cpp   a weak definition of every entry point: a _ptsz/_ptds form calls its plain form with the calling thread's own
             default stream, an older name with the same arguments calls the newer one, everything else is refused as not
             supported. What is written by hand in this folder is strong and takes the place of these.
+ENTRIES.cpp the exported entry points: each goes through the gate (gate.h) and calls its own_NAME. The checkpoint calls do
+            not: they are about other processes, or about opening this one's gate.
 TABLE.cpp   the table of cuGetProcAddress: base name, version, per-thread -> function.
 EXPORTS.map the version script: these names and the softgpu extensions, nothing else.
 """
@@ -59,10 +62,26 @@ def stubs(entries):
     return "".join(parts)
 
 
+def own(entries):
+    lines = [f'{declaration(e)} __asm__("own_{e["symbol"]}");\n' for e in entries]
+    return HEAD + '#pragma once\n\nextern "C" {\n' + "".join(lines) + "}\n"
+
+
+def entry_points(entries):
+    parts = [HEAD, '#define SOFTGPU_EXPORTED_NAMES\n#include "softgpu/driver/cuda_api.h"\n#include "softgpu/driver/gate.h"\n']
+    for entry in entries:
+        symbol = entry["symbol"]
+        gate = "" if symbol.startswith("cuCheckpoint") else "  const softgpu::driver::Call inside;\n"
+        parts.append(f'\nextern "C" {declaration(dict(entry, symbol="own_" + symbol))};\n'
+                     f'{declaration(entry)} {{\n{gate}  return {call("own_" + symbol, entry)};\n}}\n')
+    return "".join(parts)
+
+
 def table(entries):
     # Byte order: the lookup is a binary search by strcmp order.
     rows = sorted(entries, key=lambda e: (e["base"].encode(), bool(e["per_thread"]), e["since"]))
-    parts = [HEAD, '#include "softgpu/driver/cuda_api.h"\n#include "softgpu/driver/lookup.h"\n\n',
+    parts = [HEAD, '#define SOFTGPU_EXPORTED_NAMES\n#include "softgpu/driver/cuda_api.h"\n',
+             '#include "softgpu/driver/lookup.h"\n\n',
              "namespace softgpu::driver {\n\nconst Entry kEntries[] = {\n"]
     for e in rows:
         own = "true" if e["per_thread"] else "false"
@@ -83,11 +102,11 @@ def write(path, text):
 
 
 def main():
-    if len(sys.argv) != 5:
+    if len(sys.argv) != 7:
         sys.exit(__doc__)
     with open(sys.argv[1], encoding="utf-8") as file:
         entries = json.load(file)
-    for path, text in zip(sys.argv[2:], (stubs(entries), table(entries), exports(entries))):
+    for path, text in zip(sys.argv[2:], (own(entries), stubs(entries), entry_points(entries), table(entries), exports(entries))):
         write(path, text)
 
 

@@ -12,7 +12,13 @@ struct LaunchRequest {
   void** params = nullptr;
   void** extra = nullptr;
   bool cooperative = false;
+  std::optional<int> priority = std::nullopt;
+  CUevent event_complete = nullptr;      // recorded with the launch
+  CUevent event_programmatic = nullptr;  // the same; blocks cannot trigger it early
 };
+
+/// What every entry point that launches does; `name` is its name.
+CUresult launch_submit(const LaunchRequest& request, CUstream stream, const char* name);
 
 CUresult launch_prepare(const LaunchRequest& request, const ContextRef& context,
                         KernelCommand& command);

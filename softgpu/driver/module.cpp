@@ -1,9 +1,11 @@
-// See module.h.
+// Modules and functions; see module.h. Images are in module_image.cpp, libraries in
+// module_library.cpp.
 #include "softgpu/driver/module.h"
 
-#include <cstdio>
+#include <algorithm>
 
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/memory_strict.h"
 #include "softgpu/driver/profile.h"
 
 namespace softgpu::driver {
@@ -28,87 +30,73 @@ class Module::ContextMemory : public ptx::Memory {
   Context& context_;
 };
 
-Module::Module(const ContextRef& context) : context_(context), owner_(context) {
+std::uint32_t dynamic_shared_default(const ptx::KernelInfo& info) {
+  return kSharedPerBlock - std::min(kSharedPerBlock, info.shared_bytes);
+}
+
+CUresult Function::load() {
+  if (loaded) return CUDA_SUCCESS;
+  Context& context = module->owner();
+  // CUDA programming guide, "Heap memory allocation": a heap that does not fit fails the load.
+  if (needs.heap && context.heap_need() != CUDA_SUCCESS)
+    return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
+  if (needs.fifo && context.fifo_need() != CUDA_SUCCESS)
+    return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
+  loaded = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult Function::launch_need() {
+  const CUresult result = load();
+  return result == CUDA_SUCCESS ? module->owner().local_need(info().local_bytes) : result;
+}
+
+Module::Module(const ContextRef& context) : owner_(context) {
   memory_ = std::make_unique<ContextMemory>(*context);
 }
 
 Module::~Module() = default;
 
-CUresult image_choose(const void* image, std::string& ptx, std::string* log) {
-  std::string error;
-  std::vector<ptx::PtxImage> images = ptx::fatbin_images(image, &error);
-  for (ptx::PtxImage& candidate : images) {
-    if (candidate.target > kComputeMajor * 10 + kComputeMinor) continue;
-    ptx = std::move(candidate.text);
-    return CUDA_SUCCESS;
-  }
-  if (!images.empty())
-    error = "only PTX for compute_" + std::to_string(images.back().target) +
-            " or later: build with -arch=compute_" +
-            std::to_string(kComputeMajor * 10 + kComputeMinor) + " or lower";
-  if (Process::get().log_level() > 0)
-    std::fprintf(stderr, "softgpu: module not loaded: %s\n", error.c_str());
-  if (log != nullptr) *log = error;
-  return images.empty() && error.find("machine code") == std::string::npos
-             ? CUDA_ERROR_INVALID_IMAGE
-             : CUDA_ERROR_NO_BINARY_FOR_GPU;
-}
-
-namespace {
-
-CUresult load_error(ptx::LoadStatus status) {
-  switch (status) {
-    case ptx::LoadStatus::kOk:
-      return CUDA_SUCCESS;
-    case ptx::LoadStatus::kInvalidPtx:
-      return CUDA_ERROR_INVALID_PTX;
-    case ptx::LoadStatus::kUnsupported:
-      return CUDA_ERROR_NOT_SUPPORTED;
-    case ptx::LoadStatus::kNoMemory:
-      return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  return CUDA_ERROR_UNKNOWN;
-}
-
-CUresult ptx_load(Module&, std::string_view text, ptx::Memory& memory, ptx::LoadResult& result,
-                  std::string* log) {
-  result = ptx::module_load(text, memory);
-  if (result.status == ptx::LoadStatus::kOk) return CUDA_SUCCESS;
-  if (Process::get().log_level() > 0)
-    std::fprintf(stderr, "softgpu: PTX not loaded: %s\n", result.log.c_str());
-  if (log != nullptr) *log = result.log;
-  return load_error(result.status);
-}
-
-}  // namespace
-
-CUresult Module::load(const ContextRef& context, const void* image, std::shared_ptr<Module>& module,
-                      std::string* log) {
-  std::string text;
-  CUresult result = image_choose(image, text, log);
-  if (result != CUDA_SUCCESS) return result;
+CUresult Module::load(const ContextRef& context, const std::string& text, LoadOptions& options,
+                      std::shared_ptr<Module>& module) {
   module = std::make_shared<Module>(context);
-  ptx::LoadResult loaded;
-  result = ptx_load(*module, text, *module->memory_, loaded, log);
+  module->registers_max_ = options.registers_max;
+  const DeviceSide device;  // variables are initialised
+  CUresult result = text_load(text, *module->memory_, options, module->code_);
   if (result != CUDA_SUCCESS) return result;
-  module->code_ = std::move(loaded.module);
+  for (const ptx::Variable& variable : ptx::module_variables(*module->code_)) {
+    if (variable.managed) result = memory_share_variable(variable.address);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  module->needs_ = text_needs(text_outline(text));
+  context->print_flush();
   Registry<Module>::all().add(module);
+  if (!loading_eager()) return CUDA_SUCCESS;
+  for (const FunctionRef& function : module->functions()) {
+    result = function->load();
+    if (result == CUDA_SUCCESS) continue;
+    Registry<Module>::all().take(module.get());
+    module->unload();
+    return result;
+  }
   return CUDA_SUCCESS;
 }
 
 FunctionRef Module::function(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  FunctionRef& function = functions_[name];
-  if (function != nullptr) return function;
+  const auto known = functions_.find(name);
+  if (known != functions_.end()) return known->second;
   const ptx::Kernel* kernel = code_ == nullptr ? nullptr : ptx::module_kernel(*code_, name);
-  if (kernel == nullptr) {
-    functions_.erase(name);
-    return nullptr;
-  }
-  function = std::make_shared<Function>();
+  if (kernel == nullptr) return nullptr;
+  const auto function = std::make_shared<Function>();
   function->kernel = kernel;
   function->module = this;
+  function->dynamic_shared_max = static_cast<int>(dynamic_shared_default(function->info()));
+  function->registers_max = registers_max_;
+  const auto needs = needs_.find(name);
+  if (needs != needs_.end()) function->needs = needs->second;
   Registry<Function>::all().add(function);
+  functions_[name] = function;
   return function;
 }
 
@@ -127,54 +115,32 @@ const ptx::Variable* Module::variable(const std::string& name) const {
   return nullptr;
 }
 
+bool Module::has_managed() const {
+  if (code_ == nullptr) return false;
+  const auto& variables = ptx::module_variables(*code_);
+  return std::any_of(variables.begin(), variables.end(),
+                     [](const ptx::Variable& variable) { return variable.managed; });
+}
+
+void Module::choose(Function& function, const FunctionChoices& choices, bool through_kernel) {
+  const std::lock_guard lock(mutex_);
+  const auto set = [&](const std::optional<int>& choice, std::optional<int>& own,
+                       std::atomic<int>& value) {
+    if (!choice || (through_kernel && own)) return;
+    if (!through_kernel) own = choice;
+    value = *choice;
+  };
+  set(choices.dynamic_shared_max, function.own.dynamic_shared_max, function.dynamic_shared_max);
+  set(choices.carveout, function.own.carveout, function.carveout);
+  set(choices.cache, function.own.cache, function.cache);
+}
+
 void Module::unload() {
   const std::lock_guard lock(mutex_);
   for (const auto& [name, function] : functions_) Registry<Function>::all().take(function.get());
   functions_.clear();
   code_.reset();
-}
-
-CUresult Library::module_in(const ContextRef& context, std::shared_ptr<Module>& module) {
-  const std::lock_guard lock(mutex_);
-  std::shared_ptr<Module>& mine = modules_[context->id];
-  if (mine == nullptr) {
-    const CUresult result = Module::load(context, ptx.c_str(), mine, nullptr);
-    if (result != CUDA_SUCCESS) {
-      modules_.erase(context->id);
-      return result;
-    }
-  }
-  module = mine;
-  return CUDA_SUCCESS;
-}
-
-std::shared_ptr<Kernel> Library::kernel(const ContextRef& context, const std::string& name) {
-  // Without a context the name cannot be checked against the code; the text of the entry is.
-  std::shared_ptr<Module> module;
-  if (context != nullptr &&
-      (module_in(context, module) != CUDA_SUCCESS || module->function(name) == nullptr))
-    return nullptr;
-  if (context == nullptr && ptx.find(" " + name + "(") == std::string::npos) return nullptr;
-  const std::lock_guard lock(mutex_);
-  std::shared_ptr<Kernel>& kernel = kernels[name];
-  if (kernel == nullptr) {
-    kernel = std::make_shared<Kernel>();
-    kernel->library = weak_from_this();
-    kernel->name = name;
-    Registry<Kernel>::all().add(kernel);
-  }
-  return kernel;
-}
-
-void Library::unload() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [name, kernel] : kernels) Registry<Kernel>::all().take(kernel.get());
-  for (const auto& [id, module] : modules_) {
-    Registry<Module>::all().take(module.get());
-    if (!module->owner().closed) module->unload();
-  }
-  kernels.clear();
-  modules_.clear();
+  owner_->print_flush();
 }
 
 CUresult function_find(CUfunction handle, const ContextRef& context, FunctionRef& function) {
@@ -183,11 +149,7 @@ CUresult function_find(CUfunction handle, const ContextRef& context, FunctionRef
   const auto kernel = Registry<Kernel>::all().find(handle);
   const auto library = kernel == nullptr ? nullptr : kernel->library.lock();
   if (library == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  std::shared_ptr<Module> module;
-  const CUresult result = library->module_in(context, module);
-  if (result != CUDA_SUCCESS) return result;
-  function = module->function(kernel->name);
-  return function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+  return library->function_in(context, *kernel, function);
 }
 
 }  // namespace softgpu::driver

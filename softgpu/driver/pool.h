@@ -1,9 +1,11 @@
-// Stream-ordered memory: a pool takes chunks from the device and hands out blocks of them. What a
-// stream frees may be taken again by that stream at once (stream order keeps them apart) and by
-// everyone when the free has executed.
+// Stream-ordered memory: a pool takes chunks from the device and hands out blocks of them. A block
+// that a stream has freed may be taken again by that stream at once (stream order keeps the two
+// apart), by a stream that comes after the free, and by everyone once the free has executed: the
+// three rules that the attributes REUSE_* switch. Pools of other processes are in pool_import.h.
 #pragma once
 
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/pool_pointer.h"
 #include "softgpu/driver/stream.h"
 
 namespace softgpu::driver {
@@ -11,47 +13,100 @@ namespace softgpu::driver {
 inline constexpr std::size_t kPoolChunk = 2u << 20;
 inline constexpr std::size_t kPoolAlign = 512;
 
+struct PoolOptions {
+  std::size_t bytes_max = 0;  // reserved at most, in whole chunks; 0: what the device has
+  bool shareable = false;     // by file descriptor, with other processes
+};
+
 class Pool : public std::enable_shared_from_this<Pool> {
  public:
-  explicit Pool(Gpu& gpu) : gpu_(gpu) {}
-  ~Pool();
+  explicit Pool(Gpu& gpu, const PoolOptions& options = {});
+  virtual ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
 
   CUmemoryPool handle() { return reinterpret_cast<CUmemoryPool>(this); }
   Gpu& gpu() { return gpu_; }
-  CUresult allocate(const StreamRef& stream, std::size_t bytes, CUdeviceptr& address);
-  /// The block belongs to `stream`'s future; when `executed` it is anyone's.
-  bool free_begin(CUdeviceptr address, const Stream* stream);
-  void free_finish(CUdeviceptr address);
-  /// Gives unused chunks back until at most `keep` bytes are reserved.
-  void trim(std::size_t keep);
-  CUresult attribute_get(CUmemPool_attribute attribute, void* value);
-  CUresult attribute_set(CUmemPool_attribute attribute, void* value);
-  std::size_t release_threshold();
+  virtual bool imported() const { return false; }
 
-  /// What a synchronisation does: pools above their threshold shrink.
-  static void trim_all();
+  /// A block for work that is submitted to `stream` from now on. OUT_OF_MEMORY: neither the device
+  /// nor the pool's limit leaves room.
+  virtual CUresult allocate(const StreamRef& stream, std::size_t bytes, CUdeviceptr& address);
+  /// The block ends when `stream` comes to this point. The address is no longer in the map.
+  virtual CUresult free(CUdeviceptr address, const StreamRef& stream);
+  /// The caller says that nothing uses the block any more.
+  virtual void free_now(CUdeviceptr address);
+  /// Gives unused chunks back as long as at least `keep` bytes stay reserved.
+  void trim(std::size_t keep);
+
+  CUresult attribute_get(CUmemPool_attribute attribute, void* value);
+  CUresult attribute_set(CUmemPool_attribute attribute, const void* value);
+  /// What another device (by ordinal) may do with the pool's memory; the owner may everything.
+  void access_set(int ordinal, CUmemAccess_flags flags);
+  CUmemAccess_flags access_get(int ordinal);
+
+  /// What a descriptor of this pool tells another process. INVALID_VALUE: it is not shareable.
+  CUresult describe(IpcHandle& token);
+  CUresult describe(CUdeviceptr address, PoolPointer& pointer);
+
+  /// The handle stands for nothing any more; the pool itself ends with its last allocation.
+  void close();
+  bool open() const { return open_; }
+
+  /// What a synchronisation does: frees that have executed are known to have, and pools above their
+  /// threshold shrink.
+  static void synchronized();
+
+ protected:
+  /// After a free: a closed pool that nothing uses goes.
+  void close_if_unused();
+  virtual bool unused();
 
  private:
   struct Block {
     std::size_t size = 0;
-    std::size_t asked = 0;
     bool used = false;
-    const Stream* pending = nullptr;  // freed in this stream's order, not executed
+    std::uint64_t stream =
+        0;  // freed in this stream's order, which others may not know; 0: anyone's
+    std::weak_ptr<Op> freed;  // gone when it is done
   };
   struct Chunk {
     std::size_t size = 0;
     std::uint64_t offset = 0;
+    std::uint64_t key = 0;  // its name in the device's account once a pointer was exported
   };
-  std::map<std::uintptr_t, Block>::iterator find_locked(const Stream* stream, std::size_t bytes);
-  void merge_locked(std::map<std::uintptr_t, Block>::iterator block);
+  using Blocks = std::map<std::uintptr_t, Block>;
+
+  static bool executed(const Block& block);
+  void settle_locked(bool observed);
+  bool usable_locked(const Block& block, const StreamRef& stream, bool ordered) const;
+  Blocks::iterator find_locked(const StreamRef& stream, std::size_t bytes);
+  Blocks::iterator find_pending_locked(std::size_t bytes, OpRef& freed);
+  Blocks::iterator grow_locked(std::size_t bytes);
+  CUdeviceptr take_locked(Blocks::iterator block, std::size_t bytes, std::size_t asked);
+  bool mark_free_locked(CUdeviceptr address, std::uint64_t stream, std::weak_ptr<Op> freed);
+  bool joinable_locked(Blocks::iterator left, Blocks::iterator right) const;
+  void list_locked(Blocks::iterator block);
+  void unlist_locked(Blocks::iterator block);
   void trim_locked(std::size_t keep);
+  void chunk_release(std::uintptr_t base, const Chunk& chunk);
 
   Gpu& gpu_;
+  const PoolOptions options_;
+  const std::uint64_t id_;
+  std::atomic<bool> open_{true};
   std::mutex mutex_;
-  std::map<std::uintptr_t, Block> blocks_;
+  Blocks blocks_;
+  std::set<std::pair<std::size_t, std::uintptr_t>> free_;  // anyone's, by size
+  std::set<std::uintptr_t> pending_;                       // freed in the order of some stream
   std::map<std::uintptr_t, Chunk> chunks_;
+  std::map<int, CUmemAccess_flags> access_;
   std::uint64_t reserved_ = 0, used_ = 0, reserved_high_ = 0, used_high_ = 0, threshold_ = 0;
-  int reuse_[3] = {1, 1, 1};
+  bool reuse_events_ = true, reuse_executed_ = true, reuse_by_waiting_ = true;
 };
+using PoolRef = std::shared_ptr<Pool>;
+
+/// The pool of a handle that the program may still use; nullptr: none.
+PoolRef pool_find(CUmemoryPool handle);
 
 }  // namespace softgpu::driver

@@ -10,7 +10,11 @@
 #include <cstring>
 
 #include "softgpu/device/directory.h"
+#include "softgpu/driver/capture.h"
+#include "softgpu/driver/checkpoint.h"
+#include "softgpu/driver/gate.h"
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/memory_strict.h"
 #include "softgpu/driver/pool.h"
 #include "softgpu/driver/state.h"
 #include "softgpu/driver/stream.h"
@@ -32,6 +36,8 @@ void process_exit() {
 /// A forked child of a process that used CUDA cannot use it, as on hardware: threads and
 /// registrations are the parent's.
 void process_forked() {
+  gate_fork_child();
+  checkpoint_forked();
   Process& process = Process::get();
   if (process.state_ != CUDA_ERROR_NOT_INITIALIZED) process.state_ = CUDA_ERROR_UNKNOWN;
 }
@@ -60,7 +66,11 @@ CUresult Process::initialize() {
   const std::lock_guard lock(mutex_);
   if (state_ != CUDA_ERROR_NOT_INITIALIZED) return status();
   std::string error;
-  const auto segments = device::directory_open(device::settings_directory(), error);
+  bool strict = false;
+  std::vector<device::Segment*> segments;
+  if (device::settings_strict(strict, error) && (!strict || strict_enable(error)))
+    segments = device::directory_open(device::settings_directory(), error);
+  segments_ = segments;
   if (segments.empty()) {
     std::fprintf(stderr, "softgpu: no device: %s\n", error.c_str());
     return CUDA_ERROR_NO_DEVICE;
@@ -82,7 +92,8 @@ CUresult Process::initialize() {
     Registry<Pool>::all().add(gpu->default_pool);
   }
   std::atexit(process_exit);
-  pthread_atfork(nullptr, nullptr, process_forked);
+  pthread_atfork(gate_fork_begin, gate_fork_parent, process_forked);
+  checkpoint_serve();
   state_ = CUDA_SUCCESS;
   return CUDA_SUCCESS;
 }
@@ -115,6 +126,7 @@ CUresult enter_any(const char* name) {
   Process& process = Process::get();
   CUresult result = process.status();
   if (result == CUDA_SUCCESS && thread_state().in_callback) result = CUDA_ERROR_NOT_PERMITTED;
+  if (result == CUDA_SUCCESS) result = capture_enter_any(name);
   if (process.log_level() >= 2) process.log_call(name, result);
   return result;
 }
@@ -127,7 +139,16 @@ CUresult context_find(CUcontext handle, ContextRef& context) {
     return context != nullptr && !context->closed ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
   context = Registry<Context>::all().find(handle);
-  return context != nullptr && !context->closed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr && !context->closed) return CUDA_SUCCESS;
+  // A primary context that nobody retains is there, but not initialised.
+  return context_bindable(handle) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+bool context_bindable(CUcontext handle) {
+  for (const auto& gpu : Process::get().gpus())
+    if (reinterpret_cast<CUcontext>(gpu.get()) == handle) return true;
+  const ContextRef context = Registry<Context>::all().find(handle);
+  return context != nullptr && !context->closed;
 }
 
 CUresult enter_failed(ContextRef& context, const char* name) {
@@ -136,8 +157,9 @@ CUresult enter_failed(ContextRef& context, const char* name) {
 }
 
 CUresult enter(ContextRef& context, const char* name) {
-  const CUresult result = enter_failed(context, name);
-  return result == CUDA_SUCCESS ? context->status() : result;
+  CUresult result = enter_failed(context, name);
+  if (result == CUDA_SUCCESS) result = context->status();
+  return result == CUDA_SUCCESS ? capture_enter(*context, name) : result;
 }
 
 CUresult not_implemented(const char* name) {
@@ -151,17 +173,30 @@ bool Gpu::client_need() {
   return client != device::kNone;
 }
 
+int Gpu::file_need_locked() {
+  if (arena_ < 0) arena_ = memfd_create("softgpu", MFD_CLOEXEC);
+  return arena_;
+}
+
+int Gpu::memory_file() {
+  const std::lock_guard lock(mutex);
+  return file_need_locked();
+}
+
 void* Gpu::memory_map(std::size_t bytes, std::size_t align, int* file, std::uint64_t* offset) {
   if (!model.memory_take(client, bytes)) return nullptr;
   const std::size_t page = std::max<std::size_t>(align, 4096);
   const std::size_t length = (bytes + page - 1) / page * page;
   const std::lock_guard lock(mutex);
-  if (arena_ < 0) arena_ = memfd_create("softgpu", MFD_CLOEXEC);
   void* p = MAP_FAILED;
   const std::uint64_t at = arena_end_;
-  if (arena_ >= 0 && ftruncate(arena_, static_cast<off_t>(at + length)) == 0)
+  if (file_need_locked() >= 0 && ftruncate(arena_, static_cast<off_t>(at + length)) == 0)
     p = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena_,
              static_cast<off_t>(at));
+  if (p != MAP_FAILED && !strict_close(p, length, PROT_READ | PROT_WRITE)) {
+    munmap(p, length);
+    p = MAP_FAILED;
+  }
   if (p == MAP_FAILED) {
     model.memory_give(client, bytes);
     return nullptr;
@@ -172,12 +207,14 @@ void* Gpu::memory_map(std::size_t bytes, std::size_t align, int* file, std::uint
   return p;
 }
 
-void Gpu::memory_unmap(void* p, std::size_t bytes, std::uint64_t offset) {
+void Gpu::memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared) {
   const std::size_t length = (bytes + 4095) / 4096 * 4096;
   munmap(p, length);
+  // What another process still shows must keep its contents; the last of them frees the pages.
+  if (shared != 0 && !model.shared_release(client, shared)) return;
   fallocate(arena_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
             static_cast<off_t>(length));
-  model.memory_give(client, bytes);
+  if (shared == 0) model.memory_give(client, bytes);
 }
 
 }  // namespace softgpu::driver

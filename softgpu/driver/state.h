@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,7 @@
 namespace softgpu::driver {
 
 class Context;
+class Op;
 class Stream;
 class Pool;
 class Gpu;
@@ -36,9 +38,11 @@ class Registry {
     static auto* registry = new Registry;  // never destroyed: threads may still run at exit
     return *registry;
   }
-  void add(const std::shared_ptr<T>& object) {
+  void add(const std::shared_ptr<T>& object) { add_as(object.get(), object); }
+  /// Under a handle that is not the object's address: one that outlives it.
+  void add_as(const void* handle, const std::shared_ptr<T>& object) {
     const std::unique_lock lock(mutex_);
-    objects_[object.get()] = object;
+    objects_[handle] = object;
   }
   std::shared_ptr<T> find(const void* handle) const {
     const std::shared_lock lock(mutex_);
@@ -74,7 +78,10 @@ class Gpu {
   [[nodiscard]] bool client_need();
   /// A charged piece of device memory. nullptr = the device is full.
   void* memory_map(std::size_t bytes, std::size_t align, int* file, std::uint64_t* offset);
-  void memory_unmap(void* p, std::size_t bytes, std::uint64_t offset);
+  /// `shared` names it in the account when other processes may hold it too (ipc.h).
+  void memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared = 0);
+  /// The file that all of them are ranges of; -1 when it cannot be made.
+  int memory_file();
 
   const int ordinal;
   device::Device model;
@@ -86,6 +93,7 @@ class Gpu {
   std::shared_ptr<Pool> default_pool, pool;
 
  private:
+  int file_need_locked();
   int arena_ =
       -1;  // one sparse memfd: allocations are ranges of it, so that they can be shared by IPC
   std::uint64_t arena_end_ = 0;
@@ -101,35 +109,70 @@ class Context : public std::enable_shared_from_this<Context> {
   /// Stops all work, waits for the workers, returns all memory. The context stays as an error for
   /// whoever holds it.
   void close();
+  /// Waits for everything submitted to any of its streams so far.
+  void wait_all();
   /// The first fault stays for ever: nothing of this context runs afterwards.
   void fail(CUresult error);
-  CUresult status() const { return static_cast<CUresult>(sticky_.load(std::memory_order_acquire)); }
+  CUresult status() {
+    if (gpu.model.alarm() != alarm_seen_.load(std::memory_order_relaxed)) alarm_look();
+    return static_cast<CUresult>(sticky_.load(std::memory_order_acquire));
+  }
+  /// What happens to the device from now on strikes this context.
+  void alarm_watch();
+  /// Output of kernels: as much as the FIFO holds, the oldest goes first.
   void print(std::string_view text);
   void print_flush();  // at synchronisation, as on hardware
-  CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
+  /// The handle of a primary context stands for the GPU: it stays through release and reset, and
+  /// what still holds it then is told that the context is destroyed until it is retained again.
+  CUcontext handle() {
+    return primary ? reinterpret_cast<CUcontext>(&gpu) : reinterpret_cast<CUcontext>(this);
+  }
+
+  /// See context_limits.cpp: what the limits cost in device memory, and the device heap.
+  CUresult limit_set(CUlimit limit, std::size_t value);
+  /// Room for kernels whose threads need this much local memory; it never shrinks.
+  CUresult local_need(std::size_t bytes_per_thread);
+  CUresult heap_need();
+  CUresult fifo_need();
+  void* heap_allocate(std::size_t bytes);
+  void heap_free(void* p);
 
   Gpu& gpu;
-  const unsigned flags;
+  std::atomic<unsigned> flags;
   const bool primary;
   unsigned api_version = 3020;
   std::uint64_t id = 0;
+  int attached = 1;  // cuCtxAttach; guarded by `order`
+  std::atomic<int> cache_config{CU_FUNC_CACHE_PREFER_NONE};
   std::atomic<bool> stop{false};
   std::atomic<bool> closed{false};
 
   std::mutex order;  // submission order across the streams: legacy stream rules
   StreamRef legacy;
   std::vector<StreamRef> streams;  // created ones and per-thread ones
+  StreamRef marker;                // records events of the whole context; one of `streams`
+  std::vector<std::shared_ptr<Op>> awaited;  // what streams made from now on wait for
   std::array<std::atomic<std::size_t>, CU_LIMIT_MAX> limits{};
-  std::set<Context*> peers;
+  std::set<std::uint64_t> peers;  // ids of the contexts whose memory it may access
 
   std::mutex workers_mutex;
   std::condition_variable workers_changed;
   int workers = 0;
 
  private:
+  void alarm_look();
   std::atomic<int> sticky_{CUDA_SUCCESS};
+  std::atomic<std::uint32_t> alarm_seen_{0};  // Device::alarm() when it was looked at last
+  std::uint32_t alarm_opened_ = 0;            // and when the context began
   std::mutex print_mutex_;
-  std::string printed_;
+  std::deque<std::string> printed_;
+  std::size_t printed_bytes_ = 0;
+
+  CUresult reserve_locked(std::uint64_t& reserved, std::uint64_t bytes);
+  std::mutex limits_mutex_;                                          // of what follows
+  std::uint64_t local_bytes_ = 0, heap_bytes_ = 0, fifo_bytes_ = 0;  // charged for the limits
+  std::uint64_t heap_used_ = 0;
+  std::unordered_map<void*, std::size_t> heap_blocks_;
 };
 
 /// What a thread carries: its context stack and modes.
@@ -151,6 +194,8 @@ class Process {
   CUresult status() const;
   Gpu* gpu(CUdevice ordinal);
   const std::vector<std::unique_ptr<Gpu>>& gpus() const { return gpus_; }
+  /// All devices of the directory, also those that this process does not see.
+  const std::vector<device::Segment*>& segments() const { return segments_; }
   /// A line on stderr when SOFTGPU_LOG asks for it.
   void log_missing(const char* name);
   void log_call(const char* name, CUresult result);
@@ -163,6 +208,7 @@ class Process {
   std::mutex mutex_;
   std::atomic<int> state_{CUDA_ERROR_NOT_INITIALIZED};
   std::vector<std::unique_ptr<Gpu>> gpus_;
+  std::vector<device::Segment*> segments_;
   int log_level_ = 0;
   int log_file_ = 2;
 };
@@ -175,6 +221,10 @@ CUresult enter_any(const char* name = __builtin_FUNCTION());
 CUresult enter_failed(ContextRef& context, const char* name = __builtin_FUNCTION());
 /// `handle` or, when null, the current one.
 CUresult context_find(CUcontext handle, ContextRef& context);
+/// Only known flags, and one of the scheduling flags at most (cuda.h, cuCtxCreate).
+bool context_flags_valid(unsigned flags);
+/// Whether a thread may make this current: a living context, or any primary one.
+bool context_bindable(CUcontext handle);
 CUresult not_implemented(const char* name);
 
 /// A _ptsz/_ptds entry point: the null stream means the calling thread's own.

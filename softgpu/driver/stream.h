@@ -1,7 +1,7 @@
-// Streams and what runs in them. A stream is a queue of operations with a worker thread and a queue
-// of the device. The worker does the work of an operation ahead of modelled time; an operation is
-// *done* when the device has given it its time, which settle() finds out. Nothing here knows what
-// an operation does.
+// Streams and what runs in them. A stream is a queue of operations, a queue of the device and a
+// worker thread. The work of an operation is done ahead of modelled time, in order, by the worker
+// or by a thread that waits for it; an operation is *done* when the device has given it its time,
+// which settling finds out. Nothing here knows what an operation does.
 #pragma once
 
 #include <deque>
@@ -15,22 +15,49 @@ class Op;
 using OpRef = std::shared_ptr<Op>;
 class Capture;
 
+/// A place in the order of a device queue, and when it was reached if that is known.
+struct WorkMark {
+  std::uint64_t number = 0;  // 0: before all work
+  bool reached = false;
+  double finish_ns = 0;
+};
+
 class Op : public std::enable_shared_from_this<Op> {
  public:
   enum State { kQueued, kExecuted, kDone };
+  /// Whose thread may do the work. What calls functions of the program, or waits for something
+  /// other than the device, is the worker's.
+  enum class By { kAnyone, kWorker };
 
-  explicit Op(std::function<void(Stream&, Op&)> body) : run(std::move(body)) {}
+  explicit Op(By who) : by(who) {}
+  virtual ~Op() = default;
+  Op(const Op&) = delete;
+  Op& operator=(const Op&) = delete;
+  virtual void run(Stream& on) = 0;
+  /// Lets go of everything it holds; it ran or never will.
+  virtual void drop() = 0;
   OpRef shared() { return shared_from_this(); }
   bool done() const { return state.load(std::memory_order_acquire) == kDone; }
 
-  std::function<void(Stream&, Op&)> run;
+  const By by;
+  bool always = false;       // runs after a fault, too
   std::vector<OpRef> after;  // of other streams; must be done before this one starts
   StreamRef stream;
   double submitted_ns = 0;
-  double floor_ns = 0;       // it cannot have been done earlier: submission and what it waited for
-  std::uint64_t number = 0;  // last work of the device queue when it had executed
-  double finish_ns = 0;      // modelled time, once done
+  double floor_ns = 0;   // it cannot have been done earlier: submission and what it waited for
+  WorkMark mark;         // where the stream's device queue was when it had executed
+  double finish_ns = 0;  // modelled time, once done
   std::atomic<int> state{kQueued};
+};
+
+/// What cuStreamSetAttribute sets, apart from the priority. Kept and told; nothing of it changes
+/// what work computes.
+struct StreamAttributes {
+  CUsynchronizationPolicy policy = CU_SYNC_POLICY_AUTO;
+  CUaccessPolicyWindow window{};
+  CUlaunchMemSyncDomainMap domains{0, 0};
+  CUlaunchMemSyncDomain domain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT;
+  unsigned nvlink_centric = 0;
 };
 
 class Stream : public std::enable_shared_from_this<Stream> {
@@ -43,52 +70,89 @@ class Stream : public std::enable_shared_from_this<Stream> {
   CUstream handle() { return reinterpret_cast<CUstream>(this); }
   bool blocking() const { return kind != kLegacy && (flags & CU_STREAM_NON_BLOCKING) == 0; }
   /// Appends in submission order, with the legacy stream's implicit dependencies.
+  void submit(const OpRef& op, std::vector<OpRef> after = {});
   OpRef submit(std::function<void(Stream&, Op&)> run, std::vector<OpRef> after = {});
   /// Everything submitted so far, the error of the context included.
   CUresult synchronize();
   CUresult query();
   OpRef last();
+  /// Work that nobody waits for yet begins now, not at the worker's next look.
+  void hurry();
   /// The worker ends when all is done; the handle is gone already.
   void retire();
 
-  // For operations, on the worker thread.
+  StreamAttributes attributes() const;
+  void attributes_change(const std::function<void(StreamAttributes&)>& how);
+
+  // For operations, on the thread that executes them.
   /// One piece of device time whose cost is known. False: stopped.
   bool work_add(Op& op, device::WorkKind kind, double cost, double width = 1);
-  /// All device time so far has been given: a host function may look.
-  void work_drain();
+  /// The same in two steps, for work whose cost shows while it executes. 0: stopped.
+  std::uint64_t work_begin(const device::WorkRequest& request);
+  void work_end(std::uint64_t number, double cost);
+  /// All device time so far has been given: a host function may look. The modelled end of it; 0
+  /// when there was none, or stopped.
+  double work_drain();
 
   const ContextRef& context() const { return owner_; }
   Context& owner() const { return *owner_; }
   std::uint32_t queue() const { return queue_; }
+  /// Goes on in a queue of the device that the GPU has become; everything submitted is done.
+  void queue_replace(std::uint32_t queue);
 
   const Kind kind;
   const unsigned flags;
-  const int priority;
+  std::atomic<int> priority;
   const std::uint64_t id;
   std::shared_ptr<Capture> capture;  // guarded by the capture lock (capture.h)
-  std::uint64_t last_number = 0;     // worker only
 
   static CUresult wait(const OpRef& op);
   static bool ready(const OpRef& op);
+  /// Whether all that will be submitted to `stream` comes after `op` of another stream, because of
+  /// dependencies that are still queued.
+  static bool follows(Stream& stream, const Op& op);
 
  private:
   friend class Context;
+  /// What the worker is doing. On patrol it looks at the queue every now and then without being
+  /// woken, because the program keeps submitting: waking a thread costs more than a small kernel.
+  enum class Worker { kNone, kBusy, kPatrol, kAsleep };
+
+  void worker_start_locked();
   void worker_run();
+  void worker_loop();
+  void worker_wake_locked();
   void leave();
-  void execute(const OpRef& op);
+  std::vector<OpRef> lasts();
+
+  bool available_locked() const { return begun_ < ops_.size() && !executing_; }
+  void execute_locked(std::unique_lock<std::mutex>& lock);
+  void perform(Op& op);
   void settle();
-  void worker_need_locked();
+  void settle_locked();
+  bool help(const Op& target);
+  void wait_executed(const Op& target);
 
   ContextRef owner_;
   std::uint32_t queue_ = device::kNone;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<OpRef> queued_;
-  std::deque<OpRef> unsettled_;  // executed or executing, not known to be done; in order
+  std::uint32_t queue_moves_ = 0;  // Device::moves() when it was opened
+  mutable std::mutex mutex_;
+  std::condition_variable work_;         // for the worker
+  std::condition_variable changed_;      // for those who wait for operations
+  std::deque<OpRef> ops_;                // not known to be done; in order
+  std::size_t begun_ = 0;                // how many of them have executed or do now
+  bool executing_ = false;               // somebody is at the last of those
+  std::atomic<std::size_t> pending_{0};  // size of ops_
+  std::uint64_t submitted_ = 0;
+  unsigned waiters_ = 0;
   OpRef last_;
   double last_finish_ns_ = 0;
-  bool worker_ = false;
+  Worker worker_ = Worker::kNone;
   bool retiring_ = false;
+  StreamAttributes attributes_;
+  // Of whoever executes.
+  WorkMark mark_;
+  double floor_ns_ = 0;  // what the operations so far could not have been done before
 };
 
 /// Resolves a stream argument: null, the special handles, or a created one of any living context.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <string_view>
@@ -62,6 +63,18 @@ std::vector<int> visible_devices(const std::vector<std::string>& uuids, const ch
     result.push_back(device);
   }
   return result;
+}
+
+bool pci_parse(const char* text, PciAddress& address) {
+  const auto is = [&](const char* format, int fields, auto*... places) {
+    int used = 0;
+    address = {};
+    return std::sscanf(text, format, places..., &used) == fields && text[used] == '\0';
+  };
+  PciAddress& a = address;
+  return is("%x:%x:%x.%x%n", 4, &a.domain, &a.bus, &a.device, &a.function) ||
+         is("%x:%x:%x%n", 3, &a.domain, &a.bus, &a.device) ||
+         is("%x:%x.%x%n", 3, &a.bus, &a.device, &a.function);
 }
 
 }  // namespace softgpu::driver

@@ -1,5 +1,5 @@
 // Which GPUs a process sees and in which order: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER by
-// NVIDIA's rules. Pure text.
+// NVIDIA's rules; and what a PCI bus id names. Pure text.
 #pragma once
 
 #include <string>
@@ -16,5 +16,13 @@ std::vector<int> visible_devices(const std::vector<std::string>& uuids, const ch
 /// CUDA_DEVICE_ORDER, "PCI_BUS_ID" or "FASTEST_FIRST" (the default, also for anything else).
 /// `rates` are the speeds in PCI order; equally fast ones stay in it.
 std::vector<int> device_order(const std::vector<double>& rates, const char* order);
+
+struct PciAddress {
+  unsigned domain = 0, bus = 0, device = 0, function = 0;
+};
+
+/// "domain:bus:device.function", "domain:bus:device" or "bus:device.function", all hexadecimal;
+/// what is left out is 0. False: it is none of them.
+bool pci_parse(const char* text, PciAddress& address);
 
 }  // namespace softgpu::driver

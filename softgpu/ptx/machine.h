@@ -87,13 +87,18 @@ enum class Fault {
   kTrap,    // trap; and others -> CUDA_ERROR_LAUNCH_FAILED
   kAssert,  // CUDA_ERROR_ASSERT
   kStackOverflow,
-  kAborted,  // charge() said stop
+  kInvalidAddressSpace,  // CUDA_ERROR_INVALID_ADDRESS_SPACE
+  kInvalidPc,            // CUDA_ERROR_INVALID_PC
+  kAborted,              // charge() said stop
 };
 
 /// What the executing side needs from the one who launched.
 class Host {
  public:
   virtual ~Host() = default;
+  /// Called on every thread that takes part, before it touches memory of the device: a thread that
+  /// a fault threw out of an earlier launch may have lost the right to.
+  virtual void enter() {}
   /// `warp_instructions` more were executed since the last call. Called from worker threads, at
   /// least every kChargeEvery warp instructions of a worker and at the end; may block (the device
   /// is somebody else's turn). False = abandon the launch (context destroyed, process ending).

@@ -1,8 +1,8 @@
-// Copies: linear, 2D, 3D, between devices and to device variables; each waiting or in a stream. The
-// driver decides how a copy runs; this file says what is on which side.
+// Copies: linear, 2D, 3D and between devices; each waiting or in a stream. The driver decides how a
+// copy runs; this file says what is on which side. Device variables are in copy_symbol.cpp.
 #include "softgpu/runtime/copy.h"
 
-#include "softgpu/runtime/registry.h"
+#include "softgpu/runtime/array.h"
 
 namespace softgpu::runtime {
 
@@ -55,51 +55,35 @@ void set_target(Description* copy, CUmemorytype type, void* pointer) {
 /// common.
 template <class From, class To>
 cudaError_t fill_geometry(const From& from, To* to) {
-  if (from.srcArray != nullptr || from.dstArray != nullptr) return cudaErrorNotSupported;
-  to->srcXInBytes = from.srcPos.x;
+  // Where an array takes part, widths and positions in it are counted in its elements.
+  size_t element = 1;
+  const cudaArray_t array = from.srcArray != nullptr ? from.srcArray : from.dstArray;
+  if (array != nullptr) {
+    if (const cudaError_t error = element_bytes(array, &element); error != cudaSuccess)
+      return error;
+  }
+  if (from.srcArray != nullptr) {
+    to->srcMemoryType = CU_MEMORYTYPE_ARRAY;
+    to->srcArray = to_array(from.srcArray);
+  }
+  if (from.dstArray != nullptr) {
+    to->dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    to->dstArray = to_array(from.dstArray);
+  }
+  to->srcXInBytes = from.srcPos.x * (from.srcArray != nullptr ? element : 1);
   to->srcY = from.srcPos.y;
   to->srcZ = from.srcPos.z;
   to->srcPitch = from.srcPtr.pitch;
   to->srcHeight = from.srcPtr.ysize;
-  to->dstXInBytes = from.dstPos.x;
+  to->dstXInBytes = from.dstPos.x * (from.dstArray != nullptr ? element : 1);
   to->dstY = from.dstPos.y;
   to->dstZ = from.dstPos.z;
   to->dstPitch = from.dstPtr.pitch;
   to->dstHeight = from.dstPtr.ysize;
-  to->WidthInBytes = from.extent.width;
+  to->WidthInBytes = from.extent.width * element;
   to->Height = from.extent.height;
   to->Depth = from.extent.depth;
   return cudaSuccess;
-}
-
-CUresult copy_now(const Driver& api, void* target, const void* source, size_t size_bytes,
-                  cudaMemcpyKind kind) {
-  if (size_bytes == 0) return CUDA_SUCCESS;
-  switch (kind) {
-    case cudaMemcpyHostToDevice:
-      return api.MemcpyHtoD(to_address(target), source, size_bytes);
-    case cudaMemcpyDeviceToHost:
-      return api.MemcpyDtoH(target, to_address(source), size_bytes);
-    case cudaMemcpyDeviceToDevice:
-      return api.MemcpyDtoD(to_address(target), to_address(source), size_bytes);
-    default:
-      return api.Memcpy(to_address(target), to_address(source), size_bytes);
-  }
-}
-
-CUresult copy_in_stream(const Driver& api, void* target, const void* source, size_t size_bytes,
-                        cudaMemcpyKind kind, cudaStream_t stream) {
-  if (size_bytes == 0) return CUDA_SUCCESS;
-  switch (kind) {
-    case cudaMemcpyHostToDevice:
-      return api.MemcpyHtoDAsync(to_address(target), source, size_bytes, stream);
-    case cudaMemcpyDeviceToHost:
-      return api.MemcpyDtoHAsync(target, to_address(source), size_bytes, stream);
-    case cudaMemcpyDeviceToDevice:
-      return api.MemcpyDtoDAsync(to_address(target), to_address(source), size_bytes, stream);
-    default:
-      return api.MemcpyAsync(to_address(target), to_address(source), size_bytes, stream);
-  }
 }
 
 struct Copy2D {
@@ -137,27 +121,45 @@ bool kind_known(cudaMemcpyKind kind) {
 
 cudaError_t to_driver(const cudaMemcpy3DPeerParms& parameters, CUDA_MEMCPY3D_PEER* out) {
   *out = {};
-  if (const cudaError_t error = fill_geometry(parameters, out); error != cudaSuccess) return error;
   set_source(out, CU_MEMORYTYPE_DEVICE, parameters.srcPtr.ptr);
   set_target(out, CU_MEMORYTYPE_DEVICE, parameters.dstPtr.ptr);
-  cudaError_t error = primary_context(parameters.srcDevice, &out->srcContext);
+  cudaError_t error = fill_geometry(parameters, out);
+  if (error == cudaSuccess) error = primary_context(parameters.srcDevice, &out->srcContext);
   if (error == cudaSuccess) error = primary_context(parameters.dstDevice, &out->dstContext);
   return error;
 }
 
-/// The address `offset` bytes into a device variable, for a copy of `size_bytes` that must stay
-/// inside it.
-cudaError_t symbol_place(const void* symbol, size_t offset, size_t size_bytes, void** place) {
-  CUdeviceptr address = 0;
-  size_t variable_bytes = 0;
-  const cudaError_t error = Registry::get().find_variable(symbol, &address, &variable_bytes);
-  if (error != cudaSuccess) return error;
-  if (offset > variable_bytes || size_bytes > variable_bytes - offset) return cudaErrorInvalidValue;
-  *place = to_pointer(address + offset);
-  return cudaSuccess;
+}  // namespace
+
+CUresult copy_now(const Driver& api, void* target, const void* source, size_t size_bytes,
+                  cudaMemcpyKind kind) {
+  if (size_bytes == 0) return CUDA_SUCCESS;
+  switch (kind) {
+    case cudaMemcpyHostToDevice:
+      return api.MemcpyHtoD(to_address(target), source, size_bytes);
+    case cudaMemcpyDeviceToHost:
+      return api.MemcpyDtoH(target, to_address(source), size_bytes);
+    case cudaMemcpyDeviceToDevice:
+      return api.MemcpyDtoD(to_address(target), to_address(source), size_bytes);
+    default:
+      return api.Memcpy(to_address(target), to_address(source), size_bytes);
+  }
 }
 
-}  // namespace
+CUresult copy_in_stream(const Driver& api, void* target, const void* source, size_t size_bytes,
+                        cudaMemcpyKind kind, cudaStream_t stream) {
+  if (size_bytes == 0) return CUDA_SUCCESS;
+  switch (kind) {
+    case cudaMemcpyHostToDevice:
+      return api.MemcpyHtoDAsync(to_address(target), source, size_bytes, stream);
+    case cudaMemcpyDeviceToHost:
+      return api.MemcpyDtoHAsync(target, to_address(source), size_bytes, stream);
+    case cudaMemcpyDeviceToDevice:
+      return api.MemcpyDtoDAsync(to_address(target), to_address(source), size_bytes, stream);
+    default:
+      return api.MemcpyAsync(to_address(target), to_address(source), size_bytes, stream);
+  }
+}
 
 cudaError_t to_driver(const cudaMemcpy3DParms& parameters, CUDA_MEMCPY3D* out) {
   CUmemorytype source = CU_MEMORYTYPE_UNIFIED;
@@ -284,47 +286,5 @@ cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void* target, int target_device, const
     if (error != cudaSuccess || size_bytes == 0) return error;
     return to_error(
         api.MemcpyPeerAsync(to_address(target), to, to_address(source), from, size_bytes, stream));
-  });
-}
-
-cudaError_t CUDARTAPI cudaMemcpyToSymbol(const void* symbol, const void* source, size_t size_bytes,
-                                         size_t offset, enum cudaMemcpyKind kind) {
-  return in_context([&](const Driver& api) {
-    void* place = nullptr;
-    const cudaError_t error = symbol_place(symbol, offset, size_bytes, &place);
-    return error != cudaSuccess ? error : to_error(copy_now(api, place, source, size_bytes, kind));
-  });
-}
-
-cudaError_t CUDARTAPI cudaMemcpyFromSymbol(void* target, const void* symbol, size_t size_bytes,
-                                           size_t offset, enum cudaMemcpyKind kind) {
-  return in_context([&](const Driver& api) {
-    void* place = nullptr;
-    const cudaError_t error = symbol_place(symbol, offset, size_bytes, &place);
-    return error != cudaSuccess ? error : to_error(copy_now(api, target, place, size_bytes, kind));
-  });
-}
-
-cudaError_t CUDARTAPI cudaMemcpyToSymbolAsync(const void* symbol, const void* source,
-                                              size_t size_bytes, size_t offset,
-                                              enum cudaMemcpyKind kind, cudaStream_t stream) {
-  return in_context([&](const Driver& api) {
-    void* place = nullptr;
-    const cudaError_t error = symbol_place(symbol, offset, size_bytes, &place);
-    return error != cudaSuccess
-               ? error
-               : to_error(copy_in_stream(api, place, source, size_bytes, kind, stream));
-  });
-}
-
-cudaError_t CUDARTAPI cudaMemcpyFromSymbolAsync(void* target, const void* symbol, size_t size_bytes,
-                                                size_t offset, enum cudaMemcpyKind kind,
-                                                cudaStream_t stream) {
-  return in_context([&](const Driver& api) {
-    void* place = nullptr;
-    const cudaError_t error = symbol_place(symbol, offset, size_bytes, &place);
-    return error != cudaSuccess
-               ? error
-               : to_error(copy_in_stream(api, target, place, size_bytes, kind, stream));
   });
 }

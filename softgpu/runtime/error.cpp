@@ -99,7 +99,8 @@ const ErrorText* find_error(cudaError_t error) {
 }  // namespace
 
 cudaError_t record_error(cudaError_t error) {
-  if (error != cudaSuccess) t_last_error = error;
+  // "Not ready" is an answer (CUDA programming guide, "Error checking").
+  if (error != cudaSuccess && error != cudaErrorNotReady) t_last_error = error;
   return error;
 }
 

@@ -134,3 +134,28 @@ cudaError_t CUDARTAPI cudaMemPoolImportPointer(void** pointer, cudaMemPool_t poo
     return api.MemPoolImportPointer(address, pool, reinterpret_cast<CUmemPoolPtrExportData*>(data));
   });
 }
+
+cudaError_t CUDARTAPI cudaMemGetDefaultMemPool(cudaMemPool_t* pool,
+                                               struct cudaMemLocation* location,
+                                               enum cudaMemAllocationType type) {
+  return with_driver([&](const Driver& api) {
+    return api.MemGetDefaultMemPool(pool, reinterpret_cast<CUmemLocation*>(location),
+                                    static_cast<CUmemAllocationType>(type));
+  });
+}
+
+cudaError_t CUDARTAPI cudaMemGetMemPool(cudaMemPool_t* pool, struct cudaMemLocation* location,
+                                        enum cudaMemAllocationType type) {
+  return with_driver([&](const Driver& api) {
+    return api.MemGetMemPool(pool, reinterpret_cast<CUmemLocation*>(location),
+                             static_cast<CUmemAllocationType>(type));
+  });
+}
+
+cudaError_t CUDARTAPI cudaMemSetMemPool(struct cudaMemLocation* location,
+                                        enum cudaMemAllocationType type, cudaMemPool_t pool) {
+  return with_driver([&](const Driver& api) {
+    return api.MemSetMemPool(reinterpret_cast<CUmemLocation*>(location),
+                             static_cast<CUmemAllocationType>(type), pool);
+  });
+}

@@ -61,13 +61,16 @@ Context::~Context() {
   if (context_ != nullptr) cuCtxDestroy(context_);
 }
 
+std::string image_read(const char* name) {
+  const auto lib = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib";
+  std::ifstream file(lib / (std::string(name) + ".fatbin"), std::ios::binary);
+  std::string image(std::istreambuf_iterator<char>(file), {});
+  EXPECT_FALSE(image.empty()) << "lib/" << name << ".fatbin is not beside the tests";
+  return image;
+}
+
 const std::string& kernels_image() {
-  static const std::string image = [] {
-    const auto lib = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib";
-    std::ifstream file(lib / "conformance_kernels.fatbin", std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  }();
-  EXPECT_FALSE(image.empty()) << "lib/conformance_kernels.fatbin is not beside the tests";
+  static const std::string image = image_read("conformance_kernels");
   return image;
 }
 

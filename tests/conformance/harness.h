@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -28,6 +29,15 @@ bool on_hardware();
 /// Initialises the driver and counts; a row that needs more says
 /// `if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";`
 int devices_count();
+
+/// A value that the enumeration does not have, for calls that must refuse it.
+template <typename Enum>
+Enum no_such(int value) {
+  Enum result{};
+  static_assert(sizeof result == sizeof value);
+  std::memcpy(&result, &value, sizeof value);
+  return result;
+}
 
 /// A figure that is no rule but worth comparing between machines (a granularity, a size): written
 /// beside the row's result.
@@ -53,6 +63,8 @@ class Context {
 CUfunction kernel(const char* name);
 /// The fat binary that holds them, for rows about modules and libraries.
 const std::string& kernels_image();
+/// A fat binary beside it, by name.
+std::string image_read(const char* name);
 
 /// Launches `function` with one pointer and one count on `stream`: what most rows need.
 CUresult launch(CUfunction function, unsigned grid, unsigned block, std::vector<void*> arguments,

@@ -1,4 +1,7 @@
 // The kernels of the conformance rows: small, and each with one purpose.
+#undef NDEBUG  // assert_zero asserts in every build
+#include <cassert>
+
 extern "C" {
 
 __device__ unsigned counter;
@@ -30,11 +33,51 @@ __global__ void write_address(unsigned long long address) {
   *reinterpret_cast<unsigned*>(address) = 1;
 }
 
+struct Bytes {
+  unsigned char at[32756];
+};
+/// With the most bytes of parameters that a kernel can have.
+__global__ void sum_ends(unsigned* sum, Bytes bytes) { *sum = bytes.at[0] + bytes.at[32755]; }
+
 __global__ void trap() { asm volatile("trap;"); }
+
+__global__ void assert_zero(unsigned value) { assert(value == 0); }
+
+/// One of the 16 barriers of a block, by number.
+__global__ void use_barrier(unsigned number) { asm volatile("bar.sync %0;" ::"r"(number)); }
+
+/// An atomic operation on a thread's own variable, which only a generic address can reach.
+__global__ void add_to_local(unsigned* data) {
+  unsigned own = *data;
+  unsigned* hidden = &own;
+  asm volatile("" : "+l"(hidden)::"memory");  // so that the compiler cannot tell whose it is
+  atomicAdd(hidden, 1U);
+  *data = own;
+}
+
+__device__ __noinline__ unsigned recurse_step(unsigned depth, volatile unsigned* before) {
+  volatile unsigned frame[64];
+  for (int i = 0; i < 64; ++i) frame[i] = before[i] + depth;
+  return depth == 0 ? frame[0] : recurse_step(depth - 1, frame) + frame[63];
+}
+
+/// Calls itself `depth` times, with a frame of a quarter KiB each.
+__global__ void recurse(unsigned* data, unsigned depth) {
+  volatile unsigned frame[64];
+  for (int i = 0; i < 64; ++i) frame[i] = *data;
+  *data = recurse_step(depth, frame);
+}
 
 __global__ void count_threads() { atomicAdd(&counter, 1U); }
 
 __global__ void empty() {}
+
+/// Tells whether malloc on the device gave memory: 1 = it did, 2 = it did not.
+__global__ void allocate(unsigned* answer, unsigned bytes) {
+  void* volatile block = malloc(bytes);
+  *answer = block != nullptr ? 1 : 2;
+  free(block);
+}
 
 __global__ void __launch_bounds__(64) bounded_64() {}
 

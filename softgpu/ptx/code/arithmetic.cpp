@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "softgpu/ptx/code/decoder.h"
+#include "softgpu/ptx/code/opcodes.h"
 #include "softgpu/ptx/exec/control.h"
 #include "softgpu/ptx/exec/convert_form.h"
 
@@ -27,6 +28,8 @@ Form form_of(Op op, const Statement& s) {
   form.flush = Decoder::has(s, "ftz");
   form.saturate = Decoder::has(s, "sat");
   form.flag = Decoder::has(s, "NaN");
+  if (Decoder::has(s, "xorsign")) form.mode = kModeXorSign;
+  if (Decoder::has(s, "approx") && op == Op::kDiv) form.mode = kModeApproximate;
   return form;
 }
 
@@ -48,7 +51,9 @@ void emit_simple(Decoder& d, const Statement& s, Family family, const Form& form
   if (family == Family::kHalf) {
     if (sources < 2) inst.b = inst.a;
     if (sources < 3) inst.c = inst.b;
-    inst.flags = static_cast<u8>((form.saturate ? 1 : 0) | (Decoder::has(s, "relu") ? 2 : 0));
+    inst.flags = static_cast<u8>(
+        (form.saturate ? kHalfSaturate : 0) | (Decoder::has(s, "relu") ? kHalfRelu : 0) |
+        (form.flush ? kHalfFlush : 0) | (form.mode == kModeXorSign ? kHalfXorSign : 0));
   }
   d.emit(inst, s);
 }
@@ -79,9 +84,8 @@ void add_sub(Decoder& d, const Statement& s) {
   if (s.op.size() == 4 || Decoder::has(s, "cc")) {
     return emit_carry(d, s, add ? Op::kAddCarry : Op::kSubCarry, 2);
   }
+  if (add && packed_integer(d, s)) return;
   Form form = form_of(add ? Op::kAdd : Op::kSub, s);
-  if (!type_is_real(form.type) && form.saturate)
-    d.fail("saturating integer arithmetic is not supported");
   form.type = integer_type(form.type);
   emit_simple(d, s, family_of(form.type), form, 2);
 }
@@ -118,7 +122,6 @@ void mad(Decoder& d, const Statement& s) {
   if (s.op == "madc" || Decoder::has(s, "cc")) {
     return emit_carry(d, s, high ? Op::kMadCarryHi : Op::kMadCarryLo, 3);
   }
-  if (form.saturate) d.fail("saturating integer arithmetic is not supported");
   if (high) form.op = Op::kMadHi;
   if (!Decoder::has(s, "wide")) return emit_simple(d, s, Family::kInteger, form, 3);
   form.op = Op::kMadWide;
@@ -131,13 +134,17 @@ void mad(Decoder& d, const Statement& s) {
   d.emit(inst, s);
 }
 
-/// mul24 and mad24: the low 24 bits of each operand; the compiler guarantees they hold the whole
-/// value.
+/// What is told apart by operation and type alone.
 template <Op Kind, std::size_t Sources>
 void plain(Decoder& d, const Statement& s) {
   Form form = form_of(Kind, s);
   if (!type_is_real(form.type)) form.type = integer_type(form.type);
   emit_simple(d, s, family_of(form.type), form, Sources);
+}
+
+template <Op Kind>
+void smaller(Decoder& d, const Statement& s) {
+  if (!packed_integer(d, s)) plain<Kind, 2>(d, s);
 }
 
 template <Op Kind>
@@ -271,7 +278,7 @@ void count_bits(Decoder& d, const Statement& s) {
 }
 
 void lop3(Decoder& d, const Statement& s) {
-  if (Decoder::has(s, "BoolOp") || s.mods.size() != 1) d.fail("only lop3.b32 is supported");
+  if (s.mods.size() != 1) return lop3_predicate(d, s);
   const Form form = form_of(Op::kLop3, s);
   Inst inst;
   inst.run = d.handler(Family::kBits, form);
@@ -370,6 +377,8 @@ void mov(Decoder& d, const Statement& s) {
   emit_simple(d, s, Family::kBits, form, 1);
 }
 
+}  // namespace
+
 // Comparisons.
 
 std::optional<Compare> compare_of(std::string_view name) {
@@ -385,12 +394,21 @@ std::optional<Compare> compare_of(std::string_view name) {
   return found->second;
 }
 
+namespace {
+
+u8 half_compare_mode(const Form& form) {
+  return static_cast<u8>(static_cast<u8>(form.compare) | (form.flush ? kHalfCompareFlush : 0));
+}
+
 Form comparison_form(Decoder& d, const Statement& s, Op op) {
   Form form = form_of(op, s);
-  const auto compare = s.mods.empty() ? std::nullopt : compare_of(s.mods[0]);
-  if (!compare) d.fail("unknown comparison");
-  form.compare = *compare;
-  return form;
+  for (const std::string_view mod : s.mods) {
+    const auto compare = compare_of(mod);
+    if (!compare) continue;
+    form.compare = *compare;
+    return form;
+  }
+  d.fail("unknown comparison");
 }
 
 /// Sets flags and row c for ".and p" and its like.
@@ -409,6 +427,7 @@ void setp(Decoder& d, const Statement& s) {
   const Form form = comparison_form(d, s, Op::kSetp);
   Inst inst;
   inst.run = d.handler(Family::kCompare, form);
+  inst.mode = half_compare_mode(form);
   const Operand& to = d.operand(s, 0);
   inst.d = to.kind == Operand::Kind::kSink ? kSinkRow : d.predicate_source(to);
   if (to.second >= 0) {
@@ -421,16 +440,34 @@ void setp(Decoder& d, const Statement& s) {
   d.emit(inst, s);
 }
 
+/// What a true comparison gives: 1.0 or all ones; of a pair of halves, in both.
+s64 set_result(Type to, bool pair) {
+  switch (to) {
+    case Type::kF32:
+      return 0x3f800000;
+    case Type::kF16:
+      return 0x3c00;
+    case Type::kBf16:
+      return 0x3f80;
+    case Type::kF16x2:
+      return 0x3c003c00;
+    case Type::kBf16x2:
+      return 0x3f803f80;
+    default:
+      return type_bytes(to) == 2 && !pair ? 0xffff : 0xffffffff;
+  }
+}
+
 void set(Decoder& d, const Statement& s) {
   Form form = comparison_form(d, s, Op::kSet);
   Type to = Type::kNone;
   for (const std::string_view mod : s.mods) {
     if (const Type type = type_of(mod); type != Type::kNone && to == Type::kNone) to = type;
   }
-  if (type_bytes(to) != 4 || type_is_half(to)) d.fail("result type is not supported");
   Inst inst;
   inst.run = d.handler(Family::kCompare, form);
-  inst.mode = to == Type::kF32 ? 1 : 0;
+  inst.mode = half_compare_mode(form);
+  inst.imm = set_result(to, type_bytes(form.type) == 4 && type_is_half(form.type));
   inst.d = d.destination(d.operand(s, 0));
   inst.a = d.source(d.operand(s, 1), form.type);
   inst.b = d.source(d.operand(s, 2), form.type);
@@ -474,9 +511,10 @@ ConvertForm convert_form(Decoder& d, const Statement& s) {
   for (const std::string_view mod : s.mods) {
     if (const Type type = type_of(mod); type != Type::kNone) {
       types.push_back(type);
-    } else if (mod == "sat" || mod == "satfinite") {
-      form.saturate = mod == "sat";
-      if (mod == "satfinite") d.fail(".satfinite is not supported");
+    } else if (mod == "sat") {
+      form.saturate = true;
+    } else if (mod == "satfinite") {
+      form.finite = true;
     } else if (mod == "ftz") {
       form.flush = true;
     } else if (mod == "relu") {
@@ -508,6 +546,7 @@ void cvt_pair(Decoder& d, const Statement& s, ConvertForm convert) {
 }
 
 void cvt(Decoder& d, const Statement& s) {
+  if (Decoder::has(s, "pack")) return cvt_pack(d, s);
   ConvertForm convert = convert_form(d, s);
   if (convert.to == Type::kF16x2 || convert.to == Type::kBf16x2) return cvt_pair(d, s, convert);
   convert.to_box = d.box_of(d.operand(s, 0), convert.to);
@@ -520,7 +559,7 @@ void cvt(Decoder& d, const Statement& s) {
   form.integral = convert.integral;
   form.saturate = convert.saturate;
   form.flush = convert.flush;
-  form.flag = convert.relu;
+  form.flag = convert.relu || convert.finite;
   form.to_box = convert.to_box;
   form.from_box = convert.from_box;
   Inst inst;
@@ -543,14 +582,12 @@ const OpcodeTable& arithmetic_opcodes() {
       {"mad", mad},
       {"madc", mad},
       {"fma", mad},
-      {"mul24", plain<Op::kMul, 2>},
-      {"mad24", plain<Op::kMad, 3>},
       {"div", plain<Op::kDiv, 2>},
       {"rem", plain<Op::kRem, 2>},
       {"abs", plain<Op::kAbs, 1>},
       {"neg", plain<Op::kNeg, 1>},
-      {"min", plain<Op::kMin, 2>},
-      {"max", plain<Op::kMax, 2>},
+      {"min", smaller<Op::kMin>},
+      {"max", smaller<Op::kMax>},
       {"sad", plain<Op::kSad, 3>},
       {"copysign", plain<Op::kCopysign, 2>},
       {"dp4a", dot},

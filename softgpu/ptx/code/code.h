@@ -99,6 +99,12 @@ struct JumpTable {
   std::vector<u32> targets;
 };
 
+/// Rows of the fragments of a matrix operation.
+struct MatrixSite {
+  s32 d[8] = {}, a[8] = {}, b[8] = {}, c[8] = {};
+  int d_count = 0, a_count = 0, b_count = 0, c_count = 0;
+};
+
 /// Offsets of the parameters and the return value in a callee's parameter area.
 struct Signature {
   std::vector<u32> parameters, returns;
@@ -111,6 +117,8 @@ struct Program {
   std::unordered_map<u64, Code*> by_address;  // what an indirect call may name
   std::vector<std::unique_ptr<CallSite>> calls;
   std::vector<std::unique_ptr<JumpTable>> tables;
+  std::vector<std::unique_ptr<MatrixSite>> matrices;
+  std::vector<std::pair<u64, u64>> constants;  // address and size of the module's .const variables
   Code* entry = nullptr;
   void (*leave_handlers)() = nullptr;
   bool has_indirect_calls = false;

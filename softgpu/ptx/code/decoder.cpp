@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "softgpu/ptx/code/forms.h"
 #include "softgpu/ptx/exec/control.h"
 
 namespace softgpu::ptx {
@@ -434,9 +435,12 @@ void Decoder::allocate_rows() {
 }
 
 void Decoder::decode(const Statement& s) {
-  for (const OpcodeTable* table : {&arithmetic_opcodes(), &memory_opcodes(), &flow_opcodes()}) {
+  for (const OpcodeTable* table : {&arithmetic_opcodes(), &memory_opcodes(), &flow_opcodes(),
+                                   &matrix_opcodes(), &rare_opcodes(), &async_opcodes()}) {
     const auto found = table->find(s.op);
-    if (found != table->end()) return found->second(*this, s);
+    if (found == table->end()) continue;
+    if (!form_listed(s.op, s.mods)) fail("this form of the instruction is not supported");
+    return found->second(*this, s);
   }
   fail("unknown instruction");
 }

@@ -121,10 +121,16 @@ class Decoder {
   std::vector<TableFixup> table_fixups_;
 };
 
+/// The state space that the modifiers name.
+Space space_of(const Statement& s);
+
 using OpcodeDecoder = void (*)(Decoder&, const Statement&);
 using OpcodeTable = std::unordered_map<std::string_view, OpcodeDecoder>;
 const OpcodeTable& arithmetic_opcodes();
 const OpcodeTable& memory_opcodes();
 const OpcodeTable& flow_opcodes();
+const OpcodeTable& matrix_opcodes();
+const OpcodeTable& rare_opcodes();
+const OpcodeTable& async_opcodes();
 
 }  // namespace softgpu::ptx

@@ -133,6 +133,13 @@ u8 mode_of(Decoder& d, const Statement& s, std::initializer_list<std::string_vie
   d.fail("unknown mode");
 }
 
+/// Row of the member mask; forms without .sync have none and mean every active lane.
+s32 members_row(Decoder& d, const Statement& s, std::size_t index, Inst& inst) {
+  if (!Decoder::has(s, "sync")) return d.constant_row(kAllLanes, 4);
+  inst.flags |= kGather;
+  return d.source(d.operand(s, index), Type::kU32);
+}
+
 void shfl(Decoder& d, const Statement& s) {
   Form form;
   form.op = Op::kShuffle;
@@ -148,13 +155,8 @@ void shfl(Decoder& d, const Statement& s) {
   inst.a = d.source(d.operand(s, 1), Type::kU32);
   inst.b = d.source(d.operand(s, 2), Type::kU32);
   inst.c = d.source(d.operand(s, 3), Type::kU32);
+  inst.e = members_row(d, s, 4, inst);
   d.emit(inst, s);
-}
-
-/// Row of the member mask; forms without .sync have none and mean every active lane.
-s32 members_row(Decoder& d, const Statement& s, std::size_t index) {
-  if (!Decoder::has(s, "sync")) return d.constant_row(kAllLanes, 4);
-  return d.source(d.operand(s, index), Type::kU32);
 }
 
 void vote(Decoder& d, const Statement& s) {
@@ -166,7 +168,7 @@ void vote(Decoder& d, const Statement& s) {
   inst.d = form.mode == 3 ? d.destination(d.operand(s, 0)) : d.predicate_source(d.operand(s, 0));
   inst.a = d.predicate_source(d.operand(s, 1));
   inst.flags = s.operands[1].negated ? 4 : 0;
-  inst.b = members_row(d, s, 2);
+  inst.b = members_row(d, s, 2, inst);
   d.emit(inst, s);
 }
 
@@ -183,7 +185,7 @@ void match(Decoder& d, const Statement& s) {
     inst.flags = 1;
   }
   inst.a = d.source(d.operand(s, 1), form.type);
-  inst.b = members_row(d, s, 2);
+  inst.b = members_row(d, s, 2, inst);
   d.emit(inst, s);
 }
 
@@ -197,7 +199,7 @@ void redux(Decoder& d, const Statement& s) {
   inst.run = d.handler(Family::kWarp, form);
   inst.d = d.destination(d.operand(s, 0));
   inst.a = d.source(d.operand(s, 1), form.type);
-  inst.b = members_row(d, s, 2);
+  inst.b = members_row(d, s, 2, inst);
   d.emit(inst, s);
 }
 

@@ -90,6 +90,8 @@ enum class Op : u8 {
   kConvertPair,
   kLoad,
   kStore,
+  kMma,
+  kWmma,
 };
 
 enum class Round : u8 { kNearest, kZero, kDown, kUp, kAway };
@@ -121,6 +123,22 @@ enum class AddressMode : u8 {
   kLocal,        // 64-bit row + immediate, must stay in the lane's local memory
   kLaneParam,    // immediate offset in the lane's call-parameter area
 };
+
+/// Form::mode of real arithmetic.
+inline constexpr u8 kModeXorSign = 1;      // min and max: .xorsign.abs
+inline constexpr u8 kModeApproximate = 2;  // div.approx
+
+/// Inst::flags of half arithmetic.
+inline constexpr u8 kHalfSaturate = 1;
+inline constexpr u8 kHalfRelu = 2;
+inline constexpr u8 kHalfFlush = 4;
+inline constexpr u8 kHalfXorSign = 8;
+
+/// Inst::mode of a comparison of halves: the Compare, and whether subnormals count as zero.
+inline constexpr u8 kHalfCompareFlush = 128;
+
+/// Inst::flags of what the lanes of a warp do together: all named lanes are waited for.
+inline constexpr u8 kGather = 16;
 
 struct Form {
   Op op = Op::kAdd;

@@ -1,9 +1,9 @@
 // Opcodes that touch memory: loads, stores, atomics, address conversions.
 #include "softgpu/ptx/code/decoder.h"
+#include "softgpu/ptx/code/opcodes.h"
 #include "softgpu/ptx/exec/control.h"
 
 namespace softgpu::ptx {
-namespace {
 
 Space space_of(const Statement& s) {
   for (const std::string_view mod : s.mods) {
@@ -32,9 +32,12 @@ AddressMode address_of(Decoder& d, const Operand& o, Space space, Inst& inst) {
   const Place place = d.place_of(o);
   inst.imm = static_cast<s64>(place.value);
   if (place.space == Space::kShared) return AddressMode::kSharedFixed;
-  if (place.space == Space::kLocal) d.fail("a local variable needs its address in a register");
-  return place.space == Space::kParam ? AddressMode::kLaneParam : AddressMode::kFixed;
+  inst.flags = place.space == Space::kLocal ? 1 : 0;
+  return place.space == Space::kParam || place.space == Space::kLocal ? AddressMode::kLaneParam
+                                                                      : AddressMode::kFixed;
 }
+
+namespace {
 
 u8 vector_of(Decoder& d, const Statement& s) {
   if (Decoder::has(s, "v8")) d.fail("vectors of eight are not supported");
@@ -128,13 +131,14 @@ void atomic(Decoder& d, const Statement& s) {
   Inst inst;
   inst.d = result ? d.destination(d.operand(s, 0)) : kSinkRow;
   form.address = address_of(d, d.operand(s, first), space_of(s), inst);
-  if (form.address == AddressMode::kLocal) d.fail("atomics need global or shared memory");
+  if (form.address == AddressMode::kLocal || form.address == AddressMode::kLaneParam)
+    d.fail("atomics need global or shared memory");
   inst.b = d.source(d.operand(s, first + 1), form.type);
   inst.c = static_cast<AtomicOp>(op) == AtomicOp::kCas
                ? d.source(d.operand(s, first + 2), form.type)
                : inst.b;
-  inst.run = base::atomic_handler(form);
-  if (inst.run == nullptr) d.fail("not supported");
+  inst.run = d.handler(Family::kAtomic, form);
+  inst.mode = static_cast<u8>(form.address);
   d.emit(inst, s);
 }
 

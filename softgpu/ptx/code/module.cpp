@@ -125,6 +125,9 @@ std::unique_ptr<Kernel> kernel_make(const Module& module, const FunctionText& en
     function_decode(module, program, layout, *f, handlers);
   program.entry = program.codes.at(&entry).get();
   program.info = info_of(module, entry, layout);
+  for (const Variable& v : module.variables) {
+    if (v.constant) program.constants.emplace_back(v.address, v.size);
+  }
   program.error = program.entry->error;
   return kernel;
 }

@@ -26,6 +26,12 @@ struct BfloatPair {
 
 template <AtomicOp Kind, class T>
 T combined(T old, T b, T c) {
+  if constexpr (std::is_floating_point_v<T>) {
+    const T sum = old + b;
+    return sum == sum ? sum
+                      : __builtin_bit_cast(T, sizeof(T) == 4 ? Bits<T>{0x7fffffffu}
+                                                             : static_cast<Bits<T>>(~u64{0} >> 1));
+  }
   if constexpr (Kind == AtomicOp::kAdd) return static_cast<T>(old + b);
   if constexpr (Kind == AtomicOp::kMin) return b < old ? b : old;
   if constexpr (Kind == AtomicOp::kMax) return old < b ? b : old;
@@ -39,6 +45,25 @@ T combined(T old, T b, T c) {
     if constexpr (Kind == AtomicOp::kDec) return old == 0 || old > b ? b : static_cast<T>(old - 1);
   }
   return old;
+}
+
+/// f32 in global memory: subnormal operands and results are flushed, in shared memory they are not
+/// (PTX ISA, atom).
+struct FlushedFloat {
+  f32 value;
+};
+f32 flushed(f32 x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.f, x) : x; }
+/// Neither subnormal nor infinite nor NaN.
+bool is_plain(f32 x) {
+  const u32 bits = __builtin_bit_cast(u32, x) << 1;
+  return bits == 0 || bits - 0x01000000u < 0xfe000000u;
+}
+template <AtomicOp Kind>
+FlushedFloat combined(FlushedFloat old, FlushedFloat b, FlushedFloat) {
+  // Asked rather than blended in: the locked instruction that follows waits for the whole chain.
+  const f32 sum = old.value + b.value;
+  if (__builtin_expect(is_plain(old.value) && is_plain(b.value) && is_plain(sum), 1)) return {sum};
+  return {flushed(combined<Kind>(flushed(old.value), flushed(b.value), 0.f))};
 }
 
 u16 half_sum(u16 a, u16 b) { return half_of_float(float_of_half(a) + float_of_half(b)); }
@@ -80,6 +105,22 @@ T apply_locked(u8* p, T b, T c) {
   }
 }
 
+/// Two neighbours at once: half as many locked instructions, which are nearly all of the cost.
+template <AtomicOp Kind, class T>
+void apply_locked_pair(u8* p, const T* b, const T* c, T* old) {
+  auto* cell = reinterpret_cast<u64*>(p);
+  u64 seen = __atomic_load_n(cell, __ATOMIC_RELAXED);
+  for (;;) {
+    u64 next = 0;
+    for (int k = 0; k < 2; ++k) {
+      old[k] = __builtin_bit_cast(T, static_cast<u32>(seen >> (32 * k)));
+      next |= u64{__builtin_bit_cast(u32, combined<Kind>(old[k], b[k], c[k]))} << (32 * k);
+    }
+    if (__atomic_compare_exchange_n(cell, &seen, next, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+      return;
+  }
+}
+
 template <AtomicOp Kind, class T>
 T apply_plain(u8* p, T b, T c) {
   T old;
@@ -89,73 +130,142 @@ T apply_plain(u8* p, T b, T c) {
   return old;
 }
 
-/// The lane's value in a row: 16-bit types live in the low half of 32 bits.
-template <class T>
-T lane_value(const Warp& w, s32 offset, int l) {
-  const auto boxed = row<Box<Bits<T>>>(w, offset)[l];
-  return __builtin_bit_cast(T, static_cast<Bits<T>>(boxed));
+bool is_in(const u8* p, const u8* start, u64 bytes) {
+  return reinterpret_cast<u64>(p) - reinterpret_cast<u64>(start) < bytes;
 }
 
-/// d: where the old values go (the sink for red).
-template <AtomicOp Kind, class T, Mode A>
+/// The value in a lane of a row: 16-bit types live in the low half of 32 bits.
+template <class T>
+T unboxed(Box<Bits<T>> bits) {
+  return __builtin_bit_cast(T, static_cast<Bits<T>>(bits));
+}
+
+/// Where the lanes' cells are. Made before the first of them is touched: what a locked instruction
+/// is followed by waits for it, loads above all.
+template <Mode M>
+void places_in(const Warp& w, const Inst* i, u64 bytes, u64* places) {
+  for_each_lane(w.mask, [&](int l) {
+    places[l] = reinterpret_cast<u64>(located<M>(w, lane_address<M>(w, i, l), bytes, bytes));
+  });
+}
+void places_of(const Warp& w, const Inst* i, Mode mode, u64 bytes, u64* places) {
+  switch (mode) {
+    case Mode::kShared32:
+      return places_in<Mode::kShared32>(w, i, bytes, places);
+    case Mode::kShared64:
+      return places_in<Mode::kShared64>(w, i, bytes, places);
+    case Mode::kSharedFixed:
+      return places_in<Mode::kSharedFixed>(w, i, bytes, places);
+    case Mode::kFixed:
+      return places_in<Mode::kFixed>(w, i, bytes, places);
+    default:
+      return places_in<Mode::kPointer>(w, i, bytes, places);
+  }
+}
+
+/// The memory that only this block can name, for generic addresses: shared memory needs no locks,
+/// and on local memory hardware has no atomics.
+class PrivateMemory {
+ public:
+  explicit PrivateMemory(const Warp& w)
+      : warp_(w),
+        start_(w.cta->shared),
+        bytes_(reinterpret_cast<u64>(w.cta->local) + w.cta->local_bytes -
+               reinterpret_cast<u64>(w.cta->shared)),
+        has_stack_(!w.stack_blocks.empty()) {}
+  /// True in shared memory; faults in local memory, which is right behind it or on the stack.
+  SOFTGPU_INLINE bool is_shared(const u8* p) const {
+    if (__builtin_expect(!has_stack_ && !is_in(p, start_, bytes_), 1)) return false;
+    return looked_up(p);
+  }
+
+ private:
+  bool looked_up(const u8* p) const {
+    const Cta& cta = *warp_.cta;
+    bool local = is_in(p, cta.local, cta.local_bytes);
+    for (const auto& [start, size] : warp_.stack_blocks) local |= is_in(p, start, size);
+    if (local) fault_raise(Fault::kInvalidAddressSpace, reinterpret_cast<u64>(p));
+    return is_in(p, warp_.shared, warp_.shared_bytes);
+  }
+
+  const Warp& warp_;
+  const u8* const start_;
+  const u64 bytes_;
+  const bool has_stack_;
+};
+
+/// The type whose sums are those of global memory.
+template <class T>
+using InGlobal = std::conditional_t<std::is_same_v<T, f32>, FlushedFloat, T>;
+
+/// d: where the old values go (the sink for red). mode: AddressMode, looked at when it runs:
+/// beside a locked instruction that is nothing, and five times the handlers would be something.
+template <AtomicOp Kind, class T>
 const Inst* atomic(Warp& w, const Inst* i) {
   w.at = i;
-  auto* d = row<Box<Bits<T>>>(w, i->d);
-  for_each_lane(w.mask, [&](int l) {
-    u8* p = located<A>(w, lane_address<A>(w, i, l), sizeof(T), sizeof(T));
-    const T b = lane_value<T>(w, i->b, l), c = lane_value<T>(w, i->c, l);
-    const T old = in_shared(A) ? apply_plain<Kind>(p, b, c) : apply_locked<Kind>(p, b, c);
-    d[l] = __builtin_bit_cast(Bits<T>, old);
-  });
-  return i + 1;
-}
-
-template <AtomicOp Kind, class T>
-Handler pick_mode(Mode mode) {
-  switch (mode) {
-    case Mode::kPointer:
-      return atomic<Kind, T, Mode::kPointer>;
-    case Mode::kShared32:
-      return atomic<Kind, T, Mode::kShared32>;
-    case Mode::kShared64:
-      return atomic<Kind, T, Mode::kShared64>;
-    case Mode::kFixed:
-      return atomic<Kind, T, Mode::kFixed>;
-    case Mode::kSharedFixed:
-      return atomic<Kind, T, Mode::kSharedFixed>;
-    default:
-      return nullptr;
+  const Mode mode = static_cast<Mode>(i->mode);
+  alignas(64) u64 places[32];
+  places_of(w, i, mode, sizeof(T), places);
+  const PrivateMemory memory(w);
+  const bool shared = in_shared(mode), wanted = i->d != kSinkRow;
+  using Boxed = Box<Bits<T>>;
+  const Boxed *b = row<Boxed>(w, i->b), *c = row<Boxed>(w, i->c);
+  Boxed* d = row<Boxed>(w, i->d);
+  using G = InGlobal<T>;
+  for (u32 rest = w.mask; rest != 0; rest &= rest - 1) {
+    const int l = __builtin_ctz(rest);
+    u8* p = reinterpret_cast<u8*>(places[l]);
+    if (shared || memory.is_shared(p)) {
+      const T old = apply_plain<Kind>(p, unboxed<T>(b[l]), unboxed<T>(c[l]));
+      if (wanted) d[l] = __builtin_bit_cast(Bits<T>, old);
+      continue;
+    }
+    if constexpr (sizeof(T) == 4) {
+      const bool has_next = (rest & rest << 1 & 2u << l) != 0 && places[l] % 8 == 0;
+      if (has_next && places[l + 1] == places[l] + 4) {
+        const G two_b[] = {unboxed<G>(b[l]), unboxed<G>(b[l + 1])};
+        const G two_c[] = {unboxed<G>(c[l]), unboxed<G>(c[l + 1])};
+        G old[2];
+        apply_locked_pair<Kind>(p, two_b, two_c, old);
+        if (wanted) __builtin_memcpy(d + l, old, sizeof old);
+        rest &= rest - 1;
+        continue;
+      }
+    }
+    const G old = apply_locked<Kind>(p, unboxed<G>(b[l]), unboxed<G>(c[l]));
+    if (wanted) d[l] = __builtin_bit_cast(Bits<T>, old);
   }
+  return i + 1;
 }
 
 template <class T>
 Handler pick_integer(const Form& form) {
   switch (static_cast<AtomicOp>(form.mode)) {
     case AtomicOp::kAdd:
-      return pick_mode<AtomicOp::kAdd, T>(form.address);
+      return atomic<AtomicOp::kAdd, T>;
     case AtomicOp::kMin:
-      return pick_mode<AtomicOp::kMin, T>(form.address);
+      return atomic<AtomicOp::kMin, T>;
     case AtomicOp::kMax:
-      return pick_mode<AtomicOp::kMax, T>(form.address);
+      return atomic<AtomicOp::kMax, T>;
     default:
       break;
   }
   if constexpr (std::is_unsigned_v<T>) {
     switch (static_cast<AtomicOp>(form.mode)) {
       case AtomicOp::kAnd:
-        return pick_mode<AtomicOp::kAnd, T>(form.address);
+        return atomic<AtomicOp::kAnd, T>;
       case AtomicOp::kOr:
-        return pick_mode<AtomicOp::kOr, T>(form.address);
+        return atomic<AtomicOp::kOr, T>;
       case AtomicOp::kXor:
-        return pick_mode<AtomicOp::kXor, T>(form.address);
+        return atomic<AtomicOp::kXor, T>;
       case AtomicOp::kExchange:
-        return pick_mode<AtomicOp::kExchange, T>(form.address);
+        return atomic<AtomicOp::kExchange, T>;
       case AtomicOp::kCas:
-        return pick_mode<AtomicOp::kCas, T>(form.address);
+        return atomic<AtomicOp::kCas, T>;
       case AtomicOp::kInc:
-        return pick_mode<AtomicOp::kInc, T>(form.address);
+        return atomic<AtomicOp::kInc, T>;
       case AtomicOp::kDec:
-        return pick_mode<AtomicOp::kDec, T>(form.address);
+        return atomic<AtomicOp::kDec, T>;
       default:
         break;
     }
@@ -167,7 +277,10 @@ Handler pick_integer(const Form& form) {
 
 Handler atomic_handler(const Form& form) {
   const bool add = static_cast<AtomicOp>(form.mode) == AtomicOp::kAdd;
+  const bool swap = static_cast<AtomicOp>(form.mode) == AtomicOp::kCas;
   switch (form.type) {
+    case Type::kB16:
+      return swap ? atomic<AtomicOp::kCas, u16> : nullptr;
     case Type::kS32:
       return pick_integer<s32>(form);
     case Type::kB32:
@@ -179,17 +292,17 @@ Handler atomic_handler(const Form& form) {
     case Type::kU64:
       return pick_integer<u64>(form);
     case Type::kF32:
-      return add ? pick_mode<AtomicOp::kAdd, f32>(form.address) : nullptr;
+      return add ? atomic<AtomicOp::kAdd, f32> : nullptr;
     case Type::kF64:
-      return add ? pick_mode<AtomicOp::kAdd, f64>(form.address) : nullptr;
+      return add ? atomic<AtomicOp::kAdd, f64> : nullptr;
     case Type::kF16:
-      return add ? pick_mode<AtomicOp::kAdd, Half>(form.address) : nullptr;
+      return add ? atomic<AtomicOp::kAdd, Half> : nullptr;
     case Type::kBf16:
-      return add ? pick_mode<AtomicOp::kAdd, Bfloat>(form.address) : nullptr;
+      return add ? atomic<AtomicOp::kAdd, Bfloat> : nullptr;
     case Type::kF16x2:
-      return add ? pick_mode<AtomicOp::kAdd, HalfPair>(form.address) : nullptr;
+      return add ? atomic<AtomicOp::kAdd, HalfPair> : nullptr;
     case Type::kBf16x2:
-      return add ? pick_mode<AtomicOp::kAdd, BfloatPair>(form.address) : nullptr;
+      return add ? atomic<AtomicOp::kAdd, BfloatPair> : nullptr;
     default:
       return nullptr;
   }

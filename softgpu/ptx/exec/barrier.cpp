@@ -8,8 +8,10 @@
 namespace softgpu::ptx {
 namespace {
 
-/// Above the 16 CTA barriers: lanes that wait for others of their warp.
+/// Above the 16 CTA barriers: lanes that wait for others of their warp, behind a barrier or in
+/// front of an instruction that all of them execute.
 constexpr u32 kWarpBarrier = kBarriers;
+constexpr u32 kWarpGather = kBarriers + 1;
 
 u32 reduction_value(const Barrier& barrier, u8 kind) {
   switch (static_cast<Reduction>(kind)) {
@@ -66,6 +68,9 @@ void barrier_check(Cta& cta, u32 id) {
   }
 }
 
+/// Of a waiting entry of the warp: the lanes it waits for.
+u32 members_of(const Waiting& waiting) { return static_cast<u32>(waiting.result_row); }
+
 /// The members of a warp barrier are in `result_row` of the waiting entry, which it has no other
 /// use for.
 void warp_barrier_check(Warp& w) {
@@ -73,7 +78,7 @@ void warp_barrier_check(Warp& w) {
   for (const Waiting& waiting : w.waiting) {
     if (waiting.barrier != kWarpBarrier) continue;
     there |= waiting.mask;
-    wanted |= static_cast<u32>(waiting.result_row);
+    wanted |= members_of(waiting);
   }
   if (there == 0 || (wanted & w.live & ~there) != 0) return;
   release(w, [](const Waiting& waiting) { return waiting.barrier != kWarpBarrier; });
@@ -92,6 +97,37 @@ void arrive(Warp& w, const Inst* i, Barrier& barrier, u32 count) {
   barrier.count += static_cast<u32>(__builtin_popcount(p & w.mask));
 }
 
+/// Lanes that wait in front of an instruction go when all they name wait there as well. When all
+/// they name wait, but in front of another instruction, nobody else will come: they go, too, each
+/// with whom it is with (the ISA leaves open what they get).
+void warp_gather_check(Warp& w) {
+  const auto there = [&w](const Waiting& entry, bool same_place) {
+    u32 lanes = 0;
+    for (const Waiting& other : w.waiting) {
+      const bool here = other.pc == entry.pc && other.depth == entry.depth;
+      if (other.barrier == kWarpGather && members_of(other) == members_of(entry) &&
+          (here || !same_place))
+        lanes |= other.mask;
+    }
+    return lanes;
+  };
+  u32 complete = 0;
+  for (const Waiting& entry : w.waiting) {
+    if (entry.barrier != kWarpGather) continue;
+    const u32 wanted = members_of(entry) & w.live;
+    if ((wanted & ~there(entry, true)) == 0) {
+      complete |= entry.mask;
+    } else if ((wanted & ~there(entry, false)) == 0) {
+      complete |= entry.mask;
+      w.gathered |= entry.mask;
+    }
+  }
+  if (complete == 0) return;
+  release(w, [complete](const Waiting& entry) {
+    return entry.barrier != kWarpGather || (entry.mask & complete) == 0;
+  });
+}
+
 /// The lanes of the mask wait; others of the warp go on.
 const Inst* wait(Warp& w, const Inst* i, const Waiting& waiting) {
   warp_account(w, i + 1);
@@ -108,7 +144,9 @@ void barriers_check(Cta& cta) {
   if (!cta.barriers_used) return;
   for (u32 id = 0; id < kBarriers; ++id) barrier_check(cta, id);
   for (Warp& w : cta.warps) {
-    if (!w.waiting.empty()) warp_barrier_check(w);
+    if (w.waiting.empty()) continue;
+    warp_barrier_check(w);
+    warp_gather_check(w);
   }
 }
 
@@ -137,6 +175,52 @@ const Inst* run_warp_barrier(Warp& w, const Inst* i) {
   w.cta->barriers_used = true;
   wait(w, i, {w.pc_of(i + 1), w.mask, kWarpBarrier, static_cast<s32>(members), 0, 0});
   warp_barrier_check(w);
+  return warp_next_split(w);
+}
+
+const u32 kWholeWarp[32] = {
+    kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes,
+    kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes,
+    kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes,
+    kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes, kAllLanes};
+
+bool warp_lacks(Warp& w, const u32* members) {
+  if ((w.gathered & w.mask) == w.mask) {
+    w.gathered &= ~w.mask;
+    return false;
+  }
+  for (u32 rest = w.mask; rest != 0; rest &= rest - 1) {
+    if ((members[__builtin_ctz(rest)] & w.live & ~w.mask) != 0) return true;
+  }
+  return false;
+}
+
+const Inst* warp_gather(Warp& w, const Inst* i, const u32* members) {
+  w.at = i;
+  w.cta->barriers_used = true;
+  const u32 pc = w.pc_of(i), lanes = w.mask;
+  // Nothing has been executed yet: it is counted when it is.
+  warp_account(w, i);
+  if (w.active != lanes) w.splits.add(pc + 1, w.active & ~lanes);
+  u32 complete = 0;
+  for (u32 rest = lanes; rest != 0;) {
+    const u32 named = members[__builtin_ctz(rest)];
+    u32 group = 0;
+    for (u32 left = rest; left != 0; left &= left - 1) {
+      const int lane = __builtin_ctz(left);
+      if (members[lane] == named) group |= 1u << lane;
+    }
+    rest &= ~group;
+    if ((named & w.live & ~lanes) == 0) {
+      complete |= group;
+    } else {
+      w.waiting.push_back(
+          {pc, group, kWarpGather, static_cast<s32>(named), 0, static_cast<u32>(w.frames.size())});
+    }
+  }
+  if (complete != 0) w.splits.add(pc, complete);
+  w.active = w.mask = 0;
+  warp_gather_check(w);
   return warp_next_split(w);
 }
 

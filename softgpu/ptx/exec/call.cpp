@@ -58,7 +58,7 @@ Code* resolve_target(Warp& w, const Inst* i, const CallSite& site) {
     w.mask = same;
   }
   const auto found = w.cta->program->by_address.find(first);
-  if (found == w.cta->program->by_address.end()) fault_raise(Fault::kIllegalInstruction, first);
+  if (found == w.cta->program->by_address.end()) fault_raise(Fault::kInvalidPc, first);
   return found->second;
 }
 

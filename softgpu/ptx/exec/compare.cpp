@@ -40,6 +40,31 @@ SOFTGPU_INLINE bool holds(T a, T b) {
   return false;
 }
 
+template <class T>
+SOFTGPU_INLINE bool holds_any(Compare compare, T a, T b) {
+  switch (compare) {
+#define SOFTGPU_CASE(name) \
+  case Compare::name:      \
+    return holds<Compare::name, T>(a, b)
+    SOFTGPU_CASE(kEq);
+    SOFTGPU_CASE(kNe);
+    SOFTGPU_CASE(kLt);
+    SOFTGPU_CASE(kLe);
+    SOFTGPU_CASE(kGt);
+    SOFTGPU_CASE(kGe);
+    SOFTGPU_CASE(kEqu);
+    SOFTGPU_CASE(kNeu);
+    SOFTGPU_CASE(kLtu);
+    SOFTGPU_CASE(kLeu);
+    SOFTGPU_CASE(kGtu);
+    SOFTGPU_CASE(kGeu);
+    SOFTGPU_CASE(kNum);
+    SOFTGPU_CASE(kNan);
+#undef SOFTGPU_CASE
+  }
+  return false;
+}
+
 #if defined(__AVX512F__)
 constexpr int integer_predicate(Compare c) {
   switch (c) {
@@ -129,47 +154,44 @@ SOFTGPU_INLINE u32 compare_rows(const Warp& w, const Inst* i) {
   });
 }
 
-template <Compare C, class Format>
-SOFTGPU_INLINE u32 compare_halves(const Warp& w, const Inst* i, int shift) {
-  const u32 *a = row<u32>(w, i->a), *b = row<u32>(w, i->b);
-  u32 bits = 0;
-  for (int l = 0; l < 32; ++l) {
-    const f32 x = Format::wide(static_cast<u16>(a[l] >> shift)),
-              y = Format::wide(static_cast<u16>(b[l] >> shift));
-    if (holds<C, f32>(x, y)) bits |= kLaneBit[l];
-  }
-  return bits;
-}
-
 struct HalfWide {
+  static constexpr u16 kExponent = 0x7c00;
   static f32 wide(u16 x) { return float_of_half(x); }
 };
 struct BfloatWide {
+  static constexpr u16 kExponent = 0x7f80;
   static f32 wide(u16 x) { return float_of_bfloat(x); }
 };
+
+/// One bit a lane, of the halves at `shift` in their registers. Seldom enough that the comparison
+/// is picked lane by lane.
+template <class Format>
+u32 compare_halves(const Warp& w, const Inst* i, int shift) {
+  const u32 *a = row<u32>(w, i->a), *b = row<u32>(w, i->b);
+  const auto wide = [flush = (i->mode & kHalfCompareFlush) != 0](u32 bits) {
+    const u16 x = static_cast<u16>(bits);
+    const bool subnormal = flush && (x & Format::kExponent) == 0;
+    return Format::wide(subnormal ? static_cast<u16>(x & 0x8000) : x);
+  };
+  const Compare compare = static_cast<Compare>(i->mode & ~kHalfCompareFlush);
+  return bits_where(
+      [=](int l) { return holds_any(compare, wide(a[l] >> shift), wide(b[l] >> shift)); });
+}
+
+/// The predicate c as flags want it combined with a result.
+SOFTGPU_INLINE u32 combined(const Warp& w, const Inst* i, u32 result) {
+  if (__builtin_expect((i->flags & 3) == 0, 1)) return result;
+  const u32 other = predicate(w, i->c) ^ ((i->flags & 4) != 0 ? ~0u : 0u);
+  const u32 kind = i->flags & 3;
+  return kind == 1 ? result & other : kind == 2 ? result | other : result ^ other;
+}
 
 /// flags: bits 0-1 combine with predicate c (1 and, 2 or, 3 xor), bit 2 negates c, bit 3: second
 /// destination f.
 SOFTGPU_INLINE const Inst* predicate_results(Warp& w, const Inst* i, u32 result) {
-  u32 inverse = ~result;
   if (__builtin_expect(i->flags != 0, 0)) {
-    const u32 other = predicate(w, i->c) ^ ((i->flags & 4) != 0 ? ~0u : 0u);
-    switch (i->flags & 3) {
-      case 1:
-        result &= other;
-        inverse &= other;
-        break;
-      case 2:
-        result |= other;
-        inverse |= other;
-        break;
-      case 3:
-        result ^= other;
-        inverse ^= other;
-        break;
-      default:
-        break;
-    }
+    const u32 inverse = combined(w, i, ~result);
+    result = combined(w, i, result);
     if ((i->flags & 8) != 0) predicate_set(w, i->f, inverse);
   }
   predicate_set(w, i->d, result);
@@ -181,31 +203,40 @@ const Inst* setp(Warp& w, const Inst* i) {
   return predicate_results(w, i, compare_rows<C, T, Flush>(w, i));
 }
 
-template <Compare C, class Format>
+template <class Format>
 const Inst* setp_half(Warp& w, const Inst* i) {
-  return predicate_results(w, i, compare_halves<C, Format>(w, i, 0));
+  return predicate_results(w, i, compare_halves<Format>(w, i, 0));
 }
 
 /// f16x2: p is the low halves' result, q the high halves'.
-template <Compare C, class Format>
+template <class Format>
 const Inst* setp_pair(Warp& w, const Inst* i) {
-  const u32 low = compare_halves<C, Format>(w, i, 0), high = compare_halves<C, Format>(w, i, 16);
+  const u32 low = combined(w, i, compare_halves<Format>(w, i, 0));
+  const u32 high = combined(w, i, compare_halves<Format>(w, i, 16));
   predicate_set(w, i->d, low);
   if ((i->flags & 8) != 0) predicate_set(w, i->f, high);
   return i + 1;
 }
 
-/// mode: 1 the result is 1.0f, else all ones. flags as for setp.
+/// imm: the result where the comparison holds. flags as for setp.
 template <Compare C, class T, bool Flush>
 const Inst* set(Warp& w, const Inst* i) {
-  u32 bits = compare_rows<C, T, Flush>(w, i);
-  if (i->flags != 0) {
-    const u32 other = predicate(w, i->c) ^ ((i->flags & 4) != 0 ? ~0u : 0u);
-    const u32 kind = i->flags & 3;
-    bits = kind == 1 ? bits & other : kind == 2 ? bits | other : bits ^ other;
-  }
-  const u32 yes = i->mode != 0 ? 0x3f800000u : ~0u;
+  const u32 bits = combined(w, i, compare_rows<C, T, Flush>(w, i)), yes = static_cast<u32>(i->imm);
   for_lanes(w, row<u32>(w, i->d), [=](int l) { return (bits & kLaneBit[l]) != 0 ? yes : 0; });
+  return i + 1;
+}
+
+/// Of a pair, each half has its own result; a result of 32 bits is that of both.
+template <class Format, bool Pair>
+const Inst* set_half(Warp& w, const Inst* i) {
+  const u32 yes = static_cast<u32>(i->imm);
+  const u32 low = combined(w, i, compare_halves<Format>(w, i, 0));
+  const u32 high = Pair ? combined(w, i, compare_halves<Format>(w, i, 16)) : low;
+  for_lanes(w, row<u32>(w, i->d), [=](int l) {
+    const u32 lower = (low & kLaneBit[l]) != 0 ? yes : 0,
+              upper = (high & kLaneBit[l]) != 0 ? yes : 0;
+    return Pair ? (lower & 0xffff) | (upper & 0xffff0000u) : lower;
+  });
   return i + 1;
 }
 
@@ -242,29 +273,10 @@ Handler pick_compare(Compare c) {
   return nullptr;
 }
 
-template <class Format>
-Handler pick_half_compare(Compare c, bool pair) {
-  switch (c) {
-#define SOFTGPU_CASE(name) \
-  case Compare::name:      \
-    return pair ? setp_pair<Compare::name, Format> : setp_half<Compare::name, Format>
-    SOFTGPU_CASE(kEq);
-    SOFTGPU_CASE(kNe);
-    SOFTGPU_CASE(kLt);
-    SOFTGPU_CASE(kLe);
-    SOFTGPU_CASE(kGt);
-    SOFTGPU_CASE(kGe);
-    SOFTGPU_CASE(kEqu);
-    SOFTGPU_CASE(kNeu);
-    SOFTGPU_CASE(kLtu);
-    SOFTGPU_CASE(kLeu);
-    SOFTGPU_CASE(kGtu);
-    SOFTGPU_CASE(kGeu);
-    SOFTGPU_CASE(kNum);
-    SOFTGPU_CASE(kNan);
-#undef SOFTGPU_CASE
-  }
-  return nullptr;
+template <class Format, bool Set>
+Handler pick_half_compare(bool pair) {
+  if (Set) return pair ? set_half<Format, true> : set_half<Format, false>;
+  return pair ? setp_pair<Format> : setp_half<Format>;
 }
 
 template <bool Set>
@@ -293,14 +305,13 @@ Handler pick_comparison(const Form& form) {
     default:
       break;
   }
-  if (Set) return nullptr;
   switch (form.type) {
     case Type::kF16:
     case Type::kF16x2:
-      return pick_half_compare<HalfWide>(form.compare, form.type == Type::kF16x2);
+      return pick_half_compare<HalfWide, Set>(form.type == Type::kF16x2);
     case Type::kBf16:
     case Type::kBf16x2:
-      return pick_half_compare<BfloatWide>(form.compare, form.type == Type::kBf16x2);
+      return pick_half_compare<BfloatWide, Set>(form.type == Type::kBf16x2);
     default:
       return nullptr;
   }
@@ -329,12 +340,15 @@ const Inst* selp(Warp& w, const Inst* i) {
   return i + 1;
 }
 
-/// a where c >= 0, else b; C is s32 or f32.
-template <class T, class C>
+/// a where c >= 0, else b; C is s32 or f32, of which a subnormal counts as zero with .ftz.
+template <class T, class C, bool Flush = false>
 const Inst* slct(Warp& w, const Inst* i) {
   const T *a = row<T>(w, i->a), *b = row<T>(w, i->b);
   const C* c = row<C>(w, i->c);
-  for_lanes(w, row<T>(w, i->d), [=](int l) { return c[l] >= 0 ? a[l] : b[l]; });
+  for_lanes(w, row<T>(w, i->d), [=](int l) {
+    if constexpr (Flush) return flushed(c[l]) >= 0 ? a[l] : b[l];
+    return c[l] >= 0 ? a[l] : b[l];
+  });
   return i + 1;
 }
 
@@ -350,7 +364,10 @@ Handler compare_handler(const Form& form) {
     case Op::kSelp:
       return wide ? selp<u64> : selp<u32>;
     case Op::kSlct:
-      if (form.type == Type::kF32) return wide ? slct<u64, f32> : slct<u32, f32>;
+      if (form.type == Type::kF32) {
+        if (form.flush) return wide ? slct<u64, f32, true> : slct<u32, f32, true>;
+        return wide ? slct<u64, f32> : slct<u32, f32>;
+      }
       return wide ? slct<u64, s32> : slct<u32, s32>;
     default:
       return nullptr;

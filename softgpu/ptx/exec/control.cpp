@@ -239,7 +239,7 @@ const Inst* run_branch_table(Warp& w, const Inst* i) {
   if (w.active != lanes) w.splits.add(w.pc_of(i + 1), w.active & ~lanes);
   for (u32 rest = lanes; rest != 0; rest &= rest - 1) {
     const u32 lane = static_cast<u32>(__builtin_ctz(rest));
-    if (index[lane] >= table.targets.size()) fault_raise(Fault::kIllegalInstruction, index[lane]);
+    if (index[lane] >= table.targets.size()) fault_raise(Fault::kInvalidPc, index[lane]);
     w.splits.add(table.targets[index[lane]], 1u << lane);
   }
   const Inst* to = warp_next_split(w);

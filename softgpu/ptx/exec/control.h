@@ -32,6 +32,13 @@ inline constexpr u8 kBarrierIdRow = 2;
 inline constexpr u8 kBarrierCount = 4;
 inline constexpr u8 kBarrierNegate = 8;
 
+/// True when lanes of the mask lack others that they name in `members`, one word a lane. Those wait
+/// for them; the handler returns what warp_gather() gives, and runs again when they are there.
+bool warp_lacks(Warp& w, const u32* members);
+const Inst* warp_gather(Warp& w, const Inst* i, const u32* members);
+/// What lanes name that need the whole warp (.aligned).
+extern const u32 kWholeWarp[32];
+
 /// Runs the warp until it stops: finished, waiting, or at the end of its turn.
 void warp_run(Warp& w);
 /// True when the warp has lanes that could run now.
@@ -54,11 +61,6 @@ const Inst* warp_settle(Warp& w, u32 pc);
 const Inst* warp_next_split(Warp& w);
 /// Lets barriers go whose last lane has arrived (or left).
 void barriers_check(Cta& cta);
-
-namespace base {
-/// Atomics: one build serves every processor.
-Handler atomic_handler(const Form& form);
-}  // namespace base
 
 /// What atomic_handler takes as Form::mode.
 enum class AtomicOp : u8 { kAdd, kMin, kMax, kAnd, kOr, kXor, kExchange, kCas, kInc, kDec };

@@ -178,11 +178,17 @@ u64 clamped_integer(const Exact& value, Type type) {
 }
 
 u64 real_bits(const Exact& value, const ConvertForm& form) {
-  const FloatFormat& format = form.to == Type::kF64   ? kDoubleFormat
-                              : form.to == Type::kF32 ? kFloatFormat
-                              : form.to == Type::kF16 ? kHalfFormat
-                                                      : kBfloatFormat;
+  const FloatFormat& format = form.to == Type::kF64    ? kDoubleFormat
+                              : form.to == Type::kF32  ? kFloatFormat
+                              : form.to == Type::kF16  ? kHalfFormat
+                              : form.to == Type::kTf32 ? kTf32Format
+                                                       : kBfloatFormat;
   u64 bits = narrowed(value, format, form.integral ? Round::kNearest : form.round);
+  const u64 sign = u64{1} << (format.exponent_bits + format.mantissa_bits);
+  const u64 infinity = ((u64{1} << format.exponent_bits) - 1) << format.mantissa_bits;
+  if (form.finite && (bits & ~sign) == infinity) --bits;
+  // The ten bits of the mantissa are the upper ones of an f32; a NaN is the f32's.
+  if (form.to == Type::kTf32) bits = value.nan ? kFloatFormat.nan : bits << 13;
   if (form.to == Type::kF32 && form.flush) {
     bits = bits_of_real(flushed(__builtin_bit_cast(f32, static_cast<u32>(bits))));
   }

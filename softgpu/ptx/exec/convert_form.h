@@ -11,11 +11,13 @@ struct ConvertForm {
   Type from = Type::kNone;
   Round round = Round::kNearest;
   bool integral = false, saturate = false, flush = false, relu = false;
+  bool finite = false;  // .satfinite
   u8 to_box = 4, from_box = 4;
 
   s64 pack() const {
     const u64 flags = static_cast<u64>(integral) | static_cast<u64>(saturate) << 1 |
-                      static_cast<u64>(flush) << 2 | static_cast<u64>(relu) << 3;
+                      static_cast<u64>(flush) << 2 | static_cast<u64>(relu) << 3 |
+                      static_cast<u64>(finite) << 4;
     return static_cast<s64>(static_cast<u64>(to) | static_cast<u64>(from) << 8 |
                             static_cast<u64>(round) << 16 | flags << 24 |
                             static_cast<u64>(to_box) << 32 | static_cast<u64>(from_box) << 40);
@@ -30,6 +32,7 @@ struct ConvertForm {
     form.saturate = (bits >> 24 & 2) != 0;
     form.flush = (bits >> 24 & 4) != 0;
     form.relu = (bits >> 24 & 8) != 0;
+    form.finite = (bits >> 24 & 16) != 0;
     form.to_box = static_cast<u8>(bits >> 32 & 0xff);
     form.from_box = static_cast<u8>(bits >> 40 & 0xff);
     return form;

@@ -13,6 +13,8 @@ Handler convert_handler(const Form& form);
 Handler load_handler(const Form& form);
 Handler store_handler(const Form& form);
 Handler warp_handler(const Form& form);
+Handler matrix_handler(const Form& form);
+Handler atomic_handler(const Form& form);
 
 namespace {
 
@@ -34,6 +36,6 @@ const HandlerSet kHandlers{
     SOFTGPU_TEXT(SOFTGPU_ISA),
     leave,
     {integer_handler, bits_handler, float_handler, double_handler, half_handler, compare_handler,
-     convert_handler, load_handler, store_handler, warp_handler}};
+     convert_handler, load_handler, store_handler, warp_handler, matrix_handler, atomic_handler}};
 
 }  // namespace softgpu::ptx::SOFTGPU_ISA

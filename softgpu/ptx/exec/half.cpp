@@ -38,8 +38,15 @@ u16 half_fma(u16 a, u16 b, u16 c) {
   return static_cast<u16>(narrowed(value, Format::kFormat, Round::kNearest));
 }
 
+template <class Fn, bool Nan>
+f32 smaller_of(f32 x, f32 y, bool xor_sign) {
+  if (xor_sign) return Nan ? XorSign<NanThrough<Fn>>::eval(x, y) : XorSign<Fn>::eval(x, y);
+  return Nan ? NanThrough<Fn>::eval(x, y) : Fn::eval(x, y);
+}
+
+/// flags: kHalf*.
 template <class Format, Op Kind, bool Nan>
-u16 half_eval(u16 a, u16 b, u16 c) {
+u16 half_eval(u16 a, u16 b, u16 c, u32 flags) {
   if constexpr (Kind == Op::kNeg) return static_cast<u16>(a ^ 0x8000);
   if constexpr (Kind == Op::kAbs) return static_cast<u16>(a & 0x7fff);
   if constexpr (Kind == Op::kFma) return half_fma<Format>(a, b, c);
@@ -47,12 +54,9 @@ u16 half_eval(u16 a, u16 b, u16 c) {
   if constexpr (Kind == Op::kAdd) return Format::narrow(x + y);
   if constexpr (Kind == Op::kSub) return Format::narrow(x - y);
   if constexpr (Kind == Op::kMul) return Format::narrow(x * y);
-  if constexpr (Kind == Op::kMin) {
-    return Format::narrow(Nan ? NanThrough<RealMin>::eval(x, y) : RealMin::eval(x, y));
-  }
-  if constexpr (Kind == Op::kMax) {
-    return Format::narrow(Nan ? NanThrough<RealMax>::eval(x, y) : RealMax::eval(x, y));
-  }
+  const bool xor_sign = (flags & kHalfXorSign) != 0;
+  if constexpr (Kind == Op::kMin) return Format::narrow(smaller_of<RealMin, Nan>(x, y, xor_sign));
+  if constexpr (Kind == Op::kMax) return Format::narrow(smaller_of<RealMax, Nan>(x, y, xor_sign));
   if constexpr (Kind == Op::kEx2) return Format::narrow(__builtin_exp2f(x));
   if constexpr (Kind == Op::kTanh) return Format::narrow(__builtin_tanhf(x));
   return 0;
@@ -68,24 +72,39 @@ u16 half_relu(u16 x) {
   return wide != wide ? u16{0x7fff} : wide > 0 ? x : u16{0};
 }
 
-/// flags: 1 saturate, 2 relu.
+template <class Format>
+u16 half_flushed(u16 x) {
+  constexpr u16 kExponent = Format::kFormat.mantissa_bits == 10 ? 0x7c00 : 0x7f80;
+  return (x & kExponent) == 0 ? static_cast<u16>(x & 0x8000) : x;
+}
+
+/// One half of each operand to one of the result, with what the flags ask for.
+template <class Format, Op Kind, bool Nan>
+u16 half_lane(u32 a, u32 b, u32 c, u32 flags) {
+  u16 x = static_cast<u16>(a), y = static_cast<u16>(b), z = static_cast<u16>(c);
+  if (__builtin_expect(flags == 0, 1)) return half_eval<Format, Kind, Nan>(x, y, z, 0);
+  const bool flush = (flags & kHalfFlush) != 0;
+  if (flush) {
+    x = half_flushed<Format>(x);
+    y = half_flushed<Format>(y);
+    z = half_flushed<Format>(z);
+  }
+  u16 result = half_eval<Format, Kind, Nan>(x, y, z, flags);
+  if (flush) result = half_flushed<Format>(result);
+  if ((flags & kHalfSaturate) != 0) result = half_saturated<Format>(result);
+  return (flags & kHalfRelu) != 0 ? half_relu<Format>(result) : result;
+}
+
 template <class Format, Op Kind, bool Nan, bool Pair>
 const Inst* half_op(Warp& w, const Inst* i) {
   const u32 *a = row<u32>(w, i->a), *b = row<u32>(w, i->b), *c = row<u32>(w, i->c);
   u32* d = row<u32>(w, i->d);
   const u32 flags = i->flags;
-  const auto finish = [=](u16 x) {
-    if (__builtin_expect(flags == 0, 1)) return x;
-    return (flags & 1) != 0 ? half_saturated<Format>(x) : half_relu<Format>(x);
-  };
   for_each_lane(w.mask, [=](int l) {
-    u32 result = finish(half_eval<Format, Kind, Nan>(static_cast<u16>(a[l]), static_cast<u16>(b[l]),
-                                                     static_cast<u16>(c[l])));
+    u32 result = half_lane<Format, Kind, Nan>(a[l], b[l], c[l], flags);
     if constexpr (Pair) {
-      const u16 high = finish(half_eval<Format, Kind, Nan>(static_cast<u16>(a[l] >> 16),
-                                                           static_cast<u16>(b[l] >> 16),
-                                                           static_cast<u16>(c[l] >> 16)));
-      result |= static_cast<u32>(high) << 16;
+      const u32 high = half_lane<Format, Kind, Nan>(a[l] >> 16, b[l] >> 16, c[l] >> 16, flags);
+      result |= high << 16;
     }
     d[l] = result;
   });

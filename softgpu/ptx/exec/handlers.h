@@ -21,6 +21,8 @@ enum class Family : u8 {
   kLoad,
   kStore,
   kWarp,
+  kMatrix,
+  kAtomic,
   kCount
 };
 

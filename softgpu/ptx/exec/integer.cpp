@@ -71,6 +71,19 @@ struct MadHi {
     return Add::eval(MulHi::eval(a, b), c);
   }
 };
+// Only of s32: .sat.
+SOFTGPU_INLINE s32 saturated(s64 x) {
+  return static_cast<s32>(x > INT32_MAX ? INT32_MAX : x < INT32_MIN ? INT32_MIN : x);
+}
+struct AddSaturate {
+  static s32 eval(s32 a, s32 b) { return saturated(s64{a} + b); }
+};
+struct SubSaturate {
+  static s32 eval(s32 a, s32 b) { return saturated(s64{a} - b); }
+};
+struct MadHiSaturate {
+  static s32 eval(s32 a, s32 b, s32 c) { return saturated(s64{MulHi::eval(a, b)} + c); }
+};
 struct Sad {
   template <class T>
   static T eval(T a, T b, T c) {
@@ -366,6 +379,11 @@ Handler pick_dot(const Form& form) {
 }  // namespace
 
 Handler integer_handler(const Form& form) {
+  if (form.saturate) {
+    return form.op == Op::kAdd   ? binary<s32, AddSaturate>
+           : form.op == Op::kSub ? binary<s32, SubSaturate>
+                                 : ternary<s32, MadHiSaturate>;
+  }
   switch (form.op) {
     case Op::kAdd:
       return pick_binary<Add>(form.type);

@@ -161,13 +161,16 @@ const Inst* store_vector(Warp& w, const Inst* i) {
   return i + 1;
 }
 
-// The call-parameter area: one stretch per lane.
+// The call-parameter area and named local variables (flags 1): one stretch per lane.
 
 template <class M, class B, int N, bool Load>
 const Inst* lane_param(Warp& w, const Inst* i) {
   const VectorRows<B, N> rows(w, i);
+  const bool local = i->flags != 0;
+  u8* const start = (local ? w.local : w.param_area) + static_cast<u64>(i->imm);
+  const u64 stride = local ? w.local_bytes : w.param_stride;
   for_each_lane(w.mask, [&](int l) {
-    u8* p = w.param_area + static_cast<u64>(l) * w.param_stride + static_cast<u64>(i->imm);
+    u8* p = start + static_cast<u64>(l) * stride;
     for (int k = 0; k < N; ++k, p += sizeof(M)) {
       if constexpr (Load) {
         rows.rows[k][l] = widened<B>(read<M>(p));

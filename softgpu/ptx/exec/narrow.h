@@ -25,6 +25,7 @@ struct FloatFormat {
 };
 inline constexpr FloatFormat kHalfFormat{5, 10, 0x7fff};
 inline constexpr FloatFormat kBfloatFormat{8, 7, 0x7fff};
+inline constexpr FloatFormat kTf32Format{8, 10, 0x3ffff};
 inline constexpr FloatFormat kFloatFormat{8, 23, 0x7fffffff};
 inline constexpr FloatFormat kDoubleFormat{11, 52, 0x7fffffffffffffff};
 

@@ -113,6 +113,18 @@ struct RealDiv {
     return a / b;
   }
 };
+/// div.approx is a times the reciprocal of b, which is flushed to zero where |b| is near the top.
+struct RealDivApproximate {
+  template <class T>
+  static T eval(T a, T b) {
+    const T size = magnitude(b);
+    const T quotient = a / b;
+    const bool huge = size > static_cast<T>(0x1p126f) && size < static_cast<T>(__builtin_inf());
+    const T zero = sign_copy(T{0}, real_from_bits<T>(bits_of_real(a) ^ bits_of_real(b)));
+    const T none = magnitude(a) < static_cast<T>(__builtin_inf()) ? zero : nan_of<T>();
+    return huge ? none : quotient;
+  }
+};
 struct RealFma {
   static constexpr bool kWide = true;
   template <class T>
@@ -151,6 +163,15 @@ struct NanThrough {
   template <class T>
   static T eval(T a, T b) {
     return a != a || b != b ? nan_of<T>() : Fn::eval(a, b);
+  }
+};
+/// .xorsign.abs: of the magnitudes, with the product's sign.
+template <class Fn>
+struct XorSign {
+  template <class T>
+  static T eval(T a, T b) {
+    const T size = Fn::eval(magnitude(a), magnitude(b));
+    return sign_copy(size, real_from_bits<T>(bits_of_real(a) ^ bits_of_real(b)));
   }
 };
 struct RealSqrt {
@@ -202,6 +223,14 @@ struct RealAbs {
   template <class T>
   static T eval(T a) {
     return magnitude(a);
+  }
+};
+/// .ftz of a sign operation.
+template <class Fn>
+struct FlushFirst {
+  template <class T>
+  static T eval(T a) {
+    return Fn::eval(flushed(a));
   }
 };
 /// PTX: the sign of a on the magnitude of b.
@@ -426,6 +455,28 @@ Handler pick_arithmetic(const Form& form) {
   return pick_real<T, Fn, Shape>(form);
 }
 
+template <class T, class Fn>
+Handler pick_smaller(const Form& form) {
+  if constexpr (sizeof(T) == 4) {
+    if (form.mode == kModeXorSign) {
+      return form.flag ? pick_plain<T, XorSign<NanThrough<Fn>>, OfTwo>(form)
+                       : pick_plain<T, XorSign<Fn>, OfTwo>(form);
+    }
+    if (form.flag) return pick_plain<T, NanThrough<Fn>, OfTwo>(form);
+  }
+  return pick_plain<T, Fn, OfTwo>(form);
+}
+
+template <class T>
+Handler pick_sign(const Form& form) {
+  if constexpr (sizeof(T) == 4) {
+    if (form.flush) {
+      return form.op == Op::kNeg ? unary<T, FlushFirst<RealNeg>> : unary<T, FlushFirst<RealAbs>>;
+    }
+  }
+  return form.op == Op::kNeg ? unary<T, RealNeg> : unary<T, RealAbs>;
+}
+
 template <class T>
 Handler real_handler(const Form& form) {
   switch (form.op) {
@@ -438,6 +489,9 @@ Handler real_handler(const Form& form) {
     case Op::kFma:
       return pick_arithmetic<T, RealFma, OfThree, Op::kFma>(form);
     case Op::kDiv:
+      if constexpr (sizeof(T) == 4) {
+        if (form.mode == kModeApproximate) return pick_plain<T, RealDivApproximate, OfTwo>(form);
+      }
       return pick_real<T, RealDiv, OfTwo>(form);
     case Op::kSqrt:
       return pick_real<T, RealSqrt, OfOne>(form);
@@ -446,15 +500,12 @@ Handler real_handler(const Form& form) {
     case Op::kRsqrt:
       return pick_plain<T, RealRsqrt, OfOne>(form);
     case Op::kMin:
-      return form.flag ? pick_plain<T, NanThrough<RealMin>, OfTwo>(form)
-                       : pick_plain<T, RealMin, OfTwo>(form);
+      return pick_smaller<T, RealMin>(form);
     case Op::kMax:
-      return form.flag ? pick_plain<T, NanThrough<RealMax>, OfTwo>(form)
-                       : pick_plain<T, RealMax, OfTwo>(form);
+      return pick_smaller<T, RealMax>(form);
     case Op::kNeg:
-      return unary<T, RealNeg>;
     case Op::kAbs:
-      return unary<T, RealAbs>;
+      return pick_sign<T>(form);
     case Op::kCopysign:
       return binary<T, RealCopysign>;
     default:

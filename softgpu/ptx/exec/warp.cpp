@@ -1,9 +1,16 @@
 // What the lanes of a warp do with each other: shuffles, votes, matches, reductions; and rows
 // filled from warp state.
+#include "softgpu/ptx/exec/control.h"
 #include "softgpu/ptx/exec/lanes.h"
 
 namespace softgpu::ptx::SOFTGPU_ISA {
 namespace {
+
+/// True when lanes that a .sync instruction names are not here yet.
+SOFTGPU_INLINE bool must_gather(Warp& w, const Inst* i, s32 members) {
+  if (__builtin_expect(w.mask == kAllLanes, 1) || (i->flags & kGather) == 0) return false;
+  return warp_lacks(w, row<u32>(w, members));
+}
 
 enum ShuffleMode : u8 { kUp, kDown, kButterfly, kIndex };
 
@@ -52,6 +59,7 @@ SOFTGPU_INLINE void permuted(u32* out, const u32* in, const u32* source) {
 /// on it.
 template <ShuffleMode Mode>
 const Inst* shuffle(Warp& w, const Inst* i) {
+  if (must_gather(w, i, i->e)) return warp_gather(w, i, row<u32>(w, i->e));
   alignas(64) u32 source[32];
   alignas(64) u32 value[32];
   const u32 inside = shuffle_sources<Mode>(row<u32>(w, i->b), row<u32>(w, i->c), source);
@@ -63,37 +71,53 @@ const Inst* shuffle(Warp& w, const Inst* i) {
     for_lanes(w, row<u32>(w, i->d),
               [&](int l) { return (mask >> source[l] & 1) != 0 ? value[l] : 0; });
   }
-  if (i->flags != 0) predicate_set(w, i->f, inside);
+  if ((i->flags & 1) != 0) predicate_set(w, i->f, inside);
   return i + 1;
 }
 
 enum VoteMode : u8 { kAll, kAny, kUniform, kBallot };
 
-/// The members of a *.sync operation: what the mask operand of the first active lane says.
-SOFTGPU_INLINE u32 members(const Warp& w, s32 mask_row) {
-  return w.mask & row<u32>(w, mask_row)[__builtin_ctz(w.mask)];
+/// body(members, lanes) for lanes that name the same others: the tiles of a warp execute one
+/// instruction together, each with a mask of its own. `members` are those of them that are here.
+template <class F>
+SOFTGPU_INLINE void for_each_group(const Warp& w, s32 members, F body) {
+  const u32* named = row<u32>(w, members);
+  for (u32 rest = w.mask; rest != 0;) {
+    const u32 mask = named[__builtin_ctz(rest)];
+    const u32 same = rest & bits_where([=](int l) { return named[l] == mask; });
+    body(mask & w.mask, same);
+    rest &= ~same;
+  }
+}
+
+/// d[lane] = value for the lanes.
+template <class T>
+SOFTGPU_INLINE void fill_lanes(T* d, u32 lanes, T value) {
+#pragma GCC ivdep
+  for (int l = 0; l < 32; ++l) d[l] = (lanes & kLaneBit[l]) != 0 ? value : d[l];
 }
 
 template <VoteMode Mode>
 const Inst* vote(Warp& w, const Inst* i) {
+  if (must_gather(w, i, i->b)) return warp_gather(w, i, row<u32>(w, i->b));
   const u32 p = predicate(w, i->a) ^ ((i->flags & 4) != 0 ? ~0u : 0u);
-  const u32 there = members(w, i->b);
-  const u32 yes = p & there;
-  if constexpr (Mode == kBallot) {
-    for_lanes(w, row<u32>(w, i->d), [=](int) { return yes; });
-  } else {
-    const bool all = yes == there, any = yes != 0;
-    const bool result = Mode == kAll ? all : Mode == kAny ? any : all || !any;
-    predicate_set(w, i->d, result ? ~0u : 0u);
-  }
+  u32 result = 0;
+  for_each_group(w, i->b, [&](u32 there, u32 lanes) {
+    const u32 yes = p & there;
+    if constexpr (Mode == kBallot) {
+      fill_lanes(row<u32>(w, i->d), lanes, yes);
+    } else {
+      const bool all = yes == there, any = yes != 0;
+      if (Mode == kAll ? all : Mode == kAny ? any : all || !any) result |= lanes;
+    }
+  });
+  if constexpr (Mode != kBallot) predicate_set(w, i->d, result);
   return i + 1;
 }
 
-template <class T, bool All>
-const Inst* match(Warp& w, const Inst* i) {
-  const T* a = row<T>(w, i->a);
-  const u32 there = members(w, i->b);
-  alignas(64) u32 equal[32] = {};
+/// equal[lane] = the lanes of `there` with its value; true when that is all of them.
+template <class T>
+bool match_lanes(const T* a, u32 there, u32* equal) {
   bool same = true;
   for (u32 rest = there; rest != 0;) {
     const T value = a[__builtin_ctz(rest)];
@@ -103,43 +127,55 @@ const Inst* match(Warp& w, const Inst* i) {
     for_each_lane(group, [&](int l) { equal[l] = group; });
     rest &= ~group;
   }
-  for_lanes(w, row<u32>(w, i->d), [&](int l) { return All ? (same ? there : 0) : equal[l]; });
-  if (All && i->flags != 0) predicate_set(w, i->f, same ? ~0u : 0u);
+  return same;
+}
+
+template <class T, bool All>
+const Inst* match(Warp& w, const Inst* i) {
+  if (must_gather(w, i, i->b)) return warp_gather(w, i, row<u32>(w, i->b));
+  alignas(64) u32 equal[32] = {};
+  u32 all_same = 0;
+  for_each_group(w, i->b, [&](u32 there, u32 lanes) {
+    const bool same = match_lanes(row<T>(w, i->a), there, equal);
+    if (same) all_same |= lanes;
+    if (All && !same) fill_lanes(equal, lanes, 0u);
+  });
+  for_lanes(w, row<u32>(w, i->d), [&](int l) { return equal[l]; });
+  if (All && (i->flags & 1) != 0) predicate_set(w, i->f, all_same);
   return i + 1;
 }
 
 enum ReduxMode : u8 { kAddUp, kLeast, kMost, kAndAll, kOrAll, kXorAll };
 
 template <class T, ReduxMode Mode>
+T reduced(T a, T b) {
+  switch (Mode) {
+    case kAddUp:
+      return static_cast<T>(a + b);
+    case kLeast:
+      return b < a ? b : a;
+    case kMost:
+      return b > a ? b : a;
+    case kAndAll:
+      return a & b;
+    case kOrAll:
+      return a | b;
+    default:
+      return a ^ b;
+  }
+}
+
+template <class T, ReduxMode Mode>
 const Inst* redux(Warp& w, const Inst* i) {
-  const T* a = row<T>(w, i->a);
-  const u32 there = members(w, i->b);
-  if (there == 0) return i + 1;
-  T result = a[__builtin_ctz(there)];
-  for_each_lane(there & (there - 1), [&](int l) {
-    const T value = a[l];
-    switch (Mode) {
-      case kAddUp:
-        result = static_cast<T>(result + value);
-        break;
-      case kLeast:
-        result = value < result ? value : result;
-        break;
-      case kMost:
-        result = value > result ? value : result;
-        break;
-      case kAndAll:
-        result &= value;
-        break;
-      case kOrAll:
-        result |= value;
-        break;
-      case kXorAll:
-        result ^= value;
-        break;
-    }
+  if (must_gather(w, i, i->b)) return warp_gather(w, i, row<u32>(w, i->b));
+  alignas(64) T a[32];
+  __builtin_memcpy(a, row<T>(w, i->a), sizeof a);
+  for_each_group(w, i->b, [&](u32 there, u32 lanes) {
+    if (there == 0) return;
+    T result = a[__builtin_ctz(there)];
+    for_each_lane(there & (there - 1), [&](int l) { result = reduced<T, Mode>(result, a[l]); });
+    fill_lanes(row<T>(w, i->d), lanes, result);
   });
-  for_lanes(w, row<T>(w, i->d), [=](int) { return result; });
   return i + 1;
 }
 
@@ -215,18 +251,27 @@ const Inst* generic_to_shared(Warp& w, const Inst* i) {
   return i + 1;
 }
 
+/// The space that an address is in, among those that have a window; everything else is global.
+Space space_at(const Warp& w, u64 address) {
+  const Program& program = *w.cta->program;
+  if (address - reinterpret_cast<u64>(w.shared) < w.shared_bytes) return Space::kShared;
+  if (address - reinterpret_cast<u64>(w.cta->local) < w.cta->local_bytes) return Space::kLocal;
+  for (const auto& [start, bytes] : w.stack_blocks) {
+    if (address - reinterpret_cast<u64>(start) < bytes) return Space::kLocal;
+  }
+  if (address - reinterpret_cast<u64>(w.params) < program.info.param_bytes) return Space::kParam;
+  for (const auto& [start, bytes] : program.constants) {
+    if (address - start < bytes) return Space::kConst;
+  }
+  return Space::kGlobal;
+}
+
 const Inst* is_space(Warp& w, const Inst* i) {
   const u64* a = row<u64>(w, i->a);
-  const u64 shared = reinterpret_cast<u64>(w.shared), shared_bytes = w.shared_bytes;
-  const u64 local = reinterpret_cast<u64>(w.cta->local), local_bytes = w.cta->local_bytes;
   const Space space = static_cast<Space>(i->mode);
-  predicate_set(w, i->d, bits_where([=](int l) {
-                  const bool in_shared = a[l] - shared < shared_bytes;
-                  const bool in_local = a[l] - local < local_bytes;
-                  if (space == Space::kShared) return in_shared;
-                  if (space == Space::kLocal) return in_local;
-                  return space == Space::kGlobal && !in_shared && !in_local;
-                }));
+  u32 inside = 0;
+  for_each_lane(w.mask, [&](int l) { inside |= space_at(w, a[l]) == space ? kLaneBit[l] : 0; });
+  predicate_set(w, i->d, inside);
   return i + 1;
 }
 

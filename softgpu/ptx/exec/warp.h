@@ -94,6 +94,7 @@ struct Warp {
   u8* stack_top = nullptr;
   u64 stack_bytes = 0;  // per lane, by the kernel's reckoning
   u32 turns = 0;        // since the running lanes last changed
+  u32 gathered = 0;     // lanes that have met the others their .sync instruction names
 
   Warp() = default;
   Warp(const Warp&) = delete;

@@ -223,6 +223,7 @@ void CtaRunner::start(std::uint64_t block, std::uint64_t grid_workspace) {
     warp.stack_top = nullptr;
     warp.stack_bytes = code.local_bytes;
     warp.turns = 0;
+    warp.gathered = 0;
     warp.code = &code;
     warp.base = warp.ip = code.insts.data();
     warp.local = cta_.local + u64{code.local_bytes} * 32 * warp.index;

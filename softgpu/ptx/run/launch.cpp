@@ -132,6 +132,10 @@ class LaunchJob : public PoolJob {
         return "trap";
       case Fault::kStackOverflow:
         return "stack overflow";
+      case Fault::kInvalidAddressSpace:
+        return "address of the wrong state space";
+      case Fault::kInvalidPc:
+        return "invalid program counter";
       default:
         return "fault";
     }
@@ -143,7 +147,8 @@ class LaunchJob : public PoolJob {
     std::snprintf(address, sizeof address, " at 0x%llx",
                   static_cast<unsigned long long>(scope.address));
     const bool has_address =
-        scope.fault == Fault::kIllegalAddress || scope.fault == Fault::kMisaligned;
+        scope.fault == Fault::kIllegalAddress || scope.fault == Fault::kMisaligned ||
+        scope.fault == Fault::kInvalidAddressSpace || scope.fault == Fault::kInvalidPc;
     fail(scope.fault, scope.address,
          std::string(name_of(scope.fault)) + (has_address ? address : "") + ": " + where(worker));
   }
@@ -152,6 +157,7 @@ class LaunchJob : public PoolJob {
   template <class Body>
   void guarded(Worker& worker, Body body) {
     FaultScope scope;
+    host_.enter();
     if (sigsetjmp(scope.back, 0) == 0) {
       body();
     } else {

@@ -97,9 +97,12 @@ class Lexer {
     ++pos_;
   }
 
+  /// Directives may follow each other without a space: ".reg.b16".
   void name() {
+    const bool directive = at() == '.';
     std::size_t end = pos_;
     while (end < text_.size()) {
+      if (directive && end > pos_ && text_[end] == '.') break;
       if (is_name(text_[end])) {
         ++end;
       } else if (text_[end] == ':' && end + 2 < text_.size() && text_[end + 1] == ':' &&

@@ -7,14 +7,14 @@
 namespace softgpu::ptx {
 
 Type type_of(std::string_view name) {
-  static constexpr std::array<std::pair<std::string_view, Type>, 20> kNames{{
+  static constexpr std::array<std::pair<std::string_view, Type>, 21> kNames{{
       {"b8", Type::kB8},     {"b16", Type::kB16},       {"b32", Type::kB32},
       {"b64", Type::kB64},   {"b128", Type::kB128},     {"u8", Type::kU8},
       {"u16", Type::kU16},   {"u32", Type::kU32},       {"u64", Type::kU64},
       {"s8", Type::kS8},     {"s16", Type::kS16},       {"s32", Type::kS32},
       {"s64", Type::kS64},   {"f16", Type::kF16},       {"f16x2", Type::kF16x2},
       {"bf16", Type::kBf16}, {"bf16x2", Type::kBf16x2}, {"f32", Type::kF32},
-      {"f64", Type::kF64},   {"pred", Type::kPred},
+      {"f64", Type::kF64},   {"pred", Type::kPred},     {"tf32", Type::kTf32},
   }};
   for (const auto& [text, type] : kNames) {
     if (text == name) return type;

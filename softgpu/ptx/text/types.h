@@ -35,6 +35,7 @@ enum class Type : u8 {
   kF16x2,
   kBf16,
   kBf16x2,
+  kTf32,
   kF32,
   kF64,
   kPred,
@@ -53,7 +54,7 @@ constexpr bool type_is_half(Type t) {
   return t == Type::kF16 || t == Type::kF16x2 || t == Type::kBf16 || t == Type::kBf16x2;
 }
 constexpr bool type_is_real(Type t) {
-  return t == Type::kF32 || t == Type::kF64 || type_is_half(t);
+  return t == Type::kF32 || t == Type::kF64 || t == Type::kTf32 || type_is_half(t);
 }
 
 /// Bytes of one lane of a register that holds a value of this type: registers narrower than 32 bits

@@ -186,6 +186,7 @@ void run_kernels(Driver& driver) {
   driver.measure("softmax", by_row, z, kTable, {&x, &z, &columns});
   driver.measure("layernorm", by_row, z, kTable, {&x, &z, &columns});
   driver.measure("cross_entropy", by_row, z, kTable, {&x, &z, &line, &columns});
+  driver.measure("shuffles", {blocks / 8, 1, 256, 1}, z, kElements / 8, {&x, &z});
   driver.measure("column_sums", by_row, line, kColumns, {&x, &line, &columns});
   driver.measure("bias_gradient", {4, 1, 128, 1}, line, kColumns, {&x, &line, &rows, &columns});
   driver.measure("adam", flat, y, kElements, {&y, &x, &m, &v, &n});
@@ -217,7 +218,10 @@ struct Series {
   std::vector<std::string> order;
 };
 
-void collect(const char* self, const std::string& directory, Series& series) {
+/// `devices` holds the device of this driver: another one may lay it out in another way.
+void collect(const char* self, const std::string& directory, const std::string& devices,
+             Series& series) {
+  setenv("SOFTGPU_DIR", devices.c_str(), 1);
   const std::string command = "'" + std::string(self) + "' --child '" + directory + "'";
   FILE* out = popen(command.c_str(), "r");
   if (out == nullptr) die("cannot start a child process");
@@ -298,18 +302,18 @@ Options read_options(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (argc == 3 && std::strcmp(argv[1], "--child") == 0) return run_child(argv[2]), 0;
   const Options options = read_options(argc, argv);
-  // Pure interpretation: no modelled pace, a segment of its own, one thread.
+  // Pure interpretation: no modelled pace, segments of its own, one thread.
   char directory[] = "/tmp/softgpu-bench-XXXXXX";
   if (mkdtemp(directory) == nullptr) die("cannot make a directory for the device");
-  setenv("SOFTGPU_DIR", directory, 1);
   setenv("SOFTGPU_PACING", "0", 1);
   setenv("SOFTGPU_THREADS", "1", 1);
   char self[4096] = {};
   if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) die("cannot find myself");
   Series ours, theirs;
   for (int k = 0; k < options.rounds; ++k) {
-    collect(self, DRIVER_DIR, ours);
-    if (!options.baseline.empty()) collect(self, options.baseline, theirs);
+    collect(self, DRIVER_DIR, directory + std::string("/ours"), ours);
+    if (!options.baseline.empty())
+      collect(self, options.baseline, directory + std::string("/baseline"), theirs);
   }
   print_table(ours, options.baseline.empty() ? nullptr : &theirs);
   const std::string clean = std::string("rm -rf '") + directory + "'";

@@ -189,3 +189,15 @@ extern "C" __global__ void max_pool(const float* in, float* out, int planes, int
 }
 
 extern "C" __global__ void empty() {}
+
+// Nothing but lanes that read each other: sums, prefix sums and broadcasts of a warp.
+extern "C" __global__ void shuffles(const float* in, float* out) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float v = in[i];
+  for (int round = 0; round < 8; ++round) {
+    for (int k = 16; k > 0; k /= 2) v += __shfl_xor_sync(~0u, v, k) * 0.01f;
+    for (int k = 1; k < 32; k *= 2) v += __shfl_up_sync(~0u, v, k) * 0.01f;
+    v += __shfl_sync(~0u, v, round);
+  }
+  out[i] = v;
+}

@@ -72,7 +72,11 @@ TEST_F(Death, AccountsOfTheDeadAreKept) {
   if (child == 0) {
     Device device(segment);
     const std::uint32_t client = device.client_open();
-    device.launch_count(client);
+    const std::uint32_t queue = device.queue_open(client);
+    const std::atomic<bool> stop{false};
+    WorkRequest request;
+    request.counted = true;
+    device.work_close(queue, device.work_open(queue, request, stop));
     if (!device.memory_take(client, 3 * kMiB) || write(ready[1], "x", 1) != 1) _exit(1);
     pause();
   }

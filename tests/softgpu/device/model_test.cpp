@@ -17,6 +17,7 @@ class Model : public ::testing::Test {
   Model() : segment(std::make_unique<Segment>()) {
     segment->sm_count = 16;
     segment->slice_ns = 2'000'000;
+    segment->switch_ns = 5000;
     segment->now_ns = 1e9;
     for (int pid = 1; pid <= 3; ++pid) segment->clients[pid - 1].pid = pid;
   }
@@ -40,6 +41,11 @@ class Model : public ::testing::Test {
     const Queue& q = segment->queues[queue];
     return q.head > number ? (q.ring[number % kQueueDepth].finish_ns - 1e9) / kMs : -1;
   }
+  double busy_ns() const {
+    double sum = 0;
+    for (const Account& account : segment->clients) sum += account.busy_ns;
+    return sum;
+  }
   std::unique_ptr<Segment> segment;
 };
 
@@ -49,7 +55,7 @@ TEST_F(Model, OneOperationTakesItsTime) {
   EXPECT_EQ(finished_ms(0, 1), -1);
   advance(10);
   EXPECT_NEAR(finished_ms(0, 1), 5, 1e-3);
-  EXPECT_NEAR(segment->busy_ns, 5 * kMs, 10);
+  EXPECT_NEAR(busy_ns(), 5 * kMs, 10);
   EXPECT_NEAR(segment->clients[0].sm_ns, 5 * kMs * 16, 100);
 }
 
@@ -67,7 +73,7 @@ TEST_F(Model, NarrowStreamsOfOneProcessRunTogether) {
   advance(10);
   EXPECT_NEAR(finished_ms(0, 1), 4, 1e-3);
   EXPECT_NEAR(finished_ms(1, 1), 4, 1e-3);
-  EXPECT_NEAR(segment->busy_ns, 4 * kMs, 10);
+  EXPECT_NEAR(busy_ns(), 4 * kMs, 10);
 }
 
 TEST_F(Model, WideStreamsOfOneProcessShareTheSms) {
@@ -104,6 +110,59 @@ TEST_F(Model, AnEndlessKernelIsPreempted) {
   EXPECT_NEAR(segment->clients[0].busy_ns, 90 * kMs, 1 * kMs);
 }
 
+TEST_F(Model, WeightsLengthenSlices) {
+  segment->clients[0].weight = 2;
+  push(0, 0, 1000, 16);
+  push(1, 1, 1000, 16);
+  push(2, 2, 1000, 16);
+  advance(800);
+  EXPECT_NEAR(segment->clients[0].busy_ns, 400 * kMs, 5 * kMs);
+  EXPECT_NEAR(segment->clients[1].busy_ns, 200 * kMs, 3 * kMs);
+  EXPECT_NEAR(segment->clients[2].busy_ns, 200 * kMs, 3 * kMs);
+}
+
+TEST_F(Model, ASwitchCostsDeviceTime) {
+  segment->switch_ns = 500'000;
+  push(0, 0, 1000, 16);
+  push(1, 1, 1000, 16);
+  advance(100);
+  // The switch is part of the slice: 2 ms of which 1.5 are left.
+  EXPECT_NEAR(busy_ns(), 75 * kMs, 1 * kMs);
+}
+
+TEST_F(Model, AloneThereAreNoSwitches) {
+  segment->switch_ns = 500'000;
+  push(0, 0, 1000, 16);
+  advance(100);
+  EXPECT_NEAR(busy_ns(), 100 * kMs, 10);
+}
+
+TEST_F(Model, AHungKernelKeepsItsTurnAndComesNoFurther) {
+  segment->faults[0].kind = FaultKind::kHang;
+  segment->faults[0].pid = 1;
+  segment->fault_count = 1;
+  push(0, 0, 5, 16);
+  push(1, 1, 10, 16);
+  advance(100);
+  EXPECT_EQ(finished_ms(0, 1), -1);
+  EXPECT_NEAR(finished_ms(1, 1), 20, 3);
+  EXPECT_NEAR(segment->clients[0].busy_ns, 90 * kMs, 1 * kMs);
+  segment->fault_count = 0;
+  advance(200);
+  EXPECT_NEAR(finished_ms(0, 1), 105, 1e-3);
+}
+
+TEST_F(Model, AHungCopyHoldsNobodyUp) {
+  segment->faults[0].kind = FaultKind::kHang;
+  segment->faults[0].pid = 1;
+  segment->fault_count = 1;
+  push(0, 0, 5, 1, false, WorkKind::kCopyIn);
+  push(1, 1, 5, 1, false, WorkKind::kCopyIn);
+  advance(100);
+  EXPECT_EQ(finished_ms(0, 1), -1);
+  EXPECT_NEAR(finished_ms(1, 1), 5, 1e-3);
+}
+
 TEST_F(Model, CopiesAndKernelsOverlap) {
   push(0, 0, 5, 16);
   push(1, 0, 5, 1, false, WorkKind::kCopyIn);
@@ -123,7 +182,7 @@ TEST_F(Model, CopiesInOneDirectionShareTheEngineAndLinksDoNot) {
   EXPECT_NEAR(finished_ms(0, 1), 10, 1e-3);
   EXPECT_NEAR(finished_ms(2, 1), 5, 1e-3);
   EXPECT_NEAR(finished_ms(3, 1), 5, 1e-3);
-  EXPECT_EQ(segment->busy_ns, 0);
+  EXPECT_EQ(busy_ns(), 0);
 }
 
 }  // namespace

@@ -54,6 +54,30 @@ TEST(Settings, GpusMayDifferInSpeed) {
   EXPECT_NE(error.find("fast"), std::string::npos) << error;
 }
 
+TEST(Settings, TimedKernels) {
+  std::vector<TimedRule> rules;
+  std::string error;
+  ASSERT_TRUE(timed_parse("gemm*=2.5ms, _Z4softPf=30us/skip,,a=b*=1s", rules, error)) << error;
+  ASSERT_EQ(rules.size(), 3U);
+  EXPECT_STREQ(rules[0].pattern, "gemm*");
+  EXPECT_EQ(rules[0].ns, 2.5e6);
+  EXPECT_EQ(rules[0].skip, 0U);
+  EXPECT_EQ(rules[1].ns, 30e3);
+  EXPECT_EQ(rules[1].skip, 1U);
+  EXPECT_STREQ(rules[2].pattern, "a=b*");
+  for (const char* wrong : {"gemm", "gemm=", "gemm=2", "=2ms", "gemm=2ms/jump", "gemm=-1ms"})
+    EXPECT_FALSE(timed_parse(wrong, rules, error)) << wrong;
+}
+
+TEST(Settings, DurationsHaveUnits) {
+  double ns = 0;
+  EXPECT_TRUE(duration_parse("250ns", ns) && ns == 250);
+  EXPECT_TRUE(duration_parse("3 us", ns) && ns == 3e3);
+  EXPECT_TRUE(duration_parse("1e-3s", ns) && ns == 1e6);
+  EXPECT_FALSE(duration_parse("3", ns));
+  EXPECT_FALSE(duration_parse("3 min", ns));
+}
+
 TEST(Settings, NonsenseIsRefused) {
   setenv("SOFTGPU_COUNT", "99", 1);
   Settings settings;

@@ -59,11 +59,11 @@ TEST_F(Driver, WhatIsNotImplementedSaysSoOnce) {
   setenv("SOFTGPU_LOG", "1", 1);
   ::testing::internal::CaptureStderr();
   InChild([] {
-    EXPECT_EQ(cuArrayDestroy(nullptr), CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_EQ(cuArrayDestroy(nullptr), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(cuGraphicsUnregisterResource(nullptr), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(cuGraphicsUnregisterResource(nullptr), CUDA_ERROR_NOT_SUPPORTED);
   });
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "softgpu: cuArrayDestroy is not implemented\n");
+            "softgpu: cuGraphicsUnregisterResource is not implemented\n");
   unsetenv("SOFTGPU_LOG");
 }
 

@@ -48,4 +48,20 @@ TEST(Visibility, DeviceOrder) {
   EXPECT_EQ(device_order({1, 1}, nullptr), (Devices{0, 1}));
 }
 
+TEST(Visibility, PciBusIds) {
+  using softgpu::driver::PciAddress;
+  const auto parsed = [](const char* text) -> std::vector<unsigned> {
+    PciAddress a;
+    if (!softgpu::driver::pci_parse(text, a)) return {};
+    return {a.domain, a.bus, a.device, a.function};
+  };
+  using Parts = std::vector<unsigned>;
+  EXPECT_EQ(parsed("0001:65:1f.7"), (Parts{1, 0x65, 0x1f, 7}));
+  EXPECT_EQ(parsed("00000000:65:00.0"), (Parts{0, 0x65, 0, 0}));
+  EXPECT_EQ(parsed("1:65:2"), (Parts{1, 0x65, 2, 0}));
+  EXPECT_EQ(parsed("65:2.1"), (Parts{0, 0x65, 2, 1}));
+  for (const char* none : {"", "65", "65:2", "0:65:2.1x", "zz:65:2", "0:65:2:1"})
+    EXPECT_EQ(parsed(none), Parts{}) << none;
+}
+
 }  // namespace

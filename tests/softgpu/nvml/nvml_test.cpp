@@ -3,6 +3,8 @@
 #include "softgpu/nvml/nvml.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <string>
@@ -14,6 +16,18 @@
 namespace {
 
 using namespace softgpu::device;
+
+/// The library, up, and its first device.
+struct Nvml {
+  Nvml() {
+    EXPECT_EQ(nvmlInit_v2(), NVML_SUCCESS);
+    EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
+  }
+  ~Nvml() { EXPECT_EQ(nvmlShutdown(), NVML_SUCCESS); }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+  nvmlDevice_t device = nullptr;
+};
 
 TEST(Nvml, EqualsTheAccount) {
   const softgpu_test::TemporaryDevices devices(
@@ -69,6 +83,61 @@ TEST(Nvml, EqualsTheAccount) {
   EXPECT_EQ(processes, 0U);
   EXPECT_EQ(nvmlShutdown(), NVML_SUCCESS);
   EXPECT_EQ(nvmlDeviceGetMemoryInfo(handle, &memory), NVML_ERROR_UNINITIALIZED);
+}
+
+TEST(Nvml, AccountsAreKept) {
+  const softgpu_test::TemporaryDevices devices(
+      {{"SOFTGPU_COUNT", "1"}, {"SOFTGPU_MEMORY", "64MiB"}, {"SOFTGPU_PACING", "0"}});
+  std::string error;
+  const auto segments = directory_open(devices.path(), error);
+  ASSERT_EQ(segments.size(), 1U) << error;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Device device(segments[0]);
+    const std::atomic<bool> stop{false};
+    const std::uint32_t client = device.client_open(), queue = device.queue_open(client);
+    bool good = device.memory_take(client, 5000);
+    const auto work = device.work_open(queue, {WorkKind::kCompute, 16, clock_ns()}, stop);
+    good = good && device.work_charge(queue, work, 16 * 30e6, stop);
+    device.work_close(queue, work);
+    device.memory_give(client, 4000);
+    if (!good || write(ready[1], "x", 1) != 1) _exit(1);
+    pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  Nvml nvml;
+  unsigned mode = 0, count = 0, pid = 0;
+  EXPECT_EQ(nvmlDeviceGetAccountingMode(nvml.device, &mode), NVML_SUCCESS);
+  EXPECT_EQ(mode, 1U);
+  EXPECT_EQ(nvmlDeviceGetAccountingPids(nvml.device, &count, nullptr),
+            NVML_ERROR_INSUFFICIENT_SIZE);
+  ASSERT_EQ(count, 1U);
+  ASSERT_EQ(nvmlDeviceGetAccountingPids(nvml.device, &count, &pid), NVML_SUCCESS);
+  EXPECT_EQ(pid, static_cast<unsigned>(child));
+  nvmlAccountingStats_t stats{};
+  ASSERT_EQ(nvmlDeviceGetAccountingStats(nvml.device, pid, &stats), NVML_SUCCESS);
+  EXPECT_EQ(stats.isRunning, 1U);
+  EXPECT_EQ(stats.maxMemoryUsage, 5000U);
+  EXPECT_GT(stats.gpuUtilization, 0U) << "30 ms, of a life that has hardly begun";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  ASSERT_EQ(nvmlDeviceGetAccountingStats(nvml.device, pid, &stats), NVML_SUCCESS);
+  EXPECT_EQ(stats.isRunning, 0U);
+  EXPECT_EQ(stats.maxMemoryUsage, 5000U);
+  EXPECT_EQ(nvmlDeviceGetAccountingStats(nvml.device, 1, &stats), NVML_ERROR_NOT_FOUND);
+}
+
+TEST(Nvml, TheLaterFormOfProcessUtilization) {
+  const softgpu_test::TemporaryDevices devices({{"SOFTGPU_COUNT", "1"}});
+  Nvml nvml;
+  nvmlProcessesUtilizationInfo_t info{};
+  EXPECT_EQ(nvmlDeviceGetProcessesUtilizationInfo(nvml.device, &info),
+            NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+  info.version = NVML_PROCESSES_UTILIZATION_V1;
+  EXPECT_EQ(nvmlDeviceGetProcessesUtilizationInfo(nvml.device, &info), NVML_ERROR_NOT_FOUND);
 }
 
 }  // namespace

@@ -138,6 +138,62 @@ TEST_F(FlowTest, ShufflesVotesAndMatches) {
   }
 }
 
+TEST_F(FlowTest, SyncInstructionsWaitForTheLanesTheyName) {
+  // The upper half comes later, by a longer way.
+  const auto out =
+      run_k(kernel_text(
+                "setp.ge.u32 %p1, %t, 16; setp.lt.u32 %p2, %t, 20; mov.u32 %r1, 0; @%p1 bra LATE;\n"
+                "V: vote.sync.ballot.b32 %r2, %p2, -1; shfl.sync.bfly.b32 %r3, %t, 16, 31, -1; "
+                "redux.sync.add.u32 %r4, %t, -1; add.u32 %r2, %r2, %r3; add.u32 %r2, %r2, %r4; "
+                "st.global.u32 [%o], %r2; ret;\n"
+                "LATE: add.u32 %r1, %r1, 1; setp.lt.u32 %p3, %r1, 9; @%p3 bra LATE; bra V;"),
+            1, 32);
+  for (u32 k = 0; k < 32; ++k) EXPECT_EQ(out[k], 0xfffffu + (k ^ 16) + 496) << k;
+}
+
+TEST_F(FlowTest, TilesOfAWarpVoteEachForItself) {
+  const auto out = run_k(
+      kernel_text(
+          "and.b32 %r1, %t, 24; mov.u32 %r2, 255; shl.b32 %r2, %r2, %r1; and.b32 %r3, %t, 1; "
+          "setp.ne.u32 %p1, %r3, 0; vote.sync.ballot.b32 %r4, %p1, %r2; shr.u32 %r4, %r4, %r1; "
+          "redux.sync.add.u32 %r5, %t, %r2; setp.lt.u32 %p2, %t, 8; vote.sync.all.pred %p3, "
+          "%p2, %r2; selp.u32 %r6, 100000, 0, %p3; mad.lo.u32 %r5, %r5, 1000, %r4; add.u32 "
+          "%r5, %r5, %r6; st.global.u32 [%o], %r5;"),
+      1, 32);
+  for (u32 k = 0; k < 32; ++k) {
+    const u32 sum = 8 * (k & 24) + 28;
+    EXPECT_EQ(out[k], sum * 1000 + 0xaa + (k < 8 ? 100000 : 0)) << k;
+  }
+}
+
+TEST_F(FlowTest, SyncInstructionsGoOnWithoutExitedLanes) {
+  const auto out = run_k(kernel_text("setp.ge.u32 %p1, %t, 9; @%p1 exit; setp.ge.u32 %p2, %t, 0; "
+                                     "vote.sync.ballot.b32 %r2, %p2, -1; st.global.u32 [%o], %r2;"),
+                         1, 32);
+  for (u32 k = 0; k < 32; ++k) EXPECT_EQ(out[k], k < 9 ? 511u : 0u);
+}
+
+TEST_F(FlowTest, NamedLanesAtAnotherInstructionDoNotHang) {
+  const auto out = run_k(
+      kernel_text("setp.ge.u32 %p1, %t, 16; @%p1 bra HI; redux.sync.add.u32 %r1, %t, -1; bra END;\n"
+                  "HI: redux.sync.max.u32 %r1, %t, -1;\nEND: bar.warp.sync -1; mov.u32 %r2, 7; "
+                  "st.global.u32 [%o], %r2;"),
+      1, 32);
+  for (u32 k = 0; k < 32; ++k) EXPECT_EQ(out[k], 7u);
+}
+
+TEST_F(FlowTest, NamedLanesThatNeverComeAreADeadlock) {
+  for (const char* text :
+       {"setp.ge.u32 %p1, %t, 16; @%p1 bra HI; vote.sync.ballot.b32 %r1, %p1, -1; bra END;\nHI: "
+        "bar.sync 1, 64;\nEND:",
+        "setp.ge.u32 %p1, %t, 16; @%p1 bra HI; bar.warp.sync -1; bra END;\nHI: bar.sync 1, "
+        "64;\nEND:"}) {
+    const Outcome stuck = fault_of(text);
+    EXPECT_EQ(stuck.fault, Fault::kTrap);
+    EXPECT_NE(stuck.fault_text.find("deadlock"), std::string::npos) << stuck.fault_text;
+  }
+}
+
 TEST_F(FlowTest, RecursionReturnsPerLane) {
   const auto out = run_k(
       kernel_text("{ .param .b32 a; .param .b32 v; st.param.b32 [a], %t; call.uni (v), fib, (a); "

@@ -29,12 +29,27 @@ TEST(Text, ErrorsNameTheLine) {
             "line 5:");
 }
 
+TEST(Text, DirectivesMayTouch) {
+  HeapMemory memory;
+  const LoadResult result = module_load(
+      ptx_module(
+          ".visible .entry k()\n{\n{.reg.b16 a, b;\n.reg.b32 c;\nmov.b32 {a, b}, c;}\nret;\n}\n"),
+      memory);
+  EXPECT_EQ(result.status, LoadStatus::kOk) << result.log;
+  EXPECT_EQ(result.log, "");
+}
+
 TEST(Text, UnknownInstructionsAreNamed) {
   EXPECT_EQ(
       log_of(
-          ptx_module(".visible .entry k()\n{\n.reg .b32 %r<3>;\nwmma.load.a %r1, %r2;\nret;\n}\n"),
+          ptx_module(".visible .entry k()\n{\n.reg .b32 %r<3>;\nmultimem.red %r1, %r2;\nret;\n}\n"),
           LoadStatus::kUnsupported),
-      "k line 7: wmma.load.a: unknown instruction");
+      "k line 7: multimem.red: unknown instruction");
+  EXPECT_EQ(
+      log_of(ptx_module(
+                 ".visible .entry k()\n{\n.reg .b32 %r<3>;\nadd.sat.u32 %r1, %r1, %r2;\nret;\n}\n"),
+             LoadStatus::kUnsupported),
+      "k line 7: add.sat.u32: this form of the instruction is not supported");
   EXPECT_EQ(log_of(ptx_module(".visible .entry k()\n{\ncall.uni nowhere;\nret;\n}\n"),
                    LoadStatus::kUnsupported),
             "k line 6: call.uni: function 'nowhere' is not defined in this module");

@@ -1,0 +1,104 @@
+// What the device tells of itself and of its clients: one consistent copy of the accounts, and who
+// has used it lately. Totals are sums of the accounts, never stored, so that no death can make them
+// disagree. See device.h.
+#include <algorithm>
+#include <cstring>
+
+#include "softgpu/device/device.h"
+
+namespace softgpu::device {
+namespace {
+
+constexpr std::uint64_t kRecent = 10;  // complete windows: one second
+
+void totals_add(Snapshot& snapshot, const Account& account) {
+  snapshot.busy_ns += account.busy_ns;
+  snapshot.sm_ns += account.sm_ns;
+  snapshot.lag_ns += account.lag_ns;
+}
+
+void recent_read(const Segment& segment, Snapshot& snapshot) {
+  const auto present = static_cast<std::uint64_t>(segment.now_ns) / kWindowNs;
+  for (std::uint64_t number = present - kRecent; number < present; ++number) {
+    if (segment.window_number[number % kWindows] != number) continue;
+    snapshot.recent_busy_ratio += segment.window_busy_ns[number % kWindows] / (kRecent * kWindowNs);
+    snapshot.recent_copy_ratio += segment.window_copy_ns[number % kWindows] / (kRecent * kWindowNs);
+  }
+  snapshot.recent_busy_ratio = std::min(snapshot.recent_busy_ratio, 1.0);
+  snapshot.recent_copy_ratio = std::min(snapshot.recent_copy_ratio, 1.0);
+}
+
+/// Shared objects are charged to the first of their holders.
+std::uint64_t shared_bytes(const Segment& segment, std::uint32_t client) {
+  std::uint64_t bytes = 0;
+  for (const Shared& object : segment.shared) {
+    if (object.inode == 0) continue;
+    const auto* owner = std::find_if(std::begin(object.holders), std::end(object.holders),
+                                     [](std::uint32_t holder) { return holder != 0; });
+    if (owner != std::end(object.holders) && *owner == client + 1) bytes += object.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Snapshot Device::snapshot() {
+  const Lock lock(*this);
+  reap_locked();
+  const Segment& segment = *segment_;
+  Snapshot result;
+  std::memcpy(result.uuid, segment.uuid, sizeof result.uuid);
+  result.index = segment.index;
+  result.capacity_bytes = segment.memory_bytes;
+  result.used_bytes = used_locked();
+  result.elapsed_ns = segment.now_ns - segment.created_ns;
+  result.lost = segment.lost != 0;
+  recent_read(segment, result);
+  for (std::uint32_t client = 0; client < kClientsMax; ++client) {
+    if (segment.clients[client].pid == 0) continue;
+    Snapshot::Process process{segment.clients[client], true};
+    process.account.memory_bytes += shared_bytes(segment, client);
+    process.account.memory_peak_bytes =
+        std::max(process.account.memory_peak_bytes, process.account.memory_bytes);
+    totals_add(result, process.account);
+    result.processes.push_back(process);
+  }
+  const std::uint64_t oldest =
+      segment.ended_count - std::min<std::uint64_t>(segment.ended_count, kEndedMax);
+  for (std::uint64_t i = std::max(oldest, segment.forgotten_count); i < segment.ended_count; ++i) {
+    result.processes.push_back({segment.ended[i % kEndedMax], false});
+    totals_add(result, result.processes.back().account);
+  }
+  result.forgotten = segment.forgotten[segment.forgotten_count % 2];
+  totals_add(result, result.forgotten);
+  return result;
+}
+
+std::vector<Use> Device::uses(double since_ns) {
+  const Lock lock(*this);
+  reap_locked();
+  const Segment& segment = *segment_;
+  const auto present = static_cast<std::uint64_t>(segment.now_ns) / kWindowNs;
+  // A window counts when it ended after `since_ns`; half a microsecond of rounding is forgiven.
+  const double since =
+      std::max(since_ns, static_cast<double>((present - kWindows + 1) * kWindowNs));
+  const auto first =
+      static_cast<std::uint64_t>(since / static_cast<double>(kWindowNs) + 0.5e3 / kWindowNs);
+  std::vector<Use> result;
+  for (std::uint32_t client = 0; client < kClientsMax; ++client) {
+    if (segment.clients[client].pid == 0) continue;
+    Use use{segment.clients[client].pid, 0, 0};
+    for (std::uint64_t number = first; number < present; ++number) {
+      if (segment.window_number[number % kWindows] != number) continue;
+      const double busy = segment.window_client_ns[number % kWindows][client];
+      use.ratio += busy;
+      if (busy > 0) use.until_ns = static_cast<double>((number + 1) * kWindowNs);
+    }
+    if (use.until_ns <= 0) continue;
+    use.ratio = std::min(1.0, use.ratio / static_cast<double>((present - first) * kWindowNs));
+    result.push_back(use);
+  }
+  return result;
+}
+
+}  // namespace softgpu::device

@@ -1,0 +1,114 @@
+// The limits of a context and what they cost: local memory for every thread the device can hold at
+// a time, the heap of device malloc, the FIFO of device printf. The default stack is part of what a
+// context takes anyway; heap and FIFO are taken when the first kernel that uses them is loaded
+// (CUDA programming guide, "Heap memory allocation"), and their limits are fixed from then on
+// (cuda.h, cuCtxSetLimit).
+#include <algorithm>
+#include <cstdlib>
+
+#include "softgpu/driver/profile.h"
+#include "softgpu/driver/state.h"
+
+namespace softgpu::driver {
+namespace {
+
+constexpr std::size_t kStackDefault = 1024;
+constexpr std::size_t kStackMax = 512 * 1024;  // of compute capability 8.0, per thread
+constexpr std::size_t kStackUnit = 16;
+constexpr std::size_t kSyncDepthMax = 24;
+constexpr std::size_t kFetchMax = 128;
+constexpr std::size_t kFifoMin = 1024;
+
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+/// Changes the charge `reserved` to `bytes`. The caller holds limits_mutex_.
+CUresult Context::reserve_locked(std::uint64_t& reserved, std::uint64_t bytes) {
+  if (bytes > reserved && !gpu.model.memory_take(gpu.client, bytes - reserved))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes < reserved) gpu.model.memory_give(gpu.client, reserved - bytes);
+  reserved = bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult Context::local_need(std::size_t bytes_per_thread) {
+  if (bytes_per_thread <= limits[CU_LIMIT_STACK_SIZE]) return CUDA_SUCCESS;
+  return limit_set(CU_LIMIT_STACK_SIZE, bytes_per_thread);
+}
+
+CUresult Context::heap_need() {
+  const std::lock_guard lock(limits_mutex_);
+  if (heap_bytes_ != 0) return CUDA_SUCCESS;
+  return reserve_locked(heap_bytes_, limits[CU_LIMIT_MALLOC_HEAP_SIZE]);
+}
+
+CUresult Context::fifo_need() {
+  const std::lock_guard lock(limits_mutex_);
+  if (fifo_bytes_ != 0) return CUDA_SUCCESS;
+  return reserve_locked(fifo_bytes_, limits[CU_LIMIT_PRINTF_FIFO_SIZE]);
+}
+
+CUresult Context::limit_set(CUlimit limit, std::size_t value) {
+  const std::lock_guard lock(limits_mutex_);
+  switch (limit) {
+    case CU_LIMIT_STACK_SIZE: {
+      value = round_up(value, kStackUnit);
+      if (value > kStackMax) return CUDA_ERROR_INVALID_VALUE;
+      const std::uint64_t threads = std::uint64_t{kThreadsPerSm} * gpu.model.settings().sm_count;
+      const std::size_t beyond = value > kStackDefault ? value - kStackDefault : 0;
+      const CUresult result = reserve_locked(local_bytes_, beyond * threads);
+      if (result != CUDA_SUCCESS) return result;
+      break;
+    }
+    case CU_LIMIT_PRINTF_FIFO_SIZE:
+      if (fifo_bytes_ != 0) return CUDA_ERROR_INVALID_VALUE;
+      value = std::max(value, kFifoMin);
+      break;
+    case CU_LIMIT_MALLOC_HEAP_SIZE:
+      if (heap_bytes_ != 0) return CUDA_ERROR_INVALID_VALUE;
+      value = std::max<std::size_t>(value, 1);
+      break;
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+      if (value > kSyncDepthMax) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
+      value = std::min(value, kFetchMax);
+      break;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
+      break;
+    case CU_LIMIT_SHMEM_SIZE:
+    case CU_LIMIT_CIG_ENABLED:
+    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED:
+      return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  limits[limit] = value;
+  return CUDA_SUCCESS;
+}
+
+void* Context::heap_allocate(std::size_t bytes) {
+  if (bytes == 0 || heap_need() != CUDA_SUCCESS) return nullptr;
+  const std::lock_guard lock(limits_mutex_);
+  if (bytes > heap_bytes_ - heap_used_) return nullptr;
+  void* block = std::malloc(bytes);
+  if (block == nullptr) return nullptr;
+  heap_used_ += bytes;
+  heap_blocks_[block] = bytes;
+  return block;
+}
+
+void Context::heap_free(void* p) {
+  const std::lock_guard lock(limits_mutex_);
+  const auto found = heap_blocks_.find(p);
+  if (found == heap_blocks_.end()) return;
+  heap_used_ -= found->second;
+  heap_blocks_.erase(found);
+  std::free(p);
+}
+
+}  // namespace softgpu::driver

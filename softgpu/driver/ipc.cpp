@@ -1,0 +1,142 @@
+// See ipc.h.
+#include "softgpu/driver/ipc.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "softgpu/driver/memory_strict.h"
+
+namespace softgpu::driver {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+std::size_t pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+bool ipc_file_ours(int file) {
+  char path[64], target[256];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  const ssize_t length = readlink(path, target, sizeof target);
+  constexpr char kPrefix[] = "/memfd:softgpu";
+  return length >= static_cast<ssize_t>(sizeof kPrefix - 1) &&
+         std::memcmp(target, kPrefix, sizeof kPrefix - 1) == 0;
+}
+
+IpcHandle ipc_handle_make(IpcKind kind, const Gpu& gpu) {
+  IpcHandle handle;
+  handle.magic = kIpcMagic;
+  handle.kind = kind;
+  std::memcpy(handle.uuid, gpu.model.settings().uuid, sizeof handle.uuid);
+  handle.pid = getpid();
+  handle.start_ticks = device::process_start_ticks(handle.pid);
+  return handle;
+}
+
+CUresult ipc_handle_read(const void* bytes, IpcKind kind, IpcHandle& handle, Gpu*& gpu) {
+  std::memcpy(&handle, bytes, sizeof handle);
+  if (handle.magic != kIpcMagic || handle.kind != kind) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& candidate : Process::get().gpus()) {
+    if (std::memcmp(candidate->model.settings().uuid, handle.uuid, sizeof handle.uuid) != 0)
+      continue;
+    gpu = candidate.get();
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+bool ipc_handle_own(const IpcHandle& handle) {
+  return handle.pid == getpid() && handle.start_ticks == device::process_start_ticks(getpid());
+}
+
+int ipc_file_open(const IpcHandle& handle) {
+  if (device::process_start_ticks(handle.pid) != handle.start_ticks) return -1;
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.file);
+  const int file = open(path, O_RDWR | O_CLOEXEC);
+  if (file >= 0 && !ipc_file_ours(file)) {
+    close(file);
+    return -1;
+  }
+  return file;
+}
+
+std::uint64_t ipc_key_make() {
+  std::uint64_t key = 0;
+  if (getrandom(&key, sizeof key, 0) != sizeof key)
+    key = static_cast<std::uint64_t>(device::clock_ns()) ^
+          (static_cast<std::uint64_t>(getpid()) << 40);
+  return key | (1ULL << 63);  // inode numbers of pieces (virtual.h) are small
+}
+
+CUresult memory_share(const Allocation& allocation, std::uint64_t& key) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  const auto now = MemoryMap::get().find(allocation.base);
+  if (!now || now->base != allocation.base) return CUDA_ERROR_INVALID_VALUE;
+  key = now->inode;
+  if (key != 0) return CUDA_SUCCESS;
+  key = ipc_key_make();
+  Gpu& gpu = *allocation.gpu;
+  if (!gpu.model.shared_adopt(gpu.client, key, allocation.size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  bool told = false;  // unless it was freed, and the address is another allocation's, meanwhile
+  MemoryMap::get().change(allocation.base, [&](Allocation& a) {
+    told = a.id == now->id;
+    if (told) a.inode = key;
+  });
+  if (!told) {
+    gpu.model.shared_release(gpu.client, key);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult import_map(Gpu& gpu, int file, const IpcHandle& range, Allocation& import) {
+  struct stat status {};
+  if (fstat(file, &status) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (range.bytes == 0 || range.offset % kPage != 0 || range.offset > size ||
+      range.bytes > size - range.offset)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!gpu.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
+  // From here on the range keeps its pages: whoever frees it now is not the last.
+  if (!gpu.model.shared_hold(gpu.client, range.key)) return CUDA_ERROR_INVALID_VALUE;
+  const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
+  void* p = own < 0 ? MAP_FAILED
+                    : mmap(nullptr, pages(range.bytes), PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_NORESERVE, own, static_cast<off_t>(range.offset));
+  if (p != MAP_FAILED && !strict_close(p, pages(range.bytes), PROT_READ | PROT_WRITE)) {
+    munmap(p, pages(range.bytes));
+    p = MAP_FAILED;
+  }
+  if (p == MAP_FAILED) {
+    if (own >= 0) close(own);
+    gpu.model.shared_release(gpu.client, range.key);
+    return CUDA_ERROR_MAP_FAILED;
+  }
+  import.base = address_of(p);
+  import.size = range.bytes;
+  import.kind = MemoryKind::kImported;
+  import.gpu = &gpu;
+  import.offset = range.offset;
+  import.file = own;
+  import.inode = range.key;
+  return CUDA_SUCCESS;
+}
+
+void import_release(const Allocation& import) {
+  munmap(reinterpret_cast<void*>(import.base), pages(import.size));
+  if (import.gpu->model.shared_release(import.gpu->client, import.inode))
+    fallocate(import.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(import.offset), static_cast<off_t>(pages(import.size)));
+  close(import.file);
+}
+
+}  // namespace softgpu::driver

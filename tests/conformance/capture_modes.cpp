@@ -1,0 +1,196 @@
+// Rows of family `capture`: the modes of captures and threads - who is kept from unsafe calls, and
+// who may end a capture.
+#include <thread>
+
+#include "tests/conformance/capture.h"
+
+namespace conformance {
+namespace {
+
+constexpr auto kGlobal = CU_STREAM_CAPTURE_MODE_GLOBAL,
+               kThreadLocal = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+               kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+CUstreamCaptureMode mode_exchange(CUstreamCaptureMode mode) {
+  EXPECT_EQ(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+  return mode;
+}
+
+/// A call that is not enqueued into any stream and thus "potentially unsafe".
+CUresult unsafe_call() {
+  CUdeviceptr address = 0;
+  const CUresult result = cuMemAlloc(&address, 16);
+  EXPECT_TRUE(result != CUDA_SUCCESS || cuMemFree(address) == CUDA_SUCCESS);
+  return result;
+}
+
+template <typename Body>
+void in_other_thread(CUcontext context, Body body) {
+  std::thread([&] {
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    body();
+  }).join();
+}
+
+TEST(capture, unsafe_calls_in_its_own_thread) {
+  const Context context;
+  for (const auto mode : {kGlobal, kThreadLocal}) {
+    const CUstream stream = stream_new();
+    MUST(capture_begin(stream, mode));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, unsafe_call());
+    expect_invalidated(stream);
+  }
+}
+
+TEST(capture, every_allocation_is_unsafe) {
+  const Context context;
+  const auto expect_refused = [](auto call) {
+    const CUstream stream = stream_new();
+    MUST(capture_begin(stream, kGlobal));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call());
+    expect_invalidated(stream);
+  };
+  CUdeviceptr device = 0;
+  void* host = nullptr;
+  std::size_t pitch = 0;
+  expect_refused([&] { return cuMemAllocPitch(&device, &pitch, 64, 4, 4); });
+  expect_refused([&] { return cuMemAllocManaged(&device, 64, CU_MEM_ATTACH_GLOBAL); });
+  expect_refused([&] { return cuMemAllocHost(&host, 64); });
+  expect_refused([&] { return cuMemHostAlloc(&host, 64, 0); });
+}
+
+TEST(capture, freeing_is_unsafe) {
+  const Context context;
+  CUdeviceptr device = 0;
+  MUST(cuMemAlloc(&device, 64));
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kGlobal));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemFree(device));
+  expect_invalidated(stream);
+  ANSWERS(CUDA_SUCCESS, cuMemFree(device)) << "it was not freed";
+}
+
+TEST(capture, unsafe_calls_are_free_to_a_relaxed_capture) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kRelaxed));
+  ANSWERS(CUDA_SUCCESS, unsafe_call());
+  in_other_thread(context, [] { ANSWERS(CUDA_SUCCESS, unsafe_call()); });
+  expect_valid(stream);
+}
+
+TEST(capture, unsafe_calls_are_free_to_a_relaxed_thread) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kGlobal));
+  const CUstreamCaptureMode before = mode_exchange(kRelaxed);
+  ANSWERS(CUDA_SUCCESS, unsafe_call());
+  EXPECT_EQ(mode_exchange(before), kRelaxed);
+  expect_valid(stream);
+}
+
+TEST(capture, global_forbids_unsafe_calls_to_other_threads) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kGlobal));
+  in_other_thread(context, [] { ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, unsafe_call()); });
+  expect_invalidated(stream);
+}
+
+TEST(capture, thread_local_leaves_other_threads_alone) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kThreadLocal));
+  in_other_thread(context, [] { ANSWERS(CUDA_SUCCESS, unsafe_call()); });
+  expect_valid(stream);
+}
+
+TEST(capture, a_thread_can_ignore_the_captures_of_others) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kGlobal));
+  for (const auto mode : {kThreadLocal, kRelaxed})
+    in_other_thread(context, [&] {
+      mode_exchange(mode);
+      ANSWERS(CUDA_SUCCESS, unsafe_call());
+    });
+  expect_valid(stream);
+}
+
+TEST(capture, thread_local_mode_still_minds_its_own_captures) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kGlobal));
+  mode_exchange(kThreadLocal);
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, unsafe_call());
+  expect_invalidated(stream);
+}
+
+TEST(capture, relaxed_mode_frees_no_conflicting_call) {
+  const Context context;
+  const CUstream stream = stream_new();
+  const CUevent event = event_new();
+  mode_exchange(kRelaxed);
+  MUST(capture_begin(stream, kRelaxed));
+  MUST(cuEventRecord(event, stream));
+  ANSWERS(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(event));
+  expect_invalidated(stream);
+}
+
+TEST(capture, unsafe_calls_are_free_after_the_end) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kGlobal));
+  capture_end(stream);
+  ANSWERS(CUDA_SUCCESS, unsafe_call());
+  in_other_thread(context, [] { ANSWERS(CUDA_SUCCESS, unsafe_call()); });
+}
+
+TEST(capture, a_thread_begins_in_global_mode) {
+  const Context context;
+  EXPECT_EQ(mode_exchange(kRelaxed), kGlobal);
+  std::thread([] { EXPECT_EQ(mode_exchange(kThreadLocal), kGlobal); }).join();
+  EXPECT_EQ(mode_exchange(kGlobal), kRelaxed) << "the other thread's mode is its own";
+}
+
+TEST(capture, unknown_thread_mode_refused) {
+  const Context context;
+  auto mode = no_such<CUstreamCaptureMode>(3);
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(&mode));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(nullptr));
+}
+
+TEST(capture, end_in_the_thread_of_the_begin) {
+  const Context context;
+  for (const auto mode : {kGlobal, kThreadLocal}) {
+    const CUstream stream = stream_new();
+    MUST(capture_begin(stream, mode));
+    in_other_thread(context, [&] {
+      CUgraph graph = nullptr;
+      ANSWERS(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, cuStreamEndCapture(stream, &graph));
+    });
+    CUgraph graph = nullptr;
+    (void)cuStreamEndCapture(stream, &graph);
+  }
+}
+
+TEST(capture, relaxed_ends_in_any_thread) {
+  const Context context;
+  const Cell cell;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kRelaxed));
+  MUST(cuMemsetD32Async(cell, 5, 1, stream));
+  in_other_thread(context, [&] { EXPECT_EQ(nodes_count(capture_end(stream)), 1U); });
+}
+
+TEST(capture, other_threads_add_to_a_capture) {
+  const Context context;
+  const Cell cell;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream, kGlobal));
+  in_other_thread(context, [&] { MUST(cuMemsetD32Async(cell, 5, 1, stream)); });
+  EXPECT_EQ(nodes_count(capture_end(stream)), 1U);
+}
+
+}  // namespace
+}  // namespace conformance

@@ -1,0 +1,203 @@
+// Rows of family `capture`: what a capture forbids, and what becomes of it then. What the modes
+// decide is in capture_modes.cpp.
+#include "tests/conformance/capture.h"
+
+namespace conformance {
+namespace {
+
+TEST(capture, a_capturing_stream_cannot_be_waited_for) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(stream));
+  expect_invalidated(stream);
+}
+
+TEST(capture, a_capturing_stream_cannot_be_queried) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamQuery(stream));
+  expect_invalidated(stream);
+}
+
+TEST(capture, its_context_cannot_be_waited_for) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
+  expect_invalidated(stream);
+}
+
+TEST(capture, its_context_cannot_be_recorded) {
+  const Context context;
+  const CUstream stream = stream_new();
+  const CUevent event = event_new();
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxRecordEvent(context, event));
+  expect_invalidated(stream);
+}
+
+TEST(capture, its_context_cannot_wait_for_an_event) {
+  const Context context;
+  const CUstream stream = stream_new(), other = stream_new();
+  const CUevent event = event_new();
+  MUST(cuEventRecord(event, other));
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxWaitEvent(context, event));
+  expect_invalidated(stream);
+}
+
+TEST(capture, no_context_can_wait_for_a_captured_event) {
+  const Context context;
+  const Context other;
+  MUST(cuCtxSetCurrent(context));
+  const CUstream stream = stream_new();
+  const CUevent event = event_new();
+  MUST(capture_begin(stream));
+  MUST(cuEventRecord(event, stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxWaitEvent(other, event));
+  expect_invalidated(stream);
+}
+
+TEST(capture, other_streams_can_be_waited_for) {
+  const Context context;
+  const Cell cell;
+  const CUstream stream = stream_new(), other = stream_new();
+  MUST(capture_begin(stream));
+  MUST(cuMemsetD32Async(cell, 5, 1, other));
+  ANSWERS(CUDA_SUCCESS, cuStreamSynchronize(other));
+  expect_valid(stream);
+  EXPECT_EQ(cell.value(), 5U);
+}
+
+TEST(capture, work_in_the_legacy_stream_would_depend_on_a_blocking_stream) {
+  const Context context;
+  const Cell cell;
+  const CUstream stream = stream_new(CU_STREAM_DEFAULT);
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD32Async(cell, 5, 1, nullptr));
+  expect_invalidated(stream);
+}
+
+TEST(capture, waiting_for_the_legacy_stream_would_wait_for_a_blocking_stream) {
+  const Context context;
+  const CUstream stream = stream_new(CU_STREAM_DEFAULT);
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamSynchronize(nullptr));
+  expect_invalidated(stream);
+}
+
+TEST(capture, synchronous_copies_use_the_legacy_stream) {
+  const Context context;
+  const Cell cell;
+  unsigned value = 5;
+  const CUstream stream = stream_new(CU_STREAM_DEFAULT);
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemcpyHtoD(cell, &value, 4));
+  expect_invalidated(stream);
+}
+
+TEST(capture, synchronous_fills_use_the_legacy_stream) {
+  const Context context;
+  const Cell cell;
+  const CUstream stream = stream_new(CU_STREAM_DEFAULT);
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD8(cell, 5, 4));
+  expect_invalidated(stream);
+}
+
+TEST(capture, events_in_the_legacy_stream_would_mark_a_blocking_stream) {
+  const Context context;
+  const CUevent event = event_new();
+  const CUstream stream = stream_new(CU_STREAM_DEFAULT);
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuEventRecord(event, nullptr));
+  expect_invalidated(stream);
+}
+
+TEST(capture, asking_the_legacy_stream_spoils_nothing) {
+  const Context context;
+  const CUstream stream = stream_new(CU_STREAM_DEFAULT);
+  MUST(capture_begin(stream));
+  CUstreamCaptureStatus status{};
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(nullptr, &status));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(CU_STREAM_LEGACY, &status));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+          cuStreamGetCaptureInfo(nullptr, &status, nullptr, nullptr, nullptr, nullptr, nullptr));
+  expect_valid(stream);
+}
+
+TEST(capture, a_non_blocking_stream_leaves_the_legacy_stream_alone) {
+  const Context context;
+  const Cell cell;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  EXPECT_EQ(capture_status(nullptr), CU_STREAM_CAPTURE_STATUS_NONE);
+  ANSWERS(CUDA_SUCCESS, cuMemsetD32Async(cell, 5, 1, nullptr));
+  ANSWERS(CUDA_SUCCESS, cuStreamSynchronize(nullptr));
+  expect_valid(stream);
+  EXPECT_EQ(cell.value(), 5U);
+}
+
+TEST(capture, another_context_has_its_own_legacy_stream) {
+  const Context context;
+  const CUstream stream = stream_new(CU_STREAM_DEFAULT);
+  MUST(capture_begin(stream));
+  {
+    const Context other;
+    EXPECT_EQ(capture_status(nullptr), CU_STREAM_CAPTURE_STATUS_NONE);
+    ANSWERS(CUDA_SUCCESS, cuCtxSynchronize());
+  }
+  expect_valid(stream);
+}
+
+TEST(capture, callbacks_are_not_captured) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+          cuStreamAddCallback(
+              stream, [](CUstream, CUresult, void*) {}, nullptr, 0));
+  expect_invalidated(stream);
+}
+
+TEST(capture, attaching_memory_is_not_captured) {
+  const Context context;
+  CUdeviceptr memory = 0;
+  MUST(cuMemAllocManaged(&memory, 4096, CU_MEM_ATTACH_GLOBAL));
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+          cuStreamAttachMemAsync(stream, memory, 0, CU_MEM_ATTACH_SINGLE));
+  expect_invalidated(stream);
+}
+
+TEST(capture, an_invalidated_capture_takes_no_work) {
+  const Context context;
+  const Cell cell;
+  const CUstream stream = stream_new();
+  const CUevent event = event_new();
+  MUST(capture_begin(stream));
+  MUST(cuEventRecord(event, stream));
+  EXPECT_NE(cuStreamQuery(stream), CUDA_SUCCESS);
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuMemsetD32Async(cell, 5, 1, stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuEventRecord(event, stream));
+  EXPECT_NE(cuStreamWaitEvent(stream_new(), event, 0), CUDA_SUCCESS) << "nor do its events";
+  expect_invalidated(stream);
+}
+
+TEST(capture, an_invalidated_stream_works_again_after_the_end) {
+  const Context context;
+  const Cell cell;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  EXPECT_NE(cuStreamQuery(stream), CUDA_SUCCESS);
+  expect_invalidated(stream);
+  MUST(cuMemsetD32Async(cell, 5, 1, stream));
+  ANSWERS(CUDA_SUCCESS, cuStreamSynchronize(stream));
+  EXPECT_EQ(cell.value(), 5U);
+}
+
+}  // namespace
+}  // namespace conformance

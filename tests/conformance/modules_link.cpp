@@ -1,0 +1,211 @@
+// Rows of family `modules`: the linker.
+#include "tests/conformance/modules.h"
+
+namespace conformance {
+namespace {
+
+/// An entry that stores what `name()` returns to *data.
+std::string ptx_caller(const std::string& entry, const std::string& name) {
+  return ".visible .entry " + entry +
+         "(.param .u64 p0)\n{\n.reg .b32 %r<2>;\n.reg .b64 %rd<3>;\n"
+         "ld.param.u64 %rd1, [p0];\ncvta.to.global.u64 %rd2, %rd1;\n"
+         "{\n.param .b32 retval0;\ncall (retval0), " +
+         name + ", ();\nld.param.b32 %r1, [retval0];\n}\nst.global.u32 [%rd2], %r1;\nret;\n}\n";
+}
+
+std::string ptx_declare(const std::string& name) {
+  return ".extern .func (.param .b32 func_retval0) " + name + "();\n";
+}
+
+/// A function that returns `value`; `linkage` is ".visible", ".weak" or nothing.
+std::string ptx_function(const std::string& linkage, const std::string& name, unsigned value) {
+  return linkage + " .func (.param .b32 func_retval0) " + name +
+         "()\n{\n.reg .b32 %r<2>;\nmov.u32 %r1, " + std::to_string(value) +
+         ";\nst.param.b32 [func_retval0], %r1;\nret;\n}\n";
+}
+
+class Link {
+ public:
+  Link() { jit_.add_error_log(log_, sizeof log_); }
+  ~Link() {
+    if (state_ != nullptr) cuLinkDestroy(state_);
+  }
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  void create() {
+    ASSERT_EQ(cuLinkCreate(jit_.count(), jit_.options(), jit_.values(), &state_), CUDA_SUCCESS);
+  }
+  CUresult add(std::string text, const char* name) {
+    return cuLinkAddData(state_, CU_JIT_INPUT_PTX, text.data(), text.size() + 1, name, 0, nullptr,
+                         nullptr);
+  }
+  CUresult complete() { return cuLinkComplete(state_, &image_, &bytes_); }
+  const void* image() const { return image_; }
+  std::size_t bytes() const { return bytes_; }
+  std::string log() const { return log_; }
+  CUlinkState state() const { return state_; }
+
+ private:
+  char log_[4096] = "";
+  JitOptions jit_;
+  CUlinkState state_ = nullptr;
+  void* image_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+TEST(modules, link_resolves_functions) {
+  const Context context;
+  Link link;
+  link.create();
+  ANSWERS(CUDA_SUCCESS, link.add(ptx(ptx_declare("value") + ptx_caller("k", "value")), "caller"));
+  ANSWERS(CUDA_SUCCESS, link.add(ptx(ptx_function(".visible", "value", 21)), "callee"));
+  ANSWERS(CUDA_SUCCESS, link.complete());
+  EXPECT_GT(link.bytes(), 0U);
+  const Loaded module(link.image());
+  EXPECT_EQ(word_of(module.function("k")), 21U);
+}
+
+TEST(modules, link_resolves_variables) {
+  const Context context;
+  Link link;
+  link.create();
+  const std::string user =
+      ".extern .global .align 4 .u32 shared_word;\n"
+      ".visible .entry k(.param .u64 p0)\n{\n.reg .b32 %r<2>;\n.reg .b64 %rd<3>;\n"
+      "ld.param.u64 %rd1, [p0];\ncvta.to.global.u64 %rd2, %rd1;\n"
+      "ld.global.u32 %r1, [shared_word];\nst.global.u32 [%rd2], %r1;\nret;\n}\n";
+  MUST(link.add(ptx(user), "user"));
+  MUST(link.add(ptx(".visible .global .align 4 .u32 shared_word = 5;\n"), "owner"));
+  MUST(link.complete());
+  const Loaded module(link.image());
+  EXPECT_EQ(word_of(module.function("k")), 5U);
+  MUST(cuMemsetD32(module.global("shared_word"), 6, 1));
+  EXPECT_EQ(word_of(module.function("k")), 6U) << "one variable, not two";
+}
+
+TEST(modules, link_names_what_is_undefined) {
+  const Context context;
+  Link link;
+  link.create();
+  MUST(link.add(ptx(ptx_declare("nowhere") + ptx_caller("k", "nowhere")), "caller"));
+  EXPECT_NE(link.complete(), CUDA_SUCCESS);
+  EXPECT_NE(link.log().find("nowhere"), std::string::npos) << link.log();
+}
+
+TEST(modules, link_names_what_is_defined_twice) {
+  const Context context;
+  Link link;
+  link.create();
+  CUresult result = link.add(ptx(ptx_function(".visible", "twice", 1)), "first");
+  if (result == CUDA_SUCCESS)
+    result = link.add(ptx(ptx_function(".visible", "twice", 2)), "second");
+  if (result == CUDA_SUCCESS) result = link.complete();
+  EXPECT_NE(result, CUDA_SUCCESS);
+  EXPECT_NE(link.log().find("twice"), std::string::npos) << link.log();
+}
+
+TEST(modules, link_keeps_static_functions_apart) {
+  const Context context;
+  Link link;
+  link.create();
+  MUST(link.add(ptx(ptx_function("", "helper", 1) + ptx_caller("one", "helper")), "first"));
+  MUST(link.add(ptx(ptx_function("", "helper", 2) + ptx_caller("two", "helper")), "second"));
+  MUST(link.complete());
+  const Loaded module(link.image());
+  EXPECT_EQ(word_of(module.function("one")), 1U);
+  EXPECT_EQ(word_of(module.function("two")), 2U);
+}
+
+TEST(modules, link_prefers_strong_to_weak) {
+  const Context context;
+  Link link;
+  link.create();
+  MUST(link.add(ptx(ptx_function(".weak", "value", 1) + ptx_caller("k", "value")), "weak"));
+  MUST(link.add(ptx(ptx_function(".visible", "value", 2)), "strong"));
+  MUST(link.complete());
+  const Loaded module(link.image());
+  EXPECT_EQ(word_of(module.function("k")), 2U);
+}
+
+TEST(modules, link_joins_weak_definitions) {
+  const Context context;
+  Link link;
+  link.create();
+  MUST(link.add(ptx(ptx_function(".weak", "value", 3) + ptx_caller("one", "value")), "first"));
+  MUST(link.add(ptx(ptx_function(".weak", "value", 3) + ptx_caller("two", "value")), "second"));
+  MUST(link.complete());
+  const Loaded module(link.image());
+  EXPECT_EQ(word_of(module.function("one")), 3U);
+  EXPECT_EQ(word_of(module.function("two")), 3U);
+}
+
+TEST(modules, link_refuses_wrong_text) {
+  const Context context;
+  Link link;
+  link.create();
+  ANSWERS(
+      CUDA_ERROR_INVALID_PTX,
+      link.add(ptx(".visible .entry k()\n{\n.reg .b32 %r<2>;\nmov.u32 %r1 5;\nret;\n}\n"), "x"));
+  EXPECT_NE(link.log().find("line 7"), std::string::npos) << link.log();
+}
+
+TEST(modules, link_takes_files) {
+  const Context context;
+  const File caller(ptx(ptx_declare("value") + ptx_caller("k", "value")));
+  const File callee(ptx(ptx_function(".visible", "value", 22)));
+  Link link;
+  link.create();
+  for (const File* file : {&caller, &callee})
+    MUST(cuLinkAddFile(link.state(), CU_JIT_INPUT_PTX, file->path(), 0, nullptr, nullptr));
+  ANSWERS(CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile(link.state(), CU_JIT_INPUT_PTX,
+                                                   "/nonexistent/input.ptx", 0, nullptr, nullptr));
+  MUST(link.complete());
+  const Loaded module(link.image());
+  EXPECT_EQ(word_of(module.function("k")), 22U);
+}
+
+TEST(modules, link_output_options_belong_to_the_link) {
+  const Context context;
+  Link link;
+  link.create();
+  std::string text = ptx(ptx_store("k", 1));
+  JitOptions jit;
+  jit.add(CU_JIT_WALL_TIME, std::uintptr_t{0});
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
+          cuLinkAddData(link.state(), CU_JIT_INPUT_PTX, text.data(), text.size() + 1, "k",
+                        jit.count(), jit.options(), jit.values()));
+}
+
+TEST(modules, link_image_outlives_the_link_when_loaded) {
+  const Context context;
+  CUmodule module = nullptr;
+  {
+    Link link;
+    link.create();
+    MUST(link.add(ptx(ptx_store("k", 23)), "k"));
+    MUST(link.complete());
+    MUST(cuModuleLoadData(&module, link.image()));
+  }
+  CUfunction function = nullptr;
+  MUST(cuModuleGetFunction(&function, module, "k"));
+  EXPECT_EQ(word_of(function), 23U);
+}
+
+TEST(modules, link_needs_places) {
+  const Context context;
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuLinkCreate(0, nullptr, nullptr, nullptr));
+  Link link;
+  link.create();
+  MUST(link.add(ptx(ptx_store("k", 1)), "k"));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuLinkComplete(link.state(), nullptr, nullptr));
+}
+
+TEST(modules, link_needs_a_context) {
+  ASSERT_GT(devices_count(), 0);
+  CUlinkState state = nullptr;
+  ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuLinkCreate(0, nullptr, nullptr, &state));
+}
+
+}  // namespace
+}  // namespace conformance

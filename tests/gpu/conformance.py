@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Runs the rows of the table of behaviours, one process each, and compares two such runs.
+
+  conformance.py run PROGRAM... --output FILE [--soft DIRECTORY] [--only PATTERN] [--timeout SECONDS]
+  conformance.py compare HARDWARE SOFTWARE
+
+`run` uses the GPU of this machine, or with --soft the software GPU whose libraries are in DIRECTORY, and writes JSON:
+{"device": ..., "rows": {id: {"result": passed|failed|skipped|crashed|timeout, "observed": {...}, "why": text}}}.
+`compare` prints every row in which the two differ, in result or in an observed figure. Hardware is right: a row that fails
+there is a wrong row, and one that fails only in software a wrong software GPU. Exit status: 0 alike (figures may differ),
+1 results differ, 2 a wrong call.
+"""
+
+import argparse
+import concurrent.futures
+import fnmatch
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def environment_make(soft):
+    environment = dict(os.environ)
+    if soft:
+        environment["LD_LIBRARY_PATH"] = soft
+        environment.pop("CONFORMANCE_HARDWARE", None)
+    else:
+        environment["CONFORMANCE_HARDWARE"] = "1"
+    return environment
+
+
+def rows_list(program, environment):
+    listed = subprocess.run([program, "--gtest_list_tests"], check=True, capture_output=True, text=True, env=environment)
+    suite, out = "", []
+    for line in listed.stdout.splitlines():
+        if line.startswith("  "):
+            out.append(suite + line.split("#")[0].strip())
+        elif line.endswith("."):
+            suite = line
+    return out
+
+
+def row_read(path):
+    """What GoogleTest wrote of the one case that ran."""
+    case = json.loads(path.read_text())["testsuites"][0]["testsuite"][0]
+    standard = {"name", "file", "line", "status", "result", "timestamp", "time", "classname", "failures"}
+    observed = {k: v for k, v in case.items() if k not in standard}
+    if case.get("failures"):
+        return {"result": "failed", "observed": observed, "why": "\n".join(f["failure"] for f in case["failures"])}
+    return {"result": "skipped" if case["result"] == "SKIPPED" else "passed", "observed": observed, "why": ""}
+
+
+def row_run(program, row, environment, timeout_s):
+    with tempfile.TemporaryDirectory() as temp:
+        report = pathlib.Path(temp) / "row.json"
+        command = [program, f"--gtest_filter={row}", f"--gtest_output=json:{report}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return {"result": "timeout", "observed": {}, "why": f"more than {timeout_s} s"}
+        if not report.exists():
+            return {"result": "crashed", "observed": {}, "why": f"status {done.returncode}: {(done.stdout + done.stderr)[-800:]}"}
+        return row_read(report)
+
+
+def device_describe(soft):
+    if soft:
+        return "software GPU"
+    asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
+                           text=True)
+    return asked.stdout.strip() or "unknown GPU"
+
+
+def run(arguments):
+    environment = environment_make(arguments.soft)
+    rows = {}
+    # One after another on hardware: rows look at the memory of the whole device.
+    with concurrent.futures.ThreadPoolExecutor(2 if arguments.soft else 1) as pool:
+        for program in arguments.program:
+            todo = [r for r in rows_list(program, environment) if fnmatch.fnmatch(r, arguments.only)]
+            results = pool.map(lambda r, p=program: (r, row_run(p, r, environment, arguments.timeout)), todo)
+            rows.update(results)
+    pathlib.Path(arguments.output).write_text(json.dumps({"device": device_describe(arguments.soft), "rows": rows}, indent=1) + "\n")
+    counts = {}
+    for row in rows.values():
+        counts[row["result"]] = counts.get(row["result"], 0) + 1
+    print(f"{len(rows)} rows: " + ", ".join(f"{n} {name}" for name, n in sorted(counts.items())))
+    return 0 if rows else 2
+
+
+def compare(arguments):
+    hardware, software = (json.loads(pathlib.Path(p).read_text()) for p in (arguments.hardware, arguments.software))
+    differ = 0
+    for row in sorted(hardware["rows"].keys() | software["rows"].keys()):
+        a, b = (side["rows"].get(row, {"result": "absent", "observed": {}, "why": ""}) for side in (hardware, software))
+        if a["result"] != b["result"]:
+            differ += "skipped" not in (a["result"], b["result"])
+            print(f"{row}: {a['result']} on {hardware['device']}, {b['result']} on {software['device']}")
+            for side in (a, b):
+                if side["why"]:
+                    print("    " + side["why"].replace("\n", "\n    "))
+        for name in sorted(a["observed"].keys() | b["observed"].keys()):
+            if a["observed"].get(name) != b["observed"].get(name):
+                print(f"{row}: {name} is {a['observed'].get(name)} on {hardware['device']}, "
+                      f"{b['observed'].get(name)} on {software['device']}")
+    print(f"{differ} rows differ in their result")
+    return 1 if differ else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("run")
+    one.add_argument("program", nargs="+")
+    one.add_argument("--output", required=True)
+    one.add_argument("--soft")
+    one.add_argument("--only", default="*")
+    one.add_argument("--timeout", type=float, default=60)
+    one.set_defaults(action=run)
+    two = commands.add_parser("compare")
+    two.add_argument("hardware")
+    two.add_argument("software")
+    two.set_defaults(action=compare)
+    arguments = parser.parse_args()
+    return arguments.action(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
