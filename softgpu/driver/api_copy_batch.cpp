@@ -68,12 +68,6 @@ CUresult copy_batch(Batch& batch, const CUdeviceptr* to, const CUdeviceptr* from
   return CUDA_SUCCESS;
 }
 
-struct Operand {
-  std::byte* p = nullptr;
-  std::size_t pitch = 0, plane = 0;
-  Side side = Side::kAny;
-};
-
 /// Bytes of the elements that an operation counts in; 0: its arrays do not match.
 std::size_t operation_element(const CUDA_MEMCPY3D_BATCH_OP& op) {
   std::size_t bytes = 0;
@@ -89,7 +83,7 @@ std::size_t operation_element(const CUDA_MEMCPY3D_BATCH_OP& op) {
 }
 
 CUresult operand_resolve(const CUmemcpy3DOperand& operand, const CUextent3D& extent,
-                         std::size_t element, Operand& out) {
+                         std::size_t element, CopyEnd& out) {
   if (operand.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
     const CUoffset3D& offset = operand.op.array.offset;
     out.side = Side::kDevice;
@@ -113,22 +107,11 @@ CUresult operation_describe(const CUDA_MEMCPY3D_BATCH_OP& op, CopyRequest& reque
     return CUDA_ERROR_INVALID_VALUE;
   const std::size_t element = operation_element(op);
   if (element == 0) return CUDA_ERROR_INVALID_VALUE;
-  Operand from, to;
+  CopyEnd from, to;
   CUresult result = operand_resolve(op.src, op.extent, element, from);
   if (result == CUDA_SUCCESS) result = operand_resolve(op.dst, op.extent, element, to);
   if (result != CUDA_SUCCESS) return result;
-  CopyCommand& c = request.copy;
-  c.from = from.p;
-  c.to = to.p;
-  c.from_pitch = from.pitch;
-  c.to_pitch = to.pitch;
-  c.from_plane = from.plane;
-  c.to_plane = to.plane;
-  c.width = op.extent.width * element;
-  c.height = op.extent.height;
-  c.depth = op.extent.depth;
-  request.from = from.side;
-  request.to = to.side;
+  copy_between(from, to, {op.extent.width * element, op.extent.height, op.extent.depth}, request);
   return CUDA_SUCCESS;
 }
 

@@ -80,13 +80,5 @@ CUresult cuGetExportTable(const void** table, const CUuuid* id) {
   return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuProfilerInitialize(const char*, const char*, CUoutput_mode) {
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
 CUresult cuProfilerStart() { return enter_any(); }
 CUresult cuProfilerStop() { return enter_any(); }
-
-CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget,
-                                    CUflushGPUDirectRDMAWritesScope) {
-  return enter_any();  // all memory is the host's
-}

@@ -15,12 +15,6 @@ constexpr std::size_t kStagedMax = 64 * 1024;
 /// CU_DEVICE_ATTRIBUTE_MAX_PITCH.
 constexpr std::size_t kPitchMax = 2147483647;
 
-struct End {
-  std::byte* p = nullptr;
-  std::size_t pitch = 0, plane = 0;
-  Side side = Side::kAny;
-};
-
 /// The fields of one side of a 2-D or 3-D description.
 struct EndFields {
   CUmemorytype type;
@@ -30,15 +24,11 @@ struct EndFields {
   std::size_t x, y, z, pitch, height;
 };
 
-struct Box {
-  std::size_t width, height, depth;
-};
-
 std::size_t extent(const CopyCommand& c, std::size_t pitch, std::size_t plane) {
   return c.width + (c.height - 1) * pitch + (c.depth - 1) * plane;
 }
 
-CUresult end_resolve(const EndFields& f, const Box& box, End& end) {
+CUresult end_resolve(const EndFields& f, const CopyBox& box, CopyEnd& end) {
   switch (f.type) {
     case CU_MEMORYTYPE_HOST:
       end.p = static_cast<std::byte*>(const_cast<void*>(f.host));
@@ -71,8 +61,8 @@ CUresult end_resolve(const EndFields& f, const Box& box, End& end) {
 template <typename D>
 CUresult describe(const D& d, CopyRequest& request) {
   if (d.srcLOD != 0 || d.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
-  const Box box{d.WidthInBytes, d.Height, d.Depth};
-  End from, to;
+  const CopyBox box{d.WidthInBytes, d.Height, d.Depth};
+  CopyEnd from, to;
   CUresult result = end_resolve({d.srcMemoryType, d.srcHost, d.srcDevice, d.srcArray, d.srcXInBytes,
                                  d.srcY, d.srcZ, d.srcPitch, d.srcHeight},
                                 box, from);
@@ -81,18 +71,7 @@ CUresult describe(const D& d, CopyRequest& request) {
                           d.dstY, d.dstZ, d.dstPitch, d.dstHeight},
                          box, to);
   if (result != CUDA_SUCCESS) return result;
-  CopyCommand& c = request.copy;
-  c.from = from.p;
-  c.to = to.p;
-  c.from_pitch = from.pitch;
-  c.to_pitch = to.pitch;
-  c.from_plane = from.plane;
-  c.to_plane = to.plane;
-  c.width = box.width;
-  c.height = box.height;
-  c.depth = box.depth;
-  request.from = from.side;
-  request.to = to.side;
+  copy_between(from, to, box, request);
   return CUDA_SUCCESS;
 }
 
@@ -143,6 +122,22 @@ bool host_waits(const CopyRequest& request, const Place& from, const Place& to) 
 }
 
 }  // namespace
+
+void copy_between(const CopyEnd& from, const CopyEnd& to, const CopyBox& box,
+                  CopyRequest& request) {
+  CopyCommand& c = request.copy;
+  c.from = from.p;
+  c.to = to.p;
+  c.from_pitch = from.pitch;
+  c.to_pitch = to.pitch;
+  c.from_plane = from.plane;
+  c.to_plane = to.plane;
+  c.width = box.width;
+  c.height = box.height;
+  c.depth = box.depth;
+  request.from = from.side;
+  request.to = to.side;
+}
 
 CUresult array_place(const ArrayPlace& place, std::size_t width, std::size_t height,
                      std::size_t depth, std::byte*& p, std::size_t& pitch, std::size_t& plane) {

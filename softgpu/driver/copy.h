@@ -16,6 +16,18 @@ struct CopyRequest {
   bool take_source = false;  // the source may go when the call returns
 };
 
+/// One end of a copy of a box: where it begins and how its rows and planes lie.
+struct CopyEnd {
+  std::byte* p = nullptr;
+  std::size_t pitch = 0, plane = 0;
+  Side side = Side::kAny;
+};
+/// Bytes, rows, planes.
+struct CopyBox {
+  std::size_t width, height, depth;
+};
+void copy_between(const CopyEnd& from, const CopyEnd& to, const CopyBox& box, CopyRequest& request);
+
 CUresult copy_describe(const CUDA_MEMCPY3D& description, CopyCommand& command);
 CUresult copy_describe(const CUDA_MEMCPY3D& description, CopyRequest& request);
 CUresult copy_describe(const CUDA_MEMCPY3D_PEER& description, CopyRequest& request);

@@ -13,6 +13,21 @@ namespace softgpu::runtime {
 [[nodiscard]] cudaError_t linear_copy(void* target, const void* source, size_t size_bytes,
                                       cudaMemcpyKind kind, CUDA_MEMCPY3D* out);
 
+/// Describes a linear copy, then runs `body(driver, copy, context)`.
+template <class Body>
+cudaError_t with_linear(void* target, const void* source, size_t size_bytes, cudaMemcpyKind kind,
+                        Body&& body) {
+  return in_context([&](const Driver& api) {
+    CUDA_MEMCPY3D copy;
+    CUcontext context = nullptr;
+    const cudaError_t error = linear_copy(target, source, size_bytes, kind, &copy);
+    if (error != cudaSuccess) return error;
+    if (const CUresult result = api.CtxGetCurrent(&context); result != CUDA_SUCCESS)
+      return to_error(result);
+    return to_error(body(api, copy, context));
+  });
+}
+
 /// A linear copy, waiting or in a stream. `kind` is one that exists.
 [[nodiscard]] CUresult copy_now(const Driver& api, void* target, const void* source,
                                 size_t size_bytes, cudaMemcpyKind kind);

@@ -7,22 +7,7 @@ using namespace softgpu::runtime;
 
 namespace {
 
-/// Describes a linear copy, then runs `body(driver, copy, context)`.
-template <class Body>
-cudaError_t with_linear(void* target, const void* source, size_t size_bytes, cudaMemcpyKind kind,
-                        Body&& body) {
-  return in_context([&](const Driver& api) {
-    CUDA_MEMCPY3D copy;
-    CUcontext context = nullptr;
-    const cudaError_t error = linear_copy(target, source, size_bytes, kind, &copy);
-    if (error != cudaSuccess) return error;
-    if (const CUresult result = api.CtxGetCurrent(&context); result != CUDA_SUCCESS)
-      return to_error(result);
-    return to_error(body(api, copy, context));
-  });
-}
-
-/// The same with a device variable as one side.
+/// Runs `body(place)` with the address in a device variable that is one side of a copy.
 template <class Body>
 cudaError_t with_symbol(const void* symbol, size_t offset, size_t size_bytes, Body&& body) {
   return in_context([&](const Driver&) {

@@ -124,15 +124,11 @@ cudaError_t CUDARTAPI cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_
                                                const cudaGraphNode_t* dependencies, size_t count,
                                                void* target, const void* source, size_t size_bytes,
                                                enum cudaMemcpyKind kind) {
-  return in_context([&](const Driver& api) {
-    CUDA_MEMCPY3D copy;
-    CUcontext context = nullptr;
-    const cudaError_t error = linear_copy(target, source, size_bytes, kind, &copy);
-    if (error != cudaSuccess) return error;
-    if (const CUresult result = api.CtxGetCurrent(&context); result != CUDA_SUCCESS)
-      return to_error(result);
-    return to_error(api.GraphAddMemcpyNode(node, graph, dependencies, count, &copy, context));
-  });
+  return with_linear(target, source, size_bytes, kind,
+                     [&](const Driver& api, const auto& copy, CUcontext context) {
+                       return api.GraphAddMemcpyNode(node, graph, dependencies, count, &copy,
+                                                     context);
+                     });
 }
 
 cudaError_t CUDARTAPI cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node,
@@ -156,15 +152,10 @@ cudaError_t CUDARTAPI cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t executa
                                                          cudaGraphNode_t node, void* target,
                                                          const void* source, size_t size_bytes,
                                                          enum cudaMemcpyKind kind) {
-  return in_context([&](const Driver& api) {
-    CUDA_MEMCPY3D copy;
-    CUcontext context = nullptr;
-    const cudaError_t error = linear_copy(target, source, size_bytes, kind, &copy);
-    if (error != cudaSuccess) return error;
-    if (const CUresult result = api.CtxGetCurrent(&context); result != CUDA_SUCCESS)
-      return to_error(result);
-    return to_error(api.GraphExecMemcpyNodeSetParams(executable, node, &copy, context));
-  });
+  return with_linear(target, source, size_bytes, kind,
+                     [&](const Driver& api, const auto& copy, CUcontext context) {
+                       return api.GraphExecMemcpyNodeSetParams(executable, node, &copy, context);
+                     });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph,

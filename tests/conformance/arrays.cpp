@@ -348,6 +348,19 @@ TEST(arrays, requirements_of_mapped_arrays_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuArrayGetSparseProperties(&sparse, array));
 }
 
+TEST(arrays, requirements_of_mapped_mipmaps_refused) {
+  const Context context;
+  const CUDA_ARRAY3D_DESCRIPTOR d = shape(64, 32);
+  CUmipmappedArray mipmaps = nullptr;
+  MUST(cuMipmappedArrayCreate(&mipmaps, &d, 2));
+  CUDA_ARRAY_MEMORY_REQUIREMENTS requirements{};
+  CUDA_ARRAY_SPARSE_PROPERTIES sparse{};
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
+          cuMipmappedArrayGetMemoryRequirements(&requirements, mipmaps, context.device()));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetSparseProperties(&sparse, mipmaps));
+  MUST(cuMipmappedArrayDestroy(mipmaps));
+}
+
 TEST(arrays, sparse_where_supported) {
   const Context context;
   int supported = 0;

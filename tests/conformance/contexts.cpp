@@ -1,5 +1,7 @@
 // Rows of family `contexts`: making, binding and ending contexts. Primary ones are in
 // contexts_primary.cpp, what a context tells and its limits in contexts_limits.cpp.
+#include <cudaProfiler.h>
+
 #include <thread>
 
 #include "tests/conformance/gate.h"
@@ -243,6 +245,30 @@ TEST(contexts, synchronize_waits_for_all_streams) {
   ANSWERS(CUDA_SUCCESS, cuStreamQuery(first));
   ANSWERS(CUDA_SUCCESS, cuStreamQuery(second));
   opener.join();
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+TEST(contexts, attached_ones_live_until_detached) {
+  ASSERT_GT(devices_count(), 0);
+  CUcontext context = nullptr, attached = nullptr;
+  MUST(cuCtxCreate(&context, nullptr, 0, 0));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCtxAttach(&attached, 1));
+  ANSWERS(CUDA_SUCCESS, cuCtxAttach(&attached, 0));
+  EXPECT_EQ(attached, context);
+  ANSWERS(CUDA_SUCCESS, cuCtxDetach(context));
+  EXPECT_EQ(current(), context) << "it was attached once more than detached";
+  MUST(cuCtxSynchronize());
+  ANSWERS(CUDA_SUCCESS, cuCtxDetach(context));
+  EXPECT_NE(current(), context);
+}
+#pragma GCC diagnostic pop
+
+TEST(contexts, profiling_may_be_started_and_stopped) {
+  const Context context;
+  ANSWERS(CUDA_SUCCESS, cuProfilerStart());
+  ANSWERS(CUDA_SUCCESS, cuProfilerStart());
+  ANSWERS(CUDA_SUCCESS, cuProfilerStop());
 }
 
 }  // namespace

@@ -294,5 +294,23 @@ TEST(contexts, green_contexts) {
           cuGreenCtxCreate(&green, nullptr, context.device(), CU_GREEN_CTX_DEFAULT_STREAM));
 }
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+TEST(contexts, shared_memory_banks_are_fixed) {
+  const Context context;
+  ANSWERS(CUDA_SUCCESS, cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE));
+  CUsharedconfig config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
+  ANSWERS(CUDA_SUCCESS, cuCtxGetSharedMemConfig(&config));
+  EXPECT_EQ(config, CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);
+}
+#pragma GCC diagnostic pop
+
+TEST(contexts, persisting_cache_lines_are_reset) {
+  ASSERT_GT(devices_count(), 0);
+  ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxResetPersistingL2Cache());
+  const Context context;
+  ANSWERS(CUDA_SUCCESS, cuCtxResetPersistingL2Cache());
+}
+
 }  // namespace
 }  // namespace conformance

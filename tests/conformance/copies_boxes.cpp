@@ -249,6 +249,24 @@ TEST(copies, box_height_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&c));
 }
 
+TEST(copies, box_in_stream_order) {
+  const Context context;
+  const CUdeviceptr from = device_new(bytes_counted(64)), to = device_new(Bytes(64, 0));
+  CUDA_MEMCPY3D c = box(nullptr, to);
+  c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  c.srcDevice = from;
+  Gate gate;
+  const CUstream stream = stream_new();
+  MUST(gate.hold(stream));
+  ANSWERS(CUDA_SUCCESS, cuMemcpy3DAsync(&c, stream));
+  ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+  gate.open();
+  MUST(cuStreamSynchronize(stream));
+  EXPECT_EQ(contents(to, 64), bytes_counted(64));
+  c.dstLOD = 1;
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DAsync(&c, stream));
+}
+
 TEST(copies, box_lod_must_be_zero) {
   const Context context;
   const Bytes source(64);

@@ -310,5 +310,28 @@ TEST(graphs, batch_of_memory_operations) {
   EXPECT_EQ(word.value(), 11U) << "in their order";
 }
 
+TEST(graphs, batch_of_memory_operations_replaced) {
+  const Context context;
+  const Word word;
+  Build graph(context);
+  CUstreamBatchMemOpParams operation{};
+  operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  operation.writeValue.address = word.device();
+  operation.writeValue.value = 1;
+  CUDA_BATCH_MEM_OP_NODE_PARAMS params{context, 1, &operation, 0};
+  CUgraphNode node = nullptr;
+  MUST(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &params));
+  const Instance before(graph);
+  operation.writeValue.value = 2;
+  ANSWERS(CUDA_SUCCESS, cuGraphBatchMemOpNodeSetParams(node, &params));
+  const Instance after(graph);
+  MUST(after.run());
+  EXPECT_EQ(word.value(), 2U);
+  MUST(before.run());
+  EXPECT_EQ(word.value(), 1U) << "what was instantiated keeps its own";
+  params.count = 0;
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphBatchMemOpNodeSetParams(node, &params));
+}
+
 }  // namespace
 }  // namespace conformance

@@ -261,5 +261,24 @@ TEST(memory, discard_batch) {
   EXPECT_EQ(*reinterpret_cast<unsigned*>(p + kBytes - 4), 9U);
 }
 
+TEST(memory, discard_and_prefetch_batch) {
+  const Context context;
+  NEEDS_CONCURRENT(context);
+  const CUstream stream = stream_new();
+  CUdeviceptr p = managed_new();
+  std::size_t size = kBytes, first = 0;
+  CUmemLocation there{CU_MEM_LOCATION_TYPE_DEVICE, {context.device()}};
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
+          cuMemDiscardAndPrefetchBatchAsync(&p, &size, 1, &there, &first, 1, 1, stream));
+  MUST(cuMemDiscardAndPrefetchBatchAsync(&p, &size, 1, &there, &first, 1, 0, stream));
+  MUST(cuMemsetD32Async(p, 11, kBytes / 4, stream));  // a write ends the discard
+  MUST(cuStreamSynchronize(stream));
+  int last = -7;
+  MUST(cuMemRangeGetAttribute(&last, sizeof last, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p,
+                              kBytes));
+  EXPECT_EQ(last, context.device());
+  EXPECT_EQ(*reinterpret_cast<unsigned*>(p + kBytes - 4), 11U);
+}
+
 }  // namespace
 }  // namespace conformance

@@ -180,6 +180,20 @@ TEST(modules, occupancy_suggestion_keeps_limits) {
   EXPECT_LE(block, 64);
 }
 
+TEST(modules, occupancy_suggestion_flags) {
+  const Context context;
+  const CUfunction function = kernel("empty");
+  int grid = 0, block = 0, other_grid = 0, other_block = 0;
+  MUST(cuOccupancyMaxPotentialBlockSize(&grid, &block, function, nullptr, 0, 0));
+  ANSWERS(CUDA_SUCCESS,
+          cuOccupancyMaxPotentialBlockSizeWithFlags(&other_grid, &other_block, function, nullptr, 0,
+                                                    0, CU_OCCUPANCY_DEFAULT));
+  EXPECT_EQ(other_grid, grid);
+  EXPECT_EQ(other_block, block);
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
+          cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, function, nullptr, 0, 0, 0x80));
+}
+
 std::size_t kibibyte_per_warp(int threads) { return static_cast<std::size_t>(threads) * 32; }
 
 TEST(modules, occupancy_suggestion_asks_for_shared_memory) {
@@ -225,6 +239,17 @@ TEST(modules, occupancy_flags_are_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
                                         &blocks, kernel("empty"), 256, 0, 0x80));
 }
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+TEST(modules, shared_memory_banks_of_functions) {
+  const Context context;
+  ANSWERS(CUDA_SUCCESS,
+          cuFuncSetSharedMemConfig(kernel("empty"), CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE));
+  MUST(launch(kernel("empty"), 1, 32, {}));
+  MUST(cuCtxSynchronize());
+}
+#pragma GCC diagnostic pop
 
 }  // namespace
 }  // namespace conformance
