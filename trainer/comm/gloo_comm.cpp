@@ -41,7 +41,10 @@ class GlooComm final : public Communicator {
     const std::size_t bytes = count * sizeof(float);
     stream.download(staged.buffer.data(), data, bytes);
     stream.synchronize();
-    guarded("the all-reduce", [&] { staged.algorithm->run(); });
+    guarded("the all-reduce", [&] {
+      staged.algorithm->run();
+      if (needs_barrier()) barrier_->run();
+    });
     stream.link_delay(options_.link.allreduce_ns(options_.algorithm, options_.rank_count, bytes));
     stream.upload(data, staged.buffer.data(), bytes);
     // The buffer is used again by the next bucket of this size.
@@ -68,6 +71,12 @@ class GlooComm final : public Communicator {
   }
 
  private:
+  /// Gloo's bcube ends when the peers of its first step have read what was sent to them. With more
+  /// steps than one a fast rank would write into what a slow one still reads.
+  bool needs_barrier() const {
+    return options_.algorithm == Algorithm::kBcube && options_.rank_count > 2;
+  }
+
   /// A host buffer and the algorithm bound to it. Made once per size, by all ranks in the same
   /// order: Gloo numbers its connections' slots in order of construction.
   struct Staged {
