@@ -75,6 +75,17 @@ CUresult mapped_later_only(Handle handle, const char* name) {
   return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
+/// Tells of an array's shape by `describe(shape)`, which writes to `out`.
+template <typename Describe>
+CUresult shape_give(CUarray handle, const void* out, Describe describe, const char* name) {
+  ArrayRef array;
+  const CUresult result = find(handle, array, name);
+  if (result != CUDA_SUCCESS) return result;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  describe(array->shape);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* d) {
@@ -91,36 +102,20 @@ CUresult cuArray3DCreate(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR_v1* d) {
 }
 
 CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* out, CUarray handle) {
-  ArrayRef array;
-  const CUresult result = find(handle, array);
-  if (result != CUDA_SUCCESS) return result;
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  describe_2d(array->shape, *out);
-  return CUDA_SUCCESS;
+  return shape_give(
+      handle, out, [out](const auto& shape) { describe_2d(shape, *out); }, __func__);
 }
 CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* out, CUarray handle) {
-  ArrayRef array;
-  const CUresult result = find(handle, array);
-  if (result != CUDA_SUCCESS) return result;
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  describe_2d(array->shape, *out);
-  return CUDA_SUCCESS;
+  return shape_give(
+      handle, out, [out](const auto& shape) { describe_2d(shape, *out); }, __func__);
 }
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* out, CUarray handle) {
-  ArrayRef array;
-  const CUresult result = find(handle, array);
-  if (result != CUDA_SUCCESS) return result;
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  describe_3d(array->shape, *out);
-  return CUDA_SUCCESS;
+  return shape_give(
+      handle, out, [out](const auto& shape) { describe_3d(shape, *out); }, __func__);
 }
 CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* out, CUarray handle) {
-  ArrayRef array;
-  const CUresult result = find(handle, array);
-  if (result != CUDA_SUCCESS) return result;
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  describe_3d(array->shape, *out);
-  return CUDA_SUCCESS;
+  return shape_give(
+      handle, out, [out](const auto& shape) { describe_3d(shape, *out); }, __func__);
 }
 
 CUresult cuArrayDestroy(CUarray handle) {
