@@ -79,6 +79,7 @@ bool charge_reserve(int device, uint64_t bytes) {
   const ErrnoGuard guard;
   // Pools may have given memory back without a call that we see.
   pools_settle(device);
+  graph_memory_settle(device);
   if (process.ledger.reserve(index, bytes, quota)) return true;
   process.account(gpu).refused.add(1);
   refusal_say(gpu, bytes);
@@ -115,6 +116,7 @@ bool charge_settle(int device, uint64_t reserved, uint64_t actual) {
 }
 
 bool context_charge(int device) {
+  if (device < 0 || device >= kDevicesMax) return true;  // the driver will say so
   const int gpu = device_gpu(device);
   const uint64_t bytes = gpu < 0 ? 0 : process.entry(gpu).context_bytes;
   if (bytes > 0) {
@@ -128,6 +130,7 @@ bool context_charge(int device) {
 }
 
 void context_discharge(int device) {
+  if (device < 0 || device >= kDevicesMax) return;
   if (load_relaxed(contexts_charged[device]) == 0) return;
   __atomic_sub_fetch(&contexts_charged[device], 1, __ATOMIC_RELAXED);
   const int gpu = device_gpu(device);
@@ -151,6 +154,7 @@ void account_restore() {
   process.records.sum(RecordKind::kArray, bytes);
   process.records.sum(RecordKind::kMipmap, bytes);
   vmm_sum(bytes);
+  graph_memory_sum(bytes);
   for (int device = 0; device < kDevicesMax; ++device) {
     const int gpu = device_gpu(device);
     if (gpu < 0) continue;
@@ -168,6 +172,7 @@ void account_reset_after_fork() {
   memset(contexts_charged, 0, sizeof contexts_charged);
   memset(context_cost, 0, sizeof context_cost);
   process.records.reset_after_fork();
+  graph_memory_reset_after_fork();
 }
 
 }  // namespace sluice::interpose

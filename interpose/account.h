@@ -63,6 +63,25 @@ void pools_settle(int device);
 void pool_destroyed(Pool& pool);
 Lock& pools_lock();
 
+// Memory of graphs' allocation nodes: charged by what the driver has reserved for graphs on the
+// device. Between two launches it stays reserved until it is trimmed.
+/// Learns what an executable graph made of `graph` will take.
+void graph_memory_learn(CUgraphExec exec, CUgraph graph);
+void graph_memory_forget(CUgraphExec exec);
+/// Whether any executable graph of this process allocates.
+bool graph_memory_used();
+/// Before a launch or an upload: whether what the graph takes fits the quota. On false the sentence
+/// was said.
+[[nodiscard]] bool graph_memory_fits(CUgraphExec exec);
+/// After a launch or an upload that the driver took.
+void graph_memory_taken(CUgraphExec exec);
+void graph_memory_trimmed(int device);
+/// Reads again what is reserved and charges that.
+void graph_memory_settle(int device);
+void graph_memory_settle();
+void graph_memory_sum(uint64_t* bytes_by_device);
+void graph_memory_reset_after_fork();
+
 // Physical memory of the program's own virtual memory management: charged until the last handle and
 // mapping are gone.
 void vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes);

@@ -32,3 +32,7 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned int len
 // defined with them is exported, routed to by every look-up, and must be an entry point of the
 // driver or of NVML.
 #define SLUICE_HOOK extern "C" __attribute__((visibility("default")))
+// The same for a hook that takes the entry point's arguments in another shape, which the ABI cannot
+// tell from the declared one: declares it; the definition follows under its own name.
+#define SLUICE_HOOK_SHAPED(name, declaration) \
+  extern "C" __attribute__((visibility("default"))) declaration __asm__(#name)

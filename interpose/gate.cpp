@@ -91,7 +91,9 @@ void cache_fill(LaunchPass& pass, int budget) {
   cache.stream = pass.handle;
   cache.record = pass.stream;
   cache.generation = load_acquire(stream_generation);
-  cache.budget = budget;
+  const bool alone = pass.stream->owner == pass.thread;
+  cache.budget = alone ? budget : 0;
+  cache.shared_budget = alone ? 0 : budget;
 }
 
 }  // namespace

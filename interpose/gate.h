@@ -1,5 +1,5 @@
 // The gate: where a launch waits for its lease, for room in the in-flight window, and tells the
-// meter that it happened. The common case (lease open, budget left) is inline; everything else is
+// meter that it happened. The common case (lease open, budget left) is launch_begin; what waits is
 // launch_admit in gate.cpp.
 //
 // A launch raises its thread's `inside`, then reads the lease: see threads.h for why that is
@@ -43,14 +43,48 @@ inline StreamCache& stream_cache_of(ThreadRecord& thread, CUstream stream) {
   return thread.cache[(bits ^ (bits >> 6)) % kStreamCacheSize];
 }
 
-SLUICE_ALWAYS_INLINE void launch_enter(LaunchPass& pass, CUstream stream, LaunchKind kind) {
+/// Whether the cache speaks of the stream and nobody wants to look at it.
+SLUICE_ALWAYS_INLINE bool stream_cache_holds(const StreamCache& cache, CUstream stream) {
+  return cache.stream == stream &&
+         cache.generation == __atomic_load_n(&stream_generation, __ATOMIC_RELAXED) &&
+         load_relaxed(cache.record->attention) == 0;
+}
+
+/// The short way of a launch: the lease is open, the stream is known and counted by this thread
+/// alone, and the meter need not look. Leaves the thread inside and returns what to count the
+/// launch in; nullptr when the launch must go the long way. Written so that the arguments of the
+/// launch stay where the caller put them.
+SLUICE_ALWAYS_INLINE uint64_t* launch_begin(ThreadRecord* thread, CUstream stream) {
+  if (SLUICE_UNLIKELY(thread == nullptr || thread->inside != 0)) return nullptr;
+  const uint32_t* lease = thread->lease;
+  if (SLUICE_UNLIKELY(lease == nullptr)) return nullptr;
+  store_relaxed(thread->inside, thread->raised);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);  // see threads.h
+  constexpr uint32_t kOwned = protocol::kLeaseOpen | protocol::kLeaseExclusive;
+  const uint32_t word = load_acquire(*lease) & kOwned;
+  if (word == kOwned) return &thread->exclusive_launches[thread->gpu];
+  StreamCache& cache = *thread->recent;
+  if (SLUICE_LIKELY(word == protocol::kLeaseOpen && stream_cache_holds(cache, stream) &&
+                    --cache.budget >= 0)) {
+    return &cache.record->owner_launches;
+  }
+  store_release(thread->inside, 0u);
+  return nullptr;
+}
+
+SLUICE_ALWAYS_INLINE void launch_end(ThreadRecord* thread, uint64_t* count, CUresult result) {
+  if (SLUICE_LIKELY(result == CUDA_SUCCESS)) store_release(*count, *count + 1);
+  store_release(thread->inside, 0u);
+}
+
+/// Everything that launch_begin() refuses, up to and including the wait for a lease.
+inline void launch_enter(LaunchPass& pass, CUstream stream, LaunchKind kind) {
   pass.handle = stream;
   pass.kind = kind;
   ThreadRecord* thread = this_thread;
   pass.thread = thread;
-  if (SLUICE_LIKELY(process_mode() == Mode::kActive && thread != nullptr &&
-                    (thread->depth | thread->inside) == 0 && thread->context_known != 0 &&
-                    thread->gpu >= 0)) {
+  if (SLUICE_LIKELY(thread != nullptr && (thread->depth | thread->inside) == 0 &&
+                    thread->context_known != 0 && thread->gpu >= 0)) {
     raise_word(thread->inside, static_cast<uint32_t>(thread->gpu) + 1);
     const uint32_t word = load_acquire(process.entry(thread->gpu).lease.raw);
     constexpr uint32_t kOwned = protocol::kLeaseOpen | protocol::kLeaseExclusive;
@@ -59,10 +93,11 @@ SLUICE_ALWAYS_INLINE void launch_enter(LaunchPass& pass, CUstream stream, Launch
       return;
     }
     StreamCache& cache = stream_cache_of(*thread, stream);
-    if (SLUICE_LIKELY((word & protocol::kLeaseOpen) != 0 && cache.stream == stream &&
-                      cache.generation == load_relaxed(stream_generation) && cache.budget > 0 &&
-                      load_relaxed(cache.record->attention) == 0 && kind == LaunchKind::kKernel)) {
-      --cache.budget;
+    int32_t& budget = cache.shared_budget > 0 ? cache.shared_budget : cache.budget;
+    if (SLUICE_LIKELY((word & protocol::kLeaseOpen) != 0 && kind == LaunchKind::kKernel &&
+                      budget > 0 && stream_cache_holds(cache, stream))) {
+      --budget;
+      thread->recent = &cache;
       pass.stream = cache.record;
       pass.way = LaunchPass::Way::kFast;
       return;
@@ -72,7 +107,7 @@ SLUICE_ALWAYS_INLINE void launch_enter(LaunchPass& pass, CUstream stream, Launch
   launch_admit(pass);
 }
 
-SLUICE_ALWAYS_INLINE void launch_count(StreamRecord& stream, const ThreadRecord* thread) {
+inline void launch_count(StreamRecord& stream, const ThreadRecord* thread) {
   if (SLUICE_LIKELY(stream.owner == thread)) {
     store_release(stream.owner_launches, stream.owner_launches + 1);
   } else {
@@ -80,7 +115,7 @@ SLUICE_ALWAYS_INLINE void launch_count(StreamRecord& stream, const ThreadRecord*
   }
 }
 
-SLUICE_ALWAYS_INLINE void launch_leave(LaunchPass& pass, CUresult result) {
+inline void launch_leave(LaunchPass& pass, CUresult result) {
   switch (pass.way) {
     case LaunchPass::Way::kFast:
       if (SLUICE_LIKELY(result == CUDA_SUCCESS)) launch_count(*pass.stream, pass.thread);
@@ -99,16 +134,71 @@ SLUICE_ALWAYS_INLINE void launch_leave(LaunchPass& pass, CUresult result) {
   }
 }
 
-/// One launch: gate, the real call, account.
-template <class Call>
-SLUICE_ALWAYS_INLINE CUresult launch_through(CUstream stream, LaunchKind kind, Call call) {
-  if (process_mode() == Mode::kInert) return call();
+/// The arguments of cuLaunchKernel that the caller put on the stack (System V ABI for x86-64: those
+/// behind the sixth, eight bytes each). Taken and passed on as one value they are copied once;
+/// taken one by one, the compiler keeps each in a register across the gate and pays for saving it.
+struct StackArguments {
+  uint64_t block_z, shared_bytes;
+  CUstream stream;
+  void** params;
+  void** extra;
+};
+
+// The stream that the arguments of a launch name.
+inline CUstream stream_of(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                          const StackArguments& stack) {
+  return stack.stream;
+}
+inline CUstream stream_of(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                          unsigned, CUstream stream, void**) {
+  return stream;
+}
+inline CUstream stream_of(const CUlaunchConfig* config, CUfunction, void**, void**) {
+  return config != nullptr ? config->hStream : nullptr;
+}
+inline CUstream stream_of(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned) {
+  return launches != nullptr && count > 0 ? launches[0].hStream : nullptr;
+}
+inline CUstream stream_of(CUfunction) { return nullptr; }
+inline CUstream stream_of(CUfunction, int, int) { return nullptr; }
+inline CUstream stream_of(CUfunction, int, int, CUstream stream) { return stream; }
+inline CUstream stream_of(CUgraphExec, CUstream stream) { return stream; }
+
+template <auto Real, class... A>
+SLUICE_ALWAYS_INLINE CUresult real_call(const A&... arguments) {
+  // By way of a pointer that fits all functions, which the compiler does not compare shapes with.
+  return reinterpret_cast<CUresult (*)(A...)>(reinterpret_cast<void (*)()>(driver.*Real))(
+      arguments...);
+}
+
+enum class NullStream : bool { kLegacy, kPerThread };
+
+template <auto Real, LaunchKind Kind, NullStream Null, class... A>
+__attribute__((noinline)) CUresult launch_long(A... arguments) {
   LaunchPass pass;
-  launch_enter(pass, stream, kind);
+  const CUstream stream = stream_of(arguments...);
+  launch_enter(pass, Null == NullStream::kPerThread ? stream_per_thread(stream) : stream, Kind);
   if (SLUICE_UNLIKELY(pass.way == LaunchPass::Way::kRefused)) return CUDA_ERROR_NOT_PERMITTED;
-  const CUresult result = call();
+  const CUresult result = real_call<Real>(arguments...);
   launch_leave(pass, result);
   return result;
+}
+
+/// One launch by the real function `Real`: gate, call, account.
+template <auto Real, LaunchKind Kind, NullStream Null, class... A>
+SLUICE_ALWAYS_INLINE CUresult launch_through(const A&... arguments) {
+  if constexpr (Kind == LaunchKind::kKernel) {
+    ThreadRecord* thread = this_thread;
+    const CUstream named = stream_of(arguments...);
+    const CUstream stream = Null == NullStream::kPerThread ? stream_per_thread(named) : named;
+    if (uint64_t* count = launch_begin(thread, stream); SLUICE_LIKELY(count != nullptr)) {
+      const CUresult result = real_call<Real>(arguments...);
+      launch_end(thread, count, result);
+      return result;
+    }
+  }
+  if (process_mode() == Mode::kInert) return real_call<Real>(arguments...);
+  return launch_long<Real, Kind, Null, A...>(arguments...);
 }
 
 /// Waits while the GPU's hold word is set. What touches device memory calls it.

@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 
-HOOK = re.compile(r"^SLUICE_HOOK\s+\w+\s+(\w+)\s*\(", re.M)
+HOOK = re.compile(r"^SLUICE_HOOK(?:\s+\w+\s+|_SHAPED\()(\w+)\s*[(,]", re.M)
 NVML = ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"]
 # Whatever touches device memory or handles waits for the end of a hold. `copy;sync` blocks its caller as well.
 TOUCH = {"copy", "memset", "mem_alloc", "mem_free", "mem_vmm", "mem_pool", "mem_ipc", "mem_managed", "array", "module",

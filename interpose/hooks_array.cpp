@@ -1,40 +1,22 @@
 // Arrays and mipmapped arrays. Their size is the driver's to choose: reserve what the elements
 // take, then settle to what cuArrayGetMemoryRequirements says, where the driver says it.
 #include "interpose/account.h"
+#include "interpose/array_size.h"
 #include "interpose/gate.h"
 
 using namespace sluice::interpose;
 
 namespace {
 
-uint64_t format_bytes(CUarray_format format) {
-  switch (format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-      return 1;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-      return 2;
-    default:
-      return 4;
-  }
-}
-
-uint64_t elements_bytes(uint64_t width, uint64_t height, uint64_t depth, CUarray_format format,
-                        uint64_t channels) {
-  return width * (height > 0 ? height : 1) * (depth > 0 ? depth : 1) * format_bytes(format) *
-         (channels > 0 ? channels : 1);
-}
-
 // `requirements(&out, device)` asks the driver; `destroy()` undoes the creation.
 template <class Handle, class Call, class Requirements, class Destroy>
-CUresult create(Handle* handle, uint64_t bytes, RecordKind kind, Call call,
-                Requirements requirements, Destroy destroy) {
+CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, RecordKind kind,
+                Call call, Requirements requirements, Destroy destroy) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
-  if (device < 0) return call();
+  if (device < 0 || !array_takes_memory(shape.flags)) return call();
+  const uint64_t bytes = array_bytes(shape, levels);
   if (this_thread->gpu >= 0) hold_wait(this_thread->gpu);
   if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Handle before = *handle;
@@ -57,9 +39,9 @@ CUresult create(Handle* handle, uint64_t bytes, RecordKind kind, Call call,
 }
 
 template <class Call>
-CUresult create_array(CUarray* handle, uint64_t bytes, Call call) {
+CUresult create_array(CUarray* handle, const ArrayShape& shape, Call call) {
   return create(
-      handle, bytes, RecordKind::kArray, call,
+      handle, shape, 1, RecordKind::kArray, call,
       [&](CUDA_ARRAY_MEMORY_REQUIREMENTS* out, int device) {
         return driver.cuArrayGetMemoryRequirements(out, *handle, device);
       },
@@ -89,7 +71,7 @@ SLUICE_HOOK CUresult cuArrayCreate_v2(CUarray* handle, const CUDA_ARRAY_DESCRIPT
     process_enter();
     return driver.cuArrayCreate_v2(handle, d);
   }
-  return create_array(handle, elements_bytes(d->Width, d->Height, 1, d->Format, d->NumChannels),
+  return create_array(handle, ArrayShape{d->Width, d->Height, 0, d->Format, d->NumChannels, 0},
                       [&] { return driver.cuArrayCreate_v2(handle, d); });
 }
 
@@ -98,7 +80,7 @@ SLUICE_HOOK CUresult cuArrayCreate(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR_
     process_enter();
     return driver.cuArrayCreate(handle, d);
   }
-  return create_array(handle, elements_bytes(d->Width, d->Height, 1, d->Format, d->NumChannels),
+  return create_array(handle, ArrayShape{d->Width, d->Height, 0, d->Format, d->NumChannels, 0},
                       [&] { return driver.cuArrayCreate(handle, d); });
 }
 
@@ -107,9 +89,9 @@ SLUICE_HOOK CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESC
     process_enter();
     return driver.cuArray3DCreate_v2(handle, d);
   }
-  return create_array(handle,
-                      elements_bytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels),
-                      [&] { return driver.cuArray3DCreate_v2(handle, d); });
+  return create_array(
+      handle, ArrayShape{d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags},
+      [&] { return driver.cuArray3DCreate_v2(handle, d); });
 }
 
 SLUICE_HOOK CUresult cuArray3DCreate(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR_v1* d) {
@@ -117,9 +99,9 @@ SLUICE_HOOK CUresult cuArray3DCreate(CUarray* handle, const CUDA_ARRAY3D_DESCRIP
     process_enter();
     return driver.cuArray3DCreate(handle, d);
   }
-  return create_array(handle,
-                      elements_bytes(d->Width, d->Height, d->Depth, d->Format, d->NumChannels),
-                      [&] { return driver.cuArray3DCreate(handle, d); });
+  return create_array(
+      handle, ArrayShape{d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags},
+      [&] { return driver.cuArray3DCreate(handle, d); });
 }
 
 SLUICE_HOOK CUresult cuArrayDestroy(CUarray handle) {
@@ -133,15 +115,9 @@ SLUICE_HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle,
     process_enter();
     return driver.cuMipmappedArrayCreate(handle, d, levels);
   }
-  uint64_t bytes = 0;
-  for (unsigned level = 0; level < levels && level < 32; ++level) {
-    const uint64_t width = d->Width >> level, height = d->Height >> level,
-                   depth = d->Depth >> level;
-    bytes += elements_bytes(width > 0 ? width : 1, height, depth, d->Format, d->NumChannels);
-  }
   return create(
-      handle, bytes, RecordKind::kMipmap,
-      [&] { return driver.cuMipmappedArrayCreate(handle, d, levels); },
+      handle, {d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags}, levels,
+      RecordKind::kMipmap, [&] { return driver.cuMipmappedArrayCreate(handle, d, levels); },
       [&](CUDA_ARRAY_MEMORY_REQUIREMENTS* out, int device) {
         return driver.cuMipmappedArrayGetMemoryRequirements(out, *handle, device);
       },

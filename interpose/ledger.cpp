@@ -73,7 +73,7 @@ void Ledger::attach(ClaimsPage* page, uint32_t slot) {
          !__atomic_compare_exchange_n(&page->slots_used.raw, &used, slot + 1, false,
                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
   }
-  for (Lock& lock : locks_) lock.reset_after_fork();
+  for (BriefLock& lock : locks_) lock.reset_after_fork();
 }
 
 bool Ledger::reserve(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) {

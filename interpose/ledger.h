@@ -65,7 +65,7 @@ class Ledger {
   protocol::ClaimsPage* page_ = nullptr;
   uint32_t slot_ = 0;
   // The threads of this process change their common slot one at a time.
-  mutable Lock locks_[protocol::kTenantGpusMax];
+  mutable BriefLock locks_[protocol::kTenantGpusMax];
 };
 
 }  // namespace sluice::interpose

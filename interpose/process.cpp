@@ -169,7 +169,7 @@ bool devices_learn() {
 
 }  // namespace
 
-int device_gpu(int device) {
+int device_gpu_learn(int device) {
   if (SLUICE_UNLIKELY(load_acquire(process.devices_known) == 0)) {
     const ErrnoGuard guard;
     if (process_mode() != Mode::kActive || !devices_learn()) return -1;
@@ -177,8 +177,7 @@ int device_gpu(int device) {
   return device >= 0 && device < process.device_count ? process.device_gpu[device] : -1;
 }
 
-bool thread_context(ThreadRecord* thread) {
-  if (SLUICE_LIKELY(thread->context_known != 0)) return true;
+bool thread_context_look(ThreadRecord* thread) {
   const DepthScope depth(thread);
   CUcontext context = nullptr;
   CUdevice device;
@@ -194,7 +193,12 @@ bool thread_context(ThreadRecord* thread) {
   thread->gpu = device_gpu(device);
   thread->context_record = thread->gpu >= 0 ? context_record(context, device) : nullptr;
   // Offline, the GPU of the device is not known yet: ask again next time.
-  thread->context_known = process_mode() == Mode::kActive ? 1 : 0;
+  const bool active = process_mode() == Mode::kActive;
+  thread->context_known = active ? 1 : 0;
+  const bool plain = active && thread->gpu >= 0 && load_relaxed(strict_fences) == 0;
+  thread->raised = static_cast<uint32_t>(thread->gpu) + 1;
+  if (thread->recent == nullptr) thread->recent = &thread->cache[0];
+  thread->lease = plain ? &process.entry(thread->gpu).lease.raw : nullptr;
   return true;
 }
 

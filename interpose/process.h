@@ -50,13 +50,22 @@ inline Mode process_enter() {
 }
 
 /// The GPU of a device, -1 if it is none of the tenant's. Needs a successful cuInit before.
-int device_gpu(int device);
+SLUICE_NOINLINE int device_gpu_learn(int device);
+inline int device_gpu(int device) {
+  if (SLUICE_UNLIKELY(load_acquire(process.devices_known) == 0)) return device_gpu_learn(device);
+  return device >= 0 && device < process.device_count ? process.device_gpu[device] : -1;
+}
 /// The calling thread's current context, its device and GPU, in its record. False when there is no
 /// current context.
-bool thread_context(ThreadRecord* thread);
+SLUICE_NOINLINE bool thread_context_look(ThreadRecord* thread);
+inline bool thread_context(ThreadRecord* thread) {
+  return SLUICE_LIKELY(thread->context_known != 0) || thread_context_look(thread);
+}
 /// Forgets what thread_context knows (the current context may have changed).
 inline void thread_context_forget() {
-  if (this_thread != nullptr) this_thread->context_known = 0;
+  if (this_thread == nullptr) return;
+  this_thread->context_known = 0;
+  this_thread->lease = nullptr;
 }
 /// After (re)registration: new pages are in place, but the ledger and the devices belong to the old
 /// ones.

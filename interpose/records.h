@@ -14,7 +14,8 @@ enum class RecordKind : uint32_t {
   kPooled = 2,   // stream-ordered: charged through its pool, `context` is the pool
   kArray = 3,
   kMipmap = 4,
-  kContext = 5,  // made by cuCtxCreate; no bytes of its own here
+  kContext = 5,    // made by cuCtxCreate; no bytes of its own here
+  kGraphExec = 6,  // an executable graph that allocates: what it needs; not charged by the record
 };
 
 struct Record {
@@ -44,7 +45,7 @@ class Records {
  private:
   static constexpr unsigned kShards = 64;
   struct Shard {
-    Lock lock;
+    BriefLock lock;
     Record* entries;    // bytes == 0 and kind 0 = empty
     uint64_t capacity;  // a power of two
     uint64_t used;

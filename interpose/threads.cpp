@@ -60,8 +60,7 @@ ThreadRecord* record_take() {
 
 }  // namespace
 
-ThreadRecord* thread_record() {
-  if (SLUICE_LIKELY(this_thread != nullptr)) return this_thread;
+ThreadRecord* thread_record_make() {
   const ErrnoGuard guard;
   ThreadRecord* record = record_take();
   if (record == nullptr) return nullptr;

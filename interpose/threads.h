@@ -20,25 +20,33 @@ struct StreamCache {
   CUstream stream;
   StreamRecord* record;
   uint32_t generation;  // of stream_generation when filled; 0 = empty
-  int32_t budget;       // launches that may pass before the meter wants to look again
+  // Launches that may pass before the meter wants to look again: on a stream this thread counts
+  // for alone, or on one that several threads launch into. The other is 0.
+  int32_t budget;
+  int32_t shared_budget;
 };
 
 inline constexpr unsigned kStreamCacheSize = 4;
 inline constexpr int kThreadsMax = 4096;
 
 struct alignas(64) ThreadRecord {
-  uint32_t inside;      // gpu + 1 while a launch is between its gate and its return
+  uint32_t inside;  // gpu + 1 while a launch is between its gate and its return
+  uint32_t depth;   // > 0: the call comes from one of our hooks or from our own use of the driver
+  // The lease word of `gpu` while launches may take the short way: the context is known, its GPU is
+  // the tenant's, and words are raised without a fence. nullptr otherwise.
+  const uint32_t* lease;
+  uint32_t raised;  // what `inside` becomes: gpu + 1
+  uint32_t reserved;
+  StreamCache* recent;  // the entry of `cache` that the last launch used
+  StreamCache cache[kStreamCacheSize];
   uint32_t accounting;  // 1 while an allocation or free is between its claim and its result
-  uint32_t depth;  // > 0: the call comes from one of our hooks or from our own use of the driver
   uint32_t context_known;
   CUcontext context;  // current to the thread, valid while context_known
   ContextRecord* context_record;
   int32_t device;
   int32_t gpu;
   uint32_t taken;  // belongs to a living thread
-  uint32_t reserved;
   StreamRecord* last_stream;
-  StreamCache cache[kStreamCacheSize];
   uint64_t exclusive_launches[8];
 };
 
@@ -50,7 +58,11 @@ extern uint32_t strict_fences;
 
 /// The calling thread's record, made on first use. nullptr when there are too many threads; such a
 /// thread passes the gate with a full look each time.
-ThreadRecord* thread_record();
+SLUICE_NOINLINE ThreadRecord* thread_record_make();
+inline ThreadRecord* thread_record() {
+  ThreadRecord* record = this_thread;
+  return SLUICE_LIKELY(record != nullptr) ? record : thread_record_make();
+}
 ThreadRecord* thread_at(int index);
 int thread_count();
 /// Registers membarrier; to be called once before the first use of the protocol.

@@ -40,6 +40,15 @@ void Lock::acquire_slow() {
     futex_wait(&word_, 2, 100000000u, false);
 }
 
+void BriefLock::acquire_slow() {
+  const ErrnoGuard guard;
+  for (uint32_t round = 0; __atomic_exchange_n(&word_, 1, __ATOMIC_ACQUIRE) != 0; ++round) {
+    for (int i = 0; i < 64 && load_relaxed(word_) != 0; ++i) __builtin_ia32_pause();
+    if (round > 4) sched_yield();
+    if (round > 64) sleep_ns(50000);  // the holder's thread has a lower priority than ours
+  }
+}
+
 bool Lock::try_acquire_briefly() {
   for (int i = 0; i < 256; ++i) {
     if (try_acquire()) return true;

@@ -68,15 +68,31 @@ class Lock {
   uint32_t word_ = 0;  // 0 free, 1 held, 2 held and somebody sleeps
 };
 
+/// A mutex for a few instructions that call nothing and wait for nothing. Giving it back is a plain
+/// store: nobody sleeps on it, who finds it held spins and then lets others run.
+class BriefLock {
+ public:
+  void acquire() {
+    if (SLUICE_UNLIKELY(__atomic_exchange_n(&word_, 1, __ATOMIC_ACQUIRE) != 0)) acquire_slow();
+  }
+  void release() { __atomic_store_n(&word_, 0, __ATOMIC_RELEASE); }
+  void reset_after_fork() { __atomic_store_n(&word_, 0, __ATOMIC_RELAXED); }
+
+ private:
+  void acquire_slow();
+  uint32_t word_ = 0;
+};
+
+template <class L>
 class LockScope {
  public:
-  explicit LockScope(Lock& lock) : lock_(lock) { lock_.acquire(); }
+  explicit LockScope(L& lock) : lock_(lock) { lock_.acquire(); }
   ~LockScope() { lock_.release(); }
   LockScope(const LockScope&) = delete;
   LockScope& operator=(const LockScope&) = delete;
 
  private:
-  Lock& lock_;
+  L& lock_;
 };
 
 /// Zeroed pages straight from the kernel (the program's malloc may be anybody's). nullptr when

@@ -13,8 +13,8 @@
 namespace sluice::core {
 namespace {
 
-constexpr Nanos kCreditQuanta = 1;  // how far behind the others a waking share may start
-constexpr Nanos kDebtQuanta = 100;  // how far ahead of them, at most
+constexpr Nanos kCreditQuanta = 1;   // how far behind the others a waking share may start
+constexpr Nanos kAheadQuanta = 100;  // how far ahead of them, at most
 
 class WeightedFair final : public SharePolicy {
  public:
@@ -24,7 +24,7 @@ class WeightedFair final : public SharePolicy {
   void share_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos) const override {
     const double weight = share_weight(gpu, share);
     const double credit = static_cast<double>(kCreditQuanta * policy.quantum_ns) / weight;
-    const double debt = static_cast<double>(kDebtQuanta * policy.quantum_ns) / weight;
+    const double debt = static_cast<double>(kAheadQuanta * policy.quantum_ns) / weight;
     share.vtime = std::clamp(share.vtime, gpu.vclock - credit, gpu.vclock + debt);
   }
 

@@ -25,18 +25,6 @@ constexpr unsigned kProcessesMax = 4096;
 constexpr unsigned kUuidTextBytes = 96;
 constexpr unsigned kNameTextBytes = 96;
 
-struct Memory {
-  unsigned long long total;
-  unsigned long long free;
-  unsigned long long used;
-};
-struct ProcessInfo {
-  unsigned pid;
-  unsigned long long used_gpu_memory;
-  unsigned gpu_instance_id;
-  unsigned compute_instance_id;
-};
-
 std::string remedy(Return code) {
   switch (code) {
     case kDriverNotLoaded:
@@ -63,6 +51,17 @@ bool symbol_load(void* library, const char* name, F* out) {
 }  // namespace
 
 struct Nvml::Table {
+  struct Memory {
+    unsigned long long total;
+    unsigned long long free;
+    unsigned long long used;
+  };
+  struct ProcessInfo {
+    unsigned pid;
+    unsigned long long used_gpu_memory;
+    unsigned gpu_instance_id;
+    unsigned compute_instance_id;
+  };
   void* library = nullptr;
   bool initialised = false;
   Return (*init)() = nullptr;
@@ -145,7 +144,7 @@ bool Nvml::gpus(std::vector<GpuInfo>* out, DeviceError* error) const {
   }
   for (unsigned i = 0; code == kSuccess && i < count; ++i) {
     Device handle = nullptr;
-    Memory memory{};
+    Table::Memory memory{};
     char uuid_text[kUuidTextBytes] = "";
     char name[kNameTextBytes] = "";
     code = table_->device_by_index(i, &handle);
@@ -169,7 +168,7 @@ bool Nvml::gpus(std::vector<GpuInfo>* out, DeviceError* error) const {
 
 std::uint64_t Nvml::used_bytes(const protocol::GpuUuid& uuid) const {
   Device handle = table_->device(uuid);
-  Memory memory{};
+  Table::Memory memory{};
   if (handle == nullptr || table_->device_memory(handle, &memory) != kSuccess) return 0;
   return memory.used;
 }
@@ -179,7 +178,7 @@ bool Nvml::processes(const protocol::GpuUuid& uuid, std::vector<ProcessMemory>* 
   Device handle = table_->device(uuid);
   if (handle == nullptr || table_->device_processes == nullptr) return false;
   // The list may grow between the two calls; the driver then says how many there are now.
-  std::vector<ProcessInfo> list(64);
+  std::vector<Table::ProcessInfo> list(64);
   unsigned count = static_cast<unsigned>(list.size());
   Return code = table_->device_processes(handle, &count, list.data());
   while (code == kInsufficientSize && count < kProcessesMax) {

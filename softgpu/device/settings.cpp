@@ -12,6 +12,8 @@
 #include <functional>
 #include <string_view>
 
+#include "softgpu/device/text.h"
+
 namespace softgpu::device {
 namespace {
 
@@ -42,12 +44,6 @@ const std::array<Key, 11>& keys() {
   return *table;
 }
 
-std::string trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r\"");
-  if (first == std::string_view::npos) return "";
-  return std::string(text.substr(first, text.find_last_not_of(" \t\r\"") - first + 1));
-}
-
 bool store(Settings& settings, const std::string& name, const std::string& text,
            const std::string& source, std::string& error) {
   for (const Key& key : keys()) {
@@ -75,7 +71,8 @@ bool rates_store(Settings& settings, const std::string& text, const std::string&
       error = source + ": more rates than devices can be (" + std::to_string(kDevicesMax) + ")";
       return false;
     }
-    if (!store(settings, "RATE", trimmed(text.substr(from, comma - from)), source, error))
+    if (!store(settings, "RATE", std::string(trimmed(text.substr(from, comma - from))), source,
+               error))
       return false;
     settings.rates[device++] = settings.rate;
     from = comma + 1;
@@ -110,7 +107,7 @@ bool profile_read(const char* path, std::vector<SettingText>& texts, std::string
   }
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    const std::string text = trimmed(std::string_view(line).substr(0, line.find('#')));
+    const std::string text(trimmed(std::string_view(line).substr(0, line.find('#'))));
     if (text.empty()) continue;
     const auto equals = text.find('=');
     const std::string where = std::string(path) + ":" + std::to_string(number);
@@ -118,8 +115,8 @@ bool profile_read(const char* path, std::vector<SettingText>& texts, std::string
       error = where + ": expected `key = value`";
       return false;
     }
-    texts.push_back(
-        {key_normal(trimmed(text.substr(0, equals))), trimmed(text.substr(equals + 1)), where});
+    texts.push_back({key_normal(std::string(trimmed(text.substr(0, equals)))),
+                     std::string(trimmed(text.substr(equals + 1))), where});
   }
   return true;
 }
@@ -134,7 +131,7 @@ bool quantity_parse(const std::string& text, double& value) {
   char* end = nullptr;
   value = std::strtod(text.c_str(), &end);
   if (end == text.c_str() || !std::isfinite(value) || value < 0) return false;
-  const std::string unit = trimmed(end);
+  const std::string_view unit = trimmed(end);
   static constexpr std::array<std::pair<std::string_view, double>, 11> kUnits{{{"", 1},
                                                                                {"B", 1},
                                                                                {"K", 1024},
@@ -168,7 +165,7 @@ bool texts_read(std::vector<SettingText>& texts, std::string& error) {
     if (text == nullptr || *text == '\0') continue;
     if (name == "TIMED")  // rules add up, so those of the profile go
       std::erase_if(texts, [](const SettingText& other) { return other.key == "TIMED"; });
-    texts.push_back({name, trimmed(text), variable});
+    texts.push_back({name, std::string(trimmed(text)), variable});
   }
   return true;
 }

@@ -8,15 +8,10 @@
 #include <cstring>
 
 #include "softgpu/device/device.h"
+#include "softgpu/device/text.h"
 
 namespace softgpu::device {
 namespace {
-
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return "";
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
 
 bool rule_parse(std::string_view text, TimedRule& rule) {
   constexpr std::string_view kSkip = "/skip";

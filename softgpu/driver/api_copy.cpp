@@ -7,8 +7,6 @@ using namespace softgpu::driver;
 
 namespace {
 
-std::byte* pointer(CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
-
 CopyRequest line(std::byte* to, const void* from, std::size_t bytes, Side to_side, Side from_side,
                  bool wait) {
   CopyRequest request;
@@ -92,51 +90,55 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* d, CUstream stream, bool wait, c
 }  // namespace
 
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kAny, Side::kAny, true), nullptr,
-                     __func__);
+  return copy_submit(line(pointer_of(to), pointer_of(from), bytes, Side::kAny, Side::kAny, true),
+                     nullptr, __func__);
 }
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kAny, Side::kAny, false), stream,
-                     __func__);
+  return copy_submit(line(pointer_of(to), pointer_of(from), bytes, Side::kAny, Side::kAny, false),
+                     stream, __func__);
 }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t bytes) {
-  return copy_submit(line(pointer(to), from, bytes, Side::kDevice, Side::kHost, true), nullptr,
+  return copy_submit(line(pointer_of(to), from, bytes, Side::kDevice, Side::kHost, true), nullptr,
                      __func__);
 }
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes,
                               CUstream stream) {
-  return copy_submit(line(pointer(to), from, bytes, Side::kDevice, Side::kHost, false), stream,
+  return copy_submit(line(pointer_of(to), from, bytes, Side::kDevice, Side::kHost, false), stream,
                      __func__);
 }
 CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, std::size_t bytes) {
   return copy_submit(
-      line(static_cast<std::byte*>(to), pointer(from), bytes, Side::kHost, Side::kDevice, true),
+      line(static_cast<std::byte*>(to), pointer_of(from), bytes, Side::kHost, Side::kDevice, true),
       nullptr, __func__);
 }
 CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   return copy_submit(
-      line(static_cast<std::byte*>(to), pointer(from), bytes, Side::kHost, Side::kDevice, false),
+      line(static_cast<std::byte*>(to), pointer_of(from), bytes, Side::kHost, Side::kDevice, false),
       stream, __func__);
 }
 CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, true),
-                     nullptr, __func__);
+  return copy_submit(
+      line(pointer_of(to), pointer_of(from), bytes, Side::kDevice, Side::kDevice, true), nullptr,
+      __func__);
 }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
                               CUstream stream) {
-  return copy_submit(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, false),
-                     stream, __func__);
+  return copy_submit(
+      line(pointer_of(to), pointer_of(from), bytes, Side::kDevice, Side::kDevice, false), stream,
+      __func__);
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
                       CUcontext from_context, std::size_t bytes) {
-  return copy_peer(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, true),
-                   to_context, from_context, nullptr, __func__);
+  return copy_peer(
+      line(pointer_of(to), pointer_of(from), bytes, Side::kDevice, Side::kDevice, true), to_context,
+      from_context, nullptr, __func__);
 }
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
                            CUcontext from_context, std::size_t bytes, CUstream stream) {
-  return copy_peer(line(pointer(to), pointer(from), bytes, Side::kDevice, Side::kDevice, false),
-                   to_context, from_context, stream, __func__);
+  return copy_peer(
+      line(pointer_of(to), pointer_of(from), bytes, Side::kDevice, Side::kDevice, false),
+      to_context, from_context, stream, __func__);
 }
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* d) { return copy_2d(d, nullptr, true, __func__); }

@@ -1,6 +1,7 @@
 // Entry points: copies between linear memory and one-dimensional arrays, by byte offset.
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/copy.h"
+#include "softgpu/driver/memory.h"
 
 using namespace softgpu::driver;
 
@@ -55,15 +56,13 @@ CUresult from_array(const Request& r, void* to, Side side, CUstream stream, cons
   return copy_submit(std::move(request), stream, name);
 }
 
-void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
-
 }  // namespace
 
 CUresult cuMemcpyDtoA_v2(CUarray to, std::size_t offset, CUdeviceptr from, std::size_t bytes) {
-  return into_array({to, offset, bytes, true}, pointer(from), Side::kDevice, nullptr, __func__);
+  return into_array({to, offset, bytes, true}, pointer_of(from), Side::kDevice, nullptr, __func__);
 }
 CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, std::size_t offset, std::size_t bytes) {
-  return from_array({from, offset, bytes, true}, pointer(to), Side::kDevice, nullptr, __func__);
+  return from_array({from, offset, bytes, true}, pointer_of(to), Side::kDevice, nullptr, __func__);
 }
 CUresult cuMemcpyHtoA_v2(CUarray to, std::size_t offset, const void* from, std::size_t bytes) {
   return into_array({to, offset, bytes, true}, from, Side::kHost, nullptr, __func__);

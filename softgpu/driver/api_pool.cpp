@@ -51,7 +51,6 @@ CUresult pool_enter(CUmemoryPool handle, PoolRef& pool, const char* name = __bui
 
 /// Host and managed pools are refused as not supported, what the manual forbids as invalid.
 CUresult props_check(const CUmemPoolProps& props, Gpu*& gpu) {
-  constexpr auto kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   const bool reserved = props.win32SecurityAttributes != nullptr ||
                         std::any_of(std::begin(props.reserved), std::end(props.reserved),
                                     [](auto b) { return b != 0; });

@@ -11,8 +11,6 @@ using namespace softgpu::driver;
 
 namespace {
 
-constexpr auto kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-
 CUresult token_write(const IpcHandle& token, int& file) {
   file = memfd_create("softgpu-pool", MFD_CLOEXEC);
   if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;

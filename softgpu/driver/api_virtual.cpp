@@ -12,8 +12,6 @@ using namespace softgpu::driver;
 
 namespace {
 
-constexpr auto kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-
 /// Only device memory is there: host memory is refused as not supported, what the manual forbids as
 /// invalid.
 CUresult prop_check(const CUmemAllocationProp* prop, Gpu*& gpu) {

@@ -22,7 +22,9 @@ namespace {
 constexpr std::uint64_t kChargeAt = 1024;
 /// How often a word of memory is looked at, at first and after a long wait. Nobody tells when it
 /// changes.
-constexpr std::chrono::microseconds kLookFirst{10}, kLookLast{500};
+constexpr std::chrono::microseconds kLookFirst{10}, kLookLast{5000};
+/// A word is seen after a wait this part longer, at most: a look costs up to 30 us on some hosts.
+constexpr int kLookPart = 16;
 
 /// What a kernel needs from us while it runs: device time, the clock, output, a heap.
 class LaunchHost : public ptx::Host {
@@ -148,9 +150,11 @@ void run_copy(const CopyCommand& c, Stream& stream, Op& op) {
   stream.work_add(op, c.kind, stream.owner().gpu.model.copy_cost(c.kind, bytes));
 }
 
+/// Programs may look at a word while the device sets it.
 template <typename T>
-void fill(std::byte* to, std::size_t count, unsigned value) {
-  std::fill_n(reinterpret_cast<T*>(to), count, static_cast<T>(value));
+[[gnu::no_sanitize("thread")]] void fill(std::byte* to, std::size_t count, unsigned value) {
+  T* const words = reinterpret_cast<T*>(to);
+  for (std::size_t i = 0; i < count; ++i) words[i] = static_cast<T>(value);
 }
 
 void run_set(const SetCommand& c, Stream& stream, Op& op) {
@@ -196,9 +200,11 @@ void word_write(const Word& c) {
 bool going_on(Context& context) { return !context.stop && context.status() == CUDA_SUCCESS; }
 
 void word_wait(const Word& c, Context& context) {
-  for (auto look = kLookFirst; !word_satisfied(c) && going_on(context);
-       look = std::min(2 * look, kLookLast))
-    std::this_thread::sleep_for(look);
+  using Clock = std::chrono::steady_clock;
+  for (const auto start = Clock::now(); !word_satisfied(c) && going_on(context);) {
+    std::this_thread::sleep_for(
+        std::clamp<Clock::duration>((Clock::now() - start) / kLookPart, kLookFirst, kLookLast));
+  }
 }
 
 void run_words(const WordsCommand& c, Stream& stream, Op& op) {

@@ -76,26 +76,26 @@ CUresult describe(const D& d, CopyRequest& request) {
 }
 
 /// What one side of a copy turned out to be.
-struct Place {
+struct SideKind {
   bool device = false, pageable = false, managed = false, sync_memops = false;
   const Gpu* gpu = nullptr;
 };
 
 /// False: it must be device memory and is not, or it leaves the allocation it begins in.
 bool classify(const std::byte* p, std::size_t bytes, Side side, CUmemAccess_flags need,
-              Place& place) {
+              SideKind& kind) {
   const auto allocation = MemoryMap::get().find(address_of(p));
-  place.pageable = !allocation;
+  kind.pageable = !allocation;
   if (!allocation) return side != Side::kDevice;
-  place.device = allocation->on_device();
-  place.managed = allocation->is_managed();
-  place.sync_memops = allocation->sync_memops;
-  place.gpu = allocation->gpu;
+  kind.device = allocation->on_device();
+  kind.managed = allocation->is_managed();
+  kind.sync_memops = allocation->sync_memops;
+  kind.gpu = allocation->gpu;
   return side == Side::kHost || MemoryMap::get().covers(address_of(p), bytes, need);
 }
 
 /// Fills in which engine the copy takes.
-CUresult place_ends(CopyRequest& request, Place& from, Place& to) {
+CUresult place_ends(CopyRequest& request, SideKind& from, SideKind& to) {
   CopyCommand& c = request.copy;
   if (c.to == nullptr || c.from == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!classify(c.from, extent(c, c.from_pitch, c.from_plane), request.from,
@@ -114,7 +114,7 @@ CUresult place_ends(CopyRequest& request, Place& from, Place& to) {
 bool empty(const CopyCommand& c) { return c.width == 0 || c.height == 0 || c.depth == 0; }
 
 /// Whether the host waits for the copy's end.
-bool host_waits(const CopyRequest& request, const Place& from, const Place& to) {
+bool host_waits(const CopyRequest& request, const SideKind& from, const SideKind& to) {
   if (!from.device && !to.device) return true;  // host to host is synchronous in every form
   if (!request.wait) return request.take_source && from.device;
   if (from.managed || to.managed || from.sync_memops || to.sync_memops) return true;
@@ -177,7 +177,7 @@ CUresult copy_describe(const CUDA_MEMCPY3D& description, CopyCommand& command) {
 }
 
 CUresult copy_check(CopyRequest& request) {
-  Place from, to;
+  SideKind from, to;
   return empty(request.copy) ? CUDA_SUCCESS : place_ends(request, from, to);
 }
 
@@ -189,7 +189,7 @@ CUresult copy_submit(CopyRequest request, CUstream stream_handle, const char* na
   if (result != CUDA_SUCCESS) return result;
   CopyCommand& copy = request.copy;
   if (empty(copy)) return CUDA_SUCCESS;
-  Place from, to;
+  SideKind from, to;
   result = place_ends(request, from, to);
   if (result != CUDA_SUCCESS) return result;
   bool wait = host_waits(request, from, to);

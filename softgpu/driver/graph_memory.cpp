@@ -12,7 +12,7 @@
 namespace softgpu::driver {
 namespace {
 
-constexpr std::size_t kPage = 2u << 20;
+constexpr std::size_t kDevicePage = 2u << 20;
 
 struct Addresses {
   std::mutex mutex;
@@ -54,7 +54,7 @@ CUresult GraphAllocation::create(const CUDA_MEM_ALLOC_NODE_PARAMS& params,
   if (gpu == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   allocation = GraphAllocationRef(new GraphAllocation(GraphPool::of(*gpu)));
   GraphAllocation& made = *allocation;
-  const std::size_t bytes = (params.bytesize + kPage - 1) / kPage * kPage;
+  const std::size_t bytes = (params.bytesize + kDevicePage - 1) / kDevicePage * kDevicePage;
   void* p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   made.bytes_ = bytes;

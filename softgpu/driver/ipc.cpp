@@ -15,9 +15,7 @@
 namespace softgpu::driver {
 namespace {
 
-constexpr std::size_t kPage = 4096;
-
-std::size_t pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+std::size_t pages(std::size_t bytes) { return (bytes + kHostPage - 1) / kHostPage * kHostPage; }
 
 }  // namespace
 
@@ -102,7 +100,7 @@ CUresult import_map(Gpu& gpu, int file, const IpcHandle& range, Allocation& impo
   struct stat status {};
   if (fstat(file, &status) != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (range.bytes == 0 || range.offset % kPage != 0 || range.offset > size ||
+  if (range.bytes == 0 || range.offset % kHostPage != 0 || range.offset > size ||
       range.bytes > size - range.offset)
     return CUDA_ERROR_INVALID_VALUE;
   if (!gpu.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;

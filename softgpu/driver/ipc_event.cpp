@@ -13,7 +13,6 @@
 namespace softgpu::driver {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kSlotBytes = 64;  // a cache line each
 constexpr std::size_t kEventsMax = 16384;
 constexpr long kLookNs = 5'000'000;  // how often a waiter looks whether the recorder still lives
@@ -116,20 +115,20 @@ std::shared_ptr<IpcEvent> IpcEvent::open(const IpcHandle& handle) {
   if (handle.offset % kSlotBytes != 0 || handle.offset >= kEventsMax * kSlotBytes) return nullptr;
   const int file = ipc_file_open(handle);
   if (file < 0) return nullptr;
-  void* page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, file,
-                    static_cast<off_t>(handle.offset / kPage * kPage));
+  void* page = mmap(nullptr, kHostPage, PROT_READ | PROT_WRITE, MAP_SHARED, file,
+                    static_cast<off_t>(handle.offset / kHostPage * kHostPage));
   close(file);
   if (page == MAP_FAILED) return nullptr;
   std::shared_ptr<IpcEvent> event(new IpcEvent);
   event->page_ = page;
-  event->slot_ = reinterpret_cast<Slot*>(static_cast<char*>(page) + handle.offset % kPage);
+  event->slot_ = reinterpret_cast<Slot*>(static_cast<char*>(page) + handle.offset % kHostPage);
   event->imported_ = true;
   return event;
 }
 
 IpcEvent::~IpcEvent() {
   if (imported_)
-    munmap(page_, kPage);
+    munmap(page_, kHostPage);
   else
     EventFile::get().give(offset_);
 }

@@ -84,6 +84,7 @@ class MemoryMap {
   std::uint64_t next_id_ = 1;
 };
 
+inline std::byte* pointer_of(CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
 inline std::uintptr_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
 /// Charged memory of a context, entered into the map. OUT_OF_MEMORY when the device is full.

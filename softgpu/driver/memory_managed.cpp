@@ -11,8 +11,6 @@
 namespace softgpu::driver {
 namespace {
 
-constexpr std::uintptr_t kPage = 4096;
-
 bool node_exists(int node) {
   const std::string path = "/sys/devices/system/node/node" + std::to_string(node);
   return node == 0 || (node > 0 && access(path.c_str(), F_OK) == 0);
@@ -37,8 +35,8 @@ void ManagedRanges::split_locked(std::uintptr_t at) {
 /// The spans of these pages, made where there are none, and cut at both ends.
 std::pair<ManagedRanges::Spans::iterator, ManagedRanges::Spans::iterator>
 ManagedRanges::cover_locked(std::uintptr_t at, std::size_t bytes) {
-  const std::uintptr_t begin = at / kPage * kPage;
-  const std::uintptr_t end = (at + bytes + kPage - 1) / kPage * kPage;
+  const std::uintptr_t begin = at / kHostPage * kHostPage;
+  const std::uintptr_t end = (at + bytes + kHostPage - 1) / kHostPage * kHostPage;
   split_locked(begin);
   split_locked(end);
   std::uintptr_t reached = begin;

@@ -136,16 +136,15 @@ class Outliner {
 
   /// Directives up to the name: what it is, how it is linked.
   void heading(TextItem& item) {
-    using Linkage = TextItem::Linkage;
     int depth = 0;
     for (; !words_.ended(); words_.next()) {
       if (words_.is("(")) ++depth;
       if (words_.is(")")) --depth;
       if (depth > 0 || words_.is(")")) continue;  // the return value of a function
-      if (words_.is(".visible")) item.linkage = Linkage::kVisible;
-      if (words_.is(".extern")) item.linkage = Linkage::kExtern;
-      if (words_.is(".weak")) item.linkage = Linkage::kWeak;
-      if (words_.is(".common")) item.linkage = Linkage::kCommon;
+      if (words_.is(".visible")) item.linkage = TextItem::Linkage::kVisible;
+      if (words_.is(".extern")) item.linkage = TextItem::Linkage::kExtern;
+      if (words_.is(".weak")) item.linkage = TextItem::Linkage::kWeak;
+      if (words_.is(".common")) item.linkage = TextItem::Linkage::kCommon;
       if (words_.is(".entry")) item.kind = TextItem::Kind::kEntry;
       if (words_.is(".func")) item.kind = TextItem::Kind::kFunction;
       if (words_.is(".shared")) item.shared = true;

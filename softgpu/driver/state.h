@@ -26,6 +26,10 @@ class Stream;
 class Pool;
 class Gpu;
 
+/// The one kind of handle by which memory leaves a process here.
+inline constexpr auto kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+inline constexpr std::size_t kHostPage = 4096;  // bytes: what mmap() deals in
+
 using ContextRef = std::shared_ptr<Context>;
 using StreamRef = std::shared_ptr<Stream>;
 

@@ -12,8 +12,6 @@
 namespace softgpu::driver {
 namespace {
 
-constexpr std::size_t kPage = 4096;
-
 /// Addresses without memory behind them: a kernel that touches them faults.
 bool range_blank(std::uintptr_t at, std::size_t bytes) {
   return mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE,
@@ -80,7 +78,7 @@ PieceRef VirtualMemory::handle_find(CUmemGenericAllocationHandle handle) {
 
 CUresult VirtualMemory::reserve(std::size_t bytes, std::size_t align, std::uintptr_t wish,
                                 std::uintptr_t& at) {
-  if (bytes == 0 || bytes % kPage != 0 || wish % kPage != 0 || (align & (align - 1)) != 0)
+  if (bytes == 0 || bytes % kHostPage != 0 || wish % kHostPage != 0 || (align & (align - 1)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const std::size_t unit = std::max(align, kVmmGranularity);
   if (bytes > SIZE_MAX - unit) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -9,18 +9,6 @@
 namespace conformance {
 namespace {
 
-CUcontext current() {
-  CUcontext context = nullptr;
-  EXPECT_EQ(cuCtxGetCurrent(&context), CUDA_SUCCESS);
-  return context;
-}
-
-std::size_t memory_free() {
-  std::size_t free = 0, total = 0;
-  EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
-  return free;
-}
-
 /// What `call` gives in a thread of its own.
 template <typename Call>
 CUresult elsewhere(Call call) {
@@ -31,7 +19,7 @@ CUresult elsewhere(Call call) {
 
 TEST(contexts, none_at_first) {
   ASSERT_GT(devices_count(), 0);
-  EXPECT_EQ(current(), nullptr);
+  EXPECT_EQ(context_current(), nullptr);
   CUdeviceptr data = 0;
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&data, 16));
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize());
@@ -42,17 +30,17 @@ TEST(contexts, created_ones_are_current) {
   CUcontext context = nullptr;
   ANSWERS(CUDA_SUCCESS, cuCtxCreate(&context, nullptr, 0, 0));
   EXPECT_NE(context, nullptr);
-  EXPECT_EQ(current(), context);
+  EXPECT_EQ(context_current(), context);
 }
 
 TEST(contexts, created_ones_cover_the_one_before) {
   const Context first;
   CUcontext second = nullptr, popped = nullptr;
   MUST(cuCtxCreate(&second, nullptr, 0, 0));
-  EXPECT_EQ(current(), second);
+  EXPECT_EQ(context_current(), second);
   ANSWERS(CUDA_SUCCESS, cuCtxPopCurrent(&popped));
   EXPECT_EQ(popped, second);
-  EXPECT_EQ(current(), static_cast<CUcontext>(first));
+  EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
   MUST(cuCtxDestroy(second));
 }
 
@@ -61,7 +49,7 @@ TEST(contexts, create_needs_a_device) {
   CUcontext context = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_DEVICE, cuCtxCreate(&context, nullptr, 0, count));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCtxCreate(nullptr, nullptr, 0, 0));
-  EXPECT_EQ(current(), nullptr);
+  EXPECT_EQ(context_current(), nullptr);
 }
 
 TEST(contexts, create_checks_flags) {
@@ -87,7 +75,7 @@ TEST(contexts, affinity_needs_support) {
   params.numExecAffinityParams = 1;
   CUcontext context = nullptr;
   ANSWERS(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, cuCtxCreate(&context, &params, 0, 0));
-  EXPECT_EQ(current(), nullptr);
+  EXPECT_EQ(context_current(), nullptr);
 }
 
 TEST(contexts, each_thread_has_its_own) {
@@ -106,21 +94,21 @@ TEST(contexts, threads_may_share_one) {
             return bound == CUDA_SUCCESS ? cuMemAlloc(&data, 16) : bound;
           }));
   ANSWERS(CUDA_SUCCESS, cuMemsetD8(data, 1, 16));
-  EXPECT_EQ(current(), static_cast<CUcontext>(context));
+  EXPECT_EQ(context_current(), static_cast<CUcontext>(context));
 }
 
 TEST(contexts, pushed_and_popped_in_order) {
   const Context first, second;
   MUST(cuCtxPushCurrent(first));
-  EXPECT_EQ(current(), static_cast<CUcontext>(first));
+  EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
   CUcontext popped = nullptr;
   MUST(cuCtxPopCurrent(&popped));
   EXPECT_EQ(popped, static_cast<CUcontext>(first));
   MUST(cuCtxPopCurrent(&popped));
   EXPECT_EQ(popped, static_cast<CUcontext>(second));
-  EXPECT_EQ(current(), static_cast<CUcontext>(first));
+  EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
   MUST(cuCtxPopCurrent(nullptr));
-  EXPECT_EQ(current(), nullptr);
+  EXPECT_EQ(context_current(), nullptr);
 }
 
 TEST(contexts, pop_of_nothing_refused) {
@@ -132,19 +120,19 @@ TEST(contexts, pop_of_nothing_refused) {
 TEST(contexts, set_replaces_the_top) {
   const Context first, second;
   MUST(cuCtxSetCurrent(first));
-  EXPECT_EQ(current(), static_cast<CUcontext>(first));
+  EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
   CUcontext popped = nullptr;
   MUST(cuCtxPopCurrent(&popped));
   EXPECT_EQ(popped, static_cast<CUcontext>(first));
-  EXPECT_EQ(current(), static_cast<CUcontext>(first)) << "the first was below";
+  EXPECT_EQ(context_current(), static_cast<CUcontext>(first)) << "the first was below";
 }
 
 TEST(contexts, set_null_pops) {
   const Context first, second;
   ANSWERS(CUDA_SUCCESS, cuCtxSetCurrent(nullptr));
-  EXPECT_EQ(current(), static_cast<CUcontext>(first));
+  EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
   ANSWERS(CUDA_SUCCESS, cuCtxSetCurrent(nullptr));
-  EXPECT_EQ(current(), nullptr);
+  EXPECT_EQ(context_current(), nullptr);
   ANSWERS(CUDA_SUCCESS, cuCtxSetCurrent(nullptr)) << "nothing to pop is no error";
 }
 
@@ -161,7 +149,7 @@ TEST(contexts, destroying_the_current_one_pops_it) {
   CUcontext second = nullptr;
   MUST(cuCtxCreate(&second, nullptr, 0, 0));
   ANSWERS(CUDA_SUCCESS, cuCtxDestroy(second));
-  EXPECT_EQ(current(), static_cast<CUcontext>(first));
+  EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
 }
 
 TEST(contexts, destroying_another_leaves_the_current_one) {
@@ -171,7 +159,7 @@ TEST(contexts, destroying_another_leaves_the_current_one) {
   MUST(cuCtxPopCurrent(&popped));
   const Context second;
   ANSWERS(CUDA_SUCCESS, cuCtxDestroy(first));
-  EXPECT_EQ(current(), static_cast<CUcontext>(second));
+  EXPECT_EQ(context_current(), static_cast<CUcontext>(second));
   ANSWERS(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
@@ -182,7 +170,7 @@ TEST(contexts, destroyed_under_a_thread) {
   ANSWERS(CUDA_ERROR_CONTEXT_IS_DESTROYED, elsewhere([&] {
             EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
             EXPECT_EQ(elsewhere([&] { return cuCtxDestroy(context); }), CUDA_SUCCESS);
-            EXPECT_EQ(current(), context) << "it stays current";
+            EXPECT_EQ(context_current(), context) << "it stays current";
             return cuCtxSynchronize();
           }));
 }
@@ -257,10 +245,10 @@ TEST(contexts, attached_ones_live_until_detached) {
   ANSWERS(CUDA_SUCCESS, cuCtxAttach(&attached, 0));
   EXPECT_EQ(attached, context);
   ANSWERS(CUDA_SUCCESS, cuCtxDetach(context));
-  EXPECT_EQ(current(), context) << "it was attached once more than detached";
+  EXPECT_EQ(context_current(), context) << "it was attached once more than detached";
   MUST(cuCtxSynchronize());
   ANSWERS(CUDA_SUCCESS, cuCtxDetach(context));
-  EXPECT_NE(current(), context);
+  EXPECT_NE(context_current(), context);
 }
 #pragma GCC diagnostic pop
 

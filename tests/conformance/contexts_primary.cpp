@@ -4,18 +4,6 @@
 namespace conformance {
 namespace {
 
-CUcontext current() {
-  CUcontext context = nullptr;
-  EXPECT_EQ(cuCtxGetCurrent(&context), CUDA_SUCCESS);
-  return context;
-}
-
-std::size_t memory_free() {
-  std::size_t free = 0, total = 0;
-  EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
-  return free;
-}
-
 /// Whether the primary context of device 0 is active.
 bool primary_active() {
   unsigned flags = 0;
@@ -29,7 +17,7 @@ TEST(contexts, primary_is_not_bound_by_retaining) {
   CUcontext primary = nullptr;
   ANSWERS(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&primary, 0));
   EXPECT_NE(primary, nullptr);
-  EXPECT_EQ(current(), nullptr);
+  EXPECT_EQ(context_current(), nullptr);
   MUST(cuCtxSetCurrent(primary));
   ANSWERS(CUDA_SUCCESS, cuCtxSynchronize());
   MUST(cuDevicePrimaryCtxRelease(0));
@@ -95,7 +83,7 @@ TEST(contexts, primary_release_pops_nothing) {
   MUST(cuDevicePrimaryCtxRetain(&primary, 0));
   MUST(cuCtxSetCurrent(primary));
   MUST(cuDevicePrimaryCtxRelease(0));
-  EXPECT_EQ(current(), primary);
+  EXPECT_EQ(context_current(), primary);
   EXPECT_NE(cuCtxSynchronize(), CUDA_SUCCESS) << "nobody retains it";
 }
 

@@ -40,12 +40,6 @@ cuuint64_t amount(const Context& context, CUgraphMem_attribute attribute) {
   return value;
 }
 
-unsigned word_at(CUdeviceptr address) {
-  unsigned value = 0;
-  EXPECT_EQ(cuMemcpyDtoH(&value, address, 4), CUDA_SUCCESS);
-  return value;
-}
-
 TEST(graphs, memory_address_is_known_at_once) {
   const Context context;
   Build graph(context);

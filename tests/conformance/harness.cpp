@@ -74,6 +74,24 @@ const std::string& kernels_image() {
   return image;
 }
 
+CUcontext context_current() {
+  CUcontext context = nullptr;
+  EXPECT_EQ(cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  return context;
+}
+
+std::size_t memory_free() {
+  std::size_t free = 0, total = 0;
+  EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+  return free;
+}
+
+unsigned word_at(CUdeviceptr address) {
+  unsigned value = ~0U;
+  EXPECT_EQ(cuMemcpyDtoH(&value, address, sizeof value), CUDA_SUCCESS);
+  return value;
+}
+
 CUfunction kernel(const char* name) {
   CUmodule module = nullptr;
   CUfunction function = nullptr;

@@ -58,6 +58,12 @@ class Context {
   CUcontext context_ = nullptr;
 };
 
+CUcontext context_current();
+/// Bytes free on the current device.
+std::size_t memory_free();
+/// The word at an address of the device.
+unsigned word_at(CUdeviceptr address);
+
 /// A kernel of kernels.cu, loaded into the current context. nullptr (and a failed expectation) when
 /// it is not there.
 CUfunction kernel(const char* name);

@@ -6,15 +6,16 @@
 namespace conformance {
 namespace {
 
-constexpr std::size_t kBytes = 16384;
+constexpr std::size_t kHostBytes = 16384;
 
 CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
 /// Page-aligned memory of the program's own.
 class Pages {
  public:
-  Pages() : p_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
-  ~Pages() { munmap(p_, kBytes); }
+  Pages()
+      : p_(mmap(nullptr, kHostBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ~Pages() { munmap(p_, kHostBytes); }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
   unsigned char* get() const { return static_cast<unsigned char*>(p_); }
@@ -25,7 +26,7 @@ class Pages {
 
 void* host_new(unsigned flags) {
   void* p = nullptr;
-  EXPECT_EQ(cuMemHostAlloc(&p, kBytes, flags), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemHostAlloc(&p, kHostBytes, flags), CUDA_SUCCESS);
   return p;
 }
 
@@ -45,8 +46,8 @@ TEST(memory, host_seen_by_both_sides) {
 TEST(memory, host_flags_checked) {
   const Context context;
   void* p = nullptr;
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostAlloc(&p, kBytes, 0x80));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostAlloc(nullptr, kBytes, 0));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostAlloc(&p, kHostBytes, 0x80));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostAlloc(nullptr, kHostBytes, 0));
 }
 
 TEST(memory, host_flags_told) {
@@ -60,7 +61,7 @@ TEST(memory, host_flags_told) {
   }
   void* p = nullptr;
   unsigned told = CU_MEMHOSTALLOC_WRITECOMBINED;
-  MUST(cuMemAllocHost(&p, kBytes));
+  MUST(cuMemAllocHost(&p, kHostBytes));
   MUST(cuMemHostGetFlags(&told, p));
   EXPECT_EQ(told & CU_MEMHOSTALLOC_WRITECOMBINED, 0U);
 }
@@ -69,7 +70,7 @@ TEST(memory, host_flags_of_other_memory_refused) {
   const Context context;
   unsigned told = 0;
   CUdeviceptr device = 0;
-  MUST(cuMemAlloc(&device, kBytes));
+  MUST(cuMemAlloc(&device, kHostBytes));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostGetFlags(&told, &told));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostGetFlags(&told, reinterpret_cast<void*>(device)));
 }
@@ -80,7 +81,7 @@ TEST(memory, host_pointer_is_the_device_pointer) {
   CUdeviceptr device = 0;
   MUST(cuMemHostGetDevicePointer(&device, p, 0));
   EXPECT_EQ(device, address(p));
-  MUST(cuMemAllocHost(&p, kBytes));
+  MUST(cuMemAllocHost(&p, kHostBytes));
   MUST(cuMemHostGetDevicePointer(&device, static_cast<char*>(p) + 100, 0));
   EXPECT_EQ(device, address(p) + 100);
 }
@@ -133,7 +134,7 @@ TEST(memory, register_gives_the_device_access) {
   const Context context;
   const Pages pages;
   const CUfunction add = kernel("add_one");
-  MUST(cuMemHostRegister(pages.get(), kBytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+  MUST(cuMemHostRegister(pages.get(), kHostBytes, CU_MEMHOSTREGISTER_DEVICEMAP));
   auto* words = reinterpret_cast<unsigned*>(pages.get());
   words[7] = 7;
   CUdeviceptr device = 0;
@@ -149,10 +150,10 @@ TEST(memory, register_gives_the_device_access) {
 TEST(memory, register_twice_refused) {
   const Context context;
   const Pages pages;
-  MUST(cuMemHostRegister(pages.get(), kBytes, 0));
-  ANSWERS(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(pages.get(), kBytes, 0));
+  MUST(cuMemHostRegister(pages.get(), kHostBytes, 0));
+  ANSWERS(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(pages.get(), kHostBytes, 0));
   MUST(cuMemHostUnregister(pages.get()));
-  ANSWERS(CUDA_SUCCESS, cuMemHostRegister(pages.get(), kBytes, 0));
+  ANSWERS(CUDA_SUCCESS, cuMemHostRegister(pages.get(), kHostBytes, 0));
   MUST(cuMemHostUnregister(pages.get()));
 }
 
@@ -160,7 +161,7 @@ TEST(memory, register_overlap_refused) {
   const Context context;
   const Pages pages;
   MUST(cuMemHostRegister(pages.get() + 4096, 4096, 0));
-  ANSWERS(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(pages.get(), kBytes, 0));
+  ANSWERS(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(pages.get(), kHostBytes, 0));
   ANSWERS(CUDA_SUCCESS, cuMemHostRegister(pages.get() + 8192, 4096, 0));
   MUST(cuMemHostUnregister(pages.get() + 4096));
   MUST(cuMemHostUnregister(pages.get() + 8192));
@@ -170,7 +171,7 @@ TEST(memory, unregister_unknown_refused) {
   const Context context;
   const Pages pages;
   ANSWERS(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(pages.get()));
-  MUST(cuMemHostRegister(pages.get(), kBytes, 0));
+  MUST(cuMemHostRegister(pages.get(), kHostBytes, 0));
   MUST(cuMemHostUnregister(pages.get()));
   ANSWERS(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(pages.get()));
 }
@@ -179,8 +180,8 @@ TEST(memory, register_arguments_checked) {
   const Context context;
   const Pages pages;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(pages.get(), 0, 0));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(nullptr, kBytes, 0));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(pages.get(), kBytes, 0x100));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(nullptr, kHostBytes, 0));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(pages.get(), kHostBytes, 0x100));
 }
 
 TEST(memory, register_read_only_where_supported) {
@@ -190,7 +191,7 @@ TEST(memory, register_read_only_where_supported) {
   MUST(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
                             context.device()));
   const CUresult expected = supported != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-  ANSWERS(expected, cuMemHostRegister(pages.get(), kBytes, CU_MEMHOSTREGISTER_READ_ONLY));
+  ANSWERS(expected, cuMemHostRegister(pages.get(), kHostBytes, CU_MEMHOSTREGISTER_READ_ONLY));
   if (supported != 0) {
     MUST(cuMemHostUnregister(pages.get()));
   }

@@ -7,14 +7,14 @@ namespace conformance {
 namespace {
 
 constexpr std::size_t kHalf = 2 << 20;
-constexpr std::size_t kBytes = 2 * kHalf;
+constexpr std::size_t kManagedBytes = 2 * kHalf;
 constexpr CUmemLocation kHost{CU_MEM_LOCATION_TYPE_HOST, 0};
 
 CUmemLocation on_device(CUdevice device) { return {CU_MEM_LOCATION_TYPE_DEVICE, device}; }
 
 CUdeviceptr managed_new(unsigned flags = CU_MEM_ATTACH_GLOBAL) {
   CUdeviceptr p = 0;
-  EXPECT_EQ(cuMemAllocManaged(&p, kBytes, flags), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocManaged(&p, kManagedBytes, flags), CUDA_SUCCESS);
   return p;
 }
 
@@ -29,7 +29,7 @@ bool concurrent(const Context& context) {
 #define NEEDS_CONCURRENT(context) \
   if (!concurrent(context)) GTEST_SKIP() << "needs concurrent access to managed memory"
 
-int told(CUmem_range_attribute attribute, CUdeviceptr p, std::size_t bytes = kBytes) {
+int told(CUmem_range_attribute attribute, CUdeviceptr p, std::size_t bytes = kManagedBytes) {
   int value = 1000;
   EXPECT_EQ(cuMemRangeGetAttribute(&value, sizeof value, attribute, p, bytes), CUDA_SUCCESS);
   return value;
@@ -39,9 +39,9 @@ TEST(memory, managed_arguments_checked) {
   const Context context;
   CUdeviceptr p = 0;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, kBytes, 0));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, kBytes, CU_MEM_ATTACH_SINGLE));
-  ANSWERS(CUDA_SUCCESS, cuMemAllocManaged(&p, kBytes, CU_MEM_ATTACH_HOST));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, kManagedBytes, 0));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, kManagedBytes, CU_MEM_ATTACH_SINGLE));
+  ANSWERS(CUDA_SUCCESS, cuMemAllocManaged(&p, kManagedBytes, CU_MEM_ATTACH_HOST));
   ANSWERS(CUDA_SUCCESS, cuMemFree(p));
 }
 
@@ -79,7 +79,7 @@ TEST(memory, advice_read_mostly) {
   MUST(cuMemAdvise(p, kHalf, CU_MEM_ADVISE_SET_READ_MOSTLY, kHost));
   EXPECT_EQ(told(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, kHalf), 1);
   EXPECT_EQ(told(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p), 0);  // not all of its pages
-  MUST(cuMemAdvise(p, kBytes, CU_MEM_ADVISE_UNSET_READ_MOSTLY, kHost));
+  MUST(cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_UNSET_READ_MOSTLY, kHost));
   EXPECT_EQ(told(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, kHalf), 0);
 }
 
@@ -89,12 +89,13 @@ TEST(memory, advice_preferred_location) {
   const CUdeviceptr p = managed_new();
   const auto location = CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION;
   EXPECT_EQ(told(location, p), CU_DEVICE_INVALID);
-  MUST(cuMemAdvise(p, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device(context.device())));
+  MUST(cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+                   on_device(context.device())));
   EXPECT_EQ(told(location, p), context.device());
   MUST(cuMemAdvise(p, kHalf, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kHost));
   EXPECT_EQ(told(location, p, kHalf), CU_DEVICE_CPU);
   EXPECT_EQ(told(location, p), CU_DEVICE_INVALID);  // two places
-  MUST(cuMemAdvise(p, kBytes, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, kHost));
+  MUST(cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, kHost));
   EXPECT_EQ(told(location, p + kHalf, kHalf), CU_DEVICE_INVALID);
 }
 
@@ -104,10 +105,11 @@ TEST(memory, advice_preferred_location_type) {
   const CUdeviceptr p = managed_new();
   const auto type = CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE;
   EXPECT_EQ(told(type, p), int{CU_MEM_LOCATION_TYPE_INVALID});
-  MUST(cuMemAdvise(p, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device(context.device())));
+  MUST(cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+                   on_device(context.device())));
   EXPECT_EQ(told(type, p), int{CU_MEM_LOCATION_TYPE_DEVICE});
   EXPECT_EQ(told(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID, p), context.device());
-  MUST(cuMemAdvise(p, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kHost));
+  MUST(cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kHost));
   EXPECT_EQ(told(type, p), int{CU_MEM_LOCATION_TYPE_HOST});
 }
 
@@ -124,7 +126,7 @@ TEST(memory, advice_accessed_by) {
   MUST(cuMemAdvise(p, kHalf, CU_MEM_ADVISE_SET_ACCESSED_BY, on_device(context.device())));
   ask(kHalf);
   EXPECT_EQ(devices, (std::array{context.device(), CU_DEVICE_INVALID, CU_DEVICE_INVALID}));
-  ask(kBytes);  // only part of it
+  ask(kManagedBytes);  // only part of it
   EXPECT_EQ(devices[0], CU_DEVICE_INVALID);
   MUST(cuMemAdvise(p, kHalf, CU_MEM_ADVISE_UNSET_ACCESSED_BY, on_device(context.device())));
   ask(kHalf);
@@ -136,14 +138,15 @@ TEST(memory, advice_checked) {
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
   CUdeviceptr device = 0;
-  MUST(cuMemAlloc(&device, kBytes));
+  MUST(cuMemAlloc(&device, kManagedBytes));
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
-          cuMemAdvise(device, kBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, kHost));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(p, kBytes, no_such<CUmem_advise>(77), kHost));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(p, kBytes, CU_MEM_ADVISE_SET_ACCESSED_BY,
+          cuMemAdvise(device, kManagedBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, kHost));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
+          cuMemAdvise(p, kManagedBytes, no_such<CUmem_advise>(77), kHost));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_ACCESSED_BY,
                                                 {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}));
   ANSWERS(CUDA_ERROR_INVALID_DEVICE,
-          cuMemAdvise(p, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device(99)));
+          cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device(99)));
 }
 
 TEST(memory, prefetch_location_told) {
@@ -155,7 +158,7 @@ TEST(memory, prefetch_location_told) {
   MUST(cuMemPrefetchAsync(p, kHalf, on_device(context.device()), 0, nullptr));
   EXPECT_EQ(told(last, p, kHalf), context.device());
   EXPECT_EQ(told(last, p), CU_DEVICE_INVALID);
-  MUST(cuMemPrefetchAsync(p, kBytes, kHost, 0, nullptr));
+  MUST(cuMemPrefetchAsync(p, kManagedBytes, kHost, 0, nullptr));
   EXPECT_EQ(told(last, p), CU_DEVICE_CPU);
   EXPECT_EQ(told(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE, p),
             int{CU_MEM_LOCATION_TYPE_HOST});
@@ -168,16 +171,16 @@ TEST(memory, prefetch_keeps_contents_and_order) {
   const CUdeviceptr p = managed_new();
   auto* words = reinterpret_cast<unsigned*>(p);
   words[0] = 5;
-  words[kBytes / 4 - 1] = 6;
+  words[kManagedBytes / 4 - 1] = 6;
   Gate gate;
   const CUstream stream = stream_new();
   MUST(gate.hold(stream));
-  MUST(cuMemPrefetchAsync(p, kBytes, on_device(context.device()), 0, stream));
+  MUST(cuMemPrefetchAsync(p, kManagedBytes, on_device(context.device()), 0, stream));
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
   gate.open();
   MUST(cuStreamSynchronize(stream));
   EXPECT_EQ(words[0], 5U);
-  EXPECT_EQ(words[kBytes / 4 - 1], 6U);
+  EXPECT_EQ(words[kManagedBytes / 4 - 1], 6U);
 }
 
 TEST(memory, prefetch_checked) {
@@ -185,11 +188,12 @@ TEST(memory, prefetch_checked) {
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
   CUdeviceptr device = 0;
-  MUST(cuMemAlloc(&device, kBytes));
+  MUST(cuMemAlloc(&device, kManagedBytes));
   const CUmemLocation here = on_device(context.device());
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(device, kBytes, here, 0, nullptr));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(p, kBytes, here, 1, nullptr));
-  ANSWERS(CUDA_ERROR_INVALID_DEVICE, cuMemPrefetchAsync(p, kBytes, on_device(99), 0, nullptr));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(device, kManagedBytes, here, 0, nullptr));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(p, kManagedBytes, here, 1, nullptr));
+  ANSWERS(CUDA_ERROR_INVALID_DEVICE,
+          cuMemPrefetchAsync(p, kManagedBytes, on_device(99), 0, nullptr));
 }
 
 TEST(memory, range_sizes_checked) {
@@ -197,27 +201,31 @@ TEST(memory, range_sizes_checked) {
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
   std::array<int, 2> out{};
-  ANSWERS(CUDA_ERROR_INVALID_VALUE,
-          cuMemRangeGetAttribute(out.data(), 8, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, kBytes));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE,
-          cuMemRangeGetAttribute(out.data(), 6, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, kBytes));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE,
-          cuMemRangeGetAttribute(out.data(), 0, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, kBytes));
+  ANSWERS(
+      CUDA_ERROR_INVALID_VALUE,
+      cuMemRangeGetAttribute(out.data(), 8, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, kManagedBytes));
+  ANSWERS(
+      CUDA_ERROR_INVALID_VALUE,
+      cuMemRangeGetAttribute(out.data(), 6, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, kManagedBytes));
+  ANSWERS(
+      CUDA_ERROR_INVALID_VALUE,
+      cuMemRangeGetAttribute(out.data(), 0, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, kManagedBytes));
 }
 
 TEST(memory, range_asked_together) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
-  MUST(cuMemAdvise(p, kBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, kHost));
-  MUST(cuMemAdvise(p, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kHost));
+  MUST(cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, kHost));
+  MUST(cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kHost));
   int read_mostly = 7, preferred = 7, prefetched = 7;
   std::array<void*, 3> places{&read_mostly, &preferred, &prefetched};
   std::array<std::size_t, 3> sizes{4, 4, 4};
   std::array attributes{CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY,
                         CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
                         CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION};
-  MUST(cuMemRangeGetAttributes(places.data(), sizes.data(), attributes.data(), 3, p, kBytes));
+  MUST(
+      cuMemRangeGetAttributes(places.data(), sizes.data(), attributes.data(), 3, p, kManagedBytes));
   EXPECT_EQ(read_mostly, 1);
   EXPECT_EQ(preferred, CU_DEVICE_CPU);
   EXPECT_EQ(prefetched, CU_DEVICE_INVALID);
@@ -228,7 +236,7 @@ TEST(memory, prefetch_batch) {
   NEEDS_CONCURRENT(context);
   const CUstream stream = stream_new();
   std::array<CUdeviceptr, 3> ranges{managed_new(), managed_new(), managed_new()};
-  std::array<std::size_t, 3> sizes{kBytes, kBytes, kBytes};
+  std::array<std::size_t, 3> sizes{kManagedBytes, kManagedBytes, kManagedBytes};
   std::array locations{on_device(context.device()), kHost};
   std::array<std::size_t, 2> first{0, 2};
   MUST(cuMemPrefetchBatchAsync(ranges.data(), sizes.data(), 3, locations.data(), first.data(), 2, 0,
@@ -253,12 +261,12 @@ TEST(memory, discard_batch) {
   NEEDS_CONCURRENT(context);
   const CUstream stream = stream_new();
   CUdeviceptr p = managed_new();
-  std::size_t size = kBytes;
+  std::size_t size = kManagedBytes;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemDiscardBatchAsync(&p, &size, 1, 1, stream));
   MUST(cuMemDiscardBatchAsync(&p, &size, 1, 0, stream));
-  MUST(cuMemsetD32Async(p, 9, kBytes / 4, stream));  // a write ends it
+  MUST(cuMemsetD32Async(p, 9, kManagedBytes / 4, stream));  // a write ends it
   MUST(cuStreamSynchronize(stream));
-  EXPECT_EQ(*reinterpret_cast<unsigned*>(p + kBytes - 4), 9U);
+  EXPECT_EQ(*reinterpret_cast<unsigned*>(p + kManagedBytes - 4), 9U);
 }
 
 TEST(memory, discard_and_prefetch_batch) {
@@ -266,18 +274,18 @@ TEST(memory, discard_and_prefetch_batch) {
   NEEDS_CONCURRENT(context);
   const CUstream stream = stream_new();
   CUdeviceptr p = managed_new();
-  std::size_t size = kBytes, first = 0;
+  std::size_t size = kManagedBytes, first = 0;
   CUmemLocation there{CU_MEM_LOCATION_TYPE_DEVICE, {context.device()}};
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
           cuMemDiscardAndPrefetchBatchAsync(&p, &size, 1, &there, &first, 1, 1, stream));
   MUST(cuMemDiscardAndPrefetchBatchAsync(&p, &size, 1, &there, &first, 1, 0, stream));
-  MUST(cuMemsetD32Async(p, 11, kBytes / 4, stream));  // a write ends the discard
+  MUST(cuMemsetD32Async(p, 11, kManagedBytes / 4, stream));  // a write ends the discard
   MUST(cuStreamSynchronize(stream));
   int last = -7;
   MUST(cuMemRangeGetAttribute(&last, sizeof last, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p,
-                              kBytes));
+                              kManagedBytes));
   EXPECT_EQ(last, context.device());
-  EXPECT_EQ(*reinterpret_cast<unsigned*>(p + kBytes - 4), 11U);
+  EXPECT_EQ(*reinterpret_cast<unsigned*>(p + kManagedBytes - 4), 11U);
 }
 
 }  // namespace

@@ -9,14 +9,14 @@
 namespace conformance {
 namespace {
 
-constexpr std::size_t kBytes = 8192;
+constexpr std::size_t kPointedBytes = 8192;
 
 struct Pointers {
   Pointers() {
-    EXPECT_EQ(cuMemAlloc(&device, kBytes), CUDA_SUCCESS);
-    EXPECT_EQ(cuMemAllocManaged(&managed, kBytes, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAlloc(&device, kPointedBytes), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAllocManaged(&managed, kPointedBytes, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
     void* p = nullptr;
-    EXPECT_EQ(cuMemHostAlloc(&p, kBytes, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemHostAlloc(&p, kPointedBytes, 0), CUDA_SUCCESS);
     host = reinterpret_cast<CUdeviceptr>(p);
   }
   CUdeviceptr device = 0, managed = 0, host = 0;
@@ -72,7 +72,7 @@ TEST(memory, pointer_range) {
   const Context context;
   const Pointers p;
   EXPECT_EQ(told<CUdeviceptr>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, p.device + 100), p.device);
-  EXPECT_GE(told<std::size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, p.device + 100), kBytes);
+  EXPECT_GE(told<std::size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, p.device + 100), kPointedBytes);
   EXPECT_EQ(told<unsigned>(CU_POINTER_ATTRIBUTE_MAPPED, p.device + 100), 1U);
 }
 
@@ -85,7 +85,7 @@ TEST(memory, pointer_buffer_ids_are_not_reused) {
   EXPECT_NE(told<Id>(CU_POINTER_ATTRIBUTE_BUFFER_ID, p.managed), first);
   MUST(cuMemFree(p.device));
   CUdeviceptr again = 0;
-  MUST(cuMemAlloc(&again, kBytes));
+  MUST(cuMemAlloc(&again, kPointedBytes));
   EXPECT_NE(told<Id>(CU_POINTER_ATTRIBUTE_BUFFER_ID, again), first);
 }
 

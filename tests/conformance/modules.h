@@ -53,12 +53,6 @@ class Loaded {
   CUmodule module_ = nullptr;
 };
 
-inline unsigned word_at(CUdeviceptr address) {
-  unsigned value = ~0U;
-  EXPECT_EQ(cuMemcpyDtoH(&value, address, sizeof value), CUDA_SUCCESS);
-  return value;
-}
-
 /// Runs a kernel with one pointer to a word of zero; what it wrote there.
 inline unsigned word_of(CUfunction function) {
   CUdeviceptr data = 0;
@@ -80,12 +74,6 @@ inline int device_attribute(const Context& context, CUdevice_attribute attribute
   int value = -1;
   EXPECT_EQ(cuDeviceGetAttribute(&value, attribute, context.device()), CUDA_SUCCESS) << attribute;
   return value;
-}
-
-inline std::size_t memory_free() {
-  std::size_t free = 0, total = 0;
-  EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
-  return free;
 }
 
 /// A file of this row's own; removed with it.

@@ -310,7 +310,7 @@ TEST(pools, destroyed_pool_serves_its_allocations) {
   const Context context;
   const Store store;
   const CUstream stream = stream_new();
-  const std::size_t free_before = device_free();
+  const std::size_t free_before = memory_free();
   MemPool pool;
   CUdeviceptr p = pool.allocate(48 * kMiB, stream);
   MUST(cuMemPoolDestroy(pool.release()));
@@ -318,10 +318,10 @@ TEST(pools, destroyed_pool_serves_its_allocations) {
   MUST(launch(store.function(), 1, 1, {&p, &value}, stream));
   MUST(cuStreamSynchronize(stream));
   EXPECT_EQ(word_at(p), 5U);
-  EXPECT_LT(device_free(), free_before);
+  EXPECT_LT(memory_free(), free_before);
   MUST(cuMemFreeAsync(p, stream));
   MUST(cuStreamSynchronize(stream));
-  EXPECT_GE(device_free() + 4 * kMiB, free_before);
+  EXPECT_GE(memory_free() + 4 * kMiB, free_before);
 }
 
 }  // namespace

@@ -64,16 +64,4 @@ inline CUmemoryPool pool_of(CUdeviceptr p) {
   return pool;
 }
 
-inline std::size_t device_free() {
-  std::size_t free = 0, total = 0;
-  EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
-  return free;
-}
-
-inline unsigned word_at(CUdeviceptr p) {
-  unsigned value = 0;
-  EXPECT_EQ(cuMemcpyDtoH(&value, p, sizeof value), CUDA_SUCCESS);
-  return value;
-}
-
 }  // namespace conformance

@@ -229,13 +229,13 @@ TEST(pools, reserved_memory_is_the_device_s) {
   const CUstream stream = stream_new();
   const MemPool pool;
   pool.keep_all();
-  const std::size_t before = device_free();
+  const std::size_t before = memory_free();
   const CUdeviceptr p = pool.allocate(kBlock, stream);
   MUST(cuMemFreeAsync(p, stream));
   MUST(cuStreamSynchronize(stream));
-  EXPECT_LE(device_free() + kBlock, before) << "kept by the pool";
+  EXPECT_LE(memory_free() + kBlock, before) << "kept by the pool";
   MUST(cuMemPoolTrimTo(pool, 0));
-  EXPECT_GT(device_free() + kBlock, before);
+  EXPECT_GT(memory_free() + kBlock, before);
 }
 
 TEST(pools, trimming_keeps_what_it_is_told) {

@@ -218,9 +218,9 @@ TEST(pools, imports_take_no_memory_of_their_own) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUmemoryPool pool = pool_receive(channel);
-    const std::size_t before = device_free();
+    const std::size_t before = memory_free();
     const CUdeviceptr p = pointer_receive(channel, pool);
-    EXPECT_GT(device_free() + 48 * kMiB, before);
+    EXPECT_GT(memory_free() + 48 * kMiB, before);
     MUST(cuMemFree(p));
     channel.signal();
   });
@@ -241,7 +241,7 @@ TEST(pools, a_killed_importer_leaves_nothing) {
     channel.await();
   });
   const Context context;
-  const std::size_t before = device_free();
+  const std::size_t before = memory_free();
   const CUstream stream = stream_new();
   const MemPool pool(shareable());
   const CUdeviceptr p = pool.allocate(48 * kMiB, stream);
@@ -255,7 +255,7 @@ TEST(pools, a_killed_importer_leaves_nothing) {
   MUST(cuMemFreeAsync(p, stream));
   MUST(cuStreamSynchronize(stream));
   MUST(cuMemPoolTrimTo(pool, 0));
-  EXPECT_GE(device_free() + 4 * kMiB, before);
+  EXPECT_GE(memory_free() + 4 * kMiB, before);
 }
 
 TEST(pools, a_killed_exporter_leaves_nothing) {
@@ -271,11 +271,11 @@ TEST(pools, a_killed_exporter_leaves_nothing) {
   const Context context;
   const CUmemoryPool pool = pool_receive(exporter);
   const CUdeviceptr p = pointer_receive(exporter, pool);
-  const std::size_t shared = device_free();
+  const std::size_t shared = memory_free();
   exporter.kill();
   MUST(cuMemFree(p));
   MUST(cuMemPoolDestroy(pool));
-  EXPECT_GE(device_free(), shared + 48 * kMiB);
+  EXPECT_GE(memory_free(), shared + 48 * kMiB);
 }
 
 }  // namespace

@@ -100,12 +100,6 @@ class Mapped {
   std::size_t bytes_;
 };
 
-inline std::size_t memory_free() {
-  std::size_t free = 0, total = 0;
-  EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
-  return free;
-}
-
 inline unsigned word_read(CUdeviceptr p) {
   unsigned value = 0;
   EXPECT_EQ(cuMemcpyDtoH(&value, p, sizeof value), CUDA_SUCCESS);

@@ -229,9 +229,10 @@ void FakeBroker::serve() {
     const bool asked =
         protocol::wire_receive(fd, &request, 2000) == 1 &&
         request.is<protocol::SnapshotRequest>(protocol::MessageType::kSnapshotRequest);
+    ++served_;  // before the answer: who has it finds it counted
     if (asked) answer_(fd);
     close(fd);
-    ++served_;
+    ++closed_;
   }
 }
 

@@ -50,8 +50,10 @@ class FakeBroker {
   FakeBroker(const FakeBroker&) = delete;
   FakeBroker& operator=(const FakeBroker&) = delete;
   const std::string& path() const { return path_; }
-  /// Connections served so far.
+  /// Questions read so far; who has an answer finds it counted.
   int served() const { return served_; }
+  /// Connections this side has closed: from here on it holds no descriptor of theirs.
+  int closed() const { return closed_; }
 
  private:
   void serve();
@@ -62,6 +64,7 @@ class FakeBroker {
   int listener_ = -1;
   int stop_ = -1;  // eventfd
   std::atomic<int> served_{0};
+  std::atomic<int> closed_{0};
   std::thread thread_;
 };
 

@@ -129,10 +129,10 @@ TEST(Source, LeaksNoDescriptor) {
   FakeBroker broker(test::answer_snapshot(example().bytes()));
   BrokerSource source(broker.path());
   kind_and_text(source);
-  while (broker.served() < 1) usleep(1000);
+  while (broker.closed() < 1) usleep(1000);
   const int before = fds_open();
   for (int i = 0; i < 20; ++i) kind_and_text(source);
-  while (broker.served() < 21) usleep(1000);
+  while (broker.closed() < 21) usleep(1000);
   EXPECT_EQ(fds_open(), before);
 }
 

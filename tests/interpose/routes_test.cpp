@@ -144,6 +144,45 @@ TEST(RoutesTest, StatusAndUnknownNamesStayTheDrivers) {
   EXPECT_EQ(object_of(pointer), "libcuda.so.1");
 }
 
+/// Where the calls of a library that is linked against the driver go, and its look-ups.
+struct Bound {
+  explicit Bound(void* library) {
+    if (library == nullptr) return;
+    call = object_of(reinterpret_cast<void* (*)()>(dlsym(library, "bound_address"))());
+    lookup = object_of(
+        reinterpret_cast<void* (*)(const char*)>(dlsym(library, "bound_lookup"))("cuMemAlloc_v2"));
+  }
+  std::string call, lookup;
+};
+
+TEST(RoutesTest, LibrariesLoadedLaterReachTheHook) {
+  const Bound usual(dlopen(SLUICE_BOUND_LIBRARY, RTLD_NOW | RTLD_LOCAL));
+  EXPECT_EQ(usual.call, "libsluice.so");
+  EXPECT_EQ(usual.lookup, "libsluice.so");
+}
+
+// Two ways round every preloaded library. They are holes, and documented as such; should one of
+// them close, the documents are wrong.
+TEST(RoutesTest, DeepBindingGoesRoundThePreload) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers refuse RTLD_DEEPBIND";
+#else
+  const Bound deep(dlopen(SLUICE_BOUND_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND));
+  EXPECT_EQ(deep.call, "libcuda.so.1");
+  EXPECT_EQ(deep.lookup, "libcuda.so.1");
+#endif
+}
+
+TEST(RoutesTest, ANamespaceOfItsOwnGoesRoundThePreload) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers do not work in two namespaces";
+#else
+  const Bound apart(dlmopen(LM_ID_NEWLM, SLUICE_BOUND_LIBRARY, RTLD_NOW | RTLD_LOCAL));
+  EXPECT_EQ(apart.call, "libcuda.so.1");
+  EXPECT_EQ(apart.lookup, "libcuda.so.1");
+#endif
+}
+
 TEST(RoutesTest, WithoutATenantEverythingPassesInSilence) {
   unsetenv("SLUICE_TENANT");
   setenv("SLUICE_SOCKET", "/nonexistent/sluice.sock", 1);

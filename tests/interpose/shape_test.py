@@ -67,6 +67,21 @@ allocations = {s for s, e in entries.items() if "mem_alloc" in e["class"] or "me
 missed = allocations - names
 check("every allocation and free is hooked", not missed, sorted(missed))
 
+# What matters for quotas has a hook, or a line that says why not.
+MATTERS = {"launch", "launch_graph", "mem_alloc", "mem_free", "mem_pool", "mem_vmm", "graph_mem", "array", "mem_ipc",
+           "report_mem", "ctx"}
+unhooked = {}
+for line in (pathlib.Path(arguments.sources) / "unhooked.tsv").read_text().splitlines():
+    if not line.startswith("#"):
+        symbol, _, reason = line.partition("\t")
+        check(f"unhooked.tsv on {symbol}", symbol in entries and reason.strip(), line)
+        unhooked[symbol] = reason
+matter = {s for s, e in entries.items() if MATTERS & set(e["class"])}
+missing = matter - names - set(unhooked)
+check("hooked, or a reason in unhooked.tsv", not missing, sorted(missing))
+check("unhooked.tsv names no hook", not names & set(unhooked), sorted(names & set(unhooked)))
+check("unhooked.tsv names what matters", set(unhooked) <= matter, sorted(set(unhooked) - matter))
+
 for source in pathlib.Path(arguments.sources).glob("*.cpp"):
     text = source.read_text()
     for word in ("std::", "#include <string>", "#include <vector>", "setenv(", "exit(0", "signal(", "sigaction("):

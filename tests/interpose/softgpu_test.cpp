@@ -59,9 +59,9 @@ class SoftGpuTest : public ::testing::Test {
     setenv("SOFTGPU_DIR", name, 1);
     setenv("SOFTGPU_MEMORY", "256MiB", 1);
     setenv("SOFTGPU_COUNT", "1", 1);
-    broker = std::make_unique<TestBroker>(kQuota, kContext);
     unsigned char uuid[16];
     ASSERT_TRUE(uuid_read(uuid));
+    broker = std::make_unique<TestBroker>(kQuota, kContext);
     broker->gpu_uuid_set(uuid);
     broker->environment_set();
     ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
@@ -74,7 +74,8 @@ class SoftGpuTest : public ::testing::Test {
     EXPECT_EQ(system(command.c_str()), 0);
   }
   // From a child without a tenant: this process must not touch CUDA before its broker knows the
-  // GPU.
+  // GPU. Forked before the broker's thread runs, which may hold a lock of AddressSanitizer's
+  // allocator.
   static bool uuid_read(unsigned char out[16]) {
     int pipe_fds[2];
     if (pipe(pipe_fds) != 0) return false;
@@ -158,6 +159,97 @@ TEST_F(SoftGpuTest, PoolsAgreeWithTheDeviceWhenNothingIsInFlight) {
             device_figure("memory_bytes"));
   ASSERT_EQ(cuMemFreeAsync(b, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
+            device_figure("memory_bytes"));
+}
+
+/// A graph that allocates `bytes` and, with `frees`, frees them again.
+CUgraphExec allocating_graph(size_t bytes, bool frees, CUdeviceptr* address) {
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+  CUDA_MEM_ALLOC_NODE_PARAMS params{};
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  params.bytesize = bytes;
+  CUgraphNode alloc = nullptr, end = nullptr;
+  EXPECT_EQ(cuGraphAddMemAllocNode(&alloc, graph, nullptr, 0, &params), CUDA_SUCCESS);
+  *address = params.dptr;
+  if (frees) {
+    EXPECT_EQ(cuGraphAddMemFreeNode(&end, graph, &alloc, 1, params.dptr), CUDA_SUCCESS);
+  }
+  CUgraphExec exec = nullptr;
+  EXPECT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  return exec;
+}
+
+TEST_F(SoftGpuTest, MemoryOfGraphsIsChargedWhenItIsTakenAndGivenBackWhenItIsTrimmed) {
+  broker->lease_store(kLeaseOpen);
+  const auto agrees = [&](size_t bytes, const char* when) {
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    EXPECT_EQ(broker->account().held_bytes.load(), kContext + bytes) << when;
+    EXPECT_EQ(device_figure("memory_bytes"), static_cast<double>(kContext + bytes)) << when;
+  };
+  CUdeviceptr address = 0, other = 0;
+  CUgraphExec exec = allocating_graph(16 * kMiB, true, &address);
+  agrees(0, "instantiated");
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(cuGraphLaunch(exec, nullptr), CUDA_SUCCESS);
+    agrees(16 * kMiB, "launched");
+  }
+  CUgraphExec kept = allocating_graph(8 * kMiB, false, &other);
+  ASSERT_EQ(cuGraphUpload(kept, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphLaunch(kept, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
+            device_figure("memory_bytes"));
+  ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  ASSERT_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+  agrees(8 * kMiB, "one is alive");
+  ASSERT_EQ(cuMemFree(other), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphExecDestroy(kept), CUDA_SUCCESS);
+  ASSERT_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+  agrees(0, "trimmed");
+}
+
+TEST_F(SoftGpuTest, AGraphThatNeedsMoreThanTheQuotaIsNotLaunched) {
+  broker->lease_store(kLeaseOpen);
+  CUdeviceptr address = 0, rest = 0;
+  CUgraphExec large = allocating_graph(kQuota - kContext + 2 * kMiB, true, &address);
+  EXPECT_EQ(cuGraphLaunch(large, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuGraphUpload(large, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(broker->account().held_bytes.load(), kContext);
+  // One that fits exactly may be launched again and again, also when nothing is left beside it.
+  CUgraphExec fits = allocating_graph(kQuota - kContext, true, &address);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(cuGraphLaunch(fits, nullptr), CUDA_SUCCESS) << round;
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    EXPECT_EQ(broker->account().held_bytes.load(), kQuota);
+  }
+  EXPECT_EQ(cuMemAlloc(&rest, kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAlloc(&rest, kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphLaunch(fits, nullptr), CUDA_ERROR_OUT_OF_MEMORY) << "what it had is taken";
+  ASSERT_EQ(cuMemFree(rest), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphLaunch(fits, nullptr), CUDA_SUCCESS);
+}
+
+TEST_F(SoftGpuTest, AllocationsCapturedIntoAGraphCountWhenItIsLaunched) {
+  broker->lease_store(kLeaseOpen);
+  CUstream stream = nullptr;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+  CUdeviceptr inside = 0;
+  ASSERT_EQ(cuMemAllocAsync(&inside, 4 * kMiB, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(inside, stream), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().held_bytes.load(), kContext);
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().held_bytes.load(), kContext + 4 * kMiB);
   EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
             device_figure("memory_bytes"));
 }

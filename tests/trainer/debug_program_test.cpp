@@ -5,8 +5,6 @@
 namespace sluice::tests {
 namespace {
 
-constexpr double kPatience = 60;
-
 class DebugProgramTest : public testing::Test {
  protected:
   void SetUp() override { SLUICE_NEEDS_DRIVER(); }

@@ -11,8 +11,6 @@
 namespace sluice::tests {
 namespace {
 
-constexpr double kPatience = 60;
-
 class InferProgramTest : public testing::Test {
  protected:
   void SetUp() override { SLUICE_NEEDS_DRIVER(); }

@@ -19,6 +19,13 @@
 
 namespace sluice::tests {
 
+/// Seconds for one run on a busy machine.
+#ifdef __SANITIZE_THREAD__
+inline constexpr double kPatience = 240;  // ThreadSanitizer takes several times as long
+#else
+inline constexpr double kPatience = 90;
+#endif
+
 /// A program of this build: bin/NAME beside the directory of the tests.
 inline std::string program_path(const std::string& name) {
   const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();

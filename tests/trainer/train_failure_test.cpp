@@ -6,7 +6,6 @@
 namespace sluice::tests {
 namespace {
 
-constexpr double kPatience = 60;  // for getting under way on a busy machine
 constexpr double kPromptly =
     15;  // for ending; a hang would last the 60 s of the timeout, or for ever
 

@@ -13,12 +13,6 @@
 namespace sluice::tests {
 namespace {
 
-#ifdef __SANITIZE_THREAD__
-constexpr double kPatience = 240;  // ThreadSanitizer takes several times as long
-#else
-constexpr double kPatience = 90;  // seconds for one run on a busy machine
-#endif
-
 class TrainProgramTest : public testing::Test {
  protected:
   void SetUp() override { SLUICE_NEEDS_DRIVER(); }

@@ -6,8 +6,8 @@
 
 #include "trainer/base/random.h"
 #include "trainer/device/device.h"
+#include "trainer/job/command_line.h"
 #include "trainer/job/log.h"
-#include "trainer/job/program.h"
 #include "trainer/job/stop.h"
 
 namespace sluice::train {
@@ -27,18 +27,15 @@ struct DebugOptions {
 constexpr std::uint64_t kWildAddress = 0x40;
 constexpr float kFactor = 0.5f;
 
-void flags_add(CLI::App& app, DebugOptions& o) {
-  app.add_option("--kernels", o.kernels, "small kernels to run (outcome loop: no end)")
-      ->check(CLI::Range(1, 1000000));
-  app.add_option("--seed", o.seed, "of the numbers and the pauses");
-  app.add_option("--outcome", o.outcome, "ok, fail (illegal address) or loop (until killed)")
-      ->check(CLI::IsMember({"ok", "fail", "loop"}));
-  app.add_option("--gap-ms", o.gap_ms, "mean pause of the host between kernels")
-      ->check(CLI::Range(0.0, 1e5));
-  app.add_option("--elements", o.elements, "floats that the kernels work on")
-      ->check(CLI::Range(1, 1 << 26));
-  app.add_option("--log", o.log, "JSON lines: start, first_result, end");
-  app.add_flag("--quiet", o.quiet, "print nothing but errors");
+void flags_add(CommandLine& line, DebugOptions& o) {
+  line.number("--kernels", o.kernels, "small kernels to run (outcome loop: no end)", 1, 1000000);
+  line.number("--seed", o.seed, "of the numbers and the pauses");
+  line.word("--outcome", o.outcome, "success, an illegal address, or a loop until killed",
+            {"ok", "fail", "loop"});
+  line.number("--gap-ms", o.gap_ms, "mean pause of the host between kernels", 0.0, 1e5);
+  line.number("--elements", o.elements, "floats that the kernels work on", 1, 1 << 26);
+  line.text("--log", o.log, "JSON lines: start, first_result, end");
+  line.flag("--quiet", o.quiet, "print nothing but errors");
 }
 
 class DebugJob {
@@ -131,7 +128,9 @@ int debug_run(const DebugOptions& options) {
 int main(int argc, char** argv) {
   using namespace sluice::train;
   DebugOptions options;
-  CLI::App app("A short debugging job: a few small kernels with pauses.", "sluice-debug");
-  flags_add(app, options);
-  return program_main(app, argc, argv, [&] { return debug_run(options); });
+  CommandLine line("sluice-debug", "A short debugging job: a few small kernels with pauses.");
+  flags_add(line, options);
+  int exit_code = 0;
+  if (!line.parse(argc, argv, &exit_code)) return exit_code;
+  return program_main("sluice-debug", [&] { return debug_run(options); });
 }

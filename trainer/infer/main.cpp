@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "trainer/infer/server.h"
-#include "trainer/job/program.h"
+#include "trainer/job/command_line.h"
 
 namespace sluice::train {
 namespace {
@@ -24,23 +24,19 @@ struct InferOptions {
   bool quiet = false;
 };
 
-void flags_add(CLI::App& app, InferOptions& o) {
-  app.add_option("--rate", o.rate, "requests per second, Poisson")->check(CLI::Range(0.001, 1e6));
-  app.add_option("--seconds", o.seconds, "requests arrive for this long")
-      ->check(CLI::Range(0.001, 1e6));
-  app.add_option("--seed", o.seed, "of arrivals, images and random weights");
-  app.add_option("--batch-max", o.batch_max, "most requests answered together")
-      ->check(CLI::Range(1, 4096));
-  app.add_option("--slo-ms", o.objective_ms, "objective: latency of a request in time")
-      ->check(CLI::Range(0.001, 1e6));
-  app.add_option("--drain-seconds", o.drain_seconds, "go on for so long after the last arrival")
-      ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--hidden", o.hidden, "units of the hidden layers, e.g. 128 or 256,64")
-      ->delimiter(',');
-  app.add_option("--weights", o.weights, "a file of sluice-train --save instead of random weights")
-      ->excludes("--hidden");
-  app.add_option("--log", o.log, "JSON lines: ready, request, end");
-  app.add_flag("--quiet", o.quiet, "print nothing but errors");
+void flags_add(CommandLine& line, InferOptions& o) {
+  line.number("--rate", o.rate, "requests per second, Poisson", 0.001, 1e6);
+  line.number("--seconds", o.seconds, "requests arrive for this long", 0.001, 1e6);
+  line.number("--seed", o.seed, "of arrivals, images and random weights");
+  line.number("--batch-max", o.batch_max, "most requests answered together", 1, 4096);
+  line.number("--slo-ms", o.objective_ms, "objective: latency of a request in time", 0.001, 1e6);
+  line.number("--drain-seconds", o.drain_seconds, "go on for so long after the last arrival", 0.0,
+              1e6);
+  line.numbers("--hidden", o.hidden, "units of the hidden layers, e.g. 128 or 256,64");
+  line.text("--weights", o.weights, "a file of sluice-train --save instead of random weights");
+  line.exclusive({"--hidden", "--weights"});
+  line.text("--log", o.log, "JSON lines: ready, request, end");
+  line.flag("--quiet", o.quiet, "print nothing but errors");
 }
 
 int infer_run(const InferOptions& options) {
@@ -101,7 +97,9 @@ int infer_run(const InferOptions& options) {
 int main(int argc, char** argv) {
   using namespace sluice::train;
   InferOptions options;
-  CLI::App app("Serves image classifications to an open-loop Poisson load.", "sluice-infer");
-  flags_add(app, options);
-  return program_main(app, argc, argv, [&] { return infer_run(options); });
+  CommandLine line("sluice-infer", "Serves image classifications to an open-loop Poisson load.");
+  flags_add(line, options);
+  int exit_code = 0;
+  if (!line.parse(argc, argv, &exit_code)) return exit_code;
+  return program_main("sluice-infer", [&] { return infer_run(options); });
 }

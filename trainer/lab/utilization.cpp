@@ -14,14 +14,13 @@ using Clock = std::chrono::steady_clock;
 // NVML's own sample period is between 1/6 s and 1 s.
 constexpr std::chrono::milliseconds kAskEvery{150};
 
-struct Sum {
-  double utilization = 0;
-  unsigned samples = 0;
-};
-
 }  // namespace
 
 struct UtilizationSampler::Work {
+  struct Sum {
+    double utilization = 0;
+    unsigned samples = 0;
+  };
   Nvml nvml;
   std::vector<Sum> sums = std::vector<Sum>(nvml.gpu_names().size());
   Clock::time_point begin = Clock::now();
@@ -60,7 +59,7 @@ std::vector<GpuUse> UtilizationSampler::stop() {
   work_->wake.notify_all();
   work_->thread.join();
   const double elapsed_s = std::chrono::duration<double>(Clock::now() - work_->begin).count();
-  for (const Sum& sum : work_->sums) {
+  for (const Work::Sum& sum : work_->sums) {
     GpuUse use;
     if (sum.samples > 0) {
       use.busy_s = sum.utilization / sum.samples * elapsed_s;

@@ -105,20 +105,45 @@ T apply_locked(u8* p, T b, T c) {
   }
 }
 
+/// Two neighbouring cells after they were combined.
+template <AtomicOp Kind, class T>
+u64 pair_combined(u64 seen, const T* b, const T* c) {
+  u64 next = 0;
+  for (int k = 0; k < 2; ++k) {
+    const T old = __builtin_bit_cast(T, static_cast<u32>(seen >> (32 * k)));
+    next |= u64{__builtin_bit_cast(u32, combined<Kind>(old, b[k], c[k]))} << (32 * k);
+  }
+  return next;
+}
+
 /// Two neighbours at once: half as many locked instructions, which are nearly all of the cost.
 template <AtomicOp Kind, class T>
 void apply_locked_pair(u8* p, const T* b, const T* c, T* old) {
   auto* cell = reinterpret_cast<u64*>(p);
   u64 seen = __atomic_load_n(cell, __ATOMIC_RELAXED);
-  for (;;) {
-    u64 next = 0;
-    for (int k = 0; k < 2; ++k) {
-      old[k] = __builtin_bit_cast(T, static_cast<u32>(seen >> (32 * k)));
-      next |= u64{__builtin_bit_cast(u32, combined<Kind>(old[k], b[k], c[k]))} << (32 * k);
-    }
-    if (__atomic_compare_exchange_n(cell, &seen, next, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
-      return;
+  while (!__atomic_compare_exchange_n(cell, &seen, pair_combined<Kind>(seen, b, c), true,
+                                      __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
   }
+  __builtin_memcpy(old, &seen, sizeof seen);
+}
+
+/// A warp's 32 cells one behind the other. All are looked at and combined before the first locked
+/// instruction, which would hold up what comes after it; a pair that changed meanwhile is done
+/// again.
+template <AtomicOp Kind, class T>
+void apply_locked_run(u8* p, const T* b, const T* c, T* old) {
+  constexpr int kPairs = 16;
+  auto* cells = reinterpret_cast<u64*>(p);
+  u64 seen[kPairs], next[kPairs];
+  for (int k = 0; k < kPairs; ++k) seen[k] = __atomic_load_n(cells + k, __ATOMIC_RELAXED);
+  for (int k = 0; k < kPairs; ++k) next[k] = pair_combined<Kind>(seen[k], b + 2 * k, c + 2 * k);
+  for (int k = 0; k < kPairs; ++k) {
+    while (!__atomic_compare_exchange_n(cells + k, &seen[k], next[k], true, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_RELAXED)) {
+      next[k] = pair_combined<Kind>(seen[k], b + 2 * k, c + 2 * k);
+    }
+  }
+  __builtin_memcpy(old, seen, sizeof seen);
 }
 
 template <AtomicOp Kind, class T>
@@ -144,6 +169,13 @@ T unboxed(Box<Bits<T>> bits) {
 /// is followed by waits for it, loads above all.
 template <Mode M>
 void places_in(const Warp& w, const Inst* i, u64 bytes, u64* places) {
+  if constexpr (!in_shared(M)) {
+    if (w.mask == kAllLanes) {
+      u64 bits = 0;
+      for (int l = 0; l < 32; ++l) bits |= places[l] = lane_address<M>(w, i, l);
+      if (__builtin_expect((bits & (bytes - 1)) == 0, 1)) return;
+    }
+  }
   for_each_lane(w.mask, [&](int l) {
     places[l] = reinterpret_cast<u64>(located<M>(w, lane_address<M>(w, i, l), bytes, bytes));
   });
@@ -212,6 +244,19 @@ const Inst* atomic(Warp& w, const Inst* i) {
   const Boxed *b = row<Boxed>(w, i->b), *c = row<Boxed>(w, i->c);
   Boxed* d = row<Boxed>(w, i->d);
   using G = InGlobal<T>;
+  if constexpr (sizeof(T) == 4) {
+    const auto at = [&](int l) { return reinterpret_cast<u8*>(places[l]); };
+    if (w.mask == kAllLanes && !shared && places[0] % 8 == 0 && is_run(places, places[0], u64{4}) &&
+        is_run(places + 16, places[0] + 64, u64{4}) && !memory.is_shared(at(0)) &&
+        !memory.is_shared(at(31))) {
+      G cells_b[32], cells_c[32], old[32];
+      for (int l = 0; l < 32; ++l) cells_b[l] = unboxed<G>(b[l]);
+      for (int l = 0; l < 32; ++l) cells_c[l] = unboxed<G>(c[l]);
+      apply_locked_run<Kind>(at(0), cells_b, cells_c, old);
+      if (wanted) __builtin_memcpy(d, old, sizeof old);
+      return i + 1;
+    }
+  }
   for (u32 rest = w.mask; rest != 0; rest &= rest - 1) {
     const int l = __builtin_ctz(rest);
     u8* p = reinterpret_cast<u8*>(places[l]);

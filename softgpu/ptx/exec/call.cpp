@@ -130,7 +130,7 @@ u64 argument(const CallSite& site, const u8* area, std::size_t index) {
   return value;
 }
 
-[[noreturn]] void assertion_failed(Warp& w, const CallSite& site, const u8* area, int lane) {
+std::string assertion_text(const Warp& w, const CallSite& site, const u8* area, int lane) {
   const Dim3 block = w.cta->launch->block;
   const u32 thread = w.index * 32 + static_cast<u32>(lane);
   const auto text = [&](std::size_t index) {
@@ -141,12 +141,10 @@ u64 argument(const CallSite& site, const u8* area, std::size_t index) {
   const auto triple = [](u32 x, u32 y, u32 z) {
     return "[" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + "]";
   };
-  const std::string message =
-      text(1) + ":" + std::to_string(static_cast<u32>(argument(site, area, 2))) + ": " + text(3) +
-      ": block: " + triple(cta.x, cta.y, cta.z) + ", thread: " +
-      triple(thread % block.x, thread / block.x % block.y, thread / block.x / block.y) +
-      " Assertion `" + text(0) + "` failed.";
-  fault_raise_text(Fault::kAssert, message);
+  return text(1) + ":" + std::to_string(static_cast<u32>(argument(site, area, 2))) + ": " +
+         text(3) + ": block: " + triple(cta.x, cta.y, cta.z) + ", thread: " +
+         triple(thread % block.x, thread / block.x % block.y, thread / block.x / block.y) +
+         " Assertion `" + text(0) + "` failed.";
 }
 
 u64 run_builtin(Warp& w, const CallSite& site, const u8* area, int lane) {
@@ -167,7 +165,8 @@ u64 run_builtin(Warp& w, const CallSite& site, const u8* area, int lane) {
         host.heap_free(reinterpret_cast<void*>(argument(site, area, 0)));
       return 0;
     default:
-      assertion_failed(w, site, area, lane);
+      fault_text_keep(assertion_text(w, site, area, lane));
+      fault_raise(Fault::kAssert, 0);
   }
 }
 

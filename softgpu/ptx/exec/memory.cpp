@@ -36,11 +36,19 @@ SOFTGPU_INLINE void read_run(B* d, const u8* p) {
   }
 }
 
+/// Whether whole vectors are looked for. Local variables of neighbouring lanes are never
+/// neighbours, shared addresses have 32 bits nearly everywhere, and vectors of bytes or into wider
+/// boxes are too rare to be worth their code.
+template <class M, class B, Mode A, int N>
+constexpr bool kPatterned = A != Mode::kLocal&& A != Mode::kShared64 &&
+                            (N == 1 ||
+                             (sizeof(M) > 1 && (sizeof(B) == 4 || sizeof(M) == sizeof(B))));
+
 template <class M, class B, Mode A>
 const Inst* load(Warp& w, const Inst* i) {
   w.at = i;
   B* d = row<B>(w, i->d);
-  if (__builtin_expect(w.mask == kAllLanes, 1)) {
+  if (kPatterned<M, B, A, 1> && __builtin_expect(w.mask == kAllLanes, 1)) {
     for (int h = 0; h < 32; h += 16) {
       const Pattern pattern = half_pattern<A>(w, i, h, sizeof(M));
       if (pattern == Pattern::kUnit) {
@@ -67,7 +75,7 @@ template <class M, class B, Mode A>
 const Inst* store(Warp& w, const Inst* i) {
   w.at = i;
   const B* s = row<B>(w, i->d);
-  if (__builtin_expect(w.mask == kAllLanes, 1)) {
+  if (kPatterned<M, B, A, 1> && __builtin_expect(w.mask == kAllLanes, 1)) {
     for (int h = 0; h < 32; h += 16) {
       const Pattern pattern = half_pattern<A>(w, i, h, sizeof(M));
       if (pattern == Pattern::kUnit) {
@@ -116,7 +124,7 @@ const Inst* load_vector(Warp& w, const Inst* i) {
   w.at = i;
   const VectorRows<B, N> to(w, i);
   // Addresses first: the address row may be one of the destinations only for a later lane.
-  if (__builtin_expect(w.mask == kAllLanes, 1)) {
+  if (kPatterned<M, B, A, N> && __builtin_expect(w.mask == kAllLanes, 1)) {
     Pattern patterns[2] = {half_pattern<A>(w, i, 0, kBytes), half_pattern<A>(w, i, 16, kBytes)};
     u64 addresses[32];
     for (int l = 0; l < 32; ++l) addresses[l] = lane_address<A>(w, i, l);

@@ -142,7 +142,9 @@ struct Cta {
 
 /// Ends the launch with a fault; never returns to the handler. See run/fault.cpp.
 [[noreturn]] void fault_raise(Fault fault, u64 address);
-[[noreturn]] void fault_raise_text(Fault fault, const std::string& text);
+/// What goes with the fault that is raised next. Apart from it, because a fault leaves its frame
+/// without destroying what is in it.
+void fault_text_keep(std::string text);
 
 /// Faults unless the bytes lie in the local memory of some frame of the warp, or elsewhere in the
 /// CTA's.

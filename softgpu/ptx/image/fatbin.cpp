@@ -68,7 +68,7 @@ T read(const u8* p) {
   return value;
 }
 
-class Reader {
+class FatbinReader {
  public:
   std::vector<PtxImage> images;
   std::string machine_code;  // "sm_75, sm_90"
@@ -136,7 +136,7 @@ class Reader {
   }
 };
 
-void read_wrapper(const Wrapper& wrapper, Reader& reader) {
+void read_wrapper(const Wrapper& wrapper, FatbinReader& reader) {
   if (wrapper.data != nullptr) reader.region(static_cast<const u8*>(wrapper.data));
   if (wrapper.version < 2 || wrapper.extra == nullptr) return;
   for (std::size_t k = 0; k < kRegionsMax && wrapper.extra[k] != nullptr; ++k) {
@@ -162,7 +162,7 @@ u32 target_of(std::string_view text) {
   return target;
 }
 
-std::string explain(const Reader& reader) {
+std::string explain(const FatbinReader& reader) {
   if (!reader.damage.empty()) return reader.damage;
   if (reader.machine_code.empty()) return "the fat binary is empty";
   return "only machine code for " + reader.machine_code +
@@ -173,7 +173,7 @@ std::string explain(const Reader& reader) {
 }  // namespace
 
 std::vector<PtxImage> fatbin_images(const void* image, std::string* error) {
-  Reader reader;
+  FatbinReader reader;
   std::string trouble;
   const u32 magic = read<u32>(static_cast<const u8*>(image));
   if (magic == kWrapperMagic) {

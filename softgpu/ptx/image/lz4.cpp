@@ -7,9 +7,9 @@ namespace {
 
 constexpr std::size_t kMatchMin = 4;
 
-class Reader {
+class BlockReader {
  public:
-  Reader(const std::uint8_t* data, std::size_t bytes) : at_(data), end_(data + bytes) {}
+  BlockReader(const std::uint8_t* data, std::size_t bytes) : at_(data), end_(data + bytes) {}
 
   bool ended() const { return at_ == end_; }
   std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
@@ -41,7 +41,7 @@ class Reader {
 
 bool lz4_block_decode(const std::uint8_t* data, std::size_t bytes, std::size_t limit,
                       std::string& out) {
-  Reader in(data, bytes);
+  BlockReader in(data, bytes);
   const std::size_t begin = out.size();
   while (!in.ended()) {
     const std::uint8_t token = in.take();

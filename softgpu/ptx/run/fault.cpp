@@ -83,10 +83,7 @@ void fault_raise(Fault fault, u64 address) {
   siglongjmp(t_scope->back, 1);
 }
 
-void fault_raise_text(Fault fault, const std::string& text) {
-  t_scope->text = text;
-  fault_raise(fault, 0);
-}
+void fault_text_keep(std::string text) { t_scope->text = std::move(text); }
 
 void local_check(const Warp& w, u64 address, u64 bytes) {
   const auto inside = [&](const u8* start, u64 size) {

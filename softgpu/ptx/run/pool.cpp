@@ -16,8 +16,8 @@ namespace softgpu::ptx {
 class Pool {
  public:
   explicit Pool(unsigned helpers) {
-    // Signals belong to the program's own threads; a synchronous fault is delivered regardless of
-    // the mask.
+    // Signals belong to the program's own threads, from the helpers' first instruction; they open
+    // themselves to the faults of kernels.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -29,7 +29,7 @@ constexpr int kLaunches = 2000;
 constexpr double kSameWithin = 1e-3;
 
 constexpr const char* kHelp =
-    "usage: softgpu-bench [--baseline DIR] [--rounds N]\n"
+    "usage: softgpu-bench [--baseline DIR | --threads N] [--rounds N]\n"
     "\n"
     "CPU time of typical kernels on the software GPU of this build, one interpreter thread, no\n"
     "modelled pace. Every round starts a fresh process; a kernel runs six times in it and the\n"
@@ -40,6 +40,7 @@ constexpr const char* kHelp =
     "                  rounds' ratios (above 1: this build is faster), with the least and the "
     "most\n"
     "                  of them. `differs` after it: the two drivers computed different results.\n"
+    "  --threads N     wall time instead: N interpreter threads of this build against one\n"
     "  --rounds N      default 5; more when the least and the most are far apart\n"
     "\n"
     "The last lines are microseconds of wall time per launch of an empty kernel, with a\n"
@@ -58,7 +59,8 @@ double seconds_of(clockid_t clock) {
 
 class Driver {
  public:
-  explicit Driver(const std::string& directory) {
+  /// `clock` measures the kernels.
+  Driver(const std::string& directory, clockid_t clock) : clock_(clock) {
     const std::string path = directory + "/libcuda.so.1";
     library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library_ == nullptr) die(std::string("cannot load the driver: ") + dlerror());
@@ -93,10 +95,10 @@ class Driver {
     const CUfunction function = find(name);
     double best = 1e9;
     for (int k = 0; k < kRepeats; ++k) {
-      const double start = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+      const double start = seconds_of(clock_);
       launch(function, shape, arguments.data());
       synchronize();
-      best = std::min(best, seconds_of(CLOCK_PROCESS_CPUTIME_ID) - start);
+      best = std::min(best, seconds_of(clock_) - start);
     }
     std::printf("%s_%ux%u %.9f %.9g\n", name, shape.bx, shape.by, best, sum_of(result, floats));
   }
@@ -153,6 +155,7 @@ class Driver {
     return sum;
   }
 
+  const clockid_t clock_;
   void* library_ = nullptr;
   CUmodule module_ = nullptr;
   std::vector<char> image_;
@@ -202,9 +205,14 @@ void run_kernels(Driver& driver) {
 constexpr const char* kLaunchSync = "launch+sync";
 constexpr const char* kLaunchOnly = "launch";
 
-void run_child(const std::string& directory) {
+/// `threaded`: on every processor, by the clock on the wall.
+void run_child(const std::string& directory, bool threaded) {
+  if (threaded) {
+    Driver driver(directory, CLOCK_MONOTONIC);
+    return run_kernels(driver);
+  }
   const cpu_set_t all = stay_on_one_processor();
-  Driver driver(directory);
+  Driver driver(directory, CLOCK_PROCESS_CPUTIME_ID);
   run_kernels(driver);
   sched_setaffinity(0, sizeof all, &all);
   driver.measure_launch(kLaunchSync, true);
@@ -218,11 +226,15 @@ struct Series {
   std::vector<std::string> order;
 };
 
-/// `devices` holds the device of this driver: another one may lay it out in another way.
+/// `devices` holds the device of this driver: another one may lay it out in another way. With
+/// `threads` of 0 the child is measured alone on one processor.
 void collect(const char* self, const std::string& directory, const std::string& devices,
-             Series& series) {
+             int threads, Series& series) {
   setenv("SOFTGPU_DIR", devices.c_str(), 1);
-  const std::string command = "'" + std::string(self) + "' --child '" + directory + "'";
+  setenv("SOFTGPU_THREADS", std::to_string(std::max(threads, 1)).c_str(), 1);
+  const std::string command = "'" + std::string(self) + "' " +
+                              (threads > 0 ? "--threaded-child" : "--child") + " '" + directory +
+                              "'";
   FILE* out = popen(command.c_str(), "r");
   if (out == nullptr) die("cannot start a child process");
   char name[64];
@@ -241,8 +253,12 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-void print_table(const Series& ours, const Series* theirs) {
-  std::printf("%-22s %10s %10s %8s %16s\n", "kernel, CPU ms", "ours", "baseline", "speed",
+struct Titles {
+  const char *time, *ours, *theirs;
+};
+
+void print_table(const Series& ours, const Series* theirs, const Titles& titles) {
+  std::printf("%-22s %10s %10s %8s %16s\n", titles.time, titles.ours, titles.theirs, "speed",
               "least .. most");
   for (const std::string& name : ours.order) {
     const bool is_launch = name == kLaunchSync || name == kLaunchOnly;
@@ -268,7 +284,16 @@ void print_table(const Series& ours, const Series* theirs) {
 struct Options {
   std::string baseline;
   int rounds = 5;
+  int threads = 0;
 };
+
+int read_count(const std::string& option, const std::string& value) {
+  char* end = nullptr;
+  const long count = std::strtol(value.c_str(), &end, 10);
+  if (end == value.c_str() || *end != '\0' || count < 1 || count > 1000)
+    die(option + " takes a number from 1 to 1000, not '" + value + "'");
+  return static_cast<int>(count);
+}
 
 Options read_options(int argc, char** argv) {
   Options options;
@@ -278,7 +303,7 @@ Options read_options(int argc, char** argv) {
       std::fputs(kHelp, stdout);
       std::exit(0);
     }
-    const bool known = option == "--baseline" || option == "--rounds";
+    const bool known = option == "--baseline" || option == "--rounds" || option == "--threads";
     if (!known) die("unknown option " + option + "; --help lists the options");
     if (k + 1 == argc) die(option + " needs a value; --help explains it");
     const std::string value = argv[++k];
@@ -287,35 +312,43 @@ Options read_options(int argc, char** argv) {
       if (access((value + "/libcuda.so.1").c_str(), R_OK) != 0)
         die("no libcuda.so.1 in '" + value + "': --baseline takes the directory of a driver");
     } else {
-      char* end = nullptr;
-      const long rounds = std::strtol(value.c_str(), &end, 10);
-      if (end == value.c_str() || *end != '\0' || rounds < 1 || rounds > 1000)
-        die("--rounds takes a number from 1 to 1000, not '" + value + "'");
-      options.rounds = static_cast<int>(rounds);
+      (option == "--rounds" ? options.rounds : options.threads) = read_count(option, value);
     }
   }
+  if (options.threads > 0 && !options.baseline.empty())
+    die("--threads compares this build with itself; leave out --baseline");
   return options;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::strcmp(argv[1], "--child") == 0) return run_child(argv[2]), 0;
+  if (argc == 3 && std::strcmp(argv[1], "--child") == 0) return run_child(argv[2], false), 0;
+  if (argc == 3 && std::strcmp(argv[1], "--threaded-child") == 0)
+    return run_child(argv[2], true), 0;
   const Options options = read_options(argc, argv);
-  // Pure interpretation: no modelled pace, segments of its own, one thread.
+  // Pure interpretation: no modelled pace, segments of its own.
   char directory[] = "/tmp/softgpu-bench-XXXXXX";
   if (mkdtemp(directory) == nullptr) die("cannot make a directory for the device");
   setenv("SOFTGPU_PACING", "0", 1);
-  setenv("SOFTGPU_THREADS", "1", 1);
   char self[4096] = {};
   if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) die("cannot find myself");
   Series ours, theirs;
+  const std::string here = directory + std::string("/ours");
+  const bool threaded = options.threads > 0;
   for (int k = 0; k < options.rounds; ++k) {
-    collect(self, DRIVER_DIR, directory + std::string("/ours"), ours);
+    collect(self, DRIVER_DIR, here, options.threads, ours);
+    if (threaded) collect(self, DRIVER_DIR, here, 1, theirs);
     if (!options.baseline.empty())
-      collect(self, options.baseline, directory + std::string("/baseline"), theirs);
+      collect(self, options.baseline, directory + std::string("/baseline"), 0, theirs);
   }
-  print_table(ours, options.baseline.empty() ? nullptr : &theirs);
+  if (threaded) {
+    const std::string title = std::to_string(options.threads) + " threads";
+    print_table(ours, &theirs, {"kernel, wall ms", title.c_str(), "one"});
+  } else {
+    print_table(ours, options.baseline.empty() ? nullptr : &theirs,
+                {"kernel, CPU ms", "ours", options.baseline.empty() ? "" : "baseline"});
+  }
   const std::string clean = std::string("rm -rf '") + directory + "'";
   return std::system(clean.c_str()) == 0 ? 0 : 1;
 }

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/broker/sim/times.h"
+
 namespace sluice::sim {
 namespace {
-
-constexpr Nanos kMs = 1'000'000;
 
 struct Fixture {
   Clock clock;

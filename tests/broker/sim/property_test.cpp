@@ -14,13 +14,13 @@
 namespace sluice::sim {
 namespace {
 
-constexpr std::uint64_t kSeeds = 500;
+constexpr std::uint64_t kPropertySeeds = 500;
 std::uint64_t seed_now = 0;
 
 /// Replays one seed alone where the environment names it.
 std::pair<std::uint64_t, std::uint64_t> seeds() {
   const char* only = std::getenv("SLUICE_SIM_SEED");
-  if (only == nullptr) return {1, kSeeds};
+  if (only == nullptr) return {1, kPropertySeeds};
   const std::uint64_t seed = std::strtoull(only, nullptr, 10);
   return {seed, seed};
 }

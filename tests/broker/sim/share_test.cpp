@@ -5,11 +5,10 @@
 #include <numeric>
 
 #include "broker/sim/scenarios.h"
+#include "tests/broker/sim/times.h"
 
 namespace sluice::sim {
 namespace {
-
-constexpr Nanos kSecond = 1'000'000'000;
 
 struct ShareFigures {
   double mean = 0;            // of the windows

@@ -6,12 +6,10 @@
 
 #include "broker/sim/report.h"
 #include "broker/sim/scenarios.h"
+#include "tests/broker/sim/times.h"
 
 namespace sluice::sim {
 namespace {
-
-constexpr Nanos kMs = 1'000'000;
-constexpr Nanos kSecond = 1'000'000'000;
 
 Nanos busy(const JobResult& job) {
   return std::accumulate(job.busy_ns.begin(), job.busy_ns.end(), Nanos{0});

@@ -230,7 +230,12 @@ TEST_F(Kill, AThousandProcessesAtAnyInstant) {
   EXPECT_EQ(progress->failed, 0);
   kill(survivor, SIGKILL);
   waitpid(survivor, nullptr, 0);
-  EXPECT_GT(progress->victim_rounds, kKills) << "they came to do something";
+#ifdef __SANITIZE_THREAD__
+  constexpr int kRoundsLeast = kKills / 10;  // everything takes several times as long
+#else
+  constexpr int kRoundsLeast = kKills;
+#endif
+  EXPECT_GT(progress->victim_rounds, kRoundsLeast) << "they came to do something";
   Device device(segments[0]);
   EXPECT_EQ(device.used_bytes(), 0U);
   EXPECT_EQ(device.users(), 0U);

@@ -17,6 +17,8 @@ namespace softgpu_test {
 #define ASSERT_CU(call) ASSERT_EQ(call, CUDA_SUCCESS) << #call
 #define EXPECT_CU(call) EXPECT_EQ(call, CUDA_SUCCESS) << #call
 
+inline constexpr std::size_t kMiB = 1 << 20;
+
 inline constexpr char kKernels[] = R"(
 .version 9.0
 .target sm_75

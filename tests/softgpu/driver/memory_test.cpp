@@ -6,8 +6,7 @@
 namespace {
 
 using Driver = softgpu_test::Driver;
-
-constexpr std::size_t kMiB = 1 << 20;
+using softgpu_test::kMiB;
 
 std::size_t used() {
   std::size_t free = 0, total = 0;

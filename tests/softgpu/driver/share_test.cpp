@@ -17,8 +17,7 @@ namespace {
 
 using Driver = softgpu_test::Driver;
 using softgpu_test::InChild;
-
-constexpr std::size_t kMiB = 1 << 20;
+using softgpu_test::kMiB;
 
 /// A child that runs `body` with one end of a connection.
 class Peer {

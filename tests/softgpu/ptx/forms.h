@@ -98,6 +98,9 @@ Reference value_of(F each) {
 char letter_of(std::string_view type);
 u32 bits_of(std::string_view type);
 inline bool is_signed(std::string_view type) { return type[0] == 's'; }
+inline bool is_real_type(std::string_view type) {
+  return type[0] == 'f' || type[0] == 't' || type.substr(0, 2) == "bf";
+}
 
 /// D, A and so many operands more of one type, written "OP D, A, B".
 Proof plain_proof(const FormCase& form, std::size_t operands, char result, char operand);

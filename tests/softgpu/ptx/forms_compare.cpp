@@ -8,8 +8,6 @@
 namespace softgpu::ptx::test {
 namespace {
 
-bool is_real_type(std::string_view type) { return type[0] == 'f' || type.substr(0, 2) == "bf"; }
-
 std::string_view comparison_of(const FormCase& form) { return form.mods.front(); }
 
 /// How two numbers stand: -1, 0, 1, or 2 when one is a NaN.

@@ -9,10 +9,6 @@
 namespace softgpu::ptx::test {
 namespace {
 
-bool is_real_type(std::string_view type) {
-  return type[0] == 'f' || type[0] == 't' || type.substr(0, 2) == "bf";
-}
-
 Quad source_number(const FormCase& form, std::string_view from, u64 bits) {
   if (is_real_type(from)) {
     const bool flush = form.has("ftz") && from == "f32";

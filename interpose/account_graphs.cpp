@@ -1,0 +1,164 @@
+// Memory of graphs' allocation nodes. The driver reserves it when an executable graph is first
+// launched or uploaded and keeps it for the next launch of any graph, until it is trimmed; what
+// counts is what it has reserved, read after every call that may change it. A launch waits at the
+// gate after it was found to fit, so that two threads may pass the quota together by what one graph
+// takes, never by more.
+#include <string.h>
+
+#include "interpose/account.h"
+
+namespace sluice::interpose {
+namespace {
+
+// What the driver takes physical memory in. A guess too small shows in the account right after the
+// call.
+constexpr uint64_t kGrain = 2u << 20;
+constexpr int kDepthMax = 16;  // of graphs within graphs
+
+uint32_t used;  // an executable graph that allocates has been seen
+uintptr_t trims = 1;
+uint64_t charged[kDevicesMax];
+Lock lock;
+
+// One record for each device on which an executable graph allocates.
+uint64_t key_of(CUgraphExec exec, int device) {
+  return reinterpret_cast<uint64_t>(exec) * kDevicesMax + static_cast<uint64_t>(device);
+}
+
+void node_add(CUgraphNode node, uint64_t* bytes, int depth);
+
+void graph_add(CUgraph graph, uint64_t* bytes, int depth) {
+  size_t count = 0;
+  if (depth == kDepthMax || driver.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS ||
+      count == 0) {
+    return;
+  }
+  auto* nodes = static_cast<CUgraphNode*>(pages_allocate(count * sizeof(CUgraphNode)));
+  if (nodes == nullptr) return;
+  const size_t room = count;
+  if (driver.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS) {
+    for (size_t i = 0; i < count && i < room; ++i) node_add(nodes[i], bytes, depth);
+  }
+  pages_free(nodes, room * sizeof(CUgraphNode));
+}
+
+void node_add(CUgraphNode node, uint64_t* bytes, int depth) {
+  CUgraphNodeType type;
+  if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return;
+  if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
+    CUgraph child = nullptr;
+    if (driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+      graph_add(child, bytes, depth + 1);
+    return;
+  }
+  if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return;
+  CUDA_MEM_ALLOC_NODE_PARAMS params;
+  memset(&params, 0, sizeof params);
+  if (driver.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS) return;
+  const int device = params.poolProps.location.id;
+  if (device < 0 || device >= kDevicesMax) return;
+  bytes[device] += (params.bytesize + kGrain - 1) / kGrain * kGrain;
+}
+
+const void* trims_mark() { return reinterpret_cast<const void*>(load_acquire(trims)); }
+
+// What a graph that needs `bytes` adds to what is reserved.
+uint64_t growth_expected(int device, uint64_t bytes) {
+  cuuint64_t reserved = 0, in_use = 0;
+  if (driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                          &reserved) != CUDA_SUCCESS ||
+      driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &in_use) !=
+          CUDA_SUCCESS) {
+    return bytes;
+  }
+  return in_use + bytes > reserved ? in_use + bytes - reserved : 0;
+}
+
+}  // namespace
+
+bool graph_memory_used() { return load_acquire(used) != 0; }
+
+void graph_memory_learn(CUgraphExec exec, CUgraph graph) {
+  graph_memory_forget(exec);  // one with this handle may have ended with its context
+  uint64_t bytes[kDevicesMax] = {};
+  graph_add(graph, bytes, 0);
+  for (int device = 0; device < kDevicesMax; ++device) {
+    if (bytes[device] == 0) continue;
+    store_release(used, 1u);
+    (void)process.records.insert(
+        Record{key_of(exec, device), bytes[device], nullptr, RecordKind::kGraphExec, device});
+  }
+}
+
+void graph_memory_forget(CUgraphExec exec) {
+  if (!graph_memory_used()) return;
+  Record record;
+  for (int device = 0; device < process.device_count; ++device)
+    (void)process.records.remove(RecordKind::kGraphExec, key_of(exec, device), &record);
+}
+
+bool graph_memory_fits(CUgraphExec exec) {
+  for (int device = 0; device < process.device_count; ++device) {
+    Record record;
+    if (!process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record)) continue;
+    const uint64_t growth = growth_expected(device, record.bytes);
+    if (growth == 0) continue;
+    // One that ran since the last trim has its memory: it is itself among what is in use.
+    if (record.context == trims_mark()) continue;
+    if (!charge_reserve(device, growth)) return false;
+    charge_abort(device, growth);
+  }
+  return true;
+}
+
+void graph_memory_taken(CUgraphExec exec) {
+  const void* mark = trims_mark();
+  for (int device = 0; device < process.device_count; ++device) {
+    Record record;
+    if (!process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record)) continue;
+    if (record.context != mark) {
+      record.context = mark;
+      (void)process.records.insert(record);
+    }
+    graph_memory_settle(device);
+  }
+}
+
+void graph_memory_trimmed(int device) {
+  __atomic_add_fetch(&trims, 1, __ATOMIC_RELEASE);
+  graph_memory_settle(device);
+}
+
+void graph_memory_settle(int device) {
+  const int gpu = device_gpu(device);
+  if (gpu < 0 || !graph_memory_used()) return;
+  const LockScope scope(lock);
+  cuuint64_t reserved = 0;
+  if (driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                          &reserved) != CUDA_SUCCESS) {
+    return;
+  }
+  const auto index = static_cast<uint32_t>(gpu);
+  if (reserved > charged[device]) {
+    process.ledger.hold_unasked(index, reserved - charged[device]);
+  } else if (reserved < charged[device]) {
+    process.ledger.release(index, charged[device] - reserved);
+  }
+  charged[device] = reserved;
+}
+
+void graph_memory_settle() {
+  for (int device = 0; device < process.device_count; ++device) graph_memory_settle(device);
+}
+
+void graph_memory_sum(uint64_t* bytes_by_device) {
+  for (int device = 0; device < kDevicesMax; ++device) bytes_by_device[device] += charged[device];
+}
+
+void graph_memory_reset_after_fork() {
+  used = 0;
+  memset(charged, 0, sizeof charged);
+  lock.reset_after_fork();
+}
+
+}  // namespace sluice::interpose

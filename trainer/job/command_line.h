@@ -1,0 +1,52 @@
+// The command line of a job program: options with their limits, `--help` that shows them, and one
+// line for whatever is wrong. Values already in the variables are the defaults; they are shown.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sluice::train {
+
+class CommandLine {
+ public:
+  /// `name` is the program's, as errors and help show it.
+  CommandLine(const char* name, const char* description);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  // Every variable must outlive parse(). Limits are inclusive.
+  void number(const char* option, int& value, const char* help, int least, int most);
+  void number(const char* option, double& value, const char* help, double least, double most);
+  void number(const char* option, std::uint64_t& value, const char* help, std::uint64_t least = 0,
+              std::uint64_t most = UINT64_MAX);
+  void number(const char* option, std::uint32_t& value, const char* help);
+  /// Whole numbers with commas between them.
+  void numbers(const char* option, std::vector<int>& values, const char* help);
+  void text(const char* option, std::string& value, const char* help);
+  void word(const char* option, std::string& value, const char* help,
+            std::initializer_list<const char*> words);
+  void flag(const char* option, bool& value, const char* help);
+  /// For the program's own use: not in the help.
+  void hidden(const char* option, std::string& value);
+  /// At most one of these may be given.
+  void exclusive(std::initializer_list<const char*> options);
+
+  /// False: the program ends with `exit_code`, which is 0 after --help and 2 after an error, and
+  /// what there is to say has been said. `check` looks at the whole; what it throws is an error.
+  bool parse(int argc, char** argv, int* exit_code, const std::function<void()>& check = nullptr);
+
+ private:
+  struct Parser;
+  const std::string name_;
+  const std::unique_ptr<Parser> parser_;
+};
+
+/// The outermost frame of a job program: what `run` throws becomes one line and exit code 1.
+int program_main(const char* name, const std::function<int()>& run);
+
+}  // namespace sluice::train
