@@ -19,6 +19,11 @@ namespace {
 constexpr u64 kTurn = 4096;
 /// A worker charges before the next turn could take it over the limit.
 constexpr u64 kChargeAt = kChargeEvery - kTurn - kTurn / 2;
+/// A worker takes as many blocks at once as have this many instructions: neighbouring blocks read
+/// and write neighbouring memory, and what workers share should not travel for every block.
+constexpr u64 kTake = 4096;
+/// Of the blocks left a worker takes at most this part at once, so that all end together.
+constexpr u64 kTakePart = 8;
 /// Fewer instructions than this are done sooner than a sleeping helper wakes up.
 constexpr u64 kWorthHelp = 4096;
 
@@ -81,6 +86,8 @@ class LaunchJob : public PoolJob {
     CtaRunner* runner = nullptr;
     u64 uncharged = 0;
     u64 executed = 0;
+    u64 begun = 0;
+    u64 block = 0, taken_end = 0;  // what is left of the blocks it took
 
     /// False: the launch is to end.
     bool account(u64 instructions) {
@@ -180,8 +187,10 @@ class LaunchJob : public PoolJob {
     guarded(worker, [&] {
       bool prepared = false;
       for (;;) {
-        const u64 block = next_.fetch_add(1);
-        if (block >= blocks_ || stop_.load()) return;
+        if (worker.block == worker.taken_end && !take(worker)) return;
+        const u64 block = worker.block++;
+        ++worker.begun;
+        if (stop_.load(std::memory_order_relaxed)) return;
         worker.runner = &*lease;
         if (!prepared) worker.runner->prepare(program_, launch_, host_);
         prepared = true;
@@ -189,6 +198,19 @@ class LaunchJob : public PoolJob {
         if (is_caller) consider_help(worker);
       }
     });
+  }
+
+  /// The next blocks of the grid for this worker. False: none are left.
+  bool take(Worker& worker) {
+    u64 count = 1;
+    if (worker.begun > 0) {
+      const u64 each = std::max<u64>(worker.executed / worker.begun, 1);
+      const u64 begun = std::min(next_.load(std::memory_order_relaxed), blocks_);
+      count = std::clamp<u64>((blocks_ - begun) / kTakePart, 1, std::max<u64>(kTake / each, 1));
+    }
+    worker.block = next_.fetch_add(count);
+    worker.taken_end = std::min(worker.block + count, blocks_);
+    return worker.block < blocks_;
   }
 
   /// After the first block (or a while into it) the rest can be estimated.
@@ -256,9 +278,10 @@ class LaunchJob : public PoolJob {
   const Launch& launch_;
   Host& host_;
   const u64 blocks_;
-  std::atomic<u64> next_{0};
+  // What a worker changes while others read lies on lines of its own.
+  alignas(64) std::atomic<u64> next_{0};
+  alignas(64) std::atomic<bool> stop_{false};
   std::atomic<u64> executed_{0};
-  std::atomic<bool> stop_{false};
   bool offered_ = false;
   std::mutex mutex_;
   Outcome outcome_;
