@@ -14,18 +14,6 @@ namespace {
 
 constexpr s32 kNoRow = INT32_MIN;
 
-/// Instructions whose first operand is not written.
-bool defines_nothing(const Statement& s) {
-  static constexpr std::string_view kOps[] = {"st",  "red",     "bra",    "brx",       "call",
-                                              "bar", "barrier", "membar", "fence",     "prefetch",
-                                              "ret", "exit",    "trap",   "nanosleep", "prefetchu"};
-  for (const std::string_view op : kOps) {
-    // bar.red gives a result, the other barriers do not.
-    if (s.op == op) return !((op == "bar" || op == "barrier") && Decoder::has(s, "red"));
-  }
-  return false;
-}
-
 /// Special registers that change from block to block of one launch.
 bool changes_per_block(Special what) {
   switch (what) {
@@ -43,6 +31,17 @@ bool changes_per_block(Special what) {
 
 }  // namespace
 
+bool defines_nothing(const Statement& s) {
+  static constexpr std::string_view kOps[] = {"st",  "red",     "bra",    "brx",       "call",
+                                              "bar", "barrier", "membar", "fence",     "prefetch",
+                                              "ret", "exit",    "trap",   "nanosleep", "prefetchu"};
+  for (const std::string_view op : kOps) {
+    // bar.red gives a result, the other barriers do not.
+    if (s.op == op) return !((op == "bar" || op == "barrier") && Decoder::has(s, "red"));
+  }
+  return false;
+}
+
 Decoder::Decoder(const Module& module, Program& program, const Layout& layout,
                  const FunctionText& function, Code& code, const HandlerSet& handlers)
     : module_(module),
@@ -56,6 +55,7 @@ Decoder::Decoder(const Module& module, Program& program, const Layout& layout,
   rows_.assign(function.registers.size(), kNoRow);
   is_alias_.assign(function.registers.size(), false);
   folded_.assign(function.statements.size(), false);
+  counted_.assign(function.statements.size(), false);
 }
 
 void Decoder::fail(const std::string& what) const {
@@ -199,6 +199,11 @@ s32 Decoder::register_row(int reg) const {
   return row;
 }
 
+const Decoder::Indexed* Decoder::indexed(int reg) const {
+  const auto found = indexed_.find(reg);
+  return found == indexed_.end() ? nullptr : &found->second;
+}
+
 s32 Decoder::source_boxed(const Operand& o, Type type, u8 box) {
   switch (o.kind) {
     case Operand::Kind::kRegister:
@@ -265,6 +270,14 @@ Handler Decoder::handler(Family family, const Form& form) const {
   return found;
 }
 
+/// What was folded into this instruction, or one soon behind it, counts with it: flow may be
+/// interrupted between any two instructions, and each knows how many ran before it.
+void Decoder::number(Inst& inst) {
+  inst.serial = serial_;
+  serial_ += 1 + unnumbered_;
+  unnumbered_ = 0;
+}
+
 void Decoder::emit(Inst inst, const Statement& s) {
   if (s.guard >= 0) {
     inst.inner = inst.run;
@@ -272,7 +285,7 @@ void Decoder::emit(Inst inst, const Statement& s) {
     inst.guard = register_row(s.guard);
     inst.guard_negated = s.guard_negated ? 1 : 0;
   }
-  inst.serial = serial_++;
+  number(inst);
   inst.line = s.line;
   code_.insts.push_back(inst);
 }
@@ -282,7 +295,7 @@ void Decoder::emit_unguarded(Inst inst, const Statement& s, bool keep_guard) {
     inst.guard = register_row(s.guard);
     inst.guard_negated = s.guard_negated ? 1 : 0;
   }
-  inst.serial = serial_++;
+  number(inst);
   inst.line = s.line;
   code_.insts.push_back(inst);
 }
@@ -466,6 +479,7 @@ void Decoder::resolve_labels() {
 void Decoder::run() {
   collect_uses();
   propagate_copies();
+  fold_addresses();
   allocate_rows();
   for (std::size_t n = 0; n < function_.statements.size(); ++n) {
     const Statement& s = function_.statements[n];
@@ -477,6 +491,8 @@ void Decoder::run() {
       label.serial = serial_;
       label.line = s.line;
       code_.insts.push_back(label);
+    } else if (counted_[n]) {
+      ++unnumbered_;
     } else if (s.kind == Statement::Kind::kInstruction && !folded_[n]) {
       decode(s);
     }

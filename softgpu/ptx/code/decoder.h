@@ -47,6 +47,14 @@ class Decoder {
   s32 predicate_source(const Operand& o);
   s32 destination(const Operand& o);
   s32 register_row(int reg) const;
+  /// A register that stands for `base + index * scale` and is an address, nothing else.
+  struct Indexed {
+    s32 base = 0;   // uniform row
+    int index = 0;  // 32-bit register
+    u8 scale = 1;
+    bool is_signed = false;
+  };
+  const Indexed* indexed(int reg) const;
   s32 constant_row(u64 bits, u8 box);
   Place place_of(const Operand& o) const;
   Handler handler(Family family, const Form& form) const;
@@ -88,12 +96,15 @@ class Decoder {
   void propagate_copies();
   bool propagate(const Statement& s);
   bool propagate_move(const Operand& d, const Operand& from, Type type);
+  class AddressFolder;
+  void fold_addresses();
   void allocate_rows();
   s32 allocate(u8 box);
   s32 allocate_constant(u32 bytes);
   s32 special_row(int special);
   s32 param_row(const Place& place, Type type, u8 box);
   void decode(const Statement& s);
+  void number(Inst& inst);
   void resolve_labels();
   u32 label_pc(std::string_view label, int scope) const;
 
@@ -108,7 +119,9 @@ class Decoder {
   std::vector<Use> uses_;
   std::vector<s32> rows_;       // of registers; kNoRow: none yet
   std::vector<bool> is_alias_;  // the row is a constant, special or parameter row
-  std::vector<bool> folded_;    // statements that copy propagation made superfluous
+  std::vector<bool> folded_;    // statements that are superfluous
+  std::vector<bool> counted_;   // those of them that the kernel pays for all the same
+  std::unordered_map<int, Indexed> indexed_;
   std::map<std::pair<u64, u8>, s32> constants_;
   std::map<int, s32> specials_;
   std::map<std::pair<u64, u32>, s32> params_;
@@ -116,10 +129,14 @@ class Decoder {
   s32 constant_bytes_ = 0;
   std::vector<std::pair<s32, std::pair<u64, u8>>> constant_values_;
   u32 serial_ = 0;
+  u32 unnumbered_ = 0;  // counted statements since the last instruction
   std::map<std::pair<std::string_view, int>, u32> labels_;
   std::vector<Fixup> fixups_;
   std::vector<TableFixup> table_fixups_;
 };
+
+/// Instructions whose first operand is not written.
+bool defines_nothing(const Statement& s);
 
 /// The state space that the modifiers name.
 Space space_of(const Statement& s);

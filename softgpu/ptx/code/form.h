@@ -116,6 +116,7 @@ enum class Compare : u8 {
 /// How the address of a load, store or atomic is made.
 enum class AddressMode : u8 {
   kPointer,      // 64-bit row + immediate
+  kIndexed,      // uniform 64-bit row + 32-bit row, extended, times a scale + immediate
   kShared32,     // 32-bit row + immediate, offset in the shared window
   kShared64,     // the same from a 64-bit row
   kFixed,        // immediate

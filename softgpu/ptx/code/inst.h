@@ -17,7 +17,7 @@ struct Inst {
   s64 imm = 0;
   Handler inner = nullptr;  // what `run` guards
   s32 guard = 0;            // predicate row
-  u32 serial = 0;           // instructions before this one in the function: labels do not count
+  u32 serial = 0;           // statements before this one in the function that count: labels do not
   int line = 0;
   u8 guard_negated = 0;
   u8 flags = 0;

@@ -21,6 +21,13 @@ AddressMode address_of(Decoder& d, const Operand& o, Space space, Inst& inst) {
   if (o.kind != Operand::Kind::kAddress) d.fail("expected an address");
   inst.imm = o.offset;
   if (o.reg >= 0) {
+    if (const Decoder::Indexed* indexed = d.indexed(o.reg)) {
+      inst.a = d.register_row(indexed->index);
+      inst.f = indexed->base;
+      inst.bytes = indexed->scale;
+      inst.flags = indexed->is_signed ? 1 : 0;
+      return AddressMode::kIndexed;
+    }
     inst.a = d.register_row(o.reg);
     const bool wide = type_bytes(d.register_type(o.reg)) == 8;
     if (space == Space::kShared) return wide ? AddressMode::kShared64 : AddressMode::kShared32;

@@ -23,7 +23,30 @@ SOFTGPU_INLINE u64 lane_address(const Warp& w, const Inst* i, int l) {
   if constexpr (M == Mode::kPointer || M == Mode::kShared64 || M == Mode::kLocal) {
     return row<u64>(w, i->a)[l] + static_cast<u64>(i->imm);
   }
+  if constexpr (M == Mode::kIndexed) {
+    const u32 index = row<u32>(w, i->a)[l];
+    const u64 wide = i->flags != 0 ? static_cast<u64>(s64{static_cast<s32>(index)}) : u64{index};
+    return *row<u64>(w, i->f) + wide * i->bytes + static_cast<u64>(i->imm);
+  }
   return static_cast<u64>(i->imm);
+}
+
+/// The addresses of `Count` lanes from h on, for those that go their own ways.
+template <Mode M, int Count>
+SOFTGPU_INLINE void lane_addresses(const Warp& w, const Inst* i, int h, u64* out) {
+  if constexpr (M == Mode::kIndexed) {
+    const u64 start = *row<u64>(w, i->f) + static_cast<u64>(i->imm);
+    const u32* index = row<u32>(w, i->a) + h;
+    const s32 scale = i->bytes;
+    if (i->flags != 0) {
+      for (int l = 0; l < Count; ++l)
+        out[l] = start + static_cast<u64>(s64{static_cast<s32>(index[l])} * scale);
+    } else {
+      for (int l = 0; l < Count; ++l) out[l] = start + u64{index[l]} * static_cast<u32>(scale);
+    }
+  } else {
+    for (int l = 0; l < Count; ++l) out[l] = lane_address<M>(w, i, h + l);
+  }
 }
 
 /// Where `bytes` from this address on are; faults when they are misaligned or outside their window.
@@ -83,11 +106,25 @@ SOFTGPU_INLINE Pattern half_pattern(const A* a, u32 stride) {
   return Pattern::kOther;
 }
 
+/// The same by sixteen indices that are extended before they are scaled: where they wrap around,
+/// their addresses are not neighbours.
+SOFTGPU_INLINE Pattern half_pattern_indexed(const Inst* i, const u32* a, u32 stride) {
+  const u32 first = a[0], step = a[1] - first;
+  if (step == 0) return is_run(a, first, u32{0}) ? Pattern::kSame : Pattern::kOther;
+  if (step * i->bytes != stride || step > stride) return Pattern::kOther;
+  const u32 last = i->flags != 0 ? u32{INT32_MAX} : UINT32_MAX;
+  if ((i->flags == 0 || static_cast<s32>(first) >= 0) && first > last - 15 * step)
+    return Pattern::kOther;
+  return is_run(a, first, step) ? Pattern::kUnit : Pattern::kOther;
+}
+
 template <Mode M>
 SOFTGPU_INLINE Pattern half_pattern(const Warp& w, const Inst* i, int h, u32 stride) {
   if constexpr (is_fixed(M)) return Pattern::kSame;
   if constexpr (M == Mode::kShared32) {
     return half_pattern(row<u32>(w, i->a) + h, stride);
+  } else if constexpr (M == Mode::kIndexed) {
+    return half_pattern_indexed(i, row<u32>(w, i->a) + h, stride);
   } else {
     return half_pattern(row<u64>(w, i->a) + h, stride);
   }

@@ -54,9 +54,9 @@ struct FlushedFloat {
 };
 f32 flushed(f32 x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.f, x) : x; }
 /// Neither subnormal nor infinite nor NaN.
-bool is_plain(f32 x) {
+SOFTGPU_INLINE bool is_plain(f32 x) {
   const u32 bits = __builtin_bit_cast(u32, x) << 1;
-  return bits == 0 || bits - 0x01000000u < 0xfe000000u;
+  return (bits == 0) | (bits - 0x01000000u < 0xfe000000u);
 }
 template <AtomicOp Kind>
 FlushedFloat combined(FlushedFloat old, FlushedFloat b, FlushedFloat) {
@@ -127,6 +127,24 @@ void apply_locked_pair(u8* p, const T* b, const T* c, T* old) {
   __builtin_memcpy(old, &seen, sizeof seen);
 }
 
+/// The new values of a warp's cells.
+template <AtomicOp Kind, class T>
+void row_combined(const T* seen, const T* b, const T* c, T* next) {
+  for (int l = 0; l < 32; ++l) next[l] = combined<Kind>(seen[l], b[l], c[l]);
+}
+template <>
+void row_combined<AtomicOp::kAdd, FlushedFloat>(const FlushedFloat* seen, const FlushedFloat* b,
+                                                const FlushedFloat* c, FlushedFloat* next) {
+  u32 odd = 0;
+  for (int l = 0; l < 32; ++l) {
+    next[l].value = seen[l].value + b[l].value;
+    odd |= static_cast<u32>(!is_plain(seen[l].value)) | static_cast<u32>(!is_plain(b[l].value)) |
+           static_cast<u32>(!is_plain(next[l].value));
+  }
+  if (__builtin_expect(odd == 0, 1)) return;
+  for (int l = 0; l < 32; ++l) next[l] = combined<AtomicOp::kAdd>(seen[l], b[l], c[l]);
+}
+
 /// A warp's 32 cells one behind the other. All are looked at and combined before the first locked
 /// instruction, which would hold up what comes after it; a pair that changed meanwhile is done
 /// again.
@@ -136,7 +154,10 @@ void apply_locked_run(u8* p, const T* b, const T* c, T* old) {
   auto* cells = reinterpret_cast<u64*>(p);
   u64 seen[kPairs], next[kPairs];
   for (int k = 0; k < kPairs; ++k) seen[k] = __atomic_load_n(cells + k, __ATOMIC_RELAXED);
-  for (int k = 0; k < kPairs; ++k) next[k] = pair_combined<Kind>(seen[k], b + 2 * k, c + 2 * k);
+  T cells_seen[32], cells_next[32];
+  __builtin_memcpy(cells_seen, seen, sizeof seen);
+  row_combined<Kind>(cells_seen, b, c, cells_next);
+  __builtin_memcpy(next, cells_next, sizeof next);
   for (int k = 0; k < kPairs; ++k) {
     while (!__atomic_compare_exchange_n(cells + k, &seen[k], next[k], true, __ATOMIC_SEQ_CST,
                                         __ATOMIC_RELAXED)) {
@@ -172,7 +193,8 @@ void places_in(const Warp& w, const Inst* i, u64 bytes, u64* places) {
   if constexpr (!in_shared(M)) {
     if (w.mask == kAllLanes) {
       u64 bits = 0;
-      for (int l = 0; l < 32; ++l) bits |= places[l] = lane_address<M>(w, i, l);
+      lane_addresses<M, 32>(w, i, 0, places);
+      for (int l = 0; l < 32; ++l) bits |= places[l];
       if (__builtin_expect((bits & (bytes - 1)) == 0, 1)) return;
     }
   }
@@ -188,6 +210,8 @@ void places_of(const Warp& w, const Inst* i, Mode mode, u64 bytes, u64* places) 
       return places_in<Mode::kShared64>(w, i, bytes, places);
     case Mode::kSharedFixed:
       return places_in<Mode::kSharedFixed>(w, i, bytes, places);
+    case Mode::kIndexed:
+      return places_in<Mode::kIndexed>(w, i, bytes, places);
     case Mode::kFixed:
       return places_in<Mode::kFixed>(w, i, bytes, places);
     default:

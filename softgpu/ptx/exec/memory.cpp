@@ -44,6 +44,38 @@ constexpr bool kPatterned = A != Mode::kLocal&& A != Mode::kShared64 &&
                             (N == 1 ||
                              (sizeof(M) > 1 && (sizeof(B) == 4 || sizeof(M) == sizeof(B))));
 
+// The lanes from h on when the next sixteen indices have no pattern: their addresses are made
+// together. Called at the very end, for what is live across a call would have to be saved by all
+// who never make it.
+
+template <class M, class B>
+[[gnu::noinline]] const Inst* load_scattered(const Warp& w, const Inst* i, int h) {
+  B* d = row<B>(w, i->d);
+  for (; h < 32; h += 16) {
+    u64 addresses[16];
+    lane_addresses<Mode::kIndexed, 16>(w, i, h, addresses);
+    for (int l = 0; l < 16; ++l) {
+      d[h + l] =
+          widened<B>(read<M>(located<Mode::kIndexed>(w, addresses[l], sizeof(M), sizeof(M))));
+    }
+  }
+  return i + 1;
+}
+
+template <class M, class B>
+[[gnu::noinline]] const Inst* store_scattered(const Warp& w, const Inst* i, int h) {
+  const B* s = row<B>(w, i->d);
+  for (; h < 32; h += 16) {
+    u64 addresses[16];
+    lane_addresses<Mode::kIndexed, 16>(w, i, h, addresses);
+    for (int l = 0; l < 16; ++l) {
+      write<M>(located<Mode::kIndexed>(w, addresses[l], sizeof(M), sizeof(M)),
+               static_cast<M>(s[h + l]));
+    }
+  }
+  return i + 1;
+}
+
 template <class M, class B, Mode A>
 const Inst* load(Warp& w, const Inst* i) {
   w.at = i;
@@ -57,6 +89,8 @@ const Inst* load(Warp& w, const Inst* i) {
         const B value =
             widened<B>(read<M>(located<A>(w, lane_address<A>(w, i, h), sizeof(M), sizeof(M))));
         for (int l = h; l < h + 16; ++l) d[l] = value;
+      } else if constexpr (A == Mode::kIndexed) {
+        return load_scattered<M, B>(w, i, h);
       } else {
         for (int l = h; l < h + 16; ++l) {
           d[l] = widened<B>(read<M>(located<A>(w, lane_address<A>(w, i, l), sizeof(M), sizeof(M))));
@@ -86,6 +120,8 @@ const Inst* store(Warp& w, const Inst* i) {
           for (int l = 0; l < 16; ++l)
             write<M>(p + l * static_cast<int>(sizeof(M)), static_cast<M>(s[h + l]));
         }
+      } else if constexpr (A == Mode::kIndexed) {
+        return store_scattered<M, B>(w, i, h);
       } else {
         for (int l = h; l < h + 16; ++l) {
           write<M>(located<A>(w, lane_address<A>(w, i, l), sizeof(M), sizeof(M)),
@@ -127,7 +163,7 @@ const Inst* load_vector(Warp& w, const Inst* i) {
   if (kPatterned<M, B, A, N> && __builtin_expect(w.mask == kAllLanes, 1)) {
     Pattern patterns[2] = {half_pattern<A>(w, i, 0, kBytes), half_pattern<A>(w, i, 16, kBytes)};
     u64 addresses[32];
-    for (int l = 0; l < 32; ++l) addresses[l] = lane_address<A>(w, i, l);
+    lane_addresses<A, 32>(w, i, 0, addresses);
     for (int h = 0; h < 32; h += 16) {
       if (patterns[h / 16] == Pattern::kUnit) {
         const M* p = reinterpret_cast<const M*>(located<A>(w, addresses[h], 16 * kBytes, kBytes));
@@ -208,6 +244,7 @@ Handler pick_vector(const Form& form) {
       return two ? store_vector<M, B, Mode::mode, 2> : store_vector<M, B, Mode::mode, 4>; \
     }
     SOFTGPU_CASE(kPointer)
+    SOFTGPU_CASE(kIndexed)
     SOFTGPU_CASE(kShared32)
     SOFTGPU_CASE(kShared64)
     SOFTGPU_CASE(kFixed)

@@ -170,8 +170,9 @@ class LaunchJob : public PoolJob {
     } else {
       if (worker.runner != nullptr && worker.runner->current() != nullptr) {
         Warp& warp = *worker.runner->current();
-        const u64 ran =
-            warp.at != nullptr && warp.at->serial >= warp.from ? warp.at->serial - warp.from : 0;
+        // All before the one that faulted, and what was folded into it.
+        const bool began = warp.at != nullptr && warp.at->serial >= warp.from;
+        const u64 ran = began ? warp.at[1].serial - 1 - warp.from : 0;
         worker.uncharged += warp.count + ran - warp.counted;
         worker.executed += warp.count + ran - warp.counted;
       }
