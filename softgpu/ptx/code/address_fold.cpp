@@ -2,7 +2,13 @@
 // and a load. Where the sum is used as an address alone, load and store make it themselves from the
 // 32-bit index: that is three rows of 64-bit values less to write and read. The statements that go
 // away are still counted: what a kernel costs does not depend on how it is executed here.
+//
+//   base + (extended(index) + plus) * scale
+//
+// base and plus are the same in all lanes: parameters, block indices, and what is computed from
+// those alone.
 #include <algorithm>
+#include <array>
 
 #include "softgpu/ptx/code/decoder.h"
 
@@ -24,6 +30,23 @@ bool is_plain(const Statement& s, std::string_view op,
          std::equal(s.mods.begin(), s.mods.end(), mods.begin(), mods.end());
 }
 
+/// The result depends on nothing but the sources.
+bool is_pure(const Statement& s) {
+  static constexpr std::array<std::string_view, 14> kOps{"mov", "cvta", "cvt", "add", "sub",
+                                                         "mul", "mad",  "shl", "shr", "and",
+                                                         "or",  "xor",  "min", "max"};
+  return s.kind == Statement::Kind::kInstruction && s.guard < 0 && !Decoder::has(s, "cc") &&
+         std::find(kOps.begin(), kOps.end(), s.op) != kOps.end();
+}
+
+/// Special registers that all threads of a block agree on.
+bool is_of_block(std::string_view special) {
+  static constexpr std::array<std::string_view, 9> kNames{"%ntid.x",   "%ntid.y",   "%ntid.z",
+                                                          "%ctaid.x",  "%ctaid.y",  "%ctaid.z",
+                                                          "%nctaid.x", "%nctaid.y", "%nctaid.z"};
+  return std::find(kNames.begin(), kNames.end(), special) != kNames.end();
+}
+
 }  // namespace
 
 class Decoder::AddressFolder {
@@ -31,11 +54,13 @@ class Decoder::AddressFolder {
   explicit AddressFolder(Decoder& decoder)
       : d_(decoder), statements_(decoder.function_.statements) {
     mentions_.resize(decoder.function_.registers.size());
+    uniform_.assign(decoder.function_.registers.size(), false);
     blocks_.resize(statements_.size());
   }
 
   void run() {
     find_mentions();
+    find_uniform();
     for (std::size_t n = 0; n < statements_.size(); ++n) {
       const Statement& s = statements_[n];
       if (is_plain(s, "add", {"s64"}) || is_plain(s, "add", {"u64"})) fold(static_cast<int>(n));
@@ -50,13 +75,13 @@ class Decoder::AddressFolder {
     std::vector<int> writes;
   };
 
-  /// An index times a scale, and the statements that computed it.
+  /// (extended(index) + plus) * scale, and how it was computed.
   struct Product {
-    int index = -1;
+    int index = -1, plus = -1;
     u64 scale = 0;
     bool is_signed = false;
-    int first = -1;    // the statement that reads the index
-    int between = -1;  // register that a conversion wrote
+    int first = -1;          // the statement that reads the index
+    std::vector<int> chain;  // registers on the way from the product to the index
   };
 
   Mentions& of(int reg) { return mentions_[index_of(reg)]; }
@@ -92,38 +117,74 @@ class Decoder::AddressFolder {
     }
   }
 
+  bool once(int reg) { return d_.uses_[index_of(reg)].definitions == 1; }
+
+  /// Marks registers that are written once, with the same value in all lanes. In the order of the
+  /// text: what is computed from a later statement (in a loop) is not found, and need not be.
+  void find_uniform() {
+    for (const Statement& s : statements_) {
+      const bool parameter =
+          s.op == "ld" && d_.folded_[static_cast<std::size_t>(&s - statements_.data())];
+      if ((!is_pure(s) && !parameter) || s.operands.empty()) continue;
+      const Operand& d = s.operands[0];
+      if (d.kind != Operand::Kind::kRegister || d.second >= 0 || !once(d.reg)) continue;
+      const auto is_uniform = [&](const Operand& o) {
+        if (o.kind == Operand::Kind::kRegister) return bool{uniform_[index_of(o.reg)]};
+        if (o.kind == Operand::Kind::kSpecial) return is_of_block(o.name);
+        return o.kind == Operand::Kind::kImmediate;
+      };
+      uniform_[index_of(d.reg)] =
+          parameter || std::all_of(s.operands.begin() + 1, s.operands.end(), is_uniform);
+    }
+  }
+  bool is_uniform(const Operand& o) {
+    return o.kind == Operand::Kind::kRegister && uniform_[index_of(o.reg)] &&
+           d_.box_of(o, Type::kB64) == 8;
+  }
+
   /// The one statement that writes this register, if it does so before `n` in the same block and
   /// its result is no constant.
   const Statement* writer(const Operand& o, int n) {
     if (o.kind != Operand::Kind::kRegister || o.second >= 0 || d_.is_alias_[index_of(o.reg)])
       return nullptr;
     const std::vector<int>& writes = of(o.reg).writes;
-    const bool once = d_.uses_[index_of(o.reg)].definitions == 1 && writes.size() == 1;
-    return once && writes[0] < n && block(writes[0]) == block(n) ? &at(writes[0]) : nullptr;
+    const bool known = once(o.reg) && writes.size() == 1;
+    return known && writes[0] < n && block(writes[0]) == block(n) ? &at(writes[0]) : nullptr;
   }
+  int written(const Operand& o) { return of(o.reg).writes[0]; }
 
-  /// Reads `product` as an index times a scale.
   bool product_of(const Operand& product, int n, Product& out) {
     const Statement* s = writer(product, n);
     if (s == nullptr) return false;
+    out.chain.push_back(product.reg);
     const bool is_signed = is_plain(*s, "mul", {"wide", "s32"});
     if (is_signed || is_plain(*s, "mul", {"wide", "u32"})) {
       const Operand *index = &s->operands[1], *scale = &s->operands[2];
       if (index->kind == Operand::Kind::kImmediate) std::swap(index, scale);
       out.scale = scale->kind == Operand::Kind::kImmediate ? scale->bits : 0;
-      return index_set(*index, is_signed, of(product.reg).writes[0], out);
+      return index_set(*index, is_signed, written(product), out);
     }
     if (!is_plain(*s, "shl", {"b64"}) || s->operands[2].kind != Operand::Kind::kImmediate ||
         s->operands[2].bits > 7)
       return false;
     out.scale = u64{1} << s->operands[2].bits;
-    const Operand& wide = s->operands[1];
-    const Statement* conversion = writer(wide, of(product.reg).writes[0]);
-    if (conversion == nullptr) return false;
-    const bool extends = is_plain(*conversion, "cvt", {"s64", "s32"});
-    if (!extends && !is_plain(*conversion, "cvt", {"u64", "u32"})) return false;
-    out.between = wide.reg;
-    return index_set(conversion->operands[1], extends, of(wide.reg).writes[0], out);
+    return wide_index_of(s->operands[1], written(product), out);
+  }
+
+  /// A conversion, or one to which something uniform is added.
+  bool wide_index_of(const Operand& wide, int n, Product& out) {
+    const Statement* s = writer(wide, n);
+    if (s == nullptr) return false;
+    out.chain.push_back(wide.reg);
+    const bool extends = is_plain(*s, "cvt", {"s64", "s32"});
+    if (extends || is_plain(*s, "cvt", {"u64", "u32"}))
+      return index_set(s->operands[1], extends, written(wide), out);
+    if (out.plus >= 0 || (!is_plain(*s, "add", {"s64"}) && !is_plain(*s, "add", {"u64"})))
+      return false;
+    const bool first = is_uniform(s->operands[1]);
+    if (!first && !is_uniform(s->operands[2])) return false;
+    out.plus = s->operands[first ? 1 : 2].reg;
+    return wide_index_of(s->operands[first ? 2 : 1], written(wide), out);
   }
 
   bool index_set(const Operand& index, bool is_signed, int read_at, Product& out) {
@@ -153,15 +214,17 @@ class Decoder::AddressFolder {
     for (const int k : {1, 2}) {
       const Operand &base = s.operands[index_of(k)], &product = s.operands[index_of(3 - k)];
       Product found;
-      if (base.kind != Operand::Kind::kRegister || !d_.is_alias_[index_of(base.reg)] ||
-          !product_of(product, n, found) || !index_lasts(found, reads.back()))
+      if (!is_uniform(base) || !product_of(product, n, found) ||
+          !index_lasts(found, reads.back()) || (found.plus >= 0 && any_of_four(reads)))
         continue;
-      d_.indexed_.emplace(sum.reg, Indexed{d_.register_row(base.reg), found.index,
+      d_.indexed_.emplace(sum.reg, Indexed{base.reg, found.index, found.plus,
                                            static_cast<u8>(found.scale), found.is_signed});
-      Use& index = d_.uses_[index_of(found.index)];
-      index.last = std::max(index.last, reads.back());
+      for (const int reg : {base.reg, found.index, found.plus}) {
+        if (reg >= 0)
+          d_.uses_[index_of(reg)].last = std::max(d_.uses_[index_of(reg)].last, reads.back());
+      }
       drop(n, sum.reg);
-      read_dropped(product.reg);
+      read_dropped(found.chain);
       return;
     }
   }
@@ -173,18 +236,25 @@ class Decoder::AddressFolder {
     d_.uses_[index_of(reg)].first = -1;
   }
 
-  /// Nobody may read this register any more; then what it was made of is read once less, too.
-  void read_dropped(int reg) {
-    Mentions& mentions = of(reg);
-    if (--mentions.other_reads > 0 || !mentions.address_reads.empty()) return;
-    const Statement& s = at(mentions.writes[0]);
-    drop(mentions.writes[0], reg);
-    if (s.op == "shl") read_dropped(s.operands[1].reg);
+  /// The first of the chain is read once less; when nobody else reads it, so is the next.
+  void read_dropped(const std::vector<int>& chain) {
+    for (const int reg : chain) {
+      Mentions& mentions = of(reg);
+      if (--mentions.other_reads > 0 || !mentions.address_reads.empty()) return;
+      drop(mentions.writes[0], reg);
+    }
+  }
+
+  /// Their instructions have no row left for `plus`.
+  bool any_of_four(const std::vector<int>& accesses) const {
+    return std::any_of(accesses.begin(), accesses.end(),
+                       [&](int n) { return Decoder::has(at(n), "v4"); });
   }
 
   Decoder& d_;
   const std::vector<Statement>& statements_;
   std::vector<Mentions> mentions_;
+  std::vector<bool> uniform_;  // registers with one value for all lanes
   std::vector<int> blocks_;
 };
 

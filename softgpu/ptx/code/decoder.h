@@ -47,10 +47,11 @@ class Decoder {
   s32 predicate_source(const Operand& o);
   s32 destination(const Operand& o);
   s32 register_row(int reg) const;
-  /// A register that stands for `base + index * scale` and is an address, nothing else.
+  /// A register that stands for `base + (index + plus) * scale` and is an address, nothing else.
   struct Indexed {
-    s32 base = 0;   // uniform row
+    int base = 0;   // 64-bit register, the same in all lanes
     int index = 0;  // 32-bit register
+    int plus = -1;  // 64-bit register, the same in all lanes; -1: none
     u8 scale = 1;
     bool is_signed = false;
   };

@@ -116,7 +116,7 @@ enum class Compare : u8 {
 /// How the address of a load, store or atomic is made.
 enum class AddressMode : u8 {
   kPointer,      // 64-bit row + immediate
-  kIndexed,      // uniform 64-bit row + 32-bit row, extended, times a scale + immediate
+  kIndexed,      // f + (a + e) * bytes + immediate: a has 32 bits, the others are uniform
   kShared32,     // 32-bit row + immediate, offset in the shared window
   kShared64,     // the same from a 64-bit row
   kFixed,        // immediate
@@ -124,6 +124,10 @@ enum class AddressMode : u8 {
   kLocal,        // 64-bit row + immediate, must stay in the lane's local memory
   kLaneParam,    // immediate offset in the lane's call-parameter area
 };
+
+/// Inst::flags of kIndexed.
+inline constexpr u8 kIndexSigned = 1;
+inline constexpr u8 kIndexPlus = 2;  // there is a row e
 
 /// Form::mode of real arithmetic.
 inline constexpr u8 kModeXorSign = 1;      // min and max: .xorsign.abs

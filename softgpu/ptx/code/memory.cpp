@@ -23,9 +23,13 @@ AddressMode address_of(Decoder& d, const Operand& o, Space space, Inst& inst) {
   if (o.reg >= 0) {
     if (const Decoder::Indexed* indexed = d.indexed(o.reg)) {
       inst.a = d.register_row(indexed->index);
-      inst.f = indexed->base;
+      inst.f = d.register_row(indexed->base);
       inst.bytes = indexed->scale;
-      inst.flags = indexed->is_signed ? 1 : 0;
+      inst.flags = indexed->is_signed ? kIndexSigned : 0;
+      if (indexed->plus >= 0) {
+        inst.e = d.register_row(indexed->plus);
+        inst.flags |= kIndexPlus;
+      }
       return AddressMode::kIndexed;
     }
     inst.a = d.register_row(o.reg);

@@ -15,6 +15,12 @@ constexpr bool in_shared(Mode mode) {
 }
 constexpr bool is_fixed(Mode mode) { return mode == Mode::kFixed || mode == Mode::kSharedFixed; }
 
+/// Where an index of 0 is, the same in all lanes that execute this.
+SOFTGPU_INLINE u64 indexed_start(const Warp& w, const Inst* i, int l) {
+  const u64 start = row<u64>(w, i->f)[l] + static_cast<u64>(i->imm);
+  return (i->flags & kIndexPlus) != 0 ? start + row<u64>(w, i->e)[l] * i->bytes : start;
+}
+
 /// The address as the kernel names it: an offset in the shared window, or a pointer.
 template <Mode M>
 SOFTGPU_INLINE u64 lane_address(const Warp& w, const Inst* i, int l) {
@@ -25,8 +31,9 @@ SOFTGPU_INLINE u64 lane_address(const Warp& w, const Inst* i, int l) {
   }
   if constexpr (M == Mode::kIndexed) {
     const u32 index = row<u32>(w, i->a)[l];
-    const u64 wide = i->flags != 0 ? static_cast<u64>(s64{static_cast<s32>(index)}) : u64{index};
-    return *row<u64>(w, i->f) + wide * i->bytes + static_cast<u64>(i->imm);
+    const u64 wide = (i->flags & kIndexSigned) != 0 ? static_cast<u64>(s64{static_cast<s32>(index)})
+                                                    : u64{index};
+    return indexed_start(w, i, l) + wide * i->bytes;
   }
   return static_cast<u64>(i->imm);
 }
@@ -35,10 +42,10 @@ SOFTGPU_INLINE u64 lane_address(const Warp& w, const Inst* i, int l) {
 template <Mode M, int Count>
 SOFTGPU_INLINE void lane_addresses(const Warp& w, const Inst* i, int h, u64* out) {
   if constexpr (M == Mode::kIndexed) {
-    const u64 start = *row<u64>(w, i->f) + static_cast<u64>(i->imm);
+    const u64 start = indexed_start(w, i, h);
     const u32* index = row<u32>(w, i->a) + h;
     const s32 scale = i->bytes;
-    if (i->flags != 0) {
+    if ((i->flags & kIndexSigned) != 0) {
       for (int l = 0; l < Count; ++l)
         out[l] = start + static_cast<u64>(s64{static_cast<s32>(index[l])} * scale);
     } else {
@@ -112,8 +119,9 @@ SOFTGPU_INLINE Pattern half_pattern_indexed(const Inst* i, const u32* a, u32 str
   const u32 first = a[0], step = a[1] - first;
   if (step == 0) return is_run(a, first, u32{0}) ? Pattern::kSame : Pattern::kOther;
   if (step * i->bytes != stride || step > stride) return Pattern::kOther;
-  const u32 last = i->flags != 0 ? u32{INT32_MAX} : UINT32_MAX;
-  if ((i->flags == 0 || static_cast<s32>(first) >= 0) && first > last - 15 * step)
+  const bool is_signed = (i->flags & kIndexSigned) != 0;
+  const u32 last = is_signed ? u32{INT32_MAX} : UINT32_MAX;
+  if ((!is_signed || static_cast<s32>(first) >= 0) && first > last - 15 * step)
     return Pattern::kOther;
   return is_run(a, first, step) ? Pattern::kUnit : Pattern::kOther;
 }

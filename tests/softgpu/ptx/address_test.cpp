@@ -118,6 +118,47 @@ TEST_F(AddressTest, EveryPatternOfIndices) {
   }
 }
 
+TEST_F(AddressTest, ARowOfATable) {
+  // in[row * 100 + i], the row's start in 64 bits: uniform, but known only to the block.
+  const std::string start =
+      "mov.u32 %r2, %ntid.x; mul.lo.u32 %r3, %r2, 3; cvt.u64.u32 %d4, %r3; add.s64 %d6, %ga, 64; ";
+  const std::string element =
+      "@G cvt.s64.s32 %d3, %i; @G add.s64 %d5, %d3, %d4; @G shl.b64 %d1, %d5, 2; ";
+  same(start + element + "@G add.s64 %d2, %ga, %d1; ld.global.u32 %r1, [%d2+4];\n" +
+           kStoreByThread + "%r1;",
+       4, static_cast<u32>(-9));
+  same(start + element + "@G add.s64 %d2, %d6, %d1; ld.global.v2.u16 {%r1, %r4}, [%d2+4];\n" +
+           kStoreByThread + "%r4;",
+       4, 3);
+  same(start + element +
+           "@G add.s64 %d2, %d6, %d1; setp.gt.u32 %p1, %t, 40; mov.u32 %r1, 9; "
+           "@%p1 ld.global.u32 %r1, [%d2];\n" +
+           kStoreByThread + "%r1;",
+       4, 3);
+  // Two tables with one index: the product goes with the last of the sums.
+  same(start + element +
+           "@G add.s64 %d2, %d6, %d1; @G add.s64 %d7, %gb, %d1; "
+           "ld.global.u32 %r1, [%d2]; st.global.u32 [%d7], %r1;",
+       5, 11);
+  same(start +
+           "mul.lo.u32 %r5, %t, 7; @G cvt.u64.u32 %d3, %r5; @G add.u64 %d5, %d4, %d3; "
+           "@G shl.b64 %d1, %d5, 2; @G add.s64 %d2, %gb, %d1; red.global.add.u32 [%d2], %t;",
+       4);
+  // Vectors of four have no place for the start, and a start that differs is none.
+  same(start +
+           "@G cvt.u64.u32 %d3, %i; @G add.s64 %d5, %d3, %d4; @G shl.b64 %d1, %d5, 4; "
+           "@G add.s64 %d2, %ga, %d1; ld.global.v4.u32 {%r6, %r7, %r8, %r9}, [%d2];\n" +
+           kStoreByThread + "%r8;",
+       0);
+  same("cvt.u64.u32 %d4, %t; " + element + "@G add.s64 %d2, %ga, %d1; ld.global.u32 %r1, [%d2];\n" +
+           kStoreByThread + "%r1;",
+       0);
+  // Written twice: the second time in a branch that some lanes take.
+  same(start + "setp.gt.u32 %p1, %t, 20; @%p1 add.u64 %d4, %d4, 5; " + element +
+           "@G add.s64 %d2, %ga, %d1; ld.global.u32 %r1, [%d2];\n" + kStoreByThread + "%r1;",
+       0);
+}
+
 TEST_F(AddressTest, Stores) {
   for (const char* const index : {"%t", "%r2", "%r3"}) {
     same(std::string("mul.lo.u32 %r2, %t, 3; xor.b32 %r3, %t, 5; @G mul.wide.s32 %d1, ") + index +
