@@ -54,6 +54,17 @@
   trampoline dlsym, GLIBC_2.2.5, GLIBC_2.34, sluice_dlsym_decide, sluice_real_dlsym
   trampoline dlvsym, GLIBC_2.2.5, GLIBC_2.34, sluice_dlvsym_decide, sluice_real_dlvsym
 
+# What the C runtime's start files, which are left out, would define: the name under which libc keeps our exit and fork
+# handlers until this library is unloaded. It never is (-z nodelete), so it is the program's own.
+  .section .rodata
+  .globl __dso_handle
+  .hidden __dso_handle
+  .type __dso_handle, @object
+  .p2align 3
+__dso_handle:
+  .quad 0
+  .size __dso_handle, 8
+
   .section .note.GNU-stack, "", @progbits
   .section .note.gnu.property, "a"
   .p2align 3

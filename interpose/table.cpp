@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+// Where each entry's hook is, as its distance from the table itself; 0 = not hooked (generated).
+extern "C" __attribute__((visibility("hidden"))) const int32_t sluice_hook_distances[];
+
 namespace sluice::interpose {
 namespace {
 
@@ -44,7 +47,11 @@ DriverTable driver;
 
 int entry_find(const char* name) { return table_find(kSymbolHash, kNames, kNameOffsets, name); }
 
-void* entry_hook(int entry) { return kHooks[entry]; }
+void* entry_hook(int entry) {
+  const int32_t distance = sluice_hook_distances[entry];
+  const char* base = reinterpret_cast<const char*>(sluice_hook_distances);
+  return distance == 0 ? nullptr : const_cast<char*>(base + distance);
+}
 const char* entry_name(int entry) { return kNames + kNameOffsets[entry]; }
 int entry_total() { return kEntryCount + kNvmlCount; }
 int entry_since(int entry) { return kSince[entry]; }
@@ -72,7 +79,8 @@ void* route_pointer(const char* base, void* real, int version, uint64_t flags, b
   }
   if (match == -1 && version <= CUDA_VERSION) match = selected;
   if (match == -1) *known = false;
-  return match != -1 && kHooks[match] != nullptr ? kHooks[match] : real;
+  void* hook = match == -1 ? nullptr : entry_hook(match);
+  return hook != nullptr ? hook : real;
 }
 
 }  // namespace sluice::interpose
