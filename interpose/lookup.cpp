@@ -130,9 +130,14 @@ void* answer(void* handle, const char* name, const char* version) {
   // The search met our own export first (RTLD_DEFAULT, the main program's handle) or begins behind
   // us. Without us it would have found a driver, if one is loaded; a program that probes for CUDA
   // this way must not be told a lie.
-  if (library_is_loaded(entry_is_nvml(entry))) return entry_hook(entry);
+  if (library_has(entry_is_nvml(entry), name, version)) return entry_hook(entry);
   static void* nowhere = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-  sluice_real_dlsym(nowhere, name);  // leaves the right text for dlerror
+  // Leaves the right text for dlerror.
+  if (version == nullptr) {
+    sluice_real_dlsym(nowhere, name);
+  } else {
+    sluice_real_dlvsym(nowhere, name, version);
+  }
   return reinterpret_cast<void*>(1);
 }
 
@@ -153,6 +158,11 @@ void lookup_prepare() {
 void* real_dlsym(void* handle, const char* name) {
   lookup_prepare();
   return sluice_real_dlsym(handle, name);
+}
+
+void* real_dlvsym(void* handle, const char* name, const char* version) {
+  lookup_prepare();
+  return sluice_real_dlvsym(handle, name, version);
 }
 
 bool address_is_ours(const void* address) { return address >= __ehdr_start && address < _end; }

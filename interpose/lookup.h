@@ -8,6 +8,7 @@ namespace sluice::interpose {
 /// nullptr after lookup_prepare(), which every path here calls first.
 void lookup_prepare();
 void* real_dlsym(void* handle, const char* name);
+void* real_dlvsym(void* handle, const char* name, const char* version);
 /// True when the address lies in this library.
 bool address_is_ours(const void* address);
 /// The object that a program itself asked for a driver name, e.g. one opened by an absolute path;

@@ -78,13 +78,16 @@ bool resolve_nvml() {
   return true;
 }
 
-bool library_is_loaded(bool is_nvml) {
+bool library_has(bool is_nvml, const char* name, const char* version) {
   const uint32_t state = is_nvml ? load_acquire(nvml_state) : load_acquire(driver_state);
-  if (state == 1 || (!is_nvml && driver_handle_seen() != nullptr)) return true;
+  void* seen = is_nvml ? nullptr : driver_handle_seen();
+  if (version == nullptr && (state == 1 || seen != nullptr)) return true;
   void* handle = dlopen(is_nvml ? kNvmlName : kDriverName, RTLD_LAZY | RTLD_NOLOAD);
-  if (handle == nullptr) return false;
-  dlclose(handle);
-  return true;
+  void* asked = handle != nullptr ? handle : seen;
+  const bool has =
+      asked != nullptr && (version == nullptr || real_dlvsym(asked, name, version) != nullptr);
+  if (handle != nullptr) dlclose(handle);
+  return has;
 }
 
 void unknown_count(const char* name) {

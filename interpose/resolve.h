@@ -18,8 +18,9 @@ struct NvmlTable {
 extern NvmlTable nvml;
 bool resolve_nvml();
 
-/// Whether the driver (or NVML) is loaded in this process already. Never loads it.
-bool library_is_loaded(bool is_nvml);
+/// Whether the driver (or NVML) is loaded in this process already and, where a version is given,
+/// has the name in that version. Never loads it.
+bool library_has(bool is_nvml, const char* name, const char* version);
 
 /// Counts a name that cuGetProcAddress was asked for and this table does not know; each name once.
 void unknown_count(const char* name);

@@ -7,7 +7,6 @@
 
 #include <map>
 #include <mutex>
-#include <string_view>
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
@@ -211,38 +210,4 @@ FAKE CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
 FAKE CUresult cuStreamEndCapture(CUstream, CUgraph*) {
   fake.capturing = 0;
   return CUDA_SUCCESS;
-}
-
-// NVIDIA's rules: the newest entry not newer than the version asked for; per-thread twins by flag,
-// else the plain one.
-FAKE CUresult cuGetProcAddress_v2(const char* symbol, void** pointer, int version, cuuint64_t flags,
-                                  CUdriverProcAddressQueryResult* status) {
-  static const std::multimap<std::string_view, const FakeEntry*> table = [] {
-    std::multimap<std::string_view, const FakeEntry*> made;
-    for (int i = 0; i < fake_entry_count; ++i) made.emplace(fake_entries[i].base, &fake_entries[i]);
-    return made;
-  }();
-  *pointer = nullptr;
-  const auto [first, last] = table.equal_range(symbol);
-  bool known = first != last;
-  const int wants = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-  for (int pass = wants; pass >= 0 && *pointer == nullptr; --pass) {
-    for (auto i = first; i != last; ++i) {
-      if (i->second->per_thread == pass && i->second->since <= version)
-        *pointer = i->second->function;
-    }
-  }
-  if (strcmp(symbol, "cuFutureThing") == 0) {
-    *pointer = reinterpret_cast<void*>(&cuInit);
-    known = true;
-  }
-  if (status != nullptr) {
-    *status = *pointer != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
-              : known             ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-                                  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  }
-  return CUDA_SUCCESS;
-}
-FAKE CUresult cuGetProcAddress(const char* symbol, void** pointer, int version, cuuint64_t flags) {
-  return cuGetProcAddress_v2(symbol, pointer, version, flags, nullptr);
 }

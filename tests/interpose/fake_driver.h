@@ -37,5 +37,7 @@ struct FakeState {
   int errno_to_set;  // 0 = leave errno alone
 };
 extern "C" FakeState fake;
+/// 1: cuGetProcAddress answers with functions that dlsym does not know.
+extern "C" int fake_lookup_private;
 /// The UUID of fake device n: sixteen bytes of 0xA0 + n.
 constexpr unsigned char kFakeUuidBase = 0xA0;

@@ -79,6 +79,24 @@ TEST(RoutesTest, DlsymByDefaultNextAndVersion) {
   void* libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
   EXPECT_EQ(object_of(dlvsym(libc, "memcpy", "GLIBC_2.14")),
             object_of(reinterpret_cast<void*>(&gnu_get_libc_version)));
+  // The driver's names have no versions, so one that is asked for is not found.
+  void* handle = dlopen("libcuda.so.1", RTLD_NOW);
+  for (void* where : {handle, RTLD_NEXT, RTLD_DEFAULT}) {
+    EXPECT_EQ(dlvsym(where, "cuLaunchKernel", "NO_SUCH_1"), nullptr);
+    EXPECT_NE(std::string(dlerror()).find("NO_SUCH_1"), std::string::npos);
+  }
+}
+
+TEST(RoutesTest, NextFromAThirdLibraryMeansWhatComesAfterIt) {
+  void* third = dlopen(SLUICE_BOUND_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(third, nullptr);
+  const auto next = reinterpret_cast<void* (*)(const char*)>(dlsym(third, "bound_next"));
+  EXPECT_EQ(object_of(next("cuMemAlloc_v2")), "libsluice.so");
+  EXPECT_EQ(object_of(next("cuDriverGetVersion")), "libcuda.so.1");
+  // Its own function of that name is before it, not after.
+  EXPECT_EQ(next("bound_next"), nullptr);
+  EXPECT_NE(std::string(dlerror()).find("bound_next"), std::string::npos);
+  EXPECT_EQ(next("strlen"), dlsym(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "strlen"));
 }
 
 TEST(RoutesTest, NamesThatOnlyLookLikeTheDriversPass) {
@@ -90,7 +108,7 @@ TEST(RoutesTest, NamesThatOnlyLookLikeTheDriversPass) {
   EXPECT_EQ(object_of(dlsym(handle, "fake")), "libcuda.so.1");
 }
 
-TEST(RoutesTest, NvmlByBothRoutes) {
+TEST(RoutesTest, NvmlByEveryRoute) {
   // Not loaded yet: a program that probes for NVML must be told the truth.
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "nvmlDeviceGetMemoryInfo"), nullptr);
   EXPECT_NE(dlerror(), nullptr);
@@ -98,7 +116,33 @@ TEST(RoutesTest, NvmlByBothRoutes) {
   ASSERT_NE(handle, nullptr);
   EXPECT_EQ(object_of(dlsym(handle, "nvmlDeviceGetMemoryInfo")), "libsluice.so");
   EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "nvmlDeviceGetMemoryInfo_v2")), "libsluice.so");
+  EXPECT_EQ(object_of(dlsym(RTLD_NEXT, "nvmlDeviceGetMemoryInfo")), "libsluice.so");
+  // Its names have a version, and are found by that and no other.
+  for (void* where : {handle, RTLD_NEXT}) {
+    EXPECT_EQ(object_of(dlvsym(where, "nvmlDeviceGetMemoryInfo_v2", "libnvidia-ml.so.1")),
+              "libsluice.so");
+    EXPECT_EQ(dlvsym(where, "nvmlDeviceGetMemoryInfo_v2", "NO_SUCH_1"), nullptr);
+    EXPECT_NE(std::string(dlerror()).find("NO_SUCH_1"), std::string::npos);
+  }
   EXPECT_EQ(object_of(dlsym(handle, "nvmlDeviceGetUUID")), "libnvidia-ml.so.1");
+  EXPECT_EQ(dlsym(handle, "nvmlNoSuchThing"), nullptr);
+  // A program that is linked against it, and so asks for the version.
+  void* bound = dlopen(SLUICE_BOUND_NVML, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(bound, nullptr) << dlerror();
+  const auto address = reinterpret_cast<void* (*)(int)>(dlsym(bound, "bound_address"));
+  EXPECT_EQ(object_of(address(1)), "libsluice.so");
+  EXPECT_EQ(object_of(address(2)), "libsluice.so");
+  // Each form calls its own: the first knows no reserved bytes.
+  nvmlMemory_t first{};
+  nvmlMemory_v2_t second{};
+  second.version = sizeof second | 2u << 24;
+  using First = decltype(&nvmlDeviceGetMemoryInfo);
+  using Second = decltype(&nvmlDeviceGetMemoryInfo_v2);
+  EXPECT_EQ(reinterpret_cast<First>(address(1))(nullptr, &first), 0u);
+  EXPECT_EQ(reinterpret_cast<Second>(address(2))(nullptr, &second), 0u);
+  EXPECT_EQ(first.used, 3ull << 30);
+  EXPECT_EQ(second.used, 3ull << 30);
+  EXPECT_EQ(second.reserved, 1ull << 28);
 }
 
 TEST(RoutesTest, GetProcAddressAnswersTheHookOfTheSameAbiForEveryEntry) {

@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 
+import golden
+
 parser = argparse.ArgumentParser()
-for name in ("shim", "exports", "entrypoints", "reference", "sources"):
+for name in ("shim", "exports", "entrypoints", "reference", "sources", "golden"):
     parser.add_argument(f"--{name}", required=True)
 arguments = parser.parse_args()
 failures = []
@@ -44,6 +46,9 @@ expected = set(pathlib.Path(arguments.exports).read_text().split()) | {"dlsym", 
 check("exports are the hooks alone", names == expected, sorted(names ^ expected))
 for symbol in ("dlsym@@GLIBC_2.34", "dlsym@GLIBC_2.2.5", "dlvsym@@GLIBC_2.34", "dlvsym@GLIBC_2.2.5"):
     check("look-up versions", symbol in exported, symbol)
+
+changed = golden.differences(arguments.shim, arguments.golden)
+check(f"nm -D differs from {arguments.golden}; if that is meant, renew it: {golden.RENEW}", not changed, "\n  ".join(["", *changed]))
 
 tls = re.search(r"^\s*TLS\s+\S+\s+\S+\s+\S+\s+\S+\s+(\S+)", output("readelf", "-lW", arguments.shim), re.M)
 check("thread-local block at most 64 bytes", tls is not None and int(tls[1], 16) <= 64, tls and tls[1])

@@ -1,0 +1,45 @@
+// What the plain functions of the fake drivers note of each call: which function it was, and a
+// digest of every argument. A caller that digests what it passes can say whether an interposed call
+// reached the function of its own ABI with its arguments as they were.
+#pragma once
+
+#include <string.h>
+
+#include <atomic>
+
+#include "interpose/cuda_api.h"
+
+constexpr int kRecordedArgumentsMax = 16;  // no entry point has more
+constexpr int kRecordedCallsMax = 64;
+
+struct RecordedCall {
+  const char* symbol;
+  int argument_count;
+  unsigned long long arguments[kRecordedArgumentsMax];
+};
+
+struct RecordedCalls {
+  std::atomic<int> count;  // of all calls; those beyond kRecordedCallsMax are not kept
+  RecordedCall calls[kRecordedCallsMax];
+};
+extern "C" RecordedCalls fake_calls;
+
+/// FNV-1a over the bytes of one argument, whatever its type.
+template <class T>
+unsigned long long argument_digest(const T& value) {
+  unsigned char bytes[sizeof(T)];
+  memcpy(bytes, &value, sizeof bytes);
+  unsigned long long digest = 0xcbf29ce484222325ull;
+  for (const unsigned char byte : bytes) digest = (digest ^ byte) * 0x100000001b3ull;
+  return digest;
+}
+
+template <class... A>
+CUresult recorded(const char* symbol, const A&... arguments) {
+  static_assert(sizeof...(A) <= kRecordedArgumentsMax);
+  const int index = fake_calls.count.fetch_add(1);
+  if (index < kRecordedCallsMax) {
+    fake_calls.calls[index] = {symbol, sizeof...(A), {argument_digest(arguments)...}};
+  }
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,19 @@
+// The few answers that the recording driver gives: one device, a current context, so that the shim
+// does for a tenant what it does on a GPU.
+#include "tests/interpose/fake_driver.h"
+#include "tests/interpose/recording.h"
+
+#define FAKE extern "C" __attribute__((visibility("default")))
+
+FAKE CUresult cuDeviceGetCount(int* count) {
+  *count = 1;
+  return recorded("cuDeviceGetCount", count);
+}
+FAKE CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  memset(uuid, kFakeUuidBase, sizeof *uuid);
+  return recorded("cuDeviceGetUuid", uuid, device);
+}
+FAKE CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(0x1000);
+  return recorded("cuCtxGetCurrent", context);
+}

@@ -1,0 +1,369 @@
+// Whole tables, under the preloaded shim over a driver that only notes its calls: every request
+// that the CUDA runtime makes, every version and flag of every name, and a call through every hook.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <string.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/interpose/fake_driver.h"
+#include "tests/interpose/recording.h"
+#include "tests/interpose/test_broker.h"
+
+namespace {
+
+using Gpa11030 = decltype(&cuGetProcAddress);
+using Gpa12000 = decltype(&cuGetProcAddress_v2);
+
+struct Entry {
+  std::string symbol;
+  int since;
+  bool per_thread;
+};
+
+/// Every name the reference list has, also those of graphics that the toolkit's stub lacks.
+std::multimap<std::string, Entry> families() {
+  std::ifstream file(SLUICE_ENTRYPOINTS);
+  std::multimap<std::string, Entry> made;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::string symbol, version, classes, notes;
+    std::getline(fields, symbol, '\t');
+    std::getline(fields, version, '\t');
+    std::getline(fields, classes, '\t');
+    std::getline(fields, notes);
+    const auto at = notes.find("base=") + 5;
+    made.emplace(
+        notes.substr(at, notes.find(' ', at) - at),
+        Entry{symbol, std::stoi(version), version.find("_pt", version.find('/')) != version.npos});
+  }
+  return made;
+}
+
+struct Request {
+  std::string base;
+  int version;
+  cuuint64_t flags;
+  std::string symbol;
+};
+
+std::vector<Request> runtime_requests() {
+  std::ifstream file(SLUICE_RUNTIME_LOOKUPS);
+  std::vector<Request> made;
+  bool header = true;
+  for (std::string line; std::getline(file, line);) {
+    if (line[0] == '#') continue;
+    if (!header) {
+      Request request;
+      std::istringstream(line) >> request.base >> request.version >> request.flags >>
+          request.symbol;
+      made.push_back(request);
+    }
+    header = false;
+  }
+  return made;
+}
+
+/// NVIDIA's rule, from the reference list; "" where there is nothing old enough.
+std::string selected(const std::multimap<std::string, Entry>& all, const std::string& base,
+                     int version, cuuint64_t flags) {
+  const bool wants = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  for (int pass = wants; pass >= 0; --pass) {
+    const Entry* best = nullptr;
+    for (auto [i, end] = all.equal_range(base); i != end; ++i) {
+      const Entry& one = i->second;
+      if (one.per_thread == (pass == 1) && one.since <= version &&
+          (best == nullptr || one.since > best->since)) {
+        best = &one;
+      }
+    }
+    if (best != nullptr) return best->symbol;
+  }
+  return "";
+}
+
+std::string object_of(void* function) {
+  Dl_info info{};
+  if (function == nullptr || dladdr(function, &info) == 0) return "nothing";
+  const char* slash = strrchr(info.dli_fname, '/');
+  return slash == nullptr ? info.dli_fname : slash + 1;
+}
+
+class RouteTableTest : public testing::Test {
+ protected:
+  RouteTableTest() {
+    std::ifstream file(SLUICE_EXPORTS);
+    for (std::string name; std::getline(file, name);) {
+      if (name.rfind("cu", 0) == 0) hooks.insert(name);
+    }
+  }
+
+  void* named(const std::string& symbol) { return dlsym(handle, symbol.c_str()); }
+
+  const char* owner(const std::string& symbol) {
+    return hooks.count(symbol) != 0 ? "libsluice.so" : "libcuda.so.1";
+  }
+
+  void* handle = dlopen("libcuda.so.1", RTLD_NOW);
+  std::set<std::string> hooks;
+};
+
+TEST_F(RouteTableTest, EveryRequestOfTheRuntimeGetsTheHookOfItsAbi) {
+  const auto requests = runtime_requests();
+  ASSERT_EQ(requests.size(), 439u);
+  // As the runtime goes: dlsym for the first, then both ABIs from the answer of that.
+  const auto first = reinterpret_cast<Gpa12000>(named("cuGetProcAddress_v2"));
+  void *old = nullptr, *now = nullptr;
+  ASSERT_EQ(first("cuGetProcAddress", &old, 11030, 0, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(first("cuGetProcAddress", &now, 12000, 0, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(old, reinterpret_cast<void*>(&cuGetProcAddress));
+  EXPECT_EQ(now, reinterpret_cast<void*>(&cuGetProcAddress_v2));
+  size_t hooked = 0;
+  for (const Request& request : requests) {
+    SCOPED_TRACE(request.base + " " + std::to_string(request.version) + " " +
+                 std::to_string(request.flags));
+    void *by_first = nullptr, *by_old = nullptr, *by_now = nullptr;
+    auto status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    EXPECT_EQ(first(request.base.c_str(), &by_first, request.version, request.flags, nullptr),
+              CUDA_SUCCESS);
+    EXPECT_EQ(reinterpret_cast<Gpa11030>(old)(request.base.c_str(), &by_old, request.version,
+                                              request.flags),
+              CUDA_SUCCESS);
+    EXPECT_EQ(reinterpret_cast<Gpa12000>(now)(request.base.c_str(), &by_now, request.version,
+                                              request.flags, &status),
+              CUDA_SUCCESS);
+    EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SUCCESS);
+    EXPECT_EQ(by_now, named(request.symbol));
+    EXPECT_EQ(by_first, by_now);
+    EXPECT_EQ(by_old, by_now);
+    EXPECT_EQ(object_of(by_now), owner(request.symbol));
+    hooked += hooks.count(request.symbol);
+  }
+  EXPECT_GT(hooked, 150u);
+}
+
+TEST_F(RouteTableTest, EveryVersionAndFlagOfEveryName) {
+  const auto all = families();
+  std::set<int> versions{1000, CUDA_VERSION};
+  for (const auto& [base, entry] : all) versions.insert({entry.since - 1, entry.since});
+  std::set<std::string> bases;
+  for (const auto& [base, entry] : all) bases.insert(base);
+  ASSERT_GT(bases.size(), 450u);
+  ASSERT_GT(versions.size(), 40u);
+  for (const std::string& base : bases) {
+    for (const int version : versions) {
+      for (const cuuint64_t flags : {0, 1, 2}) {
+        const std::string symbol = selected(all, base, version, flags);
+        void* pointer = nullptr;
+        auto status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+        ASSERT_EQ(cuGetProcAddress_v2(base.c_str(), &pointer, version, flags, &status),
+                  CUDA_SUCCESS);
+        ASSERT_EQ(pointer, symbol.empty() ? nullptr : named(symbol))
+            << base << " " << version << " " << flags << " should be " << symbol;
+        ASSERT_EQ(status, symbol.empty() ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                                         : CU_GET_PROC_ADDRESS_SUCCESS);
+      }
+    }
+  }
+}
+
+// A driver may answer with a function that its dlsym does not know. Version and flags then tell
+// which one it is, unless the request is newer than the shim's table.
+TEST_F(RouteTableTest, FunctionsThatOnlyTheDriverKnowsAreToldByVersionAndFlags) {
+  void* now = nullptr;
+  ASSERT_EQ(cuGetProcAddress_v2("cuInit", &now, 12000, 0, nullptr), CUDA_SUCCESS);
+  fake_lookup_private = 1;
+  for (const Request& request : runtime_requests()) {
+    SCOPED_TRACE(request.base + " " + std::to_string(request.version));
+    void *pointer = nullptr, *newer = nullptr;
+    ASSERT_EQ(cuGetProcAddress_v2(request.base.c_str(), &pointer, request.version, request.flags,
+                                  nullptr),
+              CUDA_SUCCESS);
+    if (hooks.count(request.symbol) != 0) {
+      EXPECT_EQ(pointer, named(request.symbol));
+    } else {
+      EXPECT_EQ(object_of(pointer), "libcuda.so.1");
+    }
+    ASSERT_EQ(cuGetProcAddress_v2(request.base.c_str(), &newer, CUDA_VERSION + 1000, request.flags,
+                                  nullptr),
+              CUDA_SUCCESS);
+    EXPECT_EQ(object_of(newer), "libcuda.so.1");
+  }
+}
+
+// ---- a call through every hook
+
+alignas(64) unsigned char zeroes[1 << 20];
+
+template <class T>
+T argument_make(size_t index) {
+  T value{};
+  if constexpr (std::is_pointer_v<T>) {
+    // Pointers that differ, to memory that may be read and written.
+    value = reinterpret_cast<T>(&zeroes[(index + 1) * 32768]);
+  } else {
+    memset(static_cast<void*>(&value), 0, sizeof value);
+    const auto low = static_cast<unsigned char>(index + 1);
+    memcpy(static_cast<void*>(&value), &low, 1);
+  }
+  return value;
+}
+
+struct Call {
+  std::vector<unsigned long long> arguments;
+  CUresult result;
+};
+
+template <class F>
+struct Caller;
+template <class... A>
+struct Caller<CUresult (*)(A...)> {
+  static Call call(void* function) { return with(function, std::index_sequence_for<A...>()); }
+  template <size_t... I>
+  static Call with(void* function, std::index_sequence<I...>) {
+    const std::tuple<A...> arguments{argument_make<A>(I)...};
+    Call made;
+    made.arguments = {argument_digest(std::get<I>(arguments))...};
+    made.result = reinterpret_cast<CUresult (*)(A...)>(function)(std::get<I>(arguments)...);
+    return made;
+  }
+};
+
+const struct {
+  const char* symbol;
+  const char* real;
+  Call (*call)(void* function);
+} kEntries[] = {
+#define ENTRY(symbol, real) {#symbol, #real, &Caller<decltype(&symbol)>::call},
+#include "call_table.gen.inc"
+#undef ENTRY
+};
+
+bool same_call(const RecordedCall& recorded, const std::string& symbol, const Call& call) {
+  return symbol == recorded.symbol &&
+         std::vector<unsigned long long>(
+             recorded.arguments, recorded.arguments + recorded.argument_count) == call.arguments;
+}
+
+std::string names_of_recorded() {
+  std::string names;
+  for (int i = 0; i < fake_calls.count && i < kRecordedCallsMax; ++i) {
+    names += std::string(" ") + fake_calls.calls[i].symbol;
+  }
+  return names;
+}
+
+/// Calls asked for and answered by the look-up itself, which has tests of its own.
+bool is_lookup(const std::string& symbol) { return symbol.rfind("cuGetProcAddress", 0) == 0; }
+
+TEST_F(RouteTableTest, WithoutATenantEveryHookMakesItsOwnCallAndNoOther) {
+  unsetenv("SLUICE_TENANT");
+  setenv("SLUICE_SOCKET", "/nonexistent/sluice.sock", 1);
+  size_t called = 0;
+  for (const auto& entry : kEntries) {
+    if (hooks.count(entry.symbol) == 0 || is_lookup(entry.symbol)) continue;
+    SCOPED_TRACE(entry.symbol);
+    void* hook = named(entry.symbol);
+    ASSERT_EQ(object_of(hook), "libsluice.so");
+    fake_calls.count = 0;
+    const Call call = entry.call(hook);
+    EXPECT_EQ(call.result, CUDA_SUCCESS);
+    ASSERT_EQ(fake_calls.count, 1) << names_of_recorded();
+    EXPECT_TRUE(same_call(fake_calls.calls[0], entry.real, call)) << names_of_recorded();
+    ++called;
+  }
+  EXPECT_EQ(called + 2, hooks.size());
+}
+
+/// The view asks the driver into variables of its own.
+bool answers_by_itself(const std::string& symbol) { return symbol.rfind("cuMemGetInfo", 0) == 0; }
+
+/// That the call ended in its own function with its own arguments, and in no other ABI of the same
+/// name.
+void expect_own_call(const std::multimap<std::string, Entry>& all, const std::string& base,
+                     const char* real, const Call& call) {
+  int own = 0;
+  const int kept = std::min<int>(fake_calls.count, kRecordedCallsMax);
+  for (int i = 0; i < kept; ++i) {
+    const RecordedCall& one = fake_calls.calls[i];
+    if (same_call(one, real, call) ||
+        (answers_by_itself(real) && one.symbol == std::string(real))) {
+      ++own;
+      continue;
+    }
+    for (auto [j, end] = all.equal_range(base); j != end; ++j) {
+      EXPECT_NE(j->second.symbol, one.symbol) << "a call of another ABI, or with other arguments";
+    }
+  }
+  EXPECT_EQ(own, 1) << "called:" << names_of_recorded();
+}
+
+TEST_F(RouteTableTest, ForATenantEveryHookReachesItsOwnAbi) {
+  sluice::test::TestBroker broker(1ull << 30);
+  broker.lease_store(sluice::protocol::kLeaseOpen);
+  broker.environment_set();
+  const auto all = families();
+  std::map<std::string, std::string> base_of;
+  for (const auto& [base, entry] : all) base_of[entry.symbol] = base;
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  size_t called = 0;
+  for (const auto& entry : kEntries) {
+    if (hooks.count(entry.symbol) == 0 || is_lookup(entry.symbol)) continue;
+    SCOPED_TRACE(entry.symbol);
+    fake_calls.count = 0;
+    const Call call = entry.call(named(entry.symbol));
+    EXPECT_EQ(call.result, CUDA_SUCCESS);
+    expect_own_call(all, base_of[entry.symbol], entry.real, call);
+    ++called;
+  }
+  EXPECT_EQ(called + 2, hooks.size());
+  EXPECT_EQ(broker.registrations(), 1);
+}
+
+// Four names mean one function when compiled and another when asked for at the version of this
+// toolkit, with other arguments; and a stream's twin is another again.
+TEST_F(RouteTableTest, NamesThatChangedTheirArgumentsAreCalledWithTheRightOnes) {
+  sluice::test::TestBroker broker(1ull << 30);
+  broker.lease_store(sluice::protocol::kLeaseOpen);
+  broker.environment_set();
+  const auto all = families();
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  const Request traps[] = {
+      {"cuCtxGetDevice", 12090, 0, "cuCtxGetDevice"},
+      {"cuCtxGetDevice", 13000, 0, "cuCtxGetDevice_v2"},
+      {"cuCtxSynchronize", 12090, 0, "cuCtxSynchronize"},
+      {"cuCtxSynchronize", 13000, 0, "cuCtxSynchronize_v2"},
+      {"cuStreamGetCtx", 12040, 0, "cuStreamGetCtx"},
+      {"cuStreamGetCtx", 12040, 2, "cuStreamGetCtx_ptsz"},
+      {"cuStreamGetCtx", 13000, 0, "cuStreamGetCtx_v2"},
+      {"cuStreamGetCtx", 13000, 2, "cuStreamGetCtx_v2_ptsz"},
+      {"cuGraphInstantiate", 10000, 0, "cuGraphInstantiate"},
+      {"cuGraphInstantiate", 13000, 0, "cuGraphInstantiate_v2"},
+      {"cuGraphInstantiateWithFlags", 13000, 0, "cuGraphInstantiateWithFlags"},
+  };
+  for (const Request& trap : traps) {
+    SCOPED_TRACE(trap.symbol);
+    void* pointer = nullptr;
+    ASSERT_EQ(cuGetProcAddress_v2(trap.base.c_str(), &pointer, trap.version, trap.flags, nullptr),
+              CUDA_SUCCESS);
+    EXPECT_EQ(object_of(pointer), owner(trap.symbol));
+    const auto* entry = std::find_if(std::begin(kEntries), std::end(kEntries),
+                                     [&](const auto& one) { return trap.symbol == one.symbol; });
+    ASSERT_NE(entry, std::end(kEntries));
+    fake_calls.count = 0;
+    const Call call = entry->call(pointer);
+    EXPECT_EQ(call.result, CUDA_SUCCESS);
+    expect_own_call(all, trap.base, entry->real, call);
+  }
+}
+
+}  // namespace
