@@ -7,6 +7,7 @@
 
 #include <map>
 #include <mutex>
+#include <unordered_map>
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
@@ -16,9 +17,14 @@ FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0, 1, 
 
 namespace {
 std::mutex mutex;
-std::map<CUdeviceptr, unsigned long long> sizes;
+std::unordered_map<CUdeviceptr, unsigned long long> sizes;
 std::map<CUdeviceptr, unsigned long long> pooled;
 CUdeviceptr next_address = 0x7f0000000000;
+// What was freed last is given out first, as real drivers do.
+struct Freed {
+  CUdeviceptr address;
+  unsigned long long bytes;
+} freed;
 unsigned long long next_event = 1;
 struct Event {
   double time_ns;
@@ -31,8 +37,13 @@ CUresult take(CUdeviceptr* out, unsigned long long bytes) {
   const std::lock_guard lock(mutex);
   if (fake.used_bytes + bytes > fake.capacity_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   fake.used_bytes += bytes;
-  *out = next_address;
-  next_address += (bytes + 511) / 512 * 512;
+  if (freed.bytes == bytes) {
+    *out = freed.address;
+    freed = {};
+  } else {
+    *out = next_address;
+    next_address += (bytes + 511) / 512 * 512;
+  }
   sizes[*out] = bytes;
   return CUDA_SUCCESS;
 }
@@ -103,6 +114,7 @@ FAKE CUresult cuMemFree_v2(CUdeviceptr pointer) {
   const auto found = sizes.find(pointer);
   if (found == sizes.end()) return CUDA_ERROR_INVALID_VALUE;
   fake.used_bytes -= found->second;
+  freed = {pointer, found->second};
   sizes.erase(found);
   return CUDA_SUCCESS;
 }

@@ -1,88 +1,144 @@
 #!/usr/bin/env python3
-"""Runs interpose_bench bare and under a preloaded library and prints what each call costs more, in nanoseconds and, with
---instructions, in instructions (callgrind; counted, so the same on a busy machine).
+"""What a preloaded library adds to a driver call, to a look-up and to the start of a program: the same programs are run bare
+and with the library, in turn, in one run.
 
-The fake driver itself takes a few nanoseconds per call; the columns are differences of medians against the bare program.
-Any other library that interposes the driver can be put in the shim's place with --preload and --env; it then meets the
-same program, which opens its own lease only for the shim: the columns `tenant` and `exclusive` say what the shim does.
+    interpose_bench.py --build build/dev                       times: Google Benchmark, and the loading of /bin/true
+    interpose_bench.py --build build/dev --instructions        instructions as well (callgrind; the same on a busy machine)
+    interpose_bench.py --build build/dev --preload OTHER.so --env K=V     another library in the shim's place
 
---limits FILE (case, mode, instructions) counts what the file names, prints each against its limit, and ends with 1 when one
-is more than a tenth above it.
+Times are differences of medians against the bare program: the median over the rounds, then least .. most of the rounds'
+differences. The program opens its own lease only for the shim; for another library the columns `tenant` and `exclusive` are
+more of the same.
+
+--limits FILE (case, mode, instructions) only counts what the file names, prints each against its limit, and ends with 1 when
+one is more than a tenth above it.
 """
 import argparse
+import json
 import os
+import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 
-CASES = {"launch": 2_000_000, "alloc_free": 200_000, "alloc_free_1000_live": 200_000, "memory_info": 1_000_000,
-         "dlsym_foreign": 1_000_000, "dlsym_driver": 300_000, "proc_address": 100_000}
-# What the bench program itself does, and whether the library is preloaded.
-MODES = {"bare": ("plain", False), "inert": ("plain", True), "tenant": ("tenant", True), "exclusive": ("exclusive", True)}
-BODIES = {"launch": "body_launch", "alloc_free": "body_alloc", "alloc_free_1000_live": "body_alloc",
+# Case -> the function that callgrind counts in.
+BODIES = {"launch": "body_launch", "launch_10us": "body_launch", "launch_1ms": "body_launch",
+          "graph_launch": "body_graph_launch", "alloc_free": "body_alloc", "alloc_free_10000": "body_alloc",
           "memory_info": "body_memory_info", "dlsym_foreign": "body_dlsym_foreign",
           "dlsym_driver": "body_dlsym_driver", "proc_address": "body_proc_address"}
+# What the program itself does, and whether the library is preloaded. A tenant's broker is a thread of the program, and
+# glibc's own look-ups cost more with two threads, so what it is compared with has the thread as well.
+MODES = {"bare": ("plain", False), "inert": ("plain", True), "bare_tenant": ("tenant", False), "tenant": ("tenant", True),
+         "exclusive": ("exclusive", True)}
+BARE_OF = {"inert": "bare", "tenant": "bare_tenant", "exclusive": "bare_tenant"}
 SLACK = 1.10
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--program", required=True, help="interpose_bench of a build")
-parser.add_argument("--preload", required=True, help="the library to measure, e.g. build/dev/lib/libsluice.so")
+parser.add_argument("--build", required=True, type=pathlib.Path, help="a build directory")
+parser.add_argument("--preload", help="the library to measure (the shim of the build)")
 parser.add_argument("--env", action="append", default=[], metavar="K=V", help="set for the preloaded runs, may be repeated")
-parser.add_argument("--case", action="append", choices=CASES, help="only these")
+parser.add_argument("--case", action="append", choices=[*BODIES, "load"], help="only these")
+parser.add_argument("--rounds", type=int, default=7, help="rounds of each mode, in turn (7)")
+parser.add_argument("--load-rounds", type=int, default=2000, help="starts of /bin/true per library (2000)")
 parser.add_argument("--instructions", action="store_true", help="count instructions as well")
 parser.add_argument("--limits", metavar="FILE", help="only count, and compare with the limits of FILE")
 arguments = parser.parse_args()
 for setting in arguments.env:
     if "=" not in setting:
         parser.error(f"--env takes K=V, not '{setting}'")
+programs = arguments.build.resolve() / "tests"
+library = os.path.abspath(arguments.preload or arguments.build / "lib/libsluice.so")
+cases = [case for case in arguments.case or [*BODIES, "load"] if case != "load"]
+wants_load = not arguments.case or "load" in arguments.case
 
 
 def environment(preload):
-    result = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE")}
+    result = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE") and k != "LD_PRELOAD"}
     result["SLUICE_SOCKET"] = "/nonexistent"
     if preload:
         result.update(setting.split("=", 1) for setting in arguments.env)
-        result["LD_PRELOAD"] = os.path.abspath(arguments.preload)
+        result["LD_PRELOAD"] = preload
     return result
 
 
-def nanoseconds(case, mode):
+def times_of_round(mode):
+    """Case -> nanoseconds, of one process of Google Benchmark."""
     program_mode, preload = MODES[mode]
-    command = [arguments.program, program_mode, case, str(CASES[case])]
-    return min(float(subprocess.run(command, env=environment(preload), check=True, capture_output=True, text=True).stdout)
-               for _ in range(3))
+    done = subprocess.run([programs / "interpose_bench", program_mode, "--benchmark_format=json", "--benchmark_min_time=0.05",
+                           f"--benchmark_filter=^({'|'.join(cases)})$"], env=environment(library if preload else None),
+                          check=True, capture_output=True, text=True)
+    return {row["name"]: row["real_time"] for row in json.loads(done.stdout)["benchmarks"]}
+
+
+def times_print():
+    rounds = [{mode: times_of_round(mode) for mode in MODES} for _ in range(arguments.rounds)]
+    print(f"{'nanoseconds':18}{'bare':>10}" + "".join(f"{'+ ' + mode:>24}" for mode in BARE_OF))
+    for case in cases:
+        line = f"{case:18}{statistics.median(r['bare'][case] for r in rounds):10.1f}"
+        for mode, bare in BARE_OF.items():
+            median = statistics.median(r[mode][case] for r in rounds) - statistics.median(r[bare][case] for r in rounds)
+            each = [r[mode][case] - r[bare][case] for r in rounds]
+            line += f"{f'{median:.1f} ({min(each):.1f} .. {max(each):.1f})':>24}"
+        print(line, flush=True)
+
+
+def load_print():
+    floor = programs / "libinterpose_nothing.so"
+    done = subprocess.run([programs / "interpose_load", str(arguments.load_rounds), floor, library], check=True,
+                          capture_output=True, text=True)
+    rows = [line.rsplit(" ", 3) for line in done.stdout.splitlines()]
+    none = [float(value) for value in rows[0][1:]]
+    print(f"{'start of /bin/true':18}{none[0]:10.1f} us, {none[2]:.0f} page faults; added, median (least):")
+    for name, *values in rows[1:]:
+        median, least, faults = (float(value) - base for value, base in zip(values, none))
+        print(f"  {os.path.basename(name):28}{median:8.1f} us ({least:.1f}), {faults:+.0f} page faults", flush=True)
+
+
+def counted(command, preload, *options):
+    with tempfile.NamedTemporaryFile() as out:
+        subprocess.run(["valgrind", "--tool=callgrind", *options, f"--callgrind-out-file={out.name}", *command],
+                       env=environment(preload), check=True, capture_output=True)
+        return int(re.search(r"^(?:summary|totals): (\d+)", open(out.name).read(), re.M)[1])
 
 
 def instructions(case, mode):
+    """Instructions of one call; for `load`, of all that happens in /bin/true."""
     program_mode, preload = MODES[mode]
-    totals = []
-    for count in (1000, 3000):
-        with tempfile.NamedTemporaryFile() as out:
-            subprocess.run(["valgrind", "--tool=callgrind", f"--toggle-collect=*{BODIES[case]}*",
-                            f"--callgrind-out-file={out.name}", arguments.program, program_mode, case, str(count)],
-                           env=environment(preload), check=True, capture_output=True)
-            totals.append(int(re.search(r"^(?:summary|totals): (\d+)", open(out.name).read(), re.M)[1]))
-    # Nine rounds and a tenth to warm up.
-    return (totals[1] - totals[0]) / (2000 * 9.1)
+    preload = library if preload else None
+    if case == "load":
+        return counted(["/bin/true"], preload)
+    few, many = (counted([programs / "interpose_calls", program_mode, case, str(count)], preload,
+                         f"--toggle-collect=*{BODIES[case]}*") for count in (10_000, 30_000))
+    return (many - few) / 20_000
 
 
-def table(title, measure):
-    print(f"{title:24}" + "".join(f"{name:>12}" for name in MODES))
-    for case in arguments.case or CASES:
-        figures = [measure(case, mode) for mode in MODES]
-        print(f"{case:24}" + f"{figures[0]:12.1f}" + "".join(f"{f - figures[0]:+12.1f}" for f in figures[1:]), flush=True)
+bare_counts = {}
+
+
+def instructions_added(case, mode):
+    bare = BARE_OF[mode]
+    if (case, bare) not in bare_counts:
+        bare_counts[case, bare] = instructions(case, bare)
+    return instructions(case, mode) - bare_counts[case, bare]
+
+
+def instructions_print():
+    print(f"{'instructions':18}{'bare':>10}" + "".join(f"{'+ ' + mode:>24}" for mode in BARE_OF))
+    for case in cases + ["load"] * wants_load:
+        added = [instructions_added(case, mode) for mode in BARE_OF if case != "load" or mode == "inert"]
+        print(f"{case:18}{bare_counts[case, 'bare']:10.1f}" + "".join(f"{one:24.1f}" for one in added), flush=True)
 
 
 def limits_check():
-    bare, above = {}, 0
+    above = 0
     print(f"{'added instructions':24}{'mode':>12}{'counted':>12}{'limit':>12}")
     for line in open(arguments.limits):
         if line.startswith("#") or not line.strip():
             continue
         case, mode, limit = line.split()
-        bare.setdefault(case, instructions(case, "bare"))
-        added = instructions(case, mode) - bare[case]
+        added = instructions_added(case, mode)
         over = added > float(limit) * SLACK
         above += over
         print(f"{case:24}{mode:>12}{added:12.1f}{limit:>12}{'   too many' if over else ''}", flush=True)
@@ -91,6 +147,12 @@ def limits_check():
 
 if arguments.limits:
     sys.exit(limits_check())
-table("nanoseconds per call", nanoseconds)
+if cases:
+    if (programs / "interpose_bench").exists():
+        times_print()
+    else:
+        print("times skipped: interpose_bench is not built (Google Benchmark is missing: scripts/setup --tests)")
+if wants_load:
+    load_print()
 if arguments.instructions:
-    table("instructions per call", instructions)
+    instructions_print()

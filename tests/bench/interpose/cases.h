@@ -1,0 +1,91 @@
+// What the shim's benchmarks call: each case is one kind of driver call (or look-up) in a loop. Two
+// programs run them: interpose_bench takes the time, interpose_calls is what callgrind counts.
+#pragma once
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <memory>
+#include <string>
+
+#include "tests/interpose/fake_driver.h"
+#include "tests/interpose/test_broker.h"
+
+namespace sluice::bench {
+
+// Bodies are functions of their own, so that callgrind can be told to count in them alone.
+#define SLUICE_BODY __attribute__((noinline)) inline
+
+SLUICE_BODY void body_launch(long count) {
+  for (long i = 0; i < count; ++i)
+    cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+}
+SLUICE_BODY void body_graph_launch(long count) {
+  for (long i = 0; i < count; ++i) cuGraphLaunch(reinterpret_cast<CUgraphExec>(0x6000), nullptr);
+}
+SLUICE_BODY void body_alloc(long count) {
+  for (long i = 0; i < count; ++i) {
+    CUdeviceptr p = 0;
+    cuMemAlloc_v2(&p, 4096);
+    cuMemFree_v2(p);
+  }
+}
+SLUICE_BODY void body_memory_info(long count) {
+  size_t a, b;
+  for (long i = 0; i < count; ++i) cuMemGetInfo_v2(&a, &b);
+}
+SLUICE_BODY void body_dlsym_foreign(long count) {
+  for (long i = 0; i < count; ++i) dlsym(RTLD_DEFAULT, "strlen");
+}
+SLUICE_BODY void body_dlsym_driver(long count) {
+  static void* handle = dlopen("libcuda.so.1", RTLD_NOW);
+  for (long i = 0; i < count; ++i) dlsym(handle, "cuLaunchKernel");
+}
+SLUICE_BODY void body_proc_address(long count) {
+  void* p;
+  for (long i = 0; i < count; ++i) cuGetProcAddress_v2("cuMemAlloc", &p, 12000, 0, nullptr);
+}
+
+inline void allocations_make(int count) {
+  for (int i = 0; i < count; ++i) {
+    CUdeviceptr p;
+    cuMemAlloc_v2(&p, 4096);
+  }
+}
+
+struct Case {
+  const char* name;
+  void (*body)(long count);
+  int live;          // allocations that exist meanwhile
+  double launch_ns;  // how long a kernel takes: a fence goes behind half a millisecond of them
+};
+inline constexpr Case kCases[] = {
+    {"launch", body_launch, 0, 1e3},           {"launch_10us", body_launch, 0, 1e4},
+    {"launch_1ms", body_launch, 0, 1e6},       {"graph_launch", body_graph_launch, 0, 1e5},
+    {"alloc_free", body_alloc, 10, 0},         {"alloc_free_10000", body_alloc, 10000, 0},
+    {"memory_info", body_memory_info, 0, 0},   {"dlsym_foreign", body_dlsym_foreign, 0, 0},
+    {"dlsym_driver", body_dlsym_driver, 0, 0}, {"proc_address", body_proc_address, 0, 0},
+};
+
+inline void case_prepare(const Case& one) {
+  fake.launch_ns = one.launch_ns;
+  allocations_make(one.live);
+  one.body(1000);
+}
+
+/// What the program is to the shim: `plain`, or its own broker's `tenant` or `exclusive` tenant
+/// with an open lease. nullptr for plain.
+inline std::unique_ptr<test::TestBroker> tenancy_begin(const std::string& mode) {
+  std::unique_ptr<test::TestBroker> broker;
+  if (mode != "plain") {
+    broker = std::make_unique<test::TestBroker>(4ull << 30);
+    broker->environment_set();
+    broker->lease_store(protocol::kLeaseOpen |
+                        (mode == "exclusive" ? protocol::kLeaseExclusive : 0u));
+  }
+  cuInit(0);
+  return broker;
+}
+
+}  // namespace sluice::bench

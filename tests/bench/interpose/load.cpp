@@ -1,0 +1,75 @@
+// Microseconds from starting /bin/true to its end, with nothing preloaded and with each of the
+// given libraries, in turn; and the page faults of such a process.
+//
+//   interpose_load ROUNDS LIBRARY...
+// prints a line per library and one for none: name, median us, least us, page faults (median)
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Preload {
+  std::string name;
+  std::string setting;  // LD_PRELOAD=..., empty for none
+  std::vector<double> us;
+  std::vector<long> faults;
+};
+
+double now_us() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) / 1e3;
+}
+
+bool measure(Preload& preload) {
+  char program[] = "/bin/true";
+  char* arguments[] = {program, nullptr};
+  char* environment[] = {preload.setting.empty() ? nullptr : preload.setting.data(), nullptr};
+  pid_t child;
+  int status = 0;
+  rusage usage{};
+  const double begin = now_us();
+  if (posix_spawn(&child, program, nullptr, nullptr, arguments, environment) != 0) return false;
+  if (wait4(child, &status, 0, &usage) != child || status != 0) return false;
+  preload.us.push_back(now_us() - begin);
+  preload.faults.push_back(usage.ru_minflt);
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const long rounds = argc > 1 ? atol(argv[1]) : 0;
+  if (rounds <= 0) {
+    fprintf(stderr, "interpose_load: usage: interpose_load ROUNDS LIBRARY...\n");
+    return 2;
+  }
+  std::vector<Preload> preloads{{"none", "", {}, {}}};
+  for (int i = 2; i < argc; ++i) {
+    preloads.push_back({argv[i], std::string("LD_PRELOAD=") + argv[i], {}, {}});
+  }
+  for (long round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < preloads.size(); ++i) {
+      // Another one begins each round, so that nobody always follows the same neighbour.
+      if (!measure(preloads[(i + static_cast<size_t>(round)) % preloads.size()])) {
+        fprintf(stderr, "interpose_load: /bin/true did not run\n");
+        return 1;
+      }
+    }
+  }
+  for (Preload& one : preloads) {
+    std::sort(one.us.begin(), one.us.end());
+    std::sort(one.faults.begin(), one.faults.end());
+    printf("%s %.1f %.1f %ld\n", one.name.c_str(), one.us[one.us.size() / 2], one.us.front(),
+           one.faults[one.faults.size() / 2]);
+  }
+  return 0;
+}
