@@ -6,6 +6,10 @@
 //   every entry point?
 //             Which names share an address, and which does only one of the two ways know?
 //   exports   what the driver exports beyond the list
+//   capture   which calls a capturing stream bears, where the manuals leave it open
+//   (probe_capture.cpp)
+//   integrity which changed answers NVIDIA's runtime accepts (probe_children.cpp)
+//   overhead  what a wrapper adds to a launch, what a pair of events costs (probe_children.cpp)
 //   kernel    are BTF and the tracepoints there that a BPF program could use?
 #include <cuda.h>
 #include <dlfcn.h>
@@ -21,7 +25,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/gpu/probe.h"
+
 namespace {
+
+using probe::function_named;
 
 struct Entry {
   const char* symbol;
@@ -40,14 +48,6 @@ constexpr const char* kInterop[] = {"cuGLGetDevices_v2",          "cuGraphicsGLR
                                     "cuVDPAUGetDevice",           "cudbgGetAPI"};
 
 using Lookup = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
-
-template <class Function>
-Function function_named(void* library, const char* name) {
-  Function function = nullptr;
-  void* found = dlsym(library, name);
-  std::memcpy(&function, &found, sizeof(function));
-  return function;
-}
 
 std::string json_list(const std::vector<std::string>& items) {
   std::string out = "[";
@@ -167,11 +167,14 @@ void print_kernel() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) {
     std::fprintf(stderr, "probe_driver: %s\n", dlerror());
     return 77;
+  }
+  if (argc == 3 && std::strcmp(argv[1], "--capture") == 0) {
+    return probe::capture_probe(library, argv[2]);
   }
   const auto lookup = function_named<Lookup>(library, "cuGetProcAddress_v2");
   const auto get_version = function_named<CUresult (*)(int*)>(library, "cuDriverGetVersion");
@@ -185,6 +188,10 @@ int main() {
   std::printf("{\n  \"driver_version\": %d,\n", version);
   print_lookup(compare_lookups(library, lookup));
   print_exports(library);
+  std::fflush(stdout);
+  probe::captures_print();
+  probe::integrity_print();
+  probe::overhead_print();
   print_kernel();
   std::printf("}\n");
   return 0;
