@@ -6,6 +6,7 @@
 
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -71,12 +72,40 @@ def check_overhead(overhead):
         expect(static[name].get("error", 0) != 0, f"overhead, static: {static[name]}")
 
 
+def check_report(answer, reference, directory):
+    """probe_report.py on these answers: the software GPU's runtime bears a changed UUID, which is told; a runtime that refuses
+    it contradicts nothing; a look-up that differs does."""
+    def report(change):
+        changed = json.loads(json.dumps(answer))
+        change(changed)
+        path = pathlib.Path(directory) / "answer.json"
+        path.write_text(json.dumps(changed))
+        done = subprocess.run([sys.executable, pathlib.Path(__file__).with_name("probe_report.py"), path, reference],
+                              capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+    def refuse(changed):
+        changed["integrity"]["shared"]["uuid"] = {"error": 103}
+
+    status, text = report(lambda changed: None)
+    expect(status == 1 and "uuid changed, expected to be refused" in text and "1 contradictions" in text, f"report: {text}")
+    expect("static runtime: it does not come up bare" in text, f"report: {text}")
+    status, text = report(refuse)
+    expect(status == 0 and "0 contradictions" in text and "a wrapper adds" in text, f"report: {text}")
+    expect("cuMemPoolCreate:" not in text and "cuCtxCreate: not decided (error 801" in text, f"report: {text}")
+    status, text = report(lambda changed: (refuse(changed), changed["lookup"]["different"].append("cuInit")))
+    expect(status == 1 and "lookup: cuInit" in text, f"report: {text}")
+    status, text = report(lambda changed: (refuse(changed), changed["capture"].update(cuMemCreate={"ended": "signal 11"})))
+    expect(status == 0 and "cuMemCreate: not decided (signal 11)" in text, f"report: {text}")
+
+
 def main():
     probe, libraries, reference = sys.argv[1:]
     with tempfile.TemporaryDirectory() as directory:
         environment = dict(os.environ, LD_LIBRARY_PATH=libraries, SOFTGPU_DIR=directory, PROBE_LAUNCHES=str(LAUNCHES))
         text = subprocess.run([probe], env=environment, check=True, capture_output=True, text=True, timeout=100).stdout
-    answer = json.loads(text)
+        answer = json.loads(text)
+        check_report(answer, reference, directory)
     expect(answer["driver_version"] >= 13000, f"driver {answer['driver_version']}")
     check_lookup(answer["lookup"])
     expect(isinstance(answer["exports"]["beyond_list"], list) and "cudbgGetAPI" in answer["exports"]["interop"], "exports")

@@ -212,7 +212,8 @@ T argument_make(size_t index) {
     value = reinterpret_cast<T>(&zeroes[(index + 1) * 32768]);
   } else {
     memset(static_cast<void*>(&value), 0, sizeof value);
-    const auto low = static_cast<unsigned char>(index + 1);
+    // Small numbers that differ; of an enumeration one that every one has.
+    const auto low = static_cast<unsigned char>(std::is_enum_v<T> ? index % 2 : index + 1);
     memcpy(static_cast<void*>(&value), &low, 1);
   }
   return value;
