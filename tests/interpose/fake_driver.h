@@ -39,5 +39,14 @@ struct FakeState {
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.
 extern "C" int fake_lookup_private;
+/// What cuGetProcAddress was asked for, in the order of the requests; the first of them only.
+struct FakeLookup {
+  char symbol[64];
+  int version;
+  unsigned long long flags;
+};
+constexpr int kFakeLookupsMax = 1024;
+extern "C" FakeLookup fake_lookups[kFakeLookupsMax];
+extern "C" int fake_lookup_count;
 /// The UUID of fake device n: sixteen bytes of 0xA0 + n.
 constexpr unsigned char kFakeUuidBase = 0xA0;

@@ -14,6 +14,10 @@ FAKE RecordedCalls fake_calls;
 RecordedCalls fake_calls;
 FAKE int fake_lookup_private;
 int fake_lookup_private;
+FAKE FakeLookup fake_lookups[kFakeLookupsMax];
+FakeLookup fake_lookups[kFakeLookupsMax];
+FAKE int fake_lookup_count;
+int fake_lookup_count;
 
 namespace {
 /// A function that no plain look-up of the driver knows.
@@ -27,6 +31,13 @@ FAKE CUresult cuGetProcAddress_v2(const char* symbol, void** pointer, int versio
     for (int i = 0; i < fake_entry_count; ++i) made.emplace(fake_entries[i].base, &fake_entries[i]);
     return made;
   }();
+  if (const int index = __atomic_fetch_add(&fake_lookup_count, 1, __ATOMIC_RELAXED);
+      index < kFakeLookupsMax) {
+    FakeLookup& noted = fake_lookups[index];
+    strncpy(noted.symbol, symbol, sizeof noted.symbol - 1);
+    noted.version = version;
+    noted.flags = flags;
+  }
   *pointer = nullptr;
   const auto [first, last] = table.equal_range(symbol);
   bool known = first != last;

@@ -5,6 +5,15 @@
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
+FAKE CUresult cuDriverGetVersion(int* version) {
+  *version = CUDA_VERSION;
+  return recorded("cuDriverGetVersion", version);
+}
+// A runtime that asks for NVIDIA's private tables ends here, with an error.
+FAKE CUresult cuGetExportTable(const void** table, const CUuuid*) {
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
+}
 FAKE CUresult cuDeviceGetCount(int* count) {
   *count = 1;
   return recorded("cuDeviceGetCount", count);

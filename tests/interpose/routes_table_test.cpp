@@ -151,6 +151,35 @@ TEST_F(RouteTableTest, EveryRequestOfTheRuntimeGetsTheHookOfItsAbi) {
   EXPECT_GT(hooked, 150u);
 }
 
+// The list of requests is what the toolkit's own runtime asks for. It gets no further here: the
+// driver has none of NVIDIA's private tables.
+TEST_F(RouteTableTest, TheRuntimeOfTheToolkitMakesTheListedRequests) {
+  void* runtime = dlopen(SLUICE_CUDART, RTLD_NOW | RTLD_LOCAL);
+  if (runtime == nullptr) GTEST_SKIP() << "no CUDA runtime here: " << dlerror();
+  const auto count = reinterpret_cast<int (*)(int*)>(dlsym(runtime, "cudaGetDeviceCount"));
+  ASSERT_NE(count, nullptr);
+  int devices = 0;
+  fake_lookup_count = 0;
+  EXPECT_NE(count(&devices), 0);
+  using Key = std::tuple<std::string, int, cuuint64_t>;
+  std::set<Key> listed, made;
+  for (const Request& one : runtime_requests()) listed.emplace(one.base, one.version, one.flags);
+  ASSERT_LT(fake_lookup_count, kFakeLookupsMax);
+  for (int i = 0; i < fake_lookup_count; ++i) {
+    const FakeLookup& one = fake_lookups[i];
+    // It asks for nothing first, to see whether the driver is the toolkit's stub.
+    if (one.symbol[0] != '\0') made.emplace(one.symbol, one.version, one.flags);
+  }
+  for (const auto& [symbol, version, flags] : made) {
+    EXPECT_EQ(listed.count({symbol, version, flags}), 1u)
+        << "not listed: " << symbol << " " << version << " " << flags;
+  }
+  for (const auto& [symbol, version, flags] : listed) {
+    EXPECT_EQ(made.count({symbol, version, flags}), 1u)
+        << "not made: " << symbol << " " << version << " " << flags;
+  }
+}
+
 TEST_F(RouteTableTest, EveryVersionAndFlagOfEveryName) {
   const auto all = families();
   std::set<int> versions{1000, CUDA_VERSION};

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -56,10 +57,13 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     preloads.push_back({argv[i], std::string("LD_PRELOAD=") + argv[i], {}, {}});
   }
+  std::vector<size_t> order(preloads.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::minstd_rand random;  // the same orders on every run
   for (long round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < preloads.size(); ++i) {
-      // Another one begins each round, so that nobody always follows the same neighbour.
-      if (!measure(preloads[(i + static_cast<size_t>(round)) % preloads.size()])) {
+    std::shuffle(order.begin(), order.end(), random);  // nobody always follows the same one
+    for (const size_t i : order) {
+      if (!measure(preloads[i])) {
         fprintf(stderr, "interpose_load: /bin/true did not run\n");
         return 1;
       }
