@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "interpose/family.h"
 #include "interpose/say.h"
 
 namespace sluice::interpose {
@@ -15,7 +16,7 @@ uint64_t context_cost[kDevicesMax];      // bytes charged for each of them
 
 void refusal_say(int gpu, uint64_t bytes) {
   if (!refusals_said.allow(clock_now_ns())) return;
-  const uint64_t quota = process.entry(gpu).memory_max_bytes;
+  const uint64_t quota = process.memory_max(gpu);
   Line line;
   line.text("refused ").bytes(bytes).text(": you use ");
   line.bytes_in(process.ledger.total(static_cast<uint32_t>(gpu)), bytes_unit(quota))
@@ -74,12 +75,13 @@ bool charge_reserve(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
   if (gpu < 0) return true;
   const auto index = static_cast<uint32_t>(gpu);
-  const uint64_t quota = process.entry(gpu).memory_max_bytes;
+  const uint64_t quota = process.memory_max(gpu);
   if (SLUICE_LIKELY(process.ledger.reserve(index, bytes, quota))) return true;
   const ErrnoGuard guard;
   // Pools may have given memory back without a call that we see.
   pools_settle(device);
   graph_memory_settle(device);
+  if (load_acquire(process.alone) != 0) family_sweep();
   if (process.ledger.reserve(index, bytes, quota)) return true;
   process.account(gpu).refused.add(1);
   refusal_say(gpu, bytes);

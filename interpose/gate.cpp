@@ -1,6 +1,8 @@
 // The gate's uncommon side: first launches, closed leases, full windows, and the drain.
 #include "interpose/gate.h"
 
+#include "interpose/alone.h"
+
 namespace sluice::interpose {
 namespace {
 
@@ -23,13 +25,18 @@ void want_once(int gpu, uint32_t epoch, bool again) {
     gate_want_say(gpu, epoch);
 }
 
+// Nobody will open it, and launches do not wait: they pass, or are refused.
+bool lease_is_void() {
+  return (load_acquire(process.lost_open) | load_acquire(process.lost_refuse)) != 0;
+}
+
 // Sleeps until the lease is open (or the broker is lost for good). Nobody may be inside.
 void lease_wait(int gpu) {
   const protocol::LeaseEntry& entry = process.entry(gpu);
   const uint64_t start_ns = clock_now_ns();
   for (int slices = 1;; ++slices) {
     const uint32_t word = entry.lease.load();
-    if ((word & kLeaseOpen) != 0 || load_acquire(process.lost_open) != 0) break;
+    if ((word & kLeaseOpen) != 0 || lease_is_void()) break;
     want_once(gpu, protocol::lease_epoch(word), slices % kWantAgainSlices == 0);
     futex_wait(&entry.lease.raw, word, kGateSliceNs, true);
   }
@@ -80,7 +87,7 @@ uint32_t lease_enter(ThreadRecord& thread, int gpu) {
     raise_word(thread.inside, static_cast<uint32_t>(gpu) + 1);
     const uint32_t word = process.entry(gpu).lease.load();
     if ((word & kLeaseOpen) != 0) return word;
-    if (load_acquire(process.lost_open) != 0) return 0;
+    if (lease_is_void()) return 0;
     store_release(thread.inside, 0u);
     lease_wait(gpu);
   }
@@ -112,9 +119,11 @@ void launch_admit(LaunchPass& pass) {
   const int gpu = thread->gpu;
   for (;;) {
     hold_wait(gpu);
+    if (load_acquire(own_share) != nullptr) own_share_wait(gpu);
     const uint32_t word = lease_enter(*thread, gpu);
     if (word == 0) {
       store_release(thread->inside, 0u);
+      if (load_acquire(process.lost_refuse) != 0) pass.way = LaunchPass::Way::kRefused;
       return;
     }
     if ((word & kLeaseExclusive) != 0) {
@@ -144,7 +153,8 @@ void launch_look(LaunchPass& pass, bool submitted) {
       __atomic_add_fetch(&device_totals[context.device].graph_launches, 1, __ATOMIC_RELAXED);
     const int budget = launch_budget(context, *pass.stream, process.entry(gpu).window_ns.load(),
                                      clock_now_ns(), graph);
-    cache_fill(pass, budget);
+    // A share of its own is asked for at every launch.
+    cache_fill(pass, load_acquire(own_share) != nullptr ? 0 : budget);
     pass.thread->last_stream = pass.stream;
   }
   if (process.account(gpu).in_flight.load() == 0) {

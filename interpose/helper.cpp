@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "interpose/alone.h"
 #include "interpose/gate.h"
 #include "interpose/link.h"
 #include "interpose/say.h"
@@ -31,6 +32,10 @@ constexpr uint64_t kSleepMaxNs =
     500'000'000;  // also how late a dead broker may be noticed when idle
 constexpr uint64_t kAliveLookNs = 50'000'000;
 constexpr uint64_t kGraceNs = 2'000'000'000;  // without a broker, before the gates open
+// A broker says that it lives four times a second; one that has not for so long hangs.
+constexpr uint64_t kHeartbeatMaxNs = 5'000'000'000;
+constexpr uint64_t kPendingLookNs = 20'000'000;  // whether a registration was answered
+constexpr uint64_t kSweepNs = 1'000'000'000;     // how late the death of others is noticed
 constexpr uint64_t kReconnectMinNs = 100'000'000;
 constexpr uint64_t kReconnectMaxNs = 5'000'000'000;
 constexpr size_t kStackBytes = 1 << 20;  // the driver runs on it
@@ -54,6 +59,13 @@ uint64_t reconnect_ns = kReconnectMinNs;
 uint64_t reconnect_at_ns;
 uint64_t alive_looked_ns;
 bool refusal_said;
+bool asks_for_broker;
+bool pending;     // a registration is under way
+bool lost_acted;  // the grace is over
+uint64_t swept_ns;
+// The answer of a helper that takes a slot first.
+enum SlotAnswer : uint32_t { kNone, kTaken, kNoSlot };
+uint32_t slot_answer;
 
 struct WaitVector {
   uint64_t value;
@@ -125,7 +137,8 @@ uint64_t closed_look(int gpu, uint32_t epoch) {
   account.in_flight.store(0);
   account.drained_epoch.store(epoch);
   // A full socket is no reason to lose the note: say it again at the next look.
-  if (!link_note(MessageType::kDrained, static_cast<uint32_t>(gpu), epoch, busy_ns))
+  const bool heard = load_acquire(process.alone) != 0;  // nobody to tell
+  if (!heard && !link_note(MessageType::kDrained, static_cast<uint32_t>(gpu), epoch, busy_ns))
     return kLookWhileBusyNs;
   watch.drained_said = epoch + 1;
   watch.idle_said = false;
@@ -177,6 +190,12 @@ uint64_t gpus_look(uint64_t now_ns) {
     const uint64_t wait_ns =
         open ? open_look(gpu, word, now_ns) : closed_look(gpu, lease_epoch(word));
     if (wait_ns < sleep_ns_min) sleep_ns_min = wait_ns;
+    const uint64_t share_ns = shares_step(gpu, now_ns);
+    if (share_ns < sleep_ns_min) sleep_ns_min = share_ns;
+  }
+  if (load_acquire(process.alone) != 0 && now_ns - swept_ns >= kSweepNs) {
+    swept_ns = now_ns;
+    family_sweep();
   }
   return sleep_ns_min;
 }
@@ -205,7 +224,10 @@ void words_wait(uint32_t wake_seen, const uint32_t* lease_words, uint64_t timeou
 // A broker that was started anew knows no tenant of the one before it. The program has done nothing
 // wrong and must not stop for that; but its user should know that nobody divides the GPU any more.
 void refusal_say_once(uint64_t now_ns) {
-  if (refusal_said || process_mode() != Mode::kActive || now_ns - lost_ns < kGraceNs) return;
+  if (refusal_said || process_mode() != Mode::kActive || now_ns - lost_ns < kGraceNs ||
+      load_acquire(process.lost_open) == 0) {
+    return;
+  }
   refusal_said = true;
   Line line;
   line.text("the broker went away and the one now at ").text(link_path());
@@ -215,16 +237,18 @@ void refusal_say_once(uint64_t now_ns) {
 }
 
 void reconnect(uint64_t now_ns) {
-  if (now_ns < reconnect_at_ns) return;
-  const LinkResult result = link_register();
+  if (!pending && now_ns < reconnect_at_ns) return;
+  const LinkResult result = link_register_step();
+  pending = result == LinkResult::kPending;
+  if (pending) return;
   if (result == LinkResult::kRefused) refusal_say_once(now_ns);
   if (result == LinkResult::kRegistered) {
     process_adopt_pages(link_slot());
     memset(watches, 0, sizeof watches);
     connected = true;
     lost_ns = 0;
+    lost_acted = false;
     reconnect_ns = kReconnectMinNs;
-    process_set_lost_open(false);
     refusal_said = false;
     return;
   }
@@ -232,19 +256,69 @@ void reconnect(uint64_t now_ns) {
   if (reconnect_ns < kReconnectMaxNs) reconnect_ns *= 2;
 }
 
+void hold_say() {
+  const uint64_t hold_ns = policy().hold_ns;
+  Line line;
+  line.text("the broker at ").text(link_path()).text(" went away; launches wait for one");
+  if (hold_ns != 0) line.text(", at most ").number(hold_ns / 1'000'000'000).text(" s");
+  line.text(" (missing_broker = hold in ").text(policy_path()).text(")");
+  line.say();
+}
+
+void hold_end_say() {
+  Line line;
+  line.text("no broker has come back within ").number(policy().hold_ns / 1'000'000'000);
+  line.text(" s; launches fail until one does (start sluiced)");
+  line.say();
+}
+
+// What becomes of a program whose broker has been gone for longer than its grace.
+void lost_act(uint64_t lost_for_ns) {
+  if (!lost_acted) {
+    lost_acted = true;
+    if (policy().missing == MissingBroker::kHold) {
+      process_hold();
+      hold_say();
+      return;
+    }
+    const bool limits = limits_own().any() || policy().missing == MissingBroker::kStatic;
+    if (limits && process_go_alone()) {
+      memset(watches, 0, sizeof watches);
+      return;
+    }
+    // Limits that cannot be kept otherwise are kept by launching nothing.
+    if (limits) process_refuse(true);
+    process_set_lost_open(!limits);
+    return;
+  }
+  if (policy().missing == MissingBroker::kHold && policy().hold_ns != 0 &&
+      lost_for_ns >= kGraceNs + policy().hold_ns && load_acquire(process.lost_refuse) == 0) {
+    process_refuse(true);
+    hold_end_say();
+  }
+}
+
+// A broker that hangs keeps its socket open.
+bool heartbeat_is_fresh(uint64_t now_ns) {
+  const uint64_t beat_ns = process.lease->heartbeat_ns.load();
+  return beat_ns == 0 || beat_ns >= now_ns || now_ns - beat_ns < kHeartbeatMaxNs;
+}
+
 void connection_look(uint64_t now_ns) {
+  if (!asks_for_broker) return;
   if (connected && now_ns - alive_looked_ns >= kAliveLookNs) {
     alive_looked_ns = now_ns;
-    connected = link_alive();
+    connected = link_alive() && heartbeat_is_fresh(now_ns);
     if (!connected) {
+      link_close();
       lost_ns = now_ns;
       reconnect_at_ns = now_ns;
     }
   }
   if (connected) return;
   reconnect(now_ns);
-  if (!connected && process_mode() == Mode::kActive && now_ns - lost_ns >= kGraceNs)
-    process_set_lost_open(true);
+  if (connected || process_mode() != Mode::kActive || load_acquire(process.alone) != 0) return;
+  if (now_ns - lost_ns >= kGraceNs) lost_act(now_ns - lost_ns);
 }
 
 void* helper_main(void*) {
@@ -252,6 +326,13 @@ void* helper_main(void*) {
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   ThreadRecord* thread = thread_record();
   if (thread != nullptr) ++thread->depth;
+  const bool alone = load_acquire(process.alone) != 0;
+  if (alone) {
+    const bool taken = process_slot_take();
+    store_release(slot_answer, static_cast<uint32_t>(taken ? kTaken : kNoSlot));
+    futex_wake_all(&slot_answer, false);
+    if (!taken) return nullptr;
+  }
   // No context belongs to this thread; the driver call needs none.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   bool relaxed = false;
@@ -259,7 +340,8 @@ void* helper_main(void*) {
     const uint32_t wake_seen = load_acquire(wake_word);
     const uint64_t now_ns = clock_now_ns();
     connection_look(now_ns);
-    uint64_t wait_ns = connected ? kSleepMaxNs : kAliveLookNs;
+    uint64_t wait_ns = connected || !asks_for_broker ? kSleepMaxNs : kAliveLookNs;
+    if (pending) wait_ns = kPendingLookNs;
     uint32_t lease_words[kTenantGpusMax] = {};
     if (process_mode() == Mode::kActive) {
       for (uint32_t i = 0; i < process.gpu_count; ++i)
@@ -275,6 +357,8 @@ void* helper_main(void*) {
   }
   store_release(parked, 1u);
   futex_wake_all(&parked, false);
+  // The slot is this process's until its end, and a slot whose thread has ended is free.
+  while (load_acquire(process.alone) != 0) futex_wait(&parked, 1, UINT64_MAX / 4, false);
   return nullptr;
 }
 
@@ -290,13 +374,15 @@ void gate_want_say(int gpu, uint32_t epoch) {
   link_note(MessageType::kGateWant, static_cast<uint32_t>(gpu), epoch, busy_ns);
 }
 
-void helper_start(bool is_connected) {
+bool helper_start(bool is_connected, bool asks, bool alone) {
   uint32_t expected = 0;
   if (!__atomic_compare_exchange_n(&running, &expected, 1, false, __ATOMIC_ACQ_REL,
                                    __ATOMIC_RELAXED))
-    return;
+    return true;
   connected = is_connected;
+  asks_for_broker = asks;
   lost_ns = clock_now_ns();
+  store_release(slot_answer, static_cast<uint32_t>(kNone));
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -305,9 +391,15 @@ void helper_start(bool is_connected) {
   pthread_attr_setstacksize(&attributes, kStackBytes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_t thread;
-  if (pthread_create(&thread, &attributes, helper_main, nullptr) != 0) store_release(running, 0u);
+  const bool made = pthread_create(&thread, &attributes, helper_main, nullptr) == 0;
+  if (!made) store_release(running, 0u);
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!alone) return made;
+  while (made && load_acquire(slot_answer) == kNone) {
+    futex_wait(&slot_answer, kNone, 1'000'000'000, false);
+  }
+  return load_acquire(slot_answer) == kTaken;
 }
 
 void helper_stop() {
@@ -331,7 +423,7 @@ void helper_reset_after_fork() {
   connected = false;
   reconnect_ns = kReconnectMinNs;
   reconnect_at_ns = alive_looked_ns = 0;
-  refusal_said = false;
+  refusal_said = pending = lost_acted = false;
   memset(watches, 0, sizeof watches);
 }
 

@@ -7,9 +7,10 @@
 
 namespace sluice::interpose {
 
-/// Starts the helper (once). `connected` = the process has registered; otherwise it begins by
-/// trying to.
-void helper_start(bool connected);
+/// Starts the helper (once). `connected` = the process has registered; otherwise, with `asks`, it
+/// begins by trying to. `alone` = it takes the process's slot first (process_slot_take), and this
+/// waits for that. False when there is no thread or no slot.
+[[nodiscard]] bool helper_start(bool connected, bool asks, bool alone);
 /// Ends the helper's use of the driver and waits a moment for it; called at exit, before the driver
 /// is torn down.
 void helper_stop();

@@ -34,10 +34,7 @@ int device_gpu_of(nvmlDevice_t device) {
   char text[96] = {};
   protocol::GpuUuid uuid;
   if (nvml.nvmlDeviceGetUUID(device, text, sizeof text) != 0 || !uuid_parse(text, &uuid)) return -1;
-  for (uint32_t i = 0; i < process.gpu_count; ++i) {
-    if (process.lease->gpus[i].gpu == uuid) return static_cast<int>(i);
-  }
-  return -1;
+  return process_gpu_of(uuid);
 }
 
 template <class Memory>

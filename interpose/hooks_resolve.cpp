@@ -20,7 +20,7 @@ void answer_route(const char* symbol, void** pointer, int version, cuuint64_t fl
 SLUICE_HOOK CUresult cuInit(unsigned int flags) {
   if (process_enter() == Mode::kDenied) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = driver.cuInit(flags);
-  if (result == CUDA_SUCCESS) process_init_done();
+  if (result == CUDA_SUCCESS && !process_init_done()) return CUDA_ERROR_NOT_PERMITTED;
   return result;
 }
 

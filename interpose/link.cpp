@@ -1,15 +1,15 @@
-// See link.h. The pages live in one reserved range of addresses; new pages are mapped over the old
-// ones in place, so no reader ever holds an address that goes away.
+// See link.h.
 #include "interpose/link.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "interpose/pages.h"
 
 namespace sluice::interpose {
 
@@ -17,20 +17,15 @@ using namespace protocol;
 
 namespace {
 
-// A broker that is alive answers a registration within milliseconds.
-constexpr int kRegisterTimeoutMs = 5000;
+// How long a helper may be kept from its other work by a broker that does not accept.
+constexpr int kConnectBrieflyMs = 1;
 // Low numbers belong to the program: shells, daemons and launchers name, reuse and close them.
 constexpr int kDescriptorMin = 1000;
-
-constexpr size_t page_round(size_t bytes) { return (bytes + 4095) & ~size_t{4095}; }
-constexpr size_t kLeaseBytes = page_round(sizeof(LeasePage));
-constexpr size_t kClaimsBytes = page_round(sizeof(ClaimsPage));
 
 struct Link {
   int fd = -1;
   dev_t device = 0;
   ino_t inode = 0;
-  unsigned char* range = nullptr;
   int lease_fd = -1;
   int claims_fd = -1;
   uint32_t slot = 0;
@@ -38,12 +33,24 @@ struct Link {
 };
 constinit Link link;
 
+// A registration that has not been answered yet.
+struct Pending {
+  int fd;
+  dev_t device;
+  ino_t inode;
+  uint64_t end_ns;
+};
+constinit Pending pending{-1, 0, 0, 0};
+
 // What the process was started with, copied at the first registration: the helper registers again
 // at moments when the program may be changing its environment, and a program that does must not
 // move to another broker.
 struct Origin {
   uint32_t known;
   bool has_tenant;
+  bool limits_wrong;
+  Limits limits;
+  Line limits_fault;
   char socket[108];                   // sockaddr_un::sun_path
   char tenant[kTenantTextBytes + 1];  // one more, so that a text that is too long stays wrong
 };
@@ -110,87 +117,123 @@ LinkResult answer_read(Envelope& answer) {
   return LinkResult::kRegistered;
 }
 
-bool range_reserve() {
-  if (link.range != nullptr) return true;
-  void* range =
-      mmap(nullptr, kLeaseBytes + kClaimsBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (range == MAP_FAILED) return false;
-  link.range = static_cast<unsigned char*>(range);
-  return true;
-}
-
 // The first registration of a process is serialised by its caller; the helper starts after it.
 void origin_read() {
   if (origin.known != 0) return;
-  const char* named = getauxval(AT_SECURE) != 0 ? nullptr : getenv(kSocketVariable);
+  // A program that gains privileges takes no orders from who starts it.
+  const bool secure = getauxval(AT_SECURE) != 0;
+  const char* named = secure ? nullptr : getenv(kSocketVariable);
   const char* path = named != nullptr && named[0] != '\0' ? named : kSystemSocket;
   strncpy(origin.socket, path, sizeof origin.socket - 1);
   const char* text = getenv(kTenantVariable);
   origin.has_tenant = text != nullptr && text[0] != '\0';
   if (origin.has_tenant) strncpy(origin.tenant, text, sizeof origin.tenant - 1);
+  origin.limits_wrong = !secure && !limits_read(getenv(kMemoryVariable), getenv(kSmVariable),
+                                                &origin.limits, &origin.limits_fault);
   origin.known = 1;
+}
+
+// Sends Register; kPending when that went well.
+LinkResult register_begin(int connect_timeout_ms) {
+  origin_read();
+  Register message;
+  message_init(message, MessageType::kRegister, 1);
+  if (origin.has_tenant && !tenant_parse(origin.tenant, &message.tenant, &message.key)) {
+    refusal_set("SLUICE_TENANT is not of the form ID-KEY; start the program with `sluice run`");
+    return LinkResult::kRefused;
+  }
+  const LinkResult nobody = origin.has_tenant ? LinkResult::kNobody : LinkResult::kNotATenant;
+  command_name(message.command);
+  int fd = wire_connect(link_path(), connect_timeout_ms);
+  if (fd < 0) return nobody;
+  fd = descriptor_move_up(fd);
+  struct stat born;
+  if (fstat(fd, &born) != 0) return nobody;
+  if (wire_send(fd, &message, sizeof message, nullptr, 0, true) != 0) {
+    close(fd);
+    return nobody;
+  }
+  pending.fd = fd;
+  pending.device = born.st_dev;
+  pending.inode = born.st_ino;
+  return LinkResult::kPending;
+}
+
+LinkResult register_poll(int timeout_ms) {
+  const Pending asked = pending;
+  const LinkResult nobody = origin.has_tenant ? LinkResult::kNobody : LinkResult::kNotATenant;
+  Envelope answer;
+  answer.fd_count = 0;
+  LinkResult result = nobody;
+  if (descriptor_is(asked.fd, asked.device, asked.inode)) {
+    const int received = wire_receive(asked.fd, &answer, timeout_ms);
+    if (received == -EAGAIN && clock_now_ns() < asked.end_ns) return LinkResult::kPending;
+    if (received == 1) result = answer_read(answer);
+    for (int i = 0; i < answer.fd_count; ++i) close(answer.fds[i]);
+  }
+  pending.fd = -1;
+  // A program that reuses numbers may have put a file of its own here meanwhile: that one is not
+  // ours to close.
+  const bool ours = descriptor_is(asked.fd, asked.device, asked.inode);
+  if (result == LinkResult::kRegistered && (!ours || !pages_reserve())) {
+    close(link.lease_fd);
+    close(link.claims_fd);
+    result = nobody;
+  }
+  if (result != LinkResult::kRegistered) {
+    if (ours) close(asked.fd);
+    return result == LinkResult::kRefused && !origin.has_tenant ? LinkResult::kNotATenant : result;
+  }
+  const LockScope scope(send_lock);
+  link_drop();
+  link.fd = asked.fd;
+  link.device = asked.device;
+  link.inode = asked.inode;
+  return result;
 }
 
 }  // namespace
 
 const char* link_path() { return origin.socket; }
 
-LinkResult link_register() {
+bool link_limits(Limits* out, Line* fault) {
   origin_read();
-  Register message;
-  message_init(message, MessageType::kRegister, 1);
-  const bool tenant = origin.has_tenant;
-  if (tenant && !tenant_parse(origin.tenant, &message.tenant, &message.key)) {
-    refusal_set("SLUICE_TENANT is not of the form ID-KEY; start the program with `sluice run`");
-    return LinkResult::kRefused;
+  *out = origin.limits;
+  if (origin.limits_wrong) *fault = origin.limits_fault;
+  return !origin.limits_wrong;
+}
+
+bool link_has_tenant() {
+  origin_read();
+  return origin.has_tenant;
+}
+
+LinkResult link_register() {
+  constexpr int kTimeoutMs = static_cast<int>(kRegisterTimeoutNs / 1'000'000);
+  const uint64_t end_ns = clock_now_ns() + kRegisterTimeoutNs;
+  LinkResult result = register_begin(kTimeoutMs);
+  pending.end_ns = end_ns;
+  while (result == LinkResult::kPending) {
+    const uint64_t now_ns = clock_now_ns();
+    result = register_poll(now_ns < end_ns ? static_cast<int>((end_ns - now_ns) / 1'000'000) : 0);
   }
-  command_name(message.command);
-  int fd = wire_connect(link_path());
-  if (fd < 0) return tenant ? LinkResult::kNobody : LinkResult::kNotATenant;
-  fd = descriptor_move_up(fd);
-  struct stat born;
-  if (fstat(fd, &born) != 0) return LinkResult::kNobody;
-  Envelope answer;
-  answer.fd_count = 0;
-  LinkResult result = LinkResult::kNobody;
-  if (wire_send(fd, &message, sizeof message, nullptr, 0, false) == 0 &&
-      wire_receive(fd, &answer, kRegisterTimeoutMs) == 1) {
-    result = answer_read(answer);
-    for (int i = 0; i < answer.fd_count; ++i) close(answer.fds[i]);
-  }
-  // A program that reuses numbers may have put a file of its own here meanwhile: that one is not
-  // ours to close.
-  const bool ours = descriptor_is(fd, born.st_dev, born.st_ino);
-  if (result == LinkResult::kRegistered && (!ours || !range_reserve())) {
-    close(link.lease_fd);
-    close(link.claims_fd);
-    result = LinkResult::kNobody;
-  }
-  if (result != LinkResult::kRegistered) {
-    if (ours) close(fd);
-    return result == LinkResult::kRefused && !tenant ? LinkResult::kNotATenant : result;
-  }
-  const LockScope scope(send_lock);
-  link_drop();
-  link.fd = fd;
-  link.device = born.st_dev;
-  link.inode = born.st_ino;
   return result;
 }
 
+LinkResult link_register_step() {
+  if (pending.fd < 0) {
+    const LinkResult begun = register_begin(kConnectBrieflyMs);
+    if (begun != LinkResult::kPending) return begun;
+    pending.end_ns = clock_now_ns() + kRegisterTimeoutNs;
+  }
+  return register_poll(0);
+}
+
 void link_pages_install() {
-  mmap(link.range, kLeaseBytes, PROT_READ, MAP_SHARED | MAP_FIXED, link.lease_fd, 0);
-  mmap(link.range + kLeaseBytes, kClaimsBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-       link.claims_fd, 0);
-  // A fork child is another process: it registers for pages of its own.
-  madvise(link.range, kLeaseBytes + kClaimsBytes, MADV_DONTFORK);
-  close(link.lease_fd);
-  close(link.claims_fd);
+  pages_install(link.lease_fd, link.claims_fd);
   link.lease_fd = link.claims_fd = -1;
 }
 
-const LeasePage* link_lease() { return reinterpret_cast<const LeasePage*>(link.range); }
-ClaimsPage* link_claims() { return reinterpret_cast<ClaimsPage*>(link.range + kLeaseBytes); }
 uint32_t link_slot() { return link.slot; }
 const char* link_refusal() { return link.refusal; }
 
@@ -205,6 +248,11 @@ bool link_alive() {
   if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return true;
   link_drop();
   return false;
+}
+
+void link_close() {
+  const LockScope scope(send_lock);
+  link_drop();
 }
 
 bool link_note(MessageType type, uint32_t gpu, uint32_t epoch, uint64_t busy_ns) {
@@ -223,7 +271,8 @@ void link_reset_after_fork() {
   // The connection is the parent's; this copy of the descriptor only keeps its socket from looking
   // closed.
   link_drop();
-  link.range = nullptr;
+  if (descriptor_is(pending.fd, pending.device, pending.inode)) close(pending.fd);
+  pending.fd = -1;
 }
 
 }  // namespace sluice::interpose

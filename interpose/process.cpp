@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "interpose/account.h"
+#include "interpose/alone.h"
 #include "interpose/gate.h"
 #include "interpose/helper.h"
 #include "interpose/link.h"
+#include "interpose/pages.h"
 #include "interpose/say.h"
 #include "interpose/start.h"
 
@@ -21,18 +23,21 @@ namespace {
 Lock start_lock;
 Mode registered_mode;  // what registration came to; the driver may not be resolved yet
 uint32_t fork_handled;
+bool asks_for_broker;  // the helper tries again when there is none
 
 void mode_set(Mode mode) { __atomic_store_n(&process.mode, mode, __ATOMIC_RELEASE); }
 
 void fork_child() {
   mode_set(Mode::kUnknown);
   registered_mode = Mode::kUnknown;
-  process.lost_open = 0;
+  process.lost_open = process.lost_refuse = process.alone = 0;
   process.devices_known = 0;
   process.lease = nullptr;
   process.claims = nullptr;
   start_lock.reset_after_fork();
   link_reset_after_fork();
+  pages_reset_after_fork();
+  shares_reset();
   helper_reset_after_fork();
   threads_reset_after_fork();
   meter_reset_after_fork();
@@ -47,10 +52,10 @@ bool pages_are_sane() {
          process.lease->gpu_count <= protocol::kTenantGpusMax;
 }
 
+// What is in place now is what counts.
 void pages_take(uint32_t slot) {
-  link_pages_install();
-  process.lease = link_lease();
-  process.claims = link_claims();
+  process.lease = pages_lease();
+  process.claims = pages_claims();
   process.slot = slot;
   process.gpu_count = pages_are_sane() ? process.lease->gpu_count : 0;
   process.ledger.attach(process.claims, slot);
@@ -62,31 +67,112 @@ void refusal_say(const char* text) {
   line.say();
 }
 
-void unreachable_say() {
+void unreachable_say(const char* consequence) {
   Line line;
-  line.text("no broker answers at ").text(link_path());
-  line.text(
-      "; the program runs without limits until one does (start sluiced, or unset SLUICE_TENANT)");
+  line.text("no broker answers at ").text(link_path()).text("; ").text(consequence);
   line.say();
 }
 
-Mode registration_begin() {
-  switch (link_register()) {
-    case LinkResult::kNotATenant:
-      return Mode::kInert;
-    case LinkResult::kRefused:
-      refusal_say(link_refusal());
-      return Mode::kDenied;
-    case LinkResult::kNobody:
-      unreachable_say();
-      return Mode::kOffline;
-    case LinkResult::kRegistered:
+void policy_name(Line* line, const char* word) {
+  line->text(" (missing_broker = ").text(word).text(" in ").text(policy_path()).text(")");
+}
+
+Mode denied(const char* text) {
+  refusal_say(text);
+  return Mode::kDenied;
+}
+
+Mode broker_begin() {
+  link_pages_install();
+  pages_take(link_slot());
+  if (process.gpu_count == 0) {
+    return denied(
+        "the broker's pages are not of this version; use the libsluice.so that came with it");
+  }
+  const char* fault = nullptr;
+  return shares_begin(&fault) ? Mode::kActive : denied(fault);
+}
+
+Mode alone_begin() {
+  const char* fault = nullptr;
+  if (!alone_enter(&fault)) return denied(fault);
+  // The helper takes the slot that CUDA calls need; to look at the account none is needed.
+  process.lease = pages_lease();
+  process.claims = pages_claims();
+  process.slot = 0;
+  process.gpu_count = family_gpu_count();
+  process.ledger.attach(process.claims, 0);
+  return Mode::kActive;
+}
+
+// Waits for a broker, as the machine's policy says.
+LinkResult broker_wait() {
+  constexpr uint64_t kAgainNs = 200'000'000;
+  const uint64_t hold_ns = policy().hold_ns;
+  Line line;
+  line.text("no broker answers at ").text(link_path()).text("; CUDA calls wait for one");
+  if (hold_ns != 0) line.text(", at most ").number(hold_ns / 1'000'000'000).text(" s");
+  policy_name(&line, "hold");
+  line.say();
+  const uint64_t start_ns = clock_now_ns();
+  LinkResult result = LinkResult::kNobody;
+  while (result != LinkResult::kRegistered && result != LinkResult::kRefused) {
+    if (hold_ns != 0 && clock_now_ns() - start_ns >= hold_ns) return LinkResult::kNobody;
+    sleep_ns(kAgainNs);
+    result = link_register_step();
+  }
+  return result;
+}
+
+// No broker took the process, and one should have.
+Mode missing_begin(LinkResult* result) {
+  switch (policy().missing) {
+    case MissingBroker::kHold:
+      *result = broker_wait();
+      if (*result == LinkResult::kRegistered) return broker_begin();
+      return denied(*result == LinkResult::kRefused
+                        ? link_refusal()
+                        : "no broker has answered; start sluiced, or ask whoever keeps this "
+                          "machine");
+    case MissingBroker::kStatic: {
+      limits_set(limits_narrow(limits_own(), policy().limits));
+      Line line;
+      line.text("no broker answers at ").text(link_path());
+      line.text("; until one does, the program runs under the limits of this machine");
+      policy_name(&line, "static");
+      line.say();
+      return alone_begin();
+    }
+    case MissingBroker::kOpen:
       break;
   }
-  pages_take(link_slot());
-  if (process.gpu_count != 0) return Mode::kActive;
-  refusal_say("the broker's pages are not of this version; use the libsluice.so that came with it");
-  return Mode::kDenied;
+  if (alone_wanted()) {
+    unreachable_say("until one does, the program runs under SLUICE_MEMORY and SLUICE_SM alone");
+    return alone_begin();
+  }
+  unreachable_say(
+      "the program runs without limits until one does (start sluiced, or unset SLUICE_TENANT)");
+  return Mode::kOffline;
+}
+
+Mode registration_begin() {
+  Limits limits;
+  Line fault;
+  if (!link_limits(&limits, &fault)) {
+    fault.say();
+    return Mode::kDenied;
+  }
+  limits_set(limits);
+  LinkResult result = link_register();
+  asks_for_broker = true;
+  if (result == LinkResult::kRegistered) return broker_begin();
+  if (result == LinkResult::kRefused) return denied(link_refusal());
+  if (result == LinkResult::kNobody) return missing_begin(&result);
+  if (policy().broker_required) {
+    return link_refusal()[0] != '\0' ? denied(link_refusal()) : missing_begin(&result);
+  }
+  asks_for_broker = false;
+  return alone_wanted() ? alone_begin() : Mode::kInert;
 }
 
 }  // namespace
@@ -115,32 +201,115 @@ Mode process_start() {
   const Mode mode = registration_mode();
   const LockScope scope(start_lock);
   if (process_mode() != Mode::kUnknown) return process_mode();
-  mode_set(mode);
-  if (mode == Mode::kActive || mode == Mode::kOffline) helper_start(mode == Mode::kActive);
-  return mode;
+  const bool alone = load_acquire(process.alone) != 0;
+  if (mode == Mode::kInert || mode == Mode::kDenied) {
+    mode_set(mode);
+    return mode;
+  }
+  const bool helped = helper_start(mode == Mode::kActive && !alone, asks_for_broker, alone);
+  // Without the helper nobody keeps the limits of a process that has no broker.
+  mode_set(helped || !alone
+               ? mode
+               : denied("its limits need a thread and one of 128 places for processes, and there "
+                        "is none; end other processes first"));
+  return process_mode();
 }
 
-void process_init_done() {
+bool process_init_done() {
+  if (load_acquire(process.alone) != 0 && process_mode() == Mode::kActive) {
+    // Now, and not in the middle of an allocation: it may turn out that there are too many.
+    (void)device_gpu_learn(0);
+  }
+  const Mode mode = process_mode();
+  if (mode == Mode::kDenied) return false;
   static uint32_t done;
-  if (process_mode() < Mode::kOffline || __atomic_exchange_n(&done, 1, __ATOMIC_ACQ_REL) != 0)
-    return;
+  if (mode < Mode::kOffline || __atomic_exchange_n(&done, 1, __ATOMIC_ACQ_REL) != 0) return true;
   // Registered after the driver's own handlers and so run before them.
   atexit(helper_stop);
+  return true;
 }
+
+namespace {
+
+void gates_reset() {
+  store_release(process.lost_open, 0u);
+  store_release(process.lost_refuse, 0u);
+}
+
+// The account moves to the pages that are in place now.
+void pages_adopt(uint32_t slot) {
+  pages_take(slot);
+  store_release(process.devices_known, 0u);
+  if (process.gpu_count == 0) return;
+  account_restore();
+  registered_mode = Mode::kActive;
+  mode_set(Mode::kActive);
+  gates_reset();
+}
+
+}  // namespace
 
 void process_adopt_pages(uint32_t slot) {
   accounts_pause();
-  pages_take(slot);
-  store_release(process.devices_known, 0u);
-  if (process.gpu_count != 0) {
-    account_restore();
-    registered_mode = Mode::kActive;
-    mode_set(Mode::kActive);
-  }
+  link_pages_install();
+  const bool was_alone = __atomic_exchange_n(&process.alone, 0, __ATOMIC_ACQ_REL) != 0;
+  const uint32_t family_slot = process.slot;
+  // What the policy said of the time without a broker is over.
+  Limits asked;
+  Line ignored;
+  (void)link_limits(&asked, &ignored);
+  limits_set(asked);
+  pages_adopt(slot);
+  const char* fault = nullptr;
+  if (!shares_begin(&fault)) refusal_say(fault);
+  if (was_alone) family_slot_give(static_cast<int>(family_slot));
   accounts_resume();
 }
 
+bool process_go_alone() {
+  if (policy().missing == MissingBroker::kStatic) {
+    limits_set(limits_narrow(limits_own(), policy().limits));
+  }
+  accounts_pause();
+  const char* fault = nullptr;
+  protocol::GpuUuid gpus[protocol::kTenantGpusMax];
+  for (uint32_t i = 0; i < process.gpu_count; ++i) gpus[i] = process.lease->gpus[i].gpu;
+  const int slot = alone_take(gpus, process.gpu_count, &fault);
+  if (slot >= 0) {
+    pages_adopt(static_cast<uint32_t>(slot));
+  } else {
+    refusal_say(fault);
+  }
+  accounts_resume();
+  return slot >= 0;
+}
+
+bool process_slot_take() {
+  const int slot = family_slot_take();
+  if (slot < 0) return false;
+  process.slot = static_cast<uint32_t>(slot);
+  process.ledger.attach(process.claims, process.slot);
+  return true;
+}
+
+void process_hold() { pages_close_gates(); }
+
+void process_refuse(bool refuse) { store_release(process.lost_refuse, refuse ? 1u : 0u); }
+
 void process_set_lost_open(bool open) { store_release(process.lost_open, open ? 1u : 0u); }
+
+int process_gpu_of(const protocol::GpuUuid& uuid) {
+  if (load_acquire(process.alone) != 0) {
+    const int gpu = family_gpu(uuid);
+    const uint32_t count = family_gpu_count();
+    if (count > process.gpu_count) process.gpu_count = count;
+    return gpu;
+  }
+  for (uint32_t i = 0; i < process.gpu_count; ++i) {
+    if (process.lease->gpus[i].gpu == uuid) return static_cast<int>(i);
+  }
+  return -1;
+}
 
 namespace {
 
@@ -149,18 +318,24 @@ bool devices_learn() {
   int count = 0;
   if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return false;
   if (count > kDevicesMax) count = kDevicesMax;
+  bool too_many = false;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     int8_t gpu = -1;
     CUdevice device;
     CUuuid uuid;
     if (driver.cuDeviceGet(&device, ordinal) == CUDA_SUCCESS &&
         driver.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS) {
-      for (uint32_t i = 0; i < process.gpu_count; ++i) {
-        if (memcmp(process.lease->gpus[i].gpu.bytes, &uuid, sizeof uuid) == 0)
-          gpu = static_cast<int8_t>(i);
-      }
+      protocol::GpuUuid name;
+      memcpy(name.bytes, &uuid, sizeof uuid);
+      gpu = static_cast<int8_t>(process_gpu_of(name));
+      too_many |= gpu < 0;
     }
     process.device_gpu[ordinal] = gpu;
+  }
+  if (too_many && load_acquire(process.alone) != 0) {
+    mode_set(
+        denied("it sees more GPUs than limits without a broker reach; name 8 of them in "
+               "CUDA_VISIBLE_DEVICES"));
   }
   process.device_count = count;
   store_release(process.devices_known, 1u);

@@ -14,7 +14,7 @@ namespace sluice::interpose {
 
 enum class Mode : uint32_t {
   kUnknown = 0,  // no CUDA call yet (or a fork child before its first)
-  kInert = 1,    // nobody's tenant: everything passes
+  kInert = 1,    // nobody's tenant and under no limits: everything passes
   kOffline = 2,  // a tenant's, but the broker cannot be reached: everything passes, the helper
                  // keeps trying
   kDenied = 3,   // the broker said no: work and memory are refused
@@ -24,6 +24,9 @@ enum class Mode : uint32_t {
 struct Process {
   Mode mode = Mode::kUnknown;
   uint32_t lost_open = 0;  // the broker is gone longer than its grace: gates are open, quotas stay
+  uint32_t lost_refuse = 0;  // it is gone longer than programs are to wait for it: launches fail
+  uint32_t alone = 0;        // the pages are the family's (family.h), no broker's
+  uint64_t memory_own = 0;   // SLUICE_MEMORY, or what a policy says; 0 = none
   const protocol::LeasePage* lease = nullptr;
   protocol::ClaimsPage* claims = nullptr;
   uint32_t slot = 0;
@@ -35,6 +38,11 @@ struct Process {
   Records records;
 
   const protocol::LeaseEntry& entry(int gpu) const { return lease->gpus[gpu]; }
+  /// The quota: the lease page's, narrowed by this process's own; 0 = none.
+  uint64_t memory_max(int gpu) const {
+    const uint64_t given = entry(gpu).memory_max_bytes;
+    return memory_own - 1 < given - 1 ? memory_own : given;  // 0 is the widest
+  }
   protocol::ClaimsGpu& account(int gpu) { return claims->slots[slot].gpus[gpu]; }
 };
 extern Process process;
@@ -67,10 +75,20 @@ inline void thread_context_forget() {
   this_thread->context_known = 0;
   this_thread->lease = nullptr;
 }
+/// The index of a GPU in the lease page; -1 if it is none of the tenant's.
+int process_gpu_of(const protocol::GpuUuid& uuid);
 /// After (re)registration: new pages are in place, but the ledger and the devices belong to the old
 /// ones.
 void process_adopt_pages(uint32_t slot);
-/// Helper side of lost contact.
+// Helper side of lost contact.
 void process_set_lost_open(bool open);
+/// Closes the gates until a broker is back, or makes launches fail that wait at them.
+void process_hold();
+void process_refuse(bool refuse);
+/// Goes on under limits of its own. False when that cannot be; the sentence was said.
+bool process_go_alone();
+
+/// For the helper's thread, of a process without a broker: takes its slot. False = none is free.
+bool process_slot_take();
 
 }  // namespace sluice::interpose

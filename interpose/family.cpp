@@ -1,0 +1,286 @@
+// See family.h. Directories of /proc are read by system calls of our own: opendir allocates, and
+// the program's malloc may be anybody's.
+#include "interpose/family.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "interpose/share.h"
+
+namespace sluice::interpose {
+
+using namespace protocol;
+
+namespace {
+
+constexpr char kName[] = "sluice-limits";
+constexpr char kLink[] = "/memfd:sluice-limits";  // as /proc/PID/fd shows it
+constexpr uint32_t kMagic = 0x31464c53;           // "SLF1"
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kAncestorsMax = 32;
+// Low numbers belong to the program. The second is for processes that may have few descriptors.
+constexpr int kDescriptorMins[] = {1000, 100};
+
+// Also read by a libsluice.so of another build: the layout is part of the magic number.
+struct Family {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t reserved;
+  Limits limits;
+  pthread_mutex_t gpus_lock;  // robust; held while a GPU is put into the lease page
+  ShareBucket buckets[kTenantGpusMax];
+  pthread_mutex_t slots[kTenantProcessesMax];  // robust; held by the processes that own the slots
+};
+constexpr size_t kFamilyBytes = page_round(sizeof(Family));
+constexpr size_t kBytes = kFamilyBytes + kLeaseBytes + kClaimsBytes;
+
+unsigned char* base;
+
+Family& family() { return *reinterpret_cast<Family*>(base); }
+LeasePage& lease() { return *reinterpret_cast<LeasePage*>(base + kFamilyBytes); }
+ClaimsPage& claims() { return *reinterpret_cast<ClaimsPage*>(base + kFamilyBytes + kLeaseBytes); }
+
+bool mutex_prepare(pthread_mutex_t* mutex) {
+  pthread_mutexattr_t attributes;
+  if (pthread_mutexattr_init(&attributes) != 0) return false;
+  const bool good =
+      pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0 &&
+      pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0 &&
+      pthread_mutex_init(mutex, &attributes) == 0;
+  pthread_mutexattr_destroy(&attributes);
+  return good;
+}
+
+// True when the lock is held now; *died = its holder had ended.
+bool mutex_held(pthread_mutex_t* mutex, int result, bool* died) {
+  *died = result == EOWNERDEAD;
+  if (*died) pthread_mutex_consistent(mutex);
+  return result == 0 || *died;
+}
+
+bool is_family(int fd) {
+  struct stat status;
+  uint32_t words[2] = {};
+  return fstat(fd, &status) == 0 && status.st_uid == geteuid() &&
+         static_cast<uint64_t>(status.st_size) == kBytes &&
+         (fcntl(fd, F_GET_SEALS) & kSeals) == kSeals &&
+         pread(fd, words, sizeof words, 0) == sizeof words && words[0] == kMagic &&
+         (words[1] & 0xffff) == kVersion;
+}
+
+bool base_map(int fd) {
+  void* mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) return false;
+  base = static_cast<unsigned char*>(mapped);
+  return true;
+}
+
+// Puts the descriptor where programs do not count, and keeps it across exec. A low limit on
+// descriptors leaves it where it is.
+void descriptor_keep(int fd) {
+  for (const int least : kDescriptorMins) {
+    if (fcntl(fd, F_DUPFD, least) < 0) continue;
+    close(fd);
+    return;
+  }
+  fcntl(fd, F_SETFD, 0);
+}
+
+bool number_read(const char* text, int* out) {
+  long value = 0;
+  if (*text == '\0') return false;
+  for (; *text != '\0'; ++text) {
+    if (*text < '0' || *text > '9') return false;
+    value = value * 10 + (*text - '0');
+    if (value > INT_MAX) return false;
+  }
+  *out = static_cast<int>(value);
+  return true;
+}
+
+struct DirectoryEntry {  // of getdents64(2)
+  uint64_t inode;
+  int64_t offset;
+  uint16_t length;
+  uint8_t type;
+  char name[1];
+};
+
+// Opens the family that a directory of descriptors shows; -1 if it shows none.
+int descriptors_search(int directory) {
+  alignas(8) char bytes[4096];
+  for (;;) {
+    const long read = syscall(SYS_getdents64, directory, bytes, sizeof bytes);
+    if (read <= 0) return -1;
+    for (long at = 0; at < read;) {
+      const auto* entry = reinterpret_cast<const DirectoryEntry*>(bytes + at);
+      at += entry->length;
+      char target[64] = {};
+      if (readlinkat(directory, entry->name, target, sizeof target - 1) < 0 ||
+          strncmp(target, kLink, sizeof kLink - 1) != 0) {
+        continue;
+      }
+      // Opened anew, so that what is looked at is what is used.
+      const int fd = openat(directory, entry->name, O_RDWR | O_CLOEXEC);
+      if (fd >= 0 && is_family(fd)) return fd;
+      if (fd >= 0) close(fd);
+    }
+  }
+}
+
+int process_search(const char* pid) {
+  char path[64] = "/proc/";
+  strncat(path, pid, 16);
+  strcat(path, "/fd");
+  const int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return -1;
+  const int fd = descriptors_search(directory);
+  close(directory);
+  return fd;
+}
+
+// The parent of a process as text; false at the end of the line.
+bool parent_of(const char* pid, char out[16]) {
+  char path[64] = "/proc/";
+  strncat(path, pid, 16);
+  strcat(path, "/stat");
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  char text[512] = {};
+  const ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  // "PID (NAME) STATE PPID ...": a name may hold anything, so from the last bracket on.
+  const char* at = n > 0 ? strrchr(text, ')') : nullptr;
+  if (at == nullptr || strlen(at) < 5) return false;
+  at += 4;
+  size_t length = 0;
+  for (; length < 15 && at[length] >= '0' && at[length] <= '9'; ++length) out[length] = at[length];
+  out[length] = '\0';
+  int number = 0;
+  return number_read(out, &number) && number > 0;
+}
+
+void claims_zero(ClaimsSlot& slot) {
+  for (ClaimsGpu& gpu : slot.gpus) {
+    gpu.held_bytes.store(0);
+    gpu.reserved_bytes.store(0);
+    gpu.asked_bytes.store(0);
+    gpu.context_bytes.store(0);
+    gpu.in_flight.store(0);
+    // Even again, and another number than before.
+    gpu.version.store((gpu.version.load() + 2) & ~1u);
+  }
+  slot.unhooked_seen.store(0);
+  slot.pid.store(0);
+}
+
+}  // namespace
+
+bool family_find(FamilyFind where) {
+  if (base != nullptr) return true;
+  int fd = process_search("self");
+  const bool own = fd >= 0;
+  char pid[16] = "self";
+  if (where == FamilyFind::kOwnAndAncestors) {
+    for (int i = 0; fd < 0 && i < kAncestorsMax && parent_of(pid, pid); ++i) {
+      fd = process_search(pid);
+    }
+  }
+  if (fd < 0) return false;
+  const bool mapped = base_map(fd);
+  if (own || !mapped) {
+    close(fd);
+  } else {
+    descriptor_keep(fd);
+  }
+  return mapped;
+}
+
+bool family_found(const Limits& limits) {
+  const int fd = memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return false;
+  if (ftruncate(fd, kBytes) != 0 || fcntl(fd, F_ADD_SEALS, kSeals) != 0 || !base_map(fd)) {
+    close(fd);
+    return false;
+  }
+  Family& made = family();
+  made.limits = limits;
+  mutex_prepare(&made.gpus_lock);
+  for (pthread_mutex_t& slot : made.slots) mutex_prepare(&slot);
+  lease().magic = kLeasePageMagic;
+  lease().version = kVersion;
+  lease().tenant_class = TenantClass::kBatch;
+  lease().sm_mode = SmMode::kFixed;
+  claims().magic = kClaimsPageMagic;
+  claims().version = kVersion;
+  claims().slot_count = kTenantProcessesMax;
+  claims().gpu_count = kTenantGpusMax;
+  made.version = kVersion;
+  store_release(made.magic, kMagic);
+  descriptor_keep(fd);
+  return true;
+}
+
+const Limits& family_limits() { return family().limits; }
+uint32_t family_gpu_count() { return load_acquire(lease().gpu_count); }
+ShareBucket& family_bucket(int gpu) { return family().buckets[gpu]; }
+AtomicU32& family_gate(int gpu) { return lease().gpus[gpu].lease; }
+void* family_pages() { return base + kFamilyBytes; }
+
+int family_gpu(const GpuUuid& uuid) {
+  bool died;
+  if (!mutex_held(&family().gpus_lock, pthread_mutex_lock(&family().gpus_lock), &died)) return -1;
+  const uint32_t count = lease().gpu_count;
+  uint32_t i = 0;
+  while (i < count && !(lease().gpus[i].gpu == uuid)) ++i;
+  if (i == count && count < kTenantGpusMax) {
+    const Limits& limits = family_limits();
+    LeaseEntry& entry = lease().gpus[i];
+    entry.gpu = uuid;
+    entry.memory_max_bytes = entry.memory_min_bytes = limits.memory_bytes;
+    entry.sm_percent = limits.sm_percent;
+    entry.window_ns.store(limits.sm_percent < 100 ? share_window_ns(limits.sm_percent) : 0);
+    entry.lease.store(lease_word(1, kLeaseOpen));
+    store_release(lease().gpu_count, count + 1);
+  }
+  pthread_mutex_unlock(&family().gpus_lock);
+  return i < kTenantGpusMax ? static_cast<int>(i) : -1;
+}
+
+int family_slot_take() {
+  for (uint32_t i = 0; i < kTenantProcessesMax; ++i) {
+    pthread_mutex_t* mutex = &family().slots[i];
+    bool died;
+    if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) continue;
+    claims_zero(claims().slots[i]);
+    claims().slots[i].pid.store(static_cast<uint32_t>(getpid()));
+    return static_cast<int>(i);
+  }
+  return -1;
+}
+
+void family_slot_give(int slot) {
+  claims_zero(claims().slots[slot]);
+  pthread_mutex_unlock(&family().slots[slot]);
+}
+
+void family_sweep() {
+  const uint32_t used = claims().slots_used.load();
+  for (uint32_t i = 0; i < used && i < kTenantProcessesMax; ++i) {
+    if (claims().slots[i].pid.load() == 0) continue;
+    pthread_mutex_t* mutex = &family().slots[i];
+    bool died;
+    if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) continue;
+    if (died) claims_zero(claims().slots[i]);
+    pthread_mutex_unlock(mutex);
+  }
+}
+
+}  // namespace sluice::interpose

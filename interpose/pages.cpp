@@ -1,0 +1,66 @@
+// See pages.h.
+#include "interpose/pages.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace sluice::interpose {
+namespace {
+
+unsigned char* range;
+
+// A fork child's shim must not find the parent's slot here.
+void keep_from_children() { madvise(range, kLeaseBytes + kClaimsBytes, MADV_DONTFORK); }
+
+}  // namespace
+
+bool pages_reserve() {
+  if (range != nullptr) return true;
+  void* found =
+      mmap(nullptr, kLeaseBytes + kClaimsBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED) return false;
+  range = static_cast<unsigned char*>(found);
+  return true;
+}
+
+const protocol::LeasePage* pages_lease() {
+  return reinterpret_cast<const protocol::LeasePage*>(range);
+}
+
+protocol::ClaimsPage* pages_claims() {
+  return reinterpret_cast<protocol::ClaimsPage*>(range + kLeaseBytes);
+}
+
+void pages_install(int lease_fd, int claims_fd) {
+  mmap(range, kLeaseBytes, PROT_READ, MAP_SHARED | MAP_FIXED, lease_fd, 0);
+  mmap(range + kLeaseBytes, kClaimsBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, claims_fd,
+       0);
+  keep_from_children();
+  close(lease_fd);
+  close(claims_fd);
+}
+
+void pages_install_mapped(void* both) {
+  // mremap(2): with an old size of 0, a shared mapping is mapped a second time.
+  mremap(both, 0, kLeaseBytes + kClaimsBytes, MREMAP_MAYMOVE | MREMAP_FIXED, range);
+  keep_from_children();
+}
+
+void pages_close_gates() {
+  void* copy =
+      mmap(nullptr, kLeaseBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return;
+  auto* lease = static_cast<protocol::LeasePage*>(copy);
+  memcpy(copy, range, sizeof *lease);
+  for (protocol::LeaseEntry& entry : lease->gpus) {
+    const uint32_t epoch = protocol::lease_epoch(entry.lease.load());
+    entry.lease.store(protocol::lease_word(protocol::lease_epoch_next(epoch), 0));
+  }
+  mremap(copy, kLeaseBytes, kLeaseBytes, MREMAP_MAYMOVE | MREMAP_FIXED, range);
+  keep_from_children();
+}
+
+void pages_reset_after_fork() { range = nullptr; }
+
+}  // namespace sluice::interpose

@@ -1,0 +1,30 @@
+// Where the tenant's two pages are mapped: one reserved range of addresses that lives as long as
+// the process. New pages are mapped over the old ones in place, so no reader ever holds an address
+// that goes away. A fork child has no range: it is another process and needs pages of its own.
+#pragma once
+
+#include "broker/protocol/pages.h"
+#include "interpose/types.h"
+
+namespace sluice::interpose {
+
+constexpr size_t page_round(size_t bytes) { return (bytes + 4095) & ~size_t{4095}; }
+inline constexpr size_t kLeaseBytes = page_round(sizeof(protocol::LeasePage));
+inline constexpr size_t kClaimsBytes = page_round(sizeof(protocol::ClaimsPage));
+
+/// Reserves the range, once. False without address space.
+bool pages_reserve();
+const protocol::LeasePage* pages_lease();
+protocol::ClaimsPage* pages_claims();
+
+/// A broker's pages, from their descriptors (closed here).
+void pages_install(int lease_fd, int claims_fd);
+/// Pages that are mapped elsewhere in this process, one behind the other and both to be written.
+void pages_install_mapped(void* both);
+/// Puts a private copy in the lease page's place, in which every gate is closed: nobody will open
+/// them in the old one any more.
+void pages_close_gates();
+
+void pages_reset_after_fork();
+
+}  // namespace sluice::interpose

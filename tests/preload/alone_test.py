@@ -1,0 +1,382 @@
+"""Limits without a broker: SLUICE_MEMORY and SLUICE_SM over the software GPU, whose own accounts are the judge."""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import cuda_driver
+from cuda_driver import NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS
+
+WAIT_S = 60  # for anything that has to happen; nothing here takes long
+
+
+def expect(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+class Gpu:
+    """A software GPU of its own, and programs under the shim."""
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="sluice-alone-", dir="/dev/shm"))
+        self.children = []
+        self.environment = {name: value for name, value in os.environ.items()
+                            if not name.startswith(("SLUICE_", "SOFTGPU_", "CUDA_")) and name != "LD_PRELOAD"}
+        self.environment.update(
+            LD_LIBRARY_PATH=arguments.softgpu, SOFTGPU_DIR=str(self.directory / "gpus"), SOFTGPU_COUNT="1",
+            SOFTGPU_MEMORY="1GiB", SOFTGPU_CONTEXT="32MiB", SOFTGPU_TIMED="spin=1ms/skip",
+            SLUICE_SOCKET=str(self.directory / "nobody.sock"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+            for stream in (child.stdin, child.stdout, child.stderr):
+                if stream:
+                    stream.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def start(self, code, *words, shim=None, **variables):
+        environment = {**self.environment, "LD_PRELOAD": shim or self.arguments.shim, **variables}
+        child = cuda_driver.python(code, *words, env=environment, text=True, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.children.append(child)
+        return child
+
+    def run(self, code, *words, **variables):
+        child = self.start(code, *words, **variables)
+        out, err = child.communicate(timeout=WAIT_S)
+        expect(child.returncode == 0, f"exit {child.returncode}: {out!r} {err!r}")
+        return out.split("\n")[:-1], err
+
+    def accounts(self):
+        text = subprocess.run([self.arguments.ctl, "accounts", "--json", "--dir", self.environment["SOFTGPU_DIR"]],
+                              check=True, capture_output=True, text=True).stdout
+        return [process for device in json.loads(text)["devices"] for process in device["processes"]]
+
+    def busy_ns(self, pids):
+        """GPU time of these processes by the device's own account, also after their end."""
+        return sum(account["busy_ns"] for account in self.accounts() if account["pid"] in pids)
+
+
+def case_memory(gpu):
+    """One process is stopped at its limit, and is shown a GPU of that size."""
+    out, err = gpu.run("driver = Driver(); say(driver.context()); say(driver.free_mib()); say(driver.fill()); "
+                       "say(driver.free_mib())", SLUICE_MEMORY="100MiB")
+    expect(out == ["0", "(100, 100)", "100", "(0, 100)"], out)
+    expect(err == "sluice: refused 10.0 MiB: you use 100.0 of your 100.0 MiB on GPU 0. The program sees CUDA out of "
+           "memory.\n", err)
+
+
+TREE = """
+# The limit holds for a parent, a child by fork that began before the parent used CUDA, and a child by exec.
+ready, go = os.pipe(), os.pipe()
+pid = os.fork()
+if pid == 0:
+    driver = Driver()
+    assert os.read(go[0], 1)
+    say("fork", driver.context(), driver.allocate(30), driver.allocate(50))
+    os.write(ready[1], b"x")
+    os.read(go[0], 1)
+    os._exit(0)
+driver = Driver()
+say("parent", driver.context(), driver.allocate(30))
+os.write(go[1], b"x")
+os.read(ready[0], 1)
+close = sys.argv[1] == "closed"
+child = subprocess.run([sys.executable, "-c", '''
+import sys; sys.path.insert(0, sys.argv[1])
+from cuda_driver import *
+driver = Driver()
+say("exec", driver.context(), driver.allocate(30), driver.allocate(20), driver.allocate(10), driver.free_mib())
+''', sys.path[0]], close_fds=close)
+os.write(go[1], b"x")
+os.waitpid(pid, 0)
+say("after", driver.allocate(70), driver.allocate(1))
+"""
+
+
+def tree(gpu, how):
+    out, _ = gpu.run(TREE, how, SLUICE_MEMORY="100MiB")
+    expect(out == ["parent 0 0", "fork 0 0 2", "exec 0 0 2 0 (0, 100)", "after 0 2"], out)
+
+
+def case_tree(gpu):
+    """Parent, forked and executed child have one limit; what the ended ones held is free again."""
+    tree(gpu, "open")
+
+
+def case_tree_closed(gpu):
+    """So has a child that was started with every descriptor closed."""
+    tree(gpu, "closed")
+
+
+def case_launcher(gpu):
+    """Two children of a shell that never uses CUDA itself, and closes the descriptor, have one limit together."""
+    child = gpu.start("""
+shell = subprocess.Popen(["/bin/bash", "-c", 'exec 3<&0 1000>&-; "$@" <&3 & "$@" <&3 & wait', "bash", sys.executable,
+                          "-c", "import sys; sys.path.insert(0, %r)\\nfrom cuda_driver import *\\n"
+                          "driver = Driver(); driver.context(); say(driver.fill()); sys.stdin.read()" % sys.path[0]],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+say([int(shell.stdout.readline()) for _ in range(2)])
+shell.stdin.close()
+shell.wait()
+""", SLUICE_MEMORY="100MiB")
+    out, err = child.communicate(timeout=WAIT_S)
+    expect(child.returncode == 0 and sum(json.loads(out)) == 100, (out, err))
+
+
+def case_orphan(gpu):
+    """A daemon that lost its parents and then executes another program keeps the limit."""
+    out, _ = gpu.run("""
+reader, writer = os.pipe()
+if os.fork() == 0:
+    parent = os.getpid()
+    if os.fork() == 0:
+        os.setsid()
+        os.dup2(writer, 1)
+        os.close(reader)
+        while os.getppid() == parent: time.sleep(0.01)
+        os.execv(sys.executable, [sys.executable, "-c", "import sys; sys.path.insert(0, %r)\\n"
+                 "from cuda_driver import *\\n"
+                 "driver = Driver(); say(driver.context(), driver.fill())" % sys.path[0]])
+    os._exit(0)
+os.wait()
+os.close(writer)
+driver = Driver()
+driver.context()
+driver.allocate(40)
+say(os.fdopen(reader).read().strip())
+""", SLUICE_MEMORY="100MiB")
+    expect(out == ["0 60"], out)
+
+
+def case_killed_holder(gpu):
+    """What a process held that was killed is free at once, also for one that waits in no call."""
+    out, _ = gpu.run("""
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.path.insert(0, %r)\\n"
+    "from cuda_driver import *\\n"
+    "driver = Driver(); driver.context(); say(driver.fill()); sys.stdin.read()" % sys.path[0]],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+say(child.stdout.readline().strip().decode())
+driver = Driver()
+say(driver.context(), driver.allocate(1))
+child.kill()
+child.wait()
+say(driver.allocate(100), driver.allocate(1))
+""", SLUICE_MEMORY="100MiB")
+    expect(out == ["100", "0 2", "0 2"], out)
+
+
+def case_slots_are_reused(gpu):
+    """More processes than the page has places, one after the other; none leaves anything behind."""
+    out, _ = gpu.run("""
+for i in range(140):
+    pid = os.fork()
+    if pid == 0:
+        driver = Driver()
+        ok = driver.context() == 0 and driver.allocate(90) == 0
+        os.kill(os.getpid(), signal.SIGKILL if ok else signal.SIGTERM)
+    if os.waitpid(pid, 0)[1] != signal.SIGKILL: say("failed", i)
+driver = Driver()
+say(driver.context(), driver.fill())
+""", SLUICE_MEMORY="100MiB")
+    expect(out == ["0 100"], out)
+
+
+def case_narrower_child(gpu):
+    """A child may ask for less than its family has, not for more, and not get out by unsetting the variables."""
+    out, _ = gpu.run("""
+def child(**variables):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_MEMORY", "SLUICE_SM"))}
+    subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, %r)\\nfrom cuda_driver import *\\n"
+        "driver = Driver(); say(driver.context(), driver.fill(), driver.free_mib()[1])" % sys.path[0]],
+        env={**environment, **variables}, close_fds=False)
+child(SLUICE_MEMORY="40MiB")
+child(SLUICE_MEMORY="1GiB")
+child()
+""", SLUICE_MEMORY="100MiB")
+    expect(out == ["0 40 40", "0 100 100", "0 100 100"], out)
+
+
+WORKER = """
+driver = Driver()
+say(driver.context() or driver.load())
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    for _ in range(4): driver.launch()
+    driver.synchronize()
+"""
+
+
+def share_of(gpu, workers, seconds, **variables):
+    """GPU time by the device's account, and the wall time, of workers that never rest."""
+    for worker in workers:
+        expect(worker.stdout.readline() == "0\n", "a worker did not start")
+    pids = [worker.pid for worker in workers]
+    time.sleep(1)
+    before_ns, begin_ns = gpu.busy_ns(pids), time.monotonic_ns()
+    time.sleep(seconds)
+    return (gpu.busy_ns(pids) - before_ns) / (time.monotonic_ns() - begin_ns)
+
+
+def expect_share(share, percent, what):
+    print(f"{what}: {percent} % asked, {100 * share:.2f} % of the wall time on the device")
+    expect(abs(share - percent / 100) <= 0.05 * percent / 100, f"{what}: {100 * share:.2f} % instead of {percent} %")
+
+
+def case_share(gpu):
+    """The GPU is busy for the share of the time that was asked for, by the device's account."""
+    for percent in (50, 20, 80):
+        worker = gpu.start(WORKER, 60, SLUICE_SM=f"{percent}%")
+        expect_share(share_of(gpu, [worker], 4), percent, "one process")
+        worker.kill()
+        worker.wait()
+
+
+def case_share_together(gpu):
+    """Three processes of a family have one share; two go on with it when the third is killed, whichever that is."""
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\nfrom cuda_driver import *\nimport time\n{WORKER}"
+    parent = gpu.start("""
+children = [subprocess.Popen([sys.executable, "-c", sys.argv[1], "120"], stdout=subprocess.DEVNULL) for _ in range(3)]
+say(" ".join(str(child.pid) for child in children))
+for line in sys.stdin:
+    child = children[int(line)]
+    child.kill()
+    child.wait()
+    say("killed")
+for child in children:
+    child.kill()
+    child.wait()
+""", code, SLUICE_SM="50%")
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    wait_until(lambda: all(any(a["pid"] == pid and a["launches"] > 4 for a in gpu.accounts()) for pid in pids),
+               "all three launch")
+
+    def share(seconds):
+        before_ns, begin_ns = gpu.busy_ns(pids), time.monotonic_ns()
+        time.sleep(seconds)
+        return (gpu.busy_ns(pids) - before_ns) / (time.monotonic_ns() - begin_ns)
+
+    time.sleep(1)
+    expect_share(share(4), 50, "three processes")
+    for index in (0, 1):
+        parent.stdin.write(f"{index}\n")
+        parent.stdin.flush()
+        expect(parent.stdout.readline() == "killed\n", "not killed")
+        expect_share(share(4), 50, f"{2 - index} left after kill -9")
+    parent.stdin.close()
+    expect(parent.wait(WAIT_S) == 0, "the parent failed")
+
+
+def case_share_stopped(gpu):
+    """A stopped member of the family (Ctrl-Z) stops nobody else."""
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\nfrom cuda_driver import *\nimport time\n{WORKER}"
+    parent = gpu.start("""
+children = [subprocess.Popen([sys.executable, "-c", sys.argv[1], "120"], stdout=subprocess.DEVNULL) for _ in range(2)]
+say(" ".join(str(child.pid) for child in children))
+sys.stdin.read()
+for child in children:
+    child.kill()
+    child.wait()
+""", code, SLUICE_SM="50%")
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    wait_until(lambda: all(any(a["pid"] == pid and a["launches"] > 4 for a in gpu.accounts()) for pid in pids),
+               "both launch")
+    os.kill(pids[0], signal.SIGSTOP)
+    time.sleep(1)
+    before_ns, begin_ns = gpu.busy_ns(pids), time.monotonic_ns()
+    time.sleep(3)
+    expect_share((gpu.busy_ns(pids) - before_ns) / (time.monotonic_ns() - begin_ns), 50, "the other one alone")
+    os.kill(pids[0], signal.SIGCONT)
+    parent.stdin.close()
+    expect(parent.wait(WAIT_S) == 0, "the parent failed")
+
+
+def case_debt_outlives(gpu):
+    """Short programs one after the other have no more together than one that lasts."""
+    child = gpu.start("""
+code = '''import sys; sys.path.insert(0, %r)
+from cuda_driver import *
+driver = Driver()
+ok = driver.context() or driver.load()
+for _ in range(150): ok = ok or driver.launch()
+ok = ok or driver.synchronize()
+say(ok)
+''' % sys.path[0]
+begin = time.monotonic()
+for _ in range(8): assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b"0\\\\n"
+say(time.monotonic() - begin)
+""".replace("\\\\n", "\\n"), SLUICE_SM="30%")
+    out, err = child.communicate(timeout=WAIT_S)
+    expect(child.returncode == 0, err)
+    # 8 x 150 ms of GPU time at 30 % take 4 s; what is saved up at the start is 30 ms of GPU time, and the last one's
+    # debt is nobody's to wait for.
+    print(f"1.2 s of GPU time at 30 % took {float(out):.2f} s")
+    expect(float(out) >= (1.2 - 0.15 - 0.03) / 0.3 * 0.95, out)
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        expect(time.monotonic() < end, f"in vain: {what}")
+        time.sleep(0.02)
+
+
+def case_bad_values(gpu):
+    """A value that means nothing stops CUDA, with one line that says why and what to do."""
+    for name, value, reason in (
+            ("SLUICE_MEMORY", "lots", "no size above 0"), ("SLUICE_MEMORY", "0", "no size above 0"),
+            ("SLUICE_MEMORY", "2GB", "no size above 0"), ("SLUICE_MEMORY", "-1GiB", "no size above 0"),
+            ("SLUICE_MEMORY", "16777216TiB", "no size above 0"), ("SLUICE_MEMORY", "99999999999999999999", "no size above 0"),
+            ("SLUICE_MEMORY", "0.5", "no size above 0"), ("SLUICE_MEMORY", "2GiB\n", "no size above 0"),
+            ("SLUICE_SM", "0%", "no whole percentage from 1 to 100"), ("SLUICE_SM", "101%", "no whole percentage from 1 to 100"),
+            ("SLUICE_SM", "12.5", "no whole percentage from 1 to 100"), ("SLUICE_SM", "half", "no whole percentage from 1 to 100"),
+            ("SLUICE_SM", "18446744073709551666", "no whole percentage from 1 to 100")):
+        out, err = gpu.run("driver = Driver(); say(driver.context()); say(driver.allocate(1)); say(driver.launch())",
+                           **{name: value})
+        expect(out == [str(NOT_PERMITTED)] * 3, (value, out))
+        shown = re.escape(value.replace("\n", "?"))
+        expect(re.fullmatch(f"sluice: {name} is '{shown}', which is {reason}; CUDA calls fail until it is one, such as "
+                            "[^\n]*, or is unset\n", err), (value, err))
+    for variables in ({"SLUICE_MEMORY": "1.5 GiB"}, {"SLUICE_SM": "100"}, {"SLUICE_MEMORY": "", "SLUICE_SM": ""}):
+        out, err = gpu.run("driver = Driver(); say(driver.context())", **variables)
+        expect((out, err) == (["0"], ""), (variables, out, err))
+
+
+def case_no_traces(gpu):
+    """A program without CUDA has one more descriptor with the variables, and nothing more without."""
+    look = "say(len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task')), sorted(os.environ) == sorted(os.environ))"
+    plain, _ = gpu.run(look)
+    limited, _ = gpu.run(look, SLUICE_MEMORY="1GiB")
+    expect(int(limited[0].split()[0]) == int(plain[0].split()[0]) + 1, (plain, limited))
+    expect(limited[0].split()[1] == plain[0].split()[1] == "1", limited)
+
+
+CASES = {name[5:]: function for name, function in globals().items() if name.startswith("case_")}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    for option in ("shim", "softgpu", "ctl"):
+        parser.add_argument(f"--{option}", required=True)
+    parser.add_argument("case", choices=sorted(CASES))
+    options = parser.parse_args()
+    with Gpu(options) as machine:
+        try:
+            CASES[options.case](machine)
+        except AssertionError as failure:
+            print(f"alone_test.py: {options.case}: {failure}", file=sys.stderr)
+            sys.exit(1)

@@ -1,0 +1,63 @@
+"""The CUDA driver by ctypes, as far as the tests here need it. The look-ups go through dlsym and so through the shim."""
+import ctypes
+import os
+import subprocess
+import sys
+
+MIB = 1 << 20
+SUCCESS, OUT_OF_MEMORY, NOT_PERMITTED = 0, 2, 800
+PTX = b""".version 7.0
+.target sm_70
+.address_size 64
+.visible .entry spin() { ret; }
+"""
+
+
+class Driver:
+    def __init__(self):
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.function = ctypes.c_void_p()
+
+    def context(self):
+        """cuInit and the primary context; the first error."""
+        context = ctypes.c_void_p()
+        return (self.library.cuInit(0) or self.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+                or self.library.cuCtxSetCurrent(context))
+
+    def allocate(self, mib):
+        pointer = ctypes.c_uint64()
+        return self.library.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB))
+
+    def free_mib(self):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        return free.value // MIB, total.value // MIB
+
+    def fill(self, step=10):
+        """Allocates until the driver says no; MiB."""
+        taken = 0
+        while self.allocate(step) == SUCCESS:
+            taken += step
+        return taken
+
+    def load(self):
+        module = ctypes.c_void_p()
+        return (self.library.cuModuleLoadData(ctypes.byref(module), PTX)
+                or self.library.cuModuleGetFunction(ctypes.byref(self.function), module, b"spin"))
+
+    def launch(self):
+        return self.library.cuLaunchKernel(self.function, 1, 1, 1, 32, 1, 1, 0, None, None, None)
+
+    def synchronize(self):
+        return self.library.cuCtxSynchronize()
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def python(code, *arguments, **keywords):
+    """A Python program with this module in reach, as a command line for subprocess."""
+    return subprocess.Popen([sys.executable, "-c", f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+                             "from cuda_driver import *\nimport os, signal, subprocess, threading, time\n" + code,
+                             *map(str, arguments)], **keywords)
