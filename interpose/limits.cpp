@@ -168,8 +168,12 @@ bool size_read(const char* text, uint64_t* out) {
     if (text == nullptr || text - begin > kFractionDigitsMax) return false;
     for (; begin < text; ++begin) scale *= 10;
   }
-  while (*text == ' ') ++text;
-  if (*text != '\0' ? !size_unit(text, &factor) : scale != 1) return false;
+  if (*text == '\0') {
+    if (scale != 1) return false;  // half a byte
+  } else {
+    while (*text == ' ') ++text;
+    if (!size_unit(text, &factor)) return false;
+  }
   const Wide bytes = Wide{whole} * factor + Wide{fraction} * factor / scale;
   if (bytes == 0 || bytes > UINT64_MAX) return false;
   *out = static_cast<uint64_t>(bytes);

@@ -12,8 +12,14 @@ namespace {
 // for the next look, up to this much.
 constexpr uint64_t kUnpaidKeptNs = 5'000'000;
 
+// Work in flight may turn out to have been busy all the time: what fills the bucket meanwhile must
+// not be lost to a kernel that is measured at its end. Up to a kernel of this length.
+constexpr int64_t kUnmeasuredMaxNs = 60'000'000'000;
+
 void fill(ShareBucket& bucket, uint32_t percent, uint64_t now_ns) {
-  const auto full_ns = static_cast<int64_t>(share_quantum_ns(percent) * kShareSavedPeriods);
+  const int64_t unmeasured_ns = load_acquire(bucket.allowance_ns);
+  const int64_t full_ns = static_cast<int64_t>(share_quantum_ns(percent) * kShareSavedPeriods) +
+                          (unmeasured_ns < kUnmeasuredMaxNs ? unmeasured_ns : kUnmeasuredMaxNs);
   uint64_t before_ns = load_acquire(bucket.filled_ns);
   if (now_ns <= before_ns ||
       !__atomic_compare_exchange_n(&bucket.filled_ns, &before_ns, now_ns, false, __ATOMIC_ACQ_REL,
@@ -74,7 +80,11 @@ uint64_t share_step(ShareBucket& bucket, AtomicU32& gate, ShareUse& use, uint32_
   const uint64_t used_ns = busy_ns > use.busy_seen_ns ? busy_ns - use.busy_seen_ns : 0;
   use.busy_seen_ns = busy_ns;
   use.unpaid_ns += used_ns;
-  if (in_flight || use.was_in_flight || used_ns > 0) cover(bucket, use.looked_ns, now_ns);
+  const uint64_t interval_ns = now_ns - use.looked_ns;
+  // Work that began or ended since the last look was there for as long as it was busy.
+  const bool all_of_it = in_flight && use.was_in_flight;
+  const uint64_t there_ns = all_of_it || used_ns > interval_ns ? interval_ns : used_ns;
+  if (there_ns > 0) cover(bucket, use.looked_ns, use.looked_ns + there_ns);
   pay(bucket, use);
   if (!in_flight && use.unpaid_ns > kUnpaidKeptNs) use.unpaid_ns = kUnpaidKeptNs;
   use.was_in_flight = in_flight;

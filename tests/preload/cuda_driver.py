@@ -1,6 +1,6 @@
 """The CUDA driver by ctypes, as far as the tests here need it. The look-ups go through dlsym and so through the shim."""
-import ctypes
-import os
+
+import ctypes, os
 import subprocess
 import sys
 
