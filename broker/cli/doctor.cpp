@@ -11,8 +11,9 @@
 #include <sstream>
 
 #include "broker/cli/client.h"
-#include "broker/cli/elf.h"
+#include "broker/cli/json.h"
 #include "broker/cli/paths.h"
+#include "broker/cli/reach.h"
 #include "broker/cli/snapshot_reader.h"
 #include "broker/devices/nvml.h"
 #include "config/reader/config.h"
@@ -20,6 +21,7 @@
 namespace sluice::cli {
 namespace {
 
+constexpr std::size_t kWordWidth = 7;
 constexpr std::size_t kWhatWidth = 16;
 
 std::string loader_error() {
@@ -143,19 +145,45 @@ Finding toolkit_check() {
           "install the CUDA 13 toolkit and put its bin folder into PATH"};
 }
 
-Finding program_check(const std::string& name) {
+// The notes come after the verdict, which people look for first.
+void program_check(const DoctorOptions& options, std::vector<Finding>* out) {
   bool executable = false;
-  const std::string path = program_find(name, &executable);
+  const std::string path = program_find(options.program, &executable);
   if (path.empty() || !executable) {
-    return {Verdict::kBroken, "program",
-            name + (path.empty() ? " is not found" : " is not executable"),
-            "check the name and PATH, or chmod +x it"};
+    out->push_back({Verdict::kBroken, "program",
+                    options.program + (path.empty() ? " is not found" : " is not executable"),
+                    "check the name and PATH, or chmod +x it"});
+    return;
   }
-  const ProgramReach reach = program_reach(path);
-  if (reach.hookable) return {Verdict::kGood, "program", reach.finding, ""};
-  const std::size_t split = reach.warning.rfind("; ");
-  return {Verdict::kBroken, "program", reach.warning.substr(0, split),
-          reach.warning.substr(split + 2)};
+  ProgramReach reach = program_reach(path);
+  const std::vector<std::string> first =
+      options.soft ? std::vector<std::string>{soft_directory()} : std::vector<std::string>{};
+  if (!reach.file.empty()) libraries_reach(&reach, first);
+  if (reach.hookable) out->push_back({Verdict::kGood, "program", reach.finding, ""});
+  for (const Obstacle& obstacle : reach.obstacles) {
+    out->push_back({Verdict::kBroken, "program", obstacle.what, obstacle.fix});
+  }
+  for (const std::string& note : reach.notes) {
+    out->push_back({Verdict::kNote, "program", note, ""});
+  }
+  out->push_back({Verdict::kNote, "not looked at",
+                  "what the program does when it runs: clearing LD_PRELOAD, dlopen with "
+                  "RTLD_DEEPBIND, other programs that it starts",
+                  ""});
+}
+
+const char* verdict_word(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kGood:
+      return "ok";
+    case Verdict::kMissing:
+      return "absent";
+    case Verdict::kBroken:
+      return "FAIL";
+    case Verdict::kNote:
+      break;
+  }
+  return "note";
 }
 
 }  // namespace
@@ -163,15 +191,38 @@ Finding program_check(const std::string& name) {
 std::string findings_format(const std::vector<Finding>& findings) {
   std::string out;
   for (const Finding& finding : findings) {
-    const char* word = finding.verdict == Verdict::kGood      ? "ok     "
-                       : finding.verdict == Verdict::kMissing ? "absent "
-                                                              : "FAIL   ";
+    std::string word = verdict_word(finding.verdict);
+    word.resize(kWordWidth, ' ');
     std::string what = finding.what;
     what.resize(std::max(what.size(), kWhatWidth), ' ');
     out += word + what + " " + finding.detail + "\n";
     if (!finding.fix.empty()) out += "       fix: " + finding.fix + "\n";
   }
   return out;
+}
+
+bool findings_good(const std::vector<Finding>& findings) {
+  return std::none_of(findings.begin(), findings.end(),
+                      [](const Finding& f) { return f.verdict == Verdict::kBroken; });
+}
+
+std::string findings_json(const std::vector<Finding>& findings) {
+  JsonWriter json;
+  json.object_begin();
+  json.value("good", findings_good(findings));
+  json.array_begin("findings");
+  for (const Finding& finding : findings) {
+    json.object_begin();
+    json.value("verdict", finding.verdict == Verdict::kBroken ? "fail"
+                                                              : verdict_word(finding.verdict));
+    json.value("what", finding.what);
+    json.value("detail", finding.detail);
+    json.value("fix", finding.fix);
+    json.object_end();
+  }
+  json.array_end();
+  json.object_end();
+  return json.text();
 }
 
 int doctor_command(const DoctorOptions& options) {
@@ -183,12 +234,10 @@ int doctor_command(const DoctorOptions& options) {
   findings.push_back(shim_check());
   findings.push_back(bpf_check());
   findings.push_back(toolkit_check());
-  if (!options.program.empty()) findings.push_back(program_check(options.program));
-  std::fputs(findings_format(findings).c_str(), stdout);
-  for (const Finding& finding : findings) {
-    if (finding.verdict == Verdict::kBroken) return 1;
-  }
-  return 0;
+  if (!options.program.empty()) program_check(options, &findings);
+  const std::string text = options.json ? findings_json(findings) : findings_format(findings);
+  std::fputs(text.c_str(), stdout);
+  return findings_good(findings) ? 0 : 1;
 }
 
 }  // namespace sluice::cli

@@ -11,9 +11,10 @@ namespace sluice::cli {
 
 enum class Verdict {
   kGood,
-  kMissing,
-  kBroken
-};  // kMissing: optional and absent; kBroken: required
+  kMissing,  // optional and absent
+  kBroken,   // required
+  kNote,     // worth knowing
+};
 
 struct Finding {
   Verdict verdict = Verdict::kGood;
@@ -24,6 +25,8 @@ struct Finding {
 
 /// "ok      driver library   libcuda.so.1, CUDA 13.0". Pure.
 std::string findings_format(const std::vector<Finding>& findings);
+/// {"good": bool, "findings": [{"verdict": "ok|absent|fail|note", "what", "detail", "fix"}]}. Pure.
+std::string findings_json(const std::vector<Finding>& findings);
 
 int doctor_command(const DoctorOptions& options);
 

@@ -1,36 +1,40 @@
-// A small reader of ELF files: interpreter, needed libraries, and the strings that give a CUDA
-// runtime away.
+// A small reader of ELF files: interpreter, needed libraries, a few symbols, and the strings that
+// give a CUDA runtime away. Every offset comes from the file and may be nonsense.
 #include "broker/cli/elf.h"
 
 #include <elf.h>
-#include <sys/stat.h>
-#include <sys/xattr.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <optional>
-
-#include "broker/cli/paths.h"
 
 namespace sluice::cli {
 namespace {
 
-constexpr std::size_t kBytesMax = 512u << 20;
-constexpr int kInterpretersMax = 4;  // as the kernel's limit on scripts that are run by scripts
+constexpr std::size_t kScriptLineMax = 255;  // the kernel looks at no more (BINPRM_BUF_SIZE)
+constexpr std::size_t kSymbolsMax = 1u << 20;
 
 template <class T>
-std::optional<T> at(const std::string& bytes, std::uint64_t offset) {
+std::optional<T> at(std::string_view bytes, std::uint64_t offset) {
   if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return std::nullopt;
   T out;
   std::memcpy(&out, bytes.data() + offset, sizeof out);
   return out;
 }
 
-std::string text_at(const std::string& bytes, std::uint64_t offset) {
+std::string text_at(std::string_view bytes, std::uint64_t offset) {
   if (offset >= bytes.size()) return "";
   return std::string(bytes.data() + offset, strnlen(bytes.data() + offset, bytes.size() - offset));
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> out;
+  for (std::size_t begin = 0; begin < list.size();) {
+    const std::size_t end = std::min(list.find(':', begin), list.size());
+    if (end > begin) out.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
 }
 
 struct Segments {
@@ -45,7 +49,7 @@ struct Segments {
   }
 };
 
-Segments segments_read(const std::string& bytes, const Elf64_Ehdr& header) {
+Segments segments_read(std::string_view bytes, const Elf64_Ehdr& header) {
   Segments segments;
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     const auto p = at<Elf64_Phdr>(bytes, header.e_phoff + std::uint64_t{i} * sizeof(Elf64_Phdr));
@@ -54,127 +58,128 @@ Segments segments_read(const std::string& bytes, const Elf64_Ehdr& header) {
   return segments;
 }
 
-void needed_read(const std::string& bytes, const Segments& segments, const Elf64_Phdr& dynamic,
-                 ElfFacts* facts) {
+void dynamic_read(std::string_view bytes, const Segments& segments, const Elf64_Phdr& dynamic,
+                  ElfFacts* facts) {
   std::vector<std::uint64_t> names;
+  std::optional<std::uint64_t> rpath;
+  std::optional<std::uint64_t> runpath;
   std::uint64_t strings = 0;
   for (std::uint64_t at_byte = 0; at_byte + sizeof(Elf64_Dyn) <= dynamic.p_filesz;
        at_byte += sizeof(Elf64_Dyn)) {
     const auto entry = at<Elf64_Dyn>(bytes, dynamic.p_offset + at_byte);
     if (!entry || entry->d_tag == DT_NULL) break;
     if (entry->d_tag == DT_NEEDED) names.push_back(entry->d_un.d_val);
+    if (entry->d_tag == DT_RPATH) rpath = entry->d_un.d_val;
+    if (entry->d_tag == DT_RUNPATH) runpath = entry->d_un.d_val;
     if (entry->d_tag == DT_STRTAB) strings = entry->d_un.d_ptr;
   }
   const auto base = segments.file_offset(strings);
   if (!base) return;
   for (const std::uint64_t name : names) facts->needed.push_back(text_at(bytes, *base + name));
+  if (rpath) facts->rpath = split(text_at(bytes, *base + *rpath));
+  if (runpath) facts->runpath = split(text_at(bytes, *base + *runpath));
 }
 
-bool starts_with(const std::string& text, const char* prefix) {
-  return text.compare(0, std::strlen(prefix), prefix) == 0;
-}
-
-std::string file_read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes((std::istreambuf_iterator<char>(file)), {});
-  if (bytes.size() > kBytesMax) bytes.resize(kBytesMax);
-  return bytes;
-}
-
-// ld.so ignores LD_PRELOAD for programs that gain privileges.
-bool gains_privileges(const std::string& path) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) < 0) return false;
-  const bool set_id = ((status.st_mode & S_ISUID) != 0 && status.st_uid != geteuid()) ||
-                      ((status.st_mode & S_ISGID) != 0 && status.st_gid != getegid());
-  return set_id || getxattr(path.c_str(), "security.capability", nullptr, 0) > 0;
-}
-
-CudaRoute route_of(const ElfFacts& facts) {
-  for (const std::string& library : facts.needed) {
-    if (starts_with(library, "libcudart.so")) return CudaRoute::kSharedRuntime;
+void symbols_read(std::string_view bytes, const Elf64_Ehdr& header, ElfFacts* facts) {
+  for (unsigned i = 0; i < header.e_shnum; ++i) {
+    const auto table =
+        at<Elf64_Shdr>(bytes, header.e_shoff + std::uint64_t{i} * sizeof(Elf64_Shdr));
+    if (!table || table->sh_type != SHT_DYNSYM) continue;
+    const auto strings = at<Elf64_Shdr>(
+        bytes, header.e_shoff + std::uint64_t{table->sh_link} * sizeof(Elf64_Shdr));
+    if (!strings) return;
+    const std::uint64_t count = std::min<std::uint64_t>(table->sh_size / sizeof(Elf64_Sym),
+                                                        kSymbolsMax);
+    for (std::uint64_t n = 0; n < count; ++n) {
+      const auto symbol = at<Elf64_Sym>(bytes, table->sh_offset + n * sizeof(Elf64_Sym));
+      if (!symbol) return;
+      const std::string name = text_at(bytes, strings->sh_offset + symbol->st_name);
+      const bool defined = symbol->st_shndx != SHN_UNDEF;
+      if (defined && (name == "cuInit" || name == "cuLaunchKernel")) facts->defines_driver = true;
+      if (!defined && name == "dlmopen") facts->imports_dlmopen = true;
+    }
+    return;
   }
-  for (const std::string& library : facts.needed) {
-    if (starts_with(library, "libcuda.so")) return CudaRoute::kDriver;
-  }
-  if (facts.names_driver)
-    return facts.has_runtime_names ? CudaRoute::kStaticRuntime : CudaRoute::kDriver;
-  return CudaRoute::kNone;
 }
 
-const char* route_text(CudaRoute route) {
-  switch (route) {
-    case CudaRoute::kSharedRuntime:
-      return "uses the shared CUDA runtime";
-    case CudaRoute::kStaticRuntime:
-      return "carries a static CUDA runtime (fine on a GPU; for software GPUs build it with nvcc "
-             "-cudart shared)";
-    case CudaRoute::kDriver:
-      return "uses the CUDA driver directly";
-    case CudaRoute::kNone:
-      break;
-  }
-  return "shows no use of CUDA of its own (it may load it later, as python does)";
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+bool mentions(std::string_view bytes, std::string_view text) {
+  return bytes.find(text) != std::string_view::npos;
+}
+
+void script_read(std::string_view bytes, ElfFacts* facts) {
+  constexpr std::string_view kBlanks = " \t";
+  facts->script = true;
+  std::string_view line = bytes.substr(2, bytes.find('\n') - 2).substr(0, kScriptLineMax);
+  const std::size_t begin = line.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return;
+  line.remove_prefix(begin);
+  line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
+  const std::size_t end = line.find_first_of(kBlanks);
+  facts->script_interpreter = line.substr(0, end);
+  if (end == std::string_view::npos) return;
+  line.remove_prefix(end);
+  facts->script_argument = line.substr(line.find_first_not_of(kBlanks));
 }
 
 }  // namespace
 
-ElfFacts elf_read(const std::string& bytes) {
+ElfFacts elf_read(std::string_view bytes) {
   ElfFacts facts;
   if (starts_with(bytes, "#!")) {
-    const std::size_t begin = bytes.find_first_not_of(" \t", 2);
-    if (begin != std::string::npos) {
-      facts.script_interpreter = bytes.substr(begin, bytes.find_first_of(" \t\n", begin) - begin);
-    }
+    script_read(bytes, &facts);
     return facts;
   }
+  // Class and machine are at the same place in both classes.
   const auto header = at<Elf64_Ehdr>(bytes, 0);
-  if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
-      header->e_ident[EI_CLASS] != ELFCLASS64) {
+  if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return facts;
+  facts.elf = true;
+  facts.is_64bit = header->e_ident[EI_CLASS] == ELFCLASS64;
+  facts.machine = header->e_machine;
+  if (header->e_ident[EI_DATA] != ELFDATA2LSB) {
+    facts.machine = static_cast<std::uint16_t>(facts.machine << 8 | facts.machine >> 8);
     return facts;
   }
-  facts.elf = true;
+  if (!facts.is_64bit) return facts;
   const Segments segments = segments_read(bytes, *header);
   for (const Elf64_Phdr& p : segments.list) {
-    if (p.p_type == PT_INTERP) facts.dynamic = true;
-    if (p.p_type == PT_DYNAMIC) needed_read(bytes, segments, p, &facts);
+    if (p.p_type == PT_INTERP) {
+      facts.dynamic = true;
+      facts.interpreter = text_at(bytes, p.p_offset);
+    }
+    if (p.p_type == PT_DYNAMIC) dynamic_read(bytes, segments, p, &facts);
   }
-  facts.names_driver = bytes.find("libcuda.so.1") != std::string::npos;
-  facts.has_runtime_names = bytes.find("cudaGetDeviceCount") != std::string::npos ||
-                            bytes.find("cudaErrorInitializationError") != std::string::npos;
+  symbols_read(bytes, *header, &facts);
   return facts;
 }
 
-ProgramReach program_reach(const std::string& path) {
-  ProgramReach reach;
-  std::string file = path;
-  ElfFacts facts = elf_read(file_read(file));
-  for (int i = 0; i < kInterpretersMax && !facts.script_interpreter.empty(); ++i) {
-    file = facts.script_interpreter;
-    facts = elf_read(file_read(file));
+void elf_mentions_read(std::string_view bytes, ElfFacts* facts) {
+  facts->names_driver = mentions(bytes, "libcuda.so.1");
+  facts->has_runtime_names = mentions(bytes, "cudaGetDeviceCount") ||
+                             mentions(bytes, "cudaErrorInitializationError");
+  facts->names_preload = mentions(bytes, "LD_PRELOAD");
+}
+
+std::string machine_name(const ElfFacts& facts) {
+  switch (facts.machine) {
+    case EM_X86_64:
+      return facts.is_64bit ? "x86-64" : "x32";
+    case EM_386:
+      return "32-bit x86";
+    case EM_AARCH64:
+      return "aarch64";
+    case EM_ARM:
+      return "32-bit ARM";
+    case EM_PPC64:
+      return "ppc64";
+    case EM_RISCV:
+      return "RISC-V";
+    default:
+      return "machine type " + std::to_string(facts.machine);
   }
-  reach.route = route_of(facts);
-  if (!facts.elf) {
-    reach.finding =
-        path + " is neither a 64-bit ELF file nor a script; nothing can be said about it";
-    return reach;
-  }
-  if (gains_privileges(file)) {
-    reach.hookable = false;
-    reach.warning =
-        file +
-        " gains privileges when it starts (setuid or file capabilities), so the loader ignores the "
-        "shim and no limit reaches it; run it as the user that owns it, or without the bit";
-  } else if (!facts.dynamic) {
-    reach.hookable = false;
-    reach.warning = file +
-                    " is statically linked, so the shim cannot be loaded into it and no limit "
-                    "reaches it (programs "
-                    "that it starts are reached); link it dynamically";
-  }
-  reach.finding =
-      reach.hookable ? file + " can be shared: it " + route_text(reach.route) : reach.warning;
-  return reach;
 }
 
 }  // namespace sluice::cli

@@ -1,32 +1,37 @@
-// Whether a program's CUDA calls can be reached by preloading: looks at the file, runs nothing.
+// What an ELF file or a script says about itself. Pure: bytes in, facts out.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice::cli {
 
 struct ElfFacts {
   bool elf = false;
-  bool dynamic = false;  // has an interpreter: ld.so and so LD_PRELOAD act on it
+  bool is_64bit = false;
+  std::uint16_t machine = 0;  // EM_*
+  std::string interpreter;    // ld.so; empty = static
+  bool dynamic = false;       // has an interpreter: ld.so and so LD_PRELOAD act on it
   std::vector<std::string> needed;
-  bool names_driver = false;       // mentions libcuda.so.1 somewhere, as a static CUDA runtime does
-  bool has_runtime_names = false;  // mentions entry points of the CUDA runtime
-  std::string script_interpreter;  // "#!..." files
+  std::vector<std::string> rpath;    // DT_RPATH, split at colons
+  std::vector<std::string> runpath;  // DT_RUNPATH
+  bool names_driver = false;         // mentions libcuda.so.1 somewhere, as a static CUDA runtime does
+  bool has_runtime_names = false;    // mentions entry points of the CUDA runtime
+  bool names_preload = false;        // mentions LD_PRELOAD
+  bool defines_driver = false;       // exports functions of the CUDA driver
+  bool imports_dlmopen = false;
+  bool script = false;              // "#!..."
+  std::string script_interpreter;   // the first word behind it
+  std::string script_argument;      // the rest of the line
 };
 
-/// From the bytes of a file; pure.
-ElfFacts elf_read(const std::string& bytes);
-
-enum class CudaRoute { kNone, kSharedRuntime, kStaticRuntime, kDriver };
-
-struct ProgramReach {
-  bool hookable = true;
-  CudaRoute route = CudaRoute::kNone;
-  std::string warning;  // empty = nothing to warn of; else what, why, what to do
-  std::string finding;  // one line for doctor
-};
-
-ProgramReach program_reach(const std::string& path);
+/// All but the mentions.
+ElfFacts elf_read(std::string_view bytes);
+/// Fills in what begins with `names_` and has_runtime_names, which takes reading the whole file.
+void elf_mentions_read(std::string_view bytes, ElfFacts* facts);
+/// "aarch64", "32-bit x86", ...
+std::string machine_name(const ElfFacts& facts);
 
 }  // namespace sluice::cli

@@ -84,13 +84,16 @@ example:
 )";
 
 constexpr char kDoctor[] =
-    R"(usage: sluice doctor [--soft] [--socket PATH] [PROGRAM]
+    R"(usage: sluice doctor [--soft] [--json] [--socket PATH] [PROGRAM]
 
 Checks what Sluice needs, one line each with the fix where something is missing: driver library, NVML and GPUs, broker,
-shim library, permission for BPF, CUDA toolkit. With PROGRAM: whether its CUDA calls can be shared (a static or setuid
-program cannot be reached).
+shim library, permission for BPF, CUDA toolkit. With PROGRAM: whether its CUDA calls can be shared. A program cannot be
+reached that is static, gains privileges (setuid, setgid, file capabilities), is built for another machine or for musl, or
+exports the driver's functions itself; scripts are followed to what runs them, and libraries to those that they need. What
+a program does when it runs is not seen.
 
   --soft          check the software GPU instead of the machine's driver
+  --json          the same for programs
 
 exit codes: 0, 1 something that is required is missing, 2 wrong usage
 

@@ -175,6 +175,7 @@ Parsed options_parse(const std::vector<std::string>& arguments, StatusOptions* o
 Parsed options_parse(const std::vector<std::string>& arguments, DoctorOptions* out) {
   CLI::App app;
   app.add_flag("--soft", out->soft);
+  app.add_flag("--json", out->json);
   app.add_option("--socket", out->socket);
   app.add_option("program", out->program);
   return parse(app, "doctor", arguments);

@@ -43,6 +43,7 @@ struct StatusOptions {
 
 struct DoctorOptions {
   bool soft = false;
+  bool json = false;
   std::string socket;
   std::string program;
 };

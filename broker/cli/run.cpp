@@ -9,11 +9,11 @@
 #include <cstring>
 
 #include "broker/cli/admission.h"
-#include "broker/cli/elf.h"
 #include "broker/cli/environment.h"
 #include "broker/cli/launch.h"
 #include "broker/cli/paths.h"
 #include "broker/cli/private_broker.h"
+#include "broker/cli/reach.h"
 #include "config/reader/config.h"
 
 extern char** environ;

@@ -18,5 +18,23 @@ TEST(Findings, WordForWord) {
       "       fix: install the driver\n");
 }
 
+TEST(Findings, NotesAreNoFailure) {
+  const std::vector<Finding> findings = {{Verdict::kGood, "program", "/p can be shared", ""},
+                                         {Verdict::kMissing, "BPF", "none", ""},
+                                         {Verdict::kNote, "program", "is a script", ""}};
+  EXPECT_EQ(findings_format(findings),
+            "ok     program          /p can be shared\n"
+            "absent BPF              none\n"
+            "note   program          is a script\n");
+  EXPECT_EQ(findings_json(findings).find("\"good\": true"), 4u) << findings_json(findings);
+}
+
+TEST(Findings, AsJson) {
+  EXPECT_EQ(findings_json({{Verdict::kBroken, "program", "a \"static\" one", "link it"}}),
+            "{\n  \"good\": false,\n  \"findings\": [\n    {\n      \"verdict\": \"fail\",\n"
+            "      \"what\": \"program\",\n      \"detail\": \"a \\\"static\\\" one\",\n"
+            "      \"fix\": \"link it\"\n    }\n  ]\n}\n");
+}
+
 }  // namespace
 }  // namespace sluice::cli

@@ -1,11 +1,9 @@
 // What a program's file says about it.
 #include "broker/cli/elf.h"
 
+#include <elf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -14,7 +12,6 @@ namespace sluice::cli {
 namespace {
 
 using testing::Contains;
-using testing::HasSubstr;
 
 std::string bytes_of(const char* path) {
   std::ifstream file(path, std::ios::binary);
@@ -31,9 +28,32 @@ TEST(Elf, DynamicProgram) {
 }
 
 TEST(Elf, Scripts) {
-  EXPECT_EQ(elf_read("#!/usr/bin/env python3\nx").script_interpreter, "/usr/bin/env");
+  const ElfFacts env = elf_read("#!/usr/bin/env -S python3 -u \r\nx");
+  EXPECT_TRUE(env.script);
+  EXPECT_EQ(env.script_interpreter, "/usr/bin/env");
+  EXPECT_EQ(env.script_argument, "-S python3 -u");
   EXPECT_EQ(elf_read("#! /bin/sh\n").script_interpreter, "/bin/sh");
+  EXPECT_EQ(elf_read("#! /bin/sh\n").script_argument, "");
   EXPECT_EQ(elf_read("#!").script_interpreter, "");
+  EXPECT_EQ(elf_read("#!  \n/bin/sh").script_interpreter, "");
+  EXPECT_EQ(elf_read("#!/bin/" + std::string(300, 'x')).script_interpreter.size(), 255u);
+}
+
+TEST(Elf, Machines) {
+  std::string bytes = bytes_of("/bin/true");
+  EXPECT_EQ(machine_name(elf_read(bytes)), "x86-64");
+  EXPECT_EQ(elf_read(bytes).interpreter, "/lib64/ld-linux-x86-64.so.2");
+  bytes[18] = static_cast<char>(EM_AARCH64);
+  bytes[19] = 0;
+  EXPECT_EQ(machine_name(elf_read(bytes)), "aarch64");
+  bytes[4] = ELFCLASS32;
+  bytes[18] = EM_386;
+  EXPECT_EQ(machine_name(elf_read(bytes)), "32-bit x86");
+  EXPECT_FALSE(elf_read(bytes).is_64bit);
+  bytes[5] = ELFDATA2MSB;
+  bytes[18] = 0;
+  bytes[19] = EM_PPC64;
+  EXPECT_EQ(machine_name(elf_read(bytes)), "ppc64");
 }
 
 TEST(Elf, DamagedFilesAreReadSafely) {
@@ -49,45 +69,6 @@ TEST(Elf, DamagedFilesAreReadSafely) {
     bytes[i] = static_cast<char>(bytes[i] ^ 0xff);
     (void)elf_read(bytes);
   }
-}
-
-TEST(Reach, SharedAndStaticPrograms) {
-  const ProgramReach shell = program_reach("/bin/sh");
-  EXPECT_TRUE(shell.hookable);
-  EXPECT_EQ(shell.route, CudaRoute::kNone);
-  EXPECT_EQ(shell.warning, "");
-  const ProgramReach loader = program_reach("/sbin/ldconfig");
-  EXPECT_FALSE(loader.hookable);
-  EXPECT_THAT(loader.warning, HasSubstr("statically linked"));
-}
-
-TEST(Reach, ProgramsThatGainPrivileges) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can make a program setuid to another user";
-  char path[] = "/tmp/sluice-setuid-XXXXXX";
-  close(mkstemp(path));
-  std::ofstream(path, std::ios::binary) << own_bytes();
-  ASSERT_EQ(chown(path, 1, 1), 0);
-  ASSERT_EQ(chmod(path, 04755), 0);
-  const ProgramReach reach = program_reach(path);
-  unlink(path);
-  EXPECT_FALSE(reach.hookable);
-  EXPECT_THAT(reach.warning, HasSubstr("setuid"));
-}
-
-TEST(Reach, RoutesToCuda) {
-  char path[] = "/tmp/sluice-route-XXXXXX";
-  close(mkstemp(path));
-  std::ofstream(path, std::ios::binary) << bytes_of("/bin/sh")
-                                        << "libcuda"
-                                           ".so.1"
-                                        << '\0';
-  EXPECT_EQ(program_reach(path).route, CudaRoute::kDriver);
-  std::ofstream(path, std::ios::binary | std::ios::app) << "cudaErrorInitialization"
-                                                           "Error";
-  const ProgramReach reach = program_reach(path);
-  unlink(path);
-  EXPECT_EQ(reach.route, CudaRoute::kStaticRuntime);
-  EXPECT_THAT(reach.finding, HasSubstr("-cudart shared"));
 }
 
 }  // namespace

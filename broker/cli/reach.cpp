@@ -1,0 +1,241 @@
+// See reach.h.
+#include "broker/cli/reach.h"
+
+#include <elf.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <deque>
+#include <set>
+#include <sstream>
+
+#include "broker/cli/elf.h"
+#include "broker/cli/library_search.h"
+#include "broker/cli/paths.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int kInterpretersMax = 5;  // as the kernel's limit on scripts that are run by scripts
+constexpr std::size_t kLibrariesMax = 1000;
+
+bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+CudaRoute route_of(const ElfFacts& facts) {
+  for (const std::string& library : facts.needed) {
+    if (starts_with(library, "libcudart.so")) return CudaRoute::kSharedRuntime;
+  }
+  for (const std::string& library : facts.needed) {
+    if (starts_with(library, "libcuda.so")) return CudaRoute::kDriver;
+  }
+  if (facts.names_driver)
+    return facts.has_runtime_names ? CudaRoute::kStaticRuntime : CudaRoute::kDriver;
+  return CudaRoute::kNone;
+}
+
+const char* route_text(CudaRoute route) {
+  switch (route) {
+    case CudaRoute::kSharedRuntime:
+      return "uses the shared CUDA runtime";
+    case CudaRoute::kStaticRuntime:
+      return "carries a static CUDA runtime (fine on a GPU; for software GPUs build it with nvcc "
+             "-cudart shared)";
+    case CudaRoute::kDriver:
+      return "uses the CUDA driver directly";
+    case CudaRoute::kNone:
+      break;
+  }
+  return "shows no use of CUDA of its own (it may load it later, as python does)";
+}
+
+// What makes ld.so run it in secure mode, in which it ignores LD_PRELOAD; empty = nothing.
+std::string privilege_gained(const std::string& path) {
+  struct stat status {};
+  struct statvfs mount {};
+  if (stat(path.c_str(), &status) < 0) return "";
+  if (statvfs(path.c_str(), &mount) == 0 && (mount.f_flag & ST_NOSUID) != 0) return "";
+  if ((status.st_mode & S_ISUID) != 0 && status.st_uid != geteuid()) return "setuid";
+  if ((status.st_mode & S_ISGID) != 0 && status.st_gid != getegid()) return "setgid";
+  if (getxattr(path.c_str(), "security.capability", nullptr, 0) > 0) return "file capabilities";
+  return "";
+}
+
+void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach* reach) {
+  if (facts.machine != EM_X86_64 || !facts.is_64bit) {
+    reach->obstacles.push_back(
+        {file + " is built for " + machine_name(facts) +
+             ", so the shim, which is for x86-64, cannot be loaded into it and no limit reaches it",
+         "build it for x86-64"});
+    return;
+  }
+  if (const std::string how = privilege_gained(file); !how.empty()) {
+    reach->obstacles.push_back(
+        {file + " gains privileges when it starts (" + how +
+             "), so the loader ignores the shim and no limit reaches it",
+         "run it as the user that owns it, or without the bit (chmod u-s,g-s; setcap -r)"});
+  }
+  if (!facts.dynamic) {
+    reach->obstacles.push_back(
+        {file +
+             " is statically linked, so the shim cannot be loaded into it and no limit reaches it "
+             "(programs that it starts are reached)",
+         "link it dynamically"});
+    return;
+  }
+  if (file_name(facts.interpreter).rfind("ld-musl", 0) == 0) {
+    reach->obstacles.push_back(
+        {file + " is built for musl (" + facts.interpreter +
+             "), so the shim, which is for glibc, cannot be loaded into it and no limit reaches it",
+         "build it for glibc, as the CUDA driver is"});
+  } else if (access(facts.interpreter.c_str(), X_OK) != 0) {
+    reach->obstacles.push_back({file + " cannot start: its loader " + facts.interpreter +
+                                    " is missing",
+                                "install the C library that it was built for"});
+  }
+  if (facts.defines_driver) {
+    reach->obstacles.push_back(
+        {file + " exports functions of the CUDA driver itself, and a program's own functions come "
+                "before those of preloaded libraries",
+         "link it against libcuda.so.1 instead"});
+  }
+  if (facts.names_preload) {
+    reach->notes.push_back(file + " mentions LD_PRELOAD; it may clear it for what it starts");
+  }
+  if (facts.imports_dlmopen) {
+    reach->notes.push_back(
+        file + " calls dlmopen; libraries in a namespace of their own are not reached");
+  }
+}
+
+// The command in the line of a script that is run by env; empty if the line is beyond us.
+std::string env_command(const std::string& file, const std::string& argument, ProgramReach* reach) {
+  std::istringstream words(argument);
+  std::string word;
+  while (words >> word) {
+    if (word.size() > 2 && starts_with(word, "-S")) word.erase(0, 2);
+    if (word == "-i" || word == "-" || word == "--ignore-environment" || word == "LD_PRELOAD=" ||
+        word == "-uLD_PRELOAD" || word == "--unset=LD_PRELOAD") {
+      reach->obstacles.push_back(
+          {file + " runs env " + word + ", which clears LD_PRELOAD, so no limit reaches it",
+           "leave that out of its first line"});
+    } else if (word == "-u" || word == "-C") {
+      words >> word;
+      if (word == "LD_PRELOAD") {
+        reach->obstacles.push_back(
+            {file + " runs env -u LD_PRELOAD, so no limit reaches it",
+             "leave that out of its first line"});
+      }
+    } else if (word[0] != '-' && word.find('=') == std::string::npos) {
+      return word;
+    }
+  }
+  return "";
+}
+
+// What runs a script: the path, or empty with an obstacle.
+std::string interpreter_of(const std::string& file, const ElfFacts& facts, ProgramReach* reach) {
+  std::string name = facts.script_interpreter;
+  if (file_name(name) == "env") {
+    const std::string command = env_command(file, facts.script_argument, reach);
+    if (!command.empty()) name = command;
+  }
+  bool executable = false;
+  const std::string path = name.empty() ? "" : program_find(name, &executable);
+  if (name.empty()) {
+    reach->obstacles.push_back({file + " cannot start: its first line names no interpreter",
+                                "write one behind #!"});
+  } else if (path.empty() || !executable) {
+    reach->obstacles.push_back({file + " cannot start: its interpreter " + name + " is " +
+                                    (path.empty() ? "not found" : "not executable"),
+                                "correct its first line, or install the interpreter"});
+    return "";
+  }
+  return path;
+}
+
+void finish(ProgramReach* reach) {
+  reach->hookable = reach->obstacles.empty();
+  if (reach->hookable) return;
+  reach->warning = reach->obstacles.front().what + "; " + reach->obstacles.front().fix;
+  reach->finding = reach->warning;
+}
+
+}  // namespace
+
+ProgramReach program_reach(const std::string& path) {
+  ProgramReach reach;
+  std::string file = path;
+  ElfFacts facts;
+  for (int depth = 0;; ++depth) {
+    const FileBytes bytes(file);
+    facts = elf_read(bytes.view());
+    elf_mentions_read(bytes.view(), &facts);
+    if (!facts.script) break;
+    if (depth == kInterpretersMax) {
+      reach.obstacles.push_back({path + " cannot start: scripts run by scripts, deeper than the "
+                                        "kernel follows",
+                                 "name the last interpreter in its first line"});
+      break;
+    }
+    const std::string interpreter = interpreter_of(file, facts, &reach);
+    if (interpreter.empty()) break;
+    reach.notes.push_back(file + " is a script, run by " + interpreter);
+    file = interpreter;
+  }
+  reach.file = file;
+  reach.route = route_of(facts);
+  if (facts.elf) {
+    loadable_check(file, facts, &reach);
+    reach.finding = file + " can be shared: it " + route_text(reach.route);
+  } else if (!facts.script) {
+    reach.finding = path + " is neither an ELF file nor a script; nothing can be said about it";
+  }
+  finish(&reach);
+  return reach;
+}
+
+void libraries_reach(ProgramReach* reach, const std::vector<std::string>& library_path) {
+  const LibrarySearch search(library_path);
+  std::deque<std::string> waiting = {reach->file};
+  std::set<std::string> seen;
+  std::string through;
+  while (!waiting.empty() && seen.size() < kLibrariesMax) {
+    const std::string path = waiting.front();
+    waiting.pop_front();
+    const FileBytes bytes(path);
+    const ElfFacts facts = elf_read(bytes.view());
+    if (!facts.elf || !facts.is_64bit || facts.machine != EM_X86_64) continue;
+    if (path != reach->file) {
+      if (facts.imports_dlmopen && file_name(path).rfind("ld-linux", 0) != 0) {
+        reach->notes.push_back(
+            path + " calls dlmopen; libraries in a namespace of their own are not reached");
+      }
+      const CudaRoute route = route_of(facts);
+      if (reach->route == CudaRoute::kNone && through.empty() && route != CudaRoute::kNone) {
+        through = path;
+        reach->route = route;
+      }
+    }
+    for (const std::string& name : facts.needed) {
+      if (!seen.insert(name).second) continue;
+      const std::string found = search.find(name, path, facts);
+      if (!found.empty()) {
+        waiting.push_back(found);
+        continue;
+      }
+      reach->obstacles.push_back({path + " needs " + name + ", which is not found",
+                                  "install it, or name its folder in LD_LIBRARY_PATH"});
+    }
+  }
+  if (!through.empty() && reach->hookable) {
+    reach->finding = reach->file + " can be shared: it " + route_text(reach->route) + ", through " +
+                     through;
+  }
+  finish(reach);
+}
+
+}  // namespace sluice::cli

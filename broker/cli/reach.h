@@ -1,0 +1,33 @@
+// Whether a program's CUDA calls can be reached by preloading: looks at files, runs nothing. What a
+// program does when it runs cannot be seen here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace sluice::cli {
+
+enum class CudaRoute { kNone, kSharedRuntime, kStaticRuntime, kDriver };
+
+/// One reason why a program cannot be reached (or cannot be started), and what to do.
+struct Obstacle {
+  std::string what;
+  std::string fix;
+};
+
+struct ProgramReach {
+  bool hookable = true;
+  CudaRoute route = CudaRoute::kNone;
+  std::vector<Obstacle> obstacles;
+  std::vector<std::string> notes;  // worth knowing, and no obstacle
+  std::string file;                // what ld.so starts: the program, or its script's interpreter
+  std::string warning;             // of the first obstacle; empty = nothing to warn of
+  std::string finding;             // one line when there is no obstacle
+};
+
+/// The program, and where it is a script its interpreters.
+ProgramReach program_reach(const std::string& path);
+/// Looks at the shared libraries it needs, too. `library_path`: directories looked into first.
+void libraries_reach(ProgramReach* reach, const std::vector<std::string>& library_path);
+
+}  // namespace sluice::cli
