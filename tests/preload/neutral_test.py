@@ -1,5 +1,5 @@
-"""Programs that have nothing to do with CUDA behave the same with the shim preloaded: output, exit status, open files,
-environment and threads."""
+"""Programs that have nothing to do with CUDA behave the same with the shim preloaded, also where its user set limits:
+output, exit status, open files, environment and threads."""
 import argparse
 import os
 import subprocess
@@ -15,31 +15,43 @@ PROGRAMS = {
     "true": ["/bin/true"],
     "false": ["/bin/false"],
     "bash": ["/bin/bash", "-c", "echo $((6*7)); (exit 7); echo $?; printf '%s\\n' a b | sort -r; ulimit -n; umask"],
+    "pipes": ["/bin/bash", "-c", "set -o pipefail; seq 3 | tac | cat <(echo first) -; false | true; echo $?; "
+              "{ sleep 0 & wait $!; echo $?; }; cat <<< here; exec 5>&1; echo five >&5; exec 5>&-; x=$(echo sub; exit 3); "
+              "echo $x $?; exec /bin/sh -c 'echo executed $0' zero"],
     "python": [sys.executable, "-c",
                "import ctypes, os, socket, ssl, sqlite3, threading\n"
                "print(ctypes.CDLL(None).getpid() == os.getpid(), threading.active_count())\n"
                "print(sorted(int(f) for f in os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/task')))\n"
                "pid = os.fork()\n"
                "os._exit(5) if pid == 0 else print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"],
+    "python threads": [sys.executable, "-c",
+                       "import concurrent.futures, multiprocessing, subprocess\n"
+                       "with concurrent.futures.ThreadPoolExecutor(4) as pool:\n"
+                       "    print(list(pool.map(lambda n: subprocess.run(['/bin/sh', '-c', f'exit {n}']).returncode, range(8))))\n"
+                       "    print([out.decode() for out in pool.map(lambda n: subprocess.check_output(['/bin/echo', str(n)],\n"
+                       "                                                                close_fds=bool(n % 2)), range(4))])\n"
+                       "with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(abs, [-1, 2]))\n"],
     "spawned": [sys.executable, "-c", "import subprocess; print(subprocess.run(['/bin/echo', 'x']).returncode)"],
     "static": [arguments.static],
     "caller": [arguments.caller],
 }
 
 
-def run(command, preload):
+def run(command, preload, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE")}
     environment.pop("LD_PRELOAD", None)
     if preload:
-        environment["LD_PRELOAD"] = arguments.shim
+        environment.update(LD_PRELOAD=arguments.shim, **variables)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
 for name, command in PROGRAMS.items():
-    bare, with_shim = run(command, False), run(command, True)
-    if bare != with_shim:
-        failures.append(f"{name}: {bare} without, {with_shim} with the shim")
+    bare = run(command, False)
+    for variables in ({}, {"SLUICE_MEMORY": "1GiB", "SLUICE_SM": "50%"}):
+        with_shim = run(command, True, **variables)
+        if bare != with_shim:
+            failures.append(f"{name}: {bare} without, {with_shim} with the shim {variables}")
 
 status, out, _ = run(PROGRAMS["caller"], True)
 if (status, out) != (0, "hello through RTLD_NEXT\nputs works, leaf 42, cuInit absent\n"):

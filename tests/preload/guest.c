@@ -1,0 +1,146 @@
+// A program that uses CUDA and does what programs do to the libraries in them; argv[1] says what.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void* library;
+
+static int call(const char* name, ...) {
+  // Enough words for any of the functions used here.
+  int (*function)(void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*);
+  *(void**)&function = dlsym(library, name);
+  if (function == NULL) return -1;
+  __builtin_va_list list;
+  __builtin_va_start(list, name);
+  void* a[11];
+  for (int i = 0; i < 11; ++i) a[i] = __builtin_va_arg(list, void*);
+  __builtin_va_end(list);
+  return function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10]);
+}
+#define CALL(name, ...) call(name, __VA_ARGS__, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L)
+
+static void* function;
+static const char kPtx[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin() { ret; }\n";
+
+static int begin(void) {
+  static void* context;
+  static void* module;
+  library = dlopen("libcuda.so.1", RTLD_NOW);
+  int bad = CALL("cuInit", 0L) || CALL("cuDevicePrimaryCtxRetain", &context, 0L) ||
+            CALL("cuCtxSetCurrent", context) || CALL("cuModuleLoadData", &module, kPtx);
+  return bad || CALL("cuModuleGetFunction", &function, module, "spin");
+}
+
+static int launch(void) {
+  return CALL("cuLaunchKernel", function, 1L, 1L, 1L, 32L, 1L, 1L, 0L, NULL, NULL, NULL);
+}
+
+static int allocate(void) {
+  unsigned long pointer = 0;
+  return CALL("cuMemAlloc_v2", &pointer, 1L << 20) || CALL("cuMemFree_v2", (void*)pointer);
+}
+
+static void* loop(void* start) {
+  void* context = NULL;
+  CALL("cuDevicePrimaryCtxRetain", &context, 0L);
+  CALL("cuCtxSetCurrent", context);
+  for (int n = 0;; ++n) {
+    if (launch() != 0 || allocate() != 0) break;
+    if (n == 3) pthread_barrier_wait(start);
+  }
+  return NULL;
+}
+
+// Threads in the middle of CUDA calls while the process ends.
+static int threads_at_exit(void) {
+  static pthread_barrier_t start;
+  pthread_barrier_init(&start, NULL, 5);
+  for (int i = 0; i < 4; ++i) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, loop, &start) != 0) return 1;
+  }
+  pthread_barrier_wait(&start);
+  return 42;
+}
+
+// vfork and exec in the middle of CUDA; the parent goes on as before, the child finds nothing open.
+static int vfork_exec(const char* self) {
+  for (int i = 0; i < 3; ++i) {
+    const pid_t pid = vfork();
+    if (pid == 0) {
+      execl(self, self, "descriptors", (char*)NULL);
+      _exit(1);
+    }
+    int status = 0;
+    if (waitpid(pid, &status, 0) != pid || status != 0) return 2;
+    if (launch() != 0 || allocate() != 0) return 3;
+  }
+  return 0;
+}
+
+static int fork_only(void) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(7);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (WEXITSTATUS(status) != 7) return 2;
+  const pid_t late = fork();  // a child that ends as programs do, with exit handlers
+  if (late == 0) exit(8);
+  waitpid(late, &status, 0);
+  return WEXITSTATUS(status) != 8 || launch() != 0 || allocate() != 0;
+}
+
+// Closes what it has not opened itself (but the driver's, which no driver survives) and uses the
+// numbers for files of its own.
+static int close_all(void) {
+  for (int fd = 1000; fd < 4096; ++fd) close(fd);
+  int own[50];
+  const int null = open("/dev/null", O_RDWR);
+  for (int i = 0; i < 50; ++i) own[i] = fcntl(null, F_DUPFD, 1000);
+  if (launch() != 0 || allocate() != 0) return 2;
+  usleep(300000);  // the shim notices, and connects again where there is a broker
+  if (launch() != 0 || allocate() != 0) return 3;
+  for (int i = 0; i < 50; ++i) {
+    char link[64] = "", path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", own[i]);
+    if (readlink(path, link, sizeof link - 1) < 0 || strcmp(link, "/dev/null") != 0) return 4;
+  }
+  return 0;
+}
+
+// A plug-in host that unloads its driver and loads it again.
+static int reload(void) {
+  for (int i = 0; i < 5; ++i) {
+    if (launch() != 0 || allocate() != 0) return 2;
+    dlclose(library);
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == NULL) return 3;
+  }
+  return dlclose(library);
+}
+
+static int descriptors(void) {
+  int open_count = 0;
+  for (int fd = 3; fd < 4096; ++fd) open_count += fcntl(fd, F_GETFD) >= 0;
+  return open_count;
+}
+
+int main(int argc, char** argv) {
+  const char* what = argc > 1 ? argv[1] : "";
+  if (strcmp(what, "descriptors") == 0) return descriptors();
+  if (begin() != 0) return 100;
+  if (launch() != 0 || allocate() != 0) return 101;
+  if (strcmp(what, "threads_at_exit") == 0) return threads_at_exit() == 42 ? 0 : 1;
+  if (strcmp(what, "vfork_exec") == 0) return vfork_exec(argv[0]);
+  if (strcmp(what, "fork_only") == 0) return fork_only();
+  if (strcmp(what, "close_all") == 0) return close_all();
+  if (strcmp(what, "reload") == 0) return reload();
+  return 99;
+}

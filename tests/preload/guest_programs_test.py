@@ -1,0 +1,101 @@
+"""What programs do to the libraries in them while they use CUDA: with a broker, with limits of their own, and outside Sluice."""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from alone_test import WAIT_S, expect
+from broker_test import Machine
+
+
+def guest(machine, what):
+    """The guest program in all three ways; the last without any shim, to know that it is right about the driver."""
+    program = [machine.arguments.guest, what]
+    outside = {k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}
+    limited = {**outside, "SLUICE_MEMORY": "100MiB", "SLUICE_SM": "90%"}
+    # A family's memfd is inherited by what it starts, on purpose.
+    heirs = {"vfork_exec": 1}.get(what, 0)
+    shim = {"LD_PRELOAD": machine.arguments.shim}
+    machine.broker(100)
+    for how, environment, expected in (
+            ("bare", outside, 0), ("outside Sluice", {**outside, **shim, "SLUICE_SOCKET": "/nonexistent"}, 0),
+            ("with a broker", {**machine.environment, **shim}, 0),
+            ("with limits", {**limited, **shim, "SLUICE_SOCKET": "/nonexistent"}, 2 if heirs else 0)):
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        expect((done.returncode, done.stdout, done.stderr) == (expected, "", ""),
+               f"{what} {how}: exit {done.returncode}, {done.stdout!r} {done.stderr!r}")
+
+
+def case_threads_at_exit(machine):
+    guest(machine, "threads_at_exit")
+
+
+def case_vfork_exec(machine):
+    guest(machine, "vfork_exec")
+
+
+def case_fork_only(machine):
+    guest(machine, "fork_only")
+
+
+def case_close_all(machine):
+    guest(machine, "close_all")
+
+
+def case_reload(machine):
+    guest(machine, "reload")
+
+
+def case_setuid(machine):
+    """ld.so ignores the preload for programs that gain privileges; a shim that it is made to load ignores the variables."""
+    if os.geteuid() != 0:
+        print("skipped: only root can make a program setuid to another user")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory(prefix="sluice-setuid-") as name:
+        directory = pathlib.Path(name)
+        directory.chmod(0o755)
+        program, shim = directory / "secure", directory / "libsluice.so"
+        shutil.copy(machine.arguments.secure, program)
+        shutil.copy(machine.arguments.shim, shim)
+        environment = {**machine.environment, "SLUICE_MEMORY": "1GiB"}
+
+        def run(*command, **more):
+            return subprocess.run(command, env={**environment, **more}, capture_output=True, text=True,
+                                  timeout=WAIT_S, check=False)
+
+        plain = run(program, LD_PRELOAD=str(shim)).stdout
+        expect(plain == "secure 0, shim 1, limits 1\n", plain)
+        os.chown(program, 1, 1)
+        program.chmod(0o4755)
+        gained = run(program, LD_PRELOAD=str(shim))
+        if gained.stdout.startswith("secure 0"):
+            print("skipped: this file system ignores the setuid bit")
+            sys.exit(77)
+        expect((gained.returncode, gained.stdout) == (0, "secure 1, shim 0, limits 0\n"), gained)
+        # An administrator's /etc/ld.so.preload, in a mount namespace of its own.
+        forced = run("unshare", "-m", "/bin/sh", "-c",
+                     f"mkdir {directory}/etc && mount -t tmpfs none {directory}/etc && cp -a /etc/. {directory}/etc/ && "
+                     f"echo {shim} > {directory}/etc/ld.so.preload && mount --bind {directory}/etc /etc && exec {program}")
+        if forced.returncode != 0:
+            print(f"skipped: no mount namespace here ({forced.stderr.strip()})")
+            sys.exit(77)
+        expect(forced.stdout == "secure 1, shim 1, limits 0\n", forced)
+
+
+CASES = {name[5:]: function for name, function in globals().items() if name.startswith("case_")}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    for option in ("shim", "softgpu", "ctl", "guest", "secure"):
+        parser.add_argument(f"--{option}", required=True)
+    parser.add_argument("case", choices=sorted(CASES))
+    options = parser.parse_args()
+    with Machine(options) as machine:
+        try:
+            CASES[options.case](machine)
+        except AssertionError as failure:
+            print(f"guest_programs_test.py: {options.case}: {failure}", file=sys.stderr)
+            sys.exit(1)
