@@ -29,8 +29,9 @@ bool family_enter(const char** fault) {
       family_found(own_limits)) {
     return true;
   }
-  *fault = "the kernel gives no memory to keep its limits in (memfd_create); raise the limit on "
-           "open files, or use a broker";
+  *fault =
+      "the kernel gives no memory to keep its limits in (memfd_create); raise the limit on "
+      "open files, or use a broker";
   return false;
 }
 
@@ -115,10 +116,11 @@ int alone_take(const GpuUuid* gpus, uint32_t count, const char** fault) {
 }
 
 void own_share_wait(int gpu) {
-  const AtomicU32* gate = own_share->gates[gpu];
-  if (gate == nullptr) return;
   const ErrnoGuard guard;
-  for (;;) {
+  // A broker that comes or goes may take the share away, or its gate elsewhere, at any moment.
+  while (load_acquire(own_share) != nullptr) {
+    const AtomicU32* gate = load_acquire(share_storage.gates[gpu]);
+    if (gate == nullptr) return;
     const uint32_t word = gate->load();
     if ((word & kLeaseOpen) != 0) return;
     futex_wait(&gate->raw, word, kGateSliceNs, true);

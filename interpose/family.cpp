@@ -50,10 +50,9 @@ ClaimsPage& claims() { return *reinterpret_cast<ClaimsPage*>(base + kFamilyBytes
 bool mutex_prepare(pthread_mutex_t* mutex) {
   pthread_mutexattr_t attributes;
   if (pthread_mutexattr_init(&attributes) != 0) return false;
-  const bool good =
-      pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0 &&
-      pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0 &&
-      pthread_mutex_init(mutex, &attributes) == 0;
+  const bool good = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0 &&
+                    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0 &&
+                    pthread_mutex_init(mutex, &attributes) == 0;
   pthread_mutexattr_destroy(&attributes);
   return good;
 }

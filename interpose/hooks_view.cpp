@@ -39,8 +39,7 @@ template <class Size>
 void total_narrow(Size* bytes, CUdevice device) {
   const int gpu = process_mode() == Mode::kActive ? device_gpu(device) : -1;
   if (gpu < 0 || bytes == nullptr) return;
-  *bytes = static_cast<Size>(
-      memory_view(process.memory_max(gpu), 0, *bytes, *bytes).total_bytes);
+  *bytes = static_cast<Size>(memory_view(process.memory_max(gpu), 0, *bytes, *bytes).total_bytes);
 }
 
 }  // namespace

@@ -88,8 +88,7 @@ const char* policy_set(const char* key, const char* value, Policy* out) {
                                                : "hold_max is a time such as 60s, 5m or 0s";
   }
   if (strcmp(key, "memory") == 0) {
-    return size_read(value, &out->limits.memory_bytes) ? nullptr
-                                                       : "memory is a size such as 2GiB";
+    return size_read(value, &out->limits.memory_bytes) ? nullptr : "memory is a size such as 2GiB";
   }
   if (strcmp(key, "sm") == 0) {
     return percent_read(value, &out->limits.sm_percent) ? nullptr : "sm is a share such as 50%";

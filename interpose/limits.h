@@ -37,9 +37,9 @@ enum class MissingBroker : uint8_t {
 
 struct Policy {
   MissingBroker missing = MissingBroker::kOpen;
-  bool broker_required = false;          // also for processes that name no tenant
-  uint64_t hold_ns = 60'000'000'000;     // calls fail after waiting this long; 0 = they wait on
-  Limits limits;                         // of kStatic
+  bool broker_required = false;       // also for processes that name no tenant
+  uint64_t hold_ns = 60'000'000'000;  // calls fail after waiting this long; 0 = they wait on
+  Limits limits;                      // of kStatic
 };
 
 /// The lines of a policy file. False: `fault` says which line is wrong and how. `text` is changed.

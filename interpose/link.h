@@ -1,6 +1,6 @@
-// The connection to the broker: connecting, registering, sending the gate's notes. Knows the protocol and nothing of CUDA. Every send checks first that the descriptor is
-// still ours: programs close descriptors they do not know, and the number may be somebody else's
-// file by now.
+// The connection to the broker: connecting, registering, sending the gate's notes. Knows the
+// protocol and nothing of CUDA. Every send checks first that the descriptor is still ours: programs
+// close descriptors they do not know, and the number may be somebody else's file by now.
 #pragma once
 
 #include "broker/protocol/wire.h"

@@ -105,8 +105,15 @@ Mode alone_begin() {
   return Mode::kActive;
 }
 
+void forks_handle() {
+  if (fork_handled != 0) return;
+  fork_handled = 1;
+  pthread_atfork(nullptr, nullptr, fork_child);
+}
+
 // Waits for a broker, as the machine's policy says.
 LinkResult broker_wait() {
+  forks_handle();  // now: another thread may fork meanwhile
   constexpr uint64_t kAgainNs = 200'000'000;
   const uint64_t hold_ns = policy().hold_ns;
   Line line;
@@ -185,10 +192,7 @@ Mode registration_mode() {
   if (registered_mode != Mode::kUnknown) return registered_mode;
   threads_prepare();
   const Mode mode = registration_begin();
-  if (mode != Mode::kInert && fork_handled == 0) {
-    fork_handled = 1;
-    pthread_atfork(nullptr, nullptr, fork_child);
-  }
+  if (mode != Mode::kInert) forks_handle();
   __atomic_store_n(&registered_mode, mode, __ATOMIC_RELEASE);
   return mode;
 }

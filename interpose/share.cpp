@@ -96,9 +96,8 @@ uint64_t share_step(ShareBucket& bucket, AtomicU32& gate, ShareUse& use, uint32_
   const bool open = (word & kLeaseOpen) != 0;
   const bool wanted = open ? balance_ns > 0 : balance_ns >= quantum_ns;
   if (open != wanted) {
-    const uint32_t next =
-        protocol::lease_word(protocol::lease_epoch_next(protocol::lease_epoch(word)),
-                             wanted ? kLeaseOpen : 0);
+    const uint32_t next = protocol::lease_word(
+        protocol::lease_epoch_next(protocol::lease_epoch(word)), wanted ? kLeaseOpen : 0);
     // Whoever is first: the others see the new word at their next look.
     if (__atomic_compare_exchange_n(&gate.raw, &word, next, false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST)) {

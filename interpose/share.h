@@ -15,10 +15,10 @@ namespace sluice::interpose {
 
 /// One GPU's bucket. All zero is a new one.
 struct ShareBucket {
-  uint64_t filled_ns;      // up to when it has been filled; 0 = never
-  int64_t balance_ns;      // below 0: more was used than there was
-  uint64_t covered_ns;     // up to when wall time with work in flight has been counted
-  int64_t allowance_ns;    // of that time, what no busy time has been set against yet
+  uint64_t filled_ns;    // up to when it has been filled; 0 = never
+  int64_t balance_ns;    // below 0: more was used than there was
+  uint64_t covered_ns;   // up to when wall time with work in flight has been counted
+  int64_t allowance_ns;  // of that time, what no busy time has been set against yet
 };
 
 /// What one process remembers of a bucket.
@@ -45,7 +45,7 @@ inline constexpr uint64_t share_window_ns(uint32_t percent) {
 
 /// Brings the bucket up to now and opens or closes the gate (a lease word). `busy_ns` only grows.
 /// Returns after how long to look again; UINT64_MAX = when something happens.
-uint64_t share_step(ShareBucket& bucket, protocol::AtomicU32& gate, ShareUse& use,
-                    uint32_t percent, uint64_t busy_ns, bool in_flight, uint64_t now_ns);
+uint64_t share_step(ShareBucket& bucket, protocol::AtomicU32& gate, ShareUse& use, uint32_t percent,
+                    uint64_t busy_ns, bool in_flight, uint64_t now_ns);
 
 }  // namespace sluice::interpose

@@ -20,8 +20,8 @@ inline MemoryView memory_view(uint64_t quota_bytes, uint64_t used_bytes, uint64_
 
 /// The view of one of the tenant's GPUs.
 inline MemoryView gpu_memory_view(int gpu, uint64_t real_total, uint64_t real_free) {
-  return memory_view(process.memory_max(gpu),
-                     process.ledger.total(static_cast<uint32_t>(gpu)), real_total, real_free);
+  return memory_view(process.memory_max(gpu), process.ledger.total(static_cast<uint32_t>(gpu)),
+                     real_total, real_free);
 }
 
 }  // namespace sluice::interpose

@@ -213,8 +213,8 @@ std::string findings_json(const std::vector<Finding>& findings) {
   json.array_begin("findings");
   for (const Finding& finding : findings) {
     json.object_begin();
-    json.value("verdict", finding.verdict == Verdict::kBroken ? "fail"
-                                                              : verdict_word(finding.verdict));
+    json.value("verdict",
+               finding.verdict == Verdict::kBroken ? "fail" : verdict_word(finding.verdict));
     json.value("what", finding.what);
     json.value("detail", finding.detail);
     json.value("fix", finding.fix);

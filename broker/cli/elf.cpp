@@ -85,11 +85,11 @@ void symbols_read(std::string_view bytes, const Elf64_Ehdr& header, ElfFacts* fa
     const auto table =
         at<Elf64_Shdr>(bytes, header.e_shoff + std::uint64_t{i} * sizeof(Elf64_Shdr));
     if (!table || table->sh_type != SHT_DYNSYM) continue;
-    const auto strings = at<Elf64_Shdr>(
-        bytes, header.e_shoff + std::uint64_t{table->sh_link} * sizeof(Elf64_Shdr));
+    const auto strings =
+        at<Elf64_Shdr>(bytes, header.e_shoff + std::uint64_t{table->sh_link} * sizeof(Elf64_Shdr));
     if (!strings) return;
-    const std::uint64_t count = std::min<std::uint64_t>(table->sh_size / sizeof(Elf64_Sym),
-                                                        kSymbolsMax);
+    const std::uint64_t count =
+        std::min<std::uint64_t>(table->sh_size / sizeof(Elf64_Sym), kSymbolsMax);
     for (std::uint64_t n = 0; n < count; ++n) {
       const auto symbol = at<Elf64_Sym>(bytes, table->sh_offset + n * sizeof(Elf64_Sym));
       if (!symbol) return;
@@ -158,8 +158,8 @@ ElfFacts elf_read(std::string_view bytes) {
 
 void elf_mentions_read(std::string_view bytes, ElfFacts* facts) {
   facts->names_driver = mentions(bytes, "libcuda.so.1");
-  facts->has_runtime_names = mentions(bytes, "cudaGetDeviceCount") ||
-                             mentions(bytes, "cudaErrorInitializationError");
+  facts->has_runtime_names =
+      mentions(bytes, "cudaGetDeviceCount") || mentions(bytes, "cudaErrorInitializationError");
   facts->names_preload = mentions(bytes, "LD_PRELOAD");
 }
 

@@ -17,14 +17,14 @@ struct ElfFacts {
   std::vector<std::string> needed;
   std::vector<std::string> rpath;    // DT_RPATH, split at colons
   std::vector<std::string> runpath;  // DT_RUNPATH
-  bool names_driver = false;         // mentions libcuda.so.1 somewhere, as a static CUDA runtime does
-  bool has_runtime_names = false;    // mentions entry points of the CUDA runtime
-  bool names_preload = false;        // mentions LD_PRELOAD
-  bool defines_driver = false;       // exports functions of the CUDA driver
+  bool names_driver = false;       // mentions libcuda.so.1 somewhere, as a static CUDA runtime does
+  bool has_runtime_names = false;  // mentions entry points of the CUDA runtime
+  bool names_preload = false;      // mentions LD_PRELOAD
+  bool defines_driver = false;     // exports functions of the CUDA driver
   bool imports_dlmopen = false;
-  bool script = false;              // "#!..."
-  std::string script_interpreter;   // the first word behind it
-  std::string script_argument;      // the rest of the line
+  bool script = false;             // "#!..."
+  std::string script_interpreter;  // the first word behind it
+  std::string script_argument;     // the rest of the line
 };
 
 /// All but the mentions.

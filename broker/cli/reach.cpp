@@ -92,9 +92,9 @@ void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach
              "), so the shim, which is for glibc, cannot be loaded into it and no limit reaches it",
          "build it for glibc, as the CUDA driver is"});
   } else if (access(facts.interpreter.c_str(), X_OK) != 0) {
-    reach->obstacles.push_back({file + " cannot start: its loader " + facts.interpreter +
-                                    " is missing",
-                                "install the C library that it was built for"});
+    reach->obstacles.push_back(
+        {file + " cannot start: its loader " + facts.interpreter + " is missing",
+         "install the C library that it was built for"});
   }
   if (facts.defines_driver) {
     reach->obstacles.push_back(
@@ -106,8 +106,8 @@ void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach
     reach->notes.push_back(file + " mentions LD_PRELOAD; it may clear it for what it starts");
   }
   if (facts.imports_dlmopen) {
-    reach->notes.push_back(
-        file + " calls dlmopen; libraries in a namespace of their own are not reached");
+    reach->notes.push_back(file +
+                           " calls dlmopen; libraries in a namespace of their own are not reached");
   }
 }
 
@@ -125,9 +125,8 @@ std::string env_command(const std::string& file, const std::string& argument, Pr
     } else if (word == "-u" || word == "-C") {
       words >> word;
       if (word == "LD_PRELOAD") {
-        reach->obstacles.push_back(
-            {file + " runs env -u LD_PRELOAD, so no limit reaches it",
-             "leave that out of its first line"});
+        reach->obstacles.push_back({file + " runs env -u LD_PRELOAD, so no limit reaches it",
+                                    "leave that out of its first line"});
       }
     } else if (word[0] != '-' && word.find('=') == std::string::npos) {
       return word;
@@ -146,8 +145,8 @@ std::string interpreter_of(const std::string& file, const ElfFacts& facts, Progr
   bool executable = false;
   const std::string path = name.empty() ? "" : program_find(name, &executable);
   if (name.empty()) {
-    reach->obstacles.push_back({file + " cannot start: its first line names no interpreter",
-                                "write one behind #!"});
+    reach->obstacles.push_back(
+        {file + " cannot start: its first line names no interpreter", "write one behind #!"});
   } else if (path.empty() || !executable) {
     reach->obstacles.push_back({file + " cannot start: its interpreter " + name + " is " +
                                     (path.empty() ? "not found" : "not executable"),
@@ -232,8 +231,8 @@ void libraries_reach(ProgramReach* reach, const std::vector<std::string>& librar
     }
   }
   if (!through.empty() && reach->hookable) {
-    reach->finding = reach->file + " can be shared: it " + route_text(reach->route) + ", through " +
-                     through;
+    reach->finding =
+        reach->file + " can be shared: it " + route_text(reach->route) + ", through " + through;
   }
   finish(reach);
 }

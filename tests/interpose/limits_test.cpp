@@ -28,9 +28,9 @@ TEST(Limits, Sizes) {
   EXPECT_EQ(size_of("4096"), 4096u);
   EXPECT_EQ(size_of("16777215TiB"), uint64_t{16777215} << 40);
   EXPECT_EQ(size_of("18446744073709551615"), UINT64_MAX);
-  for (const char* wrong : {"", "0", "0GiB", "-1", "+1", " 1", "1 ", "GiB", "1.GiB", ".5GiB", "0.5",
-                            "1gib", "1GB", "1GiBs", "16777216TiB", "18446744073709551616", "0x10",
-                            "1e9", "1.1234567891GiB"}) {
+  for (const char* wrong :
+       {"", "0", "0GiB", "-1", "+1", " 1", "1 ", "GiB", "1.GiB", ".5GiB", "0.5", "1gib", "1GB",
+        "1GiBs", "16777216TiB", "18446744073709551616", "0x10", "1e9", "1.1234567891GiB"}) {
     EXPECT_EQ(size_of(wrong), 0u) << wrong;
   }
 }
@@ -92,8 +92,7 @@ TEST(PolicyFile, DefaultsAreOpenForThoseThatNameATenant) {
 }
 
 TEST(PolicyFile, MistakesAreNamedByLine) {
-  EXPECT_EQ(read("missing_broker = close").fault,
-            "line 1: missing_broker is open, hold or static");
+  EXPECT_EQ(read("missing_broker = close").fault, "line 1: missing_broker is open, hold or static");
   EXPECT_EQ(read("\nrequire_broker = maybe").fault, "line 2: require_broker is yes or no");
   EXPECT_EQ(read("hold_max = 60").fault, "line 1: hold_max is a time such as 60s, 5m or 0s");
   EXPECT_EQ(read("hold_max = 99999999999999h").fault,

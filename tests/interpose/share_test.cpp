@@ -13,7 +13,7 @@ constexpr uint64_t kStepNs = 100'000;  // of the simulation
 constexpr uint64_t kLookNs = 1'000'000;
 
 struct Simulation {
-  explicit Simulation(uint32_t share, int processes) 
+  explicit Simulation(uint32_t share, int processes)
       : percent(share), uses(static_cast<size_t>(processes)) {
     measured_ns.resize(static_cast<size_t>(processes));
     gate.store(protocol::lease_word(1, protocol::kLeaseOpen));
@@ -97,9 +97,8 @@ TEST(Share, SaysWhenToLookAgain) {
   Simulation simulation(50, 1);
   simulation.look();
   simulation.bucket.balance_ns = -10'000'000;
-  const uint64_t due_ns =
-      share_step(simulation.bucket, simulation.gate, simulation.uses[0], 50, 0, false,
-                 simulation.now_ns + 1);
+  const uint64_t due_ns = share_step(simulation.bucket, simulation.gate, simulation.uses[0], 50, 0,
+                                     false, simulation.now_ns + 1);
   EXPECT_FALSE(simulation.open());
   EXPECT_NEAR(static_cast<double>(due_ns), 40e6, 1e3);  // from -10 to +10 ms at a half
   simulation.now_ns += due_ns + 1000;

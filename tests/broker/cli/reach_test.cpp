@@ -124,7 +124,8 @@ TEST_F(Reach, ScriptsAreFollowedToWhatRunsThem) {
   EXPECT_EQ(reach.file, "/bin/sh");
   EXPECT_THAT(reach.notes, ElementsAre(outer + " is a script, run by " + inner,
                                        inner + " is a script, run by /bin/sh"));
-  EXPECT_THAT(obstacle(file("static", "#!/sbin/ldconfig\n")), HasSubstr("/sbin/ldconfig is static"));
+  EXPECT_THAT(obstacle(file("static", "#!/sbin/ldconfig\n")),
+              HasSubstr("/sbin/ldconfig is static"));
   EXPECT_THAT(obstacle(file("none", "#!\n")), HasSubstr("names no interpreter"));
   EXPECT_THAT(obstacle(file("lost", "#!/nonexistent/python\n")),
               HasSubstr("its interpreter /nonexistent/python is not found"));
