@@ -344,6 +344,7 @@ void* helper_main(void*) {
     if (pending) wait_ns = kPendingLookNs;
     uint32_t lease_words[kTenantGpusMax] = {};
     if (process_mode() == Mode::kActive) {
+      process_quotas_choose();
       for (uint32_t i = 0; i < process.gpu_count; ++i)
         lease_words[i] = process.lease->gpus[i].lease.load();
       if (!relaxed && load_acquire(process.devices_known) != 0) {

@@ -59,6 +59,7 @@ void pages_take(uint32_t slot) {
   process.slot = slot;
   process.gpu_count = pages_are_sane() ? process.lease->gpu_count : 0;
   process.ledger.attach(process.claims, slot);
+  process_quotas_choose();
 }
 
 void refusal_say(const char* text) {
@@ -102,6 +103,7 @@ Mode alone_begin() {
   process.slot = 0;
   process.gpu_count = family_gpu_count();
   process.ledger.attach(process.claims, 0);
+  process_quotas_choose();
   return Mode::kActive;
 }
 
@@ -300,6 +302,15 @@ void process_hold() { pages_close_gates(); }
 
 void process_refuse(bool refuse) { store_release(process.lost_refuse, refuse ? 1u : 0u); }
 
+void process_quotas_choose() {
+  for (uint32_t i = 0; i < protocol::kTenantGpusMax; ++i) {
+    const uint64_t& given = process.lease->gpus[i].memory_max_bytes;
+    // Less 1, none is the widest of all numbers.
+    const bool own = process.memory_own - 1 < load_relaxed(given) - 1;
+    store_release(process.quota[i], own ? &process.memory_own : &given);
+  }
+}
+
 void process_set_lost_open(bool open) { store_release(process.lost_open, open ? 1u : 0u); }
 
 int process_gpu_of(const protocol::GpuUuid& uuid) {
@@ -307,6 +318,7 @@ int process_gpu_of(const protocol::GpuUuid& uuid) {
     const int gpu = family_gpu(uuid);
     const uint32_t count = family_gpu_count();
     if (count > process.gpu_count) process.gpu_count = count;
+    process_quotas_choose();
     return gpu;
   }
   for (uint32_t i = 0; i < process.gpu_count; ++i) {

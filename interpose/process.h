@@ -26,10 +26,11 @@ struct Process {
   uint32_t lost_open = 0;  // the broker is gone longer than its grace: gates are open, quotas stay
   uint32_t lost_refuse = 0;  // it is gone longer than programs are to wait for it: launches fail
   uint32_t alone = 0;        // the pages are the family's (family.h), no broker's
-  uint64_t memory_own = 0;   // SLUICE_MEMORY, or what a policy says; 0 = none
+  uint64_t memory_own = 0;   // this process's own limit; 0 = none
   const protocol::LeasePage* lease = nullptr;
   protocol::ClaimsPage* claims = nullptr;
   uint32_t slot = 0;
+  const uint64_t* quota[protocol::kTenantGpusMax] = {};  // which of the two it is, by GPU
   uint32_t gpu_count = 0;
   uint32_t devices_known = 0;  // device_gpu is filled
   int32_t device_count = 0;
@@ -39,10 +40,7 @@ struct Process {
 
   const protocol::LeaseEntry& entry(int gpu) const { return lease->gpus[gpu]; }
   /// The quota: the lease page's, narrowed by this process's own; 0 = none.
-  uint64_t memory_max(int gpu) const {
-    const uint64_t given = entry(gpu).memory_max_bytes;
-    return memory_own - 1 < given - 1 ? memory_own : given;  // 0 is the widest
-  }
+  uint64_t memory_max(int gpu) const { return load_relaxed(*quota[gpu]); }
   protocol::ClaimsGpu& account(int gpu) { return claims->slots[slot].gpus[gpu]; }
 };
 extern Process process;
@@ -80,6 +78,8 @@ int process_gpu_of(const protocol::GpuUuid& uuid);
 /// After (re)registration: new pages are in place, but the ledger and the devices belong to the old
 /// ones.
 void process_adopt_pages(uint32_t slot);
+/// Looks again which quota is the narrower one.
+void process_quotas_choose();
 // Helper side of lost contact.
 void process_set_lost_open(bool open);
 /// Closes the gates until a broker is back, or makes launches fail that wait at them.
