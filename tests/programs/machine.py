@@ -82,8 +82,8 @@ class Machine:
         return [str(self.build / "bin" / "sluice"), "run", "--socket", str(self.socket), "--memory", memory, "--sm",
                 str(sm), "--", *arguments]
 
-    def run(self, command, timeout_s=60):
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout_s)
+    def run(self, command, timeout_s=60, environment=None):
+        return subprocess.run(command, env=environment or self.environment, capture_output=True, text=True, timeout=timeout_s)
 
     def kill_broker(self):
         """Gone at once, without a word to anybody; the socket's file stays behind."""

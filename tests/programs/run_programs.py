@@ -397,11 +397,61 @@ def case_broker_killed_default(build):
         expect_all_returned(machine)
 
 
+def case_broker_stopped(build):
+    """A broker that is stopped (kill -STOP) keeps its socket open and answers nobody: its tenants go on, waiting ones, too,
+    and are back in its turns when it continues."""
+    with Machine(build) as machine:
+        machine.start_broker()
+        jobs = [machine.start(machine.slice(machine.program("launch_loop"), sm=50)) for _ in range(2)]
+        for job in jobs:
+            wait_until("both loops run", lambda job=job: machine.account(job.pid)["launches"] > 8)
+        machine.broker.send_signal(signal.SIGSTOP)
+        for job in jobs:
+            program_goes_on(machine, job)
+        machine.broker.send_signal(signal.SIGCONT)
+
+        def known():
+            return sorted(p["pid"] for t in machine.status()["tenants"] for p in t["processes"]) == sorted(
+                job.pid for job in jobs)
+
+        wait_until("the broker has both again", known)
+        for job in jobs:
+            program_goes_on(machine, job)
+        for job in jobs:
+            out, err = machine.stop(job)
+            expect(job.returncode == 0 and err == "", f"exit {job.returncode}: {out!r} {err!r}")
+        expect_all_returned(machine)
+
+
+def case_narrowed(build):
+    """SLUICE_MEMORY and SLUICE_SM under sluice run: less than the slice, never more."""
+    with Machine(build, rate=16_000_000) as machine:
+        machine.start_broker()
+        for own, total in (("100MiB", 100), ("900MiB", 256)):
+            environment = dict(machine.environment, SLUICE_MEMORY=own)
+            done = machine.run(machine.slice(machine.program("memory_info")), environment=environment)
+            print(done.stdout, end="")
+            expect(done.returncode == 0, f"exit {done.returncode}: {done.stdout}{done.stderr}")
+            expect(str(total * MIB) in done.stdout, f"{own} of 256 MiB: {done.stdout}")
+        environment = dict(machine.environment, SLUICE_SM="30%")
+        job = machine.start(machine.slice(machine.program("launch_loop"), sm=50), environment=environment)
+        wait_until("it runs", lambda: machine.account(job.pid)["launches"] > 8)
+        time.sleep(1)
+        before, begin = machine.account(job.pid)["busy_ns"], time.monotonic_ns()
+        time.sleep(4)
+        share = (machine.account(job.pid)["busy_ns"] - before) / (time.monotonic_ns() - begin)
+        print(f"30 % of the time asked, {100 * share:.2f} % received")
+        expect(abs(share - 0.3) <= 0.02, f"{100 * share:.2f} % of the time")
+        machine.stop(job)
+
+
 def main():
     cases = {
         "accounts_agree": case_accounts_agree,
         "broker_killed": case_broker_killed,
         "broker_killed_default": case_broker_killed_default,
+        "broker_stopped": case_broker_stopped,
+        "narrowed": case_narrowed,
         "deep_queue": case_deep_queue,
         "every_allocation": case_every_allocation,
         "module_drift": case_module_drift,
