@@ -329,6 +329,74 @@ say(time.monotonic() - begin)
     expect(float(out) >= (1.2 - 0.15 - 0.03) / 0.3 * 0.95, out)
 
 
+def case_every_place_taken(gpu):
+    """128 processes of a family may use CUDA at a time; one more is told so, and does not run free."""
+    child = gpu.start("""
+children = []
+for i in range(129):
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(writer, b"%d" % Driver().library.cuInit(0))
+        time.sleep(600)
+    children.append((pid, reader))
+    os.close(writer)
+    answer = int(os.read(reader, 16))
+    if answer: say(i, answer)
+os.kill(children[0][0], signal.SIGKILL)
+os.waitpid(children[0][0], 0)
+say(Driver().library.cuInit(0))
+for pid, _ in children[1:]: os.kill(pid, signal.SIGKILL)
+""", SLUICE_MEMORY="100MiB")
+    out, err = child.communicate(timeout=WAIT_S)
+    expect(out == f"128 {NOT_PERMITTED}\n0\n", (out, err))
+    expect(err == "sluice: this process may not use the GPU: its limits need a thread and one of 128 places for processes, "
+           "and there is none; end other processes first\n", err)
+
+
+def case_two_gpus(gpu):
+    """The limit is that of each GPU."""
+    gpu.environment["SOFTGPU_COUNT"] = "2"
+    out, _ = gpu.run("""
+driver = Driver()
+driver.library.cuInit(0)
+for device in (1, 0):
+    context = ctypes.c_void_p()
+    say(driver.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), driver.library.cuCtxSetCurrent(context),
+        driver.fill(), driver.free_mib())
+""", SLUICE_MEMORY="100MiB")
+    expect(out == ["0 0 100 (0, 100)"] * 2, out)
+
+
+def case_too_many_gpus(gpu):
+    """A ninth GPU would be without limits: CUDA stops instead."""
+    gpu.environment["SOFTGPU_COUNT"] = "9"
+    out, err = gpu.run("driver = Driver(); say(driver.context())", SLUICE_MEMORY="100MiB")
+    expect(out == [str(NOT_PERMITTED)], out)
+    expect(err == "sluice: this process may not use the GPU: it sees more GPUs than limits without a broker reach; name 8 of "
+           "them in CUDA_VISIBLE_DEVICES\n", err)
+
+
+def case_nvml(gpu):
+    """A monitor without CUDA sees what the family has and uses."""
+    out, _ = gpu.run("""
+def monitor():
+    subprocess.run([sys.executable, "-c", '''
+import ctypes
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+assert nvml.nvmlDeviceGetMemoryInfo(device, memory) == 0
+print(*[n >> 20 for n in memory], flush=True)'''], check=True)
+monitor()
+driver = Driver()
+driver.context()
+driver.allocate(60)
+monitor()
+""", SLUICE_MEMORY="100MiB")
+    expect(out == ["100 100 0", "100 40 60"], out)
+
+
 def wait_until(condition, what):
     end = time.monotonic() + WAIT_S
     while not condition():
