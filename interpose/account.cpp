@@ -28,6 +28,16 @@ void refusal_say(int gpu, uint64_t bytes) {
   line.say();
 }
 
+SLUICE_ALWAYS_INLINE void accounting_raise(ThreadRecord& thread) {
+  for (;;) {
+    raise_word(thread.accounting, 1);
+    if (SLUICE_LIKELY(load_acquire(paused) == 0)) return;
+    store_release(thread.accounting, 0u);
+    const ErrnoGuard guard;
+    futex_wait(&paused, 1, 10'000'000, false);
+  }
+}
+
 }  // namespace
 
 AccountScope::AccountScope() {
@@ -36,13 +46,7 @@ AccountScope::AccountScope() {
   if (mode != Mode::kActive && mode != Mode::kOffline) return;
   ThreadRecord* thread = thread_record();
   if (thread == nullptr || thread->depth != 0) return;
-  for (;;) {
-    raise_word(thread->accounting, 1);
-    if (SLUICE_LIKELY(load_acquire(paused) == 0)) break;
-    store_release(thread->accounting, 0u);
-    const ErrnoGuard guard;
-    futex_wait(&paused, 1, 10'000'000, false);
-  }
+  accounting_raise(*thread);
   ++thread->depth;
   thread_ = thread;
   active_ = true;
@@ -64,6 +68,13 @@ void accounts_pause() {
   for (int i = 0; i < thread_count(); ++i) {
     while (load_acquire(thread_at(i)->accounting) != 0) sleep_ns(20000);
   }
+}
+
+void account_step_aside() {
+  ThreadRecord* thread = this_thread;
+  if (thread == nullptr || thread->accounting == 0 || load_acquire(paused) == 0) return;
+  store_release(thread->accounting, 0u);
+  accounting_raise(*thread);
 }
 
 void accounts_resume() {

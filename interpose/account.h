@@ -96,6 +96,9 @@ void account_restore();
 /// Stops and lets pass AccountScopes.
 void accounts_pause();
 void accounts_resume();
+/// For a thread that waits inside its AccountScope and has not claimed anything yet: lets the
+/// account move meanwhile.
+void account_step_aside();
 void account_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -1,6 +1,7 @@
 // The gate's uncommon side: first launches, closed leases, full windows, and the drain.
 #include "interpose/gate.h"
 
+#include "interpose/account.h"
 #include "interpose/alone.h"
 
 namespace sluice::interpose {
@@ -167,10 +168,11 @@ void launch_look(LaunchPass& pass, bool submitted) {
 void hold_wait(int gpu) {
   const protocol::LeaseEntry& entry = process.entry(gpu);
   uint32_t word = entry.hold.load();
-  while (
-      SLUICE_UNLIKELY((word & protocol::kHoldSet) != 0 && load_acquire(process.lost_open) == 0)) {
+  while (SLUICE_UNLIKELY((word & protocol::kHoldSet) != 0 && !lease_is_void())) {
     const ErrnoGuard guard;
     futex_wait(&entry.hold.raw, word, kGateSliceNs, true);
+    // The broker that set the hold may be gone, and its successor wait for this thread.
+    account_step_aside();
     word = entry.hold.load();
   }
 }

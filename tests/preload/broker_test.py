@@ -224,6 +224,25 @@ def case_restarted(gpu):
     expect(program.end() == SUCCESS, "failed")
 
 
+def case_restarted_in_a_hold(gpu):
+    """An allocation that waits for the end of a hold does not keep the next broker out."""
+    broker = gpu.broker(100)
+    program = Program(gpu)
+    broker.hold(True)
+    program.begin("allocate", 10)
+    expect(program.waits(0.3), "past the hold")
+    broker.die()
+    again = gpu.broker(100)
+    expect(program.end() == SUCCESS, "failed")
+    wait_until(lambda: again.held() == 70 * MIB, "the account at the new broker")
+    gpu.policy("missing_broker = static", "memory = 150MiB")
+    again.hold(True)
+    program.begin("allocate", 10)
+    expect(program.waits(0.3), "past the second hold")
+    again.die()
+    expect(program.end() == SUCCESS, "did not go on")
+
+
 def case_lost_hold(gpu):
     """The broker goes away in the middle: launches wait for one, whatever the lease was."""
     gpu.policy("missing_broker = hold", "hold_max = 0s")

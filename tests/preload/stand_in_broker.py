@@ -59,6 +59,9 @@ class StandInBroker:
         word = ctypes.addressof(ctypes.c_uint32.from_buffer(self.lease.bytes, ENTRY + 56))
         ctypes.CDLL(None).syscall(202, ctypes.c_void_p(word), 1, 1 << 30, None, None, 0)  # futex wake
 
+    def hold(self, is_set):
+        self.lease.put(ENTRY + 60, "I", int(is_set))
+
     def held(self, slot=0):
         return self.claims.get(128 + slot * (128 + 8 * 128) + 128 + 16, "Q")
 
