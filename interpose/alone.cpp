@@ -1,7 +1,6 @@
 // See alone.h.
 #include "interpose/alone.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "interpose/link.h"
@@ -58,16 +57,28 @@ bool share_common() {
   return true;
 }
 
-bool variable_is_set(const char* name) {
-  const char* text = getenv(name);
-  return text != nullptr && text[0] != '\0';
+// Whether an entry of the environment gives the variable a value.
+bool entry_sets(const char* entry, const char* variable) {
+  while (*variable != '\0' && *entry == *variable) ++entry, ++variable;
+  return *variable == '\0' && entry[0] == '=' && entry[1] != '\0';
+}
+
+bool limits_are_set(char** environment) {
+  for (; *environment != nullptr; ++environment) {
+    if (**environment != 'S') continue;
+    if (entry_sets(*environment, kMemoryVariable) || entry_sets(*environment, kSmVariable)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // The library's only constructor. Where the user set limits, the family must be there before the
-// program has children: one that forks first and uses CUDA afterwards has no other moment. Without
-// the variables nothing happens.
-__attribute__((constructor)) void family_join_at_load() {
-  if (!variable_is_set(kMemoryVariable) && !variable_is_set(kSmVariable)) return;
+// program has children: one that forks first and uses CUDA afterwards has no other moment. All
+// programs that are started under the shim come by here: without the variables nothing of libc is
+// called. glibc passes what main gets.
+__attribute__((constructor)) void family_join_at_load(int, char**, char** environment) {
+  if (!limits_are_set(environment)) return;
   const ErrnoGuard guard;
   Limits limits;
   Line fault;

@@ -1,5 +1,6 @@
 // See family.h. Directories of /proc are read by system calls of our own: opendir allocates, and
-// the program's malloc may be anybody's.
+// the program's malloc may be anybody's. Others are called directly, too, whose functions carry
+// symbol versions of their own, which the loader of every program would have to compare.
 #include "interpose/family.h"
 
 #include <fcntl.h>
@@ -122,12 +123,13 @@ int descriptors_search(int directory) {
       const auto* entry = reinterpret_cast<const DirectoryEntry*>(bytes + at);
       at += entry->length;
       char target[64] = {};
-      if (readlinkat(directory, entry->name, target, sizeof target - 1) < 0 ||
+      if (syscall(SYS_readlinkat, directory, entry->name, target, sizeof target - 1) < 0 ||
           strncmp(target, kLink, sizeof kLink - 1) != 0) {
         continue;
       }
       // Opened anew, so that what is looked at is what is used.
-      const int fd = openat(directory, entry->name, O_RDWR | O_CLOEXEC);
+      const int fd =
+          static_cast<int>(syscall(SYS_openat, directory, entry->name, O_RDWR | O_CLOEXEC));
       if (fd >= 0 && is_family(fd)) return fd;
       if (fd >= 0) close(fd);
     }
@@ -203,7 +205,8 @@ bool family_find(FamilyFind where) {
 }
 
 bool family_found(const Limits& limits) {
-  const int fd = memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int fd =
+      static_cast<int>(syscall(SYS_memfd_create, kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return false;
   if (ftruncate(fd, kBytes) != 0 || fcntl(fd, F_ADD_SEALS, kSeals) != 0 || !base_map(fd)) {
     close(fd);
