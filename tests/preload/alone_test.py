@@ -217,7 +217,7 @@ driver = Driver()
 say(driver.context() or driver.load())
 end = time.monotonic() + float(sys.argv[1])
 while time.monotonic() < end:
-    for _ in range(4): driver.launch()
+    for _ in range(16): driver.launch()
     driver.synchronize()
 """
 
@@ -234,8 +234,9 @@ def share_of(gpu, workers, seconds, **variables):
 
 
 def expect_share(share, percent, what):
+    """Never more than a little above what was asked for. It may be less where the host is too busy to keep the GPU so."""
     print(f"{what}: {percent} % asked, {100 * share:.2f} % of the wall time on the device")
-    expect(abs(share - percent / 100) <= 0.05 * percent / 100, f"{what}: {100 * share:.2f} % instead of {percent} %")
+    expect(0.9 <= share / (percent / 100) <= 1.03, f"{what}: {100 * share:.2f} % instead of {percent} %")
 
 
 def case_share(gpu):
