@@ -5,6 +5,7 @@
 
 #include "interpose/family.h"
 #include "interpose/say.h"
+#include "interpose/touch.h"
 
 namespace sluice::interpose {
 namespace {
@@ -46,6 +47,7 @@ AccountScope::AccountScope() {
   if (mode != Mode::kActive && mode != Mode::kOffline) return;
   ThreadRecord* thread = thread_record();
   if (thread == nullptr || thread->depth != 0) return;
+  touch_begin(*thread);
   accounting_raise(*thread);
   ++thread->depth;
   thread_ = thread;
@@ -56,6 +58,7 @@ AccountScope::~AccountScope() {
   if (thread_ == nullptr) return;
   --thread_->depth;
   store_release(thread_->accounting, 0u);
+  touch_end(*thread_);
 }
 
 int AccountScope::device() const {
@@ -68,13 +71,6 @@ void accounts_pause() {
   for (int i = 0; i < thread_count(); ++i) {
     while (load_acquire(thread_at(i)->accounting) != 0) sleep_ns(20000);
   }
-}
-
-void account_step_aside() {
-  ThreadRecord* thread = this_thread;
-  if (thread == nullptr || thread->accounting == 0 || load_acquire(paused) == 0) return;
-  store_release(thread->accounting, 0u);
-  accounting_raise(*thread);
 }
 
 void accounts_resume() {

@@ -7,7 +7,8 @@
 
 namespace sluice::interpose {
 
-/// Held around anything that changes the account, from the claim to the record of its result. While
+/// Held around anything that changes the account, from the claim to the record of its result; waits
+/// for the end of a hold first, as a TouchScope does. While
 /// the helper moves the account to new pages, it waits for all scopes to end and lets no new one
 /// begin.
 class AccountScope {
@@ -69,7 +70,8 @@ Lock& pools_lock();
 void graph_memory_learn(CUgraphExec exec, CUgraph graph);
 void graph_memory_forget(CUgraphExec exec);
 /// Whether any executable graph of this process allocates.
-bool graph_memory_used();
+extern uint32_t graph_memory_seen;
+inline bool graph_memory_used() { return load_acquire(graph_memory_seen) != 0; }
 /// Before a launch or an upload: whether what the graph takes fits the quota. On false the sentence
 /// was said.
 [[nodiscard]] bool graph_memory_fits(CUgraphExec exec);
@@ -96,9 +98,6 @@ void account_restore();
 /// Stops and lets pass AccountScopes.
 void accounts_pause();
 void accounts_resume();
-/// For a thread that waits inside its AccountScope and has not claimed anything yet: lets the
-/// account move meanwhile.
-void account_step_aside();
 void account_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -8,6 +8,9 @@
 #include "interpose/account.h"
 
 namespace sluice::interpose {
+
+uint32_t graph_memory_seen;
+
 namespace {
 
 // What the driver takes physical memory in. A guess too small shows in the account right after the
@@ -15,7 +18,6 @@ namespace {
 constexpr uint64_t kGrain = 2u << 20;
 constexpr int kDepthMax = 16;  // of graphs within graphs
 
-uint32_t used;  // an executable graph that allocates has been seen
 uintptr_t trims = 1;
 uint64_t charged[kDevicesMax];
 Lock lock;
@@ -76,15 +78,13 @@ uint64_t growth_expected(int device, uint64_t bytes) {
 
 }  // namespace
 
-bool graph_memory_used() { return load_acquire(used) != 0; }
-
 void graph_memory_learn(CUgraphExec exec, CUgraph graph) {
   graph_memory_forget(exec);  // one with this handle may have ended with its context
   uint64_t bytes[kDevicesMax] = {};
   graph_add(graph, bytes, 0);
   for (int device = 0; device < kDevicesMax; ++device) {
     if (bytes[device] == 0) continue;
-    store_release(used, 1u);
+    store_release(graph_memory_seen, 1u);
     (void)process.records.insert(
         Record{key_of(exec, device), bytes[device], nullptr, RecordKind::kGraphExec, device});
   }
@@ -156,7 +156,7 @@ void graph_memory_sum(uint64_t* bytes_by_device) {
 }
 
 void graph_memory_reset_after_fork() {
-  used = 0;
+  graph_memory_seen = 0;
   memset(charged, 0, sizeof charged);
   lock.reset_after_fork();
 }

@@ -13,7 +13,6 @@ template <class Call>
 CUresult memory_free(CUdeviceptr pointer, Call call) {
   const AccountScope account;
   if (!account.active() || pointer == 0) return call();
-  if (thread_context(this_thread) && this_thread->gpu >= 0) hold_wait(this_thread->gpu);
   // Out of the records before the driver can hand the same address to another thread.
   Record record;
   const bool plain = process.records.remove(RecordKind::kPointer, pointer, &record);

@@ -12,23 +12,22 @@ using protocol::kLeaseOpen;
 
 // How long a gate sleeps before it looks at the socket again.
 constexpr uint64_t kGateSliceNs = 50'000'000;
+// How often one that was let through looks whether the lease is open for all.
+constexpr uint64_t kLetLookNs = 1'000'000;
+// How often a launch looks again at a window that other streams fill.
+constexpr uint64_t kWindowLookNs = 100'000;
 // A GateWant is said again after so many slices: a restarted broker knows nothing of the first.
 constexpr int kWantAgainSlices = 20;
 
 uint32_t want_said[protocol::kTenantGpusMax];  // epoch + 1 of the last GateWant
-// Exclusive launches are counted but not fenced; the drain that ends an exclusive lease waits for
-// the contexts instead.
+// Exclusive launches are counted but not fenced; the drain that ends an exclusive lease asks the
+// contexts instead.
 uint64_t exclusive_drained[protocol::kTenantGpusMax];
 
 void want_once(int gpu, uint32_t epoch, bool again) {
   const uint32_t said = epoch + 1;
   if (__atomic_exchange_n(&want_said[gpu], said, __ATOMIC_ACQ_REL) != said || again)
     gate_want_say(gpu, epoch);
-}
-
-// Nobody will open it, and launches do not wait: they pass, or are refused.
-bool lease_is_void() {
-  return (load_acquire(process.lost_open) | load_acquire(process.lost_refuse)) != 0;
 }
 
 // Sleeps until the lease is open (or the broker is lost for good). Nobody may be inside.
@@ -45,39 +44,126 @@ void lease_wait(int gpu) {
   process.account(gpu).gate_wait_ns.add(clock_now_ns() - start_ns);
 }
 
-// True when there is room in the window; otherwise *wait_for is the fence to wait for (nullptr:
-// none to be had).
-bool window_has_room(ContextRecord& context, uint64_t window_ns, CUevent* wait_for) {
-  *wait_for = nullptr;
-  if (window_ns == 0) return true;
-  const uint64_t in_flight = launches_in_flight(context);
-  if (in_flight == 0) return true;
-  // Not measured yet: one launch fills the window.
-  if (context.mean_ns > 0 &&
-      static_cast<double>(in_flight) * context.mean_ns < static_cast<double>(window_ns)) {
-    return true;
-  }
-  fences_complete(context, nullptr, false);
-  *wait_for = fence_oldest(context);
-  return *wait_for == nullptr;
+// What a launch of the pass takes, as far as it is known.
+void cost_look(LaunchPass& pass, const ContextRecord& context) {
+  pass.alone = false;
+  pass.graph = nullptr;
+  pass.launch_ns = context.mean_ns;
+  if (pass.kind != LaunchKind::kGraph) return;
+  pass.graph = graph_cost(pass.exec);
+  pass.launch_ns = pass.graph != nullptr ? pass.graph->mean_ns : 0;
+  pass.alone = pass.launch_ns <= 0;
+  if (pass.alone || pass.graph->until_measured > 0) return;
+  // Due; but a stretch of nothing else tells as well what one takes.
+  const StreamRecord& stream = *pass.stream;
+  const Work work = stream.submitted();
+  const uint64_t graphs = work.graphs - stream.fenced.graphs;
+  const bool pure = graphs == work.launches - stream.fenced.launches && !stream.graphs_differ &&
+                    (graphs == 0 || stream.graph == pass.graph) && stream.owner == pass.thread;
+  pass.alone = !pure;
+  if (pure) pass.graph->until_measured = kGraphMeasureEvery;
 }
 
-// The stream's record with a start fence where the stream is idle. False = the window is full, wait
-// for *wait_for.
-bool stream_prepare(LaunchPass& pass, uint64_t window_ns, CUevent* wait_for) {
+// True when there is room in the window for a launch of this time. A launch that was not measured
+// yet needs the window to itself, and one that is longer than it.
+bool window_has_room(const ContextRecord& context, double launch_ns, uint64_t window_ns) {
+  if (window_ns == 0 || launches_in_flight(context) == 0) return true;
+  return launch_ns > 0 && time_in_flight_ns(context) + launch_ns <= static_cast<double>(window_ns);
+}
+
+// A launch that found the window full.
+struct WindowWait {
+  CUevent fence;      // to wait for; nullptr = look again after a moment
+  uint64_t passed;    // fences of the context that had passed when the wait began
+  uint64_t since_ns;  // when that was; 0 = no wait yet
+};
+
+bool work_is_elsewhere(const ContextRecord& context, const StreamRecord& stream) {
+  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (s != &stream && (s->destroyed || s->launches() != s->done.launches)) return true;
+  }
+  return false;
+}
+
+// What to wait for until the window may have room; false = nothing, the launch goes. Kernels in
+// different streams may wait for each other, and what is in flight for the very launch that waits:
+// when nothing passes for a gate's slice, it is let through.
+bool window_wait_begin(ContextRecord& context, const StreamRecord& stream, WindowWait* wait) {
+  const uint64_t now_ns = clock_now_ns();
+  if (wait->since_ns == 0 || wait->passed != context.passed) {
+    wait->passed = context.passed;
+    wait->since_ns = now_ns;
+  }
+  fences_complete(context, nullptr, false);
+  wait->fence = fence_oldest(context);
+  if (wait->fence == nullptr) return false;
+  if (!work_is_elsewhere(context, stream)) return true;
+  wait->fence = nullptr;
+  return now_ns - wait->since_ns < kGateSliceNs;
+}
+
+void window_wait(const WindowWait& wait) {
+  if (wait.fence == nullptr) {
+    sleep_ns(kWindowLookNs);
+    return;
+  }
+  const RelaxedScope relaxed(RelaxedScope::When::kAlways);
+  driver.cuEventSynchronize(wait.fence);
+}
+
+// Puts the fence that a launch needs before it: where a busy interval begins, or the work before
+// one that is measured alone ends.
+void fence_before(LaunchPass& pass, ContextRecord& context) {
+  StreamRecord& stream = *pass.stream;
+  stream.idle = false;
+  pass.generation = stream.generation;
+  if (stream.launches() == stream.done.launches && stream.fence_count == 0) {
+    stream.mark_known = false;
+    stream.start_late_ns = 0;
+    stream.start_recorded_ns = clock_now_ns();
+    if (!fence_record(context, stream, true)) stream.start_recorded_ns = 0;
+  } else if (pass.alone && stream.launches() != stream.fenced.launches) {
+    (void)fence_record(context, stream, false);
+  }
+}
+
+// The stream's record, fenced. False = the window is full.
+bool stream_prepare(LaunchPass& pass, uint64_t window_ns, WindowWait* wait) {
   ContextRecord& context = *pass.thread->context_record;
   const LockScope scope(context.lock);
   StreamRecord* stream = stream_record(context, pass.handle, pass.thread);
   pass.stream = stream;
-  *wait_for = nullptr;
   if (stream == nullptr) return true;
   fences_harvest(context);
-  if (!window_has_room(context, window_ns, wait_for)) return false;
-  store_release(stream->attention, 0u);
-  if (stream->launches() == stream->done && stream->fence_count == 0) {
-    stream->mark_known = false;
-    (void)fence_record(context, *stream, true);
+  cost_look(pass, context);
+  if (!window_has_room(context, pass.launch_ns, window_ns) &&
+      window_wait_begin(context, *stream, wait)) {
+    return false;
   }
+  fence_before(pass, context);
+  return true;
+}
+
+// The leases of a tenant with several GPUs open and close together. One that is open while another
+// is closed lets members of a gang through, who wait for each other.
+bool lease_lets_through() {
+  bool open = false, closed = false;
+  for (uint32_t i = 0; i < process.gpu_count; ++i) {
+    const bool one = (process.entry(static_cast<int>(i)).lease.load() & kLeaseOpen) != 0;
+    open |= one;
+    closed |= !one;
+  }
+  return open && closed;
+}
+
+// Whether the thread may launch under this lease word. One launch for each time it is let through:
+// it helps who waits for it to finish. With more it would only get ahead and wait in its turn, and
+// the members would never all be empty together.
+bool lease_admits(ThreadRecord& thread, int gpu, uint32_t word) {
+  if (SLUICE_LIKELY(process.gpu_count == 1) || !lease_lets_through()) return true;
+  const uint32_t epoch = word & ~protocol::kLeaseContended;
+  if (thread.let_through[gpu] == epoch) return false;
+  thread.let_through[gpu] = epoch;
   return true;
 }
 
@@ -87,21 +173,73 @@ uint32_t lease_enter(ThreadRecord& thread, int gpu) {
   for (;;) {
     raise_word(thread.inside, static_cast<uint32_t>(gpu) + 1);
     const uint32_t word = process.entry(gpu).lease.load();
-    if ((word & kLeaseOpen) != 0) return word;
+    const bool open = (word & kLeaseOpen) != 0;
+    if (open && lease_admits(thread, gpu, word)) return word;
     if (lease_is_void()) return 0;
     store_release(thread.inside, 0u);
-    lease_wait(gpu);
+    if (open) {
+      // The others may open as well, which does not change this word.
+      futex_wait(&process.entry(gpu).lease.raw, word, kLetLookNs, true);
+    } else {
+      lease_wait(gpu);
+    }
   }
 }
 
-void cache_fill(LaunchPass& pass, int budget) {
+void cache_fill(LaunchPass& pass, int32_t budget_ns) {
   StreamCache& cache = stream_cache_of(*pass.thread, pass.handle);
+  if (cache.record != pass.stream || cache.graph == nullptr) cache.graph = &graph_none;
   cache.stream = pass.handle;
   cache.record = pass.stream;
-  cache.generation = load_acquire(stream_generation);
+  cache.generation = pass.generation;
   const bool alone = pass.stream->owner == pass.thread;
-  cache.budget = alone ? budget : 0;
-  cache.shared_budget = alone ? 0 : budget;
+  if (process.gpu_count > 1 && lease_lets_through()) budget_ns = 0;
+  cache.budget_ns = alone ? budget_ns : 0;
+  cache.shared_budget_ns = alone ? 0 : budget_ns;
+  cache.kernel_ns = budget_share(pass.stream->context->mean_ns);
+  pass.thread->recent = &cache;
+  if (pass.kind == LaunchKind::kKernel) {
+    // Kernels not measured yet have no budget, whatever graphs have.
+    if (pass.stream->context->mean_ns <= 0) cache.budget_ns = cache.shared_budget_ns = 0;
+    return;
+  }
+  cache.graph_ns = budget_share(pass.launch_ns);
+  // A graph that is not measured, or has no record, or may take memory, has no short way.
+  const bool plain = pass.graph != nullptr && pass.launch_ns > 0 && !graph_memory_used();
+  cache.graph = plain ? pass.graph : &graph_none;
+}
+
+// Counts the launch, with what it is expected to take.
+void work_count(LaunchPass& pass) {
+  StreamRecord& stream = *pass.stream;
+  if (pass.kind == LaunchKind::kGraph) {
+    const double learned_ns = pass.launch_ns > 0 ? pass.launch_ns : kUnmeasuredNs;
+    const auto graph_ns =
+        static_cast<uint64_t>(learned_ns < kLaunchNsMin ? kLaunchNsMin : learned_ns);
+    const bool own = stream.owner == pass.thread;
+    __atomic_add_fetch(own ? &stream.owner_graph_ns : &stream.foreign_graph_ns, graph_ns,
+                       __ATOMIC_RELAXED);
+    __atomic_add_fetch(own ? &stream.owner_graphs : &stream.foreign_graphs, 1, __ATOMIC_RELAXED);
+  }
+  launch_count(stream, pass.thread);
+}
+
+// What the meter learns from who launched what when. With the context's lock held.
+void launch_note(LaunchPass& pass) {
+  StreamRecord& stream = *pass.stream;
+  if (pass.kind == LaunchKind::kGraph) {
+    // What the stream's owner launches by the short way meanwhile is not seen here.
+    const bool others = stream.submitted().graphs - stream.fenced.graphs > 1;
+    const bool own = stream.owner == pass.thread;
+    if (others ? !own || stream.graph != pass.graph : !own && !pass.alone)
+      stream.graphs_differ = true;
+    stream.graph = pass.graph;
+    if (pass.alone && pass.graph != nullptr) pass.graph->until_measured = kGraphMeasureEvery;
+  }
+  // The first launch behind a start fence, and the only one: the stream was idle until it came.
+  if (stream.start_recorded_ns != 0 && stream.launches() == stream.done.launches + 1)
+    stream.start_late_ns = static_cast<double>(pass.begin_ns - stream.start_recorded_ns);
+  stream.start_recorded_ns = 0;
 }
 
 }  // namespace
@@ -118,8 +256,8 @@ void launch_admit(LaunchPass& pass) {
   if (!thread_context(thread) || thread->gpu < 0 || thread->context_record == nullptr) return;
   if (stream_is_capturing(pass.handle)) return;
   const int gpu = thread->gpu;
+  WindowWait wait{nullptr, 0, 0};
   for (;;) {
-    hold_wait(gpu);
     if (load_acquire(own_share) != nullptr) own_share_wait(gpu);
     const uint32_t word = lease_enter(*thread, gpu);
     if (word == 0) {
@@ -131,29 +269,31 @@ void launch_admit(LaunchPass& pass) {
       pass.way = LaunchPass::Way::kExclusive;
       return;
     }
-    CUevent wait_for;
-    if (stream_prepare(pass, process.entry(gpu).window_ns.load(), &wait_for)) break;
+    if (stream_prepare(pass, process.entry(gpu).window_ns.load(), &wait)) break;
     store_release(thread->inside, 0u);
-    const RelaxedScope relaxed;
-    driver.cuEventSynchronize(wait_for);
+    window_wait(wait);
   }
   pass.way = pass.stream != nullptr ? LaunchPass::Way::kLooked : LaunchPass::Way::kFree;
   if (pass.stream == nullptr) store_release(thread->inside, 0u);
+  pass.begin_ns = clock_now_ns();
+}
+
+void graph_undo(StreamRecord& record, const ThreadRecord& thread) {
+  record.owner_graph_ns -= static_cast<uint32_t>(thread.recent->graph_ns);
+  --record.owner_graphs;
 }
 
 void launch_look(LaunchPass& pass, bool submitted) {
   const ErrnoGuard guard;
   const DepthScope depth(pass.thread);
   const int gpu = pass.thread->gpu;
-  if (submitted) launch_count(*pass.stream, pass.thread);
+  if (submitted) work_count(pass);
   {
     ContextRecord& context = *pass.stream->context;
     const LockScope scope(context.lock);
-    const bool graph = pass.kind == LaunchKind::kGraph;
-    if (graph && submitted)
-      __atomic_add_fetch(&device_totals[context.device].graph_launches, 1, __ATOMIC_RELAXED);
-    const int budget = launch_budget(context, *pass.stream, process.entry(gpu).window_ns.load(),
-                                     clock_now_ns(), graph);
+    if (submitted) launch_note(pass);
+    const Look look{process.entry(gpu).window_ns.load(), pass.begin_ns, pass.launch_ns, pass.alone};
+    const int32_t budget = launch_budget(context, *pass.stream, look);
     // A share of its own is asked for at every launch.
     cache_fill(pass, load_acquire(own_share) != nullptr ? 0 : budget);
     pass.thread->last_stream = pass.stream;
@@ -165,29 +305,6 @@ void launch_look(LaunchPass& pass, bool submitted) {
   store_release(pass.thread->inside, 0u);
 }
 
-void hold_wait(int gpu) {
-  const protocol::LeaseEntry& entry = process.entry(gpu);
-  uint32_t word = entry.hold.load();
-  while (SLUICE_UNLIKELY((word & protocol::kHoldSet) != 0 && !lease_is_void())) {
-    const ErrnoGuard guard;
-    futex_wait(&entry.hold.raw, word, kGateSliceNs, true);
-    // The broker that set the hold may be gone, and its successor wait for this thread.
-    account_step_aside();
-    word = entry.hold.load();
-  }
-}
-
-bool gpu_is_busy(int gpu) {
-  bool busy = false;
-  for (int i = 0; i < kContextsMax; ++i) {
-    ContextRecord& context = *context_at(i);
-    if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
-    const LockScope scope(context.lock);
-    busy |= launches_in_flight(context) != 0;
-  }
-  return busy;
-}
-
 namespace {
 
 bool somebody_inside(int gpu) {
@@ -196,6 +313,10 @@ bool somebody_inside(int gpu) {
   }
   return false;
 }
+
+// Tells the questions of context_passed apart: of a drain, by the launches so far, and of a hold,
+// by its epoch.
+constexpr uint64_t kExclusiveQuestion = 1ull << 63;
 
 uint64_t exclusive_launches(int gpu) {
   uint64_t sum = 0;
@@ -216,18 +337,40 @@ bool drain_step(int gpu) {
     if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
     const LockScope scope(context.lock);
     driver.cuCtxSetCurrent(context.context);
-    // The lock keeps captures from beginning; a wait on a context that is being captured would
-    // break the capture.
-    if (wait_context &&
-        (load_acquire(captures_active) != 0 || driver.cuCtxSynchronize() != CUDA_SUCCESS)) {
-      drained = load_acquire(captures_active) == 0 && drained;
-    }
+    if (wait_context) drained &= context_passed(context, kExclusiveQuestion | exclusive);
     fences_complete(context, nullptr, true);
     fences_harvest(context);
     drained &= launches_in_flight(context) == 0;
   }
   if (drained) exclusive_drained[gpu] = exclusive;
   return drained;
+}
+
+namespace {
+
+bool somebody_touches() {
+  for (int i = 0, n = thread_count(); i < n; ++i) {
+    if (load_acquire(thread_at(i)->touching) != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool hold_step(int gpu, uint32_t epoch) {
+  // The order matters: a thread that found a capture in progress passes the gate, so first there is
+  // no capture any more, and then nobody who passed is left inside.
+  if (load_acquire(captures_active) != 0) return false;
+  threads_barrier();
+  if (somebody_touches()) return false;
+  bool passed = true;
+  for (int i = 0; i < kContextsMax; ++i) {
+    ContextRecord& context = *context_at(i);
+    if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
+    const LockScope scope(context.lock);
+    passed &= context_passed(context, epoch);
+  }
+  return passed;
 }
 
 void gate_reset_after_fork() {

@@ -1,6 +1,7 @@
 // The gate: where a launch waits for its lease, for room in the in-flight window, and tells the
 // meter that it happened. The common case (lease open, budget left) is launch_begin; what waits is
-// launch_admit in gate.cpp.
+// launch_admit in gate.cpp. Holds are waited for in touch.h; a launch knows of them by its lease,
+// which is closed while there is one.
 //
 // A launch raises its thread's `inside`, then reads the lease: see threads.h for why that is
 // enough. It lowers it after the driver has taken the work, so that a drain that saw nobody inside
@@ -12,9 +13,20 @@
 
 namespace sluice::interpose {
 
+inline constexpr uint32_t kLeaseOwned = protocol::kLeaseOpen | protocol::kLeaseExclusive;
+
+/// The broker is gone for longer than its grace: leases and holds bind nobody any more.
+inline bool lease_is_void() {
+  return (load_acquire(process.lost_open) | load_acquire(process.lost_refuse)) != 0;
+}
+
 enum class LaunchKind : uint8_t { kKernel, kGraph };
 
 struct LaunchPass {
+  // Set by the caller.
+  CUstream handle;
+  CUgraphExec exec;  // nullptr for kernels
+  LaunchKind kind;
   enum class Way : uint8_t {
     kFree,       // not ours to gate: no tenant, capturing, or a call from within
     kExclusive,  // the whole GPU is the tenant's
@@ -24,10 +36,12 @@ struct LaunchPass {
   };
   ThreadRecord* thread;
   StreamRecord* stream;
-  StreamCache* cache;
-  CUstream handle;
+  GraphCost* graph;     // of `exec`; nullptr = unknown
+  double launch_ns;     // learned time of the launch; 0 = not measured yet
+  bool alone;           // between two fences of its own
+  uint32_t generation;  // of the stream's record when the pass was given
+  uint64_t begin_ns;    // when the driver was about to be called
   Way way;
-  LaunchKind kind;
 };
 
 /// The stream a `_ptsz` entry point means by a null handle.
@@ -43,11 +57,9 @@ inline StreamCache& stream_cache_of(ThreadRecord& thread, CUstream stream) {
   return thread.cache[(bits ^ (bits >> 6)) % kStreamCacheSize];
 }
 
-/// Whether the cache speaks of the stream and nobody wants to look at it.
+/// Whether the entry, which was filled once, speaks of the stream and nobody wants to look at it.
 SLUICE_ALWAYS_INLINE bool stream_cache_holds(const StreamCache& cache, CUstream stream) {
-  return cache.stream == stream &&
-         cache.generation == __atomic_load_n(&stream_generation, __ATOMIC_RELAXED) &&
-         load_relaxed(cache.record->attention) == 0;
+  return cache.stream == stream && load_relaxed(cache.record->generation) == cache.generation;
 }
 
 /// The short way of a launch: the lease is open, the stream is known and counted by this thread
@@ -60,16 +72,53 @@ SLUICE_ALWAYS_INLINE uint64_t* launch_begin(ThreadRecord* thread, CUstream strea
   if (SLUICE_UNLIKELY(lease == nullptr)) return nullptr;
   store_relaxed(thread->inside, thread->raised);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);  // see threads.h
-  constexpr uint32_t kOwned = protocol::kLeaseOpen | protocol::kLeaseExclusive;
-  const uint32_t word = load_acquire(*lease) & kOwned;
-  if (word == kOwned) return &thread->exclusive_launches[thread->gpu];
+  const uint32_t word = load_acquire(*lease) & kLeaseOwned;
+  if (word == kLeaseOwned) return &thread->exclusive_launches[thread->gpu];
   StreamCache& cache = *thread->recent;
   if (SLUICE_LIKELY(word == protocol::kLeaseOpen && stream_cache_holds(cache, stream) &&
-                    --cache.budget >= 0)) {
+                    (cache.budget_ns -= cache.kernel_ns) >= 0)) {
     return &cache.record->owner_launches;
   }
   store_release(thread->inside, 0u);
   return nullptr;
+}
+
+/// The same for a graph, which must be the one that this thread launched into the stream before and
+/// not due to be measured. Counts the graph already, but not the launch. `*word` is what the lease
+/// said; under an exclusive one the thread stays inside and the result is nullptr.
+SLUICE_ALWAYS_INLINE StreamRecord* graph_begin(ThreadRecord* thread, CUstream stream,
+                                               CUgraphExec exec, uint32_t* word) {
+  *word = 0;
+  if (SLUICE_UNLIKELY(thread == nullptr || thread->inside != 0)) return nullptr;
+  const uint32_t* lease = thread->lease;
+  if (SLUICE_UNLIKELY(lease == nullptr)) return nullptr;
+  store_relaxed(thread->inside, thread->raised);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);  // see threads.h
+  *word = load_acquire(*lease) & kLeaseOwned;
+  if (*word == kLeaseOwned) return nullptr;
+  StreamCache& cache = *thread->recent;
+  if (SLUICE_LIKELY(*word == protocol::kLeaseOpen && stream_cache_holds(cache, stream) &&
+                    load_relaxed(cache.graph->exec) == exec && --cache.graph->until_measured >= 0 &&
+                    (cache.budget_ns -= cache.graph_ns) >= 0)) {
+    StreamRecord* record = cache.record;
+    record->owner_graph_ns += static_cast<uint32_t>(cache.graph_ns);
+    ++record->owner_graphs;
+    return record;
+  }
+  store_release(thread->inside, 0u);
+  return nullptr;
+}
+
+/// A graph that the driver did not take.
+SLUICE_NOINLINE void graph_undo(StreamRecord& record, const ThreadRecord& thread);
+
+SLUICE_ALWAYS_INLINE void graph_end(ThreadRecord* thread, StreamRecord* record, CUresult result) {
+  if (SLUICE_LIKELY(result == CUDA_SUCCESS)) {
+    store_release(record->owner_launches, record->owner_launches + 1);
+  } else {
+    graph_undo(*record, *thread);
+  }
+  store_release(thread->inside, 0u);
 }
 
 SLUICE_ALWAYS_INLINE void launch_end(ThreadRecord* thread, uint64_t* count, CUresult result) {
@@ -77,26 +126,26 @@ SLUICE_ALWAYS_INLINE void launch_end(ThreadRecord* thread, uint64_t* count, CUre
   store_release(thread->inside, 0u);
 }
 
-/// Everything that launch_begin() refuses, up to and including the wait for a lease.
-inline void launch_enter(LaunchPass& pass, CUstream stream, LaunchKind kind) {
-  pass.handle = stream;
-  pass.kind = kind;
+/// Everything that launch_begin() and graph_begin() refuse, up to and including the wait for a
+/// lease.
+inline void launch_enter(LaunchPass& pass) {
+  const CUstream stream = pass.handle;
   ThreadRecord* thread = this_thread;
   pass.thread = thread;
   if (SLUICE_LIKELY(thread != nullptr && (thread->depth | thread->inside) == 0 &&
                     thread->context_known != 0 && thread->gpu >= 0)) {
     raise_word(thread->inside, static_cast<uint32_t>(thread->gpu) + 1);
     const uint32_t word = load_acquire(process.entry(thread->gpu).lease.raw);
-    constexpr uint32_t kOwned = protocol::kLeaseOpen | protocol::kLeaseExclusive;
-    if ((word & kOwned) == kOwned) {
+    if ((word & kLeaseOwned) == kLeaseOwned) {
       pass.way = LaunchPass::Way::kExclusive;
       return;
     }
     StreamCache& cache = stream_cache_of(*thread, stream);
-    int32_t& budget = cache.shared_budget > 0 ? cache.shared_budget : cache.budget;
-    if (SLUICE_LIKELY((word & protocol::kLeaseOpen) != 0 && kind == LaunchKind::kKernel &&
-                      budget > 0 && stream_cache_holds(cache, stream))) {
-      --budget;
+    int32_t& budget = cache.shared_budget_ns > 0 ? cache.shared_budget_ns : cache.budget_ns;
+    if (SLUICE_LIKELY((word & protocol::kLeaseOpen) != 0 && pass.kind == LaunchKind::kKernel &&
+                      budget >= cache.kernel_ns && cache.record != nullptr &&
+                      stream_cache_holds(cache, stream))) {
+      budget -= cache.kernel_ns;
       thread->recent = &cache;
       pass.stream = cache.record;
       pass.way = LaunchPass::Way::kFast;
@@ -122,7 +171,7 @@ inline void launch_leave(LaunchPass& pass, CUresult result) {
       store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kExclusive:
-      ++pass.thread->exclusive_launches[pass.thread->gpu];
+      if (result == CUDA_SUCCESS) ++pass.thread->exclusive_launches[pass.thread->gpu];
       store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kLooked:
@@ -164,6 +213,12 @@ inline CUstream stream_of(CUfunction, int, int) { return nullptr; }
 inline CUstream stream_of(CUfunction, int, int, CUstream stream) { return stream; }
 inline CUstream stream_of(CUgraphExec, CUstream stream) { return stream; }
 
+inline CUgraphExec exec_of(CUgraphExec exec, CUstream) { return exec; }
+template <class... A>
+CUgraphExec exec_of(const A&...) {
+  return nullptr;
+}
+
 template <auto Real, class... A>
 SLUICE_ALWAYS_INLINE CUresult real_call(const A&... arguments) {
   // By way of a pointer that fits all functions, which the compiler does not compare shapes with.
@@ -177,38 +232,39 @@ template <auto Real, LaunchKind Kind, NullStream Null, class... A>
 __attribute__((noinline)) CUresult launch_long(A... arguments) {
   LaunchPass pass;
   const CUstream stream = stream_of(arguments...);
-  launch_enter(pass, Null == NullStream::kPerThread ? stream_per_thread(stream) : stream, Kind);
+  pass.handle = Null == NullStream::kPerThread ? stream_per_thread(stream) : stream;
+  pass.exec = exec_of(arguments...);
+  pass.kind = Kind;
+  launch_enter(pass);
   if (SLUICE_UNLIKELY(pass.way == LaunchPass::Way::kRefused)) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = real_call<Real>(arguments...);
   launch_leave(pass, result);
   return result;
 }
 
-/// One launch by the real function `Real`: gate, call, account.
-template <auto Real, LaunchKind Kind, NullStream Null, class... A>
-SLUICE_ALWAYS_INLINE CUresult launch_through(const A&... arguments) {
-  if constexpr (Kind == LaunchKind::kKernel) {
-    ThreadRecord* thread = this_thread;
-    const CUstream named = stream_of(arguments...);
-    const CUstream stream = Null == NullStream::kPerThread ? stream_per_thread(named) : named;
-    if (uint64_t* count = launch_begin(thread, stream); SLUICE_LIKELY(count != nullptr)) {
-      const CUresult result = real_call<Real>(arguments...);
-      launch_end(thread, count, result);
-      return result;
-    }
+/// One launch of a kernel by the real function `Real`: gate, call, account.
+template <auto Real, NullStream Null, class... A>
+SLUICE_ALWAYS_INLINE CUresult launch_kernel_through(const A&... arguments) {
+  ThreadRecord* thread = this_thread;
+  const CUstream named = stream_of(arguments...);
+  const CUstream stream = Null == NullStream::kPerThread ? stream_per_thread(named) : named;
+  if (uint64_t* count = launch_begin(thread, stream); SLUICE_LIKELY(count != nullptr)) {
+    const CUresult result = real_call<Real>(arguments...);
+    launch_end(thread, count, result);
+    return result;
   }
   if (process_mode() == Mode::kInert) return real_call<Real>(arguments...);
-  return launch_long<Real, Kind, Null, A...>(arguments...);
+  return launch_long<Real, LaunchKind::kKernel, Null, A...>(arguments...);
 }
 
-/// Waits while the GPU's hold word is set. What touches device memory calls it.
-void hold_wait(int gpu);
+/// One step towards the acknowledgement of hold `epoch`, driven by the helper once the lease is
+/// closed and drained: true when no capture is in progress, nobody touches the device and
+/// everything in this process's contexts on the GPU has passed.
+bool hold_step(int gpu, uint32_t epoch);
 
 /// Drain of one GPU, driven by the helper after the lease word closed and threads_barrier() passed:
 /// true once nobody is inside and every launch of this process on it has finished.
 bool drain_step(int gpu);
-/// In flight on the GPU right now, as far as the fences tell.
-bool gpu_is_busy(int gpu);
 
 // Said by the gate to the broker; the link implements them (tests replace the link).
 void gate_want_say(int gpu, uint32_t epoch);

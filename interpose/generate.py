@@ -20,13 +20,14 @@ import sys
 HOOK = re.compile(r"^SLUICE_HOOK(?:\s+\w+\s+|_SHAPED\()(\w+)\s*[(,]", re.M)
 NVML = ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"]
 # Whatever touches device memory or handles waits for the end of a hold. `copy;sync` blocks its caller as well.
-TOUCH = {"copy", "memset", "mem_alloc", "mem_free", "mem_vmm", "mem_pool", "mem_ipc", "mem_managed", "array", "module",
-         "graph_exec", "host_fn", "memop", "green"}
+INDIRECT = {"mem_alloc_indirect", "mem_free_indirect"}
+TOUCH = {"copy", "memset", "mem_alloc", "mem_free", "mem_vmm", "mem_pool", "mem_ipc", "mem_managed", "mem_host", "array",
+         "module", "texture", "interop", "graph_exec", "host_fn", "memop", "green"} | INDIRECT
 # Queries, descriptors and calls that only fill host structures: holding them back would gain nothing.
 UNTOUCHED = re.compile(r"^cu(Mem(GetAllocationGranularity|GetAllocationProperties|PoolGet|RangeGet|GetAccess"
-                       r"|PoolGetAccess|AddressReserve|AddressFree)|Module(Get|EnumerateFunctions)|Library(Get|Enumerate)"
-                       r"|Kernel(Get|Set)|Func(Get|Set|Load|IsLoaded)|Array(Get|3DGet)|MipmappedArrayGet|Link"
-                       r"|GreenCtxGet|Graph(Exec)?(Get|Kernel|Memcpy|Memset|Host|Child|Event|External|Batch)"
+                       r"|PoolGetAccess|AddressReserve|AddressFree|HostGet)|Module(Get|EnumerateFunctions)"
+                       r"|Library(Get|Enumerate)|Kernel(Get|Set)|Func(Get|Set|IsLoaded)|Array(Get|3DGet)"
+                       r"|MipmappedArrayGet|Link|TexRef|SurfRef|(Tex|Surf)ObjectGet|Param|GreenCtxGet|GraphExecGet"
                        r"|Device(GetMemPool|SetMemPool|GetDefaultMemPool|GetDevResource)|DevSm|DevResource)")
 
 
@@ -63,7 +64,9 @@ def parameter(p):
 def touch_hooks(entries, hand_written):
     for e in entries:
         classes = set(e["class"])
-        if e["symbol"] in hand_written or not classes & TOUCH or UNTOUCHED.match(e["symbol"]):
+        if e["symbol"] in hand_written or not classes & TOUCH:
+            continue
+        if UNTOUCHED.match(e["symbol"]) and not classes & INDIRECT:
             continue
         yield e, ("copy" in classes or "memset" in classes) and "stream_op" not in classes
 

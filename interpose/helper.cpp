@@ -43,8 +43,10 @@ constexpr size_t kStackBytes = 1 << 20;  // the driver runs on it
 struct Watch {
   uint32_t barrier_epoch;  // + 1: threads_barrier() passed since this epoch was seen closed
   uint32_t drained_said;   // + 1
+  uint32_t held_said;      // the hold epoch acknowledged last; 0 = none
   uint32_t open_epoch;     // + 1: the open epoch that idle_since_ns belongs to
   uint64_t drain_look_ns;
+  uint64_t hold_look_ns;
   uint64_t idle_since_ns;
   bool idle_said;
 };
@@ -108,7 +110,7 @@ bool contexts_look(int gpu) {
     driver.cuCtxSetCurrent(context.context);
     for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
       const uint64_t launches = s->launches();
-      if (launches == s->seen && launches != s->fenced) fences_complete(context, s, true);
+      if (launches == s->seen && launches != s->fenced.launches) fences_complete(context, s, true);
       s->seen = launches;
     }
     fences_harvest(context);
@@ -142,6 +144,29 @@ uint64_t closed_look(int gpu, uint32_t epoch) {
     return kLookWhileBusyNs;
   watch.drained_said = epoch + 1;
   watch.idle_said = false;
+  return kSleepMaxNs;
+}
+
+// A hold is acknowledged after the drain of the lease that was closed for it.
+uint64_t hold_look(int gpu, uint32_t lease_word) {
+  Watch& watch = watches[gpu];
+  const protocol::LeaseEntry& entry = process.entry(gpu);
+  const uint32_t word = entry.hold.load();
+  const uint32_t epoch = protocol::hold_epoch(word);
+  if ((word & protocol::kHoldSet) == 0 || watch.held_said == epoch) return kSleepMaxNs;
+  if (watch.drained_said != lease_epoch(lease_word) + 1) return kSleepMaxNs;
+  if (!hold_step(gpu, epoch)) {
+    if (watch.hold_look_ns < kDrainLookMaxNs) watch.hold_look_ns += watch.hold_look_ns / 16 + 1;
+    return watch.hold_look_ns;
+  }
+  watch.hold_look_ns = kDrainLookMinNs;
+  // Nothing passed if the lease has not been opened meanwhile.
+  if (entry.lease.load() != lease_word) return kDrainLookMinNs;
+  protocol::ClaimsGpu& account = process.account(gpu);
+  account.held_epoch.store(epoch);
+  if (!link_note(MessageType::kHeld, static_cast<uint32_t>(gpu), epoch, account.busy_ns.load()))
+    return kLookWhileBusyNs;
+  watch.held_said = epoch;
   return kSleepMaxNs;
 }
 
@@ -190,6 +215,8 @@ uint64_t gpus_look(uint64_t now_ns) {
     const uint64_t wait_ns =
         open ? open_look(gpu, word, now_ns) : closed_look(gpu, lease_epoch(word));
     if (wait_ns < sleep_ns_min) sleep_ns_min = wait_ns;
+    const uint64_t hold_ns = open ? kSleepMaxNs : hold_look(gpu, word);
+    if (hold_ns < sleep_ns_min) sleep_ns_min = hold_ns;
     const uint64_t share_ns = shares_step(gpu, now_ns);
     if (share_ns < sleep_ns_min) sleep_ns_min = share_ns;
   }
@@ -200,16 +227,22 @@ uint64_t gpus_look(uint64_t now_ns) {
   return sleep_ns_min;
 }
 
-void words_wait(uint32_t wake_seen, const uint32_t* lease_words, uint64_t timeout_ns) {
-  WaitVector vector[1 + kTenantGpusMax];
+// What the helper looked at before it sleeps.
+struct Words {
+  uint32_t lease[kTenantGpusMax];
+  uint32_t hold[kTenantGpusMax];
+};
+
+void words_wait(uint32_t wake_seen, const Words& seen, uint64_t timeout_ns) {
+  WaitVector vector[1 + 2 * kTenantGpusMax];
   unsigned count = 0;
   vector[count++] = {wake_seen, reinterpret_cast<uintptr_t>(&wake_word), kFutex32 | kFutexPrivate,
                      0};
   if (connected) {
     for (uint32_t i = 0; i < process.gpu_count; ++i) {
-      vector[count++] = {lease_words[i],
-                         reinterpret_cast<uintptr_t>(&process.lease->gpus[i].lease.raw), kFutex32,
-                         0};
+      const protocol::LeaseEntry& entry = process.lease->gpus[i];
+      vector[count++] = {seen.lease[i], reinterpret_cast<uintptr_t>(&entry.lease.raw), kFutex32, 0};
+      vector[count++] = {seen.hold[i], reinterpret_cast<uintptr_t>(&entry.hold.raw), kFutex32, 0};
     }
   }
   const uint64_t end_ns = clock_now_ns() + timeout_ns;
@@ -342,11 +375,13 @@ void* helper_main(void*) {
     connection_look(now_ns);
     uint64_t wait_ns = connected || !asks_for_broker ? kSleepMaxNs : kAliveLookNs;
     if (pending) wait_ns = kPendingLookNs;
-    uint32_t lease_words[kTenantGpusMax] = {};
+    Words words{};
     if (process_mode() == Mode::kActive) {
       process_quotas_choose();
-      for (uint32_t i = 0; i < process.gpu_count; ++i)
-        lease_words[i] = process.lease->gpus[i].lease.load();
+      for (uint32_t i = 0; i < process.gpu_count; ++i) {
+        words.lease[i] = process.lease->gpus[i].lease.load();
+        words.hold[i] = process.lease->gpus[i].hold.load();
+      }
       if (!relaxed && load_acquire(process.devices_known) != 0) {
         relaxed = driver.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
       }
@@ -354,7 +389,7 @@ void* helper_main(void*) {
       if (look_ns < wait_ns) wait_ns = look_ns;
       process.claims->slots[process.slot].unhooked_seen.store(unknown_seen());
     }
-    if (load_acquire(stopping) == 0) words_wait(wake_seen, lease_words, wait_ns);
+    if (load_acquire(stopping) == 0) words_wait(wake_seen, words, wait_ns);
   }
   store_release(parked, 1u);
   futex_wake_all(&parked, false);

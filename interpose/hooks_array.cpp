@@ -17,7 +17,6 @@ CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, Record
   const int device = account.active() ? account.device() : -1;
   if (device < 0 || !array_takes_memory(shape.flags)) return call();
   const uint64_t bytes = array_bytes(shape, levels);
-  if (this_thread->gpu >= 0) hold_wait(this_thread->gpu);
   if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Handle before = *handle;
   const CUresult result = call();

@@ -2,7 +2,7 @@
 // the current one says which GPU a thread works on. A primary context is charged while the driver
 // says that it is active, whoever retained it.
 #include "interpose/account.h"
-#include "interpose/gate.h"
+#include "interpose/touch.h"
 
 using namespace sluice::interpose;
 
@@ -192,5 +192,6 @@ SLUICE_HOOK CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
 }
 
 SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
+  const TouchScope touch;
   return current_change([&] { return driver.cuCtxDetach(context); });
 }

@@ -1,5 +1,7 @@
 // Executable graphs: what they allocate counts from their first launch or upload on
-// (account_graphs.cpp). The launch itself is a launch like others (gate.h).
+// (account_graphs.cpp), and what a launch takes is learned (graphs.h). The launch itself is a
+// launch like others (gate.h). Updates need no hook of this kind: the handle stays, and so does
+// what was learned, until the next measured launch shows otherwise.
 #include "interpose/account.h"
 #include "interpose/gate.h"
 #include "interpose/touch.h"
@@ -8,9 +10,8 @@ using namespace sluice::interpose;
 
 namespace {
 
-// Nothing of this for programs whose graphs do not allocate.
 bool launch_takes_memory(CUstream stream) {
-  return SLUICE_UNLIKELY(graph_memory_used()) && !stream_is_capturing(stream);
+  return graph_memory_used() && !stream_is_capturing(stream);
 }
 
 template <class Call>
@@ -19,6 +20,7 @@ CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call call) {
   const AccountScope account;
   const CUresult result = call();
   if (result != CUDA_SUCCESS || !account.active()) return result;
+  graph_forget(*exec);  // one with this handle may have ended with its context
   graph_memory_learn(*exec, graph);
   if (graph_memory_used()) graph_memory_settle();  // it may have been uploaded as well
   return result;
@@ -35,9 +37,15 @@ CUresult upload(CUgraphExec exec, CUstream stream, Call call) {
   return result;
 }
 
-template <class Call>
-CUresult launch(CUgraphExec exec, CUstream stream, Call call) {
-  if (SLUICE_LIKELY(!launch_takes_memory(stream))) return call();
+// By the long way; what an allocating graph takes must fit the quota first.
+template <auto Real, NullStream Null>
+__attribute__((noinline)) CUresult launch_long_way(CUgraphExec exec, CUstream stream) {
+  if (process_mode() == Mode::kInert) return real_call<Real>(exec, stream);
+  const auto call = [&] {
+    return launch_long<Real, LaunchKind::kGraph, Null, CUgraphExec, CUstream>(exec, stream);
+  };
+  if (!launch_takes_memory(Null == NullStream::kPerThread ? stream_per_thread(stream) : stream))
+    return call();
   {
     const AccountScope account;
     if (account.active() && !graph_memory_fits(exec)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -46,6 +54,34 @@ CUresult launch(CUgraphExec exec, CUstream stream, Call call) {
   const AccountScope account;
   if (account.active() && result == CUDA_SUCCESS) graph_memory_taken(exec);
   return result;
+}
+
+// Under an exclusive lease; the thread is inside.
+template <auto Real, NullStream Null>
+__attribute__((noinline)) CUresult launch_exclusive(ThreadRecord* thread, CUgraphExec exec,
+                                                    CUstream stream) {
+  if (SLUICE_UNLIKELY(graph_memory_used())) {
+    store_release(thread->inside, 0u);
+    return launch_long_way<Real, Null>(exec, stream);
+  }
+  const CUresult result = real_call<Real>(exec, stream);
+  launch_end(thread, &thread->exclusive_launches[thread->gpu], result);
+  return result;
+}
+
+template <auto Real, NullStream Null>
+SLUICE_ALWAYS_INLINE CUresult launch(CUgraphExec exec, CUstream named) {
+  ThreadRecord* thread = this_thread;
+  const CUstream stream = Null == NullStream::kPerThread ? stream_per_thread(named) : named;
+  uint32_t word;
+  StreamRecord* record = graph_begin(thread, stream, exec, &word);
+  if (SLUICE_LIKELY(record != nullptr)) {
+    const CUresult result = real_call<Real>(exec, named);
+    graph_end(thread, record, result);
+    return result;
+  }
+  if (word == kLeaseOwned) return launch_exclusive<Real, Null>(thread, exec, named);
+  return launch_long_way<Real, Null>(exec, named);
 }
 
 }  // namespace
@@ -94,6 +130,8 @@ SLUICE_HOOK CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
 SLUICE_HOOK CUresult cuGraphExecDestroy(CUgraphExec exec) {
   const TouchScope touch;
   const AccountScope account;
+  // Before the driver can give the same handle to another thread.
+  graph_forget(exec);
   const CUresult result = driver.cuGraphExecDestroy(exec);
   if (account.active() && result == CUDA_SUCCESS) {
     graph_memory_forget(exec);
@@ -111,15 +149,9 @@ SLUICE_HOOK CUresult cuDeviceGraphMemTrim(CUdevice device) {
 }
 
 SLUICE_HOOK CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  return launch(exec, stream, [&] {
-    return launch_through<&DriverTable::cuGraphLaunch, LaunchKind::kGraph, NullStream::kLegacy>(
-        exec, stream);
-  });
+  return launch<&DriverTable::cuGraphLaunch, NullStream::kLegacy>(exec, stream);
 }
 
 SLUICE_HOOK CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-  return launch(exec, stream_per_thread(stream), [&] {
-    return launch_through<&DriverTable::cuGraphLaunch_ptsz, LaunchKind::kGraph,
-                          NullStream::kPerThread>(exec, stream);
-  });
+  return launch<&DriverTable::cuGraphLaunch_ptsz, NullStream::kPerThread>(exec, stream);
 }

@@ -9,8 +9,8 @@ SLUICE_HOOK_SHAPED(cuLaunchKernel, CUresult launch_kernel(CUfunction, unsigned, 
                                                           unsigned, unsigned, StackArguments));
 CUresult launch_kernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
                        unsigned int bx, unsigned int by, StackArguments stack) {
-  return launch_through<&DriverTable::cuLaunchKernel, LaunchKind::kKernel, NullStream::kLegacy>(
-      f, gx, gy, gz, bx, by, stack);
+  return launch_kernel_through<&DriverTable::cuLaunchKernel, NullStream::kLegacy>(f, gx, gy, gz, bx,
+                                                                                  by, stack);
 }
 
 SLUICE_HOOK_SHAPED(cuLaunchKernel_ptsz,
@@ -18,28 +18,28 @@ SLUICE_HOOK_SHAPED(cuLaunchKernel_ptsz,
                                                unsigned, StackArguments));
 CUresult launch_kernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
                             unsigned int bx, unsigned int by, StackArguments stack) {
-  return launch_through<&DriverTable::cuLaunchKernel_ptsz, LaunchKind::kKernel,
-                        NullStream::kPerThread>(f, gx, gy, gz, bx, by, stack);
+  return launch_kernel_through<&DriverTable::cuLaunchKernel_ptsz, NullStream::kPerThread>(
+      f, gx, gy, gz, bx, by, stack);
 }
 
 SLUICE_HOOK CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** params,
                                       void** extra) {
-  return launch_through<&DriverTable::cuLaunchKernelEx, LaunchKind::kKernel, NullStream::kLegacy>(
-      config, f, params, extra);
+  return launch_kernel_through<&DriverTable::cuLaunchKernelEx, NullStream::kLegacy>(config, f,
+                                                                                    params, extra);
 }
 
 SLUICE_HOOK CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f,
                                            void** params, void** extra) {
-  return launch_through<&DriverTable::cuLaunchKernelEx_ptsz, LaunchKind::kKernel,
-                        NullStream::kPerThread>(config, f, params, extra);
+  return launch_kernel_through<&DriverTable::cuLaunchKernelEx_ptsz, NullStream::kPerThread>(
+      config, f, params, extra);
 }
 
 SLUICE_HOOK CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy,
                                                unsigned int gz, unsigned int bx, unsigned int by,
                                                unsigned int bz, unsigned int shared,
                                                CUstream stream, void** params) {
-  return launch_through<&DriverTable::cuLaunchCooperativeKernel, LaunchKind::kKernel,
-                        NullStream::kLegacy>(f, gx, gy, gz, bx, by, bz, shared, stream, params);
+  return launch_kernel_through<&DriverTable::cuLaunchCooperativeKernel, NullStream::kLegacy>(
+      f, gx, gy, gz, bx, by, bz, shared, stream, params);
 }
 
 SLUICE_HOOK CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy,
@@ -47,8 +47,9 @@ SLUICE_HOOK CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int g
                                                     unsigned int by, unsigned int bz,
                                                     unsigned int shared, CUstream stream,
                                                     void** params) {
-  return launch_through<&DriverTable::cuLaunchCooperativeKernel_ptsz, LaunchKind::kKernel,
-                        NullStream::kPerThread>(f, gx, gy, gz, bx, by, bz, shared, stream, params);
+  return launch_kernel_through<&DriverTable::cuLaunchCooperativeKernel_ptsz,
+                               NullStream::kPerThread>(f, gx, gy, gz, bx, by, bz, shared, stream,
+                                                       params);
 }
 
 // The devices may be several; the tenant's leases on them open and close together, so the current
@@ -56,20 +57,19 @@ SLUICE_HOOK CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int g
 // first one's.
 SLUICE_HOOK CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches,
                                                           unsigned int count, unsigned int flags) {
-  return launch_through<&DriverTable::cuLaunchCooperativeKernelMultiDevice, LaunchKind::kKernel,
-                        NullStream::kLegacy>(launches, count, flags);
+  return launch_kernel_through<&DriverTable::cuLaunchCooperativeKernelMultiDevice,
+                               NullStream::kLegacy>(launches, count, flags);
 }
 
 SLUICE_HOOK CUresult cuLaunch(CUfunction f) {
-  return launch_through<&DriverTable::cuLaunch, LaunchKind::kKernel, NullStream::kLegacy>(f);
+  return launch_kernel_through<&DriverTable::cuLaunch, NullStream::kLegacy>(f);
 }
 
 SLUICE_HOOK CUresult cuLaunchGrid(CUfunction f, int width, int height) {
-  return launch_through<&DriverTable::cuLaunchGrid, LaunchKind::kKernel, NullStream::kLegacy>(
-      f, width, height);
+  return launch_kernel_through<&DriverTable::cuLaunchGrid, NullStream::kLegacy>(f, width, height);
 }
 
 SLUICE_HOOK CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
-  return launch_through<&DriverTable::cuLaunchGridAsync, LaunchKind::kKernel, NullStream::kLegacy>(
+  return launch_kernel_through<&DriverTable::cuLaunchGridAsync, NullStream::kLegacy>(
       f, width, height, stream);
 }

@@ -29,7 +29,6 @@ CUresult allocate(Pointer* pointer, uint64_t bytes, Call call) {
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
   if (device < 0) return call();
-  if (this_thread->gpu >= 0) hold_wait(this_thread->gpu);
   if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = call();
   if (result != CUDA_SUCCESS) {
@@ -56,7 +55,6 @@ CUresult allocate_pitched(Pointer* pointer, Size* pitch, uint64_t width, uint64_
       __builtin_mul_overflow(row, height, &bytes)) {
     return call();
   }
-  if (this_thread->gpu >= 0) hold_wait(this_thread->gpu);
   // What surely must fit is the rows without padding; padding that the driver does not add must not
   // be refused.
   if (!charge_reserve(device, width * height)) return CUDA_ERROR_OUT_OF_MEMORY;

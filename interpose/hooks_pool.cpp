@@ -49,7 +49,6 @@ CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUs
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
   if (device < 0 || stream_is_capturing(stream)) return call();
-  if (this_thread->gpu >= 0) hold_wait(this_thread->gpu);
   if (handle == nullptr && driver.cuDeviceGetMemPool(&handle, device) != CUDA_SUCCESS)
     return call();
   return allocate_from(handle, device, pointer, bytes, call);

@@ -16,12 +16,6 @@ CUresult waiting(CUstream stream, bool all, Call call) {
   return result;
 }
 
-bool is_capturing_now(CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 ContextRecord* current_context() {
   ThreadRecord* thread = process_enter() == Mode::kActive ? thread_record() : nullptr;
   if (thread == nullptr || thread->depth != 0 || !thread_context(thread)) return nullptr;
@@ -29,31 +23,47 @@ ContextRecord* current_context() {
 }
 
 // The context's lock keeps the helper from recording a fence while the capture begins: into this
-// stream, or into the legacy stream, which may not be used from then on.
+// stream, or into the legacy stream, which may not be used from then on. The locks of the others,
+// each for a moment: whoever asks events there without the RELAXED mode, because there was no
+// capture, has then finished.
 template <class Call>
 CUresult capture_begin(CUstream stream, Call call) {
+  const TouchScope touch;
   ContextRecord* context = current_context();
   if (context == nullptr) return call();
   const DepthScope depth(this_thread);
-  const LockScope scope(context->lock);
-  for (StreamRecord* s = context->streams; s != nullptr; s = s->next) {
-    if (s->stream == stream) fences_complete(*context, s, false);
+  CUresult result;
+  {
+    const LockScope scope(context->lock);
+    capture_begins(context->context, stream);
   }
-  __atomic_add_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
-  __atomic_add_fetch(&stream_generation, 1, __ATOMIC_SEQ_CST);
-  const CUresult result = call();
-  if (result != CUDA_SUCCESS) __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
+  for (int i = 0; i < kContextsMax; ++i) {
+    ContextRecord& other = *context_at(i);
+    if (&other == context || load_acquire(other.alive) == 0) continue;
+    const LockScope scope(other.lock);
+    streams_changed(other);
+  }
+  {
+    const LockScope scope(context->lock);
+    // What is in the streams now can be fenced no more once they capture.
+    fences_complete(*context, nullptr, false);
+    streams_changed(*context);
+    result = call();
+  }
+  if (result != CUDA_SUCCESS) capture_ended(stream);
   return result;
 }
 
-// Runs what may end a capture of the stream, and counts it if it did (also a failed one).
+// Runs what may end the capture that the stream began, and counts it if it did (also a failed one).
 template <class Call>
 CUresult capture_end(CUstream stream, Call call) {
-  const bool before = current_context() != nullptr && load_acquire(captures_active) != 0 &&
-                      is_capturing_now(stream);
+  if (process_enter() != Mode::kActive || !capture_is_origin(stream)) return call();
   const CUresult result = call();
-  if (before && !is_capturing_now(stream))
-    __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+      status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    capture_ended(stream);
+  }
   return result;
 }
 
@@ -61,8 +71,6 @@ template <class Call>
 CUresult destroy(CUstream stream, Call call) {
   if (process_enter() != Mode::kActive || thread_record() == nullptr || this_thread->depth != 0)
     return call();
-  const bool captured = load_acquire(captures_active) != 0 &&
-                        is_capturing_now(stream);  // its end is its capture's end
   for (int i = 0; i < kContextsMax; ++i) {
     ContextRecord& context = *context_at(i);
     if (load_acquire(context.alive) == 0) continue;
@@ -72,18 +80,23 @@ CUresult destroy(CUstream stream, Call call) {
     stream_forget(context, stream);
   }
   const CUresult result = call();
-  if (captured && result == CUDA_SUCCESS) __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
+  // Its end is the end of the capture that it began.
+  if (result == CUDA_SUCCESS && capture_is_origin(stream)) capture_ended(stream);
   return result;
 }
 
 // Waiting for a captured event draws a stream into the capture.
 template <class Call>
-CUresult wait_event(Call call) {
+CUresult wait_event(CUstream stream, Call call) {
   if (process_enter() != Mode::kActive || load_acquire(captures_active) == 0) return call();
   ContextRecord* context = current_context();
   if (context == nullptr) return call();
+  const DepthScope depth(this_thread);
   const LockScope scope(context->lock);
-  __atomic_add_fetch(&stream_generation, 1, __ATOMIC_SEQ_CST);
+  for (StreamRecord* s = context->streams; s != nullptr; s = s->next) {
+    if (s->stream == stream) fences_complete(*context, s, false);
+  }
+  streams_changed(*context);
   return call();
 }
 
@@ -124,11 +137,12 @@ SLUICE_HOOK CUresult cuCtxSynchronize_v2(CUcontext context) {
 }
 
 SLUICE_HOOK CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-  return wait_event([&] { return driver.cuStreamWaitEvent(stream, event, flags); });
+  return wait_event(stream, [&] { return driver.cuStreamWaitEvent(stream, event, flags); });
 }
 
 SLUICE_HOOK CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
-  return wait_event([&] { return driver.cuStreamWaitEvent_ptsz(stream, event, flags); });
+  return wait_event(stream_per_thread(stream),
+                    [&] { return driver.cuStreamWaitEvent_ptsz(stream, event, flags); });
 }
 
 SLUICE_HOOK CUresult cuStreamDestroy(CUstream stream) {

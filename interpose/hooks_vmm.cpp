@@ -16,8 +16,6 @@ SLUICE_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t by
     return driver.cuMemCreate(handle, bytes, properties, flags);
   }
   const int device = properties->location.id;
-  const int gpu = device_gpu(device);
-  if (gpu >= 0) hold_wait(gpu);
   if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver.cuMemCreate(handle, bytes, properties, flags);
   if (result != CUDA_SUCCESS) {

@@ -7,13 +7,13 @@
 
 namespace sluice::interpose {
 
-uint32_t captures_active;
 DeviceTotals device_totals[kDevicesMax];
 
 namespace {
 
 constinit ContextRecord contexts[kContextsMax];
 constinit Lock contexts_lock;
+uint32_t generations;
 
 // A base older than this is replaced: cuEventElapsedTime answers in float milliseconds, 0.1 us
 // steps at 2 s.
@@ -60,12 +60,24 @@ bool event_time(ContextRecord& context, CUevent event, double* out_ns) {
   return true;
 }
 
-void mean_learn(ContextRecord& context, double sample_ns) {
-  // Up at once, down slowly: a window filled by an estimate that is too small cannot be taken back.
-  if (sample_ns >= context.mean_ns) {
-    context.mean_ns = sample_ns;
-  } else {
-    context.mean_ns += (sample_ns - context.mean_ns) / 8;
+// A stretch between two fences teaches what it is made of. Kernels and graphs together: what the
+// graphs were expected to take is theirs, the rest the kernels'.
+void interval_learn(ContextRecord& context, const StreamRecord& stream, const Fence& fence,
+                    double length_ns) {
+  const uint64_t graphs = fence.work.graphs - stream.done.graphs;
+  const uint64_t launches = fence.work.launches - stream.done.launches;
+  if (graphs >= launches) {
+    if (graphs == launches && graphs > 0 && fence.graph != nullptr &&
+        fence.graph->serial == fence.graph_serial) {
+      graph_learn(*fence.graph, length_ns / static_cast<double>(graphs));
+    }
+    return;
+  }
+  const double kernels_ns =
+      length_ns - static_cast<double>(fence.work.graph_ns - stream.done.graph_ns);
+  if (kernels_ns > 0) {
+    context.mean_ns =
+        mean_learned(context.mean_ns, kernels_ns / static_cast<double>(launches - graphs));
   }
 }
 
@@ -78,27 +90,40 @@ void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fen
     return;
   }
   if (timed && stream.mark_known) {
-    context.busy_ns += context.intervals.add(stream.mark_ns, now_ns);
-    const uint64_t count = fence.launches - stream.done;
-    if (count > 0) mean_learn(context, (now_ns - stream.mark_ns) / static_cast<double>(count));
+    // Later than its end is no beginning: somebody else's launch came first.
+    const bool late = stream.mark_ns + stream.start_late_ns < now_ns;
+    const double begin_ns = stream.mark_ns + (late ? stream.start_late_ns : 0);
+    context.busy_ns += context.intervals.add(begin_ns, now_ns);
+    interval_learn(context, stream, fence, now_ns - begin_ns);
   }
+  ++context.passed;
+  stream.start_late_ns = 0;
   stream.mark_known = timed;
   stream.mark_ns = now_ns;
-  stream.done = fence.launches;
+  stream.done = fence.work;
 }
 
 void totals_count(ContextRecord& context, StreamRecord& stream) {
   DeviceTotals& totals = device_totals[context.device];
-  const uint64_t launches = stream.launches();
-  if (launches != stream.counted) {
-    __atomic_add_fetch(&totals.launches, launches - stream.counted, __ATOMIC_RELAXED);
-    stream.counted = launches;
+  const Work now = stream.submitted();
+  if (now.launches != stream.counted.launches) {
+    __atomic_add_fetch(&totals.launches, now.launches - stream.counted.launches, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&totals.graph_launches, now.graphs - stream.counted.graphs,
+                       __ATOMIC_RELAXED);
+    stream.counted = now;
   }
   const uint64_t busy_ns = static_cast<uint64_t>(context.busy_ns);
   if (busy_ns != context.busy_counted_ns) {
     __atomic_add_fetch(&totals.busy_ns, busy_ns - context.busy_counted_ns, __ATOMIC_RELAXED);
     context.busy_counted_ns = busy_ns;
   }
+}
+
+void stream_changed(StreamRecord& stream) {
+  // Never the same for two records, nor 0: a record may become another stream's.
+  uint32_t generation = __atomic_add_fetch(&generations, 1, __ATOMIC_RELAXED);
+  if (generation == 0) generation = __atomic_add_fetch(&generations, 1, __ATOMIC_RELAXED);
+  store_release(stream.generation, generation);
 }
 
 void stream_harvest(ContextRecord& context, StreamRecord& stream) {
@@ -112,16 +137,32 @@ void stream_harvest(ContextRecord& context, StreamRecord& stream) {
     fence_passed(context, stream, fence, result == CUDA_SUCCESS);
   }
   totals_count(context, stream);
-  if (stream.launches() == stream.done) store_release(stream.attention, 1u);
+  if (!stream.idle && stream.launches() == stream.done.launches) {
+    stream.idle = true;
+    stream_changed(stream);
+  }
 }
 
 bool is_per_thread(CUstream stream) { return stream == CU_STREAM_PER_THREAD; }
 
 }  // namespace
 
+void Intervals::first_forget() {
+  has_floor_ = true;
+  floor_ns_ = spans_[0].end;
+  --count_;
+  memmove(static_cast<void*>(spans_), spans_ + 1, count_ * sizeof(Span));
+}
+
 double Intervals::add(double begin_ns, double end_ns) {
   if (has_floor_ && begin_ns < floor_ns_) begin_ns = floor_ns_;
   if (end_ns <= begin_ns) return 0;
+  // Mostly they come in order.
+  if (SLUICE_LIKELY(count_ == 0 || begin_ns > spans_[count_ - 1].end)) {
+    if (count_ == kIntervalsMax) first_forget();
+    spans_[count_++] = Span{begin_ns, end_ns};
+    return end_ns - begin_ns;
+  }
   // Everything that touches [begin, end] becomes one span; what it covered already is not counted
   // again.
   double covered = 0;
@@ -143,32 +184,8 @@ double Intervals::add(double begin_ns, double end_ns) {
   for (unsigned i = kept; i > at; --i) spans_[i] = spans_[i - 1];
   spans_[at] = merged;
   count_ = kept + 1;
-  if (count_ > kIntervalsMax) {
-    has_floor_ = true;
-    floor_ns_ = spans_[0].end;
-    for (unsigned i = 1; i < count_; ++i) spans_[i - 1] = spans_[i];
-    --count_;
-  }
+  if (count_ > kIntervalsMax) first_forget();
   return end_ns - begin_ns - covered;
-}
-
-RelaxedScope::RelaxedScope()
-    : changed_(load_acquire(captures_active) != 0), mode_(CU_STREAM_CAPTURE_MODE_RELAXED) {
-  if (SLUICE_UNLIKELY(changed_)) {
-    changed_ = driver.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
-  }
-}
-
-RelaxedScope::~RelaxedScope() {
-  if (SLUICE_UNLIKELY(changed_)) driver.cuThreadExchangeStreamCaptureMode(&mode_);
-}
-
-bool stream_is_capturing(CUstream stream) {
-  if (SLUICE_LIKELY(load_acquire(captures_active) == 0)) return false;
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // The legacy stream answers with an error while a blocking stream captures: hands off as well.
-  return driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 ContextRecord* context_record(CUcontext context, int device) {
@@ -192,7 +209,7 @@ void context_forget(CUcontext context) {
   for (ContextRecord& record : contexts) {
     if (record.alive == 0 || record.context != context) continue;
     const LockScope inner(record.lock);
-    __atomic_add_fetch(&stream_generation, 1, __ATOMIC_RELEASE);
+    streams_changed(record);
     while (record.streams != nullptr) {
       StreamRecord* stream = record.streams;
       record.streams = stream->next;
@@ -202,7 +219,10 @@ void context_forget(CUcontext context) {
     record.base = nullptr;
     record.pool_count = 0;
     record.mean_ns = 0;
+    record.asked = 0;
+    record.all_event = nullptr;
     record.intervals = Intervals();
+    captures_forget(context);
     store_release(record.alive, 0u);
   }
 }
@@ -226,6 +246,7 @@ StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecor
     made = batch;
   }
   memset(static_cast<void*>(made), 0, sizeof *made);
+  stream_changed(*made);
   made->stream = stream;
   made->context = &context;
   made->owner = thread;
@@ -235,13 +256,35 @@ StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecor
   return made;
 }
 
+// What has just got a fence behind it.
+static void fence_covers(StreamRecord& stream, Fence& fence, const Work& work) {
+  fence.work = work;
+  fence.graph = stream.graphs_differ ? nullptr : stream.graph;
+  fence.graph_serial = fence.graph != nullptr ? fence.graph->serial : 0;
+  if (fence.is_start) return;
+  stream.fenced = work;
+  stream.graphs_differ = false;
+}
+
+// With no room for another fence, the newest one moves behind the launches after it. Not to be able
+// to fence a launch would be worse than to measure two together: no drain would ever end.
+static bool fence_move(StreamRecord& stream, const Work& work) {
+  Fence& newest = stream.fences[(stream.fence_first + stream.fence_count - 1) % kFencesMax];
+  if (newest.is_start || driver.cuEventRecord(newest.event, stream.stream) != CUDA_SUCCESS)
+    return false;
+  stream.graphs_differ = true;
+  fence_covers(stream, newest, work);
+  return true;
+}
+
 bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start) {
   if (stream.destroyed || stream_is_capturing(stream.stream)) return false;
-  const uint64_t launches = stream.launches();
+  const Work work = stream.submitted();
   if (stream.fence_count == kFencesMax) {
+    const RelaxedScope relaxed;
     stream_harvest(context, stream);
-    if (stream.fence_count == kFencesMax) return false;
   }
+  if (stream.fence_count == kFencesMax) return !is_start && fence_move(stream, work);
   CUevent event = event_take(context);
   if (event == nullptr) return false;
   const CUresult result = driver.cuEventRecord(event, stream.stream);
@@ -251,15 +294,16 @@ bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start) {
     // unknown.
     if (result < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
         result > CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
-      stream.fenced = stream.done = launches;
+      stream.fenced = stream.done = work;
       stream.mark_known = false;
     }
     return false;
   }
-  stream.fences[(stream.fence_first + stream.fence_count) % kFencesMax] =
-      Fence{event, launches, is_start};
+  Fence& fence = stream.fences[(stream.fence_first + stream.fence_count) % kFencesMax];
+  fence.event = event;
+  fence.is_start = is_start;
+  fence_covers(stream, fence, work);
   ++stream.fence_count;
-  if (!is_start) stream.fenced = launches;
   return true;
 }
 
@@ -282,7 +326,7 @@ void fences_harvest(ContextRecord& context) {
 void fences_complete(ContextRecord& context, StreamRecord* only, bool by_helper) {
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (only != nullptr && s != only) continue;
-    if (s->launches() == s->fenced) continue;
+    if (s->launches() == s->fenced.launches) continue;
     if (s->per_thread && (by_helper || s->owner != this_thread)) continue;
     (void)fence_record(context, *s, false);
   }
@@ -291,7 +335,7 @@ void fences_complete(ContextRecord& context, StreamRecord* only, bool by_helper)
 uint64_t launches_in_flight(const ContextRecord& context) {
   uint64_t sum = 0;
   for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    sum += s->destroyed ? s->fence_count : s->launches() - s->done;
+    sum += s->destroyed ? s->fence_count : s->launches() - s->done.launches;
   }
   return sum;
 }
@@ -301,55 +345,114 @@ CUevent fence_oldest(const ContextRecord& context) {
   for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (s->fence_count == 0) continue;
     // Most launches outstanding: the one whose fence frees most of the window.
-    if (best == nullptr || s->launches() - s->done > best->launches() - best->done) best = s;
+    if (best == nullptr ||
+        s->launches() - s->done.launches > best->launches() - best->done.launches) {
+      best = s;
+    }
   }
   return best == nullptr ? nullptr : best->fences[best->fence_first].event;
 }
 
-int launch_budget(ContextRecord& context, StreamRecord& stream, uint64_t window_ns, uint64_t now_ns,
-                  bool fence_now) {
+// What the stream was given since `since` takes, a kernel at least `kernel_ns_min`.
+static double work_ns(const ContextRecord& context, const Work& now, const Work& since,
+                      double kernel_ns_min) {
+  const uint64_t launches = now.launches - since.launches;
+  const uint64_t graphs = now.graphs - since.graphs;
+  // A graph that is just being counted may be among the graphs already.
+  const uint64_t kernels = launches > graphs ? launches - graphs : 0;
+  double kernel_ns = context.mean_ns > 0 ? context.mean_ns : kUnmeasuredNs;
+  if (kernel_ns < kernel_ns_min) kernel_ns = kernel_ns_min;
+  return static_cast<double>(kernels) * kernel_ns +
+         static_cast<double>(now.graph_ns - since.graph_ns);
+}
+
+double time_in_flight_ns(const ContextRecord& context) {
+  double sum = 0;
+  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (!s->destroyed || s->fence_count > 0) sum += work_ns(context, s->submitted(), s->done, 0);
+  }
+  return sum;
+}
+
+int32_t budget_share(double launch_ns) {
+  // More than the largest budget is as good as that.
+  const double most = 2 * kFenceSpacingNs;
+  return static_cast<int32_t>(launch_ns < kLaunchNsMin ? kLaunchNsMin
+                              : launch_ns > most       ? most
+                                                       : launch_ns);
+}
+
+// The part of the window that is left for this stream beside the others that have work.
+static double window_share_ns(const ContextRecord& context, const StreamRecord& stream,
+                              uint64_t window_ns) {
+  const double room = static_cast<double>(window_ns) - time_in_flight_ns(context);
+  double others = 0;
+  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (s != &stream && !s->destroyed && s->launches() != s->done.launches) ++others;
+  }
+  return room > 0 ? room / (1 + others) : 0;
+}
+
+int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& look) {
   const uint64_t launches = stream.launches();
   const uint64_t since = launches - stream.looked_launches;
-  const bool burst = since > 0 && (now_ns - stream.looked_ns) / since < kBurstGapNs;
-  stream.looked_ns = now_ns;
+  const bool burst = since > 0 && (look.now_ns - stream.looked_ns) / since < kBurstGapNs;
+  stream.looked_ns = look.now_ns;
   stream.looked_launches = launches;
-  stream.burst = burst;
 
-  // How many launches may go between two looks: about half a millisecond of GPU time, and never
-  // past the window.
-  int every = 1;
-  if (burst && context.mean_ns > 0) {
-    const double wanted = kFenceSpacingNs / context.mean_ns;
-    every = wanted >= kFenceEveryMax ? kFenceEveryMax : wanted < 1 ? 1 : static_cast<int>(wanted);
+  double budget = burst && look.launch_ns > 0 ? kFenceSpacingNs : 0;
+  if (look.window_ns > 0) {
+    const double room = window_share_ns(context, stream, look.window_ns);
+    if (room < budget) budget = room;
   }
-  if (window_ns > 0) {
-    const double room = context.mean_ns > 0 ? static_cast<double>(window_ns) / context.mean_ns -
-                                                  static_cast<double>(launches_in_flight(context))
-                                            : 0;
-    if (room < every) every = room < 1 ? 1 : static_cast<int>(room);
-  }
-  const uint64_t unfenced = launches - stream.fenced;
-  if (fence_now || stream.per_thread || !burst || every == 1 ||
-      unfenced >= static_cast<uint64_t>(every)) {
+  const double unfenced = work_ns(context, stream.submitted(), stream.fenced, kLaunchNsMin);
+  if (look.fence_now || stream.per_thread || !burst || budget < look.launch_ns ||
+      unfenced >= budget) {
     (void)fence_record(context, stream, false);
   }
-  return stream.per_thread ? 0 : every - 1;
+  return stream.per_thread ? 0 : static_cast<int32_t>(budget);
 }
 
 void stream_forget(ContextRecord& context, CUstream stream) {
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (s->stream != stream || s->destroyed) continue;
-    if (s->launches() != s->fenced) (void)fence_record(context, *s, false);
+    if (s->launches() != s->fenced.launches) (void)fence_record(context, *s, false);
     s->destroyed = true;
+    stream_changed(*s);
   }
-  __atomic_add_fetch(&stream_generation, 1, __ATOMIC_RELEASE);
+}
+
+void streams_changed(ContextRecord& context) {
+  for (StreamRecord* s = context.streams; s != nullptr; s = s->next) stream_changed(*s);
+}
+
+bool context_passed(ContextRecord& context, uint64_t question) {
+  driver.cuCtxSetCurrent(context.context);
+  if (context.asked != question) {
+    // Both ways of asking break a capture of the context; the lock keeps one from beginning.
+    if (captures_of(context.context) != 0) return false;
+    if (context.all_event == nullptr) context.all_event = event_take(context);
+    context.asked = question;
+    if (context.all_event == nullptr ||
+        driver.cuCtxRecordEvent(context.context, context.all_event) != CUDA_SUCCESS) {
+      // A driver before 12.5, or a broken context, whose work is over.
+      driver.cuCtxSynchronize();
+      if (context.all_event != nullptr) event_give(context, context.all_event);
+      context.all_event = nullptr;
+    }
+  }
+  if (context.all_event == nullptr) return true;
+  if (driver.cuEventQuery(context.all_event) == CUDA_ERROR_NOT_READY) return false;
+  event_give(context, context.all_event);
+  context.all_event = nullptr;
+  return true;
 }
 
 void meter_reset_after_fork() {
   contexts_lock.reset_after_fork();
   memset(static_cast<void*>(contexts), 0, sizeof contexts);
-  store_release(captures_active, 0u);
-  __atomic_add_fetch(&stream_generation, 1, __ATOMIC_RELEASE);
+  captures_reset_after_fork();
+  graphs_reset_after_fork();
 }
 
 }  // namespace sluice::interpose

@@ -13,8 +13,9 @@
 // nothing of leases, pages or the broker.
 #pragma once
 
+#include "interpose/captures.h"
+#include "interpose/graphs.h"
 #include "interpose/resolve.h"
-#include "interpose/threads.h"
 
 namespace sluice::interpose {
 
@@ -27,11 +28,25 @@ inline constexpr int kContextsMax = 64;
 inline constexpr uint64_t kBurstGapNs = 20000;
 /// End fences of a burst are about this far apart in GPU time.
 inline constexpr double kFenceSpacingNs = 500000.0;
+/// And no more launches apart than this: what one takes from the budget, at least.
 inline constexpr int kFenceEveryMax = 256;
+inline constexpr double kLaunchNsMin = kFenceSpacingNs / kFenceEveryMax;
+/// What a launch of unknown length counts for while it is in flight: no window has room beside it.
+inline constexpr double kUnmeasuredNs = 1e12;
+
+/// What a stream was given so far, or up to a fence.
+struct Work {
+  uint64_t launches;  // kernels and graphs
+  uint64_t graphs;
+  uint64_t graph_ns;  // learned time of those graphs, when they were launched
+};
 
 struct Fence {
   CUevent event;
-  uint64_t launches;  // of its stream, up to here
+  Work work;
+  // All graphs since the fence before were this one; nullptr if they differ or there are none.
+  GraphCost* graph;
+  uint32_t graph_serial;
   bool is_start;
 };
 
@@ -40,19 +55,31 @@ struct StreamRecord {
   ContextRecord* context;
   const ThreadRecord* owner;  // counts without an atomic add; other threads use foreign_launches
   uint64_t owner_launches;
+  uint64_t owner_graphs;
+  uint64_t owner_graph_ns;
   uint64_t foreign_launches;
-  uint32_t attention;  // the next launch shall look: the stream may be idle
+  uint64_t foreign_graphs;
+  uint64_t foreign_graph_ns;
+  // Another one whenever the next launch shall look: the stream may be idle or capture, or its
+  // handle may come to mean another stream. What threads remember of it is void then.
+  uint32_t generation;
+  bool idle;        // seen, so that the generation changes once
   bool per_thread;  // the per-thread default stream of `owner`: only that thread can record into it
   bool destroyed;   // by the program; stays until its fences have passed
-  bool burst;
-  uint64_t fenced;   // launches that have a fence behind them
-  uint64_t done;     // launches behind which a fence has passed
-  uint64_t seen;     // launches at the helper's last visit
-  uint64_t counted;  // launches in device_totals
+  Work fenced;      // has a fence behind it
+  Work done;        // a fence behind it has passed
+  uint64_t seen;    // launches at the helper's last visit
+  Work counted;     // in device_totals
+  GraphCost* graph;    // launched last
+  bool graphs_differ;  // among those that have no fence behind them
   uint64_t looked_ns;
   uint64_t looked_launches;
   double mark_ns;  // device time from which the stream has been busy
   bool mark_known;
+  // How long after the start fence the first launch behind it was given to the driver: the stream
+  // was idle for as long. Counts once.
+  double start_late_ns;
+  uint64_t start_recorded_ns;  // when that fence was
   Fence fences[kFencesMax];
   unsigned fence_first;
   unsigned fence_count;
@@ -60,6 +87,12 @@ struct StreamRecord {
 
   uint64_t launches() const {
     return load_acquire(owner_launches) + load_acquire(foreign_launches);
+  }
+  Work submitted() const {
+    // Launches last by who counts, so first here: the graphs among them are counted.
+    const uint64_t total = launches();
+    return Work{total, load_relaxed(owner_graphs) + load_relaxed(foreign_graphs),
+                load_relaxed(owner_graph_ns) + load_relaxed(foreign_graph_ns)};
   }
 };
 
@@ -73,6 +106,7 @@ class Intervals {
   struct Span {
     double begin, end;
   };
+  void first_forget();
   Span spans_[kIntervalsMax + 1] = {};
   unsigned count_ = 0;
   bool has_floor_ = false;
@@ -91,9 +125,12 @@ struct ContextRecord {
   Intervals intervals;
   CUevent pool[kEventPoolMax];
   unsigned pool_count;
+  uint64_t passed;           // end fences so far
   double busy_ns;            // union of the intervals so far
   uint64_t busy_counted_ns;  // the part of it in device_totals
-  double mean_ns;            // learned GPU time of one launch; 0 = not measured yet
+  double mean_ns;            // learned GPU time of one kernel; 0 = not measured yet
+  uint64_t asked;            // the question that all_event answers (context_passed); 0 = none
+  CUevent all_event;         // behind everything in the context; nullptr once it has passed
 };
 
 /// What this process has used of a device since it began; only grows.
@@ -103,24 +140,6 @@ struct DeviceTotals {
   uint64_t graph_launches;
 };
 extern DeviceTotals device_totals[kDevicesMax];
-
-/// Streams being captured in this process. While it is not zero, streams are asked before they are
-/// touched.
-extern uint32_t captures_active;
-bool stream_is_capturing(CUstream stream);
-
-/// Lets this thread query events while any thread captures.
-class RelaxedScope {
- public:
-  RelaxedScope();
-  ~RelaxedScope();
-  RelaxedScope(const RelaxedScope&) = delete;
-  RelaxedScope& operator=(const RelaxedScope&) = delete;
-
- private:
-  bool changed_;
-  CUstreamCaptureMode mode_;
-};
 
 /// The record of a context, made on first sight; nullptr when there are too many.
 ContextRecord* context_record(CUcontext context, int device);
@@ -137,14 +156,29 @@ void fences_harvest(ContextRecord& context);
 /// Puts end fences behind whatever has none. `only`: just that stream. `by_helper`: not this
 /// program's thread.
 void fences_complete(ContextRecord& context, StreamRecord* only, bool by_helper);
-/// Launches submitted and not known to be finished.
+/// Launches submitted and not known to be finished, and what they take, by what was learned.
 uint64_t launches_in_flight(const ContextRecord& context);
+double time_in_flight_ns(const ContextRecord& context);
 /// The oldest fence that has not passed; nullptr if none.
 CUevent fence_oldest(const ContextRecord& context);
-/// How many further launches may pass before the meter looks again; decides whether to fence now.
-int launch_budget(ContextRecord& context, StreamRecord& stream, uint64_t window_ns, uint64_t now_ns,
-                  bool fence_now);
+/// What the meter is told of the launch it looks behind.
+struct Look {
+  uint64_t window_ns;
+  uint64_t now_ns;   // about when it was given to the driver
+  double launch_ns;  // learned time of such a launch; 0 = not measured yet
+  bool fence_now;
+};
+/// How much GPU time may pass before the meter looks again; decides whether to fence now.
+int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& look);
+/// What a launch of this learned time takes from the budget.
+int32_t budget_share(double launch_ns);
 void stream_forget(ContextRecord& context, CUstream stream);
+/// The next launch into any stream of the context shall look.
+void streams_changed(ContextRecord& context);
+/// Whether everything that is in the context, not only launches, has passed. `question` names the
+/// moment: the first call with another one than before records an event behind all streams, as soon
+/// as no capture under the context forbids it.
+bool context_passed(ContextRecord& context, uint64_t question);
 
 void meter_reset_after_fork();
 

@@ -377,8 +377,10 @@ bool thread_context_look(ThreadRecord* thread) {
     return false;
   }
   // Special stream handles mean another stream in another context.
-  if (context != thread->context)
+  if (context != thread->context || thread->recent == nullptr) {
     memset(static_cast<void*>(thread->cache), 0, sizeof thread->cache);
+    thread->recent = &stream_cache_none;
+  }
   thread->context = context;
   thread->device = device;
   thread->gpu = device_gpu(device);
@@ -388,7 +390,6 @@ bool thread_context_look(ThreadRecord* thread) {
   thread->context_known = active ? 1 : 0;
   const bool plain = active && thread->gpu >= 0 && load_relaxed(strict_fences) == 0;
   thread->raised = static_cast<uint32_t>(thread->gpu) + 1;
-  if (thread->recent == nullptr) thread->recent = &thread->cache[0];
   thread->lease = plain ? &process.entry(thread->gpu).lease.raw : nullptr;
   return true;
 }

@@ -7,11 +7,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+// A handle that no driver gives: our own object's address, known without a constructor.
+struct CUstream_st {
+  char unused;
+};
+static CUstream_st no_stream;
+
 namespace sluice::interpose {
 
 __thread ThreadRecord* this_thread __attribute__((tls_model("initial-exec")));
-uint32_t stream_generation = 1;
 uint32_t strict_fences;
+constinit StreamCache stream_cache_none = {&no_stream, nullptr, 0, 0, 0, 0, 0, nullptr};
 
 namespace {
 
@@ -26,6 +32,7 @@ void thread_end(void* record) {
   auto* thread = static_cast<ThreadRecord*>(record);
   this_thread = nullptr;
   store_release(thread->inside, 0u);
+  store_release(thread->touching, 0u);
   store_release(thread->accounting, 0u);
   store_release(thread->taken, 0u);
 }

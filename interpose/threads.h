@@ -5,7 +5,7 @@
 // The asymmetric protocol: a thread raises `inside` with a plain store and then reads the lease.
 // Whoever must know that nobody is inside first makes the lease closed, then calls
 // threads_barrier() (membarrier: every running thread passes a full barrier), then reads the words.
-// So the common side pays no fence.
+// So the common side pays no fence. `touching` and holds go by the same protocol.
 #pragma once
 
 #include "interpose/cuda_api.h"
@@ -15,15 +15,20 @@ namespace sluice::interpose {
 
 struct StreamRecord;
 struct ContextRecord;
+struct GraphCost;
 
 struct StreamCache {
   CUstream stream;
-  StreamRecord* record;
-  uint32_t generation;  // of stream_generation when filled; 0 = empty
-  // Launches that may pass before the meter wants to look again: on a stream this thread counts
+  StreamRecord* record;  // nullptr = empty
+  uint32_t generation;   // of the record when filled
+  // GPU time that may pass before the meter wants to look again: on a stream this thread counts
   // for alone, or on one that several threads launch into. The other is 0.
-  int32_t budget;
-  int32_t shared_budget;
+  int32_t budget_ns;
+  int32_t shared_budget_ns;
+  int32_t kernel_ns;  // what a kernel takes from it
+  // The executable graph launched into the stream last.
+  int32_t graph_ns;
+  GraphCost* graph;
 };
 
 inline constexpr unsigned kStreamCacheSize = 4;
@@ -35,9 +40,9 @@ struct alignas(64) ThreadRecord {
   // The lease word of `gpu` while launches may take the short way: the context is known, its GPU is
   // the tenant's, and words are raised without a fence. nullptr otherwise.
   const uint32_t* lease;
-  uint32_t raised;  // what `inside` becomes: gpu + 1
-  uint32_t reserved;
-  StreamCache* recent;  // the entry of `cache` that the last launch used
+  uint32_t raised;      // what `inside` becomes: gpu + 1
+  uint32_t touching;    // > 0 while in calls that touch device memory or handles (touch.h)
+  StreamCache* recent;  // the entry of `cache` that the last launch used; else &stream_cache_none
   StreamCache cache[kStreamCacheSize];
   uint32_t accounting;  // 1 while an allocation or free is between its claim and its result
   uint32_t context_known;
@@ -48,11 +53,12 @@ struct alignas(64) ThreadRecord {
   uint32_t taken;  // belongs to a living thread
   StreamRecord* last_stream;
   uint64_t exclusive_launches[8];
+  uint32_t let_through[8];  // the lease word, one for each GPU, under which it was (gate.cpp)
 };
 
+/// Speaks of no stream.
+extern StreamCache stream_cache_none;
 extern __thread ThreadRecord* this_thread __attribute__((tls_model("initial-exec")));
-/// Bumped when a stream handle may come to mean another stream: every cache entry is void.
-extern uint32_t stream_generation;
 /// Set where membarrier is missing: every raise of a word is followed by a full fence.
 extern uint32_t strict_fences;
 

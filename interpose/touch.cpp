@@ -6,27 +6,65 @@
 namespace sluice::interpose {
 namespace {
 
-// The calling thread's record when the call is the program's own, under a tenant, on one of its
-// GPUs.
-ThreadRecord* caller_on_gpu() {
+// How long a gate sleeps before it looks again; see gate.cpp.
+constexpr uint64_t kHoldSliceNs = 50'000'000;
+
+// The calling thread's record when the call is the program's own and under a tenant.
+ThreadRecord* caller() {
   if (process_enter() != Mode::kActive) return nullptr;
   ThreadRecord* thread = thread_record();
-  if (thread == nullptr || thread->depth != 0) return nullptr;
-  return thread_context(thread) && thread->gpu >= 0 ? thread : nullptr;
+  return thread == nullptr || thread->depth != 0 ? nullptr : thread;
+}
+
+// The same, when it is on one of the tenant's GPUs.
+ThreadRecord* caller_on_gpu() {
+  ThreadRecord* thread = caller();
+  return thread != nullptr && thread_context(thread) && thread->gpu >= 0 ? thread : nullptr;
+}
+
+// The GPU whose hold stops calls; -1 = none.
+int hold_find() {
+  if (load_acquire(captures_active) != 0 || lease_is_void()) return -1;
+  for (uint32_t i = 0; i < process.gpu_count; ++i) {
+    const int gpu = static_cast<int>(i);
+    if ((process.entry(gpu).hold.load() & protocol::kHoldSet) != 0) return gpu;
+  }
+  return -1;
 }
 
 }  // namespace
 
-TouchScope::TouchScope() {
-  const ThreadRecord* thread = caller_on_gpu();
-  if (thread != nullptr) hold_wait(thread->gpu);
+void touch_wait(ThreadRecord& thread) {
+  const ErrnoGuard guard;
+  const uint64_t start_ns = clock_now_ns();
+  int held = -1;
+  for (int gpu = hold_find(); gpu >= 0; gpu = hold_find()) {
+    held = gpu;
+    const protocol::LeaseEntry& entry = process.entry(gpu);
+    store_release(thread.touching, 0u);
+    const uint32_t word = entry.hold.load();
+    if ((word & protocol::kHoldSet) != 0) futex_wait(&entry.hold.raw, word, kHoldSliceNs, true);
+    raise_word(thread.touching, 1);
+  }
+  if (held < 0) return;
+  process.account(held).gate_waits.add(1);
+  process.account(held).gate_wait_ns.add(clock_now_ns() - start_ns);
+}
+
+TouchScope::TouchScope() : thread_(caller()) {
+  if (thread_ == nullptr) return;
+  // A context that only copies is known to the meter as well: its copies are waited for.
+  (void)thread_context(thread_);
+  touch_begin(*thread_);
+}
+
+TouchScope::~TouchScope() {
+  if (thread_ != nullptr) touch_end(*thread_);
 }
 
 BlockingScope::BlockingScope() {
-  const ThreadRecord* thread = caller_on_gpu();
-  if (thread == nullptr) return;
-  hold_wait(thread->gpu);
-  if (thread->last_stream != nullptr) wait_prepare(nullptr, true);
+  const ThreadRecord* thread = touch_.thread();
+  if (thread != nullptr && thread->last_stream != nullptr) wait_prepare(nullptr, true);
 }
 
 void wait_prepare(CUstream only, bool all) {
@@ -46,8 +84,10 @@ void wait_done() {
   if (thread == nullptr || thread->context_record == nullptr) return;
   const ErrnoGuard guard;
   const DepthScope depth(thread);
-  // A wait is where pools give memory back to the device.
-  pools_settle(thread->device);
+  // A wait is where pools give memory back to the device. Waits go on under a hold, this look not.
+  raise_word(thread->touching, thread->touching + 1);
+  if (!hold_is_set()) pools_settle(thread->device);
+  touch_end(*thread);
   ContextRecord& context = *thread->context_record;
   const LockScope scope(context.lock);
   if (context.streams != nullptr) fences_harvest(context);

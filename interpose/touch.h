@@ -1,20 +1,56 @@
-// Scopes for the hooks of one pattern (generated and hand-written): whatever touches device memory
-// or handles waits for the end of a hold; whatever blocks its caller lets the meter put a fence
-// behind the caller's work first.
+// The gate of holds, and scopes for the hooks of one pattern (generated and hand-written): whatever
+// touches device memory or handles waits for the end of a hold; whatever blocks its caller lets the
+// meter put a fence behind the caller's work first.
+//
+// A hold on any GPU of the tenant stops the calls for all of them: by unified addressing a call
+// under one context may touch the memory of another. While a capture is in progress a hold stops
+// nothing but the beginning of further captures and is not acknowledged: a capture that waited in
+// the middle could keep another thread's from ending.
 #pragma once
 
 #include "interpose/gate.h"
 
 namespace sluice::interpose {
 
+SLUICE_ALWAYS_INLINE bool hold_is_set() {
+  uint32_t words = 0;
+  for (uint32_t i = 0; i < process.gpu_count; ++i)
+    words |= load_acquire(process.lease->gpus[i].hold.raw);
+  return (words & protocol::kHoldSet) != 0;
+}
+
+/// Waits out the hold, if it stops the thread, whose `touching` is raised.
+SLUICE_NOINLINE void touch_wait(ThreadRecord& thread);
+
+/// Before a call that touches device memory or handles. Calls may be nested.
+SLUICE_ALWAYS_INLINE void touch_begin(ThreadRecord& thread) {
+  const uint32_t depth = thread.touching;
+  raise_word(thread.touching, depth + 1);
+  if (SLUICE_UNLIKELY(hold_is_set()) && depth == 0) touch_wait(thread);
+}
+SLUICE_ALWAYS_INLINE void touch_end(ThreadRecord& thread) {
+  store_release(thread.touching, thread.touching - 1);
+}
+
 class TouchScope {
  public:
   TouchScope();
+  ~TouchScope();
+  TouchScope(const TouchScope&) = delete;
+  TouchScope& operator=(const TouchScope&) = delete;
+  /// The caller's record, when the call is the program's own and under a tenant.
+  ThreadRecord* thread() const { return thread_; }
+
+ private:
+  ThreadRecord* thread_;
 };
 
 class BlockingScope {
  public:
   BlockingScope();
+
+ private:
+  TouchScope touch_;
 };
 
 /// Fences the work of the calling thread's context that has none: all of it, or one stream's.

@@ -38,7 +38,13 @@ void unset(std::uint8_t& mask, std::uint8_t bits) {
 Nanos let_window(const State& state) {
   return std::max<Nanos>(state.policy.inference_window_ns, 1);
 }
-Nanos let_patience(const State& state) { return 2 * let_window(state); }
+/// Longer each time: what a member was let through for takes its own time to show on the one that
+/// waited, and a member that is let through once more meanwhile is ahead instead of behind. So in
+/// the end all have the time to become empty together.
+Nanos let_patience(const State& state, const Tenant& tenant) {
+  constexpr int kDoublingsMax = 6;
+  return 2 * let_window(state) << std::min(tenant.lets, kDoublingsMax);
+}
 
 void word_emit(const State& state, const Share& share, Actions& out) {
   std::uint32_t flags = 0;
@@ -147,7 +153,7 @@ void lease_runaway(State& state, Tenant& tenant, Nanos now, Actions& out) {
 /// drained. A member that waits with work in flight is ahead, not behind: more would only take it
 /// further.
 void let_through(State& state, Tenant& tenant, Nanos now, Actions& out) {
-  tenant.next_let_at = now + let_patience(state);
+  tenant.next_let_at = now + let_patience(state, tenant);
   std::uint8_t locked_out = 0;  // a member that is empty itself waits there
   for (const Process& process : tenant.processes)
     set(locked_out, static_cast<std::uint8_t>(process.wants & ~process.drains));
@@ -155,13 +161,14 @@ void let_through(State& state, Tenant& tenant, Nanos now, Actions& out) {
   for (Share& share : tenant.shares)
     if ((locked_out & bit(share)) != 0) share_open_word(state, share, out);
   tenant.let_until = now + let_window(state);
+  ++tenant.lets;
 }
 
 void let_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
   for (Share& share : tenant.shares)
     if (share.open) share_close_word(state, share, out);
   tenant.let_until = kNever;
-  tenant.next_let_at = now + let_patience(state);
+  tenant.next_let_at = now + let_patience(state, tenant);
 }
 
 }  // namespace
@@ -214,7 +221,8 @@ void lease_close(State& state, Tenant& tenant, Nanos now, Actions& out) {
   tenant.slice_end = kNever;
   tenant.slice_asked = false;
   tenant.let_until = kNever;
-  tenant.next_let_at = tenant.gang() ? now + let_patience(state) : kNever;
+  tenant.lets = 0;
+  tenant.next_let_at = tenant.gang() ? now + let_patience(state, tenant) : kNever;
   drain_check(state, tenant, now, out);
 }
 

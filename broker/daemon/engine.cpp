@@ -344,6 +344,8 @@ bool Engine::gate_note(core::ProcessId id, const protocol::GateNote& note) {
                  {"epoch", note.epoch}});
       feed(core::Drained{id, note.gpu, note.epoch});
       return true;
+    case MessageType::kHeld:  // this broker sets no holds
+      return true;
     default:
       return false;
   }

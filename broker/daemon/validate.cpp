@@ -105,6 +105,7 @@ Fault message_fault(const Envelope& envelope) {
     case MessageType::kGateWant:
     case MessageType::kGateIdle:
     case MessageType::kDrained:
+    case MessageType::kHeld:
       fault = size_fault<protocol::GateNote>(envelope);
       if (fault) return fault;
       if (envelope.as<protocol::GateNote>().gpu >= protocol::kTenantGpusMax)

@@ -6,8 +6,9 @@
 // Who says what:
 //   sluice run, the trainer, the lab   Admit -> (Queued)* -> Admitted | Refused     (the caller's
 //   process founds the tenant) the shim                           Register -> Registered (+ lease
-//   fd, claims fd) | Refused the shim                           GateWant, GateIdle, Drained (no
-//   reply; the lease page answers) a job                              JobReport (no reply), Release
+//   fd, claims fd) | Refused the shim                           GateWant, GateIdle, Drained, Held
+//   (no reply; the lease page answers) a job                              JobReport (no reply),
+//   Release
 //   -> Done | Refused status, exporter, lab              SnapshotRequest -> SnapshotReply (+ fd of
 //   a sealed memfd, see snapshot.h)
 #pragma once
@@ -33,6 +34,7 @@ enum class MessageType : std::uint16_t {
   kDone = 12,
   kSnapshotRequest = 13,
   kSnapshotReply = 14,
+  kHeld = 15,
 };
 
 struct Header {
@@ -148,7 +150,8 @@ static_assert(sizeof(Registered) == 32);
 /// closed. Sent once per closed epoch and process. GateIdle: nothing in flight for idle_grace under
 /// the open epoch `epoch`; the broker may close it and need not wait for a drain (the shim
 /// re-checks and sends Drained all the same). Drained: lease epoch `epoch` is closed, nobody is
-/// inside, every fence has passed.
+/// inside, every fence has passed. Held: the hold `epoch` is acknowledged (see pages.h): nothing of
+/// this process touches the GPU until the hold is cleared.
 struct GateNote {
   Header header;
   std::uint32_t gpu;

@@ -60,8 +60,30 @@ inline constexpr std::uint32_t lease_epoch_next(std::uint32_t epoch) {
 // A changed kLeaseContended flag alone keeps the epoch.
 
 // The hold word: bit 0 set = nothing of the tenant may touch the device (swap, suspend); bits 1-31
-// the epoch. Futex.
+// the epoch. Futex. Every setting and every clearing stores a new epoch.
+//
+// The order of a hold, on each GPU that is to be held:
+//   1. the broker closes the lease (a launch looks at the lease word alone),
+//   2. sets the hold, with a new epoch,
+//   3. each process waits until its launches have drained, no capture is in progress (while one is,
+//      calls pass, but no new capture begins), nobody is inside a call that touches device memory
+//      or handles, and everything in its contexts, copies too, has passed; then it stores the epoch
+//      in its slot's held_epoch and sends Held. It does so however long that takes, and touches the
+//      device no more.
+//   4. Only when the held_epoch of every slot in use is the hold's epoch may memory be unmapped.
+//   5. The broker puts the memory back, clears the hold, and then may open the lease.
+// A process that registers during a hold acknowledges it like the others.
 inline constexpr std::uint32_t kHoldSet = 1;
+inline constexpr std::uint32_t kHoldEpochShift = 1;
+inline constexpr std::uint32_t hold_epoch(std::uint32_t word) { return word >> kHoldEpochShift; }
+inline constexpr std::uint32_t hold_word(std::uint32_t epoch, std::uint32_t flags) {
+  return (epoch << kHoldEpochShift) | flags;
+}
+inline constexpr std::uint32_t kHoldEpochMax = UINT32_MAX >> kHoldEpochShift;
+/// Epochs go round, past 0: a claims slot whose held_epoch is 0 has never acknowledged a hold.
+inline constexpr std::uint32_t hold_epoch_next(std::uint32_t epoch) {
+  return epoch >= kHoldEpochMax ? 1 : epoch + 1;
+}
 
 /// What the tenant may do on one GPU. 128 bytes, so that two GPUs never share a cache line.
 struct LeaseEntry {
@@ -114,11 +136,13 @@ struct ClaimsGpu {
   AtomicU32 in_flight;      // 1 while work is or may be on the device
   AtomicU32 drained_epoch;  // the closed lease epoch up to which nothing is inside and every fence
                             // has passed
-  AtomicU32 version;  // odd while the owner changes reserved and held together; bumped by every
-                      // change of them
-  std::uint8_t reserved[28];
+  AtomicU32 version;     // odd while the owner changes reserved and held together; bumped by every
+                         // change of them
+  AtomicU32 held_epoch;  // the hold up to which this process has stopped touching the device
+  std::uint8_t reserved[24];
 };
 static_assert(sizeof(ClaimsGpu) == 128);
+static_assert(offsetof(ClaimsGpu, held_epoch) == 100);
 
 struct ClaimsSlot {
   AtomicU32 pid;            // written by the broker at registration, 0 = free

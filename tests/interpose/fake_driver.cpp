@@ -12,8 +12,14 @@
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0, 1, 0,
-                  nullptr,    0, 1000, 0, 0, 2 << 20, 0, 0};
+FakeState fake = {8ull << 30, 0, 0, 0,       0, 0, 0, 0, CUDA_SUCCESS, 0, 1, 0, nullptr, 0,
+                  1000,       0, 0, 2 << 20, 0, 0, 0, 0, nullptr};
+
+void fake_enter(const char* function) {
+  if (__atomic_load_n(&fake.held, __ATOMIC_SEQ_CST) == 0) return;
+  __atomic_add_fetch(&fake.calls_while_held, 1, __ATOMIC_SEQ_CST);
+  fake.held_offender = function;
+}
 
 namespace {
 std::mutex mutex;
@@ -31,6 +37,7 @@ struct Event {
 };
 
 CUresult take(CUdeviceptr* out, unsigned long long bytes) {
+  fake_enter("an allocation");
   if (fake.errno_to_set != 0) errno = fake.errno_to_set;
   if (fake.alloc_result != CUDA_SUCCESS) return fake.alloc_result;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -79,11 +86,13 @@ FAKE CUresult cuCtxGetDevice(CUdevice* device) {
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  fake_enter(__func__);
   *context = reinterpret_cast<CUcontext>(0x1000);
   ++fake.context_active;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
+  fake_enter(__func__);
   --fake.context_active;
   return CUDA_SUCCESS;
 }
@@ -109,6 +118,7 @@ FAKE CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, 
   return take(out, *pitch * height);
 }
 FAKE CUresult cuMemFree_v2(CUdeviceptr pointer) {
+  fake_enter(__func__);
   ++fake.calls_free;
   const std::lock_guard lock(mutex);
   const auto found = sizes.find(pointer);
@@ -135,6 +145,7 @@ FAKE CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   return result;
 }
 FAKE CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle*, void*) {
+  fake_enter(__func__);
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice) {
@@ -148,6 +159,7 @@ FAKE CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute attribute,
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream) {
+  fake_enter(__func__);
   const std::lock_guard lock(mutex);
   fake.pool_used_bytes += bytes;
   while (fake.pool_reserved_bytes < fake.pool_used_bytes)
@@ -158,18 +170,21 @@ FAKE CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream) {
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream) {
+  fake_enter(__func__);
   const std::lock_guard lock(mutex);
   fake.pool_used_bytes -= pooled[pointer];
   pooled.erase(pointer);
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemPoolTrimTo(CUmemoryPool, size_t bytes) {
+  fake_enter(__func__);
   const unsigned long long low = fake.pool_used_bytes > bytes ? fake.pool_used_bytes : bytes;
   if (fake.pool_reserved_bytes > low) fake.pool_reserved_bytes = low;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int,
                              unsigned int, unsigned int, unsigned int, CUstream, void**, void**) {
+  fake_enter(__func__);
   ++fake.calls_launch;
   fake.device_ns += fake.launch_ns;
   if (fake.errno_to_set != 0) errno = fake.errno_to_set;
@@ -178,10 +193,12 @@ FAKE CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned in
 FAKE CUresult cuLaunchKernel_ptsz(CUfunction, unsigned int, unsigned int, unsigned int,
                                   unsigned int, unsigned int, unsigned int, unsigned int, CUstream,
                                   void**, void**) {
+  fake_enter(__func__);
   ++fake.calls_launch_ptsz;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuGraphLaunch(CUgraphExec, CUstream) {
+  fake_enter(__func__);
   ++fake.calls_launch;
   fake.device_ns += fake.launch_ns;
   return CUDA_SUCCESS;
@@ -196,6 +213,7 @@ FAKE CUresult cuEventDestroy_v2(CUevent event) {
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuEventRecord(CUevent event, CUstream stream) {
+  fake_enter(__func__);
   ++fake.calls_event_record;
   if (fake.capturing != 0 && stream == fake.capturing_stream) ++fake.calls_on_capturing;
   reinterpret_cast<Event*>(event)->time_ns = fake.device_ns;
@@ -209,12 +227,14 @@ FAKE CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {
       (reinterpret_cast<Event*>(to)->time_ns - reinterpret_cast<Event*>(from)->time_ns) / 1e6);
   return CUDA_SUCCESS;
 }
+FAKE CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) { return CUDA_SUCCESS; }
 FAKE CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   *status = fake.capturing != 0 && stream == fake.capturing_stream ? CU_STREAM_CAPTURE_STATUS_ACTIVE
                                                                    : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
+  fake_enter(__func__);
   fake.capturing = 1;
   fake.capturing_stream = stream;
   return CUDA_SUCCESS;

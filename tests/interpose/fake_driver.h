@@ -35,6 +35,11 @@ struct FakeState {
   unsigned long long pool_step_bytes;
   int context_active;
   int errno_to_set;  // 0 = leave errno alone
+  // A test's broker has unmapped the memory: whatever touches it or a handle is counted, and the
+  // last such function named.
+  int held;
+  unsigned long long calls_while_held;
+  const char* held_offender;
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.
@@ -48,5 +53,7 @@ struct FakeLookup {
 constexpr int kFakeLookupsMax = 1024;
 extern "C" FakeLookup fake_lookups[kFakeLookupsMax];
 extern "C" int fake_lookup_count;
+/// What every function does first that touches memory or handles, or does nothing else.
+void fake_enter(const char* function);
 /// The UUID of fake device n: sixteen bytes of 0xA0 + n.
 constexpr unsigned char kFakeUuidBase = 0xA0;

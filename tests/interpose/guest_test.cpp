@@ -616,20 +616,4 @@ TEST_F(GuestTest, TheSocketIsHighClosesOnExecAndAReusedNumberIsLeftAlone) {
   unlink(name);
 }
 
-TEST_F(GuestTest, AHoldStopsCopiesToo) {
-  start(kGiB);
-  broker->lease_store(kLeaseOpen);
-  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-  broker->lease().gpus[0].hold.store(1);
-  std::atomic<bool> done{false};
-  std::thread program([&] {
-    EXPECT_EQ(cuMemcpyHtoD_v2(1, nullptr, 1), CUDA_SUCCESS);
-    done = true;
-  });
-  sleep_ms(100);
-  EXPECT_FALSE(done);
-  broker->lease().gpus[0].hold.store(2);
-  program.join();
-}
-
 }  // namespace

@@ -63,7 +63,8 @@ class MeterTest : public ::testing::Test {
   }
   // What the gate does for launches that the meter looks behind.
   void launch(StreamRecord& s, double ns) {
-    if (s.launches() == s.done && s.fence_count == 0) (void)fence_record(*context, s, true);
+    if (s.launches() == s.done.launches && s.fence_count == 0)
+      (void)fence_record(*context, s, true);
     device_ns += ns;
     ++s.owner_launches;
   }
@@ -123,9 +124,10 @@ TEST_F(MeterTest, NothingIsDoneBeforeItsFenceHasPassed) {
   EXPECT_EQ(launches_in_flight(*context), 1u);
   EXPECT_NE(fence_oldest(*context), nullptr);
   pending = false;
+  const uint32_t generation = stream->generation;
   fences_harvest(*context);
   EXPECT_EQ(launches_in_flight(*context), 0u);
-  EXPECT_EQ(stream->attention, 1u);
+  EXPECT_NE(stream->generation, generation);
 }
 
 TEST_F(MeterTest, OverlappingStreamsAreCountedOnce) {
@@ -155,9 +157,9 @@ TEST_F(MeterTest, TheHelperLeavesAnotherThreadsDefaultStreamAlone) {
   StreamRecord* mine = stream_record(*context, CU_STREAM_PER_THREAD, thread_record());
   launch(*mine, 1e6);
   fences_complete(*context, nullptr, true);
-  EXPECT_EQ(mine->fenced, 0u);
+  EXPECT_EQ(mine->fenced.launches, 0u);
   fences_complete(*context, nullptr, false);
-  EXPECT_EQ(mine->fenced, 1u);
+  EXPECT_EQ(mine->fenced.launches, 1u);
 }
 
 TEST_F(MeterTest, ABrokenContextDoesNotStayInFlightForEver) {
@@ -184,19 +186,24 @@ TEST_F(MeterTest, AWindowNarrowsTheBudget) {
   context->mean_ns = 100'000;
   stream->looked_ns = 1;
   stream->owner_launches = 100;
-  const int open = launch_budget(*context, *stream, 0, 2, false);
-  EXPECT_EQ(open, 4);  // half a millisecond of 0.1 ms launches between looks
+  stream->done.launches = 100;
+  EXPECT_EQ(launch_budget(*context, *stream, {0, 2, 100'000, false}), 500'000);
   stream->owner_launches = 200;
-  stream->done = 198;
-  EXPECT_EQ(launch_budget(*context, *stream, 300'000, 3, false), 0);  // room for one: look at each
+  stream->done.launches = 198;
+  EXPECT_EQ(launch_budget(*context, *stream, {300'000, 3, 100'000, false}), 100'000);
+  // Streams with work of their own get their part.
+  StreamRecord* other = stream_record(*context, reinterpret_cast<CUstream>(0x30), thread_record());
+  other->owner_launches = 1;
+  stream->owner_launches = 201;
+  EXPECT_EQ(launch_budget(*context, *stream, {600'000, 4, 100'000, false}), 100'000);
 }
 
 TEST_F(MeterTest, ADestroyedStreamStaysUntilItsFencesHavePassed) {
   pending = true;
   launch(*stream, 1e6);
-  const uint32_t generation = stream_generation;
+  const uint32_t generation = stream->generation;
   stream_forget(*context, stream->stream);
-  EXPECT_NE(stream_generation, generation);
+  EXPECT_NE(stream->generation, generation);
   fences_harvest(*context);
   EXPECT_GT(launches_in_flight(*context), 0u);
   pending = false;

@@ -49,7 +49,7 @@ TestBroker::TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes,
   lease_->gpus[0].memory_max_bytes = quota_bytes;
   lease_->gpus[0].context_bytes = context_bytes;
   lease_->gpus[0].idle_grace_ns.store(1'000'000);
-  lease_->gpus[0].lease.store(lease_word(epoch_, 0));
+  lease_->gpus[0].lease.store(lease_word(epochs_[0], 0));
   claims_->magic = kClaimsPageMagic;
   claims_->version = kVersion;
   claims_->slot_count = kTenantProcessesMax;
@@ -98,14 +98,39 @@ void TestBroker::gpu_uuid_set(const unsigned char uuid[16]) {
   memcpy(lease_->gpus[0].gpu.bytes, uuid, 16);
 }
 
-void TestBroker::lease_store(std::uint32_t flags) {
-  lease_->gpus[0].lease.store(lease_word(++epoch_, flags));
-  syscall(SYS_futex, &lease_->gpus[0].lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void TestBroker::gpu_add(const unsigned char uuid[16]) {
+  const std::uint32_t gpu = lease_->gpu_count++;
+  claims_->gpu_count = lease_->gpu_count;
+  lease_->gpus[gpu] = lease_->gpus[0];
+  memcpy(lease_->gpus[gpu].gpu.bytes, uuid, 16);
+}
+
+void TestBroker::lease_store(std::uint32_t flags, std::uint32_t gpu) {
+  AtomicU32& lease = lease_->gpus[gpu].lease;
+  lease.store(lease_word(++epochs_[gpu], flags));
+  syscall(SYS_futex, &lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void TestBroker::lease_flag(std::uint32_t flags) {
-  lease_->gpus[0].lease.store(lease_word(epoch_, flags));
+  lease_->gpus[0].lease.store(lease_word(epochs_[0], flags));
   syscall(SYS_futex, &lease_->gpus[0].lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void TestBroker::hold_store(bool set) {
+  hold_epoch_ = hold_epoch_next(hold_epoch_);
+  lease_->gpus[0].hold.store(hold_word(hold_epoch_, set ? kHoldSet : 0));
+  syscall(SYS_futex, &lease_->gpus[0].hold.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool TestBroker::wait_held(int timeout_ms) {
+  for (int i = 0; i < timeout_ms * 10; ++i) {
+    bool all = true;
+    for (int slot = 0; slot < registrations_; ++slot)
+      all &= account(static_cast<std::uint32_t>(slot)).held_epoch.load() == hold_epoch_;
+    if (all) return true;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return false;
 }
 
 void TestBroker::window_set(std::uint64_t ns) { lease_->gpus[0].window_ns.store(ns); }

@@ -33,10 +33,17 @@ class TestBroker {
   /// it).
   void environment_set() const;
   void gpu_uuid_set(const unsigned char uuid[16]);
-  void lease_store(std::uint32_t flags);  // a new epoch
-  void lease_flag(std::uint32_t flags);   // the same epoch
-  std::uint32_t epoch() const { return epoch_; }
+  /// One more GPU for the tenant, before anybody registers; the others' functions mean GPU 0.
+  void gpu_add(const unsigned char uuid[16]);
+  void lease_store(std::uint32_t flags, std::uint32_t gpu = 0);  // a new epoch
+  void lease_flag(std::uint32_t flags);                          // the same epoch
+  std::uint32_t epoch(std::uint32_t gpu = 0) const { return epochs_[gpu]; }
   void window_set(std::uint64_t ns);
+  /// Sets or clears the hold, with a new epoch. The lease is the caller's to close first.
+  void hold_store(bool set);
+  std::uint32_t hold_epoch() const { return hold_epoch_; }
+  /// True once every process that registered has acknowledged the hold.
+  bool wait_held(int timeout_ms);
   /// Refuses registrations with this text from now on; empty = accept.
   void refuse_with(const std::string& text);
   /// True once a note of that type and epoch (any epoch if 0) has come.
@@ -45,7 +52,9 @@ class TestBroker {
   int registrations() const { return registrations_; }
   protocol::ClaimsPage& claims() { return *claims_; }
   protocol::LeasePage& lease() { return *lease_; }
-  protocol::ClaimsGpu& account(std::uint32_t slot = 0) { return claims_->slots[slot].gpus[0]; }
+  protocol::ClaimsGpu& account(std::uint32_t slot = 0, std::uint32_t gpu = 0) {
+    return claims_->slots[slot].gpus[gpu];
+  }
   /// Closes every connection and the listening socket; a second broker may then take the path.
   void die();
   /// Listens where the dead broker did, as a restarted one does.
@@ -59,7 +68,8 @@ class TestBroker {
   int listen_fd_ = -1, lease_fd_ = -1, claims_fd_ = -1, stop_pipe_[2] = {-1, -1};
   protocol::LeasePage* lease_ = nullptr;
   protocol::ClaimsPage* claims_ = nullptr;
-  std::uint32_t epoch_ = 1;
+  std::uint32_t epochs_[protocol::kTenantGpusMax] = {1, 1, 1, 1, 1, 1, 1, 1};
+  std::uint32_t hold_epoch_ = 0;
   std::atomic<int> registrations_{0};
   std::mutex mutex_;
   std::vector<Note> notes_;

@@ -25,7 +25,7 @@ import tempfile
 
 # Case -> the function that callgrind counts in.
 BODIES = {"launch": "body_launch", "launch_10us": "body_launch", "launch_1ms": "body_launch",
-          "graph_launch": "body_graph_launch", "alloc_free": "body_alloc", "alloc_free_10000": "body_alloc",
+          "graph_launch": "body_graph_launch", "graph_launch_100us": "body_graph_launch", "alloc_free": "body_alloc", "alloc_free_10000": "body_alloc",
           "memory_info": "body_memory_info", "dlsym_foreign": "body_dlsym_foreign",
           "dlsym_driver": "body_dlsym_driver", "proc_address": "body_proc_address"}
 # What the program itself does, and whether the library is preloaded. A tenant's broker is a thread of the program, and

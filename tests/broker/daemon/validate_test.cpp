@@ -75,7 +75,7 @@ TEST(Admit, EveryFieldIsChecked) {
 TEST(Sizes, MustBeExact) {
   for (const MessageType type :
        {MessageType::kAdmit, MessageType::kRegister, MessageType::kGateWant, MessageType::kGateIdle,
-        MessageType::kDrained, MessageType::kJobReport, MessageType::kRelease,
+        MessageType::kDrained, MessageType::kHeld, MessageType::kJobReport, MessageType::kRelease,
         MessageType::kSnapshotRequest}) {
     for (const std::size_t size :
          {sizeof(protocol::Header), sizeof(protocol::Header) + 4, protocol::kMessageBytesMax}) {

@@ -1,0 +1,109 @@
+// See captures.h.
+#include "interpose/captures.h"
+
+#include <string.h>
+
+#include "interpose/resolve.h"
+
+namespace sluice::interpose {
+
+uint32_t captures_active;
+
+namespace {
+
+// More at one time are counted until their context ends: streams stay asked and no hold is
+// acknowledged, which costs time and breaks nothing.
+constexpr int kCapturesMax = 512;
+
+struct Capture {
+  CUcontext context;  // nullptr = free
+  CUstream stream;
+  const ThreadRecord* thread;  // of a per-thread default stream
+};
+Capture captures[kCapturesMax];
+BriefLock captures_lock;
+uint32_t unlisted;  // begun when the list was full
+
+bool is(const Capture& capture, CUstream stream) {
+  return capture.context != nullptr && capture.stream == stream &&
+         (stream != CU_STREAM_PER_THREAD || capture.thread == this_thread);
+}
+
+}  // namespace
+
+bool stream_is_capturing(CUstream stream) {
+  if (SLUICE_LIKELY(load_acquire(captures_active) == 0)) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // The legacy stream answers with an error while a blocking stream captures: hands off as well.
+  return driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void capture_begins(CUcontext context, CUstream stream) {
+  const LockScope scope(captures_lock);
+  __atomic_add_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
+  for (Capture& capture : captures) {
+    if (capture.context != nullptr) continue;
+    capture = Capture{context, stream, this_thread};
+    return;
+  }
+  ++unlisted;
+}
+
+void capture_ended(CUstream stream) {
+  const LockScope scope(captures_lock);
+  for (Capture& capture : captures) {
+    if (!is(capture, stream)) continue;
+    capture.context = nullptr;
+    __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
+    return;
+  }
+}
+
+bool capture_is_origin(CUstream stream) {
+  if (load_acquire(captures_active) == 0) return false;
+  const LockScope scope(captures_lock);
+  for (const Capture& capture : captures) {
+    if (is(capture, stream)) return true;
+  }
+  return false;
+}
+
+uint32_t captures_of(CUcontext context) {
+  if (load_acquire(captures_active) == 0) return 0;
+  const LockScope scope(captures_lock);
+  uint32_t count = unlisted;
+  for (const Capture& capture : captures) count += capture.context == context ? 1 : 0;
+  return count;
+}
+
+void captures_forget(CUcontext context) {
+  if (load_acquire(captures_active) == 0) return;
+  const LockScope scope(captures_lock);
+  for (Capture& capture : captures) {
+    if (capture.context != context) continue;
+    capture.context = nullptr;
+    __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
+  }
+}
+
+void captures_reset_after_fork() {
+  captures_lock.reset_after_fork();
+  memset(captures, 0, sizeof captures);
+  unlisted = 0;
+  store_release(captures_active, 0u);
+}
+
+RelaxedScope::RelaxedScope(When when)
+    : changed_(when == When::kAlways || load_acquire(captures_active) != 0),
+      mode_(CU_STREAM_CAPTURE_MODE_RELAXED) {
+  if (SLUICE_UNLIKELY(changed_)) {
+    changed_ = driver.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+  }
+}
+
+RelaxedScope::~RelaxedScope() {
+  if (SLUICE_UNLIKELY(changed_)) driver.cuThreadExchangeStreamCaptureMode(&mode_);
+}
+
+}  // namespace sluice::interpose

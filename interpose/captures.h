@@ -1,0 +1,45 @@
+// The captures in progress in this process: how many, by which stream each was begun, and what the
+// shim may do meanwhile. A call that a capture forbids does not only fail, it breaks the program's
+// capture, so: a capturing stream is never touched, and what only asks (events) is asked in the
+// RELAXED mode. Knows the driver's table, nothing of fences or leases.
+#pragma once
+
+#include "interpose/threads.h"
+
+namespace sluice::interpose {
+
+/// Captures in progress. While it is not zero, streams are asked before they are touched.
+extern uint32_t captures_active;
+
+/// Whether the stream takes part in a capture, or cannot be used because of one.
+bool stream_is_capturing(CUstream stream);
+
+/// Just before the driver is asked to begin a capture; nothing of the meter may be on its way in
+/// the stream's context (its lock is held).
+void capture_begins(CUcontext context, CUstream stream);
+/// It said no, or the capture has ended. No effect for a stream that began none.
+void capture_ended(CUstream stream);
+/// Whether the stream began a capture that has not ended.
+bool capture_is_origin(CUstream stream);
+/// Captures under the context, and the end of all of them, with the context.
+uint32_t captures_of(CUcontext context);
+void captures_forget(CUcontext context);
+void captures_reset_after_fork();
+
+/// Lets this thread query events while any thread captures. With a context's lock held it is enough
+/// to look whether one does (capture_begin in hooks_stream.cpp takes them all); without, a capture
+/// may begin after the look.
+class RelaxedScope {
+ public:
+  enum class When : bool { kCapturing, kAlways };
+  explicit RelaxedScope(When when = When::kCapturing);
+  ~RelaxedScope();
+  RelaxedScope(const RelaxedScope&) = delete;
+  RelaxedScope& operator=(const RelaxedScope&) = delete;
+
+ private:
+  bool changed_;
+  CUstreamCaptureMode mode_;
+};
+
+}  // namespace sluice::interpose

@@ -1,0 +1,41 @@
+// What executable graphs cost: one record for each handle, with the GPU time of a launch as the
+// fences around launches showed it. The time stays through updates of the graph (it is learned anew
+// from what follows) and goes with the handle, which the driver gives again. Knows the handles,
+// nothing of fences or streams.
+#pragma once
+
+#include "interpose/cuda_api.h"
+#include "interpose/types.h"
+
+namespace sluice::interpose {
+
+/// A launch this often is measured alone, between two fences of its own, if it has other company
+/// between the fences.
+inline constexpr int32_t kGraphMeasureEvery = 256;
+
+struct GraphCost {
+  CUgraphExec exec;        // nobody's handle = free
+  uint32_t serial;         // of the handle; another one after its destruction
+  int32_t until_measured;  // launches before one is measured alone again; written by launching
+                           // threads without a lock, a lost count does no harm
+  double mean_ns;          // learned GPU time of one launch; 0 = not measured yet
+  GraphCost* next;
+};
+
+/// Means no executable graph; what threads remember instead of a record.
+extern GraphCost graph_none;
+
+/// The record of an executable graph, made on first sight; nullptr when there are too many, or no
+/// memory: such graphs stay unmeasured.
+GraphCost* graph_cost(CUgraphExec exec);
+/// The handle is about to be destroyed, or was just made.
+void graph_forget(CUgraphExec exec);
+/// A launch of it took so long.
+void graph_learn(GraphCost& graph, double sample_ns);
+/// The learned time moves up at once and down slowly: a window filled by an estimate that is too
+/// small cannot be taken back.
+double mean_learned(double mean_ns, double sample_ns);
+
+void graphs_reset_after_fork();
+
+}  // namespace sluice::interpose

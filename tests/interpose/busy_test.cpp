@@ -1,0 +1,281 @@
+// GPU-busy time by fences against the software GPU's own account, which is exact: within one per
+// cent, whatever the shape of the work.
+#include <poll.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "tests/interpose/softgpu_fixture.h"
+
+namespace {
+
+using sluice::protocol::kLeaseOpen;
+using sluice::protocol::MessageType;
+
+void sleep_us(int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
+
+class BusyTest : public sluice::test::SoftGpuFixture {
+ protected:
+  void SetUp() override {
+    SoftGpuFixture::SetUp();
+    kernel_load();
+    broker->lease_store(kLeaseOpen);
+    // The device's account counts from the first kernel on, ours from the first fence.
+    ASSERT_EQ(launch(100), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  }
+  CUstream stream_make() {
+    CUstream stream = nullptr;
+    EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    return stream;
+  }
+  // Closes the lease, so that all is counted, and says what was since the last time.
+  void drain() {
+    broker->lease_store(0);
+    ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 60000));
+    const auto ours_all = static_cast<double>(broker->account().busy_ns.load());
+    const double device_all = device_figure("busy_ns");
+    ours = ours_all - ours_before;
+    device = device_all - device_before;
+    ours_before = ours_all;
+    device_before = device_all;
+    printf("busy: shim %.3f ms, device %.3f ms (%+.2f %%), lag %.3f ms\n", ours / 1e6, device / 1e6,
+           100 * (ours / device - 1), device_figure("lag_ns") / 1e6);
+  }
+  // A thread that the host's scheduler stops between a launch and the fence behind it makes the
+  // stretch longer by as much, so the work is done again when the two do not agree.
+  template <class Work>
+  void agrees(Work work) {
+    drain();
+    bool agree = false;
+    for (int attempt = 0; attempt < 5 && !agree && !HasFailure(); ++attempt) {
+      broker->lease_store(kLeaseOpen);
+      work();
+      drain();
+      agree = std::abs(ours - device) <= device * 0.01;
+    }
+    EXPECT_TRUE(agree);
+  }
+  double ours = 0, device = 0, ours_before = 0, device_before = 0;
+};
+
+TEST_F(BusyTest, LaunchesThatAreWaitedForOneByOne) {
+  agrees([&] {
+    for (int i = 0; i < 200; ++i) {
+      ASSERT_EQ(launch(5000), CUDA_SUCCESS);
+      ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    }
+  });
+}
+
+TEST_F(BusyTest, BurstsAndGaps) {
+  agrees([&] {
+    for (int i = 0; i < 20; ++i) {
+      for (int k = 0; k < 1 + i % 30; ++k) ASSERT_EQ(launch(2000), CUDA_SUCCESS);
+      ASSERT_EQ(cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+      sleep_us(i % 5 * 1000);
+    }
+  });
+}
+
+// Nobody waits and nobody asks: what the helper's trailing fences say.
+TEST_F(BusyTest, LaunchesThatNobodyWaitsFor) {
+  agrees([&] {
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_EQ(launch(5000), CUDA_SUCCESS);
+      sleep_us(3000);
+    }
+  });
+}
+
+// Small kernels, launched as fast as the host can: the device is idle for microseconds between
+// them, which counts. Never less than what was used, and never more than the time it took.
+TEST_F(BusyTest, SmallKernelsThatTheDeviceIsFasterThanTheHostWith) {
+  drain();
+  broker->lease_store(kLeaseOpen);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5000; ++i) {
+    ASSERT_EQ(launch(10), CUDA_SUCCESS);
+    if (i % 500 == 499) {
+      ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    }
+  }
+  const std::chrono::duration<double, std::nano> wall = std::chrono::steady_clock::now() - begin;
+  drain();
+  EXPECT_GE(ours, device * 0.99);
+  EXPECT_LE(ours, wall.count());
+}
+
+TEST_F(BusyTest, AFewMicrosecondsBetweenLaunches) {
+  agrees([&] {
+    const auto pause = std::chrono::microseconds(10);
+    for (int i = 0; i < 2000; ++i) {
+      ASSERT_EQ(launch(100), CUDA_SUCCESS);
+      const auto until = std::chrono::steady_clock::now() + pause;
+      while (std::chrono::steady_clock::now() < until) {
+      }
+    }
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  });
+}
+
+TEST_F(BusyTest, OneLongKernel) {
+  agrees([&] { ASSERT_EQ(launch(3'000'000), CUDA_SUCCESS); });
+}
+
+TEST_F(BusyTest, OverlappingStreams) {
+  agrees([&] {
+    const CUstream a = stream_make(), b = stream_make(), c = stream_make();
+    for (int i = 0; i < 30; ++i) {
+      ASSERT_EQ(launch(20000, a), CUDA_SUCCESS);
+      for (int k = 0; k < 5; ++k) ASSERT_EQ(launch(3000, b), CUDA_SUCCESS);
+      sleep_us(i % 3 * 700);
+      ASSERT_EQ(launch(9000, c), CUDA_SUCCESS);
+      if (i % 4 == 0) {
+        ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+      }
+    }
+  });
+}
+
+TEST_F(BusyTest, SeveralThreads) {
+  agrees([&] {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([this, t] {
+        EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+        const CUstream stream = t == 3 ? CU_STREAM_PER_THREAD : stream_make();
+        for (int i = 0; i < 60; ++i) {
+          EXPECT_EQ(launch(2000u + 1500u * static_cast<unsigned>(t), stream), CUDA_SUCCESS);
+          if (i % (5 + t) == 0) {
+            EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+          }
+          if (i % 10 == t) sleep_us(2000);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST_F(BusyTest, GraphsAndKernelsMixed) {
+  agrees([&] {
+    const CUstream stream = stream_make();
+    CUgraphExec execs[2];
+    for (int i = 0; i < 2; ++i) {
+      CUgraph graph = nullptr;
+      ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+      for (int k = 0; k < 1 + 2 * i; ++k) ASSERT_EQ(launch(1000u, stream), CUDA_SUCCESS);
+      ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+      ASSERT_EQ(cuGraphInstantiate(&execs[i], graph, 0), CUDA_SUCCESS);
+    }
+    for (int i = 0; i < 60; ++i) {
+      ASSERT_EQ(cuGraphLaunch(execs[i % 3 == 0], stream), CUDA_SUCCESS);
+      if (i % 4 == 0) {
+        ASSERT_EQ(launch(700, stream), CUDA_SUCCESS);
+      }
+      if (i % 9 == 0) {
+        ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+      }
+    }
+  });
+}
+
+// Two tenants that take turns, as the broker lets them: each is charged what it used.
+class BusyProcessesTest : public BusyTest {
+ protected:
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(device_make()); }
+  struct Tenant {
+    std::unique_ptr<sluice::test::TestBroker> broker;
+    pid_t pid = 0;
+    int go = -1;  // written to: the process may end
+  };
+  // A child that works as fast as it is let, and stays until it is told to go.
+  void tenant_start(Tenant& tenant, unsigned spins, int sleeps_us) {
+    int go[2], done[2];
+    ASSERT_EQ(pipe(go) | pipe(done), 0);
+    tenant.pid = fork();
+    if (tenant.pid == 0) {
+      close(go[1]);
+      tenant.broker->environment_set();
+      cuda_begin();
+      kernel_load();
+      for (int i = 0; i < 150; ++i) {
+        EXPECT_EQ(launch(spins), CUDA_SUCCESS);
+        if (i % 7 == 0) {
+          EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+        }
+        if (i % 10 == 0) sleep_us(sleeps_us);
+      }
+      EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+      char byte = HasFailure() ? 1 : 0;
+      EXPECT_EQ(write(done[1], &byte, 1), 1);
+      EXPECT_EQ(read(go[0], &byte, 1), 1);
+      _exit(HasFailure() ? 1 : 0);
+    }
+    close(go[0]);
+    close(done[1]);
+    tenant.go = go[1];
+    finished.push_back(done[0]);
+  }
+  bool all_finished() {
+    for (int& fd : finished) {
+      pollfd poll_one{fd, POLLIN, 0};
+      if (fd >= 0 && poll(&poll_one, 1, 0) == 1) {
+        char byte = 1;
+        EXPECT_EQ(read(fd, &byte, 1), 1);
+        EXPECT_EQ(byte, 0);
+        close(fd);
+        fd = -1;
+      }
+    }
+    return std::ranges::all_of(finished, [](int fd) { return fd < 0; });
+  }
+  std::vector<int> finished;
+  // Both do their work to the end, in turns. True when each was charged what it used.
+  bool both_agree() {
+    Tenant tenants[2];
+    for (Tenant& tenant : tenants) {
+      tenant.broker = broker_make();
+      tenant.broker->window_set(5'000'000);
+    }
+    tenant_start(tenants[0], 2000, 3000);
+    tenant_start(tenants[1], 5000, 500);
+    for (int turn = 0; turn < 2000 && !all_finished() && !HasFailure(); ++turn) {
+      sluice::test::TestBroker& turns = *tenants[turn % 2].broker;
+      turns.lease_store(kLeaseOpen);
+      sleep_us(10'000);
+      turns.lease_store(0);
+      if (turns.registrations() > 0) {
+        EXPECT_TRUE(turns.wait_for(MessageType::kDrained, turns.epoch(), 20000));
+      }
+    }
+    EXPECT_TRUE(all_finished());
+    bool agree = true;
+    for (Tenant& tenant : tenants) {
+      const double used = device_figure("busy_ns", tenant.pid);
+      const auto charged = static_cast<double>(tenant.broker->account().busy_ns.load());
+      printf("busy: shim %.3f ms, device %.3f ms (%+.2f %%)\n", charged / 1e6, used / 1e6,
+             100 * (charged / used - 1));
+      agree &= std::abs(charged - used) <= used * 0.01;
+      EXPECT_EQ(write(tenant.go, "", 1), 1);
+      close(tenant.go);
+      int status = 1;
+      waitpid(tenant.pid, &status, 0);
+      EXPECT_EQ(status, 0);
+    }
+    return agree;
+  }
+};
+
+TEST_F(BusyProcessesTest, TwoProcessesThatTakeTurns) {
+  bool agree = false;
+  for (int attempt = 0; attempt < 4 && !agree && !HasFailure(); ++attempt) agree = both_agree();
+  EXPECT_TRUE(agree);
+}
+
+}  // namespace

@@ -1,0 +1,67 @@
+// Two ranks on two GPUs that meet at every kernel, or, with one GPU, a neighbour that just
+// launches. For tests of the whole: run by `sluice run`.
+//
+//   gang_program ranks ROUNDS | neighbour MILLISECONDS
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "tests/interpose/gang_ranks.h"
+
+namespace {
+
+using sluice::test::Rank;
+
+std::atomic<int> failures{0};
+
+void rank_run(const Rank& rank, unsigned rounds, unsigned seed) {
+  std::mt19937 random(seed);
+  if (cuCtxSetCurrent(rank.context) != CUDA_SUCCESS) ++failures;
+  for (unsigned round = 1; round <= rounds; ++round) {
+    if (sluice::test::rank_meet(rank, round) != CUDA_SUCCESS) ++failures;
+    if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    if (random() % 16 == 0 && cuStreamSynchronize(rank.stream) != CUDA_SUCCESS) ++failures;
+  }
+  if (cuStreamSynchronize(rank.stream) != CUDA_SUCCESS) ++failures;
+}
+
+int ranks(unsigned rounds) {
+  Rank a, b;
+  if (!sluice::test::rank_make(0, &a) || !sluice::test::rank_make(1, &b) ||
+      !sluice::test::ranks_join(&a, &b)) {
+    return 1;
+  }
+  std::thread other(rank_run, std::cref(b), rounds, 2);
+  rank_run(a, rounds, 1);
+  other.join();
+  return failures == 0 ? 0 : 1;
+}
+
+// Kernels that meet themselves end at once.
+int neighbour(int milliseconds) {
+  Rank rank;
+  if (!sluice::test::rank_make(0, &rank) || !sluice::test::ranks_join(&rank, &rank)) return 1;
+  rank.other = rank.mine;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+  for (unsigned round = 1; std::chrono::steady_clock::now() < end; ++round) {
+    for (int i = 0; i < 20; ++i)
+      if (sluice::test::rank_meet(rank, round) != CUDA_SUCCESS) return 1;
+    if (cuStreamSynchronize(rank.stream) != CUDA_SUCCESS) return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3 || cuInit(0) != CUDA_SUCCESS) return 2;
+  const int n = atoi(argv[2]);
+  const int result = strcmp(argv[1], "ranks") == 0 ? ranks(static_cast<unsigned>(n)) : neighbour(n);
+  printf("%s: %s\n", argv[1], result == 0 ? "done" : "failed");
+  return result;
+}

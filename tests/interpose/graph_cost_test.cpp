@@ -1,0 +1,185 @@
+// What graphs cost, as the gate and the meter learn it: the whole shim over the fake driver, whose
+// device time is ours to set. Each case is a process of its own.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "tests/interpose/fake_driver.h"
+#include "tests/interpose/test_broker.h"
+
+namespace {
+
+using sluice::protocol::kLeaseOpen;
+using sluice::protocol::MessageType;
+using sluice::test::TestBroker;
+
+const auto kGraph = reinterpret_cast<CUgraphExec>(0x1000);
+const auto kOther = reinterpret_cast<CUgraphExec>(0x2000);
+
+class GraphCostTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    broker = std::make_unique<TestBroker>(1ull << 30);
+    broker->environment_set();
+    broker->lease_store(kLeaseOpen);
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  }
+  void graphs(int count, double ns, CUgraphExec exec = kGraph) {
+    fake.launch_ns = ns;
+    for (int i = 0; i < count; ++i) ASSERT_EQ(cuGraphLaunch(exec, nullptr), CUDA_SUCCESS);
+  }
+  void kernels(int count, double ns) {
+    fake.launch_ns = ns;
+    for (int i = 0; i < count; ++i) {
+      ASSERT_EQ(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr),
+                CUDA_SUCCESS);
+    }
+  }
+  unsigned long long fences(int count, double ns, CUgraphExec exec = kGraph) {
+    const auto before = fake.calls_event_record;
+    graphs(count, ns, exec);
+    return fake.calls_event_record - before;
+  }
+  // Whether a launch goes through while `in_flight` are not done.
+  bool passes(void (*launch)()) {
+    std::atomic<bool> done{false};
+    fake.events_pending = 1;
+    std::thread program([&] {
+      launch();
+      done = true;
+    });
+    for (int i = 0; i < 200 && !done; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const bool passed = done;
+    fake.events_pending = 0;
+    program.join();
+    return passed;
+  }
+  std::unique_ptr<TestBroker> broker;
+};
+
+TEST_F(GraphCostTest, AMeasuredGraphGoesByTheBudgetLikeLaunches) {
+  EXPECT_GE(fences(1, 10'000), 2u);  // alone, between two
+  fences(64, 10'000);
+  // 50 launches to half a millisecond, and every 64th is measured alone.
+  EXPECT_LT(fences(10'000, 10'000), 10'000 / 50 + 2 * 10'000 / 64 + 50);
+}
+
+TEST_F(GraphCostTest, BusyTimeAndCountsAreExact) {
+  for (int i = 0; i < 100; ++i) {
+    graphs(7, 30'000);
+    kernels(5, 4'000);
+    graphs(3, 200'000, kOther);
+    if (i % 3 == 0) {
+      ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+      fake.device_ns += 1e6;  // idle
+    }
+  }
+  broker->lease_store(0);
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  const double expected = 100 * (7 * 30'000.0 + 5 * 4'000.0 + 3 * 200'000.0);
+  EXPECT_NEAR(static_cast<double>(broker->account().busy_ns.load()), expected, expected * 0.01);
+  EXPECT_EQ(broker->account().launches.load(), 1500u);
+  EXPECT_EQ(broker->account().graph_launches.load(), 1000u);
+}
+
+void one_graph() { EXPECT_EQ(cuGraphLaunch(kGraph, nullptr), CUDA_SUCCESS); }
+void one_other() { EXPECT_EQ(cuGraphLaunch(kOther, nullptr), CUDA_SUCCESS); }
+
+TEST_F(GraphCostTest, TheWindowCountsWhatWasLearnedAndAnUnmeasuredGraphFillsIt) {
+  broker->window_set(1'000'000);
+  graphs(5, 300'000);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  // Three of 0.3 ms fit one of 1 ms; and another graph not beside them.
+  fake.launch_ns = 300'000;
+  EXPECT_TRUE(passes([] {
+    for (int i = 0; i < 3; ++i) one_graph();
+  }));
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_FALSE(passes([] {
+    for (int i = 0; i < 4; ++i) one_graph();
+  }));
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_FALSE(passes([] {
+    one_graph();
+    one_other();
+  })) << "an unmeasured graph beside work in flight";
+  ASSERT_EQ(cuGraphExecDestroy(kOther), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_FALSE(passes([] {
+    one_other();
+    one_graph();
+  })) << "work beside an unmeasured graph";
+}
+
+TEST_F(GraphCostTest, TheCostSurvivesUpdatesAndFollowsThem) {
+  broker->window_set(1'000'000);
+  graphs(5, 100'000);
+  CUgraphExecUpdateResultInfo info{};
+  ASSERT_EQ(cuGraphExecUpdate_v2(kGraph, nullptr, &info), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphExecKernelNodeSetParams_v2(kGraph, nullptr, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphExecMemsetNodeSetParams(kGraph, nullptr, nullptr, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  // Still measured: several fit the window.
+  fake.launch_ns = 100'000;
+  EXPECT_TRUE(passes([] {
+    for (int i = 0; i < 5; ++i) one_graph();
+  }));
+  // What it became is learned from its launches: up at once.
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  graphs(1, 800'000);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_FALSE(passes([] {
+    for (int i = 0; i < 2; ++i) one_graph();
+  }));
+}
+
+TEST_F(GraphCostTest, TheCostGoesWithTheHandleThatTheDriverGivesAgain) {
+  broker->window_set(1'000'000);
+  graphs(5, 10'000);
+  ASSERT_EQ(cuGraphExecDestroy(kGraph), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_FALSE(passes([] {
+    one_graph();
+    one_graph();
+  })) << "the new graph of an old handle is not measured";
+  // And one that was not destroyed by name, but with its context.
+  graphs(5, 10'000);
+  CUgraphExec exec = kGraph;
+  ASSERT_EQ(cuGraphInstantiateWithFlags(&exec, nullptr, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_FALSE(passes([] {
+    one_graph();
+    one_graph();
+  }));
+}
+
+TEST_F(GraphCostTest, AGraphWaitsForTheLease) {
+  graphs(100, 10'000);
+  broker->lease_store(0);
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  const auto before = fake.calls_launch;
+  std::thread program(one_graph);
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, broker->epoch(), 5000));
+  EXPECT_EQ(fake.calls_launch, before);
+  broker->lease_store(kLeaseOpen);
+  program.join();
+  EXPECT_EQ(fake.calls_launch, before + 1);
+}
+
+// Many handles, more than are remembered at once: each launch is measured, nothing else happens.
+TEST_F(GraphCostTest, MoreGraphsThanRecords) {
+  fake.launch_ns = 100'000;
+  for (uintptr_t i = 1; i <= 20'000; ++i)
+    ASSERT_EQ(cuGraphLaunch(reinterpret_cast<CUgraphExec>(i * 64), nullptr), CUDA_SUCCESS);
+  broker->lease_store(0);
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_EQ(broker->account().graph_launches.load(), 20'000u);
+  EXPECT_NEAR(static_cast<double>(broker->account().busy_ns.load()), 20'000 * 100'000.0,
+              20'000'000);
+}
+
+}  // namespace

@@ -1,0 +1,255 @@
+// Holds over the fake driver: who waits, when the hold is acknowledged, and that nothing reaches
+// the driver from then on. Each case is a process of its own.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/interpose/fake_driver.h"
+#include "tests/interpose/test_broker.h"
+
+namespace {
+
+using sluice::protocol::kLeaseExclusive;
+using sluice::protocol::kLeaseOpen;
+using sluice::protocol::MessageType;
+using sluice::test::TestBroker;
+
+CUresult launch(CUstream stream = nullptr) {
+  return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
+}
+
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+class HoldTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    broker = std::make_unique<TestBroker>(1ull << 30);
+    broker->environment_set();
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  }
+  void hold_set() {
+    broker->lease_store(0);
+    broker->hold_store(true);
+  }
+  std::unique_ptr<TestBroker> broker;
+};
+
+TEST_F(HoldTest, AHoldIsAcknowledgedInTheSlotAndByANote) {
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  hold_set();
+  EXPECT_TRUE(broker->wait_for(MessageType::kHeld, broker->hold_epoch(), 5000));
+  EXPECT_EQ(broker->account().held_epoch.load(), broker->hold_epoch());
+  // The next one is another hold.
+  broker->hold_store(false);
+  broker->hold_store(true);
+  EXPECT_TRUE(broker->wait_held(5000));
+}
+
+TEST_F(HoldTest, NoHoldIsAcknowledgedUnderAnOpenLease) {
+  broker->lease_store(kLeaseOpen);
+  broker->hold_store(true);
+  EXPECT_FALSE(broker->wait_held(100));
+  broker->lease_store(0);
+  EXPECT_TRUE(broker->wait_held(5000));
+}
+
+TEST_F(HoldTest, ItWaitsForCopiesAndNotOnlyForLaunches) {
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuMemcpyHtoDAsync_v2(1, nullptr, 1, nullptr), CUDA_SUCCESS);
+  fake.events_pending = 1;
+  hold_set();
+  // No launch, so the lease drains; the copy is still under way.
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_FALSE(broker->wait_held(100));
+  fake.events_pending = 0;
+  EXPECT_TRUE(broker->wait_held(5000));
+}
+
+TEST_F(HoldTest, TheDrainThatEndsAnExclusiveLeaseComesFirst) {
+  broker->lease_store(kLeaseOpen | kLeaseExclusive);
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  fake.events_pending = 1;
+  hold_set();
+  EXPECT_FALSE(broker->wait_held(100));
+  fake.events_pending = 0;
+  EXPECT_TRUE(broker->wait_held(5000));
+}
+
+TEST_F(HoldTest, CallsWaitForItsEndAndTheTimeIsCounted) {
+  hold_set();
+  ASSERT_TRUE(broker->wait_held(5000));
+  std::atomic<bool> done{false};
+  std::thread program([&] {
+    EXPECT_EQ(cuMemcpyHtoD_v2(1, nullptr, 1), CUDA_SUCCESS);
+    done = true;
+  });
+  sleep_ms(120);
+  EXPECT_FALSE(done);
+  broker->hold_store(false);
+  program.join();
+  EXPECT_EQ(broker->account().gate_waits.load(), 1u);
+  EXPECT_GT(broker->account().gate_wait_ns.load(), 50'000'000u);
+}
+
+TEST_F(HoldTest, NothingIsAskedOfTheDriverByTheShimItselfMeanwhile) {
+  broker->lease_store(kLeaseOpen);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(launch(), CUDA_SUCCESS);
+  hold_set();
+  ASSERT_TRUE(broker->wait_held(5000));
+  fake.held = 1;
+  sleep_ms(700);  // the helper looks at least every half second
+  EXPECT_EQ(cuStreamQuery(nullptr), CUDA_SUCCESS);
+  fake.held = 0;
+  // The program's own question, and none of ours.
+  EXPECT_EQ(fake.calls_while_held, 1u) << fake.held_offender;
+}
+
+TEST_F(HoldTest, ACaptureInProgressRunsToItsEndAndNoOtherBegins) {
+  const auto stream = reinterpret_cast<CUstream>(0x99);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuMemcpyHtoD_v2(1, nullptr, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  hold_set();
+  EXPECT_FALSE(broker->wait_held(100));
+  CUdeviceptr pointer = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyHtoDAsync_v2(pointer, nullptr, 1, stream), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_TRUE(broker->wait_held(5000));
+  std::atomic<bool> begun{false};
+  std::thread program([&] {
+    EXPECT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    begun = true;
+    EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  });
+  sleep_ms(100);
+  EXPECT_FALSE(begun);
+  broker->hold_store(false);
+  program.join();
+}
+
+TEST_F(HoldTest, WithoutABrokerItOpensAfterTheGrace) {
+  hold_set();
+  ASSERT_TRUE(broker->wait_held(5000));
+  broker->die();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(cuMemcpyHtoD_v2(1, nullptr, 1), CUDA_SUCCESS);
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1500));
+}
+
+// A broker that dies and is replaced while an allocation waits: the account moves to the new pages,
+// which must not wait for the allocation.
+TEST_F(HoldTest, AnAllocationThatWaitsDoesNotKeepTheProcessFromANewBroker) {
+  hold_set();
+  ASSERT_TRUE(broker->wait_held(5000));
+  std::thread program([] {
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_SUCCESS);
+  });
+  sleep_ms(50);
+  TestBroker next(1ull << 30);
+  broker->die();
+  next.path_take(*broker);
+  program.join();
+  EXPECT_EQ(next.account().held_bytes.load(), 4096u);
+}
+
+// Symbols of the classes that the broker's promise is about, from the reference table.
+std::vector<std::string> touching() {
+  const std::set<std::string> kTouches = {"copy",
+                                          "memset",
+                                          "mem_alloc",
+                                          "mem_free",
+                                          "mem_vmm",
+                                          "mem_pool",
+                                          "mem_ipc",
+                                          "mem_host",
+                                          "mem_managed",
+                                          "array",
+                                          "graph_exec",
+                                          "host_fn",
+                                          "memop",
+                                          "module",
+                                          "mem_alloc_indirect",
+                                          "mem_free_indirect"};
+  std::ifstream table(SLUICE_ENTRYPOINTS);
+  std::vector<std::string> symbols;
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    std::istringstream fields(line);
+    std::string symbol, version, classes, one;
+    std::getline(fields, symbol, '\t');
+    std::getline(fields, version, '\t');
+    std::getline(fields, classes, '\t');
+    std::istringstream list(classes);
+    bool touches = false, loads = false, absent = false;
+    while (std::getline(list, one, ';')) {
+      touches |= kTouches.contains(one);
+      loads |= one.ends_with("_indirect");
+      absent |= one == "not_in_stub";
+    }
+    // What only asks, or only fills structures of the host.
+    bool asks = false;
+    for (const char* word :
+         {"Get", "Enumerate", "FuncSet", "KernelSet", "FuncIsLoaded", "cuLink", "cuParam",
+          "SetMemPool", "AddressReserve", "AddressFree", "cuIpcOpenEventHandle"}) {
+      asks |= symbol.find(word) != std::string::npos;
+    }
+    if (touches && !absent && (!asks || loads)) symbols.push_back(symbol);
+  }
+  return symbols;
+}
+
+// In a child: the calls would not come back well from a driver that they reach with null arguments.
+int child_calls_everything(const std::vector<std::string>& symbols) {
+  TestBroker broker(1ull << 30);
+  broker.environment_set();
+  if (cuInit(0) != CUDA_SUCCESS) return 2;
+  broker.hold_store(true);
+  if (!broker.wait_held(5000)) return 3;
+  fake.held = 1;
+  std::atomic<int> back{0};
+  for (const std::string& symbol : symbols) {
+    void* hook = dlsym(RTLD_DEFAULT, symbol.c_str());
+    std::thread([hook, &back, symbol] {
+      alignas(16) static long words[64];
+      using Any = CUresult (*)(void*, void*, void*, void*, void*, void*, void*, void*, void*);
+      reinterpret_cast<Any>(hook)(words, words, words, words, words, words, words, words, words);
+      fprintf(stderr, "%s did not wait\n", symbol.c_str());
+      ++back;
+    }).detach();
+  }
+  sleep_ms(500);
+  if (fake.calls_while_held != 0) fprintf(stderr, "%s reached the driver\n", fake.held_offender);
+  return back == 0 && fake.calls_while_held == 0 ? 0 : 1;
+}
+
+TEST(HoldClassesTest, EveryCallThatTouchesMemoryOrHandlesWaits) {
+  const std::vector<std::string> symbols = touching();
+  ASSERT_GT(symbols.size(), 200u);
+  const pid_t pid = fork();
+  if (pid == 0) _exit(child_calls_everything(symbols));
+  int status = 1;
+  waitpid(pid, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
