@@ -106,7 +106,7 @@ struct Tenant {
   Nanos runaway_at = 0;
   Nanos next_let_at = kNever;  // closing gang: when to look for members locked out mid-collective
   Nanos let_until = kNever;    // closing gang: end of the window let through
-  int lets = 0;  // since it was closed
+  int lets = 0;                // since it was closed
   Nanos waiting_since = 0;
 
   double gang_vtime = 0;  // order between gangs
