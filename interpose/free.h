@@ -4,6 +4,7 @@
 
 #include "interpose/account.h"
 #include "interpose/gate.h"
+#include "interpose/residual.h"
 
 namespace sluice::interpose {
 
@@ -19,13 +20,17 @@ CUresult memory_free(CUdeviceptr pointer, Call call) {
   const bool plain = process.records.remove(RecordKind::kPointer, pointer, &record);
   const bool pooled = !plain && process.records.remove(RecordKind::kPooled, pointer, &record);
   const CUresult result = call();
-  if (!plain && !pooled) return result;
+  if (!plain && !pooled) {
+    // It may be of another process's pool.
+    if (residual_is_shared()) residual_want();
+    return result;
+  }
   if (result != CUDA_SUCCESS) {
     (void)process.records.insert(record);
   } else if (plain) {
     charge_release(record.device, record.bytes);
   } else {
-    pools_settle(record.device);
+    if (pools_settle(record.device)) residual_want();
   }
   return result;
 }

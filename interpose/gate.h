@@ -9,6 +9,7 @@
 
 #include "interpose/meter.h"
 #include "interpose/process.h"
+#include "interpose/residual.h"
 
 namespace sluice::interpose {
 
@@ -181,6 +182,7 @@ __attribute__((noinline)) CUresult launch_long(A... arguments) {
   if (SLUICE_UNLIKELY(pass.way == LaunchPass::Way::kRefused)) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = real_call<Real>(arguments...);
   launch_leave(pass, result);
+  if (SLUICE_UNLIKELY(load_relaxed(residual_expected) != 0)) residual_launched();
   return result;
 }
 

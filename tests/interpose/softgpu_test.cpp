@@ -1,31 +1,19 @@
 // The shim over the software GPU: its account against the device's own. The device knows nothing of
 // the shim, so what both say must agree: bytes exactly, GPU time within a few percent. Each case is
 // a process of its own.
-#include <cuda.h>
-#include <gtest/gtest.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cmath>
-#include <memory>
-#include <string>
 #include <thread>
 
-#include "tests/interpose/test_broker.h"
+#include "tests/interpose/softgpu_fixture.h"
 
 namespace {
 
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
-using sluice::test::TestBroker;
-
-constexpr size_t kMiB = 1 << 20;
-constexpr size_t kContext = 32 * kMiB;
-constexpr size_t kQuota = 100 * kMiB;
+using namespace sluice::test;
 
 // Counts to n in one thread per block and stores the count.
 constexpr char kPtx[] = R"(
@@ -50,65 +38,8 @@ LOOP:
 }
 )";
 
-class SoftGpuTest : public ::testing::Test {
+class SoftGpuLaunchTest : public SoftGpuTest {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/sluice-softgpu-XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    directory = name;
-    setenv("SOFTGPU_DIR", name, 1);
-    setenv("SOFTGPU_MEMORY", "256MiB", 1);
-    setenv("SOFTGPU_COUNT", "1", 1);
-    unsigned char uuid[16];
-    ASSERT_TRUE(uuid_read(uuid));
-    broker = std::make_unique<TestBroker>(kQuota, kContext);
-    broker->gpu_uuid_set(uuid);
-    broker->environment_set();
-    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-  }
-  void TearDown() override {
-    broker->lease_store(kLeaseOpen);
-    const std::string command = "rm -rf " + directory;
-    EXPECT_EQ(system(command.c_str()), 0);
-  }
-  // From a child without a tenant: this process must not touch CUDA before its broker knows the
-  // GPU. Forked before the broker's thread runs, which may hold a lock of AddressSanitizer's
-  // allocator.
-  static bool uuid_read(unsigned char out[16]) {
-    int pipe_fds[2];
-    if (pipe(pipe_fds) != 0) return false;
-    const pid_t pid = fork();
-    if (pid == 0) {
-      CUuuid uuid{};
-      setenv("SLUICE_SOCKET", "/nonexistent", 1);
-      const bool good = cuInit(0) == CUDA_SUCCESS && cuDeviceGetUuid(&uuid, 0) == CUDA_SUCCESS &&
-                        write(pipe_fds[1], &uuid, sizeof uuid) == sizeof uuid;
-      _exit(good ? 0 : 1);
-    }
-    int status = 1;
-    waitpid(pid, &status, 0);
-    const bool good = status == 0 && read(pipe_fds[0], out, 16) == 16;
-    close(pipe_fds[0]);
-    close(pipe_fds[1]);
-    return good;
-  }
-  // What the device itself says about this process.
-  double device_figure(const char* field) const {
-    const std::string command = std::string(SOFTGPU_CTL) + " accounts --json --dir " + directory;
-    FILE* out = popen(command.c_str(), "r");
-    std::string text(1 << 16, '\0');
-    text.resize(fread(text.data(), 1, text.size(), out));
-    EXPECT_EQ(pclose(out), 0);
-    std::erase_if(text, [](char c) { return c == ' ' || c == '\n'; });
-    const auto process = text.find("\"pid\":" + std::to_string(getpid()) + ",");
-    const auto at = process == std::string::npos
-                        ? process
-                        : text.find(std::string("\"") + field + "\":", process);
-    EXPECT_NE(at, std::string::npos) << field << " of this process in " << text;
-    return at == std::string::npos ? -1 : strtod(text.c_str() + text.find(':', at) + 1, nullptr);
-  }
   void kernel_load() {
     CUmodule module;
     ASSERT_EQ(cuModuleLoadData(&module, kPtx), CUDA_SUCCESS);
@@ -119,9 +50,6 @@ class SoftGpuTest : public ::testing::Test {
     void* parameters[] = {&result, &n};
     return cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, nullptr, parameters, nullptr);
   }
-  std::string directory;
-  std::unique_ptr<TestBroker> broker;
-  CUcontext context = nullptr;
   CUfunction spin = nullptr;
   CUdeviceptr result = 0;
 };
@@ -143,11 +71,10 @@ TEST_F(SoftGpuTest, AProberIsStoppedAtItsQuotaAndTheDeviceAgreesByteForByte) {
   ASSERT_EQ(cuMemGetInfo(&free_bytes, &total_bytes), CUDA_SUCCESS);
   EXPECT_EQ(free_bytes, 0u);
   EXPECT_EQ(total_bytes, kQuota);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
   ASSERT_EQ(cuDevicePrimaryCtxReset(0), CUDA_SUCCESS);
   EXPECT_EQ(broker->account().held_bytes.load(), 0u);
-  EXPECT_EQ(device_figure("memory_bytes"), 0);
+  EXPECT_EQ(device_bytes(), 0u);
 }
 
 TEST_F(SoftGpuTest, PoolsAgreeWithTheDeviceWhenNothingIsInFlight) {
@@ -155,12 +82,10 @@ TEST_F(SoftGpuTest, PoolsAgreeWithTheDeviceWhenNothingIsInFlight) {
   ASSERT_EQ(cuMemAllocAsync(&a, 3 * kMiB, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuMemAllocAsync(&b, 9 * kMiB, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
   ASSERT_EQ(cuMemFreeAsync(b, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
 }
 
 /// A graph that allocates `bytes` and, with `frees`, frees them again.
@@ -188,7 +113,7 @@ TEST_F(SoftGpuTest, MemoryOfGraphsIsChargedWhenItIsTakenAndGivenBackWhenItIsTrim
   const auto agrees = [&](size_t bytes, const char* when) {
     ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
     EXPECT_EQ(broker->account().held_bytes.load(), kContext + bytes) << when;
-    EXPECT_EQ(device_figure("memory_bytes"), static_cast<double>(kContext + bytes)) << when;
+    EXPECT_EQ(device_bytes(), kContext + bytes) << when;
   };
   CUdeviceptr address = 0, other = 0;
   CUgraphExec exec = allocating_graph(16 * kMiB, true, &address);
@@ -201,8 +126,7 @@ TEST_F(SoftGpuTest, MemoryOfGraphsIsChargedWhenItIsTakenAndGivenBackWhenItIsTrim
   ASSERT_EQ(cuGraphUpload(kept, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuGraphLaunch(kept, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
   ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
   ASSERT_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
   agrees(8 * kMiB, "one is alive");
@@ -250,11 +174,10 @@ TEST_F(SoftGpuTest, AllocationsCapturedIntoAGraphCountWhenItIsLaunched) {
   ASSERT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
   EXPECT_EQ(broker->account().held_bytes.load(), kContext + 4 * kMiB);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
 }
 
-TEST_F(SoftGpuTest, AClosedLeaseKeepsTheDeviceIdleAndADrainMeansThatItIs) {
+TEST_F(SoftGpuLaunchTest, AClosedLeaseKeepsTheDeviceIdleAndADrainMeansThatItIs) {
   kernel_load();
   // Without a window this program would queue seconds of work in one lease, and the drain would
   // last as long.
@@ -268,25 +191,25 @@ TEST_F(SoftGpuTest, AClosedLeaseKeepsTheDeviceIdleAndADrainMeansThatItIs) {
     EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   });
   ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, 1, 10000));
-  EXPECT_EQ(device_figure("launches"), 0);
+  EXPECT_EQ(device_account().launches, 0u);
   for (int round = 0; round < 5; ++round) {
     broker->lease_store(kLeaseOpen);
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     broker->lease_store(0);
     ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 20000));
-    const double busy = device_figure("busy_ns"), launches = device_figure("launches");
-    EXPECT_GT(launches, 0);
+    const auto then = device_account();
+    EXPECT_GT(then.launches, 0u);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(device_figure("busy_ns"), busy);
-    EXPECT_EQ(device_figure("launches"), launches);
-    EXPECT_EQ(static_cast<double>(broker->account().launches.load()), launches);
+    EXPECT_EQ(device_account().busy_ns, then.busy_ns);
+    EXPECT_EQ(device_account().launches, then.launches);
+    EXPECT_EQ(broker->account().launches.load(), then.launches);
   }
   stop = true;
   broker->lease_store(kLeaseOpen);
   program.join();
 }
 
-TEST_F(SoftGpuTest, BusyTimeAgreesWithTheDevicesAccount) {
+TEST_F(SoftGpuLaunchTest, BusyTimeAgreesWithTheDevicesAccount) {
   kernel_load();
   broker->lease_store(kLeaseOpen);
   ASSERT_EQ(launch(1000), CUDA_SUCCESS);
@@ -305,9 +228,9 @@ TEST_F(SoftGpuTest, BusyTimeAgreesWithTheDevicesAccount) {
   broker->lease_store(0);
   ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 20000));
   const double ours = static_cast<double>(broker->account().busy_ns.load()),
-               device = device_figure("busy_ns");
+               device = device_account().busy_ns;
   printf("busy: shim %.3f ms, device %.3f ms, lag %.3f ms\n", ours / 1e6, device / 1e6,
-         device_figure("lag_ns") / 1e6);
+         device_account().lag_ns / 1e6);
   EXPECT_NEAR(ours, device, device * 0.05);
 }
 

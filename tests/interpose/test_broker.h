@@ -1,6 +1,6 @@
 // A broker small enough for a test: it listens on a Unix socket in a fresh directory, hands every
-// process that registers the same two pages, keeps the notes it gets, and opens or closes leases
-// when told. Single tenant, one thread.
+// process that registers the same two pages, keeps the notes it gets, opens or closes leases when
+// told, and zeroes the slots of the dead. Single tenant, one thread.
 #pragma once
 
 #include <atomic>
@@ -33,6 +33,8 @@ class TestBroker {
   /// it).
   void environment_set() const;
   void gpu_uuid_set(const unsigned char uuid[16]);
+  /// Further GPUs with the first one's limits; before the first process registers.
+  void gpu_add(const unsigned char uuid[16]);
   void lease_store(std::uint32_t flags);  // a new epoch
   void lease_flag(std::uint32_t flags);   // the same epoch
   std::uint32_t epoch() const { return epoch_; }
@@ -45,7 +47,11 @@ class TestBroker {
   int registrations() const { return registrations_; }
   protocol::ClaimsPage& claims() { return *claims_; }
   protocol::LeasePage& lease() { return *lease_; }
-  protocol::ClaimsGpu& account(std::uint32_t slot = 0) { return claims_->slots[slot].gpus[0]; }
+  protocol::ClaimsGpu& account(std::uint32_t slot = 0, std::uint32_t gpu = 0) {
+    return claims_->slots[slot].gpus[gpu];
+  }
+  /// True once the slot of a process that has ended is zeroed.
+  bool wait_for_end(int pid, int timeout_ms);
   /// Closes every connection and the listening socket; a second broker may then take the path.
   void die();
   /// Listens where the dead broker did, as a restarted one does.
@@ -53,7 +59,7 @@ class TestBroker {
 
  private:
   void serve();
-  void register_answer(int fd, const protocol::Header& request);
+  int register_answer(int fd, const protocol::Header& request);
 
   std::string directory_, path_;
   int listen_fd_ = -1, lease_fd_ = -1, claims_fd_ = -1, stop_pipe_[2] = {-1, -1};

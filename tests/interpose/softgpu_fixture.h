@@ -1,0 +1,60 @@
+// What the tests of the shim over the software GPU share: GPUs in a directory of their own, a
+// broker that gives the tenant all of them, and the device's own account to compare with. After
+// each test both accounts must be equal for every process of the tenant, byte for byte.
+#pragma once
+
+#include <cuda.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "softgpu/device/device.h"
+#include "tests/interpose/test_broker.h"
+
+namespace sluice::test {
+
+inline constexpr size_t kMiB = 1 << 20;
+inline constexpr size_t kContext = 32 * kMiB;
+inline constexpr size_t kQuota = 100 * kMiB;
+
+/// Waits for a condition that another thread or process makes true.
+bool eventually(const std::function<bool()>& condition, int timeout_ms = 10000);
+
+class SoftGpuTest : public ::testing::Test {
+ protected:
+  struct Options {
+    int gpus = 1;
+    size_t quota = kQuota;
+    size_t context_told = kContext;  // what the broker says that a context costs
+    bool uses_cuda = true;  // this process is one of the tenant's, with a context on the first GPU
+  };
+  SoftGpuTest() : SoftGpuTest(Options{}) {}
+  explicit SoftGpuTest(const Options& chosen) : options(chosen) {}
+
+  void SetUp() override;
+  void TearDown() override;
+
+  // The device's own account of a process. It is not asked through the driver or NVML, which the
+  // shim stands in front of.
+  softgpu::device::Account device_account(int pid = getpid(), int gpu = 0);
+  uint64_t device_bytes(int pid = getpid(), int gpu = 0);
+  uint64_t device_total(int gpu = 0);
+  // What the ledger says of a process; 0 when it has no slot.
+  uint64_t held(int pid = getpid(), int gpu = 0);
+  uint64_t held_total(int gpu = 0);
+  // Both accounts of all processes on all GPUs, as text that says where they differ; empty = equal.
+  std::string difference();
+  void agrees(const char* when) { EXPECT_EQ(difference(), "") << when; }
+
+  const Options options;
+  std::string directory;
+  std::vector<std::unique_ptr<softgpu::device::Device>> devices;
+  std::unique_ptr<TestBroker> broker;
+  CUcontext context = nullptr;
+};
+
+}  // namespace sluice::test
