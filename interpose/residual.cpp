@@ -195,7 +195,10 @@ void residual_launched() {
     (void)residual_settle(false);
 }
 
-void residual_shared() { store_release(shared, 1u); }
+void residual_shared() {
+  // From now on the helper knows the others as they are and sees what they change.
+  if (__atomic_exchange_n(&shared, 1, __ATOMIC_ACQ_REL) == 0) residual_want();
+}
 bool residual_is_shared() { return load_relaxed(shared) != 0; }
 
 uint64_t residual_look(uint64_t now_ns) {
