@@ -41,6 +41,19 @@ nvmlReturn_t missing(Function function) {
   return nvml.*function == nullptr ? kFunctionNotFound : 0;
 }
 
+// The real function. One that asks another of NVML's by its public name comes to a hook again,
+// which must not narrow the answer twice.
+template <class Function, class... A>
+nvmlReturn_t real(Function function, A... arguments) {
+  const DepthScope depth(thread_record());
+  return (nvml.*function)(arguments...);
+}
+
+int gpu_shown(nvmlDevice_t device) {
+  const ThreadRecord* thread = this_thread;
+  return thread != nullptr && thread->depth != 0 ? -1 : nvml_gpu(device);
+}
+
 template <class Memory>
 void memory_narrow(int gpu, Memory* memory) {
   const MemoryView view = gpu_memory_view(gpu, memory->total, memory->free);
@@ -69,11 +82,11 @@ template <class Info, class Function>
 nvmlReturn_t processes(Function function, nvmlDevice_t device, unsigned* count, Info* infos) {
   const nvmlReturn_t none = missing(function);
   if (none != 0) return none;
-  const int gpu = nvml_gpu(device);
+  const int gpu = gpu_shown(device);
   if (gpu < 0 || count == nullptr || (*count > 0 && infos == nullptr))
-    return (nvml.*function)(device, count, infos);
+    return real(function, device, count, infos);
   unsigned others = 0;
-  const nvmlReturn_t result = (nvml.*function)(device, &others, nullptr);
+  const nvmlReturn_t result = real(function, device, &others, static_cast<Info*>(nullptr));
   if (result != 0 && result != kInsufficientSize) return result;
   TenantProcess own[protocol::kTenantProcessesMax];
   const unsigned found = tenant_processes(gpu, own);
@@ -88,12 +101,12 @@ nvmlReturn_t processes_filtered(Function function, nvmlDevice_t device, unsigned
                                 Info* infos) {
   const nvmlReturn_t none = missing(function);
   if (none != 0) return none;
-  const int gpu = nvml_gpu(device);
+  const int gpu = gpu_shown(device);
   List<Info> all;
   if (gpu < 0 || count == nullptr || (*count > 0 && infos == nullptr) || all.entries() == nullptr)
-    return (nvml.*function)(device, count, infos);
+    return real(function, device, count, infos);
   unsigned found = kListMax, kept = 0;
-  const nvmlReturn_t result = (nvml.*function)(device, &found, all.entries());
+  const nvmlReturn_t result = real(function, device, &found, all.entries());
   if (result != 0) return result;
   for (unsigned i = 0; i < found; ++i) {
     const uint32_t pid = tenant_pid(all.entries()[i].pid);
@@ -134,7 +147,7 @@ nvmlReturn_t samples_read(nvmlDevice_t device, uint64_t since_us,
                           List<nvmlProcessUtilizationSample_t>& list, unsigned* count) {
   *count = kListMax;
   const nvmlReturn_t result =
-      nvml.nvmlDeviceGetProcessUtilization(device, list.entries(), count, since_us);
+      real(&NvmlTable::nvmlDeviceGetProcessUtilization, device, list.entries(), count, since_us);
   if (result != 0) return result;
   *count = samples_filter(list.entries(), *count);
   return *count == 0 ? kNotFound : 0;
@@ -180,8 +193,8 @@ nvmlUtilization_t tenant_utilization(int gpu, nvmlDevice_t device) {
 SLUICE_HOOK nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   const nvmlReturn_t none = missing(&NvmlTable::nvmlDeviceGetMemoryInfo);
   if (none != 0) return none;
-  const nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo(device, memory);
-  const int gpu = result == 0 ? nvml_gpu(device) : -1;
+  const nvmlReturn_t result = real(&NvmlTable::nvmlDeviceGetMemoryInfo, device, memory);
+  const int gpu = result == 0 ? gpu_shown(device) : -1;
   if (gpu >= 0) memory_narrow(gpu, memory);
   return result;
 }
@@ -189,8 +202,8 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory
 SLUICE_HOOK nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* memory) {
   const nvmlReturn_t none = missing(&NvmlTable::nvmlDeviceGetMemoryInfo_v2);
   if (none != 0) return none;
-  const nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo_v2(device, memory);
-  const int gpu = result == 0 ? nvml_gpu(device) : -1;
+  const nvmlReturn_t result = real(&NvmlTable::nvmlDeviceGetMemoryInfo_v2, device, memory);
+  const int gpu = result == 0 ? gpu_shown(device) : -1;
   if (gpu >= 0) {
     // What the driver keeps for itself is not the tenant's to see.
     memory->reserved = 0;
@@ -203,8 +216,8 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
                                                        nvmlUtilization_t* rates) {
   const nvmlReturn_t none = missing(&NvmlTable::nvmlDeviceGetUtilizationRates);
   if (none != 0) return none;
-  const nvmlReturn_t result = nvml.nvmlDeviceGetUtilizationRates(device, rates);
-  const int gpu = result == 0 ? nvml_gpu(device) : -1;
+  const nvmlReturn_t result = real(&NvmlTable::nvmlDeviceGetUtilizationRates, device, rates);
+  const int gpu = result == 0 ? gpu_shown(device) : -1;
   if (gpu < 0) return result;
   const nvmlUtilization_t own = tenant_utilization(gpu, device);
   const uint32_t sm_percent = process.entry(gpu).sm_percent;
@@ -218,10 +231,10 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                                          unsigned long long last_seen_us) {
   const nvmlReturn_t none = missing(&NvmlTable::nvmlDeviceGetProcessUtilization);
   if (none != 0) return none;
-  const int gpu = nvml_gpu(device);
+  const int gpu = gpu_shown(device);
   List<nvmlProcessUtilizationSample_t> list;
   if (gpu < 0 || count == nullptr || list.entries() == nullptr)
-    return nvml.nvmlDeviceGetProcessUtilization(device, samples, count, last_seen_us);
+    return real(&NvmlTable::nvmlDeviceGetProcessUtilization, device, samples, count, last_seen_us);
   unsigned found = 0;
   const nvmlReturn_t result = samples_read(device, last_seen_us, list, &found);
   if (result != 0) return result;
@@ -237,14 +250,14 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
     nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t* info) {
   const nvmlReturn_t none = missing(&NvmlTable::nvmlDeviceGetProcessesUtilizationInfo);
   if (none != 0) return none;
-  const int gpu = nvml_gpu(device);
+  const int gpu = gpu_shown(device);
   List<nvmlProcessUtilizationInfo_v1_t> list;
   if (gpu < 0 || info == nullptr || list.entries() == nullptr)
-    return nvml.nvmlDeviceGetProcessesUtilizationInfo(device, info);
+    return real(&NvmlTable::nvmlDeviceGetProcessesUtilizationInfo, device, info);
   nvmlProcessesUtilizationInfo_v1_t all = *info;
   all.processSamplesCount = kListMax;
   all.procUtilArray = list.entries();
-  const nvmlReturn_t result = nvml.nvmlDeviceGetProcessesUtilizationInfo(device, &all);
+  const nvmlReturn_t result = real(&NvmlTable::nvmlDeviceGetProcessesUtilizationInfo, device, &all);
   if (result != 0) return result;
   const unsigned found = samples_filter(list.entries(), all.processSamplesCount);
   unsigned room = info->procUtilArray == nullptr ? 0 : info->processSamplesCount;

@@ -33,7 +33,9 @@ void SoftGpuTest::SetUp() {
   ASSERT_EQ(devices.size(), static_cast<size_t>(options.gpus)) << error;
   broker = std::make_unique<TestBroker>(options.quota, options.context_told);
   broker->gpu_uuid_set(devices[0]->settings().uuid);
-  for (size_t i = 1; i < devices.size(); ++i) broker->gpu_add(devices[i]->settings().uuid);
+  const size_t of_tenant =
+      static_cast<size_t>(options.gpus_of_tenant == 0 ? options.gpus : options.gpus_of_tenant);
+  for (size_t i = 1; i < of_tenant; ++i) broker->gpu_add(devices[i]->settings().uuid);
   broker->environment_set();
   if (!options.uses_cuda) return;
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
@@ -83,7 +85,8 @@ uint64_t SoftGpuTest::held_total(int gpu) {
 
 std::string SoftGpuTest::difference() {
   std::string text;
-  for (int gpu = 0; gpu < options.gpus; ++gpu) {
+  const int of_tenant = options.gpus_of_tenant == 0 ? options.gpus : options.gpus_of_tenant;
+  for (int gpu = 0; gpu < of_tenant; ++gpu) {
     for (const ClaimsSlot& slot : broker->claims().slots) {
       const int pid = static_cast<int>(slot.pid.load());
       if (pid == 0) continue;

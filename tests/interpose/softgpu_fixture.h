@@ -28,6 +28,7 @@ class SoftGpuTest : public ::testing::Test {
  protected:
   struct Options {
     int gpus = 1;
+    int gpus_of_tenant = 0;  // the first of them; 0 = all
     size_t quota = kQuota;
     size_t context_told = kContext;  // what the broker says that a context costs
     bool uses_cuda = true;  // this process is one of the tenant's, with a context on the first GPU

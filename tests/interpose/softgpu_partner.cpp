@@ -49,6 +49,40 @@ CUresult module_load(size_t bytes, CUmodule* module) {
   return cuModuleLoadData(module, text.c_str());
 }
 
+// Counts to n in one thread.
+constexpr char kSpin[] = R"(
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry spin(.param .u32 n)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<3>;
+  ld.param.u32 %r1, [n];
+  mov.u32 %r2, 0;
+LOOP:
+  add.s32 %r2, %r2, 1;
+  setp.lt.s32 %p1, %r2, %r1;
+  @%p1 bra LOOP;
+  ret;
+}
+)";
+
+CUresult spin(std::uint64_t launches, std::uint64_t count) {
+  static CUfunction function;
+  CUmodule module = nullptr;
+  CUresult result = CUDA_SUCCESS;
+  if (function == nullptr) {
+    result = cuModuleLoadData(&module, kSpin);
+    if (result == CUDA_SUCCESS) result = cuModuleGetFunction(&function, module, "spin");
+  }
+  auto n = static_cast<unsigned>(count);
+  void* parameters[] = {&n};
+  for (std::uint64_t i = 0; i < launches && result == CUDA_SUCCESS; ++i)
+    result = cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, nullptr, parameters, nullptr);
+  return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;
+}
+
 // `a` bytes at most in each of four threads, `b` rounds, `extra` = 1: every request has `a` bytes,
 // so that it is known what fits. `value` counts the refusals, `extra` wrong answers: a result that
 // is neither success nor out of memory, an output that a refusal touched, a view beyond the quota.
@@ -156,6 +190,8 @@ CUresult serve(const PartnerMessage& request, int fd, PartnerMessage* answer, in
       return cuCtxSynchronize();
     case PartnerOp::kModuleLoad:
       return module_load(request.a, reinterpret_cast<CUmodule*>(&answer->value));
+    case PartnerOp::kSpin:
+      return spin(request.a, request.b);
     case PartnerOp::kChurn:
       churn(request, answer);
       return CUDA_SUCCESS;

@@ -35,6 +35,7 @@ enum class PartnerOp : std::uint32_t {
   kMemoryInfo,     // -> value = free, extra = total
   kSynchronize,    // the current context
   kModuleLoad,     // a = bytes of its variable -> value
+  kSpin,           // a = launches of a kernel that counts to b, and waits for them
   kChurn,          // see softgpu_partner.cpp
   kEnd,            // ends as programs do
 };
@@ -52,8 +53,8 @@ class Partner {
   ~Partner();
   Partner(const Partner&) = delete;
   Partner& operator=(const Partner&) = delete;
-  /// With the environment as it is now.
-  void start();
+  /// With the environment as it is now; a stranger is nobody's tenant.
+  void start(bool stranger = false);
   int pid() const { return pid_; }
   /// Asks and waits for the answer; a partner that died answers CUDA_ERROR_UNKNOWN. The descriptor
   /// that came with the last answer is in `fd`.

@@ -1,5 +1,6 @@
 // See softgpu_partner.h: the side of the test, and what both sides send.
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -46,12 +47,16 @@ bool partner_receive(int socket, PartnerMessage* message, int* fd) {
   return true;
 }
 
-void Partner::start() {
+void Partner::start(bool stranger) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     throw std::runtime_error("socketpair");
   pid_ = fork();
   if (pid_ == 0) {
+    if (stranger) {
+      unsetenv("SLUICE_TENANT");
+      setenv("SLUICE_SOCKET", "/nonexistent", 1);
+    }
     const std::string number = std::to_string(fcntl(ends[1], F_DUPFD, 3));
     execl(SOFTGPU_PARTNER, SOFTGPU_PARTNER, number.c_str(), nullptr);
     _exit(127);
