@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "interpose/start.h"
 #include "interpose/view.h"
 
 using namespace sluice::interpose;
@@ -45,7 +46,7 @@ nvmlReturn_t missing(Function function) {
 // which must not narrow the answer twice.
 template <class Function, class... A>
 nvmlReturn_t real(Function function, A... arguments) {
-  const DepthScope depth(thread_record());
+  const DepthScope depth(registration_mode() == Mode::kActive ? thread_record() : nullptr);
   return (nvml.*function)(arguments...);
 }
 

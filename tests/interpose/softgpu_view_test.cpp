@@ -141,8 +141,8 @@ TEST_F(SoftGpuViewTest, ListsAreGivenAsNvmlGivesThem) {
 
 TEST_F(SoftGpuViewTest, UtilizationOfProcessesIsInHundredthsOfTheSlice) {
   broker->lease().gpus[0].sm_percent = 40;
-  ASSERT_EQ(a.ask(PartnerOp::kSpin, 5, 200000).result, CUDA_SUCCESS);
-  ASSERT_EQ(stranger.ask(PartnerOp::kSpin, 5, 200000).result, CUDA_SUCCESS);
+  ASSERT_EQ(a.ask(PartnerOp::kSpin, 3, 50000).result, CUDA_SUCCESS);
+  ASSERT_EQ(stranger.ask(PartnerOp::kSpin, 3, 50000).result, CUDA_SUCCESS);
   ASSERT_TRUE(eventually([&] { return used_percent(a.pid()) > 0; }));
   const auto samples_of =
       function<decltype(nvmlDeviceGetProcessUtilization)>("nvmlDeviceGetProcessUtilization");
@@ -182,13 +182,12 @@ TEST_F(SoftGpuViewTest, UtilizationOfTheDeviceIsTheTenantsOwn) {
   const auto rates_of =
       function<decltype(nvmlDeviceGetUtilizationRates)>("nvmlDeviceGetUtilizationRates");
   nvmlUtilization_t rates{};
-  ASSERT_EQ(stranger.ask(PartnerOp::kSpin, 10, 200000).result, CUDA_SUCCESS);
+  ASSERT_EQ(stranger.ask(PartnerOp::kSpin, 3, 50000).result, CUDA_SUCCESS);
   ASSERT_TRUE(eventually([&] { return used_percent(stranger.pid()) > 0; }));
   ASSERT_EQ(rates_of(ours, &rates), NVML_SUCCESS);
   EXPECT_EQ(rates.gpu, 0u) << "only a stranger works";
-  const unsigned count_to = 200000;
   ASSERT_TRUE(eventually([&] {
-    EXPECT_EQ(a.ask(PartnerOp::kSpin, 5, count_to).result, CUDA_SUCCESS);
+    EXPECT_EQ(a.ask(PartnerOp::kSpin, 3, 50000).result, CUDA_SUCCESS);
     return rates_of(ours, &rates) == NVML_SUCCESS && rates.gpu > 0;
   }));
   EXPECT_LE(rates.gpu, 100u);
