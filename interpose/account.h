@@ -65,7 +65,11 @@ Pool* pool_add(CUmemoryPool handle, int device);
 void pool_settle(Pool& pool);
 /// All pools of a device: frees return to the pool at once but to the device only later. True when
 /// one that the program has destroyed got smaller: the residual knows by how much.
-bool pools_settle(int device);
+extern uint32_t pools_seen;  // how many records of pools there are
+SLUICE_NOINLINE bool pools_read(int device);
+inline bool pools_settle(int device) {
+  return SLUICE_UNLIKELY(load_relaxed(pools_seen) != 0) && pools_read(device);
+}
 void pool_destroyed(Pool& pool);
 void pools_sum(uint64_t* bytes_by_device);
 void pools_reset_after_fork();

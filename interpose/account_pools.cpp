@@ -7,11 +7,13 @@
 #include "interpose/account.h"
 
 namespace sluice::interpose {
+
+uint32_t pools_seen;
+
 namespace {
 
-constexpr int kPoolsMax = 64;
+constexpr uint32_t kPoolsMax = 64;
 Pool pools[kPoolsMax];
-int pool_count;
 Lock lock;
 
 void pool_charge(Pool& pool, uint64_t bytes) {
@@ -43,19 +45,19 @@ int pool_device_ask(CUmemoryPool handle) {
 
 Pool* pool_add(CUmemoryPool handle, int device) {
   Pool* place = nullptr;
-  for (int i = 0; i < pool_count && place == nullptr; ++i) {
+  for (uint32_t i = 0; i < pools_seen && place == nullptr; ++i) {
     if (pools[i].gone && pools[i].charged == 0) place = &pools[i];
   }
   if (place == nullptr) {
-    if (pool_count == kPoolsMax) return nullptr;
-    place = &pools[pool_count++];
+    if (pools_seen == kPoolsMax) return nullptr;
+    place = &pools[pools_seen++];
   }
   *place = Pool{handle, device, 0, false};
   return place;
 }
 
 Pool* pool_find(CUmemoryPool handle) {
-  for (int i = 0; i < pool_count; ++i) {
+  for (uint32_t i = 0; i < pools_seen; ++i) {
     if (pools[i].handle == handle && !pools[i].gone) return &pools[i];
   }
   return pool_add(handle, pool_device_ask(handle));
@@ -77,12 +79,11 @@ void pool_settle(Pool& pool) {
   if (!pool.gone || pool.charged != 0) pool_charge(pool, bytes_reserved(pool));
 }
 
-bool pools_settle(int device) {
-  if (load_relaxed(pool_count) == 0) return false;
+bool pools_read(int device) {
   // From a hook that holds the lock already the pools are being settled anyway.
   if (!lock.try_acquire_briefly()) return false;
   bool gone = false;
-  for (int i = 0; i < pool_count; ++i) {
+  for (uint32_t i = 0; i < pools_seen; ++i) {
     if (pools[i].device != device) continue;
     const uint64_t before = pools[i].charged;
     pool_settle(pools[i]);
@@ -98,14 +99,14 @@ void pool_destroyed(Pool& pool) {
 }
 
 void pools_sum(uint64_t* bytes_by_device) {
-  for (int i = 0; i < pool_count; ++i) {
+  for (uint32_t i = 0; i < pools_seen; ++i) {
     if (pools[i].device >= 0) bytes_by_device[pools[i].device] += pools[i].charged;
   }
 }
 
 void pools_reset_after_fork() {
   lock.reset_after_fork();
-  pool_count = 0;
+  pools_seen = 0;
 }
 
 }  // namespace sluice::interpose

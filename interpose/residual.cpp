@@ -47,8 +47,9 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
     graph_memory_settle(device);
     const uint64_t before = process.ledger.held(index);
     uint64_t used = 0;
-    bool listed = false;
-    if (!usage_read(gpu, &used, &listed) || (!listed && contexts_on(device) != 0)) return false;
+    if (!usage_read(gpu, &used)) return false;
+    // Nobody listed, as in a container, or a process that is checkpointed just now.
+    if (used == 0 && contexts_on(device) != 0) return false;
     pools_settle(device);
     graph_memory_settle(device);
     const uint64_t held = process.ledger.held(index);

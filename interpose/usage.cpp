@@ -51,7 +51,7 @@ nvmlDevice_t handle_of(int gpu) {
 
 }  // namespace
 
-bool usage_read(int gpu, uint64_t* bytes, bool* listed) {
+bool usage_read(int gpu, uint64_t* bytes) {
   const ErrnoGuard guard;
   const LockScope scope(lock);
   if (!library_ready()) return false;
@@ -62,11 +62,9 @@ bool usage_read(int gpu, uint64_t* bytes, bool* listed) {
     return false;
   }
   *bytes = 0;
-  *listed = false;
   for (unsigned i = 0; i < count && i < kProcessesMax; ++i) {
     if (listed_processes[i].pid != link_host_pid()) continue;
     if (listed_processes[i].usedGpuMemory == kNotAvailable) return false;
-    *listed = true;
     *bytes = listed_processes[i].usedGpuMemory;
   }
   return true;

@@ -7,10 +7,10 @@
 
 namespace sluice::interpose {
 
-/// False when there is no figure: no NVML, no pid from the broker, a GPU that NVML does not know, a
-/// container in which it lists nobody. `listed` = NVML knows the process on this GPU. From a
-/// process that uses CUDA only: loads the library on first use.
-bool usage_read(int gpu, uint64_t* bytes, bool* listed);
+/// False when there is no figure: no NVML, no pid from the broker, a GPU that NVML does not know. 0
+/// bytes also where NVML does not list the process. From a process that uses CUDA only: loads the
+/// library on first use.
+bool usage_read(int gpu, uint64_t* bytes);
 /// After new pages: GPUs may have other numbers.
 void usage_forget();
 void usage_reset_after_fork();

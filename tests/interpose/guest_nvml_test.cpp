@@ -3,9 +3,12 @@
 // graphics.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <stdio.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -138,6 +141,87 @@ TEST_F(GuestNvmlTest, AskingForTheSameFunctionAgainAsksNvmlNothing) {
   const unsigned long long unloaded = nvml->process_reads;
   ASSERT_EQ(cuModuleGetFunction(&handle, nullptr, "f"), CUDA_SUCCESS);
   EXPECT_GT(nvml->process_reads, unloaded);
+}
+
+// Every call that brings memory of others, or lends the own: afterwards the figure is read again.
+struct Share {
+  const char* name;
+  CUresult (*call)();
+};
+const Share kShares[] = {
+    {"cuIpcGetMemHandle", [] { return cuIpcGetMemHandle(nullptr, 0); }},
+    {"cuIpcOpenMemHandle", [] { return cuIpcOpenMemHandle(nullptr, {}, 0); }},
+    {"cuIpcOpenMemHandle_v2", [] { return cuIpcOpenMemHandle_v2(nullptr, {}, 0); }},
+    {"cuIpcCloseMemHandle", [] { return cuIpcCloseMemHandle(0); }},
+    {"cuMemExportToShareableHandle",
+     [] { return cuMemExportToShareableHandle(nullptr, 0, CU_MEM_HANDLE_TYPE_NONE, 0); }},
+    {"cuMemImportFromShareableHandle",
+     [] { return cuMemImportFromShareableHandle(nullptr, nullptr, CU_MEM_HANDLE_TYPE_NONE); }},
+    {"cuMemGetHandleForAddressRange",
+     [] {
+       return cuMemGetHandleForAddressRange(nullptr, 0, 0, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+     }},
+    {"cuMemPoolExportPointer", [] { return cuMemPoolExportPointer(nullptr, 0); }},
+    {"cuMemPoolImportPointer", [] { return cuMemPoolImportPointer(nullptr, nullptr, nullptr); }},
+    {"cuImportExternalMemory", [] { return cuImportExternalMemory(nullptr, nullptr); }},
+    {"cuExternalMemoryGetMappedBuffer",
+     [] { return cuExternalMemoryGetMappedBuffer(nullptr, nullptr, nullptr); }},
+    {"cuExternalMemoryGetMappedMipmappedArray",
+     [] { return cuExternalMemoryGetMappedMipmappedArray(nullptr, nullptr, nullptr); }},
+    {"cuDestroyExternalMemory", [] { return cuDestroyExternalMemory(nullptr); }},
+};
+
+TEST_F(GuestNvmlTest, WhatComesFromOutsideIsChargedByTheFigure) {
+  listed(static_cast<unsigned>(getpid()), 30 * kMiB);
+  cuda_start();
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  for (const Share& share : kShares) {
+    nvml->processes[0].usedGpuMemory += kMiB;
+    ASSERT_EQ(share.call(), CUDA_SUCCESS) << share.name;
+    EXPECT_EQ(held(), nvml->processes[0].usedGpuMemory) << share.name;
+  }
+}
+
+bool sleeps_on_futex(pid_t thread) {
+  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/syscall";
+  FILE* file = fopen(path.c_str(), "r");
+  if (file == nullptr) return false;
+  long number = -1;
+  const bool known = fscanf(file, "%ld", &number) == 1;
+  fclose(file);
+  return known && number == SYS_futex;
+}
+
+TEST_F(GuestNvmlTest, ACallThatIsHeldBackDoesNotStopTheOthersAndIsMadeUpFor) {
+  listed(static_cast<unsigned>(getpid()), 30 * kMiB);
+  cuda_start();
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  auto& hold = broker->lease().gpus[0].hold;
+  hold.store(sluice::protocol::kHoldSet);
+  std::atomic<pid_t> waiting{0};
+  std::thread allocates([&] {
+    CUdeviceptr pointer = 0;
+    waiting = gettid();
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, kMiB), CUDA_SUCCESS);
+    nvml->processes[0].usedGpuMemory += kMiB;
+  });
+  ASSERT_TRUE(eventually([&] { return waiting != 0 && sleeps_on_futex(waiting); }));
+  nvml->processes[0].usedGpuMemory += 2 * kMiB;
+  auto handle = reinterpret_cast<CUfunction>(0x10);
+  EXPECT_EQ(cuModuleGetFunction(&handle, nullptr, "f"), CUDA_SUCCESS);
+  EXPECT_EQ(held(), 30 * kMiB) << "nothing can be read in the middle of an allocation";
+  hold.store(0);
+  allocates.join();
+  EXPECT_TRUE(eventually([&] { return held() == 33 * kMiB; })) << held();
+}
+
+TEST_F(GuestNvmlTest, ACheckpointedProcessKeepsItsCharge) {
+  listed(static_cast<unsigned>(getpid()), 41 * kMiB);
+  cuda_start();
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  nvml->processes[0].usedGpuMemory = 0;
+  EXPECT_EQ(cuFuncLoad(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(held(), 41 * kMiB);
 }
 
 TEST_F(GuestNvmlTest, ARestartedBrokerGetsTheMeasuredResidualToo) {

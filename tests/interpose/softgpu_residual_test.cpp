@@ -1,5 +1,8 @@
 // What no driver call tells: contexts, modules, functions that are loaded late, limits. The ledger
 // has it from the device's own figure, so it is right whatever the broker said of contexts.
+#include <stdio.h>
+#include <stdlib.h>
+
 #include <atomic>
 #include <thread>
 
@@ -122,6 +125,74 @@ TEST_F(SoftGpuResidualTest, AModuleThatDoesNotFitIsTakenBack) {
   EXPECT_EQ(pointer, 5u);
 }
 
+// Every call that loads code.
+struct Loader {
+  const char* name;
+  bool library;
+  CUresult (*load)(const char* text, const char* path, void** out);
+};
+const Loader kLoaders[] = {
+    {"cuModuleLoad", false,
+     [](const char*, const char* path, void** out) {
+       return cuModuleLoad(reinterpret_cast<CUmodule*>(out), path);
+     }},
+    {"cuModuleLoadData", false,
+     [](const char* text, const char*, void** out) {
+       return cuModuleLoadData(reinterpret_cast<CUmodule*>(out), text);
+     }},
+    {"cuModuleLoadDataEx", false,
+     [](const char* text, const char*, void** out) {
+       return cuModuleLoadDataEx(reinterpret_cast<CUmodule*>(out), text, 0, nullptr, nullptr);
+     }},
+    {"cuLibraryLoadData", true,
+     [](const char* text, const char*, void** out) {
+       return cuLibraryLoadData(reinterpret_cast<CUlibrary*>(out), text, nullptr, nullptr, 0,
+                                nullptr, nullptr, 0);
+     }},
+    {"cuLibraryLoadFromFile", true,
+     [](const char*, const char* path, void** out) {
+       return cuLibraryLoadFromFile(reinterpret_cast<CUlibrary*>(out), path, nullptr, nullptr, 0,
+                                    nullptr, nullptr, 0);
+     }},
+};
+
+TEST_F(SoftGpuResidualTest, EveryCallThatLoadsIsMeasured) {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+  const std::string path = directory + "/code.ptx";
+  for (const Loader& loader : kLoaders) {
+    for (const size_t mib : {5, 69}) {
+      const std::string text = module_text(mib * kMiB);
+      FILE* file = fopen(path.c_str(), "w");
+      ASSERT_NE(file, nullptr);
+      fputs(text.c_str(), file);
+      fclose(file);
+      auto* const untouched = reinterpret_cast<void*>(0x77);
+      void* out = untouched;
+      const CUresult result = loader.load(text.c_str(), path.c_str(), &out);
+      // A library's variables are in no context before something of it is asked for there.
+      if (result == CUDA_SUCCESS && loader.library) {
+        CUdeviceptr at = 0;
+        ASSERT_EQ(cuLibraryGetGlobal(&at, nullptr, static_cast<CUlibrary>(out), "room"),
+                  CUDA_SUCCESS);
+      }
+      agrees(loader.name);
+      if (result != CUDA_SUCCESS) {
+        EXPECT_EQ(mib, 69u) << loader.name;
+        EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY) << loader.name;
+        EXPECT_EQ(out, untouched) << loader.name;
+      } else if (loader.library) {
+        EXPECT_EQ(held(), kContext + mib * kMiB) << loader.name;
+        ASSERT_EQ(cuLibraryUnload(static_cast<CUlibrary>(out)), CUDA_SUCCESS);
+      } else {
+        EXPECT_EQ(mib, 5u) << loader.name << " passed the quota";
+        EXPECT_EQ(held(), kContext + mib * kMiB) << loader.name;
+        ASSERT_EQ(cuModuleUnload(static_cast<CUmodule>(out)), CUDA_SUCCESS);
+      }
+      holds(0, loader.name);
+    }
+  }
+}
+
 TEST_F(SoftGpuResidualTest, WhatTheDriverDoesNotLoadIsNotCharged) {
   auto* const untouched = reinterpret_cast<CUmodule>(0x77);
   CUmodule module = untouched;
@@ -161,6 +232,32 @@ TEST_F(SoftGpuResidualTest, AKernelThatIsLoadedByItsFirstLaunchIsChargedThen) {
   ASSERT_EQ(launch(reinterpret_cast<CUfunction>(kernel), out), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   holds(3 * kMiB + 4, "launched");
+}
+
+TEST_F(SoftGpuResidualTest, UnderAnExclusiveLeaseTheHelperNoticesWhatALaunchLoads) {
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  CUdeviceptr out = 0;
+  broker->lease_store(sluice::protocol::kLeaseOpen | sluice::protocol::kLeaseExclusive);
+  ASSERT_EQ(cuMemAlloc(&out, 4), CUDA_SUCCESS);
+  ASSERT_EQ(cuLibraryLoadData(&library, module_text(3 * kMiB).c_str(), nullptr, nullptr, 0, nullptr,
+                              nullptr, 0),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuLibraryGetKernel(&kernel, library, "store"), CUDA_SUCCESS);
+  ASSERT_EQ(launch(reinterpret_cast<CUfunction>(kernel), out), CUDA_SUCCESS);
+  EXPECT_TRUE(eventually([&] { return held() == kContext + 3 * kMiB + 4; })) << held();
+}
+
+TEST_F(SoftGpuResidualTest, FunctionsThatAreListedOrLoadedOnRequest) {
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  ASSERT_EQ(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * kMiB), CUDA_SUCCESS);
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cuModuleLoadData(&module, kHeapUser), CUDA_SUCCESS);
+  ASSERT_EQ(cuModuleEnumerateFunctions(&function, 1, module), CUDA_SUCCESS);
+  agrees("listed");
+  ASSERT_EQ(cuFuncLoad(function), CUDA_SUCCESS);
+  holds(8 * kMiB, "loaded");
 }
 
 TEST_F(SoftGpuResidualTest, TheHeapComesWithItsFirstUserAndMayPassTheQuota) {
