@@ -143,6 +143,25 @@ TEST_F(GuestNvmlTest, AskingForTheSameFunctionAgainAsksNvmlNothing) {
   EXPECT_GT(nvml->process_reads, unloaded);
 }
 
+TEST_F(GuestNvmlTest, TheFirstLaunchAfterANewFunctionLooksWhatItLoaded) {
+  listed(static_cast<unsigned>(getpid()), 41 * kMiB);
+  cuda_start();
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  const auto launch = [] {
+    return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  };
+  // A burst, until launches go the short way.
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(launch(), CUDA_SUCCESS);
+  auto handle = reinterpret_cast<CUfunction>(0x10);
+  const unsigned long long before = nvml->process_reads;
+  ASSERT_EQ(cuModuleGetFunction(&handle, nullptr, "f"), CUDA_SUCCESS);
+  // The helper's look is over.
+  ASSERT_TRUE(eventually([&] { return nvml->process_reads >= before + 2; }));
+  nvml->processes[0].usedGpuMemory = 47 * kMiB;
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  EXPECT_EQ(held(), 47 * kMiB);
+}
+
 // Every call that brings memory of others, or lends the own: afterwards the figure is read again.
 struct Share {
   const char* name;

@@ -226,12 +226,17 @@ TEST_F(SoftGpuResidualTest, AKernelThatIsLoadedByItsFirstLaunchIsChargedThen) {
             CUDA_SUCCESS);
   CUdeviceptr out = 0;
   ASSERT_EQ(cuMemAlloc(&out, 4), CUDA_SUCCESS);
-  // The stream is known, its budget is there: without the new handle the next launch would go the
-  // short way.
+  // A burst of others, until launches go the short way.
+  CUmodule module = nullptr;
+  CUfunction other = nullptr;
+  ASSERT_EQ(cuModuleLoadData(&module, module_text(4).c_str()), CUDA_SUCCESS);
+  ASSERT_EQ(cuModuleGetFunction(&other, module, "store"), CUDA_SUCCESS);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(launch(other, out), CUDA_SUCCESS);
+  holds(4 + 4, "before");
   ASSERT_EQ(cuLibraryGetKernel(&kernel, library, "store"), CUDA_SUCCESS);
   ASSERT_EQ(launch(reinterpret_cast<CUfunction>(kernel), out), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  holds(3 * kMiB + 4, "launched");
+  holds(3 * kMiB + 4 + 4, "launched");
 }
 
 TEST_F(SoftGpuResidualTest, UnderAnExclusiveLeaseTheHelperNoticesWhatALaunchLoads) {
