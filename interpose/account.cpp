@@ -76,6 +76,7 @@ bool accounts_try_pause(uint64_t patience_ns) {
   threads_barrier();
   const uint64_t until_ns = clock_now_ns() + patience_ns;
   for (int i = 0; i < thread_count(); ++i) {
+    if (thread_at(i) == this_thread) continue;
     while (load_acquire(thread_at(i)->accounting) != 0) {
       if (clock_now_ns() >= until_ns) {
         accounts_resume();
@@ -107,14 +108,19 @@ bool charge_reserve(int device, uint64_t bytes) {
   const uint64_t quota = process.memory_max(gpu);
   if (SLUICE_LIKELY(process.ledger.reserve(index, bytes, quota))) return true;
   const ErrnoGuard guard;
-  // Pools may have given memory back without a call that we see.
+  // Memory may have come back to the device without a call that we see.
   pools_settle(device);
   graph_memory_settle(device);
   if (load_acquire(process.alone) != 0) family_sweep();
+  residual_settle_deferred(device);
   if (process.ledger.reserve(index, bytes, quota)) return true;
+  charge_refused(gpu, bytes);
+  return false;
+}
+
+void charge_refused(int gpu, uint64_t bytes) {
   process.account(gpu).refused.add(1);
   refusal_say(gpu, bytes);
-  return false;
 }
 
 void charge_commit(int device, uint64_t bytes) {

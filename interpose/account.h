@@ -32,6 +32,8 @@ class AccountScope {
 /// Reserves bytes on a device; true also where the device is none of the tenant's. On false the
 /// sentence was said.
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);
+/// Counts a refusal and says the sentence.
+void charge_refused(int gpu, uint64_t bytes);
 void charge_commit(int device, uint64_t bytes);
 void charge_abort(int device, uint64_t bytes);
 void charge_release(int device, uint64_t bytes);
@@ -63,12 +65,16 @@ Pool* pool_add(CUmemoryPool handle, int device);
 /// Reads again what the pool has reserved and charges that. May exceed the quota by what the pool
 /// took in one step.
 void pool_settle(Pool& pool);
-/// All pools of a device: frees return to the pool at once but to the device only later. True when
-/// one that the program has destroyed got smaller: the residual knows by how much.
+/// All pools of a device: frees return to the pool at once but to the device only later.
+enum class PoolsRead : uint8_t {
+  kRead,
+  kSmaller,  // one that the program has destroyed is: the residual knows by how much
+  kBusy,     // another thread uses the pools
+};
 extern uint32_t pools_seen;  // how many records of pools there are
-SLUICE_NOINLINE bool pools_read(int device);
-inline bool pools_settle(int device) {
-  return SLUICE_UNLIKELY(load_relaxed(pools_seen) != 0) && pools_read(device);
+SLUICE_NOINLINE PoolsRead pools_read(int device);
+inline PoolsRead pools_settle(int device) {
+  return SLUICE_LIKELY(load_relaxed(pools_seen) == 0) ? PoolsRead::kRead : pools_read(device);
 }
 void pool_destroyed(Pool& pool);
 void pools_sum(uint64_t* bytes_by_device);
@@ -107,7 +113,7 @@ void vmm_reset_after_fork();
 
 /// Writes the whole account into the ledger's (new) slot. Called while no AccountScope exists.
 void account_restore();
-/// Stops and lets pass AccountScopes. Not to be called from within one.
+/// Stops and lets pass AccountScopes, all but the calling thread's.
 void accounts_pause();
 /// False when the scopes that exist do not end in time; then nothing is stopped.
 [[nodiscard]] bool accounts_try_pause(uint64_t patience_ns);

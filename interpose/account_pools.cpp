@@ -79,18 +79,18 @@ void pool_settle(Pool& pool) {
   if (!pool.gone || pool.charged != 0) pool_charge(pool, bytes_reserved(pool));
 }
 
-bool pools_read(int device) {
+PoolsRead pools_read(int device) {
   // From a hook that holds the lock already the pools are being settled anyway.
-  if (!lock.try_acquire_briefly()) return false;
-  bool gone = false;
+  if (!lock.try_acquire_briefly()) return PoolsRead::kBusy;
+  bool smaller = false;
   for (uint32_t i = 0; i < pools_seen; ++i) {
     if (pools[i].device != device) continue;
     const uint64_t before = pools[i].charged;
     pool_settle(pools[i]);
-    gone |= pools[i].gone && pools[i].charged != before;
+    smaller |= pools[i].gone && pools[i].charged != before;
   }
   lock.release();
-  return gone;
+  return smaller ? PoolsRead::kSmaller : PoolsRead::kRead;
 }
 
 void pool_destroyed(Pool& pool) {

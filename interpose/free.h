@@ -8,9 +8,11 @@
 
 namespace sluice::interpose {
 
+enum class Free : uint8_t { kNow, kInStreamOrder };
+
 /// Makes `call` and takes `pointer` off the account if it succeeds. Memory that is not in the
 /// records is the driver's business alone.
-template <class Call>
+template <Free When, class Call>
 CUresult memory_free(CUdeviceptr pointer, Call call) {
   const AccountScope account;
   if (!account.active() || pointer == 0) return call();
@@ -28,9 +30,10 @@ CUresult memory_free(CUdeviceptr pointer, Call call) {
   if (result != CUDA_SUCCESS) {
     (void)process.records.insert(record);
   } else if (plain) {
-    charge_release(record.device, record.bytes);
+    if (When == Free::kNow || !residual_defer(record.device, record.bytes))
+      charge_release(record.device, record.bytes);
   } else {
-    if (pools_settle(record.device)) residual_want();
+    if (pools_settle(record.device) == PoolsRead::kSmaller) residual_want();
   }
   return result;
 }

@@ -68,7 +68,7 @@ CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUs
 template <class Call>
 CUresult release(CUdeviceptr pointer, CUstream stream, Call call) {
   if (stream_is_capturing(stream)) return call();
-  return memory_free(pointer, call);
+  return memory_free<Free::kInStreamOrder>(pointer, call);
 }
 
 enum class After : uint8_t { kLives, kDestroyed };

@@ -10,6 +10,7 @@
 namespace sluice::interpose {
 
 uint32_t residual_expected;
+uint32_t residual_deferred;
 
 namespace {
 
@@ -17,6 +18,9 @@ namespace {
 // not waited for.
 constexpr uint64_t kPatienceNs = 20'000'000;
 constexpr uint64_t kPatienceOfHelperNs = 2'000'000;
+constexpr uint64_t kPatienceBeforeRefusalNs = 5'000'000;
+// On hardware the figure counts pages: one that is shared stays, however often it is looked for.
+constexpr uint32_t kDeferredLooks = 8;
 constexpr int kReadings = 4;  // pools give memory back while they are looked at
 // The helper looks this long after something changed, then at intervals that double while launches
 // go on.
@@ -38,20 +42,26 @@ struct Look {
 };
 Look look;
 
+// What the driver tells of pools and graphs; false while another thread uses the pools.
+bool known_settle(int device) {
+  if (pools_settle(device) == PoolsRead::kBusy) return false;
+  graph_memory_settle(device);
+  return true;
+}
+
 // What the driver says and the known paths do not; false without a figure. `busy`: another time
 // there may be one.
 bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
   const auto index = static_cast<uint32_t>(gpu);
   for (int i = 0; i < kReadings; ++i) {
-    pools_settle(device);
-    graph_memory_settle(device);
+    // A caller that has reserved may have the memory already: not to be counted twice.
+    if (!known_settle(device) || process.ledger.reserved(index) != 0) break;
     const uint64_t before = process.ledger.held(index);
     uint64_t used = 0;
     if (!usage_read(gpu, &used)) return false;
     // Nobody listed, as in a container, or a process that is checkpointed just now.
     if (used == 0 && contexts_on(device) != 0) return false;
-    pools_settle(device);
-    graph_memory_settle(device);
+    if (!known_settle(device)) break;
     const uint64_t held = process.ledger.held(index);
     if (held != before) continue;
     const uint64_t known = held - load_relaxed(charged[gpu]);
@@ -63,16 +73,17 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
 }
 
 // False: it does not fit, and nothing is charged.
-bool charge_to(int device, int gpu, uint64_t bytes, bool within_quota) {
+bool charge_to(int gpu, uint64_t bytes, bool within_quota) {
   const auto index = static_cast<uint32_t>(gpu);
   const uint64_t before = load_relaxed(charged[gpu]);
   if (bytes > before) {
     const uint64_t more = bytes - before;
     if (!within_quota) {
       process.ledger.hold_unasked(index, more);
-    } else if (charge_reserve(device, more)) {
-      charge_commit(device, more);
+    } else if (process.ledger.reserve(index, more, process.entry(gpu).memory_max_bytes)) {
+      process.ledger.hold(index, more);
     } else {
+      charge_refused(gpu, more);
       return false;
     }
     residual_take(gpu, more);
@@ -97,7 +108,7 @@ Settled settle(int device, bool within_quota, uint64_t patience_ns) {
   Settled result{};
   uint64_t bytes = 0;
   if (residual_read(device, gpu, &bytes, &result.busy))
-    result.too_much = !charge_to(device, gpu, bytes, within_quota);
+    result.too_much = !charge_to(gpu, bytes, within_quota);
   accounts_resume();
   return result;
 }
@@ -196,6 +207,24 @@ void residual_launched() {
     (void)residual_settle(false);
 }
 
+bool residual_defer(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  if (gpu < 0 || load_acquire(measured[gpu]) == 0) return false;
+  residual_take(gpu, bytes);
+  store_release(residual_deferred, kDeferredLooks);
+  residual_want();
+  return true;
+}
+
+void residual_look_deferred(int device) {
+  ThreadRecord* thread = thread_record();
+  const uint32_t looks = load_relaxed(residual_deferred);
+  if (thread == nullptr || looks == 0) return;
+  store_relaxed(residual_deferred, looks - 1);
+  const DepthScope depth(thread);
+  if (settle(device, false, kPatienceBeforeRefusalNs).busy) residual_want();
+}
+
 void residual_shared() {
   // From now on the helper knows the others as they are and sees what they change.
   if (__atomic_exchange_n(&shared, 1, __ATOMIC_ACQ_REL) == 0) residual_want();
@@ -232,7 +261,7 @@ void residual_reset_after_fork() {
   memset(charged, 0, sizeof charged);
   memset(measured, 0, sizeof measured);
   memset(&look, 0, sizeof look);
-  wanted = shared = residual_expected = 0;
+  wanted = shared = residual_expected = residual_deferred = 0;
   usage_reset_after_fork();
 }
 

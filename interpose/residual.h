@@ -35,6 +35,18 @@ void residual_expect();
 extern uint32_t residual_expected;
 SLUICE_NOINLINE void residual_launched();
 
+/// Memory that is freed in stream order comes back to the device when the stream gets there. Until
+/// a reading shows that, the residual has it. False without figures: then it counts as free at
+/// once.
+[[nodiscard]] bool residual_defer(int device, uint64_t bytes);
+/// Looks for such memory, if there is any: where a program has waited, and before a refusal (from
+/// within an AccountScope in which nothing is reserved).
+extern uint32_t residual_deferred;
+SLUICE_NOINLINE void residual_look_deferred(int device);
+inline void residual_settle_deferred(int device) {
+  if (SLUICE_UNLIKELY(load_relaxed(residual_deferred) != 0)) residual_look_deferred(device);
+}
+
 /// This process shares memory with others: whose charge it is may change by what they do.
 void residual_shared();
 bool residual_is_shared();

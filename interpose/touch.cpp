@@ -46,8 +46,9 @@ void wait_done() {
   if (thread == nullptr || thread->context_record == nullptr) return;
   const ErrnoGuard guard;
   const DepthScope depth(thread);
-  // A wait is where pools give memory back to the device.
+  // A wait is where memory comes back to the device.
   pools_settle(thread->device);
+  residual_settle_deferred(thread->device);
   ContextRecord& context = *thread->context_record;
   const LockScope scope(context.lock);
   if (context.streams != nullptr) fences_harvest(context);

@@ -1,5 +1,8 @@
 // Every way to take device memory, one by one: what the ledger holds is what the device says, at
 // once and not only in the end, on the device that the memory is on, and it all comes back.
+#include <atomic>
+#include <thread>
+
 #include "tests/interpose/softgpu_fixture.h"
 
 namespace {
@@ -45,6 +48,39 @@ TEST_F(SoftGpuPathsTest, PlainMemoryInBothVersions) {
   ASSERT_EQ(cuMemFreeAsync(pointer, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   holds(0, "freed in stream order");
+}
+
+TEST_F(SoftGpuPathsTest, MemoryThatIsFreedBehindWorkCountsUntilTheDeviceHasIt) {
+  broker->lease_store(sluice::protocol::kLeaseOpen);
+  static std::atomic<bool> go;
+  go = false;
+  CUstream stream = nullptr;
+  CUdeviceptr pointer = 0, more = 0;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAlloc(&pointer, 40 * kMiB), CUDA_SUCCESS);
+  const auto wait = [](void*) {
+    while (!go) std::this_thread::yield();
+  };
+  ASSERT_EQ(cuLaunchHostFunc(stream, wait, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+  holds(40 * kMiB, "behind work");
+  EXPECT_EQ(cuMemAlloc(&more, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  holds(40 * kMiB, "it is still there");
+  go = true;
+  ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+  holds(0, "waited for");
+}
+
+TEST_F(SoftGpuPathsTest, WhatHasComeBackIsFoundBeforeARefusal) {
+  CUdeviceptr pointer = 0;
+  CUstream stream = nullptr;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(cuMemAlloc(&pointer, 60 * kMiB), CUDA_SUCCESS) << i;
+    ASSERT_EQ(cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+    // The program knows that it is done without a wait that the shim sees.
+    ASSERT_TRUE(eventually([&] { return device_bytes() == kContext; }));
+  }
 }
 
 TEST_F(SoftGpuPathsTest, PitchedMemoryByTheDriversPitch) {
