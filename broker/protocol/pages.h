@@ -115,8 +115,8 @@ struct ClaimsGpu {
   AtomicU32 in_flight;      // 1 while work is or may be on the device
   AtomicU32 drained_epoch;  // the closed lease epoch up to which nothing is inside and every fence
                             // has passed
-  AtomicU32 version;  // odd while the owner changes reserved and held together; bumped by every
-                      // change of them
+  AtomicU32 version;   // odd while the owner changes reserved and held together; bumped by every
+                       // change of them
   AtomicU32 measured;  // 1: context_bytes is the driver's own figure; 0: a constant per context
   std::uint8_t reserved[24];
 };

@@ -32,14 +32,16 @@ class SoftGpuStressTest : public SoftGpuTest {
     }
     ASSERT_EQ(device_total(), kProcesses * kSmallContext);
   }
-  // All at the same time; `extra` as in softgpu_partner.cpp.
-  void churn_begin(size_t bytes, int rounds, bool same_size) {
-    for (size_t i = 0; i < partners.size(); ++i)
+  // All at the same time; `extra` as in softgpu_partner.cpp. Those who are to be killed do not end.
+  void churn_begin(size_t bytes, int rounds, bool same_size, bool every_other_endless = false) {
+    for (size_t i = 0; i < partners.size(); ++i) {
+      const bool endless = every_other_endless && i % 2 == 0;
       partners[i].send({.op = PartnerOp::kChurn,
                         .a = bytes,
-                        .b = static_cast<uint64_t>(rounds),
+                        .b = endless ? UINT64_MAX : static_cast<uint64_t>(rounds),
                         .value = i,
                         .extra = same_size ? 1u : 0u});
+    }
   }
   // Looks at the device's own account as often as it can until the work is done.
   void watch_begin() {
@@ -108,7 +110,7 @@ TEST_F(SoftGpuScarceTest, TheDeviceNeverHoldsAByteMoreThanTheQuota) {
 
 TEST_F(SoftGpuScarceTest, WhoIsKilledInTheMiddleLeavesNothing) {
   watch_begin();
-  churn_begin(2 * kEach, 400, false);
+  churn_begin(2 * kEach, 400, false, true);
   // At moments of their work that nobody chose; those who live go on to the end.
   for (size_t i = 0; i < partners.size(); i += 2) {
     const int pid = partners[i].pid();
