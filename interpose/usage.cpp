@@ -18,11 +18,17 @@ nvmlDevice_t handles[protocol::kTenantGpusMax];
 nvmlProcessInfo_t listed_processes[kProcessesMax];
 Lock lock;
 
+// Both fill the same structure; the third came with driver 510.
+auto list_function() {
+  return nvml.nvmlDeviceGetComputeRunningProcesses_v3 != nullptr
+             ? nvml.nvmlDeviceGetComputeRunningProcesses_v3
+             : nvml.nvmlDeviceGetComputeRunningProcesses_v2;
+}
+
 bool library_ready() {
   if (state != State::kUnknown) return state == State::kReady;
   const bool good = link_host_pid() != 0 && resolve_nvml() && nvml.nvmlInit_v2 != nullptr &&
-                    nvml.nvmlDeviceGetHandleByUUID != nullptr &&
-                    nvml.nvmlDeviceGetComputeRunningProcesses_v3 != nullptr &&
+                    nvml.nvmlDeviceGetHandleByUUID != nullptr && list_function() != nullptr &&
                     nvml.nvmlInit_v2() == 0;
   state = good ? State::kReady : State::kNone;
   return good;
@@ -57,10 +63,7 @@ bool usage_read(int gpu, uint64_t* bytes) {
   if (!library_ready()) return false;
   const nvmlDevice_t device = handle_of(gpu);
   unsigned count = kProcessesMax;
-  if (device == nullptr ||
-      nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, listed_processes) != 0) {
-    return false;
-  }
+  if (device == nullptr || list_function()(device, &count, listed_processes) != 0) return false;
   *bytes = 0;
   for (unsigned i = 0; i < count && i < kProcessesMax; ++i) {
     if (listed_processes[i].pid != link_host_pid()) continue;

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,6 +70,39 @@ class GuestNvmlTest : public ::testing::Test {
   FakeNvml* nvml = nullptr;
   CUcontext context = nullptr;
 };
+
+std::string folder_of(const void* address) {
+  Dl_info file{};
+  EXPECT_NE(dladdr(address, &file), 0);
+  const std::string path = file.dli_fname == nullptr ? "" : file.dli_fname;
+  return path.substr(0, path.rfind('/'));
+}
+
+CUresult work_a_little() {
+  CUcontext context = nullptr;
+  CUmodule module = nullptr;
+  CUresult result = cuInit(0);
+  if (result == CUDA_SUCCESS) result = cuDevicePrimaryCtxRetain(&context, 0);
+  return result == CUDA_SUCCESS ? cuModuleLoadData(&module, "") : result;
+}
+
+TEST(GuestWithoutNvmlTest, AProgramOfNobodysTenantDoesNotGetNvml) {
+  setenv("SLUICE_SOCKET", "/nonexistent", 1);
+  ASSERT_EQ(work_a_little(), CUDA_SUCCESS);
+  EXPECT_EQ(dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD), nullptr);
+}
+
+TEST(GuestWithoutNvmlTest, ATenantsProgramGetsTheDriversNvmlWithItsFirstContext) {
+  const TestBroker broker(kGiB, 30 * kMiB);
+  broker.environment_set();
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  EXPECT_EQ(dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD), nullptr) << "not before";
+  ASSERT_EQ(work_a_little(), CUDA_SUCCESS);
+  void* loaded = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  ASSERT_NE(loaded, nullptr);
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  EXPECT_EQ(folder_of(dlsym(loaded, "fake_nvml")), folder_of(dlsym(driver, "cuDeviceGetName")));
+}
 
 TEST_F(GuestNvmlTest, WhereNvmlListsNobodyAContextCostsWhatTheBrokerMeasured) {
   cuda_start();

@@ -37,7 +37,7 @@ CUmemAllocationProp on_device(int device) {
   return properties;
 }
 
-TEST_F(SoftGpuPathsTest, PlainMemoryInBothVersions) {
+TEST_F(SoftGpuPathsTest, PlainMemory) {
   CUdeviceptr pointer = 0;
   ASSERT_EQ(cuMemAlloc(&pointer, 12345), CUDA_SUCCESS);
   holds(12345, "allocated");

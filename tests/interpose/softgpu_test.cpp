@@ -175,6 +175,10 @@ TEST_F(SoftGpuTest, AllocationsCapturedIntoAGraphCountWhenItIsLaunched) {
   ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
   EXPECT_EQ(broker->account().held_bytes.load(), kContext + 4 * kMiB);
   EXPECT_EQ(held(), device_bytes());
+  ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  ASSERT_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().held_bytes.load(), kContext);
+  agrees("trimmed");
 }
 
 TEST_F(SoftGpuLaunchTest, AClosedLeaseKeepsTheDeviceIdleAndADrainMeansThatItIs) {
