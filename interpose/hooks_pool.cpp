@@ -42,13 +42,45 @@ CUresult allocate_from(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes
   return result;
 }
 
-// The pool that the stream's device allocates from; the stream may be another device's than the
-// current one.
+bool stream_device_in(CUcontext context, CUstream stream, CUdevice* device) {
+  if (driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return false;
+  const bool known = driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS;
+  CUcontext popped = nullptr;
+  driver.cuCtxPopCurrent_v2(&popped);
+  return known;
+}
+
+// The device of a stream that has a handle. The question needs a context, whichever.
+bool stream_device(CUstream stream, CUdevice* device) {
+  if (driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS) return true;
+  for (int i = 0; i < kContextsMax; ++i) {
+    const ContextRecord& record = *context_at(i);
+    if (load_acquire(record.alive) != 0 && stream_device_in(record.context, stream, device))
+      return true;
+  }
+  for (int i = 0; i < process.device_count; ++i) {
+    unsigned int flags = 0;
+    int active = 0;
+    CUcontext primary = nullptr;
+    if (driver.cuDevicePrimaryCtxGetState(i, &flags, &active) != CUDA_SUCCESS || active == 0 ||
+        driver.cuDevicePrimaryCtxRetain(&primary, i) != CUDA_SUCCESS) {
+      continue;
+    }
+    const bool known = stream_device_in(primary, stream, device);
+    driver.cuDevicePrimaryCtxRelease_v2(i);
+    if (known) return true;
+  }
+  return false;
+}
+
+// The pool that the stream's device allocates from. The stream may be another device's than the
+// current one, and with a stream that has a handle no context need be current at all.
 CUmemoryPool pool_of_stream(CUstream stream, int device) {
   const bool named =
       stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
   CUdevice of_stream = device;
-  if (named && process.device_count > 1) (void)driver.cuStreamGetDevice(stream, &of_stream);
+  if (named && (device < 0 || process.device_count > 1) && !stream_device(stream, &of_stream))
+    return nullptr;
   CUmemoryPool pool = nullptr;
   return driver.cuDeviceGetMemPool(&pool, of_stream) == CUDA_SUCCESS ? pool : nullptr;
 }
@@ -58,9 +90,9 @@ CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUs
                   Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  const int device = account.active() ? account.device() : -1;
-  if (device < 0 || pointer == nullptr || stream_is_capturing(stream)) return call();
-  if (this_thread->gpu >= 0) hold_wait(this_thread->gpu);
+  if (!account.active() || pointer == nullptr || stream_is_capturing(stream)) return call();
+  const int device = account.device();
+  if (device >= 0 && this_thread->gpu >= 0) hold_wait(this_thread->gpu);
   if (handle == nullptr) handle = pool_of_stream(stream, device);
   return handle == nullptr ? call() : allocate_from(handle, pointer, bytes, call);
 }

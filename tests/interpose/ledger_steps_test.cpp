@@ -13,9 +13,7 @@ void ledger_step();
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <memory>
 #include <thread>
-#include <vector>
 
 namespace {
 
@@ -45,6 +43,7 @@ struct Shared {
   uint64_t device_mortal;  // what the device has given to the process that dies
   uint64_t device_others;
   uint64_t over;
+  bool stop;
 };
 
 class LedgerStepsTest : public ::testing::Test {
@@ -104,8 +103,8 @@ class LedgerStepsTest : public ::testing::Test {
     memset(&shared->page.slots[kMortal], 0, sizeof(ClaimsSlot));
   }
   // Takes and returns; every grant is compared with what all have of the device.
-  void churn(unsigned seed, const bool& stop) {
-    while (!__atomic_load_n(&stop, __ATOMIC_ACQUIRE)) {
+  void churn(unsigned seed) {
+    while (!__atomic_load_n(&shared->stop, __ATOMIC_ACQUIRE)) {
       seed = seed * 1664525u + 1013904223u;
       const uint64_t bytes = 1 + (seed >> 8) % 700;
       if (!survivor.reserve(0, bytes, kQuota)) continue;
@@ -148,10 +147,13 @@ TEST_F(LedgerStepsTest, AKillBehindAnyStoreLeavesARightSum) {
 
 TEST_F(LedgerStepsTest, AKillBehindAnyStoreWhileOthersTakeAndReturn) {
   const long steps = steps_of_a_life(100);
-  bool stop = false;
-  std::vector<std::thread> threads;
-  // The children are forked while these run: what they inherit of the survivor they do not touch.
-  for (unsigned t = 0; t < 2; ++t) threads.emplace_back([&, t] { churn(t + 1, stop); });
+  const pid_t others = fork();
+  if (others == 0) {
+    std::thread second([&] { churn(1); });
+    churn(2);
+    second.join();
+    _exit(0);
+  }
   for (long step = 1; step <= steps; ++step) {
     const pid_t pid = fork();
     if (pid == 0) {
@@ -163,8 +165,8 @@ TEST_F(LedgerStepsTest, AKillBehindAnyStoreWhileOthersTakeAndReturn) {
     waitpid(pid, nullptr, 0);
     bury();
   }
-  __atomic_store_n(&stop, true, __ATOMIC_RELEASE);
-  for (std::thread& thread : threads) thread.join();
+  __atomic_store_n(&shared->stop, true, __ATOMIC_RELEASE);
+  waitpid(others, nullptr, 0);
   EXPECT_EQ(shared->over, 0u);
   EXPECT_EQ(claims_total(shared->page, 0), 0u);
   EXPECT_TRUE(survivor.reserve(0, kQuota, kQuota));

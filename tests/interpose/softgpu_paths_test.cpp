@@ -122,6 +122,21 @@ TEST_F(SoftGpuPathsTest, ADevicesPoolWithThresholdAndTrim) {
   holds(0, "trimmed");
 }
 
+TEST_F(SoftGpuPathsTest, AStreamIsEnoughWithoutACurrentContext) {
+  CUstream stream = nullptr;
+  CUdeviceptr pointer = 0, more = 0x77;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  std::thread([&] {
+    EXPECT_EQ(cuMemAllocAsync(&pointer, 2 * kMiB, stream), CUDA_SUCCESS);
+    holds(2 * kMiB, "allocated");
+    EXPECT_EQ(cuMemAllocAsync(&more, 70 * kMiB, stream), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(more, 0x77u);
+    EXPECT_EQ(cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+  }).join();
+  ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+  holds(0, "freed");
+}
+
 TEST_F(SoftGpuPathsTest, APoolOfItsOwnAndWhatOutlivesIt) {
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
