@@ -44,7 +44,7 @@ CUresult create_charged(CUcontext* context, CUdevice device, Call call) {
     context_discharge(device);
   } else {
     const auto key = reinterpret_cast<uint64_t>(*context);
-    (void)process.records.insert(Record{key, 0, nullptr, RecordKind::kContext, device});
+    (void)process.records.insert(Record{key, 1, nullptr, RecordKind::kContext, device});
   }
   thread_context_forget();
   return result;
@@ -223,12 +223,35 @@ SLUICE_HOOK CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   return current_change([&] { return driver.cuCtxPopCurrent_v2(context); });
 }
 
+// Contexts of cuCtxCreate were counted once: detaching as often as attaching, and once more, ends
+// them. `bytes` of the record is that count.
 SLUICE_HOOK CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
-  return current_change([&] { return driver.cuCtxAttach(context, flags); });
+  const AccountScope account;
+  const CUresult result = driver.cuCtxAttach(context, flags);
+  Record record;
+  if (account.active() && result == CUDA_SUCCESS &&
+      process.records.find(RecordKind::kContext, reinterpret_cast<uint64_t>(*context), &record)) {
+    ++record.bytes;
+    (void)process.records.insert(record);
+  }
+  return result;
 }
 
 SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
-  return current_change([&] { return driver.cuCtxDetach(context); });
+  Record record;
+  {
+    const AccountScope account;
+    const bool known =
+        account.active() &&
+        process.records.find(RecordKind::kContext, reinterpret_cast<uint64_t>(context), &record);
+    if (known && record.bytes > 1) {
+      const CUresult result = driver.cuCtxDetach(context);
+      --record.bytes;
+      if (result == CUDA_SUCCESS) (void)process.records.insert(record);
+      return result;
+    }
+  }
+  return destroy(context, [&] { return driver.cuCtxDetach(context); });
 }
 
 // Stacks are taken at once, heap and printf buffer with the first kernel that uses them. What a

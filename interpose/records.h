@@ -14,7 +14,7 @@ enum class RecordKind : uint32_t {
   kPooled = 2,   // stream-ordered: charged through its pool, `context` is the pool
   kArray = 3,
   kMipmap = 4,
-  kContext = 5,    // made by cuCtxCreate; no bytes of its own here
+  kContext = 5,    // made by cuCtxCreate; `bytes` is how often it is attached
   kGraphExec = 6,  // an executable graph that allocates: what it needs; not charged by the record
   kFunction = 7,   // a kernel's handle that was given out; `bytes` is the round of unloads
 };

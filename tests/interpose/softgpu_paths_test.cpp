@@ -300,4 +300,21 @@ TEST_F(SoftGpuPathsTest, AContextTakesAllItsMemoryAlong) {
   holds(0, "destroyed");
 }
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+TEST_F(SoftGpuPathsTest, AContextEndsWithItsLastAttachment) {
+  CUcontext own = nullptr, attached = nullptr;
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuCtxCreate(&own, nullptr, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAlloc(&pointer, 999), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxAttach(&attached, 0), CUDA_SUCCESS);
+  ASSERT_EQ(attached, own);
+  ASSERT_EQ(cuCtxDetach(own), CUDA_SUCCESS);
+  holds(kContext + 999, "attached once more");
+  ASSERT_EQ(cuCtxDetach(own), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  holds(0, "detached");
+}
+#pragma GCC diagnostic pop
+
 }  // namespace
