@@ -14,17 +14,14 @@ uint64_t unloads = 1;  // handles of functions may mean others afterwards
 template <class Handle, class Call, class Undo>
 CUresult load(Handle* out, Call call, Undo undo) {
   const TouchScope touch;
-  if (out == nullptr) return call(out);
-  Handle made = nullptr;
-  const CUresult result = call(&made);
-  if (result != CUDA_SUCCESS) return result;
-  if (!residual_settle(true)) {
-    undo(made);
-    (void)residual_settle(false);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  *out = made;
-  return result;
+  if (out == nullptr) return call();
+  const Handle before = *out;
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS || residual_settle(true)) return result;
+  undo(*out);
+  *out = before;
+  (void)residual_settle(false);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult module_undo(CUmodule module) { return driver.cuModuleUnload(module); }
@@ -84,25 +81,24 @@ CUresult functions_list(Call call) {
 
 SLUICE_HOOK CUresult cuModuleLoad(CUmodule* module, const char* path) {
   return load(
-      module, [&](CUmodule* out) { return driver.cuModuleLoad(out, path); }, module_undo);
+      module, [&] { return driver.cuModuleLoad(module, path); }, module_undo);
 }
 
 SLUICE_HOOK CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return load(
-      module, [&](CUmodule* out) { return driver.cuModuleLoadData(out, image); }, module_undo);
+      module, [&] { return driver.cuModuleLoadData(module, image); }, module_undo);
 }
 
 SLUICE_HOOK CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
                                         CUjit_option* options, void** values) {
   return load(
-      module,
-      [&](CUmodule* out) { return driver.cuModuleLoadDataEx(out, image, count, options, values); },
+      module, [&] { return driver.cuModuleLoadDataEx(module, image, count, options, values); },
       module_undo);
 }
 
 SLUICE_HOOK CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
   return load(
-      module, [&](CUmodule* out) { return driver.cuModuleLoadFatBinary(out, image); }, module_undo);
+      module, [&] { return driver.cuModuleLoadFatBinary(module, image); }, module_undo);
 }
 
 SLUICE_HOOK CUresult cuModuleUnload(CUmodule module) {
@@ -115,8 +111,8 @@ SLUICE_HOOK CUresult cuLibraryLoadData(CUlibrary* library, const void* code,
                                        void** values, unsigned int count) {
   return load(
       library,
-      [&](CUlibrary* out) {
-        return driver.cuLibraryLoadData(out, code, jit_options, jit_values, jit_count, options,
+      [&] {
+        return driver.cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options,
                                         values, count);
       },
       library_undo);
@@ -128,9 +124,9 @@ SLUICE_HOOK CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
                                            void** values, unsigned int count) {
   return load(
       library,
-      [&](CUlibrary* out) {
-        return driver.cuLibraryLoadFromFile(out, path, jit_options, jit_values, jit_count, options,
-                                            values, count);
+      [&] {
+        return driver.cuLibraryLoadFromFile(library, path, jit_options, jit_values, jit_count,
+                                            options, values, count);
       },
       library_undo);
 }
