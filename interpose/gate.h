@@ -128,6 +128,8 @@ inline void launch_leave(LaunchPass& pass, CUresult result) {
       return;
     case LaunchPass::Way::kLooked:
       launch_look(pass, result == CUDA_SUCCESS);
+      // Code that was loaded with it; under an exclusive lease the helper looks.
+      if (SLUICE_UNLIKELY(load_relaxed(residual_expected) != 0)) residual_launched();
       return;
     case LaunchPass::Way::kFree:
     case LaunchPass::Way::kRefused:
@@ -182,7 +184,6 @@ __attribute__((noinline)) CUresult launch_long(A... arguments) {
   if (SLUICE_UNLIKELY(pass.way == LaunchPass::Way::kRefused)) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = real_call<Real>(arguments...);
   launch_leave(pass, result);
-  if (SLUICE_UNLIKELY(load_relaxed(residual_expected) != 0)) residual_launched();
   return result;
 }
 
