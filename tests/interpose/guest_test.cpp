@@ -338,9 +338,9 @@ TEST_F(GuestTest, ADrainIsAcknowledgedOnlyWhenTheFencesHavePassed) {
   start(kGiB);
   broker->lease_store(kLeaseOpen);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  fake.events_pending = 1;
   ASSERT_EQ(launch(), CUDA_SUCCESS);
   EXPECT_EQ(broker->account().in_flight.load(), 1u);
-  fake.events_pending = 1;
   ASSERT_EQ(launch(reinterpret_cast<CUstream>(0x77)), CUDA_SUCCESS);
   broker->lease_store(0);
   EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 150));
