@@ -40,6 +40,7 @@ CUresult unload(Call call) {
 // Programs that ask for the same handle before every launch pay for one look in a table.
 bool function_is_new(const void* handle) {
   if (process_mode() != Mode::kActive) return false;
+  const ErrnoGuard guard;
   const auto key = reinterpret_cast<uint64_t>(handle);
   const uint64_t round = load_acquire(unloads);
   Record record;

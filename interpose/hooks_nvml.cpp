@@ -24,8 +24,12 @@ constexpr uint64_t kWindowUs = 1000000;  // utilization is of the last second
 template <class T>
 class List {
  public:
-  List() : entries_(static_cast<T*>(pages_allocate(kListMax * sizeof(T)))) {}
+  List() {
+    const ErrnoGuard guard;
+    entries_ = static_cast<T*>(pages_allocate(kListMax * sizeof(T)));
+  }
   ~List() {
+    const ErrnoGuard guard;
     if (entries_ != nullptr) pages_free(entries_, kListMax * sizeof(T));
   }
   List(const List&) = delete;
@@ -42,11 +46,16 @@ nvmlReturn_t missing(Function function) {
   return nvml.*function == nullptr ? kFunctionNotFound : 0;
 }
 
+ThreadRecord* caller() {
+  const ErrnoGuard guard;
+  return registration_mode() == Mode::kActive ? thread_record() : nullptr;
+}
+
 // The real function. One that asks another of NVML's by its public name comes to a hook again,
 // which must not narrow the answer twice.
 template <class Function, class... A>
 nvmlReturn_t real(Function function, A... arguments) {
-  const DepthScope depth(registration_mode() == Mode::kActive ? thread_record() : nullptr);
+  const DepthScope depth(caller());
   return (nvml.*function)(arguments...);
 }
 
@@ -138,6 +147,7 @@ unsigned samples_filter(Sample* samples, unsigned count) {
 }
 
 uint64_t now_us() {
+  const ErrnoGuard guard;
   timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1000000 + static_cast<uint64_t>(t.tv_nsec) / 1000;
@@ -159,6 +169,7 @@ nvmlReturn_t samples_read(nvmlDevice_t device, uint64_t since_us,
 nvmlUtilization_t metered(int gpu) {
   static struct { uint64_t at_ns, busy_ns; } last[protocol::kTenantGpusMax];
   static Lock lock;
+  const ErrnoGuard guard;
   const LockScope scope(lock);
   uint64_t busy_ns = 0;
   for (const protocol::ClaimsSlot& slot : process.claims->slots)

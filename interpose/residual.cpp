@@ -192,6 +192,7 @@ void residual_settle_all() {
 }
 
 void residual_want() {
+  const ErrnoGuard guard;
   store_release(wanted, 1u);
   helper_wake();
 }
