@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interpose/family.h"
+#include "interpose/residual.h"
 #include "interpose/say.h"
 #include "interpose/touch.h"
 
@@ -11,6 +12,8 @@ namespace sluice::interpose {
 namespace {
 
 uint32_t paused;
+Lock pausing;  // held while they are stopped
+constexpr uint64_t kPausePatienceNs = 1'000'000'000;
 RateLimit refusals_said;
 uint64_t contexts_charged[kDevicesMax];  // how many
 uint64_t context_cost[kDevicesMax];      // bytes charged for each of them
@@ -66,16 +69,32 @@ int AccountScope::device() const {
 }
 
 void accounts_pause() {
+  while (!accounts_try_pause(kPausePatienceNs)) {
+  }
+}
+
+bool accounts_try_pause(uint64_t patience_ns) {
+  pausing.acquire();
   store_release(paused, 1u);
   threads_barrier();
+  const uint64_t until_ns = clock_now_ns() + patience_ns;
   for (int i = 0; i < thread_count(); ++i) {
-    while (load_acquire(thread_at(i)->accounting) != 0) sleep_ns(20000);
+    if (thread_at(i) == this_thread) continue;
+    while (load_acquire(thread_at(i)->accounting) != 0) {
+      if (clock_now_ns() >= until_ns) {
+        accounts_resume();
+        return false;
+      }
+      sleep_ns(20000);
+    }
   }
+  return true;
 }
 
 void accounts_resume() {
   store_release(paused, 0u);
   futex_wake_all(&paused, false);
+  pausing.release();
 }
 
 bool charge_reserve(int device, uint64_t bytes) {
@@ -85,14 +104,19 @@ bool charge_reserve(int device, uint64_t bytes) {
   const uint64_t quota = process.memory_max(gpu);
   if (SLUICE_LIKELY(process.ledger.reserve(index, bytes, quota))) return true;
   const ErrnoGuard guard;
-  // Pools may have given memory back without a call that we see.
+  // Memory may have come back to the device without a call that we see.
   pools_settle(device);
   graph_memory_settle(device);
   if (load_acquire(process.alone) != 0) family_sweep();
+  residual_settle_deferred(device);
   if (process.ledger.reserve(index, bytes, quota)) return true;
+  charge_refused(gpu, bytes);
+  return false;
+}
+
+void charge_refused(int gpu, uint64_t bytes) {
   process.account(gpu).refused.add(1);
   refusal_say(gpu, bytes);
-  return false;
 }
 
 void charge_commit(int device, uint64_t bytes) {
@@ -131,7 +155,7 @@ bool context_charge(int device) {
   if (bytes > 0) {
     if (!charge_reserve(device, bytes)) return false;
     charge_commit(device, bytes);
-    process.ledger.context_add(static_cast<uint32_t>(gpu), bytes);
+    residual_take(gpu, bytes);
   }
   context_cost[device] = bytes;
   __atomic_add_fetch(&contexts_charged[device], 1, __ATOMIC_RELAXED);
@@ -143,10 +167,13 @@ void context_discharge(int device) {
   if (load_relaxed(contexts_charged[device]) == 0) return;
   __atomic_sub_fetch(&contexts_charged[device], 1, __ATOMIC_RELAXED);
   const int gpu = device_gpu(device);
-  const uint64_t bytes = context_cost[device];
-  if (gpu < 0 || bytes == 0) return;
-  charge_release(device, bytes);
-  process.ledger.context_sub(static_cast<uint32_t>(gpu), bytes);
+  if (gpu >= 0) residual_give(gpu, context_cost[device]);
+}
+
+int contexts_on(int device) {
+  return device < 0 || device >= kDevicesMax
+             ? 0
+             : static_cast<int>(load_relaxed(contexts_charged[device]));
 }
 
 void context_drop(CUcontext context) {
@@ -163,25 +190,29 @@ void account_restore() {
   process.records.sum(RecordKind::kArray, bytes);
   process.records.sum(RecordKind::kMipmap, bytes);
   vmm_sum(bytes);
+  pools_sum(bytes);
   graph_memory_sum(bytes);
   for (int device = 0; device < kDevicesMax; ++device) {
     const int gpu = device_gpu(device);
     if (gpu < 0) continue;
     const auto index = static_cast<uint32_t>(gpu);
     context_cost[device] = process.entry(gpu).context_bytes;
-    const uint64_t contexts = contexts_charged[device] * context_cost[device];
-    process.ledger.hold_unasked(index, bytes[device] + contexts);
-    process.ledger.context_add(index, contexts);
+    process.ledger.hold_unasked(index, bytes[device]);
+    residual_restore(gpu, contexts_charged[device] * context_cost[device]);
     pools_settle(device);
   }
 }
 
 void account_reset_after_fork() {
   store_release(paused, 0u);
+  pausing.reset_after_fork();
   memset(contexts_charged, 0, sizeof contexts_charged);
   memset(context_cost, 0, sizeof context_cost);
   process.records.reset_after_fork();
+  pools_reset_after_fork();
+  vmm_reset_after_fork();
   graph_memory_reset_after_fork();
+  residual_reset_after_fork();
 }
 
 }  // namespace sluice::interpose

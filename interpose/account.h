@@ -33,6 +33,8 @@ class AccountScope {
 /// Reserves bytes on a device; true also where the device is none of the tenant's. On false the
 /// sentence was said.
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);
+/// Counts a refusal and says the sentence.
+void charge_refused(int gpu, uint64_t bytes);
 void charge_commit(int device, uint64_t bytes);
 void charge_abort(int device, uint64_t bytes);
 void charge_release(int device, uint64_t bytes);
@@ -43,25 +45,41 @@ void charge_release(int device, uint64_t bytes);
 // Contexts. `context` of a primary one is what the driver returned for the device.
 [[nodiscard]] bool context_charge(int device);
 void context_discharge(int device);
+int contexts_on(int device);
 /// Drops what a destroyed context took along.
 void context_drop(CUcontext context);
 
 // Stream-ordered pools: charged by what the pool has reserved from the device.
 struct Pool {
   CUmemoryPool handle;
-  int device;  // -1 = memory of the host
+  int device;  // -1 = none of a device's memory, or another process's: not charged here
   uint64_t charged;
   bool gone;  // destroyed by the program, while allocations of it may live
 };
-/// The record of a pool, made on first sight for `device` (-1 = host memory, not charged); nullptr
-/// with too many pools.
-Pool* pool_find(CUmemoryPool handle, int device);
+/// The device of a pool that was never seen: every device's own pools have a name for it, others
+/// are known from their creation. -1 = unknown.
+int pool_device_ask(CUmemoryPool handle);
+/// The record of a pool, made on first sight for what `pool_device_ask` says, or for `device`;
+/// nullptr with too many pools.
+Pool* pool_find(CUmemoryPool handle);
+Pool* pool_add(CUmemoryPool handle, int device);
 /// Reads again what the pool has reserved and charges that. May exceed the quota by what the pool
 /// took in one step.
 void pool_settle(Pool& pool);
 /// All pools of a device: frees return to the pool at once but to the device only later.
-void pools_settle(int device);
+enum class PoolsRead : uint8_t {
+  kRead,
+  kSmaller,  // one that the program has destroyed is: the residual knows by how much
+  kBusy,     // another thread uses the pools
+};
+extern uint32_t pools_seen;  // how many records of pools there are
+SLUICE_NOINLINE PoolsRead pools_read(int device);
+inline PoolsRead pools_settle(int device) {
+  return SLUICE_LIKELY(load_relaxed(pools_seen) == 0) ? PoolsRead::kRead : pools_read(device);
+}
 void pool_destroyed(Pool& pool);
+void pools_sum(uint64_t* bytes_by_device);
+void pools_reset_after_fork();
 Lock& pools_lock();
 
 // Memory of graphs' allocation nodes: charged by what the driver has reserved for graphs on the
@@ -85,18 +103,22 @@ void graph_memory_sum(uint64_t* bytes_by_device);
 void graph_memory_reset_after_fork();
 
 // Physical memory of the program's own virtual memory management: charged until the last handle and
-// mapping are gone.
+// mapping are gone. What was imported is in no table; for it the answer is false: its charge is the
+// residual's.
 void vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes);
 void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address);
-void vmm_released(CUmemGenericAllocationHandle handle);
+bool vmm_released(CUmemGenericAllocationHandle handle);
 void vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64_t bytes);
-void vmm_unmapped(CUdeviceptr address, uint64_t bytes);
+bool vmm_unmapped(CUdeviceptr address, uint64_t bytes);
 void vmm_sum(uint64_t* bytes_by_device);
+void vmm_reset_after_fork();
 
 /// Writes the whole account into the ledger's (new) slot. Called while no AccountScope exists.
 void account_restore();
-/// Stops and lets pass AccountScopes.
+/// Stops and lets pass AccountScopes, all but the calling thread's.
 void accounts_pause();
+/// False when the scopes that exist do not end in time; then nothing is stopped.
+[[nodiscard]] bool accounts_try_pause(uint64_t patience_ns);
 void accounts_resume();
 void account_reset_after_fork();
 

@@ -7,11 +7,13 @@
 #include "interpose/account.h"
 
 namespace sluice::interpose {
+
+uint32_t pools_seen;
+
 namespace {
 
-constexpr int kPoolsMax = 64;
+constexpr uint32_t kPoolsMax = 64;
 Pool pools[kPoolsMax];
-int pool_count;
 Lock lock;
 
 void pool_charge(Pool& pool, uint64_t bytes) {
@@ -30,46 +32,81 @@ void pool_charge(Pool& pool, uint64_t bytes) {
 
 Lock& pools_lock() { return lock; }
 
-Pool* pool_find(CUmemoryPool handle, int device) {
-  for (int i = 0; i < pool_count; ++i) {
+int pool_device_ask(CUmemoryPool handle) {
+  for (int device = 0; device < process.device_count; ++device) {
+    CUmemoryPool own = nullptr, current = nullptr;
+    if (driver.cuDeviceGetDefaultMemPool(&own, device) == CUDA_SUCCESS && own == handle)
+      return device;
+    if (driver.cuDeviceGetMemPool(&current, device) == CUDA_SUCCESS && current == handle)
+      return device;
+  }
+  return -1;
+}
+
+Pool* pool_add(CUmemoryPool handle, int device) {
+  Pool* place = nullptr;
+  for (uint32_t i = 0; i < pools_seen && place == nullptr; ++i) {
+    if (pools[i].gone && pools[i].charged == 0) place = &pools[i];
+  }
+  if (place == nullptr) {
+    if (pools_seen == kPoolsMax) return nullptr;
+    place = &pools[pools_seen++];
+  }
+  *place = Pool{handle, device, 0, false};
+  return place;
+}
+
+Pool* pool_find(CUmemoryPool handle) {
+  for (uint32_t i = 0; i < pools_seen; ++i) {
     if (pools[i].handle == handle && !pools[i].gone) return &pools[i];
   }
-  for (int i = 0; i < pool_count; ++i) {
-    if (!pools[i].gone || pools[i].charged != 0) continue;
-    pools[i] = Pool{handle, device, 0, false};
-    return &pools[i];
+  return pool_add(handle, pool_device_ask(handle));
+}
+
+// A pool that the program destroyed keeps its memory until its last allocation is freed, and no
+// call tells how much that is: what lives of it counts, and the residual has the rest.
+uint64_t bytes_reserved(const Pool& pool) {
+  if (pool.gone) {
+    const uint64_t live = process.records.bytes_of(RecordKind::kPooled, pool.handle);
+    return live < pool.charged ? live : pool.charged;
   }
-  if (pool_count == kPoolsMax) return nullptr;
-  pools[pool_count] = Pool{handle, device, 0, false};
-  return &pools[pool_count++];
+  cuuint64_t reserved = pool.charged;
+  (void)driver.cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+  return reserved;
 }
 
 void pool_settle(Pool& pool) {
-  if (pool.gone) return;
-  cuuint64_t reserved = 0;
-  if (driver.cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ==
-      CUDA_SUCCESS) {
-    pool_charge(pool, reserved);
-  }
+  if (!pool.gone || pool.charged != 0) pool_charge(pool, bytes_reserved(pool));
 }
 
-void pools_settle(int device) {
-  if (load_relaxed(pool_count) == 0) return;
+PoolsRead pools_read(int device) {
   // From a hook that holds the lock already the pools are being settled anyway.
-  if (!lock.try_acquire_briefly()) return;
-  for (int i = 0; i < pool_count; ++i) {
-    if (pools[i].device == device) pool_settle(pools[i]);
+  if (!lock.try_acquire_briefly()) return PoolsRead::kBusy;
+  bool smaller = false;
+  for (uint32_t i = 0; i < pools_seen; ++i) {
+    if (pools[i].device != device) continue;
+    const uint64_t before = pools[i].charged;
+    pool_settle(pools[i]);
+    smaller |= pools[i].gone && pools[i].charged != before;
   }
   lock.release();
+  return smaller ? PoolsRead::kSmaller : PoolsRead::kRead;
 }
 
 void pool_destroyed(Pool& pool) {
-  // The driver keeps the pool's memory until its last allocation is freed; those frees come one by
-  // one.
   pool.gone = true;
-  uint64_t live[kDevicesMax] = {};
-  process.records.sum(RecordKind::kPooled, live);
-  pool_charge(pool, live[pool.device] < pool.charged ? live[pool.device] : pool.charged);
+  pool_settle(pool);
+}
+
+void pools_sum(uint64_t* bytes_by_device) {
+  for (uint32_t i = 0; i < pools_seen; ++i) {
+    if (pools[i].device >= 0) bytes_by_device[pools[i].device] += pools[i].charged;
+  }
+}
+
+void pools_reset_after_fork() {
+  lock.reset_after_fork();
+  pools_seen = 0;
 }
 
 }  // namespace sluice::interpose

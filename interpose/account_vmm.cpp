@@ -127,12 +127,13 @@ void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) {
   if (physical != nullptr) ++physical->references;
 }
 
-void vmm_released(CUmemGenericAllocationHandle handle) {
+bool vmm_released(CUmemGenericAllocationHandle handle) {
   const LockScope scope(lock);
   Physical* physical = physicals.find(handle);
-  if (physical == nullptr || physical->references == 0) return;
+  if (physical == nullptr || physical->references == 0) return false;
   --physical->references;
   let_go_if_unused(physical);
+  return true;
 }
 
 void vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64_t bytes) {
@@ -142,12 +143,12 @@ void vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64
   if (mappings.insert(Mapping{address, bytes, handle})) ++physical->mappings;
 }
 
-void vmm_unmapped(CUdeviceptr address, uint64_t bytes) {
+bool vmm_unmapped(CUdeviceptr address, uint64_t bytes) {
   const LockScope scope(lock);
   const uint64_t end = address + bytes;
   for (uint64_t at = address; at < end;) {
     Mapping* mapping = mappings.find(at);
-    if (mapping == nullptr) return;
+    if (mapping == nullptr) return false;
     const uint64_t next = at + mapping->bytes;
     Physical* physical = physicals.find(mapping->handle);
     mappings.erase(mapping);
@@ -157,11 +158,18 @@ void vmm_unmapped(CUdeviceptr address, uint64_t bytes) {
     }
     at = next;
   }
+  return true;
 }
 
 void vmm_sum(uint64_t* bytes_by_device) {
   const LockScope scope(lock);
   physicals.each([&](Physical& p) { bytes_by_device[p.device] += p.bytes; });
+}
+
+void vmm_reset_after_fork() {
+  lock.reset_after_fork();
+  physicals.clear();
+  mappings.clear();
 }
 
 }  // namespace sluice::interpose

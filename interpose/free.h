@@ -4,12 +4,15 @@
 
 #include "interpose/account.h"
 #include "interpose/gate.h"
+#include "interpose/residual.h"
 
 namespace sluice::interpose {
 
+enum class Free : uint8_t { kNow, kInStreamOrder };
+
 /// Makes `call` and takes `pointer` off the account if it succeeds. Memory that is not in the
 /// records is the driver's business alone.
-template <class Call>
+template <Free When, class Call>
 CUresult memory_free(CUdeviceptr pointer, Call call) {
   const AccountScope account;
   if (!account.active() || pointer == 0) return call();
@@ -18,13 +21,18 @@ CUresult memory_free(CUdeviceptr pointer, Call call) {
   const bool plain = process.records.remove(RecordKind::kPointer, pointer, &record);
   const bool pooled = !plain && process.records.remove(RecordKind::kPooled, pointer, &record);
   const CUresult result = call();
-  if (!plain && !pooled) return result;
+  if (!plain && !pooled) {
+    // It may be of another process's pool.
+    if (residual_is_shared()) residual_want();
+    return result;
+  }
   if (result != CUDA_SUCCESS) {
     (void)process.records.insert(record);
   } else if (plain) {
-    charge_release(record.device, record.bytes);
+    if (When == Free::kNow || !residual_defer(record.device, record.bytes))
+      charge_release(record.device, record.bytes);
   } else {
-    pools_settle(record.device);
+    if (pools_settle(record.device) == PoolsRead::kSmaller) residual_want();
   }
   return result;
 }

@@ -10,6 +10,7 @@
 
 #include "interpose/meter.h"
 #include "interpose/process.h"
+#include "interpose/residual.h"
 
 namespace sluice::interpose {
 
@@ -176,6 +177,8 @@ inline void launch_leave(LaunchPass& pass, CUresult result) {
       return;
     case LaunchPass::Way::kLooked:
       launch_look(pass, result == CUDA_SUCCESS);
+      // Code that was loaded with it; under an exclusive lease the helper looks.
+      if (SLUICE_UNLIKELY(load_relaxed(residual_expected) != 0)) residual_launched();
       return;
     case LaunchPass::Way::kFree:
     case LaunchPass::Way::kRefused:

@@ -18,7 +18,10 @@ import re
 import sys
 
 HOOK = re.compile(r"^SLUICE_HOOK(?:\s+\w+\s+|_SHAPED\()(\w+)\s*[(,]", re.M)
-NVML = ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"]
+NVML = ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"]
+NVML += [f"nvmlDeviceGet{kind}RunningProcesses{version}" for kind in ("Compute", "Graphics", "MPSCompute")
+         for version in ("", "_v2", "_v3")]
 # Whatever touches device memory or handles waits for the end of a hold. `copy;sync` blocks its caller as well.
 INDIRECT = {"mem_alloc_indirect", "mem_free_indirect"}
 TOUCH = {"copy", "memset", "mem_alloc", "mem_free", "mem_vmm", "mem_pool", "mem_ipc", "mem_managed", "mem_host", "array",

@@ -15,6 +15,7 @@
 #include "interpose/alone.h"
 #include "interpose/gate.h"
 #include "interpose/link.h"
+#include "interpose/residual.h"
 #include "interpose/say.h"
 
 namespace sluice::interpose {
@@ -387,6 +388,8 @@ void* helper_main(void*) {
       }
       const uint64_t look_ns = gpus_look(now_ns);
       if (look_ns < wait_ns) wait_ns = look_ns;
+      const uint64_t residual_ns = residual_look(now_ns);
+      if (residual_ns < wait_ns) wait_ns = residual_ns;
       process.claims->slots[process.slot].unhooked_seen.store(unknown_seen());
     }
     if (load_acquire(stopping) == 0) words_wait(wake_seen, words, wait_ns);

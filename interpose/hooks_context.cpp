@@ -2,6 +2,8 @@
 // the current one says which GPU a thread works on. A primary context is charged while the driver
 // says that it is active, whoever retained it.
 #include "interpose/account.h"
+#include "interpose/gate.h"
+#include "interpose/residual.h"
 #include "interpose/touch.h"
 
 using namespace sluice::interpose;
@@ -33,7 +35,7 @@ void context_last_look(CUcontext context) {
 }
 
 template <class Call>
-CUresult create(CUcontext* context, CUdevice device, Call call) {
+CUresult create_charged(CUcontext* context, CUdevice device, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || context == nullptr || device < 0 || device >= kDevicesMax) return call();
@@ -43,14 +45,21 @@ CUresult create(CUcontext* context, CUdevice device, Call call) {
     context_discharge(device);
   } else {
     const auto key = reinterpret_cast<uint64_t>(*context);
-    (void)process.records.insert(Record{key, 0, nullptr, RecordKind::kContext, device});
+    (void)process.records.insert(Record{key, 1, nullptr, RecordKind::kContext, device});
   }
   thread_context_forget();
   return result;
 }
 
 template <class Call>
-CUresult destroy(CUcontext context, Call call) {
+CUresult create(CUcontext* context, CUdevice device, Call call) {
+  const CUresult result = create_charged(context, device, call);
+  if (result == CUDA_SUCCESS) residual_settle_device(device);
+  return result;
+}
+
+template <class Call>
+CUresult destroy_discharged(CUcontext context, int* device, Call call) {
   const AccountScope account;
   if (!account.active()) return call();
   context_last_look(context);
@@ -58,9 +67,20 @@ CUresult destroy(CUcontext context, Call call) {
   const bool known =
       process.records.remove(RecordKind::kContext, reinterpret_cast<uint64_t>(context), &record);
   const CUresult result = call();
-  if (known && result == CUDA_SUCCESS) context_end(context, record.device);
+  if (known && result == CUDA_SUCCESS) {
+    context_end(context, record.device);
+    *device = record.device;
+  }
   if (known && result != CUDA_SUCCESS) (void)process.records.insert(record);
   thread_context_forget();
+  return result;
+}
+
+template <class Call>
+CUresult destroy(CUcontext context, Call call) {
+  int device = -1;
+  const CUresult result = destroy_discharged(context, &device, call);
+  if (device >= 0) residual_settle_device(device);
   return result;
 }
 
@@ -70,9 +90,8 @@ bool primary_is_active(CUdevice device) {
   return driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
-// After anything that may have ended the primary context.
 template <class Call>
-CUresult primary_release(CUdevice device, Call call) {
+CUresult primary_discharge(CUdevice device, bool* ended, Call call) {
   const AccountScope account;
   if (!account.active() || device < 0 || device >= kDevicesMax) return call();
   const LockScope scope(primaries_lock);
@@ -81,9 +100,40 @@ CUresult primary_release(CUdevice device, Call call) {
   const CUresult result = call();
   if (result == CUDA_SUCCESS && primary.charged && !primary_is_active(device)) {
     primary.charged = false;
+    *ended = true;
     context_end(primary.context, device);
   }
   thread_context_forget();
+  return result;
+}
+
+// After anything that may have ended the primary context.
+template <class Call>
+CUresult primary_release(CUdevice device, Call call) {
+  bool ended = false;
+  const CUresult result = primary_discharge(device, &ended, call);
+  if (ended) residual_settle_device(device);
+  return result;
+}
+
+CUresult primary_retain(CUcontext* context, CUdevice device, bool* begun) {
+  const AccountScope account;
+  if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
+  if (!account.active() || device < 0 || device >= kDevicesMax) {
+    return driver.cuDevicePrimaryCtxRetain(context, device);
+  }
+  const LockScope scope(primaries_lock);
+  Primary& primary = primaries[device];
+  const bool charge = !primary.charged;
+  if (charge && !context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = driver.cuDevicePrimaryCtxRetain(context, device);
+  if (result == CUDA_SUCCESS) {
+    primary.charged = true;
+    *begun = charge;
+    if (context != nullptr) primary.context = *context;
+  } else if (charge) {
+    context_discharge(device);
+  }
   return result;
 }
 
@@ -98,22 +148,9 @@ CUresult current_change(Call call) {
 }  // namespace
 
 SLUICE_HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  const AccountScope account;
-  if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  if (!account.active() || device < 0 || device >= kDevicesMax) {
-    return driver.cuDevicePrimaryCtxRetain(context, device);
-  }
-  const LockScope scope(primaries_lock);
-  Primary& primary = primaries[device];
-  const bool charge = !primary.charged;
-  if (charge && !context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = driver.cuDevicePrimaryCtxRetain(context, device);
-  if (result == CUDA_SUCCESS) {
-    primary.charged = true;
-    if (context != nullptr) primary.context = *context;
-  } else if (charge) {
-    context_discharge(device);
-  }
+  bool begun = false;
+  const CUresult result = primary_retain(context, device, &begun);
+  if (begun) residual_settle_device(device);
   return result;
 }
 
@@ -187,11 +224,43 @@ SLUICE_HOOK CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   return current_change([&] { return driver.cuCtxPopCurrent_v2(context); });
 }
 
+// Contexts of cuCtxCreate were counted once: detaching as often as attaching, and once more, ends
+// them. `bytes` of the record is that count.
 SLUICE_HOOK CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
-  return current_change([&] { return driver.cuCtxAttach(context, flags); });
+  const AccountScope account;
+  const CUresult result = driver.cuCtxAttach(context, flags);
+  Record record;
+  if (account.active() && result == CUDA_SUCCESS &&
+      process.records.find(RecordKind::kContext, reinterpret_cast<uint64_t>(*context), &record)) {
+    ++record.bytes;
+    (void)process.records.insert(record);
+  }
+  return result;
 }
 
 SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
+  Record record;
+  {
+    const AccountScope account;
+    const bool known =
+        account.active() &&
+        process.records.find(RecordKind::kContext, reinterpret_cast<uint64_t>(context), &record);
+    if (known && record.bytes > 1) {
+      const CUresult result = driver.cuCtxDetach(context);
+      --record.bytes;
+      if (result == CUDA_SUCCESS) (void)process.records.insert(record);
+      return result;
+    }
+  }
+  return destroy(context, [&] { return driver.cuCtxDetach(context); });
+}
+
+// Stacks are taken at once, heap and printf buffer with the first kernel that uses them. What a
+// program sets is not refused: the driver refuses what the device cannot hold, and what it took
+// leaves less for allocations.
+SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const TouchScope touch;
-  return current_change([&] { return driver.cuCtxDetach(context); });
+  const CUresult result = driver.cuCtxSetLimit(limit, value);
+  if (result == CUDA_SUCCESS) (void)residual_settle(false);
+  return result;
 }

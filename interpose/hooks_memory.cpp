@@ -105,9 +105,9 @@ SLUICE_HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1* pointer, unsigned int* pitc
 }
 
 SLUICE_HOOK CUresult cuMemFree_v2(CUdeviceptr pointer) {
-  return memory_free(pointer, [&] { return driver.cuMemFree_v2(pointer); });
+  return memory_free<Free::kNow>(pointer, [&] { return driver.cuMemFree_v2(pointer); });
 }
 
 SLUICE_HOOK CUresult cuMemFree(CUdeviceptr_v1 pointer) {
-  return memory_free(pointer, [&] { return driver.cuMemFree(pointer); });
+  return memory_free<Free::kNow>(pointer, [&] { return driver.cuMemFree(pointer); });
 }

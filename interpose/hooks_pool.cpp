@@ -5,6 +5,7 @@
 #include "interpose/account.h"
 #include "interpose/free.h"
 #include "interpose/gate.h"
+#include "interpose/residual.h"
 
 using namespace sluice::interpose;
 
@@ -22,10 +23,9 @@ uint64_t growth_expected(CUmemoryPool pool, uint64_t bytes) {
 }
 
 template <class Call>
-CUresult allocate_from(CUmemoryPool handle, int device, CUdeviceptr* pointer, uint64_t bytes,
-                       Call call) {
+CUresult allocate_from(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, Call call) {
   const LockScope scope(pools_lock());
-  Pool* pool = pool_find(handle, device);
+  Pool* pool = pool_find(handle);
   if (pool == nullptr || pool->device < 0) return call();
   const uint64_t growth = growth_expected(handle, bytes);
   if (growth > 0) {
@@ -42,37 +42,86 @@ CUresult allocate_from(CUmemoryPool handle, int device, CUdeviceptr* pointer, ui
   return result;
 }
 
+bool stream_device_in(CUcontext context, CUstream stream, CUdevice* device) {
+  if (driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return false;
+  const bool known = driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS;
+  CUcontext popped = nullptr;
+  driver.cuCtxPopCurrent_v2(&popped);
+  return known;
+}
+
+// The device of a stream that has a handle. The question needs a context, whichever.
+bool stream_device(CUstream stream, CUdevice* device) {
+  if (driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS) return true;
+  for (int i = 0; i < kContextsMax; ++i) {
+    const ContextRecord& record = *context_at(i);
+    if (load_acquire(record.alive) != 0 && stream_device_in(record.context, stream, device))
+      return true;
+  }
+  for (int i = 0; i < process.device_count; ++i) {
+    unsigned int flags = 0;
+    int active = 0;
+    CUcontext primary = nullptr;
+    if (driver.cuDevicePrimaryCtxGetState(i, &flags, &active) != CUDA_SUCCESS || active == 0 ||
+        driver.cuDevicePrimaryCtxRetain(&primary, i) != CUDA_SUCCESS) {
+      continue;
+    }
+    const bool known = stream_device_in(primary, stream, device);
+    driver.cuDevicePrimaryCtxRelease_v2(i);
+    if (known) return true;
+  }
+  return false;
+}
+
+// The pool that the stream's device allocates from. The stream may be another device's than the
+// current one, and with a stream that has a handle no context need be current at all.
+CUmemoryPool pool_of_stream(CUstream stream, int device) {
+  const bool named =
+      stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  CUdevice of_stream = device;
+  if (named && (device < 0 || process.device_count > 1) && !stream_device(stream, &of_stream))
+    return nullptr;
+  CUmemoryPool pool = nullptr;
+  return driver.cuDeviceGetMemPool(&pool, of_stream) == CUDA_SUCCESS ? pool : nullptr;
+}
+
 template <class Call>
 CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUstream stream,
                   Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  const int device = account.active() ? account.device() : -1;
-  if (device < 0 || stream_is_capturing(stream)) return call();
-  if (handle == nullptr && driver.cuDeviceGetMemPool(&handle, device) != CUDA_SUCCESS)
-    return call();
-  return allocate_from(handle, device, pointer, bytes, call);
+  if (!account.active() || pointer == nullptr || stream_is_capturing(stream)) return call();
+  const int device = account.device();
+  if (handle == nullptr) handle = pool_of_stream(stream, device);
+  return handle == nullptr ? call() : allocate_from(handle, pointer, bytes, call);
 }
 
 template <class Call>
 CUresult release(CUdeviceptr pointer, CUstream stream, Call call) {
   if (stream_is_capturing(stream)) return call();
-  return memory_free(pointer, call);
+  return memory_free<Free::kInStreamOrder>(pointer, call);
 }
 
+enum class After : uint8_t { kLives, kDestroyed };
+
 template <class Call>
-CUresult with_pool(CUmemoryPool handle, Call call, bool destroys) {
-  const AccountScope account;
-  if (!account.active()) return call();
-  const LockScope scope(pools_lock());
-  const CUresult result = call();
-  Pool* pool = result == CUDA_SUCCESS ? pool_find(handle, account.device()) : nullptr;
-  if (pool == nullptr) return result;
-  if (destroys) {
-    pool_destroyed(*pool);
-  } else {
-    pool_settle(*pool);
+CUresult with_pool(CUmemoryPool handle, After after, Call call) {
+  CUresult result;
+  {
+    const AccountScope account;
+    if (!account.active()) return call();
+    const LockScope scope(pools_lock());
+    Pool* pool = pool_find(handle);
+    result = call();
+    if (result != CUDA_SUCCESS || pool == nullptr) return result;
+    if (after == After::kDestroyed) {
+      pool_destroyed(*pool);
+    } else {
+      pool_settle(*pool);
+    }
   }
+  // Memory that outlives its pool, and what others have of it.
+  if (after == After::kDestroyed || residual_is_shared()) (void)residual_settle(false);
   return result;
 }
 
@@ -116,22 +165,20 @@ SLUICE_HOOK CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
   if (!account.active() || result != CUDA_SUCCESS) return result;
   const LockScope scope(pools_lock());
   const bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  (void)pool_find(*pool, on_device ? properties->location.id : -1);
+  (void)pool_add(*pool, on_device ? properties->location.id : -1);
   return result;
 }
 
 SLUICE_HOOK CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t bytes) {
-  return with_pool(
-      pool, [&] { return driver.cuMemPoolTrimTo(pool, bytes); }, false);
+  return with_pool(pool, After::kLives, [&] { return driver.cuMemPoolTrimTo(pool, bytes); });
 }
 
 SLUICE_HOOK CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                                            void* value) {
-  return with_pool(
-      pool, [&] { return driver.cuMemPoolSetAttribute(pool, attribute, value); }, false);
+  return with_pool(pool, After::kLives,
+                   [&] { return driver.cuMemPoolSetAttribute(pool, attribute, value); });
 }
 
 SLUICE_HOOK CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  return with_pool(
-      pool, [&] { return driver.cuMemPoolDestroy(pool); }, true);
+  return with_pool(pool, After::kDestroyed, [&] { return driver.cuMemPoolDestroy(pool); });
 }

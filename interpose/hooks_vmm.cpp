@@ -1,9 +1,9 @@
 // Physical memory under the program's own address management (cuMemCreate and its mappings): what
 // PyTorch's expandable segments and NCCL use. Only memory located on a device counts; the device is
-// the one the properties name, not the current one. Imported handles are charged where they were
-// exported.
+// the one the properties name, not the current one. Imported handles are in hooks_share.cpp.
 #include "interpose/account.h"
 #include "interpose/gate.h"
+#include "interpose/residual.h"
 
 using namespace sluice::interpose;
 
@@ -27,11 +27,36 @@ SLUICE_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t by
   return result;
 }
 
+namespace {
+
+// Ends a handle or a mapping. Memory from elsewhere, and what others may still hold, is the
+// residual's.
+template <class Call, class End>
+CUresult end(Call call, End end_known) {
+  bool known = true;
+  {
+    const AccountScope account;
+    const CUresult result = call();
+    if (!account.active() || result != CUDA_SUCCESS) return result;
+    known = end_known();
+  }
+  if (!known) {
+    residual_settle_all();
+  } else if (residual_is_shared()) {
+    residual_want();
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 SLUICE_HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  const AccountScope account;
-  const CUresult result = driver.cuMemRelease(handle);
-  if (account.active() && result == CUDA_SUCCESS) vmm_released(handle);
-  return result;
+  return end([&] { return driver.cuMemRelease(handle); }, [&] { return vmm_released(handle); });
+}
+
+SLUICE_HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  return end([&] { return driver.cuMemUnmap(address, bytes); },
+             [&] { return vmm_unmapped(address, bytes); });
 }
 
 SLUICE_HOOK CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
@@ -39,13 +64,6 @@ SLUICE_HOOK CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
   const AccountScope account;
   const CUresult result = driver.cuMemMap(address, bytes, offset, handle, flags);
   if (account.active() && result == CUDA_SUCCESS) vmm_mapped(handle, address, bytes);
-  return result;
-}
-
-SLUICE_HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
-  const AccountScope account;
-  const CUresult result = driver.cuMemUnmap(address, bytes);
-  if (account.active() && result == CUDA_SUCCESS) vmm_unmapped(address, bytes);
   return result;
 }
 

@@ -2,6 +2,11 @@
 // process's own lock; the one full fence is in the ask.
 #include "interpose/ledger.h"
 
+// Behind every store that other processes can see; a test ends the process there.
+#ifndef SLUICE_LEDGER_STEP
+#define SLUICE_LEDGER_STEP() static_cast<void>(0)
+#endif
+
 namespace sluice::interpose {
 
 using protocol::AtomicU64;
@@ -14,6 +19,7 @@ namespace {
 void add(AtomicU64& word, uint64_t bytes) {
   __atomic_store_n(&word.raw, __atomic_load_n(&word.raw, __ATOMIC_RELAXED) + bytes,
                    __ATOMIC_RELEASE);
+  SLUICE_LEDGER_STEP();
 }
 
 // A change of reserved and held that readers see whole: odd, change, even.
@@ -31,6 +37,7 @@ class Change {
     // The even-to-odd store must be seen before the change; x86 keeps stores in order, others need
     // the fence.
     __atomic_thread_fence(__ATOMIC_RELEASE);
+    SLUICE_LEDGER_STEP();
   }
   ClaimsGpu& account_;
 };
@@ -82,7 +89,10 @@ bool Ledger::reserve(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) {
   uint64_t start_ns = 0;
   for (uint32_t round = 0;; ++round) {
     const Outcome outcome = attempt(gpu, bytes, quota_bytes);
-    if (outcome != Outcome::kCollision) return outcome == Outcome::kTaken;
+    // Nothing always fits, also above a quota that was lowered: what is wrong with it the driver
+    // says.
+    if (outcome != Outcome::kCollision || bytes == 0)
+      return outcome == Outcome::kTaken || bytes == 0;
     pause_randomly(round);
     if (round == 16) start_ns = clock_now_ns();
     if (round > 16 && clock_now_ns() - start_ns > patience_ns) return false;
@@ -94,6 +104,7 @@ Ledger::Outcome Ledger::attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_byt
   ClaimsGpu& account = mine(gpu);
   account.asked_bytes.store(
       bytes);  // sequentially consistent: the ask is out before the first look
+  SLUICE_LEDGER_STEP();
   uint64_t sum = 0;
   bool over = false;
   for (uint32_t i = 0, n = slots_used(*page_); i < n && !over; ++i) {
@@ -109,6 +120,7 @@ Ledger::Outcome Ledger::attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_byt
   if (over) {
     const bool refused = surely_too_much(gpu, bytes, quota_bytes);
     __atomic_store_n(&account.asked_bytes.raw, 0, __ATOMIC_RELEASE);
+    SLUICE_LEDGER_STEP();
     return refused ? Outcome::kTooMuch : Outcome::kCollision;
   }
   {
@@ -116,6 +128,7 @@ Ledger::Outcome Ledger::attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_byt
     add(account.reserved_bytes, bytes);
   }
   __atomic_store_n(&account.asked_bytes.raw, 0, __ATOMIC_RELEASE);
+  SLUICE_LEDGER_STEP();
   return Outcome::kTaken;
 }
 

@@ -29,6 +29,7 @@ struct Link {
   int lease_fd = -1;
   int claims_fd = -1;
   uint32_t slot = 0;
+  uint32_t host_pid = 0;
   char refusal[kTextBytes] = {};
 };
 constinit Link link;
@@ -111,6 +112,7 @@ LinkResult answer_read(Envelope& answer) {
     return LinkResult::kRefused;
   }
   link.slot = answer.as<Registered>().slot;
+  link.host_pid = answer.as<Registered>().host_pid;
   link.lease_fd = answer.fds[0];
   link.claims_fd = answer.fds[1];
   answer.fd_count = 0;
@@ -235,6 +237,7 @@ void link_pages_install() {
 }
 
 uint32_t link_slot() { return link.slot; }
+uint32_t link_host_pid() { return link.host_pid; }
 const char* link_refusal() { return link.refusal; }
 
 bool link_alive() {

@@ -39,6 +39,8 @@ void link_close();
 bool link_note(protocol::MessageType type, uint32_t gpu, uint32_t epoch, uint64_t busy_ns);
 
 uint32_t link_slot();
+/// This process's pid as the broker sees it; 0 = the broker did not say.
+uint32_t link_host_pid();
 const char* link_refusal();
 /// Where the broker was looked for, for the sentence that says that nobody answers.
 const char* link_path();

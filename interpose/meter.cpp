@@ -455,4 +455,12 @@ void meter_reset_after_fork() {
   graphs_reset_after_fork();
 }
 
+void launches_look() {
+  for (ContextRecord& context : contexts) {
+    if (load_acquire(context.alive) == 0) continue;
+    const LockScope scope(context.lock);
+    streams_changed(context);
+  }
+}
+
 }  // namespace sluice::interpose

@@ -182,4 +182,7 @@ bool context_passed(ContextRecord& context, uint64_t question);
 
 void meter_reset_after_fork();
 
+/// The next launch into each stream goes the long way.
+void launches_look();
+
 }  // namespace sluice::interpose

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "interpose/account.h"
 #include "interpose/alone.h"
@@ -60,6 +61,7 @@ void pages_take(uint32_t slot) {
   process.gpu_count = pages_are_sane() ? process.lease->gpu_count : 0;
   process.ledger.attach(process.claims, slot);
   process_quotas_choose();
+  process.claims->slots[slot].own_pid.store(static_cast<uint32_t>(getpid()));
 }
 
 void refusal_say(const char* text) {

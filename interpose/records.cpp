@@ -106,6 +106,18 @@ void Records::sum(RecordKind kind, uint64_t* bytes_by_device) {
   }
 }
 
+uint64_t Records::bytes_of(RecordKind kind, const void* context) {
+  uint64_t total = 0;
+  for (Shard& s : shards_) {
+    const LockScope scope(s.lock);
+    for (uint64_t i = 0; i < s.capacity; ++i) {
+      const Record& r = s.entries[i];
+      if (r.kind == kind && r.context == context) total += r.bytes;
+    }
+  }
+  return total;
+}
+
 uint64_t Records::count() {
   uint64_t total = 0;
   for (Shard& s : shards_) {

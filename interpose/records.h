@@ -14,8 +14,9 @@ enum class RecordKind : uint32_t {
   kPooled = 2,   // stream-ordered: charged through its pool, `context` is the pool
   kArray = 3,
   kMipmap = 4,
-  kContext = 5,    // made by cuCtxCreate; no bytes of its own here
+  kContext = 5,    // made by cuCtxCreate; `bytes` is how often it is attached
   kGraphExec = 6,  // an executable graph that allocates: what it needs; not charged by the record
+  kFunction = 7,   // a kernel's handle that was given out; `bytes` is the round of unloads
 };
 
 struct Record {
@@ -38,6 +39,8 @@ class Records {
   void remove_context(const void* context, uint64_t* bytes_by_device);
   /// Adds the bytes of every record of that kind by device.
   void sum(RecordKind kind, uint64_t* bytes_by_device);
+  /// The bytes of every record of that kind whose `context` this is.
+  uint64_t bytes_of(RecordKind kind, const void* context);
   uint64_t count();
   /// In a fork child: the locks are free, and CUDA objects of the parent mean nothing.
   void reset_after_fork();

@@ -4,6 +4,8 @@
 #include "interpose/resolve.h"
 
 #include <dlfcn.h>
+#include <limits.h>
+#include <string.h>
 
 #include "interpose/lookup.h"
 #include "interpose/types.h"
@@ -32,6 +34,23 @@ void* library_open(const char* name, void* seen) {
 void* real_find(void* library, const char* name) {
   void* found = real_dlsym(library, name);
   return found != nullptr && address_is_ours(found) ? nullptr : found;
+}
+
+// libnvidia-ml.so.1 from the directory that the driver was loaded from; nullptr without either.
+void* nvml_beside_driver() {
+  Dl_info driver_file;
+  if (load_acquire(driver_state) != 1 ||
+      dladdr(reinterpret_cast<void*>(driver.cuInit), &driver_file) == 0) {
+    return nullptr;
+  }
+  const char* slash = strrchr(driver_file.dli_fname, '/');
+  char path[PATH_MAX];
+  const size_t folder =
+      slash == nullptr ? 0 : static_cast<size_t>(slash - driver_file.dli_fname) + 1;
+  if (folder == 0 || folder + sizeof kNvmlName > sizeof path) return nullptr;
+  memcpy(path, driver_file.dli_fname, folder);
+  memcpy(path + folder, kNvmlName, sizeof kNvmlName);
+  return dlopen(path, RTLD_LAZY | RTLD_LOCAL);
 }
 
 CUresult CUDAAPI no_driver() { return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED; }
@@ -65,15 +84,16 @@ bool resolve_nvml() {
   if (SLUICE_LIKELY(load_acquire(nvml_state) == 1)) return true;
   const ErrnoGuard guard;
   lookup_prepare();
-  void* library = library_open(kNvmlName, nullptr);
+  // Handles of devices belong to one library: the program's, if it has loaded one.
+  void* library = dlopen(kNvmlName, RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) library = nvml_beside_driver();
+  if (library == nullptr) library = dlopen(kNvmlName, RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) return false;
   const LockScope scope(resolve_lock);
-  nvml.nvmlDeviceGetMemoryInfo = reinterpret_cast<decltype(nvml.nvmlDeviceGetMemoryInfo)>(
-      real_find(library, "nvmlDeviceGetMemoryInfo"));
-  nvml.nvmlDeviceGetMemoryInfo_v2 = reinterpret_cast<decltype(nvml.nvmlDeviceGetMemoryInfo_v2)>(
-      real_find(library, "nvmlDeviceGetMemoryInfo_v2"));
-  nvml.nvmlDeviceGetUUID =
-      reinterpret_cast<decltype(nvml.nvmlDeviceGetUUID)>(real_find(library, "nvmlDeviceGetUUID"));
+#define SLUICE_NVML_FIND(name) \
+  nvml.name = reinterpret_cast<decltype(nvml.name)>(real_find(library, #name));
+  SLUICE_NVML_FUNCTIONS(SLUICE_NVML_FIND)
+#undef SLUICE_NVML_FIND
   store_release(nvml_state, 1u);
   return true;
 }

@@ -10,11 +10,31 @@ namespace sluice::interpose {
 /// CUDA_ERROR_SHARED_OBJECT_INIT_FAILED). Cheap when done before. Any thread, any time.
 bool resolve_driver();
 
+/// The real functions of NVML that the shim uses or hooks; nullptr = this NVML lacks it.
+#define SLUICE_NVML_FUNCTIONS(X)                \
+  X(nvmlInit_v2)                                \
+  X(nvmlDeviceGetHandleByUUID)                  \
+  X(nvmlDeviceGetUUID)                          \
+  X(nvmlDeviceGetMemoryInfo)                    \
+  X(nvmlDeviceGetMemoryInfo_v2)                 \
+  X(nvmlDeviceGetUtilizationRates)              \
+  X(nvmlDeviceGetComputeRunningProcesses)       \
+  X(nvmlDeviceGetComputeRunningProcesses_v2)    \
+  X(nvmlDeviceGetComputeRunningProcesses_v3)    \
+  X(nvmlDeviceGetGraphicsRunningProcesses)      \
+  X(nvmlDeviceGetGraphicsRunningProcesses_v2)   \
+  X(nvmlDeviceGetGraphicsRunningProcesses_v3)   \
+  X(nvmlDeviceGetMPSComputeRunningProcesses)    \
+  X(nvmlDeviceGetMPSComputeRunningProcesses_v2) \
+  X(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
+  X(nvmlDeviceGetProcessUtilization)            \
+  X(nvmlDeviceGetProcessesUtilizationInfo)
+
+#define SLUICE_NVML_MEMBER(name) decltype(&::name) name;
 struct NvmlTable {
-  decltype(&::nvmlDeviceGetMemoryInfo) nvmlDeviceGetMemoryInfo;
-  decltype(&::nvmlDeviceGetMemoryInfo_v2) nvmlDeviceGetMemoryInfo_v2;
-  decltype(&::nvmlDeviceGetUUID) nvmlDeviceGetUUID;
+  SLUICE_NVML_FUNCTIONS(SLUICE_NVML_MEMBER)
 };
+#undef SLUICE_NVML_MEMBER
 extern NvmlTable nvml;
 bool resolve_nvml();
 

@@ -84,9 +84,12 @@ void wait_done() {
   if (thread == nullptr || thread->context_record == nullptr) return;
   const ErrnoGuard guard;
   const DepthScope depth(thread);
-  // A wait is where pools give memory back to the device. Waits go on under a hold, this look not.
+  // A wait is where memory comes back to the device. Waits go on under a hold, this look not.
   raise_word(thread->touching, thread->touching + 1);
-  if (!hold_is_set()) pools_settle(thread->device);
+  if (!hold_is_set()) {
+    pools_settle(thread->device);
+    residual_settle_deferred(thread->device);
+  }
   touch_end(*thread);
   ContextRecord& context = *thread->context_record;
   const LockScope scope(context.lock);

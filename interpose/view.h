@@ -1,5 +1,5 @@
-// What a tenant is shown of a GPU's memory: its quota as the size, what it has not used of it as
-// free, and never more than the GPU really has.
+// What a tenant is shown of a GPU: its quota as the memory, what it has not used of it as free and
+// never more than the GPU really has, its own processes, and GPU time in hundredths of its slice.
 #pragma once
 
 #include "interpose/process.h"
@@ -23,5 +23,27 @@ inline MemoryView gpu_memory_view(int gpu, uint64_t real_total, uint64_t real_fr
   return memory_view(process.memory_max(gpu), process.ledger.total(static_cast<uint32_t>(gpu)),
                      real_total, real_free);
 }
+
+/// Per cent of a GPU as per cent of a slice of it, at most 100.
+inline unsigned slice_percent(unsigned percent, uint32_t sm_percent) {
+  if (sm_percent == 0 || sm_percent > 100) sm_percent = 100;
+  const unsigned scaled = (percent * 100 + sm_percent / 2) / sm_percent;
+  return scaled > 100 ? 100 : scaled;
+}
+
+/// The tenant's GPU that a device of NVML is, -1 = none of its. NVML numbers devices its own way,
+/// so they are matched by UUID. Needs resolve_nvml().
+int nvml_gpu(nvmlDevice_t device);
+
+/// The tenant's process that the host knows by this pid, as that process sees itself; 0 =
+/// another's.
+uint32_t tenant_pid(uint32_t host_pid);
+
+struct TenantProcess {
+  uint32_t pid;
+  uint64_t bytes;
+};
+/// The tenant's processes that have memory on the GPU; `out` has room for kTenantProcessesMax.
+unsigned tenant_processes(int gpu, TenantProcess* out);
 
 }  // namespace sluice::interpose

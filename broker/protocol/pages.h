@@ -125,7 +125,8 @@ struct ClaimsGpu {
   AtomicU64 asked_bytes;
   AtomicU64 reserved_bytes;
   AtomicU64 held_bytes;     // everything charged, contexts included
-  AtomicU64 context_bytes;  // the part of held_bytes that is contexts and modules
+  AtomicU64 context_bytes;  // the part of held_bytes that no driver call tells: contexts, modules,
+                            // what limits take, imports
   AtomicU64 peak_bytes;     // highest held_bytes of this process
   AtomicU64 busy_ns;  // GPU-busy time used by this process, union of busy intervals; only grows
   AtomicU64 launches;
@@ -139,7 +140,8 @@ struct ClaimsGpu {
   AtomicU32 version;     // odd while the owner changes reserved and held together; bumped by every
                          // change of them
   AtomicU32 held_epoch;  // the hold up to which this process has stopped touching the device
-  std::uint8_t reserved[24];
+  AtomicU32 measured;    // 1: context_bytes is the driver's own figure; 0: a constant per context
+  std::uint8_t reserved[20];
 };
 static_assert(sizeof(ClaimsGpu) == 128);
 static_assert(offsetof(ClaimsGpu, held_epoch) == 100);
@@ -147,7 +149,8 @@ static_assert(offsetof(ClaimsGpu, held_epoch) == 100);
 struct ClaimsSlot {
   AtomicU32 pid;            // written by the broker at registration, 0 = free
   AtomicU32 unhooked_seen;  // entry points asked for that the shim does not know
-  std::uint8_t reserved[120];
+  AtomicU32 own_pid;        // written by the process: its pid as it sees itself
+  std::uint8_t reserved[116];
   ClaimsGpu gpus[kTenantGpusMax];
 };
 static_assert(sizeof(ClaimsSlot) == 128 + 8 * 128);

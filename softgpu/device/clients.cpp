@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include "softgpu/device/device.h"
 
@@ -20,11 +21,29 @@ bool holds(const Shared& object, std::uint32_t client) {
          std::end(object.holders);
 }
 
+/// A process that is killed can take a wake-up along that was meant for others: one of its threads
+/// holds the mutex without knowing of waiters, another was just woken. So nobody sleeps for long.
+int mutex_lock(pthread_mutex_t& mutex) {
+  constexpr long kNapNs = 20'000'000;
+  int status = pthread_mutex_trylock(&mutex);
+  while (status == EBUSY || status == ETIMEDOUT) {
+    timespec until{};
+    clock_gettime(CLOCK_REALTIME, &until);  // what the call counts by
+    until.tv_nsec += kNapNs;
+    if (until.tv_nsec >= 1'000'000'000) {
+      until.tv_nsec -= 1'000'000'000;
+      ++until.tv_sec;
+    }
+    status = pthread_mutex_timedlock(&mutex, &until);
+  }
+  return status;
+}
+
 }  // namespace
 
 Lock::Lock(Device& device) : device_(device) {
   Segment& segment = *device_.segment_;
-  const int status = pthread_mutex_lock(&segment.mutex);
+  const int status = mutex_lock(segment.mutex);
   if (status == EOWNERDEAD) {
     pthread_mutex_consistent(&segment.mutex);
     device_.reap_locked();

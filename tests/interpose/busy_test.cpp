@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/interpose/softgpu_fixture.h"
+#include "tests/interpose/softgpu_launch.h"
 
 namespace {
 
@@ -18,16 +18,18 @@ using sluice::protocol::MessageType;
 
 void sleep_us(int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
 
-class BusyTest : public sluice::test::SoftGpuFixture {
+class BusyTest : public sluice::test::SoftGpuLaunchTest {
  protected:
+  using SoftGpuLaunchTest::SoftGpuLaunchTest;
   void SetUp() override {
-    SoftGpuFixture::SetUp();
+    SoftGpuLaunchTest::SetUp();
     kernel_load();
     broker->lease_store(kLeaseOpen);
     // The device's account counts from the first kernel on, ours from the first fence.
     ASSERT_EQ(launch(100), CUDA_SUCCESS);
     ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   }
+  double busy_of(int pid) { return static_cast<double>(device_account(pid).busy_ns); }
   CUstream stream_make() {
     CUstream stream = nullptr;
     EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
@@ -38,13 +40,13 @@ class BusyTest : public sluice::test::SoftGpuFixture {
     broker->lease_store(0);
     ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 60000));
     const auto ours_all = static_cast<double>(broker->account().busy_ns.load());
-    const double device_all = device_figure("busy_ns");
+    const double device_all = busy_of(getpid());
     ours = ours_all - ours_before;
     device = device_all - device_before;
     ours_before = ours_all;
     device_before = device_all;
     printf("busy: shim %.3f ms, device %.3f ms (%+.2f %%), lag %.3f ms\n", ours / 1e6, device / 1e6,
-           100 * (ours / device - 1), device_figure("lag_ns") / 1e6);
+           100 * (ours / device - 1), static_cast<double>(device_account().lag_ns) / 1e6);
   }
   // A thread that the host's scheduler stops between a launch and the fence behind it makes the
   // stretch longer by as much, so the work is done again when the two do not agree.
@@ -188,7 +190,8 @@ TEST_F(BusyTest, GraphsAndKernelsMixed) {
 // Two tenants that take turns, as the broker lets them: each is charged what it used.
 class BusyProcessesTest : public BusyTest {
  protected:
-  void SetUp() override { ASSERT_NO_FATAL_FAILURE(device_make()); }
+  BusyProcessesTest() : BusyTest(Options{.uses_cuda = false}) {}
+  void SetUp() override { SoftGpuTest::SetUp(); }
   struct Tenant {
     std::unique_ptr<sluice::test::TestBroker> broker;
     pid_t pid = 0;
@@ -202,7 +205,9 @@ class BusyProcessesTest : public BusyTest {
     if (tenant.pid == 0) {
       close(go[1]);
       tenant.broker->environment_set();
-      cuda_begin();
+      EXPECT_EQ(cuInit(0), CUDA_SUCCESS);
+      EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
       kernel_load();
       for (int i = 0; i < 150; ++i) {
         EXPECT_EQ(launch(spins), CUDA_SUCCESS);
@@ -240,7 +245,9 @@ class BusyProcessesTest : public BusyTest {
   bool both_agree() {
     Tenant tenants[2];
     for (Tenant& tenant : tenants) {
-      tenant.broker = broker_make();
+      tenant.broker =
+          std::make_unique<sluice::test::TestBroker>(sluice::test::kQuota, sluice::test::kContext);
+      tenant.broker->gpu_uuid_set(devices[0]->settings().uuid);
       tenant.broker->window_set(5'000'000);
     }
     tenant_start(tenants[0], 2000, 3000);
@@ -257,7 +264,7 @@ class BusyProcessesTest : public BusyTest {
     EXPECT_TRUE(all_finished());
     bool agree = true;
     for (Tenant& tenant : tenants) {
-      const double used = device_figure("busy_ns", tenant.pid);
+      const double used = busy_of(tenant.pid);
       const auto charged = static_cast<double>(tenant.broker->account().busy_ns.load());
       printf("busy: shim %.3f ms, device %.3f ms (%+.2f %%)\n", charged / 1e6, used / 1e6,
              100 * (charged / used - 1));

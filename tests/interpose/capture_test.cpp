@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/interpose/softgpu_fixture.h"
+#include "tests/interpose/softgpu_launch.h"
 
 namespace {
 
@@ -17,10 +17,10 @@ constexpr unsigned kSpin = 300;
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-class CaptureTest : public sluice::test::SoftGpuFixture {
+class CaptureTest : public sluice::test::SoftGpuLaunchTest {
  protected:
   void SetUp() override {
-    SoftGpuFixture::SetUp();
+    SoftGpuLaunchTest::SetUp();
     kernel_load();
     broker->lease_store(kLeaseOpen);
   }

@@ -1,10 +1,42 @@
-// NVML for tests: one device, the fake driver's, with 8 GiB of which 3 are used.
-#include <string.h>
+// See fake_nvml.h.
+#include "tests/interpose/fake_nvml.h"
 
-#include "interpose/cuda_api.h"
+#include <string.h>
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
+FAKE FakeNvml fake_nvml;
+FakeNvml fake_nvml = {};
+
+namespace {
+
+constexpr nvmlReturn_t kNotFound = 6;
+constexpr nvmlReturn_t kInsufficientSize = 7;
+
+void entry_copy(nvmlProcessInfo_v1_t* out, const nvmlProcessInfo_t& from) {
+  *out = {from.pid, from.usedGpuMemory};
+}
+void entry_copy(nvmlProcessInfo_t* out, const nvmlProcessInfo_t& from) { *out = from; }
+
+template <class Info>
+nvmlReturn_t list(nvmlDevice_t device, unsigned* count, Info* infos) {
+  const unsigned all = device == nullptr ? fake_nvml.process_count : 0;
+  const unsigned room = *count;
+  if (room > 0) ++fake_nvml.process_reads;
+  for (unsigned i = 0; i < all && i < room; ++i) entry_copy(&infos[i], fake_nvml.processes[i]);
+  *count = all;
+  return all <= room ? 0 : kInsufficientSize;
+}
+
+}  // namespace
+
+FAKE nvmlReturn_t nvmlInit_v2() { return fake_nvml.init_result; }
+FAKE nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
+  // The first device's handle is null for the programs; the shim takes that for none.
+  if (strncmp(uuid, "GPU-a0a0", 8) != 0) return kNotFound;
+  *device = reinterpret_cast<nvmlDevice_t>(2);
+  return 0;
+}
 FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t* memory) {
   *memory = nvmlMemory_t{8ull << 30, 5ull << 30, 3ull << 30};
   return 0;
@@ -14,8 +46,42 @@ FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t, nvmlMemory_v2_t* memo
   return 0;
 }
 FAKE nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned int length) {
-  const char* text = device == nullptr ? "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0a0"
-                                       : "GPU-b1b1b1b1-b1b1-b1b1-b1b1-b1b1b1b1b1b1";
+  const char* text = device == reinterpret_cast<nvmlDevice_t>(1)
+                         ? "GPU-b1b1b1b1-b1b1-b1b1-b1b1-b1b1b1b1b1b1"
+                         : "GPU-a0a0a0a0-a0a0-a0a0-a0a0-a0a0a0a0a0a0";
   strncpy(uuid, text, length);
   return 0;
 }
+FAKE nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t, nvmlUtilization_t* rates) {
+  *rates = {90, 80};
+  return 0;
+}
+FAKE nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+                                                  nvmlProcessUtilizationSample_t* samples,
+                                                  unsigned int* count, unsigned long long) {
+  if (fake_nvml.samples_result != 0) return fake_nvml.samples_result;
+  unsigned all = 0;
+  for (unsigned i = 0; i < fake_nvml.process_count; ++i) {
+    if (fake_nvml.sm_util[i] == 0 || device == reinterpret_cast<nvmlDevice_t>(1)) continue;
+    if (samples != nullptr && all < *count)
+      samples[all] = {fake_nvml.processes[i].pid, 5, fake_nvml.sm_util[i],
+                      fake_nvml.sm_util[i] / 2,   7, 9};
+    ++all;
+  }
+  const bool fits = samples != nullptr && all <= *count;
+  *count = all;
+  return all == 0 ? kNotFound : fits ? 0 : kInsufficientSize;
+}
+#define FAKE_LIST(name, info)                                                                  \
+  FAKE nvmlReturn_t name(nvmlDevice_t device, unsigned int* count, info* infos) {              \
+    return list(device == reinterpret_cast<nvmlDevice_t>(2) ? nullptr : device, count, infos); \
+  }
+FAKE_LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t)
+FAKE_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t)
+FAKE_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t)
+FAKE_LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
+FAKE_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
+FAKE_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+FAKE_LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
+FAKE_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_t)
+FAKE_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)

@@ -17,26 +17,14 @@ namespace {
 
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
+using sluice::test::eventually;
 using sluice::test::Rank;
 
 void sleep_us(int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
 
-bool eventually(const std::function<bool()>& condition, int timeout_ms = 20000) {
-  for (int i = 0; i < timeout_ms * 2 && !condition(); ++i) sleep_us(500);
-  return condition();
-}
-
-class GangTest : public sluice::test::SoftGpuFixture {
+class GangTest : public sluice::test::SoftGpuTest {
  protected:
-  void SetUp() override {
-    ASSERT_NO_FATAL_FAILURE(device_make(2));
-    unsigned char second[16];
-    ASSERT_TRUE(uuid_read(second, 1));
-    broker = broker_make();
-    broker->gpu_add(second);
-    broker->environment_set();
-    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-  }
+  GangTest() : SoftGpuTest(Options{.gpus = 2}) {}
   void ranks_make(int device_a, int device_b) {
     ASSERT_TRUE(sluice::test::rank_make(device_a, &a));
     ASSERT_TRUE(sluice::test::rank_make(device_b, &b));
@@ -102,17 +90,17 @@ TEST_F(GangTest, AMemberThatSpinsOnOneAtTheGateEndsWhenThatOneIsLetThrough) {
   ASSERT_TRUE(eventually([&] { return broker->account(0, 0).in_flight.load() == 1; }));
   broker->lease_store(0, 0);
   std::thread second = rank_run(b, 1, 2);
-  ASSERT_TRUE(eventually([&] { return wanted(1) && drained(1); }));
+  ASSERT_TRUE(eventually([&] { return wanted(1) && drained(1); }, 20000));
   // Closed as they are, neither would ever end.
   sleep_us(300'000);
   EXPECT_FALSE(drained(0));
   EXPECT_EQ(ended, 0);
   broker->lease_store(kLeaseOpen, 1);
-  ASSERT_TRUE(eventually([&] { return ended == 2; }));
+  ASSERT_TRUE(eventually([&] { return ended == 2; }, 20000));
   broker->lease_store(0, 1);
   first.join();
   second.join();
-  EXPECT_TRUE(eventually([&] { return drained(0) && drained(1); }));
+  EXPECT_TRUE(eventually([&] { return drained(0) && drained(1); }, 20000));
   // The time over the lease's end is charged.
   EXPECT_GT(broker->account(0, 0).busy_ns.load(), 300'000'000u);
 }
@@ -141,7 +129,7 @@ TEST_F(GangTest, TheWindowLetsThroughWhatItsOwnWorkMayWaitFor) {
   broker->window_set(1'000'000);
   gang_store(kLeaseOpen);
   std::thread first = rank_run(a, 5, 1), second = rank_run(b, 5, 2);
-  EXPECT_TRUE(eventually([&] { return ended == 2; }));
+  EXPECT_TRUE(eventually([&] { return ended == 2; }, 20000));
   first.join();
   second.join();
 }

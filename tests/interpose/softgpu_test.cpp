@@ -7,16 +7,13 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/interpose/softgpu_fixture.h"
+#include "tests/interpose/softgpu_launch.h"
 
 namespace {
 
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
-using sluice::test::kContext;
-using sluice::test::kMiB;
-using sluice::test::kQuota;
-using SoftGpuTest = sluice::test::SoftGpuFixture;
+using namespace sluice::test;
 
 TEST_F(SoftGpuTest, AProberIsStoppedAtItsQuotaAndTheDeviceAgreesByteForByte) {
   size_t taken = 0, step = 7 * kMiB + 13;
@@ -35,11 +32,10 @@ TEST_F(SoftGpuTest, AProberIsStoppedAtItsQuotaAndTheDeviceAgreesByteForByte) {
   ASSERT_EQ(cuMemGetInfo(&free_bytes, &total_bytes), CUDA_SUCCESS);
   EXPECT_EQ(free_bytes, 0u);
   EXPECT_EQ(total_bytes, kQuota);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
   ASSERT_EQ(cuDevicePrimaryCtxReset(0), CUDA_SUCCESS);
   EXPECT_EQ(broker->account().held_bytes.load(), 0u);
-  EXPECT_EQ(device_figure("memory_bytes"), 0);
+  EXPECT_EQ(device_bytes(), 0u);
 }
 
 TEST_F(SoftGpuTest, PoolsAgreeWithTheDeviceWhenNothingIsInFlight) {
@@ -47,12 +43,10 @@ TEST_F(SoftGpuTest, PoolsAgreeWithTheDeviceWhenNothingIsInFlight) {
   ASSERT_EQ(cuMemAllocAsync(&a, 3 * kMiB, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuMemAllocAsync(&b, 9 * kMiB, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
   ASSERT_EQ(cuMemFreeAsync(b, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
 }
 
 /// A graph that allocates `bytes` and, with `frees`, frees them again.
@@ -80,7 +74,7 @@ TEST_F(SoftGpuTest, MemoryOfGraphsIsChargedWhenItIsTakenAndGivenBackWhenItIsTrim
   const auto agrees = [&](size_t bytes, const char* when) {
     ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
     EXPECT_EQ(broker->account().held_bytes.load(), kContext + bytes) << when;
-    EXPECT_EQ(device_figure("memory_bytes"), static_cast<double>(kContext + bytes)) << when;
+    EXPECT_EQ(device_bytes(), kContext + bytes) << when;
   };
   CUdeviceptr address = 0, other = 0;
   CUgraphExec exec = allocating_graph(16 * kMiB, true, &address);
@@ -93,8 +87,7 @@ TEST_F(SoftGpuTest, MemoryOfGraphsIsChargedWhenItIsTakenAndGivenBackWhenItIsTrim
   ASSERT_EQ(cuGraphUpload(kept, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuGraphLaunch(kept, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
   ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
   ASSERT_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
   agrees(8 * kMiB, "one is alive");
@@ -142,11 +135,14 @@ TEST_F(SoftGpuTest, AllocationsCapturedIntoAGraphCountWhenItIsLaunched) {
   ASSERT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
   EXPECT_EQ(broker->account().held_bytes.load(), kContext + 4 * kMiB);
-  EXPECT_EQ(static_cast<double>(broker->account().held_bytes.load()),
-            device_figure("memory_bytes"));
+  EXPECT_EQ(held(), device_bytes());
+  ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  ASSERT_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().held_bytes.load(), kContext);
+  agrees("trimmed");
 }
 
-TEST_F(SoftGpuTest, AClosedLeaseKeepsTheDeviceIdleAndADrainMeansThatItIs) {
+TEST_F(SoftGpuLaunchTest, AClosedLeaseKeepsTheDeviceIdleAndADrainMeansThatItIs) {
   kernel_load();
   // Without a window this program would queue seconds of work in one lease, and the drain would
   // last as long.
@@ -160,25 +156,25 @@ TEST_F(SoftGpuTest, AClosedLeaseKeepsTheDeviceIdleAndADrainMeansThatItIs) {
     EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   });
   ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, 1, 10000));
-  EXPECT_EQ(device_figure("launches"), 0);
+  EXPECT_EQ(device_account().launches, 0u);
   for (int round = 0; round < 5; ++round) {
     broker->lease_store(kLeaseOpen);
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     broker->lease_store(0);
     ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 20000));
-    const double busy = device_figure("busy_ns"), launches = device_figure("launches");
-    EXPECT_GT(launches, 0);
+    const auto then = device_account();
+    EXPECT_GT(then.launches, 0u);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(device_figure("busy_ns"), busy);
-    EXPECT_EQ(device_figure("launches"), launches);
-    EXPECT_EQ(static_cast<double>(broker->account().launches.load()), launches);
+    EXPECT_EQ(device_account().busy_ns, then.busy_ns);
+    EXPECT_EQ(device_account().launches, then.launches);
+    EXPECT_EQ(broker->account().launches.load(), then.launches);
   }
   stop = true;
   broker->lease_store(kLeaseOpen);
   program.join();
 }
 
-TEST_F(SoftGpuTest, BusyTimeAgreesWithTheDevicesAccount) {
+TEST_F(SoftGpuLaunchTest, BusyTimeAgreesWithTheDevicesAccount) {
   kernel_load();
   broker->lease_store(kLeaseOpen);
   ASSERT_EQ(launch(1000), CUDA_SUCCESS);
@@ -197,9 +193,9 @@ TEST_F(SoftGpuTest, BusyTimeAgreesWithTheDevicesAccount) {
   broker->lease_store(0);
   ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 20000));
   const double ours = static_cast<double>(broker->account().busy_ns.load()),
-               device = device_figure("busy_ns");
+               device = device_account().busy_ns;
   printf("busy: shim %.3f ms, device %.3f ms, lag %.3f ms\n", ours / 1e6, device / 1e6,
-         device_figure("lag_ns") / 1e6);
+         device_account().lag_ns / 1e6);
   EXPECT_NEAR(ours, device, device * 0.05);
 }
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/interpose/softgpu_fixture.h"
+#include "tests/interpose/softgpu_launch.h"
 
 namespace {
 
@@ -25,7 +25,7 @@ constexpr auto kDuration = std::chrono::seconds(4);
 constexpr int kAcknowledgeMs = 30000;
 constexpr unsigned kSpin = 500;
 
-class StressTest : public sluice::test::SoftGpuFixture {
+class StressTest : public sluice::test::SoftGpuLaunchTest {
  protected:
   // What is taken away in a hold. Memory enters after it was allocated and leaves before it is
   // freed, so what is listed is the program's.

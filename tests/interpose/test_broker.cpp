@@ -99,21 +99,40 @@ void TestBroker::gpu_uuid_set(const unsigned char uuid[16]) {
 }
 
 void TestBroker::gpu_add(const unsigned char uuid[16]) {
-  const std::uint32_t gpu = lease_->gpu_count++;
-  claims_->gpu_count = lease_->gpu_count;
-  lease_->gpus[gpu] = lease_->gpus[0];
-  memcpy(lease_->gpus[gpu].gpu.bytes, uuid, 16);
+  LeaseEntry& entry = lease_->gpus[lease_->gpu_count];
+  entry = lease_->gpus[0];
+  memcpy(entry.gpu.bytes, uuid, 16);
+  claims_->gpu_count = ++lease_->gpu_count;
+}
+
+void TestBroker::lease_word_store(std::uint32_t gpu, std::uint32_t flags) {
+  AtomicU32& word = lease_->gpus[gpu].lease;
+  word.store(lease_word(epochs_[gpu], flags));
+  syscall(SYS_futex, &word.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void TestBroker::lease_store(std::uint32_t flags) {
+  for (std::uint32_t gpu = 0; gpu < lease_->gpu_count; ++gpu) lease_store(flags, gpu);
 }
 
 void TestBroker::lease_store(std::uint32_t flags, std::uint32_t gpu) {
-  AtomicU32& lease = lease_->gpus[gpu].lease;
-  lease.store(lease_word(++epochs_[gpu], flags));
-  syscall(SYS_futex, &lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  ++epochs_[gpu];
+  lease_word_store(gpu, flags);
 }
 
 void TestBroker::lease_flag(std::uint32_t flags) {
-  lease_->gpus[0].lease.store(lease_word(epochs_[0], flags));
-  syscall(SYS_futex, &lease_->gpus[0].lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  for (std::uint32_t gpu = 0; gpu < lease_->gpu_count; ++gpu) lease_word_store(gpu, flags);
+}
+
+bool TestBroker::wait_for_end(int pid, int timeout_ms) {
+  for (int i = 0; i < timeout_ms; ++i) {
+    bool known = false;
+    for (const ClaimsSlot& slot : claims_->slots)
+      known |= slot.pid.load() == static_cast<std::uint32_t>(pid);
+    if (!known) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
 }
 
 void TestBroker::hold_store(bool set) {
@@ -155,7 +174,8 @@ bool TestBroker::wait_for(MessageType type, std::uint32_t epoch, int timeout_ms)
   return false;
 }
 
-void TestBroker::register_answer(int fd, const Header& request) {
+// Returns a descriptor that becomes readable when the process has ended, -1 when it was refused.
+int TestBroker::register_answer(int fd, const Header& request) {
   std::string refusal;
   {
     const std::lock_guard lock(mutex_);
@@ -167,41 +187,63 @@ void TestBroker::register_answer(int fd, const Header& request) {
     answer.code = RefusalCode::kTooManyProcesses;
     strncpy(answer.text, refusal.c_str(), sizeof answer.text - 1);
     wire_send(fd, &answer, sizeof answer, nullptr, 0, false);
-    return;
+    return -1;
   }
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
   Registered answer;
   message_init(answer, MessageType::kRegistered, request.request);
   answer.tenant = 7;
   answer.slot = static_cast<std::uint32_t>(registrations_.fetch_add(1));
+  answer.host_pid = static_cast<std::uint32_t>(peer.pid);
+  claims_->slots[answer.slot].pid.store(answer.host_pid);
   const int fds[2] = {lease_fd_, claims_fd_};
   wire_send(fd, &answer, sizeof answer, fds, 2, false);
+  return static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
 }
 
 void TestBroker::serve() {
+  struct Guest {
+    int pid_fd;
+    std::uint32_t slot;
+  };
+  std::vector<Guest> guests;
   std::vector<pollfd> polled = {{stop_pipe_[0], POLLIN, 0}, {listen_fd_, POLLIN, 0}};
   for (;;) {
-    poll(polled.data(), polled.size(), -1);
-    if (polled[0].revents != 0) break;
-    if ((polled[1].revents & POLLIN) != 0) {
+    std::vector<pollfd> all = polled;
+    for (const Guest& guest : guests) all.push_back({guest.pid_fd, POLLIN, 0});
+    poll(all.data(), all.size(), -1);
+    if (all[0].revents != 0) break;
+    for (std::size_t i = guests.size(); i-- > 0;) {
+      if (all[polled.size() + i].revents == 0) continue;
+      memset(&claims_->slots[guests[i].slot], 0, sizeof(ClaimsSlot));
+      close(guests[i].pid_fd);
+      guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    if ((all[1].revents & POLLIN) != 0) {
       const int fd = accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC);
       if (fd >= 0) polled.push_back({fd, POLLIN, 0});
     }
-    for (std::size_t i = 2; i < polled.size(); ++i) {
-      if (polled[i].revents == 0) continue;
+    for (std::size_t i = polled.size(); i-- > 2;) {
+      if (i >= all.size() || all[i].fd != polled[i].fd || all[i].revents == 0) continue;
       Envelope message;
       const int rc = wire_receive(polled[i].fd, &message, 0);
       if (rc == 1 && message.is<Register>(MessageType::kRegister)) {
-        register_answer(polled[i].fd, message.header());
+        const int pid_fd = register_answer(polled[i].fd, message.header());
+        if (pid_fd >= 0)
+          guests.push_back({pid_fd, static_cast<std::uint32_t>(registrations_.load() - 1)});
       } else if (rc == 1 && message.size == sizeof(GateNote)) {
         const GateNote& note = message.as<GateNote>();
         const std::lock_guard lock(mutex_);
         notes_.push_back({note.header.type, note.gpu, note.epoch, note.busy_ns});
       } else if (rc != -EAGAIN) {
         close(polled[i].fd);
-        polled.erase(polled.begin() + static_cast<std::ptrdiff_t>(i--));
+        polled.erase(polled.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
   }
+  for (const Guest& guest : guests) close(guest.pid_fd);
   for (std::size_t i = 2; i < polled.size(); ++i) close(polled[i].fd);
 }
 

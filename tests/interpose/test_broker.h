@@ -1,6 +1,6 @@
 // A broker small enough for a test: it listens on a Unix socket in a fresh directory, hands every
-// process that registers the same two pages, keeps the notes it gets, and opens or closes leases
-// when told. Single tenant, one thread.
+// process that registers the same two pages, keeps the notes it gets, opens or closes leases when
+// told, and zeroes the slots of the dead. Single tenant, one thread.
 #pragma once
 
 #include <atomic>
@@ -33,10 +33,11 @@ class TestBroker {
   /// it).
   void environment_set() const;
   void gpu_uuid_set(const unsigned char uuid[16]);
-  /// One more GPU for the tenant, before anybody registers; the others' functions mean GPU 0.
+  /// Further GPUs with the first one's limits; before the first process registers.
   void gpu_add(const unsigned char uuid[16]);
-  void lease_store(std::uint32_t flags, std::uint32_t gpu = 0);  // a new epoch
-  void lease_flag(std::uint32_t flags);                          // the same epoch
+  void lease_store(std::uint32_t flags);  // a new epoch on every GPU
+  void lease_store(std::uint32_t flags, std::uint32_t gpu);
+  void lease_flag(std::uint32_t flags);  // the same epochs
   std::uint32_t epoch(std::uint32_t gpu = 0) const { return epochs_[gpu]; }
   void window_set(std::uint64_t ns);
   /// Sets or clears the hold, with a new epoch. The lease is the caller's to close first.
@@ -55,6 +56,8 @@ class TestBroker {
   protocol::ClaimsGpu& account(std::uint32_t slot = 0, std::uint32_t gpu = 0) {
     return claims_->slots[slot].gpus[gpu];
   }
+  /// True once the slot of a process that has ended is zeroed.
+  bool wait_for_end(int pid, int timeout_ms);
   /// Closes every connection and the listening socket; a second broker may then take the path.
   void die();
   /// Listens where the dead broker did, as a restarted one does.
@@ -62,7 +65,8 @@ class TestBroker {
 
  private:
   void serve();
-  void register_answer(int fd, const protocol::Header& request);
+  void lease_word_store(std::uint32_t gpu, std::uint32_t flags);
+  int register_answer(int fd, const protocol::Header& request);
 
   std::string directory_, path_;
   int listen_fd_ = -1, lease_fd_ = -1, claims_fd_ = -1, stop_pipe_[2] = {-1, -1};

@@ -1,0 +1,184 @@
+// Modules, libraries and their functions: code and variables are memory that counts, and no call
+// tells how much. A load is made and then measured; one that does not fit the quota is taken back.
+// What the driver loads late, with a function's handle or its first launch, is charged when it is
+// there.
+#include "interpose/residual.h"
+#include "interpose/touch.h"
+
+using namespace sluice::interpose;
+
+namespace {
+
+uint64_t unloads = 1;  // handles of functions may mean others afterwards
+
+template <class Handle, class Call, class Undo>
+CUresult load(Handle* out, Call call, Undo undo) {
+  const TouchScope touch;
+  if (out == nullptr) return call();
+  const Handle before = *out;
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS || residual_settle(true)) return result;
+  undo(*out);
+  *out = before;
+  (void)residual_settle(false);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult module_undo(CUmodule module) { return driver.cuModuleUnload(module); }
+CUresult library_undo(CUlibrary library) { return driver.cuLibraryUnload(library); }
+
+template <class Call>
+CUresult unload(Call call) {
+  const TouchScope touch;
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS) return result;
+  __atomic_add_fetch(&unloads, 1, __ATOMIC_RELEASE);
+  (void)residual_settle(false);
+  return result;
+}
+
+// Programs that ask for the same handle before every launch pay for one look in a table.
+bool function_is_new(const void* handle) {
+  if (process_mode() != Mode::kActive) return false;
+  const ErrnoGuard guard;
+  const auto key = reinterpret_cast<uint64_t>(handle);
+  const uint64_t round = load_acquire(unloads);
+  Record record;
+  if (process.records.find(RecordKind::kFunction, key, &record) && record.bytes == round)
+    return false;
+  (void)process.records.insert(Record{key, round, nullptr, RecordKind::kFunction, 0});
+  return true;
+}
+
+// A handle that comes with code, or whose code comes with its first launch.
+template <class Handle, class Call>
+CUresult function_get(Handle* out, Call call) {
+  const TouchScope touch;
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS || out == nullptr || !function_is_new(*out)) return result;
+  (void)residual_settle(false);
+  residual_expect();
+  return result;
+}
+
+// Calls that may load what a library has and are made once.
+template <class Call>
+CUresult library_get(Call call) {
+  const TouchScope touch;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) (void)residual_settle(false);
+  return result;
+}
+
+template <class Call>
+CUresult functions_list(Call call) {
+  const TouchScope touch;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS && process_mode() == Mode::kActive) residual_expect();
+  return result;
+}
+
+}  // namespace
+
+SLUICE_HOOK CUresult cuModuleLoad(CUmodule* module, const char* path) {
+  return load(
+      module, [&] { return driver.cuModuleLoad(module, path); }, module_undo);
+}
+
+SLUICE_HOOK CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  return load(
+      module, [&] { return driver.cuModuleLoadData(module, image); }, module_undo);
+}
+
+SLUICE_HOOK CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
+                                        CUjit_option* options, void** values) {
+  return load(
+      module, [&] { return driver.cuModuleLoadDataEx(module, image, count, options, values); },
+      module_undo);
+}
+
+SLUICE_HOOK CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
+  return load(
+      module, [&] { return driver.cuModuleLoadFatBinary(module, image); }, module_undo);
+}
+
+SLUICE_HOOK CUresult cuModuleUnload(CUmodule module) {
+  return unload([&] { return driver.cuModuleUnload(module); });
+}
+
+SLUICE_HOOK CUresult cuLibraryLoadData(CUlibrary* library, const void* code,
+                                       CUjit_option* jit_options, void** jit_values,
+                                       unsigned int jit_count, CUlibraryOption* options,
+                                       void** values, unsigned int count) {
+  return load(
+      library,
+      [&] {
+        return driver.cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options,
+                                        values, count);
+      },
+      library_undo);
+}
+
+SLUICE_HOOK CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
+                                           CUjit_option* jit_options, void** jit_values,
+                                           unsigned int jit_count, CUlibraryOption* options,
+                                           void** values, unsigned int count) {
+  return load(
+      library,
+      [&] {
+        return driver.cuLibraryLoadFromFile(library, path, jit_options, jit_values, jit_count,
+                                            options, values, count);
+      },
+      library_undo);
+}
+
+SLUICE_HOOK CUresult cuLibraryUnload(CUlibrary library) {
+  return unload([&] { return driver.cuLibraryUnload(library); });
+}
+
+SLUICE_HOOK CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  return function_get(function, [&] { return driver.cuModuleGetFunction(function, module, name); });
+}
+
+SLUICE_HOOK CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  return function_get(function, [&] { return driver.cuKernelGetFunction(function, kernel); });
+}
+
+SLUICE_HOOK CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  return function_get(kernel, [&] { return driver.cuLibraryGetKernel(kernel, library, name); });
+}
+
+SLUICE_HOOK CUresult cuLibraryGetUnifiedFunction(void** function, CUlibrary library,
+                                                 const char* name) {
+  return function_get(function,
+                      [&] { return driver.cuLibraryGetUnifiedFunction(function, library, name); });
+}
+
+SLUICE_HOOK CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count,
+                                                CUmodule module) {
+  return functions_list(
+      [&] { return driver.cuModuleEnumerateFunctions(functions, count, module); });
+}
+
+SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count,
+                                               CUlibrary library) {
+  return functions_list([&] { return driver.cuLibraryEnumerateKernels(kernels, count, library); });
+}
+
+SLUICE_HOOK CUresult cuFuncLoad(CUfunction function) {
+  return library_get([&] { return driver.cuFuncLoad(function); });
+}
+
+SLUICE_HOOK CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
+  return library_get([&] { return driver.cuLibraryGetModule(module, library); });
+}
+
+SLUICE_HOOK CUresult cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
+                                        const char* name) {
+  return library_get([&] { return driver.cuLibraryGetGlobal(pointer, bytes, library, name); });
+}
+
+SLUICE_HOOK CUresult cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
+                                         const char* name) {
+  return library_get([&] { return driver.cuLibraryGetManaged(pointer, bytes, library, name); });
+}

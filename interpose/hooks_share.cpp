@@ -1,0 +1,109 @@
+// Memory between processes. It is charged where it was allocated; when that process frees it or
+// ends while others hold it, the driver's charge passes to one of them, and the residual follows
+// (residual.h). A process that has shared memory looks again when others of its tenant change.
+#include "interpose/account.h"
+#include "interpose/residual.h"
+#include "interpose/touch.h"
+
+using namespace sluice::interpose;
+
+namespace {
+
+// `call` gives memory away or takes some that another process may have allocated.
+template <class Call>
+CUresult share(Call call) {
+  const TouchScope touch;
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS || process_mode() != Mode::kActive) return result;
+  residual_shared();
+  residual_settle_all();
+  return result;
+}
+
+}  // namespace
+
+SLUICE_HOOK CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
+  return share([&] { return driver.cuIpcGetMemHandle(handle, pointer); });
+}
+
+SLUICE_HOOK CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle,
+                                        unsigned int flags) {
+  return share([&] { return driver.cuIpcOpenMemHandle(pointer, handle, flags); });
+}
+
+SLUICE_HOOK CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle,
+                                           unsigned int flags) {
+  return share([&] { return driver.cuIpcOpenMemHandle_v2(pointer, handle, flags); });
+}
+
+SLUICE_HOOK CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+  return share([&] { return driver.cuIpcCloseMemHandle(pointer); });
+}
+
+SLUICE_HOOK CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle,
+                                                  CUmemAllocationHandleType type,
+                                                  unsigned long long flags) {
+  return share([&] { return driver.cuMemExportToShareableHandle(out, handle, type, flags); });
+}
+
+SLUICE_HOOK CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
+                                                    void* os_handle,
+                                                    CUmemAllocationHandleType type) {
+  return share([&] { return driver.cuMemImportFromShareableHandle(handle, os_handle, type); });
+}
+
+SLUICE_HOOK CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, size_t bytes,
+                                                   CUmemRangeHandleType type,
+                                                   unsigned long long flags) {
+  return share(
+      [&] { return driver.cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags); });
+}
+
+SLUICE_HOOK CUresult cuMemPoolExportToShareableHandle(void* out, CUmemoryPool pool,
+                                                      CUmemAllocationHandleType type,
+                                                      unsigned long long flags) {
+  return share([&] { return driver.cuMemPoolExportToShareableHandle(out, pool, type, flags); });
+}
+
+SLUICE_HOOK CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr pointer) {
+  return share([&] { return driver.cuMemPoolExportPointer(out, pointer); });
+}
+
+// Nothing can be allocated from an imported pool, and what is reserved for it is its owner's.
+SLUICE_HOOK CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* os_handle,
+                                                        CUmemAllocationHandleType type,
+                                                        unsigned long long flags) {
+  return share([&] {
+    const AccountScope account;
+    const CUresult result = driver.cuMemPoolImportFromShareableHandle(pool, os_handle, type, flags);
+    if (!account.active() || result != CUDA_SUCCESS) return result;
+    const LockScope scope(pools_lock());
+    (void)pool_add(*pool, -1);
+    return result;
+  });
+}
+
+SLUICE_HOOK CUresult cuMemPoolImportPointer(CUdeviceptr* pointer, CUmemoryPool pool,
+                                            CUmemPoolPtrExportData* data) {
+  return share([&] { return driver.cuMemPoolImportPointer(pointer, pool, data); });
+}
+
+SLUICE_HOOK CUresult cuImportExternalMemory(CUexternalMemory* memory,
+                                            const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* what) {
+  return share([&] { return driver.cuImportExternalMemory(memory, what); });
+}
+
+SLUICE_HOOK CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr* pointer, CUexternalMemory memory,
+                                                     const CUDA_EXTERNAL_MEMORY_BUFFER_DESC* what) {
+  return share([&] { return driver.cuExternalMemoryGetMappedBuffer(pointer, memory, what); });
+}
+
+SLUICE_HOOK CUresult
+cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray* array, CUexternalMemory memory,
+                                        const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC* what) {
+  return share([&] { return driver.cuExternalMemoryGetMappedMipmappedArray(array, memory, what); });
+}
+
+SLUICE_HOOK CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
+  return share([&] { return driver.cuDestroyExternalMemory(memory); });
+}

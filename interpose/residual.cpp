@@ -1,0 +1,292 @@
+// See residual.h.
+#include "interpose/residual.h"
+
+#include <string.h>
+
+#include "interpose/account.h"
+#include "interpose/gate.h"
+#include "interpose/touch.h"
+#include "interpose/usage.h"
+
+namespace sluice::interpose {
+
+uint32_t residual_expected;
+uint32_t residual_deferred;
+
+namespace {
+
+// Others' calls that change the account take micro- to milliseconds; one that waits for a kernel is
+// not waited for.
+constexpr uint64_t kPatienceNs = 20'000'000;
+constexpr uint64_t kPatienceOfHelperNs = 2'000'000;
+constexpr uint64_t kPatienceBeforeRefusalNs = 5'000'000;
+// On hardware the figure counts pages: one that is shared stays, however often it is looked for.
+constexpr uint32_t kDeferredLooks = 8;
+constexpr int kReadings = 4;  // pools give memory back while they are looked at
+// The helper looks this long after something changed, then at intervals that double while launches
+// go on.
+constexpr uint64_t kLookMinNs = 1'000'000;
+constexpr uint64_t kLookMaxNs = 1'000'000'000;
+
+using protocol::kTenantGpusMax;
+
+uint64_t charged[kTenantGpusMax];
+uint32_t measured[kTenantGpusMax];  // `charged` comes from the driver
+uint32_t wanted;
+uint32_t shared;
+
+struct Look {
+  uint64_t interval_ns;
+  uint64_t due_ns;  // 0 = nothing to look for
+  uint64_t launches;
+  uint64_t others;
+};
+Look look;
+
+// What the driver tells of pools and graphs; false while another thread uses the pools.
+bool known_settle(int device) {
+  if (pools_settle(device) == PoolsRead::kBusy) return false;
+  graph_memory_settle(device);
+  return true;
+}
+
+// What the driver says and the known paths do not; false without a figure. `busy`: another time
+// there may be one.
+bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
+  const auto index = static_cast<uint32_t>(gpu);
+  for (int i = 0; i < kReadings; ++i) {
+    // A caller that has reserved may have the memory already: not to be counted twice.
+    if (!known_settle(device) || process.ledger.reserved(index) != 0) break;
+    const uint64_t before = process.ledger.held(index);
+    uint64_t used = 0;
+    if (!usage_read(gpu, &used)) return false;
+    // Nobody listed, as in a container, or a process that is checkpointed just now.
+    if (used == 0 && contexts_on(device) != 0) return false;
+    if (!known_settle(device)) break;
+    const uint64_t held = process.ledger.held(index);
+    if (held != before) continue;
+    const uint64_t known = held - load_relaxed(charged[gpu]);
+    *bytes = used > known ? used - known : 0;
+    return true;
+  }
+  *busy = true;
+  return false;
+}
+
+// False: it does not fit, and nothing is charged.
+bool charge_to(int gpu, uint64_t bytes, bool within_quota) {
+  const auto index = static_cast<uint32_t>(gpu);
+  const uint64_t before = load_relaxed(charged[gpu]);
+  if (bytes > before) {
+    const uint64_t more = bytes - before;
+    if (!within_quota) {
+      process.ledger.hold_unasked(index, more);
+    } else if (process.ledger.reserve(index, more, process.entry(gpu).memory_max_bytes)) {
+      process.ledger.hold(index, more);
+    } else {
+      charge_refused(gpu, more);
+      return false;
+    }
+    residual_take(gpu, more);
+  } else if (bytes < before) {
+    residual_give(gpu, before - bytes);
+  }
+  store_release(measured[gpu], 1u);
+  process.account(gpu).measured.store(1);
+  return true;
+}
+
+// A reading asks the driver about pools, so it is a call like the program's own; but it does not
+// wait for the end of a hold.
+class HoldFreeScope {
+ public:
+  HoldFreeScope() : thread_(thread_record()) {
+    if (thread_ == nullptr) return;
+    raise_word(thread_->touching, thread_->touching + 1);
+    if (thread_->touching > 1 || !hold_is_set()) return;
+    touch_end(*thread_);
+    thread_ = nullptr;
+  }
+  ~HoldFreeScope() {
+    if (thread_ != nullptr) touch_end(*thread_);
+  }
+  HoldFreeScope(const HoldFreeScope&) = delete;
+  HoldFreeScope& operator=(const HoldFreeScope&) = delete;
+  bool entered() const { return thread_ != nullptr; }
+
+ private:
+  ThreadRecord* thread_;
+};
+
+struct Settled {
+  bool too_much;
+  bool busy;
+};
+
+Settled settle(int device, bool within_quota, uint64_t patience_ns) {
+  const int gpu = device_gpu(device);
+  if (gpu < 0) return {};
+  const ErrnoGuard guard;
+  if (!accounts_try_pause(patience_ns)) return {false, true};
+  Settled result{};
+  uint64_t bytes = 0;
+  if (residual_read(device, gpu, &bytes, &result.busy))
+    result.too_much = !charge_to(gpu, bytes, within_quota);
+  accounts_resume();
+  return result;
+}
+
+// Calls from within another hook, and of processes whose memory is not accounted, do not settle.
+ThreadRecord* settler() {
+  if (process_mode() != Mode::kActive || load_acquire(process.devices_known) == 0) return nullptr;
+  ThreadRecord* thread = thread_record();
+  return thread != nullptr && thread->depth == 0 ? thread : nullptr;
+}
+
+Settled settle_each(bool only_contexts, bool within_quota, uint64_t patience_ns) {
+  Settled all{};
+  for (int device = 0; device < process.device_count; ++device) {
+    if (process.device_gpu[device] < 0 || (only_contexts && contexts_on(device) == 0)) continue;
+    const Settled one = settle(device, within_quota, patience_ns);
+    all.too_much |= one.too_much;
+    all.busy |= one.busy;
+  }
+  return all;
+}
+
+uint64_t launches_sum() {
+  uint64_t sum = 0;
+  for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu)
+    sum += process.account(static_cast<int>(gpu)).launches.load();
+  return sum;
+}
+
+// A number that changes when another process of the tenant changes its account, comes or goes.
+uint64_t others_sum() {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
+    const protocol::ClaimsSlot& slot = process.claims->slots[i];
+    const uint32_t pid = slot.pid.load();
+    if (i == process.slot || pid == 0) continue;
+    sum = (sum ^ pid) * 0x9E3779B97F4A7C15u;
+    for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu)
+      sum = (sum ^ slot.gpus[gpu].version.load()) * 0x9E3779B97F4A7C15u;
+  }
+  return sum;
+}
+
+}  // namespace
+
+void residual_take(int gpu, uint64_t bytes) {
+  __atomic_add_fetch(&charged[gpu], bytes, __ATOMIC_RELAXED);
+  process.ledger.context_add(static_cast<uint32_t>(gpu), bytes);
+}
+
+void residual_give(int gpu, uint64_t bytes) {
+  const uint64_t now = load_relaxed(charged[gpu]);
+  if (bytes > now) bytes = now;
+  if (bytes == 0) return;
+  __atomic_sub_fetch(&charged[gpu], bytes, __ATOMIC_RELAXED);
+  process.ledger.release(static_cast<uint32_t>(gpu), bytes);
+  process.ledger.context_sub(static_cast<uint32_t>(gpu), bytes);
+}
+
+bool residual_settle(bool within_quota) {
+  ThreadRecord* thread = settler();
+  if (thread == nullptr) return true;
+  const DepthScope depth(thread);
+  const Settled settled = settle_each(true, within_quota, kPatienceNs);
+  if (settled.busy) residual_want();
+  return !settled.too_much;
+}
+
+void residual_settle_device(int device) {
+  ThreadRecord* thread = settler();
+  if (thread == nullptr) return;
+  const DepthScope depth(thread);
+  if (settle(device, false, kPatienceNs).busy) residual_want();
+}
+
+void residual_settle_all() {
+  ThreadRecord* thread = settler();
+  if (thread == nullptr) return;
+  const DepthScope depth(thread);
+  if (settle_each(false, false, kPatienceNs).busy) residual_want();
+}
+
+void residual_want() {
+  const ErrnoGuard guard;
+  store_release(wanted, 1u);
+  helper_wake();
+}
+
+void residual_expect() {
+  store_release(residual_expected, 1u);
+  launches_look();
+  residual_want();
+}
+
+void residual_launched() {
+  if (__atomic_exchange_n(&residual_expected, 0, __ATOMIC_ACQ_REL) != 0)
+    (void)residual_settle(false);
+}
+
+bool residual_defer(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  if (gpu < 0 || load_acquire(measured[gpu]) == 0) return false;
+  residual_take(gpu, bytes);
+  store_release(residual_deferred, kDeferredLooks);
+  residual_want();
+  return true;
+}
+
+void residual_look_deferred(int device) {
+  ThreadRecord* thread = thread_record();
+  const uint32_t looks = load_relaxed(residual_deferred);
+  if (thread == nullptr || looks == 0) return;
+  store_relaxed(residual_deferred, looks - 1);
+  const DepthScope depth(thread);
+  if (settle(device, false, kPatienceBeforeRefusalNs).busy) residual_want();
+}
+
+void residual_shared() {
+  // From now on the helper knows the others as they are and sees what they change.
+  if (__atomic_exchange_n(&shared, 1, __ATOMIC_ACQ_REL) == 0) residual_want();
+}
+bool residual_is_shared() { return load_relaxed(shared) != 0; }
+
+uint64_t residual_look(uint64_t now_ns) {
+  if (load_acquire(process.devices_known) == 0) return kLookMaxNs;
+  const bool is_wanted = __atomic_exchange_n(&wanted, 0, __ATOMIC_ACQ_REL) != 0;
+  const uint64_t launches = launches_sum();
+  const uint64_t others = residual_is_shared() ? others_sum() : look.others;
+  if (is_wanted || others != look.others) look.interval_ns = kLookMinNs;
+  const bool changed = is_wanted || others != look.others || launches != look.launches;
+  look.launches = launches;
+  look.others = others;
+  if (changed && (look.due_ns == 0 || is_wanted)) look.due_ns = now_ns + look.interval_ns;
+  if (look.due_ns == 0) return kLookMaxNs;
+  if (now_ns < look.due_ns) return look.due_ns - now_ns;
+  look.interval_ns = look.interval_ns < kLookMaxNs / 2 ? look.interval_ns * 2 : kLookMaxNs;
+  const bool again = settle_each(false, false, kPatienceOfHelperNs).busy;
+  look.due_ns = again ? now_ns + look.interval_ns : 0;
+  return look.interval_ns;
+}
+
+void residual_restore(int gpu, uint64_t contexts_bytes) {
+  if (load_relaxed(measured[gpu]) == 0) charged[gpu] = contexts_bytes;
+  process.ledger.hold_unasked(static_cast<uint32_t>(gpu), charged[gpu]);
+  process.ledger.context_add(static_cast<uint32_t>(gpu), charged[gpu]);
+  usage_forget();
+  residual_want();
+}
+
+void residual_reset_after_fork() {
+  memset(charged, 0, sizeof charged);
+  memset(measured, 0, sizeof measured);
+  memset(&look, 0, sizeof look);
+  wanted = shared = residual_expected = residual_deferred = 0;
+  usage_reset_after_fork();
+}
+
+}  // namespace sluice::interpose

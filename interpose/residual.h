@@ -1,0 +1,60 @@
+// What the driver takes of device memory and tells nobody: contexts, code and variables of modules
+// (also those that it loads late), stacks, heap and printf buffers, memory opened from other
+// processes. Where NVML has a figure for this process (usage.h), the residual is that figure less
+// what the known paths count; where it has none, a constant for each context.
+//
+// The difference is only right while nothing moves, so a reading stops all AccountScopes of the
+// process for as long as it takes. Nobody calls these from within one, but residual_take and
+// residual_give.
+#pragma once
+
+#include "interpose/types.h"
+
+namespace sluice::interpose {
+
+/// Adds to the residual what the ledger holds already, until the next reading corrects it.
+void residual_take(int gpu, uint64_t bytes);
+/// Takes off the residual and off the ledger, at most what it is.
+void residual_give(int gpu, uint64_t bytes);
+
+/// Reads and charges for every device on which the process has a context. With `within_quota` a
+/// growth that does not fit is not charged, the sentence is said, and the answer is false: the
+/// caller undoes what grew. Otherwise it is charged all the same, as it is there. Where there is no
+/// figure, or others are busy for too long, everything stays as it is; the latter the helper makes
+/// up for.
+bool residual_settle(bool within_quota);
+/// The same for one device, with a context or without.
+void residual_settle_device(int device);
+/// The same for all of the tenant's devices.
+void residual_settle_all();
+
+/// Something may have changed: the helper looks soon.
+void residual_want();
+/// Code may be loaded with the next launch: it goes the long way and looks.
+void residual_expect();
+extern uint32_t residual_expected;
+SLUICE_NOINLINE void residual_launched();
+
+/// Memory that is freed in stream order comes back to the device when the stream gets there. Until
+/// a reading shows that, the residual has it. False without figures: then it counts as free at
+/// once.
+[[nodiscard]] bool residual_defer(int device, uint64_t bytes);
+/// Looks for such memory, if there is any: where a program has waited, and before a refusal (from
+/// within an AccountScope in which nothing is reserved).
+extern uint32_t residual_deferred;
+SLUICE_NOINLINE void residual_look_deferred(int device);
+inline void residual_settle_deferred(int device) {
+  if (SLUICE_UNLIKELY(load_relaxed(residual_deferred) != 0)) residual_look_deferred(device);
+}
+
+/// This process shares memory with others: whose charge it is may change by what they do.
+void residual_shared();
+bool residual_is_shared();
+
+/// The helper's turn; returns how long it may sleep.
+uint64_t residual_look(uint64_t now_ns);
+/// Into a new slot, with `contexts_bytes` where the driver never gave a figure.
+void residual_restore(int gpu, uint64_t contexts_bytes);
+void residual_reset_after_fork();
+
+}  // namespace sluice::interpose

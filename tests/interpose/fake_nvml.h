@@ -1,0 +1,14 @@
+// An NVML for tests: two devices with 8 GiB of which 3 are used, the first of them the fake
+// driver's. It says of processes what it is told through the exported `fake_nvml`.
+#pragma once
+
+#include "interpose/cuda_api.h"
+
+struct FakeNvml {
+  nvmlProcessInfo_t processes[8];  // on the first device
+  unsigned process_count;
+  unsigned sm_util[8];          // of the same processes; 0 = no sample
+  nvmlReturn_t samples_result;  // what the calls for samples answer
+  nvmlReturn_t init_result;
+  unsigned long long process_reads;  // lists given with room for entries
+};

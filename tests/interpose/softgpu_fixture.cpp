@@ -1,0 +1,111 @@
+// See softgpu_fixture.h.
+#include "tests/interpose/softgpu_fixture.h"
+
+#include <stdlib.h>
+
+#include <chrono>
+#include <thread>
+
+#include "softgpu/device/directory.h"
+
+namespace sluice::test {
+
+using protocol::ClaimsGpu;
+using protocol::ClaimsSlot;
+using softgpu::device::Account;
+
+bool eventually(const std::function<bool()>& condition, int timeout_ms) {
+  for (int i = 0; i < timeout_ms && !condition(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return condition();
+}
+
+void SoftGpuTest::SetUp() {
+  char name[] = "/tmp/sluice-softgpu-XXXXXX";
+  ASSERT_NE(mkdtemp(name), nullptr);
+  directory = name;
+  setenv("SOFTGPU_DIR", name, 1);
+  setenv("SOFTGPU_MEMORY", "256MiB", 1);
+  setenv("SOFTGPU_COUNT", std::to_string(options.gpus).c_str(), 1);
+  std::string error;
+  for (auto* segment : softgpu::device::directory_open(directory, error))
+    devices.push_back(std::make_unique<softgpu::device::Device>(segment));
+  ASSERT_EQ(devices.size(), static_cast<size_t>(options.gpus)) << error;
+  broker = std::make_unique<TestBroker>(options.quota, options.context_told);
+  broker->gpu_uuid_set(devices[0]->settings().uuid);
+  const size_t of_tenant =
+      static_cast<size_t>(options.gpus_of_tenant == 0 ? options.gpus : options.gpus_of_tenant);
+  for (size_t i = 1; i < of_tenant; ++i) broker->gpu_add(devices[i]->settings().uuid);
+  broker->environment_set();
+  if (!options.uses_cuda) return;
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+}
+
+void SoftGpuTest::TearDown() {
+  broker->lease_store(protocol::kLeaseOpen);
+  // Work that frees in stream order has to end first; what the helper still has to learn takes it
+  // no longer than its longest interval.
+  if (options.uses_cuda) cuCtxSynchronize();
+  eventually([&] { return difference().empty(); });
+  agrees("after the test");
+  const std::string command = "rm -rf " + directory;
+  EXPECT_EQ(system(command.c_str()), 0);
+}
+
+Account SoftGpuTest::device_account(int pid, int gpu) {
+  for (const auto& process : devices[static_cast<size_t>(gpu)]->snapshot().processes) {
+    if (process.alive && process.account.pid == pid) return process.account;
+  }
+  return {};
+}
+
+uint64_t SoftGpuTest::device_bytes(int pid, int gpu) {
+  return device_account(pid, gpu).memory_bytes;
+}
+
+uint64_t SoftGpuTest::device_total(int gpu) {
+  return devices[static_cast<size_t>(gpu)]->snapshot().used_bytes;
+}
+
+uint64_t SoftGpuTest::held(int pid, int gpu) {
+  for (const ClaimsSlot& slot : broker->claims().slots) {
+    if (slot.pid.load() == static_cast<uint32_t>(pid)) return slot.gpus[gpu].held_bytes.load();
+  }
+  return 0;
+}
+
+uint64_t SoftGpuTest::held_total(int gpu) {
+  uint64_t sum = 0;
+  for (const ClaimsSlot& slot : broker->claims().slots)
+    sum += slot.gpus[gpu].held_bytes.load() + slot.gpus[gpu].reserved_bytes.load();
+  return sum;
+}
+
+std::string SoftGpuTest::difference() {
+  std::string text;
+  const int of_tenant = options.gpus_of_tenant == 0 ? options.gpus : options.gpus_of_tenant;
+  for (int gpu = 0; gpu < of_tenant; ++gpu) {
+    for (const ClaimsSlot& slot : broker->claims().slots) {
+      const int pid = static_cast<int>(slot.pid.load());
+      if (pid == 0) continue;
+      const ClaimsGpu& account = slot.gpus[gpu];
+      const uint64_t device = device_bytes(pid, gpu);
+      if (account.held_bytes.load() == device && account.reserved_bytes.load() == 0 &&
+          account.asked_bytes.load() == 0)
+        continue;
+      text += "GPU " + std::to_string(gpu) + ", process " + std::to_string(pid) + ": held " +
+              std::to_string(account.held_bytes.load()) + ", reserved " +
+              std::to_string(account.reserved_bytes.load()) + ", asked " +
+              std::to_string(account.asked_bytes.load()) + ", device " + std::to_string(device) +
+              "\n";
+    }
+    if (held_total(gpu) != device_total(gpu))
+      text += "GPU " + std::to_string(gpu) + ": the tenant " + std::to_string(held_total(gpu)) +
+              ", the device " + std::to_string(device_total(gpu)) + "\n";
+  }
+  return text;
+}
+
+}  // namespace sluice::test
