@@ -143,6 +143,7 @@ def case_orphan(gpu):
     """A daemon that lost its parents and then executes another program keeps the limit."""
     out, _ = gpu.run("""
 reader, writer = os.pipe()
+go_reader, go_writer = os.pipe()
 if os.fork() == 0:
     parent = os.getpid()
     if os.fork() == 0:
@@ -150,6 +151,7 @@ if os.fork() == 0:
         os.dup2(writer, 1)
         os.close(reader)
         while os.getppid() == parent: time.sleep(0.01)
+        os.read(go_reader, 1)
         os.execv(sys.executable, [sys.executable, "-c", "import sys; sys.path.insert(0, %r)\\n"
                  "from cuda_driver import *\\n"
                  "driver = Driver(); say(driver.context(), driver.fill())" % sys.path[0]])
@@ -159,6 +161,7 @@ os.close(writer)
 driver = Driver()
 driver.context()
 driver.allocate(40)
+os.write(go_writer, b"g")
 say(os.fdopen(reader).read().strip())
 """, SLUICE_MEMORY="100MiB")
     expect(out == ["0 60"], out)
