@@ -128,17 +128,9 @@ std::unique_ptr<Tenant> tenant_make(const State& state, const TenantAsked& ask, 
   tenant->name = ask.name;
   tenant->asked_at = asked_at;
   tenant->admitted_at = now;
+  tenant_shares_add(state, *tenant, gpus, now);
   Bytes smallest = ~Bytes{0};
-  for (std::uint32_t g : gpus) {
-    Share share;
-    share.tenant = tenant.get();
-    share.gpu = g;
-    share.index = static_cast<std::uint32_t>(tenant->shares.size());
-    share.accounted_at = share.settled_at = share.tokens_at = now;
-    share.tokens_ns = static_cast<double>(state.policy.quantum_ns);
-    tenant->shares.push_back(share);
-    smallest = std::min(smallest, state.gpus[g]->capacity);
-  }
+  for (std::uint32_t g : gpus) smallest = std::min(smallest, state.gpus[g]->capacity);
   if (tenant->exclusive()) {  // the whole of every GPU it gets
     tenant->memory_max = tenant->memory_min = smallest;
     tenant->sm_percent = 100;

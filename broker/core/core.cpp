@@ -8,6 +8,7 @@
 
 #include "broker/core/admission.h"
 #include "broker/core/lease.h"
+#include "broker/core/restore.h"
 #include "broker/core/schedule.h"
 #include "broker/core/state.h"
 #include "broker/core/usage.h"
@@ -44,6 +45,9 @@ struct Dispatch {
 
   void operator()(const GpuAdded& e) const { gpu_added(state, e, now); }
   void operator()(const TenantAsked& e) const { tenant_asked(state, e, now, out); }
+  void operator()(const TenantRestored& e) const { tenant_restored(state, e, now, out); }
+  void operator()(const TenantsNumbered& e) const { tenants_numbered(state, e); }
+  void operator()(const LimitsChanged& e) const { limits_changed(state, e, now, out); }
   void operator()(const RequestGone& e) const { request_gone(state, e); }
   void operator()(const FounderGone& e) const { founder_gone(state, e, now, out); }
   void operator()(const FounderAdopted& e) const { founder_adopted(state, e); }

@@ -88,6 +88,38 @@ struct TenantAsked {
   bool dry_run = false;
   std::string name;
 };
+/// A tenant that a broker before this one admitted, and that may still live: it is taken in as it
+/// was, without a queue and whatever the limits are now. Its founder counts as alive until
+/// FounderGone says otherwise. To be fed before anybody asks. Of its guarantee it keeps what fits
+/// (GPUs may have become smaller); where it cannot be taken in at all (a GPU is gone, or whole-GPU
+/// use meets another tenant) the answer is TenantEnded.
+struct TenantRestored {
+  TenantId tenant = 0;
+  std::uint32_t uid = 0;
+  TenantClass tenant_class = TenantClass::kBatch;
+  SmMode sm_mode = SmMode::kBestEffort;
+  std::uint32_t sm_percent = 100;
+  Bytes memory_max = 0;
+  Bytes memory_min = 0;
+  Nanos window_ns = 0;  // as asked; 0 = the class's
+  Nanos asked_at = 0;
+  Nanos admitted_at = 0;
+  bool released = false;  // it had said that it was over
+  std::vector<GpuUuid> gpus;
+  std::string name;
+};
+/// Numbers below `next` were given to tenants by a broker before this one.
+struct TenantsNumbered {
+  TenantId next = 1;
+};
+/// New limits for a tenant that runs: lowered at once, raised as far as the promises to others
+/// allow. Answered by LimitsSet where something changed. Whole-GPU tenants have none.
+struct LimitsChanged {
+  TenantId tenant = 0;
+  std::uint32_t sm_percent = 100;
+  Bytes memory_max = 0;
+  Bytes memory_min = 0;
+};
 /// The asker is gone before admission, or the tenant's founder process ended.
 struct RequestGone {
   RequestId request = 0;
@@ -138,9 +170,10 @@ struct PolicyChanged {
 /// The alarm asked for by AlarmSet, or any later moment.
 struct Tick {};
 
-using Event = std::variant<GpuAdded, TenantAsked, RequestGone, FounderGone, FounderAdopted,
-                           ProcessJoined, ProcessGone, GateWanted, GateIdle, Drained, UsageSeen,
-                           JobReleased, PolicyChanged, Tick>;
+using Event =
+    std::variant<GpuAdded, TenantAsked, TenantRestored, TenantsNumbered, LimitsChanged, RequestGone,
+                 FounderGone, FounderAdopted, ProcessJoined, ProcessGone, GateWanted, GateIdle,
+                 Drained, UsageSeen, JobReleased, PolicyChanged, Tick>;
 
 // ---- actions
 // ------------------------------------------------------------------------------------------------------
@@ -173,6 +206,13 @@ struct TenantRefused {
 struct TenantEnded {
   TenantId tenant = 0;
 };
+/// Store these limits into the lease page of the tenant, for each of its GPUs.
+struct LimitsSet {
+  TenantId tenant = 0;
+  std::uint32_t sm_percent = 100;
+  Bytes memory_max = 0;
+  Bytes memory_min = 0;
+};
 /// Store this lease word (and window) into the lease page of the tenant for that GPU and wake its
 /// waiters.
 struct LeaseSet {
@@ -199,8 +239,8 @@ struct AlarmSet {
   Nanos at = 0;
 };
 
-using Action = std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LeaseSet,
-                            UsageWanted, RunawaySeen, AlarmSet>;
+using Action = std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LimitsSet,
+                            LeaseSet, UsageWanted, RunawaySeen, AlarmSet>;
 
 class State;  // state.h
 

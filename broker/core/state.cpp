@@ -68,6 +68,39 @@ void tenant_book(State& state, Tenant& tenant) {
   tenant.charged = true;
 }
 
+void tenant_shares_add(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus,
+                       Nanos now) {
+  assert(tenant.shares.empty());
+  for (std::uint32_t g : gpus) {
+    Share share;
+    share.tenant = &tenant;
+    share.gpu = g;
+    share.index = static_cast<std::uint32_t>(tenant.shares.size());
+    share.accounted_at = share.settled_at = share.tokens_at = now;
+    share.tokens_ns = static_cast<double>(state.policy.quantum_ns);
+    tenant.shares.push_back(share);
+  }
+}
+
+void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes memory_max,
+                   Bytes memory_min) {
+  assert(tenant.charged);
+  const bool plain = tenant.sm_mode != SmMode::kEqual;
+  for (Share& share : tenant.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    gpu.promised_min = gpu.promised_min - tenant.memory_min + memory_min;
+    gpu.promised_max = gpu.promised_max - tenant.memory_max + memory_max;
+    gpu.best_known = false;
+    if (!plain) continue;
+    gpu.plain_weight = gpu.plain_weight - tenant.sm_percent + sm_percent;
+    if (tenant.inference())
+      gpu.inference_plain = gpu.inference_plain - tenant.sm_percent + sm_percent;
+  }
+  tenant.sm_percent = sm_percent;
+  tenant.memory_max = memory_max;
+  tenant.memory_min = memory_min;
+}
+
 void tenant_unbook(State& state, Tenant& tenant) {
   assert(tenant.charged && "a tenant's promises are returned once");
   for (Share& share : tenant.shares) {

@@ -216,6 +216,12 @@ double inference_weight(const Gpu& gpu);
 /// Enters or removes a tenant in the books of its GPUs (promises, windows' inputs, weights).
 void tenant_book(State& state, Tenant& tenant);
 void tenant_unbook(State& state, Tenant& tenant);
+/// Other limits for a tenant that is in the books.
+void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes memory_max,
+                   Bytes memory_min);
+/// Its share of each of these GPUs, with nothing used yet.
+void tenant_shares_add(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus,
+                       Nanos now);
 
 /// GPU indexes that the tenant's processes wait for at the gate.
 std::uint8_t tenant_wants(const Tenant& tenant);

@@ -49,11 +49,28 @@ void Process::think() {
   });
 }
 
+void Process::broker_lost() {
+  last_ = lease();
+  registered_ = false;
+}
+
+void Process::broker_found() {
+  if (!alive_ || registered_) return;
+  registered_ = true;
+  wanted_epoch_ = drained_epoch_ = idle_epoch_ = 0;
+  for (std::uint32_t index = 0; index < job_.leases.size(); ++index) lease_changed(index);
+}
+
+/// A message to the broker; nobody hears one that is sent without a registration.
+void Process::post(const core::Event& event) {
+  if (registered_) world_.post(event);
+}
+
 void Process::lease_changed(std::uint32_t index) {
-  if (!alive_) return;
+  if (!alive_ || !registered_) return;
   const Lease& changed = job_.leases[index];
   if (index != index_) {  // never used that GPU: its helper thread answers at once
-    if (!changed.open) world_.post(core::Drained{id_, index, changed.epoch});
+    if (!changed.open) post(core::Drained{id_, index, changed.epoch});
     return;
   }
   if (changed.open && waiting_) {
@@ -82,7 +99,7 @@ bool Process::task_next() {
 bool Process::window_allows() const {
   if (in_flight_ == 0) return true;
   if (in_flight_ >= job_.spec.queue_depth) return false;
-  const Nanos window = job_.leases[index_].window_ns;
+  const Nanos window = lease().window_ns;
   return window == 0 || in_flight_ns_ + job_.spec.kernel_ns <= window;
 }
 
@@ -102,7 +119,7 @@ void Process::gate_wait() {
   waiting_ = true;
   if (wanted_epoch_ == lease().epoch) return;
   wanted_epoch_ = lease().epoch;
-  world_.post(core::GateWanted{id_, index_, wanted_epoch_});
+  post(core::GateWanted{id_, index_, wanted_epoch_});
 }
 
 bool Process::collective_due() const {
@@ -177,7 +194,7 @@ void Process::drain_check() {
   const Lease& mine = lease();
   if (mine.open || in_flight_ > 0 || drained_epoch_ == mine.epoch) return;
   drained_epoch_ = mine.epoch;
-  world_.post(core::Drained{id_, index_, mine.epoch});
+  post(core::Drained{id_, index_, mine.epoch});
 }
 
 void Process::idle_check() {
@@ -189,7 +206,7 @@ void Process::idle_check() {
     const bool unused = alive_ && launches == launches_ && in_flight_ == 0;
     if (!unused || !then.open || then.epoch != epoch || idle_epoch_ == epoch) return;
     idle_epoch_ = epoch;
-    world_.post(core::GateIdle{id_, index_, epoch});
+    post(core::GateIdle{id_, index_, epoch});
   });
 }
 

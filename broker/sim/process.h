@@ -18,6 +18,11 @@ class Process {
   void start();
   /// The lease word of a GPU of the tenant has changed; sleepers have woken.
   void lease_changed(std::uint32_t index);
+  /// The broker is gone: the last lease stays as it is.
+  void broker_lost();
+  /// Registered with the next one: new pages.
+  void broker_found();
+  bool registered() const { return registered_; }
   /// Nothing of it happens any more.
   void stop() { alive_ = false; }
 
@@ -41,7 +46,8 @@ class Process {
   void idle_check();
   void arrival_next();
   void think();
-  Lease& lease() { return job_.leases[index_]; }
+  const Lease& lease() const { return registered_ ? job_.leases[index_] : last_; }
+  void post(const core::Event& event);
   bool collective_due() const;
 
   World& world_;
@@ -62,6 +68,8 @@ class Process {
   std::uint64_t needed_ = 0;
 
   // The shim.
+  bool registered_ = true;
+  Lease last_;  // of the broker that is gone
   std::uint32_t in_flight_ = 0;
   Nanos in_flight_ns_ = 0;
   std::uint32_t wanted_epoch_ = 0;

@@ -235,6 +235,7 @@ const Scenario kScenarios[] = {
      exclusive_setup},
     {"crowd", "a thousand tenants on four GPUs", crowd_setup},
     {"chaos", "a random mixture of everything, by seed", setup_chaos},
+    {"restarts", "the same, with a broker that is killed and started again", setup_restarts},
 };
 
 }  // namespace
@@ -285,6 +286,20 @@ Experiment setup_chaos(std::uint64_t seed) {
   for (std::int64_t i = 0; i < jobs; ++i)
     setup.jobs.push_back(
         chaos_job(random, static_cast<std::uint32_t>(i), setup.gpus.size(), setup.duration_ns));
+  return setup;
+}
+
+Experiment setup_restarts(std::uint64_t seed) {
+  Experiment setup = setup_chaos(seed);
+  Random random(~seed);
+  setup.broker_away_ns = random.range(1, 100) * kMs;
+  setup.register_ns_max = random.range(1, 200) * kMs;
+  setup.restore_grace_ns = setup.register_ns_max + random.range(1, 100) * kMs;
+  Nanos at = 0;
+  for (std::int64_t deaths = random.range(1, 4); deaths > 0; --deaths) {
+    at += setup.broker_away_ns + random.range(1, 300) * kMs;
+    setup.broker_dies_at.push_back(at);
+  }
   return setup;
 }
 

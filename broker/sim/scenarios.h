@@ -31,5 +31,7 @@ Experiment setup_priority(double load, bool batch, std::uint64_t seed);
 /// Anything at once: every class, mode and behaviour, crashes, liars, endless kernels, on one to
 /// four GPUs.
 Experiment setup_chaos(std::uint64_t seed);
+/// The same, with a broker that dies now and then and another that reads its journal.
+Experiment setup_restarts(std::uint64_t seed);
 
 }  // namespace sluice::sim

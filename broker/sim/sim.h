@@ -79,6 +79,12 @@ struct Experiment {
   Nanos delay_ns = 20'000;          // one way between shim and broker, and of waking a sleeper
   Nanos window_ns = 1'000'000'000;  // shares are recorded per window of this length
   bool check = true;                // invariants after every step
+
+  // kill -9 of the broker, and the next one with its journal.
+  std::vector<Nanos> broker_dies_at;       // ascending, further apart than broker_away_ns
+  Nanos broker_away_ns = 100'000'000;      // until the next one serves
+  Nanos register_ns_max = 500'000'000;     // a process finds the new broker within this time
+  Nanos restore_grace_ns = 1'000'000'000;  // how long it keeps tenants of whom nobody shows up
 };
 
 struct JobResult {
@@ -101,8 +107,10 @@ struct JobResult {
 struct Result {
   std::vector<JobResult> jobs;
   std::vector<Nanos> gpu_busy_ns;
-  Nanos makespan_ns = 0;    // end of the last job that ended; duration if none did
-  std::uint64_t steps = 0;  // events the core took
+  Nanos makespan_ns = 0;        // end of the last job that ended; duration if none did
+  std::uint64_t steps = 0;      // events the core took
+  std::uint64_t restored = 0;   // tenants taken over by a new broker, all restarts together
+  std::uint64_t over_away = 0;  // of them: ended while there was no broker
   std::uint64_t actions = 0;
   core::View view;  // the core's own books at the end
 };

@@ -39,9 +39,9 @@ World::~World() = default;
 
 Result World::run() {
   result_.gpu_busy_ns.assign(setup_.gpus.size(), 0);
-  for (std::uint32_t g = 0; g < setup_.gpus.size(); ++g)
-    feed(core::GpuAdded{uuid_of(g), setup_.gpus[g].capacity, setup_.gpus[g].context_bytes});
+  core_make();
   for (auto& job : jobs_) job_plan(*job);
+  for (Nanos at : setup_.broker_dies_at) clock_.at(at, [this] { broker_die(); });
   clock_.run_until(setup_.duration_ns);
   for (auto& device : devices_) device->account();
   result_.view = core::state_view(*core_, clock_.now());
@@ -59,11 +59,128 @@ void World::job_plan(Job& job) {
   if (job.spec.crash_at > 0)
     clock_.at(job.spec.crash_at, [this, &job] { job_kill(job, job.spec.crash_all); });
   if (job.spec.release_at > 0)
-    clock_.at(job.spec.release_at, [this, &job] { feed(core::JobReleased{job.tenant}); });
+    clock_.at(job.spec.release_at, [this, &job] {
+      job.released = job.released || (up_ && job.tenant != 0);
+      feed(core::JobReleased{job.tenant});
+    });
+}
+
+void World::core_make() {
+  core_ = core::state_create(setup_.policy);
+  for (std::uint32_t g = 0; g < setup_.gpus.size(); ++g)
+    feed(core::GpuAdded{uuid_of(g), setup_.gpus[g].capacity, setup_.gpus[g].context_bytes});
+}
+
+/// kill -9: what was on its way is lost, who waited in the queue gives up, the shims keep what they
+/// had.
+void World::broker_die() {
+  up_ = false;
+  alarm_++;
+  broker_++;
+  wanted_.clear();
+  for (auto& job : jobs_) {
+    if (job->asked && job->tenant == 0 && job->result.refused.empty())
+      job->result.refused = "the broker died";
+    for (auto& process : job->processes) process->broker_lost();
+  }
+  clock_.after(setup_.broker_away_ns, [this] { broker_start(); });
+}
+
+/// The next broker reads the journal: everybody it has, in the order of their numbers.
+void World::broker_start() {
+  up_ = true;
+  core_make();
+  std::vector<Job*> known;
+  core::TenantId next = 1;
+  for (auto& job : jobs_) {
+    next = std::max(next, job->tenant + 1);
+    if (job->tenant != 0 && !job->forgotten) known.push_back(job.get());
+  }
+  feed(core::TenantsNumbered{next});
+  std::ranges::sort(known, {}, [](const Job* job) { return job->tenant; });
+  for (Job* job : known) job_restore(*job);
+  restore_check();
+  for (Job* job : known) job_rejoin(*job);
+}
+
+void World::job_restore(Job& job) {
+  result_.restored++;
+  result_.over_away += job.result.ended_ns > 0 ? 1 : 0;
+  core::TenantRestored event;
+  event.tenant = job.tenant;
+  event.uid = job.spec.uid;
+  event.tenant_class = job.spec.tenant_class;
+  event.sm_mode = job.grant.sm_mode;
+  event.sm_percent = job.grant.sm_percent;
+  event.memory_max = job.grant.memory_max;
+  event.memory_min = job.grant.memory_min;
+  event.admitted_at = job.result.admitted_ns;
+  event.released = job.released;
+  event.gpus = job.grant.gpus;
+  event.name = job.spec.name;
+  std::ranges::fill(job.dead_busy_ns, 0);
+  job.leases.assign(job.gpus.size(), Lease{});
+  feed(event);
+}
+
+/// Its processes live and are known to, and come back one by one; the founder's death is believed
+/// after the grace.
+void World::job_rejoin(Job& job) {
+  for (auto& process : job.processes) {
+    if (!process->alive()) continue;
+    feed(core::ProcessJoined{job.tenant, process->id()});
+    const Nanos delay = random_.range(0, setup_.register_ns_max);
+    clock_.after(delay, [this, broker = broker_, found = process.get()] {
+      if (broker == broker_) found->broker_found();
+    });
+  }
+  clock_.after(setup_.restore_grace_ns, [this, broker = broker_, &job] {
+    if (broker == broker_) grace_over(job);
+  });
+}
+
+void World::grace_over(Job& job) {
+  const bool started = !job.processes.empty();
+  const bool founder = started ? job.processes.front()->alive() : job.result.ended_ns == 0;
+  if (!founder) feed(core::FounderGone{job.tenant});
+}
+
+/// Nobody is lost and nobody is invented: each tenant of the journal has what it was promised.
+void World::restore_check() const {
+  const core::View view = core::state_view(*core_, clock_.now());
+  std::size_t known = 0;
+  for (const auto& job : jobs_) {
+    if (job->tenant == 0 || job->forgotten) continue;
+    known++;
+    for (const protocol::SnapshotTenantGpu& part : view.tenant_gpus) {
+      if (part.tenant != job->tenant) continue;
+      assert(part.memory_max_bytes == job->grant.memory_max && "a quota survives a restart");
+      assert(part.memory_min_bytes == job->grant.memory_min && "a guarantee survives a restart");
+    }
+  }
+  assert(view.tenants.size() == known && "exactly the tenants of the journal are restored");
+  promises_check();
+}
+
+/// By the model's own books, whatever the core believes: what living jobs were guaranteed fits.
+void World::promises_check() const {
+  std::vector<Bytes> sum(setup_.gpus.size(), 0);
+  for (const auto& job : jobs_) {
+    if (job->tenant == 0 || job->forgotten || job->result.ended_ns > 0) continue;
+    if (job->spec.tenant_class == TenantClass::kExclusive && job->released) continue;
+    for (std::uint32_t g : job->gpus) sum[g] += job->grant.memory_min;
+  }
+  for (std::size_t g = 0; g < sum.size(); ++g)
+    assert(sum[g] <= setup_.gpus[g].capacity && "the living were promised what is there");
 }
 
 void World::job_ask(Job& job) {
   const JobSpec& spec = job.spec;
+  job.asked = true;
+  if (!up_) {
+    job.result.refused = "no broker answers";
+    return;
+  }
   core::TenantAsked ask;
   ask.request = job.request;
   ask.uid = spec.uid;
@@ -82,10 +199,13 @@ void World::job_ask(Job& job) {
 }
 
 void World::post(const core::Event& event) {
-  clock_.after(setup_.delay_ns, [this, event] { feed(event); });
+  clock_.after(setup_.delay_ns, [this, event, broker = broker_] {
+    if (broker == broker_) feed(event);
+  });
 }
 
 void World::feed(const core::Event& event) {
+  if (!up_) return;
   const std::vector<core::Action> actions = core::step(*core_, event, clock_.now());
   result_.steps++;
   result_.actions += actions.size();
@@ -120,6 +240,7 @@ Nanos World::metered(const Job& job, std::uint32_t index) const {
 void World::act(const core::TenantAdmitted& action) {
   Job& job = *jobs_[action.request - 1];
   job.tenant = action.tenant;
+  job.grant = action;
   by_tenant_[action.tenant] = &job;
   job.result.admitted = true;
   job.result.admitted_ns = clock_.now();
@@ -131,8 +252,11 @@ void World::act(const core::TenantAdmitted& action) {
   const auto windows =
       static_cast<std::size_t>((setup_.duration_ns + setup_.window_ns - 1) / setup_.window_ns);
   job.result.window_busy_ns.assign(job.gpus.size(), std::vector<Nanos>(windows, 0));
+  promises_check();
   clock_.after(kStartNs, [this, &job] { job_start(job); });
 }
+
+void World::act(const core::TenantEnded& action) { job_of(action.tenant)->forgotten = true; }
 
 void World::act(const core::TenantQueued& action) { jobs_[action.request - 1]->result.queued++; }
 
@@ -151,6 +275,11 @@ void World::act(const core::LeaseSet& action) {
   clock_.after(setup_.delay_ns, [&job, index = action.gpu_index] {
     for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->lease_changed(index);
   });
+  if (lease.open) return;
+  // Who has not come back cannot say that it has drained: the daemon says it.
+  for (const auto& process : job.processes)
+    if (process->alive() && !process->registered())
+      post(core::Drained{process->id(), action.gpu_index, lease.epoch});
 }
 
 void World::act(const core::UsageWanted& action) { wanted_.push_back(action); }
@@ -169,7 +298,11 @@ void World::act(const core::AlarmSet& action) {
 }
 
 void World::job_start(Job& job) {
-  if (job.result.ended_ns > 0) return;
+  if (job.result.ended_ns > 0 || job.forgotten) return;
+  if (!up_) {  // its first call finds no broker, and tries again
+    clock_.after(kStartNs, [this, &job] { job_start(job); });
+    return;
+  }
   const bool training = job.spec.behaviour == Behaviour::kTraining;
   const std::uint32_t count =
       training ? static_cast<std::uint32_t>(job.gpus.size()) : job.spec.processes;

@@ -28,10 +28,14 @@ struct Lease {
 struct Job {
   JobSpec spec;
   core::RequestId request = 0;
+  bool asked = false;
   core::TenantId tenant = 0;
   std::vector<std::uint32_t> gpus;
   std::vector<Lease> leases;
   std::vector<std::unique_ptr<Process>> processes;
+  core::TenantAdmitted grant;       // what the journal has of it
+  bool released = false;            // the broker has heard so
+  bool forgotten = false;           // the broker has ended it
   std::vector<Nanos> dead_busy_ns;  // per GPU, metered, of processes that are gone
   std::map<std::uint64_t, std::shared_ptr<Collective>> collectives;  // by step
   JobResult result;
@@ -56,7 +60,8 @@ class World {
   void act(const core::TenantAdmitted& action);
   void act(const core::TenantQueued& action);
   void act(const core::TenantRefused& action);
-  void act(const core::TenantEnded&) {}
+  void act(const core::TenantEnded& action);
+  void act(const core::LimitsSet&) {}
   void act(const core::LeaseSet& action);
   void act(const core::UsageWanted& action);
   void act(const core::RunawaySeen& action);
@@ -66,6 +71,14 @@ class World {
   void job_start(Job& job);
   void job_kill(Job& job, bool all);
   void job_plan(Job& job);
+  void core_make();
+  void broker_die();
+  void broker_start();
+  void job_restore(Job& job);
+  void job_rejoin(Job& job);
+  void grace_over(Job& job);
+  void restore_check() const;
+  void promises_check() const;
   void used(Device::Context context, Nanos from, Nanos to);
   Job* job_of(core::TenantId tenant);
   Nanos metered(const Job& job, std::uint32_t index) const;
@@ -80,7 +93,9 @@ class World {
   std::unordered_map<core::ProcessId, std::pair<Job*, Process*>> by_process_;
   std::vector<core::UsageWanted> wanted_;
   core::ProcessId next_process_ = 1;
-  std::uint64_t alarm_ = 0;  // number of the alarm in force
+  std::uint64_t alarm_ = 0;   // number of the alarm in force
+  bool up_ = true;            // a broker serves
+  std::uint64_t broker_ = 1;  // which one: what was posted to another is lost
   Result result_;
 };
 

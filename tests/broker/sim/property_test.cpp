@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kPropertySeeds = 500;
 std::uint64_t seed_now = 0;
+const char* scenario_now = "chaos";
 
 /// Replays one seed alone where the environment names it.
 std::pair<std::uint64_t, std::uint64_t> seeds() {
@@ -27,10 +28,11 @@ std::pair<std::uint64_t, std::uint64_t> seeds() {
 
 void on_abort(int) {
   char text[160];
-  const int n = std::snprintf(
-      text, sizeof text,
-      "seed %llu broke an invariant; replay: sluice-sim --scenario chaos --seed %llu\n",
-      static_cast<unsigned long long>(seed_now), static_cast<unsigned long long>(seed_now));
+  const int n =
+      std::snprintf(text, sizeof text,
+                    "seed %llu broke an invariant; replay: sluice-sim --scenario %s --seed %llu\n",
+                    static_cast<unsigned long long>(seed_now), scenario_now,
+                    static_cast<unsigned long long>(seed_now));
   if (write(STDERR_FILENO, text, static_cast<std::size_t>(n)) < 0) std::_Exit(1);
 }
 
@@ -63,6 +65,66 @@ TEST(Chaos, InvariantsHoldForEverySeed) {
   }
   std::signal(SIGABRT, SIG_DFL);
   EXPECT_GT(kernels, 0U);
+}
+
+/// The broker is killed one to four times in the middle of it. The invariants hold, and each new
+/// broker knows exactly whom the journal has (asserted by the simulator at every restart).
+TEST(Restarts, NobodyIsLostAndNobodyOutstaysForAnySeed) {
+  std::signal(SIGABRT, on_abort);
+  scenario_now = "restarts";
+  const auto [first, last] = seeds();
+  std::uint64_t restored = 0;
+  std::uint64_t over_away = 0;
+  for (std::uint64_t seed = first; seed <= last; ++seed) {
+    seed_now = seed;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Experiment setup = setup_restarts(seed);
+    // Whoever is over is forgotten once the last broker's grace is.
+    setup.duration_ns =
+        setup.broker_dies_at.back() + setup.broker_away_ns + setup.restore_grace_ns + 1'000'000'000;
+    std::size_t living = 0;
+    const Result result = simulate(setup);
+    for (const JobResult& job : result.jobs) living += job.admitted && job.ended_ns == 0;
+    std::size_t running = 0;
+    for (const auto& tenant : result.view.tenants) running += tenant.tenant != 0;
+    EXPECT_EQ(running, living);
+    restored += result.restored;
+    over_away += result.over_away;
+    if (HasFailure()) break;
+  }
+  std::signal(SIGABRT, SIG_DFL);
+  scenario_now = "chaos";
+  if (first != last) {
+    EXPECT_GT(restored, 100U);
+    EXPECT_GT(over_away, 0U) << "some end while nobody looks";
+  }
+}
+
+/// A broker that dies and comes back costs no work: everybody who is admitted finishes.
+TEST(Restarts, AllWorkIsDoneAllTheSame) {
+  const auto [first, last] = seeds();
+  for (std::uint64_t seed = first; seed <= std::min(last, first + 99); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Experiment setup = setup_restarts(seed);
+    setup.policy.runaway = core::RunawayPolicy::kReport;
+    setup.policy.drain_timeout_ns = 1'000'000'000;
+    setup.duration_ns = 120'000'000'000;
+    setup.check = false;
+    for (JobSpec& job : setup.jobs) {
+      job.crash_at = job.endless_at = job.release_at = job.end_ns = job.wait_ns_max = 0;
+      job.meter_factor = 1;
+      if (job.tasks == 0) job.tasks = 20;
+      job.sm_percent = std::max(job.sm_percent, 10U);
+    }
+    const Result result = simulate(setup);
+    for (const JobResult& job : result.jobs) {
+      if (!job.refused.empty()) continue;  // it asked or waited when the broker died
+      EXPECT_TRUE(job.admitted) << job.name << " waits for ever";
+      EXPECT_GT(job.ended_ns, 0) << job.name << " is stuck";
+    }
+    EXPECT_TRUE(result.view.tenants.empty());
+    if (HasFailure()) break;
+  }
 }
 
 /// Without accidents, everybody who is admitted finishes what it has to do.

@@ -1,0 +1,132 @@
+// Tenants that were admitted already.
+//
+// A restored tenant was promised its memory once and may still hold all of it, so it is booked
+// without any question of queue or oversell. Only two things bound it: what its GPUs have, and that
+// whole-GPU use has no company. Nothing of its past use is known, so it starts like a new one: no
+// debt, no credit, its lease closed (whole GPUs: open).
+#include "broker/core/restore.h"
+
+#include <algorithm>
+
+#include "broker/core/lease.h"
+#include "broker/core/usage.h"
+
+namespace sluice::core {
+namespace {
+
+/// Indexes of the GPUs by name; empty when one of them is not there any more.
+std::vector<std::uint32_t> gpus_named(const State& state, const std::vector<GpuUuid>& names) {
+  std::vector<std::uint32_t> found;
+  for (const GpuUuid& name : names) {
+    const auto at =
+        std::ranges::find_if(state.gpus, [&](const auto& gpu) { return gpu->uuid == name; });
+    if (at == state.gpus.end()) return {};
+    const auto index = static_cast<std::uint32_t>(at - state.gpus.begin());
+    if (std::ranges::find(found, index) != found.end()) return {};
+    found.push_back(index);
+  }
+  return found;
+}
+
+bool whole_taken(const Gpu& gpu) {
+  return std::ranges::any_of(gpu.shares, [](const Share* s) { return s->tenant->exclusive(); });
+}
+
+bool can_be_there(const State& state, const Tenant& tenant, std::uint32_t g) {
+  const Gpu& gpu = *state.gpus[g];
+  if (tenant.exclusive()) return tenant.released || gpu.shares.empty();
+  return !whole_taken(gpu);
+}
+
+/// What its GPUs have room for: the quota within the smallest GPU, the guarantee within what is not
+/// guaranteed to others.
+void memory_fit(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus) {
+  for (std::uint32_t g : gpus) {
+    const Gpu& gpu = *state.gpus[g];
+    tenant.memory_max = std::min(tenant.memory_max, gpu.capacity);
+    if (!tenant.exclusive())
+      tenant.memory_min = std::min(tenant.memory_min, gpu.capacity - gpu.promised_min);
+  }
+  if (tenant.exclusive()) tenant.memory_min = tenant.memory_max;
+  tenant.memory_min = std::min(tenant.memory_min, tenant.memory_max);
+}
+
+std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
+  auto tenant = std::make_unique<Tenant>();
+  tenant->id = event.tenant;
+  tenant->uid = event.uid;
+  tenant->tenant_class = event.tenant_class;
+  tenant->sm_mode = event.sm_mode;
+  tenant->sm_percent = std::clamp<std::uint32_t>(event.sm_percent, 1, 100);
+  tenant->memory_max = event.memory_max;
+  tenant->memory_min = event.memory_min;
+  tenant->window_ns = event.window_ns;
+  tenant->name = event.name;
+  tenant->asked_at = event.asked_at;
+  tenant->admitted_at = event.admitted_at;
+  tenant->released = event.released;
+  return tenant;
+}
+
+}  // namespace
+
+void tenant_restored(State& state, const TenantRestored& event, Nanos now, Actions& out) {
+  if (event.tenant == 0 || state.tenants.contains(event.tenant)) return;
+  state.next_tenant = std::max(state.next_tenant, event.tenant + 1);
+  std::unique_ptr<Tenant> made = tenant_of(event);
+  Tenant& tenant = *made;
+  const std::vector<std::uint32_t> gpus = gpus_named(state, event.gpus);
+  const bool fits =
+      !gpus.empty() && gpus.size() <= protocol::kTenantGpusMax &&
+      std::ranges::all_of(gpus, [&](std::uint32_t g) { return can_be_there(state, tenant, g); });
+  if (!fits) {
+    out.emplace_back(TenantEnded{event.tenant});
+    return;
+  }
+  memory_fit(state, tenant, gpus);
+  tenant_shares_add(state, tenant, gpus, now);
+  state.tenants.emplace(tenant.id, std::move(made));
+  state.users[tenant.uid].admitted++;
+  if (tenant.exclusive() && tenant.released)
+    tenant.charged = false;  // it handed its GPUs back
+  else
+    tenant_book(state, tenant);
+  out.emplace_back(LimitsSet{tenant.id, tenant.sm_percent, tenant.memory_max, tenant.memory_min});
+  lease_introduce(state, tenant, out);
+  for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
+  state.queue_dirty = true;
+  if (tenant.exclusive() && !tenant.released) lease_open(state, tenant, false, now, out);
+}
+
+void tenants_numbered(State& state, const TenantsNumbered& event) {
+  state.next_tenant = std::max(state.next_tenant, event.next);
+}
+
+void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions& out) {
+  Tenant* tenant = tenant_find(state, event.tenant);
+  if (tenant == nullptr || tenant->exclusive() || !tenant->charged) return;
+  Bytes context = 1;
+  Bytes max = event.memory_max;
+  Bytes min = event.memory_min;
+  for (const Share& share : tenant->shares) {
+    const Gpu& gpu = *state.gpus[share.gpu];
+    context = std::max(context, gpu.context_bytes);
+    const Bytes others_max = gpu.promised_max - tenant->memory_max;
+    const Bytes limit = gpu.limit_max(state.policy.oversell_memory);
+    const Bytes room_max = std::min(gpu.capacity, limit > others_max ? limit - others_max : 0);
+    if (max > tenant->memory_max) max = std::max(tenant->memory_max, std::min(max, room_max));
+    const Bytes room_min = gpu.capacity - (gpu.promised_min - tenant->memory_min);
+    min = std::min(min, room_min);
+  }
+  max = std::max(max, std::min(context, tenant->memory_max));
+  min = std::min(std::max(min, std::min(context, tenant->memory_min)), max);
+  const std::uint32_t percent = std::clamp<std::uint32_t>(event.sm_percent, 1, 100);
+  if (max == tenant->memory_max && min == tenant->memory_min && percent == tenant->sm_percent)
+    return;
+  for (Share& share : tenant->shares) share_account(state, share, now);
+  tenant_rebook(state, *tenant, percent, max, min);
+  out.emplace_back(LimitsSet{tenant->id, percent, max, min});
+  state.queue_dirty = true;
+}
+
+}  // namespace sluice::core

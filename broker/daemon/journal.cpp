@@ -1,0 +1,274 @@
+// Opening, appending, compacting, and going on when none of it works.
+#include "broker/daemon/journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+namespace sluice::daemon {
+namespace {
+
+constexpr char kFile[] = "journal";
+constexpr char kNewFile[] = "journal.new";
+constexpr char kAsideFile[] = "journal.old";
+constexpr char kLockFile[] = "lock";
+constexpr mode_t kDirectoryMode = 0700;
+constexpr mode_t kFileMode = 0600;
+// A compaction syncs, which may take a disk long; so it must be worth it.
+constexpr std::size_t kRecordsBeforeCompaction = 1024;
+constexpr std::int64_t kRetry_ns = 5'000'000'000;
+
+}  // namespace
+
+std::string boot_id_read() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id.substr(0, 36);
+}
+
+Journal::Journal(JournalFiles& files, Log& log, std::string directory, std::string boot_id)
+    : files_(files), log_(log), directory_(std::move(directory)), boot_id_(std::move(boot_id)) {}
+
+Journal::~Journal() {
+  if (fd_ >= 0) files_.close(fd_);
+  if (lock_fd_ >= 0) files_.close(lock_fd_);
+}
+
+void Journal::fault_say(const char* what, int error) {
+  ++faults_;
+  if (said_) return;
+  said_ = true;
+  log_.message(Level::kError, "journal_failed",
+               "cannot " + std::string(what) + " the journal in " + directory_ + " (" +
+                   std::strerror(error) +
+                   "); jobs come and go as ever, but a broker started anew would not know those of "
+                   "now; free some space there, or give sluiced another directory with --state",
+               {});
+}
+
+// Whoever can write there could hand out memory with a journal of his own; whoever can read there
+// has the keys of all jobs.
+bool Journal::directory_take(std::string* error) {
+  if (lock_fd_ >= 0) return true;
+  const int made = files_.make_directory(directory_.c_str(), kDirectoryMode);
+  uid_t owner = 0;
+  mode_t mode = 0;
+  int rc = made < 0 && made != -EEXIST
+               ? made
+               : files_.look_at_directory(directory_.c_str(), &owner, &mode);
+  if (rc == 0 && ((owner != 0 && owner != geteuid()) || (mode & 0077) != 0)) rc = -EPERM;
+  if (rc < 0) {
+    fault_say("use (its directory must be the broker's alone, mode 0700)", -rc);
+    return false;
+  }
+  const int lock = files_.open(path(kLockFile).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, kFileMode);
+  if (lock < 0) {
+    fault_say("lock", -lock);
+    return false;
+  }
+  rc = files_.lock(lock);
+  if (rc == 0) {
+    lock_fd_ = lock;
+    return true;
+  }
+  files_.close(lock);
+  if (rc == -EWOULDBLOCK)
+    *error = "another broker keeps its journal in " + directory_ +
+             "; stop it first, or choose another directory with --state";
+  else
+    fault_say("lock", -rc);
+  return false;
+}
+
+bool Journal::open(std::string* error) {
+  error->clear();
+  if (!directory_take(error)) return error->empty();
+  seen_ = true;
+  std::string bytes;
+  if (bytes_read(&bytes)) contents_take(bytes);
+  const int rc = rewrite();
+  if (rc < 0) fault_say("write", -rc);
+  if (rc < 0 && size_ > 0) append_at(size_);
+  return true;
+}
+
+bool Journal::bytes_read(std::string* out) {
+  const int fd = files_.open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW, 0);
+  if (fd == -ENOENT) return true;
+  if (fd < 0) {
+    fault_say("read", -fd);
+    return false;
+  }
+  char buffer[16384];
+  ssize_t got = 0;
+  do {
+    got = files_.read(fd, buffer, sizeof buffer);
+    if (got > 0) out->append(buffer, static_cast<std::size_t>(got));
+    if (out->size() > kJournalBytesMax) got = -EFBIG;
+  } while (got > 0 || got == -EINTR);
+  files_.close(fd);
+  if (got == 0) return true;
+  fault_say("read", static_cast<int>(-got));
+  aside_set();
+  out->clear();
+  return false;
+}
+
+void Journal::contents_take(const std::string& bytes) {
+  JournalReading reading = journal_read(bytes, boot_id_);
+  switch (reading.outcome) {
+    case JournalOutcome::kEmpty:
+      return;
+    case JournalOutcome::kOtherBoot:
+      log_.line(Level::kInfo, "journal_of_another_boot", {{"directory", directory_}});
+      aside_set();
+      return;
+    case JournalOutcome::kUnreadable:
+      log_.message(Level::kWarning, "journal_unreadable",
+                   "the journal in " + directory_ + " cannot be used: " + reading.fault +
+                       "; it is kept as " + kAsideFile +
+                       " and nobody of the broker before is known",
+                   {});
+      aside_set();
+      return;
+    case JournalOutcome::kRead:
+      break;
+  }
+  if (!reading.fault.empty()) {
+    log_.message(Level::kWarning, "journal_cut",
+                 "the journal in " + directory_ + " is whole for " +
+                     std::to_string(reading.good_bytes) + " of " + std::to_string(bytes.size()) +
+                     " bytes: " + reading.fault + "; the rest is cut off",
+                 {});
+  }
+  state_ = std::move(reading.state);
+  size_ = static_cast<off_t>(reading.good_bytes);
+  records_ = reading.records;
+}
+
+void Journal::aside_set() {
+  const int rc = files_.rename(path(kFile).c_str(), path(kAsideFile).c_str());
+  if (rc < 0 && rc != -ENOENT) fault_say("set aside", -rc);
+}
+
+/// Goes on behind the first `size` bytes of the file that is there.
+bool Journal::append_at(off_t size) {
+  const int fd = files_.open(path(kFile).c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW, 0);
+  const int rc = fd < 0 ? fd : files_.truncate(fd, size);
+  if (rc < 0) {
+    fault_say("write", -rc);
+    if (fd >= 0) files_.close(fd);
+    return false;
+  }
+  fd_ = fd;
+  return true;
+}
+
+int Journal::write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = files_.write(fd, bytes.data(), bytes.size());
+    if (wrote == -EINTR) continue;
+    if (wrote <= 0) return wrote == 0 ? -EIO : static_cast<int>(wrote);
+    bytes.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  return 0;
+}
+
+/// The whole state into a new file, which takes the place of the old one. 0 or -errno, and then the
+/// old one is as it was.
+int Journal::rewrite() {
+  const std::string fresh = path(kNewFile);
+  const std::string image = journal_image(state_, boot_id_);
+  const int fd =
+      files_.open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, kFileMode);
+  int rc = fd < 0 ? fd : write_all(fd, image);
+  if (rc == 0) rc = files_.sync(fd);
+  if (rc == 0) rc = files_.rename(fresh.c_str(), path(kFile).c_str());
+  if (rc < 0) {
+    if (fd >= 0) files_.close(fd);
+    return rc;
+  }
+  if (fd_ >= 0) files_.close(fd_);
+  fd_ = fd;
+  size_ = static_cast<off_t>(image.size());
+  records_ = state_.record_count();
+  if (said_) log_.line(Level::kInfo, "journal_written_again", {{"directory", directory_}});
+  said_ = false;
+  // The new name needs no sync of the directory: what a crash of the machine loses is of no use
+  // after it.
+  return 0;
+}
+
+// What was written of a record that did not fit is cut off again: what comes after it would be lost
+// to the reader.
+void Journal::append(const std::string& record) {
+  if (fd_ < 0) return;
+  const int rc = write_all(fd_, record);
+  if (rc == 0) {
+    size_ += static_cast<off_t>(record.size());
+    ++records_;
+    compact_if_due();
+    return;
+  }
+  fault_say("write", -rc);
+  files_.truncate(fd_, size_);
+  files_.close(fd_);
+  fd_ = -1;  // only the whole state is right now; tend() writes it
+}
+
+void Journal::compact_if_due() {
+  const std::size_t live = state_.record_count();
+  if (records_ < kRecordsBeforeCompaction || records_ - live <= live) return;
+  const int rc = rewrite();
+  if (rc == 0) return;
+  ++faults_;
+  log_.line(Level::kWarning, "journal_not_compacted", {{"reason", std::strerror(-rc)}});
+  records_ = live;  // the old file is whole and goes on; not to be tried at every record from now
+}
+
+void Journal::tend(std::int64_t now_ns) {
+  if (fd_ >= 0 || now_ns - tried_ns_ < kRetry_ns) return;
+  tried_ns_ = now_ns;
+  std::string error;
+  if (!directory_take(&error)) return;
+  if (!seen_) aside_set();  // what stands there is of a broker whose tenants were not taken over
+  seen_ = true;
+  if (const int rc = rewrite(); rc < 0) fault_say("write", -rc);
+}
+
+void Journal::tenant_put(const JournalTenant& tenant) {
+  JournalTenant& known = state_.tenants[tenant.id];
+  std::vector<JournalProcess> processes = std::move(known.processes);
+  known = tenant;
+  known.processes = std::move(processes);
+  state_.next_tenant = std::max(state_.next_tenant, tenant.id + 1);
+  append(record_tenant(known));
+}
+
+void Journal::tenant_end(protocol::TenantId id) {
+  if (state_.tenants.erase(id) != 0) append(record_tenant_ended(id));
+}
+
+void Journal::process_put(protocol::TenantId id, const JournalProcess& process) {
+  const auto found = state_.tenants.find(id);
+  if (found == state_.tenants.end()) return;
+  std::erase_if(found->second.processes,
+                [&](const JournalProcess& p) { return p.name.pid == process.name.pid; });
+  found->second.processes.push_back(process);
+  append(record_process(id, process));
+}
+
+void Journal::process_end(protocol::TenantId id, const ProcessName& name) {
+  const auto found = state_.tenants.find(id);
+  if (found == state_.tenants.end()) return;
+  const auto ended = std::erase_if(found->second.processes,
+                                   [&](const JournalProcess& p) { return p.name == name; });
+  if (ended != 0) append(record_process_ended(id, name));
+}
+
+}  // namespace sluice::daemon

@@ -1,0 +1,83 @@
+// The broker's memory of its tenants across its own death: an append-only file in the state
+// directory that says who was admitted, which processes joined and who has ended. A broker that is
+// started after a crash reads it and goes on where the other stopped.
+//
+// A record is one write() and is not synced: a killed broker loses nothing that it wrote, because
+// the kernel has it; a crash of the machine loses it, and with it every process that it speaks of
+// (the journal of another boot is set aside). Compaction writes a new file, syncs it and renames it
+// over the old one.
+//
+// It never stands in anybody's way: when the file cannot be written, the broker goes on, says so
+// once, counts it, and tries to write the whole state anew from time to time. Until that works the
+// file tells of an earlier moment.
+//
+// Not known here: sockets, pages, the core. Thread safety: none; one caller.
+#pragma once
+
+#include <string>
+
+#include "broker/daemon/journal_files.h"
+#include "broker/daemon/journal_format.h"
+#include "broker/daemon/log.h"
+
+namespace sluice::daemon {
+
+class Journal {
+ public:
+  Journal(JournalFiles& files, Log& log, std::string directory, std::string boot_id);
+  ~Journal();
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  /// Takes the directory (made with mode 0700 where it is missing) and reads what is there. False
+  /// with `error` (without prefix) only when another broker keeps its journal there; whatever else
+  /// goes wrong is logged, and the journal is then one that remembers nothing yet.
+  [[nodiscard]] bool open(std::string* error);
+
+  /// What is on record now; after open, what the broker before left.
+  const JournalState& state() const { return state_; }
+
+  /// Adds the tenant, or replaces what is known of it; its processes stay as they are.
+  void tenant_put(const JournalTenant& tenant);
+  void tenant_end(protocol::TenantId id);
+  void process_put(protocol::TenantId id, const JournalProcess& process);
+  void process_end(protocol::TenantId id, const ProcessName& name);
+
+  /// Tries again what failed, at most every few seconds. To be called now and then.
+  void tend(std::int64_t now_ns);
+
+  /// Writes that failed since the start.
+  std::uint64_t faults() const { return faults_; }
+
+ private:
+  bool directory_take(std::string* error);
+  bool bytes_read(std::string* out);
+  void contents_take(const std::string& bytes);
+  void aside_set();
+  void append(const std::string& record);
+  bool append_at(off_t size);
+  void compact_if_due();
+  int rewrite();
+  int write_all(int fd, std::string_view bytes);
+  void fault_say(const char* what, int error);
+  std::string path(const char* name) const { return directory_ + "/" + name; }
+
+  JournalFiles& files_;
+  Log& log_;
+  std::string directory_;
+  std::string boot_id_;
+  JournalState state_;
+  int lock_fd_ = -1;
+  int fd_ = -1;              // -1: nothing can be appended now
+  off_t size_ = 0;           // of whole records in the file behind fd_
+  std::size_t records_ = 0;  // in that file
+  bool seen_ = false;        // what the directory had at first was looked at
+  bool said_ = false;        // the present trouble is in the log
+  std::uint64_t faults_ = 0;
+  std::int64_t tried_ns_ = 0;
+};
+
+/// This boot of the machine, as the kernel names it; empty where it cannot be read.
+std::string boot_id_read();
+
+}  // namespace sluice::daemon
