@@ -22,6 +22,7 @@ void broker_write(JsonWriter& json, const protocol::SnapshotHeader& header,
   json.value("protocol_errors", header.protocol_errors);
   json.value("reloads_ok", header.reloads_ok);
   json.value("reloads_failed", header.reloads_failed);
+  json.value("journal_faults", header.journal_faults);
   json.object_end();
 }
 

@@ -40,13 +40,27 @@ ConnectionLimits limits_take() {
   return out;
 }
 
+// Without the boot's name nobody could tell a living process from one of an earlier boot.
+std::unique_ptr<Journal> journal_make(JournalFiles& files, Log& log, const std::string& directory) {
+  if (directory.empty()) return nullptr;
+  const std::string boot_id = boot_id_read();
+  if (!boot_id.empty()) return std::make_unique<Journal>(files, log, directory, boot_id);
+  log.message(
+      Level::kError, "no_journal",
+      "the kernel does not tell which boot this is (/proc/sys/kernel/random/boot_id), so no "
+      "journal is kept; a broker started anew will not know the jobs of this one",
+      {});
+  return nullptr;
+}
+
 }  // namespace
 
 Daemon::Daemon(Log& log, DaemonSetup setup)
     : log_(log),
       setup_(std::move(setup)),
+      journal_(journal_make(files_, log_, setup_.state_directory)),
       connections_(loop_, log_, limits_take()),
-      engine_(loop_, log_, connections_, setup_.gpus, setup_.config),
+      engine_(loop_, log_, connections_, setup_.gpus, setup_.config, journal_.get()),
       sessions_(log_, engine_, connections_),
       heartbeat_(loop_, [this] { beat(); }) {
   connections_.sink_set(&sessions_);
@@ -71,6 +85,9 @@ bool Daemon::start(std::string* error) {
       },
       error);
   if (listener_ == nullptr) return false;
+  // Whoever connects meanwhile is not heard before the loop turns.
+  if (journal_ != nullptr && !journal_->open(error)) return false;
+  engine_.restore();
   idle_since_ns_ = clock_ns();
   heartbeat_.every(kHeartbeat_ns);
   return true;

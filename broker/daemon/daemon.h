@@ -17,6 +17,7 @@ struct DaemonSetup {
   std::vector<ServedGpu> gpus;
   std::string socket_path;
   bool is_private = false;
+  std::string state_directory;    // where the journal is kept; empty = there is none
   std::int64_t idle_exit_ns = 0;  // 0 = never
   int inherited_fd = -1;          // a listening socket from systemd
 };
@@ -25,8 +26,8 @@ class Daemon {
  public:
   Daemon(Log& log, DaemonSetup setup);
   ~Daemon();
-  /// Takes the socket and blocks SIGHUP, SIGTERM and SIGINT for the loop. False with `error`
-  /// (without prefix).
+  /// Takes the socket, takes in the tenants of the broker before (state_directory) and blocks
+  /// SIGHUP, SIGTERM and SIGINT for the loop. False with `error` (without prefix).
   [[nodiscard]] bool start(std::string* error);
   /// Serves until a signal or idleness ends it.
   void run() { loop_.run(); }
@@ -42,6 +43,8 @@ class Daemon {
   Log& log_;
   DaemonSetup setup_;
   Loop loop_;
+  JournalFiles files_;
+  std::unique_ptr<Journal> journal_;
   Connections connections_;
   Engine engine_;
   Sessions sessions_;

@@ -20,12 +20,6 @@ using protocol::MessageType;
 using protocol::RefusalCode;
 using protocol::TenantClass;
 
-std::uint64_t capacity_min(const std::vector<ServedGpu>& gpus) {
-  std::uint64_t least = gpus.empty() ? 0 : UINT64_MAX;
-  for (const ServedGpu& gpu : gpus) least = std::min(least, gpu.capacity_bytes);
-  return least;
-}
-
 // The kernel's generator; a key that can be guessed would let one job of a user into another of the
 // same user only.
 protocol::JoinKey key_make() {
@@ -43,19 +37,21 @@ void text_put(char* field, std::size_t size, const std::string& text) {
 }  // namespace
 
 Engine::Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus,
-               const config::Config& config)
+               const config::Config& config, Journal* journal)
     : loop_(loop),
       log_(log),
       outbox_(outbox),
       gpus_(std::move(gpus)),
       config_(config),
       profiles_(config),
-      state_(core::state_create(policy_make(config, profiles_, capacity_min(gpus_)))),
+      state_(core::state_create(policy_make(config, profiles_, capacity_min()))),
+      journal_(journal),
       alarm_(loop,
              [this] {
                drains_poll();
                feed(core::Tick{});
              }),
+      grace_(loop, [this] { grace_over(); }),
       started_ns_(clock_ns()) {
   for (const ServedGpu& gpu : gpus_)
     feed(core::GpuAdded{gpu.uuid, gpu.capacity_bytes, gpu.context_bytes});
@@ -64,6 +60,12 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus
 Engine::~Engine() {
   for (auto& [id, process] : processes_) loop_.remove(process->key);
   for (auto& [id, tenant] : tenants_) loop_.remove(tenant->founder_key);
+}
+
+std::uint64_t Engine::capacity_min() const {
+  std::uint64_t least = gpus_.empty() ? 0 : UINT64_MAX;
+  for (const ServedGpu& gpu : gpus_) least = std::min(least, gpu.capacity_bytes);
+  return least;
 }
 
 core::RequestId Engine::request_on(ConnectionId connection) const {
@@ -137,7 +139,7 @@ std::optional<std::string> Engine::profile_fault(const Profile& profile, uid_t u
 
 // The class's default, within the profile, stands in for what was not asked for.
 core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit& message) const {
-  const core::Policy policy = policy_make(config_, profiles_, capacity_min(gpus_));
+  const core::Policy policy = policy_make(config_, profiles_, capacity_min());
   const core::ClassPolicy& defaults =
       policy.classes[static_cast<std::size_t>(message.tenant_class)];
   core::TenantAsked ask;
@@ -208,6 +210,9 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   pending.name = event.name;
   pending.profile = profile.name;
   pending.tenant_class = message.tenant_class;
+  pending.asked = {message.memory_max_bytes, message.memory_min_bytes, message.sm_percent};
+  pending.window_ns = event.window_ns;
+  pending.asked_ns = clock_ns();
   pending.join = join;
   if (!pending.pidfd) {
     refuse(asker.connection, asker.request, RefusalCode::kNoRoom,
@@ -222,16 +227,13 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
 void Engine::join(const Asker& asker, const protocol::Register& message) {
   if (message.tenant != 0) {
     Tenant* tenant = tenant_of(asker, message.tenant, message.key);
-    if (tenant != nullptr) {
-      join_tenant(*tenant, asker.connection, asker.request, asker.peer,
-                  text_clean(message.command, sizeof message.command));
-    }
+    if (tenant != nullptr)
+      join_or_knock(*tenant, asker, text_clean(message.command, sizeof message.command));
     return;
   }
   for (auto& [id, tenant] : tenants_) {
     if (tenant->is_default && tenant->uid == asker.peer.uid) {
-      join_tenant(*tenant, asker.connection, asker.request, asker.peer,
-                  text_clean(message.command, sizeof message.command));
+      join_or_knock(*tenant, asker, text_clean(message.command, sizeof message.command));
       return;
     }
   }
@@ -274,16 +276,20 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   process->id = next_process_++;
   process->tenant = tenant.id;
   process->pid = peer.pid;
+  process->start_ticks = process_start_ticks(peer.pid);
   process->slot = *slot;
   process->command = command;
   process->pidfd = std::move(pidfd);
   process->connection = connection;
+  tenant.pages->claims_identify(&process->claims_device, &process->claims_inode);
   const core::ProcessId id = process->id;
   process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, "exited"); });
   tenant.processes.insert(id);
   tenant.granted_on = 0;
   shims_[connection] = id;
   ++counters_.registrations;
+  journal_process(
+      *process);  // before it is told: nobody is a member that the journal does not know
   registered_send(tenant, *process, connection, request);
   log_.line(Level::kInfo, "registered",
             {{"tenant", tenant.id}, {"pid", peer.pid}, {"slot", *slot}, {"command", command}});
@@ -300,12 +306,15 @@ bool Engine::rejoin(Tenant& tenant, Process& process, ConnectionId connection,
     outbox_.drop(process.connection);
     process.connection = 0;
   }
-  if (!tenant.pages->mapped_by(process.pid)) {
+  if (!process_keeps_pages(process)) {
     process_replaced(process.id);
     return false;
   }
   process.connection = connection;
   process.beats_detached = 0;
+  process.restored = false;
+  tenant.pages->claims_identify(&process.claims_device, &process.claims_inode);
+  journal_process(process);
   shims_[connection] = process.id;
   ++counters_.registrations;
   registered_send(tenant, process, connection, request);
@@ -379,34 +388,53 @@ bool Engine::admitted_send(const core::TenantAdmitted& action, const Pending& pe
   return outbox_.send(pending.connection, reply);
 }
 
-Tenant* Engine::tenant_create(const core::TenantAdmitted& action, Pending* pending) {
+std::unique_ptr<Pages> Engine::pages_make(const Tenant& tenant) const {
   PageSetup setup;
-  setup.tenant = action.tenant;
-  setup.tenant_class = pending->tenant_class;
-  setup.sm_mode = action.sm_mode;
-  setup.memory_max_bytes = action.memory_max;
-  setup.memory_min_bytes = action.memory_min;
-  setup.sm_percent = action.sm_percent;
-  for (const protocol::GpuUuid& gpu : action.gpus) setup.gpus.push_back({gpu, context_bytes(gpu)});
+  setup.tenant = tenant.id;
+  setup.tenant_class = tenant.tenant_class;
+  setup.sm_mode = tenant.grant.sm_mode;
+  setup.memory_max_bytes = tenant.grant.memory_max;
+  setup.memory_min_bytes = tenant.grant.memory_min;
+  setup.sm_percent = tenant.grant.sm_percent;
+  for (const protocol::GpuUuid& gpu : tenant.gpus) setup.gpus.push_back({gpu, context_bytes(gpu)});
+  std::unique_ptr<Pages> pages = Pages::create(setup);
+  if (pages != nullptr) pages->heartbeat_store(static_cast<std::uint64_t>(clock_ns()));
+  return pages;
+}
+
+/// Into the table, with its founder watched if there is one.
+Tenant* Engine::tenant_add(std::unique_ptr<Tenant> tenant) {
+  const protocol::TenantId id = tenant->id;
+  if (tenant->founder_pidfd)
+    tenant->founder_key = loop_.add(tenant->founder_pidfd.get(), [this, id] { founder_ended(id); });
+  Tenant* raw = tenant.get();
+  tenants_.emplace(id, std::move(tenant));
+  return raw;
+}
+
+Tenant* Engine::tenant_create(const core::TenantAdmitted& action, Pending* pending) {
   auto tenant = std::make_unique<Tenant>();
-  tenant->pages = Pages::create(setup);
-  if (tenant->pages == nullptr) return nullptr;
-  tenant->pages->heartbeat_store(static_cast<std::uint64_t>(clock_ns()));
   tenant->id = action.tenant;
+  tenant->tenant_class = pending->tenant_class;
+  tenant->grant = action;
+  tenant->asked = pending->asked;
+  tenant->window_ns = pending->window_ns;
+  tenant->asked_ns = pending->asked_ns;
+  tenant->gpus = action.gpus;
+  tenant->pages = pages_make(*tenant);
+  if (tenant->pages == nullptr) return nullptr;
   tenant->key = key_make();
   tenant->uid = pending->uid;
   tenant->admitted_ns = clock_ns();
   tenant->name = pending->name;
   tenant->profile = pending->profile;
   tenant->is_default = pending->join.has_value();
-  tenant->gpus = action.gpus;
   tenant->founder_pid = pending->pid;
+  tenant->founder_start_ticks = process_start_ticks(pending->pid);
   tenant->founder_pidfd = std::move(pending->pidfd);
-  const protocol::TenantId id = tenant->id;
-  tenant->founder_key = loop_.add(tenant->founder_pidfd.get(), [this, id] { founder_ended(id); });
-  Tenant* raw = tenant.get();
-  tenants_.emplace(id, std::move(tenant));
-  return raw;
+  Tenant* added = tenant_add(std::move(tenant));
+  journal_tenant(*added);  // before it is told: nobody has a key that the journal does not know
+  return added;
 }
 
 }  // namespace sluice::daemon

@@ -4,9 +4,10 @@
 // know sockets (answers go to the Outbox) nor whether a message was well-formed (sessions.h has
 // checked).
 //
-// In four files: engine.cpp (asking and joining), engine_actions.cpp (what the core decides),
-// engine_death.cpp (pidfds, exec, lost connections), engine_report.cpp (job figures, snapshots,
-// reload).
+// In six files: engine.cpp (asking and joining), engine_actions.cpp (what the core decides),
+// engine_death.cpp (pidfds, exec, lost connections), engine_report.cpp (job figures, snapshots),
+// engine_reload.cpp (a new configuration), engine_restore.cpp (tenants of a broker before this one,
+// and what the journal is told).
 #pragma once
 
 #include <deque>
@@ -21,6 +22,7 @@
 #include "broker/core/core.h"
 #include "broker/daemon/connections.h"
 #include "broker/daemon/inventory.h"
+#include "broker/daemon/journal.h"
 #include "broker/daemon/log.h"
 #include "broker/daemon/loop.h"
 #include "broker/daemon/pages.h"
@@ -35,6 +37,14 @@ struct Asker {
   ConnectionId connection = 0;
   const Peer& peer;
   std::uint32_t request = 0;  // Header::request of the question
+};
+
+/// A registration that waits until the rest of its job is back (engine_restore.cpp).
+struct Knock {
+  ConnectionId connection = 0;
+  std::uint32_t request = 0;
+  Peer peer;
+  std::string command;
 };
 
 /// What one rank of a training job last reported.
@@ -57,7 +67,18 @@ struct Tenant {
   std::unique_ptr<Pages> pages;
   std::int64_t admitted_ns = 0;
   ConnectionId granted_on = 0;  // where the key was sent; 0 once a process has used it
+  core::TenantAdmitted grant;   // the limits in force, and where
+  AskedLimits asked;            // what of them was asked for
+  std::int64_t window_ns = 0;   // as asked
+  std::int64_t asked_ns = 0;
+  protocol::TenantClass tenant_class{};
+  bool released = false;
+  bool in_grace = false;        // restored, and its founder is dead or unknown: ends with the grace
+  bool gather_over = false;     // nobody is waited for any more
+  std::int64_t knocked_ns = 0;  // when the first of `knocks` came
+  std::vector<Knock> knocks;
   pid_t founder_pid = 0;
+  std::uint64_t founder_start_ticks = 0;
   devices::Fd founder_pidfd;  // reset once the founder has ended
   Loop::Key founder_key = 0;
   std::set<core::ProcessId> processes;
@@ -71,6 +92,10 @@ struct Process {
   protocol::TenantId tenant = 0;
   pid_t pid = 0;
   std::uint32_t slot = 0;
+  std::uint64_t start_ticks = 0;
+  std::uint64_t claims_device = 0;  // the claims page that it was given last
+  std::uint64_t claims_inode = 0;
+  bool restored = false;  // known from the journal; has not come back yet
   std::string command;
   devices::Fd pidfd;
   Loop::Key key = 0;
@@ -89,11 +114,16 @@ struct Counters {
 
 class Engine {
  public:
+  /// `journal` may be null: nothing is remembered then.
   Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus,
-         const config::Config& config);
+         const config::Config& config, Journal* journal = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+
+  /// Takes in the tenants of the journal that may still live. To be called once, before anybody can
+  /// connect.
+  void restore();
 
   // What arrives on connections.
   void admit(const Asker& asker, const protocol::Admit& message);
@@ -108,7 +138,9 @@ class Engine {
   /// The process that registered on this connection; 0 = none did.
   core::ProcessId process_on(ConnectionId connection) const;
   /// Whether an Admit or Register of this connection waits for its answer.
-  bool pending_on(ConnectionId connection) const { return request_on(connection) != 0; }
+  bool pending_on(ConnectionId connection) const {
+    return request_on(connection) != 0 || knocking_.count(connection) != 0;
+  }
 
   void refuse(ConnectionId connection, std::uint32_t request, protocol::RefusalCode code,
               const std::string& text, std::uint64_t minimum_bytes = 0);
@@ -133,6 +165,9 @@ class Engine {
     std::string name;
     std::string profile;
     protocol::TenantClass tenant_class{};
+    AskedLimits asked;
+    std::int64_t window_ns = 0;
+    std::int64_t asked_ns = 0;
     std::optional<protocol::Register> join;  // set: a default tenant for this registration
   };
 
@@ -141,6 +176,7 @@ class Engine {
   void carry_out(const core::TenantQueued& action);
   void carry_out(const core::TenantRefused& action);
   void carry_out(const core::TenantEnded& action);
+  void carry_out(const core::LimitsSet& action);
   void carry_out(const core::LeaseSet& action);
   void carry_out(const core::UsageWanted& action);
   void carry_out(const core::RunawaySeen& action);
@@ -176,6 +212,22 @@ class Engine {
   }
   void tenant_kill(const Tenant& tenant);
   void drains_poll();
+  bool process_keeps_pages(const Process& process) const;
+
+  std::unique_ptr<Pages> pages_make(const Tenant& tenant) const;
+  Tenant* tenant_add(std::unique_ptr<Tenant> tenant);
+  void tenant_restore(const JournalTenant& known);
+  void process_restore(Tenant& tenant, const JournalProcess& known);
+  void grace_over();
+  void join_or_knock(Tenant& tenant, const Asker& asker, const std::string& command);
+  bool gathering(const Tenant& tenant) const;
+  void knocks_look(protocol::TenantId id);
+  void knocks_answer(protocol::TenantId id);
+  void knock_withdraw(ConnectionId connection);
+  void journal_tenant(const Tenant& tenant);
+  void journal_process(const Process& process);
+  void limits_renew();
+  std::uint64_t capacity_min() const;  // of the smallest GPU
 
   devices::Fd snapshot_make(std::uint64_t* bytes);
 
@@ -186,7 +238,9 @@ class Engine {
   config::Config config_;
   Profiles profiles_;
   std::unique_ptr<core::State, void (*)(core::State*)> state_;
+  Journal* journal_;
   Timer alarm_;
+  Timer grace_;
   std::int64_t started_ns_;
   Counters counters_;
 
@@ -198,6 +252,7 @@ class Engine {
   std::unordered_map<core::ProcessId, std::unique_ptr<Process>> processes_;
   std::map<core::RequestId, Pending> pending_;
   std::unordered_map<ConnectionId, core::ProcessId> shims_;
+  std::unordered_map<ConnectionId, protocol::TenantId> knocking_;
   std::map<std::uint32_t, std::uint64_t>
       retired_busy_ns_;  // by index into gpus_: of tenants that are gone
   core::RequestId next_request_ = 1;

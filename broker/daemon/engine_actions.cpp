@@ -126,7 +126,35 @@ void Engine::carry_out(const core::TenantEnded& action) {
             {{"tenant", tenant.id}, {"name", tenant.name}, {"busy_ns", busy_ns}});
   assert(tenant.processes.empty() && "the core ended a tenant that has processes");
   loop_.remove(tenant.founder_key);
+  if (journal_ != nullptr) journal_->tenant_end(tenant.id);
+  const std::vector<Knock> late = std::move(tenant.knocks);
   tenants_.erase(found);
+  for (const Knock& knock : late) {
+    knocking_.erase(knock.connection);
+    refuse(knock.connection, knock.request, RefusalCode::kUnknownTenant,
+           "the job has ended; start the program with sluice run");
+  }
+}
+
+void Engine::carry_out(const core::LimitsSet& action) {
+  Tenant* tenant = tenant_find(action.tenant);
+  if (tenant == nullptr) return;
+  core::TenantAdmitted& grant = tenant->grant;
+  if (grant.memory_max == action.memory_max && grant.memory_min == action.memory_min &&
+      grant.sm_percent == action.sm_percent) {
+    return;
+  }
+  grant.memory_max = action.memory_max;
+  grant.memory_min = action.memory_min;
+  grant.sm_percent = action.sm_percent;
+  tenant->pages->limits_store(action.memory_max, action.memory_min, action.sm_percent);
+  journal_tenant(*tenant);
+  log_.line(Level::kInfo, "limits_changed",
+            {{"tenant", tenant->id},
+             {"name", tenant->name},
+             {"memory_max_bytes", action.memory_max},
+             {"memory_min_bytes", action.memory_min},
+             {"sm_percent", action.sm_percent}});
 }
 
 void Engine::carry_out(const core::LeaseSet& action) {

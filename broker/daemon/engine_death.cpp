@@ -33,6 +33,7 @@ void Engine::founder_ended(protocol::TenantId id) {
   tenant->founder_key = 0;
   tenant->founder_pidfd.reset();
   log_.line(Level::kDebug, "founder_ended", {{"tenant", id}, {"pid", tenant->founder_pid}});
+  journal_tenant(*tenant);
   feed(core::FounderGone{id});
 }
 
@@ -53,6 +54,10 @@ void Engine::process_ended(core::ProcessId id, const char* how) {
   tenant.pages->slot_retire(process->slot);
   log_.line(Level::kInfo, "process_ended",
             {{"tenant", tenant.id}, {"pid", process->pid}, {"how", how}});
+  if (journal_ != nullptr)
+    journal_->process_end(tenant.id,
+                          {static_cast<std::uint32_t>(process->pid), process->start_ticks});
+  if (process->restored) knocks_look(tenant.id);  // perhaps it was the one that others wait for
   feed(core::ProcessGone{id});
 }
 
@@ -65,6 +70,9 @@ void Engine::process_replaced(core::ProcessId id) {
     tenant.founder_pidfd = devices::Fd(fcntl(process.pidfd.get(), F_DUPFD_CLOEXEC, 0));
     if (tenant.founder_pidfd) {
       tenant.founder_pid = process.pid;
+      tenant.founder_start_ticks = process.start_ticks;
+      tenant.in_grace = false;
+      journal_tenant(tenant);
       tenant.founder_key = loop_.add(tenant.founder_pidfd.get(),
                                      [this, tenant_id = tenant.id] { founder_ended(tenant_id); });
       feed(core::FounderAdopted{tenant.id});
@@ -85,6 +93,7 @@ void Engine::grant_lost(ConnectionId connection) {
 
 void Engine::connection_closed(ConnectionId connection, bool unread) {
   if (unread) grant_lost(connection);
+  knock_withdraw(connection);
   if (const core::RequestId request = request_on(connection)) {
     log_.line_limited(Level::kInfo, "request_cancelled",
                       {{"request", request}, {"name", pending_.at(request).name}});
@@ -105,7 +114,14 @@ void Engine::tenant_kill(const Tenant& tenant) {
   if (tenant.founder_pidfd) pidfd_kill(tenant.founder_pidfd.get());
 }
 
+/// Whether the process still has the pages that it was given (it has not after exec).
+bool Engine::process_keeps_pages(const Process& process) const {
+  return process_maps_file(process.pid, static_cast<dev_t>(process.claims_device),
+                           static_cast<ino_t>(process.claims_inode));
+}
+
 // Unregistered processes cannot send Drained, but their shim still writes it into the claims slot.
+// One that has not come back since this broker started has never seen this lease.
 void Engine::drains_poll() {
   std::vector<core::Drained> seen;
   for (const auto& [id, process] : processes_) {
@@ -115,7 +131,7 @@ void Engine::drains_poll() {
       const std::uint32_t word = tenant.pages->lease_load(gpu);
       const std::uint32_t epoch = protocol::lease_epoch(word);
       if ((word & protocol::kLeaseOpen) == 0 &&
-          tenant.pages->drained_epoch(process->slot, gpu) == epoch) {
+          (process->restored || tenant.pages->drained_epoch(process->slot, gpu) == epoch)) {
         seen.push_back({id, gpu, epoch});
       }
     }
@@ -135,13 +151,19 @@ void Engine::heartbeat() {
     ++process->beats_detached;
     if (!due) continue;
     ++looks;
-    if (!tenants_.at(process->tenant)->pages->mapped_by(process->pid)) replaced.push_back(id);
+    if (!process_keeps_pages(*process)) replaced.push_back(id);
   }
   // One of them may end while the core deals with another.
   for (const core::ProcessId id : replaced) {
     if (processes_.count(id) != 0) process_replaced(id);
   }
   drains_poll();
+  if (!knocking_.empty()) {
+    std::set<protocol::TenantId> waiting;
+    for (const auto& [connection, tenant] : knocking_) waiting.insert(tenant);
+    for (const protocol::TenantId tenant : waiting) knocks_look(tenant);
+  }
+  if (journal_ != nullptr) journal_->tend(clock_ns());
 }
 
 }  // namespace sluice::daemon

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "broker/daemon/engine.h"
-#include "broker/daemon/notify.h"
 #include "broker/daemon/snapshot.h"
 
 namespace sluice::daemon {
@@ -19,36 +18,12 @@ void Engine::job_release(const Asker& asker, const protocol::Release& message) {
   Tenant* tenant = tenant_of(asker, message.tenant, message.key);
   if (tenant == nullptr) return;
   log_.line(Level::kInfo, "released", {{"tenant", tenant->id}, {"name", tenant->name}});
+  tenant->released = true;
+  journal_tenant(*tenant);
   feed(core::JobReleased{message.tenant});
   protocol::Done done;
   protocol::message_init(done, protocol::MessageType::kDone, asker.request);
   outbox_.send(asker.connection, done);
-}
-
-void Engine::reload() {
-  if (config_.path.empty()) {
-    log_.message(Level::kInfo, "reload",
-                 "there is no configuration file to read again; built-in settings stay", {});
-    return;
-  }
-  notify_send("RELOADING=1");
-  const auto result = config::config_read(config_.path);
-  if (result.ok()) {
-    ++counters_.reloads_ok;
-    config_ = *result;
-    profiles_ = Profiles(config_);
-    log_.level_set(config_.log_level);
-    std::uint64_t capacity = UINT64_MAX;
-    for (const ServedGpu& gpu : gpus_) capacity = std::min(capacity, gpu.capacity_bytes);
-    log_.line(Level::kInfo, "reloaded", {{"config", config_.path}});
-    feed(core::PolicyChanged{policy_make(config_, profiles_, capacity)});
-  } else {
-    ++counters_.reloads_failed;
-    for (const config::Error& error : result.errors()) {
-      log_.message(Level::kError, "reload_failed", error.text(), {});
-    }
-  }
-  notify_send("READY=1");
 }
 
 void Engine::snapshot_send(const Asker& asker) {
@@ -159,6 +134,8 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
   parts.header.protocol_errors = counters_.protocol_errors;
   parts.header.reloads_ok = counters_.reloads_ok;
   parts.header.reloads_failed = counters_.reloads_failed;
+  const std::uint64_t faults = journal_ == nullptr ? 0 : journal_->faults();
+  parts.header.journal_faults = static_cast<std::uint16_t>(std::min<std::uint64_t>(faults, 65535));
   text_store(parts.header.config_path, sizeof parts.header.config_path, config_.path);
   return snapshot_seal(parts, bytes);
 }

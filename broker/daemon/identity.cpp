@@ -36,27 +36,14 @@ bool hung_up(int socket) {
   return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-// Field 22 of /proc/PID/stat, in clock ticks since boot: with the pid it names a process for good.
-std::uint64_t start_ticks(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  const std::size_t name_end = text.rfind(')');  // the name may contain anything
-  if (name_end == std::string::npos) return 0;
-  unsigned long long ticks = 0;
-  std::sscanf(text.c_str() + name_end + 1,
-              " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-              &ticks);
-  return ticks;
-}
-
 // Before 6.5: opens by number, then makes sure that the number still means the process that
 // connected. Its socket is closed when it dies, so a socket that has not hung up after the pidfd
 // was opened vouches for it; the start time catches an exchange between the two looks.
 int pidfd_by_number(int socket, pid_t pid, devices::Fd* out) {
-  const std::uint64_t before = start_ticks(pid);
+  const std::uint64_t before = process_start_ticks(pid);
   devices::Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!fd) return -errno;
-  if (before == 0 || start_ticks(pid) != before || hung_up(socket)) return -ESRCH;
+  if (before == 0 || process_start_ticks(pid) != before || hung_up(socket)) return -ESRCH;
   *out = std::move(fd);
   return 0;
 }
@@ -71,6 +58,28 @@ std::string user_name_read(uid_t uid) {
 }
 
 }  // namespace
+
+// Field 22 of /proc/PID/stat.
+std::uint64_t process_start_ticks(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t name_end = text.rfind(')');  // the name may contain anything
+  if (name_end == std::string::npos) return 0;
+  unsigned long long ticks = 0;
+  std::sscanf(text.c_str() + name_end + 1,
+              " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+              &ticks);
+  return ticks;
+}
+
+bool process_open(pid_t pid, std::uint64_t start_ticks, devices::Fd* out) {
+  if (pid <= 0 || start_ticks == 0) return false;
+  devices::Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  // The number may have passed to another process before the pidfd was opened, not after.
+  if (!fd || process_start_ticks(pid) != start_ticks || pidfd_ended(fd.get())) return false;
+  *out = std::move(fd);
+  return true;
+}
 
 int peer_identify(int socket, Peer* out) {
   ucred credentials{};

@@ -77,6 +77,8 @@ int main(int argc, char** argv) {
   }
   setup.socket_path = options.socket_path.empty() ? setup.config.socket : options.socket_path;
   setup.is_private = options.is_private;
+  if (!options.is_private)
+    setup.state_directory = options.state_path.empty() ? setup.config.state : options.state_path;
   setup.idle_exit_ns = options.idle_exit_ns;
   setup.inherited_fd = daemon::activation_socket();
   {

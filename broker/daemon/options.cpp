@@ -24,8 +24,12 @@ constexpr char kHelp[] =
     "  --config FILE     settings (default: /etc/sluice/sluice.toml if it exists, else built-in "
     "defaults)\n"
     "  --socket PATH     where to listen (default: the configuration's, /run/sluice/sluiced.sock)\n"
+    "  --state DIR       remember the jobs in DIR (mode 0700) for a broker started anew (default: "
+    "the "
+    "configuration's, none)\n"
     "  --private         serve one user only, from a directory of mode 0700; end after the last "
-    "tenant\n"
+    "tenant;\n"
+    "                    nothing is remembered\n"
     "  --idle-exit TIME  end after this long with nothing to do, e.g. 30s or 5 (seconds); private "
     "brokers: 1s\n"
     "  --ready-fd N      write 'ready', or why not, to descriptor N and close it\n"
@@ -33,10 +37,12 @@ constexpr char kHelp[] =
     "  --help, --version\n"
     "\n"
     "Signals: SIGHUP reads the configuration again (a file with a mistake changes nothing); "
-    "SIGTERM ends. Programs that\n"
-    "run go on; without a broker for 2 s their launches wait for nobody, and only their memory "
-    "limit holds. A broker that is\n"
-    "started anew does not know them.\n";
+    "what it changes for classes\n"
+    "and profiles holds for running jobs, too); SIGTERM ends. Programs that run go on; without a "
+    "broker for 2 s their launches\n"
+    "wait for nobody, and only their memory limit holds. A broker that is started anew with the "
+    "same --state takes them in\n"
+    "again, also after a crash; without one it does not know them.\n";
 
 bool fail(const char* what, const char* value, const char* fix) {
   std::fprintf(stderr, "sluice: %s '%s'; %s\n", what, value, fix);
@@ -69,15 +75,12 @@ bool descriptor_option(const char* text, int* out) {
 }  // namespace
 
 OptionsOutcome options_parse(int argc, char** argv, Options* out) {
-  static const option kOptions[] = {{"config", required_argument, nullptr, 'c'},
-                                    {"socket", required_argument, nullptr, 's'},
-                                    {"private", no_argument, nullptr, 'p'},
-                                    {"idle-exit", required_argument, nullptr, 'i'},
-                                    {"ready-fd", required_argument, nullptr, 'r'},
-                                    {"log", required_argument, nullptr, 'l'},
-                                    {"help", no_argument, nullptr, 'h'},
-                                    {"version", no_argument, nullptr, 'v'},
-                                    {nullptr, 0, nullptr, 0}};
+  static const option kOptions[] = {
+      {"config", required_argument, nullptr, 'c'},    {"socket", required_argument, nullptr, 's'},
+      {"state", required_argument, nullptr, 'd'},     {"private", no_argument, nullptr, 'p'},
+      {"idle-exit", required_argument, nullptr, 'i'}, {"ready-fd", required_argument, nullptr, 'r'},
+      {"log", required_argument, nullptr, 'l'},       {"help", no_argument, nullptr, 'h'},
+      {"version", no_argument, nullptr, 'v'},         {nullptr, 0, nullptr, 0}};
   optind = 1;
   for (;;) {
     const int choice = getopt_long(argc, argv, "", kOptions, nullptr);
@@ -88,6 +91,13 @@ OptionsOutcome options_parse(int argc, char** argv, Options* out) {
         break;
       case 's':
         out->socket_path = optarg;
+        break;
+      case 'd':
+        if (*optarg != '/') {
+          fail("--state takes an absolute path, not", optarg, "write for example /var/lib/sluice");
+          return OptionsOutcome::kWrong;
+        }
+        out->state_path = optarg;
         break;
       case 'p':
         out->is_private = true;
@@ -114,6 +124,11 @@ OptionsOutcome options_parse(int argc, char** argv, Options* out) {
   }
   if (optind < argc) {
     fail("sluiced takes no argument like", argv[optind], "see sluiced --help");
+    return OptionsOutcome::kWrong;
+  }
+  if (out->is_private && !out->state_path.empty()) {
+    fail("a private broker remembers nothing; it takes no --state", out->state_path.c_str(),
+         "leave --state or --private out");
     return OptionsOutcome::kWrong;
   }
   if (out->is_private && out->idle_exit_ns == 0) out->idle_exit_ns = kPrivateIdleExit_ns;

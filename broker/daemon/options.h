@@ -9,6 +9,7 @@ namespace sluice::daemon {
 struct Options {
   std::string config_path;  // empty = the system's file if there is one, else built-in defaults
   std::string socket_path;  // empty = from the configuration
+  std::string state_path;   // empty = from the configuration
   std::string log_path;     // empty = standard error
   bool is_private = false;  // for one user's command tree: ends after its last tenant
   std::int64_t idle_exit_ns = 0;  // 0 = never (private brokers: 1 s)

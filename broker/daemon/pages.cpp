@@ -13,8 +13,6 @@
 #include <climits>
 #include <cstring>
 
-#include "broker/daemon/identity.h"
-
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010  // linux 5.1
 #endif
@@ -118,6 +116,24 @@ void Pages::lease_store(std::uint32_t gpu, std::uint32_t word, std::uint64_t win
   syscall(SYS_futex, &entry.lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+void Pages::limits_store(std::uint64_t memory_max_bytes, std::uint64_t memory_min_bytes,
+                         std::uint32_t sm_percent) {
+  // Clients read each of them on its own, at every allocation.
+  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu) {
+    protocol::LeaseEntry& entry = lease_->gpus[gpu];
+    __atomic_store_n(&entry.memory_max_bytes, memory_max_bytes, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&entry.memory_min_bytes, memory_min_bytes, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&entry.sm_percent, sm_percent, __ATOMIC_SEQ_CST);
+  }
+}
+
+void Pages::claims_identify(std::uint64_t* device, std::uint64_t* inode) const {
+  struct stat status {};
+  if (fstat(claims_fd_.get(), &status) < 0) return;
+  *device = status.st_dev;
+  *inode = status.st_ino;
+}
+
 std::optional<std::uint32_t> Pages::slot_take(pid_t pid) {
   for (std::uint32_t slot = 0; slot < protocol::kTenantProcessesMax; ++slot) {
     if (taken_[slot]) continue;
@@ -164,12 +180,6 @@ Usage Pages::usage(std::uint32_t gpu) {
   counter_hold(&usage.gate_waits, &shown.gate_waits);
   counter_hold(&usage.refused, &shown.refused);
   return usage;
-}
-
-bool Pages::mapped_by(pid_t pid) const {
-  struct stat status {};
-  if (fstat(claims_fd_.get(), &status) < 0) return true;
-  return process_maps_file(pid, status.st_dev, status.st_ino);
 }
 
 }  // namespace sluice::daemon

@@ -60,6 +60,9 @@ class Pages {
   void lease_store(std::uint32_t gpu, std::uint32_t word, std::uint64_t window_ns,
                    std::uint64_t idle_grace_ns);
   std::uint32_t lease_load(std::uint32_t gpu) const { return lease_->gpus[gpu].lease.load(); }
+  /// Stores other limits, the same for every GPU.
+  void limits_store(std::uint64_t memory_max_bytes, std::uint64_t memory_min_bytes,
+                    std::uint32_t sm_percent);
   void heartbeat_store(std::uint64_t now_ns) { lease_->heartbeat_ns.store(now_ns); }
 
   /// A clean slot for `pid`; nothing when all are taken.
@@ -71,8 +74,8 @@ class Pages {
   std::uint32_t drained_epoch(std::uint32_t slot, std::uint32_t gpu) const;
 
   Usage usage(std::uint32_t gpu);
-  /// Whether the process has the claims page mapped (it has not after exec).
-  bool mapped_by(pid_t pid) const;
+  /// The file behind the claims page, as /proc/PID/maps names it; zeros when it cannot be told.
+  void claims_identify(std::uint64_t* device, std::uint64_t* inode) const;
 
  private:
   Pages() = default;

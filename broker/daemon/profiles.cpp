@@ -72,6 +72,13 @@ const Profile* Profiles::find_named(const std::string& name, uid_t uid,
   return name == fallback_.name ? &fallback_ : nullptr;
 }
 
+const Profile* Profiles::named(const std::string& name) const {
+  const std::size_t kept = protocol::kNameBytes - 1;
+  for (const Profile& profile : list_)
+    if (profile.name.substr(0, kept) == name.substr(0, kept)) return &profile;
+  return name == fallback_.name ? &fallback_ : nullptr;
+}
+
 std::uint32_t Profiles::tenants_max() const {
   std::uint32_t most = fallback_.tenants_max;
   for (const Profile& profile : list_) most = std::max(most, profile.tenants_max);

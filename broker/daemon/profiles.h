@@ -34,6 +34,9 @@ class Profiles {
   /// otherwise.
   const Profile* find_named(const std::string& name, uid_t uid,
                             const std::vector<gid_t>& groups) const;
+  /// The profile of this name, or null: for a tenant that has it already. Cut names (kNameBytes)
+  /// are found too.
+  const Profile* named(const std::string& name) const;
   std::uint32_t tenants_max() const;
 
  private:

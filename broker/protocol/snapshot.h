@@ -14,7 +14,7 @@ enum class TenantState : std::uint8_t { kQueued = 0, kRunning = 1, kSwapped = 2,
 struct SnapshotHeader {
   std::uint32_t magic;
   std::uint16_t version;
-  std::uint16_t reserved0;
+  std::uint16_t journal_faults;  // journal writes that failed since start; 65535 = so many or more
   std::uint32_t gpu_count;
   std::uint32_t tenant_count;      // queued ones included
   std::uint32_t tenant_gpu_count;  // pairs (tenant, GPU)

@@ -59,6 +59,7 @@ struct Config {
   // [broker]
   std::string socket = "/run/sluice/sluiced.sock";
   std::string log_level = "info";
+  std::string state;  // directory of the journal; empty = none
   // [scheduler]
   std::int64_t quantum_ns = 10'000'000;
   std::int64_t drain_timeout_ns = 1'000'000'000;

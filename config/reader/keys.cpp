@@ -23,6 +23,10 @@ const char* path_check(std::string_view text) {
   return good ? nullptr : "an absolute path";
 }
 
+const char* state_check(std::string_view text) {
+  return text.empty() || path_check(text) == nullptr ? nullptr : "an absolute path, or \"\"";
+}
+
 // sockaddr_un::sun_path holds 108 bytes with the NUL.
 const char* socket_check(std::string_view text) {
   if (path_check(text) != nullptr) return "an absolute path";
@@ -53,6 +57,10 @@ const Key kBroker[] = {
      "Where the broker listens. Its directory must belong to root."},
     {"log_level", WordField{SLUICE_AT(config->log_level), kLogLevels},
      "The least important message that is logged."},
+    {"state", TextField{SLUICE_AT(config->state), state_check},
+     "The directory in which the broker remembers its jobs, so that one that is started anew knows "
+     "them; it must belong to root alone (mode 0700) and is made where it is missing. \"\" means "
+     "that nothing is remembered. Read at start only."},
 };
 const Key kScheduler[] = {
     {"quantum", DurationField{SLUICE_AT(config->quantum_ns), 1 * kMs, 10 * kSecond},

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "broker/daemon/identity.h"
+
 namespace sluice::daemon {
 namespace {
 
@@ -145,9 +147,26 @@ TEST(Usage, LiesSaturateAndTimeNeverRunsBack) {
   EXPECT_EQ(pages->usage(0).busy_ns, 500u);
 }
 
+TEST(LeasePage, TakesOtherLimits) {
+  const auto pages = Pages::create(setup());
+  const void* map = mmap(nullptr, sizeof(LeasePage), PROT_READ, MAP_SHARED, pages->lease_fd(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  pages->limits_store(300, 200, 10);
+  for (const protocol::LeaseEntry& entry :
+       {static_cast<const LeasePage*>(map)->gpus[0], static_cast<const LeasePage*>(map)->gpus[1]}) {
+    EXPECT_EQ(entry.memory_max_bytes, 300u);
+    EXPECT_EQ(entry.memory_min_bytes, 200u);
+    EXPECT_EQ(entry.sm_percent, 10u);
+  }
+}
+
 TEST(Mapped, ByThisProcessButNotByOneThatCalledExec) {
   const auto pages = Pages::create(setup());
-  EXPECT_TRUE(pages->mapped_by(getpid()));
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  pages->claims_identify(&device, &inode);
+  EXPECT_TRUE(process_maps_file(getpid(), device, inode));
+  EXPECT_FALSE(process_maps_file(getpid(), device, inode + 1000000));
   const pid_t child = fork();
   if (child == 0) {
     execl("/bin/sleep", "sleep", "1000", nullptr);
@@ -155,7 +174,7 @@ TEST(Mapped, ByThisProcessButNotByOneThatCalledExec) {
   }
   bool mapped = true;
   for (int i = 0; i < 1000 && mapped; ++i) {  // until exec has happened
-    mapped = pages->mapped_by(child);
+    mapped = process_maps_file(child, device, inode);
     usleep(10'000);
   }
   EXPECT_FALSE(mapped);

@@ -1,0 +1,261 @@
+// A broker that comes after another: who the journal says may still live is taken in before anybody
+// can connect, and its processes come back one by one. And what the journal is told.
+//
+// The dead are recognised by their start time. Who lives and has not come back stays a member,
+// unregistered: it may hold memory. A tenant of whom nobody is known to live gets a grace time, in
+// case the journal missed one of its processes.
+//
+// A process that comes back leaves the claims page that it shared with the rest of its job for a
+// new one, where the others' bytes are missing until they come too. So the first ones are answered
+// only when all that live have asked (or the patience for it is over): until then the old page,
+// which they all still use, keeps the quota.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "broker/daemon/engine.h"
+
+namespace sluice::daemon {
+namespace {
+
+using protocol::RefusalCode;
+
+// A shim looks for a broker every 5 s at the latest.
+constexpr std::int64_t kGrace_ns = 10'000'000'000;
+// Below the 5 s after which a shim that has asked gives up and asks again.
+constexpr std::int64_t kGather_ns = 3'000'000'000;
+
+std::uint32_t number(pid_t pid) { return static_cast<std::uint32_t>(pid); }
+
+}  // namespace
+
+void Engine::restore() {
+  if (journal_ == nullptr) return;
+  const JournalState before = journal_->state();  // the journal changes on the way
+  feed(core::TenantsNumbered{before.next_tenant});
+  for (const auto& [id, known] : before.tenants) tenant_restore(known);
+  if (tenants_.empty()) return;
+  grace_.at(clock_ns() + kGrace_ns);
+  limits_renew();  // the configuration may be another
+}
+
+void Engine::tenant_restore(const JournalTenant& known) {
+  auto made = std::make_unique<Tenant>();
+  made->id = known.id;
+  made->key = known.key;
+  made->uid = known.uid;
+  made->tenant_class = known.tenant_class;
+  made->grant.tenant = known.id;
+  made->grant.gpus = made->gpus = known.gpus;
+  made->grant.memory_max = known.memory_max_bytes;
+  made->grant.memory_min = known.memory_min_bytes;
+  made->grant.sm_percent = known.sm_percent;
+  made->grant.sm_mode = known.sm_mode;
+  made->asked = known.asked;
+  made->window_ns = known.window_ns;
+  made->asked_ns = known.asked_ns;
+  made->admitted_ns = std::min(known.admitted_ns, clock_ns());
+  made->released = known.released;
+  made->is_default = known.is_default;
+  made->name = known.name;
+  made->profile = known.profile;
+  made->founder_pid = static_cast<pid_t>(known.founder.pid);
+  made->founder_start_ticks = known.founder.start_ticks;
+  made->in_grace =
+      !process_open(made->founder_pid, known.founder.start_ticks, &made->founder_pidfd);
+  made->pages = pages_make(*made);
+  if (made->pages == nullptr) {
+    log_.message(Level::kError, "not_restored",
+                 "there is no memory or no descriptor left for job " + known.name +
+                     " of the broker before; it goes on without a broker",
+                 {{"tenant", known.id}});
+    journal_->tenant_end(known.id);
+    return;
+  }
+  tenant_add(std::move(made));
+  core::TenantRestored event;
+  event.tenant = known.id;
+  event.uid = known.uid;
+  event.tenant_class = known.tenant_class;
+  event.sm_mode = known.sm_mode;
+  event.sm_percent = known.sm_percent;
+  event.memory_max = known.memory_max_bytes;
+  event.memory_min = known.memory_min_bytes;
+  event.window_ns = known.window_ns;
+  event.asked_at = known.asked_ns;
+  event.admitted_at = known.admitted_ns;
+  event.released = known.released;
+  event.gpus = known.gpus;
+  event.name = known.name;
+  feed(std::move(event));
+  Tenant* tenant = tenant_find(known.id);
+  if (tenant == nullptr) {
+    log_.message(
+        Level::kError, "not_restored",
+        "job " + known.name +
+            " of the broker before cannot be taken in: its GPUs are not what they were; it "
+            "goes on without a broker",
+        {{"tenant", known.id}});
+    return;
+  }
+  for (const JournalProcess& process : known.processes) process_restore(*tenant, process);
+  log_.line(Level::kInfo, "restored",
+            {{"tenant", tenant->id},
+             {"name", tenant->name},
+             {"uid", tenant->uid},
+             {"pid", tenant->founder_pid},
+             {"founder", tenant->founder_pidfd ? "lives" : "gone"},
+             {"processes", tenant->processes.size()},
+             {"memory_max_bytes", tenant->grant.memory_max},
+             {"memory_min_bytes", tenant->grant.memory_min}});
+}
+
+void Engine::process_restore(Tenant& tenant, const JournalProcess& known) {
+  devices::Fd pidfd;
+  const auto pid = static_cast<pid_t>(known.name.pid);
+  const bool lives = process_open(pid, known.name.start_ticks, &pidfd);
+  const auto slot = lives ? tenant.pages->slot_take(pid) : std::nullopt;
+  if (!slot) {
+    journal_->process_end(tenant.id, known.name);
+    return;
+  }
+  auto process = std::make_unique<Process>();
+  process->id = next_process_++;
+  process->tenant = tenant.id;
+  process->pid = pid;
+  process->start_ticks = known.name.start_ticks;
+  process->claims_device = known.claims_device;
+  process->claims_inode = known.claims_inode;
+  process->restored = true;
+  process->slot = *slot;
+  process->command = known.command;
+  process->pidfd = std::move(pidfd);
+  const core::ProcessId id = process->id;
+  process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, "exited"); });
+  tenant.processes.insert(id);
+  processes_.emplace(id, std::move(process));
+  feed(core::ProcessJoined{tenant.id, id});
+}
+
+/// Who has not come now is not waited for any more.
+void Engine::grace_over() {
+  std::vector<protocol::TenantId> over;
+  for (const auto& [id, tenant] : tenants_) {
+    tenant->gather_over = true;
+    over.push_back(id);
+  }
+  for (const protocol::TenantId id : over) {
+    knocks_answer(id);
+    Tenant* tenant = tenant_find(id);
+    if (tenant == nullptr || !tenant->in_grace) continue;
+    tenant->in_grace = false;
+    feed(core::FounderGone{id});
+  }
+}
+
+bool Engine::gathering(const Tenant& tenant) const {
+  return !tenant.gather_over && std::ranges::any_of(tenant.processes, [this](core::ProcessId id) {
+    return processes_.at(id)->restored;
+  });
+}
+
+void Engine::join_or_knock(Tenant& tenant, const Asker& asker, const std::string& command) {
+  if (!gathering(tenant)) {
+    join_tenant(tenant, asker.connection, asker.request, asker.peer, command);
+    return;
+  }
+  Knock knock;
+  knock.connection = asker.connection;
+  knock.request = asker.request;
+  knock.peer.pid = asker.peer.pid;
+  knock.peer.uid = asker.peer.uid;
+  knock.peer.pidfd = devices::Fd(fcntl(asker.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  knock.command = command;
+  if (!knock.peer.pidfd) {
+    refuse(asker.connection, asker.request, RefusalCode::kTooManyProcesses,
+           "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
+    return;
+  }
+  if (tenant.knocks.empty()) tenant.knocked_ns = clock_ns();
+  tenant.knocks.push_back(std::move(knock));
+  knocking_[asker.connection] = tenant.id;
+  knocks_look(tenant.id);
+}
+
+/// Answers those who knock once everybody who lives is there, or has been waited for long enough.
+void Engine::knocks_look(protocol::TenantId id) {
+  Tenant* tenant = tenant_find(id);
+  if (tenant == nullptr || tenant->knocks.empty()) return;
+  const auto knocks = [&](core::ProcessId process) {
+    return std::ranges::any_of(tenant->knocks, [&](const Knock& knock) {
+      return knock.peer.pid == processes_.at(process)->pid;
+    });
+  };
+  const bool all = std::ranges::all_of(tenant->processes, [&](core::ProcessId process) {
+    return !processes_.at(process)->restored || knocks(process);
+  });
+  if (!all && clock_ns() - tenant->knocked_ns < kGather_ns) return;
+  tenant->gather_over = true;
+  knocks_answer(id);
+}
+
+void Engine::knocks_answer(protocol::TenantId id) {
+  Tenant* tenant = tenant_find(id);
+  if (tenant == nullptr) return;
+  const std::vector<Knock> knocks = std::move(tenant->knocks);
+  tenant->knocks.clear();
+  for (const Knock& knock : knocks) knocking_.erase(knock.connection);
+  for (const Knock& knock : knocks) {
+    tenant = tenant_find(id);
+    if (tenant == nullptr)
+      refuse(knock.connection, knock.request, RefusalCode::kUnknownTenant,
+             "the job has ended; start the program with sluice run");
+    else
+      join_tenant(*tenant, knock.connection, knock.request, knock.peer, knock.command);
+  }
+}
+
+void Engine::knock_withdraw(ConnectionId connection) {
+  const auto found = knocking_.find(connection);
+  if (found == knocking_.end()) return;
+  if (Tenant* tenant = tenant_find(found->second))
+    std::erase_if(tenant->knocks,
+                  [connection](const Knock& knock) { return knock.connection == connection; });
+  knocking_.erase(found);
+}
+
+void Engine::journal_tenant(const Tenant& tenant) {
+  if (journal_ == nullptr) return;
+  JournalTenant record;
+  record.id = tenant.id;
+  record.key = tenant.key;
+  record.uid = tenant.uid;
+  record.tenant_class = tenant.tenant_class;
+  record.sm_mode = tenant.grant.sm_mode;
+  record.is_default = tenant.is_default;
+  record.released = tenant.released;
+  record.sm_percent = tenant.grant.sm_percent;
+  record.memory_max_bytes = tenant.grant.memory_max;
+  record.memory_min_bytes = tenant.grant.memory_min;
+  record.window_ns = tenant.window_ns;
+  record.asked = tenant.asked;
+  record.asked_ns = tenant.asked_ns;
+  record.admitted_ns = tenant.admitted_ns;
+  if (tenant.founder_pidfd)
+    record.founder = {number(tenant.founder_pid), tenant.founder_start_ticks};
+  record.gpus = tenant.gpus;
+  record.name = tenant.name;
+  record.profile = tenant.profile;
+  journal_->tenant_put(record);
+}
+
+void Engine::journal_process(const Process& process) {
+  if (journal_ == nullptr) return;
+  journal_->process_put(process.tenant, {{number(process.pid), process.start_ticks},
+                                         process.claims_device,
+                                         process.claims_inode,
+                                         process.command});
+}
+
+}  // namespace sluice::daemon
