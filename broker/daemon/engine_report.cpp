@@ -110,6 +110,8 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
       }
       continue;
     }
+    row.admitted_ns = static_cast<std::uint64_t>(tenant->admitted_ns);
+    row.asked_ns = static_cast<std::uint64_t>(tenant->asked_ns);
     text_store(row.name, sizeof row.name, tenant->name);
     text_store(row.profile, sizeof row.profile, tenant->profile);
     row.processes = static_cast<std::uint32_t>(tenant->processes.size());

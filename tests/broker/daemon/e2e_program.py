@@ -1,7 +1,7 @@
 """A program that acts towards the broker as the shim does, one command per line of standard input, one answer per line.
 
-register | fork-register | hand-over | word GPU | want GPU | idle GPU | drain GPU | claim GPU held|busy NANOS-OR-BYTES | detach |
-exec | pid | environ NAME | exit CODE. `drain` reports the present epoch as drained, in the slot and by message.
+register | fork-register | hand-over | word GPU | limits GPU | window GPU | want GPU | idle GPU | drain GPU | claim GPU held|busy NANOS-OR-BYTES | detach |
+exec | pid | environ NAME | exit CODE. A child of fork-register registers again on SIGUSR1. `drain` reports the present epoch as drained, in the slot and by message.
 """
 
 import mmap
@@ -45,6 +45,11 @@ class Shim:
     def word(self, gpu):
         return struct.unpack_from("<I", self.lease, 128 + 128 * gpu + 56)[0]
 
+    def limits(self, gpu):
+        at = 128 + 128 * gpu
+        memory_max, memory_min = struct.unpack_from("<QQ", self.lease, at + 16)
+        return f"{memory_max} {memory_min} {struct.unpack_from('<I', self.lease, at + 64)[0]}"
+
     def offset(self, gpu):
         return 128 + self.slot * 1152 + 128 + 128 * gpu
 
@@ -66,6 +71,7 @@ def fork_register():
     child = os.fork()
     if child == 0:
         shim = Shim()  # kept: its pages and its socket live as long as the child
+        signal.signal(signal.SIGUSR1, lambda *_: shim.register())
         os.write(writer, shim.register().encode())
         os.close(writer)
         while True:
@@ -100,6 +106,10 @@ def execute(shim, words):
         return hand_over(shim)
     if command == "word":
         return str(shim.word(int(arguments[0])))
+    if command == "window":
+        return str(struct.unpack_from("<Q", shim.lease, 128 + 128 * int(arguments[0]) + 40)[0])
+    if command == "limits":
+        return shim.limits(int(arguments[0]))
     if command in ("want", "idle"):
         shim.note(GATE_WANT if command == "want" else GATE_IDLE, int(arguments[0]))
     elif command == "drain":

@@ -147,14 +147,23 @@ class Broker:
         self.config = self.directory / "sluice.toml"
         self.log_path = self.directory / "log"
         self.config_write(config)
+        self.options, self.env = options, env or environment()
+        self.start()
+
+    def start(self):
         reader, writer = os.pipe()
         self.process = subprocess.Popen(
             [program("sluiced"), "--config", self.config, "--socket", self.socket, "--log", self.log_path,
-             "--ready-fd", str(writer), *options],
-            env=env or environment(), pass_fds=[writer], stdin=subprocess.DEVNULL)
+             "--ready-fd", str(writer), *self.options],
+            env=self.env, pass_fds=[writer], stdin=subprocess.DEVNULL)
         os.close(writer)
         with os.fdopen(reader) as word:
             self.word = word.read()
+
+    def kill(self):
+        """Gone at once, without a word to anybody."""
+        self.process.kill()
+        self.process.wait()
 
     def config_write(self, text):
         self.config.write_text('[broker]\nlog_level = "debug"\n' + text)
