@@ -259,7 +259,7 @@ class Founder:
             os.write(writer, b"registered\n" if reply.kind == REGISTERED else b"refused\n")
             if pages:
                 pages[0].close()
-            pages[:] = [client] + [mmap.mmap(fd, 4096, prot=mmap.PROT_READ) for fd in reply.fds]
+            pages[:] = [client] + [mmap.mmap(fd, 0, prot=mmap.PROT_READ) for fd in reply.fds]
             for fd in reply.fds:
                 os.close(fd)
 
