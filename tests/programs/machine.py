@@ -61,8 +61,11 @@ class Machine:
                 self.broker.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def start_broker(self):
+    def start_broker(self, remembering=False):
+        """With a memory of the brokers before it that were started in the same way, if `remembering`."""
         command = [self.build / "bin" / "sluiced", "--socket", self.socket, "--log", self.log]
+        if remembering:
+            command += ["--state", self.directory / "state"]
         path = self.directory / "sluice.toml"
         path.write_text(self.config or "")
         reader, writer = os.pipe()

@@ -344,7 +344,7 @@ def program_goes_on(machine, child):
 
 
 def case_broker_killed(build):
-    """kill -9 of the broker under three tenants: after the grace they go on. The next broker does not know them and
+    """kill -9 of a broker without a journal: after the grace its tenants go on. The next broker does not know them and
     takes none of them in; each says so in one line, goes on, and keeps the quota that it had."""
     with Machine(build) as machine:
         machine.start_broker()
@@ -447,6 +447,110 @@ def case_narrowed(build):
         machine.stop(job)
 
 
+def agreed(machine, jobs):
+    """Every job's process is registered, and the broker's account of it is the driver's to the byte."""
+    rows = {p["pid"]: (t, g) for t in machine.status()["tenants"] for g in t["gpus"] for p in t["processes"]}
+    return set(rows) == {job.pid for job in jobs} and all(
+        t["unregistered"] == 0 and g["held_bytes"] == machine.account(pid)["memory_bytes"]
+        for pid, (t, g) in rows.items())
+
+
+def known(machine):
+    """What a restart of the broker must not change, by tenant."""
+    return {t["tenant"]: (t["name"], t["uid"], t["class"], t["admitted_ns"],
+                          [(g["uuid"], g["memory_max_bytes"], g["memory_min_bytes"], g["sm_percent"], g["held_bytes"])
+                           for g in t["gpus"]]) for t in machine.status()["tenants"]}
+
+
+def case_broker_restarted(build):
+    """kill -9 of the broker under tenants that hold memory; the next one reads its journal. Numbers, limits and held
+    bytes are the same before and after, and those of the driver. The quota is kept before, without a broker, and after:
+    with 42 of 48 MiB taken the stream-ordered 10 MiB are refused, whenever they are asked for."""
+    with Machine(build) as machine:
+        machine.start_broker(remembering=True)
+        takers = [machine.start(machine.slice(machine.program("allocations"), memory="48MiB"), stdin=subprocess.PIPE)
+                  for _ in range(3)]
+        loop = machine.start(machine.slice(machine.program("launch_loop")))
+        jobs = [*takers, loop]
+        for taker in takers:  # plain, pitched, managed: 42 MiB with the context
+            for what in ("plain", "pitched", "managed"):
+                taker.stdin.write("\n")
+                taker.stdin.flush()
+                expect(taker.stdout.readline().strip() == what, f"not {what}")
+        wait_until("the accounts agree", lambda: agreed(machine, jobs))
+        before = known(machine)
+        device = {job.pid: machine.account(job.pid)["memory_bytes"] for job in jobs}
+        expect(len(before) == 4 and sum(device.values()) > 100 * MIB, f"not all hold memory: {before} {device}")
+
+        def refused(taker):
+            out, err = taker.communicate("\n" * 20, timeout=30)
+            expect(taker.returncode == 1 and "stream-ordered" not in out, f"not stopped at its quota: {out!r} {err!r}")
+            expect("sluice: refused" in err and "out of memory" in err, f"not told so: {err!r}")
+
+        refused(takers[0])
+        wait_until("the first has ended", lambda: len(known(machine)) == 3)
+        machine.kill_broker()
+        refused(takers[1])
+        program_goes_on(machine, loop)
+        machine.start_broker(remembering=True)
+        rest = [takers[2], loop]
+        wait_until("the others are back", lambda: agreed(machine, rest), timeout_s=30)
+        wait_until("who ended meanwhile is forgotten", lambda: len(known(machine)) == 2, timeout_s=30)
+        after = known(machine)
+        expect(all(after[number] == before[number] for number in after), f"before {before}, after {after}")
+        expect({job.pid: machine.account(job.pid)["memory_bytes"] for job in rest} ==
+               {job.pid: device[job.pid] for job in rest}, "the driver's account has changed")
+        program_goes_on(machine, loop)
+        refused(takers[2])
+        newcomer = machine.run(machine.slice(machine.program("vector_add")))
+        expect(newcomer.returncode == 0, f"a new job failed: {newcomer.stdout}{newcomer.stderr}")
+        out, err = machine.stop(loop)
+        expect(loop.returncode == 0 and err == "", f"exit {loop.returncode}: {out!r} {err!r}")
+        expect_all_returned(machine)
+
+
+def case_broker_restarted_often(build):
+    """A broker that is killed again and again, also while programs come back to it: they never notice."""
+    with Machine(build) as machine:
+        machine.start_broker(remembering=True)
+        loops = [machine.start(machine.slice(machine.program("launch_loop"))) for _ in range(3)]
+        wait_until("the accounts agree", lambda: agreed(machine, loops))
+        before = known(machine)
+        for number in range(8):
+            machine.kill_broker()
+            machine.start_broker(remembering=True)
+            if number % 2 == 0:
+                wait_until("one of them is back", lambda: any(t["unregistered"] == 0 for t in machine.status()["tenants"]))
+        wait_until("all are back", lambda: agreed(machine, loops), timeout_s=40)
+        expect(known(machine) == before, f"before {before}, after {known(machine)}")
+        for loop in loops:
+            program_goes_on(machine, loop)
+        for loop in loops:
+            out, err = machine.stop(loop)
+            expect(loop.returncode == 0 and err == "", f"exit {loop.returncode}: {out!r} {err!r}")
+        expect_all_returned(machine)
+
+
+def case_broker_restarted_family(build):
+    """A job of two processes that fill its quota together, at the moment when the broker is killed and comes back:
+    whoever returns first finds the other's bytes, and together they never have more than the quota."""
+    with Machine(build, pacing=False) as machine:
+        machine.start_broker(remembering=True)
+        job = machine.launch(machine.slice(machine.program("fork_probers"), memory="512MiB"))
+        most, restarts = 0, 0
+        while job.poll() is None:
+            most = max(most, machine.device()["used_bytes"])
+            if most > (restarts + 2) * 64 * MIB and restarts < 5:
+                machine.kill_broker()
+                machine.start_broker(remembering=True)
+                restarts += 1
+        out, err = job.communicate()
+        print(out, f"{restarts} restarts", end="")
+        expect(job.returncode == 0, f"exit {job.returncode}: {err}")
+        expect(restarts > 0, "it was too fast for the broker to be killed")
+        expect(most <= 512 * MIB, f"the device had up to {most} bytes in use, the quota is {512 * MIB}")
+
+
 def main():
     cases = {
         "accounts_agree": case_accounts_agree,
@@ -454,6 +558,9 @@ def main():
         "broker_killed_default": case_broker_killed_default,
         "broker_stopped": case_broker_stopped,
         "narrowed": case_narrowed,
+        "broker_restarted": case_broker_restarted,
+        "broker_restarted_often": case_broker_restarted_often,
+        "broker_restarted_family": case_broker_restarted_family,
         "deep_queue": case_deep_queue,
         "every_allocation": case_every_allocation,
         "module_variables": case_module_variables,
