@@ -362,7 +362,7 @@ std::string key_type(const Key& key) {
 
 std::string key_range(const Key& key) {
   return std::visit(
-      Cases{[&](const TextField& f) { return std::string(f.check("")); },
+      Cases{[&](const TextField& f) { return std::string(f.check("?")); },
             [&](const WordField& f) { return words_join(f.words, "or"); },
             [&](const ListField& f) {
               return f.words.empty() ? std::string("names") : "of " + words_join(f.words, "and");
