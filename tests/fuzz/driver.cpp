@@ -1,0 +1,105 @@
+// Drives a fuzz target where the compiler brings no libFuzzer: every file of a corpus as it is,
+// then mutations of them by seed, always the same for the same seed.
+//
+//   driver CORPUS RUNS [SEED]
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <vector>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+class Mutator {
+ public:
+  Mutator(std::vector<Bytes> corpus, std::uint64_t seed)
+      : corpus_(std::move(corpus)), random_(seed) {}
+
+  Bytes next() {
+    Bytes bytes = corpus_[below(corpus_.size())];
+    for (std::size_t changes = 1 + below(6); changes > 0; --changes) mutate(bytes);
+    return bytes;
+  }
+
+ private:
+  std::size_t below(std::size_t bound) { return bound == 0 ? 0 : random_() % bound; }
+
+  void mutate(Bytes& bytes) {
+    if (bytes.empty()) bytes.push_back(0);
+    const std::size_t at = below(bytes.size());
+    switch (below(7)) {
+      case 0:
+        bytes[at] = static_cast<std::uint8_t>(bytes[at] ^ (1U << below(8)));
+        break;
+      case 1:
+        bytes[at] = static_cast<std::uint8_t>(random_());
+        break;
+      case 2: {  // a word of little or of all bits
+        const auto value = static_cast<std::uint8_t>(below(2) == 0 ? 0 : 255);
+        for (std::size_t i = at; i < bytes.size() && i < at + 8; ++i) bytes[i] = value;
+        break;
+      }
+      case 3:
+        bytes.resize(at);
+        break;
+      case 4: {  // a part of some input in the middle of this one
+        const Bytes& other = corpus_[below(corpus_.size())];
+        const std::size_t from = below(other.size());
+        const std::size_t length = below(other.size() - from + 1);
+        const auto begin = other.begin() + static_cast<std::ptrdiff_t>(from);
+        bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), begin,
+                     begin + static_cast<std::ptrdiff_t>(length));
+        break;
+      }
+      case 5: {  // another input behind this one, without what marks its beginning
+        const Bytes& other = corpus_[below(corpus_.size())];
+        if (other.size() > 1) bytes.insert(bytes.end(), other.begin() + 1, other.end());
+        break;
+      }
+      default: {
+        const std::size_t length = 1 + below(std::min<std::size_t>(bytes.size() - at, 64));
+        const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(at);
+        bytes.erase(begin, begin + static_cast<std::ptrdiff_t>(length));
+      }
+    }
+  }
+
+  std::vector<Bytes> corpus_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: driver CORPUS RUNS [SEED]\n");
+    return 2;
+  }
+  std::vector<Bytes> corpus;
+  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    corpus.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  if (corpus.empty()) {
+    std::fprintf(stderr, "driver: %s is empty\n", argv[1]);
+    return 2;
+  }
+  for (const Bytes& bytes : corpus) LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+  const std::uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
+  Mutator mutator(corpus, seed);
+  const long runs = std::atol(argv[2]);
+  for (long run = 0; run < runs; ++run) {
+    const Bytes bytes = mutator.next();
+    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+  }
+  std::printf("%zu inputs and %ld mutations of them, seed %llu\n", corpus.size(), runs,
+              static_cast<unsigned long long>(seed));
+  return 0;
+}

@@ -1,0 +1,103 @@
+// The journal's reader under arbitrary bytes, and the core under whatever it believes of them.
+//
+// The first byte chooses: even = the bytes as they are; odd = with the checksums put right, so that
+// what is behind them is reached. Holds for every input: reading ends, what counts is a whole
+// journal of its own with the same state, the state written anew is read as itself, and a core
+// that is fed it keeps its invariants.
+#include <zlib.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "broker/core/core.h"
+#include "broker/daemon/journal_format.h"
+
+namespace {
+
+using namespace sluice;
+
+constexpr char kBoot[] = "11111111-2222-3333-4444-555555555555";
+constexpr std::size_t kHead = 12;
+
+void require(bool held) {
+  if (!held) std::abort();
+}
+
+void checksums_mend(std::string& bytes) {
+  for (std::size_t at = 0; at + kHead <= bytes.size();) {
+    std::uint32_t size = 0;
+    std::memcpy(&size, &bytes[at + 4], sizeof size);
+    if (size > bytes.size() - at - kHead) return;
+    const auto crc = static_cast<std::uint32_t>(
+        crc32_z(0, reinterpret_cast<const unsigned char*>(&bytes[at + 4]), size + kHead - 4));
+    std::memcpy(&bytes[at], &crc, sizeof crc);
+    at += kHead + size;
+  }
+}
+
+void core_restore(const daemon::JournalState& before) {
+  core::Policy policy;
+  auto state = core::state_create(policy);
+  core::Nanos now = 1;
+  const auto feed = [&](const core::Event& event) {
+    core::step(*state, event, ++now);
+    core::invariants_check(*state, now);
+  };
+  for (std::uint8_t gpu = 0; gpu < 3; ++gpu) {
+    protocol::GpuUuid uuid{};
+    uuid.bytes[15] = gpu;
+    feed(core::GpuAdded{uuid, std::uint64_t{1} << 30, 1 << 25});
+  }
+  feed(core::TenantsNumbered{before.next_tenant});
+  core::ProcessId next = 1;
+  for (const auto& [id, known] : before.tenants) {
+    core::TenantRestored event;
+    event.tenant = known.id;
+    event.uid = known.uid;
+    event.tenant_class = known.tenant_class;
+    event.sm_mode = known.sm_mode;
+    event.sm_percent = known.sm_percent;
+    event.memory_max = known.memory_max_bytes;
+    event.memory_min = known.memory_min_bytes;
+    event.window_ns = known.window_ns;
+    event.asked_at = known.asked_ns;
+    event.admitted_at = known.admitted_ns;
+    event.released = known.released;
+    event.gpus = known.gpus;
+    event.name = known.name;
+    feed(event);
+    for (std::size_t i = 0; i < known.processes.size(); ++i)
+      feed(core::ProcessJoined{known.id, next++});
+    feed(core::LimitsChanged{known.id, known.asked.sm_percent, known.asked.memory_max_bytes,
+                             known.asked.memory_min_bytes});
+  }
+  for (core::ProcessId process = 1; process < next; ++process) feed(core::ProcessGone{process});
+  for (const auto& [id, known] : before.tenants) feed(core::FounderGone{id});
+  require(core::state_view(*state, now).tenants.empty());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] % 2 == 1) checksums_mend(bytes);
+  const daemon::JournalReading reading = daemon::journal_read(bytes, kBoot);
+  require(reading.good_bytes <= bytes.size());
+  if (reading.outcome != daemon::JournalOutcome::kRead) {
+    require(reading.state.tenants.empty());
+    return 0;
+  }
+  require(reading.fault.empty() == (reading.good_bytes == bytes.size()));
+  const auto part =
+      daemon::journal_read(std::string_view(bytes).substr(0, reading.good_bytes), kBoot);
+  require(part.fault.empty() && part.state == reading.state);
+  const auto again = daemon::journal_read(daemon::journal_image(reading.state, kBoot), kBoot);
+  require(again.fault.empty() && again.state == reading.state);
+  require(again.records == reading.state.record_count());
+  core_restore(reading.state);
+  return 0;
+}
