@@ -551,6 +551,39 @@ def case_broker_restarted_family(build):
         expect(most <= 512 * MIB, f"the device had up to {most} bytes in use, the quota is {512 * MIB}")
 
 
+def case_broker_reloaded(build):
+    """A profile that is lowered and raised again while programs run: the shim keeps to it, at the next allocation."""
+    with Machine(build) as machine:
+        machine.start_broker()
+        takers = [machine.start(machine.slice(machine.program("allocations"), memory="48MiB"), stdin=subprocess.PIPE)
+                  for _ in range(2)]
+
+        def go_on(taker, what):
+            taker.stdin.write("\n")
+            taker.stdin.flush()
+            expect(taker.stdout.readline().strip() == what, f"not {what}")
+
+        def limit(text, mib):
+            (machine.directory / "sluice.toml").write_text(text)
+            machine.broker.send_signal(signal.SIGHUP)
+            wait_until("it is in force", lambda: {g["memory_max_bytes"] for t in machine.status()["tenants"]
+                                                  for g in t["gpus"]} == {mib * MIB})
+
+        for taker in takers:  # 37.6 MiB with the context
+            go_on(taker, "plain")
+            go_on(taker, "pitched")
+        limit('[profile.default]\nmemory_max = "40MiB"\n', 40)
+        out, err = takers[0].communicate("\n" * 20, timeout=30)
+        expect(takers[0].returncode == 1 and "managed" not in out, f"3 MiB more than 40: {out!r} {err!r}")
+        expect("of your 40.0 MiB" in err, f"not told so: {err!r}")
+        wait_until("it has ended", lambda: len(machine.status()["tenants"]) == 1)
+        limit("", 48)
+        go_on(takers[1], "managed")
+        out, err = takers[1].communicate("\n" * 20, timeout=30)
+        expect(takers[1].returncode == 1 and "stream-ordered" not in out, f"10 MiB more than 48: {out!r} {err!r}")
+        expect_all_returned(machine)
+
+
 def main():
     cases = {
         "accounts_agree": case_accounts_agree,
@@ -558,6 +591,7 @@ def main():
         "broker_killed_default": case_broker_killed_default,
         "broker_stopped": case_broker_stopped,
         "narrowed": case_narrowed,
+        "broker_reloaded": case_broker_reloaded,
         "broker_restarted": case_broker_restarted,
         "broker_restarted_often": case_broker_restarted_often,
         "broker_restarted_family": case_broker_restarted_family,
