@@ -73,6 +73,7 @@ void broker_add(Families& out, const protocol::SnapshotHeader& header) {
   out.add(Family::kBrokerProtocolErrors, {}, header.protocol_errors);
   out.add(Family::kBrokerReloads, {{"result", "success"}}, header.reloads_ok);
   out.add(Family::kBrokerReloads, {{"result", "failure"}}, header.reloads_failed);
+  out.add(Family::kBrokerJournalFaults, {}, std::uint64_t{header.journal_faults});
 }
 
 void gpu_add(Families& out, const SnapshotGpu& gpu) {

@@ -25,6 +25,8 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Messages that did not follow the protocol."},
     {"sluice_broker_reloads_total", kCounter, "result",
      "Reloads of the configuration, by result: success or failure."},
+    {"sluice_broker_journal_faults_total", kCounter, "",
+     "Writes of the broker's journal that failed; stands still at 65535."},
 
     {"sluice_gpu_info", kGauge, "gpu, name, software",
      "Always 1; names the GPU and says whether it is a software GPU."},

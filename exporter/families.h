@@ -18,6 +18,7 @@ enum class Family : std::size_t {
   kBrokerRefusals,
   kBrokerProtocolErrors,
   kBrokerReloads,
+  kBrokerJournalFaults,
   kGpuInfo,
   kGpuCapacity,
   kGpuPromised,

@@ -103,6 +103,7 @@ Crafted example() {
   out.header.protocol_errors = 1;
   out.header.reloads_ok = 4;
   out.header.reloads_failed = 5;
+  out.header.journal_faults = 6;
   for (int i = 0; i < 2; ++i) {
     protocol::SnapshotGpu gpu{};
     gpu.uuid = uuid_of(static_cast<unsigned char>(0xA0 - 0x80 * i));  // the second sorts first
