@@ -43,12 +43,14 @@ void Journal::fault_say(const char* what, int error) {
   ++faults_;
   if (said_) return;
   said_ = true;
-  log_.message(Level::kError, "journal_failed",
-               "cannot " + std::string(what) + " the journal in " + directory_ + " (" +
-                   std::strerror(error) +
-                   "); jobs come and go as ever, but a broker started anew would not know those of "
-                   "now; free some space there, or give sluiced another directory with --state",
-               {});
+  log_.message(
+      Level::kError, "journal_failed",
+      "cannot " + std::string(what) + " the journal in " + directory_ + " (" +
+          (error == EPERM ? "the directory must be the broker's alone: its owner, mode 0700"
+                          : std::strerror(error)) +
+          "); jobs come and go as ever, but a broker started anew would not know those of "
+          "now; free some space there, or give sluiced another directory with --state",
+      {});
 }
 
 // Whoever can write there could hand out memory with a journal of his own; whoever can read there
@@ -63,7 +65,7 @@ bool Journal::directory_take(std::string* error) {
                : files_.look_at_directory(directory_.c_str(), &owner, &mode);
   if (rc == 0 && ((owner != 0 && owner != geteuid()) || (mode & 0077) != 0)) rc = -EPERM;
   if (rc < 0) {
-    fault_say("use (its directory must be the broker's alone, mode 0700)", -rc);
+    fault_say("use", -rc);
     return false;
   }
   const int lock = files_.open(path(kLockFile).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, kFileMode);

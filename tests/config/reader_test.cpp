@@ -155,6 +155,9 @@ const BadFile kBadFiles[] = {
     {"RelativePath",
      "[broker]\nsocket = \"sluiced.sock\"\n",
      {"s.toml:2:10: socket must be an absolute path, not \"sluiced.sock\""}},
+    {"RelativeState",
+     "[broker]\nstate = \"sluice\"\n",
+     {"s.toml:2:9: state must be an absolute path, or \"\", not \"sluice\""}},
     {"StringIsNumber",
      "[broker]\nsocket = 7\n",
      {"s.toml:2:10: socket must be a string in quotes"}},
@@ -359,6 +362,7 @@ exporter = { listen = "0.0.0.0:9999", tenants_max = 10 }
 [broker]
 socket = "/tmp/x.sock"
 log_level = "debug"
+state = "/var/lib/x"
 [scheduler]
 quantum = "20ms"
 drain_timeout = "1.5s"
@@ -390,6 +394,7 @@ tenants_max = 1
   const Config& c = *good;
   EXPECT_EQ(c.socket, "/tmp/x.sock");
   EXPECT_EQ(c.log_level, "debug");
+  EXPECT_EQ(c.state, "/var/lib/x");
   EXPECT_EQ(c.quantum_ns, 20'000'000);
   EXPECT_EQ(c.drain_timeout_ns, 1'500'000'000);
   EXPECT_EQ(c.idle_grace_ns, 0);

@@ -25,6 +25,31 @@ TEST(Peer, IsTheKernelsWord) {
   EXPECT_FALSE(pidfd_ended(peer.pidfd.get()));
 }
 
+TEST(Process, IsNamedByItsNumberAndItsStart) {
+  const std::uint64_t start = process_start_ticks(getpid());
+  ASSERT_NE(start, 0u);
+  devices::Fd fd;
+  EXPECT_TRUE(process_open(getpid(), start, &fd));
+  ASSERT_TRUE(fd);
+  EXPECT_FALSE(pidfd_ended(fd.get()));
+  fd.reset();
+  EXPECT_FALSE(process_open(getpid(), start + 1, &fd)) << "the number has passed to another";
+  EXPECT_FALSE(process_open(getpid(), 0, &fd)) << "nothing is known of its start";
+  EXPECT_FALSE(process_open(0, start, &fd));
+  EXPECT_FALSE(fd);
+}
+
+TEST(Process, ADeadOneIsNotOpenedThoughItsNumberIsTaken) {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  devices::Fd fd;
+  EXPECT_FALSE(process_open(child, process_start_ticks(child), &fd)) << "a zombie has ended";
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(process_start_ticks(child), 0u);
+}
+
 TEST(Pidfd, TellsTheEndAndKills) {
   const pid_t child = fork();
   if (child == 0) {

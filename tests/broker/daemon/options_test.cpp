@@ -37,6 +37,12 @@ TEST(Options, All) {
   close(fd);
 }
 
+TEST(Options, State) {
+  Options options;
+  EXPECT_EQ(parse({"--state", "/var/lib/x"}, &options), OptionsOutcome::kRun);
+  EXPECT_EQ(options.state_path, "/var/lib/x");
+}
+
 TEST(Options, IdleExitDefaults) {
   Options system;
   EXPECT_EQ(parse({}, &system), OptionsOutcome::kRun);
@@ -53,7 +59,7 @@ TEST(Options, Mistakes) {
   const std::vector<std::vector<std::string>> mistakes = {
       {"--nonsense"},          {"--config"},         {"extra"},
       {"--idle-exit", "soon"}, {"--idle-exit", "0"}, {"--ready-fd", "x"},
-      {"--ready-fd", "9999"}};
+      {"--ready-fd", "9999"},  {"--state", "x"},     {"--private", "--state", "/x"}};
   for (const auto& words : mistakes) {
     Options options;
     testing::internal::CaptureStderr();
