@@ -224,8 +224,10 @@ void Journal::append(const std::string& record) {
 }
 
 void Journal::compact_if_due() {
+  if (records_ < compaction_look_) return;
   const std::size_t live = state_.record_count();
-  if (records_ < kRecordsBeforeCompaction || records_ - live <= live) return;
+  compaction_look_ = std::max(kRecordsBeforeCompaction, 2 * live + 1);
+  if (records_ < compaction_look_) return;
   const int rc = rewrite();
   if (rc == 0) return;
   ++faults_;

@@ -68,11 +68,12 @@ class Journal {
   std::string boot_id_;
   JournalState state_;
   int lock_fd_ = -1;
-  int fd_ = -1;              // -1: nothing can be appended now
-  off_t size_ = 0;           // of whole records in the file behind fd_
-  std::size_t records_ = 0;  // in that file
-  bool seen_ = false;        // what the directory had at first was looked at
-  bool said_ = false;        // the present trouble is in the log
+  int fd_ = -1;                      // -1: nothing can be appended now
+  off_t size_ = 0;                   // of whole records in the file behind fd_
+  std::size_t records_ = 0;          // in that file
+  std::size_t compaction_look_ = 0;  // so many records before the dead are counted again
+  bool seen_ = false;                // what the directory had at first was looked at
+  bool said_ = false;                // the present trouble is in the log
   std::uint64_t faults_ = 0;
   std::int64_t tried_ns_ = 0;
 };

@@ -36,13 +36,15 @@ constexpr char kHelp[] =
     "  --log FILE        append log lines to FILE instead of writing them to standard error\n"
     "  --help, --version\n"
     "\n"
-    "Signals: SIGHUP reads the configuration again (a file with a mistake changes nothing); "
-    "what it changes for classes\n"
-    "and profiles holds for running jobs, too); SIGTERM ends. Programs that run go on; without a "
-    "broker for 2 s their launches\n"
-    "wait for nobody, and only their memory limit holds. A broker that is started anew with the "
-    "same --state takes them in\n"
-    "again, also after a crash; without one it does not know them.\n";
+    "Signals: SIGHUP reads the configuration again (a file with a mistake changes nothing); new "
+    "limits "
+    "of classes and profiles\n"
+    "hold for running jobs, too. SIGTERM ends. Programs that run go on; without a broker for 2 s "
+    "their launches wait for\n"
+    "nobody, and only their memory limit holds. A broker that is started anew with the same "
+    "--state "
+    "takes them in again,\n"
+    "also after a crash; without one it does not know them.\n";
 
 bool fail(const char* what, const char* value, const char* fix) {
   std::fprintf(stderr, "sluice: %s '%s'; %s\n", what, value, fix);
