@@ -6,9 +6,12 @@
 //   base + (extended(index) + plus) * scale
 //
 // base and plus are the same in all lanes: parameters, block indices, and what is computed from
-// those alone.
+// those alone. Statements in front of a function's first label run once, so what they compute from
+// registers that are written there alone holds for all that follows; elsewhere computation and
+// access have to be in one block of statements.
 #include <algorithm>
 #include <array>
+#include <climits>
 
 #include "softgpu/ptx/code/decoder.h"
 
@@ -92,7 +95,10 @@ class Decoder::AddressFolder {
     int block = 0;
     for (std::size_t n = 0; n < statements_.size(); ++n) {
       const Statement& s = statements_[n];
-      if (s.kind == Statement::Kind::kLabel) ++block;
+      if (s.kind == Statement::Kind::kLabel) {
+        ++block;
+        first_label_ = std::min(first_label_, static_cast<int>(n));
+      }
       blocks_[n] = block;
       if (s.kind != Statement::Kind::kInstruction || d_.folded_[n]) continue;
       for (std::size_t k = 0; k < s.operands.size(); ++k) {
@@ -117,6 +123,8 @@ class Decoder::AddressFolder {
     }
   }
 
+  /// Runs at most once in a call of the function.
+  bool is_fixed(int n) const { return n < first_label_; }
   bool once(int reg) { return d_.uses_[index_of(reg)].definitions == 1; }
 
   /// Marks registers that are written once, with the same value in all lanes. In the order of the
@@ -142,14 +150,16 @@ class Decoder::AddressFolder {
            d_.box_of(o, Type::kB64) == 8;
   }
 
-  /// The one statement that writes this register, if it does so before `n` in the same block and
-  /// its result is no constant.
+  /// The one statement that writes this register, if what it wrote is there at `n` and is no
+  /// constant.
   const Statement* writer(const Operand& o, int n) {
     if (o.kind != Operand::Kind::kRegister || o.second >= 0 || d_.is_alias_[index_of(o.reg)])
       return nullptr;
     const std::vector<int>& writes = of(o.reg).writes;
     const bool known = once(o.reg) && writes.size() == 1;
-    return known && writes[0] < n && block(writes[0]) == block(n) ? &at(writes[0]) : nullptr;
+    const bool holds =
+        known && writes[0] < n && (block(writes[0]) == block(n) || is_fixed(writes[0]));
+    return holds ? &at(writes[0]) : nullptr;
   }
   int written(const Operand& o) { return of(o.reg).writes[0]; }
 
@@ -195,11 +205,25 @@ class Decoder::AddressFolder {
            out.scale >= 1 && out.scale <= kScaleMax;
   }
 
-  /// True if the index still has the value at `last` that it had when the product was made.
-  bool index_lasts(const Product& product, int last) {
+  /// True if the index has the value at all these reads that it had when the product was made.
+  bool index_lasts(const Product& product, const std::vector<int>& reads) {
+    if (d_.is_alias_[index_of(product.index)]) return true;
     const std::vector<int>& writes = of(product.index).writes;
-    return std::none_of(writes.begin(), writes.end(),
-                        [&](int n) { return n > product.first && n <= last; });
+    if (is_fixed(product.first) && once(product.index) && !writes.empty() &&
+        writes[0] < product.first)
+      return true;
+    const auto is_near = [&](int n) { return block(n) == block(product.first); };
+    return std::all_of(reads.begin(), reads.end(), is_near) &&
+           std::none_of(writes.begin(), writes.end(),
+                        [&](int n) { return n > product.first && n <= reads.back(); });
+  }
+
+  /// A register that is read at these places instead of another one.
+  void extend(int reg, const std::vector<int>& reads) {
+    if (reg < 0) return;
+    Use& use = d_.uses_[index_of(reg)];
+    use.last = std::max(use.last, reads.back());
+    for (const int n : reads) use.many_blocks |= block(n) != use.block;
   }
 
   void fold(int n) {
@@ -209,20 +233,17 @@ class Decoder::AddressFolder {
         of(sum.reg).other_reads != 0 || of(sum.reg).address_reads.empty())
       return;
     const std::vector<int>& reads = of(sum.reg).address_reads;
-    const auto is_near = [&](int at) { return at > n && block(at) == block(n); };
+    const auto is_near = [&](int at) { return at > n && (block(at) == block(n) || is_fixed(n)); };
     if (!std::all_of(reads.begin(), reads.end(), is_near)) return;
     for (const int k : {1, 2}) {
       const Operand &base = s.operands[index_of(k)], &product = s.operands[index_of(3 - k)];
       Product found;
-      if (!is_uniform(base) || !product_of(product, n, found) ||
-          !index_lasts(found, reads.back()) || (found.plus >= 0 && any_of_four(reads)))
+      if (!is_uniform(base) || !product_of(product, n, found) || !index_lasts(found, reads) ||
+          (found.plus >= 0 && any_of_four(reads)))
         continue;
       d_.indexed_.emplace(sum.reg, Indexed{base.reg, found.index, found.plus,
                                            static_cast<u8>(found.scale), found.is_signed});
-      for (const int reg : {base.reg, found.index, found.plus}) {
-        if (reg >= 0)
-          d_.uses_[index_of(reg)].last = std::max(d_.uses_[index_of(reg)].last, reads.back());
-      }
+      for (const int reg : {base.reg, found.index, found.plus}) extend(reg, reads);
       drop(n, sum.reg);
       read_dropped(found.chain);
       return;
@@ -256,6 +277,7 @@ class Decoder::AddressFolder {
   std::vector<Mentions> mentions_;
   std::vector<bool> uniform_;  // registers with one value for all lanes
   std::vector<int> blocks_;
+  int first_label_ = INT_MAX;
 };
 
 void Decoder::fold_addresses() { AddressFolder(*this).run(); }

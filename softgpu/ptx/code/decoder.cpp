@@ -278,6 +278,15 @@ void Decoder::number(Inst& inst) {
   unnumbered_ = 0;
 }
 
+void Decoder::carry(const Statement& s) {
+  Inst inst;
+  inst.run = run_nothing;
+  inst.line = s.line;
+  --unnumbered_;
+  number(inst);
+  code_.insts.push_back(inst);
+}
+
 void Decoder::emit(Inst inst, const Statement& s) {
   if (s.guard >= 0) {
     inst.inner = inst.run;
@@ -485,6 +494,8 @@ void Decoder::run() {
     const Statement& s = function_.statements[n];
     current_ = &s;
     if (s.kind == Statement::Kind::kLabel) {
+      // What jumps to the label has nothing to do with what was folded in front of it.
+      if (unnumbered_ > 0) carry(s);
       labels_[{s.text, s.scope}] = static_cast<u32>(code_.insts.size());
       Inst label;
       label.run = run_label;

@@ -106,6 +106,7 @@ class Decoder {
   s32 param_row(const Place& place, Type type, u8 box);
   void decode(const Statement& s);
   void number(Inst& inst);
+  void carry(const Statement& s);
   void resolve_labels();
   u32 label_pc(std::string_view label, int scope) const;
 

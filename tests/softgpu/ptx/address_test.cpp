@@ -235,6 +235,41 @@ TEST_F(AddressTest, LoopsAndRegistersThatAreWrittenAgain) {
       2);
 }
 
+TEST_F(AddressTest, WhatTheFirstStatementsComputeHoldsEverywhere) {
+  const std::string start = "@G mul.wide.s32 %d1, %i, 4; @G add.s64 %d2, %ga, %d1; ";
+  // The whole address in front, accesses behind branches and in a loop.
+  same(start +
+           "mov.u32 %r1, 0; mov.u32 %r2, %t;\nL: ld.global.u32 %r3, [%d2]; add.u32 %r1, %r1, "
+           "%r3; add.u32 %r2, %r2, 30; setp.lt.u32 %p1, %r2, 100; @%p1 bra L;\n"
+           "setp.gt.u32 %p2, %t, 40; @%p2 bra M;\nld.global.u32 %r4, [%d2+4]; add.u32 %r1, "
+           "%r1, %r4;\nM:\n" +
+           kStoreByThread + "%r1;",
+       2, 3);
+  // Only the product, or the conversion, in front. In front of a label something has to be left
+  // that the product counts with.
+  same("@G mul.wide.s32 %d1, %i, 4;\nL: @G add.s64 %d2, %ga, %d1; ld.global.u32 %r1, [%d2];\n" +
+           std::string(kStoreByThread) + "%r1;",
+       1, 3);
+  same(
+      "@G cvt.s64.s32 %d3, %i; setp.gt.u32 %p1, %t, 40; mov.u32 %r1, 5; @%p1 bra L;\n"
+      "@G shl.b64 %d1, %d3, 2; @G add.s64 %d2, %ga, %d1; ld.global.u32 %r1, [%d2];\nL:\n" +
+          std::string(kStoreByThread) + "%r1;",
+      3, 3);
+  // The index is written again behind the first label.
+  same(start +
+           "\nL: ld.global.u32 %r1, [%d2]; add.u32 %i, %i, 7; setp.lt.u32 %p1, %i, 90; @%p1 "
+           "bra L;\n" +
+           kStoreByThread + "%r1;",
+       0, 3);
+  // In a loop the index of this turn stands beside the product of the last one.
+  same(
+      "mov.u32 %r2, %t; mov.u64 %d1, 0; mov.u32 %r1, 0;\nL: add.u32 %r4, %r2, 1; @G add.s64 %d2, "
+      "%ga, %d1; ld.global.u32 %r3, [%d2]; add.u32 %r1, %r1, %r3; @G mul.wide.u32 %d1, %r4, 4; "
+      "add.u32 %r2, %r2, 9; setp.lt.u32 %p1, %r2, 200; @%p1 bra L;\n" +
+          std::string(kStoreByThread) + "%r1;",
+      0);
+}
+
 TEST_F(AddressTest, WhatIsUsedOtherwiseStays) {
   // The sum is stored: both statements stay.
   same(
@@ -248,8 +283,8 @@ TEST_F(AddressTest, WhatIsUsedOtherwiseStays) {
       "cvt.u32.u64 %r1, %d1;\n" +
           std::string(kStoreByThread) + "%r1;",
       1);
-  // An access behind a label.
-  same("@G mul.wide.s32 %d1, %t, 4; @G add.s64 %d2, %ga, %d1;\nL: ld.global.u32 %r1, [%d2];\n" +
+  // An access behind a label, neither at the beginning.
+  same("K: @G mul.wide.s32 %d1, %t, 4; @G add.s64 %d2, %ga, %d1;\nL: ld.global.u32 %r1, [%d2];\n" +
            std::string(kStoreByThread) + "%r1;",
        0);
   // Shared memory has addresses of its own.
