@@ -249,9 +249,11 @@ void pages_adopt(uint32_t slot) {
   pages_take(slot);
   store_release(process.devices_known, 0u);
   if (process.gpu_count == 0) return;
-  account_restore();
+  // Which device is which GPU is only asked for a tenant's processes, and this may be the first
+  // moment that this is one.
   registered_mode = Mode::kActive;
   mode_set(Mode::kActive);
+  account_restore();
   gates_reset();
 }
 
