@@ -451,6 +451,7 @@ bool context_passed(ContextRecord& context, uint64_t question) {
 void meter_reset_after_fork() {
   contexts_lock.reset_after_fork();
   memset(static_cast<void*>(contexts), 0, sizeof contexts);
+  memset(device_totals, 0, sizeof device_totals);
   captures_reset_after_fork();
   graphs_reset_after_fork();
 }

@@ -571,11 +571,17 @@ TEST_F(GuestTest, AForkChildRegistersForItself) {
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   CUdeviceptr pointer = 0;
   ASSERT_EQ(cuMemAlloc_v2(&pointer, 5 * kMiB), CUDA_SUCCESS);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(launch(), CUDA_SUCCESS);
+  ASSERT_TRUE(eventually([&] { return broker->account(0).launches.load() == 3; }));
   const pid_t pid = fork();
   if (pid == 0) {
     CUdeviceptr own = 0;
+    // What the parent launched is the parent's.
     const bool good = cuInit(0) == CUDA_SUCCESS && cuMemAlloc_v2(&own, 3 * kMiB) == CUDA_SUCCESS &&
-                      launch() == CUDA_SUCCESS && broker->account(1).held_bytes.load() == 3 * kMiB;
+                      launch() == CUDA_SUCCESS &&
+                      broker->account(1).held_bytes.load() == 3 * kMiB &&
+                      eventually([&] { return broker->account(1).launches.load() != 0; }) &&
+                      broker->account(1).launches.load() == 1;
     _exit(good ? 0 : 1);
   }
   int status = 1;
