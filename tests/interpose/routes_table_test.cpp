@@ -253,18 +253,24 @@ struct Call {
   CUresult result;
 };
 
+// Not a template: there are hundreds of signatures.
+Call made(const unsigned long long* digests, size_t count, CUresult result) {
+  return {std::vector<unsigned long long>(digests, digests + count), result};
+}
+
 template <class F>
 struct Caller;
 template <class... A>
 struct Caller<CUresult (*)(A...)> {
-  static Call call(void* function) { return with(function, std::index_sequence_for<A...>()); }
+  static Call call(void* function) { return expand(function, std::index_sequence_for<A...>()); }
   template <size_t... I>
-  static Call with(void* function, std::index_sequence<I...>) {
-    const std::tuple<A...> arguments{argument_make<A>(I)...};
-    Call made;
-    made.arguments = {argument_digest(std::get<I>(arguments))...};
-    made.result = reinterpret_cast<CUresult (*)(A...)>(function)(std::get<I>(arguments)...);
-    return made;
+  static Call expand(void* function, std::index_sequence<I...>) {
+    return with(function, argument_make<A>(I)...);
+  }
+  static Call with(void* function, A... arguments) {
+    const unsigned long long digests[] = {argument_digest(arguments)..., 0};
+    return made(digests, sizeof...(A),
+                reinterpret_cast<CUresult (*)(A...)>(function)(arguments...));
   }
 };
 

@@ -108,12 +108,21 @@ class Decoder::AddressFolder {
     }
   }
 
+  /// Narrow elements in 64-bit registers are rare, and have no handlers of their own for it.
+  bool widens(const Statement& s) {
+    const Type type = last_type(s);
+    if ((s.op != "ld" && s.op != "st") || type_bytes(type) == 8) return false;
+    const Operand& value = s.operands[s.op == "ld" ? 0 : 1];
+    const Operand& first = value.parts.empty() ? value : value.parts.front();
+    return first.kind == Operand::Kind::kRegister && d_.box_of(first, type) == 8;
+  }
+
   void mention(const Statement& s, const Operand& o, int n, bool writes) {
     for (const Operand& part : o.parts) mention(s, part, n, writes);
     const bool is_address = o.kind == Operand::Kind::kAddress;
     for (const int reg : {o.reg, o.second}) {
       if (reg < 0) continue;
-      if (is_address && takes_pointer(s)) {
+      if (is_address && takes_pointer(s) && !widens(s)) {
         of(reg).address_reads.push_back(n);
       } else if (writes && !is_address) {
         of(reg).writes.push_back(n);

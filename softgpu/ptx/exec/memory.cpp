@@ -227,11 +227,26 @@ const Inst* lane_param(Warp& w, const Inst* i) {
 }
 
 template <class M, class B, bool Load>
+Handler pick_indexed(const Form& form) {
+  constexpr Mode kMode = Mode::kIndexed;
+  if constexpr (Load) {
+    if (form.vector == 1) return load<M, B, kMode>;
+    return form.vector == 2 ? load_vector<M, B, kMode, 2> : load_vector<M, B, kMode, 4>;
+  } else {
+    if (form.vector == 1) return store<M, B, kMode>;
+    return form.vector == 2 ? store_vector<M, B, kMode, 2> : store_vector<M, B, kMode, 4>;
+  }
+}
+
+template <class M, class B, bool Load>
 Handler pick_vector(const Form& form) {
   const bool two = form.vector == 2;
   if (form.address == Mode::kLaneParam) {
     if (form.vector == 1) return lane_param<M, B, 1, Load>;
     return two ? lane_param<M, B, 2, Load> : lane_param<M, B, 4, Load>;
+  }
+  if constexpr (sizeof(M) == sizeof(B) || sizeof(B) == 4) {
+    if (form.address == Mode::kIndexed) return pick_indexed<M, B, Load>(form);
   }
   switch (form.address) {
 #define SOFTGPU_CASE(mode)                                                                \
@@ -244,7 +259,6 @@ Handler pick_vector(const Form& form) {
       return two ? store_vector<M, B, Mode::mode, 2> : store_vector<M, B, Mode::mode, 4>; \
     }
     SOFTGPU_CASE(kPointer)
-    SOFTGPU_CASE(kIndexed)
     SOFTGPU_CASE(kShared32)
     SOFTGPU_CASE(kShared64)
     SOFTGPU_CASE(kFixed)

@@ -287,6 +287,12 @@ TEST_F(AddressTest, WhatIsUsedOtherwiseStays) {
   same("K: @G mul.wide.s32 %d1, %t, 4; @G add.s64 %d2, %ga, %d1;\nL: ld.global.u32 %r1, [%d2];\n" +
            std::string(kStoreByThread) + "%r1;",
        0);
+  // Narrow elements in wide registers.
+  same(
+      "@G mul.wide.s32 %d1, %t, 4; @G add.s64 %d2, %ga, %d1; ld.global.s32 %d5, [%d2]; "
+      "cvt.u32.u64 %r1, %d5; @G add.s64 %d6, %gb, %d1; st.global.u32 [%d6+1024], %d5;\n" +
+          std::string(kStoreByThread) + "%r1;",
+      0);
   // Shared memory has addresses of its own.
   same(
       ".shared .align 4 .b8 words[256]; mov.u64 %d3, words; @G mul.wide.s32 %d1, %t, 4; @G add.s64 "
