@@ -15,6 +15,7 @@
 #include <cassert>
 
 #include "broker/daemon/engine.h"
+#include "broker/daemon/journal_event.h"
 
 namespace sluice::daemon {
 namespace {
@@ -74,21 +75,7 @@ void Engine::tenant_restore(const JournalTenant& known) {
     return;
   }
   tenant_add(std::move(made));
-  core::TenantRestored event;
-  event.tenant = known.id;
-  event.uid = known.uid;
-  event.tenant_class = known.tenant_class;
-  event.sm_mode = known.sm_mode;
-  event.sm_percent = known.sm_percent;
-  event.memory_max = known.memory_max_bytes;
-  event.memory_min = known.memory_min_bytes;
-  event.window_ns = known.window_ns;
-  event.asked_at = known.asked_ns;
-  event.admitted_at = known.admitted_ns;
-  event.released = known.released;
-  event.gpus = known.gpus;
-  event.name = known.name;
-  feed(std::move(event));
+  feed(tenant_restored(known));
   Tenant* tenant = tenant_find(known.id);
   if (tenant == nullptr) {
     log_.message(

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "broker/core/core.h"
-#include "broker/daemon/journal_format.h"
+#include "broker/daemon/journal_event.h"
 
 namespace {
 
@@ -53,21 +53,7 @@ void core_restore(const daemon::JournalState& before) {
   feed(core::TenantsNumbered{before.next_tenant});
   core::ProcessId next = 1;
   for (const auto& [id, known] : before.tenants) {
-    core::TenantRestored event;
-    event.tenant = known.id;
-    event.uid = known.uid;
-    event.tenant_class = known.tenant_class;
-    event.sm_mode = known.sm_mode;
-    event.sm_percent = known.sm_percent;
-    event.memory_max = known.memory_max_bytes;
-    event.memory_min = known.memory_min_bytes;
-    event.window_ns = known.window_ns;
-    event.asked_at = known.asked_ns;
-    event.admitted_at = known.admitted_ns;
-    event.released = known.released;
-    event.gpus = known.gpus;
-    event.name = known.name;
-    feed(event);
+    feed(daemon::tenant_restored(known));
     for (std::size_t i = 0; i < known.processes.size(); ++i)
       feed(core::ProcessJoined{known.id, next++});
     feed(core::LimitsChanged{known.id, known.asked.sm_percent, known.asked.memory_max_bytes,

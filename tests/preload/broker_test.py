@@ -1,6 +1,5 @@
 """With a broker, SLUICE_MEMORY and SLUICE_SM narrow what it gives. Without one, or with one that hangs, the machine's policy
 says what becomes of programs. Over the software GPU and a broker that can be told to misbehave."""
-import argparse
 import os
 import re
 import signal
@@ -8,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from alone_test import WAIT_S, WORKER, Gpu, expect, expect_share, share_of, wait_until
+from alone_test import WAIT_S, WORKER, Gpu, expect, expect_share, main, share_of, wait_until
 from cuda_driver import NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS
 from stand_in_broker import DRAINED, EXCLUSIVE, GATE_WANT, TENANT, StandInBroker
 
@@ -391,17 +390,5 @@ def socket_is_full(pid):
     return full
 
 
-CASES = {name[5:]: function for name, function in globals().items() if name.startswith("case_")}
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    for option in ("shim", "softgpu", "ctl"):
-        parser.add_argument(f"--{option}", required=True)
-    parser.add_argument("case", choices=sorted(CASES))
-    options = parser.parse_args()
-    with Machine(options) as machine:
-        try:
-            CASES[options.case](machine)
-        except AssertionError as failure:
-            print(f"broker_test.py: {options.case}: {failure}", file=sys.stderr)
-            sys.exit(1)
+    main(globals(), Machine)

@@ -1,5 +1,4 @@
 """What programs do to the libraries in them while they use CUDA: with a broker, with limits of their own, and outside Sluice."""
-import argparse
 import os
 import pathlib
 import shutil
@@ -7,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 
-from alone_test import WAIT_S, expect
+from alone_test import WAIT_S, expect, main
 from broker_test import Machine
 
 
@@ -85,17 +84,5 @@ def case_setuid(machine):
         expect(forced.stdout == "secure 1, shim 1, limits 0\n", forced)
 
 
-CASES = {name[5:]: function for name, function in globals().items() if name.startswith("case_")}
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    for option in ("shim", "softgpu", "ctl", "guest", "secure"):
-        parser.add_argument(f"--{option}", required=True)
-    parser.add_argument("case", choices=sorted(CASES))
-    options = parser.parse_args()
-    with Machine(options) as machine:
-        try:
-            CASES[options.case](machine)
-        except AssertionError as failure:
-            print(f"guest_programs_test.py: {options.case}: {failure}", file=sys.stderr)
-            sys.exit(1)
+    main(globals(), Machine, "guest", "secure")

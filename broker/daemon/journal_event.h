@@ -1,0 +1,27 @@
+// What the core is told of a tenant that a journal remembers.
+#pragma once
+
+#include "broker/core/core.h"
+#include "broker/daemon/journal_format.h"
+
+namespace sluice::daemon {
+
+inline core::TenantRestored tenant_restored(const JournalTenant& known) {
+  core::TenantRestored event;
+  event.tenant = known.id;
+  event.uid = known.uid;
+  event.tenant_class = known.tenant_class;
+  event.sm_mode = known.sm_mode;
+  event.sm_percent = known.sm_percent;
+  event.memory_max = known.memory_max_bytes;
+  event.memory_min = known.memory_min_bytes;
+  event.window_ns = known.window_ns;
+  event.asked_at = known.asked_ns;
+  event.admitted_at = known.admitted_ns;
+  event.released = known.released;
+  event.gpus = known.gpus;
+  event.name = known.name;
+  return event;
+}
+
+}  // namespace sluice::daemon
