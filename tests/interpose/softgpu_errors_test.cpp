@@ -6,6 +6,17 @@
 
 namespace {
 
+// An array of so many MiB.
+CUDA_ARRAY3D_DESCRIPTOR box_of(size_t mib) {
+  CUDA_ARRAY3D_DESCRIPTOR shape{};
+  shape.Width = 512;
+  shape.Height = 512;
+  shape.Depth = mib;
+  shape.Format = CU_AD_FORMAT_FLOAT;
+  shape.NumChannels = 1;
+  return shape;
+}
+
 using namespace sluice::test;
 
 class SoftGpuErrorsTest : public SoftGpuTest {
@@ -84,22 +95,12 @@ const Way kWays[] = {
      }},
     {"cuArray3DCreate",
      [](size_t mib, uint64_t* out) {
-       CUDA_ARRAY3D_DESCRIPTOR shape{};
-       shape.Width = 512;
-       shape.Height = 512;
-       shape.Depth = mib;
-       shape.Format = CU_AD_FORMAT_FLOAT;
-       shape.NumChannels = 1;
+       const CUDA_ARRAY3D_DESCRIPTOR shape = box_of(mib);
        return cuArray3DCreate(reinterpret_cast<CUarray*>(out), &shape);
      }},
     {"cuMipmappedArrayCreate",
      [](size_t mib, uint64_t* out) {
-       CUDA_ARRAY3D_DESCRIPTOR shape{};
-       shape.Width = 512;
-       shape.Height = 512;
-       shape.Depth = mib;
-       shape.Format = CU_AD_FORMAT_FLOAT;
-       shape.NumChannels = 1;
+       const CUDA_ARRAY3D_DESCRIPTOR shape = box_of(mib);
        return cuMipmappedArrayCreate(reinterpret_cast<CUmipmappedArray*>(out), &shape, 2);
      }},
     {"cuModuleLoadData",
