@@ -6,6 +6,7 @@
 #include "interpose/family.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
+#include "interpose/swap.h"
 #include "interpose/touch.h"
 
 namespace sluice::interpose {
@@ -177,6 +178,7 @@ int contexts_on(int device) {
 }
 
 void context_drop(CUcontext context) {
+  if (load_acquire(swap_used) != 0) swap_context_end(context);
   uint64_t bytes[kDevicesMax] = {};
   process.records.remove_context(context, bytes);
   for (int device = 0; device < kDevicesMax; ++device) {
@@ -189,6 +191,7 @@ void account_restore() {
   process.records.sum(RecordKind::kPointer, bytes);
   process.records.sum(RecordKind::kArray, bytes);
   process.records.sum(RecordKind::kMipmap, bytes);
+  swap_account(bytes);
   vmm_sum(bytes);
   pools_sum(bytes);
   graph_memory_sum(bytes);
@@ -209,6 +212,8 @@ void account_reset_after_fork() {
   memset(contexts_charged, 0, sizeof contexts_charged);
   memset(context_cost, 0, sizeof context_cost);
   process.records.reset_after_fork();
+  swap_reset_after_fork();
+  touch_reset_after_fork();
   pools_reset_after_fork();
   vmm_reset_after_fork();
   graph_memory_reset_after_fork();

@@ -73,11 +73,15 @@ bool limits_are_set(char** environment) {
   return false;
 }
 
-// The library's only constructor. Where the user set limits, the family must be there before the
-// program has children: one that forks first and uses CUDA afterwards has no other moment. All
-// programs that are started under the shim come by here: without the variables nothing of libc is
-// called. glibc passes what main gets.
-__attribute__((constructor)) void family_join_at_load(int, char**, char** environment) {
+}  // namespace
+
+// Where the user set limits, the family must be there before the program has children: one that
+// forks first and uses CUDA afterwards has no other moment. All programs that are started under the
+// shim come by here: without the variables nothing of libc is called. This is the library's DT_INIT
+// (CMakeLists.txt), not a constructor, whose address the loader would have to relocate; it stands
+// in front, beside what the loader has just read. glibc passes what main gets.
+#define SLUICE_AT_LOAD __attribute__((visibility("hidden"), section(".text.startup")))
+extern "C" SLUICE_AT_LOAD void sluice_load(int, char**, char** environment) {
   if (!limits_are_set(environment)) return;
   const ErrnoGuard guard;
   Limits limits;
@@ -86,8 +90,6 @@ __attribute__((constructor)) void family_join_at_load(int, char**, char** enviro
   if (!link_limits(&limits, &fault) || !limits.any()) return;
   if (!family_find(FamilyFind::kOwnAndAncestors)) (void)family_found(limits);
 }
-
-}  // namespace
 
 void limits_set(const Limits& limits) {
   own_limits = limits;

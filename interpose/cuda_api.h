@@ -88,7 +88,6 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
 // defined with them is exported, routed to by every look-up, and must be an entry point of the
 // driver or of NVML.
 #define SLUICE_HOOK extern "C" __attribute__((visibility("default")))
-// The same for a hook that takes the entry point's arguments in another shape, which the ABI cannot
-// tell from the declared one: declares it; the definition follows under its own name.
-#define SLUICE_HOOK_SHAPED(name, declaration) \
-  extern "C" __attribute__((visibility("default"))) declaration __asm__(#name)
+// The same for one whose definition is in launch.S, which reads the real function by its offset in
+// the table (driver_offsets.gen.h).
+#define SLUICE_HOOK_ASSEMBLED(name) static_assert(sizeof(decltype(&::name)) == 8)

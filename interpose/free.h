@@ -5,17 +5,22 @@
 #include "interpose/account.h"
 #include "interpose/gate.h"
 #include "interpose/residual.h"
+#include "interpose/swap.h"
 
 namespace sluice::interpose {
 
 enum class Free : uint8_t { kNow, kInStreamOrder };
 
 /// Makes `call` and takes `pointer` off the account if it succeeds. Memory that is not in the
-/// records is the driver's business alone.
+/// records is the driver's business alone. `stream` is that of kInStreamOrder.
 template <Free When, class Call>
-CUresult memory_free(CUdeviceptr pointer, Call call) {
+CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
   const AccountScope account;
   if (!account.active() || pointer == 0) return call();
+  if (swap_owns(pointer)) {
+    if (account.device() < 0) return call();  // no context: the driver says so
+    return When == Free::kNow ? swap_free(pointer) : swap_free_behind(pointer, stream);
+  }
   // Out of the records before the driver can hand the same address to another thread.
   Record record;
   const bool plain = process.records.remove(RecordKind::kPointer, pointer, &record);

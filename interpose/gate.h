@@ -74,7 +74,7 @@ SLUICE_ALWAYS_INLINE uint64_t* launch_begin(ThreadRecord* thread, CUstream strea
   store_relaxed(thread->inside, thread->raised);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);  // see threads.h
   const uint32_t word = load_acquire(*lease) & kLeaseOwned;
-  if (word == kLeaseOwned) return &thread->exclusive_launches[thread->gpu];
+  if (word == kLeaseOwned) return thread->exclusive_count;
   StreamCache& cache = *thread->recent;
   if (SLUICE_LIKELY(word == protocol::kLeaseOpen && stream_cache_holds(cache, stream) &&
                     (cache.budget_ns -= cache.kernel_ns) >= 0)) {

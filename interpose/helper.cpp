@@ -16,7 +16,9 @@
 #include "interpose/gate.h"
 #include "interpose/link.h"
 #include "interpose/residual.h"
+#include "interpose/room.h"
 #include "interpose/say.h"
+#include "interpose/swap.h"
 
 namespace sluice::interpose {
 namespace {
@@ -39,6 +41,7 @@ constexpr uint64_t kPendingLookNs = 20'000'000;  // whether a registration was a
 constexpr uint64_t kSweepNs = 1'000'000'000;     // how late the death of others is noticed
 constexpr uint64_t kReconnectMinNs = 100'000'000;
 constexpr uint64_t kReconnectMaxNs = 5'000'000'000;
+constexpr uint64_t kRoomAskNs = 1'000'000'000;
 constexpr size_t kStackBytes = 1 << 20;  // the driver runs on it
 
 struct Watch {
@@ -50,6 +53,10 @@ struct Watch {
   uint64_t hold_look_ns;
   uint64_t idle_since_ns;
   bool idle_said;
+  uint32_t ordered;  // the hold word whose order was given last; 0 = none
+  bool moved_said;
+  SwapMoved moved;  // what became of it
+  uint64_t moved_ns;
 };
 Watch watches[kTenantGpusMax];
 uint32_t wake_word;
@@ -64,6 +71,9 @@ uint64_t alive_looked_ns;
 bool refusal_said;
 bool asks_for_broker;
 bool pending;     // a registration is under way
+bool adopting;    // it was answered, and the pages wait for memory that is out
+int room_wanted;  // the GPU that had no room for that memory
+uint64_t room_asked_ns;
 bool lost_acted;  // the grace is over
 uint64_t swept_ns;
 // The answer of a helper that takes a slot first.
@@ -148,13 +158,36 @@ uint64_t closed_look(int gpu, uint32_t epoch) {
   return kSleepMaxNs;
 }
 
+// Carries out the order of a hold that has been acknowledged, and says so.
+uint64_t order_look(int gpu, uint32_t word) {
+  Watch& watch = watches[gpu];
+  const bool out = (word & protocol::kHoldOut) != 0;
+  if (!out && (word & protocol::kHoldIn) == 0) {
+    watch.ordered = 0;  // the next one is given anew
+    return kSleepMaxNs;
+  }
+  if (watch.ordered != word) {
+    const uint64_t start_ns = clock_now_ns();
+    watch.moved = out ? swap_out(gpu, &stopping) : swap_in(gpu, &stopping);
+    watch.moved_ns = clock_now_ns() - start_ns;
+    watch.ordered = word;
+    watch.moved_said = false;
+    if (watch.moved.result == CUDA_SUCCESS) process.account(gpu).moved_word.store(word);
+  }
+  if (watch.moved_said) return kSleepMaxNs;
+  watch.moved_said = link_moved(static_cast<uint32_t>(gpu), word, watch.moved.result,
+                                watch.moved.bytes, watch.moved_ns);
+  return watch.moved_said ? kSleepMaxNs : kLookWhileBusyNs;
+}
+
 // A hold is acknowledged after the drain of the lease that was closed for it.
 uint64_t hold_look(int gpu, uint32_t lease_word) {
   Watch& watch = watches[gpu];
   const protocol::LeaseEntry& entry = process.entry(gpu);
   const uint32_t word = entry.hold.load();
   const uint32_t epoch = protocol::hold_epoch(word);
-  if ((word & protocol::kHoldSet) == 0 || watch.held_said == epoch) return kSleepMaxNs;
+  if ((word & protocol::kHoldSet) == 0) return kSleepMaxNs;
+  if (watch.held_said == epoch) return order_look(gpu, word);
   if (watch.drained_said != lease_epoch(lease_word) + 1) return kSleepMaxNs;
   if (!hold_step(gpu, epoch)) {
     if (watch.hold_look_ns < kDrainLookMaxNs) watch.hold_look_ns += watch.hold_look_ns / 16 + 1;
@@ -168,7 +201,7 @@ uint64_t hold_look(int gpu, uint32_t lease_word) {
   if (!link_note(MessageType::kHeld, static_cast<uint32_t>(gpu), epoch, account.busy_ns.load()))
     return kLookWhileBusyNs;
   watch.held_said = epoch;
-  return kSleepMaxNs;
+  return order_look(gpu, entry.hold.load());
 }
 
 uint64_t open_look(int gpu, uint32_t word, uint64_t now_ns) {
@@ -270,20 +303,80 @@ void refusal_say_once(uint64_t now_ns) {
   line.say();
 }
 
+// Brings back what is in host memory, without an order: there is no broker to give one, or one that
+// knows nothing of it. The holds still stop the program. False: not all of it is back yet.
+bool memory_bring_back() {
+  if (swap_bytes_out() == 0) return true;
+  for (uint32_t i = 0; i < process.gpu_count; ++i) {
+    const int gpu = static_cast<int>(i);
+    if (swap_in(gpu, &stopping).result != CUDA_SUCCESS) room_wanted = gpu;
+  }
+  return swap_bytes_out() == 0;
+}
+
+void adopt() {
+  process_adopt_pages(link_slot());
+  memset(watches, 0, sizeof watches);
+  adopting = false;
+  connected = true;
+  lost_ns = 0;
+  lost_acted = false;
+  reconnect_ns = kReconnectMinNs;
+  refusal_said = false;
+}
+
+// Whether the pages hold the program from the start, as a broker's do that knows of its memory:
+// then it is for that broker to order it back.
+bool pages_hold(const protocol::LeasePage& page) {
+  const uint32_t count = page.gpu_count < kTenantGpusMax ? page.gpu_count : kTenantGpusMax;
+  for (uint32_t i = 0; i < count; ++i) {
+    if ((page.gpus[i].hold.load() & protocol::kHoldSet) == 0 ||
+        (page.gpus[i].lease.load() & protocol::kLeaseOpen) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Asks for room on a GPU, which the new pages may number otherwise.
+void room_ask(const protocol::LeasePage& page, int gpu) {
+  const uint64_t bytes = swap_bytes_out(gpu);
+  for (uint32_t i = 0; i < kTenantGpusMax; ++i) {
+    if (page.gpus[i].gpu == process.entry(gpu).gpu) {
+      (void)link_memory_want(i, page.gpus[i].room.load(), bytes);
+      return;
+    }
+  }
+}
+
+// A broker has taken the process back, whose memory may be out. If nothing in the new pages would
+// keep the program from it, they wait until it is back; others may have to make room.
+void adopt_look(uint64_t now_ns) {
+  protocol::LeasePage page;
+  if (!link_alive() || !link_pages_read(&page)) {
+    adopting = false;
+    link_pages_drop();
+  } else if (swap_bytes_out() == 0 || pages_hold(page) || memory_bring_back()) {
+    adopt();
+  } else if (now_ns - room_asked_ns >= kRoomAskNs) {
+    room_asked_ns = now_ns;
+    room_ask(page, room_wanted);
+  }
+}
+
 void reconnect(uint64_t now_ns) {
+  if (adopting) {
+    adopt_look(now_ns);
+    return;
+  }
   if (!pending && now_ns < reconnect_at_ns) return;
   const LinkResult result = link_register_step();
   pending = result == LinkResult::kPending;
   if (pending) return;
   if (result == LinkResult::kRefused) refusal_say_once(now_ns);
   if (result == LinkResult::kRegistered) {
-    process_adopt_pages(link_slot());
-    memset(watches, 0, sizeof watches);
-    connected = true;
-    lost_ns = 0;
-    lost_acted = false;
-    reconnect_ns = kReconnectMinNs;
-    refusal_said = false;
+    adopting = true;
+    adopt_look(now_ns);
     return;
   }
   reconnect_at_ns = now_ns + reconnect_ns;
@@ -309,8 +402,12 @@ void hold_end_say() {
 // What becomes of a program whose broker has been gone for longer than its grace.
 void lost_act(uint64_t lost_for_ns) {
   if (!lost_acted) {
+    store_release(process.lost, 1u);
+    const bool waits = policy().missing == MissingBroker::kHold;
+    // The gates do not open before the memory is back.
+    if (!waits && !memory_bring_back()) return;
     lost_acted = true;
-    if (policy().missing == MissingBroker::kHold) {
+    if (waits) {
       process_hold();
       hold_say();
       return;
@@ -413,6 +510,10 @@ void gate_want_say(int gpu, uint32_t epoch) {
   link_note(MessageType::kGateWant, static_cast<uint32_t>(gpu), epoch, busy_ns);
 }
 
+void memory_want_say(int gpu, uint32_t room, uint64_t bytes) {
+  (void)link_memory_want(static_cast<uint32_t>(gpu), room, bytes);
+}
+
 bool helper_start(bool is_connected, bool asks, bool alone) {
   uint32_t expected = 0;
   if (!__atomic_compare_exchange_n(&running, &expected, 1, false, __ATOMIC_ACQ_REL,
@@ -451,7 +552,8 @@ void helper_stop() {
   for (int i = 0; i < 5 && load_acquire(parked) == 0; ++i)
     futex_wait(&parked, 0, 10'000'000, false);
   // Nobody acknowledges drains any more; what the program still launches while it exits is not held
-  // back.
+  // back. Nobody brings memory back either: what needs it fails.
+  if (swap_bytes_out() != 0) process_refuse(true);
   process_set_lost_open(true);
 }
 
@@ -462,7 +564,7 @@ void helper_reset_after_fork() {
   connected = false;
   reconnect_ns = kReconnectMinNs;
   reconnect_at_ns = alive_looked_ns = 0;
-  refusal_said = pending = lost_acted = false;
+  refusal_said = pending = lost_acted = adopting = false;
   memset(watches, 0, sizeof watches);
 }
 

@@ -3,6 +3,7 @@
 #include "interpose/account.h"
 #include "interpose/array_size.h"
 #include "interpose/gate.h"
+#include "interpose/room.h"
 
 using namespace sluice::interpose;
 
@@ -10,8 +11,8 @@ namespace {
 
 // `requirements(&out, device)` asks the driver; `destroy()` undoes the creation.
 template <class Handle, class Call, class Requirements, class Destroy>
-CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, RecordKind kind,
-                Call call, Requirements requirements, Destroy destroy) {
+CUresult create_once(RoomWait& wait, Handle* handle, const ArrayShape& shape, unsigned levels,
+                     RecordKind kind, Call call, Requirements requirements, Destroy destroy) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
@@ -22,6 +23,7 @@ CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, Record
   const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     charge_abort(device, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) wait.refused(device_gpu(device), bytes);
     return result;
   }
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs{};
@@ -35,6 +37,14 @@ CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, Record
   const auto key = reinterpret_cast<uint64_t>(*handle);
   (void)process.records.insert(Record{key, actual, this_thread->context, kind, device});
   return result;
+}
+
+template <class Handle, class Call, class Requirements, class Destroy>
+CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, RecordKind kind,
+                Call call, Requirements requirements, Destroy destroy) {
+  return with_room([&](RoomWait& wait) {
+    return create_once(wait, handle, shape, levels, kind, call, requirements, destroy);
+  });
 }
 
 template <class Call>

@@ -4,6 +4,7 @@
 #include "interpose/account.h"
 #include "interpose/gate.h"
 #include "interpose/residual.h"
+#include "interpose/room.h"
 #include "interpose/touch.h"
 
 using namespace sluice::interpose;
@@ -34,8 +35,15 @@ void context_last_look(CUcontext context) {
   }
 }
 
+// The driver has no room for a context that the quota has room for.
+void context_refused(RoomWait& wait, CUresult result, CUdevice device) {
+  const int gpu = device_gpu(device);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && gpu >= 0)
+    wait.refused(gpu, process.entry(gpu).context_bytes);
+}
+
 template <class Call>
-CUresult create_charged(CUcontext* context, CUdevice device, Call call) {
+CUresult create_charged(RoomWait& wait, CUcontext* context, CUdevice device, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || context == nullptr || device < 0 || device >= kDevicesMax) return call();
@@ -43,6 +51,7 @@ CUresult create_charged(CUcontext* context, CUdevice device, Call call) {
   const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     context_discharge(device);
+    context_refused(wait, result, device);
   } else {
     const auto key = reinterpret_cast<uint64_t>(*context);
     (void)process.records.insert(Record{key, 1, nullptr, RecordKind::kContext, device});
@@ -53,7 +62,8 @@ CUresult create_charged(CUcontext* context, CUdevice device, Call call) {
 
 template <class Call>
 CUresult create(CUcontext* context, CUdevice device, Call call) {
-  const CUresult result = create_charged(context, device, call);
+  const CUresult result =
+      with_room([&](RoomWait& wait) { return create_charged(wait, context, device, call); });
   if (result == CUDA_SUCCESS) residual_settle_device(device);
   return result;
 }
@@ -116,7 +126,7 @@ CUresult primary_release(CUdevice device, Call call) {
   return result;
 }
 
-CUresult primary_retain(CUcontext* context, CUdevice device, bool* begun) {
+CUresult primary_retain(RoomWait& wait, CUcontext* context, CUdevice device, bool* begun) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || device < 0 || device >= kDevicesMax) {
@@ -133,6 +143,7 @@ CUresult primary_retain(CUcontext* context, CUdevice device, bool* begun) {
     if (context != nullptr) primary.context = *context;
   } else if (charge) {
     context_discharge(device);
+    context_refused(wait, result, device);
   }
   return result;
 }
@@ -149,7 +160,8 @@ CUresult current_change(Call call) {
 
 SLUICE_HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   bool begun = false;
-  const CUresult result = primary_retain(context, device, &begun);
+  const CUresult result =
+      with_room([&](RoomWait& wait) { return primary_retain(wait, context, device, &begun); });
   if (begun) residual_settle_device(device);
   return result;
 }

@@ -65,7 +65,7 @@ __attribute__((noinline)) CUresult launch_exclusive(ThreadRecord* thread, CUgrap
     return launch_long_way<Real, Null>(exec, stream);
   }
   const CUresult result = real_call<Real>(exec, stream);
-  launch_end(thread, &thread->exclusive_launches[thread->gpu], result);
+  launch_end(thread, thread->exclusive_count, result);
   return result;
 }
 

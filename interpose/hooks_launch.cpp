@@ -1,25 +1,49 @@
 // Everything that submits kernels but graphs (hooks_graph.cpp). Each hook: the gate, the real call,
 // the count. The `_ptsz` twins mean the per-thread default stream by a null handle; the legacy
 // calls have no stream and use the null stream.
+#include <stddef.h>
+
 #include "interpose/gate.h"
+#include "interpose/launch_layout.h"
 
 using namespace sluice::interpose;
 
-SLUICE_HOOK_SHAPED(cuLaunchKernel, CUresult launch_kernel(CUfunction, unsigned, unsigned, unsigned,
-                                                          unsigned, unsigned, StackArguments));
-CUresult launch_kernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
-                       unsigned int bx, unsigned int by, StackArguments stack) {
-  return launch_kernel_through<&DriverTable::cuLaunchKernel, NullStream::kLegacy>(f, gx, gy, gz, bx,
-                                                                                  by, stack);
-}
+// The short way is launch.S, which reads these types by their layout.
+SLUICE_HOOK_ASSEMBLED(cuLaunchKernel);
+SLUICE_HOOK_ASSEMBLED(cuLaunchKernel_ptsz);
+static_assert(offsetof(ThreadRecord, inside) == SLUICE_THREAD_INSIDE &&
+              offsetof(ThreadRecord, lease) == SLUICE_THREAD_LEASE &&
+              offsetof(ThreadRecord, raised) == SLUICE_THREAD_RAISED &&
+              offsetof(ThreadRecord, recent) == SLUICE_THREAD_RECENT &&
+              offsetof(ThreadRecord, exclusive_count) == SLUICE_THREAD_EXCLUSIVE_COUNT &&
+              offsetof(ThreadRecord, caller) == SLUICE_THREAD_CALLER &&
+              offsetof(ThreadRecord, caller_rbx) == SLUICE_THREAD_CALLER_RBX);
+static_assert(offsetof(StreamCache, stream) == SLUICE_CACHE_STREAM &&
+              offsetof(StreamCache, record) == SLUICE_CACHE_RECORD &&
+              offsetof(StreamCache, generation) == SLUICE_CACHE_GENERATION &&
+              offsetof(StreamCache, budget_ns) == SLUICE_CACHE_BUDGET &&
+              offsetof(StreamCache, kernel_ns) == SLUICE_CACHE_KERNEL);
+static_assert(offsetof(StreamRecord, owner_launches) == SLUICE_STREAM_OWNER_LAUNCHES &&
+              offsetof(StreamRecord, generation) == SLUICE_STREAM_GENERATION);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // private members further down change nothing
+static_assert(offsetof(Process, mode) == 0 &&
+              static_cast<uint32_t>(Mode::kInert) == SLUICE_MODE_INERT);
+#pragma GCC diagnostic pop
+static_assert(sluice::protocol::kLeaseOpen == SLUICE_LEASE_OPEN &&
+              sluice::protocol::kLeaseExclusive == SLUICE_LEASE_EXCLUSIVE);
 
-SLUICE_HOOK_SHAPED(cuLaunchKernel_ptsz,
-                   CUresult launch_kernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned,
-                                               unsigned, StackArguments));
-CUresult launch_kernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
-                            unsigned int bx, unsigned int by, StackArguments stack) {
-  return launch_kernel_through<&DriverTable::cuLaunchKernel_ptsz, NullStream::kPerThread>(
+extern "C" {
+CUresult sluice_launch_kernel_long(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                   unsigned by, StackArguments stack) {
+  return launch_long<&DriverTable::cuLaunchKernel, LaunchKind::kKernel, NullStream::kLegacy>(
       f, gx, gy, gz, bx, by, stack);
+}
+CUresult sluice_launch_kernel_long_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz,
+                                        unsigned bx, unsigned by, StackArguments stack) {
+  return launch_long<&DriverTable::cuLaunchKernel_ptsz, LaunchKind::kKernel,
+                     NullStream::kPerThread>(f, gx, gy, gz, bx, by, stack);
+}
 }
 
 SLUICE_HOOK CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** params,

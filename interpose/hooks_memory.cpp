@@ -1,10 +1,13 @@
 // Device memory that is allocated and freed at once: cuMemAlloc, pitched, managed, and cuMemFree,
 // which also frees stream-ordered memory. Reserve against the quota, call the driver, hold or give
 // back; the record remembers what a pointer costs and whose it is, so that a free on any thread is
-// credited to the right device.
+// credited to the right device. In a tenant that may be swapped, cuMemAlloc and cuMemAllocPitch
+// give movable memory instead (swap.h).
 #include "interpose/account.h"
 #include "interpose/free.h"
 #include "interpose/gate.h"
+#include "interpose/room.h"
+#include "interpose/swap.h"
 
 using namespace sluice::interpose;
 
@@ -22,31 +25,70 @@ CUresult pointer_record(CUdeviceptr pointer, uint64_t bytes, int device) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+// What the driver says to an allocation that the quota allows.
+CUresult driver_refused(RoomWait& wait, CUresult result, int device, uint64_t bytes) {
+  charge_abort(device, bytes);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) wait.refused(device_gpu(device), bytes);
+  return result;
+}
+
+// True when movable memory was given or refused; else the driver is to be asked.
+bool allocate_movable(RoomWait& wait, CUdeviceptr* pointer, uint64_t bytes, int device,
+                      CUresult* result) {
+  const SwapResult got = swap_allocate(device, this_thread->context, bytes, pointer);
+  if (got.answer == SwapAnswer::kNoRoom) wait.refused(device_gpu(device), got.charged);
+  *result = got.result;
+  return got.answer != SwapAnswer::kByDriver;
+}
+
+// Pointers of the first version have 32 bits, which only the driver can find room for.
+bool allocate_movable(RoomWait&, CUdeviceptr_v1*, uint64_t, int, CUresult*) { return false; }
+
+enum class Movable : bool { kNo, kYes };
+
 // `call` fills *pointer.
-template <class Pointer, class Call>
-CUresult allocate(Pointer* pointer, uint64_t bytes, Call call) {
+template <Movable Kind, class Pointer, class Call>
+CUresult allocate_once(RoomWait& wait, Pointer* pointer, uint64_t bytes, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
   if (device < 0) return call();
-  if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = call();
-  if (result != CUDA_SUCCESS) {
-    charge_abort(device, bytes);
+  CUresult result;
+  if (Kind == Movable::kYes && swap_wanted(device) && pointer != nullptr && bytes != 0 &&
+      allocate_movable(wait, pointer, bytes, device, &result)) {
     return result;
   }
+  if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  result = call();
+  if (SLUICE_UNLIKELY(result != CUDA_SUCCESS)) return driver_refused(wait, result, device, bytes);
   charge_commit(device, bytes);
   return pointer_record(*pointer, bytes, device);
 }
 
+template <Movable Kind, class Pointer, class Call>
+CUresult allocate(Pointer* pointer, uint64_t bytes, Call call) {
+  return with_room([&](RoomWait& wait) { return allocate_once<Kind>(wait, pointer, bytes, call); });
+}
+
 // The driver chooses the pitch: reserve for the row length in the largest pitch alignment sold (512
-// bytes), settle after.
+// bytes), settle after. Movable memory has that pitch.
 constexpr uint64_t kPitchAlignment = 512;
 
+// What the driver allows; anything else it answers itself.
+bool pitch_is_sane(uint64_t width, uint64_t height, unsigned int element) {
+  return width != 0 && height != 0 && (element == 4 || element == 8 || element == 16);
+}
+
+struct Rows {
+  uint64_t width, height;
+  unsigned int element;
+};
+
 template <class Pointer, class Size, class Call>
-CUresult allocate_pitched(Pointer* pointer, Size* pitch, uint64_t width, uint64_t height,
-                          Call call) {
+CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, const Rows& rows,
+                               Call call) {
   const AccountScope account;
+  const uint64_t width = rows.width, height = rows.height;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
   const uint64_t row = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
@@ -55,16 +97,19 @@ CUresult allocate_pitched(Pointer* pointer, Size* pitch, uint64_t width, uint64_
       __builtin_mul_overflow(row, height, &bytes)) {
     return call();
   }
+  CUresult result;
+  if (swap_wanted(device) && row >= width && pitch_is_sane(width, height, rows.element) &&
+      allocate_movable(wait, pointer, bytes, device, &result)) {
+    if (result == CUDA_SUCCESS) *pitch = static_cast<Size>(row);
+    return result;
+  }
   // What surely must fit is the rows without padding; padding that the driver does not add must not
   // be refused.
   if (!charge_reserve(device, width * height)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Pointer pointer_before = *pointer;
   const Size pitch_before = *pitch;
-  const CUresult result = call();
-  if (result != CUDA_SUCCESS) {
-    charge_abort(device, width * height);
-    return result;
-  }
+  result = call();
+  if (result != CUDA_SUCCESS) return driver_refused(wait, result, device, width * height);
   const uint64_t actual = static_cast<uint64_t>(*pitch) * height;
   if (!charge_settle(device, width * height, actual)) {
     pointer_free(*pointer);
@@ -75,23 +120,31 @@ CUresult allocate_pitched(Pointer* pointer, Size* pitch, uint64_t width, uint64_
   return pointer_record(*pointer, actual, device);
 }
 
+template <class Pointer, class Size, class Call>
+CUresult allocate_pitched(Pointer* pointer, Size* pitch, const Rows& rows, Call call) {
+  return with_room(
+      [&](RoomWait& wait) { return allocate_pitched_once(wait, pointer, pitch, rows, call); });
+}
+
 }  // namespace
 
 SLUICE_HOOK CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
-  return allocate(pointer, bytes, [&] { return driver.cuMemAlloc_v2(pointer, bytes); });
+  return allocate<Movable::kYes>(pointer, bytes,
+                                 [&] { return driver.cuMemAlloc_v2(pointer, bytes); });
 }
 
 SLUICE_HOOK CUresult cuMemAlloc(CUdeviceptr_v1* pointer, unsigned int bytes) {
-  return allocate(pointer, bytes, [&] { return driver.cuMemAlloc(pointer, bytes); });
+  return allocate<Movable::kNo>(pointer, bytes, [&] { return driver.cuMemAlloc(pointer, bytes); });
 }
 
 SLUICE_HOOK CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned int flags) {
-  return allocate(pointer, bytes, [&] { return driver.cuMemAllocManaged(pointer, bytes, flags); });
+  return allocate<Movable::kNo>(pointer, bytes,
+                                [&] { return driver.cuMemAllocManaged(pointer, bytes, flags); });
 }
 
 SLUICE_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width,
                                         size_t height, unsigned int element) {
-  return allocate_pitched(pointer, pitch, width, height, [&] {
+  return allocate_pitched(pointer, pitch, Rows{width, height, element}, [&] {
     return driver.cuMemAllocPitch_v2(pointer, pitch, width, height, element);
   });
 }
@@ -99,15 +152,15 @@ SLUICE_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, siz
 SLUICE_HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1* pointer, unsigned int* pitch,
                                      unsigned int width, unsigned int height,
                                      unsigned int element) {
-  return allocate_pitched(pointer, pitch, width, height, [&] {
+  return allocate_pitched(pointer, pitch, Rows{width, height, element}, [&] {
     return driver.cuMemAllocPitch(pointer, pitch, width, height, element);
   });
 }
 
 SLUICE_HOOK CUresult cuMemFree_v2(CUdeviceptr pointer) {
-  return memory_free<Free::kNow>(pointer, [&] { return driver.cuMemFree_v2(pointer); });
+  return memory_free<Free::kNow>(pointer, nullptr, [&] { return driver.cuMemFree_v2(pointer); });
 }
 
 SLUICE_HOOK CUresult cuMemFree(CUdeviceptr_v1 pointer) {
-  return memory_free<Free::kNow>(pointer, [&] { return driver.cuMemFree(pointer); });
+  return memory_free<Free::kNow>(pointer, nullptr, [&] { return driver.cuMemFree(pointer); });
 }

@@ -48,7 +48,7 @@ nvmlReturn_t missing(Function function) {
 
 ThreadRecord* caller() {
   const ErrnoGuard guard;
-  return registration_mode() == Mode::kActive ? thread_record() : nullptr;
+  return registration_mode(false) == Mode::kActive ? thread_record() : nullptr;
 }
 
 // The real function. One that asks another of NVML's by its public name comes to a hook again,

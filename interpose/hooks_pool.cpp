@@ -6,6 +6,7 @@
 #include "interpose/free.h"
 #include "interpose/gate.h"
 #include "interpose/residual.h"
+#include "interpose/room.h"
 
 using namespace sluice::interpose;
 
@@ -22,8 +23,15 @@ uint64_t growth_expected(CUmemoryPool pool, uint64_t bytes) {
   return used + bytes > reserved ? used + bytes - reserved : 0;
 }
 
+// Whether it is the device that has no room for the growth, and not the pool's own limit.
+bool device_is_full(uint64_t growth) {
+  size_t free_bytes = 0;
+  return driver.cuMemGetInfo_v2(&free_bytes, nullptr) != CUDA_SUCCESS || free_bytes < growth;
+}
+
 template <class Call>
-CUresult allocate_from(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, Call call) {
+CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
+                       Call call) {
   const LockScope scope(pools_lock());
   Pool* pool = pool_find(handle);
   if (pool == nullptr || pool->device < 0) return call();
@@ -38,6 +46,8 @@ CUresult allocate_from(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes
   if (result == CUDA_SUCCESS) {
     (void)process.records.insert(
         Record{*pointer, bytes, handle, RecordKind::kPooled, pool->device});
+  } else if (result == CUDA_ERROR_OUT_OF_MEMORY && growth > 0 && device_is_full(growth)) {
+    wait.refused(device_gpu(pool->device), growth);
   }
   return result;
 }
@@ -86,20 +96,27 @@ CUmemoryPool pool_of_stream(CUstream stream, int device) {
 }
 
 template <class Call>
-CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUstream stream,
-                  Call call) {
+CUresult allocate_once(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
+                       CUstream stream, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || pointer == nullptr || stream_is_capturing(stream)) return call();
   const int device = account.device();
   if (handle == nullptr) handle = pool_of_stream(stream, device);
-  return handle == nullptr ? call() : allocate_from(handle, pointer, bytes, call);
+  return handle == nullptr ? call() : allocate_from(wait, handle, pointer, bytes, call);
+}
+
+template <class Call>
+CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUstream stream,
+                  Call call) {
+  return with_room(
+      [&](RoomWait& wait) { return allocate_once(wait, handle, pointer, bytes, stream, call); });
 }
 
 template <class Call>
 CUresult release(CUdeviceptr pointer, CUstream stream, Call call) {
   if (stream_is_capturing(stream)) return call();
-  return memory_free<Free::kInStreamOrder>(pointer, call);
+  return memory_free<Free::kInStreamOrder>(pointer, stream, call);
 }
 
 enum class After : uint8_t { kLives, kDestroyed };

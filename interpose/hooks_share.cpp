@@ -3,6 +3,8 @@
 // (residual.h). A process that has shared memory looks again when others of its tenant change.
 #include "interpose/account.h"
 #include "interpose/residual.h"
+#include "interpose/say.h"
+#include "interpose/swap.h"
 #include "interpose/touch.h"
 
 using namespace sluice::interpose;
@@ -20,9 +22,26 @@ CUresult share(Call call) {
   return result;
 }
 
+RateLimit ipc_refusals_said;
+
+void ipc_refusal_say() {
+  const ErrnoGuard guard;
+  if (!ipc_refusals_said.allow(clock_now_ns())) return;
+  Line line;
+  line.text(
+      "memory of this job may be moved to the host (swap), so cuIpcGetMemHandle has no handle for "
+      "it; run the job without swap to share memory between its processes");
+  line.say();
+}
+
 }  // namespace
 
+// Movable memory has no handle of this kind: the other process's mapping could not be moved.
 SLUICE_HOOK CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
+  if (swap_owns(pointer)) {
+    ipc_refusal_say();
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   return share([&] { return driver.cuIpcGetMemHandle(handle, pointer); });
 }
 
@@ -55,8 +74,16 @@ SLUICE_HOOK CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle
 SLUICE_HOOK CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, size_t bytes,
                                                    CUmemRangeHandleType type,
                                                    unsigned long long flags) {
-  return share(
-      [&] { return driver.cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags); });
+  return share([&] {
+    const CUresult result =
+        driver.cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags);
+    // Whoever has it may come to the memory at any time, so it stays where it is.
+    for (CUdeviceptr at = pointer, end = pointer + bytes;
+         result == CUDA_SUCCESS && at < end && swap_owns(at);) {
+      at = swap_pin(at);
+    }
+    return result;
+  });
 }
 
 SLUICE_HOOK CUresult cuMemPoolExportToShareableHandle(void* out, CUmemoryPool pool,

@@ -4,11 +4,15 @@
 #include "interpose/account.h"
 #include "interpose/gate.h"
 #include "interpose/residual.h"
+#include "interpose/room.h"
+#include "interpose/swap.h"
 
 using namespace sluice::interpose;
 
-SLUICE_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
-                                 const CUmemAllocationProp* properties, unsigned long long flags) {
+namespace {
+
+CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_t bytes,
+                     const CUmemAllocationProp* properties, unsigned long long flags) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || properties == nullptr ||
@@ -20,14 +24,13 @@ SLUICE_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t by
   const CUresult result = driver.cuMemCreate(handle, bytes, properties, flags);
   if (result != CUDA_SUCCESS) {
     charge_abort(device, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) wait.refused(device_gpu(device), bytes);
     return result;
   }
   charge_commit(device, bytes);
   vmm_created(*handle, device, bytes);
   return result;
 }
-
-namespace {
 
 // Ends a handle or a mapping. Memory from elsewhere, and what others may still hold, is the
 // residual's.
@@ -50,11 +53,19 @@ CUresult end(Call call, End end_known) {
 
 }  // namespace
 
+SLUICE_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                                 const CUmemAllocationProp* properties, unsigned long long flags) {
+  return with_room(
+      [&](RoomWait& wait) { return create_once(wait, handle, bytes, properties, flags); });
+}
+
 SLUICE_HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return end([&] { return driver.cuMemRelease(handle); }, [&] { return vmm_released(handle); });
 }
 
+// Movable memory is mapped too, but not by the program.
 SLUICE_HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  if (swap_owns(address)) return CUDA_ERROR_INVALID_VALUE;
   return end([&] { return driver.cuMemUnmap(address, bytes); },
              [&] { return vmm_unmapped(address, bytes); });
 }
@@ -62,6 +73,7 @@ SLUICE_HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 SLUICE_HOOK CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                               CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const AccountScope account;
+  if (swap_owns(address)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = driver.cuMemMap(address, bytes, offset, handle, flags);
   if (account.active() && result == CUDA_SUCCESS) vmm_mapped(handle, address, bytes);
   return result;
@@ -70,6 +82,7 @@ SLUICE_HOOK CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 SLUICE_HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
                                                  void* address) {
   const AccountScope account;
+  if (swap_owns(reinterpret_cast<CUdeviceptr>(address))) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = driver.cuMemRetainAllocationHandle(handle, address);
   if (account.active() && result == CUDA_SUCCESS) {
     vmm_retained(*handle, reinterpret_cast<CUdeviceptr>(address));

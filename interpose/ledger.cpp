@@ -95,7 +95,8 @@ bool Ledger::reserve(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) {
       return outcome == Outcome::kTaken || bytes == 0;
     pause_randomly(round);
     if (round == 16) start_ns = clock_now_ns();
-    if (round > 16 && clock_now_ns() - start_ns > patience_ns) return false;
+    if (round > 16 && clock_now_ns() - start_ns > (patience_ns != 0 ? patience_ns : kPatienceNs))
+      return false;
   }
 }
 

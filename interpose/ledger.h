@@ -53,10 +53,11 @@ class Ledger {
   uint64_t reserved(uint32_t gpu) const { return mine(gpu).reserved_bytes.load(); }
 
   /// The longest a reservation waits for others' asks to go away (a killed process whose slot
-  /// nobody zeroes).
-  uint64_t patience_ns = 2'000'000'000;
+  /// nobody zeroes). 0 = kPatienceNs: all zero, a Ledger costs the program's start nothing.
+  uint64_t patience_ns = 0;
 
  private:
+  static constexpr uint64_t kPatienceNs = 2'000'000'000;
   enum class Outcome { kTaken, kCollision, kTooMuch };
   Outcome attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes);
   bool surely_too_much(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) const;

@@ -28,6 +28,8 @@ struct Link {
   ino_t inode = 0;
   int lease_fd = -1;
   int claims_fd = -1;
+  ino_t lease_inode = 0;  // of the pages that wait to be installed
+  ino_t claims_inode = 0;
   uint32_t slot = 0;
   uint32_t host_pid = 0;
   char refusal[kTextBytes] = {};
@@ -40,8 +42,10 @@ struct Pending {
   dev_t device;
   ino_t inode;
   uint64_t end_ns;
+  bool in_line;
+  LinkPlace place;
 };
-constinit Pending pending{-1, 0, 0, 0};
+constinit Pending pending{-1, 0, 0, 0, false, {}};
 
 // What the process was started with, copied at the first registration: the helper registers again
 // at moments when the program may be changing its environment, and a program that does must not
@@ -91,6 +95,11 @@ bool page_fits(int fd, size_t bytes) {
   return fstat(fd, &s) == 0 && static_cast<uint64_t>(s.st_size) >= bytes;
 }
 
+ino_t inode_of(int fd) {
+  struct stat s;
+  return fd >= 0 && fstat(fd, &s) == 0 ? s.st_ino : 0;
+}
+
 void refusal_set(const char* text) {
   const size_t length = strnlen(text, sizeof link.refusal - 1);
   memcpy(link.refusal, text, length);
@@ -115,6 +124,8 @@ LinkResult answer_read(Envelope& answer) {
   link.host_pid = answer.as<Registered>().host_pid;
   link.lease_fd = answer.fds[0];
   link.claims_fd = answer.fds[1];
+  link.lease_inode = inode_of(answer.fds[0]);
+  link.claims_inode = inode_of(answer.fds[1]);
   answer.fd_count = 0;
   return LinkResult::kRegistered;
 }
@@ -138,6 +149,7 @@ void origin_read() {
 // Sends Register; kPending when that went well.
 LinkResult register_begin(int connect_timeout_ms) {
   origin_read();
+  link.refusal[0] = '\0';
   Register message;
   message_init(message, MessageType::kRegister, 1);
   if (origin.has_tenant && !tenant_parse(origin.tenant, &message.tenant, &message.key)) {
@@ -148,6 +160,13 @@ LinkResult register_begin(int connect_timeout_ms) {
   command_name(message.command);
   int fd = wire_connect(link_path(), connect_timeout_ms);
   if (fd < 0) return nobody;
+  if (!wire_trusted(wire_owner(fd))) {
+    close(fd);
+    if (!origin.has_tenant) return nobody;
+    refusal_set(
+        "the broker's socket belongs to a user who is neither root nor you; check SLUICE_SOCKET");
+    return LinkResult::kRefused;
+  }
   fd = descriptor_move_up(fd);
   struct stat born;
   if (fstat(fd, &born) != 0) return nobody;
@@ -158,7 +177,15 @@ LinkResult register_begin(int connect_timeout_ms) {
   pending.fd = fd;
   pending.device = born.st_dev;
   pending.inode = born.st_ino;
+  pending.in_line = false;
   return LinkResult::kPending;
+}
+
+void place_take(const Queued& queued) {
+  pending.in_line = true;
+  pending.place.position = queued.position;
+  pending.place.reason = queued.reason;
+  memcpy(pending.place.ahead, queued.ahead, sizeof pending.place.ahead - 1);
 }
 
 LinkResult register_poll(int timeout_ms) {
@@ -169,11 +196,17 @@ LinkResult register_poll(int timeout_ms) {
   LinkResult result = nobody;
   if (descriptor_is(asked.fd, asked.device, asked.inode)) {
     const int received = wire_receive(asked.fd, &answer, timeout_ms);
+    if (received == -EAGAIN && asked.in_line) return LinkResult::kQueued;
     if (received == -EAGAIN && clock_now_ns() < asked.end_ns) return LinkResult::kPending;
+    if (received == 1 && answer.is<Queued>(MessageType::kQueued) && answer.fd_count == 0) {
+      place_take(answer.as<Queued>());
+      return LinkResult::kQueued;
+    }
     if (received == 1) result = answer_read(answer);
     for (int i = 0; i < answer.fd_count; ++i) close(answer.fds[i]);
   }
   pending.fd = -1;
+  pending.in_line = false;
   // A program that reuses numbers may have put a file of its own here meanwhile: that one is not
   // ours to close.
   const bool ours = descriptor_is(asked.fd, asked.device, asked.inode);
@@ -228,11 +261,31 @@ LinkResult link_register_step() {
     if (begun != LinkResult::kPending) return begun;
     pending.end_ns = clock_now_ns() + kRegisterTimeoutNs;
   }
-  return register_poll(0);
+  const LinkResult result = register_poll(0);
+  return result == LinkResult::kQueued ? LinkResult::kPending : result;
+}
+
+LinkResult link_register_wait(int timeout_ms) { return register_poll(timeout_ms); }
+
+bool link_in_line(LinkPlace* place) {
+  if (pending.in_line && place != nullptr) *place = pending.place;
+  return pending.in_line;
 }
 
 void link_pages_install() {
   pages_install(link.lease_fd, link.claims_fd);
+  link.lease_fd = link.claims_fd = -1;
+}
+
+bool link_pages_read(LeasePage* out) {
+  return inode_of(link.lease_fd) == link.lease_inode &&
+         inode_of(link.claims_fd) == link.claims_inode &&
+         pread(link.lease_fd, out, sizeof *out, 0) == static_cast<ssize_t>(sizeof *out);
+}
+
+void link_pages_drop() {
+  if (inode_of(link.lease_fd) == link.lease_inode) close(link.lease_fd);
+  if (inode_of(link.claims_fd) == link.claims_inode) close(link.claims_fd);
   link.lease_fd = link.claims_fd = -1;
 }
 
@@ -258,15 +311,42 @@ void link_close() {
   link_drop();
 }
 
-bool link_note(MessageType type, uint32_t gpu, uint32_t epoch, uint64_t busy_ns) {
+namespace {
+
+bool message_send(const void* message, size_t bytes) {
   const LockScope scope(send_lock);
-  if (!descriptor_is_ours()) return false;
+  return descriptor_is_ours() && wire_send(link.fd, message, bytes, nullptr, 0, true) == 0;
+}
+
+}  // namespace
+
+bool link_note(MessageType type, uint32_t gpu, uint32_t epoch, uint64_t busy_ns) {
   GateNote note;
   message_init(note, type, 0);
   note.gpu = gpu;
   note.epoch = epoch;
   note.busy_ns = busy_ns;
-  return wire_send(link.fd, &note, sizeof note, nullptr, 0, true) == 0;
+  return message_send(&note, sizeof note);
+}
+
+bool link_moved(uint32_t gpu, uint32_t word, int32_t result, uint64_t bytes, uint64_t taken_ns) {
+  Moved moved;
+  message_init(moved, MessageType::kMoved, 0);
+  moved.gpu = gpu;
+  moved.word = word;
+  moved.result = result;
+  moved.bytes = bytes;
+  moved.taken_ns = taken_ns;
+  return message_send(&moved, sizeof moved);
+}
+
+bool link_memory_want(uint32_t gpu, uint32_t room, uint64_t bytes) {
+  MemoryWant want;
+  message_init(want, MessageType::kMemoryWant, 0);
+  want.gpu = gpu;
+  want.room = room;
+  want.bytes = bytes;
+  return message_send(&want, sizeof want);
 }
 
 void link_reset_after_fork() {
@@ -276,6 +356,7 @@ void link_reset_after_fork() {
   link_drop();
   if (descriptor_is(pending.fd, pending.device, pending.inode)) close(pending.fd);
   pending.fd = -1;
+  pending.in_line = false;
 }
 
 }  // namespace sluice::interpose

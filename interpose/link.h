@@ -3,6 +3,7 @@
 // close descriptors they do not know, and the number may be somebody else's file by now.
 #pragma once
 
+#include "broker/protocol/pages.h"
 #include "broker/protocol/wire.h"
 #include "interpose/limits.h"
 #include "interpose/types.h"
@@ -15,14 +16,28 @@ enum class LinkResult {
   kRefused,     // it answered no; the text is in link_refusal()
   kNotATenant,  // this process was started outside Sluice
   kPending,     // asked, not answered yet
+  kQueued,      // in line for room (programs that nobody announced): the answer may take for ever
+};
+
+/// Where in the line.
+struct LinkPlace {
+  uint32_t position;
+  protocol::QueueReason reason;
+  char ahead[protocol::kNameBytes];
 };
 
 /// Longest wait of link_register(). A broker that is alive answers within milliseconds.
 inline constexpr uint64_t kRegisterTimeoutNs = 5'000'000'000;
 
-/// Connects and registers; the pages it receives are put in place by link_pages_install().
+/// Connects and registers; the pages it receives are put in place by link_pages_install(). With
+/// kQueued the place in the line is kept, for link_register_wait().
 LinkResult link_register();
-/// The same without waiting: kPending until there is an answer or the time is up. To be called
+/// Waits for the answer in the line, so long: kQueued when it has not come.
+LinkResult link_register_wait(int timeout_ms);
+/// True while a registration of this process stands in the line; `place` may be null.
+bool link_in_line(LinkPlace* place);
+/// As link_register without waiting: kPending until there is an answer or, out of the line, the
+/// time is up. To be called
 /// again until then. For one thread at a time.
 LinkResult link_register_step();
 /// Reads what the process was started with, once. False: SLUICE_MEMORY or SLUICE_SM is wrong, and
@@ -38,6 +53,11 @@ void link_close();
 /// Sends a note about a GPU; false when the link is dead.
 bool link_note(protocol::MessageType type, uint32_t gpu, uint32_t epoch, uint64_t busy_ns);
 
+/// The order of a hold has been carried out or not; false when the link is dead.
+bool link_moved(uint32_t gpu, uint32_t word, int32_t result, uint64_t bytes, uint64_t taken_ns);
+/// The driver has no room; as above.
+bool link_memory_want(uint32_t gpu, uint32_t room, uint64_t bytes);
+
 uint32_t link_slot();
 /// This process's pid as the broker sees it; 0 = the broker did not say.
 uint32_t link_host_pid();
@@ -48,6 +68,11 @@ const char* link_path();
 /// Puts the freshly received pages in place. link_register leaves them aside, so that the account
 /// can be paused first.
 void link_pages_install();
+/// What the lease page says that waits to be installed. False when it is there no more: a program
+/// may close descriptors that it does not know.
+bool link_pages_read(protocol::LeasePage* out);
+/// Or gives them up, unused.
+void link_pages_drop();
 
 void link_reset_after_fork();
 

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "interpose/covered.h"
+
 namespace sluice::interpose {
 
 DeviceTotals device_totals[kDevicesMax];
@@ -18,6 +20,8 @@ uint32_t generations;
 // A base older than this is replaced: cuEventElapsedTime answers in float milliseconds, 0.1 us
 // steps at 2 s.
 constexpr double kBaseAgeMaxNs = 2e9;
+// How far the device's clock and the host's part, at most, per time.
+constexpr double kClockDriftMax = 200e-6;
 
 CUevent event_take(ContextRecord& context) {
   if (context.pool_count > 0) return context.pool[--context.pool_count];
@@ -81,19 +85,33 @@ void interval_learn(ContextRecord& context, const StreamRecord& stream, const Fe
   }
 }
 
+// The fence that passed soonest after it was recorded tells the clocks' difference best; what it
+// said fades, because clocks drift.
+void clocks_compare(ContextRecord& context, const Fence& fence, double device_ns) {
+  const double ahead_ns = static_cast<double>(fence.recorded_ns) - device_ns;
+  const double faded_ns =
+      context.host_ahead_ns - (device_ns - context.host_known_ns) * kClockDriftMax;
+  if (context.host_ahead_ns != 0 && ahead_ns < faded_ns) return;
+  context.host_ahead_ns = ahead_ns;
+  context.host_known_ns = device_ns;
+}
+
 void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fence, bool in_order) {
   double now_ns = 0;
   const bool timed = in_order && event_time(context, fence.event, &now_ns);
   if (fence.is_start) {
     stream.mark_known = timed;
     stream.mark_ns = now_ns;
+    if (timed) clocks_compare(context, fence, now_ns);
     return;
   }
   if (timed && stream.mark_known) {
     // Later than its end is no beginning: somebody else's launch came first.
     const bool late = stream.mark_ns + stream.start_late_ns < now_ns;
     const double begin_ns = stream.mark_ns + (late ? stream.start_late_ns : 0);
-    context.busy_ns += context.intervals.add(begin_ns, now_ns);
+    const double grown_ns = context.intervals.add(begin_ns, now_ns);
+    const double end_ns = context.host_ahead_ns == 0 ? 0 : now_ns + context.host_ahead_ns;
+    context.busy_ns += covered_charge(context.device, end_ns, grown_ns);
     interval_learn(context, stream, fence, now_ns - begin_ns);
   }
   ++context.passed;
@@ -217,6 +235,7 @@ void context_forget(CUcontext context) {
       record.spare = stream;
     }
     record.base = nullptr;
+    record.host_ahead_ns = 0;
     record.pool_count = 0;
     record.mean_ns = 0;
     record.asked = 0;
@@ -302,6 +321,7 @@ bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start) {
   Fence& fence = stream.fences[(stream.fence_first + stream.fence_count) % kFencesMax];
   fence.event = event;
   fence.is_start = is_start;
+  fence.recorded_ns = is_start ? stream.start_recorded_ns : 0;
   fence_covers(stream, fence, work);
   ++stream.fence_count;
   return true;

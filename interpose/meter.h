@@ -10,7 +10,8 @@
 // Rules: a capturing stream is never touched; no call here waits for the GPU unless its name says
 // so; events are queried under a RELAXED capture mode. One lock per context guards its streams'
 // fences; stream-destroy and begin-capture take it. Knows the driver's table and the threads;
-// nothing of leases, pages or the broker.
+// nothing of leases or the broker (covered.h knows of other
+// processes).
 #pragma once
 
 #include "interpose/captures.h"
@@ -48,6 +49,7 @@ struct Fence {
   GraphCost* graph;
   uint32_t graph_serial;
   bool is_start;
+  uint64_t recorded_ns;  // of a start fence: when, by the host's clock
 };
 
 struct StreamRecord {
@@ -122,6 +124,10 @@ struct ContextRecord {
   StreamRecord* spare;
   CUevent base;    // a passed event; timestamps are relative to it
   double base_ns;  // its device time
+  // What device times must be added to to be the host's clock, as far as is known: a start fence
+  // passes when it is recorded, or later. 0 = unknown.
+  double host_ahead_ns;
+  double host_known_ns;  // device time of the fence that said so
   Intervals intervals;
   CUevent pool[kEventPoolMax];
   unsigned pool_count;

@@ -31,7 +31,7 @@ void mode_set(Mode mode) { __atomic_store_n(&process.mode, mode, __ATOMIC_RELEAS
 void fork_child() {
   mode_set(Mode::kUnknown);
   registered_mode = Mode::kUnknown;
-  process.lost_open = process.lost_refuse = process.alone = 0;
+  process.lost_open = process.lost_refuse = process.lost = process.alone = 0;
   process.devices_known = 0;
   process.lease = nullptr;
   process.claims = nullptr;
@@ -115,6 +115,36 @@ void forks_handle() {
   pthread_atfork(nullptr, nullptr, fork_child);
 }
 
+void place_say(const LinkPlace& place) {
+  Line line;
+  line.text("no room on the GPUs yet; this program waits as number ").number(place.position);
+  line.text(" in line");
+  if (place.ahead[0] != '\0') line.text(" behind ").text(place.ahead);
+  line.text(" (reason: ").text(protocol::queue_reason_name(place.reason));
+  line.text("); sluice status shows the line").say();
+}
+
+// Waits in line for room. A broker that goes away takes the line along: the next one is asked anew,
+// if it comes soon.
+LinkResult line_wait() {
+  forks_handle();  // now: another thread may fork meanwhile
+  constexpr int kLookMs = 1000;
+  constexpr uint64_t kAgainNs = 200'000'000;
+  LinkPlace place{};
+  if (link_in_line(&place)) place_say(place);
+  for (;;) {
+    LinkResult result = link_register_wait(kLookMs);
+    const uint64_t lost_ns = clock_now_ns();
+    while (result != LinkResult::kQueued && result != LinkResult::kPending) {
+      if (result == LinkResult::kRegistered || link_refusal()[0] != '\0' ||
+          clock_now_ns() - lost_ns >= kRegisterTimeoutNs)
+        return result;
+      sleep_ns(kAgainNs);
+      result = link_register();
+    }
+  }
+}
+
 // Waits for a broker, as the machine's policy says.
 LinkResult broker_wait() {
   forks_handle();  // now: another thread may fork meanwhile
@@ -131,6 +161,7 @@ LinkResult broker_wait() {
     if (hold_ns != 0 && clock_now_ns() - start_ns >= hold_ns) return LinkResult::kNobody;
     sleep_ns(kAgainNs);
     result = link_register_step();
+    if (link_in_line(nullptr)) result = line_wait();
   }
   return result;
 }
@@ -166,7 +197,7 @@ Mode missing_begin(LinkResult* result) {
   return Mode::kOffline;
 }
 
-Mode registration_begin() {
+Mode registration_begin(bool may_wait) {
   Limits limits;
   Line fault;
   if (!link_limits(&limits, &fault)) {
@@ -174,7 +205,9 @@ Mode registration_begin() {
     return Mode::kDenied;
   }
   limits_set(limits);
-  LinkResult result = link_register();
+  LinkResult result = link_in_line(nullptr) ? link_register_wait(0) : link_register();
+  if (result == LinkResult::kQueued && !may_wait) return Mode::kUnknown;
+  if (result == LinkResult::kQueued) result = line_wait();
   asks_for_broker = true;
   if (result == LinkResult::kRegistered) return broker_begin();
   if (result == LinkResult::kRefused) return denied(link_refusal());
@@ -188,14 +221,15 @@ Mode registration_begin() {
 
 }  // namespace
 
-Mode registration_mode() {
+Mode registration_mode(bool may_wait) {
   const Mode known = __atomic_load_n(&registered_mode, __ATOMIC_ACQUIRE);
   if (SLUICE_LIKELY(known != Mode::kUnknown)) return known;
   const ErrnoGuard guard;
   const LockScope scope(start_lock);
   if (registered_mode != Mode::kUnknown) return registered_mode;
   threads_prepare();
-  const Mode mode = registration_begin();
+  const Mode mode = registration_begin(may_wait);
+  if (mode == Mode::kUnknown) return Mode::kInert;  // for now
   if (mode != Mode::kInert) forks_handle();
   __atomic_store_n(&registered_mode, mode, __ATOMIC_RELEASE);
   return mode;
@@ -206,7 +240,7 @@ Mode process_start() {
   // Without a driver every hook's real function is one that says so; the mode stays open for a
   // driver loaded later.
   if (!resolve_driver()) return Mode::kInert;
-  const Mode mode = registration_mode();
+  const Mode mode = registration_mode(true);
   const LockScope scope(start_lock);
   if (process_mode() != Mode::kUnknown) return process_mode();
   const bool alone = load_acquire(process.alone) != 0;
@@ -240,6 +274,7 @@ bool process_init_done() {
 namespace {
 
 void gates_reset() {
+  store_release(process.lost, 0u);
   store_release(process.lost_open, 0u);
   store_release(process.lost_refuse, 0u);
 }
@@ -307,12 +342,15 @@ void process_hold() { pages_close_gates(); }
 void process_refuse(bool refuse) { store_release(process.lost_refuse, refuse ? 1u : 0u); }
 
 void process_quotas_choose() {
+  uint32_t swap_gpus = 0;
   for (uint32_t i = 0; i < protocol::kTenantGpusMax; ++i) {
+    if ((process.lease->gpus[i].flags & protocol::kEntrySwap) != 0) swap_gpus |= 1u << i;
     const uint64_t& given = process.lease->gpus[i].memory_max_bytes;
     // Less 1, none is the widest of all numbers.
     const bool own = process.memory_own - 1 < load_relaxed(given) - 1;
     store_release(process.quota[i], own ? &process.memory_own : &given);
   }
+  store_release(process.swap_gpus, swap_gpus);
 }
 
 void process_set_lost_open(bool open) { store_release(process.lost_open, open ? 1u : 0u); }
@@ -394,6 +432,7 @@ bool thread_context_look(ThreadRecord* thread) {
   thread->context_known = active ? 1 : 0;
   const bool plain = active && thread->gpu >= 0 && load_relaxed(strict_fences) == 0;
   thread->raised = static_cast<uint32_t>(thread->gpu) + 1;
+  if (plain) thread->exclusive_count = &thread->exclusive_launches[thread->gpu];
   thread->lease = plain ? &process.entry(thread->gpu).lease.raw : nullptr;
   return true;
 }

@@ -25,6 +25,7 @@ struct Process {
   Mode mode = Mode::kUnknown;
   uint32_t lost_open = 0;  // the broker is gone longer than its grace: gates are open, quotas stay
   uint32_t lost_refuse = 0;  // it is gone longer than programs are to wait for it: launches fail
+  uint32_t lost = 0;         // it is gone longer than its grace, whatever follows from that
   uint32_t alone = 0;        // the pages are the family's (family.h), no broker's
   uint64_t memory_own = 0;   // this process's own limit; 0 = none
   const protocol::LeasePage* lease = nullptr;
@@ -32,6 +33,7 @@ struct Process {
   uint32_t slot = 0;
   const uint64_t* quota[protocol::kTenantGpusMax] = {};  // which of the two it is, by GPU
   uint32_t gpu_count = 0;
+  uint32_t swap_gpus = 0;      // a bit for each whose allocations are to be movable
   uint32_t devices_known = 0;  // device_gpu is filled
   int32_t device_count = 0;
   int8_t device_gpu[kDevicesMax] = {};
@@ -78,7 +80,7 @@ int process_gpu_of(const protocol::GpuUuid& uuid);
 /// After (re)registration: new pages are in place, but the ledger and the devices belong to the old
 /// ones.
 void process_adopt_pages(uint32_t slot);
-/// Looks again which quota is the narrower one.
+/// Looks again which quota is the narrower one, and where memory is to be movable.
 void process_quotas_choose();
 // Helper side of lost contact.
 void process_set_lost_open(bool open);

@@ -6,8 +6,9 @@
 namespace sluice::interpose {
 
 /// Registers with the broker if that has not happened; does not need the driver (for NVML-only
-/// programs).
-Mode registration_mode();
+/// programs). Where there is no room on the GPUs it waits in line, unless it may not: then the
+/// process is none of Sluice's until its turn has come.
+Mode registration_mode(bool may_wait);
 /// After a successful cuInit: from now on the process's exit has to stop the helper first. False:
 /// it turned out that the process may not use the GPUs after all.
 bool process_init_done();

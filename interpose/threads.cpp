@@ -100,9 +100,17 @@ void threads_reset_after_fork() {
   list_lock.reset_after_fork();
   for (int i = 0; i < thread_count(); ++i) {
     ThreadRecord* record = thread_at(i);
-    const uint32_t taken = record == this_thread ? 1 : 0;
+    const ThreadRecord before = *record;
     memset(record, 0, sizeof *record);
-    record->taken = taken;
+    if (record == this_thread) {
+      record->taken = 1;
+      // A signal handler may have forked in the middle of a launch, which returns in both.
+      record->caller = before.caller;
+      record->caller_rbx = before.caller_rbx;
+      record->exclusive_count = before.exclusive_count;
+      record->recent = before.recent;
+      memcpy(record->cache, before.cache, sizeof record->cache);
+    }
     record->device = record->gpu = -1;
   }
 }

@@ -43,6 +43,11 @@ struct alignas(64) ThreadRecord {
   uint32_t raised;      // what `inside` becomes: gpu + 1
   uint32_t touching;    // > 0 while in calls that touch device memory or handles (touch.h)
   StreamCache* recent;  // the entry of `cache` that the last launch used; else &stream_cache_none
+  uint64_t* exclusive_count;  // &exclusive_launches[gpu], as long as `lease` is known
+  // Of a launch under way that took the short way: where it returns to, and that caller's %rbx
+  // (launch.S).
+  void* caller;
+  uint64_t caller_rbx;
   StreamCache cache[kStreamCacheSize];
   uint32_t accounting;  // 1 while an allocation or free is between its claim and its result
   uint32_t context_known;

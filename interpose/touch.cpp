@@ -8,6 +8,16 @@ namespace {
 
 // How long a gate sleeps before it looks again; see gate.cpp.
 constexpr uint64_t kHoldSliceNs = 50'000'000;
+constexpr int kWantAgainSlices = 20;
+
+uint32_t want_said[protocol::kTenantGpusMax];  // the hold whose end somebody was said to wait for
+
+// The broker is to know who wants its memory back.
+void want_once(int gpu, uint32_t hold, bool again) {
+  const uint32_t said = protocol::hold_epoch(hold);
+  if (__atomic_exchange_n(&want_said[gpu], said, __ATOMIC_ACQ_REL) != said || again)
+    gate_want_say(gpu, protocol::lease_epoch(process.entry(gpu).lease.load()));
+}
 
 // The calling thread's record when the call is the program's own and under a tenant.
 ThreadRecord* caller() {
@@ -34,16 +44,23 @@ int hold_find() {
 
 }  // namespace
 
+void touch_reset_after_fork() {
+  for (uint32_t& said : want_said) store_release(said, 0u);
+}
+
 void touch_wait(ThreadRecord& thread) {
   const ErrnoGuard guard;
   const uint64_t start_ns = clock_now_ns();
-  int held = -1;
+  int held = -1, slices = 0;
   for (int gpu = hold_find(); gpu >= 0; gpu = hold_find()) {
     held = gpu;
     const protocol::LeaseEntry& entry = process.entry(gpu);
     store_release(thread.touching, 0u);
     const uint32_t word = entry.hold.load();
-    if ((word & protocol::kHoldSet) != 0) futex_wait(&entry.hold.raw, word, kHoldSliceNs, true);
+    if ((word & protocol::kHoldSet) != 0) {
+      want_once(gpu, word, ++slices % kWantAgainSlices == 0);
+      futex_wait(&entry.hold.raw, word, kHoldSliceNs, true);
+    }
     raise_word(thread.touching, 1);
   }
   if (held < 0) return;

@@ -53,6 +53,8 @@ class BlockingScope {
   TouchScope touch_;
 };
 
+void touch_reset_after_fork();
+
 /// Fences the work of the calling thread's context that has none: all of it, or one stream's.
 void wait_prepare(CUstream only, bool all);
 /// After a wait that succeeded: counts what has finished.

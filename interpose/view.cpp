@@ -33,7 +33,7 @@ uint32_t pid_shown(const protocol::ClaimsSlot& slot) {
 }  // namespace
 
 int nvml_gpu(nvmlDevice_t device) {
-  if (registration_mode() != Mode::kActive || nvml.nvmlDeviceGetUUID == nullptr) return -1;
+  if (registration_mode(false) != Mode::kActive || nvml.nvmlDeviceGetUUID == nullptr) return -1;
   char text[96] = {};
   protocol::GpuUuid uuid;
   if (nvml.nvmlDeviceGetUUID(device, text, sizeof text) != 0 || !uuid_parse(text, &uuid)) return -1;

@@ -2,12 +2,12 @@
 #include "broker/cli/admission.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
 
+#include "broker/cli/signals.h"
 #include "broker/devices/uuid.h"
 #include "config/reader/config.h"
 
@@ -17,34 +17,6 @@ namespace {
 using protocol::MessageType;
 
 constexpr int kLook_ms = 1000;  // how soon a signal that came just before the wait is noticed
-
-volatile sig_atomic_t signal_seen = 0;
-
-void signal_note(int number) { signal_seen = number; }
-
-// SIGINT and SIGTERM interrupt the wait while this lives; afterwards they are as the program to run
-// expects them.
-class SignalWatch {
- public:
-  SignalWatch() {
-    signal_seen = 0;
-    struct sigaction action {};
-    action.sa_handler = signal_note;  // no SA_RESTART: the wait must end
-    sigaction(SIGINT, &action, &interrupt_);
-    sigaction(SIGTERM, &action, &terminate_);
-    if (interrupt_.sa_handler == SIG_IGN) sigaction(SIGINT, &interrupt_, nullptr);
-  }
-  ~SignalWatch() {
-    sigaction(SIGINT, &interrupt_, nullptr);
-    sigaction(SIGTERM, &terminate_, nullptr);
-  }
-  SignalWatch(const SignalWatch&) = delete;
-  SignalWatch& operator=(const SignalWatch&) = delete;
-
- private:
-  struct sigaction interrupt_ {};
-  struct sigaction terminate_ {};
-};
 
 void text_put(char* field, std::size_t size, const std::string& text) {
   std::snprintf(field, size, "%s", text.c_str());
@@ -96,7 +68,8 @@ bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotG
   out->wait_ns_max = static_cast<std::uint64_t>(options.timeout_ns);
   out->gpu_count = options.gpu_count;
   out->flags = (options.no_wait ? protocol::kAdmitNoWait : 0) |
-               (options.dry_run ? protocol::kAdmitDryRun : 0);
+               (options.dry_run ? protocol::kAdmitDryRun : 0) |
+               (options.swap ? protocol::kAdmitSwap : 0);
   text_put(out->name, sizeof out->name,
            options.name.empty() ? file_name(options.command.front()) : options.name);
   text_put(out->profile, sizeof out->profile, options.profile);
@@ -114,29 +87,19 @@ bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotG
   return true;
 }
 
-const char* reason_name(protocol::QueueReason reason) {
-  switch (reason) {
-    case protocol::QueueReason::kNone:
-      return "None";
-    case protocol::QueueReason::kResources:
-      return "Resources";
-    case protocol::QueueReason::kPriority:
-      return "Priority";
-    case protocol::QueueReason::kUserLimit:
-      return "UserLimit";
-    case protocol::QueueReason::kDrain:
-      return "Drain";
-    case protocol::QueueReason::kGang:
-      return "Gang";
-  }
-  return "Unknown";
-}
-
 std::string ordinal(std::uint32_t number) {
   const std::uint32_t last = number % 10;
   const bool teen = number % 100 >= 11 && number % 100 <= 13;
   const char* ending = teen ? "th" : last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th";
   return std::to_string(number) + ending;
+}
+
+std::string expected_text(std::uint64_t from_now_ns) {
+  if (from_now_ns == 0) return "unknown";
+  // As exact as such a guess is: seconds, and minutes from two of them on.
+  const std::uint64_t whole = (from_now_ns + 999'999'999) / 1'000'000'000;
+  return "in about " +
+         (whole < 120 ? std::to_string(whole) + " s" : std::to_string((whole + 59) / 60) + " min");
 }
 
 std::string queued_text(const protocol::Queued& queued) {
@@ -148,7 +111,10 @@ std::string queued_text(const protocol::Queued& queued) {
   text += "; you are " + ordinal(queued.position) + " in line";
   const std::string ahead(queued.ahead, strnlen(queued.ahead, sizeof queued.ahead));
   if (!ahead.empty()) text += " behind " + ahead;
-  return text + " (reason: " + reason_name(queued.reason) + "); Ctrl-C leaves the line";
+  if (queued.expected_start_ns != 0)
+    text += ", expected start " + expected_text(queued.expected_start_ns);
+  return text + " (reason: " + protocol::queue_reason_name(queued.reason) +
+         "); Ctrl-C leaves the line";
 }
 
 void WaitLine::show(const std::string& text) {
@@ -170,8 +136,8 @@ AdmitAnswer admit_ask(Client& client, const protocol::Admit& message, WaitLine& 
   for (;;) {
     protocol::Envelope envelope;
     const int rc = client.receive(&envelope, kLook_ms);
-    if (signal_seen != 0) {
-      *signal = signal_seen;
+    if (SignalWatch::seen() != 0) {
+      *signal = SignalWatch::seen();
       answer.kind = AdmitAnswer::Kind::kInterrupted;
       break;
     }

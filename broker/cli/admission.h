@@ -22,7 +22,8 @@ const protocol::SnapshotGpu* gpu_find(const std::vector<protocol::SnapshotGpu>& 
 
 /// "no room yet: 78 GiB of 80 GiB promised; you are 3rd in line behind train (reason: Resources)".
 std::string queued_text(const protocol::Queued& queued);
-const char* reason_name(protocol::QueueReason reason);
+/// "in about 40 s", "in about 3 min"; 0 = "unknown".
+std::string expected_text(std::uint64_t from_now_ns);
 /// "1st", "2nd", "3rd", "4th", "11th".
 std::string ordinal(std::uint32_t number);
 

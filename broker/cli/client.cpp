@@ -9,7 +9,6 @@
 #include "config/reader/config.h"
 
 namespace sluice::cli {
-namespace {}  // namespace
 
 bool system_configured() { return access(config::kSystemConfig, F_OK) == 0; }
 
@@ -28,7 +27,16 @@ SocketChoice socket_choose(const std::string& option) {
 
 std::optional<Client> Client::connect(const std::string& path, std::string* error) {
   const int fd = protocol::wire_connect(path.c_str());
-  if (fd >= 0) return Client(devices::Fd(fd));
+  if (fd >= 0) {
+    Client client{devices::Fd(fd)};
+    const long owner = protocol::wire_owner(fd);
+    if (protocol::wire_trusted(owner)) return client;
+    *error =
+        "the socket " + path + " belongs to uid " + std::to_string(owner) +
+        ", which is neither root nor you; whoever that is, it is not asked for anything; check "
+        "--socket and SLUICE_SOCKET";
+    return std::nullopt;
+  }
   *error = "no broker answers at " + path + " (" + std::strerror(-fd) + ")";
   switch (-fd) {
     case EACCES:

@@ -14,6 +14,10 @@ usage: sluice COMMAND [options]
 
   run      start a program on a slice of a GPU (or on whole GPUs), waiting in line if need be
   status   who is on which GPU, who waits and why
+  suspend  put a job's GPU memory away, to the host, until it is resumed
+  resume   bring a suspended job back
+  move     let a job go on on another GPU
+  drain    let a GPU take no new jobs; undrain lets it again
   doctor   check driver, libraries and broker, and whether a program can be shared
   lab      measure shared against exclusive GPUs on this machine
   help     this page, or the page of a command: sluice help run
@@ -23,6 +27,7 @@ examples:
   sluice run --class inference --memory 4GiB --sm 40 -- ./serve
   sluice run --soft 2 --class exclusive --gpus 2 -- sluice-train
   sluice status
+  sluice suspend train
 )";
 
 constexpr char kRun[] =
@@ -36,7 +41,11 @@ what to ask for:
                       exclusive owns whole GPUs that nobody else touches meanwhile
   --memory SIZE       hard limit of device memory per GPU, e.g. 2GiB; going over it is the usual CUDA out-of-memory
                       error. Default: the class's memory_max in sluice.toml, else a quarter of the smallest GPU
-  --memory-min SIZE   the part that is guaranteed (default: all of --memory)
+  --swap              the job's memory may be moved to the host while it is idle or others have their turn, and back to
+                      the same addresses: it gets in where a GPU is oversold. Such memory cannot be shared with other
+                      processes (CUDA IPC)
+  --memory-min SIZE   with --swap: the part that stays promised when others need room (default: one context). Without,
+                      all of --memory is
   --sm N              percent of GPU time guaranteed when others want it too (default: the class's sm_percent, 100)
   --sm-mode MODE      best-effort (default: more when the GPU is idle), equal (1/n of those running), fixed (never more)
   --gpus K            so many GPUs (default 1); they are granted and taken together
@@ -69,8 +78,9 @@ examples:
 constexpr char kStatus[] =
     R"(usage: sluice status [--json] [--socket PATH]
 
-One line per GPU (promised and held memory, who has the lease), one per job (memory held/limit, share, GPU time used),
-and the queue with position and reason.
+One line per GPU (promised and held memory, who has the lease), one per job (memory held/limit, share, GPU time used, and
+how much of its memory is out on the host), and the line: position, reason, who is ahead, and when the job may start if the
+line goes on as fast as it has lately.
 
   --json          everything the broker knows, for programs. Times end in _ns (CLOCK_MONOTONIC), sizes in _bytes;
                   names do not change between versions. Top level: broker, gpus, tenants; each tenant has gpus and
@@ -81,6 +91,74 @@ exit codes: 0, 1 no broker answers, 2 wrong usage
 
 example:
   sluice status --json | jq '.tenants[] | {name, state, gpus}'
+)";
+
+constexpr char kSuspend[] =
+    R"(usage: sluice suspend [--socket PATH] JOB
+
+Stops JOB, a number or a name of sluice status, and moves its GPU memory to the host, so that others have the GPU. Its
+processes stay and wait at their next CUDA call; nothing is lost. It stays so until sluice resume. Of your own jobs, or of
+anybody's as root.
+
+Jobs started with --swap (or movable by their profile) are moved by Sluice; the memory of others as far as the driver can
+check the program out. Where neither can be, the job is left as it was and the reason is said.
+
+  --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+
+Waits until it is done and says how much was moved. Ctrl-C ends the waiting, not the moving.
+
+exit codes: 0 done, 1 refused or failed (and as it was before), 2 wrong usage
+
+example:
+  sluice suspend train && sluice run --class debug -- ./quick_look; sluice resume train
+)";
+
+constexpr char kResume[] =
+    R"(usage: sluice resume [--socket PATH] JOB
+
+Brings a suspended JOB, a number or a name of sluice status, back onto its GPU: as soon as there is room for its memory, it
+is copied back to where it was, and the job goes on. Of your own jobs, or of anybody's as root.
+
+  --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+
+Waits until it is done. Ctrl-C ends the waiting, not the resuming.
+
+exit codes: 0 done, 1 refused or failed (it stays suspended), 2 wrong usage
+
+example:
+  sluice resume 12
+)";
+
+constexpr char kMove[] =
+    R"(usage: sluice move [--socket PATH] JOB --gpu G
+
+Lets JOB go on on another GPU: its processes are checked out by the driver, memory and all, and in again on G. Needs a driver
+and a program that can be checked out (no managed memory, no CUDA IPC, a GPU of the same kind), and room on G for what the
+job was promised. Of your own jobs, or of anybody's as root.
+
+  --gpu G         an index or UUID of sluice status
+  --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+
+exit codes: 0 done, 1 refused or failed (and where it was before), 2 wrong usage
+
+example:
+  sluice move train --gpu 1
+)";
+
+constexpr char kDrain[] =
+    R"(usage: sluice drain [--socket PATH] --gpu G
+       sluice undrain [--socket PATH] --gpu G
+
+drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. For maintenance,
+or to empty it for a job that owns it. undrain: it takes jobs again. For root, or whoever started a private broker. A broker
+that is started anew has forgotten it.
+
+  --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+
+exit codes: 0 done, 1 refused, 2 wrong usage
+
+example:
+  sluice drain --gpu 0
 )";
 
 constexpr char kDoctor[] =
@@ -105,8 +183,9 @@ struct Page {
   const char* command;
   const char* text;
 };
-constexpr Page kPages[] = {
-    {"", kOverview}, {"run", kRun}, {"status", kStatus}, {"doctor", kDoctor}};
+constexpr Page kPages[] = {{"", kOverview},       {"run", kRun},       {"status", kStatus},
+                           {"suspend", kSuspend}, {"resume", kResume}, {"move", kMove},
+                           {"drain", kDrain},     {"undrain", kDrain}, {"doctor", kDoctor}};
 
 }  // namespace
 

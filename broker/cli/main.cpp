@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "broker/cli/command.h"
 #include "broker/cli/doctor.h"
 #include "broker/cli/help.h"
 #include "broker/cli/options.h"
@@ -17,12 +18,12 @@ namespace {
 
 using namespace sluice::cli;
 
-const std::vector<std::string> kCommands = {"run", "status", "doctor", "lab", "help"};
+const std::vector<std::string> kCommands = {"run",   "status",  "suspend", "resume", "move",
+                                            "drain", "undrain", "doctor",  "lab",    "help"};
 
 template <class Options>
 int command_run(const std::vector<std::string>& arguments, int usage_code,
-                int (*command)(const Options&)) {
-  Options options;
+                int (*command)(const Options&), Options options = {}) {
   switch (options_parse(arguments, &options)) {
     case Parsed::kHelped:
       return 0;
@@ -76,6 +77,12 @@ int main(int argc, char** argv) {
   if (word == "help" || word == "--help" || word == "-h") return help(rest);
   if (word == "run") return command_run<RunOptions>(rest, kExitSluiceFailed, run_command);
   if (word == "status") return command_run<StatusOptions>(rest, kExitUsage, status_command);
+  for (std::uint32_t i = 1; i <= 5; ++i) {
+    CommandOptions options;
+    options.verb = static_cast<sluice::protocol::CommandVerb>(i);
+    if (word == verb_name(options.verb))
+      return command_run<CommandOptions>(rest, kExitUsage, command_command, options);
+  }
   if (word == "doctor") return command_run<DoctorOptions>(rest, kExitUsage, doctor_command);
   if (word == "lab") return lab_exec(argv + 1);
   return unknown(word);

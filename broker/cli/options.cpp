@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 
+#include "broker/cli/command.h"
 #include "broker/cli/help.h"
 #include "broker/cli/suggest.h"
 #include "config/reader/config.h"
@@ -123,6 +124,18 @@ Parsed run_check(const RunOptions& run) {
   return Parsed::kWrong;
 }
 
+Parsed command_check(const CommandOptions& options, bool takes_tenant, bool takes_gpu) {
+  const std::string word = verb_name(options.verb);
+  std::string fault;
+  if (takes_tenant && options.tenant.empty())
+    fault = word + " takes a job, by its number or name in sluice status";
+  else if (takes_gpu && options.gpu.empty())
+    fault = word + " takes --gpu with an index or UUID of sluice status";
+  if (fault.empty()) return Parsed::kGo;
+  std::fprintf(stderr, "sluice: %s; see sluice %s --help\n", fault.c_str(), word.c_str());
+  return Parsed::kWrong;
+}
+
 }  // namespace
 
 Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out) {
@@ -143,6 +156,7 @@ Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out)
   duration_option(app, "--timeout", &out->timeout_ns);
   app.add_flag("--no-wait", out->no_wait);
   app.add_flag("--dry-run", out->dry_run);
+  app.add_flag("--swap", out->swap);
   app.add_option("command", out->command);
   app.positionals_at_end();
   const Parsed parsed = parse(app, "run", arguments);
@@ -179,6 +193,18 @@ Parsed options_parse(const std::vector<std::string>& arguments, DoctorOptions* o
   app.add_option("--socket", out->socket);
   app.add_option("program", out->program);
   return parse(app, "doctor", arguments);
+}
+
+Parsed options_parse(const std::vector<std::string>& arguments, CommandOptions* out) {
+  using protocol::CommandVerb;
+  const bool of_gpu = out->verb == CommandVerb::kDrain || out->verb == CommandVerb::kUndrain;
+  const bool takes_gpu = of_gpu || out->verb == CommandVerb::kMove;
+  CLI::App app;
+  if (!of_gpu) app.add_option("tenant", out->tenant);
+  if (takes_gpu) app.add_option("--gpu", out->gpu);
+  app.add_option("--socket", out->socket);
+  const Parsed parsed = parse(app, verb_name(out->verb), arguments);
+  return parsed == Parsed::kGo ? command_check(*out, !of_gpu, takes_gpu) : parsed;
 }
 
 }  // namespace sluice::cli

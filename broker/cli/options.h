@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "broker/protocol/words.h"
+#include "broker/protocol/messages.h"
 
 namespace sluice::cli {
 
@@ -31,6 +31,7 @@ struct RunOptions {
   std::int64_t timeout_ns = 0;  // 0 = wait for ever
   bool no_wait = false;
   bool dry_run = false;
+  bool swap = false;  // its memory may be moved to the host
   unsigned soft = 0;  // software GPUs; 0 = the machine's GPUs
   std::string socket;
   std::vector<std::string> command;
@@ -48,6 +49,14 @@ struct DoctorOptions {
   std::string program;
 };
 
+/// suspend, resume, move, drain, undrain.
+struct CommandOptions {
+  protocol::CommandVerb verb{};
+  std::string tenant;  // a number or a name
+  std::string gpu;     // a UUID, its beginning, or an index
+  std::string socket;
+};
+
 enum class Parsed { kGo, kHelped, kWrong };
 
 /// `arguments` are those after the subcommand. kHelped and kWrong have printed what there is to
@@ -55,5 +64,7 @@ enum class Parsed { kGo, kHelped, kWrong };
 Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out);
 Parsed options_parse(const std::vector<std::string>& arguments, StatusOptions* out);
 Parsed options_parse(const std::vector<std::string>& arguments, DoctorOptions* out);
+/// `out->verb` is given.
+Parsed options_parse(const std::vector<std::string>& arguments, CommandOptions* out);
 
 }  // namespace sluice::cli

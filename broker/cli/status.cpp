@@ -24,6 +24,12 @@ const char* state_name(protocol::TenantState state) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
+std::string seconds_text(std::uint64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ns) / 1e9);
+  return text;
+}
+
 std::string field_text(const char* field, std::size_t size) {
   return std::string(field, strnlen(field, size));
 }

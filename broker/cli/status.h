@@ -19,6 +19,8 @@ std::string status_json(const Snapshot& snapshot, const std::string& socket);
 const char* class_name(protocol::TenantClass tenant_class);
 const char* sm_mode_name(protocol::SmMode mode);
 const char* state_name(protocol::TenantState state);
+/// "12.3 s".
+std::string seconds_text(std::uint64_t ns);
 /// A fixed text field, whether terminated or not.
 std::string field_text(const char* field, std::size_t size);
 

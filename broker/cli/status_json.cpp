@@ -63,6 +63,12 @@ void part_write(JsonWriter& json, const protocol::SnapshotTenantGpu& part) {
   json.value("gate_wait_ns", part.gate_wait_ns);
   json.value("refused", part.refused);
   json.value("lease_held_ns", part.lease_held_ns);
+  json.value("movable_bytes", part.movable_bytes);
+  json.value("swapped_bytes", part.swapped_bytes);
+  json.value("moved_out_bytes", part.moved_out_bytes);
+  json.value("moved_in_bytes", part.moved_in_bytes);
+  json.value("moving_ns", part.moving_ns);
+  json.value("moves", part.moves);
   json.value("overruns", part.overruns);
   json.value("sm_percent", part.sm_percent);
   json.value("wants", part.wants != 0);
@@ -80,8 +86,10 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
   json.value("class", class_name(tenant.tenant_class));
   json.value("sm_mode", sm_mode_name(tenant.sm_mode));
   json.value("state", state_name(tenant.state));
-  json.value("reason", reason_name(tenant.reason));
+  json.value("reason", protocol::queue_reason_name(tenant.reason));
   json.value("queue_position", tenant.queue_position);
+  json.value("ahead", field_text(tenant.ahead, sizeof tenant.ahead));
+  json.value("expected_start_ns", tenant.expected_start_ns);
   json.value("asked_ns", tenant.asked_ns);
   json.value("admitted_ns", tenant.admitted_ns);
   json.value("unregistered", tenant.unregistered);

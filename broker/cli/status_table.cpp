@@ -1,7 +1,6 @@
 // The table of `sluice status`: columns as wide as their content, GPUs first, then jobs, then the
 // queue.
 #include <algorithm>
-#include <cstdio>
 
 #include "broker/cli/admission.h"
 #include "broker/cli/status.h"
@@ -36,12 +35,6 @@ std::string bytes_of(std::uint64_t part, std::uint64_t whole) {
   return config::size_format(part) + " / " + config::size_format(whole);
 }
 
-std::string seconds(std::uint64_t ns) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ns) / 1e9);
-  return text;
-}
-
 const protocol::SnapshotTenant* tenant_find(const Snapshot& snapshot, protocol::TenantId id) {
   for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
     if (tenant.tenant == id && tenant.state != protocol::TenantState::kQueued) return &tenant;
@@ -74,7 +67,7 @@ std::string gpu_lines(const Snapshot& snapshot) {
     rows.push_back({"[" + std::to_string(i) + "]", field_text(gpu.name, sizeof gpu.name),
                     bytes_of(gpu.held_bytes, gpu.capacity_bytes),
                     config::size_format(gpu.promised_bytes), std::to_string(gpu.tenants),
-                    seconds(gpu.busy_ns), holder_text(snapshot, gpu)});
+                    seconds_text(gpu.busy_ns), holder_text(snapshot, gpu)});
   }
   return rows_format(rows);
 }
@@ -93,6 +86,7 @@ std::string state_text(const protocol::SnapshotTenant& tenant,
   std::string text = tenant.state == protocol::TenantState::kRunning
                          ? part.wants != 0 ? "waits for GPU" : "running"
                          : state_name(tenant.state);
+  if (part.swapped_bytes != 0) text += ", " + config::size_format(part.swapped_bytes) + " out";
   if (tenant.runaway != 0) text += ", RUNAWAY";
   if (tenant.unregistered != 0)
     text += ", " + std::to_string(tenant.unregistered) + " unregistered";
@@ -109,7 +103,7 @@ std::string job_lines(const Snapshot& snapshot) {
                     field_text(tenant->user, sizeof tenant->user), class_name(tenant->tenant_class),
                     gpu_number(snapshot, part.gpu),
                     bytes_of(part.held_bytes, part.memory_max_bytes), share_text(*tenant, part),
-                    seconds(part.busy_ns), std::to_string(tenant->processes),
+                    seconds_text(part.busy_ns), std::to_string(tenant->processes),
                     state_text(*tenant, part)});
   }
   return rows.size() == 1 ? "no jobs\n" : rows_format(rows);
@@ -123,13 +117,16 @@ std::string queue_lines(const Snapshot& snapshot) {
   if (waiting.empty()) return "";
   std::sort(waiting.begin(), waiting.end(),
             [](const auto* a, const auto* b) { return a->queue_position < b->queue_position; });
-  std::vector<Row> rows = {{"LINE", "NAME", "USER", "CLASS", "WAITED", "REASON"}};
+  std::vector<Row> rows = {
+      {"LINE", "NAME", "USER", "CLASS", "WAITED", "REASON", "BEHIND", "START"}};
   for (const protocol::SnapshotTenant* tenant : waiting) {
     const std::uint64_t now = snapshot.header.taken_ns;
     rows.push_back({ordinal(tenant->queue_position), field_text(tenant->name, sizeof tenant->name),
                     field_text(tenant->user, sizeof tenant->user), class_name(tenant->tenant_class),
-                    seconds(now > tenant->asked_ns ? now - tenant->asked_ns : 0),
-                    reason_name(tenant->reason)});
+                    seconds_text(now > tenant->asked_ns ? now - tenant->asked_ns : 0),
+                    protocol::queue_reason_name(tenant->reason),
+                    tenant->ahead[0] == 0 ? "-" : field_text(tenant->ahead, sizeof tenant->ahead),
+                    expected_text(tenant->expected_start_ns)});
   }
   return "\n" + rows_format(rows);
 }

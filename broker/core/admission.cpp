@@ -12,9 +12,16 @@
 #include <algorithm>
 #include <cassert>
 
+#include "broker/core/aside.h"
+#include "broker/core/command.h"
 #include "broker/core/lease.h"
+#include "broker/core/limits.h"
+#include "broker/core/line.h"
+#include "broker/core/memory.h"
 #include "broker/core/placement.h"
+#include "broker/core/room.h"
 #include "broker/core/schedule.h"
+#include "broker/core/stay.h"
 #include "broker/core/texts.h"
 #include "broker/core/usage.h"
 
@@ -26,7 +33,9 @@ void defaults_fill(const State& state, TenantAsked& ask) {
   if (ask.sm_percent == 0) ask.sm_percent = policy.sm_percent;
   if (!ask.sm_mode_given) ask.sm_mode = policy.sm_mode;
   if (ask.memory_max == 0) ask.memory_max = policy.memory_max;
-  if (ask.memory_min == 0) ask.memory_min = ask.memory_max;
+  ask.swap = ask.swap && state.policy.swap && ask.tenant_class != TenantClass::kExclusive;
+  // What is guaranteed to a swappable tenant is at least its context: refused_memory raises it.
+  if (ask.memory_min == 0) ask.memory_min = ask.swap ? 1 : ask.memory_max;
   if (ask.gpu_count == 0) ask.gpu_count = 1;
 }
 
@@ -36,7 +45,9 @@ bool refused_shape(const State& state, const TenantAsked& ask, Actions& out) {
     out.emplace_back(std::move(refusal));
     return true;
   };
-  if (state.gpus.empty()) return refuse(refusal_no_gpus(ask.request));
+  const auto there = static_cast<std::size_t>(
+      std::ranges::count_if(state.gpus, [](const auto& gpu) { return !gpu->lost; }));
+  if (there == 0) return refuse(refusal_no_gpus(ask.request));
   if (static_cast<std::size_t>(ask.tenant_class) >= state.policy.classes.size())
     return refuse(refusal_malformed(ask.request,
                                     "the class is none of inference, debug, batch and exclusive"));
@@ -45,14 +56,15 @@ bool refused_shape(const State& state, const TenantAsked& ask, Actions& out) {
                                                      std::to_string(ask.sm_percent) +
                                                      " % is not possible; ask for 1 to 100"));
   for (std::size_t i = 0; i < ask.pinned.size(); ++i) {
-    if (std::ranges::none_of(state.gpus, [&](const auto& g) { return g->uuid == ask.pinned[i]; }))
+    if (std::ranges::none_of(state.gpus,
+                             [&](const auto& g) { return !g->lost && g->uuid == ask.pinned[i]; }))
       return refuse(refusal_unknown_gpu(ask.request, ask.pinned[i]));
     if (std::find(ask.pinned.begin(), ask.pinned.begin() + static_cast<std::ptrdiff_t>(i),
                   ask.pinned[i]) != ask.pinned.begin() + static_cast<std::ptrdiff_t>(i))
       return refuse(
           refusal_malformed(ask.request, "the same GPU is named twice; name each GPU once"));
   }
-  const std::size_t named = ask.pinned.empty() ? state.gpus.size() : ask.pinned.size();
+  const std::size_t named = ask.pinned.empty() ? there : ask.pinned.size();
   const std::size_t most = std::min<std::size_t>(named, protocol::kTenantGpusMax);
   if (ask.gpu_count > most)
     return refuse(refusal_too_many_gpus(ask.request, ask.gpu_count, most, !ask.pinned.empty()));
@@ -64,6 +76,7 @@ bool refused_memory(const State& state, TenantAsked& ask, Actions& out) {
   std::vector<Bytes> contexts;
   std::vector<Bytes> limits;
   for (const auto& gpu : state.gpus) {
+    if (gpu->lost) continue;
     if (!ask.pinned.empty() && std::ranges::find(ask.pinned, gpu->uuid) == ask.pinned.end())
       continue;
     contexts.push_back(gpu->context_bytes);
@@ -103,9 +116,36 @@ bool user_full(const State& state, std::uint32_t uid) {
   return it != state.users.end() && it->second.admitted >= state.policy.tenants_per_user_max;
 }
 
+/// Has the user, or the group, as much as it may have?
+bool limit_reached(const State& state, const TenantAsked& ask) {
+  return user_full(state, ask.uid) || sums_full(state, ask);
+}
+
+/// When the request may be expected to start: its place times the time between the last starts out
+/// of the queue. 0 = too few have been seen, or it waits for its user's own jobs.
+Nanos start_expected(const State& state, const Waiter& waiter) {
+  constexpr std::uint32_t kStartsSeenMin = 3;
+  if (state.starts < kStartsSeenMin || waiter.reason == QueueReason::kUserLimit) return 0;
+  const double ns = state.start_interval_ns * waiter.position;
+  return std::max<Nanos>(static_cast<Nanos>(ns), 1);
+}
+
+void start_note(State& state, Nanos now) {
+  constexpr double kNewPart = 0.25;  // of the running mean
+  if (state.started_last > 0) {
+    const auto interval = static_cast<double>(now - state.started_last);
+    state.start_interval_ns = state.starts == 0
+                                  ? interval
+                                  : state.start_interval_ns * (1 - kNewPart) + interval * kNewPart;
+    state.starts++;
+  }
+  state.started_last = now;
+}
+
 TenantQueued queued_action(const State& state, std::size_t index) {
   const Waiter& waiter = state.queue[index];
-  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}};
+  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, 0};
+  action.expected_start_ns = start_expected(state, waiter);
   if (const int roomiest = placement_roomiest(state, waiter.ask); roomiest >= 0) {
     const Gpu& gpu = *state.gpus[static_cast<std::size_t>(roomiest)];
     action.promised = gpu.promised_min;
@@ -124,18 +164,27 @@ std::unique_ptr<Tenant> tenant_make(const State& state, const TenantAsked& ask, 
   tenant->sm_percent = ask.sm_percent;
   tenant->memory_max = ask.memory_max;
   tenant->memory_min = ask.memory_min;
+  tenant->swap = ask.swap;
   tenant->window_ns = ask.window_ns;
   tenant->name = ask.name;
+  tenant->group = ask.group;
   tenant->asked_at = asked_at;
-  tenant->admitted_at = now;
+  tenant->admitted_at = tenant->in_since = tenant->idle_since = now;
   tenant_shares_add(state, *tenant, gpus, now);
-  Bytes smallest = ~Bytes{0};
-  for (std::uint32_t g : gpus) smallest = std::min(smallest, state.gpus[g]->capacity);
-  if (tenant->exclusive()) {  // the whole of every GPU it gets
+  if (tenant->exclusive()) {  // the whole of every GPU it gets, but for what cannot be moved off it
+    Bytes smallest = ~Bytes{0};
+    for (std::uint32_t g : gpus) {
+      Bytes left = 0;
+      gpu_shares_each(*state.gpus[g], [&](const Share& share) { left += share_on_gpu(share); });
+      const Bytes capacity = state.gpus[g]->capacity;
+      smallest = std::min(smallest, capacity - std::min(left, capacity));
+    }
     tenant->memory_max = tenant->memory_min = smallest;
     tenant->sm_percent = 100;
     tenant->sm_mode = SmMode::kBestEffort;
   }
+  tenant->promised = tenant->swap ? tenant->memory_min : tenant->memory_max;
+  tenant->quota_most = tenant->memory_max;
   return tenant;
 }
 
@@ -143,9 +192,15 @@ void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
                   const std::vector<std::uint32_t>& gpus, Nanos now, Actions& out) {
   std::unique_ptr<Tenant> made = tenant_make(state, ask, asked_at, now, gpus);
   Tenant& tenant = *made;
-  TenantAdmitted action{
-      ask.request,    0,          {}, tenant.memory_max, tenant.memory_min, tenant.sm_percent,
-      tenant.sm_mode, ask.dry_run};
+  TenantAdmitted action{ask.request,
+                        0,
+                        {},
+                        tenant.memory_max,
+                        tenant.memory_min,
+                        tenant.sm_percent,
+                        tenant.sm_mode,
+                        ask.dry_run,
+                        tenant.swap};
   for (std::uint32_t g : gpus) action.gpus.push_back(state.gpus[g]->uuid);
   if (ask.dry_run) {
     out.emplace_back(std::move(action));
@@ -154,17 +209,13 @@ void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
   tenant.id = action.tenant = state.next_tenant++;
   state.tenants.emplace(tenant.id, std::move(made));
   state.users[tenant.uid].admitted++;
-  tenant_book(state, tenant);
+  sums_add(state, tenant);
+  if (tenant.exclusive()) aside_take(state, tenant, out);
+  tenant_book(state, tenant, now);
   out.emplace_back(std::move(action));
   lease_introduce(state, tenant, out);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
   if (tenant.exclusive()) lease_open(state, tenant, false, now, out);
-}
-
-void user_forget(State& state, std::uint32_t uid) {
-  auto it = state.users.find(uid);
-  if (it != state.users.end() && it->second.admitted == 0 && it->second.queued == 0)
-    state.users.erase(it);
 }
 
 void waiter_remove(State& state, std::size_t index) {
@@ -178,15 +229,19 @@ void waiter_remove(State& state, std::size_t index) {
 
 /// What the request gets now, given what is kept for those ahead of it.
 Placement placement_now(const State& state, const TenantAsked& ask) {
-  if (user_full(state, ask.uid)) return Placement{{}, QueueReason::kUserLimit};
+  if (limit_reached(state, ask)) return Placement{{}, QueueReason::kUserLimit};
   return placement_find(state, ask, state.kept);
 }
 
 void plan_keep(State& state, const Waiter& waiter) {
   if (waiter.reason == QueueReason::kUserLimit) return;
   for (std::uint32_t g : placement_plan(state, waiter.ask)) {
+    const bool first = !state.kept[g];  // nobody steps aside for who is not the next one there
     state.kept[g] = true;
-    if (waiter.ask.tenant_class == TenantClass::kExclusive) state.gpus[g]->draining = true;
+    if (waiter.ask.tenant_class != TenantClass::kExclusive) continue;
+    Gpu& gpu = *state.gpus[g];
+    gpu.draining = true;
+    if (first && state.policy.exclusive_room == ExclusiveRoom::kSuspend) gpu.step_aside = true;
   }
 }
 
@@ -197,8 +252,11 @@ bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, A
   const std::uint32_t per_user = state.policy.tenants_per_user_max;
   if (ask.no_wait || ask.dry_run) {
     const bool limit = reason == QueueReason::kUserLimit && !ask.dry_run;
-    out.emplace_back(limit ? refusal_user_limit(ask.request, ask.uid, per_user)
-                           : refusal_no_room(ask.request, reason, position, ask.dry_run));
+    if (limit && !user_full(state, ask.uid))
+      out.emplace_back(refusal_sums_full(ask.request, ask.group));
+    else
+      out.emplace_back(limit ? refusal_user_limit(ask.request, ask.uid, per_user)
+                             : refusal_no_room(ask.request, reason, position, ask.dry_run));
     return true;
   }
   if (user.queued >= per_user) {
@@ -216,11 +274,12 @@ bool all_kept(const State& state) {
 bool waiter_try(State& state, std::size_t index, Nanos now, Actions& out) {
   Waiter& waiter = state.queue[index];
   QueueReason reason = QueueReason::kPriority;
-  if (user_full(state, waiter.ask.uid)) {
+  if (limit_reached(state, waiter.ask)) {
     reason = QueueReason::kUserLimit;
   } else if (!all_kept(state)) {
     const Placement placement = placement_find(state, waiter.ask, state.kept);
     if (!placement.gpus.empty()) {
+      start_note(state, now);
       tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
       waiter_remove(state, index);
       return true;
@@ -236,7 +295,21 @@ bool waiter_try(State& state, std::size_t index, Nanos now, Actions& out) {
   return false;
 }
 
-/// Refuses what has waited too long, and what a new policy has made impossible.
+/// Refuses what the loss of a GPU has made impossible.
+void queue_purge(State& state, Actions& out) {
+  for (std::size_t i = 0; i < state.queue.size();) {
+    const TenantAsked& ask = state.queue[i].ask;
+    const std::size_t have = placement_candidates(state, ask).size();
+    if (have >= ask.gpu_count) {
+      ++i;
+      continue;
+    }
+    out.emplace_back(refusal_gpu_lost(ask.request, have));
+    waiter_remove(state, i);
+  }
+}
+
+/// Refuses what has waited too long.
 void queue_expire(State& state, Nanos now, Actions& out) {
   for (std::size_t i = 0; i < state.queue.size();) {
     const Waiter& waiter = state.queue[i];
@@ -256,6 +329,10 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   TenantAsked ask = event;
   defaults_fill(state, ask);
   if (refused_shape(state, ask, out) || refused_memory(state, ask, out)) return;
+  if (std::string excess = sums_excess(state, ask); !excess.empty()) {
+    out.emplace_back(refusal_group(ask.request, std::move(excess)));
+    return;
+  }
   if (std::ranges::any_of(state.queue,
                           [&](const Waiter& w) { return w.ask.request == ask.request; })) {
     out.emplace_back(
@@ -282,6 +359,7 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   state.users[waiter.ask.uid].queued++;
   state.queue_deadline = std::min(state.queue_deadline, waiter.deadline);
   plan_keep(state, waiter);
+  state.room_dirty = true;  // others may have to step aside for it
   state.queue.push_back(std::move(waiter));
   out.emplace_back(queued_action(state, state.queue.size() - 1));
 }
@@ -294,31 +372,36 @@ void request_gone(State& state, const RequestGone& event) {
   }
 }
 
-void tenant_hand_back(State& state, Tenant& tenant, Actions& out) {
+void tenant_hand_back(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (!tenant.exclusive() || !tenant.charged) return;
-  tenant_unbook(state, tenant);
+  tenant_unbook(state, tenant, now);
+  aside_return(state, tenant, now, out);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
   state.queue_dirty = true;
 }
 
 void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
   assert(tenant.processes.empty());
+  gang_changes(state, tenant, now);
+  if (tenant.waiting && tenant.gang()) std::erase(state.gang_line, &tenant);
   for (Share& share : tenant.shares) {
     share_account(state, share, now);
-    Gpu& gpu = *state.gpus[share.gpu];
-    std::erase(gpu.on, &share);
-    std::erase(gpu.waiting, &share);
-    gpu.best_known = false;
-    if (gpu.holder == &tenant) gpu.holder = nullptr;
-    if (gpu.reserved == &tenant) gpu.reserved = nullptr;
-    gpu.dead_busy_ns += share.busy_ns;
+    if (tenant.waiting) line_leave(state, share);
+    state.gpus[share.gpu]->dead_busy_ns += share.busy_ns - share.elsewhere_ns;
     if (share.provisional_ns > 0 && !tenant.exclusive()) {
       state.ghosts.push_back(Ghost{tenant.id, share.index, share.gpu, share.busy_seen_ns,
                                    share.lease_ns - share.busy_ns});
       out.emplace_back(UsageWanted{tenant.id, share.index});
     }
   }
-  if (tenant.charged) tenant_unbook(state, tenant);
+  tenant.waiting = false;
+  if (tenant.charged) tenant_unbook(state, tenant, now);
+  for (Share& share : tenant.shares) share_forget(state, share);
+  wants_forget(state, tenant);
+  stay_forget(state, tenant);
+  commands_fail(state, tenant, RefusalCode::kUnknownTenant, "it has ended", now, out);
+  if (tenant.exclusive()) aside_return(state, tenant, now, out);
+  sums_remove(state, tenant);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
   assert(state.users[tenant.uid].admitted > 0);
   state.users[tenant.uid].admitted--;
@@ -332,10 +415,16 @@ void queue_pump(State& state, Nanos now, Actions& out) {
   if (now >= state.queue_deadline) queue_expire(state, now, out);
   if (!state.queue_dirty) return;
   state.queue_dirty = false;
+  if (std::ranges::any_of(state.gpus, [](const auto& gpu) { return gpu->lost; }))
+    queue_purge(state, out);
   state.kept.assign(state.gpus.size(), false);
-  for (auto& gpu : state.gpus) gpu->draining = false;
+  for (auto& gpu : state.gpus) {
+    gpu->draining = false;
+    gpu->step_aside = false;
+  }
   for (std::size_t i = 0; i < state.queue.size();)
     if (!waiter_try(state, i, now, out)) ++i;
+  if (state.policy.exclusive_room == ExclusiveRoom::kSuspend) state.room_dirty = true;
   state.queue_dirty = false;
   state.queue_deadline = kNever;
   for (const Waiter& waiter : state.queue)

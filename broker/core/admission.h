@@ -12,7 +12,7 @@ void request_gone(State& state, const RequestGone& event);
 /// The tenant is over: leases, promises and counts are returned and the caller is told.
 void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// A released exclusive tenant gives its GPUs back though its processes live on.
-void tenant_hand_back(State& state, Tenant& tenant, Actions& out);
+void tenant_hand_back(State& state, Tenant& tenant, Nanos now, Actions& out);
 
 /// Admits whoever fits now, refuses whoever waited too long, announces positions that changed.
 void queue_pump(State& state, Nanos now, Actions& out);

@@ -10,6 +10,7 @@
 // active the guaranteed part is 1: the band never holds idle time back.
 #include <algorithm>
 
+#include "broker/core/line.h"
 #include "broker/core/policy.h"
 
 namespace sluice::core {
@@ -19,7 +20,6 @@ class LatencyBand final : public SharePolicy {
  public:
   const char* name() const override { return "band"; }
   bool orders() const override { return true; }
-  bool timed(const Gpu& gpu) const override { return gpu.inference_count > 0; }
 
   void time_passed(const Policy& policy, Gpu& gpu, Nanos now) const override {
     const Nanos passed = now - gpu.band_at;
@@ -38,7 +38,7 @@ class LatencyBand final : public SharePolicy {
     credit_clamp(policy, gpu);
   }
 
-  double rank(const Gpu& gpu, const Share& share) const override {
+  double rank(const Policy&, const Gpu& gpu, const Share& share) const override {
     return band_serves(gpu, share) ? 0 : 1;
   }
 
@@ -66,14 +66,10 @@ bool band_serves(const Gpu& gpu, const Share& share) {
 
 double band_guarantee(const Gpu& gpu) {
   const double inference = inference_weight(gpu);
-  double others = 0;
-  auto add = [&](const Share* share) {
-    if (!share->tenant->inference()) others += share_weight(gpu, *share);
-  };
-  for (const Share* share : gpu.waiting)
-    if (!share->capped) add(share);
+  double others = line_weight_others(gpu);
   for (const Share* share : gpu.on)
-    if (share->tenant == gpu.holder) add(share);
+    if (share->tenant == gpu.holder && !share->tenant->inference())
+      others += share_weight(gpu, *share);
   return inference <= 0 ? 0 : inference / (inference + others);
 }
 

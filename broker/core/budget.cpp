@@ -38,7 +38,6 @@ class FixedBudget final : public SharePolicy {
  public:
   const char* name() const override { return "budget"; }
   bool caps() const override { return true; }
-  bool timed(const Gpu& gpu) const override { return gpu.fixed_count > 0; }
 
   void share_woke(const Policy& policy, const Gpu&, Share& share, Nanos now) const override {
     if (fixed(share)) fill(policy, share, now);

@@ -7,10 +7,17 @@
 #include <cassert>
 
 #include "broker/core/admission.h"
+#include "broker/core/aside.h"
+#include "broker/core/command.h"
 #include "broker/core/lease.h"
+#include "broker/core/line.h"
+#include "broker/core/memory.h"
+#include "broker/core/policy.h"
 #include "broker/core/restore.h"
+#include "broker/core/room.h"
 #include "broker/core/schedule.h"
 #include "broker/core/state.h"
+#include "broker/core/stay.h"
 #include "broker/core/usage.h"
 
 namespace sluice::core {
@@ -18,7 +25,11 @@ namespace {
 
 void gpu_added(State& state, const GpuAdded& event, Nanos now) {
   for (const auto& gpu : state.gpus)
-    if (gpu->uuid == event.uuid) return;
+    if (gpu->uuid == event.uuid) {
+      gpu->lost = false;
+      state.queue_dirty = true;
+      return;
+    }
   auto gpu = std::make_unique<Gpu>();
   gpu->uuid = event.uuid;
   gpu->capacity = event.capacity;
@@ -29,11 +40,15 @@ void gpu_added(State& state, const GpuAdded& event, Nanos now) {
   state.queue_dirty = true;
 }
 
-void policy_changed(State& state, const PolicyChanged& event, Actions& out) {
+void policy_changed(State& state, const PolicyChanged& event, Nanos now, Actions& out) {
+  const bool reordered = event.policy.order != state.policy.order;
+  gangs_settle(state, now);
   state.policy = event.policy;
+  gangs_reweigh(state);
   for (auto& gpu : state.gpus) {
-    gpu->best_known = false;
+    if (reordered) policies_chosen(state.policy, *gpu, now);
     windows_refresh(state, *gpu, true, out);
+    for (Share* share : gpu->waiting) line_update(state, *share, now);
   }
   state.queue_dirty = true;
 }
@@ -58,12 +73,36 @@ struct Dispatch {
   void operator()(const Drained& e) const { gate_drained(state, e, now, out); }
   void operator()(const UsageSeen& e) const { usage_seen(state, e, now); }
   void operator()(const JobReleased& e) const { job_released(state, e, now, out); }
-  void operator()(const PolicyChanged& e) const { policy_changed(state, e, out); }
+  void operator()(const MemorySeen& e) const { memory_seen(state, e, now); }
+  void operator()(const MemoryWanted& e) const { memory_wanted(state, e, now); }
+  void operator()(const HoldAcked& e) const { hold_acked(state, e); }
+  void operator()(const MoveDone& e) const { move_done(state, e); }
+  void operator()(const CheckpointDone& e) const { checkpoint_done(state, e, now, out); }
+  void operator()(const CommandAsked& e) const { command_asked(state, e, now, out); }
+  void operator()(const GpuLost& e) const { gpu_lost(state, e, now, out); }
+  void operator()(const PolicyChanged& e) const { policy_changed(state, e, now, out); }
   void operator()(const Tick&) const {}
 };
 
+constexpr int kRoundsMax = 64;
+
+bool memory_due(const State& state, Nanos now) { return state.room_dirty || state.room_at <= now; }
+
+/// Who is to go out or come back, and for whom.
+void memory_decide(State& state, Nanos now, Actions& out) {
+  const bool any = !state.moving.empty() || !state.wants.empty();
+  if (!any && !memory_due(state, now)) return;
+  state.room_dirty = false;
+  state.room_at = kNever;
+  stays_decide(state, now, out);
+  room_decide(state, now, out);
+  aside_decide(state, now);
+  stays_decide(state, now, out);
+}
+
 void alarm_set(State& state, Nanos now, Actions& out) {
-  const Nanos next = std::min(schedule_at(state, now), state.queue_deadline);
+  const Nanos next = std::min(
+      {schedule_at(state, now), state.queue_deadline, state.room_at, stays_at(state, now)});
   if (next == kNever) {
     state.alarm_at = kNever;
     return;
@@ -78,14 +117,24 @@ void alarm_set(State& state, Nanos now, Actions& out) {
 
 std::vector<Action> step(State& state, const Event& event, Nanos now) {
   Actions out;
+  now = state.now = std::max(now, state.now);          // a clock that goes back stands still
   if (state.alarm_at <= now) state.alarm_at = kNever;  // it has rung
-  if (!std::holds_alternative<UsageSeen>(event)) state.ghosts.clear();
+  const bool answer =
+      std::holds_alternative<UsageSeen>(event) || std::holds_alternative<MemorySeen>(event);
+  if (!answer) state.ghosts.clear();
   usage_time_passed(state, now);
-  gangs_time_passed(state, now);
   std::visit(Dispatch{state, now, out}, event);
+  memory_decide(state, now, out);
   queue_pump(state, now, out);
   schedule(state, now, out);
-  queue_pump(state, now, out);  // a drain may have handed GPUs back
+  // A drain may have handed GPUs back, and let somebody be held; a hold of nobody's is over at
+  // once.
+  for (int round = 0; memory_due(state, now) || state.queue_dirty; ++round) {
+    assert(round < kRoundsMax && "decisions settle");
+    memory_decide(state, now, out);
+    queue_pump(state, now, out);
+    schedule(state, now, out);
+  }
   alarm_set(state, now, out);
   return out;
 }

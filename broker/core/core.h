@@ -12,8 +12,11 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -45,9 +48,35 @@ struct ClassPolicy {
 
 enum class RunawayPolicy : std::uint8_t { kReport, kEnd };
 
+/// The rule by which those follow each other whom the latency band does not put first (policy.h).
+enum class Order : std::uint8_t { kFair, kRoundRobin, kFifo };
+inline constexpr std::size_t kOrders = 3;
+/// "fair", "round-robin" or "fifo".
+std::optional<Order> order_named(std::string_view name);
+
+/// What an exclusive request does about the shared tenants on the GPUs that it waits for.
+enum class ExclusiveRoom : std::uint8_t {
+  kWait,     // waits until they have ended
+  kSuspend,  // they are suspended (swap or checkpoint; who cannot be is waited for) and come back
+             // after its end
+};
+
+/// Bounds of sums over tenants that are admitted; 0 = no bound. Memory counts once per GPU.
+struct SumLimits {
+  std::uint32_t tenants_max = 0;
+  Bytes memory_max = 0;  // of their quotas
+};
+/// What the tenants of one group (the caller's word: a profile) may have together: each user's, and
+/// all of them.
+struct GroupPolicy {
+  SumLimits per_user;
+  SumLimits all;
+};
+
 struct Policy {
   std::array<ClassPolicy, 4> classes{};  // by TenantClass
-  Nanos quantum_ns = 10'000'000;         // lease quantum (design: 5-10 ms or more)
+  Order order = Order::kFair;
+  Nanos quantum_ns = 10'000'000;  // lease quantum (design: 5-10 ms or more)
   Nanos drain_timeout_ns = 1'000'000'000;
   Nanos idle_grace_ns = 500'000;
   Nanos inference_window_ns =
@@ -58,6 +87,17 @@ struct Policy {
   RunawayPolicy runaway = RunawayPolicy::kReport;
   std::uint32_t tenants_per_user_max = 64;
   std::uint32_t tenants_max = 4096;
+  std::map<std::string, GroupPolicy> groups;  // by TenantAsked::group; not listed = no bounds
+
+  // Making room. `swap` off: nobody who asks from now on is swappable (who is, stays it).
+  bool swap = false;
+  Nanos swap_quantum_ns = 1'000'000'000;   // a tenant that works is not moved out before it was in
+                                           // for so long
+  Bytes swap_host_bytes_per_user = 0;      // in host memory at a time; 0 = no bound
+  Nanos hold_timeout_ns = 5'000'000'000;   // a hold not acknowledged for so long is given up
+  Nanos move_timeout_ns = 60'000'000'000;  // a move not answered for so long is waited for by
+                                           // nobody but its tenant
+  ExclusiveRoom exclusive_room = ExclusiveRoom::kWait;
 };
 
 // ---- events
@@ -86,7 +126,10 @@ struct TenantAsked {
   std::vector<GpuUuid> pinned;
   bool no_wait = false;
   bool dry_run = false;
+  bool swap = false;  // its movable memory may go to the host; counts only where Policy::swap does.
+                      // memory_min then defaults to one context, otherwise it is memory_max
   std::string name;
+  std::string group;  // see Policy::groups
 };
 /// A tenant that a broker before this one admitted, and that may still live: it is taken in as it
 /// was, without a queue and whatever the limits are now. Its founder counts as alive until
@@ -107,6 +150,15 @@ struct TenantRestored {
   bool released = false;  // it had said that it was over
   std::vector<GpuUuid> gpus;
   std::string name;
+  std::string group;
+  // As StayNoted told last. HoldSet follows at once, before any of its processes can register:
+  // swapped with kHoldOut, suspended or frozen with the hold alone. It is brought back when its
+  // processes have come and there is room (suspended: when it is resumed).
+  bool swap = false;
+  bool suspended = false;
+  bool swapped = false;
+  bool frozen = false;
+  std::vector<GpuUuid> frozen_on;  // empty = on `gpus`
 };
 /// Numbers below `next` were given to tenants by a broker before this one.
 struct TenantsNumbered {
@@ -164,6 +216,77 @@ struct UsageSeen {
 struct JobReleased {
   TenantId tenant = 0;
 };
+
+// Memory. The claims are the tenants' own word: the core bounds it, and what it believes of one
+// tenant never makes it move another one for nothing but that tenant's own want.
+
+/// A tenant's claims on one of its GPUs, summed over its processes: everything charged, the part of
+/// that which can be moved, the part of that which is in host memory. To be fed for every tenant of
+/// a GPU before a MemoryWanted and before a MoveDone of that GPU, and in answer to
+/// MemoryLookWanted.
+struct MemorySeen {
+  TenantId tenant = 0;
+  std::uint32_t gpu_index = 0;
+  Bytes held = 0;
+  Bytes movable = 0;
+  Bytes swapped = 0;
+};
+/// The driver has no room for an allocation that the quota allows. `room` is the room word that the
+/// thread has read: when another one has been set since, the answer has been given and this is
+/// ignored. Answered by RoomSet, at once or when room has been made.
+struct MemoryWanted {
+  ProcessId process = 0;
+  std::uint32_t gpu_index = 0;
+  std::uint32_t room = 0;
+  Bytes bytes = 0;
+};
+/// The process touches nothing of the GPU until the hold of this epoch is cleared.
+struct HoldAcked {
+  ProcessId process = 0;
+  std::uint32_t gpu_index = 0;
+  std::uint32_t epoch = 0;
+};
+/// The process has carried out the order of this hold word, or could not (`result`, see
+/// protocol::Moved): then everything of it is as it was before.
+struct MoveDone {
+  ProcessId process = 0;
+  std::uint32_t gpu_index = 0;
+  std::uint32_t word = 0;
+  std::int32_t result = 0;
+  Bytes bytes = 0;
+  Nanos taken_ns = 0;
+};
+enum class CheckpointStep : std::uint8_t {
+  kOut,   // lock and checkpoint: nothing of the tenant stays on its GPUs
+  kBack,  // restore (to other GPUs where `gpus` says so) and unlock
+};
+/// The answer to CheckpointWanted, for all processes of the tenant. Not ok: all of them are as they
+/// were before the step. `text` is the reason for people.
+struct CheckpointDone {
+  TenantId tenant = 0;
+  CheckpointStep step = CheckpointStep::kOut;
+  bool ok = false;
+  Nanos taken_ns = 0;
+  std::string text;
+};
+/// `sluice suspend` and its kin. `uid` is the kernel's word; `root`: root, or whom the broker
+/// belongs to. Answered by CommandAnswered, when it is done. With `dry_run` nothing changes, and
+/// the answer says what would happen.
+struct CommandAsked {
+  RequestId request = 0;
+  protocol::CommandVerb verb = protocol::CommandVerb::kSuspend;
+  TenantId tenant = 0;
+  GpuUuid gpu{};
+  std::uint32_t uid = 0;
+  bool root = false;
+  bool dry_run = false;
+};
+/// The device is gone for good (fallen off the bus, taken out of service). Each of its tenants is
+/// told of by TenantLost.
+struct GpuLost {
+  GpuUuid uuid{};
+};
+
 struct PolicyChanged {
   Policy policy;
 };
@@ -173,7 +296,8 @@ struct Tick {};
 using Event =
     std::variant<GpuAdded, TenantAsked, TenantRestored, TenantsNumbered, LimitsChanged, RequestGone,
                  FounderGone, FounderAdopted, ProcessJoined, ProcessGone, GateWanted, GateIdle,
-                 Drained, UsageSeen, JobReleased, PolicyChanged, Tick>;
+                 Drained, UsageSeen, JobReleased, MemorySeen, MemoryWanted, HoldAcked, MoveDone,
+                 CheckpointDone, CommandAsked, GpuLost, PolicyChanged, Tick>;
 
 // ---- actions
 // ------------------------------------------------------------------------------------------------------
@@ -187,6 +311,7 @@ struct TenantAdmitted {
   std::uint32_t sm_percent = 100;
   SmMode sm_mode = SmMode::kBestEffort;
   bool dry_run = false;
+  bool swap = false;  // LeaseEntry::flags has kEntrySwap
 };
 struct TenantQueued {
   RequestId request = 0;
@@ -195,6 +320,8 @@ struct TenantQueued {
   Bytes promised = 0;
   Bytes capacity = 0;
   std::string ahead;
+  Nanos expected_start_ns =
+      0;  // from now, by how often requests left the queue lately; 0 = unknown
 };
 struct TenantRefused {
   RequestId request = 0;
@@ -234,13 +361,85 @@ struct RunawaySeen {
   Nanos overrun_ns = 0;
   bool end = false;
 };
+/// Store this hold word into the lease page of the tenant for that GPU and wake its waiters
+/// (protocol/pages.h has its meaning). For a tenant with several GPUs each of them is told; they
+/// are held together.
+struct HoldSet {
+  TenantId tenant = 0;
+  std::uint32_t gpu_index = 0;
+  std::uint32_t word = 0;  // protocol::hold_word
+};
+/// Store this room word and wake its waiters: the answer to MemoryWanted.
+struct RoomSet {
+  TenantId tenant = 0;
+  std::uint32_t gpu_index = 0;
+  std::uint32_t word = 0;  // protocol::room_next of the word before; a page begins with 0
+};
+/// Read the claims of every tenant of this GPU and feed MemorySeen for each before the next event
+/// (UsageSeen excepted).
+struct MemoryLookWanted {
+  GpuUuid gpu{};
+};
+struct GpuMove {
+  GpuUuid from{};
+  GpuUuid to{};
+};
+/// Run this step of the driver's checkpoint for every process of the tenant, undo it where one of
+/// them fails, and feed CheckpointDone. All its processes have acknowledged the hold. `gpus`: for
+/// kBack, where its GPUs were at kOut and are to be (the same where nothing changes). kBack for a
+/// process that is not in a checkpoint is ok: there is nothing to do.
+struct CheckpointWanted {
+  TenantId tenant = 0;
+  CheckpointStep step = CheckpointStep::kOut;
+  std::vector<GpuMove> gpus;
+};
+/// The tenant has another GPU from now on, in its pages, its journal entry and for people. Nothing
+/// of it is on any GPU at this time.
+struct TenantMoved {
+  TenantId tenant = 0;
+  std::uint32_t gpu_index = 0;
+  GpuUuid from{};
+  GpuUuid to{};
+};
+/// To be remembered by the journal: where the tenant's memory is, and whether it is suspended.
+struct StayNoted {
+  TenantId tenant = 0;
+  bool suspended = false;          // by command
+  bool swapped = false;            // its movable memory is, or may be, in the host
+  bool frozen = false;             // it is, or may be, in the driver's checkpoint
+  std::vector<GpuUuid> frozen_on;  // where its GPUs were then, when it has moved since; else empty
+};
+/// Something of the tenant could not be moved, or came back late: for the log. `failures` in a row.
+struct MoveFailed {
+  TenantId tenant = 0;
+  std::uint32_t gpu_index = 0;
+  std::uint32_t failures = 0;
+  std::string text;
+};
+/// What became of a command. `code` is kNone when it is done; then `text` is empty, or what a dry
+/// run has found.
+struct CommandAnswered {
+  RequestId request = 0;
+  RefusalCode code = RefusalCode::kNone;
+  Bytes bytes = 0;
+  Nanos taken_ns = 0;
+  std::string text;
+};
+/// The tenant's GPU is gone: report it with this text and end its processes.
+struct TenantLost {
+  TenantId tenant = 0;
+  std::uint32_t gpu_index = 0;
+  std::string text;
+};
 /// Call step() with a Tick at `at` (replaces the earlier alarm; only the earliest matters).
 struct AlarmSet {
   Nanos at = 0;
 };
 
-using Action = std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LimitsSet,
-                            LeaseSet, UsageWanted, RunawaySeen, AlarmSet>;
+using Action =
+    std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LimitsSet, LeaseSet,
+                 UsageWanted, RunawaySeen, HoldSet, RoomSet, MemoryLookWanted, CheckpointWanted,
+                 TenantMoved, StayNoted, MoveFailed, CommandAnswered, TenantLost, AlarmSet>;
 
 class State;  // state.h
 

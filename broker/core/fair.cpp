@@ -21,6 +21,10 @@ class WeightedFair final : public SharePolicy {
   const char* name() const override { return "fair"; }
   bool orders() const override { return true; }
 
+  void chosen(const Policy&, Gpu& gpu, Nanos) const override {
+    for (Share* share : gpu.shares) share->vtime = gpu.vclock;
+  }
+
   void share_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos) const override {
     const double weight = share_weight(gpu, share);
     const double credit = static_cast<double>(kCreditQuanta * policy.quantum_ns) / weight;
@@ -32,7 +36,7 @@ class WeightedFair final : public SharePolicy {
     share.vtime += ns / share_weight(gpu, share);
   }
 
-  double rank(const Gpu&, const Share& share) const override { return share.vtime; }
+  double rank(const Policy&, const Gpu&, const Share& share) const override { return share.vtime; }
 };
 
 }  // namespace

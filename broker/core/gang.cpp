@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "broker/core/lease.h"
+#include "broker/core/line.h"
 #include "broker/core/policy.h"
 #include "broker/core/schedule.h"
 
@@ -47,39 +48,37 @@ bool band_holds(Gpu& gpu) {
          band_serves(gpu, holder->shares.front());
 }
 
-/// Has the gang's turn come on the GPU of this share? An urgent gang takes the latency band's
-/// place; against everybody else it needs its turn in any case.
-bool turn_come(State& state, Share& share, Nanos now) {
-  Gpu& gpu = *state.gpus[share.gpu];
-  Tenant* holder = gpu.holder;
-  if (holder != nullptr && now < holder->protected_until) return false;
-  const bool over_band = share.tenant->inference() || gang_urgent(state, *share.tenant);
-  const Share* best = best_single(state, gpu, now);
-  const bool band = band_holds(gpu) || (best != nullptr && band_serves(gpu, *best));
-  if (band && !over_band) return false;
+/// May turns be noted on this GPU now? (Else at the end of the holder's slice.)
+bool turns_open(Gpu& gpu) {
+  return gpu.holder == nullptr || gpu.holder->phase != Phase::kOpen || band_holds(gpu);
+}
+
+/// Is the GPU the latency band's? Only an urgent gang takes its place; against everybody else that
+/// one needs its turn all the same.
+bool band_first(const State& state, Gpu& gpu) {
+  const Share* best = line_first(state, gpu);
+  return band_holds(gpu) || (best != nullptr && band_serves(gpu, *best));
+}
+
+/// Has the gang's turn come on the GPU of this share? Notes it.
+bool turn_come(const State& state, Gpu& gpu, Share& share, Nanos now) {
+  const Tenant& gang = *share.tenant;
+  if (gpu.holder != nullptr && now < gpu.holder->protected_until) return false;
+  const bool over_band = gang.inference() || gang_urgent(gang, now);
+  if (!over_band && band_first(state, gpu)) return false;
   if (share.turn) return true;
-  if (holder != nullptr && holder->phase == Phase::kOpen && !band_holds(gpu)) return false;
-  best = best_single(state, gpu, now, !over_band);
+  if (!turns_open(gpu)) return false;
+  const Share* best = line_first(state, gpu, !over_band);
   if (best == nullptr) return true;
-  share.turn = policies_before(gpu, share, *best);
+  share.turn = policies_before(state.policy, gpu, share, *best);
   return share.turn;
 }
 
-bool gang_before(const State& state, const Tenant* a, const Tenant* b) {
-  const bool urgent_a = gang_urgent(state, *a);
-  const bool urgent_b = gang_urgent(state, *b);
-  if (urgent_a != urgent_b) return urgent_a;
-  if (a->gang_vtime != b->gang_vtime) return a->gang_vtime < b->gang_vtime;
-  return a->id < b->id;
-}
-
-std::vector<Tenant*> gangs_waiting(State& state, Nanos now) {
-  std::vector<Tenant*> list;
-  for (Tenant* gang : state.gangs)
-    if (gang->waiting && tenant_may_run(state, *gang, now)) list.push_back(gang);
-  std::ranges::sort(list,
-                    [&](const Tenant* a, const Tenant* b) { return gang_before(state, a, b); });
-  return list;
+/// For every gang that waits for this GPU.
+void turns_note(const State& state, Gpu& gpu, Nanos now) {
+  if (!turns_open(gpu)) return;
+  for (Share* share : gpu.waiting_gangs)
+    if (!share->turn && tenant_may_run(*share->tenant)) turn_come(state, gpu, *share, now);
 }
 
 /// Its turn has come everywhere: closes who is in the way, or opens it. True = something changed.
@@ -97,72 +96,147 @@ bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
   }
   if (!free) return changed;
   for (Share& share : gang.shares) state.gpus[share.gpu]->reserved = nullptr;
-  const bool urgent = gang_urgent(state, gang);
+  const bool urgent = gang_urgent(gang, now);
   lease_open(state, gang, false, now, out);
   if (urgent) gang.protected_until = now + state.policy.quantum_ns;
   return true;
 }
 
-}  // namespace
-
-bool gang_urgent(const State& state, const Tenant& tenant) {
-  return tenant.owed_ns > static_cast<double>(state.policy.inference_burst_ns);
+bool holds(const Tenant& gang) {
+  return gang.phase == Phase::kOpen || gang.phase == Phase::kClosing;
 }
 
-void gang_woke(State& state, Tenant& tenant) {
-  const double credit = static_cast<double>(state.policy.quantum_ns) / weight_of(state, tenant);
-  tenant.gang_vtime = std::max(tenant.gang_vtime, state.gang_vclock - credit);
+/// When a waiting gang will be owed more than the band's burst.
+void urgent_expect(const State& state, Tenant& gang) {
+  const double missing = static_cast<double>(state.policy.inference_burst_ns) - gang.owed_ns;
+  constexpr double kFarNs = 1e18;
+  gang.urgent_at = kNever;
+  if (!gang.waiting) return;
+  const double after = missing < 0 ? 0 : missing / gang.guarantee + 1;
+  if (after < kFarNs) gang.urgent_at = gang.owed_at + static_cast<Nanos>(after);
 }
 
-void gangs_time_passed(State& state, Nanos now) {
-  const auto passed = static_cast<double>(now - state.gangs_at);
-  state.gangs_at = now;
+/// Brings what the gang is owed and its virtual time up to now; both go straight in between.
+void gang_settle(const State& state, Tenant& gang, Nanos now) {
+  const auto passed = static_cast<double>(now - gang.owed_at);
+  gang.owed_at = now;
+  if (!holds(gang) && !gang.waiting) return;
   const auto burst = static_cast<double>(state.policy.inference_burst_ns);
+  const double guaranteed = passed * gang.guarantee;
+  gang.owed_ns += holds(gang) ? guaranteed - passed : guaranteed;
+  gang.owed_ns = std::clamp(gang.owed_ns, -burst, 2 * burst);
+  if (holds(gang)) gang.gang_vtime += passed / gang.weight;
+}
+
+/// The virtual time of the gangs follows the slowest of those that wait or hold. To be called
+/// before one joins or leaves them.
+void clock_follow(State& state, Nanos now) {
   double slowest = 0;
   bool any = false;
-  for (Tenant* gang : state.gangs) {
-    const bool holds = gang->phase == Phase::kOpen || gang->phase == Phase::kClosing;
-    if (!holds && !gang->waiting) continue;
-    const double guaranteed = passed * guarantee_of(state, *gang);
-    gang->owed_ns += holds ? guaranteed - passed : guaranteed;
-    gang->owed_ns = std::clamp(gang->owed_ns, -burst, 2 * burst);
-    if (holds) gang->gang_vtime += passed / weight_of(state, *gang);
-    slowest = any ? std::min(slowest, gang->gang_vtime) : gang->gang_vtime;
+  const auto consider = [&](const Tenant& gang) {
+    slowest = any ? std::min(slowest, gang.gang_vtime) : gang.gang_vtime;
     any = true;
+  };
+  if (!state.gang_line.empty()) consider(*state.gang_line.front());
+  for (auto& gpu : state.gpus) {
+    Tenant* holder = gpu->holder;
+    if (holder == nullptr || !holder->gang()) continue;
+    gang_settle(state, *holder, now);
+    consider(*holder);
   }
   if (any) state.gang_vclock = std::max(state.gang_vclock, slowest);
 }
 
+bool line_order(const Tenant* a, const Tenant* b) {
+  return a->gang_vtime != b->gang_vtime ? a->gang_vtime < b->gang_vtime : a->id < b->id;
+}
+
+/// Serves the first gangs of the line as far as their turns have come. `claimed`: a GPU that an
+/// earlier one waits for; with none left the rest of the line can have nothing. True = something
+/// changed.
+bool line_serve(State& state, bool urgent, std::size_t* left, Nanos now, Actions& out) {
+  for (Tenant* gang : state.gang_line) {
+    if (*left == 0) return false;
+    if (gang_urgent(*gang, now) != urgent || !tenant_may_run(*gang)) continue;
+    bool ready = true;
+    for (Share& share : gang->shares) {
+      Gpu& gpu = *state.gpus[share.gpu];
+      ready = ready && !gpu.claimed && !(gpu.holder != nullptr && gpu.holder->exclusive());
+      if (gpu.claimed) continue;
+      gpu.claimed = true;
+      --*left;
+      ready = ready && turn_come(state, gpu, share, now);
+    }
+    if (ready && gang_serve(state, *gang, now, out)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool gang_urgent(const Tenant& gang, Nanos now) { return now >= gang.urgent_at; }
+
+void gang_changes(State& state, Tenant& gang, Nanos now) {
+  if (!gang.gang()) return;
+  clock_follow(state, now);
+  gang_settle(state, gang, now);
+}
+
+void gang_waits(State& state, Tenant& gang) {
+  if (gang.waiting) {
+    const double credit = static_cast<double>(state.policy.quantum_ns) / gang.weight;
+    gang.gang_vtime = std::max(gang.gang_vtime, state.gang_vclock - credit);
+    state.gang_line.insert(std::ranges::upper_bound(state.gang_line, &gang, line_order), &gang);
+  } else {
+    std::erase(state.gang_line, &gang);
+  }
+  urgent_expect(state, gang);
+}
+
+void gangs_settle(State& state, Nanos now) {
+  if (state.gangs.empty()) return;
+  clock_follow(state, now);
+  for (Tenant* gang : state.gangs) gang_settle(state, *gang, now);
+}
+
+void gangs_reweigh(State& state) {
+  for (Tenant* gang : state.gangs) {
+    gang->weight = weight_of(state, *gang);
+    gang->guarantee = guarantee_of(state, *gang);
+    urgent_expect(state, *gang);
+  }
+}
+
 void gangs_take_turns(State& state, Tenant& holder, Nanos now) {
   if (state.gangs.empty()) return;
+  if (holder.gang()) gang_settle(state, holder, now);
   for (Share& held : holder.shares) {
     Gpu& gpu = *state.gpus[held.gpu];
-    const Share* best = best_single(state, gpu, now);
-    for (Share* share : gpu.waiting) {
-      Tenant& gang = *share->tenant;
-      if (!gang.gang() || share->turn || !tenant_may_run(state, gang, now)) continue;
+    const Share* best = line_first(state, gpu);
+    for (Share* share : gpu.waiting_gangs) {
+      const Tenant& gang = *share->tenant;
+      if (share->turn || !tenant_may_run(gang)) continue;
       const bool beats_holder = holder.gang() ? gang.gang_vtime <= holder.gang_vtime
-                                              : !policies_before(gpu, held, *share);
-      share->turn = beats_holder && (best == nullptr || policies_before(gpu, *share, *best));
+                                              : !policies_before(state.policy, gpu, held, *share);
+      share->turn =
+          beats_holder && (best == nullptr || policies_before(state.policy, gpu, *share, *best));
     }
   }
 }
 
 bool gangs_decide(State& state, Nanos now, Actions& out) {
   if (state.gangs.empty()) return false;
-  for (auto& gpu : state.gpus) gpu->reserved = nullptr;
-  std::vector<bool> claimed(state.gpus.size(), false);
-  for (Tenant* gang : gangs_waiting(state, now)) {
-    bool ready = true;
-    for (Share& share : gang->shares) {
-      const Gpu& gpu = *state.gpus[share.gpu];
-      const bool exclusive = gpu.holder != nullptr && gpu.holder->exclusive();
-      const bool come = turn_come(state, share, now);
-      ready = ready && !claimed[share.gpu] && !exclusive && come;
-      claimed[share.gpu] = true;
-    }
-    if (ready && gang_serve(state, *gang, now, out)) return true;
+  std::size_t left = 0;
+  for (auto& gpu : state.gpus) {
+    gpu->reserved = nullptr;
+    gpu->claimed = gpu->waiting_gangs.empty();
+    left += gpu->claimed ? 0 : 1;
   }
+  for (const bool urgent : {true, false})
+    if (line_serve(state, urgent, &left, now, out)) return true;
+  // Only now: a gang that was opened keeps its GPUs for a slice, whoever else could have had a
+  // turn.
+  for (auto& gpu : state.gpus) turns_note(state, *gpu, now);
   return false;
 }
 

@@ -6,9 +6,13 @@
 #include <string>
 #include <unordered_map>
 
+#include "broker/core/line.h"
+#include "broker/core/memory.h"
 #include "broker/core/policy.h"
 #include "broker/core/schedule.h"
 #include "broker/core/state.h"
+#include "broker/core/stay.h"
+#include "broker/protocol/pages.h"
 
 namespace sluice::core {
 namespace {
@@ -39,7 +43,8 @@ void promises_check(const State& state, std::size_t g) {
     const Tenant& tenant = *share->tenant;
     check(state.tenants.contains(tenant.id), "a share has a live tenant");
     check(share->gpu == g, "a share is booked on its own GPU");
-    min += tenant.memory_min;
+    check(share->booked, "what is listed is booked");
+    min += tenant.promised;
     max += tenant.memory_max;
     inference += tenant.inference() ? 1U : 0U;
     weight += tenant.sm_mode == SmMode::kEqual ? 0 : tenant.sm_percent;
@@ -48,22 +53,14 @@ void promises_check(const State& state, std::size_t g) {
   check(min == gpu.promised_min && max == gpu.promised_max, "promises add up");
   check(inference == gpu.inference_count && weight == gpu.plain_weight, "weights add up");
   check(min <= gpu.capacity, "guaranteed memory is within the capacity");
-  check(!exclusive || gpu.shares.size() == 1, "an exclusive GPU has one tenant");
-}
-
-/// What is remembered of the order between steps is what looking again would find.
-void best_check(const State& state, std::size_t g) {
-  const Gpu& gpu = *state.gpus[g];
-  if (!gpu.best_known || policies_timed(gpu)) return;
-  const Check check{"GPU " + std::to_string(g)};
-  bool any = false;
-  for (const Share* share : gpu.waiting) {
-    if (share->tenant->gang()) continue;
-    any = true;
-    check(gpu.best != nullptr && !policies_before(gpu, *share, *gpu.best),
-          "the share remembered as first goes first");
+  for (const Share* share : gpu.unbooked) {
+    const Tenant& tenant = *share->tenant;
+    check(state.tenants.contains(tenant.id) && share->gpu == g && !share->booked,
+          "what is here without a promise is a live tenant's");
+    check(tenant.exclusive() ? !tenant.charged : state.tenants.contains(share->aside_by),
+          "who has no promise has handed it back, or stepped aside for a live tenant");
   }
-  check(any == (gpu.best != nullptr), "the share remembered as first waits");
+  check(!exclusive || gpu.shares.size() == 1, "an exclusive GPU has one tenant");
 }
 
 void holder_check(const State& state, std::size_t g) {
@@ -135,9 +132,83 @@ void tenant_check(const State& state, const Tenant& tenant) {
   if (tenant.phase == Phase::kClosing) check(pending, "a drain that is complete is over");
 }
 
+bool idle_word(const Share& share) { return (share.hold_word & protocol::kHoldSet) == 0; }
+
+/// Holds and leases never contradict each other, and nothing is ordered of who has not stopped.
+void stay_check(const State& state, const Tenant& tenant) {
+  const Check check{"tenant " + std::to_string(tenant.id)};
+  const bool in = tenant.residence == Residence::kIn;
+  const bool held = !in && tenant.residence != Residence::kLeaving;
+  check(!in || !stay_out_wanted(tenant), "who is to be out is on the way");
+  check(in || !tenant.waiting, "who is not in does not wait for a lease");
+  check(in || tenant.phase != Phase::kOpen, "who is not in has no lease");
+  check(!held || tenant.phase == Phase::kClosed, "who is held has drained");
+  check(in || std::ranges::find(state.moving, &tenant) != state.moving.end(),
+        "who is not in is looked after");
+  check(!tenant.frozen || tenant.residence == Residence::kOut ||
+            tenant.residence == Residence::kRestoring || tenant.residence == Residence::kHeld,
+        "who is in the driver's checkpoint is out");
+  for (const Share& share : tenant.shares) {
+    check(held != idle_word(share), "the hold word says whether it is held");
+    check(!held || (!share.open && !share.on), "a held share is not on its GPU");
+    check(!in || share.host_bytes == 0, "who is in has nothing charged in the host");
+    check(share.swapped <= share.movable && share.movable <= share.held, "parts are of the whole");
+  }
+  for (const Process& process : tenant.processes) {
+    check(held || (process.acks | process.moves) == 0, "only who is held has to answer");
+    check((process.acks & ~process.moves) == 0 || tenant.residence == Residence::kHeld ||
+              tenant.residence == Residence::kOut ||
+              tenant.residence == Residence::kCheckpointing ||
+              tenant.residence == Residence::kRestoring,
+          "nothing is ordered of who has not stopped");
+  }
+  for (const Share& share : tenant.shares)
+    check(tenant.exclusive() || share.booked == (share.aside_by == 0),
+          "who stepped aside has no promise there");
+}
+
+/// Whoever is first in the queue for memory and fits is served; who waits is looked at again.
+void wants_check(const State& state, Nanos now) {
+  const Check check{"room"};
+  for (const Want& want : state.wants) {
+    auto it = state.tenants.find(want.tenant);
+    check(it != state.tenants.end(), "who wants memory lives");
+    const Tenant& tenant = *it->second;
+    check(!want.back || tenant.residence == Residence::kOut, "who wants to come back is out");
+    for (ProcessId id : want.askers)
+      check(state.processes.contains(id), "the process that wants memory lives");
+    check(want.back || !want.askers.empty(), "a process wants it");
+  }
+  if (state.wants.empty()) return;
+  check(state.room_at != kNever || !state.moving.empty(),
+        "who waits for memory is looked at again");
+  const Want& first = state.wants.front();
+  const Tenant& tenant = *state.tenants.find(first.tenant)->second;
+  if (first.back || tenant.residence != Residence::kIn) return;
+  const Share& share = tenant.shares[first.index];
+  check(gpu_free(*state.gpus[share.gpu], now) < static_cast<Room>(first.bytes),
+        "nobody waits for memory that is free");
+}
+
+void sums_check(const State& state) {
+  const Check check{"sums"};
+  std::map<std::string, Sum> groups;
+  std::map<std::pair<std::string, std::uint32_t>, Sum> members;
+  for (const auto& [id, tenant] : state.tenants)
+    for (Sum* sum : {&groups[tenant->group], &members[{tenant->group, tenant->uid}]}) {
+      sum->tenants++;
+      sum->memory += tenant->memory_max * tenant->shares.size();
+    }
+  check(groups == state.groups && members == state.members,
+        "what users and groups have together adds up");
+}
+
 void queue_check(const State& state) {
   std::unordered_map<std::uint32_t, UserCount> users;
-  for (const auto& [id, tenant] : state.tenants) users[tenant->uid].admitted++;
+  for (const auto& [id, tenant] : state.tenants) {
+    users[tenant->uid].admitted++;
+    for (const Share& share : tenant->shares) users[tenant->uid].host_bytes += share.host_bytes;
+  }
   for (std::size_t i = 0; i < state.queue.size(); ++i) {
     const Waiter& waiter = state.queue[i];
     const Check check{"request " + std::to_string(waiter.ask.request)};
@@ -151,7 +222,7 @@ void queue_check(const State& state) {
   for (const auto& [uid, count] : users) {
     auto it = state.users.find(uid);
     check(it != state.users.end() && it->second.admitted == count.admitted &&
-              it->second.queued == count.queued,
+              it->second.queued == count.queued && it->second.host_bytes == count.host_bytes,
           "per-user counts add up");
   }
 }
@@ -161,7 +232,7 @@ void totals_check(const State& state) {
   std::size_t processes = 0;
   for (const auto& [id, tenant] : state.tenants) {
     processes += tenant->processes.size();
-    for (const Share& share : tenant->shares) busy[share.gpu] += share.busy_ns;
+    for (const Share& share : tenant->shares) busy[share.gpu] += share.busy_ns - share.elsewhere_ns;
   }
   for (std::size_t g = 0; g < state.gpus.size(); ++g)
     Check{"GPU " + std::to_string(g)}(
@@ -172,14 +243,19 @@ void totals_check(const State& state) {
 
 }  // namespace
 
-void invariants_check(const State& state, Nanos) {
+void invariants_check(const State& state, Nanos now) {
   for (std::size_t g = 0; g < state.gpus.size(); ++g) {
     promises_check(state, g);
     holder_check(state, g);
-    best_check(state, g);
+    line_check(state, static_cast<std::uint32_t>(g));
     idle_check(state, g);
   }
-  for (const auto& [id, tenant] : state.tenants) tenant_check(state, *tenant);
+  for (const auto& [id, tenant] : state.tenants) {
+    tenant_check(state, *tenant);
+    stay_check(state, *tenant);
+  }
+  wants_check(state, std::max(now, state.now));
+  sums_check(state);
   queue_check(state);
   totals_check(state);
 }

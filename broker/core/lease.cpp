@@ -12,7 +12,9 @@
 // That is also why a closing gang is let through window by window: when one member spins in a
 // collective on one GPU while another waits at the gate of the next one, the closed gate itself
 // keeps the first from draining. The gates that somebody waits at are opened for one window and
-// closed again until all are empty together; the overrun is charged.
+// closed again until all are empty together; the overrun is charged. A shim that sees one gate of
+// its gang open and another closed lets one launch of each thread through (interpose/gate.cpp): who
+// is behind comes level and not ahead.
 #include "broker/core/lease.h"
 
 #include <algorithm>
@@ -20,7 +22,9 @@
 
 #include "broker/core/admission.h"
 #include "broker/core/policy.h"
+#include "broker/core/room.h"
 #include "broker/core/schedule.h"
+#include "broker/core/stay.h"
 #include "broker/core/usage.h"
 #include "broker/protocol/pages.h"
 
@@ -33,17 +37,19 @@ void unset(std::uint8_t& mask, std::uint8_t bits) {
   mask = static_cast<std::uint8_t>(mask & ~bits);
 }
 
-/// How long a closing gang drains quietly before members that wait are looked for, and how long
-/// they are let through.
-Nanos let_window(const State& state) {
-  return std::max<Nanos>(state.policy.inference_window_ns, 1);
-}
-/// Longer each time: what a member was let through for takes its own time to show on the one that
-/// waited, and a member that is let through once more meanwhile is ahead instead of behind. So in
-/// the end all have the time to become empty together.
-Nanos let_patience(const State& state, const Tenant& tenant) {
+/// How long a closing gang is let through. Every so often for longer: on a busy host those who wait
+/// look late, and a window that has closed again before they did helped nobody.
+Nanos let_window(const State& state, const Tenant& tenant) {
+  constexpr int kLetsOfALength = 4;
   constexpr int kDoublingsMax = 6;
-  return 2 * let_window(state) << std::min(tenant.lets, kDoublingsMax);
+  const Nanos shortest = std::max<Nanos>(state.policy.inference_window_ns, 1);
+  return shortest << std::min(tenant.lets / kLetsOfALength, kDoublingsMax);
+}
+/// How long it drains quietly before members that wait are looked for. In proportion: what a member
+/// was let through for takes its own time to show on the one that waited, and a member that is let
+/// through once more meanwhile is ahead instead of behind.
+Nanos let_patience(const State& state, const Tenant& tenant) {
+  return 2 * let_window(state, tenant);
 }
 
 void word_emit(const State& state, const Share& share, Actions& out) {
@@ -104,6 +110,7 @@ void overrun_count(State& state, Tenant& tenant, Nanos since, Nanos now) {
 
 /// The drain is complete: nothing of the tenant is on its GPUs.
 void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  gang_changes(state, tenant, now);
   if (tenant.phase == Phase::kRunaway) overrun_count(state, tenant, tenant.runaway_at, now);
   for (Share& share : tenant.shares) {
     share_account(state, share, now);
@@ -115,8 +122,9 @@ void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   tenant.runaway = false;
   tenant.next_let_at = kNever;
   tenant.let_until = kNever;
+  tenant.idle_since = now;
   usage_ask(state, tenant, now, out);
-  if (tenant.released) tenant_hand_back(state, tenant, out);
+  if (tenant.released) tenant_hand_back(state, tenant, now, out);
   tenant_waiting_update(state, tenant, now);
 }
 
@@ -126,6 +134,7 @@ void drain_check(State& state, Tenant& tenant, Nanos now, Actions& out) {
 }
 
 void lease_runaway(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  gang_changes(state, tenant, now);
   for (Share& share : tenant.shares)
     if (share.open) share_close_word(state, share, out);
   std::uint8_t late = 0;
@@ -145,7 +154,7 @@ void lease_runaway(State& state, Tenant& tenant, Nanos now, Actions& out) {
                                  state.policy.runaway == RunawayPolicy::kEnd});
   }
   usage_ask(state, tenant, now, out);
-  if (tenant.released) tenant_hand_back(state, tenant, out);
+  if (tenant.released) tenant_hand_back(state, tenant, now, out);
   tenant_waiting_update(state, tenant, now);
 }
 
@@ -160,7 +169,7 @@ void let_through(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (locked_out == 0) return;
   for (Share& share : tenant.shares)
     if ((locked_out & bit(share)) != 0) share_open_word(state, share, out);
-  tenant.let_until = now + let_window(state);
+  tenant.let_until = now + let_window(state, tenant);
   ++tenant.lets;
 }
 
@@ -183,6 +192,8 @@ void lease_introduce(State& state, Tenant& tenant, Actions& out) {
 void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions& out) {
   assert(tenant.phase == Phase::kClosed || tenant.phase == Phase::kRunaway);
   assert(!tenant.released && "an over tenant is never opened");
+  assert(tenant.residence == Residence::kIn && "a tenant that is held is never opened");
+  gang_changes(state, tenant, now);
   for (Process& process : tenant.processes) process.active = process.idle = process.drains = 0;
   for (Share& share : tenant.shares) {
     Gpu& gpu = *state.gpus[share.gpu];
@@ -299,7 +310,9 @@ void gate_drained(State& state, const Drained& event, Nanos now, Actions& out) {
 void process_joined(State& state, const ProcessJoined& event) {
   Tenant* tenant = tenant_find(state, event.tenant);
   if (tenant == nullptr || state.processes.contains(event.process)) return;
-  tenant->processes.push_back(Process{event.process, 0, 0, 0, 0});
+  tenant->processes.push_back(Process{event.process});
+  stay_joined(*tenant, tenant->processes.back());
+  if (tenant->residence != Residence::kIn) state.room_dirty = true;
   state.processes.emplace(event.process, tenant);
 }
 
@@ -309,6 +322,10 @@ void process_gone(State& state, const ProcessGone& event, Nanos now, Actions& ou
   Tenant& tenant = *it->second;
   state.processes.erase(it);
   std::erase_if(tenant.processes, [&](const Process& p) { return p.id == event.process; });
+  wants_forget_process(state, tenant, event.process);
+  if (!state.wants.empty())  // somebody waits for memory such as it had
+    for (const Share& share : tenant.shares)
+      out.emplace_back(MemoryLookWanted{state.gpus[share.gpu]->uuid});
   if (tenant.processes.empty() && !tenant.founder_alive) {
     tenant_end(state, tenant, now, out);
     return;
@@ -337,11 +354,14 @@ void job_released(State& state, const JobReleased& event, Nanos now, Actions& ou
   if (tenant->phase == Phase::kOpen)
     lease_close(state, *tenant, now, out);
   else if (tenant->phase == Phase::kClosed)
-    tenant_hand_back(state, *tenant, out);
+    tenant_hand_back(state, *tenant, now, out);
   tenant_waiting_update(state, *tenant, now);
 }
 
 void windows_refresh(State& state, Gpu& gpu, bool all, Actions& out) {
+  const bool narrow = gpu.inference_count > 0;
+  if (narrow == gpu.narrow && !all) return;
+  gpu.narrow = narrow;
   for (Share* share : gpu.shares) {
     const Nanos window = window_of(state, *share);
     if (window == share->window_ns && !all) continue;

@@ -1,12 +1,17 @@
 // Where a request fits.
 //
-// Memory admits: on each GPU the sum of memory_min is at most its capacity (never oversold), and
-// the sum of memory_max at most oversell_memory times it. Best fit: the GPUs on which least room is
-// left, so that large requests and whole-GPU requests keep finding some. An exclusive request needs
-// GPUs without any tenant.
+// Memory admits. On each GPU the sum of what is guaranteed is at most its capacity (never
+// oversold), and the sum of memory_max at most oversell_memory times it. Guaranteed is the
+// memory_max of a tenant whose memory stays where it is, the memory_min of a swappable one; and
+// beside all that there is room to fill the largest swappable quota, so that each swappable tenant
+// can have all it was granted when its turn comes. Best fit: the GPUs on which least room is left,
+// so that large requests and whole-GPU requests keep finding some. An exclusive request needs GPUs
+// without any tenant, or on which all have stepped aside for it.
 #include "broker/core/placement.h"
 
 #include <algorithm>
+
+#include "broker/core/aside.h"
 
 namespace sluice::core {
 namespace {
@@ -15,26 +20,29 @@ bool gpu_named(const TenantAsked& ask, const GpuUuid& uuid) {
   return ask.pinned.empty() || std::ranges::find(ask.pinned, uuid) != ask.pinned.end();
 }
 
-bool gpu_exclusive(const Gpu& gpu) {
-  return std::ranges::any_of(gpu.shares, [](const Share* s) { return s->tenant->exclusive(); });
+bool gpu_fits(const State& state, const Gpu& gpu, const TenantAsked& ask) {
+  if (gpu.lost || gpu.closed_to_new) return false;
+  if (ask.tenant_class == TenantClass::kExclusive) return gpu.shares.empty() || aside_clear(gpu);
+  return !gpu.exclusive() && promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min);
 }
 
-bool gpu_fits(const State& state, const Gpu& gpu, const TenantAsked& ask) {
-  if (ask.tenant_class == TenantClass::kExclusive) return gpu.shares.empty();
-  return !gpu_exclusive(gpu) && gpu.promised_min + ask.memory_min <= gpu.capacity &&
-         gpu.promised_max + ask.memory_max <= gpu.limit_max(state.policy.oversell_memory);
+/// Tenants that are in the way of an exclusive request and do not make room yet.
+std::size_t gpu_company(const Gpu& gpu) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      gpu.shares, [](const Share* share) { return !share->tenant->steps_aside; }));
 }
 
 Bytes gpu_room(const Gpu& gpu) {
-  return gpu_exclusive(gpu) || gpu.promised_min > gpu.capacity ? 0
-                                                               : gpu.capacity - gpu.promised_min;
+  return gpu.exclusive() || gpu.promised_min > gpu.capacity ? 0 : gpu.capacity - gpu.promised_min;
 }
 
 /// Keeps the first `count` in the order of `better`; ties go to the lower index, so that the result
 /// is repeatable.
 template <class Better>
 void first_of(std::vector<std::uint32_t>& list, std::size_t count, Better better) {
-  std::ranges::stable_sort(list, better);
+  std::ranges::sort(list, [&](std::uint32_t a, std::uint32_t b) {
+    return better(a, b) || (!better(b, a) && a < b);
+  });
   if (list.size() > count) list.resize(count);
 }
 
@@ -43,8 +51,9 @@ QueueReason why_not(const State& state, const TenantAsked& ask,
                     std::size_t kept) {
   if (fitting + kept >= ask.gpu_count) return QueueReason::kPriority;
   if (ask.tenant_class == TenantClass::kExclusive) return QueueReason::kDrain;
-  const auto whole = std::ranges::count_if(
-      candidates, [&](std::uint32_t g) { return gpu_exclusive(*state.gpus[g]); });
+  const auto whole = std::ranges::count_if(candidates, [&](std::uint32_t g) {
+    return state.gpus[g]->exclusive() || state.gpus[g]->closed_to_new;
+  });
   if (candidates.size() - static_cast<std::size_t>(whole) < ask.gpu_count)
     return QueueReason::kDrain;
   return ask.gpu_count > 1 && fitting + kept > 0 ? QueueReason::kGang : QueueReason::kResources;
@@ -52,11 +61,28 @@ QueueReason why_not(const State& state, const TenantAsked& ask,
 
 }  // namespace
 
+Bytes spread_max(const Gpu& gpu, const Tenant* except) {
+  Bytes most = 0;
+  if (gpu.swap_count == 0) return most;
+  for (const Share* share : gpu.shares)
+    if (share->tenant->swap && share->tenant != except)
+      most = std::max(most, share->tenant->memory_max - share->tenant->promised);
+  return most;
+}
+
+bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_max,
+                  Bytes memory_min) {
+  const Bytes promise = swap ? memory_min : memory_max;
+  const Bytes spread = std::max(spread_max(gpu), memory_max - std::min(promise, memory_max));
+  return gpu.promised_min + promise + spread <= gpu.capacity &&
+         gpu.promised_max + memory_max <= gpu.limit_max(state.policy.oversell_memory);
+}
+
 std::vector<std::uint32_t> placement_candidates(const State& state, const TenantAsked& ask) {
   std::vector<std::uint32_t> list;
   for (std::uint32_t g = 0; g < state.gpus.size(); ++g) {
     const Gpu& gpu = *state.gpus[g];
-    if (!gpu_named(ask, gpu.uuid)) continue;
+    if (gpu.lost || !gpu_named(ask, gpu.uuid)) continue;
     const bool whole = ask.tenant_class == TenantClass::kExclusive;
     const Bytes most = std::min(gpu.capacity, gpu.limit_max(state.policy.oversell_memory));
     if (whole || (ask.memory_max >= gpu.context_bytes && ask.memory_max <= most)) list.push_back(g);
@@ -90,9 +116,15 @@ Placement placement_find(const State& state, const TenantAsked& ask,
 
 std::vector<std::uint32_t> placement_plan(const State& state, const TenantAsked& ask) {
   std::vector<std::uint32_t> list = placement_candidates(state, ask);
+  // A GPU that is closed to new tenants is waited for only where there are not enough others.
+  std::ranges::stable_partition(list,
+                                [&](std::uint32_t g) { return !state.gpus[g]->closed_to_new; });
+  const auto open =
+      std::ranges::count_if(list, [&](std::uint32_t g) { return !state.gpus[g]->closed_to_new; });
+  if (static_cast<std::size_t>(open) >= ask.gpu_count) list.resize(static_cast<std::size_t>(open));
   if (ask.tenant_class == TenantClass::kExclusive) {
     first_of(list, ask.gpu_count, [&](std::uint32_t a, std::uint32_t b) {
-      return state.gpus[a]->shares.size() < state.gpus[b]->shares.size();
+      return gpu_company(*state.gpus[a]) < gpu_company(*state.gpus[b]);
     });
   } else {
     first_of(list, ask.gpu_count, [&](std::uint32_t a, std::uint32_t b) {

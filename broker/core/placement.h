@@ -9,6 +9,14 @@ namespace sluice::core {
 /// the context).
 std::vector<std::uint32_t> placement_candidates(const State& state, const TenantAsked& ask);
 
+/// Is there a promise of this size left on the GPU (the memory rules alone)?
+bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_max,
+                  Bytes memory_min);
+
+/// What the swappable tenant of the GPU that has least of its quota guaranteed may hold beyond
+/// that; without `except`.
+Bytes spread_max(const Gpu& gpu, const Tenant* except = nullptr);
+
 struct Placement {
   std::vector<std::uint32_t> gpus;  // gpu_count of them, empty = does not fit now
   QueueReason reason = QueueReason::kNone;

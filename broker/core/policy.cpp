@@ -4,86 +4,107 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
+#include <vector>
 
 namespace sluice::core {
 namespace {
 
 using PolicyList = std::vector<const SharePolicy*>;
 
-const PolicyList& capping() {
-  static const PolicyList list = [] {
+/// The rules under one order, and those of them that have a say in a question put for every
+/// waiting share.
+struct PolicySet {
+  explicit PolicySet(const SharePolicy& order)
+      : all{&latency_band(), &fixed_budget(), &order},
+        capping(having(&SharePolicy::caps)),
+        ordering(having(&SharePolicy::orders)) {
+    assert(ordering.size() <= std::tuple_size_v<Rank> &&
+           "Rank has room for every rule that orders");
+  }
+  PolicyList having(bool (SharePolicy::*property)() const) const {
     PolicyList chosen;
-    std::ranges::copy_if(policies(), std::back_inserter(chosen), &SharePolicy::caps);
+    std::ranges::copy_if(all, std::back_inserter(chosen), property);
     return chosen;
-  }();
-  return list;
+  }
+  PolicyList all, capping, ordering;
+};
+
+const PolicySet& set_of(Order order) {
+  static const PolicySet sets[kOrders] = {PolicySet(weighted_fair()), PolicySet(round_robin()),
+                                          PolicySet(first_come())};
+  return sets[static_cast<std::size_t>(order)];
 }
 
-const PolicyList& ordering() {
-  static const PolicyList list = [] {
-    PolicyList chosen;
-    std::ranges::copy_if(policies(), std::back_inserter(chosen), &SharePolicy::orders);
-    assert(chosen.size() <= std::tuple_size_v<Rank> && "Rank has room for every rule that orders");
-    return chosen;
-  }();
-  return list;
-}
+const PolicySet& set_of(const Policy& policy) { return set_of(policy.order); }
 
 }  // namespace
 
-std::span<const SharePolicy* const> policies() {
-  static const SharePolicy* const list[] = {&latency_band(), &fixed_budget(), &weighted_fair()};
-  return list;
+std::optional<Order> order_named(std::string_view name) {
+  for (std::size_t i = 0; i < kOrders; ++i) {
+    const auto order = static_cast<Order>(i);
+    if (name == set_of(order).all.back()->name()) return order;
+  }
+  return std::nullopt;
+}
+
+void policies_chosen(const Policy& policy, Gpu& gpu, Nanos now) {
+  set_of(policy).all.back()->chosen(policy, gpu, now);
 }
 
 void policies_time_passed(const Policy& policy, Gpu& gpu, Nanos now) {
-  for (const SharePolicy* p : policies()) p->time_passed(policy, gpu, now);
+  for (const SharePolicy* p : set_of(policy).all) p->time_passed(policy, gpu, now);
 }
 
 void policies_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) {
-  for (const SharePolicy* p : policies()) p->share_woke(policy, gpu, share, now);
+  for (const SharePolicy* p : set_of(policy).all) p->share_woke(policy, gpu, share, now);
+}
+
+void policies_gave_back(const Policy& policy, Share& share) {
+  for (const SharePolicy* p : set_of(policy).all) p->share_gave_back(share);
 }
 
 void policies_charge(const Policy& policy, Gpu& gpu, Share& share, double ns) {
-  if (share.tenant->waiting) gpu.best_known = false;
-  for (const SharePolicy* p : policies()) p->share_charged(policy, gpu, share, ns);
+  for (const SharePolicy* p : set_of(policy).all) p->share_charged(policy, gpu, share, ns);
 }
 
 bool policies_may_run(const Policy& policy, Share& share, Nanos now) {
-  return std::ranges::all_of(capping(),
+  return std::ranges::all_of(set_of(policy).capping,
                              [&](const SharePolicy* p) { return p->may_run(policy, share, now); });
 }
 
 Nanos policies_may_run_at(const Policy& policy, const Share& share, Nanos now) {
   Nanos at = kNever;
-  for (const SharePolicy* p : capping()) at = std::min(at, p->may_run_at(policy, share, now));
+  for (const SharePolicy* p : set_of(policy).capping)
+    at = std::min(at, p->may_run_at(policy, share, now));
   return at;
 }
 
 Nanos policies_run_until(const Policy& policy, Share& share, Nanos now) {
   Nanos until = kNever;
-  for (const SharePolicy* p : capping()) until = std::min(until, p->run_until(policy, share, now));
+  for (const SharePolicy* p : set_of(policy).capping)
+    until = std::min(until, p->run_until(policy, share, now));
   return until;
 }
 
-bool policies_timed(const Gpu& gpu) {
-  return std::ranges::any_of(policies(), [&](const SharePolicy* p) { return p->timed(gpu); });
-}
-
-Rank policies_rank(const Gpu& gpu, const Share& share) {
+Rank policies_rank(const Policy& policy, const Gpu& gpu, const Share& share) {
   Rank rank{};
   std::size_t i = 0;
-  for (const SharePolicy* p : ordering()) rank[i++] = p->rank(gpu, share);
+  for (const SharePolicy* p : set_of(policy).ordering) rank[i++] = p->rank(policy, gpu, share);
   return rank;
 }
 
-bool policies_before(const Gpu& gpu, const Share& a, const Share& b) {
-  return policies_rank(gpu, a) < policies_rank(gpu, b);
+double policies_key(const Policy& policy, const Gpu& gpu, const Share& share) {
+  return set_of(policy).all.back()->rank(policy, gpu, share);
 }
 
-bool policies_preempt(const Gpu& gpu, const Share& waiting, const Share& holder) {
+bool policies_before(const Policy& policy, const Gpu& gpu, const Share& a, const Share& b) {
+  return policies_rank(policy, gpu, a) < policies_rank(policy, gpu, b);
+}
+
+bool policies_preempt(const Policy& policy, const Gpu& gpu, const Share& waiting,
+                      const Share& holder) {
   return std::ranges::any_of(
-      policies(), [&](const SharePolicy* p) { return p->preempts(gpu, waiting, holder); });
+      set_of(policy).all, [&](const SharePolicy* p) { return p->preempts(gpu, waiting, holder); });
 }
 
 }  // namespace sluice::core

@@ -3,16 +3,19 @@
 //
 //   band.cpp    the latency band: inference first, as far as its guaranteed share and a bounded
 //   burst reach budget.cpp  fixed shares: a token budget that caps them even on an idle GPU
-//   fair.cpp    weighted fairness by measured GPU time
+//   and, as Policy::order says, one of
+//   fair.cpp         weighted fairness by measured GPU time
+//   round_robin.cpp  one turn each, whatever the percentages
+//   fifo.cpp         first come, first served, bursts whole
 //
 // The scheduler knows nothing of weights or credits: it asks the rules in this order who goes
 // first, who may run at all, who cuts a running lease short and when somebody's right ends. A new
 // rule (spatial partitions, deadlines) is one more file and one more entry in policy.cpp. Rules
-// keep their numbers in Share and Gpu and hold no state of their own.
+// keep their numbers in Share and Gpu and hold no state of their own, so that another order can be
+// chosen while leases are open.
 #pragma once
 
 #include <array>
-#include <span>
 
 #include "broker/core/state.h"
 
@@ -23,10 +26,15 @@ class SharePolicy {
   virtual ~SharePolicy() = default;
   virtual const char* name() const = 0;
 
+  /// It is in force from now on, and another one was before: nobody owes anybody anything.
+  virtual void chosen(const Policy&, Gpu&, Nanos /*now*/) const {}
+
   /// Time has come to `now`, before anything else happens at that time.
   virtual void time_passed(const Policy&, Gpu&, Nanos /*now*/) const {}
   /// The share begins to want the GPU (or may run again after a cap).
   virtual void share_woke(const Policy&, const Gpu&, Share&, Nanos /*now*/) const {}
+  /// The holder was idle while others waited and gives the GPU back before its time.
+  virtual void share_gave_back(Share&) const {}
   /// GPU time was charged; negative = an earlier charge was too high.
   virtual void share_charged(const Policy&, Gpu&, Share&, double /*ns*/) const {}
   /// May it be opened now? (Not: is it its turn.)
@@ -39,35 +47,37 @@ class SharePolicy {
   /// are not asked: these questions are put for every waiting share.
   virtual bool caps() const { return false; }
   virtual bool orders() const { return false; }
-  /// Can what it says of this GPU's waiting shares change by time alone, without an event?
-  virtual bool timed(const Gpu&) const { return false; }
-  /// Lower goes first; the next rule decides among equals.
-  virtual double rank(const Gpu&, const Share&) const { return 0; }
+  /// Lower goes first; the next rule decides among equals. Of a waiting share the order rule's may
+  /// change only when it is charged or wakes, or another order is chosen; the others' depend on
+  /// nothing of the share but whether it is inference (line.h).
+  virtual double rank(const Policy&, const Gpu&, const Share&) const { return 0; }
   /// Is the waiting share to cut the holder's lease short at once?
   virtual bool preempts(const Gpu&, const Share& /*waiting*/, const Share& /*holder*/) const {
     return false;
   }
 };
 
-/// The rules in the order in which they are asked.
-std::span<const SharePolicy* const> policies();
-
+void policies_chosen(const Policy&, Gpu&, Nanos now);
 void policies_time_passed(const Policy&, Gpu&, Nanos now);
 void policies_woke(const Policy&, const Gpu&, Share&, Nanos now);
+void policies_gave_back(const Policy&, Share&);
 void policies_charge(const Policy&, Gpu&, Share&, double ns);
 bool policies_may_run(const Policy&, Share&, Nanos now);
 Nanos policies_may_run_at(const Policy&, const Share&, Nanos now);
 Nanos policies_run_until(const Policy&, Share&, Nanos now);
-bool policies_timed(const Gpu&);
 /// Where a share stands by the rules that order; compare with <.
 using Rank = std::array<double, 2>;
-Rank policies_rank(const Gpu&, const Share&);
-bool policies_before(const Gpu&, const Share& a, const Share& b);
-bool policies_preempt(const Gpu&, const Share& waiting, const Share& holder);
+Rank policies_rank(const Policy&, const Gpu&, const Share&);
+/// Where it stands among the waiting shares of its lane: the order rule's word.
+double policies_key(const Policy&, const Gpu&, const Share&);
+bool policies_before(const Policy&, const Gpu&, const Share& a, const Share& b);
+bool policies_preempt(const Policy&, const Gpu&, const Share& waiting, const Share& holder);
 
 const SharePolicy& latency_band();
 const SharePolicy& fixed_budget();
 const SharePolicy& weighted_fair();
+const SharePolicy& round_robin();
+const SharePolicy& first_come();
 
 /// Is this share served by the latency band now?
 bool band_serves(const Gpu&, const Share&);

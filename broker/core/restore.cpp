@@ -8,7 +8,12 @@
 
 #include <algorithm>
 
+#include "broker/core/aside.h"
 #include "broker/core/lease.h"
+#include "broker/core/limits.h"
+#include "broker/core/line.h"
+#include "broker/core/placement.h"
+#include "broker/core/stay.h"
 #include "broker/core/usage.h"
 
 namespace sluice::core {
@@ -32,23 +37,30 @@ bool whole_taken(const Gpu& gpu) {
   return std::ranges::any_of(gpu.shares, [](const Share* s) { return s->tenant->exclusive(); });
 }
 
+/// Whole-GPU use has no company but of those whose memory is out: they had stepped aside for it.
 bool can_be_there(const State& state, const Tenant& tenant, std::uint32_t g) {
   const Gpu& gpu = *state.gpus[g];
-  if (tenant.exclusive()) return tenant.released || gpu.shares.empty();
+  if (gpu.lost) return false;
+  if (tenant.exclusive())
+    return tenant.released || std::ranges::all_of(gpu.shares, [](const Share* share) {
+             return share->tenant->residence == Residence::kOut;
+           });
   return !whole_taken(gpu);
 }
 
 /// What its GPUs have room for: the quota within the smallest GPU, the guarantee within what is not
 /// guaranteed to others.
 void memory_fit(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus) {
+  Bytes left = ~Bytes{0};
   for (std::uint32_t g : gpus) {
     const Gpu& gpu = *state.gpus[g];
     tenant.memory_max = std::min(tenant.memory_max, gpu.capacity);
-    if (!tenant.exclusive())
-      tenant.memory_min = std::min(tenant.memory_min, gpu.capacity - gpu.promised_min);
+    if (!tenant.exclusive()) left = std::min(left, gpu.capacity - gpu.promised_min);
   }
   if (tenant.exclusive()) tenant.memory_min = tenant.memory_max;
-  tenant.memory_min = std::min(tenant.memory_min, tenant.memory_max);
+  tenant.memory_min = std::min({tenant.memory_min, tenant.memory_max, left});
+  tenant.promised = std::min(tenant.swap ? tenant.memory_min : tenant.memory_max, left);
+  tenant.quota_most = tenant.memory_max;
 }
 
 std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
@@ -65,6 +77,12 @@ std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
   tenant->asked_at = event.asked_at;
   tenant->admitted_at = event.admitted_at;
   tenant->released = event.released;
+  tenant->group = event.group;
+  tenant->swap = event.swap && event.tenant_class != TenantClass::kExclusive;
+  tenant->restored = true;
+  tenant->suspended = event.suspended && event.tenant_class != TenantClass::kExclusive;
+  tenant->frozen = event.frozen;
+  tenant->due_back = !event.suspended;
   return tenant;
 }
 
@@ -85,16 +103,24 @@ void tenant_restored(State& state, const TenantRestored& event, Nanos now, Actio
   }
   memory_fit(state, tenant, gpus);
   tenant_shares_add(state, tenant, gpus, now);
+  tenant.in_since = tenant.idle_since = tenant.restored_at = now;
   state.tenants.emplace(tenant.id, std::move(made));
   state.users[tenant.uid].admitted++;
-  if (tenant.exclusive() && tenant.released)
+  sums_add(state, tenant);
+  if (tenant.exclusive() && tenant.released) {
     tenant.charged = false;  // it handed its GPUs back
-  else
-    tenant_book(state, tenant);
+    for (Share& share : tenant.shares) state.gpus[share.gpu]->unbooked.push_back(&share);
+  } else {
+    if (tenant.exclusive()) aside_take(state, tenant, out);
+    tenant_book(state, tenant, now);
+  }
   out.emplace_back(LimitsSet{tenant.id, tenant.sm_percent, tenant.memory_max, tenant.memory_min});
   lease_introduce(state, tenant, out);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
   state.queue_dirty = true;
+  if (tenant.suspended) stay_look(state, tenant);
+  const bool away = event.swapped || event.frozen;
+  if (away && !tenant.exclusive()) stay_restore(state, tenant, event.frozen_on, now, out);
   if (tenant.exclusive() && !tenant.released) lease_open(state, tenant, false, now, out);
 }
 
@@ -111,12 +137,18 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
   for (const Share& share : tenant->shares) {
     const Gpu& gpu = *state.gpus[share.gpu];
     context = std::max(context, gpu.context_bytes);
-    const Bytes others_max = gpu.promised_max - tenant->memory_max;
+    const Bytes others_max = gpu.promised_max - (share.booked ? tenant->memory_max : 0);
     const Bytes limit = gpu.limit_max(state.policy.oversell_memory);
     const Bytes room_max = std::min(gpu.capacity, limit > others_max ? limit - others_max : 0);
-    if (max > tenant->memory_max) max = std::max(tenant->memory_max, std::min(max, room_max));
-    const Bytes room_min = gpu.capacity - (gpu.promised_min - tenant->memory_min);
-    min = std::min(min, room_min);
+    const Bytes promises = gpu.promised_min - (share.booked ? tenant->promised : 0);
+    // What the others are promised, and what the largest swappable quota may need beside it.
+    const Bytes taken = promises + spread_max(gpu, tenant);
+    const Bytes room_min = gpu.capacity - std::min(taken, gpu.capacity);
+    const Bytes room_own =
+        tenant->swap ? gpu.capacity - std::min(promises, gpu.capacity) : room_min;
+    const Bytes room = share.booked ? std::min(room_max, room_own) : 0;
+    if (max > tenant->memory_max) max = std::max(tenant->memory_max, std::min(max, room));
+    if (min > tenant->memory_min) min = std::max(tenant->memory_min, std::min(min, room_min));
   }
   max = std::max(max, std::min(context, tenant->memory_max));
   min = std::min(std::max(min, std::min(context, tenant->memory_min)), max);
@@ -124,7 +156,10 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
   if (max == tenant->memory_max && min == tenant->memory_min && percent == tenant->sm_percent)
     return;
   for (Share& share : tenant->shares) share_account(state, share, now);
-  tenant_rebook(state, *tenant, percent, max, min);
+  sums_remove(state, *tenant);
+  tenant_rebook(state, *tenant, percent, max, min, now);
+  sums_add(state, *tenant);
+  for (Share& share : tenant->shares) line_update(state, share, now);
   out.emplace_back(LimitsSet{tenant->id, percent, max, min});
   state.queue_dirty = true;
 }

@@ -13,6 +13,7 @@
 #include <cassert>
 
 #include "broker/core/lease.h"
+#include "broker/core/line.h"
 #include "broker/core/policy.h"
 #include "broker/core/usage.h"
 
@@ -25,40 +26,28 @@ constexpr Nanos kAloneUsageNs = 1'000'000'000;  // keeps the books of a GPU with
 /// once or twice.
 constexpr int kRoundsMax = 64;
 
-void wake(State& state, Share& share, Nanos now) {
-  policies_woke(state.policy, *state.gpus[share.gpu], share, now);
-}
-
-/// Asks the policies whether the share may run, and brings it forward when a cap has just ended.
-bool share_may_run(State& state, Share& share, Nanos now) {
-  const bool was_capped = share.capped;
-  const bool may = policies_may_run(state.policy, share, now);
-  if (was_capped && may) wake(state, share, now);
-  return may;
-}
-
-bool others_wait(State& state, Tenant& holder, Nanos now) {
-  for (const Share& share : holder.shares)
-    for (Share* waiting : state.gpus[share.gpu]->waiting)
-      if (tenant_may_run(state, *waiting->tenant, now)) return true;
-  return false;
+bool others_wait(const State& state, const Tenant& holder) {
+  return std::ranges::any_of(holder.shares, [&](const Share& share) {
+    const Gpu& gpu = *state.gpus[share.gpu];
+    // Who may have to make room is asked to say when it is idle.
+    if (holder.swap && gpu.room_for != nullptr && gpu.room_for != &holder) return true;
+    return line_first(state, gpu) != nullptr ||
+           std::ranges::any_of(gpu.waiting_gangs,
+                               [](const Share* s) { return tenant_may_run(*s->tenant); });
+  });
 }
 
 /// The virtual time of the GPU follows the slowest of those that compete now. Waiting gangs do not
 /// count: other GPUs may be what keeps them.
-void clock_advance(State& state, Gpu& gpu, Nanos now) {
+void clock_advance(Gpu& gpu) {
   double slowest = 0;
   bool any = false;
   auto consider = [&](const Share& share) {
     slowest = any ? std::min(slowest, share.vtime) : share.vtime;
     any = true;
   };
-  if (!policies_timed(gpu)) {  // fairness alone: who goes first is the slowest
-    if (const Share* best = best_single(state, gpu, now)) consider(*best);
-  } else {
-    for (Share* share : gpu.waiting)
-      if (!share->tenant->gang() && share_may_run(state, *share, now)) consider(*share);
-  }
+  for (const auto& lane : gpu.ready)
+    if (const Share* first = lane.first()) consider(*first);
   if (gpu.holder != nullptr && !gpu.holder->exclusive())
     for (const Share* share : gpu.on)
       if (share->tenant == gpu.holder) consider(*share);
@@ -69,8 +58,8 @@ bool preempted(State& state, Tenant& holder, Nanos now) {
   if (now < holder.protected_until) return false;
   for (Share& share : holder.shares) {
     Gpu& gpu = *state.gpus[share.gpu];
-    const Share* best = best_single(state, gpu, now);
-    if (best != nullptr && policies_preempt(gpu, *best, share)) return true;
+    const Share* best = line_first(state, gpu);
+    if (best != nullptr && policies_preempt(state.policy, gpu, *best, share)) return true;
   }
   return false;
 }
@@ -81,11 +70,11 @@ bool budget_spent(State& state, Tenant& holder, Nanos now) {
   });
 }
 
-bool challenged(State& state, Tenant& holder, Nanos now) {
-  for (Share& share : holder.shares) {
-    Gpu& gpu = *state.gpus[share.gpu];
-    const Share* best = best_single(state, gpu, now);
-    if (best != nullptr && !policies_before(gpu, share, *best)) return true;
+bool challenged(const State& state, const Tenant& holder) {
+  for (const Share& share : holder.shares) {
+    const Gpu& gpu = *state.gpus[share.gpu];
+    const Share* best = line_first(state, gpu);
+    if (best != nullptr && !policies_before(state.policy, gpu, share, *best)) return true;
   }
   return false;
 }
@@ -108,7 +97,7 @@ bool slice_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
   if (!over && !holder.slice_asked && !budget_spent(state, holder, now)) return false;
   if (!usage_fresh(state, holder, now, out)) return false;
   holder.slice_asked = false;
-  if (budget_spent(state, holder, now) || (over && challenged(state, holder, now))) {
+  if (budget_spent(state, holder, now) || (over && challenged(state, holder))) {
     lease_close(state, holder, now, out);
     return true;
   }
@@ -121,14 +110,17 @@ bool slice_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
 /// Everything that can end an open lease. True = it was closed.
 bool holder_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
   if (holder.exclusive() || holder.phase != Phase::kOpen) return false;
-  const bool contended = others_wait(state, holder, now);
+  const bool contended = others_wait(state, holder);
   lease_contend(state, holder, contended, out);
   if (!contended) {
     holder.slice_end = kNever;
     if (now >= holder.asked_usage_at + kAloneUsageNs) usage_ask(state, holder, now, out);
   } else if (holder.slice_end == kNever)
     holder.slice_end = std::max(holder.opened_at + state.policy.quantum_ns, now);
-  if ((contended && lease_idle(holder)) || preempted(state, holder, now)) {
+  const bool given_back = contended && lease_idle(holder);
+  if (given_back)
+    for (Share& share : holder.shares) policies_gave_back(state.policy, share);
+  if (given_back || preempted(state, holder, now)) {
     lease_close(state, holder, now, out);
     return true;
   }
@@ -141,7 +133,7 @@ bool gpu_decide(State& state, Gpu& gpu, Nanos now, Actions& out) {
     return first && holder_decide(state, *holder, now, out);
   }
   if (gpu.reserved != nullptr) return false;
-  Share* best = best_single(state, gpu, now);
+  Share* best = line_first(state, gpu);
   if (best == nullptr) return false;
   lease_open(state, *best->tenant, false, now, out);
   return true;
@@ -156,48 +148,27 @@ Share& share_on(Tenant& tenant, std::uint32_t gpu) {
   __builtin_unreachable();
 }
 
-bool tenant_may_run(State& state, Tenant& tenant, Nanos now) {
-  return std::ranges::all_of(tenant.shares,
-                             [&](Share& share) { return share_may_run(state, share, now); });
-}
-
-Share* best_single(State& state, Gpu& gpu, Nanos now, bool band_too) {
-  if (band_too && gpu.best_known) return gpu.best;
-  Share* best = nullptr;
-  Rank best_rank{};
-  for (Share* share : gpu.waiting) {
-    if (share->tenant->gang() || !share_may_run(state, *share, now)) continue;
-    if (!band_too && band_serves(gpu, *share)) continue;
-    const Rank rank = policies_rank(gpu, *share);
-    if (best != nullptr && !(rank < best_rank)) continue;
-    best = share;
-    best_rank = rank;
-  }
-  if (band_too) {
-    gpu.best = best;
-    gpu.best_known = true;
-  }
-  return best;
+bool tenant_may_run(const Tenant& tenant) {
+  return std::ranges::none_of(tenant.shares, &Share::capped);
 }
 
 void tenant_waiting_update(State& state, Tenant& tenant, Nanos now) {
   const bool may =
       tenant.phase == Phase::kClosed || (tenant.phase == Phase::kRunaway && tenant.gang());
-  const bool waiting = may && !tenant.released && !tenant.exclusive() && tenant_wants(tenant) != 0;
+  const bool in = tenant.residence == Residence::kIn;
+  if (!in) state.room_dirty = true;  // it may want to come back
+  const bool waiting =
+      may && in && !tenant.released && !tenant.exclusive() && tenant_wants(tenant) != 0;
   if (waiting == tenant.waiting) return;
+  gang_changes(state, tenant, now);
   tenant.waiting = waiting;
-  if (waiting) {
-    tenant.waiting_since = now;
-    if (tenant.gang()) gang_woke(state, tenant);
-  }
+  if (waiting) tenant.waiting_since = now;
+  if (tenant.gang()) gang_waits(state, tenant);
   for (Share& share : tenant.shares) {
-    Gpu& gpu = *state.gpus[share.gpu];
-    gpu.best_known = false;
     if (waiting) {
-      wake(state, share, now);
-      gpu.waiting.push_back(&share);
+      line_enter(state, share, now);
     } else {
-      std::erase(gpu.waiting, &share);
+      line_leave(state, share);
       share.turn = false;
     }
   }
@@ -207,10 +178,8 @@ void schedule(State& state, Nanos now, Actions& out) {
   for (auto& gpu : state.gpus)
     if (gpu->holder != nullptr) lease_timers(state, *gpu->holder, now, out);
   for (auto& gpu : state.gpus) {
-    // Where time alone changes nothing, the order of before stands until an event changes it: with
-    // a thousand tenants a step looks at those it concerns and not at all of them.
-    clock_advance(state, *gpu, now);
-    if (policies_timed(*gpu)) gpu->best_known = false;
+    line_release(state, *gpu, now);
+    clock_advance(*gpu);
   }
   bool changed = true;
   for (int round = 0; changed; ++round) {
@@ -223,9 +192,7 @@ void schedule(State& state, Nanos now, Actions& out) {
 Nanos schedule_at(State& state, Nanos now) {
   Nanos at = kNever;
   for (auto& gpu : state.gpus) {
-    if (policies_timed(*gpu))
-      for (const Share* share : gpu->waiting)
-        if (share->capped) at = std::min(at, policies_may_run_at(state.policy, *share, now));
+    at = std::min(at, line_release_at(*gpu));
     Tenant* holder = gpu->holder;
     if (holder == nullptr || holder->exclusive()) continue;
     at = std::min(at, lease_timer_at(state, *holder));

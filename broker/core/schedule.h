@@ -14,16 +14,18 @@ Nanos schedule_at(State& state, Nanos now);
 /// Enters or removes the tenant in the waiting lists of its GPUs, after anything that bears on it.
 void tenant_waiting_update(State& state, Tenant& tenant, Nanos now);
 
-/// The waiting share of a single-GPU tenant that goes first on this GPU, or null; without those
-/// that the latency band serves, where so wanted.
-Share* best_single(State& state, Gpu& gpu, Nanos now, bool band_too = true);
 /// May this waiting tenant be opened at all (no cap in force on any of its GPUs)?
-bool tenant_may_run(State& state, Tenant& tenant, Nanos now);
+bool tenant_may_run(const Tenant& tenant);
 Share& share_on(Tenant& tenant, std::uint32_t gpu);
 
 // gang.cpp
-void gangs_time_passed(State& state, Nanos now);
-void gang_woke(State& state, Tenant& tenant);
+/// To be called before a gang begins or ends to wait or to hold its GPUs.
+void gang_changes(State& state, Tenant& gang, Nanos now);
+/// Enters or removes a gang in the line of the gangs by whether it waits.
+void gang_waits(State& state, Tenant& gang);
+/// Before and after weights of any GPU's shares change.
+void gangs_settle(State& state, Nanos now);
+void gangs_reweigh(State& state);
 /// Opens the gangs whose turn has come on all their GPUs, after closing who holds them. True =
 /// something changed.
 bool gangs_decide(State& state, Nanos now, Actions& out);
@@ -31,6 +33,6 @@ bool gangs_decide(State& state, Nanos now, Actions& out);
 /// holder's GPUs.
 void gangs_take_turns(State& state, Tenant& holder, Nanos now);
 /// Has it been kept from its guaranteed share for too long? Then it goes before the latency band.
-bool gang_urgent(const State& state, const Tenant& tenant);
+bool gang_urgent(const Tenant& gang, Nanos now);
 
 }  // namespace sluice::core

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cassert>
 
+#include "broker/core/line.h"
+#include "broker/core/schedule.h"
+
 namespace sluice::core {
 
 Process* process_find(Tenant& tenant, ProcessId id) {
@@ -16,6 +19,13 @@ Process* process_find(Tenant& tenant, ProcessId id) {
 Tenant* tenant_find(State& state, TenantId id) {
   auto it = state.tenants.find(id);
   return it == state.tenants.end() ? nullptr : it->second.get();
+}
+
+void user_forget(State& state, std::uint32_t uid) {
+  auto it = state.users.find(uid);
+  if (it == state.users.end()) return;
+  const UserCount& user = it->second;
+  if (user.admitted == 0 && user.queued == 0 && user.host_bytes == 0) state.users.erase(it);
 }
 
 double equal_weight(const Gpu& gpu) {
@@ -44,28 +54,74 @@ std::uint8_t tenant_wants(const Tenant& tenant) {
   return mask;
 }
 
-void tenant_book(State& state, Tenant& tenant) {
-  for (Share& share : tenant.shares) {
-    Gpu& gpu = *state.gpus[share.gpu];
-    gpu.promised_min += tenant.memory_min;
-    gpu.promised_max += tenant.memory_max;
-    gpu.shares.push_back(&share);
-    if (tenant.sm_mode == SmMode::kFixed) gpu.fixed_count++;
-    const bool equal = tenant.sm_mode == SmMode::kEqual;
-    if (tenant.inference()) {
-      gpu.inference_count++;
-      if (equal)
-        gpu.inference_equal++;
-      else
-        gpu.inference_plain += tenant.sm_percent;
-    }
-    if (!equal) {
-      gpu.plain_weight += tenant.sm_percent;
-      gpu.plain_count++;
-    }
+void share_book(State& state, Share& share) {
+  assert(!share.booked);
+  const Tenant& tenant = *share.tenant;
+  Gpu& gpu = *state.gpus[share.gpu];
+  share.booked = true;
+  gpu.promised_min += tenant.promised;
+  gpu.promised_max += tenant.memory_max;
+  std::erase(gpu.unbooked, &share);
+  gpu.shares.push_back(&share);
+  if (tenant.swap) gpu.swap_count++;
+  if (tenant.sm_mode == SmMode::kFixed) gpu.fixed_count++;
+  const bool equal = tenant.sm_mode == SmMode::kEqual;
+  if (tenant.inference()) {
+    gpu.inference_count++;
+    if (equal)
+      gpu.inference_equal++;
+    else
+      gpu.inference_plain += tenant.sm_percent;
   }
+  if (!equal) {
+    gpu.plain_weight += tenant.sm_percent;
+    gpu.plain_count++;
+  }
+}
+
+void share_unbook(State& state, Share& share) {
+  assert(share.booked && "a promise is returned once");
+  const Tenant& tenant = *share.tenant;
+  Gpu& gpu = *state.gpus[share.gpu];
+  assert(gpu.promised_min >= tenant.promised && gpu.promised_max >= tenant.memory_max);
+  share.booked = false;
+  gpu.promised_min -= tenant.promised;
+  gpu.promised_max -= tenant.memory_max;
+  std::erase(gpu.shares, &share);
+  gpu.unbooked.push_back(&share);
+  if (tenant.swap) gpu.swap_count--;
+  if (tenant.sm_mode == SmMode::kFixed) gpu.fixed_count--;
+  const bool equal = tenant.sm_mode == SmMode::kEqual;
+  if (tenant.inference()) {
+    gpu.inference_count--;
+    if (equal)
+      gpu.inference_equal--;
+    else
+      gpu.inference_plain -= tenant.sm_percent;
+  }
+  if (!equal) {
+    gpu.plain_weight -= tenant.sm_percent;
+    gpu.plain_count--;
+  }
+}
+
+void share_forget(State& state, Share& share) {
+  Gpu& gpu = *state.gpus[share.gpu];
+  assert(!share.tenant->waiting && "who waits in line leaves it first");
+  std::erase(gpu.on, &share);
+  std::erase(gpu.unbooked, &share);
+  if (gpu.holder == share.tenant) gpu.holder = nullptr;
+  if (gpu.reserved == share.tenant) gpu.reserved = nullptr;
+  if (gpu.room_for == share.tenant) gpu.room_for = nullptr;
+}
+
+void tenant_book(State& state, Tenant& tenant, Nanos now) {
+  gangs_settle(state, now);
+  for (Share& share : tenant.shares) share_book(state, share);
   if (tenant.gang()) state.gangs.push_back(&tenant);
+  tenant.owed_at = now;
   tenant.charged = true;
+  gangs_reweigh(state);
 }
 
 void tenant_shares_add(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus,
@@ -83,14 +139,24 @@ void tenant_shares_add(const State& state, Tenant& tenant, const std::vector<std
 }
 
 void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes memory_max,
-                   Bytes memory_min) {
+                   Bytes memory_min, Nanos now) {
   assert(tenant.charged);
+  gangs_settle(state, now);
+  Bytes promised = tenant.swap ? memory_min : memory_max;
+  for (const Share& share : tenant.shares) {
+    const Gpu& gpu = *state.gpus[share.gpu];
+    const Bytes others = gpu.promised_min - tenant.promised;
+    const Bytes room = gpu.capacity - std::min(others, gpu.capacity);
+    // A promise that rests while its GPU is used whole is not raised.
+    promised = std::min(promised, share.booked ? room : tenant.promised);
+  }
   const bool plain = tenant.sm_mode != SmMode::kEqual;
   for (Share& share : tenant.shares) {
+    if (!share.booked) continue;
     Gpu& gpu = *state.gpus[share.gpu];
-    gpu.promised_min = gpu.promised_min - tenant.memory_min + memory_min;
+    if (tenant.waiting) line_uncount(gpu, share);
+    gpu.promised_min = gpu.promised_min - tenant.promised + promised;
     gpu.promised_max = gpu.promised_max - tenant.memory_max + memory_max;
-    gpu.best_known = false;
     if (!plain) continue;
     gpu.plain_weight = gpu.plain_weight - tenant.sm_percent + sm_percent;
     if (tenant.inference())
@@ -99,32 +165,21 @@ void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes
   tenant.sm_percent = sm_percent;
   tenant.memory_max = memory_max;
   tenant.memory_min = memory_min;
+  tenant.promised = promised;
+  tenant.quota_most = std::max(tenant.quota_most, memory_max);
+  gangs_reweigh(state);
+  if (!tenant.waiting) return;
+  for (const Share& share : tenant.shares) line_count(*state.gpus[share.gpu], share);
 }
 
-void tenant_unbook(State& state, Tenant& tenant) {
+void tenant_unbook(State& state, Tenant& tenant, Nanos now) {
   assert(tenant.charged && "a tenant's promises are returned once");
-  for (Share& share : tenant.shares) {
-    Gpu& gpu = *state.gpus[share.gpu];
-    assert(gpu.promised_min >= tenant.memory_min && gpu.promised_max >= tenant.memory_max);
-    gpu.promised_min -= tenant.memory_min;
-    gpu.promised_max -= tenant.memory_max;
-    std::erase(gpu.shares, &share);
-    if (tenant.sm_mode == SmMode::kFixed) gpu.fixed_count--;
-    const bool equal = tenant.sm_mode == SmMode::kEqual;
-    if (tenant.inference()) {
-      gpu.inference_count--;
-      if (equal)
-        gpu.inference_equal--;
-      else
-        gpu.inference_plain -= tenant.sm_percent;
-    }
-    if (!equal) {
-      gpu.plain_weight -= tenant.sm_percent;
-      gpu.plain_count--;
-    }
-  }
+  gangs_settle(state, now);
+  for (Share& share : tenant.shares)
+    if (share.booked) share_unbook(state, share);
   std::erase(state.gangs, &tenant);
   tenant.charged = false;
+  gangs_reweigh(state);
 }
 
 }  // namespace sluice::core

@@ -7,12 +7,15 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "broker/core/core.h"
+#include "broker/core/share_heap.h"
 
 namespace sluice::core {
 
@@ -55,8 +58,29 @@ struct Share {
   double vtime = 0;      // fair.cpp: charged time over weight
   double tokens_ns = 0;  // budget.cpp: GPU time a fixed share may still use
   Nanos tokens_at = 0;
-  bool capped = false;  // budget.cpp: waits until the budget is worth an opening
-  bool turn = false;    // schedule.cpp: a waiting gang's turn has come on this GPU
+  bool capped = false;      // budget.cpp: waits until the budget is worth an opening
+  Nanos place_at = kNever;  // turns.h: came into line then; kNever = comes anew
+  Nanos turn_from_ns = 0;   // turns.h: lease_ns when its turn began
+  bool turn = false;        // schedule.cpp: a waiting gang's turn has come on this GPU
+  HeapPlace heap;           // line.cpp: its place among those that wait
+
+  // Memory (memory.cpp), as the claims said last, bounded; and the words as last told.
+  Bytes held = 0;
+  Bytes movable = 0;
+  Bytes swapped = 0;
+  Nanos memory_seen_at = -1;
+  std::uint32_t hold_word = 0;
+  std::uint32_t room_word = 0;
+  Bytes host_bytes = 0;    // charged to its user
+  Bytes claim = 0;         // room granted to its allocation and not seen used yet,
+  Bytes claim_held = 0;    // when so much was held,
+  Nanos claim_until = 0;   // as long as this
+  Nanos claim_since = 0;   // and when it had asked: a grant that others took counts as asked then
+  TenantId aside_by = 0;   // whose whole-GPU use its promise rests for
+  bool booked = false;     // its promise counts on its GPU
+  Nanos elsewhere_ns = 0;  // of busy_ns: on the GPU from which it was moved here
+  Bytes moved_out_bytes = 0;
+  Bytes moved_in_bytes = 0;
 };
 
 /// One registered process of a tenant. The masks have one bit per GPU index of the tenant.
@@ -66,7 +90,11 @@ struct Process {
   std::uint8_t active = 0;  // waited when the lease was opened: it is using it
   std::uint8_t idle = 0;    // said so under the present lease
   std::uint8_t drains = 0;  // Drained is still to come
+  std::uint8_t acks = 0;    // HoldAcked is still to come
+  std::uint8_t moves = 0;   // MoveDone is still to come
 };
+
+HeapPlace& heap_place(Share& share);
 
 enum class Phase : std::uint8_t {
   kClosed,   // nothing of it is on the GPU
@@ -74,6 +102,19 @@ enum class Phase : std::uint8_t {
   kClosing,  // closed, drain under way; still holds its GPUs
   kRunaway,  // did not drain in time; its GPUs went on without it
 };
+
+/// Where the memory of a tenant is, all its GPUs together (stay.cpp).
+enum class Residence : std::uint8_t {
+  kIn,             // on its GPUs; the only one in which it may run
+  kLeaving,        // to be held: its lease is draining
+  kHeld,           // hold set, acknowledgements to come
+  kSwappingOut,    // ordered out
+  kCheckpointing,  // the driver's checkpoint is under way
+  kOut,            // what can be moved is in the host (some of it, after a failure)
+  kRestoring,      // the driver's restore is under way
+  kSwappingIn,     // ordered in
+};
+inline constexpr std::uint32_t kNoGpu = UINT32_MAX;
 
 struct Tenant {
   TenantId id = 0;
@@ -84,7 +125,11 @@ struct Tenant {
   Bytes memory_max = 0;
   Bytes memory_min = 0;
   Nanos window_ns = 0;
+  Bytes promised = 0;    // what admission counts: swappable memory_min, otherwise memory_max
+  Bytes quota_most = 0;  // the highest memory_max it ever had: more than this is not believed
+  bool swap = false;
   std::string name;
+  std::string group;
   Nanos asked_at = 0;
   Nanos admitted_at = 0;
 
@@ -109,8 +154,37 @@ struct Tenant {
   int lets = 0;                // since it was closed
   Nanos waiting_since = 0;
 
-  double gang_vtime = 0;  // order between gangs
-  double owed_ns = 0;     // gang: guaranteed time not received while it wanted to run
+  // Where its memory is (stay.cpp), and why it is to be out.
+  Residence residence = Residence::kIn;
+  bool victim = false;       // makes room for somebody; comes back when it wants
+  bool suspended = false;    // by command, until it is resumed
+  bool steps_aside = false;  // makes room for an exclusive request that waits
+  std::uint32_t move_to = kNoGpu;
+  bool due_back = false;      // to be brought back without being asked
+  bool frozen = false;        // in the driver's checkpoint
+  bool order_failed = false;  // a process could not carry out the present order
+  bool reverting = false;     // the present order undoes one that failed
+  bool restored = false;      // its claims may tell of memory that is out since another broker
+  std::vector<GpuMove> restore_to;  // of a frozen one: where its GPUs were and are to be
+  std::uint32_t move_failures = 0;  // in a row
+  Nanos restored_at = 0;
+  Nanos retry_at = 0;  // not tried again before
+  Nanos in_since = 0;  // kIn, since then
+  Nanos out_since = 0;
+  Nanos rest_until = 0;  // not to step aside for an exclusive request again before
+  Nanos idle_since = 0;  // closed and drained, since then
+  Nanos hold_since = 0;
+  Nanos step_since = 0;     // the present order, or wait for acknowledgements
+  Nanos moving_ns = 0;      // under holds
+  std::uint64_t moves = 0;  // times out
+
+  // Gangs (gang.cpp).
+  double weight = 1;         // on the GPU where it is least
+  double guarantee = 0;      // part of its GPUs' time that it is guaranteed
+  double gang_vtime = 0;     // order between gangs: lease time over weight,
+  double owed_ns = 0;        // guaranteed time not received while it wanted to run,
+  Nanos owed_at = 0;         // both as of this time
+  Nanos urgent_at = kNever;  // while it waits: when it is to go before the latency band
 
   bool exclusive() const { return tenant_class == TenantClass::kExclusive; }
   bool inference() const { return tenant_class == TenantClass::kInference; }
@@ -127,14 +201,34 @@ struct Gpu {
     return static_cast<Bytes>(static_cast<double>(capacity) * oversell);
   }
 
-  std::vector<Share*> shares;   // of admitted tenants
-  std::vector<Share*> waiting;  // want the GPU and do not hold it
-  std::vector<Share*> on;       // the holder and runaways: what is on the device
-  Tenant* holder = nullptr;     // open or closing
-  Tenant* reserved = nullptr;   // a gang whose turn has come everywhere: nobody else is opened
-  Share* best = nullptr;        // memory of best_single: within one step, or for as long as nothing
-  bool best_known = false;      // changes where the order does not depend on time (see schedule)
-  bool draining = false;        // kept free for an exclusive request at the head of the queue
+  std::vector<Share*> shares;  // booked: of admitted tenants
+  std::vector<Share*>
+      unbooked;  // here without a promise: put aside for whole-GPU use, or handed back
+  std::vector<Share*> waiting;        // want the GPU and do not hold it; kept in order by line.cpp:
+  std::vector<Share*> waiting_gangs;  // those of them that are gangs'
+  std::array<ShareHeap<double, heap_place>, 2> ready;  // singles that may run: inference, others
+  ShareHeap<Nanos, heap_place> capped;                 // whom a cap holds back, by its end
+  std::uint64_t waiting_plain = 0;  // weights of those that may run and are not inference, but for
+  std::uint32_t waiting_equal = 0;  // so many in equal mode
+  std::uint64_t waiting_count = 0;  // how many have ever begun to wait
+  std::vector<Share*> on;           // the holder and runaways: what is on the device
+  Tenant* holder = nullptr;         // open or closing
+  Tenant* reserved = nullptr;       // a gang whose turn has come everywhere: nobody else is opened
+  bool claimed = false;             // gang.cpp, within one decision: an earlier gang waits for it
+  bool draining = false;            // kept free for an exclusive request at the head of the queue
+  bool step_aside = false;          // for one before whom nobody waits there: shared tenants go out
+  bool closed_to_new = false;       // by command
+  bool lost = false;
+  std::uint32_t swap_count = 0;      // swappable shares
+  const Tenant* room_for = nullptr;  // whose want for room is being served: the holder is contended
+  Bytes hidden = 0;                  // taken by what no claims tell of: the driver said no where
+  Nanos hidden_until = 0;            // room was expected; believed as long as this
+  Nanos looked_at = kNever;          // claims were asked for; kNever = never
+
+  /// In whole-GPU use: that tenant is alone there (invariant).
+  bool exclusive() const { return shares.size() == 1 && shares.front()->tenant->exclusive(); }
+
+  bool narrow = false;  // windows are as inference wants them
 
   std::uint32_t inference_count = 0;
   std::uint32_t inference_equal = 0;  // of them in equal mode
@@ -178,6 +272,33 @@ struct Ghost {
 struct UserCount {
   std::uint32_t admitted = 0;
   std::uint32_t queued = 0;
+  Bytes host_bytes = 0;  // in host memory, or on the way there
+};
+/// What tenants of a group have together (limits.cpp).
+struct Sum {
+  std::uint32_t tenants = 0;
+  Bytes memory = 0;
+  bool operator==(const Sum&) const = default;
+};
+
+/// A wish for memory on the GPUs, first come first served (room.cpp): of an allocation that waits,
+/// or of a tenant that is out and wants to come back.
+struct Want {
+  TenantId tenant = 0;
+  bool back = false;
+  std::uint32_t index = 0;  // of its GPU; not for `back`
+  Bytes bytes = 0;
+  Nanos since = 0;
+  std::vector<ProcessId> askers;
+};
+
+/// A command whose answer is to come (command.cpp).
+struct PendingCommand {
+  RequestId request = 0;
+  protocol::CommandVerb verb{};
+  TenantId tenant = 0;
+  Nanos asked_at = 0;
+  Bytes moved_before = 0;
 };
 
 class State {
@@ -193,17 +314,32 @@ class State {
   std::vector<bool> kept;      // per GPU: kept for a request in the queue
   std::vector<Tenant*> gangs;  // admitted, several GPUs, not exclusive
   std::vector<Ghost> ghosts;
+  std::map<std::string, Sum> groups;                             // by group
+  std::map<std::pair<std::string, std::uint32_t>, Sum> members;  // by group and user
+  std::vector<Tenant*> moving;                                   // in order of arrival: not kIn
+  std::deque<Want> wants;  // in the order in which they are served
+  std::vector<PendingCommand> commands;
+  bool room_dirty = false;  // something that bears on memory has changed
+  Nanos room_at = kNever;   // when to look after memory again if nothing happens
+  Nanos now = 0;            // time never goes back
+  // How often requests leave the queue for a GPU, for estimates of when the next one will.
+  Nanos started_last = 0;
+  double start_interval_ns = 0;
+  std::uint32_t starts = 0;
   TenantId next_tenant = 1;
   bool queue_dirty = false;  // something that the queue waits for may have changed
   Nanos queue_deadline = kNever;
-  Nanos alarm_at = kNever;  // as last told
+  Nanos alarm_at = kNever;         // as last told
+  std::vector<Tenant*> gang_line;  // gangs that wait, by gang_vtime
   double gang_vclock = 0;
-  Nanos gangs_at = 0;
 };
 
 /// The tenant's process entry, or null.
 Process* process_find(Tenant& tenant, ProcessId id);
 Tenant* tenant_find(State& state, TenantId id);
+
+/// Forgets a user of whom nothing is counted any more.
+void user_forget(State& state, std::uint32_t uid);
 
 /// Weight of a share under contention: sm_percent; in equal mode the mean weight of the GPU's other
 /// kind of shares, which makes it 1/n of the whole whatever the others weigh.
@@ -214,14 +350,34 @@ double admitted_weight(const Gpu& gpu);
 double inference_weight(const Gpu& gpu);
 
 /// Enters or removes a tenant in the books of its GPUs (promises, windows' inputs, weights).
-void tenant_book(State& state, Tenant& tenant);
-void tenant_unbook(State& state, Tenant& tenant);
+void tenant_book(State& state, Tenant& tenant, Nanos now);
+void tenant_unbook(State& state, Tenant& tenant, Nanos now);
+/// The same for one of its GPUs. What is not booked is listed in Gpu::unbooked until the tenant's
+/// end.
+void share_book(State& state, Share& share);
+void share_unbook(State& state, Share& share);
+/// Takes the share off every list of its GPU.
+void share_forget(State& state, Share& share);
 /// Other limits for a tenant that is in the books.
 void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes memory_max,
-                   Bytes memory_min);
+                   Bytes memory_min, Nanos now);
 /// Its share of each of these GPUs, with nothing used yet.
 void tenant_shares_add(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus,
                        Nanos now);
+
+/// Calls `what` for every share that has or had something on the GPU, booked or not.
+template <class What>
+void gpu_shares_each(const Gpu& gpu, What what) {
+  for (Share* share : gpu.shares) what(*share);
+  for (Share* share : gpu.unbooked) what(*share);
+}
+
+/// A tenant for whose whole-GPU use a promise of this one rests; 0 = none does.
+inline TenantId tenant_aside_by(const Tenant& tenant) {
+  for (const Share& share : tenant.shares)
+    if (share.aside_by != 0) return share.aside_by;
+  return 0;
+}
 
 /// GPU indexes that the tenant's processes wait for at the gate.
 std::uint8_t tenant_wants(const Tenant& tenant);

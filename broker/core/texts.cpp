@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "broker/core/state.h"
+
 namespace sluice::core {
 namespace {
 
@@ -67,6 +69,20 @@ const char* class_text(TenantClass tenant_class) {
   return "unknown";
 }
 
+std::string job_text(const Tenant& tenant) {
+  return "job " + tenant.name + " (tenant " + std::to_string(tenant.id) + ")";
+}
+
+std::string unknown_gpu_text(const GpuUuid& uuid) {
+  return "this machine has no " + uuid_text(uuid) + "; `sluice status` lists the GPUs it has";
+}
+
+std::string host_limit_text(std::uint32_t uid, Bytes bytes, Bytes limit) {
+  return "moving " + bytes_text(bytes) + " to the host would take user " + std::to_string(uid) +
+         " beyond the " + bytes_text(limit) +
+         " of host memory that one user's suspended and swapped jobs may fill";
+}
+
 const char* reason_text(QueueReason reason) {
   switch (reason) {
     case QueueReason::kNone:
@@ -76,7 +92,7 @@ const char* reason_text(QueueReason reason) {
     case QueueReason::kPriority:
       return "a request ahead of it waits for the same GPUs";
     case QueueReason::kUserLimit:
-      return "the user has as many tenants as one user may have";
+      return "the user, or the profile, has as much as it may have";
     case QueueReason::kDrain:
       return "the GPUs are used whole, or are being emptied for whole use";
     case QueueReason::kGang:
@@ -106,9 +122,7 @@ TenantRefused refusal_too_many_gpus(RequestId request, std::uint32_t asked, std:
 }
 
 TenantRefused refusal_unknown_gpu(RequestId request, const GpuUuid& uuid) {
-  return refusal(
-      request, RefusalCode::kNoSuchGpu,
-      "this machine has no " + uuid_text(uuid) + "; `sluice status` lists the GPUs it has");
+  return refusal(request, RefusalCode::kNoSuchGpu, unknown_gpu_text(uuid));
 }
 
 TenantRefused refusal_no_quota(RequestId request, TenantClass tenant_class, Bytes minimum) {
@@ -151,6 +165,23 @@ TenantRefused refusal_user_limit(RequestId request, std::uint32_t uid, std::uint
       request, RefusalCode::kUserLimit,
       "user " + std::to_string(uid) + " has " + std::to_string(limit) +
           " tenants, as many as one user may have, and would not wait; end one, or allow waiting");
+}
+
+TenantRefused refusal_gpu_lost(RequestId request, std::size_t left) {
+  return refusal(request, RefusalCode::kNoSuchGpu,
+                 "a GPU that it waited for is gone, and " + gpus_text(left) +
+                     " is what is left for it; ask again for what `sluice status` lists");
+}
+
+TenantRefused refusal_group(RequestId request, std::string text) {
+  return refusal(request, RefusalCode::kUserLimit, std::move(text));
+}
+
+TenantRefused refusal_sums_full(RequestId request, const std::string& group) {
+  return refusal(request, RefusalCode::kUserLimit,
+                 "what profile " + group +
+                     " allows together (jobs, or GPU memory) is in use, and it would not wait; end "
+                     "a job, or allow waiting");
 }
 
 TenantRefused refusal_full(RequestId request, std::uint32_t limit) {

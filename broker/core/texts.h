@@ -8,11 +8,17 @@
 
 namespace sluice::core {
 
+struct Tenant;
+
 /// "512 MiB", "1.5 GiB", "100 bytes": the largest unit that keeps at most two decimals exact enough
 /// for people.
 std::string bytes_text(Bytes bytes);
 std::string duration_text(Nanos ns);
 const char* class_text(TenantClass tenant_class);
+/// "job train (tenant 7)".
+std::string job_text(const Tenant& tenant);
+std::string unknown_gpu_text(const GpuUuid& uuid);
+std::string host_limit_text(std::uint32_t uid, Bytes bytes, Bytes limit);
 /// "its memory is promised to others" and the like: why a request waits.
 const char* reason_text(QueueReason reason);
 
@@ -27,6 +33,9 @@ TenantRefused refusal_too_large(RequestId request, Bytes asked, Bytes largest,
                                 std::uint32_t gpu_count);
 TenantRefused refusal_user_queue(RequestId request, std::uint32_t uid, std::uint32_t limit);
 TenantRefused refusal_user_limit(RequestId request, std::uint32_t uid, std::uint32_t limit);
+TenantRefused refusal_gpu_lost(RequestId request, std::size_t left);
+TenantRefused refusal_group(RequestId request, std::string text);
+TenantRefused refusal_sums_full(RequestId request, const std::string& group);
 TenantRefused refusal_full(RequestId request, std::uint32_t limit);
 TenantRefused refusal_no_room(RequestId request, QueueReason reason, std::uint32_t position,
                               bool dry_run);

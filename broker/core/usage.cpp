@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "broker/core/line.h"
 #include "broker/core/policy.h"
 
 namespace sluice::core {
@@ -62,7 +63,9 @@ void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
   share.provisional_ns = 0;
   const Nanos correction = episode_charge(state, share) - share.episode_charged_ns;
   share.episode_charged_ns += correction;
-  if (correction != 0) policies_charge(state.policy, gpu, share, static_cast<double>(correction));
+  if (correction == 0) return;
+  policies_charge(state.policy, gpu, share, static_cast<double>(correction));
+  line_update(state, share, now);
 }
 
 void usage_time_passed(State& state, Nanos now) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "broker/core/state.h"
+#include "broker/protocol/pages.h"
 
 namespace sluice::core {
 namespace {
@@ -28,10 +29,8 @@ protocol::SnapshotGpu gpu_view(const Gpu& gpu) {
   view.overruns = gpu.overruns;
   view.holder = gpu.holder == nullptr ? 0 : gpu.holder->id;
   view.tenants = static_cast<std::uint32_t>(gpu.shares.size());
-  view.exclusive =
-      std::ranges::any_of(gpu.shares, [](const Share* s) { return s->tenant->exclusive(); }) ? 1
-                                                                                             : 0;
-  view.draining = gpu.draining ? 1 : 0;
+  view.exclusive = gpu.exclusive() ? 1 : 0;
+  view.draining = gpu.draining || gpu.closed_to_new || gpu.lost ? 1 : 0;
   return view;
 }
 
@@ -42,7 +41,10 @@ protocol::SnapshotTenant tenant_view(const Tenant& tenant) {
   view.asked_ns = count(tenant.asked_at);
   view.uid = tenant.uid;
   view.processes = static_cast<std::uint32_t>(tenant.processes.size());
-  view.state = protocol::TenantState::kRunning;
+  const bool in = tenant.residence == Residence::kIn || tenant.residence == Residence::kLeaving;
+  view.state = tenant.suspended || tenant_aside_by(tenant) != 0 ? protocol::TenantState::kSuspended
+               : in                                             ? protocol::TenantState::kRunning
+                                                                : protocol::TenantState::kSwapped;
   view.tenant_class = tenant.tenant_class;
   view.sm_mode = tenant.sm_mode;
   view.runaway = tenant.runaway ? 1 : 0;
@@ -73,6 +75,13 @@ protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, N
   view.busy_ns = count(share.busy_ns);
   view.lease_held_ns = count(share.held_ns + (share.open ? now - share.accounted_at : 0));
   view.overruns = share.overruns;
+  view.movable_bytes = share.movable;
+  view.swapped_bytes = share.swapped;
+  view.moved_out_bytes = share.moved_out_bytes;
+  view.moved_in_bytes = share.moved_in_bytes;
+  const bool held = (share.hold_word & protocol::kHoldSet) != 0;
+  view.moving_ns = count(tenant.moving_ns + (held ? now - tenant.hold_since : 0));
+  view.moves = tenant.moves;
   view.sm_percent = tenant.sm_percent;
   view.wants = (tenant_wants(tenant) >> share.index) & 1U;
   return view;

@@ -4,22 +4,32 @@
 #include <errno.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include <cassert>
 #include <cstdio>
 #include <cstring>
 #include <string>
 
+#include "broker/daemon/timer.h"
+
 namespace sluice::daemon {
 namespace {
 
-constexpr int kMessagesPerTurn =
-    16;  // per connection, so that one chatterer cannot starve the others
+using protocol::RefusalCode;
 
-void refuse(int fd, const std::string& text) {
+constexpr int kMessagesPerTurn =
+    16;  // per connection, so that one chatterer cannot starve its user's others
+constexpr int kConnectionsAtOnce = 4;
+constexpr std::uint32_t kDescriptorsEach = 2;  // the socket and its peer's pidfd
+// What the kernel keeps for a peer that does not read, in its terms (twice this, some hundred bytes
+// for each message besides): some dozens of answers.
+constexpr int kSendBufferBytes = 16 * 1024;
+
+void refuse(int fd, RefusalCode code, const std::string& text) {
   protocol::Refused refused;
   protocol::message_init(refused, protocol::MessageType::kRefused, 0);
-  refused.code = protocol::RefusalCode::kUserLimit;
+  refused.code = code;
   std::snprintf(refused.text, sizeof refused.text, "%s", text.c_str());
   protocol::wire_send(fd, &refused, sizeof refused, nullptr, 0, true);
 }
@@ -33,8 +43,36 @@ Connections::~Connections() { close_all(); }
 
 bool Connections::within_limits(uid_t uid) const {
   if (table_.size() >= limits_.total_max) return false;
-  const auto found = per_user_.find(uid);
-  return found == per_user_.end() || found->second < limits_.per_user_max;
+  const auto found = users_.find(uid);
+  return found == users_.end() || found->second->connections < limits_.per_user_max;
+}
+
+std::uint32_t Connections::descriptors_of(uid_t uid) const {
+  const auto found = users_.find(uid);
+  if (found == users_.end()) return 0;
+  return 1 + kDescriptorsEach * found->second->connections;
+}
+
+std::shared_ptr<Connections::User> Connections::user_take(uid_t uid) {
+  std::shared_ptr<User>& user = users_[uid];  // a new user's first connection makes his entry
+  if (user == nullptr) {
+    user = std::make_shared<User>();
+    if (user->loop.fault() != 0) {
+      users_.erase(uid);
+      return nullptr;
+    }
+    // The handler holds on to him: his last connection may end in his own turn.
+    user->key = loop_.add(user->loop.fd(), [this, user] { user_turn(*user); });
+  }
+  ++user->connections;
+  return user;
+}
+
+void Connections::user_turn(User& user) {
+  user.turn_end_ns = clock_ns() + limits_.user_turn_ns;
+  while (user.loop.turn(0, kConnectionsAtOnce) == kConnectionsAtOnce &&
+         clock_ns() < user.turn_end_ns) {
+  }
 }
 
 void Connections::accept(devices::Fd fd) {
@@ -44,19 +82,34 @@ void Connections::accept(devices::Fd fd) {
   if (!within_limits(uid)) {
     log_.line_limited(Level::kWarning, "connection_refused",
                       {{"uid", uid}, {"pid", connection->peer.pid}});
-    refuse(fd.get(), "user " + user_name(uid) +
-                         " has as many connections to the broker as are allowed (" +
-                         std::to_string(limits_.per_user_max) + "); end some programs first");
+    refuse(fd.get(), RefusalCode::kUserLimit,
+           "user " + user_name(uid) + " has as many connections to the broker as are allowed (" +
+               std::to_string(limits_.per_user_max) + "); end some programs first");
     return;
   }
   const ConnectionId id = next_++;
   connection->fd = std::move(fd);
-  connection->key = loop_.add(connection->fd.get(), [this, id] { readable(id); });
-  ++per_user_[uid];
+  setsockopt(connection->fd.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes,
+             sizeof kSendBufferBytes);
+  connection->user = user_take(uid);
+  if (connection->user == nullptr) {
+    refuse(connection->fd.get(), RefusalCode::kNoRoom,
+           "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
+    return;
+  }
+  connection->key = connection->user->loop.add(connection->fd.get(), [this, id] {
+    readable(id);
+    loop_.settle();
+  });
+  connection->accepted_ns = clock_ns();
+  silent_.emplace(id, connection->accepted_ns);
   table_.emplace(id, std::move(connection));
 }
 
 void Connections::readable(ConnectionId id) {
+  const auto known = table_.find(id);
+  if (known == table_.end()) return;
+  const std::int64_t turn_end_ns = known->second->user->turn_end_ns;
   for (int i = 0; i < kMessagesPerTurn; ++i) {
     const auto found = table_.find(id);
     if (found == table_.end() || found->second->doomed) break;
@@ -64,6 +117,10 @@ void Connections::readable(ConnectionId id) {
     protocol::Envelope envelope;
     const int rc = protocol::wire_receive(connection.fd.get(), &envelope, 0);
     if (rc == -EAGAIN) break;
+    if (!connection.spoke) {
+      connection.spoke = true;
+      silent_.erase(id);
+    }
     if (rc == 1) {
       sink_->message_received(id, connection.peer, envelope);
       for (int f = 0; f < envelope.fd_count; ++f) close(envelope.fds[f]);
@@ -74,6 +131,7 @@ void Connections::readable(ConnectionId id) {
       connection.unread = rc == -ECONNRESET;
       drop(id);
     }
+    if (clock_ns() >= turn_end_ns) break;
   }
 }
 
@@ -116,20 +174,42 @@ void Connections::reap() {
 void Connections::erase(ConnectionId id) {
   const auto found = table_.find(id);
   assert(found != table_.end());
-  loop_.remove(found->second->key);
-  const auto user = per_user_.find(found->second->peer.uid);
-  assert(user != per_user_.end() && user->second > 0);
-  if (--user->second == 0) per_user_.erase(user);
+  const std::shared_ptr<User> user = found->second->user;
+  user->loop.remove(found->second->key);
+  assert(user->connections > 0);
+  if (--user->connections == 0) {
+    loop_.remove(user->key);
+    users_.erase(found->second->peer.uid);
+  }
+  silent_.erase(id);
   const bool unread = found->second->unread;
   table_.erase(found);
   if (sink_ != nullptr) sink_->connection_closed(id, unread);
+}
+
+void Connections::tend(std::int64_t now_ns) {
+  for (const auto& [uid, user] : users_) user->loop.unwatched_retry();
+  std::vector<ConnectionId> late;
+  for (const auto& [id, since_ns] : silent_) {
+    if (now_ns - since_ns < limits_.silence_ns_max) break;
+    late.push_back(id);
+  }
+  for (const ConnectionId id : late) {
+    const Connection& connection = *table_.at(id);
+    if (connection.doomed) continue;
+    log_.line_limited(Level::kInfo, "silent",
+                      {{"pid", connection.peer.pid}, {"uid", connection.peer.uid}});
+    refuse(connection.fd.get(), RefusalCode::kTimeout,
+           "nothing was said on this connection; connect when there is something to ask");
+    drop(id);
+  }
 }
 
 void Connections::close_all() {
   sink_ = nullptr;
   while (!table_.empty()) erase(table_.begin()->first);
   doomed_.clear();
-  assert(per_user_.empty());
+  assert(users_.empty() && silent_.empty());
 }
 
 }  // namespace sluice::daemon

@@ -1,6 +1,12 @@
-// The table of connections: accepts within the per-user limit, reads datagrams with a budget per
-// turn, sends without ever waiting, closes. What the messages mean is the sink's business. A peer
-// that does not read its answers is disconnected, so that no message is ever dropped in silence.
+// The table of connections: accepts within the limits of each user, reads datagrams, sends without
+// ever waiting, closes. What the messages mean is the sink's business. A peer that does not read
+// its answers is disconnected, so that no message is ever dropped in silence; one that says nothing
+// is disconnected as well.
+//
+// Whatever a connection costs is its user's: the connections of one user hang on a loop of their
+// own, which the daemon's loop asks in turn, for a bounded time, with those of other users and with
+// everything else. So however many connections a user has and however much he sends, another one
+// waits for one such turn of his.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +36,8 @@ class Outbox {
   virtual std::size_t unread_bytes(ConnectionId connection) const = 0;
   /// Closes once the current handler has returned: nothing is erased under anybody's feet.
   virtual void drop(ConnectionId connection) = 0;
+  /// Descriptors of the broker that the user's connections take.
+  virtual std::uint32_t descriptors_of(uid_t uid) const = 0;
 
   template <class M>
   bool send(ConnectionId connection, const M& message) {
@@ -52,6 +60,8 @@ class Sink {
 struct ConnectionLimits {
   std::uint32_t total_max = 4096;
   std::uint32_t per_user_max = 2048;
+  std::int64_t silence_ns_max = 10'000'000'000;  // from connecting to the first message
+  std::int64_t user_turn_ns = 500'000;           // of one user's messages before others' turn
 };
 
 class Connections : public Outbox {
@@ -65,17 +75,31 @@ class Connections : public Outbox {
                   int fd_count) override;
   std::size_t unread_bytes(ConnectionId connection) const override;
   void drop(ConnectionId connection) override;
+  std::uint32_t descriptors_of(uid_t uid) const override;
+  /// Ends what has been silent for too long; to be called now and then.
+  void tend(std::int64_t now_ns);
   std::size_t count() const { return table_.size(); }
   void close_all();
 
  private:
+  struct User {
+    Loop loop;          // of his connections
+    Loop::Key key = 0;  // of that loop in the daemon's
+    std::uint32_t connections = 0;
+    std::int64_t turn_end_ns = 0;
+  };
   struct Connection {
     devices::Fd fd;
     Peer peer;
+    std::shared_ptr<User> user;
     Loop::Key key = 0;
+    std::int64_t accepted_ns = 0;
+    bool spoke = false;
     bool doomed = false;
     bool unread = false;
   };
+  std::shared_ptr<User> user_take(uid_t uid);
+  void user_turn(User& user);
   void readable(ConnectionId id);
   void reap();
   void erase(ConnectionId id);
@@ -86,7 +110,8 @@ class Connections : public Outbox {
   ConnectionLimits limits_;
   Sink* sink_ = nullptr;
   std::unordered_map<ConnectionId, std::unique_ptr<Connection>> table_;
-  std::map<uid_t, std::uint32_t> per_user_;
+  std::map<uid_t, std::shared_ptr<User>> users_;
+  std::map<ConnectionId, std::int64_t> silent_;  // since when; ids grow with time
   std::vector<ConnectionId> doomed_;
   ConnectionId next_ = 1;
 };

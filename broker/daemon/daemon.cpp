@@ -22,15 +22,17 @@ constexpr std::uint64_t kDescriptorsPerConnection = 5;
 constexpr std::uint64_t kDescriptorsKept = 64;
 constexpr std::uint64_t kConnectionsMax = 16384;
 
-// Raises the soft limit of descriptors to the hard one and divides it.
-ConnectionLimits limits_take() {
+// Raises the soft limit of descriptors to the hard one. How many there are for clients.
+std::uint64_t descriptors_take() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
   getrlimit(RLIMIT_NOFILE, &limit);
-  const std::uint64_t usable =
-      limit.rlim_cur > kDescriptorsKept ? limit.rlim_cur - kDescriptorsKept : 1;
+  return limit.rlim_cur > kDescriptorsKept ? limit.rlim_cur - kDescriptorsKept : 1;
+}
+
+ConnectionLimits limits_divide(std::uint64_t usable) {
   const std::uint64_t total =
       std::clamp<std::uint64_t>(usable / kDescriptorsPerConnection, 1, kConnectionsMax);
   ConnectionLimits out;
@@ -38,6 +40,12 @@ ConnectionLimits limits_take() {
   out.per_user_max =
       std::max<std::uint32_t>(1, out.total_max / 2);  // no user can lock the others out
   return out;
+}
+
+// No user can lock the others out.
+std::uint32_t descriptors_per_user(std::uint64_t usable) {
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(usable / 2, kDescriptorsPerConnection, UINT32_MAX));
 }
 
 // Without the boot's name nobody could tell a living process from one of an earlier boot.
@@ -59,9 +67,10 @@ Daemon::Daemon(Log& log, DaemonSetup setup)
     : log_(log),
       setup_(std::move(setup)),
       journal_(journal_make(files_, log_, setup_.state_directory)),
-      connections_(loop_, log_, limits_take()),
+      descriptors_(descriptors_take()),
+      connections_(loop_, log_, limits_divide(descriptors_)),
       engine_(loop_, log_, connections_, setup_.gpus, setup_.config, journal_.get()),
-      sessions_(log_, engine_, connections_),
+      sessions_(log_, engine_, connections_, loop_, descriptors_per_user(descriptors_)),
       heartbeat_(loop_, [this] { beat(); }) {
   connections_.sink_set(&sessions_);
 }
@@ -72,6 +81,10 @@ Daemon::~Daemon() {
 }
 
 bool Daemon::start(std::string* error) {
+  if (loop_.fault() != 0) {
+    *error = std::string("cannot wait for events: ") + std::strerror(loop_.fault());
+    return false;
+  }
   if (!signals_take(error)) return false;
   ListenOptions options;
   options.path = setup_.socket_path;
@@ -126,6 +139,7 @@ void Daemon::signal_ready() {
 
 void Daemon::beat() {
   engine_.heartbeat();
+  connections_.tend(clock_ns());
   idle_check();
 }
 

@@ -45,6 +45,7 @@ class Daemon {
   Loop loop_;
   JournalFiles files_;
   std::unique_ptr<Journal> journal_;
+  std::uint64_t descriptors_;  // for clients
   Connections connections_;
   Engine engine_;
   Sessions sessions_;

@@ -1,4 +1,4 @@
-// Asking for tenants and joining them.
+// Asking for tenants.
 #include "broker/daemon/engine.h"
 
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
 #include "broker/devices/uuid.h"
 
@@ -28,10 +29,6 @@ protocol::JoinKey key_make() {
   assert(got == static_cast<ssize_t>(sizeof key));
   (void)got;
   return key;
-}
-
-void text_put(char* field, std::size_t size, const std::string& text) {
-  std::snprintf(field, size, "%s", text.c_str());
 }
 
 }  // namespace
@@ -58,6 +55,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus
 }
 
 Engine::~Engine() {
+  loop_.remove(checkpoints_key_);
   for (auto& [id, process] : processes_) loop_.remove(process->key);
   for (auto& [id, tenant] : tenants_) loop_.remove(tenant->founder_key);
 }
@@ -70,7 +68,11 @@ std::uint64_t Engine::capacity_min() const {
 
 core::RequestId Engine::request_on(ConnectionId connection) const {
   for (const auto& [id, pending] : pending_) {
-    if (pending.connection == connection) return id;
+    if (pending.connection == connection ||
+        std::ranges::any_of(pending.followers, [connection](const Knock& knock) {
+          return knock.connection == connection;
+        }))
+      return id;
   }
   return 0;
 }
@@ -105,7 +107,7 @@ void Engine::refuse(ConnectionId connection, std::uint32_t request, RefusalCode 
   protocol::message_init(refused, MessageType::kRefused, request);
   refused.code = code;
   refused.minimum_bytes = minimum_bytes;
-  text_put(refused.text, sizeof refused.text, text);
+  text_store(refused.text, sizeof refused.text, text);
   outbox_.send(connection, refused);
 }
 
@@ -138,7 +140,8 @@ std::optional<std::string> Engine::profile_fault(const Profile& profile, uid_t u
 }
 
 // The class's default, within the profile, stands in for what was not asked for.
-core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit& message) const {
+core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit& message,
+                                   bool swap) const {
   const core::Policy policy = policy_make(config_, profiles_, capacity_min());
   const core::ClassPolicy& defaults =
       policy.classes[static_cast<std::size_t>(message.tenant_class)];
@@ -159,6 +162,7 @@ core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit
   ask.wait_ns_max = static_cast<core::Nanos>(message.wait_ns_max);
   ask.gpu_count = message.gpu_count;
   ask.pinned.assign(message.pinned, message.pinned + message.pinned_count);
+  ask.swap = swap;
   ask.no_wait = (message.flags & protocol::kAdmitNoWait) != 0;
   ask.dry_run = (message.flags & protocol::kAdmitDryRun) != 0;
   ask.name = text_clean(message.name, sizeof message.name);
@@ -191,7 +195,15 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
     refuse(asker.connection, asker.request, RefusalCode::kUserLimit, *fault);
     return;
   }
-  core::TenantAsked event = ask_make(profile, message);
+  const auto swap = swap_choose(config_, profile, message.tenant_class,
+                                (message.flags & protocol::kAdmitSwap) != 0);
+  if (!swap) {
+    refuse(asker.connection, asker.request, RefusalCode::kNotAllowed,
+           "profile " + profile.name +
+               " does not let the memory of its jobs be moved; leave --swap out");
+    return;
+  }
+  core::TenantAsked event = ask_make(profile, message, *swap);
   if (event.memory_min > event.memory_max && event.tenant_class != TenantClass::kExclusive) {
     refuse(asker.connection, asker.request, RefusalCode::kMalformed,
            "the guaranteed memory (" + config::size_format(event.memory_min) +
@@ -224,142 +236,6 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   feed(std::move(event));
 }
 
-void Engine::join(const Asker& asker, const protocol::Register& message) {
-  if (message.tenant != 0) {
-    Tenant* tenant = tenant_of(asker, message.tenant, message.key);
-    if (tenant != nullptr)
-      join_or_knock(*tenant, asker, text_clean(message.command, sizeof message.command));
-    return;
-  }
-  for (auto& [id, tenant] : tenants_) {
-    if (tenant->is_default && tenant->uid == asker.peer.uid) {
-      join_or_knock(*tenant, asker, text_clean(message.command, sizeof message.command));
-      return;
-    }
-  }
-  // An unannounced program: its user's default tenant, with what a debug job gets by default. It
-  // cannot be kept waiting, since a program that was started by hand would seem to hang.
-  protocol::Admit defaults;
-  protocol::message_init(defaults, MessageType::kAdmit, 0);
-  defaults.tenant_class = TenantClass::kDebug;
-  defaults.gpu_count = 1;
-  defaults.flags = protocol::kAdmitNoWait;
-  text_put(defaults.name, sizeof defaults.name, "default");
-  ask(asker, profiles_.find(asker.peer.uid, asker.peer.groups), defaults, message);
-}
-
-void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t request,
-                         const Peer& peer, const std::string& command) {
-  const protocol::TenantId tenant_id = tenant.id;
-  for (const core::ProcessId id :
-       std::vector<core::ProcessId>(tenant.processes.begin(), tenant.processes.end())) {
-    Process& known = *processes_.at(id);
-    if (known.pid != peer.pid || pidfd_ended(known.pidfd.get())) continue;
-    if (rejoin(tenant, known, connection, request)) return;
-    if (tenant_find(tenant_id) == nullptr) {  // without descriptors nobody could be adopted
-      refuse(connection, request, RefusalCode::kUnknownTenant,
-             "the job ended with the program that this one replaced; start it with sluice run");
-      return;
-    }
-    break;
-  }
-  devices::Fd pidfd(fcntl(peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  const auto slot = pidfd ? tenant.pages->slot_take(peer.pid) : std::nullopt;
-  if (!slot) {
-    refuse(connection, request, RefusalCode::kTooManyProcesses,
-           "the job " + tenant.name + " has " + std::to_string(tenant.processes.size()) +
-               " processes on its GPUs and there is room for " +
-               std::to_string(protocol::kTenantProcessesMax) + "; start fewer at a time");
-    return;
-  }
-  auto process = std::make_unique<Process>();
-  process->id = next_process_++;
-  process->tenant = tenant.id;
-  process->pid = peer.pid;
-  process->start_ticks = process_start_ticks(peer.pid);
-  process->slot = *slot;
-  process->command = command;
-  process->pidfd = std::move(pidfd);
-  process->connection = connection;
-  tenant.pages->claims_identify(&process->claims_device, &process->claims_inode);
-  const core::ProcessId id = process->id;
-  process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, "exited"); });
-  tenant.processes.insert(id);
-  tenant.granted_on = 0;
-  shims_[connection] = id;
-  ++counters_.registrations;
-  journal_process(
-      *process);  // before it is told: nobody is a member that the journal does not know
-  registered_send(tenant, *process, connection, request);
-  log_.line(Level::kInfo, "registered",
-            {{"tenant", tenant.id}, {"pid", peer.pid}, {"slot", *slot}, {"command", command}});
-  processes_.emplace(id, std::move(process));
-  feed(core::ProcessJoined{tenant.id, id});
-}
-
-/// The same process once more: after it lost its socket it goes on with its slot. After exec it is
-/// a new program and its old account is closed: false, and it joins afresh.
-bool Engine::rejoin(Tenant& tenant, Process& process, ConnectionId connection,
-                    std::uint32_t request) {
-  if (process.connection != 0) {
-    shims_.erase(process.connection);
-    outbox_.drop(process.connection);
-    process.connection = 0;
-  }
-  if (!process_keeps_pages(process)) {
-    process_replaced(process.id);
-    return false;
-  }
-  process.connection = connection;
-  process.beats_detached = 0;
-  process.restored = false;
-  tenant.pages->claims_identify(&process.claims_device, &process.claims_inode);
-  journal_process(process);
-  shims_[connection] = process.id;
-  ++counters_.registrations;
-  registered_send(tenant, process, connection, request);
-  log_.line(Level::kInfo, "registered_again",
-            {{"tenant", tenant.id}, {"pid", process.pid}, {"slot", process.slot}});
-  return true;
-}
-
-void Engine::registered_send(const Tenant& tenant, const Process& process, ConnectionId connection,
-                             std::uint32_t request) {
-  protocol::Registered reply;
-  protocol::message_init(reply, MessageType::kRegistered, request);
-  reply.tenant = tenant.id;
-  reply.slot = process.slot;
-  reply.host_pid = static_cast<std::uint32_t>(process.pid);
-  const int fds[] = {tenant.pages->lease_fd(), tenant.pages->claims_fd()};
-  outbox_.send_bytes(connection, &reply, sizeof reply, fds, 2);
-}
-
-bool Engine::gate_note(core::ProcessId id, const protocol::GateNote& note) {
-  const Process& process = *processes_.at(id);
-  const Tenant& tenant = *tenants_.at(process.tenant);
-  if (note.gpu >= tenant.gpus.size()) return false;
-  switch (note.header.type) {
-    case MessageType::kGateWant:
-      feed(core::GateWanted{id, note.gpu, note.epoch});
-      return true;
-    case MessageType::kGateIdle:
-      feed(core::GateIdle{id, note.gpu, note.epoch});
-      return true;
-    case MessageType::kDrained:
-      log_.line(Level::kDebug, "drained",
-                {{"tenant", tenant.id},
-                 {"pid", process.pid},
-                 {"gpu", gpu_text(tenant, note.gpu)},
-                 {"epoch", note.epoch}});
-      feed(core::Drained{id, note.gpu, note.epoch});
-      return true;
-    case MessageType::kHeld:  // this broker sets no holds
-      return true;
-    default:
-      return false;
-  }
-}
-
 std::string Engine::gpu_text(const Tenant& tenant, std::uint32_t gpu_index) const {
   return devices::uuid_format(tenant.gpus.at(gpu_index));
 }
@@ -384,7 +260,7 @@ bool Engine::admitted_send(const core::TenantAdmitted& action, const Pending& pe
   reply.tenant_class = pending.tenant_class;
   reply.sm_mode = action.sm_mode;
   std::copy(action.gpus.begin(), action.gpus.end(), reply.gpus);
-  text_put(reply.profile, sizeof reply.profile, pending.profile);
+  text_store(reply.profile, sizeof reply.profile, pending.profile);
   return outbox_.send(pending.connection, reply);
 }
 
@@ -396,6 +272,7 @@ std::unique_ptr<Pages> Engine::pages_make(const Tenant& tenant) const {
   setup.memory_max_bytes = tenant.grant.memory_max;
   setup.memory_min_bytes = tenant.grant.memory_min;
   setup.sm_percent = tenant.grant.sm_percent;
+  setup.swap = tenant.grant.swap;
   for (const protocol::GpuUuid& gpu : tenant.gpus) setup.gpus.push_back({gpu, context_bytes(gpu)});
   std::unique_ptr<Pages> pages = Pages::create(setup);
   if (pages != nullptr) pages->heartbeat_store(static_cast<std::uint64_t>(clock_ns()));

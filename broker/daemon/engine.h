@@ -4,7 +4,8 @@
 // know sockets (answers go to the Outbox) nor whether a message was well-formed (sessions.h has
 // checked).
 //
-// In six files: engine.cpp (asking and joining), engine_actions.cpp (what the core decides),
+// In nine files: engine.cpp (asking), engine_join.cpp (joining), engine_charge.cpp (what a user
+// costs), engine_actions.cpp (what the core decides), engine_room.cpp (holds, moves and commands),
 // engine_death.cpp (pidfds, exec, lost connections), engine_report.cpp (job figures, snapshots),
 // engine_reload.cpp (a new configuration), engine_restore.cpp (tenants of a broker before this one,
 // and what the journal is told).
@@ -28,6 +29,7 @@
 #include "broker/daemon/pages.h"
 #include "broker/daemon/profiles.h"
 #include "broker/daemon/timer.h"
+#include "broker/devices/checkpoint.h"
 #include "config/reader/config.h"
 
 namespace sluice::daemon {
@@ -82,6 +84,8 @@ struct Tenant {
   devices::Fd founder_pidfd;  // reset once the founder has ended
   Loop::Key founder_key = 0;
   std::set<core::ProcessId> processes;
+  Stay stay;
+  bool comes_back = false;  // restored, and no word of this broker has ordered its memory yet
   std::map<std::uint32_t, JobFigures> ranks;
 };
 
@@ -99,8 +103,10 @@ struct Process {
   std::string command;
   devices::Fd pidfd;
   Loop::Key key = 0;
-  ConnectionId connection = 0;  // 0 = unregistered: lives, but its socket is closed
-  int beats_detached = 0;       // heartbeats seen while unregistered
+  ConnectionId connection = 0;   // 0 = unregistered: lives, but its socket is closed
+  int beats_detached = 0;        // heartbeats seen while unregistered
+  std::uint32_t wanted_gpu = 0;  // its last want for memory, and the room word that it had read
+  std::optional<std::uint32_t> wanted_room;
 };
 
 struct Counters {
@@ -129,7 +135,8 @@ class Engine {
   void admit(const Asker& asker, const protocol::Admit& message);
   void join(const Asker& asker, const protocol::Register& message);
   /// False when the note does not fit the process (a GPU its tenant does not have).
-  [[nodiscard]] bool gate_note(core::ProcessId process, const protocol::GateNote& note);
+  [[nodiscard]] bool note(core::ProcessId process, const protocol::Envelope& envelope);
+  void command(const Asker& asker, const protocol::Command& message);
   void job_report(const Asker& asker, const protocol::JobReport& message);
   void job_release(const Asker& asker, const protocol::Release& message);
   void snapshot_send(const Asker& asker);
@@ -137,14 +144,19 @@ class Engine {
 
   /// The process that registered on this connection; 0 = none did.
   core::ProcessId process_on(ConnectionId connection) const;
-  /// Whether an Admit or Register of this connection waits for its answer.
+  /// Whether an Admit, Register or Command of this connection waits for its answer.
   bool pending_on(ConnectionId connection) const {
-    return request_on(connection) != 0 || knocking_.count(connection) != 0;
+    return request_on(connection) != 0 || knocking_.count(connection) != 0 ||
+           commanding(connection);
   }
 
   void refuse(ConnectionId connection, std::uint32_t request, protocol::RefusalCode code,
               const std::string& text, std::uint64_t minimum_bytes = 0);
   void protocol_error_count() { ++counters_.protocol_errors; }
+
+  /// Descriptors of the broker that the user's requests, tenants and processes take (not his
+  /// connections).
+  std::uint32_t descriptors_of(uid_t uid) const;
 
   /// Reads the configuration again; a file with a mistake changes nothing but the counter.
   void reload();
@@ -168,7 +180,18 @@ class Engine {
     AskedLimits asked;
     std::int64_t window_ns = 0;
     std::int64_t asked_ns = 0;
-    std::optional<protocol::Register> join;  // set: a default tenant for this registration
+    std::optional<protocol::Register> join;  // set: a default tenant for this registration,
+    std::vector<Knock> followers;            // and those of the same user that came after it
+    std::optional<protocol::Queued> place;   // what it was told last
+    std::int64_t placed_ns = 0;
+  };
+  struct Checkpointing {
+    protocol::TenantId tenant = 0;
+    core::CheckpointStep step{};
+  };
+  struct AskedCommand {
+    ConnectionId connection = 0;
+    std::uint32_t request = 0;
   };
 
   void feed(core::Event event);
@@ -180,14 +203,30 @@ class Engine {
   void carry_out(const core::LeaseSet& action);
   void carry_out(const core::UsageWanted& action);
   void carry_out(const core::RunawaySeen& action);
+  void carry_out(const core::HoldSet& action);
+  void carry_out(const core::RoomSet& action);
+  void carry_out(const core::MemoryLookWanted& action);
+  void carry_out(const core::CheckpointWanted& action);
+  void carry_out(const core::TenantMoved& action);
+  void carry_out(const core::StayNoted& action);
+  void carry_out(const core::MoveFailed& action);
+  void carry_out(const core::CommandAnswered& action);
+  void carry_out(const core::TenantLost& action);
   void carry_out(const core::AlarmSet& action);
 
   core::RequestId request_on(ConnectionId connection) const;
+  bool commanding(ConnectionId connection) const;
   std::optional<std::string> profile_fault(const Profile& profile, uid_t uid,
                                            const protocol::Admit& message) const;
-  core::TenantAsked ask_make(const Profile& profile, const protocol::Admit& message) const;
+  core::TenantAsked ask_make(const Profile& profile, const protocol::Admit& message,
+                             bool swap) const;
   void ask(const Asker& asker, const Profile& profile, const protocol::Admit& message,
            std::optional<protocol::Register> join);
+  void join_default(const Asker& asker, const protocol::Register& message);
+  void refuse_all(const Pending& pending, protocol::RefusalCode code, const std::string& text,
+                  std::uint64_t minimum_bytes = 0);
+  bool asker_left(Pending& pending, ConnectionId connection);
+  bool knock_make(const Asker& asker, const std::string& command, Knock* out);
   std::uint32_t tenants_of(uid_t uid) const;
   Tenant* tenant_create(const core::TenantAdmitted& action, Pending* pending);
   bool admitted_send(const core::TenantAdmitted& action, const Pending& pending,
@@ -201,6 +240,17 @@ class Engine {
   Tenant* tenant_of(const Asker& asker, protocol::TenantId id, protocol::JoinKey key);
   std::string gpu_text(const Tenant& tenant, std::uint32_t gpu_index) const;
   std::uint64_t context_bytes(const protocol::GpuUuid& gpu) const;
+  std::uint64_t capacity_of(const protocol::GpuUuid& gpu) const;
+  /// What the tenant says of its memory, as far as it can be true.
+  MemoryClaims memory_of(const Tenant& tenant, std::uint32_t gpu_index) const;
+  core::MemorySeen memory_seen(const Tenant& tenant, std::uint32_t gpu_index) const;
+  std::vector<core::MemorySeen> memory_look(const protocol::GpuUuid& gpu) const;
+  bool gate_note(core::ProcessId id, const protocol::GateNote& note);
+  std::vector<devices::CheckpointTarget> checkpoint_targets(const Tenant& tenant) const;
+  void checkpoints_collect();
+  void held(core::ProcessId id, const protocol::GateNote& note);
+  bool moved(core::ProcessId id, const protocol::Moved& message);
+  bool memory_want(core::ProcessId id, const protocol::MemoryWant& message);
 
   void grant_lost(ConnectionId connection);
   void founder_ended(protocol::TenantId id);
@@ -212,6 +262,8 @@ class Engine {
   }
   void tenant_kill(const Tenant& tenant);
   void drains_poll();
+  void holds_poll();
+  void returned_look();
   bool process_keeps_pages(const Process& process) const;
 
   std::unique_ptr<Pages> pages_make(const Tenant& tenant) const;
@@ -230,6 +282,7 @@ class Engine {
   std::uint64_t capacity_min() const;  // of the smallest GPU
 
   devices::Fd snapshot_make(std::uint64_t* bytes);
+  void queued_fill(protocol::SnapshotTenant* row) const;
 
   Loop& loop_;
   Log& log_;
@@ -244,13 +297,17 @@ class Engine {
   std::int64_t started_ns_;
   Counters counters_;
 
-  std::deque<core::Event> usage_;  // answers to UsageWanted: before any other event
+  std::deque<core::Event> answers_;  // to UsageWanted and MemoryLookWanted: before anything else
   std::deque<core::Event> events_;
   bool feeding_ = false;
 
   std::unordered_map<protocol::TenantId, std::unique_ptr<Tenant>> tenants_;
   std::unordered_map<core::ProcessId, std::unique_ptr<Process>> processes_;
   std::map<core::RequestId, Pending> pending_;
+  std::map<core::RequestId, AskedCommand> commands_;
+  std::unique_ptr<devices::Checkpoints> checkpoints_;  // null until the first job
+  Loop::Key checkpoints_key_ = 0;
+  std::map<devices::CheckpointId, Checkpointing> checkpointing_;
   std::unordered_map<ConnectionId, core::ProcessId> shims_;
   std::unordered_map<ConnectionId, protocol::TenantId> knocking_;
   std::map<std::uint32_t, std::uint64_t>

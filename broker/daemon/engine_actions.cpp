@@ -20,14 +20,14 @@ double milliseconds(core::Nanos ns) { return static_cast<double>(ns) / 1e6; }
 }  // namespace
 
 // Events are dealt with one after another, however deep the actions that caused them: the core is
-// never entered twice. The answers to UsageWanted come before anything else, as the core's contract
-// says.
+// never entered twice. The answers to UsageWanted and MemoryLookWanted come before anything else,
+// as the core's contract says.
 void Engine::feed(core::Event event) {
   events_.push_back(std::move(event));
   if (feeding_) return;
   feeding_ = true;
-  while (!usage_.empty() || !events_.empty()) {
-    std::deque<core::Event>& source = usage_.empty() ? events_ : usage_;
+  while (!answers_.empty() || !events_.empty()) {
+    std::deque<core::Event>& source = answers_.empty() ? events_ : answers_;
     const core::Event next = std::move(source.front());
     source.pop_front();
     for (const core::Action& action : core::step(*state_, next, clock_ns())) {
@@ -51,9 +51,9 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
   }
   Tenant* tenant = tenant_create(action, &pending);
   if (tenant == nullptr) {
-    refuse(pending.connection, pending.request, RefusalCode::kNoRoom,
-           "the broker could not make the job's pages (out of memory or descriptors); end some "
-           "jobs and try again");
+    refuse_all(pending, RefusalCode::kNoRoom,
+               "the broker could not make the job's pages (out of memory or descriptors); end some "
+               "jobs and try again");
     feed(core::FounderGone{action.tenant});
     return;
   }
@@ -68,6 +68,7 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
              {"memory_max_bytes", action.memory_max},
              {"memory_min_bytes", action.memory_min},
              {"sm_percent", action.sm_percent},
+             {"swap", action.swap ? "yes" : "no"},
              {"gpus", action.gpus.size()},
              {"gpu", gpu_text(*tenant, 0)}});
   if (!pending.join) {
@@ -81,6 +82,14 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
   peer.pidfd = devices::Fd(dup(tenant->founder_pidfd.get()));
   join_tenant(*tenant, pending.connection, pending.request, peer,
               text_clean(pending.join->command, sizeof pending.join->command));
+  for (const Knock& knock : pending.followers) {
+    tenant = tenant_find(action.tenant);
+    if (tenant == nullptr)
+      refuse(knock.connection, knock.request, RefusalCode::kUnknownTenant,
+             "the job has ended; start the program again");
+    else
+      join_tenant(*tenant, knock.connection, knock.request, knock.peer, knock.command);
+  }
 }
 
 void Engine::carry_out(const core::TenantQueued& action) {
@@ -97,17 +106,23 @@ void Engine::carry_out(const core::TenantQueued& action) {
   message.reason = action.reason;
   message.promised_bytes = action.promised;
   message.capacity_bytes = action.capacity;
+  message.expected_start_ns = static_cast<std::uint64_t>(action.expected_start_ns);
   std::snprintf(message.ahead, sizeof message.ahead, "%s", action.ahead.c_str());
+  found->second.place = message;
+  found->second.placed_ns = clock_ns();
   outbox_.send(found->second.connection, message);
+  for (const Knock& knock : found->second.followers) {
+    message.header.request = knock.request;
+    outbox_.send(knock.connection, message);
+  }
 }
 
 void Engine::carry_out(const core::TenantRefused& action) {
   const auto found = pending_.find(action.request);
   if (found == pending_.end()) return;
-  const ConnectionId connection = found->second.connection;
-  const std::uint32_t request = found->second.request;
+  const Pending pending = std::move(found->second);
   pending_.erase(found);
-  refuse(connection, request, action.code, action.text, action.minimum);
+  refuse_all(pending, action.code, action.text, action.minimum);
 }
 
 void Engine::carry_out(const core::TenantEnded& action) {
@@ -184,7 +199,7 @@ void Engine::carry_out(const core::UsageWanted& action) {
   if (tenant == nullptr) return;
   const std::uint64_t busy_ns = tenant->pages->usage(action.gpu_index).busy_ns;
   const auto bounded = static_cast<core::Nanos>(busy_ns > INT64_MAX ? INT64_MAX : busy_ns);
-  usage_.push_back(core::UsageSeen{action.tenant, action.gpu_index, bounded});
+  answers_.push_back(core::UsageSeen{action.tenant, action.gpu_index, bounded});
 }
 
 void Engine::carry_out(const core::RunawaySeen& action) {

@@ -94,7 +94,10 @@ void Engine::grant_lost(ConnectionId connection) {
 void Engine::connection_closed(ConnectionId connection, bool unread) {
   if (unread) grant_lost(connection);
   knock_withdraw(connection);
-  if (const core::RequestId request = request_on(connection)) {
+  std::erase_if(commands_,
+                [&](const auto& entry) { return entry.second.connection == connection; });
+  const core::RequestId request = request_on(connection);
+  if (request != 0 && !asker_left(pending_.at(request), connection)) {
     log_.line_limited(Level::kInfo, "request_cancelled",
                       {{"request", request}, {"name", pending_.at(request).name}});
     pending_.erase(request);
@@ -158,6 +161,8 @@ void Engine::heartbeat() {
     if (processes_.count(id) != 0) process_replaced(id);
   }
   drains_poll();
+  holds_poll();
+  returned_look();
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;
     for (const auto& [connection, tenant] : knocking_) waiting.insert(tenant);

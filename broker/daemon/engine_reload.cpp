@@ -49,14 +49,16 @@ void Engine::limits_renew() {
     change.memory_max = asked.memory_max_bytes != 0 ? asked.memory_max_bytes : defaults.memory_max;
     if (profile->memory_max_bytes != 0)
       change.memory_max = std::min(change.memory_max, profile->memory_max_bytes);
-    change.memory_min = asked.memory_min_bytes != 0
-                            ? std::min(asked.memory_min_bytes, change.memory_max)
-                            : change.memory_max;
+    // What can be moved is guaranteed a context only, unless more was asked for.
+    const std::uint64_t guaranteed =
+        tenant->grant.swap ? tenant->grant.memory_min : change.memory_max;
+    change.memory_min = std::min(asked.memory_min_bytes != 0 ? asked.memory_min_bytes : guaranteed,
+                                 change.memory_max);
     changes.push_back(change);
   }
   // In the order of admission, and first what gives memory back: who is raised finds it.
   std::ranges::sort(changes, {}, &core::LimitsChanged::tenant);
-  std::ranges::stable_partition(changes, [this](const core::LimitsChanged& change) {
+  std::stable_partition(changes.begin(), changes.end(), [this](const core::LimitsChanged& change) {
     return change.memory_max <= tenants_.at(change.tenant)->grant.memory_max;
   });
   for (const core::LimitsChanged& change : changes) feed(change);

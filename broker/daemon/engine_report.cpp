@@ -1,5 +1,6 @@
 // What the broker is told about jobs and what it tells about itself.
 #include <algorithm>
+#include <cstring>
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/snapshot.h"
@@ -67,6 +68,23 @@ void usage_fill(const Usage& usage, protocol::SnapshotTenantGpu* out) {
 
 }  // namespace
 
+/// What is known of a request by who asks and where it stands in the line: the core's rows have no
+/// number.
+void Engine::queued_fill(protocol::SnapshotTenant* row) const {
+  text_store(row->profile, sizeof row->profile, profiles_.find(row->uid, {}).name);
+  for (const auto& [id, pending] : pending_) {
+    if (pending.uid != row->uid || !pending.place || pending.place->position != row->queue_position)
+      continue;
+    text_store(row->profile, sizeof row->profile, pending.profile);
+    std::memcpy(row->ahead, pending.place->ahead, sizeof row->ahead);
+    const auto waited = static_cast<std::uint64_t>(clock_ns() - pending.placed_ns);
+    const std::uint64_t expected = pending.place->expected_start_ns;
+    // A guess that has run out is not "unknown" (0) but "any moment".
+    if (expected != 0)
+      row->expected_start_ns = std::max<std::uint64_t>(expected, waited + 1) - waited;
+  }
+}
+
 /// The core's view, with the claims, names and processes that only the daemon knows.
 devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
   SnapshotParts parts;
@@ -82,6 +100,9 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     const auto gpu = static_cast<std::uint32_t>(at - tenant->gpus.begin());
     usage_fill(tenant->pages->usage(gpu), &row);
     row.busy_ns = std::min(row.busy_ns, lived_ns(*tenant));
+    const MemoryClaims memory = memory_of(*tenant, gpu);
+    row.movable_bytes = memory.movable_bytes;
+    row.swapped_bytes = memory.swapped_bytes;
   }
   for (protocol::SnapshotGpu& row : parts.gpus) {
     row.held_bytes = 0;
@@ -95,7 +116,10 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     for (const protocol::SnapshotTenantGpu& used : parts.tenant_gpus) {
       if (!(used.gpu == row.uuid)) continue;
       // A lie is its own tenant's; in the sum it counts for no more than was promised to it.
-      row.held_bytes += std::min(used.held_bytes, used.memory_max_bytes);
+      const Tenant* tenant = tenant_find(used.tenant);
+      const bool frozen = tenant != nullptr && tenant->stay.frozen;  // all of it is in the host
+      const std::uint64_t held = frozen ? 0 : std::min(used.held_bytes, used.memory_max_bytes);
+      row.held_bytes += held - std::min(held, used.swapped_bytes);
       row.busy_ns += used.busy_ns;
     }
   }
@@ -103,11 +127,7 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     text_store(row.user, sizeof row.user, user_name(row.uid));
     const Tenant* tenant = row.tenant == 0 ? nullptr : tenant_find(row.tenant);
     if (tenant == nullptr) {  // queued: still nameless to the core's side of the table
-      text_store(row.profile, sizeof row.profile, profiles_.find(row.uid, {}).name);
-      for (const auto& [id, pending] : pending_) {
-        if (pending.uid == row.uid && pending.name == row.name)
-          text_store(row.profile, sizeof row.profile, pending.profile);
-      }
+      queued_fill(&row);
       continue;
     }
     row.admitted_ns = static_cast<std::uint64_t>(tenant->admitted_ns);

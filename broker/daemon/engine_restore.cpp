@@ -58,6 +58,9 @@ void Engine::tenant_restore(const JournalTenant& known) {
   made->asked_ns = known.asked_ns;
   made->admitted_ns = std::min(known.admitted_ns, clock_ns());
   made->released = known.released;
+  made->grant.swap = known.swap;
+  made->stay = known.stay;
+  made->comes_back = true;
   made->is_default = known.is_default;
   made->name = known.name;
   made->profile = known.profile;
@@ -130,6 +133,7 @@ void Engine::grace_over() {
   std::vector<protocol::TenantId> over;
   for (const auto& [id, tenant] : tenants_) {
     tenant->gather_over = true;
+    tenant->comes_back = false;
     over.push_back(id);
   }
   for (const protocol::TenantId id : over) {
@@ -153,17 +157,7 @@ void Engine::join_or_knock(Tenant& tenant, const Asker& asker, const std::string
     return;
   }
   Knock knock;
-  knock.connection = asker.connection;
-  knock.request = asker.request;
-  knock.peer.pid = asker.peer.pid;
-  knock.peer.uid = asker.peer.uid;
-  knock.peer.pidfd = devices::Fd(fcntl(asker.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  knock.command = command;
-  if (!knock.peer.pidfd) {
-    refuse(asker.connection, asker.request, RefusalCode::kTooManyProcesses,
-           "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
-    return;
-  }
+  if (!knock_make(asker, command, &knock)) return;
   if (tenant.knocks.empty()) tenant.knocked_ns = clock_ns();
   tenant.knocks.push_back(std::move(knock));
   knocking_[asker.connection] = tenant.id;
@@ -222,6 +216,8 @@ void Engine::journal_tenant(const Tenant& tenant) {
   record.sm_mode = tenant.grant.sm_mode;
   record.is_default = tenant.is_default;
   record.released = tenant.released;
+  record.swap = tenant.grant.swap;
+  record.stay = tenant.stay;
   record.sm_percent = tenant.grant.sm_percent;
   record.memory_max_bytes = tenant.grant.memory_max;
   record.memory_min_bytes = tenant.grant.memory_min;

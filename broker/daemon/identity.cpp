@@ -1,4 +1,4 @@
-// Peer credentials, pidfds and the one look into /proc that the broker needs.
+// Peer credentials and what they name.
 #include "broker/daemon/identity.h"
 
 #include <errno.h>
@@ -59,28 +59,6 @@ std::string user_name_read(uid_t uid) {
 
 }  // namespace
 
-// Field 22 of /proc/PID/stat.
-std::uint64_t process_start_ticks(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  const std::size_t name_end = text.rfind(')');  // the name may contain anything
-  if (name_end == std::string::npos) return 0;
-  unsigned long long ticks = 0;
-  std::sscanf(text.c_str() + name_end + 1,
-              " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-              &ticks);
-  return ticks;
-}
-
-bool process_open(pid_t pid, std::uint64_t start_ticks, devices::Fd* out) {
-  if (pid <= 0 || start_ticks == 0) return false;
-  devices::Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  // The number may have passed to another process before the pidfd was opened, not after.
-  if (!fd || process_start_ticks(pid) != start_ticks || pidfd_ended(fd.get())) return false;
-  *out = std::move(fd);
-  return true;
-}
-
 int peer_identify(int socket, Peer* out) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
@@ -97,11 +75,6 @@ int peer_identify(int socket, Peer* out) {
   }
   if (errno != ENOPROTOOPT) return errno == EINVAL ? -ESRCH : -errno;  // EINVAL: reaped already
   return pidfd_by_number(socket, credentials.pid, &out->pidfd);
-}
-
-bool pidfd_ended(int pidfd) {
-  pollfd p{pidfd, POLLIN, 0};
-  return poll(&p, 1, 0) == 1 && (p.revents & POLLIN) != 0;
 }
 
 int pidfd_kill(int pidfd) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "broker/devices/fd.h"
+#include "broker/devices/process.h"
 
 namespace sluice::daemon {
 
@@ -23,15 +24,10 @@ struct Peer {
 /// 0, or -errno: -ESRCH when the process ended before it could be held on to.
 int peer_identify(int socket, Peer* out);
 
-/// When the process of this number started, in clock ticks since boot: with the number it names a
-/// process for good. 0 = there is none, or it cannot be seen.
-std::uint64_t process_start_ticks(pid_t pid);
-/// Holds on to the process of this number if it is the one that started then. False when that one
-/// has ended.
-[[nodiscard]] bool process_open(pid_t pid, std::uint64_t start_ticks, devices::Fd* out);
+using devices::pidfd_ended;
+using devices::process_open;
+using devices::process_start_ticks;
 
-/// True once the process of this pidfd has ended.
-bool pidfd_ended(int pidfd);
 /// SIGKILL through the pidfd: never a stranger that got the same pid. 0 or -errno.
 int pidfd_kill(int pidfd);
 

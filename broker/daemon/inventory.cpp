@@ -15,14 +15,6 @@ namespace {
 // A cold driver initialises eight large GPUs in some seconds; a hung one never.
 constexpr std::int64_t kProbeDeadline_ms = 60'000;
 
-std::string program_beside(const char* name) {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-  if (length <= 0) return name;
-  std::string text(path, static_cast<std::size_t>(length));
-  return text.substr(0, text.rfind('/') + 1) + name;
-}
-
 void probe_apply(const devices::ProbedGpu& probed, std::vector<ServedGpu>* gpus) {
   for (ServedGpu& gpu : *gpus) {
     if (!(gpu.uuid == probed.uuid)) continue;
@@ -36,6 +28,14 @@ void probe_apply(const devices::ProbedGpu& probed, std::vector<ServedGpu>* gpus)
 
 }  // namespace
 
+std::string program_beside(const char* name) {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (length <= 0) return name;
+  std::string text(path, static_cast<std::size_t>(length));
+  return text.substr(0, text.rfind('/') + 1) + name;
+}
+
 bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu>* out,
                     std::string* error) {
   devices::DeviceError fault;
@@ -46,6 +46,7 @@ bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu
       *error = fault.text;
       return false;
     }
+    if (!fault.text.empty()) log.message(Level::kWarning, "gpus_lost", fault.text, {});
   }
   out->clear();
   for (const devices::GpuInfo& gpu : listed)

@@ -23,4 +23,7 @@ struct ServedGpu {
 [[nodiscard]] bool inventory_take(std::uint64_t reserve_bytes, Log& log,
                                   std::vector<ServedGpu>* out, std::string* error);
 
+/// The path of a program of the same installation as this one.
+std::string program_beside(const char* name);
+
 }  // namespace sluice::daemon

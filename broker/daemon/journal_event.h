@@ -19,6 +19,11 @@ inline core::TenantRestored tenant_restored(const JournalTenant& known) {
   event.asked_at = known.asked_ns;
   event.admitted_at = known.admitted_ns;
   event.released = known.released;
+  event.swap = known.swap;
+  event.suspended = known.stay.suspended;
+  event.swapped = known.stay.swapped;
+  event.frozen = known.stay.frozen;
+  event.frozen_on = known.stay.frozen_on;
   event.gpus = known.gpus;
   event.name = known.name;
   return event;

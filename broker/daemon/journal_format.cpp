@@ -12,7 +12,7 @@ namespace sluice::daemon {
 namespace {
 
 constexpr std::uint32_t kJournalMagic = 0x314a4c53;  // "SLJ1"
-constexpr std::uint32_t kJournalVersion = 1;
+constexpr std::uint32_t kJournalVersion = 2;
 constexpr std::size_t kBootIdBytes = 40;
 
 enum class RecordType : std::uint32_t {
@@ -39,6 +39,12 @@ struct BeginBody {
 };
 static_assert(sizeof(BeginBody) == 56);
 
+// TenantBody::stay
+constexpr std::uint32_t kStaySwap = 1;
+constexpr std::uint32_t kStaySuspended = 2;
+constexpr std::uint32_t kStaySwapped = 4;
+constexpr std::uint32_t kStayFrozen = 8;
+
 struct TenantBody {
   std::uint64_t id;
   std::uint64_t key;
@@ -59,11 +65,14 @@ struct TenantBody {
   std::uint64_t founder_start_ticks;
   std::uint32_t founder_pid;
   std::uint32_t gpu_count;
+  std::uint32_t stay;
+  std::uint32_t frozen_on_count;
   protocol::GpuUuid gpus[protocol::kTenantGpusMax];
+  protocol::GpuUuid frozen_on[protocol::kTenantGpusMax];
   char name[protocol::kNameBytes];
   char profile[protocol::kNameBytes];
 };
-static_assert(sizeof(TenantBody) == 104 + 8 * 16 + 2 * protocol::kNameBytes);
+static_assert(sizeof(TenantBody) == 112 + 16 * 16 + 2 * protocol::kNameBytes);
 
 struct ProcessBody {
   std::uint64_t tenant;
@@ -121,10 +130,11 @@ bool sane(const TenantBody& body) {
   const bool exclusive =
       body.tenant_class == static_cast<std::uint8_t>(protocol::TenantClass::kExclusive);
   return body.id != 0 && body.id < UINT64_MAX && body.tenant_class <= 3 && body.sm_mode <= 2 &&
-         body.is_default <= 1 && body.released <= 1 && body.sm_percent >= 1 &&
-         body.sm_percent <= 100 && body.asked_sm_percent <= 100 && body.gpu_count >= 1 &&
-         body.gpu_count <= protocol::kTenantGpusMax && body.window_ns >= 0 && body.asked_ns >= 0 &&
-         body.admitted_ns >= 0 && body.memory_max_bytes != 0 &&
+         body.is_default <= 1 && body.released <= 1 && body.stay < 16 &&
+         (body.frozen_on_count == 0 || body.frozen_on_count == body.gpu_count) &&
+         body.sm_percent >= 1 && body.sm_percent <= 100 && body.asked_sm_percent <= 100 &&
+         body.gpu_count >= 1 && body.gpu_count <= protocol::kTenantGpusMax && body.window_ns >= 0 &&
+         body.asked_ns >= 0 && body.admitted_ns >= 0 && body.memory_max_bytes != 0 &&
          (exclusive || body.memory_min_bytes <= body.memory_max_bytes) && terminated(body.name) &&
          terminated(body.profile);
 }
@@ -145,6 +155,11 @@ JournalTenant tenant_of(const TenantBody& body) {
   tenant.sm_mode = static_cast<protocol::SmMode>(body.sm_mode);
   tenant.is_default = body.is_default != 0;
   tenant.released = body.released != 0;
+  tenant.swap = (body.stay & kStaySwap) != 0;
+  tenant.stay = {(body.stay & kStaySuspended) != 0,
+                 (body.stay & kStaySwapped) != 0,
+                 (body.stay & kStayFrozen) != 0,
+                 {body.frozen_on, body.frozen_on + body.frozen_on_count}};
   tenant.sm_percent = body.sm_percent;
   tenant.memory_max_bytes = body.memory_max_bytes;
   tenant.memory_min_bytes = body.memory_min_bytes;
@@ -279,6 +294,8 @@ std::string record_tenant(const JournalTenant& tenant) {
   body.sm_mode = static_cast<std::uint8_t>(tenant.sm_mode);
   body.is_default = tenant.is_default;
   body.released = tenant.released;
+  body.stay = (tenant.swap ? kStaySwap : 0) | (tenant.stay.suspended ? kStaySuspended : 0) |
+              (tenant.stay.swapped ? kStaySwapped : 0) | (tenant.stay.frozen ? kStayFrozen : 0);
   body.sm_percent = tenant.sm_percent;
   body.asked_sm_percent = tenant.asked.sm_percent;
   body.memory_max_bytes = tenant.memory_max_bytes;
@@ -292,6 +309,9 @@ std::string record_tenant(const JournalTenant& tenant) {
   body.founder_pid = tenant.founder.pid;
   body.gpu_count = static_cast<std::uint32_t>(tenant.gpus.size());
   std::ranges::copy(tenant.gpus, body.gpus);
+  assert(tenant.stay.frozen_on.size() <= protocol::kTenantGpusMax);
+  body.frozen_on_count = static_cast<std::uint32_t>(tenant.stay.frozen_on.size());
+  std::ranges::copy(tenant.stay.frozen_on, body.frozen_on);
   text_put(body.name, tenant.name);
   text_put(body.profile, tenant.profile);
   return record_make(RecordType::kTenant, body);

@@ -42,6 +42,16 @@ struct AskedLimits {
   friend bool operator==(const AskedLimits&, const AskedLimits&) = default;
 };
 
+/// Where a tenant's memory is, and whether that is by command; as the core notes it.
+struct Stay {
+  bool suspended = false;
+  bool swapped = false;  // its movable memory is, or may be, in the host
+  bool frozen = false;   // it is in the driver's checkpoint
+  std::vector<protocol::GpuUuid>
+      frozen_on;  // taken there on these GPUs; empty = on its present ones
+  friend bool operator==(const Stay&, const Stay&) = default;
+};
+
 struct JournalTenant {
   protocol::TenantId id = 0;
   protocol::JoinKey key = 0;
@@ -50,6 +60,8 @@ struct JournalTenant {
   protocol::SmMode sm_mode{};
   bool is_default = false;
   bool released = false;
+  bool swap = false;  // its memory may be moved
+  Stay stay;
   std::uint32_t sm_percent = 100;
   std::uint64_t memory_max_bytes = 0;
   std::uint64_t memory_min_bytes = 0;

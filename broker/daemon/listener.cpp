@@ -16,7 +16,9 @@ namespace sluice::daemon {
 namespace {
 
 constexpr int kBacklog = 512;
-constexpr int kAcceptsPerTurn = 32;  // so that a flood of connections cannot starve leases
+// Few, so that who has come in is served before everybody else has: of 64 that come together the
+// first would wait for 63 others to be let in. A flood of connections cannot starve leases either.
+constexpr int kAcceptsPerTurn = 4;
 
 std::string directory_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -112,6 +114,7 @@ bool Listener::prepare(std::string* error) {
   devices::Fd lock(::open(lock_of(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return fail(error, "cannot open " + lock_of(path) + ": " + why());
   if (flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {
+    if (errno != EWOULDBLOCK) return fail(error, "cannot lock " + lock_of(path) + ": " + why());
     return fail(error, "another broker already answers at " + path +
                            "; stop it first, or choose another --socket");
   }

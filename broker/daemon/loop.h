@@ -17,22 +17,38 @@ class Loop {
  public:
   using Handler = std::function<void()>;
   using Key = std::uint64_t;  // 0 = none
+  /// Few enough that one busy turn delays an alarm by well under a millisecond.
+  static constexpr int kEventsPerTurn = 64;
 
   Loop();
+  /// Why the loop (or a timer in it) could not be made, as an errno; 0 = it works.
+  int fault() const { return fault_; }
+  void fault_set(int error) { fault_ = error; }
   /// Calls `handler` whenever `fd` is readable, hung up or in error, until removed. The caller
   /// keeps owning `fd` and removes the key before closing it.
   Key add(int fd, Handler handler);
   void remove(Key key);
   /// Calls `task` once, after the handler that is running now.
   void defer(Handler task) { deferred_.push_back(std::move(task)); }
-  /// One turn: waits at most timeout_ms (-1 = for ever) and calls the handlers that are due.
-  void turn(int timeout_ms);
+  /// One turn: waits at most timeout_ms (-1 = for ever) and calls the handlers that are due, at
+  /// most `most` of them; the others come first in the next. How many were called.
+  int turn(int timeout_ms, int most = kEventsPerTurn);
+  /// What the kernel had no memory to watch, once more; every turn does this.
+  void unwatched_retry();
+  /// The tasks that were put off, now.
+  void settle() { deferred_run(); }
+  /// Readable while a handler of this loop is due: a loop can be watched by another.
+  int fd() const { return epoll_.get(); }
   void run();
   void stop() { stopped_ = true; }
   bool stopped() const { return stopped_; }
+  /// No later than what is being handled became readable: the end of the last wait, or, when that
+  /// did not wait, of the one before it.
+  std::int64_t readable_since_ns() const { return readable_since_ns_; }
 
  private:
   void deferred_run();
+  bool watch(Key key, int fd);
   struct Watch {
     int fd;
     std::shared_ptr<Handler> handler;
@@ -40,8 +56,12 @@ class Loop {
   devices::Fd epoll_;
   std::unordered_map<Key, Watch> watches_;
   std::vector<Handler> deferred_;
+  std::vector<Key> unwatched_;  // the kernel had no memory for them; tried again every turn
+  int fault_ = 0;
   Key next_ = 1;
   bool stopped_ = false;
+  std::int64_t readable_since_ns_ = 0;
+  std::int64_t last_wait_end_ns_ = 0;
 };
 
 }  // namespace sluice::daemon

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "broker/daemon/daemon.h"
 #include "broker/daemon/notify.h"
@@ -49,9 +50,17 @@ void private_directory_remove(const daemon::Options& options) {
   rmdir(directory.c_str());
 }
 
+// A broker without memory ends; systemd starts the next one, which reads the journal.
+[[noreturn]] void memory_gone() {
+  constexpr char kText[] = "sluice: the broker has no memory left and ends; its jobs go on\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
+  _exit(1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_new_handler(memory_gone);
   daemon::Options options;
   switch (daemon::options_parse(argc, argv, &options)) {
     case daemon::OptionsOutcome::kDone:

@@ -58,6 +58,11 @@ void counters_add(Usage* usage, const ClaimsGpu& gpu) {
   usage->refused = sum(usage->refused, gpu.refused.load());
 }
 
+void futex_store(protocol::AtomicU32& word, std::uint32_t value) {
+  word.store(value);
+  syscall(SYS_futex, &word.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
 void counter_hold(std::uint64_t* now, std::uint64_t* shown) {
   *now = std::max(*now, *shown);
   *shown = *now;
@@ -91,6 +96,7 @@ std::unique_ptr<Pages> Pages::create(const PageSetup& setup) {
     entry.memory_max_bytes = setup.memory_max_bytes;
     entry.memory_min_bytes = setup.memory_min_bytes;
     entry.sm_percent = setup.sm_percent;
+    entry.flags = setup.swap ? protocol::kEntrySwap : 0;
     entry.lease.store(protocol::lease_word(kFirstEpoch, 0));
   }
   ClaimsPage& claims = *pages->claims_;
@@ -112,8 +118,24 @@ void Pages::lease_store(std::uint32_t gpu, std::uint32_t word, std::uint64_t win
   protocol::LeaseEntry& entry = lease_->gpus[gpu];
   entry.window_ns.store(window_ns);
   entry.idle_grace_ns.store(idle_grace_ns);
-  entry.lease.store(word);
-  syscall(SYS_futex, &entry.lease.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  futex_store(entry.lease, word);
+}
+
+void Pages::hold_store(std::uint32_t gpu, std::uint32_t word) {
+  assert(gpu < gpu_count());
+  futex_store(lease_->gpus[gpu].hold, word);
+}
+
+void Pages::room_store(std::uint32_t gpu, std::uint32_t word) {
+  assert(gpu < gpu_count());
+  futex_store(lease_->gpus[gpu].room, word);
+}
+
+void Pages::gpu_store(std::uint32_t gpu, const protocol::GpuUuid& uuid,
+                      std::uint64_t context_bytes) {
+  assert(gpu < gpu_count());
+  lease_->gpus[gpu].gpu = uuid;
+  __atomic_store_n(&lease_->gpus[gpu].context_bytes, context_bytes, __ATOMIC_SEQ_CST);
 }
 
 void Pages::limits_store(std::uint64_t memory_max_bytes, std::uint64_t memory_min_bytes,
@@ -160,6 +182,35 @@ void Pages::slot_zero(std::uint32_t slot) {
 
 std::uint32_t Pages::drained_epoch(std::uint32_t slot, std::uint32_t gpu) const {
   return claims_->slots[slot].gpus[gpu].drained_epoch.load();
+}
+
+std::uint32_t Pages::held_epoch(std::uint32_t slot, std::uint32_t gpu) const {
+  return claims_->slots[slot].gpus[gpu].held_epoch.load();
+}
+
+std::uint32_t Pages::moved_word(std::uint32_t slot, std::uint32_t gpu) const {
+  return claims_->slots[slot].gpus[gpu].moved_word.load();
+}
+
+bool Pages::slot_holds(std::uint32_t slot, std::uint32_t gpu) const {
+  return claims_->slots[slot].gpus[gpu].held_bytes.load() != 0;
+}
+
+// Each process's figures are bounded by each other before they are added: one that says too much of
+// one of them must not make up for another.
+MemoryClaims Pages::memory(std::uint32_t gpu) const {
+  assert(gpu < gpu_count());
+  MemoryClaims out;
+  for (std::uint32_t slot = 0; slot < protocol::kTenantProcessesMax; ++slot) {
+    if (!taken_[slot]) continue;
+    const ClaimsGpu& account = claims_->slots[slot].gpus[gpu];
+    const std::uint64_t held = account.held_bytes.load();
+    const std::uint64_t movable = std::min(account.movable_bytes.load(), held);
+    out.held_bytes = sum(out.held_bytes, held);
+    out.movable_bytes = sum(out.movable_bytes, movable);
+    out.swapped_bytes = sum(out.swapped_bytes, std::min(account.swapped_bytes.load(), movable));
+  }
+  return out;
 }
 
 Usage Pages::usage(std::uint32_t gpu) {

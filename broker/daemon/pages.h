@@ -25,6 +25,7 @@ struct PageSetup {
   std::uint64_t memory_max_bytes = 0;
   std::uint64_t memory_min_bytes = 0;
   std::uint32_t sm_percent = 100;
+  bool swap = false;  // its allocations are to be made movable
   struct Gpu {
     protocol::GpuUuid uuid{};
     std::uint64_t context_bytes = 0;
@@ -42,6 +43,14 @@ struct Usage {
   std::uint64_t gate_wait_ns = 0;
   std::uint64_t gate_waits = 0;
   std::uint64_t refused = 0;
+};
+
+/// What a tenant says that its living processes hold on one GPU: movable within held, swapped
+/// within movable.
+struct MemoryClaims {
+  std::uint64_t held_bytes = 0;
+  std::uint64_t movable_bytes = 0;
+  std::uint64_t swapped_bytes = 0;
 };
 
 class Pages {
@@ -63,6 +72,13 @@ class Pages {
   /// Stores other limits, the same for every GPU.
   void limits_store(std::uint64_t memory_max_bytes, std::uint64_t memory_min_bytes,
                     std::uint32_t sm_percent);
+  /// Stores the word of the hold, or the answer to who wanted memory, and wakes who sleeps on it.
+  void hold_store(std::uint32_t gpu, std::uint32_t word);
+  std::uint32_t hold_load(std::uint32_t gpu) const { return lease_->gpus[gpu].hold.load(); }
+  void room_store(std::uint32_t gpu, std::uint32_t word);
+  std::uint32_t room_load(std::uint32_t gpu) const { return lease_->gpus[gpu].room.load(); }
+  /// The entry is for another GPU from now on. Only while every process of the tenant is held.
+  void gpu_store(std::uint32_t gpu, const protocol::GpuUuid& uuid, std::uint64_t context_bytes);
   void heartbeat_store(std::uint64_t now_ns) { lease_->heartbeat_ns.store(now_ns); }
 
   /// A clean slot for `pid`; nothing when all are taken.
@@ -73,7 +89,14 @@ class Pages {
   /// The closed epoch up to which this slot's process says it has drained.
   std::uint32_t drained_epoch(std::uint32_t slot, std::uint32_t gpu) const;
 
+  /// The hold that it says it has acknowledged, and the order that it says it has carried out.
+  std::uint32_t held_epoch(std::uint32_t slot, std::uint32_t gpu) const;
+  std::uint32_t moved_word(std::uint32_t slot, std::uint32_t gpu) const;
+  /// Whether this slot's process has anything on the GPU: a context, to begin with.
+  bool slot_holds(std::uint32_t slot, std::uint32_t gpu) const;
+
   Usage usage(std::uint32_t gpu);
+  MemoryClaims memory(std::uint32_t gpu) const;
   /// The file behind the claims page, as /proc/PID/maps names it; zeros when it cannot be told.
   void claims_identify(std::uint64_t* device, std::uint64_t* inode) const;
 

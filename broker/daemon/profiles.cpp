@@ -3,6 +3,7 @@
 
 #include <grp.h>
 #include <pwd.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 
@@ -31,6 +32,7 @@ Profile profile_make(const config::ProfileSettings& settings) {
   profile.memory_max_bytes = settings.memory_max_bytes;
   profile.sm_percent_max = settings.sm_percent_max;
   profile.tenants_max = settings.tenants_max;
+  profile.swap = settings.swap;
   return profile;
 }
 
@@ -45,6 +47,14 @@ protocol::SmMode mode_of(const std::string& name) {
     if (name == kModeNames[i]) return static_cast<protocol::SmMode>(i);
   }
   return protocol::SmMode::kBestEffort;
+}
+
+/// What one user may have in host memory where nobody has said: half of the machine's. A machine
+/// that does not tell its size gives nothing.
+std::uint64_t host_bytes_default() {
+  struct sysinfo info {};
+  if (sysinfo(&info) != 0) return 1;
+  return std::uint64_t{info.totalram} * info.mem_unit / 2;
 }
 
 }  // namespace
@@ -90,6 +100,13 @@ const char* class_name(protocol::TenantClass tenant_class) {
 }
 const char* sm_mode_name(protocol::SmMode mode) { return kModeNames[static_cast<int>(mode)]; }
 
+std::optional<bool> swap_choose(const config::Config& config, const Profile& profile,
+                                protocol::TenantClass tenant_class, bool asked) {
+  if (asked && profile.swap == false) return std::nullopt;
+  if (asked || tenant_class == protocol::TenantClass::kExclusive) return asked;
+  return profile.swap.value_or(config.swap == "on");
+}
+
 core::Policy policy_make(const config::Config& config, const Profiles& profiles,
                          std::uint64_t capacity_min) {
   core::Policy policy;
@@ -103,13 +120,21 @@ core::Policy policy_make(const config::Config& config, const Profiles& profiles,
     out.sm_mode = mode_of(found->second.sm_mode);
     if (found->second.memory_max_bytes != 0) out.memory_max = found->second.memory_max_bytes;
   }
+  policy.order = core::order_named(config.policy).value_or(core::Order::kFair);
   policy.quantum_ns = config.quantum_ns;
   policy.drain_timeout_ns = config.drain_timeout_ns;
   policy.idle_grace_ns = config.idle_grace_ns;
   policy.inference_window_ns = config.inference_window_ns;
+  policy.inference_burst_ns = config.inference_burst_ns;
   policy.oversell_memory = config.oversell;
   policy.runaway =
       config.runaway == "end" ? core::RunawayPolicy::kEnd : core::RunawayPolicy::kReport;
+  policy.swap = true;  // who may is decided here, by swap_choose
+  policy.swap_quantum_ns = config.swap_quantum_ns;
+  policy.swap_host_bytes_per_user =
+      config.swap_host_max_bytes != 0 ? config.swap_host_max_bytes : host_bytes_default();
+  policy.exclusive_room =
+      config.exclusive == "suspend" ? core::ExclusiveRoom::kSuspend : core::ExclusiveRoom::kWait;
   policy.tenants_per_user_max =
       profiles.tenants_max();  // each user's own limit is checked before the core is asked
   return policy;

@@ -3,6 +3,7 @@
 // once, when the configuration is read.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct Profile {
   std::uint64_t memory_max_bytes = 0;  // 0 = no limit
   std::uint32_t sm_percent_max = 100;
   std::uint32_t tenants_max = 64;
+  std::optional<bool> swap;  // unset = as the configuration says for all
 };
 
 class Profiles {
@@ -46,6 +48,11 @@ class Profiles {
 
 const char* class_name(protocol::TenantClass tenant_class);
 const char* sm_mode_name(protocol::SmMode mode);
+
+/// Whether a new tenant's memory may be moved; nothing when the profile forbids what was asked for.
+/// Whole GPUs are only when they ask: training shares memory between its processes.
+std::optional<bool> swap_choose(const config::Config& config, const Profile& profile,
+                                protocol::TenantClass tenant_class, bool asked);
 
 /// The settings of the core. A class without a memory default gets a quarter of the smallest GPU
 /// (`capacity_min`): four equal tenants fit, and nobody has to know the machine to run a first

@@ -58,9 +58,30 @@ void Sessions::message_received(ConnectionId connection, const Peer& peer,
   dispatch(Asker{connection, peer, header.request}, envelope);
 }
 
+/// True = refused: the user's connections, requests, tenants and processes take as many of the
+/// broker's descriptors as one user's may, so that another one's always find some.
+bool Sessions::user_full(const Asker& asker) {
+  const uid_t uid = asker.peer.uid;
+  const std::uint32_t taken = engine_.descriptors_of(uid) + outbox_.descriptors_of(uid);
+  if (taken < descriptors_max_) return false;
+  engine_.refuse(asker.connection, asker.request, RefusalCode::kUserLimit,
+                 "the programs of user " + user_name(uid) + " take " + std::to_string(taken) +
+                     " of the broker's file descriptors, as many as one user's may; end some, or "
+                     "raise the broker's LimitNOFILE");
+  return true;
+}
+
+void Sessions::register_timed(const Asker& asker, const protocol::Register& message) {
+  engine_.join(asker, message);
+  if (!log_.enabled(Level::kDebug) || engine_.process_on(asker.connection) == 0) return;
+  log_.line(Level::kDebug, "register_answered",
+            {{"pid", asker.peer.pid}, {"taken_ns", clock_ns() - loop_.readable_since_ns()}});
+}
+
 void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) {
   const MessageType type = envelope.header().type;
-  const bool asks = type == MessageType::kAdmit || type == MessageType::kRegister;
+  const bool asks = type == MessageType::kAdmit || type == MessageType::kRegister ||
+                    type == MessageType::kCommand;
   if (asks && shutting_down_) {
     engine_.refuse(asker.connection, asker.request, RefusalCode::kShuttingDown,
                    "the broker is ending; try again when it is back");
@@ -71,12 +92,16 @@ void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) 
            "it comes on a connection that is already in use");
     return;
   }
+  if (asks && type != MessageType::kCommand && user_full(asker)) return;
   switch (type) {
     case MessageType::kAdmit:
       engine_.admit(asker, envelope.as<protocol::Admit>());
       return;
     case MessageType::kRegister:
-      engine_.join(asker, envelope.as<protocol::Register>());
+      register_timed(asker, envelope.as<protocol::Register>());
+      return;
+    case MessageType::kCommand:
+      engine_.command(asker, envelope.as<protocol::Command>());
       return;
     case MessageType::kJobReport:
       engine_.job_report(asker, envelope.as<protocol::JobReport>());
@@ -107,7 +132,7 @@ void Sessions::note(const Asker& asker, const protocol::Envelope& envelope) {
            "a gate message came on a connection without a registration");
     return;
   }
-  if (!engine_.gate_note(process, envelope.as<protocol::GateNote>())) {
+  if (!engine_.note(process, envelope)) {
     reject(asker.connection, asker.peer, asker.request, "the job has no GPU of that index");
   }
 }

@@ -12,8 +12,14 @@ namespace sluice::daemon {
 
 class Sessions : public Sink {
  public:
-  Sessions(Log& log, Engine& engine, Outbox& outbox)
-      : log_(log), engine_(engine), outbox_(outbox) {}
+  /// `descriptors_max`: of the broker, for one user's connections, requests, tenants and processes.
+  Sessions(Log& log, Engine& engine, Outbox& outbox, const Loop& loop,
+           std::uint32_t descriptors_max)
+      : log_(log),
+        engine_(engine),
+        outbox_(outbox),
+        loop_(loop),
+        descriptors_max_(descriptors_max) {}
 
   void message_received(ConnectionId connection, const Peer& peer,
                         const protocol::Envelope& envelope) override;
@@ -26,12 +32,16 @@ class Sessions : public Sink {
  private:
   void reject(ConnectionId connection, const Peer& peer, std::uint32_t request,
               const std::string& fault);
+  bool user_full(const Asker& asker);
+  void register_timed(const Asker& asker, const protocol::Register& message);
   void dispatch(const Asker& asker, const protocol::Envelope& envelope);
   void note(const Asker& asker, const protocol::Envelope& envelope);
 
   Log& log_;
   Engine& engine_;
   Outbox& outbox_;
+  const Loop& loop_;
+  const std::uint32_t descriptors_max_;
   std::set<pid_t> complained_;  // one log line per offender
   bool shutting_down_ = false;
 };

@@ -1,11 +1,11 @@
 // timerfd behind the Timer interface.
 #include "broker/daemon/timer.h"
 
+#include <errno.h>
 #include <sys/timerfd.h>
 #include <time.h>
 
 #include <algorithm>
-#include <cassert>
 
 namespace sluice::daemon {
 namespace {
@@ -24,7 +24,10 @@ std::int64_t clock_ns() {
 
 Timer::Timer(Loop& loop, Loop::Handler handler)
     : loop_(loop), fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
-  assert(fd_ && "timerfd_create failed");
+  if (!fd_) {
+    loop_.fault_set(errno);
+    return;
+  }
   key_ = loop_.add(fd_.get(), [this, call = std::move(handler)] {
     std::uint64_t expirations;
     if (read(fd_.get(), &expirations, sizeof expirations) == sizeof expirations) call();

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "broker/protocol/pages.h"
+
 namespace sluice::daemon {
 namespace {
 
@@ -37,7 +39,8 @@ Fault admit_fault(const protocol::Admit& admit) {
       if (admit.pinned[i] == admit.pinned[j]) return "the same GPU is pinned twice";
     }
   }
-  if ((admit.flags & ~(protocol::kAdmitNoWait | protocol::kAdmitDryRun)) != 0)
+  if ((admit.flags & ~(protocol::kAdmitNoWait | protocol::kAdmitDryRun | protocol::kAdmitSwap)) !=
+      0)
     return "unknown flags";
   if (admit.window_ns > INT64_MAX || admit.wait_ns_max > INT64_MAX / 2)
     return "a duration is beyond 146 years";
@@ -45,6 +48,24 @@ Fault admit_fault(const protocol::Admit& admit) {
       !terminated(admit.profile, sizeof admit.profile)) {
     return "a text is not terminated";
   }
+  return std::nullopt;
+}
+
+Fault moved_fault(const protocol::Moved& moved) {
+  if (moved.gpu >= protocol::kTenantGpusMax) return "the GPU index is too large";
+  const std::uint32_t order = moved.word & (protocol::kHoldOut | protocol::kHoldIn);
+  if ((moved.word & protocol::kHoldSet) == 0 ||
+      (order != protocol::kHoldOut && order != protocol::kHoldIn))
+    return "the word is no order";
+  if (moved.taken_ns > INT64_MAX) return "a duration is beyond 146 years";
+  return std::nullopt;
+}
+
+Fault command_fault(const protocol::Command& command) {
+  const std::uint32_t verb = raw(command.verb);
+  if (verb < raw(protocol::CommandVerb::kSuspend) || verb > raw(protocol::CommandVerb::kUndrain))
+    return "there is no command " + std::to_string(verb);
+  if (command.flags != 0) return "unknown flags";
   return std::nullopt;
 }
 
@@ -111,6 +132,18 @@ Fault message_fault(const Envelope& envelope) {
       if (envelope.as<protocol::GateNote>().gpu >= protocol::kTenantGpusMax)
         return "the GPU index is too large";
       return std::nullopt;
+    case MessageType::kMoved:
+      fault = size_fault<protocol::Moved>(envelope);
+      return fault ? fault : moved_fault(envelope.as<protocol::Moved>());
+    case MessageType::kMemoryWant:
+      fault = size_fault<protocol::MemoryWant>(envelope);
+      if (fault) return fault;
+      if (envelope.as<protocol::MemoryWant>().gpu >= protocol::kTenantGpusMax)
+        return "the GPU index is too large";
+      return std::nullopt;
+    case MessageType::kCommand:
+      fault = size_fault<protocol::Command>(envelope);
+      return fault ? fault : command_fault(envelope.as<protocol::Command>());
     case MessageType::kJobReport:
       fault = size_fault<protocol::JobReport>(envelope);
       return fault ? fault : report_fault(envelope.as<protocol::JobReport>());
@@ -123,6 +156,7 @@ Fault message_fault(const Envelope& envelope) {
     case MessageType::kRefused:
     case MessageType::kRegistered:
     case MessageType::kDone:
+    case MessageType::kCommandDone:
     case MessageType::kSnapshotReply:
       return "only the broker sends messages of type " +
              std::to_string(raw(envelope.header().type));

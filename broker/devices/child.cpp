@@ -72,35 +72,39 @@ bool child_wait(pid_t pid, std::int64_t deadline, int* status) {
 
 }  // namespace
 
-ChildResult child_run(const ChildOptions& options) {
-  ChildResult result;
+int child_start(const ChildOptions& options, ChildProcess* out) {
   int pipe_fds[2];
-  if (pipe2(pipe_fds, O_CLOEXEC) < 0) {
-    result.status = errno;
-    return result;
-  }
+  if (pipe2(pipe_fds, O_CLOEXEC) < 0) return -errno;
   Fd reader(pipe_fds[0]);
-  Fd writer(pipe_fds[1]);
+  const Fd writer(pipe_fds[1]);
   std::vector<std::string> arguments = options.arguments;
   arguments.insert(arguments.begin(), options.program);
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> envp = pointers(options.environment);
   const pid_t pid = fork();
-  if (pid < 0) {
-    result.status = errno;
-    return result;
-  }
+  if (pid < 0) return -errno;
   if (pid == 0)
     child_exec(options, writer.get(), const_cast<char**>(argv.data()),
                const_cast<char**>(envp.data()));
-  writer.reset();
+  setpgid(pid, pid);  // here as well: whoever kills the group next must find it
+  out->pid = pid;
+  out->output = std::move(reader);
+  return 0;
+}
+
+ChildResult child_run(const ChildOptions& options) {
+  ChildResult result;
+  ChildProcess child;
+  if (const int fault = child_start(options, &child); fault != 0) {
+    result.status = -fault;
+    return result;
+  }
   const std::int64_t deadline = clock_ms() + options.deadline_ms;
   int status = 0;
-  if (!output_collect(reader.get(), options, deadline, &result.output) ||
-      !child_wait(pid, deadline, &status)) {
-    kill(-pid, SIGKILL);
-    kill(pid, SIGKILL);
-    waitpid(pid, &status, 0);
+  if (!output_collect(child.output.get(), options, deadline, &result.output) ||
+      !child_wait(child.pid, deadline, &status)) {
+    kill(-child.pid, SIGKILL);
+    waitpid(child.pid, &status, 0);
     result.end = ChildResult::End::kTimedOut;
     return result;
   }

@@ -1,10 +1,14 @@
-// Runs one helper program to its end or to a deadline and collects what it prints: the broker must
-// never hang in a driver.
+// Helper programs: the broker must never hang in a driver. Runs one to its end or to a deadline and
+// collects what it prints, or starts one for a caller that waits for many things.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "broker/devices/fd.h"
 
 namespace sluice::devices {
 
@@ -21,6 +25,17 @@ struct ChildResult {
   int status = 0;      // exit status, signal number, or errno
   std::string output;  // standard output
 };
+
+/// A helper that runs: in a process group of its own, and killed when the thread that started it
+/// ends.
+struct ChildProcess {
+  pid_t pid = 0;
+  Fd output;  // the reading end of its standard output
+};
+
+/// 0 or -errno. A program that cannot be executed ends with status 127. The caller reaps it; the
+/// limits among the options are the caller's, too.
+int child_start(const ChildOptions& options, ChildProcess* out);
 
 /// Blocks until the child is gone; a child past the deadline is killed with its process group.
 ChildResult child_run(const ChildOptions& options);

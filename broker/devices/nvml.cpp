@@ -19,6 +19,7 @@ constexpr Return kNoPermission = 4;
 constexpr Return kInsufficientSize = 7;
 constexpr Return kDriverNotLoaded = 9;
 constexpr Return kLibraryNotFound = 12;
+constexpr Return kGpuIsLost = 15;
 constexpr Return kLibRmVersionMismatch = 18;
 constexpr std::uint64_t kValueNotAvailable = ~std::uint64_t{0};
 constexpr unsigned kProcessesMax = 4096;
@@ -34,6 +35,8 @@ std::string remedy(Return code) {
       return "this user may not open the GPU device files; check the permissions of /dev/nvidia*";
     case kLibraryNotFound:
       return "NVML found no driver library; install the NVIDIA driver";
+    case kGpuIsLost:
+      return "the GPU no longer answers (dmesg has an Xid); reset it (nvidia-smi -r) or reboot";
     case kLibRmVersionMismatch:
       return "the driver's library and kernel module differ in version; reboot or reload the "
              "module after the upgrade";
@@ -80,6 +83,7 @@ struct Nvml::Table {
     if (library != nullptr) dlclose(library);
   }
   bool load(const char* path, DeviceError* error);
+  Return read(unsigned index, GpuInfo* out, std::string* foreign_uuid) const;
   std::string why(Return code) const {
     return std::string(error_string(code)) + "; " + remedy(code);
   }
@@ -117,6 +121,27 @@ bool Nvml::Table::load(const char* path, DeviceError* error) {
   return complete;
 }
 
+Return Nvml::Table::read(unsigned index, GpuInfo* out, std::string* foreign_uuid) const {
+  Device handle = nullptr;
+  Memory memory{};
+  char uuid_text[kUuidTextBytes] = "";
+  char name[kNameTextBytes] = "";
+  Return code = device_by_index(index, &handle);
+  if (code == kSuccess) code = device_uuid(handle, uuid_text, sizeof uuid_text);
+  if (code == kSuccess) code = device_name(handle, name, sizeof name);
+  if (code == kSuccess) code = device_memory(handle, &memory);
+  if (code != kSuccess) return code;
+  const auto uuid = uuid_parse(uuid_text);
+  if (!uuid) {
+    *foreign_uuid = uuid_text;
+    return kSuccess;
+  }
+  const bool software =
+      std::strncmp(name, kSoftwareNamePrefix, sizeof kSoftwareNamePrefix - 1) == 0;
+  *out = {*uuid, name, memory.total, memory.used, software};
+  return kSuccess;
+}
+
 Nvml::Nvml(std::unique_ptr<Table> table) : table_(std::move(table)) {}
 Nvml::~Nvml() = default;
 
@@ -134,7 +159,9 @@ std::unique_ptr<Nvml> Nvml::open(const char* library, DeviceError* error) {
 
 bool Nvml::gpus(std::vector<GpuInfo>* out, DeviceError* error) const {
   out->clear();
+  error->text.clear();
   unsigned count = 0;
+  unsigned lost = 0;
   Return code = table_->device_count(&count);
   if (code == kSuccess && count == 0) {
     error->text =
@@ -143,27 +170,36 @@ bool Nvml::gpus(std::vector<GpuInfo>* out, DeviceError* error) const {
     return false;
   }
   for (unsigned i = 0; code == kSuccess && i < count; ++i) {
-    Device handle = nullptr;
-    Table::Memory memory{};
-    char uuid_text[kUuidTextBytes] = "";
-    char name[kNameTextBytes] = "";
-    code = table_->device_by_index(i, &handle);
-    if (code == kSuccess) code = table_->device_uuid(handle, uuid_text, sizeof uuid_text);
-    if (code == kSuccess) code = table_->device_name(handle, name, sizeof name);
-    if (code == kSuccess) code = table_->device_memory(handle, &memory);
-    if (code != kSuccess) break;
-    const auto uuid = uuid_parse(uuid_text);
-    if (!uuid) {
-      error->text = std::string("GPU ") + std::to_string(i) + " has the UUID '" + uuid_text +
+    GpuInfo gpu;
+    std::string foreign;
+    code = table_->read(i, &gpu, &foreign);
+    if (!foreign.empty()) {
+      error->text = std::string("GPU ") + std::to_string(i) + " has the UUID '" + foreign +
                     "', which is not of the form GPU-8-4-4-4-12; this driver is not supported";
       return false;
     }
-    const bool software =
-        std::strncmp(name, kSoftwareNamePrefix, sizeof kSoftwareNamePrefix - 1) == 0;
-    out->push_back({*uuid, name, memory.total, memory.used, software});
+    if (code == kSuccess) {
+      out->push_back(std::move(gpu));
+    } else if (code == kGpuIsLost) {
+      ++lost;
+      code = kSuccess;
+    }
   }
-  if (code != kSuccess) error->text = "NVML cannot list the GPUs: " + table_->why(code);
-  return code == kSuccess;
+  if (code != kSuccess) {
+    error->text = "NVML cannot list the GPUs: " + table_->why(code);
+  } else if (lost != 0) {
+    error->text = std::to_string(lost) + " of " + std::to_string(count) +
+                  " GPUs cannot be used: " + table_->why(kGpuIsLost);
+  }
+  return code == kSuccess && !out->empty();
+}
+
+bool Nvml::lost(const protocol::GpuUuid& uuid) const {
+  Device handle = nullptr;
+  Table::Memory memory{};
+  Return code = table_->device_by_uuid(uuid_format(uuid).c_str(), &handle);
+  if (code == kSuccess) code = table_->device_memory(handle, &memory);
+  return code == kGpuIsLost;
 }
 
 std::uint64_t Nvml::used_bytes(const protocol::GpuUuid& uuid) const {

@@ -44,8 +44,12 @@ class Nvml {
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  /// Every GPU; false with `error` when there is none or one cannot be asked.
+  /// Every GPU; false with `error` when there is none or one cannot be asked. Those that have
+  /// fallen off the bus are left out: true, and `error` tells of them.
   [[nodiscard]] bool gpus(std::vector<GpuInfo>* out, DeviceError* error) const;
+  /// Whether the GPU has stopped answering for good (until a reset). Like every question here it
+  /// goes to the kernel driver, which may take long over a sick device: not for an event loop.
+  bool lost(const protocol::GpuUuid& uuid) const;
   /// Bytes used on the whole device now; 0 when unknown.
   std::uint64_t used_bytes(const protocol::GpuUuid& uuid) const;
   /// Compute processes on the device with their memory. False where the driver does not tell.

@@ -4,13 +4,18 @@
 // Identity never travels in a message: it comes from SO_PEERCRED.
 //
 // Who says what:
-//   sluice run, the trainer, the lab   Admit -> (Queued)* -> Admitted | Refused     (the caller's
-//   process founds the tenant) the shim                           Register -> Registered (+ lease
-//   fd, claims fd) | Refused the shim                           GateWant, GateIdle, Drained, Held
-//   (no reply; the lease page answers) a job                              JobReport (no reply),
-//   Release
-//   -> Done | Refused status, exporter, lab              SnapshotRequest -> SnapshotReply (+ fd of
-//   a sealed memfd, see snapshot.h)
+//   sluice run, trainer, lab   Admit -> (Queued)* -> Admitted | Refused     (the caller's process
+//                              founds the tenant)
+//   the shim                   Register -> (Queued)* -> Registered (+ lease fd, claims fd) |
+//   Refused
+//                              (queued: programs that nobody announced)
+//   the shim                   GateWant, GateIdle, Drained, Held, Moved, MemoryWant   (no reply;
+//   the
+//                              lease page answers)
+//   a job                      JobReport (no reply), Release -> Done | Refused
+//   sluice suspend, ...        Command -> CommandDone | Refused
+//   status, exporter, lab      SnapshotRequest -> SnapshotReply (+ fd of a sealed memfd, see
+//                              snapshot.h)
 #pragma once
 
 #include "broker/protocol/words.h"
@@ -35,6 +40,10 @@ enum class MessageType : std::uint16_t {
   kSnapshotRequest = 13,
   kSnapshotReply = 14,
   kHeld = 15,
+  kMoved = 16,
+  kMemoryWant = 17,
+  kCommand = 18,
+  kCommandDone = 19,
 };
 
 struct Header {
@@ -62,11 +71,15 @@ enum class RefusalCode : std::uint32_t {
   kClassNotAllowed = 11,
   kShuttingDown = 12,
   kTooManyGpus = 13,
+  kNotAllowed = 14,      // another user's tenant, or what only root may do
+  kCannotMove = 15,      // the text names the memory, the process or the driver that refuses
+  kHostMemoryLimit = 16  // the user's host memory for what is swapped out is used up
 };
 
 // Admit.flags
 inline constexpr std::uint32_t kAdmitNoWait = 1;  // refuse instead of queueing
 inline constexpr std::uint32_t kAdmitDryRun = 2;  // answer as if, change nothing
+inline constexpr std::uint32_t kAdmitSwap = 4;    // movable memory may go to the host (see pages.h)
 
 /// Asks for a vGPU (or several, or whole GPUs for the exclusive class). The calling process becomes
 /// the tenant's first process; the tenant ends when it and every process registered under it are
@@ -147,8 +160,9 @@ struct Registered {
 static_assert(sizeof(Registered) == 32);
 
 /// GateWant: a thread waits at the gate of `gpu` (index in the lease page), having seen `epoch`
-/// closed. Sent once per closed epoch and process. GateIdle: nothing in flight for idle_grace under
-/// the open epoch `epoch`; the broker may close it and need not wait for a drain (the shim
+/// closed. Sent once per closed epoch and process; by threads that wait for the end of a hold too,
+/// so that the broker knows who wants its memory back. GateIdle: nothing in flight for idle_grace
+/// under the open epoch `epoch`; the broker may close it and need not wait for a drain (the shim
 /// re-checks and sends Drained all the same). Drained: lease epoch `epoch` is closed, nobody is
 /// inside, every fence has passed. Held: the hold `epoch` is acknowledged (see pages.h): nothing of
 /// this process touches the GPU until the hold is cleared.
@@ -160,6 +174,56 @@ struct GateNote {
                           // claims slot)
 };
 static_assert(sizeof(GateNote) == 32);
+
+/// The order of the hold word `word` (kHoldOut or kHoldIn, see pages.h) has been carried out on
+/// `gpu` by this process, or could not be: then everything is as it was before the order, and the
+/// order may be given again.
+struct Moved {
+  Header header;
+  std::uint32_t gpu;
+  std::uint32_t word;
+  std::int32_t result;  // the CUresult that stopped it; 0 = done; -1 = no host memory
+  std::uint32_t reserved0;
+  std::uint64_t bytes;     // moved by this order
+  std::uint64_t taken_ns;  // for how long
+};
+static_assert(sizeof(Moved) == 48);
+
+/// The driver has no room for `bytes` that the quota allows. The thread waits until the entry's
+/// `room` word is no longer `room`, then asks the driver again (see pages.h).
+struct MemoryWant {
+  Header header;
+  std::uint32_t gpu;
+  std::uint32_t room;
+  std::uint64_t bytes;
+};
+static_assert(sizeof(MemoryWant) == 32);
+
+enum class CommandVerb : std::uint32_t {
+  kSuspend = 1,  // nothing of the tenant stays on its GPUs that can be moved; until kResume
+  kResume = 2,
+  kMove = 3,   // to `gpu`: its processes go on there
+  kDrain = 4,  // `gpu` takes no new tenants (root, or whom the broker belongs to)
+  kUndrain = 5,
+};
+
+/// Asked for by `sluice suspend` and its kin; answered when it is done, which may take as long as
+/// copying the tenant's memory does. Of the own tenants, or of anybody's as root.
+struct Command {
+  Header header;
+  CommandVerb verb;
+  std::uint32_t flags;  // 0
+  TenantId tenant;      // not for kDrain, kUndrain
+  GpuUuid gpu;          // kMove, kDrain, kUndrain
+};
+static_assert(sizeof(Command) == 48);
+
+struct CommandDone {
+  Header header;
+  std::uint64_t bytes;     // moved
+  std::uint64_t taken_ns;  // from the command's arrival
+};
+static_assert(sizeof(CommandDone) == 32);
 
 /// A training job's own figures, shown by the exporter. Cumulative counters; the tenant is that of
 /// the sender.

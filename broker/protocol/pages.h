@@ -44,7 +44,7 @@ static_assert(sizeof(AtomicU32) == 4 && sizeof(AtomicU64) == 8);
 // is the futex that gates sleep on (shared futex; waiting needs read access only).
 inline constexpr std::uint32_t kLeaseOpen = 1;  // work may be submitted
 inline constexpr std::uint32_t kLeaseExclusive =
-    2;  // the whole GPU is the tenant's: no metering, no window
+    2;  // only beside kLeaseOpen: the whole GPU is the tenant's, no metering, no window
 inline constexpr std::uint32_t kLeaseContended =
     4;  // others wait: give the lease back as soon as the GPU is idle
 inline constexpr std::uint32_t kLeaseEpochShift = 3;
@@ -59,8 +59,9 @@ inline constexpr std::uint32_t lease_epoch_next(std::uint32_t epoch) {
 }
 // A changed kLeaseContended flag alone keeps the epoch.
 
-// The hold word: bit 0 set = nothing of the tenant may touch the device (swap, suspend); bits 1-31
-// the epoch. Futex. Every setting and every clearing stores a new epoch.
+// The hold word: bit 0 set = nothing of the tenant may touch the device (swap, suspend); bits 1-2
+// an order for the tenant's processes; bits 3-31 the epoch. Futex. Every setting and every clearing
+// stores a new epoch; an order is added to the word of the hold that has been acknowledged.
 //
 // The order of a hold, on each GPU that is to be held:
 //   1. the broker closes the lease (a launch looks at the lease word alone),
@@ -73,8 +74,20 @@ inline constexpr std::uint32_t lease_epoch_next(std::uint32_t epoch) {
 //   4. Only when the held_epoch of every slot in use is the hold's epoch may memory be unmapped.
 //   5. The broker puts the memory back, clears the hold, and then may open the lease.
 // A process that registers during a hold acknowledges it like the others.
+//
+// Swap, in entries with kEntrySwap. What can be moved is memory that the shim has put behind VMM
+// mappings itself (cuMemAlloc and its kin; interpose/swap). After 4 the broker adds kHoldOut to the
+// word: each process copies its movable memory to the host, unmaps and releases it, keeps the
+// addresses reserved, stores the whole word in its slot's moved_word and sends Moved. To bring it
+// back the broker first makes sure that there is room, then replaces kHoldOut by kHoldIn: each
+// process creates, maps and fills the memory, stores moved_word, sends Moved. Then 5. A process
+// that could not carry out an order is as it was before it, says so in Moved, and does not store
+// moved_word. Orders are for processes that have acknowledged; one that registers while the word
+// has an order has nothing to move: it acknowledges and says Moved at once.
 inline constexpr std::uint32_t kHoldSet = 1;
-inline constexpr std::uint32_t kHoldEpochShift = 1;
+inline constexpr std::uint32_t kHoldOut = 2;
+inline constexpr std::uint32_t kHoldIn = 4;
+inline constexpr std::uint32_t kHoldEpochShift = 3;
 inline constexpr std::uint32_t hold_epoch(std::uint32_t word) { return word >> kHoldEpochShift; }
 inline constexpr std::uint32_t hold_word(std::uint32_t epoch, std::uint32_t flags) {
   return (epoch << kHoldEpochShift) | flags;
@@ -84,6 +97,19 @@ inline constexpr std::uint32_t kHoldEpochMax = UINT32_MAX >> kHoldEpochShift;
 inline constexpr std::uint32_t hold_epoch_next(std::uint32_t epoch) {
   return epoch >= kHoldEpochMax ? 1 : epoch + 1;
 }
+
+// The room word: a counter of the broker's answers to MemoryWant, in steps of 2; bit 0: the last
+// answer was that no room can be made. Futex. A thread whose allocation the driver has refused
+// reads the word, asks the driver once more, sends MemoryWant with the word, waits for another
+// word, and asks the driver again: when it still has no room, bit 0 decides between CUDA's error
+// and another MemoryWant. Answers are for the tenant: whichever process asked, all look again.
+inline constexpr std::uint32_t kRoomNone = 1;
+inline constexpr std::uint32_t room_next(std::uint32_t word, bool none) {
+  return ((word | kRoomNone) + 1) | (none ? kRoomNone : 0);
+}
+
+// LeaseEntry.flags
+inline constexpr std::uint32_t kEntrySwap = 1;  // allocations are to be made movable
 
 /// What the tenant may do on one GPU. 128 bytes, so that two GPUs never share a cache line.
 struct LeaseEntry {
@@ -97,8 +123,9 @@ struct LeaseEntry {
   AtomicU32 lease;
   AtomicU32 hold;
   std::uint32_t sm_percent;  // 1-100
-  std::uint32_t reserved0;
-  std::uint8_t reserved[56];
+  std::uint32_t flags;       // kEntry..., fixed when the tenant is admitted
+  AtomicU32 room;
+  std::uint8_t reserved[52];
 };
 static_assert(sizeof(LeaseEntry) == 128);
 
@@ -124,7 +151,7 @@ static_assert(offsetof(LeasePage, gpus) == 128);
 struct ClaimsGpu {
   AtomicU64 asked_bytes;
   AtomicU64 reserved_bytes;
-  AtomicU64 held_bytes;     // everything charged, contexts included
+  AtomicU64 held_bytes;     // everything charged, contexts and what is swapped out included
   AtomicU64 context_bytes;  // the part of held_bytes that no driver call tells: contexts, modules,
                             // what limits take, imports
   AtomicU64 peak_bytes;     // highest held_bytes of this process
@@ -141,10 +168,13 @@ struct ClaimsGpu {
                          // change of them
   AtomicU32 held_epoch;  // the hold up to which this process has stopped touching the device
   AtomicU32 measured;    // 1: context_bytes is the driver's own figure; 0: a constant per context
-  std::uint8_t reserved[20];
+  AtomicU32 moved_word;  // the hold word whose order this process has carried out
+  AtomicU64 movable_bytes;  // the part of held_bytes that can be swapped, wherever it is
+  AtomicU64 swapped_bytes;  // the part of movable_bytes that is in host memory
 };
 static_assert(sizeof(ClaimsGpu) == 128);
 static_assert(offsetof(ClaimsGpu, held_epoch) == 100);
+static_assert(offsetof(ClaimsGpu, movable_bytes) == 112);
 
 struct ClaimsSlot {
   AtomicU32 pid;            // written by the broker at registration, 0 = free
@@ -154,6 +184,8 @@ struct ClaimsSlot {
   ClaimsGpu gpus[kTenantGpusMax];
 };
 static_assert(sizeof(ClaimsSlot) == 128 + 8 * 128);
+
+inline constexpr std::uint32_t kChargedWords = 512;
 
 /// Sparse: only pages that are written take memory.
 struct ClaimsPage {
@@ -166,6 +198,9 @@ struct ClaimsPage {
                          // registers, 0 = unknown
   std::uint8_t reserved[108];
   ClaimsSlot slots[kTenantProcessesMax];
+  // Per GPU, a map of the time that processes of the tenant were charged for lately, so that a
+  // moment at which several were on the GPU is charged once (interpose/covered.h).
+  AtomicU64 charged[kTenantGpusMax][kChargedWords];
 };
 static_assert(offsetof(ClaimsPage, slots) == 128);
 

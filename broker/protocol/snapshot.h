@@ -38,7 +38,7 @@ struct SnapshotGpu {
   std::uint64_t context_bytes;
   std::uint64_t promised_bytes;  // sum of memory_min of the admitted
   std::uint64_t promised_max_bytes;
-  std::uint64_t held_bytes;  // sum of the claims
+  std::uint64_t held_bytes;  // sum of the claims, less what of them is in host memory
   std::uint64_t busy_ns;     // sum over living and dead tenants
   std::uint64_t leases_granted;
   std::uint64_t leases_revoked;
@@ -61,6 +61,7 @@ struct SnapshotTenant {
   std::uint64_t samples;
   std::uint64_t tokens;
   std::uint64_t exposed_communication_ns;
+  std::uint64_t expected_start_ns;  // queued: from taken_ns; 0 = unknown
   double straggler_score;
   std::uint32_t uid;
   std::uint32_t processes;
@@ -75,8 +76,9 @@ struct SnapshotTenant {
   char name[kNameBytes];
   char profile[kNameBytes];
   char user[kNameBytes];
+  char ahead[kNameBytes];  // queued: the one directly ahead in the line
 };
-static_assert(sizeof(SnapshotTenant) == 8 * 8 + 16 + 8 + 3 * kNameBytes);
+static_assert(sizeof(SnapshotTenant) == 9 * 8 + 16 + 8 + 4 * kNameBytes);
 
 struct SnapshotTenantGpu {
   TenantId tenant;
@@ -93,10 +95,16 @@ struct SnapshotTenantGpu {
   std::uint64_t refused;
   std::uint64_t lease_held_ns;
   std::uint64_t overruns;
+  std::uint64_t movable_bytes;    // of held_bytes
+  std::uint64_t swapped_bytes;    // of movable_bytes, in host memory now
+  std::uint64_t moved_out_bytes;  // counters since admission
+  std::uint64_t moved_in_bytes;
+  std::uint64_t moving_ns;  // time spent under holds for it
+  std::uint64_t moves;      // times it was moved out
   std::uint32_t sm_percent;
   std::uint32_t wants;  // 1 while a thread of it waits at the gate
 };
-static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 12 * 8 + 8);
+static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 18 * 8 + 8);
 
 struct SnapshotProcess {
   TenantId tenant;

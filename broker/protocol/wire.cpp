@@ -78,6 +78,15 @@ int wire_connect(const char* path, int timeout_ms) {
   return fd;
 }
 
+long wire_owner(int fd) {
+  ucred credentials;
+  socklen_t length = sizeof credentials;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) return -errno;
+  return static_cast<long>(credentials.uid);
+}
+
+bool wire_trusted(long owner) { return owner == 0 || owner == static_cast<long>(geteuid()); }
+
 int wire_send(int fd, const void* message, std::size_t size, const int* fds, int fd_count,
               bool dont_wait) {
   iovec part{const_cast<void*>(message), size};
@@ -108,7 +117,7 @@ int wire_send(int fd, const void* message, std::size_t size, const int* fds, int
 int wire_receive(int fd, Envelope* out, int timeout_ms) {
   out->size = 0;
   out->fd_count = 0;
-  if (timeout_ms != -1) {
+  if (timeout_ms > 0) {
     pollfd p{fd, POLLIN, 0};
     const int ready = poll(&p, 1, timeout_ms);
     if (ready < 0) return errno == EINTR ? -EAGAIN : -errno;

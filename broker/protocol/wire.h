@@ -53,6 +53,13 @@ void message_init(M& message, MessageType type, std::uint32_t request) {
 /// has kept the call waiting for that long; later sends are bounded by it too.
 int wire_connect(const char* path, int timeout_ms = -1);
 
+/// Whose socket is at the other end of a connection: the uid of whoever listens there (of when it
+/// began to). -errno when the kernel does not say.
+long wire_owner(int fd);
+/// A broker is believed when it is root's or belongs to the one who asks (his effective uid):
+/// anybody else could hand out a lease that is always open, or read what is asked.
+bool wire_trusted(long owner);
+
 /// Sends one datagram with up to kMessageFdsMax descriptors. 0 or -errno (-EAGAIN when the socket
 /// is full and `dont_wait`). Never raises SIGPIPE.
 int wire_send(int fd, const void* message, std::size_t size, const int* fds, int fd_count,

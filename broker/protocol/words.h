@@ -10,7 +10,7 @@ namespace sluice::protocol {
 
 /// Bumped when any message or page layout changes; a peer of another version is refused with a
 /// text.
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 
 /// GPUs one tenant may hold. Eight is the largest single NVLink island sold as one machine (HGX).
 inline constexpr std::uint32_t kTenantGpusMax = 8;
@@ -44,6 +44,25 @@ enum class QueueReason : std::uint8_t {
   kDrain = 4,
   kGang = 5
 };
+
+/// For people; those of squeue.
+constexpr const char* queue_reason_name(QueueReason reason) {
+  switch (reason) {
+    case QueueReason::kNone:
+      return "None";
+    case QueueReason::kResources:
+      return "Resources";
+    case QueueReason::kPriority:
+      return "Priority";
+    case QueueReason::kUserLimit:
+      return "UserLimit";
+    case QueueReason::kDrain:
+      return "Drain";
+    case QueueReason::kGang:
+      return "Gang";
+  }
+  return "Unknown";
+}
 
 using TenantId = std::uint64_t;  // 0 = none
 /// A secret that children inherit in SLUICE_TENANT; joining a tenant takes the id, the key and the

@@ -1,11 +1,13 @@
 // sluice-sim: runs one named scenario of the simulator and prints what came of it.
 #include <charconv>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "broker/sim/report.h"
 #include "broker/sim/scenarios.h"
+#include "broker/sim/shares.h"
 
 namespace {
 
@@ -13,7 +15,8 @@ constexpr int kUsageExit = 2;
 
 void usage_print() {
   std::printf(
-      "usage: sluice-sim [--scenario NAME] [--seed N] [--seconds S] [--json]\n"
+      "usage: sluice-sim [--scenario NAME] [--seed N] [--seconds S] [--policy NAME]\n"
+      "                  [--sm-mode MODE] [--json | --shares]\n"
       "\n"
       "Runs the broker's core over a model of GPUs and programs in virtual time. The same seed\n"
       "gives the same run.\n"
@@ -22,6 +25,10 @@ void usage_print() {
       "  --seed N         seed of everything random (default 1)\n"
       "  --seconds S      length of virtual time instead of the scenario's own\n"
       "  --json           JSON instead of a table\n"
+      "  --shares         instead of a scenario: the table of shares, for every split and kind of\n"
+      "                   program\n"
+      "  --policy NAME    fair, round-robin or fifo instead of the scenario's own\n"
+      "  --sm-mode MODE   of all jobs, instead of their own: best-effort, equal or fixed\n"
       "\nscenarios:\n");
   for (const auto& scenario : sluice::sim::scenarios())
     std::printf("  %-19s %s\n", scenario.name, scenario.what);
@@ -33,6 +40,9 @@ struct Options {
   std::uint64_t seconds = 0;
   bool json = false;
   bool help = false;
+  bool shares = false;
+  std::optional<sluice::core::Order> order;
+  std::optional<sluice::core::SmMode> mode;
 };
 
 int fail(const std::string& text) {
@@ -43,6 +53,14 @@ int fail(const std::string& text) {
 bool number_parse(std::string_view text, std::uint64_t* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
   return error == std::errc{} && end == text.data() + text.size();
+}
+
+std::optional<sluice::core::SmMode> mode_named(std::string_view name) {
+  using sluice::core::SmMode;
+  if (name == "best-effort") return SmMode::kBestEffort;
+  if (name == "equal") return SmMode::kEqual;
+  if (name == "fixed") return SmMode::kFixed;
+  return std::nullopt;
 }
 
 /// 0 = go on.
@@ -57,13 +75,27 @@ int options_parse(int argc, char** argv, Options* options) {
       options->json = true;
       continue;
     }
-    const bool known = word == "--scenario" || word == "--seed" || word == "--seconds";
+    if (word == "--shares") {
+      options->shares = true;
+      continue;
+    }
+    const bool known = word == "--scenario" || word == "--seed" || word == "--seconds" ||
+                       word == "--policy" || word == "--sm-mode";
     if (!known) return fail("there is no option " + std::string(word) + "; see sluice-sim --help");
     if (i + 1 == argc) return fail(std::string(word) + " needs a value; see sluice-sim --help");
     const std::string_view value = argv[++i];
     if (word == "--scenario")
       options->scenario = value;
-    else if (!number_parse(value, word == "--seed" ? &options->seed : &options->seconds))
+    else if (word == "--policy") {
+      options->order = sluice::core::order_named(value);
+      if (!options->order)
+        return fail("--policy takes fair, round-robin or fifo, not '" + std::string(value) + "'");
+    } else if (word == "--sm-mode") {
+      options->mode = mode_named(value);
+      if (!options->mode)
+        return fail("--sm-mode takes best-effort, equal or fixed, not '" + std::string(value) +
+                    "'");
+    } else if (!number_parse(value, word == "--seed" ? &options->seed : &options->seconds))
       return fail(std::string(word) + " takes a whole number, not '" + std::string(value) + "'");
   }
   return 0;
@@ -78,9 +110,18 @@ int main(int argc, char** argv) {
     usage_print();
     return 0;
   }
+  if (options.shares) {
+    const auto mode = options.mode.value_or(sluice::core::SmMode::kBestEffort);
+    const auto order = options.order.value_or(sluice::core::Order::kFair);
+    std::fputs(sluice::sim::share_table(order, mode, options.seed).c_str(), stdout);
+    return 0;
+  }
   auto setup = sluice::sim::scenario_make(options.scenario, options.seed);
   if (!setup)
     return fail("there is no scenario '" + options.scenario + "'; sluice-sim --help lists them");
+  if (options.order) setup->policy.order = *options.order;
+  if (options.mode)
+    for (auto& job : setup->jobs) job.sm_mode = *options.mode;
   constexpr std::uint64_t kSecondsMax = 86'400;
   if (options.seconds > kSecondsMax) return fail("--seconds is at most 86400");
   if (options.seconds > 0)

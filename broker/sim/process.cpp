@@ -5,6 +5,7 @@
 #include "broker/sim/process.h"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 
 namespace sluice::sim {
@@ -27,6 +28,7 @@ void Process::start() {
       break;
   }
   lease_changed(index_);
+  for (std::uint32_t index = 0; index < job_.holds.size(); ++index) hold_changed(index);
 }
 
 void Process::arrival_next() {
@@ -51,6 +53,8 @@ void Process::think() {
 
 void Process::broker_lost() {
   last_ = lease();
+  last_hold_ = hold();
+  asked_ = false;
   registered_ = false;
 }
 
@@ -58,7 +62,13 @@ void Process::broker_found() {
   if (!alive_ || registered_) return;
   registered_ = true;
   wanted_epoch_ = drained_epoch_ = idle_epoch_ = 0;
-  for (std::uint32_t index = 0; index < job_.leases.size(); ++index) lease_changed(index);
+  acked_epoch_ = moved_word_ = 0;
+  if (swapped_ > 0) world_.claims_feed(job_);
+  for (std::uint32_t index = 0; index < job_.leases.size(); ++index) {
+    lease_changed(index);
+    hold_changed(index);
+  }
+  allocate_again();
 }
 
 /// A message to the broker; nobody hears one that is sent without a registration.
@@ -67,7 +77,17 @@ void Process::post(const core::Event& event) {
 }
 
 void Process::lease_changed(std::uint32_t index) {
+  if (job_.spec.wake_ns_max == 0) {
+    lease_seen(index);
+    return;
+  }
+  world_.clock().after(random_.range(0, job_.spec.wake_ns_max),
+                       [this, index] { lease_seen(index); });
+}
+
+void Process::lease_seen(std::uint32_t index) {
   if (!alive_ || !registered_) return;
+  if (index == index_) asleep_ = false;
   const Lease& changed = job_.leases[index];
   if (index != index_) {  // never used that GPU: its helper thread answers at once
     if (!changed.open) post(core::Drained{id_, index, changed.epoch});
@@ -87,10 +107,13 @@ bool Process::task_next() {
   task_start_ = backlog_.front();
   backlog_.pop_front();
   task_ = true;
+  task_ready_ = world_.clock().now();
   launched_ = finished_ = 0;
   const JobSpec& spec = job_.spec;
   if (spec.behaviour == Behaviour::kLoop)
     needed_ = spec.tasks > 0 ? spec.tasks : std::numeric_limits<std::uint64_t>::max();
+  else if (spec.eager)
+    needed_ = spec.tasks * step_kernels();
   else
     needed_ = spec.kernels + (spec.behaviour == Behaviour::kTraining ? 1 : 0);
   return true;
@@ -98,39 +121,55 @@ bool Process::task_next() {
 
 bool Process::window_allows() const {
   if (in_flight_ == 0) return true;
-  if (in_flight_ >= job_.spec.queue_depth) return false;
+  const JobSpec& spec = job_.spec;
+  if (in_flight_ >= spec.queue_depth * spec.launch_kernels) return false;
   const Nanos window = lease().window_ns;
-  return window == 0 || in_flight_ns_ + job_.spec.kernel_ns <= window;
+  return window == 0 || in_flight_ns_ + spec.kernel_ns * spec.launch_kernels <= window;
 }
 
 void Process::pump() {
-  while (alive_ && (task_ || task_next()) && launched_ < needed_ && window_allows()) {
-    if (!lease().open) {
+  const bool on_host = world_.clock().now() < host_until_;
+  while (alive_ && !on_host && !asleep_ && memory_ready() && (task_ || task_next()) &&
+         launched_ < needed_ && window_allows()) {
+    if (!lease().open || blocked()) {
       gate_wait();
       break;
+    }
+    if (let_through()) {
+      if (let_epoch_ == lease().epoch) break;
+      let_epoch_ = lease().epoch;
     }
     launch();
   }
   idle_check();
 }
 
+/// Its gate is open and another one of the gang is closed: members that wait for each other are let
+/// through, for one launch each.
+bool Process::let_through() const {
+  return registered_ && std::ranges::any_of(job_.leases, [](const Lease& l) { return !l.open; });
+}
+
 void Process::gate_wait() {
   if (!waiting_) waiting_since_ = world_.clock().now();
   waiting_ = true;
+  if (lease().open) return;
+  asleep_ = job_.spec.wake_ns_max > 0;
   if (wanted_epoch_ == lease().epoch) return;
   wanted_epoch_ = lease().epoch;
   post(core::GateWanted{id_, index_, wanted_epoch_});
 }
 
 bool Process::collective_due() const {
-  return job_.spec.behaviour == Behaviour::kTraining && launched_ + 1 == needed_;
+  return job_.spec.behaviour == Behaviour::kTraining && (launched_ + 1) % step_kernels() == 0;
 }
 
 Kernel Process::kernel_make(Nanos* length) {
   const JobSpec& spec = job_.spec;
   Kernel kernel;
   if (collective_due()) {
-    auto& collective = job_.collectives[task_number_];
+    auto& collective =
+        job_.collectives[job_.spec.eager ? launched_ / step_kernels() : task_number_];
     if (collective == nullptr) {
       collective = std::make_shared<Collective>();
       collective->missing = static_cast<std::uint32_t>(job_.gpus.size());
@@ -151,14 +190,27 @@ Kernel Process::kernel_make(Nanos* length) {
 }
 
 void Process::launch() {
-  Nanos length = 0;
-  Kernel kernel = kernel_make(&length);
-  kernel.done = [this, length] { kernel_done(length); };
-  in_flight_++;
-  in_flight_ns_ += length;
-  launched_++;
+  assert(on_gpu_ == held() && "nothing runs whose memory is not there");
+  if (launched_ == 0) job_.result.starts_ns.push_back(world_.clock().now() - task_ready_);
   launches_++;
-  world_.device(job_.gpus[index_]).submit(id_, std::move(kernel));
+  for (std::uint32_t i = 0; i < job_.spec.launch_kernels && launched_ < needed_; ++i) {
+    Nanos length = 0;
+    Kernel kernel = kernel_make(&length);
+    kernel.done = [this, length] { kernel_done(length); };
+    in_flight_++;
+    in_flight_ns_ += length;
+    launched_++;
+    world_.device(job_.gpus[index_]).submit(id_, std::move(kernel));
+  }
+}
+
+/// All that was launched has ended: the program looks at it before it launches more.
+void Process::host_work() {
+  if (job_.spec.host_ns == 0 || in_flight_ > 0) return;
+  host_until_ = world_.clock().now() + job_.spec.host_ns;
+  world_.clock().at(host_until_, [this] {
+    if (alive_) pump();
+  });
 }
 
 void Process::kernel_done(Nanos length) {
@@ -168,9 +220,11 @@ void Process::kernel_done(Nanos length) {
   metered_ns_ = used_ns_;
   finished_++;
   job_.result.kernels++;
+  host_work();
   if (finished_ == needed_) task_done();
   if (!alive_) return;
   drain_check();
+  hold_look();
   pump();
 }
 
@@ -180,7 +234,7 @@ void Process::task_done() {
   job_.result.tasks++;
   if (rank_ == 0 || job_.spec.behaviour != Behaviour::kTraining)
     job_.result.latency_ns.push_back(world_.clock().now() - task_start_);
-  const bool last = job_.spec.behaviour == Behaviour::kLoop ||
+  const bool last = job_.spec.behaviour == Behaviour::kLoop || job_.spec.eager ||
                     (job_.spec.tasks > 0 && task_number_ >= job_.spec.tasks);
   if (last) {
     world_.process_exit(job_, *this);

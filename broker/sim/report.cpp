@@ -53,6 +53,10 @@ std::string job_json(const JobResult& job) {
   out += line(",\"tasks\":%llu,\"kernels\":%llu,\"runaways\":%u",
               static_cast<unsigned long long>(job.tasks),
               static_cast<unsigned long long>(job.kernels), job.runaways);
+  out += line(",\"moved_out_bytes\":%llu,\"moved_in_bytes\":%llu,\"room_waits\":%u",
+              static_cast<unsigned long long>(job.moved_out_bytes),
+              static_cast<unsigned long long>(job.moved_in_bytes), job.room_waits);
+  out += line(",\"refused_allocations\":%u", job.refused_allocations);
   out += line(",\"latency_p50_ns\":%lld,\"latency_p99_ns\":%lld,\"longest_wait_ns\":%lld}",
               static_cast<long long>(percentile(job.latency_ns, 0.5)),
               static_cast<long long>(percentile(job.latency_ns, 0.99)),
@@ -75,7 +79,11 @@ std::string report_text(const ReportHead& head, const Result& result) {
     const double time = static_cast<double>(head.duration_ns) *
                         static_cast<double>(std::max<std::size_t>(job.gpus.size(), 1));
     std::string note = !job.refused.empty() ? job.refused : job.admitted ? "" : "waiting";
-    if (job.runaways > 0) note += "runaway";
+    if (job.runaways > 0) note += "runaway ";
+    if (job.lost > 0) note += "lost ";
+    if (job.refused_allocations > 0) note += "out of memory ";
+    if (job.moved_out_bytes > 0)
+      note += line("moved out %.1f GiB", static_cast<double>(job.moved_out_bytes) / 0x1p30);
     out += line("%-14.14s %-8s %7.2f%% %8llu %9.3f %9.3f %9.3f %9.1f ", job.name.c_str(),
                 list(job.gpus).c_str(), 100 * static_cast<double>(busy(job)) / time,
                 static_cast<unsigned long long>(job.tasks), ms(percentile(job.latency_ns, 0.5)),

@@ -144,6 +144,56 @@ Experiment crowd_setup(std::uint64_t seed) {
   return setup;
 }
 
+core::Policy policy_swapping() {
+  core::Policy policy = policy_usual();
+  policy.swap = true;
+  policy.oversell_memory = 4;
+  return policy;
+}
+
+/// Somebody who has most of the memory and sleeps beside two that work and take turns; then a
+/// fourth one comes that needs room.
+Experiment idle_setup(std::uint64_t seed) {
+  Experiment setup = setup_oversold(4, 30, 0, seed);
+  setup.duration_ns = 10 * kSecond;
+  JobSpec& sleeper = setup.jobs[2];
+  sleeper.name = "sleeper";
+  sleeper.behaviour = Behaviour::kBursts;
+  sleeper.kernels = 1;
+  sleeper.think_ns = 3600 * kSecond;
+  setup.jobs[3].name = "late";
+  setup.jobs[3].start_ns = 3 * kSecond;
+  return setup;
+}
+
+/// Shared tenants, one of which cannot be swapped, step aside for an exclusive gang and come back.
+Experiment aside_setup(std::uint64_t seed) {
+  Experiment setup;
+  setup.seed = seed;
+  setup.policy = policy_swapping();
+  setup.policy.exclusive_room = core::ExclusiveRoom::kSuspend;
+  setup.gpus.resize(2);
+  setup.duration_ns = 20 * kSecond;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    JobSpec job = batch_job("shared-" + std::to_string(i), 50);
+    job.memory_max = 2 * kGiB;
+    job.memory_use = job.memory_max - 32 * kMiB;
+    job.swap = i != 3;
+    job.pinned = {i % 2};
+    job.tasks = 4000;
+    setup.jobs.push_back(job);
+  }
+  JobSpec training = batch_job("training", 100);
+  training.tenant_class = TenantClass::kExclusive;
+  training.behaviour = Behaviour::kTraining;
+  training.gpu_count = 2;
+  training.tasks = 200;
+  training.start_ns = 2 * kSecond;
+  training.memory_use = 6 * kGiB;
+  setup.jobs.push_back(training);
+  return setup;
+}
+
 // ---- chaos: small random helpers ----
 
 void chaos_behaviour(Random& random, JobSpec& job, std::size_t gpus) {
@@ -183,6 +233,49 @@ void chaos_accidents(Random& random, JobSpec& job, Nanos duration) {
   if (random.chance(0.2)) job.wait_ns_max = random.range(1, duration / 4);
 }
 
+void chaos_memory(Random& random, JobSpec& job) {
+  const Bytes part = job.memory_max / job.processes;
+  const Bytes context = GpuSpec{}.context_bytes;
+  if (part <= context || random.chance(0.2)) return;
+  const double used = 0.5 + 0.5 * random.unit();
+  job.memory_use = static_cast<Bytes>(static_cast<double>(part - context) * used);
+  job.memory_steps = static_cast<std::uint32_t>(random.range(1, 3));
+  job.swap = random.chance(0.8);
+  if (random.chance(0.3)) job.move_fails = 0.4;
+  if (random.chance(0.05)) job.claims_factor = random.chance(0.5) ? 0 : 5;
+  if (random.chance(0.3)) job.checkpoint_fails = 0.5;
+}
+
+/// Commands of people, a clock that jumps, a GPU that is lost.
+void chaos_events(Random& random, Experiment& setup) {
+  const auto last = static_cast<std::int64_t>(setup.jobs.size()) - 1;
+  const auto last_gpu = static_cast<std::int64_t>(setup.gpus.size()) - 1;
+  for (std::int64_t left = random.chance(0.5) ? random.range(1, 12) : 0; left > 0; --left) {
+    CommandSpec command;
+    command.at = random.range(0, setup.duration_ns);
+    command.verb = static_cast<protocol::CommandVerb>(random.range(1, 5));
+    command.job = static_cast<std::uint32_t>(random.range(0, last));
+    command.gpu = static_cast<std::uint32_t>(random.range(0, last_gpu));
+    setup.commands.push_back(command);
+  }
+  if (random.chance(0.2))
+    setup.jumps.push_back({random.range(0, setup.duration_ns), random.range(-200, 2000) * kMs});
+  if (random.chance(0.1))
+    setup.losses.push_back({random.range(0, setup.duration_ns),
+                            static_cast<std::uint32_t>(random.range(0, last_gpu))});
+}
+
+void chaos_policy(Random& random, core::Policy& policy) {
+  policy.swap = random.chance(0.8);
+  policy.swap_quantum_ns = random.range(0, 100) * kMs;
+  policy.hold_timeout_ns = random.range(20, 500) * kMs;
+  policy.move_timeout_ns = random.range(50, 1000) * kMs;
+  if (random.chance(0.2))
+    policy.swap_host_bytes_per_user = static_cast<Bytes>(random.range(1, 4)) * kGiB;
+  if (random.chance(0.5)) policy.exclusive_room = core::ExclusiveRoom::kSuspend;
+  if (random.chance(0.5)) policy.oversell_memory = 3;
+}
+
 JobSpec chaos_job(Random& random, std::uint32_t number, std::size_t gpus, Nanos duration) {
   JobSpec job;
   job.name = "job-" + std::to_string(number);
@@ -195,6 +288,7 @@ JobSpec chaos_job(Random& random, std::uint32_t number, std::size_t gpus, Nanos 
   job.no_wait = random.chance(0.1);
   job.start_ns = random.range(0, duration / 2);
   chaos_behaviour(random, job, gpus);
+  chaos_memory(random, job);
   chaos_accidents(random, job, duration);
   return job;
 }
@@ -234,6 +328,10 @@ const Scenario kScenarios[] = {
     {"exclusive", "an exclusive gang waits for two GPUs, gets them, hands them back",
      exclusive_setup},
     {"crowd", "a thousand tenants on four GPUs", crowd_setup},
+    {"oversold", "eight tenants of 40 % of the memory each, all working all the time",
+     [](std::uint64_t s) { return setup_oversold(8, 40, 3000, s); }},
+    {"idle-victim", "a sleeper makes room for somebody who comes late, workers do not", idle_setup},
+    {"aside", "shared tenants are suspended for an exclusive gang and come back", aside_setup},
     {"chaos", "a random mixture of everything, by seed", setup_chaos},
     {"restarts", "the same, with a broker that is killed and started again", setup_restarts},
 };
@@ -267,11 +365,31 @@ Experiment setup_priority(double load, bool batch, std::uint64_t seed) {
   return setup;
 }
 
+Experiment setup_oversold(std::uint32_t tenants, std::uint32_t memory_percent,
+                          std::uint64_t kernels, std::uint64_t seed) {
+  Experiment setup;
+  setup.seed = seed;
+  setup.policy = policy_swapping();
+  setup.duration_ns = 60 * kSecond;
+  const GpuSpec& gpu = setup.gpus.front();
+  for (std::uint32_t i = 0; i < tenants; ++i) {
+    JobSpec job = batch_job("tenant-" + std::to_string(i), 100);
+    job.memory_max = gpu.capacity * memory_percent / 100;
+    job.memory_use = job.memory_max - gpu.context_bytes;
+    job.swap = true;
+    job.tasks = kernels;
+    job.kernel_jitter = 0.5;
+    setup.jobs.push_back(job);
+  }
+  return setup;
+}
+
 Experiment setup_chaos(std::uint64_t seed) {
   Random random(seed);
   Experiment setup;
   setup.seed = random.next();
   setup.policy = policy_usual();
+  setup.policy.order = static_cast<core::Order>(seed % core::kOrders);
   setup.policy.drain_timeout_ns = random.range(5, 100) * kMs;
   setup.policy.quantum_ns = random.range(5, 20) * kMs;
   setup.policy.oversell_memory = random.chance(0.5) ? 1.5 : 1.0;
@@ -286,11 +404,15 @@ Experiment setup_chaos(std::uint64_t seed) {
   for (std::int64_t i = 0; i < jobs; ++i)
     setup.jobs.push_back(
         chaos_job(random, static_cast<std::uint32_t>(i), setup.gpus.size(), setup.duration_ns));
+  chaos_policy(random, setup.policy);
+  setup.copy_rate = static_cast<Bytes>(random.range(4, 64)) * kGiB;
+  chaos_events(random, setup);
   return setup;
 }
 
 Experiment setup_restarts(std::uint64_t seed) {
   Experiment setup = setup_chaos(seed);
+  setup.losses.clear();  // a broker that finds a GPU gone is another matter
   Random random(~seed);
   setup.broker_away_ns = random.range(1, 100) * kMs;
   setup.register_ns_max = random.range(1, 200) * kMs;

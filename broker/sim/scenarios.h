@@ -28,6 +28,10 @@ Experiment setup_shares(const std::vector<std::uint32_t>& percents, std::uint64_
 /// Inference at this load (requests of ten 1 ms kernels), beside a batch tenant of 1 ms kernels or
 /// alone.
 Experiment setup_priority(double load, bool batch, std::uint64_t seed);
+/// One GPU of 8 GiB and so many swappable batch tenants, each with this part of its memory and so
+/// many kernels of 1 ms to do.
+Experiment setup_oversold(std::uint32_t tenants, std::uint32_t memory_percent,
+                          std::uint64_t kernels, std::uint64_t seed);
 /// Anything at once: every class, mode and behaviour, crashes, liars, endless kernels, on one to
 /// four GPUs.
 Experiment setup_chaos(std::uint64_t seed);

@@ -54,9 +54,23 @@ struct JobSpec {
   std::uint32_t kernels = 10;  // per task
   std::uint32_t queue_depth =
       4;  // kernels the program itself keeps in flight where no window is set
+  std::uint32_t launch_kernels = 1;  // kernels that pass the gate together: a graph's
+  Nanos host_ns = 0;  // from the end of a synchronisation to the next launch; with queue_depth 1
+                      // each launch is followed by one
   double rate_hz = 10;
   Nanos think_ns = 20'000'000;
+  bool eager = false;     // kTraining: ranks do not synchronise, they launch step after step
+  Nanos wake_ns_max = 0;  // a sleeper at the gate takes up to so long to look (a busy host)
   Nanos communication_ns = 500'000;
+
+  // Memory: each process allocates so much at its start, in `memory_steps` parts with a task
+  // between them; 0 = it is not modelled. Swappable jobs can move all but their contexts.
+  Bytes memory_use = 0;
+  std::uint32_t memory_steps = 1;
+  bool swap = false;
+  double move_fails = 0;        // part of its orders to move that it cannot carry out
+  double claims_factor = 1;     // what its claims say over the truth
+  double checkpoint_fails = 0;  // part of the driver's checkpoints of it that fail
 
   Nanos crash_at = 0;  // kill -9 of one process (of all, where crash_all); 0 = never
   bool crash_all = true;
@@ -70,15 +84,45 @@ struct GpuSpec {
   Bytes context_bytes = Bytes{32} << 20;
 };
 
+/// A reload of the configuration.
+struct PolicyChange {
+  Nanos at = 0;
+  core::Policy policy;
+};
+
+/// `sluice suspend` and its kin, by root.
+struct CommandSpec {
+  Nanos at = 0;
+  protocol::CommandVerb verb = protocol::CommandVerb::kSuspend;
+  std::uint32_t job = 0;  // index into Experiment::jobs
+  std::uint32_t gpu = 0;  // index into Experiment::gpus
+};
+
+/// The broker's clock, seen against the model's time.
+struct ClockJump {
+  Nanos at = 0;
+  Nanos by = 0;  // negative = back
+};
+
+struct GpuLoss {
+  Nanos at = 0;
+  std::uint32_t gpu = 0;
+};
+
 struct Experiment {
   std::uint64_t seed = 1;
   std::vector<GpuSpec> gpus{GpuSpec{}};
   core::Policy policy;
   std::vector<JobSpec> jobs;
   Nanos duration_ns = 10'000'000'000;
-  Nanos delay_ns = 20'000;          // one way between shim and broker, and of waking a sleeper
-  Nanos window_ns = 1'000'000'000;  // shares are recorded per window of this length
-  bool check = true;                // invariants after every step
+  Nanos delay_ns = 20'000;            // one way between shim and broker, and of waking a sleeper
+  Nanos window_ns = 1'000'000'000;    // shares are recorded per window of this length
+  bool check = true;                  // invariants after every step
+  Bytes copy_rate = Bytes{12} << 30;  // bytes a second between a GPU and the host, each way
+  std::vector<PolicyChange> policy_changes;
+  std::vector<CommandSpec> commands;
+  std::vector<ClockJump> jumps;
+  std::vector<GpuLoss> losses;
 
   // kill -9 of the broker, and the next one with its journal.
   std::vector<Nanos> broker_dies_at;       // ascending, further apart than broker_away_ns
@@ -101,7 +145,13 @@ struct JobResult {
   std::uint64_t tasks = 0;        // tasks done by all its processes
   std::uint64_t kernels = 0;
   std::uint32_t runaways = 0;
-  Nanos longest_wait_ns = 0;  // of any process at the gate
+  std::uint32_t refused_allocations = 0;  // the driver had no room, and none could be made
+  std::uint32_t room_waits = 0;           // it had none at first
+  Bytes moved_out_bytes = 0;
+  Bytes moved_in_bytes = 0;
+  std::uint32_t lost = 0;        // told that its GPU is gone
+  Nanos longest_wait_ns = 0;     // of any process at the gate
+  std::vector<Nanos> starts_ns;  // per task: from wanting to launch to the first launch
 };
 
 struct Result {
@@ -112,7 +162,11 @@ struct Result {
   std::uint64_t restored = 0;   // tenants taken over by a new broker, all restarts together
   std::uint64_t over_away = 0;  // of them: ended while there was no broker
   std::uint64_t actions = 0;
-  core::View view;  // the core's own books at the end
+  std::uint64_t moves_failed = 0;
+  std::uint64_t commands_done = 0;
+  std::uint64_t commands_refused = 0;
+  std::vector<Bytes> memory_used;  // per GPU, at the end
+  core::View view;                 // the core's own books at the end
 };
 
 Result simulate(const Experiment& setup);

@@ -26,6 +26,7 @@ World::World(const Experiment& setup)
   for (std::size_t g = 0; g < setup.gpus.size(); ++g)
     devices_.push_back(std::make_unique<Device>(
         clock_, [this](Device::Context c, Nanos from, Nanos to) { used(c, from, to); }));
+  for (const GpuSpec& gpu : setup.gpus) memory_.push_back(DeviceMemory{gpu.capacity, 0, 0, 0});
   for (const JobSpec& spec : setup.jobs) {
     assert(spec.processes > 0 && "a job has a process");
     jobs_.push_back(std::make_unique<Job>());
@@ -41,10 +42,19 @@ Result World::run() {
   result_.gpu_busy_ns.assign(setup_.gpus.size(), 0);
   core_make();
   for (auto& job : jobs_) job_plan(*job);
+  for (const PolicyChange& change : setup_.policy_changes)
+    clock_.at(change.at, [this, &change] { feed(core::PolicyChanged{change.policy}); });
   for (Nanos at : setup_.broker_dies_at) clock_.at(at, [this] { broker_die(); });
+  for (std::size_t i = 0; i < setup_.commands.size(); ++i)
+    clock_.at(setup_.commands[i].at, [this, i] { command_give(i); });
+  for (const ClockJump& jump : setup_.jumps)
+    clock_.at(jump.at, [this, by = jump.by] { clock_jump(by); });
+  for (const GpuLoss& loss : setup_.losses)
+    clock_.at(loss.at, [this, gpu = loss.gpu] { feed(core::GpuLost{uuid_of(gpu)}); });
   clock_.run_until(setup_.duration_ns);
   for (auto& device : devices_) device->account();
-  result_.view = core::state_view(*core_, clock_.now());
+  result_.view = core::state_view(*core_, core_now());
+  for (const DeviceMemory& memory : memory_) result_.memory_used.push_back(memory.used);
   for (auto& job : jobs_) {
     result_.makespan_ns = std::max(result_.makespan_ns, job->result.ended_ns);
     result_.jobs.push_back(std::move(job->result));
@@ -76,8 +86,10 @@ void World::core_make() {
 void World::broker_die() {
   up_ = false;
   alarm_++;
+  alarm_at_ = kNoAlarm;
   broker_++;
   wanted_.clear();
+  looks_.clear();
   for (auto& job : jobs_) {
     if (job->asked && job->tenant == 0 && job->result.refused.empty())
       job->result.refused = "the broker died";
@@ -118,8 +130,15 @@ void World::job_restore(Job& job) {
   event.released = job.released;
   event.gpus = job.grant.gpus;
   event.name = job.spec.name;
+  event.swap = job.grant.swap;
+  event.suspended = job.stay.suspended;
+  event.swapped = job.stay.swapped;
+  event.frozen = job.stay.frozen;
+  event.frozen_on = job.stay.frozen_on;
   std::ranges::fill(job.dead_busy_ns, 0);
   job.leases.assign(job.gpus.size(), Lease{});
+  job.holds.assign(job.gpus.size(), 0);
+  job.rooms.assign(job.gpus.size(), 0);
   feed(event);
 }
 
@@ -147,7 +166,7 @@ void World::grace_over(Job& job) {
 
 /// Nobody is lost and nobody is invented: each tenant of the journal has what it was promised.
 void World::restore_check() const {
-  const core::View view = core::state_view(*core_, clock_.now());
+  const core::View view = core::state_view(*core_, core_now());
   std::size_t known = 0;
   for (const auto& job : jobs_) {
     if (job->tenant == 0 || job->forgotten) continue;
@@ -162,14 +181,31 @@ void World::restore_check() const {
   promises_check();
 }
 
-/// By the model's own books, whatever the core believes: what living jobs were guaranteed fits.
+/// By the model's own books, whatever the core believes: what living jobs were guaranteed fits. On
+/// a GPU that is used whole, everybody else has stepped aside and is out.
 void World::promises_check() const {
   std::vector<Bytes> sum(setup_.gpus.size(), 0);
-  for (const auto& job : jobs_) {
-    if (job->tenant == 0 || job->forgotten || job->result.ended_ns > 0) continue;
-    if (job->spec.tenant_class == TenantClass::kExclusive && job->released) continue;
-    for (std::uint32_t g : job->gpus) sum[g] += job->grant.memory_min;
-  }
+  std::vector<bool> whole(setup_.gpus.size(), false);
+  auto each = [&](auto what) {
+    for (const auto& job : jobs_) {
+      if (job->tenant == 0 || job->forgotten || job->result.ended_ns > 0) continue;
+      const bool exclusive = job->spec.tenant_class == TenantClass::kExclusive;
+      if (exclusive && job->released) continue;
+      for (std::uint32_t g : job->gpus) what(*job, g, exclusive);
+    }
+  };
+  each([&](const Job& job, std::uint32_t g, bool exclusive) {
+    if (!exclusive) return;
+    whole[g] = true;
+    sum[g] += job.grant.memory_min;
+  });
+  each([&](const Job& job, std::uint32_t g, bool exclusive) {
+    if (exclusive) return;
+    if (whole[g])
+      assert((job.stay.swapped || job.stay.frozen) && "a whole GPU has no company that is in");
+    else
+      sum[g] += job.grant.swap ? job.grant.memory_min : job.grant.memory_max;
+  });
   for (std::size_t g = 0; g < sum.size(); ++g)
     assert(sum[g] <= setup_.gpus[g].capacity && "the living were promised what is there");
 }
@@ -194,6 +230,7 @@ void World::job_ask(Job& job) {
   ask.gpu_count = spec.gpu_count;
   for (std::uint32_t g : spec.pinned) ask.pinned.push_back(uuid_of(g));
   ask.no_wait = spec.no_wait;
+  ask.swap = spec.swap;
   ask.name = spec.name;
   feed(ask);
 }
@@ -206,22 +243,39 @@ void World::post(const core::Event& event) {
 
 void World::feed(const core::Event& event) {
   if (!up_) return;
-  const std::vector<core::Action> actions = core::step(*core_, event, clock_.now());
+  const auto* want = std::get_if<core::MemoryWanted>(&event);
+  const auto* done = std::get_if<core::MoveDone>(&event);
+  if (want != nullptr || done != nullptr) {  // what the daemon reads before these
+    const auto it = by_process_.find(want != nullptr ? want->process : done->process);
+    const std::uint32_t index = want != nullptr ? want->gpu_index : done->gpu_index;
+    look_feed(uuid_of(it->second.first->gpus[index]));
+  }
+  step(event);
+}
+
+void World::step(const core::Event& event) {
+  const std::vector<core::Action> actions = core::step(*core_, event, core_now());
   result_.steps++;
   result_.actions += actions.size();
-  if (setup_.check) core::invariants_check(*core_, clock_.now());
+  if (setup_.check) core::invariants_check(*core_, core_now());
   std::vector<core::UsageWanted> before;
+  std::vector<core::GpuUuid> looks_before;
   before.swap(wanted_);
+  looks_before.swap(looks_);
   for (const core::Action& action : actions) std::visit([this](const auto& a) { act(a); }, action);
   std::vector<core::UsageWanted> mine;
   mine.swap(wanted_);
   wanted_.swap(before);
+  std::vector<core::GpuUuid> looks;
+  looks.swap(looks_);
+  looks_.swap(looks_before);
   for (const core::UsageWanted& want : mine) {
     const Job* job = job_of(want.tenant);
     const double factor = job->spec.meter_factor;
     const auto said = static_cast<double>(metered(*job, want.gpu_index)) * factor;
     feed(core::UsageSeen{want.tenant, want.gpu_index, static_cast<Nanos>(said)});
   }
+  for (const core::GpuUuid& gpu : looks) look_feed(gpu);
 }
 
 Job* World::job_of(core::TenantId tenant) {
@@ -247,6 +301,8 @@ void World::act(const core::TenantAdmitted& action) {
   for (const core::GpuUuid& uuid : action.gpus) job.gpus.push_back(uuid.bytes[0] - 1U);
   job.result.gpus = job.gpus;
   job.leases.resize(job.gpus.size());
+  job.holds.resize(job.gpus.size());
+  job.rooms.resize(job.gpus.size());
   job.dead_busy_ns.resize(job.gpus.size());
   job.result.busy_ns.resize(job.gpus.size());
   const auto windows =
@@ -291,9 +347,17 @@ void World::act(const core::RunawaySeen& action) {
 }
 
 void World::act(const core::AlarmSet& action) {
+  alarm_at_ = action.at;
+  alarm_schedule();
+}
+
+void World::alarm_schedule() {
   const std::uint64_t mine = ++alarm_;
-  clock_.at(action.at, [this, mine] {
-    if (mine == alarm_) feed(core::Tick{});
+  if (alarm_at_ == kNoAlarm) return;
+  clock_.at(alarm_at_ - offset_, [this, mine] {
+    if (mine != alarm_) return;
+    alarm_at_ = kNoAlarm;
+    feed(core::Tick{});
   });
 }
 

@@ -2,6 +2,7 @@
 // simulator.
 #pragma once
 
+#include <cassert>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -15,6 +16,8 @@
 namespace sluice::sim {
 
 class Process;
+
+inline constexpr Nanos kNoAlarm = INT64_MAX;
 
 /// What the lease page says about one GPU of a tenant.
 struct Lease {
@@ -33,12 +36,34 @@ struct Job {
   std::vector<std::uint32_t> gpus;
   std::vector<Lease> leases;
   std::vector<std::unique_ptr<Process>> processes;
-  core::TenantAdmitted grant;       // what the journal has of it
-  bool released = false;            // the broker has heard so
-  bool forgotten = false;           // the broker has ended it
+  core::TenantAdmitted grant;        // what the journal has of it
+  bool released = false;             // the broker has heard so
+  bool forgotten = false;            // the broker has ended it
+  std::vector<std::uint32_t> holds;  // hold words, and room words, of its pages
+  std::vector<std::uint32_t> rooms;
+  core::StayNoted stay;             // what the journal has of where its memory is
+  bool frozen = false;              // in the driver's checkpoint
   std::vector<Nanos> dead_busy_ns;  // per GPU, metered, of processes that are gone
   std::map<std::uint64_t, std::shared_ptr<Collective>> collectives;  // by step
   JobResult result;
+};
+
+/// Device memory of one GPU, and its link to the host: one copy each way at a time.
+struct DeviceMemory {
+  Bytes capacity = 0;
+  Bytes used = 0;
+  Nanos out_free_at = 0;
+  Nanos in_free_at = 0;
+
+  bool take(Bytes bytes) {
+    if (used + bytes > capacity) return false;
+    used += bytes;
+    return true;
+  }
+  void give(Bytes bytes) {
+    assert(used >= bytes && "memory is freed once");
+    used -= bytes;
+  }
 };
 
 class World {
@@ -55,6 +80,12 @@ class World {
   void feed(const core::Event& event);
   Nanos delay() const { return setup_.delay_ns; }
   void process_exit(Job& job, Process& process);
+  DeviceMemory& memory(std::uint32_t gpu) { return memory_[gpu]; }
+  Bytes context_bytes(std::uint32_t gpu) const { return setup_.gpus[gpu].context_bytes; }
+  /// When a copy of so many bytes is done that begins as soon as the link is free.
+  Nanos copy_done_at(std::uint32_t gpu, bool out, Bytes bytes);
+  /// What the claims of the job say now.
+  void claims_feed(Job& job);
 
  private:
   void act(const core::TenantAdmitted& action);
@@ -65,8 +96,26 @@ class World {
   void act(const core::LeaseSet& action);
   void act(const core::UsageWanted& action);
   void act(const core::RunawaySeen& action);
+  void act(const core::HoldSet& action);
+  void act(const core::RoomSet& action);
+  void act(const core::MemoryLookWanted& action);
+  void act(const core::CheckpointWanted& action);
+  void act(const core::TenantMoved& action);
+  void act(const core::StayNoted& action);
+  void act(const core::MoveFailed&) { result_.moves_failed++; }
+  void act(const core::CommandAnswered& action);
+  void act(const core::TenantLost& action);
   void act(const core::AlarmSet& action);
 
+  void step(const core::Event& event);
+  void look_feed(const core::GpuUuid& gpu);
+  std::uint32_t gpu_of(const core::GpuUuid& uuid) const { return uuid.bytes[0] - 1U; }
+  bool checkpoint_take(Job& job);
+  bool checkpoint_return(Job& job, const core::CheckpointWanted& action);
+  void command_give(std::size_t number);
+  void clock_jump(Nanos by);
+  void alarm_schedule();
+  Nanos core_now() const { return clock_.now() + offset_; }
   void job_ask(Job& job);
   void job_start(Job& job);
   void job_kill(Job& job, bool all);
@@ -91,9 +140,13 @@ class World {
   std::vector<std::unique_ptr<Job>> jobs_;
   std::unordered_map<core::TenantId, Job*> by_tenant_;
   std::unordered_map<core::ProcessId, std::pair<Job*, Process*>> by_process_;
+  std::vector<DeviceMemory> memory_;
   std::vector<core::UsageWanted> wanted_;
+  std::vector<core::GpuUuid> looks_;
   core::ProcessId next_process_ = 1;
-  std::uint64_t alarm_ = 0;   // number of the alarm in force
+  std::uint64_t alarm_ = 0;  // number of the alarm in force
+  Nanos alarm_at_ = kNoAlarm;
+  Nanos offset_ = 0;          // of the broker's clock
   bool up_ = true;            // a broker serves
   std::uint64_t broker_ = 1;  // which one: what was posted to another is lost
   Result result_;

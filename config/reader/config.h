@@ -51,6 +51,7 @@ struct ProfileSettings {
   std::uint64_t memory_max_bytes = 0;  // most a tenant may ask per GPU; 0 = no limit
   std::uint32_t sm_percent_max = 100;
   std::uint32_t tenants_max = 64;
+  std::optional<bool> swap;  // whether its tenants' memory may be moved; unset = as [memory] says
   bool operator==(const ProfileSettings&) const = default;
 };
 
@@ -61,14 +62,20 @@ struct Config {
   std::string log_level = "info";
   std::string state;  // directory of the journal; empty = none
   // [scheduler]
+  std::string policy = "fair";  // fair | round-robin | fifo
   std::int64_t quantum_ns = 10'000'000;
   std::int64_t drain_timeout_ns = 1'000'000'000;
   std::int64_t idle_grace_ns = 500'000;
   std::int64_t inference_window_ns = 1'000'000;
+  std::int64_t inference_burst_ns = 100'000'000;
   std::string runaway = "report";  // report | end
+  std::string exclusive = "wait";  // wait | suspend
   // [memory]
   double oversell = 1.0;
   std::uint64_t reserve_bytes = 0;  // of every GPU, kept out of promises
+  std::string swap = "off";         // off | on
+  std::int64_t swap_quantum_ns = 1'000'000'000;
+  std::uint64_t swap_host_max_bytes = 0;  // per user; 0 = half of the machine's memory
   // [class.*], [profile.*]
   std::map<std::string, ClassSettings> classes;  // all four present, defaults filled in
   std::vector<ProfileSettings> profiles;         // in the order of the file

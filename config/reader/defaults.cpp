@@ -9,9 +9,10 @@ void table_write(std::string& out, const std::string& name, const Table& table,
                  const Target& target) {
   out += "\n[" + name + "]\n";
   for (const Key& key : table.keys) {
-    const bool nobody = key_show(key, target) == "[]" && target.profile != nullptr &&
-                        std::string_view(key.name) != "classes";
-    if (!nobody) out += std::string(key.name) + " = " + key_show(key, target) + "\n";
+    const std::string value = key_show(key, target);
+    const bool nobody =
+        value == "[]" && target.profile != nullptr && std::string_view(key.name) != "classes";
+    if (!nobody && !value.empty()) out += std::string(key.name) + " = " + value + "\n";
   }
 }
 
@@ -65,8 +66,9 @@ std::string config_describe() {
     out.append("\n## [").append(table.name).append("]\n\n").append(table.help).append("\n\n");
     out += "| key | type | allowed | default | meaning |\n|---|---|---|---|---|\n";
     for (const Key& key : table.keys) {
+      const std::string value = key_show(key, target);
       out += "| `" + std::string(key.name) + "` | " + key_type(key) + " | " + key_range(key) +
-             " | `" + key_show(key, target) + "` | " + key.help + " |\n";
+             " | " + (value.empty() ? "not set" : "`" + value + "`") + " | " + key.help + " |\n";
     }
   }
   return out;

@@ -16,7 +16,10 @@ constexpr std::uint64_t kTiB = 1ULL << 40;
 constexpr std::array<std::string_view, 4> kClasses{"inference", "debug", "batch", "exclusive"};
 constexpr std::array<std::string_view, 3> kSmModes{"fixed", "equal", "best-effort"};
 constexpr std::array<std::string_view, 4> kLogLevels{"error", "warning", "info", "debug"};
+constexpr std::array<std::string_view, 3> kPolicies{"fair", "round-robin", "fifo"};
 constexpr std::array<std::string_view, 2> kRunaways{"report", "end"};
+constexpr std::array<std::string_view, 2> kExclusives{"wait", "suspend"};
+constexpr std::array<std::string_view, 2> kSwaps{"off", "on"};
 
 const char* path_check(std::string_view text) {
   const bool good = text.size() > 1 && text.front() == '/' && text.find('\0') == text.npos;
@@ -63,6 +66,11 @@ const Key kBroker[] = {
      "that nothing is remembered. Read at start only."},
 };
 const Key kScheduler[] = {
+    {"policy", WordField{SLUICE_AT(config->policy), kPolicies},
+     "Who goes first among those who want the GPU, after class inference: fair goes by sm_percent "
+     "and measured time; round-robin gives everybody one turn of a quantum, whatever the "
+     "percentages; fifo serves whoever came first until it is idle, for twenty quanta at most. See "
+     "docs/scheduling.md."},
     {"quantum", DurationField{SLUICE_AT(config->quantum_ns), 1 * kMs, 10 * kSecond},
      "How long a tenant keeps a contended GPU before the next has its turn."},
     {"drain_timeout", DurationField{SLUICE_AT(config->drain_timeout_ns), 10 * kMs, 3600 * kSecond},
@@ -75,15 +83,34 @@ const Key kScheduler[] = {
      "GPU time anybody may have in flight while a tenant of class inference shares the GPU. It "
      "bounds how long a request "
      "waits."},
+    {"inference_burst", DurationField{SLUICE_AT(config->inference_burst_ns), 1 * kMs, 60 * kSecond},
+     "GPU time by which class inference may exceed its guaranteed share before it queues by "
+     "percentages like the others; several times what a request takes. It also bounds how much "
+     "later "
+     "than promised the others get theirs."},
     {"runaway", WordField{SLUICE_AT(config->runaway), kRunaways},
      "What happens to a tenant that does not finish in time: report it, or end its processes."},
+    {"exclusive", WordField{SLUICE_AT(config->exclusive), kExclusives},
+     "How a job of class exclusive comes to its GPUs. wait: once nobody else is on them. suspend: "
+     "jobs whose memory can be moved are put away for as long as it lasts and come back "
+     "afterwards; for the others it waits."},
 };
 const Key kMemory[] = {
     {"oversell", RatioField{SLUICE_AT(config->oversell), 1.0, 16.0},
-     "How far the sum of the quotas (memory_max) may exceed a GPU's memory. Guaranteed memory is "
-     "never promised twice, but above 1.0 others may already hold what one is guaranteed."},
+     "How far the sum of the quotas (memory_max) may exceed a GPU's memory. What is promised is "
+     "never promised twice: above 1.0 matters to jobs whose memory can be moved (swap)."},
     {"reserve", SizeField{SLUICE_AT(config->reserve_bytes), kMiB, kTiB, "nothing is kept back"},
      "Memory of every GPU that is promised to nobody."},
+    {"swap", WordField{SLUICE_AT(config->swap), kSwaps},
+     "Whose memory may be moved to the host when a GPU is full. off: that of jobs that ask for it "
+     "(sluice run --swap). on: everybody's. Memory that can be moved cannot be shared with other "
+     "processes (CUDA IPC). Read when a job is admitted."},
+    {"swap_quantum", DurationField{SLUICE_AT(config->swap_quantum_ns), 10 * kMs, 3600 * kSecond},
+     "How long a job that works keeps its memory on the GPU before it is moved out for another "
+     "that wants in. Idle jobs are moved at any time."},
+    {"swap_host_max",
+     SizeField{SLUICE_AT(config->swap_host_max_bytes), kMiB, 64 * kTiB, "half of the machine's"},
+     "Host memory that all jobs of one user together may take for what is moved out."},
 };
 const Key kClass[] = {
     {"window", DurationField{SLUICE_AT(tenant_class->window_ns), 0, 10 * kSecond},
@@ -115,6 +142,9 @@ const Key kProfile[] = {
      "The largest share that one tenant may ask for."},
     {"tenants_max", IntegerField{SLUICE_AT(profile->tenants_max), 1, 4096},
      "How many tenants a user may have at a time, queued ones included."},
+    {"swap", SwitchField{SLUICE_AT(profile->swap), "as [memory] says"},
+     "true: the memory of all their jobs may be moved to the host; false: that of none, and sluice "
+     "run --swap is refused. Left out, [memory] decides."},
 };
 const Key kExporter[] = {
     {"listen", TextField{SLUICE_AT(config->exporter_listen), listen_check},
@@ -251,6 +281,12 @@ struct Taker {
     field.at(target) = number;
   }
 
+  void operator()(const SwitchField& field) const {
+    if (!is(Value::Kind::kBoolean))
+      return wrong(value, name() + " must be true or false, without quotes");
+    field.at(target) = value.integer != 0;
+  }
+
   void operator()(const SizeField& field) const {
     if (!is(Value::Kind::kString)) {
       return wrong(value, name() + " must be a size with its unit; put quotes around sizes: " +
@@ -326,6 +362,8 @@ template <class... F>
 struct Cases : F... {
   using F::operator()...;
 };
+template <class... F>
+Cases(F...) -> Cases<F...>;
 
 }  // namespace
 
@@ -350,33 +388,39 @@ std::string key_show(const Key& key, const Target& target) {
             [&](const IntegerField& f) { return std::to_string(f.at(target)); },
             [&](const RatioField& f) { return ratio_exact(f.at(target)); },
             [&](const SizeField& f) { return quoted(size_exact(f.at(target))); },
-            [&](const DurationField& f) { return quoted(duration_exact(f.at(target))); }},
+            [&](const DurationField& f) { return quoted(duration_exact(f.at(target))); },
+            [&](const SwitchField& f) {
+              const std::optional<bool>& on = f.at(target);
+              return std::string(!on ? "" : *on ? "true" : "false");
+            }},
       key.field);
 }
 
 std::string key_type(const Key& key) {
   constexpr std::array<const char*, std::variant_size_v<Field>> kNames{
-      "string", "word", "list of strings", "integer", "number", "size", "duration"};
+      "string", "word", "list of strings", "integer", "number", "size", "duration", "switch"};
   return kNames[key.field.index()];
 }
 
 std::string key_range(const Key& key) {
   return std::visit(
-      Cases{[&](const TextField& f) { return std::string(f.check("?")); },
-            [&](const WordField& f) { return words_join(f.words, "or"); },
-            [&](const ListField& f) {
-              return f.words.empty() ? std::string("names") : "of " + words_join(f.words, "and");
-            },
-            [&](const IntegerField& f) {
-              return std::to_string(f.min) + " to " + std::to_string(f.max);
-            },
-            [&](const RatioField& f) { return ratio_exact(f.min) + " to " + ratio_exact(f.max); },
-            [&](const SizeField& f) {
-              return size_exact(f.min) + " to " + size_exact(f.max) + ", or 0B (" + f.zero + ")";
-            },
-            [&](const DurationField& f) {
-              return duration_exact(f.min) + " to " + duration_exact(f.max);
-            }},
+      Cases{
+          [&](const TextField& f) { return std::string(f.check("?")); },
+          [&](const WordField& f) { return words_join(f.words, "or"); },
+          [&](const ListField& f) {
+            return f.words.empty() ? std::string("names") : "of " + words_join(f.words, "and");
+          },
+          [&](const IntegerField& f) {
+            return std::to_string(f.min) + " to " + std::to_string(f.max);
+          },
+          [&](const RatioField& f) { return ratio_exact(f.min) + " to " + ratio_exact(f.max); },
+          [&](const SizeField& f) {
+            return size_exact(f.min) + " to " + size_exact(f.max) + ", or 0B (" + f.zero + ")";
+          },
+          [&](const DurationField& f) {
+            return duration_exact(f.min) + " to " + duration_exact(f.max);
+          },
+          [&](const SwitchField& f) { return std::string("true or false; left out: ") + f.unset; }},
       key.field);
 }
 

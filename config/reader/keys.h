@@ -65,8 +65,12 @@ struct DurationField {
   std::int64_t min;
   std::int64_t max;
 };
+struct SwitchField {
+  std::optional<bool>& (*at)(const Target&);
+  const char* unset;  // what it means to leave it out
+};
 using Field = std::variant<TextField, WordField, ListField, IntegerField, RatioField, SizeField,
-                           DurationField>;
+                           DurationField, SwitchField>;
 
 struct Key {
   const char* name;
@@ -86,7 +90,7 @@ std::span<const std::string_view> class_names();
 /// `file` stays empty).
 void key_apply(const Key& key, const Value& value, const Target& target,
                std::vector<Error>& errors);
-/// The present value as TOML.
+/// The present value as TOML; empty when it is not set.
 std::string key_show(const Key& key, const Target& target);
 /// What may be written, for the documentation: "duration", "1ms to 10s".
 std::string key_type(const Key& key);

@@ -41,6 +41,7 @@ Value value_read(const toml::node& node) {
     value.text = std::to_string(real->get());
   } else if (node.is_boolean()) {
     value.kind = Value::Kind::kBoolean;
+    value.integer = node.value_or(false) ? 1 : 0;
   } else if (const auto* array = node.as_array()) {
     value.kind = Value::Kind::kArray;
     for (const toml::node& item : *array) {

@@ -48,7 +48,8 @@ const BadFile kBadFiles[] = {
      {"s.toml:2:1: unknown key 'quantum'; it belongs into [scheduler]"}},
     {"FarKey",
      "[memory]\ncolour = 1\n",
-     {"s.toml:2:1: unknown key 'colour'; [memory] knows oversell, reserve"}},
+     {"s.toml:2:1: unknown key 'colour'; [memory] knows oversell, reserve, swap, "
+      "swap_quantum, swap_host_max"}},
     {"NearTable",
      "[schedular]\nquantum = \"10ms\"\n",
      {"s.toml:1:2: unknown table or key 'schedular'; did you mean 'scheduler'?"}},
@@ -145,6 +146,10 @@ const BadFile kBadFiles[] = {
      "[class.debug]\nsm_mode = \"fixd\"\n",
      {"s.toml:2:11: sm_mode must be \"fixed\", \"equal\" or \"best-effort\", not \"fixd\"; did you "
       "mean \"fixed\"?"}},
+    {"Policy",
+     "[scheduler]\npolicy = \"faire\"\n",
+     {"s.toml:2:10: policy must be \"fair\", \"round-robin\" or \"fifo\", not \"faire\"; did "
+      "you mean \"fair\"?"}},
     {"WordFar",
      "[broker]\nlog_level = \"loud\"\n",
      {"s.toml:2:13: log_level must be \"error\", \"warning\", \"info\" or \"debug\", not "
@@ -152,6 +157,26 @@ const BadFile kBadFiles[] = {
     {"WordNotText",
      "[scheduler]\nrunaway = true\n",
      {"s.toml:2:11: runaway must be \"report\" or \"end\", in quotes"}},
+    {"SwapIsAWord",
+     "[memory]\nswap = true\n",
+     {"s.toml:2:8: swap must be \"off\" or \"on\", in quotes"}},
+    {"SwapWord",
+     "[memory]\nswap = \"yes\"\n",
+     {"s.toml:2:8: swap must be \"off\" or \"on\", not \"yes\""}},
+    {"SwapQuantumTooShort",
+     "[memory]\nswap_quantum = \"9ms\"\n",
+     {"s.toml:2:16: swap_quantum must be 10ms to 1h, not \"9ms\""}},
+    {"SwapHostMaxTooLarge",
+     "[memory]\nswap_host_max = \"65TiB\"\n",
+     {"s.toml:2:17: swap_host_max must be 1MiB to 64TiB, or 0B (half of the machine's), not "
+      "\"65TiB\""}},
+    {"SwapOfProfileIsASwitch",
+     "[profile.default]\nswap = \"on\"\n",
+     {"s.toml:2:8: swap must be true or false, without quotes"}},
+    {"ExclusiveWord",
+     "[scheduler]\nexclusive = \"suspnd\"\n",
+     {"s.toml:2:13: exclusive must be \"wait\" or \"suspend\", not \"suspnd\"; did you mean "
+      "\"suspend\"?"}},
     {"RelativePath",
      "[broker]\nsocket = \"sluiced.sock\"\n",
      {"s.toml:2:10: socket must be an absolute path, not \"sluiced.sock\""}},
@@ -335,6 +360,7 @@ TEST(Good, EveryKey) {
 socket = "/tmp/x.sock"
 log_level = "debug"
 [scheduler]
+policy = "round-robin"
 quantum = "20ms"
 drain_timeout = "1.5s"
 idle_grace = "0s"
@@ -355,7 +381,7 @@ groups = ["lab-a", "DOMAIN\\lab b"]
                                    "s.toml");
   ASSERT_FALSE(result.ok()) << "a group name holds no blank";
   EXPECT_EQ(result.errors().size(), 1U);
-  EXPECT_EQ(result.errors().front().line, 21U);
+  EXPECT_EQ(result.errors().front().line, 22U);
 
   const auto good = config_parse(R"(
 exporter = { listen = "0.0.0.0:9999", tenants_max = 10 }
@@ -364,14 +390,20 @@ socket = "/tmp/x.sock"
 log_level = "debug"
 state = "/var/lib/x"
 [scheduler]
+policy = "round-robin"
 quantum = "20ms"
 drain_timeout = "1.5s"
 idle_grace = "0s"
 inference_window = "500us"
+inference_burst = "300ms"
 runaway = "end"
+exclusive = "suspend"
 [memory]
 oversell = 2
 reserve = "256MiB"
+swap = "on"
+swap_quantum = "3s"
+swap_host_max = "5GiB"
 [class.inference]
 window = "2ms"
 sm_percent = 30
@@ -384,8 +416,10 @@ classes = ["debug", "batch"]
 memory_max = "8GiB"
 sm_percent_max = 50
 tenants_max = 4
+swap = true
 [profile.ape]
 groups = ["b"]
+swap = false
 [profile.default]
 tenants_max = 1
 )",
@@ -395,13 +429,19 @@ tenants_max = 1
   EXPECT_EQ(c.socket, "/tmp/x.sock");
   EXPECT_EQ(c.log_level, "debug");
   EXPECT_EQ(c.state, "/var/lib/x");
+  EXPECT_EQ(c.policy, "round-robin");
   EXPECT_EQ(c.quantum_ns, 20'000'000);
   EXPECT_EQ(c.drain_timeout_ns, 1'500'000'000);
   EXPECT_EQ(c.idle_grace_ns, 0);
   EXPECT_EQ(c.inference_window_ns, 500'000);
+  EXPECT_EQ(c.inference_burst_ns, 300'000'000);
   EXPECT_EQ(c.runaway, "end");
+  EXPECT_EQ(c.exclusive, "suspend");
   EXPECT_EQ(c.oversell, 2.0);
   EXPECT_EQ(c.reserve_bytes, 256ULL << 20);
+  EXPECT_EQ(c.swap, "on");
+  EXPECT_EQ(c.swap_quantum_ns, 3'000'000'000);
+  EXPECT_EQ(c.swap_host_max_bytes, 5ULL << 30);
   const ClassSettings& inference = c.classes.at("inference");
   EXPECT_EQ(inference.window_ns, 2'000'000);
   EXPECT_EQ(inference.sm_percent, 30U);
@@ -416,6 +456,9 @@ tenants_max = 1
   EXPECT_EQ(c.profiles[0].memory_max_bytes, 8ULL << 30);
   EXPECT_EQ(c.profiles[0].sm_percent_max, 50U);
   EXPECT_EQ(c.profiles[0].tenants_max, 4U);
+  EXPECT_EQ(c.profiles[0].swap, true);
+  EXPECT_EQ(c.profiles[1].swap, false);
+  EXPECT_EQ(c.profiles[2].swap, std::nullopt);
   EXPECT_EQ(c.profiles[1].name, "ape");
   EXPECT_EQ(c.profiles[2].name, "default");
   EXPECT_EQ(c.exporter_listen, "0.0.0.0:9999");

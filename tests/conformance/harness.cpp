@@ -20,11 +20,13 @@ void devices_remove() {
   if (!devices_directory.empty()) std::filesystem::remove_all(devices_directory, ignored);
 }
 
+// A directory that was given is the giver's to remove.
 void devices_make() {
+  const char* given = std::getenv("CONFORMANCE_DIRECTORY");
   std::string pattern = (std::filesystem::temp_directory_path() / "conformance-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) std::abort();
-  devices_directory = pattern;
-  setenv("SOFTGPU_DIR", pattern.c_str(), 1);
+  if (given == nullptr && mkdtemp(pattern.data()) == nullptr) std::abort();
+  if (given == nullptr) devices_directory = pattern;
+  setenv("SOFTGPU_DIR", given != nullptr ? given : pattern.c_str(), 1);
   settings_soft({{"SOFTGPU_COUNT", "1"},
                  {"SOFTGPU_PACING", "0"},
                  {"SOFTGPU_MEMORY", "1GiB"},

@@ -81,8 +81,8 @@ TEST(Parse, SizesAndCounts) {
 
 TEST(Parse, OtherVersion) {
   EXPECT_EQ(parse(header_changed<std::uint16_t>(HEADER_AT(version), 99)),
-            "the broker speaks protocol version 99 and this exporter version 1; install both from "
-            "the same release");
+            "the broker speaks protocol version 99 and this exporter version " +
+                std::to_string(protocol::kVersion) + "; install both from the same release");
 }
 
 TEST(Parse, Words) {

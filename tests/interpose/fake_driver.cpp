@@ -12,8 +12,9 @@
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30, 0, 0, 0,       0, 0, 0, 0, CUDA_SUCCESS, 0, 1, 0, nullptr, 0,
-                  1000,       0, 0, 2 << 20, 0, 0, 0, 0, nullptr};
+FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0, 1, 0,
+                  nullptr,    0, 1000, 0, 0, 2 << 20, 0, 0, nullptr,      0, 0, nullptr,
+                  0,          0, 0,    0, 0, 0};
 
 void fake_enter(const char* function) {
   if (__atomic_load_n(&fake.held, __ATOMIC_SEQ_CST) == 0) return;
@@ -137,13 +138,6 @@ FAKE CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
   *bytes = fake.capacity_bytes;
   return CUDA_SUCCESS;
 }
-FAKE CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
-                          const CUmemAllocationProp*, unsigned long long) {
-  CUdeviceptr address = 0;
-  const CUresult result = take(&address, bytes);
-  if (result == CUDA_SUCCESS) *handle = address;
-  return result;
-}
 FAKE CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle*, void*) {
   fake_enter(__func__);
   return CUDA_SUCCESS;
@@ -182,20 +176,25 @@ FAKE CUresult cuMemPoolTrimTo(CUmemoryPool, size_t bytes) {
   if (fake.pool_reserved_bytes > low) fake.pool_reserved_bytes = low;
   return CUDA_SUCCESS;
 }
-FAKE CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int,
-                             unsigned int, unsigned int, unsigned int, CUstream, void**, void**) {
+FAKE CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
+                             unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
+                             CUstream stream, void** params, void** extra) {
   fake_enter(__func__);
   ++fake.calls_launch;
   fake.device_ns += fake.launch_ns;
   if (fake.errno_to_set != 0) errno = fake.errno_to_set;
-  return CUDA_SUCCESS;
+  if (fake.on_launch == nullptr) return CUDA_SUCCESS;
+  return fake.on_launch({f, gx, gy, gz, bx, by, bz, shared, stream, params, extra});
 }
-FAKE CUresult cuLaunchKernel_ptsz(CUfunction, unsigned int, unsigned int, unsigned int,
-                                  unsigned int, unsigned int, unsigned int, unsigned int, CUstream,
-                                  void**, void**) {
+FAKE CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
+                                  unsigned int bx, unsigned int by, unsigned int bz,
+                                  unsigned int shared, CUstream stream, void** params,
+                                  void** extra) {
   fake_enter(__func__);
   ++fake.calls_launch_ptsz;
-  return CUDA_SUCCESS;
+  fake.device_ns += fake.launch_ns;
+  if (fake.on_launch == nullptr) return CUDA_SUCCESS;
+  return fake.on_launch({f, gx, gy, gz, bx, by, bz, shared, stream, params, extra});
 }
 FAKE CUresult cuGraphLaunch(CUgraphExec, CUstream) {
   fake_enter(__func__);

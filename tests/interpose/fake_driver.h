@@ -14,6 +14,15 @@ struct FakeEntry {
 extern const FakeEntry fake_entries[];
 extern const int fake_entry_count;
 
+/// What cuLaunchKernel or its per-thread twin was called with.
+struct FakeLaunch {
+  CUfunction f;
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  CUstream stream;
+  void** params;
+  void** extra;
+};
+
 struct FakeState {
   unsigned long long capacity_bytes;
   unsigned long long used_bytes;
@@ -34,12 +43,20 @@ struct FakeState {
   unsigned long long pool_used_bytes;
   unsigned long long pool_step_bytes;
   int context_active;
-  int errno_to_set;  // 0 = leave errno alone
+  int errno_to_set;                          // 0 = leave errno alone
+  CUresult (*on_launch)(const FakeLaunch&);  // asked in the middle of a launch; nullptr = succeed
   // A test's broker has unmapped the memory: whatever touches it or a handle is counted, and the
   // last such function named.
   int held;
   unsigned long long calls_while_held;
   const char* held_offender;
+  // Virtual memory and copies (fake_memory.cpp): from the fail_at'th call on, so many fail.
+  unsigned long long calls_memory;
+  unsigned long long fail_at;  // 0 = none
+  unsigned long long fail_times;
+  unsigned long long calls_failed;
+  unsigned long long reserved_ranges;
+  unsigned long long accessible;  // a bit for each device that was given access last
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

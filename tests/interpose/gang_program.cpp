@@ -1,13 +1,17 @@
 // Two ranks on two GPUs that meet at every kernel, or, with one GPU, a neighbour that just
-// launches. For tests of the whole: run by `sluice run`.
+// launches, with pauses of so many milliseconds at most between bursts, for so long or until its
+// input is closed. For tests of the whole: run by `sluice run`.
 //
-//   gang_program ranks ROUNDS | neighbour MILLISECONDS
+//   gang_program ranks ROUNDS | neighbour MILLISECONDS | server PAUSE
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -42,26 +46,40 @@ int ranks(unsigned rounds) {
   return failures == 0 ? 0 : 1;
 }
 
+bool input_closed() {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  return poll(&input, 1, 0) > 0;
+}
+
 // Kernels that meet themselves end at once.
-int neighbour(int milliseconds) {
+int neighbour(const std::function<bool()>& over, int pause_ms) {
   Rank rank;
   if (!sluice::test::rank_make(0, &rank) || !sluice::test::ranks_join(&rank, &rank)) return 1;
   rank.other = rank.mine;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
-  for (unsigned round = 1; std::chrono::steady_clock::now() < end; ++round) {
+  std::mt19937 random(3);
+  for (unsigned round = 1; !over(); ++round) {
     for (int i = 0; i < 20; ++i)
       if (sluice::test::rank_meet(rank, round) != CUDA_SUCCESS) return 1;
     if (cuStreamSynchronize(rank.stream) != CUDA_SUCCESS) return 1;
+    if (pause_ms > 0)
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(random() % (1000 * static_cast<unsigned>(pause_ms))));
   }
   return 0;
+}
+
+int run(const char* what, int n) {
+  if (strcmp(what, "ranks") == 0) return ranks(static_cast<unsigned>(n));
+  if (strcmp(what, "server") == 0) return neighbour(input_closed, n);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(n);
+  return neighbour([end] { return std::chrono::steady_clock::now() >= end; }, 0);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 3 || cuInit(0) != CUDA_SUCCESS) return 2;
-  const int n = atoi(argv[2]);
-  const int result = strcmp(argv[1], "ranks") == 0 ? ranks(static_cast<unsigned>(n)) : neighbour(n);
+  const int result = run(argv[1], atoi(argv[2]));
   printf("%s: %s\n", argv[1], result == 0 ? "done" : "failed");
   return result;
 }

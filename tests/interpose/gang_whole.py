@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A gang of two ranks whose kernels wait for each other, under the broker and the shim, beside a neighbour that wants one
-of its GPUs: the leases close at any moment, and both end. Starts a private broker on two software GPUs."""
+of its GPUs: the leases close at any moment, and both end. Starts a private broker on two software GPUs. With --servers the
+neighbours are inference tenants, one on each GPU, which go first as soon as they want."""
 import argparse
 import json
 import os
@@ -8,26 +9,29 @@ import subprocess
 import sys
 import tempfile
 
-PATIENCE_S = 90  # for what takes seconds
-ROUNDS = 400
+PATIENCE_S = 240  # for what takes seconds on an idle machine
 NEIGHBOUR_MS = 4000
+PAUSE_MS = 20  # at most, between the bursts of a server
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--sluice", required=True)
 parser.add_argument("--program", required=True)
+parser.add_argument("--rounds", type=int, default=400, help="in which the ranks meet (400)")
+parser.add_argument("--servers", action="store_true", help="beside inference on both GPUs")
 parser.add_argument("--inner", action="store_true", help="under the private broker")
 arguments = parser.parse_args()
 
 
 def run(*words):
-    return subprocess.Popen([arguments.sluice, "run", "--memory", "64MiB", *words], stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen([arguments.sluice, "run", "--memory", "64MiB", *words], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def outer():
     with tempfile.TemporaryDirectory(prefix="sluice-gang-") as place:
         env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
-        env.update(XDG_RUNTIME_DIR=place, SOFTGPU_DIR=f"{place}/gpus")
+        # GPUs so fast that a kernel which spins costs what the host takes for it, and no modelled time on top.
+        env.update(XDG_RUNTIME_DIR=place, SOFTGPU_DIR=f"{place}/gpus", SOFTGPU_RATE="4e9")
         inner = run_private(env)
         sys.stdout.write(inner.stdout)
         return inner.returncode
@@ -35,17 +39,21 @@ def outer():
 
 def run_private(env):
     return subprocess.run([arguments.sluice, "run", "--soft", "2", "--memory", "64MiB", "--", sys.executable, __file__,
-                           "--sluice", arguments.sluice, "--program", arguments.program, "--inner"], env=env, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S)
+                           "--sluice", arguments.sluice, "--program", arguments.program, "--rounds", str(arguments.rounds),
+                           *["--servers"] * arguments.servers, "--inner"], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S)
 
 
 def inner():
-    gang = run("--gpus", "2", "--name", "gang", "--", arguments.program, "ranks", str(ROUNDS))
-    neighbour = run("--gpu", "1", "--name", "neighbour", "--", arguments.program, "neighbour", str(NEIGHBOUR_MS))
+    gang = run("--gpus", "2", "--sm", "40", "--name", "gang", "--", arguments.program, "ranks", str(arguments.rounds))
+    if arguments.servers:
+        neighbours = [run("--class", "inference", "--sm", "40", "--gpu", gpu, "--name", f"server-{gpu}", "--",
+                          arguments.program, "server", str(PAUSE_MS)) for gpu in "01"]
+    else:
+        neighbours = [run("--gpu", "1", "--name", "neighbour", "--", arguments.program, "neighbour", str(NEIGHBOUR_MS))]
     failed = 0
-    for job in (gang, neighbour):
+    for job in (gang, *neighbours):
         try:
-            output, _ = job.communicate(timeout=PATIENCE_S / 2)
+            output, _ = job.communicate(timeout=PATIENCE_S * 3 / 4)
         except subprocess.TimeoutExpired:
             job.kill()
             output, _ = job.communicate()

@@ -1,8 +1,11 @@
 // The meter over a driver made of plain functions: unions of intervals, bursts, captures, lost
 // contexts.
 #include "interpose/meter.h"
+#include "interpose/covered.h"
 
 #include <gtest/gtest.h>
+
+#include <thread>
 
 #include <memory>
 #include <random>
@@ -213,4 +216,72 @@ TEST_F(MeterTest, ADestroyedStreamStaysUntilItsFencesHavePassed) {
 }
 
 }  // namespace
+// A map of its own for each test: several processes of a tenant look into one.
+class CoveredTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kBit = 1ull << sluice::interpose::kCoveredBitShift;
+  static constexpr uint64_t kLap =
+      kBit * sluice::interpose::kCoveredBitsPerWord * sluice::protocol::kChargedWords;
+  double take(uint64_t begin_bit, uint64_t end_bit) {
+    return sluice::interpose::covered_take(map, kStart + begin_bit * kBit, kStart + end_bit * kBit);
+  }
+  static constexpr uint64_t kStart = 1000 * kLap;
+  sluice::protocol::AtomicU64 map[sluice::protocol::kChargedWords] = {};
+};
+
+TEST_F(CoveredTest, AMomentIsChargedOnce) {
+  EXPECT_EQ(take(100, 201), 1);
+  EXPECT_EQ(take(100, 201), 0);
+  EXPECT_EQ(take(120, 150), 0);
+  // In front and behind, and what several covered in between.
+  EXPECT_EQ(take(50, 151), 0.5);
+  EXPECT_EQ(take(0, 401), (50.0 + 200.0) / 400);
+}
+
+TEST_F(CoveredTest, IntervalsThatFollowEachOtherAreChargedWhole) {
+  for (uint64_t i = 0; i < 100'000; ++i) {
+    const uint64_t begin_ns = kStart + i * 333'333, end_ns = begin_ns + 333'333;
+    ASSERT_EQ(sluice::interpose::covered_take(map, begin_ns, end_ns), 1) << i;
+  }
+}
+
+// In whatever order they are learned.
+TEST_F(CoveredTest, AnIntervalThatIsLearnedLate) {
+  EXPECT_EQ(take(300, 401), 1);
+  EXPECT_EQ(take(0, 101), 1);
+  EXPECT_EQ(take(0, 401), 0.5);
+}
+
+TEST_F(CoveredTest, WhatIsShorterThanTheMapSeesIsChargedWhole) {
+  EXPECT_EQ(take(10, 11), 1);
+  EXPECT_EQ(take(10, 11), 1);
+}
+
+TEST_F(CoveredTest, WhatIsOlderThanTheMapIsChargedWhole) {
+  constexpr uint64_t kLapBits = kLap / kBit;
+  EXPECT_EQ(take(10, 100), 1);
+  EXPECT_EQ(take(10 + kLapBits, 100 + kLapBits), 1);
+  EXPECT_EQ(take(10, 100), 1);  // the words speak of a later time by now
+  EXPECT_EQ(take(10 + kLapBits, 100 + kLapBits), 0);
+  // A kernel of eight laps: what the map can say of its end is said.
+  EXPECT_EQ(take(20 * kLapBits, 28 * kLapBits + 1), 1);
+  EXPECT_NEAR(take(20 * kLapBits, 28 * kLapBits + 1), 7.0 / 8, 0.001);
+}
+
+TEST_F(CoveredTest, TwoAtOnceChargeTheUnion) {
+  constexpr uint64_t kIntervals = 160;  // less than a lap
+  static_assert(kIntervals * 101 < kLap / kBit);
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    double charged[2] = {};
+    const auto take_all = [&](int which) {
+      for (uint64_t i = 0; i < kIntervals; ++i) charged[which] += take(i * 101, i * 101 + 101);
+    };
+    std::thread other(take_all, 0);
+    take_all(1);
+    other.join();
+    ASSERT_NEAR(charged[0] + charged[1], kIntervals, 1e-6);
+    for (auto& word : map) word.store(0);
+  }
+}
+
 }  // namespace sluice::interpose

@@ -36,6 +36,7 @@ void SoftGpuTest::SetUp() {
   const size_t of_tenant =
       static_cast<size_t>(options.gpus_of_tenant == 0 ? options.gpus : options.gpus_of_tenant);
   for (size_t i = 1; i < of_tenant; ++i) broker->gpu_add(devices[i]->settings().uuid);
+  if (options.swap) broker->swap_set();
   broker->environment_set();
   if (!options.uses_cuda) return;
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
@@ -69,9 +70,17 @@ uint64_t SoftGpuTest::device_total(int gpu) {
   return devices[static_cast<size_t>(gpu)]->snapshot().used_bytes;
 }
 
+namespace {
+
+uint64_t on_device(const ClaimsGpu& account) {
+  return account.held_bytes.load() - account.swapped_bytes.load();
+}
+
+}  // namespace
+
 uint64_t SoftGpuTest::held(int pid, int gpu) {
   for (const ClaimsSlot& slot : broker->claims().slots) {
-    if (slot.pid.load() == static_cast<uint32_t>(pid)) return slot.gpus[gpu].held_bytes.load();
+    if (slot.pid.load() == static_cast<uint32_t>(pid)) return on_device(slot.gpus[gpu]);
   }
   return 0;
 }
@@ -79,7 +88,7 @@ uint64_t SoftGpuTest::held(int pid, int gpu) {
 uint64_t SoftGpuTest::held_total(int gpu) {
   uint64_t sum = 0;
   for (const ClaimsSlot& slot : broker->claims().slots)
-    sum += slot.gpus[gpu].held_bytes.load() + slot.gpus[gpu].reserved_bytes.load();
+    sum += on_device(slot.gpus[gpu]) + slot.gpus[gpu].reserved_bytes.load();
   return sum;
 }
 
@@ -92,11 +101,11 @@ std::string SoftGpuTest::difference() {
       if (pid == 0) continue;
       const ClaimsGpu& account = slot.gpus[gpu];
       const uint64_t device = device_bytes(pid, gpu);
-      if (account.held_bytes.load() == device && account.reserved_bytes.load() == 0 &&
+      if (on_device(account) == device && account.reserved_bytes.load() == 0 &&
           account.asked_bytes.load() == 0)
         continue;
       text += "GPU " + std::to_string(gpu) + ", process " + std::to_string(pid) + ": held " +
-              std::to_string(account.held_bytes.load()) + ", reserved " +
+              std::to_string(on_device(account)) + ", reserved " +
               std::to_string(account.reserved_bytes.load()) + ", asked " +
               std::to_string(account.asked_bytes.load()) + ", device " + std::to_string(device) +
               "\n";

@@ -31,6 +31,7 @@ class SoftGpuTest : public ::testing::Test {
     int gpus_of_tenant = 0;  // the first of them; 0 = all
     size_t quota = kQuota;
     size_t context_told = kContext;  // what the broker says that a context costs
+    bool swap = false;               // the tenant's memory is movable
     bool uses_cuda = true;  // this process is one of the tenant's, with a context on the first GPU
   };
   SoftGpuTest() : SoftGpuTest(Options{}) {}
@@ -44,7 +45,7 @@ class SoftGpuTest : public ::testing::Test {
   softgpu::device::Account device_account(int pid = getpid(), int gpu = 0);
   uint64_t device_bytes(int pid = getpid(), int gpu = 0);
   uint64_t device_total(int gpu = 0);
-  // What the ledger says of a process; 0 when it has no slot.
+  // What the ledger says of a process, less what is in host memory; 0 when it has no slot.
   uint64_t held(int pid = getpid(), int gpu = 0);
   uint64_t held_total(int gpu = 0);
   // Both accounts of all processes on all GPUs, as text that says where they differ; empty = equal.

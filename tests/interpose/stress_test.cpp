@@ -1,6 +1,12 @@
 // Leases and holds that open and close at random under threads that launch, copy, allocate, free
 // and capture. During a hold that was acknowledged the test's broker takes the memory away for
-// real: a touch is a signal or a failed kernel. SLUICE_STRESS_SEED repeats a run.
+// real: a touch is a signal or a failed kernel.
+//
+// What happens in an hour of a GPU that is shared, at the scheduler's pace: 360,000 quanta of 10
+// ms, each of which opens or closes this tenant's lease, and 3,600 holds, one for each second in
+// which memory is swapped. Here they follow each other as fast as threads that work in between
+// allow. ctest runs a 36th of it; SLUICE_STRESS_HOURS=1 runs the whole, SLUICE_STRESS_SEED repeats
+// a run.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -21,7 +27,9 @@ using sluice::protocol::MessageType;
 
 constexpr size_t kPage = 4096;
 constexpr size_t kBuffer = 16 * kPage;
-constexpr auto kDuration = std::chrono::seconds(4);
+constexpr int kChangesPerHour = 360'000;
+constexpr int kHoldsPerHour = 3'600;
+constexpr int kChangesPerHold = kChangesPerHour / kHoldsPerHour;
 constexpr int kAcknowledgeMs = 30000;
 constexpr unsigned kSpin = 500;
 
@@ -150,24 +158,37 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
     broker->hold_store(false);
     ++holds;
   }
+  // Now and then long enough for bursts, fences and full windows; mostly not.
   void pause() {
+    const int us_max = one_in(50) ? 8000 : 150;
     std::this_thread::sleep_for(
-        std::chrono::microseconds(std::uniform_int_distribution<int>(0, 8000)(random)));
+        std::chrono::microseconds(std::uniform_int_distribution<int>(0, us_max)(random)));
   }
   bool one_in(int n) { return std::uniform_int_distribution<int>(1, n)(random) == 1; }
-  void leases_and_holds(bool exclusive) {
-    const auto end = std::chrono::steady_clock::now() + kDuration;
-    while (std::chrono::steady_clock::now() < end && !HasFailure()) {
+  void leases_and_holds(bool exclusive, int changes) {
+    int until_hold = 0;
+    for (int change = 0; change < changes && !HasFailure(); change += 2) {
       const bool whole = exclusive && one_in(3);
       broker->lease_store(kLeaseOpen | (whole ? kLeaseExclusive : 0u));
       pause();
       broker->lease_store(0);
-      if (one_in(2)) {
+      until_hold -= 2;
+      if (one_in(8)) {
         ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), kAcknowledgeMs));
       }
-      if (one_in(2)) hold();
+      // At random, and as many as there shall be.
+      if (until_hold <= 0) {
+        hold();
+        const int due = kChangesPerHold * (holds + 1) - change;
+        until_hold = std::uniform_int_distribution<int>(0, due > 0 ? 2 * due : 0)(random);
+      }
       if (one_in(4)) pause();
     }
+  }
+  static int changes_wanted() {
+    const char* hours = getenv("SLUICE_STRESS_HOURS");
+    return static_cast<int>((hours != nullptr ? strtod(hours, nullptr) : 1.0 / 36) *
+                            kChangesPerHour);
   }
   void run(bool exclusive) {
     const char* wanted = getenv("SLUICE_STRESS_SEED");
@@ -176,15 +197,19 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
     printf("seed %u\n", seed);
     fflush(stdout);
     random.seed(seed);
-    leases_and_holds(exclusive);
+    const int changes = changes_wanted();
+    const auto begin = std::chrono::steady_clock::now();
+    leases_and_holds(exclusive, changes);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     stop = true;
     broker->hold_store(false);
     broker->lease_store(kLeaseOpen);
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-    printf("%d rounds of the program, %d holds\n", rounds.load(), holds);
-    EXPECT_GT(holds, 10);
-    EXPECT_GT(rounds, 20);
+    printf("%d lease changes and %d holds in %.1f s, %d rounds of the program\n", changes, holds,
+           took.count(), rounds.load());
+    EXPECT_GE(holds, changes / kChangesPerHold * 4 / 5);
+    EXPECT_GT(rounds, holds);
   }
 
   std::mutex mutex;

@@ -1,6 +1,7 @@
 // See test_broker.h.
 #include "tests/interpose/test_broker.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -59,7 +60,7 @@ TestBroker::TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes,
   strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
   listen_fd_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (bind(listen_fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      listen(listen_fd_, 16) != 0 || pipe(stop_pipe_) != 0) {
+      listen(listen_fd_, 16) != 0 || pipe2(stop_pipe_, O_CLOEXEC) != 0) {
     throw std::runtime_error("socket");
   }
   thread_ = std::thread([this] { serve(); });
@@ -141,6 +142,46 @@ void TestBroker::hold_store(bool set) {
   syscall(SYS_futex, &lease_->gpus[0].hold.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+void TestBroker::swap_set() {
+  for (std::uint32_t gpu = 0; gpu < lease_->gpu_count; ++gpu) lease_->gpus[gpu].flags = kEntrySwap;
+}
+
+std::uint32_t TestBroker::order_store(std::uint32_t order) {
+  const std::uint32_t word = hold_word(hold_epoch_, kHoldSet | order);
+  lease_->gpus[0].hold.store(word);
+  syscall(SYS_futex, &lease_->gpus[0].hold.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  return word;
+}
+
+bool TestBroker::wait_moved(std::uint32_t word, int timeout_ms, std::vector<Moved>* out) {
+  for (int i = 0; i < timeout_ms; ++i) {
+    std::vector<Moved> found;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Moved& moved : moved_) {
+        if (moved.word == word) found.push_back(moved);
+      }
+    }
+    if (found.size() >= static_cast<std::size_t>(registrations_)) {
+      if (out != nullptr) *out = found;
+      return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+void TestBroker::room_answer(bool none, std::uint32_t gpu) {
+  AtomicU32& room = lease_->gpus[gpu].room;
+  room.store(room_next(room.load(), none));
+  syscall(SYS_futex, &room.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+std::vector<MemoryWant> TestBroker::wants() {
+  const std::lock_guard lock(mutex_);
+  return wants_;
+}
+
 bool TestBroker::wait_held(int timeout_ms) {
   for (int i = 0; i < timeout_ms * 10; ++i) {
     bool all = true;
@@ -203,6 +244,25 @@ int TestBroker::register_answer(int fd, const Header& request) {
   return static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
 }
 
+void TestBroker::message_keep(const Envelope& message) {
+  if (message.is<MemoryWant>(MessageType::kMemoryWant)) {
+    const MemoryWant& want = message.as<MemoryWant>();
+    {
+      const std::lock_guard lock(mutex_);
+      wants_.push_back(want);
+    }
+    if (!room_held_ && lease_->gpus[want.gpu].room.load() == want.room) room_answer(true, want.gpu);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (message.is<Moved>(MessageType::kMoved)) {
+    moved_.push_back(message.as<Moved>());
+  } else if (message.size == sizeof(GateNote)) {
+    const GateNote& note = message.as<GateNote>();
+    notes_.push_back({note.header.type, note.gpu, note.epoch, note.busy_ns});
+  }
+}
+
 void TestBroker::serve() {
   struct Guest {
     int pid_fd;
@@ -233,10 +293,8 @@ void TestBroker::serve() {
         const int pid_fd = register_answer(polled[i].fd, message.header());
         if (pid_fd >= 0)
           guests.push_back({pid_fd, static_cast<std::uint32_t>(registrations_.load() - 1)});
-      } else if (rc == 1 && message.size == sizeof(GateNote)) {
-        const GateNote& note = message.as<GateNote>();
-        const std::lock_guard lock(mutex_);
-        notes_.push_back({note.header.type, note.gpu, note.epoch, note.busy_ns});
+      } else if (rc == 1) {
+        message_keep(message);
       } else if (rc != -EAGAIN) {
         close(polled[i].fd);
         polled.erase(polled.begin() + static_cast<std::ptrdiff_t>(i));

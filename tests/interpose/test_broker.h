@@ -1,6 +1,7 @@
 // A broker small enough for a test: it listens on a Unix socket in a fresh directory, hands every
 // process that registers the same two pages, keeps the notes it gets, opens or closes leases when
-// told, and zeroes the slots of the dead. Single tenant, one thread.
+// told, gives the orders of holds, answers who wants room, and zeroes the slots of the dead. Single
+// tenant, one thread.
 #pragma once
 
 #include <atomic>
@@ -43,6 +44,17 @@ class TestBroker {
   /// Sets or clears the hold, with a new epoch. The lease is the caller's to close first.
   void hold_store(bool set);
   std::uint32_t hold_epoch() const { return hold_epoch_; }
+  /// Allocations of this tenant are movable; before the first process registers.
+  void swap_set();
+  /// Adds an order to the hold of GPU 0 (kHoldOut, kHoldIn); 0 takes it back. Returns the word.
+  std::uint32_t order_store(std::uint32_t order);
+  /// The answer to that word, once every process that registered has given one.
+  bool wait_moved(std::uint32_t word, int timeout_ms, std::vector<protocol::Moved>* out = nullptr);
+  /// Whoever wants room is told at once that there is none, unless this is called: then
+  /// room_answer() is what answers.
+  void room_hold() { room_held_ = true; }
+  void room_answer(bool none, std::uint32_t gpu = 0);
+  std::vector<protocol::MemoryWant> wants();
   /// True once every process that registered has acknowledged the hold.
   bool wait_held(int timeout_ms);
   /// Refuses registrations with this text from now on; empty = accept.
@@ -66,6 +78,7 @@ class TestBroker {
  private:
   void serve();
   void lease_word_store(std::uint32_t gpu, std::uint32_t flags);
+  void message_keep(const protocol::Envelope& message);
   int register_answer(int fd, const protocol::Header& request);
 
   std::string directory_, path_;
@@ -77,6 +90,9 @@ class TestBroker {
   std::atomic<int> registrations_{0};
   std::mutex mutex_;
   std::vector<Note> notes_;
+  std::vector<protocol::Moved> moved_;
+  std::vector<protocol::MemoryWant> wants_;
+  std::atomic<bool> room_held_{false};
   std::string refusal_;
   std::thread thread_;
 };

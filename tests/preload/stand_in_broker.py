@@ -1,18 +1,22 @@
 """A broker for one tenant that can be told to misbehave: not to accept, not to answer, not to read, to stop its heart.
-It speaks the protocol's first version (broker/protocol)."""
+It speaks the protocol as it is (broker/protocol)."""
 import ctypes
 import mmap
 import os
+import pathlib
+import re
 import socket
 import struct
 import threading
 import time
 
-MESSAGE_MAGIC, LEASE_MAGIC, CLAIMS_MAGIC, VERSION = 0x4D434C53, 0x31504C53, 0x31504353, 1
+MESSAGE_MAGIC, LEASE_MAGIC, CLAIMS_MAGIC = 0x4D434C53, 0x31504C53, 0x31504353
+WORDS = pathlib.Path(__file__).parents[2] / "broker/protocol/words.h"
+VERSION = int(re.search(r"\bkVersion = (\d+);", WORDS.read_text())[1])
 REFUSED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED = 4, 5, 6, 7, 8, 9
 OPEN = 1
 ENTRY = 128  # offset of the first GPU in the lease page, and the size of each
-LEASE_BYTES, CLAIMS_BYTES = 4096, 128 + 128 * (128 + 8 * 128)
+LEASE_BYTES, CLAIMS_BYTES = 4096, 128 + 128 * (128 + 8 * 128) + 8 * 512 * 8
 BATCH, EXCLUSIVE = 2, 3
 TENANT = "0000000000000007-0123456789abcdef"
 

@@ -134,7 +134,7 @@ class Machine:
         return self.log.read_text() if self.log.exists() else ""
 
 
-def wait_until(what, condition, timeout_s=20):
+def wait_until(what, condition, timeout_s=20, every_s=0.05):
     """Waits for something that happens soon but not at once, such as the noticing of a death."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -142,4 +142,4 @@ def wait_until(what, condition, timeout_s=20):
             return
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s} s: {what}")
-        time.sleep(0.05)
+        time.sleep(every_s)

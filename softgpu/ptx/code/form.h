@@ -125,6 +125,15 @@ enum class AddressMode : u8 {
   kLaneParam,    // immediate offset in the lane's call-parameter area
 };
 
+/// Inst::mode of loads and stores, for handlers that serve several kinds of element.
+struct Element {
+  u8 log_bytes : 2;  // of an element in memory
+  u8 is_signed : 1;
+  u8 log_count : 2;  // elements per lane
+  u8 address : 3;    // AddressMode
+};
+static_assert(sizeof(Element) == 1);
+
 /// Inst::flags of kIndexed.
 inline constexpr u8 kIndexSigned = 1;
 inline constexpr u8 kIndexPlus = 2;  // there is a row e

@@ -1,4 +1,6 @@
 // Opcodes that touch memory: loads, stores, atomics, address conversions.
+#include <bit>
+
 #include "softgpu/ptx/code/decoder.h"
 #include "softgpu/ptx/code/opcodes.h"
 #include "softgpu/ptx/exec/control.h"
@@ -114,6 +116,11 @@ void load_store(Decoder& d, const Statement& s) {
   form.to_box = value_rows(d, value, form.type, load, inst);
   form.address = address_of(d, address, space, inst);
   inst.run = d.handler(load ? Family::kLoad : Family::kStore, form);
+  inst.mode = std::bit_cast<u8>(
+      Element{.log_bytes = static_cast<u8>(std::countr_zero(type_bytes(form.type)) & 3),
+              .is_signed = type_is_signed(form.type),
+              .log_count = static_cast<u8>(std::countr_zero(form.vector) & 3),
+              .address = static_cast<u8>(static_cast<u8>(form.address) & 7)});
   d.emit(inst, s);
 }
 

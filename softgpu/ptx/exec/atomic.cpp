@@ -186,39 +186,6 @@ T unboxed(Box<Bits<T>> bits) {
   return __builtin_bit_cast(T, static_cast<Bits<T>>(bits));
 }
 
-/// Where the lanes' cells are. Made before the first of them is touched: what a locked instruction
-/// is followed by waits for it, loads above all.
-template <Mode M>
-void places_in(const Warp& w, const Inst* i, u64 bytes, u64* places) {
-  if constexpr (!in_shared(M)) {
-    if (w.mask == kAllLanes) {
-      u64 bits = 0;
-      lane_addresses<M, 32>(w, i, 0, places);
-      for (int l = 0; l < 32; ++l) bits |= places[l];
-      if (__builtin_expect((bits & (bytes - 1)) == 0, 1)) return;
-    }
-  }
-  for_each_lane(w.mask, [&](int l) {
-    places[l] = reinterpret_cast<u64>(located<M>(w, lane_address<M>(w, i, l), bytes, bytes));
-  });
-}
-void places_of(const Warp& w, const Inst* i, Mode mode, u64 bytes, u64* places) {
-  switch (mode) {
-    case Mode::kShared32:
-      return places_in<Mode::kShared32>(w, i, bytes, places);
-    case Mode::kShared64:
-      return places_in<Mode::kShared64>(w, i, bytes, places);
-    case Mode::kSharedFixed:
-      return places_in<Mode::kSharedFixed>(w, i, bytes, places);
-    case Mode::kIndexed:
-      return places_in<Mode::kIndexed>(w, i, bytes, places);
-    case Mode::kFixed:
-      return places_in<Mode::kFixed>(w, i, bytes, places);
-    default:
-      return places_in<Mode::kPointer>(w, i, bytes, places);
-  }
-}
-
 /// The memory that only this block can name, for generic addresses: shared memory needs no locks,
 /// and on local memory hardware has no atomics.
 class PrivateMemory {

@@ -2,6 +2,8 @@
 // moves whole vectors; all else goes lane by lane. Every address is checked for alignment, and
 // shared addresses against the window; what is not mapped at all is found by the processor
 // (run/fault.cpp).
+#include <bit>
+
 #include "softgpu/ptx/exec/address.h"
 
 namespace softgpu::ptx::SOFTGPU_ISA {
@@ -37,12 +39,9 @@ SOFTGPU_INLINE void read_run(B* d, const u8* p) {
 }
 
 /// Whether whole vectors are looked for. Local variables of neighbouring lanes are never
-/// neighbours, shared addresses have 32 bits nearly everywhere, and vectors of bytes or into wider
-/// boxes are too rare to be worth their code.
-template <class M, class B, Mode A, int N>
-constexpr bool kPatterned = A != Mode::kLocal&& A != Mode::kShared64 &&
-                            (N == 1 ||
-                             (sizeof(M) > 1 && (sizeof(B) == 4 || sizeof(M) == sizeof(B))));
+/// neighbours, and shared addresses have 32 bits nearly everywhere.
+template <Mode A>
+constexpr bool kPatterned = A != Mode::kLocal&& A != Mode::kShared64;
 
 // The lanes from h on when the next sixteen indices have no pattern: their addresses are made
 // together. Called at the very end, for what is live across a call would have to be saved by all
@@ -80,7 +79,7 @@ template <class M, class B, Mode A>
 const Inst* load(Warp& w, const Inst* i) {
   w.at = i;
   B* d = row<B>(w, i->d);
-  if (kPatterned<M, B, A, 1> && __builtin_expect(w.mask == kAllLanes, 1)) {
+  if (kPatterned<A> && __builtin_expect(w.mask == kAllLanes, 1)) {
     for (int h = 0; h < 32; h += 16) {
       const Pattern pattern = half_pattern<A>(w, i, h, sizeof(M));
       if (pattern == Pattern::kUnit) {
@@ -109,7 +108,7 @@ template <class M, class B, Mode A>
 const Inst* store(Warp& w, const Inst* i) {
   w.at = i;
   const B* s = row<B>(w, i->d);
-  if (kPatterned<M, B, A, 1> && __builtin_expect(w.mask == kAllLanes, 1)) {
+  if (kPatterned<A> && __builtin_expect(w.mask == kAllLanes, 1)) {
     for (int h = 0; h < 32; h += 16) {
       const Pattern pattern = half_pattern<A>(w, i, h, sizeof(M));
       if (pattern == Pattern::kUnit) {
@@ -148,19 +147,18 @@ struct VectorRows {
   }
 };
 
-template <class M, class B, int N>
-SOFTGPU_INLINE void read_vector(const VectorRows<B, N>& to, int l, const u8* p) {
-  for (int k = 0; k < N; ++k)
-    to.rows[k][l] = widened<B>(read<M>(p + k * static_cast<int>(sizeof(M))));
+template <class M, int N>
+SOFTGPU_INLINE void read_vector(const VectorRows<M, N>& to, int l, const u8* p) {
+  for (int k = 0; k < N; ++k) to.rows[k][l] = read<M>(p + k * static_cast<int>(sizeof(M)));
 }
 
-template <class M, class B, Mode A, int N>
+template <class M, Mode A, int N>
 const Inst* load_vector(Warp& w, const Inst* i) {
   constexpr u32 kBytes = N * sizeof(M);
   w.at = i;
-  const VectorRows<B, N> to(w, i);
+  const VectorRows<M, N> to(w, i);
   // Addresses first: the address row may be one of the destinations only for a later lane.
-  if (kPatterned<M, B, A, N> && __builtin_expect(w.mask == kAllLanes, 1)) {
+  if (__builtin_expect(w.mask == kAllLanes, 1)) {
     Pattern patterns[2] = {half_pattern<A>(w, i, 0, kBytes), half_pattern<A>(w, i, 16, kBytes)};
     u64 addresses[32];
     lane_addresses<A, 32>(w, i, 0, addresses);
@@ -168,14 +166,14 @@ const Inst* load_vector(Warp& w, const Inst* i) {
       if (patterns[h / 16] == Pattern::kUnit) {
         const M* p = reinterpret_cast<const M*>(located<A>(w, addresses[h], 16 * kBytes, kBytes));
         for (int k = 0; k < N; ++k) {
-          B* d = to.rows[k] + h;
-          for (int l = 0; l < 16; ++l) d[l] = widened<B>(p[l * N + k]);
+          M* d = to.rows[k] + h;
+          for (int l = 0; l < 16; ++l) d[l] = p[l * N + k];
         }
       } else if (patterns[h / 16] == Pattern::kSame) {
         const M* p = reinterpret_cast<const M*>(located<A>(w, addresses[h], kBytes, kBytes));
         for (int k = 0; k < N; ++k) {
-          const B value = widened<B>(p[k]);
-          B* d = to.rows[k] + h;
+          const M value = p[k];
+          M* d = to.rows[k] + h;
           for (int l = 0; l < 16; ++l) d[l] = value;
         }
       } else {
@@ -192,82 +190,164 @@ const Inst* load_vector(Warp& w, const Inst* i) {
   return i + 1;
 }
 
-template <class M, class B, Mode A, int N>
+template <class M, Mode A, int N>
 const Inst* store_vector(Warp& w, const Inst* i) {
   constexpr u32 kBytes = N * sizeof(M);
   w.at = i;
-  const VectorRows<B, N> from(w, i);
+  const VectorRows<M, N> from(w, i);
   for_each_lane(w.mask, [&](int l) {
     u8* p = located<A>(w, lane_address<A>(w, i, l), kBytes, kBytes);
-    for (int k = 0; k < N; ++k)
-      write<M>(p + k * static_cast<int>(sizeof(M)), static_cast<M>(from.rows[k][l]));
+    for (int k = 0; k < N; ++k) write<M>(p + k * static_cast<int>(sizeof(M)), from.rows[k][l]);
   });
   return i + 1;
 }
 
 // The call-parameter area and named local variables (flags 1): one stretch per lane.
 
-template <class M, class B, int N, bool Load>
+struct LaneStretch {
+  u8* start;
+  u64 stride;
+  LaneStretch(const Warp& w, const Inst* i) {
+    const bool local = i->flags != 0;
+    start = (local ? w.local : w.param_area) + static_cast<u64>(i->imm);
+    stride = local ? w.local_bytes : w.param_stride;
+  }
+  u8* operator[](int l) const { return start + static_cast<u64>(l) * stride; }
+};
+
+template <class B, bool Load>
 const Inst* lane_param(Warp& w, const Inst* i) {
-  const VectorRows<B, N> rows(w, i);
-  const bool local = i->flags != 0;
-  u8* const start = (local ? w.local : w.param_area) + static_cast<u64>(i->imm);
-  const u64 stride = local ? w.local_bytes : w.param_stride;
+  B* rows = row<B>(w, i->d);
+  const LaneStretch places(w, i);
   for_each_lane(w.mask, [&](int l) {
-    u8* p = start + static_cast<u64>(l) * stride;
-    for (int k = 0; k < N; ++k, p += sizeof(M)) {
-      if constexpr (Load) {
-        rows.rows[k][l] = widened<B>(read<M>(p));
-      } else {
-        write<M>(p, static_cast<M>(rows.rows[k][l]));
-      }
+    if constexpr (Load) {
+      rows[l] = read<B>(places[l]);
+    } else {
+      write<B>(places[l], rows[l]);
     }
   });
   return i + 1;
 }
 
-template <class M, class B, bool Load>
-Handler pick_indexed(const Form& form) {
-  constexpr Mode kMode = Mode::kIndexed;
-  if constexpr (Load) {
-    if (form.vector == 1) return load<M, B, kMode>;
-    return form.vector == 2 ? load_vector<M, B, kMode, 2> : load_vector<M, B, kMode, 4>;
-  } else {
-    if (form.vector == 1) return store<M, B, kMode>;
-    return form.vector == 2 ? store_vector<M, B, kMode, 2> : store_vector<M, B, kMode, 4>;
+// Elements that few kernels have: vectors of narrow ones, narrow ones as 64-bit registers or in
+// seldom used address modes. One handler looks at Inst::mode when it runs.
+
+template <class B>
+B read_element(const u8* p, Element element) {
+  switch (element.log_bytes | element.is_signed << 2) {
+    case 0:
+      return read<u8>(p);
+    case 1:
+      return read<u16>(p);
+    case 2:
+      return read<u32>(p);
+    case 4:
+      return widened<B>(read<s8>(p));
+    case 5:
+      return widened<B>(read<s16>(p));
+    case 6:
+      return widened<B>(read<s32>(p));
+    default:
+      return static_cast<B>(read<u64>(p));
   }
 }
 
-template <class M, class B, bool Load>
-Handler pick_vector(const Form& form) {
-  const bool two = form.vector == 2;
-  if (form.address == Mode::kLaneParam) {
-    if (form.vector == 1) return lane_param<M, B, 1, Load>;
-    return two ? lane_param<M, B, 2, Load> : lane_param<M, B, 4, Load>;
-  }
-  if constexpr (sizeof(M) == sizeof(B) || sizeof(B) == 4) {
-    if (form.address == Mode::kIndexed) return pick_indexed<M, B, Load>(form);
-  }
-  switch (form.address) {
-#define SOFTGPU_CASE(mode)                                                                \
-  case Mode::mode:                                                                        \
-    if constexpr (Load) {                                                                 \
-      if (form.vector == 1) return load<M, B, Mode::mode>;                                \
-      return two ? load_vector<M, B, Mode::mode, 2> : load_vector<M, B, Mode::mode, 4>;   \
-    } else {                                                                              \
-      if (form.vector == 1) return store<M, B, Mode::mode>;                               \
-      return two ? store_vector<M, B, Mode::mode, 2> : store_vector<M, B, Mode::mode, 4>; \
-    }
-    SOFTGPU_CASE(kPointer)
-    SOFTGPU_CASE(kShared32)
-    SOFTGPU_CASE(kShared64)
-    SOFTGPU_CASE(kFixed)
-    SOFTGPU_CASE(kSharedFixed)
-    SOFTGPU_CASE(kLocal)
-#undef SOFTGPU_CASE
+template <class B>
+void write_element(u8* p, B value, Element element) {
+  switch (element.log_bytes) {
+    case 0:
+      return write(p, static_cast<u8>(value));
+    case 1:
+      return write(p, static_cast<u16>(value));
+    case 2:
+      return write(p, static_cast<u32>(value));
     default:
-      return nullptr;
+      return write(p, static_cast<u64>(value));
   }
+}
+
+template <class B, bool Load>
+const Inst* any_element(Warp& w, const Inst* i) {
+  const Element element = std::bit_cast<Element>(i->mode);
+  const int count = 1 << element.log_count;
+  w.at = i;
+  const Mode mode = static_cast<Mode>(element.address);
+  alignas(64) u64 places[32];
+  if (mode == Mode::kLaneParam) {
+    const LaneStretch stretch(w, i);
+    for_each_lane(w.mask, [&](int l) { places[l] = reinterpret_cast<u64>(stretch[l]); });
+  } else {
+    places_of(w, i, mode, u64{1} << (element.log_bytes + element.log_count), places);
+  }
+  const s32 rows[4] = {i->d, i->b, i->c, i->e};
+  for (int k = 0; k < count; ++k) {
+    B* values = row<B>(w, rows[k]);
+    for_each_lane(w.mask, [&](int l) {
+      u8* p = reinterpret_cast<u8*>(places[l]) + (k << element.log_bytes);
+      if constexpr (Load) {
+        values[l] = read_element<B>(p, element);
+      } else {
+        write_element<B>(p, values[l], element);
+      }
+    });
+  }
+  return i + 1;
+}
+
+template <class M, class B, Mode A, bool Load>
+Handler one() {
+  if constexpr (Load) {
+    return load<M, B, A>;
+  } else {
+    return store<M, B, A>;
+  }
+}
+
+/// Elements as wide as their registers: vectors through pointers, folded indices and 32-bit shared
+/// addresses, single ones in all modes.
+template <class B, Mode A, bool Load>
+Handler pick_count(const Form& form) {
+  if (form.vector == 1) return one<B, B, A, Load>();
+  if constexpr (A != Mode::kPointer && A != Mode::kIndexed && A != Mode::kShared32) {
+    return any_element<B, Load>;
+  } else if constexpr (Load) {
+    return form.vector == 2 ? load_vector<B, A, 2> : load_vector<B, A, 4>;
+  } else {
+    return form.vector == 2 ? store_vector<B, A, 2> : store_vector<B, A, 4>;
+  }
+}
+
+template <class B, bool Load>
+Handler pick_full(const Form& form) {
+  switch (form.address) {
+    case Mode::kPointer:
+      return pick_count<B, Mode::kPointer, Load>(form);
+    case Mode::kIndexed:
+      return pick_count<B, Mode::kIndexed, Load>(form);
+    case Mode::kShared32:
+      return pick_count<B, Mode::kShared32, Load>(form);
+    case Mode::kShared64:
+      return pick_count<B, Mode::kShared64, Load>(form);
+    case Mode::kFixed:
+      return pick_count<B, Mode::kFixed, Load>(form);
+    case Mode::kSharedFixed:
+      return pick_count<B, Mode::kSharedFixed, Load>(form);
+    case Mode::kLocal:
+      return pick_count<B, Mode::kLocal, Load>(form);
+    case Mode::kLaneParam:
+      return form.vector == 1 ? lane_param<B, Load> : any_element<B, Load>;
+  }
+  return nullptr;
+}
+
+/// Narrower elements: one by one through pointers, folded indices and 32-bit shared addresses.
+template <class M, class B, bool Load>
+Handler pick_narrow(const Form& form) {
+  if (form.vector == 1 && form.address == Mode::kPointer) return one<M, B, Mode::kPointer, Load>();
+  if (form.vector == 1 && form.address == Mode::kShared32)
+    return one<M, B, Mode::kShared32, Load>();
+  if (form.vector == 1 && form.address == Mode::kIndexed) return one<M, B, Mode::kIndexed, Load>();
+  return any_element<B, Load>;
 }
 
 template <bool Load>
@@ -277,24 +357,23 @@ Handler pick_element(const Form& form) {
   if (form.to_box == 8) {
     switch (bytes) {
       case 1:
-        return sign ? pick_vector<s8, u64, Load>(form) : pick_vector<u8, u64, Load>(form);
       case 2:
-        return sign ? pick_vector<s16, u64, Load>(form) : pick_vector<u16, u64, Load>(form);
+        return any_element<u64, Load>;
       case 4:
-        return sign ? pick_vector<s32, u64, Load>(form) : pick_vector<u32, u64, Load>(form);
+        return sign ? pick_narrow<s32, u64, Load>(form) : pick_narrow<u32, u64, Load>(form);
       case 8:
-        return pick_vector<u64, u64, Load>(form);
+        return pick_full<u64, Load>(form);
       default:
         return nullptr;
     }
   }
   switch (bytes) {
     case 1:
-      return sign ? pick_vector<s8, u32, Load>(form) : pick_vector<u8, u32, Load>(form);
+      return sign ? pick_narrow<s8, u32, Load>(form) : pick_narrow<u8, u32, Load>(form);
     case 2:
-      return sign ? pick_vector<s16, u32, Load>(form) : pick_vector<u16, u32, Load>(form);
+      return sign ? pick_narrow<s16, u32, Load>(form) : pick_narrow<u16, u32, Load>(form);
     case 4:
-      return pick_vector<u32, u32, Load>(form);
+      return pick_full<u32, Load>(form);
     default:
       return nullptr;
   }

@@ -6,9 +6,10 @@ and with the library, in turn, in one run.
     interpose_bench.py --build build/dev --instructions        instructions as well (callgrind; the same on a busy machine)
     interpose_bench.py --build build/dev --preload OTHER.so --env K=V     another library in the shim's place
 
-Times are differences of medians against the bare program: the median over the rounds, then least .. most of the rounds'
-differences. The program opens its own lease only for the shim; for another library the columns `tenant` and `exclusive` are
-more of the same.
+Times are processor time, as differences against the bare program: of the medians over the rounds, and in brackets of the
+fastest rounds, which says more where others take part of the machine. The program opens its own lease only for the shim; for another library the columns `tenant` and `exclusive` are
+more of the same. The column `hook` is a library whose launches only call on (forward.c): the least that a hook costs which a
+compiler makes.
 
 --limits FILE (case, mode, instructions) only counts what the file names, prints each against its limit, and ends with 1 when
 one is more than a tenth above it.
@@ -28,11 +29,12 @@ BODIES = {"launch": "body_launch", "launch_10us": "body_launch", "launch_1ms": "
           "graph_launch": "body_graph_launch", "graph_launch_100us": "body_graph_launch", "alloc_free": "body_alloc", "alloc_free_10000": "body_alloc",
           "memory_info": "body_memory_info", "dlsym_foreign": "body_dlsym_foreign",
           "dlsym_driver": "body_dlsym_driver", "proc_address": "body_proc_address"}
-# What the program itself does, and whether the library is preloaded. A tenant's broker is a thread of the program, and
+# What the program itself does, and which library is preloaded. A tenant's broker is a thread of the program, and
 # glibc's own look-ups cost more with two threads, so what it is compared with has the thread as well.
-MODES = {"bare": ("plain", False), "inert": ("plain", True), "bare_tenant": ("tenant", False), "tenant": ("tenant", True),
-         "exclusive": ("exclusive", True)}
-BARE_OF = {"inert": "bare", "tenant": "bare_tenant", "exclusive": "bare_tenant"}
+NONE, SHIM, FORWARD = range(3)
+MODES = {"bare": ("plain", NONE), "inert": ("plain", SHIM), "bare_tenant": ("tenant", NONE), "tenant": ("tenant", SHIM),
+         "exclusive": ("exclusive", SHIM), "hook": ("tenant", FORWARD)}
+BARE_OF = {"inert": "bare", "tenant": "bare_tenant", "exclusive": "bare_tenant", "hook": "bare_tenant"}
 SLACK = 1.10
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -40,7 +42,7 @@ parser.add_argument("--build", required=True, type=pathlib.Path, help="a build d
 parser.add_argument("--preload", help="the library to measure (the shim of the build)")
 parser.add_argument("--env", action="append", default=[], metavar="K=V", help="set for the preloaded runs, may be repeated")
 parser.add_argument("--case", action="append", choices=[*BODIES, "load"], help="only these")
-parser.add_argument("--rounds", type=int, default=7, help="rounds of each mode, in turn (7)")
+parser.add_argument("--rounds", type=int, default=25, help="rounds of each mode, in turn (25)")
 parser.add_argument("--load-rounds", type=int, default=2000, help="starts of /bin/true per library (2000)")
 parser.add_argument("--instructions", action="store_true", help="count instructions as well")
 parser.add_argument("--limits", metavar="FILE", help="only count, and compare with the limits of FILE")
@@ -50,6 +52,7 @@ for setting in arguments.env:
         parser.error(f"--env takes K=V, not '{setting}'")
 programs = arguments.build.resolve() / "tests"
 library = os.path.abspath(arguments.preload or arguments.build / "lib/libsluice.so")
+preloads = {NONE: None, SHIM: library, FORWARD: str(programs / "libinterpose_forward.so")}
 cases = [case for case in arguments.case or [*BODIES, "load"] if case != "load"]
 wants_load = not arguments.case or "load" in arguments.case
 
@@ -66,21 +69,21 @@ def environment(preload):
 def times_of_round(mode):
     """Case -> nanoseconds, of one process of Google Benchmark."""
     program_mode, preload = MODES[mode]
-    done = subprocess.run([programs / "interpose_bench", program_mode, "--benchmark_format=json", "--benchmark_min_time=0.05",
-                           f"--benchmark_filter=^({'|'.join(cases)})$"], env=environment(library if preload else None),
+    done = subprocess.run([programs / "interpose_bench", program_mode, "--benchmark_format=json", "--benchmark_min_time=0.02",
+                           f"--benchmark_filter=^({'|'.join(cases)})$"], env=environment(preloads[preload]),
                           check=True, capture_output=True, text=True)
-    return {row["name"]: row["real_time"] for row in json.loads(done.stdout)["benchmarks"]}
+    return {row["name"]: row["cpu_time"] for row in json.loads(done.stdout)["benchmarks"]}
 
 
 def times_print():
     rounds = [{mode: times_of_round(mode) for mode in MODES} for _ in range(arguments.rounds)]
-    print(f"{'nanoseconds':18}{'bare':>10}" + "".join(f"{'+ ' + mode:>24}" for mode in BARE_OF))
+    print(f"{'nanoseconds':18}{'bare':>16}" + "".join(f"{'+ ' + mode:>16}" for mode in BARE_OF))
     for case in cases:
-        line = f"{case:18}{statistics.median(r['bare'][case] for r in rounds):10.1f}"
+        median = {mode: statistics.median(r[mode][case] for r in rounds) for mode in MODES}
+        least = {mode: min(r[mode][case] for r in rounds) for mode in MODES}
+        line = f"{case:18}{median['bare']:8.1f} ({least['bare']:.1f})".ljust(34)
         for mode, bare in BARE_OF.items():
-            median = statistics.median(r[mode][case] for r in rounds) - statistics.median(r[bare][case] for r in rounds)
-            each = [r[mode][case] - r[bare][case] for r in rounds]
-            line += f"{f'{median:.1f} ({min(each):.1f} .. {max(each):.1f})':>24}"
+            line += f"{f'{median[mode] - median[bare]:.1f} ({least[mode] - least[bare]:.1f})':>16}"
         print(line, flush=True)
 
 
@@ -90,7 +93,7 @@ def load_print():
                           capture_output=True, text=True)
     rows = [line.rsplit(" ", 3) for line in done.stdout.splitlines()]
     none = [float(value) for value in rows[0][1:]]
-    print(f"{'start of /bin/true':18}{none[0]:10.1f} us, {none[2]:.0f} page faults; added, median (least):")
+    print(f"{'start of /bin/true':18}{none[0]:10.1f} us, {none[2]:.0f} page faults; added, median (tenth percentile):")
     for name, *values in rows[1:]:
         median, least, faults = (float(value) - base for value, base in zip(values, none))
         print(f"  {os.path.basename(name):28}{median:8.1f} us ({least:.1f}), {faults:+.0f} page faults", flush=True)
@@ -106,7 +109,7 @@ def counted(command, preload, *options):
 def instructions(case, mode):
     """Instructions of one call; for `load`, of all that happens in /bin/true."""
     program_mode, preload = MODES[mode]
-    preload = library if preload else None
+    preload = preloads[preload]
     if case == "load":
         return counted(["/bin/true"], preload)
     few, many = (counted([programs / "interpose_calls", program_mode, case, str(count)], preload,

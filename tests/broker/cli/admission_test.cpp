@@ -36,6 +36,7 @@ TEST(Admit, CarriesTheOptions) {
   run.memory_min_bytes = 500;
   run.timeout_ns = 7;
   run.no_wait = true;
+  run.swap = true;
   run.gpus = {"1"};
   run.profile = "staff";
   protocol::Admit admit;
@@ -48,7 +49,7 @@ TEST(Admit, CarriesTheOptions) {
   EXPECT_EQ(admit.memory_max_bytes, 1000u);
   EXPECT_EQ(admit.memory_min_bytes, 500u);
   EXPECT_EQ(admit.wait_ns_max, 7u);
-  EXPECT_EQ(admit.flags, protocol::kAdmitNoWait);
+  EXPECT_EQ(admit.flags, protocol::kAdmitNoWait | protocol::kAdmitSwap);
   EXPECT_EQ(admit.pinned_count, 1u);
   EXPECT_EQ(admit.pinned[0].bytes[0], 0xac);
   EXPECT_STREQ(admit.name, "python3");

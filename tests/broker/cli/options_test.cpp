@@ -41,6 +41,7 @@ TEST(RunOptions, All) {
                            "--socket",
                            "/s",
                            "--dry-run",
+                           "--swap",
                            "--",
                            "python3",
                            "x",
@@ -60,6 +61,7 @@ TEST(RunOptions, All) {
   EXPECT_EQ(run.timeout_ns, 600'000'000'000);
   EXPECT_EQ(run.soft, 2u);
   EXPECT_TRUE(run.dry_run);
+  EXPECT_TRUE(run.swap);
   EXPECT_EQ(run.command, (std::vector<std::string>{"python3", "x", "--memory", "3", "--", "y"}));
 }
 
@@ -68,6 +70,47 @@ TEST(RunOptions, CommandBeginsAtTheFirstWord) {
   ASSERT_EQ(options_parse({"--sm", "5", "prog", "--sm", "x", "-h"}, &run), Parsed::kGo);
   EXPECT_EQ(run.sm_percent, 5u);
   EXPECT_EQ(run.command, (std::vector<std::string>{"prog", "--sm", "x", "-h"}));
+}
+
+CommandOptions command(protocol::CommandVerb verb) {
+  CommandOptions out;
+  out.verb = verb;
+  return out;
+}
+
+TEST(CommandOptions, EachTakesItsOwn) {
+  CommandOptions move = command(protocol::CommandVerb::kMove);
+  ASSERT_EQ(options_parse({"train", "--gpu", "1", "--socket", "/s"}, &move), Parsed::kGo);
+  EXPECT_EQ(move.tenant, "train");
+  EXPECT_EQ(move.gpu, "1");
+  EXPECT_EQ(move.socket, "/s");
+  CommandOptions drain = command(protocol::CommandVerb::kDrain);
+  ASSERT_EQ(options_parse({"--gpu", "GPU-ab"}, &drain), Parsed::kGo);
+  EXPECT_EQ(drain.gpu, "GPU-ab");
+}
+
+TEST(CommandOptions, Mistakes) {
+  using protocol::CommandVerb;
+  struct Row {
+    CommandVerb verb;
+    std::vector<std::string> arguments;
+    const char* text;
+  };
+  for (const Row& row : {
+           Row{CommandVerb::kSuspend, {}, "suspend takes a job, by its number or name"},
+           Row{CommandVerb::kResume, {"a", "b"}, "resume knows no option 'b'"},
+           Row{CommandVerb::kResume, {"a", "--gpu", "1"}, "resume knows no option '--gpu'"},
+           Row{CommandVerb::kMove, {"a"}, "move takes --gpu with an index or UUID"},
+           Row{CommandVerb::kMove, {"--gpu", "1"}, "move takes a job"},
+           Row{CommandVerb::kDrain, {}, "drain takes --gpu"},
+           Row{CommandVerb::kUndrain, {"a", "--gpu", "0"}, "undrain knows no option 'a'"},
+       }) {
+    CommandOptions options = command(row.verb);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(options_parse(row.arguments, &options), Parsed::kWrong);
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find(row.text), std::string::npos) << said;
+  }
 }
 
 TEST(StatusOptions, JsonAndMistakes) {

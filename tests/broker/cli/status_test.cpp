@@ -40,6 +40,8 @@ Snapshot sample() {
   waiting.reason = protocol::QueueReason::kPriority;
   std::memset(waiting.name, 'n', sizeof waiting.name);  // not terminated
   std::strcpy(waiting.user, "bob");
+  std::strcpy(waiting.ahead, "train");
+  waiting.expected_start_ns = 41'200'000'000;
   snapshot.tenants.push_back(waiting);
   protocol::SnapshotTenantGpu part{};
   part.tenant = 5;
@@ -53,17 +55,30 @@ Snapshot sample() {
 
 TEST(Table, WordForWord) {
   const std::string n(protocol::kNameBytes, 'n');
-  EXPECT_EQ(status_table(sample()),
-            "GPU  NAME         HELD / CAPACITY  PROMISED  JOBS  GPU TIME  NOW\n"
-            "[0]  NVIDIA H200  1 GiB / 8 GiB    2 GiB     1     12.3 s    serve runs\n"
-            "\n"
-            "JOB  NAME   USER  CLASS      GPU  HELD / LIMIT   SHARE       GPU TIME  PROCS  STATE\n"
-            "5    serve  ada   inference  0    1 GiB / 2 GiB  40 % fixed  12.3 s    2      "
-            "running, RUNAWAY\n"
-            "\n"
-            "LINE  NAME                              USER  CLASS      WAITED  REASON\n"
-            "1st   " +
-                n + "  bob   inference  12.5 s  Priority\n");
+  EXPECT_EQ(
+      status_table(sample()),
+      "GPU  NAME         HELD / CAPACITY  PROMISED  JOBS  GPU TIME  NOW\n"
+      "[0]  NVIDIA H200  1 GiB / 8 GiB    2 GiB     1     12.3 s    serve runs\n"
+      "\n"
+      "JOB  NAME   USER  CLASS      GPU  HELD / LIMIT   SHARE       GPU TIME  PROCS  STATE\n"
+      "5    serve  ada   inference  0    1 GiB / 2 GiB  40 % fixed  12.3 s    2      "
+      "running, RUNAWAY\n"
+      "\n"
+      "LINE  NAME                              USER  CLASS      WAITED  REASON    BEHIND  START\n"
+      "1st   " +
+          n + "  bob   inference  12.5 s  Priority  train   in about 42 s\n");
+}
+
+TEST(Table, WhatIsOutIsSaid) {
+  Snapshot snapshot = sample();
+  snapshot.tenants[0].runaway = 0;
+  snapshot.tenant_gpus[0].movable_bytes = 1ull << 30;
+  snapshot.tenant_gpus[0].swapped_bytes = 768ull << 20;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  running, 768 MiB out\n")) << "on its way";
+  snapshot.tenants[0].state = protocol::TenantState::kSwapped;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  swapped, 768 MiB out\n"));
+  snapshot.tenants[0].state = protocol::TenantState::kSuspended;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  suspended, 768 MiB out\n"));
 }
 
 TEST(Table, EmptyMachine) { EXPECT_THAT(status_table(Snapshot{}), HasSubstr("no jobs\n")); }
@@ -73,8 +88,10 @@ TEST(Json, NamesAreStable) {
   for (const char* name :
        {"\"socket\": \"/s\"", "\"capacity_bytes\": 8589934592", "\"holder\": 5",
         "\"state\": \"queued\"", "\"reason\": \"Priority\"", "\"class\": \"inference\"",
-        "\"sm_mode\": \"fixed\"", "\"runaway\": true", "\"busy_ns\": 12340000000",
-        "\"uuid\": \"GPU-00000000-0000-0000-0000-000000000000\""}) {
+        "\"sm_mode\": \"fixed\"", "\"runaway\": true", "\"ahead\": \"train\"",
+        "\"expected_start_ns\": 41200000000", "\"movable_bytes\": 0", "\"swapped_bytes\": 0",
+        "\"moved_out_bytes\": 0", "\"moved_in_bytes\": 0", "\"moving_ns\": 0", "\"moves\": 0",
+        "\"busy_ns\": 12340000000", "\"uuid\": \"GPU-00000000-0000-0000-0000-000000000000\""}) {
     EXPECT_THAT(json, HasSubstr(name));
   }
 }

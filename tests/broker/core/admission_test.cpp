@@ -106,21 +106,63 @@ TEST(Admission, ShapeRefusals) {
 TEST(Admission, MinimumNeverExceedsCapacityAndMaximumTheOversellLimit) {
   Policy policy = policy_usual();
   policy.oversell_memory = 1.5;
+  policy.swap = true;
   Harness core(policy);
   TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
-  asked.memory_min = 2 * kGiB;
+  asked.memory_min = kGiB;
+  asked.swap = true;
   core.step(asked);
-  EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);
+  EXPECT_TRUE(core.one<TenantAdmitted>().swap);
   asked.request = 50;
-  core.step(asked);  // min 4 of 4, max 6 of 6
+  core.step(asked);  // min 2, and 2 more for either to fill its quota; max 6 of 6
   EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);
   asked.request = 51;
   asked.memory_max = 64 * kMiB;
   asked.memory_min = 32 * kMiB;
   core.step(asked);
   EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kResources);
-  EXPECT_EQ(core.one<TenantQueued>().promised, 4 * kGiB);
+  EXPECT_EQ(core.one<TenantQueued>().promised, 2 * kGiB);
   EXPECT_EQ(core.one<TenantQueued>().capacity, 4 * kGiB);
+}
+
+TEST(Admission, MemoryThatStaysIsPromisedWhole) {
+  Policy policy = policy_usual();
+  policy.oversell_memory = 4;
+  Harness core(policy);
+  TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
+  asked.memory_min = kGiB;
+  asked.swap = true;  // but the policy has no swap
+  core.step(asked);
+  EXPECT_FALSE(core.one<TenantAdmitted>().swap);
+  EXPECT_EQ(core.one<TenantAdmitted>().memory_min, kGiB);
+  asked.request = 50;
+  core.step(asked);
+  EXPECT_EQ(core.one<TenantQueued>().promised, 3 * kGiB);
+}
+
+TEST(Admission, ASwappableQuotaCanBeFilledBesideWhatIsPromised) {
+  Policy policy = policy_usual();
+  policy.oversell_memory = 4;
+  policy.swap = true;
+  Harness core(policy);  // 4 GiB
+  TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
+  asked.swap = true;
+  core.step(asked);
+  EXPECT_EQ(core.one<TenantAdmitted>().memory_min, 32 * kMiB) << "by default, a context";
+  const TenantAsked stays = core.ask(TenantClass::kBatch, 2 * kGiB);
+  core.step(stays);
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kResources)
+      << "the other could never hold its 3 GiB beside these 2";
+  core.step(core.ask(TenantClass::kBatch, kGiB / 2));
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kPriority);
+  core.step(RequestGone{stays.request});
+  EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);
+  for (int i = 0; i < 5; ++i) {
+    asked = core.ask(TenantClass::kBatch, 2 * kGiB);
+    asked.swap = true;
+    core.step(asked);
+    EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U) << "they take turns";
+  }
 }
 
 TEST(Admission, BestFitFillsTheFullestGpuThatHasRoom) {
@@ -347,9 +389,11 @@ TEST(Deaths, UnknownNamesAreIgnored) {
 
 TEST(Admission, PolicyChangeAdmitsWhoFitsNow) {
   Policy policy = policy_usual();
+  policy.swap = true;
   Harness core(policy);
   TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
   asked.memory_min = kGiB;
+  asked.swap = true;
   core.admit(asked);
   asked.request = 77;
   core.step(asked);

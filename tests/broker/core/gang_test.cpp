@@ -98,6 +98,37 @@ TEST(Gang, MembersLockedOutAreLetThroughUntilAllAreEmpty) {
   EXPECT_TRUE(core.open(single));
 }
 
+/// On a busy host who waits at a gate looks late: windows that nobody used are followed by longer
+/// ones, and there are many before the drain times out.
+TEST(Gang, WindowsThatItIsLetThroughGrowAndAreMany) {
+  Policy policy = policy_usual();
+  policy.drain_timeout_ns = kSecond;
+  Harness core(policy, 2);
+  const TenantId gang = gang_admit(core, {uuid_of(1), uuid_of(2)});
+  const TenantId single = single_admit(core, 1);
+  core.want(gang, 0);
+  core.want(single);
+  core.pass(12 * kMs);
+  std::vector<Nanos> windows;
+  for (Nanos began = 0; core.state().tenants.at(gang)->phase == Phase::kClosing;) {
+    if (core.open(gang, 1)) {
+      core.pass(500 * kUs);
+      continue;
+    }
+    if (began != 0) windows.push_back(core.now - began);
+    core.drain(gang, 1);
+    core.want(gang, 1);
+    while (!core.open(gang, 1) && core.state().tenants.at(gang)->phase == Phase::kClosing)
+      core.pass(500 * kUs);
+    began = core.now;
+  }
+  ASSERT_GE(windows.size(), 20U);
+  EXPECT_LE(windows.size(), 40U);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_LE(windows[i], 2 * kMs);
+  EXPECT_GE(windows[19], 16 * kMs);
+  for (std::size_t i = 4; i < windows.size() - 1; ++i) EXPECT_GE(windows[i], windows[i - 4]);
+}
+
 TEST(Gang, ARunawayGangIsOpenedAgainInItsTurn) {
   Harness core(policy_usual(), 2);
   const TenantId gang = gang_admit(core, {uuid_of(1), uuid_of(2)});

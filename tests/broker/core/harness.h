@@ -47,6 +47,10 @@ class Harness {
     for (const Action& action : last_) {
       if (const auto* lease = std::get_if<LeaseSet>(&action))
         leases_[{lease->tenant, lease->gpu_index}] = *lease;
+      if (const auto* hold = std::get_if<HoldSet>(&action))
+        holds_[{hold->tenant, hold->gpu_index}] = hold->word;
+      if (const auto* room = std::get_if<RoomSet>(&action))
+        rooms_[{room->tenant, room->gpu_index}] = room->word;
       if (const auto* alarm = std::get_if<AlarmSet>(&action)) alarm_ = alarm->at;
     }
     return last_;
@@ -111,6 +115,9 @@ class Harness {
     return has(tenant, protocol::kLeaseOpen, index);
   }
 
+  std::uint32_t hold(TenantId tenant, std::uint32_t index = 0) { return holds_[{tenant, index}]; }
+  std::uint32_t room(TenantId tenant, std::uint32_t index = 0) { return rooms_[{tenant, index}]; }
+
   void want(TenantId tenant, std::uint32_t index = 0) {
     step(GateWanted{process(tenant), index, epoch(tenant, index)});
   }
@@ -134,6 +141,8 @@ class Harness {
   std::unique_ptr<State, void (*)(State*)> state_;
   std::vector<Action> last_;
   std::map<std::pair<TenantId, std::uint32_t>, LeaseSet> leases_;
+  std::map<std::pair<TenantId, std::uint32_t>, std::uint32_t> holds_;
+  std::map<std::pair<TenantId, std::uint32_t>, std::uint32_t> rooms_;
   RequestId requests_ = 0;
   Nanos alarm_ = kNever;
 };

@@ -59,6 +59,23 @@ TEST(Fair, ASleeperGetsItsFloorAndNoCredit) {
       << "ten seconds of sleep are not made up for";
 }
 
+TEST(Fair, AnOverrunIsADebtAndTheDebtIsBounded) {
+  Policy policy = policy_usual();
+  policy.drain_timeout_ns = 60 * kSecond;
+  Harness core(policy);
+  const TenantId a = core.admit(TenantClass::kBatch, 50);
+  const TenantId b = core.admit(TenantClass::kBatch, 50);
+  core.want(a);
+  core.want(b);
+  core.pass(40 * kSecond);  // a kernel of it has run for so long
+  ASSERT_FALSE(core.open(b));
+  core.drain(a);
+  auto held = saturate(core, {a, b}, 950 * kMs);
+  EXPECT_EQ(held[a], 0) << "a hundred quanta of it are made up for";
+  held = saturate(core, {a, b}, kSecond);
+  EXPECT_NEAR(static_cast<double>(held[a]) / 1e9, 0.5, 0.06) << "and not the rest";
+}
+
 TEST(Band, InferenceCutsBatchShortAtOnce) {
   Harness core;
   const TenantId batch = core.admit(TenantClass::kBatch, 50);
@@ -139,6 +156,142 @@ TEST(Fair, ANewQuantumCountsAtOnce) {
   core.want(a);
   core.pass(60 * kMs);
   EXPECT_TRUE(core.open(b));
+}
+
+Policy policy_of(Order order) {
+  Policy policy = policy_usual();
+  policy.order = order;
+  return policy;
+}
+
+TEST(Order, IsKnownByItsName) {
+  EXPECT_EQ(order_named("fair"), Order::kFair);
+  EXPECT_EQ(order_named("round-robin"), Order::kRoundRobin);
+  EXPECT_EQ(order_named("fifo"), Order::kFifo);
+  EXPECT_EQ(order_named("lifo"), std::nullopt);
+}
+
+TEST(RoundRobin, OneTurnEachWhateverThePercentages) {
+  Harness core(policy_of(Order::kRoundRobin));
+  const TenantId a = core.admit(TenantClass::kBatch, 5);
+  const TenantId b = core.admit(TenantClass::kBatch, 35);
+  const TenantId c = core.admit(TenantClass::kBatch, 60);
+  auto held = saturate(core, {a, b, c}, 6 * kSecond);
+  for (TenantId t : {a, b, c}) EXPECT_NEAR(static_cast<double>(held[t]) / 6e9, 1.0 / 3, 0.01);
+}
+
+TEST(RoundRobin, WhoIsCutShortKeepsItsPlaceAndTheRestOfItsTurn) {
+  Harness core(policy_of(Order::kRoundRobin));
+  const TenantId a = core.admit(TenantClass::kBatch, 30);
+  const TenantId b = core.admit(TenantClass::kBatch, 30);
+  const TenantId serve = core.admit(TenantClass::kInference, 40);
+  core.want(a);
+  core.pass(kMs);
+  core.want(b);
+  core.pass(3 * kMs);
+  core.want(serve);
+  core.drain(a);
+  core.want(a);
+  ASSERT_TRUE(core.open(serve));
+  core.pass(kMs);
+  core.idle(serve);
+  core.drain(serve);
+  ASSERT_TRUE(core.open(a));
+  core.pass(11 * kMs);  // six of its own are left; slices are of a quantum
+  EXPECT_FALSE(core.open(a));
+  core.drain(a);
+  EXPECT_TRUE(core.open(b));
+}
+
+TEST(Fifo, ABurstIsNotCutBeforeTwentyQuanta) {
+  Harness core(policy_of(Order::kFifo));
+  const TenantId a = core.admit(TenantClass::kBatch, 1);
+  const TenantId b = core.admit(TenantClass::kBatch, 99);
+  core.want(a);
+  core.want(b);
+  core.pass(195 * kMs);
+  EXPECT_TRUE(core.open(a));
+  core.pass(25 * kMs);  // slices of a quantum, and a moment for the meter
+  EXPECT_FALSE(core.open(a)) << "one that never pauses does not starve the others";
+  core.drain(a);
+  EXPECT_TRUE(core.open(b));
+}
+
+TEST(Fifo, WhoeverCameFirstIsNextAndIdleIsTheEndOfABurst) {
+  Harness core(policy_of(Order::kFifo));
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  const TenantId c = core.admit();
+  core.want(a);
+  core.pass(kMs);
+  core.want(c);
+  core.pass(kMs);
+  core.want(b);
+  core.idle(a);
+  core.drain(a);
+  core.want(a);  // a new burst: behind both
+  EXPECT_TRUE(core.open(c));
+  core.idle(c);
+  core.drain(c);
+  EXPECT_TRUE(core.open(b));
+  core.idle(b);
+  core.drain(b);
+  EXPECT_TRUE(core.open(a));
+}
+
+TEST(Fifo, InferenceGoesFirstAllTheSame) {
+  Harness core(policy_of(Order::kFifo));
+  const TenantId batch = core.admit(TenantClass::kBatch, 50);
+  const TenantId serve = core.admit(TenantClass::kInference, 50);
+  core.want(batch);
+  core.pass(2 * kMs);
+  core.want(serve);
+  EXPECT_FALSE(core.open(batch));
+}
+
+/// What the tenants have used and may still use, to the nanosecond.
+std::vector<double> accounts(Harness& core, const std::vector<TenantId>& tenants) {
+  std::vector<double> all;
+  for (TenantId t : tenants) {
+    const Share& share = core.state().tenants.at(t)->shares[0];
+    for (Nanos value : {share.lease_ns, share.busy_ns, share.held_ns, share.provisional_ns})
+      all.push_back(static_cast<double>(value));
+    // A budget fills as time passes; what it is worth now is the same whenever it is looked at.
+    const bool fixed = share.tenant->sm_mode == SmMode::kFixed;
+    const double rate = fixed ? static_cast<double>(share.tenant->sm_percent) / 100.0 : 0;
+    all.push_back(share.tokens_ns + static_cast<double>(core.now - share.tokens_at) * rate);
+  }
+  all.push_back(core.state().gpus[0]->band_credit_ns);
+  all.push_back(static_cast<double>(core.state().gpus[0]->busy_ns));
+  return all;
+}
+
+TEST(Order, IsChangedLiveWithoutAnAccountLostOrADebtKept) {
+  Harness core(policy_of(Order::kRoundRobin));
+  TenantAsked asked = core.ask();
+  asked.sm_percent = 20;
+  asked.sm_mode = SmMode::kFixed;
+  asked.sm_mode_given = true;
+  const TenantId fixed = core.admit(asked);
+  const TenantId a = core.admit(TenantClass::kBatch, 10);
+  const TenantId b = core.admit(TenantClass::kBatch, 70);
+  const std::vector<TenantId> all{fixed, a, b};
+  const TenantId serve = core.admit(TenantClass::kInference, 40);
+  core.want(serve);
+  core.pass(3 * kMs);
+  core.idle(serve);
+  core.end(serve);
+  auto held = saturate(core, all, 5 * kSecond);
+  EXPECT_NEAR(static_cast<double>(held[a]) / static_cast<double>(held[b]), 1, 0.02);
+  for (Order order : {Order::kFair, Order::kFifo, Order::kRoundRobin, Order::kFair}) {
+    const std::vector<double> before = accounts(core, all);
+    core.step(PolicyChanged{policy_of(order)});
+    EXPECT_EQ(accounts(core, all), before);
+  }
+  held = saturate(core, all, kSecond);  // soon enough to show a debt of the five seconds before
+  EXPECT_NEAR(static_cast<double>(held[fixed]) / 1e9, 0.20, 0.03);
+  EXPECT_NEAR(static_cast<double>(held[a]) / 1e9, 0.10, 0.03);
+  EXPECT_NEAR(static_cast<double>(held[b]) / 1e9, 0.70, 0.04);
 }
 
 }  // namespace

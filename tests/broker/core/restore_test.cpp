@@ -40,7 +40,7 @@ TEST(Restore, KeepsNumberPromiseAndGpu) {
   EXPECT_EQ(view.tenants[0].tenant, 41U);
   EXPECT_EQ(view.tenants[0].admitted_ns, 5U);
   EXPECT_EQ(view.gpus[0].promised_bytes, 0U);
-  EXPECT_EQ(view.gpus[1].promised_bytes, kGiB / 2);
+  EXPECT_EQ(view.gpus[1].promised_bytes, kGiB) << "what it holds stays where it is";
   EXPECT_EQ(view.gpus[1].promised_max_bytes, kGiB);
   EXPECT_EQ(view.tenant_gpus[0].sm_percent, 30U);
   EXPECT_FALSE(h.open(41)) << "a lease is asked for anew";
@@ -156,6 +156,29 @@ TEST(Restore, AnInferenceTenantNarrowsTheWindowsOfTheOthers) {
   event.tenant_class = TenantClass::kInference;
   h.step(event);
   EXPECT_EQ(h.lease(1).window_ns, kMs);
+}
+
+TEST(Restore, WhatIsOutWaitsForItsProcesses) {
+  using protocol::kHoldIn, protocol::kHoldOut, protocol::kHoldSet;
+  Policy policy = policy_usual();
+  policy.swap = true;
+  Harness h(policy);
+  TenantRestored event = restored(1);
+  event.swap = event.swapped = true;
+  h.step(event);
+  h.pass(10 * kSecond);
+  EXPECT_EQ(h.hold(1) & 7U, kHoldSet | kHoldOut) << "nobody is there who could bring it back";
+  h.step(ProcessJoined{1, h.process(1)});
+  h.pass(kSecond);
+  EXPECT_EQ(h.hold(1) & 7U, kHoldSet | kHoldOut) << "it has not said that it stands still";
+  h.step(HoldAcked{h.process(1), 0, protocol::hold_epoch(h.hold(1))});
+  h.step(MemorySeen{1, 0, 100 * kMiB, 60 * kMiB, 60 * kMiB});
+  h.step(MoveDone{h.process(1), 0, h.hold(1), 0, 0, 0});
+  h.pass(kSecond);
+  EXPECT_EQ(h.hold(1) & 7U, kHoldSet | kHoldIn) << "there is room";
+  h.step(MemorySeen{1, 0, 100 * kMiB, 60 * kMiB, 0});
+  h.step(MoveDone{h.process(1), 0, h.hold(1), 0, 60 * kMiB, 0});
+  EXPECT_EQ(h.hold(1) & 7U, 0U);
 }
 
 LimitsChanged limits(TenantId tenant, Bytes max, Bytes min, std::uint32_t percent = 100) {

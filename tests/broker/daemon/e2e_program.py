@@ -1,7 +1,10 @@
 """A program that acts towards the broker as the shim does, one command per line of standard input, one answer per line.
 
-register | fork-register | hand-over | word GPU | limits GPU | window GPU | want GPU | idle GPU | drain GPU | claim GPU held|busy NANOS-OR-BYTES | detach |
-exec | pid | environ NAME | exit CODE. A child of fork-register registers again on SIGUSR1. `drain` reports the present epoch as drained, in the slot and by message.
+register | await | fork-register | hand-over | word GPU | hold GPU | room GPU | flags GPU | held GPU |
+moved GPU RESULT BYTES | memory GPU BYTES | limits GPU | window GPU | want GPU | idle GPU | drain GPU | claim GPU held|busy|movable|swapped NANOS-OR-BYTES | detach |
+exec | pid | environ NAME | exit CODE. A child of fork-register registers again on SIGUSR1. `register` answers "queued
+POSITION REASON AHEAD" where it waits in line, and `await` the next word from the broker. `held` and `moved` acknowledge the present hold word, in the
+slot and by message. `drain` reports the present epoch as drained, in the slot and by message.
 """
 
 import mmap
@@ -12,11 +15,11 @@ import socket
 import struct
 import sys
 
-MAGIC, VERSION = 0x4D434C53, 1
-REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED = 5, 6, 7, 8, 9
+MAGIC, VERSION = 0x4D434C53, 2
+QUEUED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED, HELD, MOVED, MEMORY_WANT = 2, 5, 6, 7, 8, 9, 15, 16, 17
 LEASE_BYTES, CLAIMS_BYTES = 128 + 8 * 128, 128 + 128 * (128 + 8 * 128)
-FIELDS = {"held": 16, "context": 24, "peak": 32, "busy": 40, "launches": 48}
-DRAINED_EPOCH = 92
+FIELDS = {"held": 16, "context": 24, "peak": 32, "busy": 40, "launches": 48, "movable": 112, "swapped": 120}
+DRAINED_EPOCH, HELD_EPOCH, MOVED_WORD = 92, 100, 108
 
 
 class Shim:
@@ -31,8 +34,14 @@ class Shim:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.connect(os.environ["SLUICE_SOCKET"])
         self.socket.send(struct.pack("<IHHIIQQ32s", MAGIC, VERSION, REGISTER, 64, 1, tenant, key, b"program"))
+        return self.registered()
+
+    def registered(self):
         data, fds, _, _ = socket.recv_fds(self.socket, 1024, 2)
         kind = struct.unpack_from("<H", data, 6)[0]
+        if kind == QUEUED:
+            position, reason = struct.unpack_from("<IB", data, 16)
+            return f"queued {position} {reason} {data[48:80].rstrip(bytes(1)).decode()}".strip()
         if kind != REGISTERED:
             return "refused " + data[32:].split(b"\0")[0].decode()
         _, self.slot, _ = struct.unpack("<QII", data[16:])
@@ -42,8 +51,17 @@ class Shim:
             os.close(fd)
         return f"slot {self.slot}"
 
+    def entry(self, gpu, at):
+        return struct.unpack_from("<I", self.lease, 128 + 128 * gpu + at)[0]
+
     def word(self, gpu):
-        return struct.unpack_from("<I", self.lease, 128 + 128 * gpu + 56)[0]
+        return self.entry(gpu, 56)
+
+    def hold(self, gpu):
+        return self.entry(gpu, 60)
+
+    def room(self, gpu):
+        return self.entry(gpu, 72)
 
     def limits(self, gpu):
         at = 128 + 128 * gpu
@@ -60,6 +78,22 @@ class Shim:
         struct.pack_into("<I", self.claims, self.offset(gpu) + DRAINED_EPOCH, self.word(gpu) >> 3)
         if self.socket:
             self.note(DRAINED, gpu)
+
+    def held(self, gpu):
+        epoch = self.hold(gpu) >> 3
+        struct.pack_into("<I", self.claims, self.offset(gpu) + HELD_EPOCH, epoch)
+        if self.socket:
+            self.socket.send(struct.pack("<IHHIIIIQ", MAGIC, VERSION, HELD, 32, 0, gpu, epoch, 0))
+
+    def moved(self, gpu, result, size):
+        word = self.hold(gpu)
+        if result == 0:
+            struct.pack_into("<I", self.claims, self.offset(gpu) + MOVED_WORD, word)
+        if self.socket:
+            self.socket.send(struct.pack("<IHHIIIIiIQQ", MAGIC, VERSION, MOVED, 48, 0, gpu, word, result, 0, size, 1000))
+
+    def memory(self, gpu, size):
+        self.socket.send(struct.pack("<IHHIIIIQ", MAGIC, VERSION, MEMORY_WANT, 32, 0, gpu, self.room(gpu), size))
 
     def claim(self, gpu, field, value):
         struct.pack_into("<Q", self.claims, self.offset(gpu) + FIELDS[field], value)
@@ -100,6 +134,14 @@ def execute(shim, words):
         return "hello"
     if command == "register":
         return shim.register()
+    if command == "await":
+        return shim.registered()
+    if command == "hold":
+        return str(shim.hold(int(arguments[0])))
+    if command == "room":
+        return str(shim.room(int(arguments[0])))
+    if command == "flags":
+        return str(shim.entry(int(arguments[0]), 68))
     if command == "fork-register":
         return fork_register()
     if command == "hand-over":
@@ -112,6 +154,12 @@ def execute(shim, words):
         return shim.limits(int(arguments[0]))
     if command in ("want", "idle"):
         shim.note(GATE_WANT if command == "want" else GATE_IDLE, int(arguments[0]))
+    elif command == "held":
+        shim.held(int(arguments[0]))
+    elif command == "moved":
+        shim.moved(*map(int, arguments))
+    elif command == "memory":
+        shim.memory(*map(int, arguments))
     elif command == "drain":
         shim.drain(int(arguments[0]))
     elif command == "claim":
@@ -149,6 +197,8 @@ def lines():
 
 
 def main():
+    # The kernel hangs up a process group that is orphaned while one of it is stopped, as these tests stop processes.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     shim = Shim()
     for line in lines():
         try:

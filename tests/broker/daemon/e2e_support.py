@@ -20,13 +20,14 @@ import unittest
 
 INSTALLATION = None  # set by main()
 PATIENCE_S = 30      # for things that happen in milliseconds on an idle machine
-MAGIC, VERSION = 0x4D434C53, 1
+MAGIC, VERSION = 0x4D434C53, 2
 (ADMIT, QUEUED, ADMITTED, REFUSED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED, JOB_REPORT, RELEASE, DONE,
- SNAPSHOT_REQUEST, SNAPSHOT_REPLY) = range(1, 15)
+ SNAPSHOT_REQUEST, SNAPSHOT_REPLY, HELD, MOVED, MEMORY_WANT, COMMAND, COMMAND_DONE) = range(1, 20)
 (OTHER_VERSION, MALFORMED, UNKNOWN_TENANT, BELOW_CONTEXT, TOO_LARGE, NO_SUCH_GPU, NO_ROOM, TOO_MANY_PROCESSES, USER_LIMIT,
- TIMEOUT, CLASS_NOT_ALLOWED, SHUTTING_DOWN, TOO_MANY_GPUS) = range(1, 14)
+ TIMEOUT, CLASS_NOT_ALLOWED, SHUTTING_DOWN, TOO_MANY_GPUS, NOT_ALLOWED, CANNOT_MOVE, HOST_MEMORY_LIMIT) = range(1, 17)
+SUSPEND, RESUME, MOVE, DRAIN, UNDRAIN = range(1, 6)
 INFERENCE, DEBUG, BATCH, EXCLUSIVE = range(4)
-NO_WAIT, DRY_RUN = 1, 2
+NO_WAIT, DRY_RUN, SWAP = 1, 2, 4
 MIB, GIB = 1 << 20, 1 << 30
 OPEN = 1
 HERE = pathlib.Path(__file__).resolve().parent
@@ -67,6 +68,18 @@ def gate_note(kind, gpu, epoch, busy_ns=0):
     return message(kind, struct.pack("<IIQ", gpu, epoch, busy_ns), request=0)
 
 
+def moved(gpu, word, size, result=0, taken_ns=1000):
+    return message(MOVED, struct.pack("<IIiIQQ", gpu, word, result, 0, size, taken_ns), request=0)
+
+
+def memory_want(gpu, room, size):
+    return message(MEMORY_WANT, struct.pack("<IIQ", gpu, room, size), request=0)
+
+
+def command(verb, tenant=0, gpu=bytes(16), flags=0):
+    return message(COMMAND, struct.pack("<IIQ16s", verb, flags, tenant, gpu))
+
+
 class Reply:
     """A received message, its fields by name."""
 
@@ -86,6 +99,8 @@ class Reply:
         elif self.kind == REFUSED:
             self.code, _, self.minimum, text = struct.unpack("<IIQ320s", body)
             self.text = text.split(b"\0")[0].decode()
+        elif self.kind == COMMAND_DONE:
+            self.bytes, self.taken_ns = struct.unpack("<QQ", body)
         elif self.kind == REGISTERED:
             self.tenant, self.slot, self.host_pid = struct.unpack("<QII", body)
 
@@ -225,6 +240,9 @@ class Job:
     def word(self, gpu=0):
         return int(self.ask(f"word {gpu}"))
 
+    def hold(self, gpu=0):
+        return int(self.ask(f"hold {gpu}"))
+
     def is_open(self, gpu=0):
         return bool(self.word(gpu) & OPEN)
 
@@ -250,6 +268,17 @@ class Job:
         return self.process.returncode
 
 
+class Loner(Job):
+    """The same program without `sluice run`: it asks for its user's default tenant."""
+
+    def __init__(self, broker):
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "e2e_program.py")],
+            env=environment(SLUICE_TENANT="0-0", SLUICE_SOCKET=str(broker.socket)), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+        self.ask("hello")
+
+
 class BrokerTest(unittest.TestCase):
     """Starts and stops brokers and jobs; what a test starts never outlives it."""
 
@@ -268,6 +297,11 @@ class BrokerTest(unittest.TestCase):
         job = Job(broker, *options, **settings)
         self.addCleanup(job.kill)
         return job
+
+    def loner(self, broker):
+        loner = Loner(broker)
+        self.addCleanup(loner.kill)
+        return loner
 
     def sluice(self, *arguments, env=None, **settings):
         return subprocess.run([program("sluice"), *map(str, arguments)], env=env or environment(), text=True,

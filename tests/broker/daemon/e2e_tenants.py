@@ -88,6 +88,22 @@ class Line(BrokerTest):
         holder.kill()
         self.assertEqual(second.receive().kind, ADMITTED)
 
+    def test_when_one_may_start_is_told_once_the_line_has_moved(self):
+        server = self.broker()
+        whole = ("--memory", "4GiB", "--gpus", "2")
+        holder = self.job(server, *whole)
+        self.assertEqual(self.client(server).ask(admit(4 * GIB, wait_ns=1, gpus=2)).start_ns, 0, "nobody has left it yet")
+        for _ in range(6):
+            following = self.job(server, *whole, start=False)
+            wait_until("it waits", lambda: any(t["state"] == "queued" for t in server.tenants()))
+            holder.kill()
+            following.ask("hello")
+            holder = following
+        waiting = self.client(server)
+        self.assertGreater(waiting.ask(admit(4 * GIB, gpus=2, name=b"later")).start_ns, 0)
+        self.assertGreater([t for t in server.tenants() if t["name"] == "later"][0]["expected_start_ns"], 0)
+        self.assertRegex(self.sluice("status", "--socket", server.socket).stdout, r"1st +later .* - +in about \d+ s\n")
+
     def test_leaving_the_line(self):
         server = self.broker()
         holder = self.client(server)
@@ -109,6 +125,73 @@ class Line(BrokerTest):
         server = self.broker()
         self.client(server).ask(admit(4 * GIB, gpus=2))
         self.assert_refused(self.client(server).ask(admit(flags=NO_WAIT)), NO_ROOM)
+
+
+class DefaultTenant(BrokerTest):
+    """Programs that nobody announced."""
+
+    def test_they_share_one(self):
+        server = self.broker()
+        one, two = self.loner(server), self.loner(server)
+        self.assertEqual((one.ask("register"), two.ask("register")), ("slot 0", "slot 1"))
+        self.assertEqual([(t["name"], t["class"]) for t in server.tenants()], [("default", "debug")])
+
+    def test_without_room_they_wait_in_line_together(self):
+        server = self.broker()
+        holder = self.job(server, "--memory", "4GiB", "--gpus", "2", "--name", "holder")
+        one, two = self.loner(server), self.loner(server)
+        self.assertEqual(one.ask("register"), "queued 1 1", "the first, for want of resources")
+        self.assertEqual(two.ask("register"), "queued 1 1", "it is the same request")
+        self.assertEqual([(t["name"], t["reason"]) for t in server.tenants() if t["state"] == "queued"],
+                         [("default", "Resources")])
+        holder.kill()
+        self.assertEqual(sorted([one.ask("await"), two.ask("await")]), ["slot 0", "slot 1"])
+        self.assertEqual(server.status()["broker"]["admissions"], 2)
+
+    def test_who_leaves_hands_his_place_on(self):
+        server = self.broker()
+        holder = self.job(server, "--memory", "4GiB", "--gpus", "2", "--name", "holder")
+        one, two, three = self.loner(server), self.loner(server), self.loner(server)
+        one.ask("register")
+        behind = self.client(server)
+        self.assertEqual(behind.ask(admit(name=b"behind")).ahead, b"default")
+        for loner in (two, three):
+            self.assertEqual(loner.ask("register"), "queued 1 1")
+        two.kill()
+        one.kill()
+        wait_until("both have left", lambda: server.log().count("event=asker_left") == 2)
+        self.assertTrue(behind.silent(), "nothing has moved for who is behind")
+        holder.kill()
+        self.assertEqual(three.ask("await"), "slot 0")
+        self.assertEqual(behind.receive().kind, ADMITTED)
+        three.kill()
+        wait_until("its founder was the last that asked", lambda: len(server.tenants()) == 1)
+
+    def test_the_last_that_leaves_takes_the_request_along(self):
+        server = self.broker()
+        self.job(server, "--memory", "4GiB", "--gpus", "2")
+        loners = [self.loner(server) for _ in range(2)]
+        for loner in loners:
+            loner.ask("register")
+        for loner in loners:
+            loner.kill()
+        wait_until("nobody waits", lambda: len(server.tenants()) == 1)
+        self.assertIn("event=request_cancelled", server.log())
+
+    def test_places_in_the_line_are_told_to_all_of_them(self):
+        server = self.broker()
+        holder = self.job(server, "--memory", "4GiB", "--gpus", "2")
+        ahead = self.client(server)
+        ahead.ask(admit(4 * GIB, name=b"ahead", gpus=2))
+        one, two = self.loner(server), self.loner(server)
+        for loner in (one, two):
+            self.assertEqual(loner.ask("register"), "queued 2 1 ahead")
+        [row] = [t for t in server.tenants() if t["name"] == "default"]
+        self.assertEqual((row["queue_position"], row["ahead"]), (2, "ahead"))
+        ahead.close()
+        for loner in (one, two):
+            self.assertEqual(loner.ask("await"), "queued 1 1")
+        holder.kill()
 
 
 class Ends(BrokerTest):

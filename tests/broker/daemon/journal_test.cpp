@@ -28,6 +28,8 @@ JournalTenant tenant(protocol::TenantId id) {
   out.tenant_class = protocol::TenantClass::kDebug;
   out.sm_mode = protocol::SmMode::kFixed;
   out.is_default = id % 2 == 0;
+  out.swap = id % 2 != 0;
+  out.stay = {id % 3 == 0, id % 2 != 0, id % 3 == 1, {}};
   out.sm_percent = 25;
   out.memory_max_bytes = id << 20;
   out.memory_min_bytes = id << 19;
@@ -168,6 +170,8 @@ TEST_F(JournalTest, ATenantPutAgainIsChangedAndKeepsItsProcesses) {
   JournalTenant changed = tenant(3);
   changed.founder = {};
   changed.released = true;
+  changed.swap = false;
+  changed.stay = {false, false, true, {changed.gpus[1], changed.gpus[0]}};
   changed.memory_max_bytes = 1 << 30;
   first->tenant_put(changed);
   changed.processes = {process(100)};
@@ -323,6 +327,7 @@ TEST_F(JournalTest, ImpossibleValuesEndTheReading) {
       [](JournalTenant& t) { t.admitted_ns = -1; },
       [](JournalTenant& t) { t.asked_ns = -1; },
       [](JournalTenant& t) { t.gpus[1] = t.gpus[0]; },
+      [](JournalTenant& t) { t.stay.frozen_on.resize(1); },
   };
   for (const auto& mistake : mistakes) {
     JournalTenant bad = tenant(1);

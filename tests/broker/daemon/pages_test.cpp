@@ -160,6 +160,66 @@ TEST(LeasePage, TakesOtherLimits) {
   }
 }
 
+TEST(LeasePage, HoldRoomAndSwap) {
+  PageSetup swappable = setup();
+  swappable.swap = true;
+  const auto plain = Pages::create(setup());
+  const auto pages = Pages::create(swappable);
+  const void* map = mmap(nullptr, sizeof(LeasePage), PROT_READ, MAP_SHARED, pages->lease_fd(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  const auto* lease = static_cast<const LeasePage*>(map);
+  EXPECT_EQ(lease->gpus[0].flags, protocol::kEntrySwap);
+  EXPECT_EQ(lease->gpus[1].flags, protocol::kEntrySwap);
+  EXPECT_EQ(lease->gpus[1].hold.load(), 0u);
+  EXPECT_EQ(lease->gpus[1].room.load(), 0u);
+  pages->hold_store(1, protocol::hold_word(7, protocol::kHoldSet | protocol::kHoldOut));
+  pages->room_store(1, protocol::room_next(0, true));
+  EXPECT_EQ(lease->gpus[1].hold.load(), (7u << 3) | 3u);
+  EXPECT_EQ(pages->hold_load(1), (7u << 3) | 3u);
+  EXPECT_EQ(lease->gpus[1].room.load(), 3u);
+  EXPECT_EQ(pages->room_load(1), 3u);
+  EXPECT_EQ(lease->gpus[0].hold.load(), 0u);
+  protocol::GpuUuid other{};
+  other.bytes[0] = 9;
+  pages->gpu_store(0, other, 55);
+  EXPECT_EQ(lease->gpus[0].gpu, other);
+  EXPECT_EQ(lease->gpus[0].context_bytes, 55u);
+  const void* of_plain =
+      mmap(nullptr, sizeof(LeasePage), PROT_READ, MAP_SHARED, plain->lease_fd(), 0);
+  ASSERT_NE(of_plain, MAP_FAILED);
+  EXPECT_EQ(static_cast<const LeasePage*>(of_plain)->gpus[0].flags, 0u);
+}
+
+TEST(Memory, EachProcessIsBoundedByItself) {
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  const auto honest = *pages->slot_take(1);
+  const auto liar = *pages->slot_take(2);
+  claims->slots[honest].gpus[0].held_bytes.store(1000);
+  claims->slots[honest].gpus[0].movable_bytes.store(800);
+  claims->slots[honest].gpus[0].swapped_bytes.store(300);
+  claims->slots[honest].gpus[0].held_epoch.store(7);
+  claims->slots[honest].gpus[0].moved_word.store(59);
+  EXPECT_EQ(pages->memory(0).held_bytes, 1000u);
+  EXPECT_EQ(pages->memory(0).movable_bytes, 800u);
+  EXPECT_EQ(pages->memory(0).swapped_bytes, 300u);
+  EXPECT_EQ(pages->memory(1).held_bytes, 0u);
+  EXPECT_EQ(pages->held_epoch(honest, 0), 7u);
+  EXPECT_EQ(pages->moved_word(honest, 0), 59u);
+  EXPECT_TRUE(pages->slot_holds(honest, 0));
+  EXPECT_FALSE(pages->slot_holds(liar, 0));
+
+  claims->slots[liar].gpus[0].movable_bytes.store(UINT64_MAX);
+  claims->slots[liar].gpus[0].swapped_bytes.store(UINT64_MAX);
+  EXPECT_EQ(pages->memory(0).swapped_bytes, 300u) << "who holds nothing has nothing out";
+  claims->slots[liar].gpus[0].held_bytes.store(UINT64_MAX);
+  EXPECT_EQ(pages->memory(0).held_bytes, UINT64_MAX) << "sums saturate";
+  claims->slots[3].gpus[0].held_bytes.store(5);
+  claims->slots[liar].gpus[0].held_bytes.store(50);
+  EXPECT_EQ(pages->memory(0).held_bytes, 1050u) << "free slots are not believed";
+  EXPECT_EQ(pages->memory(0).swapped_bytes, 350u);
+}
+
 TEST(Mapped, ByThisProcessButNotByOneThatCalledExec) {
   const auto pages = Pages::create(setup());
   std::uint64_t device = 0;

@@ -51,7 +51,9 @@ TEST(Profiles, ClassesOfAProfile) {
 
 TEST(Policy, FromTheConfiguration) {
   config::Config config = lab();
+  config.policy = "fifo";
   config.quantum_ns = 7;
+  config.inference_burst_ns = 9;
   config.drain_timeout_ns = 8;
   config.oversell = 2.0;
   config.runaway = "end";
@@ -60,7 +62,9 @@ TEST(Policy, FromTheConfiguration) {
   config.classes["debug"].sm_mode = "fixed";
   config.classes["batch"].memory_max_bytes = 0;
   const core::Policy policy = policy_make(config, Profiles(config), 4000);
+  EXPECT_EQ(policy.order, core::Order::kFifo);
   EXPECT_EQ(policy.quantum_ns, 7);
+  EXPECT_EQ(policy.inference_burst_ns, 9);
   EXPECT_EQ(policy.drain_timeout_ns, 8);
   EXPECT_EQ(policy.oversell_memory, 2.0);
   EXPECT_EQ(policy.runaway, core::RunawayPolicy::kEnd);
@@ -71,6 +75,42 @@ TEST(Policy, FromTheConfiguration) {
   EXPECT_EQ(debug.sm_mode, protocol::SmMode::kFixed);
   EXPECT_EQ(policy.classes[static_cast<int>(TenantClass::kBatch)].memory_max, 1000u)
       << "a quarter of the smallest GPU";
+}
+
+TEST(Policy, MakingRoom) {
+  config::Config config = lab();
+  core::Policy policy = policy_make(config, Profiles(config), 4000);
+  EXPECT_TRUE(policy.swap) << "who may is said tenant by tenant";
+  EXPECT_EQ(policy.swap_quantum_ns, 1'000'000'000);
+  EXPECT_GT(policy.swap_host_bytes_per_user, 1ull << 20) << "half of this machine's memory";
+  EXPECT_EQ(policy.exclusive_room, core::ExclusiveRoom::kWait);
+  config.swap_quantum_ns = 5;
+  config.swap_host_max_bytes = 6;
+  config.exclusive = "suspend";
+  policy = policy_make(config, Profiles(config), 4000);
+  EXPECT_EQ(policy.swap_quantum_ns, 5);
+  EXPECT_EQ(policy.swap_host_bytes_per_user, 6u);
+  EXPECT_EQ(policy.exclusive_room, core::ExclusiveRoom::kSuspend);
+}
+
+TEST(Swap, WhoseMemoryMayBeMoved) {
+  config::Config config = config::config_default();
+  Profile profile;
+  const auto choose = [&](bool asked, TenantClass tenant_class = TenantClass::kBatch) {
+    return swap_choose(config, profile, tenant_class, asked);
+  };
+  EXPECT_EQ(choose(false), false);
+  EXPECT_EQ(choose(true), true);
+  config.swap = "on";
+  EXPECT_EQ(choose(false), true);
+  EXPECT_EQ(choose(false, TenantClass::kExclusive), false) << "whole GPUs only when they ask";
+  EXPECT_EQ(choose(true, TenantClass::kExclusive), true);
+  profile.swap = false;
+  EXPECT_EQ(choose(false), false);
+  EXPECT_EQ(choose(true), std::nullopt) << "refused";
+  profile.swap = true;
+  config.swap = "off";
+  EXPECT_EQ(choose(false), true);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Which datagrams are messages.
 #include "broker/daemon/validate.h"
+#include "broker/protocol/pages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +60,7 @@ TEST(Admit, EveryFieldIsChecked) {
       {[](auto& a) { a.pinned_count = protocol::kTenantGpusMax + 1; }, "pinned_count"},
       {[](auto& a) { a.pinned_count = 2; }, "pinned_count differs"},
       {[](auto& a) { a.gpu_count = a.pinned_count = 2; }, "pinned twice"},
-      {[](auto& a) { a.flags = 4; }, "flags"},
+      {[](auto& a) { a.flags = 8; }, "flags"},
       {[](auto& a) { a.window_ns = UINT64_MAX; }, "duration"},
       {[](auto& a) { a.wait_ns_max = UINT64_MAX; }, "duration"},
       {[](auto& a) { std::memset(a.name, 'x', sizeof a.name); }, "terminated"},
@@ -75,7 +76,8 @@ TEST(Admit, EveryFieldIsChecked) {
 TEST(Sizes, MustBeExact) {
   for (const MessageType type :
        {MessageType::kAdmit, MessageType::kRegister, MessageType::kGateWant, MessageType::kGateIdle,
-        MessageType::kDrained, MessageType::kHeld, MessageType::kJobReport, MessageType::kRelease,
+        MessageType::kDrained, MessageType::kHeld, MessageType::kMoved, MessageType::kMemoryWant,
+        MessageType::kCommand, MessageType::kJobReport, MessageType::kRelease,
         MessageType::kSnapshotRequest}) {
     for (const std::size_t size :
          {sizeof(protocol::Header), sizeof(protocol::Header) + 4, protocol::kMessageBytesMax}) {
@@ -105,6 +107,47 @@ TEST(GateNote, IndexIsBounded) {
   EXPECT_EQ(fault_of(note), "");
   note.gpu = protocol::kTenantGpusMax;
   EXPECT_THAT(fault_of(note), HasSubstr("index"));
+}
+
+TEST(Moved, NamesAnOrder) {
+  protocol::Moved moved;
+  protocol::message_init(moved, MessageType::kMoved, 0);
+  using protocol::hold_word;
+  const std::uint32_t set = protocol::kHoldSet, out = protocol::kHoldOut, in = protocol::kHoldIn;
+  for (const std::uint32_t flags : {set | out, set | in}) {
+    moved.word = hold_word(7, flags);
+    EXPECT_EQ(fault_of(moved), "");
+  }
+  for (const std::uint32_t flags : {0U, set, out, in, set | out | in}) {
+    moved.word = hold_word(7, flags);
+    EXPECT_THAT(fault_of(moved), HasSubstr("order"));
+  }
+  moved.word = hold_word(7, set | out);
+  moved.taken_ns = UINT64_MAX;
+  EXPECT_THAT(fault_of(moved), HasSubstr("duration"));
+  moved.taken_ns = 0;
+  moved.gpu = protocol::kTenantGpusMax;
+  EXPECT_THAT(fault_of(moved), HasSubstr("index"));
+}
+
+TEST(MemoryWant, IndexIsBounded) {
+  protocol::MemoryWant want;
+  protocol::message_init(want, MessageType::kMemoryWant, 0);
+  EXPECT_EQ(fault_of(want), "");
+  want.gpu = protocol::kTenantGpusMax;
+  EXPECT_THAT(fault_of(want), HasSubstr("index"));
+}
+
+TEST(Command, VerbsAndFlags) {
+  protocol::Command command;
+  protocol::message_init(command, MessageType::kCommand, 0);
+  for (std::uint32_t verb = 0; verb < 8; ++verb) {
+    command.verb = static_cast<protocol::CommandVerb>(verb);
+    EXPECT_EQ(fault_of(command).empty(), verb >= 1 && verb <= 5) << verb;
+  }
+  command.verb = protocol::CommandVerb::kSuspend;
+  command.flags = 1;
+  EXPECT_THAT(fault_of(command), HasSubstr("flags"));
 }
 
 TEST(JobReport, RanksAndRatios) {

@@ -1,6 +1,6 @@
 // A test double of libcuda.so.1: the entry points the probe uses, on the GPUs of fake_nvml.cpp.
 // FAKE_GPUS, FAKE_MEMORY, FAKE_CONTEXT (bytes that a context takes), FAKE_FAULT (hang | crash |
-// driver).
+// driver), FAKE_VERSION. The checkpoint calls are in fake_checkpoint.cpp.
 #include <unistd.h>
 
 #include <csignal>
@@ -31,12 +31,21 @@ int cuInit(unsigned) {
   return fault("driver") ? 999 : 0;
 }
 int cuDriverGetVersion(int* version) {
-  *version = 13000;
+  *version = static_cast<int>(number("FAKE_VERSION", 13000));
   return 0;
 }
-int cuGetErrorName(int, const char** name) {
-  *name = "CUDA_ERROR_UNKNOWN";
-  return 0;
+int cuGetErrorName(int code, const char** name) {
+  constexpr struct {
+    int code;
+    const char* name;
+  } kNames[] = {{1, "CUDA_ERROR_INVALID_VALUE"},      {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+                {304, "CUDA_ERROR_OPERATING_SYSTEM"}, {401, "CUDA_ERROR_ILLEGAL_STATE"},
+                {600, "CUDA_ERROR_NOT_READY"},        {800, "CUDA_ERROR_NOT_PERMITTED"},
+                {801, "CUDA_ERROR_NOT_SUPPORTED"},    {999, "CUDA_ERROR_UNKNOWN"}};
+  *name = nullptr;
+  for (const auto& known : kNames)
+    if (known.code == code) *name = known.name;
+  return *name != nullptr ? 0 : 1;
 }
 int cuDeviceGetCount(int* count) {
   // What CUDA_VISIBLE_DEVICES does to a real driver, as far as the tests need it.

@@ -1,6 +1,7 @@
 // A test double of libnvidia-ml.so.1: the entry points the inventory uses, scripted by the
 // environment, so that lists, errors and other people's processes can be made up. FAKE_GPUS
-// (count), FAKE_MEMORY (bytes), FAKE_FAULT (init | empty | uuid), FAKE_PROCESSES (count of
+// (count), FAKE_MEMORY (bytes), FAKE_FAULT (init | empty | uuid), FAKE_LOST
+// (index of a GPU that is lost, or "all"), FAKE_PROCESSES (count of
 // processes on each GPU, pids from 1000, one byte more each; the caller's own comes last with
 // FAKE_CONTEXT bytes once FAKE_OWN is set).
 #include <unistd.h>
@@ -20,6 +21,12 @@ unsigned long long number(const char* name, unsigned long long fallback) {
 bool fault(const char* name) {
   const char* text = std::getenv("FAKE_FAULT");
   return text != nullptr && std::strcmp(text, name) == 0;
+}
+
+bool lost(unsigned index) {
+  const char* text = std::getenv("FAKE_LOST");
+  return text != nullptr &&
+         (std::strcmp(text, "all") == 0 || std::strtoul(text, nullptr, 10) == index);
 }
 
 struct Memory {
@@ -46,7 +53,9 @@ extern "C" {
 
 int nvmlInit_v2() { return fault("init") ? 9 : 0; }
 int nvmlShutdown() { return 0; }
-const char* nvmlErrorString(int code) { return code == 9 ? "Driver Not Loaded" : "Some Error"; }
+const char* nvmlErrorString(int code) {
+  return code == 9 ? "Driver Not Loaded" : code == 15 ? "GPU is lost" : "Some Error";
+}
 int nvmlDeviceGetCount_v2(unsigned* count) {
   *count = fault("empty") ? 0 : static_cast<unsigned>(number("FAKE_GPUS", 2));
   return 0;
@@ -78,7 +87,8 @@ int nvmlDeviceGetName(void* device, char* text, unsigned length) {
   std::snprintf(text, length, index_of(device) == 0 ? "Software GPU (double)" : "Tesla Double");
   return 0;
 }
-int nvmlDeviceGetMemoryInfo(void*, Memory* out) {
+int nvmlDeviceGetMemoryInfo(void* device, Memory* out) {
+  if (lost(index_of(device))) return 15;
   const unsigned long long total = number("FAKE_MEMORY", 4ull << 30);
   *out = {total, total - 1024, 1024};
   return 0;

@@ -16,7 +16,7 @@ class NvmlTest : public testing::Test {
  protected:
   NvmlTest() {
     for (const char* name :
-         {"FAKE_GPUS", "FAKE_MEMORY", "FAKE_FAULT", "FAKE_PROCESSES", "FAKE_OWN"})
+         {"FAKE_GPUS", "FAKE_MEMORY", "FAKE_FAULT", "FAKE_LOST", "FAKE_PROCESSES", "FAKE_OWN"})
       unsetenv(name);
   }
   std::unique_ptr<Nvml> open() {
@@ -81,6 +81,34 @@ TEST_F(NvmlTest, NoDevice) {
   setenv("FAKE_FAULT", "empty", 1);
   EXPECT_FALSE(open()->gpus(&gpus_, &error_));
   EXPECT_THAT(error_.text, HasSubstr("there is no GPU"));
+}
+
+TEST_F(NvmlTest, ALostGpuIsLeftOutAndToldOf) {
+  setenv("FAKE_LOST", "0", 1);
+  const auto nvml = open();
+  ASSERT_TRUE(nvml->gpus(&gpus_, &error_));
+  ASSERT_EQ(gpus_.size(), 1u);
+  EXPECT_EQ(uuid_format(gpus_[0].uuid), "GPU-00000000-0000-4000-8000-000000000001");
+  EXPECT_THAT(error_.text, HasSubstr("1 of 2 GPUs cannot be used: GPU is lost"));
+  EXPECT_THAT(error_.text, HasSubstr("nvidia-smi -r"));
+  EXPECT_FALSE(nvml->lost(gpus_[0].uuid));
+}
+
+TEST_F(NvmlTest, AGpuIsLostWhileItIsServed) {
+  const auto nvml = open();
+  ASSERT_TRUE(nvml->gpus(&gpus_, &error_));
+  EXPECT_EQ(error_.text, "");
+  EXPECT_FALSE(nvml->lost(gpus_[1].uuid));
+  setenv("FAKE_LOST", "1", 1);
+  EXPECT_TRUE(nvml->lost(gpus_[1].uuid));
+  EXPECT_FALSE(nvml->lost(gpus_[0].uuid));
+  EXPECT_EQ(nvml->used_bytes(gpus_[1].uuid), 0u);
+}
+
+TEST_F(NvmlTest, AllGpusLost) {
+  setenv("FAKE_LOST", "all", 1);
+  EXPECT_FALSE(open()->gpus(&gpus_, &error_));
+  EXPECT_THAT(error_.text, HasSubstr("2 of 2 GPUs"));
 }
 
 TEST_F(NvmlTest, ForeignUuid) {

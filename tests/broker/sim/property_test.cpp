@@ -48,10 +48,28 @@ void books_check(const Experiment& setup, const Result& result) {
   }
 }
 
+/// Without accidents and without people: what is left is everybody's own work.
+void calm(Experiment& setup) {
+  setup.check = false;
+  setup.commands.clear();
+  setup.jumps.clear();
+  setup.losses.clear();
+  setup.policy.hold_timeout_ns = setup.policy.move_timeout_ns = 60'000'000'000;
+  for (JobSpec& job : setup.jobs) {
+    job.crash_at = job.endless_at = job.release_at = job.end_ns = job.wait_ns_max = 0;
+    job.meter_factor = job.claims_factor = 1;
+    job.checkpoint_fails = 0;
+  }
+}
+
 TEST(Chaos, InvariantsHoldForEverySeed) {
   std::signal(SIGABRT, on_abort);
   const auto [first, last] = seeds();
   std::uint64_t kernels = 0;
+  Bytes moved = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t commands = 0;
+  std::uint64_t lost = 0;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     seed_now = seed;
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -60,11 +78,22 @@ TEST(Chaos, InvariantsHoldForEverySeed) {
     for (const JobSpec& job : setup.jobs) liars = liars || job.meter_factor > 1;
     const Result result = simulate(setup);
     if (!liars) books_check(setup, result);
-    for (const JobResult& job : result.jobs) kernels += job.kernels;
+    for (const JobResult& job : result.jobs) {
+      kernels += job.kernels;
+      moved += job.moved_in_bytes;
+      lost += job.lost;
+    }
+    failed += result.moves_failed;
+    commands += result.commands_done;
     if (HasFailure()) break;
   }
   std::signal(SIGABRT, SIG_DFL);
   EXPECT_GT(kernels, 0U);
+  if (first == last) return;
+  EXPECT_GT(moved, Bytes{50} << 30);
+  EXPECT_GT(failed, 20U);
+  EXPECT_GT(commands, 100U);
+  EXPECT_GT(lost, 10U);
 }
 
 /// The broker is killed one to four times in the middle of it. The invariants hold, and each new
@@ -109,10 +138,8 @@ TEST(Restarts, AllWorkIsDoneAllTheSame) {
     setup.policy.runaway = core::RunawayPolicy::kReport;
     setup.policy.drain_timeout_ns = 1'000'000'000;
     setup.duration_ns = 120'000'000'000;
-    setup.check = false;
+    calm(setup);
     for (JobSpec& job : setup.jobs) {
-      job.crash_at = job.endless_at = job.release_at = job.end_ns = job.wait_ns_max = 0;
-      job.meter_factor = 1;
       if (job.tasks == 0) job.tasks = 20;
       job.sm_percent = std::max(job.sm_percent, 10U);
     }
@@ -138,10 +165,8 @@ TEST(Chaos, WithoutAccidentsAllWorkIsDone) {
     setup.policy.drain_timeout_ns = 1'000'000'000;
     setup.policy.tenants_per_user_max = 64;
     setup.duration_ns = 120'000'000'000;
-    setup.check = false;
+    calm(setup);
     for (JobSpec& job : setup.jobs) {
-      job.crash_at = job.endless_at = job.release_at = job.end_ns = job.wait_ns_max = 0;
-      job.meter_factor = 1;
       job.no_wait = false;
       if (job.tasks == 0) job.tasks = 20;
       job.sm_percent =
@@ -155,6 +180,7 @@ TEST(Chaos, WithoutAccidentsAllWorkIsDone) {
       EXPECT_EQ(job.runaways, 0U) << job.name;
     }
     EXPECT_TRUE(result.view.tenants.empty());
+    for (Bytes used : result.memory_used) EXPECT_EQ(used, 0U) << "all memory is returned";
     if (HasFailure()) break;
   }
 }

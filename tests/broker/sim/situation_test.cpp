@@ -37,6 +37,46 @@ TEST(Gang, LongCollectivesAreLetThroughNotTimedOut) {
   EXPECT_GT(result.jobs[0].tasks, 500U);
 }
 
+/// Ten thousand rounds in which each rank spins for the other, beside inference on both GPUs and
+/// debugging on one: the gang is closed in the middle of rounds thousands of times.
+TEST(Gang, TenThousandRoundsThatSpinOnEachOtherEnd) {
+  Experiment setup = *scenario_make("gang", 3);
+  setup.jobs[0].kernels = 1;
+  setup.jobs[0].kernel_ns = 100'000;
+  setup.jobs[0].communication_ns = 50'000;
+  setup.jobs[0].tasks = 10'000;
+  setup.duration_ns = 60 * kSecond;
+  const Result result = simulate(setup);
+  EXPECT_EQ(result.jobs[0].tasks, 20'000U) << "ten thousand on each of two GPUs";
+  EXPECT_EQ(result.jobs[0].runaways, 0U);
+  EXPECT_LE(result.jobs[0].longest_wait_ns, 500 * kMs);
+  EXPECT_GT(result.view.gpus[0].leases_granted, 200U);
+}
+
+/// A host so busy that whoever waits at a gate looks up to ten milliseconds late: the members that
+/// are let through overtake each other, and still the gang drains in time, every time.
+TEST(Gang, ItDrainsInTimeOnABusyHostWhetherOrNotItsRanksSynchronise) {
+  for (const Nanos wake_ns : {200'000, 2'000'000, 10'000'000}) {
+    for (const bool eager : {false, true}) {
+      Experiment setup = *scenario_make("gang", 5);
+      JobSpec& training = setup.jobs[0];
+      training.kernels = 1;
+      training.kernel_ns = 100'000;
+      training.communication_ns = 50'000;
+      training.tasks = 3'000;
+      training.eager = eager;
+      setup.duration_ns = 60 * kSecond;
+      for (JobSpec& job : setup.jobs) job.wake_ns_max = wake_ns;
+      const Result result = simulate(setup);
+      SCOPED_TRACE(std::to_string(wake_ns) + (eager ? " eager" : ""));
+      EXPECT_EQ(result.jobs[0].kernels, 12'000U) << "two kernels a round on each of two GPUs";
+      EXPECT_EQ(result.jobs[0].runaways, 0U);
+      EXPECT_LE(result.jobs[0].longest_wait_ns, 500 * kMs);
+      EXPECT_GT(result.view.gpus[0].leases_granted, 50U);
+    }
+  }
+}
+
 TEST(Gang, RingsOfGangsAndSinglesAllMove) {
   const Experiment setup = *scenario_make("gangs", 1);
   const Result result = simulate(setup);

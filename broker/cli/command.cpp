@@ -1,0 +1,225 @@
+// The Command exchange. The progress comes from snapshots on a connection of its own, so that the
+// answer is the only thing that the other one can bring.
+#include "broker/cli/command.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "broker/cli/admission.h"
+#include "broker/cli/signals.h"
+#include "broker/cli/status.h"
+#include "broker/cli/suggest.h"
+#include "config/reader/config.h"
+
+namespace sluice::cli {
+namespace {
+
+using protocol::CommandVerb;
+using protocol::MessageType;
+
+constexpr int kProgress_ms = 250;  // between two looks at how far it is
+constexpr int kExitFailed = 1;
+
+bool for_tenant(CommandVerb verb) {
+  return verb == CommandVerb::kSuspend || verb == CommandVerb::kResume ||
+         verb == CommandVerb::kMove;
+}
+
+std::uint64_t clock_now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+std::string name_of(const Snapshot& snapshot, protocol::TenantId id) {
+  for (const protocol::SnapshotTenant& tenant : snapshot.tenants)
+    if (tenant.tenant == id) return field_text(tenant.name, sizeof tenant.name);
+  return "job " + std::to_string(id);
+}
+
+std::string gpu_words(const Snapshot& snapshot, const protocol::GpuUuid& uuid) {
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i)
+    if (snapshot.gpus[i].uuid == uuid) return "GPU " + std::to_string(i);
+  return "the GPU";
+}
+
+std::uint32_t jobs_on(const Snapshot& snapshot, const protocol::GpuUuid& uuid) {
+  for (const protocol::SnapshotGpu& gpu : snapshot.gpus)
+    if (gpu.uuid == uuid) return gpu.tenants;
+  return 0;
+}
+
+int command_fail(const std::string& text) {
+  std::fprintf(stderr, "sluice: %s\n", text.c_str());
+  return kExitFailed;
+}
+
+// A look that fails changes nothing: the line stays as it is.
+void progress_show(Client* looker, const protocol::Command& command, std::uint64_t started_ns,
+                   WaitLine* line) {
+  std::string error;
+  const auto snapshot = snapshot_fetch(*looker, &error);
+  if (snapshot) line->show(progress_text(command, *snapshot, clock_now_ns() - started_ns));
+}
+
+int answer_wait(Client& client, Client& looker, const protocol::Command& command,
+                const Snapshot& before) {
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  WaitLine line(STDERR_FILENO, terminal);
+  const SignalWatch watch;
+  const std::uint64_t started_ns = clock_now_ns();
+  for (;;) {
+    protocol::Envelope envelope;
+    const int rc = client.receive(&envelope, kProgress_ms);
+    if (const int number = SignalWatch::seen()) {
+      line.finish();
+      std::fprintf(stderr,
+                   "sluice: not waited for; the broker goes on with it, and sluice status shows "
+                   "what comes of it\n");
+      return 128 + number;
+    }
+    if (rc == -EAGAIN) {
+      if (terminal) progress_show(&looker, command, started_ns, &line);
+      continue;
+    }
+    line.finish();
+    if (rc != 1)
+      return command_fail(
+          "the broker closed the connection before it answered; see its log, then sluice status");
+    if (envelope.is<protocol::CommandDone>(MessageType::kCommandDone)) {
+      std::printf("%s\n", done_text(command, before, envelope.as<protocol::CommandDone>()).c_str());
+      return 0;
+    }
+    if (envelope.is<protocol::Refused>(MessageType::kRefused)) {
+      const protocol::Refused& refused = envelope.as<protocol::Refused>();
+      return command_fail(field_text(refused.text, sizeof refused.text));
+    }
+    return command_fail(
+        "the broker's answer is not understood; sluice and sluiced must come from one "
+        "installation");
+  }
+}
+
+}  // namespace
+
+const char* verb_name(CommandVerb verb) {
+  switch (verb) {
+    case CommandVerb::kSuspend:
+      return "suspend";
+    case CommandVerb::kResume:
+      return "resume";
+    case CommandVerb::kMove:
+      return "move";
+    case CommandVerb::kDrain:
+      return "drain";
+    case CommandVerb::kUndrain:
+      return "undrain";
+  }
+  return "unknown";
+}
+
+const protocol::SnapshotTenant* tenant_named(const Snapshot& snapshot, const std::string& text,
+                                             std::string* error) {
+  const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  std::vector<const protocol::SnapshotTenant*> found;
+  std::vector<std::string> names;
+  for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
+    if (tenant.state == protocol::TenantState::kQueued) continue;
+    // A number is a number first: whoever names a job "5" can be meant by its number all the same.
+    if (number && std::to_string(tenant.tenant) == text) return &tenant;
+    const std::string name = field_text(tenant.name, sizeof tenant.name);
+    names.push_back(name);
+    if (name == text) found.push_back(&tenant);
+  }
+  if (found.size() == 1) return found.front();
+  if (found.empty()) {
+    const std::string near = suggest(text, names);
+    *error = "there is no job '" + text + "'; " +
+             (near.empty() ? "" : "did you mean '" + near + "'? ") +
+             "sluice status lists their numbers and names";
+    return nullptr;
+  }
+  *error = std::to_string(found.size()) + " jobs are called '" + text + "': ";
+  for (std::size_t i = 0; i < found.size(); ++i)
+    *error += (i == 0 ? "" : ", ") + std::to_string(found[i]->tenant) + " of " +
+              field_text(found[i]->user, sizeof found[i]->user);
+  *error += "; name one by its number";
+  return nullptr;
+}
+
+bool command_make(const CommandOptions& options, const Snapshot& snapshot, protocol::Command* out,
+                  std::string* error) {
+  protocol::message_init(*out, MessageType::kCommand, 1);
+  out->verb = options.verb;
+  if (for_tenant(options.verb)) {
+    const protocol::SnapshotTenant* tenant = tenant_named(snapshot, options.tenant, error);
+    if (tenant == nullptr) return false;
+    out->tenant = tenant->tenant;
+  }
+  if (options.gpu.empty()) return true;
+  const protocol::SnapshotGpu* gpu = gpu_find(snapshot.gpus, options.gpu, error);
+  if (gpu == nullptr) return false;
+  out->gpu = gpu->uuid;
+  return true;
+}
+
+std::string progress_text(const protocol::Command& command, const Snapshot& snapshot,
+                          std::uint64_t taken_ns) {
+  std::uint64_t movable = 0;
+  std::uint64_t out = 0;
+  for (const protocol::SnapshotTenantGpu& part : snapshot.tenant_gpus) {
+    if (part.tenant != command.tenant) continue;
+    movable += part.movable_bytes;
+    out += std::min(part.swapped_bytes, part.movable_bytes);
+  }
+  constexpr const char* kDoing[] = {"", "suspending", "resuming", "moving"};
+  std::string text = kDoing[static_cast<std::size_t>(command.verb) % std::size(kDoing)];
+  if (!text.empty()) text += " " + name_of(snapshot, command.tenant) + ": ";
+  if (movable != 0)
+    text += config::size_format(out) + " of " + config::size_format(movable) + " out, ";
+  return text + seconds_text(taken_ns);
+}
+
+std::string done_text(const protocol::Command& command, const Snapshot& before,
+                      const protocol::CommandDone& done) {
+  const std::string gpu = gpu_words(before, command.gpu);
+  if (command.verb == CommandVerb::kUndrain) return gpu + " takes new jobs again";
+  if (command.verb == CommandVerb::kDrain) {
+    const std::uint32_t jobs = jobs_on(before, command.gpu);
+    return gpu + " takes no new jobs" +
+           (jobs == 0 ? std::string("; nobody is on it")
+                      : "; " + std::to_string(jobs) +
+                            (jobs == 1 ? " job stays until it ends" : " jobs stay until they end"));
+  }
+  std::string text =
+      name_of(before, command.tenant) + " (job " + std::to_string(command.tenant) + ") ";
+  if (command.verb == CommandVerb::kMove)
+    text += "goes on on " + gpu;
+  else
+    text += command.verb == CommandVerb::kSuspend ? "is suspended" : "goes on";
+  // What the driver's checkpoint takes is not counted here.
+  if (done.bytes == 0) return text + "; it took " + seconds_text(done.taken_ns);
+  return text + "; " + config::size_format(done.bytes) + " moved in " + seconds_text(done.taken_ns);
+}
+
+int command_command(const CommandOptions& options) {
+  const SocketChoice choice = socket_choose(options.socket);
+  std::string error;
+  auto client = Client::connect(choice.path, &error);
+  auto looker = client ? Client::connect(choice.path, &error) : std::nullopt;
+  const auto snapshot = looker ? snapshot_fetch(*looker, &error) : std::nullopt;
+  if (!snapshot) return command_fail(error);
+  protocol::Command message;
+  if (!command_make(options, *snapshot, &message, &error)) return command_fail(error);
+  if (!client->send(message))
+    return command_fail("the broker closed the connection; see its log, then try again");
+  return answer_wait(*client, *looker, message, *snapshot);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,317 @@
+// What people ask for.
+//
+// A command changes a wish (suspended, move_to); the moves themselves are stay.cpp's. It is
+// answered when the tenant is where it is to be, however long that takes, or as soon as that has
+// failed; one at a time for each tenant. A suspended tenant keeps its promise of memory: it can be
+// resumed whatever has been admitted since, once there is room.
+#include "broker/core/command.h"
+
+#include <algorithm>
+
+#include "broker/core/lease.h"
+#include "broker/core/memory.h"
+#include "broker/core/placement.h"
+#include "broker/core/stay.h"
+#include "broker/core/texts.h"
+
+namespace sluice::core {
+namespace {
+
+using protocol::CommandVerb;
+
+Bytes moved_bytes(const Tenant& tenant) {
+  Bytes sum = 0;
+  for (const Share& share : tenant.shares) sum += share.moved_out_bytes + share.moved_in_bytes;
+  return sum;
+}
+
+CommandAnswered answer(RequestId request, RefusalCode code, std::string text, Bytes bytes = 0) {
+  return {request, code, bytes, 0, std::move(text)};
+}
+
+std::uint32_t gpu_index(const State& state, const GpuUuid& uuid) {
+  for (std::uint32_t g = 0; g < state.gpus.size(); ++g)
+    if (state.gpus[g]->uuid == uuid && !state.gpus[g]->lost) return g;
+  return kNoGpu;
+}
+
+/// What going out, or coming back, would copy.
+Bytes to_move(const Tenant& tenant, bool out) {
+  Bytes sum = 0;
+  for (const Share& share : tenant.shares) {
+    if (!out)
+      sum += share_return(share);
+    else
+      sum += tenant.swap ? share_movable(share) : share_on_gpu(share);
+  }
+  return sum;
+}
+
+/// Checks that no tenant's state could change; true = answered.
+bool refused(const State& state, const CommandAsked& event, const Tenant* tenant, Actions& out) {
+  auto refuse = [&](RefusalCode code, const std::string& text) {
+    out.emplace_back(answer(event.request, code, text));
+    return true;
+  };
+  if (tenant == nullptr)
+    return refuse(RefusalCode::kUnknownTenant, "there is no job " + std::to_string(event.tenant) +
+                                                   "; `sluice status` lists the jobs that run");
+  if (!event.root && event.uid != tenant->uid)
+    return refuse(RefusalCode::kNotAllowed, job_text(*tenant) + " belongs to user " +
+                                                std::to_string(tenant->uid) +
+                                                "; ask that user, or root");
+  if (tenant->exclusive())
+    return refuse(
+        RefusalCode::kCannotMove,
+        job_text(*tenant) + " has its GPUs as a whole and is never moved; end it instead");
+  if (tenant->released)
+    return refuse(RefusalCode::kCannotMove,
+                  job_text(*tenant) + " is over; its processes are ending");
+  if (std::ranges::any_of(state.commands,
+                          [&](const PendingCommand& c) { return c.tenant == tenant->id; }))
+    return refuse(RefusalCode::kCannotMove, "another command for " + job_text(*tenant) +
+                                                " is under way; wait for its end and try again");
+  return false;
+}
+
+void gpu_command(State& state, const CommandAsked& event, Actions& out) {
+  const bool drain = event.verb == CommandVerb::kDrain;
+  const std::uint32_t g = gpu_index(state, event.gpu);
+  if (!event.root) {
+    out.emplace_back(answer(event.request, RefusalCode::kNotAllowed,
+                            "only root, or whom the broker belongs to, may close a GPU to new jobs "
+                            "or open it again"));
+    return;
+  }
+  if (g == kNoGpu) {
+    out.emplace_back(answer(event.request, RefusalCode::kNoSuchGpu, unknown_gpu_text(event.gpu)));
+    return;
+  }
+  Gpu& gpu = *state.gpus[g];
+  std::string text;
+  if (event.dry_run)
+    text = "nothing was changed; " + std::to_string(gpu.shares.size()) + " jobs would stay on it";
+  else if (gpu.closed_to_new != drain)
+    state.queue_dirty = true;
+  if (!event.dry_run) gpu.closed_to_new = drain;
+  out.emplace_back(answer(event.request, RefusalCode::kNone, text));
+}
+
+void pending_add(State& state, const CommandAsked& event, Tenant& tenant, Nanos now, Actions& out) {
+  state.commands.push_back(
+      PendingCommand{event.request, event.verb, tenant.id, now, moved_bytes(tenant)});
+  stay_note(tenant, out);
+  stay_look(state, tenant);
+  state.room_dirty = true;
+}
+
+/// The words of a dry run.
+std::string would_text(const char* what, Bytes bytes, bool checkpoint) {
+  return std::string("nothing was changed; ") + bytes_text(bytes) + " would be " + what +
+         (checkpoint ? " by the driver's checkpoint, which may refuse" : "");
+}
+
+void suspend(State& state, const CommandAsked& event, Tenant& tenant, Nanos now, Actions& out) {
+  if (tenant.suspended) {
+    out.emplace_back(answer(event.request, RefusalCode::kNone, ""));
+    return;
+  }
+  const Bytes bytes = to_move(tenant, true);
+  if (tenant.phase == Phase::kRunaway) {
+    out.emplace_back(answer(event.request, RefusalCode::kCannotMove,
+                            "a kernel of " + job_text(tenant) +
+                                " runs and does not end, so its memory cannot be moved; end it"));
+    return;
+  }
+  if (bytes > host_room(state, tenant.uid)) {
+    out.emplace_back(
+        answer(event.request, RefusalCode::kHostMemoryLimit,
+               host_limit_text(tenant.uid, bytes, state.policy.swap_host_bytes_per_user), bytes));
+    return;
+  }
+  if (event.dry_run) {
+    out.emplace_back(answer(event.request, RefusalCode::kNone,
+                            would_text("moved to the host", bytes, !tenant.swap), bytes));
+    return;
+  }
+  tenant.suspended = true;
+  tenant.due_back = false;
+  pending_add(state, event, tenant, now, out);
+}
+
+void resume(State& state, const CommandAsked& event, Tenant& tenant, Nanos now, Actions& out) {
+  if (tenant_aside_by(tenant) != 0) {
+    out.emplace_back(answer(event.request, RefusalCode::kNoRoom,
+                            "job " + std::to_string(tenant_aside_by(tenant)) + " has the GPU of " +
+                                job_text(tenant) +
+                                " as a whole; it comes back by itself after that has ended"));
+    return;
+  }
+  if (tenant.residence == Residence::kIn && !tenant.suspended) {
+    out.emplace_back(answer(event.request, RefusalCode::kNone, ""));
+    return;
+  }
+  if (event.dry_run) {
+    const Bytes bytes = to_move(tenant, false);
+    out.emplace_back(answer(event.request, RefusalCode::kNone,
+                            would_text("brought back", bytes, tenant.frozen), bytes));
+    return;
+  }
+  tenant.suspended = false;
+  tenant.due_back = true;
+  tenant.retry_at = now;
+  pending_add(state, event, tenant, now, out);
+}
+
+void move(State& state, const CommandAsked& event, Tenant& tenant, Nanos now, Actions& out) {
+  const std::uint32_t to = gpu_index(state, event.gpu);
+  if (to == kNoGpu) {
+    out.emplace_back(answer(event.request, RefusalCode::kNoSuchGpu, unknown_gpu_text(event.gpu)));
+    return;
+  }
+  const TenantRefused refusal = move_refusal(state, tenant, to);
+  if (refusal.code != RefusalCode::kNone) {
+    out.emplace_back(answer(event.request, refusal.code, refusal.text));
+    return;
+  }
+  if (tenant.shares.front().gpu == to) {
+    out.emplace_back(answer(event.request, RefusalCode::kNone, ""));
+    return;
+  }
+  const Bytes bytes = tenant.shares.front().held;
+  if (event.dry_run) {
+    out.emplace_back(answer(
+        event.request, RefusalCode::kNone,
+        would_text("moved to the host and from there to the other GPU", bytes, true), bytes));
+    return;
+  }
+  tenant.move_to = to;
+  pending_add(state, event, tenant, now, out);
+}
+
+bool done(const PendingCommand& command, const Tenant& tenant) {
+  if (tenant.move_to != kNoGpu) return false;
+  if (command.verb == CommandVerb::kSuspend)
+    return tenant.residence == Residence::kOut && tenant.suspended;
+  if (command.verb == CommandVerb::kMove && tenant.suspended)
+    return tenant.residence == Residence::kOut;
+  return tenant.residence == Residence::kIn;
+}
+
+template <class Which>
+void commands_answer(State& state, const Tenant& tenant, RefusalCode code, const std::string& text,
+                     Nanos now, Actions& out, Which which) {
+  std::erase_if(state.commands, [&](const PendingCommand& command) {
+    if (command.tenant != tenant.id || !which(command)) return false;
+    const Bytes moved = moved_bytes(tenant) - command.moved_before;
+    out.emplace_back(CommandAnswered{command.request, code, moved, now - command.asked_at, text});
+    return true;
+  });
+}
+
+}  // namespace
+
+void command_asked(State& state, const CommandAsked& event, Nanos now, Actions& out) {
+  if (event.verb == CommandVerb::kDrain || event.verb == CommandVerb::kUndrain) {
+    gpu_command(state, event, out);
+    return;
+  }
+  Tenant* tenant = tenant_find(state, event.tenant);
+  if (refused(state, event, tenant, out)) return;
+  switch (event.verb) {
+    case CommandVerb::kSuspend:
+      suspend(state, event, *tenant, now, out);
+      return;
+    case CommandVerb::kResume:
+      resume(state, event, *tenant, now, out);
+      return;
+    case CommandVerb::kMove:
+      move(state, event, *tenant, now, out);
+      return;
+    default:
+      out.emplace_back(answer(event.request, RefusalCode::kMalformed, "there is no such command"));
+  }
+}
+
+void commands_look(State& state, const Tenant& tenant, Nanos now, Actions& out) {
+  if (state.commands.empty()) return;
+  commands_answer(state, tenant, RefusalCode::kNone, "", now, out,
+                  [&](const PendingCommand& command) { return done(command, tenant); });
+}
+
+void commands_fail(State& state, const Tenant& tenant, RefusalCode code, const std::string& text,
+                   Nanos now, Actions& out) {
+  if (state.commands.empty()) return;
+  commands_answer(state, tenant, code, job_text(tenant) + ": " + text, now, out,
+                  [](const PendingCommand&) { return true; });
+}
+
+TenantRefused move_refusal(const State& state, const Tenant& tenant, std::uint32_t to) {
+  auto refuse = [](RefusalCode code, std::string text) {
+    return TenantRefused{0, code, 0, std::move(text)};
+  };
+  const Gpu& gpu = *state.gpus[to];
+  const Share& share = tenant.shares.front();
+  if (tenant.shares.size() > 1)
+    return refuse(RefusalCode::kCannotMove,
+                  "it has several GPUs, and only jobs with one GPU are moved to another");
+  if (share.gpu == to) return {};
+  if (tenant_aside_by(tenant) != 0)
+    return refuse(RefusalCode::kCannotMove, "its GPU is used whole by job " +
+                                                std::to_string(tenant_aside_by(tenant)) +
+                                                "; it can be moved after that has ended");
+  if (gpu.lost || gpu.closed_to_new)
+    return refuse(RefusalCode::kNoRoom,
+                  "the GPU is closed to new jobs (`sluice undrain` opens it)");
+  if (gpu.exclusive() || gpu.draining)
+    return refuse(RefusalCode::kNoRoom, "that GPU is used whole, or is being emptied for it");
+  if (tenant.memory_max < gpu.context_bytes)
+    return refuse(RefusalCode::kMemoryBelowContext,
+                  "its quota of " + bytes_text(tenant.memory_max) +
+                      " is less than what a context takes on that GPU (" +
+                      bytes_text(gpu.context_bytes) + ")");
+  if (!promise_fits(state, gpu, tenant.swap, tenant.memory_max,
+                    tenant.swap ? tenant.memory_min : tenant.memory_max))
+    return refuse(RefusalCode::kNoRoom,
+                  "the memory of that GPU is promised to others (" + bytes_text(gpu.promised_min) +
+                      " of " + bytes_text(gpu.capacity) + "), and its quota is " +
+                      bytes_text(tenant.memory_max) + "; move it elsewhere, or try again later");
+  return {};
+}
+
+void share_switch(State& state, Share& share, std::uint32_t to, Actions& out) {
+  Gpu& from = *state.gpus[share.gpu];
+  gangs_settle(state, state.now);
+  share_unbook(state, share);
+  from.dead_busy_ns += share.busy_ns - share.elsewhere_ns;
+  share.elsewhere_ns = share.busy_ns;
+  share_forget(state, share);
+  share.gpu = to;
+  share.vtime = state.gpus[to]->vclock;
+  share.place_at = kNever;
+  share_book(state, share);
+  gangs_reweigh(state);
+  windows_refresh(state, from, false, out);
+  windows_refresh(state, *state.gpus[to], false, out);
+}
+
+void gpu_lost(State& state, const GpuLost& event, Nanos now, Actions& out) {
+  const std::uint32_t g = gpu_index(state, event.uuid);
+  if (g == kNoGpu) return;
+  Gpu& gpu = *state.gpus[g];
+  gpu.lost = true;
+  state.queue_dirty = state.room_dirty = true;
+  std::vector<Share*> here;
+  gpu_shares_each(gpu, [&](Share& share) { here.push_back(&share); });
+  for (Share* share : here) {
+    Tenant& tenant = *share->tenant;
+    const std::string text =
+        "its GPU is gone (fallen off the bus, or taken out of service), and "
+        "what it had there with it; it is ended";
+    out.emplace_back(TenantLost{tenant.id, share->index, job_text(tenant) + ": " + text});
+    commands_fail(state, tenant, RefusalCode::kCannotMove, text, now, out);
+    job_released(state, JobReleased{tenant.id}, now, out);
+  }
+}
+
+}  // namespace sluice::core

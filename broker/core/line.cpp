@@ -1,0 +1,142 @@
+// Keeping the line of a GPU in order.
+#include "broker/core/line.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "broker/core/policy.h"
+
+namespace sluice::core {
+namespace {
+
+std::size_t lane_of(const Share& share) { return share.tenant->inference() ? 0 : 1; }
+
+/// Into the heap where it belongs. Gangs that may run are in none: they collect turns (gang.cpp).
+void heap_enter(State& state, Gpu& gpu, Share& share, Nanos now) {
+  if (share.capped)
+    gpu.capped.insert(share, policies_may_run_at(state.policy, share, now));
+  else if (!share.tenant->gang())
+    gpu.ready[lane_of(share)].insert(share, policies_key(state.policy, gpu, share));
+}
+
+void heap_leave(Gpu& gpu, Share& share) {
+  if (share.capped)
+    gpu.capped.remove(share);
+  else if (!share.tenant->gang())
+    gpu.ready[lane_of(share)].remove(share);
+}
+
+/// Asks the policies whether it may run, and brings it forward when a cap has just ended.
+void cap_look(State& state, const Gpu& gpu, Share& share, Nanos now) {
+  const bool was_capped = share.capped;
+  if (policies_may_run(state.policy, share, now) && was_capped)
+    policies_woke(state.policy, gpu, share, now);
+}
+
+}  // namespace
+
+HeapPlace& heap_place(Share& share) { return share.heap; }
+
+void line_enter(State& state, Share& share, Nanos now) {
+  Gpu& gpu = *state.gpus[share.gpu];
+  share.heap.since = ++gpu.waiting_count;
+  policies_woke(state.policy, gpu, share, now);
+  cap_look(state, gpu, share, now);
+  gpu.waiting.push_back(&share);
+  if (share.tenant->gang()) gpu.waiting_gangs.push_back(&share);
+  line_count(gpu, share);
+  heap_enter(state, gpu, share, now);
+}
+
+void line_leave(State& state, Share& share) {
+  Gpu& gpu = *state.gpus[share.gpu];
+  heap_leave(gpu, share);
+  line_uncount(gpu, share);
+  std::erase(gpu.waiting, &share);
+  if (share.tenant->gang()) std::erase(gpu.waiting_gangs, &share);
+}
+
+void line_update(State& state, Share& share, Nanos now) {
+  if (!share.tenant->waiting) return;
+  Gpu& gpu = *state.gpus[share.gpu];
+  line_uncount(gpu, share);
+  heap_leave(gpu, share);
+  cap_look(state, gpu, share, now);
+  heap_enter(state, gpu, share, now);
+  line_count(gpu, share);
+}
+
+void line_release(State& state, Gpu& gpu, Nanos now) {
+  while (!gpu.capped.empty() && gpu.capped.first_key() <= now)
+    line_update(state, *gpu.capped.first(), now);
+}
+
+Nanos line_release_at(const Gpu& gpu) {
+  return gpu.capped.empty() ? kNever : gpu.capped.first_key();
+}
+
+void line_uncount(Gpu& gpu, const Share& share) {
+  if (share.capped || share.tenant->inference()) return;
+  if (share.tenant->sm_mode == SmMode::kEqual)
+    gpu.waiting_equal--;
+  else
+    gpu.waiting_plain -= share.tenant->sm_percent;
+}
+
+void line_count(Gpu& gpu, const Share& share) {
+  if (share.capped || share.tenant->inference()) return;
+  if (share.tenant->sm_mode == SmMode::kEqual)
+    gpu.waiting_equal++;
+  else
+    gpu.waiting_plain += share.tenant->sm_percent;
+}
+
+double line_weight_others(const Gpu& gpu) {
+  return static_cast<double>(gpu.waiting_plain) + gpu.waiting_equal * equal_weight(gpu);
+}
+
+Share* line_first(const State& state, const Gpu& gpu, bool band_too) {
+  Share* inference = gpu.ready[0].first();
+  Share* other = gpu.ready[1].first();
+  if (inference != nullptr && !band_too && band_serves(gpu, *inference)) inference = nullptr;
+  if (inference == nullptr || other == nullptr) return inference == nullptr ? other : inference;
+  const Rank a = policies_rank(state.policy, gpu, *inference);
+  const Rank b = policies_rank(state.policy, gpu, *other);
+  if (a == b) return inference->heap.since < other->heap.since ? inference : other;
+  return a < b ? inference : other;
+}
+
+void line_check(const State& state, std::uint32_t g) {
+  const Gpu& gpu = *state.gpus[g];
+  std::uint64_t plain = 0;
+  std::uint32_t equal = 0;
+  std::size_t gangs = 0;
+  std::size_t singles = 0;
+  std::size_t capped = 0;
+  for (Share* share : gpu.waiting) {
+    const bool gang = share->tenant->gang();
+    gangs += gang ? 1 : 0;
+    capped += share->capped ? 1 : 0;
+    singles += !gang && !share->capped ? 1 : 0;
+    if (share->capped) {
+      assert(gpu.capped.contains(*share) && "who is capped is among the capped");
+    } else if (!gang) {
+      const auto& lane = gpu.ready[lane_of(*share)];
+      assert(lane.contains(*share) &&
+             lane.key_of(*share) == policies_key(state.policy, gpu, *share) &&
+             "who may run stands where the policies rank it");
+      (void)lane;
+    }
+    if (share->capped || share->tenant->inference()) continue;
+    if (share->tenant->sm_mode == SmMode::kEqual)
+      ++equal;
+    else
+      plain += share->tenant->sm_percent;
+  }
+  assert(gpu.waiting_gangs.size() == gangs && gpu.capped.size() == capped &&
+         gpu.ready[0].size() + gpu.ready[1].size() == singles && "nobody else is in line");
+  assert(gpu.capped.ordered() && gpu.ready[0].ordered() && gpu.ready[1].ordered());
+  assert(plain == gpu.waiting_plain && equal == gpu.waiting_equal && "the line's weights add up");
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,38 @@
+// Who waits for a GPU, in order: the shares that may run by how the policies rank them, those that
+// a cap holds back by when it ends, and the sums that the policies ask for. A decision looks at the
+// first of each and never at all who wait.
+//
+// The order rests on two properties of the rules (policy.h): within a lane (inference, or not) it
+// is by one number per share, and that number changes only when the share is charged or wakes.
+// Whoever changes it tells line_update.
+#pragma once
+
+#include "broker/core/state.h"
+
+namespace sluice::core {
+
+/// The share begins to want its GPU; the policies see it wake.
+void line_enter(State& state, Share& share, Nanos now);
+void line_leave(State& state, Share& share);
+/// The account or the limits of a share changed: whether it may run, and where it stands. Nothing
+/// to do for one that does not wait.
+void line_update(State& state, Share& share, Nanos now);
+/// Caps that have ended by now.
+void line_release(State& state, Gpu& gpu, Nanos now);
+/// When the next cap of the GPU ends.
+Nanos line_release_at(const Gpu& gpu);
+
+/// Before and after the weight of a waiting share changes.
+void line_uncount(Gpu& gpu, const Share& share);
+void line_count(Gpu& gpu, const Share& share);
+/// Sum of the weights of the waiting shares that may run and are not inference.
+double line_weight_others(const Gpu& gpu);
+
+/// The first share of a single-GPU tenant; without those that the latency band serves, where so
+/// wanted. Null = nobody may run.
+Share* line_first(const State& state, const Gpu& gpu, bool band_too = true);
+
+/// Asserts that order and sums are what looking at everybody would find.
+void line_check(const State& state, std::uint32_t gpu);
+
+}  // namespace sluice::core

@@ -1,0 +1,339 @@
+// Making room.
+//
+// One queue, first come first served, of two kinds of wants: an allocation that the driver has
+// refused, and a tenant that is out and has work again (or is to come back). The first in the queue
+// that waits on a GPU keeps whatever becomes free there; those behind it wait, so nobody starves. A
+// want that nothing could ever serve blocks nobody: an allocation is told so at once, a tenant
+// waits for others to end.
+//
+// Victims are idle tenants first, longest idle first; then whoever has been in for a swap quantum,
+// longest in first. As few as do: one that suffices alone goes before several. Nobody is moved
+// before those that may be moved suffice, nobody for its own want, and nobody whose user has no
+// host memory left. The claims decide only how much room is expected; the driver has the last word,
+// and whoever finds no room all the same asks again and keeps its place.
+#include "broker/core/room.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "broker/core/memory.h"
+#include "broker/core/stay.h"
+#include "broker/protocol/pages.h"
+
+namespace sluice::core {
+namespace {
+
+constexpr Nanos kClaimNs = 100'000'000;  // an allocation that was let in is made within this time
+constexpr Nanos kIdleParts = 10;         // idle = for this part of the swap quantum
+
+enum class Answer : std::uint8_t { kRoom, kWait, kNever };
+
+struct Candidate {
+  Tenant* tenant = nullptr;
+  Bytes gain = 0;
+  bool idle = false;
+  Nanos order = 0;  // lower goes first
+};
+
+struct Candidates {
+  std::vector<Candidate> now;
+  Bytes later = 0;          // gain of those that may be moved at another time
+  Nanos later_at = kNever;  // when the first of them may
+};
+
+bool idle(const Tenant& tenant) {
+  return tenant.phase == Phase::kClosed && tenant_wants(tenant) == 0;
+}
+
+bool wants_room(const State& state, const Tenant& tenant) {
+  return std::ranges::any_of(state.wants,
+                             [&](const Want& want) { return want.tenant == tenant.id; });
+}
+
+Nanos movable_at(const State& state, const Tenant& tenant) {
+  const Nanos quantum = state.policy.swap_quantum_ns;
+  Nanos at = tenant.in_since + quantum;
+  if (idle(tenant) && !wants_room(state, tenant))
+    at = std::min(at, tenant.idle_since + quantum / kIdleParts);
+  return std::max(at, tenant.retry_at);
+}
+
+Bytes movable_all(const Tenant& tenant) {
+  Bytes sum = 0;
+  for (const Share& share : tenant.shares) sum += share_movable(share);
+  return sum;
+}
+
+/// Could it ever be moved out for somebody?
+bool may_be_victim(const State& state, const Tenant& tenant) {
+  if (!tenant.swap || tenant.move_failures >= kMoveFailuresMax) return false;
+  const bool coming =
+      tenant.residence == Residence::kSwappingIn || tenant.residence == Residence::kRestoring;
+  const bool here = tenant.residence == Residence::kIn && !stay_out_wanted(tenant);
+  return (here || coming) && tenant.phase != Phase::kRunaway &&
+         movable_all(tenant) <= host_room(state, tenant.uid);
+}
+
+Candidates candidates_find(const State& state, const Gpu& gpu, const Tenant& asker, Nanos now) {
+  Candidates found;
+  gpu_shares_each(gpu, [&](Share& share) {
+    Tenant& tenant = *share.tenant;
+    const Bytes coming = share_claim(share, now);  // movable like the rest, as soon as it is used
+    // What is on its way in can go out again, all of it.
+    const bool enters = tenant.residence == Residence::kSwappingIn;
+    const Bytes gain = (enters ? share.movable : share_movable(share)) + coming;
+    if (&tenant == &asker || gain == 0 || !may_be_victim(state, tenant)) return;
+    const bool in = tenant.residence == Residence::kIn;
+    const Nanos at = in ? movable_at(state, tenant) : kNever;  // its arrival is an event
+    const bool claims =
+        std::ranges::any_of(tenant.shares, [&](const Share& s) { return share_claim(s, now) > 0; });
+    if (in && at <= now && !claims) {
+      const bool rests = idle(tenant) && !wants_room(state, tenant);
+      found.now.push_back({&tenant, gain, rests, rests ? tenant.idle_since : tenant.in_since});
+      return;
+    }
+    found.later += gain;
+    found.later_at = std::min(found.later_at, claims ? now + kClaimNs : at);
+  });
+  std::ranges::stable_sort(found.now, [](const Candidate& a, const Candidate& b) {
+    if (a.idle != b.idle) return a.idle;
+    return a.order != b.order ? a.order < b.order : a.tenant->id < b.tenant->id;
+  });
+  return found;
+}
+
+/// The first of this kind that is enough alone, else the largest until it is enough.
+void pick_of_kind(std::vector<Candidate> kind, Bytes* missing, std::vector<Candidate>* picked) {
+  if (*missing == 0) return;
+  for (const Candidate& candidate : kind) {
+    if (candidate.gain < *missing) continue;
+    picked->push_back(candidate);
+    *missing = 0;
+    return;
+  }
+  std::ranges::stable_sort(kind, std::greater<>(), &Candidate::gain);
+  for (const Candidate& candidate : kind) {
+    if (*missing == 0) return;
+    picked->push_back(candidate);
+    *missing -= std::min(*missing, candidate.gain);
+  }
+}
+
+/// Who goes; empty = all together do not suffice.
+std::vector<Candidate> victims_pick(const std::vector<Candidate>& from, Bytes missing) {
+  std::vector<Candidate> picked;
+  const auto busy = std::ranges::find_if(from, [](const Candidate& c) { return !c.idle; });
+  Bytes left = missing;
+  pick_of_kind({from.begin(), busy}, &left, &picked);
+  pick_of_kind({busy, from.end()}, &left, &picked);
+  if (left > 0) return {};
+  Bytes sum = 0;
+  for (const Candidate& candidate : picked) sum += candidate.gain;
+  std::erase_if(picked, [&](const Candidate& candidate) {  // the last one may have made it needless
+    if (sum - candidate.gain < missing) return false;
+    sum -= candidate.gain;
+    return true;
+  });
+  return picked;
+}
+
+Bytes leaving(const State& state, const Gpu& gpu, const Tenant& asker, Nanos now) {
+  Bytes sum = 0;
+  gpu_shares_each(gpu, [&](const Share& share) {
+    if (share.tenant != &asker) sum += stay_leaving(state, share, now);
+  });
+  return sum;
+}
+
+/// Tenants of a broker before this one whose processes have not come back tell nothing yet.
+bool claims_to_come(const Gpu& gpu, Nanos now) {
+  constexpr Nanos kComeNs = 10'000'000'000;
+  bool any = false;
+  gpu_shares_each(gpu, [&](const Share& share) {
+    const Tenant& tenant = *share.tenant;
+    any = any || (tenant.restored && tenant.swap && share.held == 0 && !tenant.processes.empty() &&
+                  now < tenant.restored_at + kComeNs);
+  });
+  return any;
+}
+
+/// Room for `bytes` of the tenant on this GPU; gets somebody out of the way where that helps.
+Answer gpu_serve(State& state, Gpu& gpu, Bytes bytes, const Tenant& asker, Nanos now,
+                 Actions& out) {
+  const Room free = gpu_free(gpu, now);
+  const auto need = static_cast<Room>(bytes);
+  if (free >= need) return Answer::kRoom;
+  const Room expected = free + static_cast<Room>(leaving(state, gpu, asker, now));
+  gpu.room_for = &asker;
+  if (expected >= need) return Answer::kWait;
+  if (!gpu_look(state, gpu, kLookAgainNs, now, out)) return Answer::kWait;
+  const Candidates found = candidates_find(state, gpu, asker, now);
+  const auto missing = static_cast<Bytes>(need - expected);
+  const std::vector<Candidate> victims = victims_pick(found.now, missing);
+  for (const Candidate& victim : victims) {
+    victim.tenant->victim = true;
+    stay_look(state, *victim.tenant);
+  }
+  if (!victims.empty()) return Answer::kWait;
+  Bytes all = found.later;
+  for (const Candidate& candidate : found.now) all += candidate.gain;
+  if (all < missing && !claims_to_come(gpu, now)) {
+    gpu.room_for = nullptr;
+    return Answer::kNever;
+  }
+  state.room_at = std::min({state.room_at, found.later_at, now + kLookAgainNs});
+  return Answer::kWait;
+}
+
+void room_answer(Share& share, bool none, Actions& out) {
+  share.room_word = protocol::room_next(share.room_word, none);
+  out.emplace_back(RoomSet{share.tenant->id, share.index, share.room_word});
+}
+
+/// True = the want has been answered.
+bool allocation_serve(State& state, const Want& want, Tenant& tenant, std::vector<bool>& blocked,
+                      Nanos now, Actions& out) {
+  Share& share = tenant.shares[want.index];
+  Gpu& gpu = *state.gpus[share.gpu];
+  if (tenant.residence != Residence::kIn || stay_out_wanted(tenant) || blocked[share.gpu])
+    return false;
+  const Answer answer =
+      gpu.lost ? Answer::kNever : gpu_serve(state, gpu, want.bytes, tenant, now, out);
+  if (answer == Answer::kWait) {
+    blocked[share.gpu] = true;
+    return false;
+  }
+  if (answer == Answer::kRoom) {
+    share.claim = want.bytes;
+    share.claim_held = share.held;
+    share.claim_until = now + kClaimNs;
+    share.claim_since = want.since;
+  }
+  room_answer(share, answer == Answer::kNever, out);
+  return true;
+}
+
+bool answers_pending(const Tenant& tenant) {
+  return std::ranges::any_of(tenant.processes,
+                             [](const Process& p) { return (p.acks | p.moves) != 0; });
+}
+
+/// True = it is on its way back.
+bool return_serve(State& state, Tenant& tenant, std::vector<bool>& blocked, Nanos now,
+                  Actions& out) {
+  if (answers_pending(tenant)) return false;
+  if (now < tenant.retry_at) {
+    state.room_at = std::min(state.room_at, tenant.retry_at);
+    return false;
+  }
+  bool wait = false;
+  bool never = false;
+  for (const Share& share : tenant.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    if (gpu.lost) return false;
+    if (share_return(share) == 0) continue;
+    if (blocked[share.gpu]) {
+      wait = true;
+      continue;
+    }
+    const Answer answer = gpu_serve(state, gpu, share_return(share), tenant, now, out);
+    never = never || answer == Answer::kNever;
+    wait = wait || answer == Answer::kWait;
+    if (answer == Answer::kRoom && !gpu_look(state, gpu, kFreshNs, now, out)) wait = true;
+  }
+  if (never) {
+    state.room_at = std::min(state.room_at, now + kLookAgainNs);
+    return false;
+  }
+  if (wait) {
+    for (const Share& share : tenant.shares) blocked[share.gpu] = true;
+    return false;
+  }
+  stay_return(state, tenant, now, out);
+  return true;
+}
+
+void want_add(State& state, Want want, Nanos out_since) {
+  auto later = [&](const Want& other) {
+    if (other.since != want.since) return other.since > want.since;
+    const Tenant* tenant = tenant_find(state, other.tenant);
+    return other.back && want.back && tenant != nullptr && tenant->out_since > out_since;
+  };
+  state.wants.insert(std::ranges::find_if(state.wants, later), std::move(want));
+}
+
+/// Who is out and wants to come back is in the queue, and nobody else is.
+void returns_collect(State& state, Nanos now) {
+  std::erase_if(state.wants, [&](const Want& want) {
+    return want.back && !stay_back_wanted(state, *tenant_find(state, want.tenant));
+  });
+  for (const Tenant* tenant : state.moving) {
+    if (!stay_back_wanted(state, *tenant)) continue;
+    const bool queued = std::ranges::any_of(
+        state.wants, [&](const Want& want) { return want.back && want.tenant == tenant->id; });
+    if (!queued) want_add(state, Want{tenant->id, true, 0, 0, now, {}}, tenant->out_since);
+  }
+}
+
+}  // namespace
+
+void memory_wanted(State& state, const MemoryWanted& event, Nanos now) {
+  auto it = state.processes.find(event.process);
+  if (it == state.processes.end()) return;
+  Tenant& tenant = *it->second;
+  if (event.gpu_index >= tenant.shares.size()) return;
+  Share& share = tenant.shares[event.gpu_index];
+  if (event.room != share.room_word) return;  // answered while it was on its way
+  const Bytes bytes = std::clamp<Bytes>(event.bytes, 1, std::max<Bytes>(tenant.quota_most, 1));
+  state.room_dirty = true;
+  for (Want& want : state.wants) {
+    if (want.back || want.tenant != tenant.id || want.index != event.gpu_index) continue;
+    want.bytes = std::max(want.bytes, bytes);
+    if (std::ranges::find(want.askers, event.process) == want.askers.end())
+      want.askers.push_back(event.process);
+    return;
+  }
+  // Room that was made for it and taken by others before it came: it keeps its place.
+  const Nanos since = share_claim(share, now) > 0 ? share.claim_since : now;
+  share.claim = 0;
+  gpu_surprise(state, *state.gpus[share.gpu], bytes, now);
+  want_add(state, Want{tenant.id, false, event.gpu_index, bytes, since, {event.process}}, 0);
+}
+
+void room_decide(State& state, Nanos now, Actions& out) {
+  for (auto& gpu : state.gpus) gpu->room_for = nullptr;
+  returns_collect(state, now);
+  if (state.wants.empty()) return;
+  std::vector<bool> blocked(state.gpus.size(), false);
+  for (std::size_t i = 0; i < state.wants.size();) {
+    const Want want = state.wants[i];
+    Tenant& tenant = *tenant_find(state, want.tenant);
+    const bool served = want.back ? return_serve(state, tenant, blocked, now, out)
+                                  : allocation_serve(state, want, tenant, blocked, now, out);
+    if (!served) {
+      ++i;
+      continue;
+    }
+    state.wants.erase(state.wants.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  for (const auto& gpu : state.gpus)
+    if (gpu->room_for != nullptr)
+      state.room_at = std::min({state.room_at, now + kLookAgainNs, gpu_look_at(*gpu, now)});
+  state.room_at = std::max(state.room_at, now + 1);
+}
+
+void wants_forget_process(State& state, const Tenant& tenant, ProcessId process) {
+  std::erase_if(state.wants, [&](Want& want) {
+    if (want.back || want.tenant != tenant.id) return false;
+    std::erase(want.askers, process);
+    return want.askers.empty();
+  });
+  state.room_dirty = true;
+}
+
+void wants_forget(State& state, const Tenant& tenant) {
+  std::erase_if(state.wants, [&](const Want& want) { return want.tenant == tenant.id; });
+  state.room_dirty = true;
+}
+
+}  // namespace sluice::core

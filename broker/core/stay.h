@@ -1,0 +1,41 @@
+// Holds and moves: how a tenant's memory gets off its GPUs and back. See stay.cpp.
+#pragma once
+
+#include "broker/core/state.h"
+
+namespace sluice::core {
+
+/// Is there a reason for the tenant's memory to be out, or to go out?
+bool stay_out_wanted(const Tenant& tenant);
+/// Is it out, with nothing that keeps it there, and wanted back by a process or by the core?
+bool stay_back_wanted(const State& state, const Tenant& tenant);
+/// On its way out, with so much that its leaving will free on the GPU of this share.
+Bytes stay_leaving(const State& state, const Share& share, Nanos now);
+
+/// Does everything that is due for the tenants that are not where they are to be. To be called
+/// after anything that bears on one of them.
+void stays_decide(State& state, Nanos now, Actions& out);
+/// When it has something to do if nothing else happens.
+Nanos stays_at(const State& state, Nanos now);
+/// Tells the caller what to remember of it.
+void stay_note(const Tenant& tenant, Actions& out);
+/// A reason has come or gone: the tenant is looked after from now on.
+void stay_look(State& state, Tenant& tenant);
+/// There is room for it on all its GPUs.
+void stay_return(State& state, Tenant& tenant, Nanos now, Actions& out);
+/// A tenant whose memory is out since a broker before this one: held, and ordered out.
+void stay_restore(State& state, Tenant& tenant, const std::vector<GpuUuid>& frozen_on, Nanos now,
+                  Actions& out);
+
+void hold_acked(State& state, const HoldAcked& event);
+void move_done(State& state, const MoveDone& event);
+void checkpoint_done(State& state, const CheckpointDone& event, Nanos now, Actions& out);
+/// A process that registers during a hold has to acknowledge it like the others.
+void stay_joined(Tenant& tenant, Process& process);
+/// The tenant is over: what it was charged is returned.
+void stay_forget(State& state, Tenant& tenant);
+
+/// Tried and failed so often that nobody makes it try again but its own user.
+inline constexpr std::uint32_t kMoveFailuresMax = 3;
+
+}  // namespace sluice::core

@@ -1,0 +1,145 @@
+// The memory half of the simulated machine: what the daemon reads of claims, how it carries out
+// holds, room words and checkpoints, and the commands, clock jumps and losses of an experiment.
+#include <algorithm>
+
+#include "broker/protocol/pages.h"
+#include "broker/sim/process.h"
+#include "broker/sim/world.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr core::RequestId kCommandRequests = 1'000'000;  // numbers beyond those of the jobs
+
+Nanos copy_ns(Bytes bytes, Bytes rate) {
+  return static_cast<Nanos>(static_cast<double>(bytes) * 1e9 / static_cast<double>(rate));
+}
+
+}  // namespace
+
+Nanos World::copy_done_at(std::uint32_t gpu, bool out, Bytes bytes) {
+  DeviceMemory& link = memory_[gpu];
+  Nanos& free_at = out ? link.out_free_at : link.in_free_at;
+  free_at = std::max(free_at, clock_.now()) + copy_ns(bytes, setup_.copy_rate);
+  return free_at;
+}
+
+void World::claims_feed(Job& job) {
+  if (job.forgotten) return;
+  for (std::uint32_t index = 0; index < job.gpus.size(); ++index) {
+    core::MemorySeen seen{job.tenant, index, 0, 0, 0};
+    for (const auto& process : job.processes) {
+      if (!process->alive() || process->index() != index) continue;
+      seen.held += process->held();
+      seen.movable += process->movable();
+      seen.swapped += process->swapped();
+    }
+    for (Bytes* bytes : {&seen.held, &seen.movable, &seen.swapped})
+      *bytes = static_cast<Bytes>(static_cast<double>(*bytes) * job.spec.claims_factor);
+    if (up_) step(seen);
+  }
+}
+
+void World::look_feed(const core::GpuUuid& gpu) {
+  const std::uint32_t g = gpu_of(gpu);
+  for (auto& job : jobs_)
+    if (job->tenant != 0 && !job->forgotten && std::ranges::find(job->gpus, g) != job->gpus.end())
+      claims_feed(*job);
+}
+
+void World::act(const core::MemoryLookWanted& action) { looks_.push_back(action.gpu); }
+
+void World::act(const core::HoldSet& action) {
+  Job& job = *job_of(action.tenant);
+  job.holds[action.gpu_index] = action.word;
+  clock_.after(setup_.delay_ns, [&job, index = action.gpu_index] {
+    for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->hold_changed(index);
+  });
+}
+
+void World::act(const core::RoomSet& action) {
+  Job& job = *job_of(action.tenant);
+  job.rooms[action.gpu_index] = action.word;
+  clock_.after(setup_.delay_ns, [&job, index = action.gpu_index] {
+    for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->room_changed(index);
+  });
+}
+
+bool World::checkpoint_take(Job& job) {
+  if (job.frozen) return true;
+  if (random_.chance(job.spec.checkpoint_fails)) return false;
+  for (auto& process : job.processes)
+    if (process->alive()) process->freeze();
+  job.frozen = true;
+  return true;
+}
+
+bool World::checkpoint_return(Job& job, const core::CheckpointWanted& action) {
+  if (!job.frozen) return true;
+  std::vector<Process*> back;
+  for (auto& process : job.processes) {
+    if (!process->alive()) continue;
+    if (process->thaw(gpu_of(action.gpus[process->index()].to))) {
+      back.push_back(process.get());
+      continue;
+    }
+    for (Process* other : back) other->freeze();
+    return false;
+  }
+  job.frozen = false;
+  return true;
+}
+
+/// The helper program ends with its broker: what it has not done by then is not done.
+void World::act(const core::CheckpointWanted& action) {
+  Job& job = *job_of(action.tenant);
+  Bytes bytes = 0;
+  for (const auto& process : job.processes)
+    if (process->alive()) bytes += process->held() - process->swapped();
+  const Nanos took = copy_ns(bytes, setup_.copy_rate);
+  clock_.after(took, [this, &job, action, took, broker = broker_] {
+    if (broker != broker_ || !up_) return;
+    const bool out = action.step == core::CheckpointStep::kOut;
+    const bool ok = out ? checkpoint_take(job) : checkpoint_return(job, action);
+    feed(core::CheckpointDone{action.tenant, action.step, ok, took, ok ? "" : "no room"});
+  });
+}
+
+void World::act(const core::TenantMoved& action) {
+  Job& job = *job_of(action.tenant);
+  job.gpus[action.gpu_index] = gpu_of(action.to);
+  job.grant.gpus[action.gpu_index] = action.to;
+  job.result.gpus = job.gpus;
+}
+
+void World::act(const core::StayNoted& action) { job_of(action.tenant)->stay = action; }
+
+void World::act(const core::CommandAnswered& action) {
+  (action.code == core::RefusalCode::kNone ? result_.commands_done : result_.commands_refused)++;
+}
+
+void World::act(const core::TenantLost& action) {
+  Job& job = *job_of(action.tenant);
+  job.result.lost++;
+  job.released = true;  // it gets no lease any more, and what it had whole is handed back
+  clock_.after(0, [this, &job] { job_kill(job, true); });
+}
+
+void World::command_give(std::size_t number) {
+  const CommandSpec& spec = setup_.commands[number];
+  core::CommandAsked event;
+  event.request = kCommandRequests + number;
+  event.verb = spec.verb;
+  event.tenant = jobs_[spec.job]->tenant;
+  event.gpu.bytes[0] = static_cast<std::uint8_t>(spec.gpu + 1);
+  event.root = true;
+  feed(event);
+}
+
+void World::clock_jump(Nanos by) {
+  offset_ += by;
+  alarm_schedule();
+  feed(core::Tick{});
+}
+
+}  // namespace sluice::sim

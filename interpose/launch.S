@@ -1,0 +1,135 @@
+# cuLaunchKernel and its per-thread twin: the short way of gate.h (launch_begin, launch_end) in assembly, because five of
+# the eleven arguments are on the stack and a compiler can only pass them on by copying them. Here the driver's function
+# finds them where the caller put them: the caller's return address is kept in the thread's record while the call is under
+# way, and ours stands in its place. Each `call` still meets its own `ret`, so neither the processor's prediction nor a
+# shadow stack notices; unwinding finds the address by the record, which %rbx points to (the .cfi lines below).
+# x86-64 System V ABI.
+#
+# The record's two words belong to one launch at a time: they are written after `inside` was raised and read before it is
+# lowered, and a launch that begins meanwhile (a signal handler's, the driver's own) finds it raised and goes the long way.
+#include "interpose/launch_layout.h"
+#include "driver_offsets.gen.h"
+
+#define PROCESS _ZN6sluice9interpose7processE
+#define DRIVER _ZN6sluice9interpose6driverE
+#define THIS_THREAD _ZN6sluice9interpose11this_threadE
+#define DW_CFA_expression 0x10
+#define DW_OP_breg3 0x73      /* %rbx + a signed offset; offsets below 64 take one byte */
+#define COLUMN_RBX 3
+#define COLUMN_RETURN 16
+
+  .hidden PROCESS, DRIVER, THIS_THREAD
+
+  # The stack as it was found: the stream is the third of the arguments on it.
+  .macro launch_hook name, real, long, per_thread
+  .text
+  .globl \name
+  .type \name, @function
+  .p2align 6
+\name:
+  .cfi_startproc
+  movq THIS_THREAD@gottpoff(%rip), %rax
+  movq %fs:(%rax), %rax
+  testq %rax, %rax
+  jz .Lpass_\name
+  cmpl $0, SLUICE_THREAD_INSIDE(%rax)
+  jne .Lpass_\name
+  movq SLUICE_THREAD_LEASE(%rax), %r10
+  testq %r10, %r10
+  jz .Lpass_\name
+  movl SLUICE_THREAD_RAISED(%rax), %r11d
+  movl %r11d, SLUICE_THREAD_INSIDE(%rax)
+  # From here on nobody may be told that the lease has drained: threads.h.
+  movl (%r10), %r11d
+  movq %rbx, SLUICE_THREAD_CALLER_RBX(%rax)
+  movq %rax, %rbx
+  .cfi_escape DW_CFA_expression, COLUMN_RBX, 2, DW_OP_breg3, SLUICE_THREAD_CALLER_RBX
+  testb $SLUICE_LEASE_EXCLUSIVE, %r11b
+  jz 2f
+
+  popq SLUICE_THREAD_CALLER(%rbx)
+  .cfi_def_cfa_offset 0
+  .cfi_escape DW_CFA_expression, COLUMN_RETURN, 2, DW_OP_breg3, SLUICE_THREAD_CALLER
+  call *(DRIVER + \real)(%rip)
+  pushq SLUICE_THREAD_CALLER(%rbx)
+  .cfi_def_cfa_offset 8
+  .cfi_offset COLUMN_RETURN, -8
+  testl %eax, %eax
+  jnz 1f
+  movq SLUICE_THREAD_EXCLUSIVE_COUNT(%rbx), %rcx
+  incq (%rcx)
+1:
+  movq %rbx, %rcx
+  movq SLUICE_THREAD_CALLER_RBX(%rcx), %rbx
+  .cfi_remember_state
+  .cfi_restore COLUMN_RBX
+  movl $0, SLUICE_THREAD_INSIDE(%rcx)
+  ret
+  .cfi_restore_state
+
+  # A lease like others: the stream must be known and have budget left.
+  .p2align 4
+2:
+  testb $SLUICE_LEASE_OPEN, %r11b
+  jz .Llower_\name
+  movq SLUICE_THREAD_RECENT(%rbx), %r10
+  movq 24(%rsp), %rax
+  .if \per_thread
+  testq %rax, %rax
+  jnz 3f
+  movl $SLUICE_STREAM_PER_THREAD, %eax
+3:
+  .endif
+  cmpq %rax, SLUICE_CACHE_STREAM(%r10)
+  jne .Llower_\name
+  movq SLUICE_CACHE_RECORD(%r10), %r11
+  movl SLUICE_STREAM_GENERATION(%r11), %eax
+  cmpl %eax, SLUICE_CACHE_GENERATION(%r10)
+  jne .Llower_\name
+  movl SLUICE_CACHE_BUDGET(%r10), %eax
+  subl SLUICE_CACHE_KERNEL(%r10), %eax
+  movl %eax, SLUICE_CACHE_BUDGET(%r10)
+  js .Llower_\name
+  .cfi_remember_state
+  popq SLUICE_THREAD_CALLER(%rbx)
+  .cfi_def_cfa_offset 0
+  .cfi_escape DW_CFA_expression, COLUMN_RETURN, 2, DW_OP_breg3, SLUICE_THREAD_CALLER
+  call *(DRIVER + \real)(%rip)
+  pushq SLUICE_THREAD_CALLER(%rbx)
+  .cfi_def_cfa_offset 8
+  .cfi_offset COLUMN_RETURN, -8
+  testl %eax, %eax
+  jnz 4f
+  movq SLUICE_THREAD_RECENT(%rbx), %rcx
+  movq SLUICE_CACHE_RECORD(%rcx), %rcx
+  incq SLUICE_STREAM_OWNER_LAUNCHES(%rcx)
+4:
+  movq %rbx, %rcx
+  movq SLUICE_THREAD_CALLER_RBX(%rcx), %rbx
+  .cfi_restore COLUMN_RBX
+  movl $0, SLUICE_THREAD_INSIDE(%rcx)
+  ret
+  .cfi_restore_state
+
+.Llower_\name:
+  movq %rbx, %rax
+  movq SLUICE_THREAD_CALLER_RBX(%rax), %rbx
+  .cfi_restore COLUMN_RBX
+  movl $0, SLUICE_THREAD_INSIDE(%rax)
+.Lpass_\name:
+  cmpl $SLUICE_MODE_INERT, PROCESS(%rip)
+  jne \long
+  jmp *(DRIVER + \real)(%rip)
+  .cfi_endproc
+  .size \name, . - \name
+  .endm
+
+  .hidden sluice_launch_kernel_long, sluice_launch_kernel_long_ptsz
+  launch_hook cuLaunchKernel, SLUICE_REAL_cuLaunchKernel, sluice_launch_kernel_long, 0
+  launch_hook cuLaunchKernel_ptsz, SLUICE_REAL_cuLaunchKernel_ptsz, sluice_launch_kernel_long_ptsz, 1
+
+# Linked first, this begins the writable segment: on a page of its own, so that the loader has one page to copy and write.
+  .section .data.rel.ro.local, "aw", @progbits
+  .p2align 12
+
+  .section .note.GNU-stack, "", @progbits

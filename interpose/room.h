@@ -1,0 +1,44 @@
+// Room on the device: an allocation that the quota allows and the driver refuses is told to the
+// broker, which may move other tenants' memory away; the thread waits for its answer (the room word
+// of broker/protocol/pages.h) and asks the driver again.
+//
+// The whole attempt is made again, from its scope on: who waits is in no scope and holds no lock
+// and no bytes of the quota, so a hold of this tenant can be acknowledged meanwhile, and two who
+// wait keep nothing from each other.
+#pragma once
+
+#include "interpose/process.h"
+
+namespace sluice::interpose {
+
+class RoomWait {
+ public:
+  /// By the attempt: the driver had no room for `bytes` that the quota allows.
+  void refused(int gpu, uint64_t bytes) {
+    gpu_ = gpu;
+    bytes_ = bytes;
+  }
+  /// After an attempt that ended with OUT_OF_MEMORY: whether to make another one. Waits.
+  SLUICE_NOINLINE bool again();
+
+ private:
+  int gpu_ = -1;  // -1 = it was not the driver that refused
+  int rounds_ = 0;
+  uint32_t word_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+/// `attempt(wait)` allocates; it says to `wait` what the driver refused.
+template <class Attempt>
+SLUICE_ALWAYS_INLINE CUresult with_room(Attempt attempt) {
+  RoomWait wait;
+  for (;;) {
+    const CUresult result = attempt(wait);
+    if (SLUICE_LIKELY(result != CUDA_ERROR_OUT_OF_MEMORY) || !wait.again()) return result;
+  }
+}
+
+// Said to the broker; the helper implements it.
+void memory_want_say(int gpu, uint32_t room, uint64_t bytes);
+
+}  // namespace sluice::interpose

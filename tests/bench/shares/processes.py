@@ -1,0 +1,202 @@
+"""What the share and priority benchmarks have in common: tenants as processes, on the software GPU or on hardware, under a
+sluiced of their own, under another preloaded library, or under nothing; and the device time that each of them got.
+Standard library only.
+"""
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+
+PATIENCE_S = 30  # for a broker or a tenant to be ready
+
+
+def add_options(parser):
+    """The options that say what is measured, where and how often."""
+    parser.add_argument("--build", required=True, type=pathlib.Path, help="a build directory")
+    parser.add_argument("--preload", metavar="PATH", help="this library in the shim's place, without a broker")
+    parser.add_argument("--env", action="append", default=[], metavar="K=V",
+                        help="set for every tenant, may be repeated; in V, {percent} is the tenant's share, {index} its number "
+                             "from 0, {count} how many there are, {directory} a fresh directory of the run, {name} its name")
+    parser.add_argument("--bare", action="store_true", help="neither shim nor library: what the device alone does")
+    parser.add_argument("--gpu", action="store_true",
+                        help="the real GPU instead of a software one; device time is then what the tenants saw end")
+    parser.add_argument("--config", default="", metavar="TOML", help="settings of the broker, e.g. '[scheduler]\\nquantum = \"5ms\"'")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each line (3)")
+    parser.add_argument("--json", metavar="FILE", help="all figures, the windows too, as JSON")
+
+
+def check_options(parser, arguments):
+    for setting in arguments.env:
+        if "=" not in setting:
+            parser.error(f"--env takes K=V, not '{setting}'")
+    if arguments.bare and arguments.preload:
+        parser.error("--bare and --preload exclude each other")
+    if arguments.preload and not os.path.exists(arguments.preload):
+        parser.error(f"--preload: there is no {arguments.preload}")
+    if arguments.repeats < 1:
+        parser.error("--repeats is at least 1")
+
+
+@dataclasses.dataclass
+class Spec:
+    """One tenant: its share, its class and what its program does."""
+    name: str
+    percent: int
+    words: list  # of shares_program
+    tenant_class: str = "batch"
+    sm_mode: str = "best-effort"
+
+
+def expand(setting, spec, index, count, directory):
+    """K=V with the placeholders of V filled in, as a pair."""
+    key, value = setting.split("=", 1)
+    for word, text in {"percent": spec.percent, "index": index, "count": count, "directory": directory,
+                       "name": spec.name}.items():
+        value = value.replace("{" + word + "}", str(text))
+    return key, value
+
+
+class Tenant:
+    """A running shares_program. Reads its lines in a thread: what was done up to when, and the requests."""
+
+    def __init__(self, command, env):
+        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.ready = threading.Event()
+        self.progress = [(time.monotonic_ns(), 0)]
+        self.requests = []  # (when it ended, latency)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            word, _, value = line.strip().partition(" ")
+            if word == "done":
+                self.progress.append((time.monotonic_ns(), int(value)))
+            elif word == "request":
+                self.requests.append((time.monotonic_ns(), int(value)))
+            elif word == "ready":
+                self.ready.set()
+
+    def end(self):
+        """Closes its input, which ends it; by force where that does not help. True = it ended well."""
+        self.process.stdin.close()
+        try:
+            self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.reader.join()
+        self.process.stdout.close()
+        return self.process.returncode == 0
+
+
+class Machine:
+    """A GPU and what shares it out, fresh for one run: directory, broker, tenants. Used in a with statement."""
+
+    def __init__(self, arguments, timed=""):
+        self.arguments = arguments
+        self.build = arguments.build.resolve()
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="sluice-shares-"))
+        self.tenants = []
+        self.broker = None
+        self.env = {k: v for k, v in os.environ.items()
+                    if not k.startswith(("SLUICE", "SOFTGPU", "CUDA_VISIBLE")) and k != "LD_PRELOAD"}
+        if not arguments.gpu:
+            self.env.update(LD_LIBRARY_PATH=str(self.build / "lib/softgpu"), SOFTGPU_DIR=str(self.directory / "gpus"),
+                            SOFTGPU_TIMED=timed)
+
+    def __enter__(self):
+        try:
+            if not self.arguments.bare and not self.arguments.preload:
+                self._broker_start()
+        except BaseException as failure:
+            self.__exit__(failure)
+            raise
+        return self
+
+    def __exit__(self, failure=None, *_):
+        well = [tenant.end() for tenant in self.tenants]
+        if self.broker is not None:
+            self.broker.terminate()
+            self.broker.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        if failure is None and not all(well):
+            raise RuntimeError("a tenant failed")
+
+    def _broker_start(self):
+        config = self.directory / "sluice.toml"
+        config.write_text(self.arguments.config.replace("\\n", "\n") + "\n")
+        reader, writer = os.pipe()
+        self.broker = subprocess.Popen(
+            [self.build / "bin/sluiced", "--config", config, "--socket", self.directory / "broker.sock", "--log",
+             self.directory / "log", "--ready-fd", str(writer)], env=self.env, pass_fds=[writer], stdin=subprocess.DEVNULL)
+        os.close(writer)
+        with os.fdopen(reader) as word:
+            said = word.read()
+        if said != "ready\n":
+            raise RuntimeError(f"the broker did not start: {said}")
+
+    def start(self, specs):
+        """Starts all, and returns when all have run their first kernel."""
+        program = [str(self.build / "tests/shares_program")]
+        for index, spec in enumerate(specs):
+            env, command = dict(self.env), program + spec.words
+            env.update(expand(setting, spec, index, len(specs), self.directory) for setting in self.arguments.env)
+            if self.arguments.preload:
+                env["LD_PRELOAD"] = os.path.abspath(self.arguments.preload)
+            elif not self.arguments.bare:
+                command = [self.build / "bin/sluice", "run", "--socket", self.directory / "broker.sock", "--memory", "256MiB",
+                           "--sm", str(spec.percent), "--sm-mode", spec.sm_mode, "--class", spec.tenant_class, "--name",
+                           spec.name, "--", *command]
+            self.tenants.append(Tenant(command, env))
+        deadline = time.monotonic() + PATIENCE_S
+        for tenant in self.tenants:
+            while not tenant.ready.wait(0.05):
+                if tenant.process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError("a tenant did not start")
+
+    def look(self):
+        """Now: the device's clock, each tenant's device time up to it, and how long execution overran the model."""
+        if self.arguments.gpu:
+            return {"at": time.monotonic_ns(), "busy": [t.progress[-1][1] for t in self.tenants], "lag": 0}
+        done = subprocess.run([self.build / "bin/softgpu-ctl", "accounts", "--json"], env=self.env, check=True,
+                              capture_output=True, text=True)
+        device = json.loads(done.stdout)["devices"][0]
+        busy = {row["pid"]: row["busy_ns"] for row in device["processes"]}
+        return {"at": device["elapsed_ns"], "busy": [busy[t.process.pid] for t in self.tenants], "lag": device["lag_ns"]}
+
+    def watch(self, warmup_s, window_s, windows):
+        """Looks after the warm-up and at the end of each window."""
+        time.sleep(warmup_s)
+        looks = [self.look()]
+        begin = time.monotonic()
+        for i in range(windows):
+            time.sleep(max(0, begin + (i + 1) * window_s - time.monotonic()))
+            looks.append(self.look())
+        return looks
+
+
+def shares_of(looks):
+    """Per tenant its part of the device's time in each window."""
+    pairs = list(zip(looks, looks[1:]))
+    return [[(b["busy"][i] - a["busy"][i]) / (b["at"] - a["at"]) for a, b in pairs] for i in range(len(looks[0]["busy"]))]
+
+
+def lag_of(looks):
+    """The part of the time by which execution overran what the device's model says: noise of this host."""
+    return (looks[-1]["lag"] - looks[0]["lag"]) / (looks[-1]["at"] - looks[0]["at"])
+
+
+def under(arguments):
+    """What shares out the GPU, in words."""
+    return "nothing" if arguments.bare else os.path.basename(arguments.preload) if arguments.preload else "sluiced"
+
+
+def json_write(arguments, figures):
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps(figures, indent=1) + "\n")

@@ -1,0 +1,218 @@
+// A tenant for the share and priority benchmarks: launches kernels of known length in one of the
+// patterns below until its standard input is closed. On the software GPU the kernels are timed
+// (SOFTGPU_TIMED, by name); elsewhere they spin for the length that they are given.
+//
+//   shares_program loop WORK DEPTH         kernels, DEPTH of them in flight
+//   shares_program bursts WORK COUNT PAUSE COUNT kernels, a synchronisation, PAUSE on average
+//   shares_program graph WORK KERNELS      graphs of KERNELS kernels, two in flight
+//   shares_program sync WORK               launch, synchronise, again
+//   shares_program requests WORK COUNT GAP SEED COUNT kernels at random times, GAP on average
+//
+// WORK is NAME=MICROSECONDS: the name of the kernel and its length; times are microseconds. On
+// standard output: `done NS` whenever something has been seen to end, the kernel time up to then;
+// `request NS` for each request, from when it was meant to start until its last kernel's end.
+#include <cuda.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+
+constexpr char kKernel[] = R"(
+.visible .entry NAME(.param .u64 length)
+{
+  .reg .pred %p;
+  .reg .b64 %rd<4>;
+  ld.param.u64 %rd0, [length];
+  mov.u64 %rd1, %globaltimer;
+LOOP:
+  mov.u64 %rd2, %globaltimer;
+  sub.s64 %rd3, %rd2, %rd1;
+  setp.lt.u64 %p, %rd3, %rd0;
+  @%p bra LOOP;
+  ret;
+}
+)";
+
+[[noreturn]] void fail(const char* what) {
+  fprintf(stderr, "shares_program: %s failed\n", what);
+  exit(1);
+}
+
+void check(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return;
+  const char* text = nullptr;
+  cuGetErrorString(result, &text);
+  fail((std::string(what) + " (" + (text != nullptr ? text : "unknown error") + ")").c_str());
+}
+
+#define CHECK(call) check(call, #call)
+
+class Tenant {
+ public:
+  explicit Tenant(const std::string& work) {
+    const std::size_t split = work.find('=');
+    if (split == std::string::npos) fail("WORK: NAME=MICROSECONDS");
+    const std::string name = work.substr(0, split);
+    length_ns_ = strtoull(work.c_str() + split + 1, nullptr, 10) * 1000;
+    CHECK(cuInit(0));
+    CUdevice device = 0;
+    CHECK(cuDeviceGet(&device, 0));
+    CUcontext context = nullptr;
+    CHECK(cuDevicePrimaryCtxRetain(&context, device));
+    CHECK(cuCtxSetCurrent(context));
+    std::string ptx = std::string(".version 7.0\n.target sm_70\n.address_size 64\n") + kKernel;
+    ptx.replace(ptx.find("NAME"), 4, name);
+    CUmodule module = nullptr;
+    CHECK(cuModuleLoadData(&module, ptx.c_str()));
+    CHECK(cuModuleGetFunction(&kernel_, module, name.c_str()));
+    CHECK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
+    setvbuf(stdout, nullptr, _IOLBF, 0);
+  }
+
+  void launch() {
+    unsigned long long length = length_ns_;
+    void* parameters[] = {&length};
+    CHECK(cuLaunchKernel(kernel_, 1, 1, 1, 1, 1, 1, 0, stream_, parameters, nullptr));
+  }
+  void synchronize() { CHECK(cuStreamSynchronize(stream_)); }
+  CUevent event_make() {
+    CUevent event = nullptr;
+    CHECK(cuEventCreate(&event, CU_EVENT_DEFAULT));
+    return event;
+  }
+  void record(CUevent event) { CHECK(cuEventRecord(event, stream_)); }
+
+  CUgraphExec graph_make(int kernels) {
+    CHECK(cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (int i = 0; i < kernels; ++i) launch();
+    CUgraph graph = nullptr;
+    CHECK(cuStreamEndCapture(stream_, &graph));
+    CUgraphExec exec = nullptr;
+    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    return exec;
+  }
+  void graph_launch(CUgraphExec exec) { CHECK(cuGraphLaunch(exec, stream_)); }
+
+  void done(int kernels) {
+    done_ns_ += length_ns_ * static_cast<unsigned>(kernels);
+    printf("done %llu\n", done_ns_);
+  }
+
+ private:
+  CUfunction kernel_ = nullptr;
+  CUstream stream_ = nullptr;
+  unsigned long long length_ns_ = 0, done_ns_ = 0;
+};
+
+/// Standard input is closed: the benchmark is over.
+bool over() {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  return poll(&input, 1, 0) > 0;
+}
+
+/// Launches again and again, so many at a time in flight. `one` submits so many kernels.
+template <class One>
+void pipeline(Tenant& tenant, int depth, int kernels, const One& one) {
+  std::vector<CUevent> ends;
+  for (int i = 0; i < depth; ++i) ends.push_back(tenant.event_make());
+  for (unsigned long round = 0; !over(); ++round) {
+    const CUevent end = ends[round % ends.size()];
+    if (round >= ends.size()) {
+      CHECK(cuEventSynchronize(end));
+      tenant.done(kernels);
+    }
+    one();
+    tenant.record(end);
+  }
+}
+
+void bursts(Tenant& tenant, int count, int pause_us) {
+  std::mt19937_64 random(1);
+  std::exponential_distribution<double> pause(1.0 / pause_us);
+  while (!over()) {
+    for (int i = 0; i < count; ++i) tenant.launch();
+    tenant.synchronize();
+    tenant.done(count);
+    std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(pause(random)));
+  }
+}
+
+/// Records the event that ends are measured from; the host's time of it, as near as a few tries
+/// come.
+Clock::time_point base_record(Tenant& tenant, CUevent base) {
+  constexpr int kTries = 200;
+  constexpr auto kNear = std::chrono::microseconds(20);
+  for (int i = 0;; ++i) {
+    const Clock::time_point before = Clock::now();
+    tenant.record(base);
+    tenant.synchronize();
+    const auto took = Clock::now() - before;
+    if (took <= kNear || i == kTries) return before + took / 2;
+  }
+}
+
+/// Requests at the times of a Poisson process. A request that comes while another is served waits
+/// for it. Ends are the device's time of an event, so that how fast this host wakes is no part of
+/// them.
+void requests(Tenant& tenant, int count, int gap_us, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::exponential_distribution<double> gap(1.0 / gap_us);
+  const CUevent base = tenant.event_make();
+  const CUevent end = tenant.event_make();
+  const Clock::time_point base_at = base_record(tenant, base);
+  Clock::time_point meant = Clock::now();
+  while (!over()) {
+    meant += nanoseconds(static_cast<long long>(gap(random) * 1000));
+    std::this_thread::sleep_until(meant);
+    for (int i = 0; i < count; ++i) tenant.launch();
+    tenant.record(end);
+    CHECK(cuEventSynchronize(end));
+    float ms = 0;
+    CHECK(cuEventElapsedTime(&ms, base, end));
+    printf("request %lld\n", static_cast<long long>(static_cast<double>(ms) * 1e6) -
+                                 static_cast<long long>((meant - base_at).count()));
+    tenant.done(count);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) fail("usage");
+  const std::string pattern = argv[1];
+  auto number = [&](int i) { return i < argc ? atoi(argv[i]) : 1; };
+  Tenant tenant(argv[2]);
+  tenant.launch();
+  tenant.synchronize();
+  printf("ready\n");
+  if (pattern == "loop")
+    pipeline(tenant, number(3), 1, [&] { tenant.launch(); });
+  else if (pattern == "bursts")
+    bursts(tenant, number(3), number(4));
+  else if (pattern == "graph") {
+    const CUgraphExec exec = tenant.graph_make(number(3));
+    pipeline(tenant, 2, number(3), [&] { tenant.graph_launch(exec); });
+  } else if (pattern == "sync") {
+    pipeline(tenant, 1, 1, [&] {
+      tenant.launch();
+      tenant.synchronize();
+    });
+  } else if (pattern == "requests")
+    requests(tenant, number(3), number(4), static_cast<unsigned>(number(5)));
+  else
+    fail("the pattern: loop, bursts, graph, sync or requests");
+  tenant.synchronize();
+  return 0;
+}

@@ -1,0 +1,449 @@
+// Suspend, resume, move, drain; stepping aside for whole-GPU use; a GPU that is lost; what users
+// and groups may have together; when a request may start.
+#include <gmock/gmock.h>
+
+#include "memory_harness.h"
+
+namespace sluice::core {
+namespace {
+
+using protocol::CommandVerb;
+using protocol::kHoldIn;
+using protocol::kHoldOut;
+using protocol::TenantState;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+CheckpointDone frozen(TenantId tenant, bool ok = true) {
+  return {tenant, CheckpointStep::kOut, ok, kMs, ok ? "" : "managed memory"};
+}
+CheckpointDone thawed(TenantId tenant, bool ok = true) {
+  return {tenant, CheckpointStep::kBack, ok, kMs, ok ? "" : "no device"};
+}
+std::uint64_t promised(Harness& h, std::size_t gpu) {
+  return state_view(h.state(), h.now).gpus[gpu].promised_bytes;
+}
+
+TEST(Suspend, SwapsOutAndStaysUntilItIsResumed) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(2 * kGiB);
+  h.want(tenant);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  EXPECT_THAT(h.all<CommandAnswered>(), IsEmpty());
+  EXPECT_FALSE(h.open(tenant));
+  h.drain(tenant);
+  h.ack(tenant);
+  h.pass(kMs);
+  h.moved(tenant);
+  const CommandAnswered done = h.one<CommandAnswered>();
+  EXPECT_EQ(done.code, RefusalCode::kNone);
+  EXPECT_EQ(done.bytes, 2 * kGiB - 32 * kMiB);
+  EXPECT_EQ(done.taken_ns, kMs);
+  EXPECT_EQ(state_view(h.state(), h.now).tenants[0].state, TenantState::kSuspended);
+  h.want(tenant);
+  h.pass(10 * kSecond);
+  EXPECT_TRUE(h.held(tenant, kHoldOut)) << "wanting does not bring it back";
+  h.step(h.command(CommandVerb::kResume, tenant));
+  h.look();
+  EXPECT_TRUE(h.held(tenant, kHoldIn));
+  h.moved(tenant);
+  EXPECT_EQ(h.one<CommandAnswered>().bytes, 2 * kGiB - 32 * kMiB);
+  EXPECT_TRUE(h.open(tenant));
+}
+
+TEST(Suspend, GoesThroughTheCheckpointWhereMemoryCannotBeSwapped) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(2 * kGiB, false);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  EXPECT_THAT(h.all<CheckpointWanted>(), IsEmpty()) << "the hold is acknowledged first";
+  h.ack(tenant);
+  EXPECT_EQ(h.one<CheckpointWanted>().step, CheckpointStep::kOut);
+  EXPECT_EQ(h.host_bytes(), 2 * kGiB);
+  h.step(frozen(tenant));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNone);
+  EXPECT_TRUE(h.one<StayNoted>().frozen);
+  const TenantId other = h.holder(kGiB + 512 * kMiB, false);
+  EXPECT_EQ(promised(h, 0), 3 * kGiB + 512 * kMiB) << "its promise stays";
+  h.step(h.command(CommandVerb::kResume, tenant));
+  h.look();
+  EXPECT_EQ(h.residence(tenant), Residence::kRestoring);
+  h.step(thawed(tenant));
+  EXPECT_EQ(h.one<CommandAnswered>().request, 900 + tenant);
+  EXPECT_EQ(h.residence(tenant), Residence::kIn);
+  h.end(other);
+}
+
+TEST(Suspend, WhatTheDriverRefusesIsAnsweredWithItsReason) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(2 * kGiB, false);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.ack(tenant);
+  h.step(frozen(tenant, false));
+  const CommandAnswered answer = h.one<CommandAnswered>();
+  EXPECT_EQ(answer.code, RefusalCode::kCannotMove);
+  EXPECT_THAT(answer.text, HasSubstr("the driver's checkpoint failed: managed memory"));
+  EXPECT_FALSE(h.held(tenant));
+  EXPECT_EQ(h.host_bytes(), 0U);
+  h.want(tenant);
+  EXPECT_TRUE(h.open(tenant));
+}
+
+TEST(Suspend, ARestoreThatFailsIsToldAndTriedAgain) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(2 * kGiB, false);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.ack(tenant);
+  h.step(frozen(tenant));
+  h.step(h.command(CommandVerb::kResume, tenant));
+  h.look();
+  h.step(thawed(tenant, false));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kCannotMove);
+  EXPECT_EQ(h.residence(tenant), Residence::kOut);
+  for (int i = 0; i < 10 && h.residence(tenant) == Residence::kOut; ++i) {
+    h.pass(20 * kMs);
+    h.look();
+  }
+  EXPECT_EQ(h.residence(tenant), Residence::kRestoring);
+  h.step(thawed(tenant));
+  EXPECT_EQ(h.residence(tenant), Residence::kIn);
+}
+
+TEST(Suspend, IsRefusedToStrangersForWholeGpusAndTwice) {
+  MemoryHarness h(policy_swapping(), 2);
+  const TenantId tenant = h.holder(2 * kGiB);
+  CommandAsked event = h.command(CommandVerb::kSuspend, tenant);
+  event.uid = 1001;
+  h.step(event);
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNotAllowed);
+  EXPECT_THAT(h.one<CommandAnswered>().text, HasSubstr("belongs to user 1000"));
+  h.step(h.command(CommandVerb::kSuspend, 99));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kUnknownTenant);
+  const TenantId whole = h.admit(h.ask(TenantClass::kExclusive));
+  h.step(h.command(CommandVerb::kSuspend, whole));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kCannotMove);
+  event.root = true;
+  h.step(event);
+  EXPECT_THAT(h.all<CommandAnswered>(), IsEmpty());
+  h.step(h.command(CommandVerb::kResume, tenant));
+  EXPECT_THAT(h.one<CommandAnswered>().text, HasSubstr("another command"));
+  h.end(tenant);
+  EXPECT_EQ(h.state().commands.size(), 0U);
+}
+
+TEST(Suspend, TheHostMemoryOfTheUserIsChecked) {
+  Policy policy = policy_swapping();
+  policy.swap_host_bytes_per_user = kGiB;
+  MemoryHarness h(policy);
+  const TenantId tenant = h.holder(2 * kGiB);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kHostMemoryLimit);
+  EXPECT_THAT(h.one<CommandAnswered>().text, HasSubstr("beyond the 1 GiB of host memory"));
+  EXPECT_FALSE(h.held(tenant));
+}
+
+TEST(Suspend, ADryRunChangesNothing) {
+  MemoryHarness h(policy_swapping(), 2);
+  const TenantId tenant = h.holder(2 * kGiB);
+  for (CommandVerb verb : {CommandVerb::kSuspend, CommandVerb::kMove, CommandVerb::kDrain}) {
+    CommandAsked event = h.command(verb, tenant);
+    event.dry_run = event.root = true;
+    event.gpu = uuid_of(h.state().tenants.at(tenant)->shares[0].gpu == 0 ? 2 : 1);
+    h.step(event);
+    EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNone);
+    EXPECT_THAT(h.one<CommandAnswered>().text, HasSubstr("nothing was changed"));
+    EXPECT_EQ(h.residence(tenant), Residence::kIn);
+    EXPECT_FALSE(h.state().gpus[0]->closed_to_new || h.state().gpus[1]->closed_to_new);
+  }
+}
+
+TEST(Move, GoesThroughTheCheckpointToTheOtherGpu) {
+  MemoryHarness h(policy_swapping(), 2);
+  const TenantId tenant = h.holder(2 * kGiB);
+  const std::uint32_t from = h.state().tenants.at(tenant)->shares[0].gpu;
+  CommandAsked event = h.command(CommandVerb::kMove, tenant);
+  event.gpu = uuid_of(from == 0 ? 2 : 1);
+  h.step(event);
+  h.ack(tenant);
+  EXPECT_EQ(h.one<CheckpointWanted>().step, CheckpointStep::kOut);
+  h.step(frozen(tenant));
+  EXPECT_EQ(h.one<TenantMoved>().to, event.gpu);
+  EXPECT_EQ(promised(h, from), 0U);
+  EXPECT_GT(promised(h, 1 - from), 0U);
+  h.look();
+  EXPECT_EQ(h.residence(tenant), Residence::kRestoring);
+  h.step(thawed(tenant));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNone);
+  h.want(tenant);
+  EXPECT_TRUE(h.open(tenant));
+  EXPECT_EQ(h.state().gpus[1 - from]->holder->id, tenant);
+}
+
+TEST(Move, ASuspendedTenantChangesItsGpuAndStaysSuspended) {
+  MemoryHarness h(policy_swapping(), 2);
+  const TenantId tenant = h.holder(2 * kGiB);
+  const std::uint32_t from = h.state().tenants.at(tenant)->shares[0].gpu;
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.out(tenant);
+  CommandAsked event = h.command(CommandVerb::kMove, tenant);
+  event.gpu = uuid_of(from == 0 ? 2 : 1);
+  h.step(event);
+  EXPECT_EQ(h.residence(tenant), Residence::kCheckpointing) << "what is left of it goes too";
+  h.step(frozen(tenant));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNone);
+  EXPECT_EQ(h.all<StayNoted>().back().frozen_on[0], uuid_of(static_cast<std::uint8_t>(from + 1)));
+  EXPECT_EQ(h.residence(tenant), Residence::kOut);
+  EXPECT_GT(promised(h, 1 - from), 0U);
+  h.step(h.command(CommandVerb::kResume, tenant));
+  h.look();
+  EXPECT_EQ(h.residence(tenant), Residence::kRestoring);
+  EXPECT_EQ(h.state().tenants.at(tenant)->restore_to[0].to, event.gpu);
+  h.step(thawed(tenant));
+  EXPECT_EQ(h.residence(tenant), Residence::kSwappingIn);
+  h.moved(tenant);
+  EXPECT_EQ(h.residence(tenant), Residence::kIn);
+}
+
+TEST(Move, IsRefusedWhereItDoesNotFit) {
+  MemoryHarness h(policy_swapping(), 2);
+  const TenantId tenant = h.holder(2 * kGiB, false);
+  const TenantId other = h.holder(3 * kGiB, false);
+  const std::uint32_t there = h.state().tenants.at(other)->shares[0].gpu;
+  CommandAsked event = h.command(CommandVerb::kMove, tenant);
+  event.gpu = uuid_of(static_cast<std::uint8_t>(there + 1));
+  h.step(event);
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNoRoom);
+  EXPECT_THAT(h.one<CommandAnswered>().text, HasSubstr("3 GiB of 4 GiB"));
+  event.gpu = uuid_of(77);
+  h.step(event);
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNoSuchGpu);
+  const TenantId gang = h.holder(64 * kMiB, false, 2);
+  event = h.command(CommandVerb::kMove, gang);
+  event.gpu = uuid_of(1);
+  h.step(event);
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kCannotMove);
+}
+
+TEST(Move, IsRefusedOntoAGpuThatIsUsedWhole) {
+  MemoryHarness h(policy_swapping(), 2);
+  h.step(GpuAdded{uuid_of(3), 8 * kGiB, 32 * kMiB});
+  const TenantId tenant = h.holder(2 * kGiB);
+  const std::uint32_t own = h.state().tenants.at(tenant)->shares[0].gpu;
+  TenantAsked whole = h.ask(TenantClass::kExclusive);
+  whole.gpu_count = 2;
+  whole.pinned = {uuid_of(own == 0 ? 2 : 1), uuid_of(3)};  // it has 4 GiB of the 8
+  h.step(whole);
+  CommandAsked event = h.command(CommandVerb::kMove, tenant);
+  event.gpu = uuid_of(3);
+  h.step(event);
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNoRoom);
+  EXPECT_THAT(h.one<CommandAnswered>().text, HasSubstr("used whole"));
+}
+
+TEST(Drain, NobodyIsAdmittedAndWhoRunsStays) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(kGiB);
+  CommandAsked event = h.command(CommandVerb::kDrain, 0);
+  event.gpu = uuid_of(1);
+  h.step(event);
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNotAllowed);
+  event.root = true;
+  h.step(event);
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNone);
+  h.want(tenant);
+  EXPECT_TRUE(h.open(tenant));
+  h.step(h.ask(TenantClass::kBatch, kGiB));
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kDrain);
+  EXPECT_EQ(state_view(h.state(), h.now).gpus[0].draining, 1);
+  event.verb = CommandVerb::kUndrain;
+  h.step(event);
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1));
+}
+
+Policy policy_aside() {
+  Policy policy = policy_swapping();
+  policy.exclusive_room = ExclusiveRoom::kSuspend;
+  return policy;
+}
+
+TEST(Aside, SharedTenantsGoOutForAWholeGpuAndComeBackAfterIt) {
+  MemoryHarness h(policy_aside());
+  const TenantId swapped = h.holder(kGiB);
+  const TenantId stays = h.holder(kGiB, false);
+  h.step(h.ask(TenantClass::kExclusive));
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kDrain);
+  EXPECT_TRUE(h.held(swapped) && h.held(stays));
+  h.out(swapped);
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty());
+  h.ack(stays);
+  h.step(frozen(stays));
+  const TenantAdmitted whole = h.one<TenantAdmitted>();
+  EXPECT_EQ(whole.memory_max, 4 * kGiB - 32 * kMiB) << "a context of the swapped one stays";
+  EXPECT_TRUE(h.open(whole.tenant));
+  EXPECT_EQ(promised(h, 0), whole.memory_max);
+  h.want(swapped);
+  h.pass(kSecond);
+  EXPECT_TRUE(h.held(swapped, kHoldOut)) << "it waits for the whole-GPU job's end";
+  EXPECT_EQ(state_view(h.state(), h.now).tenants[0].state, TenantState::kSuspended);
+  h.step(h.command(CommandVerb::kResume, swapped));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNoRoom);
+  h.step(ProcessJoined{whole.tenant, h.process(whole.tenant)});
+  h.end(whole.tenant);
+  EXPECT_EQ(promised(h, 0), kGiB + 32 * kMiB);
+  h.look();
+  EXPECT_TRUE(h.held(swapped, kHoldIn));
+  EXPECT_EQ(h.residence(stays), Residence::kRestoring);
+  h.moved(swapped);
+  h.step(thawed(stays));
+  EXPECT_TRUE(h.open(swapped));
+  EXPECT_EQ(h.residence(stays), Residence::kIn);
+}
+
+TEST(Aside, WhoCannotIsWaitedForAndWhoseRequestLeavesComesBack) {
+  MemoryHarness h(policy_aside());
+  const TenantId swapped = h.holder(kGiB);
+  const TenantId fixed = h.holder(kGiB, false);
+  const TenantAsked whole = h.ask(TenantClass::kExclusive);
+  h.step(whole);
+  h.out(swapped);
+  h.ack(fixed);
+  h.step(frozen(fixed, false));
+  EXPECT_FALSE(h.held(fixed));
+  h.want(fixed);
+  EXPECT_TRUE(h.open(fixed));
+  h.step(RequestGone{whole.request});
+  h.look();
+  EXPECT_TRUE(h.held(swapped, kHoldIn));
+}
+
+TEST(Aside, NobodyIsAskedAgainBeforeItHadItsGpuForAsLongAsItWasAway) {
+  MemoryHarness h(policy_aside());
+  const TenantId shared = h.holder(kGiB);
+  h.step(h.ask(TenantClass::kExclusive));
+  h.out(shared);
+  const TenantId first = h.one<TenantAdmitted>().tenant;
+  h.step(h.ask(TenantClass::kExclusive));
+  h.pass(10 * kSecond);
+  h.step(FounderGone{first});
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty()) << "first who made room";
+  h.look();
+  h.moved(shared);
+  EXPECT_EQ(h.residence(shared), Residence::kIn);
+  h.pass(9 * kSecond);
+  EXPECT_EQ(h.residence(shared), Residence::kIn);
+  h.pass(kSecond + kMs);
+  EXPECT_TRUE(h.held(shared));
+}
+
+TEST(Aside, ARestoredWholeGpuTenantHasThoseAsideWhoseMemoryIsOut) {
+  MemoryHarness h(policy_aside());
+  TenantRestored shared;
+  shared.tenant = 4;
+  shared.memory_max = kGiB;
+  shared.memory_min = 32 * kMiB;
+  shared.gpus = {uuid_of(1)};
+  shared.swap = shared.swapped = true;
+  h.step(shared);
+  TenantRestored whole;
+  whole.tenant = 5;
+  whole.tenant_class = TenantClass::kExclusive;
+  whole.memory_max = whole.memory_min = 4 * kGiB;
+  whole.gpus = {uuid_of(1)};
+  h.step(whole);
+  EXPECT_THAT(h.all<TenantEnded>(), IsEmpty());
+  EXPECT_TRUE(h.open(5));
+  EXPECT_EQ(promised(h, 0), 4 * kGiB);
+  h.step(FounderGone{5});
+  EXPECT_EQ(promised(h, 0), 32 * kMiB);
+}
+
+TEST(Lost, ItsTenantsAreToldAndWhoWaitsForItIsRefused) {
+  MemoryHarness h(policy_swapping(), 2);
+  const TenantId gang = h.holder(kGiB, true, 2);
+  const TenantId out = h.holder(2 * kGiB, false);
+  TenantAsked waits = h.ask(TenantClass::kBatch, 3 * kGiB);
+  waits.pinned = {uuid_of(1)};
+  waits.tenant_class = TenantClass::kExclusive;
+  h.step(waits);
+  h.want(gang);
+  h.step(GpuLost{uuid_of(1)});
+  EXPECT_THAT(h.all<TenantLost>()[0].text, HasSubstr("its GPU is gone"));
+  EXPECT_EQ(h.one<TenantRefused>().code, RefusalCode::kNoSuchGpu);
+  EXPECT_FALSE(h.open(gang));
+  TenantAsked pinned = h.ask(TenantClass::kBatch, kGiB);
+  pinned.pinned = {uuid_of(1)};
+  h.step(pinned);
+  EXPECT_EQ(h.one<TenantRefused>().code, RefusalCode::kNoSuchGpu);
+  h.end(gang);
+  h.end(out);
+  EXPECT_THAT(h.state().tenants, IsEmpty());
+  h.step(GpuLost{uuid_of(2)});
+  h.step(h.ask(TenantClass::kBatch, kGiB));
+  EXPECT_EQ(h.one<TenantRefused>().code, RefusalCode::kNoSuchGpu);
+  h.step(GpuAdded{uuid_of(2), 4 * kGiB, 32 * kMiB});
+  EXPECT_NE(h.admit(h.ask(TenantClass::kBatch, kGiB)), 0U);
+}
+
+TEST(Sums, OfUsersAndGroupsAreWaitedForAndReturnToZero) {
+  Policy policy = policy_usual();
+  policy.groups["student"] = {{2, 2 * kGiB}, {3, 0}};
+  MemoryHarness h(policy);
+  auto asks = [&](std::uint32_t uid, Bytes memory) {
+    TenantAsked asked = h.ask(TenantClass::kBatch, memory);
+    asked.uid = uid;
+    asked.group = "student";
+    return asked;
+  };
+  h.step(asks(1000, 3 * kGiB));
+  EXPECT_EQ(h.one<TenantRefused>().code, RefusalCode::kUserLimit);
+  EXPECT_THAT(h.one<TenantRefused>().text,
+              HasSubstr("profile student allows each user 2 GiB of GPU memory, asked were 3 GiB"));
+  const TenantId one = h.admit(asks(1000, kGiB + 512 * kMiB));
+  h.step(asks(1000, kGiB));
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kUserLimit);
+  const TenantId other = h.admit(asks(1001, 256 * kMiB));
+  const TenantId third = h.admit(asks(1002, 256 * kMiB));
+  TenantAsked fourth = asks(1003, 256 * kMiB);
+  fourth.no_wait = true;
+  h.step(fourth);
+  EXPECT_THAT(h.one<TenantRefused>().text, HasSubstr("what profile student allows together"));
+  h.end(one);
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1)) << "the one of the same user that waited";
+  const TenantId last = h.all<TenantAdmitted>()[0].tenant;
+  h.end(other);
+  h.end(third);
+  h.step(FounderGone{last});
+  EXPECT_THAT(h.state().groups, IsEmpty());
+  EXPECT_THAT(h.state().members, IsEmpty());
+}
+
+TEST(ExpectedStart, IsUnknownUntilStartsHaveBeenSeen) {
+  MemoryHarness h;
+  std::vector<TenantId> running{h.admit(h.ask(TenantClass::kBatch, 4 * kGiB))};
+  for (int i = 0; i < 5; ++i) {
+    h.step(h.ask(TenantClass::kBatch, 4 * kGiB));
+    EXPECT_EQ(h.one<TenantQueued>().expected_start_ns, 0);
+  }
+  for (int i = 0; i < 4; ++i) {
+    h.pass(10 * kSecond);
+    h.step(FounderGone{running.back()});
+    if (i == 0) h.step(ProcessGone{h.process(running.back())});
+    running.push_back(h.one<TenantAdmitted>().tenant);
+  }
+  h.step(h.ask(TenantClass::kBatch, 4 * kGiB));
+  EXPECT_EQ(h.one<TenantQueued>().position, 2U);
+  EXPECT_EQ(h.one<TenantQueued>().expected_start_ns, 20 * kSecond);
+}
+
+TEST(Clock, ThatGoesBackStandsStill) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(kGiB);
+  h.want(tenant);
+  h.now -= 10 * kSecond;
+  h.drain(tenant);
+  h.now += 10 * kSecond;
+  EXPECT_TRUE(h.open(tenant));
+}
+
+}  // namespace
+}  // namespace sluice::core

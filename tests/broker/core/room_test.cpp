@@ -1,0 +1,338 @@
+// Who makes room for whom, in which order, and what is answered where nobody can.
+#include <gmock/gmock.h>
+
+#include "memory_harness.h"
+
+namespace sluice::core {
+namespace {
+
+using protocol::kHoldIn;
+using protocol::kHoldOut;
+using protocol::kHoldSet;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr std::uint32_t kRoom = 2;            // the first answer
+constexpr std::uint32_t kNoRoom = kRoom | 1;  // of either kind
+
+TEST(Room, AnIdleTenantIsHeldThenOrderedOutAndTheRoomIsAnnounced) {
+  MemoryHarness h;
+  const TenantId idle = h.holder(3 * kGiB);
+  const TenantId asks = h.holder(kGiB);
+  h.pass(200 * kMs);
+  h.room_want(asks, kGiB);
+  EXPECT_EQ(h.hold(idle), protocol::hold_word(1, kHoldSet)) << "first it is to stop";
+  EXPECT_THAT(h.all<RoomSet>(), IsEmpty());
+  h.ack(idle);
+  EXPECT_EQ(h.hold(idle), protocol::hold_word(1, kHoldSet | kHoldOut));
+  EXPECT_EQ(h.host_bytes(), 3 * kGiB - 32 * kMiB);
+  h.moved(idle);
+  EXPECT_EQ(h.room(asks), kRoom);
+  EXPECT_EQ(h.residence(idle), Residence::kOut);
+  h.pass(kSecond);
+  EXPECT_EQ(h.residence(idle), Residence::kOut) << "it does not want back";
+}
+
+TEST(Room, WhoIsOutAndWantsComesBackWhenThereIsRoom) {
+  MemoryHarness h;
+  const TenantId idle = h.holder(3 * kGiB);
+  const TenantId asks = h.holder(kGiB, true, 1, 2 * kGiB);
+  h.pass(200 * kMs);
+  h.room_want(asks, kGiB);
+  h.out(idle);
+  h.seen(asks, 2 * kGiB, 0, 0);  // what it took cannot be moved
+  h.want(idle);
+  EXPECT_FALSE(h.open(idle));
+  h.pass(kSecond);
+  EXPECT_TRUE(h.held(idle, kHoldOut)) << "there is no room";
+  h.end(asks);
+  h.look();
+  EXPECT_EQ(h.hold(idle), protocol::hold_word(1, kHoldSet | kHoldIn));
+  EXPECT_FALSE(h.open(idle)) << "not before it is in";
+  h.moved(idle);
+  EXPECT_EQ(h.hold(idle), protocol::hold_word(2, 0));
+  EXPECT_TRUE(h.open(idle)) << "at once: it has been waiting";
+  EXPECT_EQ(h.host_bytes(), 0U);
+}
+
+TEST(Room, WhoIsOnItsWayInIsWaitedFor) {
+  MemoryHarness h;
+  const TenantId idle = h.holder(3 * kGiB);
+  const TenantId first = h.holder(kGiB);
+  h.pass(200 * kMs);
+  h.room_want(first, kGiB);
+  h.out(idle);
+  h.want(idle);
+  h.end(first);
+  h.look();
+  EXPECT_TRUE(h.held(idle, kHoldIn));
+  const TenantId second = h.holder(512 * kMiB, true, 1, 3 * kGiB);
+  h.room_want(second, kGiB);
+  EXPECT_EQ(h.room(second), 0U) << "no answer yet: what comes in can go out again";
+  h.moved(idle);
+  for (int i = 0; i < 10; ++i) {
+    h.pass(50 * kMs);
+    h.look();
+    h.drain(idle);
+  }
+  EXPECT_TRUE(h.held(idle)) << "and does, when it has had its time";
+}
+
+TEST(Room, NobodyWhoCouldMoveIsToldAtOnce) {
+  MemoryHarness h;
+  h.holder(3 * kGiB, false);
+  const TenantId asks = h.holder(512 * kMiB, false);
+  h.pass(kSecond);
+  h.room_want(asks, kGiB);
+  EXPECT_EQ(h.room(asks), kNoRoom);
+}
+
+TEST(Room, AsMuchAsAllTogetherCouldNotFreeIsToldAtOnceAndNobodyMoves) {
+  MemoryHarness h;
+  h.holder(3 * kGiB, false);
+  const TenantId small = h.holder(256 * kMiB);
+  const TenantId asks = h.holder(512 * kMiB);
+  h.pass(kSecond);
+  h.room_want(asks, 512 * kMiB);
+  EXPECT_EQ(h.room(asks), kNoRoom);
+  EXPECT_EQ(h.residence(small), Residence::kIn);
+}
+
+TEST(Room, AnAnswerThatCrossedTheQuestionStands) {
+  MemoryHarness h;
+  h.holder(3 * kGiB, false);
+  const TenantId asks = h.holder(512 * kMiB, false);
+  h.room_want(asks, kGiB);
+  h.step(MemoryWanted{h.process(asks), 0, 0, kGiB});
+  EXPECT_THAT(h.all<RoomSet>(), IsEmpty()) << "the thread has the answer already";
+}
+
+TEST(Room, WhoWorksIsLeftAloneForAQuantum) {
+  MemoryHarness h;
+  const TenantId busy = h.holder(3 * kGiB);
+  const TenantId asks = h.holder(kGiB);
+  h.want(busy);
+  h.room_want(asks, kGiB);
+  EXPECT_TRUE(h.open(busy));
+  EXPECT_TRUE(h.has(busy, protocol::kLeaseContended)) << "it is to say when it is idle";
+  h.pass(99 * kMs);
+  EXPECT_TRUE(h.open(busy));
+  h.look();
+  h.pass(2 * kMs);
+  EXPECT_FALSE(h.open(busy)) << "its lease is closed first";
+  EXPECT_FALSE(h.held(busy));
+  h.drain(busy);
+  EXPECT_TRUE(h.held(busy)) << "then it is held";
+}
+
+TEST(Room, WhoSaysThatItIsIdleGoesBeforeItsQuantum) {
+  MemoryHarness h;
+  const TenantId open = h.holder(3 * kGiB);
+  const TenantId asks = h.holder(kGiB);
+  h.want(open);
+  h.room_want(asks, kGiB);
+  h.idle(open);
+  EXPECT_FALSE(h.open(open));
+  h.drain(open);
+  EXPECT_FALSE(h.held(open)) << "a pause is not idleness";
+  h.look();
+  h.pass(11 * kMs);
+  EXPECT_TRUE(h.held(open)) << "a tenth of the quantum is";
+}
+
+TEST(Room, TheLongestIdleOneThatSufficesGoesAndNobodyElse) {
+  MemoryHarness h;
+  const TenantId small = h.holder(512 * kMiB);
+  h.pass(10 * kMs);
+  const TenantId old = h.holder(kGiB + 256 * kMiB);
+  h.pass(10 * kMs);
+  const TenantId young = h.holder(kGiB + 256 * kMiB);
+  const TenantId asks = h.holder(kGiB);
+  h.pass(kSecond);
+  h.room_want(asks, kGiB);
+  EXPECT_TRUE(h.held(old));
+  EXPECT_FALSE(h.held(young));
+  EXPECT_FALSE(h.held(small)) << "alone it would not do";
+}
+
+TEST(Room, IdleOnesGoBeforeThoseThatWork) {
+  MemoryHarness h;
+  const TenantId busy = h.holder(kGiB);
+  const TenantId idle = h.holder(2 * kGiB);
+  const TenantId asks = h.holder(kGiB);
+  h.want(busy);
+  h.pass(kSecond);
+  h.room_want(asks, 512 * kMiB);
+  EXPECT_TRUE(h.held(idle));
+  EXPECT_TRUE(h.open(busy));
+}
+
+TEST(Room, SeveralGoWhereOneIsNotEnough) {
+  MemoryHarness h;
+  const TenantId one = h.holder(kGiB);
+  const TenantId two = h.holder(kGiB);
+  const TenantId three = h.holder(kGiB);
+  const TenantId asks = h.holder(kGiB);
+  h.pass(kSecond);
+  h.room_want(asks, kGiB + 256 * kMiB);
+  EXPECT_EQ(h.held(one) + h.held(two) + h.held(three), 2);
+  h.out(one);
+  EXPECT_EQ(h.room(asks), 0U);
+  h.out(two);
+  EXPECT_EQ(h.room(asks), kRoom);
+}
+
+TEST(Room, ReservedForWhoAskedUntilItIsUsed) {
+  MemoryHarness h;
+  const TenantId gone = h.holder(2 * kGiB, false);
+  const TenantId out = h.holder(kGiB + 512 * kMiB);
+  const TenantId asks = h.holder(256 * kMiB);
+  h.pass(kSecond);
+  h.room_want(asks, kGiB);  // 256 MiB are free
+  h.out(out);
+  EXPECT_EQ(h.room(asks), kRoom);
+  h.want(out);
+  h.look();
+  EXPECT_TRUE(h.held(out, kHoldOut)) << "the room is not taken back before it is used";
+  h.end(gone);
+  h.look();
+  EXPECT_TRUE(h.held(out, kHoldIn)) << "there is enough for both";
+}
+
+TEST(Room, FirstComeFirstServed) {
+  MemoryHarness h;
+  const TenantId fat = h.holder(3 * kGiB, false);
+  const TenantId first = h.holder(256 * kMiB);
+  const TenantId idle = h.holder(512 * kMiB);
+  h.pass(kSecond);
+  h.step(MemoryWanted{h.process(first), 0, 0, 512 * kMiB});
+  h.look();
+  EXPECT_TRUE(h.held(idle));
+  const TenantId second = h.holder(64 * kMiB);
+  h.step(MemoryWanted{h.process(second), 0, 0, 192 * kMiB});
+  EXPECT_EQ(h.room(second), 0U) << "what is free is kept for who came first";
+  h.out(idle);
+  EXPECT_EQ(h.room(first), kRoom);
+  h.end(fat);
+  h.look();
+  h.pass(200 * kMs);
+  EXPECT_EQ(h.room(second), kRoom);
+}
+
+TEST(Room, WhereTheDriverHasLessThanTheClaimsSayMoreIsMade) {
+  MemoryHarness h;
+  const TenantId idle = h.holder(2 * kGiB);
+  const TenantId asks = h.holder(kGiB);
+  h.pass(kSecond);
+  h.room_want(asks, 512 * kMiB);  // 1 GiB should be free
+  EXPECT_TRUE(h.held(idle));
+  h.out(idle);
+  EXPECT_EQ(h.room(asks), kRoom);
+}
+
+TEST(Room, WhoIsOnTheWayBackCanMakeRoomLater) {
+  MemoryHarness h;
+  const TenantId first = h.holder(2 * kGiB);
+  const TenantId second = h.holder(2 * kGiB);
+  const TenantId asks = h.holder(64 * kMiB, true, 1, 2 * kGiB);
+  h.pass(kSecond);
+  h.seen(asks, 0, 0, 0);
+  h.step(h.command(protocol::CommandVerb::kSuspend, first));
+  h.out(first);
+  h.step(h.command(protocol::CommandVerb::kResume, first));
+  h.look();
+  EXPECT_EQ(h.residence(first), Residence::kSwappingIn);
+  h.seen(second, 2 * kGiB, 0, 0);
+  h.step(MemoryWanted{h.process(asks), 0, 0, kGiB});
+  EXPECT_EQ(h.room(asks), 0U) << "it can go out again after a quantum";
+  h.moved(first);
+  h.pass(200 * kMs);
+  h.look();
+  EXPECT_TRUE(h.held(first));
+}
+
+TEST(Room, AProcessThatDiesWantsNothing) {
+  MemoryHarness h;
+  const TenantId busy = h.holder(3 * kGiB);
+  const TenantId asks = h.holder(kGiB);
+  h.want(busy);
+  h.room_want(asks, kGiB);
+  EXPECT_THAT(h.state().wants, SizeIs(1));
+  h.step(ProcessGone{h.process(asks)});
+  EXPECT_THAT(h.state().wants, IsEmpty());
+  h.pass(kSecond);
+  EXPECT_FALSE(h.held(busy));
+}
+
+TEST(Room, ABoastfulClaimCountsNoMoreThanItsQuota) {
+  MemoryHarness h;
+  const TenantId liar = h.holder(kGiB);
+  h.seen(liar, 100 * kGiB, 100 * kGiB, 0);
+  EXPECT_EQ(h.state().tenants.at(liar)->shares[0].held, kGiB);
+  h.seen(liar, kGiB / 2, kGiB, 2 * kGiB);
+  EXPECT_EQ(h.state().tenants.at(liar)->shares[0].swapped, kGiB / 2);
+  const TenantId asks = h.holder(kGiB);
+  h.pass(kSecond);
+  h.step(MemoryWanted{h.process(asks), 0, 0, 100 * kGiB});
+  EXPECT_EQ(h.state().wants.empty() ? 0U : h.state().wants[0].bytes, kGiB);
+}
+
+TEST(Room, AGangIsHeldAndComesBackOnAllItsGpus) {
+  MemoryHarness h(policy_swapping(), 2);
+  const TenantId gang = h.holder(3 * kGiB, true, 2);
+  const TenantId asks = h.holder(kGiB);
+  h.pass(kSecond);
+  h.room_want(asks, kGiB);
+  EXPECT_TRUE(h.held(gang, kHoldSet, 0) && h.held(gang, kHoldSet, 1));
+  h.ack(gang, 0);
+  EXPECT_FALSE(h.held(gang, kHoldOut, 0)) << "not before it has stopped on both";
+  h.ack(gang, 1);
+  EXPECT_TRUE(h.held(gang, kHoldOut, 0) && h.held(gang, kHoldOut, 1));
+  h.moved(gang, 0, 0);
+  EXPECT_EQ(h.residence(gang), Residence::kSwappingOut);
+  h.moved(gang, 0, 1);
+  EXPECT_EQ(h.residence(gang), Residence::kOut);
+  h.want(gang, 1);
+  h.pass(kSecond);
+  EXPECT_EQ(h.residence(gang), Residence::kSwappingIn) << "1 GiB was asked for and not taken";
+  h.moved(gang, 0, 0);
+  h.moved(gang, 0, 1);
+  EXPECT_TRUE(h.open(gang, 0) && h.open(gang, 1));
+}
+
+TEST(Room, RoomThatIsNeverUsedIsNotKeptForEver) {
+  MemoryHarness h;
+  const TenantId idle = h.holder(3 * kGiB);
+  const TenantId asks = h.holder(512 * kMiB, true, 1, 2 * kGiB);
+  h.pass(kSecond);
+  h.room_want(asks, 2 * kGiB);
+  h.out(idle);
+  EXPECT_EQ(h.room(asks), kRoom);
+  h.want(idle);
+  h.pass(90 * kMs);
+  EXPECT_TRUE(h.held(idle, kHoldOut));
+  h.pass(20 * kMs);
+  h.look();
+  EXPECT_TRUE(h.held(idle, kHoldIn));
+}
+
+TEST(Room, TwoThatAskAtOnceForMoreThanThereIsBothGetIt) {
+  MemoryHarness h;
+  const TenantId a = h.holder(64 * kMiB, true, 1, 3 * kGiB);
+  const TenantId b = h.holder(64 * kMiB, true, 1, 3 * kGiB);
+  const TenantId full = h.holder(3 * kGiB + 512 * kMiB);
+  h.pass(kSecond);
+  h.room_want(a, 2 * kGiB);
+  h.step(MemoryWanted{h.process(b), 0, 0, 2 * kGiB});
+  h.out(full);
+  EXPECT_EQ(h.room(a), kRoom);
+  EXPECT_EQ(h.room(b), 0U) << "what the other has been granted can be moved once it is there";
+  h.seen(a, 2 * kGiB + 64 * kMiB, 2 * kGiB + 32 * kMiB, 0);
+  h.pass(kSecond);
+  EXPECT_TRUE(h.held(a));
+  h.out(a);
+  EXPECT_EQ(h.room(b), kRoom);
+}
+
+}  // namespace
+}  // namespace sluice::core

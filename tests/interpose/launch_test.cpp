@@ -1,0 +1,149 @@
+// The short way of cuLaunchKernel, which is assembly: arguments and results pass through it
+// unchanged, what the driver does in the middle (call again, unwind, fork) meets a whole stack, and
+// what it counts is right. Each case under an open lease and under an exclusive one.
+#include <execinfo.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "tests/interpose/fake_driver.h"
+#include "tests/interpose/test_broker.h"
+
+extern "C" CUresult cuLaunchKernel_ptsz(CUfunction, unsigned int, unsigned int, unsigned int,
+                                        unsigned int, unsigned int, unsigned int, unsigned int,
+                                        CUstream, void**, void**);
+
+namespace {
+
+using sluice::protocol::kLeaseExclusive;
+using sluice::protocol::kLeaseOpen;
+using sluice::protocol::MessageType;
+
+FakeLaunch seen;
+int nested_left;
+std::vector<void*> frames;
+CUresult answer;
+
+CUresult launch() {
+  return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+}
+
+class LaunchTest : public ::testing::TestWithParam<unsigned> {
+ protected:
+  void SetUp() override {
+    broker = std::make_unique<sluice::test::TestBroker>(1ull << 30, 0);
+    broker->environment_set();
+    broker->lease_store(kLeaseOpen | GetParam());
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+    fake.launch_ns = 1000;
+    warm(cuLaunchKernel);
+  }
+  // Until the stream is known, measured and has a budget: what follows goes the short way.
+  void warm(decltype(cuLaunchKernel)* call) {
+    for (int i = 0; i < 300; ++i)
+      ASSERT_EQ(call(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
+  }
+  uint64_t drained_launches() {
+    broker->lease_store(0);
+    EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+    return broker->account().launches.load();
+  }
+  std::unique_ptr<sluice::test::TestBroker> broker;
+};
+
+TEST_P(LaunchTest, ArgumentsAndResultsPassUnchanged) {
+  warm(cuLaunchKernel_ptsz);
+  void* params[1] = {nullptr};
+  void* extra[1] = {nullptr};
+  auto* f = reinterpret_cast<CUfunction>(0x1111222233334444);
+  fake.on_launch = [](const FakeLaunch& launch) {
+    seen = launch;
+    return answer;
+  };
+  for (const auto call : {cuLaunchKernel, cuLaunchKernel_ptsz}) {
+    answer = CUDA_ERROR_INVALID_VALUE;
+    EXPECT_EQ(call(f, 1, 2, 3, 4, 5, 6, 7, nullptr, params, extra), CUDA_ERROR_INVALID_VALUE);
+    answer = CUDA_SUCCESS;
+    EXPECT_EQ(call(f, 1, 2, 3, 4, 5, 0xfffffff6, 0xfffffff7, nullptr, params, extra), CUDA_SUCCESS);
+    EXPECT_EQ(seen.f, f);
+    EXPECT_EQ(seen.grid_x, 1u);
+    EXPECT_EQ(seen.grid_y, 2u);
+    EXPECT_EQ(seen.grid_z, 3u);
+    EXPECT_EQ(seen.block_x, 4u);
+    EXPECT_EQ(seen.block_y, 5u);
+    EXPECT_EQ(seen.block_z, 0xfffffff6);
+    EXPECT_EQ(seen.shared_bytes, 0xfffffff7);
+    EXPECT_EQ(seen.stream, nullptr);
+    EXPECT_EQ(seen.params, params);
+    EXPECT_EQ(seen.extra, extra);
+  }
+  fake.on_launch = nullptr;
+  // Those that failed are not counted.
+  EXPECT_EQ(drained_launches(), 600u + 2u);
+}
+
+// A driver may come back to its own exported function, which is ours.
+TEST_P(LaunchTest, ALaunchInTheMiddleOfALaunch) {
+  nested_left = 3;
+  fake.on_launch = [](const FakeLaunch&) { return --nested_left > 0 ? launch() : CUDA_SUCCESS; };
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  EXPECT_EQ(nested_left, 0);
+  fake.on_launch = nullptr;
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  // The inner ones are the driver's own.
+  EXPECT_EQ(drained_launches(), 300u + 2u);
+}
+
+// Profilers and debuggers look from the driver through us at the program.
+TEST_P(LaunchTest, TheProgramIsSeenBehindTheDriver) {
+  fake.on_launch = [](const FakeLaunch&) {
+    frames.resize(64);
+    frames.resize(static_cast<size_t>(backtrace(frames.data(), 64)));
+    return CUDA_SUCCESS;
+  };
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  std::vector<void*> here(64);
+  here.resize(static_cast<size_t>(backtrace(here.data(), 64)));
+  // All that called this test, but for the place in it, which a sanitizer's backtrace may precede.
+  ASSERT_GT(here.size(), 4u);
+  EXPECT_NE(std::search(frames.begin(), frames.end(), here.begin() + 2, here.end()), frames.end());
+}
+
+// And exceptions pass, of callbacks that a tool puts into the driver, with all registers restored.
+TEST_P(LaunchTest, AnExceptionPassesThrough) {
+  fake.on_launch = [](const FakeLaunch&) -> CUresult { throw 7; };
+  // More values than there are registers to keep them in.
+  volatile uint64_t input = 1;
+  const uint64_t a = input, b = a + input, c = b + input, d = c + input, e = d + input,
+                 f = e + input, g = f + input, h = g + input;
+  int caught = 0;
+  try {
+    launch();
+  } catch (int value) {
+    caught = value;
+  }
+  EXPECT_EQ(caught, 7);
+  EXPECT_EQ(a | b << 8 | c << 16 | d << 24 | e << 32 | f << 40 | g << 48 | h << 56,
+            0x0807060504030201u);
+}
+
+TEST_P(LaunchTest, AForkInTheMiddleOfALaunch) {
+  fake.on_launch = [](const FakeLaunch&) {
+    nested_left = fork();
+    return CUDA_SUCCESS;
+  };
+  const CUresult result = launch();
+  if (nested_left == 0) _exit(result == CUDA_SUCCESS ? 42 : 1);
+  EXPECT_EQ(result, CUDA_SUCCESS);
+  int status = 0;
+  ASSERT_EQ(waitpid(nested_left, &status, 0), nested_left);
+  EXPECT_EQ(WEXITSTATUS(status), 42) << status;
+}
+
+INSTANTIATE_TEST_SUITE_P(Leases, LaunchTest, ::testing::Values(0u, kLeaseExclusive));
+
+}  // namespace
