@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "broker/protocol/messages.h"
 #include "interpose/swap_state.h"
 
 namespace sluice::interpose {
@@ -15,7 +16,6 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 8 << 20;
 constexpr unsigned kSlots = 4;  // pieces under way: the device is not kept waiting by a busy host
-constexpr int32_t kNoHostMemory = -1;
 constexpr CUresult kStopped = CUDA_ERROR_DEINITIALIZED;  // the process is ending
 
 enum class Way : bool { kOut, kIn };
@@ -247,7 +247,7 @@ SwapMoved swap_out(int gpu, const uint32_t* stop) {
   CUresult result = context_choose(which);
   if (result != CUDA_SUCCESS) return {result, 0};
   char* host = host_take(bytes);
-  if (host == nullptr) return {kNoHostMemory, 0};
+  if (host == nullptr) return {protocol::kMovedNoHostMemory, 0};
   result = copy_out(gpu, host, stop);
   if (result != CUDA_SUCCESS) {
     munmap(host, bytes);

@@ -57,11 +57,12 @@ Room gpu_free(const Gpu& gpu, Nanos now) {
 
 void gpu_surprise(const State& state, Gpu& gpu, Bytes bytes, Nanos now) {
   constexpr Nanos kBelievedQuanta = 2;
+  constexpr Nanos kBelievedMinNs = 10'000'000;  // of a policy without a swap quantum
   const Room free = gpu_free(gpu, now);
   if (free < static_cast<Room>(bytes)) return;  // no surprise
   const Bytes known = now < gpu.hidden_until ? gpu.hidden : 0;
   gpu.hidden = known + static_cast<Bytes>(free) - bytes + 1;
-  gpu.hidden_until = now + std::max<Nanos>(kBelievedQuanta * state.policy.swap_quantum_ns, 1);
+  gpu.hidden_until = now + std::max(kBelievedQuanta * state.policy.swap_quantum_ns, kBelievedMinNs);
 }
 
 bool gpu_look(State& state, Gpu& gpu, Nanos age_max, Nanos now, Actions& out) {

@@ -267,11 +267,15 @@ void returns_collect(State& state, Nanos now) {
   std::erase_if(state.wants, [&](const Want& want) {
     return want.back && !stay_back_wanted(state, *tenant_find(state, want.tenant));
   });
-  for (const Tenant* tenant : state.moving) {
-    if (!stay_back_wanted(state, *tenant)) continue;
+  for (Tenant* tenant : state.moving) {
+    if (!stay_back_wanted(state, *tenant)) {
+      if (tenant->residence == Residence::kOut) tenant->back_since = 0;
+      continue;
+    }
     const bool queued = std::ranges::any_of(
         state.wants, [&](const Want& want) { return want.back && want.tenant == tenant->id; });
-    if (!queued) want_add(state, Want{tenant->id, true, 0, 0, now, {}}, tenant->out_since);
+    const Nanos since = tenant->back_since != 0 ? tenant->back_since : now;
+    if (!queued) want_add(state, Want{tenant->id, true, 0, 0, since, {}}, tenant->out_since);
   }
 }
 
@@ -314,6 +318,7 @@ void room_decide(State& state, Nanos now, Actions& out) {
       ++i;
       continue;
     }
+    if (want.back) tenant.back_since = want.since;  // until it is in
     state.wants.erase(state.wants.begin() + static_cast<std::ptrdiff_t>(i));
   }
   for (const auto& gpu : state.gpus)

@@ -162,7 +162,7 @@ struct Tenant {
   std::uint32_t move_to = kNoGpu;
   bool due_back = false;      // to be brought back without being asked
   bool frozen = false;        // in the driver's checkpoint
-  bool order_failed = false;  // a process could not carry out the present order
+  std::int32_t order_result = 0;  // of a process that could not carry out the present order
   bool reverting = false;     // the present order undoes one that failed
   bool restored = false;      // its claims may tell of memory that is out since another broker
   std::vector<GpuMove> restore_to;  // of a frozen one: where its GPUs were and are to be
@@ -171,6 +171,7 @@ struct Tenant {
   Nanos retry_at = 0;  // not tried again before
   Nanos in_since = 0;  // kIn, since then
   Nanos out_since = 0;
+  Nanos back_since = 0;  // its place in the queue for room, where it found none; 0 = none
   Nanos rest_until = 0;  // not to step aside for an exclusive request again before
   Nanos idle_since = 0;  // closed and drained, since then
   Nanos hold_since = 0;

@@ -12,8 +12,9 @@
 // What fails is undone: those that had moved are ordered back, the hold is cleared, and the tenant
 // is left alone for a while that doubles each time; after three failures in a row only its own
 // user's command makes it try again. What fails on the way in goes back out and is tried again,
-// ever more rarely: there is no other way forward for it. Where undoing fails too the tenant counts
-// as out, with what it has on the GPU counted there.
+// ever more rarely: there is no other way forward for it. That somebody else's allocation was
+// quicker than its own is no failure: it goes back out and keeps its place in the queue for room.
+// Where undoing fails too the tenant counts as out, with what it has on the GPU counted there.
 #include "broker/core/stay.h"
 
 #include <algorithm>
@@ -25,6 +26,7 @@
 #include "broker/core/memory.h"
 #include "broker/core/schedule.h"
 #include "broker/core/texts.h"
+#include "broker/protocol/messages.h"
 #include "broker/protocol/pages.h"
 
 namespace sluice::core {
@@ -78,7 +80,9 @@ void hold_clear(State& state, Tenant& tenant, Nanos now, Actions& out) {
 /// It may run again.
 void stay_in(State& state, Tenant& tenant, Nanos now) {
   tenant.residence = Residence::kIn;
-  tenant.reverting = tenant.order_failed = false;
+  tenant.reverting = false;
+  tenant.order_result = 0;
+  tenant.back_since = 0;
   tenant.in_since = now;
   tenant.idle_since = now;
   state.room_dirty = true;
@@ -125,7 +129,7 @@ void order(Tenant& tenant, std::uint32_t flag, Residence residence, Nanos now, A
     process.moves = all_bits(tenant);
   }
   tenant.residence = residence;
-  tenant.order_failed = false;
+  tenant.order_result = 0;
   tenant.step_since = now;
 }
 
@@ -186,7 +190,7 @@ void out_reached(State& state, Tenant& tenant, Nanos now) {
 }
 
 void swapped_out(State& state, Tenant& tenant, Nanos now, Actions& out) {
-  if (!tenant.order_failed) {
+  if (tenant.order_result == 0) {
     if (!tenant.reverting) tenant.move_failures = 0;
     out_reached(state, tenant, now);
     return;
@@ -202,7 +206,7 @@ void swapped_out(State& state, Tenant& tenant, Nanos now, Actions& out) {
 
 void swapped_in(State& state, Tenant& tenant, Nanos now, Actions& out) {
   const bool reverting = tenant.reverting;
-  if (!tenant.order_failed) {
+  if (tenant.order_result == 0) {
     if (reverting) {
       give_up(state, tenant, RefusalCode::kCannotMove,
               "its memory could not be moved to the host, and is where it was", now, out);
@@ -216,7 +220,9 @@ void swapped_in(State& state, Tenant& tenant, Nanos now, Actions& out) {
     commands_look(state, tenant, now, out);
     return;
   }
-  failure_count(state, tenant, "its memory could not be brought back; it is tried again", now, out);
+  if (reverting || tenant.order_result != protocol::kMovedNoRoom)
+    failure_count(state, tenant, "its memory could not be brought back; it is tried again", now,
+                  out);
   if (!reverting) {
     for (Share& share : tenant.shares) gpu_surprise(state, *state.gpus[share.gpu], 0, now);
     tenant.reverting = true;
@@ -522,7 +528,8 @@ void move_done(State& state, const MoveDone& event) {
   process->moves = static_cast<std::uint8_t>(process->moves & ~bit);
   state.room_dirty = true;
   if (event.result != 0) {
-    tenant->order_failed = true;
+    const bool known = tenant->order_result != 0 && tenant->order_result != protocol::kMovedNoRoom;
+    if (!known) tenant->order_result = event.result;
     return;
   }
   const bool out = (event.word & protocol::kHoldOut) != 0;

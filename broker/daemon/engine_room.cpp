@@ -88,7 +88,10 @@ bool Engine::moved(core::ProcessId id, const protocol::Moved& message) {
   const std::uint64_t bytes = std::min(message.bytes, capacity_of(tenant.gpus[message.gpu]));
   const auto taken_ns =
       static_cast<core::Nanos>(std::min<std::uint64_t>(message.taken_ns, lived_ns(tenant)));
-  log_.line(message.result == 0 ? Level::kInfo : Level::kWarning, "moved",
+  // On the way in somebody else's allocation may have been quicker: no fault, it waits again.
+  const bool usual = message.result == 0 || (message.result == protocol::kMovedNoRoom &&
+                                             (message.word & protocol::kHoldIn) != 0);
+  log_.line(usual ? Level::kInfo : Level::kWarning, "moved",
             {{"tenant", tenant.id},
              {"name", tenant.name},
              {"pid", process.pid},

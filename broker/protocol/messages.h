@@ -182,12 +182,14 @@ struct Moved {
   Header header;
   std::uint32_t gpu;
   std::uint32_t word;
-  std::int32_t result;  // the CUresult that stopped it; 0 = done; -1 = no host memory
+  std::int32_t result;  // the CUresult that stopped it; 0 = done; kMovedNoHostMemory
   std::uint32_t reserved0;
   std::uint64_t bytes;     // moved by this order
   std::uint64_t taken_ns;  // for how long
 };
 static_assert(sizeof(Moved) == 48);
+inline constexpr std::int32_t kMovedNoHostMemory = -1;
+inline constexpr std::int32_t kMovedNoRoom = 2;  // CUDA_ERROR_OUT_OF_MEMORY
 
 /// The driver has no room for `bytes` that the quota allows. The thread waits until the entry's
 /// `room` word is no longer `room`, then asks the driver again (see pages.h).

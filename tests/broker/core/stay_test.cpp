@@ -15,6 +15,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 constexpr std::int32_t kOutOfMemory = 2;
+constexpr std::int32_t kUnknownError = 999;
 
 /// One idle tenant with two processes, ordered to make room for another one.
 struct Pair : MemoryHarness {
@@ -182,19 +183,56 @@ TEST(Stay, ARunawayIsNotHeld) {
   EXPECT_TRUE(h.open(busy)) << "and it goes on when it has";
 }
 
-TEST(Stay, AFailureToComeBackGoesOutAgainAndIsTriedWithMoreRoom) {
-  Pair h;
-  h.ack(h.idle);
-  h.ack(h.idle, 0, h.other);
+/// Ordered to come back.
+struct ComingPair : Pair {
+  ComingPair() {
+    out(idle);
+    want(idle);
+    seen(asks, kGiB, 0, 0);
+    pass(kSecond);
+    look();
+    pass(2 * kMs);
+    EXPECT_EQ(residence(idle), Residence::kSwappingIn);
+  }
+  void out(TenantId tenant) {
+    ack(tenant);
+    ack(tenant, 0, other);
+    moved(tenant);
+    moved_other();
+  }
+};
+
+TEST(Stay, WhoFindsNoRoomAfterAllHasNotFailedAndKeepsItsPlace) {
+  ComingPair h;
+  const Nanos since = h.state().tenants.at(h.idle)->back_since;
+  EXPECT_NE(since, 0);
+  h.moved(h.idle, kOutOfMemory);
+  h.moved_other();
+  EXPECT_EQ(h.hold(h.idle), hold_word(1, kHoldSet | kHoldOut)) << "whoever of it was in goes out";
+  h.room_want(h.asks, kGiB / 2);
   h.moved(h.idle);
   h.moved_other();
-  h.want(h.idle);
-  h.seen(h.asks, kGiB, 0, 0);
-  h.pass(kSecond);
-  h.look();
-  h.pass(2 * kMs);
-  ASSERT_EQ(h.residence(h.idle), Residence::kSwappingIn);
-  h.moved(h.idle, kOutOfMemory);
+  EXPECT_EQ(h.residence(h.idle), Residence::kOut);
+  EXPECT_THAT(h.all<MoveFailed>(), IsEmpty());
+  EXPECT_EQ(h.state().tenants.at(h.idle)->move_failures, 0U);
+  ASSERT_FALSE(h.state().wants.empty());
+  EXPECT_EQ(h.state().wants.front().tenant, h.idle) << "before who asked later";
+  EXPECT_EQ(h.state().wants.front().since, since);
+  h.end(h.asks);
+  for (int i = 0; i < 40 && h.residence(h.idle) != Residence::kSwappingIn; ++i) {
+    h.pass(20 * kMs);  // until what must have taken the room is believed to have gone
+    h.look();
+  }
+  EXPECT_EQ(h.residence(h.idle), Residence::kSwappingIn);
+  h.moved(h.idle);
+  h.moved_other();
+  EXPECT_EQ(h.residence(h.idle), Residence::kIn);
+  EXPECT_EQ(h.state().tenants.at(h.idle)->back_since, 0) << "its next place is a new one";
+}
+
+TEST(Stay, AFailureToComeBackGoesOutAgainAndIsTriedWithMoreRoom) {
+  ComingPair h;
+  h.moved(h.idle, kUnknownError);
   h.moved_other();
   EXPECT_EQ(h.hold(h.idle), hold_word(1, kHoldSet | kHoldOut));
   EXPECT_EQ(h.one<MoveFailed>().failures, 1U);
