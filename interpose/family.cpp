@@ -232,6 +232,9 @@ bool family_found(const Limits& limits) {
 
 const Limits& family_limits() { return family().limits; }
 uint32_t family_gpu_count() { return load_acquire(lease().gpu_count); }
+void family_context_cost_set(int gpu, uint64_t bytes) {
+  store_relaxed(lease().gpus[gpu].context_bytes, bytes);
+}
 ShareBucket& family_bucket(int gpu) { return family().buckets[gpu]; }
 AtomicU32& family_gate(int gpu) { return lease().gpus[gpu].lease; }
 void* family_pages() { return base + kFamilyBytes; }

@@ -34,6 +34,8 @@ const Limits& family_limits();
 /// The index of a GPU in the lease page, put there if it is new; -1 when the page is full.
 int family_gpu(const protocol::GpuUuid& uuid);
 uint32_t family_gpu_count();
+/// What a context takes, for those who make the next ones.
+void family_context_cost_set(int gpu, uint64_t bytes);
 ShareBucket& family_bucket(int gpu);
 protocol::AtomicU32& family_gate(int gpu);
 /// Lease page and claims page, one behind the other.

@@ -2,10 +2,12 @@
 // the current one says which GPU a thread works on. A primary context is charged while the driver
 // says that it is active, whoever retained it.
 #include "interpose/account.h"
+#include "interpose/family.h"
 #include "interpose/gate.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/touch.h"
+#include "interpose/usage.h"
 
 using namespace sluice::interpose;
 
@@ -42,12 +44,34 @@ void context_refused(RoomWait& wait, CUresult result, CUdevice device) {
     wait.refused(gpu, process.entry(gpu).context_bytes);
 }
 
+bool is_alone(int gpu) { return gpu >= 0 && load_acquire(process.alone) != 0; }
+
+void before_context(int device) {
+  const int gpu = device_gpu(device);
+  if (is_alone(gpu)) usage_before_context(gpu);
+}
+
+// After a context was made. Without a broker nobody has measured what one costs: the first on a GPU
+// tells. False: it takes more than the quota has room for, and is to go.
+bool context_fits(int device) {
+  const int gpu = device_gpu(device);
+  if (is_alone(gpu)) usage_after_context(gpu);
+  if (!is_alone(gpu) || process.entry(gpu).context_bytes != 0) {
+    residual_settle_device(device);
+    return true;
+  }
+  if (!residual_settle_context(device)) return false;
+  if (contexts_on(device) == 1) family_context_cost_set(gpu, residual_charged(gpu));
+  return true;
+}
+
 template <class Call>
 CUresult create_charged(RoomWait& wait, CUcontext* context, CUdevice device, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || context == nullptr || device < 0 || device >= kDevicesMax) return call();
   if (!context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+  before_context(device);
   const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     context_discharge(device);
@@ -57,14 +81,6 @@ CUresult create_charged(RoomWait& wait, CUcontext* context, CUdevice device, Cal
     (void)process.records.insert(Record{key, 1, nullptr, RecordKind::kContext, device});
   }
   thread_context_forget();
-  return result;
-}
-
-template <class Call>
-CUresult create(CUcontext* context, CUdevice device, Call call) {
-  const CUresult result =
-      with_room([&](RoomWait& wait) { return create_charged(wait, context, device, call); });
-  if (result == CUDA_SUCCESS) residual_settle_device(device);
   return result;
 }
 
@@ -92,6 +108,17 @@ CUresult destroy(CUcontext context, Call call) {
   const CUresult result = destroy_discharged(context, &device, call);
   if (device >= 0) residual_settle_device(device);
   return result;
+}
+
+template <class Call>
+CUresult create(CUcontext* context, CUdevice device, Call call) {
+  const CUcontext untouched = context == nullptr ? nullptr : *context;
+  const CUresult result =
+      with_room([&](RoomWait& wait) { return create_charged(wait, context, device, call); });
+  if (result != CUDA_SUCCESS || context_fits(device)) return result;
+  (void)destroy(*context, [&] { return driver.cuCtxDestroy_v2(*context); });
+  *context = untouched;
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool primary_is_active(CUdevice device) {
@@ -136,6 +163,7 @@ CUresult primary_retain(RoomWait& wait, CUcontext* context, CUdevice device, boo
   Primary& primary = primaries[device];
   const bool charge = !primary.charged;
   if (charge && !context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (charge) before_context(device);
   const CUresult result = driver.cuDevicePrimaryCtxRetain(context, device);
   if (result == CUDA_SUCCESS) {
     primary.charged = true;
@@ -160,10 +188,13 @@ CUresult current_change(Call call) {
 
 SLUICE_HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   bool begun = false;
+  const CUcontext untouched = context == nullptr ? nullptr : *context;
   const CUresult result =
       with_room([&](RoomWait& wait) { return primary_retain(wait, context, device, &begun); });
-  if (begun) residual_settle_device(device);
-  return result;
+  if (!begun || context_fits(device)) return result;
+  (void)primary_release(device, [&] { return driver.cuDevicePrimaryCtxRelease_v2(device); });
+  if (context != nullptr) *context = untouched;
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 SLUICE_HOOK CUresult cuDevicePrimaryCtxRelease(CUdevice device) {

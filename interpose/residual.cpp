@@ -207,6 +207,17 @@ void residual_settle_device(int device) {
   if (settle(device, false, kPatienceNs).busy) residual_want();
 }
 
+bool residual_settle_context(int device) {
+  ThreadRecord* thread = settler();
+  if (thread == nullptr) return true;
+  const DepthScope depth(thread);
+  const Settled settled = settle(device, true, kPatienceNs);
+  if (settled.busy) residual_want();
+  return !settled.too_much;
+}
+
+uint64_t residual_charged(int gpu) { return load_relaxed(charged[gpu]); }
+
 void residual_settle_all() {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return;

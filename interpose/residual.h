@@ -25,6 +25,9 @@ void residual_give(int gpu, uint64_t bytes);
 bool residual_settle(bool within_quota);
 /// The same for one device, with a context or without.
 void residual_settle_device(int device);
+/// The same within the quota, after a context was made; as residual_settle.
+bool residual_settle_context(int device);
+uint64_t residual_charged(int gpu);
 /// The same for all of the tenant's devices.
 void residual_settle_all();
 

@@ -2,6 +2,7 @@
 #include "interpose/usage.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "interpose/link.h"
 #include "interpose/process.h"
@@ -16,7 +17,14 @@ enum class State : uint32_t { kUnknown, kReady, kNone };
 State state;
 nvmlDevice_t handles[protocol::kTenantGpusMax];
 nvmlProcessInfo_t listed_processes[kProcessesMax];
+uint32_t own_pid;                           // proven to be NVML's name of this process; 0 = not
+bool own_absent[protocol::kTenantGpusMax];  // NVML does not list the own pid there
 Lock lock;
+
+uint32_t pid_of_nvml() {
+  const uint32_t told = link_host_pid();
+  return told != 0 ? told : own_pid;
+}
 
 // Both fill the same structure; the third came with driver 510.
 auto list_function() {
@@ -27,7 +35,7 @@ auto list_function() {
 
 bool library_ready() {
   if (state != State::kUnknown) return state == State::kReady;
-  const bool good = link_host_pid() != 0 && resolve_nvml() && nvml.nvmlInit_v2 != nullptr &&
+  const bool good = resolve_nvml() && nvml.nvmlInit_v2 != nullptr &&
                     nvml.nvmlDeviceGetHandleByUUID != nullptr && list_function() != nullptr &&
                     nvml.nvmlInit_v2() == 0;
   state = good ? State::kReady : State::kNone;
@@ -55,22 +63,49 @@ nvmlDevice_t handle_of(int gpu) {
   return handles[gpu];
 }
 
+// The processes on a GPU in listed_processes; false when NVML does not say.
+bool list(int gpu, unsigned* count) {
+  if (!library_ready()) return false;
+  const nvmlDevice_t device = handle_of(gpu);
+  *count = kProcessesMax;
+  return device != nullptr && list_function()(device, count, listed_processes) == 0;
+}
+
+const nvmlProcessInfo_t* listed(unsigned count, uint32_t pid) {
+  for (unsigned i = 0; i < count && i < kProcessesMax; ++i) {
+    if (listed_processes[i].pid == pid) return &listed_processes[i];
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 bool usage_read(int gpu, uint64_t* bytes) {
   const ErrnoGuard guard;
   const LockScope scope(lock);
-  if (!library_ready()) return false;
-  const nvmlDevice_t device = handle_of(gpu);
-  unsigned count = kProcessesMax;
-  if (device == nullptr || list_function()(device, &count, listed_processes) != 0) return false;
-  *bytes = 0;
-  for (unsigned i = 0; i < count && i < kProcessesMax; ++i) {
-    if (listed_processes[i].pid != link_host_pid()) continue;
-    if (listed_processes[i].usedGpuMemory == kNotAvailable) return false;
-    *bytes = listed_processes[i].usedGpuMemory;
-  }
-  return true;
+  const uint32_t pid = pid_of_nvml();
+  unsigned count = 0;
+  if (pid == 0 || !list(gpu, &count)) return false;
+  const nvmlProcessInfo_t* process_listed = listed(count, pid);
+  *bytes = process_listed == nullptr ? 0 : process_listed->usedGpuMemory;
+  return *bytes != kNotAvailable;
+}
+
+void usage_before_context(int gpu) {
+  const ErrnoGuard guard;
+  const LockScope scope(lock);
+  if (pid_of_nvml() != 0) return;
+  unsigned count = 0;
+  own_absent[gpu] = list(gpu, &count) && listed(count, static_cast<uint32_t>(getpid())) == nullptr;
+}
+
+void usage_after_context(int gpu) {
+  const ErrnoGuard guard;
+  const LockScope scope(lock);
+  if (pid_of_nvml() != 0 || !own_absent[gpu]) return;
+  const auto pid = static_cast<uint32_t>(getpid());
+  unsigned count = 0;
+  if (list(gpu, &count) && listed(count, pid) != nullptr) own_pid = pid;
 }
 
 void usage_forget() {
@@ -83,6 +118,8 @@ void usage_forget() {
 void usage_reset_after_fork() {
   lock.reset_after_fork();
   memset(handles, 0, sizeof handles);
+  memset(own_absent, 0, sizeof own_absent);
+  own_pid = 0;
   state = State::kUnknown;
 }
 

@@ -1,16 +1,20 @@
 // What the management library says that this process uses of a GPU: NVML's figure for the pid that
-// the broker knows it by. The one place where the shim asks NVML for itself; knows nothing of the
-// account.
+// the broker knows it by. Where no broker tells, the process's own pid may mean another process to
+// NVML (a PID namespace); it is believed once NVML lists it since the process made a context, and
+// not before. The one place where the shim asks NVML for itself; knows nothing of the account.
 #pragma once
 
 #include "interpose/types.h"
 
 namespace sluice::interpose {
 
-/// False when there is no figure: no NVML, no pid from the broker, a GPU that NVML does not know. 0
-/// bytes also where NVML does not list the process. From a process that uses CUDA only: loads the
-/// library on first use.
+/// False when there is no figure: no NVML, no pid that is known to be this process's, a GPU that
+/// NVML does not know. 0 bytes also where NVML does not list the process. From a process that uses
+/// CUDA only: loads the library on first use.
 bool usage_read(int gpu, uint64_t* bytes);
+/// Right before and after the making of a context, where there is no broker.
+void usage_before_context(int gpu);
+void usage_after_context(int gpu);
 /// After new pages: GPUs may have other numbers.
 void usage_forget();
 void usage_reset_after_fork();

@@ -20,8 +20,10 @@ void entry_copy(nvmlProcessInfo_t* out, const nvmlProcessInfo_t& from) { *out = 
 
 template <class Info>
 nvmlReturn_t list(nvmlDevice_t device, unsigned* count, Info* infos) {
-  const unsigned all = device == nullptr ? fake_nvml.process_count : 0;
   const unsigned room = *count;
+  const bool hidden = room > 0 && fake_nvml.hidden_reads > 0;
+  if (hidden) --fake_nvml.hidden_reads;
+  const unsigned all = device == nullptr && !hidden ? fake_nvml.process_count : 0;
   if (room > 0) ++fake_nvml.process_reads;
   for (unsigned i = 0; i < all && i < room; ++i) entry_copy(&infos[i], fake_nvml.processes[i]);
   *count = all;

@@ -10,5 +10,6 @@ struct FakeNvml {
   unsigned sm_util[8];          // of the same processes; 0 = no sample
   nvmlReturn_t samples_result;  // what the calls for samples answer
   nvmlReturn_t init_result;
+  unsigned long long hidden_reads;   // so many lists are empty before they tell
   unsigned long long process_reads;  // lists given with room for entries
 };

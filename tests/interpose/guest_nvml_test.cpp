@@ -435,4 +435,46 @@ TEST_F(GuestNvmlTest, WithoutSamplesTheMeterTells) {
             kNotSupported);
 }
 
+// Limits of the user's own, and nobody who says by which pid NVML knows this process.
+class AloneNvmlTest : public GuestNvmlTest {
+ protected:
+  void SetUp() override {
+    GuestNvmlTest::SetUp();
+    broker.reset();
+    setenv("SLUICE_SOCKET", "/nonexistent/sluice.sock", 1);
+    setenv("SLUICE_MEMORY", "100MiB", 1);
+    pid = static_cast<unsigned>(getpid());
+  }
+  void context_make() {
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  }
+  size_t free_mib() {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+    EXPECT_EQ(total, 100 * kMiB);
+    return free / kMiB;
+  }
+  unsigned pid = 0;
+};
+
+TEST_F(AloneNvmlTest, WhoIsListedFromItsContextOnIsThisProcess) {
+  listed(pid, 41 * kMiB);
+  nvml->hidden_reads = 1;
+  context_make();
+  EXPECT_EQ(free_mib(), 59u);
+}
+
+TEST_F(AloneNvmlTest, WhoWasListedBeforeIsSomebodyElseWithTheSameNumber) {
+  listed(pid, 41 * kMiB);
+  context_make();
+  EXPECT_EQ(free_mib(), 100u) << "a process of another PID namespace";
+}
+
+TEST_F(AloneNvmlTest, WhereNobodyIsListedContextsCostNothing) {
+  context_make();
+  EXPECT_EQ(free_mib(), 100u);
+}
+
 }  // namespace

@@ -33,7 +33,7 @@ class Gpu:
                             if not name.startswith(("SLUICE_", "SOFTGPU_", "CUDA_")) and name != "LD_PRELOAD"}
         self.environment.update(
             LD_LIBRARY_PATH=arguments.softgpu, SOFTGPU_DIR=str(self.directory / "gpus"), SOFTGPU_COUNT="1",
-            SOFTGPU_MEMORY="1GiB", SOFTGPU_CONTEXT="32MiB", SOFTGPU_TIMED="spin=1ms/skip",
+            SOFTGPU_MEMORY="1GiB", SOFTGPU_CONTEXT="0MiB", SOFTGPU_TIMED="spin=1ms/skip",
             SLUICE_SOCKET=str(self.directory / "nobody.sock"))
 
     def __enter__(self):
@@ -79,6 +79,51 @@ def case_memory(gpu):
     expect(out == ["0", "(100, 100)", "100", "(0, 100)"], out)
     expect(err == "sluice: refused 10.0 MiB: you use 100.0 of your 100.0 MiB on GPU 0. The program sees CUDA out of "
            "memory.\n", err)
+
+
+def case_context(gpu):
+    """The first context on the GPU tells what one costs; all of them count, and are given back."""
+    out, _ = gpu.run("""
+driver = Driver()
+say(driver.context(), driver.free_mib())
+second = ctypes.c_void_p()
+say(driver.library.cuCtxCreate_v2(ctypes.byref(second), 0, 0), driver.free_mib())
+say(driver.library.cuCtxDestroy_v2(second), driver.free_mib())
+say(driver.fill(), driver.free_mib(), driver.library.cuCtxCreate_v2(ctypes.byref(second), 0, 0))
+say(driver.library.cuDevicePrimaryCtxRelease_v2(0), driver.context(), driver.free_mib())
+""", SLUICE_MEMORY="100MiB", SOFTGPU_CONTEXT="32MiB")
+    expect(out == ["0 (68, 100)", "0 (36, 100)", "0 (68, 100)", "60 (8, 100) 2", "0 0 (68, 100)"], out)
+
+
+def case_context_of_the_next(gpu):
+    """What the first one cost is asked of the next process before the driver makes its context."""
+    out, _ = gpu.run("""
+def child():
+    subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, %r)\\nfrom cuda_driver import *\\n"
+        "driver = Driver(); say(driver.context(), driver.fill(), driver.free_mib())" % sys.path[0]])
+driver = Driver()
+say(driver.context(), driver.allocate(20))
+child()
+say(driver.allocate(20))
+child()
+""".replace("\\\\n", "\\n"), SLUICE_MEMORY="100MiB", SOFTGPU_CONTEXT="32MiB")
+    expect(out == ["0 0", "0 10 (6, 100)", "0", "2 0 (0, 0)"], out)
+
+
+def case_context_beyond_the_limit(gpu):
+    """A context that takes more than the limit is undone and refused; nothing stays of it."""
+    child = gpu.start("""
+driver = Driver()
+context = ctypes.c_void_p(7)
+say(driver.library.cuInit(0), driver.library.cuCtxCreate_v2(ctypes.byref(context), 0, 0), context.value)
+say(driver.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), context.value)
+sys.stdin.read()
+""", SLUICE_MEMORY="20MiB", SOFTGPU_CONTEXT="32MiB")
+    out = [child.stdout.readline().strip() for _ in range(2)]
+    held = [account["memory_bytes"] for account in gpu.accounts()]
+    _, err = child.communicate(timeout=WAIT_S)
+    expect(out == ["0 2 7", "2 7"] and sum(held) == 0, (out, held))
+    expect(err == "sluice: refused 32.0 MiB: you use 0.0 of your 20.0 MiB on GPU 0. The program sees CUDA out of memory.\n", err)
 
 
 TREE = """
