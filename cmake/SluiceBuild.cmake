@@ -6,10 +6,11 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-# Several files of a target are compiled as one (batches of CMAKE_UNITY_BUILD_BATCH_SIZE), which halves a full build: most
+# Several files of a target are compiled as one (in batches), which halves a full build: most
 # of what a file costs is what its headers make the compiler do.
 option(SLUICE_UNITY "Compile files in batches; OFF shortens the build after a change and checks what files include" ON)
 set(CMAKE_UNITY_BUILD ${SLUICE_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 14)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "broker/cli/paths.h"
 #include "broker/cli/signals.h"
 #include "broker/devices/uuid.h"
 #include "config/reader/config.h"
@@ -21,8 +22,6 @@ constexpr int kLook_ms = 1000;  // how soon a signal that came just before the w
 void text_put(char* field, std::size_t size, const std::string& text) {
   std::snprintf(field, size, "%s", text.c_str());
 }
-
-std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 bool index_parse(const std::string& text, std::size_t* out) {
   if (text.empty() || text.size() > 4 || text.find_first_not_of("0123456789") != std::string::npos)
@@ -71,7 +70,7 @@ bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotG
                (options.dry_run ? protocol::kAdmitDryRun : 0) |
                (options.swap ? protocol::kAdmitSwap : 0);
   text_put(out->name, sizeof out->name,
-           options.name.empty() ? file_name(options.command.front()) : options.name);
+           options.name.empty() ? std::string(file_name(options.command.front())) : options.name);
   text_put(out->profile, sizeof out->profile, options.profile);
   for (const std::string& text : options.gpus) {
     const protocol::SnapshotGpu* gpu = gpu_find(gpus, text, error);

@@ -1,6 +1,7 @@
 // Composing environments.
 #include "broker/cli/environment.h"
 
+#include "broker/cli/paths.h"
 #include "broker/devices/uuid.h"
 #include "broker/protocol/wire.h"
 
@@ -10,11 +11,6 @@ namespace {
 constexpr char kPreload[] = "LD_PRELOAD";
 constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
 constexpr char kShimName[] = "libsluice.so";
-
-std::string_view file_name(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
 
 // ld.so(8): items of LD_PRELOAD are separated by spaces or colons, those of LD_LIBRARY_PATH by
 // colons or semicolons.

@@ -25,7 +25,7 @@ struct CacheEntry {
 };
 static_assert(sizeof(CacheEntry) == 24);
 
-std::string_view text_at(std::string_view bytes, std::size_t offset) {
+std::string_view cache_text(std::string_view bytes, std::size_t offset) {
   if (offset >= bytes.size()) return {};
   const std::string_view rest = bytes.substr(offset);
   return rest.substr(0, rest.find('\0'));
@@ -116,8 +116,8 @@ std::string cache_find(std::string_view cache, std::string_view name) {
     if (offset + sizeof(CacheEntry) > cache.size()) return "";
     CacheEntry entry;
     std::memcpy(&entry, cache.data() + offset, sizeof entry);
-    if (entry.flags == kFlagsX8664 && text_at(cache, entry.key) == name) {
-      return std::string(text_at(cache, entry.value));
+    if (entry.flags == kFlagsX8664 && cache_text(cache, entry.key) == name) {
+      return std::string(cache_text(cache, entry.value));
     }
   }
   return "";

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace sluice::cli {
 
@@ -13,6 +14,10 @@ std::string library_path(const std::string& name);
 /// The directory of the software GPU's libraries.
 std::string soft_directory();
 
+/// What follows the last slash of a path.
+inline std::string_view file_name(std::string_view path) {
+  return path.substr(path.rfind('/') + 1);  // no slash: npos + 1 = 0
+}
 /// PROGRAM as execvp would find it; empty when there is none. `executable` tells a file that may
 /// not be executed.
 std::string program_find(const std::string& name, bool* executable);

@@ -23,8 +23,6 @@ constexpr std::size_t kLibrariesMax = 1000;
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
-std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
 CudaRoute route_of(const ElfFacts& facts) {
   for (const std::string& library : facts.needed) {
     if (starts_with(library, "libcudart.so")) return CudaRoute::kSharedRuntime;

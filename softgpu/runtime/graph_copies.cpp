@@ -25,15 +25,16 @@ cudaMemcpyKind kind_of(CUmemorytype source, CUmemorytype target) {
 }
 
 /// One side of the driver's description in the runtime's terms.
-struct Side {
+struct RuntimeSide {
   cudaArray_t array = nullptr;
   cudaPos position = {};
   cudaPitchedPtr memory = {};
 };
 
-Side side_of(CUmemorytype type, CUarray array, const void* host, CUdeviceptr device, size_t x_bytes,
-             size_t y, size_t z, size_t pitch, size_t height, size_t element) {
-  Side side;
+RuntimeSide runtime_side(CUmemorytype type, CUarray array, const void* host, CUdeviceptr device,
+                         size_t x_bytes, size_t y, size_t z, size_t pitch, size_t height,
+                         size_t element) {
+  RuntimeSide side;
   side.position = {x_bytes, y, z};
   if (type == CU_MEMORYTYPE_ARRAY) {
     side.array = reinterpret_cast<cudaArray_t>(array);
@@ -61,12 +62,12 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node,
       const cudaError_t error = element_bytes(reinterpret_cast<cudaArray_t>(array), &element);
       if (error != cudaSuccess) return error;
     }
-    const Side from =
-        side_of(copy.srcMemoryType, copy.srcArray, copy.srcHost, copy.srcDevice, copy.srcXInBytes,
-                copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, element);
-    const Side to =
-        side_of(copy.dstMemoryType, copy.dstArray, copy.dstHost, copy.dstDevice, copy.dstXInBytes,
-                copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, element);
+    const RuntimeSide from = runtime_side(copy.srcMemoryType, copy.srcArray, copy.srcHost,
+                                          copy.srcDevice, copy.srcXInBytes, copy.srcY, copy.srcZ,
+                                          copy.srcPitch, copy.srcHeight, element);
+    const RuntimeSide to = runtime_side(copy.dstMemoryType, copy.dstArray, copy.dstHost,
+                                        copy.dstDevice, copy.dstXInBytes, copy.dstY, copy.dstZ,
+                                        copy.dstPitch, copy.dstHeight, element);
     *parameters = {from.array,
                    from.position,
                    from.memory,

@@ -6,15 +6,15 @@
 namespace conformance {
 namespace {
 
-constexpr std::size_t kBytes = 100000;
+constexpr std::size_t kCopyBytes = 100000;
 
 TEST(copies, there_and_back) {
   const Context context;
-  const Bytes source = bytes_counted(kBytes);
-  const CUdeviceptr p = device_new(kBytes);
-  MUST(cuMemcpyHtoD(p, source.data(), kBytes));
-  Bytes back(kBytes);
-  MUST(cuMemcpyDtoH(back.data(), p, kBytes));
+  const Bytes source = bytes_counted(kCopyBytes);
+  const CUdeviceptr p = device_new(kCopyBytes);
+  MUST(cuMemcpyHtoD(p, source.data(), kCopyBytes));
+  Bytes back(kCopyBytes);
+  MUST(cuMemcpyDtoH(back.data(), p, kCopyBytes));
   EXPECT_EQ(back, source);
 }
 
@@ -33,46 +33,46 @@ TEST(copies, part_of_an_allocation) {
 
 TEST(copies, device_to_device) {
   const Context context;
-  const CUdeviceptr from = device_new(bytes_counted(kBytes)), to = device_new(kBytes);
-  MUST(cuMemcpyDtoD(to, from, kBytes));
-  EXPECT_EQ(contents(to, kBytes), bytes_counted(kBytes));
+  const CUdeviceptr from = device_new(bytes_counted(kCopyBytes)), to = device_new(kCopyBytes);
+  MUST(cuMemcpyDtoD(to, from, kCopyBytes));
+  EXPECT_EQ(contents(to, kCopyBytes), bytes_counted(kCopyBytes));
 }
 
 TEST(copies, unified_finds_the_direction) {
   const Context context;
-  const Bytes source = bytes_counted(kBytes);
-  const CUdeviceptr first = device_new(kBytes), second = device_new(kBytes);
-  Bytes back(kBytes), again(kBytes);
-  MUST(cuMemcpy(first, address_of(source.data()), kBytes));
-  MUST(cuMemcpy(second, first, kBytes));
-  MUST(cuMemcpy(address_of(back.data()), second, kBytes));
+  const Bytes source = bytes_counted(kCopyBytes);
+  const CUdeviceptr first = device_new(kCopyBytes), second = device_new(kCopyBytes);
+  Bytes back(kCopyBytes), again(kCopyBytes);
+  MUST(cuMemcpy(first, address_of(source.data()), kCopyBytes));
+  MUST(cuMemcpy(second, first, kCopyBytes));
+  MUST(cuMemcpy(address_of(back.data()), second, kCopyBytes));
   EXPECT_EQ(back, source);
-  MUST(cuMemcpy(address_of(again.data()), address_of(back.data()), kBytes));
+  MUST(cuMemcpy(address_of(again.data()), address_of(back.data()), kCopyBytes));
   EXPECT_EQ(again, source);
 }
 
 TEST(copies, managed_is_either_side) {
   const Context context;
   CUdeviceptr managed = 0;
-  MUST(cuMemAllocManaged(&managed, kBytes, CU_MEM_ATTACH_GLOBAL));
-  MUST(cuMemcpyDtoD(managed, device_new(bytes_counted(kBytes)), kBytes));
-  Bytes back(kBytes);
-  MUST(cuMemcpyDtoH(back.data(), managed, kBytes));
-  EXPECT_EQ(back, bytes_counted(kBytes));
-  const CUdeviceptr device = device_new(kBytes);
-  MUST(cuMemcpyHtoD(device, reinterpret_cast<void*>(managed), kBytes));
-  EXPECT_EQ(contents(device, kBytes), bytes_counted(kBytes));
+  MUST(cuMemAllocManaged(&managed, kCopyBytes, CU_MEM_ATTACH_GLOBAL));
+  MUST(cuMemcpyDtoD(managed, device_new(bytes_counted(kCopyBytes)), kCopyBytes));
+  Bytes back(kCopyBytes);
+  MUST(cuMemcpyDtoH(back.data(), managed, kCopyBytes));
+  EXPECT_EQ(back, bytes_counted(kCopyBytes));
+  const CUdeviceptr device = device_new(kCopyBytes);
+  MUST(cuMemcpyHtoD(device, reinterpret_cast<void*>(managed), kCopyBytes));
+  EXPECT_EQ(contents(device, kCopyBytes), bytes_counted(kCopyBytes));
 }
 
 TEST(copies, registered_memory) {
   const Context context;
-  Bytes memory = bytes_counted(kBytes);
-  MUST(cuMemHostRegister(memory.data(), kBytes, 0));
-  const CUdeviceptr p = device_new(kBytes);
+  Bytes memory = bytes_counted(kCopyBytes);
+  MUST(cuMemHostRegister(memory.data(), kCopyBytes, 0));
+  const CUdeviceptr p = device_new(kCopyBytes);
   const CUstream stream = stream_new();
-  MUST(cuMemcpyHtoDAsync(p, memory.data(), kBytes, stream));
+  MUST(cuMemcpyHtoDAsync(p, memory.data(), kCopyBytes, stream));
   MUST(cuMemsetD8Async(p, 1, 10, stream));
-  MUST(cuMemcpyDtoHAsync(memory.data(), p, kBytes, stream));
+  MUST(cuMemcpyDtoHAsync(memory.data(), p, kCopyBytes, stream));
   MUST(cuStreamSynchronize(stream));
   EXPECT_EQ(memory[9], 1U);
   EXPECT_EQ(memory[10], 10U);
@@ -138,31 +138,31 @@ TEST(copies, need_a_context) {
 
 TEST(copies, between_contexts_of_a_device) {
   const Context context;
-  const CUdeviceptr from = device_new(bytes_counted(kBytes));
+  const CUdeviceptr from = device_new(bytes_counted(kCopyBytes));
   const Context other;
-  const CUdeviceptr to = device_new(kBytes);
-  MUST(cuMemcpyPeer(to, other, from, context, kBytes));
-  EXPECT_EQ(contents(to, kBytes), bytes_counted(kBytes));
-  MUST(cuMemsetD8(from, 0, kBytes));
+  const CUdeviceptr to = device_new(kCopyBytes);
+  MUST(cuMemcpyPeer(to, other, from, context, kCopyBytes));
+  EXPECT_EQ(contents(to, kCopyBytes), bytes_counted(kCopyBytes));
+  MUST(cuMemsetD8(from, 0, kCopyBytes));
   MUST(cuCtxSynchronize());
   const CUstream stream = stream_new();
-  MUST(cuMemcpyPeerAsync(from, context, to, other, kBytes, stream));
+  MUST(cuMemcpyPeerAsync(from, context, to, other, kCopyBytes, stream));
   MUST(cuStreamSynchronize(stream));
-  EXPECT_EQ(contents(from, kBytes), bytes_counted(kBytes));
+  EXPECT_EQ(contents(from, kCopyBytes), bytes_counted(kCopyBytes));
 }
 
 TEST(copies, between_devices) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   const Context first(0);
-  const CUdeviceptr from = device_new(bytes_counted(kBytes));
+  const CUdeviceptr from = device_new(bytes_counted(kCopyBytes));
   const Context second(1);
-  const CUdeviceptr to = device_new(kBytes);
-  MUST(cuMemcpyPeer(to, second, from, first, kBytes));
-  EXPECT_EQ(contents(to, kBytes), bytes_counted(kBytes));
-  MUST(cuMemsetD8(to, 0, kBytes));
-  MUST(cuMemcpy(to, from, kBytes));  // unified addressing needs no names of contexts
-  EXPECT_EQ(contents(to, kBytes), bytes_counted(kBytes));
+  const CUdeviceptr to = device_new(kCopyBytes);
+  MUST(cuMemcpyPeer(to, second, from, first, kCopyBytes));
+  EXPECT_EQ(contents(to, kCopyBytes), bytes_counted(kCopyBytes));
+  MUST(cuMemsetD8(to, 0, kCopyBytes));
+  MUST(cuMemcpy(to, from, kCopyBytes));  // unified addressing needs no names of contexts
+  EXPECT_EQ(contents(to, kCopyBytes), bytes_counted(kCopyBytes));
 }
 
 TEST(copies, order_within_a_stream) {

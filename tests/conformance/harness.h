@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <string>
@@ -29,6 +30,12 @@ bool on_hardware();
 /// Initialises the driver and counts; a row that needs more says
 /// `if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";`
 int devices_count();
+
+/// Memory that is shared with other processes goes there as a file descriptor.
+inline constexpr auto kDescriptorHandle = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+inline void* os_handle(int file) {
+  return reinterpret_cast<void*>(static_cast<std::intptr_t>(file));
+}
 
 /// A value that the enumeration does not have, for calls that must refuse it.
 template <typename Enum>

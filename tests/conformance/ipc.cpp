@@ -7,22 +7,22 @@
 namespace conformance {
 namespace {
 
-constexpr std::size_t kBytes = 64u << 20;
+constexpr std::size_t kSharedBytes = 64u << 20;
 
 TEST(ipc, memory_is_the_same_in_both_processes) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUdeviceptr p = memory_open(channel.get<CUipcMemHandle>());
     EXPECT_EQ(word_get(p), 11U);
-    EXPECT_EQ(word_get(p + kBytes - 4), 12U);
+    EXPECT_EQ(word_get(p + kSharedBytes - 4), 12U);
     word_write(p + 4096, 13);
     MUST(cuIpcCloseMemHandle(p));
     channel.signal();
   });
   const Context context;
-  const CUdeviceptr p = device_memory(kBytes);
+  const CUdeviceptr p = device_memory(kSharedBytes);
   word_write(p, 11);
-  word_write(p + kBytes - 4, 12);
+  word_write(p + kSharedBytes - 4, 12);
   importer.put(handle_of(p));
   importer.await();
   EXPECT_EQ(word_get(p + 4096), 13U);
@@ -191,10 +191,10 @@ TEST(ipc, handles_can_be_made_often) {
 
 TEST(ipc, new_memory_has_a_new_handle) {
   const Context context;
-  const CUdeviceptr first = device_memory(kBytes);
+  const CUdeviceptr first = device_memory(kSharedBytes);
   const CUipcMemHandle before = handle_of(first);
   MUST(cuMemFree(first));
-  const CUdeviceptr second = device_memory(kBytes);  // often at the same address
+  const CUdeviceptr second = device_memory(kSharedBytes);  // often at the same address
   const CUipcMemHandle after = handle_of(second);
   EXPECT_NE(std::memcmp(&before, &after, sizeof before), 0);
 }
@@ -207,13 +207,13 @@ TEST(ipc, closing_leaves_the_exporter_alone) {
   });
   const Context context;
   const std::size_t before = bytes_free();
-  const CUdeviceptr p = device_memory(kBytes);
+  const CUdeviceptr p = device_memory(kSharedBytes);
   word_write(p, 61);
   importer.put(handle_of(p));
   importer.await();
   EXPECT_EQ(word_get(p), 61U);
   MUST(cuMemFree(p));
-  EXPECT_GE(bytes_free() + kBytes / 2, before);
+  EXPECT_GE(bytes_free() + kSharedBytes / 2, before);
 }
 
 TEST(ipc, opened_memory_is_closed_not_freed) {
@@ -242,12 +242,12 @@ TEST(ipc, opening_takes_no_memory) {
     const auto handle = channel.get<CUipcMemHandle>();
     const std::size_t before = bytes_free();
     const CUdeviceptr p = memory_open(handle);
-    EXPECT_GT(bytes_free() + kBytes / 2, before);
+    EXPECT_GT(bytes_free() + kSharedBytes / 2, before);
     MUST(cuIpcCloseMemHandle(p));
     channel.signal();
   });
   const Context context;
-  importer.put(handle_of(device_memory(kBytes)));
+  importer.put(handle_of(device_memory(kSharedBytes)));
   importer.await();
 }
 
@@ -259,7 +259,7 @@ TEST(ipc, a_killed_importer_leaves_nothing) {
     channel.await();
   });
   const Context context;
-  const CUdeviceptr p = device_memory(kBytes);
+  const CUdeviceptr p = device_memory(kSharedBytes);
   const std::size_t before = bytes_free();
   word_write(p, 71);
   importer.put(handle_of(p));
@@ -267,13 +267,13 @@ TEST(ipc, a_killed_importer_leaves_nothing) {
   importer.kill();
   EXPECT_EQ(word_get(p), 71U);
   MUST(cuMemFree(p));
-  EXPECT_GE(bytes_free(), before + kBytes / 2);
+  EXPECT_GE(bytes_free(), before + kSharedBytes / 2);
 }
 
 TEST(ipc, a_killed_exporter_leaves_nothing) {
   Partner exporter([](Channel& channel) {
     const Context context;
-    channel.put(handle_of(device_memory(kBytes)));
+    channel.put(handle_of(device_memory(kSharedBytes)));
     channel.await();
   });
   const Context context;
@@ -281,7 +281,7 @@ TEST(ipc, a_killed_exporter_leaves_nothing) {
   const std::size_t shared = bytes_free();
   exporter.kill();
   MUST(cuIpcCloseMemHandle(p));
-  EXPECT_GE(bytes_free(), shared + kBytes / 2);
+  EXPECT_GE(bytes_free(), shared + kSharedBytes / 2);
 }
 
 TEST(ipc, handles_end_with_their_process) {

@@ -7,7 +7,6 @@
 namespace conformance {
 
 inline constexpr std::size_t kMiB = 1u << 20;
-inline constexpr auto kDescriptorHandle = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 inline CUmemPoolProps pool_props(int ordinal = 0) {
   CUmemPoolProps props{};

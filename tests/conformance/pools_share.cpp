@@ -17,8 +17,6 @@ CUmemPoolProps shareable() {
   return props;
 }
 
-void* os_handle(int file) { return reinterpret_cast<void*>(static_cast<std::intptr_t>(file)); }
-
 /// The importing process's side of a connection that has brought a pool.
 CUmemoryPool pool_receive(Channel& channel) {
   const int file = channel.get_file();

@@ -9,8 +9,6 @@
 
 namespace conformance {
 
-inline constexpr auto kDescriptorHandle = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-
 inline CUmemAllocationProp vmm_prop(CUmemAllocationHandleType types = CU_MEM_HANDLE_TYPE_NONE) {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;

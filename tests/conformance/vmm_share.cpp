@@ -11,8 +11,6 @@
 namespace conformance {
 namespace {
 
-void* os_handle(int file) { return reinterpret_cast<void*>(static_cast<std::intptr_t>(file)); }
-
 int descriptor_of(CUmemGenericAllocationHandle memory) {
   int file = -1;
   EXPECT_EQ(cuMemExportToShareableHandle(&file, memory, kDescriptorHandle, 0), CUDA_SUCCESS);

@@ -26,7 +26,7 @@ void tenant_add(Snapshot& snapshot, protocol::TenantId id, const char* name,
   snapshot.tenants.push_back(tenant);
 }
 
-Snapshot sample() {
+Snapshot six_jobs() {
   Snapshot snapshot;
   snapshot.gpus.resize(2);
   snapshot.gpus[0].tenants = 3;
@@ -42,7 +42,7 @@ Snapshot sample() {
 }
 
 protocol::TenantId id_of(const std::string& text, std::string* error) {
-  const Snapshot snapshot = sample();
+  const Snapshot snapshot = six_jobs();
   const protocol::SnapshotTenant* found = tenant_named(snapshot, text, error);
   return found == nullptr ? 0 : found->tenant;
 }
@@ -79,16 +79,18 @@ CommandOptions options(CommandVerb verb, const char* tenant, const char* gpu) {
 TEST(Command, CarriesTenantAndGpu) {
   protocol::Command command;
   std::string error;
-  ASSERT_TRUE(command_make(options(CommandVerb::kMove, "train", "1"), sample(), &command, &error));
+  ASSERT_TRUE(
+      command_make(options(CommandVerb::kMove, "train", "1"), six_jobs(), &command, &error));
   EXPECT_EQ(command.verb, CommandVerb::kMove);
   EXPECT_EQ(command.tenant, 4u);
   EXPECT_EQ(command.gpu.bytes[0], 0xac);
   EXPECT_EQ(command.flags, 0u);
-  ASSERT_TRUE(command_make(options(CommandVerb::kDrain, "", "1"), sample(), &command, &error));
+  ASSERT_TRUE(command_make(options(CommandVerb::kDrain, "", "1"), six_jobs(), &command, &error));
   EXPECT_EQ(command.tenant, 0u);
-  EXPECT_FALSE(command_make(options(CommandVerb::kMove, "train", "7"), sample(), &command, &error));
+  EXPECT_FALSE(
+      command_make(options(CommandVerb::kMove, "train", "7"), six_jobs(), &command, &error));
   EXPECT_THAT(error, HasSubstr("there is no GPU 7"));
-  EXPECT_FALSE(command_make(options(CommandVerb::kSuspend, "x", ""), sample(), &command, &error));
+  EXPECT_FALSE(command_make(options(CommandVerb::kSuspend, "x", ""), six_jobs(), &command, &error));
 }
 
 TEST(Command, WhatIsSaid) {
@@ -96,7 +98,7 @@ TEST(Command, WhatIsSaid) {
   protocol::message_init(command, protocol::MessageType::kCommand, 1);
   command.verb = CommandVerb::kSuspend;
   command.tenant = 4;
-  Snapshot snapshot = sample();
+  Snapshot snapshot = six_jobs();
   EXPECT_EQ(progress_text(command, snapshot, 100'000'000), "suspending train: 0.1 s");
   for (const std::uint64_t out : {1, 2}) {
     protocol::SnapshotTenantGpu part{};

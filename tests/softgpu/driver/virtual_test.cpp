@@ -9,7 +9,7 @@ using Driver = softgpu_test::Driver;
 
 constexpr std::size_t kPiece = 2 << 20;
 
-std::size_t used() {
+std::size_t used_beyond_context() {
   std::size_t free = 0, total = 0;
   EXPECT_CU(cuMemGetInfo(&free, &total));
   return total - free - (32 << 20);
@@ -29,9 +29,9 @@ TEST_F(Driver, VirtualMemoryLivesUntilItsLastReference) {
     CUmemGenericAllocationHandle handle = 0, again = 0;
     CUdeviceptr at = 0;
     ASSERT_CU(cuMemCreate(&handle, kPiece, &p, 0));
-    EXPECT_EQ(used(), kPiece);
+    EXPECT_EQ(used_beyond_context(), kPiece);
     ASSERT_CU(cuMemAddressReserve(&at, 2 * kPiece, 0, 0, 0));
-    EXPECT_EQ(used(), kPiece) << "addresses cost nothing";
+    EXPECT_EQ(used_beyond_context(), kPiece) << "addresses cost nothing";
     ASSERT_CU(cuMemMap(at, kPiece, 0, handle, 0));
     EXPECT_EQ(cuMemMap(at, kPiece, 0, handle, 0), CUDA_ERROR_INVALID_VALUE) << "already mapped";
     ASSERT_CU(cuMemMap(at + kPiece, kPiece, 0, handle, 0));
@@ -45,13 +45,13 @@ TEST_F(Driver, VirtualMemoryLivesUntilItsLastReference) {
     ASSERT_CU(cuMemcpyDtoH(&value, at + kPiece, 4));
     EXPECT_EQ(value, 77U) << "both ranges show the same memory";
     ASSERT_CU(cuMemRelease(handle));
-    EXPECT_EQ(used(), kPiece) << "mappings hold it";
+    EXPECT_EQ(used_beyond_context(), kPiece) << "mappings hold it";
     ASSERT_CU(cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(at + 5)));
     EXPECT_EQ(cuMemAddressFree(at, 2 * kPiece), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cuMemUnmap(at, 2 * kPiece));
-    EXPECT_EQ(used(), kPiece) << "the retained handle holds it";
+    EXPECT_EQ(used_beyond_context(), kPiece) << "the retained handle holds it";
     ASSERT_CU(cuMemRelease(again));
-    EXPECT_EQ(used(), 0U);
+    EXPECT_EQ(used_beyond_context(), 0U);
     EXPECT_EQ(cuMemRelease(again), CUDA_ERROR_INVALID_VALUE);
     EXPECT_CU(cuMemAddressFree(at, 2 * kPiece));
   });
@@ -66,7 +66,7 @@ TEST_F(Driver, SizesMustBeMultiplesOfTheGranularity) {
     CUmemGenericAllocationHandle handle = 0;
     EXPECT_EQ(cuMemCreate(&handle, 4096, &p, 0), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(cuMemCreate(&handle, 256 * kPiece, &p, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT_EQ(used(), 0U);
+    EXPECT_EQ(used_beyond_context(), 0U);
   });
 }
 
@@ -82,11 +82,11 @@ TEST_F(Driver, AnImportIsChargedOnce) {
         &import, reinterpret_cast<void*>(static_cast<std::intptr_t>(file)),
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     close(file);
-    EXPECT_EQ(used(), kPiece);
+    EXPECT_EQ(used_beyond_context(), kPiece);
     ASSERT_CU(cuMemRelease(handle));
-    EXPECT_EQ(used(), kPiece);
+    EXPECT_EQ(used_beyond_context(), kPiece);
     ASSERT_CU(cuMemRelease(import));
-    EXPECT_EQ(used(), 0U);
+    EXPECT_EQ(used_beyond_context(), 0U);
   });
 }
 

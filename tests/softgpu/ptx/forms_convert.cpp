@@ -95,7 +95,7 @@ std::optional<Proof> prove_pack(const FormCase& form) {
   return proof;
 }
 
-std::optional<Proof> prove_pair(const FormCase& form) {
+std::optional<Proof> prove_to_pair(const FormCase& form) {
   const std::string_view to = form.types()[0];
   Proof proof = plain_proof(form, 2, letter_of(to), 'f');
   const std::string_view half = to == "f16x2" ? "f16" : "bf16";
@@ -111,7 +111,7 @@ std::optional<Proof> prove_convert(const FormCase& form) {
   if (form.op != "cvt") return std::nullopt;
   if (form.has("pack")) return prove_pack(form);
   const std::string_view to = form.types()[0], from = form.type();
-  if (to == "f16x2" || to == "bf16x2") return prove_pair(form);
+  if (to == "f16x2" || to == "bf16x2") return prove_to_pair(form);
   Proof proof = plain_proof(form, 1, letter_of(to), letter_of(from));
   proof.reference = value_of([=](const u64* in) {
     return is_real_type(to) ? to_real(form, to, from, in[0]) : to_integer(form, to, from, in[0]);
