@@ -84,22 +84,16 @@ SLUICE_ALWAYS_INLINE uint64_t* launch_begin(ThreadRecord* thread, CUstream strea
   return nullptr;
 }
 
-/// The same for a graph, which must be the one that this thread launched into the stream before and
-/// not due to be measured. Counts the graph already, but not the launch. `*word` is what the lease
-/// said; under an exclusive one the thread stays inside and the result is nullptr.
+/// The same for a graph from where the thread is inside and has read the lease's word (launch.S).
+/// It must be the graph that this thread launched into the stream before, not due to be measured,
+/// and the lease none that is exclusive. Counts the graph already, but not the launch. With nullptr
+/// the thread is not inside any more.
 SLUICE_ALWAYS_INLINE StreamRecord* graph_begin(ThreadRecord* thread, CUstream stream,
-                                               CUgraphExec exec, uint32_t* word) {
-  *word = 0;
-  if (SLUICE_UNLIKELY(thread == nullptr || thread->inside != 0)) return nullptr;
-  const uint32_t* lease = thread->lease;
-  if (SLUICE_UNLIKELY(lease == nullptr)) return nullptr;
-  store_relaxed(thread->inside, thread->raised);
-  __atomic_signal_fence(__ATOMIC_SEQ_CST);  // see threads.h
-  *word = load_acquire(*lease) & kLeaseOwned;
-  if (*word == kLeaseOwned) return nullptr;
+                                               CUgraphExec exec, uint32_t word) {
   StreamCache& cache = *thread->recent;
-  if (SLUICE_LIKELY(*word == protocol::kLeaseOpen && stream_cache_holds(cache, stream) &&
-                    load_relaxed(cache.graph->exec) == exec && --cache.graph->until_measured >= 0 &&
+  if (SLUICE_LIKELY((word & kLeaseOwned) == protocol::kLeaseOpen &&
+                    stream_cache_holds(cache, stream) && load_relaxed(cache.graph->exec) == exec &&
+                    --cache.graph->until_measured >= 0 &&
                     (cache.budget_ns -= cache.graph_ns) >= 0)) {
     StreamRecord* record = cache.record;
     record->owner_graph_ns += static_cast<uint32_t>(cache.graph_ns);

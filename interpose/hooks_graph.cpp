@@ -56,32 +56,15 @@ __attribute__((noinline)) CUresult launch_long_way(CUgraphExec exec, CUstream st
   return result;
 }
 
-// Under an exclusive lease; the thread is inside.
 template <auto Real, NullStream Null>
-__attribute__((noinline)) CUresult launch_exclusive(ThreadRecord* thread, CUgraphExec exec,
-                                                    CUstream stream) {
-  if (SLUICE_UNLIKELY(graph_memory_used())) {
-    store_release(thread->inside, 0u);
-    return launch_long_way<Real, Null>(exec, stream);
-  }
-  const CUresult result = real_call<Real>(exec, stream);
-  launch_end(thread, thread->exclusive_count, result);
-  return result;
-}
-
-template <auto Real, NullStream Null>
-SLUICE_ALWAYS_INLINE CUresult launch(CUgraphExec exec, CUstream named) {
-  ThreadRecord* thread = this_thread;
+SLUICE_ALWAYS_INLINE CUresult launch_inside(CUgraphExec exec, CUstream named, ThreadRecord* thread,
+                                            uint32_t word) {
   const CUstream stream = Null == NullStream::kPerThread ? stream_per_thread(named) : named;
-  uint32_t word;
-  StreamRecord* record = graph_begin(thread, stream, exec, &word);
-  if (SLUICE_LIKELY(record != nullptr)) {
-    const CUresult result = real_call<Real>(exec, named);
-    graph_end(thread, record, result);
-    return result;
-  }
-  if (word == kLeaseOwned) return launch_exclusive<Real, Null>(thread, exec, named);
-  return launch_long_way<Real, Null>(exec, named);
+  StreamRecord* record = graph_begin(thread, stream, exec, word);
+  if (SLUICE_UNLIKELY(record == nullptr)) return launch_long_way<Real, Null>(exec, named);
+  const CUresult result = real_call<Real>(exec, named);
+  graph_end(thread, record, result);
+  return result;
 }
 
 }  // namespace
@@ -148,10 +131,25 @@ SLUICE_HOOK CUresult cuDeviceGraphMemTrim(CUdevice device) {
   return result;
 }
 
-SLUICE_HOOK CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  return launch<&DriverTable::cuGraphLaunch, NullStream::kLegacy>(exec, stream);
-}
+// They begin in launch.S.
+SLUICE_HOOK_ASSEMBLED(cuGraphLaunch);
+SLUICE_HOOK_ASSEMBLED(cuGraphLaunch_ptsz);
 
-SLUICE_HOOK CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-  return launch<&DriverTable::cuGraphLaunch_ptsz, NullStream::kPerThread>(exec, stream);
+extern "C" {
+CUresult sluice_graph_inside(CUgraphExec exec, CUstream stream, ThreadRecord* thread,
+                             uint32_t word) {
+  return launch_inside<&DriverTable::cuGraphLaunch, NullStream::kLegacy>(exec, stream, thread,
+                                                                         word);
+}
+CUresult sluice_graph_inside_ptsz(CUgraphExec exec, CUstream stream, ThreadRecord* thread,
+                                  uint32_t word) {
+  return launch_inside<&DriverTable::cuGraphLaunch_ptsz, NullStream::kPerThread>(exec, stream,
+                                                                                 thread, word);
+}
+CUresult sluice_graph_long(CUgraphExec exec, CUstream stream) {
+  return launch_long_way<&DriverTable::cuGraphLaunch, NullStream::kLegacy>(exec, stream);
+}
+CUresult sluice_graph_long_ptsz(CUgraphExec exec, CUstream stream) {
+  return launch_long_way<&DriverTable::cuGraphLaunch_ptsz, NullStream::kPerThread>(exec, stream);
+}
 }

@@ -160,11 +160,11 @@ struct Tenant {
   bool suspended = false;    // by command, until it is resumed
   bool steps_aside = false;  // makes room for an exclusive request that waits
   std::uint32_t move_to = kNoGpu;
-  bool due_back = false;      // to be brought back without being asked
-  bool frozen = false;        // in the driver's checkpoint
+  bool due_back = false;          // to be brought back without being asked
+  bool frozen = false;            // in the driver's checkpoint
   std::int32_t order_result = 0;  // of a process that could not carry out the present order
-  bool reverting = false;     // the present order undoes one that failed
-  bool restored = false;      // its claims may tell of memory that is out since another broker
+  bool reverting = false;         // the present order undoes one that failed
+  bool restored = false;          // its claims may tell of memory that is out since another broker
   std::vector<GpuMove> restore_to;  // of a frozen one: where its GPUs were and are to be
   std::uint32_t move_failures = 0;  // in a row
   Nanos restored_at = 0;

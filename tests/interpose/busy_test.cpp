@@ -112,6 +112,19 @@ TEST_F(BusyTest, SmallKernelsThatTheDeviceIsFasterThanTheHostWith) {
   EXPECT_LE(ours, wall.count());
 }
 
+// Kernels of 300 and of 64 microseconds, each waited for: what lies between them is not charged.
+TEST_F(BusyTest, SmallKernelsThatAreWaitedForOneByOne) {
+  for (const unsigned spins : {500u, 100u}) {
+    SCOPED_TRACE(spins);
+    agrees([&] {
+      for (int i = 0; i < 2000; ++i) {
+        ASSERT_EQ(launch(spins), CUDA_SUCCESS);
+        ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+      }
+    });
+  }
+}
+
 TEST_F(BusyTest, AFewMicrosecondsBetweenLaunches) {
   agrees([&] {
     const auto pause = std::chrono::microseconds(10);

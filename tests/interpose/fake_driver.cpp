@@ -176,6 +176,15 @@ FAKE CUresult cuMemPoolTrimTo(CUmemoryPool, size_t bytes) {
   if (fake.pool_reserved_bytes > low) fake.pool_reserved_bytes = low;
   return CUDA_SUCCESS;
 }
+static CUresult graph_launch(unsigned long long* calls, CUgraphExec exec, CUstream stream) {
+  ++*calls;
+  fake.device_ns += fake.launch_ns;
+  if (fake.on_launch == nullptr) return CUDA_SUCCESS;
+  FakeLaunch launch{};
+  launch.f = reinterpret_cast<CUfunction>(exec);
+  launch.stream = stream;
+  return fake.on_launch(launch);
+}
 FAKE CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
                              unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
                              CUstream stream, void** params, void** extra) {
@@ -196,11 +205,13 @@ FAKE CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy
   if (fake.on_launch == nullptr) return CUDA_SUCCESS;
   return fake.on_launch({f, gx, gy, gz, bx, by, bz, shared, stream, params, extra});
 }
-FAKE CUresult cuGraphLaunch(CUgraphExec, CUstream) {
+FAKE CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   fake_enter(__func__);
-  ++fake.calls_launch;
-  fake.device_ns += fake.launch_ns;
-  return CUDA_SUCCESS;
+  return graph_launch(&fake.calls_launch, exec, stream);
+}
+FAKE CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+  fake_enter(__func__);
+  return graph_launch(&fake.calls_launch_ptsz, exec, stream);
 }
 FAKE CUresult cuEventCreate(CUevent* event, unsigned int) {
   *event = reinterpret_cast<CUevent>(new Event{0});

@@ -1,6 +1,6 @@
-// The short way of cuLaunchKernel, which is assembly: arguments and results pass through it
-// unchanged, what the driver does in the middle (call again, unwind, fork) meets a whole stack, and
-// what it counts is right. Each case under an open lease and under an exclusive one.
+// The short way of cuLaunchKernel and cuGraphLaunch, which is assembly: arguments and results pass
+// through it unchanged, what the driver does in the middle (call again, unwind, fork) meets a whole
+// stack, and what it counts is right. Each case under an open lease and under an exclusive one.
 #include <execinfo.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/interpose/fake_driver.h"
@@ -16,6 +17,8 @@
 extern "C" CUresult cuLaunchKernel_ptsz(CUfunction, unsigned int, unsigned int, unsigned int,
                                         unsigned int, unsigned int, unsigned int, unsigned int,
                                         CUstream, void**, void**);
+
+extern "C" CUresult cuGraphLaunch_ptsz(CUgraphExec, CUstream);
 
 namespace {
 
@@ -28,24 +31,37 @@ int nested_left;
 std::vector<void*> frames;
 CUresult answer;
 
+const auto kGraph = reinterpret_cast<CUgraphExec>(0x5555666677778888);
+bool graphs;
+
 CUresult launch() {
-  return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  return graphs ? cuGraphLaunch(kGraph, nullptr)
+                : cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
 }
 
-class LaunchTest : public ::testing::TestWithParam<unsigned> {
+struct Way {
+  const char* name;
+  unsigned lease;
+  bool graphs;
+};
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+
+class LaunchTest : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
     broker = std::make_unique<sluice::test::TestBroker>(1ull << 30, 0);
     broker->environment_set();
-    broker->lease_store(kLeaseOpen | GetParam());
+    broker->lease_store(kLeaseOpen | GetParam().lease);
     ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
     fake.launch_ns = 1000;
-    warm(cuLaunchKernel);
+    graphs = GetParam().graphs;
+    warm(launch);
   }
   // Until the stream is known, measured and has a budget: what follows goes the short way.
-  void warm(decltype(cuLaunchKernel)* call) {
-    for (int i = 0; i < 300; ++i)
-      ASSERT_EQ(call(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
+  template <class Call>
+  void warm(Call call) {
+    for (int i = 0; i < 300; ++i) ASSERT_EQ(call(), CUDA_SUCCESS);
+    warmed += 300;
   }
   uint64_t drained_launches() {
     broker->lease_store(0);
@@ -53,10 +69,11 @@ class LaunchTest : public ::testing::TestWithParam<unsigned> {
     return broker->account().launches.load();
   }
   std::unique_ptr<sluice::test::TestBroker> broker;
+  uint64_t warmed = 0;
 };
 
 TEST_P(LaunchTest, ArgumentsAndResultsPassUnchanged) {
-  warm(cuLaunchKernel_ptsz);
+  warm([] { return cuLaunchKernel_ptsz(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); });
   void* params[1] = {nullptr};
   void* extra[1] = {nullptr};
   auto* f = reinterpret_cast<CUfunction>(0x1111222233334444);
@@ -83,7 +100,25 @@ TEST_P(LaunchTest, ArgumentsAndResultsPassUnchanged) {
   }
   fake.on_launch = nullptr;
   // Those that failed are not counted.
-  EXPECT_EQ(drained_launches(), 600u + 2u);
+  EXPECT_EQ(drained_launches(), warmed + 2);
+}
+
+TEST_P(LaunchTest, AGraphAndItsStreamPassUnchanged) {
+  warm([] { return cuGraphLaunch_ptsz(kGraph, nullptr); });
+  fake.on_launch = [](const FakeLaunch& launch) {
+    seen = launch;
+    return answer;
+  };
+  for (const auto call : {cuGraphLaunch, cuGraphLaunch_ptsz}) {
+    answer = CUDA_ERROR_INVALID_VALUE;
+    EXPECT_EQ(call(kGraph, nullptr), CUDA_ERROR_INVALID_VALUE);
+    answer = CUDA_SUCCESS;
+    EXPECT_EQ(call(kGraph, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(seen.f, reinterpret_cast<CUfunction>(kGraph));
+    EXPECT_EQ(seen.stream, nullptr);
+  }
+  fake.on_launch = nullptr;
+  EXPECT_EQ(drained_launches(), warmed + 2) << "those that failed are not counted";
 }
 
 // A driver may come back to its own exported function, which is ours.
@@ -95,7 +130,7 @@ TEST_P(LaunchTest, ALaunchInTheMiddleOfALaunch) {
   fake.on_launch = nullptr;
   EXPECT_EQ(launch(), CUDA_SUCCESS);
   // The inner ones are the driver's own.
-  EXPECT_EQ(drained_launches(), 300u + 2u);
+  EXPECT_EQ(drained_launches(), warmed + 2);
 }
 
 // Profilers and debuggers look from the driver through us at the program.
@@ -144,6 +179,11 @@ TEST_P(LaunchTest, AForkInTheMiddleOfALaunch) {
   EXPECT_EQ(WEXITSTATUS(status), 42) << status;
 }
 
-INSTANTIATE_TEST_SUITE_P(Leases, LaunchTest, ::testing::Values(0u, kLeaseExclusive));
+INSTANTIATE_TEST_SUITE_P(Leases, LaunchTest,
+                         ::testing::Values(Way{"Open", 0, false},
+                                           Way{"Exclusive", kLeaseExclusive, false},
+                                           Way{"OpenGraphs", 0, true},
+                                           Way{"ExclusiveGraphs", kLeaseExclusive, true}),
+                         [](const auto& way) { return std::string(way.param.name); });
 
 }  // namespace

@@ -117,17 +117,18 @@ def case_hold_interrupted(gpu):
 
 
 def case_static(gpu):
-    """Programs run under the limits of the file; a user's own may be narrower, and a broker that comes takes over."""
+    """Programs run under the limits of the file; a user's own may be narrower, and a broker that comes takes over. Of each limit
+    32 MiB are the context's."""
     gpu.policy("missing_broker = static", "memory = 150MiB", "sm = 50%")
-    expect(narrowed(gpu)[0] == "0 150 (0, 150)", "not the policy's limit")
+    expect(narrowed(gpu)[0] == "0 110 (8, 150)", "not the policy's limit")
     expect("under the limits of this machine (missing_broker = static" in narrowed(gpu)[1], "no line")
-    expect(narrowed(gpu, SLUICE_MEMORY="1GiB")[0] == "0 150 (0, 150)", "widened")
-    expect(narrowed(gpu, SLUICE_MEMORY="50MiB")[0] == "0 50 (0, 50)", "not narrowed")
+    expect(narrowed(gpu, SLUICE_MEMORY="1GiB")[0] == "0 110 (8, 150)", "widened")
+    expect(narrowed(gpu, SLUICE_MEMORY="50MiB")[0] == "0 10 (8, 50)", "not narrowed")
     child = gpu.start("driver = Driver(); say(driver.context(), driver.fill())\nsys.stdin.readline()\n"
                       "say(driver.allocate(40), driver.allocate(10))")
-    expect(child.stdout.readline() == "0 150\n", "not the policy's limit")
+    expect(child.stdout.readline() == "0 110\n", "not the policy's limit")
     broker = gpu.broker(200)
-    wait_until(lambda: broker.held() == 150 * MIB, "the account at the broker")
+    wait_until(lambda: broker.held() == 142 * MIB, "the account at the broker")
     out, _ = child.communicate("\n", timeout=WAIT_S)
     expect(out == "0 0\n", f"the broker's limit is 200 MiB: {out}")
 
@@ -138,7 +139,7 @@ def case_required(gpu):
     gpu.policy("missing_broker = static", "memory = 150MiB")
     expect(narrowed(gpu) == ("0 990 (2, 1024)", ""), "limited without being asked to")
     gpu.policy("missing_broker = static", "memory = 150MiB", "require_broker = yes")
-    expect(narrowed(gpu)[0] == "0 150 (0, 150)", "not limited")
+    expect(narrowed(gpu)[0] == "0 110 (8, 150)", "not limited")
 
 
 def case_not_roots(gpu):
@@ -317,7 +318,7 @@ def case_never_answers(gpu):
     out, err = gpu.run(LOOK)
     expect(out == ["0 990"] and err.startswith("sluice: no broker answers at"), (out, err))
     gpu.policy("missing_broker = static", "memory = 150MiB")
-    expect(gpu.run(LOOK)[0] == ["0 150"], "not limited")
+    expect(gpu.run(LOOK)[0] == ["0 110"], "not limited")  # less the context
 
 
 def case_heart_stops(gpu):
