@@ -25,7 +25,7 @@ void SoftGpuTest::SetUp() {
   ASSERT_NE(mkdtemp(name), nullptr);
   directory = name;
   setenv("SOFTGPU_DIR", name, 1);
-  setenv("SOFTGPU_MEMORY", "256MiB", 1);
+  setenv("SOFTGPU_MEMORY", (std::to_string(options.device_bytes / kMiB) + "MiB").c_str(), 1);
   setenv("SOFTGPU_COUNT", std::to_string(options.gpus).c_str(), 1);
   std::string error;
   for (auto* segment : softgpu::device::directory_open(directory, error))

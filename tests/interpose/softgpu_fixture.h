@@ -30,8 +30,9 @@ class SoftGpuTest : public ::testing::Test {
     int gpus = 1;
     int gpus_of_tenant = 0;  // the first of them; 0 = all
     size_t quota = kQuota;
-    size_t context_told = kContext;  // what the broker says that a context costs
-    bool swap = false;               // the tenant's memory is movable
+    size_t device_bytes = 256 * kMiB;  // of each GPU
+    size_t context_told = kContext;    // what the broker says that a context costs
+    bool swap = false;                 // the tenant's memory is movable
     bool uses_cuda = true;  // this process is one of the tenant's, with a context on the first GPU
   };
   SoftGpuTest() : SoftGpuTest(Options{}) {}
