@@ -111,7 +111,8 @@ if(NOT SLUICE_SANITIZE)
 endif()
 
 # sluice_gtest(NAME SOURCES... LIBS... [LABELS...] [ENVIRONMENT...] [TIMEOUT seconds] [TIMED cases]): one GoogleTest
-# program, its cases as ctest tests. TIMED names cases (a filter) that compare times, which sanitizers distort.
+# program, its cases as ctest tests. TIMED names cases (a filter) that compare times: other tests beside them would distort
+# them, and sanitizers do.
 function(sluice_gtest name)
   cmake_parse_arguments(T "" "TIMEOUT;TIMED" "SOURCES;LIBS;LABELS;ENVIRONMENT" ${ARGN})
   add_executable(${name} ${T_SOURCES})
@@ -137,8 +138,13 @@ function(sluice_gtest name)
   # gtest_discover_tests keeps only the first element of a list-valued property, so lists are set by a script of our own that
   # ctest reads after the discovered tests.
   set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
+  string(REPLACE "*" ".*" timed "^${name}\\.(${T_TIMED})\$")
+  string(REPLACE ":" "|" timed "${timed}")
   file(GENERATE OUTPUT ${script} CONTENT "foreach(test IN LISTS ${name}_TESTS)
   set_tests_properties(\${test} PROPERTIES LABELS [==[${T_LABELS}]==] ENVIRONMENT [==[${T_ENVIRONMENT}]==])
+  if(test MATCHES [==[${timed}]==])
+    set_tests_properties(\${test} PROPERTIES RUN_SERIAL ON)
+  endif()
 endforeach()
 ")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})

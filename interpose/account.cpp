@@ -46,7 +46,7 @@ SLUICE_ALWAYS_INLINE void accounting_raise(ThreadRecord& thread) {
 }  // namespace
 
 AccountScope::AccountScope() {
-  const Mode mode = process_enter();
+  const Mode mode = process_begin(0);
   denied_ = mode == Mode::kDenied;
   if (mode != Mode::kActive && mode != Mode::kOffline) return;
   ThreadRecord* thread = thread_record();

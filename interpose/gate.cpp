@@ -247,7 +247,7 @@ void launch_note(LaunchPass& pass) {
 void launch_admit(LaunchPass& pass) {
   const ErrnoGuard guard;
   pass.way = LaunchPass::Way::kFree;
-  const Mode mode = process_enter();
+  const Mode mode = process_begin(0);
   if (mode == Mode::kDenied) pass.way = LaunchPass::Way::kRefused;
   if (mode != Mode::kActive) return;
   ThreadRecord* thread = pass.thread = thread_record();

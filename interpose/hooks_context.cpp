@@ -44,6 +44,31 @@ void context_refused(RoomWait& wait, CUresult result, CUdevice device) {
     wait.refused(gpu, process.entry(gpu).context_bytes);
 }
 
+// A program may see more GPUs than its job has: by a CUDA_VISIBLE_DEVICES of its own, or because
+// nobody announced it. On those it is not to be.
+bool is_foreign(const AccountScope& account, int device) {
+  return account.active() && process_mode() == Mode::kActive && load_acquire(process.alone) == 0 &&
+         load_acquire(process.gpu_count) != 0 && device_gpu(device) < 0 && device >= 0 &&
+         device < process.device_count;
+}
+
+CUresult foreign_refused(int device) {
+  static uint32_t said;
+  if ((__atomic_fetch_or(&said, 1u << (device % 32), __ATOMIC_RELAXED) >> (device % 32) & 1) == 0) {
+    Line line;
+    line.text("device ").number(static_cast<uint64_t>(device));
+    line.text(" is none of this job's GPUs, so the program gets no context there. The job has ");
+    for (uint32_t i = 0; i < process.gpu_count; ++i) {
+      char uuid[41];
+      uuid_write(process.entry(static_cast<int>(i)).gpu, uuid);
+      uuid[12] = '\0';  // CUDA_VISIBLE_DEVICES takes beginnings
+      line.text(i == 0 ? "" : ",").text(uuid);
+    }
+    line.text(": set CUDA_VISIBLE_DEVICES to that, or ask for more GPUs (sluice run --gpus)").say();
+  }
+  return CUDA_ERROR_NOT_PERMITTED;
+}
+
 bool is_alone(int gpu) { return gpu >= 0 && load_acquire(process.alone) != 0; }
 
 void before_context(int device) {
@@ -67,9 +92,11 @@ bool context_fits(int device) {
 
 template <class Call>
 CUresult create_charged(RoomWait& wait, CUcontext* context, CUdevice device, Call call) {
+  process_begin(device);
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || context == nullptr || device < 0 || device >= kDevicesMax) return call();
+  if (is_foreign(account, device)) return foreign_refused(device);
   if (!context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
   before_context(device);
   const CUresult result = call();
@@ -154,11 +181,13 @@ CUresult primary_release(CUdevice device, Call call) {
 }
 
 CUresult primary_retain(RoomWait& wait, CUcontext* context, CUdevice device, bool* begun) {
+  process_begin(device);
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || device < 0 || device >= kDevicesMax) {
     return driver.cuDevicePrimaryCtxRetain(context, device);
   }
+  if (is_foreign(account, device)) return foreign_refused(device);
   const LockScope scope(primaries_lock);
   Primary& primary = primaries[device];
   const bool charge = !primary.charged;

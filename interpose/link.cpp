@@ -32,6 +32,7 @@ struct Link {
   ino_t claims_inode = 0;
   uint32_t slot = 0;
   uint32_t host_pid = 0;
+  GpuUuid (*wish)() = nullptr;
   char refusal[kTextBytes] = {};
 };
 constinit Link link;
@@ -167,6 +168,7 @@ LinkResult register_begin(int connect_timeout_ms) {
         "the broker's socket belongs to a user who is neither root nor you; check SLUICE_SOCKET");
     return LinkResult::kRefused;
   }
+  if (!origin.has_tenant && link.wish != nullptr) message.gpu = link.wish();
   fd = descriptor_move_up(fd);
   struct stat born;
   if (fstat(fd, &born) != 0) return nobody;
@@ -242,6 +244,8 @@ bool link_has_tenant() {
   origin_read();
   return origin.has_tenant;
 }
+
+void link_wish(GpuUuid (*wish)()) { link.wish = wish; }
 
 LinkResult link_register() {
   constexpr int kTimeoutMs = static_cast<int>(kRegisterTimeoutNs / 1'000'000);

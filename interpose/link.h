@@ -45,6 +45,9 @@ LinkResult link_register_step();
 bool link_limits(Limits* out, Line* fault);
 /// True when SLUICE_TENANT was set.
 bool link_has_tenant();
+/// Says where a program that nobody announced wants to be registered; asked when there is somebody
+/// to be told, each time.
+void link_wish(protocol::GpuUuid (*wish)());
 /// True while the broker's end of the socket is open. Notices a closed, replaced or broken
 /// descriptor.
 bool link_alive();

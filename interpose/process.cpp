@@ -235,7 +235,27 @@ Mode registration_mode(bool may_wait) {
   return mode;
 }
 
-Mode process_start() {
+namespace {
+
+// Whether the process is to register at its first context.
+bool begins_with_context() {
+  Limits limits;
+  Line ignored;
+  return !link_has_tenant() && link_limits(&limits, &ignored) && !limits.any();
+}
+
+int first_device;
+
+// Where the first context is to be; none before cuInit.
+protocol::GpuUuid wish() {
+  CUuuid uuid{};
+  protocol::GpuUuid gpu{};
+  if (driver.cuDeviceGetUuid(&uuid, first_device) == CUDA_SUCCESS)
+    memcpy(gpu.bytes, &uuid, sizeof uuid);
+  return gpu;
+}
+
+Mode start() {
   const ErrnoGuard guard;
   // Without a driver every hook's real function is one that says so; the mode stays open for a
   // driver loaded later.
@@ -254,6 +274,28 @@ Mode process_start() {
                ? mode
                : denied("its limits need a thread and one of 128 places for processes, and there "
                         "is none; end other processes first"));
+  return process_mode();
+}
+
+}  // namespace
+
+Mode process_start() {
+  const ErrnoGuard guard;
+  if (!begins_with_context()) return start();
+  (void)resolve_driver();
+  return Mode::kInert;  // for now
+}
+
+Mode process_start_on(int device) {
+  const ErrnoGuard guard;
+  if (!begins_with_context()) return start();
+  if (!resolve_driver()) return Mode::kInert;
+  if (__atomic_load_n(&registered_mode, __ATOMIC_ACQUIRE) == Mode::kUnknown) {
+    first_device = device;
+    link_wish(wish);
+  }
+  (void)start();
+  (void)process_init_done();
   return process_mode();
 }
 

@@ -13,7 +13,7 @@
 namespace sluice::interpose {
 
 enum class Mode : uint32_t {
-  kUnknown = 0,  // no CUDA call yet (or a fork child before its first)
+  kUnknown = 0,  // no CUDA call yet, or none that matters (or a fork child before its first)
   kInert = 1,    // nobody's tenant and under no limits: everything passes
   kOffline = 2,  // a tenant's, but the broker cannot be reached: everything passes, the helper
                  // keeps trying
@@ -49,12 +49,19 @@ extern Process process;
 
 inline Mode process_mode() { return __atomic_load_n(&process.mode, __ATOMIC_ACQUIRE); }
 
-/// Begins the process's life with CUDA at its first driver call: finds the driver, registers,
-/// starts the helper. Returns the mode. Every hook calls it first.
+/// Begins the process's life with CUDA: finds the driver, registers, starts the helper. At its
+/// first driver call, where the program was announced or has limits of its own; else at its first
+/// context (or what needs none and takes memory), on that device, and until then it is kInert.
+/// Every hook calls process_enter first, those that may be that beginning process_begin.
 SLUICE_NOINLINE Mode process_start();
+SLUICE_NOINLINE Mode process_start_on(int device);
 inline Mode process_enter() {
   const Mode mode = process_mode();
   return SLUICE_LIKELY(mode != Mode::kUnknown) ? mode : process_start();
+}
+inline Mode process_begin(int device) {
+  const Mode mode = process_mode();
+  return SLUICE_LIKELY(mode != Mode::kUnknown) ? mode : process_start_on(device);
 }
 
 /// The GPU of a device, -1 if it is none of the tenant's. Needs a successful cuInit before.

@@ -42,19 +42,6 @@ bool library_ready() {
   return good;
 }
 
-// "GPU-01234567-89ab-cdef-0123-456789abcdef".
-void uuid_write(const protocol::GpuUuid& uuid, char out[41]) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  memcpy(out, "GPU-", 4);
-  char* at = out + 4;
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) *at++ = '-';
-    *at++ = kDigits[uuid.bytes[i] >> 4];
-    *at++ = kDigits[uuid.bytes[i] & 15];
-  }
-  *at = '\0';
-}
-
 nvmlDevice_t handle_of(int gpu) {
   if (handles[gpu] != nullptr) return handles[gpu];
   char text[41];
@@ -79,6 +66,18 @@ const nvmlProcessInfo_t* listed(unsigned count, uint32_t pid) {
 }
 
 }  // namespace
+
+void uuid_write(const protocol::GpuUuid& uuid, char out[41]) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  memcpy(out, "GPU-", 4);
+  char* at = out + 4;
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) *at++ = '-';
+    *at++ = kDigits[uuid.bytes[i] >> 4];
+    *at++ = kDigits[uuid.bytes[i] & 15];
+  }
+  *at = '\0';
+}
 
 bool usage_read(int gpu, uint64_t* bytes) {
   const ErrnoGuard guard;

@@ -4,9 +4,13 @@
 // not before. The one place where the shim asks NVML for itself; knows nothing of the account.
 #pragma once
 
+#include "broker/protocol/words.h"
 #include "interpose/types.h"
 
 namespace sluice::interpose {
+
+/// "GPU-01234567-89ab-cdef-0123-456789abcdef", as NVML and CUDA_VISIBLE_DEVICES have it.
+void uuid_write(const protocol::GpuUuid& uuid, char out[41]);
 
 /// False when there is no figure: no NVML, no pid that is known to be this process's, a GPU that
 /// NVML does not know. 0 bytes also where NVML does not list the process. From a process that uses

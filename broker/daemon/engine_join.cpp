@@ -16,6 +16,10 @@ using protocol::MessageType;
 using protocol::RefusalCode;
 using protocol::TenantClass;
 
+bool wished(const Tenant& tenant, const protocol::GpuUuid& gpu) {
+  return gpu == protocol::GpuUuid{} || std::ranges::find(tenant.gpus, gpu) != tenant.gpus.end();
+}
+
 }  // namespace
 
 void Engine::join(const Asker& asker, const protocol::Register& message) {
@@ -26,7 +30,7 @@ void Engine::join(const Asker& asker, const protocol::Register& message) {
     return;
   }
   for (auto& [id, tenant] : tenants_) {
-    if (tenant->is_default && tenant->uid == asker.peer.uid) {
+    if (tenant->is_default && tenant->uid == asker.peer.uid && wished(*tenant, message.gpu)) {
       join_or_knock(*tenant, asker, text_clean(message.command, sizeof message.command));
       return;
     }
@@ -34,12 +38,13 @@ void Engine::join(const Asker& asker, const protocol::Register& message) {
   join_default(asker, message);
 }
 
-// An unannounced program: its user's default tenant, with what a debug job gets by default. Where
-// there is no room it waits in line, and says so itself; others of its user that come meanwhile
-// wait with it.
+// An unannounced program: its user's default tenant on the GPU that it wants, with what a debug job
+// gets by default. Where there is no room it waits in line, and says so itself; others of its user
+// that come meanwhile wait with it.
 void Engine::join_default(const Asker& asker, const protocol::Register& message) {
   for (auto& [id, pending] : pending_) {
     if (!pending.join || pending.uid != asker.peer.uid) continue;
+    if (!(pending.join->gpu == message.gpu)) continue;
     Knock knock;
     if (!knock_make(asker, text_clean(message.command, sizeof message.command), &knock)) return;
     if (pending.place) {
@@ -54,6 +59,10 @@ void Engine::join_default(const Asker& asker, const protocol::Register& message)
   protocol::message_init(defaults, MessageType::kAdmit, 0);
   defaults.tenant_class = TenantClass::kDebug;
   defaults.gpu_count = 1;
+  if (!(message.gpu == protocol::GpuUuid{})) {
+    defaults.pinned_count = 1;
+    defaults.pinned[0] = message.gpu;
+  }
   text_store(defaults.name, sizeof defaults.name, "default");
   ask(asker, profiles_.find(asker.peer.uid, asker.peer.groups), defaults, message);
 }

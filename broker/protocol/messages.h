@@ -141,15 +141,16 @@ struct Refused {
 };
 static_assert(sizeof(Refused) == 16 + 16 + kTextBytes);
 
-/// From the shim at its process's first CUDA call. Two descriptors come back with Registered: lease
-/// page, claims page.
+/// From the shim at its process's first CUDA call, or at its first context where nobody announced
+/// it. Two descriptors come back with Registered: lease page, claims page.
 struct Register {
   Header header;
   TenantId tenant;  // 0 = the uid's default tenant
   JoinKey key;
+  GpuUuid gpu;               // for a default tenant: where the context is to be; zero = any
   char command[kNameBytes];  // /proc/self/comm
 };
-static_assert(sizeof(Register) == 16 + 16 + kNameBytes);
+static_assert(sizeof(Register) == 16 + 16 + 16 + kNameBytes);
 
 struct Registered {
   Header header;

@@ -140,7 +140,7 @@ def default_waits(build):
             equal(line_of(holder), "sluice: no room on the GPUs yet; this program waits as number 1 in line (reason: "
                   "Resources); sluice status shows the line\n")
         wait_until("they are one request", lambda: [t["name"] for t in machine.waiting()] == ["default"])
-        expect(not first.has_answered() and not second.has_answered(), "they wait at their first call")
+        expect(not first.has_answered() and not second.has_answered(), "they wait for their context")
         table = machine.sluice("status").stdout
         expect(re.search(r"1st\s+default\s+\S+\s+debug\s+\S+ s\s+Resources\s+-\s+unknown", table), table)
         full.end()
@@ -151,6 +151,71 @@ def default_waits(build):
         equal([(t["name"], len(t["processes"])) for t in machine.tenants()], [("default", 2)])
         equal([first.end(), second.end()], ["", ""], "one line is all that is said")
         wait_until("nobody is left", lambda: machine.tenants() == [])
+
+
+CUDA = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+def context(device):
+    made = ctypes.c_void_p()
+    return cuda.cuDevicePrimaryCtxRetain(ctypes.byref(made), device)
+def say(*words): print(*words, flush=True)
+"""
+
+
+def default_waits_at_its_context(build):
+    """A program that only looks which GPUs there are is not kept waiting, and stands in no line."""
+    look = CUDA + """
+count, total = ctypes.c_int(), ctypes.c_size_t()
+say(cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0), count.value)
+sys.stdin.readline()
+say(context(0))
+cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0)
+say(total.value >> 20)
+"""
+    with box(build) as machine:
+        full = machine.job("--memory", "256MiB", "--name", "full")
+        program = machine.launch([sys.executable, "-c", look], stdin=subprocess.PIPE, environment=machine.unannounced())
+        equal(program.stdout.readline(), "0 0 0 1\n")
+        equal(machine.waiting(), [])
+        program.stdin.write("go\n")
+        program.stdin.flush()
+        expect("this program waits as number 1 in line" in program.stderr.readline(), "no line")
+        wait_until("it stands in line", lambda: len(machine.waiting()) == 1)
+        full.end()
+        equal(program.communicate(timeout=PATIENCE_S), ("0\n64\n", ""))
+
+
+def default_on_the_gpu_it_takes(build):
+    """A user's unannounced programs are one job on each GPU that they use; a program of one job is on no other's GPU."""
+    code = CUDA + """
+say(cuda.cuInit(0), context(int(sys.argv[1])))
+sys.stdin.readline()
+say(context(1 - int(sys.argv[1])))
+"""
+    with box(build, gpus=2) as machine:
+        programs = [machine.launch([sys.executable, "-c", code, str(device)], stdin=subprocess.PIPE,
+                                   environment=machine.unannounced()) for device in (1, 0, 1)]
+        for program in programs:
+            equal(program.stdout.readline(), "0 0\n")
+        uuids = [device["uuid"] for device in machine.devices()]
+        equal(sorted((t["name"], [uuids.index(gpu["uuid"]) for gpu in t["gpus"]], len(t["processes"])) for t in machine.tenants()),
+              [("default", [0], 1), ("default", [1], 2)])
+        for program, device in zip(programs, (1, 0, 1)):
+            out, err = program.communicate("go\n", timeout=PATIENCE_S)
+            equal(out, "800\n")
+            equal(err, f"sluice: device {1 - device} is none of this job's GPUs, so the program gets no context there. The job has "
+                  f"{uuids[device][:12]}: set CUDA_VISIBLE_DEVICES to that, or ask for more GPUs (sluice run --gpus)\n")
+
+
+def visible_devices_overruled(build):
+    """A program that shows itself GPUs that its job has not got gets nothing there."""
+    code = "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0,1'" + CUDA + "say(cuda.cuInit(0), sorted((context(0), context(1))))"
+    with box(build, gpus=2) as machine:
+        result = machine.run([str(machine.build / "bin" / "sluice"), "run", "--socket", str(machine.socket), "--memory", "64MiB", "--",
+                              sys.executable, "-c", code])
+        equal(result.stdout, "0 [0, 800]\n", result.stderr)
+        expect("is none of this job's GPUs" in result.stderr, result.stderr)
 
 
 def default_broker_restarted(build):
@@ -450,7 +515,7 @@ def gang_alone(build):
             equal(job.end(), "")
 
 
-CASES = [default_waits, default_broker_restarted, default_leaves, management_does_not_wait, suspended_by_checkpoint,
+CASES = [default_waits, default_waits_at_its_context, default_on_the_gpu_it_takes, visible_devices_overruled, default_broker_restarted, default_leaves, management_does_not_wait, suspended_by_checkpoint,
          moved_by_checkpoint, drained, suspended_and_resumed, while_suspended_others_have_the_gpu, eight_share_one,
          broker_killed_in_moves, clients_killed_in_moves, gang_alone]
 
