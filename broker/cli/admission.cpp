@@ -101,9 +101,43 @@ std::string expected_text(std::uint64_t from_now_ns) {
          (whole < 120 ? std::to_string(whole) + " s" : std::to_string((whole + 59) / 60) + " min");
 }
 
+namespace {
+
+/// The limit of its user, or of its profile, that a request waits for.
+std::string limit_text(const protocol::Queued& queued) {
+  using protocol::QueueLimit;
+  const bool bytes =
+      queued.limit == QueueLimit::kUserMemory || queued.limit == QueueLimit::kAllMemory;
+  const std::string used =
+      bytes ? config::size_format(queued.promised_bytes) : std::to_string(queued.promised_bytes);
+  const std::string most =
+      bytes ? config::size_format(queued.capacity_bytes) : std::to_string(queued.capacity_bytes);
+  switch (queued.limit) {
+    case QueueLimit::kNone:
+      break;
+    case QueueLimit::kUserTenants:
+      return "you have " + used + " jobs, as many as one user may have";
+    case QueueLimit::kUserRunning:
+      return used + " of your jobs run, as many as your profile allows each user";
+    case QueueLimit::kUserMemory:
+      return "your jobs have " + used + " of the " + most +
+             " of GPU memory that your profile allows each user";
+    case QueueLimit::kAllRunning:
+      return used + " jobs with your profile run, as many as it allows";
+    case QueueLimit::kAllMemory:
+      return "the jobs with your profile have " + used + " of the " + most +
+             " of GPU memory that it allows all its users together";
+  }
+  return "you, or your profile, have as much as you may have";
+}
+
+}  // namespace
+
 std::string queued_text(const protocol::Queued& queued) {
   std::string text = "no room yet";
-  if (queued.capacity_bytes != 0) {
+  if (queued.reason == protocol::QueueReason::kUserLimit) {
+    text = "not yet: " + limit_text(queued);
+  } else if (queued.capacity_bytes != 0) {
     text += ": " + config::size_format(queued.promised_bytes) + " of " +
             config::size_format(queued.capacity_bytes) + " promised on the GPU with most room";
   }

@@ -16,6 +16,7 @@
 #include "broker/cli/reach.h"
 #include "broker/cli/snapshot_reader.h"
 #include "broker/devices/nvml.h"
+#include "broker/devices/uuid.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
@@ -63,6 +64,11 @@ void devices_check(const std::string& library, std::vector<Finding>* out) {
                     split == std::string::npos ? "see dmesg" : error.text.substr(split + 2)});
     return;
   }
+  if (!error.text.empty()) {
+    const std::size_t split = error.text.rfind("; ");
+    out->push_back(
+        {Verdict::kBroken, "lost GPUs", error.text.substr(0, split), error.text.substr(split + 2)});
+  }
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     out->push_back({Verdict::kGood, "GPU " + std::to_string(i),
                     gpus[i].name + ", " + config::size_format(gpus[i].total_bytes) + ", " +
@@ -98,6 +104,23 @@ Finding config_check() {
           "correct the file, then reload the broker"};
 }
 
+}  // namespace
+
+Finding broker_gpus_check(const Snapshot& snapshot, Finding finding) {
+  std::string lost;
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i)
+    if (snapshot.gpus[i].lost != 0)
+      lost += (lost.empty() ? "GPU " : ", ") + std::to_string(i) + " (" +
+              devices::uuid_format(snapshot.gpus[i].uuid) + ")";
+  if (lost.empty()) return finding;
+  finding.verdict = Verdict::kBroken;
+  finding.detail += "; lost: " + lost;
+  finding.fix = "reset the GPU (nvidia-smi -r) or reboot, then restart sluiced; dmesg has an Xid";
+  return finding;
+}
+
+namespace {
+
 Finding broker_check(const std::string& option) {
   Finding finding{Verdict::kGood, "broker", "", ""};
   const SocketChoice choice = socket_choose(option);
@@ -106,7 +129,7 @@ Finding broker_check(const std::string& option) {
     const auto snapshot = snapshot_fetch(*client, &error);
     if (snapshot) {
       finding.detail = choice.path + ", " + std::to_string(snapshot->gpus.size()) + " GPUs";
-      return finding;
+      return broker_gpus_check(*snapshot, std::move(finding));
     }
   } else if (!choice.named && !system_configured()) {
     finding.detail = "none runs; sluice run starts a private one";

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "broker/cli/options.h"
+#include "broker/cli/snapshot_reader.h"
 
 namespace sluice::cli {
 
@@ -27,6 +28,9 @@ struct Finding {
 std::string findings_format(const std::vector<Finding>& findings);
 /// {"good": bool, "findings": [{"verdict": "ok|absent|fail|note", "what", "detail", "fix"}]}. Pure.
 std::string findings_json(const std::vector<Finding>& findings);
+
+/// The finding about a broker that answers: broken where a GPU of it is lost. Pure.
+Finding broker_gpus_check(const Snapshot& snapshot, Finding finding);
 
 int doctor_command(const DoctorOptions& options);
 

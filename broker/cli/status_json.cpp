@@ -46,6 +46,7 @@ void gpu_write(JsonWriter& json, const protocol::SnapshotGpu& gpu, std::size_t i
   json.value("tenants", gpu.tenants);
   json.value("exclusive", gpu.exclusive != 0);
   json.value("draining", gpu.draining != 0);
+  json.value("lost", gpu.lost != 0);
   json.object_end();
 }
 

@@ -50,6 +50,7 @@ std::string gpu_number(const Snapshot& snapshot, const protocol::GpuUuid& uuid) 
 }
 
 std::string holder_text(const Snapshot& snapshot, const protocol::SnapshotGpu& gpu) {
+  if (gpu.lost != 0) return "LOST, takes no jobs";
   const protocol::SnapshotTenant* holder =
       gpu.holder == 0 ? nullptr : tenant_find(snapshot, gpu.holder);
   std::string text =

@@ -47,7 +47,9 @@ bool refused_shape(const State& state, const TenantAsked& ask, Actions& out) {
   };
   const auto there = static_cast<std::size_t>(
       std::ranges::count_if(state.gpus, [](const auto& gpu) { return !gpu->lost; }));
-  if (there == 0) return refuse(refusal_no_gpus(ask.request));
+  const std::size_t lost = state.gpus.size() - there;
+  if (there == 0)
+    return refuse(lost > 0 ? refusal_all_lost(ask.request, lost) : refusal_no_gpus(ask.request));
   if (static_cast<std::size_t>(ask.tenant_class) >= state.policy.classes.size())
     return refuse(refusal_malformed(ask.request,
                                     "the class is none of inference, debug, batch and exclusive"));
@@ -56,9 +58,10 @@ bool refused_shape(const State& state, const TenantAsked& ask, Actions& out) {
                                                      std::to_string(ask.sm_percent) +
                                                      " % is not possible; ask for 1 to 100"));
   for (std::size_t i = 0; i < ask.pinned.size(); ++i) {
-    if (std::ranges::none_of(state.gpus,
-                             [&](const auto& g) { return !g->lost && g->uuid == ask.pinned[i]; }))
-      return refuse(refusal_unknown_gpu(ask.request, ask.pinned[i]));
+    const auto gpu =
+        std::ranges::find_if(state.gpus, [&](const auto& g) { return g->uuid == ask.pinned[i]; });
+    if (gpu == state.gpus.end()) return refuse(refusal_unknown_gpu(ask.request, ask.pinned[i]));
+    if ((*gpu)->lost) return refuse(refusal_pinned_lost(ask.request, ask.pinned[i]));
     if (std::find(ask.pinned.begin(), ask.pinned.begin() + static_cast<std::ptrdiff_t>(i),
                   ask.pinned[i]) != ask.pinned.begin() + static_cast<std::ptrdiff_t>(i))
       return refuse(
@@ -67,7 +70,8 @@ bool refused_shape(const State& state, const TenantAsked& ask, Actions& out) {
   const std::size_t named = ask.pinned.empty() ? there : ask.pinned.size();
   const std::size_t most = std::min<std::size_t>(named, protocol::kTenantGpusMax);
   if (ask.gpu_count > most)
-    return refuse(refusal_too_many_gpus(ask.request, ask.gpu_count, most, !ask.pinned.empty()));
+    return refuse(
+        refusal_too_many_gpus(ask.request, ask.gpu_count, most, !ask.pinned.empty(), lost));
   return false;
 }
 
@@ -111,14 +115,14 @@ bool refused_memory(const State& state, TenantAsked& ask, Actions& out) {
   return false;
 }
 
-bool user_full(const State& state, std::uint32_t uid) {
-  auto it = state.users.find(uid);
-  return it != state.users.end() && it->second.admitted >= state.policy.tenants_per_user_max;
+bool limited(const State& state, const TenantAsked& ask) {
+  return limit_reached(state, ask).which != protocol::QueueLimit::kNone;
 }
 
-/// Has the user, or the group, as much as it may have?
-bool limit_reached(const State& state, const TenantAsked& ask) {
-  return user_full(state, ask.uid) || sums_full(state, ask);
+/// Why it waits, for people.
+std::string why_text(const State& state, const TenantAsked& ask, QueueReason reason) {
+  return reason == QueueReason::kUserLimit ? limit_text(ask, limit_reached(state, ask))
+                                           : reason_text(reason);
 }
 
 /// When the request may be expected to start: its place times the time between the last starts out
@@ -142,11 +146,16 @@ void start_note(State& state, Nanos now) {
   state.started_last = now;
 }
 
-TenantQueued queued_action(const State& state, std::size_t index) {
+TenantQueued queued_action(const State& state, Prospects::Kind& prospect, std::size_t index) {
   const Waiter& waiter = state.queue[index];
-  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, 0};
+  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, 0, {}};
   action.expected_start_ns = start_expected(state, waiter);
-  if (const int roomiest = placement_roomiest(state, waiter.ask); roomiest >= 0) {
+  if (waiter.reason == QueueReason::kUserLimit) {
+    const Limit limit = limit_reached(state, waiter.ask);
+    action.limit = limit.which;
+    action.promised = limit.used;
+    action.capacity = limit.most;
+  } else if (const int roomiest = prospect.roomiest(); roomiest >= 0) {
     const Gpu& gpu = *state.gpus[static_cast<std::size_t>(roomiest)];
     action.promised = gpu.promised_min;
     action.capacity = gpu.capacity;
@@ -218,26 +227,33 @@ void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
   if (tenant.exclusive()) lease_open(state, tenant, false, now, out);
 }
 
-void waiter_remove(State& state, std::size_t index) {
-  const std::uint32_t uid = state.queue[index].ask.uid;
+/// It waits no longer; its place in the queue is still there.
+void waiter_leaves(State& state, const Waiter& waiter) {
+  const std::uint32_t uid = waiter.ask.uid;
   assert(state.users[uid].queued > 0);
   state.users[uid].queued--;
-  state.queue.erase(state.queue.begin() + static_cast<std::ptrdiff_t>(index));
   state.queue_dirty = true;
   user_forget(state, uid);
 }
 
+void waiter_remove(State& state, std::size_t index) {
+  waiter_leaves(state, state.queue[index]);
+  state.queue.erase(state.queue.begin() + static_cast<std::ptrdiff_t>(index));
+}
+
 /// What the request gets now, given what is kept for those ahead of it.
 Placement placement_now(const State& state, const TenantAsked& ask) {
-  if (limit_reached(state, ask)) return Placement{{}, QueueReason::kUserLimit};
+  if (limited(state, ask)) return Placement{{}, QueueReason::kUserLimit};
   return placement_find(state, ask, state.kept);
 }
 
-void plan_keep(State& state, const Waiter& waiter) {
+void plan_keep(State& state, Prospects& prospects, Prospects::Kind& prospect,
+               const Waiter& waiter) {
   if (waiter.reason == QueueReason::kUserLimit) return;
-  for (std::uint32_t g : placement_plan(state, waiter.ask)) {
+  for (std::uint32_t g : prospect.plan()) {
     const bool first = !state.kept[g];  // nobody steps aside for who is not the next one there
     state.kept[g] = true;
+    if (first) prospects.kept_grew();
     if (waiter.ask.tenant_class != TenantClass::kExclusive) continue;
     Gpu& gpu = *state.gpus[g];
     gpu.draining = true;
@@ -251,12 +267,10 @@ bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, A
   const UserCount user = state.users.contains(ask.uid) ? state.users[ask.uid] : UserCount{};
   const std::uint32_t per_user = state.policy.tenants_per_user_max;
   if (ask.no_wait || ask.dry_run) {
+    const std::string why = why_text(state, ask, reason);
     const bool limit = reason == QueueReason::kUserLimit && !ask.dry_run;
-    if (limit && !user_full(state, ask.uid))
-      out.emplace_back(refusal_sums_full(ask.request, ask.group));
-    else
-      out.emplace_back(limit ? refusal_user_limit(ask.request, ask.uid, per_user)
-                             : refusal_no_room(ask.request, reason, position, ask.dry_run));
+    out.emplace_back(limit ? refusal_limit(ask.request, why)
+                           : refusal_no_room(ask.request, why, position, ask.dry_run));
     return true;
   }
   if (user.queued >= per_user) {
@@ -271,17 +285,19 @@ bool all_kept(const State& state) {
 }
 
 /// One request of the queue: admitted (true), or its reason and plan renewed.
-bool waiter_try(State& state, std::size_t index, Nanos now, Actions& out) {
+bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now, Actions& out) {
   Waiter& waiter = state.queue[index];
+  Prospects::Kind& prospect = prospects.kind_of(waiter.ask);
   QueueReason reason = QueueReason::kPriority;
-  if (limit_reached(state, waiter.ask)) {
+  if (limited(state, waiter.ask)) {
     reason = QueueReason::kUserLimit;
   } else if (!all_kept(state)) {
-    const Placement placement = placement_find(state, waiter.ask, state.kept);
+    const Placement& placement = prospect.find();
     if (!placement.gpus.empty()) {
       start_note(state, now);
       tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
-      waiter_remove(state, index);
+      prospects.changed();
+      waiter_leaves(state, waiter);
       return true;
     }
     reason = placement.reason;
@@ -290,8 +306,8 @@ bool waiter_try(State& state, std::size_t index, Nanos now, Actions& out) {
   const bool news = waiter.position != position || waiter.reason != reason;
   waiter.position = position;
   waiter.reason = reason;
-  plan_keep(state, waiter);
-  if (news) out.emplace_back(queued_action(state, index));
+  plan_keep(state, prospects, prospect, waiter);
+  if (news) out.emplace_back(queued_action(state, prospect, index));
   return false;
 }
 
@@ -317,8 +333,8 @@ void queue_expire(State& state, Nanos now, Actions& out) {
       ++i;
       continue;
     }
-    out.emplace_back(
-        refusal_timeout(waiter.ask.request, now - waiter.asked_at, waiter.reason, waiter.position));
+    out.emplace_back(refusal_timeout(waiter.ask.request, now - waiter.asked_at,
+                                     why_text(state, waiter.ask, waiter.reason), waiter.position));
     waiter_remove(state, i);
   }
 }
@@ -358,10 +374,12 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   waiter.position = static_cast<std::uint32_t>(state.queue.size() + 1);
   state.users[waiter.ask.uid].queued++;
   state.queue_deadline = std::min(state.queue_deadline, waiter.deadline);
-  plan_keep(state, waiter);
+  Prospects prospects(state);
+  Prospects::Kind& prospect = prospects.kind_of(waiter.ask);
+  plan_keep(state, prospects, prospect, waiter);
   state.room_dirty = true;  // others may have to step aside for it
   state.queue.push_back(std::move(waiter));
-  out.emplace_back(queued_action(state, state.queue.size() - 1));
+  out.emplace_back(queued_action(state, prospect, state.queue.size() - 1));
 }
 
 void request_gone(State& state, const RequestGone& event) {
@@ -422,8 +440,14 @@ void queue_pump(State& state, Nanos now, Actions& out) {
     gpu->draining = false;
     gpu->step_aside = false;
   }
-  for (std::size_t i = 0; i < state.queue.size();)
-    if (!waiter_try(state, i, now, out)) ++i;
+  Prospects prospects(state);
+  out.reserve(out.size() + state.queue.size());  // most move up and are told so
+  std::size_t waiting = 0;  // those behind close up as they are looked at, not at each admission
+  for (std::size_t i = 0; i < state.queue.size(); ++i) {
+    if (waiting != i) state.queue[waiting] = std::move(state.queue[i]);
+    if (!waiter_try(state, prospects, waiting, now, out)) ++waiting;
+  }
+  state.queue.resize(waiting);
   if (state.policy.exclusive_room == ExclusiveRoom::kSuspend) state.room_dirty = true;
   state.queue_dirty = false;
   state.queue_deadline = kNever;

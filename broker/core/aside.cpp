@@ -19,10 +19,16 @@ namespace {
 
 constexpr Nanos kRestMaxNs = 600'000'000'000;
 
-bool may_step_aside(const Tenant& tenant, Nanos now) {
-  return !tenant.exclusive() && !tenant.steps_aside && tenant.phase != Phase::kRunaway &&
-         tenant.move_failures < kMoveFailuresMax && now >= tenant.retry_at &&
-         now >= tenant.rest_until;
+/// What is on its way into the host, or there, is charged or due already.
+bool host_allows(const State& state, const Tenant& tenant) {
+  return stay_out_wanted(tenant) || tenant.residence == Residence::kOut ||
+         stay_host_cost(tenant) <= stay_host_left(state, tenant.uid);
+}
+
+bool may_step_aside(const State& state, const Tenant& tenant, Nanos now) {
+  return host_allows(state, tenant) && !tenant.exclusive() && !tenant.steps_aside &&
+         tenant.phase != Phase::kRunaway && tenant.move_failures < kMoveFailuresMax &&
+         now >= tenant.retry_at && now >= tenant.rest_until;
 }
 
 bool asked_to(const State& state, const Tenant& tenant) {
@@ -51,7 +57,7 @@ void aside_decide(State& state, Nanos now) {
     if (!gpu->step_aside) continue;
     for (Share* share : gpu->shares) {
       Tenant& tenant = *share->tenant;
-      if (may_step_aside(tenant, now)) {
+      if (may_step_aside(state, tenant, now)) {
         tenant.steps_aside = true;
         stay_look(state, tenant);
         state.room_dirty = true;

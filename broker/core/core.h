@@ -67,7 +67,7 @@ struct SumLimits {
   Bytes memory_max = 0;  // of their quotas
 };
 /// What the tenants of one group (the caller's word: a profile) may have together: each user's, and
-/// all of them.
+/// all of them. What is beyond waits.
 struct GroupPolicy {
   SumLimits per_user;
   SumLimits all;
@@ -322,6 +322,8 @@ struct TenantQueued {
   std::string ahead;
   Nanos expected_start_ns =
       0;  // from now, by how often requests left the queue lately; 0 = unknown
+  protocol::QueueLimit limit = protocol::QueueLimit::kNone;  // for UserLimit; `promised` and
+                                                             // `capacity` are then of it
 };
 struct TenantRefused {
   RequestId request = 0;

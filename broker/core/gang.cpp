@@ -23,22 +23,24 @@
 namespace sluice::core {
 namespace {
 
-double weight_of(const State& state, const Tenant& tenant) {
-  double least = 1e18;
-  for (const Share& share : tenant.shares)
-    least = std::min(least, share_weight(*state.gpus[share.gpu], share));
-  return least;
-}
+/// What the gang weighs on the GPU where that is least, and the part of its GPUs' time that the
+/// gang is guaranteed, on the worst of them: sm_percent as long as no more than 100 are admitted
+/// there, else its part of them.
+struct GpuWeights {
+  double equal = 0;
+  double admitted = 0;  // 100 at least
+};
 
-/// The part of its GPUs' time that the gang is guaranteed, on the worst of them: sm_percent as long
-/// as no more than 100 are admitted there, else its part of them.
-double guarantee_of(const State& state, const Tenant& tenant) {
-  double least = 1;
-  for (const Share& share : tenant.shares) {
-    const Gpu& gpu = *state.gpus[share.gpu];
-    least = std::min(least, share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu)));
+void gang_weigh(const std::vector<GpuWeights>& gpus, Tenant& gang) {
+  gang.weight = 1e18;
+  gang.guarantee = 1;
+  for (const Share& share : gang.shares) {
+    const GpuWeights& gpu = gpus[share.gpu];
+    const double weight =
+        gang.sm_mode == SmMode::kEqual ? gpu.equal : static_cast<double>(gang.sm_percent);
+    gang.weight = std::min(gang.weight, weight);
+    gang.guarantee = std::min(gang.guarantee, weight / gpu.admitted);
   }
-  return least;
 }
 
 /// Is the GPU in the hands of the latency band?
@@ -116,8 +118,23 @@ void urgent_expect(const State& state, Tenant& gang) {
   if (after < kFarNs) gang.urgent_at = gang.owed_at + static_cast<Nanos>(after);
 }
 
+/// What changes of weights have left to do.
+void gangs_weigh(State& state) {
+  if (!state.gangs_stale) return;
+  state.gangs_stale = false;
+  if (state.gangs.empty()) return;
+  std::vector<GpuWeights> gpus;
+  for (const auto& gpu : state.gpus)
+    gpus.push_back({equal_weight(*gpu), std::max(100.0, admitted_weight(*gpu))});
+  for (Tenant* gang : state.gangs) {
+    gang_weigh(gpus, *gang);
+    urgent_expect(state, *gang);
+  }
+}
+
 /// Brings what the gang is owed and its virtual time up to now; both go straight in between.
-void gang_settle(const State& state, Tenant& gang, Nanos now) {
+void gang_settle(State& state, Tenant& gang, Nanos now) {
+  if (gang.owed_at < now) gangs_weigh(state);
   const auto passed = static_cast<double>(now - gang.owed_at);
   gang.owed_at = now;
   if (!holds(gang) && !gang.waiting) return;
@@ -183,6 +200,7 @@ void gang_changes(State& state, Tenant& gang, Nanos now) {
 }
 
 void gang_waits(State& state, Tenant& gang) {
+  gangs_weigh(state);
   if (gang.waiting) {
     const double credit = static_cast<double>(state.policy.quantum_ns) / gang.weight;
     gang.gang_vtime = std::max(gang.gang_vtime, state.gang_vclock - credit);
@@ -196,15 +214,9 @@ void gang_waits(State& state, Tenant& gang) {
 void gangs_settle(State& state, Nanos now) {
   if (state.gangs.empty()) return;
   clock_follow(state, now);
+  if (state.gangs_settled_at == now) return;
+  state.gangs_settled_at = now;
   for (Tenant* gang : state.gangs) gang_settle(state, *gang, now);
-}
-
-void gangs_reweigh(State& state) {
-  for (Tenant* gang : state.gangs) {
-    gang->weight = weight_of(state, *gang);
-    gang->guarantee = guarantee_of(state, *gang);
-    urgent_expect(state, *gang);
-  }
 }
 
 void gangs_take_turns(State& state, Tenant& holder, Nanos now) {
@@ -225,6 +237,7 @@ void gangs_take_turns(State& state, Tenant& holder, Nanos now) {
 }
 
 bool gangs_decide(State& state, Nanos now, Actions& out) {
+  gangs_weigh(state);
   if (state.gangs.empty()) return false;
   std::size_t left = 0;
   for (auto& gpu : state.gpus) {

@@ -28,9 +28,16 @@ Bytes memory_of(const State& state, const TenantAsked& ask) {
 
 Bytes memory_of(const Tenant& tenant) { return tenant.memory_max * tenant.shares.size(); }
 
-bool beyond(const SumLimits& limits, const Sum& sum, Bytes more) {
-  if (limits.tenants_max > 0 && sum.tenants + 1 > limits.tenants_max) return true;
-  return limits.memory_max > 0 && sum.memory + more > limits.memory_max;
+using protocol::QueueLimit;
+
+/// Of the user's own bounds, or of those of all; none = it stays within both.
+Limit beyond(const SumLimits& limits, const Sum& sum, Bytes more, bool user) {
+  if (limits.tenants_max > 0 && sum.tenants + 1 > limits.tenants_max)
+    return {user ? QueueLimit::kUserRunning : QueueLimit::kAllRunning, sum.tenants,
+            limits.tenants_max};
+  if (limits.memory_max > 0 && sum.memory + more > limits.memory_max)
+    return {user ? QueueLimit::kUserMemory : QueueLimit::kAllMemory, sum.memory, limits.memory_max};
+  return {};
 }
 
 template <class Key>
@@ -53,8 +60,8 @@ std::string sums_excess(const State& state, const TenantAsked& ask) {
   const GroupPolicy* policy = policy_of(state, ask.group);
   if (policy == nullptr) return {};
   const Bytes memory = memory_of(state, ask);
-  const bool user = beyond(policy->per_user, {}, memory);
-  if (!user && !beyond(policy->all, {}, memory)) return {};
+  const bool user = beyond(policy->per_user, {}, memory, true).most > 0;
+  if (!user && beyond(policy->all, {}, memory, false).most == 0) return {};
   const SumLimits& limits = user ? policy->per_user : policy->all;
   return "profile " + ask.group + " allows " + (user ? "each user " : "all its users together ") +
          bytes_text(limits.memory_max) + " of GPU memory, asked were " + bytes_text(memory) +
@@ -62,12 +69,41 @@ std::string sums_excess(const State& state, const TenantAsked& ask) {
          ", so waiting would not help; ask for less";
 }
 
-bool sums_full(const State& state, const TenantAsked& ask) {
+Limit limit_reached(const State& state, const TenantAsked& ask) {
+  const auto user = state.users.find(ask.uid);
+  const std::uint32_t most = state.policy.tenants_per_user_max;
+  if (user != state.users.end() && user->second.admitted >= most)
+    return {QueueLimit::kUserTenants, user->second.admitted, most};
   const GroupPolicy* policy = policy_of(state, ask.group);
-  if (policy == nullptr) return false;
+  if (policy == nullptr) return {};
   const Bytes memory = memory_of(state, ask);
-  return beyond(policy->per_user, sum_of(state.members, std::pair{ask.group, ask.uid}), memory) ||
-         beyond(policy->all, sum_of(state.groups, ask.group), memory);
+  const Limit own =
+      beyond(policy->per_user, sum_of(state.members, std::pair{ask.group, ask.uid}), memory, true);
+  return own.most > 0 ? own : beyond(policy->all, sum_of(state.groups, ask.group), memory, false);
+}
+
+std::string limit_text(const TenantAsked& ask, const Limit& limit) {
+  const std::string profile = "profile " + ask.group;
+  switch (limit.which) {
+    case QueueLimit::kNone:
+      break;
+    case QueueLimit::kUserTenants:
+      return "user " + std::to_string(ask.uid) + " has " + std::to_string(limit.used) +
+             " tenants, as many as one user may have";
+    case QueueLimit::kUserRunning:
+      return std::to_string(limit.used) + " jobs of user " + std::to_string(ask.uid) +
+             " run, as many as " + profile + " allows each user";
+    case QueueLimit::kUserMemory:
+      return "the jobs of user " + std::to_string(ask.uid) + " have " + bytes_text(limit.used) +
+             " of the " + bytes_text(limit.most) + " of GPU memory that " + profile +
+             " allows each user";
+    case QueueLimit::kAllRunning:
+      return std::to_string(limit.used) + " jobs with " + profile + " run, as many as it allows";
+    case QueueLimit::kAllMemory:
+      return "the jobs with " + profile + " have " + bytes_text(limit.used) + " of the " +
+             bytes_text(limit.most) + " of GPU memory that it allows all its users together";
+  }
+  return reason_text(QueueReason::kUserLimit);
 }
 
 void sums_add(State& state, const Tenant& tenant) {

@@ -28,7 +28,8 @@ void gpu_surprise(const State& state, Gpu& gpu, Bytes bytes, Nanos now);
 bool gpu_look(State& state, Gpu& gpu, Nanos age_max, Nanos now, Actions& out);
 /// When gpu_look will not wait any longer; kNever = it does not wait.
 Nanos gpu_look_at(const Gpu& gpu, Nanos now);
-inline constexpr Nanos kFreshNs = 10'000'000;  // to bring memory back by
+inline constexpr Nanos kClaimNs = 100'000'000;  // an allocation let in is made within this time
+inline constexpr Nanos kFreshNs = 10'000'000;   // to bring memory back by
 inline constexpr Nanos kLookAgainNs =
     100'000'000;  // while somebody waits for what nobody announces
 

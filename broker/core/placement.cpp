@@ -80,6 +80,7 @@ bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_ma
 
 std::vector<std::uint32_t> placement_candidates(const State& state, const TenantAsked& ask) {
   std::vector<std::uint32_t> list;
+  list.reserve(state.gpus.size());
   for (std::uint32_t g = 0; g < state.gpus.size(); ++g) {
     const Gpu& gpu = *state.gpus[g];
     if (gpu.lost || !gpu_named(ask, gpu.uuid)) continue;
@@ -141,6 +142,54 @@ int placement_roomiest(const State& state, const TenantAsked& ask) {
         gpu_room(*state.gpus[g]) > gpu_room(*state.gpus[static_cast<std::size_t>(best)]))
       best = static_cast<int>(g);
   return best;
+}
+
+Prospects::Kind::Kind(const Prospects& of, const TenantAsked& ask) : of_(&of) {
+  ask_.tenant_class = ask.tenant_class;
+  ask_.memory_max = ask.memory_max;
+  ask_.memory_min = ask.memory_min;
+  ask_.gpu_count = ask.gpu_count;
+  ask_.pinned = ask.pinned;
+  ask_.swap = ask.swap;
+}
+
+bool Prospects::Kind::fits(const TenantAsked& ask) const {
+  const bool whole = ask.tenant_class == TenantClass::kExclusive;
+  return whole == (ask_.tenant_class == TenantClass::kExclusive) &&
+         ask.memory_max == ask_.memory_max && ask.memory_min == ask_.memory_min &&
+         ask.gpu_count == ask_.gpu_count && ask.swap == ask_.swap && ask.pinned == ask_.pinned;
+}
+
+Prospects::Kind& Prospects::kind_of(const TenantAsked& ask) {
+  constexpr std::size_t kKindsMax = 16;
+  for (Kind& kind : kinds_)
+    if (kind.fits(ask)) return kind;
+  if (kinds_.size() < kKindsMax) return kinds_.emplace_back(Kind(*this, ask));
+  oldest_ = (oldest_ + 1) % kKindsMax;
+  return kinds_[oldest_] = Kind(*this, ask);
+}
+
+const Placement& Prospects::Kind::find() {
+  if (found_with_ != of_->kept_) found_ = placement_find(of_->state_, ask_, of_->state_.kept);
+  found_with_ = of_->kept_;
+  return found_;
+}
+
+void Prospects::Kind::look() {
+  if (looked_with_ == of_->admitted_) return;
+  looked_with_ = of_->admitted_;
+  plan_ = placement_plan(of_->state_, ask_);
+  roomiest_ = placement_roomiest(of_->state_, ask_);
+}
+
+const std::vector<std::uint32_t>& Prospects::Kind::plan() {
+  look();
+  return plan_;
+}
+
+int Prospects::Kind::roomiest() {
+  look();
+  return roomiest_;
 }
 
 }  // namespace sluice::core

@@ -32,4 +32,48 @@ std::vector<std::uint32_t> placement_plan(const State& state, const TenantAsked&
 /// The candidate with most room, for people; -1 = none.
 int placement_roomiest(const State& state, const TenantAsked& ask);
 
+/// The same three answers for one request of the queue after the other: a line is long, but the
+/// kinds of requests in it are few, and those of one kind get the same answers.
+class Prospects {
+ public:
+  explicit Prospects(const State& state) : state_(state) {}
+
+  class Kind {
+   public:
+    const Placement& find();
+    const std::vector<std::uint32_t>& plan();
+    int roomiest();
+
+   private:
+    friend class Prospects;
+    explicit Kind(const Prospects& of, const TenantAsked& ask);
+    bool fits(const TenantAsked& ask) const;
+    void look();
+
+    const Prospects* of_;
+    TenantAsked ask_;  // what of it bears on where it fits
+    Placement found_;
+    std::uint32_t found_with_ = 0;   // kept_ of that time
+    std::uint32_t looked_with_ = 0;  // admitted_ of that time
+    std::vector<std::uint32_t> plan_;
+    int roomiest_ = -1;
+  };
+  /// Valid until the next call.
+  Kind& kind_of(const TenantAsked& ask);
+  /// More is kept than before.
+  void kept_grew() { ++kept_; }
+  /// Somebody was admitted: no answer holds any more.
+  void changed() {
+    ++kept_;
+    ++admitted_;
+  }
+
+ private:
+  const State& state_;
+  std::vector<Kind> kinds_;
+  std::size_t oldest_ = 0;
+  std::uint32_t kept_ = 1;
+  std::uint32_t admitted_ = 1;
+};
+
 }  // namespace sluice::core

@@ -6,11 +6,8 @@
 // want that nothing could ever serve blocks nobody: an allocation is told so at once, a tenant
 // waits for others to end.
 //
-// Victims are idle tenants first, longest idle first; then whoever has been in for a swap quantum,
-// longest in first. As few as do: one that suffices alone goes before several. Nobody is moved
-// before those that may be moved suffice, nobody for its own want, and nobody whose user has no
-// host memory left. The claims decide only how much room is expected; the driver has the last word,
-// and whoever finds no room all the same asks again and keeps its place.
+// Who makes room is chosen in victims.cpp. The claims decide only how much room is expected; the
+// driver has the last word, and whoever finds no room all the same asks again and keeps its place.
 #include "broker/core/room.h"
 
 #include <algorithm>
@@ -18,124 +15,13 @@
 
 #include "broker/core/memory.h"
 #include "broker/core/stay.h"
+#include "broker/core/victims.h"
 #include "broker/protocol/pages.h"
 
 namespace sluice::core {
 namespace {
 
-constexpr Nanos kClaimNs = 100'000'000;  // an allocation that was let in is made within this time
-constexpr Nanos kIdleParts = 10;         // idle = for this part of the swap quantum
-
 enum class Answer : std::uint8_t { kRoom, kWait, kNever };
-
-struct Candidate {
-  Tenant* tenant = nullptr;
-  Bytes gain = 0;
-  bool idle = false;
-  Nanos order = 0;  // lower goes first
-};
-
-struct Candidates {
-  std::vector<Candidate> now;
-  Bytes later = 0;          // gain of those that may be moved at another time
-  Nanos later_at = kNever;  // when the first of them may
-};
-
-bool idle(const Tenant& tenant) {
-  return tenant.phase == Phase::kClosed && tenant_wants(tenant) == 0;
-}
-
-bool wants_room(const State& state, const Tenant& tenant) {
-  return std::ranges::any_of(state.wants,
-                             [&](const Want& want) { return want.tenant == tenant.id; });
-}
-
-Nanos movable_at(const State& state, const Tenant& tenant) {
-  const Nanos quantum = state.policy.swap_quantum_ns;
-  Nanos at = tenant.in_since + quantum;
-  if (idle(tenant) && !wants_room(state, tenant))
-    at = std::min(at, tenant.idle_since + quantum / kIdleParts);
-  return std::max(at, tenant.retry_at);
-}
-
-Bytes movable_all(const Tenant& tenant) {
-  Bytes sum = 0;
-  for (const Share& share : tenant.shares) sum += share_movable(share);
-  return sum;
-}
-
-/// Could it ever be moved out for somebody?
-bool may_be_victim(const State& state, const Tenant& tenant) {
-  if (!tenant.swap || tenant.move_failures >= kMoveFailuresMax) return false;
-  const bool coming =
-      tenant.residence == Residence::kSwappingIn || tenant.residence == Residence::kRestoring;
-  const bool here = tenant.residence == Residence::kIn && !stay_out_wanted(tenant);
-  return (here || coming) && tenant.phase != Phase::kRunaway &&
-         movable_all(tenant) <= host_room(state, tenant.uid);
-}
-
-Candidates candidates_find(const State& state, const Gpu& gpu, const Tenant& asker, Nanos now) {
-  Candidates found;
-  gpu_shares_each(gpu, [&](Share& share) {
-    Tenant& tenant = *share.tenant;
-    const Bytes coming = share_claim(share, now);  // movable like the rest, as soon as it is used
-    // What is on its way in can go out again, all of it.
-    const bool enters = tenant.residence == Residence::kSwappingIn;
-    const Bytes gain = (enters ? share.movable : share_movable(share)) + coming;
-    if (&tenant == &asker || gain == 0 || !may_be_victim(state, tenant)) return;
-    const bool in = tenant.residence == Residence::kIn;
-    const Nanos at = in ? movable_at(state, tenant) : kNever;  // its arrival is an event
-    const bool claims =
-        std::ranges::any_of(tenant.shares, [&](const Share& s) { return share_claim(s, now) > 0; });
-    if (in && at <= now && !claims) {
-      const bool rests = idle(tenant) && !wants_room(state, tenant);
-      found.now.push_back({&tenant, gain, rests, rests ? tenant.idle_since : tenant.in_since});
-      return;
-    }
-    found.later += gain;
-    found.later_at = std::min(found.later_at, claims ? now + kClaimNs : at);
-  });
-  std::ranges::stable_sort(found.now, [](const Candidate& a, const Candidate& b) {
-    if (a.idle != b.idle) return a.idle;
-    return a.order != b.order ? a.order < b.order : a.tenant->id < b.tenant->id;
-  });
-  return found;
-}
-
-/// The first of this kind that is enough alone, else the largest until it is enough.
-void pick_of_kind(std::vector<Candidate> kind, Bytes* missing, std::vector<Candidate>* picked) {
-  if (*missing == 0) return;
-  for (const Candidate& candidate : kind) {
-    if (candidate.gain < *missing) continue;
-    picked->push_back(candidate);
-    *missing = 0;
-    return;
-  }
-  std::ranges::stable_sort(kind, std::greater<>(), &Candidate::gain);
-  for (const Candidate& candidate : kind) {
-    if (*missing == 0) return;
-    picked->push_back(candidate);
-    *missing -= std::min(*missing, candidate.gain);
-  }
-}
-
-/// Who goes; empty = all together do not suffice.
-std::vector<Candidate> victims_pick(const std::vector<Candidate>& from, Bytes missing) {
-  std::vector<Candidate> picked;
-  const auto busy = std::ranges::find_if(from, [](const Candidate& c) { return !c.idle; });
-  Bytes left = missing;
-  pick_of_kind({from.begin(), busy}, &left, &picked);
-  pick_of_kind({busy, from.end()}, &left, &picked);
-  if (left > 0) return {};
-  Bytes sum = 0;
-  for (const Candidate& candidate : picked) sum += candidate.gain;
-  std::erase_if(picked, [&](const Candidate& candidate) {  // the last one may have made it needless
-    if (sum - candidate.gain < missing) return false;
-    sum -= candidate.gain;
-    return true;
-  });
-  return picked;
-}
 
 Bytes leaving(const State& state, const Gpu& gpu, const Tenant& asker, Nanos now) {
   Bytes sum = 0;
@@ -167,17 +53,14 @@ Answer gpu_serve(State& state, Gpu& gpu, Bytes bytes, const Tenant& asker, Nanos
   gpu.room_for = &asker;
   if (expected >= need) return Answer::kWait;
   if (!gpu_look(state, gpu, kLookAgainNs, now, out)) return Answer::kWait;
-  const Candidates found = candidates_find(state, gpu, asker, now);
   const auto missing = static_cast<Bytes>(need - expected);
-  const std::vector<Candidate> victims = victims_pick(found.now, missing);
-  for (const Candidate& victim : victims) {
-    victim.tenant->victim = true;
-    stay_look(state, *victim.tenant);
+  const Victims found = victims_find(state, gpu, asker, missing, now);
+  for (Tenant* victim : found.chosen) {
+    victim->victim = true;
+    stay_look(state, *victim);
   }
-  if (!victims.empty()) return Answer::kWait;
-  Bytes all = found.later;
-  for (const Candidate& candidate : found.now) all += candidate.gain;
-  if (all < missing && !claims_to_come(gpu, now)) {
+  if (!found.chosen.empty()) return Answer::kWait;
+  if (!found.later && !claims_to_come(gpu, now)) {
     gpu.room_for = nullptr;
     return Answer::kNever;
   }

@@ -23,9 +23,10 @@ Share& share_on(Tenant& tenant, std::uint32_t gpu);
 void gang_changes(State& state, Tenant& gang, Nanos now);
 /// Enters or removes a gang in the line of the gangs by whether it waits.
 void gang_waits(State& state, Tenant& gang);
-/// Before and after weights of any GPU's shares change.
+/// Before and after weights of any GPU's shares change. What the gangs weigh is taken anew once a
+/// step at most, or before somebody asks: a step may admit many.
 void gangs_settle(State& state, Nanos now);
-void gangs_reweigh(State& state);
+inline void gangs_reweigh(State& state) { state.gangs_stale = true; }
 /// Opens the gangs whose turn has come on all their GPUs, after closing who holds them. True =
 /// something changed.
 bool gangs_decide(State& state, Nanos now, Actions& out);

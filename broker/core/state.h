@@ -333,6 +333,8 @@ class State {
   Nanos alarm_at = kNever;         // as last told
   std::vector<Tenant*> gang_line;  // gangs that wait, by gang_vtime
   double gang_vclock = 0;
+  bool gangs_stale = false;  // weights of their GPUs have changed since theirs were taken
+  Nanos gangs_settled_at = -1;
 };
 
 /// The tenant's process entry, or null.

@@ -159,12 +159,13 @@ void checkpoint_order(const State& state, Tenant& tenant, Nanos now, Actions& ou
   out.emplace_back(std::move(action));
 }
 
+/// By the driver's checkpoint, not by swap.
+bool freezes(const Tenant& tenant) { return !tenant.swap || tenant.move_to != kNoGpu; }
+
 /// All have acknowledged: out with it, as far as its user's host memory allows.
 void held_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
-  const bool freeze = !tenant.swap || tenant.move_to != kNoGpu;
-  Bytes more = 0;
-  for (const Share& share : tenant.shares)
-    more += (freeze ? share.held - share.swapped : share_movable(share));
+  const bool freeze = freezes(tenant);
+  const Bytes more = stay_host_cost(tenant);
   if (more > host_room(state, tenant.uid)) {
     give_up(state, tenant, RefusalCode::kHostMemoryLimit,
             host_limit_text(tenant.uid, more, state.policy.swap_host_bytes_per_user), now, out);
@@ -340,10 +341,6 @@ bool stay_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
   return tenant.residence != before;
 }
 
-bool stuck(const State& state, const Tenant& tenant, Nanos now) {
-  return now >= tenant.step_since + state.policy.move_timeout_ns;
-}
-
 void frozen_out(State& state, Tenant& tenant, const CheckpointDone& event, Nanos now,
                 Actions& out) {
   const bool was_out =
@@ -427,9 +424,34 @@ bool stay_back_wanted(const State& state, const Tenant& tenant) {
       state.wants, [&](const Want& want) { return want.tenant == tenant.id && !want.back; });
 }
 
+bool stay_stuck(const State& state, const Tenant& tenant, Nanos now) {
+  return now >= tenant.step_since + state.policy.move_timeout_ns;
+}
+
+Bytes stay_host_cost(const Tenant& tenant) {
+  Bytes bytes = 0;
+  for (const Share& share : tenant.shares)
+    bytes += freezes(tenant) ? share.held - share.swapped : share_movable(share);
+  return bytes;
+}
+
+Bytes stay_host_due(const Tenant& tenant) {
+  const bool charged = tenant.residence != Residence::kIn &&
+                       tenant.residence != Residence::kLeaving &&
+                       tenant.residence != Residence::kHeld;
+  return charged || !stay_out_wanted(tenant) ? 0 : stay_host_cost(tenant);
+}
+
+Bytes stay_host_left(const State& state, std::uint32_t uid) {
+  Bytes left = host_room(state, uid);
+  for (const Tenant* tenant : state.moving)
+    if (tenant->uid == uid) left -= std::min(left, stay_host_due(*tenant));
+  return left;
+}
+
 Bytes stay_leaving(const State& state, const Share& share, Nanos now) {
   const Tenant& tenant = *share.tenant;
-  const bool freeze = !tenant.swap || tenant.move_to != kNoGpu;
+  const bool freeze = freezes(tenant);
   switch (tenant.residence) {
     case Residence::kIn:
     case Residence::kLeaving:
@@ -437,9 +459,9 @@ Bytes stay_leaving(const State& state, const Share& share, Nanos now) {
       if (!stay_out_wanted(tenant)) return 0;
       return freeze ? share.held : share_movable(share);
     case Residence::kSwappingOut:
-      return stuck(state, tenant, now) ? 0 : share_movable(share);
+      return stay_stuck(state, tenant, now) ? 0 : share_movable(share);
     case Residence::kCheckpointing:
-      return stuck(state, tenant, now) ? 0 : share_on_gpu(share);
+      return stay_stuck(state, tenant, now) ? 0 : share_on_gpu(share);
     default:
       return 0;
   }

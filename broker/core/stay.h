@@ -12,6 +12,16 @@ bool stay_back_wanted(const State& state, const Tenant& tenant);
 /// On its way out, with so much that its leaving will free on the GPU of this share.
 Bytes stay_leaving(const State& state, const Share& share, Nanos now);
 
+/// The host memory that its leaving will take and that it is not charged for yet; 0 = it does not
+/// leave.
+Bytes stay_host_due(const Tenant& tenant);
+/// What its leaving would take there.
+Bytes stay_host_cost(const Tenant& tenant);
+/// Host memory that the user may still fill beside those of it that leave now.
+Bytes stay_host_left(const State& state, std::uint32_t uid);
+/// A move that nobody has answered for so long that nobody but its tenant waits for it.
+bool stay_stuck(const State& state, const Tenant& tenant, Nanos now);
+
 /// Does everything that is due for the tenants that are not where they are to be. To be called
 /// after anything that bears on one of them.
 void stays_decide(State& state, Nanos now, Actions& out);

@@ -108,17 +108,32 @@ TenantRefused refusal_no_gpus(RequestId request) {
                  "looked for");
 }
 
+TenantRefused refusal_all_lost(RequestId request, std::size_t lost) {
+  return refusal(request, RefusalCode::kNoSuchGpu,
+                 "no GPU of this machine answers any more (" + gpus_text(lost) +
+                     " lost; dmesg has an Xid); reset them (nvidia-smi -r) or reboot, then start "
+                     "the broker again");
+}
+
+TenantRefused refusal_pinned_lost(RequestId request, const GpuUuid& uuid) {
+  return refusal(request, RefusalCode::kNoSuchGpu,
+                 uuid_text(uuid) +
+                     " no longer answers (it is lost; dmesg has an Xid) and takes no jobs; name "
+                     "another, or leave the choice to the broker");
+}
+
 TenantRefused refusal_malformed(RequestId request, std::string text) {
   return refusal(request, RefusalCode::kMalformed, std::move(text));
 }
 
 TenantRefused refusal_too_many_gpus(RequestId request, std::uint32_t asked, std::size_t have,
-                                    bool pinned) {
+                                    bool pinned, std::size_t lost) {
   return refusal(
       request, RefusalCode::kTooManyGpus,
       gpus_text(asked) + " asked for, but " +
           (pinned ? "only " + gpus_text(have) + " named" : "this machine has " + gpus_text(have)) +
-          "; ask for at most " + std::to_string(have));
+          (lost > 0 && !pinned ? " and " + gpus_text(lost) + " lost" : "") + "; ask for at most " +
+          std::to_string(have));
 }
 
 TenantRefused refusal_unknown_gpu(RequestId request, const GpuUuid& uuid) {
@@ -160,13 +175,6 @@ TenantRefused refusal_user_queue(RequestId request, std::uint32_t uid, std::uint
           " requests waiting, as many as one user may have; wait for some to start or end them");
 }
 
-TenantRefused refusal_user_limit(RequestId request, std::uint32_t uid, std::uint32_t limit) {
-  return refusal(
-      request, RefusalCode::kUserLimit,
-      "user " + std::to_string(uid) + " has " + std::to_string(limit) +
-          " tenants, as many as one user may have, and would not wait; end one, or allow waiting");
-}
-
 TenantRefused refusal_gpu_lost(RequestId request, std::size_t left) {
   return refusal(request, RefusalCode::kNoSuchGpu,
                  "a GPU that it waited for is gone, and " + gpus_text(left) +
@@ -177,11 +185,9 @@ TenantRefused refusal_group(RequestId request, std::string text) {
   return refusal(request, RefusalCode::kUserLimit, std::move(text));
 }
 
-TenantRefused refusal_sums_full(RequestId request, const std::string& group) {
+TenantRefused refusal_limit(RequestId request, const std::string& why) {
   return refusal(request, RefusalCode::kUserLimit,
-                 "what profile " + group +
-                     " allows together (jobs, or GPU memory) is in use, and it would not wait; end "
-                     "a job, or allow waiting");
+                 why + ", and it would not wait; end a job, or allow waiting");
 }
 
 TenantRefused refusal_full(RequestId request, std::uint32_t limit) {
@@ -190,20 +196,19 @@ TenantRefused refusal_full(RequestId request, std::uint32_t limit) {
                      " tenants and waiting requests, as many as it may; try again later");
 }
 
-TenantRefused refusal_no_room(RequestId request, QueueReason reason, std::uint32_t position,
+TenantRefused refusal_no_room(RequestId request, const std::string& why, std::uint32_t position,
                               bool dry_run) {
   return refusal(request, RefusalCode::kNoRoom,
                  std::string(dry_run ? "it would wait" : "it would have to wait") +
-                     " at position " + std::to_string(position) +
-                     " of the queue: " + reason_text(reason) +
+                     " at position " + std::to_string(position) + " of the queue: " + why +
                      (dry_run ? "; nothing was changed" : "; allow waiting, or ask for less"));
 }
 
-TenantRefused refusal_timeout(RequestId request, Nanos waited, QueueReason reason,
+TenantRefused refusal_timeout(RequestId request, Nanos waited, const std::string& why,
                               std::uint32_t position) {
   return refusal(request, RefusalCode::kTimeout,
                  "it waited " + duration_text(waited) + " and is still at position " +
-                     std::to_string(position) + " of the queue: " + reason_text(reason) +
+                     std::to_string(position) + " of the queue: " + why +
                      "; wait longer, or ask for less");
 }
 

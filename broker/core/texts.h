@@ -23,23 +23,26 @@ std::string host_limit_text(std::uint32_t uid, Bytes bytes, Bytes limit);
 const char* reason_text(QueueReason reason);
 
 TenantRefused refusal_no_gpus(RequestId request);
+TenantRefused refusal_all_lost(RequestId request, std::size_t lost);
+TenantRefused refusal_pinned_lost(RequestId request, const GpuUuid& uuid);
 TenantRefused refusal_malformed(RequestId request, std::string text);
 TenantRefused refusal_too_many_gpus(RequestId request, std::uint32_t asked, std::size_t have,
-                                    bool pinned);
+                                    bool pinned, std::size_t lost);
 TenantRefused refusal_unknown_gpu(RequestId request, const GpuUuid& uuid);
 TenantRefused refusal_no_quota(RequestId request, TenantClass tenant_class, Bytes minimum);
 TenantRefused refusal_below_context(RequestId request, Bytes asked, Bytes minimum);
 TenantRefused refusal_too_large(RequestId request, Bytes asked, Bytes largest,
                                 std::uint32_t gpu_count);
 TenantRefused refusal_user_queue(RequestId request, std::uint32_t uid, std::uint32_t limit);
-TenantRefused refusal_user_limit(RequestId request, std::uint32_t uid, std::uint32_t limit);
 TenantRefused refusal_gpu_lost(RequestId request, std::size_t left);
 TenantRefused refusal_group(RequestId request, std::string text);
-TenantRefused refusal_sums_full(RequestId request, const std::string& group);
+/// `why` is limit_text's.
+TenantRefused refusal_limit(RequestId request, const std::string& why);
 TenantRefused refusal_full(RequestId request, std::uint32_t limit);
-TenantRefused refusal_no_room(RequestId request, QueueReason reason, std::uint32_t position,
+/// `why` is reason_text's, or limit_text's.
+TenantRefused refusal_no_room(RequestId request, const std::string& why, std::uint32_t position,
                               bool dry_run);
-TenantRefused refusal_timeout(RequestId request, Nanos waited, QueueReason reason,
+TenantRefused refusal_timeout(RequestId request, Nanos waited, const std::string& why,
                               std::uint32_t position);
 
 }  // namespace sluice::core

@@ -31,6 +31,7 @@ protocol::SnapshotGpu gpu_view(const Gpu& gpu) {
   view.tenants = static_cast<std::uint32_t>(gpu.shares.size());
   view.exclusive = gpu.exclusive() ? 1 : 0;
   view.draining = gpu.draining || gpu.closed_to_new || gpu.lost ? 1 : 0;
+  view.lost = gpu.lost ? 1 : 0;
   return view;
 }
 

@@ -101,6 +101,7 @@ bool Daemon::start(std::string* error) {
   // Whoever connects meanwhile is not heard before the loop turns.
   if (journal_ != nullptr && !journal_->open(error)) return false;
   engine_.restore();
+  engine_.heartbeat();  // with it begins the watch over GPUs that may be lost
   idle_since_ns_ = clock_ns();
   heartbeat_.every(kHeartbeat_ns);
   return true;

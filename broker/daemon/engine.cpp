@@ -31,6 +31,12 @@ protocol::JoinKey key_make() {
   return key;
 }
 
+std::vector<protocol::GpuUuid> uuids_of(const std::vector<ServedGpu>& gpus) {
+  std::vector<protocol::GpuUuid> uuids;
+  for (const ServedGpu& gpu : gpus) uuids.push_back(gpu.uuid);
+  return uuids;
+}
+
 }  // namespace
 
 Engine::Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus,
@@ -49,7 +55,8 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus
                feed(core::Tick{});
              }),
       grace_(loop, [this] { grace_over(); }),
-      started_ns_(clock_ns()) {
+      started_ns_(clock_ns()),
+      losses_(program_beside("sluice-probe"), environ, uuids_of(gpus_)) {
   for (const ServedGpu& gpu : gpus_)
     feed(core::GpuAdded{gpu.uuid, gpu.capacity_bytes, gpu.context_bytes});
 }
@@ -169,11 +176,25 @@ core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit
   return ask;
 }
 
+// What cannot be told is not taken for "none": another profile may allow more.
+std::optional<Who> Engine::who_asks(const Asker& asker) {
+  Who who{asker.peer.uid, asker.peer.groups, {}};
+  for (const gid_t gid : user_groups(asker.peer.uid)) who.groups.push_back(gid);
+  if (!profiles_.by_cgroup()) return who;
+  who.cgroup = process_cgroup(asker.peer.pid);
+  if (!who.cgroup.empty() && !pidfd_ended(asker.peer.pidfd.get())) return who;
+  refuse(asker.connection, asker.request, RefusalCode::kNoRoom,
+         "the kernel does not tell the cgroup of process " + std::to_string(asker.peer.pid) +
+             ", which the profiles go by; try again, and see that the broker can read /proc");
+  return std::nullopt;
+}
+
 void Engine::admit(const Asker& asker, const protocol::Admit& message) {
   const std::string wanted = text_clean(message.profile, sizeof message.profile);
-  const Profile* profile = wanted.empty()
-                               ? &profiles_.find(asker.peer.uid, asker.peer.groups)
-                               : profiles_.find_named(wanted, asker.peer.uid, asker.peer.groups);
+  const auto who = who_asks(asker);
+  if (!who) return;
+  const Profile* profile =
+      wanted.empty() ? &profiles_.find(*who) : profiles_.find_named(wanted, *who);
   if (profile == nullptr) {
     refuse(asker.connection, asker.request, RefusalCode::kClassNotAllowed,
            "there is no profile '" + wanted + "' for user " + user_name(asker.peer.uid) +
@@ -213,6 +234,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   }
   event.request = next_request_++;
   event.uid = asker.peer.uid;
+  event.group = profile.name;
   Pending pending;
   pending.connection = asker.connection;
   pending.request = asker.request;

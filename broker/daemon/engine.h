@@ -30,6 +30,7 @@
 #include "broker/daemon/profiles.h"
 #include "broker/daemon/timer.h"
 #include "broker/devices/checkpoint.h"
+#include "broker/devices/loss_watch.h"
 #include "config/reader/config.h"
 
 namespace sluice::daemon {
@@ -216,6 +217,8 @@ class Engine {
 
   core::RequestId request_on(ConnectionId connection) const;
   bool commanding(ConnectionId connection) const;
+  /// Who the peer is for the profiles; nothing (and the asker refused) where that cannot be told.
+  std::optional<Who> who_asks(const Asker& asker);
   std::optional<std::string> profile_fault(const Profile& profile, uid_t uid,
                                            const protocol::Admit& message) const;
   core::TenantAsked ask_make(const Profile& profile, const protocol::Admit& message,
@@ -263,6 +266,7 @@ class Engine {
   void tenant_kill(const Tenant& tenant);
   void drains_poll();
   void holds_poll();
+  void losses_poll();
   void returned_look();
   bool process_keeps_pages(const Process& process) const;
 
@@ -308,6 +312,7 @@ class Engine {
   std::unique_ptr<devices::Checkpoints> checkpoints_;  // null until the first job
   Loop::Key checkpoints_key_ = 0;
   std::map<devices::CheckpointId, Checkpointing> checkpointing_;
+  devices::LossWatch losses_;
   std::unordered_map<ConnectionId, core::ProcessId> shims_;
   std::unordered_map<ConnectionId, protocol::TenantId> knocking_;
   std::map<std::uint32_t, std::uint64_t>

@@ -104,6 +104,7 @@ void Engine::carry_out(const core::TenantQueued& action) {
   protocol::message_init(message, MessageType::kQueued, found->second.request);
   message.position = action.position;
   message.reason = action.reason;
+  message.limit = action.limit;
   message.promised_bytes = action.promised;
   message.capacity_bytes = action.capacity;
   message.expected_start_ns = static_cast<std::uint64_t>(action.expected_start_ns);

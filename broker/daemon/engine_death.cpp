@@ -142,6 +142,24 @@ void Engine::drains_poll() {
   for (const core::Drained& drained : seen) feed(drained);
 }
 
+// A GPU that has fallen off the bus: nobody is admitted to it any more, who is there is ended.
+void Engine::losses_poll() {
+  constexpr std::int64_t kNsPerMs = 1'000'000;
+  const devices::LossWatch::News news = losses_.look(clock_ns() / kNsPerMs);
+  if (!news.fault.empty())
+    log_.message(Level::kWarning, "loss_watch_failed",
+                 "nobody watches whether a GPU is lost (" + news.fault +
+                     "); the broker tries again every half a minute",
+                 {});
+  for (const protocol::GpuUuid& uuid : news.lost) {
+    log_.message(Level::kError, "gpu_lost",
+                 "a GPU no longer answers (dmesg has an Xid): its jobs are ended, and it takes no "
+                 "new ones until it has been reset (nvidia-smi -r) and the broker started again",
+                 {{"gpu", devices::uuid_format(uuid)}});
+    feed(core::GpuLost{uuid});
+  }
+}
+
 void Engine::heartbeat() {
   const auto now = static_cast<std::uint64_t>(clock_ns());
   for (auto& [id, tenant] : tenants_) tenant->pages->heartbeat_store(now);
@@ -163,6 +181,7 @@ void Engine::heartbeat() {
   drains_poll();
   holds_poll();
   returned_look();
+  losses_poll();
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;
     for (const auto& [connection, tenant] : knocking_) waiting.insert(tenant);

@@ -64,7 +64,7 @@ void Engine::join_default(const Asker& asker, const protocol::Register& message)
     defaults.pinned[0] = message.gpu;
   }
   text_store(defaults.name, sizeof defaults.name, "default");
-  ask(asker, profiles_.find(asker.peer.uid, asker.peer.groups), defaults, message);
+  if (const auto who = who_asks(asker)) ask(asker, profiles_.find(*who), defaults, message);
 }
 
 /// What is needed of who is to be answered later; false when there is no descriptor for it, and it

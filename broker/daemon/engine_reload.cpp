@@ -17,6 +17,7 @@ void Engine::reload() {
   if (result.ok()) {
     ++counters_.reloads_ok;
     config_ = *result;
+    user_groups_forget();
     profiles_ = Profiles(config_);
     log_.level_set(config_.log_level);
     log_.line(Level::kInfo, "reloaded", {{"config", config_.path}});

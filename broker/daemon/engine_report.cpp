@@ -71,7 +71,7 @@ void usage_fill(const Usage& usage, protocol::SnapshotTenantGpu* out) {
 /// What is known of a request by who asks and where it stands in the line: the core's rows have no
 /// number.
 void Engine::queued_fill(protocol::SnapshotTenant* row) const {
-  text_store(row->profile, sizeof row->profile, profiles_.find(row->uid, {}).name);
+  text_store(row->profile, sizeof row->profile, profiles_.find({row->uid, {}, {}}).name);
   for (const auto& [id, pending] : pending_) {
     if (pending.uid != row->uid || !pending.place || pending.place->position != row->queue_position)
       continue;

@@ -246,7 +246,7 @@ void Engine::carry_out(const core::MoveFailed& action) {
 void Engine::carry_out(const core::TenantLost& action) {
   Tenant* tenant = tenant_find(action.tenant);
   if (tenant == nullptr) return;
-  log_.message(Level::kError, "gpu_lost", action.text,
+  log_.message(Level::kError, "job_lost", action.text,
                {{"tenant", tenant->id},
                 {"name", tenant->name},
                 {"gpu", gpu_text(*tenant, action.gpu_index)}});

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <string_view>
 #include <unordered_map>
 
 namespace sluice::daemon {
@@ -46,6 +48,24 @@ int pidfd_by_number(int socket, pid_t pid, devices::Fd* out) {
   if (before == 0 || process_start_ticks(pid) != before || hung_up(socket)) return -ESRCH;
   *out = std::move(fd);
   return 0;
+}
+
+std::vector<gid_t> user_groups_read(uid_t uid) {
+  char buffer[4096];
+  passwd entry{};
+  passwd* found = nullptr;
+  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) != 0 || found == nullptr) return {};
+  std::vector<gid_t> groups(kGroupsMax);
+  int count = static_cast<int>(groups.size());
+  if (getgrouplist(found->pw_name, found->pw_gid, groups.data(), &count) < 0)
+    count = static_cast<int>(groups.size());  // so many are told
+  groups.resize(static_cast<std::size_t>(count));
+  return groups;
+}
+
+std::unordered_map<uid_t, std::vector<gid_t>>& groups_known() {
+  static std::unordered_map<uid_t, std::vector<gid_t>> known;
+  return known;
 }
 
 std::string user_name_read(uid_t uid) {
@@ -107,6 +127,34 @@ std::string user_name(uid_t uid) {
   const auto [at, fresh] = known.try_emplace(uid);
   if (fresh) at->second = user_name_read(uid);
   return at->second;
+}
+
+const std::vector<gid_t>& user_groups(uid_t uid) {
+  auto& known = groups_known();
+  if (known.size() >= kUsersRemembered) known.clear();
+  const auto [at, fresh] = known.try_emplace(uid);
+  if (fresh) at->second = user_groups_read(uid);
+  return at->second;
+}
+
+void user_groups_forget() { groups_known().clear(); }
+
+std::string cgroup_parse(std::istream& lines) {
+  constexpr std::string_view kOld = ":name=systemd:";
+  std::string line;
+  std::string old;
+  while (std::getline(lines, line)) {
+    if (line.compare(0, 3, "0::") == 0 && line != "0::/") return line.substr(3);
+    const std::size_t at = line.find(kOld);
+    if (at == line.find(':') && at != std::string::npos) old = line.substr(at + kOld.size());
+    if (old.empty() && line == "0::/") old = "/";
+  }
+  return old;
+}
+
+std::string process_cgroup(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cgroup");
+  return cgroup_parse(file);
 }
 
 }  // namespace sluice::daemon

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,18 @@ int pidfd_kill(int pidfd);
 /// keeps what it has.
 bool process_maps_file(pid_t pid, dev_t device, ino_t inode);
 
+/// The path of its cgroup in version 2's hierarchy (where there is none, in systemd's of version
+/// 1), as this process sees it; empty where /proc does not tell. By number: whoever asks makes sure
+/// that it still means the same process.
+std::string process_cgroup(pid_t pid);
+/// The same from what /proc/PID/cgroup says.
+std::string cgroup_parse(std::istream& lines);
+
 /// Its name or its number; what was found once is remembered.
 std::string user_name(uid_t uid);
+/// The groups that the account databases give the user, whatever its process has; remembered until
+/// user_groups_forget.
+const std::vector<gid_t>& user_groups(uid_t uid);
+void user_groups_forget();
 
 }  // namespace sluice::daemon

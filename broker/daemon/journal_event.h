@@ -25,6 +25,7 @@ inline core::TenantRestored tenant_restored(const JournalTenant& known) {
   event.frozen = known.stay.frozen;
   event.frozen_on = known.stay.frozen_on;
   event.gpus = known.gpus;
+  event.group = known.profile;
   event.name = known.name;
   return event;
 }

@@ -1,5 +1,6 @@
 // sluiced: options, configuration, inventory, then the daemon. Says on the ready descriptor how
 // that went.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -70,6 +71,8 @@ int main(int argc, char** argv) {
     case daemon::OptionsOutcome::kRun:
       break;
   }
+  // Helpers that live on would keep the starter waiting.
+  if (options.ready_fd >= 0) fcntl(options.ready_fd, F_SETFD, FD_CLOEXEC);
   daemon::Log log;
   if (!options.log_path.empty()) {
     if (const int error = log.file_open(options.log_path)) {

@@ -17,7 +17,8 @@ constexpr std::uint64_t kDefaultShareOfGpu = 4;
 Profile profile_make(const config::ProfileSettings& settings) {
   Profile profile;
   profile.name = settings.name;
-  profile.everybody = settings.users.empty() && settings.groups.empty();
+  profile.everybody = settings.users.empty() && settings.groups.empty() && settings.cgroups.empty();
+  profile.cgroups = settings.cgroups;
   for (const std::string& user : settings.users) {
     if (const passwd* entry = getpwnam(user.c_str())) profile.uids.insert(entry->pw_uid);
   }
@@ -32,14 +33,24 @@ Profile profile_make(const config::ProfileSettings& settings) {
   profile.memory_max_bytes = settings.memory_max_bytes;
   profile.sm_percent_max = settings.sm_percent_max;
   profile.tenants_max = settings.tenants_max;
+  profile.together.per_user = {settings.running_max, settings.user_memory_max_bytes};
+  profile.together.all = {settings.all_running_max, settings.all_memory_max_bytes};
   profile.swap = settings.swap;
   return profile;
 }
 
-bool fits(const Profile& profile, uid_t uid, const std::vector<gid_t>& groups) {
-  if (profile.everybody || profile.uids.count(uid) != 0) return true;
-  return std::any_of(groups.begin(), groups.end(),
-                     [&](gid_t gid) { return profile.gids.count(gid) != 0; });
+/// Is it that cgroup, or one below it?
+bool cgroup_within(const std::string& cgroup, const std::string& above) {
+  return cgroup.compare(0, above.size(), above) == 0 &&
+         (cgroup.size() == above.size() || cgroup[above.size()] == '/');
+}
+
+bool fits(const Profile& profile, const Who& who) {
+  if (profile.everybody || profile.uids.count(who.uid) != 0) return true;
+  return std::ranges::any_of(who.groups, [&](gid_t gid) { return profile.gids.count(gid) != 0; }) ||
+         std::ranges::any_of(profile.cgroups, [&](const std::string& above) {
+           return cgroup_within(who.cgroup, above);
+         });
 }
 
 protocol::SmMode mode_of(const std::string& name) {
@@ -67,17 +78,20 @@ Profiles::Profiles(const config::Config& config) {
   fallback_.classes.assign(std::size(kClassNames), true);
 }
 
-const Profile& Profiles::find(uid_t uid, const std::vector<gid_t>& groups) const {
+const Profile& Profiles::find(const Who& who) const {
   for (const Profile& profile : list_) {
-    if (fits(profile, uid, groups)) return profile;
+    if (fits(profile, who)) return profile;
   }
   return fallback_;
 }
 
-const Profile* Profiles::find_named(const std::string& name, uid_t uid,
-                                    const std::vector<gid_t>& groups) const {
+bool Profiles::by_cgroup() const {
+  return std::ranges::any_of(list_, [](const Profile& p) { return !p.cgroups.empty(); });
+}
+
+const Profile* Profiles::find_named(const std::string& name, const Who& who) const {
   for (const Profile& profile : list_) {
-    if (profile.name == name) return uid == 0 || fits(profile, uid, groups) ? &profile : nullptr;
+    if (profile.name == name) return who.uid == 0 || fits(profile, who) ? &profile : nullptr;
   }
   return name == fallback_.name ? &fallback_ : nullptr;
 }
@@ -135,6 +149,7 @@ core::Policy policy_make(const config::Config& config, const Profiles& profiles,
       config.swap_host_max_bytes != 0 ? config.swap_host_max_bytes : host_bytes_default();
   policy.exclusive_room =
       config.exclusive == "suspend" ? core::ExclusiveRoom::kSuspend : core::ExclusiveRoom::kWait;
+  for (const Profile& profile : profiles.list()) policy.groups[profile.name] = profile.together;
   policy.tenants_per_user_max =
       profiles.tenants_max();  // each user's own limit is checked before the core is asked
   return policy;

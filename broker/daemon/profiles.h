@@ -18,28 +18,39 @@ struct Profile {
   std::string name;
   std::set<uid_t> uids;
   std::set<gid_t> gids;
-  bool everybody = false;              // names neither users nor groups
+  std::vector<std::string> cgroups;
+  bool everybody = false;              // names nobody
   std::vector<bool> classes;           // by TenantClass
   std::uint64_t memory_max_bytes = 0;  // 0 = no limit
   std::uint32_t sm_percent_max = 100;
   std::uint32_t tenants_max = 64;
-  std::optional<bool> swap;  // unset = as the configuration says for all
+  core::GroupPolicy together;  // what its users may have at a time: the core's affair
+  std::optional<bool> swap;    // unset = as the configuration says for all
+};
+
+/// Who asks, by the kernel's and the account databases' word.
+struct Who {
+  uid_t uid = 0;
+  std::vector<gid_t> groups;
+  std::string cgroup;  // empty = not looked up
 };
 
 class Profiles {
  public:
   explicit Profiles(const config::Config& config);
-  /// The first profile that names the user, one of the groups, or everybody; a built-in one without
-  /// limits otherwise.
-  const Profile& find(uid_t uid, const std::vector<gid_t>& groups) const;
+  /// The first profile that names the user, one of the groups, the cgroup, or everybody; a built-in
+  /// one without limits otherwise.
+  const Profile& find(const Who& who) const;
   /// The profile that was asked for by name if this user may have it (root may have any); null
   /// otherwise.
-  const Profile* find_named(const std::string& name, uid_t uid,
-                            const std::vector<gid_t>& groups) const;
+  const Profile* find_named(const std::string& name, const Who& who) const;
+  /// Does any of them name cgroups?
+  bool by_cgroup() const;
   /// The profile of this name, or null: for a tenant that has it already. Cut names (kNameBytes)
   /// are found too.
   const Profile* named(const std::string& name) const;
   std::uint32_t tenants_max() const;
+  const std::vector<Profile>& list() const { return list_; }
 
  private:
   std::vector<Profile> list_;

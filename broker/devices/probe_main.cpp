@@ -1,21 +1,26 @@
 // sluice-probe: makes one context on every GPU, measures what it costs, prints one line per GPU and
-// ends. A program of its own because a driver may block or crash, and because the memory goes back
-// only when the process does.
+// ends. `sluice-probe --watch PERIOD_MS UUID...` makes none: it tells of each GPU that is lost when
+// NVML first says so. A program of its own because a driver may block or crash, and because the
+// memory goes back only when the process does.
 //
 // The figure is the driver's own account of this process (NVML) where it knows us by pid; in a
 // container NVML speaks host pids, then the growth of the whole device's use stands in, and without
 // NVML what cuMemGetInfo says is missing.
 #include <cuda.h>
 #include <dlfcn.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
 
+#include "broker/devices/loss_watch.h"
 #include "broker/devices/nvml.h"
 #include "broker/devices/probe.h"
+#include "broker/devices/uuid.h"
 
 namespace {
 
@@ -112,9 +117,41 @@ bool gpu_probe(const Driver& driver, const Nvml* nvml, int index, ProbedGpu* out
   return true;
 }
 
+/// The broker reads the lines, and kills this program with itself (child.cpp).
+int watch(int argc, char** argv) {
+  unsigned period_ms = 0;
+  const std::string_view period = argc > 0 ? argv[0] : "";
+  std::from_chars(period.data(), period.data() + period.size(), period_ms);
+  std::vector<sluice::protocol::GpuUuid> gpus;
+  for (int i = 1; i < argc; ++i)
+    if (const auto uuid = sluice::devices::uuid_parse(argv[i])) gpus.push_back(*uuid);
+  if (period_ms == 0 || gpus.size() + 1 != static_cast<std::size_t>(argc)) {
+    std::fprintf(stderr, "usage: sluice-probe [--watch PERIOD_MS UUID...]\n");
+    return 2;
+  }
+  DeviceError error;
+  const std::unique_ptr<Nvml> nvml = Nvml::open(sluice::devices::kNvmlLibrary, &error);
+  if (nvml == nullptr) {
+    std::fprintf(stderr, "sluice-probe: %s\n", error.text.c_str());
+    return 1;
+  }
+  while (!gpus.empty()) {
+    std::erase_if(gpus, [&](const sluice::protocol::GpuUuid& uuid) {
+      if (!nvml->lost(uuid)) return false;
+      std::printf("%s\n", sluice::devices::loss_line(uuid).c_str());
+      std::fflush(stdout);
+      return true;
+    });
+    if (!gpus.empty()) poll(nullptr, 0, static_cast<int>(period_ms));
+  }
+  pause();  // a helper that ends would be started again
+  return 0;
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--watch") == 0) return watch(argc - 2, argv + 2);
   Driver driver;
   if (!driver_load(&driver) || !check(driver, driver.init(0), "cuInit")) return 1;
   int count = 0;

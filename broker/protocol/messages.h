@@ -108,7 +108,9 @@ struct Queued {
   Header header;
   std::uint32_t position;  // 1 = next
   QueueReason reason;
-  std::uint8_t reserved0[3];
+  QueueLimit limit;  // with QueueReason::kUserLimit; the next two are then what of it is in use
+                     // (bytes, or tenants) and the limit
+  std::uint8_t reserved0[2];
   std::uint64_t expected_start_ns;  // from now; 0 = unknown
   std::uint64_t promised_bytes;     // on the GPU with most room
   std::uint64_t capacity_bytes;

@@ -49,7 +49,7 @@ struct SnapshotGpu {
   std::uint8_t exclusive;
   std::uint8_t draining;
   std::uint8_t software;  // a software GPU
-  std::uint8_t reserved0;
+  std::uint8_t lost;      // no longer answers: takes nobody
 };
 static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8);
 

@@ -64,6 +64,17 @@ constexpr const char* queue_reason_name(QueueReason reason) {
   return "Unknown";
 }
 
+/// Which limit a request with the reason UserLimit waits for: of its user alone, or of all users of
+/// its profile.
+enum class QueueLimit : std::uint8_t {
+  kNone = 0,
+  kUserTenants = 1,  // the broker's own bound of one user
+  kUserRunning = 2,
+  kUserMemory = 3,
+  kAllRunning = 4,
+  kAllMemory = 5
+};
+
 using TenantId = std::uint64_t;  // 0 = none
 /// A secret that children inherit in SLUICE_TENANT; joining a tenant takes the id, the key and the
 /// tenant's uid.

@@ -60,10 +60,14 @@ void Process::room_changed(std::uint32_t index) {
     allocate_again();
 }
 
-/// The program takes the driver's error for what it is, and goes.
+/// The program takes the driver's error for what it is, and goes; the launcher of a training job
+/// ends the other ranks, who would wait for it for ever.
 void Process::allocation_failed() {
   job_.result.refused_allocations++;
-  world_.process_exit(job_, *this);
+  if (job_.spec.behaviour == Behaviour::kTraining)
+    world_.job_kill(job_, true);
+  else
+    world_.process_exit(job_, *this);
 }
 
 void Process::hold_changed(std::uint32_t index) {

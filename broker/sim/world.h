@@ -80,6 +80,8 @@ class World {
   void feed(const core::Event& event);
   Nanos delay() const { return setup_.delay_ns; }
   void process_exit(Job& job, Process& process);
+  /// Ends all its processes, or the last of them.
+  void job_kill(Job& job, bool all);
   DeviceMemory& memory(std::uint32_t gpu) { return memory_[gpu]; }
   Bytes context_bytes(std::uint32_t gpu) const { return setup_.gpus[gpu].context_bytes; }
   /// When a copy of so many bytes is done that begins as soon as the link is free.
@@ -118,7 +120,6 @@ class World {
   Nanos core_now() const { return clock_.now() + offset_; }
   void job_ask(Job& job);
   void job_start(Job& job);
-  void job_kill(Job& job, bool all);
   void job_plan(Job& job);
   void core_make();
   void broker_die();

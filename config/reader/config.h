@@ -40,17 +40,23 @@ struct ClassSettings {
   bool operator==(const ClassSettings&) const = default;
 };
 
-/// What a user or group gets: table [profile.NAME]. The first profile that names the user or one of
-/// the user's groups is taken; the one called "default" names nobody, stands last, and applies to
-/// everyone else.
+/// What a user, group or cgroup gets: table [profile.NAME]. The first profile that names the user,
+/// one of the user's groups or the cgroup of the asking process is taken; the one called "default"
+/// names nobody, stands last, and applies to everyone else.
 struct ProfileSettings {
   std::string name;
   std::vector<std::string> users;
   std::vector<std::string> groups;
+  std::vector<std::string> cgroups;    // by path; what is below one belongs to it
   std::vector<std::string> classes;    // allowed classes; empty = all
   std::uint64_t memory_max_bytes = 0;  // most a tenant may ask per GPU; 0 = no limit
   std::uint32_t sm_percent_max = 100;
   std::uint32_t tenants_max = 64;
+  // What is admitted at a time, each user's and everybody's who has the profile; 0 = no limit.
+  std::uint32_t running_max = 0;
+  std::uint64_t user_memory_max_bytes = 0;
+  std::uint32_t all_running_max = 0;
+  std::uint64_t all_memory_max_bytes = 0;
   std::optional<bool> swap;  // whether its tenants' memory may be moved; unset = as [memory] says
   bool operator==(const ProfileSettings&) const = default;
 };

@@ -50,6 +50,15 @@ const char* account_check(std::string_view text) {
   return good ? nullptr : "a user or group name";
 }
 
+// As /proc/PID/cgroup writes it. The root would be everybody.
+const char* cgroup_check(std::string_view text) {
+  bool good = text.size() > 1 && text.size() <= 1023 && text.front() == '/' && text.back() != '/';
+  for (const char c : text) good = good && c >= ' ' && c != '\x7f';
+  good =
+      good && text.find("//") == text.npos && (std::string(text) + "/").find("/../") == text.npos;
+  return good ? nullptr : "a cgroup's path, such as \"/user.slice\"";
+}
+
 #define SLUICE_AT(member)         \
   +[](const Target& t) -> auto& { \
     return t.member;              \
@@ -134,6 +143,8 @@ const Key kProfile[] = {
      "The users who get this profile."},
     {"groups", ListField{SLUICE_AT(profile->groups), account_check, {}},
      "The groups whose members get this profile."},
+    {"cgroups", ListField{SLUICE_AT(profile->cgroups), cgroup_check, {}},
+     "The cgroups (version 2, by path) whose processes get this profile, those below included."},
     {"classes", ListField{SLUICE_AT(profile->classes), nullptr, kClasses},
      "The classes they may use; an empty list means all."},
     {"memory_max", SizeField{SLUICE_AT(profile->memory_max_bytes), kMiB, kTiB, "no limit"},
@@ -141,7 +152,20 @@ const Key kProfile[] = {
     {"sm_percent_max", IntegerField{SLUICE_AT(profile->sm_percent_max), 1, 100},
      "The largest share that one tenant may ask for."},
     {"tenants_max", IntegerField{SLUICE_AT(profile->tenants_max), 1, 4096},
-     "How many tenants a user may have at a time, queued ones included."},
+     "How many tenants a user may have at a time, queued ones included; more are refused."},
+    {"running_max", IntegerField{SLUICE_AT(profile->running_max), 0, 4096},
+     "How many tenants of one user run at a time; more wait. 0 means no limit."},
+    {"user_memory_max",
+     SizeField{SLUICE_AT(profile->user_memory_max_bytes), kMiB, 64 * kTiB, "no limit"},
+     "GPU memory (quotas, once for each GPU) that the running tenants of one user have together; "
+     "more waits."},
+    {"all_running_max", IntegerField{SLUICE_AT(profile->all_running_max), 0, 4096},
+     "How many tenants with this profile run at a time, all its users together; more wait. 0 means "
+     "no limit."},
+    {"all_memory_max",
+     SizeField{SLUICE_AT(profile->all_memory_max_bytes), kMiB, 64 * kTiB, "no limit"},
+     "GPU memory that the running tenants with this profile have together, all its users'; more "
+     "waits."},
     {"swap", SwitchField{SLUICE_AT(profile->swap), "as [memory] says"},
      "true: the memory of all their jobs may be moved to the host; false: that of none, and sluice "
      "run --swap is refused. Left out, [memory] decides."},
@@ -408,6 +432,7 @@ std::string key_range(const Key& key) {
           [&](const TextField& f) { return std::string(f.check("?")); },
           [&](const WordField& f) { return words_join(f.words, "or"); },
           [&](const ListField& f) {
+            if (f.check == cgroup_check) return std::string("paths of cgroups");
             return f.words.empty() ? std::string("names") : "of " + words_join(f.words, "and");
           },
           [&](const IntegerField& f) {

@@ -142,16 +142,16 @@ void profile_read(const toml::key& name, const toml::table& from, const Table& t
     const toml::array* accounts = from[list].as_array();
     return from.contains(list) && (accounts == nullptr || !accounts->empty());
   };
-  const bool names_somebody = named("users") || named("groups");
+  const bool names_somebody = named("users") || named("groups") || named("cgroups");
   if (profile.name == "default" && names_somebody) {
     error_add(errors, at,
               "profile 'default' applies to everybody whom no other profile names; it cannot have "
-              "users or groups of its own");
+              "users, groups or cgroups of its own");
   }
   if (profile.name != "default" && !names_somebody) {
     error_add(errors, at,
               "profile '" + text_shown(profile.name) +
-                  "' applies to nobody; give it users or groups, or call it 'default'");
+                  "' applies to nobody; give it users, groups or cgroups, or call it 'default'");
   }
   config.profiles.push_back(std::move(profile));
 }
@@ -278,6 +278,7 @@ void root_read(const toml::table& root, Config& config, Errors& errors) {
       default_check(*from, config, errors);
       accounts_check(*from, "users", "user", errors);
       accounts_check(*from, "groups", "group", errors);
+      accounts_check(*from, "cgroups", "cgroup", errors);
     } else {
       table_read(*from, *table, Target{&config, nullptr, nullptr}, errors);
     }

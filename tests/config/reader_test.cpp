@@ -53,6 +53,20 @@ const BadFile kBadFiles[] = {
     {"NearTable",
      "[schedular]\nquantum = \"10ms\"\n",
      {"s.toml:1:2: unknown table or key 'schedular'; did you mean 'scheduler'?"}},
+    {"CgroupIsNoPath",
+     "[profile.a]\ncgroups = [\"/x\", \"course.slice\", \"/\", \"/a/../b\"]\n",
+     {"s.toml:2:18: cgroups: \"course.slice\" is not a cgroup's path, such as \"/user.slice\"",
+      "s.toml:2:34: cgroups: \"/\" is not a cgroup's path, such as \"/user.slice\"",
+      "s.toml:2:39: cgroups: \"/a/../b\" is not a cgroup's path, such as \"/user.slice\""}},
+    {"CgroupInTwoProfiles",
+     "[profile.a]\ncgroups = [\"/x\"]\n[profile.b]\ncgroups = [\"/x\"]\n",
+     {"s.toml:4:12: cgroup '/x' is already in profile 'a' (line 2); name it in one profile only"}},
+    {"SumsOutOfRange",
+     "[profile.default]\nrunning_max = 4097\nall_memory_max = \"1KiB\"\nuser_memory_max = 3\n",
+     {"s.toml:2:15: running_max must be 0 to 4096, not 4097",
+      "s.toml:3:18: all_memory_max must be 1MiB to 64TiB, or 0B (no limit), not \"1KiB\"",
+      "s.toml:4:19: user_memory_max must be a size with its unit; put quotes around sizes: "
+      "user_memory_max = \"8GiB\""}},
     {"FarTable",
      "[printer]\n",
      {"s.toml:1:2: unknown table or key 'printer'; known are [broker], [scheduler], [memory], "
@@ -205,16 +219,18 @@ const BadFile kBadFiles[] = {
 
     {"ProfileForNobody",
      "[profile.guests]\nsm_percent_max = 10\n",
-     {"s.toml:1:10: profile 'guests' applies to nobody; give it users or groups, or call it "
+     {"s.toml:1:10: profile 'guests' applies to nobody; give it users, groups or cgroups, or call "
+      "it "
       "'default'"}},
     {"ProfileWithEmptyLists",
      "[profile.guests]\nusers = []\ngroups = []\n",
-     {"s.toml:1:10: profile 'guests' applies to nobody; give it users or groups, or call it "
+     {"s.toml:1:10: profile 'guests' applies to nobody; give it users, groups or cgroups, or call "
+      "it "
       "'default'"}},
     {"DefaultNamesSomebody",
      "[profile.default]\nusers = [\"anna\"]\n",
      {"s.toml:1:10: profile 'default' applies to everybody whom no other profile names; it cannot "
-      "have users or groups of "
+      "have users, groups or cgroups of "
       "its own"}},
     {"DefaultIsNotLast",
      "[profile.a]\nusers = [\"x\"]\n[profile.default]\n[profile.b]\nusers = [\"y\"]\n",
@@ -412,10 +428,15 @@ memory_max = "2 GiB"
 [profile.zoo]
 users = ["anna", "dora.k@example.org"]
 groups = ["lab-a", "DOMAIN\\lab"]
+cgroups = ["/course.slice", "/user.slice/user-7.slice"]
 classes = ["debug", "batch"]
 memory_max = "8GiB"
 sm_percent_max = 50
 tenants_max = 4
+running_max = 2
+user_memory_max = "12GiB"
+all_running_max = 9
+all_memory_max = "40GiB"
 swap = true
 [profile.ape]
 groups = ["b"]
@@ -456,6 +477,13 @@ tenants_max = 1
   EXPECT_EQ(c.profiles[0].memory_max_bytes, 8ULL << 30);
   EXPECT_EQ(c.profiles[0].sm_percent_max, 50U);
   EXPECT_EQ(c.profiles[0].tenants_max, 4U);
+  EXPECT_EQ(c.profiles[0].cgroups,
+            (std::vector<std::string>{"/course.slice", "/user.slice/user-7.slice"}));
+  EXPECT_EQ(c.profiles[0].running_max, 2U);
+  EXPECT_EQ(c.profiles[0].user_memory_max_bytes, 12ULL << 30);
+  EXPECT_EQ(c.profiles[0].all_running_max, 9U);
+  EXPECT_EQ(c.profiles[0].all_memory_max_bytes, 40ULL << 30);
+  EXPECT_EQ(c.profiles[1].all_memory_max_bytes, 0U) << "no limit";
   EXPECT_EQ(c.profiles[0].swap, true);
   EXPECT_EQ(c.profiles[1].swap, false);
   EXPECT_EQ(c.profiles[2].swap, std::nullopt);

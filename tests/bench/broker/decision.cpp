@@ -17,10 +17,12 @@
 
 #include "broker/core/core.h"
 #include "broker/protocol/pages.h"
+#include "broker/sim/random.h"
 
 namespace {
 
 using namespace sluice::core;
+using sluice::sim::Random;
 
 constexpr Nanos kUs = 1'000;
 constexpr Nanos kMs = 1'000'000;
@@ -37,24 +39,6 @@ struct Options {
   std::size_t rounds = 5;
   bool plain = false;  // batch tenants in best-effort mode alone: nothing changes by time
   bool json = false;
-};
-
-/// splitmix64 (Steele, Lea and Flood 2014): the same everywhere.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    state_ += 0x9e3779b97f4a7c15ULL;
-    std::uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-  std::uint64_t below(std::uint64_t n) { return next() % n; }
-  bool chance(double p) { return static_cast<double>(next() >> 11) * 0x1.0p-53 < p; }
-
- private:
-  std::uint64_t state_;
 };
 
 /// What a step was asked, for the table; the names of events are too many.
@@ -144,15 +128,17 @@ class World {
     if (options_.plain) return TenantClass::kBatch;
     constexpr TenantClass kClasses[] = {TenantClass::kInference, TenantClass::kDebug,
                                         TenantClass::kBatch, TenantClass::kBatch};
-    return kClasses[random_.below(4)];
+    return kClasses[below(4)];
   }
+
+  std::uint64_t below(std::uint64_t n) { return random_.next() % n; }
 
   bool gangs() const { return !options_.plain && options_.gpus > 2; }
 
   void ask() {
     const TenantClass tenant_class = class_random();
     const bool gang = gangs() && random_.chance(0.1);
-    ask(tenant_class, gang ? 2 + static_cast<std::uint32_t>(random_.below(2)) : 1);
+    ask(tenant_class, gang ? 2 + static_cast<std::uint32_t>(below(2)) : 1);
   }
 
   void ask(TenantClass tenant_class, std::uint32_t gpus) {
@@ -162,8 +148,8 @@ class World {
     asked.tenant_class = tenant_class;
     constexpr SmMode kModes[] = {SmMode::kBestEffort, SmMode::kEqual, SmMode::kFixed};
     asked.sm_mode_given = true;
-    asked.sm_mode = options_.plain ? SmMode::kBestEffort : kModes[random_.below(3)];
-    asked.sm_percent = 1 + static_cast<std::uint32_t>(random_.below(5));
+    asked.sm_mode = options_.plain ? SmMode::kBestEffort : kModes[below(3)];
+    asked.sm_percent = 1 + static_cast<std::uint32_t>(below(5));
     asked.memory_max = 64 * kMiB;
     asked.gpu_count = gpus;
     if (tenant_class == TenantClass::kExclusive) asked.pinned = {uuid_of(0)};
@@ -183,7 +169,7 @@ class World {
       return;
     }
     if (random_.chance(kReplacedPerStep) && !list_.empty()) {
-      end(list_[random_.below(list_.size())]);
+      end(list_[below(list_.size())]);
       ask();
       return;
     }
@@ -258,7 +244,7 @@ class World {
       list_.push_back(action.tenant);
     }
     for (std::uint32_t g = 0; g < action.gpus.size(); ++g)
-      later(static_cast<Nanos>(random_.below(10'000)) * kUs, kWant, action.tenant, g, 1);
+      later(static_cast<Nanos>(below(10'000)) * kUs, kWant, action.tenant, g, 1);
     jobs_.emplace(action.tenant, std::move(job));
     joins_.push_back(action.tenant);
     digest_mix(action.tenant);
@@ -288,11 +274,11 @@ class World {
     if ((action.word & sluice::protocol::kLeaseOpen) != 0) {
       job.opened_at[g] = now_;
       if ((action.word & sluice::protocol::kLeaseExclusive) == 0)
-        later(static_cast<Nanos>(1 + random_.below(15)) * kMs, kIdle, action.tenant, g, epoch);
+        later(static_cast<Nanos>(1 + below(15)) * kMs, kIdle, action.tenant, g, epoch);
     } else {
       if (job.opened_at[g] != 0) job.busy_ns[g] += (now_ - job.opened_at[g]) * 9 / 10;
       job.opened_at[g] = 0;
-      later(static_cast<Nanos>(50 + random_.below(500)) * kUs, kDrained, action.tenant, g, epoch);
+      later(static_cast<Nanos>(50 + below(500)) * kUs, kDrained, action.tenant, g, epoch);
     }
   }
   void carry_out(const TenantRefused& action) { queued_.erase(action.request); }

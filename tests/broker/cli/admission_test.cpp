@@ -101,6 +101,34 @@ TEST(QueuedText, WordForWord) {
             "Resources); Ctrl-C leaves the line");
 }
 
+TEST(QueuedText, SaysWhichLimit) {
+  using protocol::QueueLimit;
+  protocol::Queued queued{};
+  queued.position = 1;
+  queued.reason = protocol::QueueReason::kUserLimit;
+  const auto text = [&](QueueLimit limit, std::uint64_t used, std::uint64_t most) {
+    queued.limit = limit;
+    queued.promised_bytes = used;
+    queued.capacity_bytes = most;
+    return queued_text(queued);
+  };
+  const std::string rest = "; you are 1st in line (reason: UserLimit); Ctrl-C leaves the line";
+  EXPECT_EQ(text(QueueLimit::kUserTenants, 64, 64),
+            "not yet: you have 64 jobs, as many as one user may have" + rest);
+  EXPECT_EQ(text(QueueLimit::kUserRunning, 2, 2),
+            "not yet: 2 of your jobs run, as many as your profile allows each user" + rest);
+  EXPECT_EQ(text(QueueLimit::kUserMemory, 1ull << 30, 2ull << 30),
+            "not yet: your jobs have 1 GiB of the 2 GiB of GPU memory that your profile allows "
+            "each user" +
+                rest);
+  EXPECT_EQ(text(QueueLimit::kAllRunning, 5, 5),
+            "not yet: 5 jobs with your profile run, as many as it allows" + rest);
+  EXPECT_EQ(text(QueueLimit::kAllMemory, 1ull << 30, 2ull << 30),
+            "not yet: the jobs with your profile have 1 GiB of the 2 GiB of GPU memory that it "
+            "allows all its users together" +
+                rest);
+}
+
 TEST(RefusalText, NamesTheMinimum) {
   protocol::Refused refused{};
   refused.code = protocol::RefusalCode::kMemoryBelowContext;

@@ -29,6 +29,18 @@ TEST(Findings, NotesAreNoFailure) {
   EXPECT_EQ(findings_json(findings).find("\"good\": true"), 4u) << findings_json(findings);
 }
 
+TEST(Findings, ALostGpuOfTheBrokerIsBroken) {
+  Snapshot snapshot;
+  snapshot.gpus.resize(2);
+  const Finding good{Verdict::kGood, "broker", "/s, 2 GPUs", ""};
+  EXPECT_EQ(broker_gpus_check(snapshot, good).verdict, Verdict::kGood);
+  snapshot.gpus[1].lost = 1;
+  const Finding found = broker_gpus_check(snapshot, good);
+  EXPECT_EQ(found.verdict, Verdict::kBroken);
+  EXPECT_EQ(found.detail, "/s, 2 GPUs; lost: GPU 1 (GPU-00000000-0000-0000-0000-000000000000)");
+  EXPECT_NE(found.fix.find("nvidia-smi -r"), std::string::npos);
+}
+
 TEST(Findings, AsJson) {
   EXPECT_EQ(findings_json({{Verdict::kBroken, "program", "a \"static\" one", "link it"}}),
             "{\n  \"good\": false,\n  \"findings\": [\n    {\n      \"verdict\": \"fail\",\n"

@@ -81,6 +81,13 @@ TEST(Table, WhatIsOutIsSaid) {
   EXPECT_THAT(status_table(snapshot), HasSubstr("  suspended, 768 MiB out\n"));
 }
 
+TEST(Table, ALostGpuIsSaid) {
+  Snapshot snapshot = sample();
+  snapshot.gpus[0].lost = 1;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("12.3 s    LOST, takes no jobs\n"));
+  EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"lost\": true"));
+}
+
 TEST(Table, EmptyMachine) { EXPECT_THAT(status_table(Snapshot{}), HasSubstr("no jobs\n")); }
 
 TEST(Json, NamesAreStable) {

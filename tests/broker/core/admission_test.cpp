@@ -403,5 +403,29 @@ TEST(Admission, PolicyChangeAdmitsWhoFitsNow) {
   EXPECT_EQ(core.one<TenantAdmitted>().request, 77U);
 }
 
+TEST(LongQueue, OneEndAdmitsAllThatFitAndTellsTheOthersWhereTheyStand) {
+  Policy policy = policy_usual();
+  policy.tenants_per_user_max = 100;
+  Harness h(policy);
+  const TenantId first = h.admit(h.ask(TenantClass::kBatch, 4 * kGiB));
+  std::vector<RequestId> requests;
+  for (Bytes i = 0; i < 40; ++i) {  // more kinds of requests than a glance remembers
+    h.step(h.ask(TenantClass::kBatch, (100 + i) * kMiB));
+    requests.push_back(h.one<TenantQueued>().request);
+  }
+  h.end(first);
+  const std::vector<TenantAdmitted> admitted = h.all<TenantAdmitted>();
+  ASSERT_EQ(admitted.size(), 35U) << "100 + ... + 134 MiB are 4095";
+  for (std::size_t i = 0; i < admitted.size(); ++i) EXPECT_EQ(admitted[i].request, requests[i]);
+  const std::vector<TenantQueued> queued = h.all<TenantQueued>();
+  ASSERT_EQ(queued.size(), 5U);
+  for (std::size_t i = 0; i < queued.size(); ++i) {
+    EXPECT_EQ(queued[i].request, requests[35 + i]);
+    EXPECT_EQ(queued[i].position, i + 1);
+    EXPECT_EQ(queued[i].ahead, i == 0 ? "" : "job-" + std::to_string(36 + i));
+    EXPECT_EQ(queued[i].promised, h.state().gpus[0]->promised_min);
+  }
+}
+
 }  // namespace
 }  // namespace sluice::core

@@ -316,6 +316,23 @@ TEST(Aside, WhoCannotIsWaitedForAndWhoseRequestLeavesComesBack) {
   EXPECT_TRUE(h.held(swapped, kHoldIn));
 }
 
+TEST(Aside, WhomTheHostHasNoRoomForIsWaitedForWithoutTrying) {
+  Policy policy = policy_aside();
+  policy.swap_host_bytes_per_user = kGiB + 256 * kMiB;
+  MemoryHarness h(policy);
+  const TenantId one = h.holder(kGiB);
+  const TenantId two = h.holder(kGiB);
+  TenantAsked whole = h.ask(TenantClass::kExclusive, 0);
+  h.step(whole);
+  EXPECT_TRUE(h.held(one));
+  EXPECT_FALSE(h.held(two)) << "both together are more than their user may have there";
+  h.out(one);
+  h.pass(kSecond);
+  EXPECT_FALSE(h.held(two));
+  h.end(one);
+  EXPECT_TRUE(h.held(two)) << "now there is room";
+}
+
 TEST(Aside, NobodyIsAskedAgainBeforeItHadItsGpuForAsLongAsItWasAway) {
   MemoryHarness h(policy_aside());
   const TenantId shared = h.holder(kGiB);
@@ -374,12 +391,20 @@ TEST(Lost, ItsTenantsAreToldAndWhoWaitsForItIsRefused) {
   pinned.pinned = {uuid_of(1)};
   h.step(pinned);
   EXPECT_EQ(h.one<TenantRefused>().code, RefusalCode::kNoSuchGpu);
+  EXPECT_THAT(h.one<TenantRefused>().text, HasSubstr("no longer answers"));
+  TenantAsked two = h.ask(TenantClass::kBatch, kGiB);
+  two.gpu_count = 2;
+  h.step(two);
+  EXPECT_THAT(h.one<TenantRefused>().text, HasSubstr("this machine has 1 GPU and 1 GPU lost"));
+  EXPECT_EQ(state_view(h.state(), h.now).gpus[0].lost, 1);
+  EXPECT_EQ(state_view(h.state(), h.now).gpus[1].lost, 0);
   h.end(gang);
   h.end(out);
   EXPECT_THAT(h.state().tenants, IsEmpty());
   h.step(GpuLost{uuid_of(2)});
   h.step(h.ask(TenantClass::kBatch, kGiB));
   EXPECT_EQ(h.one<TenantRefused>().code, RefusalCode::kNoSuchGpu);
+  EXPECT_THAT(h.one<TenantRefused>().text, HasSubstr("no GPU of this machine answers any more"));
   h.step(GpuAdded{uuid_of(2), 4 * kGiB, 32 * kMiB});
   EXPECT_NE(h.admit(h.ask(TenantClass::kBatch, kGiB)), 0U);
 }
@@ -401,12 +426,17 @@ TEST(Sums, OfUsersAndGroupsAreWaitedForAndReturnToZero) {
   const TenantId one = h.admit(asks(1000, kGiB + 512 * kMiB));
   h.step(asks(1000, kGiB));
   EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kUserLimit);
+  EXPECT_EQ(h.one<TenantQueued>().limit, protocol::QueueLimit::kUserMemory);
+  EXPECT_EQ(h.one<TenantQueued>().promised, kGiB + 512 * kMiB);
+  EXPECT_EQ(h.one<TenantQueued>().capacity, 2 * kGiB);
   const TenantId other = h.admit(asks(1001, 256 * kMiB));
   const TenantId third = h.admit(asks(1002, 256 * kMiB));
   TenantAsked fourth = asks(1003, 256 * kMiB);
   fourth.no_wait = true;
   h.step(fourth);
-  EXPECT_THAT(h.one<TenantRefused>().text, HasSubstr("what profile student allows together"));
+  EXPECT_THAT(
+      h.one<TenantRefused>().text,
+      HasSubstr("3 jobs with profile student run, as many as it allows, and it would not wait"));
   h.end(one);
   EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1)) << "the one of the same user that waited";
   const TenantId last = h.all<TenantAdmitted>()[0].tenant;

@@ -25,6 +25,8 @@ class MemoryHarness : public Harness {
     TenantAsked asked = ask(TenantClass::kBatch, std::max(held, quota));
     asked.swap = swap;
     asked.gpu_count = gpus;
+    asked.uid = uid;
+    asked.pinned = pinned;
     const TenantId tenant = admit(asked);
     for (std::uint32_t i = 0; i < gpus; ++i) seen(tenant, held, swap ? held - 32 * kMiB : 0, 0, i);
     return tenant;
@@ -64,7 +66,7 @@ class MemoryHarness : public Harness {
     step(MemoryWanted{process(tenant), 0, room(tenant), bytes});
   }
   Residence residence(TenantId tenant) { return state().tenants.at(tenant)->residence; }
-  std::uint64_t host_bytes(std::uint32_t uid = 1000) { return state().users[uid].host_bytes; }
+  std::uint64_t host_bytes(std::uint32_t user = 1000) { return state().users[user].host_bytes; }
 
   CommandAsked command(protocol::CommandVerb verb, TenantId tenant) {
     CommandAsked event;
@@ -74,6 +76,10 @@ class MemoryHarness : public Harness {
     event.uid = 1000;
     return event;
   }
+
+  // Whose tenants holder() admits, and where.
+  std::uint32_t uid = 1000;
+  std::vector<GpuUuid> pinned;
 
  private:
   std::map<std::pair<TenantId, std::uint32_t>, MemorySeen> claims_;

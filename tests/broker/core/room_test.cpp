@@ -334,5 +334,103 @@ TEST(Room, TwoThatAskAtOnceForMoreThanThereIsBothGetIt) {
   EXPECT_EQ(h.room(b), kRoom);
 }
 
+/// Users who may have only so much in the host.
+Policy policy_host(Bytes bytes) {
+  Policy policy = policy_swapping();
+  policy.swap_host_bytes_per_user = bytes;
+  return policy;
+}
+
+TEST(RoomInTheHost, WhatTwoOfOneUserNeedTogetherIsNotThereForBoth) {
+  MemoryHarness h(policy_host(kGiB + 256 * kMiB));
+  const TenantId one = h.holder(kGiB);
+  const TenantId two = h.holder(kGiB);
+  const TenantId asks = h.holder(kGiB, true, 1, 3 * kGiB);
+  h.pass(kSecond);
+  h.room_want(asks, 2 * kGiB + 512 * kMiB);
+  EXPECT_EQ(h.room(asks), kNoRoom);
+  EXPECT_FALSE(h.held(one) || h.held(two)) << "nobody is moved in vain";
+  h.room_want(asks, kGiB + 512 * kMiB);
+  EXPECT_TRUE(h.held(one)) << "for one of them there is room";
+}
+
+TEST(RoomInTheHost, EachUserHasItsOwn) {
+  MemoryHarness h(policy_host(kGiB));
+  const TenantId one = h.holder(kGiB);
+  h.uid = 1001;
+  const TenantId two = h.holder(kGiB);
+  const TenantId asks = h.holder(kGiB, true, 1, 3 * kGiB);
+  h.pass(kSecond);
+  h.room_want(asks, 2 * kGiB + 512 * kMiB);
+  EXPECT_TRUE(h.held(one) && h.held(two));
+}
+
+TEST(RoomInTheHost, NobodyIsLeftWaitingForWhoCouldNotGoTheNextTimeEither) {
+  MemoryHarness h(policy_host(kGiB));
+  const TenantId idle = h.holder(kGiB);
+  const TenantId busy = h.holder(kGiB);
+  const TenantId asks = h.holder(kGiB, true, 1, 3 * kGiB);
+  h.pass(kSecond);
+  h.step(h.command(protocol::CommandVerb::kSuspend, busy));
+  h.out(busy);
+  h.step(h.command(protocol::CommandVerb::kResume, busy));
+  h.moved(busy);  // in again just now
+  h.want(busy);
+  h.room_want(asks, 2 * kGiB + 512 * kMiB);
+  EXPECT_EQ(h.room(asks), kNoRoom);
+  EXPECT_FALSE(h.held(idle));
+}
+
+TEST(RoomInTheHost, TheBestChoiceIsFoundWhereTheLargestIsNotPartOfIt) {
+  MemoryHarness h(policy_host(2 * kGiB));
+  const TenantId large = h.holder(kGiB + 512 * kMiB);
+  const TenantId one = h.holder(kGiB);
+  const TenantId two = h.holder(kGiB);
+  const TenantId asks = h.holder(512 * kMiB, true, 1, 3 * kGiB);
+  h.pass(kSecond);
+  h.room_want(asks, kGiB + 896 * kMiB);
+  EXPECT_FALSE(h.held(large));
+  EXPECT_TRUE(h.held(one) && h.held(two));
+  h.out(one);
+  h.out(two);
+  EXPECT_EQ(h.room(asks), kRoom);
+}
+
+TEST(RoomInTheHost, WhatIsOnItsWayInReturnsItAndIsWaitedFor) {
+  MemoryHarness h(policy_host(kGiB), 2);
+  h.pinned = {uuid_of(2)};
+  const TenantId elsewhere = h.holder(kGiB);
+  h.pinned = {uuid_of(1)};
+  h.holder(2 * kGiB + 512 * kMiB, false);
+  const TenantId here = h.holder(kGiB);
+  const TenantId asks = h.holder(256 * kMiB, true, 1, kGiB);
+  h.pass(kSecond);
+  h.step(h.command(protocol::CommandVerb::kSuspend, elsewhere));
+  h.out(elsewhere);
+  h.step(h.command(protocol::CommandVerb::kResume, elsewhere));
+  h.look();
+  ASSERT_EQ(h.residence(elsewhere), Residence::kSwappingIn);
+  h.room_want(asks, 768 * kMiB);
+  EXPECT_EQ(h.room(asks), 0U) << "no answer yet";
+  EXPECT_FALSE(h.held(here)) << "and nobody is moved who would not get there";
+  h.moved(elsewhere);
+  h.pass(kSecond);
+  EXPECT_TRUE(h.held(here));
+  h.out(here);
+  EXPECT_EQ(h.room(asks), kRoom);
+}
+
+TEST(RoomInTheHost, WhoLeavesElsewhereHasItFirst) {
+  MemoryHarness h(policy_host(kGiB));
+  const TenantId suspended = h.holder(kGiB);
+  const TenantId idle = h.holder(kGiB);
+  const TenantId asks = h.holder(kGiB, true, 1, 3 * kGiB);
+  h.pass(kSecond);
+  h.step(h.command(protocol::CommandVerb::kSuspend, suspended));
+  h.room_want(asks, 2 * kGiB + 512 * kMiB);  // with what the suspended one will free, and more
+  EXPECT_EQ(h.room(asks), kNoRoom);
+  EXPECT_FALSE(h.held(idle)) << "its user has the host's memory full before it would get there";
+}
+
 }  // namespace
 }  // namespace sluice::core

@@ -180,6 +180,35 @@ class Others(BrokerTest):
         self.assertEqual([gpu["software"] for gpu in status["gpus"]], [True, False])
         self.assertEqual(status["tenants"][0]["processes"][0]["command"], "program")
 
+    def test_limits_of_a_profile(self):
+        server = self.broker('[profile.default]\nuser_memory_max = "1GiB"\nall_running_max = 3\n')
+        reply = self.client(server).ask(admit(memory=2 * GIB))
+        self.assert_refused(reply, USER_LIMIT)
+        self.assertIn("profile default allows each user 1 GiB of GPU memory, asked were 2 GiB", reply.text)
+        self.job(server, "--memory", "768MiB")
+        dry = self.sluice("run", "--socket", server.socket, "--dry-run", "--memory", "512MiB", "--", "true")
+        self.assertEqual(dry.returncode, 124)
+        self.assertIn(f"the jobs of user {os.getuid()} have 768 MiB of the 1 GiB of GPU memory that profile default allows "
+                      "each user", dry.stderr)
+        self.assert_refused(self.client(server).ask(admit(memory=512 * MIB, flags=NO_WAIT)), USER_LIMIT)
+        waits = self.client(server)
+        reply = waits.ask(admit(memory=512 * MIB))
+        self.assertEqual((reply.kind, reply.reason, reply.limit, reply.promised, reply.capacity),
+                         (QUEUED, 3, 3, 768 * MIB, GIB))
+        server.config_write('[profile.default]\nuser_memory_max = "2GiB"\nall_running_max = 2\n')
+        server.process.send_signal(signal.SIGHUP)
+        self.assertEqual(waits.receive().kind, ADMITTED, "a new limit holds at once")
+        reply = self.client(server).ask(admit(memory=64 * MIB))
+        self.assertEqual((reply.kind, reply.reason, reply.limit, reply.promised, reply.capacity), (QUEUED, 3, 4, 2, 2))
+
+    def test_profiles_by_cgroup(self):
+        own = next((line.split(":", 2)[2] for line in open("/proc/self/cgroup").read().split("\n")
+                    if line.startswith("0::")), "/")
+        if own == "/":
+            self.skipTest("this process is in no cgroup of its own")
+        server = self.broker(f'[profile.here]\ncgroups = ["{own}"]\nsm_percent_max = 7\n')
+        self.assertEqual(self.client(server).ask(admit(flags=DRY_RUN)).profile, b"here")
+
     def test_reload(self):
         server = self.broker('[class.batch]\nmemory_max = "300MiB"\n')
         server.config_write('[class.batch]\nmemory_max = "400MiB"\n')

@@ -270,6 +270,34 @@ class Draining(Movers):
         self.assertEqual(waiting.ask("hello"), "hello")
 
 
+class Losses(BrokerTest):
+    def test_a_gpu_that_is_lost_ends_its_jobs_and_takes_no_more(self):
+        place = pathlib.Path(tempfile.mkdtemp(prefix="sluice-e2e-"))
+        self.addCleanup(shutil.rmtree, place)
+        word = place / "lost"
+        server = self.broker(env=environment(FAKE_LOST_FILE=str(word)))
+        here, there = self.job(server, "--gpu", "0"), self.job(server, "--gpu", "1")
+        here.ask("register")
+        there.ask("register")
+        uuid = server.status()["gpus"][0]["uuid"]
+        word.write_text("0")
+        wait_until("it is seen", lambda: server.status()["gpus"][0]["lost"])
+        wait_until("its job has ended", lambda: [t["gpus"][0]["uuid"] != uuid for t in server.tenants()] == [True])
+        self.assertEqual(here.process.wait(PATIENCE_S), -signal.SIGKILL)
+        self.assertRegex(server.log(), rf"event=gpu_lost gpu={uuid}")
+        self.assertRegex(server.log(), rf"event=job_lost tenant=1 \S+ gpu={uuid}")
+        reply = self.client(server).ask(admit(pinned=(bytes.fromhex(uuid[4:].replace("-", "")),)))
+        self.assert_refused(reply, NO_SUCH_GPU)
+        self.assertIn(f"{uuid} no longer answers", reply.text)
+        self.assertIn("LOST, takes no jobs", self.sluice("status", "--socket", server.socket).stdout)
+        doctor = self.sluice("doctor", "--socket", server.socket)
+        self.assertRegex(doctor.stdout, rf"FAIL +broker .*lost: GPU 0 \({uuid}\)")
+        there.ask("want 0")
+        wait_until("the other GPU goes on", there.is_open)
+        self.job(server).ask("register")
+        self.assertFalse(server.status()["gpus"][1]["lost"])
+
+
 class Room(Movers):
     """One GPU of 4 GiB, sold twice over."""
 

@@ -88,8 +88,8 @@ class Reply:
         self.fds = list(fds)
         body = data[16:]
         if self.kind == QUEUED:
-            self.position, self.reason, self.start_ns, self.promised, self.capacity, ahead = struct.unpack(
-                "<IBxxxQQQ32s", body)
+            self.position, self.reason, self.limit, self.start_ns, self.promised, self.capacity, ahead = struct.unpack(
+                "<IBBxxQQQ32s", body)
             self.ahead = ahead.rstrip(b"\0")
         elif self.kind == ADMITTED:
             (self.tenant, self.key, self.memory_max, self.memory_min, self.sm_percent, self.gpu_count, self.tenant_class,

@@ -2,10 +2,15 @@
 #include "broker/daemon/identity.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+
+#include <algorithm>
+#include <sstream>
 
 namespace sluice::daemon {
 namespace {
@@ -70,6 +75,29 @@ TEST(Pidfd, TellsTheEndAndKills) {
 TEST(UserName, NamesOrNumbers) {
   EXPECT_EQ(user_name(0), "root");
   EXPECT_EQ(user_name(3999999999u), "3999999999");
+}
+
+TEST(Cgroup, IsTheUnifiedOneElseSystemds) {
+  auto parsed = [](const char* text) {
+    std::istringstream lines(text);
+    return cgroup_parse(lines);
+  };
+  EXPECT_EQ(parsed("0::/user.slice/user-7.slice\n"), "/user.slice/user-7.slice");
+  EXPECT_EQ(parsed("3:cpu:/x\n1:name=systemd:/user.slice\n0::/\n"), "/user.slice");
+  EXPECT_EQ(parsed("1:name=systemd:/old\n0::/new\n"), "/new");
+  EXPECT_EQ(parsed("0::/\n"), "/");
+  EXPECT_EQ(parsed("3:cpu:/0::/x\n"), "") << "a name may hold anything";
+  EXPECT_EQ(parsed(""), "");
+}
+
+TEST(Cgroup, OfAProcessThatIsGoneIsNotKnown) {
+  EXPECT_NE(process_cgroup(getpid()), "");
+  EXPECT_EQ(process_cgroup(-1), "");
+}
+
+TEST(UserGroups, AreThoseOfTheAccount) {
+  EXPECT_EQ(std::ranges::count(user_groups(0), gid_t{0}), 1);
+  EXPECT_TRUE(user_groups(4'000'000'000U).empty()) << "no account, no groups";
 }
 
 }  // namespace

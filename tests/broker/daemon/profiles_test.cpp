@@ -26,26 +26,57 @@ config::Config lab() {
 
 TEST(Profiles, ByUserByGroupElseEverybodys) {
   const Profiles profiles(lab());
-  EXPECT_EQ(profiles.find(0, {0}).name, "staff");
-  EXPECT_EQ(profiles.find(3000, {3000, 4}).name, "staff") << "adm is group 4 everywhere";
-  EXPECT_EQ(profiles.find(3000, {3000}).name, "student");
-  EXPECT_EQ(Profiles(config::config_default()).find(3000, {}).name, "default");
+  EXPECT_EQ(profiles.find({0, {0}, {}}).name, "staff");
+  EXPECT_EQ(profiles.find({3000, {3000, 4}, {}}).name, "staff") << "adm is group 4 everywhere";
+  EXPECT_EQ(profiles.find({3000, {3000}, {}}).name, "student");
+  EXPECT_EQ(Profiles(config::config_default()).find({3000, {}, {}}).name, "default");
+}
+
+TEST(Profiles, ByCgroupAndWhatIsBelowIt) {
+  config::Config config = lab();
+  EXPECT_FALSE(Profiles(config).by_cgroup());
+  config::ProfileSettings course;
+  course.name = "course";
+  course.cgroups = {"/course.slice"};
+  config.profiles.insert(config.profiles.begin(), course);
+  const Profiles profiles(config);
+  EXPECT_TRUE(profiles.by_cgroup());
+  EXPECT_EQ(profiles.find({0, {0}, "/course.slice"}).name, "course") << "before root's own";
+  EXPECT_EQ(profiles.find({3000, {}, "/course.slice/user-3000.slice/a.scope"}).name, "course");
+  EXPECT_EQ(profiles.find({3000, {}, "/course.slices"}).name, "student");
+  EXPECT_EQ(profiles.find({3000, {}, "/other/course.slice"}).name, "student");
+  EXPECT_EQ(profiles.find_named("course", {3000, {}, "/"}), nullptr);
+}
+
+TEST(Policy, SumsOfAProfileBecomeTheCores) {
+  config::Config config = lab();
+  config.profiles[1].running_max = 2;
+  config.profiles[1].user_memory_max_bytes = 3;
+  config.profiles[1].all_running_max = 4;
+  config.profiles[1].all_memory_max_bytes = 5;
+  const core::Policy policy = policy_make(config, Profiles(config), 1ull << 30);
+  const core::GroupPolicy& student = policy.groups.at("student");
+  EXPECT_EQ(student.per_user.tenants_max, 2u);
+  EXPECT_EQ(student.per_user.memory_max, 3u);
+  EXPECT_EQ(student.all.tenants_max, 4u);
+  EXPECT_EQ(student.all.memory_max, 5u);
+  EXPECT_EQ(policy.groups.at("staff").all.memory_max, 0u) << "no limit";
 }
 
 TEST(Profiles, ByName) {
   const Profiles profiles(lab());
-  EXPECT_EQ(profiles.find_named("student", 3000, {})->name, "student");
-  EXPECT_EQ(profiles.find_named("staff", 3000, {}), nullptr);
-  EXPECT_EQ(profiles.find_named("student", 0, {})->name, "student");
-  EXPECT_EQ(profiles.find_named("nobody", 0, {}), nullptr);
+  EXPECT_EQ(profiles.find_named("student", {3000, {}, {}})->name, "student");
+  EXPECT_EQ(profiles.find_named("staff", {3000, {}, {}}), nullptr);
+  EXPECT_EQ(profiles.find_named("student", {0, {}, {}})->name, "student");
+  EXPECT_EQ(profiles.find_named("nobody", {0, {}, {}}), nullptr);
 }
 
 TEST(Profiles, ClassesOfAProfile) {
   const Profiles profiles(lab());
-  const Profile& student = profiles.find(3000, {});
+  const Profile& student = profiles.find({3000, {}, {}});
   EXPECT_TRUE(student.classes[static_cast<int>(TenantClass::kDebug)]);
   EXPECT_FALSE(student.classes[static_cast<int>(TenantClass::kExclusive)]);
-  EXPECT_TRUE(profiles.find(0, {}).classes[static_cast<int>(TenantClass::kExclusive)]);
+  EXPECT_TRUE(profiles.find({0, {}, {}}).classes[static_cast<int>(TenantClass::kExclusive)]);
   EXPECT_EQ(profiles.tenants_max(), 100u);
 }
 

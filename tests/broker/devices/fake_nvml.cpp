@@ -1,7 +1,8 @@
 // A test double of libnvidia-ml.so.1: the entry points the inventory uses, scripted by the
 // environment, so that lists, errors and other people's processes can be made up. FAKE_GPUS
 // (count), FAKE_MEMORY (bytes), FAKE_FAULT (init | empty | uuid), FAKE_LOST
-// (index of a GPU that is lost, or "all"), FAKE_PROCESSES (count of
+// (index of a GPU that is lost, or "all"), FAKE_LOST_FILE (a file that has such a word from some
+// time on), FAKE_PROCESSES (count of
 // processes on each GPU, pids from 1000, one byte more each; the caller's own comes last with
 // FAKE_CONTEXT bytes once FAKE_OWN is set).
 #include <unistd.h>
@@ -25,6 +26,13 @@ bool fault(const char* name) {
 
 bool lost(unsigned index) {
   const char* text = std::getenv("FAKE_LOST");
+  char word[8] = "";
+  if (const char* path = std::getenv("FAKE_LOST_FILE")) {
+    if (std::FILE* file = std::fopen(path, "re")) {
+      if (std::fgets(word, sizeof word, file) != nullptr) text = word;
+      std::fclose(file);
+    }
+  }
   return text != nullptr &&
          (std::strcmp(text, "all") == 0 || std::strtoul(text, nullptr, 10) == index);
 }

@@ -154,35 +154,70 @@ TEST(Restarts, AllWorkIsDoneAllTheSame) {
   }
 }
 
+/// Everybody who was admitted has finished, and no more is taken.
+void all_done_check(const Result& result) {
+  for (const JobResult& job : result.jobs) {
+    if (!job.refused.empty()) continue;
+    EXPECT_TRUE(job.admitted) << job.name << " waits for ever";
+    EXPECT_GT(job.ended_ns, 0) << job.name << " is stuck";
+    EXPECT_EQ(job.runaways, 0U) << job.name;
+  }
+  EXPECT_TRUE(result.view.tenants.empty());
+  for (Bytes used : result.memory_used) EXPECT_EQ(used, 0U) << "all memory is returned";
+}
+
+Experiment setup_calm(std::uint64_t seed) {
+  Experiment setup = setup_chaos(seed);
+  setup.policy.runaway = core::RunawayPolicy::kReport;
+  setup.policy.drain_timeout_ns = 1'000'000'000;
+  setup.policy.tenants_per_user_max = 64;
+  setup.duration_ns = 120'000'000'000;
+  calm(setup);
+  for (JobSpec& job : setup.jobs) {
+    job.no_wait = false;
+    if (job.tasks == 0) job.tasks = 20;
+    job.sm_percent =
+        std::max(job.sm_percent, 10U);  // a fixed share of 1 % would rightly take hours
+  }
+  return setup;
+}
+
 /// Without accidents, everybody who is admitted finishes what it has to do.
 TEST(Chaos, WithoutAccidentsAllWorkIsDone) {
   const auto [first, last] = seeds();
   for (std::uint64_t seed = first; seed <= std::min(last, first + 99); ++seed) {
     seed_now = seed;
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Experiment setup = setup_chaos(seed);
-    setup.policy.runaway = core::RunawayPolicy::kReport;
-    setup.policy.drain_timeout_ns = 1'000'000'000;
-    setup.policy.tenants_per_user_max = 64;
-    setup.duration_ns = 120'000'000'000;
-    calm(setup);
-    for (JobSpec& job : setup.jobs) {
-      job.no_wait = false;
-      if (job.tasks == 0) job.tasks = 20;
-      job.sm_percent =
-          std::max(job.sm_percent, 10U);  // a fixed share of 1 % would rightly take hours
-    }
-    const Result result = simulate(setup);
-    for (const JobResult& job : result.jobs) {
-      if (!job.refused.empty()) continue;
-      EXPECT_TRUE(job.admitted) << job.name << " waits for ever";
-      EXPECT_GT(job.ended_ns, 0) << job.name << " is stuck";
-      EXPECT_EQ(job.runaways, 0U) << job.name;
-    }
-    EXPECT_TRUE(result.view.tenants.empty());
-    for (Bytes used : result.memory_used) EXPECT_EQ(used, 0U) << "all memory is returned";
+    all_done_check(simulate(setup_calm(seed)));
     if (HasFailure()) break;
   }
+}
+
+/// The same where users may have little in the host: one of several that are to make room, or none.
+TEST(Chaos, WithLittleHostMemoryNobodyWaitsForEver) {
+  const auto [first, last] = seeds();
+  Bytes moved = 0;
+  std::uint64_t failed = 0;
+  for (std::uint64_t seed = first; seed <= std::min(last, first + 99); ++seed) {
+    seed_now = seed;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Experiment setup = setup_calm(seed);
+    setup.policy.swap = true;
+    setup.policy.oversell_memory = 3;
+    setup.policy.swap_host_bytes_per_user = (Bytes{1} + seed % 8) << 28;
+    for (JobSpec& job : setup.jobs) {
+      job.uid = 1000 + job.uid % 2;
+      job.move_fails = 0;
+    }
+    const Result result = simulate(setup);
+    all_done_check(result);
+    failed += result.moves_failed;
+    for (const JobResult& job : result.jobs) moved += job.moved_out_bytes;
+    if (HasFailure()) break;
+  }
+  if (first == last) return;
+  EXPECT_GT(moved, Bytes{10} << 30) << "there is room for some";
+  EXPECT_EQ(failed, 0U) << "nobody is held whose user has no room in the host for it";
 }
 
 }  // namespace

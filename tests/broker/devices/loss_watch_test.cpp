@@ -1,0 +1,76 @@
+// The watch over GPUs that may be lost, on the double of NVML: what it tells, and what becomes of a
+// helper that cannot live.
+#include "broker/devices/loss_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "broker/devices/uuid.h"
+
+namespace sluice::devices {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kTurnsMax = 30'000;  // of a millisecond or more: what never comes fails the test
+const std::vector<protocol::GpuUuid> kGpus = {
+    *uuid_parse("GPU-00000000-0000-4000-8000-000000000000"),
+    *uuid_parse("GPU-00000000-0000-4000-8000-000000000001")};
+
+/// Looks until there is something.
+LossWatch::News news_wait(LossWatch& watch, std::int64_t now_ms) {
+  LossWatch::News news;
+  for (int i = 0; i < kTurnsMax && news.lost.empty() && news.fault.empty(); ++i) {
+    news = watch.look(now_ms);
+    poll(nullptr, 0, 1);
+  }
+  return news;
+}
+
+TEST(LossLine, RoundTripAndNothingElse) {
+  protocol::GpuUuid back;
+  ASSERT_TRUE(loss_line_parse(loss_line(kGpus[1]), &back));
+  EXPECT_TRUE(back == kGpus[1]);
+  for (const char* line : {"", "lost", "lost ", "found GPU-00000000-0000-4000-8000-000000000001",
+                           "lost GPU-00000000-0000-4000-8000-00000000000"})
+    EXPECT_FALSE(loss_line_parse(line, &back)) << line;
+}
+
+TEST(LossWatch, TellsOnceOfAGpuThatIsLostLater) {
+  const std::string path = testing::TempDir() + "lost-" + std::to_string(getpid());
+  const std::string file = "FAKE_LOST_FILE=" + path;
+  const char* environment[] = {"LD_LIBRARY_PATH=" SLUICE_FAKE_HARDWARE, file.c_str(), nullptr};
+  LossWatch watch(SLUICE_PROBE, environment, kGpus, 1);
+  EXPECT_TRUE(watch.look(0).lost.empty());
+  std::ofstream(path) << "1";
+  const LossWatch::News news = news_wait(watch, 0);
+  ASSERT_EQ(news.lost.size(), 1U) << news.fault;
+  EXPECT_TRUE(news.lost[0] == kGpus[1]);
+  std::ofstream(path) << "all";
+  const LossWatch::News other = news_wait(watch, 0);
+  ASSERT_EQ(other.lost.size(), 1U) << "the first one is known";
+  EXPECT_TRUE(other.lost[0] == kGpus[0]);
+  EXPECT_TRUE(watch.look(0).fault.empty()) << "a helper with nothing left to watch stays";
+  unlink(path.c_str());
+}
+
+TEST(LossWatch, AHelperThatCannotLiveIsToldOfOnceAndTriedAgain) {
+  const char* broken[] = {"LD_LIBRARY_PATH=" SLUICE_FAKE_HARDWARE, "FAKE_FAULT=init", nullptr};
+  LossWatch watch(SLUICE_PROBE, broken, kGpus, 1);
+  EXPECT_THAT(news_wait(watch, 0).fault, HasSubstr("has ended"));
+  EXPECT_TRUE(watch.look(1'000).fault.empty());
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(watch.look(31'000).fault.empty()) << "said before";
+}
+
+TEST(LossWatch, NoProgram) {
+  const char* none[] = {nullptr};
+  LossWatch watch("/nonexistent/sluice-probe", none, kGpus);
+  EXPECT_THAT(news_wait(watch, 0).fault, HasSubstr("has ended"));
+}
+
+}  // namespace
+}  // namespace sluice::devices
