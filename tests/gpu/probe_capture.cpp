@@ -18,12 +18,16 @@ namespace {
 void* driver_library;
 
 /// The driver's function of that exact name; answers NOT_FOUND where this driver has none.
+template <class F>
+struct Named;
 template <class... A>
-CUresult call(CUresult (*)(A...), const char* symbol, std::common_type_t<A>... arguments) {
-  const auto function = function_named<CUresult (*)(A...)>(driver_library, symbol);
-  return function == nullptr ? CUDA_ERROR_NOT_FOUND : function(arguments...);
-}
-#define CALL(function, ...) call(&::function, #function, __VA_ARGS__)
+struct Named<CUresult(A...)> {
+  static CUresult call(const char* symbol, A... arguments) {
+    const auto function = function_named<CUresult (*)(A...)>(driver_library, symbol);
+    return function == nullptr ? CUDA_ERROR_NOT_FOUND : function(arguments...);
+  }
+};
+#define CALL(function, ...) Named<decltype(::function)>::call(#function, __VA_ARGS__)
 
 constexpr size_t kBytes = 2 << 20;
 

@@ -33,7 +33,7 @@ class Shim:
         tenant, key = (int(part, 16) for part in os.environ["SLUICE_TENANT"].split("-"))
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.connect(os.environ["SLUICE_SOCKET"])
-        self.socket.send(struct.pack("<IHHIIQQ32s", MAGIC, VERSION, REGISTER, 64, 1, tenant, key, b"program"))
+        self.socket.send(struct.pack("<IHHIIQQ16x32s", MAGIC, VERSION, REGISTER, 80, 1, tenant, key, b"program"))
         return self.registered()
 
     def registered(self):

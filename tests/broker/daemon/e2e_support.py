@@ -61,7 +61,7 @@ def admit(memory=256 * MIB, tenant_class=BATCH, sm=0, memory_min=0, wait_ns=0, g
 
 
 def register(tenant, key, command=b"prog"):
-    return message(REGISTER, struct.pack("<QQ32s", tenant, key, command))
+    return message(REGISTER, struct.pack("<QQ16x32s", tenant, key, command))
 
 
 def gate_note(kind, gpu, epoch, busy_ns=0):
