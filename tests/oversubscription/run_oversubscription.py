@@ -318,6 +318,25 @@ def moved_by_checkpoint(build):
         wait_until("nothing is promised", lambda: [g["promised_bytes"] for g in machine.status()["gpus"]] == [0, 0])
 
 
+def children_of_the_moved(build):
+    """A program that is started by a moved job is on the GPU where the job is now."""
+    child = CUDA + "say(cuda.cuInit(0), context(0))"
+    parent = CUDA + f"""
+import subprocess
+say(cuda.cuInit(0), context(0))
+sys.stdin.readline()
+subprocess.run([sys.executable, "-c", {child!r}])
+"""
+    with box(build, gpus=2) as machine:
+        job = machine.launch([str(machine.build / "bin" / "sluice"), "run", "--socket", str(machine.socket), "--name", "train",
+                              "--memory", "96MiB", "--gpu", "0", "--", sys.executable, "-c", parent], stdin=subprocess.PIPE)
+        equal(job.stdout.readline(), "0 0\n")
+        commanded(machine, "move", "train", "--gpu", "1")
+        before = machine.devices()[1]["used_bytes"]
+        equal(job.communicate("go\n", timeout=PATIENCE_S), ("0 0\n", ""))
+        expect(before > 0, "it was moved")
+
+
 def drained(build):
     with box(build) as machine:
         stays = machine.job("--memory", "64MiB")
@@ -516,7 +535,7 @@ def gang_alone(build):
 
 
 CASES = [default_waits, default_waits_at_its_context, default_on_the_gpu_it_takes, visible_devices_overruled, default_broker_restarted, default_leaves, management_does_not_wait, suspended_by_checkpoint,
-         moved_by_checkpoint, drained, suspended_and_resumed, while_suspended_others_have_the_gpu, eight_share_one,
+         moved_by_checkpoint, children_of_the_moved, drained, suspended_and_resumed, while_suspended_others_have_the_gpu, eight_share_one,
          broker_killed_in_moves, clients_killed_in_moves, gang_alone]
 
 
