@@ -95,6 +95,7 @@ void gpu_add(Families& out, const SnapshotGpu& gpu) {
   out.add(Family::kGpuOverrunSeconds, labels, seconds(gpu.lease_overrun_ns));
   out.add(Family::kGpuExclusive, labels, gpu.exclusive != 0 ? 1.0 : 0.0);
   out.add(Family::kGpuDraining, labels, gpu.draining != 0 ? 1.0 : 0.0);
+  out.add(Family::kGpuLost, labels, gpu.lost != 0 ? 1.0 : 0.0);
 }
 
 /// Every combination is present, zeros too: a series that comes and goes cannot be alerted on.
@@ -180,6 +181,20 @@ class Sums {
   std::map<Family, std::map<Key, std::pair<Labels, double>>> sums_;
 };
 
+void moves_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& labels) {
+  out.add(Family::kTenantMemoryMovable, labels, vgpu.movable_bytes);
+  out.add(Family::kTenantMemorySwapped, labels, vgpu.swapped_bytes);
+  for (const auto& [direction, bytes] :
+       {std::pair{"out", vgpu.moved_out_bytes}, {"in", vgpu.moved_in_bytes}}) {
+    Labels directed = labels;
+    directed.push_back({"direction", direction});
+    out.add(Family::kTenantMovedBytes, directed, bytes);
+  }
+  out.add(Family::kTenantMoves, labels, vgpu.moves);
+  out.add(Family::kTenantMovesFailed, labels, std::uint64_t{vgpu.moves_failed});
+  out.add(Family::kTenantMovingSeconds, labels, seconds(vgpu.moving_ns));
+}
+
 void vgpu_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& tenant) {
   Labels labels{{"gpu", uuid_text(vgpu.gpu)}};
   labels.insert(labels.end(), tenant.begin(), tenant.end());
@@ -187,6 +202,7 @@ void vgpu_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& tenant) {
   out.add(Family::kTenantMemoryGuaranteed, labels, vgpu.memory_min_bytes);
   out.add(Family::kTenantMemoryUsed, labels, vgpu.held_bytes);
   out.add(Family::kTenantMemoryPeak, labels, vgpu.peak_bytes);
+  moves_add(out, vgpu, labels);
   out.add(Family::kTenantGpuSeconds, labels, seconds(vgpu.busy_ns));
   out.add(Family::kTenantLeaseSeconds, labels, seconds(vgpu.lease_held_ns));
   out.add(Family::kTenantTargetShare, labels, vgpu.sm_percent / 100.0);
@@ -203,6 +219,12 @@ void tenant_add(Sums& out, const SnapshotTenant& tenant, const Labels& labels) {
   out.add(Family::kTenantProcesses, labels, std::uint64_t{tenant.processes});
   out.add(Family::kTenantUnregistered, labels, std::uint64_t{tenant.unregistered});
   out.add(Family::kTenantRunaway, labels, tenant.runaway != 0 ? 1.0 : 0.0);
+  for (const TenantState state :
+       {TenantState::kRunning, TenantState::kSwapped, TenantState::kSuspended}) {
+    Labels stated = labels;
+    stated.push_back({"state", kStateNames[index_of(state)]});
+    out.add(Family::kTenantState, stated, tenant.state == state ? 1.0 : 0.0);
+  }
   if (tenant.steps == 0) return;  // no training job, or none that reports
   out.add(Family::kTrainingSteps, labels, tenant.steps);
   out.add(Family::kTrainingSamples, labels, tenant.samples);

@@ -51,6 +51,8 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_gpu_exclusive", kGauge, "gpu",
      "Whether one tenant owns the whole GPU (1) or it is shared (0)."},
     {"sluice_gpu_draining", kGauge, "gpu", "Whether the GPU is being emptied for its next holder."},
+    {"sluice_gpu_lost", kGauge, "gpu",
+     "Whether the GPU has fallen off the bus (1): it takes no tenants any more."},
 
     {"sluice_tenants", kGauge, "state, class", "Tenants, by state and class."},
     {"sluice_queue_length", kGauge, "reason", "Tenants that wait for admission, by reason."},
@@ -60,6 +62,18 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_tenant_memory_used_bytes", kGauge, kVgpu,
      "Memory that the tenant holds, contexts included."},
     {"sluice_tenant_memory_peak_bytes", kGauge, kVgpu, "The most memory that the tenant has held."},
+    {"sluice_tenant_memory_movable_bytes", kGauge, kVgpu,
+     "Of the memory that the tenant holds: what can be moved to the host to make room."},
+    {"sluice_tenant_memory_swapped_bytes", kGauge, kVgpu,
+     "Of the memory that the tenant holds: what is in the host now and not on the GPU."},
+    {"sluice_tenant_moved_bytes_total", kCounter, "gpu, tenant, user, class, profile, direction",
+     "Memory of the tenant that was moved to the host (direction out) and back (in)."},
+    {"sluice_tenant_moves_total", kCounter, kVgpu,
+     "Times that the tenant was moved to the host, all its GPUs together."},
+    {"sluice_tenant_failed_moves_total", kCounter, kVgpu,
+     "Moves of the tenant, out or back, that did not come about; stands still at 65535."},
+    {"sluice_tenant_moving_seconds_total", kCounter, kVgpu,
+     "Time that the tenant was held for moves: stopping, copying, out, and coming back."},
     {"sluice_tenant_gpu_seconds_total", kCounter, kVgpu, "GPU time that the tenant used."},
     {"sluice_tenant_lease_held_seconds_total", kCounter, kVgpu,
      "Time during which the tenant had the right to submit work."},
@@ -81,6 +95,10 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Living processes of the tenant whose connection to the broker is closed."},
     {"sluice_tenant_runaway", kGauge, kTenant,
      "Whether the tenant overran its lease and has not finished since."},
+    {"sluice_tenant_state", kGauge, "tenant, user, class, profile, state",
+     "Whether the tenant is in this state (1): running; swapped, moved out to make room; "
+     "suspended, "
+     "moved out by command or for a whole-GPU tenant."},
 
     {"sluice_training_steps_total", kCounter, kTenant, "Training steps that the job reported."},
     {"sluice_training_samples_total", kCounter, kTenant, "Training samples that the job reported."},

@@ -151,7 +151,7 @@ constexpr char kDrain[] =
 
 drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. For maintenance,
 or to empty it for a job that owns it. undrain: it takes jobs again. For root, or whoever started a private broker. A broker
-that is started anew has forgotten it.
+that keeps a journal ([broker] state) and is started anew still knows it; a reboot opens all GPUs again.
 
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 

@@ -26,6 +26,19 @@ void broker_write(JsonWriter& json, const protocol::SnapshotHeader& header,
   json.object_end();
 }
 
+void policy_write(JsonWriter& json, const protocol::SnapshotPolicy& policy) {
+  json.object_begin("policy");
+  json.value("order", protocol::policy_order_name(policy.order));
+  json.value("quantum_ns", policy.quantum_ns);
+  json.value("exclusive", policy.exclusive_suspends != 0 ? "suspend" : "wait");
+  json.value("runaway", policy.runaway_ends != 0 ? "end" : "report");
+  json.value("oversell", policy.oversell_permille / 1000.0);
+  json.value("swap", policy.swap_all != 0 ? "on" : "off");
+  json.value("swap_quantum_ns", policy.swap_quantum_ns);
+  json.value("swap_host_max_bytes", policy.swap_host_max_bytes);
+  json.object_end();
+}
+
 void gpu_write(JsonWriter& json, const protocol::SnapshotGpu& gpu, std::size_t index) {
   json.object_begin();
   json.value("index", index);
@@ -70,6 +83,7 @@ void part_write(JsonWriter& json, const protocol::SnapshotTenantGpu& part) {
   json.value("moved_in_bytes", part.moved_in_bytes);
   json.value("moving_ns", part.moving_ns);
   json.value("moves", part.moves);
+  json.value("moves_failed", part.moves_failed);
   json.value("overruns", part.overruns);
   json.value("sm_percent", part.sm_percent);
   json.value("wants", part.wants != 0);
@@ -124,6 +138,7 @@ std::string status_json(const Snapshot& snapshot, const std::string& socket) {
   JsonWriter json;
   json.object_begin();
   broker_write(json, snapshot.header, socket);
+  policy_write(json, snapshot.header.policy);
   json.array_begin("gpus");
   for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) gpu_write(json, snapshot.gpus[i], i);
   json.array_end();

@@ -132,10 +132,34 @@ std::string queue_lines(const Snapshot& snapshot) {
   return "\n" + rows_format(rows);
 }
 
+std::string ratio_text(std::uint32_t permille) {
+  std::string text =
+      std::to_string(permille / 1000) + "." + std::to_string(permille % 1000 + 1000).substr(1);
+  while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
+  return text;
+}
+
+/// The rules in force, in the words of the configuration.
+std::string policy_lines(const protocol::SnapshotPolicy& policy) {
+  if (policy.quantum_ns == 0) return "";
+  const auto duration = [](std::uint64_t ns) {
+    return config::duration_format(static_cast<std::int64_t>(ns));
+  };
+  return std::string("\npolicy ") + protocol::policy_order_name(policy.order) + ", quantum " +
+         duration(policy.quantum_ns) + "; exclusive " +
+         (policy.exclusive_suspends != 0 ? "suspend" : "wait") + "; oversell " +
+         ratio_text(policy.oversell_permille) + "; swap " +
+         (policy.swap_all != 0 ? "on" : "off (on request)") + ", quantum " +
+         duration(policy.swap_quantum_ns) + ", host memory " +
+         config::size_format(policy.swap_host_max_bytes) + " per user; runaway " +
+         (policy.runaway_ends != 0 ? "end" : "report") + "\n";
+}
+
 }  // namespace
 
 std::string status_table(const Snapshot& snapshot) {
-  return gpu_lines(snapshot) + "\n" + job_lines(snapshot) + queue_lines(snapshot);
+  return gpu_lines(snapshot) + "\n" + job_lines(snapshot) + queue_lines(snapshot) +
+         policy_lines(snapshot.header.policy);
 }
 
 }  // namespace sluice::cli

@@ -91,9 +91,11 @@ void gpu_command(State& state, const CommandAsked& event, Actions& out) {
   std::string text;
   if (event.dry_run)
     text = "nothing was changed; " + std::to_string(gpu.shares.size()) + " jobs would stay on it";
-  else if (gpu.closed_to_new != drain)
+  else if (gpu.closed_to_new != drain) {
     state.queue_dirty = true;
-  if (!event.dry_run) gpu.closed_to_new = drain;
+    gpu.closed_to_new = drain;
+    out.emplace_back(GpuNoted{gpu.uuid, drain});
+  }
   out.emplace_back(answer(event.request, RefusalCode::kNone, text));
 }
 

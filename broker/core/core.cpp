@@ -40,6 +40,11 @@ void gpu_added(State& state, const GpuAdded& event, Nanos now) {
   state.queue_dirty = true;
 }
 
+void gpu_closed(State& state, const GpuClosed& event) {
+  for (auto& gpu : state.gpus)
+    if (gpu->uuid == event.uuid) gpu->closed_to_new = state.queue_dirty = true;
+}
+
 void policy_changed(State& state, const PolicyChanged& event, Nanos now, Actions& out) {
   const bool reordered = event.policy.order != state.policy.order;
   gangs_settle(state, now);
@@ -80,6 +85,7 @@ struct Dispatch {
   void operator()(const CheckpointDone& e) const { checkpoint_done(state, e, now, out); }
   void operator()(const CommandAsked& e) const { command_asked(state, e, now, out); }
   void operator()(const GpuLost& e) const { gpu_lost(state, e, now, out); }
+  void operator()(const GpuClosed& e) const { gpu_closed(state, e); }
   void operator()(const PolicyChanged& e) const { policy_changed(state, e, now, out); }
   void operator()(const Tick&) const {}
 };

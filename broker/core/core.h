@@ -287,6 +287,12 @@ struct GpuLost {
   GpuUuid uuid{};
 };
 
+/// A broker before this one had closed the GPU to new tenants by command. To be fed before anybody
+/// asks.
+struct GpuClosed {
+  GpuUuid uuid{};
+};
+
 struct PolicyChanged {
   Policy policy;
 };
@@ -297,7 +303,7 @@ using Event =
     std::variant<GpuAdded, TenantAsked, TenantRestored, TenantsNumbered, LimitsChanged, RequestGone,
                  FounderGone, FounderAdopted, ProcessJoined, ProcessGone, GateWanted, GateIdle,
                  Drained, UsageSeen, JobReleased, MemorySeen, MemoryWanted, HoldAcked, MoveDone,
-                 CheckpointDone, CommandAsked, GpuLost, PolicyChanged, Tick>;
+                 CheckpointDone, CommandAsked, GpuLost, GpuClosed, PolicyChanged, Tick>;
 
 // ---- actions
 // ------------------------------------------------------------------------------------------------------
@@ -433,15 +439,20 @@ struct TenantLost {
   std::uint32_t gpu_index = 0;
   std::string text;
 };
+/// To be remembered by the journal: whether a GPU is closed to new tenants by command.
+struct GpuNoted {
+  GpuUuid gpu{};
+  bool closed = false;
+};
 /// Call step() with a Tick at `at` (replaces the earlier alarm; only the earliest matters).
 struct AlarmSet {
   Nanos at = 0;
 };
 
-using Action =
-    std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LimitsSet, LeaseSet,
-                 UsageWanted, RunawaySeen, HoldSet, RoomSet, MemoryLookWanted, CheckpointWanted,
-                 TenantMoved, StayNoted, MoveFailed, CommandAnswered, TenantLost, AlarmSet>;
+using Action = std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LimitsSet,
+                            LeaseSet, UsageWanted, RunawaySeen, HoldSet, RoomSet, MemoryLookWanted,
+                            CheckpointWanted, TenantMoved, StayNoted, MoveFailed, CommandAnswered,
+                            TenantLost, AlarmSet, GpuNoted>;
 
 class State;  // state.h
 

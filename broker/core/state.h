@@ -178,6 +178,7 @@ struct Tenant {
   Nanos step_since = 0;     // the present order, or wait for acknowledgements
   Nanos moving_ns = 0;      // under holds
   std::uint64_t moves = 0;  // times out
+  std::uint64_t moves_failed = 0;
 
   // Gangs (gang.cpp).
   double weight = 1;         // on the GPU where it is least

@@ -103,6 +103,7 @@ void reasons_drop(State& state, Tenant& tenant, RefusalCode code, const std::str
 void failure_count(const State& state, Tenant& tenant, const std::string& text, Nanos now,
                    Actions& out) {
   ++tenant.move_failures;
+  ++tenant.moves_failed;
   tenant.retry_at = now + backoff(state, tenant);
   out.emplace_back(MoveFailed{tenant.id, 0, tenant.move_failures, text});
 }

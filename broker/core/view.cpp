@@ -84,7 +84,9 @@ protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, N
   view.moving_ns = count(tenant.moving_ns + (held ? now - tenant.hold_since : 0));
   view.moves = tenant.moves;
   view.sm_percent = tenant.sm_percent;
-  view.wants = (tenant_wants(tenant) >> share.index) & 1U;
+  view.wants = static_cast<std::uint16_t>((tenant_wants(tenant) >> share.index) & 1U);
+  constexpr std::uint64_t kFailedMax = 65535;
+  view.moves_failed = static_cast<std::uint16_t>(std::min(tenant.moves_failed, kFailedMax));
   return view;
 }
 

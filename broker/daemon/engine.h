@@ -214,6 +214,7 @@ class Engine {
   void carry_out(const core::CommandAnswered& action);
   void carry_out(const core::TenantLost& action);
   void carry_out(const core::AlarmSet& action);
+  void carry_out(const core::GpuNoted& action);
 
   core::RequestId request_on(ConnectionId connection) const;
   bool commanding(ConnectionId connection) const;
@@ -286,6 +287,7 @@ class Engine {
   std::uint64_t capacity_min() const;  // of the smallest GPU
 
   devices::Fd snapshot_make(std::uint64_t* bytes);
+  protocol::SnapshotPolicy policy_tell() const;
   void queued_fill(protocol::SnapshotTenant* row) const;
 
   Loop& loop_;

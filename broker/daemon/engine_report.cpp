@@ -55,6 +55,18 @@ void job_figures_fill(const Tenant& tenant, protocol::SnapshotTenant* out) {
   }
 }
 
+protocol::PolicyOrder order_tell(core::Order order) {
+  switch (order) {
+    case core::Order::kFair:
+      return protocol::PolicyOrder::kFair;
+    case core::Order::kRoundRobin:
+      return protocol::PolicyOrder::kRoundRobin;
+    case core::Order::kFifo:
+      break;
+  }
+  return protocol::PolicyOrder::kFifo;
+}
+
 void usage_fill(const Usage& usage, protocol::SnapshotTenantGpu* out) {
   out->held_bytes = usage.held_bytes;
   out->peak_bytes = usage.peak_bytes;
@@ -83,6 +95,20 @@ void Engine::queued_fill(protocol::SnapshotTenant* row) const {
     if (expected != 0)
       row->expected_start_ns = std::max<std::uint64_t>(expected, waited + 1) - waited;
   }
+}
+
+protocol::SnapshotPolicy Engine::policy_tell() const {
+  const core::Policy policy = policy_make(config_, profiles_, capacity_min());
+  protocol::SnapshotPolicy out{};
+  out.order = order_tell(policy.order);
+  out.swap_all = config_.swap == "on";
+  out.exclusive_suspends = policy.exclusive_room == core::ExclusiveRoom::kSuspend;
+  out.runaway_ends = policy.runaway == core::RunawayPolicy::kEnd;
+  out.oversell_permille = static_cast<std::uint32_t>(policy.oversell_memory * 1000 + 0.5);
+  out.quantum_ns = static_cast<std::uint64_t>(policy.quantum_ns);
+  out.swap_quantum_ns = static_cast<std::uint64_t>(policy.swap_quantum_ns);
+  out.swap_host_max_bytes = policy.swap_host_bytes_per_user;
+  return out;
 }
 
 /// The core's view, with the claims, names and processes that only the daemon knows.
@@ -158,6 +184,7 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
   parts.header.reloads_failed = counters_.reloads_failed;
   const std::uint64_t faults = journal_ == nullptr ? 0 : journal_->faults();
   parts.header.journal_faults = static_cast<std::uint16_t>(std::min<std::uint64_t>(faults, 65535));
+  parts.header.policy = policy_tell();
   text_store(parts.header.config_path, sizeof parts.header.config_path, config_.path);
   return snapshot_seal(parts, bytes);
 }

@@ -16,6 +16,7 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/journal_event.h"
+#include "broker/devices/uuid.h"
 
 namespace sluice::daemon {
 namespace {
@@ -35,6 +36,10 @@ void Engine::restore() {
   if (journal_ == nullptr) return;
   const JournalState before = journal_->state();  // the journal changes on the way
   feed(core::TenantsNumbered{before.next_tenant});
+  for (const protocol::GpuUuid& gpu : before.closed_gpus) {
+    log_.line(Level::kInfo, "restored_drain", {{"gpu", devices::uuid_format(gpu)}});
+    feed(core::GpuClosed{gpu});
+  }
   for (const auto& [id, known] : before.tenants) tenant_restore(known);
   if (tenants_.empty()) return;
   grace_.at(clock_ns() + kGrace_ns);
@@ -204,6 +209,10 @@ void Engine::knock_withdraw(ConnectionId connection) {
     std::erase_if(tenant->knocks,
                   [connection](const Knock& knock) { return knock.connection == connection; });
   knocking_.erase(found);
+}
+
+void Engine::carry_out(const core::GpuNoted& action) {
+  if (journal_ != nullptr) journal_->gpu_put(action.gpu, action.closed);
 }
 
 void Engine::journal_tenant(const Tenant& tenant) {

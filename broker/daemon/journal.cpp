@@ -275,4 +275,10 @@ void Journal::process_end(protocol::TenantId id, const ProcessName& name) {
   if (ended != 0) append(record_process_ended(id, name));
 }
 
+void Journal::gpu_put(const protocol::GpuUuid& gpu, bool closed) {
+  const bool known = std::erase(state_.closed_gpus, gpu) != 0;
+  if (closed) state_.closed_gpus.push_back(gpu);
+  if (known != closed) append(record_gpu(gpu, closed));
+}
+
 }  // namespace sluice::daemon

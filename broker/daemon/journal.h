@@ -43,6 +43,9 @@ class Journal {
   void process_put(protocol::TenantId id, const JournalProcess& process);
   void process_end(protocol::TenantId id, const ProcessName& name);
 
+  /// Whether the GPU is closed to new tenants.
+  void gpu_put(const protocol::GpuUuid& gpu, bool closed);
+
   /// Tries again what failed, at most every few seconds. To be called now and then.
   void tend(std::int64_t now_ns);
 

@@ -12,7 +12,10 @@ namespace sluice::daemon {
 namespace {
 
 constexpr std::uint32_t kJournalMagic = 0x314a4c53;  // "SLJ1"
-constexpr std::uint32_t kJournalVersion = 2;
+// 3 has records of GPUs besides those of 2.
+constexpr std::uint32_t kJournalVersion = 3;
+constexpr std::uint32_t kJournalVersionMin = 2;  // the oldest that is read
+constexpr std::size_t kClosedGpusMax = 64;
 constexpr std::size_t kBootIdBytes = 40;
 
 enum class RecordType : std::uint32_t {
@@ -21,6 +24,7 @@ enum class RecordType : std::uint32_t {
   kTenantEnded = 3,
   kProcess = 4,
   kProcessEnded = 5,
+  kGpu = 6,
 };
 
 // Host byte order: a journal never outlives the boot it was written in.
@@ -96,6 +100,13 @@ static_assert(sizeof(ProcessEndedBody) == 24);
 struct TenantEndedBody {
   std::uint64_t tenant;
 };
+
+struct GpuBody {
+  protocol::GpuUuid gpu;
+  std::uint32_t closed;
+  std::uint32_t reserved;
+};
+static_assert(sizeof(GpuBody) == 24);
 
 constexpr std::size_t kBodyBytesMax = sizeof(TenantBody);
 
@@ -211,6 +222,14 @@ bool apply(JournalState& state, const ProcessEndedBody& body) {
          }) == 1;
 }
 
+bool apply(JournalState& state, const GpuBody& body) {
+  if (body.closed > 1) return false;
+  std::erase(state.closed_gpus, body.gpu);
+  if (state.closed_gpus.size() >= kClosedGpusMax) return false;
+  if (body.closed != 0) state.closed_gpus.push_back(body.gpu);
+  return true;
+}
+
 template <class Body>
 bool record_apply(JournalState& state, const RecordHead& head, const char* bytes) {
   if (head.size != sizeof(Body)) return false;
@@ -229,6 +248,8 @@ bool record_take(JournalState& state, const RecordHead& head, const char* body) 
       return record_apply<ProcessBody>(state, head, body);
     case RecordType::kProcessEnded:
       return record_apply<ProcessEndedBody>(state, head, body);
+    case RecordType::kGpu:
+      return record_apply<GpuBody>(state, head, body);
     case RecordType::kBegin:
       break;
   }
@@ -262,8 +283,9 @@ std::optional<BeginBody> begin_of(std::string_view bytes, std::string* fault) {
   BeginBody body;
   if (head->type != RecordType::kBegin || head->size != sizeof body) return std::nullopt;
   std::memcpy(&body, bytes.data() + sizeof *head, sizeof body);
-  const bool ours = body.magic == kJournalMagic && body.version == kJournalVersion &&
-                    body.next_tenant != 0 && terminated(body.boot_id);
+  const bool ours = body.magic == kJournalMagic && body.version >= kJournalVersionMin &&
+                    body.version <= kJournalVersion && body.next_tenant != 0 &&
+                    terminated(body.boot_id);
   if (!ours) return std::nullopt;
   fault->clear();
   return body;
@@ -272,7 +294,7 @@ std::optional<BeginBody> begin_of(std::string_view bytes, std::string* fault) {
 }  // namespace
 
 std::size_t JournalState::record_count() const {
-  std::size_t count = tenants.size();
+  std::size_t count = tenants.size() + closed_gpus.size();
   for (const auto& [id, tenant] : tenants) count += tenant.processes.size();
   return count;
 }
@@ -337,8 +359,13 @@ std::string record_process_ended(protocol::TenantId id, const ProcessName& name)
                      ProcessEndedBody{id, name.start_ticks, name.pid, 0});
 }
 
+std::string record_gpu(const protocol::GpuUuid& gpu, bool closed) {
+  return record_make(RecordType::kGpu, GpuBody{gpu, closed ? 1U : 0U, 0});
+}
+
 std::string journal_image(const JournalState& state, std::string_view boot_id) {
   std::string image = record_begin(boot_id, state.next_tenant);
+  for (const protocol::GpuUuid& gpu : state.closed_gpus) image += record_gpu(gpu, true);
   for (const auto& [id, tenant] : state.tenants) {
     image += record_tenant(tenant);
     for (const JournalProcess& process : tenant.processes) image += record_process(id, process);

@@ -1,6 +1,7 @@
 // What the journal looks like on disk: a sequence of records, each with its length and checksum, of
-// tenants and their processes as they come, change and go. Pure functions of bytes; which file they
-// come from and when they are written is journal.h's business.
+// tenants and their processes as they come, change and go, and of GPUs that are closed by command.
+// Pure functions of bytes; which file they come from and when they are written is journal.h's
+// business.
 //
 // A journal is read from the front and believed up to the first record that is not whole. Whatever
 // stands in a record that is, its values are checked: a file that somebody has edited gives no
@@ -80,6 +81,7 @@ struct JournalTenant {
 /// Everything a journal says: who lives, and the next number to give.
 struct JournalState {
   std::map<protocol::TenantId, JournalTenant> tenants;
+  std::vector<protocol::GpuUuid> closed_gpus;  // to new tenants, by command
   protocol::TenantId next_tenant = 1;
   friend bool operator==(const JournalState&, const JournalState&) = default;
   /// Records that it takes to write this state anew, without the first.
@@ -96,6 +98,8 @@ std::string record_tenant(const JournalTenant& tenant);
 std::string record_tenant_ended(protocol::TenantId id);
 std::string record_process(protocol::TenantId id, const JournalProcess& process);
 std::string record_process_ended(protocol::TenantId id, const ProcessName& name);
+/// Whether a GPU is closed to new tenants; a later one replaces an earlier one.
+std::string record_gpu(const protocol::GpuUuid& gpu, bool closed);
 /// The whole state as one journal.
 std::string journal_image(const JournalState& state, std::string_view boot_id);
 

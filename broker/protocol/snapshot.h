@@ -11,6 +11,32 @@ inline constexpr std::uint32_t kSnapshotMagic = 0x534e4c53;  // "SLNS"
 
 enum class TenantState : std::uint8_t { kQueued = 0, kRunning = 1, kSwapped = 2, kSuspended = 3 };
 
+enum class PolicyOrder : std::uint8_t { kFair = 0, kRoundRobin = 1, kFifo = 2 };
+constexpr const char* policy_order_name(PolicyOrder order) {
+  switch (order) {
+    case PolicyOrder::kFair:
+      return "fair";
+    case PolicyOrder::kRoundRobin:
+      return "round-robin";
+    case PolicyOrder::kFifo:
+      return "fifo";
+  }
+  return "unknown";
+}
+
+/// The rules in force, as the configuration has them.
+struct SnapshotPolicy {
+  PolicyOrder order;
+  std::uint8_t swap_all;            // everybody's memory may be moved, not only that of who asks
+  std::uint8_t exclusive_suspends;  // shared jobs are put away for whole-GPU use, not waited for
+  std::uint8_t runaway_ends;        // a runaway is ended, not only reported
+  std::uint32_t oversell_permille;  // quotas together, of a GPU's memory
+  std::uint64_t quantum_ns;         // 0 = a broker that does not tell its policy
+  std::uint64_t swap_quantum_ns;
+  std::uint64_t swap_host_max_bytes;  // per user
+};
+static_assert(sizeof(SnapshotPolicy) == 32);
+
 struct SnapshotHeader {
   std::uint32_t magic;
   std::uint16_t version;
@@ -27,7 +53,8 @@ struct SnapshotHeader {
   std::uint64_t protocol_errors;
   std::uint64_t reloads_ok;
   std::uint64_t reloads_failed;
-  char config_path[128];  // empty = built-in defaults
+  char config_path[96];  // empty = built-in defaults
+  SnapshotPolicy policy;
 };
 static_assert(sizeof(SnapshotHeader) == 24 + 8 * 8 + 128);
 
@@ -102,7 +129,8 @@ struct SnapshotTenantGpu {
   std::uint64_t moving_ns;  // time spent under holds for it
   std::uint64_t moves;      // times it was moved out
   std::uint32_t sm_percent;
-  std::uint32_t wants;  // 1 while a thread of it waits at the gate
+  std::uint16_t wants;         // 1 while a thread of it waits at the gate
+  std::uint16_t moves_failed;  // moves that did not come about; 65535 = so many or more
 };
 static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 18 * 8 + 8);
 

@@ -26,6 +26,7 @@ World::World(const Experiment& setup)
   for (std::size_t g = 0; g < setup.gpus.size(); ++g)
     devices_.push_back(std::make_unique<Device>(
         clock_, [this](Device::Context c, Nanos from, Nanos to) { used(c, from, to); }));
+  closed_.resize(setup.gpus.size());
   for (const GpuSpec& gpu : setup.gpus) memory_.push_back(DeviceMemory{gpu.capacity, 0, 0, 0});
   for (const JobSpec& spec : setup.jobs) {
     assert(spec.processes > 0 && "a job has a process");
@@ -109,6 +110,8 @@ void World::broker_start() {
     if (job->tenant != 0 && !job->forgotten) known.push_back(job.get());
   }
   feed(core::TenantsNumbered{next});
+  for (std::uint32_t g = 0; g < closed_.size(); ++g)
+    if (closed_[g]) feed(core::GpuClosed{uuid_of(g)});
   std::ranges::sort(known, {}, [](const Job* job) { return job->tenant; });
   for (Job* job : known) job_restore(*job);
   restore_check();
@@ -177,6 +180,8 @@ void World::restore_check() const {
       assert(part.memory_min_bytes == job->grant.memory_min && "a guarantee survives a restart");
     }
   }
+  for (std::uint32_t g = 0; g < closed_.size(); ++g)
+    assert((!closed_[g] || view.gpus[g].draining != 0) && "what is closed stays closed");
   assert(view.tenants.size() == known && "exactly the tenants of the journal are restored");
   promises_check();
 }

@@ -107,6 +107,7 @@ class World {
   void act(const core::MoveFailed&) { result_.moves_failed++; }
   void act(const core::CommandAnswered& action);
   void act(const core::TenantLost& action);
+  void act(const core::GpuNoted& action);
   void act(const core::AlarmSet& action);
 
   void step(const core::Event& event);
@@ -141,6 +142,7 @@ class World {
   std::vector<std::unique_ptr<Job>> jobs_;
   std::unordered_map<core::TenantId, Job*> by_tenant_;
   std::unordered_map<core::ProcessId, std::pair<Job*, Process*>> by_process_;
+  std::vector<bool> closed_;  // GPUs, by the journal
   std::vector<DeviceMemory> memory_;
   std::vector<core::UsageWanted> wanted_;
   std::vector<core::GpuUuid> looks_;

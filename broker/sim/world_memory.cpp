@@ -125,6 +125,8 @@ void World::act(const core::TenantLost& action) {
   clock_.after(0, [this, &job] { job_kill(job, true); });
 }
 
+void World::act(const core::GpuNoted& action) { closed_[gpu_of(action.gpu)] = action.closed; }
+
 void World::command_give(std::size_t number) {
   const CommandSpec& spec = setup_.commands[number];
   core::CommandAsked event;

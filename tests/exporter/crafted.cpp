@@ -120,6 +120,7 @@ Crafted example() {
     gpu.overruns = 1;
     gpu.exclusive = static_cast<std::uint8_t>(i);
     gpu.draining = static_cast<std::uint8_t>(1 - i);
+    gpu.lost = static_cast<std::uint8_t>(i);
     gpu.software = static_cast<std::uint8_t>(1 - i);
     out.gpus.push_back(gpu);
   }
@@ -129,6 +130,7 @@ Crafted example() {
   training.exposed_communication_ns = 250'000'000;
   training.straggler_score = 1.25;
   training.processes = 2;
+  training.state = protocol::TenantState::kSuspended;
   auto& inference = out.tenant_add(
       2, "", protocol::TenantClass::kInference);  // no name: the number stands for it
   inference.processes = 1;
@@ -151,6 +153,13 @@ Crafted example() {
     vgpu.gate_wait_ns = 20'000'000;
     vgpu.refused = 1;
     vgpu.lease_held_ns = 7 * kSecond;
+    vgpu.movable_bytes = 100'000'000;
+    vgpu.swapped_bytes = 90'000'000;
+    vgpu.moved_out_bytes = 290'000'000;
+    vgpu.moved_in_bytes = 200'000'000;
+    vgpu.moves = 3;
+    vgpu.moves_failed = 2;
+    vgpu.moving_ns = 1'500'000'000;
   }
   auto& vgpu = out.vgpu_add(2, 0);
   vgpu.memory_max_bytes = 2 * kGiB;

@@ -88,6 +88,25 @@ TEST(Table, ALostGpuIsSaid) {
   EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"lost\": true"));
 }
 
+TEST(Table, ThePolicyInForce) {
+  Snapshot snapshot = sample();
+  snapshot.header.policy = {
+      protocol::PolicyOrder::kRoundRobin, 0, 1, 0, 1500, 10'000'000, 1'000'000'000, 31ull << 30};
+  EXPECT_THAT(
+      status_table(snapshot),
+      HasSubstr("\n\npolicy round-robin, quantum 10 ms; exclusive suspend; oversell 1.5; swap "
+                "off (on request), quantum 1 s, host memory 31 GiB per user; runaway report\n"));
+  snapshot.header.policy = {protocol::PolicyOrder::kFifo, 1, 0, 1, 1000, 1, 1, 0};
+  const std::string table = status_table(snapshot);
+  EXPECT_THAT(table, HasSubstr("policy fifo"));
+  EXPECT_THAT(table, HasSubstr("exclusive wait; oversell 1.0; swap on, "));
+  EXPECT_THAT(table, HasSubstr("runaway end\n"));
+  const std::string json = status_json(snapshot, "/s");
+  for (const char* name : {"\"order\": \"fifo\"", "\"exclusive\": \"wait\"", "\"swap\": \"on\"",
+                           "\"oversell\": 1", "\"swap_quantum_ns\": 1", "\"runaway\": \"end\""})
+    EXPECT_THAT(json, HasSubstr(name));
+}
+
 TEST(Table, EmptyMachine) { EXPECT_THAT(status_table(Snapshot{}), HasSubstr("no jobs\n")); }
 
 TEST(Json, NamesAreStable) {
@@ -98,7 +117,8 @@ TEST(Json, NamesAreStable) {
         "\"sm_mode\": \"fixed\"", "\"runaway\": true", "\"ahead\": \"train\"",
         "\"expected_start_ns\": 41200000000", "\"movable_bytes\": 0", "\"swapped_bytes\": 0",
         "\"moved_out_bytes\": 0", "\"moved_in_bytes\": 0", "\"moving_ns\": 0", "\"moves\": 0",
-        "\"busy_ns\": 12340000000", "\"uuid\": \"GPU-00000000-0000-0000-0000-000000000000\""}) {
+        "\"moves_failed\": 0", "\"busy_ns\": 12340000000",
+        "\"uuid\": \"GPU-00000000-0000-0000-0000-000000000000\""}) {
     EXPECT_THAT(json, HasSubstr(name));
   }
 }

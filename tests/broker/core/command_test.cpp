@@ -409,6 +409,28 @@ TEST(Lost, ItsTenantsAreToldAndWhoWaitsForItIsRefused) {
   EXPECT_NE(h.admit(h.ask(TenantClass::kBatch, kGiB)), 0U);
 }
 
+TEST(Drains, AreNotedOnceAndHoldAcrossBrokers) {
+  MemoryHarness h(policy_swapping(), 2);
+  CommandAsked drain = h.command(protocol::CommandVerb::kDrain, 0);
+  drain.gpu = uuid_of(1);
+  drain.root = true;
+  h.step(drain);
+  EXPECT_TRUE(h.one<GpuNoted>().closed);
+  EXPECT_EQ(h.one<GpuNoted>().gpu, uuid_of(1));
+  h.step(drain);
+  EXPECT_THAT(h.all<GpuNoted>(), IsEmpty()) << "nothing has changed";
+  drain.verb = protocol::CommandVerb::kUndrain;
+  h.step(drain);
+  EXPECT_FALSE(h.one<GpuNoted>().closed);
+  h.step(GpuClosed{uuid_of(2)});
+  h.step(GpuClosed{uuid_of(9)});  // it has been taken out
+  EXPECT_EQ(state_view(h.state(), h.now).gpus[1].draining, 1);
+  TenantAsked asked = h.ask(TenantClass::kBatch, kGiB);
+  asked.pinned = {uuid_of(2)};
+  h.step(asked);
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kDrain);
+}
+
 TEST(Sums, OfUsersAndGroupsAreWaitedForAndReturnToZero) {
   Policy policy = policy_usual();
   policy.groups["student"] = {{2, 2 * kGiB}, {3, 0}};

@@ -131,6 +131,9 @@ TEST(Stay, AFailureToGoOutIsUndoneAndCounted) {
   EXPECT_EQ(h.host_bytes(), 0U);
   h.want(h.idle);
   EXPECT_TRUE(h.open(h.idle));
+  const View view = state_view(h.state(), h.now);
+  EXPECT_EQ(view.tenant_gpus[0].moves_failed, 1);
+  EXPECT_EQ(view.tenant_gpus[1].moves_failed, 0);
 }
 
 TEST(Stay, ThreeFailuresInARowAndNobodyAsksItAgain) {

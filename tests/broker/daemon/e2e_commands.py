@@ -173,7 +173,7 @@ class Others(BrokerTest):
         job = self.job(server)
         job.ask("register")
         status = server.status()
-        self.assertEqual(set(status), {"broker", "gpus", "tenants"})
+        self.assertEqual(set(status), {"broker", "policy", "gpus", "tenants"})
         self.assertEqual(status["broker"]["config_path"], str(server.config))
         self.assertEqual(status["broker"]["registrations"], 1)
         self.assertEqual(status["gpus"][0]["context_bytes"], 32 * MIB)
@@ -215,6 +215,16 @@ class Others(BrokerTest):
         server.process.send_signal(signal.SIGHUP)
         wait_until("it is read", lambda: server.status()["broker"]["reloads_ok"] == 1)
         self.assertEqual(self.client(server).ask(admit(memory=0)).memory_max, 400 * MIB)
+        self.assertEqual(server.status()["policy"]["order"], "fair")
+        server.config_write('[class.batch]\nmemory_max = "400MiB"\n[scheduler]\npolicy = "fifo"\nexclusive = "suspend"\n'
+                            '[memory]\nswap = "on"\nswap_quantum = "3s"\noversell = 2.5\n')
+        server.process.send_signal(signal.SIGHUP)
+        wait_until("it is read", lambda: server.status()["broker"]["reloads_ok"] == 2)
+        policy = server.status()["policy"]
+        self.assertEqual([policy[key] for key in ("order", "exclusive", "swap", "swap_quantum_ns", "oversell")],
+                         ["fifo", "suspend", "on", 3_000_000_000, 2.5])
+        self.assertIn("policy fifo, quantum 10 ms; exclusive suspend; oversell 2.5; swap on, quantum 3 s, ",
+                      self.sluice("status", "--socket", server.socket).stdout)
         server.config_write('[class.batch]\nmemory_max = "1GiB"\nmemroy_min = "1GiB"\n')
         server.process.send_signal(signal.SIGHUP)
         wait_until("it is refused", lambda: server.status()["broker"]["reloads_failed"] == 1)

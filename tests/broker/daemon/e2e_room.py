@@ -16,6 +16,9 @@ OTHER_UID = 65534
 class Movers(Remembering):
     """Jobs that can be moved, and the steps of a move."""
 
+    def uuid(self, server, gpu):
+        return bytes.fromhex(server.status()["gpus"][gpu]["uuid"][4:].replace("-", ""))
+
     def mover(self, server, name, held=600, movable=500, memory="2GiB", swap=True):
         job = self.job(server, "--name", name, *(["--swap"] if swap else []), "--memory", memory, "--gpu", "0")
         job.ask("register")
@@ -217,9 +220,6 @@ class Commands(Movers):
             self.assertEqual(self.as_other(server, data), code)
         self.assertEqual(self.state_of(server, "train"), "running")
 
-    def uuid(self, server, gpu):
-        return bytes.fromhex(server.status()["gpus"][gpu]["uuid"][4:].replace("-", ""))
-
     def as_other(self, server, data):
         """The code of the refusal that another user gets; 255 = it was not refused."""
         child = os.fork()
@@ -377,6 +377,17 @@ class Policies(Movers):
 
 
 class Restarting(Movers):
+    def test_a_drain_is_known_to_the_next_broker(self):
+        server = self.remembering()
+        self.sluice("drain", "--socket", server.socket, "--gpu", "1")
+        self.restart(server)
+        self.assertEqual([gpu["draining"] for gpu in server.status()["gpus"]], [False, True])
+        reply = self.client(server).ask(admit(pinned=(self.uuid(server, 1),), flags=NO_WAIT))
+        self.assert_refused(reply, NO_ROOM)
+        self.sluice("undrain", "--socket", server.socket, "--gpu", "1")
+        self.restart(server)
+        self.assertEqual([gpu["draining"] for gpu in server.status()["gpus"]], [False, False])
+
     def test_a_suspended_job_is_so_for_the_next_broker(self):
         server = self.remembering()
         job = self.mover(server, "train")

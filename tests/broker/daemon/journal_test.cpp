@@ -7,7 +7,9 @@
 #include <gmock/gmock.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <zlib.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -300,6 +302,67 @@ TEST_F(JournalTest, AGarbledTailIsCutOffWithOneLine) {
   EXPECT_EQ(said("journal_cut"), 1u);
   second->tenant_put(tenant(2));
   EXPECT_EQ(on_disk(), second->state()) << "what is written after it is read";
+}
+
+protocol::GpuUuid gpu(std::uint8_t n) {
+  protocol::GpuUuid uuid{};
+  uuid.bytes[0] = n;
+  return uuid;
+}
+
+TEST_F(JournalTest, ClosedGpusAreKnownToTheNextBroker) {
+  {
+    auto first = journal();
+    first->gpu_put(gpu(1), true);
+    first->gpu_put(gpu(2), true);
+    first->gpu_put(gpu(2), true);
+    first->gpu_put(gpu(3), false);
+    first->gpu_put(gpu(1), false);
+    EXPECT_EQ(on_disk(), first->state()) << "by its records";
+  }
+  const auto second = journal();
+  EXPECT_EQ(second->state().closed_gpus, std::vector{gpu(2)});
+  EXPECT_EQ(on_disk(), second->state()) << "by what was written anew";
+}
+
+TEST_F(JournalTest, ARecordOfAGpuThatIsCutOffTakesNothingElseWithIt) {
+  JournalState state;
+  state.tenants[1] = tenant(1);
+  state.next_tenant = 2;
+  state.closed_gpus = {gpu(1)};
+  const std::string whole = journal_image(state, kBoot);
+  for (std::size_t cut = 1; cut < record_gpu(gpu(2), true).size(); ++cut) {
+    const JournalReading reading =
+        journal_read(whole + record_gpu(gpu(2), true).substr(0, cut), kBoot);
+    EXPECT_EQ(reading.state, state);
+    EXPECT_EQ(reading.good_bytes, whole.size());
+    EXPECT_NE(reading.fault, "");
+  }
+}
+
+/// The version stands behind head and magic; the checksum covers all but itself.
+std::string of_version(std::string image, std::uint32_t version) {
+  constexpr std::size_t kHead = 12;
+  constexpr std::size_t kBegin = 56;
+  std::memcpy(image.data() + kHead + 4, &version, sizeof version);
+  const auto crc = static_cast<std::uint32_t>(
+      crc32_z(0, reinterpret_cast<const unsigned char*>(image.data()) + 4, kHead + kBegin - 4));
+  std::memcpy(image.data(), &crc, sizeof crc);
+  return image;
+}
+
+TEST_F(JournalTest, OneOfTheVersionBeforeIsReadAndLaterOnesAreNot) {
+  JournalState state;
+  state.tenants[1] = tenant(1);
+  state.next_tenant = 2;
+  const std::string image = journal_image(state, kBoot);
+  EXPECT_EQ(journal_read(of_version(image, 2), kBoot).state, state);
+  for (const std::uint32_t version : {1U, 4U})
+    EXPECT_EQ(journal_read(of_version(image, version), kBoot).outcome, JournalOutcome::kUnreadable);
+  ASSERT_EQ(mkdir(directory.c_str(), 0700), 0);
+  spill(path(), of_version(image, 2));
+  EXPECT_EQ(journal()->state(), state);
+  EXPECT_EQ(slurp(path()), image) << "written anew in this version";
 }
 
 TEST_F(JournalTest, AFileThatIsNoJournalIsKeptAside) {
