@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "broker/core/lease.h"
+#include "broker/core/schedule.h"
 #include "broker/core/stay.h"
 
 namespace sluice::core {

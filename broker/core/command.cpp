@@ -11,6 +11,7 @@
 #include "broker/core/lease.h"
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
+#include "broker/core/schedule.h"
 #include "broker/core/stay.h"
 #include "broker/core/texts.h"
 

@@ -7,6 +7,7 @@
 #include <cassert>
 
 #include "broker/daemon/engine.h"
+#include "broker/devices/uuid.h"
 
 namespace sluice::daemon {
 namespace {
