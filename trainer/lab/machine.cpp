@@ -111,9 +111,6 @@ Machine machine_find(int soft, std::vector<std::string>* notes,
   std::string error;
   if (machine.software && problems->empty() && !rates_set(machine, &error))
     problems->push_back(error);
-  if (geteuid() != 0)
-    notes->push_back(
-        "not root: idle causes from eBPF are off (run as root, or grant CAP_BPF and CAP_PERFMON)");
   return machine;
 }
 
