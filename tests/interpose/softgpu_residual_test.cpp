@@ -144,6 +144,10 @@ const Loader kLoaders[] = {
      [](const char* text, const char*, void** out) {
        return cuModuleLoadDataEx(reinterpret_cast<CUmodule*>(out), text, 0, nullptr, nullptr);
      }},
+    {"cuModuleLoadFatBinary", false,
+     [](const char* text, const char*, void** out) {
+       return cuModuleLoadFatBinary(reinterpret_cast<CUmodule*>(out), text);
+     }},
     {"cuLibraryLoadData", true,
      [](const char* text, const char*, void** out) {
        return cuLibraryLoadData(reinterpret_cast<CUlibrary*>(out), text, nullptr, nullptr, 0,

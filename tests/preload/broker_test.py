@@ -48,8 +48,10 @@ def narrowed(gpu, **variables):
 
 def case_narrows_memory(gpu):
     """The smaller of both limits holds, whoever set it."""
-    gpu.broker(200)
-    expect(narrowed(gpu, SLUICE_MEMORY="100MiB")[0] == "0 100 (0, 100)", "SLUICE_MEMORY did not narrow")
+    for asked, result in (("100MiB", "0 100 (0, 100)"), ("1GiB", "0 200 (0, 200)")):
+        broker = gpu.broker(200)
+        expect(narrowed(gpu, SLUICE_MEMORY=asked)[0] == result, f"{asked} of the user's, 200 MiB of the broker's")
+        broker.die()
 
 
 def case_narrows_share(gpu):

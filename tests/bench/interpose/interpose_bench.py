@@ -89,7 +89,7 @@ def times_print():
 
 def load_print():
     floor = programs / "libinterpose_nothing.so"
-    done = subprocess.run([programs / "interpose_load", str(arguments.load_rounds), floor, library], check=True,
+    done = subprocess.run([programs / "interpose_load", str(arguments.load_rounds), floor, *arguments.env, library], check=True,
                           capture_output=True, text=True)
     rows = [line.rsplit(" ", 3) for line in done.stdout.splitlines()]
     none = [float(value) for value in rows[0][1:]]

@@ -1,7 +1,7 @@
 // Microseconds of processor time that /bin/true takes from its start to its end, with nothing
 // preloaded and with each of the given libraries, in turn; and the page faults of such a process.
 //
-//   interpose_load ROUNDS LIBRARY...
+//   interpose_load ROUNDS [K=V...] LIBRARY...
 // prints a line per library and one for none: name, median us, tenth percentile us, page faults
 // (median)
 #include <spawn.h>
@@ -19,7 +19,7 @@ namespace {
 
 struct Preload {
   std::string name;
-  std::string setting;  // LD_PRELOAD=..., empty for none
+  std::vector<std::string> settings;  // of the program's environment, LD_PRELOAD=... the last
   std::vector<double> us;
   std::vector<long> faults;
 };
@@ -31,11 +31,14 @@ double us(const timeval& time) {
 bool measure(Preload& preload) {
   char program[] = "/bin/true";
   char* arguments[] = {program, nullptr};
-  char* environment[] = {preload.setting.empty() ? nullptr : preload.setting.data(), nullptr};
+  std::vector<char*> environment;
+  for (std::string& setting : preload.settings) environment.push_back(setting.data());
+  environment.push_back(nullptr);
   pid_t child;
   int status = 0;
   rusage usage{};
-  if (posix_spawn(&child, program, nullptr, nullptr, arguments, environment) != 0) return false;
+  if (posix_spawn(&child, program, nullptr, nullptr, arguments, environment.data()) != 0)
+    return false;
   if (wait4(child, &status, 0, &usage) != child || status != 0) return false;
   preload.us.push_back(us(usage.ru_utime) + us(usage.ru_stime));
   preload.faults.push_back(usage.ru_minflt);
@@ -47,12 +50,19 @@ bool measure(Preload& preload) {
 int main(int argc, char** argv) {
   const long rounds = argc > 1 ? atol(argv[1]) : 0;
   if (rounds <= 0) {
-    fprintf(stderr, "interpose_load: usage: interpose_load ROUNDS LIBRARY...\n");
+    fprintf(stderr, "interpose_load: usage: interpose_load ROUNDS [K=V...] LIBRARY...\n");
     return 2;
   }
-  std::vector<Preload> preloads{{"none", "", {}, {}}};
+  std::vector<Preload> preloads{{"none", {}, {}, {}}};
+  std::vector<std::string> settings;
   for (int i = 2; i < argc; ++i) {
-    preloads.push_back({argv[i], std::string("LD_PRELOAD=") + argv[i], {}, {}});
+    const std::string argument = argv[i];
+    if (argument.find('=') != std::string::npos) {
+      settings.push_back(argument);
+      continue;
+    }
+    preloads.push_back({argument, settings, {}, {}});
+    preloads.back().settings.push_back("LD_PRELOAD=" + argument);
   }
   std::vector<size_t> order(preloads.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;

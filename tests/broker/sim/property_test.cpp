@@ -6,34 +6,65 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <numeric>
+#include <vector>
 
 #include "broker/sim/scenarios.h"
 
 namespace sluice::sim {
 namespace {
 
-constexpr std::uint64_t kPropertySeeds = 500;
+constexpr std::uint64_t kPropertySeeds = 1000;
+constexpr std::uint64_t kLongSeeds = 100;  // of runs that last until all work is done
 std::uint64_t seed_now = 0;
-const char* scenario_now = "chaos";
 
-/// Replays one seed alone where the environment names it.
-std::pair<std::uint64_t, std::uint64_t> seeds() {
-  const char* only = std::getenv("SLUICE_SIM_SEED");
-  if (only == nullptr) return {1, kPropertySeeds};
-  const std::uint64_t seed = std::strtoull(only, nullptr, 10);
-  return {seed, seed};
+/// The same test with this seed alone is the same run again.
+int replay_write(char* text, std::size_t bytes) {
+  const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+  return std::snprintf(text, bytes,
+                       "seed %llu broke an invariant; replay: SLUICE_SIM_SEED=%llu broker_sim_test "
+                       "--gtest_filter=%s.%s\n",
+                       static_cast<unsigned long long>(seed_now),
+                       static_cast<unsigned long long>(seed_now), test->test_suite_name(),
+                       test->name());
 }
 
 void on_abort(int) {
-  char text[160];
-  const int n =
-      std::snprintf(text, sizeof text,
-                    "seed %llu broke an invariant; replay: sluice-sim --scenario %s --seed %llu\n",
-                    static_cast<unsigned long long>(seed_now), scenario_now,
-                    static_cast<unsigned long long>(seed_now));
+  char text[256];
+  const int n = replay_write(text, sizeof text);
   if (write(STDERR_FILENO, text, static_cast<std::size_t>(n)) < 0) std::_Exit(1);
+}
+
+/// Runs `body` for each seed, until one fails; for that of SLUICE_SIM_SEED alone where the
+/// environment names one. True when it ran for all.
+template <class Body>
+bool each_seed(std::uint64_t count, Body body) {
+  std::signal(SIGABRT, on_abort);
+  const char* only = std::getenv("SLUICE_SIM_SEED");
+  const std::uint64_t first = only == nullptr ? 1 : std::strtoull(only, nullptr, 10);
+  const std::uint64_t last = only == nullptr ? count : first;
+  for (seed_now = first; seed_now <= last && !testing::Test::HasFailure(); ++seed_now) {
+    char text[256];
+    replay_write(text, sizeof text);
+    SCOPED_TRACE(text);
+    body(seed_now);
+  }
+  std::signal(SIGABRT, SIG_DFL);
+  return only == nullptr;
+}
+
+TEST(Replay, ABrokenInvariantNamesItsSeedAndHowToSeeItAgain) {
+  EXPECT_DEATH(each_seed(5,
+                         [](std::uint64_t seed) {
+                           ASSERT_NE(seed, 0U);
+                           if (seed == 3) std::abort();
+                         }),
+               "seed 3 broke an invariant; replay: SLUICE_SIM_SEED=3 broker_sim_test "
+               "--gtest_filter=Replay.ABrokenInvariantNamesItsSeedAndHowToSeeItAgain");
+  setenv("SLUICE_SIM_SEED", "7", 1);
+  std::vector<std::uint64_t> ran;
+  EXPECT_FALSE(each_seed(5, [&](std::uint64_t seed) { ran.push_back(seed); }));
+  unsetenv("SLUICE_SIM_SEED");
+  EXPECT_EQ(ran, std::vector<std::uint64_t>{7});
 }
 
 /// The core's books against the model's truth, for a run in which no meter lies.
@@ -63,16 +94,12 @@ void calm(Experiment& setup) {
 }
 
 TEST(Chaos, InvariantsHoldForEverySeed) {
-  std::signal(SIGABRT, on_abort);
-  const auto [first, last] = seeds();
   std::uint64_t kernels = 0;
   Bytes moved = 0;
   std::uint64_t failed = 0;
   std::uint64_t commands = 0;
   std::uint64_t lost = 0;
-  for (std::uint64_t seed = first; seed <= last; ++seed) {
-    seed_now = seed;
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  const bool all = each_seed(kPropertySeeds, [&](std::uint64_t seed) {
     Experiment setup = setup_chaos(seed);
     bool liars = false;
     for (const JobSpec& job : setup.jobs) liars = liars || job.meter_factor > 1;
@@ -85,11 +112,9 @@ TEST(Chaos, InvariantsHoldForEverySeed) {
     }
     failed += result.moves_failed;
     commands += result.commands_done;
-    if (HasFailure()) break;
-  }
-  std::signal(SIGABRT, SIG_DFL);
+  });
+  if (!all) return;
   EXPECT_GT(kernels, 0U);
-  if (first == last) return;
   EXPECT_GT(moved, Bytes{50} << 30);
   EXPECT_GT(failed, 20U);
   EXPECT_GT(commands, 100U);
@@ -99,14 +124,9 @@ TEST(Chaos, InvariantsHoldForEverySeed) {
 /// The broker is killed one to four times in the middle of it. The invariants hold, and each new
 /// broker knows exactly whom the journal has (asserted by the simulator at every restart).
 TEST(Restarts, NobodyIsLostAndNobodyOutstaysForAnySeed) {
-  std::signal(SIGABRT, on_abort);
-  scenario_now = "restarts";
-  const auto [first, last] = seeds();
   std::uint64_t restored = 0;
   std::uint64_t over_away = 0;
-  for (std::uint64_t seed = first; seed <= last; ++seed) {
-    seed_now = seed;
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  const bool all = each_seed(kPropertySeeds, [&](std::uint64_t seed) {
     Experiment setup = setup_restarts(seed);
     // Whoever is over is forgotten once the last broker's grace is.
     setup.duration_ns =
@@ -119,21 +139,15 @@ TEST(Restarts, NobodyIsLostAndNobodyOutstaysForAnySeed) {
     EXPECT_EQ(running, living);
     restored += result.restored;
     over_away += result.over_away;
-    if (HasFailure()) break;
-  }
-  std::signal(SIGABRT, SIG_DFL);
-  scenario_now = "chaos";
-  if (first != last) {
-    EXPECT_GT(restored, 100U);
-    EXPECT_GT(over_away, 0U) << "some end while nobody looks";
-  }
+  });
+  if (!all) return;
+  EXPECT_GT(restored, 100U);
+  EXPECT_GT(over_away, 0U) << "some end while nobody looks";
 }
 
 /// A broker that dies and comes back costs no work: everybody who is admitted finishes.
 TEST(Restarts, AllWorkIsDoneAllTheSame) {
-  const auto [first, last] = seeds();
-  for (std::uint64_t seed = first; seed <= std::min(last, first + 99); ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  each_seed(kLongSeeds, [](std::uint64_t seed) {
     Experiment setup = setup_restarts(seed);
     setup.policy.runaway = core::RunawayPolicy::kReport;
     setup.policy.drain_timeout_ns = 1'000'000'000;
@@ -150,8 +164,7 @@ TEST(Restarts, AllWorkIsDoneAllTheSame) {
       EXPECT_GT(job.ended_ns, 0) << job.name << " is stuck";
     }
     EXPECT_TRUE(result.view.tenants.empty());
-    if (HasFailure()) break;
-  }
+  });
 }
 
 /// Everybody who was admitted has finished, and no more is taken.
@@ -184,23 +197,14 @@ Experiment setup_calm(std::uint64_t seed) {
 
 /// Without accidents, everybody who is admitted finishes what it has to do.
 TEST(Chaos, WithoutAccidentsAllWorkIsDone) {
-  const auto [first, last] = seeds();
-  for (std::uint64_t seed = first; seed <= std::min(last, first + 99); ++seed) {
-    seed_now = seed;
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    all_done_check(simulate(setup_calm(seed)));
-    if (HasFailure()) break;
-  }
+  each_seed(kLongSeeds, [](std::uint64_t seed) { all_done_check(simulate(setup_calm(seed))); });
 }
 
 /// The same where users may have little in the host: one of several that are to make room, or none.
 TEST(Chaos, WithLittleHostMemoryNobodyWaitsForEver) {
-  const auto [first, last] = seeds();
   Bytes moved = 0;
   std::uint64_t failed = 0;
-  for (std::uint64_t seed = first; seed <= std::min(last, first + 99); ++seed) {
-    seed_now = seed;
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  const bool all = each_seed(kLongSeeds, [&](std::uint64_t seed) {
     Experiment setup = setup_calm(seed);
     setup.policy.swap = true;
     setup.policy.oversell_memory = 3;
@@ -213,9 +217,8 @@ TEST(Chaos, WithLittleHostMemoryNobodyWaitsForEver) {
     all_done_check(result);
     failed += result.moves_failed;
     for (const JobResult& job : result.jobs) moved += job.moved_out_bytes;
-    if (HasFailure()) break;
-  }
-  if (first == last) return;
+  });
+  if (!all) return;
   EXPECT_GT(moved, Bytes{10} << 30) << "there is room for some";
   EXPECT_EQ(failed, 0U) << "nobody is held whose user has no room in the host for it";
 }
