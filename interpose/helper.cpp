@@ -545,6 +545,8 @@ bool helper_start(bool is_connected, bool asks, bool alone) {
 void helper_stop() {
   if (load_acquire(running) == 0 || load_acquire(stopping) != 0) return;
   const ErrnoGuard guard;
+  // Who ends without this word was lost.
+  if (process_mode() == Mode::kActive) process.claims->slots[process.slot].leaving.store(1);
   store_release(stopping, 1u);
   helper_wake();
   // The helper never waits in the driver for long; if it does, the process must still be able to

@@ -61,6 +61,9 @@ enum class ExclusiveRoom : std::uint8_t {
              // after its end
 };
 
+/// What the loss of a process of an exclusive tenant means to the others.
+enum class RankLoss : std::uint8_t { kKeep, kEnd };
+
 /// Bounds of sums over tenants that are admitted; 0 = no bound. Memory counts once per GPU.
 struct SumLimits {
   std::uint32_t tenants_max = 0;
@@ -98,6 +101,7 @@ struct Policy {
   Nanos move_timeout_ns = 60'000'000'000;  // a move not answered for so long is waited for by
                                            // nobody but its tenant
   ExclusiveRoom exclusive_room = ExclusiveRoom::kWait;
+  RankLoss rank_loss = RankLoss::kKeep;
 };
 
 // ---- events
@@ -190,6 +194,7 @@ struct ProcessJoined {
 };
 struct ProcessGone {
   ProcessId process = 0;
+  bool lost = false;  // it did not end in good order
 };
 struct GateWanted {
   ProcessId process = 0;
@@ -362,6 +367,12 @@ struct UsageWanted {
   TenantId tenant = 0;
   std::uint32_t gpu_index = 0;
 };
+/// A process of an exclusive tenant was lost, and others of it live. `end` = the policy says that
+/// these are to be killed.
+struct RankLost {
+  TenantId tenant = 0;
+  bool end = false;
+};
 /// A tenant did not drain in time. `end` = the policy says that its processes are to be killed.
 struct RunawaySeen {
   TenantId tenant = 0;
@@ -450,9 +461,9 @@ struct AlarmSet {
 };
 
 using Action = std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LimitsSet,
-                            LeaseSet, UsageWanted, RunawaySeen, HoldSet, RoomSet, MemoryLookWanted,
-                            CheckpointWanted, TenantMoved, StayNoted, MoveFailed, CommandAnswered,
-                            TenantLost, AlarmSet, GpuNoted>;
+                            LeaseSet, UsageWanted, RunawaySeen, RankLost, HoldSet, RoomSet,
+                            MemoryLookWanted, CheckpointWanted, TenantMoved, StayNoted, MoveFailed,
+                            CommandAnswered, TenantLost, AlarmSet, GpuNoted>;
 
 class State;  // state.h
 

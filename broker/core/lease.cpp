@@ -330,6 +330,8 @@ void process_gone(State& state, const ProcessGone& event, Nanos now, Actions& ou
     tenant_end(state, tenant, now, out);
     return;
   }
+  if (event.lost && tenant.exclusive() && !tenant.released && !tenant.processes.empty())
+    out.emplace_back(RankLost{tenant.id, state.policy.rank_loss == RankLoss::kEnd});
   if (tenant.phase == Phase::kOpen && tenant.processes.empty() && !tenant.exclusive())
     lease_close(state, tenant, now, out);
   drain_check(state, tenant, now, out);

@@ -204,6 +204,7 @@ class Engine {
   void carry_out(const core::LeaseSet& action);
   void carry_out(const core::UsageWanted& action);
   void carry_out(const core::RunawaySeen& action);
+  void carry_out(const core::RankLost& action);
   void carry_out(const core::HoldSet& action);
   void carry_out(const core::RoomSet& action);
   void carry_out(const core::MemoryLookWanted& action);
@@ -258,7 +259,8 @@ class Engine {
 
   void grant_lost(ConnectionId connection);
   void founder_ended(protocol::TenantId id);
-  void process_ended(core::ProcessId id, const char* how);
+  enum class End : std::uint8_t { kExited, kExec };
+  void process_ended(core::ProcessId id, End end);
   void process_replaced(core::ProcessId id);
   /// How long the job has lived: no GPU was busy for it for longer, whatever its meter says.
   static std::uint64_t lived_ns(const Tenant& tenant) {

@@ -222,6 +222,19 @@ void Engine::carry_out(const core::RunawaySeen& action) {
   if (action.end) tenant_kill(*tenant);
 }
 
+void Engine::carry_out(const core::RankLost& action) {
+  Tenant* tenant = tenant_find(action.tenant);
+  if (tenant == nullptr) return;
+  const std::string text =
+      "a process of job " + tenant->name + " (tenant " + std::to_string(tenant->id) +
+      ") was killed or crashed; " +
+      (action.end ? "the others are being ended as configured (rank_loss = \"end\")"
+                  : "the others go on and keep the GPUs (rank_loss = \"keep\")");
+  log_.message(Level::kWarning, "rank_lost", text,
+               {{"tenant", tenant->id}, {"end", action.end ? "yes" : "no"}});
+  if (action.end) tenant_kill(*tenant);
+}
+
 void Engine::carry_out(const core::AlarmSet& action) {
   if (action.at >= kNever_ns) {
     alarm_.clear();

@@ -40,7 +40,7 @@ void Engine::founder_ended(protocol::TenantId id) {
 
 // First the account is closed, then the core hears of it: what it asks for next must not miss what
 // the process used.
-void Engine::process_ended(core::ProcessId id, const char* how) {
+void Engine::process_ended(core::ProcessId id, End end) {
   const auto found = processes_.find(id);
   assert(found != processes_.end());
   const std::unique_ptr<Process> process = std::move(found->second);
@@ -52,14 +52,19 @@ void Engine::process_ended(core::ProcessId id, const char* how) {
   }
   Tenant& tenant = *tenants_.at(process->tenant);
   tenant.processes.erase(id);
+  const bool lost = end == End::kExited && !tenant.pages->leaving(process->slot);
   tenant.pages->slot_retire(process->slot);
   log_.line(Level::kInfo, "process_ended",
-            {{"tenant", tenant.id}, {"pid", process->pid}, {"how", how}});
+            {{"tenant", tenant.id},
+             {"pid", process->pid},
+             {"how", end == End::kExec ? "exec"
+                     : lost            ? "lost"
+                                       : "exited"}});
   if (journal_ != nullptr)
     journal_->process_end(tenant.id,
                           {static_cast<std::uint32_t>(process->pid), process->start_ticks});
   if (process->restored) knocks_look(tenant.id);  // perhaps it was the one that others wait for
-  feed(core::ProcessGone{id});
+  feed(core::ProcessGone{id, lost});
 }
 
 /// exec: the same process, another program. Its account is closed; if it was all that was left of
@@ -79,7 +84,7 @@ void Engine::process_replaced(core::ProcessId id) {
       feed(core::FounderAdopted{tenant.id});
     }
   }
-  process_ended(id, "exec");
+  process_ended(id, End::kExec);
 }
 
 /// Whoever asked gave up before the answer reached it, and nobody else knows the key: nobody could

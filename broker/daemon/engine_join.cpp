@@ -144,7 +144,7 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   process->connection = connection;
   tenant.pages->claims_identify(&process->claims_device, &process->claims_inode);
   const core::ProcessId id = process->id;
-  process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, "exited"); });
+  process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, End::kExited); });
   tenant.processes.insert(id);
   tenant.granted_on = 0;
   shims_[connection] = id;

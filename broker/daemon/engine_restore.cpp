@@ -127,7 +127,7 @@ void Engine::process_restore(Tenant& tenant, const JournalProcess& known) {
   process->command = known.command;
   process->pidfd = std::move(pidfd);
   const core::ProcessId id = process->id;
-  process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, "exited"); });
+  process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, End::kExited); });
   tenant.processes.insert(id);
   processes_.emplace(id, std::move(process));
   feed(core::ProcessJoined{tenant.id, id});

@@ -167,6 +167,8 @@ std::optional<std::uint32_t> Pages::slot_take(pid_t pid) {
   return std::nullopt;
 }
 
+bool Pages::leaving(std::uint32_t slot) const { return claims_->slots[slot].leaving.load() != 0; }
+
 void Pages::slot_retire(std::uint32_t slot) {
   assert(slot < protocol::kTenantProcessesMax && taken_[slot]);
   for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu)

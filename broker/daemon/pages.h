@@ -85,6 +85,8 @@ class Pages {
   std::optional<std::uint32_t> slot_take(pid_t pid);
   /// Adds what the slot's process used to the tenant's totals of dead processes, then cleans the
   /// slot.
+  /// Whether its process said that it exits in good order.
+  bool leaving(std::uint32_t slot) const;
   void slot_retire(std::uint32_t slot);
   /// The closed epoch up to which this slot's process says it has drained.
   std::uint32_t drained_epoch(std::uint32_t slot, std::uint32_t gpu) const;

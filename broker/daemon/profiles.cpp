@@ -149,6 +149,7 @@ core::Policy policy_make(const config::Config& config, const Profiles& profiles,
       config.swap_host_max_bytes != 0 ? config.swap_host_max_bytes : host_bytes_default();
   policy.exclusive_room =
       config.exclusive == "suspend" ? core::ExclusiveRoom::kSuspend : core::ExclusiveRoom::kWait;
+  policy.rank_loss = config.rank_loss == "end" ? core::RankLoss::kEnd : core::RankLoss::kKeep;
   for (const Profile& profile : profiles.list()) policy.groups[profile.name] = profile.together;
   policy.tenants_per_user_max =
       profiles.tenants_max();  // each user's own limit is checked before the core is asked

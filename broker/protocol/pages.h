@@ -180,7 +180,8 @@ struct ClaimsSlot {
   AtomicU32 pid;            // written by the broker at registration, 0 = free
   AtomicU32 unhooked_seen;  // entry points asked for that the shim does not know
   AtomicU32 own_pid;        // written by the process: its pid as it sees itself
-  std::uint8_t reserved[116];
+  AtomicU32 leaving;        // written by the process that exits in good order: 1
+  std::uint8_t reserved[112];
   ClaimsGpu gpus[kTenantGpusMax];
 };
 static_assert(sizeof(ClaimsSlot) == 128 + 8 * 128);

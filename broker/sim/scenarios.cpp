@@ -395,6 +395,7 @@ Experiment setup_chaos(std::uint64_t seed) {
   setup.policy.oversell_memory = random.chance(0.5) ? 1.5 : 1.0;
   setup.policy.runaway =
       random.chance(0.5) ? core::RunawayPolicy::kEnd : core::RunawayPolicy::kReport;
+  setup.policy.rank_loss = seed % 2 == 0 ? core::RankLoss::kEnd : core::RankLoss::kKeep;
   setup.policy.tenants_per_user_max = static_cast<std::uint32_t>(random.range(2, 8));
   setup.gpus.resize(static_cast<std::size_t>(random.range(1, 4)));
   for (GpuSpec& gpu : setup.gpus) gpu.capacity = static_cast<Bytes>(random.range(2, 8)) * kGiB;

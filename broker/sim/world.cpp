@@ -351,6 +351,11 @@ void World::act(const core::RunawaySeen& action) {
   if (action.end) clock_.after(0, [this, &job] { job_kill(job, true); });
 }
 
+void World::act(const core::RankLost& action) {
+  Job& job = *job_of(action.tenant);
+  if (action.end) clock_.after(0, [this, &job] { job_kill(job, true); });
+}
+
 void World::act(const core::AlarmSet& action) {
   alarm_at_ = action.at;
   alarm_schedule();
@@ -399,14 +404,14 @@ void World::job_kill(Job& job, bool all) {
     return;
   }
   for (std::size_t i = job.processes.size(); i-- > (all ? 0 : job.processes.size() - 1);)
-    if (job.processes[i]->alive()) process_exit(job, *job.processes[i]);
+    if (job.processes[i]->alive()) process_exit(job, *job.processes[i], true);
 }
 
-void World::process_exit(Job& job, Process& process) {
+void World::process_exit(Job& job, Process& process, bool lost) {
   devices_[job.gpus[process.index()]]->destroy(process.id());
   job.dead_busy_ns[process.index()] += process.metered_ns();
   process.stop();
-  feed(core::ProcessGone{process.id()});
+  feed(core::ProcessGone{process.id(), lost});
   if (process.rank() == 0) feed(core::FounderGone{job.tenant});
   const bool over = std::ranges::none_of(job.processes, [](const auto& p) { return p->alive(); });
   if (over) job.result.ended_ns = clock_.now();

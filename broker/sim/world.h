@@ -79,7 +79,7 @@ class World {
   /// What the daemon sees by itself (deaths): reaches the core now.
   void feed(const core::Event& event);
   Nanos delay() const { return setup_.delay_ns; }
-  void process_exit(Job& job, Process& process);
+  void process_exit(Job& job, Process& process, bool lost = false);
   /// Ends all its processes, or the last of them.
   void job_kill(Job& job, bool all);
   DeviceMemory& memory(std::uint32_t gpu) { return memory_[gpu]; }
@@ -98,6 +98,7 @@ class World {
   void act(const core::LeaseSet& action);
   void act(const core::UsageWanted& action);
   void act(const core::RunawaySeen& action);
+  void act(const core::RankLost& action);
   void act(const core::HoldSet& action);
   void act(const core::RoomSet& action);
   void act(const core::MemoryLookWanted& action);

@@ -76,6 +76,7 @@ struct Config {
   std::int64_t inference_burst_ns = 100'000'000;
   std::string runaway = "report";  // report | end
   std::string exclusive = "wait";  // wait | suspend
+  std::string rank_loss = "keep";  // keep | end
   // [memory]
   double oversell = 1.0;
   std::uint64_t reserve_bytes = 0;  // of every GPU, kept out of promises

@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, 4> kLogLevels{"error", "warning", "info",
 constexpr std::array<std::string_view, 3> kPolicies{"fair", "round-robin", "fifo"};
 constexpr std::array<std::string_view, 2> kRunaways{"report", "end"};
 constexpr std::array<std::string_view, 2> kExclusives{"wait", "suspend"};
+constexpr std::array<std::string_view, 2> kRankLosses{"keep", "end"};
 constexpr std::array<std::string_view, 2> kSwaps{"off", "on"};
 
 const char* path_check(std::string_view text) {
@@ -103,6 +104,10 @@ const Key kScheduler[] = {
      "How a job of class exclusive comes to its GPUs. wait: once nobody else is on them. suspend: "
      "jobs whose memory can be moved are put away for as long as it lasts and come back "
      "afterwards; for the others it waits."},
+    {"rank_loss", WordField{SLUICE_AT(config->rank_loss), kRankLosses},
+     "What the death of a process of a job of class exclusive, by a signal or a crash, means to "
+     "its "
+     "others. keep: they go on, and the job keeps its GPUs. end: they are killed."},
 };
 const Key kMemory[] = {
     {"oversell", RatioField{SLUICE_AT(config->oversell), 1.0, 16.0},

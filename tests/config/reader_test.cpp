@@ -414,6 +414,7 @@ inference_window = "500us"
 inference_burst = "300ms"
 runaway = "end"
 exclusive = "suspend"
+rank_loss = "end"
 [memory]
 oversell = 2
 reserve = "256MiB"
@@ -458,6 +459,7 @@ tenants_max = 1
   EXPECT_EQ(c.inference_burst_ns, 300'000'000);
   EXPECT_EQ(c.runaway, "end");
   EXPECT_EQ(c.exclusive, "suspend");
+  EXPECT_EQ(c.rank_loss, "end");
   EXPECT_EQ(c.oversell, 2.0);
   EXPECT_EQ(c.reserve_bytes, 256ULL << 20);
   EXPECT_EQ(c.swap, "on");

@@ -498,6 +498,55 @@ def clients_killed_in_moves(build):
         equal([gpu["promised_bytes"] for gpu in machine.status()["gpus"]], [0])
 
 
+def rank_lost(build):
+    """A rank of a whole-GPU job that is killed: the others go on, or end, as configured. One that ends by itself is not lost."""
+    rank = CUDA + """
+say(cuda.cuInit(0), context(0))
+sys.stdin.readline()
+say("here")
+sys.stdin.readline()
+"""
+    parent = f"""
+import subprocess, sys
+ranks = [subprocess.Popen([sys.executable, "-c", {rank!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+print(*[rank.stdout.readline().strip() for rank in ranks], *[rank.pid for rank in ranks], flush=True)
+for line in sys.stdin:
+    rank = ranks[int(line)]
+    rank.stdin.write("\\n")
+    rank.stdin.flush()
+    print(rank.stdout.readline().strip(), flush=True)
+print(*[rank.wait() for rank in ranks])
+"""
+    for rule in ("keep", "end"):
+        with box(build, config=f'[scheduler]\nrank_loss = "{rule}"\n') as machine:
+            job = machine.launch([str(machine.build / "bin" / "sluice"), "run", "--socket", str(machine.socket), "--name", "gang",
+                                  "--class", "exclusive", "--", sys.executable, "-c", parent], stdin=subprocess.PIPE)
+            words = job.stdout.readline().split()
+            equal(words[:6], ["0"] * 6)
+            pids = [int(word) for word in words[6:]]
+
+            def ask(index):
+                job.stdin.write(f"{index}\n")
+                job.stdin.flush()
+                return job.stdout.readline().strip()
+
+            equal(ask(0), "here")
+            ask(0)  # it ends by itself
+            wait_until("it has ended", lambda: len(row(machine, "gang")["processes"]) == 2)
+            expect("event=rank_lost" not in machine.broker_log(), "it was not lost")
+            os.kill(pids[1], signal.SIGKILL)
+            wait_until("that is told", lambda: "event=rank_lost" in machine.broker_log())
+            if rule == "keep":
+                equal(ask(2), "here")
+                expect("the others go on and keep the GPUs" in machine.broker_log(), "it is said how")
+                ask(2)
+            else:
+                wait_until("nobody is left", lambda: machine.tenants() == [])
+            out, _ = job.communicate(timeout=PATIENCE_S)
+            codes = ["0", str(-signal.SIGKILL), "0"] if rule == "keep" else []
+            equal(out.split(), codes, "how the ranks ended")
+
+
 def gang_alone(build):
     """A whole-GPU job: the shared ones are put away, it runs alone, they come back with what they had."""
     config = OVERSOLD + '[scheduler]\nexclusive = "suspend"\n'
@@ -536,7 +585,7 @@ def gang_alone(build):
 
 CASES = [default_waits, default_waits_at_its_context, default_on_the_gpu_it_takes, visible_devices_overruled, default_broker_restarted, default_leaves, management_does_not_wait, suspended_by_checkpoint,
          moved_by_checkpoint, children_of_the_moved, drained, suspended_and_resumed, while_suspended_others_have_the_gpu, eight_share_one,
-         broker_killed_in_moves, clients_killed_in_moves, gang_alone]
+         broker_killed_in_moves, clients_killed_in_moves, rank_lost, gang_alone]
 
 
 def main():

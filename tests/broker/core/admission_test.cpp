@@ -360,6 +360,29 @@ TEST(Exclusive, ReleaseHandsBackAfterTheDrain) {
   EXPECT_EQ(core.one<TenantEnded>().tenant, tenant);
 }
 
+TEST(Exclusive, TheLossOfARankIsToldAndByPolicyTheEndOfTheOthers) {
+  for (const RankLoss rule : {RankLoss::kKeep, RankLoss::kEnd}) {
+    Policy policy = policy_usual();
+    policy.rank_loss = rule;
+    Harness core(policy, 2);
+    const TenantId whole = core.admit(core.ask(TenantClass::kExclusive, 0));
+    const TenantId shared = core.admit();
+    core.step(ProcessJoined{whole, 7});
+    core.step(ProcessJoined{whole, 8});
+    core.step(ProcessJoined{shared, 9});
+    core.step(ProcessGone{8, false});
+    EXPECT_TRUE(core.all<RankLost>().empty()) << "it ended in good order";
+    core.step(ProcessGone{9, true});
+    EXPECT_TRUE(core.all<RankLost>().empty()) << "of a job that shares";
+    core.step(ProcessGone{7, true});
+    EXPECT_EQ(core.one<RankLost>().tenant, whole);
+    EXPECT_EQ(core.one<RankLost>().end, rule == RankLoss::kEnd);
+    EXPECT_TRUE(core.open(whole)) << "those that live have the GPUs";
+    core.step(ProcessGone{Harness::process(whole), true});
+    EXPECT_TRUE(core.all<RankLost>().empty()) << "nobody is left to be told";
+  }
+}
+
 TEST(Deaths, FounderAndAllProcessesGoneEndsATenant) {
   Harness core;
   const TenantId tenant = core.admit();
