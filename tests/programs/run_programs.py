@@ -95,20 +95,40 @@ def case_crasher(build):
         expect(after.returncode == 0, f"the next program failed: {after.stdout}{after.stderr}")
 
 
-def case_killed(build):
+def killed_at_work(machine, command, name):
+    """Starts a program that never ends, sees it use the GPU, and kills it. Its first output, and what status said of it
+    while it worked, where there is a broker."""
+    victim = machine.launch(command)
+    first = victim.stdout.readline()
+    expect(first == f"{name}: started\n", f"{command} did not start: {first!r}")
+    # A kernel that never ends is one launch for ever, so it is the time on the device that tells.
+    wait_until("the victim works on the GPU", lambda: machine.account(victim.pid)["busy_ns"] > 1e6)
+    expect(machine.account(victim.pid)["memory_bytes"] >= 32 * MIB, "its context is not on the account")
+    tenants = machine.status()["tenants"] if machine.broker else None
+    rest, err = machine.stop(victim, signal.SIGKILL)
+    expect(victim.returncode == -signal.SIGKILL, f"it ended with {victim.returncode}")
+    expect((rest, err) == ("", ""), f"it said more than that it started: {rest!r} {err!r}")
+    wait_until("the device has all its memory back", lambda: machine.device()["used_bytes"] == 0)
+    wait_until("the device knows that it has ended", lambda: not machine.account(victim.pid)["alive"])
+    return first, tenants, victim.pid
+
+
+def case_killed(build, name):
+    """kill -9 while the GPU is busy, bare and under Sluice: the same output until then, everything is returned, and the
+    next program finds the device as if nobody had been there."""
     with Machine(build) as machine:
+        bare, _, _ = killed_at_work(machine, [machine.program(name)], name)
+        after_bare = machine.run([machine.program("vector_add")])
+        expect(after_bare.returncode == 0, f"the next program failed: {after_bare.stdout}{after_bare.stderr}")
         machine.start_broker()
-        victim = machine.start(machine.slice(machine.program("launch_loop")))
-        wait_until("the victim works on the GPU", lambda: machine.account(victim.pid)["launches"] > 8)
-        expect(machine.account(victim.pid)["memory_bytes"] >= 32 * MIB, "its context is not on the account")
-        tenants = machine.status()["tenants"]
+        shared, tenants, pid = killed_at_work(machine, machine.slice(machine.program(name)), name)
+        expect(shared == bare, f"output differs: bare {bare!r}, shared {shared!r}")
         expect(len(tenants) == 1 and tenants[0]["gpus"][0]["held_bytes"] >= 32 * MIB, f"wrong status: {tenants}")
-        expect([p["pid"] for p in tenants[0]["processes"]] == [victim.pid], f"not the program itself: {tenants}")
-        machine.stop(victim, signal.SIGKILL)
-        expect(victim.returncode == -signal.SIGKILL, f"it ended with {victim.returncode}")
+        expect([p["pid"] for p in tenants[0]["processes"]] == [pid], f"not the program itself: {tenants}")
         expect_all_returned(machine)
         after = machine.run(machine.slice(machine.program("vector_add")))
         expect(after.returncode == 0, f"the next program failed: {after.stdout}{after.stderr}")
+        expect(after.stdout == after_bare.stdout, f"output differs: bare {after_bare.stdout!r}, shared {after.stdout!r}")
 
 
 def case_private_broker(build):
@@ -604,7 +624,8 @@ def main():
         "prober_bare": case_prober_bare,
         "prober_quota": case_prober_quota,
         "crasher": case_crasher,
-        "killed": case_killed,
+        "killed": lambda build: case_killed(build, "launch_loop"),
+        "killed_endless": lambda build: case_killed(build, "endless_kernel"),
         "private_broker": case_private_broker,
         "shares": case_shares,
         "endless_reported": case_endless_reported,

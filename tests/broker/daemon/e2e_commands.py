@@ -56,12 +56,28 @@ class Run(BrokerTest):
         self.assertEqual(self.run_on("--", file.name).returncode, 9)
 
     def test_refusals_say_what_why_and_what_to_do(self):
-        result = self.run_on("--memory", "1MiB", "--", "true")
-        self.assertEqual(result.returncode, 125)
-        self.assertRegex(result.stderr, r"^sluice: .*1 MiB.*32 MiB")
         result = self.run_on("--gpu", "7", "--", "true")
         self.assertEqual((result.returncode, result.stderr),
                          (125, "sluice: there is no GPU 7; the broker has 2, numbered from 0; see sluice status\n"))
+
+    def test_quota_below_a_context_names_the_smallest_that_would_do(self):
+        too_small = ("sluice: a quota of {} is less than what a context alone takes on this GPU (32 MiB), so no program "
+                     "could start; ask for at least 32 MiB\n")
+        hello = ("--", "echo", "started")
+        for options in ((), ("--no-wait",), ("--dry-run",), ("--gpus", "2"), ("--class", "inference")):
+            with self.subTest(options):
+                result = self.run_on("--memory", "1MiB", *options, *hello)
+                self.assertEqual((result.returncode, result.stdout, result.stderr), (125, "", too_small.format("1 MiB")))
+        self.assertEqual(self.run_on("--memory", "31MiB", *hello).stderr, too_small.format("31 MiB"))
+        self.assertEqual(self.server.status()["broker"]["admissions"], 0, "nobody was let in")
+        result = self.run_on("--memory", "32MiB", *hello)
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "started\n", ""), "what was named does")
+        self.server.config_write('[class.batch]\nmemory_max = "16MiB"\n')
+        self.server.process.send_signal(signal.SIGHUP)
+        wait_until("it is read", lambda: self.server.status()["broker"]["reloads_ok"] == 1)
+        result = self.run_on(*hello)
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (125, "", too_small.format("16 MiB")),
+                         "nor does a default of that size")
 
     def test_gpus_by_uuid_and_beginning(self):
         show = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
