@@ -323,8 +323,13 @@ TEST_F(RouteTableTest, WithoutATenantEveryHookMakesItsOwnCallAndNoOther) {
 /// The view asks the driver into variables of its own.
 bool answers_by_itself(const std::string& symbol) { return symbol.rfind("cuMemGetInfo", 0) == 0; }
 
-/// That the call ended in its own function with its own arguments, and in no other ABI of the same
-/// name.
+bool waits_for_the_gpu(const std::string& symbol) {
+  return symbol.find("Synchronize") != std::string::npos ||
+         symbol.find("cuMemcpyDtoH") != std::string::npos;
+}
+
+/// That the call ended in its own function with its own arguments, in no other ABI of the same
+/// name, and in none that waits for the GPU.
 void expect_own_call(const std::multimap<std::string, Entry>& all, const std::string& base,
                      const char* real, const Call& call) {
   int own = 0;
@@ -336,6 +341,7 @@ void expect_own_call(const std::multimap<std::string, Entry>& all, const std::st
       ++own;
       continue;
     }
+    EXPECT_FALSE(waits_for_the_gpu(one.symbol)) << "a wait that the program did not ask for";
     for (auto [j, end] = all.equal_range(base); j != end; ++j) {
       EXPECT_NE(j->second.symbol, one.symbol) << "a call of another ABI, or with other arguments";
     }
