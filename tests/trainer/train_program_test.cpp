@@ -8,6 +8,7 @@
 
 #include "tests/trainer/device_fixture.h"
 #include "tests/trainer/process.h"
+#include "trainer/data/dataset.h"
 #include "trainer/model/weights.h"
 
 namespace sluice::tests {
@@ -17,12 +18,13 @@ class TrainProgramTest : public testing::Test {
  protected:
   void SetUp() override { SLUICE_NEEDS_DRIVER(); }
 
-  /// Runs sluice-train on synthetic data to its end and expects success.
+  /// Runs sluice-train to its end and expects success; on synthetic data, unless told otherwise.
   void train(std::vector<std::string> more, const std::string& name) {
-    std::vector<std::string> command = {"sluice-train", "--data", "synthetic",  "--log",
-                                        log(name),      "--save", weights(name)};
-    if (std::find(more.begin(), more.end(), "--hidden") == more.end()) {
-      more.insert(more.end(), {"--hidden", "24"});
+    std::vector<std::string> command = {"sluice-train", "--log", log(name), "--save",
+                                        weights(name)};
+    for (const auto& [option, value] : {std::pair{"--data", "synthetic"}, {"--hidden", "24"}}) {
+      if (std::find(more.begin(), more.end(), option) == more.end())
+        more.insert(more.end(), {option, value});
     }
     command.insert(command.end(), more.begin(), more.end());
     Child child(command, scratch_);
@@ -63,6 +65,20 @@ TEST_F(TrainProgramTest, LearnsTheSyntheticSet) {
   ASSERT_EQ(evals.size(), 1u);
   EXPECT_GT(evals[0]["accuracy"], 0.9);
   EXPECT_EQ(evals[0]["samples"], 1000);
+}
+
+TEST_F(TrainProgramTest, LearnsFashionMnist) {
+  if (!std::filesystem::exists(sluice::train::kFashionDirectory)) {
+    GTEST_SKIP() << "no " << sluice::train::kFashionDirectory
+                 << "; install Debian's dataset-fashion-mnist";
+  }
+  train({"--data", "fashion-mnist", "--train-samples", "6000", "--nproc", "2", "--batch", "32",
+         "--hidden", "32", "--steps", "60"},
+        "a");
+  const auto evals = log_events(log("a"), "eval");
+  ASSERT_EQ(evals.size(), 1u);
+  EXPECT_EQ(evals[0]["samples"], 1000);
+  EXPECT_GT(evals[0]["accuracy"], 0.6) << "chance is 0.1";
 }
 
 TEST_F(TrainProgramTest, AnUntrainedNetworkDoesNot) {

@@ -57,6 +57,7 @@ json job_json(const JobResult& job) {
               {"gpus", job.plan.gpus},
               {"class", job.plan.tenant_class},
               {"share_percent", job.plan.sm_percent ? json(*job.plan.sm_percent) : json(nullptr)},
+              {"pids", job.pids},
               {"gpu_seconds", seconds},
               {"exit_status", job.exit_status ? json(*job.exit_status) : json(nullptr)},
               {"had_to_be_killed", job.had_to_be_killed}};
