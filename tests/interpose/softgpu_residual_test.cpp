@@ -41,6 +41,30 @@ std::string module_text(size_t variable_bytes) {
 }
 
 // A kernel that allocates: the device's heap is taken when it is loaded.
+constexpr char kPrinter[] = R"(
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b32 func_retval0) vprintf(.param .b64 vprintf_param_0, .param .b64 vprintf_param_1);
+.global .align 1 .b8 text[3] = {104, 10, 0};
+.visible .entry k()
+{
+  .reg .b64 %rd<3>;
+  mov.u64 %rd1, text;
+  cvta.global.u64 %rd1, %rd1;
+  mov.u64 %rd2, 0;
+  {
+    .param .b64 param0;
+    st.param.b64 [param0], %rd1;
+    .param .b64 param1;
+    st.param.b64 [param1], %rd2;
+    .param .b32 retval0;
+    call (retval0), vprintf, (param0, param1);
+  }
+  ret;
+}
+)";
+
 constexpr char kHeapUser[] = R"(
 .version 7.0
 .target sm_70
@@ -284,6 +308,17 @@ TEST_F(SoftGpuResidualTest, TheHeapComesWithItsFirstUserAndMayPassTheQuota) {
   ASSERT_EQ(cuMemGetInfo(&free_bytes, &total_bytes), CUDA_SUCCESS);
   EXPECT_EQ(free_bytes, 0u);
   EXPECT_EQ(total_bytes, kQuota);
+}
+
+TEST_F(SoftGpuResidualTest, ThePrintfBufferComesWithItsFirstUser) {
+  ASSERT_EQ(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 8 * kMiB), CUDA_SUCCESS);
+  holds(0, "the limit alone");
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cuModuleLoadData(&module, kPrinter), CUDA_SUCCESS);
+  ASSERT_EQ(cuModuleGetFunction(&function, module, "k"), CUDA_SUCCESS);
+  agrees("its user is loaded");
+  EXPECT_GE(held(), kContext + 8 * kMiB);
 }
 
 TEST_F(SoftGpuResidualTest, StacksAreChargedWhenTheLimitTakesThem) {
