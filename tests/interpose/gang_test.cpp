@@ -20,7 +20,7 @@ using sluice::protocol::MessageType;
 using sluice::test::eventually;
 using sluice::test::Rank;
 
-void sleep_us(int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
+void pause_us(int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
 
 class GangTest : public sluice::test::SoftGpuTest {
  protected:
@@ -36,7 +36,7 @@ class GangTest : public sluice::test::SoftGpuTest {
       EXPECT_EQ(cuCtxSetCurrent(rank.context), CUDA_SUCCESS);
       for (unsigned k = 1; k <= rounds; ++k) {
         EXPECT_EQ(sluice::test::rank_meet(rank, k), CUDA_SUCCESS);
-        if (random() % 4 == 0) sleep_us(static_cast<int>(random() % 3000));
+        if (random() % 4 == 0) pause_us(static_cast<int>(random() % 3000));
         if (random() % 16 == 0) {
           EXPECT_EQ(cuStreamSynchronize(rank.stream), CUDA_SUCCESS);
         }
@@ -66,12 +66,12 @@ class GangTest : public sluice::test::SoftGpuTest {
   bool gang_close() {
     gang_store(0);
     for (int round = 0; round < 2000; ++round) {
-      for (int i = 0; i < 8 && !(drained(0) && drained(1)); ++i) sleep_us(500);
+      for (int i = 0; i < 8 && !(drained(0) && drained(1)); ++i) pause_us(500);
       if (drained(0) && drained(1)) return true;
       for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
         if (!drained(gpu) || !wanted(gpu)) continue;
         broker->lease_store(kLeaseOpen, gpu);
-        sleep_us(1000);
+        pause_us(1000);
         broker->lease_store(0, gpu);
         ++let_through;
       }
@@ -92,7 +92,7 @@ TEST_F(GangTest, AMemberThatSpinsOnOneAtTheGateEndsWhenThatOneIsLetThrough) {
   std::thread second = rank_run(b, 1, 2);
   ASSERT_TRUE(eventually([&] { return wanted(1) && drained(1); }, 20000));
   // Closed as they are, neither would ever end.
-  sleep_us(300'000);
+  pause_us(300'000);
   EXPECT_FALSE(drained(0));
   EXPECT_EQ(ended, 0);
   broker->lease_store(kLeaseOpen, 1);
@@ -111,9 +111,9 @@ TEST_F(GangTest, RanksThatMeetAtEveryKernelEndUnderLeasesThatCloseAtAnyMoment) {
   std::mt19937 random(5);
   for (int turn = 0; turn < 1000 && ended < 2 && !HasFailure(); ++turn) {
     gang_store(kLeaseOpen);
-    sleep_us(static_cast<int>(random() % 6000));
+    pause_us(static_cast<int>(random() % 6000));
     EXPECT_TRUE(gang_close()) << "turn " << turn;
-    sleep_us(2000);
+    pause_us(2000);
   }
   EXPECT_EQ(ended, 2);
   gang_store(kLeaseOpen);

@@ -1,5 +1,5 @@
-// What graphs cost, as the gate and the meter learn it: the whole shim over the fake driver, whose
-// device time is ours to set. Each case is a process of its own.
+// What graphs and kernels cost, as the gate and the meter learn it: the whole shim over the fake
+// driver, whose device time is ours to set. Each case is a process of its own.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -113,6 +113,46 @@ TEST_F(GraphCostTest, TheWindowCountsWhatWasLearnedAndAnUnmeasuredGraphFillsIt) 
     one_other();
     one_graph();
   })) << "work beside an unmeasured graph";
+}
+
+using KernelCostTest = GraphCostTest;
+
+TEST_F(KernelCostTest, TheWindowCountsWhatTheFencesSaid) {
+  broker->window_set(1'000'000);
+  static int at_once;
+  const auto fit = [&](int count) {
+    at_once = count;
+    const bool all = passes([] {
+      for (int i = 0; i < at_once; ++i)
+        cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+    });
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    return all;
+  };
+  const auto learn = [&](double ns) {
+    for (int i = 0; i < 40; ++i) {
+      kernels(1, ns);
+      ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    }
+  };
+  fake.launch_ns = 300'000;
+  EXPECT_TRUE(fit(1)) << "the first, which nobody knows, alone";
+  learn(300'000);
+  EXPECT_TRUE(fit(3));
+  EXPECT_FALSE(fit(5)) << "of 0.3 ms each in a window of 1 ms";
+  learn(100'000);
+  EXPECT_TRUE(fit(8)) << "they have become shorter";
+  learn(900'000);
+  EXPECT_FALSE(fit(3)) << "and longer";
+}
+
+TEST_F(KernelCostTest, AKernelThatWasNeverMeasuredFillsTheWindow) {
+  broker->window_set(1'000'000);
+  fake.launch_ns = 1'000;
+  EXPECT_FALSE(passes([] {
+    for (int i = 0; i < 2; ++i)
+      cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  }));
 }
 
 TEST_F(GraphCostTest, TheCostSurvivesUpdatesAndFollowsThem) {

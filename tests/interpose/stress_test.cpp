@@ -31,7 +31,7 @@ constexpr int kChangesPerHour = 360'000;
 constexpr int kHoldsPerHour = 3'600;
 constexpr int kChangesPerHold = kChangesPerHour / kHoldsPerHour;
 constexpr int kAcknowledgeMs = 30000;
-constexpr unsigned kSpin = 500;
+constexpr unsigned kSpins = 500;
 
 class StressTest : public sluice::test::SoftGpuLaunchTest {
  protected:
@@ -81,7 +81,7 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
     const CUstream stream = stream_make();
     const CUdeviceptr out = buffer();
     thread_add([=, this] {
-      for (int i = 0; i < 20; ++i) EXPECT_EQ(launch(kSpin, stream, out), CUDA_SUCCESS);
+      for (int i = 0; i < 20; ++i) EXPECT_EQ(launch(kSpins, stream, out), CUDA_SUCCESS);
       EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
     });
   }
@@ -89,7 +89,7 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
     const CUdeviceptr out = buffer();
     thread_add([=, this] {
       for (int i = 0; i < 50; ++i)
-        EXPECT_EQ(launch(kSpin, CU_STREAM_PER_THREAD, out), CUDA_SUCCESS);
+        EXPECT_EQ(launch(kSpins, CU_STREAM_PER_THREAD, out), CUDA_SUCCESS);
       EXPECT_EQ(cuStreamSynchronize(CU_STREAM_PER_THREAD), CUDA_SUCCESS);
     });
   }
@@ -130,7 +130,7 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
     const CUdeviceptr out = buffer();
     thread_add([=, this] {
       EXPECT_EQ(cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
-      EXPECT_EQ(launch(kSpin, stream, out), CUDA_SUCCESS);
+      EXPECT_EQ(launch(kSpins, stream, out), CUDA_SUCCESS);
       EXPECT_EQ(cuMemsetD8Async(out, 1, kBuffer, stream), CUDA_SUCCESS);
       CUgraph graph = nullptr;
       EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
