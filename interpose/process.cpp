@@ -283,7 +283,7 @@ Mode process_start() {
   const ErrnoGuard guard;
   if (!begins_with_context()) return start();
   (void)resolve_driver();
-  return Mode::kInert;  // for now
+  return Mode::kInert;  // until its first context
 }
 
 Mode process_start_on(int device) {
