@@ -12,7 +12,7 @@ more of the same. The column `hook` is a library whose launches only call on (fo
 compiler makes.
 
 --limits FILE (case, mode, instructions) only counts what the file names, prints each against its limit, and ends with 1 when
-one is more than a tenth above it.
+one is more than a tenth above it (in the least of four counts).
 """
 import argparse
 import json
@@ -134,6 +134,9 @@ def instructions_print():
         print(f"{case:18}{bare_counts[case, 'bare']:10.1f}" + "".join(f"{one:24.1f}" for one in added), flush=True)
 
 
+COUNTS = 4
+
+
 def limits_check():
     above = 0
     print(f"{'added instructions':24}{'mode':>12}{'counted':>12}{'limit':>12}")
@@ -142,6 +145,12 @@ def limits_check():
             continue
         case, mode, limit = line.split()
         added = instructions_added(case, mode)
+        # How often the meter looks depends on how long others kept the program waiting: that only adds.
+        for _ in range(COUNTS - 1):
+            if added <= float(limit) * SLACK:
+                break
+            bare_counts.pop((case, BARE_OF[mode]))
+            added = min(added, instructions_added(case, mode))
         over = added > float(limit) * SLACK
         above += over
         print(f"{case:24}{mode:>12}{added:12.1f}{limit:>12}{'   too many' if over else ''}", flush=True)
