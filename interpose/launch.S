@@ -53,6 +53,22 @@
   .cfi_restore_state
   .endm
 
+  # Leaves the thread inside, its record in \record and the lease's word's address in %r10; or goes to \none. From the raise
+  # on nobody may be told that the lease has drained: threads.h.
+  .macro enter_inside record, none
+  movq THIS_THREAD@gottpoff(%rip), %rax
+  movq %fs:(%rax), \record
+  testq \record, \record
+  jz \none
+  cmpl $0, SLUICE_THREAD_INSIDE(\record)
+  jne \none
+  movq SLUICE_THREAD_LEASE(\record), %r10
+  testq %r10, %r10
+  jz \none
+  movl SLUICE_THREAD_RAISED(\record), %r11d
+  movl %r11d, SLUICE_THREAD_INSIDE(\record)
+  .endm
+
   # The stack as it was found: the stream is the third of the arguments on it.
   .macro launch_hook name, real, long, per_thread
   .text
@@ -61,18 +77,7 @@
   .p2align 6
 \name:
   .cfi_startproc
-  movq THIS_THREAD@gottpoff(%rip), %rax
-  movq %fs:(%rax), %rax
-  testq %rax, %rax
-  jz .Lpass_\name
-  cmpl $0, SLUICE_THREAD_INSIDE(%rax)
-  jne .Lpass_\name
-  movq SLUICE_THREAD_LEASE(%rax), %r10
-  testq %r10, %r10
-  jz .Lpass_\name
-  movl SLUICE_THREAD_RAISED(%rax), %r11d
-  movl %r11d, SLUICE_THREAD_INSIDE(%rax)
-  # From here on nobody may be told that the lease has drained: threads.h.
+  enter_inside %rax, .Lpass_\name
   movl (%r10), %r11d
   movq %rbx, SLUICE_THREAD_CALLER_RBX(%rax)
   movq %rax, %rbx
@@ -141,17 +146,7 @@
   .p2align 6
 \name:
   .cfi_startproc
-  movq THIS_THREAD@gottpoff(%rip), %rax
-  movq %fs:(%rax), %rdx
-  testq %rdx, %rdx
-  jz \long
-  cmpl $0, SLUICE_THREAD_INSIDE(%rdx)
-  jne \long
-  movq SLUICE_THREAD_LEASE(%rdx), %r10
-  testq %r10, %r10
-  jz \long
-  movl SLUICE_THREAD_RAISED(%rdx), %r11d
-  movl %r11d, SLUICE_THREAD_INSIDE(%rdx)
+  enter_inside %rdx, \long
   movl (%r10), %ecx
   testb $SLUICE_LEASE_EXCLUSIVE, %cl
   jz \inside

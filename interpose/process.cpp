@@ -229,7 +229,7 @@ Mode registration_mode(bool may_wait) {
   if (registered_mode != Mode::kUnknown) return registered_mode;
   threads_prepare();
   const Mode mode = registration_begin(may_wait);
-  if (mode == Mode::kUnknown) return Mode::kInert;  // for now
+  if (mode == Mode::kUnknown) return Mode::kInert;  // until its turn has come
   if (mode != Mode::kInert) forks_handle();
   __atomic_store_n(&registered_mode, mode, __ATOMIC_RELEASE);
   return mode;
