@@ -118,8 +118,8 @@ Placement placement_find(const State& state, const TenantAsked& ask,
 std::vector<std::uint32_t> placement_plan(const State& state, const TenantAsked& ask) {
   std::vector<std::uint32_t> list = placement_candidates(state, ask);
   // A GPU that is closed to new tenants is waited for only where there are not enough others.
-  std::ranges::stable_partition(list,
-                                [&](std::uint32_t g) { return !state.gpus[g]->closed_to_new; });
+  std::stable_partition(list.begin(), list.end(),
+                        [&](std::uint32_t g) { return !state.gpus[g]->closed_to_new; });
   const auto open =
       std::ranges::count_if(list, [&](std::uint32_t g) { return !state.gpus[g]->closed_to_new; });
   if (static_cast<std::size_t>(open) >= ask.gpu_count) list.resize(static_cast<std::size_t>(open));

@@ -57,8 +57,8 @@ TEST(contexts, create_checks_flags) {
   CUcontext context = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCtxCreate(&context, nullptr, 0x10000, 0));
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
-          cuCtxCreate(&context, nullptr, CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD, 0))
-      << "one way of waiting only";
+          cuCtxCreate(&context, nullptr, CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD,
+                      0));  // one way of waiting only
   ANSWERS(CUDA_SUCCESS, cuCtxCreate(&context, nullptr, CU_CTX_SCHED_BLOCKING_SYNC, 0));
 }
 
@@ -133,7 +133,7 @@ TEST(contexts, set_null_pops) {
   EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
   ANSWERS(CUDA_SUCCESS, cuCtxSetCurrent(nullptr));
   EXPECT_EQ(context_current(), nullptr);
-  ANSWERS(CUDA_SUCCESS, cuCtxSetCurrent(nullptr)) << "nothing to pop is no error";
+  ANSWERS(CUDA_SUCCESS, cuCtxSetCurrent(nullptr));  // nothing to pop is no error
 }
 
 TEST(contexts, set_on_an_empty_stack_binds) {
@@ -208,7 +208,7 @@ TEST(contexts, work_of_different_contexts_is_apart) {
   const CUstream stream = stream_new();
   MUST(gate.hold(stream));
   const Context second;
-  ANSWERS(CUDA_SUCCESS, cuCtxSynchronize()) << "does not wait for the first context's work";
+  ANSWERS(CUDA_SUCCESS, cuCtxSynchronize());  // does not wait for the first context's work
   MUST(cuCtxSetCurrent(first));
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
   gate.open();

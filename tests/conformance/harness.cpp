@@ -40,6 +40,16 @@ void settings_soft(std::initializer_list<std::pair<const char*, const char*>> se
   for (const auto& [name, value] : settings) setenv(name, value, 1);
 }
 
+bool answered(int result, int wanted, const char* call, const char* file, int line,
+              bool fatal) noexcept {
+  if (result == wanted) return true;
+  const auto kind = fatal ? ::testing::TestPartResult::kFatalFailure
+                          : ::testing::TestPartResult::kNonFatalFailure;
+  ::testing::internal::AssertHelper(kind, file, line, call) =
+      ::testing::Message() << "  answers " << result << "\n  must answer " << wanted;
+  return false;
+}
+
 bool on_hardware() { return std::getenv("CONFORMANCE_HARDWARE") != nullptr; }
 
 int devices_count() {

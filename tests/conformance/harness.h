@@ -17,10 +17,20 @@
 
 namespace conformance {
 
+/// True when a call's result is the wanted one; else a failure that names the call, which ends the
+/// row where `fatal`. Results of every library here are enumerations of an int. A function and not
+/// GoogleTest's macros: most lines of most rows are such a check.
+bool answered(int result, int wanted, const char* call, const char* file, int line,
+              bool fatal) noexcept;
+
 /// The call must succeed for the row to have any meaning.
-#define MUST(call) ASSERT_EQ(call, CUDA_SUCCESS) << #call
+#define MUST(call)                                                                             \
+  do {                                                                                         \
+    if (!::conformance::answered(call, CUDA_SUCCESS, #call, __FILE__, __LINE__, true)) return; \
+  } while (false)
 /// The rule itself: the exact result of a call.
-#define ANSWERS(result, call) EXPECT_EQ(call, result) << #call
+#define ANSWERS(result, call) \
+  ::conformance::answered(call, result, #call, __FILE__, __LINE__, false)
 
 /// Settings of the software GPU for this row (SOFTGPU_COUNT, SOFTGPU_PACING, ...), before the first
 /// driver call. Without effect on hardware. Rows start with one unpaced GPU of 1 GiB.

@@ -84,7 +84,7 @@ TEST(launches, shared_opt_in) {
     return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, static_cast<unsigned>(bytes), nullptr,
                           nullptr, nullptr);
   };
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, run(limit)) << "not asked for";
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, run(limit));  // not asked for
   MUST(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 64 * 1024));
   ANSWERS(CUDA_SUCCESS, run(64 * 1024));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, run(64 * 1024 + 1));
@@ -169,7 +169,7 @@ TEST(launches, parameters_as_one_buffer) {
   void* swapped[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_BUFFER_POINTER, &packed,
                      nullptr};
   packed.value = 8;
-  ANSWERS(CUDA_SUCCESS, launch_extra(swapped)) << "any order, ended by null";
+  ANSWERS(CUDA_SUCCESS, launch_extra(swapped));  // any order, ended by null
   MUST(cuCtxSynchronize());
   EXPECT_EQ(word.value(), 8U);
 }
@@ -384,7 +384,7 @@ TEST(launches, functions_carry_their_settings) {
   MUST(cuMemcpyDtoH(values.data(), data, 64 * 4));
   for (unsigned i = 0; i < 64; ++i) EXPECT_EQ(values[i], i < 48 ? i + 1 : 0) << i;
   MUST(cuMemsetD32(data, 0, 64));
-  ANSWERS(CUDA_SUCCESS, cuLaunch(function)) << "a single block";
+  ANSWERS(CUDA_SUCCESS, cuLaunch(function));  // a single block
   MUST(cuMemcpyDtoH(values.data(), data, 64 * 4));
   for (unsigned i = 0; i < 64; ++i) EXPECT_EQ(values[i], i < 8 ? i + 1 : 0) << i;
 }

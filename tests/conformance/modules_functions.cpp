@@ -11,8 +11,8 @@ TEST(modules, function_by_name) {
   ANSWERS(CUDA_SUCCESS, cuModuleGetFunction(&function, module, "add_one"));
   EXPECT_NE(function, nullptr);
   ANSWERS(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&function, module, "add_two"));
-  ANSWERS(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&function, module, "counter"))
-      << "a variable is no function";
+  ANSWERS(CUDA_ERROR_NOT_FOUND,
+          cuModuleGetFunction(&function, module, "counter"));  // a variable is no function
 }
 
 TEST(modules, functions_are_counted) {
@@ -76,7 +76,7 @@ TEST(modules, parameters_are_laid_out) {
   ANSWERS(CUDA_SUCCESS, cuFuncGetParamInfo(function, 1, &offset, &size));
   EXPECT_EQ(offset, 8U);
   EXPECT_EQ(size, 4U);
-  ANSWERS(CUDA_SUCCESS, cuFuncGetParamInfo(function, 1, &offset, nullptr)) << "size is optional";
+  ANSWERS(CUDA_SUCCESS, cuFuncGetParamInfo(function, 1, &offset, nullptr));  // size is optional
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuFuncGetParamInfo(function, 2, &offset, &size));
 }
 
@@ -125,8 +125,8 @@ TEST(modules, dynamic_shared_memory_can_be_raised) {
   const auto attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
   ANSWERS(CUDA_SUCCESS, cuFuncSetAttribute(function, attribute, most - 40 * 1024));
   EXPECT_EQ(attribute_of(function, attribute), most - 40 * 1024);
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(function, attribute, most - 40 * 1024 + 1))
-      << "static memory counts";
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
+          cuFuncSetAttribute(function, attribute, most - 40 * 1024 + 1));  // static memory counts
   EXPECT_EQ(attribute_of(function, attribute), most - 40 * 1024) << "unchanged";
 }
 

@@ -50,7 +50,7 @@ TEST(modules, lazy_functions_load_on_request) {
   EXPECT_EQ(state_of(function), CU_FUNCTION_LOADING_STATE_UNLOADED);
   ANSWERS(CUDA_SUCCESS, cuFuncLoad(function));
   EXPECT_EQ(state_of(function), CU_FUNCTION_LOADING_STATE_LOADED);
-  ANSWERS(CUDA_SUCCESS, cuFuncLoad(function)) << "once more changes nothing";
+  ANSWERS(CUDA_SUCCESS, cuFuncLoad(function));  // once more changes nothing
 }
 
 TEST(modules, lazy_functions_load_when_launched) {

@@ -238,9 +238,9 @@ TEST(modules, kernel_attributes_reach_its_functions) {
                                        60 * 1024, nullptr, nullptr, nullptr));
   MUST(cuCtxSynchronize());
   const Context second;
-  ANSWERS(CUDA_SUCCESS, cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1,
-                                       60 * 1024, nullptr, nullptr, nullptr))
-      << "in later contexts, too";
+  ANSWERS(CUDA_SUCCESS,
+          cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 60 * 1024, nullptr,
+                         nullptr, nullptr));  // in later contexts, too
   MUST(cuCtxSynchronize());
 }
 
@@ -264,8 +264,8 @@ TEST(modules, kernel_attributes_need_a_device) {
   const auto attribute = CU_FUNC_ATTRIBUTE_NUM_REGS;
   ANSWERS(CUDA_ERROR_INVALID_DEVICE,
           cuKernelGetAttribute(&value, attribute, library.kernel("empty"), devices_count()));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuKernelSetAttribute(attribute, 8, library.kernel("empty"), 0))
-      << "read-only";
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
+          cuKernelSetAttribute(attribute, 8, library.kernel("empty"), 0));  // read-only
 }
 
 TEST(modules, kernel_cache_preference_is_a_hint) {

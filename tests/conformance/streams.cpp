@@ -322,16 +322,15 @@ TEST(streams, per_thread_twins_exist) {
   const Context context;
   for (const char* name : kPerThreadNames) {
     void *plain = nullptr, *twin = nullptr;
+    SCOPED_TRACE(name);
     CUdriverProcAddressQueryResult status{};
     ANSWERS(CUDA_SUCCESS,
-            cuGetProcAddress(name, &plain, 13000, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status))
-        << name;
+            cuGetProcAddress(name, &plain, 13000, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status));
     ANSWERS(CUDA_SUCCESS, cuGetProcAddress(name, &twin, 13000,
-                                           CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status))
-        << name;
-    EXPECT_NE(plain, nullptr) << name;
-    EXPECT_NE(twin, nullptr) << name;
-    EXPECT_NE(plain, twin) << name;
+                                           CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));
+    EXPECT_NE(plain, nullptr);
+    EXPECT_NE(twin, nullptr);
+    EXPECT_NE(plain, twin);
   }
 }
 

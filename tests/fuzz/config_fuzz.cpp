@@ -5,23 +5,15 @@
 // terminal.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 
 #include "config/reader/config.h"
-
-namespace {
+#include "tests/fuzz/target.h"
 
 using namespace sluice;
+using fuzz::require;
 
-void require(bool held) {
-  if (!held) std::abort();
-}
-
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(config) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   const auto result = config::config_parse(text, "f.toml");
   if (result.ok()) {

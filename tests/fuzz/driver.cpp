@@ -1,17 +1,19 @@
-// Drives a fuzz target where the compiler brings no libFuzzer: every file of a corpus as it is,
+// Drives the fuzz targets where the compiler brings no libFuzzer: every file of a corpus as it is,
 // then mutations of them by seed, always the same for the same seed.
 //
-//   driver CORPUS RUNS [SEED]
+//   fuzz_targets TARGET CORPUS RUNS [SEED]
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <random>
+#include <string>
 #include <vector>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+#include "tests/fuzz/target.h"
 
 namespace {
 
@@ -75,29 +77,39 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
+std::map<std::string, fuzz::Entry>& targets() {
+  static std::map<std::string, fuzz::Entry> all;
+  return all;
+}
+
 }  // namespace
 
+fuzz::Target::Target(const char* name, Entry entry) { targets().emplace(name, entry); }
+
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: driver CORPUS RUNS [SEED]\n");
+  const auto target = targets().find(argc > 1 ? argv[1] : "");
+  if (argc < 4 || target == targets().end()) {
+    std::fprintf(stderr, "usage: fuzz_targets TARGET CORPUS RUNS [SEED], where TARGET is one of");
+    for (const auto& [name, entry] : targets()) std::fprintf(stderr, " %s", name.c_str());
+    std::fprintf(stderr, "\n");
     return 2;
   }
   std::vector<Bytes> corpus;
-  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) {
+  for (const auto& entry : std::filesystem::directory_iterator(argv[2])) {
     std::ifstream file(entry.path(), std::ios::binary);
     corpus.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
   if (corpus.empty()) {
-    std::fprintf(stderr, "driver: %s is empty\n", argv[1]);
+    std::fprintf(stderr, "fuzz_targets: %s is empty\n", argv[2]);
     return 2;
   }
-  for (const Bytes& bytes : corpus) LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
-  const std::uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
+  for (const Bytes& bytes : corpus) target->second(bytes.data(), bytes.size());
+  const std::uint64_t seed = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 1;
   Mutator mutator(corpus, seed);
-  const long runs = std::atol(argv[2]);
+  const long runs = std::atol(argv[3]);
   for (long run = 0; run < runs; ++run) {
     const Bytes bytes = mutator.next();
-    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+    target->second(bytes.data(), bytes.size());
   }
   std::printf("%zu inputs and %ld mutations of them, seed %llu\n", corpus.size(), runs,
               static_cast<unsigned long long>(seed));

@@ -13,17 +13,15 @@
 
 #include "broker/core/core.h"
 #include "broker/daemon/journal_event.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
 using namespace sluice;
+using fuzz::require;
 
 constexpr char kBoot[] = "11111111-2222-3333-4444-555555555555";
 constexpr std::size_t kHead = 12;
-
-void require(bool held) {
-  if (!held) std::abort();
-}
 
 void checksums_mend(std::string& bytes) {
   for (std::size_t at = 0; at + kHead <= bytes.size();) {
@@ -66,8 +64,7 @@ void core_restore(const daemon::JournalState& before) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(journal) {
   if (size == 0) return 0;
   std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   if (data[0] % 2 == 1) checksums_mend(bytes);

@@ -24,16 +24,14 @@
 #include "broker/daemon/engine.h"
 #include "broker/daemon/sessions.h"
 #include "exporter/snapshot.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
 using namespace sluice;
 using daemon::ConnectionId;
+using fuzz::require;
 using protocol::MessageType;
-
-void require(bool held) {
-  if (!held) std::abort();
-}
 
 bool terminated(const char* text, std::size_t size) {
   return std::memchr(text, '\0', size) != nullptr;
@@ -308,8 +306,7 @@ class Broker {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(messages) {
   Input input(data, size);
   Broker broker;
   for (int steps = 0; steps < 64 && !input.empty(); ++steps) broker.step(input);

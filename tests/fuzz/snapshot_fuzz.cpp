@@ -13,14 +13,12 @@
 
 #include "broker/cli/status.h"
 #include "exporter/snapshot.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
 using namespace sluice;
-
-void require(bool held) {
-  if (!held) std::abort();
-}
+using fuzz::require;
 
 // As many records of each kind as the header asks for and there are bytes; the rest is cut off.
 void counts_mend(std::string& bytes) {
@@ -44,8 +42,7 @@ void counts_mend(std::string& bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(snapshot) {
   if (size == 0) return 0;
   std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   if (data[0] % 2 == 1) counts_mend(bytes);

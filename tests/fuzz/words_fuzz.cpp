@@ -16,14 +16,12 @@
 #include "broker/devices/uuid.h"
 #include "broker/protocol/wire.h"
 #include "config/reader/config.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
 using namespace sluice;
-
-void require(bool held) {
-  if (!held) std::abort();
-}
+using fuzz::require;
 
 void size_try(std::string_view text) {
   const auto bytes = config::size_parse(text);
@@ -105,8 +103,7 @@ void clean_try(std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(words) {
   if (size == 0) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 9) {

@@ -100,7 +100,7 @@ TEST(Command, WhatIsSaid) {
   command.tenant = 4;
   Snapshot snapshot = six_jobs();
   EXPECT_EQ(progress_text(command, snapshot, 100'000'000), "suspending train: 0.1 s");
-  for (const std::uint64_t out : {1, 2}) {
+  for (const std::uint64_t out : {1U, 2U}) {
     protocol::SnapshotTenantGpu part{};
     part.tenant = 4;
     part.movable_bytes = 2ull << 30;

@@ -19,8 +19,11 @@ Function* nvml_function(const char* name) {
 }
 #define NVML(name) (conformance::nvml_function<decltype(name)>(#name))
 
-#define NVML_MUST(call) ASSERT_EQ(call, NVML_SUCCESS) << #call
-#define NVML_ANSWERS(result, call) EXPECT_EQ(call, result) << #call
+#define NVML_MUST(call)                                                                        \
+  do {                                                                                         \
+    if (!::conformance::answered(call, NVML_SUCCESS, #call, __FILE__, __LINE__, true)) return; \
+  } while (false)
+#define NVML_ANSWERS(result, call) ANSWERS(result, call)
 
 /// The library, initialised; shut down with it.
 class Library {

@@ -26,7 +26,7 @@ TEST(runtime, too_much_memory_refused) {
   void* data = nullptr;
   ANSWERS(cudaErrorMemoryAllocation, cudaMalloc(&data, total * 2));
   ANSWERS(cudaErrorMemoryAllocation, cudaGetLastError());
-  ANSWERS(cudaSuccess, cudaMalloc(&data, 256)) << "the context is unharmed";
+  ANSWERS(cudaSuccess, cudaMalloc(&data, 256));  // the context is unharmed
   RUNS(cudaFree(data));
 }
 
@@ -234,8 +234,8 @@ TEST(runtime, arrays_are_copied_by_rows) {
           cudaMemcpy2DFromArray(back.data(), 32, array, 0, 0, 32, 4, cudaMemcpyDeviceToHost));
   EXPECT_EQ(back, from);
   float part[2] = {};
-  ANSWERS(cudaSuccess, cudaMemcpy2DFromArray(part, 8, array, 4, 2, 8, 1, cudaMemcpyDeviceToHost))
-      << "offsets in bytes and rows";
+  ANSWERS(cudaSuccess, cudaMemcpy2DFromArray(part, 8, array, 4, 2, 8, 1,
+                                             cudaMemcpyDeviceToHost));  // offsets in bytes and rows
   EXPECT_EQ(part[0], 17.0F);
   EXPECT_EQ(part[1], 18.0F);
 }

@@ -176,9 +176,9 @@ TEST(runtime, device_is_usable_after_a_reset) {
 TEST(runtime, last_error_is_told_once) {
   ANSWERS(cudaErrorInvalidDevice, cudaSetDevice(99));
   ANSWERS(cudaErrorInvalidDevice, cudaPeekAtLastError());
-  ANSWERS(cudaErrorInvalidDevice, cudaPeekAtLastError()) << "looking does not clear it";
+  ANSWERS(cudaErrorInvalidDevice, cudaPeekAtLastError());  // looking does not clear it
   ANSWERS(cudaErrorInvalidDevice, cudaGetLastError());
-  ANSWERS(cudaSuccess, cudaGetLastError()) << "telling it does";
+  ANSWERS(cudaSuccess, cudaGetLastError());  // telling it does
 }
 
 TEST(runtime, last_error_survives_success) {
@@ -215,7 +215,7 @@ TEST(runtime, faults_stay) {
   ANSWERS(fault, cudaMalloc(&data, 4));
   ANSWERS(fault, cudaDeviceSynchronize());
   ANSWERS(fault, cudaGetLastError());
-  ANSWERS(fault, cudaStreamSynchronize(nullptr)) << "telling it does not end it";
+  ANSWERS(fault, cudaStreamSynchronize(nullptr));  // telling it does not end it
 }
 
 TEST(runtime, errors_have_names_and_words) {
