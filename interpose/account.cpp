@@ -20,7 +20,8 @@ uint64_t contexts_charged[kDevicesMax];  // how many
 uint64_t context_cost[kDevicesMax];      // bytes charged for each of them
 
 void refusal_say(int gpu, uint64_t bytes) {
-  if (!refusals_said.allow(clock_now_ns())) return;
+  uint64_t skipped = 0;
+  if (!refusals_said.allow(clock_now_ns(), &skipped)) return;
   const uint64_t quota = process.memory_max(gpu);
   Line line;
   line.text("refused ").bytes(bytes).text(": you use ");
@@ -30,7 +31,7 @@ void refusal_say(int gpu, uint64_t bytes) {
       .text(" on GPU ")
       .number(static_cast<uint64_t>(gpu))
       .text(". The program sees CUDA out of memory.");
-  line.say();
+  line.skipped(skipped).say();
 }
 
 SLUICE_ALWAYS_INLINE void accounting_raise(ThreadRecord& thread) {

@@ -66,6 +66,8 @@ Pool* pool_add(CUmemoryPool handle, int device);
 /// Reads again what the pool has reserved and charges that. May exceed the quota by what the pool
 /// took in one step.
 void pool_settle(Pool& pool);
+/// The same after a call for which `reserved` bytes were reserved.
+void pool_settle_grown(Pool& pool, uint64_t reserved);
 /// All pools of a device: frees return to the pool at once but to the device only later.
 enum class PoolsRead : uint8_t {
   kRead,
@@ -90,11 +92,24 @@ void graph_memory_forget(CUgraphExec exec);
 /// Whether any executable graph of this process allocates.
 extern uint32_t graph_memory_seen;
 inline bool graph_memory_used() { return load_acquire(graph_memory_seen) != 0; }
-/// Before a launch or an upload: whether what the graph takes fits the quota. On false the sentence
-/// was said.
-[[nodiscard]] bool graph_memory_fits(CUgraphExec exec);
-/// After a launch or an upload that the driver took.
-void graph_memory_taken(CUgraphExec exec);
+/// Around a launch or an upload, within an AccountScope: what the graph takes is reserved before
+/// and becomes what the driver took. One at a time, for two may find the same room in what the
+/// driver has reserved already.
+class GraphMemoryScope {
+ public:
+  explicit GraphMemoryScope(CUgraphExec exec);
+  ~GraphMemoryScope();
+  GraphMemoryScope(const GraphMemoryScope&) = delete;
+  GraphMemoryScope& operator=(const GraphMemoryScope&) = delete;
+  /// False = the quota has no room; the sentence was said.
+  bool fits() const { return fits_; }
+  /// The driver took it.
+  void taken() { taken_ = true; }
+
+ private:
+  const CUgraphExec exec_;
+  bool fits_ = true, taken_ = false;
+};
 void graph_memory_trimmed(int device);
 /// Reads again what is reserved and charges that.
 void graph_memory_settle(int device);

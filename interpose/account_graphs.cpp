@@ -1,8 +1,6 @@
 // Memory of graphs' allocation nodes. The driver reserves it when an executable graph is first
 // launched or uploaded and keeps it for the next launch of any graph, until it is trimmed; what
-// counts is what it has reserved, read after every call that may change it. A launch waits at the
-// gate after it was found to fit, so that two threads may pass the quota together by what one graph
-// takes, never by more.
+// counts is what it has reserved, read after every call that may change it.
 #include <string.h>
 
 #include "interpose/account.h"
@@ -20,7 +18,9 @@ constexpr int kDepthMax = 16;  // of graphs within graphs
 
 uintptr_t trims = 1;
 uint64_t charged[kDevicesMax];
+uint64_t expected[kDevicesMax];  // reserved in the ledger for the launch that is on its way
 Lock lock;
+Lock launches;
 
 // One record for each device on which an executable graph allocates.
 uint64_t key_of(CUgraphExec exec, int device) {
@@ -64,6 +64,28 @@ void node_add(CUgraphNode node, uint64_t* bytes, int depth) {
 
 const void* trims_mark() { return reinterpret_cast<const void*>(load_acquire(trims)); }
 
+bool reserved_read(int device, uint64_t* bytes) {
+  cuuint64_t reserved = 0;
+  const bool known = driver.cuDeviceGetGraphMemAttribute(
+                         device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS;
+  *bytes = reserved;
+  return known;
+}
+
+// What was reserved for a launch becomes what the driver took, without being free in between.
+void expected_settle(int device) {
+  const LockScope scope(lock);
+  if (expected[device] == 0) return;
+  uint64_t reserved;
+  const bool known = reserved_read(device, &reserved);
+  const uint64_t grown = known && reserved > charged[device] ? reserved - charged[device] : 0;
+  const uint64_t took = grown < expected[device] ? grown : expected[device];
+  if (took > 0) charge_commit(device, took);
+  if (took < expected[device]) charge_abort(device, expected[device] - took);
+  charged[device] += took;
+  expected[device] = 0;
+}
+
 // What a graph that needs `bytes` adds to what is reserved.
 uint64_t growth_expected(int device, uint64_t bytes) {
   cuuint64_t reserved = 0, in_use = 0;
@@ -97,31 +119,36 @@ void graph_memory_forget(CUgraphExec exec) {
     (void)process.records.remove(RecordKind::kGraphExec, key_of(exec, device), &record);
 }
 
-bool graph_memory_fits(CUgraphExec exec) {
-  for (int device = 0; device < process.device_count; ++device) {
+GraphMemoryScope::GraphMemoryScope(CUgraphExec exec) : exec_(exec) {
+  launches.acquire();
+  for (int device = 0; device < process.device_count && fits_; ++device) {
     Record record;
     if (!process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record)) continue;
-    const uint64_t growth = growth_expected(device, record.bytes);
-    if (growth == 0) continue;
     // One that ran since the last trim has its memory: it is itself among what is in use.
     if (record.context == trims_mark()) continue;
-    if (!charge_reserve(device, growth)) return false;
-    charge_abort(device, growth);
+    const uint64_t growth = growth_expected(device, record.bytes);
+    if (growth == 0) continue;
+    fits_ = charge_reserve(device, growth);
+    const LockScope scope(lock);
+    if (fits_) expected[device] = growth;
   }
-  return true;
 }
 
-void graph_memory_taken(CUgraphExec exec) {
+GraphMemoryScope::~GraphMemoryScope() {
   const void* mark = trims_mark();
   for (int device = 0; device < process.device_count; ++device) {
+    expected_settle(device);
     Record record;
-    if (!process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record)) continue;
+    if (!taken_ || !process.records.find(RecordKind::kGraphExec, key_of(exec_, device), &record)) {
+      continue;
+    }
     if (record.context != mark) {
       record.context = mark;
       (void)process.records.insert(record);
     }
     graph_memory_settle(device);
   }
+  launches.release();
 }
 
 void graph_memory_trimmed(int device) {
@@ -133,18 +160,17 @@ void graph_memory_settle(int device) {
   const int gpu = device_gpu(device);
   if (gpu < 0 || !graph_memory_used()) return;
   const LockScope scope(lock);
-  cuuint64_t reserved = 0;
-  if (driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
-                                          &reserved) != CUDA_SUCCESS) {
-    return;
-  }
+  uint64_t reserved;
+  if (!reserved_read(device, &reserved)) return;
   const auto index = static_cast<uint32_t>(gpu);
-  if (reserved > charged[device]) {
-    process.ledger.hold_unasked(index, reserved - charged[device]);
+  if (reserved > charged[device] + expected[device]) {
+    const uint64_t more = reserved - charged[device] - expected[device];
+    process.ledger.hold_unasked(index, more);
+    charged[device] += more;
   } else if (reserved < charged[device]) {
     process.ledger.release(index, charged[device] - reserved);
+    charged[device] = reserved;
   }
-  charged[device] = reserved;
 }
 
 void graph_memory_settle() {
@@ -158,7 +184,9 @@ void graph_memory_sum(uint64_t* bytes_by_device) {
 void graph_memory_reset_after_fork() {
   graph_memory_seen = 0;
   memset(charged, 0, sizeof charged);
+  memset(expected, 0, sizeof expected);
   lock.reset_after_fork();
+  launches.reset_after_fork();
 }
 
 }  // namespace sluice::interpose

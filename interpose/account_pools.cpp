@@ -79,6 +79,18 @@ void pool_settle(Pool& pool) {
   if (!pool.gone || pool.charged != 0) pool_charge(pool, bytes_reserved(pool));
 }
 
+// What was reserved becomes what is held without being free in between: it may be another process's
+// last bytes.
+void pool_settle_grown(Pool& pool, uint64_t reserved) {
+  const uint64_t now = bytes_reserved(pool);
+  const uint64_t grown = now > pool.charged ? now - pool.charged : 0;
+  const uint64_t expected = grown < reserved ? grown : reserved;
+  if (expected > 0) charge_commit(pool.device, expected);
+  pool.charged += expected;
+  if (expected < reserved) charge_abort(pool.device, reserved - expected);
+  pool_charge(pool, now);
+}
+
 PoolsRead pools_read(int device) {
   // From a hook that holds the lock already the pools are being settled anyway.
   if (!lock.try_acquire_briefly()) return PoolsRead::kBusy;

@@ -92,7 +92,8 @@ uint64_t at_least_one(uint64_t elements) { return elements > 0 ? elements : 1; }
 
 // False when the product is more than an address can say.
 bool level_bytes(const ArrayShape& shape, unsigned level, const Texel& t, uint64_t* bytes) {
-  const bool layered = (shape.flags & CUDA_ARRAY3D_LAYERED) != 0;
+  // Layers, and a cube's six faces, stay as many on every level.
+  const bool layered = (shape.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
   uint64_t width = at_least_one(shape.width >> level);
   uint64_t height = at_least_one(shape.height >> level);
   const uint64_t depth = at_least_one(layered ? shape.depth : shape.depth >> level);

@@ -29,8 +29,10 @@ unsigned word_take(AtomicU64& word, uint32_t tag, uint32_t bits) {
 }  // namespace
 
 double covered_take(AtomicU64 (&map)[kChargedWords], uint64_t begin_ns, uint64_t end_ns) {
-  uint64_t bit = (begin_ns >> kCoveredBitShift) + 1;
-  const uint64_t end_bit = end_ns >> kCoveredBitShift;
+  // A bit stands for its first instant, so that stretches that follow each other leave none out.
+  constexpr uint64_t kRest = (uint64_t{1} << kCoveredBitShift) - 1;
+  uint64_t bit = (begin_ns + kRest) >> kCoveredBitShift;
+  const uint64_t end_bit = (end_ns + kRest) >> kCoveredBitShift;
   if (bit >= end_bit) return 1;
   const uint64_t all = end_bit - bit;
   constexpr uint64_t kBits = uint64_t{kChargedWords} * kCoveredBitsPerWord;

@@ -7,10 +7,9 @@
 // a common moment is chance.
 //
 // A word of the map is half a tag, which says of which time it speaks, and half bits; it changes as
-// a whole, so a process may be killed at any instant. The two bits at the ends of an interval are
-// left out of account: clocks are compared to some microseconds, and intervals of one process that
-// follow each other must not get into each other's way. What is shorter or older than the map is
-// charged as it is: rather twice than not at all.
+// a whole, so a process may be killed at any instant. A bit stands for its first instant: intervals
+// that follow each other neither share one nor leave one out. What lies between two such instants,
+// or is older than the map, is charged as it is: rather twice than not at all.
 #pragma once
 
 #include "broker/protocol/pages.h"

@@ -339,7 +339,9 @@ bool drain_step(int gpu) {
     driver.cuCtxSetCurrent(context.context);
     if (wait_context) drained &= context_passed(context, kExclusiveQuestion | exclusive);
     fences_complete(context, nullptr, true);
+    const uint64_t asked_ns = clock_now_ns();
     fences_harvest(context);
+    stretches_charge(context, asked_ns);
     drained &= launches_in_flight(context) == 0;
   }
   if (drained) exclusive_drained[gpu] = exclusive;

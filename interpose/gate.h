@@ -208,6 +208,9 @@ inline CUstream stream_of(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned
 inline CUstream stream_of(CUfunction) { return nullptr; }
 inline CUstream stream_of(CUfunction, int, int) { return nullptr; }
 inline CUstream stream_of(CUfunction, int, int, CUstream stream) { return stream; }
+inline CUstream stream_of(CUmemDecompressParams*, size_t, unsigned, size_t*, CUstream stream) {
+  return stream;
+}
 inline CUstream stream_of(CUgraphExec, CUstream stream) { return stream; }
 
 inline CUgraphExec exec_of(CUgraphExec exec, CUstream) { return exec; }
@@ -225,18 +228,25 @@ SLUICE_ALWAYS_INLINE CUresult real_call(const A&... arguments) {
 
 enum class NullStream : bool { kLegacy, kPerThread };
 
-template <auto Real, LaunchKind Kind, NullStream Null, class... A>
-__attribute__((noinline)) CUresult launch_long(A... arguments) {
+template <class Call>
+SLUICE_ALWAYS_INLINE CUresult launch_gated(CUstream stream, CUgraphExec exec, LaunchKind kind,
+                                           Call call) {
   LaunchPass pass;
-  const CUstream stream = stream_of(arguments...);
-  pass.handle = Null == NullStream::kPerThread ? stream_per_thread(stream) : stream;
-  pass.exec = exec_of(arguments...);
-  pass.kind = Kind;
+  pass.handle = stream;
+  pass.exec = exec;
+  pass.kind = kind;
   launch_enter(pass);
   if (SLUICE_UNLIKELY(pass.way == LaunchPass::Way::kRefused)) return CUDA_ERROR_NOT_PERMITTED;
-  const CUresult result = real_call<Real>(arguments...);
+  const CUresult result = call();
   launch_leave(pass, result);
   return result;
+}
+
+template <auto Real, LaunchKind Kind, NullStream Null, class... A>
+__attribute__((noinline)) CUresult launch_long(A... arguments) {
+  const CUstream stream = stream_of(arguments...);
+  return launch_gated(Null == NullStream::kPerThread ? stream_per_thread(stream) : stream,
+                      exec_of(arguments...), Kind, [&] { return real_call<Real>(arguments...); });
 }
 
 /// One launch of a kernel by the real function `Real`: gate, call, account.

@@ -124,7 +124,9 @@ bool contexts_look(int gpu) {
       if (launches == s->seen && launches != s->fenced.launches) fences_complete(context, s, true);
       s->seen = launches;
     }
+    const uint64_t asked_ns = clock_now_ns();
     fences_harvest(context);
+    stretches_charge(context, asked_ns);
     busy |= launches_in_flight(context) != 0;
     context.lock.release();
   }

@@ -27,33 +27,35 @@ CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call call) {
 }
 
 template <class Call>
+CUresult take_memory(CUgraphExec exec, Call call) {
+  GraphMemoryScope memory(exec);
+  if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) memory.taken();
+  return result;
+}
+
+template <class Call>
 CUresult upload(CUgraphExec exec, CUstream stream, Call call) {
   const TouchScope touch;
   const AccountScope account;
   if (!account.active() || !launch_takes_memory(stream)) return call();
-  if (!graph_memory_fits(exec)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = call();
-  if (result == CUDA_SUCCESS) graph_memory_taken(exec);
-  return result;
+  return take_memory(exec, call);
 }
 
-// By the long way; what an allocating graph takes must fit the quota first.
+// By the long way; what an allocating graph takes must fit the quota first. That is asked inside of
+// the gate: nothing is kept from others while the launch waits for its lease.
 template <auto Real, NullStream Null>
 __attribute__((noinline)) CUresult launch_long_way(CUgraphExec exec, CUstream stream) {
   if (process_mode() == Mode::kInert) return real_call<Real>(exec, stream);
-  const auto call = [&] {
+  const CUstream meant = Null == NullStream::kPerThread ? stream_per_thread(stream) : stream;
+  if (!launch_takes_memory(meant))
     return launch_long<Real, LaunchKind::kGraph, Null, CUgraphExec, CUstream>(exec, stream);
-  };
-  if (!launch_takes_memory(Null == NullStream::kPerThread ? stream_per_thread(stream) : stream))
-    return call();
-  {
+  return launch_gated(meant, exec, LaunchKind::kGraph, [&] {
     const AccountScope account;
-    if (account.active() && !graph_memory_fits(exec)) return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  const CUresult result = call();
-  const AccountScope account;
-  if (account.active() && result == CUDA_SUCCESS) graph_memory_taken(exec);
-  return result;
+    const auto call = [&] { return real_call<Real>(exec, stream); };
+    return account.active() ? take_memory(exec, call) : call();
+  });
 }
 
 template <auto Real, NullStream Null>

@@ -1,6 +1,6 @@
-// Everything that submits kernels but graphs (hooks_graph.cpp). Each hook: the gate, the real call,
-// the count. The `_ptsz` twins mean the per-thread default stream by a null handle; the legacy
-// calls have no stream and use the null stream.
+// Everything that submits kernels but graphs (hooks_graph.cpp), and decompression, which keeps the
+// GPU as busy. Each hook: the gate, the real call, the count. The `_ptsz` twins mean the per-thread
+// default stream by a null handle; the legacy calls have no stream and use the null stream.
 #include <stddef.h>
 
 #include "interpose/gate.h"
@@ -96,4 +96,18 @@ SLUICE_HOOK CUresult cuLaunchGrid(CUfunction f, int width, int height) {
 SLUICE_HOOK CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
   return launch_kernel_through<&DriverTable::cuLaunchGridAsync, NullStream::kLegacy>(
       f, width, height, stream);
+}
+
+SLUICE_HOOK CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* list, size_t count,
+                                               unsigned int flags, size_t* error_index,
+                                               CUstream stream) {
+  return launch_kernel_through<&DriverTable::cuMemBatchDecompressAsync, NullStream::kLegacy>(
+      list, count, flags, error_index, stream);
+}
+
+SLUICE_HOOK CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* list, size_t count,
+                                                    unsigned int flags, size_t* error_index,
+                                                    CUstream stream) {
+  return launch_kernel_through<&DriverTable::cuMemBatchDecompressAsync_ptsz,
+                               NullStream::kPerThread>(list, count, flags, error_index, stream);
 }

@@ -70,9 +70,25 @@ CUresult allocate(Pointer* pointer, uint64_t bytes, Call call) {
   return with_room([&](RoomWait& wait) { return allocate_once<Kind>(wait, pointer, bytes, call); });
 }
 
-// The driver chooses the pitch: reserve for the row length in the largest pitch alignment sold (512
-// bytes), settle after. Movable memory has that pitch.
+// The driver chooses the pitch. The largest alignment sold is 512 bytes, which movable memory has.
 constexpr uint64_t kPitchAlignment = 512;
+
+// Whether rows take that much: once it was seen that they do, padded rows are reserved, so that
+// nothing is above the quota for a moment; until then, and for good where it was seen that they do
+// not, what surely must fit, the rows without padding.
+enum Padding : uint32_t { kUnknown, kPadded, kOther };
+uint32_t padding_seen;
+
+void padding_learn(uint64_t width, uint64_t pitch) {
+  const uint64_t padded = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
+  constexpr uint64_t kHalf = kPitchAlignment / 2;
+  if (pitch != padded) {
+    store_relaxed<uint32_t>(padding_seen, kOther);
+  } else if ((width + kHalf - 1) / kHalf * kHalf != padded &&
+             load_relaxed(padding_seen) == kUnknown) {
+    store_relaxed<uint32_t>(padding_seen, kPadded);
+  }
+}
 
 // What the driver allows; anything else it answers itself.
 bool pitch_is_sane(uint64_t width, uint64_t height, unsigned int element) {
@@ -103,15 +119,15 @@ CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, co
     if (result == CUDA_SUCCESS) *pitch = static_cast<Size>(row);
     return result;
   }
-  // What surely must fit is the rows without padding; padding that the driver does not add must not
-  // be refused.
-  if (!charge_reserve(device, width * height)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const uint64_t asked = load_relaxed(padding_seen) == kPadded ? bytes : width * height;
+  if (!charge_reserve(device, asked)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Pointer pointer_before = *pointer;
   const Size pitch_before = *pitch;
   result = call();
-  if (result != CUDA_SUCCESS) return driver_refused(wait, result, device, width * height);
+  if (result != CUDA_SUCCESS) return driver_refused(wait, result, device, asked);
+  padding_learn(width, *pitch);
   const uint64_t actual = static_cast<uint64_t>(*pitch) * height;
-  if (!charge_settle(device, width * height, actual)) {
+  if (!charge_settle(device, asked, actual)) {
     pointer_free(*pointer);
     *pointer = pointer_before;
     *pitch = pitch_before;

@@ -1,7 +1,7 @@
 // Modules, libraries and their functions: code and variables are memory that counts, and no call
 // tells how much. A load is made and then measured; one that does not fit the quota is taken back.
 // What the driver loads late, with a function's handle or its first launch, is charged when it is
-// there.
+// there. Green contexts, too, take memory that only the figure for the process shows.
 #include "interpose/residual.h"
 #include "interpose/touch.h"
 
@@ -181,4 +181,15 @@ SLUICE_HOOK CUresult cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUl
 SLUICE_HOOK CUresult cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
                                          const char* name) {
   return library_get([&] { return driver.cuLibraryGetManaged(pointer, bytes, library, name); });
+}
+
+SLUICE_HOOK CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc resources,
+                                      CUdevice device, unsigned int flags) {
+  return load(
+      context, [&] { return driver.cuGreenCtxCreate(context, resources, device, flags); },
+      [](CUgreenCtx made) { return driver.cuGreenCtxDestroy(made); });
+}
+
+SLUICE_HOOK CUresult cuGreenCtxDestroy(CUgreenCtx context) {
+  return unload([&] { return driver.cuGreenCtxDestroy(context); });
 }

@@ -41,8 +41,7 @@ CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer
     if (!charge_reserve(pool->device, growth)) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const CUresult result = call();
-  if (growth > 0) charge_abort(pool->device, growth);
-  pool_settle(*pool);
+  pool_settle_grown(*pool, growth);
   if (result == CUDA_SUCCESS) {
     (void)process.records.insert(
         Record{*pointer, bytes, handle, RecordKind::kPooled, pool->device});

@@ -26,12 +26,13 @@ RateLimit ipc_refusals_said;
 
 void ipc_refusal_say() {
   const ErrnoGuard guard;
-  if (!ipc_refusals_said.allow(clock_now_ns())) return;
+  uint64_t skipped = 0;
+  if (!ipc_refusals_said.allow(clock_now_ns(), &skipped)) return;
   Line line;
   line.text(
       "memory of this job may be moved to the host (swap), so cuIpcGetMemHandle has no handle for "
       "it; run the job without swap to share memory between its processes");
-  line.say();
+  line.skipped(skipped).say();
 }
 
 }  // namespace

@@ -115,6 +115,7 @@ void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fen
     interval_learn(context, stream, fence, now_ns - begin_ns);
   }
   ++context.passed;
+  stream.stretch_ns = 0;
   stream.start_late_ns = 0;
   stream.mark_known = timed;
   stream.mark_ns = now_ns;
@@ -340,6 +341,22 @@ void fences_harvest(ContextRecord& context) {
     } else {
       link = &stream->next;
     }
+  }
+}
+
+void stretches_charge(ContextRecord& context, uint64_t asked_ns) {
+  if (context.host_ahead_ns == 0) return;
+  const double until_ns = static_cast<double>(asked_ns) - context.host_ahead_ns - kStretchMarginNs;
+  for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (s->fence_count == 0 || !s->mark_known || s->fences[s->fence_first].is_start) continue;
+    const double begin_ns = s->mark_ns + s->start_late_ns;
+    const double charged_ns = s->stretch_ns > begin_ns ? s->stretch_ns : begin_ns;
+    if (until_ns - charged_ns < kStretchLongNs) continue;
+    s->stretch_ns = until_ns;
+    // The whole stretch is added again at its end: what was charged here is not charged twice.
+    const double grown_ns = context.intervals.add(begin_ns, until_ns);
+    context.busy_ns += covered_charge(context.device, until_ns + context.host_ahead_ns, grown_ns);
+    totals_count(context, *s);
   }
 }
 

@@ -32,6 +32,10 @@ inline constexpr double kFenceSpacingNs = 500000.0;
 /// And no more launches apart than this: what one takes from the budget, at least.
 inline constexpr int kFenceEveryMax = 256;
 inline constexpr double kLaunchNsMin = kFenceSpacingNs / kFenceEveryMax;
+/// A stretch this long is charged while it goes on, up to so long ago: clocks are compared that
+/// well.
+inline constexpr double kStretchLongNs = 20'000'000.0;
+inline constexpr double kStretchMarginNs = 2'000'000.0;
 /// What a launch of unknown length counts for while it is in flight: no window has room beside it.
 inline constexpr double kUnmeasuredNs = 1e12;
 
@@ -76,7 +80,8 @@ struct StreamRecord {
   bool graphs_differ;  // among those that have no fence behind them
   uint64_t looked_ns;
   uint64_t looked_launches;
-  double mark_ns;  // device time from which the stream has been busy
+  double mark_ns;     // device time from which the stream has been busy
+  double stretch_ns;  // up to where the stretch that goes on is charged; 0 = not at all
   bool mark_known;
   // How long after the start fence the first launch behind it was given to the driver: the stream
   // was idle for as long. Counts once.
@@ -159,6 +164,9 @@ StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecor
 bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start);
 /// Looks which fences have passed and counts their time.
 void fences_harvest(ContextRecord& context);
+/// Charges what has gone by of long stretches that go on: a kernel that runs for seconds, or for
+/// ever, is not charged at its end only. `asked_ns`: before the fences were harvested.
+void stretches_charge(ContextRecord& context, uint64_t asked_ns);
 /// Puts end fences behind whatever has none. `only`: just that stream. `by_helper`: not this
 /// program's thread.
 void fences_complete(ContextRecord& context, StreamRecord* only, bool by_helper);

@@ -52,6 +52,11 @@ Line& Line::bytes(uint64_t value) {
   return bytes_in(value, unit).text(" ").text(kUnits[unit]);
 }
 
+Line& Line::skipped(uint64_t count) {
+  if (count == 0) return *this;
+  return text(" (").number(count).text(" more since the last such line.)");
+}
+
 void Line::say() const {
   const ErrnoGuard guard;
   char line[sizeof buffer_ + 16] = "sluice: ";
@@ -61,11 +66,16 @@ void Line::say() const {
   (void)ignored;
 }
 
-bool RateLimit::allow(uint64_t now_ns) {
+bool RateLimit::allow(uint64_t now_ns, uint64_t* skipped) {
   uint64_t last = load_relaxed(last_ns_);
-  if (last != 0 && now_ns - last < 1000000000u) return false;
-  return __atomic_compare_exchange_n(&last_ns_, &last, now_ns, false, __ATOMIC_RELAXED,
-                                     __ATOMIC_RELAXED);
+  const bool due = last == 0 || now_ns - last >= 1000000000u;
+  if (!due || !__atomic_compare_exchange_n(&last_ns_, &last, now_ns, false, __ATOMIC_RELAXED,
+                                           __ATOMIC_RELAXED)) {
+    __atomic_add_fetch(&skipped_, 1, __ATOMIC_RELAXED);
+    return false;
+  }
+  *skipped = __atomic_exchange_n(&skipped_, 0, __ATOMIC_RELAXED);
+  return true;
 }
 
 }  // namespace sluice::interpose

@@ -15,6 +15,8 @@ class Line {
   Line& bytes(uint64_t value);
   /// The same in the given unit (index of B, KiB, MiB, GiB), without naming it.
   Line& bytes_in(uint64_t value, int unit);
+  /// How many lines of the kind were not said since the last one (RateLimit); nothing for none.
+  Line& skipped(uint64_t count);
   const char* c_str() const { return buffer_; }
   /// Writes "sluice: ...\n" to stderr.
   void say() const;
@@ -30,10 +32,12 @@ int bytes_unit(uint64_t value);
 /// True at most once a second for a kind of message.
 class RateLimit {
  public:
-  bool allow(uint64_t now_ns);
+  /// `skipped`: how many it was false for since it was true.
+  bool allow(uint64_t now_ns, uint64_t* skipped);
 
  private:
   uint64_t last_ns_ = 0;
+  uint64_t skipped_ = 0;
 };
 
 }  // namespace sluice::interpose

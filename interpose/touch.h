@@ -22,11 +22,12 @@ SLUICE_ALWAYS_INLINE bool hold_is_set() {
 /// Waits out the hold, if it stops the thread, whose `touching` is raised.
 SLUICE_NOINLINE void touch_wait(ThreadRecord& thread);
 
-/// Before a call that touches device memory or handles. Calls may be nested.
+/// Before a call that touches device memory or handles. Calls may be nested, also in a launch that
+/// has passed its gate: the drain that comes before a hold waits for it, so it must not wait here.
 SLUICE_ALWAYS_INLINE void touch_begin(ThreadRecord& thread) {
   const uint32_t depth = thread.touching;
   raise_word(thread.touching, depth + 1);
-  if (SLUICE_UNLIKELY(hold_is_set()) && depth == 0) touch_wait(thread);
+  if (SLUICE_UNLIKELY(hold_is_set()) && (depth | thread.inside) == 0) touch_wait(thread);
 }
 SLUICE_ALWAYS_INLINE void touch_end(ThreadRecord& thread) {
   store_release(thread.touching, thread.touching - 1);

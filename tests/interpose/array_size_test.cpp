@@ -36,12 +36,14 @@ TEST(ArraySize, PlanarFormatsCountTheirPlanes) {
   EXPECT_EQ(bytes_of(CU_AD_FORMAT_Y444_PLANAR8, 3, 64, 48), 64u * 48 * 3);
 }
 
-TEST(ArraySize, LevelsHalveUntilOneAndLayersStay) {
+TEST(ArraySize, LevelsHalveUntilOneAndLayersAndFacesStay) {
   // 16 + 8 + 4 + 2 + 1 squared, of one byte each.
   EXPECT_EQ(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 16, 16, 0, 0, 5), 256u + 64 + 16 + 4 + 1);
   EXPECT_EQ(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 16, 4, 0, 0, 5), 64u + 16 + 4 + 2 + 1);
   EXPECT_EQ(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 8, 8, 8, 0, 4), 512u + 64 + 8 + 1);
   EXPECT_EQ(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 8, 8, 6, CUDA_ARRAY3D_LAYERED, 4),
+            6u * (64 + 16 + 4 + 1));
+  EXPECT_EQ(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 8, 8, 6, CUDA_ARRAY3D_CUBEMAP, 4),
             6u * (64 + 16 + 4 + 1));
 }
 

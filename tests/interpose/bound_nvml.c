@@ -1,8 +1,29 @@
 // A library that is linked against NVML: which functions do its calls mean?
-typedef struct Device* Device;
-unsigned nvmlDeviceGetMemoryInfo(Device device, void* memory);
-unsigned nvmlDeviceGetMemoryInfo_v2(Device device, void* memory);
+#include <stddef.h>
+#include <string.h>
 
-void* bound_address(int version) {
-  return version == 2 ? (void*)&nvmlDeviceGetMemoryInfo_v2 : (void*)&nvmlDeviceGetMemoryInfo;
+#define NVML_FUNCTIONS(X)                       \
+  X(nvmlDeviceGetMemoryInfo)                    \
+  X(nvmlDeviceGetMemoryInfo_v2)                 \
+  X(nvmlDeviceGetUtilizationRates)              \
+  X(nvmlDeviceGetProcessUtilization)            \
+  X(nvmlDeviceGetProcessesUtilizationInfo)      \
+  X(nvmlDeviceGetComputeRunningProcesses)       \
+  X(nvmlDeviceGetComputeRunningProcesses_v2)    \
+  X(nvmlDeviceGetComputeRunningProcesses_v3)    \
+  X(nvmlDeviceGetGraphicsRunningProcesses)      \
+  X(nvmlDeviceGetGraphicsRunningProcesses_v2)   \
+  X(nvmlDeviceGetGraphicsRunningProcesses_v3)   \
+  X(nvmlDeviceGetMPSComputeRunningProcesses)    \
+  X(nvmlDeviceGetMPSComputeRunningProcesses_v2) \
+  X(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+
+#define DECLARED(name) unsigned name(void);
+NVML_FUNCTIONS(DECLARED)
+
+void* bound_address(const char* name) {
+#define IS(one) \
+  if (strcmp(name, #one) == 0) return (void*)&one;
+  NVML_FUNCTIONS(IS)
+  return NULL;
 }

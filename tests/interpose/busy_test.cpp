@@ -125,21 +125,50 @@ TEST_F(BusyTest, SmallKernelsThatAreWaitedForOneByOne) {
   }
 }
 
+// The device is slower than the host here, so it is busy all the time: as long as the host's
+// scheduler lets the program launch. Where it does not, the time that passed is the bound.
 TEST_F(BusyTest, AFewMicrosecondsBetweenLaunches) {
-  agrees([&] {
-    const auto pause = std::chrono::microseconds(10);
-    for (int i = 0; i < 2000; ++i) {
-      ASSERT_EQ(launch(100), CUDA_SUCCESS);
-      const auto until = std::chrono::steady_clock::now() + pause;
-      while (std::chrono::steady_clock::now() < until) {
-      }
+  drain();
+  broker->lease_store(kLeaseOpen);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto pause = std::chrono::microseconds(10);
+  for (int i = 0; i < 2000; ++i) {
+    ASSERT_EQ(launch(100), CUDA_SUCCESS);
+    const auto until = std::chrono::steady_clock::now() + pause;
+    while (std::chrono::steady_clock::now() < until) {
     }
-    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  });
+  }
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  const std::chrono::duration<double, std::nano> wall = std::chrono::steady_clock::now() - begin;
+  drain();
+  EXPECT_GE(ours, device * 0.99);
+  EXPECT_LE(ours, std::max(device * 1.01, wall.count()));
 }
 
 TEST_F(BusyTest, OneLongKernel) {
   agrees([&] { ASSERT_EQ(launch(3'000'000), CUDA_SUCCESS); });
+}
+
+// A kernel that does not end is charged all the same, as it goes on, under an open lease and while
+// the drain waits for it.
+TEST_F(BusyTest, AKernelIsChargedWhileItRuns) {
+  drain();
+  broker->lease_store(kLeaseOpen);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto charged_ns = [&] {
+    return static_cast<double>(broker->account().busy_ns.load()) - ours_before;
+  };
+  ASSERT_EQ(launch(1'500'000), CUDA_SUCCESS);  // 0.9 s
+  for (const double wanted_ns : {1e8, 3e8}) {
+    double charged = 0;
+    EXPECT_TRUE(sluice::test::eventually([&] { return (charged = charged_ns()) >= wanted_ns; }));
+    EXPECT_EQ(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY) << "it was charged at its end only";
+    const std::chrono::duration<double, std::nano> wall = std::chrono::steady_clock::now() - begin;
+    EXPECT_LE(charged, wall.count());
+    broker->lease_store(0);
+  }
+  drain();
+  EXPECT_NEAR(ours, device, device * 0.02);
 }
 
 TEST_F(BusyTest, OverlappingStreams) {
@@ -222,7 +251,7 @@ class BusyProcessesTest : public BusyTest {
     child_start(*tenant.broker, tenant, spins, sleeps_us);
   }
   void child_start(const sluice::test::TestBroker& of, Tenant& tenant, unsigned spins,
-                   int sleeps_us) {
+                   int sleeps_us, int launches = 150) {
     int go[2], done[2];
     ASSERT_EQ(pipe(go) | pipe(done), 0);
     tenant.pid = fork();
@@ -233,7 +262,7 @@ class BusyProcessesTest : public BusyTest {
       EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
       EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
       kernel_load();
-      for (int i = 0; i < 150; ++i) {
+      for (int i = 0; i < launches; ++i) {
         EXPECT_EQ(launch(spins), CUDA_SUCCESS);
         if (i % 7 == 0) {
           EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
@@ -265,8 +294,9 @@ class BusyProcessesTest : public BusyTest {
     return std::ranges::all_of(finished, [](int fd) { return fd < 0; });
   }
   std::vector<int> finished;
-  // Both do their work to the end, in turns. True when each was charged what it used.
-  bool both_agree() {
+  // Both do their work to the end, in turns. How far what the worse was charged is from what it
+  // used.
+  double both_in_turns() {
     Tenant tenants[2];
     for (Tenant& tenant : tenants) tenant.broker = broker_make();
     tenant_start(tenants[0], 2000, 3000);
@@ -281,16 +311,16 @@ class BusyProcessesTest : public BusyTest {
       }
     }
     EXPECT_TRUE(all_finished());
-    bool agree = true;
+    double worst = 0;
     for (Tenant& tenant : tenants) {
       const double used = busy_of(tenant.pid);
       const auto charged = static_cast<double>(tenant.broker->account().busy_ns.load());
       printf("busy: shim %.3f ms, device %.3f ms (%+.2f %%)\n", charged / 1e6, used / 1e6,
              100 * (charged / used - 1));
-      agree &= std::abs(charged - used) <= used * 0.01;
+      if (std::abs(charged / used - 1) > std::abs(worst)) worst = charged / used - 1;
       child_end(tenant);
     }
-    return agree;
+    return worst;
   }
   void child_end(Tenant& child) {
     EXPECT_EQ(write(child.go, "", 1), 1);
@@ -301,12 +331,16 @@ class BusyProcessesTest : public BusyTest {
   }
   // Two processes of one tenant, on the GPU at the same moments: each one's events lie around the
   // other's slices, and the tenant is charged what both used together.
-  bool both_together_agree() {
+  struct Part {
+    unsigned spins;
+    int sleeps_us, launches;
+  };
+  double both_together(const Part& one, const Part& other) {
     const auto tenant = broker_make();
     Tenant children[2];
     tenant->lease_store(kLeaseOpen);
-    child_start(*tenant, children[0], 2000, 3000);
-    child_start(*tenant, children[1], 5000, 500);
+    child_start(*tenant, children[0], one.spins, one.sleeps_us, one.launches);
+    child_start(*tenant, children[1], other.spins, other.sleeps_us, other.launches);
     for (int i = 0; i < 60000 && !all_finished() && !HasFailure(); ++i) sleep_us(1000);
     EXPECT_TRUE(all_finished());
     tenant->lease_store(0);
@@ -324,21 +358,42 @@ class BusyProcessesTest : public BusyTest {
     }
     printf("busy: shim %.3f ms, device %.3f ms (%+.2f %%)\n", charged / 1e6, used / 1e6,
            100 * (charged / used - 1));
-    return std::abs(charged - used) <= used * 0.01;
+    return charged / used - 1;
   }
 };
 
+// Of five runs most agree, and none is charged less than it used. One run is not enough: where the
+// scheduler stops a process or its helper between a launch and the fence behind it, that run's
+// stretch is longer by as much.
+template <class Run>
+void expect_most_agree(Run run) {
+  constexpr int kRuns = 5, kMost = kRuns / 2 + 1;
+  int agreed = 0;
+  for (int i = 0; i < kRuns && agreed < kMost && i - agreed < kMost; ++i) {
+    const double error = run();
+    EXPECT_GE(error, -0.01);
+    agreed += std::abs(error) <= 0.01 ? 1 : 0;
+  }
+  EXPECT_EQ(agreed, kMost);
+}
+
 TEST_F(BusyProcessesTest, TwoProcessesThatTakeTurns) {
-  bool agree = false;
-  for (int attempt = 0; attempt < 4 && !agree && !HasFailure(); ++attempt) agree = both_agree();
-  EXPECT_TRUE(agree);
+  expect_most_agree([&] { return both_in_turns(); });
 }
 
 TEST_F(BusyProcessesTest, TwoProcessesOfOneTenantAtOnce) {
-  bool agree = false;
-  for (int attempt = 0; attempt < 5 && !agree && !HasFailure(); ++attempt)
-    agree = both_together_agree();
-  EXPECT_TRUE(agree);
+  expect_most_agree([&] { return both_together({2000, 3000, 150}, {5000, 500, 150}); });
+}
+
+// Longer than the map of what was charged reaches back. The device changes between the two all the
+// time, here without losing any: what it loses is in the fences' time and not in its account.
+class BusyLongTest : public BusyProcessesTest {
+ protected:
+  BusyLongTest() { setenv("SOFTGPU_SWITCH_US", "0", 1); }
+};
+
+TEST_F(BusyLongTest, TwoLongKernelsOfOneTenantAtOnce) {
+  expect_most_agree([&] { return both_together({800'000, 0, 1}, {600'000, 0, 1}); });
 }
 
 }  // namespace

@@ -103,12 +103,27 @@ FAKE CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* act
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return take(out, bytes); }
+// At an address of 32 bits, where nothing else is.
+static CUresult take_low(CUdeviceptr_v1* out, unsigned long long bytes) {
+  static CUdeviceptr next_low = 0x10000;
+  CUdeviceptr high = 0;
+  const CUresult result = take(&high, bytes);
+  if (result != CUDA_SUCCESS) return result;
+  const std::lock_guard lock(mutex);
+  sizes.erase(high);
+  sizes[next_low] = bytes;
+  *out = static_cast<CUdeviceptr_v1>(next_low);
+  next_low += (bytes + 511) / 512 * 512;
+  return CUDA_SUCCESS;
+}
 FAKE CUresult cuMemAlloc(CUdeviceptr_v1* out, unsigned int bytes) {
   ++fake.calls_alloc_v1;
-  CUdeviceptr wide = 0;
-  const CUresult result = take(&wide, bytes);
-  if (result == CUDA_SUCCESS) *out = static_cast<CUdeviceptr_v1>(wide);
-  return result;
+  return take_low(out, bytes);
+}
+FAKE CUresult cuMemAllocPitch(CUdeviceptr_v1* out, unsigned int* pitch, unsigned int width,
+                              unsigned int height, unsigned int) {
+  *pitch = (width + 511) / 512 * 512;
+  return take_low(out, static_cast<unsigned long long>(*pitch) * height);
 }
 FAKE CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int) {
   return take(out, bytes);
@@ -129,6 +144,7 @@ FAKE CUresult cuMemFree_v2(CUdeviceptr pointer) {
   sizes.erase(found);
   return CUDA_SUCCESS;
 }
+FAKE CUresult cuMemFree(CUdeviceptr_v1 pointer) { return cuMemFree_v2(pointer); }
 FAKE CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   if (free_bytes != nullptr) *free_bytes = fake.capacity_bytes - fake.used_bytes;
   if (total_bytes != nullptr) *total_bytes = fake.capacity_bytes;

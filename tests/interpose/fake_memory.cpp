@@ -32,7 +32,8 @@ struct Shown {
   unsigned long long piece;
 };
 std::map<CUdeviceptr, Shown> shown;
-std::set<void*> host_buffers;
+// Never destroyed: what a free that was told to fail has left is still known at the end.
+std::set<void*>& host_buffers = *new std::set<void*>;
 
 /// Drivers leave errno alone.
 class ErrnoKept {

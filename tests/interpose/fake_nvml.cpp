@@ -74,6 +74,23 @@ FAKE nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
   *count = all;
   return all == 0 ? kNotFound : fits ? 0 : kInsufficientSize;
 }
+FAKE nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                        nvmlProcessesUtilizationInfo_v1_t* info) {
+  if (fake_nvml.samples_result != 0) return fake_nvml.samples_result;
+  unsigned all = 0;
+  for (unsigned i = 0; i < fake_nvml.process_count; ++i) {
+    if (fake_nvml.sm_util[i] == 0 || device == reinterpret_cast<nvmlDevice_t>(1)) continue;
+    if (info->procUtilArray != nullptr && all < info->processSamplesCount) {
+      info->procUtilArray[all] = {
+          5, fake_nvml.processes[i].pid, fake_nvml.sm_util[i], fake_nvml.sm_util[i] / 2, 7, 9, 11,
+          13};
+    }
+    ++all;
+  }
+  const bool fits = info->procUtilArray != nullptr && all <= info->processSamplesCount;
+  info->processSamplesCount = all;
+  return all == 0 ? kNotFound : fits ? 0 : kInsufficientSize;
+}
 #define FAKE_LIST(name, info)                                                                  \
   FAKE nvmlReturn_t name(nvmlDevice_t device, unsigned int* count, info* infos) {              \
     return list(device == reinterpret_cast<nvmlDevice_t>(2) ? nullptr : device, count, infos); \

@@ -156,6 +156,23 @@ TEST_F(GuestNvmlTest, TheOwnFigureCountsLessWhatIsKnown) {
   EXPECT_EQ(held(), 10 * kMiB);
 }
 
+TEST_F(GuestNvmlTest, GreenContextsAreMeasuredAndOneThatDoesNotFitIsTakenBack) {
+  listed(static_cast<unsigned>(getpid()), 41 * kMiB);
+  cuda_start();
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(held(), 41 * kMiB);
+  auto green = reinterpret_cast<CUgreenCtx>(0x77);
+  nvml->processes[0].usedGpuMemory = kGiB + kMiB;
+  EXPECT_EQ(cuGreenCtxCreate(&green, nullptr, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(green, reinterpret_cast<CUgreenCtx>(0x77));
+  nvml->processes[0].usedGpuMemory = 50 * kMiB;
+  EXPECT_EQ(cuGreenCtxCreate(&green, nullptr, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(held(), 50 * kMiB);
+  nvml->processes[0].usedGpuMemory = 42 * kMiB;
+  EXPECT_EQ(cuGreenCtxDestroy(green), CUDA_SUCCESS);
+  EXPECT_EQ(held(), 42 * kMiB);
+}
+
 TEST_F(GuestNvmlTest, AskingForTheSameFunctionAgainAsksNvmlNothing) {
   listed(static_cast<unsigned>(getpid()), 41 * kMiB);
   cuda_start();

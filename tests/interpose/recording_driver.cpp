@@ -26,3 +26,15 @@ FAKE CUresult cuCtxGetCurrent(CUcontext* context) {
   *context = reinterpret_cast<CUcontext>(0x1000);
   return recorded("cuCtxGetCurrent", context);
 }
+FAKE CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = 0;
+  return recorded("cuCtxGetDevice", device);
+}
+FAKE CUresult cuEventCreate(CUevent* event, unsigned int flags) {
+  *event = reinterpret_cast<CUevent>(0x2000);
+  return recorded("cuEventCreate", event, flags);
+}
+FAKE CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {
+  *ms = 0;
+  return recorded("cuEventElapsedTime", ms, from, to);
+}

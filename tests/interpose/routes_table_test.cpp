@@ -5,11 +5,13 @@
 #include <string.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -45,6 +47,24 @@ std::multimap<std::string, Entry> families() {
     made.emplace(
         notes.substr(at, notes.find(' ', at) - at),
         Entry{symbol, std::stoi(version), version.find("_pt", version.find('/')) != version.npos});
+  }
+  return made;
+}
+
+/// What each function does, by the words of the reference list.
+std::map<std::string, std::set<std::string>> classes_of_all() {
+  std::ifstream file(SLUICE_ENTRYPOINTS);
+  std::map<std::string, std::set<std::string>> made;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::string symbol, version, classes;
+    std::getline(fields, symbol, '\t');
+    std::getline(fields, version, '\t');
+    std::getline(fields, classes, '\t');
+    std::istringstream list(classes);
+    for (std::string one; std::getline(list, one, ';');) made[symbol].insert(one);
   }
   return made;
 }
@@ -369,6 +389,127 @@ TEST_F(RouteTableTest, ForATenantEveryHookReachesItsOwnAbi) {
   }
   EXPECT_EQ(called + 2, hooks.size());
   EXPECT_EQ(broker.registrations(), 1);
+}
+
+// ---- who waits
+
+/// Hooks that pass while a hold lasts, and why they may.
+const std::pair<const char*, std::vector<std::string>> kPassing[] = {
+    {"asks nothing of the device", {"cuInit", "cuDeviceTotalMem", "cuDeviceTotalMem_v2"}},
+    {"a query",
+     {"cuEventQuery", "cuStreamQuery", "cuStreamQuery_ptsz", "cuMemGetInfo", "cuMemGetInfo_v2"}},
+    {"the answer is the shim's own while memory is out",
+     {"cuMemGetAddressRange_v2", "cuPointerGetAttribute", "cuPointerGetAttributes"}},
+    {"an address, not the memory", {"cuMemAddressFree", "cuPointerSetAttribute"}},
+    {"a wait: what it waits for is over",
+     {"cuCtxSynchronize", "cuCtxSynchronize_v2", "cuEventSynchronize", "cuStreamSynchronize",
+      "cuStreamSynchronize_ptsz"}},
+    {"orders streams, or ends one that is empty",
+     {"cuStreamDestroy", "cuStreamDestroy_v2", "cuStreamWaitEvent", "cuStreamWaitEvent_ptsz"}},
+    {"a hold waits for its end", {"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}},
+    {"says which context is meant",
+     {"cuCtxPopCurrent", "cuCtxPopCurrent_v2", "cuCtxPushCurrent", "cuCtxPushCurrent_v2",
+      "cuCtxSetCurrent"}},
+};
+
+enum class Fate { kReturned, kWaited };
+
+/// Whether the call returns by itself, or is stopped at a gate with its function not yet called;
+/// release() is to let it go on, after which it must end in its own function.
+template <class Entry, class Release>
+Fate fate(sluice::test::TestBroker& broker, const Entry& entry, void* hook, Release release) {
+  const auto wants = [&] {
+    const auto notes = broker.notes();
+    return std::count_if(notes.begin(), notes.end(), [](const auto& note) {
+      return note.type == sluice::protocol::MessageType::kGateWant;
+    });
+  };
+  const auto before = wants();
+  std::atomic<bool> done{false};
+  Call call;
+  fake_calls.count = 0;
+  std::thread program([&] {
+    call = entry.call(hook);
+    done = true;
+  });
+  while (!done && wants() == before) std::this_thread::yield();
+  const auto reached = [&] {
+    const int kept = std::min<int>(fake_calls.count, kRecordedCallsMax);
+    return std::any_of(fake_calls.calls, fake_calls.calls + kept, [&](const RecordedCall& one) {
+      return one.symbol == std::string(entry.real);
+    });
+  };
+  const Fate found = done ? Fate::kReturned : Fate::kWaited;
+  if (found == Fate::kWaited) {
+    EXPECT_FALSE(reached()) << "it waits, and has called the driver already";
+  }
+  release();
+  program.join();
+  EXPECT_EQ(call.result, CUDA_SUCCESS);
+  const int kept = std::min<int>(fake_calls.count, kRecordedCallsMax);
+  EXPECT_TRUE(
+      answers_by_itself(entry.symbol) ||
+      std::any_of(fake_calls.calls, fake_calls.calls + kept,
+                  [&](const RecordedCall& one) { return same_call(one, entry.real, call); }))
+      << "called:" << names_of_recorded();
+  return found;
+}
+
+/// A capture that was begun stops no hold for longer than its own row.
+void capture_end(const std::string& symbol, void* end) {
+  if (symbol.rfind("cuStreamBeginCapture", 0) != 0) return;
+  EXPECT_EQ(
+      reinterpret_cast<decltype(&cuStreamEndCapture)>(end)(argument_make<CUstream>(0), nullptr),
+      CUDA_SUCCESS);
+}
+
+TEST_F(RouteTableTest, WhatLaunchesWaitsForItsLeaseAndNothingElse) {
+  sluice::test::TestBroker broker(1ull << 30);
+  broker.environment_set();
+  const auto classes = classes_of_all();
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  size_t launches = 0;
+  for (const auto& entry : kEntries) {
+    if (hooks.count(entry.symbol) == 0 || is_lookup(entry.symbol)) continue;
+    SCOPED_TRACE(entry.symbol);
+    const bool launches_now = classes.at(entry.symbol).count("launch") != 0;
+    const Fate found = fate(broker, entry, named(entry.symbol), [&] {
+      if (launches_now) broker.lease_store(sluice::protocol::kLeaseOpen);
+    });
+    EXPECT_EQ(found, launches_now ? Fate::kWaited : Fate::kReturned);
+    capture_end(entry.symbol, named("cuStreamEndCapture"));
+    if (!launches_now) continue;
+    broker.lease_store(0);
+    EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kDrained, broker.epoch(), 5000));
+    ++launches;
+  }
+  EXPECT_GE(launches, 14u);
+}
+
+// Everything that has a hook waits for the end of a hold, unless it is named here.
+TEST_F(RouteTableTest, WhatIsHookedWaitsForTheEndOfAHoldOrIsNamedAsPassing) {
+  std::set<std::string> passing;
+  for (const auto& [reason, symbols] : kPassing) passing.insert(symbols.begin(), symbols.end());
+  sluice::test::TestBroker broker(1ull << 30);
+  broker.environment_set();
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  size_t waited = 0, passed = 0;
+  for (const auto& entry : kEntries) {
+    if (hooks.count(entry.symbol) == 0 || is_lookup(entry.symbol)) continue;
+    SCOPED_TRACE(entry.symbol);
+    broker.lease_store(0);
+    broker.hold_store(true);
+    ASSERT_TRUE(broker.wait_held(5000));
+    const Fate found = fate(broker, entry, named(entry.symbol), [&] {
+      broker.hold_store(false);
+      broker.lease_store(sluice::protocol::kLeaseOpen);
+    });
+    EXPECT_EQ(found, passing.count(entry.symbol) != 0 ? Fate::kReturned : Fate::kWaited);
+    (found == Fate::kWaited ? waited : passed) += 1;
+    capture_end(entry.symbol, named("cuStreamEndCapture"));
+  }
+  EXPECT_EQ(passed, passing.size());
+  EXPECT_EQ(waited + passed + 2, hooks.size());
 }
 
 // Four names mean one function when compiled and another when asked for at the version of this

@@ -23,11 +23,11 @@ std::string object_of(void* function) {
   return slash == nullptr ? info.dli_fname : slash + 1;
 }
 
-std::vector<std::string> exports() {
+std::vector<std::string> exports(const char* prefix = "cu") {
   std::ifstream file(SLUICE_EXPORTS);
   std::vector<std::string> names;
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind("cu", 0) == 0) names.push_back(line);
+    if (line.rfind(prefix, 0) == 0) names.push_back(line);
   }
   return names;
 }
@@ -99,6 +99,36 @@ TEST(RoutesTest, NextFromAThirdLibraryMeansWhatComesAfterIt) {
   EXPECT_EQ(next("strlen"), dlsym(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "strlen"));
 }
 
+// As programs that were linked before glibc 2.34: their look-ups are bound to the old version.
+TEST(RoutesTest, LookUpsOfTheOldVersionAreTheSame) {
+  void* old = dlopen(SLUICE_BOUND_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(old, nullptr) << dlerror();
+  const auto look = reinterpret_cast<void* (*)(void*, const char*)>(dlsym(old, "old_lookup"));
+  const auto look_version = reinterpret_cast<void* (*)(void*, const char*, const char*)>(
+      dlsym(old, "old_lookup_version"));
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  void* libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
+  for (void* where : {driver, RTLD_DEFAULT, RTLD_NEXT}) {
+    EXPECT_EQ(object_of(look(where, "cuLaunchKernel")), "libsluice.so");
+    EXPECT_EQ(object_of(look(where, "cuDriverGetVersion")), "libcuda.so.1");
+    EXPECT_EQ(look(where, "cuNoSuchThing"), nullptr);
+    EXPECT_NE(std::string(dlerror()).find("cuNoSuchThing"), std::string::npos);
+    EXPECT_EQ(look_version(where, "cuLaunchKernel", "NO_SUCH_1"), nullptr);
+    EXPECT_NE(std::string(dlerror()).find("NO_SUCH_1"), std::string::npos);
+  }
+  EXPECT_EQ(look(RTLD_NEXT, "old_lookup"), nullptr) << "what comes after the caller";
+  EXPECT_NE(dlerror(), nullptr);
+  EXPECT_EQ(look(libc, "strlen"), dlsym(libc, "strlen"));
+  EXPECT_EQ(look_version(libc, "memcpy", "GLIBC_2.14"), dlvsym(libc, "memcpy", "GLIBC_2.14"));
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  EXPECT_EQ(object_of(look(nvml, "nvmlDeviceGetMemoryInfo")), "libsluice.so");
+  EXPECT_EQ(object_of(look_version(nvml, "nvmlDeviceGetMemoryInfo", "libnvidia-ml.so.1")),
+            "libsluice.so");
+  // It is the old version that was called: the library names it and no other.
+  EXPECT_EQ(reinterpret_cast<void* (*)()>(dlsym(old, "old_dlsym_address"))(),
+            dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5"));
+}
+
 TEST(RoutesTest, NamesThatOnlyLookLikeTheDriversPass) {
   void* handle = dlopen("libcuda.so.1", RTLD_NOW);
   EXPECT_EQ(dlsym(handle, "cuNoSuchThing"), nullptr);
@@ -108,38 +138,52 @@ TEST(RoutesTest, NamesThatOnlyLookLikeTheDriversPass) {
   EXPECT_EQ(object_of(dlsym(handle, "fake")), "libcuda.so.1");
 }
 
-TEST(RoutesTest, NvmlByEveryRoute) {
+TEST(RoutesTest, EveryHookOfNvmlByEveryRoute) {
+  const auto names = exports("nvml");
+  ASSERT_EQ(names.size(), 14u);
   // Not loaded yet: a program that probes for NVML must be told the truth.
-  EXPECT_EQ(dlsym(RTLD_DEFAULT, "nvmlDeviceGetMemoryInfo"), nullptr);
-  EXPECT_NE(dlerror(), nullptr);
+  for (const std::string& name : names) {
+    EXPECT_EQ(dlsym(RTLD_DEFAULT, name.c_str()), nullptr) << name;
+    EXPECT_NE(dlerror(), nullptr);
+  }
   void* handle = dlopen("libnvidia-ml.so.1", RTLD_NOW);
   ASSERT_NE(handle, nullptr);
-  EXPECT_EQ(object_of(dlsym(handle, "nvmlDeviceGetMemoryInfo")), "libsluice.so");
-  EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "nvmlDeviceGetMemoryInfo_v2")), "libsluice.so");
-  EXPECT_EQ(object_of(dlsym(RTLD_NEXT, "nvmlDeviceGetMemoryInfo")), "libsluice.so");
-  // Its names have a version, and are found by that and no other.
-  for (void* where : {handle, RTLD_NEXT}) {
-    EXPECT_EQ(object_of(dlvsym(where, "nvmlDeviceGetMemoryInfo_v2", "libnvidia-ml.so.1")),
-              "libsluice.so");
-    EXPECT_EQ(dlvsym(where, "nvmlDeviceGetMemoryInfo_v2", "NO_SUCH_1"), nullptr);
-    EXPECT_NE(std::string(dlerror()).find("NO_SUCH_1"), std::string::npos);
+  // A library that is linked against it, and so asks for the version of its names.
+  void* bound = dlopen(SLUICE_BOUND_NVML, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(bound, nullptr) << dlerror();
+  const auto address = reinterpret_cast<void* (*)(const char*)>(dlsym(bound, "bound_address"));
+  std::set<void*> hooks;
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    void* hook = dlsym(handle, name.c_str());
+    EXPECT_EQ(object_of(hook), "libsluice.so");
+    EXPECT_TRUE(hooks.insert(hook).second) << "another one's";
+    EXPECT_EQ(address(name.c_str()), hook) << "as a plain symbol";
+    EXPECT_EQ(dlsym(RTLD_DEFAULT, name.c_str()), hook);
+    EXPECT_EQ(dlsym(RTLD_NEXT, name.c_str()), hook);
+    // The names have a version, and are found by that and no other.
+    for (void* where : {handle, RTLD_NEXT}) {
+      EXPECT_EQ(dlvsym(where, name.c_str(), "libnvidia-ml.so.1"), hook);
+      EXPECT_EQ(dlvsym(where, name.c_str(), "NO_SUCH_1"), nullptr);
+      EXPECT_NE(std::string(dlerror()).find("NO_SUCH_1"), std::string::npos);
+    }
+  }
+  // By default a version is found in what is loaded for all to see.
+  ASSERT_NE(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_GLOBAL), nullptr);
+  for (const std::string& name : names) {
+    EXPECT_EQ(dlvsym(RTLD_DEFAULT, name.c_str(), "libnvidia-ml.so.1"), dlsym(handle, name.c_str()))
+        << name;
   }
   EXPECT_EQ(object_of(dlsym(handle, "nvmlDeviceGetUUID")), "libnvidia-ml.so.1");
   EXPECT_EQ(dlsym(handle, "nvmlNoSuchThing"), nullptr);
-  // A program that is linked against it, and so asks for the version.
-  void* bound = dlopen(SLUICE_BOUND_NVML, RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(bound, nullptr) << dlerror();
-  const auto address = reinterpret_cast<void* (*)(int)>(dlsym(bound, "bound_address"));
-  EXPECT_EQ(object_of(address(1)), "libsluice.so");
-  EXPECT_EQ(object_of(address(2)), "libsluice.so");
   // Each form calls its own: the first knows no reserved bytes.
   nvmlMemory_t first{};
   nvmlMemory_v2_t second{};
   second.version = sizeof second | 2u << 24;
   using First = decltype(&nvmlDeviceGetMemoryInfo);
   using Second = decltype(&nvmlDeviceGetMemoryInfo_v2);
-  EXPECT_EQ(reinterpret_cast<First>(address(1))(nullptr, &first), 0u);
-  EXPECT_EQ(reinterpret_cast<Second>(address(2))(nullptr, &second), 0u);
+  EXPECT_EQ(reinterpret_cast<First>(address("nvmlDeviceGetMemoryInfo"))(nullptr, &first), 0u);
+  EXPECT_EQ(reinterpret_cast<Second>(address("nvmlDeviceGetMemoryInfo_v2"))(nullptr, &second), 0u);
   EXPECT_EQ(first.used, 3ull << 30);
   EXPECT_EQ(second.used, 3ull << 30);
   EXPECT_EQ(second.reserved, 1ull << 28);

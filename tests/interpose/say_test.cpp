@@ -22,9 +22,15 @@ TEST(SayTest, ALineThatIsTooLongIsCut) {
 
 TEST(SayTest, AtMostOnceASecond) {
   RateLimit limit;
-  EXPECT_TRUE(limit.allow(5));
-  EXPECT_FALSE(limit.allow(6));
-  EXPECT_TRUE(limit.allow(1'000'000'006));
+  uint64_t skipped = 7;
+  EXPECT_TRUE(limit.allow(5, &skipped));
+  EXPECT_EQ(skipped, 0u);
+  EXPECT_FALSE(limit.allow(6, &skipped));
+  EXPECT_FALSE(limit.allow(1'000'000'004, &skipped));
+  EXPECT_TRUE(limit.allow(1'000'000'005, &skipped));
+  EXPECT_EQ(skipped, 2u);
+  EXPECT_TRUE(limit.allow(2'000'000'005, &skipped));
+  EXPECT_EQ(skipped, 0u);
 }
 
 }  // namespace

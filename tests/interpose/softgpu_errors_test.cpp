@@ -1,6 +1,10 @@
 // What a program sees when something is wrong: the quota's no, the driver's no, arguments that make
 // no sense, a quota that was lowered.
 #include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <vector>
 
 #include "tests/interpose/softgpu_ways.h"
 
@@ -51,6 +55,48 @@ TEST_F(SoftGpuErrorsTest, OverQuotaIsOutOfMemoryWithTheOutputUntouchedAndOneLine
   EXPECT_LT(std::count(said.begin(), said.end(), '\n'), 5) << said;
 }
 
+// What the table says to take device memory and kWays lacks, and where it is tested instead.
+const std::pair<const char*, std::vector<std::string>> kElsewhere[] = {
+    {"GuestTest.CallsOfTheFirstAbiAreChargedAsAnyOther: the software GPU has none of 32 bits",
+     {"cuMemAlloc", "cuMemAllocPitch", "cuCtxCreate"}},
+    {"SoftGpuTest: taken when the graph is launched or uploaded",
+     {"cuGraphAddMemAllocNode", "cuGraphInstantiate", "cuGraphInstantiateWithFlags",
+      "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz", "cuGraphInstantiate_v2",
+      "cuGraphUpload", "cuGraphUpload_ptsz"}},
+    {"SoftGpuResidualTest: loads",
+     {"cuModuleLoad", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData",
+      "cuLibraryLoadFromFile"}},
+    {"SoftGpuResidualTest: charged when it is there, not refused",
+     {"cuCtxSetLimit", "cuFuncLoad", "cuKernelGetFunction", "cuLibraryGetGlobal",
+      "cuLibraryGetManaged", "cuLibraryGetModule"}},
+    {"SoftGpuPathsTest: takes nothing before its first allocation", {"cuMemPoolCreate"}},
+    {"SoftGpuResidualTest.APrimaryContextThatDoesNotFitIsNotMade", {"cuDevicePrimaryCtxRetain"}},
+    {"GuestNvmlTest: the software GPU has no green contexts", {"cuGreenCtxCreate"}},
+};
+
+TEST(SoftGpuWaysTest, TheTablesEveryWayToTakeMemoryIsTested) {
+  std::set<std::string> named;
+  for (const Way& way : kWays) EXPECT_TRUE(named.insert(way.name).second) << way.name;
+  for (const auto& [where, symbols] : kElsewhere) {
+    for (const std::string& symbol : symbols) EXPECT_TRUE(named.insert(symbol).second) << symbol;
+  }
+  std::set<std::string> listed;
+  std::ifstream table(SLUICE_ENTRYPOINTS);
+  std::string line;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    std::istringstream fields(line);
+    std::string symbol, version, classes;
+    std::getline(fields, symbol, '\t');
+    std::getline(fields, version, '\t');
+    std::getline(fields, classes, '\t');
+    if (classes.find("not_in_stub") != std::string::npos) continue;  // nor in our table
+    if ((";" + classes).find(";mem_alloc") != std::string::npos) listed.insert(symbol);
+  }
+  ASSERT_GT(listed.size(), 40u);
+  EXPECT_EQ(named, listed);
+}
+
 TEST_F(SoftGpuErrorsTest, WhatTheDriverRefusesIsGivenBack) {
   for (const Way& way : kWays) {
     uint64_t out = 0x77;
@@ -72,6 +118,7 @@ TEST_F(SoftGpuErrorsTest, AfterAFailureTheSameCallsSucceed) {
     EXPECT_EQ(way.call(1, &out), CUDA_SUCCESS) << way.name;
     EXPECT_NE(out, 0u) << way.name;
     agrees(way.name);
+    large_undo(way, out, context);
   }
 }
 
@@ -84,6 +131,33 @@ TEST_F(SoftGpuErrorsTest, NothingAtAllIsTheDriversBusiness) {
   EXPECT_EQ(cuMemAllocAsync(&pointer, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemAlloc(nullptr, 4), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemAllocAsync(nullptr, 4, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&pointer, 0, default_pool(), nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(nullptr, 4, default_pool(), nullptr), CUDA_ERROR_INVALID_VALUE);
+  const CUmemAllocationProp properties = on_device();
+  CUmemGenericAllocationHandle handle = 7;
+  EXPECT_EQ(cuMemCreate(&handle, 0, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemCreate(nullptr, 2 * kMiB, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemCreate(&handle, 2 * kMiB, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(handle, 7u);
+  auto array = reinterpret_cast<CUarray>(7);
+  auto levels = reinterpret_cast<CUmipmappedArray>(7);
+  CUDA_ARRAY_DESCRIPTOR plane{};
+  plane.Format = CU_AD_FORMAT_FLOAT;
+  plane.NumChannels = 1;
+  CUDA_ARRAY3D_DESCRIPTOR box = box_of(1);
+  EXPECT_EQ(cuArrayCreate(&array, &plane), CUDA_ERROR_INVALID_VALUE) << "no width";
+  plane.Width = 4;
+  plane.NumChannels = 0;
+  EXPECT_EQ(cuArrayCreate(&array, &plane), CUDA_ERROR_INVALID_VALUE) << "no channel";
+  EXPECT_EQ(cuArrayCreate(nullptr, &plane), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuArrayCreate(&array, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMipmappedArrayCreate(nullptr, &box, 1), CUDA_ERROR_INVALID_VALUE);
+  box.Width = 0;
+  EXPECT_EQ(cuArray3DCreate(&array, &box), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMipmappedArrayCreate(&levels, &box, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(array, reinterpret_cast<CUarray>(7));
+  EXPECT_EQ(levels, reinterpret_cast<CUmipmappedArray>(7));
   EXPECT_EQ(cuMemFree(0), CUDA_SUCCESS);
   EXPECT_EQ(pointer, 7u);
   nothing_held("nothing");

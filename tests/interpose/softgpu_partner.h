@@ -37,6 +37,7 @@ enum class PartnerOp : std::uint32_t {
   kModuleLoad,     // a = bytes of its variable -> value
   kSpin,           // a = launches of a kernel that counts to b, and waits for them
   kChurn,          // see softgpu_partner.cpp
+  kChurnAllWays,   // see softgpu_partner.cpp
   kEnd,            // ends as programs do
 };
 

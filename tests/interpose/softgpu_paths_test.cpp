@@ -1,6 +1,10 @@
 // Every way to take device memory, one by one: what the ledger holds is what the device says, at
 // once and not only in the end, on the device that the memory is on, and it all comes back.
+#include <string.h>
+
 #include <atomic>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "tests/interpose/softgpu_fixture.h"
@@ -204,6 +208,69 @@ TEST_F(SoftGpuPathsTest, ArraysOfEveryKind) {
   ASSERT_EQ(cuArrayDestroy(flat), CUDA_SUCCESS);
   ASSERT_EQ(cuArrayDestroy(deep), CUDA_SUCCESS);
   ASSERT_EQ(cuMipmappedArrayDestroy(levels), CUDA_SUCCESS);
+  holds(0, "destroyed");
+}
+
+struct Box {
+  const char* name;
+  size_t width, height, depth;
+  unsigned flags;
+  unsigned levels;  // 0 = no mipmapped array
+};
+// Sides that no block, plane or level divides, and those that planar formats need.
+const Box kBoxes[] = {
+    {"1-D", 133, 0, 0, 0, 0},
+    {"2-D", 101, 37, 0, 0, 0},
+    {"2-D, even", 64, 48, 0, 0, 0},
+    {"2-D, gathered", 31, 17, 0, CUDA_ARRAY3D_TEXTURE_GATHER, 0},
+    {"2-D, for surfaces", 31, 17, 0, CUDA_ARRAY3D_SURFACE_LDST, 0},
+    {"3-D", 17, 19, 5, 0, 0},
+    {"layers of 1-D", 133, 0, 7, CUDA_ARRAY3D_LAYERED, 0},
+    {"layers of 2-D", 21, 13, 7, CUDA_ARRAY3D_LAYERED, 0},
+    {"cubemap", 15, 15, 6, CUDA_ARRAY3D_CUBEMAP, 0},
+    {"layers of cubemaps", 15, 15, 12, CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_LAYERED, 0},
+    {"levels of 1-D", 133, 0, 0, 0, 8},
+    {"one level of 2-D", 101, 37, 0, 0, 1},
+    {"levels of 2-D", 101, 37, 0, 0, 7},
+    {"levels of 3-D", 17, 19, 5, 0, 4},
+    {"levels of layers", 21, 13, 7, CUDA_ARRAY3D_LAYERED, 5},
+    {"levels of a cubemap", 15, 15, 6, CUDA_ARRAY3D_CUBEMAP, 3},
+};
+constexpr int kFormatValuesMax = 0x100;  // of the enumeration; what is none is refused
+constexpr size_t kFormats = 51;          // those of cuda.h
+
+TEST_F(SoftGpuPathsTest, ArraysOfEveryFormatChannelCountAndShape) {
+  std::set<int> formats;
+  std::set<std::string> boxes;
+  for (int format = 0; format < kFormatValuesMax; ++format) {
+    for (unsigned channels = 1; channels <= 4; ++channels) {
+      for (const Box& box : kBoxes) {
+        CUDA_ARRAY3D_DESCRIPTOR shape{};
+        shape.Width = box.width;
+        shape.Height = box.height;
+        shape.Depth = box.depth;
+        memcpy(&shape.Format, &format, sizeof format);
+        shape.NumChannels = channels;
+        shape.Flags = box.flags;
+        CUarray array = nullptr;
+        CUmipmappedArray levels = nullptr;
+        const CUresult result = box.levels == 0
+                                    ? cuArray3DCreate(&array, &shape)
+                                    : cuMipmappedArrayCreate(&levels, &shape, box.levels);
+        ASSERT_EQ(held(), device_bytes())
+            << box.name << ", format " << format << ", channels " << channels;
+        if (result != CUDA_SUCCESS) continue;
+        ASSERT_GT(held(), kContext);
+        formats.insert(format);
+        boxes.insert(box.name);
+        ASSERT_EQ(box.levels == 0 ? cuArrayDestroy(array) : cuMipmappedArrayDestroy(levels),
+                  CUDA_SUCCESS);
+        ASSERT_EQ(held(), kContext) << box.name;
+      }
+    }
+  }
+  EXPECT_EQ(formats.size(), kFormats) << "not all of cuda.h";
+  EXPECT_EQ(boxes.size(), std::size(kBoxes));
   holds(0, "destroyed");
 }
 

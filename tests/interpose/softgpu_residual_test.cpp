@@ -374,6 +374,22 @@ TEST_F(SoftGpuResidualTest, AContextThatDoesNotFitIsNotMade) {
   holds(kQuota - 2 * kContext + 1, "refused");
 }
 
+TEST_F(SoftGpuResidualTest, APrimaryContextThatDoesNotFitIsNotMade) {
+  ASSERT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+  CUcontext own = nullptr;
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuCtxCreate(&own, nullptr, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAlloc(&pointer, kQuota - 2 * kContext + 1), CUDA_SUCCESS);
+  auto* const untouched = reinterpret_cast<CUcontext>(0x77);
+  CUcontext primary = untouched;
+  EXPECT_EQ(cuDevicePrimaryCtxRetain(&primary, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(primary, untouched);
+  holds(kQuota - 2 * kContext + 1, "refused");
+  ASSERT_EQ(cuMemFree(pointer), CUDA_SUCCESS);
+  EXPECT_EQ(cuDevicePrimaryCtxRetain(&primary, 0), CUDA_SUCCESS);
+  holds(kContext, "it fits now");
+}
+
 // Others of the process allocate all the time: each reading is of one instant all the same.
 TEST_F(SoftGpuResidualTest, LoadsAreChargedRightWhileOthersAllocate) {
   std::atomic<bool> stop{false};

@@ -43,6 +43,31 @@ class SoftGpuStressTest : public SoftGpuTest {
                         .extra = same_size ? 1u : 0u});
     }
   }
+  // The same by every way to take memory, after each process has met the driver's ways once.
+  void churn_all_ways(size_t bytes, int rounds, bool same_size, uint64_t* refused) {
+    PartnerMessage request{.op = PartnerOp::kChurnAllWays, .a = bytes, .extra = 1};
+    for (Partner& partner : partners) {
+      const PartnerMessage met = partner.ask(request);
+      EXPECT_EQ(met.value + met.extra, 0u);
+    }
+    watch_begin();
+    request.b = static_cast<uint64_t>(rounds);
+    request.extra = same_size ? 1 : 0;
+    for (size_t i = 0; i < partners.size(); ++i) {
+      request.value = i;
+      partners[i].send(request);
+    }
+    *refused = 0;
+    for (Partner& partner : partners) {
+      const PartnerMessage done = partner.receive();
+      EXPECT_EQ(done.result, CUDA_SUCCESS);
+      EXPECT_EQ(done.extra, 0u) << "wrong answers";
+      *refused += done.value;
+    }
+    watch_end();
+    agrees("quiet again");
+    EXPECT_EQ(held_total(), kProcesses * kSmallContext);
+  }
   // Looks at the device's own account as often as it can until the work is done.
   void watch_begin() {
     watcher = std::thread([this] {
@@ -80,6 +105,26 @@ TEST_F(SoftGpuStressTest, WhatFitsIsNeverRefused) {
   }
   watch_end();
   agrees("quiet again");
+}
+
+// Room for what each thread has at a time, whichever way it takes it, and not a byte more.
+constexpr size_t kGrain = 2 * kMiB;
+class SoftGpuAllWaysTest : public SoftGpuStressTest {
+ protected:
+  SoftGpuAllWaysTest() : SoftGpuStressTest(kProcesses * (kSmallContext + kThreads * kGrain)) {}
+};
+
+TEST_F(SoftGpuAllWaysTest, WhatFitsIsNeverRefused) {
+  uint64_t refused = 0;
+  churn_all_ways(kGrain, 130, true, &refused);
+  EXPECT_EQ(refused, 0u) << "refused though it fits";
+}
+
+// Each wants up to eight times that.
+TEST_F(SoftGpuAllWaysTest, TheDeviceNeverHoldsAByteMoreThanTheQuota) {
+  uint64_t refused = 0;
+  churn_all_ways(8 * kGrain, 130, false, &refused);
+  EXPECT_GT(refused, 0u);
 }
 
 // Half of what they want.

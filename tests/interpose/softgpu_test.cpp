@@ -1,6 +1,7 @@
 // The shim over the software GPU: its account against the device's own. The device knows nothing of
 // the shim, so what both say must agree: bytes exactly, GPU time within a few percent. Each case is
 // a process of its own.
+#include <dlfcn.h>
 #include <stdio.h>
 
 #include <atomic>
@@ -103,6 +104,11 @@ TEST_F(SoftGpuTest, AGraphThatNeedsMoreThanTheQuotaIsNotLaunched) {
   CUgraphExec large = allocating_graph(kQuota - kContext + 2 * kMiB, true, &address);
   EXPECT_EQ(cuGraphLaunch(large, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuGraphUpload(large, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  for (const char* twin : {"cuGraphLaunch_ptsz", "cuGraphUpload_ptsz"}) {
+    EXPECT_EQ(reinterpret_cast<decltype(&cuGraphLaunch)>(dlsym(RTLD_DEFAULT, twin))(large, nullptr),
+              CUDA_ERROR_OUT_OF_MEMORY)
+        << twin;
+  }
   EXPECT_EQ(broker->account().held_bytes.load(), kContext);
   // One that fits exactly may be launched again and again, also when nothing is left beside it.
   CUgraphExec fits = allocating_graph(kQuota - kContext, true, &address);

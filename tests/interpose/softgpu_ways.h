@@ -1,6 +1,8 @@
 // Every call that takes device memory, for tests of what it does when there is none.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <string>
 
 #include "tests/interpose/softgpu_fixture.h"
@@ -25,18 +27,55 @@ inline CUmemAllocationProp on_device() {
   return properties;
 }
 
+// An entry point of another ABI than the one that its plain name means here.
+template <class F>
+F exported(const char* symbol) {
+  return reinterpret_cast<F>(dlsym(RTLD_DEFAULT, symbol));
+}
+
+// What cuda.h shows only to drivers: descriptors of the first ABI.
+struct PlaneV1 {
+  unsigned int width, height;
+  CUarray_format format;
+  unsigned int channels;
+};
+struct BoxV1 {
+  unsigned int width, height, depth;
+  CUarray_format format;
+  unsigned int channels, flags;
+};
+
+inline CUmemoryPool default_pool() {
+  CUmemoryPool pool = nullptr;
+  EXPECT_EQ(cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+  return pool;
+}
+
+// A context has one size: too much beside what fills the quota, enough without.
+template <class Create>
+CUresult context_way(size_t mib, Create create) {
+  CUdeviceptr filler = 0;
+  if (mib > 1) {
+    EXPECT_EQ(cuMemAlloc(&filler, kQuota - 2 * kContext + 1), CUDA_SUCCESS);
+  }
+  const CUresult result = create();
+  EXPECT_EQ(cuMemFree(filler), CUDA_SUCCESS);
+  return result;
+}
+
 // Every allocating call with 70 MiB, of which 68 are left, or with 1 MiB. The output is returned in
 // a form that can be compared.
 struct Way {
   const char* name;
   CUresult (*call)(size_t mib, uint64_t* out);
+  bool waits_for_room = true;
 };
 inline const Way kWays[] = {
-    {"cuMemAlloc",
+    {"cuMemAlloc_v2",
      [](size_t mib, uint64_t* out) {
        return cuMemAlloc(reinterpret_cast<CUdeviceptr*>(out), mib * kMiB);
      }},
-    {"cuMemAllocPitch",
+    {"cuMemAllocPitch_v2",
      [](size_t mib, uint64_t* out) {
        size_t pitch = 0x77;
        const CUresult result =
@@ -49,9 +88,25 @@ inline const Way kWays[] = {
        return cuMemAllocManaged(reinterpret_cast<CUdeviceptr*>(out), mib * kMiB,
                                 CU_MEM_ATTACH_GLOBAL);
      }},
+    // Pools grow by 2 MiB, of which nothing is to be left for the next one.
     {"cuMemAllocAsync",
      [](size_t mib, uint64_t* out) {
-       return cuMemAllocAsync(reinterpret_cast<CUdeviceptr*>(out), mib * kMiB, nullptr);
+       return cuMemAllocAsync(reinterpret_cast<CUdeviceptr*>(out), 2 * mib * kMiB, nullptr);
+     }},
+    {"cuMemAllocAsync_ptsz",
+     [](size_t mib, uint64_t* out) {
+       return exported<decltype(&cuMemAllocAsync)>("cuMemAllocAsync_ptsz")(
+           reinterpret_cast<CUdeviceptr*>(out), 2 * mib * kMiB, nullptr);
+     }},
+    {"cuMemAllocFromPoolAsync",
+     [](size_t mib, uint64_t* out) {
+       return cuMemAllocFromPoolAsync(reinterpret_cast<CUdeviceptr*>(out), 2 * mib * kMiB,
+                                      default_pool(), nullptr);
+     }},
+    {"cuMemAllocFromPoolAsync_ptsz",
+     [](size_t mib, uint64_t* out) {
+       return exported<decltype(&cuMemAllocFromPoolAsync)>("cuMemAllocFromPoolAsync_ptsz")(
+           reinterpret_cast<CUdeviceptr*>(out), 2 * mib * kMiB, default_pool(), nullptr);
      }},
     {"cuMemCreate",
      [](size_t mib, uint64_t* out) {
@@ -59,7 +114,7 @@ inline const Way kWays[] = {
        return cuMemCreate(reinterpret_cast<CUmemGenericAllocationHandle*>(out), 2 * mib * kMiB,
                           &properties, 0);
      }},
-    {"cuArrayCreate",
+    {"cuArrayCreate_v2",
      [](size_t mib, uint64_t* out) {
        CUDA_ARRAY_DESCRIPTOR shape{};
        shape.Width = 1024;
@@ -68,7 +123,17 @@ inline const Way kWays[] = {
        shape.NumChannels = 1;
        return cuArrayCreate(reinterpret_cast<CUarray*>(out), &shape);
      }},
+    {"cuArrayCreate",
+     [](size_t mib, uint64_t* out) {
+       const PlaneV1 shape{1024, static_cast<unsigned>(mib) * 256, CU_AD_FORMAT_FLOAT, 1};
+       return exported<CUresult (*)(void*, const PlaneV1*)>("cuArrayCreate")(out, &shape);
+     }},
     {"cuArray3DCreate",
+     [](size_t mib, uint64_t* out) {
+       const BoxV1 shape{512, 512, static_cast<unsigned>(mib), CU_AD_FORMAT_FLOAT, 1, 0};
+       return exported<CUresult (*)(void*, const BoxV1*)>("cuArray3DCreate")(out, &shape);
+     }},
+    {"cuArray3DCreate_v2",
      [](size_t mib, uint64_t* out) {
        const CUDA_ARRAY3D_DESCRIPTOR shape = box_of(mib);
        return cuArray3DCreate(reinterpret_cast<CUarray*>(out), &shape);
@@ -84,18 +149,34 @@ inline const Way kWays[] = {
            ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 4 .b8 room[" +
            std::to_string(mib * kMiB) + "];\n.visible .entry k()\n{\n  ret;\n}\n";
        return cuModuleLoadData(reinterpret_cast<CUmodule*>(out), text.c_str());
-     }},
-    {"cuCtxCreate",
+     },
+     // It is not memory that a program asks for by its size.
+     false},
+    {"cuCtxCreate_v2",
      [](size_t mib, uint64_t* out) {
-       // It has one size: too much beside what fills the quota, enough without.
-       CUdeviceptr filler = 0;
-       if (mib > 1) {
-         EXPECT_EQ(cuMemAlloc(&filler, kQuota - 2 * kContext + 1), CUDA_SUCCESS);
-       }
-       const CUresult result = cuCtxCreate(reinterpret_cast<CUcontext*>(out), nullptr, 0, 0);
-       EXPECT_EQ(cuMemFree(filler), CUDA_SUCCESS);
-       return result;
+       return context_way(mib, [&] {
+         return exported<CUresult (*)(void*, unsigned, CUdevice)>("cuCtxCreate_v2")(out, 0, 0);
+       });
+     }},
+    {"cuCtxCreate_v3",
+     [](size_t mib, uint64_t* out) {
+       return context_way(mib, [&] {
+         return exported<CUresult (*)(void*, void*, int, unsigned, CUdevice)>("cuCtxCreate_v3")(
+             out, nullptr, 0, 0, 0);
+       });
+     }},
+    {"cuCtxCreate_v4",
+     [](size_t mib, uint64_t* out) {
+       return context_way(
+           mib, [&] { return cuCtxCreate(reinterpret_cast<CUcontext*>(out), nullptr, 0, 0); });
      }},
 };
+
+// Takes back what few of fit into the quota, so that the other ways have room.
+inline void large_undo(const Way& way, uint64_t out, CUcontext current) {
+  if (std::string(way.name).rfind("cuCtxCreate", 0) != 0) return;
+  EXPECT_EQ(cuCtxDestroy(reinterpret_cast<CUcontext>(out)), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSetCurrent(current), CUDA_SUCCESS);
+}
 
 }  // namespace sluice::test

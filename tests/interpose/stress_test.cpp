@@ -7,6 +7,7 @@
 // which memory is swapped. Here they follow each other as fast as threads that work in between
 // allow. ctest runs a 36th of it; SLUICE_STRESS_HOURS=1 runs the whole, SLUICE_STRESS_SEED repeats
 // a run.
+#include <dlfcn.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -68,8 +69,13 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
   bool running() const { return !stop && !HasFailure(); }
   template <class Body>
   void thread_add(Body body) {
-    threads.emplace_back([this, body] {
+    threads.emplace_back([this, body, relaxes = relaxed] {
       EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      // Beside captures in the mode GLOBAL a thread in that mode may neither allocate nor wait.
+      CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+      if (relaxes) {
+        EXPECT_EQ(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+      }
       while (running()) {
         body();
         ++rounds;
@@ -84,6 +90,12 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
       for (int i = 0; i < 20; ++i) EXPECT_EQ(launch(kSpins, stream, out), CUDA_SUCCESS);
       EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
     });
+  }
+  // Whatever waits or asks in this thread is the shim.
+  void launching_and_nothing_else() {
+    const CUstream stream = stream_make();
+    const CUdeviceptr out = buffer();
+    thread_add([=, this] { EXPECT_EQ(launch(kSpins, stream, out), CUDA_SUCCESS); });
   }
   void launching_on_its_default_stream() {
     const CUdeviceptr out = buffer();
@@ -125,15 +137,40 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
       EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
     });
   }
+  // As `allocating`, without the legacy stream, which captures of other default streams forbid.
+  void allocating_beside_captures() {
+    const CUstream stream = stream_make();
+    thread_add([=, this] {
+      const CUdeviceptr a = buffer(), b = buffer();
+      EXPECT_EQ(cuMemsetD32Async(a, 1, kBuffer / 4, stream), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemcpyDtoDAsync(b, a, kBuffer, stream), CUDA_SUCCESS);
+      EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+      buffer_free(a);
+      buffer_free(b);
+    });
+  }
+  // A thread's own default stream by a null handle, as programs compiled for it have it.
+  void capturing_its_default_stream(CUstreamCaptureMode mode) {
+    const auto begin = reinterpret_cast<decltype(&cuStreamBeginCapture)>(
+        dlsym(RTLD_DEFAULT, "cuStreamBeginCapture_v2_ptsz"));
+    const auto end = reinterpret_cast<decltype(&cuStreamEndCapture)>(
+        dlsym(RTLD_DEFAULT, "cuStreamEndCapture_ptsz"));
+    capturing(mode, CU_STREAM_PER_THREAD, nullptr, begin, end);
+  }
   void capturing(CUstreamCaptureMode mode) {
     const CUstream stream = stream_make();
+    capturing(mode, stream, stream, &cuStreamBeginCapture, &cuStreamEndCapture);
+  }
+  void capturing(CUstreamCaptureMode mode, CUstream stream, CUstream named,
+                 decltype(&cuStreamBeginCapture) begin, decltype(&cuStreamEndCapture) end) {
     const CUdeviceptr out = buffer();
     thread_add([=, this] {
-      EXPECT_EQ(cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
+      EXPECT_EQ(begin(named, mode), CUDA_SUCCESS);
       EXPECT_EQ(launch(kSpins, stream, out), CUDA_SUCCESS);
       EXPECT_EQ(cuMemsetD8Async(out, 1, kBuffer, stream), CUDA_SUCCESS);
       CUgraph graph = nullptr;
-      EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+      EXPECT_EQ(end(named, &graph), CUDA_SUCCESS);
+      ++captures;
       CUgraphExec exec = nullptr;
       EXPECT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
       for (int i = 0; i < 10; ++i) EXPECT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
@@ -185,19 +222,19 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
       if (one_in(4)) pause();
     }
   }
-  static int changes_wanted() {
+  static int changes_wanted(double hours_by_default) {
     const char* hours = getenv("SLUICE_STRESS_HOURS");
-    return static_cast<int>((hours != nullptr ? strtod(hours, nullptr) : 1.0 / 36) *
+    return static_cast<int>((hours != nullptr ? strtod(hours, nullptr) : hours_by_default) *
                             kChangesPerHour);
   }
-  void run(bool exclusive) {
+  void run(bool exclusive, double hours_by_default = 1.0 / 36) {
     const char* wanted = getenv("SLUICE_STRESS_SEED");
     const unsigned seed = wanted != nullptr ? static_cast<unsigned>(strtoul(wanted, nullptr, 10))
                                             : std::random_device()();
     printf("seed %u\n", seed);
     fflush(stdout);
     random.seed(seed);
-    const int changes = changes_wanted();
+    const int changes = changes_wanted(hours_by_default);
     const auto begin = std::chrono::steady_clock::now();
     leases_and_holds(exclusive, changes);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
@@ -206,16 +243,18 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
     broker->lease_store(kLeaseOpen);
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-    printf("%d lease changes and %d holds in %.1f s, %d rounds of the program\n", changes, holds,
-           took.count(), rounds.load());
+    printf("%d lease changes and %d holds in %.1f s, %d rounds of the program, %d captures\n",
+           changes, holds, took.count(), rounds.load(), captures.load());
     EXPECT_GE(holds, changes / kChangesPerHold * 4 / 5);
     EXPECT_GT(rounds, holds);
+    EXPECT_GT(captures, holds / 4);
   }
 
   std::mutex mutex;
   std::map<CUdeviceptr, size_t> listed;
   std::atomic<bool> stop{false};
-  std::atomic<int> rounds{0};
+  std::atomic<int> rounds{0}, captures{0};
+  bool relaxed = false;
   int holds = 0;
   std::mt19937 random;
   std::vector<std::thread> threads;
@@ -232,7 +271,25 @@ TEST_F(StressTest, NothingTouchesMemoryThatAHoldTookAway) {
   allocating();
   pooling();
   capturing(CU_STREAM_CAPTURE_MODE_RELAXED);
+  capturing(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   run(false);
+}
+
+TEST_F(StressTest, NorBesideCapturesOfEveryMode) {
+  kernel_load();
+  broker->window_set(2'000'000);
+  launching_and_nothing_else();
+  relaxed = true;
+  launching();
+  copying(true);
+  allocating_beside_captures();
+  pooling();
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                          CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    capturing(mode);
+    capturing_its_default_stream(mode);
+  }
+  run(false, 1.0 / 144);
 }
 
 TEST_F(StressTest, NorWithExclusiveLeases) {

@@ -47,6 +47,15 @@ void gpus_name(TestBroker& broker, const char* directory) {
   unsetenv("SOFTGPU_COUNT");
 }
 
+// An order's answer, as long as there is somebody to give it.
+bool carried_out(TestBroker& broker, const std::atomic<bool>& ends, std::uint32_t order) {
+  const std::uint32_t word = broker.order_store(order);
+  for (int i = 0; i < 100 && !ends; ++i) {
+    if (broker.wait_moved(word, 20)) return true;
+  }
+  return false;
+}
+
 // Moves the memory of GPU 0 out and in until told to end. A hold that is not acknowledged in time
 // (a capture is in progress, a process has ended) is taken back. Returns how often it went well.
 int move_about(TestBroker& broker, const std::atomic<bool>& ends) {
@@ -54,9 +63,8 @@ int move_about(TestBroker& broker, const std::atomic<bool>& ends) {
   while (!ends) {
     broker.lease_store(0);
     broker.hold_store(true);
-    if (broker.registrations() > 0 && broker.wait_held(50) &&
-        broker.wait_moved(broker.order_store(kHoldOut), 2000) &&
-        broker.wait_moved(broker.order_store(kHoldIn), 2000)) {
+    if (broker.registrations() > 0 && broker.wait_held(50) && carried_out(broker, ends, kHoldOut) &&
+        carried_out(broker, ends, kHoldIn)) {
       ++rounds;
     }
     broker.hold_store(false);

@@ -1,5 +1,6 @@
 """Limits without a broker: SLUICE_MEMORY and SLUICE_SM over the software GPU, whose own accounts are the judge."""
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -329,6 +330,63 @@ for child in children:
         expect_share(share(4), 50, f"{2 - index} left after kill -9")
     parent.stdin.close()
     expect(parent.wait(WAIT_S) == 0, "the parent failed")
+
+
+def both_limits_hold(gpu, parent, lines, pids, flag):
+    expect(len(set(pids)) == 3 and all(line[1] == 0 for line in lines), lines)
+    expect(sum(line[2] for line in lines) == 98 and all(line[4] == 100 for line in lines), lines)
+    expect(sum(account["memory_bytes"] for account in gpu.accounts()) == 98 << 20, gpu.accounts())
+    wait_until(lambda: all(any(a["pid"] == pid and a["launches"] > 4 for a in gpu.accounts()) for pid in pids),
+               "all three launch")
+    time.sleep(1)
+
+    def share(seconds):
+        before_ns, begin_ns = gpu.busy_ns(pids), time.monotonic_ns()
+        time.sleep(seconds)
+        return (gpu.busy_ns(pids) - before_ns) / (time.monotonic_ns() - begin_ns)
+
+    expect_share(share(2), 40, "three processes with a memory limit")
+    killed = next(line for line in lines if line[0] != parent.pid and (line[2] > 0 or line is lines[-1]))
+    os.kill(killed[0], signal.SIGKILL)
+    expect_share(share(2), 40, "two left after kill -9")
+    flag.touch()
+    again = [[int(word) for word in parent.stdout.readline().split()] for _ in range(2)]
+    # Seven at a time: what the killed one had and what was left over is taken again, as far as sevens go.
+    expect(sum(line[1] for line in again) == (killed[2] + 2) // 7 * 7, (lines, killed, again))
+
+
+def case_both_limits(gpu):
+    """A memory limit and a share at once: a parent, a forked and an executed child have both together, and no more of
+    either; what a killed one held, of both, is the others'."""
+    member = """
+driver = Driver()
+ok = driver.context() or driver.load()
+say(os.getpid(), ok, driver.fill(7), *driver.free_mib())
+end = time.monotonic() + 120
+while time.monotonic() < end:
+    for _ in range(16): driver.launch()
+    driver.synchronize()
+    if os.path.exists(FLAG):
+        say(os.getpid(), driver.fill(7), *driver.free_mib())
+        time.sleep(120)
+"""
+    flag = gpu.directory / "fill-again"
+    code = f"FLAG = {str(flag)!r}\n{member}"
+    parent = gpu.start("""
+code = sys.argv[1]
+if os.fork() == 0: exec(code)
+preamble = "import os, sys, time; sys.path.insert(0, %r)\\nfrom cuda_driver import *\\n" % sys.path[0]
+child = subprocess.Popen([sys.executable, "-c", preamble + code])
+exec(code)
+""".replace("\\\\n", "\\n"), code, SLUICE_MEMORY="100MiB", SLUICE_SM="40%")
+    lines = [[int(word) for word in parent.stdout.readline().split()] for _ in range(3)]
+    pids = [line[0] for line in lines]
+    try:
+        both_limits_hold(gpu, parent, lines, pids, flag)
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def case_share_stopped(gpu):

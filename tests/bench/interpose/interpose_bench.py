@@ -53,6 +53,8 @@ for setting in arguments.env:
 programs = arguments.build.resolve() / "tests"
 library = os.path.abspath(arguments.preload or arguments.build / "lib/libsluice.so")
 preloads = {NONE: None, SHIM: library, FORWARD: str(programs / "libinterpose_forward.so")}
+if not os.path.exists(library):  # the loader would go on without it, and the bare program be measured
+    parser.error(f"there is no library {library}")
 cases = [case for case in arguments.case or [*BODIES, "load"] if case != "load"]
 wants_load = not arguments.case or "load" in arguments.case
 
