@@ -3,13 +3,7 @@
 // order.
 #pragma once
 
-namespace sluice::kernels::device {
-
-__device__ __forceinline__ long thread_index() {
-  return static_cast<long>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-
-}  // namespace sluice::kernels::device
+#include "kernels/reduce.cuh"
 
 /// x[rows, columns] += bias[columns]
 extern "C" __global__ void __launch_bounds__(256)

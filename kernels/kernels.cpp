@@ -7,13 +7,13 @@
 namespace sluice::kernels {
 namespace {
 
-constexpr unsigned kThreads = 256;     // of the element-wise kernels
-constexpr unsigned kRowsPerBlock = 4;  // softmax: four warps a block, one row a warp
+constexpr unsigned kThreads = 256;  // of the element-wise kernels
 constexpr unsigned kCountThreads = 128;
 constexpr unsigned kNaiveX = 32;
 constexpr unsigned kNaiveY = 8;
 constexpr unsigned kTile = 16;
 constexpr unsigned kBlock = 64;
+constexpr unsigned kTensorThreads = 128;
 constexpr int kHalfBlock = 32;
 constexpr int kChunkStep = 16;  // depth of a tile
 constexpr int kChunkMin = 32;   // shorter chunks cost more in partial sums than they bring
@@ -21,29 +21,9 @@ constexpr int kChunkMin = 32;   // shorter chunks cost more in partial sums than
 // supported).
 constexpr int kBlocksPerSm = 4;
 
-constexpr std::array<const char*, kKernelCount> kNames = {
-    "gemm_naive_nn",    "gemm_naive_nt", "gemm_naive_tn",         "gemm_tiled_nn",
-    "gemm_tiled_nt",    "gemm_tiled_tn", "gemm_register_nn",      "gemm_register_nt",
-    "gemm_register_tn", "bias_forward",  "bias_relu_forward",     "relu_backward",
-    "column_sum",       "split_sum",     "sgd_momentum",          "array_scale",
-    "array_add",        "word_store",    "softmax_cross_entropy", "correct_count",
-};
-
-unsigned ceil_divide(std::int64_t value, unsigned by) {
-  assert(value > 0);
-  return static_cast<unsigned>((value + by - 1) / by);
-}
-
-Launch elementwise(Kernel kernel, std::int64_t count) {
-  return Launch(kernel, {ceil_divide(count, kThreads), 1}, {kThreads, 1});
-}
-
-std::int64_t elements(int rows, int columns) {
-  assert(rows > 0 && columns > 0);
-  const std::int64_t count = static_cast<std::int64_t>(rows) * columns;
-  assert(count <= INT32_MAX);  // the kernels find a column with 32-bit arithmetic
-  return count;
-}
+#define SLUICE_KERNEL_NAME(value, name) #name,
+constexpr std::array<const char*, kKernelCount> kNames = {SLUICE_KERNELS(SLUICE_KERNEL_NAME)};
+#undef SLUICE_KERNEL_NAME
 
 }  // namespace
 
@@ -102,6 +82,20 @@ Launch gemm(GemmForm form, const GemmPlan& plan, const GemmShape& shape, CUdevic
   return launch;
 }
 
+Launch gemm_half(GemmForm form, HalfFormat format, const GemmPlan& plan, const GemmShape& shape,
+                 CUdeviceptr a, CUdeviceptr b, CUdeviceptr c) {
+  assert(shape.m > 0 && shape.n > 0 && shape.k > 0);
+  assert(plan.parts == 1 || plan.k_chunk % kChunkStep == 0);
+  assert(static_cast<std::int64_t>(plan.k_chunk) * plan.parts >= shape.k);
+  const auto kernel =
+      static_cast<Kernel>(static_cast<unsigned>(Kernel::kGemmTensorFp16Nn) +
+                          static_cast<unsigned>(format) * 3 + static_cast<unsigned>(form));
+  const Extent grid{ceil_divide(shape.n, kBlock), ceil_divide(shape.m, kBlock),
+                    static_cast<unsigned>(plan.parts)};
+  return Launch(kernel, grid, {kTensorThreads})
+      .arguments(shape.m, shape.n, shape.k, plan.k_chunk, a, b, c);
+}
+
 Launch split_sum(int count, int parts, CUdeviceptr partials, CUdeviceptr out) {
   assert(parts > 0);
   Launch launch = elementwise(Kernel::kSplitSum, count);
@@ -147,8 +141,7 @@ Launch array_add(int count, CUdeviceptr x, CUdeviceptr y) {
 Launch softmax_cross_entropy(int rows, int columns, float factor, CUdeviceptr logits,
                              CUdeviceptr labels, CUdeviceptr losses, CUdeviceptr gradient) {
   assert(columns > 0);
-  Launch launch(Kernel::kSoftmaxCrossEntropy, {ceil_divide(rows, kRowsPerBlock), 1},
-                {kRowsPerBlock * 32, 1});
+  Launch launch = rowwise(Kernel::kSoftmaxCrossEntropy, rows);
   launch.argument(rows).argument(columns).argument(factor);
   return launch.argument(logits).argument(labels).argument(losses).argument(gradient);
 }

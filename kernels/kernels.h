@@ -1,87 +1,11 @@
-// The launch table: what every kernel of lib/sluice_kernels.fatbin is called, how its grid follows
-// from the shape of the work, and its arguments in order. Host side only, over the driver API's
-// types; loads nothing and calls no driver, so that any program can launch these kernels in its own
-// way.
+// The launch table of dense layers, their loss and SGD: how every kernel's grid follows from the
+// shape of the work, and its arguments in order. layers.h and optimizers.h have the others.
 #pragma once
 
-#include <cuda.h>
-
-#include <array>
-#include <cassert>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <type_traits>
+#include "kernels/launch.h"
+#include "kernels/optimizers.h"
 
 namespace sluice::kernels {
-
-/// File name of the fat binary in the directory of libraries.
-inline constexpr char kFatbinName[] = "sluice_kernels.fatbin";
-
-enum class Kernel : std::uint8_t {
-  kGemmNaiveNn,
-  kGemmNaiveNt,
-  kGemmNaiveTn,
-  kGemmTiledNn,
-  kGemmTiledNt,
-  kGemmTiledTn,
-  kGemmRegisterNn,
-  kGemmRegisterNt,
-  kGemmRegisterTn,
-  kBiasForward,
-  kBiasReluForward,
-  kReluBackward,
-  kColumnSum,
-  kSplitSum,
-  kSgdMomentum,
-  kArrayScale,
-  kArrayAdd,
-  kWordStore,
-  kSoftmaxCrossEntropy,
-  kCorrectCount,
-};
-inline constexpr std::size_t kKernelCount = 20;
-
-/// The name in the fat binary.
-const char* kernel_name(Kernel kernel);
-
-struct Extent {
-  unsigned x = 1;
-  unsigned y = 1;
-  unsigned z = 1;
-};
-
-/// One launch, ready for cuLaunchKernel: no dynamic shared memory is used by any kernel here.
-class Launch {
- public:
-  static constexpr std::size_t kArgumentsMax = 8;
-
-  Launch(Kernel which, Extent grid_extent, Extent block_extent)
-      : kernel(which), grid(grid_extent), block(block_extent) {}
-
-  template <class T>
-  Launch& argument(T value) {
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t));
-    assert(count_ < kArgumentsMax);
-    std::memcpy(&values_[count_++], &value, sizeof value);
-    return *this;
-  }
-  /// The array that cuLaunchKernel takes; valid as long as this object.
-  std::array<void*, kArgumentsMax> pointers() {
-    std::array<void*, kArgumentsMax> out{};
-    for (std::size_t i = 0; i < count_; ++i) out[i] = &values_[i];
-    return out;
-  }
-  std::size_t argument_count() const { return count_; }
-
-  Kernel kernel;
-  Extent grid;
-  Extent block;
-
- private:
-  std::array<std::uint64_t, kArgumentsMax> values_{};
-  std::size_t count_ = 0;
-};
 
 /// Which operand of C = op(A) op(B) is stored transposed: NN, NT (B is [n,k]), TN (A is [k,m]).
 /// Row-major throughout.
@@ -108,6 +32,10 @@ GemmPlan gemm_plan(const GemmShape& shape, int multiprocessors);
 /// The whole product on one rung.
 GemmPlan gemm_whole(GemmRung rung, const GemmShape& shape);
 
+/// The product of operands of 16 bits by tensor cores, sums and result fp32. Always in
+/// register-sized tiles; plan.rung does not matter.
+Launch gemm_half(GemmForm form, HalfFormat format, const GemmPlan& plan, const GemmShape& shape,
+                 CUdeviceptr a, CUdeviceptr b, CUdeviceptr c);
 /// With plan.parts > 1, c takes [parts, m, n] partial products, for split_sum to add up.
 Launch gemm(GemmForm form, const GemmPlan& plan, const GemmShape& shape, CUdeviceptr a,
             CUdeviceptr b, CUdeviceptr c);

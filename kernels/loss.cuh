@@ -2,23 +2,7 @@
 // per row: the row's maximum and sum are found by butterfly shuffles, whose order is fixed.
 #pragma once
 
-namespace sluice::kernels::device {
-
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-__device__ __forceinline__ float warp_max(float value) {
-  for (int step = 16; step > 0; step /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, step));
-  }
-  return value;
-}
-
-__device__ __forceinline__ float warp_sum(float value) {
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-  return value;
-}
-
-}  // namespace sluice::kernels::device
+#include "kernels/reduce.cuh"
 
 /// losses[row] = -log softmax(logits[row])[labels[row]]; where gradient is not null also
 /// gradient[row, column] = (softmax - one hot) factor. The row's maximum is subtracted first, so no

@@ -1,6 +1,7 @@
 // Every rung and form of the matrix product against float64, on shapes that do not divide by any
 // tile; and the rungs against each other, bit for bit.
 #include "kernels/reference.h"
+#include "kernels/reference_optimizers.h"
 #include "tests/trainer/device_fixture.h"
 
 namespace sluice::tests {
@@ -10,6 +11,7 @@ using kernels::GemmForm;
 using kernels::GemmPlan;
 using kernels::GemmRung;
 using kernels::GemmShape;
+using kernels::HalfFormat;
 
 constexpr GemmRung kRungs[] = {GemmRung::kNaive, GemmRung::kTiled, GemmRung::kRegister};
 
@@ -61,6 +63,37 @@ TEST_P(GemmTest, SplitAlongKItIsTheSameProduct) {
   const GemmPlan chosen = kernels::gemm_plan(shape, 16);
   EXPECT_TRUE(
       close_to(product(form, chosen, shape, a, b), expected, 1e-6, 1.2e-7 * shape.k + 1e-7));
+}
+
+TEST_P(GemmTest, OfHalfFormatsByTensorCores) {
+  const auto [form, shape] = GetParam();
+  for (const HalfFormat format : {HalfFormat::kFp16, HalfFormat::kBf16}) {
+    const auto draw = [&](int count, std::uint64_t seed, std::vector<std::uint16_t>* bits) {
+      Floats values = floats_draw(static_cast<std::size_t>(count), seed);
+      for (float& value : values) {
+        bits->push_back(kernels::reference::half_bits(format, value));
+        value = kernels::reference::half_value(format, bits->back());
+      }
+      return doubles_of(values);
+    };
+    std::vector<std::uint16_t> a_bits, b_bits;
+    const auto a = draw(shape.m * shape.k, 3, &a_bits);
+    const auto b = draw(shape.k * shape.n, 4, &b_bits);
+    // Products of two such values are exact in fp32; what is rounded is the sums.
+    const auto expected = kernels::reference::gemm(form, shape, a, b);
+    OnDevice<std::uint16_t> a_device(stream(), a_bits), b_device(stream(), b_bits);
+    const int count = shape.m * shape.n;
+    for (const GemmPlan& plan : {kernels::gemm_whole(GemmRung::kRegister, shape),
+                                 GemmPlan{GemmRung::kRegister, 16, (shape.k + 15) / 16}}) {
+      OnDevice<float> parts(stream(), Floats(static_cast<std::size_t>(count * plan.parts), NAN));
+      OnDevice<float> c_device(stream(), Floats(static_cast<std::size_t>(count), NAN));
+      stream().launch(
+          kernels::gemm_half(form, format, plan, shape, a_device.at(), b_device.at(), parts.at()));
+      stream().launch(kernels::split_sum(count, plan.parts, parts.at(), c_device.at()));
+      EXPECT_TRUE(close_to(c_device.values(), expected, 1e-6, 2.4e-7 * shape.k + 1e-7))
+          << "format " << static_cast<int>(format) << ", " << plan.parts << " parts";
+    }
+  }
 }
 
 std::string case_name(const testing::TestParamInfo<GemmTest::ParamType>& one) {

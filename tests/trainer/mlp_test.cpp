@@ -1,8 +1,10 @@
 // The network on the device against the float64 reference: loss, every gradient, an update, the
 // count of right answers.
 #include "trainer/model/mlp_reference.h"
+#include "trainer/model/optimizer.h"
 
 #include "kernels/reference.h"
+#include "kernels/reference_optimizers.h"
 #include "tests/trainer/device_fixture.h"
 #include "trainer/data/dataset.h"
 
@@ -81,6 +83,7 @@ TEST_F(MlpTest, AnEmptyBatchAddsNothing) {
 
 TEST_F(MlpTest, TwoUpdatesFollowTheReference) {
   train::Mlp model(stream(), shape_, kBatch, true);
+  train::Optimizer optimizer(stream(), {.momentum = 0.5}, shape_.parameter_count());
   model.parameters_upload(parameters_);
   std::vector<double> weights = doubles_of(parameters_);
   std::vector<double> velocity(weights.size());
@@ -88,7 +91,7 @@ TEST_F(MlpTest, TwoUpdatesFollowTheReference) {
     model.batch_upload(inputs_.data(), labels_.data(), kBatch);
     model.forward(kBatch);
     model.backward(kBatch, kBatch);
-    model.update(0.125f, 0.5f);
+    optimizer.step(0.125, model.gradients(), model.parameters());
     const auto gradient =
         train::mlp_reference(shape_, weights, doubles_of(inputs_), labels_).gradients;
     const auto moved = kernels::reference::sgd_momentum(0.125, 0.5, gradient, velocity, weights);
@@ -96,6 +99,31 @@ TEST_F(MlpTest, TwoUpdatesFollowTheReference) {
     velocity = moved.velocity;
   }
   EXPECT_TRUE(close_to(model.parameters_download(), weights, 1e-5, 1e-6));
+}
+
+TEST_F(MlpTest, AdamwWithClippingFollowsTheReference) {
+  train::Mlp model(stream(), shape_, kBatch, true);
+  const train::OptimizerSettings settings{
+      .method = train::Method::kAdamw, .weight_decay = 0.1, .clip = 0.01};
+  train::Optimizer optimizer(stream(), settings, shape_.parameter_count());
+  model.parameters_upload(parameters_);
+  using kernels::reference::Values;
+  kernels::reference::Adam state{Values(parameters_.size()), Values(parameters_.size()),
+                                 doubles_of(parameters_)};
+  for (int step = 1; step <= 2; ++step) {
+    model.batch_upload(inputs_.data(), labels_.data(), kBatch);
+    model.forward(kBatch);
+    model.backward(kBatch, kBatch);
+    optimizer.step(0.01, model.gradients(), model.parameters());
+    Values gradient =
+        train::mlp_reference(shape_, state.weights, doubles_of(inputs_), labels_).gradients;
+    const double norm = kernels::reference::norm(gradient);
+    ASSERT_GT(norm, settings.clip);
+    for (double& value : gradient) value *= settings.clip / norm;
+    state = kernels::reference::adamw({.rate = 0.01f, .decay = 0.1f}, step, gradient, state);
+  }
+  // Where a gradient is nearly zero, Adam's step is a quotient of two roundings: a hundredth of it.
+  EXPECT_TRUE(close_to(model.parameters_download(), state.weights, 1e-4, 1e-4));
 }
 
 TEST_F(MlpTest, CountsRightAnswersOverBatches) {

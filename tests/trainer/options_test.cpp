@@ -55,24 +55,27 @@ TEST_P(RefusedOptions, WithExitCodeTwoAndOneLine) {
   EXPECT_EQ(parsed.err.find("sluice: sluice-train: "), 0u) << parsed.err;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RefusedOptions,
-                         testing::Values(std::vector<std::string>{"--nproc", "65"},
-                                         std::vector<std::string>{"--nproc", "-1"},
-                                         std::vector<std::string>{"--batch", "0"},
-                                         std::vector<std::string>{"--batch", "65537"},
-                                         std::vector<std::string>{"--hidden", "0"},
-                                         std::vector<std::string>{"--hidden", "16385"},
-                                         std::vector<std::string>{"--hidden", "1,1,1,1,1,1,1,1,1"},
-                                         std::vector<std::string>{"--steps", "0"},
-                                         std::vector<std::string>{"--steps", "5", "--seconds", "5"},
-                                         std::vector<std::string>{"--seconds", "-1"},
-                                         std::vector<std::string>{"--momentum", "1"},
-                                         std::vector<std::string>{"--data", "cifar"},
-                                         std::vector<std::string>{"--algorithm", "tree"},
-                                         std::vector<std::string>{"--comm", "mpi"},
-                                         std::vector<std::string>{"--bucket-kib", "0"},
-                                         std::vector<std::string>{"--as-rank", "5:2:1:3:/tmp"},
-                                         std::vector<std::string>{"--no-such-flag"}));
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedOptions,
+    testing::Values(
+        std::vector<std::string>{"--nproc", "65"}, std::vector<std::string>{"--nproc", "-1"},
+        std::vector<std::string>{"--batch", "0"}, std::vector<std::string>{"--batch", "65537"},
+        std::vector<std::string>{"--hidden", "0"}, std::vector<std::string>{"--hidden", "16385"},
+        std::vector<std::string>{"--hidden", "1,1,1,1,1,1,1,1,1"},
+        std::vector<std::string>{"--steps", "0"},
+        std::vector<std::string>{"--steps", "5", "--seconds", "5"},
+        std::vector<std::string>{"--seconds", "-1"}, std::vector<std::string>{"--momentum", "1"},
+        std::vector<std::string>{"--schedule", "linear"},
+        std::vector<std::string>{"--schedule", "1cycle", "--seconds", "5"},
+        std::vector<std::string>{"--schedule", "1cycle", "--lr-warmup", "5"},
+        std::vector<std::string>{"--lr-period", "5"}, std::vector<std::string>{"--lr-low", "0.1"},
+        std::vector<std::string>{"--optimizer", "lamb"},
+        std::vector<std::string>{"--weight-decay", "0.1"}, std::vector<std::string>{"--clip", "-1"},
+        std::vector<std::string>{"--data", "cifar"},
+        std::vector<std::string>{"--algorithm", "tree"}, std::vector<std::string>{"--comm", "mpi"},
+        std::vector<std::string>{"--bucket-kib", "0"},
+        std::vector<std::string>{"--as-rank", "5:2:1:3:/tmp"},
+        std::vector<std::string>{"--no-such-flag"}));
 
 TEST(RankPlace, GoesThroughTheArgument) {
   const RankPlace place{2, 3, 2, 7, "/tmp/a:b c"};

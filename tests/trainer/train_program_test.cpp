@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "tests/trainer/device_fixture.h"
@@ -65,6 +66,52 @@ TEST_F(TrainProgramTest, LearnsTheSyntheticSet) {
   ASSERT_EQ(evals.size(), 1u);
   EXPECT_GT(evals[0]["accuracy"], 0.9);
   EXPECT_EQ(evals[0]["samples"], 1000);
+}
+
+TEST_F(TrainProgramTest, EveryOptimizerLearnsOnItsSchedule) {
+  const std::vector<std::vector<std::string>> recipes = {
+      {"--optimizer", "adam", "--lr", "0.01", "--schedule", "cosine", "--lr-warmup", "5"},
+      {"--optimizer", "adamw", "--lr", "0.01", "--weight-decay", "0.01", "--schedule", "1cycle"},
+      {"--optimizer", "rmsprop", "--lr", "0.0005", "--momentum", "0.5", "--clip", "1"},
+      {"--optimizer", "sgd", "--lr", "0.02", "--lr-batch", "64", "--schedule", "triangular",
+       "--lr-period", "40"}};
+  for (std::vector<std::string> recipe : recipes) {
+    SCOPED_TRACE(recipe[1]);
+    recipe.insert(recipe.end(),
+                  {"--nproc", "2", "--batch", "32", "--hidden", "64", "--steps", "80"});
+    train(recipe, recipe[1]);
+    const auto steps = log_events(log(recipe[1]), "step");
+    ASSERT_EQ(steps.size(), 160u);
+    EXPECT_LT(steps.back()["loss"], 0.5 * static_cast<double>(steps.front()["loss"]));
+    // What the log says is the schedule, on every rank.
+    const double peak = std::stod(recipe[3]);
+    std::map<std::uint64_t, double> rates;
+    for (const auto& step : steps) {
+      const double rate = step["rate"];
+      EXPECT_LE(rate, peak * (1 + 1e-9));
+      const auto [known, fresh] = rates.emplace(step["step"], rate);
+      EXPECT_EQ(known->second, rate);
+    }
+    EXPECT_EQ(rates.size(), 80u);
+    if (recipe[1] == "rmsprop") continue;  // constant
+    EXPECT_LT(rates[0], peak / 2);
+    if (recipe[1] != "sgd") {
+      EXPECT_LT(rates[79], peak / 100);
+    }
+  }
+}
+
+TEST_F(TrainProgramTest, ClippedAdamOnTwoRanksEqualsOneRankWithTheWholeBatch) {
+  const std::vector<std::string> both = {"--optimizer", "adamw", "--weight-decay", "0.1",
+                                         "--clip",      "0.05",  "--lr",           "0.001",
+                                         "--steps",     "6"};
+  std::vector<std::string> one = both, two = both;
+  one.insert(one.end(), {"--nproc", "1", "--batch", "64"});
+  two.insert(two.end(), {"--nproc", "2", "--batch", "32"});
+  train(one, "one");
+  train(two, "two");
+  // Adam divides by the root of tiny squares: roundings of gradients weigh more than with SGD.
+  EXPECT_LT(distance("one", "two"), 1e-4);
 }
 
 TEST_F(TrainProgramTest, LearnsFashionMnist) {

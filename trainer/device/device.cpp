@@ -57,10 +57,15 @@ Device::~Device() {
 void Device::kernels_load() {
   const std::vector<char> image = file_read(fatbin_path());
   driver_check(driver().cuModuleLoadData(&module_, image.data()), "loading the kernels");
-  for (std::size_t i = 0; i < kernels::kKernelCount; ++i) {
-    const char* kernel = kernels::kernel_name(static_cast<kernels::Kernel>(i));
-    driver_check(driver().cuModuleGetFunction(&functions_[i], module_, kernel), kernel);
+}
+
+CUfunction Device::function(kernels::Kernel kernel) const {
+  CUfunction& function = functions_[static_cast<std::size_t>(kernel)];
+  if (function == nullptr) {
+    const char* name = kernels::kernel_name(kernel);
+    driver_check(driver().cuModuleGetFunction(&function, module_, name), name);
   }
+  return function;
 }
 
 Stream::Stream(const Device& device) : device_(device) {

@@ -31,9 +31,8 @@ class Device {
   int multiprocessors() const { return multiprocessors_; }
   /// Software GPUs have a modelled clock, to which link time can be charged.
   bool is_software() const { return driver().stream_delay != nullptr; }
-  CUfunction function(kernels::Kernel kernel) const {
-    return functions_[static_cast<std::size_t>(kernel)];
-  }
+  /// Looked up when it is first asked for: a program uses few of the kernels.
+  CUfunction function(kernels::Kernel kernel) const;
 
  private:
   void kernels_load();
@@ -43,7 +42,7 @@ class Device {
   CUmodule module_ = nullptr;
   std::string name_;
   int multiprocessors_ = 0;
-  std::array<CUfunction, kernels::kKernelCount> functions_{};
+  mutable std::array<CUfunction, kernels::kKernelCount> functions_{};
 };
 
 /// Work in order. Everything the trainer does on a GPU goes through one of these.

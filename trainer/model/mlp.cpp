@@ -68,7 +68,6 @@ Mlp::Mlp(Stream& stream, const MlpShape& shape, int batch_max, bool trains)
       batch_max_(batch_max),
       parameters_(shape.parameter_count()),
       gradients_(trains ? shape.parameter_count() + kExtraCount : 1),
-      velocity_(trains ? shape.parameter_count() : 1),
       inputs_(area(batch_max, shape.inputs())),
       labels_(static_cast<std::size_t>(batch_max)),
       losses_(static_cast<std::size_t>(batch_max)),
@@ -79,7 +78,6 @@ Mlp::Mlp(Stream& stream, const MlpShape& shape, int batch_max, bool trains)
     outputs_.push_back(std::make_unique<DeviceArray<float>>(count));
     deltas_.push_back(std::make_unique<DeviceArray<float>>(trains ? count : 1));
   }
-  stream_.zero(velocity_.at(), velocity_.size());
   stream_.zero(gradients_.at(), gradients_.size());
   stream_.zero(correct_.at(), 1);
 }
@@ -169,11 +167,6 @@ void Mlp::backward(int batch, int global_count) {
             parameters_.at(shape_.weight_offset(layer)), below);
     stream_.launch(kernels::relu_backward(batch * in, input_of(layer), below));
   }
-}
-
-void Mlp::update(float rate, float momentum) {
-  stream_.launch(kernels::sgd_momentum(static_cast<int>(shape_.parameter_count()), rate, momentum,
-                                       gradients_.at(), velocity_.at(), parameters_.at()));
 }
 
 void Mlp::correct_add(int batch) {

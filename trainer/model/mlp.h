@@ -65,7 +65,6 @@ class Mlp {
   /// Gradients of (sum of losses) / global_count, and the sum of losses into the extra. batch 0
   /// gives zeros.
   void backward(int batch, int global_count);
-  void update(float rate, float momentum);
   /// *correct() += right answers of the batch
   void correct_add(int batch);
 
@@ -94,7 +93,6 @@ class Mlp {
   int batch_max_;
   DeviceArray<float> parameters_;
   DeviceArray<float> gradients_;
-  DeviceArray<float> velocity_;
   DeviceArray<float> inputs_;
   DeviceArray<int> labels_;
   DeviceArray<float> losses_;

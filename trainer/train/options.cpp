@@ -15,7 +15,19 @@ void flags_add(CommandLine& line, TrainOptions& o) {
   line.number("--batch", o.batch, "samples per rank and step", 1, kBatchMax);
   line.numbers("--hidden", o.hidden, "units of the hidden layers, e.g. 128 or 256,64");
   line.number("--lr", o.rate, "learning rate", 0.0, 1e300);
-  line.number("--momentum", o.momentum, "momentum", 0.0, 0.9999);
+  line.number(
+      "--lr-batch", o.rate_batch,
+      "global batch that --lr is meant for, scaled linearly to the actual one; 0 = as it is", 0,
+      1ULL << 40);
+  line.number(
+      "--lr-low", o.rate_low,
+      "lowest rate of the schedule; -1 = 0 (cosine), rate/25 (1cycle), rate/10 (triangular)", -1.0,
+      1e300);
+  line.number("--lr-warmup", o.rate_warmup, "steps of a linear start", 0, 1ULL << 40);
+  line.number("--lr-period", o.rate_period, "steps of a triangle; 0 = two epochs", 0, 1ULL << 40);
+  line.number("--momentum", o.optimizer.momentum, "of sgd and rmsprop", 0.0, 0.9999);
+  line.number("--weight-decay", o.optimizer.weight_decay, "of adamw", 0.0, 1e3);
+  line.number("--clip", o.optimizer.clip, "largest norm of the gradient; 0 = any", 0.0, 1e300);
   line.number("--steps", o.steps, "this many steps (default: one epoch)", 1, 1ULL << 40);
   line.number("--seconds", o.seconds, "until this much time has passed", 0.001, 1e6);
   line.number("--epochs", o.epochs, "this many passes over the data", 1, 1000000);
@@ -35,6 +47,29 @@ void flags_add(CommandLine& line, TrainOptions& o) {
   line.text("--log", o.log, "JSON lines: start, step, eval, end");
   line.text("--save", o.save, "write the trained weights here");
   line.flag("--quiet", o.quiet, "print nothing but errors");
+}
+
+/// What the options for the learning rate must be among themselves.
+void rate_check(const TrainOptions& o) {
+  const bool open_end = o.schedule == Schedule::kCosine || o.schedule == Schedule::kOneCycle;
+  if (open_end && o.seconds > 0) {
+    throw Failure(
+        text_format("--schedule %s must know how many steps there will be: give --steps "
+                    "or --epochs instead of --seconds",
+                    schedule_name(o.schedule)));
+  }
+  if (o.schedule == Schedule::kOneCycle && o.rate_warmup > 0) {
+    throw Failure("--schedule 1cycle has its own warm-up; leave --lr-warmup out");
+  }
+  if (o.rate_period > 0 && o.schedule != Schedule::kTriangular) {
+    throw Failure("--lr-period is for --schedule triangular");
+  }
+  if (o.rate_low >= 0 && o.schedule == Schedule::kConstant) {
+    throw Failure("--lr-low is for a --schedule other than constant");
+  }
+  if (o.optimizer.weight_decay > 0 && o.optimizer.method != Method::kAdamw) {
+    throw Failure("--weight-decay is decoupled and for --optimizer adamw");
+  }
 }
 
 }  // namespace
@@ -63,6 +98,12 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
   flags_add(line, o);
   std::string algorithm = algorithm_name(o.algorithm);
   line.word("--algorithm", algorithm, "of the all-reduce", {"ring", "halving-doubling", "bcube"});
+  std::string schedule = schedule_name(o.schedule);
+  line.word("--schedule", schedule, "of the learning rate",
+            {"constant", "cosine", "1cycle", "triangular"});
+  std::string method = method_name(o.optimizer.method);
+  line.word("--optimizer", method, "what makes gradients new weights",
+            {"sgd", "adam", "adamw", "rmsprop"});
   std::string engine = "auto";
   line.word("--comm", engine, "what carries it", {"auto", "gloo", "nccl"});
   std::string place;
@@ -70,6 +111,9 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
   const auto whole_check = [&] {
     o.algorithm = *algorithm_parse(algorithm);
     o.engine = *engine_parse(engine);
+    o.schedule = *schedule_parse(schedule);
+    o.optimizer.method = *method_parse(method);
+    rate_check(o);
     if (!place.empty() && !place_parse(place, &o.place)) {
       throw Failure("--as-rank is for the launcher alone");
     }

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "trainer/comm/communicator.h"
+#include "trainer/model/optimizer.h"
+#include "trainer/train/schedule.h"
 
 namespace sluice::train {
 
@@ -25,7 +27,12 @@ struct TrainOptions {
   int batch = 64;      // per rank
   std::vector<int> hidden = {128};
   double rate = 0.05;
-  double momentum = 0.9;
+  std::uint64_t rate_batch = 0;  // the global batch that the rate is meant for; 0 = any
+  Schedule schedule = Schedule::kConstant;
+  double rate_low = -1;           // of the schedule; -1 = its usual part of the rate
+  std::uint64_t rate_warmup = 0;  // steps
+  std::uint64_t rate_period = 0;  // steps of a triangle; 0 = two epochs
+  OptimizerSettings optimizer;
   std::uint64_t steps = 0;
   double seconds = 0;
   std::uint64_t epochs = 0;  // with neither steps nor seconds nor epochs: one epoch

@@ -42,6 +42,24 @@ TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count)
   return plan;
 }
 
+RatePlan rate_plan(const TrainOptions& options, int rank_count, std::uint64_t steps_per_epoch) {
+  RatePlan plan;
+  plan.schedule = options.schedule;
+  plan.peak = rate_scaled(
+      options.rate, options.rate_batch,
+      static_cast<std::uint64_t>(options.batch) * static_cast<std::uint64_t>(rank_count));
+  plan.low = options.rate_low;
+  if (plan.low < 0) {
+    plan.low = options.schedule == Schedule::kOneCycle     ? plan.peak / 25
+               : options.schedule == Schedule::kTriangular ? plan.peak / 10
+                                                           : 0;
+  }
+  plan.warmup = options.rate_warmup;
+  plan.steps = options.steps ? options.steps : options.epochs * steps_per_epoch;
+  plan.period = options.rate_period ? options.rate_period : 2 * steps_per_epoch;
+  return plan;
+}
+
 std::string plan_text(const TrainPlan& plan, const TrainOptions& options) {
   const int gpus_used = std::min(plan.gpu_count, plan.rank_count);
   std::string text =

@@ -30,6 +30,9 @@ struct TrainPlan {
 /// Throws Failure where the options do not go together.
 TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count);
 
+/// The learning rate of every step of this job.
+RatePlan rate_plan(const TrainOptions& options, int rank_count, std::uint64_t steps_per_epoch);
+
 /// [0, count) in buckets of at most `bucket_floats`, the highest first.
 std::vector<Bucket> buckets_cut(std::size_t count, std::size_t bucket_floats);
 

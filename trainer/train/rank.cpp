@@ -65,6 +65,8 @@ class Rank {
         device_(plan_.gpu_of(place_.rank)),
         stream_(device_),
         model_(stream_, plan_.shape, options.batch, true),
+        optimizer_(stream_, options.optimizer, plan_.shape.parameter_count()),
+        rates_(rate_plan(options, plan_.rank_count, sampler_.steps_per_epoch())),
         inputs_(static_cast<std::size_t>(options.batch) * kImagePixels),
         labels_(static_cast<std::size_t>(options.batch)),
         extras_(kExtraCount),
@@ -78,8 +80,7 @@ class Rank {
     comm_->broadcast(stream_, model_.parameters(), plan_.shape.parameter_count());
     comm_->barrier(stream_);
     line_.begin_ns = now_ns();
-    const std::uint64_t step_max =
-        options_.steps ? options_.steps : options_.epochs * sampler_.steps_per_epoch();
+    const std::uint64_t step_max = rates_.steps;
     std::uint64_t step = 0;
     for (bool stop = false; !stop;) {
       stop = train_step(step++);
@@ -146,22 +147,24 @@ class Rank {
     const Nanos communication_ns = now_ns() - communication_begin;
 
     update_begin_.record(stream_);
-    model_.update(static_cast<float>(options_.rate), static_cast<float>(options_.momentum));
+    const double rate = rate_at(rates_, step);
+    optimizer_.step(rate, model_.gradients(), model_.parameters());
     update_end_.record(stream_);
     stream_.download(extras_.data(), model_.extra(0), kExtraCount * sizeof(float));
     stream_.synchronize();
     const double loss = extras_[kExtraLoss] / static_cast<double>(batch.global_count);
-    step_note(step, begin, communication_ns, count, loss);
+    step_note(step, begin, communication_ns, count, loss, rate);
     if (!std::isfinite(loss)) {
-      throw Failure(
-          text_format("the loss is not finite after step %llu: training diverged; lower "
-                      "--lr (%g) or --momentum (%g)",
-                      static_cast<unsigned long long>(step), options_.rate, options_.momentum));
+      throw Failure(text_format(
+          "the loss is not finite after step %llu: training diverged; lower "
+          "--lr (%g) or --momentum (%g), or give --lr-warmup or --clip",
+          static_cast<unsigned long long>(step), options_.rate, options_.optimizer.momentum));
     }
     return extras_[kExtraStop] > 0;
   }
 
-  void step_note(std::uint64_t step, Nanos begin, Nanos communication_ns, int count, double loss) {
+  void step_note(std::uint64_t step, Nanos begin, Nanos communication_ns, int count, double loss,
+                 double rate) {
     const Nanos end = now_ns();
     const Nanos device_ns = compute_end_.since(compute_begin_) + update_end_.since(update_begin_);
     log_.write(JsonLine("step", end)
@@ -169,6 +172,7 @@ class Rank {
                    .add("step", step)
                    .add("duration_ns", end - begin)
                    .add("loss", loss)
+                   .add("rate", rate)
                    .add("communication_ns", communication_ns)
                    .add("device_ns", device_ns));
     compute_recent_.put(end - begin - communication_ns);
@@ -245,6 +249,8 @@ class Rank {
   Device device_;
   Stream stream_;
   Mlp model_;
+  Optimizer optimizer_;
+  const RatePlan rates_;
   DeviceArray<float> eval_{2};
   PinnedArray<float> inputs_;
   PinnedArray<int> labels_;

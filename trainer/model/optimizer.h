@@ -1,0 +1,48 @@
+// What turns gradients into new weights: SGD with momentum, Adam(W) or RMSProp over one flat array,
+// with its state on the device, and clipping by the gradient's norm.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "trainer/device/device.h"
+
+namespace sluice::train {
+
+enum class Method : std::uint8_t { kSgd, kAdam, kAdamw, kRmsprop };
+
+const char* method_name(Method method);
+std::optional<Method> method_parse(const std::string& name);
+
+struct OptimizerSettings {
+  Method method = Method::kSgd;
+  double momentum = 0.9;    // of SGD and RMSProp; Adam's beta 1 is 0.9
+  double weight_decay = 0;  // AdamW's, decoupled
+  double clip = 0;          // largest norm of a gradient; 0 = any
+};
+
+/// Floats of state per parameter: 1 for SGD, 2 for the others.
+std::size_t state_count(Method method);
+
+/// One thread; every method only enqueues on the stream.
+class Optimizer {
+ public:
+  Optimizer(Stream& stream, const OptimizerSettings& settings, std::size_t parameter_count);
+
+  /// The next step. `gradients` [parameter_count] are clipped in place.
+  void step(double rate, CUdeviceptr gradients, CUdeviceptr parameters);
+
+ private:
+  Stream& stream_;
+  const OptimizerSettings settings_;
+  const int count_;
+  int steps_ = 0;
+  std::unique_ptr<DeviceArray<float>> first_;
+  std::unique_ptr<DeviceArray<float>> second_;  // none for SGD
+  DeviceArray<float> partials_;
+  DeviceArray<float> norm_{1};
+};
+
+}  // namespace sluice::train
