@@ -11,9 +11,10 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 option(SLUICE_UNITY "Compile files in batches; OFF shortens the build after a change and checks what files include" ON)
 set(CMAKE_UNITY_BUILD ${SLUICE_UNITY})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 14)
+# bin and lib hold what users get, and nothing else; what only the build and the tests need is elsewhere (tests/CMakeLists.txt).
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/archives)
 # Assertions are part of the contract (the programmer's failures) and stay on in every build type.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
@@ -80,7 +81,10 @@ if(NOT CUDAToolkit_FOUND)
   message(FATAL_ERROR "sluice: the CUDA 13 toolkit was not found; Sluice compiles against cuda.h and builds its kernels "
                       "with nvcc. Install the toolkit (13.0 or later) and put nvcc into PATH, or set CUDAToolkit_ROOT.")
 endif()
-set(SLUICE_NVCC ${CUDAToolkit_NVCC_EXECUTABLE})
+# Kernels and programs of nvcc are compiled as strictly as it can: its own warnings, and the host compiler's. What it makes of
+# a kernel's call is not pedantic C++.
+set(SLUICE_NVCC ${CUDAToolkit_NVCC_EXECUTABLE} -Werror all-warnings -Wreorder -Wext-lambda-captures-this
+  -Xcompiler=-Wall,-Wextra,-Wshadow,-Werror)
 add_library(sluice_cuda_headers INTERFACE)
 target_include_directories(sluice_cuda_headers SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -150,11 +154,13 @@ endforeach()
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
 endfunction()
 
-# sluice_fatbin(NAME SOURCE [FLAGS...]): a .cu file compiled to ${PROJECT_BINARY_DIR}/lib/NAME.fatbin, target NAME_fatbin.
+# sluice_fatbin(NAME SOURCE [FLAGS...]): a .cu file compiled to NAME.fatbin where libraries go, target NAME_fatbin.
 function(sluice_fatbin name source)
-  set(out ${PROJECT_BINARY_DIR}/lib/${name}.fatbin)
+  set(out ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/${name}.fatbin)
+  set(depfile ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin.d)
+  file(MAKE_DIRECTORY ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
   add_custom_command(OUTPUT ${out}
-    COMMAND ${SLUICE_NVCC} -std=c++20 -fatbin ${ARGN} -I${PROJECT_SOURCE_DIR} -MD -MF ${out}.d -o ${out} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
-    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} DEPFILE ${out}.d COMMENT "nvcc -fatbin ${name}" VERBATIM)
+    COMMAND ${SLUICE_NVCC} -std=c++20 -fatbin ${ARGN} -I${PROJECT_SOURCE_DIR} -MD -MF ${depfile} -o ${out} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} DEPFILE ${depfile} COMMENT "nvcc -fatbin ${name}" VERBATIM)
   add_custom_target(${name}_fatbin ALL DEPENDS ${out})
 endfunction()

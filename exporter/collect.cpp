@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "exporter/families.h"
@@ -53,6 +54,19 @@ class Families {
     add(family, std::move(labels), static_cast<double>(value));
   }
 
+  void add(Family family, Labels labels, const WaitHistogram& waits) {
+    prometheus::ClientMetric metric;
+    metric.label = std::move(labels);
+    metric.histogram.sample_sum = waits.sum_s;
+    for (std::size_t i = 0; i < waits.counts.size(); ++i) {
+      metric.histogram.sample_count += waits.counts[i];
+      const double bound =
+          i < kWaitBounds_s.size() ? kWaitBounds_s[i] : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({metric.histogram.sample_count, bound});
+    }
+    rows_[index_of(family)].metric.push_back(std::move(metric));
+  }
+
   /// Those that have samples.
   std::vector<prometheus::MetricFamily> take() {
     std::erase_if(rows_, [](const auto& row) { return row.metric.empty(); });
@@ -70,13 +84,29 @@ void broker_add(Families& out, const protocol::SnapshotHeader& header) {
   out.add(Family::kBrokerRegistrations, {}, header.registrations);
   out.add(Family::kBrokerAdmissions, {}, header.admissions);
   out.add(Family::kBrokerRefusals, {}, header.refusals);
+  for (std::size_t code = 1; code < protocol::kRefusalCodes; ++code) {
+    out.add(Family::kBrokerRefused, {{"reason", protocol::kRefusalNames[code]}},
+            header.refused_by_code[code]);
+  }
   out.add(Family::kBrokerProtocolErrors, {}, header.protocol_errors);
+  for (std::size_t kind = 0; kind < protocol::kProtocolErrors; ++kind) {
+    out.add(Family::kBrokerProtocolErrorKinds, {{"kind", protocol::kProtocolErrorNames[kind]}},
+            header.protocol_errors_by_kind[kind]);
+  }
   out.add(Family::kBrokerReloads, {{"result", "success"}}, header.reloads_ok);
   out.add(Family::kBrokerReloads, {{"result", "failure"}}, header.reloads_failed);
   out.add(Family::kBrokerJournalFaults, {}, std::uint64_t{header.journal_faults});
 }
 
-void gpu_add(Families& out, const SnapshotGpu& gpu) {
+double allocated_of(const Snapshot& snapshot, const protocol::GpuUuid& gpu) {
+  std::uint64_t percent = 0;
+  for (const SnapshotTenantGpu& vgpu : snapshot.tenant_gpus)
+    percent += vgpu.gpu == gpu ? vgpu.sm_percent : 0;
+  return static_cast<double>(percent) / 100.0;
+}
+
+/// `allocated`: the sum of the shares promised on it.
+void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const RecentFigures& recent) {
   const Labels labels{{"gpu", uuid_text(gpu.uuid)}};
   out.add(Family::kGpuInfo,
           {labels[0],
@@ -89,6 +119,9 @@ void gpu_add(Families& out, const SnapshotGpu& gpu) {
   out.add(Family::kGpuHeld, labels, gpu.held_bytes);
   out.add(Family::kGpuContext, labels, gpu.context_bytes);
   out.add(Family::kGpuBusy, labels, seconds(gpu.busy_ns));
+  out.add(Family::kGpuUtilization, {labels[0], {"level", "allocated"}}, std::min(1.0, allocated));
+  if (const auto time = recent.gpu_time.find(labels[0].value); time != recent.gpu_time.end())
+    out.add(Family::kGpuUtilization, {labels[0], {"level", "time"}}, time->second);
   out.add(Family::kGpuLeasesGranted, labels, gpu.leases_granted);
   out.add(Family::kGpuLeasesRevoked, labels, gpu.leases_revoked);
   out.add(Family::kGpuOverruns, labels, gpu.overruns);
@@ -98,14 +131,60 @@ void gpu_add(Families& out, const SnapshotGpu& gpu) {
   out.add(Family::kGpuLost, labels, gpu.lost != 0 ? 1.0 : 0.0);
 }
 
-/// Every combination is present, zeros too: a series that comes and goes cannot be alerted on.
-void population_add(Families& out, const std::vector<SnapshotTenant>& tenants) {
-  std::array<std::array<std::uint64_t, kClassNames.size()>, kStateNames.size()> population{};
-  std::array<std::uint64_t, kReasonNames.size()> queue{};
-  for (const SnapshotTenant& tenant : tenants) {
-    ++population[index_of(tenant.state)][index_of(tenant.tenant_class)];
-    if (tenant.state == TenantState::kQueued) ++queue[index_of(tenant.reason)];
+/// Tenants with several whole GPUs.
+std::uint64_t gangs_of(const Snapshot& snapshot) {
+  std::map<protocol::TenantId, std::size_t> gpus;
+  for (const SnapshotTenantGpu& vgpu : snapshot.tenant_gpus) ++gpus[vgpu.tenant];
+  return static_cast<std::uint64_t>(std::count_if(
+      snapshot.tenants.begin(), snapshot.tenants.end(), [&gpus](const SnapshotTenant& tenant) {
+        return tenant.state != TenantState::kQueued &&
+               tenant.tenant_class == TenantClass::kExclusive && gpus[tenant.tenant] > 1;
+      }));
+}
+
+/// What the driver says of a GPU, beside what the broker says of it.
+void device_add(Families& out, const SnapshotGpu& gpu, const Snapshot& snapshot,
+                const DeviceFigures& devices) {
+  const Labels labels{{"gpu", uuid_text(gpu.uuid)}};
+  const auto found = devices.gpus.find(labels[0].value);
+  if (!devices.up || found == devices.gpus.end()) return;
+  const DeviceLook& look = found->second;
+  if (look.used_bytes) out.add(Family::kGpuMemoryUsed, labels, *look.used_bytes);
+  for (const auto& [xid, count] : look.xids) {
+    const std::string number = xid == kXidOther ? "other" : std::to_string(xid);
+    out.add(Family::kGpuXids, {labels[0], {"xid", number}}, count);
   }
+  if (!look.processes) return;
+  std::uint64_t strangers = 0, strange_bytes = 0, registered_bytes = 0;
+  bool all_tell = true;
+  for (const DeviceProcess& process : *look.processes) {
+    const bool registered = std::any_of(
+        snapshot.processes.begin(), snapshot.processes.end(),
+        [&process](const protocol::SnapshotProcess& row) { return row.pid == process.pid; });
+    all_tell = all_tell && process.used_bytes.has_value();
+    strangers += registered ? 0 : 1;
+    (registered ? registered_bytes : strange_bytes) += process.used_bytes.value_or(0);
+  }
+  out.add(Family::kGpuUnmanagedProcesses, labels, strangers);
+  if (!all_tell) return;
+  out.add(Family::kGpuUnmanagedMemory, labels, strange_bytes);
+  out.add(Family::kGpuLedgerDrift, labels,
+          static_cast<double>(registered_bytes) - static_cast<double>(gpu.held_bytes));
+}
+
+/// Every combination is present, zeros too: a series that comes and goes cannot be alerted on.
+void population_add(Families& out, const Snapshot& snapshot, const RecentFigures& recent) {
+  std::array<std::array<std::uint64_t, kClassNames.size()>, kStateNames.size()> population{};
+  std::array<std::uint64_t, kReasonNames.size()> queue{}, oldest_ns{};
+  for (const SnapshotTenant& tenant : snapshot.tenants) {
+    ++population[index_of(tenant.state)][index_of(tenant.tenant_class)];
+    if (tenant.state != TenantState::kQueued) continue;
+    const std::size_t reason = index_of(tenant.reason);
+    ++queue[reason];
+    if (snapshot.header.taken_ns > tenant.asked_ns)
+      oldest_ns[reason] = std::max(oldest_ns[reason], snapshot.header.taken_ns - tenant.asked_ns);
+  }
+  out.add(Family::kExclusiveGangs, {}, gangs_of(snapshot));
   for (std::size_t s = 0; s < kStateNames.size(); ++s) {
     for (std::size_t c = 0; c < kClassNames.size(); ++c) {
       out.add(Family::kTenants, {{"state", kStateNames[s]}, {"class", kClassNames[c]}},
@@ -114,6 +193,8 @@ void population_add(Families& out, const std::vector<SnapshotTenant>& tenants) {
   }
   for (std::size_t r = 0; r < kReasonNames.size(); ++r) {
     out.add(Family::kQueueLength, {{"reason", kReasonNames[r]}}, queue[r]);
+    out.add(Family::kQueueOldest, {{"reason", kReasonNames[r]}}, seconds(oldest_ns[r]));
+    out.add(Family::kAdmissionWaits, {{"reason", kReasonNames[r]}}, recent.waits[r]);
   }
 }
 
@@ -195,8 +276,10 @@ void moves_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& labels) {
   out.add(Family::kTenantMovingSeconds, labels, seconds(vgpu.moving_ns));
 }
 
-void vgpu_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& tenant) {
+void vgpu_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& tenant,
+              const RecentFigures& recent) {
   Labels labels{{"gpu", uuid_text(vgpu.gpu)}};
+  const auto share = recent.shares.find({vgpu.tenant, labels[0].value});
   labels.insert(labels.end(), tenant.begin(), tenant.end());
   out.add(Family::kTenantMemoryLimit, labels, vgpu.memory_max_bytes);
   out.add(Family::kTenantMemoryGuaranteed, labels, vgpu.memory_min_bytes);
@@ -206,6 +289,13 @@ void vgpu_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& tenant) {
   out.add(Family::kTenantGpuSeconds, labels, seconds(vgpu.busy_ns));
   out.add(Family::kTenantLeaseSeconds, labels, seconds(vgpu.lease_held_ns));
   out.add(Family::kTenantTargetShare, labels, vgpu.sm_percent / 100.0);
+  if (share != recent.shares.end()) {
+    const double target = vgpu.sm_percent / 100.0;
+    out.add(Family::kTenantAchievedShare, labels, share->second.achieved);
+    // A sum of errors would mean nothing.
+    if (share->second.waited && labels[1].value != "other")
+      out.add(Family::kTenantShareError, labels, share->second.achieved - target);
+  }
   out.add(Family::kTenantGateWaits, labels, vgpu.gate_waits);
   out.add(Family::kTenantGateWaitSeconds, labels, seconds(vgpu.gate_wait_ns));
   out.add(Family::kTenantLaunches, labels, vgpu.launches);
@@ -219,6 +309,7 @@ void tenant_add(Sums& out, const SnapshotTenant& tenant, const Labels& labels) {
   out.add(Family::kTenantProcesses, labels, std::uint64_t{tenant.processes});
   out.add(Family::kTenantUnregistered, labels, std::uint64_t{tenant.unregistered});
   out.add(Family::kTenantRunaway, labels, tenant.runaway != 0 ? 1.0 : 0.0);
+  out.add(Family::kTenantUnhooked, labels, tenant.unhooked);
   for (const TenantState state :
        {TenantState::kRunning, TenantState::kSwapped, TenantState::kSuspended}) {
     Labels stated = labels;
@@ -248,11 +339,11 @@ void sched_add(Sums& out, const SchedFigures& figures, const Labels& tenant) {
 }
 
 void tenants_add(Families& out, const Snapshot& snapshot, const WatchFigures& watch,
-                 std::uint32_t tenants_max) {
+                 std::uint32_t tenants_max, const RecentFigures& recent) {
   const TenantLabels labels(snapshot.tenants, tenants_max);
   Sums sums;
   for (const SnapshotTenantGpu& vgpu : snapshot.tenant_gpus) {
-    if (const Labels* tenant = labels.find(vgpu.tenant)) vgpu_add(sums, vgpu, *tenant);
+    if (const Labels* tenant = labels.find(vgpu.tenant)) vgpu_add(sums, vgpu, *tenant, recent);
   }
   for (const SnapshotTenant& row : snapshot.tenants) {
     const Labels* tenant = labels.find(row.tenant);
@@ -279,18 +370,21 @@ void own_add(Families& out, const WatchFigures& watch, const OwnFigures& own) {
 
 }  // namespace
 
-std::vector<prometheus::MetricFamily> metrics_collect(const Snapshot* snapshot,
-                                                      const WatchFigures& watch,
-                                                      const OwnFigures& own,
-                                                      std::uint32_t tenants_max) {
+std::vector<prometheus::MetricFamily> metrics_collect(
+    const Snapshot* snapshot, const WatchFigures& watch, const OwnFigures& own,
+    std::uint32_t tenants_max, const RecentFigures& recent, const DeviceFigures& devices) {
   Families out;
   out.add(Family::kUp, {}, snapshot != nullptr ? 1.0 : 0.0);
   if (snapshot != nullptr) {
     broker_add(out, snapshot->header);
-    for (const SnapshotGpu& gpu : snapshot->gpus) gpu_add(out, gpu);
-    population_add(out, snapshot->tenants);
-    tenants_add(out, *snapshot, watch, tenants_max);
+    for (const SnapshotGpu& gpu : snapshot->gpus) {
+      gpu_add(out, gpu, allocated_of(*snapshot, gpu.uuid), recent);
+      device_add(out, gpu, *snapshot, devices);
+    }
+    population_add(out, *snapshot, recent);
+    tenants_add(out, *snapshot, watch, tenants_max, recent);
   }
+  out.add(Family::kNvmlUp, {}, devices.up ? 1.0 : 0.0);
   own_add(out, watch, own);
   return out.take();
 }

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "exporter/devices.h"
+#include "exporter/history.h"
 #include "exporter/snapshot.h"
 
 namespace sluice::exporter {
@@ -37,9 +39,8 @@ struct OwnFigures {
 
 /// `snapshot` is null while the broker does not answer. The `tenants_max` oldest tenants have
 /// series of their own.
-std::vector<prometheus::MetricFamily> metrics_collect(const Snapshot* snapshot,
-                                                      const WatchFigures& watch,
-                                                      const OwnFigures& own,
-                                                      std::uint32_t tenants_max);
+std::vector<prometheus::MetricFamily> metrics_collect(
+    const Snapshot* snapshot, const WatchFigures& watch, const OwnFigures& own,
+    std::uint32_t tenants_max, const RecentFigures& recent = {}, const DeviceFigures& devices = {});
 
 }  // namespace sluice::exporter

@@ -7,6 +7,12 @@
 #include <sstream>
 
 namespace sluice::exporter {
+namespace {
+
+// A scrape goes on without the driver's figures rather than miss its own deadline.
+constexpr int kDevicesWait_ms = 500;
+
+}  // namespace
 
 void Collector::change_say(const SnapshotError* error) const {
   const std::string now = error == nullptr ? std::string() : error->text;
@@ -23,6 +29,7 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   const auto* error = std::get_if<SnapshotError>(&result);
   if (error != nullptr) ++own_.errors[static_cast<std::size_t>(error->kind)];
   change_say(error);
+  if (snapshot != nullptr) history_.look(*snapshot);
 
   WatchFigures watch;
   watch.enabled = parts_.watch != nullptr;
@@ -31,16 +38,19 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
     if (snapshot != nullptr) parts_.watch->watch_set(snapshot->processes, snapshot->tenants);
     parts_.watch->figures_read(watch);
   }
+  DeviceFigures devices;
+  if (parts_.devices != nullptr) devices = parts_.devices->look(kDevicesWait_ms);
   own_.scrape_duration_seconds = static_cast<double>(parts_.clock_ns() - begin_ns) / 1e9;
-  return metrics_collect(snapshot, watch, own_, parts_.tenants_max);
+  return metrics_collect(snapshot, watch, own_, parts_.tenants_max, history_.figures(), devices);
 }
 
-void Collector::processes_refresh() const {
+void Collector::refresh() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (parts_.watch == nullptr) return;
   const SnapshotResult result = parts_.source->snapshot_take();
   const auto* snapshot = std::get_if<Snapshot>(&result);
-  if (snapshot != nullptr) parts_.watch->watch_set(snapshot->processes, snapshot->tenants);
+  if (snapshot == nullptr) return;
+  history_.look(*snapshot);
+  if (parts_.watch != nullptr) parts_.watch->watch_set(snapshot->processes, snapshot->tenants);
 }
 
 std::string metrics_text(const std::vector<prometheus::MetricFamily>& families) {

@@ -1,6 +1,6 @@
-// One scrape: ask the broker, look at the kernel observers, build every family afresh. Nothing of a
-// tenant is kept between scrapes, so what is gone is gone. Thread-safe: the web server scrapes from
-// several threads.
+// One scrape: ask the broker, look at the kernel observers, build every family afresh. Of a tenant
+// only the counters of the last seconds are kept between scrapes, and what is gone is gone.
+// Thread-safe: the web server scrapes from several threads.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -21,6 +21,7 @@ struct CollectorParts {
   std::unique_ptr<SnapshotSource> source;
   std::unique_ptr<Watch> watch;  // null = not loaded
   std::string watch_reason;
+  std::unique_ptr<Devices> devices;  // null = no NVML
   std::uint32_t tenants_max = 200;
   std::function<std::uint64_t()> clock_ns;  // monotonic
   std::function<void(const std::string&)>
@@ -31,9 +32,10 @@ class Collector : public prometheus::Collectable {
  public:
   explicit Collector(CollectorParts parts) : parts_(std::move(parts)) {}
   std::vector<prometheus::MetricFamily> Collect() const override;
-  /// Lets the observers know of processes that came since the last scrape; nothing without
-  /// observers. To be called about once a second, so that short jobs are seen too.
-  void processes_refresh() const;
+  /// Asks the broker between scrapes: for shares of the last seconds, for who came and how long it
+  /// had waited, and to let the observers know of new processes. To be called about once a second,
+  /// so that short jobs are seen too.
+  void refresh() const;
 
  private:
   void change_say(const SnapshotError* error) const;
@@ -41,6 +43,7 @@ class Collector : public prometheus::Collectable {
   CollectorParts parts_;
   mutable std::mutex mutex_;  // guards all below, and the watch
   mutable OwnFigures own_;
+  mutable History history_;
   mutable std::string last_error_;  // empty = the broker answered
 };
 

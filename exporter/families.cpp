@@ -9,6 +9,7 @@ namespace {
 using prometheus::MetricType;
 constexpr MetricType kGauge = MetricType::Gauge;
 constexpr MetricType kCounter = MetricType::Counter;
+constexpr MetricType kHistogram = MetricType::Histogram;
 
 constexpr const char* kVgpu = "gpu, tenant, user, class, profile";
 constexpr const char* kTenant = "tenant, user, class, profile";
@@ -21,8 +22,13 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Processes that registered with the broker."},
     {"sluice_broker_admissions_total", kCounter, "", "Tenants that the broker admitted."},
     {"sluice_broker_refusals_total", kCounter, "", "Requests that the broker refused."},
+    {"sluice_broker_refused_total", kCounter, "reason",
+     "Requests that the broker refused, by reason (the codes of docs/protocol.md)."},
     {"sluice_broker_protocol_errors_total", kCounter, "",
      "Messages that did not follow the protocol."},
+    {"sluice_broker_protocol_faults_total", kCounter, "kind",
+     "Messages that did not follow the protocol, by kind: garbage, no message at all; version, "
+     "another one's; malformed; order, good in itself but not then or not there."},
     {"sluice_broker_reloads_total", kCounter, "result",
      "Reloads of the configuration, by result: success or failure."},
     {"sluice_broker_journal_faults_total", kCounter, "",
@@ -42,6 +48,10 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "What one context costs on this GPU; no quota can be smaller."},
     {"sluice_gpu_busy_seconds_total", kCounter, "gpu",
      "GPU time used by all tenants, past ones included."},
+    {"sluice_gpu_utilization_ratio", kGauge, "gpu, level",
+     "How much of the GPU is used, by level: allocated, the sum of the shares that its tenants are "
+     "promised (at most 1); time, the fraction of the last ten seconds in which work of theirs "
+     "ran."},
     {"sluice_gpu_leases_granted_total", kCounter, "gpu", "Leases that were opened."},
     {"sluice_gpu_leases_revoked_total", kCounter, "gpu", "Leases that were taken back."},
     {"sluice_gpu_lease_overruns_total", kCounter, "gpu",
@@ -53,9 +63,30 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_gpu_draining", kGauge, "gpu", "Whether the GPU is being emptied for its next holder."},
     {"sluice_gpu_lost", kGauge, "gpu",
      "Whether the GPU has fallen off the bus (1): it takes no tenants any more."},
+    {"sluice_gpu_memory_used_bytes", kGauge, "gpu",
+     "Memory in use on the whole GPU, whoever uses it, as the driver says. Needs NVML."},
+    {"sluice_gpu_unmanaged_processes", kGauge, "gpu",
+     "Processes on the GPU that are registered with no tenant. Needs NVML."},
+    {"sluice_gpu_unmanaged_memory_bytes", kGauge, "gpu",
+     "Memory of the GPU that those processes use. Needs NVML."},
+    {"sluice_gpu_ledger_drift_bytes", kGauge, "gpu",
+     "Memory that the registered processes use, as the driver says, less what the broker counts "
+     "for them. Needs NVML, and a driver that tells the memory of each process."},
+    {"sluice_gpu_xid_errors_total", kCounter, "gpu, xid",
+     "Errors that the driver reported, by Xid number, since the exporter started; the rarest "
+     "beyond "
+     "32 numbers are other. Needs NVML."},
 
     {"sluice_tenants", kGauge, "state, class", "Tenants, by state and class."},
+    {"sluice_exclusive_gangs", kGauge, "",
+     "Tenants that own several whole GPUs, granted together."},
     {"sluice_queue_length", kGauge, "reason", "Tenants that wait for admission, by reason."},
+    {"sluice_queue_oldest_seconds", kGauge, "reason",
+     "How long the tenant that waits longest for admission has waited, by reason; 0 if none does."},
+    {"sluice_admission_wait_seconds", kHistogram, "reason",
+     "How long tenants waited for admission, by what they waited for last (none: they were "
+     "admitted at once). Counted when they come in, since the exporter started; who comes and goes "
+     "within a second may be missed."},
     {"sluice_tenant_memory_limit_bytes", kGauge, kVgpu, "Memory quota of the tenant (memory_max)."},
     {"sluice_tenant_memory_guaranteed_bytes", kGauge, kVgpu,
      "Memory guaranteed to the tenant (memory_min)."},
@@ -79,6 +110,12 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Time during which the tenant had the right to submit work."},
     {"sluice_tenant_target_share_ratio", kGauge, kVgpu,
      "Share of the GPU's time that the tenant is to get when others want it too."},
+    {"sluice_tenant_achieved_share_ratio", kGauge, kVgpu,
+     "Share of the GPU's time that the tenant used in the last ten seconds."},
+    {"sluice_tenant_share_error_ratio", kGauge, kVgpu,
+     "Achieved share less the target, where calls of the tenant waited for their turn in the last "
+     "ten seconds; below 0 it got less than it is promised. Without waiting it had what it asked "
+     "for, and there is no error."},
     {"sluice_tenant_gate_waits_total", kCounter, kVgpu, "Calls that waited for a lease."},
     {"sluice_tenant_gate_wait_seconds_total", kCounter, kVgpu,
      "Time that calls waited for a lease."},
@@ -95,6 +132,9 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Living processes of the tenant whose connection to the broker is closed."},
     {"sluice_tenant_runaway", kGauge, kTenant,
      "Whether the tenant overran its lease and has not finished since."},
+    {"sluice_tenant_unhooked_entry_points", kGauge, kTenant,
+     "Functions of the driver that a living process of the tenant asked for and this version of "
+     "Sluice does not know: what it does by them is neither counted nor limited."},
     {"sluice_tenant_state", kGauge, "tenant, user, class, profile, state",
      "Whether the tenant is in this state (1): running; swapped, moved out to make room; "
      "suspended, "
@@ -121,6 +161,8 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_sched_switches_total", kCounter, kTenant,
      "Times that threads of watched processes left a CPU. Needs BPF."},
 
+    {"sluice_nvml_up", kGauge, "",
+     "Whether NVML was found and answered within half a second (1) or not (0)."},
     {"sluice_exporter_scrape_duration_seconds", kGauge, "",
      "How long it took to gather these figures."},
     {"sluice_exporter_scrape_errors_total", kCounter, "reason",
@@ -136,11 +178,15 @@ std::span<const FamilyInfo, static_cast<std::size_t>(Family::kCount)> families()
 }
 
 std::string families_describe() {
+  const auto type_name = [](MetricType type) {
+    return type == kGauge ? "gauge" : type == kCounter ? "counter" : "histogram";
+  };
   std::string out =
       "# Metrics\n\n"
       "`sluice-exporter` serves these families on `/metrics` (by default on "
       "`http://127.0.0.1:9843/metrics`). Every scrape "
-      "asks the broker anew, so a tenant that is gone leaves no series behind; while the broker is "
+      "asks the broker anew, so a tenant that is gone leaves no series behind (what is of the last "
+      "ten seconds comes from asking once a second in between); while the broker is "
       "away, `sluice_up` is 0 "
       "and only the exporter's own figures remain.\n\n"
       "Labels: `gpu` is the GPU's UUID, `tenant` the broker's number of the tenant, `user` and "
@@ -152,9 +198,8 @@ std::string families_describe() {
       "never appear.\n\n"
       "| family | type | labels | meaning |\n|---|---|---|---|\n";
   for (const FamilyInfo& family : kFamilies) {
-    out += std::string("| `") + family.name + "` | " +
-           (family.type == kGauge ? "gauge" : "counter") + " | " + family.labels + " | " +
-           family.help + " |\n";
+    out += std::string("| `") + family.name + "` | " + type_name(family.type) + " | " +
+           family.labels + " | " + family.help + " |\n";
   }
   return out;
 }

@@ -1,18 +1,16 @@
 // sluice-exporter: wires settings, broker, kernel observers and the web server of the Prometheus
 // client together.
-#include <prometheus/exposer.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <exception>
-
 #include "broker/protocol/wire.h"
 #include "config/reader/config.h"
 #include "exporter/collector.h"
 #include "exporter/families.h"
+#include "exporter/listen.h"
 #include "exporter/options.h"
 
 namespace sluice::exporter {
@@ -59,7 +57,7 @@ std::optional<Settings> settings_make(const Options& options) {
   const auto address = config::listen_parse(listen);
   if (!address) {
     say("cannot listen on '" + listen +
-        "': not an IPv4 address and a port; write it like 127.0.0.1:9843");
+        "': not an address or a name and a port; write it like 127.0.0.1:9843 or [::1]:9843");
     return std::nullopt;
   }
   out.listen = *address;
@@ -75,14 +73,11 @@ std::shared_ptr<Collector> collector_make(const Options& options, const Settings
   } else {
     parts.watch_reason = "switched off with --no-bpf";
   }
+  parts.devices = Devices::open();
   parts.tenants_max = settings.tenants_max;
   parts.clock_ns = monotonic_ns;
   parts.say = say;
   return std::make_shared<Collector>(std::move(parts));
-}
-
-std::string address_text(const config::ListenAddress& address, int port) {
-  return address.host + ":" + std::to_string(port);
 }
 
 /// Serves until SIGINT or SIGTERM, which every thread blocks and this one waits for.
@@ -92,23 +87,15 @@ int serve(const Settings& settings, const std::shared_ptr<Collector>& collector)
   sigaddset(&ends, SIGINT);
   sigaddset(&ends, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
-  const std::string address = address_text(settings.listen, settings.listen.port);
-  try {
-    prometheus::Exposer exposer(address);
-    exposer.RegisterCollectable(collector);
-    const std::vector<int> ports = exposer.GetListeningPorts();
-    say("serving http://" +
-        address_text(settings.listen, ports.empty() ? settings.listen.port : ports.front()) +
-        "/metrics from the broker at " + settings.socket);
-    constexpr timespec kRefreshEvery{1, 0};
-    while (sigtimedwait(&ends, nullptr, &kRefreshEvery) < 0) collector->processes_refresh();
-  } catch (
-      const std::exception&) {  // the client library's web server says no more than that it failed
-    say("cannot listen on " + address +
-        ": the port is taken or the address is none of this machine's; choose another with "
-        "--listen");
+  std::string error;
+  const auto server = Server::start(settings.listen, collector, &error);
+  if (server == nullptr) {
+    say(error);
     return kFailed;
   }
+  say("serving " + server->url() + " from the broker at " + settings.socket);
+  constexpr timespec kRefreshEvery{1, 0};
+  while (sigtimedwait(&ends, nullptr, &kRefreshEvery) < 0) collector->refresh();
   return EXIT_SUCCESS;
 }
 

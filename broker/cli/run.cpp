@@ -43,6 +43,15 @@ bool installation_check(const RunOptions& options, std::string* error) {
   return true;
 }
 
+// Why nobody was asked, where a broker is set up for all users of the machine.
+std::string configured_text(std::string error) {
+  const std::string file = config::kSystemConfig;
+  const auto config = config::config_read(file);
+  if (!config.ok()) return config.errors().front().text() + "; correct it, then start sluiced";
+  return error.insert(error.find("; "),
+                      ", and where " + file + " exists no private one is started");
+}
+
 // A system broker has the machine's own GPUs, so --soft never asks it unless it was named.
 std::optional<Client> broker_find(const RunOptions& options, std::string* socket,
                                   std::string* error) {
@@ -50,7 +59,12 @@ std::optional<Client> broker_find(const RunOptions& options, std::string* socket
   *socket = choice.path;
   if (choice.named || options.soft == 0) {
     auto client = Client::connect(choice.path, error);
-    if (client || choice.named || system_configured()) return client;
+    if (client || choice.named) return client;
+    if (system_configured()) {
+      // The machine's users share one broker; another beside it would promise the same GPUs twice.
+      *error = configured_text(*error);
+      return client;
+    }
   }
   PrivateBrokerOptions start;
   start.soft = options.soft;

@@ -20,6 +20,14 @@ void broker_write(JsonWriter& json, const protocol::SnapshotHeader& header,
   json.value("admissions", header.admissions);
   json.value("refusals", header.refusals);
   json.value("protocol_errors", header.protocol_errors);
+  json.object_begin("refusals_by_reason");
+  for (std::size_t code = 1; code < protocol::kRefusalCodes; ++code)
+    json.value(protocol::kRefusalNames[code], header.refused_by_code[code]);
+  json.object_end();
+  json.object_begin("protocol_errors_by_kind");
+  for (std::size_t kind = 0; kind < protocol::kProtocolErrors; ++kind)
+    json.value(protocol::kProtocolErrorNames[kind], header.protocol_errors_by_kind[kind]);
+  json.object_end();
   json.value("reloads_ok", header.reloads_ok);
   json.value("reloads_failed", header.reloads_failed);
   json.value("journal_faults", header.journal_faults);
@@ -114,6 +122,7 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
   json.value("tokens", tenant.tokens);
   json.value("exposed_communication_ns", tenant.exposed_communication_ns);
   json.value("straggler_score", tenant.straggler_score);
+  json.value("unhooked_entry_points", tenant.unhooked);
   json.array_begin("gpus");
   for (const protocol::SnapshotTenantGpu& part : snapshot.tenant_gpus) {
     if (tenant.tenant != 0 && part.tenant == tenant.tenant) part_write(json, part);

@@ -108,6 +108,7 @@ Tenant* Engine::tenant_of(const Asker& asker, protocol::TenantId id, protocol::J
 void Engine::refuse(ConnectionId connection, std::uint32_t request, RefusalCode code,
                     const std::string& text, std::uint64_t minimum_bytes) {
   ++counters_.refusals;
+  ++counters_.refused_by_code[static_cast<std::size_t>(code)];
   log_.line_limited(Level::kInfo, "refused",
                     {{"connection", connection}, {"code", static_cast<int>(code)}, {"text", text}});
   protocol::Refused refused;

@@ -11,6 +11,7 @@
 // and what the journal is told).
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -114,7 +115,9 @@ struct Counters {
   std::uint64_t registrations = 0;
   std::uint64_t admissions = 0;
   std::uint64_t refusals = 0;
+  std::array<std::uint64_t, protocol::kRefusalCodes> refused_by_code{};
   std::uint64_t protocol_errors = 0;
+  std::array<std::uint64_t, protocol::kProtocolErrors> protocol_errors_by_kind{};
   std::uint64_t reloads_ok = 0;
   std::uint64_t reloads_failed = 0;
 };
@@ -153,7 +156,10 @@ class Engine {
 
   void refuse(ConnectionId connection, std::uint32_t request, protocol::RefusalCode code,
               const std::string& text, std::uint64_t minimum_bytes = 0);
-  void protocol_error_count() { ++counters_.protocol_errors; }
+  void protocol_error_count(protocol::ProtocolError kind) {
+    ++counters_.protocol_errors;
+    ++counters_.protocol_errors_by_kind[static_cast<std::size_t>(kind)];
+  }
 
   /// Descriptors of the broker that the user's requests, tenants and processes take (not his
   /// connections).

@@ -161,6 +161,7 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     text_store(row.name, sizeof row.name, tenant->name);
     text_store(row.profile, sizeof row.profile, tenant->profile);
     row.processes = static_cast<std::uint32_t>(tenant->processes.size());
+    row.unhooked = tenant->pages->unhooked();
     job_figures_fill(*tenant, &row);
   }
   for (const auto& [id, process] : processes_) {
@@ -180,6 +181,10 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
   parts.header.admissions = counters_.admissions;
   parts.header.refusals = counters_.refusals;
   parts.header.protocol_errors = counters_.protocol_errors;
+  std::copy(counters_.refused_by_code.begin(), counters_.refused_by_code.end(),
+            parts.header.refused_by_code);
+  std::copy(counters_.protocol_errors_by_kind.begin(), counters_.protocol_errors_by_kind.end(),
+            parts.header.protocol_errors_by_kind);
   parts.header.reloads_ok = counters_.reloads_ok;
   parts.header.reloads_failed = counters_.reloads_failed;
   const std::uint64_t faults = journal_ == nullptr ? 0 : journal_->faults();

@@ -186,6 +186,13 @@ std::uint32_t Pages::drained_epoch(std::uint32_t slot, std::uint32_t gpu) const 
   return claims_->slots[slot].gpus[gpu].drained_epoch.load();
 }
 
+std::uint32_t Pages::unhooked() const {
+  std::uint32_t most = 0;
+  for (std::size_t slot = 0; slot < taken_.size(); ++slot)
+    if (taken_[slot]) most = std::max(most, claims_->slots[slot].unhooked_seen.load());
+  return most;
+}
+
 std::uint32_t Pages::held_epoch(std::uint32_t slot, std::uint32_t gpu) const {
   return claims_->slots[slot].gpus[gpu].held_epoch.load();
 }

@@ -97,6 +97,10 @@ class Pages {
   /// Whether this slot's process has anything on the GPU: a context, to begin with.
   bool slot_holds(std::uint32_t slot, std::uint32_t gpu) const;
 
+  /// Of the living process that says most: how many entry points of the driver it asked for that
+  /// the shim does not know. Others mostly ask for the same.
+  std::uint32_t unhooked() const;
+
   Usage usage(std::uint32_t gpu);
   MemoryClaims memory(std::uint32_t gpu) const;
   /// The file behind the claims page, as /proc/PID/maps names it; zeros when it cannot be told.

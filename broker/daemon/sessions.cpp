@@ -7,6 +7,7 @@ namespace sluice::daemon {
 namespace {
 
 using protocol::MessageType;
+using protocol::ProtocolError;
 using protocol::RefusalCode;
 
 constexpr std::size_t kOffendersRemembered = 1024;
@@ -16,8 +17,8 @@ constexpr std::size_t kUnreadBytesMax = 8192;
 }  // namespace
 
 void Sessions::reject(ConnectionId connection, const Peer& peer, std::uint32_t request,
-                      const std::string& fault) {
-  engine_.protocol_error_count();
+                      ProtocolError kind, const std::string& fault) {
+  engine_.protocol_error_count(kind);
   if (complained_.size() >= kOffendersRemembered) complained_.clear();
   if (complained_.insert(peer.pid).second) {
     log_.line(Level::kWarning, "malformed",
@@ -30,7 +31,7 @@ void Sessions::reject(ConnectionId connection, const Peer& peer, std::uint32_t r
 }
 
 void Sessions::garbage_received(ConnectionId connection, const Peer& peer) {
-  reject(connection, peer, 0, "it is no message of the protocol at all");
+  reject(connection, peer, 0, ProtocolError::kGarbage, "it is no message of the protocol at all");
 }
 
 void Sessions::connection_closed(ConnectionId connection, bool unread) {
@@ -41,7 +42,7 @@ void Sessions::message_received(ConnectionId connection, const Peer& peer,
                                 const protocol::Envelope& envelope) {
   const protocol::Header& header = envelope.header();
   if (header.version != protocol::kVersion) {
-    engine_.protocol_error_count();
+    engine_.protocol_error_count(ProtocolError::kOtherVersion);
     engine_.refuse(connection, header.request, RefusalCode::kOtherVersion,
                    "the broker speaks protocol version " + std::to_string(protocol::kVersion) +
                        " and this program version " + std::to_string(header.version) +
@@ -52,7 +53,7 @@ void Sessions::message_received(ConnectionId connection, const Peer& peer,
     return;
   }
   if (const auto fault = message_fault(envelope)) {
-    reject(connection, peer, header.request, *fault);
+    reject(connection, peer, header.request, ProtocolError::kMalformed, *fault);
     return;
   }
   dispatch(Asker{connection, peer, header.request}, envelope);
@@ -88,7 +89,7 @@ void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) 
     return;
   }
   if (asks && (engine_.pending_on(asker.connection) || engine_.process_on(asker.connection) != 0)) {
-    reject(asker.connection, asker.peer, asker.request,
+    reject(asker.connection, asker.peer, asker.request, ProtocolError::kOrder,
            "it comes on a connection that is already in use");
     return;
   }
@@ -111,7 +112,7 @@ void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) 
       return;
     case MessageType::kSnapshotRequest:
       if (outbox_.unread_bytes(asker.connection) > kUnreadBytesMax) {
-        reject(asker.connection, asker.peer, asker.request,
+        reject(asker.connection, asker.peer, asker.request, ProtocolError::kOrder,
                "it asks for more before it has read what it was sent");
         return;
       }
@@ -128,12 +129,13 @@ void Sessions::note(const Asker& asker, const protocol::Envelope& envelope) {
   if (process == 0) {
     // Not an offence after the broker itself ended the registration, but then the connection is
     // being closed anyway.
-    reject(asker.connection, asker.peer, asker.request,
+    reject(asker.connection, asker.peer, asker.request, ProtocolError::kOrder,
            "a gate message came on a connection without a registration");
     return;
   }
   if (!engine_.note(process, envelope)) {
-    reject(asker.connection, asker.peer, asker.request, "the job has no GPU of that index");
+    reject(asker.connection, asker.peer, asker.request, ProtocolError::kOrder,
+           "the job has no GPU of that index");
   }
 }
 

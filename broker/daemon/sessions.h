@@ -31,7 +31,7 @@ class Sessions : public Sink {
 
  private:
   void reject(ConnectionId connection, const Peer& peer, std::uint32_t request,
-              const std::string& fault);
+              protocol::ProtocolError kind, const std::string& fault);
   bool user_full(const Asker& asker);
   void register_timed(const Asker& asker, const protocol::Register& message);
   void dispatch(const Asker& asker, const protocol::Envelope& envelope);

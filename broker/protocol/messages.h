@@ -75,6 +75,17 @@ enum class RefusalCode : std::uint32_t {
   kCannotMove = 15,      // the text names the memory, the process or the driver that refuses
   kHostMemoryLimit = 16  // the user's host memory for what is swapped out is used up
 };
+inline constexpr std::size_t kRefusalCodes = 17;
+static_assert(static_cast<std::size_t>(RefusalCode::kHostMemoryLimit) + 1 == kRefusalCodes);
+
+/// For metrics and `sluice status --json`: a contract, only added to. By code.
+inline constexpr const char* kRefusalNames[kRefusalCodes] = {
+    "none",           "other_version",    "malformed",
+    "unknown_tenant", "below_context",    "memory_too_large",
+    "no_such_gpu",    "no_room",          "too_many_processes",
+    "user_limit",     "timeout",          "class_not_allowed",
+    "shutting_down",  "too_many_gpus",    "not_allowed",
+    "cannot_move",    "host_memory_limit"};
 
 // Admit.flags
 inline constexpr std::uint32_t kAdmitNoWait = 1;  // refuse instead of queueing

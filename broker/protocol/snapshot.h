@@ -3,7 +3,7 @@
 // the counts. Read-only for the receiver.
 #pragma once
 
-#include "broker/protocol/words.h"
+#include "broker/protocol/messages.h"
 
 namespace sluice::protocol {
 
@@ -37,6 +37,17 @@ struct SnapshotPolicy {
 };
 static_assert(sizeof(SnapshotPolicy) == 32);
 
+/// How a message broke the protocol.
+enum class ProtocolError : std::uint8_t {
+  kGarbage = 0,       // no message at all
+  kOtherVersion = 1,  // of another version
+  kMalformed = 2,     // size, type, range or descriptors
+  kOrder = 3          // good in itself, but not now or not on this connection
+};
+inline constexpr std::size_t kProtocolErrors = 4;
+inline constexpr const char* kProtocolErrorNames[kProtocolErrors] = {"garbage", "version",
+                                                                     "malformed", "order"};
+
 struct SnapshotHeader {
   std::uint32_t magic;
   std::uint16_t version;
@@ -55,8 +66,10 @@ struct SnapshotHeader {
   std::uint64_t reloads_failed;
   char config_path[96];  // empty = built-in defaults
   SnapshotPolicy policy;
+  std::uint64_t refused_by_code[kRefusalCodes];  // of refusals, by RefusalCode
+  std::uint64_t protocol_errors_by_kind[kProtocolErrors];
 };
-static_assert(sizeof(SnapshotHeader) == 24 + 8 * 8 + 128);
+static_assert(sizeof(SnapshotHeader) == 24 + 8 * 8 + 128 + 8 * (17 + 4));
 
 struct SnapshotGpu {
   GpuUuid uuid;
@@ -90,6 +103,7 @@ struct SnapshotTenant {
   std::uint64_t exposed_communication_ns;
   std::uint64_t expected_start_ns;  // queued: from taken_ns; 0 = unknown
   double straggler_score;
+  std::uint64_t unhooked;  // driver entry points asked for that the shim does not know
   std::uint32_t uid;
   std::uint32_t processes;
   std::uint32_t unregistered;  // living processes whose socket is closed
@@ -105,7 +119,7 @@ struct SnapshotTenant {
   char user[kNameBytes];
   char ahead[kNameBytes];  // queued: the one directly ahead in the line
 };
-static_assert(sizeof(SnapshotTenant) == 9 * 8 + 16 + 8 + 4 * kNameBytes);
+static_assert(sizeof(SnapshotTenant) == 10 * 8 + 16 + 8 + 4 * kNameBytes);
 
 struct SnapshotTenantGpu {
   TenantId tenant;

@@ -110,13 +110,15 @@ std::string config_format(const Config& config);
 /// The table of keys as Markdown: the source of docs/config.md.
 std::string config_describe();
 
-/// "127.0.0.1:9843": an IPv4 address and a port (the exporter's web server, as Debian builds it,
-/// has no IPv6).
+/// "127.0.0.1:9843", "[::1]:9843", "localhost:9843": an address, or a name that leads to some, and
+/// a port.
 struct ListenAddress {
-  std::string host;
+  std::string host;  // without brackets
   std::uint16_t port = 0;
 };
 std::optional<ListenAddress> listen_parse(std::string_view text);
+/// As it is written, brackets included.
+std::string listen_format(const ListenAddress& address);
 
 /// "8GiB", "512 MiB", "64KiB", "1.5GiB", "2GB", "1048576" -> bytes; nothing for anything else
 /// (negative, overflow, junk). A fraction of a byte is dropped; what is above zero never becomes

@@ -39,8 +39,9 @@ const char* socket_check(std::string_view text) {
 
 const char* listen_check(std::string_view text) {
   const auto address = listen_parse(text);
-  return address && address->port != 0 ? nullptr
-                                       : "an IPv4 address and a port, such as \"127.0.0.1:9843\"";
+  return address && address->port != 0
+             ? nullptr
+             : "an address or a name and a port, such as \"127.0.0.1:9843\" or \"[::1]:9843\"";
 }
 
 // What useradd accepts and directory services add: no blanks, no ':' (the separator of passwd),

@@ -197,13 +197,41 @@ std::string duration_format(std::int64_t ns) {
   return out;
 }
 
+namespace {
+
+constexpr std::size_t kHostMax = 253;  // of the domain name system
+
+/// Takes the brackets off an IPv6 address. False for what is neither an address nor a name.
+bool host_parse(std::string* host) {
+  unsigned char binary[sizeof(in6_addr)];
+  if (host->size() > 2 && host->front() == '[' && host->back() == ']') {
+    *host = host->substr(1, host->size() - 2);
+    return inet_pton(AF_INET6, host->c_str(), binary) == 1;
+  }
+  // What has only digits and points is meant as an address; a resolver would take "1" for 0.0.0.1.
+  if (host->find_first_not_of("0123456789.") == host->npos)
+    return inet_pton(AF_INET, host->c_str(), binary) == 1;
+  const auto part = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  bool good = host->size() <= kHostMax && part(host->front()) && part(host->back());
+  for (const char c : *host) good = good && (part(c) || c == '-' || c == '.');
+  return good;
+}
+
+}  // namespace
+
+std::string listen_format(const ListenAddress& address) {
+  const bool v6 = address.host.find(':') != address.host.npos;
+  return (v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+}
+
 std::optional<ListenAddress> listen_parse(std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon == text.npos) return std::nullopt;
   std::string host(text.substr(0, colon));
   std::string_view port = text.substr(colon + 1);
-  in_addr binary{};
-  if (inet_pton(AF_INET, host.c_str(), &binary) != 1) return std::nullopt;
+  if (!host_parse(&host)) return std::nullopt;
   if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos) {
     return std::nullopt;
   }

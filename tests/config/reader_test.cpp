@@ -202,8 +202,8 @@ const BadFile kBadFiles[] = {
      {"s.toml:2:10: socket must be a string in quotes"}},
     {"ListenWithoutPort",
      "[exporter]\nlisten = \"127.0.0.1\"\n",
-     {"s.toml:2:10: listen must be an IPv4 address and a port, such as \"127.0.0.1:9843\", not "
-      "\"127.0.0.1\""}},
+     {"s.toml:2:10: listen must be an address or a name and a port, such as \"127.0.0.1:9843\" or "
+      "\"[::1]:9843\", not \"127.0.0.1\""}},
 
     {"NearClass", "[class.bacth]\n", {"s.toml:1:8: unknown class 'bacth'; did you mean 'batch'?"}},
     {"FarClass",
@@ -506,12 +506,40 @@ TEST(Good, DefaultsRoundTrip) {
 }
 
 TEST(Listen, Addresses) {
-  for (const char* text :
-       {"", ":9843", "localhost:9843", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1",
-        "::1:9843", "[::1]:9843", "[127.0.0.1]:9843", "127.0.0.1:98 43", "127.0.0.1:000123",
-        "999.0.0.1:1"}) {
+  for (const char* text : {"",
+                           ":9843",
+                           "localhost",
+                           "127.0.0.1",
+                           "127.0.0.1:",
+                           "127.0.0.1:65536",
+                           "127.0.0.1:-1",
+                           "::1:9843",
+                           "[::1]",
+                           "[::1:9843",
+                           "[]:9843",
+                           "[::1%lo]:9843",
+                           "[127.0.0.1]:9843",
+                           "127.0.0.1:98 43",
+                           "127.0.0.1:000123",
+                           "999.0.0.1:1",
+                           "127.1:9843",
+                           "-x:1",
+                           "x-:1",
+                           ".:1",
+                           "a b:1",
+                           "a_b:1",
+                           "user@host:1",
+                           "a,b:1"}) {
     EXPECT_FALSE(listen_parse(text).has_value()) << text;
   }
+  EXPECT_FALSE(listen_parse(std::string(254, 'a') + ":1").has_value());
+  for (const char* text :
+       {"127.0.0.1:9843", "[::1]:9843", "[::]:1", "localhost:9843", "gpu-7.lab.example:80"}) {
+    const auto parsed = listen_parse(text);
+    ASSERT_TRUE(parsed.has_value()) << text;
+    EXPECT_EQ(listen_format(*parsed), text);
+  }
+  EXPECT_EQ(listen_parse("[::1]:9843")->host, "::1");
   const auto address = listen_parse("127.0.0.1:9843");
   ASSERT_TRUE(address.has_value());
   EXPECT_EQ(address->host, "127.0.0.1");

@@ -74,7 +74,7 @@ Context::~Context() {
 }
 
 std::string image_read(const char* name) {
-  const auto lib = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib";
+  const auto lib = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lib";
   std::ifstream file(lib / (std::string(name) + ".fatbin"), std::ios::binary);
   std::string image(std::istreambuf_iterator<char>(file), {});
   EXPECT_FALSE(image.empty()) << "lib/" << name << ".fatbin is not beside the tests";

@@ -42,12 +42,37 @@ std::string text_of(const Crafted& crafted, std::uint32_t tenants_max = 200) {
   return metrics_text(metrics_collect(&snapshot, watch_off(), {}, tenants_max));
 }
 
+/// What ten seconds before the example would have shown.
+RecentFigures recent_example(const Snapshot& snapshot) {
+  RecentFigures recent;
+  for (const auto& gpu : snapshot.gpus) recent.gpu_time[uuid_text(gpu.uuid)] = 0.625;
+  for (const auto& vgpu : snapshot.tenant_gpus)
+    recent.shares[{vgpu.tenant, uuid_text(vgpu.gpu)}] = {0.375, vgpu.tenant == 3};
+  recent.waits[1].counts = {0, 1, 2, 0, 0, 0, 0, 0, 1};
+  recent.waits[1].sum_s = 9001.5;
+  return recent;
+}
+
+/// Two registered processes and a stranger on the first GPU; the second tells little.
+DeviceFigures devices_example(const Snapshot& snapshot) {
+  DeviceFigures devices;
+  devices.up = true;
+  DeviceLook& first = devices.gpus[uuid_text(snapshot.gpus[0].uuid)];
+  first.used_bytes = 3'000'000'000;
+  first.processes = {{4001, 1'000'000'000}, {4003, 100'000'000}, {77, 1'900'000'000}};
+  first.xids = {{0, 3}, {31, 2}, {79, 0}};
+  devices.gpus[uuid_text(snapshot.gpus[1].uuid)].processes = {{4002, std::nullopt}};
+  devices.gpus["GPU-of-nobody"].used_bytes = 5;
+  return devices;
+}
+
 TEST(Golden, EveryByte) {
   const Snapshot snapshot = snapshot_of(example());
   WatchFigures watch{true, "loaded", {11, 12, 13}, {}};
   watch.tenants[3] = SchedFigures{1234, 5'000'000'000, 250'000};
   OwnFigures own{0.000125, {1, 2, 3}};
-  const std::string text = metrics_text(metrics_collect(&snapshot, watch, own, 200));
+  const std::string text = metrics_text(metrics_collect(
+      &snapshot, watch, own, 200, recent_example(snapshot), devices_example(snapshot)));
   const std::string path = std::string(SLUICE_SOURCE_DIR) + "/tests/exporter/golden.metrics";
   const std::string golden = file_text(path);
   if (text == golden) return;
@@ -84,7 +109,8 @@ TEST(Table, NamesAreUniqueAndPrefixed) {
 TEST(Table, LabelsAreAsDescribed) {
   const Snapshot snapshot = snapshot_of(example());
   WatchFigures watch{true, "loaded", {}, {{3, {}}}};
-  const auto rows = metrics_collect(&snapshot, watch, {}, 200);
+  const auto rows = metrics_collect(&snapshot, watch, {}, 200, recent_example(snapshot),
+                                    devices_example(snapshot));
   ASSERT_EQ(rows.size(), families().size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     for (const auto& metric : rows[i].metric) {
@@ -157,6 +183,132 @@ TEST(Collect, JobsWithNonsenseScoresHaveNone) {
     crafted.tenants[0].straggler_score = score;
     EXPECT_THAT(text_of(crafted), Not(HasSubstr("straggler"))) << score;
   }
+}
+
+/// A snapshot of a broker that runs for `seconds`, with one vGPU of tenant 7 on the first GPU.
+Crafted at_second(std::uint64_t seconds, std::uint64_t busy_ms, std::uint64_t waited_ms = 0) {
+  Crafted crafted;
+  crafted.header.started_ns = 50;
+  crafted.header.taken_ns = seconds * 1'000'000'000;
+  crafted.gpus = {example().gpus[0]};
+  crafted.gpus[0].busy_ns = busy_ms * 2'000'000;
+  crafted.tenant_add(7, "anna", protocol::TenantClass::kBatch);
+  auto& vgpu = crafted.vgpu_add(7, 0);
+  vgpu.busy_ns = busy_ms * 1'000'000;
+  vgpu.gate_wait_ns = waited_ms * 1'000'000;
+  return crafted;
+}
+
+TEST(History, SharesAreOfTheLastTenSeconds) {
+  History history;
+  const std::string gpu = uuid_text(example().gpus[0].uuid);
+  const VgpuKey vgpu{7, gpu};
+  history.look(snapshot_of(at_second(100, 5000)));
+  EXPECT_TRUE(history.figures().shares.empty()) << "one look tells no share";
+  // A quarter of the time for ten seconds, waiting in the first of them; then nothing.
+  for (std::uint64_t s = 1; s <= 10; ++s)
+    history.look(snapshot_of(at_second(100 + s, 5000 + 250 * s, 30)));
+  EXPECT_DOUBLE_EQ(history.figures().shares.at(vgpu).achieved, 0.25);
+  EXPECT_TRUE(history.figures().shares.at(vgpu).waited);
+  EXPECT_DOUBLE_EQ(history.figures().gpu_time.at(gpu), 0.5);
+  for (std::uint64_t s = 11; s <= 15; ++s) history.look(snapshot_of(at_second(100 + s, 7500, 30)));
+  EXPECT_DOUBLE_EQ(history.figures().shares.at(vgpu).achieved, 0.125);
+  EXPECT_FALSE(history.figures().shares.at(vgpu).waited) << "that was eleven seconds ago";
+  for (std::uint64_t s = 16; s <= 21; ++s) history.look(snapshot_of(at_second(100 + s, 7500, 30)));
+  EXPECT_DOUBLE_EQ(history.figures().shares.at(vgpu).achieved, 0);
+}
+
+TEST(History, LooksInQuickSuccessionAreOne) {
+  History history;
+  history.look(snapshot_of(at_second(100, 0)));
+  Crafted soon = at_second(100, 40);
+  soon.header.taken_ns += 100'000'000;
+  history.look(snapshot_of(soon));
+  EXPECT_TRUE(history.figures().shares.empty());
+}
+
+TEST(History, AnotherBrokerBeginsAnew) {
+  History history;
+  history.look(snapshot_of(at_second(100, 9000)));
+  Crafted other = at_second(102, 10);
+  other.header.started_ns = 101;
+  history.look(snapshot_of(other));
+  EXPECT_TRUE(history.figures().shares.empty());
+  Crafted later = at_second(104, 510);
+  later.header.started_ns = 101;
+  history.look(snapshot_of(later));
+  EXPECT_DOUBLE_EQ(history.figures().shares.begin()->second.achieved, 0.25);
+}
+
+TEST(History, ATenantThatCameLaterCountsFromItsFirstLook) {
+  History history;
+  Crafted empty = at_second(100, 0);
+  empty.tenants.clear();
+  empty.tenant_gpus.clear();
+  history.look(snapshot_of(empty));
+  history.look(snapshot_of(at_second(102, 1000)));
+  EXPECT_TRUE(history.figures().shares.empty());
+  history.look(snapshot_of(at_second(104, 2000)));
+  EXPECT_DOUBLE_EQ(history.figures().shares.begin()->second.achieved, 0.5);
+  empty.header.taken_ns = 106'000'000'000;
+  history.look(snapshot_of(empty));
+  EXPECT_TRUE(history.figures().shares.empty()) << "it is gone";
+}
+
+TEST(History, WaitsAreCountedOnceByWhatWasWaitedFor) {
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  History history;
+  Crafted first = at_second(100, 0);  // tenant 7 was there before anybody looked
+  auto& waiting = first.tenant_add(0, "cleo", protocol::TenantClass::kBatch);
+  waiting.state = protocol::TenantState::kQueued;
+  waiting.reason = protocol::QueueReason::kUserLimit;
+  waiting.asked_ns = 95 * kSecond;
+  history.look(snapshot_of(first));
+  Crafted second = at_second(101, 0);
+  auto& admitted = second.tenant_add(8, "cleo", protocol::TenantClass::kBatch);
+  admitted.asked_ns = 95 * kSecond;
+  admitted.admitted_ns = 95 * kSecond + kSecond * 11 / 2;
+  auto& at_once = second.tenant_add(9, "cleo", protocol::TenantClass::kBatch);
+  at_once.asked_ns = at_once.admitted_ns = 100 * kSecond + 5;
+  history.look(snapshot_of(second));
+  second.header.taken_ns += kSecond;
+  history.look(snapshot_of(second));
+  const RecentFigures figures = history.figures();
+  const auto& limited = figures.waits[static_cast<std::size_t>(protocol::QueueReason::kUserLimit)];
+  EXPECT_EQ(limited.counts[3], 1U) << "5.5 s are at most 10";
+  EXPECT_DOUBLE_EQ(limited.sum_s, 5.5);
+  EXPECT_EQ(figures.waits[0].counts[0], 1U);
+  std::uint64_t all = 0;
+  for (const auto& histogram : figures.waits)
+    for (const std::uint64_t count : histogram.counts) all += count;
+  EXPECT_EQ(all, 2U);
+}
+
+TEST(Collect, SharesWithoutWaitingHaveNoError) {
+  const Snapshot snapshot = snapshot_of(example());
+  const std::string text =
+      metrics_text(metrics_collect(&snapshot, watch_off(), {}, 200, recent_example(snapshot)));
+  EXPECT_THAT(
+      text, HasSubstr("sluice_tenant_share_error_ratio{gpu=\"" + uuid_text(snapshot.gpus[0].uuid) +
+                      "\",tenant=\"3\",user=\"anna\",class=\"batch\",profile="
+                      "\"student\"} -0.125\n"));
+  EXPECT_EQ(text.find("sluice_tenant_share_error_ratio{gpu=\"" + uuid_text(snapshot.gpus[0].uuid) +
+                      "\",tenant=\"2\""),
+            text.npos);
+}
+
+TEST(Collect, WithoutNvmlNothingOfItIsSaid) {
+  const std::string text = text_of(example());
+  EXPECT_THAT(text, HasSubstr("\nsluice_nvml_up 0\n"));
+  for (const char* gone : {"unmanaged", "drift", "xid", "sluice_gpu_memory_used"})
+    EXPECT_THAT(text, Not(HasSubstr(gone)));
+}
+
+TEST(Collect, GangsAreWholeGpusTogether) {
+  Crafted crafted = example();
+  EXPECT_THAT(text_of(crafted), HasSubstr("\nsluice_exclusive_gangs 0\n"));
+  crafted.tenants[0].tenant_class = protocol::TenantClass::kExclusive;
+  EXPECT_THAT(text_of(crafted), HasSubstr("\nsluice_exclusive_gangs 1\n"));
 }
 
 TEST(Collect, ClockOfTheBrokerRunningBackwards) {

@@ -100,7 +100,9 @@ Crafted example() {
   out.header.registrations = 7;
   out.header.admissions = 3;
   out.header.refusals = 2;
+  out.header.refused_by_code[static_cast<std::size_t>(protocol::RefusalCode::kUserLimit)] = 2;
   out.header.protocol_errors = 1;
+  out.header.protocol_errors_by_kind[1] = 1;
   out.header.reloads_ok = 4;
   out.header.reloads_failed = 5;
   out.header.journal_faults = 6;
@@ -136,10 +138,12 @@ Crafted example() {
   inference.processes = 1;
   inference.unregistered = 1;
   inference.runaway = 1;
+  inference.unhooked = 4;
   text_set(inference.profile, "staff");
   auto& queued = out.tenant_add(0, "cleo", protocol::TenantClass::kExclusive);
   queued.state = protocol::TenantState::kQueued;
   queued.reason = protocol::QueueReason::kDrain;
+  queued.asked_ns = 178 * kSecond;
   for (std::size_t gpu = 0; gpu < 2; ++gpu) {
     auto& vgpu = out.vgpu_add(3, gpu);
     vgpu.memory_max_bytes = kGiB;

@@ -24,11 +24,11 @@ using testing::StartsWith;
 /// A started exporter; its stdout and stderr come through pipes.
 class Program {
  public:
-  explicit Program(std::vector<std::string> arguments) {
+  explicit Program(std::vector<std::string> arguments, const char* path = SLUICE_EXPORTER) {
     int out_ends[2], err_ends[2];
     EXPECT_EQ(pipe2(out_ends, O_CLOEXEC), 0);
     EXPECT_EQ(pipe2(err_ends, O_CLOEXEC), 0);
-    arguments.insert(arguments.begin(), SLUICE_EXPORTER);
+    arguments.insert(arguments.begin(), path);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -93,14 +93,21 @@ class Program {
   int err_fd_ = -1;
 };
 
-std::string http_get(int port, const std::string& path) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+/// From 127.0.0.1 or, with `family` AF_INET6, from ::1.
+std::string http_get(int port, const std::string& path, int family = AF_INET) {
+  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(static_cast<std::uint16_t>(port));
+  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = v4.sin_port;
+  v6.sin6_addr = in6addr_loopback;
+  const auto* address = family == AF_INET ? reinterpret_cast<const sockaddr*>(&v4)
+                                          : reinterpret_cast<const sockaddr*>(&v6);
   std::string reply;
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+  if (connect(fd, address, family == AF_INET ? sizeof v4 : sizeof v6) == 0) {
     const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
     (void)!write(fd, request.data(), request.size());
     char buffer[4096];
@@ -111,8 +118,19 @@ std::string http_get(int port, const std::string& path) {
   return reply;
 }
 
-int port_of(const std::string& line) {
-  const std::string before = "serving http://127.0.0.1:";
+bool has_ipv6() {
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  const bool good =
+      fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  if (fd >= 0) close(fd);
+  return good;
+}
+
+int port_of(const std::string& line, const std::string& host = "127.0.0.1") {
+  const std::string before = "serving http://" + host + ":";
   const auto at = line.find(before);
   return at == line.npos ? -1 : std::stoi(line.substr(at + before.size()));
 }
@@ -135,6 +153,31 @@ TEST(Once, BrokerAway) {
       "sluice-exporter: no answer from the broker at /nonexistent/s: No such file or directory\n");
 }
 
+TEST(Once, BuiltWithoutObserversItSaysSoAndTellsTheRest) {
+  FakeBroker broker(test::answer_snapshot(example().bytes()));
+  const std::string reason =
+      "built without BPF; install clang, bpftool and libbpf-dev and build again";
+  Program program({"--once", "--socket", broker.path()}, SLUICE_EXPORTER_WITHOUT_BPF);
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_EQ(program.err, "sluice-exporter: going on without kernel observers: " + reason + "\n");
+  EXPECT_THAT(program.out, HasSubstr("\nsluice_bpf_enabled 0\n"));
+  EXPECT_THAT(program.out, HasSubstr("\nsluice_bpf_info{reason=\"" + reason + "\"} 1\n"));
+  EXPECT_THAT(program.out, HasSubstr("user=\"anna\""));
+  EXPECT_EQ(program.out.find("sluice_offcpu"), std::string::npos);
+}
+
+// The scrape goes on without what the driver does not tell, and so does the program's end.
+TEST(Once, ADriverThatNeverAnswersHoldsUpNothing) {
+  FakeBroker broker(test::answer_snapshot(example().bytes()));
+  ASSERT_EQ(setenv("LD_LIBRARY_PATH", SLUICE_STUCK_NVML, 1), 0);
+  Program program({"--once", "--no-bpf", "--socket", broker.path()});
+  unsetenv("LD_LIBRARY_PATH");
+  EXPECT_EQ(program.finish(), 0);
+  EXPECT_THAT(program.out, HasSubstr("\nsluice_nvml_up 0\n"));
+  EXPECT_THAT(program.out, HasSubstr("\nsluice_up 1\n"));
+  EXPECT_EQ(program.out.find("sluice_gpu_memory_used_bytes"), std::string::npos);
+}
+
 TEST(Serve, OverHttpAndEndsOnSignal) {
   FakeBroker broker(test::answer_snapshot(example().bytes()));
   Program program({"--no-bpf", "--listen", "127.0.0.1:0", "--socket", broker.path()});
@@ -146,9 +189,45 @@ TEST(Serve, OverHttpAndEndsOnSignal) {
     EXPECT_THAT(reply, StartsWith("HTTP/1.1 200"));
     EXPECT_THAT(reply, HasSubstr("\nsluice_up 1\n"));
   }
-  EXPECT_EQ(broker.served(), 3);  // a fresh question for each scrape
+  EXPECT_GE(broker.served(), 3);  // a fresh question for each scrape
   program.end();
   EXPECT_EQ(program.finish(), 0);
+}
+
+TEST(Serve, OnAnAddressOfIpv6) {
+  if (!has_ipv6()) GTEST_SKIP() << "this machine has no ::1";
+  FakeBroker broker(test::answer_snapshot(example().bytes()));
+  Program program({"--no-bpf", "--listen", "[::1]:0", "--socket", broker.path()});
+  program.err_wait("serving ");
+  const int port = port_of(program.err, "[::1]");
+  ASSERT_GT(port, 0) << program.err;
+  // Whole, one after the other and more than fit at once.
+  for (int i = 0; i < 40; ++i) {
+    const std::string reply = http_get(port, "/metrics", AF_INET6);
+    ASSERT_THAT(reply, StartsWith("HTTP/1.1 200"));
+    ASSERT_THAT(reply,
+                HasSubstr("\nsluice_exporter_scrape_errors_total{reason=\"malformed\"} 0\n"));
+  }
+  EXPECT_EQ(http_get(port, "/metrics"), "") << "it was to listen on ::1 alone";
+  program.end();
+  EXPECT_EQ(program.finish(), 0);
+}
+
+TEST(Serve, OnEveryAddressOfAName) {
+  FakeBroker broker(test::answer_snapshot(example().bytes()));
+  Program program({"--no-bpf", "--listen", "localhost:0", "--socket", broker.path()});
+  program.err_wait("serving ");
+  const int port = port_of(program.err, "localhost");
+  ASSERT_GT(port, 0) << program.err;
+  const std::string v4 = http_get(port, "/metrics");
+  const std::string v6 = has_ipv6() ? http_get(port, "/metrics", AF_INET6) : "";
+  // Which of the two the name means is the machine's affair.
+  EXPECT_TRUE(v4.starts_with("HTTP/1.1 200") || v6.starts_with("HTTP/1.1 200")) << v4 << v6;
+  Program nowhere({"--no-bpf", "--listen", "no-such-name.invalid:0", "--socket", broker.path()});
+  EXPECT_EQ(nowhere.finish(), 1);
+  EXPECT_THAT(nowhere.err,
+              StartsWith("sluice-exporter: cannot listen on no-such-name.invalid:0: "));
+  EXPECT_THAT(nowhere.err, HasSubstr("; choose another with --listen\n"));
 }
 
 // The observers learn of processes between scrapes, and a scrape tells what became of them.
@@ -213,9 +292,8 @@ TEST(CommandLine, Mistakes) {
       {{"extra"}, "sluice-exporter: unknown argument 'extra'; --help lists the known ones\n"},
       {{"--socket"}, "sluice-exporter: --socket needs a value\n"},
       {{"--listen", "localhost"},
-       "sluice-exporter: cannot listen on 'localhost': not an IPv4 address and a port; write it "
-       "like "
-       "127.0.0.1:9843\n"},
+       "sluice-exporter: cannot listen on 'localhost': not an address or a name and a port; write "
+       "it like 127.0.0.1:9843 or [::1]:9843\n"},
       {{"--config", "/nonexistent/c"},
        "sluice-exporter: /nonexistent/c: cannot be opened: No such file or directory\n"},
   };

@@ -41,7 +41,7 @@ void duration_try(std::string_view text) {
 void listen_try(std::string_view text) {
   const auto address = config::listen_parse(text);
   if (!address) return;
-  const auto again = config::listen_parse(address->host + ":" + std::to_string(address->port));
+  const auto again = config::listen_parse(config::listen_format(*address));
   require(again && again->host == address->host && again->port == address->port);
 }
 

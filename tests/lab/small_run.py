@@ -9,10 +9,16 @@ import json
 import math
 import os
 import pathlib
+import pty
 import re
 import subprocess
 import sys
 import tempfile
+import threading
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "programs"))
+from stand_in import NAME as STAND_IN, launches as stand_in_launches, stand_in_driver  # noqa: E402
 
 SECONDS = 4
 SEED = 62  # its first debug jobs, within half a second, are one that fails, one that works and one that is killed
@@ -269,40 +275,103 @@ def check_document(results):
     assert not gone, f"docs/lab.md names settings that results.json does not have: {sorted(gone)}"
 
 
-def run_lab(binaries, out, seed, *more):
+class Terminal:
+    """A terminal for a program's stderr, and what the program wrote to it."""
+
+    def __init__(self):
+        self.ours, self.theirs = pty.openpty()
+        self.text = ""
+        self.reader = threading.Thread(target=self.read)
+
+    def read(self):
+        try:
+            while data := os.read(self.ours, 4096):
+                self.text += data.decode()
+        except OSError:
+            pass  # the last program that had it open has ended
+
+    def __enter__(self):
+        self.reader.start()
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.theirs)
+        self.reader.join()
+        os.close(self.ours)
+
+
+def check_progress(text):
+    """One line that is written over and over, and leaves the terminal as it was."""
+    notes, line = text.split("\r\033[K", 1)
+    assert all(note.startswith("sluice: ") for note in notes.splitlines()), notes
+    assert "\n" not in line and line.endswith("\r\033[K"), repr(line[-200:])
+    shown = line.removesuffix("\r\033[K").split("\r\033[K")
+    fractions = []
+    for one in shown:
+        match = re.fullmatch(r"scene 1/5 inference-alone  \[(#*)(\.*)\] +(\d+) %  (starting|running|evaluating)", one)
+        assert match and len(match[1]) + len(match[2]) == 30, repr(one)
+        # Marks are full thirtieths; per cent are rounded.
+        assert -0.2 < 30 * int(match[3]) / 100 - len(match[1]) < 1.2, repr(one)
+        fractions.append(int(match[3]))
+    assert fractions == sorted(fractions) and fractions[-1] == 100 and len(set(fractions)) > 20, fractions
+
+
+def run_lab(binaries, out, seed, *more, environment=None, stderr=subprocess.PIPE):
     command = [binaries / "sluice", "lab", "--soft", "2", "--seconds", str(SECONDS), "--seed", str(seed), "--data", "synthetic",
                "--debug-rate", "1.5", "--out", out, *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=200, env=environment)
     assert done.returncode == 0, f"sluice lab ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return json.loads((out / "results.json").read_text()), done
 
 
-def check_leases(scene):
-    """Held and waited are fractions of the window, there exactly where a broker is."""
+def broker_account(raw):
+    """Seconds by (job, GPU) between the first and the last look at each tenant: used, held, waited."""
+    looks = lines(raw / "broker.jsonl")
+    assert len(looks) > 10 and all(a["t_ns"] < b["t_ns"] for a, b in zip(looks, looks[1:])), "too few looks at the broker"
+    first = {t["id"]: t for t in looks[0]["tenants"]}
+    last = {t["id"]: t for look in looks for t in look["tenants"]}
+    sums = {}
+    for tenant in last.values():
+        for g, now in enumerate(tenant["gpus"]):
+            before = first[tenant["id"]]["gpus"][g] if tenant["id"] in first else dict.fromkeys(now, 0)
+            row = sums.setdefault((tenant["name"], g), dict.fromkeys(now, 0.0))
+            for name in now:
+                row[name] += (now[name] - before[name]) * 1e-9
+    return sums
+
+
+def check_leases(scene, raw):
+    """Held and waited are fractions of the window, there exactly where a broker is, and what it said."""
+    seconds = (scene["window"]["end_ns"] - scene["window"]["begin_ns"]) * 1e-9
+    if scene["control"] != "sluice":
+        assert not (raw / "broker.jsonl").exists(), scene["name"]
+        assert all(share[name] is None for share in scene["metrics"]["shares"] for name in ("held", "waited")), scene
+        return None
+    account = broker_account(raw)
     for share in scene["metrics"]["shares"]:
+        said = account[share["job"], share["gpu"]]
         for name in ("held", "waited"):
-            if scene["control"] == "sluice":
-                assert 0 <= share[name] <= 1, share
-            else:
-                assert share[name] is None, share
+            what = f"{scene['name']}: {share['job']} {name} on GPU {share['gpu']}"
+            close(share[name], min(1.0, said[name + "_ns"] / seconds), what)
     if scene["name"] == "quota":
         training = [s for s in scene["metrics"]["shares"] if s["job"] == "training"]
         # A gang is granted whole: on both GPUs at the same instants.
         assert training[0]["held"] > 0 and abs(training[0]["held"] - training[1]["held"]) < 0.02, training
+    return account
 
 
-def machine_with_gpus(binaries, temp):
-    """Without --soft the lab takes what NVML and the driver show. Here they are the software ones, in the library path,
-    as on a machine that has GPUs; the lab then has no device account and uses what it uses on hardware."""
-    environment = dict(os.environ, LD_LIBRARY_PATH=str(binaries.parent / "lib/softgpu"), SOFTGPU_DIR=str(temp / "gpus"),
-                       SOFTGPU_COUNT="2", SOFTGPU_MEMORY="24GiB")
-    (temp / "gpus").mkdir()
+def machine_with_gpus(binaries, environment, temp):
+    """Without --soft the lab takes what NVML and the driver show, and makes no GPU. It has no device account then and uses
+    what it uses on hardware."""
     command = [binaries / "sluice", "lab", "--seconds", "3", "--data", "synthetic", "--scenes", "exclusive,segregated",
                "--rate", "20", "--objective", "100", "--out", temp / "real"]
+    environment = dict(environment, SOFTGPU_DIR=str(temp / "none"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
     assert done.returncode == 0, f"sluice lab ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "software" not in done.stderr and not (temp / "none").exists(), done.stderr
+    assert stand_in_launches(binaries, environment) > 0, "the machine's own GPUs were not used"
     results = json.loads((temp / "real/results.json").read_text())
-    assert results["machine"]["software_gpus"] is False and len(results["machine"]["gpus"]) == 2, results["machine"]
+    assert results["machine"]["software_gpus"] is False and results["machine"]["gpus"] == [STAND_IN] * 2, results["machine"]
     assert results["machine"]["driver"], results["machine"]
     exclusive, segregated = results["scenes"]
     for scene in (exclusive, segregated):
@@ -311,7 +380,7 @@ def machine_with_gpus(binaries, temp):
         for gpu in scene["metrics"]["gpus"]:
             assert gpu["lag_s"] is None and 0 < gpu["utilization"] <= 1, gpu
         check_training(scene, temp / "real" / scene["records"])
-        check_leases(scene)
+        account = check_leases(scene, temp / "real" / scene["records"])
         seconds = (scene["window"]["end_ns"] - scene["window"]["begin_ns"]) * 1e-9
         jobs = {j["name"]: j for j in scene["jobs"]}
         for row in scene["metrics"]["shares"]:
@@ -320,6 +389,8 @@ def machine_with_gpus(binaries, temp):
             if jobs[row["job"]]["class"] == "exclusive":
                 # Not metered; but then whatever the GPU did was this job.
                 close(row["used"], scene["metrics"]["gpus"][row["gpu"]]["busy_s"] / seconds, "used exclusively")
+            else:
+                close(row["used"], account[row["job"], row["gpu"]]["busy_ns"] / seconds, "used, as the broker measured it")
     shared = {s["job"]: s["used"] for s in segregated["metrics"]["shares"] if s["gpu"] == 1}
     assert shared["inference-0"] > 0, shared
 
@@ -349,7 +420,7 @@ def main():
                 planned = {run["planned"] for job in scene["jobs"] for run in job.get("runs", [])}
                 assert planned == {"ok", "fail", "killed"}, planned
             check_devices(scene, raw)
-            check_leases(scene)
+            check_leases(scene, raw)
             assert scene["name"] in done.stdout
         for name, rate in rates.items():
             close(by_name[name]["metrics"]["training"]["relative_to_exclusive"], rate / rates["exclusive"], name)
@@ -358,14 +429,24 @@ def main():
                 said = by_name[name]["metrics"]["inference"][f"p{q}_relative_to_alone"]
                 close(said, ms / tails["inference-alone"][q], f"{name}: p{q} to alone")
         check_table(results, done.stdout)
+        # Elsewhere than on a terminal: one plain line for each scene.
+        plain = [line for line in done.stderr.splitlines() if not line.startswith("sluice: ")]
+        assert plain == [f"scene {k + 1}/5 {name}" for k, name in enumerate(names)], done.stderr
+        assert "\033" not in done.stderr + done.stdout and "\r" not in done.stderr, done.stderr
         html = (out / "report.html").read_text()
         assert "<svg" in html and "http" not in html
 
-        # Another seed gives other figures: nothing in the results is canned.
-        other, _ = run_lab(binaries, pathlib.Path(temp) / "two", SEED + 1, "--scenes", "inference-alone")
+        # Another seed gives other figures: nothing in the results is canned. And --soft has its way on a machine with GPUs.
+        with_gpus = dict(os.environ, **stand_in_driver(binaries.parent, temp, count=2, memory="24GiB"))
+        with Terminal() as terminal:
+            other, _ = run_lab(binaries, pathlib.Path(temp) / "two", SEED + 1, "--scenes", "inference-alone",
+                               environment=with_gpus, stderr=terminal.theirs)
+        check_progress(terminal.text)
+        assert other["machine"]["software_gpus"] is True and other["machine"]["gpus"] == ["Software GPU"] * 2, other["machine"]
+        assert stand_in_launches(binaries, with_gpus) == 0, "the machine's own GPUs were used"
         assert other["scenes"][0]["metrics"]["inference"]["p99_ms"] != by_name["inference-alone"]["metrics"]["inference"]["p99_ms"]
         assert other["scenes"][0]["metrics"]["inference"]["requests"] > 0
-        machine_with_gpus(binaries, pathlib.Path(temp))
+        machine_with_gpus(binaries, with_gpus, pathlib.Path(temp))
     print("1 passed, 0 failed")
 
 

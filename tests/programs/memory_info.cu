@@ -32,6 +32,7 @@ int main() {
   printf("memory_info: runtime %zu free of %zu\n", free_bytes, total_bytes);
   cudaDeviceProp prop;
   CUDA_CHECK(cudaGetDeviceProperties(&prop, 0));
+  printf("memory_info: name %s\n", prop.name);
   printf("memory_info: properties %zu\n", prop.totalGlobalMem);
   size_t driver_bytes = 0;
   CUdevice device;

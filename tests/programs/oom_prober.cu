@@ -7,20 +7,20 @@
 int main() {
   const size_t step = 1 << 20;
   std::vector<void*> blocks;
-  cudaError_t err = cudaSuccess;
+  cudaError_t last = cudaSuccess;
   for (;;) {
     void* block = nullptr;
-    err = cudaMalloc(&block, step);
-    if (err != cudaSuccess) break;
+    last = cudaMalloc(&block, step);
+    if (last != cudaSuccess) break;
     blocks.push_back(block);
   }
-  if (err != cudaErrorMemoryAllocation) {
-    printf("oom_prober: unexpected error: %s\n", cudaGetErrorString(err));
+  if (last != cudaErrorMemoryAllocation) {
+    printf("oom_prober: unexpected error: %s\n", cudaGetErrorString(last));
     return 1;
   }
   if (cudaGetLastError() != cudaErrorMemoryAllocation)
     return 1;  // not sticky: the next call works again
-  printf("oom_prober: got %zu bytes, then: %s\n", blocks.size() * step, cudaGetErrorString(err));
+  printf("oom_prober: got %zu bytes, then: %s\n", blocks.size() * step, cudaGetErrorString(last));
 
   size_t free_bytes, total_bytes;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));

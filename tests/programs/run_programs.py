@@ -131,22 +131,6 @@ def case_killed(build, name):
         expect(after.stdout == after_bare.stdout, f"output differs: bare {after_bare.stdout!r}, shared {after.stdout!r}")
 
 
-def case_private_broker(build):
-    """Where nobody set anything up: --soft brings the GPU along and a broker comes and goes with the command."""
-    with Machine(build, pacing=False) as machine:
-        runtime = machine.directory / "runtime"
-        runtime.mkdir(mode=0o700)
-        machine.environment["XDG_RUNTIME_DIR"] = str(runtime)
-        del machine.environment["LD_LIBRARY_PATH"]
-        command = [str(machine.build / "bin" / "sluice"), "run", "--soft", "1", "--memory", "256MiB", "--sm", "25", "--",
-                   machine.program("vector_add")]
-        result = machine.run(command)
-        print(result.stdout, end="")
-        expect(result.returncode == 0 and result.stdout.startswith("vector_add: "), f"exit {result.returncode}: {result}")
-        expect(len(result.stderr.splitlines()) == 1, f"not one line about the private broker: {result.stderr!r}")
-        wait_until("the private broker has gone", lambda: not any(runtime.iterdir()))
-
-
 def busy_of(machine, jobs):
     """Device time of every job, all read at one instant."""
     accounts = {process["pid"]: process["busy_ns"] for process in machine.device()["processes"]}
@@ -626,7 +610,6 @@ def main():
         "crasher": case_crasher,
         "killed": lambda build: case_killed(build, "launch_loop"),
         "killed_endless": lambda build: case_killed(build, "endless_kernel"),
-        "private_broker": case_private_broker,
         "shares": case_shares,
         "endless_reported": case_endless_reported,
         "endless_ended": case_endless_ended,

@@ -180,7 +180,7 @@ class Scene {
   }
 
   bool inference_start() {
-    progress_("starting", 0.02);
+    progress_("starting", 0.0);
     for (std::size_t i = 0; i < result_.jobs.size(); ++i) {
       const JobPlan& plan = result_.jobs[i].plan;
       if (plan.kind != JobKind::kInference) continue;
@@ -277,7 +277,7 @@ class Scene {
     std::string raw;
     const auto before = accounts_now(machine_, segment_dir_, &raw);
     UsageMeter meter;
-    meter.look(usage_read(socket_));
+    broker_look(meter);
     std::unique_ptr<UtilizationSampler> sampler;
     if (!machine_.software) sampler = std::make_unique<UtilizationSampler>();
     write_text("accounts-begin.json", raw);
@@ -294,7 +294,7 @@ class Scene {
     std::int64_t next_look = window.begin_ns;
     while (now_ns() < end && !stop_ && result_.problem.empty()) {
       if (now_ns() >= next_look) {
-        meter.look(usage_read(socket_));
+        broker_look(meter);
         next_look += kLookEveryNs;
       }
       progress_("running", static_cast<double>(now_ns() - window.begin_ns) /
@@ -313,7 +313,7 @@ class Scene {
     write_text("accounts-end.json", raw);
     if (before && after) device_use_take(accounts_difference(*before, *after));
     if (sampler) result_.gpus = sampler->stop();
-    meter.look(usage_read(socket_));
+    broker_look(meter);
     broker_use_take(meter);
     if (has_debug) debug_tend(debug_index);
     debug_children_.clear();
@@ -344,6 +344,13 @@ class Scene {
         }
       }
     }
+  }
+
+  // Asks the broker for its account, and keeps what it said.
+  void broker_look(UsageMeter& meter) {
+    const std::optional<Usage> now = usage_read(socket_);
+    if (now) std::ofstream(path("broker.jsonl"), std::ios::app) << usage_format(*now) << '\n';
+    meter.look(now);
   }
 
   // What the broker granted, everywhere; what was used, where no device account says it (real

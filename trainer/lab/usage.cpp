@@ -3,7 +3,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "broker/protocol/snapshot.h"
 #include "broker/protocol/wire.h"
@@ -33,6 +35,7 @@ std::optional<Usage> snapshot_parse(const unsigned char* data, std::size_t size)
     return std::nullopt;
   Usage out;
   out.gpu_count = header.gpu_count;
+  out.taken_ns = static_cast<std::int64_t>(header.taken_ns);
   std::vector<std::string> gpus;
   const unsigned char* at = data + sizeof header;
   for (std::uint32_t i = 0; i < header.gpu_count; ++i, at += sizeof(SnapshotGpu)) {
@@ -62,7 +65,23 @@ std::optional<Usage> snapshot_parse(const unsigned char* data, std::size_t size)
   return out;
 }
 
+std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+
 }  // namespace
+
+std::string usage_format(const Usage& usage) {
+  nlohmann::json tenants = nlohmann::json::array();
+  for (const auto& [id, tenant] : usage.tenants) {
+    nlohmann::json gpus = nlohmann::json::array();
+    for (const TenantUse& use : tenant.gpus) {
+      gpus.push_back({{"busy_ns", nanoseconds(use.busy_s)},
+                      {"held_ns", nanoseconds(use.held_s)},
+                      {"waited_ns", nanoseconds(use.waited_s)}});
+    }
+    tenants.push_back({{"id", id}, {"name", tenant.name}, {"gpus", std::move(gpus)}});
+  }
+  return nlohmann::json{{"t_ns", usage.taken_ns}, {"tenants", std::move(tenants)}}.dump();
+}
 
 void UsageMeter::look(const std::optional<Usage>& now) {
   if (!now) return;

@@ -26,12 +26,16 @@ struct Usage {
     std::string name;
     std::vector<TenantUse> gpus;  // in the broker's order
   };
+  std::int64_t taken_ns = 0;  // CLOCK_MONOTONIC
   std::size_t gpu_count = 0;
   std::map<std::uint64_t, Tenant> tenants;  // by id; ids are never reused
 };
 
 /// Asks the broker at `socket`; nothing when there is none.
 std::optional<Usage> usage_read(const std::string& socket);
+
+/// One look as a line of JSON, for the raw records.
+std::string usage_format(const Usage& usage);
 
 /// Adds up over a window what was seen of every tenant.
 class UsageMeter {

@@ -11,9 +11,10 @@ struct Identity {
   static f32 eval(f32 x) { return x; }
 };
 
-template <class D, class S>
+/// From: what a lane of the source holds; a register may be wider than the type it is read as.
+template <class D, class S, class From = Box<S>>
 const Inst* integer_to_integer(Warp& w, const Inst* i) {
-  const auto* a = row<Box<S>>(w, i->a);
+  const auto* a = row<From>(w, i->a);
   for_lanes(w, row<Box<D>>(w, i->d),
             [=](int l) { return static_cast<Box<D>>(static_cast<D>(static_cast<S>(a[l]))); });
   return i + 1;
@@ -80,8 +81,19 @@ const Inst* real_to_integer(Warp& w, const Inst* i) {
 
 const Inst* half_to_float(Warp& w, const Inst* i) {
   const u32* a = row<u32>(w, i->a);
+#if defined(SOFTGPU_WIDE_HALF)
+  alignas(64) f32 values[32];
+  for (int k = 0; k < 32; k += kWide) {
+    WideBits boxes;
+    __builtin_memcpy(&boxes, a + k, sizeof boxes);
+    const WideFloat wide = wide_of_half(__builtin_convertvector(boxes, WideHalf));
+    __builtin_memcpy(values + k, &wide, sizeof wide);
+  }
+  for_lanes(w, row<f32>(w, i->d), [&values](int l) { return canonical(values[l]); });
+#else
   for_lanes(w, row<f32>(w, i->d),
             [=](int l) { return canonical(float_of_half(static_cast<u16>(a[l]))); });
+#endif
   return i + 1;
 }
 const Inst* bfloat_to_float(Warp& w, const Inst* i) {
@@ -92,7 +104,18 @@ const Inst* bfloat_to_float(Warp& w, const Inst* i) {
 }
 const Inst* float_to_half(Warp& w, const Inst* i) {
   const f32* a = row<f32>(w, i->a);
+#if defined(SOFTGPU_WIDE_HALF)
+  alignas(64) u16 halves[32];
+  for (int k = 0; k < 32; k += kWide) {
+    WideFloat value;
+    __builtin_memcpy(&value, a + k, sizeof value);
+    const WideHalf half = half_of_wide(value);
+    __builtin_memcpy(halves + k, &half, sizeof half);
+  }
+  for_lanes(w, row<u32>(w, i->d), [&halves](int l) { return u32{halves[l]}; });
+#else
   for_lanes(w, row<u32>(w, i->d), [=](int l) { return static_cast<u32>(half_of_float(a[l])); });
+#endif
   return i + 1;
 }
 const Inst* float_to_bfloat(Warp& w, const Inst* i) {
@@ -374,10 +397,41 @@ Handler pick_real_real(const Form& form) {
   return nullptr;
 }
 
+/// A 64-bit register read as a smaller integer: what compilers make of long long -> int -> long
+/// long.
+template <class D>
+Handler pick_wide_source(Type from) {
+  switch (from) {
+    case Type::kS8:
+      return integer_to_integer<D, s8, u64>;
+    case Type::kU8:
+      return integer_to_integer<D, u8, u64>;
+    case Type::kS16:
+      return integer_to_integer<D, s16, u64>;
+    case Type::kU16:
+      return integer_to_integer<D, u16, u64>;
+    case Type::kS32:
+      return integer_to_integer<D, s32, u64>;
+    case Type::kU32:
+      return integer_to_integer<D, u32, u64>;
+    default:
+      return nullptr;
+  }
+}
+
+Handler pick_wide(const Form& form) {
+  if (form.from_box != 8 || form.saturate) return nullptr;
+  const bool whole = form.type == Type::kS32 || form.type == Type::kU32;
+  if (whole) return pick_wide_source<u32>(form.from);
+  return form.type == Type::kS64 || form.type == Type::kU64 ? pick_wide_source<u64>(form.from)
+                                                            : nullptr;
+}
+
 /// The vector handler, if there is one for exactly this form.
 Handler pick_fast(const Form& form) {
-  if (form.to_box != type_box(form.type) || form.from_box != type_box(form.from)) return nullptr;
+  if (form.to_box != type_box(form.type)) return nullptr;
   const bool to_real = type_is_real(form.type), from_real = type_is_real(form.from);
+  if (form.from_box != type_box(form.from)) return to_real || from_real ? nullptr : pick_wide(form);
   if (!to_real && !from_real) return form.saturate ? nullptr : pick_integer(form);
   if (to_real && from_real) return pick_real_real(form);
   if (form.saturate || form.flush) return nullptr;

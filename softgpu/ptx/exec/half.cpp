@@ -1,6 +1,6 @@
 // f16, bf16 and their pairs. One operation in float followed by one rounding is exact for add, sub
 // and mul (float has more than twice the bits); fma goes through double with the lost part kept as
-// a sticky bit.
+// a sticky bit, or for a whole row through float rounded to odd.
 #include "softgpu/ptx/exec/narrow.h"
 #include "softgpu/ptx/exec/real.h"
 
@@ -95,11 +95,94 @@ u16 half_lane(u32 a, u32 b, u32 c, u32 flags) {
   return (flags & kHalfRelu) != 0 ? half_relu<Format>(result) : result;
 }
 
+#if defined(SOFTGPU_WIDE_HALF)
+template <class Format>
+SOFTGPU_INLINE WideFloat widened(WideHalf x) {
+  if constexpr (Format::kFormat.mantissa_bits == 7)
+    return wide_of_bits(__builtin_convertvector(x, WideBits) << 16);
+  return wide_of_half(x);
+}
+
+/// Rounded to the nearest, NaNs canonical.
+template <class Format>
+SOFTGPU_INLINE WideHalf narrowed_wide(WideFloat x) {
+  if constexpr (Format::kFormat.mantissa_bits == 7) {
+    const WideBits nan = __builtin_bit_cast(WideBits, x != x);
+    const WideBits bits = bits_of_wide(x);
+    const WideBits nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return __builtin_convertvector((nearest & ~nan) | (nan & 0x7fff), WideHalf);
+  }
+  return half_of_wide(x);
+}
+
+/// product + addend rounded to odd: what is lost shows in the last bit, which rounding to half as
+/// many bits then takes for what it is.
+SOFTGPU_INLINE WideFloat sum_to_odd(WideFloat product, WideFloat addend) {
+  const WideFloat sum = product + addend;
+  const WideFloat part = sum - product;
+  const WideFloat error = (product - (sum - part)) + (addend - part);
+  const WideBits bits = bits_of_wide(sum);
+  const WideSigned inexact = (error < 0) | (error > 0);
+  const WideBits even = (bits & 1) - 1;
+  const WideSigned differs = __builtin_bit_cast(WideSigned, bits ^ bits_of_wide(error)) >> 31;
+  const WideBits step = __builtin_bit_cast(WideBits, 1 + 2 * differs);
+  return wide_of_bits(bits + (step & even & __builtin_bit_cast(WideBits, inexact)));
+}
+
+template <class Format, Op Kind>
+constexpr bool kByRow =
+    Kind == Op::kAdd || Kind == Op::kSub || Kind == Op::kMul || Kind == Op::kFma;
+
+/// All 64 halves of a row. False: a product left float's range, and nothing can be said of the row.
+template <class Format, Op Kind>
+bool half_row(u16* d, const u16* a, const u16* b, const u16* c) {
+  bool exact = true;
+  for (int k = 0; k < 64; k += kWide) {
+    const auto in = [k](const u16* p) {
+      WideHalf value;
+      __builtin_memcpy(&value, p + k, sizeof value);
+      return widened<Format>(value);
+    };
+    const WideFloat x = in(a), y = in(b);
+    WideFloat result = Kind == Op::kAdd ? x + y : Kind == Op::kSub ? x - y : x * y;
+    if constexpr (Kind == Op::kFma) {
+      if constexpr (Format::kFormat.exponent_bits == 8) {
+        const WideBits size = bits_of_wide(result) & 0x7fffffff;
+        const WideSigned left = (size - 0x00800000 >= 0x7f000000) & (x != 0) & (y != 0);
+        for (int l = 0; l < kWide; ++l) exact &= left[l] == 0;
+      }
+      result = sum_to_odd(result, in(c));
+    }
+    const WideHalf half = narrowed_wide<Format>(result);
+    __builtin_memcpy(d + k, &half, sizeof half);
+  }
+  return exact;
+}
+
+template <class Format, Op Kind, bool Pair>
+bool half_rows(Warp& w, const Inst* i) {
+  alignas(64) u32 results[32];
+  const auto halves = [&w](s32 offset) { return reinterpret_cast<const u16*>(w.rf + offset); };
+  if (!half_row<Format, Kind>(reinterpret_cast<u16*>(results), halves(i->a), halves(i->b),
+                              halves(i->c)))
+    return false;
+  for_lanes(w, row<u32>(w, i->d),
+            [&results](int l) { return Pair ? results[l] : results[l] & 0xffff; });
+  return true;
+}
+#else
+template <class Format, Op Kind>
+constexpr bool kByRow = false;
+#endif
+
 template <class Format, Op Kind, bool Nan, bool Pair>
 const Inst* half_op(Warp& w, const Inst* i) {
   const u32 *a = row<u32>(w, i->a), *b = row<u32>(w, i->b), *c = row<u32>(w, i->c);
   u32* d = row<u32>(w, i->d);
   const u32 flags = i->flags;
+  if constexpr (kByRow<Format, Kind>) {
+    if (flags == 0 && half_rows<Format, Kind, Pair>(w, i)) return i + 1;
+  }
   for_each_lane(w.mask, [=](int l) {
     u32 result = half_lane<Format, Kind, Nan>(a[l], b[l], c[l], flags);
     if constexpr (Pair) {

@@ -137,5 +137,40 @@ SOFTGPU_INLINE u16 bfloat_of_float(f32 x) {
   return static_cast<u16>(x != x ? 0x7fff : rounded_bits);
 }
 
+#if defined(__F16C__)
+// The same for a vector of lanes: compilers leave loops over the scalar instructions as they are.
+#define SOFTGPU_WIDE_HALF 1
+#if defined(__AVX512F__)
+inline constexpr int kWide = 16;
+#else
+inline constexpr int kWide = 8;
+#endif
+using WideFloat = f32 __attribute__((vector_size(kWide * 4)));
+using WideBits = u32 __attribute__((vector_size(kWide * 4)));
+using WideSigned = s32 __attribute__((vector_size(kWide * 4)));
+using WideHalf = u16 __attribute__((vector_size(kWide * 2)));
+
+SOFTGPU_INLINE WideBits bits_of_wide(WideFloat x) { return __builtin_bit_cast(WideBits, x); }
+SOFTGPU_INLINE WideFloat wide_of_bits(WideBits x) { return __builtin_bit_cast(WideFloat, x); }
+
+SOFTGPU_INLINE WideFloat wide_of_half(WideHalf x) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(__builtin_bit_cast(__m256i, x));
+#else
+  return _mm256_cvtph_ps(__builtin_bit_cast(__m128i, x));
+#endif
+}
+/// Rounded to the nearest, NaNs canonical.
+SOFTGPU_INLINE WideHalf half_of_wide(WideFloat x) {
+  const WideBits nan = __builtin_bit_cast(WideBits, x != x);
+  const WideFloat value = wide_of_bits((bits_of_wide(x) & ~nan) | (nan & 0x7fffffff));
+#if defined(__AVX512F__)
+  return __builtin_bit_cast(WideHalf, _mm512_cvtps_ph(value, 0));
+#else
+  return __builtin_bit_cast(WideHalf, _mm256_cvtps_ph(value, 0));
+#endif
+}
+#endif
+
 }  // namespace
 }  // namespace softgpu::ptx::SOFTGPU_ISA

@@ -27,6 +27,8 @@ constexpr int kRows = 1024, kColumns = 512;
 constexpr int kRepeats = 6;
 constexpr int kLaunches = 2000;
 constexpr double kSameWithin = 1e-3;
+// The time that a child tells of a kernel that its driver cannot run.
+constexpr double kNotRun = 0;
 
 constexpr const char* kHelp =
     "usage: softgpu-bench [--baseline DIR | --threads N] [--rounds N]\n"
@@ -70,10 +72,14 @@ class Driver {
     call<decltype(&cuDeviceGet)>("cuDeviceGet", &device, 0);
     call<decltype(&cuDevicePrimaryCtxRetain)>("cuDevicePrimaryCtxRetain", &context, device);
     call<decltype(&cuCtxSetCurrent)>("cuCtxSetCurrent", context);
-    std::ifstream in(FATBIN, std::ios::binary);
-    image_.assign(std::istreambuf_iterator<char>(in), {});
-    if (image_.empty()) die(std::string("cannot read ") + FATBIN);
-    call<decltype(&cuModuleLoadData)>("cuModuleLoadData", &module_, image_.data());
+    for (const char* path_of_image : {FATBIN, FEATURES_FATBIN}) {
+      std::ifstream in(path_of_image, std::ios::binary);
+      images_.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+      if (images_.back().empty()) die(std::string("cannot read ") + path_of_image);
+      modules_.emplace_back();
+      call<decltype(&cuModuleLoadData)>("cuModuleLoadData", &modules_.back(),
+                                        images_.back().data());
+    }
   }
 
   CUdeviceptr buffer(std::size_t floats) {
@@ -87,16 +93,31 @@ class Driver {
 
   struct Shape {
     unsigned gx, gy, bx, by;
+    bool cooperative = false;
   };
 
-  /// Prints the kernel's name, its time and a sum over what it left in `result`.
+  void fill(CUdeviceptr p, std::size_t bytes, unsigned char value) {
+    call<decltype(&cuMemsetD8)>("cuMemsetD8_v2", p, value, bytes);
+  }
+
+  /// Runs a kernel that prepares what others read.
+  void run(const char* name, Shape shape, std::vector<void*> arguments) {
+    check(name, launch(find(name), shape, arguments.data()));
+    synchronize();
+  }
+
+  /// Prints the kernel's name, its time and a sum over what it left in `result`; or that this
+  /// driver does not run it.
   void measure(const char* name, Shape shape, CUdeviceptr result, std::size_t floats,
                std::vector<void*> arguments) {
     const CUfunction function = find(name);
     double best = 1e9;
     for (int k = 0; k < kRepeats; ++k) {
       const double start = seconds_of(clock_);
-      launch(function, shape, arguments.data());
+      if (launch(function, shape, arguments.data()) != CUDA_SUCCESS) {
+        std::printf("%s_%ux%u %.9f 0\n", name, shape.bx, shape.by, kNotRun);
+        return;
+      }
       synchronize();
       best = std::min(best, seconds_of(clock_) - start);
     }
@@ -110,7 +131,7 @@ class Driver {
     for (int round = 0; round < kRepeats; ++round) {
       const double start = seconds_of(CLOCK_MONOTONIC);
       for (int k = 0; k < kLaunches; ++k) {
-        launch(function, {1, 1, 32, 1}, nullptr);
+        check("cuLaunchKernel", launch(function, {1, 1, 32, 1}, nullptr));
         if (one_by_one) synchronize();
       }
       synchronize();
@@ -131,15 +152,24 @@ class Driver {
   }
 
   CUfunction find(const char* name) {
-    CUfunction function = nullptr;
-    call<decltype(&cuModuleGetFunction)>("cuModuleGetFunction", &function, module_, name);
-    return function;
+    static const auto get =
+        reinterpret_cast<decltype(&cuModuleGetFunction)>(dlsym(library_, "cuModuleGetFunction"));
+    for (const CUmodule module : modules_) {
+      CUfunction function = nullptr;
+      if (get(&function, module, name) == CUDA_SUCCESS) return function;
+    }
+    die(std::string("the driver finds no kernel ") + name);
   }
-  void launch(CUfunction function, Shape shape, void** arguments) {
+  CUresult launch(CUfunction function, Shape shape, void** arguments) {
     static const auto run =
         reinterpret_cast<decltype(&cuLaunchKernel)>(dlsym(library_, "cuLaunchKernel"));
-    check("cuLaunchKernel", run(function, shape.gx, shape.gy, 1, shape.bx, shape.by, 1, 0, nullptr,
-                                arguments, nullptr));
+    static const auto run_together = reinterpret_cast<decltype(&cuLaunchCooperativeKernel)>(
+        dlsym(library_, "cuLaunchCooperativeKernel"));
+    if (shape.cooperative)
+      return run_together(function, shape.gx, shape.gy, 1, shape.bx, shape.by, 1, 0, nullptr,
+                          arguments);
+    return run(function, shape.gx, shape.gy, 1, shape.bx, shape.by, 1, 0, nullptr, arguments,
+               nullptr);
   }
   void synchronize() {
     static const auto run =
@@ -157,8 +187,8 @@ class Driver {
 
   const clockid_t clock_;
   void* library_ = nullptr;
-  CUmodule module_ = nullptr;
-  std::vector<char> image_;
+  std::vector<CUmodule> modules_;
+  std::vector<std::vector<char>> images_;
 };
 
 /// One processor: a driver that starts as many threads as it sees processors starts one.
@@ -202,6 +232,48 @@ void run_kernels(Driver& driver) {
   driver.measure("max_pool", {blocks / 4, 1, 256, 1}, z, kElements / 4, {&x, &z, &planes, &plane});
 }
 
+/// What the language has besides (features.cu).
+void run_features(Driver& driver) {
+  constexpr int kFew = 1 << 16;
+  constexpr std::size_t kTable = std::size_t{kRows} * kColumns;
+  CUdeviceptr x = driver.buffer(kElements), y = driver.buffer(kElements),
+              z = driver.buffer(kElements), cells = driver.buffer(64), wide = driver.buffer(64);
+  CUdeviceptr a = driver.buffer(kElements / 2), scales = driver.buffer(kColumns),
+              shifts = driver.buffer(kColumns);
+  int n = kElements, few = kFew, size = 128, words = 500, columns = 256, row_columns = kColumns;
+  const Driver::Shape flat{kElements / 256, 1, 256, 1}, short_flat{kFew / 256, 1, 256, 1};
+  driver.run("to_half", flat, {&x, &a, &n});
+  driver.measure("half_round", flat, z, kElements, {&x, &z, &n});
+  driver.measure("bfloat_round", flat, z, kElements, {&x, &z, &n});
+  driver.measure("half_pairs", short_flat, z, kFew * 2, {&x, &z, &few});
+  driver.measure("half_gemm", {8, 16, 16, 8}, z, 128 * 128, {&a, &a, &z, &size});
+  driver.measure("tensor_gemm", {8, 8, 32, 1}, z, 128 * 128, {&a, &a, &z, &size});
+  driver.measure("functions", short_flat, z, kFew, {&x, &z, &few});
+  driver.measure("functions_double", short_flat, z, kFew, {&x, &z, &few});
+  driver.measure("functions_fast", flat, z, kElements, {&x, &z, &n});
+  driver.measure("integers", flat, z, kElements, {&x, &z, &n});
+  long long copied_rows = 1024, copied_columns = 512, stride = 1024;
+  driver.measure("copy_rows", {2048, 1, 256, 1}, z, kTable,
+                 {&x, &z, &copied_rows, &copied_columns, &stride});
+  driver.measure("embedding", {4096, 1, 128, 1}, z, kElements, {&x, &z, &words, &columns});
+  driver.fill(z, kElements * 4, 0);
+  driver.measure("embedding_gradient", {4096, 1, 128, 1}, z, 500 * 256, {&x, &z, &words, &columns});
+  driver.measure("layernorm_gradient", {kRows, 1, 128, 1}, z, kTable,
+                 {&x, &y, &z, &scales, &shifts, &row_columns});
+  driver.measure("dropout", flat, z, kElements, {&x, &z, &n});
+  driver.measure("block_scan", {1024, 1, 128, 1}, z, 131072, {&x, &z});
+  driver.measure("block_sort", {128, 1, 256, 1}, z, kFew, {&x, &z});
+  driver.measure("votes", {64, 1, 256, 1}, z, 64 * 256, {&x, &z, &n});
+  driver.fill(cells, 256, 0);
+  driver.fill(wide, 256, 0);
+  driver.fill(y, 256, 0);
+  driver.measure("atomics", {64, 1, 256, 1}, y, 64, {&y, &cells, &wide, &few});
+  driver.measure("grid_sync", {8, 1, 256, 1, true}, z, kFew, {&x, &y, &z, &few});
+  driver.measure("tiles", short_flat, z, kFew / 16, {&x, &z});
+  driver.measure("calls", short_flat, z, kFew, {&x, &z});
+  driver.measure("local_array", {32, 1, 256, 1}, z, 32 * 256, {&x, &z});
+}
+
 constexpr const char* kLaunchSync = "launch+sync";
 constexpr const char* kLaunchOnly = "launch";
 
@@ -209,11 +281,13 @@ constexpr const char* kLaunchOnly = "launch";
 void run_child(const std::string& directory, bool threaded) {
   if (threaded) {
     Driver driver(directory, CLOCK_MONOTONIC);
-    return run_kernels(driver);
+    run_kernels(driver);
+    return run_features(driver);
   }
   const cpu_set_t all = stay_on_one_processor();
   Driver driver(directory, CLOCK_PROCESS_CPUTIME_ID);
   run_kernels(driver);
+  run_features(driver);
   sched_setaffinity(0, sizeof all, &all);
   driver.measure_launch(kLaunchSync, true);
   driver.measure_launch(kLaunchOnly, false);
@@ -271,6 +345,10 @@ void print_table(const Series& ours, const Series* theirs, const Titles& titles)
       continue;
     }
     const std::vector<double>& other = theirs->seconds.at(name);
+    if (other.front() == kNotRun) {
+      std::printf("    not run\n");
+      continue;
+    }
     std::vector<double> ratios;
     for (std::size_t k = 0; k < mine.size(); ++k) ratios.push_back(other[k] / mine[k]);
     const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());

@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 
-MAGIC, VERSION = 0x4D434C53, 2
+MAGIC, VERSION = 0x4D434C53, 3
 QUEUED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED, HELD, MOVED, MEMORY_WANT = 2, 5, 6, 7, 8, 9, 15, 16, 17
 LEASE_BYTES, CLAIMS_BYTES = 128 + 8 * 128, 128 + 128 * (128 + 8 * 128)
 FIELDS = {"held": 16, "context": 24, "peak": 32, "busy": 40, "launches": 48, "movable": 112, "swapped": 120}

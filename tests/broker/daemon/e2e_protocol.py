@@ -52,6 +52,28 @@ class Malformed(BrokerTest):
                 self.assertIsNone(client.receive(), "the connection must be closed")
                 self.assertEqual(self.errors(), count)
 
+    def test_refusals_and_errors_are_told_apart(self):
+        waiting = admit(4 * GIB, gpus=2)
+        self.assertEqual(self.client(self.server).ask(waiting).kind, ADMITTED)
+        order = self.client(self.server)
+        self.assertEqual(order.ask(admit(1 * GIB)).kind, QUEUED)
+        for client, data, code in (
+            (self.client(self.server), b"x", MALFORMED),
+            (self.client(self.server), message(99), MALFORMED),
+            (self.client(self.server), message(0), MALFORMED),
+            (self.client(self.server), message(ADMIT, version=9), OTHER_VERSION),
+            (order, admit(1 * GIB), MALFORMED),
+            (self.client(self.server), admit(5 * GIB), TOO_LARGE),
+            (self.client(self.server), admit(1 * GIB, flags=NO_WAIT), NO_ROOM),
+        ):
+            self.assert_refused(client.ask(data), code)
+        broker = self.server.status()["broker"]
+        self.assertEqual({k: n for k, n in broker["refusals_by_reason"].items() if n},
+                         {"malformed": 4, "other_version": 1, "memory_too_large": 1, "no_room": 1})
+        self.assertEqual(broker["protocol_errors_by_kind"], {"garbage": 1, "version": 1, "malformed": 2, "order": 1})
+        self.assertEqual(sum(broker["refusals_by_reason"].values()), broker["refusals"])
+        self.assertEqual(sum(broker["protocol_errors_by_kind"].values()), broker["protocol_errors"])
+
     def test_another_version_is_told_both_versions(self):
         client = self.client(self.server)
         reply = client.ask(message(ADMIT, b"?" * 100, request=77, version=9))

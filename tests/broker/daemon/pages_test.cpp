@@ -124,6 +124,20 @@ TEST(Slots, FreeOnesAreNotBelieved) {
   EXPECT_EQ(pages->usage(0).held_bytes, 0u) << "a slot is cleaned when it is handed out";
 }
 
+TEST(Slots, UnhookedEntryPointsAreThoseOfTheProcessThatSaysMost) {
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  EXPECT_EQ(pages->unhooked(), 0u);
+  const auto first = pages->slot_take(1), second = pages->slot_take(2);
+  claims->slots[*first].unhooked_seen.store(3);
+  claims->slots[*second].unhooked_seen.store(5);
+  claims->slots[*second + 1].unhooked_seen.store(9);  // nobody's
+  EXPECT_EQ(pages->unhooked(), 5u);
+  pages->slot_retire(*second);
+  EXPECT_EQ(pages->unhooked(), 3u);
+  munmap(claims, sizeof *claims);
+}
+
 TEST(Slots, RunOut) {
   const auto pages = Pages::create(setup());
   for (std::uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i)

@@ -2,10 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <fstream>
+#include <functional>
+#include <sstream>
 
 #include "softgpu/ptx/code/decoder.h"
 #include "softgpu/ptx/code/forms.h"
 #include "tests/softgpu/ptx/forms.h"
+#include "tests/softgpu/ptx/harness.h"
 
 namespace softgpu::ptx::test {
 namespace {
@@ -39,6 +43,67 @@ TEST(Forms, WhatIsNotListedIsNotAccepted) {
   EXPECT_FALSE(form_listed("add", {"ftz", "f64"}));
   EXPECT_FALSE(form_listed("add", {"rn"}));
   EXPECT_FALSE(form_listed("multimem", {}));
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::stringstream rest(text);
+  for (std::string part; std::getline(rest, part, at);) parts.push_back(part);
+  return parts;
+}
+
+/// Every combination of what one cell of compiled_forms.tsv names.
+void for_each_form(const std::string& cell,
+                   const std::function<void(const std::vector<std::string>&)>& body) {
+  std::vector<std::vector<std::string>> forms{{}};
+  for (const std::string& group : split(cell == "-" ? "" : cell, '.')) {
+    std::vector<std::vector<std::string>> longer;
+    for (const auto& head : forms) {
+      for (const std::string& word : split(group, '|')) {
+        longer.push_back(head);
+        longer.back().push_back(word);
+      }
+    }
+    forms = std::move(longer);
+  }
+  for (const auto& form : forms) body(form);
+}
+
+TEST(Forms, WhatTheCompilerEmitsIsListed) {
+  std::ifstream file(COMPILED_FORMS);
+  std::size_t opcodes = 0, forms = 0;
+  std::string specials;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const std::vector<std::string> cells = split(line, '\t');
+    ASSERT_GT(cells.size(), 1u) << line;
+    if (cells[0] != "%") ++opcodes;
+    for (std::size_t k = 1; k < cells.size(); ++k) {
+      for_each_form(cells[k], [&](const std::vector<std::string>& words) {
+        ++forms;
+        std::string name = cells[0];
+        for (const std::string& word : words) name += (name == "%" ? "" : ".") + word;
+        const bool wide = name == "%clock64";
+        if (cells[0] == "%") {
+          specials += wide ? "mov.u64 %wide, " + name + ";\n" : "mov.u32 %r, " + name + ";\n";
+        } else {
+          EXPECT_TRUE(form_listed(cells[0], {words.begin(), words.end()})) << name;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(opcodes, 58u);
+  EXPECT_GE(forms, 268u);
+  // Special registers are operands, which the decoder knows or does not.
+  HeapMemory memory;
+  const auto loads = [&memory](const std::string& body) {
+    const LoadResult loaded = module_load(
+        ptx_module(".visible .entry k()\n{\n.reg .b32 %r; .reg .b64 %wide;\n" + body + "ret;\n}\n"),
+        memory);
+    return loaded.status == LoadStatus::kOk && loaded.log.empty();
+  };
+  EXPECT_TRUE(loads(specials)) << specials;
+  EXPECT_FALSE(loads("mov.u32 %r, %nothing;\n"));
 }
 
 }  // namespace

@@ -252,6 +252,14 @@ std::vector<Case> convert_cases() {
   return {
       {"cvt.s64.s32 D, A", "dr", [](u64 a, u64, u64) { return static_cast<u64>(s64{i(a)}); }},
       {"cvt.u32.u64 D, A", "rd", [](u64 a, u64, u64) { return of(u(a)); }},
+      // From registers that are wider than the type they are read as.
+      {"cvt.s64.s32 D, A", "dd", [](u64 a, u64, u64) { return static_cast<u64>(s64{i(a)}); }},
+      {"cvt.u64.u32 D, A", "dd", [](u64 a, u64, u64) { return u64{u(a)}; }},
+      {"cvt.s64.s16 D, A", "dd",
+       [](u64 a, u64, u64) { return static_cast<u64>(s64{static_cast<std::int16_t>(a)}); }},
+      {"cvt.u64.u8 D, A", "dd", [](u64 a, u64, u64) { return a & 0xff; }},
+      {"cvt.s32.s8 D, A", "rd", [](u64 a, u64, u64) { return of(static_cast<std::int8_t>(a)); }},
+      {"cvt.u32.u16 D, A", "rd", [](u64 a, u64, u64) { return a & 0xffff; }},
       {"cvt.s32.s8 D, A", "rr",
        [](u64 a, u64, u64) { return of(s32{static_cast<std::int8_t>(a)}); }},
       {"cvt.u16.u32 D, A", "hr", [](u64 a, u64, u64) { return a & 0xffff; }},
