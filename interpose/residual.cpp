@@ -65,7 +65,9 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
     if (!known_settle(device)) break;
     const uint64_t held = process.ledger.held(index);
     if (held != before) continue;
-    const uint64_t known = held - load_relaxed(charged[gpu]);
+    // What is in host memory is held, and not on the device.
+    const uint64_t out = process.account(gpu).swapped_bytes.load();
+    const uint64_t known = held - load_relaxed(charged[gpu]) - out;
     *bytes = used > known ? used - known : 0;
     return true;
   }

@@ -1,5 +1,7 @@
 // The JSON of `sluice status --json`. The names are a contract: they are the snapshot's own and do
 // not change within a protocol version.
+#include <algorithm>
+
 #include "broker/cli/admission.h"
 #include "broker/cli/json.h"
 #include "broker/cli/status.h"
@@ -38,7 +40,7 @@ void policy_write(JsonWriter& json, const protocol::SnapshotPolicy& policy) {
   json.object_begin("policy");
   json.value("order", protocol::policy_order_name(policy.order));
   json.value("quantum_ns", policy.quantum_ns);
-  json.value("exclusive", policy.exclusive_suspends != 0 ? "suspend" : "wait");
+  json.value("exclusive", protocol::exclusive_rule_name(policy.exclusive));
   json.value("runaway", policy.runaway_ends != 0 ? "end" : "report");
   json.value("oversell", policy.oversell_permille / 1000.0);
   json.value("swap", policy.swap_all != 0 ? "on" : "off");
@@ -87,6 +89,12 @@ void part_write(JsonWriter& json, const protocol::SnapshotTenantGpu& part) {
   json.value("lease_held_ns", part.lease_held_ns);
   json.value("movable_bytes", part.movable_bytes);
   json.value("swapped_bytes", part.swapped_bytes);
+  const std::uint64_t fixed = part.held_bytes - std::min(part.held_bytes, part.movable_bytes);
+  json.object_begin("not_movable");
+  json.value("bytes", fixed);
+  json.value("contexts_bytes", std::min(part.context_bytes, fixed));
+  json.value("other_bytes", fixed - std::min(part.context_bytes, fixed));
+  json.object_end();
   json.value("moved_out_bytes", part.moved_out_bytes);
   json.value("moved_in_bytes", part.moved_in_bytes);
   json.value("moving_ns", part.moving_ns);
@@ -117,6 +125,7 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
   json.value("admitted_ns", tenant.admitted_ns);
   json.value("unregistered", tenant.unregistered);
   json.value("runaway", tenant.runaway != 0);
+  json.value("stays", protocol::stay_reason_name(tenant.stays));
   json.value("steps", tenant.steps);
   json.value("samples", tenant.samples);
   json.value("tokens", tenant.tokens);

@@ -110,6 +110,32 @@ std::string job_lines(const Snapshot& snapshot) {
   return rows.size() == 1 ? "no jobs\n" : rows_format(rows);
 }
 
+/// Of jobs whose memory may be moved: what of it may not, and why.
+std::string stay_lines(const Snapshot& snapshot) {
+  std::string out;
+  for (const protocol::SnapshotTenantGpu& part : snapshot.tenant_gpus) {
+    const protocol::SnapshotTenant* tenant = tenant_find(snapshot, part.tenant);
+    if (tenant == nullptr || tenant->stays == protocol::StayReason::kNotSwappable ||
+        tenant->stays == protocol::StayReason::kExclusive)
+      continue;
+    const std::uint64_t fixed = part.held_bytes - std::min(part.held_bytes, part.movable_bytes);
+    const std::uint64_t contexts = std::min(part.context_bytes, fixed);
+    const std::string job = "job " + std::to_string(tenant->tenant) + " " +
+                            field_text(tenant->name, sizeof tenant->name) + " on GPU " +
+                            gpu_number(snapshot, part.gpu) + ": ";
+    if (tenant->stays != protocol::StayReason::kGoes) {
+      out += job + "all of its " + config::size_format(part.held_bytes) + " stays (" +
+             protocol::stay_reason_name(tenant->stays) + ")\n";
+    } else if (fixed > contexts) {  // every job has contexts
+      out += job + config::size_format(fixed) + " of " + config::size_format(part.held_bytes) +
+             " cannot be moved: " + config::size_format(contexts) + " contexts and code, " +
+             config::size_format(fixed - contexts) +
+             " in pools, arrays, managed memory, graphs or mappings of its own\n";
+    }
+  }
+  return out.empty() ? out : "\n" + out;
+}
+
 std::string queue_lines(const Snapshot& snapshot) {
   std::vector<const protocol::SnapshotTenant*> waiting;
   for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
@@ -147,7 +173,7 @@ std::string policy_lines(const protocol::SnapshotPolicy& policy) {
   };
   return std::string("\npolicy ") + protocol::policy_order_name(policy.order) + ", quantum " +
          duration(policy.quantum_ns) + "; exclusive " +
-         (policy.exclusive_suspends != 0 ? "suspend" : "wait") + "; oversell " +
+         protocol::exclusive_rule_name(policy.exclusive) + "; oversell " +
          ratio_text(policy.oversell_permille) + "; swap " +
          (policy.swap_all != 0 ? "on" : "off (on request)") + ", quantum " +
          duration(policy.swap_quantum_ns) + ", host memory " +
@@ -158,8 +184,8 @@ std::string policy_lines(const protocol::SnapshotPolicy& policy) {
 }  // namespace
 
 std::string status_table(const Snapshot& snapshot) {
-  return gpu_lines(snapshot) + "\n" + job_lines(snapshot) + queue_lines(snapshot) +
-         policy_lines(snapshot.header.policy);
+  return gpu_lines(snapshot) + "\n" + job_lines(snapshot) + stay_lines(snapshot) +
+         queue_lines(snapshot) + policy_lines(snapshot.header.policy);
 }
 
 }  // namespace sluice::cli

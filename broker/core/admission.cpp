@@ -177,6 +177,7 @@ std::unique_ptr<Tenant> tenant_make(const State& state, const TenantAsked& ask, 
   tenant->window_ns = ask.window_ns;
   tenant->name = ask.name;
   tenant->group = ask.group;
+  tenant->pinned = ask.pinned;
   tenant->asked_at = asked_at;
   tenant->admitted_at = tenant->in_since = tenant->idle_since = now;
   tenant_shares_add(state, *tenant, gpus, now);
@@ -257,7 +258,7 @@ void plan_keep(State& state, Prospects& prospects, Prospects::Kind& prospect,
     if (waiter.ask.tenant_class != TenantClass::kExclusive) continue;
     Gpu& gpu = *state.gpus[g];
     gpu.draining = true;
-    if (first && state.policy.exclusive_room == ExclusiveRoom::kSuspend) gpu.step_aside = true;
+    if (first && state.policy.exclusive_room != ExclusiveRoom::kWait) gpu.step_aside = true;
   }
 }
 
@@ -448,7 +449,7 @@ void queue_pump(State& state, Nanos now, Actions& out) {
     if (!waiter_try(state, prospects, waiting, now, out)) ++waiting;
   }
   state.queue.resize(waiting);
-  if (state.policy.exclusive_room == ExclusiveRoom::kSuspend) state.room_dirty = true;
+  if (state.policy.exclusive_room != ExclusiveRoom::kWait) state.room_dirty = true;
   state.queue_dirty = false;
   state.queue_deadline = kNever;
   for (const Waiter& waiter : state.queue)

@@ -1,7 +1,10 @@
-// Shared tenants step aside for whole-GPU use (Policy::exclusive_room = suspend).
+// Shared tenants step aside for whole-GPU use (Policy::exclusive_room = suspend or move).
 //
-// An exclusive request that waits keeps its GPUs (admission.cpp). Who runs there goes out, by swap
-// or by the driver's checkpoint; who cannot is waited for. When all are out the request is
+// An exclusive request that waits keeps its GPUs (admission.cpp). With `move` who runs there goes
+// on, on another GPU: one that has room for its promise beside all that are promised, or on their
+// way, there, and that nobody in the queue waits for. Who has no such GPU, or failed to get there,
+// goes out as with `suspend`: by swap or by the driver's checkpoint; who cannot is waited for. When
+// all are out the request is
 // admitted, and the promises of those who made room are taken off the books of these GPUs: nobody
 // else can be promised that memory meanwhile, since the GPU is used whole. At its end they are
 // booked again before anybody else is admitted, and come back. Whoever had to step aside is not
@@ -11,7 +14,9 @@
 
 #include <algorithm>
 
+#include "broker/core/command.h"
 #include "broker/core/lease.h"
+#include "broker/core/placement.h"
 #include "broker/core/schedule.h"
 #include "broker/core/stay.h"
 
@@ -28,8 +33,56 @@ bool host_allows(const State& state, const Tenant& tenant) {
 
 bool may_step_aside(const State& state, const Tenant& tenant, Nanos now) {
   return host_allows(state, tenant) && !tenant.exclusive() && !tenant.steps_aside &&
-         tenant.phase != Phase::kRunaway && tenant.move_failures < kMoveFailuresMax &&
-         now >= tenant.retry_at && now >= tenant.rest_until;
+         !aside_goes(tenant) && tenant.phase != Phase::kRunaway &&
+         tenant.move_failures < kMoveFailuresMax && now >= tenant.retry_at &&
+         now >= tenant.rest_until;
+}
+
+/// Is there a promise left on the GPU beside those that are on their way to it?
+bool promise_left(const State& state, const Tenant& tenant, std::uint32_t to) {
+  const Gpu& gpu = *state.gpus[to];
+  Bytes min = gpu.promised_min + gpu.returning + tenant.promised;
+  Bytes max = gpu.promised_max + tenant.memory_max;
+  Bytes spread = std::max(spread_max(gpu), tenant.memory_max - tenant.promised);
+  for (const Tenant* other : state.moving) {
+    if (other->move_to != to) continue;
+    min += other->promised;
+    max += other->memory_max;
+    spread = std::max(spread, other->memory_max - other->promised);
+  }
+  return min + spread <= gpu.capacity && max <= gpu.limit_max(state.policy.oversell_memory);
+}
+
+bool may_be_on(const State& state, const Tenant& tenant, std::uint32_t gpu) {
+  return tenant.pinned.empty() ||
+         std::ranges::find(tenant.pinned, state.gpus[gpu]->uuid) != tenant.pinned.end();
+}
+
+/// Where the tenant could go on; best fit, as at admission. Only who is in has something to gain
+/// by it: who is out waits for its turn anyway.
+std::uint32_t elsewhere(const State& state, const Tenant& tenant) {
+  std::uint32_t best = kNoGpu;
+  const bool goes = state.policy.exclusive_room == ExclusiveRoom::kMove &&
+                    tenant.shares.size() == 1 && tenant.residence == Residence::kIn &&
+                    !stay_out_wanted(tenant) && tenant.move_failures == 0 &&
+                    tenant.shares.front().held <= stay_host_left(state, tenant.uid);
+  for (std::uint32_t g = 0; goes && g < state.gpus.size(); ++g) {
+    const bool waited_for = g < state.kept.size() && state.kept[g];
+    if (waited_for || !may_be_on(state, tenant, g)) continue;
+    if (move_refusal(state, tenant, g).code != RefusalCode::kNone) continue;
+    if (tenant.shares.front().gpu == g || !promise_left(state, tenant, g)) continue;
+    if (best == kNoGpu || state.gpus[g]->promised_min > state.gpus[best]->promised_min) best = g;
+  }
+  return best;
+}
+
+void step_aside(State& state, Tenant& tenant) {
+  tenant.move_to = elsewhere(state, tenant);
+  tenant.yields = tenant.move_to != kNoGpu;
+  tenant.steps_aside = !tenant.yields;
+  stay_look(state, tenant);
+  state.room_dirty = true;
+  if (tenant.residence == Residence::kOut) state.queue_dirty = true;
 }
 
 bool asked_to(const State& state, const Tenant& tenant) {
@@ -49,8 +102,10 @@ bool aside_clear(const Gpu& gpu) {
 
 void aside_decide(State& state, Nanos now) {
   for (Tenant* tenant : state.moving) {
-    if (!tenant->steps_aside || asked_to(state, *tenant)) continue;
-    tenant->steps_aside = false;
+    const bool goes = aside_goes(*tenant);
+    if ((!tenant->steps_aside && !goes) || asked_to(state, *tenant)) continue;
+    tenant->steps_aside = tenant->yields = false;
+    if (goes) tenant->move_to = kNoGpu;
     tenant->due_back = true;
     state.room_dirty = true;
   }
@@ -58,16 +113,15 @@ void aside_decide(State& state, Nanos now) {
     if (!gpu->step_aside) continue;
     for (Share* share : gpu->shares) {
       Tenant& tenant = *share->tenant;
-      if (may_step_aside(state, tenant, now)) {
-        tenant.steps_aside = true;
-        stay_look(state, tenant);
-        state.room_dirty = true;
-        if (tenant.residence == Residence::kOut) state.queue_dirty = true;
-      }
+      if (may_step_aside(state, tenant, now)) step_aside(state, tenant);
       const Nanos again = std::max(tenant.retry_at, tenant.rest_until);
       if (again > now) state.room_at = std::min(state.room_at, again);
     }
   }
+}
+
+void aside_rest(Tenant& tenant, Nanos since, Nanos now) {
+  tenant.rest_until = now + std::min(now - since, kRestMaxNs);
 }
 
 void aside_take(State& state, Tenant& exclusive, Actions& out) {
@@ -95,7 +149,7 @@ void aside_return(State& state, const Tenant& exclusive, Nanos now, Actions& out
       share_book(state, *share);
       if (tenant_aside_by(tenant) != 0) continue;
       tenant.due_back = true;
-      tenant.rest_until = now + std::min(now - tenant.out_since, kRestMaxNs);
+      aside_rest(tenant, tenant.out_since, now);
       state.room_dirty = true;
     }
     windows_refresh(state, gpu, false, out);

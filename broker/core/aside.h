@@ -5,6 +5,10 @@
 
 namespace sluice::core {
 
+/// On its way to another GPU, to make room for an exclusive request.
+inline bool aside_goes(const Tenant& tenant) { return tenant.yields && tenant.move_to != kNoGpu; }
+/// It was away since then for an exclusive request, and is not asked again for as long.
+void aside_rest(Tenant& tenant, Nanos since, Nanos now);
 /// Has everybody on the GPU stepped aside?
 bool aside_clear(const Gpu& gpu);
 /// Who keeps an exclusive request from its GPUs is asked to step aside; whose request is gone comes

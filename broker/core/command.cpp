@@ -189,6 +189,7 @@ void move(State& state, const CommandAsked& event, Tenant& tenant, Nanos now, Ac
     return;
   }
   tenant.move_to = to;
+  tenant.yields = false;
   pending_add(state, event, tenant, now, out);
 }
 

@@ -14,6 +14,7 @@
 #include "broker/core/memory.h"
 #include "broker/core/policy.h"
 #include "broker/core/restore.h"
+#include "broker/core/returning.h"
 #include "broker/core/room.h"
 #include "broker/core/schedule.h"
 #include "broker/core/state.h"
@@ -86,6 +87,7 @@ struct Dispatch {
   void operator()(const CommandAsked& e) const { command_asked(state, e, now, out); }
   void operator()(const GpuLost& e) const { gpu_lost(state, e, now, out); }
   void operator()(const GpuClosed& e) const { gpu_closed(state, e); }
+  void operator()(const DeviceSeen& e) const { device_seen(state, e, now); }
   void operator()(const PolicyChanged& e) const { policy_changed(state, e, now, out); }
   void operator()(const Tick&) const {}
 };
@@ -107,8 +109,8 @@ void memory_decide(State& state, Nanos now, Actions& out) {
 }
 
 void alarm_set(State& state, Nanos now, Actions& out) {
-  const Nanos next = std::min(
-      {schedule_at(state, now), state.queue_deadline, state.room_at, stays_at(state, now)});
+  const Nanos next = std::min({schedule_at(state, now), state.queue_deadline, state.room_at,
+                               stays_at(state, now), returning_at(state)});
   if (next == kNever) {
     state.alarm_at = kNever;
     return;
@@ -130,6 +132,7 @@ std::vector<Action> step(State& state, const Event& event, Nanos now) {
   if (!answer) state.ghosts.clear();
   usage_time_passed(state, now);
   std::visit(Dispatch{state, now, out}, event);
+  returning_decide(state, now, out);
   memory_decide(state, now, out);
   queue_pump(state, now, out);
   schedule(state, now, out);

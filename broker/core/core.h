@@ -59,6 +59,7 @@ enum class ExclusiveRoom : std::uint8_t {
   kWait,     // waits until they have ended
   kSuspend,  // they are suspended (swap or checkpoint; who cannot be is waited for) and come back
              // after its end
+  kMove,     // they go on, on another GPU that has room; for whom there is none is suspended
 };
 
 /// What the loss of a process of an exclusive tenant means to the others.
@@ -194,7 +195,9 @@ struct ProcessJoined {
 };
 struct ProcessGone {
   ProcessId process = 0;
-  bool lost = false;  // it did not end in good order
+  bool lost = false;             // it did not end in good order
+  std::vector<Bytes> held = {};  // by its claims on each GPU of its tenant, what was out included;
+                                 // the claims told before (MemorySeen) are without it
 };
 struct GateWanted {
   ProcessId process = 0;
@@ -218,6 +221,7 @@ struct UsageSeen {
   std::uint32_t gpu_index = 0;
   Nanos busy_ns = 0;
 };
+/// The claims of its tenant are told before (MemorySeen).
 struct JobReleased {
   TenantId tenant = 0;
 };
@@ -298,6 +302,17 @@ struct GpuClosed {
   GpuUuid uuid{};
 };
 
+/// What the device itself says is in use, by whomever, and what its tenants claimed of it about the
+/// same time: the least and the most that was read between question and answer. To be fed in answer
+/// to DeviceLookWanted, and now and then; without it the core believes that memory is free as soon
+/// as its process is gone.
+struct DeviceSeen {
+  GpuUuid gpu{};
+  Bytes used = 0;
+  Bytes claimed_least = 0;
+  Bytes claimed_most = 0;
+};
+
 struct PolicyChanged {
   Policy policy;
 };
@@ -308,7 +323,7 @@ using Event =
     std::variant<GpuAdded, TenantAsked, TenantRestored, TenantsNumbered, LimitsChanged, RequestGone,
                  FounderGone, FounderAdopted, ProcessJoined, ProcessGone, GateWanted, GateIdle,
                  Drained, UsageSeen, JobReleased, MemorySeen, MemoryWanted, HoldAcked, MoveDone,
-                 CheckpointDone, CommandAsked, GpuLost, GpuClosed, PolicyChanged, Tick>;
+                 CheckpointDone, CommandAsked, GpuLost, GpuClosed, DeviceSeen, PolicyChanged, Tick>;
 
 // ---- actions
 // ------------------------------------------------------------------------------------------------------
@@ -455,15 +470,27 @@ struct GpuNoted {
   GpuUuid gpu{};
   bool closed = false;
 };
+/// Ask the device how much of its memory is in use, and feed DeviceSeen when it has answered.
+struct DeviceLookWanted {
+  GpuUuid gpu{};
+};
+/// The device has not shown so much free that processes which are gone had; from now on it counts
+/// as somebody else's: for the log.
+struct MemoryKept {
+  GpuUuid gpu{};
+  Bytes bytes = 0;
+  Nanos waited_ns = 0;
+};
 /// Call step() with a Tick at `at` (replaces the earlier alarm; only the earliest matters).
 struct AlarmSet {
   Nanos at = 0;
 };
 
-using Action = std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LimitsSet,
-                            LeaseSet, UsageWanted, RunawaySeen, RankLost, HoldSet, RoomSet,
-                            MemoryLookWanted, CheckpointWanted, TenantMoved, StayNoted, MoveFailed,
-                            CommandAnswered, TenantLost, AlarmSet, GpuNoted>;
+using Action =
+    std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LimitsSet, LeaseSet,
+                 UsageWanted, RunawaySeen, RankLost, HoldSet, RoomSet, MemoryLookWanted,
+                 CheckpointWanted, TenantMoved, StayNoted, MoveFailed, CommandAnswered, TenantLost,
+                 AlarmSet, GpuNoted, DeviceLookWanted, MemoryKept>;
 
 class State;  // state.h
 

@@ -53,6 +53,8 @@ void promises_check(const State& state, std::size_t g) {
   check(min == gpu.promised_min && max == gpu.promised_max, "promises add up");
   check(inference == gpu.inference_count && weight == gpu.plain_weight, "weights add up");
   check(min <= gpu.capacity, "guaranteed memory is within the capacity");
+  check(gpu.returning == 0 || (gpu.figures && gpu.returning <= gpu.capacity),
+        "what is on its way back was seen on the device");
   for (const Share* share : gpu.unbooked) {
     const Tenant& tenant = *share->tenant;
     check(state.tenants.contains(tenant.id) && share->gpu == g && !share->booked,

@@ -22,6 +22,7 @@
 
 #include "broker/core/admission.h"
 #include "broker/core/policy.h"
+#include "broker/core/returning.h"
 #include "broker/core/room.h"
 #include "broker/core/schedule.h"
 #include "broker/core/stay.h"
@@ -50,6 +51,13 @@ Nanos let_window(const State& state, const Tenant& tenant) {
 /// through once more meanwhile is ahead instead of behind.
 Nanos let_patience(const State& state, const Tenant& tenant) {
   return 2 * let_window(state, tenant);
+}
+
+/// When a closing tenant counts as a runaway. A wait for memory puts it off, but not for ever.
+Nanos drain_over_at(const State& state, const Tenant& tenant) {
+  constexpr Nanos kTimeoutsMax = 8;
+  const Nanos timeout = state.policy.drain_timeout_ns;
+  return std::min(tenant.drain_from + timeout, tenant.closed_at + kTimeoutsMax * timeout);
 }
 
 void word_emit(const State& state, const Share& share, Actions& out) {
@@ -228,7 +236,7 @@ void lease_close(State& state, Tenant& tenant, Nanos now, Actions& out) {
     share_close_word(state, share, out);
   }
   tenant.phase = Phase::kClosing;
-  tenant.closed_at = now;
+  tenant.closed_at = tenant.drain_from = now;
   tenant.slice_end = kNever;
   tenant.slice_asked = false;
   tenant.let_until = kNever;
@@ -247,7 +255,9 @@ void lease_contend(const State& state, Tenant& tenant, bool contended, Actions& 
 
 void lease_timers(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (tenant.phase != Phase::kClosing) return;
-  if (now >= tenant.closed_at + state.policy.drain_timeout_ns) {
+  // Who waits for memory may be whom its kernels wait for: first that has to be answered.
+  if (wants_room(state, tenant)) tenant.drain_from = now;
+  if (now >= drain_over_at(state, tenant)) {
     lease_runaway(state, tenant, now, out);
     return;
   }
@@ -260,7 +270,7 @@ void lease_timers(State& state, Tenant& tenant, Nanos now, Actions& out) {
 
 Nanos lease_timer_at(const State& state, const Tenant& tenant) {
   if (tenant.phase != Phase::kClosing) return kNever;
-  const Nanos timeout = tenant.closed_at + state.policy.drain_timeout_ns;
+  const Nanos timeout = drain_over_at(state, tenant);
   return std::min(
       {timeout, tenant.let_until, tenant.let_until == kNever ? tenant.next_let_at : kNever});
 }
@@ -323,6 +333,8 @@ void process_gone(State& state, const ProcessGone& event, Nanos now, Actions& ou
   state.processes.erase(it);
   std::erase_if(tenant.processes, [&](const Process& p) { return p.id == event.process; });
   wants_forget_process(state, tenant, event.process);
+  for (std::size_t i = 0; i < std::min(event.held.size(), tenant.shares.size()); ++i)
+    returning_add(state, tenant.shares[i], event.held[i], now);
   if (!state.wants.empty())  // somebody waits for memory such as it had
     for (const Share& share : tenant.shares)
       out.emplace_back(MemoryLookWanted{state.gpus[share.gpu]->uuid});

@@ -49,7 +49,7 @@ Bytes share_claim(const Share& share, Nanos now) {
 }
 
 Room gpu_free(const Gpu& gpu, Nanos now) {
-  Bytes taken = now < gpu.hidden_until ? gpu.hidden : 0;
+  Bytes taken = gpu.returning + (now < gpu.hidden_until ? gpu.hidden : 0);
   gpu_shares_each(
       gpu, [&](const Share& share) { taken += share_on_gpu(share) + share_claim(share, now); });
   return static_cast<Room>(gpu.capacity) - static_cast<Room>(taken);
@@ -94,6 +94,7 @@ void memory_seen(State& state, const MemorySeen& event, Nanos now) {
   share.movable = std::min(event.movable, share.held);
   share.swapped = std::min(event.swapped, share.movable);
   share.memory_seen_at = now;
+  if (!share.booked && tenant->exclusive()) state.queue_dirty = true;
   state.room_dirty = true;
   if (!tenant->restored || share.swapped == 0 || tenant->residence != Residence::kIn) return;
   tenant->restored = false;  // once: what it says of itself later is its own affair

@@ -10,6 +10,13 @@ using Room = std::int64_t;
 
 /// What the share has on its GPU, or will have when the move under way is done.
 Bytes share_on_gpu(const Share& share);
+/// What jobs that have handed the GPU back still have there.
+inline Bytes gpu_handed_back(const Gpu& gpu) {
+  Bytes sum = 0;
+  for (const Share* share : gpu.unbooked)
+    if (share->tenant->exclusive()) sum += share_on_gpu(*share);
+  return sum;
+}
 /// What moving it out by swap would free.
 Bytes share_movable(const Share& share);
 /// What bringing it back takes beyond what it has on its GPU.

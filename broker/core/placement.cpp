@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "broker/core/aside.h"
+#include "broker/core/memory.h"
 
 namespace sluice::core {
 namespace {
@@ -22,18 +23,21 @@ bool gpu_named(const TenantAsked& ask, const GpuUuid& uuid) {
 
 bool gpu_fits(const State& state, const Gpu& gpu, const TenantAsked& ask) {
   if (gpu.lost || gpu.closed_to_new) return false;
-  if (ask.tenant_class == TenantClass::kExclusive) return gpu.shares.empty() || aside_clear(gpu);
+  if (ask.tenant_class == TenantClass::kExclusive)
+    return gpu.returning == 0 && (gpu.shares.empty() || aside_clear(gpu));
   return !gpu.exclusive() && promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min);
 }
 
 /// Tenants that are in the way of an exclusive request and do not make room yet.
 std::size_t gpu_company(const Gpu& gpu) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      gpu.shares, [](const Share* share) { return !share->tenant->steps_aside; }));
+  return static_cast<std::size_t>(std::ranges::count_if(gpu.shares, [](const Share* share) {
+    return !share->tenant->steps_aside && !aside_goes(*share->tenant);
+  }));
 }
 
 Bytes gpu_room(const Gpu& gpu) {
-  return gpu.exclusive() || gpu.promised_min > gpu.capacity ? 0 : gpu.capacity - gpu.promised_min;
+  const Bytes taken = gpu.promised_min + gpu.returning + gpu_handed_back(gpu);
+  return gpu.exclusive() || taken > gpu.capacity ? 0 : gpu.capacity - taken;
 }
 
 /// Keeps the first `count` in the order of `better`; ties go to the lower index, so that the result
@@ -74,7 +78,8 @@ bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_ma
                   Bytes memory_min) {
   const Bytes promise = swap ? memory_min : memory_max;
   const Bytes spread = std::max(spread_max(gpu), memory_max - std::min(promise, memory_max));
-  return gpu.promised_min + promise + spread <= gpu.capacity &&
+  return gpu.promised_min + gpu.returning + gpu_handed_back(gpu) + promise + spread <=
+             gpu.capacity &&
          gpu.promised_max + memory_max <= gpu.limit_max(state.policy.oversell_memory);
 }
 
@@ -91,13 +96,36 @@ std::vector<std::uint32_t> placement_candidates(const State& state, const Tenant
   return list;
 }
 
-Placement placement_find(const State& state, const TenantAsked& ask,
-                         const std::vector<bool>& kept) {
-  const std::vector<std::uint32_t> candidates = placement_candidates(state, ask);
+namespace {
+
+/// What is left to promise on each GPU.
+std::vector<Bytes> rooms_of(const State& state) {
+  std::vector<Bytes> rooms;
+  rooms.reserve(state.gpus.size());
+  for (const auto& gpu : state.gpus) rooms.push_back(gpu_room(*gpu));
+  return rooms;
+}
+
+/// Those that have room now, best fit first.
+std::vector<std::uint32_t> fitting_find(const State& state, const TenantAsked& ask,
+                                        const std::vector<std::uint32_t>& candidates,
+                                        const std::vector<Bytes>& rooms) {
+  std::vector<std::uint32_t> list;
+  for (std::uint32_t g : candidates)
+    if (gpu_fits(state, *state.gpus[g], ask)) list.push_back(g);
+  if (list.size() > 1)
+    first_of(list, list.size(),
+             [&](std::uint32_t a, std::uint32_t b) { return rooms[a] < rooms[b]; });
+  return list;
+}
+
+Placement placement_choose(const State& state, const TenantAsked& ask,
+                           const std::vector<std::uint32_t>& candidates,
+                           const std::vector<std::uint32_t>& fitting,
+                           const std::vector<bool>& kept) {
   Placement result;
   std::size_t fitting_but_kept = 0;
-  for (std::uint32_t g : candidates) {
-    if (!gpu_fits(state, *state.gpus[g], ask)) continue;
+  for (std::uint32_t g : fitting) {
     if (kept[g])
       fitting_but_kept++;
     else
@@ -108,15 +136,25 @@ Placement placement_find(const State& state, const TenantAsked& ask,
     result.gpus.clear();
     return result;
   }
-  first_of(result.gpus, ask.gpu_count, [&](std::uint32_t a, std::uint32_t b) {
-    return gpu_room(*state.gpus[a]) < gpu_room(*state.gpus[b]);
-  });
+  result.gpus.resize(ask.gpu_count);
   std::ranges::sort(result.gpus);
   return result;
 }
 
-std::vector<std::uint32_t> placement_plan(const State& state, const TenantAsked& ask) {
-  std::vector<std::uint32_t> list = placement_candidates(state, ask);
+}  // namespace
+
+Placement placement_find(const State& state, const TenantAsked& ask,
+                         const std::vector<bool>& kept) {
+  const std::vector<std::uint32_t> candidates = placement_candidates(state, ask);
+  return placement_choose(state, ask, candidates,
+                          fitting_find(state, ask, candidates, rooms_of(state)), kept);
+}
+
+namespace {
+
+std::vector<std::uint32_t> plan_make(const State& state, const TenantAsked& ask,
+                                     std::vector<std::uint32_t> list,
+                                     const std::vector<Bytes>& rooms) {
   // A GPU that is closed to new tenants is waited for only where there are not enough others.
   std::stable_partition(list.begin(), list.end(),
                         [&](std::uint32_t g) { return !state.gpus[g]->closed_to_new; });
@@ -128,23 +166,35 @@ std::vector<std::uint32_t> placement_plan(const State& state, const TenantAsked&
       return gpu_company(*state.gpus[a]) < gpu_company(*state.gpus[b]);
     });
   } else {
-    first_of(list, ask.gpu_count, [&](std::uint32_t a, std::uint32_t b) {
-      return gpu_room(*state.gpus[a]) > gpu_room(*state.gpus[b]);
-    });
+    first_of(list, ask.gpu_count,
+             [&](std::uint32_t a, std::uint32_t b) { return rooms[a] > rooms[b]; });
   }
   return list;
 }
 
-int placement_roomiest(const State& state, const TenantAsked& ask) {
+int roomiest_of(const std::vector<Bytes>& rooms, const std::vector<std::uint32_t>& candidates) {
   int best = -1;
-  for (std::uint32_t g : placement_candidates(state, ask))
-    if (best < 0 ||
-        gpu_room(*state.gpus[g]) > gpu_room(*state.gpus[static_cast<std::size_t>(best)]))
-      best = static_cast<int>(g);
+  Bytes most = 0;
+  for (std::uint32_t g : candidates) {
+    const Bytes room = rooms[g];
+    if (best >= 0 && room <= most) continue;
+    best = static_cast<int>(g);
+    most = room;
+  }
   return best;
 }
 
-Prospects::Kind::Kind(const Prospects& of, const TenantAsked& ask) : of_(&of) {
+}  // namespace
+
+std::vector<std::uint32_t> placement_plan(const State& state, const TenantAsked& ask) {
+  return plan_make(state, ask, placement_candidates(state, ask), rooms_of(state));
+}
+
+int placement_roomiest(const State& state, const TenantAsked& ask) {
+  return roomiest_of(rooms_of(state), placement_candidates(state, ask));
+}
+
+Prospects::Kind::Kind(Prospects& of, const TenantAsked& ask) : of_(&of) {
   ask_.tenant_class = ask.tenant_class;
   ask_.memory_max = ask.memory_max;
   ask_.memory_min = ask.memory_min;
@@ -169,17 +219,30 @@ Prospects::Kind& Prospects::kind_of(const TenantAsked& ask) {
   return kinds_[oldest_] = Kind(*this, ask);
 }
 
+const std::vector<Bytes>& Prospects::rooms() {
+  if (rooms_with_ != admitted_) rooms_ = rooms_of(state_);
+  rooms_with_ = admitted_;
+  return rooms_;
+}
+
 const Placement& Prospects::Kind::find() {
-  if (found_with_ != of_->kept_) found_ = placement_find(of_->state_, ask_, of_->state_.kept);
+  if (found_with_ == of_->kept_) return found_;
   found_with_ = of_->kept_;
+  if (fitting_with_ != of_->admitted_) {
+    fitting_with_ = of_->admitted_;
+    candidates_ = placement_candidates(of_->state_, ask_);
+    fitting_ = fitting_find(of_->state_, ask_, candidates_, of_->rooms());
+  }
+  found_ = placement_choose(of_->state_, ask_, candidates_, fitting_, of_->state_.kept);
   return found_;
 }
 
 void Prospects::Kind::look() {
   if (looked_with_ == of_->admitted_) return;
   looked_with_ = of_->admitted_;
-  plan_ = placement_plan(of_->state_, ask_);
-  roomiest_ = placement_roomiest(of_->state_, ask_);
+  if (fitting_with_ != of_->admitted_) candidates_ = placement_candidates(of_->state_, ask_);
+  plan_ = plan_make(of_->state_, ask_, candidates_, of_->rooms());
+  roomiest_ = roomiest_of(of_->rooms(), candidates_);
 }
 
 const std::vector<std::uint32_t>& Prospects::Kind::plan() {

@@ -46,17 +46,20 @@ class Prospects {
 
    private:
     friend class Prospects;
-    explicit Kind(const Prospects& of, const TenantAsked& ask);
+    explicit Kind(Prospects& of, const TenantAsked& ask);
     bool fits(const TenantAsked& ask) const;
     void look();
 
-    const Prospects* of_;
+    Prospects* of_;
     TenantAsked ask_;  // what of it bears on where it fits
     Placement found_;
     std::uint32_t found_with_ = 0;   // kept_ of that time
     std::uint32_t looked_with_ = 0;  // admitted_ of that time
     std::vector<std::uint32_t> plan_;
     int roomiest_ = -1;
+    std::uint32_t fitting_with_ = 0;  // admitted_ of that time
+    std::vector<std::uint32_t> candidates_;
+    std::vector<std::uint32_t> fitting_;  // of them, best fit first, whatever is kept
   };
   /// Valid until the next call.
   Kind& kind_of(const TenantAsked& ask);
@@ -69,7 +72,12 @@ class Prospects {
   }
 
  private:
+  /// What is left to promise on each GPU.
+  const std::vector<Bytes>& rooms();
+
   const State& state_;
+  std::vector<Bytes> rooms_;
+  std::uint32_t rooms_with_ = 0;  // admitted_ of that time
   std::vector<Kind> kinds_;
   std::size_t oldest_ = 0;
   std::uint32_t kept_ = 1;

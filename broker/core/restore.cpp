@@ -12,6 +12,7 @@
 #include "broker/core/lease.h"
 #include "broker/core/limits.h"
 #include "broker/core/line.h"
+#include "broker/core/memory.h"
 #include "broker/core/placement.h"
 #include "broker/core/stay.h"
 #include "broker/core/usage.h"
@@ -78,6 +79,7 @@ std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
   tenant->admitted_at = event.admitted_at;
   tenant->released = event.released;
   tenant->group = event.group;
+  tenant->pinned = event.gpus;  // what it had asked for is not known
   tenant->swap = event.swap && event.tenant_class != TenantClass::kExclusive;
   tenant->restored = true;
   tenant->suspended = event.suspended && event.tenant_class != TenantClass::kExclusive;
@@ -142,7 +144,7 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
     const Bytes room_max = std::min(gpu.capacity, limit > others_max ? limit - others_max : 0);
     const Bytes promises = gpu.promised_min - (share.booked ? tenant->promised : 0);
     // What the others are promised, and what the largest swappable quota may need beside it.
-    const Bytes taken = promises + spread_max(gpu, tenant);
+    const Bytes taken = promises + gpu.returning + gpu_handed_back(gpu) + spread_max(gpu, tenant);
     const Bytes room_min = gpu.capacity - std::min(taken, gpu.capacity);
     const Bytes room_own =
         tenant->swap ? gpu.capacity - std::min(promises, gpu.capacity) : room_min;

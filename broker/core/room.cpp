@@ -4,7 +4,7 @@
 // refused, and a tenant that is out and has work again (or is to come back). The first in the queue
 // that waits on a GPU keeps whatever becomes free there; those behind it wait, so nobody starves. A
 // want that nothing could ever serve blocks nobody: an allocation is told so at once, a tenant
-// waits for others to end.
+// waits for others to end. Only a gang that cannot stop before its allocation is made goes first.
 //
 // Who makes room is chosen in victims.cpp. The claims decide only how much room is expected; the
 // driver has the last word, and whoever finds no room all the same asks again and keeps its place.
@@ -49,7 +49,7 @@ Answer gpu_serve(State& state, Gpu& gpu, Bytes bytes, const Tenant& asker, Nanos
   const Room free = gpu_free(gpu, now);
   const auto need = static_cast<Room>(bytes);
   if (free >= need) return Answer::kRoom;
-  const Room expected = free + static_cast<Room>(leaving(state, gpu, asker, now));
+  const Room expected = free + static_cast<Room>(leaving(state, gpu, asker, now) + gpu.returning);
   gpu.room_for = &asker;
   if (expected >= need) return Answer::kWait;
   if (!gpu_look(state, gpu, kLookAgainNs, now, out)) return Answer::kWait;
@@ -78,8 +78,11 @@ bool allocation_serve(State& state, const Want& want, Tenant& tenant, std::vecto
                       Nanos now, Actions& out) {
   Share& share = tenant.shares[want.index];
   Gpu& gpu = *state.gpus[share.gpu];
-  if (tenant.residence != Residence::kIn || stay_out_wanted(tenant) || blocked[share.gpu])
-    return false;
+  // Who is to go out is served after that, unless it cannot stop before: a rank that spins for one
+  // that waits for memory does not drain.
+  const bool here = tenant.residence == Residence::kIn && !stay_out_wanted(tenant);
+  const bool drains = tenant.residence == Residence::kLeaving && tenant.phase != Phase::kClosed;
+  if ((!here && !drains) || blocked[share.gpu]) return false;
   const Answer answer =
       gpu.lost ? Answer::kNever : gpu_serve(state, gpu, want.bytes, tenant, now, out);
   if (answer == Answer::kWait) {
@@ -145,6 +148,32 @@ void want_add(State& state, Want want, Nanos out_since) {
   state.wants.insert(std::ranges::find_if(state.wants, later), std::move(want));
 }
 
+/// A gang that is to stop and has not: one of its ranks may spin for the one that waits for memory,
+/// and until that has it nobody else gets the GPUs, nor what the gang itself would leave free.
+bool holds_up(const Tenant& tenant, const Want& want) {
+  return !want.back && tenant.gang() && tenant.phase == Phase::kClosing;
+}
+
+/// Those of the queue that come first whatever their place, or the others.
+void wants_serve(State& state, bool urgent, std::vector<bool>& blocked, Nanos now, Actions& out) {
+  for (std::size_t i = 0; i < state.wants.size();) {
+    const Want want = state.wants[i];
+    Tenant& tenant = *tenant_find(state, want.tenant);
+    if (holds_up(tenant, want) != urgent) {
+      ++i;
+      continue;
+    }
+    const bool served = want.back ? return_serve(state, tenant, blocked, now, out)
+                                  : allocation_serve(state, want, tenant, blocked, now, out);
+    if (!served) {
+      ++i;
+      continue;
+    }
+    if (want.back) tenant.back_since = want.since;  // until it is in
+    state.wants.erase(state.wants.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
 /// Who is out and wants to come back is in the queue, and nobody else is.
 void returns_collect(State& state, Nanos now) {
   std::erase_if(state.wants, [&](const Want& want) {
@@ -192,22 +221,17 @@ void room_decide(State& state, Nanos now, Actions& out) {
   returns_collect(state, now);
   if (state.wants.empty()) return;
   std::vector<bool> blocked(state.gpus.size(), false);
-  for (std::size_t i = 0; i < state.wants.size();) {
-    const Want want = state.wants[i];
-    Tenant& tenant = *tenant_find(state, want.tenant);
-    const bool served = want.back ? return_serve(state, tenant, blocked, now, out)
-                                  : allocation_serve(state, want, tenant, blocked, now, out);
-    if (!served) {
-      ++i;
-      continue;
-    }
-    if (want.back) tenant.back_since = want.since;  // until it is in
-    state.wants.erase(state.wants.begin() + static_cast<std::ptrdiff_t>(i));
-  }
+  wants_serve(state, true, blocked, now, out);
+  wants_serve(state, false, blocked, now, out);
   for (const auto& gpu : state.gpus)
     if (gpu->room_for != nullptr)
       state.room_at = std::min({state.room_at, now + kLookAgainNs, gpu_look_at(*gpu, now)});
   state.room_at = std::max(state.room_at, now + 1);
+}
+
+bool wants_room(const State& state, const Tenant& tenant) {
+  return std::ranges::any_of(state.wants,
+                             [&](const Want& want) { return want.tenant == tenant.id; });
 }
 
 void wants_forget_process(State& state, const Tenant& tenant, ProcessId process) {

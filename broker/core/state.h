@@ -130,6 +130,7 @@ struct Tenant {
   bool swap = false;
   std::string name;
   std::string group;
+  std::vector<GpuUuid> pinned;  // no rule moves it off these; empty = it may be anywhere
   Nanos asked_at = 0;
   Nanos admitted_at = 0;
 
@@ -148,6 +149,7 @@ struct Tenant {
   Nanos asked_usage_at = 0;   // ... at this time
   Nanos protected_until = 0;  // an opening that even the latency band does not cut short
   Nanos closed_at = 0;
+  Nanos drain_from = 0;  // the drain is timed from then
   Nanos runaway_at = 0;
   Nanos next_let_at = kNever;  // closing gang: when to look for members locked out mid-collective
   Nanos let_until = kNever;    // closing gang: end of the window let through
@@ -160,6 +162,7 @@ struct Tenant {
   bool suspended = false;    // by command, until it is resumed
   bool steps_aside = false;  // makes room for an exclusive request that waits
   std::uint32_t move_to = kNoGpu;
+  bool yields = false;            // it moves, or has just moved, for an exclusive request
   bool due_back = false;          // to be brought back without being asked
   bool frozen = false;            // in the driver's checkpoint
   std::int32_t order_result = 0;  // of a process that could not carry out the present order
@@ -226,6 +229,14 @@ struct Gpu {
   Bytes hidden = 0;                  // taken by what no claims tell of: the driver said no where
   Nanos hidden_until = 0;            // room was expected; believed as long as this
   Nanos looked_at = kNever;          // claims were asked for; kNever = never
+
+  // returning.cpp
+  bool figures = false;       // the device says how much is in use
+  Bytes foreign = 0;          // of that what no claims tell of, while nothing is on its way back
+  Bytes returning = 0;        // of processes that are gone, not seen free yet
+  Nanos returning_since = 0;  // no progress since
+  Nanos device_look_at = 0;   // when the device is asked again
+  Nanos handed_look_at = 0;   // when the claims of who handed it back are looked at again
 
   /// In whole-GPU use: that tenant is alone there (invariant).
   bool exclusive() const { return shares.size() == 1 && shares.front()->tenant->exclusive(); }

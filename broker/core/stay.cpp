@@ -80,6 +80,8 @@ void hold_clear(State& state, Tenant& tenant, Nanos now, Actions& out) {
 /// It may run again.
 void stay_in(State& state, Tenant& tenant, Nanos now) {
   tenant.residence = Residence::kIn;
+  if (tenant.yields) aside_rest(tenant, tenant.hold_since, now);
+  tenant.yields = false;
   tenant.reverting = false;
   tenant.order_result = 0;
   tenant.back_since = 0;
@@ -94,6 +96,7 @@ void reasons_drop(State& state, Tenant& tenant, RefusalCode code, const std::str
                   Nanos now, Actions& out) {
   tenant.victim = false;
   tenant.steps_aside = false;
+  tenant.yields = false;
   tenant.move_to = kNoGpu;
   if (tenant.suspended && tenant.residence != Residence::kOut) tenant.suspended = false;
   commands_fail(state, tenant, code, text, now, out);
@@ -258,6 +261,7 @@ void out_move(State& state, Tenant& tenant, Nanos now, Actions& out) {
   tenant.move_to = kNoGpu;
   const TenantRefused refusal = move_refusal(state, tenant, to);
   if (refusal.code != RefusalCode::kNone) {
+    tenant.yields = false;  // it may be asked to go elsewhere, or aside
     commands_fail(state, tenant, refusal.code, refusal.text, now, out);
   } else {
     Share& share = tenant.shares.front();

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "broker/core/memory.h"
+#include "broker/core/room.h"
 #include "broker/core/stay.h"
 
 namespace sluice::core {
@@ -39,11 +40,6 @@ using HostRooms = std::map<std::uint32_t, Bytes>;
 
 bool idle(const Tenant& tenant) {
   return tenant.phase == Phase::kClosed && tenant_wants(tenant) == 0;
-}
-
-bool wants_room(const State& state, const Tenant& tenant) {
-  return std::ranges::any_of(state.wants,
-                             [&](const Want& want) { return want.tenant == tenant.id; });
 }
 
 bool coming(const State& state, const Tenant& tenant, Nanos now) {

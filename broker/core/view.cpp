@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "broker/core/memory.h"
 #include "broker/core/state.h"
+#include "broker/core/stay.h"
 #include "broker/protocol/pages.h"
 
 namespace sluice::core {
@@ -35,7 +37,18 @@ protocol::SnapshotGpu gpu_view(const Gpu& gpu) {
   return view;
 }
 
-protocol::SnapshotTenant tenant_view(const Tenant& tenant) {
+protocol::StayReason stay_reason(const State& state, const Tenant& tenant) {
+  using protocol::StayReason;
+  if (tenant.exclusive()) return StayReason::kExclusive;
+  if (!tenant.swap) return StayReason::kNotSwappable;
+  if (tenant.phase == Phase::kRunaway) return StayReason::kRunaway;
+  if (tenant.move_failures >= kMoveFailuresMax) return StayReason::kFailed;
+  const bool host = tenant.residence != Residence::kIn ||
+                    stay_host_cost(tenant) <= stay_host_left(state, tenant.uid);
+  return host ? StayReason::kGoes : StayReason::kHostMemory;
+}
+
+protocol::SnapshotTenant tenant_view(const State& state, const Tenant& tenant) {
   protocol::SnapshotTenant view{};
   view.tenant = tenant.id;
   view.admitted_ns = count(tenant.admitted_at);
@@ -49,6 +62,7 @@ protocol::SnapshotTenant tenant_view(const Tenant& tenant) {
   view.tenant_class = tenant.tenant_class;
   view.sm_mode = tenant.sm_mode;
   view.runaway = tenant.runaway ? 1 : 0;
+  view.stays = stay_reason(state, tenant);
   name_copy(view.name, tenant.name);
   return view;
 }
@@ -99,7 +113,7 @@ View state_view(const State& state, Nanos now) {
   for (const auto& [id, tenant] : state.tenants) tenants.push_back(tenant.get());
   std::ranges::sort(tenants, {}, &Tenant::id);
   for (const Tenant* tenant : tenants) {
-    view.tenants.push_back(tenant_view(*tenant));
+    view.tenants.push_back(tenant_view(state, *tenant));
     for (const Share& share : tenant->shares)
       view.tenant_gpus.push_back(share_view(state, share, now));
   }

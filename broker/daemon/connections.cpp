@@ -41,16 +41,23 @@ Connections::Connections(Loop& loop, Log& log, const ConnectionLimits& limits)
 
 Connections::~Connections() { close_all(); }
 
+std::uint32_t Connections::user_max(uid_t uid) const {
+  const auto found = users_.find(uid);
+  const bool known = found != users_.end();
+  const std::uint64_t own = known ? found->second->connections : 0;
+  const std::uint64_t part =
+      part_of_user(limits_.total_max, table_.size(), own, users_.size() + (known ? 0 : 1));
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(part, 1, limits_.per_user_max));
+}
+
 bool Connections::within_limits(uid_t uid) const {
   if (table_.size() >= limits_.total_max) return false;
   const auto found = users_.find(uid);
-  return found == users_.end() || found->second->connections < limits_.per_user_max;
+  return found == users_.end() || found->second->connections < user_max(uid);
 }
 
-std::uint32_t Connections::descriptors_of(uid_t uid) const {
-  const auto found = users_.find(uid);
-  if (found == users_.end()) return 0;
-  return 1 + kDescriptorsEach * found->second->connections;
+void Connections::descriptors_add(Descriptors* out) const {
+  for (const auto& [uid, user] : users_) (*out)[uid] += 1 + kDescriptorsEach * user->connections;
 }
 
 std::shared_ptr<Connections::User> Connections::user_take(uid_t uid) {
@@ -84,7 +91,7 @@ void Connections::accept(devices::Fd fd) {
                       {{"uid", uid}, {"pid", connection->peer.pid}});
     refuse(fd.get(), RefusalCode::kUserLimit,
            "user " + user_name(uid) + " has as many connections to the broker as are allowed (" +
-               std::to_string(limits_.per_user_max) + "); end some programs first");
+               std::to_string(user_max(uid)) + "); end some programs first");
     return;
   }
   const ConnectionId id = next_++;

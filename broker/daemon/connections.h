@@ -24,6 +24,9 @@ namespace sluice::daemon {
 
 using ConnectionId = std::uint64_t;  // never reused; 0 = none
 
+/// Descriptors of the broker by the user who takes them.
+using Descriptors = std::map<uid_t, std::uint32_t>;
+
 /// Where answers go.
 class Outbox {
  public:
@@ -36,8 +39,8 @@ class Outbox {
   virtual std::size_t unread_bytes(ConnectionId connection) const = 0;
   /// Closes once the current handler has returned: nothing is erased under anybody's feet.
   virtual void drop(ConnectionId connection) = 0;
-  /// Descriptors of the broker that the user's connections take.
-  virtual std::uint32_t descriptors_of(uid_t uid) const = 0;
+  /// Adds the descriptors of the broker that each user's connections take.
+  virtual void descriptors_add(Descriptors* out) const = 0;
 
   template <class M>
   bool send(ConnectionId connection, const M& message) {
@@ -57,9 +60,18 @@ class Sink {
   virtual void connection_closed(ConnectionId connection, bool unread) = 0;
 };
 
+/// The (n+1)th part: what one of so many users may have of a thing when all together have `taken`
+/// of it, so that there is always something left for one more user, however many take what they
+/// can.
+constexpr std::uint64_t part_of_user(std::uint64_t total, std::uint64_t taken, std::uint64_t own,
+                                     std::uint64_t users) {
+  const std::uint64_t others = taken - own;
+  return (total - (others < total ? others : total)) / (users + 1);
+}
+
 struct ConnectionLimits {
   std::uint32_t total_max = 4096;
-  std::uint32_t per_user_max = 2048;
+  std::uint32_t per_user_max = 2048;             // and the part that is left to him
   std::int64_t silence_ns_max = 10'000'000'000;  // from connecting to the first message
   std::int64_t user_turn_ns = 500'000;           // of one user's messages before others' turn
 };
@@ -75,7 +87,7 @@ class Connections : public Outbox {
                   int fd_count) override;
   std::size_t unread_bytes(ConnectionId connection) const override;
   void drop(ConnectionId connection) override;
-  std::uint32_t descriptors_of(uid_t uid) const override;
+  void descriptors_add(Descriptors* out) const override;
   /// Ends what has been silent for too long; to be called now and then.
   void tend(std::int64_t now_ns);
   std::size_t count() const { return table_.size(); }
@@ -103,6 +115,7 @@ class Connections : public Outbox {
   void readable(ConnectionId id);
   void reap();
   void erase(ConnectionId id);
+  std::uint32_t user_max(uid_t uid) const;
   bool within_limits(uid_t uid) const;
 
   Loop& loop_;

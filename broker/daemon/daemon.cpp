@@ -42,10 +42,10 @@ ConnectionLimits limits_divide(std::uint64_t usable) {
   return out;
 }
 
-// No user can lock the others out.
-std::uint32_t descriptors_per_user(std::uint64_t usable) {
+// Of all users; each has a part of what the others leave (part_of_user).
+std::uint32_t descriptors_shared(std::uint64_t usable) {
   return static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(usable / 2, kDescriptorsPerConnection, UINT32_MAX));
+      std::clamp<std::uint64_t>(usable, 2 * kDescriptorsPerConnection, UINT32_MAX));
 }
 
 // Without the boot's name nobody could tell a living process from one of an earlier boot.
@@ -70,7 +70,7 @@ Daemon::Daemon(Log& log, DaemonSetup setup)
       descriptors_(descriptors_take()),
       connections_(loop_, log_, limits_divide(descriptors_)),
       engine_(loop_, log_, connections_, setup_.gpus, setup_.config, journal_.get()),
-      sessions_(log_, engine_, connections_, loop_, descriptors_per_user(descriptors_)),
+      sessions_(log_, engine_, connections_, loop_, descriptors_shared(descriptors_)),
       heartbeat_(loop_, [this] { beat(); }) {
   connections_.sink_set(&sessions_);
 }

@@ -63,6 +63,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus
 
 Engine::~Engine() {
   loop_.remove(checkpoints_key_);
+  loop_.remove(losses_key_);
   for (auto& [id, process] : processes_) loop_.remove(process->key);
   for (auto& [id, tenant] : tenants_) loop_.remove(tenant->founder_key);
 }

@@ -4,9 +4,10 @@
 // know sockets (answers go to the Outbox) nor whether a message was well-formed (sessions.h has
 // checked).
 //
-// In nine files: engine.cpp (asking), engine_join.cpp (joining), engine_charge.cpp (what a user
+// In ten files: engine.cpp (asking), engine_join.cpp (joining), engine_charge.cpp (what a user
 // costs), engine_actions.cpp (what the core decides), engine_room.cpp (holds, moves and commands),
-// engine_death.cpp (pidfds, exec, lost connections), engine_report.cpp (job figures, snapshots),
+// engine_death.cpp (pidfds, exec, lost connections), engine_device.cpp (what the devices
+// themselves say), engine_report.cpp (job figures, snapshots),
 // engine_reload.cpp (a new configuration), engine_restore.cpp (tenants of a broker before this one,
 // and what the journal is told).
 #pragma once
@@ -163,7 +164,7 @@ class Engine {
 
   /// Descriptors of the broker that the user's requests, tenants and processes take (not his
   /// connections).
-  std::uint32_t descriptors_of(uid_t uid) const;
+  void descriptors_add(Descriptors* out) const;
 
   /// Reads the configuration again; a file with a mistake changes nothing but the counter.
   void reload();
@@ -220,6 +221,8 @@ class Engine {
   void carry_out(const core::MoveFailed& action);
   void carry_out(const core::CommandAnswered& action);
   void carry_out(const core::TenantLost& action);
+  void carry_out(const core::DeviceLookWanted& action);
+  void carry_out(const core::MemoryKept& action);
   void carry_out(const core::AlarmSet& action);
   void carry_out(const core::GpuNoted& action);
 
@@ -275,7 +278,11 @@ class Engine {
   void tenant_kill(const Tenant& tenant);
   void drains_poll();
   void holds_poll();
-  void losses_poll();
+  void devices_poll();
+  void devices_beat();
+  void device_ask(const protocol::GpuUuid& gpu);
+  void device_answered(const devices::LossWatch::Used& used);
+  std::uint64_t device_claimed(const protocol::GpuUuid& gpu, bool* still) const;
   void returned_look();
   bool process_keeps_pages(const Process& process) const;
 
@@ -323,6 +330,15 @@ class Engine {
   Loop::Key checkpoints_key_ = 0;
   std::map<devices::CheckpointId, Checkpointing> checkpointing_;
   devices::LossWatch losses_;
+  int losses_fd_ = -1;
+  Loop::Key losses_key_ = 0;
+  /// Claims when a GPU was asked what is in use, by index into gpus_; there until it has answered.
+  struct DeviceAsked {
+    std::uint64_t claimed = 0;
+    bool still = false;  // nothing was being moved
+  };
+  std::map<std::uint32_t, DeviceAsked> device_asked_;
+  int beats_ = 0;
   std::unordered_map<ConnectionId, core::ProcessId> shims_;
   std::unordered_map<ConnectionId, protocol::TenantId> knocking_;
   std::map<std::uint32_t, std::uint64_t>

@@ -9,15 +9,12 @@ constexpr std::uint32_t kDescriptorsPerTenant = 3;  // two pages, the founder's 
 
 }  // namespace
 
-std::uint32_t Engine::descriptors_of(uid_t uid) const {
-  std::size_t count = 0;
+void Engine::descriptors_add(Descriptors* out) const {
   for (const auto& [id, pending] : pending_)
-    count += pending.uid == uid ? 1 + pending.followers.size() : 0;
-  for (const auto& [id, tenant] : tenants_) {
-    if (tenant->uid != uid) continue;
-    count += kDescriptorsPerTenant + tenant->processes.size() + tenant->knocks.size();
-  }
-  return static_cast<std::uint32_t>(count);
+    (*out)[pending.uid] += static_cast<std::uint32_t>(1 + pending.followers.size());
+  for (const auto& [id, tenant] : tenants_)
+    (*out)[tenant->uid] += static_cast<std::uint32_t>(
+        kDescriptorsPerTenant + tenant->processes.size() + tenant->knocks.size());
 }
 
 }  // namespace sluice::daemon

@@ -7,7 +7,6 @@
 #include <cassert>
 
 #include "broker/daemon/engine.h"
-#include "broker/devices/uuid.h"
 
 namespace sluice::daemon {
 namespace {
@@ -53,6 +52,10 @@ void Engine::process_ended(core::ProcessId id, End end) {
   Tenant& tenant = *tenants_.at(process->tenant);
   tenant.processes.erase(id);
   const bool lost = end == End::kExited && !tenant.pages->leaving(process->slot);
+  std::vector<core::Bytes> held;
+  for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu)
+    held.push_back(
+        std::min(tenant.pages->slot_held(process->slot, gpu), capacity_of(tenant.gpus[gpu])));
   tenant.pages->slot_retire(process->slot);
   log_.line(Level::kInfo, "process_ended",
             {{"tenant", tenant.id},
@@ -64,7 +67,8 @@ void Engine::process_ended(core::ProcessId id, End end) {
     journal_->process_end(tenant.id,
                           {static_cast<std::uint32_t>(process->pid), process->start_ticks});
   if (process->restored) knocks_look(tenant.id);  // perhaps it was the one that others wait for
-  feed(core::ProcessGone{id, lost});
+  for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu) feed(memory_seen(tenant, gpu));
+  feed(core::ProcessGone{id, lost, std::move(held)});
 }
 
 /// exec: the same process, another program. Its account is closed; if it was all that was left of
@@ -148,24 +152,6 @@ void Engine::drains_poll() {
   for (const core::Drained& drained : seen) feed(drained);
 }
 
-// A GPU that has fallen off the bus: nobody is admitted to it any more, who is there is ended.
-void Engine::losses_poll() {
-  constexpr std::int64_t kNsPerMs = 1'000'000;
-  const devices::LossWatch::News news = losses_.look(clock_ns() / kNsPerMs);
-  if (!news.fault.empty())
-    log_.message(Level::kWarning, "loss_watch_failed",
-                 "nobody watches whether a GPU is lost (" + news.fault +
-                     "); the broker tries again every half a minute",
-                 {});
-  for (const protocol::GpuUuid& uuid : news.lost) {
-    log_.message(Level::kError, "gpu_lost",
-                 "a GPU no longer answers (dmesg has an Xid): its jobs are ended, and it takes no "
-                 "new ones until it has been reset (nvidia-smi -r) and the broker started again",
-                 {{"gpu", devices::uuid_format(uuid)}});
-    feed(core::GpuLost{uuid});
-  }
-}
-
 void Engine::heartbeat() {
   const auto now = static_cast<std::uint64_t>(clock_ns());
   for (auto& [id, tenant] : tenants_) tenant->pages->heartbeat_store(now);
@@ -187,7 +173,7 @@ void Engine::heartbeat() {
   drains_poll();
   holds_poll();
   returned_look();
-  losses_poll();
+  devices_beat();
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;
     for (const auto& [connection, tenant] : knocking_) waiting.insert(tenant);

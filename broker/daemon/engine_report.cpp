@@ -21,6 +21,7 @@ void Engine::job_release(const Asker& asker, const protocol::Release& message) {
   log_.line(Level::kInfo, "released", {{"tenant", tenant->id}, {"name", tenant->name}});
   tenant->released = true;
   journal_tenant(*tenant);
+  for (std::uint32_t gpu = 0; gpu < tenant->gpus.size(); ++gpu) feed(memory_seen(*tenant, gpu));
   feed(core::JobReleased{message.tenant});
   protocol::Done done;
   protocol::message_init(done, protocol::MessageType::kDone, asker.request);
@@ -67,6 +68,18 @@ protocol::PolicyOrder order_tell(core::Order order) {
   return protocol::PolicyOrder::kFifo;
 }
 
+protocol::ExclusiveRule exclusive_tell(core::ExclusiveRoom room) {
+  switch (room) {
+    case core::ExclusiveRoom::kWait:
+      return protocol::ExclusiveRule::kWait;
+    case core::ExclusiveRoom::kSuspend:
+      return protocol::ExclusiveRule::kSuspend;
+    case core::ExclusiveRoom::kMove:
+      break;
+  }
+  return protocol::ExclusiveRule::kMove;
+}
+
 void usage_fill(const Usage& usage, protocol::SnapshotTenantGpu* out) {
   out->held_bytes = usage.held_bytes;
   out->peak_bytes = usage.peak_bytes;
@@ -102,7 +115,7 @@ protocol::SnapshotPolicy Engine::policy_tell() const {
   protocol::SnapshotPolicy out{};
   out.order = order_tell(policy.order);
   out.swap_all = config_.swap == "on";
-  out.exclusive_suspends = policy.exclusive_room == core::ExclusiveRoom::kSuspend;
+  out.exclusive = exclusive_tell(policy.exclusive_room);
   out.runaway_ends = policy.runaway == core::RunawayPolicy::kEnd;
   out.oversell_permille = static_cast<std::uint32_t>(policy.oversell_memory * 1000 + 0.5);
   out.quantum_ns = static_cast<std::uint64_t>(policy.quantum_ns);
@@ -128,6 +141,8 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     row.busy_ns = std::min(row.busy_ns, lived_ns(*tenant));
     const MemoryClaims memory = memory_of(*tenant, gpu);
     row.movable_bytes = memory.movable_bytes;
+    row.context_bytes = std::min(memory.context_bytes,
+                                 row.held_bytes - std::min(row.held_bytes, row.movable_bytes));
     row.swapped_bytes = memory.swapped_bytes;
   }
   for (protocol::SnapshotGpu& row : parts.gpus) {

@@ -205,6 +205,10 @@ bool Pages::slot_holds(std::uint32_t slot, std::uint32_t gpu) const {
   return claims_->slots[slot].gpus[gpu].held_bytes.load() != 0;
 }
 
+std::uint64_t Pages::slot_held(std::uint32_t slot, std::uint32_t gpu) const {
+  return claims_->slots[slot].gpus[gpu].held_bytes.load();
+}
+
 // Each process's figures are bounded by each other before they are added: one that says too much of
 // one of them must not make up for another.
 MemoryClaims Pages::memory(std::uint32_t gpu) const {
@@ -217,6 +221,8 @@ MemoryClaims Pages::memory(std::uint32_t gpu) const {
     const std::uint64_t movable = std::min(account.movable_bytes.load(), held);
     out.held_bytes = sum(out.held_bytes, held);
     out.movable_bytes = sum(out.movable_bytes, movable);
+    out.context_bytes =
+        sum(out.context_bytes, std::min(account.context_bytes.load(), held - movable));
     out.swapped_bytes = sum(out.swapped_bytes, std::min(account.swapped_bytes.load(), movable));
   }
   return out;

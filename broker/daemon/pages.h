@@ -51,6 +51,7 @@ struct MemoryClaims {
   std::uint64_t held_bytes = 0;
   std::uint64_t movable_bytes = 0;
   std::uint64_t swapped_bytes = 0;
+  std::uint64_t context_bytes = 0;  // of what is held and cannot be moved
 };
 
 class Pages {
@@ -96,6 +97,8 @@ class Pages {
   std::uint32_t moved_word(std::uint32_t slot, std::uint32_t gpu) const;
   /// Whether this slot's process has anything on the GPU: a context, to begin with.
   bool slot_holds(std::uint32_t slot, std::uint32_t gpu) const;
+  /// What it says to hold there.
+  std::uint64_t slot_held(std::uint32_t slot, std::uint32_t gpu) const;
 
   /// Of the living process that says most: how many entry points of the driver it asked for that
   /// the shim does not know. Others mostly ask for the same.

@@ -147,8 +147,9 @@ core::Policy policy_make(const config::Config& config, const Profiles& profiles,
   policy.swap_quantum_ns = config.swap_quantum_ns;
   policy.swap_host_bytes_per_user =
       config.swap_host_max_bytes != 0 ? config.swap_host_max_bytes : host_bytes_default();
-  policy.exclusive_room =
-      config.exclusive == "suspend" ? core::ExclusiveRoom::kSuspend : core::ExclusiveRoom::kWait;
+  policy.exclusive_room = config.exclusive == "move"      ? core::ExclusiveRoom::kMove
+                          : config.exclusive == "suspend" ? core::ExclusiveRoom::kSuspend
+                                                          : core::ExclusiveRoom::kWait;
   policy.rank_loss = config.rank_loss == "end" ? core::RankLoss::kEnd : core::RankLoss::kKeep;
   for (const Profile& profile : profiles.list()) policy.groups[profile.name] = profile.together;
   policy.tenants_per_user_max =

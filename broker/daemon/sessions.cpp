@@ -63,8 +63,14 @@ void Sessions::message_received(ConnectionId connection, const Peer& peer,
 /// broker's descriptors as one user's may, so that another one's always find some.
 bool Sessions::user_full(const Asker& asker) {
   const uid_t uid = asker.peer.uid;
-  const std::uint32_t taken = engine_.descriptors_of(uid) + outbox_.descriptors_of(uid);
-  if (taken < descriptors_max_) return false;
+  Descriptors each;
+  engine_.descriptors_add(&each);
+  outbox_.descriptors_add(&each);
+  std::uint64_t all = 0;
+  for (const auto& [user, count] : each) all += count;
+  const std::uint32_t taken = each[uid];
+  const std::uint64_t part = part_of_user(descriptors_max_, all, taken, each.size());
+  if (taken < part) return false;
   engine_.refuse(asker.connection, asker.request, RefusalCode::kUserLimit,
                  "the programs of user " + user_name(uid) + " take " + std::to_string(taken) +
                      " of the broker's file descriptors, as many as one user's may; end some, or "

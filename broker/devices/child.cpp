@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -28,15 +29,16 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return out;
 }
 
-[[noreturn]] void child_exec(const ChildOptions& options, int out_fd, char** argv, char** envp) {
+[[noreturn]] void child_exec(const ChildOptions& options, int in_fd, int out_fd, char** argv,
+                             char** envp) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   dup2(out_fd, STDOUT_FILENO);
-  const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
+  if (in_fd < 0) in_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (in_fd >= 0) dup2(in_fd, STDIN_FILENO);
   execve(options.program.c_str(), argv, envp);
   _exit(127);
 }
@@ -77,6 +79,12 @@ int child_start(const ChildOptions& options, ChildProcess* out) {
   if (pipe2(pipe_fds, O_CLOEXEC) < 0) return -errno;
   Fd reader(pipe_fds[0]);
   const Fd writer(pipe_fds[1]);
+  // A socket and not a pipe: who writes to a child that is gone gets an error and no signal.
+  int socket_fds[2] = {-1, -1};
+  if (options.input && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, socket_fds) < 0)
+    return -errno;
+  Fd input(socket_fds[0]);
+  const Fd input_end(socket_fds[1]);
   std::vector<std::string> arguments = options.arguments;
   arguments.insert(arguments.begin(), options.program);
   const std::vector<char*> argv = pointers(arguments);
@@ -84,11 +92,12 @@ int child_start(const ChildOptions& options, ChildProcess* out) {
   const pid_t pid = fork();
   if (pid < 0) return -errno;
   if (pid == 0)
-    child_exec(options, writer.get(), const_cast<char**>(argv.data()),
+    child_exec(options, input_end.get(), writer.get(), const_cast<char**>(argv.data()),
                const_cast<char**>(envp.data()));
   setpgid(pid, pid);  // here as well: whoever kills the group next must find it
   out->pid = pid;
   out->output = std::move(reader);
+  out->input = std::move(input);
   return 0;
 }
 

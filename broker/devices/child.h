@@ -18,6 +18,7 @@ struct ChildOptions {
   std::vector<std::string> environment;  // the whole environment, "NAME=value"
   std::int64_t deadline_ms = 30'000;
   std::size_t output_bytes_max = 64 * 1024;
+  bool input = false;  // a socket for its standard input, otherwise that is empty
 };
 
 struct ChildResult {
@@ -31,6 +32,7 @@ struct ChildResult {
 struct ChildProcess {
   pid_t pid = 0;
   Fd output;  // the reading end of its standard output
+  Fd input;   // the writing end of its standard input, where that was asked for
 };
 
 /// 0 or -errno. A program that cannot be executed ends with status 127. The caller reaps it; the

@@ -1,7 +1,8 @@
-// Whether a GPU falls off the bus while it is served: watched by the helper program sluice-probe
-// (--watch), which asks NVML once in a while, since a question about a sick device may take the
-// driver long and the broker must not hang in it. This is the broker's side: starts the helper,
-// reads what it says when it is convenient, starts another one when it has ended.
+// Whether a GPU falls off the bus while it is served, and how much of its memory is in use when
+// that is asked: both from the helper program sluice-probe (--watch), since a question about a sick
+// device may take the driver long and the broker must not hang in it. This is the broker's side:
+// starts the helper, reads what it says when it is convenient, starts another one when it has
+// ended.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,11 @@ std::string loss_line(const protocol::GpuUuid& uuid);
 /// False for a line that is not exactly that.
 bool loss_line_parse(std::string_view line, protocol::GpuUuid* out);
 
+/// "used GPU-uuid BYTES".
+std::string used_line(const protocol::GpuUuid& uuid, std::uint64_t bytes);
+/// False for a line that is not exactly that.
+bool used_line_parse(std::string_view line, protocol::GpuUuid* out, std::uint64_t* bytes);
+
 class LossWatch {
  public:
   /// `program` is sluice-probe; it asks every `period_ms`.
@@ -28,13 +34,24 @@ class LossWatch {
   LossWatch(const LossWatch&) = delete;
   LossWatch& operator=(const LossWatch&) = delete;
 
+  struct Used {
+    protocol::GpuUuid gpu{};
+    std::uint64_t bytes = 0;
+  };
   struct News {
     std::vector<protocol::GpuUuid> lost;
+    std::vector<Used> used;
     std::string fault;  // not empty: nobody watches; tried again later. Said once
   };
   /// What has come since the last call. Never waits. To be called now and then, with a clock that
   /// does not go back.
   News look(std::int64_t now_ms);
+  /// Asks how much of the GPU's memory is in use; the answer is news. False where nobody can be
+  /// asked now.
+  [[nodiscard]] bool ask_used(const protocol::GpuUuid& gpu);
+  /// Readable when there are news; -1 = no helper runs. Another one after look() may have started
+  /// it.
+  int descriptor() const { return child_.output.get(); }
 
  private:
   void start(std::int64_t now_ms, News* news);

@@ -202,10 +202,10 @@ bool Nvml::lost(const protocol::GpuUuid& uuid) const {
   return code == kGpuIsLost;
 }
 
-std::uint64_t Nvml::used_bytes(const protocol::GpuUuid& uuid) const {
+std::optional<std::uint64_t> Nvml::used_bytes(const protocol::GpuUuid& uuid) const {
   Device handle = table_->device(uuid);
   Table::Memory memory{};
-  if (handle == nullptr || table_->device_memory(handle, &memory) != kSuccess) return 0;
+  if (handle == nullptr || table_->device_memory(handle, &memory) != kSuccess) return std::nullopt;
   return memory.used;
 }
 

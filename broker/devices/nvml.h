@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,8 @@ class Nvml {
   /// Whether the GPU has stopped answering for good (until a reset). Like every question here it
   /// goes to the kernel driver, which may take long over a sick device: not for an event loop.
   bool lost(const protocol::GpuUuid& uuid) const;
-  /// Bytes used on the whole device now; 0 when unknown.
-  std::uint64_t used_bytes(const protocol::GpuUuid& uuid) const;
+  /// Bytes used on the whole device now; nothing when unknown.
+  std::optional<std::uint64_t> used_bytes(const protocol::GpuUuid& uuid) const;
   /// Compute processes on the device with their memory. False where the driver does not tell.
   [[nodiscard]] bool processes(const protocol::GpuUuid& uuid,
                                std::vector<ProcessMemory>* out) const;

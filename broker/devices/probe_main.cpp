@@ -1,6 +1,7 @@
 // sluice-probe: makes one context on every GPU, measures what it costs, prints one line per GPU and
 // ends. `sluice-probe --watch PERIOD_MS UUID...` makes none: it tells of each GPU that is lost when
-// NVML first says so. A program of its own because a driver may block or crash, and because the
+// NVML first says so, and answers each UUID on its standard input with what of that GPU's memory is
+// in use. A program of its own because a driver may block or crash, and because the
 // memory goes back only when the process does.
 //
 // The figure is the driver's own account of this process (NVML) where it knows us by pid; in a
@@ -9,6 +10,7 @@
 #include <cuda.h>
 #include <dlfcn.h>
 #include <poll.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -74,6 +76,12 @@ bool check(const Driver& driver, CUresult code, const char* what) {
   return false;
 }
 
+std::int64_t clock_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
 std::uint64_t own_bytes(const Nvml& nvml, const sluice::protocol::GpuUuid& uuid) {
   std::vector<sluice::devices::ProcessMemory> list;
   if (!nvml.processes(uuid, &list)) return 0;
@@ -95,7 +103,7 @@ bool gpu_probe(const Driver& driver, const Nvml* nvml, int index, ProbedGpu* out
   }
   std::memcpy(out->uuid.bytes, uuid.bytes, sizeof out->uuid.bytes);
   out->total_bytes = total;
-  const std::uint64_t before = nvml != nullptr ? nvml->used_bytes(out->uuid) : 0;
+  const std::uint64_t before = nvml != nullptr ? nvml->used_bytes(out->uuid).value_or(0) : 0;
   if (!check(driver, driver.retain(&context, device), "cuDevicePrimaryCtxRetain") ||
       !check(driver, driver.set_current(context), "cuCtxSetCurrent")) {
     return false;
@@ -103,7 +111,7 @@ bool gpu_probe(const Driver& driver, const Nvml* nvml, int index, ProbedGpu* out
   out->method = "process";
   out->context_bytes = nvml != nullptr ? own_bytes(*nvml, out->uuid) : 0;
   if (out->context_bytes == 0 && nvml != nullptr) {
-    const std::uint64_t after = nvml->used_bytes(out->uuid);
+    const std::uint64_t after = nvml->used_bytes(out->uuid).value_or(0);
     out->method = "device";
     out->context_bytes = after > before ? after - before : 0;
   }
@@ -114,6 +122,26 @@ bool gpu_probe(const Driver& driver, const Nvml* nvml, int index, ProbedGpu* out
     out->method = "driver";
     out->context_bytes = total_now - free_now;
   }
+  return true;
+}
+
+/// Waits for questions for so long, and answers them. False = nobody will ask any more.
+bool questions_answer(const Nvml& nvml, int wait_ms, std::string* text) {
+  constexpr std::size_t kQuestionBytesMax = 4096;
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  if (poll(&input, 1, wait_ms) <= 0) return true;
+  char buffer[kQuestionBytesMax];
+  const ssize_t got = read(STDIN_FILENO, buffer, sizeof buffer);
+  if (got <= 0) return false;
+  text->append(buffer, static_cast<std::size_t>(got));
+  for (std::size_t end = text->find('\n'); end != std::string::npos; end = text->find('\n')) {
+    const auto uuid = sluice::devices::uuid_parse(text->substr(0, end));
+    text->erase(0, end + 1);
+    const auto used = uuid ? nvml.used_bytes(*uuid) : std::nullopt;
+    if (used) std::printf("%s\n", sluice::devices::used_line(*uuid, *used).c_str());
+  }
+  if (text->size() > kQuestionBytesMax) text->clear();
+  std::fflush(stdout);
   return true;
 }
 
@@ -135,17 +163,24 @@ int watch(int argc, char** argv) {
     std::fprintf(stderr, "sluice-probe: %s\n", error.text.c_str());
     return 1;
   }
-  while (!gpus.empty()) {
+  std::string questions;
+  bool asked = true;
+  const auto period_ns = static_cast<std::int64_t>(period_ms) * 1'000'000;
+  for (std::int64_t next_ns = 0;;) {
+    const std::int64_t wait_ns = next_ns - clock_ns();
+    if (wait_ns > 0 && asked) {
+      asked = questions_answer(*nvml, static_cast<int>(wait_ns / 1'000'000 + 1), &questions);
+      continue;
+    }
+    if (wait_ns > 0) poll(nullptr, 0, static_cast<int>(wait_ns / 1'000'000 + 1));
+    next_ns = clock_ns() + period_ns;
     std::erase_if(gpus, [&](const sluice::protocol::GpuUuid& uuid) {
       if (!nvml->lost(uuid)) return false;
       std::printf("%s\n", sluice::devices::loss_line(uuid).c_str());
       std::fflush(stdout);
       return true;
     });
-    if (!gpus.empty()) poll(nullptr, 0, static_cast<int>(period_ms));
   }
-  pause();  // a helper that ends would be started again
-  return 0;
 }
 
 }  // namespace

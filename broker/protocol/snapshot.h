@@ -24,11 +24,53 @@ constexpr const char* policy_order_name(PolicyOrder order) {
   return "unknown";
 }
 
+/// Why a tenant's memory stays on its GPUs when somebody else needs room; kGoes = what of it is
+/// movable does not.
+enum class StayReason : std::uint8_t {
+  kGoes = 0,
+  kNotSwappable = 1,  // the job did not ask to be, or its profile does not let it
+  kExclusive = 2,     // it has its GPUs as a whole
+  kRunaway = 3,       // a kernel of it does not end
+  kFailed = 4,        // moving it failed three times in a row
+  kHostMemory = 5,    // its user has no host memory left for it
+};
+constexpr const char* stay_reason_name(StayReason reason) {
+  switch (reason) {
+    case StayReason::kGoes:
+      return "";
+    case StayReason::kNotSwappable:
+      return "not swappable";
+    case StayReason::kExclusive:
+      return "exclusive";
+    case StayReason::kRunaway:
+      return "runaway";
+    case StayReason::kFailed:
+      return "moving it failed";
+    case StayReason::kHostMemory:
+      return "host memory limit";
+  }
+  return "unknown";
+}
+
+/// What is done about shared jobs on the GPUs of one that is to have them whole.
+enum class ExclusiveRule : std::uint8_t { kWait = 0, kSuspend = 1, kMove = 2 };
+constexpr const char* exclusive_rule_name(ExclusiveRule rule) {
+  switch (rule) {
+    case ExclusiveRule::kWait:
+      return "wait";
+    case ExclusiveRule::kSuspend:
+      return "suspend";
+    case ExclusiveRule::kMove:
+      return "move";
+  }
+  return "unknown";
+}
+
 /// The rules in force, as the configuration has them.
 struct SnapshotPolicy {
   PolicyOrder order;
-  std::uint8_t swap_all;            // everybody's memory may be moved, not only that of who asks
-  std::uint8_t exclusive_suspends;  // shared jobs are put away for whole-GPU use, not waited for
+  std::uint8_t swap_all;  // everybody's memory may be moved, not only that of who asks
+  ExclusiveRule exclusive;
   std::uint8_t runaway_ends;        // a runaway is ended, not only reported
   std::uint32_t oversell_permille;  // quotas together, of a GPU's memory
   std::uint64_t quantum_ns;         // 0 = a broker that does not tell its policy
@@ -113,7 +155,8 @@ struct SnapshotTenant {
   SmMode sm_mode;
   QueueReason reason;
   std::uint8_t runaway;  // it did not drain in time and has not since
-  std::uint8_t reserved0[3];
+  StayReason stays;
+  std::uint8_t reserved0[2];
   char name[kNameBytes];
   char profile[kNameBytes];
   char user[kNameBytes];
@@ -138,6 +181,7 @@ struct SnapshotTenantGpu {
   std::uint64_t overruns;
   std::uint64_t movable_bytes;    // of held_bytes
   std::uint64_t swapped_bytes;    // of movable_bytes, in host memory now
+  std::uint64_t context_bytes;    // of held_bytes, never movable: contexts, code, imports
   std::uint64_t moved_out_bytes;  // counters since admission
   std::uint64_t moved_in_bytes;
   std::uint64_t moving_ns;  // time spent under holds for it
@@ -146,7 +190,7 @@ struct SnapshotTenantGpu {
   std::uint16_t wants;         // 1 while a thread of it waits at the gate
   std::uint16_t moves_failed;  // moves that did not come about; 65535 = so many or more
 };
-static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 18 * 8 + 8);
+static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 19 * 8 + 8);
 
 struct SnapshotProcess {
   TenantId tenant;

@@ -9,6 +9,10 @@
 #include <limits>
 
 namespace sluice::sim {
+namespace {
+constexpr Nanos kStoppedLookNs =
+    1'000'000;  // how soon one that was stopped takes up what it missed
+}
 
 Process::Process(World& world, Job& job, core::ProcessId id, std::uint32_t index,
                  std::uint32_t rank, std::uint64_t seed)
@@ -58,8 +62,30 @@ void Process::broker_lost() {
   registered_ = false;
 }
 
+void Process::pause() { stopped_ = alive_; }
+
+/// It sees what has come meanwhile.
+void Process::go_on() {
+  if (!stopped_) return;
+  stopped_ = false;
+  if (!alive_) return;
+  if (task_ && finished_ == needed_) task_done();
+  if (!alive_) return;
+  for (std::uint32_t index = 0; registered_ && index < job_.leases.size(); ++index) {
+    lease_changed(index);
+    hold_changed(index);
+  }
+  room_changed(index_);
+  allocate_again();
+  pump();
+}
+
 void Process::broker_found() {
   if (!alive_ || registered_) return;
+  if (stopped_) {
+    world_.clock().after(kStoppedLookNs, [this] { broker_found(); });
+    return;
+  }
   registered_ = true;
   wanted_epoch_ = drained_epoch_ = idle_epoch_ = 0;
   acked_epoch_ = moved_word_ = 0;
@@ -86,7 +112,7 @@ void Process::lease_changed(std::uint32_t index) {
 }
 
 void Process::lease_seen(std::uint32_t index) {
-  if (!alive_ || !registered_) return;
+  if (!alive_ || !registered_ || stopped_) return;
   if (index == index_) asleep_ = false;
   const Lease& changed = job_.leases[index];
   if (index != index_) {  // never used that GPU: its helper thread answers at once
@@ -128,6 +154,7 @@ bool Process::window_allows() const {
 }
 
 void Process::pump() {
+  if (stopped_) return;
   const bool on_host = world_.clock().now() < host_until_;
   while (alive_ && !on_host && !asleep_ && memory_ready() && (task_ || task_next()) &&
          launched_ < needed_ && window_allows()) {
@@ -220,6 +247,7 @@ void Process::kernel_done(Nanos length) {
   metered_ns_ = used_ns_;
   finished_++;
   job_.result.kernels++;
+  if (stopped_) return;
   host_work();
   if (finished_ == needed_) task_done();
   if (!alive_) return;
@@ -246,7 +274,7 @@ void Process::task_done() {
 
 void Process::drain_check() {
   const Lease& mine = lease();
-  if (mine.open || in_flight_ > 0 || drained_epoch_ == mine.epoch) return;
+  if (stopped_ || mine.open || in_flight_ > 0 || drained_epoch_ == mine.epoch) return;
   drained_epoch_ = mine.epoch;
   post(core::Drained{id_, index_, mine.epoch});
 }
@@ -257,7 +285,7 @@ void Process::idle_check() {
     return;
   world_.clock().after(mine.idle_grace_ns, [this, launches = launches_, epoch = mine.epoch] {
     const Lease& then = lease();
-    const bool unused = alive_ && launches == launches_ && in_flight_ == 0;
+    const bool unused = alive_ && !stopped_ && launches == launches_ && in_flight_ == 0;
     if (!unused || !then.open || then.epoch != epoch || idle_epoch_ == epoch) return;
     idle_epoch_ = epoch;
     post(core::GateIdle{id_, index_, epoch});

@@ -23,6 +23,8 @@ class Process {
   void hold_changed(std::uint32_t index);
   void room_changed(std::uint32_t index);
   /// The broker is gone: the last lease stays as it is.
+  void pause();
+  void go_on();
   void broker_lost();
   /// Registered with the next one: new pages.
   void broker_found();
@@ -67,6 +69,7 @@ class Process {
   void allocation_failed();
   void hold_look();
   void order_begin(std::uint32_t word);
+  void order_finish(std::uint32_t word, Bytes bytes, Nanos began);
   void order_end(std::uint32_t word, std::int32_t result, Bytes bytes, Nanos taken);
   std::uint32_t hold() const { return registered_ ? job_.holds[index_] : last_hold_; }
   bool blocked() const { return (hold() & protocol::kHoldSet) != 0 || swapped_ > 0; }
@@ -85,6 +88,7 @@ class Process {
   std::uint32_t rank_;
   Random random_;
   bool alive_ = true;
+  bool stopped_ = false;  // SIGSTOP: the device goes on with what it has, nothing else does
 
   // The program.
   std::deque<Nanos> backlog_;  // intended starts of tasks
@@ -116,12 +120,13 @@ class Process {
   // Memory.
   Bytes context_ = 0;
   Bytes allocated_ = 0;
-  Bytes swapped_ = 0;        // of allocated_, in the host
-  Bytes on_gpu_ = 0;         // what it takes there, with what is being copied
-  Bytes frozen_ = 0;         // in the driver's checkpoint
-  Bytes wanted_ = 0;         // an allocation that waits
-  bool asked_ = false;       // for room, and the answer is to come
-  std::uint32_t parts_ = 0;  // of its memory allocated so far
+  Bytes swapped_ = 0;             // of allocated_, in the host
+  Bytes on_gpu_ = 0;              // what it takes there, with what is being copied
+  Bytes frozen_ = 0;              // in the driver's checkpoint
+  Bytes wanted_ = 0;              // an allocation that waits
+  bool asked_ = false;            // for room, and the answer is to come
+  std::uint32_t asked_room_ = 0;  // the room word then
+  std::uint32_t parts_ = 0;       // of its memory allocated so far
   bool copying_ = false;
   std::uint32_t acked_epoch_ = 0;
   std::uint32_t moved_word_ = 0;

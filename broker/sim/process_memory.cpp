@@ -27,7 +27,7 @@ void Process::allocate(Bytes bytes) {
 
 /// Asks the driver; where that has no room, the broker.
 void Process::allocate_again() {
-  if (!alive_ || wanted_ == 0 || asked_) return;
+  if (!alive_ || stopped_ || wanted_ == 0 || asked_) return;
   if (blocked()) {
     gate_wait();
     return;
@@ -44,12 +44,14 @@ void Process::allocate_again() {
   }
   if (!registered_) return;  // tried again when there is a broker
   asked_ = true;
+  asked_room_ = job_.rooms[index_];
   job_.result.room_waits++;
   world_.post(core::MemoryWanted{id_, index_, job_.rooms[index_], wanted_ + context});
 }
 
 void Process::room_changed(std::uint32_t index) {
-  if (!alive_ || !registered_ || index != index_ || !asked_) return;
+  if (!alive_ || stopped_ || !registered_ || index != index_ || !asked_) return;
+  if (job_.rooms[index_] == asked_room_) return;  // no answer yet
   asked_ = false;
   const bool none = (job_.rooms[index_] & protocol::kRoomNone) != 0;
   const Bytes context = context_ == 0 ? world_.context_bytes(job_.gpus[index_]) : 0;
@@ -71,7 +73,7 @@ void Process::allocation_failed() {
 }
 
 void Process::hold_changed(std::uint32_t index) {
-  if (!alive_ || !registered_) return;
+  if (!alive_ || !registered_ || stopped_) return;
   const std::uint32_t word = job_.holds[index];
   if (index == index_) {
     hold_look();
@@ -84,7 +86,7 @@ void Process::hold_changed(std::uint32_t index) {
 }
 
 void Process::hold_look() {
-  if (!alive_ || !registered_ || in_flight_ > 0 || copying_) return;
+  if (!alive_ || !registered_ || stopped_ || in_flight_ > 0 || copying_) return;
   const std::uint32_t word = hold();
   if ((word & protocol::kHoldSet) == 0) {
     if (blocked()) return;
@@ -114,9 +116,18 @@ void Process::order_begin(std::uint32_t word) {
   if (!out) on_gpu_ += bytes;
   copying_ = true;
   const Nanos began = world_.clock().now();
-  world_.clock().at(world_.copy_done_at(job_.gpus[index_], out, bytes), [this, word, bytes, began] {
-    if (alive_) order_end(word, 0, bytes, world_.clock().now() - began);
-  });
+  world_.clock().at(world_.copy_done_at(job_.gpus[index_], out, bytes),
+                    [this, word, bytes, began] { order_finish(word, bytes, began); });
+}
+
+void Process::order_finish(std::uint32_t word, Bytes bytes, Nanos began) {
+  if (!alive_) return;
+  if (!stopped_) {
+    order_end(word, 0, bytes, world_.clock().now() - began);
+    return;
+  }
+  constexpr Nanos kLookNs = 1'000'000;
+  world_.clock().after(kLookNs, [this, word, bytes, began] { order_finish(word, bytes, began); });
 }
 
 void Process::order_end(std::uint32_t word, std::int32_t result, Bytes bytes, Nanos taken) {
@@ -150,7 +161,7 @@ bool Process::thaw(std::uint32_t gpu) {
 
 void Process::stop() {
   alive_ = false;
-  memory().give(on_gpu_);
+  world_.memory_leave(job_.gpus[index_], on_gpu_);
   on_gpu_ = 0;
 }
 

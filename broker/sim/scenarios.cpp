@@ -194,6 +194,28 @@ Experiment aside_setup(std::uint64_t seed) {
   return setup;
 }
 
+/// An exclusive job over four shared ones, for two of which the other GPU has room.
+Experiment aside_move_setup(std::uint64_t seed) {
+  Experiment setup = aside_setup(seed);
+  setup.policy.exclusive_room = core::ExclusiveRoom::kMove;
+  for (JobSpec& job : setup.jobs) {
+    job.swap = false;
+    job.pinned.clear();
+    job.tasks = 8000;
+  }
+  JobSpec& training = setup.jobs.back();
+  training.tasks = 400;
+  training.gpu_count = 1;
+  training.pinned = {0};
+  JobSpec there = batch_job("there", 50);
+  there.memory_max = 4 * kGiB;
+  there.memory_use = there.memory_max - 32 * kMiB;
+  there.pinned = {1};
+  setup.jobs.push_back(there);
+  setup.duration_ns = 60 * kSecond;
+  return setup;
+}
+
 // ---- chaos: small random helpers ----
 
 void chaos_behaviour(Random& random, JobSpec& job, std::size_t gpus) {
@@ -276,6 +298,34 @@ void chaos_policy(Random& random, core::Policy& policy) {
   if (random.chance(0.5)) policy.oversell_memory = 3;
 }
 
+/// Reloads of the configuration, and processes that are stopped for a while. Draws of its own, so
+/// that the other seeds stay what they are.
+void chaos_changes(std::uint64_t seed, Experiment& setup) {
+  Random random(seed ^ 0x5eed);
+  const auto last = static_cast<std::int64_t>(setup.jobs.size()) - 1;
+  for (std::int64_t left = seed % 4 == 1 ? random.range(1, 4) : 0; left > 0; --left) {
+    PolicyChange change{random.range(0, setup.duration_ns), setup.policy};
+    change.policy.order = static_cast<core::Order>(random.range(0, core::kOrders - 1));
+    change.policy.quantum_ns = random.range(5, 20) * kMs;
+    change.policy.drain_timeout_ns = random.range(5, 100) * kMs;
+    change.policy.inference_window_ns = random.range(100'000, 2 * kMs);
+    change.policy.exclusive_room = static_cast<core::ExclusiveRoom>(random.range(0, 2));
+    change.policy.oversell_memory = static_cast<double>(random.range(2, 6)) / 2;
+    change.policy.swap = random.chance(0.7);
+    setup.policy_changes.push_back(change);
+  }
+  for (std::int64_t left = seed % 4 < 2 ? random.range(0, 6) : 0; left > 0; --left)
+    setup.limits.push_back({random.range(0, setup.duration_ns),
+                            static_cast<std::uint32_t>(random.range(0, last)),
+                            static_cast<std::uint32_t>(random.range(1, 100)),
+                            static_cast<Bytes>(random.range(16, 3000)) * kMiB});
+  for (JobSpec& job : setup.jobs) {
+    if (seed % 4 < 2 || !random.chance(0.2)) continue;
+    job.stop_at = job.start_ns + random.range(1, setup.duration_ns / 2);
+    job.stop_ns = random.range(1, 400) * kMs;
+  }
+}
+
 JobSpec chaos_job(Random& random, std::uint32_t number, std::size_t gpus, Nanos duration) {
   JobSpec job;
   job.name = "job-" + std::to_string(number);
@@ -332,6 +382,9 @@ const Scenario kScenarios[] = {
      [](std::uint64_t s) { return setup_oversold(8, 40, 3000, s); }},
     {"idle-victim", "a sleeper makes room for somebody who comes late, workers do not", idle_setup},
     {"aside", "shared tenants are suspended for an exclusive gang and come back", aside_setup},
+    {"aside-move",
+     "an exclusive job over shared ones that go on on another GPU, as far as it has room",
+     aside_move_setup},
     {"chaos", "a random mixture of everything, by seed", setup_chaos},
     {"restarts", "the same, with a broker that is killed and started again", setup_restarts},
 };
@@ -408,10 +461,55 @@ Experiment setup_chaos(std::uint64_t seed) {
   chaos_policy(random, setup.policy);
   setup.copy_rate = static_cast<Bytes>(random.range(4, 64)) * kGiB;
   chaos_events(random, setup);
+  // Not drawn, so that the other seeds stay what they are.
+  if (seed % 2 == 0 && setup.policy.exclusive_room == core::ExclusiveRoom::kSuspend)
+    setup.policy.exclusive_room = core::ExclusiveRoom::kMove;
+  chaos_changes(seed, setup);
+  if (seed % 3 != 0) setup.teardown_ns_max = static_cast<Nanos>(1 + seed % 40) * 5 * kMs;
   // Hardly any host memory now and then; not drawn, so that the other seeds stay what they are.
   constexpr std::uint64_t kScarceEvery = 5;
   if (seed % kScarceEvery == 0)
     setup.policy.swap_host_bytes_per_user = (1 + seed / kScarceEvery % 8) * 256 * kMiB;
+  return setup;
+}
+
+Experiment setup_multitude(std::uint64_t seed) {
+  Random random(seed);
+  Experiment setup;
+  setup.seed = seed;
+  setup.policy = policy_usual();
+  setup.policy.tenants_per_user_max = 1000;
+  setup.gpus.assign(8, GpuSpec{Bytes{128} * kGiB, 32 * kMiB});
+  setup.duration_ns = 2 * kSecond;
+  setup.teardown_ns_max = 20 * kMs;
+  setup.check_every = 97;  // a look at three thousand tenants takes as long as hundreds of steps
+  constexpr std::uint32_t kJobs = 3000;
+  for (std::uint32_t i = 0; i < kJobs; ++i) {
+    JobSpec job =
+        batch_job("tenant-" + std::to_string(i), static_cast<std::uint32_t>(random.range(1, 100)));
+    job.uid = 1000 + i % 40;
+    job.tenant_class = static_cast<TenantClass>(i % 3);
+    job.memory_max = static_cast<Bytes>(random.range(64, 512)) * kMiB;
+    job.memory_use = job.memory_max / 2;
+    job.start_ns = random.range(0, kSecond / 2);
+    job.behaviour = i % 5 == 0 ? Behaviour::kRequests : Behaviour::kBursts;
+    job.think_ns = 200 * kMs;
+    job.kernels = 1;
+    job.tasks = static_cast<std::uint64_t>(random.range(1, 3));
+    job.rate_hz = 5;
+    if (i % 50 == 1) {
+      job.behaviour = Behaviour::kTraining;
+      job.gpu_count = 2;
+      job.kernels = 2;
+    }
+    if (i % 500 == 7) {
+      job.tenant_class = TenantClass::kExclusive;
+      job.start_ns = kSecond / 20;
+      job.tasks = 2;
+    }
+    if (i % 20 == 3) job.crash_at = job.start_ns + random.range(1, kSecond / 2);
+    setup.jobs.push_back(job);
+  }
   return setup;
 }
 

@@ -35,7 +35,9 @@ Experiment setup_oversold(std::uint32_t tenants, std::uint32_t memory_percent,
 /// Anything at once: every class, mode and behaviour, crashes, liars, endless kernels, on one to
 /// four GPUs.
 Experiment setup_chaos(std::uint64_t seed);
-/// The same, with a broker that dies now and then and another that reads its journal.
+/// Thousands of tenants of all classes.
+Experiment setup_multitude(std::uint64_t seed);
+/// setup_chaos with a broker that dies now and then and another that reads its journal.
 Experiment setup_restarts(std::uint64_t seed);
 
 }  // namespace sluice::sim

@@ -75,6 +75,8 @@ struct JobSpec {
   Nanos crash_at = 0;  // kill -9 of one process (of all, where crash_all); 0 = never
   bool crash_all = true;
   Nanos endless_at = 0;     // the first kernel after this time never ends; 0 = never
+  Nanos stop_at = 0;        // its processes are stopped (SIGSTOP) then; 0 = never
+  Nanos stop_ns = 0;        // and go on after that
   Nanos release_at = 0;     // the job says that it is over, and lives on
   double meter_factor = 1;  // what its meter says over the truth: a liar's is not 1
 };
@@ -88,6 +90,14 @@ struct GpuSpec {
 struct PolicyChange {
   Nanos at = 0;
   core::Policy policy;
+};
+
+/// Other limits for a job that runs, as a reload brings them.
+struct LimitsChange {
+  Nanos at = 0;
+  std::uint32_t job = 0;  // index into Experiment::jobs
+  std::uint32_t sm_percent = 100;
+  Bytes memory_max = 0;
 };
 
 /// `sluice suspend` and its kin, by root.
@@ -115,11 +125,14 @@ struct Experiment {
   core::Policy policy;
   std::vector<JobSpec> jobs;
   Nanos duration_ns = 10'000'000'000;
-  Nanos delay_ns = 20'000;            // one way between shim and broker, and of waking a sleeper
-  Nanos window_ns = 1'000'000'000;    // shares are recorded per window of this length
-  bool check = true;                  // invariants after every step
+  Nanos delay_ns = 20'000;          // one way between shim and broker, and of waking a sleeper
+  Nanos window_ns = 1'000'000'000;  // shares are recorded per window of this length
+  bool check = true;                // invariants,
+  std::uint64_t check_every = 1;    // after every so many steps
+  Nanos teardown_ns_max = 0;  // the device frees what a process had up to so long after its end
   Bytes copy_rate = Bytes{12} << 30;  // bytes a second between a GPU and the host, each way
   std::vector<PolicyChange> policy_changes;
+  std::vector<LimitsChange> limits;
   std::vector<CommandSpec> commands;
   std::vector<ClockJump> jumps;
   std::vector<GpuLoss> losses;
@@ -163,6 +176,8 @@ struct Result {
   std::uint64_t over_away = 0;  // of them: ended while there was no broker
   std::uint64_t actions = 0;
   std::uint64_t moves_failed = 0;
+  std::uint64_t device_looks = 0;  // times the device was asked what is in use
+  std::uint64_t memory_kept = 0;   // times it was not believed any longer that memory comes back
   std::uint64_t commands_done = 0;
   std::uint64_t commands_refused = 0;
   std::vector<Bytes> memory_used;  // per GPU, at the end

@@ -12,22 +12,19 @@ namespace {
 
 constexpr Nanos kStartNs = 1'000'000;  // from admission to a process's first CUDA call
 
-core::GpuUuid uuid_of(std::uint32_t gpu) {
-  core::GpuUuid uuid{};
-  uuid.bytes[0] = static_cast<std::uint8_t>(gpu + 1);
-  return uuid;
-}
-
 }  // namespace
 
 World::World(const Experiment& setup)
-    : setup_(setup), random_(setup.seed), core_(core::state_create(setup.policy)) {
+    : setup_(setup),
+      random_(setup.seed),
+      teardown_(~setup.seed),
+      core_(core::state_create(setup.policy)) {
   assert(!setup.gpus.empty() && "a simulated machine has a GPU");
   for (std::size_t g = 0; g < setup.gpus.size(); ++g)
     devices_.push_back(std::make_unique<Device>(
         clock_, [this](Device::Context c, Nanos from, Nanos to) { used(c, from, to); }));
   closed_.resize(setup.gpus.size());
-  for (const GpuSpec& gpu : setup.gpus) memory_.push_back(DeviceMemory{gpu.capacity, 0, 0, 0});
+  for (const GpuSpec& gpu : setup.gpus) memory_.push_back(DeviceMemory{gpu.capacity, 0, 0, 0, 0});
   for (const JobSpec& spec : setup.jobs) {
     assert(spec.processes > 0 && "a job has a process");
     jobs_.push_back(std::make_unique<Job>());
@@ -48,6 +45,8 @@ Result World::run() {
   for (Nanos at : setup_.broker_dies_at) clock_.at(at, [this] { broker_die(); });
   for (std::size_t i = 0; i < setup_.commands.size(); ++i)
     clock_.at(setup_.commands[i].at, [this, i] { command_give(i); });
+  for (const LimitsChange& change : setup_.limits)
+    clock_.at(change.at, [this, &change] { limits_change(change); });
   for (const ClockJump& jump : setup_.jumps)
     clock_.at(jump.at, [this, by = jump.by] { clock_jump(by); });
   for (const GpuLoss& loss : setup_.losses)
@@ -69,9 +68,18 @@ void World::job_plan(Job& job) {
   if (job.spec.end_ns > 0) clock_.at(job.spec.end_ns, [this, &job] { job_kill(job, true); });
   if (job.spec.crash_at > 0)
     clock_.at(job.spec.crash_at, [this, &job] { job_kill(job, job.spec.crash_all); });
+  if (job.spec.stop_at > 0) {
+    clock_.at(job.spec.stop_at, [&job] {
+      for (auto& process : job.processes) process->pause();
+    });
+    clock_.at(job.spec.stop_at + job.spec.stop_ns, [&job] {
+      for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->go_on();
+    });
+  }
   if (job.spec.release_at > 0)
     clock_.at(job.spec.release_at, [this, &job] {
       job.released = job.released || (up_ && job.tenant != 0);
+      if (job.tenant != 0) claims_feed(job);
       feed(core::JobReleased{job.tenant});
     });
 }
@@ -80,6 +88,7 @@ void World::core_make() {
   core_ = core::state_create(setup_.policy);
   for (std::uint32_t g = 0; g < setup_.gpus.size(); ++g)
     feed(core::GpuAdded{uuid_of(g), setup_.gpus[g].capacity, setup_.gpus[g].context_bytes});
+  for (std::uint32_t g = 0; g < setup_.gpus.size(); ++g) device_feed(g);
 }
 
 /// kill -9: what was on its way is lost, who waited in the queue gives up, the shims keep what they
@@ -262,7 +271,8 @@ void World::step(const core::Event& event) {
   const std::vector<core::Action> actions = core::step(*core_, event, core_now());
   result_.steps++;
   result_.actions += actions.size();
-  if (setup_.check) core::invariants_check(*core_, core_now());
+  if (setup_.check && result_.steps % setup_.check_every == 0)
+    core::invariants_check(*core_, core_now());
   std::vector<core::UsageWanted> before;
   std::vector<core::GpuUuid> looks_before;
   before.swap(wanted_);
@@ -314,6 +324,7 @@ void World::act(const core::TenantAdmitted& action) {
       static_cast<std::size_t>((setup_.duration_ns + setup_.window_ns - 1) / setup_.window_ns);
   job.result.window_busy_ns.assign(job.gpus.size(), std::vector<Nanos>(windows, 0));
   promises_check();
+  freed_check(action);
   clock_.after(kStartNs, [this, &job] { job_start(job); });
 }
 
@@ -410,8 +421,11 @@ void World::job_kill(Job& job, bool all) {
 void World::process_exit(Job& job, Process& process, bool lost) {
   devices_[job.gpus[process.index()]]->destroy(process.id());
   job.dead_busy_ns[process.index()] += process.metered_ns();
+  std::vector<Bytes> held(job.gpus.size(), 0);
+  held[process.index()] = process.held();
   process.stop();
-  feed(core::ProcessGone{process.id(), lost});
+  claims_feed(job);
+  feed(core::ProcessGone{process.id(), lost, std::move(held)});
   if (process.rank() == 0) feed(core::FounderGone{job.tenant});
   const bool over = std::ranges::none_of(job.processes, [](const auto& p) { return p->alive(); });
   if (over) job.result.ended_ns = clock_.now();

@@ -19,6 +19,12 @@ class Process;
 
 inline constexpr Nanos kNoAlarm = INT64_MAX;
 
+inline core::GpuUuid uuid_of(std::uint32_t gpu) {
+  core::GpuUuid uuid{};
+  uuid.bytes[0] = static_cast<std::uint8_t>(gpu + 1);
+  return uuid;
+}
+
 /// What the lease page says about one GPU of a tenant.
 struct Lease {
   std::uint32_t epoch = 1;
@@ -54,6 +60,7 @@ struct DeviceMemory {
   Bytes used = 0;
   Nanos out_free_at = 0;
   Nanos in_free_at = 0;
+  Bytes leaving = 0;  // of `used`: of processes that are gone
 
   bool take(Bytes bytes) {
     if (used + bytes > capacity) return false;
@@ -86,6 +93,8 @@ class World {
   Bytes context_bytes(std::uint32_t gpu) const { return setup_.gpus[gpu].context_bytes; }
   /// When a copy of so many bytes is done that begins as soon as the link is free.
   Nanos copy_done_at(std::uint32_t gpu, bool out, Bytes bytes);
+  /// The process had so much on the GPU when it ended.
+  void memory_leave(std::uint32_t gpu, Bytes bytes);
   /// What the claims of the job say now.
   void claims_feed(Job& job);
 
@@ -94,7 +103,7 @@ class World {
   void act(const core::TenantQueued& action);
   void act(const core::TenantRefused& action);
   void act(const core::TenantEnded& action);
-  void act(const core::LimitsSet&) {}
+  void act(const core::LimitsSet& action);
   void act(const core::LeaseSet& action);
   void act(const core::UsageWanted& action);
   void act(const core::RunawaySeen& action);
@@ -109,6 +118,8 @@ class World {
   void act(const core::CommandAnswered& action);
   void act(const core::TenantLost& action);
   void act(const core::GpuNoted& action);
+  void act(const core::DeviceLookWanted& action);
+  void act(const core::MemoryKept& action);
   void act(const core::AlarmSet& action);
 
   void step(const core::Event& event);
@@ -117,6 +128,7 @@ class World {
   bool checkpoint_take(Job& job);
   bool checkpoint_return(Job& job, const core::CheckpointWanted& action);
   void command_give(std::size_t number);
+  void limits_change(const LimitsChange& change);
   void clock_jump(Nanos by);
   void alarm_schedule();
   Nanos core_now() const { return clock_.now() + offset_; }
@@ -131,6 +143,8 @@ class World {
   void grace_over(Job& job);
   void restore_check() const;
   void promises_check() const;
+  void device_feed(std::uint32_t gpu);
+  void freed_check(const core::TenantAdmitted& action) const;
   void used(Device::Context context, Nanos from, Nanos to);
   Job* job_of(core::TenantId tenant);
   Nanos metered(const Job& job, std::uint32_t index) const;
@@ -138,6 +152,7 @@ class World {
   Experiment setup_;
   Clock clock_;
   Random random_;
+  Random teardown_;  // a stream of its own, so that other draws stay what they are
   std::unique_ptr<core::State, void (*)(core::State*)> core_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Job>> jobs_;

@@ -125,6 +125,65 @@ void World::act(const core::TenantLost& action) {
   clock_.after(0, [this, &job] { job_kill(job, true); });
 }
 
+/// The device has it until the driver has taken the dead down.
+void World::memory_leave(std::uint32_t gpu, Bytes bytes) {
+  if (bytes == 0) return;
+  const Nanos after = setup_.teardown_ns_max == 0 ? 0 : teardown_.range(0, setup_.teardown_ns_max);
+  if (after == 0) {
+    memory_[gpu].give(bytes);
+    return;
+  }
+  memory_[gpu].leaving += bytes;
+  clock_.after(after, [this, gpu, bytes] {
+    memory_[gpu].leaving -= bytes;
+    memory_[gpu].give(bytes);
+  });
+}
+
+void World::device_feed(std::uint32_t gpu) {
+  Bytes claimed = 0;
+  for (const auto& job : jobs_) {
+    for (const auto& process : job->processes)
+      if (process->alive() && job->gpus[process->index()] == gpu)
+        claimed += job->frozen ? 0 : process->held() - process->swapped();
+  }
+  feed(core::DeviceSeen{uuid_of(gpu), memory_[gpu].used, claimed, claimed});
+}
+
+void World::act(const core::DeviceLookWanted& action) {
+  result_.device_looks++;
+  clock_.after(setup_.delay_ns, [this, gpu = gpu_of(action.gpu), broker = broker_] {
+    if (broker == broker_) device_feed(gpu);
+  });
+}
+
+void World::act(const core::MemoryKept&) { result_.memory_kept++; }
+
+/// Whoever is admitted can fill its quota at once: what others have left there is not in the way,
+/// if nobody lies and the broker that saw them end is this one.
+void World::freed_check(const core::TenantAdmitted& action) const {
+  if (!setup_.broker_dies_at.empty() || result_.memory_kept > 0) return;
+  for (const auto& job : jobs_)
+    if (job->spec.claims_factor != 1) return;
+  for (const core::GpuUuid& uuid : action.gpus) {
+    const std::uint32_t g = gpu_of(uuid);
+    Bytes promised = 0;
+    for (const auto& job : jobs_) {
+      const bool lives = job->tenant != 0 && !job->forgotten;
+      if (!lives || job->stay.swapped || job->stay.frozen) continue;
+      if (job->released && job->spec.tenant_class == TenantClass::kExclusive) {
+        for (const auto& process : job->processes)
+          if (process->alive() && job->gpus[process->index()] == g) promised += process->held();
+        continue;
+      }
+      for (std::uint32_t own : job->gpus)
+        if (own == g) promised += job->grant.swap ? job->grant.memory_min : job->grant.memory_max;
+    }
+    assert(promised + memory_[g].leaving <= memory_[g].capacity &&
+           "nobody is promised what the device does not show free");
+  }
+}
+
 void World::act(const core::GpuNoted& action) { closed_[gpu_of(action.gpu)] = action.closed; }
 
 void World::command_give(std::size_t number) {
@@ -136,6 +195,21 @@ void World::command_give(std::size_t number) {
   event.gpu.bytes[0] = static_cast<std::uint8_t>(spec.gpu + 1);
   event.root = true;
   feed(event);
+}
+
+void World::limits_change(const LimitsChange& change) {
+  const Job& job = *jobs_[change.job];
+  if (job.tenant == 0 || job.forgotten || job.spec.tenant_class == TenantClass::kExclusive) return;
+  feed(core::LimitsChanged{
+      job.tenant, change.sm_percent, change.memory_max,
+      job.grant.swap ? std::min(job.grant.memory_min, change.memory_max) : change.memory_max});
+}
+
+void World::act(const core::LimitsSet& action) {
+  core::TenantAdmitted& grant = job_of(action.tenant)->grant;
+  grant.sm_percent = action.sm_percent;
+  grant.memory_max = action.memory_max;
+  grant.memory_min = action.memory_min;
 }
 
 void World::clock_jump(Nanos by) {

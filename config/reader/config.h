@@ -75,7 +75,7 @@ struct Config {
   std::int64_t inference_window_ns = 1'000'000;
   std::int64_t inference_burst_ns = 100'000'000;
   std::string runaway = "report";  // report | end
-  std::string exclusive = "wait";  // wait | suspend
+  std::string exclusive = "wait";  // wait | suspend | move
   std::string rank_loss = "keep";  // keep | end
   // [memory]
   double oversell = 1.0;

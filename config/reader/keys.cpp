@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 3> kSmModes{"fixed", "equal", "best-effor
 constexpr std::array<std::string_view, 4> kLogLevels{"error", "warning", "info", "debug"};
 constexpr std::array<std::string_view, 3> kPolicies{"fair", "round-robin", "fifo"};
 constexpr std::array<std::string_view, 2> kRunaways{"report", "end"};
-constexpr std::array<std::string_view, 2> kExclusives{"wait", "suspend"};
+constexpr std::array<std::string_view, 3> kExclusives{"wait", "suspend", "move"};
 constexpr std::array<std::string_view, 2> kRankLosses{"keep", "end"};
 constexpr std::array<std::string_view, 2> kSwaps{"off", "on"};
 
@@ -104,7 +104,8 @@ const Key kScheduler[] = {
     {"exclusive", WordField{SLUICE_AT(config->exclusive), kExclusives},
      "How a job of class exclusive comes to its GPUs. wait: once nobody else is on them. suspend: "
      "jobs whose memory can be moved are put away for as long as it lasts and come back "
-     "afterwards; for the others it waits."},
+     "afterwards; for the others it waits. move: jobs go on, on another GPU that has room for "
+     "them; those for which there is none are put away."},
     {"rank_loss", WordField{SLUICE_AT(config->rank_loss), kRankLosses},
      "What the death of a process of a job of class exclusive, by a signal or a crash, means to "
      "its "

@@ -189,8 +189,8 @@ const BadFile kBadFiles[] = {
      {"s.toml:2:8: swap must be true or false, without quotes"}},
     {"ExclusiveWord",
      "[scheduler]\nexclusive = \"suspnd\"\n",
-     {"s.toml:2:13: exclusive must be \"wait\" or \"suspend\", not \"suspnd\"; did you mean "
-      "\"suspend\"?"}},
+     {"s.toml:2:13: exclusive must be \"wait\", \"suspend\" or \"move\", not \"suspnd\"; did "
+      "you mean \"suspend\"?"}},
     {"RelativePath",
      "[broker]\nsocket = \"sluiced.sock\"\n",
      {"s.toml:2:10: socket must be an absolute path, not \"sluiced.sock\""}},

@@ -63,8 +63,8 @@ class Answers : public daemon::Outbox {
   std::size_t unread_bytes(ConnectionId) const override { return unread_ % 16384; }
   void drop(ConnectionId connection) override { dropped.insert(connection); }
   // Now and then more than one user may take.
-  std::uint32_t descriptors_of(uid_t) const override {
-    return static_cast<std::uint32_t>(unread_ / 16 % 1024);
+  void descriptors_add(Descriptors* out) const override {
+    (*out)[getuid()] += static_cast<std::uint32_t>(unread_ / 16 % 1024);
   }
 
   std::set<ConnectionId> dropped;

@@ -318,6 +318,46 @@ def moved_by_checkpoint(build):
         wait_until("nothing is promised", lambda: [g["promised_bytes"] for g in machine.status()["gpus"]] == [0, 0])
 
 
+def moved_by_uuid(build):
+    """GPUs are named by UUID, also to a broker that was started anew; a whole-GPU job is never moved, and is told what to do instead."""
+    with box(build, gpus=2, remembering=True) as machine:
+        uuids = [gpu["uuid"] for gpu in machine.status()["gpus"]]
+        job = machine.job("--name", "train", "--memory", "96MiB", "--gpu", uuids[0])
+        job.done("alloc 8 8")
+        job.done("step")
+
+        def there(index):
+            used = [device["used_bytes"] for device in machine.devices()]
+            expect(used[index] > 64 * MIB > used[1 - index], f"it is on GPU {index}: {used}")
+            equal(row(machine, "train")["gpus"][0]["uuid"], uuids[index])
+            job.done("step")
+            equal(job.ask("check"), "right")
+
+        commanded(machine, "move", "train", "--gpu", uuids[1])
+        there(1)
+        machine.kill_broker()
+        machine.start_broker(remembering=True)
+        wait_until("it is registered again", lambda: row(machine, "train")["unregistered"] == 0 and
+                   len(row(machine, "train")["processes"]) == 1)
+        equal([gpu["uuid"] for gpu in machine.status()["gpus"]], uuids)
+        equal(row(machine, "train")["gpus"][0]["uuid"], uuids[1], "the new broker knows where it is")
+        commanded(machine, "move", "train", "--gpu", uuids[0])
+        there(0)
+        whole = machine.job("--name", "whole", "--class", "exclusive", "--gpu", uuids[1])
+        for gpu in uuids:
+            refused = machine.sluice("move", "whole", "--gpu", gpu)
+            equal((refused.returncode, refused.stdout), (1, ""))
+            equal(refused.stderr, "sluice: job whole (tenant 2) has its GPUs as a whole and is never moved; end it instead\n")
+        refused = machine.sluice("move", "train", "--gpu", uuids[1])
+        equal(refused.returncode, 1)
+        expect("that GPU is used whole" in refused.stderr, refused.stderr)
+        refused = machine.sluice("move", "train", "--gpu", "GPU-00000000-0000-4000-8000-000000000009")
+        equal(refused.returncode, 1)
+        there(0)
+        whole.end()
+        equal(job.end(), "")
+
+
 def children_of_the_moved(build):
     """A program that is started by a moved job is on the GPU where the job is now."""
     child = CUDA + "say(cuda.cuInit(0), context(0))"
@@ -370,6 +410,9 @@ def suspended_and_resumed(build):
             part = row(machine, "train")["gpus"][0]
             equal((row(machine, "train")["state"], part["swapped_bytes"]), ("suspended", 132 * MIB))
             equal(machine.free_mib(), free + 132, "the device itself has it back")
+            fixed = part["not_movable"]
+            equal((row(machine, "train")["stays"], fixed["bytes"], fixed["other_bytes"]), ("", part["held_bytes"] - 132 * MIB, 0))
+            equal(fixed["contexts_bytes"] // MIB, CONTEXT_MIB, f"what is left is the context, and code: {part}")
             job.send("check")
             expect("132 MiB moved in " in commanded(machine, "resume", "1"), "it is back")
             equal(job.answer(), "right")
@@ -583,9 +626,99 @@ def gang_alone(build):
             equal(job.end(), "")
 
 
+def moved_for_exclusive(build):
+    """A whole-GPU job over two shared ones: who fits on the other GPU goes on there, who does not is put away."""
+    with box(build, memory="128MiB", config=OVERSOLD + '[scheduler]\nexclusive = "move"\n', gpus=2) as machine:
+        there = machine.job("--name", "there", "--memory", "64MiB", "--gpu", "1")
+        fits, stays = (machine.job("--name", name, "--memory", "60MiB", "--gpus", "1") for name in ("fits", "stays"))
+        uuids = [gpu["uuid"] for gpu in machine.status()["gpus"]]
+
+        def gpu_of(name):
+            return uuids.index(row(machine, name)["gpus"][0]["uuid"])
+
+        # The fullest GPU that has room: the second has it for one of them.
+        equal(sorted(gpu_of(name) for name in ("fits", "stays")), [0, 1])
+        names = {gpu_of("fits"): "fits", gpu_of("stays"): "stays"}
+        jobs = {"fits": fits, "stays": stays, "there": there}
+        for job in jobs.values():
+            job.done("alloc 8 4")
+            job.done("work")
+        there.send("stop")
+        expect(there.answer().startswith("steps "), "it has worked")
+        equal(there.end(), "")
+        del jobs["there"]
+        pinned = machine.job("--name", "pinned", "--memory", "60MiB", "--gpu", "0")
+        jobs["pinned"] = pinned
+        pinned.done("alloc 8 4")
+        pinned.done("work")
+        gang = machine.job("--name", "gang", "--class", "exclusive", "--gpu", "0", begin=False)
+        gang.begin()
+        mover, other = names[0], names[1]
+        equal((gpu_of(mover), gpu_of(other)), (1, 1), "who was on the first is on the second")
+        equal({name: row(machine, name)["state"] for name in (other, "pinned")}, {other: "running", "pinned": "suspended"})
+        jobs[mover].send("stop")
+        expect(re.match(r"steps [1-9]", jobs[mover].answer()), "it works beside the exclusive job")
+        equal(jobs[mover].ask("check"), "right")
+        jobs[mover].done("step")
+        equal(row(machine, "pinned")["state"], "suspended")
+        gang.done("alloc 10 10")
+        gang.done("step")
+        equal(gang.ask("check"), "right")
+        gang.end()
+        wait_until("who was put away is back", lambda: row(machine, "pinned")["state"] == "running", PATIENCE_S)
+        for name in (other, "pinned"):
+            jobs[name].send("stop")
+            expect(re.match(r"steps [1-9]", jobs[name].answer()), "it has worked")
+        equal(gpu_of(mover), 1, "it stays where it is")
+        for job in jobs.values():
+            equal(job.ask("check"), "right")
+            equal(job.end(), "")
+        wait_until("nothing is promised", lambda: [g["promised_bytes"] for g in machine.status()["gpus"]] == [0, 0])
+
+
+def helper_of(machine):
+    """The program by which the broker asks the devices."""
+    children = pathlib.Path(f"/proc/{machine.broker.pid}/task/{machine.broker.pid}/children").read_text().split()
+    found = [int(pid) for pid in children if b"--watch" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+    equal(len(found), 1, "helpers that watch")
+    return found[0]
+
+
+def freed_when_the_device_shows_it(build):
+    """The memory of a job that was killed is nobody's before the device says that it is free, and not for ever."""
+    with box(build, memory="128MiB") as machine:
+        wait_until("the device is known", lambda: "event=device_used" in machine.broker_log())
+        for answers in (True, False):
+            full = machine.job("--memory", "120MiB", "--name", "full")
+            full.done("alloc 16 6")
+            waits = machine.job("--memory", "120MiB", "--name", "next", begin=False)
+            expect("(reason: Resources)" in line_of(waits), "it waits")
+            asked = machine.broker_log().count("event=device_used")
+            helper = helper_of(machine)
+            os.kill(helper, signal.SIGSTOP)  # nobody says what the device has
+            full.kill()
+            wait_until("its job is over", lambda: [t["name"] for t in machine.tenants()] == ["next"])
+            equal([t["state"] for t in machine.tenants()], ["queued"])
+            expect(not waits.has_answered(), "its memory is not given away yet")
+            expect(machine.broker_log().count("event=device_used") <= asked + 1, "nothing was said since")
+            if answers:
+                os.kill(helper, signal.SIGCONT)
+                waits.begin()
+                expect("event=memory_kept" not in machine.broker_log(), "it came back")
+            else:
+                waits.begin()
+                expect(re.search(rf"event=memory_kept gpu=GPU-\S+ bytes={100 * MIB} ms=[5-9]\d\d\d ", machine.broker_log()), "that is said")
+                os.kill(helper, signal.SIGCONT)
+            waits.done("alloc 16 6")
+            equal(waits.ask("check"), "right")
+            waits.end()
+            wait_until("nobody is left", lambda: machine.tenants() == [])
+
+
 CASES = [default_waits, default_waits_at_its_context, default_on_the_gpu_it_takes, visible_devices_overruled, default_broker_restarted, default_leaves, management_does_not_wait, suspended_by_checkpoint,
-         moved_by_checkpoint, children_of_the_moved, drained, suspended_and_resumed, while_suspended_others_have_the_gpu, eight_share_one,
-         broker_killed_in_moves, clients_killed_in_moves, rank_lost, gang_alone]
+         moved_by_checkpoint, moved_by_uuid, children_of_the_moved, drained, suspended_and_resumed, while_suspended_others_have_the_gpu, eight_share_one,
+         broker_killed_in_moves, clients_killed_in_moves, rank_lost, gang_alone, moved_for_exclusive,
+         freed_when_the_device_shows_it]
 
 
 def main():

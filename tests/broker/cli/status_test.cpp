@@ -29,6 +29,7 @@ Snapshot sample() {
   running.tenant_class = protocol::TenantClass::kInference;
   running.sm_mode = protocol::SmMode::kFixed;
   running.runaway = 1;
+  running.stays = protocol::StayReason::kNotSwappable;
   running.processes = 2;
   std::strcpy(running.name, "serve");
   std::strcpy(running.user, "ada");
@@ -88,21 +89,52 @@ TEST(Table, ALostGpuIsSaid) {
   EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"lost\": true"));
 }
 
+TEST(Table, WhatOfAMovableJobStaysAndWhy) {
+  Snapshot snapshot = sample();
+  EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"stays\": \"not swappable\""));
+  snapshot.tenants[0].stays = protocol::StayReason::kGoes;
+  snapshot.tenant_gpus[0].movable_bytes = 768ull << 20;
+  snapshot.tenant_gpus[0].context_bytes = 56ull << 20;
+  EXPECT_THAT(
+      status_table(snapshot),
+      HasSubstr("\n\njob 5 serve on GPU 0: 256 MiB of 1 GiB cannot be moved: 56 MiB contexts "
+                "and code, 200 MiB in pools, arrays, managed memory, graphs or mappings of "
+                "its own\n"));
+  const std::string json = status_json(snapshot, "/s");
+  EXPECT_THAT(json, HasSubstr("\"stays\": \"\""));
+  EXPECT_THAT(json, testing::ContainsRegex("\"not_movable\": *\\{[ \n]*\"bytes\": 268435456,[ \n]*"
+                                           "\"contexts_bytes\": 58720256,[ \n]*"
+                                           "\"other_bytes\": 209715200"));
+  snapshot.tenant_gpus[0].context_bytes = 256ull << 20;
+  EXPECT_THAT(status_table(snapshot), testing::Not(HasSubstr("cannot be moved")))
+      << "every job has contexts";
+  snapshot.tenants[0].stays = protocol::StayReason::kHostMemory;
+  EXPECT_THAT(status_table(snapshot),
+              HasSubstr("job 5 serve on GPU 0: all of its 1 GiB stays (host memory limit)\n"));
+}
+
 TEST(Table, ThePolicyInForce) {
   Snapshot snapshot = sample();
-  snapshot.header.policy = {
-      protocol::PolicyOrder::kRoundRobin, 0, 1, 0, 1500, 10'000'000, 1'000'000'000, 31ull << 30};
+  snapshot.header.policy = {protocol::PolicyOrder::kRoundRobin,
+                            0,
+                            protocol::ExclusiveRule::kSuspend,
+                            0,
+                            1500,
+                            10'000'000,
+                            1'000'000'000,
+                            31ull << 30};
   EXPECT_THAT(
       status_table(snapshot),
       HasSubstr("\n\npolicy round-robin, quantum 10 ms; exclusive suspend; oversell 1.5; swap "
                 "off (on request), quantum 1 s, host memory 31 GiB per user; runaway report\n"));
-  snapshot.header.policy = {protocol::PolicyOrder::kFifo, 1, 0, 1, 1000, 1, 1, 0};
+  snapshot.header.policy = {
+      protocol::PolicyOrder::kFifo, 1, protocol::ExclusiveRule::kMove, 1, 1000, 1, 1, 0};
   const std::string table = status_table(snapshot);
   EXPECT_THAT(table, HasSubstr("policy fifo"));
-  EXPECT_THAT(table, HasSubstr("exclusive wait; oversell 1.0; swap on, "));
+  EXPECT_THAT(table, HasSubstr("exclusive move; oversell 1.0; swap on, "));
   EXPECT_THAT(table, HasSubstr("runaway end\n"));
   const std::string json = status_json(snapshot, "/s");
-  for (const char* name : {"\"order\": \"fifo\"", "\"exclusive\": \"wait\"", "\"swap\": \"on\"",
+  for (const char* name : {"\"order\": \"fifo\"", "\"exclusive\": \"move\"", "\"swap\": \"on\"",
                            "\"oversell\": 1", "\"swap_quantum_ns\": 1", "\"runaway\": \"end\""})
     EXPECT_THAT(json, HasSubstr(name));
 }

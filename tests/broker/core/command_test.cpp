@@ -260,6 +260,26 @@ TEST(Drain, NobodyIsAdmittedAndWhoRunsStays) {
   EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1));
 }
 
+TEST(Checkpoint, MemoryIsClaimedBeforeItIsRestored) {
+  MemoryHarness h;
+  const TenantId frozen_one = h.holder(2 * kGiB, false);
+  h.step(h.command(CommandVerb::kSuspend, frozen_one));
+  h.ack(frozen_one);
+  h.step(frozen(frozen_one));
+  const TenantId other = h.holder(kGiB / 2, true, 1, 2 * kGiB);
+  h.step(h.command(CommandVerb::kResume, frozen_one));
+  h.look();
+  ASSERT_EQ(h.residence(frozen_one), Residence::kRestoring);
+  const Bytes wanted = 2 * kGiB;  // of the 3.5 that nobody has; two are claimed by what comes back
+  h.step(MemoryWanted{h.process(other), 0, h.room(other), wanted});
+  EXPECT_EQ(h.room(other) & protocol::kRoomNone, protocol::kRoomNone);
+  h.step(thawed(frozen_one, false));
+  const std::uint32_t before = h.room(other);
+  h.step(MemoryWanted{h.process(other), 0, before, wanted});
+  h.pass(10 * kMs);
+  EXPECT_NE(h.room(other), before);
+}
+
 Policy policy_aside() {
   Policy policy = policy_swapping();
   policy.exclusive_room = ExclusiveRoom::kSuspend;
@@ -350,6 +370,101 @@ TEST(Aside, NobodyIsAskedAgainBeforeItHadItsGpuForAsLongAsItWasAway) {
   EXPECT_EQ(h.residence(shared), Residence::kIn);
   h.pass(kSecond + kMs);
   EXPECT_TRUE(h.held(shared));
+}
+
+Policy policy_moving() {
+  Policy policy = policy_aside();
+  policy.exclusive_room = ExclusiveRoom::kMove;
+  return policy;
+}
+/// A request for all of the first GPU.
+TenantAsked first_whole(Harness& h) {
+  TenantAsked whole = h.ask(TenantClass::kExclusive);
+  whole.pinned = {uuid_of(1)};
+  return whole;
+}
+
+TEST(AsideMove, WhoFindsRoomGoesOnElsewhereAndTheOthersGoOut) {
+  MemoryHarness h(policy_moving(), 2);
+  const TenantId large = h.holder(3 * kGiB, false);  // best fit: all on the first GPU
+  const TenantId small = h.holder(kGiB, false);
+  h.pinned = {uuid_of(2)};
+  h.holder(2 * kGiB, false);
+  h.step(first_whole(h));
+  h.ack(large);
+  h.step(frozen(large));
+  EXPECT_THAT(h.all<TenantMoved>(), IsEmpty()) << "there is no room for 3 GiB on the second";
+  EXPECT_EQ(h.residence(large), Residence::kOut);
+  h.ack(small);
+  h.step(frozen(small));
+  EXPECT_EQ(h.one<TenantMoved>().to, uuid_of(2));
+  EXPECT_EQ(h.residence(small), Residence::kRestoring) << "it does not wait for the exclusive job";
+  const TenantAdmitted whole = h.one<TenantAdmitted>();
+  EXPECT_EQ(whole.memory_max, 4 * kGiB);
+  EXPECT_EQ(promised(h, 1), 3 * kGiB);
+  h.step(thawed(small));
+  h.want(small);
+  EXPECT_TRUE(h.open(small)) << "beside the exclusive job";
+  h.end(whole.tenant);
+  EXPECT_EQ(h.residence(large), Residence::kRestoring);
+  EXPECT_EQ(h.residence(small), Residence::kIn) << "it stays where it is";
+}
+
+TEST(AsideMove, PromisesOnTheirWayCountAndThePinnedStay) {
+  MemoryHarness h(policy_moving(), 2);
+  h.pinned = {uuid_of(1)};
+  const TenantId pinned = h.holder(kGiB, false);
+  h.pinned = {};
+  const TenantId one = h.holder(3 * kGiB / 2, false);
+  const TenantId two = h.holder(3 * kGiB / 2, false);
+  h.pinned = {uuid_of(2)};
+  h.holder(2 * kGiB, false);
+  h.step(first_whole(h));
+  for (const TenantId tenant : {pinned, one, two}) {
+    h.ack(tenant);
+    h.step(frozen(tenant));
+    EXPECT_THAT(h.all<TenantMoved>(), SizeIs(tenant == one ? 1 : 0));
+  }
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1));
+  EXPECT_EQ(promised(h, 1), 2 * kGiB + 3 * kGiB / 2);
+}
+
+TEST(AsideMove, WhatFailsToMoveIsSuspendedAndWhoseRequestLeavesStays) {
+  MemoryHarness h(policy_moving(), 2);
+  const TenantId tenant = h.holder(kGiB);
+  TenantAsked whole = first_whole(h);
+  h.step(whole);
+  h.ack(tenant);
+  EXPECT_THAT(h.all<CheckpointWanted>(), SizeIs(1));
+  h.step(RequestGone{whole.request});
+  h.step(frozen(tenant));
+  EXPECT_THAT(h.all<TenantMoved>(), IsEmpty());
+  EXPECT_EQ(h.residence(tenant), Residence::kRestoring);
+  h.step(thawed(tenant));
+  h.step(first_whole(h));
+  h.ack(tenant);
+  h.step(frozen(tenant, false));
+  EXPECT_EQ(h.residence(tenant), Residence::kIn);
+  h.pass(kSecond);
+  h.ack(tenant);
+  EXPECT_TRUE(h.held(tenant, kHoldOut)) << "by swap: the driver could not";
+  h.moved(tenant);
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1));
+}
+
+TEST(AsideMove, NobodyIsMovedOntoWhatOthersWaitFor) {
+  MemoryHarness h(policy_moving(), 2);
+  const TenantId tenant = h.holder(kGiB, false);
+  h.pinned = {uuid_of(2)};
+  h.holder(2 * kGiB, false);
+  TenantAsked waits = h.ask(TenantClass::kBatch, 3 * kGiB);
+  waits.pinned = {uuid_of(2)};
+  h.step(waits);
+  h.step(first_whole(h));
+  h.ack(tenant);
+  h.step(frozen(tenant));
+  EXPECT_THAT(h.all<TenantMoved>(), IsEmpty());
+  EXPECT_EQ(state_view(h.state(), h.now).tenants[0].state, TenantState::kSuspended);
 }
 
 TEST(Aside, ARestoredWholeGpuTenantHasThoseAsideWhoseMemoryIsOut) {

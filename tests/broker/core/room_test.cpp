@@ -432,5 +432,192 @@ TEST(RoomInTheHost, WhoLeavesElsewhereHasItFirst) {
   EXPECT_FALSE(h.held(idle)) << "its user has the host's memory full before it would get there";
 }
 
+/// A gang whose lease is closing while one of its processes waits for memory; `idle` is to make
+/// room.
+struct StuckGang {
+  MemoryHarness h{policy_swapping(), 2};
+  TenantId idle, gang, single;
+  StuckGang() {
+    h.pinned = {uuid_of(1)};
+    idle = h.holder(3 * kGiB);
+    h.pinned = {};
+    gang = h.holder(kGiB, true, 2, 2 * kGiB);
+    h.pinned = {uuid_of(2)};
+    single = h.holder(kGiB, false);
+    h.pass(200 * kMs);
+    h.want(gang, 0);
+    h.want(single);
+    h.pass(12 * kMs);
+    EXPECT_FALSE(h.open(gang));
+    h.room_want(gang, kGiB);
+    EXPECT_TRUE(h.held(idle));
+  }
+  std::size_t runaways_within(Nanos ns) {
+    std::size_t seen = 0;
+    for (const Nanos end = h.now + ns; h.now < end; h.pass(10 * kMs)) {
+      h.step(Tick{});
+      seen += h.all<RunawaySeen>().size();
+    }
+    return seen;
+  }
+};
+
+TEST(Room, AGangOfWhichOneWaitsForMemoryIsNoRunawayBeforeThatIsAnswered) {
+  StuckGang stuck;
+  EXPECT_EQ(stuck.runaways_within(500 * kMs), 0U) << "its drain timeout is 100 ms";
+  stuck.h.out(stuck.idle);
+  EXPECT_NE(stuck.h.room(stuck.gang), 0U);
+  EXPECT_EQ(stuck.runaways_within(80 * kMs), 0U);
+  stuck.runaways_within(50 * kMs);
+  EXPECT_EQ(stuck.h.state().tenants.at(stuck.gang)->phase, Phase::kRunaway)
+      << "now it has no reason";
+}
+
+TEST(Room, NobodyHoldsAGpuForEverByWaitingForMemory) {
+  StuckGang stuck;
+  stuck.runaways_within(750 * kMs);
+  EXPECT_EQ(stuck.h.state().tenants.at(stuck.gang)->phase, Phase::kClosing);
+  stuck.runaways_within(70 * kMs);
+  EXPECT_EQ(stuck.h.state().tenants.at(stuck.gang)->phase, Phase::kRunaway) << "eight timeouts";
+}
+
+TEST(Room, AGangThatCannotStopGoesBeforeWhoWaitsForItsMemory) {
+  MemoryHarness h(policy_swapping(), 2);
+  h.pinned = {uuid_of(1)};
+  const TenantId back = h.holder(3 * kGiB);
+  const TenantId idle = h.holder(kGiB / 2);
+  h.pinned = {};
+  const TenantId gang = h.holder(kGiB / 2, true, 2, 2 * kGiB);
+  h.pass(200 * kMs);
+  h.room_want(gang, kGiB);
+  h.out(back);  // it made room, the gang has taken it
+  h.seen(gang, kGiB + kGiB / 2, kGiB, 0);
+  h.pass(200 * kMs);
+  h.want(gang, 0);
+  ASSERT_TRUE(h.open(gang));
+  h.want(back);
+  h.look();
+  EXPECT_EQ(h.state().tenants.at(gang)->residence, Residence::kLeaving) << "for who wants back";
+  EXPECT_FALSE(h.open(gang));
+  h.step(MemoryWanted{h.process(gang), 0, h.room(gang), 2 * kGiB});
+  const std::uint32_t asked = h.room(gang);
+  h.out(idle);
+  EXPECT_NE(h.room(gang), asked) << "else it would never stop";
+  h.drain(gang, 0);
+  h.drain(gang, 1);
+  EXPECT_TRUE(h.held(gang));
+}
+
+DeviceSeen device(Bytes used, Bytes claimed = 0) { return {uuid_of(1), used, claimed, claimed}; }
+ProcessGone gone(TenantId tenant, Bytes held) { return {Harness::process(tenant), false, {held}}; }
+
+TEST(Returning, NobodyIsPromisedWhatTheDeviceDoesNotShowFree) {
+  MemoryHarness h;
+  h.step(device(100 * kMiB));
+  const TenantId first = h.holder(3 * kGiB, false);
+  const TenantAsked next = h.ask(TenantClass::kBatch, 3 * kGiB);
+  h.step(next);
+  h.step(FounderGone{first});
+  h.step(gone(first, 3 * kGiB));
+  EXPECT_THAT(h.all<TenantEnded>(), SizeIs(1));
+  EXPECT_THAT(h.all<DeviceLookWanted>(), SizeIs(1)) << "asked at once";
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty());
+  for (const Bytes used : {3 * kGiB, 2 * kGiB}) {
+    h.pass(5 * kMs);
+    h.step(device(used + 100 * kMiB));
+    EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty()) << used;
+  }
+  h.step(device(kGiB + 100 * kMiB));
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1)) << "what is left is not in its way";
+  EXPECT_EQ(h.state().gpus[0]->returning, kGiB);
+}
+
+TEST(Returning, AnExclusiveJobAndAnAllocationWaitForItToo) {
+  MemoryHarness h;
+  h.step(device(0));
+  const TenantId first = h.holder(2 * kGiB, false);
+  const TenantId other = h.holder(kGiB, true, 1, 2 * kGiB);
+  h.step(FounderGone{first});
+  h.step(gone(first, 2 * kGiB));
+  h.step(MemoryWanted{h.process(other), 0, h.room(other), 2 * kGiB});
+  EXPECT_THAT(h.all<RoomSet>(), IsEmpty());
+  h.step(device(kGiB, kGiB));
+  EXPECT_THAT(h.all<RoomSet>(), SizeIs(1));
+  h.step(FounderGone{other});
+  h.step(gone(other, kGiB));
+  const TenantAsked whole = h.ask(TenantClass::kExclusive);
+  h.step(whole);
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty());
+  h.step(device(0));
+  EXPECT_EQ(h.one<TenantAdmitted>().memory_max, 4 * kGiB);
+}
+
+TEST(Returning, OfAProcessWhoseTenantLivesToo) {
+  MemoryHarness h;
+  h.step(device(0));
+  const TenantId tenant = h.holder(2 * kGiB, false);
+  h.step(gone(tenant, kGiB));
+  h.step(h.ask(TenantClass::kBatch, kGiB + kGiB / 2));
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty());
+  h.step(device(kGiB, 0));
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty());
+  h.step(device(kGiB, kGiB));
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1)) << "what is in use is claimed by the living";
+}
+
+TEST(Returning, WhatAReleasedExclusiveJobStillHasIsNobodyElses) {
+  MemoryHarness h;
+  const TenantId whole = h.admit(h.ask(TenantClass::kExclusive));
+  h.seen(whole, 3 * kGiB, 0, 0);
+  h.step(JobReleased{whole});
+  h.drain(whole);
+  h.step(h.ask(TenantClass::kBatch, 2 * kGiB));
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty());
+  h.now += 100 * kMs;
+  h.step(Tick{});
+  EXPECT_THAT(h.all<MemoryLookWanted>(), SizeIs(1));
+  h.seen(whole, kGiB, 0, 0);
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1)) << "it has freed some";
+}
+
+TEST(Returning, WhatNeverComesBackIsGivenUpAndSaid) {
+  MemoryHarness h;
+  h.step(device(0));
+  const TenantId first = h.holder(3 * kGiB, false);
+  h.step(FounderGone{first});
+  h.step(gone(first, 3 * kGiB));
+  h.step(h.ask(TenantClass::kBatch, 3 * kGiB));
+  h.pass(4 * kSecond);
+  h.step(device(2 * kGiB));
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty());
+  h.pass(4 * kSecond);
+  EXPECT_EQ(h.state().gpus[0]->returning, 2 * kGiB) << "it had come nearer";
+  h.now += kSecond + kMs;
+  h.step(Tick{});
+  EXPECT_EQ(h.one<MemoryKept>().bytes, 2 * kGiB);
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1));
+}
+
+TEST(Returning, WithoutTheDevicesFigureNothingIsHeldBack) {
+  MemoryHarness h;
+  const TenantId first = h.holder(3 * kGiB, false);
+  h.step(FounderGone{first});
+  h.step(gone(first, 3 * kGiB));
+  h.step(h.ask(TenantClass::kBatch, 3 * kGiB));
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1));
+}
+
+TEST(Returning, WhatIsNobodysIsLearntOnlyWhileTheClaimsStandStill) {
+  MemoryHarness h;
+  h.step(device(0));
+  h.step(DeviceSeen{uuid_of(1), 3 * kGiB, 0, 3 * kGiB});  // an allocation under the question
+  const TenantId first = h.holder(3 * kGiB, false);
+  h.step(FounderGone{first});
+  h.step(gone(first, 3 * kGiB));
+  h.step(device(3 * kGiB));
+  h.step(h.ask(TenantClass::kBatch, 3 * kGiB));
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty());
+}
+
 }  // namespace
 }  // namespace sluice::core

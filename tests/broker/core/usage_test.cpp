@@ -1,5 +1,6 @@
 // Charging: measured time replaces lease time, within bounds that a liar cannot leave.
-#include "tests/broker/core/harness.h"
+#include "broker/core/stay.h"
+#include "tests/broker/core/memory_harness.h"
 
 namespace sluice::core {
 namespace {
@@ -106,6 +107,33 @@ TEST(View, ShowsWhatTheCoreKnows) {
   ASSERT_EQ(view.tenant_gpus.size(), 1U);
   EXPECT_EQ(view.tenant_gpus[0].lease_held_ns, static_cast<std::uint64_t>(5 * kMs));
   EXPECT_EQ(view.tenant_gpus[0].wants, 0U);
+}
+
+TEST(View, SaysWhyMemoryStays) {
+  using protocol::StayReason;
+  Policy policy = policy_swapping();
+  policy.swap_host_bytes_per_user = kGiB;
+  MemoryHarness h(policy, 2);
+  h.pinned = {uuid_of(2)};
+  const auto reason = [&](TenantId tenant) {
+    for (const protocol::SnapshotTenant& row : state_view(h.state(), h.now).tenants)
+      if (row.tenant == tenant) return row.stays;
+    return StayReason::kGoes;
+  };
+  EXPECT_EQ(reason(h.holder(kGiB / 2, false)), StayReason::kNotSwappable);
+  const TenantId goes = h.holder(kGiB / 2);
+  EXPECT_EQ(reason(goes), StayReason::kGoes);
+  EXPECT_EQ(reason(h.holder(kGiB + kGiB / 2)), StayReason::kHostMemory);
+  h.state().tenants.at(goes)->move_failures = kMoveFailuresMax;
+  EXPECT_EQ(reason(goes), StayReason::kFailed);
+  h.want(goes);
+  h.want(goes - 1);
+  h.pass(kSecond);
+  EXPECT_EQ(h.state().tenants.at(goes)->phase, Phase::kRunaway) << "it does not drain";
+  EXPECT_EQ(reason(goes), StayReason::kRunaway);
+  TenantAsked whole = h.ask(TenantClass::kExclusive);
+  whole.pinned = {uuid_of(1)};
+  EXPECT_EQ(reason(h.admit(whole)), StayReason::kExclusive);
 }
 
 }  // namespace

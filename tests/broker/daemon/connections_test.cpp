@@ -73,12 +73,16 @@ TEST_F(ConnectionsTest, MessagesArriveAndEndsAreTold) {
   loop_.turn(1000);
   EXPECT_EQ(sink_.messages, 1);
   EXPECT_EQ(sink_.request, 77u);
-  EXPECT_GT(connections_->descriptors_of(getuid()), 0u);
+  Descriptors taken;
+  connections_->descriptors_add(&taken);
+  EXPECT_GT(taken[getuid()], 0u);
   client.reset();
   loop_.turn(1000);
   EXPECT_EQ(sink_.closed, 1);
   EXPECT_EQ(connections_->count(), 0u);
-  EXPECT_EQ(connections_->descriptors_of(getuid()), 0u) << "charges return to zero";
+  taken.clear();
+  connections_->descriptors_add(&taken);
+  EXPECT_EQ(taken[getuid()], 0u) << "charges return to zero";
 }
 
 TEST_F(ConnectionsTest, OneUserHasSoManyAndIsToldSo) {
@@ -178,6 +182,19 @@ TEST_F(ConnectionsTest, AnswersThatAreNotReadEndTheConnection) {
   EXPECT_LT(taken, 200) << "what waits in the kernel is bounded";
   loop_.turn(0);
   EXPECT_EQ(connections_->count(), 0u);
+}
+
+TEST(PartOfUser, LeavesSomethingForOneMoreHoweverManyTakeWhatTheyCan) {
+  constexpr std::uint64_t kTotal = 1000;
+  EXPECT_EQ(part_of_user(kTotal, 0, 0, 1), kTotal / 2);
+  std::uint64_t taken = 0;
+  for (std::uint64_t users = 1; users <= 20; ++users) {
+    std::uint64_t own = 0;
+    while (own < part_of_user(kTotal, taken, own, users)) ++own, ++taken;
+    EXPECT_GT(own, 0U) << "user " << users;
+    EXPECT_LT(taken, kTotal);
+  }
+  EXPECT_EQ(part_of_user(10, 30, 5, 2), 0U) << "others have more than there is";
 }
 
 }  // namespace

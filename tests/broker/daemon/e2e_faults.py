@@ -10,6 +10,7 @@ getrandom (which cannot fail for eight bytes), signals.
 
 import mmap
 import os
+import re
 import signal
 
 import e2e_support
@@ -164,6 +165,40 @@ class Faults(BrokerTest):
             wait_until(f"everything is given back after {context}", lambda: server.descriptors() <= before)
         print(f"{k - 1} calls failed once each, by number: {outcomes}", flush=True)
         self.assertGreater(k, 50, "there were calls to fail")
+        self.assertEqual(server.stop(), 0)
+
+    def reloads(self, server):
+        return re.findall(r"event=(reloaded|reload_failed)", server.log())
+
+    def test_while_it_reloads(self):
+        """The file is read, or the settings stay as they are and that is said; it is served either way."""
+        server = TracedBroker(self.directory)
+        self.addCleanup(server.stop)
+        self.assertEqual(server.word, "ready\n", server.said())
+        self.assert_served(server, "at first")
+        before = self.settled(server)
+        k = taken = kept = 0
+        while True:
+            k += 1
+            sure = len(self.reloads(server))
+            server.control.arm(k)
+            os.kill(server.control[PID], signal.SIGHUP)
+            # A heartbeat may have the fault instead: then another one has the reload's.
+            wait_until("the call comes, or the reload is over", lambda: server.control[FAILED] or len(self.reloads(server)) > sure)
+            number = server.control.failed()
+            context = f"call {number}, the {k}th"
+            self.assertIsNone(server.process.poll(), f"{context} ended it: {server.said()[-800:]}")
+            self.assert_served(server, context)
+            said = self.reloads(server)[sure:]
+            taken += "reloaded" in said
+            kept += "reload_failed" in said
+            if number is None or k == 60:
+                break
+            wait_until(f"everything is given back after {context}", lambda: server.descriptors() <= before)
+        print(f"{k - 1} calls failed once each: {taken} times the file was read, {kept} times the settings stayed", flush=True)
+        self.assertGreater(k, 8, "there were calls to fail")
+        self.assertGreater(taken, 0)
+        self.assertGreater(kept, 0, "a file that cannot be read is told of")
         self.assertEqual(server.stop(), 0)
 
     def settled(self, server):

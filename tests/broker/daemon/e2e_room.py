@@ -88,6 +88,7 @@ class Suspending(Movers):
         part = row["gpus"][0]
         self.assertEqual((row["state"], part["movable_bytes"], part["swapped_bytes"], part["moved_out_bytes"], part["moves"]),
                          ("suspended", 500 * MIB, 500 * MIB, 500 * MIB, 1))
+        self.assertEqual((row["stays"], part["not_movable"]["bytes"]), ("", 100 * MIB))
         self.assertEqual(server.status()["gpus"][0]["held_bytes"], 100 * MIB)
         self.assertIn("suspended, 500 MiB out", self.sluice("status", "--socket", server.socket).stdout)
         job.ask("want 0")
@@ -177,6 +178,9 @@ class Commands(Movers):
         self.assertEqual((result.returncode, result.stdout), (1, ""))
         self.assertRegex(result.stderr, r"^sluice: moving 500 MiB to the host would take user \d+ beyond the 600 MiB")
         self.assertEqual((other.hold(), self.state_of(server, "other")), (0, "running"))
+        self.assertEqual(self.row(server, "other")["stays"], "host memory limit")
+        self.assertRegex(self.sluice("status", "--socket", server.socket).stdout,
+                         r"job 2 other on GPU \d: all of its 600 MiB stays \(host memory limit\)\n")
 
     def test_help_teaches(self):
         for word in ("suspend", "resume", "move", "drain", "undrain"):

@@ -16,15 +16,15 @@ TURNED_AWAY = (BrokenPipeError, ConnectionResetError, ConnectionRefusedError)
 class Stranger:
     """Code in a process of another user: runs what(report), whose reports are read line by line."""
 
-    def __init__(self, test, what):
+    def __init__(self, test, what, uid=STRANGER):
         self.reader, writer = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.reader)
             try:
                 os.setgroups([])
-                os.setgid(STRANGER)
-                os.setuid(STRANGER)
+                os.setgid(uid)
+                os.setuid(uid)
                 what(lambda *words: os.write(writer, (" ".join(map(str, words)) + "\n").encode()))
             except BaseException as fault:  # noqa: the parent must hear of it
                 os.write(writer, f"error {fault!r}\n".encode())
@@ -99,9 +99,37 @@ class Users(BrokerTest):
                 held.append(client)
             signal.pause()
 
-        held, text = Stranger(self, flood).heard().split(" ", 1)
-        self.assertGreater(int(held), 5)
-        self.assertIn("as many connections", text)
+        had = []
+        for uid in (STRANGER, STRANGER - 1):  # each takes all that he gets
+            held, text = Stranger(self, flood, uid).heard().split(" ", 1)
+            had.append(int(held))
+            self.assertIn("as many connections", text)
+        self.assertGreater(had[0], 5)
+        self.assertGreater(had[1], 1, "there is something for the second one")
+        self.served(server)  # and for a third
+
+    def test_requests_in_line_and_descriptors_of_two(self):
+        server = self.small(400)
+        full = self.client(server).ask(admit(memory=4000 * MIB))  # of this GPU there is no more
+        self.assertEqual(full.kind, ADMITTED)
+
+        def gather(report):
+            waiting = []
+            while True:
+                client = Client(server.socket)
+                try:
+                    reply = client.ask(admit(memory=3000 * MIB))
+                except TURNED_AWAY:
+                    reply = None
+                if reply is None or reply.kind == REFUSED:
+                    report(len(waiting), getattr(reply, "text", "closed"))
+                    break
+                waiting.append(client)
+            signal.pause()
+
+        had = [int(Stranger(self, gather, uid).heard().split(" ", 1)[0]) for uid in (STRANGER, STRANGER - 1)]
+        self.assertGreater(had[0], 5)
+        self.assertGreater(had[1], 1)
         self.served(server)
 
     def test_messages(self):

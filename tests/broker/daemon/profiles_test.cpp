@@ -122,6 +122,9 @@ TEST(Policy, MakingRoom) {
   EXPECT_EQ(policy.swap_quantum_ns, 5);
   EXPECT_EQ(policy.swap_host_bytes_per_user, 6u);
   EXPECT_EQ(policy.exclusive_room, core::ExclusiveRoom::kSuspend);
+  config.exclusive = "move";
+  policy = policy_make(config, Profiles(config), 4000);
+  EXPECT_EQ(policy.exclusive_room, core::ExclusiveRoom::kMove);
 }
 
 TEST(Swap, WhoseMemoryMayBeMoved) {

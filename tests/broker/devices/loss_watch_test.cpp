@@ -58,6 +58,39 @@ TEST(LossWatch, TellsOnceOfAGpuThatIsLostLater) {
   unlink(path.c_str());
 }
 
+TEST(UsedLine, RoundTripAndNothingElse) {
+  protocol::GpuUuid back;
+  std::uint64_t bytes = 1;
+  ASSERT_TRUE(used_line_parse(used_line(kGpus[1], 0), &back, &bytes));
+  EXPECT_TRUE(back == kGpus[1]);
+  EXPECT_EQ(bytes, 0U);
+  const std::string uuid = "GPU-00000000-0000-4000-8000-000000000001";
+  for (const std::string& line :
+       {std::string(), std::string("used"), "used " + uuid, "used " + uuid + " ",
+        "used " + uuid + " 7x", "used " + uuid + " -1", "lost " + uuid + " 7"})
+    EXPECT_FALSE(used_line_parse(line, &back, &bytes)) << line;
+}
+
+TEST(LossWatch, SaysHowMuchOfAGpuIsInUseWhenItIsAsked) {
+  const char* environment[] = {"LD_LIBRARY_PATH=" SLUICE_FAKE_HARDWARE, nullptr};
+  LossWatch watch(SLUICE_PROBE, environment, kGpus, 60'000);
+  EXPECT_EQ(watch.descriptor(), -1);
+  EXPECT_FALSE(watch.ask_used(kGpus[0])) << "nobody to ask yet";
+  ASSERT_TRUE(watch.look(0).fault.empty());
+  ASSERT_TRUE(watch.ask_used(kGpus[0]));
+  ASSERT_TRUE(watch.ask_used(kGpus[1]));
+  std::vector<LossWatch::Used> used;
+  for (int i = 0; i < kTurnsMax && used.size() < 2; ++i) {
+    pollfd ready{watch.descriptor(), POLLIN, 0};
+    poll(&ready, 1, 1);
+    const LossWatch::News news = watch.look(0);
+    used.insert(used.end(), news.used.begin(), news.used.end());
+  }
+  ASSERT_EQ(used.size(), 2U) << "long before it looks again whether one is lost";
+  EXPECT_TRUE(used[1].gpu == kGpus[1]);
+  EXPECT_EQ(used[1].bytes, 1024U);
+}
+
 TEST(LossWatch, AHelperThatCannotLiveIsToldOfOnceAndTriedAgain) {
   const char* broken[] = {"LD_LIBRARY_PATH=" SLUICE_FAKE_HARDWARE, "FAKE_FAULT=init", nullptr};
   LossWatch watch(SLUICE_PROBE, broken, kGpus, 1);

@@ -56,7 +56,7 @@ TEST_F(NvmlTest, UnknownGpuHasNoFigures) {
   const auto stranger = *uuid_parse("GPU-ffffffff-0000-4000-8000-000000000001");
   std::vector<ProcessMemory> processes;
   EXPECT_FALSE(nvml->processes(stranger, &processes));
-  EXPECT_EQ(nvml->used_bytes(stranger), 0u);
+  EXPECT_EQ(nvml->used_bytes(stranger), std::nullopt);
 }
 
 TEST_F(NvmlTest, NoLibrary) {
@@ -102,7 +102,7 @@ TEST_F(NvmlTest, AGpuIsLostWhileItIsServed) {
   setenv("FAKE_LOST", "1", 1);
   EXPECT_TRUE(nvml->lost(gpus_[1].uuid));
   EXPECT_FALSE(nvml->lost(gpus_[0].uuid));
-  EXPECT_EQ(nvml->used_bytes(gpus_[1].uuid), 0u);
+  EXPECT_EQ(nvml->used_bytes(gpus_[1].uuid), std::nullopt);
 }
 
 TEST_F(NvmlTest, AllGpusLost) {

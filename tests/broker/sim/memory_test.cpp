@@ -121,6 +121,48 @@ TEST(Aside, SharedTenantsMakeRoomForAGangAndFinishAfterIt) {
   EXPECT_EQ(result.jobs[3].moved_out_bytes, 0U) << "by the driver's checkpoint";
 }
 
+TEST(Aside, WhoFindsRoomOnAnotherGpuGoesOnThereMeanwhile) {
+  const Result result = simulate(*scenario_make("aside-move", 1));
+  const JobResult& training = result.jobs[4];
+  EXPECT_GT(training.admitted_ns, 2 * kSecond);
+  EXPECT_LE(training.admitted_ns, 3 * kSecond) << "as long as four times 2 GiB take to copy";
+  EXPECT_EQ(training.longest_wait_ns, 0);
+  std::vector<std::size_t> moved;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const JobResult& job = result.jobs[i];
+    EXPECT_EQ(job.kernels, 8000U) << job.name;
+    const bool elsewhere = job.gpus == std::vector<std::uint32_t>{1};
+    if (elsewhere) moved.push_back(i);
+    // What it did while the training had its GPU, in windows of a second.
+    const auto first = static_cast<std::size_t>(training.admitted_ns / kSecond + 1);
+    const auto last = static_cast<std::size_t>(training.ended_ns / kSecond - 1);
+    Nanos busy = 0;
+    for (std::size_t w = first; w < last; ++w) busy += job.window_busy_ns[0][w];
+    EXPECT_EQ(busy > 0, elsewhere) << job.name;
+  }
+  EXPECT_EQ(moved.size(), 2U) << "the other GPU has 4 GiB promised, and room for two of 2 GiB";
+}
+
+/// Jobs that need all of the memory, one after another, some of which are killed; the driver takes
+/// up to 200 ms to free what they had.
+TEST(Teardown, NobodyIsAdmittedToMemoryThatIsNotFreeYet) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Experiment setup = setup_oversold(12, 60, 20, seed);
+    setup.policy.swap = false;
+    setup.policy.oversell_memory = 1;
+    setup.teardown_ns_max = 200 * kMs;
+    for (std::size_t i = 0; i < setup.jobs.size(); i += 3)
+      setup.jobs[i].crash_at = 100 * kMs * (i + 1);
+    const Result result = simulate(setup);
+    for (const JobResult& job : result.jobs) {
+      EXPECT_TRUE(job.admitted || job.ended_ns > 0) << job.name;
+      EXPECT_EQ(job.room_waits, 0U) << job.name << " of seed " << seed << " found its memory taken";
+    }
+    EXPECT_GT(result.device_looks, 20U);
+    EXPECT_EQ(result.memory_kept, 0U);
+  }
+}
+
 TEST(Lost, ItsTenantsEndAndTheOthersGoOn) {
   Experiment setup = setup_shares({50, 50}, 1);
   setup.gpus.resize(2);

@@ -3,18 +3,20 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
+#include "broker/sim/random.h"
 #include "broker/sim/scenarios.h"
 
 namespace sluice::sim {
 namespace {
 
 constexpr std::uint64_t kPropertySeeds = 1000;
-constexpr std::uint64_t kLongSeeds = 100;  // of runs that last until all work is done
+constexpr std::uint64_t kLongSeeds = 100;  // of longer runs
 std::uint64_t seed_now = 0;
 
 /// The same test with this seed alone is the same run again.
@@ -85,9 +87,11 @@ void calm(Experiment& setup) {
   setup.commands.clear();
   setup.jumps.clear();
   setup.losses.clear();
+  setup.policy_changes.clear();
+  setup.limits.clear();
   setup.policy.hold_timeout_ns = setup.policy.move_timeout_ns = 60'000'000'000;
   for (JobSpec& job : setup.jobs) {
-    job.crash_at = job.endless_at = job.release_at = job.end_ns = job.wait_ns_max = 0;
+    job.crash_at = job.endless_at = job.release_at = job.end_ns = job.wait_ns_max = job.stop_at = 0;
     job.meter_factor = job.claims_factor = 1;
     job.checkpoint_fails = 0;
   }
@@ -119,6 +123,57 @@ TEST(Chaos, InvariantsHoldForEverySeed) {
   EXPECT_GT(failed, 20U);
   EXPECT_GT(commands, 100U);
   EXPECT_GT(lost, 10U);
+}
+
+/// Who always wants has its percentage in every window of a second, while quanta change,
+/// percentages of others change and one of them is stopped: but for the windows in which its own
+/// target changes.
+TEST(Guarantees, AreMetInEveryWindowWhileTheRulesChange) {
+  each_seed(10, [](std::uint64_t seed) {
+    Random random(seed);
+    std::vector<std::uint32_t> percents;
+    for (int i = 0; i < 4; ++i)
+      percents.push_back(static_cast<std::uint32_t>(random.range(10, 25)));
+    Experiment setup = setup_shares(percents, seed);
+    setup.duration_ns = 10'000'000'000;
+    setup.policy.drain_timeout_ns = 20'000'000;  // for so long a stopped holder holds everybody up
+    constexpr Nanos kSecondNs = 1'000'000'000;
+    for (int i = 1; i <= 4; ++i) {
+      PolicyChange change{i * 2 * kSecondNs - kSecondNs / 3, setup.policy};
+      change.policy.quantum_ns = random.range(5, 15) * 1'000'000;
+      setup.policy_changes.push_back(change);
+    }
+    const auto lowered = static_cast<std::uint32_t>(random.range(5, 10));
+    setup.limits.push_back({5 * kSecondNs + 1, 3, lowered, setup.jobs[3].memory_max});
+    setup.jobs[3].stop_at = 7 * kSecondNs + kSecondNs / 2;
+    setup.jobs[3].stop_ns = kSecondNs;
+    const Result result = simulate(setup);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto& windows = result.jobs[i].window_busy_ns[0];
+      for (std::size_t w = 1; w < windows.size(); ++w)
+        EXPECT_GE(static_cast<double>(windows[w]), 0.94 * percents[i] / 100 * 1e9)
+            << "job " << i << " of " << percents[i] << " % in window " << w;
+    }
+  });
+}
+
+/// Three thousand tenants of all classes on eight GPUs, gangs, exclusive jobs and jobs that are
+/// killed among them, with every invariant (looked at every hundred steps: a look at so many is
+/// long).
+TEST(Multitude, EveryInvariantHolds) {
+  Experiment setup = setup_multitude(1);
+  const Result result = simulate(setup);
+  std::array<std::uint64_t, 4> admitted{};
+  std::size_t gangs = 0;
+  for (std::size_t i = 0; i < result.jobs.size(); ++i) {
+    const JobSpec& spec = setup.jobs[i];
+    admitted[static_cast<std::size_t>(spec.tenant_class)] += result.jobs[i].kernels > 0;
+    gangs += result.jobs[i].kernels > 0 && result.jobs[i].gpus.size() > 1;
+  }
+  for (const std::uint64_t of_class : admitted) EXPECT_GT(of_class, 2U);
+  EXPECT_GT(gangs, 20U);
+  EXPECT_GT(admitted[0] + admitted[1] + admitted[2], 1000U);
+  EXPECT_GT(result.steps, 40'000U);
 }
 
 /// The broker is killed one to four times in the middle of it. The invariants hold, and each new
@@ -197,7 +252,7 @@ Experiment setup_calm(std::uint64_t seed) {
 
 /// Without accidents, everybody who is admitted finishes what it has to do.
 TEST(Chaos, WithoutAccidentsAllWorkIsDone) {
-  each_seed(kLongSeeds, [](std::uint64_t seed) { all_done_check(simulate(setup_calm(seed))); });
+  each_seed(kPropertySeeds, [](std::uint64_t seed) { all_done_check(simulate(setup_calm(seed))); });
 }
 
 /// The same where users may have little in the host: one of several that are to make room, or none.

@@ -141,6 +141,70 @@ TEST(Exclusive, IsHandedOverAndBack) {
   EXPECT_EQ(late.admitted_ns, training.ended_ns) << "not before, and at once";
 }
 
+/// Whoever waits in line for the memory of one that is killed, or ends, is let in as soon as the
+/// device has it back, which takes it up to 80 ms in every other run.
+TEST(Exits, AdmissionIsBackWithinAHundredMs) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Experiment setup = setup_oversold(10, 60, 30, seed);
+    setup.policy.swap = false;
+    setup.policy.oversell_memory = 1;
+    setup.teardown_ns_max = seed % 2 == 0 ? 0 : 80 * kMs;
+    for (std::size_t i = 0; i < setup.jobs.size(); i += 2) setup.jobs[i].tasks = 1'000'000;
+    for (std::size_t i = 0; i < setup.jobs.size(); i += 2)
+      setup.jobs[i].crash_at = (i + 1) * 300 * kMs + static_cast<Nanos>(seed) * 777'777;
+    const Result result = simulate(setup);
+    for (std::size_t i = 1; i < result.jobs.size(); ++i) {
+      const Nanos delay = result.jobs[i].admitted_ns - result.jobs[i - 1].ended_ns;
+      EXPECT_GE(delay, 0) << "seed " << seed << " job " << i;
+      EXPECT_LE(delay, 100 * kMs) << "seed " << seed << " job " << i;
+    }
+  }
+}
+
+/// The holder, or one of a gang, is killed at any instant, in an endless kernel too: another's work
+/// is on the GPU again within the bound.
+TEST(Exits, TheLeaseIsBackWithinAHundredMs) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    Experiment setup = setup_shares({50, 50}, seed);
+    setup.window_ns = 10 * kMs;
+    setup.duration_ns = 4 * kSecond;
+    if (seed % 3 == 0) setup.jobs[0].endless_at = kSecond;
+    setup.policy.drain_timeout_ns = 10 * kSecond;
+    setup.jobs[0].crash_at = 2 * kSecond + static_cast<Nanos>(seed) * 1'234'567;
+    if (seed % 3 == 1) {
+      setup.gpus.resize(2);
+      setup.jobs[0].gpu_count = 2;
+      setup.jobs[0].behaviour = Behaviour::kTraining;
+      setup.jobs[1].pinned = {seed % 2 == 0 ? 0U : 1U};
+    }
+    const Result result = simulate(setup);
+    ASSERT_EQ(result.jobs[0].ended_ns, setup.jobs[0].crash_at);
+    const auto window = static_cast<std::size_t>(setup.jobs[0].crash_at / setup.window_ns);
+    Nanos busy_then = 0;  // in the hundred milliseconds after it
+    for (std::size_t w = window + 1; w <= window + 10; ++w)
+      busy_then += result.jobs[1].window_busy_ns[0][w];
+    EXPECT_GE(busy_then, 80 * kMs) << "seed " << seed;
+  }
+}
+
+/// Those who stepped aside for an exclusive job come back as fast as the link copies.
+TEST(Exits, WhoSteppedAsideIsBackAtTheSpeedOfTheCopies) {
+  Experiment setup = *scenario_make("aside", 2);
+  setup.window_ns = 10 * kMs;
+  const Result result = simulate(setup);
+  const Nanos over = result.jobs[4].ended_ns;
+  ASSERT_GT(over, 0);
+  // Two of 2 GiB on each GPU, over a link of 12 GiB/s.
+  const Nanos copies = 2 * (2 * kSecond / 12);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto& windows = result.jobs[i].window_busy_ns[0];
+    auto w = static_cast<std::size_t>(over / setup.window_ns);
+    while (w < windows.size() && windows[w] == 0) ++w;
+    const Nanos back = static_cast<Nanos>(w) * setup.window_ns - over;
+    EXPECT_LE(back, copies + 100 * kMs) << result.jobs[i].name;
+  }
+}
+
 TEST(Crash, AHolderKilledMidKernelPassesTheGpuOn) {
   Experiment setup = setup_shares({50, 50}, 1);
   setup.jobs[0].crash_at = 2 * kSecond;

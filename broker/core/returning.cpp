@@ -1,0 +1,99 @@
+// Memory on its way back.
+//
+// A job that has handed its GPUs back may live on and keep what it has there: that counts as long
+// as it claims it, and is looked at again while somebody waits.
+//
+// A process is gone when its pidfd says so; the driver may take longer to free what it had. Whoever
+// is promised that memory at once finds it taken. So what a process held when it ended stays on the
+// books of its GPU (Gpu::returning) until the device's own figure has fallen by it: nobody is
+// admitted to it, no allocation is told that there is room, nothing comes back into it.
+//
+// The device's figure counts everything there is, the claims only what tenants hold. The difference
+// while nothing is on its way back is somebody else's (Gpu::foreign); what it is more than that
+// afterwards is not free yet. Programs outside that come at just this time look the same, so it is
+// believed for a bounded time without progress; then that is reported and the memory promised
+// again, and the driver has the last word as everywhere. A GPU whose figure is not known (no NVML)
+// holds nothing back.
+#include "broker/core/returning.h"
+
+#include <algorithm>
+
+#include "broker/core/memory.h"
+
+namespace sluice::core {
+namespace {
+
+void changed(State& state, Gpu& gpu, Bytes left, Nanos now) {
+  gpu.returning = left;
+  gpu.returning_since = now;
+  state.queue_dirty = state.room_dirty = true;
+}
+
+/// Somebody waits, and a job that handed its GPU back may have freed something since.
+bool handed_back_matters(const State& state, const Gpu& gpu) {
+  return !state.queue.empty() && !gpu.lost && gpu_handed_back(gpu) > 0;
+}
+
+}  // namespace
+
+void returning_add(State& state, const Share& share, Bytes held, Nanos now) {
+  Gpu& gpu = *state.gpus[share.gpu];
+  if (!gpu.figures || gpu.lost) return;
+  const Bytes most = std::max(share.tenant->quota_most, gpu.context_bytes);
+  const Bytes more = std::min(held, most);
+  if (more == 0) return;
+  gpu.returning = std::min(gpu.returning + more, gpu.capacity);
+  gpu.returning_since = now;
+  gpu.device_look_at = now;
+}
+
+void device_seen(State& state, const DeviceSeen& event, Nanos now) {
+  const auto at =
+      std::ranges::find_if(state.gpus, [&](const auto& gpu) { return gpu->uuid == event.gpu; });
+  if (at == state.gpus.end() || (*at)->lost) return;
+  Gpu& gpu = **at;
+  const Bytes unclaimed = event.used - std::min(event.used, event.claimed_least);
+  if (gpu.returning == 0) {
+    if (event.claimed_least != event.claimed_most) return;  // they changed under the question
+    gpu.figures = true;
+    gpu.foreign = unclaimed;
+    return;
+  }
+  const Bytes left = unclaimed - std::min(unclaimed, gpu.foreign);
+  if (left < gpu.returning) changed(state, gpu, left, now);
+}
+
+void returning_decide(State& state, Nanos now, Actions& out) {
+  for (auto& gpu : state.gpus) {
+    if (handed_back_matters(state, *gpu) && now >= gpu->handed_look_at) {
+      gpu->handed_look_at = now + kLookAgainNs;
+      out.emplace_back(MemoryLookWanted{gpu->uuid});
+    }
+    if (gpu->returning == 0) continue;
+    if (gpu->lost) {
+      changed(state, *gpu, 0, now);
+      continue;
+    }
+    if (now >= gpu->returning_since + kReturnMaxNs) {
+      out.emplace_back(MemoryKept{gpu->uuid, gpu->returning, now - gpu->returning_since});
+      gpu->foreign += gpu->returning;
+      changed(state, *gpu, 0, now);
+      continue;
+    }
+    if (now < gpu->device_look_at) continue;
+    gpu->device_look_at = now + kDeviceLookNs;
+    out.emplace_back(DeviceLookWanted{gpu->uuid});
+  }
+}
+
+Nanos returning_at(const State& state) {
+  Nanos at = kNever;
+  for (const auto& gpu : state.gpus) {
+    if (gpu->returning > 0)
+      at = std::min({at, gpu->device_look_at, gpu->returning_since + kReturnMaxNs});
+    if (handed_back_matters(state, *gpu)) at = std::min(at, gpu->handed_look_at);
+  }
+  return at;
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,107 @@
+// What the devices themselves say, by way of the helper program that asks them: which are lost, and
+// how much of their memory is in use. The core wants the latter after the end of a process; once a
+// second it is asked anyway, so that what belongs to nobody here is known before that.
+#include <algorithm>
+
+#include "broker/daemon/engine.h"
+#include "broker/devices/uuid.h"
+
+namespace sluice::daemon {
+namespace {
+
+constexpr int kBeatsPerAsk = 4;
+
+}  // namespace
+
+/// What the tenants claim of the GPU; `still` is cleared while memory moves, because the claims
+/// then tell of it before or after the device does.
+std::uint64_t Engine::device_claimed(const protocol::GpuUuid& gpu, bool* still) const {
+  std::uint64_t sum = 0;
+  for (const auto& [id, tenant] : tenants_) {
+    for (std::uint32_t i = 0; i < tenant->gpus.size(); ++i) {
+      if (!(tenant->gpus[i] == gpu)) continue;
+      if ((tenant->pages->hold_load(i) & protocol::kHoldSet) != 0) *still = false;
+      const MemoryClaims claims = memory_of(*tenant, i);
+      // Who boasts makes the rest look smaller by no more than it may have anyway.
+      const std::uint64_t held =
+          tenant->stay.frozen ? 0 : std::min(claims.held_bytes, tenant->grant.memory_max);
+      sum += held - std::min(held, claims.swapped_bytes);
+    }
+  }
+  return sum;
+}
+
+void Engine::device_ask(const protocol::GpuUuid& gpu) {
+  for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
+    if (!(gpus_[g].uuid == gpu) || !losses_.ask_used(gpu)) continue;
+    DeviceAsked asked{0, true};
+    asked.claimed = device_claimed(gpu, &asked.still);
+    device_asked_[g] = asked;
+  }
+}
+
+void Engine::device_answered(const devices::LossWatch::Used& used) {
+  for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
+    const auto asked = device_asked_.find(g);
+    if (!(gpus_[g].uuid == used.gpu) || asked == device_asked_.end()) continue;
+    bool still = asked->second.still;
+    const std::uint64_t now = device_claimed(used.gpu, &still);
+    core::DeviceSeen seen;
+    seen.gpu = used.gpu;
+    seen.used = used.bytes;
+    seen.claimed_least = std::min(asked->second.claimed, now);
+    seen.claimed_most = std::max(asked->second.claimed, now) + (still ? 0 : 1);
+    device_asked_.erase(asked);
+    log_.line(Level::kDebug, "device_used",
+              {{"gpu", devices::uuid_format(used.gpu)},
+               {"bytes", used.bytes},
+               {"claimed_bytes", seen.claimed_least}});
+    feed(seen);
+  }
+}
+
+void Engine::devices_poll() {
+  constexpr std::int64_t kNsPerMs = 1'000'000;
+  const devices::LossWatch::News news = losses_.look(clock_ns() / kNsPerMs);
+  if (losses_.descriptor() != losses_fd_) {
+    loop_.remove(losses_key_);
+    losses_fd_ = losses_.descriptor();
+    losses_key_ = losses_fd_ < 0 ? 0 : loop_.add(losses_fd_, [this] { devices_poll(); });
+    device_asked_.clear();
+  }
+  if (!news.fault.empty())
+    log_.message(Level::kWarning, "loss_watch_failed",
+                 "nobody watches whether a GPU is lost (" + news.fault +
+                     "); the broker tries again every half a minute",
+                 {});
+  for (const protocol::GpuUuid& uuid : news.lost) {
+    log_.message(Level::kError, "gpu_lost",
+                 "a GPU no longer answers (dmesg has an Xid): its jobs are ended, and it takes no "
+                 "new ones until it has been reset (nvidia-smi -r) and the broker started again",
+                 {{"gpu", devices::uuid_format(uuid)}});
+    feed(core::GpuLost{uuid});
+  }
+  for (const devices::LossWatch::Used& used : news.used) device_answered(used);
+}
+
+/// Called with every heartbeat.
+void Engine::devices_beat() {
+  devices_poll();
+  if (beats_++ % kBeatsPerAsk != 0) return;
+  for (const ServedGpu& gpu : gpus_) device_ask(gpu.uuid);
+}
+
+void Engine::carry_out(const core::DeviceLookWanted& action) { device_ask(action.gpu); }
+
+void Engine::carry_out(const core::MemoryKept& action) {
+  constexpr core::Nanos kNsPerMs = 1'000'000;
+  log_.message(Level::kWarning, "memory_kept",
+               "the device still shows memory in use that ended processes had; a program that this "
+               "broker does not know may have taken it, or the driver does not free it (nvidia-smi "
+               "shows who has what); new jobs no longer wait for it",
+               {{"gpu", devices::uuid_format(action.gpu)},
+                {"bytes", action.bytes},
+                {"ms", action.waited_ns / kNsPerMs}});
+}
+
+}  // namespace sluice::daemon
