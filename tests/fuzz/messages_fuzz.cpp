@@ -63,7 +63,7 @@ class Answers : public daemon::Outbox {
   std::size_t unread_bytes(ConnectionId) const override { return unread_ % 16384; }
   void drop(ConnectionId connection) override { dropped.insert(connection); }
   // Now and then more than one user may take.
-  void descriptors_add(Descriptors* out) const override {
+  void descriptors_add(daemon::Descriptors* out) const override {
     (*out)[getuid()] += static_cast<std::uint32_t>(unread_ / 16 % 1024);
   }
 
