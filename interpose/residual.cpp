@@ -98,28 +98,6 @@ bool charge_to(int gpu, uint64_t bytes, bool within_quota) {
   return true;
 }
 
-// A reading asks the driver about pools, so it is a call like the program's own; but it does not
-// wait for the end of a hold.
-class HoldFreeScope {
- public:
-  HoldFreeScope() : thread_(thread_record()) {
-    if (thread_ == nullptr) return;
-    raise_word(thread_->touching, thread_->touching + 1);
-    if (thread_->touching > 1 || !hold_is_set()) return;
-    touch_end(*thread_);
-    thread_ = nullptr;
-  }
-  ~HoldFreeScope() {
-    if (thread_ != nullptr) touch_end(*thread_);
-  }
-  HoldFreeScope(const HoldFreeScope&) = delete;
-  HoldFreeScope& operator=(const HoldFreeScope&) = delete;
-  bool entered() const { return thread_ != nullptr; }
-
- private:
-  ThreadRecord* thread_;
-};
-
 struct Settled {
   bool too_much;
   bool busy;
