@@ -9,7 +9,8 @@
 namespace sluice::train {
 namespace {
 
-constexpr std::array<const char*, 4> kScheduleNames = {"constant", "cosine", "1cycle", "triangular"};
+constexpr std::array<const char*, 4> kScheduleNames = {"constant", "cosine", "1cycle",
+                                                       "triangular"};
 constexpr double kCycleUp = 0.3;    // of a 1cycle's steps
 constexpr double kCycleEnd = 1e-4;  // of `low`: where it ends
 
@@ -25,7 +26,9 @@ double progress(double step, double begin, double end) {
 
 }  // namespace
 
-const char* schedule_name(Schedule schedule) { return kScheduleNames[static_cast<std::size_t>(schedule)]; }
+const char* schedule_name(Schedule schedule) {
+  return kScheduleNames[static_cast<std::size_t>(schedule)];
+}
 
 std::optional<Schedule> schedule_parse(const std::string& name) {
   for (std::size_t i = 0; i < kScheduleNames.size(); ++i) {
