@@ -2,6 +2,10 @@
 // each shared out in contiguous parts. For any number of ranks each sample comes exactly once per
 // epoch, and the *set* of samples of a global batch depends only on seed, epoch and global batch
 // size: N ranks of batch B train what 1 rank of batch N*B does.
+//
+// Ranks with samples of their own (own_counts) permute and cut those by themselves, spread evenly
+// over as many steps as the rank with the most samples needs, so that all have the same number of
+// steps. Each sample still comes once per epoch, but global batches depend on who has what.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +20,9 @@ struct SamplerOptions {
   std::uint32_t rank_count = 1;
   std::uint32_t batch = 1;  // per rank
   std::uint64_t seed = 0;
+  /// Where every rank has samples of its own: how many each has. Then sample_count is the rank's,
+  /// and samples are numbered from 0 in each rank.
+  std::vector<std::uint32_t> own_counts = {};
 };
 
 class Sampler {
@@ -34,6 +41,8 @@ class Sampler {
   Batch batch_of(std::uint64_t step);
 
  private:
+  Batch own_batch(std::uint64_t step_of_epoch) const;
+
   SamplerOptions options_;
   std::uint64_t epoch_ = 0;
   std::vector<std::uint32_t> order_;

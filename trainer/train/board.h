@@ -14,15 +14,19 @@ struct RankLine {
   std::atomic<std::uint64_t> steps;
   std::atomic<std::uint64_t> samples;          // this rank's
   std::atomic<std::int64_t> communication_ns;  // sum over steps, waiting for others included
+  std::atomic<std::int64_t> stall_ns;          // sum over steps of waiting for data
   std::atomic<std::int64_t>
       compute_median_ns;                       // of the last steps' wall time outside communication
   std::atomic<std::int64_t> device_median_ns;  // of the last steps' device time, by events
   std::atomic<double> loss;                    // of the last step, all ranks' mean
   std::atomic<double> accuracy;                // of the last evaluation, -1 = none
-  std::atomic<std::int64_t> begin_ns;          // first step's start
-  std::atomic<std::int64_t> end_ns;            // last step's end
-  std::atomic<bool> stopped;                   // was asked to stop before its time
-  std::atomic<bool> finished;                  // needs the other ranks no more
+  std::atomic<double> recall;                  // these three: of the evaluation at the end
+  std::atomic<double> f1;
+  std::atomic<double> roc_auc;
+  std::atomic<std::int64_t> begin_ns;  // first step's start
+  std::atomic<std::int64_t> end_ns;    // last step's end
+  std::atomic<bool> stopped;           // was asked to stop before its time
+  std::atomic<bool> finished;          // needs the other ranks no more
 };
 
 struct Board {

@@ -20,6 +20,7 @@
 #include "trainer/job/statistics.h"
 #include "trainer/job/stop.h"
 #include "trainer/train/board.h"
+#include "trainer/train/feed.h"
 #include "trainer/train/plan.h"
 #include "trainer/train/rank.h"
 
@@ -257,6 +258,17 @@ class Launcher {
     reporter_.report(figures(), false);
   }
 
+  static std::string scores_text(const RankLine& line) {
+    return text_format(
+        ", accuracy %.2f %%, mean over classes: recall %.2f %%, F1 %.2f %%, ROC AUC %.4f",
+        100 * line.accuracy, 100 * line.recall, 100 * line.f1, line.roc_auc.load());
+  }
+
+  static double step_mean_ms(const RankLine& line, Nanos sum) {
+    const std::uint64_t steps = line.steps;
+    return steps > 0 ? millis_of(sum) / static_cast<double>(steps) : 0;
+  }
+
   const char* status_text() {
     if (failed_ || killed_) return "failed";
     bool stopped = stopping_;
@@ -278,15 +290,12 @@ class Launcher {
     const double accuracy = line.accuracy;
     progress_.say(text_format(
         "%s: %llu steps, %llu samples in %.2f s (%.0f samples/s); loss %.4f%s; device time of a "
-        "step "
-        "%.2f ms (median), communication %.2f ms (mean)",
+        "step %.2f ms (median), communication %.2f ms (mean), stalled for data %.2f ms (mean)",
         status == "ok" ? "done" : "stopped", static_cast<unsigned long long>(line.steps.load()),
         static_cast<unsigned long long>(samples()), seconds_of(line.end_ns - line.begin_ns),
-        samples_per_s(), line.loss.load(),
-        accuracy >= 0 ? text_format(", accuracy %.2f %%", 100 * accuracy).c_str() : "",
-        millis_of(line.device_median_ns),
-        line.steps > 0 ? millis_of(line.communication_ns) / static_cast<double>(line.steps.load())
-                       : 0.0));
+        samples_per_s(), line.loss.load(), accuracy >= 0 ? scores_text(line).c_str() : "",
+        millis_of(line.device_median_ns), step_mean_ms(line, line.communication_ns),
+        step_mean_ms(line, line.stall_ns)));
     return 0;
   }
 
@@ -311,6 +320,7 @@ class Launcher {
 
 int launcher_run(const TrainOptions& options, int argc, char** argv) {
   const int gpu_count = gpus_count();
+  feed_verify(options, options.rank_count ? options.rank_count : gpu_count);
   return Launcher(options, argc, argv, gpu_count).run();
 }
 

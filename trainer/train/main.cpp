@@ -1,11 +1,17 @@
 // sluice-train: launcher and ranks are the same program.
 #include <cstdio>
+#include <cstring>
 
+#include "trainer/job/command_line.h"
 #include "trainer/train/launcher.h"
+#include "trainer/train/pack.h"
 #include "trainer/train/rank.h"
 
 int main(int argc, char** argv) {
   using namespace sluice::train;
+  if (argc > 1 && std::strcmp(argv[1], "pack") == 0) {
+    return program_main("sluice-train pack", [&] { return pack_run(argc - 1, argv + 1); });
+  }
   TrainOptions options;
   int exit_code = 0;
   if (!train_options_parse(argc, argv, &options, &exit_code)) return exit_code;

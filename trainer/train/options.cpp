@@ -2,6 +2,7 @@
 #include "trainer/train/options.h"
 
 #include <cstdio>
+#include <filesystem>
 
 #include "trainer/data/dataset.h"
 #include "trainer/job/command_line.h"
@@ -35,9 +36,15 @@ void flags_add(CommandLine& line, TrainOptions& o) {
   line.number("--seed", o.seed, "of weights, order and synthetic data");
   line.number("--eval-samples", o.eval_samples, "test samples of an evaluation; 0 = none");
   line.number("--eval-every", o.eval_every, "steps between evaluations; 0 = only at the end");
-  line.word("--data", o.data, "what to train on", {"fashion-mnist", "synthetic"});
+  line.text("--data", o.data,
+            "what to train on: fashion-mnist, synthetic, or a directory that `sluice-train pack` "
+            "wrote (see its --help)");
   line.text("--data-dir", o.data_directory, "directory of the four Fashion-MNIST files");
   line.number("--train-samples", o.train_samples, "use only the first N; 0 = all");
+  line.number("--prefetch", o.prefetch,
+              "batches made ready ahead; 0 = none, in the training thread", 0, kPrefetchMax);
+  line.number("--load-delay-us", o.load_delay_us,
+              "experiment: a store that takes this much longer for every batch", 0, 60'000'000);
   line.number("--bucket-kib", o.bucket_kib, "largest gradient bucket of an all-reduce", 1, 1 << 20);
   line.number("--link-alpha-us", o.link.alpha_us, "modelled latency of a message (software GPUs)",
               0.0, 1e6);
@@ -47,6 +54,24 @@ void flags_add(CommandLine& line, TrainOptions& o) {
   line.text("--log", o.log, "JSON lines: start, step, eval, end");
   line.text("--save", o.save, "write the trained weights here");
   line.flag("--quiet", o.quiet, "print nothing but errors");
+}
+
+/// What the options for the data must be among themselves.
+void data_check(const TrainOptions& o) {
+  const bool named = o.data == "fashion-mnist" || o.data == "synthetic";
+  if (!named && !std::filesystem::is_directory(o.data)) {
+    throw Failure("--data " + o.data +
+                  " is not fashion-mnist, not synthetic, and no directory of shards either");
+  }
+  if (o.sharing != Sharing::kPresharded) return;
+  if (named) {
+    throw Failure(
+        "--sharing presharded needs --data DIRECTORY of shards; sluice-train pack writes "
+        "one");
+  }
+  if (o.train_samples > 0) {
+    throw Failure("--train-samples is not for --sharing presharded; give it to sluice-train pack");
+  }
 }
 
 /// What the options for the learning rate must be among themselves.
@@ -104,6 +129,10 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
   std::string method = method_name(o.optimizer.method);
   line.word("--optimizer", method, "what makes gradients new weights",
             {"sgd", "adam", "adamw", "rmsprop"});
+  std::string sharing = "index";
+  line.word("--sharing", sharing,
+            "index: every rank opens all data; presharded: only shards of its own",
+            {"index", "presharded"});
   std::string engine = "auto";
   line.word("--comm", engine, "what carries it", {"auto", "gloo", "nccl"});
   std::string place;
@@ -113,7 +142,9 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
     o.engine = *engine_parse(engine);
     o.schedule = *schedule_parse(schedule);
     o.optimizer.method = *method_parse(method);
+    o.sharing = sharing == "index" ? Sharing::kIndex : Sharing::kPresharded;
     rate_check(o);
+    data_check(o);
     if (!place.empty() && !place_parse(place, &o.place)) {
       throw Failure("--as-rank is for the launcher alone");
     }

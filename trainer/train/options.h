@@ -22,6 +22,12 @@ struct RankPlace {
   bool is_launcher() const { return rank < 0; }
 };
 
+/// Who has which training samples.
+enum class Sharing : std::uint8_t {
+  kIndex,       // every rank opens all data and takes its part of each global batch
+  kPresharded,  // every rank opens shards of its own and trains on those alone
+};
+
 struct TrainOptions {
   int rank_count = 0;  // 0 = one per visible GPU
   int batch = 64;      // per rank
@@ -38,10 +44,13 @@ struct TrainOptions {
   std::uint64_t epochs = 0;  // with neither steps nor seconds nor epochs: one epoch
   std::uint64_t seed = 1;
   std::uint32_t eval_samples = 1000;
-  std::uint64_t eval_every = 0;  // steps; 0 = only at the end
-  std::string data = "fashion-mnist";
+  std::uint64_t eval_every = 0;        // steps; 0 = only at the end
+  std::string data = "fashion-mnist";  // or "synthetic", or a directory of shards
+  Sharing sharing = Sharing::kIndex;
   std::string data_directory;
   std::uint32_t train_samples = 0;  // 0 = all
+  int prefetch = 2;                 // batches made ahead; 0 = by the training thread
+  std::uint64_t load_delay_us = 0;  // a planted slow store, per batch
   std::uint64_t bucket_kib = 1024;
   Algorithm algorithm = Algorithm::kRing;
   Engine engine = Engine::kAuto;
@@ -55,6 +64,7 @@ struct TrainOptions {
 
 inline constexpr int kRanksMax = 64;
 inline constexpr int kBatchMax = 65536;
+inline constexpr int kPrefetchMax = 64;
 
 /// Parses and checks. On --help or a mistake prints what is due and returns false with the exit
 /// code.

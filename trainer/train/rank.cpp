@@ -8,28 +8,19 @@
 #include <cmath>
 #include <optional>
 
-#include "trainer/data/dataset.h"
-#include "trainer/data/sampler.h"
 #include "trainer/job/log.h"
 #include "trainer/job/statistics.h"
 #include "trainer/job/stop.h"
+#include "trainer/model/scores.h"
 #include "trainer/model/weights.h"
 #include "trainer/train/board.h"
+#include "trainer/train/feed.h"
 #include "trainer/train/plan.h"
 
 namespace sluice::train {
 namespace {
 
 constexpr std::size_t kRecentSteps = 64;  // over which the board's medians go
-constexpr std::uint32_t kSyntheticTrain = 4096;
-constexpr std::uint32_t kSyntheticTest = 1024;
-
-Dataset dataset_make(const TrainOptions& options) {
-  if (options.data == "fashion-mnist")
-    return fashion_read(options.data_directory, options.train_samples);
-  const std::uint32_t count = options.train_samples ? options.train_samples : kSyntheticTrain;
-  return synthetic_draw(options.seed, count, kSyntheticTest);
-}
 
 /// The last kRecentSteps values.
 class Recent {
@@ -58,17 +49,13 @@ class Rank {
         board_(place_.board_fd),
         line_(board_.line(place_.rank)),
         log_(options.log, JobLog::Open::kAppend),
-        data_(dataset_make(options)),
-        sampler_({data_.train.size(), static_cast<std::uint32_t>(place_.rank),
-                  static_cast<std::uint32_t>(place_.rank_count),
-                  static_cast<std::uint32_t>(options.batch), options.seed}),
         device_(plan_.gpu_of(place_.rank)),
         stream_(device_),
+        feed_(options, place_.rank_count),
         model_(stream_, plan_.shape, options.batch, true),
         optimizer_(stream_, options.optimizer, plan_.shape.parameter_count()),
-        rates_(rate_plan(options, plan_.rank_count, sampler_.steps_per_epoch())),
-        inputs_(static_cast<std::size_t>(options.batch) * kImagePixels),
-        labels_(static_cast<std::size_t>(options.batch)),
+        rates_(rate_plan(options, plan_.rank_count, feed_.steps_per_epoch())),
+        eval_batch_(static_cast<std::size_t>(options.batch)),
         extras_(kExtraCount),
         losses_(static_cast<std::size_t>(options.batch)),
         comm_(comm_make({place_.rank, place_.rank_count, place_.directory, options.algorithm,
@@ -76,6 +63,7 @@ class Rank {
                         options.engine, plan_.own_gpu_each(), device_.is_software())) {}
 
   void run() {
+    feed_.start(options_.seconds > 0 ? UINT64_MAX : rates_.steps);
     model_.parameters_upload(mlp_draw(plan_.shape, options_.seed));
     comm_->broadcast(stream_, model_.parameters(), plan_.shape.parameter_count());
     comm_->barrier(stream_);
@@ -86,7 +74,7 @@ class Rank {
       stop = train_step(step++);
       stop = stop || (options_.seconds == 0 && step >= step_max);
       const bool due = options_.eval_every != 0 && step % options_.eval_every == 0;
-      if (due || stop) evaluate(step);
+      if (due || stop) evaluate(step, stop);
     }
     if (place_.rank == 0 && !options_.save.empty()) {
       weights_save(options_.save, plan_.shape, model_.parameters_download());
@@ -105,17 +93,6 @@ class Rank {
     }
   }
 
-  void samples_put(const ImageSet& set, std::span<const std::uint32_t> samples) {
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      const std::span<const std::uint8_t> image = set.image(samples[i]);
-      float* to = inputs_.data() + i * kImagePixels;
-      for (std::size_t pixel = 0; pixel < kImagePixels; ++pixel)
-        to[pixel] = pixel_value(image[pixel]);
-      labels_[i] = set.labels[samples[i]];
-    }
-    model_.batch_upload(inputs_.data(), labels_.data(), static_cast<int>(samples.size()));
-  }
-
   bool wants_stop() {
     if (stop_.asked()) {
       line_.stopped = true;
@@ -127,10 +104,10 @@ class Rank {
   /// True when the ranks have agreed to stop after this step.
   bool train_step(std::uint64_t step) {
     const Nanos begin = now_ns();
-    const Sampler::Batch batch = sampler_.batch_of(step);
-    const int count = static_cast<int>(batch.samples.size());
+    const LoadedBatch& batch = feed_.next();
+    const int count = static_cast<int>(batch.count);
     compute_begin_.record(stream_);
-    samples_put(data_.train, batch.samples);
+    model_.batch_upload(batch.inputs, batch.labels, count);
     if (count > 0) model_.forward(count);
     model_.backward(count, static_cast<int>(batch.global_count));
     extras_[kExtraStop] = wants_stop() ? 1.0f : 0.0f;
@@ -174,10 +151,12 @@ class Rank {
                    .add("loss", loss)
                    .add("rate", rate)
                    .add("communication_ns", communication_ns)
-                   .add("device_ns", device_ns));
+                   .add("device_ns", device_ns)
+                   .add("stall_ns", feed_.stall_ns()));
     compute_recent_.put(end - begin - communication_ns);
     device_recent_.put(device_ns);
     line_.communication_ns += communication_ns;
+    line_.stall_ns += feed_.stall_ns();
     line_.compute_median_ns = compute_recent_.median();
     line_.device_median_ns = device_recent_.median();
     line_.loss = loss;
@@ -187,22 +166,25 @@ class Rank {
   }
 
   /// Every rank takes its part of the first eval_samples test images; the counts are added up by an
-  /// all-reduce (exact in fp32 below 2^24 samples).
-  void evaluate(std::uint64_t step) {
-    const std::uint64_t total = std::min<std::uint64_t>(options_.eval_samples, data_.test.size());
+  /// all-reduce (exact in fp32 below 2^24 samples). The last evaluation also gathers what the model
+  /// says of every sample, for the scores that are no sums over samples.
+  void evaluate(std::uint64_t step, bool is_last) {
+    const std::uint64_t total = std::min<std::uint64_t>(options_.eval_samples, feed_.test().size());
     if (total == 0) return;
     const auto rank = static_cast<std::uint64_t>(place_.rank);
     const auto ranks = static_cast<std::uint64_t>(place_.rank_count);
     const std::uint64_t last = total * (rank + 1) / ranks;
     double loss_sum = 0;
+    said_.assign(is_last ? total * kClassCount : 0, 0.0f);
     stream_.zero(model_.correct(), 1);
     std::vector<std::uint32_t> samples;
     for (std::uint64_t at = total * rank / ranks; at < last; at += samples.size()) {
       samples.clear();
-      for (std::uint64_t i = at; i < last && samples.size() < inputs_.size() / kImagePixels; ++i) {
+      for (std::uint64_t i = at; i < last && samples.size() < eval_batch_.labels.size(); ++i) {
         samples.push_back(static_cast<std::uint32_t>(i));
       }
       loss_sum += batch_loss(samples);
+      if (is_last) logits_keep(at, samples.size());
     }
     int correct = 0;
     stream_.download(&correct, model_.correct(), sizeof correct);
@@ -215,18 +197,49 @@ class Rank {
     stream_.synchronize();
     const double accuracy = all[1] / static_cast<double>(total);
     line_.accuracy = accuracy;
+    if (is_last) logits_gather();
     if (place_.rank != 0) return;
-    log_.write(JsonLine("eval")
-                   .add("step", step)
-                   .add("accuracy", accuracy)
-                   .add("loss", all[0] / static_cast<double>(total))
-                   .add("samples", total));
+    JsonLine line("eval");
+    line.add("step", step)
+        .add("accuracy", accuracy)
+        .add("loss", all[0] / static_cast<double>(total))
+        .add("samples", total);
+    if (is_last) scores_add(line, total);
+    log_.write(line);
+  }
+
+  /// Of the test samples from `first` on, which the model has just seen.
+  void logits_keep(std::uint64_t first, std::size_t count) {
+    stream_.download(&said_[first * kClassCount], model_.logits(),
+                     count * kClassCount * sizeof(float));
+    stream_.synchronize();
+  }
+
+  /// Every rank has zeros for the samples of the others, so the sum is what each has said.
+  void logits_gather() {
+    if (place_.rank_count == 1) return;
+    const DeviceArray<float> all(said_.size());
+    stream_.upload(all.at(), said_.data(), all.bytes());
+    comm_->allreduce_sum(stream_, all.at(), all.size());
+    stream_.download(said_.data(), all.at(), all.bytes());
+    stream_.synchronize();
+  }
+
+  void scores_add(JsonLine& line, std::uint64_t total) {
+    std::vector<std::uint8_t> labels;
+    for (std::uint32_t row = 0; row < total; ++row) labels.push_back(feed_.test().label(row));
+    const Scores scores = scores_of(softmax_of(said_, kClassCount), labels, kClassCount);
+    line.add("recall", scores.recall).add("f1", scores.f1).add("roc_auc", scores.roc_auc);
+    line_.recall = scores.recall;
+    line_.f1 = scores.f1;
+    line_.roc_auc = scores.roc_auc;
   }
 
   /// Sum of the losses of these test samples; their right answers are added on the device.
   double batch_loss(std::span<const std::uint32_t> samples) {
     const int count = static_cast<int>(samples.size());
-    samples_put(data_.test, samples);
+    rows_put(feed_.test(), samples, eval_batch_.inputs.data(), eval_batch_.labels.data());
+    model_.batch_upload(eval_batch_.inputs.data(), eval_batch_.labels.data(), count);
     model_.forward(count);
     model_.loss(count);
     model_.correct_add(count);
@@ -244,16 +257,15 @@ class Rank {
   BoardMap board_;
   RankLine& line_;
   JobLog log_;
-  Dataset data_;
-  Sampler sampler_;
   Device device_;
   Stream stream_;
+  Feed feed_;
   Mlp model_;
   Optimizer optimizer_;
   const RatePlan rates_;
   DeviceArray<float> eval_{2};
-  PinnedArray<float> inputs_;
-  PinnedArray<int> labels_;
+  PinnedBatch eval_batch_;
+  std::vector<float> said_;  // logits of all test samples, in the last evaluation
   PinnedArray<float> extras_;
   PinnedArray<float> losses_;
   Event compute_begin_, compute_end_, update_begin_, update_end_;
