@@ -1,7 +1,7 @@
 // Loads and stores. A full warp whose addresses are consecutive or all the same, half by half,
-// moves whole vectors; all else goes lane by lane. Every address is checked for alignment, and
-// shared addresses against the window; what is not mapped at all is found by the processor
-// (run/fault.cpp).
+// moves whole vectors; words from anywhere are gathered where the processor can; all else goes lane
+// by lane. Every address is checked for alignment, and shared addresses against the window; what is
+// not mapped at all is found by the processor (run/fault.cpp).
 #include <bit>
 
 #include "softgpu/ptx/exec/address.h"
@@ -43,19 +43,54 @@ SOFTGPU_INLINE void read_run(B* d, const u8* p) {
 template <Mode A>
 constexpr bool kPatterned = A != Mode::kLocal&& A != Mode::kShared64;
 
+#if defined(__AVX512F__)
+/// Sixteen words from where sixteen addresses say; false, and nothing done, where one of them is
+/// illegal: then lane by lane it is found out which.
+template <Mode A>
+SOFTGPU_INLINE bool words_gather(const Warp& w, const u64* addresses, void* d) {
+  const __m512i low = _mm512_loadu_si512(addresses);
+  const __m512i high = _mm512_loadu_si512(addresses + 8);
+  const __m512i any = _mm512_or_si512(low, high);
+  if (_mm512_test_epi64_mask(any, _mm512_set1_epi64(3)) != 0) return false;
+  const u8* base = nullptr;
+  if constexpr (in_shared(A)) {
+    if (w.shared_bytes < 4) return false;
+    const __m512i last = _mm512_set1_epi64(static_cast<s64>(w.shared_bytes - 4));
+    if (_mm512_cmpgt_epu64_mask(_mm512_max_epu64(low, high), last) != 0) return false;
+    base = w.shared;
+  }
+  const __m256i first = _mm512_i64gather_epi32(low, base, 1);
+  const __m256i second = _mm512_i64gather_epi32(high, base, 1);
+  _mm256_storeu_si256(static_cast<__m256i*>(d), first);
+  _mm256_storeu_si256(static_cast<__m256i*>(d) + 1, second);
+  return true;
+}
+template <class M, class B>
+constexpr bool kGathered = sizeof(M) == 4 && sizeof(B) == 4;
+#else
+template <Mode A>
+SOFTGPU_INLINE bool words_gather(const Warp&, const u64*, void*) {
+  return false;
+}
+template <class M, class B>
+constexpr bool kGathered = false;
+#endif
+
 // The lanes from h on when the next sixteen indices have no pattern: their addresses are made
 // together. Called at the very end, for what is live across a call would have to be saved by all
 // who never make it.
 
-template <class M, class B>
+template <class M, class B, Mode A>
 [[gnu::noinline]] const Inst* load_scattered(const Warp& w, const Inst* i, int h) {
   B* d = row<B>(w, i->d);
   for (; h < 32; h += 16) {
     u64 addresses[16];
-    lane_addresses<Mode::kIndexed, 16>(w, i, h, addresses);
+    lane_addresses<A, 16>(w, i, h, addresses);
+    if constexpr (kGathered<M, B>) {
+      if (words_gather<A>(w, addresses, d + h)) continue;
+    }
     for (int l = 0; l < 16; ++l) {
-      d[h + l] =
-          widened<B>(read<M>(located<Mode::kIndexed>(w, addresses[l], sizeof(M), sizeof(M))));
+      d[h + l] = widened<B>(read<M>(located<A>(w, addresses[l], sizeof(M), sizeof(M))));
     }
   }
   return i + 1;
@@ -88,8 +123,8 @@ const Inst* load(Warp& w, const Inst* i) {
         const B value =
             widened<B>(read<M>(located<A>(w, lane_address<A>(w, i, h), sizeof(M), sizeof(M))));
         for (int l = h; l < h + 16; ++l) d[l] = value;
-      } else if constexpr (A == Mode::kIndexed) {
-        return load_scattered<M, B>(w, i, h);
+      } else if constexpr (A == Mode::kIndexed || kGathered<M, B>) {
+        return load_scattered<M, B, A>(w, i, h);
       } else {
         for (int l = h; l < h + 16; ++l) {
           d[l] = widened<B>(read<M>(located<A>(w, lane_address<A>(w, i, l), sizeof(M), sizeof(M))));

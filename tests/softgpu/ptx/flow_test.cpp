@@ -267,6 +267,30 @@ TEST_F(FlowTest, SharedOutOfBounds) {
   EXPECT_EQ(outcome.fault, Fault::kIllegalAddress);
   EXPECT_EQ(outcome.fault_address, 65536u);
 }
+// Lanes in falling order, one of which (the 21st) goes astray: the address is that lane's.
+TEST_F(FlowTest, OneLaneOfScatteredLoadsAstray) {
+  const std::string shared =
+      ".shared .align 4 .b8 tile[128]; sub.s32 %r2, 31, %t; shl.b32 %r2, %r2, 2; mov.u32 %r3, "
+      "tile; "
+      "add.u32 %r3, %r3, %r2; setp.eq.u32 %p1, %t, 20; ";
+  EXPECT_EQ(fault_of(shared + "ld.shared.u32 %r1, [%r3];").fault, Fault::kNone);
+  const Outcome outside = fault_of(shared + "@%p1 mov.u32 %r3, 70000; ld.shared.u32 %r1, [%r3];");
+  EXPECT_EQ(outside.fault, Fault::kIllegalAddress);
+  EXPECT_EQ(outside.fault_address, 70000u);
+  const Outcome odd = fault_of(shared + "@%p1 add.u32 %r3, %r3, 1; ld.shared.u32 %r1, [%r3];");
+  EXPECT_EQ(odd.fault, Fault::kMisaligned);
+  EXPECT_EQ(odd.fault_address % 4, 1u);
+  const std::string global =
+      "sub.s32 %r2, 31, %t; mul.wide.s32 %d1, %r2, 4; add.s64 %d1, %base, %d1; "
+      "setp.eq.u32 %p1, %t, 20; ";
+  EXPECT_EQ(fault_of(global + "ld.global.u32 %r1, [%d1];").fault, Fault::kNone);
+  const Outcome wild = fault_of(global + "@%p1 mov.u64 %d1, 48; ld.global.u32 %r1, [%d1];");
+  EXPECT_EQ(wild.fault, Fault::kIllegalAddress);
+  EXPECT_EQ(wild.fault_address, 48u);
+  EXPECT_EQ(fault_of(global + "@%p1 add.s64 %d1, %d1, 2; ld.global.u32 %r1, [%d1];").fault,
+            Fault::kMisaligned);
+}
+
 TEST_F(FlowTest, LocalOutOfBounds) {
   EXPECT_EQ(fault_of(".local .align 4 .b8 a[16]; mov.u64 %d1, a; add.s64 %d1, %d1, 100000; "
                      "st.local.u32 [%d1], %t;")
