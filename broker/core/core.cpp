@@ -73,6 +73,7 @@ struct Dispatch {
   void operator()(const FounderGone& e) const { founder_gone(state, e, now, out); }
   void operator()(const FounderAdopted& e) const { founder_adopted(state, e); }
   void operator()(const ProcessJoined& e) const { process_joined(state, e); }
+  void operator()(const ProcessDetached& e) const { process_detached(state, e, now, out); }
   void operator()(const ProcessGone& e) const { process_gone(state, e, now, out); }
   void operator()(const GateWanted& e) const { gate_wanted(state, e, now, out); }
   void operator()(const GateIdle& e) const { gate_idle(state, e); }

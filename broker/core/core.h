@@ -199,6 +199,10 @@ struct ProcessGone {
   std::vector<Bytes> held = {};  // by its claims on each GPU of its tenant, what was out included;
                                  // the claims told before (MemorySeen) are without it
 };
+/// Its socket has closed and it lives: it is unregistered until it comes back as the same process.
+struct ProcessDetached {
+  ProcessId process = 0;
+};
 struct GateWanted {
   ProcessId process = 0;
   std::uint32_t gpu_index = 0;
@@ -319,11 +323,11 @@ struct PolicyChanged {
 /// The alarm asked for by AlarmSet, or any later moment.
 struct Tick {};
 
-using Event =
-    std::variant<GpuAdded, TenantAsked, TenantRestored, TenantsNumbered, LimitsChanged, RequestGone,
-                 FounderGone, FounderAdopted, ProcessJoined, ProcessGone, GateWanted, GateIdle,
-                 Drained, UsageSeen, JobReleased, MemorySeen, MemoryWanted, HoldAcked, MoveDone,
-                 CheckpointDone, CommandAsked, GpuLost, GpuClosed, DeviceSeen, PolicyChanged, Tick>;
+using Event = std::variant<GpuAdded, TenantAsked, TenantRestored, TenantsNumbered, LimitsChanged,
+                           RequestGone, FounderGone, FounderAdopted, ProcessJoined, ProcessGone,
+                           ProcessDetached, GateWanted, GateIdle, Drained, UsageSeen, JobReleased,
+                           MemorySeen, MemoryWanted, HoldAcked, MoveDone, CheckpointDone,
+                           CommandAsked, GpuLost, GpuClosed, DeviceSeen, PolicyChanged, Tick>;
 
 // ---- actions
 // ------------------------------------------------------------------------------------------------------

@@ -326,6 +326,19 @@ void process_joined(State& state, const ProcessJoined& event) {
   state.processes.emplace(event.process, tenant);
 }
 
+// It can neither ask nor say that it is idle any more. The lease is the tenant's: other members ask
+// again and get it when it is their turn. The drain is awaited as ever (its claims tell of it).
+// Whole GPUs stay with their job until it is over.
+void process_detached(State& state, const ProcessDetached& event, Nanos now, Actions& out) {
+  auto it = state.processes.find(event.process);
+  if (it == state.processes.end()) return;
+  Tenant& tenant = *it->second;
+  if (tenant.exclusive()) return;
+  process_find(tenant, event.process)->wants = 0;  // it says so again when it is back
+  if (tenant.phase == Phase::kOpen) lease_close(state, tenant, now, out);
+  tenant_waiting_update(state, tenant, now);
+}
+
 void process_gone(State& state, const ProcessGone& event, Nanos now, Actions& out) {
   auto it = state.processes.find(event.process);
   if (it == state.processes.end()) return;

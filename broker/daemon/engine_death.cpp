@@ -1,6 +1,6 @@
 // Ends: a process is dead only when its pidfd says so. A closed socket makes a living process
-// unregistered (its charges stay and its drains are read from its claims); exec keeps the pid but
-// throws the shim and its contexts away.
+// unregistered (its charges stay, its lease is revoked, its drains are read from its claims); exec
+// keeps the pid but throws the shim and its contexts away.
 #include <fcntl.h>
 
 #include <bit>
@@ -120,6 +120,7 @@ void Engine::connection_closed(ConnectionId connection, bool unread) {
   process.connection = 0;
   process.beats_detached = 0;
   log_.line(Level::kDebug, "detached", {{"tenant", process.tenant}, {"pid", process.pid}});
+  feed(core::ProcessDetached{process.id});
 }
 
 void Engine::tenant_kill(const Tenant& tenant) {

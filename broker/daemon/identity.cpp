@@ -38,14 +38,30 @@ bool hung_up(int socket) {
   return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
 }
 
+/// The effective uid of the process, or -1.
+long effective_uid(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  std::string line;
+  long uid = -1;
+  while (std::getline(status, line))
+    if (std::sscanf(line.c_str(), "Uid: %*d %ld", &uid) == 1) return uid;
+  return -1;
+}
+
 // Before 6.5: opens by number, then makes sure that the number still means the process that
 // connected. Its socket is closed when it dies, so a socket that has not hung up after the pidfd
-// was opened vouches for it; the start time catches an exchange between the two looks.
-int pidfd_by_number(int socket, pid_t pid, devices::Fd* out) {
+// was opened vouches for it; the start time catches an exchange between the two looks. Who hands
+// his socket to another before he dies may have his number pass to a third, whose user would then
+// be killed or charged for it: it must be the user who connected.
+int pidfd_by_number(int socket, const ucred& credentials, devices::Fd* out) {
+  const pid_t pid = credentials.pid;
   const std::uint64_t before = process_start_ticks(pid);
   devices::Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!fd) return -errno;
   if (before == 0 || process_start_ticks(pid) != before || hung_up(socket)) return -ESRCH;
+  // While it lives its number is its own, so what was read by number was read of it.
+  const long uid = effective_uid(pid);
+  if (pidfd_ended(fd.get()) || uid != static_cast<long>(credentials.uid)) return -ESRCH;
   *out = std::move(fd);
   return 0;
 }
@@ -94,7 +110,7 @@ int peer_identify(int socket, Peer* out) {
     return 0;
   }
   if (errno != ENOPROTOOPT) return errno == EINVAL ? -ESRCH : -errno;  // EINVAL: reaped already
-  return pidfd_by_number(socket, credentials.pid, &out->pidfd);
+  return pidfd_by_number(socket, credentials, &out->pidfd);
 }
 
 int pidfd_kill(int pidfd) {

@@ -443,6 +443,20 @@ TEST_F(GuestTest, ARefusedProcessIsToldWhyAndDoesNotRunUnlimited) {
             "first\n");
 }
 
+TEST_F(GuestTest, AStrangersSocketIsNotAsked) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
+  ASSERT_EQ(seteuid(61234), 0);
+  start(kGiB);
+  ASSERT_EQ(seteuid(0), 0);
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(cuInit(0), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(launch(), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "sluice: this process may not use the GPU: the broker's socket belongs to a user who "
+            "is neither root nor you; check SLUICE_SOCKET\n");
+  EXPECT_EQ(broker->registrations(), 0);
+}
+
 TEST_F(GuestTest, WithoutItsBrokerATenantRunsOpenWithOneLineAndJoinsLater) {
   std::string path;
   {

@@ -49,6 +49,27 @@ TEST(Lease, ContentionIsToldAndEndsTheSliceAtTheQuantum) {
   EXPECT_TRUE(core.open(b));
 }
 
+TEST(Lease, AClosedSocketRevokesItAndTheDrainIsAwaited) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  EXPECT_TRUE(core.open(a));
+  core.step(ProcessDetached{Harness::process(a)});
+  EXPECT_FALSE(core.open(a));
+  core.want(b);
+  core.pass(kMs);
+  EXPECT_FALSE(core.open(b)) << "a has not drained";
+  core.drain(a);
+  EXPECT_TRUE(core.open(b));
+  core.want(a);
+  core.step(ProcessDetached{Harness::process(a)});
+  core.pass(kSecond);
+  EXPECT_FALSE(core.has(b, protocol::kLeaseContended)) << "who cannot ask does not wait";
+  core.want(a);
+  EXPECT_TRUE(core.has(b, protocol::kLeaseContended)) << "until it is back";
+}
+
 TEST(Lease, EveryProcessMustDrainOrDie) {
   Harness core;
   const TenantId a = core.admit();

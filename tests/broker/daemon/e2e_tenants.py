@@ -407,6 +407,23 @@ class Leases(BrokerTest):
         wait_until("its child is dead too", lambda: not alive(child))
         wait_until("only b is left", lambda: [t["name"] for t in server.tenants()] == ["b"])
 
+    def test_a_closed_socket_revokes_the_lease(self):
+        server, a, b = self.two('[scheduler]\ndrain_timeout = "300s"\n')
+        a.ask("want 0")
+        wait_until("a has the GPU", a.is_open)
+        a.ask("detach")
+        wait_until("it is revoked though nobody waits", lambda: not a.is_open())
+        self.assertEqual(len(server.tenants()), 2)
+        b.ask("want 0")
+        self.assertFalse(b.is_open(), "a has not drained")
+        a.ask("drain 0")
+        wait_until("b has the GPU", b.is_open)
+        self.assertEqual(a.ask("register"), "slot 0")
+        a.ask("want 0")
+        wait_until("b's quantum is over", lambda: not b.is_open())
+        b.ask("drain 0")
+        wait_until("a has its turn", a.is_open)
+
     def test_detached_process_drains_through_its_claims(self):
         _, a, b = self.two('[scheduler]\ndrain_timeout = "300s"\n')
         a.ask("want 0")

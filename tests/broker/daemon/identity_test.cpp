@@ -4,12 +4,25 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <functional>
 #include <sstream>
 
 namespace sluice::daemon {
@@ -28,6 +41,212 @@ TEST(Peer, IsTheKernelsWord) {
   EXPECT_EQ(peer.groups.front(), getgid());
   ASSERT_TRUE(peer.pidfd);
   EXPECT_FALSE(pidfd_ended(peer.pidfd.get()));
+}
+
+// The kernels before 6.5. A process of its own loses SO_PEERPIDFD for good, and may have a process
+// exchanged for another one of the same number just as that is to be opened.
+
+constexpr uid_t kStranger = 61234;
+constexpr unsigned kNotTrapped = O_NONBLOCK;  // PIDFD_NONBLOCK: the handler's own call
+std::function<void()>* g_before_open = nullptr;
+
+#if defined(__x86_64__)
+constexpr auto kResult = REG_RAX;
+void result_set(ucontext_t* context, long value) { context->uc_mcontext.gregs[kResult] = value; }
+long first_argument(const ucontext_t* context) { return context->uc_mcontext.gregs[REG_RDI]; }
+#else
+void result_set(ucontext_t* context, long value) {
+  context->uc_mcontext.regs[0] = static_cast<unsigned long long>(value);
+}
+long first_argument(const ucontext_t* context) {
+  return static_cast<long>(context->uc_mcontext.regs[0]);
+}
+#endif
+
+void pidfd_open_trapped(int, siginfo_t*, void* context) {
+  auto* state = static_cast<ucontext_t*>(context);
+  const long pid = first_argument(state);
+  if (g_before_open != nullptr) (*g_before_open)();
+  const long fd = syscall(SYS_pidfd_open, pid, kNotTrapped);
+  result_set(state, fd < 0 ? -errno : fd);
+}
+
+bool kernel_made_old() {
+  struct sigaction action {};
+  action.sa_sigaction = pidfd_open_trapped;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGSYS, &action, nullptr);
+  constexpr unsigned kNumber = offsetof(seccomp_data, nr);
+  constexpr unsigned kSecond = offsetof(seccomp_data, args[1]);
+  constexpr unsigned kThird = offsetof(seccomp_data, args[2]);
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kThird),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 77 /* SO_PEERPIDFD */, 0, 5),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kSecond),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kNotTrapped, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{sizeof program / sizeof *program, program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+/// A process that connects to `listener` and waits for its end. Its descriptors are ours as well if
+/// `shared`: then its socket outlives it.
+pid_t client_start(int listener, bool shared, devices::Fd* accepted) {
+  sockaddr_un address{};
+  socklen_t length = sizeof address;
+  if (getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) return -1;
+  const long pid =
+      syscall(SYS_clone, (shared ? CLONE_FILES : 0) | SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0) _exit(1);
+    for (;;) pause();
+  }
+  *accepted = devices::Fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  return static_cast<pid_t>(pid);
+}
+
+void process_end(pid_t pid) {
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+}
+
+/// Another process of that number; false where this is not allowed.
+bool number_take(pid_t pid, uid_t uid) {
+  struct {
+    std::uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+        set_tid_size;
+  } wish{};
+  static_assert(sizeof wish == 80);  // what linux 5.5 knows
+  wish.exit_signal = SIGCHLD;
+  wish.set_tid = reinterpret_cast<std::uint64_t>(&pid);
+  wish.set_tid_size = 1;
+  int told[2];
+  if (pipe2(told, O_CLOEXEC) != 0) return false;
+  const devices::Fd read_end(told[0]);
+  devices::Fd write_end(told[1]);
+  const long made = syscall(SYS_clone3, &wish, sizeof wish);
+  if (made == 0) {
+    // The raw call: the C library's would tell threads that this process has not got.
+    if (uid != getuid() && syscall(SYS_setresuid, uid, uid, uid) != 0) _exit(1);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a change of user takes it back
+    if (write(told[1], "1", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  write_end.reset();
+  char byte;
+  return made == pid && read(read_end.get(), &byte, 1) == 1;
+}
+
+constexpr int kNotAllowed = 77;
+
+class OldKernel : public testing::Test {
+ protected:
+  /// In a process without SO_PEERPIDFD: 0 or -errno of `looks`, or kNotAllowed.
+  static int result_of(const std::function<int(int listener)>& looks) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      sockaddr_un address{};
+      address.sun_family = AF_UNIX;
+      const devices::Fd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+      // An address of the kernel's choice.
+      if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(sa_family_t)) !=
+              0 ||
+          listen(listener.get(), 1) != 0 || !kernel_made_old()) {
+        _exit(1);
+      }
+      _exit(-looks(listener.get()));
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? -WEXITSTATUS(status) : -1000;
+  }
+};
+
+TEST_F(OldKernel, StillHoldsOnToWhoConnected) {
+  EXPECT_EQ(result_of([](int listener) {
+              devices::Fd socket;
+              const pid_t pid = client_start(listener, false, &socket);
+              Peer peer;
+              int seen = -1;
+              socklen_t length = sizeof seen;
+              if (getsockopt(socket.get(), SOL_SOCKET, 77, &seen, &length) == 0) return -EPROTO;
+              const int result = peer_identify(socket.get(), &peer);
+              const bool right = result == 0 && peer.pid == pid && peer.uid == getuid() &&
+                                 !pidfd_ended(peer.pidfd.get());
+              process_end(pid);
+              if (result != 0) return result;
+              return right && pidfd_ended(peer.pidfd.get()) ? 0 : -EBADE;
+            }),
+            0);
+}
+
+TEST_F(OldKernel, RefusesWhoHasEnded) {
+  for (const bool shared : {false, true}) {
+    EXPECT_EQ(result_of([shared](int listener) {
+                devices::Fd socket;
+                process_end(client_start(listener, shared, &socket));
+                Peer peer;
+                return peer_identify(socket.get(), &peer);
+              }),
+              -ESRCH)
+        << (shared ? "its socket is another's" : "");
+    EXPECT_EQ(result_of([shared](int listener) {
+                devices::Fd socket;
+                const pid_t pid = client_start(listener, shared, &socket);
+                kill(pid, SIGKILL);
+                siginfo_t info{};
+                waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT);
+                Peer peer;
+                return peer_identify(socket.get(), &peer);
+              }),
+              -ESRCH)
+        << "not waited for" << (shared ? ", and its socket is another's" : "");
+  }
+}
+
+/// The client ends, and another process of that user has its number, before it is looked at or (if
+/// `late`) between the two looks.
+int exchanged(int listener, bool shared, bool late, uid_t uid) {
+  devices::Fd socket;
+  const pid_t pid = client_start(listener, shared, &socket);
+  bool taken = false;
+  std::function<void()> exchange = [&] {
+    process_end(pid);
+    usleep(30'000);  // a start is told in hundredths of a second
+    taken = number_take(pid, uid);
+  };
+  if (late)
+    g_before_open = &exchange;
+  else
+    exchange();
+  Peer peer;
+  const int result = peer_identify(socket.get(), &peer);
+  if (!taken) return -kNotAllowed;
+  process_end(pid);
+  return result;
+}
+
+#define SLUICE_EXPECT_STRANGER(call)                                                        \
+  do {                                                                                      \
+    const int result_ = result_of([](int listener) { return call; });                       \
+    if (result_ == -kNotAllowed) GTEST_SKIP() << "only root chooses the numbers of others"; \
+    EXPECT_EQ(result_, -ESRCH) << #call;                                                    \
+  } while (false)
+
+TEST_F(OldKernel, RefusesAnotherOfTheSameNumber) {
+  SLUICE_EXPECT_STRANGER(exchanged(listener, false, false, getuid()));  // the socket hung up
+  SLUICE_EXPECT_STRANGER(exchanged(listener, true, true, getuid()));    // started later
+  SLUICE_EXPECT_STRANGER(exchanged(listener, true, false, kStranger));  // is another user's
 }
 
 TEST(Process, IsNamedByItsNumberAndItsStart) {

@@ -85,6 +85,33 @@ TEST(ClaimsPage, ClientWritesButCannotResize) {
   EXPECT_EQ(ftruncate(pages->claims_fd(), 1 << 22), -1);
 }
 
+TEST(ClaimsPage, EmptiedOrScribbledOnIsOnlyItsTenantsLoss) {
+  const auto pages = Pages::create(setup()), other = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  ClaimsPage* honest = claims_map(*other);
+  const auto slot = pages->slot_take(10), theirs = other->slot_take(11);
+  for (ClaimsPage* page : {claims, honest}) {
+    page->slots[0].gpus[0].busy_ns.store(70);
+    page->slots[0].gpus[0].held_bytes.store(4096);
+  }
+  EXPECT_EQ(pages->usage(0).busy_ns, 70u);
+  // Its size is sealed, its content is the client's: as near as it comes to taking the page away.
+  ASSERT_EQ(fallocate(pages->claims_fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                      sizeof(ClaimsPage)),
+            0);
+  EXPECT_EQ(pages->usage(0).busy_ns, 70u) << "what was used stays used";
+  EXPECT_EQ(pages->usage(0).held_bytes, 0u);
+  memset(static_cast<void*>(claims), 0xFF, sizeof *claims);
+  EXPECT_EQ(pages->usage(0).held_bytes, UINT64_MAX);
+  EXPECT_EQ(pages->memory(0).swapped_bytes, UINT64_MAX) << "bounded by the core";
+  EXPECT_EQ(pages->slot_take(12), *slot + 1) << "who has which slot is not read from the page";
+  pages->slot_retire(*slot);
+  EXPECT_EQ(pages->usage(0).held_bytes, 0u) << "and a slot is cleaned when it is given back";
+  EXPECT_EQ(other->usage(0).busy_ns, 70u);
+  EXPECT_EQ(other->usage(0).held_bytes, 4096u);
+  EXPECT_TRUE(theirs);
+}
+
 TEST(Slots, SumOfLivingAndDead) {
   const auto pages = Pages::create(setup());
   ClaimsPage* claims = claims_map(*pages);
