@@ -27,8 +27,9 @@ void gate_idle(State& state, const GateIdle& event);
 void gate_drained(State& state, const Drained& event, Nanos now, Actions& out);
 
 void process_joined(State& state, const ProcessJoined& event);
-/// Also ends the tenant if this was the last.
+/// Takes the lease of its tenant back; the drain is awaited.
 void process_detached(State& state, const ProcessDetached& event, Nanos now, Actions& out);
+/// Also ends the tenant if this was the last.
 void process_gone(State& state, const ProcessGone& event, Nanos now, Actions& out);
 void founder_gone(State& state, const FounderGone& event, Nanos now, Actions& out);
 void founder_adopted(State& state, const FounderAdopted& event);

@@ -43,6 +43,8 @@ struct Machine {
 };
 /// Above this share of the host, jobs would meet on its cores instead of on the GPU.
 inline constexpr double kHostFraction = 0.3;
+/// Measurements of the host, of which the least counts.
+inline constexpr int kCalibrations = 4;
 inline constexpr int kSoftwareGpusDefault = 2;
 inline constexpr int kSoftwareGpusMax = 8;
 

@@ -202,24 +202,14 @@ class Scene {
     for (std::size_t i = 0; i < result_.jobs.size(); ++i) {
       const JobPlan& plan = result_.jobs[i].plan;
       if (plan.kind != JobKind::kTraining) continue;
-      std::vector<std::string> argv = {machine_.paths.program("sluice-train"),
-                                       "--nproc",
-                                       std::to_string(plan.gpus.size()),
-                                       "--batch",
-                                       std::to_string(plan.batch),
-                                       "--hidden",
-                                       std::to_string(settings_.hidden),
-                                       "--seconds",
-                                       std::to_string(settings_.seconds + kTrainingMarginSeconds),
-                                       "--seed",
-                                       std::to_string(settings_.seed),
-                                       "--data",
-                                       settings_.data,
-                                       "--eval-samples",
-                                       "2000",
-                                       "--quiet",
-                                       "--log",
-                                       path(plan.name + ".jsonl")};
+      std::vector<std::string> argv = {
+          machine_.paths.program("sluice-train"), "--nproc", std::to_string(plan.gpus.size()),
+          // A thread more would compete with software GPUs for cores.
+          "--prefetch", machine_.software ? "0" : "2", "--batch", std::to_string(plan.batch),
+          "--hidden", std::to_string(settings_.hidden), "--seconds",
+          std::to_string(settings_.seconds + kTrainingMarginSeconds), "--seed",
+          std::to_string(settings_.seed), "--data", settings_.data, "--eval-samples", "2000",
+          "--quiet", "--log", path(plan.name + ".jsonl")};
       if (!job_start(i, std::move(argv)) || !event_await(i, "step")) return false;
     }
     return true;
