@@ -15,12 +15,7 @@ extern "C" __global__ void __launch_bounds__(128)
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (row >= rows) return;
   const float* from = logits + static_cast<long>(row) * columns;
-  float highest = -INFINITY;
-  for (int i = lane; i < columns; i += 32) highest = fmaxf(highest, from[i]);
-  highest = warp_max(highest);
-  float sum = 0.0f;
-  for (int i = lane; i < columns; i += 32) sum += expf(from[i] - highest);
-  sum = warp_sum(sum);
+  const auto [highest, sum] = row_shares(from, columns, lane);
   const int label = labels[row];
   if (lane == 0) losses[row] = logf(sum) - (from[label] - highest);
   if (gradient == nullptr) return;

@@ -105,12 +105,7 @@ extern "C" __global__ void __launch_bounds__(128)
   if (row >= rows) return;
   const float* from = x + static_cast<long>(row) * columns;
   float* to = out + static_cast<long>(row) * columns;
-  float highest = -INFINITY;
-  for (int i = lane; i < columns; i += 32) highest = fmaxf(highest, from[i]);
-  highest = warp_max(highest);
-  float sum = 0.0f;
-  for (int i = lane; i < columns; i += 32) sum += expf(from[i] - highest);
-  sum = warp_sum(sum);
+  const auto [highest, sum] = row_shares(from, columns, lane);
   for (int i = lane; i < columns; i += 32) to[i] = expf(from[i] - highest) / sum;
 }
 

@@ -27,4 +27,19 @@ __device__ __forceinline__ unsigned warp_sum(unsigned value) {
   return value;
 }
 
+/// What turns a row's values into shares: exp(x - highest) / sum. The maximum is subtracted first,
+/// so no exponent overflows.
+struct RowShares {
+  float highest;
+  float sum;
+};
+__device__ __forceinline__ RowShares row_shares(const float* from, int columns, int lane) {
+  float highest = -INFINITY;
+  for (int i = lane; i < columns; i += 32) highest = fmaxf(highest, from[i]);
+  highest = warp_max(highest);
+  float sum = 0.0f;
+  for (int i = lane; i < columns; i += 32) sum += expf(from[i] - highest);
+  return {highest, warp_sum(sum)};
+}
+
 }  // namespace sluice::kernels::device

@@ -1,5 +1,6 @@
 // kernels-bench: every family of kernels on fresh random inputs, first checked against float64,
-// then timed on the device's own clock (modelled on a software GPU, real on hardware).
+// then timed on the device's own clock (modelled on a software GPU, real on hardware). What shows
+// no error ("-") is checked in tests/kernels alone.
 #include <sys/random.h>
 
 #include <algorithm>
