@@ -93,6 +93,12 @@ BfloatPair combined(BfloatPair old, BfloatPair b, BfloatPair) {
           << 16};
 }
 
+/// The value in a lane of a row: 16-bit types live in the low half of 32 bits.
+template <class T>
+T unboxed(Box<Bits<T>> bits) {
+  return __builtin_bit_cast(T, static_cast<Bits<T>>(bits));
+}
+
 template <AtomicOp Kind, class T>
 T apply_locked(u8* p, T b, T c) {
   auto* cell = reinterpret_cast<Bits<T>*>(p);
@@ -103,6 +109,33 @@ T apply_locked(u8* p, T b, T c) {
     if (__atomic_compare_exchange_n(cell, &seen, next, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
       return old;
   }
+}
+
+/// Lanes of one cell, lowest first, at one instant: a locked instruction for all of them.
+template <AtomicOp Kind, class T>
+void apply_locked_together(u8* p, u32 mask, const Box<Bits<T>>* b, const Box<Bits<T>>* c,
+                           Box<Bits<T>>* old) {
+  auto* cell = reinterpret_cast<Bits<T>*>(p);
+  Bits<T> seen = __atomic_load_n(cell, __ATOMIC_RELAXED);
+  for (;;) {
+    T value = __builtin_bit_cast(T, seen);
+    for_each_lane(mask, [&](int l) {
+      old[l] = __builtin_bit_cast(Bits<T>, value);
+      value = combined<Kind>(value, unboxed<T>(b[l]), unboxed<T>(c[l]));
+    });
+    const Bits<T> next = __builtin_bit_cast(Bits<T>, value);
+    if (__atomic_compare_exchange_n(cell, &seen, next, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+      return;
+  }
+}
+
+/// Whether the lanes of the mask (two at least) all name the cell of the lowest.
+SOFTGPU_INLINE bool is_one_cell(u32 mask, const u64* places) {
+  if ((mask & (mask - 1)) == 0) return false;
+  const u64 first = places[__builtin_ctz(mask)];
+  u64 differs = 0;
+  for (int l = 0; l < 32; ++l) differs |= (mask & kLaneBit[l]) != 0 ? places[l] ^ first : 0;
+  return differs == 0;
 }
 
 /// Two neighbouring cells after they were combined.
@@ -180,12 +213,6 @@ bool is_in(const u8* p, const u8* start, u64 bytes) {
   return reinterpret_cast<u64>(p) - reinterpret_cast<u64>(start) < bytes;
 }
 
-/// The value in a lane of a row: 16-bit types live in the low half of 32 bits.
-template <class T>
-T unboxed(Box<Bits<T>> bits) {
-  return __builtin_bit_cast(T, static_cast<Bits<T>>(bits));
-}
-
 /// The memory that only this block can name, for generic addresses: shared memory needs no locks,
 /// and on local memory hardware has no atomics.
 class PrivateMemory {
@@ -235,6 +262,15 @@ const Inst* atomic(Warp& w, const Inst* i) {
   const Boxed *b = row<Boxed>(w, i->b), *c = row<Boxed>(w, i->c);
   Boxed* d = row<Boxed>(w, i->d);
   using G = InGlobal<T>;
+  if (!shared && is_one_cell(w.mask, places)) {
+    u8* const p = reinterpret_cast<u8*>(places[__builtin_ctz(w.mask)]);
+    if (!memory.is_shared(p)) {
+      Boxed old[32];
+      apply_locked_together<Kind, G>(p, w.mask, b, c, old);
+      if (wanted) for_each_lane(w.mask, [&](int l) { d[l] = old[l]; });
+      return i + 1;
+    }
+  }
   if constexpr (sizeof(T) == 4) {
     const auto at = [&](int l) { return reinterpret_cast<u8*>(places[l]); };
     if (w.mask == kAllLanes && !shared && places[0] % 8 == 0 && is_run(places, places[0], u64{4}) &&

@@ -114,14 +114,24 @@ struct Neg {
     return static_cast<T>(-a);
   }
 };
-// Hardware gives all ones for x / 0 and x for x % 0. Up to 32 bits the quotient is exact through
-// double, which vectorises where the integer division of the processor does not.
+/// a / b of integers below 2^53, and all ones for b = 0. Exact: a quotient that is not a whole
+/// number is at least 1/b away from the next one, more than the rounding moves it. It vectorises
+/// where the integer division of the processor does not.
+template <class T>
+SOFTGPU_INLINE T divided_as_double(T a, T b) {
+  // Processors convert 64 bits better signed.
+  using Small = std::conditional_t<sizeof(T) == 8, s64, T>;
+  const f64 divisor = b == 0 ? 1.0 : static_cast<f64>(static_cast<Small>(b));
+  const f64 quotient = static_cast<f64>(static_cast<Small>(a)) / divisor;
+  return b == 0 ? static_cast<T>(~T{0}) : static_cast<T>(static_cast<s64>(quotient));
+}
+
+// Hardware gives all ones for x / 0 and x for x % 0.
 struct Div {
   template <class T>
   static T eval(T a, T b) {
     if constexpr (sizeof(T) <= 4) {
-      const f64 quotient = static_cast<f64>(a) / (b == 0 ? 1.0 : static_cast<f64>(b));
-      return b == 0 ? static_cast<T>(~T{0}) : static_cast<T>(static_cast<s64>(quotient));
+      return divided_as_double(a, b);
     } else {
       if (b == 0) return ~T{0};
       if (std::is_signed_v<T> && b == static_cast<T>(-1)) return 0 - a;
@@ -141,6 +151,32 @@ struct Rem {
     }
   }
 };
+
+/// Whether doubles hold both rows.
+template <class T>
+SOFTGPU_INLINE bool fits_double(const T* a, const T* b) {
+  constexpr u64 kLimit = u64{1} << 53;
+  u64 beyond = 0;
+  for (int l = 0; l < 32; ++l) {
+    // -2^53 <= x < 2^53 of signed, x < 2^53 of unsigned ones.
+    const u64 shift = std::is_signed_v<T> ? kLimit : 0;
+    beyond |= (static_cast<u64>(a[l]) + shift) | (static_cast<u64>(b[l]) + shift);
+  }
+  return beyond < (std::is_signed_v<T> ? 2 * kLimit : kLimit);
+}
+
+/// div and rem of 64 bits: the indices and sizes of programs nearly all fit a double.
+template <class T, class Fn>
+const Inst* divide_wide(Warp& w, const Inst* i) {
+  const T *a = row<T>(w, i->a), *b = row<T>(w, i->b);
+  if (!fits_double(a, b)) return binary<T, Fn>(w, i);
+  for_lanes(w, row<T>(w, i->d), [=](int l) {
+    const T quotient = divided_as_double(a[l], b[l]);
+    if constexpr (std::is_same_v<Fn, Div>) return quotient;
+    return b[l] == 0 ? a[l] : static_cast<T>(a[l] - quotient * b[l]);
+  });
+  return i + 1;
+}
 
 template <class T>
 const Inst* mul_wide(Warp& w, const Inst* i) {
@@ -292,6 +328,13 @@ Handler pick_binary(Type t) {
 }
 
 template <class Fn>
+Handler pick_division(Type t) {
+  return t == Type::kS64   ? divide_wide<s64, Fn>
+         : t == Type::kU64 ? divide_wide<u64, Fn>
+                           : pick_binary<Fn>(t);
+}
+
+template <class Fn>
 Handler pick_ternary(Type t) {
   switch (t) {
     case Type::kS16:
@@ -400,9 +443,9 @@ Handler integer_handler(const Form& form) {
     case Op::kSad:
       return pick_ternary<Sad>(form.type);
     case Op::kDiv:
-      return pick_binary<Div>(form.type);
+      return pick_division<Div>(form.type);
     case Op::kRem:
-      return pick_binary<Rem>(form.type);
+      return pick_division<Rem>(form.type);
     case Op::kMin:
       return pick_binary<Min>(form.type);
     case Op::kMax:
