@@ -4,7 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "broker/protocol/wire.h"
+#include "exporter/idle/observer.h"
 #include "exporter/snapshot.h"
 
 namespace sluice::exporter {
@@ -24,12 +27,35 @@ class Descriptor {
   int fd_;
 };
 
+using protocol::MessageType;
+
 SnapshotError unreachable(const std::string& socket, const std::string& why) {
   return {SnapshotError::Kind::kUnreachable, "no answer from the broker at " + socket + ": " + why};
 }
 
+/// Asks one question on a connection of its own. Nothing when a reply came.
+template <class Question>
+std::optional<SnapshotError> ask(const std::string& socket, int timeout_ms,
+                                 const Question& question, protocol::Envelope* reply) {
+  const Descriptor fd(protocol::wire_connect(socket.c_str(), timeout_ms));
+  if (fd.get() < 0) return unreachable(socket, strerror(-fd.get()));
+  if (const int rc = protocol::wire_send(fd.get(), &question, sizeof question, nullptr, 0, true);
+      rc != 0) {
+    return unreachable(socket, strerror(-rc));
+  }
+  const int rc = protocol::wire_receive(fd.get(), reply, timeout_ms);
+  if (rc == 0 || rc == -ECONNRESET) return unreachable(socket, "it closed the connection");
+  if (rc == -EAGAIN)
+    return unreachable(socket, "no reply within " + std::to_string(timeout_ms) + " ms");
+  if (rc == -EPROTO) {
+    return SnapshotError{SnapshotError::Kind::kMalformed,
+                         "the broker's reply is not of the protocol"};
+  }
+  if (rc < 0) return unreachable(socket, strerror(-rc));
+  return std::nullopt;
+}
+
 SnapshotResult reply_read(const protocol::Envelope& reply) {
-  using protocol::MessageType;
   const Descriptor first(reply.fd_count > 0 ? reply.fds[0] : -1);
   const Descriptor second(reply.fd_count > 1 ? reply.fds[1] : -1);
   if (reply.is<protocol::Refused>(MessageType::kRefused)) {
@@ -47,25 +73,23 @@ SnapshotResult reply_read(const protocol::Envelope& reply) {
 }  // namespace
 
 SnapshotResult BrokerSource::snapshot_take() {
-  const Descriptor fd(protocol::wire_connect(socket_.c_str(), timeout_ms_));
-  if (fd.get() < 0) return unreachable(socket_, strerror(-fd.get()));
   protocol::SnapshotRequest request;
-  protocol::message_init(request, protocol::MessageType::kSnapshotRequest, 1);
-  if (const int rc = protocol::wire_send(fd.get(), &request, sizeof request, nullptr, 0, true);
-      rc != 0) {
-    return unreachable(socket_, strerror(-rc));
-  }
+  protocol::message_init(request, MessageType::kSnapshotRequest, 1);
   protocol::Envelope reply;
-  const int rc = protocol::wire_receive(fd.get(), &reply, timeout_ms_);
-  if (rc == 0 || rc == -ECONNRESET) return unreachable(socket_, "it closed the connection");
-  if (rc == -EAGAIN)
-    return unreachable(socket_, "no reply within " + std::to_string(timeout_ms_) + " ms");
-  if (rc == -EPROTO) {
-    return SnapshotError{SnapshotError::Kind::kMalformed,
-                         "the broker's reply is not of the protocol"};
-  }
-  if (rc < 0) return unreachable(socket_, strerror(-rc));
+  if (auto error = ask(socket_, timeout_ms_, request, &reply)) return *std::move(error);
   return reply_read(reply);
+}
+
+int BrokerActivity::activity_fd(protocol::TenantId tenant) {
+  protocol::ActivityRequest request;
+  protocol::message_init(request, MessageType::kActivityRequest, 1);
+  request.tenant = tenant;
+  protocol::Envelope reply;
+  if (ask(socket_, timeout_ms_, request, &reply)) return -1;
+  const bool good =
+      reply.is<protocol::ActivityReply>(MessageType::kActivityReply) && reply.fd_count == 1;
+  for (int i = good ? 1 : 0; i < reply.fd_count; ++i) close(reply.fds[i]);
+  return good ? reply.fds[0] : -1;
 }
 
 }  // namespace sluice::exporter

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "interpose/activity.h"
 #include "interpose/link.h"
 
 namespace sluice::interpose {
@@ -128,8 +129,15 @@ int alone_take(const GpuUuid* gpus, uint32_t count, const char** fault) {
   return alone_enter(fault) ? slot : -1;
 }
 
+static bool own_share_open(int gpu) {
+  const AtomicU32* gate = load_acquire(share_storage.gates[gpu]);
+  return load_acquire(own_share) == nullptr || gate == nullptr || (gate->load() & kLeaseOpen) != 0;
+}
+
 void own_share_wait(int gpu) {
   const ErrnoGuard guard;
+  if (own_share_open(gpu)) return;
+  const WaitScope told(WaitReason::kGate);
   // A broker that comes or goes may take the share away, or its gate elsewhere, at any moment.
   while (load_acquire(own_share) != nullptr) {
     const AtomicU32* gate = load_acquire(share_storage.gates[gpu]);

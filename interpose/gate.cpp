@@ -2,6 +2,7 @@
 #include "interpose/gate.h"
 
 #include "interpose/account.h"
+#include "interpose/activity.h"
 #include "interpose/alone.h"
 
 namespace sluice::interpose {
@@ -32,6 +33,7 @@ void want_once(int gpu, uint32_t epoch, bool again) {
 
 // Sleeps until the lease is open (or the broker is lost for good). Nobody may be inside.
 void lease_wait(int gpu) {
+  const WaitScope told(protocol::WaitReason::kGate);
   const protocol::LeaseEntry& entry = process.entry(gpu);
   const uint64_t start_ns = clock_now_ns();
   for (int slices = 1;; ++slices) {
@@ -121,6 +123,11 @@ void fence_before(LaunchPass& pass, ContextRecord& context) {
     stream.mark_known = false;
     stream.start_late_ns = 0;
     stream.start_recorded_ns = clock_now_ns();
+    stream.start_thread = pass.thread->number;
+    if (context.frontier_ns == kNoFrontier) {
+      store_release(context.frontier_ns, stream.start_recorded_ns);
+      activity_wakes(context.device);
+    }
     if (!fence_record(context, stream, true)) stream.start_recorded_ns = 0;
   } else if (pass.alone && stream.launches() != stream.fenced.launches) {
     (void)fence_record(context, stream, false);

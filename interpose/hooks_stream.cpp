@@ -11,7 +11,10 @@ template <class Call>
 CUresult waiting(CUstream stream, bool all, Call call) {
   if (process_enter() != Mode::kActive) return call();
   wait_prepare(stream, all);
-  const CUresult result = call();
+  const CUresult result = [&] {
+    const WaitScope told(sluice::protocol::WaitReason::kSync);
+    return call();
+  }();
   if (result == CUDA_SUCCESS) wait_done();
   return result;
 }

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "interpose/activity.h"
 #include "interpose/covered.h"
 
 namespace sluice::interpose {
@@ -15,6 +16,7 @@ namespace {
 
 constinit ContextRecord contexts[kContextsMax];
 constinit Lock contexts_lock;
+uint32_t contexts_used;  // records that ever were somebody's are before it
 uint32_t generations;
 
 // A base older than this is replaced: cuEventElapsedTime answers in float milliseconds, 0.1 us
@@ -96,12 +98,54 @@ void clocks_compare(ContextRecord& context, const Fence& fence, double device_ns
   context.host_known_ns = device_ns;
 }
 
+// A stretch is told as a whole, or in long pieces: who reads it wants its ends.
+void stretch_note(StreamRecord& stream, double begin_ns, double end_ns) {
+  if (!stream.untold) stream.untold_begin_ns = begin_ns;
+  stream.untold = true;
+  stream.untold_end_ns = end_ns;
+}
+
+void stretch_tell(const ContextRecord& context, StreamRecord& stream) {
+  stream.untold = false;
+  if (context.host_ahead_ns == 0) return;
+  activity_busy(
+      context.device, static_cast<uint64_t>(stream.untold_begin_ns + context.host_ahead_ns),
+      static_cast<uint64_t>(stream.untold_end_ns + context.host_ahead_ns), stream.mark_thread);
+}
+
+// From when on the stream may have been busy with what is in flight; `unknown_ns` where nothing
+// tells.
+uint64_t stream_frontier(const ContextRecord& context, const StreamRecord& stream,
+                         uint64_t unknown_ns) {
+  if (stream.destroyed ? stream.fence_count == 0 : stream.launches() == stream.done.launches)
+    return kNoFrontier;
+  if (stream.fence_count > 0 && stream.fences[stream.fence_first].is_start) {
+    const uint64_t recorded_ns = stream.fences[stream.fence_first].recorded_ns;
+    return recorded_ns != 0 ? recorded_ns : unknown_ns;
+  }
+  if (context.host_ahead_ns == 0 || !(stream.untold || stream.mark_known)) return unknown_ns;
+  const double begin_ns =
+      stream.untold ? stream.untold_begin_ns : stream.mark_ns + stream.start_late_ns;
+  return static_cast<uint64_t>(begin_ns + context.host_ahead_ns);
+}
+
+void frontier_update(ContextRecord& context) {
+  uint64_t earliest = kNoFrontier;
+  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    // Never further than before: what was unknown then has not become known.
+    const uint64_t one = stream_frontier(context, *s, context.frontier_ns);
+    if (one < earliest) earliest = one;
+  }
+  store_release(context.frontier_ns, earliest);
+}
+
 void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fence, bool in_order) {
   double now_ns = 0;
   const bool timed = in_order && event_time(context, fence.event, &now_ns);
   if (fence.is_start) {
     stream.mark_known = timed;
     stream.mark_ns = now_ns;
+    stream.mark_thread = fence.thread;
     if (timed) clocks_compare(context, fence, now_ns);
     return;
   }
@@ -112,6 +156,7 @@ void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fen
     const double grown_ns = context.intervals.add(begin_ns, now_ns);
     const double end_ns = context.host_ahead_ns == 0 ? 0 : now_ns + context.host_ahead_ns;
     context.busy_ns += covered_charge(context.device, end_ns, grown_ns);
+    stretch_note(stream, begin_ns, now_ns);
     interval_learn(context, stream, fence, now_ns - begin_ns);
   }
   ++context.passed;
@@ -156,9 +201,14 @@ void stream_harvest(ContextRecord& context, StreamRecord& stream) {
     fence_passed(context, stream, fence, result == CUDA_SUCCESS);
   }
   totals_count(context, stream);
-  if (!stream.idle && stream.launches() == stream.done.launches) {
+  const bool finished = stream.launches() == stream.done.launches;
+  if (!stream.idle && finished) {
     stream.idle = true;
     stream_changed(stream);
+  }
+  if (stream.untold &&
+      (finished || stream.untold_end_ns - stream.untold_begin_ns > kStretchLongNs)) {
+    stretch_tell(context, stream);
   }
 }
 
@@ -217,11 +267,26 @@ ContextRecord* context_record(CUcontext context, int device) {
   if (free_one == nullptr) return nullptr;
   free_one->context = context;
   free_one->device = device;
+  free_one->frontier_ns = kNoFrontier;
+  const auto used = static_cast<uint32_t>(free_one - contexts) + 1;
+  if (used > contexts_used) store_relaxed(contexts_used, used);
+  activity_begin(device);
   store_release(free_one->alive, 1u);
   return free_one;
 }
 
 ContextRecord* context_at(int index) { return &contexts[index]; }
+
+uint64_t device_frontier(int device) {
+  uint64_t earliest = kNoFrontier;
+  for (uint32_t i = 0, n = load_relaxed(contexts_used); i < n; ++i) {
+    const ContextRecord& context = contexts[i];
+    if (load_acquire(context.alive) == 0 || context.device != device) continue;
+    const uint64_t one = load_acquire(context.frontier_ns);
+    if (one < earliest) earliest = one;
+  }
+  return earliest;
+}
 
 void context_forget(CUcontext context) {
   const LockScope scope(contexts_lock);
@@ -237,6 +302,7 @@ void context_forget(CUcontext context) {
     }
     record.base = nullptr;
     record.host_ahead_ns = 0;
+    record.frontier_ns = kNoFrontier;
     record.pool_count = 0;
     record.mean_ns = 0;
     record.asked = 0;
@@ -323,6 +389,7 @@ bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start) {
   fence.event = event;
   fence.is_start = is_start;
   fence.recorded_ns = is_start ? stream.start_recorded_ns : 0;
+  fence.thread = is_start ? stream.start_thread : 0;
   fence_covers(stream, fence, work);
   ++stream.fence_count;
   return true;
@@ -342,6 +409,8 @@ void fences_harvest(ContextRecord& context) {
       link = &stream->next;
     }
   }
+  frontier_update(context);
+  activity_settle(context.device);
 }
 
 void stretches_charge(ContextRecord& context, uint64_t asked_ns) {
@@ -356,8 +425,11 @@ void stretches_charge(ContextRecord& context, uint64_t asked_ns) {
     // The whole stretch is added again at its end: what was charged here is not charged twice.
     const double grown_ns = context.intervals.add(begin_ns, until_ns);
     context.busy_ns += covered_charge(context.device, until_ns + context.host_ahead_ns, grown_ns);
+    stretch_note(*s, begin_ns, until_ns);
+    stretch_tell(context, *s);
     totals_count(context, *s);
   }
+  activity_settle(context.device);
 }
 
 void fences_complete(ContextRecord& context, StreamRecord* only, bool by_helper) {
@@ -489,6 +561,7 @@ void meter_reset_after_fork() {
   contexts_lock.reset_after_fork();
   memset(static_cast<void*>(contexts), 0, sizeof contexts);
   memset(device_totals, 0, sizeof device_totals);
+  activity_reset_after_fork();
   captures_reset_after_fork();
   graphs_reset_after_fork();
 }

@@ -36,6 +36,8 @@ inline constexpr double kLaunchNsMin = kFenceSpacingNs / kFenceEveryMax;
 /// well.
 inline constexpr double kStretchLongNs = 20'000'000.0;
 inline constexpr double kStretchMarginNs = 2'000'000.0;
+/// Nothing is in flight.
+inline constexpr uint64_t kNoFrontier = UINT64_MAX;
 /// What a launch of unknown length counts for while it is in flight: no window has room beside it.
 inline constexpr double kUnmeasuredNs = 1e12;
 
@@ -53,6 +55,7 @@ struct Fence {
   GraphCost* graph;
   uint32_t graph_serial;
   bool is_start;
+  uint32_t thread;       // of a start fence: for whose launch
   uint64_t recorded_ns;  // of a start fence: when, by the host's clock
 };
 
@@ -87,6 +90,12 @@ struct StreamRecord {
   // was idle for as long. Counts once.
   double start_late_ns;
   uint64_t start_recorded_ns;  // when that fence was
+  uint32_t start_thread;       // for whose launch
+  uint32_t mark_thread;        // the same, of the stretch that goes on
+  // What has passed of a stretch that goes on and was not told yet (activity.h), in device time.
+  bool untold;
+  double untold_begin_ns;
+  double untold_end_ns;
   Fence fences[kFencesMax];
   unsigned fence_first;
   unsigned fence_count;
@@ -136,8 +145,9 @@ struct ContextRecord {
   Intervals intervals;
   CUevent pool[kEventPoolMax];
   unsigned pool_count;
-  uint64_t passed;           // end fences so far
-  double busy_ns;            // union of the intervals so far
+  uint64_t passed;       // end fences so far
+  double busy_ns;        // union of the intervals so far
+  uint64_t frontier_ns;  // host's clock: nothing unknown began before; kNoFrontier = all is known
   uint64_t busy_counted_ns;  // the part of it in device_totals
   double mean_ns;            // learned GPU time of one kernel; 0 = not measured yet
   uint64_t asked;            // the question that all_event answers (context_passed); 0 = none
@@ -155,6 +165,8 @@ extern DeviceTotals device_totals[kDevicesMax];
 /// The record of a context, made on first sight; nullptr when there are too many.
 ContextRecord* context_record(CUcontext context, int device);
 ContextRecord* context_at(int index);
+/// The earliest frontier of the device's contexts.
+uint64_t device_frontier(int device);
 /// Forgets a context that the program destroyed: its work is over, its events are gone.
 void context_forget(CUcontext context);
 

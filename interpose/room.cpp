@@ -1,6 +1,7 @@
 // See room.h.
 #include "interpose/room.h"
 
+#include "interpose/activity.h"
 #include "interpose/captures.h"
 #include "interpose/gate.h"
 
@@ -22,6 +23,7 @@ bool room_may_come() {
 bool answer_wait(int gpu, uint32_t word, uint64_t bytes) {
   const protocol::LeaseEntry& entry = process.entry(gpu);
   const uint64_t start_ns = clock_now_ns();
+  const WaitScope told(protocol::WaitReason::kMemory);
   bool answered = false;
   for (int slices = 0; room_may_come(); ++slices) {
     answered = entry.room.load() != word;

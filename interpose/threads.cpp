@@ -51,6 +51,7 @@ ThreadRecord* record_take() {
     memset(record, 0, sizeof *record);
     memcpy(record->exclusive_launches, launches, sizeof launches);
     record->taken = 1;
+    record->index = i;
     return record;
   }
   if (used_count == kThreadsMax) return nullptr;
@@ -61,6 +62,7 @@ ThreadRecord* record_take() {
   }
   ThreadRecord* record = &slab[used_count % kSlabSize];
   record->taken = 1;
+  record->index = used_count;
   store_release(used_count, used_count + 1);
   return record;
 }
@@ -72,6 +74,7 @@ ThreadRecord* thread_record_make() {
   ThreadRecord* record = record_take();
   if (record == nullptr) return nullptr;
   record->device = record->gpu = -1;
+  record->number = static_cast<uint32_t>(syscall(SYS_gettid));
   if (pthread_setspecific(exit_key, record) != 0) {
     store_release(record->taken, 0u);
     return nullptr;
@@ -112,6 +115,8 @@ void threads_reset_after_fork() {
       memcpy(record->cache, before.cache, sizeof record->cache);
     }
     record->device = record->gpu = -1;
+    record->index = static_cast<uint32_t>(i);
+    record->number = static_cast<uint32_t>(syscall(SYS_gettid));
   }
 }
 

@@ -59,6 +59,9 @@ struct alignas(64) ThreadRecord {
   StreamRecord* last_stream;
   uint64_t exclusive_launches[8];
   uint32_t let_through[8];  // the lease word, one for each GPU, under which it was (gate.cpp)
+  uint32_t number;          // of the thread, as this process sees it
+  uint32_t index;           // of this record
+  uint32_t waiting;         // 1 while in a wait that is told (activity.h)
 };
 
 /// Speaks of no stream.

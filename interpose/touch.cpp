@@ -2,6 +2,8 @@
 #include "interpose/touch.h"
 
 #include "interpose/account.h"
+#include "interpose/activity.h"
+#include "interpose/swap.h"
 
 namespace sluice::interpose {
 namespace {
@@ -52,6 +54,8 @@ void touch_wait(ThreadRecord& thread) {
   const ErrnoGuard guard;
   const uint64_t start_ns = clock_now_ns();
   int held = -1, slices = 0;
+  const WaitScope told(swap_bytes_out() != 0 ? protocol::WaitReason::kMemory
+                                             : protocol::WaitReason::kGate);
   for (int gpu = hold_find(); gpu >= 0; gpu = hold_find()) {
     held = gpu;
     const protocol::LeaseEntry& entry = process.entry(gpu);

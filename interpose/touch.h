@@ -8,6 +8,7 @@
 // the middle could keep another thread's from ending.
 #pragma once
 
+#include "interpose/activity.h"
 #include "interpose/gate.h"
 
 namespace sluice::interpose {
@@ -52,6 +53,7 @@ class BlockingScope {
 
  private:
   TouchScope touch_;
+  WaitScope told_{protocol::WaitReason::kSync};
 };
 
 void touch_reset_after_fork();

@@ -20,6 +20,7 @@ usage: sluice COMMAND [options]
   drain    let a GPU take no new jobs; undrain lets it again
   doctor   check driver, libraries and broker, and whether a program can be shared
   lab      measure shared against exclusive GPUs on this machine
+  why      say why a job's GPU had nothing to do
   help     this page, or the page of a command: sluice help run
 
 examples:

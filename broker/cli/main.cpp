@@ -1,4 +1,4 @@
-// sluice: picks the command. `lab` is a program of its own beside this one.
+// sluice: picks the command. `lab` and `why` are programs of their own beside this one.
 #include <errno.h>
 #include <unistd.h>
 
@@ -18,8 +18,9 @@ namespace {
 
 using namespace sluice::cli;
 
-const std::vector<std::string> kCommands = {"run",   "status",  "suspend", "resume", "move",
-                                            "drain", "undrain", "doctor",  "lab",    "help"};
+const std::vector<std::string> kCommands = {"run",  "status", "suspend", "resume",
+                                            "move", "drain",  "undrain", "doctor",
+                                            "lab",  "why",    "help"};
 
 template <class Options>
 int command_run(const std::vector<std::string>& arguments, int usage_code,
@@ -35,14 +36,17 @@ int command_run(const std::vector<std::string>& arguments, int usage_code,
   return command(options);
 }
 
-int lab_exec(char** arguments) {
-  const std::string program = program_path("sluice-lab");
+/// `room`: what builds it.
+int sibling_exec(const char* name, const char* room, char** arguments) {
+  const std::string program = program_path(name);
   arguments[0] = const_cast<char*>(program.c_str());
   execv(program.c_str(), arguments);
-  std::fprintf(stderr, "sluice: cannot run %s: %s; reinstall Sluice, or build the trainer\n",
-               program.c_str(), std::strerror(errno));
+  std::fprintf(stderr, "sluice: cannot run %s: %s; reinstall Sluice, or build the %s\n",
+               program.c_str(), std::strerror(errno), room);
   return kExitSluiceFailed;
 }
+int lab_exec(char** arguments) { return sibling_exec("sluice-lab", "trainer", arguments); }
+int why_exec(char** arguments) { return sibling_exec("sluice-why", "exporter", arguments); }
 
 int unknown(const std::string& word) {
   const std::string near = suggest(word, kCommands);
@@ -54,9 +58,9 @@ int unknown(const std::string& word) {
 
 int help(const std::vector<std::string>& arguments) {
   const std::string topic = arguments.empty() ? "" : arguments.front();
-  if (topic == "lab") {
+  if (topic == "lab" || topic == "why") {
     char* argv[] = {nullptr, const_cast<char*>("--help"), nullptr};
-    return lab_exec(argv);
+    return topic == "lab" ? lab_exec(argv) : why_exec(argv);
   }
   return help_print(topic == "help" ? "" : topic.c_str()) ? 0 : unknown(topic);
 }
@@ -85,5 +89,6 @@ int main(int argc, char** argv) {
   }
   if (word == "doctor") return command_run<DoctorOptions>(rest, kExitUsage, doctor_command);
   if (word == "lab") return lab_exec(argv + 1);
+  if (word == "why") return why_exec(argv + 1);
   return unknown(word);
 }

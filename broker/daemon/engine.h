@@ -145,6 +145,7 @@ class Engine {
   void job_report(const Asker& asker, const protocol::JobReport& message);
   void job_release(const Asker& asker, const protocol::Release& message);
   void snapshot_send(const Asker& asker);
+  void activity_send(const Asker& asker, const protocol::ActivityRequest& message);
   void connection_closed(ConnectionId connection, bool unread);
 
   /// The process that registered on this connection; 0 = none did.

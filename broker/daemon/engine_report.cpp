@@ -43,6 +43,28 @@ void Engine::snapshot_send(const Asker& asker) {
   outbox_.send_bytes(asker.connection, &reply, sizeof reply, fds, 1);
 }
 
+void Engine::activity_send(const Asker& asker, const protocol::ActivityRequest& message) {
+  const auto found = tenants_.find(message.tenant);
+  if (found == tenants_.end()) {
+    refuse(asker.connection, asker.request, protocol::RefusalCode::kUnknownTenant,
+           "there is no tenant " + std::to_string(message.tenant) + "; sluice status lists them");
+    return;
+  }
+  const Tenant& tenant = *found->second;
+  const uid_t uid = asker.peer.uid;
+  if (uid != 0 && uid != geteuid() && uid != tenant.uid) {
+    refuse(asker.connection, asker.request, protocol::RefusalCode::kNotAllowed,
+           "tenant " + std::to_string(message.tenant) +
+               " is another user's; ask as that user, or as root");
+    return;
+  }
+  protocol::ActivityReply reply;
+  protocol::message_init(reply, protocol::MessageType::kActivityReply, asker.request);
+  reply.tenant = message.tenant;
+  const int fds[] = {tenant.pages->claims_fd()};
+  outbox_.send_bytes(asker.connection, &reply, sizeof reply, fds, 1);
+}
+
 namespace {
 
 void job_figures_fill(const Tenant& tenant, protocol::SnapshotTenant* out) {

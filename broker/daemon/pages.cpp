@@ -174,6 +174,8 @@ void Pages::slot_retire(std::uint32_t slot) {
   for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu)
     counters_add(&dead_[gpu], claims_->slots[slot].gpus[gpu]);
   slot_zero(slot);
+  // What it told of its idleness goes back to the kernel.
+  madvise(&claims_->activity[slot], sizeof(protocol::ActivitySlot), MADV_REMOVE);
   taken_[slot] = false;
 }
 

@@ -117,12 +117,17 @@ void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) 
       engine_.job_release(asker, envelope.as<protocol::Release>());
       return;
     case MessageType::kSnapshotRequest:
+    case MessageType::kActivityRequest:
       if (outbox_.unread_bytes(asker.connection) > kUnreadBytesMax) {
         reject(asker.connection, asker.peer, asker.request, ProtocolError::kOrder,
                "it asks for more before it has read what it was sent");
         return;
       }
-      engine_.snapshot_send(asker);
+      if (type == MessageType::kSnapshotRequest) {
+        engine_.snapshot_send(asker);
+      } else {
+        engine_.activity_send(asker, envelope.as<protocol::ActivityRequest>());
+      }
       return;
     default:
       note(asker, envelope);

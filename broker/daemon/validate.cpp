@@ -151,6 +151,8 @@ Fault message_fault(const Envelope& envelope) {
       return size_fault<protocol::Release>(envelope);
     case MessageType::kSnapshotRequest:
       return size_fault<protocol::SnapshotRequest>(envelope);
+    case MessageType::kActivityRequest:
+      return size_fault<protocol::ActivityRequest>(envelope);
     case MessageType::kQueued:
     case MessageType::kAdmitted:
     case MessageType::kRefused:
@@ -158,6 +160,7 @@ Fault message_fault(const Envelope& envelope) {
     case MessageType::kDone:
     case MessageType::kCommandDone:
     case MessageType::kSnapshotReply:
+    case MessageType::kActivityReply:
       return "only the broker sends messages of type " +
              std::to_string(raw(envelope.header().type));
   }

@@ -16,6 +16,7 @@
 //   sluice suspend, ...        Command -> CommandDone | Refused
 //   status, exporter, lab      SnapshotRequest -> SnapshotReply (+ fd of a sealed memfd, see
 //                              snapshot.h)
+//   exporter                   ActivityRequest -> ActivityReply (+ claims fd) | Refused
 #pragma once
 
 #include "broker/protocol/words.h"
@@ -44,6 +45,8 @@ enum class MessageType : std::uint16_t {
   kMemoryWant = 17,
   kCommand = 18,
   kCommandDone = 19,
+  kActivityRequest = 20,
+  kActivityReply = 21,
 };
 
 struct Header {
@@ -272,6 +275,21 @@ struct Done {
 struct SnapshotRequest {
   Header header;
 };
+
+/// What the processes of a tenant do while the GPU does nothing for them (pages.h): for who may act
+/// for the tenant. With the reply comes the claims page, to be mapped read-only; it stays good for
+/// as long as the tenant lives, and is that of a dead tenant afterwards.
+struct ActivityRequest {
+  Header header;
+  TenantId tenant;
+};
+static_assert(sizeof(ActivityRequest) == 24);
+
+struct ActivityReply {
+  Header header;
+  TenantId tenant;
+};
+static_assert(sizeof(ActivityReply) == 24);
 
 struct SnapshotReply {
   Header header;

@@ -188,6 +188,69 @@ static_assert(sizeof(ClaimsSlot) == 128 + 8 * 128);
 
 inline constexpr std::uint32_t kChargedWords = 512;
 
+// What a process does while a GPU does nothing for it, for whoever explains idleness (the exporter,
+// which maps the page read-only). Rings: the writer fills entry n % size, stores n + 1 in its
+// `serial`, then counts; a reader that finds another serial came too early or too late. All times
+// are CLOCK_MONOTONIC; threads are numbered as the process sees them.
+inline constexpr std::uint32_t kGapsMax = 256;
+inline constexpr std::uint32_t kWaitsMax = 256;
+inline constexpr std::uint32_t kOpenWaitsMax = 64;
+
+/// What a thread waits for inside a call of the shim's.
+enum class WaitReason : std::uint32_t {
+  kGate = 1,    // for its lease, or the end of a hold
+  kMemory = 2,  // for room on the GPU, or for its own memory to come back
+  kSync = 3,    // in the driver, for work that it gave it (copies among them)
+};
+
+/// The GPU had nothing of this process from begin to end; then `thread` launched.
+struct Gap {
+  AtomicU64 serial;
+  AtomicU64 begin_ns;
+  AtomicU64 end_ns;
+  AtomicU32 thread;
+  std::uint32_t reserved;
+};
+static_assert(sizeof(Gap) == 32);
+
+struct ThreadWait {
+  AtomicU64 serial;
+  AtomicU64 begin_ns;
+  AtomicU64 end_ns;
+  AtomicU32 thread;
+  AtomicU32 reason;  // WaitReason
+};
+static_assert(sizeof(ThreadWait) == 32);
+
+/// A wait that goes on. since_ns is stored last, and 0 first.
+struct OpenWait {
+  AtomicU64 since_ns;
+  AtomicU32 thread;
+  AtomicU32 reason;
+};
+static_assert(sizeof(OpenWait) == 16);
+
+struct ActivityGpu {
+  AtomicU64 gaps;        // written so far
+  AtomicU64 settled_ns;  // until then all is told: gaps, short gaps, and the rest was busy
+  AtomicU64 short_ns;    // the sum of the gaps that were too short to be written; only grows
+  AtomicU32 thread;      // launched last
+  AtomicU32 idle;        // 1: nothing has been in flight since settled_ns
+  std::uint8_t reserved[32];
+  Gap ring[kGapsMax];
+};
+static_assert(sizeof(ActivityGpu) == 64 + kGapsMax * 32);
+
+/// On pages of its own, so that they take no memory for a slot that nobody uses.
+struct alignas(4096) ActivitySlot {
+  AtomicU64 waits;  // written so far
+  std::uint8_t reserved[56];
+  OpenWait open[kOpenWaitsMax];
+  ThreadWait ring[kWaitsMax];
+  ActivityGpu gpus[kTenantGpusMax];
+};
+static_assert(sizeof(ActivitySlot) % 4096 == 0);
+
 /// Sparse: only pages that are written take memory.
 struct ClaimsPage {
   std::uint32_t magic;
@@ -202,6 +265,7 @@ struct ClaimsPage {
   // Per GPU, a map of the time that processes of the tenant were charged for lately, so that a
   // moment at which several were on the GPU is charged once (interpose/covered.h).
   AtomicU64 charged[kTenantGpusMax][kChargedWords];
+  ActivitySlot activity[kTenantProcessesMax];
 };
 static_assert(offsetof(ClaimsPage, slots) == 128);
 

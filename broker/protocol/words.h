@@ -10,7 +10,7 @@ namespace sluice::protocol {
 
 /// Bumped when any message or page layout changes; a peer of another version is refused with a
 /// text.
-inline constexpr std::uint16_t kVersion = 3;
+inline constexpr std::uint16_t kVersion = 4;
 
 /// GPUs one tenant may hold. Eight is the largest single NVLink island sold as one machine (HGX).
 inline constexpr std::uint32_t kTenantGpusMax = 8;

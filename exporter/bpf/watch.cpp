@@ -5,14 +5,12 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <iterator>
 #include <map>
 #include <set>
 
+#include "exporter/bpf/loading.h"
 #include "exporter/bpf/watch_shared.h"
 #include "watch.skel.h"
 
@@ -85,54 +83,23 @@ class BpfWatch : public Watch {
   std::map<protocol::TenantId, SchedFigures> past_;      // of processes that are watched no more
 };
 
-/// What libbpf says on the way to a failure; the first line that matters is often the only
-/// explanation there is.
-int libbpf_quiet(libbpf_print_level, const char*, va_list) { return 0; }
-
-std::string failure_text(const char* step, int error) {
-  if (error == EPERM || error == EACCES) {
-    return "no permission to load BPF programs; run as root or grant CAP_BPF and CAP_PERFMON";
-  }
-  return std::string("the kernel refused to ") + step + " the BPF programs: " + strerror(error);
-}
-
-/// The kernel numbers processes as the outermost PID namespace does; elsewhere the broker's numbers
-/// mean others.
-bool in_host_namespace() {
-  constexpr ino_t kHostPidNamespace = 0xEFFFFFFC;  // PROC_PID_INIT_INO, linux/proc_ns.h
-  struct stat status {};
-  return stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == kHostPidNamespace;
-}
-
 }  // namespace
 
 bool watch_built() { return true; }
 
 std::unique_ptr<Watch> watch_open(std::string* reason) {
-  libbpf_set_print(libbpf_quiet);
-  if (access("/sys/kernel/btf/vmlinux", R_OK) != 0) {
-    *reason =
-        "this kernel has no type information (/sys/kernel/btf/vmlinux); it needs "
-        "CONFIG_DEBUG_INFO_BTF";
-    return nullptr;
-  }
-  if (!in_host_namespace()) {
-    *reason =
-        "not in the host's PID namespace, whose numbers the kernel uses; run the exporter on the "
-        "host";
-    return nullptr;
-  }
+  if (!bpf_possible(reason)) return nullptr;
   Skeleton skeleton(watch_bpf__open());
   if (skeleton == nullptr) {
-    *reason = failure_text("open", errno);
+    *reason = bpf_failure("open", errno);
     return nullptr;
   }
   if (const int rc = watch_bpf__load(skeleton.get()); rc != 0) {
-    *reason = failure_text("load", -rc);
+    *reason = bpf_failure("load", -rc);
     return nullptr;
   }
   if (const int rc = watch_bpf__attach(skeleton.get()); rc != 0) {
-    *reason = failure_text("attach", -rc);
+    *reason = bpf_failure("attach", -rc);
     return nullptr;
   }
   *reason = "loaded";

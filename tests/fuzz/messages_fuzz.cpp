@@ -102,6 +102,10 @@ class Answers : public daemon::Outbox {
       case MessageType::kCommandDone:
         require(envelope.size == sizeof(protocol::CommandDone));
         break;
+      case MessageType::kActivityReply:
+        require(envelope.size == sizeof(protocol::ActivityReply));
+        fds = 1;
+        break;
       case MessageType::kSnapshotReply:
         require(envelope.size == sizeof(protocol::SnapshotReply));
         require(snapshot_sound(envelope));
@@ -247,6 +251,8 @@ class Broker {
         return sizeof(protocol::Release);
       case MessageType::kSnapshotRequest:
         return sizeof(protocol::SnapshotRequest);
+      case MessageType::kActivityRequest:
+        return sizeof(protocol::ActivityRequest);
       default:
         return sizeof(protocol::GateNote);
     }

@@ -78,7 +78,7 @@ TEST(Sizes, MustBeExact) {
        {MessageType::kAdmit, MessageType::kRegister, MessageType::kGateWant, MessageType::kGateIdle,
         MessageType::kDrained, MessageType::kHeld, MessageType::kMoved, MessageType::kMemoryWant,
         MessageType::kCommand, MessageType::kJobReport, MessageType::kRelease,
-        MessageType::kSnapshotRequest}) {
+        MessageType::kSnapshotRequest, MessageType::kActivityRequest}) {
     for (const std::size_t size :
          {sizeof(protocol::Header), sizeof(protocol::Header) + 4, protocol::kMessageBytesMax}) {
       Envelope envelope =

@@ -1,0 +1,92 @@
+// Why a GPU had nothing to do for a tenant: from what a thread did between two moments to the one
+// cause of each part of it. Pure: told everything, asks nobody.
+//
+// A thread that waits for another thread of its tenant (a lock, a queue, a pipe, a child) waits for
+// whatever that one did meanwhile, so the wait is explained by the waker's own time, and so on, at
+// most four deep. docs/idle-causes.md has the rules and their limits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "exporter/idle/thread_watch.h"
+
+namespace sluice::exporter {
+
+enum class Cause : std::uint8_t {
+  kCpu,       // it computed: preparing data, launching
+  kRunqueue,  // it could run and had no CPU: other programs, a cgroup's limit
+  kDisk,
+  kNetwork,  // internet sockets: peers of a distributed job among them
+  kLock,     // a futex whose owner did nothing that explains it
+  kSync,     // in the driver: copies, and what comes after the end of a kernel
+  kGate,     // waiting for its lease
+  kMemory,   // waiting for room on the GPU
+  kNoWork,   // asleep, or waiting for input
+};
+inline constexpr std::size_t kCauses = 9;
+inline constexpr const char* kCauseNames[kCauses] = {
+    "cpu", "runqueue", "disk", "network", "lock", "sync", "gate", "memory", "no-work"};
+
+/// Nanoseconds by cause.
+using CauseTimes = std::array<std::uint64_t, kCauses>;
+std::uint64_t times_sum(const CauseTimes& times);
+
+/// A wait of a thread that the shim told of: kGate, kMemory or kSync.
+struct ToldWait {
+  std::uint32_t thread = 0;
+  std::uint64_t begin_ns = 0;
+  std::uint64_t end_ns = 0;
+  Cause cause = Cause::kGate;
+};
+
+inline constexpr int kFollowMax = 4;
+
+/// What the threads of watched processes did lately.
+class ThreadHistory {
+ public:
+  /// 'R' when the thread runs or wants to now: for threads that have not left their CPU since they
+  /// are watched, or sleep since before.
+  using StateNow = std::function<char(std::uint32_t thread)>;
+  explicit ThreadHistory(StateNow state_now) : state_now_(std::move(state_now)) {}
+
+  /// As ThreadWatch tells them: periods that ended, and then those that go on, which replace what
+  /// was said of them before.
+  void periods_add(const std::vector<OffCpu>& periods);
+  /// In the order in which they end, for each thread; a wait that goes on may be told again.
+  void wait_add(const ToldWait& wait);
+  /// Forgets what ended before.
+  void forget(std::uint64_t before_ns);
+
+  /// What the thread did from begin to end. `tenant`: the processes through which waits are
+  /// followed.
+  CauseTimes explain(std::uint32_t thread, std::uint64_t begin_ns, std::uint64_t end_ns,
+                     const std::set<std::uint32_t>& tenant) const;
+
+ private:
+  struct Thread {
+    std::uint32_t process = 0;
+    std::deque<OffCpu> periods;  // by left_ns, disjoint; the last may go on
+    std::deque<ToldWait> waits;  // by begin_ns, disjoint
+  };
+  struct Span {
+    std::uint64_t begin_ns, end_ns;
+  };
+  void explain_into(CauseTimes& out, std::uint32_t thread, Span span,
+                    const std::set<std::uint32_t>& tenant, int depth) const;
+  void state_into(CauseTimes& out, std::uint32_t number, const Thread& thread, Span span,
+                  const std::set<std::uint32_t>& tenant, int depth) const;
+  void sleep_into(CauseTimes& out, const OffCpu& period, Span span,
+                  const std::set<std::uint32_t>& tenant, int depth) const;
+
+  StateNow state_now_;
+  std::unordered_map<std::uint32_t, Thread> threads_;
+};
+
+}  // namespace sluice::exporter

@@ -1,0 +1,75 @@
+// Watches the tenants' threads, reads what their processes tell, and keeps an account of each
+// tenant's time on each of its GPUs. Thread-safe: one thread looks, others read the figures.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "exporter/idle/activity.h"
+#include "exporter/snapshot.h"
+
+namespace sluice::exporter {
+
+/// Gives the pages of tenants: the broker, or a test.
+class ActivitySource {
+ public:
+  virtual ~ActivitySource() = default;
+  /// A descriptor of the tenant's claims page, the caller's from then on; -1 = it cannot be had.
+  virtual int activity_fd(protocol::TenantId tenant) = 0;
+};
+
+/// Asks the broker at `socket`, each time on a connection of its own.
+class BrokerActivity : public ActivitySource {
+ public:
+  explicit BrokerActivity(std::string socket, int timeout_ms = 2000)
+      : socket_(std::move(socket)), timeout_ms_(timeout_ms) {}
+  int activity_fd(protocol::TenantId tenant) override;
+
+ private:
+  std::string socket_;
+  int timeout_ms_;
+};
+
+/// By tenant and the GPU's UUID as text.
+using IdleTable = std::map<std::pair<protocol::TenantId, std::string>, IdleFigures>;
+
+class IdleObserver {
+ public:
+  IdleObserver(std::unique_ptr<ThreadWatch> watch, std::unique_ptr<ActivitySource> source);
+
+  /// Who is there: to be told about once a second. Tenants of whole GPUs are left out, because
+  /// nothing is measured of them.
+  void tenants_set(const Snapshot& snapshot);
+  /// One look at everything; some ten times a second, so that no gap is lost.
+  void look();
+
+  IdleTable figures() const;
+  bool is_coarse() const { return watch_->is_coarse(); }
+  std::uint64_t periods_lost() const;
+
+ private:
+  struct Tenant {
+    std::unique_ptr<ActivityPage> page;
+    std::set<std::uint32_t> processes;  // registered, and what they started
+    std::set<std::uint32_t> registered;
+    std::vector<std::string> gpus;  // by index in the page
+    std::vector<IdleAccount> accounts;
+  };
+  void descendants_add();
+  protocol::TenantId tenant_of(std::uint32_t process);
+
+  mutable std::mutex mutex_;
+  std::unique_ptr<ThreadWatch> watch_;
+  std::unique_ptr<ActivitySource> source_;
+  ThreadHistory history_;
+  std::map<protocol::TenantId, Tenant> tenants_;
+  std::unordered_map<std::uint32_t, protocol::TenantId> owners_;  // of processes seen so far
+};
+
+}  // namespace sluice::exporter

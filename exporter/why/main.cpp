@@ -1,0 +1,142 @@
+// sluice-why: watches for a while, then tells. `sluice why` is this program.
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "broker/protocol/wire.h"
+#include "exporter/idle/observer.h"
+#include "exporter/why/options.h"
+#include "exporter/why/report.h"
+
+namespace sluice::exporter {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsageError = 2;
+constexpr std::uint64_t kLookEveryNs = 100'000'000;
+constexpr std::uint64_t kSampleEveryNs = 10'000'000;
+constexpr int kLooksPerSnapshot = 10;
+
+void say(const std::string& line) { std::fprintf(stderr, "sluice why: %s\n", line.c_str()); }
+
+std::uint64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+std::string socket_path(const WhyOptions& options) {
+  if (options.socket) return *options.socket;
+  const char* variable = std::getenv(protocol::kSocketVariable);
+  return variable != nullptr && *variable != '\0' ? variable : protocol::kSystemSocket;
+}
+
+std::string name_of(const protocol::SnapshotTenant& row) {
+  return field_text(row.name, sizeof row.name);
+}
+
+bool is_asked_for(const WhyOptions& options, const protocol::SnapshotTenant& row) {
+  return options.tenant.empty() || options.tenant == std::to_string(row.tenant) ||
+         options.tenant == name_of(row);
+}
+
+/// Leaves what was asked for in the snapshot. False when a job was named and is not there, or
+/// cannot be watched; the reason has been said.
+bool snapshot_narrow(const WhyOptions& options, Snapshot& snapshot) {
+  std::vector<protocol::SnapshotTenant> kept;
+  for (const auto& row : snapshot.tenants)
+    if (row.tenant != 0 && is_asked_for(options, row)) kept.push_back(row);
+  snapshot.tenants = std::move(kept);
+  if (options.tenant.empty()) return true;
+  if (snapshot.tenants.empty()) {
+    say("there is no running job '" + options.tenant + "'; sluice status lists them");
+    return false;
+  }
+  if (snapshot.tenants[0].tenant_class == protocol::TenantClass::kExclusive) {
+    say("'" + options.tenant +
+        "' has its GPUs as a whole, and nothing is measured there; run it in another class to "
+        "find out");
+    return false;
+  }
+  return true;
+}
+
+WhyReport report_make(const IdleObserver& observer, const Snapshot& last) {
+  WhyReport report;
+  report.coarse = observer.is_coarse();
+  report.lost = observer.periods_lost();
+  for (const auto& [key, figures] : observer.figures()) {
+    WhyRow row{key.first, "", key.second, figures};
+    for (const auto& tenant : last.tenants)
+      if (tenant.tenant == key.first) row.name = name_of(tenant);
+    report.rows.push_back(std::move(row));
+  }
+  return report;
+}
+
+/// Looks until the time is over or the job has ended. Null when there is no answer to be given.
+int watch(const WhyOptions& options, const std::string& socket) {
+  std::string reason = "--no-bpf was given";
+  auto threads = options.bpf ? thread_watch_bpf(&reason) : nullptr;
+  if (threads == nullptr) threads = thread_watch_proc(kSampleEveryNs);
+  IdleObserver observer(std::move(threads), std::make_unique<BrokerActivity>(socket));
+  BrokerSource source(socket);
+  Snapshot last;
+  WhyReport report;
+  const std::uint64_t end_ns = monotonic_ns() + options.seconds_ns;
+  for (int look = 0; look == 0 || monotonic_ns() < end_ns; ++look) {
+    if (look % kLooksPerSnapshot == 0) {
+      SnapshotResult result = source.snapshot_take();
+      if (const auto* error = std::get_if<SnapshotError>(&result)) {
+        say(error->text + "; is sluiced running?");
+        return kFailed;
+      }
+      Snapshot& snapshot = std::get<Snapshot>(result);
+      if (look == 0 && !snapshot_narrow(options, snapshot)) return kFailed;
+      if (look > 0) {
+        std::erase_if(snapshot.tenants,
+                      [&](const auto& row) { return !is_asked_for(options, row); });
+        if (!options.tenant.empty() && snapshot.tenants.empty()) break;  // it has ended
+      }
+      observer.tenants_set(snapshot);
+      last = std::move(snapshot);
+    }
+    observer.look();
+    report = report_make(observer, last);
+    const std::uint64_t now_ns = monotonic_ns();
+    const std::uint64_t wait_ns = std::min(kLookEveryNs, end_ns > now_ns ? end_ns - now_ns : 0);
+    usleep(static_cast<useconds_t>(wait_ns / 1000));
+  }
+  observer.look();
+  if (!last.tenants.empty()) report = report_make(observer, last);
+  report.reason = reason;
+  const std::string text = options.json ? why_json(report) : why_text(report);
+  return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  std::string error;
+  const auto options = why_options_parse(arguments, &error);
+  if (!options) {
+    say(error);
+    return kUsageError;
+  }
+  if (options->help) {
+    std::fputs(kWhyUsage, stdout);
+    return EXIT_SUCCESS;
+  }
+  if (isatty(STDERR_FILENO) != 0 && !options->json)
+    say("watching for " + std::to_string(options->seconds_ns / 1'000'000'000) + " s");
+  return watch(*options, socket_path(*options));
+}
+
+}  // namespace
+}  // namespace sluice::exporter
+
+int main(int argc, char** argv) {
+  return sluice::exporter::run(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,105 @@
+#include "exporter/why/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace sluice::exporter {
+namespace {
+
+constexpr int kBarWidth = 40;
+
+constexpr std::array<const char*, kCauses> kAdvice{
+    "the host computes while the GPU waits: prepare data in other threads or processes and ahead "
+    "of "
+    "time, use larger batches, launch graphs",
+    "the host's CPUs are taken: ask for more of them, or look for who takes them (top, the "
+    "cgroup's cpu.max)",
+    "files are slow: read ahead with more loaders, pack small files into shards, keep the data "
+    "in memory or on a faster disk",
+    "others are waited for: in a distributed job look for the slowest rank, elsewhere for a slow "
+    "server",
+    "threads wait for each other: look for the lock's owner (in Python, mostly the interpreter's "
+    "lock)",
+    "copies and waits keep the GPU idle: copy from pinned memory in a stream of its own, wait less "
+    "often",
+    "the GPU was somebody else's: `sluice status` shows the shares; ask for a larger one, or for "
+    "an exclusive GPU",
+    "the GPU's memory is full: smaller batches, or a quota that is not oversold",
+    "there was nothing to do: give the GPU back when it is not needed"};
+
+std::string percent(std::uint64_t part, std::uint64_t whole) {
+  char out[16];
+  std::snprintf(out, sizeof out, "%5.1f %%",
+                whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return out;
+}
+
+void bar(std::string& out, const char* name, std::uint64_t part, std::uint64_t whole) {
+  char head[32];
+  std::snprintf(head, sizeof head, "  %-9s ", name);
+  const auto width = whole == 0 ? 0 : (part * kBarWidth + whole / 2) / whole;
+  out += head + percent(part, whole) + "  " + std::string(width, '#') + "\n";
+}
+
+void row_text(std::string& out, const WhyRow& row) {
+  const IdleFigures& figures = row.figures;
+  const std::uint64_t all = figures.accounted_ns();
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.1f s", static_cast<double>(all) / 1e9);
+  out += row.name + " (tenant " + std::to_string(row.tenant) + ") on " + row.gpu + ", " + seconds +
+         "\n";
+  if (all == 0) {
+    out += "  nothing is known yet: a kernel has been running all the time, or it was too short\n";
+    return;
+  }
+  bar(out, "busy", figures.busy_ns, all);
+  std::array<std::size_t, kCauses> order{};
+  for (std::size_t i = 0; i < kCauses; ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return figures.idle_ns[a] > figures.idle_ns[b];
+  });
+  for (const std::size_t i : order)
+    if (figures.idle_ns[i] * 1000 > all) bar(out, kCauseNames[i], figures.idle_ns[i], all);
+  const std::size_t worst = order[0];
+  if (figures.idle_ns[worst] * 10 > all)
+    out += "  " + std::string(kCauseNames[worst]) + ": " + kAdvice[worst] + "\n";
+  if (figures.unseen_ns > 0)
+    out += "  (another " + percent(figures.unseen_ns, all + figures.unseen_ns) +
+           " of the time had more gaps than could be read)\n";
+}
+
+}  // namespace
+
+std::string why_text(const WhyReport& report) {
+  std::string out;
+  for (const WhyRow& row : report.rows) row_text(out, row);
+  if (report.rows.empty()) out += "no shared job is running; sluice status lists them\n";
+  if (report.coarse) out += "sampled from /proc: " + report.reason + "\n";
+  if (report.lost > 0)
+    out += std::to_string(report.lost) + " periods of threads were lost; figures are rougher\n";
+  return out;
+}
+
+std::string why_json(const WhyReport& report) {
+  nlohmann::ordered_json out;
+  out["source"] = report.coarse ? "proc" : "bpf";
+  out["periods_lost"] = report.lost;
+  out["tenants"] = nlohmann::ordered_json::array();
+  for (const WhyRow& row : report.rows) {
+    nlohmann::ordered_json one;
+    one["tenant"] = row.tenant;
+    one["name"] = row.name;
+    one["gpu"] = row.gpu;
+    one["accounted_ns"] = row.figures.accounted_ns();
+    one["busy_ns"] = row.figures.busy_ns;
+    one["unseen_ns"] = row.figures.unseen_ns;
+    for (std::size_t i = 0; i < kCauses; ++i)
+      one["idle_ns"][kCauseNames[i]] = row.figures.idle_ns[i];
+    out["tenants"].push_back(one);
+  }
+  return out.dump(2) + "\n";
+}
+
+}  // namespace sluice::exporter

@@ -1,0 +1,76 @@
+"""Programs that are each idle for one planted cause, and what `sluice why` says of them.
+
+Usage: why_test.py BUILD CASE [--no-bpf]. Each program uses the software GPU for a few milliseconds of each round and is idle
+for much longer; its cause must have at least nine tenths of the idle time, and busy time and causes must add up to the time.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "programs"))
+from machine import Machine  # noqa: E402
+
+SKIPPED = 77
+WATCHED_S = 4
+# What a sampler of /proc can promise is less.
+LEAST = {"bpf": 0.9, "proc": 0.75}
+
+CONFIG = """
+[scheduling]
+quantum = "10ms"
+"""
+
+
+def watch(machine, name, *flags):
+    command = [machine.build / "bin/sluice", "why", name, "--json", "--for", f"{WATCHED_S}s", "--socket", machine.socket, *flags]
+    answer = subprocess.run(command, env=machine.environment, capture_output=True, text=True, timeout=60)
+    if answer.returncode != 0:
+        raise AssertionError(f"sluice why: {answer.stderr}")
+    return json.loads(answer.stdout)
+
+
+def check(report, cause, elapsed_s):
+    (row,) = report["tenants"]
+    idle = row["idle_ns"]
+    all_idle = sum(idle.values())
+    shares = {name: round(ns / all_idle, 3) for name, ns in idle.items() if ns}
+    print(f"{cause}: busy {row['busy_ns'] / row['accounted_ns']:.3f}, idle {shares} of {row['accounted_ns'] / 1e9:.2f} s "
+          f"({report['source']})")
+    assert row["busy_ns"] + all_idle == row["accounted_ns"], row
+    assert row["unseen_ns"] == 0 and report["periods_lost"] == 0, report
+    # All of the time that was watched but what was still going on at its end.
+    assert 0.8 * WATCHED_S <= row["accounted_ns"] / 1e9 <= elapsed_s, (row, elapsed_s)
+    assert row["busy_ns"] > 0, row
+    assert idle[cause] >= LEAST[report["source"]] * all_idle, (cause, shares)
+
+
+def run_case(build, case, flags):
+    cause = "disk" if case == "loader" else case
+    with Machine(build, config=CONFIG, rate=2e7) as machine:
+        machine.start_broker()
+        # Not in memory: the directory of the test is.
+        folder = pathlib.Path(build).resolve()
+        idler = str(machine.build / "tests/programs/idler")
+        job = machine.start(machine.slice(idler, case, str(folder), sm=10 if case == "gate" else 50))
+        other = None
+        if case == "gate":
+            other = machine.start(machine.slice(machine.program("launch_loop"), sm=90))
+        time.sleep(1)
+        begin = time.monotonic()
+        report = watch(machine, "idler", *flags)
+        elapsed_s = time.monotonic() - begin
+        assert job.poll() is None, job.stderr.read()
+        assert other is None or other.poll() is None
+        if "--no-bpf" not in flags and report["source"] != "bpf":
+            print("skipped: BPF programs cannot be loaded here")
+            return SKIPPED
+        check(report, cause, elapsed_s)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_case(sys.argv[1], sys.argv[2], sys.argv[3:]))
