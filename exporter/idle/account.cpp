@@ -83,7 +83,10 @@ void IdleAccount::advance(std::vector<ProcessTold> processes, std::uint64_t know
   }
   while (done_ns_ < horizon_ns) {
     const Stretch now = tenant_at(done_ns_);
-    const std::uint64_t until_ns = std::min(now.until_ns, horizon_ns);
+    std::uint64_t until_ns = std::min(now.until_ns, horizon_ns);
+    if (now.doing == Doing::kIdle || now.doing == Doing::kNothing)
+      until_ns = std::min(until_ns, history.explained_until(now.thread, horizon_ns));
+    if (until_ns <= done_ns_) break;
     if (now.doing == Doing::kBusy) {
       figures_.busy_ns += until_ns - done_ns_;
     } else if (now.doing == Doing::kUnseen) {

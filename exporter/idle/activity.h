@@ -41,7 +41,7 @@ class ActivityPage {
     std::uint64_t waits = 0;
     std::array<std::uint64_t, protocol::kTenantGpusMax> gaps{};
     std::array<std::uint64_t, protocol::kTenantGpusMax> last_end_ns{};
-    std::array<bool, protocol::kTenantGpusMax> lost{};  // some since last_end_ns
+    std::array<bool, protocol::kTenantGpusMax> lost{};              // some since last_end_ns
     std::unordered_map<std::uint32_t, std::uint32_t> host_threads;  // by the process's own numbers
   };
   void waits_read(const protocol::ActivitySlot& slot, Seen& seen, std::uint64_t now_ns,

@@ -14,6 +14,10 @@ std::uint64_t length(std::uint64_t begin_ns, std::uint64_t end_ns) {
   return end_ns > begin_ns ? end_ns - begin_ns : 0;
 }
 
+bool is_explained_by_waker(WaitKind kind) {
+  return kind == WaitKind::kLock || kind == WaitKind::kLocal || kind == WaitKind::kOther;
+}
+
 // Replaces a period that went on when it was told before.
 template <class Entry>
 void replace_or_append(std::deque<Entry>& entries, const Entry& entry, std::uint64_t Entry::*key) {
@@ -52,6 +56,15 @@ void ThreadHistory::forget(std::uint64_t before_ns) {
                       thread.periods.front().back_ns < before_ns && state_now_(at->first) == '\0';
     at = gone ? threads_.erase(at) : std::next(at);
   }
+}
+
+std::uint64_t ThreadHistory::explained_until(std::uint32_t thread, std::uint64_t known_ns) const {
+  const auto found = threads_.find(thread);
+  if (found == threads_.end() || found->second.periods.empty()) return known_ns;
+  const OffCpu& last = found->second.periods.back();
+  if (last.woken_ns != UINT64_MAX || !is_explained_by_waker(last.kind)) return known_ns;
+  const std::uint64_t patient_ns = known_ns > kPatienceNs ? known_ns - kPatienceNs : 0;
+  return std::min(known_ns, std::max(last.left_ns, patient_ns));
 }
 
 CauseTimes ThreadHistory::explain(std::uint32_t thread, std::uint64_t begin_ns,

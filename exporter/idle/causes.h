@@ -47,6 +47,7 @@ struct ToldWait {
 };
 
 inline constexpr int kFollowMax = 4;
+inline constexpr std::uint64_t kPatienceNs = 5'000'000'000;
 
 /// What the threads of watched processes did lately.
 class ThreadHistory {
@@ -63,6 +64,10 @@ class ThreadHistory {
   void wait_add(const ToldWait& wait);
   /// Forgets what ended before.
   void forget(std::uint64_t before_ns);
+
+  /// Until when it is known what the thread does: not beyond the beginning of a wait that goes on
+  /// and that its waker will explain, unless it has gone on for kPatienceNs.
+  std::uint64_t explained_until(std::uint32_t thread, std::uint64_t known_ns) const;
 
   /// What the thread did from begin to end. `tenant`: the processes through which waits are
   /// followed.

@@ -232,6 +232,24 @@ TEST_F(AccountTest, BeforeTheFirstContextItIsTheFirstThreadsTime) {
   EXPECT_EQ(account_.done_ns(), 50'000u);
 }
 
+TEST_F(AccountTest, AWaitThatItsWakerWillExplainIsWaitedFor) {
+  const std::vector<ProcessTold> idle{{100, told({}, 10, true)}};
+  history_.periods_add({off(kMain, 20, kForEver, kForEver, WaitKind::kLocal)});
+  advance(idle, 90);
+  EXPECT_EQ(figures(), "busy 0, cpu 10");
+  history_.periods_add({off(kMain, 20, 80, 80, WaitKind::kLocal, kLoader),
+                        off(kLoader, 20, 80, 80, WaitKind::kDisk)});
+  advance(idle, 100);
+  EXPECT_EQ(figures(), "busy 0, cpu 30, disk 60");
+  // But not for ever, and not one that says itself what it is for.
+  history_.periods_add({off(kMain, 100, kForEver, kForEver, WaitKind::kLock)});
+  advance(idle, 100 + kPatienceNs / 1000 + 30);
+  EXPECT_EQ(figures(), "busy 0, cpu 30, disk 60, lock 30");
+  history_.periods_add({off(kMain, 100, kForEver, kForEver, WaitKind::kNetwork)});
+  advance(idle, 100 + kPatienceNs / 1000 + 40);
+  EXPECT_EQ(account_.done_ns(), 100'000 + kPatienceNs + 40'000);
+}
+
 TEST_F(AccountTest, NobodyThereIsNoWork) {
   state_ = 'S';
   advance({}, 50);

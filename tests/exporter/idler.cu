@@ -149,7 +149,7 @@ static void idle(const std::string& cause) {
     // Some work for the CPU, which 24 others want as well.
     for (int i = 0; i < 3; i++) {
       sched_yield();
-      spinMs(0.2);
+      spinMs(0.05);
     }
   } else if (cause == "loader") {
     if (read(queued[0], &byte, 1) != 1) fail("read");

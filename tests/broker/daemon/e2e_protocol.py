@@ -149,6 +149,33 @@ class Malformed(BrokerTest):
         self.assertLess(kept, 50)
         self.assertIsNone(self.server.process.poll())
 
+    def test_who_may_act_for_a_tenant_gets_its_claims_page(self):
+        founder, asker = self.client(self.server), self.client(self.server)
+        granted = founder.ask(admit())
+        reply = asker.ask(message(ACTIVITY_REQUEST, struct.pack("<Q", granted.tenant)))
+        self.assertEqual((reply.kind, len(reply.fds)), (ACTIVITY_REPLY, 1))
+        self.assertEqual(os.pread(reply.fds[0], 4, 0), b"SCP1")
+        os.close(reply.fds[0])
+        self.assert_refused(asker.ask(message(ACTIVITY_REQUEST, struct.pack("<Q", 999))), UNKNOWN_TENANT)
+        self.assert_refused(self.client(self.server).ask(message(ACTIVITY_REQUEST)), MALFORMED)
+
+    def test_unread_pages_do_not_pile_up(self):
+        tenant = self.client(self.server).ask(admit()).tenant
+        deaf = self.client(self.server)
+        for _ in range(200):
+            try:
+                deaf.send(message(ACTIVITY_REQUEST, struct.pack("<Q", tenant)))
+            except (BrokenPipeError, ConnectionResetError):
+                break
+        self.client(self.server).ask(message(SNAPSHOT_REQUEST))  # the broker has come past the others
+        kept = 0
+        while (reply := deaf.receive()) is not None and reply.kind == ACTIVITY_REPLY:
+            kept += 1
+            for fd in reply.fds:
+                os.close(fd)
+        self.assertLess(kept, 50)
+        self.assertIsNone(self.server.process.poll())
+
     def test_refusals_do_not_fill_the_log(self):
         client = self.client(self.server)
         for _ in range(20000):

@@ -81,6 +81,25 @@ class Users(BrokerTest):
         self.assertEqual(shim.ask(message(SNAPSHOT_REQUEST)).kind, SNAPSHOT_REPLY)
         shim.close()
 
+    def test_anothers_activity_is_not_told(self):
+        server = self.broker(open_to_all=True)
+        founder = self.client(server)
+        tenant = founder.ask(admit()).tenant
+
+        def curious(report):
+            client = Client(server.socket)
+            reply = client.ask(message(ACTIVITY_REQUEST, struct.pack("<Q", tenant)))
+            report(reply.kind, reply.code, len(reply.fds), reply.text)
+            own = client.ask(admit(64 * MIB)).tenant
+            reply = Client(server.socket).ask(message(ACTIVITY_REQUEST, struct.pack("<Q", own)))
+            report(reply.kind, len(reply.fds))
+
+        stranger = Stranger(self, curious)
+        told = stranger.heard()
+        self.assertTrue(told.startswith(f"{REFUSED} {NOT_ALLOWED} 0 "), told)
+        self.assertIn("is another user's", told)
+        self.assertEqual(stranger.heard(), f"{ACTIVITY_REPLY} 1")
+
     def test_connections(self):
         server = self.small(264)
 
