@@ -78,6 +78,7 @@ bool Stretches::gap_take(uint64_t frontier_ns, Stretch* gap) {
 }
 
 void activity_begin(int device) {
+  const ErrnoGuard guard;
   DeviceActivity& activity = activities[device];
   const LockScope scope(activity.lock);
   activity.stretches.begin(clock_now_ns());
@@ -128,6 +129,7 @@ WaitScope::WaitScope(protocol::WaitReason reason) : reason_(reason) {
   if (thread == nullptr || page == nullptr || thread->waiting != 0) return;
   // The shim's own calls of the driver are part of whatever the program waits for.
   if (reason == protocol::WaitReason::kSync && thread->depth != 0) return;
+  const ErrnoGuard guard;
   thread->waiting = 1;
   since_ns_ = clock_now_ns();
   if (thread->index >= protocol::kOpenWaitsMax) return;
@@ -139,6 +141,7 @@ WaitScope::WaitScope(protocol::WaitReason reason) : reason_(reason) {
 
 WaitScope::~WaitScope() {
   if (since_ns_ == 0) return;
+  const ErrnoGuard guard;
   ThreadRecord* thread = this_thread;
   thread->waiting = 0;
   ActivitySlot* page = slot_page();

@@ -92,8 +92,9 @@ enum thread_call {
 #define THREAD_CALLS(X)                                                                            \
   X(0, read, FD)                                                                                   \
   X(1, write, FD)                                                                                  \
-  X(2, open, PATH) X(4, stat, PATH) X(6, lstat, PATH) X(7, poll, POLL) X(16, ioctl, IOCTL) X(      \
-      17, pread64, FD) X(18, pwrite64, FD) X(19, readv, FD) X(20, writev, FD) X(21, access, PATH)  \
+  X(2, open, PATH)                                                                                 \
+  X(4, stat, PATH) X(6, lstat, PATH) X(7, poll, POLL) X(16, ioctl, IOCTL) X(17, pread64, FD) X(    \
+      18, pwrite64, FD) X(19, readv, FD) X(20, writev, FD) X(21, access, PATH)                     \
       X(23, select, SELECT) X(26, msync, DISK) X(35, nanosleep, TIMER) X(40, sendfile, FD2) X(     \
           42, connect, FD) X(43, accept, FD) X(44, sendto, FD) X(45, recvfrom, FD)                 \
           X(46, sendmsg, FD) X(47, recvmsg, FD) X(59, execve, PATH) X(65, semop, LOCK) X(          \

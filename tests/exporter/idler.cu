@@ -1,5 +1,5 @@
-// A program whose GPU is idle for one planted cause: idler CAUSE, until SIGTERM. Each round uses the
-// GPU for some milliseconds and then, for much longer, does what the cause says.
+// A program whose GPU is idle for one planted cause: idler CAUSE, until SIGTERM. Each round uses
+// the GPU for some milliseconds and then, for much longer, does what the cause says.
 #include "tests/programs/student.h"
 
 #include <arpa/inet.h>
@@ -79,7 +79,8 @@ static void socketsOpen() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  if (bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener, 1) != 0 ||
+  if (bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      listen(listener, 1) != 0 ||
       getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0)
     fail("listen");
   connected[0] = socket(AF_INET, SOCK_STREAM, 0);

@@ -9,13 +9,17 @@ slot and by message. `drain` reports the present epoch as drained, in the slot a
 
 import mmap
 import os
+import pathlib
+import re
 import select
 import signal
 import socket
 import struct
 import sys
 
-MAGIC, VERSION = 0x4D434C53, 3
+MAGIC = 0x4D434C53
+WORDS = pathlib.Path(__file__).resolve().parents[3] / "broker/protocol/words.h"
+VERSION = int(re.search(r"\bkVersion = (\d+);", WORDS.read_text())[1])
 QUEUED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED, HELD, MOVED, MEMORY_WANT = 2, 5, 6, 7, 8, 9, 15, 16, 17
 LEASE_BYTES, CLAIMS_BYTES = 128 + 8 * 128, 128 + 128 * (128 + 8 * 128)
 FIELDS = {"held": 16, "context": 24, "peak": 32, "busy": 40, "launches": 48, "movable": 112, "swapped": 120}

@@ -7,6 +7,7 @@ The first argument of every suite is an installation: bin/{sluice,sluiced,sluice
 import json
 import os
 import pathlib
+import re
 import select
 import shutil
 import signal
@@ -20,7 +21,9 @@ import unittest
 
 INSTALLATION = None  # set by main()
 PATIENCE_S = 30      # for things that happen in milliseconds on an idle machine
-MAGIC, VERSION = 0x4D434C53, 4
+MAGIC = 0x4D434C53
+WORDS = pathlib.Path(__file__).resolve().parents[3] / "broker/protocol/words.h"
+VERSION = int(re.search(r"\bkVersion = (\d+);", WORDS.read_text())[1])
 (ADMIT, QUEUED, ADMITTED, REFUSED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED, JOB_REPORT, RELEASE, DONE,
  SNAPSHOT_REQUEST, SNAPSHOT_REPLY, HELD, MOVED, MEMORY_WANT, COMMAND, COMMAND_DONE, ACTIVITY_REQUEST,
  ACTIVITY_REPLY) = range(1, 22)
