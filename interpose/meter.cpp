@@ -278,8 +278,10 @@ ContextRecord* context_record(CUcontext context, int device) {
 ContextRecord* context_at(int index) { return &contexts[index]; }
 
 uint64_t device_frontier(int device) {
+  const uint32_t n = load_relaxed(contexts_used);
+  if (SLUICE_LIKELY(n == 1)) return load_acquire(contexts[0].frontier_ns);
   uint64_t earliest = kNoFrontier;
-  for (uint32_t i = 0, n = load_relaxed(contexts_used); i < n; ++i) {
+  for (uint32_t i = 0; i < n; ++i) {
     const ContextRecord& context = contexts[i];
     if (load_acquire(context.alive) == 0 || context.device != device) continue;
     const uint64_t one = load_acquire(context.frontier_ns);
@@ -560,6 +562,7 @@ bool context_passed(ContextRecord& context, uint64_t question) {
 void meter_reset_after_fork() {
   contexts_lock.reset_after_fork();
   memset(static_cast<void*>(contexts), 0, sizeof contexts);
+  contexts_used = 0;
   memset(device_totals, 0, sizeof device_totals);
   activity_reset_after_fork();
   captures_reset_after_fork();

@@ -40,6 +40,15 @@ static void spinMs(double ms) {
   for (double end = now() + ms / 1000; now() < end;) {
   }
 }
+static void spinCpuMs(double ms) {
+  timespec t;
+  const auto used = [&] {
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+  };
+  for (const double end = used() + ms / 1000; used() < end;) {
+  }
+}
 /// A child that does `work` for ever, and ends with its parent.
 template <class Work>
 static void child(Work work) {
@@ -147,11 +156,7 @@ static void idle(const std::string& cause) {
     pthread_mutex_lock(&mutex);
     pthread_mutex_unlock(&mutex);
   } else if (cause == "runqueue") {
-    // Some work for the CPU, which 24 others want as well.
-    for (int i = 0; i < 3; i++) {
-      sched_yield();
-      spinMs(0.05);
-    }
+    spinCpuMs(5);  // of a CPU that 24 others want as well
   } else if (cause == "loader") {
     if (read(queued[0], &byte, 1) != 1) fail("read");
   } else if (cause == "no-work") {
