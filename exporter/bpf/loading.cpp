@@ -39,7 +39,8 @@ bool bpf_possible(std::string* reason) {
 }
 
 std::string bpf_failure(const char* step, int error) {
-  if (error == EPERM || error == EACCES) {
+  // EACCES is what the verifier says of programs that it does not like.
+  if (error == EPERM) {
     return "no permission to load BPF programs; run as root or grant CAP_BPF and CAP_PERFMON";
   }
   return std::string("the kernel refused to ") + step + " the BPF programs: " + strerror(error);

@@ -85,6 +85,10 @@ struct epitem {
 struct thread_info {
   unsigned int status;
 };
+struct seq_file;
+struct bpf_iter_meta {
+  struct seq_file* seq;
+};
 struct task_struct {
   struct thread_info thread_info;
   int pid;
@@ -94,23 +98,35 @@ struct task_struct {
   unsigned in_iowait : 1;
   struct files_struct* files;
   struct signal_struct* signal;
+  struct task_struct* real_parent;
+};
+struct bpf_iter__task {
+  struct bpf_iter_meta* meta;
+  struct task_struct* task;
 };
 /* The saved registers of x86-64, by the kernel's names; struct pt_regs itself is declared by libbpf's
  * headers with others. */
 struct pt_regs___kernel {
   unsigned long di, si, dx, orig_ax;
 };
-/* Where the count of x86 was from 6.2 to 6.14. */
+/* From 6.2 to 6.14 the count of nested interrupts was in here. */
 struct pcpu_hot {
   int preempt_count;
 };
 #pragma clang attribute pop
 
-extern const int __preempt_count __ksym __weak;
-extern const struct pcpu_hot pcpu_hot __ksym __weak;
+/* Built three times, and the loader takes the first that the kernel takes: with the count of nested
+ * interrupts from one or the other place (needs CONFIG_KALLSYMS_ALL), and without. A kernel that lacks
+ * a symbol refuses the whole object, even where it is weak, if the loader has no CAP_SYS_ADMIN. */
+#if defined(THREADS_COUNT)
+extern const int __preempt_count __ksym;
+#elif defined(THREADS_COUNT_HOT)
+extern const struct pcpu_hot pcpu_hot __ksym;
+#endif
 
 /* include/linux/sched.h, include/linux/preempt.h, arch/x86/include/asm/thread_info.h */
 #define STATE_UNINTERRUPTIBLE 2
+#define FLAG_EXITING 4
 #define FLAG_IO_WORKER 0x10
 #define FLAG_KERNEL_THREAD 0x200000
 #define COUNT_SERVING_SOFTIRQ 0x100
@@ -147,11 +163,7 @@ struct {
   __uint(max_entries, THREADS_RING_BYTES);
 } periods SEC(".maps");
 
-/* Periods for which the ring had no room, and threads for which the map had none. */
-__u64 lost_periods = 0;
-__u64 lost_threads = 0;
-
-struct thread_section sections[THREADS_CPUS_MAX];
+struct thread_shared shared;
 
 static const __u8 calls[THREAD_CALLS_MAX] = {
 #define CALL(number, name, class) [number] = THREAD_CALL_##class,
@@ -160,18 +172,17 @@ static const __u8 calls[THREAD_CALLS_MAX] = {
 };
 
 static __always_inline struct thread_section* section_begin(void) {
-  struct thread_section* here = &sections[bpf_get_smp_processor_id() & (THREADS_CPUS_MAX - 1)];
+  struct thread_section* here = &shared.sections[bpf_get_smp_processor_id() & (THREADS_CPUS_MAX - 1)];
   __sync_fetch_and_add(&here->count, 1);
   return here;
 }
 
-static __always_inline void section_end(struct thread_section* here) {
-  __sync_fetch_and_add(&here->count, 1);
-}
+/* Nobody else writes it. */
+static __always_inline void section_end(struct thread_section* here) { ++here->count; }
 
 static __always_inline struct thread_now* thread_find(struct task_struct* task) {
+  if (task->flags & FLAG_KERNEL_THREAD) return 0; /* idle among them */
   __u32 thread = task->pid;
-  if (thread == 0) return 0; /* idle */
   struct thread_now* found = bpf_map_lookup_elem(&threads, &thread);
   /* A number that was not seen to end may have come to belong to another process. */
   return found && found->process == (__u32)task->tgid ? found : 0;
@@ -182,7 +193,7 @@ static __always_inline void thread_add(struct task_struct* task, __u64 now) {
   struct thread_now fresh = {.left_ns = now, .process = task->tgid};
   __u32 thread = task->pid;
   if (bpf_map_update_elem(&threads, &thread, &fresh, BPF_ANY) != 0)
-    __sync_fetch_and_add(&lost_threads, 1);
+    __sync_fetch_and_add(&shared.lost_threads, 1);
 }
 
 /* ---- what a descriptor of the current task is ----
@@ -221,16 +232,26 @@ __noinline __u32 file_wait(__u64 pointer) {
 static __always_inline __u64 file_of(__u32 fd) {
   struct task_struct* task = bpf_get_current_task_btf();
   struct files_struct* files = task->files;
-  struct fdtable* table = BPF_CORE_READ(files, fdt);
+  if (!files) return 0;
+  struct fdtable* table = files->fdt;
   __u64 file = 0;
-  if (fd >= BPF_CORE_READ(table, max_fds)) return 0;
-  bpf_probe_read_kernel(&file, sizeof file, BPF_CORE_READ(table, fd) + fd);
+  if (!table || fd >= table->max_fds) return 0;
+  bpf_probe_read_kernel(&file, sizeof file, table->fd + fd);
   return file;
 }
 
 __noinline __u32 fd_wait(__u32 fd) {
   __u64 file = file_of(fd);
   return file ? file_wait(file) : THREAD_WAIT_OTHER;
+}
+
+/* The same of another task, by probing. */
+static __always_inline __u64 file_of_task(struct task_struct* task, __u32 fd) {
+  struct fdtable* table = BPF_CORE_READ(task, files, fdt);
+  __u64 file = 0;
+  if (fd >= BPF_CORE_READ(table, max_fds)) return 0;
+  bpf_probe_read_kernel(&file, sizeof file, BPF_CORE_READ(table, fd) + fd);
+  return file;
 }
 
 /* ---- several at once: bits of what is among them ---- */
@@ -300,8 +321,8 @@ static __always_inline __u32 item_wait(struct rb_node* node) {
 }
 
 /* The upper three levels of the tree of what is watched: root, its children, theirs. */
-__noinline __u32 epoll_wait(__u32 fd) {
-  struct file* file = (void*)file_of(fd);
+__noinline __u32 epoll_items_wait(__u64 pointer) {
+  struct file* file = (void*)pointer;
   if (!file) return THREAD_WAIT_LOCAL;
   struct eventpoll* poll = BPF_CORE_READ(file, private_data);
   struct rb_node* queue[7] = {BPF_CORE_READ(poll, rbr.rb_root.rb_node)};
@@ -318,6 +339,8 @@ __noinline __u32 epoll_wait(__u32 fd) {
   }
   return seen ? set_wait(seen) : THREAD_WAIT_LOCAL;
 }
+
+static __always_inline __u32 epoll_wait(__u32 fd) { return epoll_items_wait(file_of(fd)); }
 
 /* ---- what the current thread goes to sleep for ---- */
 
@@ -345,26 +368,68 @@ static __always_inline __u32 call_wait(__u32 class, __u32 before, __u64 a, __u64
   }
 }
 
-static __always_inline __u32 sleep_wait(struct task_struct* task, long state, __u32 before) {
-  __u32 class = THREAD_CALL_UNKNOWN;
+/* 32-bit programs have other numbers, and kernel threads no registers. */
+static __always_inline __u32 call_class(struct task_struct* task, unsigned long call) {
 #ifdef __TARGET_ARCH_x86
-  struct pt_regs___kernel* regs = (void*)bpf_task_pt_regs(task);
-  unsigned long call = regs->orig_ax; /* -1 in a page fault */
-  /* 32-bit programs have other numbers, and kernel threads no registers. */
   if (call < THREAD_CALLS_MAX && !(task->flags & (FLAG_IO_WORKER | FLAG_KERNEL_THREAD)) &&
       !(task->thread_info.status & STATUS_COMPAT))
-    class = calls[call];
+    return calls[call];
 #endif
-  if (class != THREAD_CALL_URING && BPF_CORE_READ_BITFIELD_PROBED(task, in_iowait))
+  return THREAD_CALL_UNKNOWN;
+}
+
+/* The saved registers as far as they matter; call: -1 in a page fault. */
+struct call_registers {
+  __u64 call, a, b, c;
+};
+
+static __always_inline void registers_read(struct task_struct* task, struct call_registers* out) {
+#ifdef __TARGET_ARCH_x86
+  struct pt_regs___kernel* regs = (void*)bpf_task_pt_regs(task);
+  *out = (struct call_registers){regs->orig_ax, regs->di, regs->si, regs->dx};
+#else
+  *out = (struct call_registers){-1};
+#endif
+}
+
+/* What is known without the call's arguments; THREAD_WAIT_MIXED: that has to be looked at. */
+static __always_inline __u32 state_wait(struct task_struct* task, __u32 class, long state) {
+  if (class != THREAD_CALL_URING && BPF_CORE_READ_BITFIELD(task, in_iowait))
     return THREAD_WAIT_DISK;
   if (class == THREAD_CALL_PATH)
     return state & STATE_UNINTERRUPTIBLE ? THREAD_WAIT_DISK : THREAD_WAIT_OTHER;
   if (class == THREAD_CALL_UNKNOWN || class == THREAD_CALL_URING) return THREAD_WAIT_OTHER;
-#ifdef __TARGET_ARCH_x86
-  return call_wait(class, before, regs->di, regs->si, regs->dx);
-#else
-  return THREAD_WAIT_OTHER;
-#endif
+  return THREAD_WAIT_MIXED;
+}
+
+static __always_inline __u32 sleep_wait(struct task_struct* task, long state, __u32 before) {
+  struct call_registers regs;
+  registers_read(task, &regs);
+  __u32 class = call_class(task, regs.call);
+  __u32 kind = state_wait(task, class, state);
+  return kind == THREAD_WAIT_MIXED ? call_wait(class, before, regs.a, regs.b, regs.c) : kind;
+}
+
+/* The same for a task that sleeps already: its memory cannot be read, so the sets of poll and select
+ * are not known. */
+static __always_inline __u32 asleep_wait(struct task_struct* task, long state) {
+  struct call_registers regs;
+  registers_read(task, &regs);
+  __u32 class = call_class(task, regs.call);
+  __u32 kind = state_wait(task, class, state);
+  __u64 file;
+  if (kind != THREAD_WAIT_MIXED) return kind;
+  switch (class) {
+    case THREAD_CALL_FD:
+    case THREAD_CALL_FD2: file = file_of_task(task, regs.a);
+      return file ? file_wait(file) : THREAD_WAIT_OTHER;
+    case THREAD_CALL_IOCTL: return THREAD_WAIT_DEVICE;
+    case THREAD_CALL_EPOLL: return epoll_items_wait(file_of_task(task, regs.a));
+    case THREAD_CALL_POLL: return regs.b ? THREAD_WAIT_OTHER : THREAD_WAIT_TIMER;
+    case THREAD_CALL_SELECT: return regs.a ? THREAD_WAIT_OTHER : THREAD_WAIT_TIMER;
+    case THREAD_CALL_RESTART: return THREAD_WAIT_OTHER;
+    default: return call_wait(class, THREAD_WAIT_OTHER, regs.a, regs.b, regs.c);
+  }
 }
 
 /* ---- the scheduler's tracepoints ---- */
@@ -374,6 +439,7 @@ static __always_inline void leave(struct thread_now* thread, struct task_struct*
   long state = preempted ? 0 : task->__state;
   thread->asleep = state != 0;
   thread->kind = state == 0 ? THREAD_WAIT_NONE : sleep_wait(task, state, thread->kind);
+  barrier();
   thread->left_ns = now; /* last: with it the rest is valid */
 }
 
@@ -383,7 +449,7 @@ static __always_inline void back(struct thread_now* thread, struct task_struct* 
   thread->left_ns = 0;
   struct thread_period* out = bpf_ringbuf_reserve(&periods, sizeof *out, 0);
   if (!out) {
-    __sync_fetch_and_add(&lost_periods, 1);
+    __sync_fetch_and_add(&shared.lost_periods, 1);
     return;
   }
   __u8 asleep = thread->asleep;
@@ -409,7 +475,10 @@ int BPF_PROG(threads_switch, _Bool preempted, struct task_struct* before,
              struct task_struct* next) {
   struct thread_now* leaving = thread_find(before);
   struct thread_now* coming = thread_find(next);
-  if (!leaving && !coming) return 0;
+  if (!leaving) {
+    barrier(); /* else clang asks for both pointers at once, by arithmetic that is forbidden */
+    if (!coming) return 0;
+  }
   struct thread_section* here = section_begin();
   __u64 now = bpf_ktime_get_ns();
   if (leaving) leave(leaving, before, preempted, now);
@@ -418,22 +487,38 @@ int BPF_PROG(threads_switch, _Bool preempted, struct task_struct* before,
   return 0;
 }
 
-/* The current task wakes `task`, unless it is only what an interrupt happened to interrupt. That tells
- * `count`, the kernel's count of nested interrupts; where it cannot be read and is 0, an interrupt of
- * user code is still seen (no system call is going on), one of the kernel's own code is not. */
-static __always_inline int waking(struct task_struct* task, int count) {
+static __always_inline int interrupt_count(void) {
+#if defined(THREADS_COUNT)
+  return *(int*)bpf_this_cpu_ptr(&__preempt_count);
+#elif defined(THREADS_COUNT_HOT)
+  return ((struct pcpu_hot*)bpf_this_cpu_ptr(&pcpu_hot))->preempt_count;
+#else
+  return 0;
+#endif
+}
+
+/* The current task wakes `task`, unless it is only what an interrupt happened to interrupt. Where
+ * those are not counted an interrupt of user code is still seen (no system call is going on), one of
+ * the kernel's own code is not. */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(threads_waking, struct task_struct* task) {
   struct thread_now* thread = thread_find(task);
   if (!thread) return 0;
   struct task_struct* waker = bpf_get_current_task_btf();
-  _Bool known = !(count & (COUNT_SERVING_SOFTIRQ | COUNT_HARDIRQ_NMI)) &&
+  __u32 kind = thread->kind;
+  /* A timer, a disk and a network wake by interrupts, whoever is interrupted. */
+  _Bool known = kind != THREAD_WAIT_TIMER && kind != THREAD_WAIT_DISK &&
+                kind != THREAD_WAIT_NETWORK && !(interrupt_count() & (COUNT_SERVING_SOFTIRQ | COUNT_HARDIRQ_NMI)) &&
                 !(waker->flags & FLAG_KERNEL_THREAD);
 #ifdef __TARGET_ARCH_x86
-  struct pt_regs___kernel* regs = (void*)bpf_task_pt_regs(waker);
-  unsigned long call = regs->orig_ax;
-  if (call >= THREAD_CALLS_MAX) known = 0;
-  /* Sending over loopback wakes the receiver from an interrupt that the sender runs itself. */
-  if (known && thread->kind == THREAD_WAIT_MIXED && calls[call] == THREAD_CALL_FD)
-    known = fd_wait(regs->di) != THREAD_WAIT_NETWORK;
+  if (known) {
+    struct pt_regs___kernel* regs = (void*)bpf_task_pt_regs(waker);
+    unsigned long call = regs->orig_ax;
+    if (call >= THREAD_CALLS_MAX) known = 0;
+    /* Sending over loopback wakes the receiver from an interrupt that the sender runs itself. */
+    else if (kind == THREAD_WAIT_MIXED && calls[call] == THREAD_CALL_FD)
+      known = fd_wait(regs->di) != THREAD_WAIT_NETWORK;
+  }
 #endif
   struct thread_section* here = section_begin();
   thread->waker_thread = known ? waker->pid : 0;
@@ -443,31 +528,15 @@ static __always_inline int waking(struct task_struct* task, int count) {
   return 0;
 }
 
-/* One of these two is loaded: a kernel without addresses of data in its symbol table
- * (CONFIG_KALLSYMS_ALL) refuses the first. */
-SEC("tp_btf/sched_waking")
-int BPF_PROG(threads_waking_counted, struct task_struct* task) {
-  int count = 0;
-#ifdef __TARGET_ARCH_x86
-  if (&__preempt_count)
-    count = *(int*)bpf_this_cpu_ptr(&__preempt_count);
-  else if (&pcpu_hot)
-    count = ((struct pcpu_hot*)bpf_this_cpu_ptr(&pcpu_hot))->preempt_count;
-#endif
-  return waking(task, count);
-}
-
-SEC("tp_btf/sched_waking")
-int BPF_PROG(threads_waking, struct task_struct* task) { return waking(task, 0); }
-
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(threads_fork, struct task_struct* parent, struct task_struct* child) {
   __u32 process = parent->tgid;
   struct thread_process* found = bpf_map_lookup_elem(&processes, &process);
   if (!found) return 0;
   __u32 started = child->tgid;
-  if (started != process && bpf_map_update_elem(&processes, &started, found, BPF_ANY) != 0) {
-    __sync_fetch_and_add(&lost_threads, 1);
+  struct thread_process entry = {found->root, 1};
+  if (started != process && bpf_map_update_elem(&processes, &started, &entry, BPF_ANY) != 0) {
+    __sync_fetch_and_add(&shared.lost_threads, 1);
     return 0;
   }
   struct thread_section* here = section_begin();
@@ -485,7 +554,7 @@ int BPF_PROG(threads_exec, struct task_struct* task, int before) {
   bpf_map_delete_elem(&threads, &gone);
   struct thread_now running = {.process = process};
   if (bpf_map_update_elem(&threads, &process, &running, BPF_ANY) != 0)
-    __sync_fetch_and_add(&lost_threads, 1);
+    __sync_fetch_and_add(&shared.lost_threads, 1);
   return 0;
 }
 
@@ -495,5 +564,54 @@ int BPF_PROG(threads_exit, struct task_struct* task) {
   if (thread_find(task)) bpf_map_delete_elem(&threads, &number);
   number = task->tgid;
   if (task->signal->live.counter == 0) bpf_map_delete_elem(&processes, &number);
+  return 0;
+}
+
+/* ---- what was there before ---- */
+
+/* Run for every thread of the machine when the loader asks: those of processes in the map are added,
+ * and processes whose parents are in it. Needs no /proc, which may hide other users' processes from the
+ * loader. */
+SEC("iter/task")
+int threads_list(struct bpf_iter__task* context) {
+  struct task_struct* task = context->task;
+  if (!task || task->flags & (FLAG_KERNEL_THREAD | FLAG_EXITING)) return 0;
+  __u32 process = task->tgid;
+  struct thread_process* found = bpf_map_lookup_elem(&processes, &process);
+  if (!found) {
+    __u32 parent = BPF_CORE_READ(task, real_parent, tgid);
+    found = bpf_map_lookup_elem(&processes, &parent);
+    if (!found || !found->alive) return 0;
+    struct thread_process entry = {found->root, 1};
+    if (bpf_map_update_elem(&processes, &process, &entry, BPF_NOEXIST) != 0) {
+      __sync_fetch_and_add(&shared.lost_threads, 1);
+      return 0;
+    }
+    __sync_fetch_and_add(&shared.found_processes, 1);
+  } else if (!found->alive) {
+    found->alive = 1;
+    __sync_fetch_and_add(&shared.found_processes, 1);
+  }
+  __u32 thread = task->pid;
+  if (bpf_map_lookup_elem(&threads, &thread)) return 0;
+  struct thread_now now = {.process = process};
+  long state = task->__state;
+  if (state != 0) { /* asleep since some time: for this watch, since now */
+    now.left_ns = bpf_ktime_get_ns();
+    now.asleep = 1;
+    now.kind = asleep_wait(task, state);
+  }
+  if (bpf_map_update_elem(&threads, &thread, &now, BPF_NOEXIST) != 0) {
+    __sync_fetch_and_add(&shared.lost_threads, 1);
+    return 0;
+  }
+  /* What happened meanwhile the other programs have not seen. */
+  if (task->flags & FLAG_EXITING) {
+    bpf_map_delete_elem(&threads, &thread);
+    if (task->signal->live.counter == 0) bpf_map_delete_elem(&processes, &process);
+    return 0;
+  }
+  struct thread_now* added = bpf_map_lookup_elem(&threads, &thread);
+  if (added && added->left_ns == now.left_ns && task->__state == 0) added->left_ns = 0;
   return 0;
 }

@@ -31,7 +31,8 @@ enum thread_wait {
 
 /* Value of the map `processes`, by number. */
 struct thread_process {
-  __u32 root; /* the process of the caller's list that it is or descends from */
+  __u32 root;  /* the process of the caller's list that it is or descends from */
+  __u32 alive; /* 0: only listed so far, and maybe nobody's number */
 };
 
 /* Value of the map `threads`, by number: every thread of a watched process. */
@@ -67,6 +68,15 @@ struct thread_section {
   __u64 pad[7];
 };
 
+/* The variables of the programs, mapped by the loader. */
+struct thread_shared {
+  __u64 lost_periods;    /* for which the ring had no room */
+  __u64 lost_threads;    /* for which a map had none; processes among them */
+  __u64 found_processes; /* by threads_list: that were not in the map before */
+  __u64 pad[5];
+  struct thread_section sections[THREADS_CPUS_MAX];
+};
+
 /* How a system call is to be looked at to know what it waits for. */
 enum thread_call {
   THREAD_CALL_UNKNOWN, /* nothing is known: kOther */
@@ -93,27 +103,30 @@ enum thread_call {
   X(0, read, FD)                                                                                   \
   X(1, write, FD)                                                                                  \
   X(2, open, PATH)                                                                                 \
-  X(4, stat, PATH) X(6, lstat, PATH) X(7, poll, POLL) X(16, ioctl, IOCTL) X(17, pread64, FD) X(    \
-      18, pwrite64, FD) X(19, readv, FD) X(20, writev, FD) X(21, access, PATH)                     \
-      X(23, select, SELECT) X(26, msync, DISK) X(35, nanosleep, TIMER) X(40, sendfile, FD2) X(     \
-          42, connect, FD) X(43, accept, FD) X(44, sendto, FD) X(45, recvfrom, FD)                 \
-          X(46, sendmsg, FD) X(47, recvmsg, FD) X(59, execve, PATH) X(65, semop, LOCK) X(          \
-              69, msgsnd, LOCAL) X(70, msgrcv, LOCAL) X(72, fcntl, FCNTL) X(73, flock, LOCK)       \
-              X(74, fsync, DISK) X(75, fdatasync, DISK) X(76, truncate, PATH) X(                   \
+  X(4, stat, PATH)                                                                                 \
+  X(6, lstat, PATH) X(7, poll, POLL) X(16, ioctl, IOCTL) X(17, pread64, FD) X(18, pwrite64, FD) X( \
+      19, readv, FD) X(20, writev, FD) X(21, access, PATH) X(23, select, SELECT)                   \
+      X(26, msync, DISK) X(35, nanosleep, TIMER) X(40, sendfile, FD2) X(42, connect, FD) X(        \
+          43, accept, FD) X(44, sendto, FD) X(45, recvfrom, FD) X(46, sendmsg, FD)                 \
+          X(47, recvmsg, FD) X(59, execve, PATH) X(65, semop, LOCK) X(69, msgsnd, LOCAL) X(        \
+              70, msgrcv, LOCAL) X(72, fcntl, FCNTL) X(73, flock, LOCK) X(74, fsync, DISK)         \
+              X(75, fdatasync, DISK) X(76, truncate, PATH) X(                                      \
                   77, ftruncate, FD) X(78, getdents,                                               \
-                                       FD) X(82, rename, PATH) X(83, mkdir, PATH)                  \
+                                       FD) X(82, rename,                                           \
+                                             PATH) X(83, mkdir, PATH)                              \
                   X(84, rmdir, PATH) X(85, creat, PATH) X(86, link, PATH) X(87, unlink, PATH) X(   \
-                      88, symlink, PATH) X(89, readlink,                                           \
-                                           PATH) X(90, chmod, PATH)                                \
-                      X(162, sync, DISK) X(187, readahead, FD) X(202, futex, LOCK) X(              \
-                          208, io_getevents, DISK) X(217, getdents64, FD)                          \
-                          X(219, restart_syscall, RESTART) X(220, semtimedop, LOCK) X(             \
-                              230, clock_nanosleep,                                                \
-                              TIMER) X(232, epoll_wait,                                            \
-                                       EPOLL) X(242, mq_timedsend, LOCAL)                          \
-                              X(243, mq_timedreceive, LOCAL) X(257, openat, PATH) X(               \
-                                  258, mkdirat,                                                    \
-                                  PATH) X(262, newfstatat, PATH)                                   \
+                      88,                                                                          \
+                      symlink, PATH) X(89, readlink, PATH)                                         \
+                      X(90, chmod, PATH) X(162, sync, DISK) X(187, readahead, FD) X(               \
+                          202,                                                                     \
+                          futex, LOCK) X(208, io_getevents,                                        \
+                                         DISK) X(217, getdents64,                                  \
+                                                 FD) X(219, restart_syscall, RESTART)              \
+                          X(220, semtimedop, LOCK) X(230, clock_nanosleep, TIMER) X(               \
+                              232, epoll_wait,                                                     \
+                              EPOLL) X(242, mq_timedsend,                                          \
+                                       LOCAL) X(243, mq_timedreceive, LOCAL)                       \
+                              X(257, openat, PATH) X(258, mkdirat, PATH) X(262, newfstatat, PATH)  \
                                   X(263, unlinkat, PATH) X(264, renameat,                          \
                                                            PATH) X(269, faccessat, PATH)           \
                                       X(270, pselect6, SELECT) X(271, ppoll, POLL) X(              \

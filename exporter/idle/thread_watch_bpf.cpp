@@ -5,19 +5,22 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <unordered_set>
 
 #include "exporter/bpf/loading.h"
 #include "exporter/bpf/threads_shared.h"
 #include "exporter/idle/proc.h"
-#include "exporter/idle/proc_wait.h"
 #include "exporter/idle/thread_watch.h"
 #include "threads.skel.h"
+#include "threads_counted.skel.h"
+#include "threads_hot.skel.h"
 
 namespace sluice::exporter {
 namespace {
@@ -36,10 +39,64 @@ constexpr std::uint64_t kNotYetNs = UINT64_MAX;
 // that a hypervisor has taken away takes longer than microseconds.
 constexpr std::uint64_t kSectionWaitNs = 5'000'000;
 
-struct UnloadThreads {
-  void operator()(threads_bpf* skeleton) const { threads_bpf__destroy(skeleton); }
+/// The programs in the kernel, attached until destroyed.
+class Programs {
+ public:
+  Programs() = default;
+  ~Programs() {
+    for (bpf_link* link : links_) bpf_link__destroy(link);
+    if (shared_ != nullptr) munmap(const_cast<thread_shared*>(shared_), sizeof(thread_shared));
+    bpf_object__close(object_);
+  }
+  Programs(const Programs&) = delete;
+  Programs& operator=(const Programs&) = delete;
+
+  bool load(const void* bytes, std::size_t size, std::string* reason) {
+    object_ = bpf_object__open_mem(bytes, size, nullptr);
+    if (object_ == nullptr) return failed("open", errno, reason);
+    if (const int rc = bpf_object__load(object_); rc != 0) return failed("load", -rc, reason);
+    return true;
+  }
+
+  bool attach(std::string* reason) {
+    void* shared = mmap(nullptr, sizeof(thread_shared), PROT_READ, MAP_SHARED, map_fd(".bss"), 0);
+    if (shared == MAP_FAILED) return failed("map the variables of", errno, reason);
+    shared_ = static_cast<thread_shared*>(shared);
+    bpf_program* program = nullptr;
+    bpf_object__for_each_program(program, object_) {
+      bpf_link* link = bpf_program__attach(program);
+      if (link == nullptr) return failed("attach", errno, reason);
+      links_.push_back(link);
+      if (bpf_program__type(program) == BPF_PROG_TYPE_TRACING &&
+          bpf_program__expected_attach_type(program) == BPF_TRACE_ITER)
+        list_fd_ = bpf_link__fd(link);
+    }
+    return true;
+  }
+
+  /// Of a map whose name ends so: those of variables have the object's name before it.
+  int map_fd(std::string_view name) const {
+    bpf_map* map = nullptr;
+    bpf_object__for_each_map(map, object_) {
+      if (std::string_view(bpf_map__name(map)).ends_with(name)) return bpf_map__fd(map);
+    }
+    return -1;
+  }
+  /// Of the iterator over all threads.
+  int list_fd() const { return list_fd_; }
+  const thread_shared& shared() const { return *shared_; }
+
+ private:
+  static bool failed(const char* step, int error, std::string* reason) {
+    *reason = bpf_failure(step, error);
+    return false;
+  }
+
+  bpf_object* object_ = nullptr;
+  std::vector<bpf_link*> links_;
+  int list_fd_ = -1;
+  const thread_shared* shared_ = nullptr;
 };
-using ThreadsSkeleton = std::unique_ptr<threads_bpf, UnloadThreads>;
 
 struct FreeRing {
   void operator()(ring_buffer* ring) const { ring_buffer__free(ring); }
@@ -109,46 +166,34 @@ struct PeriodHash {
 
 class BpfThreads : public ThreadWatch {
  public:
-  explicit BpfThreads(ThreadsSkeleton skeleton)
-      : skeleton_(std::move(skeleton)),
-        processes_fd_(bpf_map__fd(skeleton_->maps.processes)),
-        threads_fd_(bpf_map__fd(skeleton_->maps.threads)),
-        ring_(ring_buffer__new(bpf_map__fd(skeleton_->maps.periods), record_take, this, nullptr)) {}
+  explicit BpfThreads(std::unique_ptr<Programs> programs)
+      : programs_(std::move(programs)),
+        processes_fd_(programs_->map_fd("processes")),
+        threads_fd_(programs_->map_fd("threads")),
+        ring_(ring_buffer__new(programs_->map_fd("periods"), record_take, this, nullptr)) {}
 
   bool is_ready() const { return ring_ != nullptr; }
 
   void processes_set(const std::vector<std::uint32_t>& processes) override {
     const std::set<std::uint32_t> listed(processes.begin(), processes.end());
-    std::map<std::uint32_t, std::uint32_t> known = processes_keep(listed);
-    std::vector<std::uint32_t> fresh;
     bool changed = false;
+    const std::map<std::uint32_t, std::uint32_t> known = processes_keep(listed, &changed);
     for (const std::uint32_t process : listed) {
-      const thread_process entry{process};
       const auto found = known.find(process);
-      if (found == known.end()) {
-        if (process_add(process, process)) fresh.push_back(process);
-      } else if (found->second != process) {  // was watched as a descendant; it must still be there
-        bpf_map_update_elem(processes_fd_, &process, &entry, BPF_EXIST);
-        changed = true;
-      }
+      if (found != known.end() && found->second == process) continue;
+      changed = true;
+      // Known as a descendant of another it is alive, unless it has ended since.
+      const bool descendant = found != known.end();
+      const thread_process entry{process, descendant ? 1U : 0U};
+      const int rc = bpf_map_update_elem(processes_fd_, &process, &entry,
+                                         descendant ? BPF_EXIST : BPF_NOEXIST);
+      if (rc != 0 && errno == E2BIG) ++not_added_;
     }
-    if (fresh.empty() && !changed) return;
-    // A process may start others while its own are being listed; new ones of those that are already
-    // in the map the programs find.
-    constexpr int kRoundsMax = 8;
-    const std::vector<std::uint32_t> roots(listed.begin(), listed.end());
-    for (int round = 0; changed || round == 0; ++round) {
-      if (round == kRoundsMax) break;
-      changed = false;
-      for (const auto& [process, root] : processes_descended(roots)) {
-        if (known.count(process) != 0) continue;
-        known[process] = root;
-        if (!process_add(process, root)) continue;
-        fresh.push_back(process);
-        changed = true;
-      }
+    if (!changed) return;
+    threads_list();
+    for (const auto& [process, entry] : map_read<thread_process>(processes_fd_)) {
+      if (entry.alive == 0) bpf_map_delete_elem(processes_fd_, &process);
     }
-    for (const std::uint32_t process : fresh) threads_add(process);
   }
 
   std::uint64_t periods_read(std::vector<OffCpu>& out) override {
@@ -173,8 +218,8 @@ class BpfThreads : public ThreadWatch {
   }
 
   std::uint64_t lost() const override {
-    return counter_read(skeleton_->bss->lost_periods) + counter_read(skeleton_->bss->lost_threads) +
-           not_added_;
+    const thread_shared& shared = programs_->shared();
+    return counter_read(shared.lost_periods) + counter_read(shared.lost_threads) + not_added_;
   }
 
   bool is_coarse() const override { return false; }
@@ -190,7 +235,7 @@ class BpfThreads : public ThreadWatch {
   /// written what they say are waited for.
   std::uint64_t complete_wait() {
     const std::uint64_t now = monotonic_ns();
-    for (const auto& section : skeleton_->bss->sections) {
+    for (const auto& section : programs_->shared().sections) {
       const std::uint64_t count = counter_read(section.count);
       if (count % 2 == 0) continue;
       while (counter_read(section.count) == count) {
@@ -203,68 +248,41 @@ class BpfThreads : public ThreadWatch {
   }
 
   /// Forgets what is no longer wanted; what remains, with the root of each.
-  std::map<std::uint32_t, std::uint32_t> processes_keep(const std::set<std::uint32_t>& listed) {
+  std::map<std::uint32_t, std::uint32_t> processes_keep(const std::set<std::uint32_t>& listed,
+                                                        bool* left) {
     std::map<std::uint32_t, std::uint32_t> kept;
-    bool left = false;
     for (const auto& [process, entry] : map_read<thread_process>(processes_fd_)) {
       if (listed.count(entry.root) != 0 || listed.count(process) != 0) {
         kept[process] = entry.root;
       } else {
         bpf_map_delete_elem(processes_fd_, &process);
-        left = true;
+        *left = true;
       }
     }
-    if (!left) return kept;
+    if (!*left) return kept;
     for (const auto& [thread, state] : map_read<thread_now>(threads_fd_)) {
       if (kept.count(state.process) == 0) bpf_map_delete_elem(threads_fd_, &thread);
     }
     return kept;
   }
 
-  bool process_add(std::uint32_t process, std::uint32_t root) {
-    const thread_process entry{root};
-    if (access(("/proc/" + std::to_string(process)).c_str(), F_OK) != 0) return false;
-    const int rc = bpf_map_update_elem(processes_fd_, &process, &entry, BPF_NOEXIST);
-    if (rc != 0 && errno != EEXIST) ++not_added_;
-    return rc == 0;
+  /// Adds the threads there are of the processes in the map, and their descendants. What those
+  /// start from now on the programs add.
+  void threads_list() {
+    constexpr int kRoundsMax = 16;  // a parent may have a greater number than its child
+    for (int round = 0; round < kRoundsMax; ++round) {
+      const std::uint64_t before = counter_read(programs_->shared().found_processes);
+      const int fd = bpf_iter_create(programs_->list_fd());
+      if (fd < 0) return;
+      char none[64];
+      while (read(fd, none, sizeof none) > 0) {
+      }
+      close(fd);
+      if (counter_read(programs_->shared().found_processes) == before) return;
+    }
   }
 
-  /// The threads that a process has. Those that it starts from now on the programs add.
-  void threads_add(std::uint32_t process) {
-    bool lives = false;
-    for (const std::uint32_t thread : proc_numbers("/proc/" + std::to_string(process) + "/task")) {
-      lives |= thread_add(process, thread);
-    }
-    if (!lives) bpf_map_delete_elem(processes_fd_, &process);
-  }
-
-  bool thread_add(std::uint32_t process, std::uint32_t thread) {
-    ThreadLook before, after;
-    if (!thread_look(process, thread, before)) return false;
-    thread_now now{};
-    now.process = process;
-    if (before.letter != 'R') {  // asleep since some time: for this watch, since now
-      now.kind = static_cast<__u8>(wait_read(process, thread, before.letter));
-      now.asleep = 1;
-      now.left_ns = before.at_ns;
-    }
-    if (bpf_map_update_elem(threads_fd_, &thread, &now, BPF_NOEXIST) != 0) {
-      if (errno != EEXIST) ++not_added_;
-      return true;
-    }
-    // What happened between look and entry the programs have not seen.
-    if (!thread_look(process, thread, after)) {
-      bpf_map_delete_elem(threads_fd_, &thread);
-      return false;
-    }
-    if (now.asleep != 0 && after.turns != before.turns) {
-      const thread_now running{0, 0, process, 0, 0, THREAD_WAIT_NONE, 0, 0};
-      bpf_map_update_elem(threads_fd_, &thread, &running, BPF_EXIST);
-    }
-    return true;
-  }
-
-  ThreadsSkeleton skeleton_;
+  std::unique_ptr<Programs> programs_;
   int processes_fd_;
   int threads_fd_;
   Ring ring_;
@@ -273,34 +291,26 @@ class BpfThreads : public ThreadWatch {
   std::uint64_t not_added_ = 0;  // processes and threads for which the maps had no room
 };
 
-/// Opened and loaded; `counted` chooses which of the two programs watches wakings.
-ThreadsSkeleton skeleton_load(bool counted, std::string* reason) {
-  ThreadsSkeleton skeleton(threads_bpf__open());
-  if (skeleton == nullptr) {
-    *reason = bpf_failure("open", errno);
-    return nullptr;
+/// The first of the three builds of the programs that this kernel takes; threads.bpf.c says how
+/// they differ. Null, and what it said of the last, where it takes none.
+std::unique_ptr<Programs> programs_load(std::string* reason) {
+  for (const auto elf :
+       {threads_counted_bpf__elf_bytes, threads_hot_bpf__elf_bytes, threads_bpf__elf_bytes}) {
+    auto programs = std::make_unique<Programs>();
+    std::size_t size = 0;
+    const void* bytes = elf(&size);
+    if (programs->load(bytes, size, reason)) return programs;
   }
-  bpf_program__set_autoload(skeleton->progs.threads_waking_counted, counted);
-  bpf_program__set_autoload(skeleton->progs.threads_waking, !counted);
-  if (const int rc = threads_bpf__load(skeleton.get()); rc != 0) {
-    *reason = bpf_failure("load", -rc);
-    return nullptr;
-  }
-  return skeleton;
+  return nullptr;
 }
 
 }  // namespace
 
 std::unique_ptr<ThreadWatch> thread_watch_bpf(std::string* reason) {
   if (!bpf_possible(reason)) return nullptr;
-  ThreadsSkeleton skeleton = skeleton_load(true, reason);
-  if (skeleton == nullptr) skeleton = skeleton_load(false, reason);
-  if (skeleton == nullptr) return nullptr;
-  if (const int rc = threads_bpf__attach(skeleton.get()); rc != 0) {
-    *reason = bpf_failure("attach", -rc);
-    return nullptr;
-  }
-  auto watch = std::make_unique<BpfThreads>(std::move(skeleton));
+  auto programs = programs_load(reason);
+  if (programs == nullptr || !programs->attach(reason)) return nullptr;
+  auto watch = std::make_unique<BpfThreads>(std::move(programs));
   if (!watch->is_ready()) {
     *reason = bpf_failure("map the ring of", errno);
     return nullptr;

@@ -135,7 +135,8 @@ class ProcThreads : public ThreadWatch {
       now.never_slept =
           last != nullptr && last->kind == WaitKind::kNone && sleeps == found->second.sleeps;
     } else if (last != nullptr && last->kind != WaitKind::kNone &&
-               last->look.turns == now.look.turns && last->look.letter == now.look.letter) {
+               last->look.turns == now.look.turns && last->look.run_ns == now.look.run_ns &&
+               last->look.letter == now.look.letter) {
       now.kind = last->kind;  // it has not been on a CPU: still the same
     } else {
       now.kind = wait_read(process, thread, now.look.letter);

@@ -7,14 +7,12 @@ namespace {
 
 constexpr std::uint64_t kNotYet = UINT64_MAX;
 
-/// What a sum grew by, less what was drawn ahead of it, and no more than there is room for.
-std::uint64_t grown(std::uint64_t before, std::uint64_t now, std::uint64_t& ahead,
-                    std::uint64_t room) {
-  std::uint64_t growth = now > before ? now - before : 0;
+/// What a sum grew by, less what was drawn ahead of it.
+std::uint64_t grown(std::uint64_t before, std::uint64_t now, std::uint64_t& ahead) {
+  const std::uint64_t growth = now > before ? now - before : 0;
   const std::uint64_t known = std::min(growth, ahead);
   ahead -= known;
-  growth -= known;
-  return std::min(growth, room);
+  return growth - known;
 }
 
 }  // namespace
@@ -33,8 +31,11 @@ Timeline::Timeline(std::uint32_t process, std::uint32_t thread, const ThreadSeen
 
 void Timeline::seen(const ThreadSeen& now, std::vector<OffCpu>& ended) {
   const std::uint64_t span = now.look.at_ns > at_ ? now.look.at_ns - at_ : 0;
-  std::uint64_t run_ns = grown(last_.look.run_ns, now.look.run_ns, run_ahead_, span);
-  std::uint64_t wait_ns = grown(last_.look.wait_ns, now.look.wait_ns, wait_ahead_, span - run_ns);
+  std::uint64_t run_ns = std::min(span, grown(last_.look.run_ns, now.look.run_ns, run_ahead_));
+  // A wait is added to the sum when it ends: it may have begun before the look before.
+  const std::uint64_t waited_ns = grown(last_.look.wait_ns, now.look.wait_ns, wait_ahead_);
+  std::uint64_t wait_ns = std::min(span - run_ns, waited_ns);
+  late_ns_ = waited_ns - wait_ns;
   std::uint64_t rest = span - run_ns - wait_ns;
   const bool slept_before = last_.kind != WaitKind::kNone;
   const bool sleeps = now.kind != WaitKind::kNone;
@@ -45,8 +46,9 @@ void Timeline::seen(const ThreadSeen& now, std::vector<OffCpu>& ended) {
     (waits ? wait_ahead_ : run_ahead_) += rest;
     rest = 0;
   }
-  if (sleeps && now.look.turns == last_.look.turns && slept_before) {
-    sleep(kind_, span, ended);  // it never had a CPU
+  const bool had_cpu = now.look.turns != last_.look.turns || now.look.run_ns != last_.look.run_ns;
+  if (sleeps && slept_before && !had_cpu) {
+    sleep(kind_, span, ended);
   } else if (slept_before && sleeps) {
     sleep(kind_, rest / 2, ended);
     wait(wait_ns);
@@ -89,6 +91,7 @@ void Timeline::wait(std::uint64_t duration_ns) {
     open_->back_ns = kNotYet;
     open_->kind = WaitKind::kNone;
   }
+  open_->woken_ns -= std::min(late_ns_, open_->woken_ns - open_->left_ns);
   at_ += duration_ns;
 }
 

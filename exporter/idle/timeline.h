@@ -45,6 +45,7 @@ class Timeline {
   // Drawn before the kernel's sums had it: they grow when a turn or a wait ends.
   std::uint64_t run_ahead_ = 0;
   std::uint64_t wait_ahead_ = 0;
+  std::uint64_t late_ns_ = 0;  // of a wait that ends now: what lay before the look before
   std::optional<OffCpu> open_;
 };
 
