@@ -19,6 +19,16 @@ CUresult waiting(CUstream stream, bool all, Call call) {
   return result;
 }
 
+/// Waits out a hold first: a process that the driver has in a checkpoint must not meet it with a
+/// synchronisation of a context or a stream (series 580 and 595 end it with SIGSEGV when that is
+/// its first call after the restore; events, launches and copies are safe). A wait that is under
+/// way is over before the hold is acknowledged, and would be anyway.
+template <class Call>
+CUresult waiting_in(CUstream stream, bool all, Call call) {
+  const TouchScope touch;
+  return waiting(stream, all, call);
+}
+
 ContextRecord* current_context() {
   ThreadRecord* thread = process_enter() == Mode::kActive ? thread_record() : nullptr;
   if (thread == nullptr || thread->depth != 0 || !thread_context(thread)) return nullptr;
@@ -106,12 +116,12 @@ CUresult wait_event(CUstream stream, Call call) {
 }  // namespace
 
 SLUICE_HOOK CUresult cuStreamSynchronize(CUstream stream) {
-  return waiting(stream, false, [&] { return driver.cuStreamSynchronize(stream); });
+  return waiting_in(stream, false, [&] { return driver.cuStreamSynchronize(stream); });
 }
 
 SLUICE_HOOK CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  return waiting(stream_per_thread(stream), false,
-                 [&] { return driver.cuStreamSynchronize_ptsz(stream); });
+  return waiting_in(stream_per_thread(stream), false,
+                    [&] { return driver.cuStreamSynchronize_ptsz(stream); });
 }
 
 SLUICE_HOOK CUresult cuStreamQuery(CUstream stream) {
@@ -132,11 +142,11 @@ SLUICE_HOOK CUresult cuEventQuery(CUevent event) {
 }
 
 SLUICE_HOOK CUresult cuCtxSynchronize() {
-  return waiting(nullptr, true, [] { return driver.cuCtxSynchronize(); });
+  return waiting_in(nullptr, true, [] { return driver.cuCtxSynchronize(); });
 }
 
 SLUICE_HOOK CUresult cuCtxSynchronize_v2(CUcontext context) {
-  return waiting(nullptr, true, [&] { return driver.cuCtxSynchronize_v2(context); });
+  return waiting_in(nullptr, true, [&] { return driver.cuCtxSynchronize_v2(context); });
 }
 
 SLUICE_HOOK CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {

@@ -24,6 +24,14 @@ const char* state_name(protocol::TenantState state) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
+std::string distrust_text(std::uint8_t distrust) {
+  std::string text;
+  for (std::size_t kind = 0; kind < protocol::kDistrusts; ++kind)
+    if ((distrust >> kind & 1) != 0)
+      text += (text.empty() ? "" : ", ") + std::string(protocol::kDistrustNames[kind]);
+  return text;
+}
+
 std::string seconds_text(std::uint64_t ns) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ns) / 1e9);

@@ -16,6 +16,8 @@ std::string status_table(const Snapshot& snapshot);
 /// Every field of the snapshot under stable names. Pure.
 std::string status_json(const Snapshot& snapshot, const std::string& socket);
 
+/// What claims have said that cannot be true, "memory, time"; empty = nothing. Of kDistrust...
+std::string distrust_text(std::uint8_t distrust);
 const char* class_name(protocol::TenantClass tenant_class);
 const char* sm_mode_name(protocol::SmMode mode);
 const char* state_name(protocol::TenantState state);

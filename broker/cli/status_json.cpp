@@ -10,8 +10,8 @@
 namespace sluice::cli {
 namespace {
 
-void broker_write(JsonWriter& json, const protocol::SnapshotHeader& header,
-                  const std::string& socket) {
+void broker_write(JsonWriter& json, const Snapshot& snapshot, const std::string& socket) {
+  const protocol::SnapshotHeader& header = snapshot.header;
   json.object_begin("broker");
   json.value("socket", socket);
   json.value("config_path", field_text(header.config_path, sizeof header.config_path));
@@ -33,6 +33,10 @@ void broker_write(JsonWriter& json, const protocol::SnapshotHeader& header,
   json.value("reloads_ok", header.reloads_ok);
   json.value("reloads_failed", header.reloads_failed);
   json.value("journal_faults", header.journal_faults);
+  json.value("untrusted_tenants",
+             std::ranges::count_if(snapshot.tenants, [](const protocol::SnapshotTenant& tenant) {
+               return tenant.distrust != 0;
+             }));
   json.object_end();
 }
 
@@ -126,6 +130,9 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
   json.value("unregistered", tenant.unregistered);
   json.value("runaway", tenant.runaway != 0);
   json.value("stays", protocol::stay_reason_name(tenant.stays));
+  json.value("lost_processes", tenant.lost_processes);
+  json.value("trusted", tenant.distrust == 0);
+  json.value("distrust", distrust_text(tenant.distrust));
   json.value("steps", tenant.steps);
   json.value("samples", tenant.samples);
   json.value("tokens", tenant.tokens);
@@ -143,6 +150,7 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
     json.object_begin();
     json.value("pid", process.pid);
     json.value("slot", process.slot);
+    json.value("lost", process.lost != 0);
     json.value("command", field_text(process.command, sizeof process.command));
     json.object_end();
   }
@@ -155,7 +163,7 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
 std::string status_json(const Snapshot& snapshot, const std::string& socket) {
   JsonWriter json;
   json.object_begin();
-  broker_write(json, snapshot.header, socket);
+  broker_write(json, snapshot, socket);
   policy_write(json, snapshot.header.policy);
   json.array_begin("gpus");
   for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) gpu_write(json, snapshot.gpus[i], i);

@@ -88,7 +88,9 @@ std::string state_text(const protocol::SnapshotTenant& tenant,
                          ? part.wants != 0 ? "waits for GPU" : "running"
                          : state_name(tenant.state);
   if (part.swapped_bytes != 0) text += ", " + config::size_format(part.swapped_bytes) + " out";
+  if (tenant.distrust != 0) text += ", NOT TRUSTED (" + distrust_text(tenant.distrust) + ")";
   if (tenant.runaway != 0) text += ", RUNAWAY";
+  if (tenant.lost_processes != 0) text += ", " + std::to_string(tenant.lost_processes) + " LOST";
   if (tenant.unregistered != 0)
     text += ", " + std::to_string(tenant.unregistered) + " unregistered";
   return text;
@@ -132,6 +134,21 @@ std::string stay_lines(const Snapshot& snapshot) {
              config::size_format(fixed - contexts) +
              " in pools, arrays, managed memory, graphs or mappings of its own\n";
     }
+  }
+  return out.empty() ? out : "\n" + out;
+}
+
+/// Whom the driver has lost: nothing but their end helps.
+std::string lost_lines(const Snapshot& snapshot) {
+  std::string out;
+  for (const protocol::SnapshotProcess& process : snapshot.processes) {
+    const protocol::SnapshotTenant* tenant = tenant_find(snapshot, process.tenant);
+    if (process.lost == 0 || tenant == nullptr) continue;
+    out += "job " + std::to_string(tenant->tenant) + " " +
+           field_text(tenant->name, sizeof tenant->name) +
+           ": the driver's checkpoint has lost process " + std::to_string(process.pid) + " (" +
+           field_text(process.command, sizeof process.command) + "); it can only be ended: kill " +
+           std::to_string(process.pid) + "\n";
   }
   return out.empty() ? out : "\n" + out;
 }
@@ -184,8 +201,8 @@ std::string policy_lines(const protocol::SnapshotPolicy& policy) {
 }  // namespace
 
 std::string status_table(const Snapshot& snapshot) {
-  return gpu_lines(snapshot) + "\n" + job_lines(snapshot) + stay_lines(snapshot) +
-         queue_lines(snapshot) + policy_lines(snapshot.header.policy);
+  return gpu_lines(snapshot) + "\n" + job_lines(snapshot) + lost_lines(snapshot) +
+         stay_lines(snapshot) + queue_lines(snapshot) + policy_lines(snapshot.header.policy);
 }
 
 }  // namespace sluice::cli

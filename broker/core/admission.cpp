@@ -146,8 +146,8 @@ void start_note(State& state, Nanos now) {
   state.started_last = now;
 }
 
-TenantQueued queued_action(const State& state, Prospects::Kind& prospect, std::size_t index) {
-  const Waiter& waiter = state.queue[index];
+TenantQueued queued_action(const State& state, std::size_t index) {
+  const Waiter& waiter = *state.queue[index];
   TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, 0, {}};
   action.expected_start_ns = start_expected(state, waiter);
   if (waiter.reason == QueueReason::kUserLimit) {
@@ -155,12 +155,12 @@ TenantQueued queued_action(const State& state, Prospects::Kind& prospect, std::s
     action.limit = limit.which;
     action.promised = limit.used;
     action.capacity = limit.most;
-  } else if (const int roomiest = prospect.roomiest(); roomiest >= 0) {
-    const Gpu& gpu = *state.gpus[static_cast<std::size_t>(roomiest)];
+  } else if (waiter.roomiest >= 0) {
+    const Gpu& gpu = *state.gpus[static_cast<std::size_t>(waiter.roomiest)];
     action.promised = gpu.promised_min;
     action.capacity = gpu.capacity;
   }
-  if (index > 0) action.ahead = state.queue[index - 1].ask.name;
+  if (index > 0) action.ahead = state.queue[index - 1]->ask.name;
   return action;
 }
 
@@ -238,7 +238,7 @@ void waiter_leaves(State& state, const Waiter& waiter) {
 }
 
 void waiter_remove(State& state, std::size_t index) {
-  waiter_leaves(state, state.queue[index]);
+  waiter_leaves(state, *state.queue[index]);
   state.queue.erase(state.queue.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
@@ -285,9 +285,17 @@ bool all_kept(const State& state) {
   return std::ranges::all_of(state.kept, [](bool k) { return k; });
 }
 
+void waiter_place(Waiter& waiter, std::size_t index, QueueReason reason) {
+  const auto position = static_cast<std::uint32_t>(index + 1);
+  if (waiter.position == position && waiter.reason == reason) return;
+  waiter.position = position;
+  waiter.reason = reason;
+  waiter.news = true;
+}
+
 /// One request of the queue: admitted (true), or its reason and plan renewed.
 bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now, Actions& out) {
-  Waiter& waiter = state.queue[index];
+  Waiter& waiter = *state.queue[index];
   Prospects::Kind& prospect = prospects.kind_of(waiter.ask);
   QueueReason reason = QueueReason::kPriority;
   if (limited(state, waiter.ask)) {
@@ -299,23 +307,51 @@ bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now
       tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
       prospects.changed();
       waiter_leaves(state, waiter);
+      state.admissions++;
       return true;
     }
     reason = placement.reason;
   }
-  const auto position = static_cast<std::uint32_t>(index + 1);
-  const bool news = waiter.position != position || waiter.reason != reason;
-  waiter.position = position;
-  waiter.reason = reason;
+  waiter_place(waiter, index, reason);
   plan_keep(state, prospects, prospect, waiter);
-  if (news) out.emplace_back(queued_action(state, prospect, index));
+  waiter.roomiest = prospect.roomiest();
   return false;
 }
+
+/// Tells those whose place or reason is another, from the front.
+void queue_tell(State& state, Actions& out) {
+  std::size_t& at = state.queue_told;
+  for (; at < state.queue.size(); ++at) {
+    if (!state.queue[at]->news) continue;
+    if (state.notes >= kNotesPerStep) return;
+    state.notes++;
+    state.queue[at]->news = false;
+    out.emplace_back(queued_action(state, at));
+  }
+}
+
+/// What GPUs are kept for, of the round before: as far as a round that is cut does not come.
+struct Keeping {
+  explicit Keeping(State& state) {
+    for (auto& gpu : state.gpus) {
+      before.push_back({gpu->draining, gpu->step_aside});
+      gpu->draining = gpu->step_aside = false;
+    }
+  }
+  void take_back(State& state) const {
+    for (std::size_t g = 0; g < state.gpus.size(); ++g) {
+      state.gpus[g]->draining = state.gpus[g]->draining || before[g].first;
+      state.gpus[g]->step_aside = state.gpus[g]->step_aside || before[g].second;
+    }
+    state.kept.assign(state.gpus.size(), true);  // nobody passes those who were not looked at
+  }
+  std::vector<std::pair<bool, bool>> before;
+};
 
 /// Refuses what the loss of a GPU has made impossible.
 void queue_purge(State& state, Actions& out) {
   for (std::size_t i = 0; i < state.queue.size();) {
-    const TenantAsked& ask = state.queue[i].ask;
+    const TenantAsked& ask = state.queue[i]->ask;
     const std::size_t have = placement_candidates(state, ask).size();
     if (have >= ask.gpu_count) {
       ++i;
@@ -329,7 +365,7 @@ void queue_purge(State& state, Actions& out) {
 /// Refuses what has waited too long.
 void queue_expire(State& state, Nanos now, Actions& out) {
   for (std::size_t i = 0; i < state.queue.size();) {
-    const Waiter& waiter = state.queue[i];
+    const Waiter& waiter = *state.queue[i];
     if (now < waiter.deadline) {
       ++i;
       continue;
@@ -351,7 +387,7 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
     return;
   }
   if (std::ranges::any_of(state.queue,
-                          [&](const Waiter& w) { return w.ask.request == ask.request; })) {
+                          [&](const auto& w) { return w->ask.request == ask.request; })) {
     out.emplace_back(
         refusal_malformed(ask.request, "this request is waiting already; wait for its answer"));
     return;
@@ -367,7 +403,8 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
     return;
   }
   if (refused_waiting(state, ask, placement.reason, out)) return;
-  Waiter waiter;
+  auto made = std::make_unique<Waiter>();
+  Waiter& waiter = *made;
   waiter.ask = std::move(ask);
   waiter.asked_at = now;
   if (waiter.ask.wait_ns_max > 0) waiter.deadline = now + waiter.ask.wait_ns_max;
@@ -378,14 +415,15 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   Prospects prospects(state);
   Prospects::Kind& prospect = prospects.kind_of(waiter.ask);
   plan_keep(state, prospects, prospect, waiter);
+  waiter.roomiest = prospect.roomiest();
   state.room_dirty = true;  // others may have to step aside for it
-  state.queue.push_back(std::move(waiter));
-  out.emplace_back(queued_action(state, prospect, state.queue.size() - 1));
+  state.queue.push_back(std::move(made));
+  out.emplace_back(queued_action(state, state.queue.size() - 1));
 }
 
 void request_gone(State& state, const RequestGone& event) {
   for (std::size_t i = 0; i < state.queue.size(); ++i) {
-    if (state.queue[i].ask.request != event.request) continue;
+    if (state.queue[i]->ask.request != event.request) continue;
     waiter_remove(state, i);
     return;
   }
@@ -430,30 +468,46 @@ void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
   state.tenants.erase(tenant.id);
 }
 
+void queue_resume(State& state) {
+  state.admissions = state.notes = 0;
+  if (!state.queue_cut) return;
+  state.queue_cut = false;
+  state.queue_dirty = true;
+}
+
+bool queue_unfinished(const State& state) {
+  return state.queue_cut || state.queue_told < state.queue.size();
+}
+
 void queue_pump(State& state, Nanos now, Actions& out) {
   if (now >= state.queue_deadline) queue_expire(state, now, out);
-  if (!state.queue_dirty) return;
+  if (!state.queue_dirty) {
+    queue_tell(state, out);
+    return;
+  }
   state.queue_dirty = false;
   if (std::ranges::any_of(state.gpus, [](const auto& gpu) { return gpu->lost; }))
     queue_purge(state, out);
   state.kept.assign(state.gpus.size(), false);
-  for (auto& gpu : state.gpus) {
-    gpu->draining = false;
-    gpu->step_aside = false;
-  }
+  const Keeping keeping(state);
   Prospects prospects(state);
-  out.reserve(out.size() + state.queue.size());  // most move up and are told so
+  state.queue_cut = false;
   std::size_t waiting = 0;  // those behind close up as they are looked at, not at each admission
   for (std::size_t i = 0; i < state.queue.size(); ++i) {
     if (waiting != i) state.queue[waiting] = std::move(state.queue[i]);
-    if (!waiter_try(state, prospects, waiting, now, out)) ++waiting;
+    state.queue_cut = state.admissions >= kAdmissionsPerStep;
+    if (state.queue_cut) waiter_place(*state.queue[waiting], waiting, state.queue[waiting]->reason);
+    if (state.queue_cut || !waiter_try(state, prospects, waiting, now, out)) ++waiting;
   }
   state.queue.resize(waiting);
+  if (state.queue_cut) keeping.take_back(state);
   if (state.policy.exclusive_room != ExclusiveRoom::kWait) state.room_dirty = true;
   state.queue_dirty = false;
   state.queue_deadline = kNever;
-  for (const Waiter& waiter : state.queue)
-    state.queue_deadline = std::min(state.queue_deadline, waiter.deadline);
+  for (const auto& waiter : state.queue)
+    state.queue_deadline = std::min(state.queue_deadline, waiter->deadline);
+  state.queue_told = 0;
+  queue_tell(state, out);
 }
 
 }  // namespace sluice::core

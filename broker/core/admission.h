@@ -14,7 +14,16 @@ void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// A released exclusive tenant gives its GPUs back though its processes live on.
 void tenant_hand_back(State& state, Tenant& tenant, Nanos now, Actions& out);
 
-/// Admits whoever fits now, refuses whoever waited too long, announces positions that changed.
+/// Admits whoever fits now, refuses whoever waited too long, announces positions that changed; so
+/// much of it as one step may do.
 void queue_pump(State& state, Nanos now, Actions& out);
+/// At the beginning of a step: it goes on with what the one before has left.
+void queue_resume(State& state);
+/// Whether something is left for the next step.
+bool queue_unfinished(const State& state);
+
+// A decision is to take microseconds, also where the end of one tenant lets a whole line move up.
+inline constexpr std::uint32_t kAdmissionsPerStep = 2;
+inline constexpr std::uint32_t kNotesPerStep = 8;
 
 }  // namespace sluice::core

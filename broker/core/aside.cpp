@@ -33,7 +33,7 @@ bool host_allows(const State& state, const Tenant& tenant) {
 
 bool may_step_aside(const State& state, const Tenant& tenant, Nanos now) {
   return host_allows(state, tenant) && !tenant.exclusive() && !tenant.steps_aside &&
-         !aside_goes(tenant) && tenant.phase != Phase::kRunaway &&
+         !aside_goes(tenant) && tenant.phase != Phase::kRunaway && !stay_lost(tenant) &&
          tenant.move_failures < kMoveFailuresMax && now >= tenant.retry_at &&
          now >= tenant.rest_until;
 }

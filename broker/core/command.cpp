@@ -72,6 +72,11 @@ bool refused(const State& state, const CommandAsked& event, const Tenant* tenant
                           [&](const PendingCommand& c) { return c.tenant == tenant->id; }))
     return refuse(RefusalCode::kCannotMove, "another command for " + job_text(*tenant) +
                                                 " is under way; wait for its end and try again");
+  if (stay_lost(*tenant) && event.verb != CommandVerb::kResume)
+    return refuse(RefusalCode::kCannotMove,
+                  "the driver has lost a process of " + job_text(*tenant) +
+                      " in a checkpoint, so nothing of it can be moved; `sluice status` names the "
+                      "process: end it, and try again");
   return false;
 }
 

@@ -110,8 +110,9 @@ void memory_decide(State& state, Nanos now, Actions& out) {
 }
 
 void alarm_set(State& state, Nanos now, Actions& out) {
+  const Nanos more = queue_unfinished(state) ? now : kNever;
   const Nanos next = std::min({schedule_at(state, now), state.queue_deadline, state.room_at,
-                               stays_at(state, now), returning_at(state)});
+                               stays_at(state, now), returning_at(state), more});
   if (next == kNever) {
     state.alarm_at = kNever;
     return;
@@ -131,6 +132,7 @@ std::vector<Action> step(State& state, const Event& event, Nanos now) {
   const bool answer =
       std::holds_alternative<UsageSeen>(event) || std::holds_alternative<MemorySeen>(event);
   if (!answer) state.ghosts.clear();
+  queue_resume(state);
   usage_time_passed(state, now);
   std::visit(Dispatch{state, now, out}, event);
   returning_decide(state, now, out);

@@ -273,14 +273,20 @@ enum class CheckpointStep : std::uint8_t {
   kOut,   // lock and checkpoint: nothing of the tenant stays on its GPUs
   kBack,  // restore (to other GPUs where `gpus` says so) and unlock
 };
-/// The answer to CheckpointWanted, for all processes of the tenant. Not ok: all of them are as they
-/// were before the step. `text` is the reason for people.
+/// The answer to CheckpointWanted, for all processes of the tenant. Ok: all that live and are not
+/// lost are where the step was to bring them. Not ok: all of them are as they were before it, but
+/// for the lost, and, where `undone` is false, for some that could not be put back: they are to be
+/// returned by a kBack. `text` is the reason for people.
 struct CheckpointDone {
   TenantId tenant = 0;
   CheckpointStep step = CheckpointStep::kOut;
   bool ok = false;
   Nanos taken_ns = 0;
   std::string text;
+  bool undone = true;  // of kOut that is not ok
+  /// Whom the driver has lost (CU_PROCESS_STATE_FAILED): each can only be ended, and keeps its
+  /// tenant from being moved until it has.
+  std::vector<ProcessId> lost = {};
 };
 /// `sluice suspend` and its kin. `uid` is the kernel's word; `root`: root, or whom the broker
 /// belongs to. Answered by CommandAnswered, when it is done. With `dry_run` nothing changes, and

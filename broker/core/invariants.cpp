@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "broker/core/admission.h"
 #include "broker/core/line.h"
 #include "broker/core/memory.h"
 #include "broker/core/policy.h"
@@ -212,10 +213,12 @@ void queue_check(const State& state) {
     for (const Share& share : tenant->shares) users[tenant->uid].host_bytes += share.host_bytes;
   }
   for (std::size_t i = 0; i < state.queue.size(); ++i) {
-    const Waiter& waiter = state.queue[i];
+    const Waiter& waiter = *state.queue[i];
     const Check check{"request " + std::to_string(waiter.ask.request)};
     check(waiter.position == i + 1, "positions count from 1 without gaps");
     check(waiter.reason != QueueReason::kNone, "who waits is told why");
+    check(!waiter.news || (i >= state.queue_told && queue_unfinished(state)),
+          "who stands elsewhere now is still to be told");
     check(waiter.deadline >= state.queue_deadline, "the earliest deadline is known");
     users[waiter.ask.uid].queued++;
   }

@@ -92,6 +92,7 @@ struct Process {
   std::uint8_t drains = 0;  // Drained is still to come
   std::uint8_t acks = 0;    // HoldAcked is still to come
   std::uint8_t moves = 0;   // MoveDone is still to come
+  bool lost = false;        // by the driver, in a checkpoint: nothing can be done with it
 };
 
 HeapPlace& heap_place(Share& share);
@@ -268,8 +269,10 @@ struct Waiter {
   TenantAsked ask;  // defaults filled in
   Nanos asked_at = 0;
   Nanos deadline = kNever;
-  std::uint32_t position = 0;  // as last announced; 0 = not yet
+  std::uint32_t position = 0;  // 0 = not yet known
   QueueReason reason = QueueReason::kNone;
+  int roomiest = -1;  // the GPU with most room for it, as of when it was looked at
+  bool news = false;  // position or reason are others than it was told
 };
 
 /// A share whose tenant ended in this step, so that the measure asked for last still reaches the
@@ -323,7 +326,7 @@ class State {
   std::unordered_map<TenantId, std::unique_ptr<Tenant>> tenants;
   std::unordered_map<ProcessId, Tenant*> processes;
   std::unordered_map<std::uint32_t, UserCount> users;
-  std::deque<Waiter> queue;
+  std::vector<std::unique_ptr<Waiter>> queue;
   std::vector<bool> kept;      // per GPU: kept for a request in the queue
   std::vector<Tenant*> gangs;  // admitted, several GPUs, not exclusive
   std::vector<Ghost> ghosts;
@@ -341,6 +344,11 @@ class State {
   std::uint32_t starts = 0;
   TenantId next_tenant = 1;
   bool queue_dirty = false;  // something that the queue waits for may have changed
+  // What a step leaves of the queue to the next one, which comes at once (admission.cpp).
+  bool queue_cut = false;        // not all of it was looked at
+  std::size_t queue_told = 0;    // who waits in front of here has been told where it stands
+  std::uint32_t admissions = 0;  // out of the queue, in this step
+  std::uint32_t notes = 0;       // to those in it, in this step
   Nanos queue_deadline = kNever;
   Nanos alarm_at = kNever;         // as last told
   std::vector<Tenant*> gang_line;  // gangs that wait, by gang_vtime

@@ -275,6 +275,32 @@ void out_move(State& state, Tenant& tenant, Nanos now, Actions& out) {
   state.room_dirty = state.queue_dirty = true;
 }
 
+/// What its leaving costs is decided by what it has now, not by what it had when it was asked to.
+bool claims_fresh(State& state, const Tenant& tenant, Nanos now, Actions& out) {
+  bool fresh = true;
+  if (state.policy.swap_host_bytes_per_user == 0) return fresh;
+  for (const Share& share : tenant.shares)
+    fresh = gpu_look(state, *state.gpus[share.gpu], kFreshNs, now, out) && fresh;
+  return fresh;
+}
+
+/// Host memory that its user may still fill when those are out that are held already.
+Bytes host_room_beside_held(const State& state, const Tenant& tenant) {
+  Bytes left = host_room(state, tenant.uid);
+  for (const Tenant* other : state.moving)
+    if (other->uid == tenant.uid && other->residence == Residence::kHeld)
+      left -= std::min(left, stay_host_cost(*other));
+  return left;
+}
+
+/// Nobody is held for what cannot be: it goes on where it is, and has not failed.
+void leave_refused(State& state, Tenant& tenant, Bytes more, Nanos now, Actions& out) {
+  tenant.retry_at = now + backoff(state, tenant);
+  reasons_drop(state, tenant, RefusalCode::kHostMemoryLimit,
+               host_limit_text(tenant.uid, more, state.policy.swap_host_bytes_per_user), now, out);
+  stay_in(state, tenant, now);
+}
+
 void leaving_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (!stay_out_wanted(tenant)) {
     stay_in(state, tenant, now);
@@ -286,7 +312,11 @@ void leaving_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
     return;
   }
   if (tenant.phase == Phase::kOpen) lease_close(state, tenant, now, out);
-  if (tenant.phase != Phase::kClosed) return;
+  if (tenant.phase != Phase::kClosed || !claims_fresh(state, tenant, now, out)) return;
+  if (const Bytes more = stay_host_cost(tenant); more > host_room_beside_held(state, tenant)) {
+    leave_refused(state, tenant, more, now, out);
+    return;
+  }
   tenant.residence = Residence::kHeld;
   tenant.hold_since = now;
   hold_set(tenant, now, out);
@@ -359,6 +389,16 @@ void frozen_out(State& state, Tenant& tenant, const CheckpointDone& event, Nanos
     return;
   }
   const std::string text = "the driver's checkpoint failed: " + event.text;
+  if (!event.undone) {  // some are still in it: all wait in the hold until these are back
+    tenant.frozen = true;
+    tenant.suspended = false;
+    out_reached(state, tenant, now);
+    failure_count(state, tenant, text, now, out);
+    reasons_drop(state, tenant, RefusalCode::kCannotMove, text, now, out);
+    tenant.due_back = true;
+    stay_note(tenant, out);
+    return;
+  }
   if (!was_out) {
     give_up(state, tenant, RefusalCode::kCannotMove, text, now, out);
     return;
@@ -381,6 +421,11 @@ void thawed(State& state, Tenant& tenant, const CheckpointDone& event, Nanos now
   }
   tenant.frozen = false;
   tenant.move_failures = 0;
+  if (!event.lost.empty()) {  // the others go on
+    const std::string text = "the driver has lost a part of it: " + event.text;
+    failure_count(state, tenant, text, now, out);
+    commands_fail(state, tenant, RefusalCode::kCannotMove, text, now, out);
+  }
   for (Share& share : tenant.shares) host_charge(state, share, share.swapped);
   const bool swapped =
       std::ranges::any_of(tenant.shares, [](const Share& s) { return s.swapped > 0; });
@@ -427,6 +472,10 @@ bool stay_back_wanted(const State& state, const Tenant& tenant) {
   if (tenant.due_back || tenant_wants(tenant) != 0) return true;
   return std::ranges::any_of(
       state.wants, [&](const Want& want) { return want.tenant == tenant.id && !want.back; });
+}
+
+bool stay_lost(const Tenant& tenant) {
+  return std::ranges::any_of(tenant.processes, [](const Process& p) { return p.lost; });
 }
 
 bool stay_stuck(const State& state, const Tenant& tenant, Nanos now) {
@@ -566,6 +615,8 @@ void move_done(State& state, const MoveDone& event) {
 void checkpoint_done(State& state, const CheckpointDone& event, Nanos now, Actions& out) {
   Tenant* tenant = tenant_find(state, event.tenant);
   if (tenant == nullptr) return;
+  for (const ProcessId id : event.lost)
+    if (Process* process = process_find(*tenant, id)) process->lost = true;
   if (event.step == CheckpointStep::kOut && tenant->residence == Residence::kCheckpointing)
     frozen_out(state, *tenant, event, now, out);
   else if (event.step == CheckpointStep::kBack && tenant->residence == Residence::kRestoring)

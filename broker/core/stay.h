@@ -45,6 +45,9 @@ void stay_joined(Tenant& tenant, Process& process);
 /// The tenant is over: what it was charged is returned.
 void stay_forget(State& state, Tenant& tenant);
 
+/// The driver has lost a process of it, which has not ended yet: nothing of it can be moved.
+bool stay_lost(const Tenant& tenant);
+
 /// Tried and failed so often that nobody makes it try again but its own user.
 inline constexpr std::uint32_t kMoveFailuresMax = 3;
 

@@ -69,7 +69,7 @@ Bytes movable_all(const Tenant& tenant) {
 
 /// Could it ever be moved out for somebody, its user's host memory aside?
 bool may_be_victim(const State& state, const Tenant& tenant, Nanos now) {
-  if (!tenant.swap || tenant.move_failures >= kMoveFailuresMax) return false;
+  if (!tenant.swap || stay_lost(tenant) || tenant.move_failures >= kMoveFailuresMax) return false;
   const bool here = tenant.residence == Residence::kIn && !stay_out_wanted(tenant);
   return (here || coming(state, tenant, now)) && tenant.phase != Phase::kRunaway;
 }

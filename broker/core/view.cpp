@@ -40,6 +40,7 @@ protocol::SnapshotGpu gpu_view(const Gpu& gpu) {
 protocol::StayReason stay_reason(const State& state, const Tenant& tenant) {
   using protocol::StayReason;
   if (tenant.exclusive()) return StayReason::kExclusive;
+  if (stay_lost(tenant)) return StayReason::kLost;
   if (!tenant.swap) return StayReason::kNotSwappable;
   if (tenant.phase == Phase::kRunaway) return StayReason::kRunaway;
   if (tenant.move_failures >= kMoveFailuresMax) return StayReason::kFailed;
@@ -117,7 +118,7 @@ View state_view(const State& state, Nanos now) {
     for (const Share& share : tenant->shares)
       view.tenant_gpus.push_back(share_view(state, share, now));
   }
-  for (const Waiter& waiter : state.queue) view.tenants.push_back(waiter_view(waiter));
+  for (const auto& waiter : state.queue) view.tenants.push_back(waiter_view(*waiter));
   return view;
 }
 

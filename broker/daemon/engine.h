@@ -78,6 +78,7 @@ struct Tenant {
   std::int64_t asked_ns = 0;
   protocol::TenantClass tenant_class{};
   bool released = false;
+  std::uint8_t distrust = 0;    // what its claims have said that cannot be true
   bool in_grace = false;        // restored, and its founder is dead or unknown: ends with the grace
   bool gather_over = false;     // nobody is waited for any more
   std::int64_t knocked_ns = 0;  // when the first of `knocks` came
@@ -103,6 +104,7 @@ struct Process {
   std::uint64_t claims_device = 0;  // the claims page that it was given last
   std::uint64_t claims_inode = 0;
   bool restored = false;  // known from the journal; has not come back yet
+  bool lost = false;      // by the driver, in a checkpoint: it can only be ended
   std::string command;
   devices::Fd pidfd;
   Loop::Key key = 0;
@@ -263,6 +265,8 @@ class Engine {
   bool gate_note(core::ProcessId id, const protocol::GateNote& note);
   std::vector<devices::CheckpointTarget> checkpoint_targets(const Tenant& tenant) const;
   void checkpoints_collect();
+  std::vector<core::ProcessId> lost_find(protocol::TenantId id,
+                                         const devices::CheckpointResult& result);
   void held(core::ProcessId id, const protocol::GateNote& note);
   bool moved(core::ProcessId id, const protocol::Moved& message);
   bool memory_want(core::ProcessId id, const protocol::MemoryWant& message);
@@ -285,6 +289,7 @@ class Engine {
   void device_answered(const devices::LossWatch::Used& used);
   std::uint64_t device_claimed(const protocol::GpuUuid& gpu, bool* still) const;
   void returned_look();
+  void lies_look();
   bool process_keeps_pages(const Process& process) const;
 
   std::unique_ptr<Pages> pages_make(const Tenant& tenant) const;

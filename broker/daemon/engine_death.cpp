@@ -174,6 +174,7 @@ void Engine::heartbeat() {
   drains_poll();
   holds_poll();
   returned_look();
+  lies_look();
   devices_beat();
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;

@@ -199,18 +199,24 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     text_store(row.profile, sizeof row.profile, tenant->profile);
     row.processes = static_cast<std::uint32_t>(tenant->processes.size());
     row.unhooked = tenant->pages->unhooked();
+    row.distrust = tenant->distrust;
     job_figures_fill(*tenant, &row);
   }
   for (const auto& [id, process] : processes_) {
     protocol::SnapshotProcess row{};
     row.tenant = process->tenant;
     row.pid = static_cast<std::uint32_t>(process->pid);
-    row.slot = process->slot;
+    row.slot = static_cast<std::uint16_t>(process->slot);
+    row.lost = process->lost;
     text_store(row.command, sizeof row.command, process->command);
     parts.processes.push_back(row);
-    if (process->connection != 0) continue;
-    for (protocol::SnapshotTenant& tenant : parts.tenants)
-      tenant.unregistered += tenant.tenant == process->tenant;
+    if (process->connection != 0 && !process->lost) continue;
+    for (protocol::SnapshotTenant& tenant : parts.tenants) {
+      if (tenant.tenant != process->tenant) continue;
+      tenant.unregistered += process->connection == 0;
+      tenant.lost_processes =
+          static_cast<std::uint8_t>(std::min(tenant.lost_processes + (process->lost ? 1 : 0), 255));
+    }
   }
   parts.header.taken_ns = static_cast<std::uint64_t>(clock_ns());
   parts.header.started_ns = static_cast<std::uint64_t>(started_ns_);

@@ -73,7 +73,9 @@ void Engine::tenant_restore(const JournalTenant& known) {
   made->founder_start_ticks = known.founder.start_ticks;
   made->in_grace =
       !process_open(made->founder_pid, known.founder.start_ticks, &made->founder_pidfd);
-  made->pages = pages_make(*made);
+  // A job that is not taken in now is forgotten, though it lives.
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries && made->pages == nullptr; ++i) made->pages = pages_make(*made);
   if (made->pages == nullptr) {
     log_.message(Level::kError, "not_restored",
                  "there is no memory or no descriptor left for job " + known.name +
@@ -109,10 +111,11 @@ void Engine::tenant_restore(const JournalTenant& known) {
 void Engine::process_restore(Tenant& tenant, const JournalProcess& known) {
   devices::Fd pidfd;
   const auto pid = static_cast<pid_t>(known.name.pid);
-  const bool lives = process_open(pid, known.name.start_ticks, &pidfd);
+  const devices::ProcessFound found = devices::process_find(pid, known.name.start_ticks, &pidfd);
+  const bool lives = found == devices::ProcessFound::kLives;
   const auto slot = lives ? tenant.pages->slot_take(pid) : std::nullopt;
-  if (!slot) {
-    journal_->process_end(tenant.id, known.name);
+  if (!slot) {  // of whom it cannot be told the journal keeps what it has
+    if (found != devices::ProcessFound::kUnknown) journal_->process_end(tenant.id, known.name);
     return;
   }
   auto process = std::make_unique<Process>();

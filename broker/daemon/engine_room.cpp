@@ -173,6 +173,29 @@ void Engine::returned_look() {
   for (const core::MemorySeen& one : seen) feed(one);
 }
 
+// Claims that cannot be true change nothing but what people read of them: that is said, once for
+// each kind.
+void Engine::lies_look() {
+  std::vector<std::uint64_t> capacities;
+  for (const auto& [id, tenant] : tenants_) {
+    capacities.clear();
+    for (const protocol::GpuUuid& gpu : tenant->gpus) capacities.push_back(capacity_of(gpu));
+    const std::uint8_t lies = tenant->pages->lies_look(capacities, lived_ns(*tenant));
+    const auto fresh = static_cast<std::uint8_t>(lies & ~tenant->distrust);
+    if (fresh == 0) continue;
+    tenant->distrust |= fresh;
+    std::string kinds;
+    for (std::size_t kind = 0; kind < protocol::kDistrusts; ++kind)
+      if ((fresh >> kind & 1) != 0)
+        kinds += (kinds.empty() ? "" : ",") + std::string(protocol::kDistrustNames[kind]);
+    log_.message(Level::kWarning, "claims_lie",
+                 "the claims of job " + tenant->name +
+                     " say what cannot be true; its own figures are not to be trusted any more, "
+                     "others have lost nothing",
+                 {{"tenant", id}, {"name", tenant->name}, {"uid", tenant->uid}, {"kinds", kinds}});
+  }
+}
+
 // ---- what the core decides
 
 void Engine::carry_out(const core::HoldSet& action) {
@@ -320,11 +343,40 @@ void Engine::checkpoints_collect() {
     core::CheckpointDone done;
     done.tenant = job.tenant;
     done.step = job.step;
-    done.ok = result.ok;
+    done.undone = devices::checkpoint_clear(result);
+    done.lost = lost_find(job.tenant, result);
+    // With whom the driver has lost nothing more can be done: the others are back.
+    const bool back = job.step == core::CheckpointStep::kBack && !done.lost.empty() && done.undone;
+    done.ok = result.ok || back;
     done.taken_ns = result.taken_ns;
     done.text = result.text;
     feed(std::move(done));
   }
+}
+
+/// Those that are in the driver's state FAILED; each is told of once.
+std::vector<core::ProcessId> Engine::lost_find(protocol::TenantId id,
+                                               const devices::CheckpointResult& result) {
+  std::vector<core::ProcessId> lost;
+  const Tenant* tenant = tenant_find(id);
+  if (tenant == nullptr) return lost;
+  for (const core::ProcessId member : tenant->processes) {
+    Process& process = *processes_.at(member);
+    const auto found =
+        std::ranges::find(result.processes, process.pid, &devices::CheckpointedProcess::pid);
+    if (found == result.processes.end() || found->state != devices::CheckpointState::kFailed)
+      continue;
+    lost.push_back(member);
+    if (process.lost) continue;
+    process.lost = true;
+    log_.message(Level::kError, "process_lost",
+                 "the driver has lost process " + std::to_string(process.pid) + " of job " +
+                     tenant->name +
+                     " in a checkpoint (state FAILED): it can only be ended, and until it has "
+                     "nothing of its job can be moved",
+                 {{"tenant", id}, {"name", tenant->name}, {"pid", process.pid}});
+  }
+  return lost;
 }
 
 // ---- commands

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,13 +22,21 @@ constexpr mode_t kFileMode = 0600;
 // A compaction syncs, which may take a disk long; so it must be worth it.
 constexpr std::size_t kRecordsBeforeCompaction = 1024;
 constexpr std::int64_t kRetry_ns = 5'000'000'000;
+constexpr int kTriesMore = 2;
+
+void pause_now() {
+  const timespec pause{0, 10'000'000};
+  nanosleep(&pause, nullptr);
+}
 
 }  // namespace
 
 std::string boot_id_read() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
-  std::getline(file, id);
+  for (int i = 0; i <= kTriesMore && id.empty(); ++i) {
+    std::ifstream file("/proc/sys/kernel/random/boot_id");
+    std::getline(file, id);
+  }
   return id.substr(0, 36);
 }
 
@@ -41,7 +50,8 @@ Journal::~Journal() {
 
 void Journal::fault_say(const char* what, int error) {
   ++faults_;
-  if (said_) return;
+  if (error == EPERM) tries_left_ = 0;  // that does not pass
+  if (said_ || tries_left_ > 0) return;
   said_ = true;
   log_.message(
       Level::kError, "journal_failed",
@@ -89,10 +99,16 @@ bool Journal::directory_take(std::string* error) {
 
 bool Journal::open(std::string* error) {
   error->clear();
-  if (!directory_take(error)) return error->empty();
-  seen_ = true;
   std::string bytes;
-  if (bytes_read(&bytes)) contents_take(bytes);
+  // Whom it does not read now it has forgotten; what is wanting may be there in a moment.
+  for (tries_left_ = kTriesMore; !directory_take(error) || !bytes_read(&bytes); --tries_left_) {
+    if (!error->empty() || tries_left_ == 0) break;
+    pause_now();
+  }
+  tries_left_ = 0;
+  if (lock_fd_ < 0) return error->empty();
+  seen_ = true;
+  contents_take(bytes);
   const int rc = rewrite();
   if (rc < 0) fault_say("write", -rc);
   if (rc < 0 && size_ > 0) append_at(size_);
@@ -116,7 +132,7 @@ bool Journal::bytes_read(std::string* out) {
   files_.close(fd);
   if (got == 0) return true;
   fault_say("read", static_cast<int>(-got));
-  aside_set();
+  if (tries_left_ == 0) aside_set();
   out->clear();
   return false;
 }

@@ -76,6 +76,7 @@ class Journal {
   std::size_t records_ = 0;          // in that file
   std::size_t compaction_look_ = 0;  // so many records before the dead are counted again
   bool seen_ = false;                // what the directory had at first was looked at
+  int tries_left_ = 0;               // of opening: nothing is said before the last
   bool said_ = false;                // the present trouble is in the log
   std::uint64_t faults_ = 0;
   std::int64_t tried_ns_ = 0;

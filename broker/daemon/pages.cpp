@@ -161,7 +161,9 @@ std::optional<std::uint32_t> Pages::slot_take(pid_t pid) {
     if (taken_[slot]) continue;
     taken_[slot] = true;
     slot_zero(slot);  // a client of this tenant may have scribbled on a free slot
-    claims_->slots[slot].pid.store(static_cast<std::uint32_t>(pid));
+    pids_[slot] = static_cast<std::uint32_t>(pid);
+    claims_->slots[slot].pid.store(pids_[slot]);
+    slots_end_ = std::max(slots_end_, slot + 1);
     return slot;
   }
   return std::nullopt;

@@ -105,6 +105,12 @@ class Pages {
   std::uint32_t unhooked() const;
 
   Usage usage(std::uint32_t gpu);
+  /// Looks whether the claims say what cannot be true: kDistrust... of protocol/snapshot.h.
+  /// `capacity_bytes` has one for each GPU; `lived_ns` is the age of the tenant. To be called now
+  /// and then; what may be a glance between two stores counts when it stands for kOddLooksMax
+  /// looks.
+  std::uint8_t lies_look(const std::vector<std::uint64_t>& capacity_bytes, std::uint64_t lived_ns);
+  static constexpr int kOddLooksMax = 8;
   MemoryClaims memory(std::uint32_t gpu) const;
   /// The file behind the claims page, as /proc/PID/maps names it; zeros when it cannot be told.
   void claims_identify(std::uint64_t* device, std::uint64_t* inode) const;
@@ -112,12 +118,18 @@ class Pages {
  private:
   Pages() = default;
   void slot_zero(std::uint32_t slot);
+  std::uint8_t memory_lies(std::uint32_t gpu, std::uint64_t capacity_bytes, bool* odd) const;
+  std::uint8_t time_lies(std::uint32_t gpu, std::uint64_t lived_ns);
 
   devices::Fd lease_fd_;
   devices::Fd claims_fd_;
   protocol::LeasePage* lease_ = nullptr;
   protocol::ClaimsPage* claims_ = nullptr;
   std::array<bool, protocol::kTenantProcessesMax> taken_{};
+  std::array<std::uint32_t, protocol::kTenantProcessesMax> pids_{};  // as written into the slots
+  std::array<std::uint64_t, protocol::kTenantGpusMax> looked_busy_ns_{};  // by lies_look()
+  std::uint32_t slots_end_ = 0;  // one past the highest slot ever taken
+  int odd_looks_ = 0;
   std::array<Usage, protocol::kTenantGpusMax> dead_{};
   std::array<Usage, protocol::kTenantGpusMax>
       shown_{};  // highest figures seen: counters never run back

@@ -26,6 +26,7 @@ namespace {
 
 constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr std::int64_t kNsPerS = 1'000'000'000;
+constexpr std::int64_t kLookAfter_ns = 50'000'000;
 
 std::int64_t clock_ns() {
   timespec now{};
@@ -54,11 +55,27 @@ bool checkpoint_all(const CheckpointResult& result, CheckpointState state) {
                      });
 }
 
+bool checkpoint_clear(const CheckpointResult& result) {
+  return std::ranges::all_of(result.processes, [](const CheckpointedProcess& process) {
+    switch (process.state) {
+      case CheckpointState::kRunning:
+      case CheckpointState::kFailed:
+      case CheckpointState::kGone:
+        return true;
+      case CheckpointState::kUnknown:
+        return !process.touched;
+      default:
+        return false;
+    }
+  });
+}
+
 struct Checkpoints::Pool {
   /// Killed, not dead yet: a call in the kernel may take its time.
   struct Leaving {
     pid_t pid;
     Fd pidfd;
+    bool watched;  // its end is an event; else it is looked after now and then
   };
   std::string program;
   std::vector<std::string> environment;
@@ -100,7 +117,7 @@ struct Checkpoints::Pool {
   void helper_kill(CheckpointHelper* helper) {
     kill(-helper->child.pid, SIGKILL);
     forget(&helper->child.output);
-    leaving.push_back({helper->child.pid, std::move(helper->pidfd)});
+    leaving.push_back({helper->child.pid, std::move(helper->pidfd), helper->watched});
   }
 
   bool helper_start(CheckpointTask* task, std::int64_t limit_ms) {
@@ -115,9 +132,11 @@ struct Checkpoints::Pool {
     if (fault == 0) {
       fcntl(helper.child.output.get(), F_SETFL, O_NONBLOCK);
       helper.pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, helper.child.pid, 0)));
-      if (!helper.pidfd || !watch(helper.pidfd.get()) || !watch(helper.child.output.get())) {
+      helper.watched = helper.pidfd && watch(helper.pidfd.get());
+      if (!helper.watched || !watch(helper.child.output.get())) {
         fault = -errno;
         helper_kill(&helper);
+        all_touched(task);  // it was at work from its start, and nobody has heard of what
       }
     }
     if (fault == 0) {
@@ -128,6 +147,20 @@ struct Checkpoints::Pool {
     checkpoint_text_add(&task->result,
                         std::string("no helper could be started: ") + std::strerror(-fault));
     return false;
+  }
+
+  void all_touched(CheckpointTask* task) {
+    task->touched = true;
+    for (CheckpointedProcess& process : task->result.processes) process.touched = true;
+  }
+
+  /// False = answered with what is known.
+  bool begin(CheckpointTask* task) {
+    task->start_ns = clock_ns();
+    if (helper_start(task, task->job.deadline_ms)) return true;
+    if (!task->touched) return false;
+    task->afterwards = true;
+    return helper_start(task, task->job.afterwards_ms);
   }
 
   void answer(CheckpointTask* task) {
@@ -208,8 +241,7 @@ struct Checkpoints::Pool {
         ++task;
         continue;
       }
-      task->start_ns = clock_ns();
-      if (helper_start(&*task, task->job.deadline_ms))
+      if (begin(&*task))
         working.push_back(std::move(*task));
       else
         answer(&*task);
@@ -221,6 +253,10 @@ struct Checkpoints::Pool {
     std::int64_t first = 0;
     for (const CheckpointTask& task : working)
       first = first == 0 ? task.helper.deadline_ns : std::min(first, task.helper.deadline_ns);
+    if (!std::ranges::all_of(leaving, &Leaving::watched)) {
+      const std::int64_t look_ns = clock_ns() + kLookAfter_ns;
+      first = first == 0 ? look_ns : std::min(first, look_ns);
+    }
     if (!done.empty()) first = 1;  // long ago: readable at once
     itimerspec when{};
     when.it_value = {first / kNsPerS, first % kNsPerS};
@@ -244,7 +280,7 @@ CheckpointId Checkpoints::start(CheckpointJob job) {
   CheckpointTask task;
   task.id = pool_->next++;
   for (const CheckpointTarget& target : job.targets)
-    task.result.processes.push_back({target.pid, CheckpointState::kUnknown});
+    task.result.processes.push_back({.pid = target.pid});
   task.job = std::move(job);
   const CheckpointId id = task.id;
   pool_->waiting.push_back(std::move(task));

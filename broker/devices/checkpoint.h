@@ -76,6 +76,7 @@ enum class CheckpointStep : std::uint8_t {
 struct CheckpointedProcess {
   pid_t pid = 0;
   CheckpointState state = CheckpointState::kUnknown;
+  bool touched = false;  // a call was made, or begun, that changes the state
 };
 
 struct CheckpointResult {
@@ -98,6 +99,9 @@ const char* checkpoint_state_name(CheckpointState state);
 const char* checkpoint_step_name(CheckpointStep step);
 /// Whether each process of the result is in this state or gone.
 bool checkpoint_all(const CheckpointResult& result, CheckpointState state);
+/// Whether none of them is, as far as is known, locked or in a checkpoint: each runs, is gone or
+/// lost, or was never touched.
+bool checkpoint_clear(const CheckpointResult& result);
 
 using CheckpointId = std::uint64_t;  // 0 = none
 

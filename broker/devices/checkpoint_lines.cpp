@@ -202,6 +202,8 @@ std::string checkpoint_fault_text(const CheckpointLine& fault, std::int64_t lock
     return "this driver restores a process on its own GPU only; moves need series 580 or newer";
   if (fault.code == kCheckpointFailed)
     return "the driver has lost " + who + " (state FAILED): it can only be ended";
+  if (fault.code == kCheckpointUnseen)
+    return "whether " + who + " lives cannot be told: the helper has no descriptor or memory left";
   if (fault.code == kCheckpointCancelled) return "cancelled";
   const std::string call = std::string(call_name(fault.step)) + ": " + fault.code;
   const std::string meaning = code_meaning(fault, who, lock_ms);

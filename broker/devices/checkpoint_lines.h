@@ -38,6 +38,7 @@ bool checkpoint_arguments_parse(const std::vector<std::string_view>& words,
 inline constexpr char kCheckpointNoDriver[] = "NO_DRIVER";  // no library, or it lacks the calls
 inline constexpr char kCheckpointNoMoves[] = "NO_MOVES";    // pairs, but the driver knows none
 inline constexpr char kCheckpointFailed[] = "FAILED";       // the state of the process
+inline constexpr char kCheckpointUnseen[] = "UNSEEN";  // whether the process lives cannot be told
 inline constexpr char kCheckpointCancelled[] = "CANCELLED";
 
 struct CheckpointLine {

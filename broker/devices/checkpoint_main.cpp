@@ -100,7 +100,7 @@ class Target {
   Target(const Driver& driver, const CheckpointTarget& named) : driver_(driver), pid_(named.pid) {
     const std::uint64_t ticks =
         named.start_ticks != 0 ? named.start_ticks : process_start_ticks(named.pid);
-    held_ = process_open(named.pid, ticks, &pidfd_);
+    found_ = process_find(named.pid, ticks, &pidfd_);
   }
 
   pid_t pid() const { return pid_; }
@@ -152,7 +152,7 @@ class Target {
   CUresult answer() const { return answer_; }
 
  private:
-  bool gone() const { return !held_ || pidfd_ended(pidfd_.get()); }
+  bool gone() const { return found_ == ProcessFound::kEnded || pidfd_ended(pidfd_.get()); }
   // The driver loses a dying process a little before the kernel calls it dead.
   bool goes() const {
     pollfd end{pidfd_.get(), POLLIN, 0};
@@ -171,6 +171,10 @@ class Target {
   }
   template <class Call, class After>
   bool call(CheckpointStep step, Call make, After after) {
+    if (found_ == ProcessFound::kUnknown) {
+      fault(step, kCheckpointUnseen);
+      return false;
+    }
     if (gone()) return vanish();
     say({.kind = Kind::kCall, .pid = pid_, .step = step});
     answer_ = make();
@@ -197,7 +201,7 @@ class Target {
   const Driver& driver_;
   pid_t pid_;
   Fd pidfd_;
-  bool held_ = false;
+  ProcessFound found_ = ProcessFound::kUnknown;
   CheckpointState state_ = CheckpointState::kUnknown;
   CUresult answer_ = CUDA_SUCCESS;
 };

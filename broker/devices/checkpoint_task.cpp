@@ -16,6 +16,13 @@ void state_put(CheckpointResult* result, const CheckpointLine& line) {
     if (process.pid == line.pid) process.state = line.state;
 }
 
+void touch_put(CheckpointTask* task, const CheckpointLine& line) {
+  if (line.step <= CheckpointStep::kState) return;
+  task->touched = true;
+  for (CheckpointedProcess& process : task->result.processes)
+    if (process.pid == line.pid) process.touched = true;
+}
+
 // The first failure is what the result is about; what failed afterwards is told.
 void fault_put(CheckpointTask* task, const CheckpointLine& line) {
   CheckpointResult& result = task->result;
@@ -38,7 +45,7 @@ void line_put(CheckpointTask* task, std::string_view text) {
   switch (line.kind) {
     case CheckpointLine::Kind::kCall:
       task->helper.last = line;
-      task->touched = task->touched || line.step > CheckpointStep::kState;
+      touch_put(task, line);
       break;
     case CheckpointLine::Kind::kState:
       state_put(&task->result, line);

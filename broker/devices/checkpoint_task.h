@@ -15,6 +15,7 @@ namespace sluice::devices {
 struct CheckpointHelper {
   ChildProcess child;
   Fd pidfd;
+  bool watched = false;  // its end is an event
   std::string unread;
   bool ended_well = false;  // it said "end"
   CheckpointLine last;      // the call it was in when it was last heard of

@@ -1,6 +1,7 @@
 // One look into /proc, and pidfds.
 #include "broker/devices/process.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -28,13 +29,21 @@ std::uint64_t process_start_ticks(pid_t pid) {
   return ticks;
 }
 
-bool process_open(pid_t pid, std::uint64_t start_ticks, Fd* out) {
-  if (pid <= 0 || start_ticks == 0) return false;
-  Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  // The number may have passed to another process before the pidfd was opened, not after.
-  if (!fd || process_start_ticks(pid) != start_ticks || pidfd_ended(fd.get())) return false;
-  *out = std::move(fd);
-  return true;
+ProcessFound process_find(pid_t pid, std::uint64_t start_ticks, Fd* out) {
+  constexpr int kTries = 3;
+  if (pid <= 0 || start_ticks == 0) return ProcessFound::kEnded;
+  for (int i = 0; i < kTries; ++i) {
+    Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!fd && (errno == ESRCH || errno == EINVAL)) return ProcessFound::kEnded;  // or a thread
+    if (!fd) continue;
+    // The number may have passed to another process before the pidfd was opened, not after.
+    const std::uint64_t ticks = process_start_ticks(pid);
+    if (pidfd_ended(fd.get()) || (ticks != 0 && ticks != start_ticks)) return ProcessFound::kEnded;
+    if (ticks == 0) continue;
+    *out = std::move(fd);
+    return ProcessFound::kLives;
+  }
+  return ProcessFound::kUnknown;
 }
 
 bool pidfd_ended(int pidfd) {

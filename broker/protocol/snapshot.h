@@ -33,6 +33,7 @@ enum class StayReason : std::uint8_t {
   kRunaway = 3,       // a kernel of it does not end
   kFailed = 4,        // moving it failed three times in a row
   kHostMemory = 5,    // its user has no host memory left for it
+  kLost = 6,          // the driver has lost a process of it in a checkpoint
 };
 constexpr const char* stay_reason_name(StayReason reason) {
   switch (reason) {
@@ -48,9 +49,20 @@ constexpr const char* stay_reason_name(StayReason reason) {
       return "moving it failed";
     case StayReason::kHostMemory:
       return "host memory limit";
+    case StayReason::kLost:
+      return "checkpoint failed";
   }
   return "unknown";
 }
+
+/// Why a tenant's claims are not trusted: what they have said, and cannot be true. Bits of
+/// SnapshotTenant::distrust, which are never taken back.
+inline constexpr std::uint8_t kDistrustPage = 1;    // head of the page overwritten, or emptied
+inline constexpr std::uint8_t kDistrustSlot = 2;    // a process's slot names another process
+inline constexpr std::uint8_t kDistrustMemory = 4;  // more than the GPU has; parts above the whole
+inline constexpr std::uint8_t kDistrustTime = 8;    // runs backwards, or faster than the clock
+inline constexpr std::size_t kDistrusts = 4;
+inline constexpr const char* kDistrustNames[kDistrusts] = {"page", "slot", "memory", "time"};
 
 /// What is done about shared jobs on the GPUs of one that is to have them whole.
 enum class ExclusiveRule : std::uint8_t { kWait = 0, kSuspend = 1, kMove = 2 };
@@ -156,7 +168,8 @@ struct SnapshotTenant {
   QueueReason reason;
   std::uint8_t runaway;  // it did not drain in time and has not since
   StayReason stays;
-  std::uint8_t reserved0[2];
+  std::uint8_t lost_processes;  // in the driver's state FAILED; 255 = so many or more
+  std::uint8_t distrust;        // kDistrust...; 0 = its claims may be true
   char name[kNameBytes];
   char profile[kNameBytes];
   char user[kNameBytes];
@@ -195,7 +208,9 @@ static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 19 * 8 + 8);
 struct SnapshotProcess {
   TenantId tenant;
   std::uint32_t pid;
-  std::uint32_t slot;
+  std::uint16_t slot;
+  std::uint8_t lost;  // by the driver, in a checkpoint (state FAILED): it can only be ended
+  std::uint8_t reserved0;
   char command[kNameBytes];
 };
 static_assert(sizeof(SnapshotProcess) == 16 + kNameBytes);

@@ -14,7 +14,7 @@
 FAKE FakeState fake;
 FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0, 1, 0,
                   nullptr,    0, 1000, 0, 0, 2 << 20, 0, 0, nullptr,      0, 0, nullptr,
-                  0,          0, 0,    0, 0, 0};
+                  0,          0, 0,    0, 0, 0,       0, 0};
 
 void fake_enter(const char* function) {
   if (__atomic_load_n(&fake.held, __ATOMIC_SEQ_CST) == 0) return;

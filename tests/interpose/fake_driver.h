@@ -57,6 +57,8 @@ struct FakeState {
   unsigned long long calls_failed;
   unsigned long long reserved_ranges;
   unsigned long long accessible;  // a bit for each device that was given access last
+  int wait_on_sync;               // 1: synchronisations of streams do not return,
+  int syncs_waiting;              // and so many wait now
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

@@ -53,6 +53,13 @@ bool fails() {
   return true;
 }
 
+void wait_as_told() {
+  if (__atomic_load_n(&fake.wait_on_sync, __ATOMIC_SEQ_CST) == 0) return;
+  __atomic_add_fetch(&fake.syncs_waiting, 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(&fake.wait_on_sync, __ATOMIC_SEQ_CST) != 0) usleep(1000);
+  __atomic_sub_fetch(&fake.syncs_waiting, 1, __ATOMIC_SEQ_CST);
+}
+
 void piece_drop(unsigned long long handle) {
   const auto found = pieces.find(handle);
   if (found == pieces.end() || --found->second.references > 0) return;
@@ -174,6 +181,7 @@ FAKE CUresult cuStreamCreate(CUstream* stream, unsigned int) {
 }
 FAKE CUresult cuStreamSynchronize(CUstream) {
   FAIL_IF_TOLD(CUDA_ERROR_UNKNOWN);
+  wait_as_told();
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {

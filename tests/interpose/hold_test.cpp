@@ -96,6 +96,52 @@ TEST_F(HoldTest, CallsWaitForItsEndAndTheTimeIsCounted) {
   EXPECT_GT(broker->account().gate_wait_ns.load(), 50'000'000u);
 }
 
+// Of the driver's checkpoint (series 580, 595) it is known that a process ends with SIGSEGV whose
+// first call after its restore synchronises a context or a stream. Such a call, and every other
+// that a program makes while it is held, reaches the driver only after the hold.
+TEST_F(HoldTest, TheFirstSynchronisationAfterARestoreMeetsNoCheckpoint) {
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  const auto held_out = [&](const char* name, auto call) {
+    SCOPED_TRACE(name);
+    hold_set();
+    ASSERT_TRUE(broker->wait_held(5000));
+    fake.held = 1;  // the driver has the process in its checkpoint
+    fake.calls_while_held = 0;
+    const auto waits = broker->account().gate_waits.load();
+    std::atomic<bool> done{false};
+    std::thread program([&] {
+      EXPECT_EQ(call(), CUDA_SUCCESS);
+      done = true;
+    });
+    sleep_ms(120);
+    EXPECT_FALSE(done);
+    EXPECT_EQ(fake.calls_while_held, 0u) << fake.held_offender;
+    fake.held = 0;  // restored and unlocked
+    broker->hold_store(false);
+    broker->lease_store(kLeaseOpen);
+    program.join();
+    EXPECT_EQ(broker->account().gate_waits.load(), waits + 1);
+  };
+  held_out("context", [] { return cuCtxSynchronize(); });
+  held_out("stream", [] { return cuStreamSynchronize(nullptr); });
+}
+
+// And one that is under way when the hold comes is over before it is acknowledged.
+TEST_F(HoldTest, ASynchronisationUnderWayIsWaitedFor) {
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  fake.wait_on_sync = 1;
+  std::thread program([] { EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_SUCCESS); });
+  while (fake.syncs_waiting == 0) sleep_ms(1);
+  hold_set();
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_FALSE(broker->wait_held(100));
+  fake.wait_on_sync = 0;
+  EXPECT_TRUE(broker->wait_held(5000));
+  program.join();
+}
+
 TEST_F(HoldTest, NothingIsAskedOfTheDriverByTheShimItselfMeanwhile) {
   broker->lease_store(kLeaseOpen);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(launch(), CUDA_SUCCESS);

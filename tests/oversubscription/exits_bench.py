@@ -13,7 +13,7 @@ import pathlib
 import re
 import time
 
-import run_oversubscription as cases
+import support as cases
 from machine import MIB, wait_until
 
 LINK_BYTES_S = 1e9  # the software GPU's default, each way

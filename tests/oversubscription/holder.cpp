@@ -3,6 +3,9 @@
 //
 //   alloc MIB COUNT   so many blocks more, each filled with a pattern of its own
 //   step              a kernel adds one to the first word of every page of every block
+//   steps COUNT       so many steps, one after the other
+//   graph             makes a graph of one step over the blocks of now
+//   replay            a step by way of that graph
 //   work | stop       steps in the background; stop says how many there were
 //   check             "right", or which word is wrong
 //   free              the last block
@@ -118,6 +121,42 @@ std::string step() {
   return result == CUDA_SUCCESS ? "done" : fault(result);
 }
 
+CUresult graph_node_add(CUgraph graph, Block& block, CUgraphNode* node) {
+  auto pages = static_cast<unsigned>(block.words / kPageWords);
+  void* parameters[] = {&block.at, &pages};
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  kernel.func = bump;
+  kernel.gridDimX = (pages + 127) / 128;
+  kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
+  kernel.blockDimX = 128;
+  kernel.kernelParams = parameters;
+  return cuGraphAddKernelNode(node, graph, nullptr, 0, &kernel);
+}
+
+CUgraphExec replayed = nullptr;
+std::size_t replayed_blocks = 0;  // the first so many
+
+std::string graph() {
+  CUgraph made = nullptr;
+  CUresult result = cuGraphCreate(&made, 0);
+  for (Block& block : blocks) {
+    CUgraphNode node = nullptr;
+    if (result == CUDA_SUCCESS) result = graph_node_add(made, block, &node);
+  }
+  replayed_blocks = blocks.size();
+  if (result == CUDA_SUCCESS) result = cuGraphInstantiate(&replayed, made, 0);
+  return result == CUDA_SUCCESS ? "done" : fault(result);
+}
+
+std::string replay() {
+  if (replayed == nullptr || replayed_blocks > blocks.size()) return "error: no graph of them";
+  CUresult result = cuGraphLaunch(replayed, nullptr);
+  if (result == CUDA_SUCCESS) result = cuCtxSynchronize();
+  if (result != CUDA_SUCCESS) return fault(result);
+  for (std::size_t i = 0; i < replayed_blocks; ++i) ++blocks[i].steps;
+  return "done";
+}
+
 std::string check() {
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     std::vector<std::uint32_t> found(blocks[b].words);
@@ -180,6 +219,13 @@ std::string execute(Worker& worker, const std::string& line) {
   words >> word >> a >> b;
   if (word == "alloc") return alloc(a, b);
   if (word == "step") return step();
+  if (word == "steps") {
+    std::string last = "done";
+    for (std::size_t n = 0; n < a && last == "done"; ++n) last = step();
+    return last;
+  }
+  if (word == "graph") return graph();
+  if (word == "replay") return replay();
   if (word == "check") return check();
   if (word == "free") return release();
   if (word == "memory") return memory();

@@ -36,6 +36,8 @@ parser.add_argument("--limits", metavar="FILE")
 parser.add_argument("--rounds", type=int, default=20, help="of registrations, 64 processes each (20)")
 parser.add_argument("--realtime", action="store_true",
                     help="sluiced runs before everybody else (SCHED_FIFO, as root), so that the neighbours do not count")
+parser.add_argument("--nice", type=int, default=-20 if os.geteuid() == 0 else 0,
+                    help="of sluiced; as root what its systemd unit gives it (-20), else 0")
 parser.add_argument("--idle-seconds", type=float, default=10)
 arguments = parser.parse_args()
 programs = arguments.build.resolve() / "tests"
@@ -94,6 +96,7 @@ def broker(environment=None):
     started = Broker(CONFIG, env=e2e_support.environment(**(environment or {})))
     if started.word != "ready\n":
         sys.exit(f"broker_bench: sluiced does not start: {started.word}")
+    os.setpriority(os.PRIO_PROCESS, started.process.pid, arguments.nice)
     if arguments.realtime:
         os.sched_setscheduler(started.process.pid, os.SCHED_FIFO, os.sched_param(10))
     return started

@@ -4,6 +4,7 @@
 // by what the machine did and not by what was decided; the digest of all actions says so.
 //
 //   broker_decision [--tenants N] [--gpus N] [--steps N] [--rounds N] [--mix all|plain] [--json]
+//                   [--count KIND]
 #include <time.h>
 
 #include <algorithm>
@@ -39,6 +40,7 @@ struct Options {
   std::size_t rounds = 5;
   bool plain = false;  // batch tenants in best-effort mode alone: nothing changes by time
   bool json = false;
+  std::string_view count;  // of this kind only are the instructions counted; empty = of all
 };
 
 /// What a step was asked, for the table; the names of events are too many.
@@ -201,7 +203,9 @@ class World {
 
   void feed(Kind kind, const Event& event) {
     const std::int64_t start = clock_ns();
-    const std::vector<Action> actions = decision_measured(*state_, event, now_);
+    const bool counts = options_.count.empty() || options_.count == kKindNames[kind];
+    const std::vector<Action> actions =
+        counts ? decision_measured(*state_, event, now_) : step(*state_, event, now_);
     const std::int64_t taken = clock_ns() - start;
     if (measuring_) samples_.push_back(Sample{kind, taken});
     std::vector<UsageWanted> asked;
@@ -386,7 +390,7 @@ void json_print(const Options& options, const std::vector<std::vector<Sample>>& 
 [[noreturn]] void usage_exit(std::string_view wrong) {
   std::fprintf(stderr,
                "broker_decision: '%.*s' is not understood\nusage: broker_decision [--tenants N] "
-               "[--gpus N] [--steps N] [--rounds N] [--mix all|plain] [--json]\n",
+               "[--gpus N] [--steps N] [--rounds N] [--mix all|plain] [--count KIND] [--json]\n",
                static_cast<int>(wrong.size()), wrong.data());
   std::exit(2);
 }
@@ -401,6 +405,11 @@ Options options_parse(int argc, char** argv) {
     }
     if (++i == argc) usage_exit(word);
     const std::string_view value = argv[i];
+    if (word == "--count") {
+      if (std::ranges::find(kKindNames, value) == std::end(kKindNames)) usage_exit(value);
+      options.count = value;
+      continue;
+    }
     if (word == "--mix") {
       if (value != "all" && value != "plain") usage_exit(value);
       options.plain = value == "plain";

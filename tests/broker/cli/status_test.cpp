@@ -10,6 +10,7 @@ namespace sluice::cli {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 Snapshot sample() {
   Snapshot snapshot;
@@ -80,6 +81,43 @@ TEST(Table, WhatIsOutIsSaid) {
   EXPECT_THAT(status_table(snapshot), HasSubstr("  swapped, 768 MiB out\n"));
   snapshot.tenants[0].state = protocol::TenantState::kSuspended;
   EXPECT_THAT(status_table(snapshot), HasSubstr("  suspended, 768 MiB out\n"));
+}
+
+TEST(Table, ALostProcessIsNamedAndWhatToDo) {
+  Snapshot snapshot = sample();
+  snapshot.tenants[0].lost_processes = 1;
+  snapshot.tenants[0].stays = protocol::StayReason::kLost;
+  for (const std::uint32_t pid : {41u, 42u}) {
+    protocol::SnapshotProcess process{};
+    process.tenant = 5;
+    process.pid = pid;
+    process.slot = 3;
+    process.lost = pid == 42;
+    std::strcpy(process.command, "serve.py");
+    snapshot.processes.push_back(process);
+  }
+  const std::string table = status_table(snapshot);
+  EXPECT_THAT(table, HasSubstr("running, RUNAWAY, 1 LOST\n"));
+  EXPECT_THAT(table, HasSubstr("\njob 5 serve: the driver's checkpoint has lost process 42 "
+                               "(serve.py); it can only be ended: kill 42\n"));
+  EXPECT_THAT(table, Not(HasSubstr("process 41")));
+  const std::string json = status_json(snapshot, "s");
+  EXPECT_THAT(json, HasSubstr("\"lost_processes\": 1"));
+  EXPECT_THAT(json, HasSubstr("\"stays\": \"checkpoint failed\""));
+  EXPECT_THAT(json, HasSubstr("\"lost\": true"));
+  EXPECT_THAT(json, HasSubstr("\"slot\": 3"));
+}
+
+TEST(Table, WhoseClaimsCannotBeTrueIsSaid) {
+  Snapshot snapshot = sample();
+  EXPECT_THAT(status_json(snapshot, "s"), HasSubstr("\"untrusted_tenants\": 0"));
+  EXPECT_THAT(status_json(snapshot, "s"), HasSubstr("\"trusted\": true"));
+  snapshot.tenants[0].distrust = protocol::kDistrustSlot | protocol::kDistrustTime;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("running, NOT TRUSTED (slot, time), RUNAWAY\n"));
+  const std::string json = status_json(snapshot, "s");
+  EXPECT_THAT(json, HasSubstr("\"untrusted_tenants\": 1"));
+  EXPECT_THAT(json, HasSubstr("\"trusted\": false"));
+  EXPECT_THAT(json, HasSubstr("\"distrust\": \"slot, time\""));
 }
 
 TEST(Table, ALostGpuIsSaid) {

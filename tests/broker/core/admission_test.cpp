@@ -1,6 +1,7 @@
 // Who is admitted, who waits with which reason, who is refused with which words.
 #include <gmock/gmock.h>
 
+#include "broker/core/admission.h"
 #include "tests/broker/core/harness.h"
 
 namespace sluice::core {
@@ -426,28 +427,77 @@ TEST(Admission, PolicyChangeAdmitsWhoFitsNow) {
   EXPECT_EQ(core.one<TenantAdmitted>().request, 77U);
 }
 
-TEST(LongQueue, OneEndAdmitsAllThatFitAndTellsTheOthersWhereTheyStand) {
-  Policy policy = policy_usual();
-  policy.tenants_per_user_max = 100;
-  Harness h(policy);
-  const TenantId first = h.admit(h.ask(TenantClass::kBatch, 4 * kGiB));
+/// A line whose requests each fit, behind a tenant that has the whole GPU: 40 of them, of more
+/// kinds than a glance remembers, of which 35 fit beside each other.
+struct LongLine {
+  LongLine() : h(policy()) {
+    first = h.admit(h.ask(TenantClass::kBatch, 4 * kGiB));
+    for (Bytes i = 0; i < 40; ++i) {
+      h.step(h.ask(TenantClass::kBatch, (100 + i) * kMiB));
+      requests.push_back(h.one<TenantQueued>().request);
+    }
+  }
+  static Policy policy() {
+    Policy policy = policy_usual();
+    policy.tenants_per_user_max = 100;
+    return policy;
+  }
+  /// One step: what came of it, which is never more than a step may do.
+  void take(std::size_t own_notes = 0) {
+    EXPECT_LE(h.all<TenantAdmitted>().size(), kAdmissionsPerStep);
+    EXPECT_LE(h.all<TenantQueued>().size(), kNotesPerStep + own_notes);
+    for (const TenantAdmitted& action : h.all<TenantAdmitted>()) {
+      admitted.push_back(action.request);
+      told.erase(action.request);
+    }
+    for (const TenantQueued& action : h.all<TenantQueued>()) told[action.request] = action;
+  }
+  /// The steps that follow at once.
+  void settle() {
+    for (int i = 0; h.alarm() <= h.now + 1; ++i) {
+      ASSERT_LT(i, 100);
+      h.pass(1);
+      invariants_check(h.state(), h.now);
+      take();
+    }
+  }
+  Harness h;
+  TenantId first = 0;
   std::vector<RequestId> requests;
-  for (Bytes i = 0; i < 40; ++i) {  // more kinds of requests than a glance remembers
-    h.step(h.ask(TenantClass::kBatch, (100 + i) * kMiB));
-    requests.push_back(h.one<TenantQueued>().request);
+  std::vector<RequestId> admitted;
+  std::map<RequestId, TenantQueued> told;
+};
+
+TEST(LongQueue, OneEndAdmitsAllThatFitAndTellsTheOthersWhereTheyStand) {
+  LongLine line;
+  line.h.end(line.first);
+  line.take();
+  line.settle();
+  ASSERT_EQ(line.admitted.size(), 35U) << "100 + ... + 134 MiB are 4095";
+  for (std::size_t i = 0; i < 35; ++i) EXPECT_EQ(line.admitted[i], line.requests[i]);
+  ASSERT_EQ(line.told.size(), 5U);
+  for (std::size_t i = 0; i < 5; ++i) {
+    const TenantQueued& queued = line.told.at(line.requests[35 + i]);
+    EXPECT_EQ(queued.position, i + 1);
+    EXPECT_EQ(queued.ahead, i == 0 ? "" : "job-" + std::to_string(36 + i));
+    EXPECT_EQ(queued.promised, line.h.state().gpus[0]->promised_min);
   }
-  h.end(first);
-  const std::vector<TenantAdmitted> admitted = h.all<TenantAdmitted>();
-  ASSERT_EQ(admitted.size(), 35U) << "100 + ... + 134 MiB are 4095";
-  for (std::size_t i = 0; i < admitted.size(); ++i) EXPECT_EQ(admitted[i].request, requests[i]);
-  const std::vector<TenantQueued> queued = h.all<TenantQueued>();
-  ASSERT_EQ(queued.size(), 5U);
-  for (std::size_t i = 0; i < queued.size(); ++i) {
-    EXPECT_EQ(queued[i].request, requests[35 + i]);
-    EXPECT_EQ(queued[i].position, i + 1);
-    EXPECT_EQ(queued[i].ahead, i == 0 ? "" : "job-" + std::to_string(36 + i));
-    EXPECT_EQ(queued[i].promised, h.state().gpus[0]->promised_min);
-  }
+}
+
+// What one step leaves to the next is still in order: nobody passes those who were not looked at.
+TEST(LongQueue, NobodyPassesThoseWhoWereNotLookedAtYet) {
+  LongLine line;
+  line.h.end(line.first);
+  line.take();
+  ASSERT_EQ(line.admitted.size(), kAdmissionsPerStep);
+  TenantAsked late = line.h.ask(TenantClass::kBatch, 100 * kMiB);
+  line.h.step(late);
+  line.take(1);
+  EXPECT_EQ(line.told.count(late.request), 1U) << "there is room, but not for who comes last";
+  line.settle();
+  ASSERT_EQ(line.admitted.size(), 35U);
+  for (std::size_t i = 0; i < 35; ++i) EXPECT_EQ(line.admitted[i], line.requests[i]);
+  EXPECT_EQ(line.told.at(late.request).position, 6U);
 }
 
 }  // namespace

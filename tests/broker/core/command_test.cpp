@@ -109,6 +109,76 @@ TEST(Suspend, ARestoreThatFailsIsToldAndTriedAgain) {
   EXPECT_EQ(h.residence(tenant), Residence::kIn);
 }
 
+// The driver's state FAILED: that process can only be ended, the others go on without it.
+CheckpointDone lost(CheckpointDone done, ProcessId process) {
+  done.text = "it is in state FAILED";
+  done.lost = {process};
+  return done;
+}
+
+TEST(Lost, AProcessThatFailsOnTheWayBackKeepsNobodyElseOut) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(2 * kGiB, false);
+  const ProcessId first = h.process(tenant), second = 7777;
+  h.step(ProcessJoined{tenant, second});
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.ack(tenant);
+  h.ack(tenant, 0, second);
+  h.step(frozen(tenant));
+  h.step(h.command(CommandVerb::kResume, tenant));
+  h.look();
+  h.step(lost(thawed(tenant), second));
+  EXPECT_FALSE(h.held(tenant)) << "there is nothing left to wait for";
+  EXPECT_EQ(h.residence(tenant), Residence::kIn);
+  const CommandAnswered answer = h.one<CommandAnswered>();
+  EXPECT_EQ(answer.code, RefusalCode::kCannotMove);
+  EXPECT_THAT(answer.text, HasSubstr("lost a part of it: it is in state FAILED"));
+  EXPECT_THAT(h.all<MoveFailed>(), SizeIs(1));
+  EXPECT_EQ(state_view(h.state(), h.now).tenants[0].stays, protocol::StayReason::kLost);
+  h.step(GateWanted{first, 0, h.epoch(tenant)});
+  EXPECT_TRUE(h.open(tenant)) << "who is left goes on";
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  EXPECT_THAT(h.one<CommandAnswered>().text, HasSubstr("has lost a process of"));
+  EXPECT_TRUE(h.open(tenant)) << "and is not stopped for what cannot be";
+  h.step(ProcessGone{second});
+  EXPECT_EQ(state_view(h.state(), h.now).tenants[0].stays, protocol::StayReason::kNotSwappable);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.drain(tenant);
+  EXPECT_TRUE(h.held(tenant)) << "its end mends it";
+}
+
+TEST(Lost, AProcessThatFailsOnTheWayOutMakesItsTenantNobodysVictim) {
+  MemoryHarness h;
+  const TenantId victim = h.holder(3 * kGiB), asker = h.holder(kGiB);
+  h.state().tenants.at(victim)->processes.front().lost = true;
+  h.room_want(asker, 2 * kGiB);
+  h.pass(kSecond);
+  EXPECT_FALSE(h.held(victim));
+  h.state().tenants.at(victim)->processes.front().lost = false;
+  h.room_want(asker, 2 * kGiB);
+  h.pass(kSecond);
+  EXPECT_TRUE(h.held(victim)) << "without that it is";
+}
+
+// What could not be put back is returned as from any other checkpoint; until then all are held.
+TEST(Suspend, WhatWasTakenOfItAndCouldNotBePutBackIsReturned) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(2 * kGiB, false);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.ack(tenant);
+  CheckpointDone broken = frozen(tenant, false);
+  broken.undone = false;
+  h.step(broken);
+  EXPECT_THAT(h.one<CommandAnswered>().text, HasSubstr("the driver's checkpoint failed"));
+  EXPECT_TRUE(h.held(tenant)) << "a process that is still in it must not be waited for by others";
+  EXPECT_TRUE(h.one<StayNoted>().frozen) << "a broker after this one returns it as well";
+  h.pass(kSecond);
+  EXPECT_EQ(h.residence(tenant), Residence::kRestoring);
+  h.step(thawed(tenant));
+  EXPECT_FALSE(h.held(tenant));
+  EXPECT_FALSE(h.state().tenants.at(tenant)->suspended) << "the command has failed";
+}
+
 TEST(Suspend, IsRefusedToStrangersForWholeGpusAndTwice) {
   MemoryHarness h(policy_swapping(), 2);
   const TenantId tenant = h.holder(2 * kGiB);
@@ -350,6 +420,7 @@ TEST(Aside, WhomTheHostHasNoRoomForIsWaitedForWithoutTrying) {
   h.pass(kSecond);
   EXPECT_FALSE(h.held(two));
   h.end(one);
+  h.look();  // what it would take there now is asked first
   EXPECT_TRUE(h.held(two)) << "now there is room";
 }
 

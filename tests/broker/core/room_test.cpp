@@ -396,6 +396,23 @@ TEST(RoomInTheHost, TheBestChoiceIsFoundWhereTheLargestIsNotPartOfIt) {
   EXPECT_EQ(h.room(asks), kRoom);
 }
 
+TEST(RoomInTheHost, WhoHasGrownSinceItWasAskedToLeaveIsNotHeldForIt) {
+  MemoryHarness h(policy_host(kGiB));
+  const TenantId grows = h.holder(512 * kMiB, true, 1, 3 * kGiB);
+  h.pass(kSecond);
+  h.step(h.command(protocol::CommandVerb::kSuspend, grows));
+  EXPECT_EQ(h.one<MemoryLookWanted>().gpu, uuid_of(1));
+  EXPECT_FALSE(h.held(grows));
+  h.seen(grows, 2 * kGiB, 2 * kGiB - 32 * kMiB, 0);
+  const CommandAnswered answer = h.one<CommandAnswered>();
+  EXPECT_EQ(answer.code, RefusalCode::kHostMemoryLimit);
+  EXPECT_FALSE(h.held(grows)) << "nobody is stopped for what cannot be";
+  EXPECT_EQ(h.residence(grows), Residence::kIn);
+  EXPECT_EQ(state_view(h.state(), h.now).tenant_gpus[0].moves_failed, 0U) << "nor has it failed";
+  h.want(grows);
+  EXPECT_TRUE(h.open(grows));
+}
+
 TEST(RoomInTheHost, WhatIsOnItsWayInReturnsItAndIsWaitedFor) {
   MemoryHarness h(policy_host(kGiB), 2);
   h.pinned = {uuid_of(2)};
@@ -406,6 +423,7 @@ TEST(RoomInTheHost, WhatIsOnItsWayInReturnsItAndIsWaitedFor) {
   const TenantId asks = h.holder(256 * kMiB, true, 1, kGiB);
   h.pass(kSecond);
   h.step(h.command(protocol::CommandVerb::kSuspend, elsewhere));
+  h.look();  // it is asked what it has now
   h.out(elsewhere);
   h.step(h.command(protocol::CommandVerb::kResume, elsewhere));
   h.look();

@@ -16,8 +16,7 @@ import signal
 import e2e_support
 from e2e_support import *
 
-TRACER = None
-ARM, COUNTED, FAILED, PID, BEGUN = range(5)
+ARM, COUNTED, FAILED, PID, BEGUN, KILLS = range(6)
 WRITE = 1     # write(2)
 SHORT_S = 10  # for an answer that comes in milliseconds or is known not to come
 
@@ -27,9 +26,9 @@ class Control:
 
     def __init__(self, directory):
         self.path = directory / "control"
-        self.path.write_bytes(bytes(40))
+        self.path.write_bytes(bytes(48))
         with open(self.path, "r+b") as file:
-            self.map = mmap.mmap(file.fileno(), 40)
+            self.map = mmap.mmap(file.fileno(), 48)
 
     def __getitem__(self, word):
         return struct.unpack_from("<Q", self.map, 8 * word)[0]
@@ -48,18 +47,20 @@ class Control:
 
 
 class TracedBroker(Broker):
-    def __init__(self, directory, armed=0):
+    TRACER = None  # set by main()
+
+    def __init__(self, directory, armed=0, config="", env=None):
         self.control = Control(directory)
         if armed:
             self.control.arm(armed)
-        super().__init__(options=["--state", str(directory / "state")])
+        super().__init__(config, options=["--state", str(directory / "state")], env=env)
 
     def start(self):
         self.control[BEGUN] = 0
         reader, writer = os.pipe()
         self.errors = open(self.directory / "stderr", "a")
         self.process = subprocess.Popen(
-            [TRACER, self.control.path, "sluice.toml", program("sluiced"), "--config", self.config, "--socket", self.socket,
+            [self.TRACER, self.control.path, "sluice.toml", program("sluiced"), "--config", self.config, "--socket", self.socket,
              "--log", self.log_path, "--ready-fd", str(writer), *self.options],
             env=self.env, pass_fds=[writer], stdin=subprocess.DEVNULL, stderr=self.errors)
         os.close(writer)
@@ -240,5 +241,5 @@ class Faults(BrokerTest):
 
 
 if __name__ == "__main__":
-    TRACER = sys.argv.pop(2)
+    TracedBroker.TRACER = sys.argv.pop(2)
     e2e_support.main()

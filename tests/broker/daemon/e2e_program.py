@@ -1,10 +1,12 @@
 """A program that acts towards the broker as the shim does, one command per line of standard input, one answer per line.
 
-register | await | fork-register | hand-over | word GPU | hold GPU | room GPU | flags GPU | held GPU |
+register | await | fork-register | fork-obey | obey | hand-over | word GPU | hold GPU | room GPU | flags GPU | held GPU |
 moved GPU RESULT BYTES | memory GPU BYTES | limits GPU | window GPU | want GPU | idle GPU | drain GPU | claim GPU held|busy|movable|swapped NANOS-OR-BYTES | detach |
 exec | pid | environ NAME | exit CODE. A child of fork-register registers again on SIGUSR1. `register` answers "queued
 POSITION REASON AHEAD" where it waits in line, and `await` the next word from the broker. `held` and `moved` acknowledge the present hold word, in the
 slot and by message. `drain` reports the present epoch as drained, in the slot and by message.
+`obey`: from now on it reports every drain, acknowledges every hold, carries out every order and registers again whenever it is hung up on; fork-obey
+is fork-register with a child that does.
 """
 
 import mmap
@@ -16,6 +18,8 @@ import signal
 import socket
 import struct
 import sys
+import threading
+import time
 
 MAGIC = 0x4D434C53
 WORDS = pathlib.Path(__file__).resolve().parents[3] / "broker/protocol/words.h"
@@ -24,6 +28,8 @@ QUEUED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED, HELD, MOVED, MEMORY
 LEASE_BYTES, CLAIMS_BYTES = 128 + 8 * 128, 128 + 128 * (128 + 8 * 128)
 FIELDS = {"held": 16, "context": 24, "peak": 32, "busy": 40, "launches": 48, "movable": 112, "swapped": 120}
 DRAINED_EPOCH, HELD_EPOCH, MOVED_WORD = 92, 100, 108
+SET, OUT, IN = 1, 2, 4
+OPEN = 1
 
 
 class Shim:
@@ -99,11 +105,44 @@ class Shim:
     def memory(self, gpu, size):
         self.socket.send(struct.pack("<IHHIIIIQ", MAGIC, VERSION, MEMORY_WANT, 32, 0, gpu, self.room(gpu), size))
 
+    def stored(self, gpu, at):
+        return struct.unpack_from("<I", self.claims, self.offset(gpu) + at)[0]
+
+    def obey_gpu(self, gpu):
+        lease, word = self.word(gpu), self.hold(gpu)
+        if not lease & OPEN and self.stored(gpu, DRAINED_EPOCH) != lease >> 3:
+            self.drain(gpu)
+        if not word & SET:
+            return
+        if self.stored(gpu, HELD_EPOCH) != word >> 3:
+            self.held(gpu)
+        if word & (OUT | IN) and self.stored(gpu, MOVED_WORD) != word:
+            movable = struct.unpack_from("<Q", self.claims, self.offset(gpu) + FIELDS["movable"])[0]
+            self.claim(gpu, "swapped", movable if word & OUT else 0)
+            self.moved(gpu, 0, movable)
+
+    def obey(self):
+        """For ever. A message that cannot be sent is in the slot all the same."""
+        while True:
+            try:
+                if self.socket is None:
+                    self.register()
+                while select.select([self.socket], [], [], 0)[0]:
+                    if not self.socket.recv(1024):
+                        raise ConnectionResetError
+                self.obey_gpu(0)
+            except OSError:
+                if self.socket is not None:
+                    self.socket.close()
+                self.socket = None
+                time.sleep(0.02)
+            time.sleep(0.002)
+
     def claim(self, gpu, field, value):
         struct.pack_into("<Q", self.claims, self.offset(gpu) + FIELDS[field], value)
 
 
-def fork_register():
+def fork_register(obeys=False):
     """A child that registers by itself and lives until it is killed."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -112,6 +151,9 @@ def fork_register():
         signal.signal(signal.SIGUSR1, lambda *_: shim.register())
         os.write(writer, shim.register().encode())
         os.close(writer)
+        if obeys:
+            shim.claim(0, "held", 1 << 20)
+            shim.obey()
         while True:
             signal.pause()
     os.close(writer)
@@ -148,6 +190,11 @@ def execute(shim, words):
         return str(shim.entry(int(arguments[0]), 68))
     if command == "fork-register":
         return fork_register()
+    if command == "fork-obey":
+        return fork_register(obeys=True)
+    if command == "obey":
+        threading.Thread(target=shim.obey, daemon=True).start()
+        return "done"
     if command == "hand-over":
         return hand_over(shim)
     if command == "word":
@@ -211,4 +258,5 @@ def main():
             print(f"error: {fault!r}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

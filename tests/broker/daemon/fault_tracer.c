@@ -2,12 +2,13 @@
  *
  *   fault_tracer CONTROL MARK PROGRAM [ARGUMENT ...]
  *
- * CONTROL is a file of five 64-bit words that the test has mapped as well:
+ * CONTROL is a file of six 64-bit words that the test has mapped as well:
  *   0  arm: 0 = nothing fails; k = the k-th call counted from now on fails, once (k is then set to 0)
  *   1  calls counted since it was last armed
  *   2  number of the call that failed, plus 1; 0 = none has yet
  *   3  the program's process
  *   4  calls that are counted at all: 0 until the program opens a path that ends in MARK
+ *   5  1 = instead of the call's failing the program is killed there, whatever call it is
  * The calls of the program's main thread are counted, not those of its children. A call that fails is
  * not made, apart from close, which the kernel always carries out. Each fails with an error that its
  * manual names for want of something: descriptors, memory, space.
@@ -121,12 +122,17 @@ static int enter(struct user_regs_struct *regs, const char *mark) {
     if (!marked(regs, mark)) return 0;
     control[4] = 1;
   }
+  const int kills = control[5] != 0;
   const int error = error_of((long)regs->orig_rax);
-  if (error == 0 || control[0] == 0) return 0;
+  if ((error == 0 && !kills) || control[0] == 0) return 0;
   control[1] = control[1] + 1;
   if (control[1] != control[0]) return 0;
   control[0] = 0;
   control[2] = regs->orig_rax + 1;
+  if (kills) {
+    kill(child, SIGKILL);
+    return 0;
+  }
   if (regs->orig_rax == SYS_close) return error;
   regs->orig_rax = (unsigned long long)-1;
   ptrace(PTRACE_SETREGS, child, NULL, regs);
@@ -164,7 +170,7 @@ int main(int argc, char **argv) {
   if (argc < 4) return 64;
   const int fd = open(argv[1], O_RDWR | O_CLOEXEC);
   if (fd < 0) return 66;
-  control = mmap(NULL, 5 * sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  control = mmap(NULL, 6 * sizeof(uint64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (control == MAP_FAILED) return 66;
   child = fork();
   if (child < 0) return 71;

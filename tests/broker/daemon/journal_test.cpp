@@ -457,6 +457,9 @@ TEST_F(JournalTest, EveryFailingCallLeavesAWholeJournalOfAnEarlierMoment) {
         std::string error;
         ASSERT_TRUE(now.open(&error)) << error;
         moments.push_back(now.state());
+        if (!for_good) {
+          EXPECT_TRUE(now.state().tenants.contains(9)) << "forgotten for one failure";
+        }
         for (const auto& step : kLife) {
           step(now);
           moments.push_back(now.state());

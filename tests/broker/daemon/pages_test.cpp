@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "broker/daemon/identity.h"
+#include "broker/protocol/snapshot.h"
 
 namespace sluice::daemon {
 namespace {
@@ -110,6 +111,61 @@ TEST(ClaimsPage, EmptiedOrScribbledOnIsOnlyItsTenantsLoss) {
   EXPECT_EQ(other->usage(0).busy_ns, 70u);
   EXPECT_EQ(other->usage(0).held_bytes, 4096u);
   EXPECT_TRUE(theirs);
+}
+
+// What no honest shim writes is a lie at once; what a look between two stores may find is one when
+// it stays.
+TEST(ClaimsPage, WhatCannotBeTrueIsFound) {
+  constexpr std::uint64_t kGpu = 1 << 30, kDay_ns = 86'400'000'000'000;
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  const auto slot = *pages->slot_take(10);
+  protocol::ClaimsGpu& account = claims->slots[slot].gpus[1];
+  const auto look = [&] { return pages->lies_look({kGpu, kGpu}, kDay_ns); };
+  const auto looks = [&] {
+    std::uint8_t lies = 0;
+    for (int i = 0; i < Pages::kOddLooksMax; ++i) lies |= look();
+    return lies;
+  };
+  account.held_bytes.store(kGpu);
+  account.movable_bytes.store(kGpu);
+  account.busy_ns.store(kDay_ns);
+  account.asked_bytes.store(UINT64_MAX);                         // asked for, and refused: no lie
+  claims->slots_used.store(1000);                                // the shims' own
+  claims->slots[slot + 1].gpus[0].held_bytes.store(UINT64_MAX);  // nobody's slot
+  EXPECT_EQ(looks(), 0);
+
+  account.movable_bytes.store(2 * kGpu);
+  EXPECT_EQ(look(), 0) << "held may follow";
+  account.movable_bytes.store(kGpu);
+  EXPECT_EQ(look(), 0);
+  account.swapped_bytes.store(kGpu + 1);
+  EXPECT_EQ(looks(), protocol::kDistrustMemory);
+  account.swapped_bytes.store(0);
+  EXPECT_EQ(look(), 0);
+  account.held_bytes.store(3 * kGpu);
+  EXPECT_EQ(look(), protocol::kDistrustMemory);
+  account.held_bytes.store(kGpu);
+
+  account.busy_ns.store(kDay_ns - 1);
+  EXPECT_EQ(look(), protocol::kDistrustTime) << "backwards";
+  account.busy_ns.store(3 * kDay_ns);
+  EXPECT_EQ(look(), protocol::kDistrustTime) << "faster than the clock";
+  account.busy_ns.store(UINT64_MAX);
+  pages->slot_retire(slot);
+  EXPECT_EQ(look(), protocol::kDistrustTime) << "what the dead have used still counts";
+
+  const auto other = Pages::create(setup());
+  ClaimsPage* theirs = claims_map(*other);
+  other->slot_take(11);
+  EXPECT_EQ(other->lies_look({kGpu, kGpu}, kDay_ns), 0);
+  theirs->slots[0].pid.store(12);
+  EXPECT_EQ(other->lies_look({kGpu, kGpu}, kDay_ns), protocol::kDistrustSlot);
+  ASSERT_EQ(fallocate(other->claims_fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                      sizeof(ClaimsPage)),
+            0);
+  EXPECT_EQ(other->lies_look({kGpu, kGpu}, kDay_ns),
+            protocol::kDistrustSlot | protocol::kDistrustPage);
 }
 
 TEST(Slots, SumOfLivingAndDead) {

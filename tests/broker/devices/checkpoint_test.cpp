@@ -160,6 +160,7 @@ TEST_P(CheckpointRefusals, PutsTheOthersBack) {
   EXPECT_THAT(result.text, HasSubstr(refusal.text));
   EXPECT_THAT(result.text, HasSubstr("process " + std::to_string(pid(1))));
   EXPECT_EQ(checkpoint_states(result), refusal.states);
+  EXPECT_TRUE(checkpoint_clear(result)) << "nobody is left locked";
   EXPECT_EQ(calls(), refusal.calls);
 }
 
@@ -205,6 +206,7 @@ TEST_F(CheckpointJobs, WhatCannotBePutBackIsTold) {
   EXPECT_THAT(result.text, HasSubstr("managed memory"));
   EXPECT_THAT(result.text, HasSubstr("no room on the GPU for process " + std::to_string(pid(0))));
   EXPECT_EQ(checkpoint_states(result), "checkpointed,running,running");
+  EXPECT_FALSE(checkpoint_clear(result));
 }
 
 TEST_F(CheckpointJobs, AfterARestoreWithoutRoomNoOtherIsTried) {
@@ -291,6 +293,7 @@ TEST_P(CheckpointBreaks, LeaveAKnownState) {
                              " (last call: " + broken.step + " of process " +
                              std::to_string(pid(1)) + ")");
   EXPECT_EQ(checkpoint_states(result), broken.states);
+  EXPECT_EQ(checkpoint_clear(result), broken.verb == CheckpointVerb::kTake);
   EXPECT_TRUE(checkpoint_run(*checkpoints, job(broken.verb)).ok) << "again";
 }
 
@@ -333,6 +336,7 @@ TEST_F(CheckpointJobs, ATargetThatNeverAnswersHoldsUpNobodyElse) {
   const CheckpointResult result = checkpoint_run(*checkpoints, wanted);
   EXPECT_EQ(checkpoint_states(result), "running,unknown,running");
   EXPECT_THAT(result.text, HasSubstr("afterwards: no answer within 4000 ms"));
+  EXPECT_TRUE(checkpoint_clear(result)) << "who does not answer was never touched";
 }
 
 struct Cancelled {

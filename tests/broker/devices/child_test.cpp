@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 namespace sluice::devices {
 namespace {
@@ -27,6 +28,16 @@ TEST(Child, OutputAndStatus) {
 TEST(Child, EnvironmentIsExactlyTheOneGiven) {
   setenv("LEAKED", "yes", 1);
   EXPECT_EQ(child_run(shell("echo [$LEAKED]")).output, "[]\n");
+}
+
+TEST(Child, GoesBeforeNobodyThoughItsParentDoes) {
+  const int usual = getpriority(PRIO_PROCESS, 0);
+  if (setpriority(PRIO_PROCESS, 0, -7) < 0) GTEST_SKIP() << "only root may go before others";
+  EXPECT_EQ(child_run(shell("nice")).output, "0\n");
+  setpriority(PRIO_PROCESS, 0, usual);
+  ASSERT_EQ(setpriority(PRIO_PROCESS, 0, 5), 0);
+  EXPECT_EQ(child_run(shell("nice")).output, "5\n") << "nor does it gain by it";
+  setpriority(PRIO_PROCESS, 0, usual);
 }
 
 TEST(Child, DeathBySignal) {

@@ -8,6 +8,7 @@
 // A hang, a crash or a wait happens once (`happened` has the line), "hang always" each time. A hang
 // and a wait tell who reads the pipe `there`, if there is one; a wait then ends when someone opens
 // the pipe `go` for writing, and the call goes on as it should.
+#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -27,14 +28,24 @@ std::string path_of(const std::string& name) {
   return std::string(folder != nullptr ? folder : "/nonexistent") + "/" + name;
 }
 
+/// Negative = it cannot be told.
 int state_get(int pid) {
-  std::ifstream file(path_of(std::to_string(pid)));
-  int state = kRunning;
-  file >> state;
-  return state;
+  const int fd = open(path_of(std::to_string(pid)).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return errno == ENOENT ? kRunning : -1;
+  char digit = '0';
+  const ssize_t got = read(fd, &digit, 1);
+  close(fd);
+  return got < 0 ? -1 : got == 0 ? kRunning : digit - '0';
 }
 
-void state_set(int pid, int state) { std::ofstream(path_of(std::to_string(pid))) << state; }
+/// In one write, so that who is killed in the middle has changed it or has not. False = it has not.
+bool state_set(int pid, int state) {
+  const int fd = open(path_of(std::to_string(pid)).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  const char digit = static_cast<char>('0' + state);
+  const bool done = fd >= 0 && write(fd, &digit, 1) == 1;
+  if (fd >= 0) close(fd);
+  return done;
+}
 
 void line_append(const char* name, const std::string& text) {
   const int fd = open(path_of(name).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -86,9 +97,9 @@ int transition(const char* step, int pid, int from, int to) {
   line_append("log", std::string(step) + " " + std::to_string(pid));
   if (kill(pid, 0) != 0) return kInvalidValue;
   if (const int result = scripted(step, pid); result != 0) return result;
-  if (state_get(pid) != from) return kIllegalState;
-  state_set(pid, to);
-  return 0;
+  const int now = state_get(pid);
+  if (now != from) return now < 0 ? kUnknown : kIllegalState;
+  return state_set(pid, to) ? 0 : kUnknown;
 }
 
 }  // namespace
@@ -99,7 +110,7 @@ int cuCheckpointProcessGetState(int pid, int* state) {
   if (const int result = scripted("state", pid); result != 0) return result;
   if (kill(pid, 0) != 0) return kInvalidValue;
   *state = state_get(pid);
-  return 0;
+  return *state < 0 ? kUnknown : 0;
 }
 int cuCheckpointProcessLock(int pid, const unsigned* timeout_ms) {
   if (*timeout_ms == 0) std::abort();  // for ever: nobody may ask for that

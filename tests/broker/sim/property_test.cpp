@@ -258,8 +258,7 @@ TEST(Chaos, WithoutAccidentsAllWorkIsDone) {
 /// The same where users may have little in the host: one of several that are to make room, or none.
 TEST(Chaos, WithLittleHostMemoryNobodyWaitsForEver) {
   Bytes moved = 0;
-  std::uint64_t failed = 0;
-  const bool all = each_seed(kLongSeeds, [&](std::uint64_t seed) {
+  const bool all = each_seed(kPropertySeeds, [&](std::uint64_t seed) {
     Experiment setup = setup_calm(seed);
     setup.policy.swap = true;
     setup.policy.oversell_memory = 3;
@@ -270,12 +269,12 @@ TEST(Chaos, WithLittleHostMemoryNobodyWaitsForEver) {
     }
     const Result result = simulate(setup);
     all_done_check(result);
-    failed += result.moves_failed;
+    EXPECT_EQ(result.moves_failed, 0U)
+        << "nobody is held whose user has no room in the host for it";
     for (const JobResult& job : result.jobs) moved += job.moved_out_bytes;
   });
   if (!all) return;
-  EXPECT_GT(moved, Bytes{10} << 30) << "there is room for some";
-  EXPECT_EQ(failed, 0U) << "nobody is held whose user has no room in the host for it";
+  EXPECT_GT(moved, Bytes{100} << 30) << "there is room for some";
 }
 
 }  // namespace

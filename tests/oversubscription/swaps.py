@@ -1,0 +1,143 @@
+"""Memory that the shim moves."""
+
+import re
+
+from support import *
+
+
+def suspended_and_resumed(build):
+    with box(build) as machine:
+        job = machine.job("--name", "train", "--memory", "160MiB", "--swap")
+        job.done("alloc 16 8")
+        job.done("alloc 2 2")
+        job.done("step")
+        job.done("graph")
+        free = machine.free_mib()
+        for _ in range(3):
+            said = commanded(machine, "suspend", "train")
+            expect(re.match(r"train \(job 1\) is suspended; 132 MiB moved in \d+\.\d s\n$", said), said)
+            part = row(machine, "train")["gpus"][0]
+            equal((row(machine, "train")["state"], part["swapped_bytes"]), ("suspended", 132 * MIB))
+            equal(machine.free_mib(), free + 132, "the device itself has it back")
+            fixed = part["not_movable"]
+            equal((row(machine, "train")["stays"], fixed["bytes"], fixed["other_bytes"]), ("", part["held_bytes"] - 132 * MIB, 0))
+            equal(fixed["contexts_bytes"] // MIB, CONTEXT_MIB, f"what is left is the context, and code: {part}")
+            job.send("check")
+            expect("132 MiB moved in " in commanded(machine, "resume", "1"), "it is back")
+            equal(job.answer(), "right")
+            equal((row(machine, "train")["state"], machine.free_mib()), ("running", free))
+            job.done("step")
+            job.done("replay")
+        equal(job.ask("check"), "right")
+        expect("event=moved tenant=1 name=train" in machine.broker_log(), "the log tells of each move")
+        equal(job.end(), "")
+        wait_until("all is given back", lambda: machine.free_mib() == 256)
+
+
+def while_suspended_others_have_the_gpu(build):
+    with box(build, config=OVERSOLD) as machine:
+        train = machine.job("--name", "train", "--memory", "224MiB", "--swap")
+        train.done("alloc 40 5")
+        commanded(machine, "suspend", "train")
+        other = machine.job("--name", "other", "--memory", "224MiB", "--swap")
+        other.done("alloc 40 5")
+        other.done("step")
+        equal(row(machine, "other")["gpus"][0]["moves"], 0)
+        # It comes back when there is room: the other is moved out for it, being idle.
+        train.send("check")
+        commanded(machine, "resume", "train")
+        equal(train.answer(), "right")
+        equal(row(machine, "other")["state"], "swapped")
+        equal(other.ask("check"), "right")
+        for job in (train, other):
+            equal(job.end(), "")
+        wait_until("all is given back", lambda: machine.free_mib() == 256)
+
+
+def eight_share_one(build):
+    """Each holds 40 % of the GPU and works all the time; each gets through, and its numbers are right."""
+    with box(build, memory="128MiB", config=OVERSOLD) as machine:
+        jobs = [machine.job("--name", f"job{i}", "--memory", "56MiB", "--swap") for i in range(8)]
+        for job in jobs:
+            job.send("alloc 12 4")
+        for job in jobs:
+            equal(job.answer(), "done")
+        for job in jobs:
+            job.done("work")
+        # By now each has been in, or it could not have filled its memory; now each comes in again.
+        for i in range(8):
+            moved = row(machine, f"job{i}")["gpus"][0]["moved_in_bytes"]
+            wait_until(f"job{i} comes in again", lambda: row(machine, f"job{i}")["gpus"][0]["moved_in_bytes"] >= moved + 48 * MIB,
+                       PATIENCE_S)
+        for job in jobs:
+            job.send("stop")
+        for job in jobs:
+            expect(re.match(r"steps [1-9]", job.answer()), "it has worked")
+        for job in jobs:
+            equal(job.ask("check"), "right")
+        for job in jobs:
+            equal(job.end(), "")
+        wait_until("all is given back", lambda: machine.free_mib() == 128)
+        failed = [line for line in machine.broker_log().splitlines() if "event=move_failed" in line]
+        expect(failed == [], "no move has failed: " + "\n".join(failed))
+
+
+def came_in(machine, name):
+    return row(machine, name)["gpus"][0]["moved_in_bytes"]
+
+
+def both_go_on(machine, names):
+    before = {name: came_in(machine, name) for name in names}
+    for name in names:
+        wait_until(f"{name} comes in", lambda: came_in(machine, name) > before[name], PATIENCE_S)
+
+
+def broker_killed_in_moves(build):
+    """kill -9 in the middle of moves out and in: the next broker takes both in, nothing is lost, nothing is left over."""
+    with box(build, memory="128MiB", config=OVERSOLD, remembering=True) as machine:
+        jobs = {name: machine.job("--name", name, "--memory", "96MiB", "--swap") for name in ("one", "two")}
+        for job in jobs.values():
+            job.done("alloc 16 5")
+            job.done("work")
+        for order in ("out", "in", "out"):
+            order_await(machine, order)
+            machine.kill_broker()
+            machine.start_broker(remembering=True)
+            both_go_on(machine, jobs)
+        for job in jobs.values():
+            job.send("stop")
+        for job in jobs.values():
+            expect(re.match(r"steps [1-9]", job.answer()), "it has worked")
+        for job in jobs.values():
+            equal(job.ask("check"), "right")
+        for job in jobs.values():
+            job.end()
+        wait_until("all is given back", lambda: machine.free_mib() == 128)
+        wait_until("nobody is left", lambda: machine.tenants() == [])
+        equal([gpu["promised_bytes"] for gpu in machine.status()["gpus"]], [0])
+
+
+def clients_killed_in_moves(build):
+    """kill -9 of a program in the middle of its own move: its memory comes back, the others go on."""
+    with box(build, memory="128MiB", config=OVERSOLD) as machine:
+        stays = machine.job("--name", "stays", "--memory", "96MiB", "--swap")
+        stays.done("alloc 16 5")
+        stays.done("work")
+        for order in ("out", "in", "hold"):
+            victim = machine.job("--name", "victim", "--memory", "96MiB", "--swap")
+            victim.send("alloc 16 5")
+            equal(victim.answer(), "done")
+            victim.done("work")
+            order_await(machine, order, "victim")
+            victim.kill()
+            wait_until("it is gone", lambda: [t["name"] for t in machine.tenants()] == ["stays"])
+        stays.send("stop")
+        expect(re.match(r"steps [1-9]", stays.answer()), "it has worked")
+        equal(stays.ask("check"), "right")
+        stays.end()
+        wait_until("all is given back", lambda: machine.free_mib() == 128)
+        equal([gpu["promised_bytes"] for gpu in machine.status()["gpus"]], [0])
+
+
+CASES = [suspended_and_resumed, while_suspended_others_have_the_gpu, eight_share_one, broker_killed_in_moves,
+         clients_killed_in_moves]
