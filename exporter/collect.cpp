@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "exporter/families.h"
+#include "exporter/words.h"
 
 namespace sluice::exporter {
 namespace {
@@ -18,16 +20,7 @@ using protocol::TenantClass;
 using protocol::TenantState;
 using Labels = std::vector<prometheus::ClientMetric::Label>;
 
-constexpr std::array<const char*, 4> kClassNames{"inference", "debug", "batch", "exclusive"};
-constexpr std::array<const char*, 4> kStateNames{"queued", "running", "swapped", "suspended"};
-constexpr std::array<const char*, 6> kReasonNames{"none",       "resources", "priority",
-                                                  "user_limit", "drain",     "gang"};
 constexpr std::array<const char*, 3> kExitNames{"success", "failure", "signal"};
-
-template <class Enum>
-constexpr std::size_t index_of(Enum value) {
-  return static_cast<std::size_t>(value);
-}
 
 double seconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -54,14 +47,15 @@ class Families {
     add(family, std::move(labels), static_cast<double>(value));
   }
 
-  void add(Family family, Labels labels, const WaitHistogram& waits) {
+  /// The last of `counts` is of what is beyond all `bounds`.
+  void add(Family family, Labels labels, std::span<const std::uint64_t> counts,
+           std::span<const double> bounds, double sum) {
     prometheus::ClientMetric metric;
     metric.label = std::move(labels);
-    metric.histogram.sample_sum = waits.sum_s;
-    for (std::size_t i = 0; i < waits.counts.size(); ++i) {
-      metric.histogram.sample_count += waits.counts[i];
-      const double bound =
-          i < kWaitBounds_s.size() ? kWaitBounds_s[i] : std::numeric_limits<double>::infinity();
+    metric.histogram.sample_sum = sum;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      metric.histogram.sample_count += counts[i];
+      const double bound = i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity();
       metric.histogram.bucket.push_back({metric.histogram.sample_count, bound});
     }
     rows_[index_of(family)].metric.push_back(std::move(metric));
@@ -98,13 +92,6 @@ void broker_add(Families& out, const protocol::SnapshotHeader& header) {
   out.add(Family::kBrokerJournalFaults, {}, std::uint64_t{header.journal_faults});
 }
 
-double allocated_of(const Snapshot& snapshot, const protocol::GpuUuid& gpu) {
-  std::uint64_t percent = 0;
-  for (const SnapshotTenantGpu& vgpu : snapshot.tenant_gpus)
-    percent += vgpu.gpu == gpu ? vgpu.sm_percent : 0;
-  return static_cast<double>(percent) / 100.0;
-}
-
 /// `allocated`: the sum of the shares promised on it.
 void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const RecentFigures& recent) {
   const Labels labels{{"gpu", uuid_text(gpu.uuid)}};
@@ -119,7 +106,7 @@ void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const Rece
   out.add(Family::kGpuHeld, labels, gpu.held_bytes);
   out.add(Family::kGpuContext, labels, gpu.context_bytes);
   out.add(Family::kGpuBusy, labels, seconds(gpu.busy_ns));
-  out.add(Family::kGpuUtilization, {labels[0], {"level", "allocated"}}, std::min(1.0, allocated));
+  out.add(Family::kGpuUtilization, {labels[0], {"level", "allocated"}}, allocated);
   if (const auto time = recent.gpu_time.find(labels[0].value); time != recent.gpu_time.end())
     out.add(Family::kGpuUtilization, {labels[0], {"level", "time"}}, time->second);
   out.add(Family::kGpuLeasesGranted, labels, gpu.leases_granted);
@@ -155,21 +142,12 @@ void device_add(Families& out, const SnapshotGpu& gpu, const Snapshot& snapshot,
     out.add(Family::kGpuXids, {labels[0], {"xid", number}}, count);
   }
   if (!look.processes) return;
-  std::uint64_t strangers = 0, strange_bytes = 0, registered_bytes = 0;
-  bool all_tell = true;
-  for (const DeviceProcess& process : *look.processes) {
-    const bool registered = std::any_of(
-        snapshot.processes.begin(), snapshot.processes.end(),
-        [&process](const protocol::SnapshotProcess& row) { return row.pid == process.pid; });
-    all_tell = all_tell && process.used_bytes.has_value();
-    strangers += registered ? 0 : 1;
-    (registered ? registered_bytes : strange_bytes) += process.used_bytes.value_or(0);
-  }
-  out.add(Family::kGpuUnmanagedProcesses, labels, strangers);
-  if (!all_tell) return;
-  out.add(Family::kGpuUnmanagedMemory, labels, strange_bytes);
+  const Beside beside = beside_of(snapshot, look);
+  out.add(Family::kGpuUnmanagedProcesses, labels, beside.strangers);
+  if (!beside.all_tell) return;
+  out.add(Family::kGpuUnmanagedMemory, labels, beside.strange_bytes);
   out.add(Family::kGpuLedgerDrift, labels,
-          static_cast<double>(registered_bytes) - static_cast<double>(gpu.held_bytes));
+          static_cast<double>(beside.registered_bytes) - static_cast<double>(gpu.held_bytes));
 }
 
 /// Every combination is present, zeros too: a series that comes and goes cannot be alerted on.
@@ -194,7 +172,8 @@ void population_add(Families& out, const Snapshot& snapshot, const RecentFigures
   for (std::size_t r = 0; r < kReasonNames.size(); ++r) {
     out.add(Family::kQueueLength, {{"reason", kReasonNames[r]}}, queue[r]);
     out.add(Family::kQueueOldest, {{"reason", kReasonNames[r]}}, seconds(oldest_ns[r]));
-    out.add(Family::kAdmissionWaits, {{"reason", kReasonNames[r]}}, recent.waits[r]);
+    out.add(Family::kAdmissionWaits, {{"reason", kReasonNames[r]}}, recent.waits[r].counts,
+            kWaitBounds_s, recent.waits[r].sum_s);
   }
 }
 
@@ -222,11 +201,6 @@ class TenantLabels {
   }
 
  private:
-  static std::string user_text(const SnapshotTenant& tenant) {
-    const std::string name = field_text(tenant.user, sizeof tenant.user);
-    return name.empty() ? std::to_string(tenant.uid) : name;
-  }
-
   std::map<protocol::TenantId, Labels> labels_;
 };
 
@@ -250,6 +224,8 @@ class Sums {
  private:
   // Tenants in the order of their numbers, "other" last.
   using Key = std::pair<std::uint64_t, std::string>;
+
+ public:
   static Key key_of(const Labels& labels) {
     Key key{UINT64_MAX, {}};
     for (const auto& label : labels) {
@@ -259,12 +235,47 @@ class Sums {
     return key;
   }
 
+ private:
   std::map<Family, std::map<Key, std::pair<Labels, double>>> sums_;
+};
+
+/// The same for histograms of the gate.
+class TurnWaits {
+ public:
+  void add(const Labels& labels, const SnapshotTenant& tenant, std::uint64_t waited_ns) {
+    Row& row = rows_[Sums::key_of(labels)];
+    row.labels = labels;
+    row.sum_s += seconds(waited_ns);
+    for (std::size_t i = 0; i < row.counts.size(); ++i) row.counts[i] += tenant.gate_wait_counts[i];
+  }
+  void flush(Families& out) const {
+    std::array<double, protocol::kGateWaitCounts - 1> bounds_s{};
+    for (std::size_t i = 0; i < bounds_s.size(); ++i)
+      bounds_s[i] = seconds(protocol::kGateWaitBounds_ns[i]);
+    for (const auto& [key, row] : rows_)
+      out.add(Family::kTenantTurnWaits, row.labels, row.counts, bounds_s, row.sum_s);
+  }
+
+ private:
+  struct Row {
+    Labels labels;
+    std::array<std::uint64_t, protocol::kGateWaitCounts> counts{};
+    double sum_s = 0;
+  };
+  std::map<std::pair<std::uint64_t, std::string>, Row> rows_;
 };
 
 void moves_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& labels) {
   out.add(Family::kTenantMemoryMovable, labels, vgpu.movable_bytes);
   out.add(Family::kTenantMemorySwapped, labels, vgpu.swapped_bytes);
+  // The parts are read one after the other while the tenant works: they may not quite fit.
+  const std::uint64_t fixed = vgpu.held_bytes - std::min(vgpu.held_bytes, vgpu.movable_bytes);
+  const std::uint64_t contexts = std::min(vgpu.context_bytes, fixed);
+  for (const auto& [kind, bytes] : {std::pair{"contexts", contexts}, {"other", fixed - contexts}}) {
+    Labels kinds = labels;
+    kinds.push_back({"kind", kind});
+    out.add(Family::kTenantMemoryNotMovable, kinds, bytes);
+  }
   for (const auto& [direction, bytes] :
        {std::pair{"out", vgpu.moved_out_bytes}, {"in", vgpu.moved_in_bytes}}) {
     Labels directed = labels;
@@ -305,7 +316,27 @@ void vgpu_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& tenant,
   out.add(Family::kTenantWaiting, labels, vgpu.wants != 0 ? 1.0 : 0.0);
 }
 
-void tenant_add(Sums& out, const SnapshotTenant& tenant, const Labels& labels) {
+/// What of a tenant's GPUs is told of all of them together.
+struct WholeTenant {
+  std::uint64_t gate_wait_ns = 0, refused = 0;
+  bool over_quota = false;
+};
+
+void tenant_add(Sums& out, const SnapshotTenant& tenant, const WholeTenant& whole,
+                const Labels& labels) {
+  for (const auto& [reason, count] :
+       {std::pair{"quota", whole.refused}, {"gpu_full", tenant.refused_full}}) {
+    Labels reasons = labels;
+    reasons.push_back({"reason", reason});
+    out.add(Family::kTenantRefusals, reasons, count);
+  }
+  for (const auto& [reason, is_so] : {std::pair{"unhooked", tenant.unhooked > 0},
+                                      {"unregistered", tenant.unregistered > 0},
+                                      {"over_quota", whole.over_quota}}) {
+    Labels reasons = labels;
+    reasons.push_back({"reason", reason});
+    out.add(Family::kTenantNotEnforced, reasons, is_so ? 1.0 : 0.0);
+  }
   out.add(Family::kTenantProcesses, labels, std::uint64_t{tenant.processes});
   out.add(Family::kTenantUnregistered, labels, std::uint64_t{tenant.unregistered});
   out.add(Family::kTenantRunaway, labels, tenant.runaway != 0 ? 1.0 : 0.0);
@@ -316,6 +347,9 @@ void tenant_add(Sums& out, const SnapshotTenant& tenant, const Labels& labels) {
     stated.push_back({"state", kStateNames[index_of(state)]});
     out.add(Family::kTenantState, stated, tenant.state == state ? 1.0 : 0.0);
   }
+  Labels stays = labels;
+  stays.push_back({"reason", kStayNames[index_of(tenant.stays)]});
+  out.add(Family::kTenantStays, stays, 1.0);
   if (tenant.steps == 0) return;  // no training job, or none that reports
   out.add(Family::kTrainingSteps, labels, tenant.steps);
   out.add(Family::kTrainingSamples, labels, tenant.samples);
@@ -342,17 +376,26 @@ void tenants_add(Families& out, const Snapshot& snapshot, const WatchFigures& wa
                  std::uint32_t tenants_max, const RecentFigures& recent) {
   const TenantLabels labels(snapshot.tenants, tenants_max);
   Sums sums;
+  TurnWaits turn_waits;
+  std::map<protocol::TenantId, WholeTenant> wholes;
   for (const SnapshotTenantGpu& vgpu : snapshot.tenant_gpus) {
     if (const Labels* tenant = labels.find(vgpu.tenant)) vgpu_add(sums, vgpu, *tenant, recent);
+    WholeTenant& whole = wholes[vgpu.tenant];
+    whole.gate_wait_ns += vgpu.gate_wait_ns;
+    whole.refused += vgpu.refused;
+    whole.over_quota |= vgpu.memory_max_bytes > 0 && vgpu.held_bytes > vgpu.memory_max_bytes;
   }
   for (const SnapshotTenant& row : snapshot.tenants) {
     const Labels* tenant = labels.find(row.tenant);
     if (tenant == nullptr) continue;
-    tenant_add(sums, row, *tenant);
+    const WholeTenant& whole = wholes[row.tenant];
+    tenant_add(sums, row, whole, *tenant);
+    turn_waits.add(*tenant, row, whole.gate_wait_ns);
     const auto sched = watch.tenants.find(row.tenant);
     if (watch.enabled && sched != watch.tenants.end()) sched_add(sums, sched->second, *tenant);
   }
   sums.flush(out);
+  turn_waits.flush(out);
 }
 
 void own_add(Families& out, const WatchFigures& watch, const OwnFigures& own) {
@@ -369,6 +412,32 @@ void own_add(Families& out, const WatchFigures& watch, const OwnFigures& own) {
 }
 
 }  // namespace
+
+std::string user_text(const protocol::SnapshotTenant& tenant) {
+  const std::string name = field_text(tenant.user, sizeof tenant.user);
+  return name.empty() ? std::to_string(tenant.uid) : name;
+}
+
+Beside beside_of(const Snapshot& snapshot, const DeviceLook& look) {
+  Beside out;
+  if (!look.processes) return out;
+  for (const DeviceProcess& process : *look.processes) {
+    const bool registered = std::any_of(
+        snapshot.processes.begin(), snapshot.processes.end(),
+        [&process](const protocol::SnapshotProcess& row) { return row.pid == process.pid; });
+    out.all_tell = out.all_tell && process.used_bytes.has_value();
+    out.strangers += registered ? 0 : 1;
+    (registered ? out.registered_bytes : out.strange_bytes) += process.used_bytes.value_or(0);
+  }
+  return out;
+}
+
+double allocated_of(const Snapshot& snapshot, const protocol::GpuUuid& gpu) {
+  std::uint64_t percent = 0;
+  for (const SnapshotTenantGpu& vgpu : snapshot.tenant_gpus)
+    percent += vgpu.gpu == gpu ? vgpu.sm_percent : 0;
+  return std::min(1.0, static_cast<double>(percent) / 100.0);
+}
 
 std::vector<prometheus::MetricFamily> metrics_collect(
     const Snapshot* snapshot, const WatchFigures& watch, const OwnFigures& own,

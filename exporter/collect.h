@@ -37,6 +37,21 @@ struct OwnFigures {
   std::array<std::uint64_t, 3> errors{};  // by SnapshotError::Kind
 };
 
+/// The name of the tenant's owner, or the number where it has none.
+std::string user_text(const protocol::SnapshotTenant& tenant);
+
+/// Sum of the shares that the tenants of a GPU are promised, at most 1.
+double allocated_of(const Snapshot& snapshot, const protocol::GpuUuid& gpu);
+
+/// The processes that the driver lists, told apart by whether a tenant owns them.
+struct Beside {
+  std::uint64_t strangers = 0;
+  std::uint64_t strange_bytes = 0;
+  std::uint64_t registered_bytes = 0;
+  bool all_tell = true;  // the driver told the memory of each
+};
+Beside beside_of(const Snapshot& snapshot, const DeviceLook& look);
+
 /// `snapshot` is null while the broker does not answer. The `tenants_max` oldest tenants have
 /// series of their own.
 std::vector<prometheus::MetricFamily> metrics_collect(

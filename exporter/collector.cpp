@@ -6,11 +6,14 @@
 
 #include <sstream>
 
+#include "exporter/wall.h"
+
 namespace sluice::exporter {
 namespace {
 
 // A scrape goes on without the driver's figures rather than miss its own deadline.
 constexpr int kDevicesWait_ms = 500;
+constexpr std::uint64_t kWallEvery_ns = 1'000'000'000;
 
 }  // namespace
 
@@ -21,27 +24,54 @@ void Collector::change_say(const SnapshotError* error) const {
   last_error_ = now;
 }
 
+void Collector::gather(Gathered& out) const {
+  out.result = parts_.source->snapshot_take();
+  out.snapshot = std::get_if<Snapshot>(&out.result);
+  change_say(std::get_if<SnapshotError>(&out.result));
+  if (out.snapshot != nullptr) {
+    history_.look(*out.snapshot);
+    hour_.look(*out.snapshot);
+  }
+  out.watch.enabled = parts_.watch != nullptr;
+  out.watch.reason = parts_.watch_reason;
+  if (parts_.watch != nullptr) {
+    if (out.snapshot != nullptr)
+      parts_.watch->watch_set(out.snapshot->processes, out.snapshot->tenants);
+    parts_.watch->figures_read(out.watch);
+  }
+  if (parts_.devices != nullptr) out.devices = parts_.devices->look(kDevicesWait_ms);
+}
+
 std::vector<prometheus::MetricFamily> Collector::Collect() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::uint64_t begin_ns = parts_.clock_ns();
-  const SnapshotResult result = parts_.source->snapshot_take();
-  const auto* snapshot = std::get_if<Snapshot>(&result);
-  const auto* error = std::get_if<SnapshotError>(&result);
-  if (error != nullptr) ++own_.errors[static_cast<std::size_t>(error->kind)];
-  change_say(error);
-  if (snapshot != nullptr) history_.look(*snapshot);
-
-  WatchFigures watch;
-  watch.enabled = parts_.watch != nullptr;
-  watch.reason = parts_.watch_reason;
-  if (parts_.watch != nullptr) {
-    if (snapshot != nullptr) parts_.watch->watch_set(snapshot->processes, snapshot->tenants);
-    parts_.watch->figures_read(watch);
-  }
-  DeviceFigures devices;
-  if (parts_.devices != nullptr) devices = parts_.devices->look(kDevicesWait_ms);
+  Gathered now;
+  gather(now);
+  if (const auto* error = std::get_if<SnapshotError>(&now.result))
+    ++own_.errors[static_cast<std::size_t>(error->kind)];
   own_.scrape_duration_seconds = static_cast<double>(parts_.clock_ns() - begin_ns) / 1e9;
-  return metrics_collect(snapshot, watch, own_, parts_.tenants_max, history_.figures(), devices);
+  return metrics_collect(now.snapshot, now.watch, own_, parts_.tenants_max, history_.figures(),
+                         now.devices);
+}
+
+std::string Collector::wall() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::uint64_t begin_ns = parts_.clock_ns();
+  if (!wall_.empty() && begin_ns < wall_made_ns_ + kWallEvery_ns) return wall_;
+  Gathered now;
+  gather(now);
+  WallView view;
+  view.snapshot = now.snapshot;
+  if (const auto* error = std::get_if<SnapshotError>(&now.result)) view.error = error->text;
+  view.watch = std::move(now.watch);
+  view.recent = history_.figures();
+  view.devices = std::move(now.devices);
+  view.hour = &hour_.points();
+  view.tenants_max = parts_.tenants_max;
+  view.now_ns = begin_ns;
+  wall_ = wall_json(view);
+  wall_made_ns_ = begin_ns;
+  return wall_;
 }
 
 void Collector::refresh() const {
@@ -50,6 +80,7 @@ void Collector::refresh() const {
   const auto* snapshot = std::get_if<Snapshot>(&result);
   if (snapshot == nullptr) return;
   history_.look(*snapshot);
+  hour_.look(*snapshot);
   if (parts_.watch != nullptr) parts_.watch->watch_set(snapshot->processes, snapshot->tenants);
 }
 

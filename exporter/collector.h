@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "exporter/bpf/watch.h"
+#include "exporter/hour.h"
 #include "exporter/snapshot.h"
 
 namespace sluice::exporter {
@@ -32,18 +33,32 @@ class Collector : public prometheus::Collectable {
  public:
   explicit Collector(CollectorParts parts) : parts_(std::move(parts)) {}
   std::vector<prometheus::MetricFamily> Collect() const override;
+  /// The same for the wall page, as /snapshot.json. At most one a second is made, however many look
+  /// on.
+  std::string wall() const;
   /// Asks the broker between scrapes: for shares of the last seconds, for who came and how long it
   /// had waited, and to let the observers know of new processes. To be called about once a second,
   /// so that short jobs are seen too.
   void refresh() const;
 
  private:
+  /// What is known at one moment, from whom it can be had.
+  struct Gathered {
+    SnapshotResult result;
+    const Snapshot* snapshot = nullptr;  // in `result`; null = there is none
+    WatchFigures watch;
+    DeviceFigures devices;
+  };
+  void gather(Gathered& out) const;
   void change_say(const SnapshotError* error) const;
 
   CollectorParts parts_;
   mutable std::mutex mutex_;  // guards all below, and the watch
   mutable OwnFigures own_;
   mutable History history_;
+  mutable Hour hour_;
+  mutable std::string wall_;  // as last made, at
+  mutable std::uint64_t wall_made_ns_ = 0;
   mutable std::string last_error_;  // empty = the broker answered
 };
 

@@ -97,6 +97,10 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Of the memory that the tenant holds: what can be moved to the host to make room."},
     {"sluice_tenant_memory_swapped_bytes", kGauge, kVgpu,
      "Of the memory that the tenant holds: what is in the host now and not on the GPU."},
+    {"sluice_tenant_memory_not_movable_bytes", kGauge, "gpu, tenant, user, class, profile, kind",
+     "Of the memory that the tenant holds: what stays on the GPU whatever happens, by kind: "
+     "contexts, with "
+     "code and what limits take; other."},
     {"sluice_tenant_moved_bytes_total", kCounter, "gpu, tenant, user, class, profile, direction",
      "Memory of the tenant that was moved to the host (direction out) and back (in)."},
     {"sluice_tenant_moves_total", kCounter, kVgpu,
@@ -119,10 +123,17 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_tenant_gate_waits_total", kCounter, kVgpu, "Calls that waited for a lease."},
     {"sluice_tenant_gate_wait_seconds_total", kCounter, kVgpu,
      "Time that calls waited for a lease."},
+    {"sluice_tenant_turn_wait_seconds", kHistogram, kTenant,
+     "How long calls of the tenant waited for their turn, for room, or for the end of a hold, on "
+     "all its GPUs together."},
     {"sluice_tenant_launches_total", kCounter, kVgpu, "Kernels launched."},
     {"sluice_tenant_graph_launches_total", kCounter, kVgpu, "Graphs launched."},
     {"sluice_tenant_refused_allocations_total", kCounter, kVgpu,
      "Allocations that the memory quota refused."},
+    {"sluice_tenant_refusals_total", kCounter, "tenant, user, class, profile, reason",
+     "Allocations that were refused, on all GPUs of the tenant together, by reason: quota, it "
+     "would have had more than its "
+     "limit; gpu_full, the GPU had no room although the limit allowed it."},
     {"sluice_tenant_lease_overruns_total", kCounter, kVgpu,
      "Leases that the tenant did not give back in time."},
     {"sluice_tenant_waiting", kGauge, kVgpu,
@@ -135,10 +146,22 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_tenant_unhooked_entry_points", kGauge, kTenant,
      "Functions of the driver that a living process of the tenant asked for and this version of "
      "Sluice does not know: what it does by them is neither counted nor limited."},
+    {"sluice_tenant_limit_not_enforced", kGauge, "tenant, user, class, profile, reason",
+     "Whether (1) a limit of the tenant does not hold in full, by reason: unhooked, a process "
+     "calls functions of the driver that "
+     "Sluice does not know; unregistered, a process lives without a connection to the broker; "
+     "over_quota, it holds more than its "
+     "limit, which was lowered or did not hold before."},
     {"sluice_tenant_state", kGauge, "tenant, user, class, profile, state",
      "Whether the tenant is in this state (1): running; swapped, moved out to make room; "
      "suspended, "
      "moved out by command or for a whole-GPU tenant."},
+
+    {"sluice_tenant_stays", kGauge, "tenant, user, class, profile, reason",
+     "1 for each tenant, by why its memory that could be moved stays when somebody else needs "
+     "room: goes (it does not stay), "
+     "not_swappable, exclusive, runaway, failed (moving it failed three times), host_memory (its "
+     "user has none left)."},
 
     {"sluice_training_steps_total", kCounter, kTenant, "Training steps that the job reported."},
     {"sluice_training_samples_total", kCounter, kTenant, "Training samples that the job reported."},

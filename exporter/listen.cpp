@@ -3,11 +3,9 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
-#include <prometheus/exposer.h>
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 
 #include "exporter/relay.h"
 
@@ -52,11 +50,9 @@ Addresses resolve(const config::ListenAddress& listen, std::string* error) {
 
 }  // namespace
 
-Server::Server() = default;
 Server::~Server() { relays_.clear(); }
 
-std::unique_ptr<Server> Server::start(const config::ListenAddress& listen,
-                                      const std::shared_ptr<prometheus::Collectable>& collectable,
+std::unique_ptr<Server> Server::start(const config::ListenAddress& listen, WebPages pages,
                                       std::string* error) {
   const std::string where = config::listen_format(listen);
   const Addresses addresses = resolve(listen, error);
@@ -70,19 +66,15 @@ std::unique_ptr<Server> Server::start(const config::ListenAddress& listen,
   // Reached through relays alone.
   if (own.empty()) own = "127.0.0.1:0";
   auto server = std::unique_ptr<Server>(new Server);
-  int target = 0;
-  try {
-    server->exposer_ = std::make_unique<prometheus::Exposer>(own);
-    server->exposer_->RegisterCollectable(collectable);
-    const std::vector<int> ports = server->exposer_->GetListeningPorts();
-    target = ports.empty() ? listen.port : ports.front();
-  } catch (const std::exception&) {
-    // The client library's web server says no more than that it failed.
+  server->web_ = Web::start(own, std::move(pages));
+  if (server->web_ == nullptr) {
+    // CivetWeb says no more than that it failed.
     *error = "cannot listen on " + where +
              ": the port is taken or the address is none of this machine's; choose another with "
              "--listen";
     return nullptr;
   }
+  const int target = server->web_->port();
   int port = addresses.v4.empty() ? listen.port : target;
   for (sockaddr_in6 address : addresses.v6) {
     address.sin6_port = htons(static_cast<std::uint16_t>(port));

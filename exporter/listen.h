@@ -2,17 +2,12 @@
 // IPv6 is carried by a relay.
 #pragma once
 
-#include <prometheus/collectable.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "config/reader/config.h"
-
-namespace prometheus {
-class Exposer;
-}
+#include "exporter/web.h"
 
 namespace sluice::exporter {
 
@@ -20,10 +15,9 @@ class Relay;
 
 class Server {
  public:
-  /// Serves `collectable` on /metrics of every address that `listen` names. On failure null, and
-  /// `error` says what cannot be listened on and why.
-  static std::unique_ptr<Server> start(const config::ListenAddress& listen,
-                                       const std::shared_ptr<prometheus::Collectable>& collectable,
+  /// Serves `pages` on every address that `listen` names. On failure null, and `error` says what
+  /// cannot be listened on and why.
+  static std::unique_ptr<Server> start(const config::ListenAddress& listen, WebPages pages,
                                        std::string* error);
   ~Server();
 
@@ -31,8 +25,8 @@ class Server {
   const std::string& url() const { return url_; }
 
  private:
-  Server();
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  Server() = default;
+  std::unique_ptr<Web> web_;
   std::vector<std::unique_ptr<Relay>> relays_;  // end before what they lead to
   std::string url_;
 };

@@ -1,5 +1,6 @@
 // sluice-exporter: wires settings, broker, kernel observers and the web server of the Prometheus
 // client together.
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,8 @@
 #include "exporter/families.h"
 #include "exporter/listen.h"
 #include "exporter/options.h"
+#include "exporter/privileges.h"
+#include "exporter/wall.h"
 
 namespace sluice::exporter {
 namespace {
@@ -64,6 +67,26 @@ std::optional<Settings> settings_make(const Options& options) {
   return out;
 }
 
+/// Whether the observers can be read, which older kernels grant only to who may load them.
+bool watch_answers(Watch& watch) {
+  WatchFigures figures;
+  figures.exits.fill(UINT64_MAX);
+  watch.figures_read(figures);
+  return figures.exits[0] != UINT64_MAX;
+}
+
+/// What must outlive the loading of the observers.
+std::vector<int> capabilities_needed(const Settings& settings, Watch* watch) {
+  constexpr int kPortsOfRoot = 1024;
+  std::vector<int> out;
+  if (settings.listen.port > 0 && settings.listen.port < kPortsOfRoot)
+    out.push_back(CAP_NET_BIND_SERVICE);
+  if (watch != nullptr && !works_without_capabilities([watch] { return watch_answers(*watch); }))
+    out.push_back(CAP_BPF);
+  return out;
+}
+
+/// Null if what it does not need cannot be given up.
 std::shared_ptr<Collector> collector_make(const Options& options, const Settings& settings) {
   CollectorParts parts;
   parts.source = std::make_unique<BrokerSource>(settings.socket);
@@ -72,6 +95,13 @@ std::shared_ptr<Collector> collector_make(const Options& options, const Settings
     if (parts.watch == nullptr) say("going on without kernel observers: " + parts.watch_reason);
   } else {
     parts.watch_reason = "switched off with --no-bpf";
+  }
+  // Before NVML and the web server, whose threads would keep what they were born with.
+  std::string error;
+  if (!privileges_drop(options.user.value_or(""), capabilities_needed(settings, parts.watch.get()),
+                       &error)) {
+    say(error);
+    return nullptr;
   }
   parts.devices = Devices::open();
   parts.tenants_max = settings.tenants_max;
@@ -88,7 +118,15 @@ int serve(const Settings& settings, const std::shared_ptr<Collector>& collector)
   sigaddset(&ends, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   std::string error;
-  const auto server = Server::start(settings.listen, collector, &error);
+  WebPages pages;
+  pages["/metrics"] = [collector] {
+    return WebPage{"text/plain; version=0.0.4; charset=utf-8", metrics_text(collector->Collect())};
+  };
+  pages["/snapshot.json"] = [collector] {
+    return WebPage{"application/json; charset=utf-8", collector->wall()};
+  };
+  wall_pages_add(pages);
+  const auto server = Server::start(settings.listen, std::move(pages), &error);
   if (server == nullptr) {
     say(error);
     return kFailed;
@@ -113,6 +151,7 @@ int run(const std::vector<std::string>& arguments) {
   const auto settings = settings_make(*options);
   if (!settings) return kUsageError;
   const auto collector = collector_make(*options, *settings);
+  if (collector == nullptr) return kFailed;
   if (!options->once) return serve(*settings, collector);
   const std::string text = metrics_text(collector->Collect());
   return fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;

@@ -1,4 +1,4 @@
-// Parsing by hand: six options, and every mistake has its own sentence.
+// Parsing by hand: seven options, and every mistake has its own sentence.
 #include "exporter/options.h"
 
 namespace sluice::exporter {
@@ -13,8 +13,10 @@ struct Switch {
   bool Options::*value;
   bool set_to;
 };
-constexpr WithValue kWithValue[] = {
-    {"--listen", &Options::listen}, {"--socket", &Options::socket}, {"--config", &Options::config}};
+constexpr WithValue kWithValue[] = {{"--listen", &Options::listen},
+                                    {"--socket", &Options::socket},
+                                    {"--config", &Options::config},
+                                    {"--user", &Options::user}};
 constexpr Switch kSwitches[] = {{"--no-bpf", &Options::bpf, false},
                                 {"--once", &Options::once, true},
                                 {"--describe", &Options::describe, true},

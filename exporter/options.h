@@ -11,6 +11,7 @@ struct Options {
   std::optional<std::string> listen;
   std::optional<std::string> socket;
   std::optional<std::string> config;
+  std::optional<std::string> user;
   bool bpf = true;
   bool once = false;
   bool describe = false;
@@ -21,10 +22,13 @@ struct Options {
 std::optional<Options> options_parse(const std::vector<std::string>& arguments, std::string* error);
 
 inline constexpr char kUsage[] =
-    "usage: sluice-exporter [--listen ADDR:PORT] [--socket PATH] [--config FILE] [--no-bpf] "
-    "[--once]\n"
+    "usage: sluice-exporter [--listen ADDR:PORT] [--socket PATH] [--config FILE] [--user "
+    "NAME]\n"
+    "                       [--no-bpf] [--once]\n"
     "\n"
-    "Serves the broker's figures to Prometheus on http://ADDR:PORT/metrics.\n"
+    "Serves the broker's figures to Prometheus on http://ADDR:PORT/metrics, and to people as a "
+    "page\n"
+    "on http://ADDR:PORT/ (its data: /snapshot.json).\n"
     "\n"
     "  --listen ADDR:PORT  where to serve: an address such as 127.0.0.1 or [::1], or a name; "
     "default "
@@ -33,6 +37,12 @@ inline constexpr char kUsage[] =
     "  --socket PATH       the broker's socket; default $SLUICE_SOCKET, else from the "
     "configuration\n"
     "  --config FILE       the configuration; default /etc/sluice/sluice.toml where it exists\n"
+    "  --user NAME         started by root: go on as this user, once the kernel observers are "
+    "loaded; in any "
+    "case\n"
+    "                      it then has no more rights than its user (but for ports below 1024, if "
+    "it "
+    "listens there)\n"
     "  --no-bpf            do not load the kernel observers\n"
     "  --once              print the metrics once and exit\n"
     "  --describe          print the list of all metrics as Markdown and exit\n"

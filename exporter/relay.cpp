@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -18,6 +19,17 @@ namespace {
 // Prometheus keeps a connection or two; a person with a browser, a few.
 constexpr std::size_t kConnectionsMax = 32;
 constexpr std::size_t kChunkBytes = 16 * 1024;
+// Beyond what the server itself puts up with; the server cannot see that a client leaves what is
+// here.
+constexpr std::uint64_t kStill_ns = 3'000'000'000;
+constexpr int kLookEvery_ms = 500;
+
+std::uint64_t relay_clock_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
 
 int server_connect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -88,23 +100,38 @@ void Relay::accept_one() {
   Connection& connection = connections_.emplace_back();
   connection.forth = {client, server, {}, false};
   connection.back = {server, client, {}, false};
+  connection.moved_ns = relay_clock_ns();
 }
 
-void Relay::move(Flow& flow, short from_ready, bool* broken) {
+bool Relay::move(Flow& flow, short from_ready, bool* broken) {
+  bool moved = false;
   if (!flow.ended && flow.waiting.empty() && (from_ready & (POLLIN | POLLHUP)) != 0) {
     char chunk[kChunkBytes];
     const ssize_t count = read(flow.from, chunk, sizeof chunk);
     if (count > 0) flow.waiting.assign(chunk, static_cast<std::size_t>(count));
+    moved = count > 0;
     if (count == 0) {
       flow.ended = true;
       shutdown(flow.to, SHUT_WR);
     }
     *broken |= count < 0 && errno != EAGAIN && errno != EINTR;
   }
-  if (flow.waiting.empty()) return;
+  if (flow.waiting.empty()) return moved;
   const ssize_t count = send(flow.to, flow.waiting.data(), flow.waiting.size(), MSG_NOSIGNAL);
   if (count > 0) flow.waiting.erase(0, static_cast<std::size_t>(count));
   *broken |= count < 0 && errno != EAGAIN && errno != EINTR;
+  return moved || count > 0;
+}
+
+/// The server closes when it has said all, or has lost patience: what a client still holds open
+/// then is a place that somebody else could have. So is that of a client that asks nothing, or does
+/// not take what it asked for.
+void Relay::finished_remove(std::uint64_t now_ns) {
+  connections_.remove_if([now_ns](const Connection& c) {
+    const bool theirs = !c.asked || !c.back.waiting.empty();
+    return c.broken || (c.back.ended && c.back.waiting.empty()) ||
+           (theirs && now_ns > c.moved_ns + kStill_ns);
+  });
 }
 
 void Relay::run() {
@@ -120,17 +147,20 @@ void Relay::run() {
       fds.push_back({c.forth.from, events(c.forth, c.back), 0});
       fds.push_back({c.forth.to, events(c.back, c.forth), 0});
     }
-    if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return;
+    const int patience_ms = connections_.empty() ? -1 : kLookEvery_ms;
+    if (poll(fds.data(), fds.size(), patience_ms) < 0 && errno != EINTR) return;
     if (fds[0].revents != 0) return;
+    const std::uint64_t now_ns = relay_clock_ns();
     std::size_t at = 2;
     for (Connection& c : connections_) {
-      move(c.forth, fds[at].revents, &c.broken);
-      move(c.back, fds[at + 1].revents, &c.broken);
+      const bool forth = move(c.forth, fds[at].revents, &c.broken);
+      const bool back = move(c.back, fds[at + 1].revents, &c.broken);
+      c.asked |= forth;
+      if (forth || back) c.moved_ns = now_ns;
       c.broken |= ((fds[at].revents | fds[at + 1].revents) & (POLLERR | POLLNVAL)) != 0;
       at += 2;
     }
-    connections_.remove_if(
-        [](const Connection& c) { return c.broken || (c.forth.ended && c.back.ended); });
+    finished_remove(now_ns);
     if (fds[1].revents != 0) accept_one();
   }
 }

@@ -4,6 +4,7 @@
 
 #include <netinet/in.h>
 
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <string>
@@ -32,14 +33,18 @@ class Relay {
   };
   struct Connection {
     Flow forth, back;
+    bool asked = false;  // the client has sent something
     bool broken = false;
+    std::uint64_t moved_ns = 0;  // when bytes last went either way
     ~Connection();
   };
 
   Relay(int listener, int stop, int port, int target_port);
   void run();
   void accept_one();
-  static void move(Flow& flow, short from_ready, bool* broken);
+  /// Whether bytes moved.
+  static bool move(Flow& flow, short from_ready, bool* broken);
+  void finished_remove(std::uint64_t now_ns);
 
   int listener_, stop_, port_, target_port_;
   std::list<Connection> connections_;  // of the thread

@@ -52,6 +52,7 @@ const char* tenant_check(const SnapshotTenant& tenant) {
   if (tenant.tenant == 0 && !queued) return "a tenant without a number";
   if (tenant.tenant_class > protocol::TenantClass::kExclusive) return "an unknown class";
   if (tenant.reason > protocol::QueueReason::kGang) return "an unknown queue reason";
+  if (tenant.stays > protocol::StayReason::kHostMemory) return "an unknown reason to stay";
   return nullptr;
 }
 

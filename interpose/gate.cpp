@@ -42,8 +42,7 @@ void lease_wait(int gpu) {
     want_once(gpu, protocol::lease_epoch(word), slices % kWantAgainSlices == 0);
     futex_wait(&entry.lease.raw, word, kGateSliceNs, true);
   }
-  process.account(gpu).gate_waits.add(1);
-  process.account(gpu).gate_wait_ns.add(clock_now_ns() - start_ns);
+  gate_wait_tell(gpu, clock_now_ns() - start_ns);
 }
 
 // What a launch of the pass takes, as far as it is known.
@@ -250,6 +249,14 @@ void launch_note(LaunchPass& pass) {
 }
 
 }  // namespace
+
+void gate_wait_tell(int gpu, uint64_t waited_ns) {
+  process.account(gpu).gate_waits.add(1);
+  process.account(gpu).gate_wait_ns.add(waited_ns);
+  size_t kind = 0;
+  for (const uint64_t bound_ns : protocol::kGateWaitBounds_ns) kind += waited_ns > bound_ns ? 1 : 0;
+  process.claims->slots[process.slot].gate_wait_counts[kind].add(1);
+}
 
 void launch_admit(LaunchPass& pass) {
   const ErrnoGuard guard;

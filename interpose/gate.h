@@ -276,6 +276,9 @@ bool drain_step(int gpu);
 // Said by the gate to the broker; the link implements them (tests replace the link).
 void gate_want_say(int gpu, uint32_t epoch);
 void helper_wake();
+// Writes a wait at the gate of `gpu` into this process's account: its length, and which of the
+// kinds it was.
+void gate_wait_tell(int gpu, uint64_t waited_ns);
 
 void gate_reset_after_fork();
 

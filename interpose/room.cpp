@@ -31,8 +31,7 @@ bool answer_wait(int gpu, uint32_t word, uint64_t bytes) {
     if (slices % kWantAgainSlices == 0) memory_want_say(gpu, word, bytes);
     futex_wait(&entry.room.raw, word, kRoomSliceNs, true);
   }
-  process.account(gpu).gate_waits.add(1);
-  process.account(gpu).gate_wait_ns.add(clock_now_ns() - start_ns);
+  gate_wait_tell(gpu, clock_now_ns() - start_ns);
   return answered;
 }
 
@@ -42,7 +41,15 @@ bool RoomWait::again() {
   const ErrnoGuard guard;
   const int gpu = gpu_;
   gpu_ = -1;
-  if (gpu < 0 || !room_may_come()) return false;
+  if (gpu < 0) return false;
+  if (room_comes(gpu)) return true;
+  process.claims->slots[process.slot].refused_full.add(1);
+  return false;
+}
+
+// Whether it is worth asking the driver once more.
+bool RoomWait::room_comes(int gpu) {
+  if (!room_may_come()) return false;
   // What came before the first look at the word is no answer to this: ask the driver once more.
   if (rounds_++ == 0) {
     word_ = process.entry(gpu).room.load();

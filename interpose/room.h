@@ -22,6 +22,8 @@ class RoomWait {
   SLUICE_NOINLINE bool again();
 
  private:
+  bool room_comes(int gpu);
+
   int gpu_ = -1;  // -1 = it was not the driver that refused
   int rounds_ = 0;
   uint32_t word_ = 0;

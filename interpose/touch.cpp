@@ -68,8 +68,7 @@ void touch_wait(ThreadRecord& thread) {
     raise_word(thread.touching, 1);
   }
   if (held < 0) return;
-  process.account(held).gate_waits.add(1);
-  process.account(held).gate_wait_ns.add(clock_now_ns() - start_ns);
+  gate_wait_tell(held, clock_now_ns() - start_ns);
 }
 
 TouchScope::TouchScope() : thread_(caller()) {

@@ -139,6 +139,7 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
   json.value("exposed_communication_ns", tenant.exposed_communication_ns);
   json.value("straggler_score", tenant.straggler_score);
   json.value("unhooked_entry_points", tenant.unhooked);
+  json.value("refused_full", tenant.refused_full);
   json.array_begin("gpus");
   for (const protocol::SnapshotTenantGpu& part : snapshot.tenant_gpus) {
     if (tenant.tenant != 0 && part.tenant == tenant.tenant) part_write(json, part);

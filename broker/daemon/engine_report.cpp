@@ -200,6 +200,9 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     row.processes = static_cast<std::uint32_t>(tenant->processes.size());
     row.unhooked = tenant->pages->unhooked();
     row.distrust = tenant->distrust;
+    const WaitUsage waits = tenant->pages->waits();
+    std::copy(waits.gate_wait_counts.begin(), waits.gate_wait_counts.end(), row.gate_wait_counts);
+    row.refused_full = waits.refused_full;
     job_figures_fill(*tenant, &row);
   }
   for (const auto& [id, process] : processes_) {

@@ -58,6 +58,12 @@ void counters_add(Usage* usage, const ClaimsGpu& gpu) {
   usage->refused = sum(usage->refused, gpu.refused.load());
 }
 
+void waits_add(WaitUsage* waits, const protocol::ClaimsSlot& slot) {
+  for (std::size_t i = 0; i < waits->gate_wait_counts.size(); ++i)
+    waits->gate_wait_counts[i] = sum(waits->gate_wait_counts[i], slot.gate_wait_counts[i].load());
+  waits->refused_full = sum(waits->refused_full, slot.refused_full.load());
+}
+
 void futex_store(protocol::AtomicU32& word, std::uint32_t value) {
   word.store(value);
   syscall(SYS_futex, &word.raw, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -175,6 +181,7 @@ void Pages::slot_retire(std::uint32_t slot) {
   assert(slot < protocol::kTenantProcessesMax && taken_[slot]);
   for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu)
     counters_add(&dead_[gpu], claims_->slots[slot].gpus[gpu]);
+  waits_add(&waits_dead_, claims_->slots[slot]);
   slot_zero(slot);
   // What it told of its idleness goes back to the kernel.
   madvise(&claims_->activity[slot], sizeof(protocol::ActivitySlot), MADV_REMOVE);
@@ -230,6 +237,17 @@ MemoryClaims Pages::memory(std::uint32_t gpu) const {
     out.swapped_bytes = sum(out.swapped_bytes, std::min(account.swapped_bytes.load(), movable));
   }
   return out;
+}
+
+WaitUsage Pages::waits() {
+  WaitUsage waits = waits_dead_;
+  for (std::uint32_t slot = 0; slot < protocol::kTenantProcessesMax; ++slot) {
+    if (taken_[slot]) waits_add(&waits, claims_->slots[slot]);
+  }
+  for (std::size_t i = 0; i < waits.gate_wait_counts.size(); ++i)
+    counter_hold(&waits.gate_wait_counts[i], &waits_shown_.gate_wait_counts[i]);
+  counter_hold(&waits.refused_full, &waits_shown_.refused_full);
+  return waits;
 }
 
 Usage Pages::usage(std::uint32_t gpu) {

@@ -45,6 +45,12 @@ struct Usage {
   std::uint64_t refused = 0;
 };
 
+/// A tenant's account over all its GPUs, of the living and the dead.
+struct WaitUsage {
+  std::array<std::uint64_t, protocol::kGateWaitCounts> gate_wait_counts{};
+  std::uint64_t refused_full = 0;
+};
+
 /// What a tenant says that its living processes hold on one GPU: movable within held, swapped
 /// within movable.
 struct MemoryClaims {
@@ -105,6 +111,7 @@ class Pages {
   std::uint32_t unhooked() const;
 
   Usage usage(std::uint32_t gpu);
+  WaitUsage waits();
   /// Looks whether the claims say what cannot be true: kDistrust... of protocol/snapshot.h.
   /// `capacity_bytes` has one for each GPU; `lived_ns` is the age of the tenant. To be called now
   /// and then; what may be a glance between two stores counts when it stands for kOddLooksMax
@@ -133,6 +140,7 @@ class Pages {
   std::array<Usage, protocol::kTenantGpusMax> dead_{};
   std::array<Usage, protocol::kTenantGpusMax>
       shown_{};  // highest figures seen: counters never run back
+  WaitUsage waits_dead_, waits_shown_;
 };
 
 }  // namespace sluice::daemon

@@ -181,7 +181,10 @@ struct ClaimsSlot {
   AtomicU32 unhooked_seen;  // entry points asked for that the shim does not know
   AtomicU32 own_pid;        // written by the process: its pid as it sees itself
   AtomicU32 leaving;        // written by the process that exits in good order: 1
-  std::uint8_t reserved[112];
+  // Of this process on all its GPUs; they only grow.
+  AtomicU64 gate_wait_counts[kGateWaitCounts];  // those of gate_waits, by how long they took
+  AtomicU64 refused_full;  // allocations that the quota allowed and for which the GPU had no room
+  std::uint8_t reserved[48];
   ClaimsGpu gpus[kTenantGpusMax];
 };
 static_assert(sizeof(ClaimsSlot) == 128 + 8 * 128);

@@ -157,6 +157,10 @@ struct SnapshotTenant {
   std::uint64_t exposed_communication_ns;
   std::uint64_t expected_start_ns;  // queued: from taken_ns; 0 = unknown
   double straggler_score;
+  // Of its processes, dead ones included, on all its GPUs: waits at the gate by kGateWaitBounds_ns,
+  // and allocations that the quota allowed and a GPU had no room for.
+  std::uint64_t gate_wait_counts[kGateWaitCounts];
+  std::uint64_t refused_full;
   std::uint64_t unhooked;  // driver entry points asked for that the shim does not know
   std::uint32_t uid;
   std::uint32_t processes;
@@ -175,7 +179,7 @@ struct SnapshotTenant {
   char user[kNameBytes];
   char ahead[kNameBytes];  // queued: the one directly ahead in the line
 };
-static_assert(sizeof(SnapshotTenant) == 10 * 8 + 16 + 8 + 4 * kNameBytes);
+static_assert(sizeof(SnapshotTenant) == (10 + kGateWaitCounts + 1) * 8 + 16 + 8 + 4 * kNameBytes);
 
 struct SnapshotTenantGpu {
   TenantId tenant;

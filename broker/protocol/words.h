@@ -10,7 +10,14 @@ namespace sluice::protocol {
 
 /// Bumped when any message or page layout changes; a peer of another version is refused with a
 /// text.
-inline constexpr std::uint16_t kVersion = 4;
+inline constexpr std::uint16_t kVersion = 5;
+
+/// How long calls waited at the gate, told apart by these bounds; the last count is of what took
+/// longer.
+inline constexpr std::uint64_t kGateWaitBounds_ns[] = {100'000,     1'000'000,     10'000'000,
+                                                       100'000'000, 1'000'000'000, 10'000'000'000};
+inline constexpr std::size_t kGateWaitCounts = 7;
+static_assert(sizeof kGateWaitBounds_ns == (kGateWaitCounts - 1) * sizeof(std::uint64_t));
 
 /// GPUs one tenant may hold. Eight is the largest single NVLink island sold as one machine (HGX).
 inline constexpr std::uint32_t kTenantGpusMax = 8;

@@ -1,5 +1,6 @@
 #!/bin/sh
-# systemd_unit.sh UNIT: has systemd-analyze verify a unit file, and hold its sandbox to an exposure of at most 3.0 of 10.
+# systemd_unit.sh UNIT EXPOSURE: has systemd-analyze verify a unit file, and hold its sandbox to an exposure of at most so many
+# tenths of 10.
 set -eu
 if ! command -v systemd-analyze > /dev/null; then
   echo "skipped: systemd-analyze is not installed"
@@ -13,5 +14,5 @@ sed 's,^ExecStart=[^ ]*,ExecStart=/bin/true,' "$1" > "$unit"
 grep -q '^ExecStart=/bin/true' "$unit"
 said=$(systemd-analyze verify --man=no --recursive-errors=no "$unit" 2>&1) || { echo "$said"; exit 1; }
 [ -z "$said" ] || { echo "$said"; exit 1; }
-systemd-analyze security --offline=yes --threshold=30 --no-pager "$unit" > "$folder/security" || { cat "$folder/security"; exit 1; }
+systemd-analyze security --offline=yes --threshold="$2" --no-pager "$unit" > "$folder/security" || { cat "$folder/security"; exit 1; }
 tail -1 "$folder/security"

@@ -154,11 +154,13 @@ TEST(Collect, BeyondTheCapTheNewestAreOther) {
   Crafted crafted;
   crafted.gpus = example().gpus;
   for (protocol::TenantId id = 10; id < 20; ++id) {
-    crafted.tenant_add(id, "anna",
-                       id % 2 == 0 ? protocol::TenantClass::kDebug : protocol::TenantClass::kBatch);
+    auto& tenant = crafted.tenant_add(
+        id, "anna", id % 2 == 0 ? protocol::TenantClass::kDebug : protocol::TenantClass::kBatch);
+    tenant.gate_wait_counts[1] = tenant.refused_full = id;
     auto& vgpu = crafted.vgpu_add(id, 0);
     vgpu.held_bytes = id;
     vgpu.launches = 1;
+    vgpu.gate_wait_ns = 1'000'000'000;
   }
   const std::string text = text_of(crafted, 3);
   const std::string gpu = uuid_text(crafted.gpus[0].uuid);
@@ -175,6 +177,10 @@ TEST(Collect, BeyondTheCapTheNewestAreOther) {
                               "64\n"));  // 13+15+17+19
   EXPECT_THAT(text,
               HasSubstr("launches_total" + series("other", "other", "batch", "other") + "4\n"));
+  const std::string other = "tenant=\"other\",user=\"other\",class=\"batch\",profile=\"other\"";
+  EXPECT_THAT(text, HasSubstr("turn_wait_seconds_count{" + other + "} 64\n"));
+  EXPECT_THAT(text, HasSubstr("turn_wait_seconds_sum{" + other + "} 4\n"));
+  EXPECT_THAT(text, HasSubstr("refusals_total{" + other + ",reason=\"gpu_full\"} 64\n"));
 }
 
 TEST(Collect, JobsWithNonsenseScoresHaveNone) {

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -133,6 +134,9 @@ Crafted example() {
   training.straggler_score = 1.25;
   training.processes = 2;
   training.state = protocol::TenantState::kSuspended;
+  for (std::size_t i = 0; i < protocol::kGateWaitCounts; ++i) training.gate_wait_counts[i] = 5 * i;
+  training.refused_full = 3;
+  training.stays = protocol::StayReason::kHostMemory;
   auto& inference = out.tenant_add(
       2, "", protocol::TenantClass::kInference);  // no name: the number stands for it
   inference.processes = 1;
@@ -158,6 +162,7 @@ Crafted example() {
     vgpu.refused = 1;
     vgpu.lease_held_ns = 7 * kSecond;
     vgpu.movable_bytes = 100'000'000;
+    vgpu.context_bytes = 20'000'000;
     vgpu.swapped_bytes = 90'000'000;
     vgpu.moved_out_bytes = 290'000'000;
     vgpu.moved_in_bytes = 200'000'000;
@@ -168,6 +173,7 @@ Crafted example() {
   auto& vgpu = out.vgpu_add(2, 0);
   vgpu.memory_max_bytes = 2 * kGiB;
   vgpu.sm_percent = 25;
+  vgpu.held_bytes = 2 * kGiB + 1;
   vgpu.overruns = 1;
   vgpu.wants = 1;
   out.process_add(3, 4001);
@@ -231,6 +237,10 @@ FakeBroker::~FakeBroker() {
   close(stop_);
   unlink(path_.c_str());
   rmdir(folder_.c_str());
+}
+
+void FakeBroker::open_to_all() const {
+  must(chmod(folder_.c_str(), 0755) == 0 && chmod(path_.c_str(), 0666) == 0, "chmod");
 }
 
 void FakeBroker::serve() {

@@ -50,6 +50,8 @@ class FakeBroker {
   FakeBroker(const FakeBroker&) = delete;
   FakeBroker& operator=(const FakeBroker&) = delete;
   const std::string& path() const { return path_; }
+  /// Lets other users reach it, too.
+  void open_to_all() const;
   /// Questions read so far; who has an answer finds it counted.
   int served() const { return served_; }
   /// Connections this side has closed: from here on it holds no descriptor of theirs.

@@ -1,139 +1,25 @@
 // The program as people run it: its text, its exit codes, its port.
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 
 #include "tests/exporter/crafted.h"
+#include "tests/exporter/program.h"
 
 namespace sluice::exporter {
 namespace {
 
 using test::example;
 using test::FakeBroker;
+using test::has_ipv6;
+using test::http_get;
+using test::port_of;
+using test::Program;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-/// A started exporter; its stdout and stderr come through pipes.
-class Program {
- public:
-  explicit Program(std::vector<std::string> arguments, const char* path = SLUICE_EXPORTER) {
-    int out_ends[2], err_ends[2];
-    EXPECT_EQ(pipe2(out_ends, O_CLOEXEC), 0);
-    EXPECT_EQ(pipe2(err_ends, O_CLOEXEC), 0);
-    arguments.insert(arguments.begin(), path);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(out_ends[1], 1);
-      dup2(err_ends[1], 2);
-      unsetenv("SLUICE_SOCKET");
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-    close(out_ends[1]);
-    close(err_ends[1]);
-    out_fd_ = out_ends[0];
-    err_fd_ = err_ends[0];
-  }
-  ~Program() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    close(out_fd_);
-    close(err_fd_);
-  }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-
-  /// Waits for the end; the exit status, or -signal.
-  int finish() {
-    out = rest_read(out_fd_);
-    err += rest_read(err_fd_);
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  /// Reads stderr up to the line with `text`.
-  void err_wait(const std::string& text) {
-    char c;
-    while (err.find(text) == err.npos || err.back() != '\n') {
-      pollfd ready{err_fd_, POLLIN, 0};
-      if (poll(&ready, 1, 20'000) != 1 || read(err_fd_, &c, 1) != 1) break;
-      err += c;
-    }
-  }
-  void end() const { kill(pid_, SIGTERM); }
-
-  std::string out;
-  std::string err;
-
- private:
-  static std::string rest_read(int fd) {
-    std::string text;
-    char buffer[4096];
-    for (ssize_t count; (count = read(fd, buffer, sizeof buffer)) > 0;)
-      text.append(buffer, static_cast<std::size_t>(count));
-    return text;
-  }
-
-  pid_t pid_ = -1;
-  int out_fd_ = -1;
-  int err_fd_ = -1;
-};
-
-/// From 127.0.0.1 or, with `family` AF_INET6, from ::1.
-std::string http_get(int port, const std::string& path, int family = AF_INET) {
-  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in v4{};
-  v4.sin_family = AF_INET;
-  v4.sin_port = htons(static_cast<std::uint16_t>(port));
-  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  sockaddr_in6 v6{};
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = v4.sin_port;
-  v6.sin6_addr = in6addr_loopback;
-  const auto* address = family == AF_INET ? reinterpret_cast<const sockaddr*>(&v4)
-                                          : reinterpret_cast<const sockaddr*>(&v6);
-  std::string reply;
-  if (connect(fd, address, family == AF_INET ? sizeof v4 : sizeof v6) == 0) {
-    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-    (void)!write(fd, request.data(), request.size());
-    char buffer[4096];
-    for (ssize_t count; (count = read(fd, buffer, sizeof buffer)) > 0;)
-      reply.append(buffer, static_cast<std::size_t>(count));
-  }
-  close(fd);
-  return reply;
-}
-
-bool has_ipv6() {
-  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in6 address{};
-  address.sin6_family = AF_INET6;
-  address.sin6_addr = in6addr_loopback;
-  const bool good =
-      fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-  if (fd >= 0) close(fd);
-  return good;
-}
-
-int port_of(const std::string& line, const std::string& host = "127.0.0.1") {
-  const std::string before = "serving http://" + host + ":";
-  const auto at = line.find(before);
-  return at == line.npos ? -1 : std::stoi(line.substr(at + before.size()));
-}
 
 TEST(Once, PrintsAndEnds) {
   FakeBroker broker(test::answer_snapshot(example().bytes()));

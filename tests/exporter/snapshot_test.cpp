@@ -94,6 +94,9 @@ TEST(Parse, Words) {
   EXPECT_EQ(parse(a), malformed("an unknown tenant state"));
   EXPECT_EQ(parse(b), malformed("an unknown class"));
   EXPECT_EQ(parse(c), malformed("an unknown queue reason"));
+  c = example();
+  c.tenants[0].stays = static_cast<protocol::StayReason>(6);
+  EXPECT_EQ(parse(c), malformed("an unknown reason to stay"));
   EXPECT_EQ(parse(d), malformed("a tenant without a number"));
 }
 

@@ -10,9 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -308,7 +310,16 @@ TEST_F(GuestTest, AClosedLeaseHoldsLaunchesBackAndOpeningLetsThemGo) {
   for (const auto& note : broker->notes()) wants += note.type == MessageType::kGateWant;
   EXPECT_EQ(wants, 1);
   EXPECT_EQ(broker->account().gate_waits.load(), 1u);
-  EXPECT_GT(broker->account().gate_wait_ns.load(), 100'000'000u);
+  const std::uint64_t waited_ns = broker->account().gate_wait_ns.load();
+  EXPECT_GT(waited_ns, 100'000'000u);
+  // One wait, among those of its length.
+  const auto& bounds = sluice::protocol::kGateWaitBounds_ns;
+  const auto kind = std::lower_bound(std::begin(bounds), std::end(bounds), waited_ns) - bounds;
+  for (std::size_t i = 0; i < sluice::protocol::kGateWaitCounts; ++i) {
+    EXPECT_EQ(broker->claims().slots[0].gate_wait_counts[i].load(),
+              i == static_cast<std::size_t>(kind))
+        << i;
+  }
 }
 
 TEST_F(GuestTest, ADrainIsAcknowledgedOnlyWhenTheFencesHavePassed) {

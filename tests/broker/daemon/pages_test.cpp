@@ -221,6 +221,26 @@ TEST(Slots, UnhookedEntryPointsAreThoseOfTheProcessThatSaysMost) {
   munmap(claims, sizeof *claims);
 }
 
+TEST(Slots, WaitsAndFullGpusAreSummedOverTheLivingAndTheDeadAndNeverRunBack) {
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  const auto first = pages->slot_take(1), second = pages->slot_take(2);
+  claims->slots[*first].gate_wait_counts[2].store(3);
+  claims->slots[*second].gate_wait_counts[2].store(4);
+  claims->slots[*second].gate_wait_counts[6].store(1);
+  claims->slots[*second].refused_full.store(5);
+  claims->slots[*second + 1].refused_full.store(9);  // nobody's
+  EXPECT_EQ(pages->waits().gate_wait_counts[2], 7u);
+  EXPECT_EQ(pages->waits().gate_wait_counts[6], 1u);
+  EXPECT_EQ(pages->waits().refused_full, 5u);
+  pages->slot_retire(*second);
+  EXPECT_EQ(pages->waits().gate_wait_counts[2], 7u);
+  EXPECT_EQ(pages->waits().refused_full, 5u);
+  claims->slots[*first].gate_wait_counts[2].store(0);  // it lies
+  EXPECT_EQ(pages->waits().gate_wait_counts[2], 7u);
+  munmap(claims, sizeof *claims);
+}
+
 TEST(Slots, RunOut) {
   const auto pages = Pages::create(setup());
   for (std::uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i)

@@ -1,0 +1,11 @@
+# cmake -DOUT=FILE.cpp -DFOLDER=THIS -P embed.cmake: the page's files as strings of the program.
+set(text "// Written by exporter/wall/embed.cmake.\n#include \"exporter/wall_files.h\"\n\nnamespace sluice::exporter {\n\n")
+foreach(pair IN ITEMS kWallHtml:index.html kWallCss:wall.css kWallJs:wall.js)
+  string(REPLACE ":" ";" pair ${pair})
+  list(GET pair 0 name)
+  list(GET pair 1 file)
+  file(READ ${FOLDER}/${file} content)
+  string(APPEND text "const char ${name}[] = R\"wall(${content})wall\";\n\n")
+endforeach()
+string(APPEND text "}  // namespace sluice::exporter\n")
+file(WRITE ${OUT} "${text}")
