@@ -16,7 +16,7 @@
 //   sluice suspend, ...        Command -> CommandDone | Refused
 //   status, exporter, lab      SnapshotRequest -> SnapshotReply (+ fd of a sealed memfd, see
 //                              snapshot.h)
-//   exporter                   ActivityRequest -> ActivityReply (+ claims fd) | Refused
+//   sluice why                 ActivityRequest -> ActivityReply (+ claims fd) | Refused
 #pragma once
 
 #include "broker/protocol/words.h"
