@@ -24,13 +24,9 @@ struct counter {
 struct signal_struct {
   struct counter live;
 };
-struct super_block {
-  unsigned long s_magic;
-};
 struct inode {
   unsigned short i_mode;
   __u32 i_rdev;
-  struct super_block* i_sb;
 };
 struct qstr {
   const unsigned char* name;
@@ -132,7 +128,7 @@ extern const struct pcpu_hot pcpu_hot __ksym;
 #define COUNT_SERVING_SOFTIRQ 0x100
 #define COUNT_HARDIRQ_NMI 0xff0000
 #define STATUS_COMPAT 2
-/* include/uapi/linux/stat.h, magic.h, major.h; a device's number is major << 20 | minor */
+/* include/uapi/linux/stat.h, major.h; a device's number is major << 20 | minor */
 #define MODE_TYPE 0170000
 #define MODE_SOCKET 0140000
 #define MODE_REGULAR 0100000
@@ -140,7 +136,6 @@ extern const struct pcpu_hot pcpu_hot __ksym;
 #define MODE_DIRECTORY 0040000
 #define MODE_CHARACTER 0020000
 #define MODE_PIPE 0010000
-#define MAGIC_ANONYMOUS 0x09041934
 #define FCNTL_SETLKW 7
 #define FCNTL_OFD_SETLKW 38
 
@@ -219,10 +214,9 @@ __noinline __u32 file_wait(__u64 pointer) {
     return major == 4 || major == 5 || (major >= 136 && major <= 143) ? THREAD_WAIT_LOCAL
                                                                       : THREAD_WAIT_DEVICE;
   }
-  if (mode == MODE_BLOCK || mode == MODE_DIRECTORY) return THREAD_WAIT_DISK;
-  /* Eventfds and the like have no type, from 6.16 on that of a regular file. */
-  if (mode == MODE_REGULAR && BPF_CORE_READ(inode, i_sb, s_magic) != MAGIC_ANONYMOUS)
+  if (mode == MODE_REGULAR || mode == MODE_BLOCK || mode == MODE_DIRECTORY)
     return THREAD_WAIT_DISK;
+  /* Eventfds and the like have no type. */
   char name[8] = {};
   bpf_probe_read_kernel(name, sizeof name, BPF_CORE_READ(file, f_path.dentry, d_name.name));
   return __builtin_memcmp(name, "[timerfd", sizeof name) == 0 ? THREAD_WAIT_TIMER

@@ -99,55 +99,32 @@ enum thread_call {
 /* Numbers of x86-64 (arch/x86/entry/syscalls/syscall_64.tbl). On other architectures the table is
  * empty: sleeps that are not block I/O are kOther. X(number, name, class without its prefix). */
 #if defined(__x86_64__) || defined(__TARGET_ARCH_x86)
-#define THREAD_CALLS(X)                                                                            \
-  X(0, read, FD)                                                                                   \
-  X(1, write, FD)                                                                                  \
-  X(2, open, PATH)                                                                                 \
-  X(4, stat, PATH)                                                                                 \
-  X(6, lstat, PATH) X(7, poll, POLL) X(16, ioctl, IOCTL) X(17, pread64, FD) X(18, pwrite64, FD) X( \
-      19, readv, FD) X(20, writev, FD) X(21, access, PATH) X(23, select, SELECT)                   \
-      X(26, msync, DISK) X(35, nanosleep, TIMER) X(40, sendfile, FD2) X(42, connect, FD) X(        \
-          43, accept, FD) X(44, sendto, FD) X(45, recvfrom, FD) X(46, sendmsg, FD)                 \
-          X(47, recvmsg, FD) X(59, execve, PATH) X(65, semop, LOCK) X(69, msgsnd, LOCAL) X(        \
-              70, msgrcv, LOCAL) X(72, fcntl, FCNTL) X(73, flock, LOCK) X(74, fsync, DISK)         \
-              X(75, fdatasync, DISK) X(76, truncate, PATH) X(                                      \
-                  77, ftruncate, FD) X(78, getdents,                                               \
-                                       FD) X(82, rename,                                           \
-                                             PATH) X(83, mkdir, PATH)                              \
-                  X(84, rmdir, PATH) X(85, creat, PATH) X(86, link, PATH) X(87, unlink, PATH) X(   \
-                      88,                                                                          \
-                      symlink, PATH) X(89, readlink, PATH)                                         \
-                      X(90, chmod, PATH) X(162, sync, DISK) X(187, readahead, FD) X(               \
-                          202,                                                                     \
-                          futex, LOCK) X(208, io_getevents,                                        \
-                                         DISK) X(217, getdents64,                                  \
-                                                 FD) X(219, restart_syscall, RESTART)              \
-                          X(220, semtimedop, LOCK) X(230, clock_nanosleep, TIMER) X(               \
-                              232, epoll_wait,                                                     \
-                              EPOLL) X(242, mq_timedsend,                                          \
-                                       LOCAL) X(243, mq_timedreceive, LOCAL)                       \
-                              X(257, openat, PATH) X(258, mkdirat, PATH) X(262, newfstatat, PATH)  \
-                                  X(263, unlinkat, PATH) X(264, renameat,                          \
-                                                           PATH) X(269, faccessat, PATH)           \
-                                      X(270, pselect6, SELECT) X(271, ppoll, POLL) X(              \
-                                          275, splice, FD2) X(276, tee, FD2)                       \
-                                          X(277, sync_file_range, DISK) X(                         \
-                                              278, vmsplice, FD) X(281, epoll_pwait, EPOLL)        \
-                                              X(285, fallocate, FD) X(288, accept4, FD) X(         \
-                                                  295, preadv, FD) X(296, pwritev, FD)             \
-                                                  X(299, recvmmsg, FD) X(306, syncfs, DISK) X(     \
-                                                      307, sendmmsg, FD) X(316, renameat2, PATH)   \
-                                                      X(322, execveat, PATH) X(                    \
-                                                          326, copy_file_range,                    \
-                                                          FD) X(327, preadv2, FD)                  \
-                                                          X(328, pwritev2, FD) X(332, statx, PATH) \
-                                                              X(333, io_pgetevents, DISK) X(       \
-                                                                  426, io_uring_enter,             \
-                                                                  URING) X(437, openat2, PATH)     \
-                                                                  X(439, faccessat2, PATH) X(      \
-                                                                      441, epoll_pwait2, EPOLL)    \
-                                                                      X(449, futex_waitv, LOCK)    \
-                                                                          X(455, futex_wait, LOCK)
+/* clang-format off */
+#define THREAD_CALLS(X) \
+  X(0, read, FD) X(1, write, FD) X(2, open, PATH) X(4, stat, PATH) X(6, lstat, PATH) \
+  X(7, poll, POLL) X(16, ioctl, IOCTL) X(17, pread64, FD) X(18, pwrite64, FD) X(19, readv, FD) \
+  X(20, writev, FD) X(21, access, PATH) X(23, select, SELECT) X(26, msync, DISK) \
+  X(35, nanosleep, TIMER) X(40, sendfile, FD2) X(42, connect, FD) X(43, accept, FD) \
+  X(44, sendto, FD) X(45, recvfrom, FD) X(46, sendmsg, FD) X(47, recvmsg, FD) \
+  X(59, execve, PATH) X(65, semop, LOCK) X(69, msgsnd, LOCAL) X(70, msgrcv, LOCAL) \
+  X(72, fcntl, FCNTL) X(73, flock, LOCK) X(74, fsync, DISK) X(75, fdatasync, DISK) \
+  X(76, truncate, PATH) X(77, ftruncate, FD) X(78, getdents, FD) X(82, rename, PATH) \
+  X(83, mkdir, PATH) X(84, rmdir, PATH) X(85, creat, PATH) X(86, link, PATH) \
+  X(87, unlink, PATH) X(88, symlink, PATH) X(89, readlink, PATH) X(90, chmod, PATH) \
+  X(162, sync, DISK) X(187, readahead, FD) X(202, futex, LOCK) X(208, io_getevents, DISK) \
+  X(217, getdents64, FD) X(219, restart_syscall, RESTART) X(220, semtimedop, LOCK) \
+  X(230, clock_nanosleep, TIMER) X(232, epoll_wait, EPOLL) X(242, mq_timedsend, LOCAL) \
+  X(243, mq_timedreceive, LOCAL) X(257, openat, PATH) X(258, mkdirat, PATH) \
+  X(262, newfstatat, PATH) X(263, unlinkat, PATH) X(264, renameat, PATH) \
+  X(269, faccessat, PATH) X(270, pselect6, SELECT) X(271, ppoll, POLL) X(275, splice, FD2) \
+  X(276, tee, FD2) X(277, sync_file_range, DISK) X(278, vmsplice, FD) \
+  X(281, epoll_pwait, EPOLL) X(285, fallocate, FD) X(288, accept4, FD) X(295, preadv, FD) \
+  X(296, pwritev, FD) X(299, recvmmsg, FD) X(306, syncfs, DISK) X(307, sendmmsg, FD) \
+  X(316, renameat2, PATH) X(322, execveat, PATH) X(326, copy_file_range, FD) \
+  X(327, preadv2, FD) X(328, pwritev2, FD) X(332, statx, PATH) X(333, io_pgetevents, DISK) \
+  X(426, io_uring_enter, URING) X(437, openat2, PATH) X(439, faccessat2, PATH) \
+  X(441, epoll_pwait2, EPOLL) X(449, futex_waitv, LOCK) X(455, futex_wait, LOCK)
+/* clang-format on */
 #else
 #define THREAD_CALLS(X)
 #endif

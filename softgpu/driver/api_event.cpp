@@ -67,7 +67,8 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int f
     return CUDA_SUCCESS;
   }
   const OpRef op = event->op();
-  if (op != nullptr && !op->done())
+  // Without pacing what is done may still lie ahead of the clock.
+  if (op != nullptr && (!op->done() || op->finish_ns > softgpu::device::clock_ns()))
     stream->submit(std::make_shared<CommandOp>(EmptyCommand{}), {op});
   return CUDA_SUCCESS;
 }

@@ -42,7 +42,12 @@ Stream::~Stream() {
 void Stream::submit(const OpRef& op, std::vector<OpRef> after) {
   op->stream = shared_from_this();
   op->submitted_ns = device::clock_ns();
-  std::erase_if(after, [](const OpRef& other) { return other == nullptr || other->done(); });
+  std::erase_if(after, [&](const OpRef& other) {
+    if (other == nullptr) return true;
+    if (!other->done()) return false;
+    op->submitted_ns = std::max(op->submitted_ns, other->finish_ns);  // ahead only without pacing
+    return true;
+  });
   op->after = std::move(after);
   const std::lock_guard order(owner_->order);
   const auto depend = [&](Stream& other) {

@@ -148,6 +148,14 @@ def main():
             wait_until("the lost GPU is alerted on", lambda: prometheus.query(f'ALERTS{{alertname="SluiceGpuLost", instance="{golden_at}"}}'))
             assert not prometheus.query(f'ALERTS{{alertname="SluiceGpuLost", instance="{exporter_at}"}}')
 
+            # Two that want the GPU wait for each other: the shim's account of it comes all the way.
+            other = machine.start(machine.slice(machine.program("launch_loop")))
+            waits = f'sluice_tenant_turn_wait_seconds_count{{instance="{exporter_at}"}} > 0'
+            wait_until("both have waited for their turns", lambda: len(prometheus.query(waits)) == 2)
+            beyond = f'sluice_tenant_turn_wait_seconds_bucket{{instance="{exporter_at}", le="10"}} == 0'
+            assert not prometheus.query(beyond), "a turn is a matter of milliseconds"
+            machine.stop(other)
+
             machine.stop(job)
             wait_until("the tenant that is gone has no series", lambda: not prometheus.query(f"sluice_tenant_gpu_seconds_total{labels}"))
             machine.kill_broker()

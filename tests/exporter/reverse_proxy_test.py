@@ -38,7 +38,7 @@ def configuration(root, folder, exporter_port, port):
         block = block.replace(was, now)
     paths = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "scgi", "uwsgi"))
     user = "user root root;\n" if os.getuid() == 0 else ""  # the test's folder is its owner's alone
-    return (f"{user}daemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\nevents {{}}\nhttp {{\naccess_log off;\n{paths}{block}}}\n")
+    return (f"{user}daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\nevents {{}}\nhttp {{\naccess_log off;\n{paths}{block}}}\n")
 
 
 def ask(url, context, password=None, method="GET"):

@@ -26,13 +26,29 @@ class Runs : public testing::TestWithParam<bool> {
     if (watch != nullptr) watch->processes_set({planted.pid()});
     return watch;
   }
-  static Tally finish(ThreadWatch& watch, Planted& planted) {
+  Tally finish(ThreadWatch& watch, Planted& planted) {
     planted.go();
-    EXPECT_TRUE(planted.done_wait());
+    std::vector<OffCpu> all;
+    const auto read = [&] {
+      std::vector<OffCpu> periods;
+      watch.periods_read(periods);
+      for (const OffCpu& period : periods) {
+        if (period.kind == WaitKind::kNone) {
+          queue_shown_ |= period.back_ns == UINT64_MAX && period.thread == planted.pid();
+          EXPECT_EQ(period.woken_ns, period.left_ns);
+          EXPECT_EQ(period.waker_thread, 0U);
+        }
+        // What goes on comes again, longer.
+        if (period.back_ns != UINT64_MAX) all.push_back(period);
+      }
+    };
+    EXPECT_TRUE(soon([&] {
+      read();
+      return planted.told().end_ns != 0;
+    }));
     nap_ms(3 * kSampleNs / 1'000'000);
-    std::vector<OffCpu> periods;
-    watch.periods_read(periods);
-    return tally(periods, planted.pid(), planted.told());
+    read();
+    return tally(all, planted.pid(), planted.told());
   }
   static std::uint64_t span_ns(const Planted& planted) {
     return planted.told().end_ns - planted.told().begin_ns;
@@ -40,6 +56,7 @@ class Runs : public testing::TestWithParam<bool> {
   double share_wanted() const { return GetParam() ? 0.9 : 0.7; }
 
   std::string reason_;
+  bool queue_shown_ = false;  // waiting for a CPU was handed out while it went on
 };
 
 void spin_ms(unsigned milliseconds) {
@@ -72,6 +89,14 @@ void beside_spinners(int spinners, const std::function<void()>& body) {
   body();
   stop = true;
   for (auto& thread : threads) thread.join();
+}
+
+TEST_P(Runs, AThreadThatRunsDoesNotSleep) {
+  Planted planted([](Told&) { spin_ms(kSpanMs); });
+  const auto watch = watch_start(planted);
+  if (watch == nullptr) GTEST_SKIP() << reason_;
+  const Tally sum = finish(*watch, planted);
+  EXPECT_LE(sum.total_ns, span_ns(planted) / 10);  // samples: at both ends
 }
 
 TEST_P(Runs, ThreadsThatShareACpuWaitForIt) {
@@ -112,6 +137,7 @@ TEST_P(Runs, ThrottledByACgroupIsWaitingForACpu) {
   const Tally sum = finish(*watch, planted);
   EXPECT_GE(sum.queued_ns, span_ns(planted) / 2);
   EXPECT_LE(sum.total_ns, span_ns(planted) / 10);
+  EXPECT_TRUE(queue_shown_);
 }
 
 /// A file whose content is on the disk and not in memory.

@@ -99,8 +99,9 @@ class ServerTest : public DeviceTest {};
 
 TEST_F(ServerTest, AnswersAreThoseOfTheNetwork) {
   train::Weights weights;
-  weights.shape = train::mlp_shape({20});
-  weights.values = train::mlp_draw(weights.shape, 2);
+  const train::MlpShape shape = train::mlp_shape({20});
+  weights.shape = shape;
+  weights.values = train::mlp_draw(shape, 2);
   const train::Dataset data = train::synthetic_draw(2, 10, 1);
   train::Server server(weights, 7, data.train);
   const std::vector<std::uint32_t> ids = {0, 3, 9, 13};  // 13 asks about image 3 again
@@ -111,9 +112,9 @@ TEST_F(ServerTest, AnswersAreThoseOfTheNetwork) {
       inputs.push_back(static_cast<double>(train::pixel_value(pixel)));
     }
   }
-  const auto logits = train::mlp_reference(weights.shape, doubles_of(weights.values), inputs,
-                                           std::vector<int>(ids.size()))
-                          .logits;
+  const auto logits =
+      train::mlp_reference(shape, doubles_of(weights.values), inputs, std::vector<int>(ids.size()))
+          .logits;
   EXPECT_EQ(kernels::reference::correct_count(4, train::kClassCount, logits, server.answers()), 4);
   EXPECT_EQ(server.answers()[1], server.answers()[3]);
 }

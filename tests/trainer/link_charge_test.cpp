@@ -14,7 +14,7 @@ using namespace sluice::train;
 
 constexpr int kRanks = 2;  // one on each GPU
 constexpr int kSteps = 20;
-constexpr int kBucketKib = 64;
+constexpr int kBucketBytes = 64 << 10;
 
 class LinkChargeTest : public testing::Test {
  protected:
@@ -39,8 +39,8 @@ class LinkChargeTest : public testing::Test {
                     std::to_string(kRanks),
                     "--steps",
                     std::to_string(kSteps),
-                    "--bucket-kib",
-                    std::to_string(kBucketKib),
+                    "--bucket",
+                    std::to_string(kBucketBytes),
                     "--comm",
                     "gloo",
                     "--algorithm",
@@ -68,7 +68,7 @@ class LinkChargeTest : public testing::Test {
   static double link_ns(const LinkModel& link) {
     TrainOptions options;
     options.hidden = {24};
-    options.bucket_kib = kBucketKib;
+    options.bucket_bytes = kBucketBytes;
     const TrainPlan plan = train_plan(options, kRanks, kRanks);
     EXPECT_GT(plan.buckets.size(), 1u);
     Nanos step = 0;

@@ -18,9 +18,14 @@ TEST(AllreduceCost, HalvingDoublingTakesTwiceTheLogarithm) {
   EXPECT_EQ(allreduce_cost(Algorithm::kHalvingDoubling, 8, 8000).steps, 6);
   EXPECT_DOUBLE_EQ(allreduce_cost(Algorithm::kHalvingDoubling, 8, 8000).bytes, 14000);
   EXPECT_EQ(allreduce_cost(Algorithm::kBcube, 4, 100).steps, 4);
-  // Three ranks: rounded up, and the odd one out sends everything once more.
-  EXPECT_EQ(allreduce_cost(Algorithm::kHalvingDoubling, 3, 3000).steps, 4);
-  EXPECT_DOUBLE_EQ(allreduce_cost(Algorithm::kHalvingDoubling, 3, 3000).bytes, 7000);
+}
+
+TEST(AllreduceCost, BinaryBlocksTakeTheStepsOfTheLargestAndNeverMoreThanTwiceTheBytes) {
+  EXPECT_EQ(allreduce_cost(Algorithm::kHalvingDoubling, 3, 3000).steps, 2);
+  EXPECT_DOUBLE_EQ(allreduce_cost(Algorithm::kHalvingDoubling, 3, 3000).bytes, 4500);
+  EXPECT_EQ(allreduce_cost(Algorithm::kHalvingDoubling, 5, 4000).steps, 4);
+  EXPECT_DOUBLE_EQ(allreduce_cost(Algorithm::kHalvingDoubling, 5, 4000).bytes, 7000);
+  EXPECT_DOUBLE_EQ(allreduce_cost(Algorithm::kHalvingDoubling, 7, 4000).bytes, 8000);
 }
 
 TEST(LinkModel, TimeIsLatencyPerMessagePlusBytesOverBandwidth) {
@@ -31,6 +36,7 @@ TEST(LinkModel, TimeIsLatencyPerMessagePlusBytesOverBandwidth) {
   EXPECT_EQ(link.allreduce_ns(Algorithm::kRing, 1, 4096), 0);
   const LinkModel fast{.alpha_us = 1, .gigabits_per_s = 0};
   EXPECT_EQ(fast.transfer_ns(1, 1e12), 1000);
+  EXPECT_EQ(link.half_ring_ns(4, 4000), 3 * 10'000 + 3000);
 }
 
 TEST(Algorithm, NamesGoBothWays) {

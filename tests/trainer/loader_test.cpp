@@ -24,7 +24,7 @@ class LoaderTest : public testing::Test {
   /// A batch holds its step's number; made_ counts them.
   Loader::Fill numbering() {
     return [this](std::uint64_t step, LoadedBatch& batch) {
-      batch.inputs[0] = static_cast<float>(step);
+      *static_cast<float*>(batch.inputs) = static_cast<float>(step);
       batch.count = static_cast<std::uint32_t>(step % 3);
       ++made_;
     };
@@ -41,7 +41,7 @@ TEST_F(LoaderTest, GivesTheSameBatchesForEveryDepth) {
       const LoadedBatch& batch = loader.next();
       // A batch stays as it is for as long as it is in use.
       if (step % 10 == 0) sleep_until(now_ns() + kNanosPerMilli);
-      ASSERT_EQ(batch.inputs[0], static_cast<float>(step)) << count;
+      ASSERT_EQ(*static_cast<float*>(batch.inputs), static_cast<float>(step)) << count;
       ASSERT_EQ(batch.count, step % 3);
     }
   }

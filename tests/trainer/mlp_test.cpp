@@ -43,7 +43,7 @@ class MlpTest : public DeviceTest {
 };
 
 TEST_F(MlpTest, LossAndGradientsEqualTheReference) {
-  train::Mlp model(stream(), shape_, 16, true);
+  train::Mlp model(stream(), shape_, {.batch_max = 16});
   model.parameters_upload(parameters_);
   model.batch_upload(inputs_.data(), labels_.data(), kBatch);
   model.forward(kBatch);
@@ -56,7 +56,7 @@ TEST_F(MlpTest, LossAndGradientsEqualTheReference) {
 }
 
 TEST_F(MlpTest, GradientsOfPartsAddUpToThoseOfTheWhole) {
-  train::Mlp model(stream(), shape_, kBatch, true);
+  train::Mlp model(stream(), shape_, {.batch_max = kBatch});
   model.parameters_upload(parameters_);
   Floats sum(shape_.parameter_count());
   constexpr int kFirst = 5;
@@ -71,7 +71,7 @@ TEST_F(MlpTest, GradientsOfPartsAddUpToThoseOfTheWhole) {
 }
 
 TEST_F(MlpTest, AnEmptyBatchAddsNothing) {
-  train::Mlp model(stream(), shape_, kBatch, true);
+  train::Mlp model(stream(), shape_, {.batch_max = kBatch});
   model.parameters_upload(parameters_);
   model.batch_upload(inputs_.data(), labels_.data(), kBatch);
   model.forward(kBatch);
@@ -82,7 +82,7 @@ TEST_F(MlpTest, AnEmptyBatchAddsNothing) {
 }
 
 TEST_F(MlpTest, TwoUpdatesFollowTheReference) {
-  train::Mlp model(stream(), shape_, kBatch, true);
+  train::Mlp model(stream(), shape_, {.batch_max = kBatch});
   train::Optimizer optimizer(stream(), {.momentum = 0.5}, shape_.parameter_count());
   model.parameters_upload(parameters_);
   std::vector<double> weights = doubles_of(parameters_);
@@ -102,7 +102,7 @@ TEST_F(MlpTest, TwoUpdatesFollowTheReference) {
 }
 
 TEST_F(MlpTest, AdamwWithClippingFollowsTheReference) {
-  train::Mlp model(stream(), shape_, kBatch, true);
+  train::Mlp model(stream(), shape_, {.batch_max = kBatch});
   const train::OptimizerSettings settings{
       .method = train::Method::kAdamw, .weight_decay = 0.1, .clip = 0.01};
   train::Optimizer optimizer(stream(), settings, shape_.parameter_count());
@@ -127,7 +127,7 @@ TEST_F(MlpTest, AdamwWithClippingFollowsTheReference) {
 }
 
 TEST_F(MlpTest, CountsRightAnswersOverBatches) {
-  train::Mlp model(stream(), shape_, kBatch, false);
+  train::Mlp model(stream(), shape_, {.batch_max = kBatch, .trains = false});
   model.parameters_upload(parameters_);
   const auto logits = expected().logits;
   const int once = kernels::reference::correct_count(kBatch, train::kClassCount, logits, labels_);

@@ -7,6 +7,30 @@
 namespace sluice::train {
 namespace {
 
+TEST(ShardPlan, EveryWeightIsOnePartOfOneRankOrEveryones) {
+  for (const int ranks : {1, 2, 3, 5}) {
+    for (const std::size_t bucket : {std::size_t{1}, std::size_t{7}, std::size_t{1000}}) {
+      for (const std::size_t count : {std::size_t{2}, std::size_t{23}, std::size_t{100}}) {
+        const ShardPlan plan = ShardPlan::of(count, ranks);
+        std::vector<int> owners(count + 2, 0);
+        std::size_t expected_end = count + 2;
+        for (const Bucket& one : plan.buckets(count + 2, bucket, ranks)) {
+          EXPECT_EQ(one.begin + one.count, expected_end);
+          expected_end = one.begin;
+          for (int rank = 0; rank < ranks; ++rank) {
+            const Bucket part = plan.is_shared(one) ? one : ShardPlan::part(one, rank, ranks);
+            for (std::size_t i = 0; i < part.count; ++i)
+              owners[part.begin + i] += plan.is_shared(one) ? rank == 0 : 1;
+          }
+        }
+        EXPECT_EQ(expected_end, 0u);
+        EXPECT_EQ(owners, std::vector<int>(count + 2, 1)) << ranks << " " << bucket;
+        EXPECT_LT(count - plan.shared_begin, static_cast<std::size_t>(ranks));
+      }
+    }
+  }
+}
+
 TEST(Buckets, CoverEverythingOnceFromTheEnd) {
   for (const std::size_t size : {1u, 3u, 7u, 100u}) {
     const std::vector<Bucket> buckets = buckets_cut(23, size);
@@ -24,7 +48,7 @@ TEST(Buckets, CoverEverythingOnceFromTheEnd) {
 TEST(TrainPlan, PlacesRanksRoundRobinAndCountsParameters) {
   TrainOptions options;
   options.hidden = {64, 32};
-  options.bucket_kib = 64;
+  options.bucket_bytes = 64 * 1024;
   const TrainPlan plan = train_plan(options, 5, 2);
   EXPECT_EQ(plan.shape.parameter_count(), static_cast<std::size_t>(785 * 64 + 65 * 32 + 33 * 10));
   EXPECT_EQ(plan.gpu_of(0), 0);
@@ -42,6 +66,18 @@ TEST(TrainPlan, SaysWhatItWillDo) {
   EXPECT_NE(two.find("ring in 1 bucket, 407088 bytes sent"), std::string::npos) << two;
   const std::string one = plan_text(train_plan(options, 1, 1), options);
   EXPECT_NE(one.find("nothing to reduce"), std::string::npos) << one;
+}
+
+TEST(TrainPlan, MicroBatchesCountForTheGlobalBatch) {
+  TrainOptions options;
+  options.batch = 16;
+  options.accumulate = 4;
+  options.rate_batch = 64;
+  options.rate = 0.1;
+  EXPECT_DOUBLE_EQ(rate_plan(options, 2, 10).peak, 0.2);
+  const std::string text = plan_text(train_plan(options, 2, 2), options);
+  EXPECT_NE(text.find("batch 64 per rank, 128 in all, by 4 micro-batches"), std::string::npos)
+      << text;
 }
 
 TEST(TrainPlan, RefusesWhatCannotWork) {

@@ -7,52 +7,11 @@
 #include <map>
 #include <set>
 
-#include "tests/trainer/device_fixture.h"
-#include "tests/trainer/process.h"
+#include "tests/trainer/train_fixture.h"
 #include "trainer/data/dataset.h"
-#include "trainer/model/weights.h"
 
 namespace sluice::tests {
 namespace {
-
-class TrainProgramTest : public testing::Test {
- protected:
-  void SetUp() override { SLUICE_NEEDS_DRIVER(); }
-
-  /// Runs sluice-train to its end and expects success; on synthetic data, unless told otherwise.
-  void train(std::vector<std::string> more, const std::string& name) {
-    std::vector<std::string> command = {"sluice-train", "--log", log(name), "--save",
-                                        weights(name)};
-    for (const auto& [option, value] : {std::pair{"--data", "synthetic"}, {"--hidden", "24"}}) {
-      if (std::find(more.begin(), more.end(), option) == more.end())
-        more.insert(more.end(), {option, value});
-    }
-    command.insert(command.end(), more.begin(), more.end());
-    Child child(command, scratch_);
-    ASSERT_EQ(child.wait(kPatience), 0) << child.err();
-    EXPECT_EQ(child.err(), "");
-    out_ = child.out();
-  }
-  std::string log(const std::string& name) const { return scratch_.file(name + ".jsonl"); }
-  std::string weights(const std::string& name) const { return scratch_.file(name + ".weights"); }
-
-  /// max |a - b| / max |a|
-  double distance(const std::string& one, const std::string& other) const {
-    const Floats a = sluice::train::weights_load(weights(one)).values;
-    const Floats b = sluice::train::weights_load(weights(other)).values;
-    EXPECT_EQ(a.size(), b.size());
-    double apart = 0;
-    double size = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      apart = std::max(apart, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-      size = std::max(size, std::fabs(static_cast<double>(a[i])));
-    }
-    return apart / size;
-  }
-
-  ScratchDirectory scratch_;
-  std::string out_;
-};
 
 TEST_F(TrainProgramTest, LearnsTheSyntheticSet) {
   train({"--nproc", "2", "--batch", "64", "--hidden", "64", "--steps", "100"}, "a");
@@ -153,7 +112,7 @@ TEST_P(RankCountTest, EqualsOneRankWithTheWholeBatch) {
   std::vector<std::string> shared = common;
   shared.insert(shared.end(),
                 {"--nproc", std::to_string(ranks), "--batch", std::to_string(64 / ranks),
-                 "--algorithm", algorithm, "--bucket-kib", std::to_string(bucket_kib)});
+                 "--algorithm", algorithm, "--bucket", std::to_string(bucket_kib * 1024)});
   train(alone, "alone");
   train(shared, "shared");
   EXPECT_LT(distance("alone", "shared"), 1e-6);

@@ -7,9 +7,30 @@ namespace {
 class AloneComm final : public Communicator {
  public:
   const char* name() const override { return "none"; }
-  void allreduce_sum(Stream&, CUdeviceptr, std::size_t) override {}
-  void broadcast(Stream&, CUdeviceptr, std::size_t) override {}
+  void all_reduce(Stream&, CUdeviceptr, std::size_t, DataType, Reduction) override {}
+  void reduce_scatter(Stream& stream, CUdeviceptr send, CUdeviceptr receive, std::size_t count,
+                      DataType type, Reduction) override {
+    copy(stream, send, receive, count, type);
+  }
+  void all_gather(Stream& stream, CUdeviceptr send, CUdeviceptr receive, std::size_t count,
+                  DataType type) override {
+    copy(stream, send, receive, count, type);
+  }
+  void broadcast(Stream&, CUdeviceptr, std::size_t, DataType, int) override {}
+  void reduce(Stream&, CUdeviceptr, std::size_t, DataType, Reduction, int) override {}
+  void send(Stream&, CUdeviceptr, std::size_t, DataType, int) override { nobody(); }
+  void receive(Stream&, CUdeviceptr, std::size_t, DataType, int) override { nobody(); }
+  void group_begin() override {}
+  void group_end() override {}
   void barrier(Stream& stream) override { stream.synchronize(); }
+  std::optional<Traffic> traffic() const override { return Traffic(); }
+
+ private:
+  static void copy(Stream& stream, CUdeviceptr from, CUdeviceptr to, std::size_t count,
+                   DataType type) {
+    if (from != to && count > 0) stream.copy(to, from, count * type_bytes(type));
+  }
+  [[noreturn]] static void nobody() { throw Failure("a job of one rank has nobody to send to"); }
 };
 
 }  // namespace

@@ -1,44 +1,82 @@
-// How the ranks of a job speak: the three collectives that data parallelism needs, on device
-// memory, with NCCL's meaning. Two engines: Gloo over loopback TCP (software GPUs, or several ranks
-// on one GPU) and NCCL (a GPU per rank). A dead or silent peer is a Failure here, never a hang
+// How the ranks of a job speak: NCCL's operations with NCCL's meaning, on device memory. Two
+// engines: Gloo over loopback TCP (software GPUs, or several ranks on one GPU) and NCCL (a GPU per
+// rank); and `alone`, for a job of one. A dead or silent peer is a Failure here, never a hang
 // beyond the timeout.
+//
+// Every rank calls the same collectives in the same order with the same counts. Each is ordered
+// after the stream's earlier work and before its later work, and may return before it is done. One
+// thread at a time. A count of 0 does nothing.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "trainer/comm/gloo_wire.h"
 #include "trainer/comm/link.h"
 #include "trainer/device/device.h"
 
 namespace sluice::train {
-
-/// Another rank has ended or hangs: the echo of somebody else's failure.
-class PeerFailure : public Failure {
- public:
-  using Failure::Failure;
-};
 
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
   virtual const char* name() const = 0;
-  /// Every rank's data[0..count) becomes the sum over all ranks. Ordered after the stream's earlier
-  /// work and before its later work; may return before it is done.
-  virtual void allreduce_sum(Stream& stream, CUdeviceptr data, std::size_t count) = 0;
-  /// Rank 0's data[0..count) becomes everyone's.
-  virtual void broadcast(Stream& stream, CUdeviceptr data, std::size_t count) = 0;
+
+  /// Every rank's data [count] becomes the reduction over all ranks; the same bits everywhere.
+  virtual void all_reduce(Stream& stream, CUdeviceptr data, std::size_t count,
+                          DataType type = DataType::kFloat32,
+                          Reduction reduction = Reduction::kSum) = 0;
+  /// receive [count] becomes the part of this rank of the reduction of all ranks' send
+  /// [rank_count x count]. receive may be that part of send.
+  virtual void reduce_scatter(Stream& stream, CUdeviceptr send, CUdeviceptr receive,
+                              std::size_t count, DataType type = DataType::kFloat32,
+                              Reduction reduction = Reduction::kSum) = 0;
+  /// receive [rank_count x count] becomes all ranks' send [count], in the order of ranks. send may
+  /// be this rank's part of receive.
+  virtual void all_gather(Stream& stream, CUdeviceptr send, CUdeviceptr receive, std::size_t count,
+                          DataType type = DataType::kFloat32) = 0;
+  /// root's data [count] becomes everyone's.
+  virtual void broadcast(Stream& stream, CUdeviceptr data, std::size_t count,
+                         DataType type = DataType::kFloat32, int root = 0) = 0;
+  /// root's data [count] becomes the reduction over all ranks; the others keep theirs.
+  virtual void reduce(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+                      Reduction reduction, int root) = 0;
+
+  /// What one rank sends, the other must receive in the same order and size. Ranks that send to
+  /// each other do so in a group: outside of one, a send may wait for its reception.
+  virtual void send(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+                    int peer) = 0;
+  virtual void receive(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+                       int peer) = 0;
+  /// Sends and receptions between these go out together. May be nested; the outermost end counts.
+  virtual void group_begin() = 0;
+  virtual void group_end() = 0;
+
   /// Returns when every rank has come here.
   virtual void barrier(Stream& stream) = 0;
+
+  /// What this rank sent so far, as counted by the transport; none where the engine cannot tell.
+  virtual std::optional<Traffic> traffic() const { return std::nullopt; }
+  /// Whether the modelled link's time is put on the streams by the operations themselves (on
+  /// software GPUs; on hardware there is no such time). Off: the caller does it, as the overlap of
+  /// the reduction does, which knows the moment from which the link was free to begin.
+  virtual void link_charge(bool) {}
+  /// What that time is for a collective over `bytes` in all: of an all-reduce or a broadcast those
+  /// of a rank, of a reduce-scatter or an all-gather those of all parts. 0 where no link is
+  /// modelled.
+  virtual Nanos link_ns(Operation, std::size_t bytes) const { return static_cast<void>(bytes), 0; }
 };
 
 struct CommOptions {
   int rank = 0;
   int rank_count = 1;
   std::string directory;  // private to the job, empty at its start: where ranks find each other
-  Algorithm algorithm = Algorithm::kRing;
+  Algorithm algorithm = Algorithm::kRing;  // of Gloo's all-reduce
   LinkModel link;
   double timeout_s = 60;
+  WireThrottle throttle = {};  // of Gloo's messages, in real time
 };
 
 /// One rank alone: every collective is the identity.

@@ -1,130 +1,182 @@
-// Collectives by Gloo over loopback TCP: device memory is staged through pinned host memory. Only
-// Gloo's class-style algorithms are used; its function-style ring stalls for tens of milliseconds
-// per segment on a loopback with its usual 64 KiB MTU. Ranks meet through files in the job's
-// private directory. After a failure the connection cannot be used again.
-#include <gloo/allreduce_bcube.h>
-#include <gloo/allreduce_halving_doubling.h>
-#include <gloo/allreduce_ring_chunked.h>
-#include <gloo/barrier_all_to_all.h>
-#include <gloo/broadcast_one_to_all.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
-#include <gloo/transport/tcp/device.h>
-
-#include <map>
+// The Communicator over Gloo: device memory is staged through pinned host memory, the collectives
+// run there (gloo_wire.cpp), and on software GPUs the time that the modelled link would take is put
+// on the stream. Waits for the stream, so nothing is enqueued ahead of what others send.
+#include <algorithm>
+#include <vector>
 
 #include "trainer/comm/communicator.h"
 
 namespace sluice::train {
 namespace {
 
+std::shared_ptr<std::byte> pinned_memory(std::size_t bytes) {
+  auto array = std::make_shared<PinnedArray<std::byte>>(bytes);
+  return {array, array->data()};
+}
+
 class GlooComm final : public Communicator {
  public:
-  explicit GlooComm(const CommOptions& options) : options_(options) {
-    guarded("meeting the other ranks", [&] {
-      gloo::transport::tcp::attr attributes("127.0.0.1");
-      auto device = gloo::transport::tcp::CreateDevice(attributes);
-      gloo::rendezvous::FileStore store(options.directory);
-      auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.rank_count);
-      context->setTimeout(
-          std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3)));
-      context->connectFullMesh(store, device);
-      context_ = context;
-      barrier_ = std::make_unique<gloo::BarrierAllToAll>(context_);
-    });
-  }
+  explicit GlooComm(const CommOptions& options)
+      : options_(options),
+        wire_({options.rank, options.rank_count, options.directory, options.algorithm,
+               options.timeout_s, options.throttle},
+              pinned_memory) {}
 
   const char* name() const override { return "gloo"; }
 
-  void allreduce_sum(Stream& stream, CUdeviceptr data, std::size_t count) override {
-    Staged& staged = staged_for(count);
-    const std::size_t bytes = count * sizeof(float);
-    stream.download(staged.buffer.data(), data, bytes);
-    stream.synchronize();
-    guarded("the all-reduce", [&] {
-      staged.algorithm->run();
-      if (needs_barrier()) barrier_->run();
-    });
-    stream.link_delay(options_.link.allreduce_ns(options_.algorithm, options_.rank_count, bytes));
-    stream.upload(data, staged.buffer.data(), bytes);
-    // The buffer is used again by the next bucket of this size.
-    stream.synchronize();
+  void all_reduce(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+                  Reduction reduction) override {
+    if (count == 0) return;
+    const std::size_t bytes = count * type_bytes(type);
+    run(stream, wire_.all_reduce(count, type, reduction), data, bytes, data, bytes,
+        link_ns(Operation::kAllReduce, bytes));
   }
 
-  void broadcast(Stream& stream, CUdeviceptr data, std::size_t count) override {
-    const std::size_t bytes = count * sizeof(float);
-    PinnedArray<float> buffer(count);
-    if (options_.rank == 0) stream.download(buffer.data(), data, bytes);
-    stream.synchronize();
-    guarded("the broadcast", [&] {
-      gloo::BroadcastOneToAll<float> algorithm(context_, {buffer.data()}, count, 0);
-      algorithm.run();
-    });
-    stream.link_delay(options_.link.broadcast_ns(options_.rank_count, bytes));
-    if (options_.rank != 0) stream.upload(data, buffer.data(), bytes);
-    stream.synchronize();
+  void reduce_scatter(Stream& stream, CUdeviceptr send, CUdeviceptr receive, std::size_t count,
+                      DataType type, Reduction reduction) override {
+    if (count == 0) return;
+    const std::size_t part = count * type_bytes(type);
+    run(stream, wire_.reduce_scatter(count, type, reduction), send, part * ranks(), receive, part,
+        link_ns(Operation::kReduceScatter, part * ranks()));
+  }
+
+  void all_gather(Stream& stream, CUdeviceptr send, CUdeviceptr receive, std::size_t count,
+                  DataType type) override {
+    if (count == 0) return;
+    const std::size_t part = count * type_bytes(type);
+    run(stream, wire_.all_gather(part), send, part, receive, part * ranks(),
+        link_ns(Operation::kAllGather, part * ranks()));
+  }
+
+  void broadcast(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+                 int root) override {
+    if (count == 0) return;
+    const std::size_t bytes = count * type_bytes(type);
+    const bool sends = options_.rank == root;
+    run(stream, wire_.broadcast(bytes, root), data, sends ? bytes : 0, data, sends ? 0 : bytes,
+        link_ns(Operation::kBroadcast, bytes));
+  }
+
+  void reduce(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+              Reduction reduction, int root) override {
+    if (count == 0) return;
+    const std::size_t bytes = count * type_bytes(type);
+    run(stream, wire_.reduce(count, type, reduction, root), data, bytes, data,
+        options_.rank == root ? bytes : 0, link_ns(Operation::kReduce, bytes));
+  }
+
+  void send(Stream& stream, CUdeviceptr data, std::size_t count, DataType type, int peer) override {
+    put({Transfer::Way::kSend, peer, nullptr, count * type_bytes(type)}, stream, data);
+  }
+  void receive(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+               int peer) override {
+    put({Transfer::Way::kReceive, peer, nullptr, count * type_bytes(type)}, stream, data);
+  }
+
+  void group_begin() override { ++depth_; }
+  void group_end() override {
+    if (--depth_ == 0) transfers_flush();
   }
 
   void barrier(Stream& stream) override {
     stream.synchronize();
-    guarded("the barrier", [&] { barrier_->run(); });
+    wire_.barrier();
+  }
+
+  std::optional<Traffic> traffic() const override { return wire_.traffic(); }
+  void link_charge(bool on) override { charges_ = on; }
+  Nanos link_ns(Operation operation, std::size_t bytes) const override {
+    const LinkModel& link = options_.link;
+    switch (operation) {
+      case Operation::kAllReduce:
+        return link.allreduce_ns(options_.algorithm, options_.rank_count, bytes);
+      case Operation::kReduceScatter:
+      case Operation::kAllGather:
+        return link.half_ring_ns(options_.rank_count, bytes);
+      case Operation::kBroadcast:
+      case Operation::kReduce:
+        return link.broadcast_ns(options_.rank_count, bytes);
+      case Operation::kPointToPoint:
+      case Operation::kBarrier:
+        break;
+    }
+    return link.transfer_ns(1, static_cast<double>(bytes));
   }
 
  private:
-  /// Gloo's bcube ends when the peers of its first step have read what was sent to them. With more
-  /// steps than one a fast rank would write into what a slow one still reads.
-  bool needs_barrier() const {
-    return options_.algorithm == Algorithm::kBcube && options_.rank_count > 2;
+  std::size_t ranks() const { return static_cast<std::size_t>(options_.rank_count); }
+
+  void run(Stream& stream, Exchange& exchange, CUdeviceptr from, std::size_t from_bytes,
+           CUdeviceptr to, std::size_t to_bytes, Nanos link_ns) {
+    if (from_bytes > 0) stream.download(exchange.input(), from, from_bytes);
+    stream.synchronize();
+    exchange.run();
+    if (charges_) stream.link_delay(link_ns);
+    if (to_bytes > 0) stream.upload(to, exchange.output(), to_bytes);
+    // The staging memory is used again by the next collective of this kind and size.
+    stream.synchronize();
   }
 
-  /// A host buffer and the algorithm bound to it. Made once per size, by all ranks in the same
-  /// order: Gloo numbers its connections' slots in order of construction.
-  struct Staged {
-    explicit Staged(std::size_t count) : buffer(count) {}
-    PinnedArray<float> buffer;
-    std::unique_ptr<gloo::Algorithm> algorithm;
+  struct Pending {
+    Transfer transfer;
+    Stream* stream;
+    CUdeviceptr data;
   };
 
-  Staged& staged_for(std::size_t count) {
-    std::unique_ptr<Staged>& slot = staged_[count];
-    if (!slot) {
-      auto made = std::make_unique<Staged>(count);
-      guarded("setting up the all-reduce", [&] {
-        made->algorithm = algorithm_make(made->buffer.data(), static_cast<int>(count));
-      });
-      slot = std::move(made);
+  void put(const Transfer& transfer, Stream& stream, CUdeviceptr data) {
+    if (transfer.peer < 0 || transfer.peer >= options_.rank_count ||
+        transfer.peer == options_.rank) {
+      throw Failure(text_format("rank %d of %d cannot send to or receive from rank %d",
+                                options_.rank, options_.rank_count, transfer.peer));
     }
-    return *slot;
+    if (transfer.bytes == 0) return;
+    pending_.push_back({transfer, &stream, data});
+    if (depth_ == 0) transfers_flush();
   }
 
-  std::unique_ptr<gloo::Algorithm> algorithm_make(float* data, int count) {
-    const std::vector<float*> pointers{data};
-    switch (options_.algorithm) {
-      case Algorithm::kHalvingDoubling:
-        return std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context_, pointers, count);
-      case Algorithm::kBcube:
-        return std::make_unique<gloo::AllreduceBcube<float>>(context_, pointers, count);
-      case Algorithm::kRing:
-        break;
+  void transfers_flush() {
+    std::vector<Pending> now = std::exchange(pending_, {});
+    if (now.empty()) return;
+    std::vector<Transfer> transfers;
+    std::size_t count[2] = {}, bytes[2] = {};
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      Pending& one = now[i];
+      one.transfer.memory = staging(i, one.transfer.bytes);
+      const bool sends = one.transfer.way == Transfer::Way::kSend;
+      if (sends) one.stream->download(one.transfer.memory, one.data, one.transfer.bytes);
+      ++count[sends];
+      bytes[sends] += one.transfer.bytes;
+      transfers.push_back(one.transfer);
     }
-    return std::make_unique<gloo::AllreduceRingChunked<float>>(context_, pointers, count);
+    for (const Pending& one : now) one.stream->synchronize();
+    wire_.transfer(transfers);
+    // A link carries both directions at once.
+    if (charges_) {
+      now.front().stream->link_delay(
+          options_.link.transfer_ns(static_cast<double>(std::max(count[0], count[1])),
+                                    static_cast<double>(std::max(bytes[0], bytes[1]))));
+    }
+    for (const Pending& one : now) {
+      if (one.transfer.way == Transfer::Way::kReceive)
+        one.stream->upload(one.data, one.transfer.memory, one.transfer.bytes);
+    }
+    for (const Pending& one : now) one.stream->synchronize();
   }
 
-  /// Gloo reports by exceptions of its own; they become ours here.
-  template <class Work>
-  void guarded(const char* what, Work work) {
-    try {
-      work();
-    } catch (const gloo::Exception& error) {
-      throw PeerFailure(text_format(
-          "lost the other ranks in %s (%s); one of them has ended or hangs", what, error.what()));
-    }
+  /// Of the i-th transfer of a group; grows to the largest there was.
+  std::byte* staging(std::size_t i, std::size_t bytes) {
+    if (staging_.size() <= i) staging_.resize(i + 1);
+    if (!staging_[i] || staging_[i]->size() < bytes)
+      staging_[i] = std::make_unique<PinnedArray<std::byte>>(bytes);
+    return staging_[i]->data();
   }
 
-  CommOptions options_;
-  std::shared_ptr<gloo::Context> context_;
-  std::unique_ptr<gloo::BarrierAllToAll> barrier_;
-  std::map<std::size_t, std::unique_ptr<Staged>> staged_;
+  const CommOptions options_;
+  std::vector<std::unique_ptr<PinnedArray<std::byte>>> staging_;
+  GlooWire wire_;
+  bool charges_ = true;
+  int depth_ = 0;
+  std::vector<Pending> pending_;
 };
 
 }  // namespace

@@ -28,12 +28,14 @@ std::optional<Algorithm> algorithm_parse(const std::string& name) {
 AllreduceCost allreduce_cost(Algorithm algorithm, int ranks, std::uint64_t bytes) {
   assert(ranks >= 1);
   if (ranks == 1) return {0, 0};
-  const double share = static_cast<double>(ranks - 1) / ranks;
-  double sent = 2.0 * static_cast<double>(bytes) * share;
-  if (algorithm == Algorithm::kRing) return {2.0 * (ranks - 1), sent};
-  const int doublings = std::bit_width(static_cast<unsigned>(ranks - 1));
-  if (!std::has_single_bit(static_cast<unsigned>(ranks))) sent += static_cast<double>(bytes);
-  return {2.0 * doublings, sent};
+  const auto size = static_cast<double>(bytes);
+  if (algorithm == Algorithm::kRing) return {2.0 * (ranks - 1), 2 * size * (ranks - 1) / ranks};
+  const auto number = static_cast<unsigned>(ranks);
+  const double largest = std::bit_floor(number);
+  const double steps = 2.0 * (std::bit_width(number) - 1);
+  const int blocks = std::popcount(number);
+  if (blocks > 2) return {steps, 2 * size};
+  return {steps, 2 * size * (largest - 1) / largest + (blocks == 2 ? size / largest : 0)};
 }
 
 Nanos LinkModel::transfer_ns(double messages, double bytes) const {
@@ -44,6 +46,10 @@ Nanos LinkModel::transfer_ns(double messages, double bytes) const {
 Nanos LinkModel::allreduce_ns(Algorithm algorithm, int ranks, std::uint64_t bytes) const {
   const AllreduceCost cost = allreduce_cost(algorithm, ranks, bytes);
   return transfer_ns(cost.steps, cost.bytes);
+}
+
+Nanos LinkModel::half_ring_ns(int ranks, std::uint64_t bytes) const {
+  return transfer_ns(ranks - 1, static_cast<double>(bytes) * (ranks - 1) / ranks);
 }
 
 Nanos LinkModel::broadcast_ns(int ranks, std::uint64_t bytes) const {

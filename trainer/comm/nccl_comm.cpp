@@ -16,13 +16,28 @@
 namespace sluice::train {
 namespace {
 
+// member, function
+// clang-format off
+#define SLUICE_NCCL_CALLS(X) \
+  X(get_unique_id, ncclGetUniqueId) \
+  X(init_rank, ncclCommInitRank) \
+  X(destroy, ncclCommDestroy) \
+  X(all_reduce, ncclAllReduce) \
+  X(reduce_scatter, ncclReduceScatter) \
+  X(all_gather, ncclAllGather) \
+  X(broadcast, ncclBroadcast) \
+  X(reduce, ncclReduce) \
+  X(send, ncclSend) \
+  X(receive, ncclRecv) \
+  X(group_start, ncclGroupStart) \
+  X(group_end, ncclGroupEnd) \
+  X(error_string, ncclGetErrorString)
+// clang-format on
+
 struct NcclTable {
-  decltype(&::ncclGetUniqueId) get_unique_id;
-  decltype(&::ncclCommInitRank) init_rank;
-  decltype(&::ncclCommDestroy) destroy;
-  decltype(&::ncclAllReduce) allreduce;
-  decltype(&::ncclBroadcast) broadcast;
-  decltype(&::ncclGetErrorString) error_string;
+#define SLUICE_NCCL_MEMBER(member, function) decltype(&::function) member;
+  SLUICE_NCCL_CALLS(SLUICE_NCCL_MEMBER)
+#undef SLUICE_NCCL_MEMBER
 };
 
 template <class Function>
@@ -41,12 +56,11 @@ const NcclTable* nccl_table(std::string* why_not) {
       problem = dlerror();
       return static_cast<const NcclTable*>(nullptr);
     }
-    const bool whole = function_find(library, "ncclGetUniqueId", &table.get_unique_id) &&
-                       function_find(library, "ncclCommInitRank", &table.init_rank) &&
-                       function_find(library, "ncclCommDestroy", &table.destroy) &&
-                       function_find(library, "ncclAllReduce", &table.allreduce) &&
-                       function_find(library, "ncclBroadcast", &table.broadcast) &&
-                       function_find(library, "ncclGetErrorString", &table.error_string);
+    bool whole = true;
+#define SLUICE_NCCL_FIND(member, function) \
+  whole = whole && function_find(library, #function, &table.member);
+    SLUICE_NCCL_CALLS(SLUICE_NCCL_FIND)
+#undef SLUICE_NCCL_FIND
     if (!whole) problem = "libnccl.so.2 lacks a function that is needed";
     return whole ? static_cast<const NcclTable*>(&table) : nullptr;
   }();
@@ -70,23 +84,83 @@ class NcclComm final : public Communicator {
 
   const char* name() const override { return "nccl"; }
 
-  void allreduce_sum(Stream& stream, CUdeviceptr data, std::size_t count) override {
-    void* memory = reinterpret_cast<void*>(data);
-    check(nccl_->allreduce(memory, memory, count, ncclFloat, ncclSum, comm_, stream.handle()),
+  void all_reduce(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+                  Reduction reduction) override {
+    if (count == 0) return;
+    check(nccl_->all_reduce(memory(data), memory(data), count, type_of(type), op_of(reduction),
+                            comm_, stream.handle()),
           "the all-reduce");
   }
-  void broadcast(Stream& stream, CUdeviceptr data, std::size_t count) override {
-    void* memory = reinterpret_cast<void*>(data);
-    check(nccl_->broadcast(memory, memory, count, ncclFloat, 0, comm_, stream.handle()),
+  void reduce_scatter(Stream& stream, CUdeviceptr send, CUdeviceptr receive, std::size_t count,
+                      DataType type, Reduction reduction) override {
+    if (count == 0) return;
+    check(nccl_->reduce_scatter(memory(send), memory(receive), count, type_of(type),
+                                op_of(reduction), comm_, stream.handle()),
+          "the reduce-scatter");
+  }
+  void all_gather(Stream& stream, CUdeviceptr send, CUdeviceptr receive, std::size_t count,
+                  DataType type) override {
+    if (count == 0) return;
+    check(nccl_->all_gather(memory(send), memory(receive), count, type_of(type), comm_,
+                            stream.handle()),
+          "the all-gather");
+  }
+  void broadcast(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+                 int root) override {
+    if (count == 0) return;
+    check(nccl_->broadcast(memory(data), memory(data), count, type_of(type), root, comm_,
+                           stream.handle()),
           "the broadcast");
   }
+  void reduce(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+              Reduction reduction, int root) override {
+    if (count == 0) return;
+    check(nccl_->reduce(memory(data), memory(data), count, type_of(type), op_of(reduction), root,
+                        comm_, stream.handle()),
+          "the reduction");
+  }
+  void send(Stream& stream, CUdeviceptr data, std::size_t count, DataType type, int peer) override {
+    if (count == 0) return;
+    check(nccl_->send(memory(data), count, type_of(type), peer, comm_, stream.handle()),
+          "the sending");
+  }
+  void receive(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
+               int peer) override {
+    if (count == 0) return;
+    check(nccl_->receive(memory(data), count, type_of(type), peer, comm_, stream.handle()),
+          "the reception");
+  }
+  void group_begin() override { check(nccl_->group_start(), "beginning a group"); }
+  void group_end() override { check(nccl_->group_end(), "ending a group"); }
   void barrier(Stream& stream) override {
     stream.zero(one_.at(), 1);
-    allreduce_sum(stream, one_.at(), 1);
+    all_reduce(stream, one_.at(), 1, DataType::kFloat32, Reduction::kSum);
     stream.synchronize();
   }
 
  private:
+  static void* memory(CUdeviceptr data) { return reinterpret_cast<void*>(data); }
+
+  static ncclDataType_t type_of(DataType type) {
+    switch (type) {
+      case DataType::kFloat32:
+        return ncclFloat32;
+      case DataType::kFloat16:
+        return ncclFloat16;
+      case DataType::kBfloat16:
+        return ncclBfloat16;
+      case DataType::kByte:
+        break;
+    }
+    return ncclUint8;
+  }
+
+  static ncclRedOp_t op_of(Reduction reduction) {
+    return reduction == Reduction::kSum   ? ncclSum
+           : reduction == Reduction::kMin ? ncclMin
+                                          : ncclMax;
+  }
+
   void check(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess) return;
     throw Failure(text_format("%s failed: NCCL says %s", what, nccl_->error_string(result)));

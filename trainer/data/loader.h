@@ -19,8 +19,8 @@ namespace sluice::train {
 
 /// Memory for one batch, and what is in it.
 struct LoadedBatch {
-  float* inputs = nullptr;
-  int* labels = nullptr;
+  void* inputs = nullptr;  // as source.h has them
+  int* targets = nullptr;
   std::uint32_t count = 0;         // this rank's samples
   std::uint32_t global_count = 0;  // all ranks'
 };

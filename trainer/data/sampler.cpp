@@ -48,11 +48,16 @@ Sampler::Batch Sampler::batch_of(std::uint64_t step) {
   const std::uint64_t global = static_cast<std::uint64_t>(options_.batch) * options_.rank_count;
   const std::uint64_t begin = (step % steps_per_epoch()) * global;
   const std::uint64_t count = std::min<std::uint64_t>(global, options_.sample_count - begin);
-  // Parts differ by at most one sample; a full global batch gives everyone exactly `batch`.
-  const std::uint64_t from = count * options_.rank / options_.rank_count;
-  const std::uint64_t to = count * (options_.rank + 1) / options_.rank_count;
-  return {std::span<const std::uint32_t>(order_).subspan(begin + from, to - from),
-          static_cast<std::uint32_t>(count)};
+  const auto all = static_cast<std::uint32_t>(count);
+  const Part part = part_of(all, options_.rank, options_.rank_count);
+  return {std::span<const std::uint32_t>(order_).subspan(begin + part.begin, part.count), all};
+}
+
+Sampler::Part Sampler::part_of(std::uint32_t count, std::uint32_t rank, std::uint32_t rank_count) {
+  const auto cut = [&](std::uint64_t before) {
+    return static_cast<std::uint32_t>(count * before / rank_count);
+  };
+  return {cut(rank), cut(std::uint64_t{rank} + 1) - cut(rank)};
 }
 
 Sampler::Batch Sampler::own_batch(std::uint64_t step_of_epoch) const {

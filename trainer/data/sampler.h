@@ -40,6 +40,14 @@ class Sampler {
   };
   Batch batch_of(std::uint64_t step);
 
+  /// A rank's part of a global batch of `count` samples: parts differ by at most one sample, and a
+  /// full global batch gives everyone exactly `batch`.
+  struct Part {
+    std::uint32_t begin = 0;
+    std::uint32_t count = 0;
+  };
+  static Part part_of(std::uint32_t count, std::uint32_t rank, std::uint32_t rank_count);
+
  private:
   Batch own_batch(std::uint64_t step_of_epoch) const;
 

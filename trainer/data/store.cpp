@@ -6,6 +6,19 @@
 #include <utility>
 
 namespace sluice::train {
+namespace {
+
+void rows_put(const ImageRows& from, std::span<const std::uint32_t> rows, void* inputs,
+              int* targets) {
+  auto* to = static_cast<float*>(inputs);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::span<const std::uint8_t> image = from.image(rows[i]);
+    to = std::transform(image.begin(), image.end(), to, pixel_value);
+    targets[i] = from.label(rows[i]);
+  }
+}
+
+}  // namespace
 
 void ImageRows::add(std::span<const std::uint8_t> pixels, std::span<const std::uint8_t> labels) {
   assert(pixels.size() == labels.size() * kImagePixels);
@@ -46,6 +59,16 @@ ImageStore::ImageStore(const std::string& directory, const ShardIndex& index,
   for (const std::uint32_t number : train_shards) open(train_, Split::kTrain, number);
   for (std::uint32_t number = 0; number < index.test.size(); ++number)
     open(test_, Split::kTest, number);
+}
+
+void ImageStore::train_put(std::span<const std::uint32_t> samples, void* inputs,
+                           int* targets) const {
+  rows_put(train_, samples, inputs, targets);
+}
+
+void ImageStore::test_put(std::span<const std::uint32_t> samples, void* inputs,
+                          int* targets) const {
+  rows_put(test_, samples, inputs, targets);
 }
 
 std::vector<std::uint32_t> shards_of_rank(std::uint32_t shards, std::uint32_t rank,

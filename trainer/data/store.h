@@ -9,6 +9,7 @@
 
 #include "trainer/data/dataset.h"
 #include "trainer/data/shard.h"
+#include "trainer/data/source.h"
 
 namespace sluice::train {
 
@@ -32,7 +33,7 @@ class ImageRows {
   std::uint32_t size_ = 0;
 };
 
-class ImageStore {
+class ImageStore : public Source {
  public:
   explicit ImageStore(Dataset data);
   /// Maps these training shards, in this order, and all test shards; shards_verify() has looked at
@@ -41,6 +42,12 @@ class ImageStore {
              std::span<const std::uint32_t> train_shards);
   ImageStore(const ImageStore&) = delete;
   ImageStore& operator=(const ImageStore&) = delete;
+
+  std::uint32_t train_count() const override { return train_.size(); }
+  std::uint32_t test_count() const override { return test_.size(); }
+  /// inputs: kImagePixels floats an image (pixel_value)
+  void train_put(std::span<const std::uint32_t> samples, void* inputs, int* targets) const override;
+  void test_put(std::span<const std::uint32_t> samples, void* inputs, int* targets) const override;
 
   const ImageRows& train() const { return train_; }
   const ImageRows& test() const { return test_; }

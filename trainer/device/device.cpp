@@ -54,6 +54,10 @@ Device::~Device() {
   driver().cuDevicePrimaryCtxRelease(device_);
 }
 
+void Device::enter() const {
+  driver_check(driver().cuCtxSetCurrent(context_), "entering the context");
+}
+
 void Device::kernels_load() {
   const std::vector<char> image = file_read(fatbin_path());
   driver_check(driver().cuModuleLoadData(&module_, image.data()), "loading the kernels");
@@ -90,6 +94,15 @@ void Stream::download(void* to, CUdeviceptr from, std::size_t bytes) {
   driver_check(driver().cuMemcpyDtoHAsync(to, from, bytes, stream_), "copying from the GPU");
 }
 
+void Stream::copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  driver_check(driver().cuMemcpyDtoDAsync(to, from, bytes, stream_), "copying within the GPU");
+}
+
+void Stream::wait(const Event& event) {
+  driver_check(driver().cuStreamWaitEvent(stream_, event.handle(), CU_EVENT_WAIT_DEFAULT),
+               "waiting for another stream");
+}
+
 void Stream::zero(CUdeviceptr at, std::size_t words) {
   driver_check(driver().cuMemsetD32Async(at, 0, words, stream_), "clearing device memory");
 }
@@ -112,6 +125,10 @@ Event::~Event() { driver().cuEventDestroy(event_); }
 
 void Event::record(const Stream& stream) {
   driver_check(driver().cuEventRecord(event_, stream.handle()), "recording an event");
+}
+
+void Event::synchronize() const {
+  driver_check(driver().cuEventSynchronize(event_), "waiting for the GPU");
 }
 
 Nanos Event::since(const Event& earlier) const {

@@ -28,6 +28,8 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   const std::string& name() const { return name_; }
+  /// For threads other than the constructing one.
+  void enter() const;
   int multiprocessors() const { return multiprocessors_; }
   /// Software GPUs have a modelled clock, to which link time can be charged.
   bool is_software() const { return driver().stream_delay != nullptr; }
@@ -45,6 +47,8 @@ class Device {
   mutable std::array<CUfunction, kernels::kKernelCount> functions_{};
 };
 
+class Event;
+
 /// Work in order. Everything the trainer does on a GPU goes through one of these.
 class Stream {
  public:
@@ -56,7 +60,11 @@ class Stream {
   void launch(kernels::Launch launch);
   void upload(CUdeviceptr to, const void* from, std::size_t bytes);
   void download(void* to, CUdeviceptr from, std::size_t bytes);
+  /// Within the device.
+  void copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes);
   void zero(CUdeviceptr at, std::size_t words);
+  /// What is enqueued from here on begins after `event` was passed in its stream.
+  void wait(const Event& event);
   /// Occupies the link for `ns` of modelled time; nothing on hardware, where a link takes its own
   /// time.
   void link_delay(Nanos ns);
@@ -121,8 +129,11 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(const Stream& stream);
+  /// Waits until the stream has come here.
+  void synchronize() const;
   /// Device time from `earlier` to this; both must have passed.
   Nanos since(const Event& earlier) const;
+  CUevent handle() const { return event_; }
 
  private:
   CUevent event_ = nullptr;

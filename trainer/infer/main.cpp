@@ -46,7 +46,7 @@ int infer_run(const InferOptions& options) {
   Weights weights;
   if (options.weights.empty()) {
     weights.shape = mlp_shape(options.hidden);
-    weights.values = mlp_draw(weights.shape, options.seed);
+    weights.values = weights.shape.draw(options.seed);
   } else {
     weights = weights_load(options.weights);
   }

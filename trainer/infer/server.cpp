@@ -7,11 +7,15 @@ namespace sluice::train {
 
 Server::Server(const Weights& weights, int batch_max, const ImageSet& images)
     : images_(images),
-      model_(stream_, weights.shape, batch_max, false),
+      model_(weights.shape.make(stream_, {.batch_max = batch_max, .trains = false})),
       inputs_(static_cast<std::size_t>(batch_max) * kImagePixels),
       labels_(static_cast<std::size_t>(batch_max)),
       logits_(static_cast<std::size_t>(batch_max) * kClassCount) {
-  model_.parameters_upload(weights.values);
+  if (weights.shape.sample().inputs != kImagePixels) {
+    throw Failure("the weights are of " + weights.shape.text() +
+                  "; requests are images: train --model mlp or cnn");
+  }
+  model_->parameters_upload(weights.values);
 }
 
 void Server::answer(const std::vector<std::uint32_t>& ids) {
@@ -21,9 +25,9 @@ void Server::answer(const std::vector<std::uint32_t>& ids) {
     std::transform(image.begin(), image.end(), inputs_.data() + i * kImagePixels, pixel_value);
     labels_[i] = 0;
   }
-  model_.batch_upload(inputs_.data(), labels_.data(), count);
-  model_.forward(count);
-  stream_.download(logits_.data(), model_.logits(), ids.size() * kClassCount * sizeof(float));
+  model_->batch_upload(inputs_.data(), labels_.data(), count);
+  model_->forward(count);
+  stream_.download(logits_.data(), model_->logits(), ids.size() * kClassCount * sizeof(float));
   stream_.synchronize();
   answers_.clear();
   for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -35,7 +35,7 @@ class Server {
   Device device_{0};
   Stream stream_{device_};
   const ImageSet& images_;
-  Mlp model_;
+  const std::unique_ptr<Network> model_;
   PinnedArray<float> inputs_;
   PinnedArray<int> labels_;
   PinnedArray<float> logits_;

@@ -31,6 +31,8 @@ class Optimizer {
  public:
   Optimizer(Stream& stream, const OptimizerSettings& settings, std::size_t parameter_count);
 
+  /// Of its state on the device.
+  std::size_t state_bytes() const { return first_->bytes() + (second_ ? second_->bytes() : 0); }
   /// The next step. `gradients` [parameter_count] are clipped in place.
   void step(double rate, CUdeviceptr gradients, CUdeviceptr parameters);
 

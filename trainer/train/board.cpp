@@ -6,7 +6,9 @@
 
 namespace sluice::train {
 
-BoardMap::BoardMap() : fd_(memfd_create("sluice-train-board", MFD_CLOEXEC)) {
+BoardMap::BoardMap() : BoardMap(memfd_create("sluice-train-board", MFD_CLOEXEC), Fresh()) {}
+
+BoardMap::BoardMap(int fd, Fresh) : fd_(fd) {
   if (fd_ < 0 || ftruncate(fd_, sizeof(Board)) != 0) throw errno_failure("making the board");
   map();
   for (RankLine& one : board_->ranks) one.accuracy = -1;

@@ -14,13 +14,24 @@ struct RankLine {
   std::atomic<std::uint64_t> steps;
   std::atomic<std::uint64_t> samples;          // this rank's
   std::atomic<std::int64_t> communication_ns;  // sum over steps, waiting for others included
-  std::atomic<std::int64_t> stall_ns;          // sum over steps of waiting for data
+  std::atomic<std::int64_t> collective_ns;     // these three: sums over steps, in the device's time
+  std::atomic<std::int64_t> exposed_ns;        // (see ReductionTimes)
+  std::atomic<double> bus_bytes;
+  std::atomic<std::uint64_t> sent_bytes;   // for gradients and weights, as the transport counted
+  std::atomic<std::uint64_t> state_bytes;  // of the optimizer on the device
+  std::atomic<std::int64_t> stall_ns;      // sum over steps of waiting for data
   std::atomic<std::int64_t>
       compute_median_ns;                       // of the last steps' wall time outside communication
   std::atomic<std::int64_t> device_median_ns;  // of the last steps' device time, by events
   std::atomic<double> loss;                    // of the last step, all ranks' mean
   std::atomic<double> accuracy;                // of the last evaluation, -1 = none
-  std::atomic<double> recall;                  // these three: of the evaluation at the end
+  // With --sharing scatter: how many samples there are, which only rank 0 knows by itself. The
+  // second is written last, and is not 0 then.
+  std::atomic<std::uint32_t> test_samples;
+  std::atomic<std::uint32_t> train_samples;
+  std::atomic<std::uint64_t> skipped;  // steps left out because gradients overflowed
+  std::atomic<double> test_loss;       // of the last evaluation
+  std::atomic<double> recall;          // these three: of the evaluation at the end
   std::atomic<double> f1;
   std::atomic<double> roc_auc;
   std::atomic<std::int64_t> begin_ns;  // first step's start
@@ -41,6 +52,9 @@ class BoardMap {
   BoardMap();
   /// A rank's: the board behind an inherited descriptor.
   explicit BoardMap(int fd);
+  /// A new board in an empty file, which it owns.
+  struct Fresh {};
+  BoardMap(int fd, Fresh);
   ~BoardMap();
   BoardMap(const BoardMap&) = delete;
   BoardMap& operator=(const BoardMap&) = delete;

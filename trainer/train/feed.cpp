@@ -3,21 +3,31 @@
 
 #include <algorithm>
 
+#include "trainer/data/text.h"
+
 namespace sluice::train {
 namespace {
 
 constexpr std::uint32_t kSyntheticTrain = 4096;
 constexpr std::uint32_t kSyntheticTest = 1024;
+constexpr std::size_t kSyntheticText = 200'000;  // bytes
 
 bool in_shards(const TrainOptions& options) {
-  return options.data != "fashion-mnist" && options.data != "synthetic";
+  return options.model != Model::kGpt && options.data != "fashion-mnist" &&
+         options.data != "synthetic";
 }
 
 std::vector<std::uint32_t> shards_mine(const TrainOptions& options, const ShardIndex& index,
                                        std::uint32_t rank_count) {
   const auto shards = static_cast<std::uint32_t>(index.train.size());
-  if (options.sharing == Sharing::kIndex) return shards_of_rank(shards, 0, 1);
+  if (options.sharing != Sharing::kPresharded) return shards_of_rank(shards, 0, 1);
   return shards_of_rank(shards, static_cast<std::uint32_t>(options.place.rank), rank_count);
+}
+
+std::unique_ptr<Source> text_open(const TrainOptions& options) {
+  const std::string text = options.data == "synthetic" ? text_draw(options.seed, kSyntheticText)
+                                                       : text_read(options.data);
+  return std::make_unique<TextSource>(tokenizer_make(options)->encode(text), options.gpt.context);
 }
 
 }  // namespace
@@ -30,6 +40,7 @@ Dataset dataset_make(const TrainOptions& options) {
 }
 
 void feed_verify(const TrainOptions& options, int rank_count) {
+  if (options.model == Model::kGpt) text_open(options);
   if (!in_shards(options)) return;
   shards_verify(options.data);
   const std::size_t shards = index_read(options.data).train.size();
@@ -41,44 +52,69 @@ void feed_verify(const TrainOptions& options, int rank_count) {
   }
 }
 
-void rows_put(const ImageRows& from, std::span<const std::uint32_t> rows, float* inputs,
-              int* labels) {
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::span<const std::uint8_t> image = from.image(rows[i]);
-    float* to = inputs + i * kImagePixels;
-    for (std::size_t pixel = 0; pixel < kImagePixels; ++pixel)
-      to[pixel] = pixel_value(image[pixel]);
-    labels[i] = from.label(rows[i]);
-  }
-}
-
-Feed::Feed(const TrainOptions& options, int rank_count) : options_(options) {
+Feed::Feed(const TrainOptions& options, int rank_count, BoardMap& board)
+    : options_(options),
+      scattered_(options.sharing == Sharing::kScatter && rank_count > 1),
+      batch_max_(static_cast<std::size_t>(options.rank_batch())) {
   SamplerOptions how;
   how.rank = static_cast<std::uint32_t>(options.place.rank);
   how.rank_count = static_cast<std::uint32_t>(rank_count);
-  how.batch = static_cast<std::uint32_t>(options.batch);
+  how.batch = static_cast<std::uint32_t>(options.rank_batch());
   how.seed = options.seed;
-  if (in_shards(options)) {
-    const ShardIndex index = index_read(options.data);
-    store_ = std::make_unique<ImageStore>(options.data, index,
-                                          shards_mine(options, index, how.rank_count));
-    if (options.sharing == Sharing::kPresharded)
-      how.own_counts = counts_of_ranks(index, how.rank_count);
-  } else {
-    store_ = std::make_unique<ImageStore>(dataset_make(options));
-  }
-  how.sample_count = store_->train().size();
-  if (options.train_samples > 0)
-    how.sample_count = std::min(how.sample_count, options.train_samples);
+  if (!scattered_ || how.rank == 0) source_open(how);
+  if (scattered_) counts_share(how, board);
   sampler_ = std::make_unique<Sampler>(how);
 }
 
-void Feed::start(std::uint64_t steps) {
+void Feed::source_open(SamplerOptions& how) {
+  if (options_.model == Model::kGpt) {
+    source_ = text_open(options_);
+  } else if (in_shards(options_)) {
+    const ShardIndex index = index_read(options_.data);
+    source_ = std::make_unique<ImageStore>(options_.data, index,
+                                           shards_mine(options_, index, how.rank_count));
+    if (options_.sharing == Sharing::kPresharded)
+      how.own_counts = counts_of_ranks(index, how.rank_count);
+  } else {
+    source_ = std::make_unique<ImageStore>(dataset_make(options_));
+  }
+  how.sample_count = source_->train_count();
+  if (options_.train_samples > 0)
+    how.sample_count = std::min(how.sample_count, options_.train_samples);
+  test_count_ = source_->test_count();
+}
+
+/// If rank 0 is lost meanwhile, the launcher ends us, where there is one.
+void Feed::counts_share(SamplerOptions& how, BoardMap& board) {
+  RankLine& line = board.line(0);
+  if (how.rank == 0) {
+    line.test_samples = test_count_;
+    line.train_samples = how.sample_count;
+    // The global batches of N ranks are the batches of one that is N times as large.
+    batch_max_ *= how.rank_count;
+    how.batch *= how.rank_count;
+    how.rank_count = 1;
+    return;
+  }
+  const Nanos deadline = now_ns() + nanos_of_seconds(options_.timeout_s);
+  while (line.train_samples == 0) {
+    if (now_ns() > deadline) {
+      throw PeerFailure(
+          text_format("rank 0 has not read its data in %g s (--comm-timeout)", options_.timeout_s));
+    }
+    sleep_until(now_ns() + kNanosPerMilli);
+  }
+  how.sample_count = line.train_samples;
+  test_count_ = line.test_samples;
+}
+
+void Feed::start(std::uint64_t steps, const SampleShape& sample) {
+  if (!source_) return;
   std::vector<LoadedBatch> slots;
   // One slot is in use while the others are made ready.
   for (int i = 0; i <= options_.prefetch; ++i) {
-    memory_.push_back(std::make_unique<PinnedBatch>(static_cast<std::size_t>(options_.batch)));
-    slots.push_back({memory_.back()->inputs.data(), memory_.back()->labels.data()});
+    memory_.push_back(std::make_unique<PinnedBatch>(batch_max_, sample));
+    slots.push_back({memory_.back()->inputs.data(), memory_.back()->targets.data()});
   }
   LoaderOptions how{steps, static_cast<Nanos>(options_.load_delay_us * 1000)};
   loader_ = std::make_unique<Loader>(
@@ -87,7 +123,7 @@ void Feed::start(std::uint64_t steps) {
 
 void Feed::fill(std::uint64_t step, LoadedBatch& batch) {
   const Sampler::Batch part = sampler_->batch_of(step);
-  rows_put(store_->train(), part.samples, batch.inputs, batch.labels);
+  source_->train_put(part.samples, batch.inputs, batch.targets);
   batch.count = static_cast<std::uint32_t>(part.samples.size());
   batch.global_count = part.global_count;
 }

@@ -10,6 +10,8 @@
 #include "trainer/data/sampler.h"
 #include "trainer/data/store.h"
 #include "trainer/device/device.h"
+#include "trainer/model/network.h"
+#include "trainer/train/board.h"
 #include "trainer/train/options.h"
 
 namespace sluice::train {
@@ -17,40 +19,50 @@ namespace sluice::train {
 /// The data set that the options name; not one of shards.
 Dataset dataset_make(const TrainOptions& options);
 
-/// Looks at the shards that the options name, if they do, before any rank does: what is wrong with
-/// them is said once. Throws Failure.
+/// Looks at the shards or the text that the options name, if they do, before any rank does: what is
+/// wrong with them is said once. Throws Failure.
 void feed_verify(const TrainOptions& options, int rank_count);
 
-/// Page-locked memory for the images and labels of one batch.
+/// Page-locked memory for one batch.
 struct PinnedBatch {
-  explicit PinnedBatch(std::size_t batch) : inputs(batch * kImagePixels), labels(batch) {}
+  PinnedBatch(std::size_t batch, const SampleShape& sample)
+      : inputs(batch * sample.inputs), targets(batch * sample.targets) {}
 
-  PinnedArray<float> inputs;
-  PinnedArray<int> labels;
+  PinnedArray<std::uint32_t> inputs;
+  PinnedArray<int> targets;
 };
-
-/// Pixels of these rows as the model sees them, and their labels.
-void rows_put(const ImageRows& from, std::span<const std::uint32_t> rows, float* inputs,
-              int* labels);
 
 class Feed {
  public:
-  /// Reads or maps the data. start() needs a current context, this does not.
-  Feed(const TrainOptions& options, int rank_count);
+  /// Reads or maps the data; with --sharing scatter rank 0 does, and the others wait on the board
+  /// until they know how much there is. start() needs a current context, this does not.
+  Feed(const TrainOptions& options, int rank_count, BoardMap& board);
 
-  const ImageRows& test() const { return store_->test(); }
+  /// Null on a rank that has no data of its own.
+  const Source* source() const { return source_.get(); }
+  std::uint32_t test_count() const { return test_count_; }
+  /// One rank makes the batches of all.
+  bool is_scattered() const { return scattered_; }
+  /// All ranks' samples in this step; not while batches are being made.
+  std::uint32_t global_count(std::uint64_t step) { return sampler_->batch_of(step).global_count; }
   std::uint32_t steps_per_epoch() const { return sampler_->steps_per_epoch(); }
 
-  /// From now on the batches of steps 0 to `steps` are made.
-  void start(std::uint64_t steps);
+  /// From now on the batches of steps 0 to `steps` are made, of samples of this shape: this rank's
+  /// part, or all ranks' where they are scattered. Nothing on a rank without data.
+  void start(std::uint64_t steps, const SampleShape& sample);
   const LoadedBatch& next() { return loader_->next(); }
-  Nanos stall_ns() const { return loader_->stall_ns(); }
+  Nanos stall_ns() const { return loader_ ? loader_->stall_ns() : 0; }
 
  private:
+  void source_open(SamplerOptions& how);
+  void counts_share(SamplerOptions& how, BoardMap& board);
   void fill(std::uint64_t step, LoadedBatch& batch);
 
   const TrainOptions& options_;
-  std::unique_ptr<ImageStore> store_;
+  const bool scattered_;
+  std::uint32_t test_count_ = 0;
+  std::size_t batch_max_;  // samples that the loader makes for a step
+  std::unique_ptr<Source> source_;
   std::unique_ptr<Sampler> sampler_;  // the loader's, once that has started
   std::vector<std::unique_ptr<PinnedBatch>> memory_;
   std::unique_ptr<Loader> loader_;  // ends before its memory goes

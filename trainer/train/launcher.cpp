@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "trainer/job/log.h"
@@ -20,9 +23,12 @@
 #include "trainer/job/statistics.h"
 #include "trainer/job/stop.h"
 #include "trainer/train/board.h"
+#include "trainer/train/environment.h"
 #include "trainer/train/feed.h"
+#include "trainer/train/meeting.h"
 #include "trainer/train/plan.h"
 #include "trainer/train/rank.h"
+#include "trainer/train/reduction.h"
 
 namespace sluice::train {
 namespace {
@@ -63,31 +69,6 @@ int gpus_count() {
   return std::atoi(text.c_str() + 1);
 }
 
-/// A directory only for this job, gone with it.
-class PrivateDirectory {
- public:
-  PrivateDirectory() {
-    path_ = (std::filesystem::temp_directory_path() / "sluice-train-XXXXXX").string();
-    if (mkdtemp(path_.data()) == nullptr) throw errno_failure("making the directory " + path_);
-  }
-  ~PrivateDirectory() { remove(); }
-  PrivateDirectory(const PrivateDirectory&) = delete;
-  PrivateDirectory& operator=(const PrivateDirectory&) = delete;
-  const std::string& path() const { return path_; }
-  /// Once the ranks have met it is of no use; gone early, it cannot outlive a launcher that is
-  /// killed.
-  void remove() {
-    if (removed_) return;
-    removed_ = true;
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
- private:
-  std::string path_;
-  bool removed_ = false;
-};
-
 struct RankProcess {
   pid_t pid = -1;  // -1 = reaped
   int status = 0;
@@ -106,12 +87,16 @@ std::string ending_text(int status) {
 
 class Launcher {
  public:
-  Launcher(const TrainOptions& options, int argc, char** argv, int gpu_count)
+  Launcher(const TrainOptions& options, int argc, char** argv, int rank_count, int gpu_count,
+           const std::optional<ExternalStart>& external)
       : options_(options),
         arguments_(argv, argv + argc),
-        plan_(train_plan(options, options.rank_count ? options.rank_count : gpu_count, gpu_count)),
-        log_(options.log, JobLog::Open::kFresh),
-        progress_(options.quiet),
+        only_rank_(external ? external->rank : -1),
+        plan_(train_plan(options, rank_count, gpu_count)),
+        log_(options.log, is_first() ? JobLog::Open::kFresh : JobLog::Open::kAppend),
+        progress_(options.quiet || !is_first()),
+        meeting_(external ? Meeting::shared(*external, options.timeout_s) : Meeting::own()),
+        board_(meeting_->board()),
         ranks_(static_cast<std::size_t>(plan_.rank_count)) {}
 
   ~Launcher() { ranks_kill(SIGKILL); }
@@ -120,13 +105,17 @@ class Launcher {
 
   int run() {
     progress_.say(plan_text(plan_, options_));
-    log_.write(JsonLine("start")
-                   .add("job", "train")
-                   .add("ranks", plan_.rank_count)
-                   .add("batch", options_.batch)
-                   .add("parameters", static_cast<std::uint64_t>(plan_.shape.parameter_count()))
-                   .add("seed", options_.seed));
-    for (int rank = 0; rank < plan_.rank_count; ++rank) rank_start(rank);
+    if (is_first()) {
+      log_.write(JsonLine("start")
+                     .add("job", "train")
+                     .add("ranks", plan_.rank_count)
+                     .add("batch", options_.rank_batch())
+                     .add("parameters", static_cast<std::uint64_t>(plan_.shape.parameter_count()))
+                     .add("seed", options_.seed));
+    }
+    for (int rank = 0; rank < plan_.rank_count; ++rank) {
+      if (only_rank_ < 0 || rank == only_rank_) rank_start(rank);
+    }
     while (ranks_reap()) {
       if (stop_.sleep_until(now_ns() + kLookGap)) stop_pass_on();
       deadline_keep();
@@ -136,12 +125,15 @@ class Launcher {
   }
 
  private:
+  /// Speaks for the job: starts all ranks, or the first of them.
+  bool is_first() const { return only_rank_ <= 0; }
+
   // The path and not the link itself, so that the ranks carry the program's name in ps and in every
   // account.
   const std::string program_ = std::filesystem::read_symlink("/proc/self/exe").string();
 
   void rank_start(int rank) {
-    RankPlace place{rank, plan_.rank_count, plan_.gpu_count, board_.fd(), directory_.path()};
+    RankPlace place{rank, plan_.rank_count, plan_.gpu_count, board_.fd(), meeting_->directory()};
     std::vector<std::string> words = arguments_;
     words.push_back("--as-rank");
     words.push_back(place_format(place));
@@ -251,17 +243,41 @@ class Launcher {
   void state_show() {
     RankLine& line = board_.line(0);
     if (line.steps == 0) return;
-    directory_.remove();
+    meeting_->remove();
     progress_.show(text_format("step %llu, loss %.4f, %.0f samples/s",
                                static_cast<unsigned long long>(line.steps.load()), line.loss.load(),
                                samples_per_s()));
-    reporter_.report(figures(), false);
+    if (is_first()) reporter_.report(figures(), false);
   }
 
-  static std::string scores_text(const RankLine& line) {
+  std::string scores_text(const RankLine& line) const {
+    const std::string accuracy = text_format(", accuracy %.2f %%", 100 * line.accuracy);
+    if (options_.model == Model::kGpt) {
+      return accuracy + text_format(", perplexity %.3f", std::exp(line.test_loss));
+    }
+    return accuracy + text_format(", mean over classes: recall %.2f %%, F1 %.2f %%, ROC AUC %.4f",
+                                  100 * line.recall, 100 * line.f1, line.roc_auc.load());
+  }
+
+  static double busbw_mb_per_s(const RankLine& line) {
+    return line.collective_ns > 0 ? line.bus_bytes * 1e3 / static_cast<double>(line.collective_ns)
+                                  : 0;
+  }
+
+  static std::string overlap_text(const RankLine& line) {
+    if (line.collective_ns <= 0) return "";
     return text_format(
-        ", accuracy %.2f %%, mean over classes: recall %.2f %%, F1 %.2f %%, ROC AUC %.4f",
-        100 * line.accuracy, 100 * line.recall, 100 * line.f1, line.roc_auc.load());
+        "; a step's collectives take %.3f ms of device time, %.3f ms of it exposed (overlap %.1f "
+        "%%), busbw %.0f MB/s",
+        step_mean_ms(line, line.collective_ns), step_mean_ms(line, line.exposed_ns),
+        100 * ReductionTimes::overlap_ratio(line.exposed_ns, line.collective_ns),
+        busbw_mb_per_s(line));
+  }
+
+  std::string skipped_text(const RankLine& line) const {
+    if (options_.precision != Precision::kFp16) return "";
+    return text_format("; %llu steps skipped because gradients overflowed",
+                       static_cast<unsigned long long>(line.skipped.load()));
   }
 
   static double step_mean_ms(const RankLine& line, Nanos sum) {
@@ -281,33 +297,42 @@ class Launcher {
   int finish() {
     RankLine& line = board_.line(0);
     const std::string status = status_text();
+    if (!is_first()) return status == "failed" ? 1 : 0;
     log_.write(JsonLine("end")
                    .add("steps", line.steps.load())
                    .add("samples", samples())
+                   .add("collective_ns", line.collective_ns.load())
+                   .add("exposed_ns", line.exposed_ns.load())
+                   .add("overlap_ratio",
+                        ReductionTimes::overlap_ratio(line.exposed_ns, line.collective_ns))
+                   .add("busbw_mb_per_s", busbw_mb_per_s(line))
+                   .add("sent_bytes", line.sent_bytes.load())
+                   .add("state_bytes", line.state_bytes.load())
                    .add("status", status));
     if (line.steps > 0) reporter_.report(figures(), true);
     if (status == "failed") return 1;
     const double accuracy = line.accuracy;
     progress_.say(text_format(
         "%s: %llu steps, %llu samples in %.2f s (%.0f samples/s); loss %.4f%s; device time of a "
-        "step %.2f ms (median), communication %.2f ms (mean), stalled for data %.2f ms (mean)",
+        "step %.2f ms (median), communication %.2f ms (mean), stalled for data %.2f ms (mean)%s",
         status == "ok" ? "done" : "stopped", static_cast<unsigned long long>(line.steps.load()),
         static_cast<unsigned long long>(samples()), seconds_of(line.end_ns - line.begin_ns),
         samples_per_s(), line.loss.load(), accuracy >= 0 ? scores_text(line).c_str() : "",
         millis_of(line.device_median_ns), step_mean_ms(line, line.communication_ns),
-        step_mean_ms(line, line.stall_ns)));
+        step_mean_ms(line, line.stall_ns), (overlap_text(line) + skipped_text(line)).c_str()));
     return 0;
   }
 
   StopSignal stop_;
   const TrainOptions& options_;
   std::vector<std::string> arguments_;
+  const int only_rank_;  // the others are started by somebody else; -1 = all by this launcher
   TrainPlan plan_;
   JobLog log_;
   Progress progress_;
   JobReporter reporter_;
-  BoardMap board_;
-  PrivateDirectory directory_;
+  const std::unique_ptr<Meeting> meeting_;
+  BoardMap& board_;
   std::vector<RankProcess> ranks_;
   bool failed_ = false;
   bool cause_said_ = false;
@@ -319,9 +344,20 @@ class Launcher {
 }  // namespace
 
 int launcher_run(const TrainOptions& options, int argc, char** argv) {
+  std::optional<ExternalStart> external;
+  if (!options.start_self) external = external_start(getenv);
+  if (external && options.rank_count != 0 && options.rank_count != external->rank_count) {
+    throw Failure(
+        text_format("--nproc %d, but %s starts %d ranks; leave --nproc out, or give "
+                    "--start self to start ranks from here",
+                    options.rank_count, external->by.c_str(), external->rank_count));
+  }
   const int gpu_count = gpus_count();
-  feed_verify(options, options.rank_count ? options.rank_count : gpu_count);
-  return Launcher(options, argc, argv, gpu_count).run();
+  const int rank_count = external             ? external->rank_count
+                         : options.rank_count ? options.rank_count
+                                              : gpu_count;
+  feed_verify(options, rank_count);
+  return Launcher(options, argc, argv, rank_count, gpu_count, external).run();
 }
 
 }  // namespace sluice::train

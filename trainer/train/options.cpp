@@ -1,20 +1,46 @@
 // See options.h.
 #include "trainer/train/options.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
 
+#include "trainer/data/bpe.h"
 #include "trainer/data/dataset.h"
+#include "trainer/data/text.h"
 #include "trainer/job/command_line.h"
-#include "trainer/model/mlp.h"
+#include "trainer/train/plan.h"
 
 namespace sluice::train {
 namespace {
 
+constexpr std::array<const char*, 3> kModelNames = {"mlp", "cnn", "gpt"};
+
+void model_flags_add(CommandLine& line, TrainOptions& o) {
+  line.numbers("--hidden", o.hidden,
+               "mlp, cnn: units of the hidden dense layers, e.g. 128 or 256,64");
+  line.numbers("--channels", o.channels,
+               "cnn: filters of its convolutions, each followed by 2x2 pooling");
+  line.number("--layers", o.gpt.layers, "gpt: attention and perceptron, so many times", 1,
+              kGptLayersMax);
+  line.number("--heads", o.gpt.heads, "gpt: heads of attention, each of up to 64 values", 1,
+              kGptWidthMax);
+  line.number("--width", o.gpt.width, "gpt: values of a token from layer to layer", 1,
+              kGptWidthMax);
+  line.number("--context", o.gpt.context, "gpt: tokens of a sample", 1, kContextMax);
+  line.text("--vocab", o.vocabulary,
+            "gpt: vocab.json of GPT-2's tokens, with --merges; else every byte is a token");
+  line.text("--merges", o.merges, "gpt: merges.txt of GPT-2's tokens");
+}
+
 void flags_add(CommandLine& line, TrainOptions& o) {
   line.number("--nproc", o.rank_count, "ranks = processes; 0 = one per visible GPU", 0, kRanksMax);
-  line.number("--batch", o.batch, "samples per rank and step", 1, kBatchMax);
-  line.numbers("--hidden", o.hidden, "units of the hidden layers, e.g. 128 or 256,64");
+  line.number("--batch", o.batch, "samples per rank and micro-batch", 1, kBatchMax);
+  line.number("--accumulate", o.accumulate,
+              "micro-batches of a step: gradients of so many batches make one update", 1,
+              kBatchMax);
+  model_flags_add(line, o);
   line.number("--lr", o.rate, "learning rate", 0.0, 1e300);
   line.number(
       "--lr-batch", o.rate_batch,
@@ -29,6 +55,13 @@ void flags_add(CommandLine& line, TrainOptions& o) {
   line.number("--momentum", o.optimizer.momentum, "of sgd and rmsprop", 0.0, 0.9999);
   line.number("--weight-decay", o.optimizer.weight_decay, "of adamw", 0.0, 1e3);
   line.number("--clip", o.optimizer.clip, "largest norm of the gradient; 0 = any", 0.0, 1e300);
+  line.number("--loss-scale", o.loss_scale.initial, "fp16: where the loss scale begins",
+              kLossScaleMin, kLossScaleMax);
+  line.number("--loss-scale-steps", o.loss_scale.growth_steps,
+              "fp16: good steps before the loss scale is doubled", 1, 1ULL << 40);
+  line.number("--plant-overflow", o.overflow_step,
+              "experiment, fp16: gradients of this step overflow (the first is 1); 0 = none", 0,
+              1ULL << 40);
   line.number("--steps", o.steps, "this many steps (default: one epoch)", 1, 1ULL << 40);
   line.number("--seconds", o.seconds, "until this much time has passed", 0.001, 1e6);
   line.number("--epochs", o.epochs, "this many passes over the data", 1, 1000000);
@@ -38,26 +71,107 @@ void flags_add(CommandLine& line, TrainOptions& o) {
   line.number("--eval-every", o.eval_every, "steps between evaluations; 0 = only at the end");
   line.text("--data", o.data,
             "what to train on: fashion-mnist, synthetic, or a directory that `sluice-train pack` "
-            "wrote (see its --help)");
+            "wrote (see its --help); gpt: synthetic, or any text file");
   line.text("--data-dir", o.data_directory, "directory of the four Fashion-MNIST files");
   line.number("--train-samples", o.train_samples, "use only the first N; 0 = all");
   line.number("--prefetch", o.prefetch,
               "batches made ready ahead; 0 = none, in the training thread", 0, kPrefetchMax);
   line.number("--load-delay-us", o.load_delay_us,
               "experiment: a store that takes this much longer for every batch", 0, 60'000'000);
-  line.number("--bucket-kib", o.bucket_kib, "largest gradient bucket of an all-reduce", 1, 1 << 20);
+  line.number("--bucket", o.bucket_bytes,
+              "bytes of the largest gradient bucket: more of them hide more of the communication "
+              "behind the backward pass, fewer pay the link's latency less often",
+              4, 1ULL << 30);
   line.number("--link-alpha-us", o.link.alpha_us, "modelled latency of a message (software GPUs)",
               0.0, 1e6);
   line.number("--link-gbps", o.link.gigabits_per_s,
               "modelled bandwidth in gigabits/s (software GPUs); 0 = infinite", 0.0, 1e6);
+  line.number("--wire-alpha-us", o.throttle.alpha_us,
+              "experiment: Gloo's messages really leave this much later", 0.0, 1e6);
+  line.number("--wire-mb-per-s", o.throttle.megabytes_per_s,
+              "experiment: and at this rate; 0 = as fast as they go", 0.0, 1e6);
   line.number("--comm-timeout", o.timeout_s, "seconds to wait for a silent rank", 0.1, 1e5);
   line.text("--log", o.log, "JSON lines: start, step, eval, end");
   line.text("--save", o.save, "write the trained weights here");
   line.flag("--quiet", o.quiet, "print nothing but errors");
 }
 
+/// The options of communication that are words.
+struct CommunicationWords {
+  std::string algorithm = algorithm_name(Algorithm::kRing);
+  std::string start = "auto";
+  std::string overlap = "on";
+  std::string strategy = "data";
+  std::string compression = "none";
+  std::string engine = "auto";
+};
+
+void communication_add(CommandLine& line, CommunicationWords& words) {
+  line.word("--algorithm", words.algorithm, "of the all-reduce",
+            {"ring", "halving-doubling", "bcube"});
+  line.word("--start", words.start,
+            "auto: under mpirun or srun (one process for each rank) be the rank that they say, "
+            "else start all ranks; self: start all ranks in any case",
+            {"auto", "self"});
+  line.word("--overlap", words.overlap, "reduce gradients while the backward pass goes on",
+            {"on", "off"});
+  line.word("--strategy", words.strategy,
+            "data: every rank has the optimizer's whole state; sharded: 1/N of it, for one "
+            "reduce-scatter and one all-gather",
+            {"data", "sharded"});
+  line.text("--compress", words.compression,
+            "gradients on the wire: none, fp16, bf16, or topk:RATIO (the largest, the rest later)");
+  line.word("--comm", words.engine, "what carries it", {"auto", "gloo", "nccl"});
+}
+
+/// What of communication goes with what.
+void communication_check(const TrainOptions& o) {
+  const bool sharded = o.strategy == Strategy::kSharded;
+  if (sharded && o.compression.kind != Compression::kNone)
+    throw Failure("--compress is for --strategy data; sharded sends 32-bit sums");
+  if (o.precision != Precision::kFp16) return;
+  if (sharded) {
+    throw Failure(
+        "--precision fp16 is not for --strategy sharded: whether a step is left out follows from "
+        "all gradients, and a rank has the sums of its part alone; take bf16");
+  }
+  if (o.compression.kind == Compression::kTopk) {
+    throw Failure(
+        "--precision fp16 is not for --compress topk: an overflow would stay in what is kept for "
+        "the next step; take --precision bf16, or --compress bf16");
+  }
+}
+
+void communication_take(const CommunicationWords& words, TrainOptions& o) {
+  o.algorithm = *algorithm_parse(words.algorithm);
+  o.engine = *engine_parse(words.engine);
+  o.overlap = words.overlap == "on";
+  o.start_self = words.start == "self";
+  o.strategy = words.strategy == "sharded" ? Strategy::kSharded : Strategy::kData;
+  const auto settings = compression_parse(words.compression);
+  if (!settings) {
+    throw Failure("--compress " + words.compression +
+                  " is not none, fp16, bf16 or topk:RATIO with a RATIO in (0, 1]");
+  }
+  o.compression = *settings;
+  communication_check(o);
+}
+
 /// What the options for the data must be among themselves.
+void text_check(const TrainOptions& o) {
+  if (o.data == "fashion-mnist") {
+    throw Failure("--model gpt learns text: give --data FILE, or --data synthetic");
+  }
+  if (o.data != "synthetic" && !std::filesystem::is_regular_file(o.data)) {
+    throw Failure("--data " + o.data + " is not synthetic, and no file of text either");
+  }
+  if (o.sharing == Sharing::kPresharded) {
+    throw Failure("--sharing presharded is for images in shards, not for --model gpt");
+  }
+}
+
 void data_check(const TrainOptions& o) {
+  if (o.model == Model::kGpt) return text_check(o);
   const bool named = o.data == "fashion-mnist" || o.data == "synthetic";
   if (!named && !std::filesystem::is_directory(o.data)) {
     throw Failure("--data " + o.data +
@@ -71,6 +185,45 @@ void data_check(const TrainOptions& o) {
   }
   if (o.train_samples > 0) {
     throw Failure("--train-samples is not for --sharing presharded; give it to sluice-train pack");
+  }
+}
+
+/// An option that the model does not have is a mistake; its default is not.
+void model_check(TrainOptions& o) {
+  const TrainOptions usual;
+  const auto only_for = [&](Model model, bool given, const char* option) {
+    if (!given || o.model == model) return;
+    throw Failure(std::string(option) + " is for --model " +
+                  kModelNames[static_cast<std::size_t>(model)]);
+  };
+  only_for(Model::kCnn, o.channels != usual.channels, "--channels");
+  only_for(Model::kGpt, o.gpt.layers != usual.gpt.layers, "--layers");
+  only_for(Model::kGpt, o.gpt.heads != usual.gpt.heads, "--heads");
+  only_for(Model::kGpt, o.gpt.width != usual.gpt.width, "--width");
+  only_for(Model::kGpt, o.gpt.context != usual.gpt.context, "--context");
+  only_for(Model::kGpt, !o.vocabulary.empty(), "--vocab");
+  if (o.vocabulary.empty() != o.merges.empty()) {
+    throw Failure("--vocab and --merges are two halves of a vocabulary: give both or none");
+  }
+  if (o.model == Model::kGpt && o.hidden != usual.hidden) {
+    throw Failure("--hidden is for --model mlp and cnn; gpt has --width");
+  }
+  o.gpt.vocabulary = tokenizer_make(o)->vocabulary();
+  model_shape(o).batch_check(o.batch);
+}
+
+void precision_check(const TrainOptions& o) {
+  const LossScaleSettings usual;
+  const bool scaled = o.loss_scale.initial != usual.initial ||
+                      o.loss_scale.growth_steps != usual.growth_steps || o.overflow_step > 0;
+  if (scaled && o.precision != Precision::kFp16) {
+    throw Failure(
+        "--loss-scale, --loss-scale-steps and --plant-overflow are for --precision fp16: bf16 has "
+        "the range of fp32");
+  }
+  if (std::int64_t{o.batch} * o.accumulate > kBatchMax) {
+    throw Failure(text_format("--batch %d times --accumulate %d is more than %d samples", o.batch,
+                              o.accumulate, kBatchMax));
   }
 }
 
@@ -115,14 +268,24 @@ bool place_parse(const std::string& text, RankPlace* out) {
          out->gpu_count > 0 && out->board_fd >= 0 && !out->directory.empty();
 }
 
+std::unique_ptr<Tokenizer> tokenizer_make(const TrainOptions& options) {
+  if (options.vocabulary.empty()) return byte_tokenizer();
+  return bpe_tokenizer(options.vocabulary, options.merges);
+}
+
 bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_code) {
   TrainOptions& o = *out;
   o.data_directory = kFashionDirectory;
-  CommandLine line("sluice-train",
-                   "Trains a multilayer perceptron, data-parallel over the visible GPUs.");
+  CommandLine line("sluice-train", "Trains a model, data-parallel over the visible GPUs.");
+  std::string model = "mlp";
+  line.word("--model", model,
+            "mlp: dense layers; cnn: convolutions before them; gpt: a transformer, for text",
+            {"mlp", "cnn", "gpt"});
   flags_add(line, o);
-  std::string algorithm = algorithm_name(o.algorithm);
-  line.word("--algorithm", algorithm, "of the all-reduce", {"ring", "halving-doubling", "bcube"});
+  std::string precision = precision_name(o.precision);
+  line.word("--precision", precision,
+            "what matrix products take; weights and sums are fp32. fp16 scales the loss",
+            {"fp32", "bf16", "fp16"});
   std::string schedule = schedule_name(o.schedule);
   line.word("--schedule", schedule, "of the learning rate",
             {"constant", "cosine", "1cycle", "triangular"});
@@ -131,24 +294,30 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
             {"sgd", "adam", "adamw", "rmsprop"});
   std::string sharing = "index";
   line.word("--sharing", sharing,
-            "index: every rank opens all data; presharded: only shards of its own",
-            {"index", "presharded"});
-  std::string engine = "auto";
-  line.word("--comm", engine, "what carries it", {"auto", "gloo", "nccl"});
+            "index: every rank opens all data; scatter: rank 0 does, and sends the others their "
+            "samples; presharded: every rank opens shards of its own",
+            {"index", "scatter", "presharded"});
+  CommunicationWords communication;
+  communication_add(line, communication);
   std::string place;
   line.hidden("--as-rank", place);
   const auto whole_check = [&] {
-    o.algorithm = *algorithm_parse(algorithm);
-    o.engine = *engine_parse(engine);
+    const auto named = std::find(kModelNames.begin(), kModelNames.end(), model);
+    o.model = static_cast<Model>(named - kModelNames.begin());
+    o.precision = *precision_parse(precision);
+    precision_check(o);
+    communication_take(communication, o);
     o.schedule = *schedule_parse(schedule);
     o.optimizer.method = *method_parse(method);
-    o.sharing = sharing == "index" ? Sharing::kIndex : Sharing::kPresharded;
+    o.sharing = sharing == "index"     ? Sharing::kIndex
+                : sharing == "scatter" ? Sharing::kScatter
+                                       : Sharing::kPresharded;
     rate_check(o);
     data_check(o);
     if (!place.empty() && !place_parse(place, &o.place)) {
       throw Failure("--as-rank is for the launcher alone");
     }
-    mlp_shape(o.hidden);
+    model_check(o);
   };
   if (!line.parse(argc, argv, exit_code, whole_check)) return false;
   if (o.steps == 0 && o.seconds == 0 && o.epochs == 0) o.epochs = 1;

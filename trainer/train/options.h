@@ -2,10 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trainer/comm/communicator.h"
+#include "trainer/data/tokenizer.h"
+#include "trainer/model/gpt.h"
+#include "trainer/model/loss_scale.h"
 #include "trainer/model/optimizer.h"
 #include "trainer/train/schedule.h"
 
@@ -22,16 +27,45 @@ struct RankPlace {
   bool is_launcher() const { return rank < 0; }
 };
 
+enum class Model : std::uint8_t { kMlp, kCnn, kGpt };
+
+/// Who has what of the model.
+enum class Strategy : std::uint8_t {
+  kData,     // every rank all weights and the optimizer's whole state
+  kSharded,  // every rank all weights, and the state of its part of them
+};
+
+/// Fewer bytes on the wire for the same gradients: compression.h.
+enum class Compression : std::uint8_t { kNone, kFp16, kBf16, kTopk };
+
+struct CompressionSettings {
+  Compression kind = Compression::kNone;
+  double ratio = 1;  // of kTopk, in (0, 1]
+
+  std::string text() const;
+};
+
+/// "none", "fp16", "bf16" or "topk:RATIO".
+std::optional<CompressionSettings> compression_parse(const std::string& text);
+
 /// Who has which training samples.
 enum class Sharing : std::uint8_t {
   kIndex,       // every rank opens all data and takes its part of each global batch
+  kScatter,     // rank 0 opens all data and sends the others their parts of each global batch
   kPresharded,  // every rank opens shards of its own and trains on those alone
 };
 
 struct TrainOptions {
-  int rank_count = 0;  // 0 = one per visible GPU
-  int batch = 64;      // per rank
-  std::vector<int> hidden = {128};
+  int rank_count = 0;       // 0 = one per visible GPU
+  bool start_self = false;  // whatever mpirun or srun say
+  int batch = 64;           // per rank and micro-batch
+  int accumulate = 1;       // micro-batches of a step
+  Model model = Model::kMlp;
+  std::vector<int> hidden = {128};      // of mlp and cnn
+  std::vector<int> channels = {8, 16};  // of cnn: filters of its convolutions
+  GptShape gpt;                         // of gpt; its vocabulary follows from the two files
+  std::string vocabulary;               // GPT-2's vocab.json and merges.txt; none = bytes
+  std::string merges;
   double rate = 0.05;
   std::uint64_t rate_batch = 0;  // the global batch that the rate is meant for; 0 = any
   Schedule schedule = Schedule::kConstant;
@@ -39,32 +73,46 @@ struct TrainOptions {
   std::uint64_t rate_warmup = 0;  // steps
   std::uint64_t rate_period = 0;  // steps of a triangle; 0 = two epochs
   OptimizerSettings optimizer;
+  Precision precision = Precision::kFp32;
+  LossScaleSettings loss_scale;     // of fp16
+  std::uint64_t overflow_step = 0;  // a planted overflow of gradients, in this step; 0 = none
   std::uint64_t steps = 0;
   double seconds = 0;
   std::uint64_t epochs = 0;  // with neither steps nor seconds nor epochs: one epoch
   std::uint64_t seed = 1;
   std::uint32_t eval_samples = 1000;
-  std::uint64_t eval_every = 0;        // steps; 0 = only at the end
-  std::string data = "fashion-mnist";  // or "synthetic", or a directory of shards
+  std::uint64_t eval_every = 0;  // steps; 0 = only at the end
+  // fashion-mnist, synthetic or a directory of shards; for gpt synthetic or a file
+  std::string data = "fashion-mnist";
   Sharing sharing = Sharing::kIndex;
   std::string data_directory;
   std::uint32_t train_samples = 0;  // 0 = all
   int prefetch = 2;                 // batches made ahead; 0 = by the training thread
   std::uint64_t load_delay_us = 0;  // a planted slow store, per batch
-  std::uint64_t bucket_kib = 1024;
+  std::uint64_t bucket_bytes = 1 << 20;
+  bool overlap = true;
+  Strategy strategy = Strategy::kData;
+  CompressionSettings compression;
   Algorithm algorithm = Algorithm::kRing;
   Engine engine = Engine::kAuto;
   LinkModel link;
+  WireThrottle throttle;
   double timeout_s = 60;
   std::string log;
   std::string save;
   bool quiet = false;
   RankPlace place;
+
+  /// Samples of a rank in a step.
+  int rank_batch() const { return batch * accumulate; }
 };
 
 inline constexpr int kRanksMax = 64;
 inline constexpr int kBatchMax = 65536;
 inline constexpr int kPrefetchMax = 64;
+
+/// The one that the options name.
+std::unique_ptr<Tokenizer> tokenizer_make(const TrainOptions& options);
 
 /// Parses and checks. On --help or a mistake prints what is due and returns false with the exit
 /// code.

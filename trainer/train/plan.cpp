@@ -5,6 +5,8 @@
 #include <bit>
 #include <cassert>
 
+#include "trainer/train/compression.h"
+
 namespace sluice::train {
 
 std::vector<Bucket> buckets_cut(std::size_t count, std::size_t bucket_floats) {
@@ -18,6 +20,78 @@ std::vector<Bucket> buckets_cut(std::size_t count, std::size_t bucket_floats) {
   return buckets;
 }
 
+ModelShape model_shape(const TrainOptions& options) {
+  switch (options.model) {
+    case Model::kCnn:
+      return cnn_shape(options.channels, options.hidden);
+    case Model::kGpt:
+      return gpt_shape(options.gpt);
+    case Model::kMlp:
+      break;
+  }
+  return mlp_shape(options.hidden);
+}
+
+std::vector<Bucket> ShardPlan::buckets(std::size_t total, std::size_t bucket_floats,
+                                       int rank_count) const {
+  const auto ranks = static_cast<std::size_t>(rank_count);
+  std::vector<Bucket> out{{shared_begin, total - shared_begin}};
+  if (shared_begin == 0) return out;
+  const std::size_t whole = std::max(bucket_floats / ranks, std::size_t{1}) * ranks;
+  for (const Bucket& one : buckets_cut(shared_begin, whole)) out.push_back(one);
+  return out;
+}
+
+namespace {
+
+std::vector<Bucket> plan_buckets(const TrainPlan& plan, const TrainOptions& options) {
+  const std::size_t parameters = plan.shape.parameter_count();
+  const std::size_t bucket_floats = options.bucket_bytes / sizeof(float);
+  const std::size_t all = parameters + kExtraCount;
+  if (options.strategy == Strategy::kSharded)
+    return plan.shards.buckets(all, bucket_floats, plan.rank_count);
+  if (options.compression.kind == Compression::kNone) return buckets_cut(all, bucket_floats);
+  std::vector<Bucket> buckets{{parameters, kExtraCount}};  // exact, so apart
+  for (const Bucket& one : buckets_cut(parameters, bucket_floats)) buckets.push_back(one);
+  return buckets;
+}
+
+/// What a rank sends for one bucket, and how many messages wait for each other.
+AllreduceCost bucket_cost(const TrainPlan& plan, const TrainOptions& options,
+                          const Bucket& bucket) {
+  const std::uint64_t bytes = bucket.count * sizeof(float);
+  const double others = plan.rank_count - 1;
+  const AllreduceCost whole = allreduce_cost(options.algorithm, plan.rank_count, bytes);
+  if (options.strategy == Strategy::kSharded) {
+    if (plan.shards.is_shared(bucket)) return whole;
+    return {2 * others, 2 * static_cast<double>(bytes) * others / plan.rank_count};
+  }
+  if (bucket.begin >= plan.shape.parameter_count()) return whole;
+  switch (options.compression.kind) {
+    case Compression::kNone:
+      break;
+    case Compression::kFp16:
+    case Compression::kBf16:
+      return allreduce_cost(options.algorithm, plan.rank_count, bytes / 2);
+    case Compression::kTopk: {
+      const std::size_t k = topk_of(options.compression.ratio, bucket.count);
+      return {others, static_cast<double>(k * kPairBytes) * others};
+    }
+  }
+  return whole;
+}
+
+std::string collective_text(const TrainOptions& options) {
+  if (options.strategy == Strategy::kSharded) return "reduce-scatter and all-gather by ring";
+  if (options.compression.kind == Compression::kTopk)
+    return "all-gather by ring of " + options.compression.text();
+  std::string text = std::string("all-reduce by ") + algorithm_name(options.algorithm);
+  if (options.compression.kind != Compression::kNone) text += " as " + options.compression.text();
+  return text;
+}
+
+}  // namespace
+
 TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count) {
   if (gpu_count < 1) {
     throw Failure("no GPU is visible (CUDA_VISIBLE_DEVICES); training needs at least one");
@@ -30,14 +104,15 @@ TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count)
                     rank_count));
   }
   TrainPlan plan;
-  plan.shape = mlp_shape(options.hidden);
+  plan.shape = model_shape(options);
   plan.rank_count = rank_count;
   plan.gpu_count = gpu_count;
   const std::size_t floats = plan.shape.parameter_count() + kExtraCount;
-  plan.buckets = buckets_cut(floats, options.bucket_kib * 1024 / sizeof(float));
+  plan.shards = ShardPlan::of(plan.shape.parameter_count(), rank_count);
+  plan.buckets = plan_buckets(plan, options);
   plan.gradient_bytes = floats * sizeof(float);
   if (plan.shape.parameter_count() > INT32_MAX / 2) {
-    throw Failure("more than 2^30 parameters; make --hidden smaller");
+    throw Failure("more than 2^30 parameters; make the model smaller");
   }
   return plan;
 }
@@ -47,7 +122,7 @@ RatePlan rate_plan(const TrainOptions& options, int rank_count, std::uint64_t st
   plan.schedule = options.schedule;
   plan.peak = rate_scaled(
       options.rate, options.rate_batch,
-      static_cast<std::uint64_t>(options.batch) * static_cast<std::uint64_t>(rank_count));
+      static_cast<std::uint64_t>(options.rank_batch()) * static_cast<std::uint64_t>(rank_count));
   plan.low = options.rate_low;
   if (plan.low < 0) {
     plan.low = options.schedule == Schedule::kOneCycle     ? plan.peak / 25
@@ -69,21 +144,24 @@ std::string plan_text(const TrainPlan& plan, const TrainOptions& options) {
   for (int rank = 0; rank < plan.rank_count; ++rank) {
     text += text_format(" %d->GPU %d", rank, plan.gpu_of(rank));
   }
-  text += text_format("\nplan: batch %d per rank, %d in all", options.batch,
-                      options.batch * plan.rank_count);
+  text += text_format("\nplan: batch %d per rank, %d in all", options.rank_batch(),
+                      options.rank_batch() * plan.rank_count);
+  if (options.accumulate > 1) text += text_format(", by %d micro-batches", options.accumulate);
+  if (options.precision != Precision::kFp32) {
+    text += std::string("; matrix products in ") + precision_name(options.precision);
+  }
   if (plan.rank_count == 1) return text + "; nothing to reduce";
-  std::uint64_t sent = 0;
+  double sent = 0;
   Nanos link_ns = 0;
   for (const Bucket& bucket : plan.buckets) {
-    const std::uint64_t bytes = bucket.count * sizeof(float);
-    sent +=
-        static_cast<std::uint64_t>(allreduce_cost(options.algorithm, plan.rank_count, bytes).bytes);
-    link_ns += options.link.allreduce_ns(options.algorithm, plan.rank_count, bytes);
+    const AllreduceCost cost = bucket_cost(plan, options, bucket);
+    sent += cost.bytes;
+    link_ns += options.link.transfer_ns(cost.steps, cost.bytes);
   }
   return text + text_format(
-                    "; all-reduce by %s in %zu bucket%s, %llu bytes sent per rank and step "
+                    "; %s in %zu bucket%s, %llu bytes sent per rank and step "
                     "(modelled link: %.3f ms)",
-                    algorithm_name(options.algorithm), plan.buckets.size(),
+                    collective_text(options).c_str(), plan.buckets.size(),
                     plan.buckets.size() == 1 ? "" : "s", static_cast<unsigned long long>(sent),
                     millis_of(link_ns));
 }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/model/mlp.h"
+#include "trainer/model/model.h"
 #include "trainer/train/options.h"
 
 namespace sluice::train {
@@ -16,16 +16,39 @@ struct Bucket {
   std::size_t count;
 };
 
+/// Which weights are whose in `sharded`: equal parts of every bucket. What does not divide by the
+/// number of ranks is the end of the array, which every rank has: those few weights, and the
+/// extras.
+struct ShardPlan {
+  std::size_t shared_begin = 0;  // from here on every rank has everything
+
+  static ShardPlan of(std::size_t parameter_count, int rank_count) {
+    return {parameter_count - parameter_count % static_cast<std::size_t>(rank_count)};
+  }
+  /// Buckets for [0, total): all parts of a bucket are equal, but of the first, which is shared.
+  std::vector<Bucket> buckets(std::size_t total, std::size_t bucket_floats, int rank_count) const;
+  bool is_shared(const Bucket& bucket) const { return bucket.begin >= shared_begin; }
+  /// This rank's part of a bucket that is not shared.
+  static Bucket part(const Bucket& bucket, int rank, int rank_count) {
+    const std::size_t count = bucket.count / static_cast<std::size_t>(rank_count);
+    return {bucket.begin + count * static_cast<std::size_t>(rank), count};
+  }
+};
+
 struct TrainPlan {
-  MlpShape shape;
+  ModelShape shape;
   int rank_count;
   int gpu_count;
   std::vector<Bucket> buckets;  // in order of reduction: the last layers' gradients are ready first
   std::size_t gradient_bytes;   // of all buckets together
+  ShardPlan shards;             // of Strategy::kSharded
 
   int gpu_of(int rank) const { return rank % gpu_count; }
   bool own_gpu_each() const { return rank_count <= gpu_count; }
 };
+
+/// The model that the options ask for. Throws Failure where it cannot be.
+ModelShape model_shape(const TrainOptions& options);
 
 /// Throws Failure where the options do not go together.
 TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count);

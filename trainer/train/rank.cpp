@@ -11,15 +11,21 @@
 #include "trainer/job/log.h"
 #include "trainer/job/statistics.h"
 #include "trainer/job/stop.h"
-#include "trainer/model/scores.h"
 #include "trainer/model/weights.h"
 #include "trainer/train/board.h"
+#include "trainer/train/compression.h"
+#include "trainer/train/evaluation.h"
 #include "trainer/train/feed.h"
 #include "trainer/train/plan.h"
+#include "trainer/train/reduction.h"
+#include "trainer/train/scatter.h"
+#include "trainer/train/update.h"
 
 namespace sluice::train {
 namespace {
 
+// Times any loss scale beyond fp16, and not beyond fp32: what a planted overflow multiplies with.
+constexpr float kOverflowFactor = 0x1p60f;
 constexpr std::size_t kRecentSteps = 64;  // over which the board's medians go
 
 /// The last kRecentSteps values.
@@ -51,20 +57,35 @@ class Rank {
         log_(options.log, JobLog::Open::kAppend),
         device_(plan_.gpu_of(place_.rank)),
         stream_(device_),
-        feed_(options, place_.rank_count),
-        model_(stream_, plan_.shape, options.batch, true),
-        optimizer_(stream_, options.optimizer, plan_.shape.parameter_count()),
+        feed_(options, place_.rank_count, board_),
+        network_(plan_.shape.make(stream_, {.batch_max = options.batch,
+                                            .accumulates = options.accumulate > 1,
+                                            .precision = options.precision})),
+        model_(*network_),
         rates_(rate_plan(options, plan_.rank_count, feed_.steps_per_epoch())),
-        eval_batch_(static_cast<std::size_t>(options.batch)),
+        evaluation_(options, stream_, model_, feed_),
         extras_(kExtraCount),
-        losses_(static_cast<std::size_t>(options.batch)),
         comm_(comm_make({place_.rank, place_.rank_count, place_.directory, options.algorithm,
-                         options.link, options.timeout_s},
-                        options.engine, plan_.own_gpu_each(), device_.is_software())) {}
+                         options.link, options.timeout_s, options.throttle},
+                        options.engine, plan_.own_gpu_each(), device_.is_software())),
+        reduction_(reduction_make()),
+        update_(update_make()) {
+    if (options.precision == Precision::kFp16) {
+      scaler_.emplace(stream_, options.loss_scale, plan_.shape.parameter_count());
+    }
+    if (place_.rank_count > 1)
+      reducer_.emplace(*comm_, *reduction_, stream_, plan_.buckets, options.overlap);
+    if (feed_.is_scattered())
+      scatter_.emplace(*comm_, stream_, place_, options.rank_batch(), model_.sample());
+    for (const Bucket& bucket : plan_.buckets) bus_bytes_ += reduction_->bus_bytes(bucket);
+    bus_bytes_ += update_->bus_bytes();
+    model_.on_gradient_ready([this](const ParameterRange& range) { gradients_final(range); });
+    line_.state_bytes = update_->state_bytes();
+  }
 
   void run() {
-    feed_.start(options_.seconds > 0 ? UINT64_MAX : rates_.steps);
-    model_.parameters_upload(mlp_draw(plan_.shape, options_.seed));
+    feed_.start(options_.seconds > 0 ? UINT64_MAX : rates_.steps, model_.sample());
+    model_.parameters_upload(plan_.shape.draw(options_.seed));
     comm_->broadcast(stream_, model_.parameters(), plan_.shape.parameter_count());
     comm_->barrier(stream_);
     line_.begin_ns = now_ns();
@@ -74,7 +95,7 @@ class Rank {
       stop = train_step(step++);
       stop = stop || (options_.seconds == 0 && step >= step_max);
       const bool due = options_.eval_every != 0 && step % options_.eval_every == 0;
-      if (due || stop) evaluate(step, stop);
+      if (due || stop) evaluation_.run(*comm_, step, stop, line_, log_);
     }
     if (place_.rank == 0 && !options_.save.empty()) {
       weights_save(options_.save, plan_.shape, model_.parameters_download());
@@ -83,6 +104,31 @@ class Rank {
   }
 
  private:
+  bool is_sharded() const {
+    return options_.strategy == Strategy::kSharded && place_.rank_count > 1;
+  }
+
+  std::unique_ptr<BucketReduction> reduction_make() {
+    if (is_sharded()) {
+      return std::make_unique<ShardedReduction>(*comm_, place_.rank, place_.rank_count,
+                                                model_.gradients(), plan_.shards);
+    }
+    std::size_t largest = 0;
+    for (const Bucket& bucket : plan_.buckets) largest = std::max(largest, bucket.count);
+    return compressed_reduction(options_.compression, *comm_, place_.rank_count, stream_,
+                                model_.gradients(), model_.parameter_count(), largest);
+  }
+
+  std::unique_ptr<WeightUpdate> update_make() {
+    if (!is_sharded()) {
+      return plain_update(stream_, options_.optimizer, model_.gradients(), model_.parameters(),
+                          model_.parameter_count());
+    }
+    return sharded_update(
+        *comm_, stream_, options_.optimizer, model_.gradients(), model_.parameters(),
+        {place_.rank, place_.rank_count, model_.parameter_count(), plan_.buckets, plan_.shards});
+  }
+
   /// Waits on the board until every rank is done with the others. Not a barrier of the
   /// communicator: the first to pass that would close its connections while the others are still in
   /// it. If a rank is lost here, the launcher ends us.
@@ -101,36 +147,67 @@ class Rank {
     return options_.seconds > 0 && now_ns() - line_.begin_ns >= nanos_of_seconds(options_.seconds);
   }
 
+  std::uint64_t sent_bytes() const {
+    const auto traffic = comm_->traffic();
+    return traffic ? traffic->total().bytes : 0;
+  }
+
+  /// The wish to stop is the very last of what travels, and ready with the last range.
+  void gradients_final(const ParameterRange& range) {
+    if (range.end() == model_.parameter_count()) {
+      stream_.upload(model_.extra(kExtraStop), &extras_[kExtraStop], sizeof(float));
+    }
+    if (reducer_) reducer_->ready(range.begin);
+  }
+
+  LoadedBatch batch_next(std::uint64_t step) {
+    if (!scatter_) return feed_.next();
+    return place_.rank == 0 ? scatter_->send(feed_.next())
+                            : scatter_->receive(feed_.global_count(step));
+  }
+  Nanos stall_ns() const { return feed_.stall_ns() + (scatter_ ? scatter_->taken_ns() : 0); }
+
+  /// By as many micro-batches as this rank's samples need; the last one lets the reduction go.
+  void gradients_make(const LoadedBatch& batch, std::uint64_t step) {
+    const SampleShape& sample = model_.sample();
+    const int all = static_cast<int>(batch.count);
+    float scale = scaler_ ? scaler_->value() : 1.0f;
+    if (step + 1 == options_.overflow_step && place_.rank == 0) scale *= kOverflowFactor;
+    for (int begin = 0; begin == 0 || begin < all; begin += options_.batch) {
+      const int count = std::min(options_.batch, all - begin);
+      const auto from = static_cast<std::size_t>(begin);
+      model_.batch_upload(static_cast<const std::uint32_t*>(batch.inputs) + from * sample.inputs,
+                          batch.targets + from * sample.targets, count);
+      if (count > 0) model_.forward(count);
+      model_.backward(count, static_cast<int>(batch.global_count),
+                      {.first = begin == 0, .last = begin + count == all}, scale);
+    }
+  }
+
   /// True when the ranks have agreed to stop after this step.
   bool train_step(std::uint64_t step) {
     const Nanos begin = now_ns();
-    const LoadedBatch& batch = feed_.next();
+    const LoadedBatch batch = batch_next(step);
+    const std::uint64_t sent_before = sent_bytes();
     const int count = static_cast<int>(batch.count);
     compute_begin_.record(stream_);
-    model_.batch_upload(batch.inputs, batch.labels, count);
-    if (count > 0) model_.forward(count);
-    model_.backward(count, static_cast<int>(batch.global_count));
     extras_[kExtraStop] = wants_stop() ? 1.0f : 0.0f;
-    stream_.upload(model_.extra(kExtraStop), &extras_[kExtraStop], sizeof(float));
+    gradients_make(batch, step);
     compute_end_.record(stream_);
-    stream_.synchronize();
-
-    const Nanos communication_begin = now_ns();
-    for (const Bucket& bucket : plan_.buckets) {
-      comm_->allreduce_sum(stream_, model_.gradients() + bucket.begin * sizeof(float),
-                           bucket.count);
-    }
-    stream_.synchronize();
-    const Nanos communication_ns = now_ns() - communication_begin;
+    ReductionTimes reduced = reducer_ ? reducer_->finish() : ReductionTimes();
 
     update_begin_.record(stream_);
     const double rate = rate_at(rates_, step);
-    optimizer_.step(rate, model_.gradients(), model_.parameters());
+    const bool usable = !scaler_ || scaler_->unscale(model_.gradients());
+    if (usable) update_->step(rate);
     update_end_.record(stream_);
+    reduced += update_->gather();
     stream_.download(extras_.data(), model_.extra(0), kExtraCount * sizeof(float));
     stream_.synchronize();
-    const double loss = extras_[kExtraLoss] / static_cast<double>(batch.global_count);
-    step_note(step, begin, communication_ns, count, loss, rate);
+    const double loss =
+        extras_[kExtraLoss] / static_cast<double>(batch.global_count * model_.sample().targets);
+    line_.sent_bytes += sent_bytes() - sent_before;
+    step_note(step, begin, reduced, count, loss, rate);
     if (!std::isfinite(loss)) {
       throw Failure(text_format(
           "the loss is not finite after step %llu: training diverged; lower "
@@ -140,114 +217,37 @@ class Rank {
     return extras_[kExtraStop] > 0;
   }
 
-  void step_note(std::uint64_t step, Nanos begin, Nanos communication_ns, int count, double loss,
-                 double rate) {
+  void step_note(std::uint64_t step, Nanos begin, const ReductionTimes& reduced, int count,
+                 double loss, double rate) {
     const Nanos end = now_ns();
     const Nanos device_ns = compute_end_.since(compute_begin_) + update_end_.since(update_begin_);
-    log_.write(JsonLine("step", end)
-                   .add("rank", place_.rank)
-                   .add("step", step)
-                   .add("duration_ns", end - begin)
-                   .add("loss", loss)
-                   .add("rate", rate)
-                   .add("communication_ns", communication_ns)
-                   .add("device_ns", device_ns)
-                   .add("stall_ns", feed_.stall_ns()));
-    compute_recent_.put(end - begin - communication_ns);
+    JsonLine json("step", end);
+    json.add("rank", place_.rank)
+        .add("step", step)
+        .add("duration_ns", end - begin)
+        .add("loss", loss)
+        .add("rate", rate)
+        .add("communication_ns", reduced.wall_ns)
+        .add("collective_ns", reduced.collective_ns)
+        .add("exposed_ns", reduced.exposed_ns)
+        .add("device_ns", device_ns)
+        .add("stall_ns", stall_ns());
+    if (scaler_) json.add("loss_scale", scaler_->value()).add("skipped", scaler_->skipped());
+    log_.write(json);
+    if (scaler_) line_.skipped = scaler_->skipped();
+    compute_recent_.put(end - begin - reduced.wall_ns);
     device_recent_.put(device_ns);
-    line_.communication_ns += communication_ns;
-    line_.stall_ns += feed_.stall_ns();
+    line_.communication_ns += reduced.wall_ns;
+    line_.collective_ns += reduced.collective_ns;
+    line_.exposed_ns += reduced.exposed_ns;
+    line_.bus_bytes = line_.bus_bytes + bus_bytes_;
+    line_.stall_ns += stall_ns();
     line_.compute_median_ns = compute_recent_.median();
     line_.device_median_ns = device_recent_.median();
     line_.loss = loss;
     line_.samples += static_cast<std::uint64_t>(count);
     line_.end_ns = end;
     line_.steps = step + 1;
-  }
-
-  /// Every rank takes its part of the first eval_samples test images; the counts are added up by an
-  /// all-reduce (exact in fp32 below 2^24 samples). The last evaluation also gathers what the model
-  /// says of every sample, for the scores that are no sums over samples.
-  void evaluate(std::uint64_t step, bool is_last) {
-    const std::uint64_t total = std::min<std::uint64_t>(options_.eval_samples, feed_.test().size());
-    if (total == 0) return;
-    const auto rank = static_cast<std::uint64_t>(place_.rank);
-    const auto ranks = static_cast<std::uint64_t>(place_.rank_count);
-    const std::uint64_t last = total * (rank + 1) / ranks;
-    double loss_sum = 0;
-    said_.assign(is_last ? total * kClassCount : 0, 0.0f);
-    stream_.zero(model_.correct(), 1);
-    std::vector<std::uint32_t> samples;
-    for (std::uint64_t at = total * rank / ranks; at < last; at += samples.size()) {
-      samples.clear();
-      for (std::uint64_t i = at; i < last && samples.size() < eval_batch_.labels.size(); ++i) {
-        samples.push_back(static_cast<std::uint32_t>(i));
-      }
-      loss_sum += batch_loss(samples);
-      if (is_last) logits_keep(at, samples.size());
-    }
-    int correct = 0;
-    stream_.download(&correct, model_.correct(), sizeof correct);
-    stream_.synchronize();
-    const float mine[2] = {static_cast<float>(loss_sum), static_cast<float>(correct)};
-    float all[2];
-    stream_.upload(eval_.at(), mine, sizeof mine);
-    comm_->allreduce_sum(stream_, eval_.at(), 2);
-    stream_.download(all, eval_.at(), sizeof all);
-    stream_.synchronize();
-    const double accuracy = all[1] / static_cast<double>(total);
-    line_.accuracy = accuracy;
-    if (is_last) logits_gather();
-    if (place_.rank != 0) return;
-    JsonLine line("eval");
-    line.add("step", step)
-        .add("accuracy", accuracy)
-        .add("loss", all[0] / static_cast<double>(total))
-        .add("samples", total);
-    if (is_last) scores_add(line, total);
-    log_.write(line);
-  }
-
-  /// Of the test samples from `first` on, which the model has just seen.
-  void logits_keep(std::uint64_t first, std::size_t count) {
-    stream_.download(&said_[first * kClassCount], model_.logits(),
-                     count * kClassCount * sizeof(float));
-    stream_.synchronize();
-  }
-
-  /// Every rank has zeros for the samples of the others, so the sum is what each has said.
-  void logits_gather() {
-    if (place_.rank_count == 1) return;
-    const DeviceArray<float> all(said_.size());
-    stream_.upload(all.at(), said_.data(), all.bytes());
-    comm_->allreduce_sum(stream_, all.at(), all.size());
-    stream_.download(said_.data(), all.at(), all.bytes());
-    stream_.synchronize();
-  }
-
-  void scores_add(JsonLine& line, std::uint64_t total) {
-    std::vector<std::uint8_t> labels;
-    for (std::uint32_t row = 0; row < total; ++row) labels.push_back(feed_.test().label(row));
-    const Scores scores = scores_of(softmax_of(said_, kClassCount), labels, kClassCount);
-    line.add("recall", scores.recall).add("f1", scores.f1).add("roc_auc", scores.roc_auc);
-    line_.recall = scores.recall;
-    line_.f1 = scores.f1;
-    line_.roc_auc = scores.roc_auc;
-  }
-
-  /// Sum of the losses of these test samples; their right answers are added on the device.
-  double batch_loss(std::span<const std::uint32_t> samples) {
-    const int count = static_cast<int>(samples.size());
-    rows_put(feed_.test(), samples, eval_batch_.inputs.data(), eval_batch_.labels.data());
-    model_.batch_upload(eval_batch_.inputs.data(), eval_batch_.labels.data(), count);
-    model_.forward(count);
-    model_.loss(count);
-    model_.correct_add(count);
-    stream_.download(losses_.data(), model_.losses(), samples.size() * sizeof(float));
-    stream_.synchronize();
-    double sum = 0;
-    for (std::size_t i = 0; i < samples.size(); ++i) sum += losses_[i];
-    return sum;
   }
 
   StopSignal stop_;
@@ -260,17 +260,20 @@ class Rank {
   Device device_;
   Stream stream_;
   Feed feed_;
-  Mlp model_;
-  Optimizer optimizer_;
+  const std::unique_ptr<Network> network_;
+  Network& model_;
+  std::optional<LossScaler> scaler_;  // with fp16
   const RatePlan rates_;
-  DeviceArray<float> eval_{2};
-  PinnedBatch eval_batch_;
-  std::vector<float> said_;  // logits of all test samples, in the last evaluation
+  Evaluation evaluation_;
   PinnedArray<float> extras_;
-  PinnedArray<float> losses_;
   Event compute_begin_, compute_end_, update_begin_, update_end_;
   Recent compute_recent_, device_recent_;
   std::unique_ptr<Communicator> comm_;
+  const std::unique_ptr<BucketReduction> reduction_;
+  const std::unique_ptr<WeightUpdate> update_;
+  double bus_bytes_ = 0;  // of a step
+  std::optional<GradientReducer> reducer_;
+  std::optional<Scatter> scatter_;
 };
 
 }  // namespace

@@ -92,8 +92,8 @@ class Moving(Driven):
         self.settled(server, "running", "at first")  # and what it keeps for helpers is there
         before = min(server.descriptors() for _ in range(20))
         outcomes = {"done": 0, "refused": 0, "hung up": 0}
-        k = 0
-        while True:
+        k = beyond = 0
+        while beyond < 3:  # how many calls a move makes differs by some from one to the next
             k += 1
             there = uuids.index(self.row(server)["gpus"][0]["uuid"])
             to = bytes.fromhex(uuids[1 - there][4:].replace("-", ""))
@@ -109,11 +109,12 @@ class Moving(Driven):
                 self.assertEqual(now, 1 - there, context)
             if number is None:
                 self.assertEqual(word, "done", context)
-                break
+                beyond += 1
+                continue
             wait_until(f"everything is given back after {context}", lambda: server.descriptors() <= before)
             wait_until(f"no helper is left after {context}", lambda: self.children(server.control[PID]) <= 1)
-        print(f"{k - 1} calls failed once each: {outcomes}", flush=True)
-        self.assertGreater(k, 80, "there were calls to fail")
+        print(f"{k - beyond} calls failed once each: {outcomes}", flush=True)
+        self.assertGreater(k - beyond, 60, "there were calls to fail")
         self.assertGreater(outcomes["refused"], 3, "of what cannot be done that is said")
         job.ask("want 0")
         wait_until("it goes on", job.is_open)
