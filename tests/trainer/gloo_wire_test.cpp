@@ -2,9 +2,15 @@
 // and what the transport counted against the algorithms' formulas.
 #include "trainer/comm/gloo_wire.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "tests/trainer/ranks.h"
 #include "trainer/base/bfloat16.h"
@@ -220,6 +226,44 @@ TEST_P(WireTest, NobodyBeginsBeforeAllHaveSetUp) {
       wire.all_reduce(static_cast<std::size_t>(round), DataType::kFloat32, Reduction::kSum);
       EXPECT_GE(arrived.load(), round * ranks);
     }
+  });
+}
+
+/// The least send buffer of this process's TCP connections.
+int send_buffer_least() {
+  int least = INT_MAX;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_in peer{};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0 ||
+        peer.sin_family != AF_INET)
+      continue;
+    int bytes = 0;
+    length = sizeof bytes;
+    if (getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &length) == 0) least = std::min(least, bytes);
+  }
+  return least;
+}
+
+// A ring with chunks of 4 KiB after smaller messages waited for a delayed acknowledgement, 40 ms,
+// in every round: its two chunks did not fit into what Gloo had made of the send buffer.
+TEST_P(WireTest, SmallMessagesLeaveTheSendBuffersWide) {
+  const int ranks = GetParam();
+  ranks_run(ranks, [&](int rank, const std::string& directory) {
+    GlooWire wire(wire_options(rank, ranks, directory));
+    const Together together;
+    wire.barrier();
+    Exchange& sum = wire.all_reduce(1024, DataType::kFloat32, Reduction::kSum);
+    std::fill_n(sum.input(), 4096, std::byte{0});
+    sum.run();
+    wire.barrier();
+    if (rank == 0) {
+      const int least = send_buffer_least();
+      EXPECT_NE(least, INT_MAX) << "no connection found";
+      EXPECT_GE(least, 256 * 1024);
+    }
+    wire.barrier();
   });
 }
 

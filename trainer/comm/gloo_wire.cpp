@@ -200,6 +200,26 @@ int gloo_count(std::size_t count, std::size_t bytes) {
   return static_cast<int>(count);
 }
 
+/// Gloo gives a socket a send buffer of the size of the largest message so far, and Linux counts a
+/// message as several times its bytes. After a small one (a barrier's is 52 bytes) two chunks of a
+/// ring do not fit: the second leaves when the first is acknowledged, which a receiver with nothing
+/// to say puts off for 40 ms. So the first message of every connection is a large one.
+constexpr std::size_t kFirstMessageBytes = 256 * 1024;
+
+void connections_widen(const std::shared_ptr<gloo::Context>& context) {
+  std::vector<std::byte> out(kFirstMessageBytes), in(kFirstMessageBytes);
+  std::vector<std::unique_ptr<gloo::transport::Buffer>> sends, receptions;
+  const int slot = context->nextSlot();
+  for (int peer = 0; peer < context->size; ++peer) {
+    if (peer == context->rank) continue;
+    sends.push_back(context->getPair(peer)->createSendBuffer(slot, out.data(), out.size()));
+    receptions.push_back(context->getPair(peer)->createRecvBuffer(slot, in.data(), in.size()));
+  }
+  for (const auto& one : sends) one->send();
+  for (const auto& one : receptions) one->waitRecv();
+  for (const auto& one : sends) one->waitSend();
+}
+
 }  // namespace
 
 // What is destroyed last is first: buffers need pairs, pairs the context, all of them the meter.
@@ -223,6 +243,7 @@ GlooWire::GlooWire(const WireOptions& options, HostMemory memory)
         std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_s * 1e3)));
     context->connectFullMesh(store, device);
     state_->context = context;
+    connections_widen(context);
     state_->barrier = std::make_unique<gloo::BarrierAllToAll>(context);
   });
 }
