@@ -6,9 +6,10 @@ exec | pid | environ NAME | exit CODE. A child of fork-register registers again 
 POSITION REASON AHEAD" where it waits in line, and `await` the next word from the broker. `held` and `moved` acknowledge the present hold word, in the
 slot and by message. `drain` reports the present epoch as drained, in the slot and by message.
 `obey`: from now on it reports every drain, acknowledges every hold, carries out every order and registers again whenever it is hung up on; fork-obey
-is fork-register with a child that does.
+is fork-register with a child that does, and that ends with its parent.
 """
 
+import ctypes
 import mmap
 import os
 import pathlib
@@ -25,6 +26,7 @@ MAGIC = 0x4D434C53
 WORDS = pathlib.Path(__file__).resolve().parents[3] / "broker/protocol/words.h"
 VERSION = int(re.search(r"\bkVersion = (\d+);", WORDS.read_text())[1])
 QUEUED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED, HELD, MOVED, MEMORY_WANT = 2, 5, 6, 7, 8, 9, 15, 16, 17
+PR_SET_PDEATHSIG = 1
 LEASE_BYTES, CLAIMS_BYTES = 128 + 8 * 128, 128 + 128 * (128 + 8 * 128)
 FIELDS = {"held": 16, "context": 24, "peak": 32, "busy": 40, "launches": 48, "movable": 112, "swapped": 120}
 DRAINED_EPOCH, HELD_EPOCH, MOVED_WORD = 92, 100, 108
@@ -152,6 +154,7 @@ def fork_register(obeys=False):
         os.write(writer, shim.register().encode())
         os.close(writer)
         if obeys:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody else would end it
             shim.claim(0, "held", 1 << 20)
             shim.obey()
         while True:
