@@ -184,8 +184,9 @@ TEST_F(ActivityPageTest, AReaderBesideAWriterSeesWholeGaps) {
     }
   });
   std::uint64_t last = 0, whole = 0;
-  for (int look = 0; look < 2000; ++look) {
-    for (const auto& gap : news().gpus[1].gaps) {
+  for (int look = 0; look < 2000 || whole == 0; ++look) {
+    const ProcessNews now = news();
+    for (const auto& gap : now.gpus[1].gaps) {
       ASSERT_GE(gap.begin_ns, last);
       last = gap.end_ns;
       if (gap.unseen) continue;
@@ -196,7 +197,6 @@ TEST_F(ActivityPageTest, AReaderBesideAWriterSeesWholeGaps) {
   }
   stop = true;
   writer.join();
-  EXPECT_GT(whole, 0u);
 }
 
 }  // namespace
