@@ -93,9 +93,9 @@ TEST(WhyReportTest, JsonHasEveryCauseAndHostileNamesAreQuoted) {
   WhyReport report;
   report.rows = {row(5, 3, 1)};
   report.rows[0].name = "a\"b\n";
-  const auto json = nlohmann::json::parse(why_json(report));
-  EXPECT_EQ(json["source"], "bpf");
-  const auto& one = json["tenants"][0];
+  const auto told = nlohmann::json::parse(why_json(report));
+  EXPECT_EQ(told["source"], "bpf");
+  const auto& one = told["tenants"][0];
   EXPECT_EQ(one["name"], "a\"b\n");
   EXPECT_EQ(one["accounted_ns"], 9'000'000);
   EXPECT_EQ(one["idle_ns"].size(), kCauses);
