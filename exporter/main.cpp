@@ -9,6 +9,7 @@
 
 #include "broker/protocol/wire.h"
 #include "config/reader/config.h"
+#include "exporter/clock.h"
 #include "exporter/collector.h"
 #include "exporter/families.h"
 #include "exporter/listen.h"
@@ -30,13 +31,6 @@ struct Settings {
 };
 
 void say(const std::string& line) { fprintf(stderr, "sluice-exporter: %s\n", line.c_str()); }
-
-std::uint64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
 
 std::optional<config::Config> config_load(const Options& options) {
   if (!options.config && access(config::kSystemConfig, F_OK) != 0) return config::config_default();

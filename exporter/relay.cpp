@@ -1,5 +1,6 @@
 // One thread that polls: a slow reader holds up nobody but itself.
 #include "exporter/relay.h"
+#include "exporter/clock.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -7,7 +8,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -23,13 +23,6 @@ constexpr std::size_t kChunkBytes = 16 * 1024;
 // here.
 constexpr std::uint64_t kStill_ns = 3'000'000'000;
 constexpr int kLookEvery_ms = 500;
-
-std::uint64_t relay_clock_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
 
 int server_connect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -100,7 +93,7 @@ void Relay::accept_one() {
   Connection& connection = connections_.emplace_back();
   connection.forth = {client, server, {}, false};
   connection.back = {server, client, {}, false};
-  connection.moved_ns = relay_clock_ns();
+  connection.moved_ns = monotonic_ns();
 }
 
 bool Relay::move(Flow& flow, short from_ready, bool* broken) {
@@ -150,7 +143,7 @@ void Relay::run() {
     const int patience_ms = connections_.empty() ? -1 : kLookEvery_ms;
     if (poll(fds.data(), fds.size(), patience_ms) < 0 && errno != EINTR) return;
     if (fds[0].revents != 0) return;
-    const std::uint64_t now_ns = relay_clock_ns();
+    const std::uint64_t now_ns = monotonic_ns();
     std::size_t at = 2;
     for (Connection& c : connections_) {
       const bool forth = move(c.forth, fds[at].revents, &c.broken);

@@ -49,6 +49,10 @@ void IdleAccount::processes_take(std::vector<ProcessTold>& processes) {
       const std::uint64_t before_ns = process.gaps.empty() ? 0 : process.gaps.back().end_ns;
       if (gap.end_ns > gap.begin_ns && gap.begin_ns >= before_ns) process.gaps.push_back(gap);
     }
+    // A process that stands in its account's way, for good if it lies, fills no memory.
+    auto& gaps = process.gaps;
+    for (; gaps.size() > kGapsKeptMax; gaps.pop_front())
+      gaps[1] = {gaps[0].begin_ns, gaps[1].end_ns, 0, true};
     one.told.gaps.clear();
     process.last = std::move(one.told);
     living.emplace(one.process, std::move(process));

@@ -39,6 +39,9 @@ struct IdleFigures {
   std::uint64_t accounted_ns() const { return busy_ns + times_sum(idle_ns); }
 };
 
+/// Gaps of a process that wait to be accounted; of more, the oldest become one of unknown kind.
+inline constexpr std::size_t kGapsKeptMax = 16384;
+
 class IdleAccount {
  public:
   /// Nothing before `since_ns` is accounted.

@@ -1,15 +1,14 @@
 #include "exporter/idle/activity.h"
 
-#include <dirent.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
 #include <sstream>
 #include <string>
+
+#include "exporter/idle/proc.h"
 
 namespace sluice::exporter {
 namespace {
@@ -22,18 +21,16 @@ T load(const T& word) {
   return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
 }
 
-// The number, in its own PID namespace, of a thread that the host knows by `host`.
-std::uint32_t inner_number(std::uint32_t process, const std::string& host) {
-  std::ifstream status("/proc/" + std::to_string(process) + "/task/" + host + "/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("NSpid:", 0) != 0) continue;
-    std::istringstream numbers(line.substr(6));
-    std::uint32_t last = 0;
-    while (numbers >> last) {
-    }
-    return last;
-  }
-  return 0;
+// The number, in its own PID namespace, of a thread that the host knows by `host`; 0 = it is gone.
+std::uint32_t inner_number(std::uint32_t process, std::uint32_t host) {
+  constexpr char kField[] = "\nNSpid:";
+  const std::string status = proc_file(proc_thread_path(process, host) + "/status");
+  const auto at = status.find(kField);
+  if (at == std::string::npos) return 0;
+  std::istringstream numbers(status.substr(at + sizeof kField - 1, status.find('\n', at + 1) - at));
+  std::uint32_t number = 0, last = 0;
+  while (numbers >> number) last = number;
+  return last;
 }
 
 }  // namespace
@@ -163,16 +160,10 @@ std::uint32_t ActivityPage::host_thread(Seen& seen, std::uint32_t own, std::uint
   if (thread == own) return seen.process;
   const auto known = seen.host_threads.find(thread);
   if (known != seen.host_threads.end()) return known->second;
-  const std::string folder = "/proc/" + std::to_string(seen.process) + "/task";
-  DIR* tasks = opendir(folder.c_str());
-  if (tasks == nullptr) return thread;
-  while (const dirent* entry = readdir(tasks)) {
-    const std::uint32_t inner = inner_number(seen.process, entry->d_name);
-    if (inner != 0)
-      seen.host_threads[inner] =
-          static_cast<std::uint32_t>(std::strtoul(entry->d_name, nullptr, 10));
+  for (const std::uint32_t host : proc_numbers("/proc/" + std::to_string(seen.process) + "/task")) {
+    if (const std::uint32_t inner = inner_number(seen.process, host); inner != 0)
+      seen.host_threads[inner] = host;
   }
-  closedir(tasks);
   return seen.host_threads.emplace(thread, thread).first->second;
 }
 

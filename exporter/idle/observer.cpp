@@ -1,9 +1,9 @@
 #include "exporter/idle/observer.h"
 
-#include <time.h>
-
 #include <algorithm>
-#include <fstream>
+
+#include "exporter/clock.h"
+#include "exporter/idle/proc.h"
 
 namespace sluice::exporter {
 namespace {
@@ -15,41 +15,13 @@ constexpr std::uint64_t kRememberMinNs = 1'000'000'000;
 // Of a process's ancestors; more is no tree of processes but a chain somebody builds.
 constexpr int kAncestorsMax = 32;
 
-std::uint64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
-
-// What follows the name in /proc/N/stat, which may hold anything: "S 1 ...".
-std::string stat_tail(std::uint32_t number) {
-  std::ifstream file("/proc/" + std::to_string(number) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  const auto end = line.rfind(')');
-  return end == line.npos || end + 2 >= line.size() ? std::string() : line.substr(end + 2);
-}
-
-char state_now(std::uint32_t thread) {
-  const std::string tail = thread == 0 ? std::string() : stat_tail(thread);
-  return tail.empty() ? '\0' : tail[0];
-}
-
-std::uint32_t parent_of(std::uint32_t process) {
-  const std::string tail = stat_tail(process);
-  return tail.size() < 3 ? 0
-                         : static_cast<std::uint32_t>(std::strtoul(tail.c_str() + 2, nullptr, 10));
-}
-
 }  // namespace
 
 IdleObserver::IdleObserver(std::unique_ptr<ThreadWatch> watch,
                            std::unique_ptr<ActivitySource> source)
-    : watch_(std::move(watch)), source_(std::move(source)), history_(state_now) {}
+    : watch_(std::move(watch)), source_(std::move(source)), history_(thread_letter) {}
 
 void IdleObserver::tenants_set(const Snapshot& snapshot) {
-  const std::lock_guard lock(mutex_);
   std::map<protocol::TenantId, Tenant> living;
   std::vector<std::uint32_t> watched;
   for (const protocol::SnapshotTenant& row : snapshot.tenants) {
@@ -91,7 +63,7 @@ protocol::TenantId IdleObserver::tenant_of(std::uint32_t process) {
   protocol::TenantId owner = 0;
   std::uint32_t at = process;
   for (int depth = 0; depth < kAncestorsMax && at > 1; ++depth) {
-    at = parent_of(at);
+    at = process_parent(at);
     const auto found = owners_.find(at);
     if (found == owners_.end()) continue;
     owner = found->second;
@@ -101,7 +73,6 @@ protocol::TenantId IdleObserver::tenant_of(std::uint32_t process) {
 }
 
 void IdleObserver::look() {
-  const std::lock_guard lock(mutex_);
   const std::uint64_t now_ns = monotonic_ns();
   std::map<protocol::TenantId, std::vector<ProcessNews>> news;
   for (auto& [id, tenant] : tenants_) {
@@ -134,7 +105,6 @@ void IdleObserver::look() {
 }
 
 IdleTable IdleObserver::figures() const {
-  const std::lock_guard lock(mutex_);
   IdleTable out;
   for (const auto& [id, tenant] : tenants_) {
     for (std::size_t gpu = 0; gpu < tenant.gpus.size() && gpu < tenant.accounts.size(); ++gpu)
@@ -143,9 +113,6 @@ IdleTable IdleObserver::figures() const {
   return out;
 }
 
-std::uint64_t IdleObserver::periods_lost() const {
-  const std::lock_guard lock(mutex_);
-  return watch_->lost();
-}
+std::uint64_t IdleObserver::periods_lost() const { return watch_->lost(); }
 
 }  // namespace sluice::exporter

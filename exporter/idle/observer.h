@@ -1,10 +1,9 @@
 // Watches the tenants' threads, reads what their processes tell, and keeps an account of each
-// tenant's time on each of its GPUs. Thread-safe: one thread looks, others read the figures.
+// tenant's time on each of its GPUs. Not thread-safe.
 #pragma once
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -64,7 +63,6 @@ class IdleObserver {
   void descendants_add();
   protocol::TenantId tenant_of(std::uint32_t process);
 
-  mutable std::mutex mutex_;
   std::unique_ptr<ThreadWatch> watch_;
   std::unique_ptr<ActivitySource> source_;
   ThreadHistory history_;

@@ -1,10 +1,10 @@
 #include "exporter/idle/proc.h"
+#include "exporter/clock.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,13 +74,23 @@ std::uint64_t thread_sleeps(std::uint32_t process, std::uint32_t thread) {
                                  : strtoull(status.c_str() + at + sizeof kField - 1, nullptr, 10);
 }
 
+char thread_letter(std::uint32_t thread) {
+  const std::string stat = proc_file("/proc/" + std::to_string(thread) + "/stat", 512);
+  const char* rest = after_name(stat);
+  return rest != nullptr ? *rest : '\0';
+}
+
+std::uint32_t process_parent(std::uint32_t process) {
+  const std::string stat = proc_file("/proc/" + std::to_string(process) + "/stat", 512);
+  const char* rest = after_name(stat);
+  return rest != nullptr ? static_cast<std::uint32_t>(strtoul(rest + 1, nullptr, 10)) : 0;
+}
+
 std::map<std::uint32_t, std::uint32_t> processes_parents() {
   std::map<std::uint32_t, std::uint32_t> parents;
   for (const std::uint32_t process : proc_numbers("/proc")) {
-    const std::string stat = proc_file("/proc/" + std::to_string(process) + "/stat", 512);
-    const char* rest = after_name(stat);
-    if (rest != nullptr)
-      parents[process] = static_cast<std::uint32_t>(strtoul(rest + 1, nullptr, 10));
+    if (const std::uint32_t parent = process_parent(process); parent != 0)
+      parents[process] = parent;
   }
   return parents;
 }
@@ -103,13 +113,6 @@ std::map<std::uint32_t, std::uint32_t> processes_descended(
     if (ancestor != 0 && is_root(ancestor)) descended[process] = ancestor;
   }
   return descended;
-}
-
-std::uint64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
-         static_cast<std::uint64_t>(now.tv_nsec);
 }
 
 }  // namespace sluice::exporter

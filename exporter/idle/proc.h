@@ -31,11 +31,13 @@ bool thread_look(std::uint32_t process, std::uint32_t thread, ThreadLook& look);
 /// How often it went to sleep by itself.
 std::uint64_t thread_sleeps(std::uint32_t process, std::uint32_t thread);
 
-/// The parent of every process there is.
+/// The state of a thread or process; '\0' where it is gone.
+char thread_letter(std::uint32_t thread);
+/// 0 where the process is gone, or has none.
+std::uint32_t process_parent(std::uint32_t process);
+/// The parent of every process that has one.
 std::map<std::uint32_t, std::uint32_t> processes_parents();
 /// Every process that descends from one of `roots`, with the nearest of them; the roots not.
 std::map<std::uint32_t, std::uint32_t> processes_descended(const std::vector<std::uint32_t>& roots);
-
-std::uint64_t monotonic_ns();
 
 }  // namespace sluice::exporter

@@ -1,6 +1,6 @@
 // The exact observer: loads exporter/bpf/threads.bpf.c, tells it which processes to watch, and
 // reads what it saw. New threads and processes of watched ones the programs find by themselves;
-// what was there before is read from /proc once, when a process is new in the list.
+// what was there before is told by an iterator over all threads, when a process is new in the list.
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
@@ -16,6 +16,7 @@
 
 #include "exporter/bpf/loading.h"
 #include "exporter/bpf/threads_shared.h"
+#include "exporter/clock.h"
 #include "exporter/idle/proc.h"
 #include "exporter/idle/thread_watch.h"
 #include "threads.skel.h"

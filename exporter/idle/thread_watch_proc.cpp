@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "exporter/clock.h"
 #include "exporter/idle/proc.h"
 #include "exporter/idle/proc_wait.h"
 #include "exporter/idle/thread_watch.h"

@@ -1,5 +1,4 @@
 // sluice-why: watches for a while, then tells. `sluice why` is this program.
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <cstdlib>
 
 #include "broker/protocol/wire.h"
+#include "exporter/clock.h"
 #include "exporter/idle/observer.h"
 #include "exporter/why/options.h"
 #include "exporter/why/report.h"
@@ -21,13 +21,6 @@ constexpr std::uint64_t kSampleEveryNs = 10'000'000;
 constexpr int kLooksPerSnapshot = 10;
 
 void say(const std::string& line) { std::fprintf(stderr, "sluice why: %s\n", line.c_str()); }
-
-std::uint64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
 
 std::string socket_path(const WhyOptions& options) {
   if (options.socket) return *options.socket;

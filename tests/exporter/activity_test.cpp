@@ -2,9 +2,13 @@
 #include "exporter/idle/activity.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 
 namespace sluice::exporter {
@@ -164,6 +168,56 @@ TEST_F(ActivityPageTest, OnlyAPageOfThisVersionIsOpened) {
   EXPECT_EQ(ActivityPage::open(page_of(sizeof(ClaimsPage), protocol::kVersion - 1)), nullptr);
   EXPECT_EQ(ActivityPage::open(page_of(sizeof(ClaimsPage) - 1, protocol::kVersion)), nullptr);
   EXPECT_EQ(ActivityPage::open(-1), nullptr);
+}
+
+/// In a PID namespace of its own a process sees other numbers than the host.
+TEST_F(ActivityPageTest, ThreadsOfAnotherNamespaceAreFoundByTheirHostNumbers) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make a PID namespace";
+  int lines[2], end[2];
+  ASSERT_EQ(pipe(lines), 0);
+  ASSERT_EQ(pipe(end), 0);
+  // unshare() is for the children of who calls it: a process between keeps it from this one.
+  const pid_t between = fork();
+  if (between == 0) {
+    close(end[1]);
+    if (unshare(CLONE_NEWPID) != 0) _exit(1);
+    const pid_t child = fork();
+    if (child != 0) {
+      const auto host = static_cast<std::uint32_t>(child);
+      (void)!write(lines[1], &host, sizeof host);
+      waitpid(child, nullptr, 0);
+      _exit(0);
+    }
+    std::thread([&] {
+      const auto inner = static_cast<std::uint32_t>(syscall(SYS_gettid));
+      (void)!write(lines[1], &inner, sizeof inner);
+      char byte;
+      (void)!read(end[0], &byte, 1);
+      _exit(0);
+    }).join();
+  }
+  close(lines[1]);
+  close(end[0]);
+  std::uint32_t numbers[2] = {};
+  ASSERT_EQ(read(lines[0], &numbers[0], 4), 4);
+  ASSERT_EQ(read(lines[0], &numbers[1], 4), 4);
+  // Numbers of the namespace are small, whichever came first.
+  const auto [inner, host] = std::minmax(numbers[0], numbers[1]);
+  slot().pid.store(host);
+  slot().own_pid.store(1);
+  (void)news();
+  gap_write(10, 20, inner);
+  gap_write(30, 40, 1);
+  const auto gaps = news().gpus[1].gaps;
+  const std::string task = "/proc/" + std::to_string(host) + "/task/";
+  ASSERT_EQ(gaps.size(), 2u);
+  EXPECT_EQ(gaps[1].thread, host);
+  EXPECT_NE(gaps[0].thread, host);
+  EXPECT_NE(gaps[0].thread, inner);
+  EXPECT_EQ(access((task + std::to_string(gaps[0].thread)).c_str(), F_OK), 0);
+  close(end[1]);
+  close(lines[0]);
+  EXPECT_EQ(waitpid(between, nullptr, 0), between);
 }
 
 /// A writer at full speed: whatever is read is whole, in order, and of its time.

@@ -281,6 +281,20 @@ TEST_F(AccountTest, LiesChangeNothingButTheLiarsAccount) {
   EXPECT_EQ(account_.figures().accounted_ns(), 70'000u);
 }
 
+TEST_F(AccountTest, GapsThatCannotBeAccountedFillNoMemory) {
+  // The other process never says that anything is settled.
+  const auto stuck = [&] { return told({}, 10, false); };
+  const std::uint64_t count = kGapsKeptMax + 100;
+  for (std::uint64_t k = 1; k <= count; ++k)
+    advance({{100, told({{k * 10, k * 10 + 5, kMain}}, k * 10 + 5, true)}, {200, stuck()}}, 1);
+  EXPECT_EQ(account_.done_ns(), 10'000u);
+  advance({{100, told({}, count * 10 + 5, true)}}, count * 10 + 5);
+  // 10 to the end of the 101st gap is one of unknown kind; then half of the time is idle.
+  EXPECT_EQ(account_.figures().unseen_ns, (101 * 10 + 5 - 10) * 1000u);
+  EXPECT_EQ(times_sum(account_.figures().idle_ns), (kGapsKeptMax - 1) * 5'000u);
+  EXPECT_EQ(account_.figures().busy_ns, (kGapsKeptMax - 1) * 5'000u);
+}
+
 TEST_F(AccountTest, RandomProcessesAddUp) {
   std::mt19937 random(3);
   for (int round = 0; round < 100; ++round) {

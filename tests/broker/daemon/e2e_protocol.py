@@ -132,22 +132,29 @@ class Malformed(BrokerTest):
         self.assertEqual(self.client(self.server).ask(admit(64 * MIB)).kind, ADMITTED)
 
 
-    def test_unread_snapshots_do_not_pile_up(self):
-        # Each is a file in memory that lives until it is read: their number must not be the asker's choice.
+    def assert_unread_do_not_pile_up(self, question, kind):
+        """Answers with descriptors live until they are read: their number must not be the asker's choice."""
         deaf = self.client(self.server)
         for _ in range(200):
             try:
-                deaf.send(message(SNAPSHOT_REQUEST))
+                deaf.send(question)
             except (BrokenPipeError, ConnectionResetError):
                 break
         self.client(self.server).ask(message(SNAPSHOT_REQUEST))  # the broker has come past the others
         kept = 0
-        while (reply := deaf.receive()) is not None and reply.kind == SNAPSHOT_REPLY:
+        while (reply := deaf.receive()) is not None and reply.kind == kind:
             kept += 1
             for fd in reply.fds:
                 os.close(fd)
         self.assertLess(kept, 50)
         self.assertIsNone(self.server.process.poll())
+
+    def test_unread_snapshots_do_not_pile_up(self):
+        self.assert_unread_do_not_pile_up(message(SNAPSHOT_REQUEST), SNAPSHOT_REPLY)
+
+    def test_unread_pages_do_not_pile_up(self):
+        tenant = self.client(self.server).ask(admit()).tenant
+        self.assert_unread_do_not_pile_up(message(ACTIVITY_REQUEST, struct.pack("<Q", tenant)), ACTIVITY_REPLY)
 
     def test_who_may_act_for_a_tenant_gets_its_claims_page(self):
         founder, asker = self.client(self.server), self.client(self.server)
@@ -158,23 +165,6 @@ class Malformed(BrokerTest):
         os.close(reply.fds[0])
         self.assert_refused(asker.ask(message(ACTIVITY_REQUEST, struct.pack("<Q", 999))), UNKNOWN_TENANT)
         self.assert_refused(self.client(self.server).ask(message(ACTIVITY_REQUEST)), MALFORMED)
-
-    def test_unread_pages_do_not_pile_up(self):
-        tenant = self.client(self.server).ask(admit()).tenant
-        deaf = self.client(self.server)
-        for _ in range(200):
-            try:
-                deaf.send(message(ACTIVITY_REQUEST, struct.pack("<Q", tenant)))
-            except (BrokenPipeError, ConnectionResetError):
-                break
-        self.client(self.server).ask(message(SNAPSHOT_REQUEST))  # the broker has come past the others
-        kept = 0
-        while (reply := deaf.receive()) is not None and reply.kind == ACTIVITY_REPLY:
-            kept += 1
-            for fd in reply.fds:
-                os.close(fd)
-        self.assertLess(kept, 50)
-        self.assertIsNone(self.server.process.poll())
 
     def test_refusals_do_not_fill_the_log(self):
         client = self.client(self.server)
