@@ -507,7 +507,7 @@ void queue_pump(State& state, Nanos now, Actions& out) {
   for (const auto& waiter : state.queue)
     state.queue_deadline = std::min(state.queue_deadline, waiter->deadline);
   state.queue_told = 0;
-  queue_tell(state, out);
+  if (!state.queue_cut) queue_tell(state, out);  // else nobody's place is final
 }
 
 }  // namespace sluice::core

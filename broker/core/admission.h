@@ -23,7 +23,7 @@ void queue_resume(State& state);
 bool queue_unfinished(const State& state);
 
 // A decision is to take microseconds, also where the end of one tenant lets a whole line move up.
-inline constexpr std::uint32_t kAdmissionsPerStep = 2;
-inline constexpr std::uint32_t kNotesPerStep = 8;
+inline constexpr std::uint32_t kAdmissionsPerStep = 1;
+inline constexpr std::uint32_t kNotesPerStep = 4;
 
 }  // namespace sluice::core

@@ -24,7 +24,7 @@ constexpr Nanos kUsagePatienceNs = 1'000'000;
 constexpr Nanos kAloneUsageNs = 1'000'000'000;  // keeps the books of a GPU with one holder fresh
 /// A decision opens or closes at least one lease, and each lease of a step can be opened and closed
 /// once or twice.
-constexpr int kRoundsMax = 64;
+constexpr int kLeaseRoundsMax = 64;
 
 bool others_wait(const State& state, const Tenant& holder) {
   return std::ranges::any_of(holder.shares, [&](const Share& share) {
@@ -183,7 +183,7 @@ void schedule(State& state, Nanos now, Actions& out) {
   }
   bool changed = true;
   for (int round = 0; changed; ++round) {
-    assert(round < kRoundsMax && "lease decisions settle");
+    assert(round < kLeaseRoundsMax && "lease decisions settle");
     changed = gangs_decide(state, now, out);
     for (auto& gpu : state.gpus) changed = gpu_decide(state, *gpu, now, out) || changed;
   }

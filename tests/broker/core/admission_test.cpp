@@ -192,6 +192,8 @@ TEST(Admission, QueueIsFirstComeFirstServedAndAnnouncesChanges) {
   EXPECT_EQ(core.one<TenantQueued>().position, 3U);
   core.end(first);
   EXPECT_EQ(core.one<TenantAdmitted>().request, second.request);
+  EXPECT_TRUE(core.all<TenantQueued>().empty()) << "who else fits is not known yet";
+  core.pass(1);
   const auto moved = core.all<TenantQueued>();
   ASSERT_EQ(moved.size(), 2U);
   EXPECT_EQ(moved[0].position, 1U);

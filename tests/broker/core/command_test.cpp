@@ -668,6 +668,7 @@ TEST(ExpectedStart, IsUnknownUntilStartsHaveBeenSeen) {
     if (i == 0) h.step(ProcessGone{h.process(running.back())});
     running.push_back(h.one<TenantAdmitted>().tenant);
   }
+  h.pass(1);  // those behind it close up
   h.step(h.ask(TenantClass::kBatch, 4 * kGiB));
   EXPECT_EQ(h.one<TenantQueued>().position, 2U);
   EXPECT_EQ(h.one<TenantQueued>().expected_start_ns, 20 * kSecond);
