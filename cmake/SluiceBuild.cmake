@@ -10,7 +10,11 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 # of what a file costs is what its headers make the compiler do.
 option(SLUICE_UNITY "Compile files in batches; OFF shortens the build after a change and checks what files include" ON)
 set(CMAKE_UNITY_BUILD ${SLUICE_UNITY})
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 14)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 40)
+# The compiler collects its garbage after this much (KiB), and not all the time.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options("SHELL:$<$<COMPILE_LANGUAGE:CXX>:--param ggc-min-heapsize=524288>")
+endif()
 # bin and lib hold what users get, and nothing else; what only the build and the tests need is elsewhere (tests/CMakeLists.txt).
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)

@@ -13,13 +13,6 @@ using namespace softgpu::driver;
 
 namespace {
 
-CUresult gpu_find(CUdevice device, Gpu*& gpu, const char* name = __builtin_FUNCTION()) {
-  const CUresult result = enter_any(name);
-  if (result != CUDA_SUCCESS) return result;
-  gpu = Process::get().gpu(device);
-  return gpu == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
 CUresult context_open(Gpu& gpu, unsigned flags, bool primary, ContextRef& context) {
   context = std::make_shared<Context>(gpu, flags, primary);
   CUresult result = context->open();
@@ -32,7 +25,7 @@ CUresult context_open(Gpu& gpu, unsigned flags, bool primary, ContextRef& contex
 
 CUresult context_create(CUcontext* out, unsigned flags, CUdevice device, const char* name) {
   Gpu* gpu = nullptr;
-  CUresult result = gpu_find(device, gpu, name);
+  CUresult result = enter_gpu(device, gpu, name);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr || !context_flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
   ContextRef context;
@@ -85,7 +78,7 @@ CUresult context_synchronize(const ContextRef& context) {
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
   Gpu* gpu = nullptr;
-  const CUresult result = gpu_find(device, gpu);
+  const CUresult result = enter_gpu(device, gpu);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard one_at_a_time(primaries_mutex());
@@ -106,7 +99,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   Gpu* gpu = nullptr;
-  const CUresult result = gpu_find(device, gpu);
+  const CUresult result = enter_gpu(device, gpu);
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard one_at_a_time(primaries_mutex());
   {
@@ -120,7 +113,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   Gpu* gpu = nullptr;
-  const CUresult result = gpu_find(device, gpu);
+  const CUresult result = enter_gpu(device, gpu);
   if (result != CUDA_SUCCESS) return result;
   // Those who retained it still release it: a reset does not count as a release.
   const std::lock_guard one_at_a_time(primaries_mutex());
@@ -130,7 +123,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
   Gpu* gpu = nullptr;
-  const CUresult result = gpu_find(device, gpu);
+  const CUresult result = enter_gpu(device, gpu);
   if (result != CUDA_SUCCESS) return result;
   if (!context_flags_valid(flags)) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(gpu->mutex);
@@ -141,7 +134,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
   Gpu* gpu = nullptr;
-  const CUresult result = gpu_find(device, gpu);
+  const CUresult result = enter_gpu(device, gpu);
   if (result != CUDA_SUCCESS) return result;
   if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(gpu->mutex);

@@ -1,4 +1,4 @@
-// Entry points: names and descriptions of errors.
+// ErrorText points: names and descriptions of errors.
 #include <algorithm>
 #include <iterator>
 
@@ -6,7 +6,7 @@
 
 namespace {
 
-struct Entry {
+struct ErrorText {
   CUresult code;
   const char* name;
   const char* text;
@@ -14,7 +14,7 @@ struct Entry {
 
 #define ERROR_ENTRY(code, text) \
   { code, #code, text }
-constexpr Entry kErrors[] = {
+constexpr ErrorText kErrors[] = {
     ERROR_ENTRY(CUDA_SUCCESS, "no error"),
     ERROR_ENTRY(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
     ERROR_ENTRY(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),
@@ -159,9 +159,9 @@ constexpr Entry kErrors[] = {
 };
 #undef ERROR_ENTRY
 
-const Entry* entry_find(CUresult code) {
+const ErrorText* error_text(CUresult code) {
   const auto* found = std::find_if(std::begin(kErrors), std::end(kErrors),
-                                   [&](const Entry& e) { return e.code == code; });
+                                   [&](const ErrorText& e) { return e.code == code; });
   return found == std::end(kErrors) ? nullptr : found;
 }
 
@@ -169,14 +169,14 @@ const Entry* entry_find(CUresult code) {
 
 CUresult cuGetErrorName(CUresult error, const char** out) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Entry* entry = entry_find(error);
+  const ErrorText* entry = error_text(error);
   *out = entry == nullptr ? nullptr : entry->name;
   return entry == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult cuGetErrorString(CUresult error, const char** out) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Entry* entry = entry_find(error);
+  const ErrorText* entry = error_text(error);
   *out = entry == nullptr ? nullptr : entry->text;
   return entry == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

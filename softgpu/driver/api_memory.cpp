@@ -25,7 +25,7 @@ CUresult host_allocate(const ContextRef& context, void** out, std::size_t bytes,
   if ((flags & ~(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
                  CU_MEMHOSTALLOC_WRITECOMBINED)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  const std::size_t length = (bytes + 4095) / 4096 * 4096;
+  const std::size_t length = round_up(bytes, kHostPage);
   void* p = mmap(nullptr, length, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -84,7 +84,7 @@ CUresult prefetch(CUdeviceptr address, std::size_t bytes, CUmemLocation location
 }
 
 /// The ranges of a batch and the locations they go to; discards have none.
-struct Batch {
+struct RangeBatch {
   const CUdeviceptr* addresses;
   const std::size_t* sizes;
   std::size_t count;
@@ -94,12 +94,13 @@ struct Batch {
 };
 
 /// Which location range `i` goes to; the list of first ranges is known to be right.
-CUmemLocation location_at(const Batch& b, std::size_t i) {
+CUmemLocation location_at(const RangeBatch& b, std::size_t i) {
   const std::size_t* next = std::upper_bound(b.first, b.first + b.locations_count, i);
   return b.locations[next - b.first - 1];
 }
 
-CUresult batch_check(const Batch& b, unsigned long long flags, CUstream stream, const char* name) {
+CUresult batch_check(const RangeBatch& b, unsigned long long flags, CUstream stream,
+                     const char* name) {
   ContextRef context;
   const CUresult entered = enter(context, name);
   if (entered != CUDA_SUCCESS) return entered;
@@ -111,7 +112,7 @@ CUresult batch_check(const Batch& b, unsigned long long flags, CUstream stream, 
   return CUDA_SUCCESS;
 }
 
-CUresult batch_prefetch(const Batch& b, unsigned long long flags, CUstream stream,
+CUresult batch_prefetch(const RangeBatch& b, unsigned long long flags, CUstream stream,
                         const char* name) {
   CUresult result = batch_check(b, flags, stream, name);
   if (result != CUDA_SUCCESS) return result;

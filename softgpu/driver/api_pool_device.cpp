@@ -5,13 +5,6 @@ using namespace softgpu::driver;
 
 namespace {
 
-CUresult gpu_find(CUdevice device, Gpu*& gpu, const char* name = __builtin_FUNCTION()) {
-  const CUresult result = enter_any(name);
-  if (result != CUDA_SUCCESS) return result;
-  gpu = Process::get().gpu(device);
-  return gpu == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
-}
-
 /// Only device memory has pools; the other combinations that the manual knows are not supported.
 CUresult location_find(const CUmemLocation* location, CUmemAllocationType type, Gpu*& gpu,
                        const char* name = __builtin_FUNCTION()) {
@@ -60,19 +53,19 @@ CUresult current_set(Gpu& gpu, CUmemoryPool handle) {
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice device) {
   Gpu* gpu = nullptr;
-  const CUresult result = gpu_find(device, gpu);
+  const CUresult result = enter_gpu(device, gpu);
   return result == CUDA_SUCCESS ? default_get(out, *gpu) : result;
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) {
   Gpu* gpu = nullptr;
-  const CUresult result = gpu_find(device, gpu);
+  const CUresult result = enter_gpu(device, gpu);
   return result == CUDA_SUCCESS ? current_get(out, *gpu) : result;
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
   Gpu* gpu = nullptr;
-  const CUresult result = gpu_find(device, gpu);
+  const CUresult result = enter_gpu(device, gpu);
   return result == CUDA_SUCCESS ? current_set(*gpu, handle) : result;
 }
 

@@ -15,7 +15,7 @@
 namespace softgpu::driver {
 namespace {
 
-constexpr auto kLook = std::chrono::microseconds(200);
+constexpr auto kStateLook = std::chrono::microseconds(200);
 
 bool context_idle_now(Context& context) {
   std::vector<StreamRef> all;
@@ -72,7 +72,7 @@ CUresult checkpoint_lock(std::uint32_t timeout_ms, const std::function<bool()>& 
       gate_open();
       return CUDA_ERROR_NOT_READY;
     }
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kStateLook);
   }
   progress.state = CU_PROCESS_STATE_LOCKED;
   return CUDA_SUCCESS;

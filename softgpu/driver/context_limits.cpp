@@ -19,10 +19,6 @@ constexpr std::size_t kSyncDepthMax = 24;
 constexpr std::size_t kFetchMax = 128;
 constexpr std::size_t kFifoMin = 1024;
 
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 }  // namespace
 
 /// Changes the charge `reserved` to `bytes`. The caller holds limits_mutex_.

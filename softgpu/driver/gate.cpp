@@ -33,7 +33,7 @@ Places& places() {
 /// A thread's place and how deep it is in calls. The pointer outlives the holder, for calls from
 /// destructors of other thread-local objects.
 thread_local Place* own_place = nullptr;
-thread_local int depth = 0;
+thread_local int gate_depth = 0;
 
 struct PlaceHolder {
   PlaceHolder() {
@@ -66,7 +66,7 @@ Place& place() {
 }  // namespace
 
 Call::Call() {
-  if (depth++ > 0) return;
+  if (gate_depth++ > 0) return;
   Place& mine = place();
   for (;;) {
     mine.inside.fetch_add(1);
@@ -77,7 +77,7 @@ Call::Call() {
 }
 
 Call::~Call() {
-  if (--depth == 0) own_place->inside.fetch_sub(1, std::memory_order_release);
+  if (--gate_depth == 0) own_place->inside.fetch_sub(1, std::memory_order_release);
 }
 
 void gate_close() { closed.store(1); }
@@ -95,7 +95,7 @@ bool gate_empty() {
   return true;
 }
 
-void gate_exempt() { ++depth; }
+void gate_exempt() { ++gate_depth; }
 
 void gate_fork_begin() { places().mutex.lock(); }
 

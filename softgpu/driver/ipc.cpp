@@ -13,12 +13,6 @@
 #include "softgpu/driver/memory_strict.h"
 
 namespace softgpu::driver {
-namespace {
-
-std::size_t pages(std::size_t bytes) { return (bytes + kHostPage - 1) / kHostPage * kHostPage; }
-
-}  // namespace
-
 bool ipc_file_ours(int file) {
   char path[64], target[256];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", file);
@@ -108,10 +102,11 @@ CUresult import_map(Gpu& gpu, int file, const IpcHandle& range, Allocation& impo
   if (!gpu.model.shared_hold(gpu.client, range.key)) return CUDA_ERROR_INVALID_VALUE;
   const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
   void* p = own < 0 ? MAP_FAILED
-                    : mmap(nullptr, pages(range.bytes), PROT_READ | PROT_WRITE,
+                    : mmap(nullptr, round_up(range.bytes, kHostPage), PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_NORESERVE, own, static_cast<off_t>(range.offset));
-  if (p != MAP_FAILED && !strict_close(p, pages(range.bytes), PROT_READ | PROT_WRITE)) {
-    munmap(p, pages(range.bytes));
+  if (p != MAP_FAILED &&
+      !strict_close(p, round_up(range.bytes, kHostPage), PROT_READ | PROT_WRITE)) {
+    munmap(p, round_up(range.bytes, kHostPage));
     p = MAP_FAILED;
   }
   if (p == MAP_FAILED) {
@@ -130,10 +125,11 @@ CUresult import_map(Gpu& gpu, int file, const IpcHandle& range, Allocation& impo
 }
 
 void import_release(const Allocation& import) {
-  munmap(reinterpret_cast<void*>(import.base), pages(import.size));
+  munmap(reinterpret_cast<void*>(import.base), round_up(import.size, kHostPage));
   if (import.gpu->model.shared_release(import.gpu->client, import.inode))
     fallocate(import.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(import.offset), static_cast<off_t>(pages(import.size)));
+              static_cast<off_t>(import.offset),
+              static_cast<off_t>(round_up(import.size, kHostPage)));
   close(import.file);
 }
 

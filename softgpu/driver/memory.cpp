@@ -18,7 +18,7 @@ bool hidden(const Allocation& allocation) { return allocation.dormant && dormant
 
 /// Managed memory is the host's as well.
 bool host_share(void* p, std::size_t bytes) {
-  return strict_open(p, (bytes + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
+  return strict_open(p, round_up(bytes, kHostPage), PROT_READ | PROT_WRITE);
 }
 
 }  // namespace
@@ -152,7 +152,7 @@ void memory_release(const Allocation& allocation) {
       import_release(allocation);
       return;
     case MemoryKind::kHost:
-      munmap(p, (allocation.size + 4095) / 4096 * 4096);
+      munmap(p, round_up(allocation.size, kHostPage));
       return;
     case MemoryKind::kRegistered:
     case MemoryKind::kPool:

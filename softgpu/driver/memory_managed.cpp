@@ -36,7 +36,7 @@ void ManagedRanges::split_locked(std::uintptr_t at) {
 std::pair<ManagedRanges::Spans::iterator, ManagedRanges::Spans::iterator>
 ManagedRanges::cover_locked(std::uintptr_t at, std::size_t bytes) {
   const std::uintptr_t begin = at / kHostPage * kHostPage;
-  const std::uintptr_t end = (at + bytes + kHostPage - 1) / kHostPage * kHostPage;
+  const std::uintptr_t end = round_up(at + bytes, kHostPage);
   split_locked(begin);
   split_locked(end);
   std::uintptr_t reached = begin;

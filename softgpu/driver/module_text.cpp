@@ -171,8 +171,8 @@ class Outliner {
         braces = true;
       }
       if (words_.is("}")) --depth;
-      const bool closed = words_.is("}") && depth <= 0 && (code || section);
-      if (closed || (words_.is(";") && depth <= 0)) {
+      const bool ends = words_.is("}") && depth <= 0 && (code || section);
+      if (ends || (words_.is(";") && depth <= 0)) {
         words_.next();
         break;
       }

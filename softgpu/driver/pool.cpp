@@ -6,13 +6,6 @@
 #include "softgpu/driver/command.h"
 
 namespace softgpu::driver {
-namespace {
-
-std::size_t round_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
-}  // namespace
 
 Pool::Pool(Gpu& gpu, const PoolOptions& options)
     : gpu_(gpu), options_(options), id_(ipc_key_make()) {}

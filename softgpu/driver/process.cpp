@@ -131,6 +131,13 @@ CUresult enter_any(const char* name) {
   return result;
 }
 
+CUresult enter_gpu(CUdevice device, Gpu*& gpu, const char* name) {
+  const CUresult result = enter_any(name);
+  if (result != CUDA_SUCCESS) return result;
+  gpu = Process::get().gpu(device);
+  return gpu == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
 CUresult context_find(CUcontext handle, ContextRef& context) {
   if (handle == nullptr) {
     const Thread& thread = thread_state();
@@ -208,7 +215,7 @@ void* Gpu::memory_map(std::size_t bytes, std::size_t align, int* file, std::uint
 }
 
 void Gpu::memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared) {
-  const std::size_t length = (bytes + 4095) / 4096 * 4096;
+  const std::size_t length = round_up(bytes, kHostPage);
   munmap(p, length);
   // What another process still shows must keep its contents; the last of them frees the pages.
   if (shared != 0 && !model.shared_release(client, shared)) return;

@@ -29,6 +29,9 @@ class Gpu;
 /// The one kind of handle by which memory leaves a process here.
 inline constexpr auto kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 inline constexpr std::size_t kHostPage = 4096;  // bytes: what mmap() deals in
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 using ContextRef = std::shared_ptr<Context>;
 using StreamRef = std::shared_ptr<Stream>;
@@ -223,6 +226,8 @@ CUresult enter(ContextRef& context, const char* name = __builtin_FUNCTION());
 CUresult enter_any(const char* name = __builtin_FUNCTION());
 /// The same for calls that also work in a context that has failed.
 CUresult enter_failed(ContextRef& context, const char* name = __builtin_FUNCTION());
+/// enter_any(), and the device of that number.
+CUresult enter_gpu(CUdevice device, Gpu*& gpu, const char* name = __builtin_FUNCTION());
 /// `handle` or, when null, the current one.
 CUresult context_find(CUcontext handle, ContextRef& context);
 /// Only known flags, and one of the scheduling flags at most (cuda.h, cuCtxCreate).

@@ -60,7 +60,7 @@ class NodeTranslation {
       case cudaGraphNodeTypeMemcpy:
         params_.memcpy.flags = from->memcpy.flags;
         params_.memcpy.copyCtx = context;
-        return to_driver(from->memcpy.copyParams, &params_.memcpy.copyParams);
+        return softgpu::runtime::to_driver(from->memcpy.copyParams, &params_.memcpy.copyParams);
       case cudaGraphNodeTypeMemset:
         params_.memset.ctx = context;
         memset_fill(from->memset, &params_.memset);

@@ -221,18 +221,13 @@ TEST(arrays, surfaces_have_their_own_limits) {
 
 TEST(arrays, take_device_memory) {
   const Context context;
-  const auto free_bytes = [] {
-    std::size_t free = 0;
-    EXPECT_EQ(cuMemGetInfo(&free, nullptr), CUDA_SUCCESS);
-    return free;
-  };
-  const std::size_t before = free_bytes();
+  const std::size_t before = memory_free();
   CUDA_ARRAY3D_DESCRIPTOR d = shape(4096, 4096);
   d.NumChannels = 4;
   const CUarray array = array_new(d);
-  EXPECT_LE(free_bytes(), before - (64 << 20));
+  EXPECT_LE(memory_free(), before - (64 << 20));
   MUST(cuArrayDestroy(array));
-  EXPECT_GE(free_bytes(), before);
+  EXPECT_GE(memory_free(), before);
 }
 
 TEST(arrays, too_large_is_out_of_memory) {

@@ -45,12 +45,6 @@ CUuuid uuid_of(int ordinal) {
   return uuid;
 }
 
-std::size_t free_bytes() {
-  std::size_t free = 0, total = 0;
-  EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
-  return free;
-}
-
 /// A target in state CHECKPOINTED, seen by a controller that has a context of its own.
 #define TARGET_CHECKPOINTED    \
   Target target;               \
@@ -178,24 +172,25 @@ TEST(checkpoint, checkpoint_gives_the_memory_back) {
   ASSERT_TRUE(target.ready());
   const Context context;
   MUST(lock(target.pid()));
-  const std::size_t before = free_bytes();
+  const std::size_t before = memory_free();
   MUST(checkpoint(target.pid()));
-  const std::size_t after = free_bytes();
+  const std::size_t after = memory_free();
   EXPECT_GE(after, before + kTargetBytes);
   observe("freed_bytes", static_cast<long long>(after - before));
 }
 
 TEST(checkpoint, restore_takes_the_memory_again) {
   TARGET_CHECKPOINTED;
-  const std::size_t before = free_bytes();
+  const std::size_t before = memory_free();
   MUST(restore(target.pid()));
-  EXPECT_LE(free_bytes() + kTargetBytes, before);
+  EXPECT_LE(memory_free() + kTargetBytes, before);
 }
 
 TEST(checkpoint, freed_memory_is_for_others) {
   TARGET_CHECKPOINTED;
   std::vector<CUdeviceptr> taken;
-  for (std::size_t bytes = free_bytes() / 2; bytes >= kTargetBytes / 2; bytes = free_bytes() / 2) {
+  for (std::size_t bytes = memory_free() / 2; bytes >= kTargetBytes / 2;
+       bytes = memory_free() / 2) {
     CUdeviceptr p = 0;
     if (cuMemAlloc(&p, bytes) != CUDA_SUCCESS) break;
     taken.push_back(p);
@@ -350,7 +345,7 @@ TEST(checkpoint, imported_memory_refused) {
 TEST(checkpoint, restore_without_room_is_final) {
   TARGET_CHECKPOINTED;
   std::vector<CUdeviceptr> taken;
-  for (std::size_t bytes = free_bytes(); bytes > kTargetBytes / 4;) {
+  for (std::size_t bytes = memory_free(); bytes > kTargetBytes / 4;) {
     CUdeviceptr p = 0;
     if (cuMemAlloc(&p, bytes) == CUDA_SUCCESS)
       taken.push_back(p);
@@ -397,11 +392,11 @@ TEST(checkpoint, restore_onto_another_gpu) {
   const Context second(1);
   MUST(lock(target.pid()));
   MUST(checkpoint(target.pid()));
-  const std::size_t before = free_bytes();
+  const std::size_t before = memory_free();
   std::vector<CUcheckpointGpuPair> pairs{{uuid_of(0), uuid_of(1)}, {uuid_of(1), uuid_of(0)}};
   for (int i = 2; i < devices_count(); ++i) pairs.push_back({uuid_of(i), uuid_of(i)});
   ANSWERS(CUDA_SUCCESS, restore_pairs(target.pid(), pairs));
-  EXPECT_LE(free_bytes() + kTargetBytes, before) << "it is on the second GPU now";
+  EXPECT_LE(memory_free() + kTargetBytes, before) << "it is on the second GPU now";
   MUST(unlock(target.pid()));
   EXPECT_EQ(target.ask(Order::kLaunch), CUDA_SUCCESS);
   EXPECT_EQ(target.ask(Order::kVerify), 0);
@@ -414,19 +409,19 @@ TEST(checkpoint, death_while_checkpointed_leaves_nothing) {
   const Context context;
   MUST(lock(target.pid()));
   MUST(checkpoint(target.pid()));
-  const std::size_t before = free_bytes();
+  const std::size_t before = memory_free();
   target.kill();
-  EXPECT_GE(free_bytes(), before);
+  EXPECT_GE(memory_free(), before);
 }
 
 TEST(checkpoint, death_while_locked_frees_the_memory) {
   Target target;
   ASSERT_TRUE(target.ready());
   const Context context;
-  const std::size_t before = free_bytes();
+  const std::size_t before = memory_free();
   MUST(lock(target.pid()));
   target.kill();
-  EXPECT_GE(free_bytes(), before + kTargetBytes);
+  EXPECT_GE(memory_free(), before + kTargetBytes);
 }
 
 TEST(checkpoint, others_are_not_locked) {

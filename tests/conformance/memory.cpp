@@ -16,12 +16,6 @@ CUdeviceptr allocate(std::size_t bytes) {
   return p;
 }
 
-std::size_t free_bytes() {
-  std::size_t free = 0;
-  EXPECT_EQ(cuMemGetInfo(&free, nullptr), CUDA_SUCCESS);
-  return free;
-}
-
 TEST(memory, alloc_zero_refused) {
   const Context context;
   CUdeviceptr p = 0x5a5a;
@@ -95,7 +89,7 @@ TEST(memory, alloc_too_much_is_out_of_memory) {
 
 TEST(memory, out_of_memory_ends_with_a_free) {
   const Context context;
-  const std::size_t third = free_bytes() / 3 + 4 * kMiB;
+  const std::size_t third = memory_free() / 3 + 4 * kMiB;
   const CUdeviceptr first = allocate(third);
   allocate(third);
   CUdeviceptr p = 0;
@@ -116,20 +110,20 @@ TEST(memory, info_free_within_total) {
 
 TEST(memory, info_follows_allocations) {
   const Context context;
-  const std::size_t before = free_bytes();
+  const std::size_t before = memory_free();
   const CUdeviceptr p = allocate(64 * kMiB);
-  EXPECT_LE(free_bytes(), before - 64 * kMiB);
+  EXPECT_LE(memory_free(), before - 64 * kMiB);
   MUST(cuMemFree(p));
-  EXPECT_GE(free_bytes(), before);
+  EXPECT_GE(memory_free(), before);
 }
 
 TEST(memory, info_counts_all_contexts) {
   const Context context;
   const Context other;
-  const std::size_t before = free_bytes();
+  const std::size_t before = memory_free();
   allocate(64 * kMiB);
   MUST(cuCtxSetCurrent(context));
-  EXPECT_LE(free_bytes(), before - 64 * kMiB);
+  EXPECT_LE(memory_free(), before - 64 * kMiB);
 }
 
 TEST(memory, free_null_is_nothing) {
@@ -181,13 +175,13 @@ TEST(memory, free_waits_for_the_work) {
 
 TEST(memory, context_takes_its_memory_along) {
   const Context context;
-  const std::size_t before = free_bytes();
+  const std::size_t before = memory_free();
   CUcontext other = nullptr;
   MUST(cuCtxCreate(&other, nullptr, 0, context.device()));
   const CUdeviceptr p = allocate(64 * kMiB);
   MUST(cuCtxDestroy(other));
   MUST(cuCtxSetCurrent(context));
-  EXPECT_GT(free_bytes(), before - 64 * kMiB);
+  EXPECT_GT(memory_free(), before - 64 * kMiB);
   unsigned type = 0;
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
           cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p));

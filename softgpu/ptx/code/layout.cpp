@@ -7,8 +7,6 @@
 namespace softgpu::ptx {
 namespace {
 
-u64 align_up(u64 value, u64 align) { return (value + align - 1) / align * align; }
-
 /// The system's part of shared memory on sm_80 and later.
 constexpr std::string_view kReserved = "%reserved_smem_offset";
 constexpr u32 kReservedBytes = 2048;

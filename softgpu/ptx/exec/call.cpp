@@ -17,8 +17,6 @@ namespace {
 constexpr u64 kFrameBytes = 32;
 constexpr std::size_t kStackBlockBytes = std::size_t{1} << 20;
 
-u64 align_up(u64 value, u64 align) { return (value + align - 1) / align * align; }
-
 u8* stack_allocate(Warp& w, std::size_t bytes) {
   while (w.stack_block < w.stack_blocks.size()) {
     auto& [start, size] = w.stack_blocks[w.stack_block];

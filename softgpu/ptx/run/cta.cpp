@@ -12,8 +12,6 @@ namespace {
 /// Shared windows start here: what hardware promises for dynamic arrays, and more.
 constexpr u64 kWindowAlign = 1024;
 
-u64 align_up(u64 value, u64 align) { return (value + align - 1) / align * align; }
-
 void fill(u32* row, u32 value) { std::fill(row, row + 32, value); }
 
 template <class B>

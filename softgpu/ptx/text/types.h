@@ -16,6 +16,8 @@ using s16 = std::int16_t;
 using s32 = std::int32_t;
 using s64 = std::int64_t;
 
+constexpr u64 align_up(u64 value, u64 align) { return (value + align - 1) / align * align; }
+
 enum class Type : u8 {
   kNone,
   kB8,
