@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "kernels/optimizers.h"
 
@@ -29,8 +30,12 @@ void LossScale::step_note(bool overflow) {
   }
 }
 
-LossScaler::LossScaler(Stream& stream, const LossScaleSettings& settings, std::size_t count)
-    : stream_(stream), scale_(settings), count_(static_cast<int>(count)) {}
+LossScaler::LossScaler(Stream& stream, const LossScaleSettings& settings, std::size_t count,
+                       std::function<bool(bool)> agree)
+    : stream_(stream),
+      scale_(settings),
+      count_(static_cast<int>(count)),
+      agree_(std::move(agree)) {}
 
 bool LossScaler::unscale(CUdeviceptr gradients) {
   int found = 0;
@@ -39,9 +44,10 @@ bool LossScaler::unscale(CUdeviceptr gradients) {
   stream_.download(&found, found_.at(), sizeof found);
   stream_.synchronize();
   const float used = scale_.value();
-  scale_.step_note(found != 0);
-  if (found == 0) stream_.launch(kernels::array_scale(count_, 1.0f / used, gradients));
-  return found == 0;
+  const bool overflow = agree_ ? agree_(found != 0) : found != 0;
+  scale_.step_note(overflow);
+  if (!overflow) stream_.launch(kernels::array_scale(count_, 1.0f / used, gradients));
+  return !overflow;
 }
 
 }  // namespace sluice::train

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "trainer/device/device.h"
 
@@ -40,7 +41,9 @@ class LossScale {
 /// all decide alike.
 class LossScaler {
  public:
-  LossScaler(Stream& stream, const LossScaleSettings& settings, std::size_t count);
+  /// `agree`: whether any of the ranks that have one copy of the model says true.
+  LossScaler(Stream& stream, const LossScaleSettings& settings, std::size_t count,
+             std::function<bool(bool)> agree = {});
 
   /// What backward() is to multiply with.
   float value() const { return scale_.value(); }
@@ -53,6 +56,7 @@ class LossScaler {
   Stream& stream_;
   LossScale scale_;
   const int count_;
+  const std::function<bool(bool)> agree_;
   DeviceArray<int> found_{1};
 };
 

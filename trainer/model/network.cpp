@@ -9,6 +9,11 @@ namespace {
 /// An array of nothing is no array: one element stands for it.
 std::size_t room(bool wanted, std::size_t count) { return wanted ? count : 1; }
 
+/// Of all slots.
+std::size_t samples_max(const NetworkSettings& settings) {
+  return static_cast<std::size_t>(settings.slots) * static_cast<std::size_t>(settings.batch_max);
+}
+
 std::size_t rows(const SampleShape& sample, const NetworkSettings& settings) {
   return sample.targets * static_cast<std::size_t>(settings.batch_max);
 }
@@ -31,13 +36,15 @@ Network::Network(Stream& stream, std::vector<ParameterRange> ranges, const Sampl
       parameters_(parameter_count()),
       gradients_(room(settings.trains, parameter_count() + kExtraCount)),
       sums_(room(settings.accumulates, parameter_count() + kExtraCount)),
-      inputs_(sample.inputs * static_cast<std::size_t>(settings.batch_max)),
-      targets_(rows(sample, settings)),
-      logits_(rows(sample, settings) * static_cast<std::size_t>(sample.classes)),
-      logits_gradient_(
-          room(settings.trains, rows(sample, settings) * static_cast<std::size_t>(sample.classes))),
-      losses_(rows(sample, settings)) {
+      inputs_(room(settings.takes_inputs, sample.inputs * samples_max(settings))),
+      targets_(room(settings.gives_logits, rows(sample, settings))),
+      logits_(room(settings.gives_logits,
+                   rows(sample, settings) * static_cast<std::size_t>(sample.classes))),
+      logits_gradient_(room(settings.gives_logits && settings.trains,
+                            rows(sample, settings) * static_cast<std::size_t>(sample.classes))),
+      losses_(room(settings.gives_logits, rows(sample, settings))) {
   assert(settings.batch_max > 0 && sample.classes > 0);
+  assert(settings.slots == 1 || !settings.gives_logits);
   stream_.zero(gradients_.at(), gradients_.size());
   stream_.zero(correct_.at(), 1);
 }
@@ -60,8 +67,10 @@ void Network::batch_upload(const void* inputs, const int* targets, int batch) {
   if (batch == 0) return;
   batch_look(inputs, batch);
   const auto samples = static_cast<std::size_t>(batch);
-  stream_.upload(inputs_.at(), inputs, samples * sample_.inputs * sizeof(std::uint32_t));
-  stream_.upload(targets_.at(), targets, samples * sample_.targets * sizeof(int));
+  if (settings_.takes_inputs)
+    stream_.upload(this->inputs(), inputs, samples * sample_.inputs * sizeof(std::uint32_t));
+  if (settings_.gives_logits)
+    stream_.upload(targets_.at(), targets, samples * sample_.targets * sizeof(int));
 }
 
 void Network::batch_look(const void*, int) {}
@@ -84,6 +93,8 @@ void Network::backward(int batch, int global_count, GradientPart part, float sca
   part_ = part;
   if (batch == 0) {
     stream_.zero(gradients_.at(), gradients_.size());
+  } else if (!settings_.gives_logits) {
+    stream_.zero(extra(kExtraLoss), 1);
   } else {
     const float factor = scale / static_cast<float>(target_count(global_count));
     stream_.launch(kernels::softmax_cross_entropy(target_count(batch), sample_.classes, factor,

@@ -36,6 +36,11 @@ struct NetworkSettings {
   bool trains = true;        // false: no room for gradients
   bool accumulates = false;  // backward passes may be added up (GradientPart)
   Precision precision = Precision::kFp32;
+  // Of a stage of a pipeline: whether the batch's inputs go into it, and whether the logits, and so
+  // the loss, come out of it; and how many batches may be under way at once.
+  bool takes_inputs = true;
+  bool gives_logits = true;
+  int slots = 1;
 };
 
 /// Which of a step's backward passes this is, where several add up to one (micro-batches).
@@ -58,6 +63,19 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
+  /// Where a stage of a pipeline (or the whole, for which it means nothing) has what comes from the
+  /// stage before and goes to the stage after, [batch, floats]: activations of the batch in the
+  /// slot, and their gradients.
+  struct Boundary {
+    CUdeviceptr in, out;
+    CUdeviceptr in_gradient, out_gradient;
+    std::size_t floats;
+  };
+  virtual Boundary boundary() { return {}; }
+  /// What follows is about the batch in this slot; the first one, until told otherwise. A stage
+  /// that gives logits has one.
+  void slot_use(std::size_t slot) { slot_ = slot; }
+
   /// Every parameter once, in the order of the forward pass, without gaps from 0 to
   /// parameter_count().
   const std::vector<ParameterRange>& ranges() const { return ranges_; }
@@ -72,14 +90,16 @@ class Network {
   /// inputs: [batch, sample().inputs] words; targets: [batch, sample().targets]. Host memory must
   /// stay until the stream has passed. The batch stays for forward() and what follows it.
   void batch_upload(const void* inputs, const int* targets, int batch);
-  /// logits() of the batch, which is not empty
+  /// logits() of the batch, which is not empty; or boundary().out
   void forward(int batch);
-  /// The losses of all targets (and nothing else) into losses(); after forward().
+  /// The losses of all targets (and nothing else) into losses(); after forward(). This and
+  /// correct_add() only where logits come out.
   void loss(int batch);
   /// Gradients of scale x (sum of losses) / (targets of global_count samples) into gradients(), and
   /// the sum of losses, not scaled, into extra(kExtraLoss); after forward() of the same batch. A
   /// batch of 0 gives zeros, without a forward(). With parts: the sums over the parts so far are
-  /// kept, and gradients() has them after the last.
+  /// kept, and gradients() has them after the last. Where no logits come out: gradients from
+  /// boundary().out_gradient, and a sum of losses of 0.
   void backward(int batch, int global_count, GradientPart part = {}, float scale = 1);
   /// *correct() += targets of the batch to which the largest logit belongs; after forward()
   void correct_add(int batch);
@@ -121,7 +141,10 @@ class Network {
 
   CUdeviceptr parameter(std::size_t range) const { return parameters_.at(ranges_[range].begin); }
   CUdeviceptr gradient(std::size_t range) const { return gradients_.at(ranges_[range].begin); }
-  CUdeviceptr inputs() const { return inputs_.at(); }
+  CUdeviceptr inputs() const {
+    return inputs_.at(slot_ * sample_.inputs * static_cast<std::size_t>(settings_.batch_max));
+  }
+  std::size_t slot_number() const { return slot_; }
   CUdeviceptr targets() const { return targets_.at(); }
   CUdeviceptr logits_gradient() const { return logits_gradient_.at(); }
   Stream& stream() { return stream_; }
@@ -138,6 +161,7 @@ class Network {
   const NetworkSettings settings_;
   Products products_;
   GradientPart part_;
+  std::size_t slot_ = 0;
   std::function<void(const ParameterRange&)> ready_;
   DeviceArray<float> parameters_;
   DeviceArray<float> gradients_;

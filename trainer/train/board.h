@@ -19,7 +19,9 @@ struct RankLine {
   std::atomic<double> bus_bytes;
   std::atomic<std::uint64_t> sent_bytes;   // for gradients and weights, as the transport counted
   std::atomic<std::uint64_t> state_bytes;  // of the optimizer on the device
-  std::atomic<std::int64_t> stall_ns;      // sum over steps of waiting for data
+  std::atomic<std::int64_t> pipeline_busy_ns;  // of a stage: computing, and how long all stages
+  std::atomic<std::int64_t> pipeline_span_ns;  // took; sums over steps, in the device's time
+  std::atomic<std::int64_t> stall_ns;          // sum over steps of waiting for data
   std::atomic<std::int64_t>
       compute_median_ns;                       // of the last steps' wall time outside communication
   std::atomic<std::int64_t> device_median_ns;  // of the last steps' device time, by events

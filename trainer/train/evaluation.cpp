@@ -3,28 +3,29 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "trainer/model/scores.h"
 
 namespace sluice::train {
 
 Evaluation::Evaluation(const TrainOptions& options, Stream& stream, Network& network,
-                       const Feed& feed)
+                       const Feed& feed, EvaluationPlace place)
     : options_(options),
       stream_(stream),
       network_(network),
       feed_(feed),
+      place_(std::move(place)),
       batch_(static_cast<std::size_t>(options.batch), network.sample()),
       losses_(batch_.targets.size()) {}
 
-void Evaluation::run(Communicator& comm, std::uint64_t step, bool is_last, RankLine& line,
-                     JobLog& log) {
+void Evaluation::run(Communicator& comm, Communicator& replica, std::uint64_t step, bool is_last,
+                     RankLine& line, JobLog& log) {
   const std::size_t total = std::min<std::size_t>(options_.eval_samples, feed_.test_count());
   if (total == 0) return;
   // One rank with all the data is one of one; the others look at none of the samples.
-  const std::size_t ranks =
-      feed_.is_scattered() ? 1 : static_cast<std::size_t>(options_.place.rank_count);
-  const auto rank = std::min(static_cast<std::size_t>(options_.place.rank), ranks);
+  const std::size_t ranks = feed_.is_scattered() ? 1 : static_cast<std::size_t>(place_.rank_count);
+  const auto rank = std::min(static_cast<std::size_t>(place_.rank), ranks);
   const bool scored = is_last && is_classifier();
   said_.assign(scored ? total * classes() : 0, 0.0f);
   const Sums mine =
@@ -34,6 +35,7 @@ void Evaluation::run(Communicator& comm, std::uint64_t step, bool is_last, RankL
   float all[2];
   stream_.upload(sums_.at(), sums, sizeof sums);
   comm.all_reduce(stream_, sums_.at(), 2);
+  replica.all_reduce(stream_, sums_.at(), 2);
   stream_.download(all, sums_.at(), sizeof all);
   stream_.synchronize();
   const auto targets = static_cast<double>(total * network_.sample().targets);
@@ -58,11 +60,13 @@ Evaluation::Sums Evaluation::part_run(std::size_t begin, std::size_t end, bool k
   for (std::size_t at = begin; at < end;) {
     const std::size_t count = std::min(end - at, static_cast<std::size_t>(options_.batch));
     batch_run(at, static_cast<int>(count));
+    at += count;
+    if (!place_.speaks) continue;
     sums.loss = std::accumulate(losses_.data(), losses_.data() + count * network_.sample().targets,
                                 sums.loss);
-    if (keep) logits_keep(at, count);
-    at += count;
+    if (keep) logits_keep(at - count, count);
   }
+  if (!place_.speaks) return sums;
   int correct = 0;
   stream_.download(&correct, network_.correct(), sizeof correct);
   stream_.synchronize();
@@ -76,7 +80,8 @@ void Evaluation::batch_run(std::size_t begin, int count) {
   std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(begin));
   feed_.source()->test_put(samples, batch_.inputs.data(), batch_.targets.data());
   network_.batch_upload(batch_.inputs.data(), batch_.targets.data(), count);
-  network_.forward(count);
+  place_.forward(count);
+  if (!place_.has_logits) return;
   network_.loss(count);
   network_.correct_add(count);
   stream_.download(losses_.data(), network_.losses(),

@@ -2,6 +2,7 @@
 // communicator, rank 0 writes the log.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "trainer/comm/communicator.h"
@@ -12,15 +13,29 @@
 
 namespace sluice::train {
 
+/// Which part of the test samples a rank looks at, and what it does there.
+struct EvaluationPlace {
+  int rank = 0;  // of those that share out the samples
+  int rank_count = 1;
+  bool has_logits = true;  // they come out of this rank's part of the model
+  bool speaks = true;      // of ranks that have the same logits, one does
+  /// The batch that was uploaded, through the model.
+  std::function<void(int batch)> forward;
+};
+
 class Evaluation {
  public:
   /// Everything must outlive this. Where samples are scattered, rank 0 has them all.
-  Evaluation(const TrainOptions& options, Stream& stream, Network& network, const Feed& feed);
+  Evaluation(const TrainOptions& options, Stream& stream, Network& network, const Feed& feed,
+             EvaluationPlace place);
 
   /// After `step` steps: accuracy and loss, and of text the perplexity, to the board and the log.
   /// The last one of a classifier also gathers what the model says of every sample, for the scores
   /// that are no sums over samples.
-  void run(Communicator& comm, std::uint64_t step, bool is_last, RankLine& line, JobLog& log);
+  /// `comm` is between the ranks that share out the samples, `replica` between those that have one
+  /// copy of the model.
+  void run(Communicator& comm, Communicator& replica, std::uint64_t step, bool is_last,
+           RankLine& line, JobLog& log);
 
  private:
   struct Sums {
@@ -41,6 +56,7 @@ class Evaluation {
   Stream& stream_;
   Network& network_;
   const Feed& feed_;
+  const EvaluationPlace place_;
   PinnedBatch batch_;
   PinnedArray<float> losses_;
   DeviceArray<float> sums_{2};

@@ -52,12 +52,12 @@ void feed_verify(const TrainOptions& options, int rank_count) {
   }
 }
 
-Feed::Feed(const TrainOptions& options, int rank_count, BoardMap& board)
+Feed::Feed(const TrainOptions& options, int rank, int rank_count, BoardMap& board)
     : options_(options),
       scattered_(options.sharing == Sharing::kScatter && rank_count > 1),
       batch_max_(static_cast<std::size_t>(options.rank_batch())) {
   SamplerOptions how;
-  how.rank = static_cast<std::uint32_t>(options.place.rank);
+  how.rank = static_cast<std::uint32_t>(rank);
   how.rank_count = static_cast<std::uint32_t>(rank_count);
   how.batch = static_cast<std::uint32_t>(options.rank_batch());
   how.seed = options.seed;

@@ -36,7 +36,8 @@ class Feed {
  public:
   /// Reads or maps the data; with --sharing scatter rank 0 does, and the others wait on the board
   /// until they know how much there is. start() needs a current context, this does not.
-  Feed(const TrainOptions& options, int rank_count, BoardMap& board);
+  /// `rank` of the `rank_count` that share out the data.
+  Feed(const TrainOptions& options, int rank, int rank_count, BoardMap& board);
 
   /// Null on a rank that has no data of its own.
   const Source* source() const { return source_.get(); }

@@ -26,6 +26,7 @@
 #include "trainer/train/environment.h"
 #include "trainer/train/feed.h"
 #include "trainer/train/meeting.h"
+#include "trainer/train/pipeline_schedule.h"
 #include "trainer/train/plan.h"
 #include "trainer/train/rank.h"
 #include "trainer/train/reduction.h"
@@ -285,6 +286,26 @@ class Launcher {
     return steps > 0 ? millis_of(sum) / static_cast<double>(steps) : 0;
   }
 
+  /// The share of the pipeline's time that a stage was idle, the mean over all ranks; 0 without
+  /// one.
+  double bubble() {
+    double idle = 0;
+    for (int rank = 0; rank < plan_.rank_count; ++rank) {
+      const RankLine& line = board_.line(rank);
+      if (line.pipeline_span_ns > 0)
+        idle += 1 - static_cast<double>(line.pipeline_busy_ns) /
+                        static_cast<double>(line.pipeline_span_ns);
+    }
+    return idle / plan_.rank_count;
+  }
+
+  std::string bubble_text() {
+    if (plan_.grid.pipeline == 1) return "";
+    return text_format("; stages idle %.1f %% of a step's passes (%.1f %% if all were alike)",
+                       100 * bubble(),
+                       100 * pipeline_bubble(plan_.grid.pipeline, options_.accumulate));
+  }
+
   const char* status_text() {
     if (failed_ || killed_) return "failed";
     bool stopped = stopping_;
@@ -308,6 +329,7 @@ class Launcher {
                    .add("busbw_mb_per_s", busbw_mb_per_s(line))
                    .add("sent_bytes", line.sent_bytes.load())
                    .add("state_bytes", line.state_bytes.load())
+                   .add("bubble", bubble())
                    .add("status", status));
     if (line.steps > 0) reporter_.report(figures(), true);
     if (status == "failed") return 1;
@@ -319,7 +341,8 @@ class Launcher {
         static_cast<unsigned long long>(samples()), seconds_of(line.end_ns - line.begin_ns),
         samples_per_s(), line.loss.load(), accuracy >= 0 ? scores_text(line).c_str() : "",
         millis_of(line.device_median_ns), step_mean_ms(line, line.communication_ns),
-        step_mean_ms(line, line.stall_ns), (overlap_text(line) + skipped_text(line)).c_str()));
+        step_mean_ms(line, line.stall_ns),
+        (overlap_text(line) + bubble_text() + skipped_text(line)).c_str()));
     return 0;
   }
 

@@ -10,6 +10,7 @@
 #include "trainer/data/dataset.h"
 #include "trainer/data/text.h"
 #include "trainer/job/command_line.h"
+#include "trainer/model/model_part.h"
 #include "trainer/train/plan.h"
 
 namespace sluice::train {
@@ -40,6 +41,15 @@ void flags_add(CommandLine& line, TrainOptions& o) {
   line.number("--accumulate", o.accumulate,
               "micro-batches of a step: gradients of so many batches make one update", 1,
               kBatchMax);
+  line.number("--tensor", o.tensor,
+              "gpt: ranks that share out the heads and units of every layer. With --pipeline the "
+              "ranks are a grid, data x pipeline x tensor, tensor innermost: rank = (data x P + "
+              "stage) x T + tensor",
+              1, kRanksMax);
+  line.number(
+      "--pipeline", o.pipeline,
+      "gpt: stages of consecutive layers, which --accumulate micro-batches go through (1F1B)", 1,
+      kRanksMax);
   model_flags_add(line, o);
   line.number("--lr", o.rate, "learning rate", 0.0, 1e300);
   line.number(
@@ -210,6 +220,22 @@ void model_check(TrainOptions& o) {
   }
   o.gpt.vocabulary = tokenizer_make(o)->vocabulary();
   model_shape(o).batch_check(o.batch);
+  const ModelPart split_check(model_shape(o), {0, o.tensor, 0, o.pipeline});
+}
+
+/// What is for models that every rank has whole.
+void grid_check(const TrainOptions& o) {
+  if (o.tensor == 1 && o.pipeline == 1) return;
+  const auto refuse = [](bool given, const char* option, const char* why) {
+    if (given) throw Failure(std::string(option) + " is not for --tensor or --pipeline: " + why);
+  };
+  refuse(o.strategy == Strategy::kSharded, "--strategy sharded",
+         "each rank has the state of its own part already; take --strategy data");
+  refuse(o.compression.kind == Compression::kTopk, "--compress topk",
+         "ranks that have the same weights would choose different gradients of them; take fp16 or "
+         "bf16");
+  refuse(o.sharing == Sharing::kScatter, "--sharing scatter",
+         "rank 0 sends samples to every rank; take --sharing index");
 }
 
 void precision_check(const TrainOptions& o) {
@@ -276,7 +302,9 @@ std::unique_ptr<Tokenizer> tokenizer_make(const TrainOptions& options) {
 bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_code) {
   TrainOptions& o = *out;
   o.data_directory = kFashionDirectory;
-  CommandLine line("sluice-train", "Trains a model, data-parallel over the visible GPUs.");
+  CommandLine line(
+      "sluice-train",
+      "Trains a model on the visible GPUs, which share out its data, or its layers too.");
   std::string model = "mlp";
   line.word("--model", model,
             "mlp: dense layers; cnn: convolutions before them; gpt: a transformer, for text",
@@ -318,6 +346,7 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
       throw Failure("--as-rank is for the launcher alone");
     }
     model_check(o);
+    grid_check(o);
   };
   if (!line.parse(argc, argv, exit_code, whole_check)) return false;
   if (o.steps == 0 && o.seconds == 0 && o.epochs == 0) o.epochs = 1;

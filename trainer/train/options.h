@@ -9,7 +9,7 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/data/tokenizer.h"
-#include "trainer/model/gpt.h"
+#include "trainer/model/gpt_shape.h"
 #include "trainer/model/loss_scale.h"
 #include "trainer/model/optimizer.h"
 #include "trainer/train/schedule.h"
@@ -60,6 +60,8 @@ struct TrainOptions {
   bool start_self = false;  // whatever mpirun or srun say
   int batch = 64;           // per rank and micro-batch
   int accumulate = 1;       // micro-batches of a step
+  int tensor = 1;           // ranks that share out every layer
+  int pipeline = 1;         // stages of consecutive layers
   Model model = Model::kMlp;
   std::vector<int> hidden = {128};      // of mlp and cnn
   std::vector<int> channels = {8, 16};  // of cnn: filters of its convolutions

@@ -6,6 +6,8 @@
 #include <cassert>
 
 #include "trainer/train/compression.h"
+#include "trainer/train/grid_plan.h"
+#include "trainer/train/pipeline_schedule.h"
 
 namespace sluice::train {
 
@@ -45,7 +47,7 @@ std::vector<Bucket> ShardPlan::buckets(std::size_t total, std::size_t bucket_flo
 namespace {
 
 std::vector<Bucket> plan_buckets(const TrainPlan& plan, const TrainOptions& options) {
-  const std::size_t parameters = plan.shape.parameter_count();
+  const std::size_t parameters = plan.part.parameter_count();
   const std::size_t bucket_floats = options.bucket_bytes / sizeof(float);
   const std::size_t all = parameters + kExtraCount;
   if (options.strategy == Strategy::kSharded)
@@ -60,19 +62,20 @@ std::vector<Bucket> plan_buckets(const TrainPlan& plan, const TrainOptions& opti
 AllreduceCost bucket_cost(const TrainPlan& plan, const TrainOptions& options,
                           const Bucket& bucket) {
   const std::uint64_t bytes = bucket.count * sizeof(float);
-  const double others = plan.rank_count - 1;
-  const AllreduceCost whole = allreduce_cost(options.algorithm, plan.rank_count, bytes);
+  const int ranks = plan.grid.data;
+  const double others = ranks - 1;
+  const AllreduceCost whole = allreduce_cost(options.algorithm, ranks, bytes);
   if (options.strategy == Strategy::kSharded) {
     if (plan.shards.is_shared(bucket)) return whole;
-    return {2 * others, 2 * static_cast<double>(bytes) * others / plan.rank_count};
+    return {2 * others, 2 * static_cast<double>(bytes) * others / ranks};
   }
-  if (bucket.begin >= plan.shape.parameter_count()) return whole;
+  if (bucket.begin >= plan.part.parameter_count()) return whole;
   switch (options.compression.kind) {
     case Compression::kNone:
       break;
     case Compression::kFp16:
     case Compression::kBf16:
-      return allreduce_cost(options.algorithm, plan.rank_count, bytes / 2);
+      return allreduce_cost(options.algorithm, ranks, bytes / 2);
     case Compression::kTopk: {
       const std::size_t k = topk_of(options.compression.ratio, bucket.count);
       return {others, static_cast<double>(k * kPairBytes) * others};
@@ -96,18 +99,21 @@ TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count)
   if (gpu_count < 1) {
     throw Failure("no GPU is visible (CUDA_VISIBLE_DEVICES); training needs at least one");
   }
-  if (options.algorithm == Algorithm::kBcube &&
-      !std::has_single_bit(static_cast<unsigned>(rank_count))) {
+  TrainPlan plan;
+  plan.grid = Grid::of(rank_count, options.tensor, options.pipeline);
+  for (const int ranks : {plan.grid.data, plan.grid.tensor, plan.grid.replica()}) {
+    if (options.algorithm != Algorithm::kBcube || std::has_single_bit(static_cast<unsigned>(ranks)))
+      continue;
     throw Failure(
         text_format("bcube needs 2, 4, 8, ... ranks, not %d; take --algorithm ring or "
                     "halving-doubling",
-                    rank_count));
+                    ranks));
   }
-  TrainPlan plan;
   plan.shape = model_shape(options);
+  plan.part = part_of_rank(plan, std::max(options.place.rank, 0));
   plan.rank_count = rank_count;
   plan.gpu_count = gpu_count;
-  const std::size_t floats = plan.shape.parameter_count() + kExtraCount;
+  const std::size_t floats = plan.part.parameter_count() + kExtraCount;
   plan.shards = ShardPlan::of(plan.shape.parameter_count(), rank_count);
   plan.buckets = plan_buckets(plan, options);
   plan.gradient_bytes = floats * sizeof(float);
@@ -117,12 +123,24 @@ TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count)
   return plan;
 }
 
-RatePlan rate_plan(const TrainOptions& options, int rank_count, std::uint64_t steps_per_epoch) {
+ModelPart part_of_rank(const TrainPlan& plan, int rank) {
+  const Grid& grid = plan.grid;
+  return {plan.shape, {grid.tensor_of(rank), grid.tensor, grid.stage_of(rank), grid.pipeline}};
+}
+
+NetworkSettings network_settings(const TrainOptions& options, const PartPlace& place) {
+  return {.batch_max = options.batch,
+          .accumulates = options.accumulate > 1,
+          .precision = options.precision,
+          .slots = pipeline_slots(place.stage, place.stage_count, options.accumulate)};
+}
+
+RatePlan rate_plan(const TrainOptions& options, int data_count, std::uint64_t steps_per_epoch) {
   RatePlan plan;
   plan.schedule = options.schedule;
   plan.peak = rate_scaled(
       options.rate, options.rate_batch,
-      static_cast<std::uint64_t>(options.rank_batch()) * static_cast<std::uint64_t>(rank_count));
+      static_cast<std::uint64_t>(options.rank_batch()) * static_cast<std::uint64_t>(data_count));
   plan.low = options.rate_low;
   if (plan.low < 0) {
     plan.low = options.schedule == Schedule::kOneCycle     ? plan.peak / 25
@@ -145,12 +163,13 @@ std::string plan_text(const TrainPlan& plan, const TrainOptions& options) {
     text += text_format(" %d->GPU %d", rank, plan.gpu_of(rank));
   }
   text += text_format("\nplan: batch %d per rank, %d in all", options.rank_batch(),
-                      options.rank_batch() * plan.rank_count);
+                      options.rank_batch() * plan.grid.data);
   if (options.accumulate > 1) text += text_format(", by %d micro-batches", options.accumulate);
   if (options.precision != Precision::kFp32) {
     text += std::string("; matrix products in ") + precision_name(options.precision);
   }
-  if (plan.rank_count == 1) return text + "; nothing to reduce";
+  const std::string parts = grid_text(plan, options);
+  if (plan.grid.data == 1) return text + "; nothing to reduce" + parts;
   double sent = 0;
   Nanos link_ns = 0;
   for (const Bucket& bucket : plan.buckets) {
@@ -158,12 +177,14 @@ std::string plan_text(const TrainPlan& plan, const TrainOptions& options) {
     sent += cost.bytes;
     link_ns += options.link.transfer_ns(cost.steps, cost.bytes);
   }
-  return text + text_format(
-                    "; %s in %zu bucket%s, %llu bytes sent per rank and step "
-                    "(modelled link: %.3f ms)",
-                    collective_text(options).c_str(), plan.buckets.size(),
-                    plan.buckets.size() == 1 ? "" : "s", static_cast<unsigned long long>(sent),
-                    millis_of(link_ns));
+  return text +
+         text_format(
+             "; %s in %zu bucket%s, %llu bytes sent per rank and step "
+             "(modelled link: %.3f ms)",
+             collective_text(options).c_str(), plan.buckets.size(),
+             plan.buckets.size() == 1 ? "" : "s", static_cast<unsigned long long>(sent),
+             millis_of(link_ns)) +
+         parts;
 }
 
 }  // namespace sluice::train

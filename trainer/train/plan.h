@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/model/model.h"
+#include "trainer/model/model_part.h"
+#include "trainer/train/grid.h"
 #include "trainer/train/options.h"
 
 namespace sluice::train {
@@ -37,6 +38,8 @@ struct ShardPlan {
 
 struct TrainPlan {
   ModelShape shape;
+  Grid grid;
+  ModelPart part;  // this rank's; the launcher's is that of rank 0
   int rank_count;
   int gpu_count;
   std::vector<Bucket> buckets;  // in order of reduction: the last layers' gradients are ready first
@@ -53,8 +56,13 @@ ModelShape model_shape(const TrainOptions& options);
 /// Throws Failure where the options do not go together.
 TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count);
 
-/// The learning rate of every step of this job.
-RatePlan rate_plan(const TrainOptions& options, int rank_count, std::uint64_t steps_per_epoch);
+/// What `rank` has of the model.
+ModelPart part_of_rank(const TrainPlan& plan, int rank);
+/// The network of such a part.
+NetworkSettings network_settings(const TrainOptions& options, const PartPlace& place);
+
+/// The learning rate of every step of this job, which has `data_count` batches in a global one.
+RatePlan rate_plan(const TrainOptions& options, int data_count, std::uint64_t steps_per_epoch);
 
 /// [0, count) in buckets of at most `bucket_floats`, the highest first.
 std::vector<Bucket> buckets_cut(std::size_t count, std::size_t bucket_floats);

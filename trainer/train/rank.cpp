@@ -16,8 +16,11 @@
 #include "trainer/train/compression.h"
 #include "trainer/train/evaluation.h"
 #include "trainer/train/feed.h"
+#include "trainer/train/grid_plan.h"
+#include "trainer/train/pipeline.h"
 #include "trainer/train/plan.h"
 #include "trainer/train/reduction.h"
+#include "trainer/train/replica.h"
 #include "trainer/train/scatter.h"
 #include "trainer/train/update.h"
 
@@ -52,31 +55,39 @@ class Rank {
       : options_(options),
         place_(options.place),
         plan_(train_plan(options, place_.rank_count, place_.gpu_count)),
+        grid_(plan_.grid),
+        part_(plan_.part.place()),
         board_(place_.board_fd),
         line_(board_.line(place_.rank)),
         log_(options.log, JobLog::Open::kAppend),
         device_(plan_.gpu_of(place_.rank)),
         stream_(device_),
-        feed_(options, place_.rank_count, board_),
-        network_(plan_.shape.make(stream_, {.batch_max = options.batch,
-                                            .accumulates = options.accumulate > 1,
-                                            .precision = options.precision})),
+        feed_(options, grid_.data_of(place_.rank), grid_.data, board_),
+        network_(plan_.part.make(stream_, network_settings(options, part_),
+                                 [this](CUdeviceptr data, std::size_t count) {
+                                   groups_.tensor->all_reduce(stream_, data, count);
+                                 })),
         model_(*network_),
-        rates_(rate_plan(options, plan_.rank_count, feed_.steps_per_epoch())),
-        evaluation_(options, stream_, model_, feed_),
+        rates_(rate_plan(options, grid_.data, feed_.steps_per_epoch())),
+        evaluation_(options, stream_, model_, feed_, evaluation_place()),
         extras_(kExtraCount),
-        comm_(comm_make({place_.rank, place_.rank_count, place_.directory, options.algorithm,
-                         options.link, options.timeout_s, options.throttle},
-                        options.engine, plan_.own_gpu_each(), device_.is_software())),
+        groups_(groups_make(grid_,
+                            {place_.rank, place_.rank_count, place_.directory, options.algorithm,
+                             options.link, options.timeout_s, options.throttle},
+                            options.engine, plan_.own_gpu_each(), device_.is_software())),
+        replica_(*groups_.replica, stream_),
         reduction_(reduction_make()),
         update_(update_make()) {
     if (options.precision == Precision::kFp16) {
-      scaler_.emplace(stream_, options.loss_scale, plan_.shape.parameter_count());
+      scaler_.emplace(stream_, options.loss_scale, model_.parameter_count(),
+                      [this](bool found) { return replica_.any_of(found); });
     }
-    if (place_.rank_count > 1)
-      reducer_.emplace(*comm_, *reduction_, stream_, plan_.buckets, options.overlap);
+    if (grid_.data > 1)
+      reducer_.emplace(*groups_.data, *reduction_, stream_, plan_.buckets, overlaps());
+    if (grid_.pipeline > 1)
+      pipeline_.emplace(*groups_.pipeline, stream_, model_, part_.stage, part_.stage_count);
     if (feed_.is_scattered())
-      scatter_.emplace(*comm_, stream_, place_, options.rank_batch(), model_.sample());
+      scatter_.emplace(*groups_.data, stream_, place_, options.rank_batch(), model_.sample());
     for (const Bucket& bucket : plan_.buckets) bus_bytes_ += reduction_->bus_bytes(bucket);
     bus_bytes_ += update_->bus_bytes();
     model_.on_gradient_ready([this](const ParameterRange& range) { gradients_final(range); });
@@ -85,9 +96,9 @@ class Rank {
 
   void run() {
     feed_.start(options_.seconds > 0 ? UINT64_MAX : rates_.steps, model_.sample());
-    model_.parameters_upload(plan_.shape.draw(options_.seed));
-    comm_->broadcast(stream_, model_.parameters(), plan_.shape.parameter_count());
-    comm_->barrier(stream_);
+    model_.parameters_upload(plan_.part.cut(plan_.shape.draw(options_.seed)));
+    groups_.data->broadcast(stream_, model_.parameters(), model_.parameter_count());
+    groups_.barrier(stream_);
     line_.begin_ns = now_ns();
     const std::uint64_t step_max = rates_.steps;
     std::uint64_t step = 0;
@@ -95,10 +106,11 @@ class Rank {
       stop = train_step(step++);
       stop = stop || (options_.seconds == 0 && step >= step_max);
       const bool due = options_.eval_every != 0 && step % options_.eval_every == 0;
-      if (due || stop) evaluation_.run(*comm_, step, stop, line_, log_);
+      if (due || stop) evaluation_.run(*groups_.data, *groups_.replica, step, stop, line_, log_);
     }
-    if (place_.rank == 0 && !options_.save.empty()) {
-      weights_save(options_.save, plan_.shape, model_.parameters_download());
+    if (grid_.data_of(place_.rank) == 0 && !options_.save.empty()) {
+      const auto weights = replica_.weights_gather(plan_.part, model_.parameters_download());
+      if (place_.rank == 0) weights_save(options_.save, plan_.shape, weights);
     }
     leave_together();
   }
@@ -108,24 +120,41 @@ class Rank {
     return options_.strategy == Strategy::kSharded && place_.rank_count > 1;
   }
 
+  /// Ranks that have the same logits all know the loss; one says it.
+  bool speaks() const { return part_.tensor == 0 && part_.is_last(); }
+
+  /// NCCL's groups must not have collectives under way at once, in an order that is not everyone's.
+  bool overlaps() const { return options_.overlap && (!grid_.is_split() || device_.is_software()); }
+
+  EvaluationPlace evaluation_place() {
+    return {grid_.data_of(place_.rank), grid_.data, part_.is_last(), speaks(), [this](int count) {
+              if (!pipeline_) return model_.forward(count);
+              pipeline_->forward(count, [&] { model_.forward(count); });
+            }};
+  }
+
   std::unique_ptr<BucketReduction> reduction_make() {
     if (is_sharded()) {
-      return std::make_unique<ShardedReduction>(*comm_, place_.rank, place_.rank_count,
+      return std::make_unique<ShardedReduction>(*groups_.data, place_.rank, place_.rank_count,
                                                 model_.gradients(), plan_.shards);
     }
     std::size_t largest = 0;
     for (const Bucket& bucket : plan_.buckets) largest = std::max(largest, bucket.count);
-    return compressed_reduction(options_.compression, *comm_, place_.rank_count, stream_,
+    return compressed_reduction(options_.compression, *groups_.data, grid_.data, stream_,
                                 model_.gradients(), model_.parameter_count(), largest);
   }
 
   std::unique_ptr<WeightUpdate> update_make() {
+    if (grid_.is_split()) {
+      return replica_update(*groups_.replica, stream_, options_.optimizer, model_.gradients(),
+                            model_.parameters(), plan_.part);
+    }
     if (!is_sharded()) {
       return plain_update(stream_, options_.optimizer, model_.gradients(), model_.parameters(),
                           model_.parameter_count());
     }
     return sharded_update(
-        *comm_, stream_, options_.optimizer, model_.gradients(), model_.parameters(),
+        *groups_.data, stream_, options_.optimizer, model_.gradients(), model_.parameters(),
         {place_.rank, place_.rank_count, model_.parameter_count(), plan_.buckets, plan_.shards});
   }
 
@@ -147,14 +176,10 @@ class Rank {
     return options_.seconds > 0 && now_ns() - line_.begin_ns >= nanos_of_seconds(options_.seconds);
   }
 
-  std::uint64_t sent_bytes() const {
-    const auto traffic = comm_->traffic();
-    return traffic ? traffic->total().bytes : 0;
-  }
-
   /// The wish to stop is the very last of what travels, and ready with the last range.
   void gradients_final(const ParameterRange& range) {
     if (range.end() == model_.parameter_count()) {
+      if (!speaks()) stream_.zero(model_.extra(kExtraLoss), 1);
       stream_.upload(model_.extra(kExtraStop), &extras_[kExtraStop], sizeof(float));
     }
     if (reducer_) reducer_->ready(range.begin);
@@ -172,29 +197,52 @@ class Rank {
     const SampleShape& sample = model_.sample();
     const int all = static_cast<int>(batch.count);
     float scale = scaler_ ? scaler_->value() : 1.0f;
-    if (step + 1 == options_.overflow_step && place_.rank == 0) scale *= kOverflowFactor;
-    for (int begin = 0; begin == 0 || begin < all; begin += options_.batch) {
-      const int count = std::min(options_.batch, all - begin);
-      const auto from = static_cast<std::size_t>(begin);
+    // Of all parts of the first copy: what overflows in the last stage alone need not in others.
+    if (step + 1 == options_.overflow_step && grid_.data_of(place_.rank) == 0)
+      scale *= kOverflowFactor;
+    const int micros = std::max(1, (all + options_.batch - 1) / options_.batch);
+    const auto count_of = [&](int micro) {
+      return std::min(options_.batch, all - micro * options_.batch);
+    };
+    const auto forward = [&](int micro) {
+      const auto from = static_cast<std::size_t>(micro * options_.batch);
       model_.batch_upload(static_cast<const std::uint32_t*>(batch.inputs) + from * sample.inputs,
-                          batch.targets + from * sample.targets, count);
-      if (count > 0) model_.forward(count);
-      model_.backward(count, static_cast<int>(batch.global_count),
-                      {.first = begin == 0, .last = begin + count == all}, scale);
+                          batch.targets + from * sample.targets, count_of(micro));
+      if (count_of(micro) > 0) model_.forward(count_of(micro));
+    };
+    const auto backward = [&](int micro) {
+      model_.backward(count_of(micro), static_cast<int>(batch.global_count),
+                      {.first = micro == 0, .last = micro == micros - 1}, scale);
+    };
+    if (pipeline_) pipeline_->step({all > 0 ? micros : 0, count_of, forward, backward});
+    if (pipeline_ && all > 0) return;
+    for (int micro = 0; micro < micros; ++micro) {
+      forward(micro);
+      backward(micro);
     }
+  }
+
+  /// Of a step through the pipeline: how long this stage computed, and how long all took.
+  void pipeline_note(JsonLine& json) {
+    const PipelineTimes times = pipeline_->times();
+    const auto span = static_cast<Nanos>(replica_.max_of(static_cast<float>(times.end_ns)));
+    json.add("busy_ns", times.busy_ns).add("pipeline_ns", span);
+    line_.pipeline_busy_ns += times.busy_ns;
+    line_.pipeline_span_ns += span;
   }
 
   /// True when the ranks have agreed to stop after this step.
   bool train_step(std::uint64_t step) {
     const Nanos begin = now_ns();
     const LoadedBatch batch = batch_next(step);
-    const std::uint64_t sent_before = sent_bytes();
+    const std::uint64_t sent_before = groups_.sent_bytes();
     const int count = static_cast<int>(batch.count);
     compute_begin_.record(stream_);
     extras_[kExtraStop] = wants_stop() ? 1.0f : 0.0f;
     gradients_make(batch, step);
     compute_end_.record(stream_);
     ReductionTimes reduced = reducer_ ? reducer_->finish() : ReductionTimes();
+    reduced += replica_.reduce(groups_.ends.get(), plan_.part, model_);
 
     update_begin_.record(stream_);
     const double rate = rate_at(rates_, step);
@@ -206,7 +254,7 @@ class Rank {
     stream_.synchronize();
     const double loss =
         extras_[kExtraLoss] / static_cast<double>(batch.global_count * model_.sample().targets);
-    line_.sent_bytes += sent_bytes() - sent_before;
+    line_.sent_bytes += groups_.sent_bytes() - sent_before;
     step_note(step, begin, reduced, count, loss, rate);
     if (!std::isfinite(loss)) {
       throw Failure(text_format(
@@ -232,6 +280,7 @@ class Rank {
         .add("exposed_ns", reduced.exposed_ns)
         .add("device_ns", device_ns)
         .add("stall_ns", stall_ns());
+    if (pipeline_) pipeline_note(json);
     if (scaler_) json.add("loss_scale", scaler_->value()).add("skipped", scaler_->skipped());
     log_.write(json);
     if (scaler_) line_.skipped = scaler_->skipped();
@@ -245,7 +294,7 @@ class Rank {
     line_.compute_median_ns = compute_recent_.median();
     line_.device_median_ns = device_recent_.median();
     line_.loss = loss;
-    line_.samples += static_cast<std::uint64_t>(count);
+    if (speaks()) line_.samples += static_cast<std::uint64_t>(count);
     line_.end_ns = end;
     line_.steps = step + 1;
   }
@@ -254,6 +303,8 @@ class Rank {
   const TrainOptions& options_;
   const RankPlace& place_;
   TrainPlan plan_;
+  const Grid& grid_;
+  const PartPlace& part_;
   BoardMap board_;
   RankLine& line_;
   JobLog log_;
@@ -268,11 +319,13 @@ class Rank {
   PinnedArray<float> extras_;
   Event compute_begin_, compute_end_, update_begin_, update_end_;
   Recent compute_recent_, device_recent_;
-  std::unique_ptr<Communicator> comm_;
+  Groups groups_;
+  Replica replica_;
   const std::unique_ptr<BucketReduction> reduction_;
   const std::unique_ptr<WeightUpdate> update_;
   double bus_bytes_ = 0;  // of a step
   std::optional<GradientReducer> reducer_;
+  std::optional<Pipeline> pipeline_;
   std::optional<Scatter> scatter_;
 };
 
@@ -282,7 +335,12 @@ void rank_run(const TrainOptions& options) {
   // Gloo writes to connections whose peer may be gone; that must be an error of the write, not the
   // end of this process.
   signal(SIGPIPE, SIG_IGN);
-  Rank(options).run();
+  try {
+    Rank(options).run();
+  } catch (const DriverFailure& failure) {
+    if (failure.code != CUDA_ERROR_OUT_OF_MEMORY) throw;
+    throw Failure(memory_text(options));
+  }
 }
 
 }  // namespace sluice::train
