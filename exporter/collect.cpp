@@ -372,8 +372,19 @@ void sched_add(Sums& out, const SchedFigures& figures, const Labels& tenant) {
   }
 }
 
+void idle_add(Sums& out, const std::string& gpu, const IdleFigures& figures, const Labels& tenant) {
+  Labels labels{{"gpu", gpu}};
+  labels.insert(labels.end(), tenant.begin(), tenant.end());
+  for (std::size_t i = 0; i < kCauses; ++i) {
+    Labels caused = labels;
+    caused.push_back({"cause", kCauseNames[i]});
+    out.add(Family::kTenantIdle, caused, seconds(figures.idle_ns[i]));
+  }
+  out.add(Family::kTenantIdleUnseen, labels, seconds(figures.unseen_ns));
+}
+
 void tenants_add(Families& out, const Snapshot& snapshot, const WatchFigures& watch,
-                 std::uint32_t tenants_max, const RecentFigures& recent) {
+                 std::uint32_t tenants_max, const RecentFigures& recent, const IdleState& idle) {
   const TenantLabels labels(snapshot.tenants, tenants_max);
   Sums sums;
   TurnWaits turn_waits;
@@ -385,6 +396,8 @@ void tenants_add(Families& out, const Snapshot& snapshot, const WatchFigures& wa
     whole.refused += vgpu.refused;
     whole.over_quota |= vgpu.memory_max_bytes > 0 && vgpu.held_bytes > vgpu.memory_max_bytes;
   }
+  for (const auto& [key, figures] : idle.table)
+    if (const Labels* tenant = labels.find(key.first)) idle_add(sums, key.second, figures, *tenant);
   for (const SnapshotTenant& row : snapshot.tenants) {
     const Labels* tenant = labels.find(row.tenant);
     if (tenant == nullptr) continue;
@@ -396,6 +409,21 @@ void tenants_add(Families& out, const Snapshot& snapshot, const WatchFigures& wa
   }
   sums.flush(out);
   turn_waits.flush(out);
+}
+
+/// Without a watcher nothing is counted, which is another thing than zero.
+void bypass_add(Families& out, const std::optional<BypassFigures>& bypass) {
+  out.add(Family::kBypassUp, {}, bypass ? 1.0 : 0.0);
+  if (!bypass) return;
+  for (std::size_t i = 0; i < kFoundBy; ++i) {
+    const Labels source{{"source", kFoundByNames[i]}};
+    out.add(Family::kBypassSource, source, bypass->sources[i] ? 1.0 : 0.0);
+    out.add(Family::kUnmanagedFound, source, bypass->counts.found[i]);
+  }
+  out.add(Family::kUnmanagedProcesses, {{"exempt", "false"}}, bypass->counts.processes);
+  out.add(Family::kUnmanagedProcesses, {{"exempt", "true"}}, bypass->counts.exempt);
+  out.add(Family::kUnmanagedMemory, {}, bypass->counts.bytes);
+  out.add(Family::kUnmanagedStopped, {}, bypass->counts.stopped);
 }
 
 void own_add(Families& out, const WatchFigures& watch, const OwnFigures& own) {
@@ -441,7 +469,8 @@ double allocated_of(const Snapshot& snapshot, const protocol::GpuUuid& gpu) {
 
 std::vector<prometheus::MetricFamily> metrics_collect(
     const Snapshot* snapshot, const WatchFigures& watch, const OwnFigures& own,
-    std::uint32_t tenants_max, const RecentFigures& recent, const DeviceFigures& devices) {
+    std::uint32_t tenants_max, const RecentFigures& recent, const DeviceFigures& devices,
+    const IdleState& idle, const std::optional<BypassFigures>& bypass) {
   Families out;
   out.add(Family::kUp, {}, snapshot != nullptr ? 1.0 : 0.0);
   if (snapshot != nullptr) {
@@ -451,10 +480,14 @@ std::vector<prometheus::MetricFamily> metrics_collect(
       device_add(out, gpu, *snapshot, devices);
     }
     population_add(out, *snapshot, recent);
-    tenants_add(out, *snapshot, watch, tenants_max, recent);
+    tenants_add(out, *snapshot, watch, tenants_max, recent, idle);
   }
+  bypass_add(out, bypass);
   out.add(Family::kNvmlUp, {}, devices.up ? 1.0 : 0.0);
   own_add(out, watch, own);
+  out.add(Family::kIdleObserver, {{"kind", idle.kind}, {"reason", idle.reason}}, 1.0);
+  out.add(Family::kIdleUnseenTenants, {}, idle.unseen);
+  out.add(Family::kIdleLost, {}, idle.lost);
   return out.take();
 }
 

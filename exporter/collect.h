@@ -7,11 +7,14 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "exporter/bypass/figures.h"
 #include "exporter/devices.h"
 #include "exporter/history.h"
+#include "exporter/idle/figures.h"
 #include "exporter/snapshot.h"
 
 namespace sluice::exporter {
@@ -56,6 +59,7 @@ Beside beside_of(const Snapshot& snapshot, const DeviceLook& look);
 /// series of their own.
 std::vector<prometheus::MetricFamily> metrics_collect(
     const Snapshot* snapshot, const WatchFigures& watch, const OwnFigures& own,
-    std::uint32_t tenants_max, const RecentFigures& recent = {}, const DeviceFigures& devices = {});
+    std::uint32_t tenants_max, const RecentFigures& recent = {}, const DeviceFigures& devices = {},
+    const IdleState& idle = {}, const std::optional<BypassFigures>& bypass = {});
 
 }  // namespace sluice::exporter

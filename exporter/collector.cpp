@@ -39,6 +39,11 @@ void Collector::gather(Gathered& out) const {
       parts_.watch->watch_set(out.snapshot->processes, out.snapshot->tenants);
     parts_.watch->figures_read(out.watch);
   }
+  out.idle.reason = parts_.idle_reason;
+  if (parts_.idle != nullptr) {
+    if (out.snapshot != nullptr) parts_.idle->tenants_set(*out.snapshot);
+    out.idle = parts_.idle->state();
+  }
   if (parts_.devices != nullptr) out.devices = parts_.devices->look(kDevicesWait_ms);
 }
 
@@ -51,7 +56,8 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
     ++own_.errors[static_cast<std::size_t>(error->kind)];
   own_.scrape_duration_seconds = static_cast<double>(parts_.clock_ns() - begin_ns) / 1e9;
   return metrics_collect(now.snapshot, now.watch, own_, parts_.tenants_max, history_.figures(),
-                         now.devices);
+                         now.devices, now.idle,
+                         bypass_figures_read(parts_.bypass_figures, begin_ns));
 }
 
 std::string Collector::wall() const {
@@ -66,6 +72,7 @@ std::string Collector::wall() const {
   view.watch = std::move(now.watch);
   view.recent = history_.figures();
   view.devices = std::move(now.devices);
+  view.idle = std::move(now.idle);
   view.hour = &hour_.points();
   view.tenants_max = parts_.tenants_max;
   view.now_ns = begin_ns;
@@ -82,6 +89,7 @@ void Collector::refresh() const {
   history_.look(*snapshot);
   hour_.look(*snapshot);
   if (parts_.watch != nullptr) parts_.watch->watch_set(snapshot->processes, snapshot->tenants);
+  if (parts_.idle != nullptr) parts_.idle->tenants_set(*snapshot);
 }
 
 std::string metrics_text(const std::vector<prometheus::MetricFamily>& families) {

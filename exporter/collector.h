@@ -14,6 +14,7 @@
 
 #include "exporter/bpf/watch.h"
 #include "exporter/hour.h"
+#include "exporter/idle/thread.h"
 #include "exporter/snapshot.h"
 
 namespace sluice::exporter {
@@ -23,6 +24,9 @@ struct CollectorParts {
   std::unique_ptr<Watch> watch;  // null = not loaded
   std::string watch_reason;
   std::unique_ptr<Devices> devices;  // null = no NVML
+  std::unique_ptr<IdleThread> idle;  // null = causes of idle time are not looked for
+  std::string idle_reason;           // then: why
+  std::string bypass_figures;        // where sluice-watch writes its counts; empty = nowhere
   std::uint32_t tenants_max = 200;
   std::function<std::uint64_t()> clock_ns;  // monotonic
   std::function<void(const std::string&)>
@@ -48,6 +52,7 @@ class Collector : public prometheus::Collectable {
     const Snapshot* snapshot = nullptr;  // in `result`; null = there is none
     WatchFigures watch;
     DeviceFigures devices;
+    IdleState idle;
   };
   void gather(Gathered& out) const;
   void change_say(const SnapshotError* error) const;

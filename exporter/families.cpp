@@ -77,6 +77,23 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "beyond "
      "32 numbers are other. Needs NVML."},
 
+    {"sluice_bypass_watcher_up", kGauge, "",
+     "Whether sluice-watch, which finds programs that use a GPU without Sluice, has told its "
+     "counts "
+     "in the last half minute (1) or not (0)."},
+    {"sluice_bypass_source", kGauge, "source",
+     "Whether (1) it can look at: driver, calls of the driver library; device, opens of the "
+     "driver's device; nvml, NVML's list of processes."},
+    {"sluice_unmanaged_processes", kGauge, "exempt",
+     "Processes that use a GPU without Sluice, by whether [bypass] exempts them."},
+    {"sluice_unmanaged_memory_bytes", kGauge, "",
+     "Memory of all GPUs that those processes use, as NVML says."},
+    {"sluice_unmanaged_found_total", kCounter, "source",
+     "Processes that were found to use a GPU without Sluice since the watcher started, by what "
+     "showed it; one process counts for each source."},
+    {"sluice_unmanaged_stopped_total", kCounter, "",
+     "Processes that the watcher stopped ([bypass] policy)."},
+
     {"sluice_tenants", kGauge, "state, class", "Tenants, by state and class."},
     {"sluice_exclusive_gangs", kGauge, "",
      "Tenants that own several whole GPUs, granted together."},
@@ -136,6 +153,14 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "limit; gpu_full, the GPU had no room although the limit allowed it."},
     {"sluice_tenant_lease_overruns_total", kCounter, kVgpu,
      "Leases that the tenant did not give back in time."},
+    {"sluice_tenant_idle_seconds_total", kCounter, "gpu, tenant, user, class, profile, cause",
+     "Time in which the GPU had nothing to do for the tenant, by cause: cpu, runqueue, disk, "
+     "network, lock, sync, gate, memory, no-work (docs/idle-causes.md). Since the exporter began "
+     "to observe the tenant; absent for those it does not observe."},
+    {"sluice_tenant_idle_unseen_seconds_total", kCounter, kVgpu,
+     "Time of the tenant that was neither found busy nor idle for a cause, because gaps came "
+     "faster "
+     "than they were read."},
     {"sluice_tenant_waiting", kGauge, kVgpu,
      "Whether the tenant waits for a lease at this moment."},
     {"sluice_tenant_processes", kGauge, kTenant, "Registered processes of the tenant."},
@@ -190,6 +215,17 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "How long it took to gather these figures."},
     {"sluice_exporter_scrape_errors_total", kCounter, "reason",
      "Scrapes without an answer from the broker, by reason: unreachable, refused or malformed."},
+    {"sluice_exporter_idle_observer", kGauge, "kind, reason",
+     "Always 1; how causes of idle time are found: bpf, exactly; proc, by samples, of programs "
+     "that "
+     "the exporter's user could debug; none. And why so."},
+    {"sluice_exporter_idle_unseen_tenants", kGauge, "",
+     "Running tenants that share GPUs and of which no causes are known: the broker does not let "
+     "the exporter look ([exporter] user), they can only be sampled and are another user's, or "
+     "beyond "
+     "tenants_max."},
+    {"sluice_exporter_idle_lost_total", kCounter, "",
+     "Periods of threads that were not read in time; what they explain is rougher by them."},
 }};
 
 static_assert(kFamilies.back().name != nullptr, "every family of the enum has its row");

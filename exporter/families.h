@@ -41,6 +41,12 @@ enum class Family : std::size_t {
   kGpuUnmanagedMemory,
   kGpuLedgerDrift,
   kGpuXids,
+  kBypassUp,
+  kBypassSource,
+  kUnmanagedProcesses,
+  kUnmanagedMemory,
+  kUnmanagedFound,
+  kUnmanagedStopped,
   kTenants,
   kExclusiveGangs,
   kQueueLength,
@@ -70,6 +76,8 @@ enum class Family : std::size_t {
   kTenantRefused,
   kTenantRefusals,
   kTenantOverruns,
+  kTenantIdle,
+  kTenantIdleUnseen,
   kTenantWaiting,
   kTenantProcesses,
   kTenantUnregistered,
@@ -91,6 +99,9 @@ enum class Family : std::size_t {
   kNvmlUp,
   kScrapeDuration,
   kScrapeErrors,
+  kIdleObserver,
+  kIdleUnseenTenants,
+  kIdleLost,
   kCount
 };
 

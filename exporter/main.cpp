@@ -28,6 +28,7 @@ struct Settings {
   std::string socket;
   config::ListenAddress listen;
   std::uint32_t tenants_max = 0;
+  std::string bypass_figures;
 };
 
 void say(const std::string& line) { fprintf(stderr, "sluice-exporter: %s\n", line.c_str()); }
@@ -50,6 +51,7 @@ std::optional<Settings> settings_make(const Options& options) {
                : variable != nullptr && *variable != '\0' ? std::string(variable)
                                                           : config->socket;
   out.tenants_max = config->exporter_tenants_max;
+  out.bypass_figures = config->bypass_figures;
   const std::string listen = options.listen.value_or(config->exporter_listen);
   const auto address = config::listen_parse(listen);
   if (!address) {
@@ -69,14 +71,26 @@ bool watch_answers(Watch& watch) {
   return figures.exits[0] != UINT64_MAX;
 }
 
+/// The same of those for threads: this process is watched for a moment.
+bool threads_answer(ThreadWatch& threads) {
+  const auto self = static_cast<std::uint32_t>(getpid());
+  threads.processes_set({self});
+  const bool good = threads.root_of(self) == self;
+  threads.processes_set({});
+  return good;
+}
+
 /// What must outlive the loading of the observers.
-std::vector<int> capabilities_needed(const Settings& settings, Watch* watch) {
+std::vector<int> capabilities_needed(const Settings& settings, Watch* watch, ThreadWatch* threads) {
   constexpr int kPortsOfRoot = 1024;
   std::vector<int> out;
   if (settings.listen.port > 0 && settings.listen.port < kPortsOfRoot)
     out.push_back(CAP_NET_BIND_SERVICE);
-  if (watch != nullptr && !works_without_capabilities([watch] { return watch_answers(*watch); }))
-    out.push_back(CAP_BPF);
+  const bool free = works_without_capabilities([=] {
+    return (watch == nullptr || watch_answers(*watch)) &&
+           (threads == nullptr || threads_answer(*threads));
+  });
+  if (!free) out.push_back(CAP_BPF);
   return out;
 }
 
@@ -90,16 +104,27 @@ std::shared_ptr<Collector> collector_make(const Options& options, const Settings
   } else {
     parts.watch_reason = "switched off with --no-bpf";
   }
+  IdleSetup idle;
+  idle.reason = parts.watch_reason;
+  if (parts.watch != nullptr && !options.once) idle.watch = thread_watch_bpf(&idle.reason);
   // Before NVML and the web server, whose threads would keep what they were born with.
   std::string error;
-  if (!privileges_drop(options.user.value_or(""), capabilities_needed(settings, parts.watch.get()),
+  if (!privileges_drop(options.user.value_or(""),
+                       capabilities_needed(settings, parts.watch.get(), idle.watch.get()),
                        &error)) {
     say(error);
     return nullptr;
   }
   parts.devices = Devices::open();
+  parts.idle_reason = "asked once: causes are found by watching for a while";
+  if (!options.once) {
+    idle.source = std::make_unique<BrokerActivity>(settings.socket);
+    idle.tenants_max = settings.tenants_max;
+    parts.idle = std::make_unique<IdleThread>(std::move(idle));
+  }
   parts.tenants_max = settings.tenants_max;
   parts.clock_ns = monotonic_ns;
+  parts.bypass_figures = settings.bypass_figures;
   parts.say = say;
   return std::make_shared<Collector>(std::move(parts));
 }

@@ -23,15 +23,21 @@ double time_since(std::uint64_t then_ns, std::uint64_t now_ns) {
   return now_ns > then_ns ? in_seconds(now_ns - then_ns) : 0.0;
 }
 
-ordered_json slice_json(const protocol::SnapshotTenantGpu& vgpu, const RecentFigures& recent) {
+ordered_json slice_json(const protocol::SnapshotTenantGpu& vgpu, const WallView& view) {
   ordered_json out{{"tenant", vgpu.tenant},
                    {"memory_limit_bytes", vgpu.memory_max_bytes},
                    {"memory_used_bytes", vgpu.held_bytes},
                    {"memory_swapped_bytes", vgpu.swapped_bytes},
                    {"target_share", vgpu.sm_percent / 100.0},
                    {"waiting", vgpu.wants != 0}};
-  const auto share = recent.shares.find({vgpu.tenant, uuid_text(vgpu.gpu)});
-  if (share != recent.shares.end()) out["achieved_share"] = share->second.achieved;
+  const VgpuKey key{vgpu.tenant, uuid_text(vgpu.gpu)};
+  const auto share = view.recent.shares.find(key);
+  if (share != view.recent.shares.end()) out["achieved_share"] = share->second.achieved;
+  if (const auto idle = view.idle.table.find(key); idle != view.idle.table.end()) {
+    out["busy_s"] = in_seconds(idle->second.busy_ns);
+    for (std::size_t i = 0; i < kCauses; ++i)
+      out["idle_s"][kCauseNames[i]] = in_seconds(idle->second.idle_ns[i]);
+  }
   return out;
 }
 
@@ -62,7 +68,7 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
   out["slices"] = ordered_json::array();
   for (const auto& vgpu : view.snapshot->tenant_gpus) {
     if (vgpu.gpu == gpu.uuid && vgpu.tenant <= shown)
-      out["slices"].push_back(slice_json(vgpu, view.recent));
+      out["slices"].push_back(slice_json(vgpu, view));
   }
   return out;
 }
@@ -161,6 +167,8 @@ std::string wall_json(const WallView& view) {
     out["queue_in_all"] = queue.size();
     for (const auto& gpu : view.snapshot->gpus) out["gpus"].push_back(gpu_json(gpu, view, shown));
   }
+  out["idle_observer"] = {
+      {"kind", view.idle.kind}, {"reason", view.idle.reason}, {"unseen_tenants", view.idle.unseen}};
   out["hour"] = hour_json(view);
   return out.dump();
 }

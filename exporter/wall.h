@@ -18,6 +18,7 @@ struct WallView {
   WatchFigures watch;
   RecentFigures recent;
   DeviceFigures devices;
+  IdleState idle;
   const std::deque<HourPoint>* hour = nullptr;
   std::uint32_t tenants_max = 0;  // so many of the tenants, oldest first; so many of the queue
   std::uint64_t now_ns = 0;       // CLOCK_MONOTONIC

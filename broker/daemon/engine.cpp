@@ -57,6 +57,8 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus
       grace_(loop, [this] { grace_over(); }),
       started_ns_(clock_ns()),
       losses_(program_beside("sluice-probe"), environ, uuids_of(gpus_)) {
+  std::string error;  // main has said what is wrong with it
+  (void)exporter_uid_find(config, &exporter_uid_, &error);
   for (const ServedGpu& gpu : gpus_)
     feed(core::GpuAdded{gpu.uuid, gpu.capacity_bytes, gpu.context_bytes});
 }

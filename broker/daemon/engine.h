@@ -317,6 +317,7 @@ class Engine {
   std::vector<ServedGpu> gpus_;
   config::Config config_;
   Profiles profiles_;
+  std::optional<uid_t> exporter_uid_;  // may read what tenants tell of their idle time
   std::unique_ptr<core::State, void (*)(core::State*)> state_;
   Journal* journal_;
   Timer alarm_;

@@ -13,10 +13,14 @@ void Engine::reload() {
     return;
   }
   notify_send("RELOADING=1");
-  const auto result = config::config_read(config_.path);
+  auto result = config::config_read(config_.path);
+  std::optional<uid_t> exporter;
+  if (std::string error; result.ok() && !exporter_uid_find(*result, &exporter, &error))
+    result = {std::vector<config::Error>{{config_.path, 0, 0, error}}};
   if (result.ok()) {
     ++counters_.reloads_ok;
     config_ = *result;
+    exporter_uid_ = exporter;
     user_groups_forget();
     profiles_ = Profiles(config_);
     log_.level_set(config_.log_level);

@@ -52,7 +52,8 @@ void Engine::activity_send(const Asker& asker, const protocol::ActivityRequest& 
   }
   const Tenant& tenant = *found->second;
   const uid_t uid = asker.peer.uid;
-  if (uid != 0 && uid != geteuid() && uid != tenant.uid) {
+  const bool own = uid == 0 || uid == geteuid() || uid == tenant.uid;
+  if (!own && uid != exporter_uid_) {
     refuse(asker.connection, asker.request, protocol::RefusalCode::kNotAllowed,
            "tenant " + std::to_string(message.tenant) +
                " is another user's; ask as that user, or as root");
@@ -61,7 +62,14 @@ void Engine::activity_send(const Asker& asker, const protocol::ActivityRequest& 
   protocol::ActivityReply reply;
   protocol::message_init(reply, protocol::MessageType::kActivityReply, asker.request);
   reply.tenant = message.tenant;
-  const int fds[] = {tenant.pages->claims_fd()};
+  // To be read: what tells the program's own user can be written by nobody else.
+  const devices::Fd readable = tenant.pages->claims_readable();
+  if (!readable) {
+    refuse(asker.connection, asker.request, protocol::RefusalCode::kNoRoom,
+           "the broker has no descriptors left for a page; try again");
+    return;
+  }
+  const int fds[] = {readable.get()};
   outbox_.send_bytes(asker.connection, &reply, sizeof reply, fds, 1);
 }
 

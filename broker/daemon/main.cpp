@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <optional>
 
 #include "broker/daemon/daemon.h"
 #include "broker/daemon/notify.h"
 #include "broker/daemon/options.h"
+#include "broker/daemon/profiles.h"
 
 namespace {
 
@@ -82,7 +84,10 @@ int main(int argc, char** argv) {
   }
   daemon::DaemonSetup setup;
   std::string error;
+  std::optional<uid_t> exporter;
   if (!config_load(options, &setup.config, &error)) return fail(log, options.ready_fd, error);
+  if (!daemon::exporter_uid_find(setup.config, &exporter, &error))
+    return fail(log, options.ready_fd, setup.config.path + ": " + error);
   log.level_set(setup.config.log_level);
   if (!daemon::inventory_take(setup.config.reserve_bytes, log, &setup.gpus, &error)) {
     return fail(log, options.ready_fd, error);

@@ -86,6 +86,8 @@ std::unique_ptr<Pages> Pages::create(const PageSetup& setup) {
   pages->claims_ = static_cast<ClaimsPage*>(
       page_create("sluice-claims", sizeof(ClaimsPage), kFixedSize, &pages->claims_fd_));
   if (pages->claims_ == nullptr) return nullptr;
+  // Who was given it to read cannot open it again to write: a memfd is everybody's otherwise.
+  if (fchmod(pages->claims_fd_.get(), 0600) < 0) return nullptr;
 
   LeasePage& lease = *pages->lease_;
   lease.magic = protocol::kLeasePageMagic;
@@ -153,6 +155,11 @@ void Pages::limits_store(std::uint64_t memory_max_bytes, std::uint64_t memory_mi
     __atomic_store_n(&entry.memory_min_bytes, memory_min_bytes, __ATOMIC_SEQ_CST);
     __atomic_store_n(&entry.sm_percent, sm_percent, __ATOMIC_SEQ_CST);
   }
+}
+
+devices::Fd Pages::claims_readable() const {
+  const std::string path = "/proc/self/fd/" + std::to_string(claims_fd_.get());
+  return devices::Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
 }
 
 void Pages::claims_identify(std::uint64_t* device, std::uint64_t* inode) const {

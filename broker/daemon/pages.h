@@ -70,6 +70,8 @@ class Pages {
 
   int lease_fd() const { return lease_fd_.get(); }
   int claims_fd() const { return claims_fd_.get(); }
+  /// A descriptor of the claims page that cannot be written through; none where there is none left.
+  devices::Fd claims_readable() const;
   std::uint32_t gpu_count() const { return lease_->gpu_count; }
 
   /// Stores word and limits and wakes everybody who sleeps on the word.

@@ -57,6 +57,10 @@ class Profiles {
   Profile fallback_;
 };
 
+/// The account of [exporter] user; nothing where none is named. False with `error` where there is
+/// no account of that name.
+bool exporter_uid_find(const config::Config& config, std::optional<uid_t>* out, std::string* error);
+
 const char* class_name(protocol::TenantClass tenant_class);
 const char* sm_mode_name(protocol::SmMode mode);
 

@@ -277,7 +277,8 @@ struct SnapshotRequest {
 };
 
 /// What the processes of a tenant do while the GPU does nothing for them (pages.h): for who may act
-/// for the tenant. With the reply comes the claims page, to be mapped read-only; it stays good for
+/// for the tenant, and the user of [exporter] user. With the reply comes the claims page, by a
+/// descriptor that cannot be written through; it stays good for
 /// as long as the tenant lives, and is that of a dead tenant afterwards.
 struct ActivityRequest {
   Header header;

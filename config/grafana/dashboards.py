@@ -41,6 +41,8 @@ OPERATORS = {
               (f"sluice_gpu_memory_capacity_bytes{{{GPU}}}", "capacity {{gpu}}"), (f"sluice_gpu_memory_promised_bytes{{{GPU}}}", "promised {{gpu}}"),
               (f"sluice_gpu_memory_quota_bytes{{{GPU}}}", "quotas {{gpu}}"), (f"sluice_gpu_memory_held_bytes{{{GPU}}}", "held {{gpu}}"),
               text="Quotas above the capacity: oversold."),
+        panel("Why GPUs stand idle", "none", (f"sum by (cause) (rate(sluice_tenant_idle_seconds_total{{{TENANT}}}[$__rate_interval]))", "{{cause}}"), stack=True,
+              text="Tenants whose GPU waits, on average, by what for."),
         panel("Waiting for turns", "none", (f"gpu:sluice_tenant_gate_wait_seconds:rate5m{{{GPU}}}", "{{gpu}}"),
               text="Threads that wait, on average."),
         panel("Turns", "ops", (f"rate(sluice_gpu_leases_granted_total{{{GPU}}}[$__rate_interval])", "granted {{gpu}}"),
@@ -89,6 +91,10 @@ OPERATORS = {
               (f"increase(sluice_broker_reloads_total{{{HERE}}}[5m])", "reloads: {{result}} {{instance}}"), text="In 5 minutes."),
         panel("Time of a scrape", "s", (f"sluice_exporter_scrape_duration_seconds{{{HERE}}}", "{{instance}}"),
               (f"rate(sluice_exporter_scrape_errors_total{{{HERE}}}[$__rate_interval])", "errors: {{reason}} {{instance}}")),
+        panel("Tenants whose idle time is not explained", "none", (f"sluice_exporter_idle_unseen_tenants{{{HERE}}}", "{{instance}}"),
+              (f"rate(sluice_exporter_idle_lost_total{{{HERE}}}[$__rate_interval])", "lost per second {{instance}}"),
+              (f"rate(sluice_tenant_idle_unseen_seconds_total{{{TENANT}}}[$__rate_interval])", "too many gaps {{user}} {{tenant}}"),
+              text="How it is found out: sluice_exporter_idle_observer."),
     ],
 }
 
@@ -104,6 +110,8 @@ TRAINING = {
         panel("Communication that nothing hides", "percentunit",
               (f"rate(sluice_training_exposed_communication_seconds_total{{{JOB}}}[$__rate_interval])", "{{user}} {{tenant}}"),
               text="Part of the time in which the first rank only communicates."),
+        panel("Why its GPUs stand idle", "percentunit", (f"rate(sluice_tenant_idle_seconds_total{{{TENANT}}}[$__rate_interval])", "{{cause}} {{user}} {{tenant}} {{gpu}}"),
+              stack=True, text="What each cause is, and what helps: docs/idle-causes.md. Not for jobs with whole GPUs."),
         panel("Off the CPU", "none", (f"rate(sluice_offcpu_seconds_total{{{JOB}}}[$__rate_interval])", "{{state}} {{user}} {{tenant}}"),
               text="Threads, on average. sleeping: disk, network, locks, or nothing to do; runnable: too few cores. Needs BPF."),
         panel("Changes of threads", "ops", (f"rate(sluice_sched_switches_total{{{JOB}}}[$__rate_interval])", "{{user}} {{tenant}}"), text="Needs BPF."),

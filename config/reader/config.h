@@ -89,7 +89,15 @@ struct Config {
   // [exporter]
   std::string exporter_listen = "127.0.0.1:9843";
   std::uint32_t exporter_tenants_max =
-      200;  // tenants with series of their own; the rest are summed as "other"
+      200;                    // tenants with series of their own; the rest are summed as "other"
+  std::string exporter_user;  // may look at why tenants are idle; empty = nobody's
+  // [bypass]: what sluice-watch does about programs that use a GPU without Sluice
+  std::string bypass_policy = "report";  // count | report | stop
+  std::int64_t bypass_grace_ns = 10'000'000'000;
+  std::vector<std::string> bypass_exempt_users{"root"};
+  std::vector<std::string> bypass_exempt_paths;
+  std::string bypass_driver;  // the driver library; empty = where the loader finds it
+  std::string bypass_figures = "/run/sluice-watch/figures";
   bool operator==(const Config&) const = default;
 };
 

@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, 2> kRunaways{"report", "end"};
 constexpr std::array<std::string_view, 3> kExclusives{"wait", "suspend", "move"};
 constexpr std::array<std::string_view, 2> kRankLosses{"keep", "end"};
 constexpr std::array<std::string_view, 2> kSwaps{"off", "on"};
+constexpr std::array<std::string_view, 3> kBypasses{"count", "report", "stop"};
 
 const char* path_check(std::string_view text) {
   const bool good = text.size() > 1 && text.front() == '/' && text.find('\0') == text.npos;
@@ -50,6 +51,10 @@ const char* account_check(std::string_view text) {
   bool good = !text.empty() && text.size() <= 255 && text.front() != '-';
   for (const char c : text) good = good && c > ' ' && c != ':' && c != ',' && c != '\x7f';
   return good ? nullptr : "a user or group name";
+}
+
+const char* account_or_none_check(std::string_view text) {
+  return text.empty() || account_check(text) == nullptr ? nullptr : "a user's name, or \"\"";
 }
 
 // As /proc/PID/cgroup writes it. The root would be everybody.
@@ -183,6 +188,27 @@ const Key kExporter[] = {
      "guards the port."},
     {"tenants_max", IntegerField{SLUICE_AT(config->exporter_tenants_max), 1, 4096},
      "How many tenants have series of their own; the others are summed under the label \"other\"."},
+    {"user", TextField{SLUICE_AT(config->exporter_user), account_or_none_check},
+     "The user as whom sluice-exporter runs: the broker lets it read, as root and each tenant's "
+     "own "
+     "user may, what the programs tell of their idle time. The broker refuses a name that is no "
+     "account of the machine. Empty: nobody besides."},
+};
+const Key kBypass[] = {
+    {"policy", WordField{SLUICE_AT(config->bypass_policy), kBypasses},
+     "What sluice-watch does about a process that uses a GPU and is not Sluice's: \"count\" it, "
+     "\"report\" it in a line of its log as well, or \"stop\" it after that. Stopping needs root."},
+    {"grace", DurationField{SLUICE_AT(config->bypass_grace_ns), 0, 3600 * kSecond},
+     "How long a process may go on after it was found, before it is stopped."},
+    {"exempt_users", ListField{SLUICE_AT(config->bypass_exempt_users), account_check, {}},
+     "Users whose processes are only counted."},
+    {"exempt_paths", ListField{SLUICE_AT(config->bypass_exempt_paths), path_check, {}},
+     "Programs, or folders of programs, whose processes are only counted."},
+    {"driver", TextField{SLUICE_AT(config->bypass_driver), state_check},
+     "The driver library (libcuda.so.1) whose calls are watched. Empty: the one that the loader "
+     "finds."},
+    {"figures", TextField{SLUICE_AT(config->bypass_figures), path_check},
+     "Where sluice-watch writes its counts, and sluice-exporter reads them."},
 };
 #undef SLUICE_AT
 
@@ -203,6 +229,8 @@ const Table kTables[] = {
      "built-in limits do.",
      kProfile},
     {"exporter", "The Prometheus exporter.", kExporter},
+    {"bypass", "Programs that use a GPU without Sluice, and sluice-watch, which finds them.",
+     kBypass},
 };
 
 // ---- exact text of a value: what the writer prints and the documentation quotes
@@ -436,10 +464,11 @@ std::string key_type(const Key& key) {
 std::string key_range(const Key& key) {
   return std::visit(
       Cases{
-          [&](const TextField& f) { return std::string(f.check("?")); },
+          [&](const TextField& f) { return std::string(f.check(" ")); },
           [&](const WordField& f) { return words_join(f.words, "or"); },
           [&](const ListField& f) {
             if (f.check == cgroup_check) return std::string("paths of cgroups");
+            if (f.check == path_check) return std::string("absolute paths");
             return f.words.empty() ? std::string("names") : "of " + words_join(f.words, "and");
           },
           [&](const IntegerField& f) {

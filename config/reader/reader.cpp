@@ -234,8 +234,8 @@ const Table* table_find(std::string_view name) {
 }
 
 std::string unknown_table_text(std::string_view name) {
-  constexpr std::array<std::string_view, 7> kKnown{"broker",  "scheduler", "memory", "class",
-                                                   "profile", "exporter",  "version"};
+  constexpr std::array<std::string_view, 8> kKnown{"broker",  "scheduler", "memory", "class",
+                                                   "profile", "exporter",  "bypass", "version"};
   std::string what = "unknown table or key '" + text_shown(name) + "'";
   if (const auto near = word_nearest(name, kKnown)) {
     return what.append("; did you mean '").append(*near).append("'?");
@@ -246,7 +246,8 @@ std::string unknown_table_text(std::string_view name) {
     }
   }
   return what +
-         "; known are [broker], [scheduler], [memory], [class.*], [profile.*] and [exporter]";
+         "; known are [broker], [scheduler], [memory], [class.*], [profile.*], [exporter] and "
+         "[bypass]";
 }
 
 void root_read(const toml::table& root, Config& config, Errors& errors) {

@@ -164,7 +164,9 @@ std::uint32_t ActivityPage::host_thread(Seen& seen, std::uint32_t own, std::uint
     if (const std::uint32_t inner = inner_number(seen.process, host); inner != 0)
       seen.host_threads[inner] = host;
   }
-  return seen.host_threads.emplace(thread, thread).first->second;
+  // Where /proc does not show it, the first thread stands for it: never a stranger's of that
+  // number.
+  return seen.host_threads.emplace(thread, seen.process).first->second;
 }
 
 }  // namespace sluice::exporter

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "exporter/clock.h"
-#include "exporter/idle/proc.h"
 
 namespace sluice::exporter {
 namespace {
@@ -12,14 +11,17 @@ namespace {
 // anybody asks otherwise.
 constexpr std::uint64_t kRememberMaxNs = 60'000'000'000;
 constexpr std::uint64_t kRememberMinNs = 1'000'000'000;
-// Of a process's ancestors; more is no tree of processes but a chain somebody builds.
-constexpr int kAncestorsMax = 32;
+constexpr int kAskEvery = 30;
+// Gaps of peers that wait to be explained; older ones are left out.
+constexpr std::size_t kPeerGapsMax = 8192;
 
 }  // namespace
 
 IdleObserver::IdleObserver(std::unique_ptr<ThreadWatch> watch,
                            std::unique_ptr<ActivitySource> source)
-    : watch_(std::move(watch)), source_(std::move(source)), history_(thread_letter) {}
+    : watch_(std::move(watch)),
+      source_(std::move(source)),
+      history_([this](std::uint32_t thread) { return watch_->letter_of(thread); }) {}
 
 void IdleObserver::tenants_set(const Snapshot& snapshot) {
   std::map<protocol::TenantId, Tenant> living;
@@ -29,9 +31,11 @@ void IdleObserver::tenants_set(const Snapshot& snapshot) {
     auto& tenant = living[row.tenant];
     if (const auto found = tenants_.find(row.tenant); found != tenants_.end())
       tenant = std::move(found->second);
-    if (tenant.page == nullptr) {
+    if (tenant.page == nullptr && tenant.asked_ago++ % kAskEvery == 0) {
       const int fd = source_->activity_fd(row.tenant);
       if (fd >= 0) tenant.page = ActivityPage::open(fd);
+      // What was before is nobody's account.
+      if (tenant.page != nullptr) tenant.accounts.clear();
     }
     tenant.registered.clear();
     tenant.gpus.clear();
@@ -56,20 +60,13 @@ void IdleObserver::tenants_set(const Snapshot& snapshot) {
   watch_->processes_set(watched);
 }
 
-// A process that no tenant registered belongs to the nearest ancestor's.
+// A process that no tenant registered belongs to the one that it descends from. Remembered, so that
+// one that has ended since is still known when its last periods are read.
 protocol::TenantId IdleObserver::tenant_of(std::uint32_t process) {
   const auto known = owners_.find(process);
   if (known != owners_.end()) return known->second;
-  protocol::TenantId owner = 0;
-  std::uint32_t at = process;
-  for (int depth = 0; depth < kAncestorsMax && at > 1; ++depth) {
-    at = process_parent(at);
-    const auto found = owners_.find(at);
-    if (found == owners_.end()) continue;
-    owner = found->second;
-    break;
-  }
-  return owners_[process] = owner;
+  const auto found = owners_.find(watch_->root_of(process));
+  return owners_[process] = found == owners_.end() ? 0 : found->second;
 }
 
 void IdleObserver::look() {
@@ -92,6 +89,7 @@ void IdleObserver::look() {
   std::uint64_t asked_ns = now_ns;
   for (auto& [id, tenant] : tenants_) {
     if (tenant.page == nullptr) continue;
+    peers_look(tenant, news[id], known_ns);
     for (std::size_t gpu = 0; gpu < tenant.accounts.size(); ++gpu) {
       std::vector<ProcessTold> told;
       for (const ProcessNews& one : news[id]) told.push_back({one.process, one.gpus[gpu]});
@@ -104,13 +102,47 @@ void IdleObserver::look() {
   history_.forget(std::max(oldest_ns, keep_ns));
 }
 
+void IdleObserver::peers_look(Tenant& tenant, const std::vector<ProcessNews>& news,
+                              std::uint64_t known_ns) {
+  if (news.size() < 2) return;
+  for (const ProcessNews& one : news) {
+    for (const GpuTold& told : one.gpus) {
+      for (const GpuTold::Gap& gap : told.gaps)
+        if (!gap.unseen) tenant.peer_gaps.emplace_back(one.process, gap);
+    }
+  }
+  while (tenant.peer_gaps.size() > kPeerGapsMax) tenant.peer_gaps.pop_front();
+  std::erase_if(tenant.peer_gaps, [&](const auto& row) {
+    const auto& [process, gap] = row;
+    if (gap.end_ns > known_ns || history_.explained_until(gap.thread, known_ns) < gap.end_ns)
+      return false;
+    const CauseTimes times =
+        history_.explain(gap.thread, gap.begin_ns, gap.end_ns, tenant.processes);
+    tenant.peer_waits[process] += times[static_cast<std::size_t>(Cause::kNetwork)];
+    return true;
+  });
+}
+
+std::map<std::uint32_t, std::uint64_t> IdleObserver::peer_waits(protocol::TenantId tenant) const {
+  const auto found = tenants_.find(tenant);
+  return found == tenants_.end() ? std::map<std::uint32_t, std::uint64_t>{}
+                                 : found->second.peer_waits;
+}
+
 IdleTable IdleObserver::figures() const {
   IdleTable out;
   for (const auto& [id, tenant] : tenants_) {
+    if (tenant.page == nullptr) continue;
     for (std::size_t gpu = 0; gpu < tenant.gpus.size() && gpu < tenant.accounts.size(); ++gpu)
       out[{id, tenant.gpus[gpu]}] = tenant.accounts[gpu].figures();
   }
   return out;
+}
+
+std::uint64_t IdleObserver::unseen_tenants() const {
+  return static_cast<std::uint64_t>(
+      std::count_if(tenants_.begin(), tenants_.end(),
+                    [](const auto& row) { return row.second.page == nullptr; }));
 }
 
 std::uint64_t IdleObserver::periods_lost() const { return watch_->lost(); }

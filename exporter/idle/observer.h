@@ -2,6 +2,7 @@
 // tenant's time on each of its GPUs. Not thread-safe.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "exporter/idle/activity.h"
+#include "exporter/idle/figures.h"
 #include "exporter/snapshot.h"
 
 namespace sluice::exporter {
@@ -35,9 +37,6 @@ class BrokerActivity : public ActivitySource {
   int timeout_ms_;
 };
 
-/// By tenant and the GPU's UUID as text.
-using IdleTable = std::map<std::pair<protocol::TenantId, std::string>, IdleFigures>;
-
 class IdleObserver {
  public:
   IdleObserver(std::unique_ptr<ThreadWatch> watch, std::unique_ptr<ActivitySource> source);
@@ -48,19 +47,29 @@ class IdleObserver {
   /// One look at everything; some ten times a second, so that no gap is lost.
   void look();
 
+  /// Of the tenants whose pages could be had.
   IdleTable figures() const;
+  /// How many tenants' could not.
+  std::uint64_t unseen_tenants() const;
   bool is_coarse() const { return watch_->is_coarse(); }
   std::uint64_t periods_lost() const;
+  /// Of a tenant of several processes: how long each waited for the network while its own GPU had
+  /// nothing to do, as far as is known. In a job whose ranks step together the one that waits least
+  /// is the one that the others wait for.
+  std::map<std::uint32_t, std::uint64_t> peer_waits(protocol::TenantId tenant) const;
 
  private:
   struct Tenant {
     std::unique_ptr<ActivityPage> page;
+    int asked_ago = 0;  // in calls of tenants_set; what was refused is asked for again, but seldom
     std::set<std::uint32_t> processes;  // registered, and what they started
     std::set<std::uint32_t> registered;
     std::vector<std::string> gpus;  // by index in the page
     std::vector<IdleAccount> accounts;
+    std::map<std::uint32_t, std::uint64_t> peer_waits;
+    std::deque<std::pair<std::uint32_t, GpuTold::Gap>> peer_gaps;  // not explained yet
   };
-  void descendants_add();
+  void peers_look(Tenant& tenant, const std::vector<ProcessNews>& news, std::uint64_t known_ns);
   protocol::TenantId tenant_of(std::uint32_t process);
 
   std::unique_ptr<ThreadWatch> watch_;

@@ -158,6 +158,10 @@ WaitKind wait_of_call(std::uint32_t process, const Call& call, char letter) {
 
 }  // namespace
 
+bool wait_can_be_read(std::uint32_t process) {
+  return !proc_file("/proc/" + std::to_string(process) + "/syscall").empty();
+}
+
 WaitKind wait_of_descriptor(std::uint32_t process, std::uint32_t fd) {
   const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(fd);
   struct stat status {};

@@ -12,6 +12,9 @@ namespace sluice::exporter {
 /// For a thread in state `letter` (S, D, T, t, I). A thread that has woken meanwhile is kOther.
 WaitKind wait_read(std::uint32_t process, std::uint32_t thread, char letter);
 
+/// Whether more than names can be read of it: this process has a debugger's rights.
+bool wait_can_be_read(std::uint32_t process);
+
 /// Of a descriptor of the process; kOther where it is gone or may not be seen.
 WaitKind wait_of_descriptor(std::uint32_t process, std::uint32_t fd);
 

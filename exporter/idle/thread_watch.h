@@ -56,6 +56,13 @@ class ThreadWatch {
   /// Periods that were lost because nobody read in time; only grows.
   virtual std::uint64_t lost() const = 0;
 
+  /// The process of the list that this one is or descends from; 0 where it is not watched.
+  virtual std::uint32_t root_of(std::uint32_t process) = 0;
+
+  /// 'R' where the thread runs or wants to now, another letter where it sleeps, '\0' where it is
+  /// gone or not watched.
+  virtual char letter_of(std::uint32_t thread) = 0;
+
   /// True for samples: states hold from one sample to the next, wakers are not known.
   virtual bool is_coarse() const = 0;
 };

@@ -223,6 +223,18 @@ class BpfThreads : public ThreadWatch {
     return counter_read(shared.lost_periods) + counter_read(shared.lost_threads) + not_added_;
   }
 
+  // From what the programs know: /proc may hide other users' processes.
+  std::uint32_t root_of(std::uint32_t process) override {
+    thread_process entry{};
+    return bpf_map_lookup_elem(processes_fd_, &process, &entry) == 0 ? entry.root : 0;
+  }
+
+  char letter_of(std::uint32_t thread) override {
+    thread_now state{};
+    if (bpf_map_lookup_elem(threads_fd_, &thread, &state) != 0) return '\0';
+    return state.left_ns == 0 || state.asleep == 0 ? 'R' : 'S';
+  }
+
   bool is_coarse() const override { return false; }
 
  private:

@@ -79,6 +79,14 @@ class ProcThreads : public ThreadWatch {
     return lost_;
   }
 
+  std::uint32_t root_of(std::uint32_t process) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = roots_.find(process);
+    return found == roots_.end() ? 0 : found->second;
+  }
+
+  char letter_of(std::uint32_t thread) override { return thread_letter(thread); }
+
   bool is_coarse() const override { return true; }
 
  private:

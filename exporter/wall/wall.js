@@ -3,7 +3,9 @@
 
 const EVERY_MS = 2000;
 const HOUR_S = 3600;
+const CAUSES_OVER = 15; // drawings
 let before = null;
+const past = []; // drawings, for causes of idle time: of two seconds they are too few
 
 /** An element with text or children; `kind` is NAME or NAME.CLASS. */
 function make(kind, ...content) {
@@ -121,6 +123,30 @@ function rateOf(data, tenant, pick) {
 }
 const rateText = (rate) => (rate === null ? '–' : `${rounded(rate)}/s`);
 
+/** Of each of a tenant's GPUs: what it did since the oldest drawing there is, as parts of what is known of that time. */
+function causesOf(data, tenant) {
+  const find = (one, uuid) => one.gpus.find((gpu) => gpu.uuid === uuid)?.slices.find((slice) => slice.tenant === tenant && slice.idle_s);
+  return data.gpus.flatMap((gpu) => {
+    const now = find(data, gpu.uuid);
+    const old = past.map((one) => find(one, gpu.uuid)).find((slice) => slice);
+    if (!now || !old) return [];
+    const grown = [['busy', now.busy_s - old.busy_s], ...Object.keys(now.idle_s).map((cause) => [cause, now.idle_s[cause] - old.idle_s[cause]])];
+    const all = grown.reduce((sum, [, s]) => sum + Math.max(0, s), 0);
+    return all > 0 ? [{gpu, parts: grown.map(([name, s]) => [name, Math.max(0, s) / all])}] : [];
+  });
+}
+
+/** Bars of a tenant's GPUs, and beside them the causes that matter, longest first. */
+function causeBars(data, tenant) {
+  return causesOf(data, tenant.tenant).map(({gpu, parts}) => {
+    const out = bar(parts.map(([, part]) => part), `what ${gpu.name} did for tenant ${tenant.tenant}`);
+    out.classList.add('causes');
+    parts.forEach(([name], i) => { out.children[i].className = `cause-${name}`; });
+    const told = parts.filter(([, part]) => part >= 0.005).sort((a, b) => b[1] - a[1]);
+    return make('div', out, make('p', ...told.map(([name, part]) => make(`span.key.cause-${name}`, `${name} ${percent(part)} `))));
+  });
+}
+
 function draw(data) {
   const tenants = new Map(data.tenants.map((tenant) => [tenant.tenant, tenant]));
   const show = (id, ...nodes) => document.getElementById(id).replaceChildren(...nodes);
@@ -142,6 +168,12 @@ function draw(data) {
       rateText(rateOf(data, tenant, (one) => one.training && one.training.samples)), alone === null ? '–' : percent(alone),
       of.straggler === undefined ? '–' : `${of.straggler.toFixed(2)} x`];
   })));
+
+  past.push(data);
+  if (past.length > CAUSES_OVER || !data.up) past.splice(0, data.up ? past.length - CAUSES_OVER : past.length);
+  const bars = data.tenants.map((tenant) => [tenant, causeBars(data, tenant)]).filter(([, list]) => list.length);
+  document.getElementById('causes-section').hidden = !bars.length;
+  show('causes', ...bars.map(([tenant, list]) => make('div.card', make('h3', `${tenant.tenant} ${tenant.user}`), ...list)));
 
   const watched = data.tenants.filter((tenant) => tenant.off_cpu);
   document.getElementById('idle-section').hidden = !watched.length;

@@ -2,8 +2,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 
 #include "broker/protocol/wire.h"
 #include "exporter/clock.h"
@@ -27,6 +29,13 @@ std::string socket_path(const WhyOptions& options) {
   const char* variable = std::getenv(protocol::kSocketVariable);
   return variable != nullptr && *variable != '\0' ? variable : protocol::kSystemSocket;
 }
+
+/// Of a job's first process, when it was first seen.
+struct Before {
+  std::uint32_t process = 0;
+  std::uint64_t at_ns = 0;
+  CgroupLook look;
+};
 
 std::string name_of(const protocol::SnapshotTenant& row) {
   return field_text(row.name, sizeof row.name);
@@ -58,14 +67,42 @@ bool snapshot_narrow(const WhyOptions& options, Snapshot& snapshot) {
   return true;
 }
 
-WhyReport report_make(const IdleObserver& observer, const Snapshot& last) {
+/// What else is known of the job: what it reports, whom of its ranks the others wait for, and what
+/// its cgroup was held back from since `before`.
+void row_join(WhyRow& row, const IdleObserver& observer, const Snapshot& last,
+              const std::map<protocol::TenantId, Before>& before) {
+  for (const auto& tenant : last.tenants) {
+    if (tenant.tenant != row.tenant) continue;
+    row.name = name_of(tenant);
+    if (std::isfinite(tenant.straggler_score)) row.straggler_score = tenant.straggler_score;
+  }
+  const auto waits = observer.peer_waits(row.tenant);
+  std::uint64_t sum_ns = 0;
+  for (const auto& [process, ns] : waits) {
+    sum_ns += ns;
+    if (row.least_waiting != 0 && ns >= row.least_wait_ns) continue;
+    row.least_waiting = process;
+    row.least_wait_ns = ns;
+  }
+  if (waits.size() > 1) row.others_wait_ns = (sum_ns - row.least_wait_ns) / (waits.size() - 1);
+  if (waits.size() < 2) row.least_waiting = 0;
+  const auto found = before.find(row.tenant);
+  if (found == before.end()) return;
+  row.watched_ns = monotonic_ns() - found->second.at_ns;
+  row.cgroup = cgroup_since(found->second.look, cgroup_look(found->second.process));
+}
+
+WhyReport report_make(const IdleObserver& observer, const Snapshot& last,
+                      const std::map<protocol::TenantId, Before>& before) {
   WhyReport report;
   report.coarse = observer.is_coarse();
   report.lost = observer.periods_lost();
   for (const auto& [key, figures] : observer.figures()) {
-    WhyRow row{key.first, "", key.second, figures};
-    for (const auto& tenant : last.tenants)
-      if (tenant.tenant == key.first) row.name = name_of(tenant);
+    WhyRow row;
+    row.tenant = key.first;
+    row.gpu = key.second;
+    row.figures = figures;
+    row_join(row, observer, last, before);
     report.rows.push_back(std::move(row));
   }
   return report;
@@ -79,6 +116,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
   IdleObserver observer(std::move(threads), std::make_unique<BrokerActivity>(socket));
   BrokerSource source(socket);
   Snapshot last;
+  std::map<protocol::TenantId, Before> before;
   WhyReport report;
   const std::uint64_t end_ns = monotonic_ns() + options.seconds_ns;
   for (int look = 0; look == 0 || monotonic_ns() < end_ns; ++look) {
@@ -96,16 +134,19 @@ int watch(const WhyOptions& options, const std::string& socket) {
         if (!options.tenant.empty() && snapshot.tenants.empty()) break;  // it has ended
       }
       observer.tenants_set(snapshot);
+      for (const auto& row : snapshot.processes)
+        if (!before.contains(row.tenant))
+          before[row.tenant] = {row.pid, monotonic_ns(), cgroup_look(row.pid)};
       last = std::move(snapshot);
     }
     observer.look();
-    report = report_make(observer, last);
+    report = report_make(observer, last, before);
     const std::uint64_t now_ns = monotonic_ns();
     const std::uint64_t wait_ns = std::min(kLookEveryNs, end_ns > now_ns ? end_ns - now_ns : 0);
     usleep(static_cast<useconds_t>(wait_ns / 1000));
   }
   observer.look();
-  if (!last.tenants.empty()) report = report_make(observer, last);
+  if (!last.tenants.empty()) report = report_make(observer, last, before);
   report.reason = reason;
   const std::string text = options.json ? why_json(report) : why_text(report);
   return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;

@@ -43,6 +43,44 @@ void bar(std::string& out, const char* name, std::uint64_t part, std::uint64_t w
   out += head + percent(part, whole) + "  " + std::string(width, '#') + "\n";
 }
 
+std::string seconds_text(std::uint64_t ns) {
+  char out[32];
+  std::snprintf(out, sizeof out, "%.1f s", static_cast<double>(ns) / 1e9);
+  return out;
+}
+
+/// What else is known of a cause that matters.
+void joined_text(std::string& out, const WhyRow& row) {
+  const std::uint64_t all = row.figures.accounted_ns();
+  const auto matters = [&](Cause cause) {
+    return row.figures.idle_ns[static_cast<std::size_t>(cause)] * 20 > all;
+  };
+  const auto held = [&](const std::optional<std::uint64_t>& ns) {
+    return ns && *ns * 100 > row.watched_ns;
+  };
+  const std::string over = " of " + seconds_text(row.watched_ns);
+  if (matters(Cause::kRunqueue) && held(row.cgroup.throttled_ns))
+    out += "  runqueue: the CPU limit of its cgroup (cpu.max) held it back for " +
+           seconds_text(*row.cgroup.throttled_ns) + over + " (threads at a time not counted)\n";
+  if (matters(Cause::kRunqueue) && held(row.cgroup.cpu_wait_ns))
+    out += "  runqueue: some task of its cgroup waited for a CPU for " +
+           seconds_text(*row.cgroup.cpu_wait_ns) + over + " (cpu.pressure)\n";
+  if (held(row.cgroup.memory_wait_ns))
+    out += "  memory of the host: some task of its cgroup waited for it for " +
+           seconds_text(*row.cgroup.memory_wait_ns) + over +
+           " (memory.pressure); give the job more, or load less\n";
+  if (!matters(Cause::kNetwork)) return;
+  char score[16];
+  std::snprintf(score, sizeof score, "%.2f", row.straggler_score);
+  if (row.straggler_score > 0)
+    out += std::string("  network: its slowest rank computes ") + score +
+           " times as long as the median, as the job says\n";
+  if (row.least_waiting != 0 && row.least_wait_ns * 2 < row.others_wait_ns)
+    out += "  network: the others wait for process " + std::to_string(row.least_waiting) +
+           ", which itself waited " + seconds_text(row.least_wait_ns) + " for them, and they " +
+           seconds_text(row.others_wait_ns) + " each\n";
+}
+
 void row_text(std::string& out, const WhyRow& row) {
   const IdleFigures& figures = row.figures;
   const std::uint64_t all = figures.accounted_ns();
@@ -65,6 +103,7 @@ void row_text(std::string& out, const WhyRow& row) {
   const std::size_t worst = order[0];
   if (figures.idle_ns[worst] * 10 > all)
     out += "  " + std::string(kCauseNames[worst]) + ": " + kAdvice[worst] + "\n";
+  joined_text(out, row);
   if (figures.unseen_ns > 0)
     out += "  (another " + percent(figures.unseen_ns, all + figures.unseen_ns) +
            " of the time had more gaps than could be read)\n";
@@ -95,6 +134,18 @@ std::string why_json(const WhyReport& report) {
     one["accounted_ns"] = row.figures.accounted_ns();
     one["busy_ns"] = row.figures.busy_ns;
     one["unseen_ns"] = row.figures.unseen_ns;
+    const auto known = [&one](const char* name, const std::optional<std::uint64_t>& value) {
+      if (value) one[name] = *value;
+    };
+    known("cgroup_throttled_ns", row.cgroup.throttled_ns);
+    known("cgroup_cpu_pressure_ns", row.cgroup.cpu_wait_ns);
+    known("cgroup_memory_pressure_ns", row.cgroup.memory_wait_ns);
+    if (row.straggler_score > 0) one["straggler_score"] = row.straggler_score;
+    if (row.least_waiting != 0) {
+      one["least_waiting_process"] = row.least_waiting;
+      one["least_wait_ns"] = row.least_wait_ns;
+      one["others_wait_ns"] = row.others_wait_ns;
+    }
     for (std::size_t i = 0; i < kCauses; ++i)
       one["idle_ns"][kCauseNames[i]] = row.figures.idle_ns[i];
     out["tenants"].push_back(one);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "exporter/idle/account.h"
+#include "exporter/why/cgroup.h"
 
 namespace sluice::exporter {
 
@@ -13,6 +14,13 @@ struct WhyRow {
   std::string name;
   std::string gpu;
   IdleFigures figures;
+  std::uint64_t watched_ns = 0;
+  CgroupLook cgroup;           // of its first process, meanwhile
+  double straggler_score = 0;  // the job's own report; 0 = it reports none
+  // Of its processes, if it has several: who waited least for the network while its GPU was idle,
+  // and how much the others did on average. 0 = not known.
+  std::uint32_t least_waiting = 0;
+  std::uint64_t least_wait_ns = 0, others_wait_ns = 0;
 };
 
 struct WhyReport {
@@ -25,7 +33,8 @@ struct WhyReport {
 /// Bars, longest cause first, with what can be done about the longest; ends with a newline.
 std::string why_text(const WhyReport& report);
 /// One object: source, periods_lost, tenants[{tenant, name, gpu, accounted_ns, busy_ns,
-/// unseen_ns, idle_ns{cause: ns}}].
+/// unseen_ns, idle_ns{cause: ns}}], and what else is known: cgroup_..._ns, straggler_score,
+/// least_waiting_process with least_wait_ns and others_wait_ns.
 std::string why_json(const WhyReport& report);
 
 }  // namespace sluice::exporter

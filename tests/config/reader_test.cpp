@@ -70,8 +70,14 @@ const BadFile kBadFiles[] = {
     {"FarTable",
      "[printer]\n",
      {"s.toml:1:2: unknown table or key 'printer'; known are [broker], [scheduler], [memory], "
-      "[class.*], [profile.*] and "
-      "[exporter]"}},
+      "[class.*], [profile.*], [exporter] and [bypass]"}},
+    {"Bypass",
+     "[bypass]\npolicy = \"kill\"\ngrace = \"2h\"\nexempt_paths = [\"bin\"]\n[exporter]\nuser = "
+     "\"a b\"\n",
+     {"s.toml:2:10: policy must be \"count\", \"report\" or \"stop\", not \"kill\"",
+      "s.toml:3:9: grace must be 0s to 1h, not \"2h\"",
+      "s.toml:4:17: exempt_paths: \"bin\" is not an absolute path",
+      "s.toml:6:8: user must be a user's name, or \"\", not \"a b\""}},
     {"KeyWithoutTable",
      "quantum = \"10ms\"\n",
      {"s.toml:1:1: unknown table or key 'quantum'; it belongs into [scheduler]"}},
@@ -400,7 +406,8 @@ groups = ["lab-a", "DOMAIN\\lab b"]
   EXPECT_EQ(result.errors().front().line, 22U);
 
   const auto good = config_parse(R"(
-exporter = { listen = "0.0.0.0:9999", tenants_max = 10 }
+exporter = { listen = "0.0.0.0:9999", tenants_max = 10, user = "metrics" }
+bypass = { policy = "stop", grace = "3s", exempt_users = [], exempt_paths = ["/opt/dcgm"], driver = "/lib/libcuda.so.1", figures = "/run/f" }
 [broker]
 socket = "/tmp/x.sock"
 log_level = "debug"
@@ -493,6 +500,13 @@ tenants_max = 1
   EXPECT_EQ(c.profiles[2].name, "default");
   EXPECT_EQ(c.exporter_listen, "0.0.0.0:9999");
   EXPECT_EQ(c.exporter_tenants_max, 10U);
+  EXPECT_EQ(c.exporter_user, "metrics");
+  EXPECT_EQ(c.bypass_policy, "stop");
+  EXPECT_EQ(c.bypass_grace_ns, 3'000'000'000);
+  EXPECT_TRUE(c.bypass_exempt_users.empty());
+  EXPECT_EQ(c.bypass_exempt_paths, std::vector<std::string>{"/opt/dcgm"});
+  EXPECT_EQ(c.bypass_driver, "/lib/libcuda.so.1");
+  EXPECT_EQ(c.bypass_figures, "/run/f");
 
   const auto again = config_parse(config_format(c), "s.toml");
   ASSERT_TRUE(again.ok()) << testing::PrintToString(texts(again)) << config_format(c);

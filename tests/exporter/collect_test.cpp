@@ -66,13 +66,35 @@ DeviceFigures devices_example(const Snapshot& snapshot) {
   return devices;
 }
 
+/// Of the training job, and of a tenant that has gone since.
+IdleState idle_example(const Snapshot& snapshot) {
+  IdleState idle;
+  idle.kind = "bpf";
+  idle.reason = "loaded";
+  IdleFigures& figures = idle.table[{3, uuid_text(snapshot.gpus[0].uuid)}];
+  for (std::size_t i = 0; i < kCauses; ++i) figures.idle_ns[i] = (i + 1) * 250'000'000;
+  figures.unseen_ns = 125'000'000;
+  idle.table[{404, uuid_text(snapshot.gpus[0].uuid)}].unseen_ns = 7;
+  idle.unseen = 2;
+  idle.lost = 5;
+  return idle;
+}
+
+std::optional<BypassFigures> bypass_example() {
+  BypassFigures out;
+  out.sources[0] = out.sources[2] = true;
+  out.counts = {2, 1, 300'000'000, {4, 0, 3}, 1};
+  return out;
+}
+
 TEST(Golden, EveryByte) {
   const Snapshot snapshot = snapshot_of(example());
   WatchFigures watch{true, "loaded", {11, 12, 13}, {}};
   watch.tenants[3] = SchedFigures{1234, 5'000'000'000, 250'000};
   OwnFigures own{0.000125, {1, 2, 3}};
-  const std::string text = metrics_text(metrics_collect(
-      &snapshot, watch, own, 200, recent_example(snapshot), devices_example(snapshot)));
+  const std::string text = metrics_text(
+      metrics_collect(&snapshot, watch, own, 200, recent_example(snapshot),
+                      devices_example(snapshot), idle_example(snapshot), bypass_example()));
   const std::string path = std::string(SLUICE_SOURCE_DIR) + "/tests/exporter/golden.metrics";
   const std::string golden = file_text(path);
   if (text == golden) return;
@@ -109,8 +131,9 @@ TEST(Table, NamesAreUniqueAndPrefixed) {
 TEST(Table, LabelsAreAsDescribed) {
   const Snapshot snapshot = snapshot_of(example());
   WatchFigures watch{true, "loaded", {}, {{3, {}}}};
-  const auto rows = metrics_collect(&snapshot, watch, {}, 200, recent_example(snapshot),
-                                    devices_example(snapshot));
+  const auto rows =
+      metrics_collect(&snapshot, watch, {}, 200, recent_example(snapshot),
+                      devices_example(snapshot), idle_example(snapshot), bypass_example());
   ASSERT_EQ(rows.size(), families().size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     for (const auto& metric : rows[i].metric) {
@@ -162,8 +185,13 @@ TEST(Collect, BeyondTheCapTheNewestAreOther) {
     vgpu.launches = 1;
     vgpu.gate_wait_ns = 1'000'000'000;
   }
-  const std::string text = text_of(crafted, 3);
+  const Snapshot snapshot = snapshot_of(crafted);
   const std::string gpu = uuid_text(crafted.gpus[0].uuid);
+  IdleState idle;
+  for (protocol::TenantId id = 10; id < 20; ++id)
+    idle.table[{id, gpu}].idle_ns[static_cast<std::size_t>(Cause::kDisk)] = id * 1'000'000'000;
+  const std::string text =
+      metrics_text(metrics_collect(&snapshot, watch_off(), {}, 3, {}, {}, idle));
   const auto series = [&](const char* tenant, const char* user, const char* kind,
                           const char* profile) {
     return "{gpu=\"" + gpu + "\",tenant=\"" + tenant + "\",user=\"" + user + "\",class=\"" + kind +
@@ -178,6 +206,8 @@ TEST(Collect, BeyondTheCapTheNewestAreOther) {
   EXPECT_THAT(text,
               HasSubstr("launches_total" + series("other", "other", "batch", "other") + "4\n"));
   const std::string other = "tenant=\"other\",user=\"other\",class=\"batch\",profile=\"other\"";
+  EXPECT_THAT(
+      text, HasSubstr("idle_seconds_total{gpu=\"" + gpu + "\"," + other + ",cause=\"disk\"} 64\n"));
   EXPECT_THAT(text, HasSubstr("turn_wait_seconds_count{" + other + "} 64\n"));
   EXPECT_THAT(text, HasSubstr("turn_wait_seconds_sum{" + other + "} 4\n"));
   EXPECT_THAT(text, HasSubstr("refusals_total{" + other + ",reason=\"gpu_full\"} 64\n"));

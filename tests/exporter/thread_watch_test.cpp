@@ -104,6 +104,35 @@ TEST_P(Watches, DescendantsAndThreadsThatComeLater) {
   }
 }
 
+TEST_P(Watches, WhoseDescendantsAndWhetherTheyRun) {
+  Planted planted([](Told& told) {
+    told.thread = child_of(child_start([] {
+      for (;;) {
+      }
+    }));
+    told.process = child_of(child_start([] {
+      for (;;) pause();
+    }));
+  });
+  planted.go();
+  ASSERT_TRUE(planted.done_wait());
+  const std::uint32_t runs = planted.told().thread, sleeps = planted.told().process;
+  START_OR_SKIP({planted.pid()});
+  EXPECT_TRUE(soon([&] {
+    read();
+    return watch_->root_of(runs) == planted.pid() && watch_->root_of(sleeps) == planted.pid();
+  }));
+  EXPECT_EQ(watch_->root_of(planted.pid()), planted.pid());
+  EXPECT_EQ(watch_->root_of(static_cast<std::uint32_t>(getpid())), 0U) << "not watched";
+  EXPECT_TRUE(soon([&] { return watch_->letter_of(sleeps) == 'S'; }));
+  EXPECT_TRUE(soon([&] { return watch_->letter_of(runs) == 'R'; }));
+  planted.end();
+  EXPECT_TRUE(soon([&] {
+    read();
+    return watch_->letter_of(sleeps) == '\0';
+  }));
+}
+
 // A daemon's parent ends, and nothing in /proc tells any more whose descendant it is.
 TEST_P(Watches, OrphansStayWatched) {
   Planted planted([](Told& told) {
@@ -122,6 +151,7 @@ TEST_P(Watches, OrphansStayWatched) {
   EXPECT_TRUE(is_seen(orphan));
   watch_->processes_set({planted.pid()});
   EXPECT_TRUE(is_seen(orphan));
+  EXPECT_EQ(watch_->root_of(orphan), planted.pid());
   kill(static_cast<pid_t>(orphan), SIGKILL);
 }
 

@@ -33,6 +33,7 @@ def crowd(step):
     tenants[0]["off_cpu"] = {"sleeping_s": 10 + step, "runnable_s": 5 + step / 2, "switches": 7}
     slices = [{"tenant": n, "memory_limit_bytes": 2 << 30, "memory_used_bytes": 1 << 30, "memory_swapped_bytes": (1 << 30) * (n == 2), "target_share": 0.125,
                "waiting": n == 1, "achieved_share": 0.1} for n in range(1, 9)]
+    slices[0] |= {"busy_s": 5 + step, "idle_s": {"cpu": 1, "disk": 2 + step / 2, "no-work": 3 + step / 2}}
     gpu = {"uuid": GPU, "name": HOSTILE, "software": False, "memory_capacity_bytes": 16 << 30, "memory_promised_bytes": 8 << 30, "memory_quota_bytes": 32 << 30,
            "memory_held_bytes": 7 << 30, "allocated": 1, "exclusive": False, "draining": True, "lost": True, "busy": 0.5, "unmanaged_processes": 3, "xid_errors": 2,
            "slices": slices}
@@ -132,6 +133,10 @@ def check_crowd(browser, stage, shots):
     training = text_of(browser, "#training")
     assert "640/s" in training and "25 %" in training and "1.25 x" in training, training
     assert "0.50" in text_of(browser, "#idle") and "0.25" in text_of(browser, "#idle"), text_of(browser, "#idle")
+    causes = text_of(browser, "#causes")
+    assert "busy 50 %" in causes and "disk 25 %" in causes and "no-work 25 %" in causes and "cpu" not in causes, causes
+    widths = browser.evaluate("[...document.querySelectorAll('#causes .bar span')].map(e => e.style.width)")
+    assert widths == ["50%", "0%", "25%", "25%"], widths
     lines = browser.evaluate("[...document.querySelectorAll('#hour svg path.busy')].map(e => e.getAttribute('d').length)")
     assert len(lines) == 2 and min(lines) > 1000, lines
     # Names are text: nothing of them became markup, and nothing of them ran.

@@ -38,8 +38,16 @@ TEST(WallJson, TellsWhoIsOnWhichGpuAndWhoWaits) {
   const Snapshot snapshot = parsed_of(example());
   WallView view;
   view.recent.gpu_time["GPU-" + std::string("a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf")] = 0.625;
+  IdleFigures& idle = view.idle.table[{2, "GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf"}];
+  idle.busy_ns = 1'500'000'000;
+  idle.idle_ns[static_cast<std::size_t>(Cause::kDisk)] = 250'000'000;
   const json out = json::parse(json_of(&snapshot, view));
   EXPECT_EQ(out["format"], 1);
+  EXPECT_EQ(out["idle_observer"]["kind"], "none");
+  EXPECT_EQ(out["gpus"][1]["slices"][0]["busy_s"], 1.5);
+  EXPECT_EQ(out["gpus"][1]["slices"][0]["idle_s"]["disk"], 0.25);
+  EXPECT_EQ(out["gpus"][1]["slices"][0]["idle_s"].size(), kCauses);
+  EXPECT_FALSE(out["gpus"][1]["slices"][1].contains("idle_s")) << "not observed";
   EXPECT_EQ(out["up"], true);
   EXPECT_EQ(out["broker_uptime_s"], 90.5);
   ASSERT_EQ(out["gpus"].size(), 2U);

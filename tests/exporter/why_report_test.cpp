@@ -1,7 +1,10 @@
 // What `sluice why` is asked and what it prints, word for word.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "exporter/why/options.h"
@@ -48,7 +51,10 @@ TEST(WhyOptionsTest, MistakesSayWhatToDo) {
 }
 
 WhyRow row(std::uint64_t busy, std::uint64_t disk, std::uint64_t cpu) {
-  WhyRow out{3, "train", "GPU-1", {}};
+  WhyRow out;
+  out.tenant = 3;
+  out.name = "train";
+  out.gpu = "GPU-1";
   out.figures.busy_ns = busy * 1'000'000;
   out.figures.idle_ns[static_cast<std::size_t>(Cause::kDisk)] = disk * 1'000'000;
   out.figures.idle_ns[static_cast<std::size_t>(Cause::kCpu)] = cpu * 1'000'000;
@@ -71,6 +77,81 @@ TEST(WhyReportTest, NoAdviceForABusyGpu) {
   WhyReport report;
   report.rows = {row(950, 40, 10)};
   EXPECT_THAT(why_text(report), Not(HasSubstr("disk:")));
+}
+
+TEST(WhyReportTest, WhatIsJoinedIsSaidWhereItsCauseMatters) {
+  WhyReport report;
+  report.rows = {row(500, 0, 100)};
+  WhyRow& one = report.rows[0];
+  one.watched_ns = 1'000'000'000;
+  one.cgroup = {300'000'000, 400'000'000, 200'000'000};
+  one.straggler_score = 1.4;
+  one.least_waiting = 4711;
+  one.least_wait_ns = 100'000'000;
+  one.others_wait_ns = 600'000'000;
+  const std::string quiet = why_text(report);
+  EXPECT_THAT(
+      quiet,
+      HasSubstr("memory of the host: some task of its cgroup waited for it for 0.2 s of 1.0 s"));
+  EXPECT_THAT(quiet, Not(HasSubstr("cpu.max")));
+  EXPECT_THAT(quiet, Not(HasSubstr("rank")));
+  one.figures.idle_ns[static_cast<std::size_t>(Cause::kRunqueue)] = 200'000'000;
+  one.figures.idle_ns[static_cast<std::size_t>(Cause::kNetwork)] = 200'000'000;
+  const std::string text = why_text(report);
+  EXPECT_THAT(
+      text,
+      HasSubstr("runqueue: the CPU limit of its cgroup (cpu.max) held it back for 0.3 s of 1.0 s"));
+  EXPECT_THAT(text, HasSubstr("runqueue: some task of its cgroup waited for a CPU for 0.4 s"));
+  EXPECT_THAT(text,
+              HasSubstr("network: its slowest rank computes 1.40 times as long as the median"));
+  EXPECT_THAT(text, HasSubstr("network: the others wait for process 4711, which itself waited 0.1 "
+                              "s for them, and they 0.6 s each"));
+  const auto told = nlohmann::json::parse(why_json(report))["tenants"][0];
+  EXPECT_EQ(told["cgroup_throttled_ns"], 300'000'000);
+  EXPECT_EQ(told["least_waiting_process"], 4711);
+  one.cgroup = {};
+  one.least_wait_ns = 500'000'000;  // even ranks: nobody is waited for
+  EXPECT_THAT(why_text(report), Not(HasSubstr("4711")));
+  EXPECT_THAT(why_text(report), Not(HasSubstr("pressure")));
+}
+
+class CgroupFiles : public testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  void put(const std::string& path, const std::string& text) const {
+    const std::filesystem::path whole = root_ + path;
+    std::filesystem::create_directories(whole.parent_path());
+    std::ofstream(whole) << text;
+  }
+  const std::string root_ = testing::TempDir() + "sluice-cgroup-" + std::to_string(getpid());
+};
+
+TEST_F(CgroupFiles, VersionTwoWithLimitsOnTwoLevels) {
+  put("/proc/5/cgroup", "0::/user.slice/job\n");
+  put("/sys/fs/cgroup/user.slice/cpu.stat", "usage_usec 1\nnr_throttled 2\nthrottled_usec 500\n");
+  put("/sys/fs/cgroup/user.slice/job/cpu.stat", "usage_usec 1\nthrottled_usec 250\n");
+  put("/sys/fs/cgroup/user.slice/job/cpu.pressure",
+      "some avg10=0.00 avg60=0.00 avg300=0.00 total=77\nfull avg10=0.00 total=9\n");
+  const CgroupLook look = cgroup_look(5, root_);
+  EXPECT_EQ(look.throttled_ns, 750'000U);
+  EXPECT_EQ(look.cpu_wait_ns, 77'000U);
+  EXPECT_EQ(look.memory_wait_ns, std::nullopt);
+  put("/sys/fs/cgroup/user.slice/job/cpu.stat", "throttled_usec 1250\n");
+  const CgroupLook since = cgroup_since(look, cgroup_look(5, root_));
+  EXPECT_EQ(since.throttled_ns, 1'000'000U);
+  EXPECT_EQ(since.cpu_wait_ns, 0U);
+  EXPECT_EQ(since.memory_wait_ns, std::nullopt);
+  EXPECT_EQ(cgroup_since(cgroup_look(5, root_), look).throttled_ns, std::nullopt)
+      << "another group";
+}
+
+TEST_F(CgroupFiles, VersionOneAndNone) {
+  put("/proc/6/cgroup", "4:memory:/a\n3:cpu,cpuacct:/b\n1:name=systemd:/c\n0::/\n");
+  put("/sys/fs/cgroup/cpu,cpuacct/b/cpu.stat",
+      "nr_periods 9\nnr_throttled 3\nthrottled_time 12345\n");
+  EXPECT_EQ(cgroup_look(6, root_).throttled_ns, 12345U);
+  EXPECT_EQ(cgroup_look(6, root_).cpu_wait_ns, std::nullopt);
+  EXPECT_EQ(cgroup_look(7, root_).throttled_ns, std::nullopt);
 }
 
 TEST(WhyReportTest, WhatIsNotKnownIsSaid) {

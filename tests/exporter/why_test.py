@@ -7,13 +7,14 @@ for much longer; its cause must have at least nine tenths of the idle time for w
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True  # the source tree stays as it is
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "programs"))
-from machine import Machine  # noqa: E402
+from machine import Machine, wait_until  # noqa: E402
 
 SKIPPED = 77
 WATCHED_S = 4
@@ -21,8 +22,8 @@ WATCHED_S = 4
 LEAST = {"bpf": 0.9, "proc": 0.5}
 
 
-def watch(machine, name, *flags):
-    command = [machine.build / "bin/sluice", "why", name, "--json", "--for", f"{WATCHED_S}s", "--socket", machine.socket, *flags]
+def watch(machine, name, *flags, seconds=WATCHED_S):
+    command = [machine.build / "bin/sluice", "why", name, "--json", "--for", f"{seconds}s", "--socket", machine.socket, *flags]
     answer = subprocess.run(command, env=machine.environment, capture_output=True, text=True, timeout=60)
     if answer.returncode != 0:
         raise AssertionError(f"sluice why: {answer.stderr}")
@@ -50,7 +51,68 @@ def check(report, cause, elapsed_s):
     return 0
 
 
+def throttle(pids):
+    """A tenth of a CPU for these processes; the group's folder, or nothing where there is no such group to be made."""
+    for mount, file, text in (("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "10000"), ("/sys/fs/cgroup", "cpu.max", "10000 100000")):
+        folder = pathlib.Path(mount) / f"sluice_why_{os.getpid()}"
+        try:
+            folder.mkdir()
+            (folder / file).write_text(text)
+            for pid in pids:
+                (folder / "cgroup.procs").write_text(str(pid))
+            return folder
+        except OSError:
+            if folder.exists():
+                folder.rmdir()
+    return None
+
+
+def check_joined(machine, pids, waited_for):
+    report = watch(machine, "sh", seconds=2)
+    (row,) = report["tenants"]
+    print({name: value for name, value in row.items() if name != "idle_ns"})
+    if report["source"] != "bpf":
+        print("skipped: BPF programs cannot be loaded here")
+        return SKIPPED
+    assert row["least_waiting_process"] == waited_for, (row, waited_for)
+    assert row["others_wait_ns"] > 0.5e9 > 2 * row["least_wait_ns"], row
+    folder = throttle(pids)
+    if folder is None:
+        print("no cgroup can be made here: limits were not looked at")
+        return 0
+    try:
+        (row,) = watch(machine, "sh", seconds=2)["tenants"]
+        assert row["cgroup_throttled_ns"] > 0.2e9, row
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        wait_until("the group is empty", lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+    return 0
+
+
+def run_joined(build):
+    """Two ranks of one job, one of which waits for the network, and a limit on their CPU time: both are joined in."""
+    with Machine(build, rate=2e8) as machine:  # both have the GPU to themselves most of the time
+        machine.start_broker()
+        script = f"{machine.program('idler')} network {machine.build} & exec {machine.program('idler')} cpu {machine.build}"
+        job = machine.start(machine.slice("sh", "-c", script, sm=50))
+        processes = lambda: [one["pid"] for one in machine.status()["tenants"][0]["processes"]]  # noqa: E731
+        wait_until("both are there", lambda: len(processes()) == 2)
+        pids = processes()
+        try:
+            return check_joined(machine, pids, job.pid)
+        finally:
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+
+
 def run_case(build, case, flags):
+    if case == "joined":
+        return run_joined(build)
     cause = "disk" if case == "loader" else case
     with Machine(build, rate=2e7) as machine:
         machine.start_broker()

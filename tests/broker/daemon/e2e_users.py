@@ -1,7 +1,9 @@
 """Two users at one broker: whatever one of them does in quantity, the other one is served. The other user is root here, since
 only root can act as somebody else; without root nothing can be shown, and that is said."""
 
+import fcntl
 import os
+import pwd
 import signal
 import stat
 import unittest.mock
@@ -99,6 +101,34 @@ class Users(BrokerTest):
         self.assertTrue(told.startswith(f"{REFUSED} {NOT_ALLOWED} 0 "), told)
         self.assertIn("is another user's", told)
         self.assertEqual(stranger.heard(), f"{ACTIVITY_REPLY} 1")
+
+    def test_the_exporters_user_may_look_at_everybody(self):
+        self.assertEqual(pwd.getpwuid(STRANGER).pw_name, "nobody")
+        server = self.broker('[exporter]\nuser = "nobody"\n', open_to_all=True)
+        tenant = self.client(server).ask(admit()).tenant
+
+        def look(report):
+            reply = Client(server.socket).ask(message(ACTIVITY_REQUEST, struct.pack("<Q", tenant)))
+            report(reply.kind, fcntl.fcntl(reply.fds[0], fcntl.F_GETFL) & os.O_ACCMODE)
+            try:
+                os.open(f"/proc/self/fd/{reply.fds[0]}", os.O_RDWR)
+                report("opened to be written")
+            except PermissionError:
+                report("read only")
+
+        exporter = Stranger(self, look)
+        self.assertEqual(exporter.heard(), f"{ACTIVITY_REPLY} {os.O_RDONLY}")
+        self.assertEqual(exporter.heard(), "read only")
+
+        # A name of nobody is refused, now and at the start, and what was in force stays.
+        server.config_write('[exporter]\nuser = "nobody-of-here"\n')
+        server.process.send_signal(signal.SIGHUP)
+        wait_until("it is refused", lambda: server.status()["broker"]["reloads_failed"] == 1)
+        self.assertIn("there is no user 'nobody-of-here', whom [exporter] user names", server.log())
+        self.assertEqual(Stranger(self, look).heard(), f"{ACTIVITY_REPLY} {os.O_RDONLY}")
+        wrong = Broker('[exporter]\nuser = "nobody-of-here"\n')
+        self.addCleanup(wrong.stop)
+        self.assertIn("there is no user 'nobody-of-here'", wrong.word)
 
     def test_connections(self):
         server = self.small(264)

@@ -1,0 +1,106 @@
+#include "exporter/bypass/judge.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::exporter {
+namespace {
+
+std::string found_text(const std::set<FoundBy>& by, std::uint64_t bytes) {
+  std::string out;
+  for (const FoundBy one : by) {
+    out += out.empty() ? "" : ", ";
+    out += one == FoundBy::kDriver   ? "calls of the driver library"
+           : one == FoundBy::kDevice ? "the driver's device"
+                                     : "NVML's list";
+  }
+  return bytes == 0 ? out : out + "; " + std::to_string(bytes >> 20) + " MiB of GPU memory";
+}
+
+std::string process_text(const Seen& seen) {
+  return "process " + std::to_string(seen.process.pid) + " of user " + std::to_string(seen.uid) +
+         " (" + (seen.program.empty() ? "program not known" : seen.program) + ")";
+}
+
+/// Is it that program, or one in that folder?
+bool path_within(const std::string& path, const std::string& above) {
+  const std::string folder = above.ends_with('/') ? above : above + "/";
+  return path == above || path.starts_with(folder);
+}
+
+}  // namespace
+
+bool BypassJudge::is_exempt(const Seen& seen) const {
+  return rules_.exempt_uids.contains(seen.uid) ||
+         std::ranges::any_of(rules_.exempt_paths, [&](const std::string& above) {
+           return path_within(seen.program, above);
+         });
+}
+
+void BypassJudge::say(Verdict& out, std::string line, std::uint64_t now_ns) {
+  if (now_ns >= lines_since_ns_ + kLinesOverNs) {
+    if (lines_left_out_ > 0)
+      out.lines.push_back("another " + std::to_string(lines_left_out_) +
+                          " lines about processes beside Sluice were left out");
+    lines_since_ns_ = now_ns;
+    lines_ = lines_left_out_ = 0;
+  }
+  if (lines_ == kLinesMax) {
+    ++lines_left_out_;
+    return;
+  }
+  ++lines_;
+  out.lines.push_back(std::move(line));
+}
+
+void BypassJudge::stop(Verdict& out, const Seen& seen, Entry& entry, std::uint64_t now_ns) {
+  if (entry.term_ns == 0 && now_ns >= entry.found_ns + rules_.grace_ns) {
+    entry.term_ns = now_ns;
+    ++counts_.stopped;
+    out.orders.push_back({seen.process, false});
+    say(out, process_text(seen) + " is stopped: it uses a GPU without Sluice ([bypass] policy)",
+        now_ns);
+  } else if (entry.term_ns != 0 && !entry.killed && now_ns >= entry.term_ns + kTermNs) {
+    entry.killed = true;
+    out.orders.push_back({seen.process, true});
+  }
+}
+
+BypassJudge::Verdict BypassJudge::look(const std::vector<Seen>& seen, std::uint64_t now_ns) {
+  Verdict out;
+  std::map<ProcessName, Entry> living;
+  counts_.processes = counts_.exempt = counts_.bytes = 0;
+  for (const Seen& one : seen) {
+    auto known = entries_.extract(one.process);
+    // Who is the broker's now may have been found before it was: that is forgotten.
+    if (one.managed || one.is_broker || (known.empty() && one.by.empty())) continue;
+    Entry entry = known.empty() ? Entry{} : std::move(known.mapped());
+    if (known.empty()) entry.first_ns = now_ns;
+    entry.by.insert(one.by.begin(), one.by.end());
+    if (now_ns >= entry.first_ns + kSettleNs) {
+      const bool exempt = is_exempt(one), is_new = entry.found_ns == 0;
+      ++(exempt ? counts_.exempt : counts_.processes);
+      counts_.bytes += one.bytes;
+      for (const FoundBy by : entry.by)
+        if (entry.counted.insert(by).second) ++counts_.found[static_cast<std::size_t>(by)];
+      if (is_new) entry.found_ns = now_ns;
+      if (!exempt && is_new && rules_.policy != BypassPolicy::kCount)
+        say(out,
+            process_text(one) + " uses a GPU without Sluice; found by " +
+                found_text(entry.by, one.bytes),
+            now_ns);
+      if (!exempt && rules_.policy == BypassPolicy::kStop) stop(out, one, entry, now_ns);
+    }
+    living.emplace(one.process, std::move(entry));
+  }
+  entries_ = std::move(living);
+  return out;
+}
+
+std::set<std::uint32_t> BypassJudge::known() const {
+  std::set<std::uint32_t> out;
+  for (const auto& [process, entry] : entries_) out.insert(process.pid);
+  return out;
+}
+
+}  // namespace sluice::exporter

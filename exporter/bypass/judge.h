@@ -1,0 +1,100 @@
+// Who uses a GPU and is nobody's tenant, and what becomes of it. Pure: told who was seen and whom
+// the broker knows, it says what is to be written and to whom which signal is to be sent.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace sluice::exporter {
+
+enum class FoundBy : std::uint8_t { kDriver, kDevice, kNvml };
+inline constexpr std::size_t kFoundBy = 3;
+inline constexpr const char* kFoundByNames[kFoundBy] = {"driver", "device", "nvml"};
+
+enum class BypassPolicy : std::uint8_t { kCount, kReport, kStop };
+
+/// A process by what no other has at the same time: a number alone may be given again.
+struct ProcessName {
+  std::uint32_t pid = 0;
+  std::uint64_t start_ticks = 0;
+  auto operator<=>(const ProcessName&) const = default;
+};
+
+/// What was seen of a living process in one look.
+struct Seen {
+  ProcessName process;
+  std::uint32_t uid = 0;
+  std::string program;      // its path
+  std::set<FoundBy> by;     // empty: only that it lives on
+  std::uint64_t bytes = 0;  // of GPU memory, as NVML says now
+  bool managed = false;     // the broker's, as it says now
+  bool is_broker = false;   // the broker itself, or a helper that it started
+};
+
+struct BypassRules {
+  BypassPolicy policy = BypassPolicy::kReport;
+  std::uint64_t grace_ns = 0;
+  std::set<std::uint32_t> exempt_uids;
+  std::vector<std::string> exempt_paths;  // programs, or folders of them
+};
+
+struct BypassOrder {
+  ProcessName process;
+  bool kill = false;  // SIGKILL, because SIGTERM was of no use
+};
+
+struct BypassCounts {
+  std::uint64_t processes = 0;         // that live, beside Sluice
+  std::uint64_t exempt = 0;            // of further ones, whom the rules leave alone
+  std::uint64_t bytes = 0;             // of both
+  std::uint64_t found[kFoundBy] = {};  // ever, by what found it; one process may count in several
+  std::uint64_t stopped = 0;           // ever
+};
+
+/// A program comes to the GPU a moment before the broker knows it, and its list is a second old.
+inline constexpr std::uint64_t kSettleNs = 3'000'000'000;
+/// From SIGTERM to SIGKILL.
+inline constexpr std::uint64_t kTermNs = 5'000'000'000;
+/// Lines in ten seconds; more are summed up in one.
+inline constexpr std::size_t kLinesMax = 10;
+inline constexpr std::uint64_t kLinesOverNs = 10'000'000'000;
+
+class BypassJudge {
+ public:
+  explicit BypassJudge(BypassRules rules) : rules_(std::move(rules)) {}
+
+  struct Verdict {
+    std::vector<std::string> lines;
+    std::vector<BypassOrder> orders;
+  };
+  /// All that are known and live must be in `seen`, whether or not something new was found; those
+  /// missing have ended. To be called only while the broker answers: without it nobody is anybody's
+  /// tenant.
+  Verdict look(const std::vector<Seen>& seen, std::uint64_t now_ns);
+  /// Those it wants to hear of again.
+  std::set<std::uint32_t> known() const;
+  const BypassCounts& counts() const { return counts_; }
+
+ private:
+  struct Entry {
+    std::uint64_t first_ns = 0;
+    std::uint64_t found_ns = 0;  // settled: it is nobody's; 0 = not yet
+    std::uint64_t term_ns = 0;   // 0 = not sent
+    bool killed = false;
+    std::set<FoundBy> by, counted;
+  };
+  bool is_exempt(const Seen& seen) const;
+  void say(Verdict& out, std::string line, std::uint64_t now_ns);
+  void stop(Verdict& out, const Seen& seen, Entry& entry, std::uint64_t now_ns);
+
+  BypassRules rules_;
+  std::map<ProcessName, Entry> entries_;
+  BypassCounts counts_;
+  std::uint64_t lines_since_ns_ = 0;
+  std::size_t lines_ = 0, lines_left_out_ = 0;
+};
+
+}  // namespace sluice::exporter

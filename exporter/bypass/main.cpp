@@ -1,0 +1,238 @@
+// sluice-watch: wires configuration, broker, NVML, the kernel's eyes and the judge. A program of
+// its own, and not a part of the exporter or of the broker: it needs root as long as it runs, hears
+// from nobody but root's own files and the broker, and so neither of the two has to be able to kill
+// what is not theirs.
+#include <errno.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "broker/protocol/wire.h"
+#include "config/reader/config.h"
+#include "exporter/bpf/sight.h"
+#include "exporter/bypass/figures.h"
+#include "exporter/bypass/options.h"
+#include "exporter/bypass/processes.h"
+#include "exporter/clock.h"
+#include "exporter/devices.h"
+#include "exporter/idle/proc.h"
+#include "exporter/snapshot.h"
+
+namespace sluice::exporter {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsageError = 2;
+constexpr int kDevicesWait_ms = 500;
+// Programs that outlived a broker register with the next one; until then nobody is judged.
+constexpr std::uint64_t kBrokerNewNs = 10'000'000'000;
+
+void say(const std::string& line) { fprintf(stderr, "sluice-watch: %s\n", line.c_str()); }
+
+std::optional<config::Config> config_load(const BypassOptions& options) {
+  if (!options.config && access(config::kSystemConfig, F_OK) != 0) return config::config_default();
+  auto result = config::config_read(options.config.value_or(config::kSystemConfig));
+  if (result.ok()) return *result;
+  for (const config::Error& error : result.errors()) say(error.text());
+  return std::nullopt;
+}
+
+std::optional<BypassRules> rules_make(const config::Config& config) {
+  BypassRules out;
+  for (int i = 0; i < 3; ++i)
+    if (config.bypass_policy == kPolicyNames[i]) out.policy = static_cast<BypassPolicy>(i);
+  out.grace_ns = static_cast<std::uint64_t>(config.bypass_grace_ns);
+  out.exempt_paths = config.bypass_exempt_paths;
+  for (const std::string& name : config.bypass_exempt_users) {
+    const passwd* user = getpwnam(name.c_str());
+    if (user == nullptr) {
+      say("there is no user '" + name + "', whom [bypass] exempt_users names; correct the name");
+      return std::nullopt;
+    }
+    out.exempt_uids.insert(user->pw_uid);
+  }
+  if (out.policy == BypassPolicy::kStop && geteuid() != 0) {
+    say("only root can stop others' programs; start it as root, or set [bypass] policy to report");
+    return std::nullopt;
+  }
+  return out;
+}
+
+/// The broker's number, from the kernel; 0 where it does not answer.
+std::uint32_t broker_pid(const std::string& socket) {
+  constexpr int kWait_ms = 1000;
+  const int fd = protocol::wire_connect(socket.c_str(), kWait_ms);
+  if (fd < 0) return 0;
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  const bool good = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+  close(fd);
+  return good ? static_cast<std::uint32_t>(peer.pid) : 0;
+}
+
+class BypassWatch {
+ public:
+  BypassWatch(const config::Config& config, const std::string& socket, BypassRules rules,
+              std::unique_ptr<Sight> sight)
+      : figures_path_(config.bypass_figures),
+        socket_(socket),
+        source_(socket),
+        devices_(Devices::open()),
+        sight_(std::move(sight)),
+        judge_(rules) {
+    figures_.policy = rules.policy;
+    figures_.sources[0] = sight_ != nullptr && sight_->sees_driver();
+    figures_.sources[1] = sight_ != nullptr && sight_->sees_devices();
+  }
+
+  void look() {
+    const std::uint64_t now_ns = monotonic_ns();
+    std::map<std::uint32_t, Seen> found = gather();
+    const SnapshotResult result = source_.snapshot_take();
+    const auto* snapshot = std::get_if<Snapshot>(&result);
+    broker_change(std::get_if<SnapshotError>(&result), snapshot, now_ns);
+    if (snapshot != nullptr && now_ns >= judge_from_ns_) judge(found, *snapshot, now_ns);
+    figures_.at_ns = now_ns;
+    figures_.counts = judge_.counts();
+    const int error = bypass_figures_write(figures_path_, figures_);
+    if (error != last_write_) {
+      last_write_ = error;
+      if (error != 0)
+        say("cannot write " + figures_path_ + ": " + strerror(error) +
+            "; the exporter has no counts ([bypass] figures)");
+    }
+  }
+
+ private:
+  /// Who was seen since the last look, and who is known from before, by the sources alone.
+  std::map<std::uint32_t, Seen> gather() {
+    std::map<std::uint32_t, Seen> out;
+    // Those seen while nobody could be judged are not seen again: they are kept until then.
+    if (sight_ != nullptr) sight_->read(early_);
+    if (early_.size() > kEarlyMax) early_.resize(kEarlyMax);
+    for (const Sighting& one : early_) {
+      if (one.by_driver) out[one.process].by.insert(FoundBy::kDriver);
+      if (one.by_device) out[one.process].by.insert(FoundBy::kDevice);
+    }
+    const DeviceFigures devices =
+        devices_ != nullptr ? devices_->look(kDevicesWait_ms) : DeviceFigures{};
+    figures_.sources[2] = devices.up;
+    for (const auto& [gpu, look] : devices.gpus) {
+      if (!look.processes) continue;
+      for (const DeviceProcess& process : *look.processes) {
+        Seen& seen = out[process.pid];
+        seen.by.insert(FoundBy::kNvml);
+        seen.bytes += process.used_bytes.value_or(0);
+      }
+    }
+    for (const std::uint32_t pid : judge_.known()) out[pid];
+    return out;
+  }
+
+  void broker_change(const SnapshotError* error, const Snapshot* snapshot, std::uint64_t now_ns) {
+    const std::string text = error == nullptr ? std::string() : error->text;
+    if (text != last_error_)
+      say(text.empty() ? "the broker answers again" : text + "; until it answers nobody is judged");
+    last_error_ = text;
+    if (snapshot == nullptr || snapshot->header.started_ns == broker_started_ns_) return;
+    if (broker_started_ns_ != 0) judge_from_ns_ = now_ns + kBrokerNewNs;
+    broker_started_ns_ = snapshot->header.started_ns;
+    broker_ = broker_pid(socket_);
+  }
+
+  void judge(std::map<std::uint32_t, Seen>& found, const Snapshot& snapshot, std::uint64_t now_ns) {
+    std::set<std::uint32_t> managed;
+    for (const auto& row : snapshot.processes) managed.insert(row.pid);
+    std::vector<Seen> seen;
+    for (auto& [pid, what] : found) {
+      auto one = process_describe(pid);
+      if (!one) continue;
+      one->by = std::move(what.by);
+      one->bytes = what.bytes;
+      one->managed = managed.contains(pid);
+      one->is_broker = pid == broker_ || (broker_ != 0 && process_parent(pid) == broker_);
+      seen.push_back(*std::move(one));
+    }
+    early_.clear();
+    const BypassJudge::Verdict verdict = judge_.look(seen, now_ns);
+    for (const std::string& line : verdict.lines) say(line);
+    for (const BypassOrder& order : verdict.orders) {
+      const int error = process_signal(order.process, order.kill ? SIGKILL : SIGTERM);
+      if (error != 0 && error != ESRCH)
+        say("cannot stop process " + std::to_string(order.process.pid) + ": " + strerror(error));
+    }
+  }
+
+  static constexpr std::size_t kEarlyMax = 4096;
+
+  const std::string figures_path_, socket_;
+  BrokerSource source_;
+  std::unique_ptr<Devices> devices_;
+  std::unique_ptr<Sight> sight_;
+  BypassJudge judge_;
+  BypassFigures figures_;
+  std::vector<Sighting> early_;  // since somebody was judged last
+  std::string last_error_;
+  int last_write_ = 0;
+  std::uint64_t broker_started_ns_ = 0, judge_from_ns_ = 0;
+  std::uint32_t broker_ = 0;
+};
+
+std::unique_ptr<Sight> sight_make(const config::Config& config, const BypassOptions& options) {
+  SightSetup setup;
+  setup.driver = config.bypass_driver.empty() ? driver_find() : config.bypass_driver;
+  setup.majors = driver_majors(proc_file("/proc/devices"));
+  if (options.device_major) setup.majors.push_back(*options.device_major);
+  std::string reason;
+  auto sight = sight_open(setup, &reason);
+  if (!reason.empty())
+    say(std::string(sight == nullptr ? "only NVML's list is looked at: " : "in part: ") + reason);
+  return sight;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  std::string error;
+  const auto options = bypass_options_parse(arguments, &error);
+  if (!options) {
+    say(error);
+    return kUsageError;
+  }
+  if (options->help) return fputs(kBypassUsage, stdout) >= 0 ? EXIT_SUCCESS : kFailed;
+  const auto config = config_load(*options);
+  if (!config) return kUsageError;
+  auto rules = rules_make(*config);
+  if (!rules) return kUsageError;
+  const char* variable = getenv(protocol::kSocketVariable);
+  const std::string socket = options->socket                            ? *options->socket
+                             : variable != nullptr && *variable != '\0' ? variable
+                                                                        : config->socket;
+  // Before NVML's thread, which must not take them.
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGTERM);
+  auto sight = sight_make(*config, *options);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  BypassWatch watch(*config, socket, *std::move(rules), std::move(sight));
+  watch.look();
+  say("watching for programs beside the broker at " + socket + " (policy " + config->bypass_policy +
+      ")");
+  constexpr timespec kLookEvery{1, 0};
+  while (sigtimedwait(&ends, nullptr, &kLookEvery) < 0) watch.look();
+  unlink(config->bypass_figures.c_str());
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace sluice::exporter
+
+int main(int argc, char** argv) {
+  return sluice::exporter::run(std::vector<std::string>(argv + 1, argv + argc));
+}

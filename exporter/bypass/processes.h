@@ -1,0 +1,23 @@
+// The processes of the machine, as sluice-watch needs them: who they are, and to end one of them
+// and never a stranger with its number.
+#pragma once
+
+#include <optional>
+
+#include "exporter/bypass/judge.h"
+
+namespace sluice::exporter {
+
+/// Who it is; nothing where it is gone. Only name, uid and program are filled.
+std::optional<Seen> process_describe(std::uint32_t pid);
+/// Sends SIGTERM or SIGKILL; 0 or an errno, ESRCH where it has ended.
+int process_signal(const ProcessName& process, int signal);
+
+/// The numbers of the driver's devices that computing needs (nvidia-uvm), from the kernel's list of
+/// character devices; empty without a driver. Monitors and displays do not open them.
+std::vector<std::uint32_t> driver_majors(const std::string& devices);
+/// Where the loader finds libcuda.so.1; empty where it does not. Looked for in a child process, so
+/// that the driver is not loaded into this one.
+std::string driver_find();
+
+}  // namespace sluice::exporter

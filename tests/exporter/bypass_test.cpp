@@ -1,0 +1,199 @@
+// Who is told, and stopped, as using a GPU beside Sluice; and the file in which the counts travel.
+#include <errno.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "exporter/bypass/figures.h"
+#include "exporter/bypass/judge.h"
+#include "exporter/bypass/options.h"
+#include "exporter/bypass/processes.h"
+
+namespace sluice::exporter {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::uint64_t kBypassSecond = 1'000'000'000;
+
+Seen seen_of(std::uint32_t pid, std::set<FoundBy> by, std::uint32_t uid = 1000) {
+  return {{pid, 7 * pid}, uid, "/usr/local/bin/prog", std::move(by), 0, false, false};
+}
+
+BypassRules rules_of(BypassPolicy policy) {
+  return {policy, 5 * kBypassSecond, {0}, {"/opt/dcgm"}};
+}
+
+TEST(Bypass, IsFoundOnceItIsSettledThatItIsNobodys) {
+  BypassJudge judge(rules_of(BypassPolicy::kReport));
+  const Seen one = seen_of(10, {FoundBy::kDriver});
+  EXPECT_THAT(judge.look({one}, 1 * kBypassSecond).lines, ElementsAre())
+      << "it may be about to register";
+  EXPECT_EQ(judge.counts().processes, 0U);
+  EXPECT_THAT(judge.known(), ElementsAre(10U));
+  const auto verdict = judge.look({seen_of(10, {})}, 1 * kBypassSecond + kSettleNs);
+  EXPECT_THAT(
+      verdict.lines,
+      ElementsAre("process 10 of user 1000 (/usr/local/bin/prog) uses a GPU without Sluice; found "
+                  "by calls of the driver library"));
+  EXPECT_THAT(verdict.orders, ElementsAre());
+  EXPECT_EQ(judge.counts().processes, 1U);
+  EXPECT_EQ(judge.counts().found[0], 1U);
+  // Seen by NVML as well: that counts, and is not told again.
+  Seen more = seen_of(10, {FoundBy::kNvml});
+  more.bytes = 64 << 20;
+  EXPECT_THAT(judge.look({more}, 20 * kBypassSecond).lines, ElementsAre());
+  EXPECT_EQ(judge.counts().bytes, 64U << 20);
+  EXPECT_EQ(judge.counts().found[2], 1U);
+  judge.look({}, 21 * kBypassSecond);
+  EXPECT_EQ(judge.counts().processes, 0U) << "it has ended";
+  EXPECT_EQ(judge.counts().found[0], 1U) << "counters never fall";
+}
+
+TEST(Bypass, ManagedOnesAndTheBrokersOwnAreNever) {
+  BypassJudge judge(rules_of(BypassPolicy::kStop));
+  Seen late = seen_of(1, {FoundBy::kDriver}), helper = seen_of(2, {FoundBy::kNvml});
+  helper.is_broker = true;
+  judge.look({late, helper}, kBypassSecond);
+  late.managed = true;  // it has registered meanwhile
+  for (std::uint64_t s = 2; s < 60; ++s) {
+    const auto verdict = judge.look({late, helper, seen_of(3, {})}, s * kBypassSecond);
+    EXPECT_TRUE(verdict.lines.empty() && verdict.orders.empty()) << s;
+  }
+  EXPECT_TRUE(judge.known().empty());
+  EXPECT_EQ(judge.counts().processes, 0U);
+}
+
+TEST(Bypass, StopsAfterItsGraceAndKillsWhoDoesNotListen) {
+  BypassJudge judge(rules_of(BypassPolicy::kStop));
+  std::vector<std::pair<std::uint64_t, bool>> orders;
+  for (std::uint64_t s = 0; s < 40; ++s) {
+    for (const BypassOrder& order :
+         judge.look({seen_of(4, {FoundBy::kNvml})}, s * kBypassSecond).orders) {
+      EXPECT_EQ(order.process.start_ticks, 28U);
+      orders.emplace_back(s, order.kill);
+    }
+  }
+  // Settled after 3 s, 5 s of grace, another 5 until it is killed; each once.
+  EXPECT_THAT(orders, ElementsAre(std::pair(8U, false), std::pair(13U, true)));
+  EXPECT_EQ(judge.counts().stopped, 1U);
+}
+
+TEST(Bypass, TheSameNumberOfAnotherProcessBeginsAnew) {
+  BypassJudge judge(rules_of(BypassPolicy::kStop));
+  judge.look({seen_of(4, {FoundBy::kNvml})}, 0);
+  judge.look({seen_of(4, {FoundBy::kNvml})}, 4 * kBypassSecond);
+  Seen other = seen_of(4, {FoundBy::kNvml});
+  other.process.start_ticks = 1'000'000;
+  EXPECT_TRUE(judge.look({other}, 100 * kBypassSecond).orders.empty());
+  EXPECT_EQ(judge.counts().processes, 0U) << "not settled";
+}
+
+TEST(Bypass, ExemptOnesAreOnlyCounted) {
+  BypassJudge judge(rules_of(BypassPolicy::kStop));
+  Seen tool = seen_of(5, {FoundBy::kNvml});
+  tool.program = "/opt/dcgm/bin/dcgm";
+  Seen near = seen_of(6, {FoundBy::kNvml});
+  near.program = "/opt/dcgm-evil";
+  for (std::uint64_t s = 0; s < 40; ++s) {
+    for (const BypassOrder& order :
+         judge.look({tool, near, seen_of(7, {FoundBy::kDevice}, 0)}, s * kBypassSecond).orders)
+      EXPECT_EQ(order.process.pid, 6U);
+  }
+  EXPECT_EQ(judge.counts().exempt, 2U);
+  EXPECT_EQ(judge.counts().processes, 1U);
+}
+
+TEST(Bypass, CountSaysNothingAndManyLinesAreSummedUp) {
+  std::vector<Seen> crowd;
+  for (std::uint32_t pid = 100; pid < 130; ++pid) crowd.push_back(seen_of(pid, {FoundBy::kNvml}));
+  BypassJudge quiet(rules_of(BypassPolicy::kCount)), loud(rules_of(BypassPolicy::kReport));
+  std::size_t lines = 0;
+  for (std::uint64_t s = 0; s < 9; ++s) {
+    EXPECT_TRUE(quiet.look(crowd, s * kBypassSecond).lines.empty());
+    lines += loud.look(crowd, s * kBypassSecond).lines.size();
+  }
+  EXPECT_EQ(quiet.counts().processes, 30U);
+  EXPECT_EQ(lines, kLinesMax);
+  crowd.push_back(seen_of(200, {FoundBy::kNvml}));
+  loud.look(crowd, 20 * kBypassSecond);
+  EXPECT_THAT(loud.look(crowd, 24 * kBypassSecond).lines,
+              ElementsAre(HasSubstr("another 20 lines"), HasSubstr("process 200 ")));
+}
+
+TEST(BypassFiguresTest, TravelThroughAFileAndGrowOld) {
+  BypassFigures figures;
+  figures.at_ns = 100 * kBypassSecond;
+  figures.policy = BypassPolicy::kStop;
+  figures.sources[2] = true;
+  figures.counts = {1, 2, UINT64_MAX, {3, 4, 5}, 6};
+  const std::string path = testing::TempDir() + "sluice-watch-figures";
+  ASSERT_EQ(bypass_figures_write(path, figures), 0);
+  const auto back = bypass_figures_read(path, 101 * kBypassSecond);
+  ASSERT_TRUE(back);
+  EXPECT_EQ(bypass_figures_text(*back), bypass_figures_text(figures));
+  EXPECT_EQ(back->counts.bytes, UINT64_MAX);
+  EXPECT_EQ(back->counts.stopped, 6U);
+  EXPECT_TRUE(back->sources[2] && !back->sources[0]);
+  EXPECT_FALSE(bypass_figures_read(path, 200 * kBypassSecond)) << "of a watcher that is gone";
+  EXPECT_FALSE(bypass_figures_read(path, 99 * kBypassSecond)) << "of before the machine started";
+  for (const char* text : {"", "1\n", "2 1 0 111 1 1 1 1 1 1 1\n", "1 1 7 111 1 1 1 1 1 1 1\n",
+                           "sluice 1 0 111 1 1 1 1 1 1 1\n"})
+    EXPECT_FALSE(bypass_figures_parse(text)) << text;
+  unlink(path.c_str());
+  EXPECT_FALSE(bypass_figures_read(path, 101 * kBypassSecond));
+  EXPECT_NE(bypass_figures_write("/nowhere/at/all", figures), 0);
+}
+
+TEST(BypassProcesses, AreKnownByMoreThanTheirNumber) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const auto found = process_describe(static_cast<std::uint32_t>(child));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->uid, getuid());
+  EXPECT_THAT(found->program, HasSubstr("exporter_tests"));
+  ProcessName stranger = found->process;
+  ++stranger.start_ticks;
+  EXPECT_EQ(process_signal(stranger, SIGKILL), ESRCH);
+  EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it lives";
+  EXPECT_EQ(process_signal(found->process, SIGKILL), 0);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+  EXPECT_FALSE(process_describe(static_cast<std::uint32_t>(child)));
+}
+
+TEST(BypassProcesses, TheDriversDevicesAreThoseForComputing) {
+  EXPECT_THAT(driver_majors("Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n"
+                            "507 nvidia-uvm\n\nBlock devices:\n  8 nvidia-uvm\n"),
+              ElementsAre(507U));
+  EXPECT_THAT(driver_majors("Character devices:\n  1 mem\n"), ElementsAre());
+}
+
+TEST(BypassOptionsTest, MistakesSayWhatToDo) {
+  std::string error;
+  const auto good =
+      bypass_options_parse({"--socket=/s", "--config", "/c", "--device-major", "203"}, &error);
+  ASSERT_TRUE(good);
+  EXPECT_EQ(good->socket, "/s");
+  EXPECT_EQ(good->config, "/c");
+  EXPECT_EQ(good->device_major, 203U);
+  for (const char* wrong : {"0", "4096", "x", ""}) {
+    EXPECT_FALSE(bypass_options_parse({"--device-major", wrong}, &error));
+    EXPECT_THAT(error, HasSubstr("/proc/devices lists them"));
+  }
+  EXPECT_FALSE(bypass_options_parse({"--socket"}, &error));
+  EXPECT_EQ(error, "--socket needs a value");
+  EXPECT_FALSE(bypass_options_parse({"--kill"}, &error));
+}
+
+}  // namespace
+}  // namespace sluice::exporter
