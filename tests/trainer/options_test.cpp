@@ -113,20 +113,29 @@ INSTANTIATE_TEST_SUITE_P(
         std::vector<std::string>{"--precision", "fp16", "--compress", "topk:0.1"},
         std::vector<std::string>{"--start", "mpi"}, std::vector<std::string>{"--strategy", "zero"},
         std::vector<std::string>{"--overlap", "perhaps"}, std::vector<std::string>{"--bucket", "3"},
-        std::vector<std::string>{"--as-rank", "5:2:1:3:/tmp"},
+        std::vector<std::string>{"--as-rank", "5:2:1:3:5:0:/tmp"},
+        std::vector<std::string>{"--resume"}, std::vector<std::string>{"--checkpoint-every", "5"},
+        std::vector<std::string>{"--replace"}, std::vector<std::string>{"--split", "3,0"},
+        std::vector<std::string>{"--split", "3;1"},
+        std::vector<std::string>{"--split", "3,1", "--elastic", "1"},
+        std::vector<std::string>{"--split", "3,1", "--sharing", "scatter"},
+        std::vector<std::string>{"--elastic", "1", "--sharing", "scatter"},
+        std::vector<std::string>{"--elastic", "1", "--algorithm", "bcube"},
         std::vector<std::string>{"--no-such-flag"}));
 
 TEST(RankPlace, GoesThroughTheArgument) {
-  const RankPlace place{2, 3, 2, 7, "/tmp/a:b c"};
+  const RankPlace place{2, 3, 2, 7, 5, true, "/tmp/a:b c"};
   RankPlace back;
   ASSERT_TRUE(place_parse(place_format(place), &back));
   EXPECT_EQ(back.rank, 2);
   EXPECT_EQ(back.rank_count, 3);
   EXPECT_EQ(back.gpu_count, 2);
   EXPECT_EQ(back.board_fd, 7);
+  EXPECT_EQ(back.slot, 5);
+  EXPECT_TRUE(back.joins);
   EXPECT_EQ(back.directory, "/tmp/a:b c");
-  for (const char* bad :
-       {"", "1", "1:2:1:3:", "2:2:1:3:/x", "0:65:1:3:/x", "0:1:0:3:/x", "a:1:1:1:/x"}) {
+  for (const char* bad : {"", "1", "1:2:1:3:1:0:", "2:2:1:3:1:0:/x", "0:65:1:3:0:0:/x",
+                          "0:1:0:3:0:0:/x", "0:1:1:3:64:0:/x", "0:1:1:3:0:/x", "a:1:1:1:0:0:/x"}) {
     EXPECT_FALSE(place_parse(bad, &back)) << bad;
   }
 }

@@ -80,5 +80,58 @@ TEST(Sampler, EpochsAndSeedsHaveOrdersOfTheirOwn) {
   EXPECT_NE(order(1, 0), order(2, 0));
 }
 
+TEST(SamplerResume, OtherRanksFinishTheEpochWithEverySampleOnce) {
+  constexpr std::uint32_t kSamples = 403;
+  for (const std::uint32_t before : {1u, 2u, 3u, 5u}) {
+    for (const std::uint32_t after : {1u, 2u, 3u, 7u}) {
+      const Sampler old({kSamples, 0, before, 8, 9});
+      for (const std::uint64_t steps : {0u, 1u, 4u, 9u, 200u}) {
+        const DataPosition at = old.position_after(steps);
+        std::vector<int> seen(kSamples);
+        // What came before in this epoch.
+        Sampler whole({kSamples, 0, 1, 8 * before, 9});
+        for (std::uint64_t step = 0; step < steps; ++step) {
+          if (whole.position_after(step).epoch != at.epoch) continue;
+          for (const std::uint32_t sample : whole.batch_of(step).samples) ++seen[sample];
+        }
+        std::vector<int> next(kSamples);
+        for (std::uint32_t rank = 0; rank < after; ++rank) {
+          Sampler sampler({kSamples, rank, after, 8, 9, {}, at});
+          const std::uint64_t left = sampler.steps_until(at.epoch + 1);
+          for (std::uint64_t step = 0; step < sampler.steps_until(at.epoch + 2); ++step) {
+            for (const std::uint32_t sample : sampler.batch_of(step).samples)
+              ++(step < left ? seen : next)[sample];
+          }
+          EXPECT_EQ(sampler.position_after(left), (DataPosition{at.epoch + 1, 0}));
+          EXPECT_EQ(sampler.steps_until(at.epoch), 0u);
+        }
+        EXPECT_EQ(seen, std::vector<int>(kSamples, 1)) << before << after << " after " << steps;
+        EXPECT_EQ(next, std::vector<int>(kSamples, 1)) << before << after << " after " << steps;
+      }
+    }
+  }
+}
+
+TEST(SamplerSplit, PartsAreInTheRatioAndTogetherTheWholeBatch) {
+  const std::vector<int> weights = {3, 1, 5};
+  std::vector<Sampler> ranks;
+  for (std::uint32_t rank = 0; rank < 3; ++rank)
+    ranks.emplace_back(SamplerOptions{403, rank, 3, 6, 9, {}, {}, weights});
+  Sampler whole({403, 0, 1, 18, 9});
+  for (std::uint64_t step = 0; step < 2 * whole.steps_per_epoch(); ++step) {
+    std::vector<std::uint32_t> together;
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      const Sampler::Batch part = ranks[rank].batch_of(step);
+      together.insert(together.end(), part.samples.begin(), part.samples.end());
+      EXPECT_LE(part.samples.size(), ranks[rank].part_max());
+      if (part.global_count == 18) {
+        EXPECT_EQ(part.samples.size(), static_cast<std::size_t>(2 * weights[rank]));
+      }
+    }
+    const Sampler::Batch all = whole.batch_of(step);
+    EXPECT_EQ(together, std::vector<std::uint32_t>(all.samples.begin(), all.samples.end()));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::train

@@ -57,6 +57,10 @@ class Communicator {
   /// Returns when every rank has come here.
   virtual void barrier(Stream& stream) = 0;
 
+  /// From another thread: collectives that are under way, and all later ones, end soon with a
+  /// Failure instead of waiting for ranks that are lost. What data they leave is undefined.
+  virtual void abort() {}
+
   /// What this rank sent so far, as counted by the transport; none where the engine cannot tell.
   virtual std::optional<Traffic> traffic() const { return std::nullopt; }
   /// Whether the modelled link's time is put on the streams by the operations themselves (on
@@ -77,6 +81,8 @@ struct CommOptions {
   LinkModel link;
   double timeout_s = 60;
   WireThrottle throttle = {};  // of Gloo's messages, in real time
+  /// Asked while the ranks meet; true ends that with a PeerFailure. Empty = never.
+  std::function<bool()> cancelled = {};
 };
 
 /// One rank alone: every collective is the identity.

@@ -19,7 +19,7 @@ class GlooComm final : public Communicator {
   explicit GlooComm(const CommOptions& options)
       : options_(options),
         wire_({options.rank, options.rank_count, options.directory, options.algorithm,
-               options.timeout_s, options.throttle},
+               options.timeout_s, options.throttle, options.cancelled},
               pinned_memory) {}
 
   const char* name() const override { return "gloo"; }
@@ -83,6 +83,7 @@ class GlooComm final : public Communicator {
     wire_.barrier();
   }
 
+  void abort() override { wire_.abort(); }
   std::optional<Traffic> traffic() const override { return wire_.traffic(); }
   void link_charge(bool on) override { charges_ = on; }
   Nanos link_ns(Operation operation, std::size_t bytes) const override {

@@ -22,6 +22,7 @@
 
 #include "trainer/base/bfloat16.h"
 #include "trainer/comm/counted_transport.h"
+#include "trainer/comm/cutter.h"
 
 namespace sluice::train {
 namespace {
@@ -220,6 +221,31 @@ void connections_widen(const std::shared_ptr<gloo::Context>& context) {
   for (const auto& one : sends) one->waitSend();
 }
 
+/// Files in which the ranks say where they listen; waiting for them can be called off.
+class MeetingStore final : public gloo::rendezvous::FileStore {
+ public:
+  explicit MeetingStore(const WireOptions& options)
+      : FileStore(options.directory), cancelled_(options.cancelled) {}
+
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    const Nanos deadline = now_ns() + timeout.count() * kNanosPerMilli;
+    while (!check(keys)) {
+      if (cancelled_ && cancelled_()) throw PeerFailure("a rank was lost before all had met");
+      if (now_ns() > deadline) {
+        throw PeerFailure(text_format(
+            "lost the other ranks in meeting: not all came within %g s (--comm-timeout)",
+            static_cast<double>(timeout.count()) / 1e3));
+      }
+      sleep_until(now_ns() + kMeetingGap);
+    }
+  }
+
+ private:
+  static constexpr Nanos kMeetingGap = 5 * kNanosPerMilli;
+  const std::function<bool()> cancelled_;
+};
+
 }  // namespace
 
 // What is destroyed last is first: buffers need pairs, pairs the context, all of them the meter.
@@ -229,6 +255,7 @@ struct GlooWire::State {
   std::shared_ptr<gloo::Context> context;
   std::unique_ptr<gloo::BarrierAllToAll> barrier;
   std::map<Key, Exchange> exchanges;
+  std::unique_ptr<Cutter> cutter;  // where it may be called off
 };
 
 GlooWire::GlooWire(const WireOptions& options, HostMemory memory)
@@ -237,11 +264,13 @@ GlooWire::GlooWire(const WireOptions& options, HostMemory memory)
   guarded("meeting the other ranks", [&] {
     gloo::transport::tcp::attr attributes("127.0.0.1");
     auto device = counted_device(gloo::transport::tcp::CreateDevice(attributes), state_->meter);
-    gloo::rendezvous::FileStore store(options_.directory);
+    MeetingStore store(options_);
     auto context = std::make_shared<gloo::rendezvous::Context>(options_.rank, options_.rank_count);
     context->setTimeout(
         std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_s * 1e3)));
+    if (options_.cancelled) state_->cutter = std::make_unique<Cutter>();
     context->connectFullMesh(store, device);
+    if (state_->cutter) state_->cutter->made();
     state_->context = context;
     connections_widen(context);
     state_->barrier = std::make_unique<gloo::BarrierAllToAll>(context);
@@ -393,6 +422,10 @@ void GlooWire::transfer(std::span<const Transfer> transfers) {
 void GlooWire::barrier() {
   state_->meter.operation_set(Operation::kBarrier);
   guarded("the barrier", [&] { state_->barrier->run(); });
+}
+
+void GlooWire::abort() {
+  if (state_->cutter) state_->cutter->cut();
 }
 
 const Traffic& GlooWire::traffic() const { return state_->meter.traffic(); }

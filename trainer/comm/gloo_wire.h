@@ -38,6 +38,8 @@ struct WireOptions {
   Algorithm algorithm = Algorithm::kRing;
   double timeout_s = 60;
   WireThrottle throttle = {};
+  /// Asked while the ranks meet; true ends that with a PeerFailure. Empty = never.
+  std::function<bool()> cancelled = {};
 };
 
 /// Host memory for staging: what it returns lives as long as the pointer. Empty = the heap.
@@ -93,6 +95,9 @@ class GlooWire {
   /// order in which it was sent, with the same sizes.
   void transfer(std::span<const Transfer> transfers);
   void barrier();
+  /// From another thread, where WireOptions::cancelled is given: ends the connections to all ranks,
+  /// so that whatever waits for them ends with a PeerFailure.
+  void abort();
 
   const Traffic& traffic() const;
   /// Notes every message from now on (or no more), for wire_steps().

@@ -8,7 +8,7 @@
 #include <nccl.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -22,6 +22,7 @@ namespace {
   X(get_unique_id, ncclGetUniqueId) \
   X(init_rank, ncclCommInitRank) \
   X(destroy, ncclCommDestroy) \
+  X(abort, ncclCommAbort) \
   X(all_reduce, ncclAllReduce) \
   X(reduce_scatter, ncclReduceScatter) \
   X(all_gather, ncclAllGather) \
@@ -79,7 +80,7 @@ class NcclComm final : public Communicator {
           "meeting the other ranks");
   }
   ~NcclComm() override {
-    if (comm_ != nullptr) nccl_->destroy(comm_);
+    if (comm_ != nullptr && !aborted_) nccl_->destroy(comm_);
   }
 
   const char* name() const override { return "nccl"; }
@@ -88,27 +89,27 @@ class NcclComm final : public Communicator {
                   Reduction reduction) override {
     if (count == 0) return;
     check(nccl_->all_reduce(memory(data), memory(data), count, type_of(type), op_of(reduction),
-                            comm_, stream.handle()),
+                            live(), stream.handle()),
           "the all-reduce");
   }
   void reduce_scatter(Stream& stream, CUdeviceptr send, CUdeviceptr receive, std::size_t count,
                       DataType type, Reduction reduction) override {
     if (count == 0) return;
     check(nccl_->reduce_scatter(memory(send), memory(receive), count, type_of(type),
-                                op_of(reduction), comm_, stream.handle()),
+                                op_of(reduction), live(), stream.handle()),
           "the reduce-scatter");
   }
   void all_gather(Stream& stream, CUdeviceptr send, CUdeviceptr receive, std::size_t count,
                   DataType type) override {
     if (count == 0) return;
-    check(nccl_->all_gather(memory(send), memory(receive), count, type_of(type), comm_,
+    check(nccl_->all_gather(memory(send), memory(receive), count, type_of(type), live(),
                             stream.handle()),
           "the all-gather");
   }
   void broadcast(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
                  int root) override {
     if (count == 0) return;
-    check(nccl_->broadcast(memory(data), memory(data), count, type_of(type), root, comm_,
+    check(nccl_->broadcast(memory(data), memory(data), count, type_of(type), root, live(),
                            stream.handle()),
           "the broadcast");
   }
@@ -116,18 +117,18 @@ class NcclComm final : public Communicator {
               Reduction reduction, int root) override {
     if (count == 0) return;
     check(nccl_->reduce(memory(data), memory(data), count, type_of(type), op_of(reduction), root,
-                        comm_, stream.handle()),
+                        live(), stream.handle()),
           "the reduction");
   }
   void send(Stream& stream, CUdeviceptr data, std::size_t count, DataType type, int peer) override {
     if (count == 0) return;
-    check(nccl_->send(memory(data), count, type_of(type), peer, comm_, stream.handle()),
+    check(nccl_->send(memory(data), count, type_of(type), peer, live(), stream.handle()),
           "the sending");
   }
   void receive(Stream& stream, CUdeviceptr data, std::size_t count, DataType type,
                int peer) override {
     if (count == 0) return;
-    check(nccl_->receive(memory(data), count, type_of(type), peer, comm_, stream.handle()),
+    check(nccl_->receive(memory(data), count, type_of(type), peer, live(), stream.handle()),
           "the reception");
   }
   void group_begin() override { check(nccl_->group_start(), "beginning a group"); }
@@ -136,6 +137,10 @@ class NcclComm final : public Communicator {
     stream.zero(one_.at(), 1);
     all_reduce(stream, one_.at(), 1, DataType::kFloat32, Reduction::kSum);
     stream.synchronize();
+  }
+  /// Ends its kernels on the GPU as well, and frees the communicator.
+  void abort() override {
+    if (comm_ != nullptr && !aborted_.exchange(true)) nccl_->abort(comm_);
   }
 
  private:
@@ -161,7 +166,14 @@ class NcclComm final : public Communicator {
                                           : ncclMax;
   }
 
+  /// Not one that is freed; what has begun to use it before, NCCL ends by itself.
+  ncclComm_t live() const {
+    if (aborted_) throw PeerFailure("a rank was lost");
+    return comm_;
+  }
+
   void check(ncclResult_t result, const char* what) const {
+    if (aborted_) throw PeerFailure(text_format("a rank was lost in %s", what));
     if (result == ncclSuccess) return;
     throw Failure(text_format("%s failed: NCCL says %s", what, nccl_->error_string(result)));
   }
@@ -179,6 +191,8 @@ class NcclComm final : public Communicator {
     }
     const Nanos deadline = now_ns() + nanos_of_seconds(options_.timeout_s);
     while (!std::filesystem::exists(path)) {
+      if (options_.cancelled && options_.cancelled())
+        throw PeerFailure("a rank was lost before all had met");
       if (now_ns() > deadline) {
         throw Failure(text_format("rank 0 gave no NCCL id within %.0f s", options_.timeout_s));
       }
@@ -192,6 +206,7 @@ class NcclComm final : public Communicator {
   DeviceArray<float> one_;
   const NcclTable* nccl_ = nullptr;
   ncclComm_t comm_ = nullptr;
+  std::atomic<bool> aborted_{false};
 };
 
 }  // namespace

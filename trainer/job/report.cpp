@@ -46,6 +46,7 @@ void JobReporter::report(const JobFigures& figures, bool last) {
   message.key = key_;
   message.steps = figures.steps;
   message.samples = figures.samples;
+  message.tokens = figures.tokens;
   message.exposed_communication_ns = static_cast<std::uint64_t>(figures.exposed_communication_ns);
   message.straggler_score = figures.straggler_score;
   message.rank_count = static_cast<std::uint32_t>(figures.rank_count);

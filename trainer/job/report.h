@@ -1,6 +1,6 @@
 // Tells the broker how the job goes, where there is one: a JobReport of cumulative counters at most
 // once a second. Where there is none, or it does not listen, nothing happens. All that the trainer
-// knows of the broker is in this pair.
+// knows of the broker is here and in gang.h.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@ namespace sluice::train {
 struct JobFigures {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;
+  std::uint64_t tokens = 0;  // of text; 0 else
   Nanos exposed_communication_ns = 0;
   double straggler_score = 1;  // slowest rank's median compute time over the median of all ranks
   int rank_count = 1;

@@ -19,6 +19,13 @@ struct LossScaleSettings {
 inline constexpr double kLossScaleMin = 1;
 inline constexpr double kLossScaleMax = 0x1p32;
 
+/// What the rule goes on from.
+struct LossScaleState {
+  double value = 0;
+  std::uint64_t good = 0;
+  std::uint64_t skipped = 0;
+};
+
 /// The rule alone.
 class LossScale {
  public:
@@ -29,6 +36,12 @@ class LossScale {
   /// gradients themselves are too large.
   void step_note(bool overflow);
   std::uint64_t skipped() const { return skipped_; }
+  LossScaleState state() const { return {value_, good_, skipped_}; }
+  void state_set(const LossScaleState& state) {
+    value_ = state.value;
+    good_ = state.good;
+    skipped_ = state.skipped;
+  }
 
  private:
   const LossScaleSettings settings_;
@@ -48,6 +61,8 @@ class LossScaler {
   /// What backward() is to multiply with.
   float value() const { return scale_.value(); }
   std::uint64_t skipped() const { return scale_.skipped(); }
+  LossScaleState state() const { return scale_.state(); }
+  void state_set(const LossScaleState& state) { scale_.state_set(state); }
   /// Waits. True: gradients [count] are those of the loss itself; false: one was not finite, and
   /// the step is to be left out.
   bool unscale(CUdeviceptr gradients);

@@ -36,6 +36,11 @@ class Optimizer {
   /// The next step. `gradients` [parameter_count] are clipped in place.
   void step(double rate, CUdeviceptr gradients, CUdeviceptr parameters);
 
+  /// Its state: state_count() arrays [parameter_count] on the device, and the steps so far.
+  CUdeviceptr state(std::size_t which) const { return which == 0 ? first_->at() : second_->at(); }
+  int steps() const { return steps_; }
+  void steps_set(int steps) { steps_ = steps; }
+
  private:
   Stream& stream_;
   const OptimizerSettings settings_;

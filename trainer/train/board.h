@@ -11,7 +11,8 @@
 namespace sluice::train {
 
 struct RankLine {
-  std::atomic<std::uint64_t> steps;
+  std::atomic<std::uint64_t> steps;            // of the job, with those of earlier runs
+  std::atomic<std::uint64_t> own_steps;        // that this process has made; what sums go over
   std::atomic<std::uint64_t> samples;          // this rank's
   std::atomic<std::int64_t> communication_ns;  // sum over steps, waiting for others included
   std::atomic<std::int64_t> collective_ns;     // these three: sums over steps, in the device's time
@@ -40,10 +41,30 @@ struct RankLine {
   std::atomic<std::int64_t> end_ns;    // last step's end
   std::atomic<bool> stopped;           // was asked to stop before its time
   std::atomic<bool> finished;          // needs the other ranks no more
+  // Signs of life (heartbeat.h).
+  std::atomic<std::int64_t> alive_ns;     // when a thread of its own last ran; 0 = not yet
+  std::atomic<std::int64_t> progress_ns;  // when the training thread last came forward
+  std::atomic<bool> waits;                // the training thread may wait: for others, or for a disk
+  // Membership (membership.h).
+  std::atomic<std::uint64_t> ready_for;     // the epoch that it waits for; 0 = none
+  std::atomic<std::uint64_t> trains_in;     // the last epoch in which it began to train, + 1
+  std::atomic<std::uint64_t> commit_steps;  // steps of its state in memory, + 1; 0 = it has none
+  std::atomic<std::uint64_t> job_samples;   // all ranks', in the weights as they are
+};
+
+/// Who the ranks of the job are. The launcher writes it while nobody trains, `epoch` last.
+struct BoardMembers {
+  std::atomic<std::uint64_t> epoch;   // counts from 0, what the ranks were started with
+  std::atomic<std::uint64_t> broken;  // epochs below this are over: whoever is in one leaves it
+  int rank_count;
+  int slots[kRanksMax];  // by rank
+  int root;              // the rank whose state is the newest
+  char directory[256];   // where they meet
 };
 
 struct Board {
-  RankLine ranks[kRanksMax];
+  RankLine ranks[kRanksMax];  // by slot
+  BoardMembers members;
 };
 static_assert(std::atomic<double>::is_always_lock_free);
 
@@ -61,7 +82,8 @@ class BoardMap {
   BoardMap(const BoardMap&) = delete;
   BoardMap& operator=(const BoardMap&) = delete;
 
-  RankLine& line(int rank) { return board_->ranks[rank]; }
+  RankLine& line(int slot) { return board_->ranks[slot]; }
+  BoardMembers& members() { return board_->members; }
   int fd() const { return fd_; }
 
  private:

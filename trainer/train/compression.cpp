@@ -94,6 +94,7 @@ class TopkReduction final : public ApartReduction {
     stream.zero(histogram_.at(), histogram_.size());
     stream.synchronize();
   }
+  CUdeviceptr errors() const override { return errors_.at(); }
 
  private:
   void parameters_reduce(Stream& stream, const Bucket& bucket) override {

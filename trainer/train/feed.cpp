@@ -2,6 +2,7 @@
 #include "trainer/train/feed.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "trainer/data/text.h"
 
@@ -52,21 +53,36 @@ void feed_verify(const TrainOptions& options, int rank_count) {
   }
 }
 
-Feed::Feed(const TrainOptions& options, int rank, int rank_count, BoardMap& board)
+Feed::Feed(const TrainOptions& options, int rank, int rank_count, BoardMap& board,
+           std::shared_ptr<Source>* kept)
     : options_(options),
-      scattered_(options.sharing == Sharing::kScatter && rank_count > 1),
-      batch_max_(static_cast<std::size_t>(options.rank_batch())) {
-  SamplerOptions how;
+      scattered_(options.sharing == Sharing::kScatter && rank_count > 1) {
+  SamplerOptions& how = how_;
   how.rank = static_cast<std::uint32_t>(rank);
   how.rank_count = static_cast<std::uint32_t>(rank_count);
   how.batch = static_cast<std::uint32_t>(options.rank_batch());
   how.seed = options.seed;
+  if (kept != nullptr) source_ = *kept;
   if (!scattered_ || how.rank == 0) source_open(how);
+  if (kept != nullptr) *kept = source_;
   if (scattered_) counts_share(how, board);
+  train_count_ = how.own_counts.empty()
+                     ? how.sample_count
+                     : std::accumulate(how.own_counts.begin(), how.own_counts.end(), 0u);
   sampler_ = std::make_unique<Sampler>(how);
 }
 
-void Feed::source_open(SamplerOptions& how) {
+void Feed::begin_at(const DataPosition& first) {
+  how_.first = first;
+  sampler_ = std::make_unique<Sampler>(how_);
+}
+
+void Feed::weights_set(const std::vector<int>& weights) {
+  how_.weights = weights;
+  sampler_ = std::make_unique<Sampler>(how_);
+}
+
+void Feed::source_make(SamplerOptions& how) {
   if (options_.model == Model::kGpt) {
     source_ = text_open(options_);
   } else if (in_shards(options_)) {
@@ -78,6 +94,10 @@ void Feed::source_open(SamplerOptions& how) {
   } else {
     source_ = std::make_unique<ImageStore>(dataset_make(options_));
   }
+}
+
+void Feed::source_open(SamplerOptions& how) {
+  if (!source_) source_make(how);
   how.sample_count = source_->train_count();
   if (options_.train_samples > 0)
     how.sample_count = std::min(how.sample_count, options_.train_samples);
@@ -91,7 +111,6 @@ void Feed::counts_share(SamplerOptions& how, BoardMap& board) {
     line.test_samples = test_count_;
     line.train_samples = how.sample_count;
     // The global batches of N ranks are the batches of one that is N times as large.
-    batch_max_ *= how.rank_count;
     how.batch *= how.rank_count;
     how.rank_count = 1;
     return;
@@ -112,8 +131,9 @@ void Feed::start(std::uint64_t steps, const SampleShape& sample) {
   if (!source_) return;
   std::vector<LoadedBatch> slots;
   // One slot is in use while the others are made ready.
+  const auto batch_max = static_cast<std::size_t>(sampler_->part_max());
   for (int i = 0; i <= options_.prefetch; ++i) {
-    memory_.push_back(std::make_unique<PinnedBatch>(batch_max_, sample));
+    memory_.push_back(std::make_unique<PinnedBatch>(batch_max, sample));
     slots.push_back({memory_.back()->inputs.data(), memory_.back()->targets.data()});
   }
   LoaderOptions how{steps, static_cast<Nanos>(options_.load_delay_us * 1000)};

@@ -36,8 +36,10 @@ class Feed {
  public:
   /// Reads or maps the data; with --sharing scatter rank 0 does, and the others wait on the board
   /// until they know how much there is. start() needs a current context, this does not.
-  /// `rank` of the `rank_count` that share out the data.
-  Feed(const TrainOptions& options, int rank, int rank_count, BoardMap& board);
+  /// `rank` of the `rank_count` that share out the data. `kept`, where it is given, is the source
+  /// of an earlier feed of this process, or becomes this one's.
+  Feed(const TrainOptions& options, int rank, int rank_count, BoardMap& board,
+       std::shared_ptr<Source>* kept = nullptr);
 
   /// Null on a rank that has no data of its own.
   const Source* source() const { return source_.get(); }
@@ -47,6 +49,19 @@ class Feed {
   /// All ranks' samples in this step; not while batches are being made.
   std::uint32_t global_count(std::uint64_t step) { return sampler_->batch_of(step).global_count; }
   std::uint32_t steps_per_epoch() const { return sampler_->steps_per_epoch(); }
+  std::uint32_t train_count() const { return train_count_; }
+
+  /// Step 0 begins there; before anything below. Afterwards where step `steps` begins, and how many
+  /// steps there are until `epochs` epochs are over.
+  void begin_at(const DataPosition& first);
+  DataPosition position_after(std::uint64_t steps) const { return sampler_->position_after(steps); }
+  std::uint64_t steps_until(std::uint64_t epochs) const { return sampler_->steps_until(epochs); }
+
+  /// Parts of a global batch in this ratio, a number for every rank; not with presharded data.
+  void weights_set(const std::vector<int>& weights);
+  const std::vector<int>& weights() const { return how_.weights; }
+  /// Most samples that this rank has in a step.
+  int part_max() const { return static_cast<int>(sampler_->part_max()); }
 
   /// From now on the batches of steps 0 to `steps` are made, of samples of this shape: this rank's
   /// part, or all ranks' where they are scattered. Nothing on a rank without data.
@@ -55,6 +70,7 @@ class Feed {
   Nanos stall_ns() const { return loader_ ? loader_->stall_ns() : 0; }
 
  private:
+  void source_make(SamplerOptions& how);
   void source_open(SamplerOptions& how);
   void counts_share(SamplerOptions& how, BoardMap& board);
   void fill(std::uint64_t step, LoadedBatch& batch);
@@ -62,8 +78,9 @@ class Feed {
   const TrainOptions& options_;
   const bool scattered_;
   std::uint32_t test_count_ = 0;
-  std::size_t batch_max_;  // samples that the loader makes for a step
-  std::unique_ptr<Source> source_;
+  std::uint32_t train_count_ = 0;  // all ranks'
+  SamplerOptions how_;
+  std::shared_ptr<Source> source_;
   std::unique_ptr<Sampler> sampler_;  // the loader's, once that has started
   std::vector<std::unique_ptr<PinnedBatch>> memory_;
   std::unique_ptr<Loader> loader_;  // ends before its memory goes

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,24 +10,24 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "trainer/job/gang.h"
 #include "trainer/job/log.h"
 #include "trainer/job/progress.h"
 #include "trainer/job/report.h"
 #include "trainer/job/statistics.h"
 #include "trainer/job/stop.h"
 #include "trainer/train/board.h"
+#include "trainer/train/checkpoint.h"
+#include "trainer/train/crew.h"
 #include "trainer/train/environment.h"
 #include "trainer/train/feed.h"
 #include "trainer/train/meeting.h"
 #include "trainer/train/pipeline_schedule.h"
 #include "trainer/train/plan.h"
-#include "trainer/train/rank.h"
 #include "trainer/train/reduction.h"
 
 namespace sluice::train {
@@ -70,20 +69,48 @@ int gpus_count() {
   return std::atoi(text.c_str() + 1);
 }
 
-struct RankProcess {
-  pid_t pid = -1;  // -1 = reaped
-  int status = 0;
+/// The lock of the directory of checkpoints, where there is one; ranks inherit it.
+class CheckpointLock {
+ public:
+  explicit CheckpointLock(int fd) : fd_(fd) {}
+  ~CheckpointLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  CheckpointLock(const CheckpointLock&) = delete;
+  CheckpointLock& operator=(const CheckpointLock&) = delete;
+  int fd() const { return fd_; }
 
-  bool running() const { return pid > 0; }
-  bool failed() const { return !running() && (!WIFEXITED(status) || WEXITSTATUS(status) != 0); }
+ private:
+  const int fd_;
 };
 
-std::string ending_text(int status) {
-  if (WIFSIGNALED(status)) {
-    return text_format("was killed by signal %d (%s)", WTERMSIG(status),
-                       strsignal(WTERMSIG(status)));
+/// What is wrong with the checkpoints that the options name is said before any rank runs. -1 where
+/// there is nothing to lock.
+int checkpoints_open(const TrainOptions& options, const TrainPlan& plan, bool is_first) {
+  const FaultOptions& faults = options.faults;
+  if (faults.checkpoint.empty() || !is_first) return -1;
+  CheckpointDirectory directory(faults.checkpoint);
+  const int lock = directory.lock_take();
+  if (!faults.resume) {
+    if (directory.names().empty()) return lock;
+    throw Failure(
+        faults.checkpoint +
+        " has checkpoints already; give --resume to go on from them, or another directory");
   }
-  return text_format("ended with status %d", WEXITSTATUS(status));
+  const auto found = directory.newest(
+      checkpoint_identity(options, plan.shape, plan.rank_count, 0), [](const std::string& text) {
+        std::fprintf(stderr, "sluice: sluice-train: %s\n", text.c_str());
+      });
+  if (options.quiet) return lock;
+  if (found) {
+    std::printf("checkpoint: going on after step %llu of %s, %d rank%s then\n",
+                static_cast<unsigned long long>(found->state.step), faults.checkpoint.c_str(),
+                found->state.rank_count, found->state.rank_count == 1 ? "" : "s");
+  } else {
+    std::printf("checkpoint: there is none in %s yet; from the beginning\n",
+                faults.checkpoint.c_str());
+  }
+  return lock;
 }
 
 class Launcher {
@@ -91,16 +118,22 @@ class Launcher {
   Launcher(const TrainOptions& options, int argc, char** argv, int rank_count, int gpu_count,
            const std::optional<ExternalStart>& external)
       : options_(options),
-        arguments_(argv, argv + argc),
         only_rank_(external ? external->rank : -1),
         plan_(train_plan(options, rank_count, gpu_count)),
         log_(options.log, is_first() ? JobLog::Open::kFresh : JobLog::Open::kAppend),
         progress_(options.quiet || !is_first()),
+        checkpoints_(checkpoints_open(options, plan_, is_first())),
         meeting_(external ? Meeting::shared(*external, options.timeout_s) : Meeting::own()),
         board_(meeting_->board()),
-        ranks_(static_cast<std::size_t>(plan_.rank_count)) {}
+        crew_({options_,
+               plan_,
+               {argv, argv + argc},
+               only_rank_,
+               checkpoints_.fd() >= 0 ? std::vector<int>{checkpoints_.fd()} : std::vector<int>{},
+               *meeting_,
+               log_,
+               [this](const std::string& text) { progress_.say(text); }}) {}
 
-  ~Launcher() { ranks_kill(SIGKILL); }
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
@@ -114,11 +147,9 @@ class Launcher {
                      .add("parameters", static_cast<std::uint64_t>(plan_.shape.parameter_count()))
                      .add("seed", options_.seed));
     }
-    for (int rank = 0; rank < plan_.rank_count; ++rank) {
-      if (only_rank_ < 0 || rank == only_rank_) rank_start(rank);
-    }
-    while (ranks_reap()) {
-      if (stop_.sleep_until(now_ns() + kLookGap)) stop_pass_on();
+    crew_.start();
+    while (crew_.look(now_ns() + kLookGap)) {
+      if (stop_.asked()) stop_pass_on();
       deadline_keep();
       state_show();
     }
@@ -129,122 +160,89 @@ class Launcher {
   /// Speaks for the job: starts all ranks, or the first of them.
   bool is_first() const { return only_rank_ <= 0; }
 
-  // The path and not the link itself, so that the ranks carry the program's name in ps and in every
-  // account.
-  const std::string program_ = std::filesystem::read_symlink("/proc/self/exe").string();
-
-  void rank_start(int rank) {
-    RankPlace place{rank, plan_.rank_count, plan_.gpu_count, board_.fd(), meeting_->directory()};
-    std::vector<std::string> words = arguments_;
-    words.push_back("--as-rank");
-    words.push_back(place_format(place));
-    std::vector<char*> pointers;
-    for (std::string& word : words) pointers.push_back(word.data());
-    pointers.push_back(nullptr);
-    const pid_t parent = getpid();
-    const pid_t child = fork();
-    if (child < 0) throw errno_failure("forking a rank");
-    if (child == 0) {
-      // A launcher that dies takes its ranks with it, however it dies.
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);
-      fcntl(board_.fd(), F_SETFD, 0);
-      execv(program_.c_str(), pointers.data());
-      _exit(127);
-    }
-    ranks_[static_cast<std::size_t>(rank)].pid = child;
-  }
-
-  /// True while ranks run.
-  bool ranks_reap() {
-    bool running = false;
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      RankProcess& one = ranks_[rank];
-      if (one.running() && waitpid(one.pid, &one.status, WNOHANG) == one.pid) {
-        const pid_t pid = std::exchange(one.pid, -1);
-        if (one.failed()) rank_lost(rank, pid);
-      }
-      running = running || one.running();
-    }
-    return running;
-  }
-
-  /// A rank that only lost the others is an echo; the cause is waited for, and named first when
-  /// both are there.
-  void rank_lost(std::size_t rank, pid_t pid) {
-    const RankProcess& one = ranks_[rank];
-    const bool echo = WIFEXITED(one.status) && WEXITSTATUS(one.status) == kPeerLostExit;
-    // Survivors notice by themselves within milliseconds; a signal would only make them finish
-    // politely.
-    if (!failed_) deadline_ns_ = now_ns() + kEndGrace;
-    failed_ = true;
-    if (killed_ || echo || cause_said_) return;
-    cause_said_ = true;
-    std::fprintf(stderr, "sluice: sluice-train: rank %zu of %zu (pid %d) %s; ending the job\n",
-                 rank, ranks_.size(), pid, ending_text(one.status).c_str());
-  }
-
   void stop_pass_on() {
-    if (!stopping_) {
-      stopping_ = true;
-      deadline_ns_ = now_ns() + kStopGrace;
-      ranks_kill(SIGTERM);
-    }
-    // The signal stays "asked"; without this the loop would not wait between looks.
-    sleep_until(now_ns() + kLookGap);
+    if (std::exchange(stopping_, true)) return;
+    deadline_ns_ = now_ns() + kStopGrace;
+    crew_.signal_all(SIGTERM);
   }
 
   void deadline_keep() {
+    if (crew_.failed() && !std::exchange(ending_, true)) deadline_ns_ = now_ns() + kEndGrace;
     if (deadline_ns_ == 0 || killed_ || now_ns() < deadline_ns_) return;
     killed_ = true;
-    if (!cause_said_) {
+    if (!crew_.cause_said()) {
       std::fprintf(stderr,
                    "sluice: sluice-train: not all ranks ended within %.0f s of %s; killing them\n",
-                   seconds_of(failed_ ? kEndGrace : kStopGrace),
-                   failed_ ? "the first failure" : "being asked to");
+                   seconds_of(ending_ ? kEndGrace : kStopGrace),
+                   ending_ ? "the first failure" : "being asked to");
     }
-    ranks_kill(SIGKILL);
+    crew_.give_up();
+    crew_.signal_all(SIGKILL);
   }
 
-  void ranks_kill(int signal) {
-    for (const RankProcess& one : ranks_) {
-      if (one.running()) kill(one.pid, signal);
-    }
-  }
+  /// Of rank 0, which speaks for all.
+  RankLine& speaker() { return board_.line(crew_.members().front()); }
 
-  std::uint64_t samples() {
-    std::uint64_t sum = 0;
-    for (int rank = 0; rank < plan_.rank_count; ++rank) sum += board_.line(rank).samples;
-    return sum;
-  }
+  std::uint64_t samples() { return speaker().job_samples; }
 
+  /// Of this run, what was done again included.
   double samples_per_s() {
-    const RankLine& line = board_.line(0);
+    const RankLine& line = speaker();
     const Nanos spent = line.end_ns - line.begin_ns;
-    return spent > 0 ? static_cast<double>(samples()) / seconds_of(spent) : 0;
+    std::uint64_t sum = 0;
+    for (int slot = 0; slot < plan_.rank_count; ++slot) sum += board_.line(slot).samples;
+    return spent > 0 ? static_cast<double>(sum) / seconds_of(spent) : 0;
+  }
+
+  /// By rank: the median of what its last steps took outside of communication, over the median of
+  /// all ranks'.
+  std::vector<double> straggler_scores() {
+    std::vector<Nanos> medians;
+    for (const int slot : crew_.members()) medians.push_back(board_.line(slot).compute_median_ns);
+    const Nanos middle = percentile(medians, 50);
+    std::vector<double> scores;
+    for (const Nanos one : medians)
+      scores.push_back(middle > 0 ? static_cast<double>(one) / static_cast<double>(middle) : 1.0);
+    return scores;
+  }
+
+  std::string straggler_text() {
+    const std::vector<double> scores = straggler_scores();
+    if (scores.size() == 1) return "";
+    const auto slowest = std::max_element(scores.begin(), scores.end());
+    return text_format("; straggler: rank %td, %.2f x the median of all ranks",
+                       slowest - scores.begin(), *slowest);
+  }
+
+  void ranks_log() {
+    const std::vector<double> scores = straggler_scores();
+    for (std::size_t rank = 0; rank < scores.size(); ++rank) {
+      const RankLine& line = board_.line(crew_.members()[rank]);
+      log_.write(JsonLine("rank")
+                     .add("rank", static_cast<int>(rank))
+                     .add("compute_median_ns", line.compute_median_ns.load())
+                     .add("samples", line.samples.load())
+                     .add("straggler", scores[rank]));
+    }
   }
 
   JobFigures figures() {
-    std::vector<Nanos> medians;
-    for (int rank = 0; rank < plan_.rank_count; ++rank) {
-      medians.push_back(board_.line(rank).compute_median_ns);
-    }
-    const Nanos middle = percentile(medians, 50);
-    const Nanos slowest = *std::max_element(medians.begin(), medians.end());
     JobFigures out;
-    out.steps = board_.line(0).steps;
+    out.steps = speaker().steps;
     out.samples = samples();
-    out.exposed_communication_ns = board_.line(0).communication_ns;
-    out.straggler_score =
-        middle > 0 ? static_cast<double>(slowest) / static_cast<double>(middle) : 1.0;
-    out.rank_count = plan_.rank_count;
+    if (options_.model == Model::kGpt)
+      out.tokens = out.samples * static_cast<std::uint64_t>(options_.gpt.context);
+    out.exposed_communication_ns = speaker().communication_ns;
+    const std::vector<double> scores = straggler_scores();
+    out.straggler_score = *std::max_element(scores.begin(), scores.end());
+    out.rank_count = static_cast<int>(crew_.members().size());
     return out;
   }
 
   void state_show() {
-    RankLine& line = board_.line(0);
+    RankLine& line = speaker();
+    if (crew_.have_met()) meeting_->remove();
     if (line.steps == 0) return;
-    meeting_->remove();
     progress_.show(text_format("step %llu, loss %.4f, %.0f samples/s",
                                static_cast<unsigned long long>(line.steps.load()), line.loss.load(),
                                samples_per_s()));
@@ -282,7 +280,7 @@ class Launcher {
   }
 
   static double step_mean_ms(const RankLine& line, Nanos sum) {
-    const std::uint64_t steps = line.steps;
+    const std::uint64_t steps = line.own_steps;
     return steps > 0 ? millis_of(sum) / static_cast<double>(steps) : 0;
   }
 
@@ -307,18 +305,17 @@ class Launcher {
   }
 
   const char* status_text() {
-    if (failed_ || killed_) return "failed";
+    if (crew_.failed() || killed_) return "failed";
     bool stopped = stopping_;
-    for (int rank = 0; rank < plan_.rank_count; ++rank) {
-      stopped = stopped || board_.line(rank).stopped;
-    }
+    for (const int slot : crew_.members()) stopped = stopped || board_.line(slot).stopped;
     return stopped ? "stopped" : "ok";
   }
 
   int finish() {
-    RankLine& line = board_.line(0);
+    RankLine& line = speaker();
     const std::string status = status_text();
     if (!is_first()) return status == "failed" ? 1 : 0;
+    if (line.steps > 0) ranks_log();
     log_.write(JsonLine("end")
                    .add("steps", line.steps.load())
                    .add("samples", samples())
@@ -342,23 +339,22 @@ class Launcher {
         samples_per_s(), line.loss.load(), accuracy >= 0 ? scores_text(line).c_str() : "",
         millis_of(line.device_median_ns), step_mean_ms(line, line.communication_ns),
         step_mean_ms(line, line.stall_ns),
-        (overlap_text(line) + bubble_text() + skipped_text(line)).c_str()));
+        (overlap_text(line) + bubble_text() + straggler_text() + skipped_text(line)).c_str()));
     return 0;
   }
 
   StopSignal stop_;
   const TrainOptions& options_;
-  std::vector<std::string> arguments_;
   const int only_rank_;  // the others are started by somebody else; -1 = all by this launcher
   TrainPlan plan_;
   JobLog log_;
   Progress progress_;
   JobReporter reporter_;
+  const CheckpointLock checkpoints_;
   const std::unique_ptr<Meeting> meeting_;
   BoardMap& board_;
-  std::vector<RankProcess> ranks_;
-  bool failed_ = false;
-  bool cause_said_ = false;
+  Crew crew_;
+  bool ending_ = false;  // because of a failure
   bool stopping_ = false;
   bool killed_ = false;
   Nanos deadline_ns_ = 0;
@@ -374,6 +370,22 @@ int launcher_run(const TrainOptions& options, int argc, char** argv) {
         text_format("--nproc %d, but %s starts %d ranks; leave --nproc out, or give "
                     "--start self to start ranks from here",
                     options.rank_count, external->by.c_str(), external->rank_count));
+  }
+  if (external && options.faults.is_elastic()) {
+    throw Failure("--elastic is for ranks that sluice-train starts itself, and " + external->by +
+                  " starts these; give --start self");
+  }
+  std::optional<Gang> gang;
+  if (options.faults.exclusive) {
+    if (external) {
+      throw Failure("--exclusive is for ranks that sluice-train starts itself, and " +
+                    external->by +
+                    " starts these; start that one by sluice run --class exclusive instead");
+    }
+    StopSignal stop;
+    gang.emplace(options.rank_count, stop, [](const std::string& text) {
+      std::fprintf(stderr, "sluice: sluice-train: %s\n", text.c_str());
+    });
   }
   const int gpu_count = gpus_count();
   const int rank_count = external             ? external->rank_count

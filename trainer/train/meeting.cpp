@@ -50,10 +50,7 @@ int board_await(const std::string& directory, const std::string& path, double ti
 
 std::unique_ptr<Meeting> Meeting::own() {
   std::unique_ptr<Meeting> made(new Meeting);
-  made->directory_ = (std::filesystem::temp_directory_path() / "sluice-train-XXXXXX").string();
-  if (mkdtemp(made->directory_.data()) == nullptr)
-    throw errno_failure("making the directory " + made->directory_);
-  made->made_ = true;
+  made->renew();
   made->board_ = std::make_unique<BoardMap>();
   return made;
 }
@@ -82,6 +79,14 @@ std::unique_ptr<Meeting> Meeting::shared(const ExternalStart& start, double time
 }
 
 Meeting::~Meeting() { remove(); }
+
+void Meeting::renew() {
+  remove();
+  directory_ = (std::filesystem::temp_directory_path() / "sluice-train-XXXXXX").string();
+  if (mkdtemp(directory_.data()) == nullptr)
+    throw errno_failure("making the directory " + directory_);
+  made_ = true;
+}
 
 void Meeting::remove() {
   if (!std::exchange(made_, false)) return;

@@ -24,6 +24,8 @@ class Meeting {
 
   BoardMap& board() { return *board_; }
   const std::string& directory() const { return directory_; }
+  /// Another directory, empty, for those that meet next. Only of own().
+  void renew();
   /// Once the ranks have met the directory is of no use; gone early, it cannot outlive a launcher
   /// that is killed. Who did not make it does nothing.
   void remove();

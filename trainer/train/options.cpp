@@ -104,6 +104,7 @@ void flags_add(CommandLine& line, TrainOptions& o) {
   line.text("--log", o.log, "JSON lines: start, step, eval, end");
   line.text("--save", o.save, "write the trained weights here");
   line.flag("--quiet", o.quiet, "print nothing but errors");
+  fault_options_add(line, o.faults);
 }
 
 /// The options of communication that are words.
@@ -279,19 +280,22 @@ void rate_check(const TrainOptions& o) {
 }  // namespace
 
 std::string place_format(const RankPlace& place) {
-  return text_format("%d:%d:%d:%d:", place.rank, place.rank_count, place.gpu_count,
-                     place.board_fd) +
+  return text_format("%d:%d:%d:%d:%d:%d:", place.rank, place.rank_count, place.gpu_count,
+                     place.board_fd, place.slot, place.joins ? 1 : 0) +
          place.directory;
 }
 
 bool place_parse(const std::string& text, RankPlace* out) {
   int used = 0;
-  const int got = std::sscanf(text.c_str(), "%d:%d:%d:%d:%n", &out->rank, &out->rank_count,
-                              &out->gpu_count, &out->board_fd, &used);
-  if (got != 4 || used == 0) return false;
+  int joins = 0;
+  const int got = std::sscanf(text.c_str(), "%d:%d:%d:%d:%d:%d:%n", &out->rank, &out->rank_count,
+                              &out->gpu_count, &out->board_fd, &out->slot, &joins, &used);
+  if (got != 6 || used == 0) return false;
+  out->joins = joins != 0;
   out->directory = text.substr(static_cast<std::size_t>(used));
   return out->rank >= 0 && out->rank < out->rank_count && out->rank_count <= kRanksMax &&
-         out->gpu_count > 0 && out->board_fd >= 0 && !out->directory.empty();
+         out->gpu_count > 0 && out->board_fd >= 0 && out->slot >= 0 && out->slot < kRanksMax &&
+         !out->directory.empty();
 }
 
 std::unique_ptr<Tokenizer> tokenizer_make(const TrainOptions& options) {
@@ -342,6 +346,7 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
                                        : Sharing::kPresharded;
     rate_check(o);
     data_check(o);
+    fault_options_check(o);
     if (!place.empty() && !place_parse(place, &o.place)) {
       throw Failure("--as-rank is for the launcher alone");
     }

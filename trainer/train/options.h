@@ -12,6 +12,7 @@
 #include "trainer/model/gpt_shape.h"
 #include "trainer/model/loss_scale.h"
 #include "trainer/model/optimizer.h"
+#include "trainer/train/fault_options.h"
 #include "trainer/train/schedule.h"
 
 namespace sluice::train {
@@ -22,6 +23,10 @@ struct RankPlace {
   int rank_count = 1;
   int gpu_count = 1;
   int board_fd = -1;
+  /// The worker that the process is: its line on the board and its GPU. The same as the rank, until
+  /// the members of the job change (membership.h).
+  int slot = -1;
+  bool joins = false;  // a replacement: its rank is what the next membership says
   std::string directory;
 
   bool is_launcher() const { return rank < 0; }
@@ -103,6 +108,7 @@ struct TrainOptions {
   std::string log;
   std::string save;
   bool quiet = false;
+  FaultOptions faults;
   RankPlace place;
 
   /// Samples of a rank in a step.

@@ -109,6 +109,11 @@ TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count)
                     "halving-doubling",
                     ranks));
   }
+  const std::size_t split = options.faults.split_weights.size();
+  if (split > 0 && split != static_cast<std::size_t>(rank_count)) {
+    throw Failure(text_format("--split %s is for %zu ranks, and there are %d",
+                              options.faults.split.c_str(), split, rank_count));
+  }
   plan.shape = model_shape(options);
   plan.part = part_of_rank(plan, std::max(options.place.rank, 0));
   plan.rank_count = rank_count;
@@ -130,7 +135,7 @@ ModelPart part_of_rank(const TrainPlan& plan, int rank) {
 
 NetworkSettings network_settings(const TrainOptions& options, const PartPlace& place) {
   return {.batch_max = options.batch,
-          .accumulates = options.accumulate > 1,
+          .accumulates = options.accumulate > 1 || !options.faults.split.empty(),
           .precision = options.precision,
           .slots = pipeline_slots(place.stage, place.stage_count, options.accumulate)};
 }

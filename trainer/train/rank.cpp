@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
 #include <optional>
 
 #include "trainer/job/log.h"
@@ -13,15 +16,20 @@
 #include "trainer/job/stop.h"
 #include "trainer/model/weights.h"
 #include "trainer/train/board.h"
+#include "trainer/train/checkpoint.h"
 #include "trainer/train/compression.h"
 #include "trainer/train/evaluation.h"
 #include "trainer/train/feed.h"
 #include "trainer/train/grid_plan.h"
+#include "trainer/train/heartbeat.h"
+#include "trainer/train/membership.h"
 #include "trainer/train/pipeline.h"
 #include "trainer/train/plan.h"
 #include "trainer/train/reduction.h"
 #include "trainer/train/replica.h"
 #include "trainer/train/scatter.h"
+#include "trainer/train/split.h"
+#include "trainer/train/state.h"
 #include "trainer/train/update.h"
 
 namespace sluice::train {
@@ -49,32 +57,61 @@ class Recent {
   std::size_t next_ = 0;
 };
 
+/// What a process keeps, whoever the other ranks are.
+struct Worker {
+  explicit Worker(const TrainOptions& options)
+      : plan(train_plan(options, options.place.rank_count, options.place.gpu_count)),
+        board(options.place.board_fd),
+        line(board.line(options.place.slot)),
+        heartbeat(board, options.place.slot),
+        log(options.log, JobLog::Open::kAppend),
+        checkpoints(options.faults.checkpoint, options.faults.checkpoint_keep),
+        device(plan.gpu_of(options.place.slot)),
+        hangs(options.place.slot == options.place.rank_count - 1 && !options.place.joins) {}
+
+  StopSignal stop;
+  const TrainPlan plan;  // that the job started with: placement stays
+  BoardMap board;
+  RankLine& line;
+  Heartbeat heartbeat;
+  JobLog log;
+  CheckpointDirectory checkpoints;
+  Device device;
+  const bool hangs;  // where a hang is planted
+  std::shared_ptr<Source> source;
+  std::optional<TrainState> commit;  // what a loss goes back to
+};
+
+/// A rank in one epoch of membership; what others have of it is gone with it.
 class Rank {
  public:
-  explicit Rank(const TrainOptions& options)
+  /// `root`: the rank whose state all go on from.
+  Rank(const TrainOptions& options, Worker& worker, int root)
       : options_(options),
         place_(options.place),
+        worker_(worker),
+        root_(root),
         plan_(train_plan(options, place_.rank_count, place_.gpu_count)),
         grid_(plan_.grid),
         part_(plan_.part.place()),
-        board_(place_.board_fd),
-        line_(board_.line(place_.rank)),
-        log_(options.log, JobLog::Open::kAppend),
-        device_(plan_.gpu_of(place_.rank)),
+        board_(worker.board),
+        line_(worker.line),
+        log_(worker.log),
+        device_(worker.device),
         stream_(device_),
-        feed_(options, grid_.data_of(place_.rank), grid_.data, board_),
+        feed_(options, grid_.data_of(place_.rank), grid_.data, board_, &worker.source),
         network_(plan_.part.make(stream_, network_settings(options, part_),
                                  [this](CUdeviceptr data, std::size_t count) {
                                    groups_.tensor->all_reduce(stream_, data, count);
                                  })),
         model_(*network_),
-        rates_(rate_plan(options, grid_.data, feed_.steps_per_epoch())),
         evaluation_(options, stream_, model_, feed_, evaluation_place()),
         extras_(kExtraCount),
         groups_(groups_make(grid_,
                             {place_.rank, place_.rank_count, place_.directory, options.algorithm,
-                             options.link, options.timeout_s, options.throttle},
-                            options.engine, plan_.own_gpu_each(), device_.is_software())),
+                             options.link, options.timeout_s, options.throttle, cancellation()},
+                            options.engine, worker.plan.own_gpu_each(), device_.is_software())),
+        guard_(worker.heartbeat, *groups_.data),
         replica_(*groups_.replica, stream_),
         reduction_(reduction_make()),
         update_(update_make()) {
@@ -95,18 +132,20 @@ class Rank {
   }
 
   void run() {
-    feed_.start(options_.seconds > 0 ? UINT64_MAX : rates_.steps, model_.sample());
-    model_.parameters_upload(plan_.part.cut(plan_.shape.draw(options_.seed)));
-    groups_.data->broadcast(stream_, model_.parameters(), model_.parameter_count());
+    state_begin();
     groups_.barrier(stream_);
-    line_.begin_ns = now_ns();
-    const std::uint64_t step_max = rates_.steps;
-    std::uint64_t step = 0;
-    for (bool stop = false; !stop;) {
+    if (line_.begin_ns == 0) line_.begin_ns = now_ns();
+    worker_.heartbeat.progress();
+    line_.waits = false;
+    std::uint64_t step = state_.step;
+    bool stop = is_over(step);
+    if (stop) evaluate(step, true);  // it was over before; say once more how good it is
+    while (!stop) {
       stop = train_step(step++);
-      stop = stop || (options_.seconds == 0 && step >= step_max);
+      stop = stop || is_over(step);
+      state_keep(step, stop);
       const bool due = options_.eval_every != 0 && step % options_.eval_every == 0;
-      if (due || stop) evaluation_.run(*groups_.data, *groups_.replica, step, stop, line_, log_);
+      if (due || stop) evaluate(step, stop);
     }
     if (grid_.data_of(place_.rank) == 0 && !options_.save.empty()) {
       const auto weights = replica_.weights_gather(plan_.part, model_.parameters_download());
@@ -116,6 +155,107 @@ class Rank {
   }
 
  private:
+  /// Only with --elastic is there somewhere to go to.
+  std::function<bool()> cancellation() {
+    if (!options_.faults.is_elastic()) return nullptr;
+    return [&heartbeat = worker_.heartbeat] { return heartbeat.is_broken(); };
+  }
+
+  bool is_over(std::uint64_t step) const { return options_.seconds == 0 && step >= rates_.steps; }
+
+  void evaluate(std::uint64_t step, bool is_last) {
+    const Heartbeat::Waiting waiting(worker_.heartbeat);
+    evaluation_.run(*groups_.data, *groups_.replica, step, is_last, line_, log_);
+  }
+
+  CheckpointIdentity identity() const {
+    return checkpoint_identity(options_, plan_.shape, place_.rank_count, feed_.train_count());
+  }
+
+  StateMover mover() {
+    return StateMover({*groups_.data, stream_, model_, *update_, *reduction_,
+                       scaler_ ? &*scaler_ : nullptr, place_.rank, place_.rank_count});
+  }
+
+  /// The state that all go on from: what root has in memory, or on the disk, or a new one.
+  void state_begin() {
+    if (place_.rank == root_ || grid_.is_split()) {
+      if (worker_.commit) {
+        state_ = *worker_.commit;
+      } else if (options_.faults.resume) {
+        // The launcher has said what there is to say.
+        auto found = worker_.checkpoints.newest(identity(), [](const std::string&) {});
+        if (found) state_ = std::move(found->state);
+      }
+      if (state_.parameters.empty()) state_.parameters = plan_.shape.draw(options_.seed);
+    }
+    if (grid_.is_split()) {
+      model_.parameters_upload(plan_.part.cut(state_.parameters));
+      groups_.data->broadcast(stream_, model_.parameters(), model_.parameter_count());
+    } else {
+      StateMover all = mover();
+      all.share(state_, root_);
+      all.put(state_);
+    }
+    if (options_.faults.is_elastic()) worker_.commit = state_;
+    feed_.begin_at(state_.position);
+    split_begin();
+    rates_ = rate_plan(options_, grid_.data, feed_.steps_per_epoch());
+    if (options_.epochs > 0) rates_.steps = state_.step + feed_.steps_until(options_.epochs);
+    const std::uint64_t left = rates_.steps - std::min(rates_.steps, state_.step);
+    feed_.start(options_.seconds > 0 ? UINT64_MAX : left, model_.sample());
+    line_.steps = state_.step;
+    samples_ = state_.samples;
+    line_.job_samples = samples_;
+    line_.trains_in = board_.members().epoch + 1;
+  }
+
+  /// Who takes how much of each global batch, from now on.
+  void split_begin() {
+    const FaultOptions& faults = options_.faults;
+    if (faults.split.empty()) return;
+    std::vector<int> weights = faults.split_weights;
+    if (weights.empty()) {
+      const float mine = pass_ms(stream_, model_, *feed_.source(), options_.batch);
+      weights =
+          split_of(times_gather(*groups_.data, stream_, mine, place_.rank, place_.rank_count));
+    }
+    feed_.weights_set(weights);
+    std::string text;
+    for (const int weight : weights) text += (text.empty() ? "" : ",") + std::to_string(weight);
+    if (place_.rank == 0) log_.write(JsonLine("split").add("weights", text));
+  }
+
+  /// In memory, and on the disk, where it is time to.
+  void state_keep(std::uint64_t step, bool is_last) {
+    const FaultOptions& faults = options_.faults;
+    const bool every = faults.checkpoint_every > 0 && step % faults.checkpoint_every == 0;
+    const bool writes = !faults.checkpoint.empty() && (every || is_last);
+    if (!writes && !faults.commit_due(step)) return;
+    const Heartbeat::Waiting waiting(worker_.heartbeat);
+    TrainState state = mover().take();
+    state.step = step;
+    state.position = feed_.position_after(step - state_.step);
+    state.samples = samples_;
+    worker_.heartbeat.broken_check();
+    if (writes && place_.rank == 0) checkpoint_write(state, is_last);
+    if (faults.is_elastic()) worker_.commit = std::move(state);
+  }
+
+  /// A disk that is full for a while is no reason to end the job, but for the last one.
+  void checkpoint_write(const TrainState& state, bool is_last) {
+    const Nanos begin = now_ns();
+    try {
+      worker_.checkpoints.write(state, identity());
+    } catch (const Failure& failure) {
+      if (is_last) throw;
+      std::fprintf(stderr, "sluice: sluice-train: no checkpoint after step %llu: %s\n",
+                   static_cast<unsigned long long>(state.step), failure.what());
+      return;
+    }
+    log_.write(JsonLine("checkpoint").add("step", state.step).add("duration_ns", now_ns() - begin));
+  }
+
   bool is_sharded() const {
     return options_.strategy == Strategy::kSharded && place_.rank_count > 1;
   }
@@ -162,14 +302,18 @@ class Rank {
   /// communicator: the first to pass that would close its connections while the others are still in
   /// it. If a rank is lost here, the launcher ends us.
   void leave_together() {
+    const Heartbeat::Waiting waiting(worker_.heartbeat);
     line_.finished = true;
+    const BoardMembers& members = board_.members();
     for (int rank = 0; rank < place_.rank_count; ++rank) {
-      while (!board_.line(rank).finished) sleep_until(now_ns() + kNanosPerMilli);
+      const int slot = members.epoch == 0 ? rank : members.slots[rank];
+      while (!board_.line(slot).finished && !worker_.heartbeat.is_broken())
+        sleep_until(now_ns() + kNanosPerMilli);
     }
   }
 
   bool wants_stop() {
-    if (stop_.asked()) {
+    if (worker_.stop.asked()) {
       line_.stopped = true;
       return true;
     }
@@ -187,8 +331,9 @@ class Rank {
 
   LoadedBatch batch_next(std::uint64_t step) {
     if (!scatter_) return feed_.next();
+    const Heartbeat::Waiting waiting(worker_.heartbeat);
     return place_.rank == 0 ? scatter_->send(feed_.next())
-                            : scatter_->receive(feed_.global_count(step));
+                            : scatter_->receive(feed_.global_count(step - state_.step));
   }
   Nanos stall_ns() const { return feed_.stall_ns() + (scatter_ ? scatter_->taken_ns() : 0); }
 
@@ -219,6 +364,7 @@ class Rank {
     for (int micro = 0; micro < micros; ++micro) {
       forward(micro);
       backward(micro);
+      worker_.heartbeat.progress();
     }
   }
 
@@ -231,9 +377,21 @@ class Rank {
     line_.pipeline_span_ns += span;
   }
 
+  ReductionTimes gradients_reduce() {
+    const Heartbeat::Waiting waiting(worker_.heartbeat);
+    ReductionTimes reduced = reducer_ ? reducer_->finish() : ReductionTimes();
+    return reduced += replica_.reduce(groups_.ends.get(), plan_.part, model_);
+  }
+  ReductionTimes weights_gather() {
+    const Heartbeat::Waiting waiting(worker_.heartbeat);
+    return update_->gather();
+  }
+
   /// True when the ranks have agreed to stop after this step.
   bool train_step(std::uint64_t step) {
     const Nanos begin = now_ns();
+    worker_.heartbeat.progress();
+    while (worker_.hangs && step + 1 == options_.faults.hang_step) pause();
     const LoadedBatch batch = batch_next(step);
     const std::uint64_t sent_before = groups_.sent_bytes();
     const int count = static_cast<int>(batch.count);
@@ -241,20 +399,21 @@ class Rank {
     extras_[kExtraStop] = wants_stop() ? 1.0f : 0.0f;
     gradients_make(batch, step);
     compute_end_.record(stream_);
-    ReductionTimes reduced = reducer_ ? reducer_->finish() : ReductionTimes();
-    reduced += replica_.reduce(groups_.ends.get(), plan_.part, model_);
+    ReductionTimes reduced = gradients_reduce();
 
     update_begin_.record(stream_);
     const double rate = rate_at(rates_, step);
     const bool usable = !scaler_ || scaler_->unscale(model_.gradients());
     if (usable) update_->step(rate);
     update_end_.record(stream_);
-    reduced += update_->gather();
+    reduced += weights_gather();
     stream_.download(extras_.data(), model_.extra(0), kExtraCount * sizeof(float));
     stream_.synchronize();
+    worker_.heartbeat.broken_check();  // what an aborted collective left is nobody's weights
     const double loss =
         extras_[kExtraLoss] / static_cast<double>(batch.global_count * model_.sample().targets);
     line_.sent_bytes += groups_.sent_bytes() - sent_before;
+    samples_ += batch.global_count;
     step_note(step, begin, reduced, count, loss, rate);
     if (!std::isfinite(loss)) {
       throw Failure(text_format(
@@ -296,30 +455,36 @@ class Rank {
     line_.loss = loss;
     if (speaks()) line_.samples += static_cast<std::uint64_t>(count);
     line_.end_ns = end;
+    line_.job_samples = samples_;
+    line_.own_steps = line_.own_steps + 1;
     line_.steps = step + 1;
   }
 
-  StopSignal stop_;
   const TrainOptions& options_;
   const RankPlace& place_;
+  Worker& worker_;
+  const int root_;
   TrainPlan plan_;
   const Grid& grid_;
   const PartPlace& part_;
-  BoardMap board_;
+  BoardMap& board_;
   RankLine& line_;
-  JobLog log_;
-  Device device_;
+  JobLog& log_;
+  Device& device_;
   Stream stream_;
   Feed feed_;
   const std::unique_ptr<Network> network_;
   Network& model_;
   std::optional<LossScaler> scaler_;  // with fp16
-  const RatePlan rates_;
+  TrainState state_;                  // what it began with
+  std::uint64_t samples_ = 0;         // all ranks', in all steps of the job
+  RatePlan rates_;
   Evaluation evaluation_;
   PinnedArray<float> extras_;
   Event compute_begin_, compute_end_, update_begin_, update_end_;
   Recent compute_recent_, device_recent_;
   Groups groups_;
+  Heartbeat::Guard guard_;
   Replica replica_;
   const std::unique_ptr<BucketReduction> reduction_;
   const std::unique_ptr<WeightUpdate> update_;
@@ -335,11 +500,30 @@ void rank_run(const TrainOptions& options) {
   // Gloo writes to connections whose peer may be gone; that must be an error of the write, not the
   // end of this process.
   signal(SIGPIPE, SIG_IGN);
-  try {
-    Rank(options).run();
-  } catch (const DriverFailure& failure) {
-    if (failure.code != CUDA_ERROR_OUT_OF_MEMORY) throw;
-    throw Failure(memory_text(options));
+  Worker worker(options);
+  TrainOptions now = options;
+  Member member;
+  const auto next_epoch = [&] {
+    const std::uint64_t steps = worker.commit ? worker.commit->step + 1 : 0;
+    member = member_await(worker.board, worker.heartbeat, options.place.slot, member.epoch, steps);
+    now.place.rank = member.rank;
+    now.place.rank_count = member.rank_count;
+    now.place.directory = member.directory;
+  };
+  if (options.place.joins) {
+    member.epoch = worker.board.members().epoch;
+    next_epoch();
+  }
+  for (;;) {
+    try {
+      return Rank(now, worker, member.root).run();
+    } catch (const PeerFailure&) {
+      if (!options.faults.is_elastic()) throw;
+    } catch (const DriverFailure& failure) {
+      if (failure.code != CUDA_ERROR_OUT_OF_MEMORY) throw;
+      throw Failure(memory_text(now));
+    }
+    next_epoch();
   }
 }
 

@@ -50,6 +50,9 @@ class BucketReduction {
   /// Bytes that this rank hands to the collective, and how often the link carries them, as
   /// nccl-tests counts busbw: 2 (N-1)/N for an all-reduce, (N-1)/N for a reduce-scatter.
   virtual double bus_bytes(const Bucket& bucket) const = 0;
+  /// What this rank keeps back for its next gradients, on the device, one float a parameter; 0 =
+  /// nothing. The sum over the ranks is what the model has yet to get.
+  virtual CUdeviceptr errors() const { return 0; }
 };
 
 /// Every rank's gradients become the sum over all ranks, in 32 bits.

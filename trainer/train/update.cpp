@@ -10,18 +10,45 @@ namespace {
 
 CUdeviceptr float_at(CUdeviceptr array, std::size_t index) { return array + index * sizeof(float); }
 
+[[noreturn]] void state_refuse() {
+  throw Failure("the optimizer's state is in parts here, which cannot be kept or moved");
+}
+
 class PlainUpdate final : public WeightUpdate {
  public:
   PlainUpdate(Stream& stream, const OptimizerSettings& settings, CUdeviceptr gradients,
               CUdeviceptr parameters, std::size_t parameter_count)
-      : gradients_(gradients),
+      : stream_(stream),
+        gradients_(gradients),
         parameters_(parameters),
+        parameter_count_(parameter_count),
+        state_count_(state_count(settings.method)),
         optimizer_(stream, settings, parameter_count) {}
   void step(double rate) override { optimizer_.step(rate, gradients_, parameters_); }
   std::size_t state_bytes() const override { return optimizer_.state_bytes(); }
 
+  OptimizerState state_take() override {
+    OptimizerState state{optimizer_.steps(), {}};
+    for (std::size_t which = 0; which < state_count_; ++which) {
+      auto& array = state.arrays.emplace_back(parameter_count_);
+      stream_.download(array.data(), optimizer_.state(which), array.size() * sizeof(float));
+    }
+    stream_.synchronize();
+    return state;
+  }
+  void state_put(const OptimizerState& state) override {
+    optimizer_.steps_set(state.steps);
+    for (std::size_t which = 0; which < state_count_; ++which) {
+      stream_.upload(optimizer_.state(which), state.arrays[which].data(),
+                     state.arrays[which].size() * sizeof(float));
+    }
+    stream_.synchronize();
+  }
+
  private:
+  Stream& stream_;
   const CUdeviceptr gradients_, parameters_;
+  const std::size_t parameter_count_, state_count_;
   Optimizer optimizer_;
 };
 
@@ -34,6 +61,8 @@ class ShardedUpdate final : public WeightUpdate {
         clip_(settings.clip),
         gradients_(gradients),
         parameters_(parameters),
+        parameter_count_(o.parameter_count),
+        state_count_(state_count(settings.method)),
         rank_count_(o.rank_count) {
     for (const Bucket& bucket : o.buckets) {
       if (o.plan.is_shared(bucket)) continue;
@@ -87,6 +116,35 @@ class ShardedUpdate final : public WeightUpdate {
     return sum;
   }
 
+  /// Through the array of gradients, which has room for all parts.
+  OptimizerState state_take() override {
+    OptimizerState state{optimizers_.front()->steps(), {}};
+    for (std::size_t which = 0; which < state_count_; ++which) {
+      for (std::size_t i = 0; i < parts_.size(); ++i) {
+        stream_.copy(float_at(gradients_, parts_[i].begin), optimizers_[i]->state(which),
+                     parts_[i].count * sizeof(float));
+      }
+      for (std::size_t i = 0; i < buckets_.size(); ++i) {
+        comm_.all_gather(stream_, float_at(gradients_, parts_[i].begin),
+                         float_at(gradients_, buckets_[i].begin), parts_[i].count);
+      }
+      auto& array = state.arrays.emplace_back(parameter_count_);
+      stream_.download(array.data(), gradients_, array.size() * sizeof(float));
+      stream_.synchronize();
+    }
+    return state;
+  }
+  void state_put(const OptimizerState& state) override {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      optimizers_[i]->steps_set(state.steps);
+      for (std::size_t which = 0; which < state_count_; ++which) {
+        stream_.upload(optimizers_[i]->state(which), &state.arrays[which][parts_[i].begin],
+                       parts_[i].count * sizeof(float));
+      }
+    }
+    stream_.synchronize();
+  }
+
  private:
   Nanos gather_ns() const {
     if (!stream_.device().is_software()) return gather_end_.since(gather_begin_);
@@ -138,6 +196,7 @@ class ShardedUpdate final : public WeightUpdate {
   Stream& stream_;
   const double clip_;
   const CUdeviceptr gradients_, parameters_;
+  const std::size_t parameter_count_, state_count_;
   const int rank_count_;
   std::vector<Bucket> buckets_;  // that have parts
   std::vector<Bucket> parts_;    // this rank's of those, then what all ranks have
@@ -150,6 +209,9 @@ class ShardedUpdate final : public WeightUpdate {
 };
 
 }  // namespace
+
+OptimizerState WeightUpdate::state_take() { state_refuse(); }
+void WeightUpdate::state_put(const OptimizerState&) { state_refuse(); }
 
 ShardedReduction::ShardedReduction(Communicator& comm, int rank, int rank_count,
                                    CUdeviceptr gradients, const ShardPlan& plan)

@@ -15,6 +15,12 @@
 
 namespace sluice::train {
 
+/// An optimizer's state on the host.
+struct OptimizerState {
+  int steps = 0;
+  std::vector<std::vector<float>> arrays;  // state_count() x [parameter_count]
+};
+
 class WeightUpdate {
  public:
   virtual ~WeightUpdate() = default;
@@ -26,6 +32,13 @@ class WeightUpdate {
   virtual ReductionTimes gather() { return {}; }
   /// Of gather(), as BucketReduction counts them.
   virtual double bus_bytes() const { return 0; }
+
+  /// The state of all weights, whoever has it: the same on every rank, and for any number of ranks.
+  /// Between steps; the gradients are lost. A collective; waits.
+  /// Throws Failure where nobody has the state of all: of a model's parts.
+  virtual OptimizerState state_take();
+  /// On every rank the same. Waits.
+  virtual void state_put(const OptimizerState& state);
 };
 
 /// Gradients [..] of a bucket become its part's sums, on the rank whose part it is.

@@ -1,0 +1,231 @@
+// sluice-train goes on: from its checkpoints after a kill, and without, or in place of, ranks that
+// it loses; and unequal parts of a batch train what equal ones do.
+#include <thread>
+
+#include "tests/trainer/train_fixture.h"
+
+namespace sluice::tests {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class TrainFaultTest : public TrainProgramTest {
+ protected:
+  Words command(const Words& more, const std::string& name) const {
+    Words words = {"sluice-train", "--data",  "synthetic", "--hidden",   "24",
+                   "--log",        log(name), "--save",    weights(name)};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  std::string checkpoints() const { return scratch_.file("checkpoints"); }
+
+  /// Starts it, kills all of it once there are `count` lines of `event`.
+  void killed_run(const Words& more, const std::string& event, std::size_t count) {
+    std::vector<pid_t> ranks;
+    {
+      Child child(command(more, "killed"), scratch_);
+      ASSERT_TRUE(log_await(log("killed"), event, count, kPatience)) << child.err();
+      ranks = child.children();
+      kill(child.pid(), SIGKILL);
+    }
+    for (const pid_t rank : ranks) EXPECT_TRUE(process_gone(rank, kPatience));
+  }
+};
+
+struct ResumeCase {
+  const char* name;
+  Words options;
+};
+
+class ResumeTest : public TrainFaultTest, public testing::WithParamInterface<ResumeCase> {};
+
+TEST_P(ResumeTest, AKilledRunGoesOnBitForBit) {
+  Words options = {"--nproc",         "2",   "--steps",        "40", "--lr", "0.01",
+                   "--train-samples", "403", "--eval-samples", "50"};
+  options.insert(options.end(), GetParam().options.begin(), GetParam().options.end());
+  train(options, "straight");
+  Words kept = options;
+  kept.insert(kept.end(), {"--checkpoint", checkpoints(), "--checkpoint-every", "4", "--resume"});
+  // Killed twice, at whatever step it is then.
+  Words slow = kept;
+  slow.insert(slow.end(), {"--load-delay-us", "20000"});
+  killed_run(slow, "checkpoint", 2);
+  std::filesystem::remove(log("killed"));
+  killed_run(slow, "checkpoint", 1);
+  train(kept, "resumed");
+  EXPECT_NE(out_.find("checkpoint: going on after step "), std::string::npos) << out_;
+  EXPECT_TRUE(file_text(weights("straight")) == file_text(weights("resumed")));
+  EXPECT_GT(log_events(log("resumed"), "step").front()["step"], 7);
+  EXPECT_EQ(log_lines(log("resumed")).back()["samples"],
+            log_lines(log("straight")).back()["samples"]);
+  // Once more: nothing is left to train, and the weights are those.
+  train(kept, "again");
+  EXPECT_TRUE(log_events(log("again"), "step").empty());
+  EXPECT_TRUE(file_text(weights("straight")) == file_text(weights("again")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ResumeTest,
+    testing::Values(ResumeCase{"sgd", {}}, ResumeCase{"adam", {"--optimizer", "adam"}},
+                    ResumeCase{
+                        "sharded",
+                        {"--optimizer", "adam", "--strategy", "sharded", "--schedule", "cosine"}},
+                    ResumeCase{"topk", {"--compress", "topk:0.1"}},
+                    ResumeCase{"fp16", {"--precision", "fp16", "--plant-overflow", "3"}}),
+    [](const auto& one) { return one.param.name; });
+
+TEST_F(TrainFaultTest, OtherNumbersOfRanksGoOnWithTheSameTraining) {
+  const Words options = {"--epochs",    "3",    "--train-samples", "403",
+                         "--optimizer", "adam", "--eval-samples",  "0"};
+  const auto run = [&](const Words& ranks, Words more, const std::string& name) {
+    more.insert(more.end(), ranks.begin(), ranks.end());
+    more.insert(more.end(), options.begin(), options.end());
+    train(more, name);
+  };
+  run({"--nproc", "2", "--batch", "12", "--strategy", "sharded"}, {}, "straight");
+  killed_run({"--nproc", "2", "--batch", "12", "--strategy", "sharded", "--epochs", "3",
+              "--train-samples", "403", "--optimizer", "adam", "--checkpoint", checkpoints(),
+              "--checkpoint-every", "5", "--load-delay-us", "10000"},
+             "checkpoint", 2);
+  std::filesystem::copy(checkpoints(), checkpoints() + "3");
+  run({"--nproc", "1", "--batch", "24"}, {"--checkpoint", checkpoints(), "--resume"}, "one");
+  run({"--nproc", "3", "--batch", "8"}, {"--checkpoint", checkpoints() + "3", "--resume"}, "three");
+  for (const char* name : {"one", "three"}) {
+    EXPECT_LT(distance("straight", name), 1e-6) << name;
+    EXPECT_EQ(log_lines(log(name)).back()["samples"], 3 * 403) << name;
+  }
+}
+
+TEST_F(TrainFaultTest, WhatDoesNotFitIsRefusedAndLosesNothing) {
+  const Words options = {"--nproc", "1", "--steps", "6", "--eval-samples", "0"};
+  Words kept = options;
+  kept.insert(kept.end(), {"--checkpoint", checkpoints(), "--checkpoint-every", "2"});
+  train(kept, "first");
+  const std::string before = file_text(checkpoints() + "/step-6.ckpt");
+  const auto complaint = [&](Words more) {
+    more.insert(more.begin(), kept.begin(), kept.end());
+    Child child(command(more, "refused"), scratch_);
+    EXPECT_EQ(child.wait(kPatience), 1);
+    EXPECT_EQ(child.err().find('\n'), child.err().size() - 1) << child.err();
+    return child.err();
+  };
+  EXPECT_NE(complaint({}).find("has checkpoints already; give --resume"), std::string::npos);
+  EXPECT_NE(complaint({"--resume", "--seed", "2"}).find("--seed: 1 in the checkpoint, 2 now"),
+            std::string::npos);
+  EXPECT_NE(complaint({"--resume", "--optimizer", "adam"}).find("--optimizer: sgd"),
+            std::string::npos);
+  EXPECT_TRUE(file_text(checkpoints() + "/step-6.ckpt") == before);
+
+  std::ofstream(checkpoints() + "/step-6.ckpt", std::ios::binary) << before.substr(0, 5000);
+  kept.push_back("--resume");
+  Child child(command(kept, "fallback"), scratch_);
+  EXPECT_EQ(child.wait(kPatience), 0);
+  EXPECT_NE(child.err().find("step-6.ckpt cannot be used"), std::string::npos) << child.err();
+  EXPECT_EQ(log_events(log("fallback"), "step").front()["step"], 4);
+  EXPECT_TRUE(file_text(weights("fallback")) == file_text(weights("first")));
+}
+
+struct LossCase {
+  const char* name;
+  int signal;  // 0 = the rank hangs by itself
+  std::size_t victim;
+  Words options;
+  int ranks_after;
+};
+
+class LossTest : public TrainFaultTest, public testing::WithParamInterface<LossCase> {};
+
+TEST_P(LossTest, TheOthersGoOnWithEverySampleOncePerEpoch) {
+  const LossCase& of = GetParam();
+  Words words = {"--nproc",         "3",   "--optimizer",     "adam", "--lr",           "0.003",
+                 "--epochs",        "5",   "--train-samples", "403",  "--batch",        "4",
+                 "--elastic",       "2",   "--commit-every",  "5",    "--eval-samples", "200",
+                 "--load-delay-us", "3000"};
+  words.insert(words.end(), of.options.begin(), of.options.end());
+  Child child(command(words, "loss"), scratch_);
+  ASSERT_TRUE(log_await(log("loss"), "step", 30, kPatience)) << child.err();
+  // At a random instant of a step.
+  train::sleep_until(train::now_ns() + train::now_ns() % (20 * train::kNanosPerMilli));
+  const train::Nanos lost_ns = train::now_ns();
+  if (of.signal != 0) kill(child.children().at(of.victim), of.signal);
+  ASSERT_EQ(child.wait(kPatience), 0) << child.err();
+
+  const auto changes = log_events(log("loss"), "membership");
+  ASSERT_EQ(changes.size(), 1u) << child.err();
+  EXPECT_EQ(changes[0]["ranks"], of.ranks_after);
+  EXPECT_EQ(changes[0]["lost"], std::to_string(of.victim));
+  EXPECT_LE(changes[0]["undone_steps"], 5);
+  EXPECT_EQ(static_cast<int>(changes[0]["step"]) % 5, 0);
+  const double noticed_ms =
+      train::millis_of(static_cast<train::Nanos>(changes[0]["t_ns"]) -
+                       static_cast<train::Nanos>(changes[0]["recover_ns"]) - lost_ns);
+  if (of.signal == SIGKILL) {
+    EXPECT_LT(noticed_ms, 100);
+  }
+  if (of.signal == SIGSTOP) {
+    EXPECT_GT(noticed_ms, 900);
+  }
+  EXPECT_LT(noticed_ms, 5000);
+  const nlohmann::json end = log_lines(log("loss")).back();
+  EXPECT_EQ(end["status"], "ok");
+  EXPECT_EQ(end["samples"], 5 * 403);
+  EXPECT_EQ(log_events(log("loss"), "rank").size(), static_cast<std::size_t>(of.ranks_after));
+  const auto steps = log_events(log("loss"), "step");
+  EXPECT_LT(steps.back()["loss"], 0.7 * static_cast<double>(steps.front()["loss"]));
+  RecordProperty("noticed_ms", std::to_string(noticed_ms));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, LossTest,
+    testing::Values(LossCase{"killed", SIGKILL, 1, {}, 2},
+                    LossCase{"killed_first_sharded", SIGKILL, 0, {"--strategy", "sharded"}, 2},
+                    LossCase{"stopped", SIGSTOP, 2, {"--heartbeat-timeout", "1"}, 2},
+                    LossCase{"hung", 0, 2, {"--heartbeat-timeout", "1", "--plant-hang", "20"}, 2},
+                    LossCase{"replaced", SIGKILL, 0, {"--replace"}, 3}),
+    [](const auto& one) { return one.param.name; });
+
+TEST_F(TrainFaultTest, WithTooFewLeftTheJobEndsWithASentence) {
+  Child child(
+      command({"--nproc", "2", "--seconds", "3600", "--batch", "16", "--elastic", "2"}, "few"),
+      scratch_);
+  ASSERT_TRUE(log_await(log("few"), "step", 4, kPatience)) << child.err();
+  kill(child.children().at(1), SIGKILL);
+  EXPECT_EQ(child.wait(kPatience), 1);
+  EXPECT_NE(child.err().find("1 of 2 ranks are left, and --elastic asks for 2"), std::string::npos)
+      << child.err();
+  EXPECT_EQ(log_lines(log("few")).back()["status"], "failed");
+}
+
+TEST_F(TrainFaultTest, AStoppedRankEndsAJobThatIsNotElastic) {
+  Child child(
+      command({"--nproc", "2", "--seconds", "3600", "--batch", "16", "--heartbeat-timeout", "0.5"},
+              "stop"),
+      scratch_);
+  ASSERT_TRUE(log_await(log("stop"), "step", 4, kPatience)) << child.err();
+  kill(child.children().at(1), SIGSTOP);
+  EXPECT_EQ(child.wait(kPatience), 1);
+  EXPECT_NE(child.err().find("has given no sign of life for 0.5 s"), std::string::npos)
+      << child.err();
+}
+
+TEST_F(TrainFaultTest, UnequalPartsTrainWhatOneRankTrains) {
+  const Words rest = {"--lr", "0.01",           "--epochs", "2", "--train-samples",
+                      "403",  "--eval-samples", "0"};
+  const auto run = [&](Words more, const std::string& name) {
+    more.insert(more.end(), rest.begin(), rest.end());
+    train(more, name);
+  };
+  run({"--nproc", "1", "--batch", "32"}, "one");
+  run({"--nproc", "2", "--batch", "16", "--split", "3,1"}, "uneven");
+  run({"--nproc", "2", "--batch", "16", "--split", "auto"}, "auto");
+  for (const char* name : {"uneven", "auto"}) EXPECT_LT(distance("one", name), 1e-6) << name;
+  const auto ranks = log_events(log("uneven"), "rank");
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_GT(ranks[0]["samples"], 2.5 * static_cast<double>(ranks[1]["samples"]));
+  EXPECT_GT(ranks[0]["straggler"], 0);
+  EXPECT_EQ(log_events(log("auto"), "split").size(), 1u);
+  EXPECT_NE(out_.find("straggler: rank "), std::string::npos) << out_;
+}
+
+}  // namespace
+}  // namespace sluice::tests
