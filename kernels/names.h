@@ -77,5 +77,8 @@
   X(kTopkCount, topk_count)                                           \
   X(kTopkOffsets, topk_offsets)                                       \
   X(kTopkTake, topk_take)                                             \
-  X(kTopkAdd, topk_add)
+  X(kTopkAdd, topk_add)                                               \
+  /* lowrank.cuh */                                                   \
+  X(kGramSchmidt, gram_schmidt)                                       \
+  X(kArrayAddScaled, array_add_scaled)
 // clang-format on

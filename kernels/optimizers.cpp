@@ -101,4 +101,13 @@ Launch topk_add(int k, CUdeviceptr indices, CUdeviceptr values, CUdeviceptr x) {
   return elementwise(Kernel::kTopkAdd, k).arguments(k, indices, values, x);
 }
 
+Launch gram_schmidt(int rows, int columns, CUdeviceptr x) {
+  assert(rows > 0 && columns > 0 && columns <= kGramSchmidtColumns);
+  return Launch(Kernel::kGramSchmidt, {1}, {256}).arguments(rows, columns, x);
+}
+
+Launch array_add_scaled(int count, float factor, CUdeviceptr x, CUdeviceptr y) {
+  return elementwise(Kernel::kArrayAddScaled, count).arguments(count, factor, x, y);
+}
+
 }  // namespace sluice::kernels

@@ -60,4 +60,11 @@ Launch topk_take(int count, CUdeviceptr search, CUdeviceptr above, CUdeviceptr e
 /// x[indices[i]] += values[i]
 Launch topk_add(int k, CUdeviceptr indices, CUdeviceptr values, CUdeviceptr x);
 
+inline constexpr int kGramSchmidtColumns = 32;
+/// The columns of x[rows, columns] become orthonormal, or zero where they depend on those before
+/// them; at most kGramSchmidtColumns
+Launch gram_schmidt(int rows, int columns, CUdeviceptr x);
+/// y += factor x
+Launch array_add_scaled(int count, float factor, CUdeviceptr x, CUdeviceptr y);
+
 }  // namespace sluice::kernels

@@ -43,6 +43,30 @@ double norm(std::span<const double> x) {
   return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
 }
 
+Values gram_schmidt(int rows, int columns, Values x) {
+  const auto width = static_cast<std::size_t>(columns);
+  const auto product = [&](std::size_t a, std::size_t b) {
+    double sum = 0;
+    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row)
+      sum += x[row * width + a] * x[row * width + b];
+    return sum;
+  };
+  Values before(width);
+  for (std::size_t c = 0; c < width; ++c) before[c] = std::sqrt(product(c, c));
+  for (std::size_t c = 0; c < width; ++c) {
+    const double length = std::sqrt(product(c, c));
+    const double scale = length > 1e-5 * before[c] ? 1 / length : 0;
+    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row)
+      x[row * width + c] *= scale;
+    for (std::size_t later = c + 1; later < width; ++later) {
+      const double along = product(c, later);
+      for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row)
+        x[row * width + later] -= along * x[row * width + c];
+    }
+  }
+  return x;
+}
+
 float half_value(HalfFormat format, std::uint16_t bits) {
   const int exponent_bits = format == HalfFormat::kFp16 ? 5 : 8;
   const int fraction_bits = 15 - exponent_bits;

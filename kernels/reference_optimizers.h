@@ -35,6 +35,10 @@ double norm(std::span<const double> x);
 std::uint16_t half_bits(HalfFormat format, float value);
 float half_value(HalfFormat format, std::uint16_t bits);
 
+/// Orthonormal columns of x[rows, columns], by modified Gram-Schmidt; zero where one depends on
+/// those before it.
+Values gram_schmidt(int rows, int columns, Values x);
+
 /// Ascending indices of the k largest magnitudes, of equals the first.
 std::vector<int> topk(int k, std::span<const float> x);
 

@@ -11,6 +11,7 @@
 #include "kernels/gemm.cuh"
 #include "kernels/gemm_tensor.cuh"
 #include "kernels/loss.cuh"
+#include "kernels/lowrank.cuh"
 #include "kernels/norm.cuh"
 #include "kernels/optimizer.cuh"
 #include "kernels/topk.cuh"

@@ -39,6 +39,7 @@ class BpfSight : public Sight {
     ring_ = ring_buffer__new(bpf_map__fd(programs_->maps.events), take, this, nullptr);
     if (ring_ == nullptr) return failed("map the ring of", errno, reason);
     if (opens != Opens::kNot) devices_attach(setup, by[static_cast<int>(opens)], reason);
+    if (opens != Opens::kNot && !devices_) return false;
     if (!setup.driver.empty()) driver_attach(setup.driver, reason);
     return driver_ || devices_;
   }

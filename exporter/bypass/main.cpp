@@ -79,20 +79,22 @@ std::uint32_t broker_pid(const std::string& socket) {
 
 class BypassWatch {
  public:
+  /// `device_major`: of devices that are taken for GPUs as well.
   BypassWatch(const config::Config& config, const std::string& socket, BypassRules rules,
-              std::unique_ptr<Sight> sight)
+              std::optional<std::uint32_t> device_major)
       : figures_path_(config.bypass_figures),
+        driver_(config.bypass_driver),
+        device_major_(device_major),
         socket_(socket),
         source_(socket),
-        devices_(Devices::open()),
-        sight_(std::move(sight)),
         judge_(rules) {
     figures_.policy = rules.policy;
-    figures_.sources[0] = sight_ != nullptr && sight_->sees_driver();
-    figures_.sources[1] = sight_ != nullptr && sight_->sees_devices();
+    sight_renew();
+    devices_ = Devices::open();
   }
 
   void look() {
+    sight_renew();
     const std::uint64_t now_ns = monotonic_ns();
     std::map<std::uint32_t, Seen> found = gather();
     const SnapshotResult result = source_.snapshot_take();
@@ -111,6 +113,25 @@ class BypassWatch {
   }
 
  private:
+  /// The driver's modules come when somebody first computes, and so do the numbers of its devices.
+  void sight_renew() {
+    constexpr std::size_t kDevicesBytesMax = 16384;
+    SightSetup setup;
+    setup.majors = driver_majors(proc_file("/proc/devices", kDevicesBytesMax));
+    if (device_major_) setup.majors.push_back(*device_major_);
+    if (majors_ == setup.majors) return;
+    majors_ = setup.majors;
+    setup.driver = driver_.empty() ? driver_find() : driver_;
+    std::string reason;
+    sight_.reset();
+    sight_ = sight_open(setup, &reason);
+    if (!reason.empty())
+      say(std::string(sight_ == nullptr ? "only NVML's list is looked at: " : "in part: ") +
+          reason);
+    figures_.sources[0] = sight_ != nullptr && sight_->sees_driver();
+    figures_.sources[1] = sight_ != nullptr && sight_->sees_devices();
+  }
+
   /// Who was seen since the last look, and who is known from before, by the sources alone.
   std::map<std::uint32_t, Seen> gather() {
     std::map<std::uint32_t, Seen> out;
@@ -172,7 +193,10 @@ class BypassWatch {
 
   static constexpr std::size_t kEarlyMax = 4096;
 
-  const std::string figures_path_, socket_;
+  const std::string figures_path_, driver_;
+  const std::optional<std::uint32_t> device_major_;
+  const std::string socket_;
+  std::optional<std::vector<std::uint32_t>> majors_;  // that are watched; unset = nothing is yet
   BrokerSource source_;
   std::unique_ptr<Devices> devices_;
   std::unique_ptr<Sight> sight_;
@@ -184,18 +208,6 @@ class BypassWatch {
   std::uint64_t broker_started_ns_ = 0, judge_from_ns_ = 0;
   std::uint32_t broker_ = 0;
 };
-
-std::unique_ptr<Sight> sight_make(const config::Config& config, const BypassOptions& options) {
-  SightSetup setup;
-  setup.driver = config.bypass_driver.empty() ? driver_find() : config.bypass_driver;
-  setup.majors = driver_majors(proc_file("/proc/devices"));
-  if (options.device_major) setup.majors.push_back(*options.device_major);
-  std::string reason;
-  auto sight = sight_open(setup, &reason);
-  if (!reason.empty())
-    say(std::string(sight == nullptr ? "only NVML's list is looked at: " : "in part: ") + reason);
-  return sight;
-}
 
 int run(const std::vector<std::string>& arguments) {
   std::string error;
@@ -218,9 +230,8 @@ int run(const std::vector<std::string>& arguments) {
   sigemptyset(&ends);
   sigaddset(&ends, SIGINT);
   sigaddset(&ends, SIGTERM);
-  auto sight = sight_make(*config, *options);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
-  BypassWatch watch(*config, socket, *std::move(rules), std::move(sight));
+  BypassWatch watch(*config, socket, *std::move(rules), options->device_major);
   watch.look();
   say("watching for programs beside the broker at " + socket + " (policy " + config->bypass_policy +
       ")");

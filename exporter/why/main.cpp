@@ -97,6 +97,7 @@ WhyReport report_make(const IdleObserver& observer, const Snapshot& last,
   WhyReport report;
   report.coarse = observer.is_coarse();
   report.lost = observer.periods_lost();
+  report.unseen = observer.unseen_tenants();
   for (const auto& [key, figures] : observer.figures()) {
     WhyRow row;
     row.tenant = key.first;

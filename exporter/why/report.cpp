@@ -114,7 +114,11 @@ void row_text(std::string& out, const WhyRow& row) {
 std::string why_text(const WhyReport& report) {
   std::string out;
   for (const WhyRow& row : report.rows) row_text(out, row);
-  if (report.rows.empty()) out += "no shared job is running; sluice status lists them\n";
+  if (report.unseen > 0)
+    out += std::to_string(report.unseen) + (report.unseen == 1 ? " job is" : " jobs are") +
+           " another user's and cannot be looked at; ask as that user, or as root\n";
+  if (report.rows.empty() && report.unseen == 0)
+    out += "no shared job is running; sluice status lists them\n";
   if (report.coarse) out += "sampled from /proc: " + report.reason + "\n";
   if (report.lost > 0)
     out += std::to_string(report.lost) + " periods of threads were lost; figures are rougher\n";
@@ -125,6 +129,7 @@ std::string why_json(const WhyReport& report) {
   nlohmann::ordered_json out;
   out["source"] = report.coarse ? "proc" : "bpf";
   out["periods_lost"] = report.lost;
+  out["unseen_tenants"] = report.unseen;
   out["tenants"] = nlohmann::ordered_json::array();
   for (const WhyRow& row : report.rows) {
     nlohmann::ordered_json one;

@@ -24,17 +24,18 @@ struct WhyRow {
 };
 
 struct WhyReport {
-  bool coarse = false;     // sampled, not traced
-  std::string reason;      // why it is coarse
-  std::uint64_t lost = 0;  // periods of threads that nobody read in time
+  bool coarse = false;       // sampled, not traced
+  std::string reason;        // why it is coarse
+  std::uint64_t lost = 0;    // periods of threads that nobody read in time
+  std::uint64_t unseen = 0;  // jobs whose pages the broker does not give
   std::vector<WhyRow> rows;
 };
 
 /// Bars, longest cause first, with what can be done about the longest; ends with a newline.
 std::string why_text(const WhyReport& report);
-/// One object: source, periods_lost, tenants[{tenant, name, gpu, accounted_ns, busy_ns,
-/// unseen_ns, idle_ns{cause: ns}}], and what else is known: cgroup_..._ns, straggler_score,
-/// least_waiting_process with least_wait_ns and others_wait_ns.
+/// One object: source, periods_lost, unseen_tenants, tenants[{tenant, name, gpu, accounted_ns,
+/// busy_ns, unseen_ns, idle_ns{cause: ns}}], and what else is known: cgroup_..._ns,
+/// straggler_score, least_waiting_process with least_wait_ns and others_wait_ns.
 std::string why_json(const WhyReport& report);
 
 }  // namespace sluice::exporter

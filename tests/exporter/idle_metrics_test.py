@@ -18,7 +18,7 @@ from machine import Machine, wait_until  # noqa: E402
 
 SKIPPED = 77
 CAUSE = "network"
-WATCHED_S = 2
+WATCHED_S = 1.2
 
 
 def exporter_start(machine, *flags):

@@ -157,6 +157,10 @@ TEST_F(CgroupFiles, VersionOneAndNone) {
 TEST(WhyReportTest, WhatIsNotKnownIsSaid) {
   WhyReport report;
   EXPECT_THAT(why_text(report), HasSubstr("no shared job is running"));
+  report.unseen = 2;
+  EXPECT_EQ(why_text(report),
+            "2 jobs are another user's and cannot be looked at; ask as that user, or as root\n");
+  EXPECT_EQ(nlohmann::json::parse(why_json(report))["unseen_tenants"], 2);
   report.rows = {row(0, 0, 0)};
   EXPECT_THAT(why_text(report), HasSubstr("nothing is known yet"));
   report.rows = {row(750, 0, 0)};

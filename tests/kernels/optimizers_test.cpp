@@ -84,6 +84,37 @@ TEST_F(OptimizersTest, NormAndClipping) {
   }
 }
 
+TEST_F(OptimizersTest, GramSchmidtOfTallAndShortAndDependentColumns) {
+  for (const auto& [rows, columns] : {std::pair{1, 1}, {2, 4}, {7, 3}, {784, 4}, {300, 32}}) {
+    const auto count = static_cast<std::size_t>(rows * columns);
+    Floats x = floats_draw(count, 8);
+    if (columns == 3) {  // the last is the sum of the others
+      for (std::size_t row = 0; row < 7; ++row) x[row * 3 + 2] = x[row * 3] + x[row * 3 + 1];
+    }
+    OnDevice<float> x_device(stream(), x);
+    stream().launch(kernels::gram_schmidt(rows, columns, x_device.at()));
+    const reference::Values expected = reference::gram_schmidt(rows, columns, doubles_of(x));
+    EXPECT_TRUE(close_to(x_device.values(), expected, 1e-4, 1e-5)) << rows << "x" << columns;
+    const int independent = std::min(rows, columns == 3 ? 2 : columns);
+    double squares = 0;
+    for (const float value : x_device.values())
+      squares += static_cast<double>(value) * static_cast<double>(value);
+    EXPECT_NEAR(squares, independent, 1e-4) << rows << "x" << columns;
+  }
+  OnDevice<float> zero(stream(), Floats(12, 0));
+  stream().launch(kernels::gram_schmidt(4, 3, zero.at()));
+  EXPECT_EQ(zero.values(), Floats(12, 0));
+}
+
+TEST_F(OptimizersTest, AddsAMultiple) {
+  const Floats x = floats_draw(1001, 9), y = floats_draw(1001, 11);
+  OnDevice<float> x_device(stream(), x), y_device(stream(), y);
+  stream().launch(kernels::array_add_scaled(1001, -0.25f, x_device.at(), y_device.at()));
+  reference::Values expected = doubles_of(y);
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] -= 0.25 * static_cast<double>(x[i]);
+  EXPECT_TRUE(close_to(y_device.values(), expected, 1e-6, 1e-7));
+}
+
 TEST_F(OptimizersTest, FindsWhatIsNotFinite) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float planted : {0.0f, 3e38f, kInfinity, -kInfinity, NAN}) {

@@ -5,6 +5,7 @@
 
 #include "tests/trainer/device_fixture.h"
 #include "tests/trainer/ranks.h"
+#include "trainer/train/powersgd.h"
 
 namespace sluice::tests {
 namespace {
@@ -96,12 +97,93 @@ TEST_P(CompressionTest, SixteenBitsAreTheSumWithTheirRounding) {
   }
 }
 
+/// A matrix of 30 x 20 between two vectors, whose gradient is of rank 2 on each rank.
+constexpr std::size_t kThinRows = 30, kThinColumns = 20, kThinFirst = 7, kThinLast = 5;
+
+Floats thin_gradient(int rank) {
+  const auto seed = static_cast<std::uint64_t>(rank) + 1;
+  const Floats left = floats_draw(2 * kThinRows, seed),
+               right = floats_draw(2 * kThinColumns, seed + 50);
+  Floats out = floats_draw(kThinFirst + kThinRows * kThinColumns + kThinLast + kExtras, seed + 90);
+  for (std::size_t row = 0; row < kThinRows; ++row) {
+    for (std::size_t column = 0; column < kThinColumns; ++column) {
+      out[kThinFirst + row * kThinColumns + column] =
+          left[2 * row] * right[2 * column] + left[2 * row + 1] * right[2 * column + 1];
+    }
+  }
+  return out;
+}
+
+/// What comes out of one gradient and `silent_rounds` of zeros, added up, on every rank.
+std::vector<Floats> powersgd_reduced(int ranks, int low_rank, int silent_rounds) {
+  std::vector<Floats> sums(static_cast<std::size_t>(ranks));
+  ranks_run(ranks, [&](int rank, const std::string& directory) {
+    Device device(0);
+    Stream stream(device);
+    CommOptions options;
+    options.rank = rank;
+    options.rank_count = ranks;
+    options.directory = directory;
+    options.timeout_s = 20;
+    const auto comm = gloo_comm(options);
+    const Together together;
+    RangeList list;
+    list.add("first", kThinFirst);
+    list.add("matrix", kThinRows * kThinColumns, kThinColumns);
+    list.add("last", kThinLast);
+    const std::size_t parameters = kThinFirst + kThinRows * kThinColumns + kThinLast;
+    Floats values = thin_gradient(rank);
+    DeviceArray<float> gradients(values.size());
+    const auto reduction =
+        powersgd_reduction(low_rank, *comm, ranks, stream, gradients.at(), list.ranges());
+    std::vector<Bucket> buckets = powersgd_buckets(list.ranges(), low_rank);
+    ASSERT_EQ(buckets.size(), 3u);
+    buckets.push_back({parameters, kExtras});
+    Floats& sum = sums[static_cast<std::size_t>(rank)];
+    sum.assign(values.size(), 0);
+    for (int round = 0; round <= silent_rounds; ++round) {
+      if (round > 0) values.assign(values.size(), 0.0f);
+      stream.upload(gradients.at(), values.data(), gradients.bytes());
+      for (const Bucket& bucket : buckets) reduction->reduce(stream, bucket);
+      stream.download(values.data(), gradients.at(), gradients.bytes());
+      stream.synchronize();
+      for (std::size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
+    }
+  });
+  return sums;
+}
+
+TEST_P(CompressionTest, PowersgdIsExactWhereItsRankSufficesAndLateWhereNot) {
+  const int ranks = GetParam();
+  Floats expected(thin_gradient(0).size(), 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Floats one = thin_gradient(rank);
+    for (std::size_t i = 0; i < one.size(); ++i) expected[i] += one[i];
+  }
+  const auto farthest = [&](const Floats& got) {
+    double apart = 0;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      apart = std::max(apart, std::fabs(static_cast<double>(got[i] - expected[i])));
+    return apart;
+  };
+  const auto enough = powersgd_reduced(ranks, 2 * ranks, 0);
+  EXPECT_LT(farthest(enough[0]), 1e-4);
+  for (const Floats& one : enough) EXPECT_EQ(one, enough[0]);  // every rank, every bit
+  const auto too_low = powersgd_reduced(ranks, 1, 0);
+  EXPECT_GT(farthest(too_low[0]), 0.1);
+  const auto in_time = powersgd_reduced(ranks, 1, 12 * ranks);
+  EXPECT_LT(farthest(in_time[0]), 1e-3);
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, CompressionTest, testing::Values(2, 3));
 
 TEST(Compression, OptionsSayWhatTheyMean) {
   EXPECT_EQ(compression_parse("topk:0.05")->ratio, 0.05);
-  for (const char* text : {"none", "fp16", "bf16", "topk:0.05"})
+  EXPECT_EQ(compression_parse("powersgd:4")->rank, 4);
+  for (const char* text : {"none", "fp16", "bf16", "topk:0.05", "powersgd:32"})
     EXPECT_EQ(compression_parse(text)->text(), text);
+  for (const char* text : {"powersgd", "powersgd:", "powersgd:0", "powersgd:33", "powersgd:2x"})
+    EXPECT_FALSE(compression_parse(text)) << text;
   for (const char* text : {"", "topk", "topk:", "topk:0", "topk:nan", "topk:1.5", "topk:-1", "fp8"})
     EXPECT_FALSE(compression_parse(text)) << text;
   EXPECT_EQ(topk_of(0.1, 100), 10u);

@@ -80,8 +80,50 @@ TEST(TrainPlan, MicroBatchesCountForTheGlobalBatch) {
       << text;
 }
 
+TEST(TrainPlan, ThinMatricesAreBucketsOfTheirOwnAndTheRestIsBetweenThem) {
+  TrainOptions options;
+  options.hidden = {64};
+  options.compression = *compression_parse("powersgd:4");
+  const TrainPlan plan = train_plan(options, 2, 2);
+  const std::size_t all = plan.shape.parameter_count();
+  const std::vector<std::size_t> counts = {kExtraCount, 10, 640, 64, 784 * 64};
+  ASSERT_EQ(plan.buckets.size(), counts.size());
+  std::size_t end = all + kExtraCount;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    EXPECT_EQ(plan.buckets[i].count, counts[i]);
+    EXPECT_EQ(plan.buckets[i].begin + counts[i], end);
+    end = plan.buckets[i].begin;
+  }
+  EXPECT_EQ(end, 0u);
+  // 4 (784 + 64) and 4 (64 + 10) floats; the biases and the extras as they are.
+  EXPECT_NE(plan_text(plan, options).find(" 15056 bytes sent"), std::string::npos);
+  // 11 (64 + 10) is more than 64 x 10: the last layer goes with the biases beside it.
+  options.compression = *compression_parse("powersgd:11");
+  const TrainPlan wide = train_plan(options, 2, 2);
+  ASSERT_EQ(wide.buckets.size(), 3u);
+  EXPECT_EQ(wide.buckets[1].count, 64u + 640 + 10);
+}
+
+TEST(TrainPlan, AServerIsNoWorker) {
+  TrainOptions options;
+  options.strategy = Strategy::kAsync;
+  options.batch = 8;
+  options.rate = 0.1;
+  options.rate_batch = 8;
+  EXPECT_THROW(train_plan(options, 1, 1), Failure);
+  const std::string text = plan_text(train_plan(options, 4, 1), options);
+  EXPECT_NE(text.find("batch 8 per rank, 24 in all; rank 0 serves the weights to 3 workers"),
+            std::string::npos)
+      << text;
+  EXPECT_DOUBLE_EQ(rate_plan(options, 4, 10).peak, 0.3);
+}
+
 TEST(TrainPlan, RefusesWhatCannotWork) {
   TrainOptions options;
+  options.slow.rank = 2;
+  EXPECT_NO_THROW(train_plan(options, 3, 1));
+  EXPECT_THROW(train_plan(options, 2, 1), Failure);
+  options.slow = {};
   EXPECT_THROW(train_plan(options, 1, 0), Failure);
   options.algorithm = Algorithm::kBcube;
   EXPECT_NO_THROW(train_plan(options, 4, 1));

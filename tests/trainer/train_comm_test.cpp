@@ -132,5 +132,23 @@ TEST_F(TrainCommTest, ATenthOfTheGradientsTrainsNearlyAsWellWithErrorFeedback) {
   EXPECT_GT(accuracy, dense - 0.1);
 }
 
+TEST_F(TrainCommTest, ThinMatricesAreTheBytesOfTheFormulaAndTrainNearlyAsWell) {
+  const std::vector<std::string> common = {"--nproc",  "2",  "--batch", "32",   "--steps", "100",
+                                           "--hidden", "64", "--comm",  "gloo", "--lr",    "0.02"};
+  train(common, "dense");
+  std::vector<std::string> thin = common;
+  thin.insert(thin.end(), {"--compress", "powersgd:4"});
+  train(thin, "thin");
+  // P and Q of 784 x 64 and 64 x 10, the biases and the two extras; each of two ranks sends as many
+  // bytes as there are.
+  const double floats = 4 * (784 + 64) + 4 * (64 + 10) + 64 + 10 + 2;
+  EXPECT_NEAR(end_of("thin")["sent_bytes"].get<double>() / 100, 4 * floats, 0.02 * 4 * floats);
+  EXPECT_NE(out_.find("all-reduce by ring as powersgd:4"), std::string::npos) << out_;
+  const double dense = log_events(log("dense"), "eval").at(0)["accuracy"];
+  const double accuracy = log_events(log("thin"), "eval").at(0)["accuracy"];
+  EXPECT_GT(dense, 0.8);
+  EXPECT_GT(accuracy, dense - 0.05);
+}
+
 }  // namespace
 }  // namespace sluice::tests

@@ -171,7 +171,10 @@ TEST_P(LossTest, TheOthersGoOnWithEverySampleOncePerEpoch) {
   EXPECT_EQ(end["samples"], 5 * 403);
   EXPECT_EQ(log_events(log("loss"), "rank").size(), static_cast<std::size_t>(of.ranks_after));
   const auto steps = log_events(log("loss"), "step");
-  EXPECT_LT(steps.back()["loss"], 0.7 * static_cast<double>(steps.front()["loss"]));
+  double last = 0;  // of several batches: one is only a few samples
+  for (std::size_t i = steps.size() - 30; i < steps.size(); ++i)
+    last += static_cast<double>(steps[i]["loss"]) / 30;
+  EXPECT_LT(last, 0.85 * static_cast<double>(steps.front()["loss"]));
   RecordProperty("noticed_ms", std::to_string(noticed_ms));
 }
 

@@ -48,7 +48,8 @@ std::vector<ParameterRange> CnnShape::ranges() const {
   RangeList list;
   for (std::size_t block = 0; block < block_count(); ++block) {
     const std::string name = "convolution " + std::to_string(block);
-    list.add(name + " weights", product_of(window(block, 1).patch(), filters[block]));
+    list.add(name + " weights", product_of(window(block, 1).patch(), filters[block]),
+             static_cast<std::size_t>(filters[block]));
     list.add(name + " bias", static_cast<std::size_t>(filters[block]));
   }
   stack_ranges_add(list, "dense", widths());

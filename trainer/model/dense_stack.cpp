@@ -51,7 +51,7 @@ void stack_ranges_add(RangeList& list, const std::string& name, const std::vecto
   for (std::size_t layer = 0; layer + 1 < widths.size(); ++layer) {
     const std::string numbered = name + " " + std::to_string(layer);
     const auto out = static_cast<std::size_t>(widths[layer + 1]);
-    list.add(numbered + " weights", static_cast<std::size_t>(widths[layer]) * out);
+    list.add(numbered + " weights", static_cast<std::size_t>(widths[layer]) * out, out);
     list.add(numbered + " bias", out);
   }
 }

@@ -52,7 +52,7 @@ void GptPart::pieces_make() {
   RangeList mine;
   const auto take = [&](std::size_t from, const Cut& cut, bool counts) {
     const std::size_t parts = cut.split ? static_cast<std::size_t>(place_.tensor_count) : 1;
-    mine.add(all[from].name, all[from].count / parts);
+    mine.add(all[from].name, all[from].count / parts, parts == 1 ? all[from].columns : 0);
     pieces_.push_back(
         {mine.ranges().back(), all[from].begin, cut.outer, cut.inner, cut.split, counts});
   };

@@ -24,12 +24,12 @@ void range_draw(std::span<float> values, double deviation, Random random) {
 std::vector<ParameterRange> GptShape::ranges() const {
   const auto w = static_cast<std::size_t>(width);
   RangeList list;
-  list.add("tokens", static_cast<std::size_t>(vocabulary) * w);
-  list.add("positions", static_cast<std::size_t>(context) * w);
+  list.add("tokens", static_cast<std::size_t>(vocabulary) * w, w);
+  list.add("positions", static_cast<std::size_t>(context) * w, w);
   for (int layer = 0; layer < layers; ++layer) {
     const std::string name = "layer " + std::to_string(layer) + " ";
     const auto pair = [&](const char* what, const char* first, std::size_t in, std::size_t out) {
-      list.add(name + what + " " + first, in * out);
+      list.add(name + what + " " + first, in * out, in > 1 ? out : 0);
       list.add(name + what + " bias", out);
     };
     pair("attention norm", "gain", 1, w);

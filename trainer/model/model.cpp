@@ -33,6 +33,10 @@ std::size_t ModelShape::parameter_count() const {
   return std::visit([](const auto& one) { return one.parameter_count(); }, any_);
 }
 
+std::vector<ParameterRange> ModelShape::ranges() const {
+  return std::visit([](const auto& one) { return one.ranges(); }, any_);
+}
+
 SampleShape ModelShape::sample() const {
   return std::visit([](const auto& one) { return one.sample(); }, any_);
 }

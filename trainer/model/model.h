@@ -24,6 +24,7 @@ class ModelShape {
   /// "784-128-10"
   std::string text() const;
   std::size_t parameter_count() const;
+  std::vector<ParameterRange> ranges() const;
   SampleShape sample() const;
   /// Throws Failure where batches of so many samples are too large for the kernels, which count in
   /// 32 bits.

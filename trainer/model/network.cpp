@@ -20,9 +20,9 @@ std::size_t rows(const SampleShape& sample, const NetworkSettings& settings) {
 
 }  // namespace
 
-std::size_t RangeList::add(std::string name, std::size_t count) {
-  assert(count > 0);
-  ranges_.push_back({std::move(name), ranges_.empty() ? 0 : ranges_.back().end(), count});
+std::size_t RangeList::add(std::string name, std::size_t count, std::size_t columns) {
+  assert(count > 0 && (columns == 0 || count % columns == 0));
+  ranges_.push_back({std::move(name), ranges_.empty() ? 0 : ranges_.back().end(), count, columns});
   return ranges_.size() - 1;
 }
 

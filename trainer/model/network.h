@@ -20,6 +20,7 @@ struct ParameterRange {
   std::string name;  // "layer 0 weights"
   std::size_t begin = 0;
   std::size_t count = 0;
+  std::size_t columns = 0;  // of a matrix [count / columns, columns]; 0 = a vector
 
   std::size_t end() const { return begin + count; }
 };
@@ -178,7 +179,7 @@ class Network {
 class RangeList {
  public:
   /// Appends a range and returns its number.
-  std::size_t add(std::string name, std::size_t count);
+  std::size_t add(std::string name, std::size_t count, std::size_t columns = 0);
   const std::vector<ParameterRange>& ranges() const { return ranges_; }
 
  private:

@@ -21,11 +21,25 @@ std::optional<Method> method_parse(const std::string& name) {
 
 std::size_t state_count(Method method) { return method == Method::kSgd ? 1 : 2; }
 
+GradientClip::GradientClip(Stream& stream, double limit, std::size_t count)
+    : stream_(stream),
+      limit_(limit),
+      count_(static_cast<int>(count)),
+      partials_(static_cast<std::size_t>(kernels::square_sum_parts(count_))) {}
+
+void GradientClip::run(CUdeviceptr gradients) {
+  if (limit_ <= 0) return;
+  stream_.launch(kernels::square_sum(count_, gradients, partials_.at()));
+  stream_.launch(
+      kernels::norm_finish(static_cast<int>(partials_.size()), partials_.at(), norm_.at()));
+  stream_.launch(kernels::norm_clip(count_, static_cast<float>(limit_), norm_.at(), gradients));
+}
+
 Optimizer::Optimizer(Stream& stream, const OptimizerSettings& settings, std::size_t parameter_count)
     : stream_(stream),
       settings_(settings),
       count_(static_cast<int>(parameter_count)),
-      partials_(static_cast<std::size_t>(kernels::square_sum_parts(count_))) {
+      clip_(stream, settings.clip, parameter_count) {
   const auto state = [&] {
     auto array = std::make_unique<DeviceArray<float>>(parameter_count);
     stream_.zero(array->at(), array->size());
@@ -37,13 +51,7 @@ Optimizer::Optimizer(Stream& stream, const OptimizerSettings& settings, std::siz
 
 void Optimizer::step(double rate, CUdeviceptr gradients, CUdeviceptr parameters) {
   ++steps_;
-  if (settings_.clip > 0) {
-    stream_.launch(kernels::square_sum(count_, gradients, partials_.at()));
-    stream_.launch(
-        kernels::norm_finish(static_cast<int>(partials_.size()), partials_.at(), norm_.at()));
-    stream_.launch(
-        kernels::norm_clip(count_, static_cast<float>(settings_.clip), norm_.at(), gradients));
-  }
+  clip_.run(gradients);
   const auto narrow_rate = static_cast<float>(rate);
   const auto momentum = static_cast<float>(settings_.momentum);
   switch (settings_.method) {

@@ -26,6 +26,21 @@ struct OptimizerSettings {
 /// Floats of state per parameter: 1 for SGD, 2 for the others.
 std::size_t state_count(Method method);
 
+/// Makes gradients no longer than `limit`; 0 = as they are. The norm never leaves the device.
+class GradientClip {
+ public:
+  GradientClip(Stream& stream, double limit, std::size_t count);
+  /// gradients [count], in place; on the stream.
+  void run(CUdeviceptr gradients);
+
+ private:
+  Stream& stream_;
+  const double limit_;
+  const int count_;
+  DeviceArray<float> partials_;
+  DeviceArray<float> norm_{1};
+};
+
 /// One thread; every method only enqueues on the stream.
 class Optimizer {
  public:
@@ -48,8 +63,7 @@ class Optimizer {
   int steps_ = 0;
   std::unique_ptr<DeviceArray<float>> first_;
   std::unique_ptr<DeviceArray<float>> second_;  // none for SGD
-  DeviceArray<float> partials_;
-  DeviceArray<float> norm_{1};
+  GradientClip clip_;
 };
 
 }  // namespace sluice::train

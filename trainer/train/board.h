@@ -39,8 +39,18 @@ struct RankLine {
   std::atomic<double> roc_auc;
   std::atomic<std::int64_t> begin_ns;  // first step's start
   std::atomic<std::int64_t> end_ns;    // last step's end
-  std::atomic<bool> stopped;           // was asked to stop before its time
-  std::atomic<bool> finished;          // needs the other ranks no more
+  // --strategy async: what a worker has sent, or is about to; and of the server, in updates and
+  // steps (async.h).
+  std::atomic<std::uint64_t> pushes;
+  std::atomic<double> age_mean;
+  std::atomic<std::uint64_t> age_max;
+  std::atomic<std::uint64_t> ahead_max;
+  // --offload optimizer: what its copies moved and took, in the device's time.
+  std::atomic<std::uint64_t> host_state_bytes;
+  std::atomic<std::uint64_t> offload_bytes;
+  std::atomic<std::int64_t> offload_ns;
+  std::atomic<bool> stopped;   // was asked to stop before its time
+  std::atomic<bool> finished;  // needs the other ranks no more
   // Signs of life (heartbeat.h).
   std::atomic<std::int64_t> alive_ns;     // when a thread of its own last ran; 0 = not yet
   std::atomic<std::int64_t> progress_ns;  // when the training thread last came forward

@@ -2,6 +2,7 @@
 #include "trainer/train/compression.h"
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 
 #include "kernels/optimizers.h"
@@ -157,6 +158,8 @@ std::string CompressionSettings::text() const {
       return "fp16";
     case Compression::kBf16:
       return "bf16";
+    case Compression::kPowersgd:
+      return text_format("powersgd:%d", rank);
     case Compression::kTopk:
       break;
   }
@@ -166,6 +169,11 @@ std::string CompressionSettings::text() const {
 std::optional<CompressionSettings> compression_parse(const std::string& text) {
   for (const Compression kind : {Compression::kNone, Compression::kFp16, Compression::kBf16}) {
     if (const CompressionSettings plain{kind, 1}; text == plain.text()) return plain;
+  }
+  CompressionSettings low{Compression::kPowersgd};
+  if (std::sscanf(text.c_str(), "powersgd:%d", &low.rank) == 1 && low.text() == text &&
+      low.rank >= 1 && low.rank <= kPowersgdRankMax) {
+    return low;
   }
   if (!text.starts_with("topk:")) return std::nullopt;
   const char* number = text.c_str() + 5;

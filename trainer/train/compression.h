@@ -7,6 +7,7 @@
 //                of index and value (8 bytes); every rank gets all ranks' pairs. What is not sent
 //                stays on the rank and is added to its next gradient (error feedback; Stich et al.,
 //                "Sparsified SGD with Memory", 2018), so that it arrives later instead of never.
+//   powersgd:RANK  matrices as products of thin ones: powersgd.h.
 //
 // The sum of losses and the wish to stop travel apart, exactly.
 #pragma once
@@ -23,7 +24,8 @@ inline constexpr std::size_t kPairBytes = 8;  // of top-k: int32 index, float va
 std::size_t topk_of(double ratio, std::size_t count);
 
 /// A reduction of gradients [parameter_count + extras] where buckets from parameter_count on are
-/// extras. Every rank must use the same settings and buckets; `bucket_floats_max` is the largest.
+/// extras; not for kPowersgd. Every rank must use the same settings and buckets;
+/// `bucket_floats_max` is the largest.
 std::unique_ptr<BucketReduction> compressed_reduction(const CompressionSettings& settings,
                                                       Communicator& comm, int rank_count,
                                                       Stream& stream, CUdeviceptr gradients,

@@ -48,18 +48,22 @@ void elastic_check(const TrainOptions& o) {
     throw Failure("--elastic is not for --algorithm bcube, which needs 2, 4, 8, ... ranks");
 }
 
-/// A part of a model has no whole state that others could go on from.
-void fault_grid_check(const TrainOptions& o) {
+/// Whose state is whole on no rank, or more than is kept of it.
+void state_check(const TrainOptions& o) {
   const FaultOptions& f = o.faults;
-  if (o.tensor == 1 && o.pipeline == 1) return;
-  const char* const name = f.is_elastic()          ? "--elastic"
-                           : !f.checkpoint.empty() ? "--checkpoint"
-                           : !f.split.empty()      ? "--split"
-                                                   : nullptr;
-  if (name != nullptr)
-    throw Failure(
-        std::string(name) +
-        " is not for --tensor or --pipeline yet: it needs ranks that have the whole model");
+  const bool thin = o.compression.kind == Compression::kPowersgd;
+  const char* const of = o.tensor > 1 || o.pipeline > 1   ? "--tensor and --pipeline"
+                         : o.strategy == Strategy::kAsync ? "--strategy async"
+                         : thin                           ? "--compress powersgd"
+                                                          : nullptr;
+  if (of == nullptr) return;
+  const char* const option = f.is_elastic()              ? "--elastic"
+                             : !f.checkpoint.empty()     ? "--checkpoint"
+                             : !f.split.empty() && !thin ? "--split"
+                                                         : nullptr;
+  if (option == nullptr) return;
+  throw Failure(std::string(option) + " is not for " + of +
+                ": it needs ranks of which each has all that the job goes on from");
 }
 
 }  // namespace
@@ -105,7 +109,7 @@ void fault_options_check(TrainOptions& o) {
   }
   split_check(o);
   elastic_check(o);
-  fault_grid_check(o);
+  state_check(o);
 }
 
 }  // namespace sluice::train

@@ -55,11 +55,12 @@ void feed_verify(const TrainOptions& options, int rank_count) {
 
 Feed::Feed(const TrainOptions& options, int rank, int rank_count, BoardMap& board,
            std::shared_ptr<Source>* kept)
-    : options_(options),
-      scattered_(options.sharing == Sharing::kScatter && rank_count > 1) {
+    : options_(options), scattered_(options.sharing == Sharing::kScatter && rank_count > 1) {
   SamplerOptions& how = how_;
-  how.rank = static_cast<std::uint32_t>(rank);
-  how.rank_count = static_cast<std::uint32_t>(rank_count);
+  // A server has the data for its part of the evaluation alone.
+  const int workers = options.worker_count(rank_count);
+  how.rank = static_cast<std::uint32_t>(std::max(rank - (rank_count - workers), 0));
+  how.rank_count = static_cast<std::uint32_t>(workers);
   how.batch = static_cast<std::uint32_t>(options.rank_batch());
   how.seed = options.seed;
   if (kept != nullptr) source_ = *kept;

@@ -47,6 +47,7 @@ RankMemory rank_memory(const TrainOptions& options, const TrainPlan& plan, int r
   out.optimizer = parameters * state_count(options.optimizer.method);
   if (options.strategy == Strategy::kSharded)
     out.optimizer /= static_cast<std::size_t>(plan.rank_count);
+  if (options.offload) out.optimizer = 0;
   const auto network = part.network_bytes(settings);
   if (network) out.rest = *network - out.weights;
   if (plan.grid.pipeline > 1) out.rest += 2 * stream_bytes(options);
@@ -103,12 +104,13 @@ std::string memory_text(const TrainOptions& options) {
   return text_format(
       "the GPU's memory is too small: this rank needs %s%zu bytes (weights and gradients %zu, "
       "optimizer %zu, activations %zu%s), and a little for matrix products; %zu of the GPU's %zu "
-      "are free; "
-      "%stake a "
-      "smaller --batch with more --accumulate",
+      "are free; %s%stake a smaller --batch with more --accumulate",
       exact ? "" : "more than ", memory.total(), memory.weights, memory.optimizer, memory.rest,
       exact ? "" : " and more", free_bytes, all_bytes,
-      exact ? "split the model over more ranks (--tensor, --pipeline), or " : "");
+      exact ? "split the model over more ranks (--tensor, --pipeline), " : "",
+      memory.optimizer > 0 && !plan.grid.is_split()
+          ? "keep the optimizer's state on the host (--offload optimizer), or "
+          : "or ");
 }
 
 }  // namespace sluice::train

@@ -183,15 +183,21 @@ class Launcher {
   /// Of rank 0, which speaks for all.
   RankLine& speaker() { return board_.line(crew_.members().front()); }
 
-  std::uint64_t samples() { return speaker().job_samples; }
+  /// In the weights; an asynchronous job's workers know their own alone.
+  std::uint64_t samples() {
+    return options_.strategy == Strategy::kAsync ? samples_taken() : speaker().job_samples.load();
+  }
+  std::uint64_t samples_taken() {
+    std::uint64_t sum = 0;
+    for (int slot = 0; slot < plan_.rank_count; ++slot) sum += board_.line(slot).samples;
+    return sum;
+  }
 
   /// Of this run, what was done again included.
   double samples_per_s() {
     const RankLine& line = speaker();
     const Nanos spent = line.end_ns - line.begin_ns;
-    std::uint64_t sum = 0;
-    for (int slot = 0; slot < plan_.rank_count; ++slot) sum += board_.line(slot).samples;
-    return spent > 0 ? static_cast<double>(sum) / seconds_of(spent) : 0;
+    return spent > 0 ? static_cast<double>(samples_taken()) / seconds_of(spent) : 0;
   }
 
   /// By rank: the median of what its last steps took outside of communication, over the median of
@@ -279,6 +285,40 @@ class Launcher {
                        static_cast<unsigned long long>(line.skipped.load()));
   }
 
+  /// What only some jobs have.
+  void extras_add(JsonLine& end, const RankLine& line) const {
+    if (options_.strategy == Strategy::kAsync) {
+      end.add("staleness_mean", line.age_mean.load())
+          .add("staleness_max", line.age_max.load())
+          .add("ahead_max", line.ahead_max.load());
+    }
+    if (options_.offload) {
+      end.add("host_state_bytes", line.host_state_bytes.load())
+          .add("offload_bytes", line.offload_bytes.load())
+          .add("offload_ns", line.offload_ns.load());
+    }
+  }
+
+  std::string extras_text(const RankLine& line) const {
+    std::string text;
+    if (options_.strategy == Strategy::kAsync) {
+      text = text_format(
+          "; gradients were %.2f updates old (mean; at most %llu), workers at most %llu steps "
+          "ahead",
+          line.age_mean.load(), static_cast<unsigned long long>(line.age_max.load()),
+          static_cast<unsigned long long>(line.ahead_max.load()));
+    }
+    if (options_.offload && line.steps > 0) {
+      text += text_format(
+          "; optimizer's state on the host: %llu bytes, its copies %llu bytes and %.3f ms of "
+          "device time a step",
+          static_cast<unsigned long long>(line.host_state_bytes.load()),
+          static_cast<unsigned long long>(line.offload_bytes / line.steps),
+          step_mean_ms(line, line.offload_ns));
+    }
+    return text;
+  }
+
   static double step_mean_ms(const RankLine& line, Nanos sum) {
     const std::uint64_t steps = line.own_steps;
     return steps > 0 ? millis_of(sum) / static_cast<double>(steps) : 0;
@@ -316,18 +356,18 @@ class Launcher {
     const std::string status = status_text();
     if (!is_first()) return status == "failed" ? 1 : 0;
     if (line.steps > 0) ranks_log();
-    log_.write(JsonLine("end")
-                   .add("steps", line.steps.load())
-                   .add("samples", samples())
-                   .add("collective_ns", line.collective_ns.load())
-                   .add("exposed_ns", line.exposed_ns.load())
-                   .add("overlap_ratio",
-                        ReductionTimes::overlap_ratio(line.exposed_ns, line.collective_ns))
-                   .add("busbw_mb_per_s", busbw_mb_per_s(line))
-                   .add("sent_bytes", line.sent_bytes.load())
-                   .add("state_bytes", line.state_bytes.load())
-                   .add("bubble", bubble())
-                   .add("status", status));
+    JsonLine end("end");
+    end.add("steps", line.steps.load())
+        .add("samples", samples())
+        .add("collective_ns", line.collective_ns.load())
+        .add("exposed_ns", line.exposed_ns.load())
+        .add("overlap_ratio", ReductionTimes::overlap_ratio(line.exposed_ns, line.collective_ns))
+        .add("busbw_mb_per_s", busbw_mb_per_s(line))
+        .add("sent_bytes", line.sent_bytes.load())
+        .add("state_bytes", line.state_bytes.load())
+        .add("bubble", bubble());
+    extras_add(end, line);
+    log_.write(end.add("status", status));
     if (line.steps > 0) reporter_.report(figures(), true);
     if (status == "failed") return 1;
     const double accuracy = line.accuracy;
@@ -339,7 +379,9 @@ class Launcher {
         samples_per_s(), line.loss.load(), accuracy >= 0 ? scores_text(line).c_str() : "",
         millis_of(line.device_median_ns), step_mean_ms(line, line.communication_ns),
         step_mean_ms(line, line.stall_ns),
-        (overlap_text(line) + bubble_text() + straggler_text() + skipped_text(line)).c_str()));
+        (overlap_text(line) + bubble_text() + straggler_text() + skipped_text(line) +
+         extras_text(line))
+            .c_str()));
     return 0;
   }
 

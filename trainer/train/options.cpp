@@ -92,6 +92,9 @@ void flags_add(CommandLine& line, TrainOptions& o) {
               "bytes of the largest gradient bucket: more of them hide more of the communication "
               "behind the backward pass, fewer pay the link's latency less often",
               4, 1ULL << 30);
+  line.number("--staleness", o.staleness,
+              "async: steps that a worker may be ahead of the slowest; 0 = all in step", 0,
+              1ULL << 40);
   line.number("--link-alpha-us", o.link.alpha_us, "modelled latency of a message (software GPUs)",
               0.0, 1e6);
   line.number("--link-gbps", o.link.gigabits_per_s,
@@ -114,6 +117,8 @@ struct CommunicationWords {
   std::string overlap = "on";
   std::string strategy = "data";
   std::string compression = "none";
+  std::string slow;
+  std::string offload = "none";
   std::string engine = "auto";
 };
 
@@ -128,27 +133,58 @@ void communication_add(CommandLine& line, CommunicationWords& words) {
             {"on", "off"});
   line.word("--strategy", words.strategy,
             "data: every rank has the optimizer's whole state; sharded: 1/N of it, for one "
-            "reduce-scatter and one all-gather",
-            {"data", "sharded"});
+            "reduce-scatter and one all-gather; async: rank 0 serves the weights, the others train "
+            "without waiting for each other (--staleness)",
+            {"data", "sharded", "async"});
+  line.word("--offload", words.offload,
+            "optimizer: its state is in the host's memory, and the host makes the updates",
+            {"none", "optimizer"});
+  line.text("--plant-slow", words.slow,
+            "experiment: RANK:US or RANK:US:EVERY, a rank that sleeps in every (EVERY-th) step");
   line.text("--compress", words.compression,
-            "gradients on the wire: none, fp16, bf16, or topk:RATIO (the largest, the rest later)");
+            "gradients on the wire: none, fp16, bf16, topk:RATIO (the largest, the rest later), or "
+            "powersgd:RANK (matrices as products of thin ones, the rest later)");
   line.word("--comm", words.engine, "what carries it", {"auto", "gloo", "nccl"});
 }
 
 /// What of communication goes with what.
+void async_check(const TrainOptions& o) {
+  if (o.strategy != Strategy::kAsync) {
+    if (o.staleness != TrainOptions().staleness)
+      throw Failure("--staleness is for --strategy async");
+    return;
+  }
+  if (o.compression.kind != Compression::kNone)
+    throw Failure("--compress is for --strategy data; async sends 32-bit gradients and weights");
+  if (o.precision == Precision::kFp16) {
+    throw Failure(
+        "--precision fp16 is not for --strategy async: workers would have to agree on the loss "
+        "scale in every step; take bf16");
+  }
+  if (o.eval_every > 0) {
+    throw Failure(
+        "--eval-every is not for --strategy async: its workers are at different steps; it "
+        "evaluates at the end");
+  }
+}
+
 void communication_check(const TrainOptions& o) {
+  async_check(o);
   const bool sharded = o.strategy == Strategy::kSharded;
   if (sharded && o.compression.kind != Compression::kNone)
     throw Failure("--compress is for --strategy data; sharded sends 32-bit sums");
+  if (sharded && o.offload)
+    throw Failure("--offload optimizer is for --strategy data and async; sharded has 1/N already");
   if (o.precision != Precision::kFp16) return;
   if (sharded) {
     throw Failure(
         "--precision fp16 is not for --strategy sharded: whether a step is left out follows from "
         "all gradients, and a rank has the sums of its part alone; take bf16");
   }
-  if (o.compression.kind == Compression::kTopk) {
+  if (o.compression.keeps_rest()) {
     throw Failure(
-        "--precision fp16 is not for --compress topk: an overflow would stay in what is kept for "
+        "--precision fp16 is not for --compress topk and powersgd: an overflow would stay in what "
+        "is kept for "
         "the next step; take --precision bf16, or --compress bf16");
   }
 }
@@ -158,11 +194,21 @@ void communication_take(const CommunicationWords& words, TrainOptions& o) {
   o.engine = *engine_parse(words.engine);
   o.overlap = words.overlap == "on";
   o.start_self = words.start == "self";
-  o.strategy = words.strategy == "sharded" ? Strategy::kSharded : Strategy::kData;
+  o.strategy = words.strategy == "sharded" ? Strategy::kSharded
+               : words.strategy == "async" ? Strategy::kAsync
+                                           : Strategy::kData;
+  o.offload = words.offload == "optimizer";
+  if (!words.slow.empty()) {
+    const auto slow = slow_parse(words.slow);
+    if (!slow) throw Failure("--plant-slow " + words.slow + " is not RANK:US or RANK:US:EVERY");
+    o.slow = *slow;
+  }
   const auto settings = compression_parse(words.compression);
   if (!settings) {
     throw Failure("--compress " + words.compression +
-                  " is not none, fp16, bf16 or topk:RATIO with a RATIO in (0, 1]");
+                  " is not none, fp16, bf16, topk:RATIO with a RATIO in (0, 1], or powersgd:RANK "
+                  "with a RANK from 1 to " +
+                  std::to_string(kPowersgdRankMax));
   }
   o.compression = *settings;
   communication_check(o);
@@ -235,6 +281,11 @@ void grid_check(const TrainOptions& o) {
   refuse(o.compression.kind == Compression::kTopk, "--compress topk",
          "ranks that have the same weights would choose different gradients of them; take fp16 or "
          "bf16");
+  refuse(o.compression.kind == Compression::kPowersgd, "--compress powersgd",
+         "it approximates whole matrices; take fp16 or bf16");
+  refuse(o.strategy == Strategy::kAsync, "--strategy async",
+         "its server has the whole model; take --strategy data");
+  refuse(o.offload, "--offload optimizer", "each rank has the state of its own part alone already");
   refuse(o.sharing == Sharing::kScatter, "--sharing scatter",
          "rank 0 sends samples to every rank; take --sharing index");
 }
@@ -298,6 +349,19 @@ bool place_parse(const std::string& text, RankPlace* out) {
          !out->directory.empty();
 }
 
+std::optional<SlowRank> slow_parse(const std::string& text) {
+  SlowRank slow;
+  unsigned long long us = 0, every = 1;
+  int used = 0;
+  const int got =
+      std::sscanf(text.c_str(), "%d:%llu%n:%llu%n", &slow.rank, &us, &used, &every, &used);
+  const bool whole = static_cast<std::size_t>(used) == text.size();
+  if (got < 2 || !whole || slow.rank < 0 || us > 60'000'000 || every == 0) return std::nullopt;
+  slow.us = us;
+  slow.every = every;
+  return slow;
+}
+
 std::unique_ptr<Tokenizer> tokenizer_make(const TrainOptions& options) {
   if (options.vocabulary.empty()) return byte_tokenizer();
   return bpe_tokenizer(options.vocabulary, options.merges);
@@ -347,6 +411,8 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
     rate_check(o);
     data_check(o);
     fault_options_check(o);
+    if (o.strategy == Strategy::kAsync && o.sharing != Sharing::kIndex)
+      throw Failure("--sharing " + sharing + " is not for --strategy async; take index");
     if (!place.empty() && !place_parse(place, &o.place)) {
       throw Failure("--as-rank is for the launcher alone");
     }

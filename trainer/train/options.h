@@ -38,19 +38,25 @@ enum class Model : std::uint8_t { kMlp, kCnn, kGpt };
 enum class Strategy : std::uint8_t {
   kData,     // every rank all weights and the optimizer's whole state
   kSharded,  // every rank all weights, and the state of its part of them
+  kAsync,    // rank 0 weights and state, which it serves; the others gradients (async.h)
 };
 
 /// Fewer bytes on the wire for the same gradients: compression.h.
-enum class Compression : std::uint8_t { kNone, kFp16, kBf16, kTopk };
+enum class Compression : std::uint8_t { kNone, kFp16, kBf16, kTopk, kPowersgd };
+inline constexpr int kPowersgdRankMax = 32;
 
 struct CompressionSettings {
   Compression kind = Compression::kNone;
   double ratio = 1;  // of kTopk, in (0, 1]
+  int rank = 0;      // of kPowersgd
+
+  /// What is not sent in a step is kept for the next.
+  bool keeps_rest() const { return kind == Compression::kTopk || kind == Compression::kPowersgd; }
 
   std::string text() const;
 };
 
-/// "none", "fp16", "bf16" or "topk:RATIO".
+/// "none", "fp16", "bf16", "topk:RATIO" or "powersgd:RANK".
 std::optional<CompressionSettings> compression_parse(const std::string& text);
 
 /// Who has which training samples.
@@ -59,6 +65,16 @@ enum class Sharing : std::uint8_t {
   kScatter,     // rank 0 opens all data and sends the others their parts of each global batch
   kPresharded,  // every rank opens shards of its own and trains on those alone
 };
+
+/// A rank that sleeps in every `every`-th of its steps.
+struct SlowRank {
+  int rank = -1;  // -1 = none
+  std::uint64_t us = 0;
+  std::uint64_t every = 1;
+};
+
+/// "RANK:US" or "RANK:US:EVERY".
+std::optional<SlowRank> slow_parse(const std::string& text);
 
 struct TrainOptions {
   int rank_count = 0;       // 0 = one per visible GPU
@@ -99,6 +115,9 @@ struct TrainOptions {
   std::uint64_t bucket_bytes = 1 << 20;
   bool overlap = true;
   Strategy strategy = Strategy::kData;
+  std::uint64_t staleness = 4;  // of kAsync: steps that a worker may be ahead of the slowest
+  SlowRank slow;                // a planted straggler
+  bool offload = false;         // the optimizer's state in the host's memory
   CompressionSettings compression;
   Algorithm algorithm = Algorithm::kRing;
   Engine engine = Engine::kAuto;
@@ -113,6 +132,9 @@ struct TrainOptions {
 
   /// Samples of a rank in a step.
   int rank_batch() const { return batch * accumulate; }
+  /// Of so many ranks those that train; the first of them is rank_count less these.
+  int worker_count(int ranks) const { return strategy == Strategy::kAsync ? ranks - 1 : ranks; }
+  bool is_server() const { return strategy == Strategy::kAsync && place.rank == 0; }
 };
 
 inline constexpr int kRanksMax = 64;

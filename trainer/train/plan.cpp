@@ -5,9 +5,11 @@
 #include <bit>
 #include <cassert>
 
+#include "trainer/train/async.h"
 #include "trainer/train/compression.h"
 #include "trainer/train/grid_plan.h"
 #include "trainer/train/pipeline_schedule.h"
+#include "trainer/train/powersgd.h"
 
 namespace sluice::train {
 
@@ -54,6 +56,11 @@ std::vector<Bucket> plan_buckets(const TrainPlan& plan, const TrainOptions& opti
     return plan.shards.buckets(all, bucket_floats, plan.rank_count);
   if (options.compression.kind == Compression::kNone) return buckets_cut(all, bucket_floats);
   std::vector<Bucket> buckets{{parameters, kExtraCount}};  // exact, so apart
+  if (options.compression.kind == Compression::kPowersgd) {
+    for (const Bucket& one : powersgd_buckets(plan.shape.ranges(), options.compression.rank))
+      buckets.push_back(one);
+    return buckets;
+  }
   for (const Bucket& one : buckets_cut(parameters, bucket_floats)) buckets.push_back(one);
   return buckets;
 }
@@ -80,8 +87,29 @@ AllreduceCost bucket_cost(const TrainPlan& plan, const TrainOptions& options,
       const std::size_t k = topk_of(options.compression.ratio, bucket.count);
       return {others, static_cast<double>(k * kPairBytes) * others};
     }
+    case Compression::kPowersgd: {
+      const int rank = options.compression.rank;
+      const auto matrix = powersgd_matrix(plan.shape.ranges(), bucket, rank);
+      if (!matrix) break;
+      const AllreduceCost left =
+          allreduce_cost(options.algorithm, plan.rank_count, matrix->left(rank) * sizeof(float));
+      const AllreduceCost right =
+          allreduce_cost(options.algorithm, plan.rank_count, matrix->right(rank) * sizeof(float));
+      return {left.steps + right.steps, left.bytes + right.bytes};
+    }
   }
   return whole;
+}
+
+/// A push is the gradients with their extras; an answer the weights and what is said with them.
+std::string async_text(const TrainPlan& plan, const TrainOptions& options) {
+  const std::size_t parameters = plan.shape.parameter_count();
+  return text_format(
+      "; rank 0 serves the weights to %d worker%s, none more than %llu steps ahead of the slowest; "
+      "a step sends %zu bytes there and %zu back",
+      plan.rank_count - 1, plan.rank_count == 2 ? "" : "s",
+      static_cast<unsigned long long>(options.staleness),
+      (parameters + kExtraCount) * sizeof(float), (parameters + kReplyCount) * sizeof(float));
 }
 
 std::string collective_text(const TrainOptions& options) {
@@ -98,6 +126,14 @@ std::string collective_text(const TrainOptions& options) {
 TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count) {
   if (gpu_count < 1) {
     throw Failure("no GPU is visible (CUDA_VISIBLE_DEVICES); training needs at least one");
+  }
+  if (options.strategy == Strategy::kAsync && rank_count < 2) {
+    throw Failure(
+        "--strategy async needs a server and at least one worker: give --nproc 2 or more");
+  }
+  if (options.slow.rank >= rank_count) {
+    throw Failure(
+        text_format("--plant-slow: there is no rank %d of %d", options.slow.rank, rank_count));
   }
   TrainPlan plan;
   plan.grid = Grid::of(rank_count, options.tensor, options.pipeline);
@@ -143,9 +179,9 @@ NetworkSettings network_settings(const TrainOptions& options, const PartPlace& p
 RatePlan rate_plan(const TrainOptions& options, int data_count, std::uint64_t steps_per_epoch) {
   RatePlan plan;
   plan.schedule = options.schedule;
-  plan.peak = rate_scaled(
-      options.rate, options.rate_batch,
-      static_cast<std::uint64_t>(options.rank_batch()) * static_cast<std::uint64_t>(data_count));
+  plan.peak = rate_scaled(options.rate, options.rate_batch,
+                          static_cast<std::uint64_t>(options.rank_batch()) *
+                              static_cast<std::uint64_t>(options.worker_count(data_count)));
   plan.low = options.rate_low;
   if (plan.low < 0) {
     plan.low = options.schedule == Schedule::kOneCycle     ? plan.peak / 25
@@ -168,12 +204,13 @@ std::string plan_text(const TrainPlan& plan, const TrainOptions& options) {
     text += text_format(" %d->GPU %d", rank, plan.gpu_of(rank));
   }
   text += text_format("\nplan: batch %d per rank, %d in all", options.rank_batch(),
-                      options.rank_batch() * plan.grid.data);
+                      options.rank_batch() * options.worker_count(plan.grid.data));
   if (options.accumulate > 1) text += text_format(", by %d micro-batches", options.accumulate);
   if (options.precision != Precision::kFp32) {
     text += std::string("; matrix products in ") + precision_name(options.precision);
   }
   const std::string parts = grid_text(plan, options);
+  if (options.strategy == Strategy::kAsync) return text + async_text(plan, options);
   if (plan.grid.data == 1) return text + "; nothing to reduce" + parts;
   double sent = 0;
   Nanos link_ns = 0;

@@ -15,6 +15,7 @@
 #include "trainer/job/statistics.h"
 #include "trainer/job/stop.h"
 #include "trainer/model/weights.h"
+#include "trainer/train/async.h"
 #include "trainer/train/board.h"
 #include "trainer/train/checkpoint.h"
 #include "trainer/train/compression.h"
@@ -25,6 +26,7 @@
 #include "trainer/train/membership.h"
 #include "trainer/train/pipeline.h"
 #include "trainer/train/plan.h"
+#include "trainer/train/powersgd.h"
 #include "trainer/train/reduction.h"
 #include "trainer/train/replica.h"
 #include "trainer/train/scatter.h"
@@ -119,16 +121,22 @@ class Rank {
       scaler_.emplace(stream_, options.loss_scale, model_.parameter_count(),
                       [this](bool found) { return replica_.any_of(found); });
     }
-    if (grid_.data > 1)
+    if (is_async() && place_.rank > 0) async_worker_.emplace(*groups_.data, stream_, model_, line_);
+    if (grid_.data > 1 && !is_async())
       reducer_.emplace(*groups_.data, *reduction_, stream_, plan_.buckets, overlaps());
     if (grid_.pipeline > 1)
       pipeline_.emplace(*groups_.pipeline, stream_, model_, part_.stage, part_.stage_count);
     if (feed_.is_scattered())
       scatter_.emplace(*groups_.data, stream_, place_, options.rank_batch(), model_.sample());
-    for (const Bucket& bucket : plan_.buckets) bus_bytes_ += reduction_->bus_bytes(bucket);
-    bus_bytes_ += update_->bus_bytes();
+    if (!is_async()) {
+      for (const Bucket& bucket : plan_.buckets) bus_bytes_ += reduction_->bus_bytes(bucket);
+      bus_bytes_ += update_->bus_bytes();
+    }
     model_.on_gradient_ready([this](const ParameterRange& range) { gradients_final(range); });
-    line_.state_bytes = update_->state_bytes();
+    if (update_) {
+      line_.state_bytes = update_->state_bytes();
+      line_.host_state_bytes = update_->host_state_bytes();
+    }
   }
 
   void run() {
@@ -137,15 +145,11 @@ class Rank {
     if (line_.begin_ns == 0) line_.begin_ns = now_ns();
     worker_.heartbeat.progress();
     line_.waits = false;
-    std::uint64_t step = state_.step;
-    bool stop = is_over(step);
-    if (stop) evaluate(step, true);  // it was over before; say once more how good it is
-    while (!stop) {
-      stop = train_step(step++);
-      stop = stop || is_over(step);
-      state_keep(step, stop);
-      const bool due = options_.eval_every != 0 && step % options_.eval_every == 0;
-      if (due || stop) evaluate(step, stop);
+    const std::uint64_t steps = options_.is_server() ? serve() : train();
+    if (is_async()) {
+      // A worker has weights of some moment; the last are the server's.
+      groups_.data->broadcast(stream_, model_.parameters(), model_.parameter_count());
+      evaluate(steps, true);
     }
     if (grid_.data_of(place_.rank) == 0 && !options_.save.empty()) {
       const auto weights = replica_.weights_gather(plan_.part, model_.parameters_download());
@@ -155,6 +159,37 @@ class Rank {
   }
 
  private:
+  std::uint64_t train() {
+    std::uint64_t step = state_.step;
+    bool stop = is_over(step);
+    if (stop && !is_async()) evaluate(step, true);  // it was over; say once more how good it is
+    while (!stop) {
+      stop = train_step(step++);
+      stop = stop || is_over(step);
+      state_keep(step, stop);
+      const bool due = options_.eval_every != 0 && step % options_.eval_every == 0;
+      if ((due || stop) && !is_async()) evaluate(step, stop);
+    }
+    return step;
+  }
+
+  std::uint64_t serve() {
+    ServerOptions how{options_.worker_count(place_.rank_count),
+                      options_.staleness,
+                      rates_.steps,
+                      rates_,
+                      options_.timeout_s,
+                      options_.rank_batch()};
+    if (options_.seconds > 0) how.steps = UINT64_MAX;
+    AsyncServer server(how, *groups_.data, stream_, model_, *update_, board_, log_,
+                       [this] { return wants_stop(); });
+    const Heartbeat::Waiting waiting(worker_.heartbeat);
+    server.run();
+    offload_note();
+    return line_.steps;
+  }
+
+  bool is_async() const { return options_.strategy == Strategy::kAsync; }
   /// Only with --elastic is there somewhere to go to.
   std::function<bool()> cancellation() {
     if (!options_.faults.is_elastic()) return nullptr;
@@ -179,7 +214,7 @@ class Rank {
 
   /// The state that all go on from: what root has in memory, or on the disk, or a new one.
   void state_begin() {
-    if (place_.rank == root_ || grid_.is_split()) {
+    if (place_.rank == root_ || grid_.is_split() || is_async()) {
       if (worker_.commit) {
         state_ = *worker_.commit;
       } else if (options_.faults.resume) {
@@ -189,7 +224,7 @@ class Rank {
       }
       if (state_.parameters.empty()) state_.parameters = plan_.shape.draw(options_.seed);
     }
-    if (grid_.is_split()) {
+    if (grid_.is_split() || is_async()) {
       model_.parameters_upload(plan_.part.cut(state_.parameters));
       groups_.data->broadcast(stream_, model_.parameters(), model_.parameter_count());
     } else {
@@ -203,7 +238,8 @@ class Rank {
     rates_ = rate_plan(options_, grid_.data, feed_.steps_per_epoch());
     if (options_.epochs > 0) rates_.steps = state_.step + feed_.steps_until(options_.epochs);
     const std::uint64_t left = rates_.steps - std::min(rates_.steps, state_.step);
-    feed_.start(options_.seconds > 0 ? UINT64_MAX : left, model_.sample());
+    if (!options_.is_server())
+      feed_.start(options_.seconds > 0 ? UINT64_MAX : left, model_.sample());
     line_.steps = state_.step;
     samples_ = state_.samples;
     line_.job_samples = samples_;
@@ -278,20 +314,27 @@ class Rank {
       return std::make_unique<ShardedReduction>(*groups_.data, place_.rank, place_.rank_count,
                                                 model_.gradients(), plan_.shards);
     }
+    if (options_.compression.kind == Compression::kPowersgd) {
+      return powersgd_reduction(options_.compression.rank, *groups_.data, grid_.data, stream_,
+                                model_.gradients(), model_.ranges());
+    }
     std::size_t largest = 0;
     for (const Bucket& bucket : plan_.buckets) largest = std::max(largest, bucket.count);
     return compressed_reduction(options_.compression, *groups_.data, grid_.data, stream_,
                                 model_.gradients(), model_.parameter_count(), largest);
   }
 
+  /// None for a worker of --strategy async.
   std::unique_ptr<WeightUpdate> update_make() {
     if (grid_.is_split()) {
       return replica_update(*groups_.replica, stream_, options_.optimizer, model_.gradients(),
                             model_.parameters(), plan_.part);
     }
+    if (is_async() && !options_.is_server()) return nullptr;
     if (!is_sharded()) {
-      return plain_update(stream_, options_.optimizer, model_.gradients(), model_.parameters(),
-                          model_.parameter_count());
+      const auto make = options_.offload ? offload_update : plain_update;
+      return make(stream_, options_.optimizer, model_.gradients(), model_.parameters(),
+                  model_.parameter_count());
     }
     return sharded_update(
         *groups_.data, stream_, options_.optimizer, model_.gradients(), model_.parameters(),
@@ -379,6 +422,7 @@ class Rank {
 
   ReductionTimes gradients_reduce() {
     const Heartbeat::Waiting waiting(worker_.heartbeat);
+    if (async_worker_) return async_worker_->exchange();
     ReductionTimes reduced = reducer_ ? reducer_->finish() : ReductionTimes();
     return reduced += replica_.reduce(groups_.ends.get(), plan_.part, model_);
   }
@@ -393,6 +437,8 @@ class Rank {
     worker_.heartbeat.progress();
     while (worker_.hangs && step + 1 == options_.faults.hang_step) pause();
     const LoadedBatch batch = batch_next(step);
+    if (options_.slow.rank == place_.rank && (step + 1) % options_.slow.every == 0)
+      sleep_until(now_ns() + static_cast<Nanos>(options_.slow.us * 1000));
     const std::uint64_t sent_before = groups_.sent_bytes();
     const int count = static_cast<int>(batch.count);
     compute_begin_.record(stream_);
@@ -404,14 +450,17 @@ class Rank {
     update_begin_.record(stream_);
     const double rate = rate_at(rates_, step);
     const bool usable = !scaler_ || scaler_->unscale(model_.gradients());
-    if (usable) update_->step(rate);
+    if (usable && update_) update_->step(rate);
     update_end_.record(stream_);
-    reduced += weights_gather();
+    if (update_) reduced += weights_gather();
     stream_.download(extras_.data(), model_.extra(0), kExtraCount * sizeof(float));
     stream_.synchronize();
     worker_.heartbeat.broken_check();  // what an aborted collective left is nobody's weights
+    // An asynchronous worker knows its own samples' losses alone.
+    const std::size_t samples = async_worker_ ? batch.count : batch.global_count;
     const double loss =
-        extras_[kExtraLoss] / static_cast<double>(batch.global_count * model_.sample().targets);
+        samples > 0 ? extras_[kExtraLoss] / static_cast<double>(samples * model_.sample().targets)
+                    : 0;
     line_.sent_bytes += groups_.sent_bytes() - sent_before;
     samples_ += batch.global_count;
     step_note(step, begin, reduced, count, loss, rate);
@@ -421,7 +470,17 @@ class Rank {
           "--lr (%g) or --momentum (%g), or give --lr-warmup or --clip",
           static_cast<unsigned long long>(step), options_.rate, options_.optimizer.momentum));
     }
-    return extras_[kExtraStop] > 0;
+    return async_worker_ ? async_worker_->stops() : extras_[kExtraStop] > 0;
+  }
+
+  /// What the optimizer's copies took since this was asked last.
+  Nanos offload_note() {
+    if (!update_) return 0;
+    const HostCopies copies = update_->host_copies();
+    const Nanos since = copies.device_ns - line_.offload_ns;
+    line_.offload_bytes = copies.bytes;
+    line_.offload_ns = copies.device_ns;
+    return since;
   }
 
   void step_note(std::uint64_t step, Nanos begin, const ReductionTimes& reduced, int count,
@@ -441,6 +500,8 @@ class Rank {
         .add("stall_ns", stall_ns());
     if (pipeline_) pipeline_note(json);
     if (scaler_) json.add("loss_scale", scaler_->value()).add("skipped", scaler_->skipped());
+    if (options_.offload) json.add("offload_ns", offload_note());
+    if (async_worker_) json.add("age", async_worker_->age()).add("ahead", async_worker_->ahead());
     log_.write(json);
     if (scaler_) line_.skipped = scaler_->skipped();
     compute_recent_.put(end - begin - reduced.wall_ns);
@@ -491,6 +552,7 @@ class Rank {
   double bus_bytes_ = 0;  // of a step
   std::optional<GradientReducer> reducer_;
   std::optional<Pipeline> pipeline_;
+  std::optional<AsyncWorker> async_worker_;  // of --strategy async
   std::optional<Scatter> scatter_;
 };
 

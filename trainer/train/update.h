@@ -21,6 +21,12 @@ struct OptimizerState {
   std::vector<std::vector<float>> arrays;  // state_count() x [parameter_count]
 };
 
+/// Between device and host, since the beginning.
+struct HostCopies {
+  std::uint64_t bytes = 0;
+  Nanos device_ns = 0;  // that copies took, in the device's time, hidden or not
+};
+
 class WeightUpdate {
  public:
   virtual ~WeightUpdate() = default;
@@ -30,6 +36,9 @@ class WeightUpdate {
   virtual std::size_t state_bytes() const = 0;
   /// After step(): brings the new weights to where they are not. Nothing hides it. Waits.
   virtual ReductionTimes gather() { return {}; }
+  /// Where the state is on the host. Waits for the last step's copies.
+  virtual HostCopies host_copies() { return {}; }
+  virtual std::size_t host_state_bytes() const { return 0; }
   /// Of gather(), as BucketReduction counts them.
   virtual double bus_bytes() const { return 0; }
 
@@ -58,10 +67,16 @@ class ShardedReduction final : public BucketReduction {
   PlainReduction whole_;
 };
 
-/// All weights by one optimizer.
+/// All weights by one optimizer. Throws Failure where the device has no room for its state.
 std::unique_ptr<WeightUpdate> plain_update(Stream& stream, const OptimizerSettings& settings,
                                            CUdeviceptr gradients, CUdeviceptr parameters,
                                            std::size_t parameter_count);
+
+/// The same with the state on the host, where the updates are made; the weights differ by a
+/// rounding at most.
+std::unique_ptr<WeightUpdate> offload_update(Stream& stream, const OptimizerSettings& settings,
+                                             CUdeviceptr gradients, CUdeviceptr parameters,
+                                             std::size_t parameter_count);
 
 struct ShardedUpdateOptions {
   int rank;

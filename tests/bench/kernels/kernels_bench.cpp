@@ -335,6 +335,22 @@ Work topk_work(Inputs& inputs, int scale) {
   return work;
 }
 
+/// In place: what it is timed on is orthonormal already.
+Work gram_schmidt_work(Inputs& inputs, int scale) {
+  constexpr int kColumns = 4;
+  const int rows = 16 * scale;
+  const CUdeviceptr x = inputs.floats(size_of(rows * kColumns));
+  Work work;
+  work.results = size_of(rows * kColumns);
+  work.result = x;
+  work.launches = {kernels::gram_schmidt(rows, kColumns, x)};
+  work.bytes = 2 * 4.0 * rows * kColumns;
+  work.expected = [&inputs, rows] {
+    return reference::gram_schmidt(rows, kColumns, inputs.drawn(0));
+  };
+  return work;
+}
+
 Work cast_work(Inputs& inputs, int scale, kernels::HalfFormat format) {
   const int count = 2048 * scale;
   const CUdeviceptr x = inputs.floats(size_of(count));
@@ -381,6 +397,7 @@ const std::vector<Row>& rows() {
       {"rmsprop", rmsprop_work},
       {"gradient norm", norm_work},
       {"top 1 %", topk_work},
+      {"gram-schmidt of 4", gram_schmidt_work},
       {"cast fp16 and back", [](Inputs& in, int n) { return cast_work(in, n, HalfFormat::kFp16); }},
       {"cast bf16 and back", [](Inputs& in, int n) { return cast_work(in, n, HalfFormat::kBf16); }},
   };
