@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 
+#include "config/reader/entries.h"
 #include "config/reader/keys.h"
 #include "config/reader/shape.h"
 
@@ -286,6 +287,23 @@ void root_read(const toml::table& root, Config& config, Errors& errors) {
   }
 }
 
+/// Hands the parsed text to `read`, or says why it is none.
+template <class Read>
+void toml_read(std::string_view text, Errors& errors, Read read) {
+  try {
+    const toml::table root = toml::parse(text);
+    read(root);
+  } catch (const toml::parse_error& error) {
+    const Place at = error.source().begin;
+    auto unquoted = unquoted_find(text, at.line);
+    if (unquoted) {
+      errors.push_back(std::move(*unquoted));
+    } else {
+      error_add(errors, at, "not valid TOML: " + text_shown(error.description(), 200));
+    }
+  }
+}
+
 Errors finish(Errors errors, const std::string& path) {
   std::stable_sort(errors.begin(), errors.end(), [](const Error& a, const Error& b) {
     return a.line != b.line ? a.line < b.line : a.column < b.column;
@@ -330,20 +348,27 @@ Result<Config> config_parse(std::string_view text, const std::string& path) {
   Config config = config_default();
   config.path = path;
   Errors errors;
-  try {
-    const toml::table root = toml::parse(text);
-    root_read(root, config, errors);
-  } catch (const toml::parse_error& error) {
-    const Place at = error.source().begin;
-    auto unquoted = unquoted_find(text, at.line);
-    if (unquoted) {
-      errors.push_back(std::move(*unquoted));
-    } else {
-      error_add(errors, at, "not valid TOML: " + text_shown(error.description(), 200));
-    }
-  }
+  toml_read(text, errors, [&](const toml::table& root) { root_read(root, config, errors); });
   if (!errors.empty()) return {finish(std::move(errors), path)};
   return {std::move(config)};
+}
+
+Result<std::vector<Entry>> entries_parse(std::string_view text, const std::string& path) {
+  if (auto error = shape_check(text)) return {finish({*error}, path)};
+  std::vector<Entry> entries;
+  Errors errors;
+  toml_read(text, errors, [&](const toml::table& root) {
+    for (auto&& [key, node] : root) {
+      const Place at = key.source().begin;
+      entries.push_back({std::string(key.str()), at.line, at.column, value_read(node)});
+    }
+  });
+  if (!errors.empty()) return {finish(std::move(errors), path)};
+  // toml++ keeps a table sorted by name; what people see is the order of the file.
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return a.line != b.line ? a.line < b.line : a.column < b.column;
+  });
+  return {std::move(entries)};
 }
 
 Result<Config> config_read(const std::string& path) {
@@ -352,6 +377,14 @@ Result<Config> config_read(const std::string& path) {
     return {std::vector<Error>{Error{path, 0, 0, *problem}}};
   }
   return config_parse(text, path);
+}
+
+Result<std::vector<Entry>> entries_read(const std::string& path) {
+  std::string text;
+  if (const auto problem = file_read(path, &text)) {
+    return {std::vector<Error>{Error{path, 0, 0, *problem}}};
+  }
+  return entries_parse(text, path);
 }
 
 }  // namespace sluice::config

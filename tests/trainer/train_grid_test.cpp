@@ -165,8 +165,8 @@ class SoftGridTest : public GridProgramTest {
     Ended out{child.wait(kPatience), child.err(), {}};
     Child accounts({"softgpu-ctl", "accounts", "--json", "--dir", segments}, scratch_, own);
     EXPECT_EQ(accounts.wait(kPatience), 0) << accounts.err();
-    const auto json = nlohmann::json::parse(accounts.out(), nullptr, false);
-    for (const auto& device : json.value("devices", nlohmann::json::array())) {
+    const auto said = nlohmann::json::parse(accounts.out(), nullptr, false);
+    for (const auto& device : said.value("devices", nlohmann::json::array())) {
       std::size_t most = 0;
       for (const auto& process : device["processes"])
         most = std::max(most, process["memory_peak_bytes"].get<std::size_t>());

@@ -36,9 +36,7 @@ Device::Device(int ordinal) {
   char text[256] = "";
   driver_check(driver().cuDeviceGetName(text, sizeof text, device_), "asking the GPU's name");
   name_ = text;
-  driver_check(driver().cuDeviceGetAttribute(&multiprocessors_,
-                                             CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_),
-               "asking the GPU's size");
+  multiprocessors_ = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   driver_check(driver().cuDevicePrimaryCtxRetain(&context_, device_), "creating a context");
   try {
     driver_check(driver().cuCtxSetCurrent(context_), "entering the context");
@@ -52,6 +50,13 @@ Device::Device(int ordinal) {
 Device::~Device() {
   driver().cuModuleUnload(module_);
   driver().cuDevicePrimaryCtxRelease(device_);
+}
+
+int Device::attribute(CUdevice_attribute which) const {
+  int value = 0;
+  driver_check(driver().cuDeviceGetAttribute(&value, which, device_),
+               "asking the GPU's attributes");
+  return value;
 }
 
 void Device::enter() const {

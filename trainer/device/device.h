@@ -31,6 +31,7 @@ class Device {
   /// For threads other than the constructing one.
   void enter() const;
   int multiprocessors() const { return multiprocessors_; }
+  int attribute(CUdevice_attribute which) const;
   /// Software GPUs have a modelled clock, to which link time can be charged.
   bool is_software() const { return driver().stream_delay != nullptr; }
   /// Looked up when it is first asked for: a program uses few of the kernels.

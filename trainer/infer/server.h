@@ -1,15 +1,14 @@
-// One model on one GPU that answers requests in batches: whatever has arrived when the GPU is free,
-// up to batch_max.
+// One or several models on one GPU that answer requests in batches: one process, one context, one
+// stream for all of them.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "trainer/data/dataset.h"
-#include "trainer/infer/arrivals.h"
-#include "trainer/job/log.h"
-#include "trainer/job/progress.h"
-#include "trainer/job/stop.h"
+#include "trainer/infer/serving.h"
 #include "trainer/model/weights.h"
 
 namespace sluice::train {
@@ -17,17 +16,11 @@ namespace sluice::train {
 class Server {
  public:
   /// `images` are what the requests ask about, in turn.
-  Server(const Weights& weights, int batch_max, const ImageSet& images);
+  Server(const std::vector<Weights>& models, int batch_max, const ImageSet& images);
 
-  /// Serves the schedule: request i arrives at begin_ns + arrivals[i]. Returns those served; fewer
-  /// when asked to stop or when draining the queue takes longer than drain_ns after the last
-  /// arrival.
-  std::vector<Request> serve(const std::vector<Nanos>& arrivals, Nanos begin_ns, Nanos drain_ns,
-                             StopSignal& stop, JobLog& log, Progress& progress);
-
-  /// Answers one batch of requests (ids) and waits for the GPU; answers()[i] is the class of
-  /// request ids[i].
-  void answer(const std::vector<std::uint32_t>& ids);
+  /// Answers one batch of requests (ids) with one model and waits for the GPU; answers()[i] is the
+  /// class of request ids[i].
+  void answer(std::uint32_t model, std::span<const std::uint32_t> ids);
   const std::vector<int>& answers() const { return answers_; }
   const Device& device() const { return device_; }
 
@@ -35,7 +28,7 @@ class Server {
   Device device_{0};
   Stream stream_{device_};
   const ImageSet& images_;
-  const std::unique_ptr<Network> model_;
+  std::vector<std::unique_ptr<Network>> models_;
   PinnedArray<float> inputs_;
   PinnedArray<int> labels_;
   PinnedArray<float> logits_;

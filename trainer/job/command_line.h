@@ -27,18 +27,28 @@ class CommandLine {
   void number(const char* option, std::uint32_t& value, const char* help);
   /// Whole numbers with commas between them.
   void numbers(const char* option, std::vector<int>& values, const char* help);
+  void numbers(const char* option, std::vector<double>& values, const char* help);
   void text(const char* option, std::string& value, const char* help);
+  /// May be given several times, on the command line alone. Two names may be given with a comma
+  /// between them.
+  void texts(const char* option, std::vector<std::string>& values, const char* help);
   void word(const char* option, std::string& value, const char* help,
             std::initializer_list<const char*> words);
   void flag(const char* option, bool& value, const char* help);
   /// For the program's own use: not in the help.
   void hidden(const char* option, std::string& value);
+  /// `--config FILE`: every option that is not hidden may stand in a TOML file, under its name
+  /// without the dashes. What the command line says wins; what excludes an option that the command
+  /// line gave is left out. A mistake is named with line and column.
+  void config_file(const char* help);
   /// At most one of these may be given.
   void exclusive(std::initializer_list<const char*> options);
 
   /// False: the program ends with `exit_code`, which is 0 after --help and 2 after an error, and
   /// what there is to say has been said. `check` looks at the whole; what it throws is an error.
   bool parse(int argc, char** argv, int* exit_code, const std::function<void()>& check = nullptr);
+  /// After parse(): the option was given, in a file or on the command line.
+  bool given(const char* option) const;
 
  private:
   struct Parser;

@@ -37,8 +37,10 @@ struct RankLine {
   std::atomic<double> recall;          // these three: of the evaluation at the end
   std::atomic<double> f1;
   std::atomic<double> roc_auc;
-  std::atomic<std::int64_t> begin_ns;  // first step's start
-  std::atomic<std::int64_t> end_ns;    // last step's end
+  std::atomic<std::int64_t> begin_ns;        // first step's start
+  std::atomic<std::int64_t> end_ns;          // last step's end
+  std::atomic<std::uint64_t> steps_planned;  // 0 = until its time is up
+  std::atomic<double> peak_flops;            // of this rank's GPU (flops.h); 0 = not known
   // --strategy async: what a worker has sent, or is about to; and of the server, in updates and
   // steps (async.h).
   std::atomic<std::uint64_t> pushes;

@@ -1,9 +1,7 @@
 // See launcher.h.
 #include "trainer/train/launcher.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,21 +12,26 @@
 #include <optional>
 #include <utility>
 
+#include "trainer/job/child.h"
 #include "trainer/job/gang.h"
 #include "trainer/job/log.h"
 #include "trainer/job/progress.h"
 #include "trainer/job/report.h"
 #include "trainer/job/statistics.h"
 #include "trainer/job/stop.h"
+#include "trainer/plan/choose.h"
 #include "trainer/train/board.h"
 #include "trainer/train/checkpoint.h"
 #include "trainer/train/crew.h"
 #include "trainer/train/environment.h"
 #include "trainer/train/feed.h"
+#include "trainer/train/flops.h"
 #include "trainer/train/meeting.h"
 #include "trainer/train/pipeline_schedule.h"
 #include "trainer/train/plan.h"
 #include "trainer/train/reduction.h"
+#include "trainer/train/status.h"
+#include "trainer/train/timeline.h"
 
 namespace sluice::train {
 namespace {
@@ -37,37 +40,6 @@ constexpr Nanos kLookGap = 50 * kNanosPerMilli;   // between looks at the ranks
 constexpr Nanos kEndGrace = 2 * kNanosPerSecond;  // for the other ranks, once one is lost
 // For all of them after SIGTERM: a step and an evaluation must fit, also on a shared GPU.
 constexpr Nanos kStopGrace = 20 * kNanosPerSecond;
-
-/// Counts the GPUs in a child, because a process that has called cuInit cannot fork ranks that use
-/// CUDA.
-int gpus_count() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw errno_failure("making a pipe");
-  const pid_t child = fork();
-  if (child < 0) throw errno_failure("forking");
-  if (child == 0) {
-    std::string text;
-    try {
-      text = "=" + std::to_string(device_count());
-    } catch (const Failure& failure) {
-      text = failure.what();
-    }
-    const ssize_t written = write(ends[1], text.data(), text.size());
-    _exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
-  }
-  close(ends[1]);
-  char buffer[1024];
-  std::string text;
-  for (ssize_t got; (got = read(ends[0], buffer, sizeof buffer)) > 0;) {
-    text.append(buffer, static_cast<std::size_t>(got));
-  }
-  close(ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (text.empty()) throw Failure("the CUDA driver ended the process that counted the GPUs");
-  if (text[0] != '=') throw Failure(text);
-  return std::atoi(text.c_str() + 1);
-}
 
 /// The lock of the directory of checkpoints, where there is one; ranks inherit it.
 class CheckpointLock {
@@ -115,9 +87,11 @@ int checkpoints_open(const TrainOptions& options, const TrainPlan& plan, bool is
 
 class Launcher {
  public:
-  Launcher(const TrainOptions& options, int argc, char** argv, int rank_count, int gpu_count,
-           const std::optional<ExternalStart>& external)
+  Launcher(const TrainOptions& options, std::vector<std::string> arguments, int rank_count,
+           int gpu_count, const std::optional<ExternalStart>& external,
+           const std::optional<planner::Ranked>& chosen)
       : options_(options),
+        chosen_(chosen),
         only_rank_(external ? external->rank : -1),
         plan_(train_plan(options, rank_count, gpu_count)),
         log_(options.log, is_first() ? JobLog::Open::kFresh : JobLog::Open::kAppend),
@@ -125,20 +99,19 @@ class Launcher {
         checkpoints_(checkpoints_open(options, plan_, is_first())),
         meeting_(external ? Meeting::shared(*external, options.timeout_s) : Meeting::own()),
         board_(meeting_->board()),
-        crew_({options_,
-               plan_,
-               {argv, argv + argc},
-               only_rank_,
+        crew_({options_, plan_, std::move(arguments), only_rank_,
                checkpoints_.fd() >= 0 ? std::vector<int>{checkpoints_.fd()} : std::vector<int>{},
-               *meeting_,
-               log_,
-               [this](const std::string& text) { progress_.say(text); }}) {}
+               *meeting_, log_, [this](const std::string& text) { progress_.say(text); }}) {}
 
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
   int run() {
     progress_.say(plan_text(plan_, options_));
+    // Ranks that others start may have begun theirs.
+    if (only_rank_ < 0 && !options_.timeline.empty()) {
+      timeline_prepare(options_.timeline, plan_.rank_count);
+    }
     if (is_first()) {
       log_.write(JsonLine("start")
                      .add("job", "train")
@@ -146,6 +119,7 @@ class Launcher {
                      .add("batch", options_.rank_batch())
                      .add("parameters", static_cast<std::uint64_t>(plan_.shape.parameter_count()))
                      .add("seed", options_.seed));
+      chosen_show();
     }
     crew_.start();
     while (crew_.look(now_ns() + kLookGap)) {
@@ -159,6 +133,35 @@ class Launcher {
  private:
   /// Speaks for the job: starts all ranks, or the first of them.
   bool is_first() const { return only_rank_ <= 0; }
+
+  /// The chosen plan beside its prediction, which the end line has again beside what was measured.
+  void chosen_show() {
+    if (!chosen_) return;
+    const planner::Prediction& p = chosen_->prediction;
+    progress_.say("plan: chosen " + chosen_->candidate.text() + "; predicted step " +
+                  planner::prediction_text(p));
+    log_.write(JsonLine("plan")
+                   .add("chosen", chosen_->candidate.text())
+                   .add("predicted_step_ns", p.step_ns())
+                   .add("input_ns", p.input_ns)
+                   .add("compute_ns", p.compute_ns)
+                   .add("exposed_ns", p.exposed_ns)
+                   .add("update_ns", p.update_ns)
+                   .add("memory_bytes", p.memory_bytes));
+  }
+
+  /// In the device's time, as the prediction is: work and what of communication nothing hid.
+  static double step_measured_ns(const RankLine& line) {
+    return static_cast<double>(line.device_median_ns) + 1e6 * step_mean_ms(line, line.exposed_ns);
+  }
+
+  std::string prediction_text(const RankLine& line) const {
+    if (!chosen_ || line.steps == 0) return "";
+    const double predicted = chosen_->prediction.step_ns();
+    const double measured = step_measured_ns(line);
+    return text_format("; a step was predicted to take %.3f ms and took %.3f ms (%+.1f %%)",
+                       predicted / 1e6, measured / 1e6, 100 * (measured / predicted - 1));
+  }
 
   void stop_pass_on() {
     if (std::exchange(stopping_, true)) return;
@@ -245,13 +248,35 @@ class Launcher {
     return out;
   }
 
+  TrainStatus status() {
+    const RankLine& line = speaker();
+    TrainStatus out;
+    out.steps = line.steps;
+    out.steps_before = out.steps - std::min(out.steps, line.own_steps.load());
+    out.steps_planned = line.steps_planned;
+    out.loss = line.loss;
+    out.samples_per_s = samples_per_s();
+    const SampleShape sample = plan_.shape.sample();
+    if (options_.model == Model::kGpt) out.tokens_per_sample = static_cast<double>(sample.targets);
+    double peak = 0;
+    for (const int slot : crew_.members()) peak += board_.line(slot).peak_flops;
+    if (peak > 0) out.mfu = out.samples_per_s * sample_flops(plan_.shape) / peak;
+    const Nanos spent = line.end_ns - line.begin_ns;
+    if (spent > 0) {
+      out.exposed = static_cast<double>(line.communication_ns) / static_cast<double>(spent);
+      out.stall = static_cast<double>(line.stall_ns) / static_cast<double>(spent);
+    }
+    out.has_ranks = crew_.members().size() > 1;
+    out.spent_s = seconds_of(spent);
+    out.seconds = options_.seconds;
+    return out;
+  }
+
   void state_show() {
     RankLine& line = speaker();
     if (crew_.have_met()) meeting_->remove();
     if (line.steps == 0) return;
-    progress_.show(text_format("step %llu, loss %.4f, %.0f samples/s",
-                               static_cast<unsigned long long>(line.steps.load()), line.loss.load(),
-                               samples_per_s()));
+    progress_.show(status_parts(status()));
     if (is_first()) reporter_.report(figures(), false);
   }
 
@@ -357,6 +382,10 @@ class Launcher {
     if (!is_first()) return status == "failed" ? 1 : 0;
     if (line.steps > 0) ranks_log();
     JsonLine end("end");
+    if (chosen_ && line.steps > 0) {
+      end.add("predicted_step_ns", chosen_->prediction.step_ns())
+          .add("measured_step_ns", step_measured_ns(line));
+    }
     end.add("steps", line.steps.load())
         .add("samples", samples())
         .add("collective_ns", line.collective_ns.load())
@@ -369,6 +398,7 @@ class Launcher {
     extras_add(end, line);
     log_.write(end.add("status", status));
     if (line.steps > 0) reporter_.report(figures(), true);
+    if (!options_.timeline.empty()) timeline_merge(options_.timeline, plan_.rank_count);
     if (status == "failed") return 1;
     const double accuracy = line.accuracy;
     progress_.say(text_format(
@@ -380,13 +410,14 @@ class Launcher {
         millis_of(line.device_median_ns), step_mean_ms(line, line.communication_ns),
         step_mean_ms(line, line.stall_ns),
         (overlap_text(line) + bubble_text() + straggler_text() + skipped_text(line) +
-         extras_text(line))
+         extras_text(line) + prediction_text(line))
             .c_str()));
     return 0;
   }
 
   StopSignal stop_;
   const TrainOptions& options_;
+  const std::optional<planner::Ranked> chosen_;  // with --plan auto
   const int only_rank_;  // the others are started by somebody else; -1 = all by this launcher
   TrainPlan plan_;
   JobLog log_;
@@ -402,7 +433,27 @@ class Launcher {
   Nanos deadline_ns_ = 0;
 };
 
+/// With --plan auto: the plan, in `options` too.
+std::optional<planner::Ranked> plan_choose(TrainOptions& options, int rank_count,
+                                           const std::optional<ExternalStart>& external) {
+  if (!options.plan_auto) return std::nullopt;
+  if (external && options.calibration.empty()) {
+    throw Failure("--plan auto under " + external->by +
+                  " needs --calibration FILE, so that all ranks choose by the same figures; "
+                  "sluice-train calibrate writes one");
+  }
+  Progress progress(options.quiet);
+  const auto say = [&](const std::string& what) { progress.say("plan: measuring " + what); };
+  return planner::plan_take(planner::plan_search(options, rank_count, say), options);
+}
+
 }  // namespace
+
+int gpus_count() {
+  return std::stoi(children_ask(1, "counting the GPUs", [](int) {
+                     return std::to_string(device_count());
+                   }).front());
+}
 
 int launcher_run(const TrainOptions& options, int argc, char** argv) {
   std::optional<ExternalStart> external;
@@ -434,7 +485,11 @@ int launcher_run(const TrainOptions& options, int argc, char** argv) {
                          : options.rank_count ? options.rank_count
                                               : gpu_count;
   feed_verify(options, rank_count);
-  return Launcher(options, argc, argv, rank_count, gpu_count, external).run();
+  TrainOptions planned = options;
+  std::vector<std::string> arguments(argv, argv + argc);
+  const auto chosen = plan_choose(planned, rank_count, external);
+  if (chosen) arguments.insert(arguments.end(), {"--as-planned", planner::planned_format(planned)});
+  return Launcher(planned, std::move(arguments), rank_count, gpu_count, external, chosen).run();
 }
 
 }  // namespace sluice::train

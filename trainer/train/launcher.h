@@ -12,4 +12,7 @@ namespace sluice::train {
 /// must not have.
 int launcher_run(const TrainOptions& options, int argc, char** argv);
 
+/// GPUs that this process would see; a child looks.
+int gpus_count();
+
 }  // namespace sluice::train

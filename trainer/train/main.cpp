@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "trainer/job/command_line.h"
+#include "trainer/plan/commands.h"
 #include "trainer/train/launcher.h"
 #include "trainer/train/pack.h"
 #include "trainer/train/rank.h"
@@ -11,6 +12,13 @@ int main(int argc, char** argv) {
   using namespace sluice::train;
   if (argc > 1 && std::strcmp(argv[1], "pack") == 0) {
     return program_main("sluice-train pack", [&] { return pack_run(argc - 1, argv + 1); });
+  }
+  if (argc > 1 && std::strcmp(argv[1], "calibrate") == 0) {
+    return program_main("sluice-train calibrate",
+                        [&] { return planner::calibrate_run(argc - 1, argv + 1); });
+  }
+  if (argc > 1 && std::strcmp(argv[1], "plan") == 0) {
+    return program_main("sluice-train plan", [&] { return planner::plan_run(argc - 1, argv + 1); });
   }
   TrainOptions options;
   int exit_code = 0;

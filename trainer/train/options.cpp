@@ -11,6 +11,7 @@
 #include "trainer/data/text.h"
 #include "trainer/job/command_line.h"
 #include "trainer/model/model_part.h"
+#include "trainer/plan/choose.h"
 #include "trainer/train/plan.h"
 
 namespace sluice::train {
@@ -104,7 +105,13 @@ void flags_add(CommandLine& line, TrainOptions& o) {
   line.number("--wire-mb-per-s", o.throttle.megabytes_per_s,
               "experiment: and at this rate; 0 = as fast as they go", 0.0, 1e6);
   line.number("--comm-timeout", o.timeout_s, "seconds to wait for a silent rank", 0.1, 1e5);
+  line.text("--calibration", o.calibration,
+            "--plan auto: what `sluice-train calibrate` wrote; without it, a quick one is made");
   line.text("--log", o.log, "JSON lines: start, step, eval, end");
+  line.text("--timeline", o.timeline,
+            "a Chrome trace of the first steps of all ranks: compute, communication, data wait, "
+            "host, evaluation");
+  line.number("--timeline-steps", o.timeline_steps, "steps in it", 1, 1000000);
   line.text("--save", o.save, "write the trained weights here");
   line.flag("--quiet", o.quiet, "print nothing but errors");
   fault_options_add(line, o.faults);
@@ -120,6 +127,7 @@ struct CommunicationWords {
   std::string slow;
   std::string offload = "none";
   std::string engine = "auto";
+  std::string plan = "given";
 };
 
 void communication_add(CommandLine& line, CommunicationWords& words) {
@@ -145,6 +153,10 @@ void communication_add(CommandLine& line, CommunicationWords& words) {
             "gradients on the wire: none, fp16, bf16, topk:RATIO (the largest, the rest later), or "
             "powersgd:RANK (matrices as products of thin ones, the rest later)");
   line.word("--comm", words.engine, "what carries it", {"auto", "gloo", "nccl"});
+  line.word("--plan", words.plan,
+            "given: as the options say; auto: strategy, buckets, algorithm and grid that are not "
+            "given are chosen by predicted step time (`sluice-train plan` shows them)",
+            {"given", "auto"});
 }
 
 /// What of communication goes with what.
@@ -211,6 +223,7 @@ void communication_take(const CommunicationWords& words, TrainOptions& o) {
                   std::to_string(kPowersgdRankMax));
   }
   o.compression = *settings;
+  o.plan_auto = words.plan == "auto";
   communication_check(o);
 }
 
@@ -397,12 +410,17 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
   communication_add(line, communication);
   std::string place;
   line.hidden("--as-rank", place);
+  std::string planned;
+  line.hidden("--as-planned", planned);
+  line.config_file("TOML file: every option here as a key without dashes; the command line wins");
   const auto whole_check = [&] {
     const auto named = std::find(kModelNames.begin(), kModelNames.end(), model);
     o.model = static_cast<Model>(named - kModelNames.begin());
     o.precision = *precision_parse(precision);
     precision_check(o);
     communication_take(communication, o);
+    o.plan_fixed = {line.given("--strategy"), line.given("--bucket"), line.given("--algorithm"),
+                    line.given("--tensor") || line.given("--pipeline")};
     o.schedule = *schedule_parse(schedule);
     o.optimizer.method = *method_parse(method);
     o.sharing = sharing == "index"     ? Sharing::kIndex
@@ -415,6 +433,9 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
       throw Failure("--sharing " + sharing + " is not for --strategy async; take index");
     if (!place.empty() && !place_parse(place, &o.place)) {
       throw Failure("--as-rank is for the launcher alone");
+    }
+    if (!planned.empty() && !planner::planned_parse(planned, &o)) {
+      throw Failure("--as-planned is for the launcher alone");
     }
     model_check(o);
     grid_check(o);

@@ -76,6 +76,14 @@ struct SlowRank {
 /// "RANK:US" or "RANK:US:EVERY".
 std::optional<SlowRank> slow_parse(const std::string& text);
 
+/// What a plan that is chosen leaves as it was given.
+struct PlanFixed {
+  bool strategy = false;
+  bool bucket = false;
+  bool algorithm = false;
+  bool grid = false;  // --tensor, --pipeline and micro-batches
+};
+
 struct TrainOptions {
   int rank_count = 0;       // 0 = one per visible GPU
   bool start_self = false;  // whatever mpirun or srun say
@@ -124,7 +132,12 @@ struct TrainOptions {
   LinkModel link;
   WireThrottle throttle;
   double timeout_s = 60;
+  bool plan_auto = false;  // by trainer/plan, but for plan_fixed
+  PlanFixed plan_fixed;
+  std::string calibration;  // what plan_auto predicts from; none = measured at the start
   std::string log;
+  std::string timeline;  // a Chrome trace of the first steps; none = none
+  std::uint64_t timeline_steps = 100;
   std::string save;
   bool quiet = false;
   FaultOptions faults;

@@ -46,22 +46,25 @@ std::vector<Bucket> ShardPlan::buckets(std::size_t total, std::size_t bucket_flo
   return out;
 }
 
+std::vector<Bucket> plan_buckets(std::size_t parameters, Strategy strategy,
+                                 const CompressionSettings& compression, std::uint64_t bucket_bytes,
+                                 int rank_count) {
+  const std::size_t bucket_floats = bucket_bytes / sizeof(float);
+  const std::size_t all = parameters + kExtraCount;
+  if (strategy == Strategy::kSharded)
+    return ShardPlan::of(parameters, rank_count).buckets(all, bucket_floats, rank_count);
+  if (compression.kind == Compression::kNone) return buckets_cut(all, bucket_floats);
+  std::vector<Bucket> buckets{{parameters, kExtraCount}};  // exact, so apart
+  for (const Bucket& one : buckets_cut(parameters, bucket_floats)) buckets.push_back(one);
+  return buckets;
+}
+
 namespace {
 
-std::vector<Bucket> plan_buckets(const TrainPlan& plan, const TrainOptions& options) {
-  const std::size_t parameters = plan.part.parameter_count();
-  const std::size_t bucket_floats = options.bucket_bytes / sizeof(float);
-  const std::size_t all = parameters + kExtraCount;
-  if (options.strategy == Strategy::kSharded)
-    return plan.shards.buckets(all, bucket_floats, plan.rank_count);
-  if (options.compression.kind == Compression::kNone) return buckets_cut(all, bucket_floats);
-  std::vector<Bucket> buckets{{parameters, kExtraCount}};  // exact, so apart
-  if (options.compression.kind == Compression::kPowersgd) {
-    for (const Bucket& one : powersgd_buckets(plan.shape.ranges(), options.compression.rank))
-      buckets.push_back(one);
-    return buckets;
-  }
-  for (const Bucket& one : buckets_cut(parameters, bucket_floats)) buckets.push_back(one);
+/// A bucket for every thin matrix, and between them for what travels as it is.
+std::vector<Bucket> powersgd_plan(const std::vector<ParameterRange>& ranges, int rank) {
+  std::vector<Bucket> buckets{{ranges.back().end(), kExtraCount}};
+  for (const Bucket& one : powersgd_buckets(ranges, rank)) buckets.push_back(one);
   return buckets;
 }
 
@@ -156,7 +159,10 @@ TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count)
   plan.gpu_count = gpu_count;
   const std::size_t floats = plan.part.parameter_count() + kExtraCount;
   plan.shards = ShardPlan::of(plan.shape.parameter_count(), rank_count);
-  plan.buckets = plan_buckets(plan, options);
+  plan.buckets = options.compression.kind == Compression::kPowersgd
+                     ? powersgd_plan(plan.shape.ranges(), options.compression.rank)
+                     : plan_buckets(plan.part.parameter_count(), options.strategy,
+                                    options.compression, options.bucket_bytes, rank_count);
   plan.gradient_bytes = floats * sizeof(float);
   if (plan.shape.parameter_count() > INT32_MAX / 2) {
     throw Failure("more than 2^30 parameters; make the model smaller");

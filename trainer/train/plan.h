@@ -67,6 +67,11 @@ RatePlan rate_plan(const TrainOptions& options, int data_count, std::uint64_t st
 /// [0, count) in buckets of at most `bucket_floats`, the highest first.
 std::vector<Bucket> buckets_cut(std::size_t count, std::size_t bucket_floats);
 
+/// The buckets of a job with so many weights, in order of reduction, its extras included.
+std::vector<Bucket> plan_buckets(std::size_t parameters, Strategy strategy,
+                                 const CompressionSettings& compression, std::uint64_t bucket_bytes,
+                                 int rank_count);
+
 /// For people: a few lines.
 std::string plan_text(const TrainPlan& plan, const TrainOptions& options);
 

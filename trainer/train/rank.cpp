@@ -21,6 +21,7 @@
 #include "trainer/train/compression.h"
 #include "trainer/train/evaluation.h"
 #include "trainer/train/feed.h"
+#include "trainer/train/flops.h"
 #include "trainer/train/grid_plan.h"
 #include "trainer/train/heartbeat.h"
 #include "trainer/train/membership.h"
@@ -32,6 +33,7 @@
 #include "trainer/train/scatter.h"
 #include "trainer/train/split.h"
 #include "trainer/train/state.h"
+#include "trainer/train/timeline.h"
 #include "trainer/train/update.h"
 
 namespace sluice::train {
@@ -142,6 +144,8 @@ class Rank {
   void run() {
     state_begin();
     groups_.barrier(stream_);
+    line_.steps_planned = options_.seconds > 0 ? 0 : rates_.steps;
+    line_.peak_flops = peak_flops(device_, options_.precision);
     if (line_.begin_ns == 0) line_.begin_ns = now_ns();
     worker_.heartbeat.progress();
     line_.waits = false;
@@ -200,7 +204,9 @@ class Rank {
 
   void evaluate(std::uint64_t step, bool is_last) {
     const Heartbeat::Waiting waiting(worker_.heartbeat);
+    const Nanos begin = now_ns();
     evaluation_.run(*groups_.data, *groups_.replica, step, is_last, line_, log_);
+    timeline_.evaluation(step, begin, now_ns());
   }
 
   CheckpointIdentity identity() const {
@@ -399,6 +405,7 @@ class Rank {
       if (count_of(micro) > 0) model_.forward(count_of(micro));
     };
     const auto backward = [&](int micro) {
+      timeline_.backward_begin();
       model_.backward(count_of(micro), static_cast<int>(batch.global_count),
                       {.first = micro == 0, .last = micro == micros - 1}, scale);
     };
@@ -433,6 +440,7 @@ class Rank {
 
   /// True when the ranks have agreed to stop after this step.
   bool train_step(std::uint64_t step) {
+    timeline_.step_begin();
     const Nanos begin = now_ns();
     worker_.heartbeat.progress();
     while (worker_.hangs && step + 1 == options_.faults.hang_step) pause();
@@ -445,14 +453,17 @@ class Rank {
     extras_[kExtraStop] = wants_stop() ? 1.0f : 0.0f;
     gradients_make(batch, step);
     compute_end_.record(stream_);
+    timeline_.gradients_wait();
     ReductionTimes reduced = gradients_reduce();
+    timeline_.gradients_here();
 
     update_begin_.record(stream_);
     const double rate = rate_at(rates_, step);
     const bool usable = !scaler_ || scaler_->unscale(model_.gradients());
     if (usable && update_) update_->step(rate);
     update_end_.record(stream_);
-    if (update_) reduced += weights_gather();
+    const ReductionTimes gathered = update_ ? weights_gather() : ReductionTimes();
+    reduced += gathered;
     stream_.download(extras_.data(), model_.extra(0), kExtraCount * sizeof(float));
     stream_.synchronize();
     worker_.heartbeat.broken_check();  // what an aborted collective left is nobody's weights
@@ -463,7 +474,10 @@ class Rank {
                     : 0;
     line_.sent_bytes += groups_.sent_bytes() - sent_before;
     samples_ += batch.global_count;
-    step_note(step, begin, reduced, count, loss, rate);
+    const Nanos end = step_note(step, begin, reduced, count, loss, rate);
+    timeline_.step_end({step, begin, end, stall_ns(), compute_begin_, compute_end_, update_begin_,
+                        update_end_, reducer_ ? &*reducer_ : nullptr, place_.rank_count > 1,
+                        gathered.collective_ns});
     if (!std::isfinite(loss)) {
       throw Failure(text_format(
           "the loss is not finite after step %llu: training diverged; lower "
@@ -483,8 +497,9 @@ class Rank {
     return since;
   }
 
-  void step_note(std::uint64_t step, Nanos begin, const ReductionTimes& reduced, int count,
-                 double loss, double rate) {
+  /// Returns the step's end.
+  Nanos step_note(std::uint64_t step, Nanos begin, const ReductionTimes& reduced, int count,
+                  double loss, double rate) {
     const Nanos end = now_ns();
     const Nanos device_ns = compute_end_.since(compute_begin_) + update_end_.since(update_begin_);
     JsonLine json("step", end);
@@ -519,6 +534,7 @@ class Rank {
     line_.job_samples = samples_;
     line_.own_steps = line_.own_steps + 1;
     line_.steps = step + 1;
+    return end;
   }
 
   const TrainOptions& options_;
@@ -554,6 +570,7 @@ class Rank {
   std::optional<Pipeline> pipeline_;
   std::optional<AsyncWorker> async_worker_;  // of --strategy async
   std::optional<Scatter> scatter_;
+  Timeline timeline_{options_, stream_, line_.own_steps};
 };
 
 }  // namespace

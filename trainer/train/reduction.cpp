@@ -88,6 +88,16 @@ ReductionTimes GradientReducer::times(Nanos wall_ns) const {
   return out;
 }
 
+std::vector<GradientReducer::Span> GradientReducer::spans(const Event& origin) const {
+  std::vector<Span> out;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Nanos end = slots_[i].end.since(origin);
+    out.push_back(
+        {modelled_ ? end - reduction_.link_ns(buckets_[i]) : slots_[i].begin.since(origin), end});
+  }
+  return out;
+}
+
 void GradientReducer::worker_run() {
   try {
     compute_.device().enter();

@@ -85,6 +85,12 @@ class GradientReducer {
   /// the compute stream then comes after it. Throws what the collectives threw.
   ReductionTimes finish();
 
+  /// After finish(), of every bucket in turn: when the link had it, from `origin` on.
+  struct Span {
+    Nanos begin, end;
+  };
+  std::vector<Span> spans(const Event& origin) const;
+
  private:
   struct Slot {
     Event ready, begin, end;
