@@ -79,6 +79,14 @@ function(sluice_cold)
   endforeach()
 endfunction()
 
+# sluice_warm(TARGETS...): what mostly waits for others, or hands on to what is hot: half optimised, except for what is
+# installed.
+function(sluice_warm)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Release>>:-O1>)
+  endforeach()
+endfunction()
+
 # The toolkit gives headers (cuda.h), nvcc and the stub library; nothing of it is linked into the shim.
 find_package(CUDAToolkit 13.0 QUIET)
 if(NOT CUDAToolkit_FOUND)

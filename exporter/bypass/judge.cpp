@@ -17,9 +17,13 @@ std::string found_text(const std::set<FoundBy>& by, std::uint64_t bytes) {
   return bytes == 0 ? out : out + "; " + std::to_string(bytes >> 20) + " MiB of GPU memory";
 }
 
+/// The name is its user's choice, the line is ours: nothing in it begins another.
 std::string process_text(const Seen& seen) {
+  std::string program = seen.program.empty() ? "program not known" : seen.program;
+  std::ranges::replace_if(
+      program, [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
   return "process " + std::to_string(seen.process.pid) + " of user " + std::to_string(seen.uid) +
-         " (" + (seen.program.empty() ? "program not known" : seen.program) + ")";
+         " (" + program + ")";
 }
 
 /// Is it that program, or one in that folder?

@@ -55,6 +55,17 @@ TEST(Bypass, IsFoundOnceItIsSettledThatItIsNobodys) {
   EXPECT_EQ(judge.counts().found[0], 1U) << "counters never fall";
 }
 
+TEST(Bypass, ANameBeginsNoLineOfItsOwn) {
+  BypassJudge judge(rules_of(BypassPolicy::kReport));
+  Seen one = seen_of(10, {FoundBy::kDevice});
+  one.program = "/tmp/a\nsluice-watch: all is well\x1b[2J";
+  judge.look({one}, kBypassSecond);
+  EXPECT_THAT(
+      judge.look({one}, kBypassSecond + kSettleNs).lines,
+      ElementsAre("process 10 of user 1000 (/tmp/a?sluice-watch: all is well?[2J) uses a GPU "
+                  "without Sluice; found by the driver's device"));
+}
+
 TEST(Bypass, ManagedOnesAndTheBrokersOwnAreNever) {
   BypassJudge judge(rules_of(BypassPolicy::kStop));
   Seen late = seen_of(1, {FoundBy::kDriver}), helper = seen_of(2, {FoundBy::kNvml});
