@@ -13,7 +13,7 @@ set(CMAKE_UNITY_BUILD ${SLUICE_UNITY})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 40)
 # The compiler collects its garbage after this much (KiB), and not all the time.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  add_compile_options("SHELL:$<$<COMPILE_LANGUAGE:CXX>:--param ggc-min-heapsize=1048576>")
+  add_compile_options("SHELL:$<$<COMPILE_LANGUAGE:CXX>:--param ggc-min-heapsize=524288>")
 endif()
 # bin and lib hold what users get, and nothing else; what only the build and the tests need is elsewhere (tests/CMakeLists.txt).
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
