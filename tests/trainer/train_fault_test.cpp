@@ -70,6 +70,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ResumeCase{
                         "sharded",
                         {"--optimizer", "adam", "--strategy", "sharded", "--schedule", "cosine"}},
+                    ResumeCase{"offload", {"--optimizer", "adam", "--offload", "optimizer"}},
                     ResumeCase{"topk", {"--compress", "topk:0.1"}},
                     ResumeCase{"fp16", {"--precision", "fp16", "--plant-overflow", "3"}}),
     [](const auto& one) { return one.param.name; });
