@@ -134,6 +134,19 @@ TEST_F(PlanProgramTest, RefusesACalibrationOfOtherLinksOrFewerRanks) {
   EXPECT_NE(err_.find("calibration.json is none"), std::string::npos) << err_;
 }
 
+TEST_F(PlanProgramTest, RefusesWhatItCannotPredict) {
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--strategy", "async"},
+                                               {"--compress", "powersgd:2"},
+                                               {"--offload", "optimizer"},
+                                               {"--split", "3,1"}}) {
+    std::vector<std::string> words = job({"--plan", "auto"}, "2");
+    words.insert(words.end(), more.begin(), more.end());
+    EXPECT_EQ(try_run(words), 1);
+    EXPECT_NE(err_.find("what " + more.front()), std::string::npos) << err_;
+    EXPECT_NE(err_.find("cannot be predicted"), std::string::npos) << err_;
+  }
+}
+
 TEST_F(PlanProgramTest, CalibrateSaysWhatItDoesAndWrote) {
   EXPECT_NE(out_.find("calibrate: kernels of "), std::string::npos);
   EXPECT_NE(out_.find("calibrate: collectives of 2 ranks"), std::string::npos);
