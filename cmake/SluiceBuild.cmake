@@ -15,6 +15,12 @@ set(CMAKE_UNITY_BUILD_BATCH_SIZE 40)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options("SHELL:$<$<COMPILE_LANGUAGE:CXX>:--param ggc-min-heapsize=524288>")
 endif()
+# Of the linkers that come with the compiler the one that takes half the time, for all programs but those that are installed.
+include(CheckLinkerFlag)
+check_linker_flag(CXX -fuse-ld=gold SLUICE_HAS_GOLD)
+if(SLUICE_HAS_GOLD)
+  add_link_options($<$<AND:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>,$<NOT:$<CONFIG:Release>>>:-fuse-ld=gold>)
+endif()
 # bin and lib hold what users get, and nothing else; what only the build and the tests need is elsewhere (tests/CMakeLists.txt).
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
