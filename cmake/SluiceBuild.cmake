@@ -15,12 +15,6 @@ set(CMAKE_UNITY_BUILD_BATCH_SIZE 40)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_compile_options("SHELL:$<$<COMPILE_LANGUAGE:CXX>:--param ggc-min-heapsize=524288>")
 endif()
-# Of the linkers that come with the compiler the one that takes half the time, for all programs but those that are installed.
-include(CheckLinkerFlag)
-check_linker_flag(CXX -fuse-ld=gold SLUICE_HAS_GOLD)
-if(SLUICE_HAS_GOLD)
-  add_link_options($<$<AND:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>,$<NOT:$<CONFIG:Release>>>:-fuse-ld=gold>)
-endif()
 # bin and lib hold what users get, and nothing else; what only the build and the tests need is elsewhere (tests/CMakeLists.txt).
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
@@ -132,6 +126,10 @@ if(NOT SLUICE_SANITIZE)
   set_target_properties(sluice_gtest_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endif()
 
+# Of the linkers that come with the compiler the one that takes half the time, for programs of tests alone.
+include(CheckLinkerFlag)
+check_linker_flag(CXX -fuse-ld=gold SLUICE_HAS_GOLD)
+
 # sluice_gtest(NAME SOURCES... LIBS... [LABELS...] [ENVIRONMENT...] [TIMEOUT seconds] [TIMED cases]): one GoogleTest
 # program, its cases as ctest tests. TIMED names cases (a filter) that compare times: other tests beside them would distort
 # them, and sanitizers do.
@@ -140,6 +138,9 @@ function(sluice_gtest name)
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE sluice_options ${T_LIBS} GTest::gtest GTest::gmock GTest::gtest_main Threads::Threads)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(SLUICE_HAS_GOLD)
+    target_link_options(${name} PRIVATE -fuse-ld=gold)
+  endif()
   if(TARGET sluice_gtest_headers)
     target_precompile_headers(${name} REUSE_FROM sluice_gtest_headers)
     # Tests wait for the compiler more often than for themselves.
