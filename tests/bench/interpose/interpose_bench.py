@@ -101,9 +101,13 @@ def load_print():
         print(f"  {os.path.basename(name):28}{median:8.1f} us ({least:.1f}), {faults:+.0f} page faults", flush=True)
 
 
+# The meter looks after a time, not after a number of calls: who waits for a CPU meanwhile counts more instructions.
+ahead = ["nice", "-n", "-20"] if os.geteuid() == 0 else []
+
+
 def counted(command, preload, *options):
     with tempfile.NamedTemporaryFile() as out:
-        subprocess.run(["valgrind", "--tool=callgrind", *options, f"--callgrind-out-file={out.name}", *command],
+        subprocess.run([*ahead, "valgrind", "--tool=callgrind", *options, f"--callgrind-out-file={out.name}", *command],
                        env=environment(preload), check=True, capture_output=True)
         return int(re.search(r"^(?:summary|totals): (\d+)", open(out.name).read(), re.M)[1])
 
@@ -141,7 +145,7 @@ def instructions_print():
         print(f"{case:18}{instructions(case, 'bare'):10.1f}" + "".join(f"{one:24.1f}" for one in added), flush=True)
 
 
-AGAIN = 3
+AGAIN = 6
 
 
 def limits_check():
