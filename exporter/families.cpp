@@ -83,7 +83,8 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "in the last half minute (1) or not (0)."},
     {"sluice_bypass_source", kGauge, "source",
      "Whether (1) it can look at: driver, calls of the driver library; device, opens of the "
-     "driver's device; nvml, NVML's list of processes."},
+     "driver's device; ioctl, calls of that device; held, descriptors of it that processes hold; "
+     "nvml, NVML's list of processes."},
     {"sluice_unmanaged_processes", kGauge, "exempt",
      "Processes that use a GPU without Sluice, by whether [bypass] exempts them."},
     {"sluice_unmanaged_memory_bytes", kGauge, "",

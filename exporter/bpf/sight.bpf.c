@@ -1,8 +1,7 @@
 /* Who comes to a GPU, whatever libraries it was or was not started with: calls into the driver
- * library (uprobes, attached by the loader to those few that everybody makes once) and opens of the
- * driver's character devices. The kernel opens every character device by chrdev_open, whatever its
- * node is called: where kernels let themselves be traced by function, that one is, and no system
- * call. Elsewhere the ends of system calls are, and of those that open, what they opened. */
+ * library (uprobes, attached by the loader to those few that everybody makes once), and system
+ * calls that open the driver's character devices or, later, go to them. All from the ends of system
+ * calls, where a descriptor's file tells which device it is, whatever its node was called. */
 #include <linux/bpf.h>
 /* clang-format off */
 #include <bpf/bpf_helpers.h>
@@ -31,15 +30,18 @@ struct files_struct {
 struct task_struct {
   struct files_struct* files;
 } relocated;
-/* The saved registers of x86-64, by the kernel's name of the number of the call. */
+/* The saved registers of x86-64: the number of the call and its first two arguments. */
 struct pt_regs___kernel {
   unsigned long orig_ax;
+  unsigned long di;
+  unsigned long si;
 } relocated;
 
 #define MODE_KIND 0170000
 #define MODE_CHARACTER 0020000
 /* arch/x86/entry/syscalls/syscall_64.tbl */
 #define CALL_OPEN 2
+#define CALL_IOCTL 16
 #define CALL_OPENAT 257
 #define CALL_OPENAT2 437
 
@@ -78,26 +80,35 @@ static __always_inline int tell(__u32 what) {
   return 0;
 }
 
-SEC("fexit/chrdev_open")
-int BPF_PROG(sight_device, struct inode* inode, struct file* file, int result) {
-  __u32 major = inode->i_rdev >> DEVICE_MINOR_BITS;
-  if (result != 0 || !bpf_map_lookup_elem(&majors, &major)) return 0;
-  return tell(SIGHT_DEVICE);
+#ifdef __TARGET_ARCH_x86
+/* What the kernel answers of any descriptor, and no driver hears of: FIONBIO, FIONCLEX, FIOCLEX and
+ * FIOASYNC of asm-generic/ioctls.h. */
+static __always_inline int is_for_no_driver(__u32 request) {
+  return request == 0x5421 || (request >= 0x5450 && request <= 0x5452);
 }
 
-#ifdef __TARGET_ARCH_x86
-SEC("tp_btf/sys_exit")
-int BPF_PROG(sight_call, struct pt_regs___kernel* registers, long result) {
-  unsigned long call = registers->orig_ax;
-  if ((call != CALL_OPENAT && call != CALL_OPEN && call != CALL_OPENAT2) || result < 0) return 0;
+/* Whether the current task's descriptor is of a watched device. */
+static __always_inline int is_watched(unsigned long descriptor) {
   struct task_struct* task = bpf_get_current_task_btf();
   struct fdtable* table = BPF_CORE_READ(task, files, fdt);
   struct file* file = 0;
-  if (result >= BPF_CORE_READ(table, max_fds)) return 0;
-  bpf_probe_read_kernel(&file, sizeof file, BPF_CORE_READ(table, fd) + result);
+  if (descriptor >= BPF_CORE_READ(table, max_fds)) return 0;
+  bpf_probe_read_kernel(&file, sizeof file, BPF_CORE_READ(table, fd) + descriptor);
   if (!file || (BPF_CORE_READ(file, f_inode, i_mode) & MODE_KIND) != MODE_CHARACTER) return 0;
   __u32 major = BPF_CORE_READ(file, f_inode, i_rdev) >> DEVICE_MINOR_BITS;
-  return bpf_map_lookup_elem(&majors, &major) ? tell(SIGHT_DEVICE) : 0;
+  return bpf_map_lookup_elem(&majors, &major) != 0;
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(sight_call, struct pt_regs___kernel* registers, long result) {
+  unsigned long call = registers->orig_ax;
+  if (call == CALL_IOCTL) {
+    /* Whatever came of it: it holds the device. */
+    if (is_for_no_driver(registers->si)) return 0;
+    return is_watched((__u32)registers->di) ? tell(SIGHT_CALL) : 0;
+  }
+  if ((call != CALL_OPENAT && call != CALL_OPEN && call != CALL_OPENAT2) || result < 0) return 0;
+  return is_watched(result) ? tell(SIGHT_OPEN) : 0;
 }
 #else
 SEC("tp_btf/sys_exit")

@@ -1,4 +1,4 @@
-// The loader: what the kernel offers of the two is taken.
+// The loader: what the kernel offers of the library and the devices is taken.
 #include "exporter/bpf/sight.h"
 
 #include <bpf/bpf.h>
@@ -18,8 +18,12 @@ namespace {
 constexpr const char* kCalls[] = {"cuInit", "cuDevicePrimaryCtxRetain", "cuCtxCreate_v2",
                                   "cuCtxCreate_v3", "cuCtxCreate_v4"};
 
-/// How opens of devices are seen; none is tried where there are no devices.
-enum class Opens : std::uint8_t { kByFunction, kByCall, kNot };
+// Calls have numbers and arguments that the program knows on this architecture alone.
+#ifdef __x86_64__
+constexpr bool kCallsKnown = true;
+#else
+constexpr bool kCallsKnown = false;
+#endif
 
 class BpfSight : public Sight {
  public:
@@ -29,17 +33,15 @@ class BpfSight : public Sight {
     sight_bpf__destroy(programs_);
   }
 
-  bool load(const SightSetup& setup, Opens opens, std::string* reason) {
+  /// With or without the devices, whose program watches the machine's system calls.
+  bool load(const SightSetup& setup, bool devices, std::string* reason) {
     programs_ = sight_bpf__open();
     if (programs_ == nullptr) return failed("open", errno, reason);
-    bpf_program* const by[] = {programs_->progs.sight_device, programs_->progs.sight_call};
-    for (const Opens one : {Opens::kByFunction, Opens::kByCall})
-      bpf_program__set_autoload(by[static_cast<int>(one)], one == opens);
+    bpf_program__set_autoload(programs_->progs.sight_call, devices);
     if (const int rc = sight_bpf__load(programs_); rc != 0) return failed("load", -rc, reason);
     ring_ = ring_buffer__new(bpf_map__fd(programs_->maps.events), take, this, nullptr);
     if (ring_ == nullptr) return failed("map the ring of", errno, reason);
-    if (opens != Opens::kNot) devices_attach(setup, by[static_cast<int>(opens)], reason);
-    if (opens != Opens::kNot && !devices_) return false;
+    if (devices && !devices_attach(setup, reason)) return false;
     if (!setup.driver.empty()) driver_attach(setup.driver, reason);
     return driver_ || devices_;
   }
@@ -60,23 +62,22 @@ class BpfSight : public Sight {
 
   static int take(void* self, void* record, std::size_t) {
     const auto* event = static_cast<const sight_event*>(record);
-    static_cast<BpfSight*>(self)->out_->push_back(
-        {event->process, event->what == SIGHT_DRIVER, event->what == SIGHT_DEVICE});
+    const auto what = event->what == SIGHT_DRIVER ? Sighting::What::kDriver
+                      : event->what == SIGHT_OPEN ? Sighting::What::kDeviceOpened
+                                                  : Sighting::What::kDeviceCalled;
+    static_cast<BpfSight*>(self)->out_->push_back({event->process, what});
     return 0;
   }
 
-  void devices_attach(const SightSetup& setup, bpf_program* program, std::string* reason) {
+  bool devices_attach(const SightSetup& setup, std::string* reason) {
     for (const std::uint32_t major : setup.majors) {
       const std::uint8_t yes = 1;
       bpf_map_update_elem(bpf_map__fd(programs_->maps.majors), &major, &yes, BPF_ANY);
     }
-    bpf_link* link = bpf_program__attach(program);
-    if (link == nullptr) {
-      failed("attach", errno, reason);
-      return;
-    }
+    bpf_link* link = bpf_program__attach(programs_->progs.sight_call);
+    if (link == nullptr) return failed("attach", errno, reason);
     links_.push_back(link);
-    devices_ = true;
+    return devices_ = true;
   }
 
   void driver_attach(const std::string& path, std::string* reason) {
@@ -109,17 +110,18 @@ class BpfSight : public Sight {
 std::unique_ptr<Sight> sight_open(const SightSetup& setup, std::string* reason) {
   if (!bpf_possible(reason)) return nullptr;
   // Each kernel takes the best that it has.
-  std::unique_ptr<BpfSight> sight;
   std::string first;
-  for (const Opens opens : {Opens::kByFunction, Opens::kByCall, Opens::kNot}) {
-    if (opens != Opens::kNot && setup.majors.empty()) continue;
+  if (!setup.majors.empty() && !kCallsKnown)
+    first = "calls of devices are told apart on x86-64 only";
+  for (const bool devices : {true, false}) {
+    if (devices && (setup.majors.empty() || !kCallsKnown)) continue;
     reason->clear();
-    sight = std::make_unique<BpfSight>();
-    if (sight->load(setup, opens, reason)) {
-      if (opens == Opens::kNot && reason->empty()) *reason = first;
+    auto sight = std::make_unique<BpfSight>();
+    if (sight->load(setup, devices, reason)) {
+      if (!devices && reason->empty()) *reason = first;
       return sight;
     }
-    first = *reason;
+    if (devices) first = *reason;
   }
   if (reason->empty()) *reason = "there is no driver library and no device to be watched";
   return nullptr;

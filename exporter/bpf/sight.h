@@ -1,4 +1,5 @@
-// Sees which processes come to a GPU: by the driver library's calls and by the driver's devices.
+// Sees which processes come to a GPU: by the driver library's calls, and by what is opened and
+// called of the driver's devices.
 // Through BPF programs in the kernel; where they cannot be loaded, one sentence says why. Must not
 // know who may. Not thread-safe.
 #pragma once
@@ -16,9 +17,9 @@ struct SightSetup {
 };
 
 struct Sighting {
+  enum class What : std::uint8_t { kDriver, kDeviceOpened, kDeviceCalled };
   std::uint32_t process = 0;
-  bool by_driver = false;
-  bool by_device = false;
+  What what = What::kDriver;
 };
 
 class Sight {

@@ -12,7 +12,8 @@
 
 enum sight_what {
   SIGHT_DRIVER, /* it called the driver library */
-  SIGHT_DEVICE, /* it opened the driver's device */
+  SIGHT_OPEN,   /* it opened the driver's device */
+  SIGHT_CALL,   /* it called the device: ioctl, on a descriptor that it may have had for long */
 };
 
 struct sight_key {

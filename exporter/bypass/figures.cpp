@@ -12,36 +12,43 @@ namespace sluice::exporter {
 namespace {
 
 constexpr std::size_t kBytesMax = 1024;
-constexpr int kFiguresFormat = 1;
-// format, time, policy, three sources; then the counts.
-constexpr char kLine[] = "%d %" PRIu64 " %d %d%d%d %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64
-                         " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n";
-constexpr char kScan[] = "%d %" SCNu64 " %d %1d%1d%1d %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
-                         " %" SCNu64 " %" SCNu64 " %" SCNu64;
-constexpr int kFields = 13;
+constexpr int kFiguresFormat = 2;
+// In one line: format, time, policy; processes, exempt ones, bytes, stopped ones; then for each of
+// the sources whether it is looked at and how many it found.
+constexpr char kHead[] = "%d %" PRIu64 " %d %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64;
+constexpr char kHeadScan[] = "%d %" SCNu64 " %d %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 "%n";
+constexpr int kHeadFields = 7;
 
 }  // namespace
 
 std::string bypass_figures_text(const BypassFigures& figures) {
   const BypassCounts& c = figures.counts;
-  char out[kBytesMax];
-  std::snprintf(out, sizeof out, kLine, kFiguresFormat, figures.at_ns,
-                static_cast<int>(figures.policy), figures.sources[0], figures.sources[1],
-                figures.sources[2], c.processes, c.exempt, c.bytes, c.found[0], c.found[1],
-                c.found[2], c.stopped);
-  return out;
+  char head[kBytesMax];
+  std::snprintf(head, sizeof head, kHead, kFiguresFormat, figures.at_ns,
+                static_cast<int>(figures.policy), c.processes, c.exempt, c.bytes, c.stopped);
+  std::string out = head;
+  for (std::size_t i = 0; i < kFoundBy; ++i)
+    out += (figures.sources[i] ? " 1 " : " 0 ") + std::to_string(c.found[i]);
+  return out + "\n";
 }
 
 std::optional<BypassFigures> bypass_figures_parse(const std::string& text) {
   BypassFigures out;
   BypassCounts& c = out.counts;
-  int format = 0, policy = 0, sources[kFoundBy] = {};
-  const int read = std::sscanf(text.c_str(), kScan, &format, &out.at_ns, &policy, &sources[0],
-                               &sources[1], &sources[2], &c.processes, &c.exempt, &c.bytes,
-                               &c.found[0], &c.found[1], &c.found[2], &c.stopped);
-  if (read != kFields || format != kFiguresFormat || policy < 0 || policy > 2) return std::nullopt;
+  int format = 0, policy = 0, length = 0;
+  if (std::sscanf(text.c_str(), kHeadScan, &format, &out.at_ns, &policy, &c.processes, &c.exempt,
+                  &c.bytes, &c.stopped, &length) != kHeadFields ||
+      format != kFiguresFormat || policy < 0 || policy > 2)
+    return std::nullopt;
   out.policy = static_cast<BypassPolicy>(policy);
-  for (std::size_t i = 0; i < kFoundBy; ++i) out.sources[i] = sources[i] != 0;
+  const char* rest = text.c_str() + length;
+  for (std::size_t i = 0; i < kFoundBy; ++i) {
+    int looked_at = 0;
+    if (std::sscanf(rest, "%d %" SCNu64 "%n", &looked_at, &c.found[i], &length) != 2)
+      return std::nullopt;
+    out.sources[i] = looked_at != 0;
+    rest += length;
+  }
   return out;
 }
 

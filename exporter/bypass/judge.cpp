@@ -6,13 +6,15 @@
 namespace sluice::exporter {
 namespace {
 
+constexpr const char* kFoundByTexts[kFoundBy] = {
+    "calls of the driver library", "opening the driver's device", "calls of the driver's device",
+    "holding the driver's device open", "NVML's list"};
+
 std::string found_text(const std::set<FoundBy>& by, std::uint64_t bytes) {
   std::string out;
   for (const FoundBy one : by) {
     out += out.empty() ? "" : ", ";
-    out += one == FoundBy::kDriver   ? "calls of the driver library"
-           : one == FoundBy::kDevice ? "the driver's device"
-                                     : "NVML's list";
+    out += kFoundByTexts[static_cast<std::size_t>(one)];
   }
   return bytes == 0 ? out : out + "; " + std::to_string(bytes >> 20) + " MiB of GPU memory";
 }
@@ -70,6 +72,14 @@ void BypassJudge::stop(Verdict& out, const Seen& seen, Entry& entry, std::uint64
   }
 }
 
+void BypassJudge::evidence_add(const Seen& seen, Entry& entry, std::uint64_t now_ns) {
+  entry.heir |= seen.is_heir;
+  const bool is_first = entry.by.empty();
+  entry.by.insert(seen.by.begin(), seen.by.end());
+  if (entry.heir) entry.by.erase(FoundBy::kHeld);
+  if (is_first) entry.first_ns = now_ns;
+}
+
 BypassJudge::Verdict BypassJudge::look(const std::vector<Seen>& seen, std::uint64_t now_ns) {
   Verdict out;
   std::map<ProcessName, Entry> living;
@@ -79,9 +89,8 @@ BypassJudge::Verdict BypassJudge::look(const std::vector<Seen>& seen, std::uint6
     // Who is the broker's now may have been found before it was: that is forgotten.
     if (one.managed || one.is_broker || (known.empty() && one.by.empty())) continue;
     Entry entry = known.empty() ? Entry{} : std::move(known.mapped());
-    if (known.empty()) entry.first_ns = now_ns;
-    entry.by.insert(one.by.begin(), one.by.end());
-    if (now_ns >= entry.first_ns + kSettleNs) {
+    evidence_add(one, entry, now_ns);
+    if (!entry.by.empty() && now_ns >= entry.first_ns + kSettleNs) {
       const bool exempt = is_exempt(one), is_new = entry.found_ns == 0;
       ++(exempt ? counts_.exempt : counts_.processes);
       counts_.bytes += one.bytes;

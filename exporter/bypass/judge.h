@@ -10,9 +10,11 @@
 
 namespace sluice::exporter {
 
-enum class FoundBy : std::uint8_t { kDriver, kDevice, kNvml };
-inline constexpr std::size_t kFoundBy = 3;
-inline constexpr const char* kFoundByNames[kFoundBy] = {"driver", "device", "nvml"};
+/// Calls of the driver library; opening the driver's device, calling it, holding it open; NVML.
+enum class FoundBy : std::uint8_t { kDriver, kDevice, kIoctl, kHeld, kNvml };
+inline constexpr std::size_t kFoundBy = 5;
+inline constexpr const char* kFoundByNames[kFoundBy] = {"driver", "device", "ioctl", "held",
+                                                        "nvml"};
 
 enum class BypassPolicy : std::uint8_t { kCount, kReport, kStop };
 
@@ -32,6 +34,7 @@ struct Seen {
   std::uint64_t bytes = 0;  // of GPU memory, as NVML says now
   bool managed = false;     // the broker's, as it says now
   bool is_broker = false;   // the broker itself, or a helper that it started
+  bool is_heir = false;     // descends from a managed one, as the workers that a program forks
 };
 
 struct BypassRules {
@@ -84,9 +87,13 @@ class BypassJudge {
     std::uint64_t found_ns = 0;  // settled: it is nobody's; 0 = not yet
     std::uint64_t term_ns = 0;   // 0 = not sent
     bool killed = false;
+    // It has its descriptors from a managed one, and that stays so when it outlives that.
+    bool heir = false;
     std::set<FoundBy> by, counted;
   };
   bool is_exempt(const Seen& seen) const;
+  /// What of it speaks against this one: a descriptor that a managed program left it does not.
+  static void evidence_add(const Seen& seen, Entry& entry, std::uint64_t now_ns);
   void say(Verdict& out, std::string line, std::uint64_t now_ns);
   void stop(Verdict& out, const Seen& seen, Entry& entry, std::uint64_t now_ns);
 

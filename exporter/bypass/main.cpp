@@ -13,11 +13,13 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "broker/protocol/wire.h"
 #include "config/reader/config.h"
 #include "exporter/bpf/sight.h"
 #include "exporter/bypass/figures.h"
+#include "exporter/bypass/held.h"
 #include "exporter/bypass/options.h"
 #include "exporter/bypass/processes.h"
 #include "exporter/clock.h"
@@ -33,6 +35,9 @@ constexpr int kUsageError = 2;
 constexpr int kDevicesWait_ms = 500;
 // Programs that outlived a broker register with the next one; until then nobody is judged.
 constexpr std::uint64_t kBrokerNewNs = 10'000'000'000;
+// Processes and descriptors that are looked at: once, at the start, and then each second.
+constexpr std::size_t kHeldFirst = 1 << 18;
+constexpr std::size_t kHeldEach = 1 << 12;
 
 void say(const std::string& line) { fprintf(stderr, "sluice-watch: %s\n", line.c_str()); }
 
@@ -126,25 +131,45 @@ class BypassWatch {
     sight_.reset();
     sight_ = sight_open(setup, &reason);
     if (!reason.empty())
-      say(std::string(sight_ == nullptr ? "only NVML's list is looked at: " : "in part: ") +
+      say(std::string(sight_ == nullptr ? "only NVML's list and open descriptors are looked at: "
+                                        : "in part: ") +
           reason);
-    figures_.sources[0] = sight_ != nullptr && sight_->sees_driver();
-    figures_.sources[1] = sight_ != nullptr && sight_->sees_devices();
+    const bool sees_devices = sight_ != nullptr && sight_->sees_devices();
+    source_set(FoundBy::kDriver, sight_ != nullptr && sight_->sees_driver());
+    source_set(FoundBy::kDevice, sees_devices);
+    source_set(FoundBy::kIoctl, sees_devices);
+    source_set(FoundBy::kHeld, !setup.majors.empty());
+    held_most_ = kHeldFirst;
+  }
+
+  void source_set(FoundBy source, bool on) { figures_.sources[static_cast<int>(source)] = on; }
+
+  /// Those seen while nobody could be judged are not seen again: they are kept until then.
+  void early_add(std::uint32_t process, FoundBy by) {
+    if (early_.size() < kEarlyMax || early_.contains(process)) early_[process].insert(by);
+  }
+
+  void early_gather() {
+    std::vector<Sighting> sightings;
+    if (sight_ != nullptr) sight_->read(sightings);
+    for (const Sighting& one : sightings) {
+      early_add(one.process, one.what == Sighting::What::kDriver         ? FoundBy::kDriver
+                             : one.what == Sighting::What::kDeviceOpened ? FoundBy::kDevice
+                                                                         : FoundBy::kIoctl);
+    }
+    std::vector<std::uint32_t> holders;
+    held_.look(*majors_, std::exchange(held_most_, kHeldEach), holders);
+    for (const std::uint32_t process : holders) early_add(process, FoundBy::kHeld);
   }
 
   /// Who was seen since the last look, and who is known from before, by the sources alone.
   std::map<std::uint32_t, Seen> gather() {
     std::map<std::uint32_t, Seen> out;
-    // Those seen while nobody could be judged are not seen again: they are kept until then.
-    if (sight_ != nullptr) sight_->read(early_);
-    if (early_.size() > kEarlyMax) early_.resize(kEarlyMax);
-    for (const Sighting& one : early_) {
-      if (one.by_driver) out[one.process].by.insert(FoundBy::kDriver);
-      if (one.by_device) out[one.process].by.insert(FoundBy::kDevice);
-    }
+    early_gather();
+    for (const auto& [process, by] : early_) out[process].by = by;
     const DeviceFigures devices =
         devices_ != nullptr ? devices_->look(kDevicesWait_ms) : DeviceFigures{};
-    figures_.sources[2] = devices.up;
+    source_set(FoundBy::kNvml, devices.up);
     for (const auto& [gpu, look] : devices.gpus) {
       if (!look.processes) continue;
       for (const DeviceProcess& process : *look.processes) {
@@ -179,6 +204,7 @@ class BypassWatch {
       one->bytes = what.bytes;
       one->managed = managed.contains(pid);
       one->is_broker = pid == broker_ || (broker_ != 0 && process_parent(pid) == broker_);
+      one->is_heir = !one->managed && process_descends(pid, managed);
       seen.push_back(*std::move(one));
     }
     early_.clear();
@@ -202,7 +228,9 @@ class BypassWatch {
   std::unique_ptr<Sight> sight_;
   BypassJudge judge_;
   BypassFigures figures_;
-  std::vector<Sighting> early_;  // since somebody was judged last
+  HeldScan held_;
+  std::size_t held_most_ = kHeldFirst;
+  std::map<std::uint32_t, std::set<FoundBy>> early_;  // since somebody was judged last
   std::string last_error_;
   int last_write_ = 0;
   std::uint64_t broker_started_ns_ = 0, judge_from_ns_ = 0;

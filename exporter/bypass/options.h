@@ -21,10 +21,10 @@ std::optional<BypassOptions> bypass_options_parse(const std::vector<std::string>
 inline constexpr char kBypassUsage[] =
     "usage: sluice-watch [--socket PATH] [--config FILE] [--device-major N]\n"
     "\n"
-    "Finds programs that use a GPU without Sluice: by their calls of the driver library, by their\n"
-    "opening the driver's device, and by NVML's list of processes, each compared with the "
-    "broker's\n"
-    "list. What it does about them is [bypass] policy of the configuration: count, report, stop.\n"
+    "Finds programs that use a GPU without Sluice: by their calls of the driver library, by what\n"
+    "they open, call and hold of the driver's device, and by NVML's list of processes, each\n"
+    "compared with the broker's list. What it does about them is [bypass] policy of the\n"
+    "configuration: count, report, stop.\n"
     "\n"
     "  --socket PATH     the broker's socket; default $SLUICE_SOCKET, else from the configuration\n"
     "  --config FILE     the configuration; default /etc/sluice/sluice.toml where it exists\n"
@@ -32,6 +32,6 @@ inline constexpr char kBypassUsage[] =
     "  --help            print this and exit\n"
     "\n"
     "Runs as root, which BPF and stopping need; as somebody else it counts and reports what NVML\n"
-    "lists. Ends at SIGTERM.\n";
+    "lists and its own user's programs hold. Ends at SIGTERM.\n";
 
 }  // namespace sluice::exporter

@@ -70,6 +70,15 @@ int process_signal(const ProcessName& process, int signal) {
   return error;
 }
 
+bool process_descends(std::uint32_t pid, const std::set<std::uint32_t>& above) {
+  constexpr int kGenerationsMax = 64;
+  for (int i = 0; i < kGenerationsMax && pid != 0; ++i) {
+    pid = process_parent(pid);
+    if (above.contains(pid)) return true;
+  }
+  return false;
+}
+
 std::vector<std::uint32_t> driver_majors(const std::string& devices) {
   std::vector<std::uint32_t> out;
   std::istringstream lines(devices);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 
 #include "exporter/bypass/judge.h"
 
@@ -12,6 +13,8 @@ namespace sluice::exporter {
 std::optional<Seen> process_describe(std::uint32_t pid);
 /// Sends SIGTERM or SIGKILL; 0 or an errno, ESRCH where it has ended.
 int process_signal(const ProcessName& process, int signal);
+/// Whether one of `above` is among its parent and theirs.
+bool process_descends(std::uint32_t pid, const std::set<std::uint32_t>& above);
 
 /// The numbers of the driver's devices that computing needs (nvidia-uvm), from the kernel's list of
 /// character devices; empty without a driver. Monitors and displays do not open them.

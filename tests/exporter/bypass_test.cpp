@@ -49,7 +49,7 @@ TEST(Bypass, IsFoundOnceItIsSettledThatItIsNobodys) {
   more.bytes = 64 << 20;
   EXPECT_THAT(judge.look({more}, 20 * kBypassSecond).lines, ElementsAre());
   EXPECT_EQ(judge.counts().bytes, 64U << 20);
-  EXPECT_EQ(judge.counts().found[2], 1U);
+  EXPECT_EQ(judge.counts().found[static_cast<int>(FoundBy::kNvml)], 1U);
   judge.look({}, 21 * kBypassSecond);
   EXPECT_EQ(judge.counts().processes, 0U) << "it has ended";
   EXPECT_EQ(judge.counts().found[0], 1U) << "counters never fall";
@@ -63,7 +63,7 @@ TEST(Bypass, ANameBeginsNoLineOfItsOwn) {
   EXPECT_THAT(
       judge.look({one}, kBypassSecond + kSettleNs).lines,
       ElementsAre("process 10 of user 1000 (/tmp/a?sluice-watch: all is well?[2J) uses a GPU "
-                  "without Sluice; found by the driver's device"));
+                  "without Sluice; found by opening the driver's device"));
 }
 
 TEST(Bypass, ManagedOnesAndTheBrokersOwnAreNever) {
@@ -77,6 +77,44 @@ TEST(Bypass, ManagedOnesAndTheBrokersOwnAreNever) {
     EXPECT_TRUE(verdict.lines.empty() && verdict.orders.empty()) << s;
   }
   EXPECT_TRUE(judge.known().empty());
+  EXPECT_EQ(judge.counts().processes, 0U);
+}
+
+// Workers that a program forks have its descriptors, and need not be registered.
+TEST(Bypass, WhatAManagedProgramLeftToItsChildrenIsNoUse) {
+  BypassJudge judge(rules_of(BypassPolicy::kStop));
+  Seen worker = seen_of(8, {FoundBy::kHeld});
+  worker.is_heir = true;
+  judge.look({worker}, 0);
+  EXPECT_THAT(judge.known(), ElementsAre(8U)) << "it is remembered whose child it was";
+  const Seen orphan = seen_of(8, {FoundBy::kHeld});
+  for (std::uint64_t s = 1; s < 60; ++s) {
+    const auto verdict = judge.look({orphan}, s * kBypassSecond);
+    EXPECT_TRUE(verdict.lines.empty() && verdict.orders.empty()) << s;
+  }
+  // What it does itself is another thing.
+  judge.look({seen_of(8, {FoundBy::kIoctl})}, 60 * kBypassSecond);
+  EXPECT_THAT(judge.look({orphan}, 60 * kBypassSecond + kSettleNs).lines,
+              ElementsAre(HasSubstr("found by calls of the driver's device")));
+}
+
+TEST(Bypass, ADescriptorAloneIsEnoughOfAStranger) {
+  BypassJudge judge(rules_of(BypassPolicy::kReport));
+  judge.look({seen_of(9, {FoundBy::kHeld})}, kBypassSecond);
+  EXPECT_THAT(judge.look({seen_of(9, {})}, kBypassSecond + kSettleNs).lines,
+              ElementsAre(HasSubstr("found by holding the driver's device open")));
+  EXPECT_EQ(judge.counts().found[static_cast<int>(FoundBy::kHeld)], 1U);
+}
+
+// A parent that is about to register: its child is its heir once it has.
+TEST(Bypass, AnHeirIsOneAlsoWhenItsParentRegistersLater) {
+  BypassJudge judge(rules_of(BypassPolicy::kReport));
+  Seen worker = seen_of(8, {FoundBy::kHeld});
+  judge.look({worker}, 0);
+  worker.by = {};
+  worker.is_heir = true;
+  for (std::uint64_t s = 1; s < 9; ++s)
+    EXPECT_TRUE(judge.look({worker}, s * kBypassSecond).lines.empty()) << s;
   EXPECT_EQ(judge.counts().processes, 0U);
 }
 
@@ -142,7 +180,7 @@ TEST(BypassFiguresTest, TravelThroughAFileAndGrowOld) {
   figures.at_ns = 100 * kBypassSecond;
   figures.policy = BypassPolicy::kStop;
   figures.sources[2] = true;
-  figures.counts = {1, 2, UINT64_MAX, {3, 4, 5}, 6};
+  figures.counts = {1, 2, UINT64_MAX, {3, 4, 5, 7, 8}, 6};
   const std::string path = testing::TempDir() + "sluice-watch-figures";
   ASSERT_EQ(bypass_figures_write(path, figures), 0);
   const auto back = bypass_figures_read(path, 101 * kBypassSecond);
@@ -150,11 +188,13 @@ TEST(BypassFiguresTest, TravelThroughAFileAndGrowOld) {
   EXPECT_EQ(bypass_figures_text(*back), bypass_figures_text(figures));
   EXPECT_EQ(back->counts.bytes, UINT64_MAX);
   EXPECT_EQ(back->counts.stopped, 6U);
+  EXPECT_EQ(back->counts.found[4], 8U);
   EXPECT_TRUE(back->sources[2] && !back->sources[0]);
   EXPECT_FALSE(bypass_figures_read(path, 200 * kBypassSecond)) << "of a watcher that is gone";
   EXPECT_FALSE(bypass_figures_read(path, 99 * kBypassSecond)) << "of before the machine started";
-  for (const char* text : {"", "1\n", "2 1 0 111 1 1 1 1 1 1 1\n", "1 1 7 111 1 1 1 1 1 1 1\n",
-                           "sluice 1 0 111 1 1 1 1 1 1 1\n"})
+  for (const char* text :
+       {"", "2\n", "1 1 0 111 1 1 1 1 1 1 1\n", "2 1 7 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n",
+        "2 1 0 1 1 1 1 1 1 1 1 1 1 1 1 1\n", "sluice 1 0 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n"})
     EXPECT_FALSE(bypass_figures_parse(text)) << text;
   unlink(path.c_str());
   EXPECT_FALSE(bypass_figures_read(path, 101 * kBypassSecond));
@@ -180,6 +220,15 @@ TEST(BypassProcesses, AreKnownByMoreThanTheirNumber) {
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
   EXPECT_FALSE(process_describe(static_cast<std::uint32_t>(child)));
+}
+
+TEST(BypassProcesses, KnowTheirAncestors) {
+  const auto self = static_cast<std::uint32_t>(getpid());
+  const auto parent = static_cast<std::uint32_t>(getppid());
+  EXPECT_TRUE(process_descends(self, {parent}));
+  EXPECT_FALSE(process_descends(self, {self}));
+  EXPECT_FALSE(process_descends(self, {}));
+  EXPECT_FALSE(process_descends(0, {0}));
 }
 
 TEST(BypassProcesses, TheDriversDevicesAreThoseForComputing) {

@@ -27,6 +27,35 @@ exempt_paths = ["{folder}/exempt"]
 figures = "{folder}/figures"
 """
 OPENER = "import ctypes, sys\ncuda = ctypes.CDLL('libcuda.so.1')\nassert cuda.cuInit(0) == 0\nprint('started', flush=True)\nsys.stdin.read()\n"
+# Those that have the device from before anybody watched: one that only holds it, as a user of its own; one that calls it; and a
+# managed program with a worker that has its descriptors.
+HOLDER = """import os, sys
+held = os.open(sys.argv[1], os.O_RDONLY)
+os.set_inheritable(held, True)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+os.execv('/bin/sh', ['sh', '-c', 'echo started; exec sleep 1000'])
+"""
+CALLER = """import fcntl, sys, time
+held = open(sys.argv[1], 'rb', buffering=0)
+print('started', flush=True)
+while True:
+    try:
+        fcntl.ioctl(held, 0)
+    except OSError:
+        pass
+    time.sleep(0.1)
+"""
+PARENT = """import ctypes, os, subprocess, sys
+held = os.open(sys.argv[1], os.O_RDONLY)
+cuda = ctypes.CDLL('libcuda.so.1')
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+worker = subprocess.Popen(['cat'], stdin=subprocess.PIPE, pass_fds=[held])  # ends with its parent
+print('started', worker.pid, flush=True)
+sys.stdin.read()
+"""
 TOUCHER = "import sys\nheld = open(sys.argv[1], 'rb', buffering=0)\nprint('started', flush=True)\nsys.stdin.read()\n"
 
 
@@ -50,10 +79,16 @@ def scrape(url, name):
     return {labels: float(value) for labels, value in rows}
 
 
-def watcher_start(machine, policy, *flags):
+def unit_rights(source):
+    """How the watcher is started with no more rights than its service has."""
+    listed = re.search(r"(?m)^CapabilityBoundingSet=(.*)$", (source / "config/systemd/sluice-watch.service").read_text())[1].split()
+    return ["setpriv", "--bounding-set", ",".join(["-all"] + ["+" + name.removeprefix("CAP_").lower() for name in listed])]
+
+
+def watcher_start(machine, policy, *flags, rights=()):
     config = machine.directory / f"{policy}.toml"
     config.write_text(CONFIG.format(policy=policy, folder=machine.directory))
-    watcher = machine.launch([machine.build / "bin/sluice-watch", "--socket", machine.socket, "--config", config, *flags])
+    watcher = machine.launch([*rights, machine.build / "bin/sluice-watch", "--socket", machine.socket, "--config", config, *flags])
     os.set_blocking(watcher.stderr.fileno(), False)
     said = []
 
@@ -80,8 +115,20 @@ def bypassers_start(machine, node):
         "dlopen": (start(*unloaded, sys.executable, "-c", OPENER), {"calls of the driver library"}),
     }
     if node:
-        out["device"] = (start(*unloaded, sys.executable, "-c", TOUCHER, str(node)), {"the driver's device"})
+        out["device"] = (start(*unloaded, sys.executable, "-c", TOUCHER, str(node)), {"opening the driver's device"})
     return out
+
+
+def earlier_start(machine, node):
+    """Those that opened the device before the watcher begins, and what finds them; and the worker, whom nothing may find."""
+    python = lambda program: [sys.executable, "-c", program, str(node)]  # noqa: E731
+    parent = machine.start(machine.slice(*python(PARENT), memory="64MiB", sm=5), stdin=subprocess.PIPE)
+    wait_until("the parent is managed", lambda: parent.pid in [p["pid"] for t in machine.status()["tenants"] for p in t["processes"]])
+    children = pathlib.Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    return {
+        "holder": (machine.start(python(HOLDER)), {"holding the driver's device open"}),
+        "caller": (machine.start(python(CALLER)), {"calls of the driver's device", "holding the driver's device open"}),
+    }, parent, int(children[0])
 
 
 def main():
@@ -95,7 +142,10 @@ def main():
         machine.environment["LD_LIBRARY_PATH"] = str(libraries)
         machine.start_broker()
         node, major = device_make(machine.directory)
-        watcher, has_said, said = watcher_start(machine, "stop", *(["--device-major", major] if major else []))
+        earlier, parent, worker = earlier_start(machine, node) if node else ({}, None, None)
+        watcher, has_said, said = watcher_start(machine, "stop", *(["--device-major", major] if major else []),
+                                                rights=unit_rights(pathlib.Path(__file__).parents[2]))
+        has_said("")
         if "only NVML's list" in "".join(said) or "in part" in "".join(said):
             print("skipped: " + "".join(said))
             return SKIPPED
@@ -113,20 +163,23 @@ def main():
         (machine.directory / "exempt").write_bytes(pathlib.Path(machine.program("module_variables")).read_bytes())
         (machine.directory / "exempt").chmod(0o755)
         exempt = machine.start([machine.directory / "exempt"], stdin=subprocess.PIPE)
-        bypassers = bypassers_start(machine, node)
+        bypassers = earlier | bypassers_start(machine, node)
         for name, (program, _) in bypassers.items():
             wait_until(f"'{name}' is stopped", lambda p=program: has_said("") and p.poll() is not None, 30)
         wait_until("the counts tell it", lambda: scrape(url, "sluice_unmanaged_stopped_total") == {"": float(len(bypassers))})
-        assert twin.poll() is None and waiting.poll() is None and exempt.poll() is None, "".join(said)
+        left_alone = [one for one in (twin, waiting, exempt, parent) if one]
+        assert all(one.poll() is None for one in left_alone), "".join(said)
 
         has_said("")
         text = "".join(said)
         for name, (program, by) in bypassers.items():
-            found = re.findall(rf"process {program.pid} of user 0 \((\S+)\) uses a GPU without Sluice; found by (.*?)(?:;.*)?\n", text)
+            found = re.findall(rf"process {program.pid} of user \d+ \((\S+)\) uses a GPU without Sluice; found by (.*?)(?:;.*)?\n", text)
             assert len(found) == 1, (name, program.pid, text)
-            assert by <= set(found[0][1].split(", ")), (name, found)
-        for program in (twin, waiting, exempt):
-            assert f"process {program.pid} " not in text, text
+            # What was open before is told by just that: nobody saw it being opened.
+            assert (by == set(found[0][1].split(", "))) if name in earlier else (by <= set(found[0][1].split(", "))), (name, found)
+        for process in [program.pid for program in left_alone] + [worker]:
+            assert f"process {process} " not in text, text
+        assert worker is None or os.path.exists(f"/proc/{worker}"), "a worker of a managed program is stopped"
 
         assert scrape(url, "sluice_bypass_watcher_up") == {"": 1}
         left = {'{exempt="false"}': 0, '{exempt="true"}': 1}
@@ -134,6 +187,8 @@ def main():
         assert scrape(url, "sluice_unmanaged_memory_bytes")[""] == machine.account(exempt.pid)["memory_bytes"]
         found = scrape(url, "sluice_unmanaged_found_total")
         assert found['{source="driver"}'] >= 3 and found['{source="nvml"}'] >= 2 and found['{source="device"}'] == (1 if node else 0), found
+        assert not node or found['{source="held"}'] >= 2 and found['{source="ioctl"}'] >= 1, found
+        assert set(scrape(url, "sluice_bypass_source").values()) == {1 if node else 0, 1}
 
         # Reported and let go on; and while the broker is away nobody is judged.
         machine.stop(watcher)

@@ -82,8 +82,8 @@ IdleState idle_example(const Snapshot& snapshot) {
 
 std::optional<BypassFigures> bypass_example() {
   BypassFigures out;
-  out.sources[0] = out.sources[2] = true;
-  out.counts = {2, 1, 300'000'000, {4, 0, 3}, 1};
+  out.sources[0] = out.sources[4] = true;
+  out.counts = {2, 1, 300'000'000, {4, 0, 3, 2, 3}, 1};
   return out;
 }
 
