@@ -93,7 +93,8 @@ void broker_add(Families& out, const protocol::SnapshotHeader& header) {
 }
 
 /// `allocated`: the sum of the shares promised on it.
-void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const RecentFigures& recent) {
+void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const RecentFigures& recent,
+             const DeviceFigures& devices) {
   const Labels labels{{"gpu", uuid_text(gpu.uuid)}};
   out.add(Family::kGpuInfo,
           {labels[0],
@@ -107,8 +108,8 @@ void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const Rece
   out.add(Family::kGpuContext, labels, gpu.context_bytes);
   out.add(Family::kGpuBusy, labels, seconds(gpu.busy_ns));
   out.add(Family::kGpuUtilization, {labels[0], {"level", "allocated"}}, allocated);
-  if (const auto time = recent.gpu_time.find(labels[0].value); time != recent.gpu_time.end())
-    out.add(Family::kGpuUtilization, {labels[0], {"level", "time"}}, time->second);
+  if (const auto time = gpu_time_of(gpu, recent, devices))
+    out.add(Family::kGpuUtilization, {labels[0], {"level", "time"}}, *time);
   out.add(Family::kGpuLeasesGranted, labels, gpu.leases_granted);
   out.add(Family::kGpuLeasesRevoked, labels, gpu.leases_revoked);
   out.add(Family::kGpuOverruns, labels, gpu.overruns);
@@ -129,6 +130,15 @@ std::uint64_t gangs_of(const Snapshot& snapshot) {
       }));
 }
 
+/// Tenants of whole GPUs.
+std::uint64_t exclusive_of(const Snapshot& snapshot) {
+  return static_cast<std::uint64_t>(std::count_if(
+      snapshot.tenants.begin(), snapshot.tenants.end(), [](const SnapshotTenant& tenant) {
+        return tenant.state != TenantState::kQueued &&
+               tenant.tenant_class == TenantClass::kExclusive;
+      }));
+}
+
 /// What the driver says of a GPU, beside what the broker says of it.
 void device_add(Families& out, const SnapshotGpu& gpu, const Snapshot& snapshot,
                 const DeviceFigures& devices) {
@@ -137,6 +147,7 @@ void device_add(Families& out, const SnapshotGpu& gpu, const Snapshot& snapshot,
   if (!devices.up || found == devices.gpus.end()) return;
   const DeviceLook& look = found->second;
   if (look.used_bytes) out.add(Family::kGpuMemoryUsed, labels, *look.used_bytes);
+  if (look.sm_ratio) out.add(Family::kGpuUtilization, {labels[0], {"level", "sm"}}, *look.sm_ratio);
   for (const auto& [xid, count] : look.xids) {
     const std::string number = xid == kXidOther ? "other" : std::to_string(xid);
     out.add(Family::kGpuXids, {labels[0], {"xid", number}}, count);
@@ -446,6 +457,17 @@ std::string user_text(const protocol::SnapshotTenant& tenant) {
   return name.empty() ? std::to_string(tenant.uid) : name;
 }
 
+std::optional<double> gpu_time_of(const SnapshotGpu& gpu, const RecentFigures& recent,
+                                  const DeviceFigures& devices) {
+  const std::string uuid = uuid_text(gpu.uuid);
+  if (gpu.exclusive != 0) {
+    const auto look = devices.gpus.find(uuid);
+    return devices.up && look != devices.gpus.end() ? look->second.busy_ratio : std::nullopt;
+  }
+  const auto time = recent.gpu_time.find(uuid);
+  return time != recent.gpu_time.end() ? std::optional(time->second) : std::nullopt;
+}
+
 Beside beside_of(const Snapshot& snapshot, const DeviceLook& look) {
   Beside out;
   if (!look.processes) return out;
@@ -476,7 +498,7 @@ std::vector<prometheus::MetricFamily> metrics_collect(
   if (snapshot != nullptr) {
     broker_add(out, snapshot->header);
     for (const SnapshotGpu& gpu : snapshot->gpus) {
-      gpu_add(out, gpu, allocated_of(*snapshot, gpu.uuid), recent);
+      gpu_add(out, gpu, allocated_of(*snapshot, gpu.uuid), recent, devices);
       device_add(out, gpu, *snapshot, devices);
     }
     population_add(out, *snapshot, recent);
@@ -486,7 +508,9 @@ std::vector<prometheus::MetricFamily> metrics_collect(
   out.add(Family::kNvmlUp, {}, devices.up ? 1.0 : 0.0);
   own_add(out, watch, own);
   out.add(Family::kIdleObserver, {{"kind", idle.kind}, {"reason", idle.reason}}, 1.0);
-  out.add(Family::kIdleUnseenTenants, {}, idle.unseen);
+  out.add(Family::kIdleUnseenTenants, {{"reason", "not_observed"}}, idle.unseen);
+  out.add(Family::kIdleUnseenTenants, {{"reason", "exclusive"}},
+          snapshot != nullptr ? exclusive_of(*snapshot) : 0);
   out.add(Family::kIdleLost, {}, idle.lost);
   return out.take();
 }

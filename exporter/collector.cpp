@@ -4,6 +4,7 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "exporter/wall.h"
@@ -14,6 +15,11 @@ namespace {
 // A scrape goes on without the driver's figures rather than miss its own deadline.
 constexpr int kDevicesWait_ms = 500;
 constexpr std::uint64_t kWallEvery_ns = 1'000'000'000;
+
+/// Then the driver alone knows how busy they are.
+bool has_whole_gpus(const Snapshot& snapshot) {
+  return std::ranges::any_of(snapshot.gpus, [](const auto& gpu) { return gpu.exclusive != 0; });
+}
 
 }  // namespace
 
@@ -28,9 +34,10 @@ void Collector::gather(Gathered& out) const {
   out.result = parts_.source->snapshot_take();
   out.snapshot = std::get_if<Snapshot>(&out.result);
   change_say(std::get_if<SnapshotError>(&out.result));
+  if (parts_.devices != nullptr) out.devices = parts_.devices->look(kDevicesWait_ms);
   if (out.snapshot != nullptr) {
     history_.look(*out.snapshot);
-    hour_.look(*out.snapshot);
+    hour_.look(*out.snapshot, out.devices);
   }
   out.watch.enabled = parts_.watch != nullptr;
   out.watch.reason = parts_.watch_reason;
@@ -44,7 +51,6 @@ void Collector::gather(Gathered& out) const {
     if (out.snapshot != nullptr) parts_.idle->tenants_set(*out.snapshot);
     out.idle = parts_.idle->state();
   }
-  if (parts_.devices != nullptr) out.devices = parts_.devices->look(kDevicesWait_ms);
 }
 
 std::vector<prometheus::MetricFamily> Collector::Collect() const {
@@ -87,7 +93,10 @@ void Collector::refresh() const {
   const auto* snapshot = std::get_if<Snapshot>(&result);
   if (snapshot == nullptr) return;
   history_.look(*snapshot);
-  hour_.look(*snapshot);
+  DeviceFigures devices;
+  if (parts_.devices != nullptr && has_whole_gpus(*snapshot))
+    devices = parts_.devices->look(kDevicesWait_ms);
+  hour_.look(*snapshot, devices);
   if (parts_.watch != nullptr) parts_.watch->watch_set(snapshot->processes, snapshot->tenants);
   if (parts_.idle != nullptr) parts_.idle->tenants_set(*snapshot);
 }

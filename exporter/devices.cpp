@@ -3,10 +3,13 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 namespace sluice::exporter {
 namespace nvml {
@@ -28,14 +31,88 @@ struct EventData {
   unsigned long long type, data;
   unsigned gpu_instance, compute_instance;
 };
+struct Utilization {
+  unsigned gpu_percent, memory_percent;
+};
+// The hardware's counters are read as differences of two samples ("GPM"). The real array is
+// shorter, and as many of it are read as are asked for.
+struct GpmMetric {
+  unsigned id;
+  int result;
+  double value;
+  const char* names[3];
+};
+struct GpmMetricsGet {
+  unsigned version, count;
+  void *before, *after;
+  GpmMetric metrics[512];
+};
+struct GpmSupport {
+  unsigned version, supported;
+};
+constexpr unsigned kGpmVersion = 1;
+constexpr unsigned kGpmSmUtilization = 2;  // percent
 constexpr unsigned long long kEventXid = 8;
 constexpr int kInsufficientSize = 7;
 constexpr unsigned long long kNotAvailable = ~0ULL;
 constexpr unsigned kProcessesMax = 4096;
 
+/// How many SMs have work, of the GPUs that count it.
+class SmCounters {
+ public:
+  ~SmCounters() {
+    for (auto& [device, sample] : samples_) free_(sample);
+  }
+  bool start(void* library) {
+    const auto find = [library](auto* function, const char* name) {
+      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
+      return *function != nullptr;
+    };
+    there_ = find(&support_, "nvmlGpmQueryDeviceSupport") && find(&alloc_, "nvmlGpmSampleAlloc") &&
+             find(&free_, "nvmlGpmSampleFree") && find(&take_, "nvmlGpmSampleGet") &&
+             find(&get_, "nvmlGpmMetricsGet");
+    return there_;
+  }
+
+  /// Since it was asked before.
+  std::optional<double> ratio(Device device) {
+    GpmSupport support{kGpmVersion, 0};
+    if (!there_ || support_(device, &support) != 0 || support.supported == 0) return std::nullopt;
+    void* now = nullptr;
+    if (alloc_(&now) != 0) return std::nullopt;
+    if (take_(device, now) != 0) {
+      free_(now);
+      return std::nullopt;
+    }
+    void* const before = std::exchange(samples_[device], now);
+    if (before == nullptr) return std::nullopt;
+    const auto asked = std::make_unique<GpmMetricsGet>();
+    asked->version = kGpmVersion;
+    asked->count = 1;
+    asked->before = before;
+    asked->after = now;
+    asked->metrics[0].id = kGpmSmUtilization;
+    const bool good = get_(asked.get()) == 0 && asked->metrics[0].result == 0;
+    free_(before);
+    const double percent = asked->metrics[0].value;
+    if (!good || !(percent >= 0)) return std::nullopt;
+    return std::min(1.0, percent / 100);
+  }
+
+ private:
+  bool there_ = false;
+  std::map<Device, void*> samples_;
+  int (*support_)(Device, GpmSupport*) = nullptr;
+  int (*alloc_)(void**) = nullptr;
+  int (*free_)(void*) = nullptr;
+  int (*take_)(Device, void*) = nullptr;
+  int (*get_)(GpmMetricsGet*) = nullptr;
+};
+
 class Library {
  public:
   ~Library() {
+    counters_.reset();
     if (events_ != nullptr && event_set_free_ != nullptr) event_set_free_(events_);
     if (started_) shutdown_();
     if (library_ != nullptr) dlclose(library_);
@@ -55,6 +132,8 @@ class Library {
       return false;
     started_ = true;
     find(&memory_get_, "nvmlDeviceGetMemoryInfo");
+    find(&utilization_get_, "nvmlDeviceGetUtilizationRates");
+    counters_.emplace().start(library_);
     find(&processes_get_, "nvmlDeviceGetComputeRunningProcesses_v3");
     unsigned count = 0;
     if (count_get(&count) != 0) return false;
@@ -75,6 +154,11 @@ class Library {
       MemoryInfo memory{};
       gpu.used_bytes.reset();
       if (memory_get_ != nullptr && memory_get_(device, &memory) == 0) gpu.used_bytes = memory.used;
+      Utilization utilization{};
+      gpu.busy_ratio.reset();
+      if (utilization_get_ != nullptr && utilization_get_(device, &utilization) == 0)
+        gpu.busy_ratio = std::min(1.0, utilization.gpu_percent / 100.0);
+      gpu.sm_ratio = counters_->ratio(device);
       gpu.processes = processes_of(device);
     }
     EventData event{};
@@ -135,7 +219,9 @@ class Library {
   std::vector<std::pair<Device, std::string>> devices_;
   EventSet events_ = nullptr;
   int (*shutdown_)() = nullptr;
+  std::optional<SmCounters> counters_;
   int (*memory_get_)(Device, MemoryInfo*) = nullptr;
+  int (*utilization_get_)(Device, Utilization*) = nullptr;
   int (*processes_get_)(Device, unsigned*, ProcessInfo*) = nullptr;
   int (*event_wait_)(EventSet, EventData*, unsigned) = nullptr;
   int (*event_set_free_)(EventSet) = nullptr;

@@ -20,6 +20,10 @@ struct DeviceProcess {
 
 struct DeviceLook {
   std::optional<std::uint64_t> used_bytes;
+  // Of the driver's last period, up to a second: fraction in which any kernel ran.
+  std::optional<double> busy_ratio;
+  // Since the look before: fraction of the SMs that had work, on average. Few GPUs tell.
+  std::optional<double> sm_ratio;
   std::optional<std::vector<DeviceProcess>> processes;
   std::map<std::uint64_t, std::uint64_t> xids;  // how often each came since the exporter started
 };

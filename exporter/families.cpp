@@ -47,11 +47,14 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_gpu_context_bytes", kGauge, "gpu",
      "What one context costs on this GPU; no quota can be smaller."},
     {"sluice_gpu_busy_seconds_total", kCounter, "gpu",
-     "GPU time used by all tenants, past ones included."},
+     "GPU time used by all tenants, past ones included; without time in which one owned the GPU as "
+     "a whole, which is not metered."},
     {"sluice_gpu_utilization_ratio", kGauge, "gpu, level",
      "How much of the GPU is used, by level: allocated, the sum of the shares that its tenants are "
      "promised (at most 1); time, the fraction of the last ten seconds in which work of theirs "
-     "ran."},
+     "ran, or, on a GPU that one of them owns as a whole, of the driver's last period; sm, the "
+     "fraction of its SMs that had work since the look before, whoever's, where the hardware "
+     "counts it (NVML, from Hopper on)."},
     {"sluice_gpu_leases_granted_total", kCounter, "gpu", "Leases that were opened."},
     {"sluice_gpu_leases_revoked_total", kCounter, "gpu", "Leases that were taken back."},
     {"sluice_gpu_lease_overruns_total", kCounter, "gpu",
@@ -127,7 +130,8 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Moves of the tenant, out or back, that did not come about; stands still at 65535."},
     {"sluice_tenant_moving_seconds_total", kCounter, kVgpu,
      "Time that the tenant was held for moves: stopping, copying, out, and coming back."},
-    {"sluice_tenant_gpu_seconds_total", kCounter, kVgpu, "GPU time that the tenant used."},
+    {"sluice_tenant_gpu_seconds_total", kCounter, kVgpu,
+     "GPU time that the tenant used; not metered on a GPU that it owns as a whole."},
     {"sluice_tenant_lease_held_seconds_total", kCounter, kVgpu,
      "Time during which the tenant had the right to submit work."},
     {"sluice_tenant_target_share_ratio", kGauge, kVgpu,
@@ -220,10 +224,10 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Always 1; how causes of idle time are found: bpf, exactly; proc, by samples, of programs "
      "that "
      "the exporter's user could debug; none. And why so."},
-    {"sluice_exporter_idle_unseen_tenants", kGauge, "",
-     "Running tenants that share GPUs and of which no causes are known: the broker does not let "
-     "the exporter look ([exporter] user), they can only be sampled and are another user's, or "
-     "beyond "
+    {"sluice_exporter_idle_unseen_tenants", kGauge, "reason",
+     "Running tenants of which no causes of idle time are known, by reason: exclusive, they own "
+     "whole GPUs, where nothing is metered; not_observed, the broker does not let the exporter "
+     "look ([exporter] user), they can only be sampled and are another user's, or beyond "
      "tenants_max."},
     {"sluice_exporter_idle_lost_total", kCounter, "",
      "Periods of threads that were not read in time; what they explain is rougher by them."},

@@ -91,7 +91,7 @@ OPERATORS = {
               (f"increase(sluice_broker_reloads_total{{{HERE}}}[5m])", "reloads: {{result}} {{instance}}"), text="In 5 minutes."),
         panel("Time of a scrape", "s", (f"sluice_exporter_scrape_duration_seconds{{{HERE}}}", "{{instance}}"),
               (f"rate(sluice_exporter_scrape_errors_total{{{HERE}}}[$__rate_interval])", "errors: {{reason}} {{instance}}")),
-        panel("Tenants whose idle time is not explained", "none", (f"sluice_exporter_idle_unseen_tenants{{{HERE}}}", "{{instance}}"),
+        panel("Tenants whose idle time is not explained", "none", (f"sluice_exporter_idle_unseen_tenants{{{HERE}}}", "{{reason}} {{instance}}"),
               (f"rate(sluice_exporter_idle_lost_total{{{HERE}}}[$__rate_interval])", "lost per second {{instance}}"),
               (f"rate(sluice_tenant_idle_unseen_seconds_total{{{TENANT}}}[$__rate_interval])", "too many gaps {{user}} {{tenant}}"),
               text="How it is found out: sluice_exporter_idle_observer."),

@@ -12,6 +12,7 @@
 #include "exporter/idle/observer.h"
 #include "exporter/why/options.h"
 #include "exporter/why/report.h"
+#include "exporter/why/whole.h"
 
 namespace sluice::exporter {
 namespace {
@@ -46,8 +47,8 @@ bool is_asked_for(const WhyOptions& options, const protocol::SnapshotTenant& row
          options.tenant == name_of(row);
 }
 
-/// Leaves what was asked for in the snapshot. False when a job was named and is not there, or
-/// cannot be watched; the reason has been said.
+/// Leaves what was asked for in the snapshot. False when a job was named and is not there; that has
+/// been said.
 bool snapshot_narrow(const WhyOptions& options, Snapshot& snapshot) {
   std::vector<protocol::SnapshotTenant> kept;
   for (const auto& row : snapshot.tenants)
@@ -56,12 +57,6 @@ bool snapshot_narrow(const WhyOptions& options, Snapshot& snapshot) {
   if (options.tenant.empty()) return true;
   if (snapshot.tenants.empty()) {
     say("there is no running job '" + options.tenant + "'; sluice status lists them");
-    return false;
-  }
-  if (snapshot.tenants[0].tenant_class == protocol::TenantClass::kExclusive) {
-    say("'" + options.tenant +
-        "' has its GPUs as a whole, and nothing is measured there; run it in another class to "
-        "find out");
     return false;
   }
   return true;
@@ -116,6 +111,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
   if (threads == nullptr) threads = thread_watch_proc(kSampleEveryNs);
   IdleObserver observer(std::move(threads), std::make_unique<BrokerActivity>(socket));
   BrokerSource source(socket);
+  WholeGpus whole;
   Snapshot last;
   std::map<protocol::TenantId, Before> before;
   WhyReport report;
@@ -135,12 +131,14 @@ int watch(const WhyOptions& options, const std::string& socket) {
         if (!options.tenant.empty() && snapshot.tenants.empty()) break;  // it has ended
       }
       observer.tenants_set(snapshot);
+      whole.tenants_set(snapshot, monotonic_ns());
       for (const auto& row : snapshot.processes)
         if (!before.contains(row.tenant))
           before[row.tenant] = {row.pid, monotonic_ns(), cgroup_look(row.pid)};
       last = std::move(snapshot);
     }
     observer.look();
+    whole.look(monotonic_ns());
     report = report_make(observer, last, before);
     const std::uint64_t now_ns = monotonic_ns();
     const std::uint64_t wait_ns = std::min(kLookEveryNs, end_ns > now_ns ? end_ns - now_ns : 0);
@@ -149,6 +147,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
   observer.look();
   if (!last.tenants.empty()) report = report_make(observer, last, before);
   report.reason = reason;
+  report.whole = whole.rows();
   const std::string text = options.json ? why_json(report) : why_text(report);
   return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;
 }

@@ -109,16 +109,34 @@ void row_text(std::string& out, const WhyRow& row) {
            " of the time had more gaps than could be read)\n";
 }
 
+void whole_text(std::string& out, const WhyWholeRow& row) {
+  out += row.name + " (tenant " + std::to_string(row.tenant) + ") on " + row.gpu +
+         ", which it owns as a whole, " + seconds_text(row.watched_ns) + "\n";
+  if (row.looks > 0) {
+    constexpr std::uint64_t kWhole = 1'000'000;
+    const auto busy = static_cast<std::uint64_t>(row.busy_sum / row.looks * kWhole);
+    bar(out, "busy", busy, kWhole);
+    bar(out, "idle", kWhole - busy, kWhole);
+    out += "  busy is what the driver says; ";
+  } else {
+    out += "  how busy it is is not known, for the driver does not say; ";
+  }
+  out +=
+      "causes are not known, because on a whole GPU nothing is metered: run it in another class "
+      "to find out\n";
+}
+
 }  // namespace
 
 std::string why_text(const WhyReport& report) {
   std::string out;
   for (const WhyRow& row : report.rows) row_text(out, row);
+  for (const WhyWholeRow& row : report.whole) whole_text(out, row);
   if (report.unseen > 0)
     out += std::to_string(report.unseen) + (report.unseen == 1 ? " job is" : " jobs are") +
            " another user's and cannot be looked at; ask as that user, or as root\n";
-  if (report.rows.empty() && report.unseen == 0)
-    out += "no shared job is running; sluice status lists them\n";
+  if (report.rows.empty() && report.whole.empty() && report.unseen == 0)
+    out += "no job is running; sluice status lists them\n";
   if (report.coarse) out += "sampled from /proc: " + report.reason + "\n";
   if (report.lost > 0)
     out += std::to_string(report.lost) + " periods of threads were lost; figures are rougher\n";
@@ -154,6 +172,16 @@ std::string why_json(const WhyReport& report) {
     for (std::size_t i = 0; i < kCauses; ++i)
       one["idle_ns"][kCauseNames[i]] = row.figures.idle_ns[i];
     out["tenants"].push_back(one);
+  }
+  out["whole_gpus"] = nlohmann::ordered_json::array();
+  for (const WhyWholeRow& row : report.whole) {
+    nlohmann::ordered_json one{{"tenant", row.tenant},
+                               {"name", row.name},
+                               {"gpu", row.gpu},
+                               {"watched_ns", row.watched_ns},
+                               {"busy_ratio", nullptr}};
+    if (row.looks > 0) one["busy_ratio"] = row.busy_sum / row.looks;
+    out["whole_gpus"].push_back(one);
   }
   return out.dump(2) + "\n";
 }

@@ -23,19 +23,31 @@ struct WhyRow {
   std::uint64_t least_wait_ns = 0, others_wait_ns = 0;
 };
 
+/// A GPU that a job owns as a whole: nothing is metered there, so there are no causes.
+struct WhyWholeRow {
+  std::uint64_t tenant = 0;
+  std::string name;
+  std::string gpu;
+  std::uint64_t watched_ns = 0;
+  double busy_sum = 0;      // of what the driver said in so many looks
+  std::uint32_t looks = 0;  // 0 = it said nothing
+};
+
 struct WhyReport {
   bool coarse = false;       // sampled, not traced
   std::string reason;        // why it is coarse
   std::uint64_t lost = 0;    // periods of threads that nobody read in time
   std::uint64_t unseen = 0;  // jobs whose pages the broker does not give
   std::vector<WhyRow> rows;
+  std::vector<WhyWholeRow> whole;
 };
 
 /// Bars, longest cause first, with what can be done about the longest; ends with a newline.
 std::string why_text(const WhyReport& report);
 /// One object: source, periods_lost, unseen_tenants, tenants[{tenant, name, gpu, accounted_ns,
 /// busy_ns, unseen_ns, idle_ns{cause: ns}}], and what else is known: cgroup_..._ns,
-/// straggler_score, least_waiting_process with least_wait_ns and others_wait_ns.
+/// straggler_score, least_waiting_process with least_wait_ns and others_wait_ns; and
+/// whole_gpus[{tenant, name, gpu, watched_ns, busy_ratio or null}].
 std::string why_json(const WhyReport& report);
 
 }  // namespace sluice::exporter

@@ -59,9 +59,12 @@ DeviceFigures devices_example(const Snapshot& snapshot) {
   devices.up = true;
   DeviceLook& first = devices.gpus[uuid_text(snapshot.gpus[0].uuid)];
   first.used_bytes = 3'000'000'000;
+  first.busy_ratio = 0.75;
+  first.sm_ratio = 0.125;
   first.processes = {{4001, 1'000'000'000}, {4003, 100'000'000}, {77, 1'900'000'000}};
   first.xids = {{0, 3}, {31, 2}, {79, 0}};
   devices.gpus[uuid_text(snapshot.gpus[1].uuid)].processes = {{4002, std::nullopt}};
+  devices.gpus[uuid_text(snapshot.gpus[1].uuid)].busy_ratio = 0.875;
   devices.gpus["GPU-of-nobody"].used_bytes = 5;
   return devices;
 }

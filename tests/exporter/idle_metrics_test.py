@@ -47,6 +47,10 @@ def one(figures, name):
     return labels, value
 
 
+def unseen(figures):
+    return {dict(labels)["reason"]: value for (name, labels), value in figures.items() if name == "sluice_exporter_idle_unseen_tenants"}
+
+
 def idle(figures):
     return {dict(labels)["cause"]: value for (name, labels), value in figures.items() if name == "sluice_tenant_idle_seconds_total"}
 
@@ -84,10 +88,10 @@ def main():
         if check_cause(idle(now), 0.75) == SKIPPED:
             return SKIPPED
         assert len(idle(now)) == 9, now
-        assert one(now, "sluice_exporter_idle_unseen_tenants")[1] == 0, now
+        assert unseen(now) == {"not_observed": 0, "exclusive": 0}, now
         [tenant] = machine.status()["tenants"]
-        labels, unseen = one(now, "sluice_tenant_idle_unseen_seconds_total")
-        assert labels["tenant"] == str(tenant["tenant"]) and labels["class"] == tenant["class"] and unseen == 0, (labels, unseen)
+        labels, lost = one(now, "sluice_tenant_idle_unseen_seconds_total")
+        assert labels["tenant"] == str(tenant["tenant"]) and labels["class"] == tenant["class"] and lost == 0, (labels, lost)
 
         # The page for people has the same, busy time beside it.
         with urllib.request.urlopen(named + "snapshot.json", timeout=20) as answer:
@@ -102,7 +106,7 @@ def main():
 
         # Whom the broker does not know is told nothing, and who may not look at the program's threads guesses nothing.
         for told_nothing in (scrape(other), scrape(blind)):
-            assert not idle(told_nothing) and one(told_nothing, "sluice_exporter_idle_unseen_tenants")[1] == 1, told_nothing
+            assert not idle(told_nothing) and unseen(told_nothing) == {"not_observed": 1, "exclusive": 0}, told_nothing
 
         sampled = scrape(sampling)
         assert one(sampled, "sluice_exporter_idle_observer")[0] == {"kind": "proc", "reason": "switched off with --no-bpf"}, sampled

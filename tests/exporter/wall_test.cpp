@@ -166,6 +166,23 @@ TEST_F(HourTest, APointEveryTenSeconds) {
   EXPECT_EQ(hour_.points()[1].running, 2U);
 }
 
+// A whole GPU is not metered: its curve is what the driver said meanwhile.
+TEST_F(HourTest, OfWholeGpusTheDriversFigure) {
+  crafted_.gpus[0].exclusive = 1;
+  const Snapshot first = parsed_of(crafted_);
+  crafted_.header.taken_ns += kHourStep_ns;
+  const Snapshot second = parsed_of(crafted_);
+  DeviceFigures devices;
+  devices.up = true;
+  devices.gpus[kGpu].busy_ratio = 0.25;
+  Hour hour;
+  hour.look(first, devices);
+  devices.gpus[kGpu].busy_ratio = 0.75;
+  hour.look(second, devices);
+  ASSERT_EQ(hour.points().size(), 1U);
+  EXPECT_DOUBLE_EQ(hour.points()[0].gpus.at(kGpu).busy, 0.75) << "of this step, not the last";
+}
+
 TEST_F(HourTest, NoMoreThanAnHour) {
   look_through(200, 200 + 3600 + 500);
   EXPECT_EQ(hour_.points().size(), kHourSteps);

@@ -115,6 +115,27 @@ TEST(WhyReportTest, WhatIsJoinedIsSaidWhereItsCauseMatters) {
   EXPECT_THAT(why_text(report), Not(HasSubstr("pressure")));
 }
 
+// Nothing is metered there: how busy it is the driver says, if it does, and why nobody does.
+TEST(WhyReportTest, OfWholeGpusCausesAreNotKnownAndItIsSaidWhy) {
+  WhyReport report;
+  report.whole = {{4, "owner", "GPU-2", 2'000'000'000, 1.5, 2}, {5, "other", "GPU-3", 1, 0, 0}};
+  const std::string text = why_text(report);
+  EXPECT_EQ(text,
+            "owner (tenant 4) on GPU-2, which it owns as a whole, 2.0 s\n"
+            "  busy       75.0 %  ##############################\n"
+            "  idle       25.0 %  ##########\n"
+            "  busy is what the driver says; causes are not known, because on a whole GPU nothing "
+            "is metered: run it in another class to find out\n"
+            "other (tenant 5) on GPU-3, which it owns as a whole, 0.0 s\n"
+            "  how busy it is is not known, for the driver does not say; causes are not known, "
+            "because on a whole GPU nothing is metered: run it in another class to find out\n");
+  const auto told = nlohmann::json::parse(why_json(report));
+  EXPECT_TRUE(told["tenants"].empty());
+  EXPECT_EQ(told["whole_gpus"][0]["busy_ratio"], 0.75);
+  EXPECT_EQ(told["whole_gpus"][0]["tenant"], 4);
+  EXPECT_TRUE(told["whole_gpus"][1]["busy_ratio"].is_null());
+}
+
 class CgroupFiles : public testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove_all(root_); }
@@ -156,7 +177,7 @@ TEST_F(CgroupFiles, VersionOneAndNone) {
 
 TEST(WhyReportTest, WhatIsNotKnownIsSaid) {
   WhyReport report;
-  EXPECT_THAT(why_text(report), HasSubstr("no shared job is running"));
+  EXPECT_THAT(why_text(report), HasSubstr("no job is running"));
   report.unseen = 2;
   EXPECT_EQ(why_text(report),
             "2 jobs are another user's and cannot be looked at; ask as that user, or as root\n");
