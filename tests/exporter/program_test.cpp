@@ -165,6 +165,21 @@ TEST(Serve, BusyPortIsNamed) {
   close(fd);
 }
 
+// Whether the port is free here or not, the line has the address.
+TEST(Serve, WithoutAWordOnTheLoopbackAddressOnly) {
+  char path[] = "/tmp/sluice-exporter-XXXXXX";
+  const int empty = mkstemp(path);  // a configuration that says nothing of it
+  ASSERT_GE(empty, 0);
+  Program program({"--no-bpf", "--config", path, "--socket", "/nonexistent/s"});
+  program.err_wait("127.0.0.1:9843");
+  EXPECT_THAT(program.err, testing::AnyOf(HasSubstr("serving http://127.0.0.1:9843/metrics "),
+                                          HasSubstr("cannot listen on 127.0.0.1:9843: ")));
+  program.end();
+  program.finish();
+  close(empty);
+  unlink(path);
+}
+
 struct Wrong {
   std::vector<std::string> arguments;
   const char* says;
