@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -93,8 +94,7 @@ void broker_add(Families& out, const protocol::SnapshotHeader& header) {
 }
 
 /// `allocated`: the sum of the shares promised on it.
-void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const RecentFigures& recent,
-             const DeviceFigures& devices) {
+void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const RecentFigures& recent) {
   const Labels labels{{"gpu", uuid_text(gpu.uuid)}};
   out.add(Family::kGpuInfo,
           {labels[0],
@@ -108,8 +108,8 @@ void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const Rece
   out.add(Family::kGpuContext, labels, gpu.context_bytes);
   out.add(Family::kGpuBusy, labels, seconds(gpu.busy_ns));
   out.add(Family::kGpuUtilization, {labels[0], {"level", "allocated"}}, allocated);
-  if (const auto time = gpu_time_of(gpu, recent, devices))
-    out.add(Family::kGpuUtilization, {labels[0], {"level", "time"}}, *time);
+  if (const auto time = recent.gpu_time.find(labels[0].value); time != recent.gpu_time.end())
+    out.add(Family::kGpuUtilization, {labels[0], {"level", "time"}}, time->second);
   out.add(Family::kGpuLeasesGranted, labels, gpu.leases_granted);
   out.add(Family::kGpuLeasesRevoked, labels, gpu.leases_revoked);
   out.add(Family::kGpuOverruns, labels, gpu.overruns);
@@ -457,15 +457,25 @@ std::string user_text(const protocol::SnapshotTenant& tenant) {
   return name.empty() ? std::to_string(tenant.uid) : name;
 }
 
-std::optional<double> gpu_time_of(const SnapshotGpu& gpu, const RecentFigures& recent,
-                                  const DeviceFigures& devices) {
-  const std::string uuid = uuid_text(gpu.uuid);
-  if (gpu.exclusive != 0) {
+void whole_gpus_join(RecentFigures& recent, const Snapshot& snapshot,
+                     const DeviceFigures& devices) {
+  std::set<protocol::TenantId> owners;
+  for (const SnapshotTenant& tenant : snapshot.tenants)
+    if (tenant.tenant_class == TenantClass::kExclusive) owners.insert(tenant.tenant);
+  for (const SnapshotGpu& gpu : snapshot.gpus) {
+    if (gpu.exclusive == 0) continue;
+    const std::string uuid = uuid_text(gpu.uuid);
     const auto look = devices.gpus.find(uuid);
-    return devices.up && look != devices.gpus.end() ? look->second.busy_ratio : std::nullopt;
+    std::optional<double> busy;
+    if (devices.up && look != devices.gpus.end()) busy = look->second.busy_ratio;
+    recent.gpu_time.erase(uuid);
+    if (busy) recent.gpu_time[uuid] = *busy;
+    for (const SnapshotTenantGpu& vgpu : snapshot.tenant_gpus) {
+      if (!(vgpu.gpu == gpu.uuid) || !owners.contains(vgpu.tenant)) continue;
+      recent.shares.erase({vgpu.tenant, uuid});
+      if (busy) recent.shares[{vgpu.tenant, uuid}] = {*busy, false};
+    }
   }
-  const auto time = recent.gpu_time.find(uuid);
-  return time != recent.gpu_time.end() ? std::optional(time->second) : std::nullopt;
 }
 
 Beside beside_of(const Snapshot& snapshot, const DeviceLook& look) {
@@ -498,7 +508,7 @@ std::vector<prometheus::MetricFamily> metrics_collect(
   if (snapshot != nullptr) {
     broker_add(out, snapshot->header);
     for (const SnapshotGpu& gpu : snapshot->gpus) {
-      gpu_add(out, gpu, allocated_of(*snapshot, gpu.uuid), recent, devices);
+      gpu_add(out, gpu, allocated_of(*snapshot, gpu.uuid), recent);
       device_add(out, gpu, *snapshot, devices);
     }
     population_add(out, *snapshot, recent);

@@ -46,10 +46,9 @@ std::string user_text(const protocol::SnapshotTenant& tenant);
 /// Sum of the shares that the tenants of a GPU are promised, at most 1.
 double allocated_of(const Snapshot& snapshot, const protocol::GpuUuid& gpu);
 
-/// The fraction of the last seconds in which work of tenants ran. A GPU that one of them owns as a
-/// whole is not metered: there it is what the driver says. Nothing where it is not known.
-std::optional<double> gpu_time_of(const protocol::SnapshotGpu& gpu, const RecentFigures& recent,
-                                  const DeviceFigures& devices);
+/// GPUs that a tenant owns as a whole are not metered: how busy they are, and so their owner's
+/// share, becomes what the driver says, or is not known.
+void whole_gpus_join(RecentFigures& recent, const Snapshot& snapshot, const DeviceFigures& devices);
 
 /// The processes that the driver lists, told apart by whether a tenant owns them.
 struct Beside {

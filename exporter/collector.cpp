@@ -39,6 +39,8 @@ void Collector::gather(Gathered& out) const {
     history_.look(*out.snapshot);
     hour_.look(*out.snapshot, out.devices);
   }
+  out.recent = history_.figures();
+  if (out.snapshot != nullptr) whole_gpus_join(out.recent, *out.snapshot, out.devices);
   out.watch.enabled = parts_.watch != nullptr;
   out.watch.reason = parts_.watch_reason;
   if (parts_.watch != nullptr) {
@@ -61,9 +63,8 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   if (const auto* error = std::get_if<SnapshotError>(&now.result))
     ++own_.errors[static_cast<std::size_t>(error->kind)];
   own_.scrape_duration_seconds = static_cast<double>(parts_.clock_ns() - begin_ns) / 1e9;
-  return metrics_collect(now.snapshot, now.watch, own_, parts_.tenants_max, history_.figures(),
-                         now.devices, now.idle,
-                         bypass_figures_read(parts_.bypass_figures, begin_ns));
+  return metrics_collect(now.snapshot, now.watch, own_, parts_.tenants_max, now.recent, now.devices,
+                         now.idle, bypass_figures_read(parts_.bypass_figures, begin_ns));
 }
 
 std::string Collector::wall() const {
@@ -76,7 +77,7 @@ std::string Collector::wall() const {
   view.snapshot = now.snapshot;
   if (const auto* error = std::get_if<SnapshotError>(&now.result)) view.error = error->text;
   view.watch = std::move(now.watch);
-  view.recent = history_.figures();
+  view.recent = std::move(now.recent);
   view.devices = std::move(now.devices);
   view.idle = std::move(now.idle);
   view.hour = &hour_.points();

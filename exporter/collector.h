@@ -53,6 +53,7 @@ class Collector : public prometheus::Collectable {
     WatchFigures watch;
     DeviceFigures devices;
     IdleState idle;
+    RecentFigures recent;
   };
   void gather(Gathered& out) const;
   void change_say(const SnapshotError* error) const;

@@ -137,7 +137,8 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_tenant_target_share_ratio", kGauge, kVgpu,
      "Share of the GPU's time that the tenant is to get when others want it too."},
     {"sluice_tenant_achieved_share_ratio", kGauge, kVgpu,
-     "Share of the GPU's time that the tenant used in the last ten seconds."},
+     "Share of the GPU's time that the tenant used in the last ten seconds; of a GPU that it owns "
+     "as a whole, how busy the driver says it is."},
     {"sluice_tenant_share_error_ratio", kGauge, kVgpu,
      "Achieved share less the target, where calls of the tenant waited for their turn in the last "
      "ten seconds; below 0 it got less than it is promised. Without waiting it had what it asked "

@@ -17,7 +17,7 @@ inline constexpr std::size_t kHourSteps = 360;
 
 struct HourPoint {
   struct Gpu {
-    double busy = 0;  // fraction of the step in which work of tenants ran; see gpu_time_of
+    double busy = 0;  // fraction of the step in which work of tenants ran
     double held = 0;  // fraction of its memory that they held at the end of it
   };
   std::uint64_t end_ns = 0;               // CLOCK_MONOTONIC

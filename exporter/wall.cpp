@@ -54,7 +54,8 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
                    {"exclusive", gpu.exclusive != 0},
                    {"draining", gpu.draining != 0},
                    {"lost", gpu.lost != 0}};
-  if (const auto busy = gpu_time_of(gpu, view.recent, view.devices)) out["busy"] = *busy;
+  const auto busy = view.recent.gpu_time.find(uuid);
+  if (busy != view.recent.gpu_time.end()) out["busy"] = busy->second;
   const auto look = view.devices.gpus.find(uuid);
   if (view.devices.up && look != view.devices.gpus.end()) {
     if (look->second.used_bytes) out["memory_used_bytes"] = *look->second.used_bytes;

@@ -171,7 +171,8 @@ function draw(data) {
 
   past.push(data);
   if (past.length > CAUSES_OVER || !data.up) past.splice(0, data.up ? past.length - CAUSES_OVER : past.length);
-  const bars = data.tenants.map((tenant) => [tenant, causeBars(data, tenant)]).filter(([, list]) => list.length);
+  const whole = make('p.hint', 'has its GPUs as a whole: nothing is metered there, and causes are not known');
+  const bars = data.tenants.map((tenant) => [tenant, tenant.class === 'exclusive' ? [whole.cloneNode(true)] : causeBars(data, tenant)]).filter(([, list]) => list.length);
   document.getElementById('causes-section').hidden = !bars.length;
   show('causes', ...bars.map(([tenant, list]) => make('div.card', make('h3', `${tenant.tenant} ${tenant.user}`), ...list)));
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <set>
@@ -334,6 +335,37 @@ TEST(Collect, SharesWithoutWaitingHaveNoError) {
   EXPECT_EQ(text.find("sluice_tenant_share_error_ratio{gpu=\"" + uuid_text(snapshot.gpus[0].uuid) +
                       "\",tenant=\"2\""),
             text.npos);
+}
+
+TEST(Collect, OfWholeGpusTheDriversFigureOrNone) {
+  Crafted crafted = example();
+  for (auto& one : crafted.gpus) one.exclusive = 0;
+  auto& gpu = crafted.gpus[1];  // of which the driver tells most
+  const std::string uuid = uuid_text(gpu.uuid);
+  const auto share_of = [&](const RecentFigures& recent, protocol::TenantId tenant) {
+    const auto found = recent.shares.find({tenant, uuid});
+    return found == recent.shares.end() ? -1.0 : found->second.achieved;
+  };
+  const auto joined = [&](const DeviceFigures& devices) {
+    const Snapshot snapshot = snapshot_of(crafted);
+    RecentFigures recent = recent_example(snapshot);
+    whole_gpus_join(recent, snapshot, devices);
+    return recent;
+  };
+  const Snapshot before = snapshot_of(crafted);
+  const DeviceFigures devices = devices_example(before);
+  EXPECT_EQ(joined(devices).gpu_time.at(uuid), 0.625) << "it is shared, and metered";
+  gpu.exclusive = 1;
+  const auto vgpu = std::ranges::find_if(before.tenant_gpus,
+                                         [&](const auto& row) { return row.gpu == gpu.uuid; });
+  ASSERT_NE(vgpu, before.tenant_gpus.end());
+  const protocol::TenantId owner = vgpu->tenant;
+  for (auto& tenant : crafted.tenants)
+    if (tenant.tenant == owner) tenant.tenant_class = protocol::TenantClass::kExclusive;
+  EXPECT_EQ(joined(devices).gpu_time.at(uuid), 0.75);
+  EXPECT_EQ(share_of(joined(devices), owner), 0.75);
+  EXPECT_FALSE(joined({}).gpu_time.contains(uuid)) << "never 0 in its place";
+  EXPECT_EQ(share_of(joined({}), owner), -1.0);
 }
 
 TEST(Collect, WithoutNvmlNothingOfItIsSaid) {

@@ -29,6 +29,7 @@ def crowd(step):
     """A snapshot.json of a busy machine; counters grow with `step`."""
     tenants = [{"tenant": n, "user": HOSTILE if n == 1 else f"user{n}", "class": "batch", "profile": HOSTILE, "state": "swapped" if n == 2 else "running",
                 "age_s": 60, "processes": 1, "unregistered": int(n == 3), "unhooked": int(n == 4), "runaway": n == 5} for n in range(1, 9)]
+    tenants[7]["class"] = "exclusive"
     tenants[0]["training"] = {"steps": 100 + 20 * step, "samples": 6400 + 1280 * step, "tokens": 0, "exposed_communication_s": 10 + step / 2, "straggler": 1.25}
     tenants[0]["off_cpu"] = {"sleeping_s": 10 + step, "runnable_s": 5 + step / 2, "switches": 7}
     slices = [{"tenant": n, "memory_limit_bytes": 2 << 30, "memory_used_bytes": 1 << 30, "memory_swapped_bytes": (1 << 30) * (n == 2), "target_share": 0.125,
@@ -135,6 +136,7 @@ def check_crowd(browser, stage, shots):
     assert "0.50" in text_of(browser, "#idle") and "0.25" in text_of(browser, "#idle"), text_of(browser, "#idle")
     causes = text_of(browser, "#causes")
     assert "busy 50 %" in causes and "disk 25 %" in causes and "no-work 25 %" in causes and "cpu" not in causes, causes
+    assert "8 user8" in causes and causes.count("has its GPUs as a whole: nothing is metered there") == 1, causes
     widths = browser.evaluate("[...document.querySelectorAll('#causes .bar span')].map(e => e.style.width)")
     assert widths == ["50%", "0%", "25%", "25%"], widths
     lines = browser.evaluate("[...document.querySelectorAll('#hour svg path.busy')].map(e => e.getAttribute('d').length)")
