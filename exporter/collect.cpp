@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 #include <span>
 #include <utility>
 
@@ -455,41 +454,6 @@ void own_add(Families& out, const WatchFigures& watch, const OwnFigures& own) {
 std::string user_text(const protocol::SnapshotTenant& tenant) {
   const std::string name = field_text(tenant.user, sizeof tenant.user);
   return name.empty() ? std::to_string(tenant.uid) : name;
-}
-
-void whole_gpus_join(RecentFigures& recent, const Snapshot& snapshot,
-                     const DeviceFigures& devices) {
-  std::set<protocol::TenantId> owners;
-  for (const SnapshotTenant& tenant : snapshot.tenants)
-    if (tenant.tenant_class == TenantClass::kExclusive) owners.insert(tenant.tenant);
-  for (const SnapshotGpu& gpu : snapshot.gpus) {
-    if (gpu.exclusive == 0) continue;
-    const std::string uuid = uuid_text(gpu.uuid);
-    const auto look = devices.gpus.find(uuid);
-    std::optional<double> busy;
-    if (devices.up && look != devices.gpus.end()) busy = look->second.busy_ratio;
-    recent.gpu_time.erase(uuid);
-    if (busy) recent.gpu_time[uuid] = *busy;
-    for (const SnapshotTenantGpu& vgpu : snapshot.tenant_gpus) {
-      if (!(vgpu.gpu == gpu.uuid) || !owners.contains(vgpu.tenant)) continue;
-      recent.shares.erase({vgpu.tenant, uuid});
-      if (busy) recent.shares[{vgpu.tenant, uuid}] = {*busy, false};
-    }
-  }
-}
-
-Beside beside_of(const Snapshot& snapshot, const DeviceLook& look) {
-  Beside out;
-  if (!look.processes) return out;
-  for (const DeviceProcess& process : *look.processes) {
-    const bool registered = std::any_of(
-        snapshot.processes.begin(), snapshot.processes.end(),
-        [&process](const protocol::SnapshotProcess& row) { return row.pid == process.pid; });
-    out.all_tell = out.all_tell && process.used_bytes.has_value();
-    out.strangers += registered ? 0 : 1;
-    (registered ? out.registered_bytes : out.strange_bytes) += process.used_bytes.value_or(0);
-  }
-  return out;
 }
 
 double allocated_of(const Snapshot& snapshot, const protocol::GpuUuid& gpu) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "exporter/beside.h"
 #include "exporter/bypass/figures.h"
 #include "exporter/devices.h"
 #include "exporter/history.h"
@@ -45,19 +46,6 @@ std::string user_text(const protocol::SnapshotTenant& tenant);
 
 /// Sum of the shares that the tenants of a GPU are promised, at most 1.
 double allocated_of(const Snapshot& snapshot, const protocol::GpuUuid& gpu);
-
-/// GPUs that a tenant owns as a whole are not metered: how busy they are, and so their owner's
-/// share, becomes what the driver says, or is not known.
-void whole_gpus_join(RecentFigures& recent, const Snapshot& snapshot, const DeviceFigures& devices);
-
-/// The processes that the driver lists, told apart by whether a tenant owns them.
-struct Beside {
-  std::uint64_t strangers = 0;
-  std::uint64_t strange_bytes = 0;
-  std::uint64_t registered_bytes = 0;
-  bool all_tell = true;  // the driver told the memory of each
-};
-Beside beside_of(const Snapshot& snapshot, const DeviceLook& look);
 
 /// `snapshot` is null while the broker does not answer. The `tenants_max` oldest tenants have
 /// series of their own.
