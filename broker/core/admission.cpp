@@ -12,108 +12,14 @@
 #include <algorithm>
 #include <cassert>
 
-#include "broker/core/aside.h"
-#include "broker/core/command.h"
-#include "broker/core/lease.h"
 #include "broker/core/limits.h"
-#include "broker/core/line.h"
-#include "broker/core/memory.h"
 #include "broker/core/placement.h"
-#include "broker/core/room.h"
-#include "broker/core/schedule.h"
-#include "broker/core/stay.h"
+#include "broker/core/request.h"
+#include "broker/core/tenancy.h"
 #include "broker/core/texts.h"
-#include "broker/core/usage.h"
 
 namespace sluice::core {
 namespace {
-
-void defaults_fill(const State& state, TenantAsked& ask) {
-  const ClassPolicy& policy = state.policy.classes[static_cast<std::size_t>(ask.tenant_class)];
-  if (ask.sm_percent == 0) ask.sm_percent = policy.sm_percent;
-  if (!ask.sm_mode_given) ask.sm_mode = policy.sm_mode;
-  if (ask.memory_max == 0) ask.memory_max = policy.memory_max;
-  ask.swap = ask.swap && state.policy.swap && ask.tenant_class != TenantClass::kExclusive;
-  // What is guaranteed to a swappable tenant is at least its context: refused_memory raises it.
-  if (ask.memory_min == 0) ask.memory_min = ask.swap ? 1 : ask.memory_max;
-  if (ask.gpu_count == 0) ask.gpu_count = 1;
-}
-
-/// Requests that no state of the machine could serve.
-bool refused_shape(const State& state, const TenantAsked& ask, Actions& out) {
-  auto refuse = [&](TenantRefused refusal) {
-    out.emplace_back(std::move(refusal));
-    return true;
-  };
-  const auto there = static_cast<std::size_t>(
-      std::ranges::count_if(state.gpus, [](const auto& gpu) { return !gpu->lost; }));
-  const std::size_t lost = state.gpus.size() - there;
-  if (there == 0)
-    return refuse(lost > 0 ? refusal_all_lost(ask.request, lost) : refusal_no_gpus(ask.request));
-  if (static_cast<std::size_t>(ask.tenant_class) >= state.policy.classes.size())
-    return refuse(refusal_malformed(ask.request,
-                                    "the class is none of inference, debug, batch and exclusive"));
-  if (ask.sm_percent > 100 || ask.sm_percent == 0)
-    return refuse(refusal_malformed(ask.request, "a compute share of " +
-                                                     std::to_string(ask.sm_percent) +
-                                                     " % is not possible; ask for 1 to 100"));
-  for (std::size_t i = 0; i < ask.pinned.size(); ++i) {
-    const auto gpu =
-        std::ranges::find_if(state.gpus, [&](const auto& g) { return g->uuid == ask.pinned[i]; });
-    if (gpu == state.gpus.end()) return refuse(refusal_unknown_gpu(ask.request, ask.pinned[i]));
-    if ((*gpu)->lost) return refuse(refusal_pinned_lost(ask.request, ask.pinned[i]));
-    if (std::find(ask.pinned.begin(), ask.pinned.begin() + static_cast<std::ptrdiff_t>(i),
-                  ask.pinned[i]) != ask.pinned.begin() + static_cast<std::ptrdiff_t>(i))
-      return refuse(
-          refusal_malformed(ask.request, "the same GPU is named twice; name each GPU once"));
-  }
-  const std::size_t named = ask.pinned.empty() ? there : ask.pinned.size();
-  const std::size_t most = std::min<std::size_t>(named, protocol::kTenantGpusMax);
-  if (ask.gpu_count > most)
-    return refuse(
-        refusal_too_many_gpus(ask.request, ask.gpu_count, most, !ask.pinned.empty(), lost));
-  return false;
-}
-
-/// Quotas below a context or beyond every GPU.
-bool refused_memory(const State& state, TenantAsked& ask, Actions& out) {
-  std::vector<Bytes> contexts;
-  std::vector<Bytes> limits;
-  for (const auto& gpu : state.gpus) {
-    if (gpu->lost) continue;
-    if (!ask.pinned.empty() && std::ranges::find(ask.pinned, gpu->uuid) == ask.pinned.end())
-      continue;
-    contexts.push_back(gpu->context_bytes);
-    limits.push_back(std::min(gpu->capacity, gpu->limit_max(state.policy.oversell_memory)));
-  }
-  std::ranges::sort(contexts);
-  std::ranges::sort(limits, std::greater<>());
-  const std::size_t needed = std::min<std::size_t>(ask.gpu_count, contexts.size());
-  const Bytes minimum = contexts[needed - 1];
-  const Bytes largest = limits[needed - 1];
-  TenantRefused refusal;
-  if (ask.tenant_class == TenantClass::kExclusive) return false;
-  if (ask.memory_max == 0)
-    refusal = refusal_no_quota(ask.request, ask.tenant_class, std::max<Bytes>(minimum, 1));
-  else if (ask.memory_max < minimum)
-    refusal = refusal_below_context(ask.request, ask.memory_max, minimum);
-  else if (ask.memory_max > largest)
-    refusal = refusal_too_large(ask.request, ask.memory_max, largest, ask.gpu_count);
-  else if (ask.memory_min > ask.memory_max)
-    refusal = refusal_malformed(ask.request,
-                                "the guaranteed memory (" + bytes_text(ask.memory_min) +
-                                    ") is more than the quota (" + bytes_text(ask.memory_max) +
-                                    "); lower memory_min or raise memory_max");
-  else if (placement_candidates(state, ask).size() < ask.gpu_count)
-    refusal = refusal_too_large(ask.request, ask.memory_max, largest, ask.gpu_count);
-  if (refusal.code != RefusalCode::kNone) {
-    out.emplace_back(std::move(refusal));
-    return true;
-  }
-  // A context cannot be swapped, so what is guaranteed covers it.
-  ask.memory_min = std::max(ask.memory_min, minimum);
-  return false;
-}
 
 bool limited(const State& state, const TenantAsked& ask) {
   return limit_reached(state, ask).which != protocol::QueueLimit::kNone;
@@ -163,71 +69,6 @@ TenantQueued queued_action(const State& state, std::size_t index) {
   if (index > 0) action.ahead = state.queue[index - 1]->ask.name;
   return action;
 }
-
-std::unique_ptr<Tenant> tenant_make(const State& state, const TenantAsked& ask, Nanos asked_at,
-                                    Nanos now, const std::vector<std::uint32_t>& gpus) {
-  auto tenant = std::make_unique<Tenant>();
-  tenant->uid = ask.uid;
-  tenant->tenant_class = ask.tenant_class;
-  tenant->sm_mode = ask.sm_mode;
-  tenant->sm_percent = ask.sm_percent;
-  tenant->memory_max = ask.memory_max;
-  tenant->memory_min = ask.memory_min;
-  tenant->swap = ask.swap;
-  tenant->window_ns = ask.window_ns;
-  tenant->name = ask.name;
-  tenant->group = ask.group;
-  tenant->pinned = ask.pinned;
-  tenant->asked_at = asked_at;
-  tenant->admitted_at = tenant->in_since = tenant->idle_since = now;
-  tenant_shares_add(state, *tenant, gpus, now);
-  if (tenant->exclusive()) {  // the whole of every GPU it gets, but for what cannot be moved off it
-    Bytes smallest = ~Bytes{0};
-    for (std::uint32_t g : gpus) {
-      Bytes left = 0;
-      gpu_shares_each(*state.gpus[g], [&](const Share& share) { left += share_on_gpu(share); });
-      const Bytes capacity = state.gpus[g]->capacity;
-      smallest = std::min(smallest, capacity - std::min(left, capacity));
-    }
-    tenant->memory_max = tenant->memory_min = smallest;
-    tenant->sm_percent = 100;
-    tenant->sm_mode = SmMode::kBestEffort;
-  }
-  tenant->promised = tenant->swap ? tenant->memory_min : tenant->memory_max;
-  tenant->quota_most = tenant->memory_max;
-  return tenant;
-}
-
-void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
-                  const std::vector<std::uint32_t>& gpus, Nanos now, Actions& out) {
-  std::unique_ptr<Tenant> made = tenant_make(state, ask, asked_at, now, gpus);
-  Tenant& tenant = *made;
-  TenantAdmitted action{ask.request,
-                        0,
-                        {},
-                        tenant.memory_max,
-                        tenant.memory_min,
-                        tenant.sm_percent,
-                        tenant.sm_mode,
-                        ask.dry_run,
-                        tenant.swap};
-  for (std::uint32_t g : gpus) action.gpus.push_back(state.gpus[g]->uuid);
-  if (ask.dry_run) {
-    out.emplace_back(std::move(action));
-    return;
-  }
-  tenant.id = action.tenant = state.next_tenant++;
-  state.tenants.emplace(tenant.id, std::move(made));
-  state.users[tenant.uid].admitted++;
-  sums_add(state, tenant);
-  if (tenant.exclusive()) aside_take(state, tenant, out);
-  tenant_book(state, tenant, now);
-  out.emplace_back(std::move(action));
-  lease_introduce(state, tenant, out);
-  for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
-  if (tenant.exclusive()) lease_open(state, tenant, false, now, out);
-}
-
 /// It waits no longer; its place in the queue is still there.
 void waiter_leaves(State& state, const Waiter& waiter) {
   const std::uint32_t uid = waiter.ask.uid;
@@ -380,22 +221,7 @@ void queue_expire(State& state, Nanos now, Actions& out) {
 
 void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& out) {
   TenantAsked ask = event;
-  defaults_fill(state, ask);
-  if (refused_shape(state, ask, out) || refused_memory(state, ask, out)) return;
-  if (std::string excess = sums_excess(state, ask); !excess.empty()) {
-    out.emplace_back(refusal_group(ask.request, std::move(excess)));
-    return;
-  }
-  if (std::ranges::any_of(state.queue,
-                          [&](const auto& w) { return w->ask.request == ask.request; })) {
-    out.emplace_back(
-        refusal_malformed(ask.request, "this request is waiting already; wait for its answer"));
-    return;
-  }
-  if (state.tenants.size() + state.queue.size() >= state.policy.tenants_max) {
-    out.emplace_back(refusal_full(ask.request, state.policy.tenants_max));
-    return;
-  }
+  if (request_refused(state, ask, out)) return;
   state.kept.resize(state.gpus.size(), false);
   const Placement placement = placement_now(state, ask);
   if (!placement.gpus.empty()) {
@@ -427,45 +253,6 @@ void request_gone(State& state, const RequestGone& event) {
     waiter_remove(state, i);
     return;
   }
-}
-
-void tenant_hand_back(State& state, Tenant& tenant, Nanos now, Actions& out) {
-  if (!tenant.exclusive() || !tenant.charged) return;
-  tenant_unbook(state, tenant, now);
-  aside_return(state, tenant, now, out);
-  for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
-  state.queue_dirty = true;
-}
-
-void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
-  assert(tenant.processes.empty());
-  gang_changes(state, tenant, now);
-  if (tenant.waiting && tenant.gang()) std::erase(state.gang_line, &tenant);
-  for (Share& share : tenant.shares) {
-    share_account(state, share, now);
-    if (tenant.waiting) line_leave(state, share);
-    state.gpus[share.gpu]->dead_busy_ns += share.busy_ns - share.elsewhere_ns;
-    if (share.provisional_ns > 0 && !tenant.exclusive()) {
-      state.ghosts.push_back(Ghost{tenant.id, share.index, share.gpu, share.busy_seen_ns,
-                                   share.lease_ns - share.busy_ns});
-      out.emplace_back(UsageWanted{tenant.id, share.index});
-    }
-  }
-  tenant.waiting = false;
-  if (tenant.charged) tenant_unbook(state, tenant, now);
-  for (Share& share : tenant.shares) share_forget(state, share);
-  wants_forget(state, tenant);
-  stay_forget(state, tenant);
-  commands_fail(state, tenant, RefusalCode::kUnknownTenant, "it has ended", now, out);
-  if (tenant.exclusive()) aside_return(state, tenant, now, out);
-  sums_remove(state, tenant);
-  for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
-  assert(state.users[tenant.uid].admitted > 0);
-  state.users[tenant.uid].admitted--;
-  user_forget(state, tenant.uid);
-  out.emplace_back(TenantEnded{tenant.id});
-  state.queue_dirty = true;
-  state.tenants.erase(tenant.id);
 }
 
 void queue_resume(State& state) {

@@ -16,6 +16,7 @@
 
 #include "broker/core/command.h"
 #include "broker/core/lease.h"
+#include "broker/core/leaving.h"
 #include "broker/core/placement.h"
 #include "broker/core/schedule.h"
 #include "broker/core/stay.h"

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 
+#include "broker/core/arrive.h"
 #include "broker/core/lease.h"
+#include "broker/core/leaving.h"
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
 #include "broker/core/schedule.h"

@@ -9,6 +9,8 @@
 #include "broker/core/admission.h"
 #include "broker/core/aside.h"
 #include "broker/core/command.h"
+#include "broker/core/freeze.h"
+#include "broker/core/hold.h"
 #include "broker/core/lease.h"
 #include "broker/core/line.h"
 #include "broker/core/memory.h"

@@ -7,12 +7,12 @@
 #include <unordered_map>
 
 #include "broker/core/admission.h"
+#include "broker/core/leaving.h"
 #include "broker/core/line.h"
 #include "broker/core/memory.h"
 #include "broker/core/policy.h"
 #include "broker/core/schedule.h"
 #include "broker/core/state.h"
-#include "broker/core/stay.h"
 #include "broker/protocol/pages.h"
 
 namespace sluice::core {

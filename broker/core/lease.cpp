@@ -20,12 +20,12 @@
 #include <algorithm>
 #include <cassert>
 
-#include "broker/core/admission.h"
+#include "broker/core/hold.h"
 #include "broker/core/policy.h"
 #include "broker/core/returning.h"
 #include "broker/core/room.h"
 #include "broker/core/schedule.h"
-#include "broker/core/stay.h"
+#include "broker/core/tenancy.h"
 #include "broker/core/usage.h"
 #include "broker/protocol/pages.h"
 
@@ -321,7 +321,7 @@ void process_joined(State& state, const ProcessJoined& event) {
   Tenant* tenant = tenant_find(state, event.tenant);
   if (tenant == nullptr || state.processes.contains(event.process)) return;
   tenant->processes.push_back(Process{event.process});
-  stay_joined(*tenant, tenant->processes.back());
+  hold_joined(*tenant, tenant->processes.back());
   if (tenant->residence != Residence::kIn) state.room_dirty = true;
   state.processes.emplace(event.process, tenant);
 }

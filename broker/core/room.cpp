@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "broker/core/leaving.h"
 #include "broker/core/memory.h"
 #include "broker/core/stay.h"
 #include "broker/core/victims.h"

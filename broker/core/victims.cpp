@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "broker/core/leaving.h"
 #include "broker/core/memory.h"
 #include "broker/core/room.h"
-#include "broker/core/stay.h"
 
 namespace sluice::core {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "broker/core/leaving.h"
 #include "broker/core/memory.h"
 #include "broker/core/state.h"
-#include "broker/core/stay.h"
 #include "broker/protocol/pages.h"
 
 namespace sluice::core {

@@ -1,5 +1,5 @@
 // Charging: measured time replaces lease time, within bounds that a liar cannot leave.
-#include "broker/core/stay.h"
+#include "broker/core/leaving.h"
 #include "tests/broker/core/memory_harness.h"
 
 namespace sluice::core {
