@@ -8,8 +8,10 @@
 
 #include "broker/core/admission.h"
 #include "broker/core/leaving.h"
+#include "broker/core/limits.h"
 #include "broker/core/line.h"
 #include "broker/core/memory.h"
+#include "broker/core/placement.h"
 #include "broker/core/policy.h"
 #include "broker/core/schedule.h"
 #include "broker/core/state.h"
@@ -232,6 +234,23 @@ void queue_check(const State& state) {
   }
 }
 
+/// Nobody waits for admission who fits: who is at a limit is at it, and the first of the others has
+/// no room anywhere.
+void admission_check(const State& state) {
+  if (queue_unfinished(state)) return;
+  for (const auto& waiter : state.queue) {
+    const Check check{"request " + std::to_string(waiter->ask.request)};
+    if (waiter->reason == QueueReason::kUserLimit) {
+      check(limit_reached(state, waiter->ask).which != protocol::QueueLimit::kNone,
+            "who waits for a limit is at it");
+      continue;
+    }
+    const std::vector<bool> kept(state.gpus.size(), false);
+    check(placement_find(state, waiter->ask, kept).gpus.empty(), "nobody waits for what is free");
+    return;
+  }
+}
+
 void totals_check(const State& state) {
   std::vector<Nanos> busy(state.gpus.size(), 0);
   std::size_t processes = 0;
@@ -262,6 +281,7 @@ void invariants_check(const State& state, Nanos now) {
   wants_check(state, std::max(now, state.now));
   sums_check(state);
   queue_check(state);
+  admission_check(state);
   totals_check(state);
 }
 

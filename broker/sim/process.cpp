@@ -86,7 +86,7 @@ void Process::broker_found() {
     world_.clock().after(kStoppedLookNs, [this] { broker_found(); });
     return;
   }
-  registered_ = true;
+  registered_ = connected_ = true;
   wanted_epoch_ = drained_epoch_ = idle_epoch_ = 0;
   acked_epoch_ = moved_word_ = 0;
   if (swapped_ > 0) world_.claims_feed(job_);
@@ -97,9 +97,37 @@ void Process::broker_found() {
   allocate_again();
 }
 
+void Process::detach() {
+  if (!alive_ || !registered_) return;
+  connected_ = false;
+  world_.feed(core::ProcessDetached{id_});
+}
+
+void Process::attach() {
+  if (!alive_ || connected_) return;
+  if (stopped_) {
+    world_.clock().after(kStoppedLookNs, [this] { attach(); });
+    return;
+  }
+  connected_ = true;
+  if (!registered_) return;  // the broker has died as well
+  wanted_epoch_ = idle_epoch_ = 0;
+  asleep_ = false;
+  hold_look();
+  allocate_again();
+  pump();
+}
+
 /// A message to the broker; nobody hears one that is sent without a registration.
 void Process::post(const core::Event& event) {
-  if (registered_) world_.post(event);
+  if (!registered_) return;
+  const bool in_claims = std::holds_alternative<core::Drained>(event) ||
+                         std::holds_alternative<core::HoldAcked>(event) ||
+                         std::holds_alternative<core::MoveDone>(event);
+  if (connected_)
+    world_.post(event);
+  else if (in_claims)
+    world_.post_by_claims(event);
 }
 
 void Process::lease_changed(std::uint32_t index) {

@@ -28,6 +28,9 @@ class Process {
   void broker_lost();
   /// Registered with the next one: new pages.
   void broker_found();
+  /// Its socket is gone; it lives, sees its pages, and registers again later.
+  void detach();
+  void attach();
   bool registered() const { return registered_; }
   /// Nothing of it happens any more.
   void stop();
@@ -103,6 +106,7 @@ class Process {
 
   // The shim.
   bool registered_ = true;
+  bool connected_ = true;
   Lease last_;  // of the broker that is gone
   std::uint32_t in_flight_ = 0;
   Nanos in_flight_ns_ = 0;

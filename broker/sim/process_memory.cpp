@@ -42,7 +42,7 @@ void Process::allocate_again() {
     pump();
     return;
   }
-  if (!registered_) return;  // tried again when there is a broker
+  if (!registered_ || !connected_) return;  // tried again when there is a broker
   asked_ = true;
   asked_room_ = job_.rooms[index_];
   job_.result.room_waits++;

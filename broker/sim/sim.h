@@ -77,6 +77,8 @@ struct JobSpec {
   Nanos endless_at = 0;     // the first kernel after this time never ends; 0 = never
   Nanos stop_at = 0;        // its processes are stopped (SIGSTOP) then; 0 = never
   Nanos stop_ns = 0;        // and go on after that
+  Nanos detach_at = 0;      // its processes lose their sockets then; 0 = never
+  Nanos detach_ns = 0;      // and register again after that
   Nanos release_at = 0;     // the job says that it is over, and lives on
   double meter_factor = 1;  // what its meter says over the truth: a liar's is not 1
 };

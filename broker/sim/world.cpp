@@ -10,7 +10,8 @@
 namespace sluice::sim {
 namespace {
 
-constexpr Nanos kStartNs = 1'000'000;  // from admission to a process's first CUDA call
+constexpr Nanos kStartNs = 1'000'000;   // from admission to a process's first CUDA call
+constexpr Nanos kBeatNs = 250'000'000;  // at most from one heartbeat of the daemon to the next
 
 }  // namespace
 
@@ -74,6 +75,14 @@ void World::job_plan(Job& job) {
     });
     clock_.at(job.spec.stop_at + job.spec.stop_ns, [&job] {
       for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->go_on();
+    });
+  }
+  if (job.spec.detach_at > 0) {
+    clock_.at(job.spec.detach_at, [&job] {
+      for (auto& process : job.processes) process->detach();
+    });
+    clock_.at(job.spec.detach_at + job.spec.detach_ns, [&job] {
+      for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->attach();
     });
   }
   if (job.spec.release_at > 0)
@@ -251,6 +260,12 @@ void World::job_ask(Job& job) {
 
 void World::post(const core::Event& event) {
   clock_.after(setup_.delay_ns, [this, event, broker = broker_] {
+    if (broker == broker_) feed(event);
+  });
+}
+
+void World::post_by_claims(const core::Event& event) {
+  clock_.after(kBeatNs, [this, event, broker = broker_] {
     if (broker == broker_) feed(event);
   });
 }

@@ -83,6 +83,9 @@ class World {
   Device& device(std::uint32_t gpu) { return *devices_[gpu]; }
   /// A message from a shim: reaches the core after the delay.
   void post(const core::Event& event);
+  /// The same from a process without a socket: what it writes into its claims the daemon reads at
+  /// its next heartbeat.
+  void post_by_claims(const core::Event& event);
   /// What the daemon sees by itself (deaths): reaches the core now.
   void feed(const core::Event& event);
   Nanos delay() const { return setup_.delay_ns; }

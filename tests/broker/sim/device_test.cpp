@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/broker/sim/times.h"
+#include "broker/sim/units.h"
 
 namespace sluice::sim {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "broker/sim/scenarios.h"
-#include "tests/broker/sim/times.h"
+#include "broker/sim/units.h"
 
 namespace sluice::sim {
 namespace {

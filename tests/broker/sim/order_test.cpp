@@ -5,7 +5,7 @@
 
 #include "broker/sim/scenarios.h"
 #include "broker/sim/shares.h"
-#include "tests/broker/sim/times.h"
+#include "broker/sim/units.h"
 
 namespace sluice::sim {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "broker/sim/scenarios.h"
 #include "broker/sim/shares.h"
-#include "tests/broker/sim/times.h"
+#include "broker/sim/units.h"
 
 namespace sluice::sim {
 namespace {
@@ -62,8 +62,11 @@ TEST(Share, EqualModeIsOneNthForEveryKindOfProgram) {
     Experiment setup = setup_programs({10, 20, 30, 40}, static_cast<Programs>(kind), 1);
     for (JobSpec& job : setup.jobs) job.sm_mode = SmMode::kEqual;
     const Result result = simulate(setup);
-    for (const JobResult& job : result.jobs)
-      EXPECT_NEAR(share_figures(job, 0.25, setup.window_ns).mean, 0.25, 0.01) << kind;
+    for (const JobResult& job : result.jobs) {
+      const ShareFigures got = share_figures(job, 0.25, setup.window_ns);
+      EXPECT_NEAR(got.mean, 0.25, 0.0075) << kind << ": within 3 %";
+      EXPECT_LE(got.absolute_error, 0.02) << kind;
+    }
   }
 }
 
