@@ -25,11 +25,14 @@ constexpr std::size_t kGroupsMax = 1024;
 constexpr std::size_t kUsersRemembered = 4096;
 
 std::vector<gid_t> peer_groups(int socket, gid_t primary) {
-  std::vector<gid_t> groups(kGroupsMax);
-  socklen_t length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
-  if (getsockopt(socket, SOL_SOCKET, kSoPeerGroups, groups.data(), &length) < 0) length = 0;
-  groups.resize(length / sizeof(gid_t));
-  groups.insert(groups.begin(), primary);
+  gid_t found[kGroupsMax];  // kept by every connection, so no larger than they are
+  socklen_t length = sizeof found;
+  if (getsockopt(socket, SOL_SOCKET, kSoPeerGroups, found, &length) < 0) length = 0;
+  const std::size_t count = length / sizeof(gid_t);
+  std::vector<gid_t> groups;
+  groups.reserve(1 + count);
+  groups.push_back(primary);
+  groups.insert(groups.end(), found, found + count);
   return groups;
 }
 

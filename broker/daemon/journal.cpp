@@ -19,7 +19,7 @@ constexpr char kAsideFile[] = "journal.old";
 constexpr char kLockFile[] = "lock";
 constexpr mode_t kDirectoryMode = 0700;
 constexpr mode_t kFileMode = 0600;
-// A compaction syncs, which may take a disk long; so it must be worth it.
+// A compaction writes down everybody who lives; so it must be worth it.
 constexpr std::size_t kRecordsBeforeCompaction = 1024;
 constexpr std::int64_t kRetry_ns = 5'000'000'000;
 constexpr int kTriesMore = 2;
@@ -109,7 +109,7 @@ bool Journal::open(std::string* error) {
   if (lock_fd_ < 0) return error->empty();
   seen_ = true;
   contents_take(bytes);
-  const int rc = rewrite();
+  const int rc = rewrite(true);
   if (rc < 0) fault_say("write", -rc);
   if (rc < 0 && size_ > 0) append_at(size_);
   return true;
@@ -198,14 +198,15 @@ int Journal::write_all(int fd, std::string_view bytes) {
 }
 
 /// The whole state into a new file, which takes the place of the old one. 0 or -errno, and then the
-/// old one is as it was.
-int Journal::rewrite() {
+/// old one is as it was. Where nobody waits for it, it is `synced`: a disk that takes nothing any
+/// more says so then and not later.
+int Journal::rewrite(bool synced) {
   const std::string fresh = path(kNewFile);
   const std::string image = journal_image(state_, boot_id_);
   const int fd =
       files_.open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, kFileMode);
   int rc = fd < 0 ? fd : write_all(fd, image);
-  if (rc == 0) rc = files_.sync(fd);
+  if (rc == 0 && synced) rc = files_.sync(fd);
   if (rc == 0) rc = files_.rename(fresh.c_str(), path(kFile).c_str());
   if (rc < 0) {
     if (fd >= 0) files_.close(fd);
@@ -230,7 +231,6 @@ void Journal::append(const std::string& record) {
   if (rc == 0) {
     size_ += static_cast<off_t>(record.size());
     ++records_;
-    compact_if_due();
     return;
   }
   fault_say("write", -rc);
@@ -244,7 +244,7 @@ void Journal::compact_if_due() {
   const std::size_t live = state_.record_count();
   compaction_look_ = std::max(kRecordsBeforeCompaction, 2 * live + 1);
   if (records_ < compaction_look_) return;
-  const int rc = rewrite();
+  const int rc = rewrite(false);
   if (rc == 0) return;
   ++faults_;
   log_.line(Level::kWarning, "journal_not_compacted", {{"reason", std::strerror(-rc)}});
@@ -252,13 +252,14 @@ void Journal::compact_if_due() {
 }
 
 void Journal::tend(std::int64_t now_ns) {
+  if (fd_ >= 0) compact_if_due();
   if (fd_ >= 0 || now_ns - tried_ns_ < kRetry_ns) return;
   tried_ns_ = now_ns;
   std::string error;
   if (!directory_take(&error)) return;
   if (!seen_) aside_set();  // what stands there is of a broker whose tenants were not taken over
   seen_ = true;
-  if (const int rc = rewrite(); rc < 0) fault_say("write", -rc);
+  if (const int rc = rewrite(true); rc < 0) fault_say("write", -rc);
 }
 
 void Journal::tenant_put(const JournalTenant& tenant) {

@@ -4,8 +4,8 @@
 //
 // A record is one write() and is not synced: a killed broker loses nothing that it wrote, because
 // the kernel has it; a crash of the machine loses it, and with it every process that it speaks of
-// (the journal of another boot is set aside). Compaction writes a new file, syncs it and renames it
-// over the old one.
+// (the journal of another boot is set aside). Compaction writes a new file and renames it over the
+// old one, at a heartbeat and without a sync: nobody's answer waits for it, nor for a disk.
 //
 // It never stands in anybody's way: when the file cannot be written, the broker goes on, says so
 // once, counts it, and tries to write the whole state anew from time to time. Until that works the
@@ -46,7 +46,8 @@ class Journal {
   /// Whether the GPU is closed to new tenants.
   void gpu_put(const protocol::GpuUuid& gpu, bool closed);
 
-  /// Tries again what failed, at most every few seconds. To be called now and then.
+  /// Compacts what has grown, and tries again what failed, at most every few seconds. To be called
+  /// now and then, while nobody waits.
   void tend(std::int64_t now_ns);
 
   /// Writes that failed since the start.
@@ -60,7 +61,7 @@ class Journal {
   void append(const std::string& record);
   bool append_at(off_t size);
   void compact_if_due();
-  int rewrite();
+  int rewrite(bool synced);
   int write_all(int fd, std::string_view bytes);
   void fault_say(const char* what, int error);
   std::string path(const char* name) const { return directory_ + "/" + name; }

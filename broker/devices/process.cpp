@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <charconv>
 #include <string>
 
 namespace sluice::devices {
@@ -18,14 +18,18 @@ namespace sluice::devices {
 std::uint64_t process_start_ticks(pid_t pid) {
   const Fd file(open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   char bytes[1024];  // the longest has some 400
-  const ssize_t got = file ? read(file.get(), bytes, sizeof bytes - 1) : -1;
-  const std::string text(bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-  const std::size_t name_end = text.rfind(')');  // the name may contain anything
-  if (name_end == std::string::npos) return 0;
-  unsigned long long ticks = 0;
-  std::sscanf(text.c_str() + name_end + 1,
-              " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-              &ticks);
+  const ssize_t got = file ? read(file.get(), bytes, sizeof bytes) : -1;
+  return start_ticks_parse({bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0))});
+}
+
+std::uint64_t start_ticks_parse(std::string_view stat) {
+  constexpr int kFieldsBetween = 20;  // from the name, which is the second and may contain anything
+  std::size_t at = stat.rfind(')');
+  for (int field = 0; field < kFieldsBetween && at != std::string_view::npos; ++field)
+    at = stat.find(' ', at + 1);
+  std::uint64_t ticks = 0;
+  if (at != std::string_view::npos)
+    std::from_chars(stat.data() + at + 1, stat.data() + stat.size(), ticks);
   return ticks;
 }
 

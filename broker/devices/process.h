@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <string_view>
 
 #include "broker/devices/fd.h"
 
@@ -13,6 +14,8 @@ namespace sluice::devices {
 /// When the process of this number started, in clock ticks since boot: with the number it names a
 /// process for good. 0 = there is none, or it cannot be seen.
 std::uint64_t process_start_ticks(pid_t pid);
+/// The same from what /proc/PID/stat has; 0 = it is not there.
+std::uint64_t start_ticks_parse(std::string_view stat);
 enum class ProcessFound : std::uint8_t {
   kLives,
   kEnded,

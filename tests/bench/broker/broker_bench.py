@@ -11,6 +11,7 @@ of the wait before, when messages were waiting already) to its answer's being se
 instructions are counted with callgrind and may be a tenth above the limit.
 """
 import argparse
+import atexit
 import json
 import os
 import pathlib
@@ -93,7 +94,9 @@ def row(name, values):
 
 
 def broker(environment=None):
-    started = Broker(CONFIG, env=e2e_support.environment(**(environment or {})))
+    state = tempfile.TemporaryDirectory(prefix="sluice-bench-")  # for its journal, as the system's broker has one
+    started = Broker(CONFIG, options=["--state", f"{state.name}/state"], env=e2e_support.environment(**(environment or {})))
+    atexit.register(state.cleanup)
     if started.word != "ready\n":
         sys.exit(f"broker_bench: sluiced does not start: {started.word}")
     os.setpriority(os.PRIO_PROCESS, started.process.pid, arguments.nice)

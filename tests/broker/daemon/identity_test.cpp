@@ -39,6 +39,7 @@ TEST(Peer, IsTheKernelsWord) {
   EXPECT_EQ(peer.uid, getuid());
   ASSERT_FALSE(peer.groups.empty());
   EXPECT_EQ(peer.groups.front(), getgid());
+  EXPECT_EQ(peer.groups.capacity(), peer.groups.size()) << "each connection keeps them";
   ASSERT_TRUE(peer.pidfd);
   EXPECT_FALSE(pidfd_ended(peer.pidfd.get()));
 }
@@ -261,6 +262,16 @@ TEST(Process, IsNamedByItsNumberAndItsStart) {
   EXPECT_FALSE(process_open(getpid(), 0, &fd)) << "nothing is known of its start";
   EXPECT_FALSE(process_open(0, start, &fd));
   EXPECT_FALSE(fd);
+}
+
+TEST(Process, ItsStartIsReadWhateverItsNameIs) {
+  const std::string rest = " S 1 2 3 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 987654321 1 2\n";
+  for (const char* name : {"sh", "a b", ") S 1 (", "((", "1 2 3)"})
+    EXPECT_EQ(devices::start_ticks_parse("77 (" + std::string(name) + ")" + rest), 987'654'321u)
+        << name;
+  for (std::size_t size = 0; size < rest.find("987"); ++size)
+    EXPECT_EQ(devices::start_ticks_parse("77 (sh)" + rest.substr(0, size)), 0u) << size;
+  EXPECT_EQ(devices::start_ticks_parse("77 sh" + rest), 0u);
 }
 
 TEST(Process, ADeadOneIsNotOpenedThoughItsNumberIsTaken) {

@@ -414,11 +414,47 @@ TEST_F(JournalTest, IsCompactedWhenTheDeadOutweighTheLiving) {
   for (std::uint32_t pid = 1; pid <= 5000; ++pid) {
     first->process_put(1, process(pid));
     first->process_end(1, process(pid).name);
+    if (pid % 20 == 0) first->tend(pid);  // a heartbeat
     largest = std::max(largest, slurp(path()).size());
   }
   EXPECT_LT(largest, 200'000u);
   EXPECT_LT(journal_read(slurp(path()), kBoot).records, 1100u);
   EXPECT_EQ(on_disk(), first->state());
+}
+
+/// Who registers is answered behind his record, so a record is one write and nothing else.
+TEST_F(JournalTest, NobodysAnswerWaitsForACompactionOrADisk) {
+  struct Counted : JournalFiles {
+    int others = 0;
+    int syncs = 0;
+    int renames = 0;
+    int open(const char* file, int flags, mode_t mode) override {
+      ++others;
+      return JournalFiles::open(file, flags, mode);
+    }
+    int sync(int fd) override {
+      ++syncs;
+      return JournalFiles::sync(fd);
+    }
+    int rename(const char* from, const char* to) override {
+      ++renames;
+      return JournalFiles::rename(from, to);
+    }
+  } counted;
+  Journal now(counted, log, directory, kBoot);
+  std::string error;
+  ASSERT_TRUE(now.open(&error)) << error;
+  now.tenant_put(tenant(1));
+  counted.others = counted.syncs = counted.renames = 0;
+  for (std::uint32_t pid = 1; pid <= 3000; ++pid) {
+    now.process_put(1, process(pid));
+    now.process_end(1, process(pid).name);
+  }
+  EXPECT_EQ(counted.others + counted.syncs + counted.renames, 0);
+  now.tend(kLater_ns);
+  EXPECT_EQ(counted.renames, 1) << "at a heartbeat";
+  EXPECT_EQ(counted.syncs, 0) << "the next broker reads what the kernel has";
+  EXPECT_EQ(journal_read(slurp(path()), kBoot).records, 1u);
 }
 
 /// What a broker does in its life, in steps; after each the state is one of the moments.
