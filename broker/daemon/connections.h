@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "broker/daemon/charge.h"
 #include "broker/daemon/identity.h"
 #include "broker/daemon/log.h"
 #include "broker/daemon/loop.h"
@@ -23,9 +24,6 @@
 namespace sluice::daemon {
 
 using ConnectionId = std::uint64_t;  // never reused; 0 = none
-
-/// Descriptors of the broker by the user who takes them.
-using Descriptors = std::map<uid_t, std::uint32_t>;
 
 /// Where answers go.
 class Outbox {

@@ -240,6 +240,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   event.uid = asker.peer.uid;
   event.group = profile.name;
   Pending pending;
+  pending.charge = Charge(charges_, asker.peer.uid, kRequestDescriptors);
   pending.connection = asker.connection;
   pending.request = asker.request;
   pending.uid = asker.peer.uid;
@@ -328,6 +329,7 @@ Tenant* Engine::tenant_create(const core::TenantAdmitted& action, Pending* pendi
   if (tenant->pages == nullptr) return nullptr;
   tenant->key = key_make();
   tenant->uid = pending->uid;
+  tenant->charge = Charge(charges_, tenant->uid, kTenantDescriptors);
   tenant->admitted_ns = clock_ns();
   tenant->name = pending->name;
   tenant->profile = pending->profile;

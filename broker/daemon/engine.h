@@ -4,12 +4,11 @@
 // know sockets (answers go to the Outbox) nor whether a message was well-formed (sessions.h has
 // checked).
 //
-// In ten files: engine.cpp (asking), engine_join.cpp (joining), engine_charge.cpp (what a user
-// costs), engine_actions.cpp (what the core decides), engine_room.cpp (holds, moves and commands),
-// engine_death.cpp (pidfds, exec, lost connections), engine_device.cpp (what the devices
-// themselves say), engine_report.cpp (job figures, snapshots),
-// engine_reload.cpp (a new configuration), engine_restore.cpp (tenants of a broker before this one,
-// and what the journal is told).
+// In nine files: engine.cpp (asking), engine_join.cpp (joining), engine_actions.cpp (what the core
+// decides), engine_room.cpp (holds, moves and commands), engine_death.cpp (pidfds, exec, lost
+// connections), engine_device.cpp (what the devices themselves say), engine_report.cpp (job
+// figures, snapshots), engine_reload.cpp (a new configuration), engine_restore.cpp (tenants of a
+// broker before this one, and what the journal is told).
 #pragma once
 
 #include <array>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "broker/core/core.h"
+#include "broker/daemon/charge.h"
 #include "broker/daemon/connections.h"
 #include "broker/daemon/inventory.h"
 #include "broker/daemon/journal.h"
@@ -37,6 +37,11 @@
 
 namespace sluice::daemon {
 
+// Descriptors of each: of a tenant its two pages and the founder's pidfd, else a pidfd.
+inline constexpr std::uint32_t kTenantDescriptors = 3;
+inline constexpr std::uint32_t kProcessDescriptors = 1;
+inline constexpr std::uint32_t kRequestDescriptors = 1;
+
 /// Who asks, and how to answer.
 struct Asker {
   ConnectionId connection = 0;
@@ -46,6 +51,7 @@ struct Asker {
 
 /// A registration that waits until the rest of its job is back (engine_restore.cpp).
 struct Knock {
+  Charge charge;
   ConnectionId connection = 0;
   std::uint32_t request = 0;
   Peer peer;
@@ -62,6 +68,7 @@ struct JobFigures {
 };
 
 struct Tenant {
+  Charge charge;
   protocol::TenantId id = 0;
   protocol::JoinKey key = 0;
   uid_t uid = 0;
@@ -96,6 +103,7 @@ struct Tenant {
 /// One registered process. It is a member until its pidfd says that it ended (or exec threw its
 /// shim away).
 struct Process {
+  Charge charge;
   core::ProcessId id = 0;
   protocol::TenantId tenant = 0;
   pid_t pid = 0;
@@ -167,7 +175,7 @@ class Engine {
 
   /// Descriptors of the broker that the user's requests, tenants and processes take (not his
   /// connections).
-  void descriptors_add(Descriptors* out) const;
+  void descriptors_add(Descriptors* out) const { charges_.add_to(out); }
 
   /// Reads the configuration again; a file with a mistake changes nothing but the counter.
   void reload();
@@ -180,6 +188,7 @@ class Engine {
  private:
   // A request the core has not answered for good.
   struct Pending {
+    Charge charge;
     ConnectionId connection = 0;
     std::uint32_t request = 0;
     uid_t uid = 0;
@@ -329,6 +338,7 @@ class Engine {
   std::deque<core::Event> events_;
   bool feeding_ = false;
 
+  ChargeBook charges_;  // before all that is charged to it
   std::unordered_map<protocol::TenantId, std::unique_ptr<Tenant>> tenants_;
   std::unordered_map<core::ProcessId, std::unique_ptr<Process>> processes_;
   std::map<core::RequestId, Pending> pending_;

@@ -51,6 +51,7 @@ void Engine::tenant_restore(const JournalTenant& known) {
   made->id = known.id;
   made->key = known.key;
   made->uid = known.uid;
+  made->charge = Charge(charges_, made->uid, kTenantDescriptors);
   made->tenant_class = known.tenant_class;
   made->grant.tenant = known.id;
   made->grant.gpus = made->gpus = known.gpus;
@@ -121,6 +122,7 @@ void Engine::process_restore(Tenant& tenant, const JournalProcess& known) {
   auto process = std::make_unique<Process>();
   process->id = next_process_++;
   process->tenant = tenant.id;
+  process->charge = Charge(charges_, tenant.uid, kProcessDescriptors);
   process->pid = pid;
   process->start_ticks = known.name.start_ticks;
   process->claims_device = known.claims_device;

@@ -184,6 +184,46 @@ TEST_F(ConnectionsTest, AnswersThatAreNotReadEndTheConnection) {
   EXPECT_EQ(connections_->count(), 0u);
 }
 
+std::uint32_t charged(const ChargeBook& book, uid_t uid) {
+  Descriptors each;
+  book.add_to(&each);
+  return each.contains(uid) ? each[uid] : 0;
+}
+
+TEST(Charges, AreReturnedWithTheirOwnersWhereverThoseGo) {
+  ChargeBook book;
+  Charge kept;
+  {
+    Charge one(book, 1000, 3);
+    const Charge other(book, 1001, 1);
+    EXPECT_EQ(charged(book, 1000), 3u);
+    kept = std::move(one);
+    std::vector<Charge> line;
+    for (int i = 0; i < 10; ++i) line.emplace_back(book, 1000, 1);
+    line.erase(line.begin() + 2, line.begin() + 5);
+    EXPECT_EQ(charged(book, 1000), 10u);
+    line.front() = Charge(book, 1001, 2);
+    EXPECT_EQ(charged(book, 1000), 9u);
+    EXPECT_EQ(charged(book, 1001), 3u);
+  }
+  EXPECT_EQ(charged(book, 1000), 3u);
+  Descriptors each;
+  book.add_to(&each);
+  EXPECT_EQ(each.size(), 1u) << "who has nothing is not counted among the users";
+  kept = Charge();
+  EXPECT_EQ(charged(book, 1000), 0u);
+}
+
+TEST(ChargesDeath, ABookThatIsClosedBeforeItsChargesSaysSo) {
+  Charge left;
+  EXPECT_DEATH(
+      {
+        ChargeBook book;
+        left = Charge(book, 1000, 1);
+      },
+      "charges return to zero");
+}
+
 TEST(PartOfUser, LeavesSomethingForOneMoreHoweverManyTakeWhatTheyCan) {
   constexpr std::uint64_t kTotal = 1000;
   EXPECT_EQ(part_of_user(kTotal, 0, 0, 1), kTotal / 2);
