@@ -16,7 +16,6 @@ namespace sluice::sim {
 namespace {
 
 constexpr std::uint64_t kPropertySeeds = 1000;
-constexpr std::uint64_t kLongSeeds = 100;  // of longer runs
 std::uint64_t seed_now = 0;
 
 /// The same test with this seed alone is the same run again.
@@ -208,9 +207,21 @@ TEST(Restarts, NobodyIsLostAndNobodyOutstaysForAnySeed) {
   EXPECT_GT(over_away, 0U) << "some end while nobody looks";
 }
 
+/// Everybody who was admitted has finished, and no more is taken.
+void all_done_check(const Result& result) {
+  for (const JobResult& job : result.jobs) {
+    if (!job.refused.empty()) continue;  // perhaps by the death of the broker
+    EXPECT_TRUE(job.admitted) << job.name << " waits for ever";
+    EXPECT_GT(job.ended_ns, 0) << job.name << " is stuck";
+    EXPECT_EQ(job.runaways, 0U) << job.name;
+  }
+  EXPECT_TRUE(result.view.tenants.empty());
+  for (Bytes used : result.memory_used) EXPECT_EQ(used, 0U) << "all memory is returned";
+}
+
 /// A broker that dies and comes back costs no work: everybody who is admitted finishes.
 TEST(Restarts, AllWorkIsDoneAllTheSame) {
-  each_seed(kLongSeeds, [](std::uint64_t seed) {
+  each_seed(kPropertySeeds, [](std::uint64_t seed) {
     Experiment setup = setup_restarts(seed);
     setup.policy.runaway = core::RunawayPolicy::kReport;
     setup.policy.drain_timeout_ns = 1'000'000'000;
@@ -220,26 +231,8 @@ TEST(Restarts, AllWorkIsDoneAllTheSame) {
       if (job.tasks == 0) job.tasks = 20;
       job.sm_percent = std::max(job.sm_percent, 10U);
     }
-    const Result result = simulate(setup);
-    for (const JobResult& job : result.jobs) {
-      if (!job.refused.empty()) continue;  // it asked or waited when the broker died
-      EXPECT_TRUE(job.admitted) << job.name << " waits for ever";
-      EXPECT_GT(job.ended_ns, 0) << job.name << " is stuck";
-    }
-    EXPECT_TRUE(result.view.tenants.empty());
+    all_done_check(simulate(setup));
   });
-}
-
-/// Everybody who was admitted has finished, and no more is taken.
-void all_done_check(const Result& result) {
-  for (const JobResult& job : result.jobs) {
-    if (!job.refused.empty()) continue;
-    EXPECT_TRUE(job.admitted) << job.name << " waits for ever";
-    EXPECT_GT(job.ended_ns, 0) << job.name << " is stuck";
-    EXPECT_EQ(job.runaways, 0U) << job.name;
-  }
-  EXPECT_TRUE(result.view.tenants.empty());
-  for (Bytes used : result.memory_used) EXPECT_EQ(used, 0U) << "all memory is returned";
 }
 
 Experiment setup_calm(std::uint64_t seed) {
