@@ -183,7 +183,8 @@ core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit
 // What cannot be told is not taken for "none": another profile may allow more.
 std::optional<Who> Engine::who_asks(const Asker& asker) {
   Who who{asker.peer.uid, asker.peer.groups, {}};
-  for (const gid_t gid : user_groups(asker.peer.uid)) who.groups.push_back(gid);
+  if (profiles_.by_group())  // a directory service may take its time, and everybody waits for it
+    for (const gid_t gid : user_groups(asker.peer.uid)) who.groups.push_back(gid);
   if (!profiles_.by_cgroup()) return who;
   who.cgroup = process_cgroup(asker.peer.pid);
   if (!who.cgroup.empty() && !pidfd_ended(asker.peer.pidfd.get())) return who;

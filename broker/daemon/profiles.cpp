@@ -85,6 +85,10 @@ const Profile& Profiles::find(const Who& who) const {
   return fallback_;
 }
 
+bool Profiles::by_group() const {
+  return std::ranges::any_of(list_, [](const Profile& p) { return !p.gids.empty(); });
+}
+
 bool Profiles::by_cgroup() const {
   return std::ranges::any_of(list_, [](const Profile& p) { return !p.cgroups.empty(); });
 }

@@ -44,7 +44,8 @@ class Profiles {
   /// The profile that was asked for by name if this user may have it (root may have any); null
   /// otherwise.
   const Profile* find_named(const std::string& name, const Who& who) const;
-  /// Does any of them name cgroups?
+  /// Does any of them name groups, or cgroups? What none names need not be looked up.
+  bool by_group() const;
   bool by_cgroup() const;
   /// The profile of this name, or null: for a tenant that has it already. Cut names (kNameBytes)
   /// are found too.

@@ -30,6 +30,11 @@ TEST(Profiles, ByUserByGroupElseEverybodys) {
   EXPECT_EQ(profiles.find({3000, {3000, 4}, {}}).name, "staff") << "adm is group 4 everywhere";
   EXPECT_EQ(profiles.find({3000, {3000}, {}}).name, "student");
   EXPECT_EQ(Profiles(config::config_default()).find({3000, {}, {}}).name, "default");
+  EXPECT_TRUE(profiles.by_group());
+  config::Config nobodys = lab();
+  nobodys.profiles[0].groups.clear();
+  EXPECT_FALSE(Profiles(nobodys).by_group())
+      << "no account database is asked for what counts nowhere";
 }
 
 TEST(Profiles, ByCgroupAndWhatIsBelowIt) {

@@ -16,6 +16,7 @@ namespace sluice::sim {
 namespace {
 
 constexpr std::uint64_t kPropertySeeds = 1000;
+constexpr std::uint64_t kWindowSeeds = 100;
 std::uint64_t seed_now = 0;
 
 /// The same test with this seed alone is the same run again.
@@ -128,7 +129,7 @@ TEST(Chaos, InvariantsHoldForEverySeed) {
 /// percentages of others change and one of them is stopped: but for the windows in which its own
 /// target changes.
 TEST(Guarantees, AreMetInEveryWindowWhileTheRulesChange) {
-  each_seed(10, [](std::uint64_t seed) {
+  each_seed(kWindowSeeds, [](std::uint64_t seed) {
     Random random(seed);
     std::vector<std::uint32_t> percents;
     for (int i = 0; i < 4; ++i)
