@@ -21,7 +21,7 @@ namespace {
 void frozen_out(State& state, Tenant& tenant, const CheckpointDone& event, Nanos now,
                 Actions& out) {
   const bool was_out =
-      ordered(tenant, protocol::kHoldOut) ||
+      hold_ordered(tenant, protocol::kHoldOut) ||
       std::ranges::any_of(tenant.shares, [](const Share& s) { return s.swapped > 0; });
   if (event.ok) {
     tenant.frozen = true;
@@ -71,7 +71,7 @@ void thawed(State& state, Tenant& tenant, const CheckpointDone& event, Nanos now
   for (Share& share : tenant.shares) host_charge(state, share, share.swapped);
   const bool swapped =
       std::ranges::any_of(tenant.shares, [](const Share& s) { return s.swapped > 0; });
-  if (swapped || ordered(tenant, protocol::kHoldOut)) {
+  if (swapped || hold_ordered(tenant, protocol::kHoldOut)) {
     stay_swap_in(state, tenant, now, out);
     stay_note(tenant, out);
     return;

@@ -40,7 +40,7 @@ bool moves_pending(const Tenant& tenant) {
   return std::ranges::any_of(tenant.processes, [](const Process& p) { return p.moves != 0; });
 }
 
-bool ordered(const Tenant& tenant, std::uint32_t flag) {
+bool hold_ordered(const Tenant& tenant, std::uint32_t flag) {
   return (tenant.shares.front().hold_word & flag) != 0;
 }
 
@@ -64,7 +64,7 @@ void hold_clear(State& state, Tenant& tenant, Nanos now, Actions& out) {
   tenant.moving_ns += now - tenant.hold_since;
 }
 
-void order(Tenant& tenant, std::uint32_t flag, Residence residence, Nanos now, Actions& out) {
+void hold_order(Tenant& tenant, std::uint32_t flag, Residence residence, Nanos now, Actions& out) {
   for (Share& share : tenant.shares) {
     assert((share.hold_word & protocol::kHoldSet) != 0 && "orders are for who is held");
     word_set(share, protocol::hold_epoch(share.hold_word), protocol::kHoldSet | flag, out);

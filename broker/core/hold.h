@@ -9,14 +9,14 @@ namespace sluice::core {
 bool acks_pending(const Tenant& tenant);
 bool moves_pending(const Tenant& tenant);
 /// The order in force is this one (protocol::kHoldOut or kHoldIn).
-bool ordered(const Tenant& tenant, std::uint32_t flag);
+bool hold_ordered(const Tenant& tenant, std::uint32_t flag);
 
 /// A new hold, or the one in force with another epoch: everybody has to acknowledge it.
 void hold_set(Tenant& tenant, Nanos now, Actions& out);
 /// It is over, and so are the answers that were to come; what it had in the host is returned.
 void hold_clear(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// Everybody has acknowledged: their memory out (kHoldOut) or in (kHoldIn), in this residence.
-void order(Tenant& tenant, std::uint32_t flag, Residence residence, Nanos now, Actions& out);
+void hold_order(Tenant& tenant, std::uint32_t flag, Residence residence, Nanos now, Actions& out);
 
 void hold_acked(State& state, const HoldAcked& event);
 void move_done(State& state, const MoveDone& event);

@@ -50,7 +50,7 @@ void held_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (freezes)
     freeze(state, tenant, now, out);
   else
-    order(tenant, protocol::kHoldOut, Residence::kSwappingOut, now, out);
+    hold_order(tenant, protocol::kHoldOut, Residence::kSwappingOut, now, out);
   stay_note(tenant, out);
 }
 
@@ -66,7 +66,7 @@ void swapped_out(State& state, Tenant& tenant, Nanos now, Actions& out) {
     return;
   }
   tenant.reverting = true;
-  order(tenant, protocol::kHoldIn, Residence::kSwappingIn, now, out);
+  hold_order(tenant, protocol::kHoldIn, Residence::kSwappingIn, now, out);
 }
 
 void swapped_in(State& state, Tenant& tenant, Nanos now, Actions& out) {
@@ -92,7 +92,7 @@ void swapped_in(State& state, Tenant& tenant, Nanos now, Actions& out) {
     for (Share& share : tenant.shares) gpu_surprise(state, *state.gpus[share.gpu], 0, now);
     tenant.reverting = true;
     tenant.due_back = true;
-    order(tenant, protocol::kHoldOut, Residence::kSwappingOut, now, out);
+    hold_order(tenant, protocol::kHoldOut, Residence::kSwappingOut, now, out);
     return;
   }
   reasons_drop(state, tenant, RefusalCode::kCannotMove, "its memory could not be moved to the host",
@@ -229,13 +229,13 @@ Nanos stays_at(const State& state, Nanos now) {
 }
 
 void stay_swap_in(State& state, Tenant& tenant, Nanos now, Actions& out) {
-  if (ordered(tenant, protocol::kHoldIn)) {  // the same word again would be no news
+  if (hold_ordered(tenant, protocol::kHoldIn)) {  // the same word again would be no news
     hold_set(tenant, now, out);
     tenant.residence = Residence::kOut;
     state.room_dirty = true;
     return;
   }
-  order(tenant, protocol::kHoldIn, Residence::kSwappingIn, now, out);
+  hold_order(tenant, protocol::kHoldIn, Residence::kSwappingIn, now, out);
 }
 
 void stay_return(State& state, Tenant& tenant, Nanos now, Actions& out) {
@@ -255,7 +255,7 @@ void stay_restore(State& state, Tenant& tenant, const std::vector<GpuUuid>& froz
   hold_set(tenant, now, out);
   tenant.residence = Residence::kOut;
   // Who is in the driver's checkpoint could move nothing: its calls would not return.
-  if (!tenant.frozen) order(tenant, protocol::kHoldOut, Residence::kOut, now, out);
+  if (!tenant.frozen) hold_order(tenant, protocol::kHoldOut, Residence::kOut, now, out);
   for (const Share& share : tenant.shares) {
     const GpuUuid& uuid = state.gpus[share.gpu]->uuid;
     const bool elsewhere = share.index < frozen_on.size();
