@@ -22,6 +22,17 @@ Member member_await(BoardMap& board, Heartbeat& heartbeat, int slot, std::uint64
   return out;
 }
 
+void members_leave(BoardMap& board, Heartbeat& heartbeat, RankLine& line, int rank_count) {
+  const Heartbeat::Waiting waiting(heartbeat);
+  line.finished = true;
+  const BoardMembers& members = board.members();
+  for (int rank = 0; rank < rank_count; ++rank) {
+    const int slot = members.epoch == 0 ? rank : members.slots[rank];
+    while (!board.line(slot).finished && !heartbeat.is_broken())
+      sleep_until(now_ns() + kNanosPerMilli);
+  }
+}
+
 Membership::Membership(BoardMap& board, int rank_count) : board_(board) {
   for (int slot = 0; slot < rank_count; ++slot) members_.push_back(slot);
 }

@@ -32,6 +32,11 @@ struct Member {
 Member member_await(BoardMap& board, Heartbeat& heartbeat, int slot, std::uint64_t epoch,
                     std::uint64_t commit_steps);
 
+/// For a rank that is done: waits on the board until all of the present epoch are. Not a barrier of
+/// the communicator: the first to pass that would close its connections while the others are still
+/// in it. If a rank is lost here, the launcher ends us.
+void members_leave(BoardMap& board, Heartbeat& heartbeat, RankLine& line, int rank_count);
+
 /// For the launcher: the epochs of a job.
 class Membership {
  public:

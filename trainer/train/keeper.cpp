@@ -1,0 +1,83 @@
+// See keeper.h.
+#include "trainer/train/keeper.h"
+
+#include <cstdio>
+
+namespace sluice::train {
+
+/// Every rank finds the state by itself, and has more or less of it than others.
+bool StateKeeper::is_alone() const {
+  return parts_.plan.grid.is_split() || parts_.options.strategy == Strategy::kAsync;
+}
+
+CheckpointIdentity StateKeeper::identity() const {
+  return checkpoint_identity(parts_.options, parts_.plan.shape, parts_.options.place.rank_count,
+                             parts_.train_count);
+}
+
+StateMover StateKeeper::mover() const {
+  return StateMover({*parts_.groups.data, parts_.stream, parts_.network, *parts_.update,
+                     parts_.reduction, parts_.scaler, parts_.options.place.rank,
+                     parts_.options.place.rank_count});
+}
+
+TrainState StateKeeper::found() const {
+  TrainState state;
+  if (parts_.worker.commit) {
+    state = *parts_.worker.commit;
+  } else if (parts_.options.faults.resume) {
+    // The launcher has said what there is to say.
+    auto found = parts_.worker.checkpoints.newest(identity(), [](const std::string&) {});
+    if (found) state = std::move(found->state);
+  }
+  if (state.parameters.empty()) state.parameters = parts_.plan.shape.draw(parts_.options.seed);
+  return state;
+}
+
+const TrainState& StateKeeper::begin() {
+  if (parts_.options.place.rank == parts_.root || is_alone()) first_ = found();
+  if (is_alone()) {
+    Network& network = parts_.network;
+    network.parameters_upload(parts_.plan.part.cut(first_.parameters));
+    parts_.groups.data->broadcast(parts_.stream, network.parameters(), network.parameter_count());
+  } else {
+    StateMover all = mover();
+    all.share(first_, parts_.root);
+    all.put(first_);
+  }
+  if (parts_.options.faults.is_elastic()) parts_.worker.commit = first_;
+  return first_;
+}
+
+void StateKeeper::keep(std::uint64_t step, const DataPosition& position, bool is_last) {
+  const FaultOptions& faults = parts_.options.faults;
+  const bool every = faults.checkpoint_every > 0 && step % faults.checkpoint_every == 0;
+  const bool writes = !faults.checkpoint.empty() && (every || is_last);
+  if (!writes && !faults.commit_due(step)) return;
+  Worker& worker = parts_.worker;
+  const Heartbeat::Waiting waiting(worker.heartbeat);
+  TrainState state = mover().take();
+  state.step = step;
+  state.position = position;
+  state.samples = worker.line.job_samples;
+  worker.heartbeat.broken_check();
+  if (writes && parts_.options.place.rank == 0) checkpoint_write(state, is_last);
+  if (faults.is_elastic()) worker.commit = std::move(state);
+}
+
+/// A disk that is full for a while is no reason to end the job, but for the last one.
+void StateKeeper::checkpoint_write(const TrainState& state, bool is_last) {
+  const Nanos begin = now_ns();
+  try {
+    parts_.worker.checkpoints.write(state, identity());
+  } catch (const Failure& failure) {
+    if (is_last) throw;
+    std::fprintf(stderr, "sluice: sluice-train: no checkpoint after step %llu: %s\n",
+                 static_cast<unsigned long long>(state.step), failure.what());
+    return;
+  }
+  parts_.worker.log.write(
+      JsonLine("checkpoint").add("step", state.step).add("duration_ns", now_ns() - begin));
+}
+
+}  // namespace sluice::train
