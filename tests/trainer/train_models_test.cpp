@@ -270,6 +270,33 @@ TEST_F(PrecisionProgramTest, LossCurvesOfMlpStayCloseToThoseOfFp32) {
                30);
 }
 
+#ifdef SLUICE_CUBLASLT_STANDIN
+// On software GPUs the library is not taken unless it is asked for, and here it is a stand-in.
+TEST_F(PrecisionProgramTest, ThroughCublasLtTheLossIsTheSame) {
+  const Words words = {"--nproc", "2",    "--batch",     "16",  "--steps",        "5",
+                       "--lr",    "0.02", "--seed",      "3",   "--eval-samples", "0",
+                       "--gemm",  "auto", "--precision", "bf16"};
+  train(words, "own");
+  const char* before = getenv("LD_LIBRARY_PATH");
+  const std::string path = before != nullptr ? before : "";
+  setenv("LD_LIBRARY_PATH", (path + ":" SLUICE_CUBLASLT_STANDIN).c_str(), 1);
+  Words through = words;
+  *std::find(through.begin(), through.end(), "auto") = "cublaslt";
+  train(through, "library");
+  setenv("CUBLASLT_STANDIN", "no-handle", 1);
+  through.insert(through.begin(), {"sluice-train", "--data", "synthetic"});
+  Child refused(through, scratch_);
+  EXPECT_EQ(refused.wait(kPatience), 1);
+  EXPECT_NE(refused.err().find("cuBLASLt: starting failed with status 1"), std::string::npos)
+      << refused.err();
+  unsetenv("CUBLASLT_STANDIN");
+  setenv("LD_LIBRARY_PATH", path.c_str(), 1);
+  // A sum in another order is now and then cast to the neighbouring bf16.
+  EXPECT_LT(curves_apart("own", "library", 5), 1e-2);
+  EXPECT_LT(distance("own", "library"), 1e-2);
+}
+#endif
+
 TEST_F(PrecisionProgramTest, LossCurvesOfGptStayCloseToThoseOfFp32) {
   curves_check(with(kSmallGpt, {"--nproc", "1", "--batch", "8", "--steps", "20", "--optimizer",
                                 "adam", "--lr", "0.01", "--eval-samples", "0"}),

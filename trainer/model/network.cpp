@@ -32,7 +32,7 @@ Network::Network(Stream& stream, std::vector<ParameterRange> ranges, const Sampl
       ranges_(std::move(ranges)),
       sample_(sample),
       settings_(settings),
-      products_(stream, settings.precision),
+      products_(stream, settings.precision, settings.gemm),
       parameters_(parameter_count()),
       gradients_(room(settings.trains, parameter_count() + kExtraCount)),
       sums_(room(settings.accumulates, parameter_count() + kExtraCount)),

@@ -37,6 +37,7 @@ struct NetworkSettings {
   bool trains = true;        // false: no room for gradients
   bool accumulates = false;  // backward passes may be added up (GradientPart)
   Precision precision = Precision::kFp32;
+  GemmEngine gemm = GemmEngine::kOwn;  // of 16-bit products
   // Of a stage of a pipeline: whether the batch's inputs go into it, and whether the logits, and so
   // the loss, come out of it; and how many batches may be under way at once.
   bool takes_inputs = true;
@@ -122,6 +123,8 @@ class Network {
   CUdeviceptr logits() const { return logits_.at(); }
   /// [batch x sample().targets]
   CUdeviceptr losses() const { return losses_.at(); }
+  /// What computes its products; see products.h.
+  const CublasLt* library() const { return products_.library(); }
   /// One int32.
   CUdeviceptr correct() const { return correct_.at(); }
 

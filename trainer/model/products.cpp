@@ -13,6 +13,12 @@ std::size_t values_of(int rows, int columns) {
 
 }  // namespace
 
+Products::Products(Stream& stream, Precision precision, GemmEngine engine)
+    : stream_(stream), precision_(precision) {
+  if (precision != Precision::kFp32 && engine == GemmEngine::kCublaslt)
+    library_.emplace(cublaslt_library(), stream);
+}
+
 kernels::HalfFormat Products::format() const {
   return precision_ == Precision::kBf16 ? kernels::HalfFormat::kBf16 : kernels::HalfFormat::kFp16;
 }
@@ -52,6 +58,7 @@ void Products::run(GemmForm form, const kernels::GemmShape& shape, CUdeviceptr a
     a = half_of(a, values_of(shape.m, shape.k), left_);
     b = half_of(b, values_of(shape.k, shape.n), right_);
   }
+  if (library_ && library_->product(form, format(), shape, a, b, c)) return;
   if (plan.parts == 1) return whole_or_parts(form, plan, shape, a, b, c);
   const std::size_t count = values_of(shape.m, shape.n);
   const CUdeviceptr partials = room_for(count * static_cast<std::size_t>(plan.parts), partials_);

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "trainer/device/device.h"
+#include "trainer/device/cublaslt.h"
 #include "trainer/model/precision.h"
 
 namespace sluice::train {
@@ -12,7 +12,8 @@ namespace sluice::train {
 /// weights once per forward pass (weights_cast), everything else whenever it is used.
 class Products {
  public:
-  Products(Stream& stream, Precision precision) : stream_(stream), precision_(precision) {}
+  /// `engine` is for 16 bits; what it has no algorithm for is computed by the kernels here.
+  Products(Stream& stream, Precision precision, GemmEngine engine = GemmEngine::kOwn);
 
   /// From now on operands in [weights, weights + count) are taken as they are now, until this is
   /// called again. Nothing for fp32.
@@ -22,6 +23,8 @@ class Products {
   void run(kernels::GemmForm form, const kernels::GemmShape& shape, CUdeviceptr a, CUdeviceptr b,
            CUdeviceptr c);
   Stream& stream() { return stream_; }
+  /// Null where all products are by the kernels here.
+  const CublasLt* library() const { return library_ ? &*library_ : nullptr; }
 
  private:
   using Halves = DeviceArray<std::uint16_t>;
@@ -36,6 +39,7 @@ class Products {
 
   Stream& stream_;
   const Precision precision_;
+  std::optional<CublasLt> library_;
   std::unique_ptr<DeviceArray<float>> partials_;
   std::unique_ptr<Halves> left_, right_, weights_halves_;
   CUdeviceptr weights_ = 0;

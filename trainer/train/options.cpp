@@ -318,6 +318,14 @@ void precision_check(const TrainOptions& o) {
   }
 }
 
+void gemm_check(TrainOptions& o) {
+  if (o.gemm == GemmChoice::kCublaslt && o.precision == Precision::kFp32)
+    throw Failure("--gemm cublaslt is for --precision bf16 and fp16");
+  if (o.gemm == GemmChoice::kCublaslt && o.plan_auto)
+    throw Failure("--gemm cublaslt is not for --plan auto, which measures own kernels");
+  if (o.plan_auto || o.precision == Precision::kFp32) o.gemm = GemmChoice::kOwn;
+}
+
 /// What the options for the learning rate must be among themselves.
 void rate_check(const TrainOptions& o) {
   const bool open_end = o.schedule == Schedule::kCosine || o.schedule == Schedule::kOneCycle;
@@ -395,6 +403,13 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
   line.word("--precision", precision,
             "what matrix products take; weights and sums are fp32. fp16 scales the loss",
             {"fp32", "bf16", "fp16"});
+  std::string gemm = gemm_choice_name(o.gemm);
+  line.word(
+      "--gemm", gemm,
+      "who computes 16-bit matrix products: own kernels, NVIDIA's cuBLASLt, or auto: cuBLASLt "
+      "where it is installed, but not on software GPUs and not with --plan auto, which "
+      "measures own kernels",
+      {"auto", "own", "cublaslt"});
   std::string schedule = schedule_name(o.schedule);
   line.word("--schedule", schedule, "of the learning rate",
             {"constant", "cosine", "1cycle", "triangular"});
@@ -417,8 +432,10 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
     const auto named = std::find(kModelNames.begin(), kModelNames.end(), model);
     o.model = static_cast<Model>(named - kModelNames.begin());
     o.precision = *precision_parse(precision);
+    o.gemm = *gemm_choice_parse(gemm);
     precision_check(o);
     communication_take(communication, o);
+    gemm_check(o);
     o.plan_fixed = {line.given("--strategy"), line.given("--bucket"), line.given("--algorithm"),
                     line.given("--tensor") || line.given("--pipeline")};
     o.schedule = *schedule_parse(schedule);

@@ -105,8 +105,9 @@ struct TrainOptions {
   std::uint64_t rate_period = 0;  // steps of a triangle; 0 = two epochs
   OptimizerSettings optimizer;
   Precision precision = Precision::kFp32;
-  LossScaleSettings loss_scale;     // of fp16
-  std::uint64_t overflow_step = 0;  // a planted overflow of gradients, in this step; 0 = none
+  GemmChoice gemm = GemmChoice::kAuto;  // who computes 16-bit products
+  LossScaleSettings loss_scale;         // of fp16
+  std::uint64_t overflow_step = 0;      // a planted overflow of gradients, in this step; 0 = none
   std::uint64_t steps = 0;
   double seconds = 0;
   std::uint64_t epochs = 0;  // with neither steps nor seconds nor epochs: one epoch

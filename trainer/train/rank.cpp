@@ -47,7 +47,7 @@ class Rank {
         device_(worker.device),
         stream_(device_),
         feed_(options, grid_.data_of(place_.rank), grid_.data, board_, &worker.source),
-        network_(plan_.part.make(stream_, network_settings(options, part_),
+        network_(plan_.part.make(stream_, strategy_settings(options, part_, device_),
                                  [this](CUdeviceptr data, std::size_t count) {
                                    groups_.tensor->all_reduce(stream_, data, count);
                                  })),

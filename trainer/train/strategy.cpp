@@ -2,6 +2,7 @@
 #include "trainer/train/strategy.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "trainer/train/compression.h"
 #include "trainer/train/powersgd.h"
@@ -15,6 +16,16 @@ bool is_sharded(const TrainOptions& options) {
 }
 
 }  // namespace
+
+NetworkSettings strategy_settings(const TrainOptions& options, const PartPlace& place,
+                                  const Device& device) {
+  NetworkSettings settings = network_settings(options, place);
+  std::string note;
+  settings.gemm = gemm_engine(options.gemm, device.is_software(), cublaslt_library, &note);
+  if (!note.empty() && options.place.rank == 0)
+    std::fprintf(stderr, "sluice: sluice-train: %s\n", note.c_str());
+  return settings;
+}
 
 std::unique_ptr<BucketReduction> strategy_reduction(const StrategyParts& parts) {
   const TrainOptions& options = parts.options;
