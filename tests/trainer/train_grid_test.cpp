@@ -88,6 +88,33 @@ TEST_F(GridProgramTest, AnOverflowOnOnePartIsAnOverflowOnAll) {
   EXPECT_EQ(seen, 12u);
 }
 
+// The checkpoint has the whole model, whoever had which part of it.
+TEST_F(GridProgramTest, ACheckpointGoesOnWithAnyGrid) {
+  const auto words = [&](const Words& grid, const char* steps, const std::string& kept) {
+    Words out = joined(kGpt, {"--layers", "2", "--optimizer", "adam", "--lr", "0.01", "--clip",
+                              "0.1", "--train-samples", "33", "--eval-samples", "0", "--steps"});
+    out = joined(joined(out, {steps}), grid);
+    return kept.empty() ? out : joined(out, {"--checkpoint", kept, "--resume"});
+  };
+  const Words one = {"--nproc", "1", "--batch", "4", "--accumulate", "2"};
+  const Words four = joined({"--nproc", "4", "--tensor", "2", "--pipeline", "2"},
+                            {"--batch", "4", "--accumulate", "2"});
+  const Words data = {"--nproc", "4", "--pipeline", "2", "--batch", "2", "--accumulate", "2"};
+  const std::string kept = scratch_.file("kept");
+  train(words(one, "6", ""), "one");
+  train(words(four, "3", kept), "begun");
+  std::filesystem::copy(kept, kept + "-too");
+  train(words(one, "6", kept), "whole");
+  EXPECT_NE(out_.find("checkpoint: going on after step 3 of " + kept + ", 4 ranks then"),
+            std::string::npos)
+      << out_;
+  train(words(data, "6", kept + "-too"), "other");
+  for (const char* name : {"whole", "other"}) {
+    EXPECT_LT(distance("one", name), 1e-5) << name;
+    EXPECT_EQ(log_events(log(name), "step").front()["step"], 3) << name;
+  }
+}
+
 TEST_F(GridProgramTest, BytesAreThoseOfTheFormulas) {
   constexpr int steps = 2;
   const Words common = joined(kGpt, {"--layers", "2", "--steps", std::to_string(steps), "--batch",

@@ -72,8 +72,7 @@ void unknown_refuse(const TrainOptions& options) {
 /// What needs ranks that have the whole model (see fault_options.cpp and options.cpp).
 bool split_possible(const TrainOptions& options) {
   const FaultOptions& faults = options.faults;
-  return options.sharing == Sharing::kIndex && faults.checkpoint.empty() && faults.split.empty() &&
-         !faults.is_elastic();
+  return options.sharing == Sharing::kIndex && faults.split.empty() && !faults.is_elastic();
 }
 
 }  // namespace

@@ -53,6 +53,11 @@ class HeaderNumbers {
  public:
   explicit HeaderNumbers(CheckpointIdentity& lines) : lines_(lines) {}
 
+  bool has(const char* key) const {
+    for (const auto& [word, value] : lines_)
+      if (word == key) return true;
+    return false;
+  }
   std::string take(const char* key) {
     for (std::size_t i = 0; i < lines_.size(); ++i) {
       if (lines_[i].first != key) continue;
@@ -88,6 +93,7 @@ std::string checkpoint_encode(const TrainState& state, const CheckpointIdentity&
   number_append(text, "state arrays", state.optimizer.arrays.size());
   number_append(text, "optimizer steps", static_cast<std::uint64_t>(state.optimizer.steps));
   number_append(text, "error arrays", state.errors.size());
+  if (!state.warm.empty()) number_append(text, "warm arrays", 1);
   number_append(text, "loss scaled", state.loss_scale ? 1 : 0);
   if (state.loss_scale) {
     line_append(text, "loss scale", text_format("%a", state.loss_scale->value));
@@ -106,6 +112,7 @@ std::string checkpoint_encode(const TrainState& state, const CheckpointIdentity&
   floats_append(state.parameters);
   for (const auto& array : state.optimizer.arrays) floats_append(array);
   for (const auto& array : state.errors) floats_append(array);
+  floats_append(state.warm);
   value_append(bytes, crc_of(bytes.data(), bytes.size()));
   return bytes;
 }
@@ -140,6 +147,7 @@ Checkpoint checkpoint_decode(const std::string& bytes) {
   state.optimizer.arrays.resize(header.number("state arrays", 2));
   state.optimizer.steps = static_cast<int>(header.number("optimizer steps", INT32_MAX));
   state.errors.resize(header.number("error arrays", kRanksMax));
+  const std::uint64_t warm = header.has("warm arrays") ? header.number("warm arrays", 1) : 0;
   if (header.number("loss scaled", 1) == 1) {
     LossScaleState& scale = state.loss_scale.emplace();
     scale.value = std::strtod(header.take("loss scale").c_str(), nullptr);
@@ -148,8 +156,8 @@ Checkpoint checkpoint_decode(const std::string& bytes) {
     scale.good = header.number("loss scale good", 1ULL << 62);
     scale.skipped = header.number("loss scale skipped", 1ULL << 62);
   }
-  const std::uint64_t arrays = 1 + state.optimizer.arrays.size() + state.errors.size();
-  // No overflow: at most 67 arrays of less than 2^31 floats.
+  const std::uint64_t arrays = 1 + state.optimizer.arrays.size() + state.errors.size() + warm;
+  // No overflow: at most 68 arrays of less than 2^31 floats.
   if (arrays * floats * sizeof(float) != body - head[1])
     throw Failure("its length does not fit its header");
   const char* at = bytes.data() + kHead + head[1];
@@ -161,6 +169,7 @@ Checkpoint checkpoint_decode(const std::string& bytes) {
   floats_take(state.parameters);
   for (auto& array : state.optimizer.arrays) floats_take(array);
   for (auto& array : state.errors) floats_take(array);
+  if (warm == 1) floats_take(state.warm);
   return out;
 }
 

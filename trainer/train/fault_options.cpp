@@ -48,20 +48,18 @@ void elastic_check(const TrainOptions& o) {
     throw Failure("--elastic is not for --algorithm bcube, which needs 2, 4, 8, ... ranks");
 }
 
-/// Whose state is whole on no rank, or more than is kept of it.
+/// Ranks that are not all alike.
 void state_check(const TrainOptions& o) {
   const FaultOptions& f = o.faults;
-  const bool thin = o.compression.kind == Compression::kPowersgd;
-  const char* const of = o.tensor > 1 || o.pipeline > 1   ? "--tensor and --pipeline"
-                         : o.strategy == Strategy::kAsync ? "--strategy async"
-                         : thin                           ? "--compress powersgd"
-                                                          : nullptr;
-  if (of == nullptr) return;
-  const char* const option = f.is_elastic()              ? "--elastic"
-                             : !f.checkpoint.empty()     ? "--checkpoint"
-                             : !f.split.empty() && !thin ? "--split"
-                                                         : nullptr;
-  if (option == nullptr) return;
+  const bool async = o.strategy == Strategy::kAsync;
+  const char* const of = o.tensor > 1 || o.pipeline > 1 ? "--tensor and --pipeline"
+                         : async                        ? "--strategy async"
+                                                        : nullptr;
+  const char* const option = f.is_elastic()                   ? "--elastic"
+                             : async && !f.checkpoint.empty() ? "--checkpoint"
+                             : !f.split.empty()               ? "--split"
+                                                              : nullptr;
+  if (of == nullptr || option == nullptr) return;
   throw Failure(std::string(option) + " is not for " + of +
                 ": it needs ranks of which each has all that the job goes on from");
 }

@@ -5,11 +5,6 @@
 
 namespace sluice::train {
 
-/// Every rank finds the state by itself, and has more or less of it than others.
-bool StateKeeper::is_alone() const {
-  return parts_.plan.grid.is_split() || parts_.options.strategy == Strategy::kAsync;
-}
-
 CheckpointIdentity StateKeeper::identity() const {
   return checkpoint_identity(parts_.options, parts_.plan.shape, parts_.options.place.rank_count,
                              parts_.train_count);
@@ -17,8 +12,8 @@ CheckpointIdentity StateKeeper::identity() const {
 
 StateMover StateKeeper::mover() const {
   return StateMover({*parts_.groups.data, parts_.stream, parts_.network, *parts_.update,
-                     parts_.reduction, parts_.scaler, parts_.options.place.rank,
-                     parts_.options.place.rank_count});
+                     parts_.reduction, parts_.scaler,
+                     parts_.plan.grid.data_of(parts_.options.place.rank), parts_.plan.grid.data});
 }
 
 TrainState StateKeeper::found() const {
@@ -35,18 +30,36 @@ TrainState StateKeeper::found() const {
 }
 
 const TrainState& StateKeeper::begin() {
-  if (parts_.options.place.rank == parts_.root || is_alone()) first_ = found();
-  if (is_alone()) {
-    Network& network = parts_.network;
-    network.parameters_upload(parts_.plan.part.cut(first_.parameters));
-    parts_.groups.data->broadcast(parts_.stream, network.parameters(), network.parameter_count());
-  } else {
-    StateMover all = mover();
-    all.share(first_, parts_.root);
-    all.put(first_);
-  }
+  // Ranks that have a part find the whole by themselves, and keep their part of it.
+  if (parts_.options.place.rank == parts_.root || is_split() || is_async()) first_ = found();
+  put();
   if (parts_.options.faults.is_elastic()) parts_.worker.commit = first_;
   return first_;
+}
+
+void StateKeeper::put() {
+  if (is_async()) {
+    Network& network = parts_.network;
+    network.parameters_upload(first_.parameters);
+    parts_.groups.data->broadcast(parts_.stream, network.parameters(), network.parameter_count());
+    return;
+  }
+  StateMover all = mover();
+  if (is_split()) {
+    state_cut(parts_.plan.part, first_);
+  } else {
+    all.share(first_, parts_.root);
+  }
+  all.put(first_);
+}
+
+/// On rank 0 that of the whole model; ranks of other copies than its own have nothing to add.
+TrainState StateKeeper::take() {
+  if (is_split() && parts_.plan.grid.data_of(parts_.options.place.rank) > 0) return {};
+  TrainState state = mover().take();
+  state.rank_count = parts_.options.place.rank_count;
+  if (is_split()) parts_.replica.state_gather(parts_.plan.part, state);
+  return state;
 }
 
 void StateKeeper::keep(std::uint64_t step, const DataPosition& position, bool is_last) {
@@ -56,7 +69,7 @@ void StateKeeper::keep(std::uint64_t step, const DataPosition& position, bool is
   if (!writes && !faults.commit_due(step)) return;
   Worker& worker = parts_.worker;
   const Heartbeat::Waiting waiting(worker.heartbeat);
-  TrainState state = mover().take();
+  TrainState state = take();
   state.step = step;
   state.position = position;
   state.samples = worker.line.job_samples;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "trainer/train/grid.h"
+#include "trainer/train/replica.h"
 #include "trainer/train/worker.h"
 
 namespace sluice::train {
@@ -15,6 +16,7 @@ class StateKeeper {
     Worker& worker;
     const TrainPlan& plan;
     Groups& groups;
+    Replica& replica;
     Stream& stream;
     Network& network;
     WeightUpdate* update;  // null on a worker of --strategy async
@@ -26,14 +28,17 @@ class StateKeeper {
   explicit StateKeeper(const Parts& parts) : parts_(parts) {}
 
   /// The state that all go on from, on the device: what root has in memory, or on the disk, or a
-  /// new one. A collective; what it returns has no parameters on ranks other than root.
+  /// new one. A collective.
   const TrainState& begin();
   const TrainState& first() const { return first_; }
   /// After `step` steps, in memory and on the disk, where it is time to. A collective.
   void keep(std::uint64_t step, const DataPosition& position, bool is_last);
 
  private:
-  bool is_alone() const;
+  bool is_split() const { return parts_.plan.grid.is_split(); }
+  bool is_async() const { return parts_.options.strategy == Strategy::kAsync; }
+  void put();
+  TrainState take();
   TrainState found() const;
   StateMover mover() const;
   CheckpointIdentity identity() const;

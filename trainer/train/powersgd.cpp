@@ -64,6 +64,22 @@ class PowersgdReduction final : public BucketReduction {
            comm_.link_ns(Operation::kAllReduce, shape.right(rank_) * sizeof(float));
   }
 
+  CUdeviceptr errors() const override { return errors_.at(); }
+
+  /// Every Q at its matrix's place, which is larger.
+  std::vector<float> warm_take(Stream& stream) const override {
+    std::vector<float> out(errors_.size());
+    for (const auto& [begin, matrix] : matrices_)
+      stream.download(&out[begin], matrix.right->at(), matrix.right->bytes());
+    stream.synchronize();
+    return out;
+  }
+  void warm_put(Stream& stream, std::span<const float> values) override {
+    for (const auto& [begin, matrix] : matrices_)
+      stream.upload(matrix.right->at(), &values[begin], matrix.right->bytes());
+    stream.synchronize();
+  }
+
   double bus_bytes(const Bucket& bucket) const override {
     const auto found = matrices_.find(bucket.begin);
     if (found == matrices_.end()) return plain_.bus_bytes(bucket);

@@ -83,7 +83,7 @@ class Rank {
       line_.state_bytes = update_->state_bytes();
       line_.host_state_bytes = update_->host_state_bytes();
     }
-    keeper_.emplace(StateKeeper::Parts{options, worker, plan_, groups_, stream_, model_,
+    keeper_.emplace(StateKeeper::Parts{options, worker, plan_, groups_, replica_, stream_, model_,
                                        update_.get(), *reduction_, scaler_ ? &*scaler_ : nullptr,
                                        feed_.train_count(), root});
     step_log_.emplace(StepLog::Parts{worker, place_.rank, bus_bytes, options.offload, replica_,

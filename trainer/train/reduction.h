@@ -53,6 +53,10 @@ class BucketReduction {
   /// What this rank keeps back for its next gradients, on the device, one float a parameter; 0 =
   /// nothing. The sum over the ranks is what the model has yet to get.
   virtual CUdeviceptr errors() const { return 0; }
+  /// What the next step begins with, the same on every rank, one float a parameter; empty =
+  /// nothing. Between steps; both wait.
+  virtual std::vector<float> warm_take(Stream&) const { return {}; }
+  virtual void warm_put(Stream&, std::span<const float>) {}
 };
 
 /// Every rank's gradients become the sum over all ranks, in 32 bits.

@@ -19,6 +19,7 @@ class ReplicaUpdate final : public WeightUpdate {
         clip_(settings.clip),
         gradients_(gradients),
         parameters_(parameters),
+        method_(settings.method),
         count_(static_cast<int>(part.parameter_count())),
         counted_(part.counted()),
         optimizer_(stream, unclipped(settings), part.parameter_count()) {
@@ -32,6 +33,12 @@ class ReplicaUpdate final : public WeightUpdate {
     optimizer_.step(rate, gradients_, parameters_);
   }
   std::size_t state_bytes() const override { return optimizer_.state_bytes(); }
+  OptimizerState state_take() override {
+    return optimizer_take(stream_, optimizer_, method_, static_cast<std::size_t>(count_));
+  }
+  void state_put(const OptimizerState& state) override {
+    optimizer_put(stream_, optimizer_, state);
+  }
 
  private:
   static OptimizerSettings unclipped(OptimizerSettings settings) {
@@ -60,6 +67,7 @@ class ReplicaUpdate final : public WeightUpdate {
   Stream& stream_;
   const double clip_;
   const CUdeviceptr gradients_, parameters_;
+  const Method method_;
   const int count_;
   const std::vector<ParameterRun> counted_;
   Optimizer optimizer_;
@@ -110,6 +118,16 @@ std::vector<float> Replica::weights_gather(const ModelPart& part, std::span<cons
     at += count;
   }
   return whole;
+}
+
+void Replica::state_gather(const ModelPart& part, TrainState& state) {
+  state.parameters = weights_gather(part, state.parameters);
+  for (auto& array : state.optimizer.arrays) array = weights_gather(part, array);
+}
+
+void state_cut(const ModelPart& part, TrainState& state) {
+  state.parameters = part.cut(std::move(state.parameters));
+  for (auto& array : state.optimizer.arrays) array = part.cut(std::move(array));
 }
 
 std::unique_ptr<WeightUpdate> replica_update(Communicator& comm, Stream& stream,

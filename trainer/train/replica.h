@@ -8,6 +8,7 @@
 
 #include "trainer/comm/communicator.h"
 #include "trainer/model/model_part.h"
+#include "trainer/train/state.h"
 #include "trainer/train/update.h"
 
 namespace sluice::train {
@@ -26,12 +27,17 @@ class Replica {
   bool any_of(bool mine) { return max_of(mine ? 1.0f : 0.0f) > 0; }
   /// The whole model's weights, on the first rank of the copy (elsewhere of no use); waits.
   std::vector<float> weights_gather(const ModelPart& part, std::span<const float> mine);
+  /// The same of a state of this rank's part.
+  void state_gather(const ModelPart& part, TrainState& state);
 
  private:
   Communicator& comm_;
   Stream& stream_;
   DeviceArray<float> value_{1};
 };
+
+/// This part of the whole model's state.
+void state_cut(const ModelPart& part, TrainState& state);
 
 /// Each rank updates what it has; the gradient is clipped by the norm over all ranks of the copy,
 /// to which every parameter adds once.

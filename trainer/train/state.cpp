@@ -22,6 +22,7 @@ TrainState StateMover::take() {
   state.parameters = parts_.network.parameters_download();
   state.optimizer = parts_.update.state_take();
   if (parts_.scaler != nullptr) state.loss_scale = parts_.scaler->state();
+  state.warm = parts_.reduction.warm_take(parts_.stream);
   const CUdeviceptr mine = parts_.reduction.errors();
   for (int rank = 0; mine != 0 && rank < parts_.rank_count; ++rank) {
     std::vector<float>& one = state.errors.emplace_back(count());
@@ -43,7 +44,7 @@ void StateMover::floats_share(std::vector<float>& values, int root) {
 /// All of a state that is no array.
 struct StateMover::Head {
   std::uint64_t step, epoch, offset, samples;
-  std::uint64_t rank_count, arrays, errors;
+  std::uint64_t rank_count, arrays, errors, warm;
   std::int64_t optimizer_steps;
   std::uint64_t scaled;
   LossScaleState loss_scale;
@@ -58,6 +59,7 @@ void StateMover::share(TrainState& state, int root) {
             static_cast<std::uint64_t>(state.rank_count),
             state.optimizer.arrays.size(),
             state.errors.size(),
+            state.warm.empty() ? 0U : 1U,
             state.optimizer.steps,
             state.loss_scale.has_value(),
             scale};
@@ -79,6 +81,7 @@ void StateMover::share(TrainState& state, int root) {
   std::vector<std::vector<float>*> all{&state.parameters};
   for (auto& array : state.optimizer.arrays) all.push_back(&array);
   for (auto& array : state.errors) all.push_back(&array);
+  if (head.warm != 0) all.push_back(&state.warm);
   for (std::vector<float>* values : all) {
     values->resize(count());
     if (parts_.rank == root) {
@@ -94,6 +97,7 @@ void StateMover::put(const TrainState& state) {
   // A job that begins: the optimizer is new as well.
   if (!state.optimizer.arrays.empty()) parts_.update.state_put(state.optimizer);
   if (parts_.scaler != nullptr && state.loss_scale) parts_.scaler->state_set(*state.loss_scale);
+  if (!state.warm.empty()) parts_.reduction.warm_put(parts_.stream, state.warm);
   const CUdeviceptr mine = parts_.reduction.errors();
   if (mine == 0) return;
   const std::vector<float> errors = errors_of(state, parts_.rank, parts_.rank_count);

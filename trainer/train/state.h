@@ -27,6 +27,8 @@ struct TrainState {
   /// What each rank of those that made it kept back (BucketReduction::errors()); none where nothing
   /// is kept back.
   std::vector<std::vector<float>> errors;
+  /// What all of them began their next step with (BucketReduction::warm_take()); empty = nothing.
+  std::vector<float> warm;
 };
 
 /// What a rank is to have of the errors of others: those of ranks rank, rank + rank_count, ... of

@@ -10,10 +10,6 @@ namespace {
 
 CUdeviceptr float_at(CUdeviceptr array, std::size_t index) { return array + index * sizeof(float); }
 
-[[noreturn]] void state_refuse() {
-  throw Failure("the optimizer's state is in parts here, which cannot be kept or moved");
-}
-
 class PlainUpdate final : public WeightUpdate {
  public:
   PlainUpdate(Stream& stream, const OptimizerSettings& settings, CUdeviceptr gradients,
@@ -22,33 +18,23 @@ class PlainUpdate final : public WeightUpdate {
         gradients_(gradients),
         parameters_(parameters),
         parameter_count_(parameter_count),
-        state_count_(state_count(settings.method)),
+        method_(settings.method),
         optimizer_(stream, settings, parameter_count) {}
   void step(double rate) override { optimizer_.step(rate, gradients_, parameters_); }
   std::size_t state_bytes() const override { return optimizer_.state_bytes(); }
 
   OptimizerState state_take() override {
-    OptimizerState state{optimizer_.steps(), {}};
-    for (std::size_t which = 0; which < state_count_; ++which) {
-      auto& array = state.arrays.emplace_back(parameter_count_);
-      stream_.download(array.data(), optimizer_.state(which), array.size() * sizeof(float));
-    }
-    stream_.synchronize();
-    return state;
+    return optimizer_take(stream_, optimizer_, method_, parameter_count_);
   }
   void state_put(const OptimizerState& state) override {
-    optimizer_.steps_set(state.steps);
-    for (std::size_t which = 0; which < state_count_; ++which) {
-      stream_.upload(optimizer_.state(which), state.arrays[which].data(),
-                     state.arrays[which].size() * sizeof(float));
-    }
-    stream_.synchronize();
+    optimizer_put(stream_, optimizer_, state);
   }
 
  private:
   Stream& stream_;
   const CUdeviceptr gradients_, parameters_;
-  const std::size_t parameter_count_, state_count_;
+  const std::size_t parameter_count_;
+  const Method method_;
   Optimizer optimizer_;
 };
 
@@ -210,8 +196,25 @@ class ShardedUpdate final : public WeightUpdate {
 
 }  // namespace
 
-OptimizerState WeightUpdate::state_take() { state_refuse(); }
-void WeightUpdate::state_put(const OptimizerState&) { state_refuse(); }
+OptimizerState optimizer_take(Stream& stream, const Optimizer& optimizer, Method method,
+                              std::size_t count) {
+  OptimizerState state{optimizer.steps(), {}};
+  for (std::size_t which = 0; which < state_count(method); ++which) {
+    auto& array = state.arrays.emplace_back(count);
+    stream.download(array.data(), optimizer.state(which), array.size() * sizeof(float));
+  }
+  stream.synchronize();
+  return state;
+}
+
+void optimizer_put(Stream& stream, Optimizer& optimizer, const OptimizerState& state) {
+  optimizer.steps_set(state.steps);
+  for (std::size_t which = 0; which < state.arrays.size(); ++which) {
+    stream.upload(optimizer.state(which), state.arrays[which].data(),
+                  state.arrays[which].size() * sizeof(float));
+  }
+  stream.synchronize();
+}
 
 ShardedReduction::ShardedReduction(Communicator& comm, int rank, int rank_count,
                                    CUdeviceptr gradients, const ShardPlan& plan)

@@ -42,13 +42,18 @@ class WeightUpdate {
   /// Of gather(), as BucketReduction counts them.
   virtual double bus_bytes() const { return 0; }
 
-  /// The state of all weights, whoever has it: the same on every rank, and for any number of ranks.
-  /// Between steps; the gradients are lost. A collective; waits.
-  /// Throws Failure where nobody has the state of all: of a model's parts.
-  virtual OptimizerState state_take();
-  /// On every rank the same. Waits.
-  virtual void state_put(const OptimizerState& state);
+  /// The state of all weights of this rank's part of the model, whoever has it: the same on every
+  /// rank with that part, and for any number of them. Between steps; the gradients are lost. A
+  /// collective; waits.
+  virtual OptimizerState state_take() = 0;
+  /// On every rank with that part the same. Waits.
+  virtual void state_put(const OptimizerState& state) = 0;
 };
+
+/// Of an optimizer that has the state of `count` weights; waits.
+OptimizerState optimizer_take(Stream& stream, const Optimizer& optimizer, Method method,
+                              std::size_t count);
+void optimizer_put(Stream& stream, Optimizer& optimizer, const OptimizerState& state);
 
 /// Gradients [..] of a bucket become its part's sums, on the rank whose part it is.
 class ShardedReduction final : public BucketReduction {
