@@ -40,6 +40,22 @@ TEST(StalenessBook, OneUpdateOfAllWorkersIsNeverOld) {
   EXPECT_EQ(book.ahead_max(), 0u);
 }
 
+TEST(StalenessBook, GoesOnFromWhereWorkersWere) {
+  StalenessBook book(2, 2);
+  book.begin_at({5, 7});
+  for (int worker = 0; worker < 2; ++worker) book.weights_given(worker);
+  EXPECT_EQ(book.clocks(), (std::vector<std::uint64_t>{5, 7}));
+  EXPECT_EQ(book.ahead(1), 2u);
+  EXPECT_EQ(book.updates(), 12u);
+  EXPECT_EQ(book.updated({1}), 0u) << "the weights are new to all";
+  EXPECT_FALSE(book.may_begin(1));
+  EXPECT_EQ(book.updated({0}), 1u);
+  EXPECT_EQ(book.age_mean(), 0.5) << "of the updates made here";
+  StalenessBook together(2, 0);
+  together.begin_at({5, 5});
+  EXPECT_EQ(together.updates(), 5u);
+}
+
 /// Whatever the order in which workers end their steps. While a worker makes one step, another can
 /// make 2 S + 1 at most: it may have been S behind, and may end S + 1 ahead.
 TEST(StalenessBook, AgesStayBelowTheirBoundInAnyOrder) {

@@ -34,6 +34,7 @@ TrainState state_make(std::uint64_t step, std::size_t floats = 100) {
   for (auto& array : state.optimizer.arrays) draw(array);
   for (auto& array : state.errors) draw(array);
   draw(state.warm);
+  state.clocks = {step, step + 2};
   return state;
 }
 
@@ -49,6 +50,7 @@ void expect_same(const TrainState& a, const TrainState& b) {
   EXPECT_EQ(a.optimizer.arrays, b.optimizer.arrays);
   EXPECT_EQ(a.errors, b.errors);
   EXPECT_EQ(a.warm, b.warm);
+  EXPECT_EQ(a.clocks, b.clocks);
   ASSERT_EQ(a.loss_scale.has_value(), b.loss_scale.has_value());
   if (!a.loss_scale) return;
   EXPECT_EQ(a.loss_scale->value, b.loss_scale->value);
@@ -89,6 +91,7 @@ TEST_F(CheckpointTest, IsReadAsItWasWritten) {
   plain.loss_scale.reset();
   plain.errors.clear();
   plain.warm.clear();
+  plain.clocks.clear();
   for (const TrainState& state : {state_make(12), plain}) {
     const Checkpoint back = checkpoint_decode(checkpoint_encode(state, kIdentity));
     expect_same(back.state, state);

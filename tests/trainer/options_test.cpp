@@ -122,7 +122,6 @@ INSTANTIATE_TEST_SUITE_P(
         std::vector<std::string>{"--strategy", "sharded", "--offload", "optimizer"},
         std::vector<std::string>{"--compress", "powersgd:0"},
         std::vector<std::string>{"--compress", "powersgd:33"},
-        std::vector<std::string>{"--strategy", "async", "--checkpoint", "kept"},
         std::vector<std::string>{"--strategy", "async", "--elastic", "2"},
         std::vector<std::string>{"--strategy", "async", "--split", "3,1"},
         std::vector<std::string>{"--model", "gpt", "--tensor", "2", "--elastic", "2"},

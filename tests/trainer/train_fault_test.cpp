@@ -1,5 +1,6 @@
 // sluice-train goes on: from its checkpoints after a kill, and without, or in place of, ranks that
 // it loses; and unequal parts of a batch train what equal ones do.
+#include <map>
 #include <thread>
 
 #include "tests/trainer/train_fixture.h"
@@ -64,25 +65,64 @@ TEST_P(ResumeTest, AKilledRunGoesOnBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, ResumeTest,
-    testing::Values(ResumeCase{"adam", {"--optimizer", "adam"}},
-                    ResumeCase{
-                        "sharded",
-                        {"--optimizer", "adam", "--strategy", "sharded", "--schedule", "cosine"}},
-                    ResumeCase{"offload", {"--optimizer", "adam", "--offload", "optimizer"}},
-                    ResumeCase{"topk", {"--compress", "topk:0.1"}},
-                    ResumeCase{"powersgd", {"--compress", "powersgd:2"}},
-                    ResumeCase{"fp16", {"--precision", "fp16", "--plant-overflow", "3"}},
-                    ResumeCase{"tensor_pipeline",
-                               {"--model",      "gpt", "--layers",    "2",    "--heads", "2",
-                                "--width",      "16",  "--context",   "8",    "--nproc", "4",
-                                "--tensor",     "2",   "--pipeline",  "2",    "--batch", "4",
-                                "--accumulate", "2",   "--optimizer", "adam", "--clip",  "0.1"}},
-                    ResumeCase{"data_tensor_fp16",
-                               {"--model",          "gpt", "--layers",  "1", "--heads",     "2",
-                                "--width",          "16",  "--context", "8", "--nproc",     "4",
-                                "--tensor",         "2",   "--batch",   "4", "--precision", "fp16",
-                                "--plant-overflow", "3"}}),
+    testing::Values(
+        ResumeCase{"adam", {"--optimizer", "adam"}},
+        ResumeCase{"sharded",
+                   {"--optimizer", "adam", "--strategy", "sharded", "--schedule", "cosine"}},
+        ResumeCase{"offload", {"--optimizer", "adam", "--offload", "optimizer"}},
+        ResumeCase{"topk", {"--compress", "topk:0.1"}},
+        ResumeCase{"powersgd", {"--compress", "powersgd:2"}},
+        ResumeCase{"async", {"--nproc", "3", "--strategy", "async", "--staleness", "0"}},
+        ResumeCase{"fp16", {"--precision", "fp16", "--plant-overflow", "3"}},
+        ResumeCase{
+            "tensor_pipeline",
+            {"--model",   "gpt", "--layers",     "2", "--heads",     "2",    "--width",    "16",
+             "--context", "8",   "--nproc",      "4", "--tensor",    "2",    "--pipeline", "2",
+             "--batch",   "4",   "--accumulate", "2", "--optimizer", "adam", "--clip",     "0.1"}},
+        ResumeCase{
+            "data_tensor_fp16",
+            {"--model",     "gpt",  "--layers",         "1", "--heads",  "2", "--width", "16",
+             "--context",   "8",    "--nproc",          "4", "--tensor", "2", "--batch", "4",
+             "--precision", "fp16", "--plant-overflow", "3"}}),
     [](const auto& one) { return one.param.name; });
+
+// Where a worker may be ahead, each goes on from its own step, and makes those that were left.
+TEST_F(TrainFaultTest, AsynchronousWorkersGoOnFromTheirOwnSteps) {
+  const Words options = {"--nproc",
+                         "3",
+                         "--strategy",
+                         "async",
+                         "--steps",
+                         "20",
+                         "--eval-samples",
+                         "0",
+                         "--plant-slow",
+                         "2:4000",
+                         "--checkpoint",
+                         checkpoints(),
+                         "--checkpoint-every",
+                         "2",
+                         "--resume"};
+  Words hangs = options;
+  hangs.insert(hangs.end(), {"--plant-hang", "9"});
+  killed_run(hangs, "checkpoint", 2);
+  train(options, "resumed");
+  std::map<int, std::vector<int>> steps;
+  for (const auto& step : log_events(log("resumed"), "step"))
+    steps[step["rank"]].push_back(step["step"]);
+  ASSERT_EQ(steps.size(), 2u);
+  for (const auto& [rank, made] : steps) {
+    EXPECT_GE(made.front(), 4) << rank;
+    EXPECT_EQ(made.back(), 19) << rank;
+    EXPECT_EQ(made.back() - made.front() + 1, static_cast<int>(made.size())) << rank;
+  }
+  // As many workers as before, or another number: then all from where the slowest was.
+  Words three = options;
+  *std::find(three.begin(), three.end(), "3") = "4";
+  *std::find(three.begin(), three.end(), "20") = "22";
+  train(three, "three");
+  EXPECT_EQ(log_events(log("three"), "step").size(), 3 * 2u);
+}
 
 TEST_F(TrainFaultTest, KilledTwiceItGoesOnAndAtTheEndThereIsNothingLeft) {
   const Words options = {"--nproc",         "2",   "--steps",        "40", "--lr", "0.01",

@@ -21,6 +21,20 @@ StalenessBook::StalenessBook(int workers, std::uint64_t bound)
   assert(workers > 0);
 }
 
+void StalenessBook::begin_at(const std::vector<std::uint64_t>& steps) {
+  assert(steps.size() == workers_.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) workers_[i].steps = steps[i];
+  // Of all workers together with a bound of 0, else of each.
+  updates_ =
+      bound_ == 0 ? steps.front() : std::accumulate(steps.begin(), steps.end(), std::uint64_t{0});
+}
+
+std::vector<std::uint64_t> StalenessBook::clocks() const {
+  std::vector<std::uint64_t> out;
+  for (const Worker& one : workers_) out.push_back(one.steps);
+  return out;
+}
+
 std::uint64_t StalenessBook::ahead(int worker) const {
   std::uint64_t slowest = UINT64_MAX;
   for (const Worker& one : workers_) slowest = std::min(slowest, one.steps);
@@ -46,9 +60,12 @@ std::uint64_t StalenessBook::updated(const std::vector<int>& workers) {
 
 double StalenessBook::age_mean() const {
   double sum = 0;
-  for (const auto& [age, count] : ages_)
+  double updates = 0;
+  for (const auto& [age, count] : ages_) {
     sum += static_cast<double>(age) * static_cast<double>(count);
-  return updates_ > 0 ? sum / static_cast<double>(updates_) : 0;
+    updates += static_cast<double>(count);
+  }
+  return updates > 0 ? sum / updates : 0;
 }
 
 AsyncWorker::AsyncWorker(Communicator& comm, Stream& stream, Network& model, RankLine& line)
@@ -90,10 +107,13 @@ AsyncServer::AsyncServer(const ServerOptions& options, Communicator& comm, Strea
       age_(taken_.size()),
       losses_(taken_.size()),
       waits_(taken_.size()),
-      left_(options.workers),
-      inbox_(model.gradient_count()) {}
+      left_(0),
+      inbox_(model.gradient_count()) {
+  book_.begin_at(options.clocks);
+  for (const std::uint64_t clock : options.clocks) left_ += clock < options.steps ? 1 : 0;
+}
 
-void AsyncServer::run() {
+std::vector<std::uint64_t> AsyncServer::run() {
   for (int worker = 0; worker < options_.workers; ++worker) book_.weights_given(worker);
   const auto sent = [this] {
     const auto traffic = comm_.traffic();
@@ -108,10 +128,12 @@ void AsyncServer::run() {
       push_take(worker, model_.gradients());
       pushes_apply({worker});
     }
+    options_.on_update(book_);
     replies_send();
     line_.sent_bytes = sent() - sent_before;
   }
   ages_log();
+  return book_.clocks();
 }
 
 bool AsyncServer::has_pushed(int worker) {

@@ -35,12 +35,15 @@ namespace sluice::train {
 class StalenessBook {
  public:
   StalenessBook(int workers, std::uint64_t bound);
+  /// Steps that workers made before; before anything else.
+  void begin_at(const std::vector<std::uint64_t>& steps);
 
   /// Whether this worker may begin its next step: at most `bound` ahead of the slowest.
   bool may_begin(int worker) const { return ahead(worker) <= bound_; }
   /// Steps that this worker has made beyond the slowest.
   std::uint64_t ahead(int worker) const;
   std::uint64_t steps(int worker) const { return of(worker).steps; }
+  std::vector<std::uint64_t> clocks() const;
   /// New weights go to this worker.
   void weights_given(int worker);
   /// An update is made of what `workers` have pushed: one push, or all of a step. Returns the age:
@@ -100,8 +103,11 @@ struct ServerOptions {
   std::uint64_t bound;
   std::uint64_t steps;  // of every worker; UINT64_MAX = until somebody wishes to stop
   RatePlan rates;
-  double timeout_s;  // for all workers together to stay silent
-  int batch;         // of a worker's step, for the log
+  double timeout_s;                   // for all workers together to stay silent
+  int batch;                          // of a worker's step, for the log
+  std::vector<std::uint64_t> clocks;  // steps that workers made before
+  /// After every update, before anybody gets its weights; the gradients may be lost.
+  std::function<void(const StalenessBook&)> on_update;
 };
 
 /// Rank 0. Serves until every worker has had its last weights. `wants_stop` is the server's own
@@ -110,7 +116,8 @@ class AsyncServer {
  public:
   AsyncServer(const ServerOptions& options, Communicator& comm, Stream& stream, Network& model,
               WeightUpdate& update, BoardMap& board, JobLog& log, std::function<bool()> wants_stop);
-  void run();
+  /// Returns the steps that every worker has made.
+  std::vector<std::uint64_t> run();
 
  private:
   int push_await();

@@ -80,6 +80,25 @@ class HeaderNumbers {
   CheckpointIdentity& lines_;
 };
 
+std::string clocks_text(const std::vector<std::uint64_t>& clocks) {
+  std::string text;
+  for (const std::uint64_t clock : clocks) text += std::to_string(clock) + " ";
+  return text;
+}
+
+std::vector<std::uint64_t> clocks_parse(const std::string& text) {
+  std::vector<std::uint64_t> clocks;
+  const char* at = text.c_str();
+  while (*at != '\0') {
+    char* end = nullptr;
+    clocks.push_back(std::strtoull(at, &end, 10));
+    if (end == at || *end != ' ' || clocks.size() > kRanksMax)
+      throw Failure("its clocks are no numbers");
+    at = end + 1;
+  }
+  return clocks;
+}
+
 }  // namespace
 
 std::string checkpoint_encode(const TrainState& state, const CheckpointIdentity& identity) {
@@ -94,6 +113,7 @@ std::string checkpoint_encode(const TrainState& state, const CheckpointIdentity&
   number_append(text, "optimizer steps", static_cast<std::uint64_t>(state.optimizer.steps));
   number_append(text, "error arrays", state.errors.size());
   if (!state.warm.empty()) number_append(text, "warm arrays", 1);
+  if (!state.clocks.empty()) line_append(text, "clocks", clocks_text(state.clocks));
   number_append(text, "loss scaled", state.loss_scale ? 1 : 0);
   if (state.loss_scale) {
     line_append(text, "loss scale", text_format("%a", state.loss_scale->value));
@@ -147,6 +167,7 @@ Checkpoint checkpoint_decode(const std::string& bytes) {
   state.optimizer.arrays.resize(header.number("state arrays", 2));
   state.optimizer.steps = static_cast<int>(header.number("optimizer steps", INT32_MAX));
   state.errors.resize(header.number("error arrays", kRanksMax));
+  if (header.has("clocks")) state.clocks = clocks_parse(header.take("clocks"));
   const std::uint64_t warm = header.has("warm arrays") ? header.number("warm arrays", 1) : 0;
   if (header.number("loss scaled", 1) == 1) {
     LossScaleState& scale = state.loss_scale.emplace();

@@ -51,14 +51,10 @@ void elastic_check(const TrainOptions& o) {
 /// Ranks that are not all alike.
 void state_check(const TrainOptions& o) {
   const FaultOptions& f = o.faults;
-  const bool async = o.strategy == Strategy::kAsync;
-  const char* const of = o.tensor > 1 || o.pipeline > 1 ? "--tensor and --pipeline"
-                         : async                        ? "--strategy async"
-                                                        : nullptr;
-  const char* const option = f.is_elastic()                   ? "--elastic"
-                             : async && !f.checkpoint.empty() ? "--checkpoint"
-                             : !f.split.empty()               ? "--split"
-                                                              : nullptr;
+  const char* const of = o.tensor > 1 || o.pipeline > 1   ? "--tensor and --pipeline"
+                         : o.strategy == Strategy::kAsync ? "--strategy async"
+                                                          : nullptr;
+  const char* const option = f.is_elastic() ? "--elastic" : !f.split.empty() ? "--split" : nullptr;
   if (of == nullptr || option == nullptr) return;
   throw Failure(std::string(option) + " is not for " + of +
                 ": it needs ranks of which each has all that the job goes on from");

@@ -1,6 +1,7 @@
 // See keeper.h.
 #include "trainer/train/keeper.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace sluice::train {
@@ -39,9 +40,11 @@ const TrainState& StateKeeper::begin() {
 
 void StateKeeper::put() {
   if (is_async()) {
-    Network& network = parts_.network;
-    network.parameters_upload(first_.parameters);
-    parts_.groups.data->broadcast(parts_.stream, network.parameters(), network.parameter_count());
+    if (parts_.update != nullptr)
+      mover().put(first_);
+    else
+      parts_.network.parameters_upload(first_.parameters);
+    served_ = first_.step;
     return;
   }
   StateMover all = mover();
@@ -76,6 +79,44 @@ void StateKeeper::keep(std::uint64_t step, const DataPosition& position, bool is
   worker.heartbeat.broken_check();
   if (writes && parts_.options.place.rank == 0) checkpoint_write(state, is_last);
   if (faults.is_elastic()) worker.commit = std::move(state);
+}
+
+std::vector<std::uint64_t> StateKeeper::clocks() const {
+  const auto workers =
+      static_cast<std::size_t>(parts_.options.worker_count(parts_.options.place.rank_count));
+  const std::vector<std::uint64_t>& kept = first_.clocks;
+  // Those of as many workers, within the bound of now; else all begin where the slowest was.
+  if (kept.size() == workers &&
+      std::ranges::max(kept) - std::ranges::min(kept) <= parts_.options.staleness)
+    return kept;
+  return std::vector<std::uint64_t>(workers, first_.step);
+}
+
+std::uint64_t StateKeeper::own_steps() const {
+  const int rank = parts_.options.place.rank;
+  if (!is_async() || rank == 0) return first_.step;
+  return clocks()[static_cast<std::size_t>(rank - 1)];
+}
+
+void StateKeeper::keep_served(const std::vector<std::uint64_t>& clocks, const Feed& feed,
+                              bool is_last) {
+  const FaultOptions& faults = parts_.options.faults;
+  if (faults.checkpoint.empty()) return;
+  const std::uint64_t slowest = std::ranges::min(clocks);
+  const std::uint64_t every = faults.checkpoint_every;
+  const bool due = every > 0 && slowest / every > served_ / every;
+  if (!due && !is_last) return;
+  served_ = slowest;
+  TrainState state = take();
+  state.step = slowest;
+  state.clocks = clocks;
+  state.position = feed.position_after(slowest - first_.step);
+  for (const std::uint64_t clock : clocks) {
+    const DataPosition position = feed.position_after(clock - first_.step);
+    state.samples += position.epoch * feed.train_count() + position.offset;
+  }
+  state.samples /= clocks.size();  // each worker has its part of every global batch
+  checkpoint_write(state, is_last);
 }
 
 /// A disk that is full for a while is no reason to end the job, but for the last one.

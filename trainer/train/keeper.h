@@ -2,6 +2,7 @@
 // it trains: in memory, for when a rank is lost, and in checkpoints.
 #pragma once
 
+#include "trainer/train/feed.h"
 #include "trainer/train/grid.h"
 #include "trainer/train/replica.h"
 #include "trainer/train/worker.h"
@@ -31,8 +32,14 @@ class StateKeeper {
   /// new one. A collective.
   const TrainState& begin();
   const TrainState& first() const { return first_; }
+  /// Steps that every worker of --strategy async begins with.
+  std::vector<std::uint64_t> clocks() const;
+  /// Steps that this rank begins with: of a worker of --strategy async its own.
+  std::uint64_t own_steps() const;
   /// After `step` steps, in memory and on the disk, where it is time to. A collective.
   void keep(std::uint64_t step, const DataPosition& position, bool is_last);
+  /// The same by the server of --strategy async, alone: after the slowest worker's steps.
+  void keep_served(const std::vector<std::uint64_t>& clocks, const Feed& feed, bool is_last);
 
  private:
   bool is_split() const { return parts_.plan.grid.is_split(); }
@@ -46,6 +53,7 @@ class StateKeeper {
 
   const Parts parts_;
   TrainState first_;
+  std::uint64_t served_ = 0;  // steps of the slowest worker when they were kept last
 };
 
 }  // namespace sluice::train

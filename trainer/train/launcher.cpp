@@ -186,9 +186,11 @@ class Launcher {
   /// Of rank 0, which speaks for all.
   RankLine& speaker() { return board_.line(crew_.members().front()); }
 
-  /// In the weights; an asynchronous job's workers know their own alone.
+  /// In the weights; an asynchronous job's workers know their own alone, and its server those
+  /// before.
   std::uint64_t samples() {
-    return options_.strategy == Strategy::kAsync ? samples_taken() : speaker().job_samples.load();
+    const std::uint64_t said = speaker().job_samples;
+    return options_.strategy == Strategy::kAsync ? said + samples_taken() : said;
   }
   std::uint64_t samples_taken() {
     std::uint64_t sum = 0;

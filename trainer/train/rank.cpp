@@ -115,13 +115,14 @@ class Rank {
 
  private:
   std::uint64_t train() {
-    std::uint64_t step = keeper_->first().step;
+    std::uint64_t step = keeper_->own_steps();
     bool stop = is_over(step);
     if (stop && !is_async()) evaluate(step, true);  // it was over; say once more how good it is
     while (!stop) {
       stop = train_step(step++);
       stop = stop || is_over(step);
-      keeper_->keep(step, feed_.position_after(step - keeper_->first().step), stop);
+      if (!is_async())
+        keeper_->keep(step, feed_.position_after(step - keeper_->first().step), stop);
       const bool due = options_.eval_every != 0 && step % options_.eval_every == 0;
       if ((due || stop) && !is_async()) evaluate(step, stop);
     }
@@ -129,17 +130,20 @@ class Rank {
   }
 
   std::uint64_t serve() {
-    ServerOptions how{options_.worker_count(place_.rank_count),
-                      options_.staleness,
-                      rates_.steps,
-                      rates_,
-                      options_.timeout_s,
-                      options_.rank_batch()};
+    ServerOptions how{
+        options_.worker_count(place_.rank_count),
+        options_.staleness,
+        rates_.steps,
+        rates_,
+        options_.timeout_s,
+        options_.rank_batch(),
+        keeper_->clocks(),
+        [this](const StalenessBook& book) { keeper_->keep_served(book.clocks(), feed_, false); }};
     if (options_.seconds > 0) how.steps = UINT64_MAX;
     AsyncServer server(how, *groups_.data, stream_, model_, *update_, board_, log_,
                        [this] { return wants_stop(); });
     const Heartbeat::Waiting waiting(worker_.heartbeat);
-    server.run();
+    keeper_->keep_served(server.run(), feed_, true);
     step_log_->offload_note();
     return line_.steps;
   }
@@ -166,10 +170,12 @@ class Rank {
     split_begin();
     rates_ = rate_plan(options_, grid_.data, feed_.steps_per_epoch());
     if (options_.epochs > 0) rates_.steps = first.step + feed_.steps_until(options_.epochs);
-    const std::uint64_t left = rates_.steps - std::min(rates_.steps, first.step);
+    const std::uint64_t own = keeper_->own_steps();
+    if (own > first.step) feed_.begin_at(feed_.position_after(own - first.step));
+    const std::uint64_t left = rates_.steps - std::min(rates_.steps, own);
     if (!options_.is_server())
       feed_.start(options_.seconds > 0 ? UINT64_MAX : left, model_.sample());
-    line_.steps = first.step;
+    line_.steps = own;
     line_.job_samples = first.samples;
     line_.trains_in = board_.members().epoch + 1;
   }

@@ -29,6 +29,8 @@ struct TrainState {
   std::vector<std::vector<float>> errors;
   /// What all of them began their next step with (BucketReduction::warm_take()); empty = nothing.
   std::vector<float> warm;
+  /// With --strategy async the steps that every worker has made; `step` is the slowest's.
+  std::vector<std::uint64_t> clocks;
 };
 
 /// What a rank is to have of the errors of others: those of ranks rank, rank + rank_count, ... of
