@@ -292,6 +292,12 @@ void moves_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& labels) {
     directed.push_back({"direction", direction});
     out.add(Family::kTenantMovedBytes, directed, bytes);
   }
+  for (const auto& [direction, ns] :
+       {std::pair{"out", vgpu.suspending_ns}, {"in", vgpu.restoring_ns}}) {
+    Labels directed = labels;
+    directed.push_back({"direction", direction});
+    out.add(Family::kTenantWaySeconds, directed, seconds(ns));
+  }
   out.add(Family::kTenantMoves, labels, vgpu.moves);
   out.add(Family::kTenantMovesFailed, labels, std::uint64_t{vgpu.moves_failed});
   out.add(Family::kTenantMovingSeconds, labels, seconds(vgpu.moving_ns));
@@ -349,6 +355,7 @@ void tenant_add(Sums& out, const SnapshotTenant& tenant, const WholeTenant& whol
   }
   out.add(Family::kTenantProcesses, labels, std::uint64_t{tenant.processes});
   out.add(Family::kTenantUnregistered, labels, std::uint64_t{tenant.unregistered});
+  out.add(Family::kTenantUnregisteredBytes, labels, tenant.unregistered_bytes);
   out.add(Family::kTenantRunaway, labels, tenant.runaway != 0 ? 1.0 : 0.0);
   out.add(Family::kTenantUnhooked, labels, tenant.unhooked);
   for (const TenantState state :

@@ -130,6 +130,10 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Moves of the tenant, out or back, that did not come about; stands still at 65535."},
     {"sluice_tenant_moving_seconds_total", kCounter, kVgpu,
      "Time that the tenant was held for moves: stopping, copying, out, and coming back."},
+    {"sluice_tenant_move_seconds_total", kCounter, "gpu, tenant, user, class, profile, direction",
+     "Time that moves of the tenant took: to the host, with stopping what runs (direction out), "
+     "and "
+     "back (in)."},
     {"sluice_tenant_gpu_seconds_total", kCounter, kVgpu,
      "GPU time that the tenant used; not metered on a GPU that it owns as a whole."},
     {"sluice_tenant_lease_held_seconds_total", kCounter, kVgpu,
@@ -172,6 +176,8 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_tenant_processes", kGauge, kTenant, "Registered processes of the tenant."},
     {"sluice_tenant_unregistered_processes", kGauge, kTenant,
      "Living processes of the tenant whose connection to the broker is closed."},
+    {"sluice_tenant_unregistered_memory_bytes", kGauge, kTenant,
+     "Memory that those processes hold, on all GPUs of the tenant; a part of what it uses."},
     {"sluice_tenant_runaway", kGauge, kTenant,
      "Whether the tenant overran its lease and has not finished since."},
     {"sluice_tenant_unhooked_entry_points", kGauge, kTenant,

@@ -102,6 +102,8 @@ void part_write(JsonWriter& json, const protocol::SnapshotTenantGpu& part) {
   json.value("moved_out_bytes", part.moved_out_bytes);
   json.value("moved_in_bytes", part.moved_in_bytes);
   json.value("moving_ns", part.moving_ns);
+  json.value("suspending_ns", part.suspending_ns);
+  json.value("restoring_ns", part.restoring_ns);
   json.value("moves", part.moves);
   json.value("moves_failed", part.moves_failed);
   json.value("overruns", part.overruns);
@@ -128,6 +130,7 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
   json.value("asked_ns", tenant.asked_ns);
   json.value("admitted_ns", tenant.admitted_ns);
   json.value("unregistered", tenant.unregistered);
+  json.value("unregistered_bytes", tenant.unregistered_bytes);
   json.value("runaway", tenant.runaway != 0);
   json.value("stays", protocol::stay_reason_name(tenant.stays));
   json.value("lost_processes", tenant.lost_processes);

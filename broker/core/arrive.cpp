@@ -27,7 +27,7 @@ Nanos failure_pause(const State& state, const Tenant& tenant) {
 }
 
 void stay_in(State& state, Tenant& tenant, Nanos now) {
-  tenant.residence = Residence::kIn;
+  residence_set(tenant, Residence::kIn, now);
   if (tenant.yields) aside_rest(tenant, tenant.hold_since, now);
   tenant.yields = false;
   tenant.reverting = false;
@@ -40,7 +40,7 @@ void stay_in(State& state, Tenant& tenant, Nanos now) {
 }
 
 void stay_out(State& state, Tenant& tenant, Nanos now) {
-  tenant.residence = Residence::kOut;
+  residence_set(tenant, Residence::kOut, now);
   tenant.reverting = false;
   tenant.victim = false;
   tenant.out_since = now;

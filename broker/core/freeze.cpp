@@ -54,7 +54,7 @@ void frozen_out(State& state, Tenant& tenant, const CheckpointDone& event, Nanos
 void thawed(State& state, Tenant& tenant, const CheckpointDone& event, Nanos now, Actions& out) {
   if (!event.ok) {
     const std::string text = "the driver's restore failed: " + event.text;
-    tenant.residence = Residence::kOut;
+    residence_set(tenant, Residence::kOut, now);
     tenant.due_back = true;
     failure_count(state, tenant, text, now, out);
     commands_fail(state, tenant, RefusalCode::kCannotMove, text, now, out);
@@ -92,7 +92,7 @@ void freeze(const State& state, Tenant& tenant, Nanos now, Actions& out) {
     action.gpus.push_back({uuid, uuid});
   }
   tenant.restore_to = action.gpus;
-  tenant.residence = Residence::kCheckpointing;
+  residence_set(tenant, Residence::kCheckpointing, now);
   tenant.step_since = now;
   out.emplace_back(std::move(action));
 }
@@ -131,7 +131,7 @@ void frozen_move(State& state, Tenant& tenant, Nanos now, Actions& out) {
 }
 
 void thaw(Tenant& tenant, Nanos now, Actions& out) {
-  tenant.residence = Residence::kRestoring;
+  residence_set(tenant, Residence::kRestoring, now);
   tenant.step_since = now;
   out.emplace_back(CheckpointWanted{tenant.id, CheckpointStep::kBack, tenant.restore_to});
 }

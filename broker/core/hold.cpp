@@ -44,6 +44,34 @@ bool hold_ordered(const Tenant& tenant, std::uint32_t flag) {
   return (tenant.shares.front().hold_word & flag) != 0;
 }
 
+void residence_set(Tenant& tenant, Residence residence, Nanos now) {
+  const Ways ways = ways_of(tenant, now);
+  tenant.suspending_ns = ways.suspending_ns;
+  tenant.restoring_ns = ways.restoring_ns;
+  tenant.way_booked_at = now;
+  tenant.residence = residence;
+}
+
+Ways ways_of(const Tenant& tenant, Nanos now) {
+  Ways ways{tenant.suspending_ns, tenant.restoring_ns};
+  switch (tenant.residence) {
+    case Residence::kHeld:
+    case Residence::kSwappingOut:
+    case Residence::kCheckpointing:
+      ways.suspending_ns += now - tenant.way_booked_at;
+      break;
+    case Residence::kRestoring:
+    case Residence::kSwappingIn:
+      ways.restoring_ns += now - tenant.way_booked_at;
+      break;
+    case Residence::kIn:
+    case Residence::kLeaving:
+    case Residence::kOut:
+      break;
+  }
+  return ways;
+}
+
 void hold_set(Tenant& tenant, Nanos now, Actions& out) {
   for (Share& share : tenant.shares)
     word_set(share, protocol::hold_epoch_next(protocol::hold_epoch(share.hold_word)),
@@ -73,7 +101,7 @@ void hold_order(Tenant& tenant, std::uint32_t flag, Residence residence, Nanos n
     assert(process.acks == 0 && "nothing is ordered without every acknowledgement");
     process.moves = all_bits(tenant);
   }
-  tenant.residence = residence;
+  residence_set(tenant, residence, now);
   tenant.order_result = 0;
   tenant.step_since = now;
 }

@@ -11,6 +11,15 @@ bool moves_pending(const Tenant& tenant);
 /// The order in force is this one (protocol::kHoldOut or kHoldIn).
 bool hold_ordered(const Tenant& tenant, std::uint32_t flag);
 
+/// Where it is from now on; the time since the last change is put down as suspending or restoring
+/// where it was that.
+void residence_set(Tenant& tenant, Residence residence, Nanos now);
+/// How long it has been on its way out and on its way in, up to now.
+struct Ways {
+  Nanos suspending_ns = 0;
+  Nanos restoring_ns = 0;
+};
+Ways ways_of(const Tenant& tenant, Nanos now);
 /// A new hold, or the one in force with another epoch: everybody has to acknowledge it.
 void hold_set(Tenant& tenant, Nanos now, Actions& out);
 /// It is over, and so are the answers that were to come; what it had in the host is returned.

@@ -180,7 +180,10 @@ struct Tenant {
   Nanos idle_since = 0;  // closed and drained, since then
   Nanos hold_since = 0;
   Nanos step_since = 0;     // the present order, or wait for acknowledgements
-  Nanos moving_ns = 0;      // under holds
+  Nanos moving_ns = 0;      // under holds, of which:
+  Nanos suspending_ns = 0;  // on the way out: stopping, copying, the driver's checkpoint
+  Nanos restoring_ns = 0;   // on the way in
+  Nanos way_booked_at = 0;  // the two, as of this time
   std::uint64_t moves = 0;  // times out
   std::uint64_t moves_failed = 0;
 

@@ -134,7 +134,7 @@ void leaving_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
     leave_refused(state, tenant, more, now, out);
     return;
   }
-  tenant.residence = Residence::kHeld;
+  residence_set(tenant, Residence::kHeld, now);
   tenant.hold_since = now;
   hold_set(tenant, now, out);
 }
@@ -168,7 +168,7 @@ bool stay_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
   switch (before) {
     case Residence::kIn:
       if (!stay_out_wanted(tenant)) return false;
-      tenant.residence = Residence::kLeaving;
+      residence_set(tenant, Residence::kLeaving, now);
       tenant_waiting_update(state, tenant, now);
       return true;
     case Residence::kLeaving:
@@ -231,7 +231,7 @@ Nanos stays_at(const State& state, Nanos now) {
 void stay_swap_in(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (hold_ordered(tenant, protocol::kHoldIn)) {  // the same word again would be no news
     hold_set(tenant, now, out);
-    tenant.residence = Residence::kOut;
+    residence_set(tenant, Residence::kOut, now);
     state.room_dirty = true;
     return;
   }
@@ -250,10 +250,10 @@ void stay_return(State& state, Tenant& tenant, Nanos now, Actions& out) {
 
 void stay_restore(State& state, Tenant& tenant, const std::vector<GpuUuid>& frozen_on, Nanos now,
                   Actions& out) {
-  tenant.residence = Residence::kHeld;
+  residence_set(tenant, Residence::kHeld, now);
   tenant.hold_since = tenant.out_since = now;
   hold_set(tenant, now, out);
-  tenant.residence = Residence::kOut;
+  residence_set(tenant, Residence::kOut, now);
   // Who is in the driver's checkpoint could move nothing: its calls would not return.
   if (!tenant.frozen) hold_order(tenant, protocol::kHoldOut, Residence::kOut, now, out);
   for (const Share& share : tenant.shares) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "broker/core/hold.h"
 #include "broker/core/leaving.h"
 #include "broker/core/memory.h"
 #include "broker/core/state.h"
@@ -97,6 +98,9 @@ protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, N
   view.moved_in_bytes = share.moved_in_bytes;
   const bool held = (share.hold_word & protocol::kHoldSet) != 0;
   view.moving_ns = count(tenant.moving_ns + (held ? now - tenant.hold_since : 0));
+  const Ways ways = ways_of(tenant, now);
+  view.suspending_ns = count(ways.suspending_ns);
+  view.restoring_ns = count(ways.restoring_ns);
   view.moves = tenant.moves;
   view.sm_percent = tenant.sm_percent;
   view.wants = static_cast<std::uint16_t>((tenant_wants(tenant) >> share.index) & 1U);

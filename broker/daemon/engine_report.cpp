@@ -121,6 +121,13 @@ void usage_fill(const Usage& usage, protocol::SnapshotTenantGpu* out) {
   out->refused = usage.refused;
 }
 
+std::uint64_t held_by(const Tenant& tenant, const Process& process) {
+  std::uint64_t all = 0;
+  for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu)
+    all += std::min(tenant.pages->slot_held(process.slot, gpu), tenant.grant.memory_max);
+  return all;
+}
+
 }  // namespace
 
 /// What is known of a request by who asks and where it stands in the line: the core's rows have no
@@ -225,6 +232,8 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     for (protocol::SnapshotTenant& tenant : parts.tenants) {
       if (tenant.tenant != process->tenant) continue;
       tenant.unregistered += process->connection == 0;
+      if (process->connection == 0)
+        tenant.unregistered_bytes += held_by(*tenants_.at(process->tenant), *process);
       tenant.lost_processes =
           static_cast<std::uint8_t>(std::min(tenant.lost_processes + (process->lost ? 1 : 0), 255));
     }

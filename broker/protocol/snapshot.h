@@ -161,7 +161,8 @@ struct SnapshotTenant {
   // and allocations that the quota allowed and a GPU had no room for.
   std::uint64_t gate_wait_counts[kGateWaitCounts];
   std::uint64_t refused_full;
-  std::uint64_t unhooked;  // driver entry points asked for that the shim does not know
+  std::uint64_t unregistered_bytes;  // held on all its GPUs by processes whose socket is closed
+  std::uint64_t unhooked;            // driver entry points asked for that the shim does not know
   std::uint32_t uid;
   std::uint32_t processes;
   std::uint32_t unregistered;  // living processes whose socket is closed
@@ -179,7 +180,7 @@ struct SnapshotTenant {
   char user[kNameBytes];
   char ahead[kNameBytes];  // queued: the one directly ahead in the line
 };
-static_assert(sizeof(SnapshotTenant) == (10 + kGateWaitCounts + 1) * 8 + 16 + 8 + 4 * kNameBytes);
+static_assert(sizeof(SnapshotTenant) == (11 + kGateWaitCounts + 1) * 8 + 16 + 8 + 4 * kNameBytes);
 
 struct SnapshotTenantGpu {
   TenantId tenant;
@@ -201,13 +202,15 @@ struct SnapshotTenantGpu {
   std::uint64_t context_bytes;    // of held_bytes, never movable: contexts, code, imports
   std::uint64_t moved_out_bytes;  // counters since admission
   std::uint64_t moved_in_bytes;
-  std::uint64_t moving_ns;  // time spent under holds for it
-  std::uint64_t moves;      // times it was moved out
+  std::uint64_t moving_ns;      // time spent under holds for it, also while it was out, and of it:
+  std::uint64_t suspending_ns;  // on the way out, and
+  std::uint64_t restoring_ns;   // on the way in
+  std::uint64_t moves;          // times it was moved out
   std::uint32_t sm_percent;
   std::uint16_t wants;         // 1 while a thread of it waits at the gate
   std::uint16_t moves_failed;  // moves that did not come about; 65535 = so many or more
 };
-static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 19 * 8 + 8);
+static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 21 * 8 + 8);
 
 struct SnapshotProcess {
   TenantId tenant;

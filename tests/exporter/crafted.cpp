@@ -141,6 +141,7 @@ Crafted example() {
       2, "", protocol::TenantClass::kInference);  // no name: the number stands for it
   inference.processes = 1;
   inference.unregistered = 1;
+  inference.unregistered_bytes = 64'000'000;
   inference.runaway = 1;
   inference.unhooked = 4;
   text_set(inference.profile, "staff");
@@ -169,6 +170,8 @@ Crafted example() {
     vgpu.moves = 3;
     vgpu.moves_failed = 2;
     vgpu.moving_ns = 1'500'000'000;
+    vgpu.suspending_ns = 250'000'000;
+    vgpu.restoring_ns = 125'000'000;
   }
   auto& vgpu = out.vgpu_add(2, 0);
   vgpu.memory_max_bytes = 2 * kGiB;

@@ -181,14 +181,28 @@ TEST(Table, EmptyMachine) { EXPECT_THAT(status_table(Snapshot{}), HasSubstr("no 
 
 TEST(Json, NamesAreStable) {
   const std::string json = status_json(sample(), "/s");
-  for (const char* name :
-       {"\"socket\": \"/s\"", "\"capacity_bytes\": 8589934592", "\"holder\": 5",
-        "\"state\": \"queued\"", "\"reason\": \"Priority\"", "\"class\": \"inference\"",
-        "\"sm_mode\": \"fixed\"", "\"runaway\": true", "\"ahead\": \"train\"",
-        "\"expected_start_ns\": 41200000000", "\"movable_bytes\": 0", "\"swapped_bytes\": 0",
-        "\"moved_out_bytes\": 0", "\"moved_in_bytes\": 0", "\"moving_ns\": 0", "\"moves\": 0",
-        "\"moves_failed\": 0", "\"busy_ns\": 12340000000",
-        "\"uuid\": \"GPU-00000000-0000-0000-0000-000000000000\""}) {
+  for (const char* name : {"\"socket\": \"/s\"",
+                           "\"capacity_bytes\": 8589934592",
+                           "\"holder\": 5",
+                           "\"state\": \"queued\"",
+                           "\"reason\": \"Priority\"",
+                           "\"class\": \"inference\"",
+                           "\"sm_mode\": \"fixed\"",
+                           "\"runaway\": true",
+                           "\"ahead\": \"train\"",
+                           "\"expected_start_ns\": 41200000000",
+                           "\"movable_bytes\": 0",
+                           "\"swapped_bytes\": 0",
+                           "\"moved_out_bytes\": 0",
+                           "\"moved_in_bytes\": 0",
+                           "\"moving_ns\": 0",
+                           "\"suspending_ns\": 0",
+                           "\"restoring_ns\": 0",
+                           "\"unregistered_bytes\": 0",
+                           "\"moves\": 0",
+                           "\"moves_failed\": 0",
+                           "\"busy_ns\": 12340000000",
+                           "\"uuid\": \"GPU-00000000-0000-0000-0000-000000000000\""}) {
     EXPECT_THAT(json, HasSubstr(name));
   }
 }

@@ -116,6 +116,40 @@ TEST(Stay, WhoJoinsInTheMiddleHasToAcknowledgeAndToAnswer) {
   EXPECT_EQ(h.residence(h.idle), Residence::kSwappingIn);
 }
 
+TEST(Stay, TimeOnTheWayOutAndOnTheWayInIsCountedApart) {
+  Pair h;
+  std::uint64_t out_ms = 0, in_ms = 0, held_ms = 0;
+  const auto look = [&] {
+    const View view = state_view(h.state(), h.now);
+    out_ms = view.tenant_gpus[0].suspending_ns / kMs;
+    in_ms = view.tenant_gpus[0].restoring_ns / kMs;
+    held_ms = view.tenant_gpus[0].moving_ns / kMs;
+  };
+  h.now += 3 * kMs;
+  h.ack(h.idle);
+  h.ack(h.idle, 0, h.other);
+  h.now += 4 * kMs;
+  look();
+  EXPECT_EQ(out_ms, 7U) << "up to this moment";
+  h.moved(h.idle);
+  h.moved_other();
+  ASSERT_EQ(h.residence(h.idle), Residence::kOut);
+  h.now += 5 * kMs;
+  h.want(h.idle);
+  h.end(h.asks);
+  h.look();
+  ASSERT_EQ(h.residence(h.idle), Residence::kSwappingIn);
+  h.now += 6 * kMs;
+  h.moved(h.idle);
+  h.moved_other();
+  ASSERT_EQ(h.residence(h.idle), Residence::kIn);
+  h.now += 8 * kMs;
+  look();
+  EXPECT_EQ(out_ms, 7U);
+  EXPECT_EQ(in_ms, 6U);
+  EXPECT_EQ(held_ms, 18U) << "with the time outside";
+}
+
 TEST(Stay, AFailureToGoOutIsUndoneAndCounted) {
   Pair h;
   h.ack(h.idle);

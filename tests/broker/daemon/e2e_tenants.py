@@ -238,9 +238,11 @@ class Ends(BrokerTest):
         job.ask(f"claim 0 held {64 * MIB}")
         job.ask("detach")
         wait_until("it is unregistered", lambda: server.tenants()[0]["unregistered"] == 1)
-        self.assertEqual(server.tenants()[0]["gpus"][0]["held_bytes"], 64 * MIB)
+        tenant = server.tenants()[0]
+        self.assertEqual((tenant["unregistered_bytes"], tenant["gpus"][0]["held_bytes"]), (64 * MIB, 64 * MIB))
         self.assertEqual(job.ask("register"), "slot 0", "the same process goes on with its slot")
         tenant = server.tenants()[0]
+        self.assertEqual(tenant["unregistered_bytes"], 0)
         self.assertEqual((tenant["unregistered"], tenant["gpus"][0]["held_bytes"]), (0, 64 * MIB))
 
     def test_exec_closes_the_account(self):
