@@ -1,8 +1,11 @@
 // sluiced: options, configuration, inventory, then the daemon. Says on the ready descriptor how
 // that went.
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -53,6 +56,22 @@ void private_directory_remove(const daemon::Options& options) {
   rmdir(directory.c_str());
 }
 
+// It runs for microseconds at a time. Should it ever run for seconds without waiting for anything,
+// the kernel ends it before it takes a core from everybody else, and systemd starts the next one.
+// Its helpers are ordinary programs.
+void realtime_begin(daemon::Log& log) {
+  constexpr rlimit kWithoutWaiting_us = {2'000'000, 3'000'000};
+  setrlimit(RLIMIT_RTTIME, &kWithoutWaiting_us);
+  sched_param first = {};
+  first.sched_priority = sched_get_priority_min(SCHED_FIFO);
+  if (sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first) == 0) return;
+  log.message(Level::kWarning, "not_realtime",
+              std::string("--realtime is not permitted (") + std::strerror(errno) +
+                  "), so a busy host makes the broker wait; start it as root or give it "
+                  "LimitRTPRIO=1 (ulimit -r 1)",
+              {});
+}
+
 // A broker without memory ends; systemd starts the next one, which reads the journal.
 [[noreturn]] void memory_gone() {
   constexpr char kText[] = "sluice: the broker has no memory left and ends; its jobs go on\n";
@@ -82,6 +101,7 @@ int main(int argc, char** argv) {
                   "cannot write the log " + options.log_path + ": " + std::strerror(error));
     }
   }
+  if (options.realtime) realtime_begin(log);
   daemon::DaemonSetup setup;
   std::string error;
   std::optional<uid_t> exporter;

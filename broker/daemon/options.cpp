@@ -32,6 +32,9 @@ constexpr char kHelp[] =
     "                    nothing is remembered\n"
     "  --idle-exit TIME  end after this long with nothing to do, e.g. 30s or 5 (seconds); private "
     "brokers: 1s\n"
+    "  --realtime        run before all ordinary programs (SCHED_FIFO; root, or LimitRTPRIO=1): a "
+    "busy host\n"
+    "                    does not make those wait who start or take turns\n"
     "  --ready-fd N      write 'ready', or why not, to descriptor N and close it\n"
     "  --log FILE        append log lines to FILE instead of writing them to standard error\n"
     "  --help, --version\n"
@@ -77,12 +80,17 @@ bool descriptor_option(const char* text, int* out) {
 }  // namespace
 
 OptionsOutcome options_parse(int argc, char** argv, Options* out) {
-  static const option kOptions[] = {
-      {"config", required_argument, nullptr, 'c'},    {"socket", required_argument, nullptr, 's'},
-      {"state", required_argument, nullptr, 'd'},     {"private", no_argument, nullptr, 'p'},
-      {"idle-exit", required_argument, nullptr, 'i'}, {"ready-fd", required_argument, nullptr, 'r'},
-      {"log", required_argument, nullptr, 'l'},       {"help", no_argument, nullptr, 'h'},
-      {"version", no_argument, nullptr, 'v'},         {nullptr, 0, nullptr, 0}};
+  static const option kOptions[] = {{"config", required_argument, nullptr, 'c'},
+                                    {"socket", required_argument, nullptr, 's'},
+                                    {"state", required_argument, nullptr, 'd'},
+                                    {"private", no_argument, nullptr, 'p'},
+                                    {"idle-exit", required_argument, nullptr, 'i'},
+                                    {"ready-fd", required_argument, nullptr, 'r'},
+                                    {"log", required_argument, nullptr, 'l'},
+                                    {"realtime", no_argument, nullptr, 't'},
+                                    {"help", no_argument, nullptr, 'h'},
+                                    {"version", no_argument, nullptr, 'v'},
+                                    {nullptr, 0, nullptr, 0}};
   optind = 1;
   for (;;) {
     const int choice = getopt_long(argc, argv, "", kOptions, nullptr);
@@ -103,6 +111,9 @@ OptionsOutcome options_parse(int argc, char** argv, Options* out) {
         break;
       case 'p':
         out->is_private = true;
+        break;
+      case 't':
+        out->realtime = true;
         break;
       case 'l':
         out->log_path = optarg;

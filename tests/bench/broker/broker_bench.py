@@ -35,8 +35,8 @@ parser.add_argument("--only", choices=["decision", "register", "idle", "memory"]
 parser.add_argument("--json", metavar="FILE")
 parser.add_argument("--limits", metavar="FILE")
 parser.add_argument("--rounds", type=int, default=20, help="of registrations, 64 processes each (20)")
-parser.add_argument("--realtime", action="store_true",
-                    help="sluiced runs before everybody else (SCHED_FIFO, as root), so that the neighbours do not count")
+parser.add_argument("--realtime", action=argparse.BooleanOptionalAction, default=os.geteuid() == 0,
+                    help="sluiced runs with --realtime, as its systemd unit has it; as root the default")
 parser.add_argument("--nice", type=int, default=-20 if os.geteuid() == 0 else 0,
                     help="of sluiced; as root what its systemd unit gives it (-20), else 0")
 parser.add_argument("--idle-seconds", type=float, default=10)
@@ -95,13 +95,12 @@ def row(name, values):
 
 def broker(environment=None):
     state = tempfile.TemporaryDirectory(prefix="sluice-bench-")  # for its journal, as the system's broker has one
-    started = Broker(CONFIG, options=["--state", f"{state.name}/state"], env=e2e_support.environment(**(environment or {})))
+    options = ["--state", f"{state.name}/state"] + ["--realtime"] * arguments.realtime
+    started = Broker(CONFIG, options=options, env=e2e_support.environment(**(environment or {})))
     atexit.register(state.cleanup)
     if started.word != "ready\n":
         sys.exit(f"broker_bench: sluiced does not start: {started.word}")
     os.setpriority(os.PRIO_PROCESS, started.process.pid, arguments.nice)
-    if arguments.realtime:
-        os.sched_setscheduler(started.process.pid, os.SCHED_FIFO, os.sched_param(10))
     return started
 
 

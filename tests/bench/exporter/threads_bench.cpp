@@ -199,17 +199,23 @@ void paced(ThreadWatch& watch, const std::set<std::uint32_t>& ours, const Option
   const double rate = static_cast<double>(work.switches() - switches) / span;
   printf("watched: %.0f context switches/s, %.0f periods/s, lost %llu\n", rate,
          static_cast<double>(periods) / span, static_cast<unsigned long long>(watch.lost() - lost));
-  double run = 0;
+  double run = 0, machine_rate = 0;
   for (const auto& [name, cost] : after) {
     const Cost& was = before.at(name);
     if (cost.runs == was.runs) continue;
     run += (cost.run_s - was.run_s) / span;
+    if (name == "threads_switch") machine_rate = (cost.runs - was.runs) / span;
     printf("  %-16s %7.0f runs/s for the whole machine, %4.0f ns each\n", name.c_str(),
            (cost.runs - was.runs) / span, 1e9 * (cost.run_s - was.run_s) / (cost.runs - was.runs));
   }
   printf("observer: %.2f %% of a core = reading %.2f %% + programs %.2f %%\n", 100 * (reader + run),
          100 * reader, 100 * run);
-  printf("for 10,000 switches/s that is %.2f %% of a core\n", 1e6 * (reader + run) / rate);
+  // What the kernel counts (vmstat's cs): a watched thread that leaves its CPU and one that comes
+  // to a CPU are a switch each. A thread's own count has only those that it leaves by.
+  printf(
+      "for 10,000 switches/s of the machine that is %.2f %% of a core, for 10,000/s of watched "
+      "threads %.2f %%\n",
+      1e6 * (reader + run) / machine_rate, 1e6 * (reader + run) / rate);
 }
 
 double rounds_per_s(ThreadWatch& watch, bool watched, const Options& options) {

@@ -186,5 +186,27 @@ class System(BrokerTest):
         client.close()
 
 
+@unittest.skipUnless(os.geteuid() == 0, "only root may run before ordinary programs")
+class Realtime(BrokerTest):
+    FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+
+    def test_it_runs_before_ordinary_programs_and_not_for_ever(self):
+        server = self.broker(options=["--realtime"])
+        self.assertEqual(os.sched_getscheduler(server.process.pid), self.FIRST)
+        limits = pathlib.Path(f"/proc/{server.process.pid}/limits").read_text()
+        self.assertRegex(limits, r"Max realtime timeout +2000000 +3000000")
+        self.assertNotIn("not_realtime", server.log())
+        ordinary = self.broker()
+        self.assertEqual(os.sched_getscheduler(ordinary.process.pid), os.SCHED_OTHER)
+
+    def test_where_that_is_not_permitted_it_says_so_and_works(self):
+        server = Broker(options=["--realtime"], before=["setpriv", "--bounding-set", "-sys_nice"])
+        self.addCleanup(server.stop)
+        self.assertEqual(server.word, "ready\n")
+        self.assertEqual(os.sched_getscheduler(server.process.pid), os.SCHED_OTHER)
+        self.assertRegex(server.log(), r"--realtime is not permitted \(Operation not permitted\).*LimitRTPRIO=1")
+        self.assertEqual(server.tenants(), [])
+
+
 if __name__ == "__main__":
     e2e_support.main()

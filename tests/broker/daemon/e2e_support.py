@@ -158,7 +158,7 @@ def program(name):
 class Broker:
     """sluiced in a directory of its own."""
 
-    def __init__(self, config="", *, options=(), env=None, open_to_all=False):
+    def __init__(self, config="", *, options=(), env=None, open_to_all=False, before=()):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="sluice-e2e-"))
         if open_to_all:
             self.directory.chmod(0o755)
@@ -166,13 +166,13 @@ class Broker:
         self.config = self.directory / "sluice.toml"
         self.log_path = self.directory / "log"
         self.config_write(config)
-        self.options, self.env = options, env or environment()
+        self.options, self.env, self.before = options, env or environment(), before
         self.start()
 
     def start(self):
         reader, writer = os.pipe()
         self.process = subprocess.Popen(
-            [program("sluiced"), "--config", self.config, "--socket", self.socket, "--log", self.log_path,
+            [*self.before, program("sluiced"), "--config", self.config, "--socket", self.socket, "--log", self.log_path,
              "--ready-fd", str(writer), *self.options],
             env=self.env, pass_fds=[writer], stdin=subprocess.DEVNULL)
         os.close(writer)

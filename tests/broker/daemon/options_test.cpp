@@ -25,12 +25,13 @@ TEST(Options, All) {
   Options options;
   const int fd = dup(1);
   ASSERT_EQ(parse({"--config", "c.toml", "--socket=/x/s", "--private", "--idle-exit", "5", "--log",
-                   "l", "--ready-fd", std::to_string(fd)},
+                   "l", "--realtime", "--ready-fd", std::to_string(fd)},
                   &options),
             OptionsOutcome::kRun);
   EXPECT_EQ(options.config_path, "c.toml");
   EXPECT_EQ(options.socket_path, "/x/s");
   EXPECT_TRUE(options.is_private);
+  EXPECT_TRUE(options.realtime);
   EXPECT_EQ(options.idle_exit_ns, 5'000'000'000);
   EXPECT_EQ(options.ready_fd, fd);
   EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
