@@ -145,7 +145,24 @@ def instructions_print():
         print(f"{case:18}{instructions(case, 'bare'):10.1f}" + "".join(f"{one:24.1f}" for one in added), flush=True)
 
 
-AGAIN = 6
+AGAIN = 3
+FRESH = 3
+
+
+def counted_within(case, mode, limit):
+    """What a call adds; counted again while that is above the limit. How often the meter looks depends on how long others kept
+    the program waiting: that only adds to a count, but a small count with less of it than the large one makes their difference
+    too large for good, so after some tries both begin anew."""
+    for fresh in range(FRESH):
+        if fresh > 0:
+            least_counts.pop((case, mode), None)
+        added = instructions_added(case, mode)
+        for _ in range(AGAIN):
+            if added <= limit:
+                return added
+            count(case, mode)
+            added = instructions_added(case, mode)
+    return added
 
 
 def limits_check():
@@ -155,13 +172,7 @@ def limits_check():
         if line.startswith("#") or not line.strip():
             continue
         case, mode, limit = line.split()
-        added = instructions_added(case, mode)
-        # How often the meter looks depends on how long others kept the program waiting.
-        for _ in range(AGAIN):
-            if added <= float(limit) * SLACK:
-                break
-            count(case, mode)
-            added = instructions_added(case, mode)
+        added = counted_within(case, mode, float(limit) * SLACK)
         over = added > float(limit) * SLACK
         above += over
         print(f"{case:24}{mode:>12}{added:12.1f}{limit:>12}{'   too many' if over else ''}", flush=True)
