@@ -2,6 +2,7 @@
 // cent, whatever the shape of the work.
 #include <poll.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -273,6 +274,8 @@ class BusyProcessesTest : public BusyTest {
     tenant.pid = fork();
     if (tenant.pid == 0) {
       close(go[1]);
+      setpriority(PRIO_PROCESS, 0,
+                  -20);  // where that is permitted: others' turns are no work of it
       of.environment_set();
       EXPECT_EQ(cuInit(0), CUDA_SUCCESS);
       EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
@@ -378,27 +381,27 @@ class BusyProcessesTest : public BusyTest {
   }
 };
 
-// Three runs agree, and none is charged less than it used. One run is not enough: where the
+// Of five runs most agree, and none is charged less than it used. One run is not enough: where the
 // scheduler stops a process or its helper between a launch and the fence behind it, that run's
-// stretch is longer by as much, so a busy host takes more of them.
+// stretch is longer by as much.
 template <class Run>
-void expect_three_agree(Run run) {
-  constexpr int kRuns = 15, kEnough = 3;
+void expect_most_agree(Run run) {
+  constexpr int kRuns = 5, kMost = kRuns / 2 + 1;
   int agreed = 0;
-  for (int i = 0; i < kRuns && agreed < kEnough; ++i) {
+  for (int i = 0; i < kRuns && agreed < kMost && i - agreed < kMost; ++i) {
     const double error = run();
     EXPECT_GE(error, -0.01);
     agreed += std::abs(error) <= 0.01 ? 1 : 0;
   }
-  EXPECT_EQ(agreed, kEnough);
+  EXPECT_EQ(agreed, kMost);
 }
 
 TEST_F(BusyProcessesTest, TwoProcessesThatTakeTurns) {
-  expect_three_agree([&] { return both_in_turns(); });
+  expect_most_agree([&] { return both_in_turns(); });
 }
 
 TEST_F(BusyProcessesTest, TwoProcessesOfOneTenantAtOnce) {
-  expect_three_agree([&] { return both_together({2000, 3000, 150}, {5000, 500, 150}); });
+  expect_most_agree([&] { return both_together({2000, 3000, 150}, {5000, 500, 150}); });
 }
 
 // Longer than the map of what was charged reaches back. The device changes between the two all the
@@ -409,7 +412,7 @@ class BusyLongTest : public BusyProcessesTest {
 };
 
 TEST_F(BusyLongTest, TwoLongKernelsOfOneTenantAtOnce) {
-  expect_three_agree([&] { return both_together({800'000, 0, 1}, {600'000, 0, 1}); });
+  expect_most_agree([&] { return both_together({800'000, 0, 1}, {600'000, 0, 1}); });
 }
 
 }  // namespace
