@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -25,6 +23,7 @@ class BusyTest : public sluice::test::SoftGpuLaunchTest {
  protected:
   using SoftGpuLaunchTest::SoftGpuLaunchTest;
   void SetUp() override {
+    setpriority(PRIO_PROCESS, 0, -20);  // with all threads to come, where that is permitted
     SoftGpuLaunchTest::SetUp();
     kernel_load();
     broker->lease_store(kLeaseOpen);
@@ -51,31 +50,17 @@ class BusyTest : public sluice::test::SoftGpuLaunchTest {
     printf("busy: shim %.3f ms, device %.3f ms (%+.2f %%), lag %.3f ms\n", ours / 1e6, device / 1e6,
            100 * (ours / device - 1), static_cast<double>(device_account().lag_ns) / 1e6);
   }
-  // For how long threads of this process that are still there have waited for a CPU of the host.
-  static double waited_ns() {
-    double all = 0;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-      std::ifstream file(task.path() / "schedstat");
-      double ran = 0, waited = 0;
-      if (file >> ran >> waited) all += waited;
-    }
-    return all;
-  }
   // A thread that the host's scheduler stops between a launch and the fence behind it makes the
-  // stretch longer by as much. So the work is done again when the two do not agree, and a host that
-  // never lets it be has at most what it took.
+  // stretch longer by as much, so the work is done again when the two do not agree.
   template <class Work>
   void agrees(Work work) {
     drain();
     bool agree = false;
-    for (int attempt = 0; attempt < 10 && !agree && !HasFailure(); ++attempt) {
-      const double waited = waited_ns();
+    for (int attempt = 0; attempt < 5 && !agree && !HasFailure(); ++attempt) {
       broker->lease_store(kLeaseOpen);
       work();
       drain();
-      const double taken = attempt < 5 ? 0 : waited_ns() - waited;
-      agree = ours >= device * 0.99 && ours <= device * 1.01 + taken;
-      if (taken > 0) printf("busy: the host took %.3f ms\n", taken / 1e6);
+      agree = std::abs(ours - device) <= device * 0.01;
     }
     EXPECT_TRUE(agree);
   }
@@ -250,7 +235,10 @@ TEST_F(BusyTest, GraphsAndKernelsMixed) {
 class BusyProcessesTest : public BusyTest {
  protected:
   BusyProcessesTest() : BusyTest(Options{.uses_cuda = false}) {}
-  void SetUp() override { SoftGpuTest::SetUp(); }
+  void SetUp() override {
+    setpriority(PRIO_PROCESS, 0, -20);  // with its brokers and tenants
+    SoftGpuTest::SetUp();
+  }
   struct Tenant {
     std::unique_ptr<sluice::test::TestBroker> broker;
     pid_t pid = 0;
