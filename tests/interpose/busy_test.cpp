@@ -262,8 +262,6 @@ class BusyProcessesTest : public BusyTest {
     tenant.pid = fork();
     if (tenant.pid == 0) {
       close(go[1]);
-      setpriority(PRIO_PROCESS, 0,
-                  -20);  // where that is permitted: others' turns are no work of it
       of.environment_set();
       EXPECT_EQ(cuInit(0), CUDA_SUCCESS);
       EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
