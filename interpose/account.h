@@ -72,7 +72,7 @@ void pool_settle_grown(Pool& pool, uint64_t reserved);
 enum class PoolsRead : uint8_t {
   kRead,
   kSmaller,  // one that the program has destroyed is: the residual knows by how much
-  kBusy,     // another thread uses the pools
+  kBusy,     // another thread is within a call on the pools, and reads them again behind it
 };
 extern uint32_t pools_seen;  // how many records of pools there are
 SLUICE_NOINLINE PoolsRead pools_read(int device);
@@ -82,7 +82,15 @@ inline PoolsRead pools_settle(int device) {
 void pool_destroyed(Pool& pool);
 void pools_sum(uint64_t* bytes_by_device);
 void pools_reset_after_fork();
-Lock& pools_lock();
+/// Around a call on pools: nobody else's changes what one of them has reserved meanwhile. Who looks
+/// at the pools during the call does not wait for it; its end looks for them.
+class PoolsScope {
+ public:
+  PoolsScope();
+  ~PoolsScope();
+  PoolsScope(const PoolsScope&) = delete;
+  PoolsScope& operator=(const PoolsScope&) = delete;
+};
 
 // Memory of graphs' allocation nodes: charged by what the driver has reserved for graphs on the
 // device. Between two launches it stays reserved until it is trimmed.

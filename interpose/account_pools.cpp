@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "interpose/account.h"
+#include "interpose/residual.h"
 
 namespace sluice::interpose {
 
@@ -15,6 +16,13 @@ namespace {
 constexpr uint32_t kPoolsMax = 64;
 Pool pools[kPoolsMax];
 Lock lock;
+// Whether who has the lock only asks the driver, which is soon done; else it is within a call that
+// may take long, or that of this very thread.
+uint32_t reading;
+// The devices, a bit each, that were to be read while the lock was taken. What the holder has read
+// itself may be older than what they were to be read for.
+uint64_t asked;
+static_assert(kDevicesMax <= 64);
 
 void pool_charge(Pool& pool, uint64_t bytes) {
   const int gpu = device_gpu(pool.device);
@@ -29,8 +37,6 @@ void pool_charge(Pool& pool, uint64_t bytes) {
 }
 
 }  // namespace
-
-Lock& pools_lock() { return lock; }
 
 int pool_device_ask(CUmemoryPool handle) {
   for (int device = 0; device < process.device_count; ++device) {
@@ -91,9 +97,22 @@ void pool_settle_grown(Pool& pool, uint64_t reserved) {
   pool_charge(pool, now);
 }
 
-PoolsRead pools_read(int device) {
-  // From a hook that holds the lock already the pools are being settled anyway.
-  if (!lock.try_acquire_briefly()) return PoolsRead::kBusy;
+namespace {
+
+// A holder that only reads is waited for: what it has read may be from before the caller's wait or
+// free, whose memory is then still counted when the caller goes on.
+bool lock_to_read(int device) {
+  if (lock.try_acquire_briefly()) return true;
+  if (load_acquire(reading) != 0) {
+    lock.acquire();
+    return true;
+  }
+  if (device < 0) return false;
+  __atomic_fetch_or(&asked, uint64_t{1} << device, __ATOMIC_ACQ_REL);
+  return lock.try_acquire();  // the holder may have gone before it could see the bit
+}
+
+PoolsRead pools_read_locked(int device) {
   bool smaller = false;
   for (uint32_t i = 0; i < pools_seen; ++i) {
     if (pools[i].device != device) continue;
@@ -101,8 +120,40 @@ PoolsRead pools_read(int device) {
     pool_settle(pools[i]);
     smaller |= pools[i].gone && pools[i].charged != before;
   }
-  lock.release();
   return smaller ? PoolsRead::kSmaller : PoolsRead::kRead;
+}
+
+// Behind a release. Who finds the lock taken again leaves it to the next release.
+SLUICE_NOINLINE void asked_read() {
+  while (load_acquire(asked) != 0 && lock.try_acquire()) {
+    store_release(reading, 1u);
+    const uint64_t devices = __atomic_exchange_n(&asked, uint64_t{0}, __ATOMIC_ACQ_REL);
+    for (int device = 0; device < kDevicesMax; ++device) {
+      if ((devices >> device & 1) != 0 && pools_read_locked(device) == PoolsRead::kSmaller)
+        residual_want();
+    }
+    store_release(reading, 0u);
+    lock.release();
+  }
+}
+
+}  // namespace
+
+PoolsScope::PoolsScope() { lock.acquire(); }
+
+PoolsScope::~PoolsScope() {
+  lock.release();
+  if (SLUICE_UNLIKELY(load_acquire(asked) != 0)) asked_read();
+}
+
+PoolsRead pools_read(int device) {
+  if (!lock_to_read(device)) return PoolsRead::kBusy;
+  store_release(reading, 1u);
+  const PoolsRead read = pools_read_locked(device);
+  store_release(reading, 0u);
+  lock.release();
+  if (SLUICE_UNLIKELY(load_acquire(asked) != 0)) asked_read();
+  return read;
 }
 
 void pool_destroyed(Pool& pool) {
@@ -118,6 +169,8 @@ void pools_sum(uint64_t* bytes_by_device) {
 
 void pools_reset_after_fork() {
   lock.reset_after_fork();
+  store_relaxed(reading, 0u);
+  store_relaxed(asked, uint64_t{0});
   pools_seen = 0;
 }
 

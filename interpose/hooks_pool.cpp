@@ -32,7 +32,7 @@ bool device_is_full(uint64_t growth) {
 template <class Call>
 CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
                        Call call) {
-  const LockScope scope(pools_lock());
+  const PoolsScope scope;
   Pool* pool = pool_find(handle);
   if (pool == nullptr || pool->device < 0) return call();
   const uint64_t growth = growth_expected(handle, bytes);
@@ -126,7 +126,7 @@ CUresult with_pool(CUmemoryPool handle, After after, Call call) {
   {
     const AccountScope account;
     if (!account.active()) return call();
-    const LockScope scope(pools_lock());
+    const PoolsScope scope;
     Pool* pool = pool_find(handle);
     result = call();
     if (result != CUDA_SUCCESS || pool == nullptr) return result;
@@ -179,7 +179,7 @@ SLUICE_HOOK CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
   const AccountScope account;
   const CUresult result = driver.cuMemPoolCreate(pool, properties);
   if (!account.active() || result != CUDA_SUCCESS) return result;
-  const LockScope scope(pools_lock());
+  const PoolsScope scope;
   const bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   (void)pool_add(*pool, on_device ? properties->location.id : -1);
   return result;

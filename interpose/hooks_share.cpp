@@ -105,7 +105,7 @@ SLUICE_HOOK CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void
     const AccountScope account;
     const CUresult result = driver.cuMemPoolImportFromShareableHandle(pool, os_handle, type, flags);
     if (!account.active() || result != CUDA_SUCCESS) return result;
-    const LockScope scope(pools_lock());
+    const PoolsScope scope;
     (void)pool_add(*pool, -1);
     return result;
   });

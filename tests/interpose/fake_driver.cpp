@@ -14,7 +14,7 @@
 FAKE FakeState fake;
 FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0, 1, 0,
                   nullptr,    0, 1000, 0, 0, 2 << 20, 0, 0, nullptr,      0, 0, nullptr,
-                  0,          0, 0,    0, 0, 0,       0, 0};
+                  0,          0, 0,    0, 0, 0,       0, 0, nullptr};
 
 void fake_enter(const char* function) {
   if (__atomic_load_n(&fake.held, __ATOMIC_SEQ_CST) == 0) return;
@@ -166,6 +166,7 @@ FAKE CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute attribute,
   *static_cast<cuuint64_t*>(value) = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
                                          ? fake.pool_reserved_bytes
                                          : fake.pool_used_bytes;
+  if (fake.on_pool_read != nullptr) fake.on_pool_read();
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream) {

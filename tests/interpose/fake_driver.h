@@ -59,6 +59,7 @@ struct FakeState {
   unsigned long long accessible;  // a bit for each device that was given access last
   int wait_on_sync;               // 1: synchronisations of streams do not return,
   int syncs_waiting;              // and so many wait now
+  void (*on_pool_read)();  // between what a pool's attribute is and its answer; nullptr = nothing
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

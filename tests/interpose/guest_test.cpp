@@ -230,6 +230,54 @@ TEST_F(GuestTest, PoolsAreChargedByWhatTheyReserve) {
   EXPECT_EQ(broker->account().reserved_bytes.load(), 0u);
 }
 
+// A thread that has read what a pool has reserved and not yet charged it.
+std::atomic<int> pool_readers{0};
+std::atomic<bool> pool_reader_goes{false};
+void pool_reader_stops() {
+  if (pool_readers.fetch_add(1) > 0) return;  // the first one only
+  for (int i = 0; i < 10000 && !pool_reader_goes; ++i) sleep_ms(1);
+}
+
+TEST_F(GuestTest, WhoReadsAPoolTooEarlyIsWaitedFor) {
+  start(8 * kMiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr a = 0, b = 0;
+  ASSERT_EQ(cuMemAllocAsync(&a, 2 * kMiB, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocAsync(&b, 2 * kMiB, nullptr), CUDA_SUCCESS);
+  fake.on_pool_read = pool_reader_stops;
+  std::thread other([&] { EXPECT_EQ(cuMemFreeAsync(b, nullptr), CUDA_SUCCESS); });
+  ASSERT_TRUE(eventually([] { return pool_readers > 0; }));
+  fake.pool_reserved_bytes = 0;
+  std::thread releaser([] {
+    sleep_ms(50);
+    pool_reader_goes = true;
+  });
+  EXPECT_EQ(cuMemFreeAsync(a, nullptr), CUDA_SUCCESS);
+  EXPECT_TRUE(pool_reader_goes);
+  EXPECT_EQ(broker->account().held_bytes.load(), 0u);
+  releaser.join();
+  other.join();
+  EXPECT_EQ(broker->account().held_bytes.load(), 0u);
+}
+
+TEST_F(GuestTest, ACallOnAPoolReadsForWhoCameMeanwhile) {
+  start(8 * kMiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr a = 0;
+  ASSERT_EQ(cuMemAllocAsync(&a, 3 * kMiB, nullptr), CUDA_SUCCESS);
+  fake.on_pool_read = pool_reader_stops;
+  std::thread other([&] {
+    EXPECT_EQ(cuMemPoolTrimTo(reinterpret_cast<CUmemoryPool>(0x5000), 0), CUDA_SUCCESS);
+  });
+  ASSERT_TRUE(eventually([] { return pool_readers > 0; }));
+  fake.pool_reserved_bytes = 0;
+  EXPECT_EQ(cuMemFreeAsync(a, nullptr), CUDA_SUCCESS);  // returns while the other call lasts
+  EXPECT_EQ(broker->account().held_bytes.load(), 4 * kMiB);
+  pool_reader_goes = true;
+  other.join();
+  EXPECT_EQ(broker->account().held_bytes.load(), 0u);
+}
+
 TEST_F(GuestTest, ContextsCountAndComeBack) {
   start(100 * kMiB, 30 * kMiB);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
