@@ -68,7 +68,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int f
   }
   const OpRef op = event->op();
   // Without pacing what is done may still lie ahead of the clock.
-  if (op != nullptr && (!op->done() || op->finish_ns > softgpu::device::clock_ns()))
+  if (op != nullptr && (!op->done() || op->finish_ns > context->gpu.now_ns()))
     stream->submit(std::make_shared<CommandOp>(EmptyCommand{}), {op});
   return CUDA_SUCCESS;
 }

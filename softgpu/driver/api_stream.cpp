@@ -137,6 +137,14 @@ CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
   return CUDA_SUCCESS;
 }
 
+CUresult softgpuStreamGoOn(CUstream handle) {
+  ContextRef context;
+  StreamRef stream;
+  const CUresult result = stream_enter(handle, context, stream);
+  if (result != CUDA_SUCCESS) return result;
+  return stream->go_on() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 CUresult softgpuStreamDelay(CUstream handle, unsigned long long ns) {
   ContextRef context;
   StreamRef stream;

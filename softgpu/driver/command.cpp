@@ -216,7 +216,7 @@ void run_words(const WordsCommand& c, Stream& stream, Op& op) {
     }
     word_wait(word, stream.owner());
     if (!going_on(stream.owner())) return;
-    op.floor_ns = device::clock_ns();
+    op.floor_ns = stream.owner().gpu.now_ns();
   }
 }
 
@@ -228,7 +228,7 @@ void run_host(const HostCommand& c, Stream& stream, Op& op) {
     const HostSide host;
     c.call();
   }
-  op.floor_ns = device::clock_ns();
+  op.floor_ns = stream.owner().gpu.now_ns();
 }
 
 bool anyone_may(const Command& c) {

@@ -13,6 +13,11 @@
 
 /// Extension: occupies a link for `ns` of modelled time in stream order, without SM time.
 extern "C" CUresult softgpuStreamDelay(CUstream stream, unsigned long long ns);
+/// Extension, of effect without pacing only: the host's time since the stream's work was done is
+/// none of the GPU's, and what this process submits next begins where that work ended. For a host
+/// that waited for what the model has a time of its own for, as a peer's message over a link.
+/// CUDA_ERROR_NOT_READY: the stream has work to do.
+extern "C" CUresult softgpuStreamGoOn(CUstream stream);
 #pragma GCC visibility pop
 
 // What is defined here under the name of an entry point is what the exported function of that name

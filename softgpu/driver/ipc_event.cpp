@@ -171,7 +171,7 @@ bool IpcEvent::recorded_elsewhere() const {
 void IpcEvent::hold(const StreamRef& stream) {
   stream->submit([event = shared_from_this(), until = target()](Stream& on, Op& op) {
     event->wait(until, on.owner().stop);
-    op.floor_ns = device::clock_ns();
+    op.floor_ns = on.owner().gpu.now_ns();
   });
 }
 

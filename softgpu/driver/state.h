@@ -81,6 +81,10 @@ class Gpu {
  public:
   Gpu(int number, device::Segment* segment) : ordinal(number), model(segment) {}
 
+  /// The host's clock, as far as this process's work on the GPU has come by it: what is submitted
+  /// now begins no earlier. Without pacing it can be behind (Stream::go_on).
+  double now_ns() const { return device::clock_ns() - behind_ns.load(std::memory_order_relaxed); }
+
   /// Registers this process with the device at its first context. False: too many processes.
   [[nodiscard]] bool client_need();
   /// A charged piece of device memory. nullptr = the device is full.
@@ -92,6 +96,7 @@ class Gpu {
 
   const int ordinal;
   device::Device model;
+  std::atomic<double> behind_ns{0};
   std::mutex mutex;  // of everything below
   std::uint32_t client = device::kNone;
   ContextRef primary;

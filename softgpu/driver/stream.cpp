@@ -41,7 +41,7 @@ Stream::~Stream() {
 
 void Stream::submit(const OpRef& op, std::vector<OpRef> after) {
   op->stream = shared_from_this();
-  op->submitted_ns = device::clock_ns();
+  op->submitted_ns = owner_->gpu.now_ns();
   std::erase_if(after, [&](const OpRef& other) {
     if (other == nullptr) return true;
     if (!other->done()) return false;
@@ -81,6 +81,15 @@ OpRef Stream::submit(std::function<void(Stream&, Op&)> run, std::vector<OpRef> a
 OpRef Stream::last() {
   const std::lock_guard lock(mutex_);
   return last_;
+}
+
+bool Stream::go_on() {
+  const std::lock_guard lock(mutex_);
+  settle_locked();
+  if (!ops_.empty()) return false;
+  if (owner_->gpu.model.paced() || last_finish_ns_ == 0) return true;
+  owner_->gpu.behind_ns = std::max(0.0, device::clock_ns() - last_finish_ns_);
+  return true;
 }
 
 /// The last operations of all streams that this one's next operation would come after.

@@ -76,6 +76,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   CUresult synchronize();
   CUresult query();
   OpRef last();
+  /// Without pacing: the host's time since the last operation was done is none of the GPU's; what
+  /// this process submits from here on begins where that one ended. False: it is not done yet.
+  bool go_on();
   /// Work that nobody waits for yet begins now, not at the worker's next look.
   void hurry();
   /// The worker ends when all is done; the handle is gone already.

@@ -33,7 +33,7 @@ class PlanProgramTest : public TrainProgramTest {
   /// Runs sluice-train with these words and gives its exit code.
   int try_run(std::vector<std::string> words) {
     words.insert(words.begin(), "sluice-train");
-    Child child(words, scratch_);
+    Child child(words, scratch_, environment_);
     const int code = child.wait(kPatience);
     out_ = child.out();
     err_ = child.err();
@@ -61,6 +61,7 @@ class PlanProgramTest : public TrainProgramTest {
   }
 
   const std::string calibration_ = scratch_.file("calibration.json");
+  std::vector<std::string> environment_;
   std::string err_;
   json plan_;
 };
@@ -102,6 +103,29 @@ TEST_F(PlanProgramTest, PredictsWhatRunsTake) {
     const double collective = chosen["collective_ns"];
     EXPECT_NEAR(steps[0]["collective_ns"].get<double>(), collective, 0.02 * collective);
     EXPECT_EQ(steps[0].count("busy_ns"), chosen["pipeline"] == 2 ? 1u : 0u);
+  }
+}
+
+// What the ranks of a grid wait for each other is modelled link time, however many cores the host
+// has for them.
+TEST_F(PlanProgramTest, PredictsGridsOfFour) {
+  if (!std::filesystem::exists(program_path("softgpu-ctl")))
+    GTEST_SKIP() << "needs four software GPUs of its own";
+  environment_ = {"SOFTGPU_DIR=" + scratch_.file("softgpu"), "SOFTGPU_COUNT=4"};
+  run({"calibrate", "--out", calibration_, "--quick", "--ranks", "4", "--comm", "gloo",
+       "--link-gbps", "1"});
+  const std::vector<std::string> model = {"--model", "gpt", "--layers",  "2",  "--width", "32",
+                                          "--heads", "4",   "--context", "16", "--batch", "8"};
+  for (const std::vector<std::string>& grid :
+       {std::vector<std::string>{"--tensor", "4"},
+        {"--tensor", "2", "--pipeline", "2", "--accumulate", "2"},
+        {"--pipeline", "2", "--accumulate", "4"}}) {
+    std::vector<std::string> words = model;
+    words.insert(words.end(), grid.begin(), grid.end());
+    plan_and_run(words, "4");
+    const double predicted = plan_["chosen"]["step_ns"];
+    EXPECT_NEAR(step_ns(log_events(log("auto"), "step")) / predicted, 1, kErrorMax)
+        << grid[0] << grid[1];
   }
 }
 

@@ -112,10 +112,14 @@ class GlooComm final : public Communicator {
     if (from_bytes > 0) stream.download(exchange.input(), from, from_bytes);
     stream.synchronize();
     exchange.run();
-    if (charges_) stream.link_delay(link_ns);
+    if (charges_) {
+      stream.peers_awaited();
+      stream.link_delay(link_ns);
+    }
     if (to_bytes > 0) stream.upload(to, exchange.output(), to_bytes);
     // The staging memory is used again by the next collective of this kind and size.
     stream.synchronize();
+    if (charges_) stream.peers_awaited();
   }
 
   struct Pending {
@@ -152,6 +156,7 @@ class GlooComm final : public Communicator {
     for (const Pending& one : now) one.stream->synchronize();
     wire_.transfer(transfers);
     // A link carries both directions at once.
+    for (const Pending& one : now) one.stream->peers_awaited();
     if (charges_) {
       now.front().stream->link_delay(
           options_.link.transfer_ns(static_cast<double>(std::max(count[0], count[1])),
@@ -162,6 +167,7 @@ class GlooComm final : public Communicator {
         one.stream->upload(one.data, one.transfer.memory, one.transfer.bytes);
     }
     for (const Pending& one : now) one.stream->synchronize();
+    for (const Pending& one : now) one.stream->peers_awaited();
   }
 
   /// Of the i-th transfer of a group; grows to the largest there was.

@@ -118,6 +118,11 @@ void Stream::link_delay(Nanos ns) {
                "charging link time");
 }
 
+void Stream::peers_awaited() {
+  if (driver().stream_go_on == nullptr) return;
+  driver_check(driver().stream_go_on(stream_), "going on after a wait for other ranks");
+}
+
 void Stream::synchronize() {
   driver_check(driver().cuStreamSynchronize(stream_), "waiting for the GPU");
 }

@@ -69,6 +69,9 @@ class Stream {
   /// Occupies the link for `ns` of modelled time; nothing on hardware, where a link takes its own
   /// time.
   void link_delay(Nanos ns);
+  /// After a synchronisation: what the host has waited for its peers since then was the link's
+  /// time, which is charged where it is modelled. Nothing on hardware.
+  void peers_awaited();
   void synchronize();
   CUstream handle() const { return stream_; }
   const Device& device() const { return device_; }

@@ -43,6 +43,8 @@ DriverTable driver_load() {
 #undef SLUICE_DRIVER_FIND
   table.stream_delay =
       reinterpret_cast<decltype(table.stream_delay)>(dlsym(library, "softgpuStreamDelay"));
+  table.stream_go_on =
+      reinterpret_cast<decltype(table.stream_go_on)>(dlsym(library, "softgpuStreamGoOn"));
   const CUresult result = table.cuInit(0);
   if (result != CUDA_SUCCESS) {
     const char* name = nullptr;

@@ -35,6 +35,9 @@ struct DriverTable {
   /// An extension of the software driver; null on hardware. Occupies the copy engine of a stream's
   /// device for `ns`.
   CUresult (*stream_delay)(CUstream stream, unsigned long long ns) = nullptr;
+  /// Another one: where time is modelled, what the host has waited since the stream's work was done
+  /// is not the device's.
+  CUresult (*stream_go_on)(CUstream stream) = nullptr;
 };
 
 /// A failed driver call; `code` tells tests and exit codes apart.

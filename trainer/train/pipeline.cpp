@@ -36,6 +36,7 @@ int Pipeline::taker_of(Way way) const {
 Nanos Pipeline::now() {
   now_.record(stream_);
   now_.synchronize();
+  stream_.peers_awaited();
   return now_.since(begin_);
 }
 
@@ -47,6 +48,7 @@ void Pipeline::message_put(Way way, int count) {
   const Nanos sent = now();
   stream_.upload(out_.at(floats(count)), &sent, sizeof sent);
   stream_.synchronize();
+  stream_.peers_awaited();
 }
 
 void Pipeline::message_take(Way way, int count) {

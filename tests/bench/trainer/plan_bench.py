@@ -36,6 +36,11 @@ def job_of(job, candidate, plan):
             "--pipeline", str(candidate["pipeline"]), "--accumulate", str(candidate["micro_batches"])]
 
 
+def candidate_text(c):
+    grid = f"{c['tensor']}t{c['pipeline']}p{c['micro_batches']}m/" if c["tensor"] * c["pipeline"] > 1 else ""
+    return f"{grid}{c['strategy']}/{c['algorithm']}/{c['bucket_bytes'] // 1024}K"
+
+
 class Machine:
     """Some software GPUs of their own, and the calibration of them."""
 
@@ -78,8 +83,7 @@ def cell_run(machine, name, ranks, options):
         errors.append(100 * (c["step_ns"] / measured - 1))
         found.append((measured, c))
         if options.verbose:
-            print(f"    {c['strategy']:>8} {c['algorithm']:>17} {c['bucket_bytes']:>9} {c['step_ns'] / 1e6:10.3f} {measured / 1e6:10.3f} "
-                  f"{errors[-1]:+7.2f}%", flush=True)
+            print(f"    {candidate_text(c):>34} {c['step_ns'] / 1e6:10.3f} {measured / 1e6:10.3f} {errors[-1]:+7.2f}%", flush=True)
     same = ("strategy", "algorithm", "bucket_bytes", "tensor", "pipeline", "micro_batches")
     chosen = next(m for m, c in found if all(c[k] == plan["chosen"][k] for k in same))
     best, best_candidate = min(found, key=lambda one: one[0])
@@ -87,8 +91,7 @@ def cell_run(machine, name, ranks, options):
     worst = max(errors, key=abs)
 
     def text(c):
-        grid = f"{c['tensor']}t{c['pipeline']}p{c['micro_batches']}m/" if c["tensor"] * c["pipeline"] > 1 else ""
-        return f"{grid}{c['strategy']}/{c['algorithm']}/{c['bucket_bytes'] // 1024}K" if ranks > 1 else "one rank"
+        return candidate_text(c) if ranks > 1 else "one rank"
 
     print(f"{name:>9} {ranks:>5} {len(candidates):>4}/{len(all_of):<3} {plan['chosen']['step_ns'] / 1e6:10.3f} {chosen / 1e6:10.3f} "
           f"{worst:+8.2f}% {text(plan['chosen']):>30} {text(best_candidate):>30} {regret:7.2f}%", flush=True)

@@ -24,6 +24,7 @@ TEST_F(Driver, ExportsEveryEntryPoint) {
     EXPECT_NE(dlsym(driver(), symbol.c_str()), nullptr) << symbol;
   }
   EXPECT_NE(dlsym(driver(), "softgpuStreamDelay"), nullptr);
+  EXPECT_NE(dlsym(driver(), "softgpuStreamGoOn"), nullptr);
 }
 
 TEST_F(Driver, LookupAgreesWithTheExports) {

@@ -6,6 +6,9 @@
 
 #include "tests/softgpu/driver/fixture.h"
 
+extern "C" CUresult softgpuStreamDelay(CUstream stream, unsigned long long ns);
+extern "C" CUresult softgpuStreamGoOn(CUstream stream);
+
 namespace {
 
 using Driver = softgpu_test::Driver;
@@ -65,6 +68,73 @@ TEST_F(Driver, LaunchesOutOfLimitsAreRefused) {
                              nullptr),
               CUDA_ERROR_INVALID_HANDLE);
     EXPECT_CU(cuCtxSynchronize());
+  });
+}
+
+// What passes between two pieces of work that the model gives 1 ms each, of which the host waits
+// 50 ms in between, for whatever.
+float ms_with_a_wait(bool goes_on) {
+  CUevent begin = nullptr, end = nullptr;
+  EXPECT_CU(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+  EXPECT_CU(cuEventCreate(&end, CU_EVENT_DEFAULT));
+  EXPECT_CU(cuEventRecord(begin, nullptr));
+  EXPECT_CU(softgpuStreamDelay(nullptr, 1'000'000));
+  EXPECT_CU(cuStreamSynchronize(nullptr));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  if (goes_on) {
+    EXPECT_CU(softgpuStreamGoOn(nullptr));
+  }
+  EXPECT_CU(softgpuStreamDelay(nullptr, 1'000'000));
+  EXPECT_CU(cuEventRecord(end, nullptr));
+  EXPECT_CU(cuEventSynchronize(end));
+  float ms = 0;
+  EXPECT_CU(cuEventElapsedTime(&ms, begin, end));
+  EXPECT_CU(cuEventDestroy(begin));
+  EXPECT_CU(cuEventDestroy(end));
+  return ms;
+}
+
+TEST_F(Driver, AHostThatGoesOnHasTakenNoTime) {
+  WithContext([](CUcontext) {
+    EXPECT_GE(ms_with_a_wait(false), 50);
+    const float together = ms_with_a_wait(true);
+    EXPECT_GE(together, 2);
+    EXPECT_LT(together, 50);  // and whatever the host took to submit all that
+    EXPECT_GE(ms_with_a_wait(false), 50) << "what comes later counts again";
+    // Other streams of the process go by the same clock.
+    CUstream other = nullptr;
+    CUevent begin = nullptr, end = nullptr;
+    ASSERT_CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    ASSERT_CU(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+    ASSERT_CU(cuEventCreate(&end, CU_EVENT_DEFAULT));
+    ASSERT_CU(softgpuStreamDelay(nullptr, 1));
+    ASSERT_CU(cuEventRecord(begin, nullptr));
+    ASSERT_CU(cuStreamSynchronize(nullptr));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ASSERT_CU(softgpuStreamGoOn(nullptr));
+    ASSERT_CU(cuEventRecord(end, other));
+    ASSERT_CU(cuEventSynchronize(end));
+    float ms = 0;
+    ASSERT_CU(cuEventElapsedTime(&ms, begin, end));
+    EXPECT_GE(ms, 0);
+    EXPECT_LT(ms, 50);
+    EXPECT_EQ(softgpuStreamGoOn(reinterpret_cast<CUstream>(64)), CUDA_ERROR_INVALID_HANDLE);
+  });
+}
+
+TEST_F(Driver, WithWorkToDoNobodyGoesOn) {
+  WithContext([](CUcontext) {
+    static std::atomic<bool> ends{false};
+    ASSERT_CU(cuLaunchHostFunc(
+        nullptr,
+        [](void*) {
+          while (!ends) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        },
+        nullptr));
+    EXPECT_EQ(softgpuStreamGoOn(nullptr), CUDA_ERROR_NOT_READY);
+    ends = true;
+    ASSERT_CU(cuStreamSynchronize(nullptr));
+    EXPECT_CU(softgpuStreamGoOn(nullptr));
   });
 }
 

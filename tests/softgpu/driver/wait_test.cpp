@@ -8,6 +8,9 @@
 
 #include "tests/softgpu/driver/fixture.h"
 
+extern "C" CUresult softgpuStreamDelay(CUstream stream, unsigned long long ns);
+extern "C" CUresult softgpuStreamGoOn(CUstream stream);
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -56,6 +59,26 @@ TEST_F(Waiting, ForAStreamSleeps) {
       launch_long(spin, stream);
       ASSERT_CU(cuStreamSynchronize(stream));
     });
+  });
+}
+
+// With pacing the device's time passes with the host's, whoever waits for whom.
+TEST_F(Waiting, GoingOnTakesNothingOffPacedTime) {
+  WithContext([](CUcontext) {
+    CUevent begin = nullptr, end = nullptr;
+    ASSERT_CU(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+    ASSERT_CU(cuEventCreate(&end, CU_EVENT_DEFAULT));
+    ASSERT_CU(cuEventRecord(begin, nullptr));
+    ASSERT_CU(softgpuStreamDelay(nullptr, 1'000'000));
+    ASSERT_CU(cuStreamSynchronize(nullptr));
+    std::this_thread::sleep_for(50ms);
+    ASSERT_CU(softgpuStreamGoOn(nullptr));
+    ASSERT_CU(softgpuStreamDelay(nullptr, 1'000'000));
+    ASSERT_CU(cuEventRecord(end, nullptr));
+    ASSERT_CU(cuEventSynchronize(end));
+    float ms = 0;
+    ASSERT_CU(cuEventElapsedTime(&ms, begin, end));
+    EXPECT_GE(ms, 50);
   });
 }
 
