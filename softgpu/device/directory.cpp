@@ -91,6 +91,15 @@ bool file_name(int file, const std::string& path) {
   return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
 }
 
+/// Who may write in the directory shares its GPUs: its owner alone, or users of a group or all, as
+/// whoever made it has said.
+mode_t segment_mode(const std::string& directory) {
+  struct stat status {};
+  if (stat(directory.c_str(), &status) != 0) return 0600;
+  return 0600 | ((status.st_mode & S_IWGRP) != 0 ? 0060 : 0) |
+         ((status.st_mode & S_IWOTH) != 0 ? 0006 : 0);
+}
+
 /// A complete segment appears under its name in one step: written without a name, then linked,
 /// which fails if one is there. Who is killed in between leaves nothing.
 bool segment_create(const std::string& directory, std::uint32_t index, const Settings& settings,
@@ -101,7 +110,7 @@ bool segment_create(const std::string& directory, std::uint32_t index, const Set
     error = with_errno("cannot create a file in " + directory);
     return false;
   }
-  bool done = ftruncate(file, sizeof(Segment)) == 0;
+  bool done = fchmod(file, segment_mode(directory)) == 0 && ftruncate(file, sizeof(Segment)) == 0;
   Segment* segment = done ? file_map(file) : nullptr;
   if (segment != nullptr) {
     segment_init(*new (segment) Segment, directory, index, settings);
@@ -121,6 +130,10 @@ Segment* segment_open(const std::string& directory, std::uint32_t index, std::st
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) {
     if (errno != ENOENT) error = with_errno("cannot open " + path);
+    if (errno == EACCES)
+      error +=
+          " (GPUs that several users share are in a directory that they all may write before "
+          "its first use)";
     return nullptr;
   }
   struct stat status {};

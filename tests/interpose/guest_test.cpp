@@ -266,9 +266,8 @@ TEST_F(GuestTest, ACallOnAPoolReadsForWhoCameMeanwhile) {
   CUdeviceptr a = 0;
   ASSERT_EQ(cuMemAllocAsync(&a, 3 * kMiB, nullptr), CUDA_SUCCESS);
   fake.on_pool_read = pool_reader_stops;
-  std::thread other([&] {
-    EXPECT_EQ(cuMemPoolTrimTo(reinterpret_cast<CUmemoryPool>(0x5000), 0), CUDA_SUCCESS);
-  });
+  std::thread other(
+      [&] { EXPECT_EQ(cuMemPoolTrimTo(reinterpret_cast<CUmemoryPool>(0x5000), 0), CUDA_SUCCESS); });
   ASSERT_TRUE(eventually([] { return pool_readers > 0; }));
   fake.pool_reserved_bytes = 0;
   EXPECT_EQ(cuMemFreeAsync(a, nullptr), CUDA_SUCCESS);  // returns while the other call lasts

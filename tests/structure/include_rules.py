@@ -28,7 +28,8 @@ ALLOWED = {
 # The pure room: headers that mean system calls, clocks or I/O.
 PURE = "broker/core"
 IMPURE = re.compile(r"^(unistd|fcntl|time|errno|stdio|stdlib|pthread|signal|poll|dlfcn|sys/.*|linux/.*)\.h$"
-                    r"|^(chrono|iostream|fstream|thread|mutex|filesystem|cstdio|ctime|random|condition_variable)$")
+                    r"|^(chrono|iostream|fstream|thread|mutex|filesystem|cstdio|ctime|random|condition_variable)$"
+                    r"|^(future|shared_mutex|semaphore|latch|barrier|stop_token|csignal|cerrno)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SOURCES = {".h", ".cpp", ".c", ".cu", ".cuh", ".inc", ".S"}
 

@@ -1,9 +1,11 @@
 // Death at any instant: no stuck lock, no leaked memory, accounts kept, shared memory passed on.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -42,6 +44,61 @@ class Death : public ::testing::Test {
     device.work_close(queue, number);
     if (taken) device.memory_give(client, kMiB);
   }
+}
+
+// Users share the GPUs of a directory that they all may write, and what one of them had comes back
+// like anybody's.
+TEST(SeveralUsers, ShareTheGpusOfADirectoryThatAllMayWrite) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be two users";
+  constexpr uid_t kNobody = 65534;
+  const TemporaryDevices devices({{"SOFTGPU_MEMORY", "64MiB"}, {"SOFTGPU_COUNT", "1"}});
+  const auto other = [&](const std::function<bool()>& body) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (setgid(kNobody) != 0 || setuid(kNobody) != 0) _exit(2);
+      _exit(body() ? 0 : 1);
+    }
+    return child;
+  };
+  const auto ended = [](pid_t child) {
+    int status = 0;
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  };
+  std::string error;
+  // The directory of one user is that user's alone.
+  ASSERT_EQ(chmod(devices.path().c_str(), 0755), 0);
+  ASSERT_EQ(directory_open(devices.path(), error).size(), 1U) << error;
+  EXPECT_TRUE(ended(other([&] {
+    std::string refused;
+    return directory_open(devices.path(), refused).empty() &&
+           refused.find("all may write") != std::string::npos;
+  })));
+  ASSERT_TRUE(directory_remove(devices.path(), error)) << error;
+  ASSERT_EQ(chmod(devices.path().c_str(), 01777), 0);
+  const auto segments = directory_open(devices.path(), error);
+  ASSERT_EQ(segments.size(), 1U) << error;
+  int taken[2], ends[2];
+  ASSERT_EQ(pipe(taken), 0);
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = other([&] {
+    std::string text;
+    const auto same = directory_open(devices.path(), text);
+    if (same.empty()) return false;
+    Device device(same[0]);
+    const bool has = device.memory_take(device.client_open(), 40 * kMiB);
+    char byte = has ? 'y' : 'n';
+    return write(taken[1], &byte, 1) == 1 && read(ends[0], &byte, 1) == 1 && has;
+  });
+  Device device(segments[0]);
+  const std::uint32_t client = device.client_open();
+  char byte = 0;
+  ASSERT_EQ(read(taken[0], &byte, 1), 1);
+  EXPECT_EQ(byte, 'y');
+  EXPECT_FALSE(device.memory_take(client, 40 * kMiB)) << "the other user has them";
+  ASSERT_EQ(write(ends[1], &byte, 1), 1);
+  EXPECT_TRUE(ended(child));
+  EXPECT_TRUE(device.memory_take(client, 40 * kMiB)) << "of a user who has ended";
+  for (const int end : {taken[0], taken[1], ends[0], ends[1]}) close(end);
 }
 
 TEST_F(Death, KilledAtRandomMomentsNothingStays) {
