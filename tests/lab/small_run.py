@@ -93,6 +93,12 @@ def check_inference(scene, raw, objective_ms):
     return {q: percentile(latencies, q) for q in (50, 99)}
 
 
+def arrival_gaps(raw):
+    """Nanoseconds between the requests of the first inference job, as planned."""
+    at = sorted(r["arrival_ns"] for r in lines(raw / "inference-0.jsonl") if r["event"] == "request")
+    return [b - a for a, b in zip(at, at[1:])]
+
+
 def check_devices(scene, raw):
     begin = json.loads((raw / "accounts-begin.json").read_text())
     end = json.loads((raw / "accounts-end.json").read_text())
@@ -445,6 +451,12 @@ def main():
         assert other["machine"]["software_gpus"] is True and other["machine"]["gpus"] == ["Software GPU"] * 2, other["machine"]
         assert stand_in_launches(binaries, with_gpus) == 0, "the machine's own GPUs were used"
         assert other["scenes"][0]["metrics"]["inference"]["p99_ms"] != by_name["inference-alone"]["metrics"]["inference"]["p99_ms"]
+        # The same seed sends the same requests in every scene, another one sends others.
+        alone, quota = (arrival_gaps(out / by_name[name]["records"]) for name in ("inference-alone", "quota"))
+        same = min(len(alone), len(quota))
+        assert same > 20 and alone[:same] == quota[:same], (alone[:5], quota[:5])
+        others = arrival_gaps(pathlib.Path(temp) / "two" / other["scenes"][0]["records"])
+        assert len(others) > 20 and not set(alone[:20]) & set(others[:20]), (alone[:5], others[:5])
         assert other["scenes"][0]["metrics"]["inference"]["requests"] > 0
         machine_with_gpus(binaries, with_gpus, pathlib.Path(temp))
     print("1 passed, 0 failed")

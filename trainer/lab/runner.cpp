@@ -181,6 +181,7 @@ class Scene {
 
   bool inference_start() {
     progress_("starting", 0.0);
+    std::uint64_t number = 0;  // the same job sends the same requests in every scene
     for (std::size_t i = 0; i < result_.jobs.size(); ++i) {
       const JobPlan& plan = result_.jobs[i].plan;
       if (plan.kind != JobKind::kInference) continue;
@@ -188,7 +189,7 @@ class Scene {
       if (!job_start(
               i, {machine_.paths.program("sluice-infer"), "--rate", std::to_string(plan.rate_per_s),
                   "--seconds", std::to_string(settings_.seconds + 120), "--seed",
-                  std::to_string(settings_.seed * 1000 + i), "--hidden",
+                  std::to_string(settings_.seed * 1000 + number++), "--hidden",
                   std::to_string(settings_.inference_hidden), "--slo-ms",
                   std::to_string(settings_.objective_ms), "--log", log})) {
         return false;
