@@ -1,5 +1,5 @@
-// What the layers' kernels should compute, in float64 on the CPU; see reference.h. Forward only:
-// their gradients are checked by finite differences of these.
+// What the layers' kernels should compute, in float64 on the CPU; see reference.h. Forward
+// only: tests check gradients by finite differences of these; reference_backward.h has formulas.
 #pragma once
 
 #include <functional>
