@@ -16,6 +16,8 @@ constexpr Nanos kConnectGap = 5 * kNanosPerSecond;
 
 }  // namespace
 
+bool job_has_quota() { return std::getenv(protocol::kTenantVariable) != nullptr; }
+
 JobReporter::JobReporter() {
   const char* text = std::getenv(protocol::kTenantVariable);
   wanted_ = text != nullptr && protocol::tenant_parse(text, &tenant_, &key_);

@@ -18,6 +18,9 @@ struct JobFigures {
   int rank_count = 1;
 };
 
+/// Whether the broker started this process, so that what the driver says of memory is a quota.
+bool job_has_quota();
+
 class JobReporter {
  public:
   JobReporter();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "trainer/job/report.h"
 #include "trainer/train/pipeline_schedule.h"
 
 namespace sluice::train {
@@ -101,16 +102,19 @@ std::string memory_text(const TrainOptions& options) {
   driver_check(driver().cuMemGetInfo(&free_bytes, &all_bytes), "asking the GPU's memory");
   const RankMemory memory = rank_memory(options, plan, options.place.rank);
   const bool exact = plan.part.network_bytes({}).has_value();
+  const bool quota = job_has_quota() && !options.faults.exclusive;
   return text_format(
-      "the GPU's memory is too small: this rank needs %s%zu bytes (weights and gradients %zu, "
-      "optimizer %zu, activations %zu%s), and a little for matrix products; %zu of the GPU's %zu "
-      "are free; %s%stake a smaller --batch with more --accumulate",
-      exact ? "" : "more than ", memory.total(), memory.weights, memory.optimizer, memory.rest,
-      exact ? "" : " and more", free_bytes, all_bytes,
+      "%s is too small: this rank needs %s%zu bytes (weights and gradients %zu, "
+      "optimizer %zu, activations %zu%s), and a little for matrix products; %zu of the %s %zu "
+      "are free; %s%stake a smaller --batch with more --accumulate%s",
+      quota ? "this job's memory quota on its GPU" : "the GPU's memory", exact ? "" : "more than ",
+      memory.total(), memory.weights, memory.optimizer, memory.rest, exact ? "" : " and more",
+      free_bytes, quota ? "quota's" : "GPU's", all_bytes,
       exact ? "split the model over more ranks (--tensor, --pipeline), " : "",
       memory.optimizer > 0 && !plan.grid.is_split()
           ? "keep the optimizer's state on the host (--offload optimizer), or "
-          : "or ");
+          : "or ",
+      quota ? ", or ask for more memory" : "");
 }
 
 }  // namespace sluice::train
