@@ -11,6 +11,7 @@ in which this host's speed is no part. Exits with 1 where a prediction is off by
 slower than the best one found by more than --regret-max per cent.
 """
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -109,18 +110,25 @@ def main():
     parser.add_argument("--link-gbps", default="1")
     parser.add_argument("--error-max", type=float, default=15)
     parser.add_argument("--regret-max", type=float, default=5)
+    parser.add_argument("--tries", type=int, default=1, help="of a cell that is not within them, each with a calibration of its own")
     parser.add_argument("--verbose", action="store_true", help="every candidate")
     options = parser.parse_args()
     link = ["--link-alpha-us", options.link_alpha_us, "--link-gbps", options.link_gbps]
     print(f"{'model':>9} {'ranks':>5} {'run/of':>8} {'predicted':>10} {'measured':>10} {'worst':>9} {'chosen':>30} {'best':>30} {'regret':>8}")
-    good = True
-    for ranks in (int(r) for r in options.ranks.split(",")):
-        with tempfile.TemporaryDirectory() as directory:
-            machine = Machine(options.build, ranks, link, directory)
-            for name in options.models.split(","):
-                error, regret = cell_run(machine, name, ranks, options)
-                good = good and error <= options.error_max and regret <= options.regret_max
-    return 0 if good else 1
+    cells = [(int(ranks), name) for ranks in options.ranks.split(",") for name in options.models.split(",")]
+    for _ in range(options.tries):
+        failed = []
+        for ranks, group in itertools.groupby(cells, key=lambda cell: cell[0]):
+            with tempfile.TemporaryDirectory() as directory:
+                machine = Machine(options.build, ranks, link, directory)
+                for _, name in group:
+                    error, regret = cell_run(machine, name, ranks, options)
+                    if error > options.error_max or regret > options.regret_max:
+                        failed.append((ranks, name))
+        cells = failed
+        if not cells:
+            return 0
+    return 1
 
 
 if __name__ == "__main__":
