@@ -4,6 +4,7 @@
 #include <map>
 
 #include "tests/trainer/train_fixture.h"
+#include "trainer/comm/link.h"
 #include "trainer/train/grid_plan.h"
 #include "trainer/train/pipeline_schedule.h"
 
@@ -256,11 +257,59 @@ TEST_F(SoftGridTest, MessagesTakeTheLinksTime) {
     return least;
   };
   for (const auto& [option, what, waits] :
-       {std::tuple{"--tensor", "device_ns", 4 * 2 * 2}, {"--pipeline", "pipeline_ns", 2}}) {
+       {std::tuple{"--tensor", "exposed_ns", 4 * 2 * 2}, {"--pipeline", "pipeline_ns", 2}}) {
     SCOPED_TRACE(option);
     const double more = least_ns(option, "50000", what) - least_ns(option, "0", what);
     EXPECT_NEAR(more / alpha_ns, waits, 0.02 * waits);
   }
+}
+
+// Nothing hides the sums within layers, so all of their link time is exposed communication, and
+// none of it is the rank's own work.
+TEST_F(SoftGridTest, SumsWithinLayersAreExposedCommunication) {
+  const Words job =
+      joined(kGpt, {"--layers", "2", "--steps", "4", "--batch", "2", "--accumulate", "2"});
+  const Ended split = run(2, std::size_t{1} << 30, joined(job, {"--tensor", "2"}), "split");
+  ASSERT_EQ(split.code, 0) << split.err;
+  // Four sums a layer and micro-batch of [batch x context, width] floats.
+  const std::uint64_t bytes = 2 * 8 * 16 * sizeof(float);
+  const train::Nanos each = train::LinkModel().allreduce_ns(train::Algorithm::kRing, 2, bytes);
+  const auto steps = log_events(log("split"), "step");
+  ASSERT_EQ(steps.size(), 2 * 4u);
+  for (const auto& step : steps) {
+    EXPECT_EQ(step["tensor_ns"], 4 * 2 * 2 * each);
+    EXPECT_EQ(step["collective_ns"], step["tensor_ns"]);
+    EXPECT_EQ(step["exposed_ns"], step["tensor_ns"]);
+    EXPECT_GT(step["device_ns"], 0);
+    EXPECT_GT(step["communication_ns"], 0);
+    EXPECT_LT(step["communication_ns"], step["duration_ns"]);
+  }
+  const auto end = log_events(log("split"), "end").at(0);
+  EXPECT_EQ(end["tensor_ns"], 4 * 4 * 2 * 2 * each);
+  EXPECT_EQ(end["overlap_ratio"], 0);
+  // Two ranks: 2 (n-1)/n = 1.
+  EXPECT_NEAR(end["busbw_mb_per_s"].get<double>(),
+              static_cast<double>(bytes) * 1e3 / static_cast<double>(each), 0.01);
+}
+
+// A stage's own work and its waits are all of its passes.
+TEST_F(SoftGridTest, WaitsForOtherStagesAreExposedCommunication) {
+  const Ended split = run(2, std::size_t{1} << 30,
+                          joined(kGpt, {"--layers", "2", "--steps", "4", "--batch", "1",
+                                        "--accumulate", "2", "--pipeline", "2"}),
+                          "split");
+  ASSERT_EQ(split.code, 0) << split.err;
+  for (const auto& step : log_events(log("split"), "step")) {
+    const double wait = step["stage_wait_ns"];
+    EXPECT_GT(wait, 0);
+    EXPECT_GE(step["exposed_ns"].get<double>(), wait);
+    EXPECT_GE(step["collective_ns"].get<double>(), step["exposed_ns"].get<double>());
+    EXPECT_GE(step["device_ns"].get<double>(), step["busy_ns"].get<double>());
+    EXPECT_LT(wait, step["pipeline_ns"].get<double>());
+  }
+  const auto end = log_events(log("split"), "end").at(0);
+  EXPECT_GT(end["stage_wait_ns"], 0);
+  EXPECT_GT(end["busbw_mb_per_s"], 0) << "of the two ends' sum";
 }
 
 TEST_F(SoftGridTest, AModelTooLargeForOneGpuFitsWhenSplit) {

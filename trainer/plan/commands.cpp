@@ -19,10 +19,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kRunnersUp = 16;  // of the table for people
 
-const char* strategy_name(Strategy strategy) {
-  return strategy == Strategy::kSharded ? "sharded" : "data";
-}
-
 /// Which ranks have which part, and on which GPU.
 std::string placement_text(const Candidate& c, int gpu_count) {
   std::string text;

@@ -4,7 +4,8 @@
 //   step = input + compute + exposed communication + update (docs/training-plan.md)
 //
 // The time is the device's, as the step lines of a run's log have it: `device_ns` (input, forward,
-// backward, update) plus `exposed_ns`. On software GPUs both are modelled time.
+// backward, update) plus `exposed_ns`, which also has the sums within layers and the waits for
+// other stages. On software GPUs both are modelled time.
 #pragma once
 
 #include <vector>

@@ -15,8 +15,10 @@ struct RankLine {
   std::atomic<std::uint64_t> own_steps;        // that this process has made; what sums go over
   std::atomic<std::uint64_t> samples;          // this rank's
   std::atomic<std::int64_t> communication_ns;  // sum over steps, waiting for others included
-  std::atomic<std::int64_t> collective_ns;     // these three: sums over steps, in the device's time
+  std::atomic<std::int64_t> collective_ns;     // these: sums over steps, in the device's time
   std::atomic<std::int64_t> exposed_ns;        // (see ReductionTimes)
+  std::atomic<std::int64_t> tensor_ns;         // parts of both
+  std::atomic<std::int64_t> stage_wait_ns;
   std::atomic<double> bus_bytes;
   std::atomic<std::uint64_t> sent_bytes;   // for gradients and weights, as the transport counted
   std::atomic<std::uint64_t> state_bytes;  // of the optimizer on the device
@@ -25,7 +27,8 @@ struct RankLine {
   std::atomic<std::int64_t> stall_ns;          // sum over steps of waiting for data
   std::atomic<std::int64_t>
       compute_median_ns;                       // of the last steps' wall time outside communication
-  std::atomic<std::int64_t> device_median_ns;  // of the last steps' device time, by events
+  std::atomic<std::int64_t> device_median_ns;  // of the last steps' own work on the device
+  std::atomic<std::int64_t> step_median_ns;    // the same with what of communication nothing hid
   std::atomic<double> loss;                    // of the last step, all ranks' mean
   std::atomic<double> accuracy;                // of the last evaluation, -1 = none
   // With --sharing scatter: how many samples there are, which only rank 0 knows by itself. The

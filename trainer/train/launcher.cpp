@@ -145,6 +145,8 @@ class Launcher {
                    .add("predicted_step_ns", p.step_ns())
                    .add("input_ns", p.input_ns)
                    .add("compute_ns", p.compute_ns)
+                   .add("tensor_ns", p.tensor_ns)
+                   .add("bubble_ns", p.bubble_ns)
                    .add("exposed_ns", p.exposed_ns)
                    .add("update_ns", p.update_ns)
                    .add("memory_bytes", p.memory_bytes));
@@ -152,7 +154,7 @@ class Launcher {
 
   /// In the device's time, as the prediction is: work and what of communication nothing hid.
   static double step_measured_ns(const RankLine& line) {
-    return static_cast<double>(line.device_median_ns) + 1e6 * step_mean_ms(line, line.exposed_ns);
+    return static_cast<double>(line.step_median_ns);
   }
 
   std::string prediction_text(const RankLine& line) const {
@@ -292,18 +294,25 @@ class Launcher {
   }
 
   static double busbw_mb_per_s(const RankLine& line) {
-    return line.collective_ns > 0 ? line.bus_bytes * 1e3 / static_cast<double>(line.collective_ns)
-                                  : 0;
+    // Waits for other stages are no collectives, and their messages are not in the bytes.
+    const Nanos took = line.collective_ns - line.stage_wait_ns;
+    return took > 0 ? line.bus_bytes * 1e3 / static_cast<double>(took) : 0;
+  }
+
+  /// What of it the passes themselves wait for, where layers or stages are split.
+  static std::string passes_text(const RankLine& line, Nanos sum, const char* what) {
+    return sum > 0 ? text_format(", %s %.3f ms", what, step_mean_ms(line, sum)) : "";
   }
 
   static std::string overlap_text(const RankLine& line) {
     if (line.collective_ns <= 0) return "";
     return text_format(
         "; a step's collectives take %.3f ms of device time, %.3f ms of it exposed (overlap %.1f "
-        "%%), busbw %.0f MB/s",
+        "%%), busbw %.0f MB/s%s%s",
         step_mean_ms(line, line.collective_ns), step_mean_ms(line, line.exposed_ns),
         100 * ReductionTimes::overlap_ratio(line.exposed_ns, line.collective_ns),
-        busbw_mb_per_s(line));
+        busbw_mb_per_s(line), passes_text(line, line.tensor_ns, "sums within layers").c_str(),
+        passes_text(line, line.stage_wait_ns, "waits for other stages").c_str());
   }
 
   std::string skipped_text(const RankLine& line) const {
@@ -392,6 +401,8 @@ class Launcher {
         .add("samples", samples())
         .add("collective_ns", line.collective_ns.load())
         .add("exposed_ns", line.exposed_ns.load())
+        .add("tensor_ns", line.tensor_ns.load())
+        .add("stage_wait_ns", line.stage_wait_ns.load())
         .add("overlap_ratio", ReductionTimes::overlap_ratio(line.exposed_ns, line.collective_ns))
         .add("busbw_mb_per_s", busbw_mb_per_s(line))
         .add("sent_bytes", line.sent_bytes.load())

@@ -72,17 +72,24 @@ void Pipeline::exchange(const PipelineOp* done, const PipelineOp* next,
   if (to < 0 && from < 0) return;
   const std::size_t stamp = modelled_ ? kStampFloats : 0;
   if (to >= 0) message_put(done->way, count(done->micro));
+  if (modelled_) {  // this stage's own work is no wait
+    stream_.synchronize();
+    stream_.peers_awaited();
+  }
+  const Nanos begin = now_ns();
   comm_.group_begin();
   if (to >= 0)
     comm_.send(stream_, out_.at(), floats(count(done->micro)) + stamp, DataType::kFloat32, to);
   if (from >= 0)
     comm_.receive(stream_, in_.at(), floats(count(next->micro)) + stamp, DataType::kFloat32, from);
   comm_.group_end();
+  wall_ns_ += now_ns() - begin;
 }
 
 void Pipeline::step(const Work& work) {
   begin_.record(stream_);
   waits_used_ = 0;
+  wall_ns_ = 0;
   const auto wait_note = [&] {
     if (waits_.size() == waits_used_) waits_.push_back(std::make_unique<Event>());
     waits_[waits_used_++]->record(stream_);
@@ -113,6 +120,7 @@ PipelineTimes Pipeline::times() {
   PipelineTimes out;
   out.busy_ns = out.end_ns = end_.since(begin_);
   for (std::size_t i = 0; i < waits_used_; i += 2) out.busy_ns -= waits_[i + 1]->since(*waits_[i]);
+  out.wall_ns = modelled_ ? wall_ns_ : out.wait_ns();
   return out;
 }
 

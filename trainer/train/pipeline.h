@@ -23,6 +23,10 @@ namespace sluice::train {
 struct PipelineTimes {
   Nanos busy_ns = 0;  // computing
   Nanos end_ns = 0;   // from the step's beginning to the end of the stage's last operation
+  Nanos wall_ns = 0;  // of this process, that it spent with messages and waiting for them
+
+  /// What the stage waited for others.
+  Nanos wait_ns() const { return end_ns - busy_ns; }
 };
 
 class Pipeline {
@@ -72,6 +76,7 @@ class Pipeline {
   Event begin_, now_, end_;
   std::vector<std::unique_ptr<Event>> waits_;  // begin and end of every exchange
   std::size_t waits_used_ = 0;
+  Nanos wall_ns_ = 0;  // of a step; where the link is modelled, in which events do not count it
 };
 
 }  // namespace sluice::train

@@ -200,6 +200,18 @@ RatePlan rate_plan(const TrainOptions& options, int data_count, std::uint64_t st
   return plan;
 }
 
+const char* strategy_name(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kData:
+      break;
+    case Strategy::kSharded:
+      return "sharded";
+    case Strategy::kAsync:
+      return "async";
+  }
+  return "data";
+}
+
 std::string plan_text(const TrainPlan& plan, const TrainOptions& options) {
   const int gpus_used = std::min(plan.gpu_count, plan.rank_count);
   std::string text =

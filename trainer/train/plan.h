@@ -72,6 +72,9 @@ std::vector<Bucket> plan_buckets(std::size_t parameters, Strategy strategy,
                                  const CompressionSettings& compression, std::uint64_t bucket_bytes,
                                  int rank_count);
 
+/// As --strategy has it.
+const char* strategy_name(Strategy strategy);
+
 /// For people: a few lines.
 std::string plan_text(const TrainPlan& plan, const TrainOptions& options);
 

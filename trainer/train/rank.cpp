@@ -23,6 +23,7 @@
 #include "trainer/train/split.h"
 #include "trainer/train/step_log.h"
 #include "trainer/train/strategy.h"
+#include "trainer/train/tensor_sums.h"
 
 namespace sluice::train {
 namespace {
@@ -47,10 +48,9 @@ class Rank {
         device_(worker.device),
         stream_(device_),
         feed_(options, grid_.data_of(place_.rank), grid_.data, board_, &worker.source),
-        network_(plan_.part.make(stream_, strategy_settings(options, part_, device_),
-                                 [this](CUdeviceptr data, std::size_t count) {
-                                   groups_.tensor->all_reduce(stream_, data, count);
-                                 })),
+        network_(plan_.part.make(
+            stream_, strategy_settings(options, part_, device_),
+            [this](CUdeviceptr data, std::size_t count) { tensor_sums_.sum(data, count); })),
         model_(*network_),
         evaluation_(options, stream_, model_, feed_, evaluation_place()),
         extras_(kExtraCount),
@@ -58,6 +58,7 @@ class Rank {
                             {place_.rank, place_.rank_count, place_.directory, options.algorithm,
                              options.link, options.timeout_s, options.throttle, cancellation()},
                             options.engine, worker.plan.own_gpu_each(), device_.is_software())),
+        tensor_sums_(*groups_.tensor, stream_, grid_.tensor),
         guard_(worker.heartbeat, *groups_.data),
         replica_(*groups_.replica, stream_),
         reduction_(strategy_reduction({options, plan_, groups_, stream_, model_})),
@@ -86,14 +87,16 @@ class Rank {
     keeper_.emplace(StateKeeper::Parts{options, worker, plan_, groups_, replica_, stream_, model_,
                                        update_.get(), *reduction_, scaler_ ? &*scaler_ : nullptr,
                                        feed_.train_count(), root});
-    step_log_.emplace(StepLog::Parts{worker, place_.rank, bus_bytes, options.offload, replica_,
-                                     update_.get(), scaler_ ? &*scaler_ : nullptr,
-                                     pipeline_ ? &*pipeline_ : nullptr,
-                                     async_worker_ ? &*async_worker_ : nullptr});
+    step_log_.emplace(StepLog::Parts{
+        worker, place_.rank, bus_bytes, options.offload, grid_.tensor > 1, replica_, update_.get(),
+        scaler_ ? &*scaler_ : nullptr, pipeline_ ? &*pipeline_ : nullptr,
+        async_worker_ ? &*async_worker_ : nullptr});
   }
 
   void run() {
     state_begin();
+    if (place_.rank == 0)
+      executes_log(log_, options_, plan_, groups_.data->name(), reducer_ && overlaps());
     groups_.barrier(stream_);
     line_.steps_planned = options_.seconds > 0 ? 0 : rates_.steps;
     line_.peak_flops = peak_flops(device_, options_.precision);
@@ -186,7 +189,13 @@ class Rank {
     if (faults.split.empty()) return;
     std::vector<int> weights = faults.split_weights;
     if (weights.empty()) {
-      const float mine = pass_ms(stream_, model_, *feed_.source(), options_.batch);
+      // A planted sleep is the host's time, which the device's clock does not have.
+      const bool slow = options_.slow.rank == place_.rank;
+      const double planted_ms = slow ? static_cast<double>(options_.slow.us) / 1e3 /
+                                           static_cast<double>(options_.slow.every)
+                                     : 0;
+      const float mine = pass_ms(stream_, model_, *feed_.source(), options_.batch) +
+                         static_cast<float>(planted_ms);
       weights =
           split_of(times_gather(*groups_.data, stream_, mine, place_.rank, place_.rank_count));
     }
@@ -247,6 +256,17 @@ class Rank {
     ReductionTimes reduced = reducer_ ? reducer_->finish() : ReductionTimes();
     return reduced += replica_.reduce(groups_.ends.get(), plan_.part, model_);
   }
+  /// What the passes of this step waited for other ranks; waits for the passes.
+  ReductionTimes passes_waits() {
+    ReductionTimes out = tensor_sums_.take();
+    if (!pipeline_) return out;
+    const PipelineTimes times = pipeline_->times();
+    out.wall_ns += times.wall_ns;
+    out.stage_wait_ns = times.wait_ns();
+    out.collective_ns += out.stage_wait_ns;
+    out.exposed_ns += out.stage_wait_ns;
+    return out;
+  }
   ReductionTimes weights_gather() {
     const Heartbeat::Waiting waiting(worker_.heartbeat);
     return update_->gather();
@@ -262,6 +282,7 @@ class Rank {
     if (options_.slow.rank == place_.rank && (step + 1) % options_.slow.every == 0)
       sleep_until(now_ns() + static_cast<Nanos>(options_.slow.us * 1000));
     const std::uint64_t sent_before = groups_.sent_bytes();
+    tensor_sums_.take();  // an evaluation's are no step's
     compute_begin_.record(stream_);
     extras_[kExtraStop] = wants_stop() ? 1.0f : 0.0f;
     passes_run(
@@ -288,7 +309,11 @@ class Rank {
         samples > 0 ? extras_[kExtraLoss] / static_cast<double>(samples * model_.sample().targets)
                     : 0;
     line_.sent_bytes += groups_.sent_bytes() - sent_before;
-    const Nanos device_ns = compute_end_.since(compute_begin_) + update_end_.since(update_begin_);
+    const ReductionTimes waits = passes_waits();
+    reduced += waits;
+    // The rank's own work: what it waited for others within its passes is exposed communication.
+    const Nanos device_ns =
+        compute_end_.since(compute_begin_) + update_end_.since(update_begin_) - waits.exposed_ns;
     const Nanos end =
         step_log_->note({step, begin, device_ns, stall_ns(), reduced, loss, rate,
                          speaks() ? static_cast<int>(batch.count) : 0, batch.global_count});
@@ -324,6 +349,7 @@ class Rank {
   PinnedArray<float> extras_;
   Event compute_begin_, compute_end_, update_begin_, update_end_;
   Groups groups_;
+  TensorSums tensor_sums_;
   Heartbeat::Guard guard_;
   Replica replica_;
   const std::unique_ptr<BucketReduction> reduction_;

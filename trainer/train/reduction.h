@@ -20,21 +20,32 @@
 
 namespace sluice::train {
 
-/// What the reduction of one step took.
+/// What the communication of one step took: the reduction of gradients, and in a grid what the
+/// passes themselves wait for.
 struct ReductionTimes {
-  Nanos wall_ns = 0;  // of this process, from the end of its backward pass to the end
+  /// Of this process, in which it only waited: from the end of its backward pass to the end of the
+  /// reduction, and in sums and for messages within the passes.
+  Nanos wall_ns = 0;
   /// In the device's time; where the GPU and the link are modelled, in modelled time.
-  Nanos collective_ns = 0;  // all collectives of the step
-  Nanos exposed_ns = 0;     // from the end of the backward pass to the end of the last of them
+  Nanos collective_ns = 0;  // all collectives of the step, and its waits for other stages
+  Nanos exposed_ns = 0;     // what of it nothing hid
+  // Parts of both of those.
+  Nanos tensor_ns = 0;      // sums within layers
+  Nanos stage_wait_ns = 0;  // for other stages: their messages, and until they come
+  /// What sums within layers and of the two ends moved, as busbw counts bytes.
+  double bus_bytes = 0;
 
   ReductionTimes& operator+=(const ReductionTimes& other) {
     wall_ns += other.wall_ns;
     collective_ns += other.collective_ns;
     exposed_ns += other.exposed_ns;
+    tensor_ns += other.tensor_ns;
+    stage_wait_ns += other.stage_wait_ns;
+    bus_bytes += other.bus_bytes;
     return *this;
   }
 
-  /// How much of the communication the backward pass hid.
+  /// How much of the communication the passes hid.
   static double overlap_ratio(Nanos exposed_ns, Nanos collective_ns) {
     if (collective_ns <= 0) return 0;
     return std::max(0.0, 1 - static_cast<double>(exposed_ns) / static_cast<double>(collective_ns));

@@ -88,6 +88,7 @@ ReductionTimes Replica::reduce(Communicator* ends, const ModelPart& part, Networ
     ends->all_reduce(stream_, network.gradients() + shared.begin * sizeof(float), shared.count);
     times.collective_ns = times.exposed_ns =
         ends->link_ns(Operation::kAllReduce, shared.count * sizeof(float));
+    times.bus_bytes = static_cast<double>(shared.count * sizeof(float));  // 2 (n-1)/n, two ends
   }
   comm_.all_reduce(stream_, network.extra(0), kExtraCount);
   stream_.synchronize();

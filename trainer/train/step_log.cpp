@@ -1,14 +1,38 @@
 // See step_log.h.
 #include "trainer/train/step_log.h"
 
+#include <algorithm>
+
 #include "trainer/job/statistics.h"
 
 namespace sluice::train {
 namespace {
 
 constexpr std::size_t kRecentSteps = 64;  // over which the board's medians go
+constexpr std::size_t kBucketsSaid = 64;  // one by one; of more, the first
 
 }  // namespace
+
+void executes_log(JobLog& log, const TrainOptions& options, const TrainPlan& plan,
+                  const char* engine, bool overlaps) {
+  std::string buckets;
+  for (std::size_t i = 0; i < std::min(plan.buckets.size(), kBucketsSaid); ++i) {
+    buckets +=
+        text_format("%s%zu+%zu", i == 0 ? "" : ",", plan.buckets[i].begin, plan.buckets[i].count);
+  }
+  log.write(JsonLine("executes")
+                .add("data", plan.grid.data)
+                .add("tensor", plan.grid.tensor)
+                .add("pipeline", plan.grid.pipeline)
+                .add("batch", options.batch)
+                .add("micro_batches", options.accumulate)
+                .add("strategy", strategy_name(options.strategy))
+                .add("engine", engine)
+                .add("algorithm", algorithm_name(options.algorithm))
+                .add("overlap", overlaps ? "on" : "off")
+                .add("bucket_count", static_cast<std::uint64_t>(plan.buckets.size()))
+                .add("buckets", buckets));
+}
 
 void Recent::put(Nanos value) {
   if (values_.size() < kRecentSteps) {
@@ -34,6 +58,7 @@ Nanos StepLog::note(const StepFacts& facts) {
       .add("exposed_ns", facts.reduced.exposed_ns)
       .add("device_ns", facts.device_ns)
       .add("stall_ns", facts.stall_ns);
+  if (parts_.tensor) json.add("tensor_ns", facts.reduced.tensor_ns);
   if (parts_.pipeline != nullptr) pipeline_add(json);
   if (const LossScaler* scaler = parts_.scaler)
     json.add("loss_scale", scaler->value()).add("skipped", scaler->skipped());
@@ -50,7 +75,7 @@ void StepLog::pipeline_add(JsonLine& json) {
   RankLine& line = parts_.worker.line;
   const PipelineTimes times = parts_.pipeline->times();
   const auto span = static_cast<Nanos>(parts_.replica.max_of(static_cast<float>(times.end_ns)));
-  json.add("busy_ns", times.busy_ns).add("pipeline_ns", span);
+  json.add("busy_ns", times.busy_ns).add("pipeline_ns", span).add("stage_wait_ns", times.wait_ns());
   line.pipeline_busy_ns += times.busy_ns;
   line.pipeline_span_ns += span;
 }
@@ -71,13 +96,17 @@ void StepLog::board_add(const StepFacts& facts, Nanos end) {
   if (parts_.scaler != nullptr) line.skipped = parts_.scaler->skipped();
   compute_.put(end - facts.begin - facts.reduced.wall_ns);
   device_.put(facts.device_ns);
+  step_.put(facts.device_ns + facts.reduced.exposed_ns);
   line.communication_ns += facts.reduced.wall_ns;
   line.collective_ns += facts.reduced.collective_ns;
   line.exposed_ns += facts.reduced.exposed_ns;
-  line.bus_bytes = line.bus_bytes + parts_.bus_bytes;
+  line.tensor_ns += facts.reduced.tensor_ns;
+  line.stage_wait_ns += facts.reduced.stage_wait_ns;
+  line.bus_bytes = line.bus_bytes + parts_.bus_bytes + facts.reduced.bus_bytes;
   line.stall_ns += facts.stall_ns;
   line.compute_median_ns = compute_.median();
   line.device_median_ns = device_.median();
+  line.step_median_ns = step_.median();
   line.loss = facts.loss;
   line.samples += static_cast<std::uint64_t>(facts.counted);
   line.end_ns = end;

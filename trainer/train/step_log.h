@@ -1,4 +1,5 @@
-// What is said of a step that is over: a line in the log, and sums and medians on the board.
+// What is said of a step that is over: a line in the log, and sums and medians on the board; and
+// before the first of them, what the rank goes by.
 #pragma once
 
 #include <vector>
@@ -21,10 +22,14 @@ class Recent {
   std::size_t next_ = 0;
 };
 
+/// A line `executes`: the plan as this rank follows it, for comparison with what was planned.
+void executes_log(JobLog& log, const TrainOptions& options, const TrainPlan& plan,
+                  const char* engine, bool overlaps);
+
 struct StepFacts {
   std::uint64_t step;  // the first is 0
   Nanos begin;
-  Nanos device_ns;  // of computing
+  Nanos device_ns;  // of this rank's own work
   Nanos stall_ns;
   ReductionTimes reduced;
   double loss;
@@ -39,8 +44,9 @@ class StepLog {
   struct Parts {
     Worker& worker;
     int rank;
-    double bus_bytes;  // of a step
+    double bus_bytes;  // of a step's gradients and weights
     bool offload;
+    bool tensor;  // layers are split
     Replica& replica;
     WeightUpdate* update;
     const LossScaler* scaler;
@@ -59,7 +65,7 @@ class StepLog {
   void board_add(const StepFacts& facts, Nanos end);
 
   const Parts parts_;
-  Recent compute_, device_;
+  Recent compute_, device_, step_;
 };
 
 }  // namespace sluice::train
