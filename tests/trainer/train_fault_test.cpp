@@ -256,6 +256,36 @@ INSTANTIATE_TEST_SUITE_P(
                     LossCase{"replaced", SIGKILL, 0, {"--replace"}, 3}),
     [](const auto& one) { return one.param.name; });
 
+// From the signal to the launcher's notice, the kill and the reaping included. A busy host adds
+// what it lacks cores for, so the best of a few counts.
+TEST_F(TrainFaultTest, AStoppedRankIsNoticedWithinTheTimeout) {
+  constexpr double kTimeoutMs = 1000;
+  double least_ms = 1e9;
+  for (int attempt = 0; attempt < 8 && least_ms > kTimeoutMs; ++attempt) {
+    const std::string name = "stop" + std::to_string(attempt);
+    Child child(command({"--nproc", "2", "--seconds", "3600", "--batch", "4", "--elastic", "1",
+                         "--heartbeat-timeout", "1", "--eval-samples", "0"},
+                        name),
+                scratch_);
+    ASSERT_TRUE(log_await(log(name), "step", 10, kPatience)) << child.err();
+    const train::Nanos stopped_ns = train::now_ns();
+    kill(child.children().at(1), SIGSTOP);
+    ASSERT_TRUE(log_await(log(name), "membership", 1, kPatience)) << child.err();
+    const auto change = log_events(log(name), "membership").at(0);
+    const double noticed_ms =
+        train::millis_of(static_cast<train::Nanos>(change["t_ns"]) -
+                         static_cast<train::Nanos>(change["recover_ns"]) - stopped_ns);
+    EXPECT_GT(noticed_ms, 0.9 * kTimeoutMs);
+    EXPECT_GE(change["detect_ns"].get<double>() / 1e6 + 0.001, noticed_ms)
+        << "the last sign of life was before the signal";
+    least_ms = std::min(least_ms, noticed_ms);
+    kill(child.pid(), SIGTERM);
+    EXPECT_EQ(child.wait(kPatience), 0) << child.err();
+  }
+  EXPECT_LE(least_ms, kTimeoutMs);
+  RecordProperty("noticed_ms", std::to_string(least_ms));
+}
+
 TEST_F(TrainFaultTest, WithTooFewLeftTheJobEndsWithASentence) {
   Child child(
       command({"--nproc", "2", "--seconds", "3600", "--batch", "16", "--elastic", "2"}, "few"),
@@ -278,6 +308,43 @@ TEST_F(TrainFaultTest, AStoppedRankEndsAJobThatIsNotElastic) {
   EXPECT_EQ(child.wait(kPatience), 1);
   EXPECT_NE(child.err().find("has given no sign of life for 0.5 s"), std::string::npos)
       << child.err();
+}
+
+TEST_F(TrainFaultTest, TheSlowRankHasTheLargestStragglerScore) {
+  // Two hundred times what a step takes here, so that a busy host does not matter.
+  train({"--nproc", "3", "--steps", "12", "--batch", "4", "--eval-samples", "0", "--plant-slow",
+         "1:200000"},
+        "slow");
+  const auto ranks = log_events(log("slow"), "rank");
+  ASSERT_EQ(ranks.size(), 3u);
+  for (const int other : {0, 2})
+    EXPECT_GT(ranks[1]["straggler"], ranks[static_cast<std::size_t>(other)]["straggler"]);
+  EXPECT_GT(ranks[1]["straggler"], 1.5);
+  EXPECT_NE(out_.find("straggler: rank 1, "), std::string::npos) << out_;
+}
+
+// The rank that waits for the slow one in sums within layers does not look slow itself.
+TEST_F(TrainFaultTest, TheSlowRankOfAGridHasTheLargestStragglerScore) {
+  train({"--nproc",  "2", "--steps",        "8",  "--model",      "gpt",     "--layers", "1",
+         "--heads",  "2", "--width",        "16", "--context",    "8",       "--batch",  "2",
+         "--tensor", "2", "--eval-samples", "0",  "--plant-slow", "1:200000"},
+        "slow");
+  const auto ranks = log_events(log("slow"), "rank");
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_GT(ranks[1]["straggler"], 1.5);
+  EXPECT_LE(ranks[0]["straggler"], 1);
+}
+
+TEST_F(TrainFaultTest, AnAutomaticSplitGivesTheSlowRankLess) {
+  train({"--nproc", "3", "--steps", "4", "--batch", "16", "--eval-samples", "0", "--split", "auto",
+         "--plant-slow", "1:100000"},
+        "auto");
+  const auto ranks = log_events(log("auto"), "rank");
+  ASSERT_EQ(ranks.size(), 3u);
+  for (const int other : {0, 2})
+    EXPECT_LT(4 * ranks[1]["samples"].get<int>(),
+              ranks[static_cast<std::size_t>(other)]["samples"]);
+  EXPECT_EQ(log_lines(log("auto")).back()["samples"], 4 * 3 * 16);
 }
 
 TEST_F(TrainFaultTest, UnequalPartsTrainWhatOneRankTrains) {

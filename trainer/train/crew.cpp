@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "trainer/train/heartbeat.h"
 #include "trainer/train/rank.h"
 
 namespace sluice::train {
@@ -87,7 +88,8 @@ bool Crew::look(Nanos until) {
     if (one.running() && one.fd >= 0) watched.push_back({one.fd, POLLIN, 0});
   }
   const Nanos begin = now_ns();
-  const Nanos gap = change_.detected_ns != 0 ? kChangeLookGap : until - begin;
+  // A rank that falls silent is noticed when its time is over, not at the next look.
+  const Nanos gap = change_.detected_ns != 0 ? kChangeLookGap : earliest_due_ns() - begin;
   const Nanos wait = std::clamp<Nanos>(until - begin, 0, std::max<Nanos>(gap, 0));
   const timespec time = timespec_of(wait);
   ppoll(watched.data(), watched.size(), &time, nullptr);
@@ -145,21 +147,32 @@ double Crew::patience_s() const {
   return asked > 0 ? asked : kHeartbeatUsual_s;
 }
 
+bool Crew::is_heard(std::size_t slot) const {
+  const Process& one = processes_[slot];
+  // A rank that has not begun to beat is only being started.
+  return one.running() && !one.was_silent && board_.line(static_cast<int>(slot)).alive_ns != 0;
+}
+
+Nanos Crew::due_ns(std::size_t slot) const {
+  return silence_due(board_.line(static_cast<int>(slot)), nanos_of_seconds(patience_s()),
+                     setup_.options.faults.heartbeat_timeout_s > 0, listen_from_ns_);
+}
+
+Nanos Crew::earliest_due_ns() const {
+  Nanos earliest = INT64_MAX;
+  if (failed_ || gave_up_) return earliest;  // nobody is listened to
+  for (std::size_t slot = 0; slot < processes_.size(); ++slot)
+    if (is_heard(slot)) earliest = std::min(earliest, due_ns(slot));
+  return earliest;
+}
+
 void Crew::hearts_listen(Nanos now) {
-  const Nanos patience = nanos_of_seconds(patience_s());
-  const bool looks_at_threads = setup_.options.faults.heartbeat_timeout_s > 0;
   for (std::size_t slot = 0; slot < processes_.size(); ++slot) {
     Process& one = processes_[slot];
-    const RankLine& line = board_.line(static_cast<int>(slot));
-    // A rank that has not begun to beat is only being started.
-    if (!one.running() || one.was_silent || line.alive_ns == 0) continue;
-    const auto silent = [&](Nanos last) {
-      return now - std::max(last, listen_from_ns_) > patience;
-    };
-    const bool hangs = looks_at_threads && !line.waits && silent(line.progress_ns);
-    if (!hangs && !silent(line.alive_ns)) continue;
+    if (!is_heard(slot) || now < due_ns(slot)) continue;
     // A process that is stopped does not come forward either.
-    one.hung = now - line.alive_ns < patience / 2;
+    const Nanos silent_ns = now - board_.line(static_cast<int>(slot)).alive_ns;
+    one.hung = silent_ns < nanos_of_seconds(patience_s()) / 2;
     one.was_silent = true;
     kill(one.pid, SIGKILL);  // it is lost when it is gone: nothing of it must still be sent
   }

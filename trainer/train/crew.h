@@ -76,6 +76,10 @@ class Crew {
   void process_start(int slot, bool joins);
   void reap();
   void ended(int slot, pid_t pid);
+  /// Whether this slot has a rank that must give signs of life, and until when.
+  bool is_heard(std::size_t slot) const;
+  Nanos due_ns(std::size_t slot) const;
+  Nanos earliest_due_ns() const;
   void hearts_listen(Nanos now);
   double patience_s() const;
   bool is_elastic() const { return setup_.options.faults.is_elastic(); }

@@ -3,10 +3,19 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 namespace sluice::train {
+
+Nanos silence_due(const RankLine& line, Nanos patience, bool watches_training, Nanos listen_from) {
+  const Nanos lead = std::min(kNoticeLead, patience / 10);
+  const Nanos alive_due = std::max<Nanos>(line.alive_ns, listen_from) + patience - lead;
+  if (!watches_training || line.waits) return alive_due;
+  // A step may take all of its time.
+  return std::min(alive_due, std::max<Nanos>(line.progress_ns, listen_from) + patience);
+}
 
 Heartbeat::Heartbeat(BoardMap& board, int slot)
     : line_(board.line(slot)), members_(board.members()) {

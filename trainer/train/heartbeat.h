@@ -15,6 +15,14 @@
 namespace sluice::train {
 
 inline constexpr Nanos kBeatGap = 10 * kNanosPerMilli;
+/// A process that gives no sign of life is given up so much before its time is over: that it is
+/// noticed, killed and reaped belongs to the time in which a loss is to be detected.
+inline constexpr Nanos kNoticeLead = 2 * kBeatGap;
+
+/// When a rank that gives no further sign counts as lost. `patience`: how long it may be silent;
+/// `watches_training`: the training thread must come forward too, unless it says that it waits;
+/// signs older than `listen_from` are nobody's fault.
+Nanos silence_due(const RankLine& line, Nanos patience, bool watches_training, Nanos listen_from);
 
 class Heartbeat {
  public:
