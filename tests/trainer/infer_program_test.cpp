@@ -62,6 +62,30 @@ TEST_F(InferProgramTest, ServesTheWholeScheduleInOrder) {
       << child.out();
 }
 
+TEST_F(InferProgramTest, ADayHasItsRushAndItsQuiet) {
+  Child child({"sluice-infer", "--arrivals", "diurnal", "--rate", "100", "--amplitude", "0.9",
+               "--period", "2", "--seconds", "2", "--seed", "3", "--hidden", "8", "--log", log_},
+              scratch_);
+  ASSERT_EQ(child.wait(kPatience), 0) << child.err();
+  train::Load load;
+  load.kind = train::ArrivalKind::kDiurnal;
+  load.rate_per_s = 100;
+  load.diurnal = {.amplitude = 0.9, .period_s = 2};
+  const auto schedule = train::load_arrivals(load, 2, 3);
+  const auto requests = log_events(log_, "request");
+  ASSERT_EQ(requests.size(), schedule.size());
+  const train::Nanos begin = log_events(log_, "ready").at(0)["t_ns"];
+  int rush = 0;  // in the first half of the only day, in which the sine is positive
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const train::Nanos arrival = requests[i]["arrival_ns"].get<train::Nanos>() - begin;
+    EXPECT_EQ(arrival, schedule[i].at_ns);
+    rush += arrival < train::kNanosPerSecond;
+  }
+  // 200 in all are expected, 157 of them in that half.
+  EXPECT_GT(rush, 2 * (static_cast<int>(requests.size()) - rush));
+  EXPECT_EQ(log_lines(log_).back()["status"], "ok");
+}
+
 TEST_F(InferProgramTest, TooMuchLoadEndsWithUnservedRequests) {
   Child child({"sluice-infer", "--rate", "100000", "--seconds", "0.2", "--batch-max", "1",
                "--drain-seconds", "0", "--log", log_},

@@ -134,5 +134,76 @@ TEST_F(ExclusiveTest, HasItsGpusAloneReportsAndHandsBackHoweverItEnds) {
   EXPECT_TRUE(handed_back());
 }
 
+TEST_F(ExclusiveTest, HandsBackWhenARankIsKilled) {
+  broker_start();
+  if (!broker_) return;
+  const auto child = job({"--seconds", "3600"}, "lost");
+  ASSERT_TRUE(log_await(log("lost"), "step", 4, kPatience)) << child->err();
+  EXPECT_EQ(tenants().size(), 1u);
+  kill(child->children().at(1), SIGKILL);
+  EXPECT_EQ(child->wait(kPatience), 1);
+  EXPECT_NE(child->err().find("was killed by signal 9"), std::string::npos) << child->err();
+  EXPECT_TRUE(handed_back());
+  EXPECT_EQ(job({"--steps", "2"}, "next")->wait(kPatience), 0) << "the GPUs are free again";
+}
+
+// The launcher has its GPUs by then.
+TEST_F(ExclusiveTest, HandsBackWhenItFailsBeforeItsRanksStart) {
+  broker_start();
+  if (!broker_) return;
+  const auto child =
+      job({"--steps", "2", "--plan", "auto", "--calibration", scratch_.file("none")}, "early");
+  EXPECT_EQ(child->wait(kPatience), 1);
+  EXPECT_NE(child->err().find(scratch_.file("none")), std::string::npos) << child->err();
+  EXPECT_FALSE(std::filesystem::exists(log("early"))) << "no rank was started";
+  EXPECT_NE(file_text(scratch_.file("broker.log")).find("exclusive"), std::string::npos)
+      << file_text(scratch_.file("broker.log"));
+  EXPECT_TRUE(handed_back());
+  EXPECT_EQ(job({"--steps", "2"}, "next")->wait(kPatience), 0) << "the GPUs are free again";
+}
+
+TEST_F(ExclusiveTest, TokensOfTextReachTheBroker) {
+  broker_start();
+  if (!broker_) return;
+  constexpr std::uint64_t kContext = 8;
+  Child child({"sluice-train",
+               "--data",
+               "synthetic",
+               "--nproc",
+               "2",
+               "--model",
+               "gpt",
+               "--layers",
+               "1",
+               "--heads",
+               "2",
+               "--width",
+               "16",
+               "--context",
+               std::to_string(kContext),
+               "--batch",
+               "2",
+               "--exclusive",
+               "--log",
+               log("text"),
+               "--eval-samples",
+               "0",
+               "--seconds",
+               "3600"},
+              scratch_, {"SLUICE_SOCKET=" + socket()});
+  std::optional<protocol::SnapshotTenant> shown;
+  for (int i = 0; i < 1000 && !shown; ++i) {
+    train::sleep_until(train::now_ns() + 50 * train::kNanosPerMilli);
+    for (const protocol::SnapshotTenant& one : tenants())
+      if (one.steps > 0) shown = one;
+  }
+  ASSERT_TRUE(shown) << child.err();
+  EXPECT_EQ(shown->tokens, shown->samples * kContext);
+  EXPECT_EQ(shown->samples, shown->steps * 4);
+  kill(child.pid(), SIGTERM);
+  EXPECT_EQ(child.wait(kPatience), 0) << child.err();
+  EXPECT_TRUE(handed_back());
+}
+
 }  // namespace
 }  // namespace sluice::tests

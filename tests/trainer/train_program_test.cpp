@@ -165,6 +165,23 @@ TEST_F(TrainProgramTest, TheSameSeedGivesTheSameBits) {
   EXPECT_NE(file_text(weights("a")), file_text(weights("c")));
 }
 
+// In whatever order the ranks' messages come.
+TEST_F(TrainProgramTest, ThreeRanksGiveTheSameBitsWithEachAlgorithm) {
+  for (const char* algorithm : {"ring", "halving-doubling"}) {
+    SCOPED_TRACE(algorithm);
+    const std::vector<std::string> run = {"--nproc",  "3",      "--steps",     "10",      "--seed",
+                                          "5",        "--comm", "gloo",        "--batch", "8",
+                                          "--bucket", "16384",  "--algorithm", algorithm};
+    const std::string name = algorithm;
+    train(run, name + "-a");
+    train(run, name + "-b");
+    EXPECT_EQ(file_text(weights(name + "-a")), file_text(weights(name + "-b")));
+    // The ranks' sums are of the same gradients in another order at most.
+    train({"--nproc", "1", "--steps", "10", "--seed", "5", "--batch", "24"}, name + "-one");
+    EXPECT_LT(distance(name + "-one", name + "-a"), 1e-6);
+  }
+}
+
 TEST_F(TrainProgramTest, BatchesMadeAheadGiveTheSameBits) {
   // 300 samples: epochs end unevenly, and several pass.
   const std::vector<std::string> common = {
