@@ -100,8 +100,29 @@ TEST_F(PlanProgramTest, PredictsWhatRunsTake) {
     const bool sharded = chosen["strategy"] == "sharded";
     EXPECT_EQ(out_.find("reduce-scatter") != std::string::npos, sharded && cell.nproc == "2")
         << out_;
+    // And the rank itself says what it goes by: the same grid, buckets and algorithm.
+    const std::vector<json> executed = log_events(log("auto"), "executes");
+    ASSERT_EQ(executed.size(), 1u);
+    for (const char* what : {"data", "tensor", "pipeline", "micro_batches", "strategy"})
+      EXPECT_EQ(executed[0][what], chosen[what]) << what;
+    if (chosen["data"] != 1) {
+      EXPECT_EQ(executed[0]["algorithm"], chosen["algorithm"]);
+      EXPECT_EQ(executed[0]["overlap"], chosen["overlap"] ? "on" : "off");
+    }
+    if (cell.nproc != "1") {
+      std::string buckets;
+      for (const json& one : plan_["buckets"]) {
+        buckets += (buckets.empty() ? "" : ",") + std::to_string(one["begin"].get<int>()) + "+" +
+                   std::to_string(one["count"].get<int>());
+      }
+      EXPECT_EQ(executed[0]["buckets"], buckets);
+      EXPECT_EQ(executed[0]["bucket_count"], plan_["buckets"].size());
+    }
+    // Of gradients alone: what the passes wait for is in the plan's other parts.
     const double collective = chosen["collective_ns"];
-    EXPECT_NEAR(steps[0]["collective_ns"].get<double>(), collective, 0.02 * collective);
+    EXPECT_NEAR(steps[0]["collective_ns"].get<double>() - steps[0].value("tensor_ns", 0.0) -
+                    steps[0].value("stage_wait_ns", 0.0),
+                collective, 0.02 * collective);
     EXPECT_EQ(steps[0].count("busy_ns"), chosen["pipeline"] == 2 ? 1u : 0u);
   }
 }
@@ -116,6 +137,7 @@ TEST_F(PlanProgramTest, PredictsGridsOfFour) {
        "--link-gbps", "1"});
   const std::vector<std::string> model = {"--model", "gpt", "--layers",  "2",  "--width", "32",
                                           "--heads", "4",   "--context", "16", "--batch", "8"};
+  EXPECT_EQ(json::parse(file_text(calibration_))["pairs"].size(), 6u);
   for (const std::vector<std::string>& grid :
        {std::vector<std::string>{"--tensor", "4"},
         {"--tensor", "2", "--pipeline", "2", "--accumulate", "2"},
@@ -153,7 +175,7 @@ TEST_F(PlanProgramTest, RefusesACalibrationOfOtherLinksOrFewerRanks) {
   EXPECT_NE(err_.find("this job's are of 20 us and 10 Gbit/s"), std::string::npos) << err_;
   EXPECT_EQ(try_run(job({"--plan", "auto"}, "3")), 1);
   EXPECT_NE(err_.find("of 3 ranks; make it anew"), std::string::npos) << err_;
-  std::ofstream(calibration_) << "{\"format\": 1";
+  std::ofstream(calibration_) << "{\"format\": 2";
   EXPECT_EQ(try_run(job({"--plan", "auto"}, "2")), 1);
   EXPECT_NE(err_.find("calibration.json is none"), std::string::npos) << err_;
 }
@@ -187,6 +209,11 @@ TEST_F(PlanProgramTest, CalibrateSaysWhatItDoesAndWrote) {
     EXPECT_NEAR(rate["ns_per_byte"].get<double>(), 8.0, 0.4) << rate;
   }
   EXPECT_EQ(lines, 3u);
+  // And a message between every two ranks.
+  ASSERT_EQ(file["pairs"].size(), 1u);
+  EXPECT_EQ(file["pairs"][0]["ranks"], (std::vector<int>{0, 1}));
+  EXPECT_NEAR(file["pairs"][0]["alpha_ns"].get<double>(), 20e3, 1e3);
+  EXPECT_NEAR(file["pairs"][0]["ns_per_byte"].get<double>(), 8.0, 0.4);
   EXPECT_EQ(try_run({"calibrate", "--ranks", "65"}), 2);
   EXPECT_EQ(try_run({"calibrate", "--quick", "--ranks", "1", "--out", "/proc/none/c.json"}), 1);
 }

@@ -108,6 +108,27 @@ TEST(Pipeline, SlowestStageAndSendsSetThePace) {
   EXPECT_EQ(pipeline_kept(0, 4, 2), 2);
 }
 
+TEST(Pipeline, TheSlowestPairOfNeighboursCounts) {
+  Machine machine = made_up_machine();
+  Job job;
+  job.shape = small_gpt();
+  job.global_batch = 8;
+  const Candidate c{.data = 1, .tensor = 1, .pipeline = 4, .micro_batches = 2};
+  const double alike = predict(job, c, machine).step_ns();
+  EXPECT_EQ(machine.links.stages_message_ns(1, 1, 4, 1000), kAlpha + 1000 * kBeta);
+  const CollectiveRate slow{.alpha_ns = 50 * kAlpha, .ns_per_byte = 4 * kBeta};
+  // Ranks 0 and 2 are neighbours in no pipeline of four, and in one of two with two tensor ranks.
+  machine.links.pairs = {{0, 2, slow}};
+  EXPECT_EQ(predict(job, c, machine).step_ns(), alike);
+  EXPECT_EQ(machine.links.stages_message_ns(1, 2, 2, 1000), 50 * kAlpha + 4000 * kBeta);
+  machine.links.pairs = {{2, 3, slow}};
+  EXPECT_EQ(machine.links.stages_message_ns(1, 1, 4, 1000), 50 * kAlpha + 4000 * kBeta);
+  EXPECT_GT(predict(job, c, machine).step_ns(), alike + 2 * 49 * kAlpha);
+  // The last stage of one copy and the first of the next are no neighbours.
+  machine.links.pairs = {{1, 2, slow}};
+  EXPECT_EQ(machine.links.stages_message_ns(2, 1, 2, 1000), kAlpha + 1000 * kBeta);
+}
+
 TEST(Pipeline, RunsAreBalancedAsWellAsTheyCanBe) {
   EXPECT_EQ(runs_balance({1, 1, 1, 1}, 2), (std::vector<std::size_t>{0, 2, 4}));
   EXPECT_EQ(runs_balance({9, 1, 1, 1}, 2), (std::vector<std::size_t>{0, 1, 4}));
@@ -332,6 +353,8 @@ class CalibrationFile : public testing::Test {
     one_.link = {20, 10};
     one_.kernels = machine.kernels;
     one_.links = machine.links;
+    one_.links.pairs = {{0, 1, {.alpha_ns = 5, .ns_per_byte = 2}},
+                        {1, 3, {.alpha_ns = 7, .ns_per_byte = 3}}};
   }
   std::string refusal(const DeviceFacts& device, const LinkModel& link) {
     try {
@@ -353,6 +376,8 @@ TEST_F(CalibrationFile, SaysTheSameWhenReadAgain) {
   EXPECT_EQ(back.device.memory_bytes, one_.device.memory_bytes);
   EXPECT_EQ(back.links.rates.size(), one_.links.rates.size());
   EXPECT_EQ(back.kernels.rates[kZero].ns, one_.kernels.rates[kZero].ns);
+  ASSERT_EQ(back.links.pairs.size(), 2u);
+  EXPECT_EQ(back.links.message_ns(3, 1, 10), 7 + 3 * 10);
   EXPECT_NE(calibration_text(back).find("Some GPU"), std::string::npos);
 }
 
@@ -380,7 +405,8 @@ TEST_F(CalibrationFile, IsRefusedWhereItIsDamaged) {
     text.replace(text.find(from), from.size(), to);
     return text;
   };
-  for (const auto& [from, to] : {std::pair{"\"format\": 1", "\"format\": 2"},
+  for (const auto& [from, to] : {std::pair{"\"format\": 2", "\"format\": 1"},
+                                 {"\"pairs\"", "\"others\""},
                                  {"\"launch_ns\": 3000.0", "\"launch_ns\": -1"},
                                  {"\"multiprocessors\": 16", "\"multiprocessors\": 0"},
                                  {"\"all-reduce\"", "\"all-to-all\""}})

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr std::uintmax_t kFileBytesMax = 4 << 20;
 
 Json rate_json(WorkKind kind, const Rate& rate) {
@@ -87,6 +87,26 @@ CollectiveRate link_parse(const Json& json) {
   return rate;
 }
 
+Json pair_json(const PairRate& pair) {
+  return {{"ranks", {pair.low, pair.high}},       {"alpha_ns", pair.line.alpha_ns},
+          {"ns_per_byte", pair.line.ns_per_byte}, {"residual", pair.line.residual},
+          {"spread", pair.line.spread},           {"samples", pair.line.samples}};
+}
+
+PairRate pair_parse(const Json& json) {
+  PairRate pair;
+  pair.low = json.at("ranks").at(0).get<int>();
+  pair.high = json.at("ranks").at(1).get<int>();
+  if (pair.low < 0 || pair.high <= pair.low) throw Failure("a pair of ranks is none");
+  pair.line.operation = Operation::kPointToPoint;
+  pair.line.alpha_ns = not_negative(json, "alpha_ns");
+  pair.line.ns_per_byte = not_negative(json, "ns_per_byte");
+  pair.line.residual = finite(json, "residual");
+  pair.line.spread = finite(json, "spread");
+  pair.line.samples = json.at("samples").get<int>();
+  return pair;
+}
+
 Calibration calibration_of(const Json& json) {
   if (json.at("format").get<int>() != kFormat) {
     throw Failure(text_format("its format is %d, and this program reads %d",
@@ -107,6 +127,7 @@ Calibration calibration_of(const Json& json) {
   out.kernels.host_ns = not_negative(json, "host_ns");
   for (const Json& one : json.at("rates")) rate_parse(one, out.kernels);
   for (const Json& one : json.at("collectives")) out.links.rates.push_back(link_parse(one));
+  for (const Json& one : json.at("pairs")) out.links.pairs.push_back(pair_parse(one));
   return out;
 }
 
@@ -126,12 +147,14 @@ std::string calibration_json(const Calibration& c) {
                {"launch_ns", c.kernels.launch_ns},
                {"host_ns", c.kernels.host_ns},
                {"rates", Json::array()},
-               {"collectives", Json::array()}};
+               {"collectives", Json::array()},
+               {"pairs", Json::array()}};
   for (WorkKind kind = 0; kind < kWorkKinds; ++kind) {
     if (c.kernels.rates[kind].samples > 0)
       json["rates"].push_back(rate_json(kind, c.kernels.rates[kind]));
   }
   for (const CollectiveRate& rate : c.links.rates) json["collectives"].push_back(link_json(rate));
+  for (const PairRate& pair : c.links.pairs) json["pairs"].push_back(pair_json(pair));
   return json.dump(1) + "\n";
 }
 
@@ -220,6 +243,13 @@ std::string calibration_text(const Calibration& c) {
                         operation_name(rate.operation), algorithm_name(rate.algorithm), rate.ranks,
                         rate.alpha_ns / 1e3, rate.ns_per_byte > 0 ? 1e3 / rate.ns_per_byte : 0.0,
                         100 * rate.residual, 100 * rate.spread);
+  }
+  for (const PairRate& pair : c.links.pairs) {
+    const CollectiveRate& line = pair.line;
+    text += text_format("%-16s %-18s %2d-%-2d %11.2f %13.1f %8.2f%% %7.2f%%\n", "a message",
+                        "between ranks", pair.low, pair.high, line.alpha_ns / 1e3,
+                        line.ns_per_byte > 0 ? 1e3 / line.ns_per_byte : 0.0, 100 * line.residual,
+                        100 * line.spread);
   }
   return text;
 }

@@ -53,4 +53,21 @@ double LinkRates::ns(Operation operation, Algorithm algorithm, int ranks, double
   return rate->alpha_ns + rate->ns_per_byte * bytes;
 }
 
+double LinkRates::message_ns(int one, int other, double bytes) const {
+  const auto found = std::find_if(pairs.begin(), pairs.end(), [&](const PairRate& pair) {
+    return pair.low == std::min(one, other) && pair.high == std::max(one, other);
+  });
+  if (found == pairs.end()) return ns(Operation::kPointToPoint, Algorithm::kRing, 2, bytes);
+  return found->line.alpha_ns + found->line.ns_per_byte * bytes;
+}
+
+double LinkRates::stages_message_ns(int data, int tensor, int pipeline, double bytes) const {
+  double slowest = 0;
+  for (int rank = 0; rank + tensor < data * pipeline * tensor; ++rank) {
+    const bool last = rank / tensor % pipeline == pipeline - 1;
+    if (!last) slowest = std::max(slowest, message_ns(rank, rank + tensor, bytes));
+  }
+  return slowest;
+}
+
 }  // namespace sluice::train::planner

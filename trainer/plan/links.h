@@ -23,6 +23,16 @@ struct CollectiveRate {
   int samples = 0;
 };
 
+/// A message between two ranks of the calibration, which are on the GPUs that a job's ranks of
+/// these numbers are on: `line` is of kPointToPoint.
+struct PairRate {
+  int low = 0;
+  int high = 1;
+  CollectiveRate line;
+};
+/// More ranks than this are too many to measure every two of them.
+inline constexpr int kPairRanksMax = 16;
+
 struct LinkSample {
   double bytes;
   double ns;
@@ -32,12 +42,19 @@ void line_fit(std::span<const LinkSample> samples, CollectiveRate& out);
 
 struct LinkRates {
   std::vector<CollectiveRate> rates;
+  std::vector<PairRate> pairs;
 
   bool knows(Operation operation, Algorithm algorithm, int ranks) const {
     return find(operation, algorithm, ranks) != nullptr;
   }
   /// 0 for one rank. Throws Failure where it was never measured.
   double ns(Operation operation, Algorithm algorithm, int ranks, double bytes) const;
+  /// A message between two ranks of a job; where that pair was not measured, what the first two
+  /// ranks took.
+  double message_ns(int one, int other, double bytes) const;
+  /// The slowest message between neighbouring stages, whichever copy of the model they belong to:
+  /// all others wait for it. Ranks are numbered as in trainer/train/grid.h.
+  double stages_message_ns(int data, int tensor, int pipeline, double bytes) const;
 
  private:
   const CollectiveRate* find(Operation operation, Algorithm algorithm, int ranks) const;

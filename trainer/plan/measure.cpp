@@ -127,12 +127,16 @@ Calibration calibration_measure(const MeasureOptions& options) {
   for (const int ranks : options.ranks) {
     say(text_format("collectives of %d ranks", ranks));
     const MeetingFolder folder;
-    Lines lines(children_ask(ranks, "measuring links", [&](int rank) {
-                  return links_measure(options, rank, ranks, folder.path());
-                }).front());
+    const bool pairs = ranks == options.ranks.back() && ranks <= kPairRanksMax;
+    const std::vector<std::string> answers = children_ask(ranks, "measuring links", [&](int rank) {
+      return links_measure(options, rank, ranks, pairs, folder.path());
+    });
+    Lines lines(answers.front());
     out.engine = lines.next();
     for (const CollectiveRate& rate : links_fit(lines.rest(), ranks))
       out.links.rates.push_back(rate);
+    for (const std::string& answer : answers)
+      for (const PairRate& pair : pairs_fit(answer)) out.links.pairs.push_back(pair);
   }
   return out;
 }

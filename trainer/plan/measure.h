@@ -33,9 +33,12 @@ KernelRates kernels_measure(const Device& device, bool quick);
 
 /// One line of text for each operation, algorithm and size; one of `rank_count` processes that meet
 /// in `directory`, empty before. (measure_links.cpp)
-std::string links_measure(const MeasureOptions& options, int rank, int rank_count,
+/// With `pairs` also a line for each size and each pair in which this rank is the lower one.
+std::string links_measure(const MeasureOptions& options, int rank, int rank_count, bool pairs,
                           const std::string& directory);
 /// The lines of the first rank as rates.
 std::vector<CollectiveRate> links_fit(const std::string& lines, int rank_count);
+/// The pairs of a rank's lines.
+std::vector<PairRate> pairs_fit(const std::string& lines);
 
 }  // namespace sluice::train::planner

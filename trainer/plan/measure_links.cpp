@@ -35,6 +35,26 @@ class LinkBench {
     comm_.link_charge(false);
   }
 
+  /// "pair LOW HIGH BYTES NS SPREAD\n" on the lower of the two ranks, nothing on others; all ranks
+  /// call it, so that no two pairs are at it at once.
+  std::string pair_measure(int low, int high, std::size_t floats) {
+    if (!software()) comm_.barrier(stream_);
+    if (rank_ != low && rank_ != high) return "";
+    const std::size_t bytes = floats * sizeof(float);
+    message(low, high, floats);  // sets it up
+    std::vector<double> times;
+    for (int round = 0; round < rounds_; ++round) {
+      begin_.record(stream_);
+      if (!software()) message(low, high, floats);
+      stream_.link_delay(comm_.link_ns(Operation::kPointToPoint, bytes));
+      end_.record(stream_);
+      stream_.synchronize();
+      times.push_back(static_cast<double>(end_.since(begin_)));
+    }
+    if (rank_ != low) return "";
+    return text_format("pair %d %d %zu %s", low, high, bytes, times_text(times).c_str());
+  }
+
   /// "OPERATION ALGORITHM BYTES NS SPREAD\n"; bytes as Communicator::link_ns counts them.
   std::string measure(const Case& what, std::size_t floats) {
     const std::size_t part = floats / static_cast<std::size_t>(rank_count_);
@@ -53,16 +73,24 @@ class LinkBench {
       stream_.synchronize();
       times.push_back(static_cast<double>(end_.since(begin_)));
     }
-    std::sort(times.begin(), times.end());
-    // On software GPUs whatever is above the least is this host's.
-    const double usual = software() ? times.front() : times[times.size() / 2];
-    return text_format("%d %d %zu %.9g %.9g\n", static_cast<int>(what.operation),
-                       static_cast<int>(what.algorithm), bytes, usual,
-                       (times.back() - times.front()) / std::max(usual, 1.0));
+    return text_format("%d %d %zu %s", static_cast<int>(what.operation),
+                       static_cast<int>(what.algorithm), bytes, times_text(times).c_str());
   }
 
  private:
   bool software() const { return stream_.device().is_software(); }
+
+  /// "NS SPREAD\n". On software GPUs whatever is above the least is this host's.
+  std::string times_text(std::vector<double> times) const {
+    std::sort(times.begin(), times.end());
+    const double usual = software() ? times.front() : times[times.size() / 2];
+    return text_format("%.9g %.9g\n", usual, (times.back() - times.front()) / std::max(usual, 1.0));
+  }
+
+  void message(int low, int high, std::size_t floats) {
+    if (rank_ == low) comm_.send(stream_, data_.at(), floats, DataType::kFloat32, high);
+    if (rank_ == high) comm_.receive(stream_, data_.at(), floats, DataType::kFloat32, low);
+  }
 
   void once(Operation operation, std::size_t floats) {
     const std::size_t part = floats / static_cast<std::size_t>(rank_count_);
@@ -77,9 +105,7 @@ class LinkBench {
       case Operation::kBroadcast:
         return comm_.broadcast(stream_, data_.at(), floats);
       case Operation::kPointToPoint:
-        if (rank_ == 0) comm_.send(stream_, data_.at(), floats, DataType::kFloat32, 1);
-        if (rank_ == 1) comm_.receive(stream_, data_.at(), floats, DataType::kFloat32, 0);
-        return;
+        return message(0, 1, floats);
       case Operation::kReduce:
       case Operation::kBarrier:
         return;
@@ -123,7 +149,7 @@ void leave_together(const MeasureOptions& options, int rank, int rank_count,
 
 }  // namespace
 
-std::string links_measure(const MeasureOptions& options, int rank, int rank_count,
+std::string links_measure(const MeasureOptions& options, int rank, int rank_count, bool pairs,
                           const std::string& directory) {
   const int gpus = device_count();
   const Device device(rank % gpus);
@@ -156,6 +182,13 @@ std::string links_measure(const MeasureOptions& options, int rank, int rank_coun
     }
     measure_all(*comms.back(), cases);
   }
+  if (pairs) {
+    LinkBench bench(options, device, *comms.front(), rank, rank_count, sizes(options.quick).back());
+    for (int low = 0; low < rank_count; ++low)
+      for (int high = low + 1; high < rank_count; ++high)
+        for (const std::size_t floats : sizes(options.quick))
+          lines += bench.pair_measure(low, high, floats);
+  }
   leave_together(options, rank, rank_count, directory);
   return engine + "\n" + lines;
 }
@@ -164,6 +197,7 @@ std::vector<CollectiveRate> links_fit(const std::string& lines, int rank_count) 
   std::vector<CollectiveRate> rates;
   std::vector<std::vector<LinkSample>> samples;
   for (std::size_t at = 0; at < lines.size(); at = lines.find('\n', at) + 1) {
+    if (lines.compare(at, 4, "pair") == 0) continue;
     int operation = 0, algorithm = 0;
     std::size_t bytes = 0;
     double ns = 0, spread = 0;
@@ -186,6 +220,29 @@ std::vector<CollectiveRate> links_fit(const std::string& lines, int rank_count) 
   }
   for (std::size_t i = 0; i < rates.size(); ++i) line_fit(samples[i], rates[i]);
   return rates;
+}
+
+std::vector<PairRate> pairs_fit(const std::string& lines) {
+  std::vector<PairRate> pairs;
+  std::vector<std::vector<LinkSample>> samples;
+  for (std::size_t at = 0; at < lines.size(); at = lines.find('\n', at) + 1) {
+    PairRate pair;
+    std::size_t bytes = 0;
+    double ns = 0, spread = 0;
+    if (std::sscanf(lines.c_str() + at, "pair %d %d %zu %lf %lf", &pair.low, &pair.high, &bytes,
+                    &ns, &spread) != 5) {
+      continue;
+    }
+    if (pairs.empty() || pairs.back().low != pair.low || pairs.back().high != pair.high) {
+      pair.line.operation = Operation::kPointToPoint;
+      pairs.push_back(pair);
+      samples.emplace_back();
+    }
+    pairs.back().line.spread = std::max(pairs.back().line.spread, spread);
+    samples.back().push_back({static_cast<double>(bytes), ns});
+  }
+  for (std::size_t i = 0; i < pairs.size(); ++i) line_fit(samples[i], pairs[i].line);
+  return pairs;
 }
 
 }  // namespace sluice::train::planner

@@ -173,7 +173,7 @@ void Stage::boundary_time(const Candidate& c, const Machine& machine, const Laye
   constexpr double kStampBytes = 8;
   constexpr double kInsideFactor = 8;  // a copy within the device, against one from the host
   const double bytes = before.boundary_floats * sizeof(float);
-  time_.send_ns = machine.links.ns(Operation::kPointToPoint, c.algorithm, 2, bytes);
+  time_.send_ns = machine.links.stages_message_ns(c.data, c.tensor, c.pipeline, bytes);
   message_floats_ = 2 * before.boundary_floats;
   if (!machine.staged) return;
   const auto copy = [&](double amount) { return machine.kernels.ns(copy_work(kUpload, amount)); };
