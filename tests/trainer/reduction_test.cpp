@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "tests/trainer/device_fixture.h"
+#include "trainer/train/tensor_sums.h"
 
 namespace sluice::tests {
 namespace {
@@ -85,6 +86,59 @@ TEST(OverlapRatio, IsThePartThatIsNotExposed) {
   EXPECT_DOUBLE_EQ(ReductionTimes::overlap_ratio(25, 100), 0.75);
   EXPECT_DOUBLE_EQ(ReductionTimes::overlap_ratio(120, 100), 0);
   EXPECT_DOUBLE_EQ(ReductionTimes::overlap_ratio(0, 0), 0);
+}
+
+/// All-reduces of four ranks, each of which takes the stream a link's time.
+class LinkComm final : public Communicator {
+ public:
+  const char* name() const override { return "link"; }
+  void all_reduce(Stream& stream, CUdeviceptr, std::size_t, DataType, Reduction) override {
+    stream.link_delay(kLinkNs);
+  }
+  void reduce_scatter(Stream&, CUdeviceptr, CUdeviceptr, std::size_t, DataType,
+                      Reduction) override {}
+  void all_gather(Stream&, CUdeviceptr, CUdeviceptr, std::size_t, DataType) override {}
+  void broadcast(Stream&, CUdeviceptr, std::size_t, DataType, int) override {}
+  void reduce(Stream&, CUdeviceptr, std::size_t, DataType, Reduction, int) override {}
+  void send(Stream&, CUdeviceptr, std::size_t, DataType, int) override {}
+  void receive(Stream&, CUdeviceptr, std::size_t, DataType, int) override {}
+  void group_begin() override {}
+  void group_end() override {}
+  void barrier(Stream&) override {}
+  Nanos link_ns(Operation, std::size_t) const override { return kLinkNs; }
+};
+
+class TensorSumsTest : public DeviceTest {
+ protected:
+  LinkComm comm_;
+};
+
+TEST_F(TensorSumsTest, AModelledLinkSaysWhatSumsTake) {
+  TensorSums sums(comm_, stream(), 4, true);
+  for (int sum = 0; sum < 3; ++sum) sums.sum(0, 100);
+  const ReductionTimes times = sums.take();
+  EXPECT_EQ(times.tensor_ns, 3 * kLinkNs);
+  EXPECT_EQ(times.collective_ns, times.tensor_ns);
+  EXPECT_EQ(times.exposed_ns, times.tensor_ns);
+  EXPECT_EQ(times.stage_wait_ns, 0);
+  EXPECT_DOUBLE_EQ(times.bus_bytes, 3 * 1.5 * 400);
+  EXPECT_GT(times.wall_ns, 0);
+  EXPECT_EQ(sums.take().tensor_ns, 0) << "of those since then";
+}
+
+// As on hardware, whose link is in no figure but what events say.
+TEST_F(TensorSumsTest, EventsSayWhatSumsTakeElsewhere) {
+  if (!stream().device().is_software()) GTEST_SKIP() << "no link is modelled on hardware";
+  TensorSums sums(comm_, stream(), 4, false);
+  for (const int count : {3, 1, 2}) {  // events are used again, and more are made
+    for (int sum = 0; sum < count; ++sum) sums.sum(0, 100);
+    const ReductionTimes times = sums.take();
+    // To the nanosecond but for the events' floats; a busy host may come between.
+    EXPECT_GE(static_cast<double>(times.tensor_ns), 0.99 * count * kLinkNs);
+    EXPECT_EQ(times.exposed_ns, times.tensor_ns);
+    EXPECT_EQ(times.wall_ns, times.tensor_ns);
+  }
+  EXPECT_EQ(sums.take().tensor_ns, 0);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ class Rank {
                             {place_.rank, place_.rank_count, place_.directory, options.algorithm,
                              options.link, options.timeout_s, options.throttle, cancellation()},
                             options.engine, worker.plan.own_gpu_each(), device_.is_software())),
-        tensor_sums_(*groups_.tensor, stream_, grid_.tensor),
+        tensor_sums_(*groups_.tensor, stream_, grid_.tensor, device_.is_software()),
         guard_(worker.heartbeat, *groups_.data),
         replica_(*groups_.replica, stream_),
         reduction_(strategy_reduction({options, plan_, groups_, stream_, model_})),

@@ -5,11 +5,8 @@
 
 namespace sluice::train {
 
-TensorSums::TensorSums(Communicator& comm, Stream& stream, int rank_count)
-    : comm_(comm),
-      stream_(stream),
-      rank_count_(rank_count),
-      modelled_(stream.device().is_software()) {}
+TensorSums::TensorSums(Communicator& comm, Stream& stream, int rank_count, bool modelled)
+    : comm_(comm), stream_(stream), rank_count_(rank_count), modelled_(modelled) {}
 
 void TensorSums::sum(CUdeviceptr data, std::size_t count) {
   const std::size_t bytes = count * sizeof(float);

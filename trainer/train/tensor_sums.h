@@ -12,8 +12,8 @@ namespace sluice::train {
 
 class TensorSums {
  public:
-  /// Both must outlive it.
-  TensorSums(Communicator& comm, Stream& stream, int rank_count);
+  /// `comm` and `stream` must outlive it; `modelled`: the link is, so its time is known.
+  TensorSums(Communicator& comm, Stream& stream, int rank_count, bool modelled);
 
   /// data [count] becomes the sum over the group, for what comes after it on the stream.
   void sum(CUdeviceptr data, std::size_t count);
