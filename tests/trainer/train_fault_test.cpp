@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tests/trainer/train_fixture.h"
+#include "trainer/train/heartbeat.h"
 
 namespace sluice::tests {
 namespace {
@@ -231,7 +232,8 @@ TEST_P(LossTest, TheOthersGoOnWithEverySampleOncePerEpoch) {
     EXPECT_LT(noticed_ms, 100);
   }
   if (of.signal == SIGSTOP) {
-    EXPECT_GT(noticed_ms, 900);
+    EXPECT_GE(changes[0]["detect_ns"].get<train::Nanos>(),
+              train::kNanosPerSecond - train::kNoticeLead);
   }
   EXPECT_LT(noticed_ms, 5000);
   const nlohmann::json end = log_lines(log("loss")).back();
@@ -268,16 +270,16 @@ TEST_F(TrainFaultTest, AStoppedRankIsNoticedWithinTheTimeout) {
                         name),
                 scratch_);
     ASSERT_TRUE(log_await(log(name), "step", 10, kPatience)) << child.err();
+    const pid_t victim = child.children().at(1);
     const train::Nanos stopped_ns = train::now_ns();
-    kill(child.children().at(1), SIGSTOP);
+    kill(victim, SIGSTOP);
     ASSERT_TRUE(log_await(log(name), "membership", 1, kPatience)) << child.err();
     const auto change = log_events(log(name), "membership").at(0);
     const double noticed_ms =
         train::millis_of(static_cast<train::Nanos>(change["t_ns"]) -
                          static_cast<train::Nanos>(change["recover_ns"]) - stopped_ns);
-    EXPECT_GT(noticed_ms, 0.9 * kTimeoutMs);
-    EXPECT_GE(change["detect_ns"].get<double>() / 1e6 + 0.001, noticed_ms)
-        << "the last sign of life was before the signal";
+    // Not before its time: from its last sign of life, which a busy host may have delayed.
+    EXPECT_GE(change["detect_ns"].get<train::Nanos>(), train::kNanosPerSecond - train::kNoticeLead);
     least_ms = std::min(least_ms, noticed_ms);
     kill(child.pid(), SIGTERM);
     EXPECT_EQ(child.wait(kPatience), 0) << child.err();
