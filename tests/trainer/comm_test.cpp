@@ -21,10 +21,11 @@ float comm_value(int rank, std::size_t i) {
   return static_cast<float>((i * 29 + static_cast<std::size_t>(rank) * 71) % 401) - 200;
 }
 
-/// One rank in its thread: a stream of its own on the one software GPU.
+/// One rank in its thread: on a GPU of its own where NCCL wants that, as ranks of one process are
+/// of one host; else a stream of its own on the one software GPU.
 struct CommRank {
   CommRank(const CommCase& which, int of_rank, const std::string& directory)
-      : rank(of_rank), ranks(which.ranks), device(0), stream(device) {
+      : rank(of_rank), ranks(which.ranks), device(gpu_of(which, of_rank)), stream(device) {
     CommOptions options;
     options.rank = rank;
     options.rank_count = ranks;
@@ -34,6 +35,9 @@ struct CommRank {
     comm = comm_make(options, engine, true, true);
   }
 
+  static int gpu_of(const CommCase& which, int rank) {
+    return std::string(which.engine) == "nccl" ? rank : 0;
+  }
   Floats download(const DeviceArray<float>& from) {
     Floats values(from.size());
     stream.download(values.data(), from.at(), from.bytes());
@@ -212,6 +216,38 @@ TEST(CommFailure, ARankThatNeverComesIsAFailureAndNotAHang) {
     if (rank == 1) return;
     EXPECT_THROW(comm->all_reduce(stream, data.at(), data.size()), PeerFailure);
   });
+}
+
+/// What two ranks on GPU 0 hear from NCCL; empty = they met.
+std::string shared_gpu_complaint(const char* host, bool own_gpu_each) {
+  if (host != nullptr) setenv("NCCL_HOSTID", host, 1);
+  std::string complaint;
+  std::mutex mutex;
+  ranks_run(2, [&](int rank, const std::string& directory) {
+    const Device device(0);
+    CommOptions options;
+    options.rank = rank;
+    options.rank_count = 2;
+    options.directory = directory;
+    try {
+      const auto comm = comm_make(options, Engine::kNccl, own_gpu_each, true);
+    } catch (const Failure& failure) {
+      const std::lock_guard lock(mutex);
+      complaint = failure.what();
+    }
+  });
+  unsetenv("NCCL_HOSTID");
+  return complaint;
+}
+
+// That they do with different ones is NcclSharingTest, with processes.
+TEST(CommFailure, NcclRefusesTwoRanksOfOneHostOnOneGpu) {
+  SLUICE_NEEDS_DRIVER();
+  if (!nccl_missing().empty()) GTEST_SKIP() << nccl_missing();
+  EXPECT_NE(shared_gpu_complaint(nullptr, true).find("NCCL says invalid usage"), std::string::npos);
+  EXPECT_NE(shared_gpu_complaint("one", false).find("NCCL says invalid usage"), std::string::npos);
+  const std::string ours = shared_gpu_complaint(nullptr, false);
+  EXPECT_NE(ours.find("an NCCL_HOSTID each"), std::string::npos) << ours;
 }
 
 }  // namespace

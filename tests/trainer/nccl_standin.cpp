@@ -1,6 +1,7 @@
 // A library with NCCL's names and meaning for the calls that the trainer makes, for machines
-// without GPUs: the ranks meet in a shared file and add on the host. It shows that the trainer's
-// NCCL path keeps NCCL's contract; NVIDIA's library itself needs hardware.
+// without GPUs: the ranks meet in a shared file and add on the host. As NCCL it refuses two ranks
+// of one host on one GPU. It shows that the trainer's NCCL path keeps NCCL's contract; NVIDIA's
+// library itself needs hardware.
 #include <cuda.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -32,7 +34,15 @@ struct Mailbox {
   std::byte data[kChunk];
 };
 
+/// Where a rank runs. NCCL tells hosts apart by NCCL_HOSTID, where it is set, and GPUs by their
+/// bus.
+struct Seat {
+  char host[256];
+  char bus[32];
+};
+
 struct Meeting {
+  Seat seats[kRanksMax];
   std::atomic<int> arrived;
   std::atomic<unsigned> round;
   std::byte data[kRanksMax][kChunk];
@@ -156,6 +166,29 @@ struct Transfer {
   }
 };
 
+/// Where this thread's current context is.
+bool seat_find(Seat* seat) {
+  const char* host = std::getenv("NCCL_HOSTID");
+  if (host != nullptr) {
+    std::snprintf(seat->host, sizeof seat->host, "%s", host);
+  } else if (gethostname(seat->host, sizeof seat->host - 1) != 0) {
+    return false;
+  }
+  CUdevice device = 0;
+  return cuCtxGetDevice(&device) == CUDA_SUCCESS &&
+         cuDeviceGetPCIBusId(seat->bus, sizeof seat->bus, device) == CUDA_SUCCESS;
+}
+
+bool seats_differ(const Meeting& meeting, int count) {
+  const auto same = [&](const Seat& a, const Seat& b) {
+    return std::strcmp(a.host, b.host) == 0 && std::strcmp(a.bus, b.bus) == 0;
+  };
+  for (int i = 0; i < count; ++i)
+    for (int j = 0; j < i; ++j)
+      if (same(meeting.seats[i], meeting.seats[j])) return false;
+  return true;
+}
+
 thread_local int group_depth = 0;
 thread_local std::vector<Transfer> group;
 
@@ -209,8 +242,10 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int count, ncclUniqueId id, int 
   made->rank = rank;
   made->count = count;
   *comm = made;
+  if (!seat_find(&made->meeting->seats[rank])) return ncclUnhandledCudaError;
   if (!made->meet()) return ncclSystemError;
-  unlink(id.internal);  // all have it open
+  unlink(id.internal);                                                // all have it open
+  if (!seats_differ(*made->meeting, count)) return ncclInvalidUsage;  // a duplicate GPU
   return ncclSuccess;
 }
 
@@ -307,5 +342,7 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() { return --group_depth == 0 ? group_run() : ncclSuccess; }
 
 const char* ncclGetErrorString(ncclResult_t result) {
-  return result == ncclSuccess ? "no error" : "stand-in error";
+  return result == ncclSuccess        ? "no error"
+         : result == ncclInvalidUsage ? "invalid usage (stand-in)"
+                                      : "stand-in error";
 }

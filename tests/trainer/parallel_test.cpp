@@ -33,7 +33,8 @@ TEST_P(GroupsTest, SumOverThoseThatTheGridPutsTogether) {
   for (const Grid grid : {Grid{2, 2, 1}, Grid{1, 2, 2}}) {
     SCOPED_TRACE(grid.text());
     ranks_run(4, [&](int rank, const std::string& directory) {
-      Device device(0);
+      // To NCCL the ranks of one process are of one host, and need a GPU each.
+      Device device(std::string(GetParam()) == "nccl" ? rank : 0);
       Stream stream(device);
       Groups groups =
           groups_make(grid, grid_comm(rank, 4, directory), *engine_parse(GetParam()), true, true);

@@ -1,6 +1,8 @@
 // The engine of a job with one rank, and the choice between engines.
 #include "trainer/comm/communicator.h"
 
+#include <cstdlib>
+
 namespace sluice::train {
 namespace {
 
@@ -44,14 +46,21 @@ std::optional<Engine> engine_parse(const std::string& name) {
   return std::nullopt;
 }
 
+Engine engine_chosen(Engine engine, bool software) {
+  if (engine != Engine::kAuto) return engine;
+  return !software && nccl_missing().empty() ? Engine::kNccl : Engine::kGloo;
+}
+
 std::unique_ptr<Communicator> comm_make(const CommOptions& options, Engine engine,
                                         bool own_gpu_each, bool software) {
   if (options.rank_count == 1) return alone_comm();
-  if (engine == Engine::kAuto) {
-    const bool fits = own_gpu_each && !software && nccl_missing().empty();
-    engine = fits ? Engine::kNccl : Engine::kGloo;
+  if (engine_chosen(engine, software) == Engine::kGloo) return gloo_comm(options);
+  if (!own_gpu_each && std::getenv("NCCL_HOSTID") == nullptr) {
+    throw Failure(
+        "ranks share a GPU, and NCCL takes that only from ranks with an NCCL_HOSTID each; set one, "
+        "or give --comm gloo");
   }
-  return engine == Engine::kNccl ? nccl_comm(options) : gloo_comm(options);
+  return nccl_comm(options);
 }
 
 }  // namespace sluice::train

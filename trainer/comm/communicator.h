@@ -1,6 +1,6 @@
 // How the ranks of a job speak: NCCL's operations with NCCL's meaning, on device memory. Two
-// engines: Gloo over loopback TCP (software GPUs, or several ranks on one GPU) and NCCL (a GPU per
-// rank); and `alone`, for a job of one. A dead or silent peer is a Failure here, never a hang
+// engines: Gloo over TCP (software GPUs, or where NCCL is not installed) and NCCL (hardware); and
+// `alone`, for a job of one. A dead or silent peer is a Failure here, never a hang
 // beyond the timeout.
 //
 // Every rank calls the same collectives in the same order with the same counts. Each is ordered
@@ -96,8 +96,11 @@ std::string nccl_missing();
 enum class Engine : std::uint8_t { kAuto, kGloo, kNccl };
 std::optional<Engine> engine_parse(const std::string& name);
 
-/// The engine for a job, made. kAuto takes NCCL where it is there, the GPUs are hardware and every
-/// rank has its own.
+/// What kAuto means: NCCL where it is there and the GPUs are hardware. Others as they are.
+Engine engine_chosen(Engine engine, bool software);
+
+/// The engine for a job, made. NCCL takes ranks that share a GPU only if each of them has an
+/// NCCL_HOSTID of its own (nccl_sharing.h): without any that is a Failure here.
 std::unique_ptr<Communicator> comm_make(const CommOptions& options, Engine engine,
                                         bool own_gpu_each, bool software);
 

@@ -1,4 +1,4 @@
-// Collectives by NCCL, one GPU per rank. The library is opened at run time (its types come from
+// Collectives by NCCL. The library is opened at run time (its types come from
 // nccl.h when compiling), so that the trainer starts where NCCL is not installed; built without
 // nccl.h, it says so. Ranks share NCCL's unique id through a file in the job's private directory.
 #include "trainer/comm/communicator.h"

@@ -12,7 +12,6 @@
 #include <optional>
 #include <utility>
 
-#include "trainer/job/child.h"
 #include "trainer/job/gang.h"
 #include "trainer/job/log.h"
 #include "trainer/job/progress.h"
@@ -26,6 +25,7 @@
 #include "trainer/train/environment.h"
 #include "trainer/train/feed.h"
 #include "trainer/train/flops.h"
+#include "trainer/train/gpus.h"
 #include "trainer/train/meeting.h"
 #include "trainer/train/pipeline_schedule.h"
 #include "trainer/train/plan.h"
@@ -88,12 +88,13 @@ int checkpoints_open(const TrainOptions& options, const TrainPlan& plan, bool is
 class Launcher {
  public:
   Launcher(const TrainOptions& options, std::vector<std::string> arguments, int rank_count,
-           int gpu_count, const std::optional<ExternalStart>& external,
+           const GpusSeen& gpus, const std::optional<ExternalStart>& external,
            const std::optional<planner::Ranked>& chosen)
       : options_(options),
         chosen_(chosen),
         only_rank_(external ? external->rank : -1),
-        plan_(train_plan(options, rank_count, gpu_count)),
+        plan_(train_plan(options, rank_count, gpus.count)),
+        shares_by_nccl_(gpus.nccl && !plan_.own_gpu_each()),
         log_(options.log, is_first() ? JobLog::Open::kFresh : JobLog::Open::kAppend),
         progress_(options.quiet || !is_first()),
         checkpoints_(checkpoints_open(options, plan_, is_first())),
@@ -108,6 +109,11 @@ class Launcher {
 
   int run() {
     progress_.say(plan_text(plan_, options_));
+    if (shares_by_nccl_) {
+      progress_.say(
+          "plan: ranks share a GPU and speak by NCCL, which takes each for a host of its own "
+          "(NCCL_HOSTID), over sockets");
+    }
     // Ranks that others start may have begun theirs.
     if (only_rank_ < 0 && !options_.timeline.empty()) {
       timeline_prepare(options_.timeline, plan_.rank_count);
@@ -433,6 +439,7 @@ class Launcher {
   const std::optional<planner::Ranked> chosen_;  // with --plan auto
   const int only_rank_;  // the others are started by somebody else; -1 = all by this launcher
   TrainPlan plan_;
+  const bool shares_by_nccl_;
   JobLog log_;
   Progress progress_;
   JobReporter reporter_;
@@ -462,11 +469,7 @@ std::optional<planner::Ranked> plan_choose(TrainOptions& options, int rank_count
 
 }  // namespace
 
-int gpus_count() {
-  return std::stoi(children_ask(1, "counting the GPUs", [](int) {
-                     return std::to_string(device_count());
-                   }).front());
-}
+int gpus_count() { return gpus_look(Engine::kGloo).count; }
 
 int launcher_run(const TrainOptions& options, int argc, char** argv) {
   std::optional<ExternalStart> external;
@@ -493,16 +496,16 @@ int launcher_run(const TrainOptions& options, int argc, char** argv) {
       std::fprintf(stderr, "sluice: sluice-train: %s\n", text.c_str());
     });
   }
-  const int gpu_count = gpus_count();
+  const GpusSeen gpus = gpus_look(options.engine);
   const int rank_count = external             ? external->rank_count
                          : options.rank_count ? options.rank_count
-                                              : gpu_count;
+                                              : gpus.count;
   feed_verify(options, rank_count);
   TrainOptions planned = options;
   std::vector<std::string> arguments(argv, argv + argc);
   const auto chosen = plan_choose(planned, rank_count, external);
   if (chosen) arguments.insert(arguments.end(), {"--as-planned", planner::planned_format(planned)});
-  return Launcher(planned, std::move(arguments), rank_count, gpu_count, external, chosen).run();
+  return Launcher(planned, std::move(arguments), rank_count, gpus, external, chosen).run();
 }
 
 }  // namespace sluice::train

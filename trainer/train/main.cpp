@@ -4,6 +4,7 @@
 
 #include "trainer/job/command_line.h"
 #include "trainer/plan/commands.h"
+#include "trainer/train/gpus.h"
 #include "trainer/train/launcher.h"
 #include "trainer/train/pack.h"
 #include "trainer/train/rank.h"
@@ -25,6 +26,7 @@ int main(int argc, char** argv) {
   if (!train_options_parse(argc, argv, &options, &exit_code)) return exit_code;
   try {
     if (options.place.is_launcher()) return launcher_run(options, argc, argv);
+    gpu_sharing_prepare(options);
     rank_run(options);
     return 0;
   } catch (const PeerFailure& failure) {

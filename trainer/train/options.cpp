@@ -147,7 +147,10 @@ void communication_add(CommandLine& line, CommunicationWords& words) {
   line.text("--compress", words.compression,
             "gradients on the wire: none, fp16, bf16, topk:RATIO (the largest, the rest later), or "
             "powersgd:RANK (matrices as products of thin ones, the rest later)");
-  line.word("--comm", words.engine, "what carries it", {"auto", "gloo", "nccl"});
+  line.word("--comm", words.engine,
+            "what carries it; auto: NCCL on hardware where it is installed, else Gloo. Ranks that "
+            "share a GPU are hosts of their own to NCCL (NCCL_HOSTID, unless set)",
+            {"auto", "gloo", "nccl"});
   line.word("--plan", words.plan,
             "given: as the options say; auto: strategy, buckets, algorithm and grid that are not "
             "given are chosen by predicted step time (`sluice-train plan` shows them)",
