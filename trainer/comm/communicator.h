@@ -76,7 +76,7 @@ class Communicator {
 struct CommOptions {
   int rank = 0;
   int rank_count = 1;
-  std::string directory;  // private to the job, empty at its start: where ranks find each other
+  std::string directory;  // where ranks find each other, theirs alone: see WireOptions
   Algorithm algorithm = Algorithm::kRing;  // of Gloo's all-reduce
   LinkModel link;
   double timeout_s = 60;

@@ -11,7 +11,7 @@
 #include <gloo/barrier_all_to_all.h>
 #include <gloo/broadcast_one_to_all.h>
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
+#include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <gloo/types.h>
@@ -23,6 +23,7 @@
 #include "trainer/base/bfloat16.h"
 #include "trainer/comm/counted_transport.h"
 #include "trainer/comm/cutter.h"
+#include "trainer/comm/store.h"
 
 namespace sluice::train {
 namespace {
@@ -221,29 +222,42 @@ void connections_widen(const std::shared_ptr<gloo::Context>& context) {
   for (const auto& one : sends) one->waitSend();
 }
 
-/// Files in which the ranks say where they listen; waiting for them can be called off.
-class MeetingStore final : public gloo::rendezvous::FileStore {
+/// Where the ranks say at which addresses they listen, for Gloo.
+class MeetingStore final : public gloo::rendezvous::Store {
  public:
   explicit MeetingStore(const WireOptions& options)
-      : FileStore(options.directory), cancelled_(options.cancelled) {}
+      : patience_(static_cast<std::int64_t>(options.timeout_s * 1e3)),
+        store_(store_open(options.directory, options.timeout_s, options.cancelled)) {}
 
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_->set(key, {data.begin(), data.end()});
+  }
+  /// Waits as well: not every version of Gloo does so before.
+  std::vector<char> get(const std::string& key) override {
+    wait({key}, patience_);
+    const std::string& value = here_.at(key);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, patience_); }
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override {
     const Nanos deadline = now_ns() + timeout.count() * kNanosPerMilli;
-    while (!check(keys)) {
-      if (cancelled_ && cancelled_()) throw PeerFailure("a rank was lost before all had met");
-      if (now_ns() > deadline) {
+    for (const std::string& key : keys) {
+      if (here_.count(key) > 0) continue;
+      auto value = store_->get(key, deadline);
+      if (!value) {
         throw PeerFailure(text_format(
             "lost the other ranks in meeting: not all came within %g s (--comm-timeout)",
             static_cast<double>(timeout.count()) / 1e3));
       }
-      sleep_until(now_ns() + kMeetingGap);
+      here_[key] = std::move(*value);
     }
   }
 
  private:
-  static constexpr Nanos kMeetingGap = 5 * kNanosPerMilli;
-  const std::function<bool()> cancelled_;
+  const std::chrono::milliseconds patience_;
+  const std::unique_ptr<RankStore> store_;
+  std::map<std::string, std::string> here_;  // what has been waited for
 };
 
 }  // namespace
@@ -262,7 +276,7 @@ GlooWire::GlooWire(const WireOptions& options, HostMemory memory)
     : options_(options), memory_(std::move(memory)) {
   state_ = std::make_unique<State>(options.throttle);
   guarded("meeting the other ranks", [&] {
-    gloo::transport::tcp::attr attributes("127.0.0.1");
+    gloo::transport::tcp::attr attributes(place_address(options_.directory).c_str());
     auto device = counted_device(gloo::transport::tcp::CreateDevice(attributes), state_->meter);
     MeetingStore store(options_);
     auto context = std::make_shared<gloo::rendezvous::Context>(options_.rank, options_.rank_count);

@@ -1,4 +1,4 @@
-// Collectives between the host memories of the ranks, by Gloo over loopback TCP, counted. Knows
+// Collectives between the host memories of the ranks, by Gloo over TCP, counted. Knows
 // nothing of GPUs: gloo_comm.cpp stages device memory through it, and tests and benchmarks use it
 // without a driver. Every rank must call the same things in the same order; one thread of a rank
 // at a time. A peer that ends or stays silent is a PeerFailure, after which nothing works any more.
@@ -12,9 +12,9 @@
 #include <tuple>
 #include <vector>
 
-#include "trainer/base/failure.h"
 #include "trainer/comm/link.h"
 #include "trainer/comm/operation.h"
+#include "trainer/comm/peer_failure.h"
 
 namespace gloo {
 class Context;
@@ -25,16 +25,12 @@ namespace sluice::train {
 class WireMeter;
 struct WireEvent;
 
-/// Another rank has ended or hangs: the echo of somebody else's failure.
-class PeerFailure : public Failure {
- public:
-  using Failure::Failure;
-};
-
 struct WireOptions {
   int rank = 0;
   int rank_count = 1;
-  std::string directory;  // private to the job, empty at its start: where ranks find each other
+  /// Where ranks find each other (store.h): a directory that is private to the job and empty at its
+  /// start, or a place in the network.
+  std::string directory;
   Algorithm algorithm = Algorithm::kRing;
   double timeout_s = 60;
   WireThrottle throttle = {};

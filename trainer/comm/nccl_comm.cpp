@@ -1,17 +1,17 @@
 // Collectives by NCCL. The library is opened at run time (its types come from
 // nccl.h when compiling), so that the trainer starts where NCCL is not installed; built without
-// nccl.h, it says so. Ranks share NCCL's unique id through a file in the job's private directory.
+// nccl.h, it says so. Ranks share NCCL's unique id through the
+// place where they meet.
 #include "trainer/comm/communicator.h"
 
 #if __has_include(<nccl.h>)
 #include <dlfcn.h>
 #include <nccl.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
+
+#include "trainer/comm/store.h"
 
 namespace sluice::train {
 namespace {
@@ -178,27 +178,20 @@ class NcclComm final : public Communicator {
     throw Failure(text_format("%s failed: NCCL says %s", what, nccl_->error_string(result)));
   }
 
-  /// Rank 0 makes the id and puts it into the directory under its final name only when whole; the
-  /// others wait for it.
+  /// Rank 0 makes the id, the others wait for it.
   ncclUniqueId id_share() {
     ncclUniqueId id{};
-    const std::string path = options_.directory + "/nccl-id";
+    const auto store = store_open(options_.directory, options_.timeout_s, options_.cancelled);
     if (options_.rank == 0) {
       check(nccl_->get_unique_id(&id), "making a unique id");
-      std::ofstream(path + ".part", std::ios::binary).write(id.internal, sizeof id.internal);
-      std::filesystem::rename(path + ".part", path);
+      store->set("nccl-id", {id.internal, sizeof id.internal});
       return id;
     }
-    const Nanos deadline = now_ns() + nanos_of_seconds(options_.timeout_s);
-    while (!std::filesystem::exists(path)) {
-      if (options_.cancelled && options_.cancelled())
-        throw PeerFailure("a rank was lost before all had met");
-      if (now_ns() > deadline) {
-        throw Failure(text_format("rank 0 gave no NCCL id within %.0f s", options_.timeout_s));
-      }
-      sleep_until(now_ns() + 5 * kNanosPerMilli);
-    }
-    std::ifstream(path, std::ios::binary).read(id.internal, sizeof id.internal);
+    const auto got = store->get("nccl-id", now_ns() + nanos_of_seconds(options_.timeout_s));
+    if (!got)
+      throw Failure(text_format("rank 0 gave no NCCL id within %.0f s", options_.timeout_s));
+    if (got->size() != sizeof id.internal) throw Failure("rank 0 gave no whole NCCL id");
+    std::memcpy(id.internal, got->data(), sizeof id.internal);
     return id;
   }
 

@@ -79,6 +79,19 @@ std::optional<std::string> word_of(const config::Value& value, Takes takes) {
   return std::nullopt;
 }
 
+std::string value_text(const std::string& value) { return value; }
+std::string value_text(double value) { return text_format("%.17g", value); }
+template <class Whole>
+std::string value_text(Whole value) {
+  return std::to_string(value);
+}
+template <class T>
+std::string value_text(const std::vector<T>& values) {
+  std::string text;
+  for (const T& one : values) text += (text.empty() ? "" : ",") + value_text(one);
+  return text;
+}
+
 std::string place_text(const std::string& file, std::uint32_t line, std::uint32_t column) {
   return text_format("%s:%u:%u: ", file.c_str(), line, column);
 }
@@ -90,11 +103,13 @@ struct CommandLine::Parser {
   std::map<std::string, Takes, std::less<>> takes;  // by name without dashes; what a file may have
   std::vector<std::vector<std::string>> exclusives;
   std::string config_path;
+  std::map<std::string, std::function<std::string()>> shown;  // by name with dashes
 
   /// A default of 0 stands for something else, which the help text says.
   template <class T>
   CLI::Option* add(const char* option, T& value, const char* help, Takes what) {
     takes.emplace(option + 2, what);
+    shown.emplace(option, [&value] { return value_text(value); });
     CLI::Option* added = app.add_option(option, value, help);
     return value == T{} ? added : added->capture_default_str();
   }
@@ -165,7 +180,7 @@ void CommandLine::Parser::config_apply() {
 }
 
 CommandLine::CommandLine(const char* name, const char* description)
-    : name_(name), parser_(new Parser{CLI::App(description, name), {}, {}, {}}) {}
+    : name_(name), parser_(new Parser{CLI::App(description, name), {}, {}, {}, {}}) {}
 
 CommandLine::~CommandLine() = default;
 
@@ -212,6 +227,7 @@ void CommandLine::word(const char* option, std::string& value, const char* help,
 
 void CommandLine::flag(const char* option, bool& value, const char* help) {
   parser_->takes.emplace(option + 2, Takes::kFlag);
+  parser_->shown.emplace(option, [&value] { return value_text(value); });
   parser_->app.add_flag(option, value, help);
 }
 
@@ -225,6 +241,16 @@ void CommandLine::config_file(const char* help) {
 
 bool CommandLine::given(const char* option) const {
   return parser_->app.get_option(option)->count() > 0;
+}
+
+std::string CommandLine::values(std::initializer_list<const char*> without) const {
+  std::string text;
+  for (const auto& [option, value] : parser_->shown) {
+    const bool left_out =
+        std::any_of(without.begin(), without.end(), [&](const char* one) { return option == one; });
+    if (!left_out) text += option + " " + value() + "\n";
+  }
+  return text;
 }
 
 void CommandLine::exclusive(std::initializer_list<const char*> options) {

@@ -49,6 +49,9 @@ class CommandLine {
   bool parse(int argc, char** argv, int* exit_code, const std::function<void()>& check = nullptr);
   /// After parse(): the option was given, in a file or on the command line.
   bool given(const char* option) const;
+  /// After parse(): a line "OPTION VALUE" for each that may stand in a file, but for `without`, in
+  /// the order of names. Those of two programs are alike where they mean the same.
+  std::string values(std::initializer_list<const char*> without) const;
 
  private:
   struct Parser;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "trainer/comm/nccl_sharing.h"
 #include "trainer/plan/measure.h"
 
 namespace sluice::train::planner {
@@ -152,6 +153,9 @@ void leave_together(const MeasureOptions& options, int rank, int rank_count,
 std::string links_measure(const MeasureOptions& options, int rank, int rank_count, bool pairs,
                           const std::string& directory) {
   const int gpus = device_count();
+  if (rank_count > gpus && options.engine != Engine::kGloo)
+    nccl_sharing_set(
+        nccl_sharing_variables(std::filesystem::path(directory).filename(), rank, "lo"));
   const Device device(rank % gpus);
   std::string lines;
   const auto comm_of = [&](Algorithm algorithm) {

@@ -49,9 +49,8 @@ Crew::~Crew() { signal_all(SIGKILL); }
 
 void Crew::start() {
   listen_from_ns_ = looked_ns_ = now_ns();
-  for (int rank = 0; rank < setup_.plan.rank_count; ++rank) {
-    if (setup_.only_rank < 0 || rank == setup_.only_rank) process_start(rank, false);
-  }
+  for (int rank = setup_.own_begin; rank < setup_.own_begin + setup_.own_count; ++rank)
+    process_start(rank, false);
 }
 
 void Crew::process_start(int slot, bool joins) {
@@ -136,10 +135,9 @@ void Crew::ended(int slot, pid_t pid) {
   // Survivors notice by themselves within milliseconds; a signal would only make them finish
   // politely.
   failed_ = true;
-  if (gave_up_ || echo || cause_said_) return;
-  cause_said_ = true;
-  std::fprintf(stderr, "sluice: sluice-train: rank %d of %zu (pid %d) %s; ending the job\n", slot,
-               processes_.size(), pid, how.c_str());
+  if (gave_up_ || echo || cause_said()) return;
+  cause_ = text_format("rank %d of %zu (pid %d) %s", slot, processes_.size(), pid, how.c_str());
+  std::fprintf(stderr, "sluice: sluice-train: %s; ending the job\n", cause_.c_str());
 }
 
 double Crew::patience_s() const {
@@ -180,7 +178,7 @@ void Crew::hearts_listen(Nanos now) {
 
 void Crew::fail(const std::string& text) {
   failed_ = true;
-  cause_said_ = true;
+  cause_ = text;
   std::fprintf(stderr, "sluice: sluice-train: %s\n", text.c_str());
   signal_all(SIGKILL);  // they wait for an epoch that does not come
 }

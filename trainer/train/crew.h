@@ -22,7 +22,8 @@ class Crew {
     const TrainOptions& options;
     const TrainPlan& plan;
     std::vector<std::string> arguments;  // of this process
-    int only_rank;                       // the others are started by somebody else; -1 = all
+    int own_begin;                       // the first that this launcher starts
+    int own_count;                       // and how many; the others are started by somebody else
     std::vector<int> inherited_fds;      // that the ranks keep open
     Meeting& meeting;
     JobLog& log;
@@ -45,7 +46,9 @@ class Crew {
   /// A rank was lost and the job cannot go on; it is only left to end the others.
   bool failed() const { return failed_; }
   /// And the cause has been said.
-  bool cause_said() const { return cause_said_; }
+  bool cause_said() const { return !cause_.empty(); }
+  /// What was said of it: "rank 1 of 2 (pid 7) ended with status 1". Empty = nothing.
+  const std::string& cause() const { return cause_; }
   /// Slots of the present ranks, by rank.
   const std::vector<int>& members() const { return membership_.members(); }
   /// They have found each other.
@@ -101,7 +104,7 @@ class Crew {
   std::uint64_t furthest_ = 0;  // steps at the latest change
   int fruitless_ = 0;           // changes since a step was new
   bool failed_ = false;
-  bool cause_said_ = false;
+  std::string cause_;
   bool gave_up_ = false;
 };
 

@@ -71,8 +71,9 @@ void one_machine_check(const Environment& environment, const Starter& starter, i
                     number_of(environment, starter, starter.machine_count) > 1;
   if (some_elsewhere || many) {
     throw Failure(
-        text_format("%s has ranks on several machines; they speak over loopback only, "
-                    "so start all of them on one",
+        text_format("%s has ranks on several machines, which meet by a directory of one machine "
+                    "only; start all of them on one, or one sluice-train on each machine with "
+                    "--nnodes, --node-rank and --rendezvous",
                     starter.name));
   }
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "trainer/comm/nccl_sharing.h"
+#include "trainer/comm/store.h"
 #include "trainer/device/device.h"
 #include "trainer/job/child.h"
 
@@ -25,7 +26,15 @@ GpusSeen gpus_look(Engine engine) {
 
 void gpu_sharing_prepare(const TrainOptions& options) {
   const RankPlace& place = options.place;
-  if (options.engine == Engine::kGloo || place.rank_count <= place.gpu_count) return;
+  if (options.engine == Engine::kGloo) return;
+  if (const auto network = network_place_parse(place.directory)) {
+    const std::string interface = interface_of(network->address);
+    if (network->shares)
+      nccl_sharing_set(nccl_sharing_variables(network->token, place.slot, interface));
+    if (!interface.empty()) nccl_sharing_set({{"NCCL_SOCKET_IFNAME", interface}});
+    return;
+  }
+  if (place.rank_count <= place.gpu_count) return;
   const std::string job = std::filesystem::path(place.directory).filename();
   nccl_sharing_set(nccl_sharing_variables(job, place.slot, "lo"));
 }

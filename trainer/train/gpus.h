@@ -15,7 +15,8 @@ struct GpusSeen {
 GpusSeen gpus_look(Engine engine);
 
 /// For a rank, before it has other threads: where it shares its GPU with another, NCCL is told so
-/// (nccl_sharing.h). Nothing where the ranks will not speak by NCCL.
+/// (nccl_sharing.h), and in a network which interface to take. Nothing where the ranks will not
+/// speak by NCCL.
 void gpu_sharing_prepare(const TrainOptions& options);
 
 }  // namespace sluice::train

@@ -1,9 +1,7 @@
 // See grid.h.
 #include "trainer/train/grid.h"
 
-#include <sys/stat.h>
-
-#include <cerrno>
+#include "trainer/comm/store.h"
 
 namespace sluice::train {
 namespace {
@@ -19,9 +17,7 @@ struct GroupPlace {
 std::unique_ptr<Communicator> group_make(const GroupPlace& place, CommOptions options,
                                          Engine engine, bool own_gpu_each, bool software) {
   if (place.rank_count == 1) return alone_comm();
-  options.directory += text_format("/%s-%d", place.kind, place.number);
-  if (mkdir(options.directory.c_str(), 0700) != 0 && errno != EEXIST)
-    throw errno_failure("making the directory " + options.directory);
+  options.directory = place_part(options.directory, text_format("%s-%d", place.kind, place.number));
   options.rank = place.rank;
   options.rank_count = place.rank_count;
   return comm_make(options, engine, own_gpu_each, software);

@@ -27,6 +27,7 @@
 #include "trainer/train/flops.h"
 #include "trainer/train/gpus.h"
 #include "trainer/train/meeting.h"
+#include "trainer/train/nodes.h"
 #include "trainer/train/pipeline_schedule.h"
 #include "trainer/train/plan.h"
 #include "trainer/train/reduction.h"
@@ -88,19 +89,24 @@ int checkpoints_open(const TrainOptions& options, const TrainPlan& plan, bool is
 class Launcher {
  public:
   Launcher(const TrainOptions& options, std::vector<std::string> arguments, int rank_count,
-           const GpusSeen& gpus, const std::optional<ExternalStart>& external,
+           const GpusSeen& gpus, const std::optional<ExternalStart>& external, Nodes* nodes,
            const std::optional<planner::Ranked>& chosen)
       : options_(options),
         chosen_(chosen),
-        only_rank_(external ? external->rank : -1),
+        nodes_(nodes),
+        own_(external ? OwnRanks{external->rank, 1}
+             : nodes  ? OwnRanks{nodes->first_rank(), nodes->own_count()}
+                      : OwnRanks{0, rank_count}),
         plan_(train_plan(options, rank_count, gpus.count)),
         shares_by_nccl_(gpus.nccl && !plan_.own_gpu_each()),
         log_(options.log, is_first() ? JobLog::Open::kFresh : JobLog::Open::kAppend),
         progress_(options.quiet || !is_first()),
         checkpoints_(checkpoints_open(options, plan_, is_first())),
-        meeting_(external ? Meeting::shared(*external, options.timeout_s) : Meeting::own()),
+        meeting_(external ? Meeting::shared(*external, options.timeout_s)
+                 : nodes  ? Meeting::network(nodes->place())
+                          : Meeting::own()),
         board_(meeting_->board()),
-        crew_({options_, plan_, std::move(arguments), only_rank_,
+        crew_({options_, plan_, std::move(arguments), own_.begin, own_.count,
                checkpoints_.fd() >= 0 ? std::vector<int>{checkpoints_.fd()} : std::vector<int>{},
                *meeting_, log_, [this](const std::string& text) { progress_.say(text); }}) {}
 
@@ -115,7 +121,7 @@ class Launcher {
           "(NCCL_HOSTID), over sockets");
     }
     // Ranks that others start may have begun theirs.
-    if (only_rank_ < 0 && !options_.timeline.empty()) {
+    if (own_.count == plan_.rank_count && !options_.timeline.empty()) {
       timeline_prepare(options_.timeline, plan_.rank_count);
     }
     if (is_first()) {
@@ -130,6 +136,7 @@ class Launcher {
     crew_.start();
     while (crew_.look(now_ns() + kLookGap)) {
       if (stop_.asked()) stop_pass_on();
+      if (nodes_) nodes_look();
       deadline_keep();
       state_show();
     }
@@ -137,8 +144,39 @@ class Launcher {
   }
 
  private:
+  struct OwnRanks {
+    int begin;
+    int count;
+  };
+
   /// Speaks for the job: starts all ranks, or the first of them.
-  bool is_first() const { return only_rank_ <= 0; }
+  bool is_first() const { return own_.begin == 0; }
+
+  void nodes_look() {
+    nodes_->exchange(board_);
+    if (crew_.cause_said()) nodes_->report(crew_.cause());
+    trouble_show();
+  }
+
+  /// Of other nodes; what has gone wrong here says more about itself.
+  void trouble_show() {
+    if (nodes_->trouble().empty() || crew_.cause_said() || std::exchange(trouble_said_, true))
+      return;
+    std::fprintf(stderr, "sluice: sluice-train: %s; ending the job\n", nodes_->trouble().c_str());
+  }
+
+  bool has_failed() const { return crew_.failed() || (nodes_ && !nodes_->trouble().empty()); }
+
+  /// True when the ranks of all nodes have ended well.
+  bool nodes_finish() {
+    const bool well = !has_failed() && !killed_;
+    if (crew_.cause_said()) nodes_->report(crew_.cause());
+    const bool all_well = nodes_->finish(board_, well, kEndGrace);
+    trouble_show();
+    if (well && !all_well && !trouble_said_)
+      std::fprintf(stderr, "sluice: sluice-train: ranks of another node did not end well\n");
+    return all_well;
+  }
 
   /// The chosen plan beside its prediction, which the end line has again beside what was measured.
   void chosen_show() {
@@ -178,10 +216,10 @@ class Launcher {
   }
 
   void deadline_keep() {
-    if (crew_.failed() && !std::exchange(ending_, true)) deadline_ns_ = now_ns() + kEndGrace;
+    if (has_failed() && !std::exchange(ending_, true)) deadline_ns_ = now_ns() + kEndGrace;
     if (deadline_ns_ == 0 || killed_ || now_ns() < deadline_ns_) return;
     killed_ = true;
-    if (!crew_.cause_said()) {
+    if (!crew_.cause_said() && !trouble_said_) {
       std::fprintf(stderr,
                    "sluice: sluice-train: not all ranks ended within %.0f s of %s; killing them\n",
                    seconds_of(ending_ ? kEndGrace : kStopGrace),
@@ -387,13 +425,14 @@ class Launcher {
   }
 
   const char* status_text() {
-    if (crew_.failed() || killed_) return "failed";
+    if (has_failed() || killed_ || !others_well_) return "failed";
     bool stopped = stopping_;
     for (const int slot : crew_.members()) stopped = stopped || board_.line(slot).stopped;
     return stopped ? "stopped" : "ok";
   }
 
   int finish() {
+    if (nodes_) others_well_ = nodes_finish();
     RankLine& line = speaker();
     const std::string status = status_text();
     if (!is_first()) return status == "failed" ? 1 : 0;
@@ -437,7 +476,8 @@ class Launcher {
   StopSignal stop_;
   const TrainOptions& options_;
   const std::optional<planner::Ranked> chosen_;  // with --plan auto
-  const int only_rank_;  // the others are started by somebody else; -1 = all by this launcher
+  Nodes* const nodes_;                           // of a job on several machines; else null
+  const OwnRanks own_;                           // the others are started by somebody else
   TrainPlan plan_;
   const bool shares_by_nccl_;
   JobLog log_;
@@ -448,6 +488,8 @@ class Launcher {
   BoardMap& board_;
   Crew crew_;
   bool ending_ = false;  // because of a failure
+  bool trouble_said_ = false;
+  bool others_well_ = true;
   bool stopping_ = false;
   bool killed_ = false;
   Nanos deadline_ns_ = 0;
@@ -473,7 +515,7 @@ int gpus_count() { return gpus_look(Engine::kGloo).count; }
 
 int launcher_run(const TrainOptions& options, int argc, char** argv) {
   std::optional<ExternalStart> external;
-  if (!options.start_self) external = external_start(getenv);
+  if (!options.start_self && !options.nodes.are_many()) external = external_start(getenv);
   if (external && options.rank_count != 0 && options.rank_count != external->rank_count) {
     throw Failure(
         text_format("--nproc %d, but %s starts %d ranks; leave --nproc out, or give "
@@ -497,15 +539,32 @@ int launcher_run(const TrainOptions& options, int argc, char** argv) {
     });
   }
   const GpusSeen gpus = gpus_look(options.engine);
-  const int rank_count = external             ? external->rank_count
-                         : options.rank_count ? options.rank_count
-                                              : gpus.count;
+  const int own_count = options.rank_count ? options.rank_count : gpus.count;
+  const int rank_count = external ? external->rank_count : own_count * options.nodes.count;
+  if (rank_count > kRanksMax)
+    throw Failure(text_format("%d ranks, and %d are the most", rank_count, kRanksMax));
   feed_verify(options, rank_count);
   TrainOptions planned = options;
   std::vector<std::string> arguments(argv, argv + argc);
   const auto chosen = plan_choose(planned, rank_count, external);
   if (chosen) arguments.insert(arguments.end(), {"--as-planned", planner::planned_format(planned)});
-  return Launcher(planned, std::move(arguments), rank_count, gpus, external, chosen).run();
+  if (!options.nodes.are_many()) {
+    return Launcher(planned, std::move(arguments), rank_count, gpus, external, nullptr, chosen)
+        .run();
+  }
+  Nodes nodes(planned, own_count, gpus);
+  if (!options.quiet) {
+    std::printf("node %d of %d: ranks %d to %d, rendezvous at %s\n", options.nodes.node,
+                options.nodes.count, nodes.first_rank(), nodes.first_rank() + own_count - 1,
+                options.nodes.rendezvous.c_str());
+  }
+  try {
+    return Launcher(planned, std::move(arguments), rank_count, gpus, external, &nodes, chosen)
+        .run();
+  } catch (const std::exception& failure) {
+    nodes.report(failure.what());
+    throw;
+  }
 }
 
 }  // namespace sluice::train

@@ -78,6 +78,13 @@ std::unique_ptr<Meeting> Meeting::shared(const ExternalStart& start, double time
   return made;
 }
 
+std::unique_ptr<Meeting> Meeting::network(const std::string& place) {
+  std::unique_ptr<Meeting> made(new Meeting);
+  made->directory_ = place;
+  made->board_ = std::make_unique<BoardMap>();
+  return made;
+}
+
 Meeting::~Meeting() { remove(); }
 
 void Meeting::renew() {

@@ -18,11 +18,15 @@ class Meeting {
   /// For each of those that start one rank of a job. Rank 0 makes the place, the others wait for
   /// it. Throws Failure when it is not made in time, or is there from an earlier job.
   static std::unique_ptr<Meeting> shared(const ExternalStart& start, double timeout_s);
+  /// For each of the launchers of a job on several machines: a board of its own, and a place in the
+  /// network for the ranks.
+  static std::unique_ptr<Meeting> network(const std::string& place);
   ~Meeting();
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
 
   BoardMap& board() { return *board_; }
+  /// Of a job on several machines a place in the network (comm/store.h).
   const std::string& directory() const { return directory_; }
   /// Another directory, empty, for those that meet next. Only of own().
   void renew();

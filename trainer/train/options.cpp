@@ -257,6 +257,7 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
             {"index", "scatter", "presharded"});
   CommunicationWords communication;
   communication_add(line, communication);
+  node_options_add(line, o.nodes);
   std::string place;
   line.hidden("--as-rank", place);
   std::string planned;
@@ -290,6 +291,7 @@ bool train_options_parse(int argc, char** argv, TrainOptions* out, int* exit_cod
     }
     model_check(o);
     grid_check(o);
+    node_options_check(line, o);
   };
   if (!line.parse(argc, argv, exit_code, whole_check)) return false;
   if (o.steps == 0 && o.seconds == 0 && o.epochs == 0) o.epochs = 1;

@@ -13,6 +13,7 @@
 #include "trainer/model/loss_scale.h"
 #include "trainer/model/optimizer.h"
 #include "trainer/train/fault_options.h"
+#include "trainer/train/node_options.h"
 #include "trainer/train/schedule.h"
 
 namespace sluice::train {
@@ -26,8 +27,8 @@ struct RankPlace {
   /// The worker that the process is: its line on the board and its GPU. The same as the rank, until
   /// the members of the job change (membership.h).
   int slot = -1;
-  bool joins = false;  // a replacement: its rank is what the next membership says
-  std::string directory;
+  bool joins = false;     // a replacement: its rank is what the next membership says
+  std::string directory;  // where they meet, or a place in the network (comm/store.h)
 
   bool is_launcher() const { return rank < 0; }
 };
@@ -142,6 +143,7 @@ struct TrainOptions {
   std::string save;
   bool quiet = false;
   FaultOptions faults;
+  NodeOptions nodes;
   RankPlace place;
 
   /// Samples of a rank in a step.

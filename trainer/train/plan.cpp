@@ -157,6 +157,7 @@ TrainPlan train_plan(const TrainOptions& options, int rank_count, int gpu_count)
   plan.part = part_of_rank(plan, std::max(options.place.rank, 0));
   plan.rank_count = rank_count;
   plan.gpu_count = gpu_count;
+  plan.ranks_here = std::max(rank_count / options.nodes.count, 1);
   const std::size_t floats = plan.part.parameter_count() + kExtraCount;
   plan.shards = ShardPlan::of(plan.shape.parameter_count(), rank_count);
   plan.buckets = options.compression.kind == Compression::kPowersgd
@@ -213,11 +214,13 @@ const char* strategy_name(Strategy strategy) {
 }
 
 std::string plan_text(const TrainPlan& plan, const TrainOptions& options) {
-  const int gpus_used = std::min(plan.gpu_count, plan.rank_count);
-  std::string text =
-      text_format("plan: %s, %zu parameters; %d rank%s on %d GPU%s, placed for good:",
-                  plan.shape.text().c_str(), plan.shape.parameter_count(), plan.rank_count,
-                  plan.rank_count == 1 ? "" : "s", gpus_used, gpus_used == 1 ? "" : "s");
+  const int gpus_used = std::min(plan.gpu_count, plan.ranks_here);
+  std::string text = text_format(
+      "plan: %s, %zu parameters; %d rank%s on %d GPU%s%s, placed for good:",
+      plan.shape.text().c_str(), plan.shape.parameter_count(), plan.rank_count,
+      plan.rank_count == 1 ? "" : "s", gpus_used, gpus_used == 1 ? "" : "s",
+      options.nodes.are_many() ? text_format(" of each of %d nodes", options.nodes.count).c_str()
+                               : "");
   for (int rank = 0; rank < plan.rank_count; ++rank) {
     text += text_format(" %d->GPU %d", rank, plan.gpu_of(rank));
   }

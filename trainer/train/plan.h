@@ -42,12 +42,13 @@ struct TrainPlan {
   ModelPart part;  // this rank's; the launcher's is that of rank 0
   int rank_count;
   int gpu_count;
+  int ranks_here;               // of a machine; on several of them each has as many
   std::vector<Bucket> buckets;  // in order of reduction: the last layers' gradients are ready first
   std::size_t gradient_bytes;   // of all buckets together
   ShardPlan shards;             // of Strategy::kSharded
 
-  int gpu_of(int rank) const { return rank % gpu_count; }
-  bool own_gpu_each() const { return rank_count <= gpu_count; }
+  int gpu_of(int rank) const { return rank % ranks_here % gpu_count; }
+  bool own_gpu_each() const { return ranks_here <= gpu_count; }
 };
 
 /// The model that the options ask for. Throws Failure where it cannot be.
