@@ -78,6 +78,34 @@ TEST_P(StarterTest, TrainsWhatTheLauncherWouldHave) {
 
 INSTANTIATE_TEST_SUITE_P(Starters, StarterTest, testing::Values("mpirun", "srun", "mpiexec"));
 
+TEST_F(ExternalStartTest, UnderOpenMpisOwnMpirun) {
+  const std::string mpirun = "/usr/bin/mpirun";
+  if (access(mpirun.c_str(), X_OK) != 0) GTEST_SKIP() << "needs " << mpirun << " (openmpi-bin)";
+  Child version({mpirun, "--version"}, scratch_);
+  ASSERT_EQ(version.wait(kPatience), 0) << version.err();
+  if (version.out().find("Open MPI") == std::string::npos)
+    GTEST_SKIP() << mpirun << " is not Open MPI's: " << version.out();
+  const std::vector<std::string> job = {"--hidden", "24", "--batch",        "16",
+                                        "--steps",  "4",  "--eval-samples", "50"};
+  train(
+      [&] {
+        std::vector<std::string> own = job;
+        own.insert(own.end(), {"--nproc", "2"});
+        return own;
+      }(),
+      "own");
+  std::vector<std::string> command = {mpirun, "-np", "2", "--oversubscribe"};
+  if (geteuid() == 0) command.push_back("--allow-run-as-root");
+  command.insert(command.end(), {program_path("sluice-train"), "--data", "synthetic", "--log",
+                                 log("theirs"), "--save", weights("theirs")});
+  command.insert(command.end(), job.begin(), job.end());
+  Child started(command, scratch_);
+  ASSERT_EQ(started.wait(kPatience), 0) << started.out() << started.err();
+  EXPECT_EQ(file_text(weights("own")), file_text(weights("theirs")));
+  EXPECT_EQ(log_events(log("theirs"), "step").size(), 8u);
+  EXPECT_EQ(log_lines(log("theirs")).back()["status"], "ok");
+}
+
 TEST_F(ExternalStartTest, WrongVariablesAreOneLineAndEndTheProcess) {
   const auto complaint = [&](const Variables& variables, std::vector<std::string> more = {}) {
     EXPECT_EQ(ranks_start({variables}, more, "bad"), std::vector<int>{1});

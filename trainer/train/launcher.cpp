@@ -20,7 +20,7 @@
 #include "trainer/job/stop.h"
 #include "trainer/plan/choose.h"
 #include "trainer/train/board.h"
-#include "trainer/train/checkpoint.h"
+#include "trainer/train/checkpoint_lock.h"
 #include "trainer/train/crew.h"
 #include "trainer/train/environment.h"
 #include "trainer/train/feed.h"
@@ -41,50 +41,6 @@ constexpr Nanos kLookGap = 50 * kNanosPerMilli;   // between looks at the ranks
 constexpr Nanos kEndGrace = 2 * kNanosPerSecond;  // for the other ranks, once one is lost
 // For all of them after SIGTERM: a step and an evaluation must fit, also on a shared GPU.
 constexpr Nanos kStopGrace = 20 * kNanosPerSecond;
-
-/// The lock of the directory of checkpoints, where there is one; ranks inherit it.
-class CheckpointLock {
- public:
-  explicit CheckpointLock(int fd) : fd_(fd) {}
-  ~CheckpointLock() {
-    if (fd_ >= 0) close(fd_);
-  }
-  CheckpointLock(const CheckpointLock&) = delete;
-  CheckpointLock& operator=(const CheckpointLock&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
-/// What is wrong with the checkpoints that the options name is said before any rank runs. -1 where
-/// there is nothing to lock.
-int checkpoints_open(const TrainOptions& options, const TrainPlan& plan, bool is_first) {
-  const FaultOptions& faults = options.faults;
-  if (faults.checkpoint.empty() || !is_first) return -1;
-  CheckpointDirectory directory(faults.checkpoint);
-  const int lock = directory.lock_take();
-  if (!faults.resume) {
-    if (directory.names().empty()) return lock;
-    throw Failure(
-        faults.checkpoint +
-        " has checkpoints already; give --resume to go on from them, or another directory");
-  }
-  const auto found = directory.newest(
-      checkpoint_identity(options, plan.shape, plan.rank_count, 0), [](const std::string& text) {
-        std::fprintf(stderr, "sluice: sluice-train: %s\n", text.c_str());
-      });
-  if (options.quiet) return lock;
-  if (found) {
-    std::printf("checkpoint: going on after step %llu of %s, %d rank%s then\n",
-                static_cast<unsigned long long>(found->state.step), faults.checkpoint.c_str(),
-                found->state.rank_count, found->state.rank_count == 1 ? "" : "s");
-  } else {
-    std::printf("checkpoint: there is none in %s yet; from the beginning\n",
-                faults.checkpoint.c_str());
-  }
-  return lock;
-}
 
 class Launcher {
  public:
