@@ -87,13 +87,9 @@ TEST_F(ExternalStartTest, UnderOpenMpisOwnMpirun) {
     GTEST_SKIP() << mpirun << " is not Open MPI's: " << version.out();
   const std::vector<std::string> job = {"--hidden", "24", "--batch",        "16",
                                         "--steps",  "4",  "--eval-samples", "50"};
-  train(
-      [&] {
-        std::vector<std::string> own = job;
-        own.insert(own.end(), {"--nproc", "2"});
-        return own;
-      }(),
-      "own");
+  std::vector<std::string> own = job;
+  own.insert(own.end(), {"--nproc", "2"});
+  train(own, "own");
   std::vector<std::string> command = {mpirun, "-np", "2", "--oversubscribe"};
   if (geteuid() == 0) command.push_back("--allow-run-as-root");
   command.insert(command.end(), {program_path("sluice-train"), "--data", "synthetic", "--log",
