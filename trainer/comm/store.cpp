@@ -145,7 +145,7 @@ std::string place_part(const std::string& place, const std::string& part) {
 }
 
 std::unique_ptr<RankStore> store_open(const std::string& place, double timeout_s,
-                                  std::function<bool()> cancelled) {
+                                      std::function<bool()> cancelled) {
   const auto network = network_place_parse(place);
   if (network) return std::make_unique<NetworkStore>(*network, timeout_s, std::move(cancelled));
   return std::make_unique<DirectoryStore>(place, std::move(cancelled));

@@ -36,14 +36,13 @@ class RankStore {
   virtual ~RankStore() = default;
   /// Whole or not at all.
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// Waits for it until `deadline`; none where it has not come by then, after which nothing more can
-  /// be asked. Throws PeerFailure when
-  /// `cancelled` says so, or the store is gone.
+  /// Waits for it until `deadline`; none where it has not come by then, after which nothing more
+  /// can be asked. Throws PeerFailure when `cancelled` says so, or the store is gone.
   virtual std::optional<std::string> get(const std::string& key, Nanos deadline) = 0;
 };
 
 /// `cancelled` may be empty. Throws Failure where the place cannot be reached in time.
 std::unique_ptr<RankStore> store_open(const std::string& place, double timeout_s,
-                                  std::function<bool()> cancelled);
+                                      std::function<bool()> cancelled);
 
 }  // namespace sluice::train
