@@ -51,7 +51,12 @@ AccountScope::AccountScope() {
   denied_ = mode == Mode::kDenied;
   if (mode != Mode::kActive && mode != Mode::kOffline) return;
   ThreadRecord* thread = thread_record();
-  if (thread == nullptr || thread->depth != 0) return;
+  if (SLUICE_UNLIKELY(thread == nullptr)) {
+    denied_ = unrecorded_ = true;
+    unrecorded_say("a thread's record");
+    return;
+  }
+  if (thread->depth != 0) return;
   touch_begin(*thread);
   accounting_raise(*thread);
   ++thread->depth;

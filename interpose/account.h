@@ -20,7 +20,11 @@ class AccountScope {
   /// False when this process's memory is not accounted (no tenant, or a call from within another
   /// hook).
   bool active() const { return active_; }
+  /// The call may take no memory: the broker said no to this process, or unrecorded().
   bool denied() const { return denied_; }
+  /// There is no record for the thread, so that neither its call nor its result could be kept; the
+  /// sentence was said. Such a call may free nothing either: what is freed would stay charged.
+  bool unrecorded() const { return unrecorded_; }
   /// Device of the thread's current context; -1 without one.
   int device() const;
 
@@ -28,6 +32,7 @@ class AccountScope {
   ThreadRecord* thread_ = nullptr;
   bool active_ = false;
   bool denied_ = false;
+  bool unrecorded_ = false;
 };
 
 /// Reserves bytes on a device; true also where the device is none of the tenant's. On false the
@@ -60,9 +65,11 @@ struct Pool {
 /// are known from their creation. -1 = unknown.
 int pool_device_ask(CUmemoryPool handle);
 /// The record of a pool, made on first sight for what `pool_device_ask` says, or for `device`;
-/// nullptr with too many pools.
+/// nullptr when there is no memory for it (the sentence was said). Within a PoolsScope.
 Pool* pool_find(CUmemoryPool handle);
 Pool* pool_add(CUmemoryPool handle, int device);
+/// The driver has told where a pool is, known or new. False as above.
+[[nodiscard]] bool pool_place(CUmemoryPool handle, int device);
 /// Reads again what the pool has reserved and charges that. May exceed the quota by what the pool
 /// took in one step.
 void pool_settle(Pool& pool);
@@ -94,8 +101,10 @@ class PoolsScope {
 
 // Memory of graphs' allocation nodes: charged by what the driver has reserved for graphs on the
 // device. Between two launches it stays reserved until it is trimmed.
-/// Learns what an executable graph made of `graph` will take.
-void graph_memory_learn(CUgraphExec exec, CUgraph graph);
+/// Learns what an executable graph made of `graph` will take. False when that cannot be learned or
+/// kept, for lack of memory or because its graphs lie too deep within each other; the sentence was
+/// said.
+[[nodiscard]] bool graph_memory_learn(CUgraphExec exec, CUgraph graph);
 void graph_memory_forget(CUgraphExec exec);
 /// Whether any executable graph of this process allocates.
 extern uint32_t graph_memory_seen;
@@ -128,10 +137,13 @@ void graph_memory_reset_after_fork();
 // Physical memory of the program's own virtual memory management: charged until the last handle and
 // mapping are gone. What was imported is in no table; for it the answer is false: its charge is the
 // residual's.
-void vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes);
+// Creation and mapping are false when there is no memory for the record: the caller takes back what
+// the driver did, and the sentence was said.
+[[nodiscard]] bool vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes);
 void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address);
 bool vmm_released(CUmemGenericAllocationHandle handle);
-void vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64_t bytes);
+[[nodiscard]] bool vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address,
+                              uint64_t bytes);
 bool vmm_unmapped(CUdeviceptr address, uint64_t bytes);
 void vmm_sum(uint64_t* bytes_by_device);
 void vmm_reset_after_fork();

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interpose/account.h"
+#include "interpose/say.h"
 
 namespace sluice::interpose {
 
@@ -14,7 +15,9 @@ namespace {
 // What the driver takes physical memory in. A guess too small shows in the account right after the
 // call.
 constexpr uint64_t kGrain = 2u << 20;
-constexpr int kDepthMax = 16;  // of graphs within graphs
+// Of graphs within graphs, which are walked on the program's stack; no capture makes more than one
+// level.
+constexpr int kDepthMax = 128;
 
 uintptr_t trims = 1;
 uint64_t charged[kDevicesMax];
@@ -27,39 +30,41 @@ uint64_t key_of(CUgraphExec exec, int device) {
   return reinterpret_cast<uint64_t>(exec) * kDevicesMax + static_cast<uint64_t>(device);
 }
 
-void node_add(CUgraphNode node, uint64_t* bytes, int depth);
+bool node_add(CUgraphNode node, uint64_t* bytes, int depth);
 
-void graph_add(CUgraph graph, uint64_t* bytes, int depth) {
+// False when part of the graph could not be looked at.
+bool graph_add(CUgraph graph, uint64_t* bytes, int depth) {
   size_t count = 0;
-  if (depth == kDepthMax || driver.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS ||
-      count == 0) {
-    return;
-  }
+  if (depth == kDepthMax) return false;
+  if (driver.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return true;
   auto* nodes = static_cast<CUgraphNode*>(pages_allocate(count * sizeof(CUgraphNode)));
-  if (nodes == nullptr) return;
+  if (nodes == nullptr) return false;
   const size_t room = count;
+  bool whole = true;
   if (driver.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS) {
-    for (size_t i = 0; i < count && i < room; ++i) node_add(nodes[i], bytes, depth);
+    for (size_t i = 0; i < count && i < room; ++i) whole &= node_add(nodes[i], bytes, depth);
   }
   pages_free(nodes, room * sizeof(CUgraphNode));
+  return whole;
 }
 
-void node_add(CUgraphNode node, uint64_t* bytes, int depth) {
-  CUgraphNodeType type;
-  if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return;
-  if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
-    CUgraph child = nullptr;
-    if (driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
-      graph_add(child, bytes, depth + 1);
-    return;
-  }
-  if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return;
+void allocation_add(CUgraphNode node, uint64_t* bytes) {
   CUDA_MEM_ALLOC_NODE_PARAMS params;
   memset(&params, 0, sizeof params);
   if (driver.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS) return;
   const int device = params.poolProps.location.id;
   if (device < 0 || device >= kDevicesMax) return;
   bytes[device] += (params.bytesize + kGrain - 1) / kGrain * kGrain;
+}
+
+bool node_add(CUgraphNode node, uint64_t* bytes, int depth) {
+  CUgraphNodeType type;
+  if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return true;
+  if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) allocation_add(node, bytes);
+  CUgraph child = nullptr;
+  return type != CU_GRAPH_NODE_TYPE_GRAPH ||
+         driver.cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS ||
+         graph_add(child, bytes, depth + 1);
 }
 
 const void* trims_mark() { return reinterpret_cast<const void*>(load_acquire(trims)); }
@@ -100,16 +105,20 @@ uint64_t growth_expected(int device, uint64_t bytes) {
 
 }  // namespace
 
-void graph_memory_learn(CUgraphExec exec, CUgraph graph) {
+bool graph_memory_learn(CUgraphExec exec, CUgraph graph) {
   graph_memory_forget(exec);  // one with this handle may have ended with its context
   uint64_t bytes[kDevicesMax] = {};
-  graph_add(graph, bytes, 0);
+  bool whole = graph_add(graph, bytes, 0);
   for (int device = 0; device < kDevicesMax; ++device) {
     if (bytes[device] == 0) continue;
     store_release(graph_memory_seen, 1u);
-    (void)process.records.insert(
+    whole &= process.records.insert(
         Record{key_of(exec, device), bytes[device], nullptr, RecordKind::kGraphExec, device});
   }
+  if (SLUICE_LIKELY(whole)) return true;
+  unrecorded_say("what a graph allocates (its nodes, or more than 128 graphs within each other)");
+  graph_memory_forget(exec);
+  return false;
 }
 
 void graph_memory_forget(CUgraphExec exec) {

@@ -6,6 +6,8 @@
 
 #include "interpose/account.h"
 #include "interpose/residual.h"
+#include "interpose/say.h"
+#include "interpose/slabs.h"
 
 namespace sluice::interpose {
 
@@ -13,8 +15,7 @@ uint32_t pools_seen;
 
 namespace {
 
-constexpr uint32_t kPoolsMax = 64;
-Pool pools[kPoolsMax];
+constinit Slabs<Pool, 64> pools;
 Lock lock;
 // Whether who has the lock only asks the driver, which is soon done; else it is within a call that
 // may take long, or that of this very thread.
@@ -55,18 +56,37 @@ Pool* pool_add(CUmemoryPool handle, int device) {
     if (pools[i].gone && pools[i].charged == 0) place = &pools[i];
   }
   if (place == nullptr) {
-    if (pools_seen == kPoolsMax) return nullptr;
-    place = &pools[pools_seen++];
+    place = pools.next();
+    if (place == nullptr) {
+      unrecorded_say("a pool's record");
+      return nullptr;
+    }
+    *place = Pool{handle, device, 0, false};
+    pools.publish();
+    store_relaxed(pools_seen, pools.count());
+    return place;
   }
   *place = Pool{handle, device, 0, false};
   return place;
 }
 
-Pool* pool_find(CUmemoryPool handle) {
+static Pool* pool_known(CUmemoryPool handle) {
   for (uint32_t i = 0; i < pools_seen; ++i) {
     if (pools[i].handle == handle && !pools[i].gone) return &pools[i];
   }
-  return pool_add(handle, pool_device_ask(handle));
+  return nullptr;
+}
+
+Pool* pool_find(CUmemoryPool handle) {
+  Pool* known = pool_known(handle);
+  return known != nullptr ? known : pool_add(handle, pool_device_ask(handle));
+}
+
+bool pool_place(CUmemoryPool handle, int device) {
+  Pool* known = pool_known(handle);
+  if (known == nullptr) return pool_add(handle, device) != nullptr;
+  if (known->device < 0) known->device = device;  // nothing of it was charged
+  return true;
 }
 
 // A pool that the program destroyed keeps its memory until its last allocation is freed, and no
@@ -171,7 +191,8 @@ void pools_reset_after_fork() {
   lock.reset_after_fork();
   store_relaxed(reading, 0u);
   store_relaxed(asked, uint64_t{0});
-  pools_seen = 0;
+  pools.clear();
+  store_relaxed(pools_seen, 0u);
 }
 
 }  // namespace sluice::interpose

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interpose/account.h"
+#include "interpose/say.h"
 
 namespace sluice::interpose {
 namespace {
@@ -113,9 +114,11 @@ Mapping* mapping_of(uint64_t address) {
 
 }  // namespace
 
-void vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes) {
+bool vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes) {
   const LockScope scope(lock);
-  if (!physicals.insert(Physical{handle, bytes, device, 1, 0})) charge_release(device, bytes);
+  if (SLUICE_LIKELY(physicals.insert(Physical{handle, bytes, device, 1, 0}))) return true;
+  unrecorded_say("an allocation's record");
+  return false;
 }
 
 void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) {
@@ -136,11 +139,16 @@ bool vmm_released(CUmemGenericAllocationHandle handle) {
   return true;
 }
 
-void vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64_t bytes) {
+bool vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64_t bytes) {
   const LockScope scope(lock);
   Physical* physical = physicals.find(handle);
-  if (physical == nullptr) return;
-  if (mappings.insert(Mapping{address, bytes, handle})) ++physical->mappings;
+  if (physical == nullptr) return true;
+  if (SLUICE_UNLIKELY(!mappings.insert(Mapping{address, bytes, handle}))) {
+    unrecorded_say("a mapping's record");
+    return false;
+  }
+  ++physical->mappings;
+  return true;
 }
 
 bool vmm_unmapped(CUdeviceptr address, uint64_t bytes) {

@@ -1,9 +1,9 @@
 // See captures.h.
 #include "interpose/captures.h"
 
-#include <string.h>
-
 #include "interpose/resolve.h"
+#include "interpose/say.h"
+#include "interpose/slabs.h"
 
 namespace sluice::interpose {
 
@@ -11,18 +11,13 @@ uint32_t captures_active;
 
 namespace {
 
-// More at one time are counted until their context ends: streams stay asked and no hold is
-// acknowledged, which costs time and breaks nothing.
-constexpr int kCapturesMax = 512;
-
 struct Capture {
   CUcontext context;  // nullptr = free
   CUstream stream;
   const ThreadRecord* thread;  // of a per-thread default stream
 };
-Capture captures[kCapturesMax];
+constinit Slabs<Capture, 64> captures;
 BriefLock captures_lock;
-uint32_t unlisted;  // begun when the list was full
 
 bool is(const Capture& capture, CUstream stream) {
   return capture.context != nullptr && capture.stream == stream &&
@@ -39,20 +34,33 @@ bool stream_is_capturing(CUstream stream) {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-void capture_begins(CUcontext context, CUstream stream) {
-  const LockScope scope(captures_lock);
-  __atomic_add_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
-  for (Capture& capture : captures) {
-    if (capture.context != nullptr) continue;
-    capture = Capture{context, stream, this_thread};
-    return;
+// With the lock held. nullptr = no memory.
+static Capture* capture_place() {
+  for (uint32_t i = 0; i < captures.count(); ++i) {
+    if (captures[i].context == nullptr) return &captures[i];
   }
-  ++unlisted;
+  Capture* made = captures.next();
+  if (made != nullptr) captures.publish();
+  return made;
+}
+
+bool capture_begins(CUcontext context, CUstream stream) {
+  {
+    const LockScope scope(captures_lock);
+    if (Capture* place = capture_place(); place != nullptr) {
+      *place = Capture{context, stream, this_thread};
+      __atomic_add_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
+      return true;
+    }
+  }
+  unrecorded_say("a capture's record");
+  return false;
 }
 
 void capture_ended(CUstream stream) {
   const LockScope scope(captures_lock);
-  for (Capture& capture : captures) {
+  for (uint32_t i = 0; i < captures.count(); ++i) {
+    Capture& capture = captures[i];
     if (!is(capture, stream)) continue;
     capture.context = nullptr;
     __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
@@ -63,8 +71,8 @@ void capture_ended(CUstream stream) {
 bool capture_is_origin(CUstream stream) {
   if (load_acquire(captures_active) == 0) return false;
   const LockScope scope(captures_lock);
-  for (const Capture& capture : captures) {
-    if (is(capture, stream)) return true;
+  for (uint32_t i = 0; i < captures.count(); ++i) {
+    if (is(captures[i], stream)) return true;
   }
   return false;
 }
@@ -72,15 +80,16 @@ bool capture_is_origin(CUstream stream) {
 uint32_t captures_of(CUcontext context) {
   if (load_acquire(captures_active) == 0) return 0;
   const LockScope scope(captures_lock);
-  uint32_t count = unlisted;
-  for (const Capture& capture : captures) count += capture.context == context ? 1 : 0;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < captures.count(); ++i) count += captures[i].context == context ? 1 : 0;
   return count;
 }
 
 void captures_forget(CUcontext context) {
   if (load_acquire(captures_active) == 0) return;
   const LockScope scope(captures_lock);
-  for (Capture& capture : captures) {
+  for (uint32_t i = 0; i < captures.count(); ++i) {
+    Capture& capture = captures[i];
     if (capture.context != context) continue;
     capture.context = nullptr;
     __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
@@ -89,8 +98,7 @@ void captures_forget(CUcontext context) {
 
 void captures_reset_after_fork() {
   captures_lock.reset_after_fork();
-  memset(captures, 0, sizeof captures);
-  unlisted = 0;
+  captures.clear();
   store_release(captures_active, 0u);
 }
 

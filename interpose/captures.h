@@ -15,8 +15,9 @@ extern uint32_t captures_active;
 bool stream_is_capturing(CUstream stream);
 
 /// Just before the driver is asked to begin a capture; nothing of the meter may be on its way in
-/// the stream's context (its lock is held).
-void capture_begins(CUcontext context, CUstream stream);
+/// the stream's context (its lock is held). False when there is no memory to remember it: it must
+/// not begin, for its end would not be noticed.
+[[nodiscard]] bool capture_begins(CUcontext context, CUstream stream);
 /// It said no, or the capture has ended. No effect for a stream that began none.
 void capture_ended(CUstream stream);
 /// Whether the stream began a capture that has not ended.

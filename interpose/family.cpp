@@ -25,7 +25,7 @@ constexpr char kName[] = "sluice-limits";
 constexpr char kLink[] = "/memfd:sluice-limits";  // as /proc/PID/fd shows it
 constexpr uint32_t kMagic = 0x31464c53;           // "SLF1"
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr int kAncestorsMax = 32;
+constexpr int kAncestorsMax = 4096;  // none has as many; the numbers of dead ones are given again
 // Low numbers belong to the program. The second is for processes that may have few descriptors.
 constexpr int kDescriptorMins[] = {1000, 100};
 

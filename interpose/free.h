@@ -16,6 +16,7 @@ enum class Free : uint8_t { kNow, kInStreamOrder };
 template <Free When, class Call>
 CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
   const AccountScope account;
+  if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || pointer == 0) return call();
   if (swap_owns(pointer)) {
     if (account.device() < 0) return call();  // no context: the driver says so

@@ -4,6 +4,7 @@
 #include "interpose/account.h"
 #include "interpose/activity.h"
 #include "interpose/alone.h"
+#include "interpose/say.h"
 
 namespace sluice::interpose {
 namespace {
@@ -230,6 +231,12 @@ void work_count(LaunchPass& pass) {
   launch_count(stream, pass.thread);
 }
 
+// What no drain would see is not launched.
+void unrecorded(LaunchPass& pass, const char* what) {
+  pass.way = LaunchPass::Way::kRefused;
+  unrecorded_say(what);
+}
+
 // What the meter learns from who launched what when. With the context's lock held.
 void launch_note(LaunchPass& pass) {
   StreamRecord& stream = *pass.stream;
@@ -265,10 +272,12 @@ void launch_admit(LaunchPass& pass) {
   if (mode == Mode::kDenied) pass.way = LaunchPass::Way::kRefused;
   if (mode != Mode::kActive) return;
   ThreadRecord* thread = pass.thread = thread_record();
-  if (thread == nullptr || thread->depth != 0 || thread->inside != 0) return;
+  if (thread == nullptr) return unrecorded(pass, "a thread's record");
+  if (thread->depth != 0 || thread->inside != 0) return;
   const DepthScope depth(thread);
-  if (!thread_context(thread) || thread->gpu < 0 || thread->context_record == nullptr) return;
+  if (!thread_context(thread) || thread->gpu < 0) return;
   if (stream_is_capturing(pass.handle)) return;
+  if (thread->context_record == nullptr) return unrecorded(pass, "a context's record");
   const int gpu = thread->gpu;
   WindowWait wait{nullptr, 0, 0};
   for (;;) {
@@ -287,8 +296,11 @@ void launch_admit(LaunchPass& pass) {
     store_release(thread->inside, 0u);
     window_wait(wait);
   }
-  pass.way = pass.stream != nullptr ? LaunchPass::Way::kLooked : LaunchPass::Way::kFree;
-  if (pass.stream == nullptr) store_release(thread->inside, 0u);
+  if (pass.stream == nullptr) {
+    store_release(thread->inside, 0u);
+    return unrecorded(pass, "a stream's record");
+  }
+  pass.way = LaunchPass::Way::kLooked;
   pass.begin_ns = clock_now_ns();
 }
 
@@ -346,7 +358,7 @@ bool drain_step(int gpu) {
   const uint64_t exclusive = exclusive_launches(gpu);
   const bool wait_context = exclusive != exclusive_drained[gpu];
   bool drained = true;
-  for (int i = 0; i < kContextsMax; ++i) {
+  for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
     if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
     const LockScope scope(context.lock);
@@ -380,7 +392,7 @@ bool hold_step(int gpu, uint32_t epoch) {
   threads_barrier();
   if (somebody_touches()) return false;
   bool passed = true;
-  for (int i = 0; i < kContextsMax; ++i) {
+  for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
     if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
     const LockScope scope(context.lock);

@@ -14,27 +14,48 @@ namespace sluice::interpose {
 
 namespace {
 
-constexpr unsigned kBuckets = 1024;
-constexpr unsigned kSlab = 64;
-constexpr unsigned kGraphsMax = 16384;
+constexpr size_t kBucketsMin = 1024;
+constexpr size_t kSlab = 64;
+constexpr size_t kChainMax = 4;  // records in a bucket, on average
 
-GraphCost* buckets[kBuckets];
+GraphCost* first_buckets[kBucketsMin];
+GraphCost** buckets = first_buckets;
+size_t bucket_count = kBucketsMin;  // a power of two
 GraphCost* spare;
-unsigned made;
+size_t made;
 BriefLock lock;
 
-unsigned bucket_of(CUgraphExec exec) {
+GraphCost*& bucket_of(CUgraphExec exec) {
   const auto bits = reinterpret_cast<uintptr_t>(exec) >> 4;
-  return static_cast<unsigned>((bits ^ (bits >> 10)) % kBuckets);
+  return buckets[(bits ^ (bits >> 10)) % bucket_count];
+}
+
+// Without memory for more, the chains grow.
+void buckets_spread() {
+  const size_t old_count = bucket_count;
+  auto* more = static_cast<GraphCost**>(pages_allocate(4 * old_count * sizeof(GraphCost*)));
+  if (more == nullptr) return;
+  GraphCost** old = buckets;
+  buckets = more;
+  bucket_count = 4 * old_count;
+  for (size_t i = 0; i < old_count; ++i) {
+    for (GraphCost *graph = old[i], *next; graph != nullptr; graph = next) {
+      next = graph->next;
+      GraphCost*& first = bucket_of(graph->exec);
+      graph->next = first;
+      first = graph;
+    }
+  }
+  if (old != first_buckets) pages_free(old, old_count * sizeof(GraphCost*));
 }
 
 GraphCost* record_take() {
   if (spare == nullptr) {
-    if (made == kGraphsMax) return nullptr;
+    if (made >= kChainMax * bucket_count) buckets_spread();
     auto* slab = static_cast<GraphCost*>(pages_allocate(kSlab * sizeof(GraphCost)));
     if (slab == nullptr) return nullptr;
     made += kSlab;
-    for (unsigned i = 0; i < kSlab; ++i) {
+    for (size_t i = 0; i < kSlab; ++i) {
       slab[i].exec = &no_graph;
       slab[i].next = spare;
       spare = &slab[i];
@@ -52,12 +73,12 @@ constinit GraphCost graph_none = {&no_graph, 0, 0, 0, nullptr};
 GraphCost* graph_cost(CUgraphExec exec) {
   if (exec == nullptr || exec == &no_graph) return nullptr;
   const LockScope scope(lock);
-  GraphCost*& first = buckets[bucket_of(exec)];
-  for (GraphCost* graph = first; graph != nullptr; graph = graph->next) {
+  for (GraphCost* graph = bucket_of(exec); graph != nullptr; graph = graph->next) {
     if (graph->exec == exec) return graph;
   }
   GraphCost* graph = record_take();
   if (graph == nullptr) return nullptr;
+  GraphCost*& first = bucket_of(exec);
   graph->mean_ns = 0;
   graph->until_measured = 0;  // whoever remembers the record of this handle must look
   store_release(graph->exec, exec);
@@ -68,7 +89,7 @@ GraphCost* graph_cost(CUgraphExec exec) {
 
 void graph_forget(CUgraphExec exec) {
   const LockScope scope(lock);
-  for (GraphCost** link = &buckets[bucket_of(exec)]; *link != nullptr; link = &(*link)->next) {
+  for (GraphCost** link = &bucket_of(exec); *link != nullptr; link = &(*link)->next) {
     GraphCost* graph = *link;
     if (graph->exec != exec) continue;
     *link = graph->next;
@@ -90,7 +111,7 @@ void graph_learn(GraphCost& graph, double sample_ns) {
 
 void graphs_reset_after_fork() {
   // The child's driver starts anew; the slabs of the parent's records stay unused.
-  memset(static_cast<void*>(buckets), 0, sizeof buckets);
+  memset(static_cast<void*>(buckets), 0, bucket_count * sizeof *buckets);
   spare = nullptr;
   made = 0;
   lock.reset_after_fork();

@@ -25,8 +25,8 @@ struct GraphCost {
 /// Means no executable graph; what threads remember instead of a record.
 extern GraphCost graph_none;
 
-/// The record of an executable graph, made on first sight; nullptr when there are too many, or no
-/// memory: such graphs stay unmeasured.
+/// The record of an executable graph, made on first sight; nullptr when there is no memory: such
+/// graphs stay unmeasured, and each of their launches goes between two fences of its own.
 GraphCost* graph_cost(CUgraphExec exec);
 /// The handle is about to be destroyed, or was just made.
 void graph_forget(CUgraphExec exec);

@@ -111,7 +111,7 @@ uint64_t totals_publish(int gpu) {
 // work is in flight.
 bool contexts_look(int gpu) {
   bool busy = false;
-  for (int i = 0; i < kContextsMax; ++i) {
+  for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
     if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
     if (!context.lock.try_acquire_briefly()) {

@@ -4,6 +4,7 @@
 #include "interpose/array_size.h"
 #include "interpose/gate.h"
 #include "interpose/room.h"
+#include "interpose/say.h"
 
 using namespace sluice::interpose;
 
@@ -35,8 +36,15 @@ CUresult create_once(RoomWait& wait, Handle* handle, const ArrayShape& shape, un
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const auto key = reinterpret_cast<uint64_t>(*handle);
-  (void)process.records.insert(Record{key, actual, this_thread->context, kind, device});
-  return result;
+  if (SLUICE_LIKELY(
+          process.records.insert(Record{key, actual, this_thread->context, kind, device}))) {
+    return result;
+  }
+  unrecorded_say("an array's record");
+  destroy();
+  *handle = before;
+  charge_release(device, actual);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 template <class Handle, class Call, class Requirements, class Destroy>
@@ -60,6 +68,7 @@ CUresult create_array(CUarray* handle, const ArrayShape& shape, Call call) {
 template <class Call>
 CUresult destroy_recorded(uint64_t key, RecordKind kind, Call call) {
   const AccountScope account;
+  if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active()) return call();
   Record record;
   const bool known = process.records.remove(kind, key, &record);

@@ -6,6 +6,7 @@
 #include "interpose/gate.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
+#include "interpose/say.h"
 #include "interpose/touch.h"
 #include "interpose/usage.h"
 
@@ -29,7 +30,7 @@ void context_end(CUcontext context, int device) {
 
 // Counts what the context's work has used before its events go away with it.
 void context_last_look(CUcontext context) {
-  for (int i = 0; i < kContextsMax; ++i) {
+  for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& record = *context_at(i);
     if (load_acquire(record.alive) == 0 || record.context != context) continue;
     const LockScope scope(record.lock);
@@ -45,11 +46,11 @@ void context_refused(RoomWait& wait, CUresult result, CUdevice device) {
 }
 
 // A program may see more GPUs than its job has: by a CUDA_VISIBLE_DEVICES of its own, or because
-// nobody announced it. On those it is not to be.
+// nobody announced it. On those it is not to be, nor on one beyond those that are looked at.
 bool is_foreign(const AccountScope& account, int device) {
   return account.active() && process_mode() == Mode::kActive && load_acquire(process.alone) == 0 &&
          load_acquire(process.gpu_count) != 0 && device_gpu(device) < 0 && device >= 0 &&
-         device < process.device_count;
+         device < process.device_total;
 }
 
 CUresult foreign_refused(int device) {
@@ -95,17 +96,24 @@ CUresult create_charged(RoomWait& wait, CUcontext* context, CUdevice device, Cal
   process_begin(device);
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
+  if (context != nullptr && is_foreign(account, device)) return foreign_refused(device);
   if (!account.active() || context == nullptr || device < 0 || device >= kDevicesMax) return call();
-  if (is_foreign(account, device)) return foreign_refused(device);
   if (!context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
   before_context(device);
-  const CUresult result = call();
+  const CUcontext before = *context;
+  CUresult result = call();
   if (result != CUDA_SUCCESS) {
     context_discharge(device);
     context_refused(wait, result, device);
   } else {
     const auto key = reinterpret_cast<uint64_t>(*context);
-    (void)process.records.insert(Record{key, 1, nullptr, RecordKind::kContext, device});
+    if (!process.records.insert(Record{key, 1, nullptr, RecordKind::kContext, device})) {
+      unrecorded_say("a context's record");
+      (void)driver.cuCtxDestroy_v2(*context);
+      *context = before;
+      context_discharge(device);
+      result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
   }
   thread_context_forget();
   return result;
@@ -114,6 +122,7 @@ CUresult create_charged(RoomWait& wait, CUcontext* context, CUdevice device, Cal
 template <class Call>
 CUresult destroy_discharged(CUcontext context, int* device, Call call) {
   const AccountScope account;
+  if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active()) return call();
   context_last_look(context);
   Record record;
@@ -157,6 +166,7 @@ bool primary_is_active(CUdevice device) {
 template <class Call>
 CUresult primary_discharge(CUdevice device, bool* ended, Call call) {
   const AccountScope account;
+  if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || device < 0 || device >= kDevicesMax) return call();
   const LockScope scope(primaries_lock);
   Primary& primary = primaries[device];
@@ -184,10 +194,10 @@ CUresult primary_retain(RoomWait& wait, CUcontext* context, CUdevice device, boo
   process_begin(device);
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
+  if (is_foreign(account, device)) return foreign_refused(device);
   if (!account.active() || device < 0 || device >= kDevicesMax) {
     return driver.cuDevicePrimaryCtxRetain(context, device);
   }
-  if (is_foreign(account, device)) return foreign_refused(device);
   const LockScope scope(primaries_lock);
   Primary& primary = primaries[device];
   const bool charge = !primary.charged;
@@ -300,6 +310,7 @@ SLUICE_HOOK CUresult cuCtxPopCurrent_v2(CUcontext* context) {
 // them. `bytes` of the record is that count.
 SLUICE_HOOK CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
   const AccountScope account;
+  if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = driver.cuCtxAttach(context, flags);
   Record record;
   if (account.active() && result == CUDA_SUCCESS &&
@@ -314,6 +325,7 @@ SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
   Record record;
   {
     const AccountScope account;
+    if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
     const bool known =
         account.active() &&
         process.records.find(RecordKind::kContext, reinterpret_cast<uint64_t>(context), &record);
@@ -332,6 +344,7 @@ SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
 // leaves less for allocations.
 SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = driver.cuCtxSetLimit(limit, value);
   if (result == CUDA_SUCCESS) (void)residual_settle(false);
   return result;

@@ -17,11 +17,17 @@ bool launch_takes_memory(CUstream stream) {
 template <class Call>
 CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call call) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const AccountScope account;
+  const CUgraphExec before = exec == nullptr ? nullptr : *exec;
   const CUresult result = call();
   if (result != CUDA_SUCCESS || !account.active()) return result;
   graph_forget(*exec);  // one with this handle may have ended with its context
-  graph_memory_learn(*exec, graph);
+  if (SLUICE_UNLIKELY(!graph_memory_learn(*exec, graph))) {
+    (void)driver.cuGraphExecDestroy(*exec);
+    *exec = before;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (graph_memory_used()) graph_memory_settle();  // it may have been uploaded as well
   return result;
 }
@@ -38,6 +44,7 @@ CUresult take_memory(CUgraphExec exec, Call call) {
 template <class Call>
 CUresult upload(CUgraphExec exec, CUstream stream, Call call) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const AccountScope account;
   if (!account.active() || !launch_takes_memory(stream)) return call();
   return take_memory(exec, call);
@@ -114,6 +121,7 @@ SLUICE_HOOK CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
 
 SLUICE_HOOK CUresult cuGraphExecDestroy(CUgraphExec exec) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const AccountScope account;
   // Before the driver can give the same handle to another thread.
   graph_forget(exec);
@@ -127,6 +135,7 @@ SLUICE_HOOK CUresult cuGraphExecDestroy(CUgraphExec exec) {
 
 SLUICE_HOOK CUresult cuDeviceGraphMemTrim(CUdevice device) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const AccountScope account;
   const CUresult result = driver.cuDeviceGraphMemTrim(device);
   if (account.active() && result == CUDA_SUCCESS) graph_memory_trimmed(device);

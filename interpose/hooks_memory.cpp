@@ -7,6 +7,7 @@
 #include "interpose/free.h"
 #include "interpose/gate.h"
 #include "interpose/room.h"
+#include "interpose/say.h"
 #include "interpose/swap.h"
 
 using namespace sluice::interpose;
@@ -20,6 +21,7 @@ void pointer_free(CUdeviceptr pointer) {
 CUresult pointer_record(CUdeviceptr pointer, uint64_t bytes, int device) {
   const Record record{pointer, bytes, this_thread->context, RecordKind::kPointer, device};
   if (process.records.insert(record)) return CUDA_SUCCESS;
+  unrecorded_say("an allocation's record");
   pointer_free(pointer);
   charge_release(device, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;

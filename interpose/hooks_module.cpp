@@ -14,6 +14,7 @@ uint64_t unloads = 1;  // handles of functions may mean others afterwards
 template <class Handle, class Call, class Undo>
 CUresult load(Handle* out, Call call, Undo undo) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
   const Handle before = *out;
   const CUresult result = call();
@@ -30,6 +31,7 @@ CUresult library_undo(CUlibrary library) { return driver.cuLibraryUnload(library
 template <class Call>
 CUresult unload(Call call) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = call();
   if (result != CUDA_SUCCESS) return result;
   __atomic_add_fetch(&unloads, 1, __ATOMIC_RELEASE);
@@ -54,6 +56,7 @@ bool function_is_new(const void* handle) {
 template <class Handle, class Call>
 CUresult function_get(Handle* out, Call call) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = call();
   if (result != CUDA_SUCCESS || out == nullptr || !function_is_new(*out)) return result;
   (void)residual_settle(false);
@@ -65,6 +68,7 @@ CUresult function_get(Handle* out, Call call) {
 template <class Call>
 CUresult library_get(Call call) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = call();
   if (result == CUDA_SUCCESS) (void)residual_settle(false);
   return result;
@@ -73,6 +77,7 @@ CUresult library_get(Call call) {
 template <class Call>
 CUresult functions_list(Call call) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = call();
   if (result == CUDA_SUCCESS && process_mode() == Mode::kActive) residual_expect();
   return result;

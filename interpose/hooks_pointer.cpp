@@ -65,6 +65,7 @@ SLUICE_HOOK CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attrib
   if (SLUICE_LIKELY(!swap_owns(address)))
     return driver.cuPointerGetAttribute(out, attribute, address);
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   SwapPointer pointer;
   const bool known = swap_find(address, &pointer);
   const CUresult result = driver.cuPointerGetAttribute(out, attribute, known ? address : kNobody);
@@ -78,6 +79,7 @@ SLUICE_HOOK CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
   if (SLUICE_LIKELY(!swap_owns(address)))
     return driver.cuPointerGetAttributes(count, attributes, out, address);
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   SwapPointer pointer;
   const bool known = swap_find(address, &pointer);
   const CUresult result =
@@ -95,6 +97,7 @@ SLUICE_HOOK CUresult cuPointerSetAttribute(const void* value, CUpointer_attribut
   if (SLUICE_LIKELY(!swap_owns(address)))
     return driver.cuPointerSetAttribute(value, attribute, address);
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   SwapPointer pointer;
   const bool known = swap_find(address, &pointer);
   const CUresult result = driver.cuPointerSetAttribute(value, attribute, known ? address : kNobody);
@@ -116,6 +119,7 @@ SLUICE_HOOK CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes,
 
 SLUICE_HOOK CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = driver.cuCtxEnablePeerAccess(peer, flags);
   if (result != CUDA_SUCCESS || process_mode() != Mode::kActive || !swap_anywhere()) return result;
   const ThreadRecord* thread = caller_in_context();
@@ -127,6 +131,7 @@ SLUICE_HOOK CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
 
 SLUICE_HOOK CUresult cuCtxDisablePeerAccess(CUcontext peer) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = driver.cuCtxDisablePeerAccess(peer);
   if (result != CUDA_SUCCESS || process_mode() != Mode::kActive || !swap_anywhere()) return result;
   const ThreadRecord* thread = caller_in_context();
@@ -137,6 +142,7 @@ SLUICE_HOOK CUresult cuCtxDisablePeerAccess(CUcontext peer) {
 SLUICE_HOOK CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes,
                                     const CUmemAccessDesc* access, size_t count) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (swap_owns(address)) return CUDA_ERROR_INVALID_VALUE;
   return driver.cuMemSetAccess(address, bytes, access, count);
 }

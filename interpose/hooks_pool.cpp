@@ -7,6 +7,7 @@
 #include "interpose/gate.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
+#include "interpose/say.h"
 
 using namespace sluice::interpose;
 
@@ -31,21 +32,28 @@ bool device_is_full(uint64_t growth) {
 
 template <class Call>
 CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
-                       Call call) {
+                       CUstream stream, Call call) {
   const PoolsScope scope;
   Pool* pool = pool_find(handle);
-  if (pool == nullptr || pool->device < 0) return call();
+  if (SLUICE_UNLIKELY(pool == nullptr)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (pool->device < 0) return call();
   const uint64_t growth = growth_expected(handle, bytes);
   if (growth > 0) {
     pool_settle(*pool);
     if (!charge_reserve(pool->device, growth)) return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  const CUdeviceptr before = *pointer;
   const CUresult result = call();
   pool_settle_grown(*pool, growth);
   if (result == CUDA_SUCCESS) {
-    (void)process.records.insert(
-        Record{*pointer, bytes, handle, RecordKind::kPooled, pool->device});
-  } else if (result == CUDA_ERROR_OUT_OF_MEMORY && growth > 0 && device_is_full(growth)) {
+    const Record record{*pointer, bytes, handle, RecordKind::kPooled, pool->device};
+    if (SLUICE_LIKELY(process.records.insert(record))) return result;
+    unrecorded_say("an allocation's record");
+    (void)driver.cuMemFreeAsync(*pointer, stream);
+    *pointer = before;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && growth > 0 && device_is_full(growth)) {
     wait.refused(device_gpu(pool->device), growth);
   }
   return result;
@@ -62,7 +70,7 @@ bool stream_device_in(CUcontext context, CUstream stream, CUdevice* device) {
 // The device of a stream that has a handle. The question needs a context, whichever.
 bool stream_device(CUstream stream, CUdevice* device) {
   if (driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS) return true;
-  for (int i = 0; i < kContextsMax; ++i) {
+  for (int i = 0, n = context_count(); i < n; ++i) {
     const ContextRecord& record = *context_at(i);
     if (load_acquire(record.alive) != 0 && stream_device_in(record.context, stream, device))
       return true;
@@ -102,7 +110,7 @@ CUresult allocate_once(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer
   if (!account.active() || pointer == nullptr || stream_is_capturing(stream)) return call();
   const int device = account.device();
   if (handle == nullptr) handle = pool_of_stream(stream, device);
-  return handle == nullptr ? call() : allocate_from(wait, handle, pointer, bytes, call);
+  return handle == nullptr ? call() : allocate_from(wait, handle, pointer, bytes, stream, call);
 }
 
 template <class Call>
@@ -118,6 +126,23 @@ CUresult release(CUdeviceptr pointer, CUstream stream, Call call) {
   return memory_free<Free::kInStreamOrder>(pointer, stream, call);
 }
 
+int device_of(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1;
+}
+
+template <class Call>
+CUresult pool_of_location(CUmemoryPool* pool, const CUmemLocation* location, Call call) {
+  const AccountScope account;
+  if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const CUmemoryPool before = pool == nullptr ? nullptr : *pool;
+  const CUresult result = call();
+  if (!account.active() || result != CUDA_SUCCESS) return result;
+  const PoolsScope scope;
+  if (SLUICE_LIKELY(pool_place(*pool, device_of(*location)))) return result;
+  *pool = before;
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 enum class After : uint8_t { kLives, kDestroyed };
 
 template <class Call>
@@ -125,6 +150,7 @@ CUresult with_pool(CUmemoryPool handle, After after, Call call) {
   CUresult result;
   {
     const AccountScope account;
+    if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
     if (!account.active()) return call();
     const PoolsScope scope;
     Pool* pool = pool_find(handle);
@@ -177,12 +203,29 @@ SLUICE_HOOK CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
 
 SLUICE_HOOK CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   const AccountScope account;
+  if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const CUmemoryPool before = pool == nullptr ? nullptr : *pool;
   const CUresult result = driver.cuMemPoolCreate(pool, properties);
   if (!account.active() || result != CUDA_SUCCESS) return result;
   const PoolsScope scope;
-  const bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  (void)pool_add(*pool, on_device ? properties->location.id : -1);
-  return result;
+  if (SLUICE_LIKELY(pool_add(*pool, device_of(properties->location)) != nullptr)) return result;
+  (void)driver.cuMemPoolDestroy(*pool);
+  *pool = before;
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Pools by place and kind of memory. The driver tells of no pool where it is but of a device's own,
+// so this is the moment to learn it.
+SLUICE_HOOK CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location,
+                                            CUmemAllocationType type) {
+  return pool_of_location(pool, location,
+                          [&] { return driver.cuMemGetDefaultMemPool(pool, location, type); });
+}
+
+SLUICE_HOOK CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location,
+                                     CUmemAllocationType type) {
+  return pool_of_location(pool, location,
+                          [&] { return driver.cuMemGetMemPool(pool, location, type); });
 }
 
 SLUICE_HOOK CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t bytes) {

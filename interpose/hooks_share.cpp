@@ -15,6 +15,7 @@ namespace {
 template <class Call>
 CUresult share(Call call) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = call();
   if (result != CUDA_SUCCESS || process_mode() != Mode::kActive) return result;
   residual_shared();

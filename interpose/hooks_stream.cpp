@@ -1,6 +1,7 @@
 // Streams: their end, their capture into graphs, and the calls by which a program waits. A wait is
 // the meter's best moment: the fence recorded just before it marks the exact end of the work, and
 // its return shows what has finished.
+#include "interpose/say.h"
 #include "interpose/touch.h"
 
 using namespace sluice::interpose;
@@ -26,6 +27,7 @@ CUresult waiting(CUstream stream, bool all, Call call) {
 template <class Call>
 CUresult waiting_in(CUstream stream, bool all, Call call) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   return waiting(stream, all, call);
 }
 
@@ -42,15 +44,16 @@ ContextRecord* current_context() {
 template <class Call>
 CUresult capture_begin(CUstream stream, Call call) {
   const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   ContextRecord* context = current_context();
   if (context == nullptr) return call();
   const DepthScope depth(this_thread);
   CUresult result;
   {
     const LockScope scope(context->lock);
-    capture_begins(context->context, stream);
+    if (!capture_begins(context->context, stream)) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  for (int i = 0; i < kContextsMax; ++i) {
+  for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& other = *context_at(i);
     if (&other == context || load_acquire(other.alive) == 0) continue;
     const LockScope scope(other.lock);
@@ -82,9 +85,13 @@ CUresult capture_end(CUstream stream, Call call) {
 
 template <class Call>
 CUresult destroy(CUstream stream, Call call) {
-  if (process_enter() != Mode::kActive || thread_record() == nullptr || this_thread->depth != 0)
-    return call();
-  for (int i = 0; i < kContextsMax; ++i) {
+  if (process_enter() != Mode::kActive) return call();
+  if (SLUICE_UNLIKELY(thread_record() == nullptr)) {
+    unrecorded_say("a thread's record");  // nobody would be told that the stream is gone
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
+  if (this_thread->depth != 0) return call();
+  for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
     if (load_acquire(context.alive) == 0) continue;
     const ErrnoGuard guard;

@@ -20,6 +20,7 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
     return driver.cuMemCreate(handle, bytes, properties, flags);
   }
   const int device = properties->location.id;
+  const CUmemGenericAllocationHandle before = handle == nullptr ? 0 : *handle;
   if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver.cuMemCreate(handle, bytes, properties, flags);
   if (result != CUDA_SUCCESS) {
@@ -28,8 +29,11 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
     return result;
   }
   charge_commit(device, bytes);
-  vmm_created(*handle, device, bytes);
-  return result;
+  if (SLUICE_LIKELY(vmm_created(*handle, device, bytes))) return result;
+  (void)driver.cuMemRelease(*handle);
+  *handle = before;
+  charge_release(device, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // Ends a handle or a mapping. Memory from elsewhere, and what others may still hold, is the
@@ -39,6 +43,7 @@ CUresult end(Call call, End end_known) {
   bool known = true;
   {
     const AccountScope account;
+    if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
     const CUresult result = call();
     if (!account.active() || result != CUDA_SUCCESS) return result;
     known = end_known();
@@ -73,15 +78,19 @@ SLUICE_HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 SLUICE_HOOK CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                               CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const AccountScope account;
+  if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (swap_owns(address)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = driver.cuMemMap(address, bytes, offset, handle, flags);
-  if (account.active() && result == CUDA_SUCCESS) vmm_mapped(handle, address, bytes);
-  return result;
+  if (!account.active() || result != CUDA_SUCCESS) return result;
+  if (SLUICE_LIKELY(vmm_mapped(handle, address, bytes))) return result;
+  (void)driver.cuMemUnmap(address, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 SLUICE_HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
                                                  void* address) {
   const AccountScope account;
+  if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (swap_owns(reinterpret_cast<CUdeviceptr>(address))) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = driver.cuMemRetainAllocationHandle(handle, address);
   if (account.active() && result == CUDA_SUCCESS) {

@@ -7,6 +7,7 @@
 
 #include "interpose/activity.h"
 #include "interpose/covered.h"
+#include "interpose/slabs.h"
 
 namespace sluice::interpose {
 
@@ -14,9 +15,8 @@ DeviceTotals device_totals[kDevicesMax];
 
 namespace {
 
-constinit ContextRecord contexts[kContextsMax];
+constinit Slabs<ContextRecord, 8> contexts;
 constinit Lock contexts_lock;
-uint32_t contexts_used;  // records that ever were somebody's are before it
 uint32_t generations;
 
 // A base older than this is replaced: cuEventElapsedTime answers in float milliseconds, 0.1 us
@@ -260,25 +260,28 @@ double Intervals::add(double begin_ns, double end_ns) {
 ContextRecord* context_record(CUcontext context, int device) {
   const LockScope scope(contexts_lock);
   ContextRecord* free_one = nullptr;
-  for (ContextRecord& record : contexts) {
+  for (uint32_t i = 0; i < contexts.count(); ++i) {
+    ContextRecord& record = contexts[i];
     if (record.alive != 0 && record.context == context) return &record;
     if (record.alive == 0 && free_one == nullptr) free_one = &record;
   }
+  const bool fresh = free_one == nullptr;
+  if (fresh) free_one = contexts.next();
   if (free_one == nullptr) return nullptr;
   free_one->context = context;
   free_one->device = device;
   free_one->frontier_ns = kNoFrontier;
-  const auto used = static_cast<uint32_t>(free_one - contexts) + 1;
-  if (used > contexts_used) store_relaxed(contexts_used, used);
+  if (fresh) contexts.publish();
   activity_begin(device);
   store_release(free_one->alive, 1u);
   return free_one;
 }
 
-ContextRecord* context_at(int index) { return &contexts[index]; }
+ContextRecord* context_at(int index) { return &contexts[static_cast<uint32_t>(index)]; }
+int context_count() { return static_cast<int>(contexts.count()); }
 
 uint64_t device_frontier(int device) {
-  const uint32_t n = load_relaxed(contexts_used);
+  const uint32_t n = contexts.count();
   if (SLUICE_LIKELY(n == 1)) return load_acquire(contexts[0].frontier_ns);
   uint64_t earliest = kNoFrontier;
   for (uint32_t i = 0; i < n; ++i) {
@@ -292,7 +295,8 @@ uint64_t device_frontier(int device) {
 
 void context_forget(CUcontext context) {
   const LockScope scope(contexts_lock);
-  for (ContextRecord& record : contexts) {
+  for (uint32_t i = 0; i < contexts.count(); ++i) {
+    ContextRecord& record = contexts[i];
     if (record.alive == 0 || record.context != context) continue;
     const LockScope inner(record.lock);
     streams_changed(record);
@@ -561,8 +565,7 @@ bool context_passed(ContextRecord& context, uint64_t question) {
 
 void meter_reset_after_fork() {
   contexts_lock.reset_after_fork();
-  memset(static_cast<void*>(contexts), 0, sizeof contexts);
-  contexts_used = 0;
+  contexts.clear();
   memset(device_totals, 0, sizeof device_totals);
   activity_reset_after_fork();
   captures_reset_after_fork();
@@ -570,7 +573,8 @@ void meter_reset_after_fork() {
 }
 
 void launches_look() {
-  for (ContextRecord& context : contexts) {
+  for (uint32_t i = 0; i < contexts.count(); ++i) {
+    ContextRecord& context = contexts[i];
     if (load_acquire(context.alive) == 0) continue;
     const LockScope scope(context.lock);
     streams_changed(context);

@@ -23,7 +23,6 @@ namespace sluice::interpose {
 inline constexpr unsigned kFencesMax = 32;     // per stream, recorded and not yet passed
 inline constexpr unsigned kIntervalsMax = 16;  // disjoint busy intervals remembered for the union
 inline constexpr unsigned kEventPoolMax = 256;
-inline constexpr int kContextsMax = 64;
 /// Launches closer together than this are a burst and measured together; others are measured one by
 /// one.
 inline constexpr uint64_t kBurstGapNs = 20000;
@@ -162,9 +161,11 @@ struct DeviceTotals {
 };
 extern DeviceTotals device_totals[kDevicesMax];
 
-/// The record of a context, made on first sight; nullptr when there are too many.
+/// The record of a context, made on first sight; nullptr when there is no memory for it. Records
+/// stay where they are, and an ended context's becomes another's.
 ContextRecord* context_record(CUcontext context, int device);
 ContextRecord* context_at(int index);
+int context_count();
 /// The earliest frontier of the device's contexts.
 uint64_t device_frontier(int device);
 /// Forgets a context that the program destroyed: its work is over, its events are gone.

@@ -417,8 +417,9 @@ bool devices_learn() {
   const DepthScope depth(thread_record());
   int count = 0;
   if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return false;
-  if (count > kDevicesMax) count = kDevicesMax;
-  bool too_many = false;
+  process.device_total = count;
+  bool too_many = count > kDevicesMax;
+  if (too_many) count = kDevicesMax;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     int8_t gpu = -1;
     CUdevice device;
@@ -471,8 +472,11 @@ bool thread_context_look(ThreadRecord* thread) {
   thread->context_record = thread->gpu >= 0 ? context_record(context, device) : nullptr;
   // Offline, the GPU of the device is not known yet: ask again next time.
   const bool active = process_mode() == Mode::kActive;
-  thread->context_known = active ? 1 : 0;
-  const bool plain = active && thread->gpu >= 0 && load_relaxed(strict_fences) == 0;
+  const bool recorded = thread->context_record != nullptr;
+  // So it is with a context that there was no memory for; until then nothing of it takes a short
+  // way.
+  thread->context_known = active && (recorded || thread->gpu < 0) ? 1 : 0;
+  const bool plain = active && recorded && load_relaxed(strict_fences) == 0;
   thread->raised = static_cast<uint32_t>(thread->gpu) + 1;
   if (plain) thread->exclusive_count = &thread->exclusive_launches[thread->gpu];
   thread->lease = plain ? &process.entry(thread->gpu).lease.raw : nullptr;

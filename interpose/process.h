@@ -35,7 +35,8 @@ struct Process {
   uint32_t gpu_count = 0;
   uint32_t swap_gpus = 0;      // a bit for each whose allocations are to be movable
   uint32_t devices_known = 0;  // device_gpu is filled
-  int32_t device_count = 0;
+  int32_t device_count = 0;    // those that are looked at: at most kDevicesMax
+  int32_t device_total = 0;    // those that the driver has
   int8_t device_gpu[kDevicesMax] = {};
   Ledger ledger;
   Records records;

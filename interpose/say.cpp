@@ -9,7 +9,8 @@
 namespace sluice::interpose {
 namespace {
 constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-}
+RateLimit unrecorded_said;
+}  // namespace
 
 Line& Line::text(const char* s) {
   while (*s != '\0' && length_ + 1 < sizeof buffer_) buffer_[length_++] = *s++;
@@ -76,6 +77,17 @@ bool RateLimit::allow(uint64_t now_ns, uint64_t* skipped) {
   }
   *skipped = __atomic_exchange_n(&skipped_, 0, __ATOMIC_RELAXED);
   return true;
+}
+
+void unrecorded_say(const char* what) {
+  const ErrnoGuard guard;
+  uint64_t skipped = 0;
+  if (!unrecorded_said.allow(clock_now_ns(), &skipped)) return;
+  Line line;
+  line.text("refused a call that cannot be put on record, for lack of ").text(what);
+  line.text("; uncounted it would pass the job's limits. Give the program more memory or address ");
+  line.text("space (ulimit -v), or have it do with fewer threads, contexts or pools");
+  line.skipped(skipped).say();
 }
 
 }  // namespace sluice::interpose

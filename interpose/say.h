@@ -40,4 +40,8 @@ class RateLimit {
   uint64_t skipped_ = 0;
 };
 
+/// Says why a call fails that cannot be put on record, for lack of `what`: uncounted it would pass
+/// the job's limits.
+void unrecorded_say(const char* what);
+
 }  // namespace sluice::interpose

@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 
 #include "interpose/meter.h"
+#include "interpose/say.h"
+#include "interpose/slabs.h"
 #include "interpose/swap_state.h"
 
 namespace sluice::interpose {
@@ -21,9 +23,7 @@ struct Peer {
   CUcontext owner;
   int accessor_device;
 };
-constexpr uint32_t kPeersMax = 1024;  // pairs of contexts on different devices
-Peer peers[kPeersMax];
-uint32_t peers_seen;
+constinit Slabs<Peer, 64> peers;  // pairs of contexts on different devices
 
 uint64_t granules[kDevicesMax];  // 0 = not asked yet
 constexpr uint64_t kNoGranule = ~uint64_t{0};
@@ -54,7 +54,7 @@ uint64_t granule(int device) {
 unsigned access_list(const Block& block, CUmemAccessDesc* out) {
   bool chosen[kDevicesMax] = {};
   chosen[block.device] = true;
-  for (uint32_t i = 0; i < peers_seen; ++i) {
+  for (uint32_t i = 0; i < peers.count(); ++i) {
     if (peers[i].accessor != nullptr && peers[i].owner == block.context)
       chosen[peers[i].accessor_device] = true;
   }
@@ -387,7 +387,7 @@ CUdeviceptr swap_pin(CUdeviceptr address) {
 namespace {
 
 bool peer_reaches(int device, CUcontext owner) {
-  for (uint32_t i = 0; i < peers_seen; ++i) {
+  for (uint32_t i = 0; i < peers.count(); ++i) {
     const Peer& peer = peers[i];
     if (peer.accessor != nullptr && peer.owner == owner && peer.accessor_device == device)
       return true;
@@ -409,14 +409,16 @@ CUresult access_change(CUcontext owner, int device, CUmemAccess_flags flags) {
 }
 
 Peer* peer_place() {
-  for (uint32_t i = 0; i < peers_seen; ++i) {
+  for (uint32_t i = 0; i < peers.count(); ++i) {
     if (peers[i].accessor == nullptr) return &peers[i];
   }
-  return peers_seen == kPeersMax ? nullptr : &peers[peers_seen++];
+  Peer* made = peers.next();
+  if (made != nullptr) peers.publish();
+  return made;
 }
 
 void peers_forget(CUcontext context) {
-  for (uint32_t i = 0; i < peers_seen; ++i) {
+  for (uint32_t i = 0; i < peers.count(); ++i) {
     if (peers[i].accessor == context || peers[i].owner == context) peers[i].accessor = nullptr;
   }
 }
@@ -426,17 +428,20 @@ void peers_forget(CUcontext context) {
 CUresult swap_peer(CUcontext accessor, int accessor_device, CUcontext owner, bool on) {
   const LockScope scope(swap_lock);
   if (on) {
+    Peer* place = peer_place();
+    if (place == nullptr) {
+      unrecorded_say("a pair of peers' record");
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (!peer_reaches(accessor_device, owner)) {
       const CUresult result =
           access_change(owner, accessor_device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
       if (result != CUDA_SUCCESS) return result;
     }
-    Peer* place = peer_place();
-    if (place == nullptr) return CUDA_ERROR_TOO_MANY_PEERS;
     *place = Peer{accessor, owner, accessor_device};
     return CUDA_SUCCESS;
   }
-  for (uint32_t i = 0; i < peers_seen; ++i) {
+  for (uint32_t i = 0; i < peers.count(); ++i) {
     if (peers[i].accessor == accessor && peers[i].owner == owner) peers[i].accessor = nullptr;
   }
   // Another context of that device may still be allowed to.
@@ -479,7 +484,8 @@ void swap_account(uint64_t* bytes_by_device) {
 void swap_reset_after_fork() {
   swap_lock.reset_after_fork();
   swap_blocks.reset_after_fork();
-  swap_used = peers_seen = freed_captured = 0;
+  swap_used = freed_captured = 0;
+  peers.clear();
   memset(granules, 0, sizeof granules);
 }
 

@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "interpose/slabs.h"
+
 // A handle that no driver gives: our own object's address, known without a constructor.
 struct CUstream_st {
   char unused;
@@ -21,9 +23,8 @@ constinit StreamCache stream_cache_none = {&no_stream, nullptr, 0, 0, 0, 0, 0, n
 
 namespace {
 
-constexpr int kSlabSize = 64;
-ThreadRecord* slabs[kThreadsMax / kSlabSize];
-uint32_t used_count;  // records ever handed out
+constinit Slabs<ThreadRecord, 64> threads;
+uint32_t ended_count;  // records whose thread has ended, for others; not before `taken` says so
 Lock list_lock;
 pthread_key_t exit_key;
 uint32_t exit_key_made;
@@ -35,6 +36,7 @@ void thread_end(void* record) {
   store_release(thread->touching, 0u);
   store_release(thread->accounting, 0u);
   store_release(thread->taken, 0u);
+  __atomic_add_fetch(&ended_count, 1, __ATOMIC_RELEASE);
 }
 
 ThreadRecord* record_take() {
@@ -43,9 +45,11 @@ ThreadRecord* record_take() {
     if (pthread_key_create(&exit_key, thread_end) != 0) return nullptr;
     exit_key_made = 1;
   }
-  for (uint32_t i = 0; i < used_count; ++i) {
-    ThreadRecord* record = thread_at(static_cast<int>(i));
-    if (record->taken != 0) continue;
+  const uint32_t count = load_acquire(ended_count) == 0 ? 0 : threads.count();
+  for (uint32_t i = 0; i < count; ++i) {
+    ThreadRecord* record = &threads[i];
+    if (load_acquire(record->taken) != 0) continue;
+    __atomic_sub_fetch(&ended_count, 1, __ATOMIC_RELAXED);
     uint64_t launches[8];
     memcpy(launches, record->exclusive_launches, sizeof launches);  // counted ones stay counted
     memset(record, 0, sizeof *record);
@@ -54,16 +58,11 @@ ThreadRecord* record_take() {
     record->index = i;
     return record;
   }
-  if (used_count == kThreadsMax) return nullptr;
-  ThreadRecord*& slab = slabs[used_count / kSlabSize];
-  if (slab == nullptr) {
-    slab = static_cast<ThreadRecord*>(pages_allocate(kSlabSize * sizeof(ThreadRecord)));
-    if (slab == nullptr) return nullptr;
-  }
-  ThreadRecord* record = &slab[used_count % kSlabSize];
+  ThreadRecord* record = threads.next();
+  if (record == nullptr) return nullptr;
   record->taken = 1;
-  record->index = used_count;
-  store_release(used_count, used_count + 1);
+  record->index = threads.count();
+  threads.publish();
   return record;
 }
 
@@ -77,14 +76,15 @@ ThreadRecord* thread_record_make() {
   record->number = static_cast<uint32_t>(syscall(SYS_gettid));
   if (pthread_setspecific(exit_key, record) != 0) {
     store_release(record->taken, 0u);
+    __atomic_add_fetch(&ended_count, 1, __ATOMIC_RELEASE);
     return nullptr;
   }
   this_thread = record;
   return record;
 }
 
-ThreadRecord* thread_at(int index) { return &slabs[index / kSlabSize][index % kSlabSize]; }
-int thread_count() { return static_cast<int>(load_acquire(used_count)); }
+ThreadRecord* thread_at(int index) { return &threads[static_cast<uint32_t>(index)]; }
+int thread_count() { return static_cast<int>(threads.count()); }
 
 void threads_prepare() {
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0) {
@@ -101,6 +101,7 @@ void threads_barrier() {
 
 void threads_reset_after_fork() {
   list_lock.reset_after_fork();
+  store_relaxed(ended_count, threads.count() - (this_thread != nullptr ? 1u : 0u));
   for (int i = 0; i < thread_count(); ++i) {
     ThreadRecord* record = thread_at(i);
     const ThreadRecord before = *record;

@@ -1,5 +1,5 @@
 // What each thread of the program keeps for the shim: whether it is inside a launch, whether a
-// driver call comes from us, and what was looked up last. Records live in static slabs, are found
+// driver call comes from us, and what was looked up last. Records live in slabs, are found
 // by a thread-local pointer, and are visited by the helper thread. Knows nothing of the broker.
 //
 // The asymmetric protocol: a thread raises `inside` with a plain store and then reads the lease.
@@ -32,7 +32,6 @@ struct StreamCache {
 };
 
 inline constexpr unsigned kStreamCacheSize = 4;
-inline constexpr int kThreadsMax = 4096;
 
 struct alignas(64) ThreadRecord {
   uint32_t inside;  // gpu + 1 while a launch is between its gate and its return
@@ -70,8 +69,9 @@ extern __thread ThreadRecord* this_thread __attribute__((tls_model("initial-exec
 /// Set where membarrier is missing: every raise of a word is followed by a full fence.
 extern uint32_t strict_fences;
 
-/// The calling thread's record, made on first use. nullptr when there are too many threads; such a
-/// thread passes the gate with a full look each time.
+/// The calling thread's record, made on first use. nullptr when there is no memory for it, or no
+/// key for its thread-local storage left; what such a thread asks for is refused, for neither a
+/// drain nor a hold would see it.
 SLUICE_NOINLINE ThreadRecord* thread_record_make();
 inline ThreadRecord* thread_record() {
   ThreadRecord* record = this_thread;

@@ -3,6 +3,7 @@
 
 #include "interpose/account.h"
 #include "interpose/activity.h"
+#include "interpose/say.h"
 #include "interpose/swap.h"
 
 namespace sluice::interpose {
@@ -21,11 +22,16 @@ void want_once(int gpu, uint32_t hold, bool again) {
     gate_want_say(gpu, protocol::lease_epoch(process.entry(gpu).lease.load()));
 }
 
-// The calling thread's record when the call is the program's own and under a tenant.
-ThreadRecord* caller() {
+// The calling thread's record when the call is the program's own and under a tenant. `unrecorded`:
+// it would be, if there were one.
+ThreadRecord* caller(bool* unrecorded = nullptr) {
   if (process_enter() != Mode::kActive) return nullptr;
   ThreadRecord* thread = thread_record();
-  return thread == nullptr || thread->depth != 0 ? nullptr : thread;
+  if (SLUICE_UNLIKELY(thread == nullptr)) {
+    if (unrecorded != nullptr) *unrecorded = true;
+    return nullptr;
+  }
+  return thread->depth != 0 ? nullptr : thread;
 }
 
 // The same, when it is on one of the tenant's GPUs.
@@ -71,10 +77,15 @@ void touch_wait(ThreadRecord& thread) {
   gate_wait_tell(held, clock_now_ns() - start_ns);
 }
 
-TouchScope::TouchScope() : thread_(caller()) {
+TouchScope::TouchScope() : thread_(caller(&unrecorded_)) {
+  if (SLUICE_UNLIKELY(unrecorded_)) unrecorded_say("a thread's record");
   if (thread_ == nullptr) return;
   // A context that only copies is known to the meter as well: its copies are waited for.
-  (void)thread_context(thread_);
+  if (thread_context(thread_) && thread_->gpu >= 0 &&
+      SLUICE_UNLIKELY(thread_->context_record == nullptr)) {
+    unrecorded_ = true;
+    unrecorded_say("a context's record");
+  }
   touch_begin(*thread_);
 }
 

@@ -42,14 +42,19 @@ class TouchScope {
   TouchScope& operator=(const TouchScope&) = delete;
   /// The caller's record, when the call is the program's own and under a tenant.
   ThreadRecord* thread() const { return thread_; }
+  /// There is no record for the thread or its context, so that no hold would wait for the call: it
+  /// must not be made. The sentence was said.
+  bool unrecorded() const { return unrecorded_; }
 
  private:
+  bool unrecorded_ = false;  // set while thread_ is found
   ThreadRecord* thread_;
 };
 
 class BlockingScope {
  public:
   BlockingScope();
+  bool unrecorded() const { return touch_.unrecorded(); }
 
  private:
   TouchScope touch_;

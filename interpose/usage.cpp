@@ -10,7 +10,7 @@
 namespace sluice::interpose {
 namespace {
 
-constexpr unsigned kProcessesMax = 512;              // that NVML lists on one GPU
+constexpr unsigned kProcessesMax = 4096;  // that NVML lists on one GPU: more contexts than fit one
 constexpr unsigned long long kNotAvailable = ~0ull;  // NVML_VALUE_NOT_AVAILABLE
 
 enum class State : uint32_t { kUnknown, kReady, kNone };

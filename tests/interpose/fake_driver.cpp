@@ -12,9 +12,9 @@
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0, 1, 0,
-                  nullptr,    0, 1000, 0, 0, 2 << 20, 0, 0, nullptr,      0, 0, nullptr,
-                  0,          0, 0,    0, 0, 0,       0, 0, nullptr};
+FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0,       1, 0,
+                  nullptr,    0, 1000, 0, 0, 2 << 20, 0, 0, nullptr,      0,       0, nullptr,
+                  0,          0, 0,    0, 0, 0,       0, 0, nullptr,      nullptr, 0, 0};
 
 void fake_enter(const char* function) {
   if (__atomic_load_n(&fake.held, __ATOMIC_SEQ_CST) == 0) return;
@@ -79,7 +79,7 @@ FAKE CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuCtxGetCurrent(CUcontext* context) {
-  *context = reinterpret_cast<CUcontext>(0x1000);
+  *context = fake.context != nullptr ? fake.context : reinterpret_cast<CUcontext>(0x1000);
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuCtxGetDevice(CUdevice* device) {
@@ -162,6 +162,19 @@ FAKE CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice) {
   *pool = reinterpret_cast<CUmemoryPool>(0x5000);
   return CUDA_SUCCESS;
 }
+FAKE CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation*, CUmemAllocationType) {
+  *pool = reinterpret_cast<CUmemoryPool>(0x5100);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation*, CUmemAllocationType) {
+  *pool = reinterpret_cast<CUmemoryPool>(0x5200);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps*) {
+  static uintptr_t next_pool = 0x6000;
+  *pool = reinterpret_cast<CUmemoryPool>(next_pool += 0x10);
+  return CUDA_SUCCESS;
+}
 FAKE CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute attribute, void* value) {
   *static_cast<cuuint64_t*>(value) = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
                                          ? fake.pool_reserved_bytes
@@ -180,6 +193,10 @@ FAKE CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream) {
   pooled[*out] = bytes;
   return CUDA_SUCCESS;
 }
+FAKE CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool,
+                                      CUstream stream) {
+  return cuMemAllocAsync(out, bytes, stream);
+}
 FAKE CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream) {
   fake_enter(__func__);
   const std::lock_guard lock(mutex);
@@ -191,6 +208,29 @@ FAKE CUresult cuMemPoolTrimTo(CUmemoryPool, size_t bytes) {
   fake_enter(__func__);
   const unsigned long long low = fake.pool_used_bytes > bytes ? fake.pool_used_bytes : bytes;
   if (fake.pool_reserved_bytes > low) fake.pool_reserved_bytes = low;
+  return CUDA_SUCCESS;
+}
+// The n-th graph within each other has the handle n and one node, whose handle is n as well.
+FAKE CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
+  *count = fake.graph_depth > 0 ? 1 : 0;
+  if (nodes != nullptr) *nodes = reinterpret_cast<CUgraphNode>(graph);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
+  const bool innermost =
+      reinterpret_cast<uintptr_t>(node) >= static_cast<uintptr_t>(fake.graph_depth);
+  *type = !innermost                   ? CU_GRAPH_NODE_TYPE_GRAPH
+          : fake.graph_node_bytes != 0 ? CU_GRAPH_NODE_TYPE_MEM_ALLOC
+                                       : CU_GRAPH_NODE_TYPE_EMPTY;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* graph) {
+  *graph = reinterpret_cast<CUgraph>(reinterpret_cast<uintptr_t>(node) + 1);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuGraphMemAllocNodeGetParams(CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  params->poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  params->bytesize = fake.graph_node_bytes;
   return CUDA_SUCCESS;
 }
 static CUresult graph_launch(unsigned long long* calls, CUgraphExec exec, CUstream stream) {

@@ -60,6 +60,9 @@ struct FakeState {
   int wait_on_sync;               // 1: synchronisations of streams do not return,
   int syncs_waiting;              // and so many wait now
   void (*on_pool_read)();  // between what a pool's attribute is and its answer; nullptr = nothing
+  CUcontext context;       // the current one of every thread; nullptr = the primary one
+  int graph_depth;  // how many graphs lie within each other in any graph; the innermost allocates
+  unsigned long long graph_node_bytes;  // so much; 0 = none does
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.
