@@ -230,6 +230,31 @@ TEST_F(GuestTest, PoolsAreChargedByWhatTheyReserve) {
   EXPECT_EQ(broker->account().reserved_bytes.load(), 0u);
 }
 
+// The driver says of no pool where it is, but of a device's own: others are known from the call
+// that gave them.
+TEST_F(GuestTest, APoolThatWasAskedForByItsPlaceIsCharged) {
+  start(8 * kMiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, host{CU_MEM_LOCATION_TYPE_HOST, {0}};
+  CUmemoryPool current = nullptr, own = nullptr, of_host = nullptr;
+  ASSERT_EQ(cuMemGetMemPool(&of_host, &host, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_SUCCESS);
+  CUdeviceptr a = 0;
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&a, 20 * kMiB, of_host, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().held_bytes.load(), 0u) << "memory of the host";
+  ASSERT_EQ(cuMemFreeAsync(a, nullptr), CUDA_SUCCESS);
+  fake.pool_reserved_bytes = 0;
+  // The fake driver gives the same pool for every place.
+  ASSERT_EQ(cuMemGetMemPool(&current, &here, CU_MEM_ALLOCATION_TYPE_MANAGED), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&a, 20 * kMiB, current, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&a, 3 * kMiB, current, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().held_bytes.load(), 4 * kMiB);
+  fake.pool_reserved_bytes = fake.pool_used_bytes = 0;
+  ASSERT_EQ(cuMemGetDefaultMemPool(&own, &here, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_SUCCESS);
+  ASSERT_NE(own, current);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&a, 20 * kMiB, own, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&a, kMiB, own, nullptr), CUDA_SUCCESS);
+}
+
 // A thread that has read what a pool has reserved and not yet charged it.
 std::atomic<int> pool_readers{0};
 std::atomic<bool> pool_reader_goes{false};
