@@ -75,21 +75,30 @@ CUresult allocate(Pointer* pointer, uint64_t bytes, Call call) {
 // The driver chooses the pitch. The largest alignment sold is 512 bytes, which movable memory has.
 constexpr uint64_t kPitchAlignment = 512;
 
-// Whether rows take that much: once it was seen that they do, padded rows are reserved, so that
-// nothing is above the quota for a moment; until then, and for good where it was seen that they do
-// not, what surely must fit, the rows without padding.
-enum Padding : uint32_t { kUnknown, kPadded, kOther };
-uint32_t padding_seen;
+constexpr uint64_t round_up(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Which powers of two no pitch that was seen is explained by: rows are padded to a multiple of one
+// of the others, as long as there are any. What surely must fit, rows padded to the least of them,
+// is reserved; so nothing is above the quota for a moment once a row has shown that the padding of
+// such rows is the same whichever it is.
+uint32_t alignments_excluded;  // a bit each, from 1 on
 
 void padding_learn(uint64_t width, uint64_t pitch) {
-  const uint64_t padded = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
-  constexpr uint64_t kHalf = kPitchAlignment / 2;
-  if (pitch != padded) {
-    store_relaxed<uint32_t>(padding_seen, kOther);
-  } else if ((width + kHalf - 1) / kHalf * kHalf != padded &&
-             load_relaxed(padding_seen) == kUnknown) {
-    store_relaxed<uint32_t>(padding_seen, kPadded);
+  uint32_t excluded = 0;
+  for (uint64_t alignment = 1; alignment <= kPitchAlignment; alignment *= 2) {
+    if (round_up(width, alignment) != pitch) excluded |= static_cast<uint32_t>(alignment);
   }
+  __atomic_fetch_or(&alignments_excluded, excluded, __ATOMIC_RELAXED);
+}
+
+uint64_t pitch_least(uint64_t width) {
+  const uint32_t excluded = load_relaxed(alignments_excluded);
+  for (uint64_t alignment = 1; alignment <= kPitchAlignment; alignment *= 2) {
+    if ((excluded & alignment) == 0) return round_up(width, alignment);
+  }
+  return width;
 }
 
 // What the driver allows; anything else it answers itself.
@@ -109,7 +118,7 @@ CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, co
   const uint64_t width = rows.width, height = rows.height;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
-  const uint64_t row = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
+  const uint64_t row = round_up(width, kPitchAlignment);
   uint64_t bytes;
   if (device < 0 || pointer == nullptr || pitch == nullptr ||
       __builtin_mul_overflow(row, height, &bytes)) {
@@ -121,7 +130,7 @@ CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, co
     if (result == CUDA_SUCCESS) *pitch = static_cast<Size>(row);
     return result;
   }
-  const uint64_t asked = load_relaxed(padding_seen) == kPadded ? bytes : width * height;
+  const uint64_t asked = pitch_least(width) * height;
   if (!charge_reserve(device, asked)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Pointer pointer_before = *pointer;
   const Size pitch_before = *pitch;

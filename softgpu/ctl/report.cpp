@@ -70,10 +70,11 @@ void accounts_json(std::vector<Device>& devices) {
     const Snapshot s = devices[i].snapshot();
     std::printf(
         "%s\n  {\"index\": %u, \"uuid\": \"%s\", \"capacity_bytes\": %llu, \"used_bytes\": %llu, "
-        "\"elapsed_ns\": %.0f, \"busy_ns\": %.0f, \"sm_ns\": %.0f, \"lag_ns\": %.0f,\n    ",
+        "\"peak_bytes\": %llu, \"elapsed_ns\": %.0f, \"busy_ns\": %.0f, \"sm_ns\": %.0f, "
+        "\"lag_ns\": %.0f,\n    ",
         i == 0 ? "" : ",", s.index, device::uuid_text(s.uuid).c_str(),
-        static_cast<Ull>(s.capacity_bytes), static_cast<Ull>(s.used_bytes), s.elapsed_ns, s.busy_ns,
-        s.sm_ns, s.lag_ns);
+        static_cast<Ull>(s.capacity_bytes), static_cast<Ull>(s.used_bytes),
+        static_cast<Ull>(s.peak_bytes), s.elapsed_ns, s.busy_ns, s.sm_ns, s.lag_ns);
     processes_json(s, true);
   }
   std::printf("\n]}\n");

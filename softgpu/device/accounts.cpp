@@ -51,6 +51,7 @@ Snapshot Device::snapshot() {
   result.index = segment.index;
   result.capacity_bytes = segment.memory_bytes;
   result.used_bytes = used_locked();
+  result.peak_bytes = segment.memory_peak_bytes;
   result.elapsed_ns = segment.now_ns - segment.created_ns;
   result.lost = segment.lost != 0;
   recent_read(segment, result);

@@ -170,12 +170,20 @@ bool Device::fits_locked(std::uint64_t bytes) {
   return fits();
 }
 
+/// After anything that takes memory. The dead hold nothing, also where nobody has noticed yet.
+void Device::peak_note_locked() {
+  if (used_locked() <= segment_->memory_peak_bytes) return;
+  reap_locked();
+  segment_->memory_peak_bytes = std::max(segment_->memory_peak_bytes, used_locked());
+}
+
 bool Device::memory_take(std::uint32_t client, std::uint64_t bytes) {
   const Lock lock(*this);
   if (refused_locked(client) || !fits_locked(bytes)) return false;
   Account& account = segment_->clients[client];
   account.memory_bytes += bytes;
   account.memory_peak_bytes = std::max(account.memory_peak_bytes, account.memory_bytes);
+  peak_note_locked();
   return true;
 }
 
@@ -187,7 +195,10 @@ void Device::memory_give(std::uint32_t client, std::uint64_t bytes) {
 
 bool Device::shared_create(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
   const Lock lock(*this);
-  return !refused_locked(client) && fits_locked(bytes) && shared_add_locked(client, inode, bytes);
+  if (refused_locked(client) || !fits_locked(bytes) || !shared_add_locked(client, inode, bytes))
+    return false;
+  peak_note_locked();
+  return true;
 }
 
 bool Device::shared_adopt(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
@@ -217,7 +228,9 @@ bool Device::shared_join(std::uint32_t client, std::uint64_t inode, std::uint64_
   if (shared_hold_locked(client, inode)) return true;
   const bool known = std::any_of(std::begin(segment_->shared), std::end(segment_->shared),
                                  [inode](const Shared& object) { return object.inode == inode; });
-  return !known && fits_locked(bytes) && shared_add_locked(client, inode, bytes);
+  if (known || !fits_locked(bytes) || !shared_add_locked(client, inode, bytes)) return false;
+  peak_note_locked();
+  return true;
 }
 
 bool Device::shared_hold(std::uint32_t client, std::uint64_t inode) {
@@ -293,6 +306,7 @@ bool Device::client_resume(std::uint32_t client) {
     object.suspended_bytes = 0;
   }
   account.suspended = 0;
+  peak_note_locked();
   return true;
 }
 

@@ -73,6 +73,7 @@ struct Snapshot {
   unsigned char uuid[16] = {};
   std::uint32_t index = 0;
   std::uint64_t capacity_bytes = 0, used_bytes = 0;
+  std::uint64_t peak_bytes = 0;  // of used_bytes, ever, at every moment and not only when asked
   double elapsed_ns = 0, busy_ns = 0, sm_ns = 0, lag_ns = 0;
   double recent_busy_ratio = 0, recent_copy_ratio = 0;  // of the last second
   bool lost = false;
@@ -208,6 +209,7 @@ class Device {
   void xid_add_locked(std::uint32_t number, int pid);
   void xid_wake() const;
   bool fits_locked(std::uint64_t bytes);
+  void peak_note_locked();
   bool refused_locked(std::uint32_t client);
   void forget_locked();
   void ended_add_locked(std::uint32_t client);

@@ -14,7 +14,7 @@
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 7;
+inline constexpr std::uint32_t kSegmentVersion = 8;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
 inline constexpr std::uint32_t kQueuesMax = 1024;  // streams with work, all processes together
@@ -132,7 +132,8 @@ struct Segment {
   double slice_end_ns = 0;
   double stall_end_ns = 0;  // a context switch is going on until here
   std::uint32_t current = kNone;
-  std::uint64_t ended_count = 0;  // ever; the next one's place in `ended`
+  std::uint64_t memory_peak_bytes = 0;  // the most that all processes ever held together
+  std::uint64_t ended_count = 0;        // ever; the next one's place in `ended`
   // What fell out of `ended`, summed up: forgotten[forgotten_count % 2] holds the first
   // forgotten_count accounts, so that one store replaces the sum.
   Account forgotten[2];

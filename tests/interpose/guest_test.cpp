@@ -210,6 +210,22 @@ TEST_F(GuestTest, PhysicalMemoryIsChargedUntilItsLastHandleAndMapping) {
   EXPECT_EQ(held(), 0u);
 }
 
+// One row of 1,000 bytes that takes 1,024 says of all such rows what they take, though not to which
+// multiple rows are padded: the driver is not asked for what does not fit.
+TEST_F(GuestTest, RowsAreReservedAsPaddedOnceTheirLikeWasSeen) {
+  start(kMiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr row = 0, rows = 0;
+  size_t pitch = 0;
+  ASSERT_EQ(cuMemAllocPitch_v2(&row, &pitch, 1000, 1, 4), CUDA_SUCCESS);
+  ASSERT_EQ(pitch, 1024u);
+  fake.alloc_result = CUDA_ERROR_ILLEGAL_STATE;
+  EXPECT_EQ(cuMemAllocPitch_v2(&rows, &pitch, 1000, 1024, 4), CUDA_ERROR_OUT_OF_MEMORY);
+  fake.alloc_result = CUDA_SUCCESS;
+  EXPECT_EQ(cuMemAllocPitch_v2(&rows, &pitch, 1000, 1023, 4), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().held_bytes.load(), kMiB);
+}
+
 TEST_F(GuestTest, PoolsAreChargedByWhatTheyReserve) {
   start(8 * kMiB);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);

@@ -70,6 +70,10 @@ uint64_t SoftGpuTest::device_total(int gpu) {
   return devices[static_cast<size_t>(gpu)]->snapshot().used_bytes;
 }
 
+uint64_t SoftGpuTest::device_peak(int gpu) {
+  return devices[static_cast<size_t>(gpu)]->snapshot().peak_bytes;
+}
+
 namespace {
 
 uint64_t on_device(const ClaimsGpu& account) {

@@ -46,6 +46,8 @@ class SoftGpuTest : public ::testing::Test {
   softgpu::device::Account device_account(int pid = getpid(), int gpu = 0);
   uint64_t device_bytes(int pid = getpid(), int gpu = 0);
   uint64_t device_total(int gpu = 0);
+  // The most that it ever held, at every moment.
+  uint64_t device_peak(int gpu = 0);
   // What the ledger says of a process, less what is in host memory; 0 when it has no slot.
   uint64_t held(int pid = getpid(), int gpu = 0);
   uint64_t held_total(int gpu = 0);

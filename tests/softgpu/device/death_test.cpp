@@ -175,6 +175,34 @@ TEST_F(Death, CapacityIsCommonAndTheDeadGiveWay) {
   EXPECT_EQ(device.used_bytes(), 0U);
 }
 
+// The most that was held is noted when it is taken, nobody has to look; what the dead left counts
+// for nothing.
+TEST_F(Death, TheMostThatWasEverHeldIsKept) {
+  Device device(segment);
+  const std::uint32_t client = device.client_open();
+  EXPECT_TRUE(device.memory_take(client, 5 * kMiB));
+  EXPECT_TRUE(device.shared_create(client, 77, 2 * kMiB));
+  device.memory_give(client, 5 * kMiB);
+  EXPECT_TRUE(device.memory_take(client, 3 * kMiB));
+  EXPECT_EQ(device.snapshot().used_bytes, 5 * kMiB);
+  EXPECT_EQ(device.snapshot().peak_bytes, 7 * kMiB);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Device own(segment);
+    if (!own.memory_take(own.client_open(), 10 * kMiB) || write(ready[1], "x", 1) != 1) _exit(1);
+    pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(device.memory_take(client, 11 * kMiB));
+  EXPECT_EQ(device.snapshot().peak_bytes, 16 * kMiB) << "and not 26, nobody had looked meanwhile";
+  device.client_close(client);
+}
+
 TEST_F(Death, SharedMemoryPassesToTheNextHolder) {
   int ready[2], go[2];
   ASSERT_EQ(pipe(ready), 0);
