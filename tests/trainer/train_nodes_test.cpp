@@ -1,6 +1,6 @@
 // A job on several machines, which are one here: launchers with directories and GPUs of their own,
 // that have nothing but a rendezvous on the loopback.
-#include <netinet/in.h>
+#include <arpa/inet.h>
 #include <sys/socket.h>
 
 #include <memory>
@@ -27,11 +27,11 @@ class NodesTest : public TrainProgramTest {
     std::unique_ptr<Child> child;
   };
   /// An address that no other test process has: all of 127.0.0.0/8 is the loopback's.
-  static HostPort address() {
+  static HostPort address(int number = 1) {
     const int pid = getpid();
-    return {"127." + std::to_string(1 + pid / 65536 % 250) + "." + std::to_string(pid / 256 % 256) +
-                "." + std::to_string(1 + pid % 250),
-            "29517"};
+    return {
+        text_format("127.%d.%d.%d", 1 + pid / 16384 % 250, pid / 64 % 256, pid % 64 * 4 + number),
+        "29517"};
   }
 
   NodeRun node(int number, const Words& more, const Words& environment = {}, int count = 2) {
@@ -269,6 +269,28 @@ TEST_F(NodesTest, ATakenPortIsSaid) {
                               ": Address already in use; give "
                               "another port");
   close(taken);
+}
+
+TEST_F(NodesTest, AnAddressOfAnotherMachineIsSaid) {
+  NodeRun first = node(0, with(kSmall, {"--address", "192.0.2.1"}));  // of documents alone
+  EXPECT_EQ(first.child->wait(kPatience), 1);
+  has(first.child->err(), "--address 192.0.2.1 is no address of this machine");
+}
+
+TEST_F(NodesTest, RanksSpeakFromTheAddressThatIsGiven) {
+  NodeRun nodes[2];
+  for (int i = 0; i < 2; ++i)
+    nodes[i] = node(i, with(endless(), {"--comm", "gloo", "--address", address(i + 2).host}));
+  for (const NodeRun& one : nodes)
+    ASSERT_TRUE(log_await(one.own->file("log"), "step", 8, kPatience)) << one.child->err();
+  const std::string connections = file_text("/proc/net/tcp");
+  for (int i = 0; i < 2; ++i) {
+    in_addr numeric{};
+    ASSERT_EQ(inet_pton(AF_INET, address(i + 2).host.c_str(), &numeric), 1);
+    has(connections, text_format(" %08X:", numeric.s_addr));
+  }
+  kill(nodes[0].child->pid(), SIGTERM);
+  for (const NodeRun& one : nodes) EXPECT_EQ(one.child->wait(kPatience), 0) << one.child->err();
 }
 
 TEST_F(NodesTest, WhatIsNotSupportedIsRefused) {

@@ -1,7 +1,7 @@
 // See nodes.h.
 #include "trainer/train/nodes.h"
 
-#include <poll.h>
+#include <unistd.h>
 
 #include <bit>
 #include <type_traits>
@@ -48,6 +48,15 @@ void line_visit(RankLine& line, Visit visit) {
   visit(line.peak_flops);
 }
 
+/// The ranks of this machine will wait there for the others.
+void address_check(const std::string& address) {
+  try {
+    close(tcp_listen({address, "0"}));
+  } catch (const Failure&) {
+    throw Failure("--address " + address + " is no address of this machine");
+  }
+}
+
 std::uint64_t bits_of(double value) { return std::bit_cast<std::uint64_t>(value); }
 template <class Whole>
 std::uint64_t bits_of(Whole value) {
@@ -70,6 +79,7 @@ Nodes::~Nodes() = default;
 
 void Nodes::meet(const GpusSeen& gpus) {
   const NodeOptions& nodes = options_.nodes;
+  if (!nodes.address.empty()) address_check(nodes.address);
   // Before there are threads, which must not be those that a signal ends.
   StopSignal stop;
   const std::string job = nodes.job + text_format("ranks of a node %d\nranks speak by %s\n",
