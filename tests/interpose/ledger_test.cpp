@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -107,6 +108,33 @@ TEST_F(LedgerTest, RefusesAfterPatienceWhenADeadAskStays) {
   memset(&shared->page.slots[1], 0,
          sizeof(ClaimsSlot));  // what the broker does with a dead process's slot
   EXPECT_TRUE(a->reserve(0, 1, 10 * kMiB));
+}
+
+// Others who ask all the time for what is there, and never at a moment of its own: after its
+// patience a reservation is refused though it would fit, is nobody's, and leaves nothing behind.
+TEST_F(LedgerTest, GivesUpAfterItsPatienceOfCollisionsThoughItWouldFit) {
+  auto a = ledger(0);
+  ledger(1);
+  auto& other = shared->page.slots[1].gpus[0];
+  other.asked_bytes.store(10 * kMiB);
+  a->patience_ns = 50'000'000;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(a->reserve(0, 4 * kMiB, 10 * kMiB));
+  const auto waited = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(waited, std::chrono::milliseconds(50)) << "it has not been patient";
+  EXPECT_EQ(a->total(0), 0u);
+  EXPECT_EQ(shared->page.slots[0].gpus[0].asked_bytes.load(), 0u);
+  // What is surely too much is refused at once, whoever asks.
+  other.held_bytes.store(8 * kMiB);
+  a->patience_ns = 3'600'000'000'000;
+  EXPECT_FALSE(a->reserve(0, 4 * kMiB, 10 * kMiB));
+  // And an ask that goes away in time was worth the wait.
+  std::thread asker([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    other.asked_bytes.store(0);
+  });
+  EXPECT_TRUE(a->reserve(0, 2 * kMiB, 10 * kMiB));
+  asker.join();
 }
 
 TEST_F(LedgerTest, WaitsForAChangeInTheMiddleInsteadOfRefusing) {
