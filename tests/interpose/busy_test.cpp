@@ -5,8 +5,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -18,6 +21,22 @@ using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
 
 void sleep_us(int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
+
+// Of five runs most agree, and none is charged less than it used. One run is not enough: where
+// the scheduler stops a process or its helper between a launch and the fence behind it, that run's
+// stretch is longer by as much.
+template <class Run>
+void expect_most_agree(Run run) {
+  constexpr int kRuns = 5, kMost = kRuns / 2 + 1;
+  int agreed = 0;
+  for (int i = 0; i < kRuns && agreed < kMost && i - agreed < kMost; ++i) {
+    const double error = run();
+    if (::testing::Test::HasFatalFailure()) return;
+    EXPECT_GE(error, -0.01);
+    agreed += std::abs(error) <= 0.01 ? 1 : 0;
+  }
+  EXPECT_EQ(agreed, kMost);
+}
 
 class BusyTest : public sluice::test::SoftGpuLaunchTest {
  protected:
@@ -50,20 +69,52 @@ class BusyTest : public sluice::test::SoftGpuLaunchTest {
     printf("busy: shim %.3f ms, device %.3f ms (%+.2f %%), lag %.3f ms\n", ours / 1e6, device / 1e6,
            100 * (ours / device - 1), static_cast<double>(device_account().lag_ns) / 1e6);
   }
-  // A thread that the host's scheduler stops between a launch and the fence behind it makes the
-  // stretch longer by as much, so the work is done again when the two do not agree.
+  // The same work time and again: most of the runs agree that the host's scheduler did not disturb,
+  // and no run at all is charged less than it used. A thread that is held back between a launch and
+  // the fence behind it makes a stretch longer by as much: a run whose excess is no more than that
+  // says nothing and is made again, so many times at most.
   template <class Work>
   void agrees(Work work) {
+    constexpr int kRunsMax = 40, kMost = 3;
     drain();
-    bool agree = false;
-    for (int attempt = 0; attempt < 5 && !agree && !HasFailure(); ++attempt) {
+    int agreed = 0, differed = 0;
+    for (int i = 0; i < kRunsMax && agreed < kMost && differed < kMost; ++i) {
+      const double held_before_ns = held_back_ns();
       broker->lease_store(kLeaseOpen);
       work();
       drain();
-      agree = std::abs(ours - device) <= device * 0.01;
+      if (HasFatalFailure()) return;
+      const double held_ns = held_back_ns() - held_before_ns;
+      EXPECT_GE(ours, device * 0.99);
+      if (std::abs(ours - device) <= device * 0.01) {
+        ++agreed;
+      } else if (ours - device > held_ns) {
+        ++differed;
+      }
+      printf("  held back for %.3f ms\n", held_ns / 1e6);
     }
-    EXPECT_TRUE(agree);
+    EXPECT_EQ(agreed, kMost);
   }
+  // For how long threads of this process were ready to run and did not; of those that have ended,
+  // what they told at their end.
+  double held_back_ns() {
+    double sum = ended_held_back_ns;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+      sum += held_back_ns(task.path());
+    return sum;
+  }
+  static double held_back_ns(const std::filesystem::path& task) {
+    double ran = 0, held = 0;
+    std::ifstream(task / "schedstat") >> ran >> held;
+    return held;
+  }
+  void thread_ends() {
+    const double held_ns = held_back_ns("/proc/thread-self");
+    for (double sum = ended_held_back_ns;
+         !ended_held_back_ns.compare_exchange_weak(sum, sum + held_ns);) {
+    }
+  }
+  std::atomic<double> ended_held_back_ns{0};
   double ours = 0, device = 0, ours_before = 0, device_before = 0;
 };
 
@@ -125,6 +176,42 @@ TEST_F(BusyTest, SmallKernelsThatAreWaitedForOneByOne) {
       }
     });
   }
+}
+
+// Kernels of some 6.6 microseconds, each waited for. What is charged beside a kernel is a part of
+// the call that launches it, from where the driver is asked (docs/interposition.md), so it is less
+// than the program sees that call take. A run in which threads were held back for longer than it
+// has too much says nothing.
+TEST_F(BusyTest, TinyKernelsThatAreWaitedForOneByOne) {
+  constexpr size_t kLaunches = 2000;
+  constexpr int kRunsMax = 40, kMost = 3;
+  using Clock = std::chrono::steady_clock;
+  drain();
+  int within = 0, above = 0;
+  for (int i = 0; i < kRunsMax && within < kMost && above < kMost; ++i) {
+    const double held_before_ns = held_back_ns();
+    std::vector<double> calls_ns;
+    broker->lease_store(kLeaseOpen);
+    for (size_t k = 0; k < kLaunches; ++k) {
+      const auto begin = Clock::now();
+      ASSERT_EQ(launch(5), CUDA_SUCCESS);
+      calls_ns.push_back(static_cast<double>((Clock::now() - begin).count()));
+      ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    }
+    drain();
+    if (HasFatalFailure()) return;
+    const double held_ns = held_back_ns() - held_before_ns;
+    std::ranges::sort(calls_ns);
+    const double call_ns = calls_ns[kLaunches / 2];
+    printf("  a kernel %.2f us, its launch %.2f us, charged beside it %.2f us\n",
+           device / kLaunches / 1e3, call_ns / 1e3, (ours - device) / kLaunches / 1e3);
+    EXPECT_LT(device / kLaunches, 20e3) << "no tiny kernel";
+    EXPECT_GE(ours, device * 0.99);
+    const double more_ns = ours - device - kLaunches * call_ns;
+    within += more_ns <= 0 ? 1 : 0;
+    above += more_ns > held_ns ? 1 : 0;
+  }
+  EXPECT_EQ(within, kMost);
 }
 
 // The device is slower than the host here, so it is busy all the time: as long as the host's
@@ -202,6 +289,7 @@ TEST_F(BusyTest, SeveralThreads) {
           }
           if (i % 10 == t) sleep_us(2000);
         }
+        thread_ends();
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -366,21 +454,6 @@ class BusyProcessesTest : public BusyTest {
     return charged / used - 1;
   }
 };
-
-// Of five runs most agree, and none is charged less than it used. One run is not enough: where the
-// scheduler stops a process or its helper between a launch and the fence behind it, that run's
-// stretch is longer by as much.
-template <class Run>
-void expect_most_agree(Run run) {
-  constexpr int kRuns = 5, kMost = kRuns / 2 + 1;
-  int agreed = 0;
-  for (int i = 0; i < kRuns && agreed < kMost && i - agreed < kMost; ++i) {
-    const double error = run();
-    EXPECT_GE(error, -0.01);
-    agreed += std::abs(error) <= 0.01 ? 1 : 0;
-  }
-  EXPECT_EQ(agreed, kMost);
-}
 
 TEST_F(BusyProcessesTest, TwoProcessesThatTakeTurns) {
   expect_most_agree([&] { return both_in_turns(); });
