@@ -30,6 +30,10 @@ FAKE CUresult cuCtxGetDevice(CUdevice* device) {
   *device = 0;
   return recorded("cuCtxGetDevice", device);
 }
+FAKE CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  *pool = reinterpret_cast<CUmemoryPool>(0x5000);
+  return recorded("cuDeviceGetMemPool", pool, device);
+}
 FAKE CUresult cuEventCreate(CUevent* event, unsigned int flags) {
   *event = reinterpret_cast<CUevent>(0x2000);
   return recorded("cuEventCreate", event, flags);

@@ -391,6 +391,143 @@ TEST_F(RouteTableTest, ForATenantEveryHookReachesItsOwnAbi) {
   EXPECT_EQ(broker.registrations(), 1);
 }
 
+// ---- what a refusal asks of the driver
+
+constexpr size_t kTooMuch = 70 << 20;
+
+CUmemAllocationProp on_device() {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  return properties;
+}
+
+CUDA_ARRAY3D_DESCRIPTOR large_box() {
+  CUDA_ARRAY3D_DESCRIPTOR shape{};
+  shape.Width = shape.Height = 512;
+  shape.Depth = 70;
+  shape.Format = CU_AD_FORMAT_FLOAT;
+  shape.NumChannels = 1;
+  return shape;
+}
+
+struct FullWay {
+  const char* name;
+  CUresult (*call)(uint64_t* out);
+};
+/// Every call that asks for memory by its size, or for a context.
+const FullWay kFullWays[] = {
+    {"cuMemAlloc",
+     [](uint64_t* out) { return cuMemAlloc(reinterpret_cast<CUdeviceptr_v1*>(out), kTooMuch); }},
+    {"cuMemAlloc_v2",
+     [](uint64_t* out) { return cuMemAlloc_v2(reinterpret_cast<CUdeviceptr*>(out), kTooMuch); }},
+    {"cuMemAllocPitch",
+     [](uint64_t* out) {
+       unsigned int pitch = 0;
+       return cuMemAllocPitch(reinterpret_cast<CUdeviceptr_v1*>(out), &pitch, 1000, kTooMuch / 1000,
+                              4);
+     }},
+    {"cuMemAllocPitch_v2",
+     [](uint64_t* out) {
+       size_t pitch = 0;
+       return cuMemAllocPitch_v2(reinterpret_cast<CUdeviceptr*>(out), &pitch, 1000, kTooMuch / 1000,
+                                 4);
+     }},
+    {"cuMemAllocManaged",
+     [](uint64_t* out) {
+       return cuMemAllocManaged(reinterpret_cast<CUdeviceptr*>(out), kTooMuch,
+                                CU_MEM_ATTACH_GLOBAL);
+     }},
+    {"cuMemAllocAsync",
+     [](uint64_t* out) {
+       return cuMemAllocAsync(reinterpret_cast<CUdeviceptr*>(out), kTooMuch, nullptr);
+     }},
+    {"cuMemAllocAsync_ptsz",
+     [](uint64_t* out) {
+       return cuMemAllocAsync_ptsz(reinterpret_cast<CUdeviceptr*>(out), kTooMuch, nullptr);
+     }},
+    {"cuMemAllocFromPoolAsync",
+     [](uint64_t* out) {
+       return cuMemAllocFromPoolAsync(reinterpret_cast<CUdeviceptr*>(out), kTooMuch,
+                                      reinterpret_cast<CUmemoryPool>(0x5000), nullptr);
+     }},
+    {"cuMemAllocFromPoolAsync_ptsz",
+     [](uint64_t* out) {
+       return cuMemAllocFromPoolAsync_ptsz(reinterpret_cast<CUdeviceptr*>(out), kTooMuch,
+                                           reinterpret_cast<CUmemoryPool>(0x5000), nullptr);
+     }},
+    {"cuMemCreate",
+     [](uint64_t* out) {
+       const CUmemAllocationProp properties = on_device();
+       return cuMemCreate(reinterpret_cast<CUmemGenericAllocationHandle*>(out), kTooMuch,
+                          &properties, 0);
+     }},
+    {"cuArrayCreate_v2",
+     [](uint64_t* out) {
+       CUDA_ARRAY_DESCRIPTOR shape{};
+       shape.Width = 1024;
+       shape.Height = 70 * 256;
+       shape.Format = CU_AD_FORMAT_FLOAT;
+       shape.NumChannels = 1;
+       return cuArrayCreate_v2(reinterpret_cast<CUarray*>(out), &shape);
+     }},
+    {"cuArray3DCreate_v2",
+     [](uint64_t* out) {
+       const CUDA_ARRAY3D_DESCRIPTOR shape = large_box();
+       return cuArray3DCreate_v2(reinterpret_cast<CUarray*>(out), &shape);
+     }},
+    {"cuMipmappedArrayCreate",
+     [](uint64_t* out) {
+       const CUDA_ARRAY3D_DESCRIPTOR shape = large_box();
+       return cuMipmappedArrayCreate(reinterpret_cast<CUmipmappedArray*>(out), &shape, 2);
+     }},
+    {"cuDevicePrimaryCtxRetain",
+     [](uint64_t* out) { return cuDevicePrimaryCtxRetain(reinterpret_cast<CUcontext*>(out), 0); }},
+    {"cuCtxCreate",
+     [](uint64_t* out) { return cuCtxCreate(reinterpret_cast<CUcontext*>(out), 0, 0); }},
+    {"cuCtxCreate_v2",
+     [](uint64_t* out) { return cuCtxCreate_v2(reinterpret_cast<CUcontext*>(out), 0, 0); }},
+    {"cuCtxCreate_v3",
+     [](uint64_t* out) {
+       return cuCtxCreate_v3(reinterpret_cast<CUcontext*>(out), nullptr, 0, 0, 0);
+     }},
+    {"cuCtxCreate_v4",
+     [](uint64_t* out) {
+       return cuCtxCreate_v4(reinterpret_cast<CUcontext*>(out), nullptr, 0, 0);
+     }},
+};
+
+/// What the shim asks before it refuses - pools read again, contexts and graphs asked - waits for
+/// no work of the program, and the call itself is not made.
+TEST_F(RouteTableTest, ARefusalAtAFullQuotaSynchronisesNothing) {
+  constexpr size_t kFull = 64 << 20;
+  sluice::test::TestBroker broker(kFull, 1 << 20);
+  broker.lease_store(sluice::protocol::kLeaseOpen);
+  broker.environment_set();
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr filler = 0x1234;
+  ASSERT_EQ(cuMemAlloc_v2(&filler, kFull), CUDA_SUCCESS);
+  // Launches are in flight, and fences behind them.
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr),
+              CUDA_SUCCESS);
+  }
+  for (const FullWay& way : kFullWays) {
+    SCOPED_TRACE(way.name);
+    fake_calls.count = 0;
+    uint64_t out = 0x77;
+    EXPECT_EQ(way.call(&out), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(out, 0x77u);
+    ASSERT_LE(fake_calls.count, kRecordedCallsMax);
+    for (int i = 0; i < fake_calls.count; ++i) {
+      const RecordedCall& one = fake_calls.calls[i];
+      EXPECT_FALSE(waits_for_the_gpu(one.symbol)) << one.symbol;
+      EXPECT_NE(one.symbol, std::string(way.name)) << "the driver was asked for what was refused";
+    }
+  }
+  EXPECT_EQ(broker.account().refused.load(), std::size(kFullWays));
+}
+
 // ---- who waits
 
 /// Hooks that pass while a hold lasts, and why they may.
