@@ -45,6 +45,22 @@ inline bool rank_make(int device, Rank* rank) {
          cuStreamCreate(&rank->stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
 }
 
+/// Where ranks of two processes meet: a page that both have mapped, shown to the calling thread's
+/// context.
+inline constexpr size_t kMeetBytes = 4096;
+inline bool rank_join(Rank* rank, bool first, void* page) {
+  CUdeviceptr base = 0;
+  if (cuMemHostRegister(page, kMeetBytes,
+                        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP) !=
+          CUDA_SUCCESS ||
+      cuMemHostGetDevicePointer(&base, page, 0) != CUDA_SUCCESS) {
+    return false;
+  }
+  rank->mine = first ? base : base + 128;
+  rank->other = first ? base + 128 : base;
+  return true;
+}
+
 /// Where they meet: memory of the host, of the calling thread's context.
 inline bool ranks_join(Rank* a, Rank* b) {
   void* words = nullptr;

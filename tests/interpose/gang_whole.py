@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A gang of two ranks whose kernels wait for each other, under the broker and the shim, beside a neighbour that wants one
 of its GPUs: the leases close at any moment, and both end. Starts a private broker on two software GPUs. With --servers the
-neighbours are inference tenants, one on each GPU, which go first as soon as they want."""
+neighbours are inference tenants, one on each GPU, which go first as soon as they want. With --processes each rank is a
+process of its own."""
 import argparse
 import json
 import os
@@ -18,6 +19,7 @@ parser.add_argument("--sluice", required=True)
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=400, help="in which the ranks meet (400)")
 parser.add_argument("--servers", action="store_true", help="beside inference on both GPUs")
+parser.add_argument("--processes", action="store_true", help="the ranks are processes")
 parser.add_argument("--inner", action="store_true", help="under the private broker")
 arguments = parser.parse_args()
 
@@ -40,11 +42,12 @@ def outer():
 def run_private(env):
     return subprocess.run([arguments.sluice, "run", "--soft", "2", "--memory", "64MiB", "--", sys.executable, __file__,
                            "--sluice", arguments.sluice, "--program", arguments.program, "--rounds", str(arguments.rounds),
-                           *["--servers"] * arguments.servers, "--inner"], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S)
+                           *["--servers"] * arguments.servers, *["--processes"] * arguments.processes, "--inner"], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S)
 
 
 def inner():
-    gang = run("--gpus", "2", "--sm", "40", "--name", "gang", "--", arguments.program, "ranks", str(arguments.rounds))
+    gang = run("--gpus", "2", "--sm", "40", "--name", "gang", "--", arguments.program,
+               "processes" if arguments.processes else "ranks", str(arguments.rounds))
     if arguments.servers:
         neighbours = [run("--class", "inference", "--sm", "40", "--gpu", gpu, "--name", f"server-{gpu}", "--",
                           arguments.program, "server", str(PAUSE_MS)) for gpu in "01"]
