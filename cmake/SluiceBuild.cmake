@@ -71,20 +71,57 @@ function(sluice_plain_objects out target)
   set(${out} $<TARGET_OBJECTS:${target}> PARENT_SCOPE)
 endfunction()
 
+# The headers of the language that nearly every file reads cost a second per unit, so they are read once for each pace (below)
+# and kind of object. Not where it is checked what files include, nor with sanitizers, whose options differ from target to target.
+set(SLUICE_LANGUAGE_HEADERS <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cmath> <condition_variable> <cstdio> <cstdlib>
+  <cstring> <deque> <filesystem> <fstream> <functional> <iterator> <limits> <map> <memory> <mutex> <numeric> <optional> <set>
+  <span> <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <unordered_set> <utility> <variant> <vector>)
+set(SLUICE_PACE_cold $<$<NOT:$<CONFIG:Release>>:-O0>)
+set(SLUICE_PACE_warm $<$<NOT:$<CONFIG:Release>>:-O1>)
+set(SLUICE_PACE_hot)
+if(SLUICE_UNITY AND NOT SLUICE_SANITIZE)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/language_headers.cpp CONTENT "// See cmake/SluiceBuild.cmake.\n")
+  foreach(pace cold warm hot)
+    foreach(kind PIC PIE)
+      set(headers sluice_${pace}_${kind}_headers)
+      add_library(${headers} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/language_headers.cpp)
+      target_link_libraries(${headers} PRIVATE sluice_options)
+      target_compile_options(${headers} PRIVATE -f${kind} ${SLUICE_PACE_${pace}})
+      target_precompile_headers(${headers} PRIVATE ${SLUICE_LANGUAGE_HEADERS})
+      set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    endforeach()
+  endforeach()
+endif()
+
+function(sluice_pace pace)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE ${SLUICE_PACE_${pace}})
+    if(TARGET sluice_${pace}_PIC_headers)
+      get_target_property(type ${target} TYPE)
+      if(type STREQUAL EXECUTABLE)
+        target_precompile_headers(${target} REUSE_FROM sluice_${pace}_PIE_headers)
+      else()
+        target_precompile_headers(${target} REUSE_FROM sluice_${pace}_PIC_headers)
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
 # sluice_cold(TARGETS...): what runs once per command or scrape is compiled faster instead of running faster, except for
 # what is installed.
 function(sluice_cold)
-  foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Release>>:-O0>)
-  endforeach()
+  sluice_pace(cold ${ARGN})
 endfunction()
 
 # sluice_warm(TARGETS...): what mostly waits for others, or hands on to what is hot: half optimised, except for what is
 # installed.
 function(sluice_warm)
-  foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Release>>:-O1>)
-  endforeach()
+  sluice_pace(warm ${ARGN})
+endfunction()
+
+# sluice_hot(TARGETS...): what is measured, or decides for all who wait: optimised as what is installed.
+function(sluice_hot)
+  sluice_pace(hot ${ARGN})
 endfunction()
 
 # The toolkit gives headers (cuda.h), nvcc and the stub library; nothing of it is linked into the shim.

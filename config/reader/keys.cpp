@@ -262,7 +262,7 @@ std::string ratio_exact(double value) {
   return text.find_first_of(".e") == text.npos ? text + ".0" : text;
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -436,18 +436,18 @@ void key_apply(const Key& key, const Value& value, const Target& target,
 
 std::string key_show(const Key& key, const Target& target) {
   return std::visit(
-      Cases{[&](const TextField& f) { return quoted(f.at(target)); },
-            [&](const WordField& f) { return quoted(f.at(target)); },
+      Cases{[&](const TextField& f) { return in_quotes(f.at(target)); },
+            [&](const WordField& f) { return in_quotes(f.at(target)); },
             [&](const ListField& f) {
               std::string out;
               for (const std::string& item : f.at(target))
-                out += (out.empty() ? "" : ", ") + quoted(item);
+                out += (out.empty() ? "" : ", ") + in_quotes(item);
               return "[" + out + "]";
             },
             [&](const IntegerField& f) { return std::to_string(f.at(target)); },
             [&](const RatioField& f) { return ratio_exact(f.at(target)); },
-            [&](const SizeField& f) { return quoted(size_exact(f.at(target))); },
-            [&](const DurationField& f) { return quoted(duration_exact(f.at(target))); },
+            [&](const SizeField& f) { return in_quotes(size_exact(f.at(target))); },
+            [&](const DurationField& f) { return in_quotes(duration_exact(f.at(target))); },
             [&](const SwitchField& f) {
               const std::optional<bool>& on = f.at(target);
               return std::string(!on ? "" : *on ? "true" : "false");
