@@ -53,13 +53,13 @@ std::size_t most(CUdevice_attribute attribute) {
   return static_cast<std::size_t>(value);
 }
 
-TEST(arrays, descriptor_told) {
+ROW(arrays, descriptor_told) {
   const Context context;
   for (const auto& d : {shape(100), shape(100, 50), shape(20, 10, 5)})
     expect_shape(array_new(d), d);
 }
 
-TEST(arrays, plain_descriptor_told) {
+ROW(arrays, plain_descriptor_told) {
   const Context context;
   CUDA_ARRAY_DESCRIPTOR d{}, told{};
   d.Width = 64;
@@ -75,7 +75,7 @@ TEST(arrays, plain_descriptor_told) {
   EXPECT_EQ(told.NumChannels, 4U);
 }
 
-TEST(arrays, plain_array_seen_as_deep) {
+ROW(arrays, plain_array_seen_as_deep) {
   const Context context;
   CUDA_ARRAY_DESCRIPTOR d{};
   d.Width = 64;
@@ -86,7 +86,7 @@ TEST(arrays, plain_array_seen_as_deep) {
   expect_shape(array, shape(64));
 }
 
-TEST(arrays, formats_and_channels) {
+ROW(arrays, formats_and_channels) {
   const Context context;
   for (const CUarray_format format : kFormats) {
     for (const unsigned channels : {1U, 2U, 4U}) {
@@ -98,7 +98,7 @@ TEST(arrays, formats_and_channels) {
   }
 }
 
-TEST(arrays, formats_with_their_own_channels) {
+ROW(arrays, formats_with_their_own_channels) {
   const Context context;
   struct Fixed {
     CUarray_format format;
@@ -115,7 +115,7 @@ TEST(arrays, formats_with_their_own_channels) {
   }
 }
 
-TEST(arrays, channels_checked) {
+ROW(arrays, channels_checked) {
   const Context context;
   for (const unsigned channels : {0U, 3U, 5U, 8U}) {
     CUDA_ARRAY3D_DESCRIPTOR d = shape(16, 16);
@@ -124,7 +124,7 @@ TEST(arrays, channels_checked) {
   }
 }
 
-TEST(arrays, format_checked) {
+ROW(arrays, format_checked) {
   const Context context;
   for (const int format : {0, 0x7e}) {
     CUDA_ARRAY3D_DESCRIPTOR d = shape(16, 16);
@@ -133,7 +133,7 @@ TEST(arrays, format_checked) {
   }
 }
 
-TEST(arrays, arguments_checked) {
+ROW(arrays, arguments_checked) {
   const Context context;
   CUarray array = nullptr;
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(16);
@@ -143,21 +143,21 @@ TEST(arrays, arguments_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(0, 16)));
 }
 
-TEST(arrays, needs_a_context) {
+ROW(arrays, needs_a_context) {
   MUST(cuInit(0));
   CUarray array = nullptr;
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(16);
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuArray3DCreate(&array, &d));
 }
 
-TEST(arrays, width_of_one_dimension) {
+ROW(arrays, width_of_one_dimension) {
   const Context context;
   const std::size_t width = most(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH);
   ANSWERS(CUDA_SUCCESS, create(shape(width)));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(width + 1)));
 }
 
-TEST(arrays, extents_of_two_dimensions) {
+ROW(arrays, extents_of_two_dimensions) {
   const Context context;
   const std::size_t width = most(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH);
   const std::size_t height = most(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT);
@@ -167,7 +167,7 @@ TEST(arrays, extents_of_two_dimensions) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(2, height + 1)));
 }
 
-TEST(arrays, extents_of_three_dimensions) {
+ROW(arrays, extents_of_three_dimensions) {
   const Context context;
   const std::size_t width = most(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH);
   const std::size_t depth = most(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH);
@@ -180,14 +180,14 @@ TEST(arrays, extents_of_three_dimensions) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(width, 2, std::max(depth, other))));
 }
 
-TEST(arrays, depth_without_height_is_layered) {
+ROW(arrays, depth_without_height_is_layered) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(16, 0, 4)));
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(16, 0, 4, CUDA_ARRAY3D_LAYERED);
   expect_shape(array_new(d), d);
 }
 
-TEST(arrays, layers_counted) {
+ROW(arrays, layers_counted) {
   const Context context;
   const std::size_t layers = most(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_LAYERS);
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(4, 4, layers, CUDA_ARRAY3D_LAYERED);
@@ -195,7 +195,7 @@ TEST(arrays, layers_counted) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(4, 4, layers + 1, CUDA_ARRAY3D_LAYERED)));
 }
 
-TEST(arrays, cubemaps_have_six_square_faces) {
+ROW(arrays, cubemaps_have_six_square_faces) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, create(shape(16, 16, 6, CUDA_ARRAY3D_CUBEMAP)));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(16, 8, 6, CUDA_ARRAY3D_CUBEMAP)));
@@ -205,13 +205,13 @@ TEST(arrays, cubemaps_have_six_square_faces) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(16, 16, 13, kLayered)));
 }
 
-TEST(arrays, gather_is_two_dimensional) {
+ROW(arrays, gather_is_two_dimensional) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, create(shape(16, 16, 0, CUDA_ARRAY3D_TEXTURE_GATHER)));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(16, 16, 4, CUDA_ARRAY3D_TEXTURE_GATHER)));
 }
 
-TEST(arrays, surfaces_have_their_own_limits) {
+ROW(arrays, surfaces_have_their_own_limits) {
   const Context context;
   const std::size_t width = most(CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_WIDTH);
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(width, 0, 0, CUDA_ARRAY3D_SURFACE_LDST);
@@ -219,7 +219,7 @@ TEST(arrays, surfaces_have_their_own_limits) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(shape(width + 1, 0, 0, CUDA_ARRAY3D_SURFACE_LDST)));
 }
 
-TEST(arrays, take_device_memory) {
+ROW(arrays, take_device_memory) {
   const Context context;
   const std::size_t before = memory_free();
   CUDA_ARRAY3D_DESCRIPTOR d = shape(4096, 4096);
@@ -230,7 +230,7 @@ TEST(arrays, take_device_memory) {
   EXPECT_GE(memory_free(), before);
 }
 
-TEST(arrays, too_large_is_out_of_memory) {
+ROW(arrays, too_large_is_out_of_memory) {
   const Context context;
   CUDA_ARRAY3D_DESCRIPTOR d = shape(most(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH),
                                     most(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT),
@@ -241,7 +241,7 @@ TEST(arrays, too_large_is_out_of_memory) {
   ANSWERS(CUDA_SUCCESS, create(shape(16)));
 }
 
-TEST(arrays, no_handle_refused) {
+ROW(arrays, no_handle_refused) {
   const Context context;
   CUDA_ARRAY3D_DESCRIPTOR d{};
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuArrayDestroy(nullptr));
@@ -249,7 +249,7 @@ TEST(arrays, no_handle_refused) {
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuMipmappedArrayDestroy(nullptr));
 }
 
-TEST(arrays, mipmap_levels_halve) {
+ROW(arrays, mipmap_levels_halve) {
   const Context context;
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(40, 10, 4);
   CUmipmappedArray mipmaps = nullptr;
@@ -265,7 +265,7 @@ TEST(arrays, mipmap_levels_halve) {
   ANSWERS(CUDA_SUCCESS, cuMipmappedArrayDestroy(mipmaps));
 }
 
-TEST(arrays, mipmap_levels_are_clamped) {
+ROW(arrays, mipmap_levels_are_clamped) {
   const Context context;
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(16, 8);
   CUmipmappedArray mipmaps = nullptr;
@@ -278,7 +278,7 @@ TEST(arrays, mipmap_levels_are_clamped) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetLevel(&array, mipmaps, 1));
 }
 
-TEST(arrays, mipmap_layers_stay) {
+ROW(arrays, mipmap_layers_stay) {
   const Context context;
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(16, 16, 5, CUDA_ARRAY3D_LAYERED);
   CUmipmappedArray mipmaps = nullptr;
@@ -292,7 +292,7 @@ TEST(arrays, mipmap_layers_stay) {
   EXPECT_EQ(told.Depth, 5U);
 }
 
-TEST(arrays, mipmap_extents_checked) {
+ROW(arrays, mipmap_extents_checked) {
   const Context context;
   const std::size_t width = most(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH);
   CUmipmappedArray mipmaps = nullptr;
@@ -304,7 +304,7 @@ TEST(arrays, mipmap_extents_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayCreate(&mipmaps, &d, 2));
 }
 
-TEST(arrays, planes_of_a_video_format) {
+ROW(arrays, planes_of_a_video_format) {
   const Context context;
   CUDA_ARRAY3D_DESCRIPTOR d = shape(64, 32);
   d.Format = CU_AD_FORMAT_NV12;
@@ -327,13 +327,13 @@ TEST(arrays, planes_of_a_video_format) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuArrayGetPlane(&plane, image, 2));
 }
 
-TEST(arrays, planes_of_other_formats_refused) {
+ROW(arrays, planes_of_other_formats_refused) {
   const Context context;
   CUarray plane = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuArrayGetPlane(&plane, array_new(shape(64, 32)), 0));
 }
 
-TEST(arrays, requirements_of_mapped_arrays_refused) {
+ROW(arrays, requirements_of_mapped_arrays_refused) {
   const Context context;
   CUDA_ARRAY_MEMORY_REQUIREMENTS requirements{};
   CUDA_ARRAY_SPARSE_PROPERTIES sparse{};
@@ -343,7 +343,7 @@ TEST(arrays, requirements_of_mapped_arrays_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuArrayGetSparseProperties(&sparse, array));
 }
 
-TEST(arrays, requirements_of_mapped_mipmaps_refused) {
+ROW(arrays, requirements_of_mapped_mipmaps_refused) {
   const Context context;
   const CUDA_ARRAY3D_DESCRIPTOR d = shape(64, 32);
   CUmipmappedArray mipmaps = nullptr;
@@ -356,7 +356,7 @@ TEST(arrays, requirements_of_mapped_mipmaps_refused) {
   MUST(cuMipmappedArrayDestroy(mipmaps));
 }
 
-TEST(arrays, sparse_where_supported) {
+ROW(arrays, sparse_where_supported) {
   const Context context;
   int supported = 0;
   MUST(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED,
@@ -365,7 +365,7 @@ TEST(arrays, sparse_where_supported) {
   ANSWERS(expected, create(shape(1024, 1024, 0, CUDA_ARRAY3D_SPARSE)));
 }
 
-TEST(arrays, deferred_where_supported) {
+ROW(arrays, deferred_where_supported) {
   const Context context;
   int supported = 0;
   MUST(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,

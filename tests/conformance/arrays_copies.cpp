@@ -69,7 +69,7 @@ void array_fill(CUarray array, std::size_t width, std::size_t height, std::size_
   EXPECT_EQ(cuMemcpy3D(&c), CUDA_SUCCESS);
 }
 
-TEST(arrays, line_there_and_back) {
+ROW(arrays, line_there_and_back) {
   const Context context;
   const CUarray array = array_new(100);
   const Bytes source = bytes_counted(100);
@@ -83,7 +83,7 @@ TEST(arrays, line_there_and_back) {
   EXPECT_EQ(back, expected);
 }
 
-TEST(arrays, line_from_and_to_device_memory) {
+ROW(arrays, line_from_and_to_device_memory) {
   const Context context;
   const CUarray array = array_new(64);
   const CUdeviceptr from = device_new(bytes_counted(64)), to = device_new(Bytes(64, 0));
@@ -94,7 +94,7 @@ TEST(arrays, line_from_and_to_device_memory) {
   EXPECT_EQ(contents(to, 64), expected);
 }
 
-TEST(arrays, line_between_arrays) {
+ROW(arrays, line_between_arrays) {
   const Context context;
   const CUarray from = array_new(64), to = array_new(32);
   const Bytes source = bytes_counted(64), zero(32, 0);
@@ -107,7 +107,7 @@ TEST(arrays, line_between_arrays) {
   EXPECT_EQ(back, expected);
 }
 
-TEST(arrays, line_past_the_end_refused) {
+ROW(arrays, line_past_the_end_refused) {
   const Context context;
   const CUarray array = array_new(64);
   Bytes host(128);
@@ -116,7 +116,7 @@ TEST(arrays, line_past_the_end_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpyAtoH(host.data(), array, 64, 1));
 }
 
-TEST(arrays, line_async_in_stream_order) {
+ROW(arrays, line_async_in_stream_order) {
   const Context context;
   const CUarray array = array_new(64);
   unsigned char* pinned = pinned_new(128);
@@ -134,7 +134,7 @@ TEST(arrays, line_async_in_stream_order) {
   EXPECT_EQ(Bytes(pinned + 64, pinned + 128), Bytes(64, 5));
 }
 
-TEST(arrays, plane_there_and_back) {
+ROW(arrays, plane_there_and_back) {
   const Context context;
   const CUarray array = array_new(24, 10);
   const Bytes source = bytes_counted(240);
@@ -164,7 +164,7 @@ TEST(arrays, plane_there_and_back) {
   }
 }
 
-TEST(arrays, plane_from_and_to_pitched_memory) {
+ROW(arrays, plane_from_and_to_pitched_memory) {
   const Context context;
   const CUarray array = array_new(24, 10);
   array_fill(array, 24, 10, 1, bytes_counted(240));
@@ -193,7 +193,7 @@ TEST(arrays, plane_from_and_to_pitched_memory) {
   EXPECT_EQ(array_contents(other, 24, 10, 1), bytes_counted(240));
 }
 
-TEST(arrays, box_in_a_deep_array) {
+ROW(arrays, box_in_a_deep_array) {
   const Context context;
   const CUarray array = array_new(8, 6, 4);
   array_fill(array, 8, 6, 4, Bytes(192, 0));
@@ -215,7 +215,7 @@ TEST(arrays, box_in_a_deep_array) {
   EXPECT_EQ(array_contents(array, 8, 6, 4), expected);
 }
 
-TEST(arrays, box_between_arrays) {
+ROW(arrays, box_between_arrays) {
   const Context context;
   const CUarray from = array_new(8, 6, 4), to = array_new(4, 3, 2);
   array_fill(from, 8, 6, 4, bytes_counted(192));
@@ -231,7 +231,7 @@ TEST(arrays, box_between_arrays) {
     EXPECT_EQ(back[i], ((i / 12 + 2) * 6 + i / 4 % 3 + 1) * 8 + i % 4 + 2) << i;
 }
 
-TEST(arrays, layers_are_slices) {
+ROW(arrays, layers_are_slices) {
   const Context context;
   const CUarray array = array_new(8, 0, 5, 1, CUDA_ARRAY3D_LAYERED);
   array_fill(array, 8, 1, 5, bytes_counted(40));
@@ -244,7 +244,7 @@ TEST(arrays, layers_are_slices) {
   EXPECT_EQ(back, bytes_counted(8, 24));
 }
 
-TEST(arrays, mipmap_levels_are_apart) {
+ROW(arrays, mipmap_levels_are_apart) {
   const Context context;
   CUDA_ARRAY3D_DESCRIPTOR d{};
   d.Width = d.Height = 16;
@@ -265,7 +265,7 @@ TEST(arrays, mipmap_levels_are_apart) {
   }
 }
 
-TEST(arrays, offsets_in_whole_elements) {
+ROW(arrays, offsets_in_whole_elements) {
   const Context context;
   const CUarray array = array_new(16, 4, 0, 4);
   const Bytes host(64);
@@ -278,7 +278,7 @@ TEST(arrays, offsets_in_whole_elements) {
   ANSWERS(CUDA_SUCCESS, cuMemcpy3D(&c));
 }
 
-TEST(arrays, box_outside_refused) {
+ROW(arrays, box_outside_refused) {
   const Context context;
   const CUarray array = array_new(8, 6, 4);
   const Bytes host(512);
@@ -295,7 +295,7 @@ TEST(arrays, box_outside_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, answers(c));
 }
 
-TEST(arrays, batch_with_an_array) {
+ROW(arrays, batch_with_an_array) {
   const Context context;
   const CUarray array = array_new(8, 6, 0, 2);
   array_fill(array, 16, 6, 1, Bytes(96, 0));

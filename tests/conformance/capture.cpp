@@ -11,7 +11,7 @@
 namespace conformance {
 namespace {
 
-TEST(capture, work_is_kept_not_run) {
+ROW(capture, work_is_kept_not_run) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();
@@ -24,7 +24,7 @@ TEST(capture, work_is_kept_not_run) {
   EXPECT_EQ(cell.value(), 5U);
 }
 
-TEST(capture, empty_capture_is_an_empty_graph) {
+ROW(capture, empty_capture_is_an_empty_graph) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream));
@@ -33,14 +33,14 @@ TEST(capture, empty_capture_is_an_empty_graph) {
   EXPECT_EQ(nodes_count(graph), 0U);
 }
 
-TEST(capture, legacy_stream_cannot_capture) {
+ROW(capture, legacy_stream_cannot_capture) {
   const Context context;
   ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, capture_begin(nullptr));
   ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, capture_begin(CU_STREAM_LEGACY));
   EXPECT_EQ(capture_status(nullptr), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-TEST(capture, per_thread_stream_can_capture) {
+ROW(capture, per_thread_stream_can_capture) {
   const Context context;
   const Cell cell;
   MUST(capture_begin(CU_STREAM_PER_THREAD));
@@ -50,7 +50,7 @@ TEST(capture, per_thread_stream_can_capture) {
   EXPECT_EQ(nodes_count(graph), 1U);
 }
 
-TEST(capture, per_thread_streams_capture_apart) {
+ROW(capture, per_thread_streams_capture_apart) {
   const Context context;
   MUST(capture_begin(CU_STREAM_PER_THREAD));
   std::thread([&] {
@@ -60,27 +60,27 @@ TEST(capture, per_thread_streams_capture_apart) {
   expect_valid(CU_STREAM_PER_THREAD);
 }
 
-TEST(capture, unknown_mode_refused) {
+ROW(capture, unknown_mode_refused) {
   const Context context;
   const CUstream stream = stream_new();
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamBeginCapture(stream, no_such<CUstreamCaptureMode>(3)));
   EXPECT_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-TEST(capture, begin_needs_a_stream_that_does_not_capture) {
+ROW(capture, begin_needs_a_stream_that_does_not_capture) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream));
   ANSWERS(CUDA_ERROR_ILLEGAL_STATE, capture_begin(stream));
 }
 
-TEST(capture, end_needs_a_capture) {
+ROW(capture, end_needs_a_capture) {
   const Context context;
   CUgraph graph = nullptr;
   ANSWERS(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(stream_new(), &graph));
 }
 
-TEST(capture, status_follows_the_capture) {
+ROW(capture, status_follows_the_capture) {
   const Context context;
   const CUstream stream = stream_new(), other = stream_new();
   EXPECT_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_NONE);
@@ -94,7 +94,7 @@ TEST(capture, status_follows_the_capture) {
   EXPECT_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-TEST(capture, stream_captures_again) {
+ROW(capture, stream_captures_again) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();
@@ -108,7 +108,7 @@ TEST(capture, stream_captures_again) {
   EXPECT_EQ(nodes_count(second), 0U);
 }
 
-TEST(capture, ids_are_unique) {
+ROW(capture, ids_are_unique) {
   const Context context;
   const CUstream stream = stream_new(), other = stream_new();
   std::set<cuuint64_t> ids;
@@ -124,7 +124,7 @@ TEST(capture, ids_are_unique) {
   EXPECT_EQ(ids.size(), 6U);
 }
 
-TEST(capture, info_tells_the_graph) {
+ROW(capture, info_tells_the_graph) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();
@@ -138,7 +138,7 @@ TEST(capture, info_tells_the_graph) {
   EXPECT_EQ(capture_end(stream), graph);
 }
 
-TEST(capture, info_tells_what_the_next_node_depends_on) {
+ROW(capture, info_tells_what_the_next_node_depends_on) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();
@@ -152,7 +152,7 @@ TEST(capture, info_tells_what_the_next_node_depends_on) {
   expect_valid(stream);
 }
 
-TEST(capture, info_of_an_idle_stream_is_its_status) {
+ROW(capture, info_of_an_idle_stream_is_its_status) {
   const Context context;
   const CUstream stream = stream_new();
   auto status = no_such<CUstreamCaptureStatus>(77);
@@ -162,7 +162,7 @@ TEST(capture, info_of_an_idle_stream_is_its_status) {
   EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-TEST(capture, info_places_may_be_null) {
+ROW(capture, info_places_may_be_null) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream));
@@ -176,7 +176,7 @@ TEST(capture, info_places_may_be_null) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamIsCapturing(stream, nullptr));
 }
 
-TEST(capture, edge_data_comes_with_the_dependencies) {
+ROW(capture, edge_data_comes_with_the_dependencies) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();
@@ -194,7 +194,7 @@ TEST(capture, edge_data_comes_with_the_dependencies) {
   EXPECT_EQ(edges[0].from_port, 0);
 }
 
-TEST(capture, older_info_tells_the_same) {
+ROW(capture, older_info_tells_the_same) {
   const Context context;
   const Cell cell;
   PFN_cuStreamGetCaptureInfo_v10010 first = nullptr;
@@ -235,7 +235,7 @@ struct TwoNodes {
   CUgraphNode first = nullptr, second = nullptr;
 };
 
-TEST(capture, update_adds_dependencies) {
+ROW(capture, update_adds_dependencies) {
   const Context context;
   const CUstream stream = stream_new();
   TwoNodes two(stream);
@@ -247,7 +247,7 @@ TEST(capture, update_adds_dependencies) {
   expect_valid(stream);
 }
 
-TEST(capture, update_sets_dependencies) {
+ROW(capture, update_sets_dependencies) {
   const Context context;
   const CUstream stream = stream_new();
   TwoNodes two(stream);
@@ -259,7 +259,7 @@ TEST(capture, update_sets_dependencies) {
   EXPECT_TRUE(capture_info(stream).next_after.empty());
 }
 
-TEST(capture, update_removed_nodes_need_no_join) {
+ROW(capture, update_removed_nodes_need_no_join) {
   const Context context;
   const CUstream stream = stream_new();
   TwoNodes two(stream);
@@ -270,14 +270,14 @@ TEST(capture, update_removed_nodes_need_no_join) {
   EXPECT_EQ(nodes_count(graph), 3U);
 }
 
-TEST(capture, update_needs_a_capture) {
+ROW(capture, update_needs_a_capture) {
   const Context context;
   ANSWERS(CUDA_ERROR_ILLEGAL_STATE,
           cuStreamUpdateCaptureDependencies(stream_new(), nullptr, nullptr, 0,
                                             CU_STREAM_SET_CAPTURE_DEPENDENCIES));
 }
 
-TEST(capture, update_flags_checked) {
+ROW(capture, update_flags_checked) {
   const Context context;
   const CUstream stream = stream_new();
   TwoNodes two(stream);

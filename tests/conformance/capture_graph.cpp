@@ -5,7 +5,7 @@
 namespace conformance {
 namespace {
 
-TEST(capture, a_captured_graph_runs_in_any_stream) {
+ROW(capture, a_captured_graph_runs_in_any_stream) {
   const Context context;
   const AddOne add;
   const Cell cell;
@@ -21,7 +21,7 @@ TEST(capture, a_captured_graph_runs_in_any_stream) {
   EXPECT_EQ(cell.value(), 2U);
 }
 
-TEST(capture, into_a_graph_adds_to_it) {
+ROW(capture, into_a_graph_adds_to_it) {
   const Context context;
   const AddOne add;
   const Cell cell;
@@ -46,7 +46,7 @@ TEST(capture, into_a_graph_adds_to_it) {
   EXPECT_EQ(cell.value(), 11U);
 }
 
-TEST(capture, into_a_graph_more_than_once) {
+ROW(capture, into_a_graph_more_than_once) {
   const Context context;
   const AddOne add;
   const Cell cell;
@@ -63,7 +63,7 @@ TEST(capture, into_a_graph_more_than_once) {
   }
 }
 
-TEST(capture, into_a_graph_checks_its_arguments) {
+ROW(capture, into_a_graph_checks_its_arguments) {
   const Context context;
   CUgraph graph = nullptr;
   MUST(cuGraphCreate(&graph, 0));
@@ -78,7 +78,7 @@ TEST(capture, into_a_graph_checks_its_arguments) {
   EXPECT_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-TEST(capture, a_graph_is_not_instantiated_while_captured_into) {
+ROW(capture, a_graph_is_not_instantiated_while_captured_into) {
   const Context context;
   CUgraph graph = nullptr;
   CUgraphExec exec = nullptr;
@@ -92,7 +92,7 @@ TEST(capture, a_graph_is_not_instantiated_while_captured_into) {
   ANSWERS(CUDA_SUCCESS, cuGraphInstantiate(&exec, graph, 0));
 }
 
-TEST(capture, a_captured_graph_is_the_programs) {
+ROW(capture, a_captured_graph_is_the_programs) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();

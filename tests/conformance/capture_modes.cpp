@@ -32,7 +32,7 @@ void in_other_thread(CUcontext context, Body body) {
   }).join();
 }
 
-TEST(capture, unsafe_calls_in_its_own_thread) {
+ROW(capture, unsafe_calls_in_its_own_thread) {
   const Context context;
   for (const auto mode : {kGlobal, kThreadLocal}) {
     const CUstream stream = stream_new();
@@ -42,7 +42,7 @@ TEST(capture, unsafe_calls_in_its_own_thread) {
   }
 }
 
-TEST(capture, every_allocation_is_unsafe) {
+ROW(capture, every_allocation_is_unsafe) {
   const Context context;
   const auto expect_refused = [](auto call) {
     const CUstream stream = stream_new();
@@ -59,7 +59,7 @@ TEST(capture, every_allocation_is_unsafe) {
   expect_refused([&] { return cuMemHostAlloc(&host, 64, 0); });
 }
 
-TEST(capture, freeing_is_unsafe) {
+ROW(capture, freeing_is_unsafe) {
   const Context context;
   CUdeviceptr device = 0;
   MUST(cuMemAlloc(&device, 64));
@@ -70,7 +70,7 @@ TEST(capture, freeing_is_unsafe) {
   ANSWERS(CUDA_SUCCESS, cuMemFree(device));  // it was not freed
 }
 
-TEST(capture, unsafe_calls_are_free_to_a_relaxed_capture) {
+ROW(capture, unsafe_calls_are_free_to_a_relaxed_capture) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream, kRelaxed));
@@ -79,7 +79,7 @@ TEST(capture, unsafe_calls_are_free_to_a_relaxed_capture) {
   expect_valid(stream);
 }
 
-TEST(capture, unsafe_calls_are_free_to_a_relaxed_thread) {
+ROW(capture, unsafe_calls_are_free_to_a_relaxed_thread) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream, kGlobal));
@@ -89,7 +89,7 @@ TEST(capture, unsafe_calls_are_free_to_a_relaxed_thread) {
   expect_valid(stream);
 }
 
-TEST(capture, global_forbids_unsafe_calls_to_other_threads) {
+ROW(capture, global_forbids_unsafe_calls_to_other_threads) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream, kGlobal));
@@ -97,7 +97,7 @@ TEST(capture, global_forbids_unsafe_calls_to_other_threads) {
   expect_invalidated(stream);
 }
 
-TEST(capture, thread_local_leaves_other_threads_alone) {
+ROW(capture, thread_local_leaves_other_threads_alone) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream, kThreadLocal));
@@ -105,7 +105,7 @@ TEST(capture, thread_local_leaves_other_threads_alone) {
   expect_valid(stream);
 }
 
-TEST(capture, a_thread_can_ignore_the_captures_of_others) {
+ROW(capture, a_thread_can_ignore_the_captures_of_others) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream, kGlobal));
@@ -117,7 +117,7 @@ TEST(capture, a_thread_can_ignore_the_captures_of_others) {
   expect_valid(stream);
 }
 
-TEST(capture, thread_local_mode_still_minds_its_own_captures) {
+ROW(capture, thread_local_mode_still_minds_its_own_captures) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream, kGlobal));
@@ -126,7 +126,7 @@ TEST(capture, thread_local_mode_still_minds_its_own_captures) {
   expect_invalidated(stream);
 }
 
-TEST(capture, relaxed_mode_frees_no_conflicting_call) {
+ROW(capture, relaxed_mode_frees_no_conflicting_call) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -137,7 +137,7 @@ TEST(capture, relaxed_mode_frees_no_conflicting_call) {
   expect_invalidated(stream);
 }
 
-TEST(capture, unsafe_calls_are_free_after_the_end) {
+ROW(capture, unsafe_calls_are_free_after_the_end) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream, kGlobal));
@@ -146,21 +146,21 @@ TEST(capture, unsafe_calls_are_free_after_the_end) {
   in_other_thread(context, [] { ANSWERS(CUDA_SUCCESS, unsafe_call()); });
 }
 
-TEST(capture, a_thread_begins_in_global_mode) {
+ROW(capture, a_thread_begins_in_global_mode) {
   const Context context;
   EXPECT_EQ(mode_exchange(kRelaxed), kGlobal);
   std::thread([] { EXPECT_EQ(mode_exchange(kThreadLocal), kGlobal); }).join();
   EXPECT_EQ(mode_exchange(kGlobal), kRelaxed) << "the other thread's mode is its own";
 }
 
-TEST(capture, unknown_thread_mode_refused) {
+ROW(capture, unknown_thread_mode_refused) {
   const Context context;
   auto mode = no_such<CUstreamCaptureMode>(3);
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(&mode));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(nullptr));
 }
 
-TEST(capture, end_in_the_thread_of_the_begin) {
+ROW(capture, end_in_the_thread_of_the_begin) {
   const Context context;
   for (const auto mode : {kGlobal, kThreadLocal}) {
     const CUstream stream = stream_new();
@@ -174,7 +174,7 @@ TEST(capture, end_in_the_thread_of_the_begin) {
   }
 }
 
-TEST(capture, relaxed_ends_in_any_thread) {
+ROW(capture, relaxed_ends_in_any_thread) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();
@@ -183,7 +183,7 @@ TEST(capture, relaxed_ends_in_any_thread) {
   in_other_thread(context, [&] { EXPECT_EQ(nodes_count(capture_end(stream)), 1U); });
 }
 
-TEST(capture, other_threads_add_to_a_capture) {
+ROW(capture, other_threads_add_to_a_capture) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();

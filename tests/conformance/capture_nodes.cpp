@@ -21,7 +21,7 @@ class Pinned {
   unsigned* words_ = nullptr;
 };
 
-TEST(capture, launches_become_kernel_nodes) {
+ROW(capture, launches_become_kernel_nodes) {
   const Context context;
   const AddOne add;
   const Cell cell;
@@ -35,7 +35,7 @@ TEST(capture, launches_become_kernel_nodes) {
   EXPECT_EQ(cell.value(), 1U);
 }
 
-TEST(capture, fills_become_memset_nodes) {
+ROW(capture, fills_become_memset_nodes) {
   const Context context;
   const Cell cells(2);
   const CUstream stream = stream_new();
@@ -53,7 +53,7 @@ TEST(capture, fills_become_memset_nodes) {
   EXPECT_EQ(words[1], 0x33U);
 }
 
-TEST(capture, copies_become_memcpy_nodes) {
+ROW(capture, copies_become_memcpy_nodes) {
   const Context context;
   const Cell cell, middle;
   Pinned from, to;
@@ -72,7 +72,7 @@ TEST(capture, copies_become_memcpy_nodes) {
   EXPECT_EQ(*to, 5U);
 }
 
-TEST(capture, copies_read_their_source_at_the_launch) {
+ROW(capture, copies_read_their_source_at_the_launch) {
   const Context context;
   const Cell cell;
   Pinned from;
@@ -89,7 +89,7 @@ TEST(capture, copies_read_their_source_at_the_launch) {
   EXPECT_EQ(cell.value(), 7U);
 }
 
-TEST(capture, host_functions_become_host_nodes) {
+ROW(capture, host_functions_become_host_nodes) {
   const Context context;
   const CUstream stream = stream_new();
   int calls = 0;
@@ -104,7 +104,7 @@ TEST(capture, host_functions_become_host_nodes) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(capture, memory_operations_become_batch_nodes) {
+ROW(capture, memory_operations_become_batch_nodes) {
   const Context context;
   const Word word;
   const CUstream stream = stream_new();
@@ -117,7 +117,7 @@ TEST(capture, memory_operations_become_batch_nodes) {
   EXPECT_EQ(word.value(), 5U);
 }
 
-TEST(capture, graph_launches_become_child_graphs) {
+ROW(capture, graph_launches_become_child_graphs) {
   const Context context;
   const AddOne add;
   const Cell cell;
@@ -137,7 +137,7 @@ TEST(capture, graph_launches_become_child_graphs) {
   EXPECT_EQ(cell.value(), 3U);
 }
 
-TEST(capture, arguments_are_taken_when_captured) {
+ROW(capture, arguments_are_taken_when_captured) {
   const Context context;
   const Store store;
   const Word word;
@@ -153,7 +153,7 @@ TEST(capture, arguments_are_taken_when_captured) {
   EXPECT_EQ(word.value(), 5U);
 }
 
-TEST(capture, replay_computes_the_same) {
+ROW(capture, replay_computes_the_same) {
   const Context context;
   const AddOne add;
   const Cell cell;
@@ -180,7 +180,7 @@ TEST(capture, replay_computes_the_same) {
   }
 }
 
-TEST(capture, allocations_become_nodes) {
+ROW(capture, allocations_become_nodes) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();
@@ -199,7 +199,7 @@ TEST(capture, allocations_become_nodes) {
   EXPECT_EQ(cell.value(), 5U);
 }
 
-TEST(capture, only_graph_memory_is_freed_in_a_capture) {
+ROW(capture, only_graph_memory_is_freed_in_a_capture) {
   const Context context;
   const CUstream stream = stream_new();
   CUdeviceptr memory = 0;

@@ -5,7 +5,7 @@
 namespace conformance {
 namespace {
 
-TEST(capture, a_capturing_stream_cannot_be_waited_for) {
+ROW(capture, a_capturing_stream_cannot_be_waited_for) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream));
@@ -13,7 +13,7 @@ TEST(capture, a_capturing_stream_cannot_be_waited_for) {
   expect_invalidated(stream);
 }
 
-TEST(capture, a_capturing_stream_cannot_be_queried) {
+ROW(capture, a_capturing_stream_cannot_be_queried) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream));
@@ -21,7 +21,7 @@ TEST(capture, a_capturing_stream_cannot_be_queried) {
   expect_invalidated(stream);
 }
 
-TEST(capture, its_context_cannot_be_waited_for) {
+ROW(capture, its_context_cannot_be_waited_for) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream));
@@ -29,7 +29,7 @@ TEST(capture, its_context_cannot_be_waited_for) {
   expect_invalidated(stream);
 }
 
-TEST(capture, its_context_cannot_be_recorded) {
+ROW(capture, its_context_cannot_be_recorded) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -38,7 +38,7 @@ TEST(capture, its_context_cannot_be_recorded) {
   expect_invalidated(stream);
 }
 
-TEST(capture, its_context_cannot_wait_for_an_event) {
+ROW(capture, its_context_cannot_wait_for_an_event) {
   const Context context;
   const CUstream stream = stream_new(), other = stream_new();
   const CUevent event = event_new();
@@ -48,7 +48,7 @@ TEST(capture, its_context_cannot_wait_for_an_event) {
   expect_invalidated(stream);
 }
 
-TEST(capture, no_context_can_wait_for_a_captured_event) {
+ROW(capture, no_context_can_wait_for_a_captured_event) {
   const Context context;
   const Context other;
   MUST(cuCtxSetCurrent(context));
@@ -60,7 +60,7 @@ TEST(capture, no_context_can_wait_for_a_captured_event) {
   expect_invalidated(stream);
 }
 
-TEST(capture, other_streams_can_be_waited_for) {
+ROW(capture, other_streams_can_be_waited_for) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new(), other = stream_new();
@@ -71,7 +71,7 @@ TEST(capture, other_streams_can_be_waited_for) {
   EXPECT_EQ(cell.value(), 5U);
 }
 
-TEST(capture, work_in_the_legacy_stream_would_depend_on_a_blocking_stream) {
+ROW(capture, work_in_the_legacy_stream_would_depend_on_a_blocking_stream) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
@@ -80,7 +80,7 @@ TEST(capture, work_in_the_legacy_stream_would_depend_on_a_blocking_stream) {
   expect_invalidated(stream);
 }
 
-TEST(capture, waiting_for_the_legacy_stream_would_wait_for_a_blocking_stream) {
+ROW(capture, waiting_for_the_legacy_stream_would_wait_for_a_blocking_stream) {
   const Context context;
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
   MUST(capture_begin(stream));
@@ -88,7 +88,7 @@ TEST(capture, waiting_for_the_legacy_stream_would_wait_for_a_blocking_stream) {
   expect_invalidated(stream);
 }
 
-TEST(capture, synchronous_copies_use_the_legacy_stream) {
+ROW(capture, synchronous_copies_use_the_legacy_stream) {
   const Context context;
   const Cell cell;
   unsigned value = 5;
@@ -98,7 +98,7 @@ TEST(capture, synchronous_copies_use_the_legacy_stream) {
   expect_invalidated(stream);
 }
 
-TEST(capture, synchronous_fills_use_the_legacy_stream) {
+ROW(capture, synchronous_fills_use_the_legacy_stream) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
@@ -107,7 +107,7 @@ TEST(capture, synchronous_fills_use_the_legacy_stream) {
   expect_invalidated(stream);
 }
 
-TEST(capture, events_in_the_legacy_stream_would_mark_a_blocking_stream) {
+ROW(capture, events_in_the_legacy_stream_would_mark_a_blocking_stream) {
   const Context context;
   const CUevent event = event_new();
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
@@ -116,7 +116,7 @@ TEST(capture, events_in_the_legacy_stream_would_mark_a_blocking_stream) {
   expect_invalidated(stream);
 }
 
-TEST(capture, asking_the_legacy_stream_spoils_nothing) {
+ROW(capture, asking_the_legacy_stream_spoils_nothing) {
   const Context context;
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
   MUST(capture_begin(stream));
@@ -128,7 +128,7 @@ TEST(capture, asking_the_legacy_stream_spoils_nothing) {
   expect_valid(stream);
 }
 
-TEST(capture, a_non_blocking_stream_leaves_the_legacy_stream_alone) {
+ROW(capture, a_non_blocking_stream_leaves_the_legacy_stream_alone) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();
@@ -140,7 +140,7 @@ TEST(capture, a_non_blocking_stream_leaves_the_legacy_stream_alone) {
   EXPECT_EQ(cell.value(), 5U);
 }
 
-TEST(capture, another_context_has_its_own_legacy_stream) {
+ROW(capture, another_context_has_its_own_legacy_stream) {
   const Context context;
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
   MUST(capture_begin(stream));
@@ -152,7 +152,7 @@ TEST(capture, another_context_has_its_own_legacy_stream) {
   expect_valid(stream);
 }
 
-TEST(capture, callbacks_are_not_captured) {
+ROW(capture, callbacks_are_not_captured) {
   const Context context;
   const CUstream stream = stream_new();
   MUST(capture_begin(stream));
@@ -162,7 +162,7 @@ TEST(capture, callbacks_are_not_captured) {
   expect_invalidated(stream);
 }
 
-TEST(capture, attaching_memory_is_not_captured) {
+ROW(capture, attaching_memory_is_not_captured) {
   const Context context;
   CUdeviceptr memory = 0;
   MUST(cuMemAllocManaged(&memory, 4096, CU_MEM_ATTACH_GLOBAL));
@@ -173,7 +173,7 @@ TEST(capture, attaching_memory_is_not_captured) {
   expect_invalidated(stream);
 }
 
-TEST(capture, an_invalidated_capture_takes_no_work) {
+ROW(capture, an_invalidated_capture_takes_no_work) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();
@@ -187,7 +187,7 @@ TEST(capture, an_invalidated_capture_takes_no_work) {
   expect_invalidated(stream);
 }
 
-TEST(capture, an_invalidated_stream_works_again_after_the_end) {
+ROW(capture, an_invalidated_stream_works_again_after_the_end) {
   const Context context;
   const Cell cell;
   const CUstream stream = stream_new();

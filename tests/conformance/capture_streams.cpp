@@ -25,7 +25,7 @@ struct Fork {
   CUgraphNode first = nullptr;
 };
 
-TEST(capture, waiting_for_a_captured_event_forks) {
+ROW(capture, waiting_for_a_captured_event_forks) {
   const Context context;
   Fork fork;
   EXPECT_EQ(capture_status(fork.side), CU_STREAM_CAPTURE_STATUS_ACTIVE);
@@ -36,7 +36,7 @@ TEST(capture, waiting_for_a_captured_event_forks) {
   expect_valid(fork.origin);
 }
 
-TEST(capture, fork_depends_on_what_was_recorded) {
+ROW(capture, fork_depends_on_what_was_recorded) {
   const Context context;
   const CUstream origin = stream_new(), side = stream_new();
   const CUevent forked = event_new();
@@ -51,14 +51,14 @@ TEST(capture, fork_depends_on_what_was_recorded) {
   EXPECT_NE(capture_last(origin), marked);
 }
 
-TEST(capture, events_are_no_nodes) {
+ROW(capture, events_are_no_nodes) {
   const Context context;
   Fork fork;
   MUST(fork.join());
   EXPECT_EQ(nodes_count(capture_end(fork.origin)), 1U);
 }
 
-TEST(capture, join_adds_to_the_dependencies) {
+ROW(capture, join_adds_to_the_dependencies) {
   const Context context;
   Fork fork;
   MUST(cuMemsetD32Async(fork.cell, 6, 1, fork.origin));
@@ -70,7 +70,7 @@ TEST(capture, join_adds_to_the_dependencies) {
   expect_valid(fork.origin);
 }
 
-TEST(capture, a_capturing_stream_waits_for_another_place_of_its_capture) {
+ROW(capture, a_capturing_stream_waits_for_another_place_of_its_capture) {
   const Context context;
   Fork fork;
   const CUstream third = stream_new();
@@ -85,7 +85,7 @@ TEST(capture, a_capturing_stream_waits_for_another_place_of_its_capture) {
   EXPECT_EQ(capture_status(third), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-TEST(capture, forks_and_joins_order_the_replay) {
+ROW(capture, forks_and_joins_order_the_replay) {
   const Context context;
   const AddOne add;
   const Cell cell, copy;
@@ -104,7 +104,7 @@ TEST(capture, forks_and_joins_order_the_replay) {
   EXPECT_EQ(copy.value(), 11U);
 }
 
-TEST(capture, unjoined_work_fails_the_end) {
+ROW(capture, unjoined_work_fails_the_end) {
   const Context context;
   Fork fork;
   MUST(cuMemsetD32Async(fork.cell, 6, 1, fork.side));
@@ -115,7 +115,7 @@ TEST(capture, unjoined_work_fails_the_end) {
   EXPECT_EQ(capture_status(fork.side), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-TEST(capture, work_after_the_join_must_join_too) {
+ROW(capture, work_after_the_join_must_join_too) {
   const Context context;
   Fork fork;
   MUST(fork.join());
@@ -124,7 +124,7 @@ TEST(capture, work_after_the_join_must_join_too) {
   ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(fork.origin, &graph));
 }
 
-TEST(capture, end_frees_all_streams) {
+ROW(capture, end_frees_all_streams) {
   const Context context;
   Fork fork;
   MUST(fork.join());
@@ -135,14 +135,14 @@ TEST(capture, end_frees_all_streams) {
   EXPECT_EQ(fork.cell.value(), 6U) << "what it is given runs again";
 }
 
-TEST(capture, end_only_where_it_began) {
+ROW(capture, end_only_where_it_began) {
   const Context context;
   Fork fork;
   CUgraph graph = nullptr;
   ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(fork.side, &graph));
 }
 
-TEST(capture, captures_do_not_merge) {
+ROW(capture, captures_do_not_merge) {
   const Context context;
   const CUstream one = stream_new(), two = stream_new();
   const CUevent event = event_new();
@@ -154,7 +154,7 @@ TEST(capture, captures_do_not_merge) {
   expect_invalidated(two);
 }
 
-TEST(capture, captures_at_once_are_independent) {
+ROW(capture, captures_at_once_are_independent) {
   const Context context;
   const CUstream one = stream_new(), two = stream_new();
   const Cell cell;
@@ -166,7 +166,7 @@ TEST(capture, captures_at_once_are_independent) {
   expect_invalidated(two);
 }
 
-TEST(capture, uncaptured_events_are_isolated) {
+ROW(capture, uncaptured_events_are_isolated) {
   const Context context;
   const CUstream outside = stream_new(), stream = stream_new();
   const CUevent event = event_new();
@@ -176,21 +176,21 @@ TEST(capture, uncaptured_events_are_isolated) {
   expect_invalidated(stream);
 }
 
-TEST(capture, captured_events_cannot_be_queried) {
+ROW(capture, captured_events_cannot_be_queried) {
   const Context context;
   Fork fork;
   ANSWERS(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(fork.forked));
   expect_invalidated(fork.origin);
 }
 
-TEST(capture, captured_events_cannot_be_waited_for) {
+ROW(capture, captured_events_cannot_be_waited_for) {
   const Context context;
   Fork fork;
   ANSWERS(CUDA_ERROR_CAPTURED_EVENT, cuEventSynchronize(fork.forked));
   expect_invalidated(fork.origin);
 }
 
-TEST(capture, an_event_recorded_outside_is_ordinary_again) {
+ROW(capture, an_event_recorded_outside_is_ordinary_again) {
   const Context context;
   Fork fork;
   MUST(fork.join());
@@ -202,7 +202,7 @@ TEST(capture, an_event_recorded_outside_is_ordinary_again) {
   ANSWERS(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(fork.origin, fork.forked, 0));
 }
 
-TEST(capture, stream_order_holds_across_a_capture) {
+ROW(capture, stream_order_holds_across_a_capture) {
   const Context context;
   const Store store;
   const Word word;
@@ -221,7 +221,7 @@ TEST(capture, stream_order_holds_across_a_capture) {
   EXPECT_EQ(word.value(), 2U);
 }
 
-TEST(capture, external_record_is_a_node) {
+ROW(capture, external_record_is_a_node) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent begin = event_new(CU_EVENT_DEFAULT), event = event_new(CU_EVENT_DEFAULT);
@@ -237,7 +237,7 @@ TEST(capture, external_record_is_a_node) {
   EXPECT_GE(ms, 0);
 }
 
-TEST(capture, external_wait_is_a_node) {
+ROW(capture, external_wait_is_a_node) {
   const Context context;
   const Cell cell;
   Gate gate;

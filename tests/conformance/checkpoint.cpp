@@ -58,12 +58,12 @@ CUuuid uuid_of(int ordinal) {
   ASSERT_TRUE(target.ready()); \
   MUST(cuInit(0))
 
-TEST(checkpoint, runs_at_first) {
+ROW(checkpoint, runs_at_first) {
   TARGET_RUNNING;
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_RUNNING);
 }
 
-TEST(checkpoint, lock_and_unlock_change_the_state) {
+ROW(checkpoint, lock_and_unlock_change_the_state) {
   TARGET_RUNNING;
   ANSWERS(CUDA_SUCCESS, lock(target.pid()));
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_LOCKED);
@@ -71,26 +71,26 @@ TEST(checkpoint, lock_and_unlock_change_the_state) {
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_RUNNING);
 }
 
-TEST(checkpoint, lock_needs_running) {
+ROW(checkpoint, lock_needs_running) {
   TARGET_RUNNING;
   MUST(lock(target.pid()));
   ANSWERS(CUDA_ERROR_ILLEGAL_STATE, lock(target.pid(), 100));
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_LOCKED);
 }
 
-TEST(checkpoint, unlock_needs_locked) {
+ROW(checkpoint, unlock_needs_locked) {
   TARGET_RUNNING;
   ANSWERS(CUDA_ERROR_ILLEGAL_STATE, unlock(target.pid()));
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_RUNNING);
 }
 
-TEST(checkpoint, checkpoint_needs_locked) {
+ROW(checkpoint, checkpoint_needs_locked) {
   TARGET_RUNNING;
   ANSWERS(CUDA_ERROR_ILLEGAL_STATE, checkpoint(target.pid()));
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_RUNNING);
 }
 
-TEST(checkpoint, restore_needs_checkpointed) {
+ROW(checkpoint, restore_needs_checkpointed) {
   TARGET_RUNNING;
   ANSWERS(CUDA_ERROR_ILLEGAL_STATE, restore(target.pid()));
   MUST(lock(target.pid()));
@@ -98,7 +98,7 @@ TEST(checkpoint, restore_needs_checkpointed) {
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_LOCKED);
 }
 
-TEST(checkpoint, checkpointed_refuses_all_but_restore) {
+ROW(checkpoint, checkpointed_refuses_all_but_restore) {
   TARGET_CHECKPOINTED;
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_CHECKPOINTED);
   ANSWERS(CUDA_ERROR_ILLEGAL_STATE, unlock(target.pid()));
@@ -107,7 +107,7 @@ TEST(checkpoint, checkpointed_refuses_all_but_restore) {
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_CHECKPOINTED);
 }
 
-TEST(checkpoint, restore_leaves_locked) {
+ROW(checkpoint, restore_leaves_locked) {
   TARGET_CHECKPOINTED;
   ANSWERS(CUDA_SUCCESS, restore(target.pid()));
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_LOCKED);
@@ -119,7 +119,7 @@ TEST(checkpoint, restore_leaves_locked) {
   EXPECT_EQ(value, CUDA_SUCCESS);
 }
 
-TEST(checkpoint, calls_block_while_locked) {
+ROW(checkpoint, calls_block_while_locked) {
   TARGET_RUNNING;
   MUST(lock(target.pid()));
   long long value = -1;
@@ -131,7 +131,7 @@ TEST(checkpoint, calls_block_while_locked) {
   EXPECT_EQ(target.ask(Order::kVerify), 0);
 }
 
-TEST(checkpoint, calls_block_while_checkpointed) {
+ROW(checkpoint, calls_block_while_checkpointed) {
   TARGET_CHECKPOINTED;
   long long value = -1;
   target.send(Order::kLaunch);
@@ -143,14 +143,14 @@ TEST(checkpoint, calls_block_while_checkpointed) {
   EXPECT_EQ(target.ask(Order::kVerify), 0);
 }
 
-TEST(checkpoint, lock_completes_submitted_work) {
+ROW(checkpoint, lock_completes_submitted_work) {
   TARGET_RUNNING;
   ASSERT_EQ(target.ask(Order::kSlow), CUDA_SUCCESS);
   MUST(lock(target.pid()));
   EXPECT_EQ(target.ask(Order::kPinned), 0) << "what the kernel stores is there";
 }
 
-TEST(checkpoint, lock_gives_up_in_time) {
+ROW(checkpoint, lock_gives_up_in_time) {
   TARGET_RUNNING;
   ASSERT_EQ(target.ask(Order::kEndless), CUDA_SUCCESS);
   ANSWERS(CUDA_ERROR_NOT_READY, lock(target.pid(), 200));
@@ -160,14 +160,14 @@ TEST(checkpoint, lock_gives_up_in_time) {
   EXPECT_EQ(target.ask(Order::kVerify), 0);
 }
 
-TEST(checkpoint, lock_waits_without_a_limit) {
+ROW(checkpoint, lock_waits_without_a_limit) {
   TARGET_RUNNING;
   ASSERT_EQ(target.ask(Order::kSlow), CUDA_SUCCESS);
   ANSWERS(CUDA_SUCCESS, cuCheckpointProcessLock(target.pid(), nullptr));
   EXPECT_EQ(target.ask(Order::kPinned), 0);
 }
 
-TEST(checkpoint, checkpoint_gives_the_memory_back) {
+ROW(checkpoint, checkpoint_gives_the_memory_back) {
   Target target;
   ASSERT_TRUE(target.ready());
   const Context context;
@@ -179,14 +179,14 @@ TEST(checkpoint, checkpoint_gives_the_memory_back) {
   observe("freed_bytes", static_cast<long long>(after - before));
 }
 
-TEST(checkpoint, restore_takes_the_memory_again) {
+ROW(checkpoint, restore_takes_the_memory_again) {
   TARGET_CHECKPOINTED;
   const std::size_t before = memory_free();
   MUST(restore(target.pid()));
   EXPECT_LE(memory_free() + kTargetBytes, before);
 }
 
-TEST(checkpoint, freed_memory_is_for_others) {
+ROW(checkpoint, freed_memory_is_for_others) {
   TARGET_CHECKPOINTED;
   std::vector<CUdeviceptr> taken;
   for (std::size_t bytes = memory_free() / 2; bytes >= kTargetBytes / 2;
@@ -201,7 +201,7 @@ TEST(checkpoint, freed_memory_is_for_others) {
   EXPECT_EQ(target.ask(Order::kVerify), 0);
 }
 
-TEST(checkpoint, addresses_and_contents_survive) {
+ROW(checkpoint, addresses_and_contents_survive) {
   Target target;
   ASSERT_TRUE(target.ready());
   MUST(cuInit(0));
@@ -215,7 +215,7 @@ TEST(checkpoint, addresses_and_contents_survive) {
   EXPECT_EQ(target.ask(Order::kVerify), 0);
 }
 
-TEST(checkpoint, streams_and_modules_survive) {
+ROW(checkpoint, streams_and_modules_survive) {
   TARGET_CHECKPOINTED;
   MUST(restore(target.pid()));
   MUST(unlock(target.pid()));
@@ -223,14 +223,14 @@ TEST(checkpoint, streams_and_modules_survive) {
   EXPECT_EQ(target.ask(Order::kVerify), 0);
 }
 
-TEST(checkpoint, events_survive) {
+ROW(checkpoint, events_survive) {
   TARGET_CHECKPOINTED;
   MUST(restore(target.pid()));
   MUST(unlock(target.pid()));
   EXPECT_EQ(target.ask(Order::kEvents), 0);
 }
 
-TEST(checkpoint, pinned_memory_survives) {
+ROW(checkpoint, pinned_memory_survives) {
   TARGET_RUNNING;
   ASSERT_EQ(target.ask(Order::kSlow), CUDA_SUCCESS);
   MUST(lock(target.pid()));
@@ -243,7 +243,7 @@ TEST(checkpoint, pinned_memory_survives) {
   EXPECT_EQ(target.ask(Order::kVerify), 0);
 }
 
-TEST(checkpoint, cycles_repeat) {
+ROW(checkpoint, cycles_repeat) {
   TARGET_RUNNING;
   for (int cycle = 0; cycle < 3; ++cycle) {
     ASSERT_EQ(target.ask(Order::kLaunch), CUDA_SUCCESS);
@@ -255,7 +255,7 @@ TEST(checkpoint, cycles_repeat) {
   }
 }
 
-TEST(checkpoint, no_such_process_refused) {
+ROW(checkpoint, no_such_process_refused) {
   int dead = 0;
   {
     const Sleeper sleeper;
@@ -271,7 +271,7 @@ TEST(checkpoint, no_such_process_refused) {
   observe("result", cuCheckpointProcessGetState(dead, &state));
 }
 
-TEST(checkpoint, process_without_cuda_refused) {
+ROW(checkpoint, process_without_cuda_refused) {
   const Sleeper sleeper;
   MUST(cuInit(0));
   CUprocessState state = CU_PROCESS_STATE_FAILED;
@@ -280,13 +280,13 @@ TEST(checkpoint, process_without_cuda_refused) {
   observe("result", cuCheckpointProcessGetState(sleeper.pid(), &state));
 }
 
-TEST(checkpoint, state_needs_a_place) {
+ROW(checkpoint, state_needs_a_place) {
   TARGET_RUNNING;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessGetState(target.pid(), nullptr));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCheckpointProcessGetRestoreThreadId(target.pid(), nullptr));
 }
 
-TEST(checkpoint, lock_reserved_must_be_zero) {
+ROW(checkpoint, lock_reserved_must_be_zero) {
   TARGET_RUNNING;
   CUcheckpointLockArgs args{};
   args.reserved0 = 1;
@@ -297,7 +297,7 @@ TEST(checkpoint, lock_reserved_must_be_zero) {
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_RUNNING);
 }
 
-TEST(checkpoint, restore_thread_belongs_to_the_process) {
+ROW(checkpoint, restore_thread_belongs_to_the_process) {
   TARGET_RUNNING;
   int tid = 0;
   MUST(cuCheckpointProcessGetRestoreThreadId(target.pid(), &tid));
@@ -306,7 +306,7 @@ TEST(checkpoint, restore_thread_belongs_to_the_process) {
   EXPECT_NE(tid, target.pid()) << "not the first thread";
 }
 
-TEST(checkpoint, managed_memory_refused) {
+ROW(checkpoint, managed_memory_refused) {
   TARGET_RUNNING;
   ASSERT_EQ(target.ask(Order::kManaged), CUDA_SUCCESS);
   CUresult result = lock(target.pid());
@@ -320,7 +320,7 @@ TEST(checkpoint, managed_memory_refused) {
   EXPECT_EQ(target.ask(Order::kVerify), 0);
 }
 
-TEST(checkpoint, imported_memory_refused) {
+ROW(checkpoint, imported_memory_refused) {
   Target target;
   ASSERT_TRUE(target.ready());
   const Context context;
@@ -342,7 +342,7 @@ TEST(checkpoint, imported_memory_refused) {
   EXPECT_EQ(target.ask(Order::kVerify), 0) << "the process goes on";
 }
 
-TEST(checkpoint, restore_without_room_is_final) {
+ROW(checkpoint, restore_without_room_is_final) {
   TARGET_CHECKPOINTED;
   std::vector<CUdeviceptr> taken;
   for (std::size_t bytes = memory_free(); bytes > kTargetBytes / 4;) {
@@ -359,7 +359,7 @@ TEST(checkpoint, restore_without_room_is_final) {
   ANSWERS(CUDA_ERROR_ILLEGAL_STATE, unlock(target.pid()));
 }
 
-TEST(checkpoint, restore_onto_the_same_gpu) {
+ROW(checkpoint, restore_onto_the_same_gpu) {
   TARGET_CHECKPOINTED;
   std::vector<CUcheckpointGpuPair> pairs;
   for (int i = 0; i < devices_count(); ++i) pairs.push_back({uuid_of(i), uuid_of(i)});
@@ -368,7 +368,7 @@ TEST(checkpoint, restore_onto_the_same_gpu) {
   EXPECT_EQ(target.ask(Order::kVerify), 0);
 }
 
-TEST(checkpoint, restore_pairs_must_cover) {
+ROW(checkpoint, restore_pairs_must_cover) {
   TARGET_CHECKPOINTED;
   CUuuid unknown{};
   std::memset(unknown.bytes, 0x5a, sizeof unknown.bytes);
@@ -376,7 +376,7 @@ TEST(checkpoint, restore_pairs_must_cover) {
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_CHECKPOINTED);
 }
 
-TEST(checkpoint, restore_onto_an_unknown_gpu_refused) {
+ROW(checkpoint, restore_onto_an_unknown_gpu_refused) {
   TARGET_CHECKPOINTED;
   CUuuid unknown{};
   std::memset(unknown.bytes, 0x5a, sizeof unknown.bytes);
@@ -384,7 +384,7 @@ TEST(checkpoint, restore_onto_an_unknown_gpu_refused) {
   EXPECT_EQ(state_of(target.pid()), CU_PROCESS_STATE_CHECKPOINTED);
 }
 
-TEST(checkpoint, restore_onto_another_gpu) {
+ROW(checkpoint, restore_onto_another_gpu) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   Target target;
   ASSERT_TRUE(target.ready());
@@ -403,7 +403,7 @@ TEST(checkpoint, restore_onto_another_gpu) {
   EXPECT_EQ(target.ask(Order::kEvents), 0);
 }
 
-TEST(checkpoint, death_while_checkpointed_leaves_nothing) {
+ROW(checkpoint, death_while_checkpointed_leaves_nothing) {
   Target target;
   ASSERT_TRUE(target.ready());
   const Context context;
@@ -414,7 +414,7 @@ TEST(checkpoint, death_while_checkpointed_leaves_nothing) {
   EXPECT_GE(memory_free(), before);
 }
 
-TEST(checkpoint, death_while_locked_frees_the_memory) {
+ROW(checkpoint, death_while_locked_frees_the_memory) {
   Target target;
   ASSERT_TRUE(target.ready());
   const Context context;
@@ -424,7 +424,7 @@ TEST(checkpoint, death_while_locked_frees_the_memory) {
   EXPECT_GE(memory_free(), before + kTargetBytes);
 }
 
-TEST(checkpoint, others_are_not_locked) {
+ROW(checkpoint, others_are_not_locked) {
   Target target, other;
   ASSERT_TRUE(target.ready());
   ASSERT_TRUE(other.ready());

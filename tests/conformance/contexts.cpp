@@ -17,7 +17,7 @@ CUresult elsewhere(Call call) {
   return result;
 }
 
-TEST(contexts, none_at_first) {
+ROW(contexts, none_at_first) {
   ASSERT_GT(devices_count(), 0);
   EXPECT_EQ(context_current(), nullptr);
   CUdeviceptr data = 0;
@@ -25,7 +25,7 @@ TEST(contexts, none_at_first) {
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize());
 }
 
-TEST(contexts, created_ones_are_current) {
+ROW(contexts, created_ones_are_current) {
   ASSERT_GT(devices_count(), 0);
   CUcontext context = nullptr;
   ANSWERS(CUDA_SUCCESS, cuCtxCreate(&context, nullptr, 0, 0));
@@ -33,7 +33,7 @@ TEST(contexts, created_ones_are_current) {
   EXPECT_EQ(context_current(), context);
 }
 
-TEST(contexts, created_ones_cover_the_one_before) {
+ROW(contexts, created_ones_cover_the_one_before) {
   const Context first;
   CUcontext second = nullptr, popped = nullptr;
   MUST(cuCtxCreate(&second, nullptr, 0, 0));
@@ -44,7 +44,7 @@ TEST(contexts, created_ones_cover_the_one_before) {
   MUST(cuCtxDestroy(second));
 }
 
-TEST(contexts, create_needs_a_device) {
+ROW(contexts, create_needs_a_device) {
   const int count = devices_count();
   CUcontext context = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_DEVICE, cuCtxCreate(&context, nullptr, 0, count));
@@ -52,7 +52,7 @@ TEST(contexts, create_needs_a_device) {
   EXPECT_EQ(context_current(), nullptr);
 }
 
-TEST(contexts, create_checks_flags) {
+ROW(contexts, create_checks_flags) {
   ASSERT_GT(devices_count(), 0);
   CUcontext context = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCtxCreate(&context, nullptr, 0x10000, 0));
@@ -62,7 +62,7 @@ TEST(contexts, create_checks_flags) {
   ANSWERS(CUDA_SUCCESS, cuCtxCreate(&context, nullptr, CU_CTX_SCHED_BLOCKING_SYNC, 0));
 }
 
-TEST(contexts, affinity_needs_support) {
+ROW(contexts, affinity_needs_support) {
   ASSERT_GT(devices_count(), 0);
   int supported = -1;
   MUST(cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, 0));
@@ -78,7 +78,7 @@ TEST(contexts, affinity_needs_support) {
   EXPECT_EQ(context_current(), nullptr);
 }
 
-TEST(contexts, each_thread_has_its_own) {
+ROW(contexts, each_thread_has_its_own) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, elsewhere([] { return cuCtxSynchronize(); }));
   CUcontext there = context;
@@ -86,7 +86,7 @@ TEST(contexts, each_thread_has_its_own) {
   EXPECT_EQ(there, nullptr);
 }
 
-TEST(contexts, threads_may_share_one) {
+ROW(contexts, threads_may_share_one) {
   const Context context;
   CUdeviceptr data = 0;
   ANSWERS(CUDA_SUCCESS, elsewhere([&] {
@@ -97,7 +97,7 @@ TEST(contexts, threads_may_share_one) {
   EXPECT_EQ(context_current(), static_cast<CUcontext>(context));
 }
 
-TEST(contexts, pushed_and_popped_in_order) {
+ROW(contexts, pushed_and_popped_in_order) {
   const Context first, second;
   MUST(cuCtxPushCurrent(first));
   EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
@@ -111,13 +111,13 @@ TEST(contexts, pushed_and_popped_in_order) {
   EXPECT_EQ(context_current(), nullptr);
 }
 
-TEST(contexts, pop_of_nothing_refused) {
+ROW(contexts, pop_of_nothing_refused) {
   ASSERT_GT(devices_count(), 0);
   CUcontext popped = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxPopCurrent(&popped));
 }
 
-TEST(contexts, set_replaces_the_top) {
+ROW(contexts, set_replaces_the_top) {
   const Context first, second;
   MUST(cuCtxSetCurrent(first));
   EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
@@ -127,7 +127,7 @@ TEST(contexts, set_replaces_the_top) {
   EXPECT_EQ(context_current(), static_cast<CUcontext>(first)) << "the first was below";
 }
 
-TEST(contexts, set_null_pops) {
+ROW(contexts, set_null_pops) {
   const Context first, second;
   ANSWERS(CUDA_SUCCESS, cuCtxSetCurrent(nullptr));
   EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
@@ -136,7 +136,7 @@ TEST(contexts, set_null_pops) {
   ANSWERS(CUDA_SUCCESS, cuCtxSetCurrent(nullptr));  // nothing to pop is no error
 }
 
-TEST(contexts, set_on_an_empty_stack_binds) {
+ROW(contexts, set_on_an_empty_stack_binds) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, elsewhere([&] {
             const CUresult bound = cuCtxSetCurrent(context);
@@ -144,7 +144,7 @@ TEST(contexts, set_on_an_empty_stack_binds) {
           }));
 }
 
-TEST(contexts, destroying_the_current_one_pops_it) {
+ROW(contexts, destroying_the_current_one_pops_it) {
   const Context first;
   CUcontext second = nullptr;
   MUST(cuCtxCreate(&second, nullptr, 0, 0));
@@ -152,7 +152,7 @@ TEST(contexts, destroying_the_current_one_pops_it) {
   EXPECT_EQ(context_current(), static_cast<CUcontext>(first));
 }
 
-TEST(contexts, destroying_another_leaves_the_current_one) {
+ROW(contexts, destroying_another_leaves_the_current_one) {
   ASSERT_GT(devices_count(), 0);
   CUcontext first = nullptr, popped = nullptr;
   MUST(cuCtxCreate(&first, nullptr, 0, 0));
@@ -163,7 +163,7 @@ TEST(contexts, destroying_another_leaves_the_current_one) {
   ANSWERS(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
-TEST(contexts, destroyed_under_a_thread) {
+ROW(contexts, destroyed_under_a_thread) {
   ASSERT_GT(devices_count(), 0);
   CUcontext context = nullptr;
   MUST(cuCtxCreate(&context, nullptr, 0, 0));
@@ -175,7 +175,7 @@ TEST(contexts, destroyed_under_a_thread) {
           }));
 }
 
-TEST(contexts, destruction_returns_memory) {
+ROW(contexts, destruction_returns_memory) {
   const Context watcher;
   constexpr std::size_t kBytes = 64 << 20;
   CUcontext context = nullptr;
@@ -189,7 +189,7 @@ TEST(contexts, destruction_returns_memory) {
   EXPECT_GE(memory_free(), with + kBytes);
 }
 
-TEST(contexts, a_context_takes_memory) {
+ROW(contexts, a_context_takes_memory) {
   const Context watcher;
   const std::size_t before = memory_free();
   CUcontext context = nullptr;
@@ -201,7 +201,7 @@ TEST(contexts, a_context_takes_memory) {
   EXPECT_GT(memory_free(), with);
 }
 
-TEST(contexts, work_of_different_contexts_is_apart) {
+ROW(contexts, work_of_different_contexts_is_apart) {
   const Context first;
   const Store store;
   Gate gate;
@@ -216,7 +216,7 @@ TEST(contexts, work_of_different_contexts_is_apart) {
   MUST(cuCtxSetCurrent(first));
 }
 
-TEST(contexts, synchronize_waits_for_all_streams) {
+ROW(contexts, synchronize_waits_for_all_streams) {
   const Context context;
   const Store store;
   const Word word;
@@ -237,7 +237,7 @@ TEST(contexts, synchronize_waits_for_all_streams) {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-TEST(contexts, attached_ones_live_until_detached) {
+ROW(contexts, attached_ones_live_until_detached) {
   ASSERT_GT(devices_count(), 0);
   CUcontext context = nullptr, attached = nullptr;
   MUST(cuCtxCreate(&context, nullptr, 0, 0));
@@ -252,7 +252,7 @@ TEST(contexts, attached_ones_live_until_detached) {
 }
 #pragma GCC diagnostic pop
 
-TEST(contexts, profiling_may_be_started_and_stopped) {
+ROW(contexts, profiling_may_be_started_and_stopped) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, cuProfilerStart());
   ANSWERS(CUDA_SUCCESS, cuProfilerStart());

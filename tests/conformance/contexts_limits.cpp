@@ -19,14 +19,14 @@ int attribute(CUdevice_attribute which) {
   return value;
 }
 
-TEST(contexts, device_is_told) {
+ROW(contexts, device_is_told) {
   const Context context;
   CUdevice device = -1;
   ANSWERS(CUDA_SUCCESS, cuCtxGetDevice(&device));
   EXPECT_EQ(device, context.device());
 }
 
-TEST(contexts, api_version_is_told) {
+ROW(contexts, api_version_is_told) {
   const Context context;
   unsigned of_current = 0, of_handle = 0;
   ANSWERS(CUDA_SUCCESS, cuCtxGetApiVersion(nullptr, &of_current));
@@ -36,7 +36,7 @@ TEST(contexts, api_version_is_told) {
   observe("version", of_handle);
 }
 
-TEST(contexts, ids_are_unique) {
+ROW(contexts, ids_are_unique) {
   const Context first;
   unsigned long long a = 0, b = 0, again = 0;
   ANSWERS(CUDA_SUCCESS, cuCtxGetId(nullptr, &a));
@@ -47,7 +47,7 @@ TEST(contexts, ids_are_unique) {
   EXPECT_EQ(a, again);
 }
 
-TEST(contexts, ids_are_not_used_again) {
+ROW(contexts, ids_are_not_used_again) {
   unsigned long long a = 0, b = 0;
   {
     const Context first;
@@ -58,14 +58,14 @@ TEST(contexts, ids_are_not_used_again) {
   EXPECT_NE(a, b);
 }
 
-TEST(contexts, flags_are_told) {
+ROW(contexts, flags_are_told) {
   const Context context(0, CU_CTX_SCHED_BLOCKING_SYNC);
   unsigned flags = 0;
   ANSWERS(CUDA_SUCCESS, cuCtxGetFlags(&flags));
   EXPECT_EQ(flags & CU_CTX_SCHED_MASK, CU_CTX_SCHED_BLOCKING_SYNC);
 }
 
-TEST(contexts, flags_can_be_changed) {
+ROW(contexts, flags_can_be_changed) {
   const Context context(0, CU_CTX_SCHED_SPIN);
   ANSWERS(CUDA_SUCCESS, cuCtxSetFlags(CU_CTX_SCHED_YIELD));
   unsigned flags = 0;
@@ -74,7 +74,7 @@ TEST(contexts, flags_can_be_changed) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCtxSetFlags(CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD));
 }
 
-TEST(contexts, cache_preference_is_kept) {
+ROW(contexts, cache_preference_is_kept) {
   const Context context;
   auto config = no_such<CUfunc_cache>(-1);
   MUST(cuCtxGetCacheConfig(&config));
@@ -84,26 +84,26 @@ TEST(contexts, cache_preference_is_kept) {
   EXPECT_EQ(config, CU_FUNC_CACHE_PREFER_L1);
 }
 
-TEST(contexts, stack_limit_is_kept) {
+ROW(contexts, stack_limit_is_kept) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
   EXPECT_EQ(limit_of(CU_LIMIT_STACK_SIZE), 4096U);
 }
 
-TEST(contexts, stack_limit_has_a_maximum) {
+ROW(contexts, stack_limit_has_a_maximum) {
   const Context context;
   EXPECT_NE(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, std::size_t{1} << 30), CUDA_SUCCESS);
   EXPECT_LT(limit_of(CU_LIMIT_STACK_SIZE), std::size_t{1} << 30);
 }
 
-TEST(contexts, heap_limit_is_kept) {
+ROW(contexts, heap_limit_is_kept) {
   const Context context;
   EXPECT_EQ(limit_of(CU_LIMIT_MALLOC_HEAP_SIZE), 8U << 20);
   ANSWERS(CUDA_SUCCESS, cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 16 << 20));
   EXPECT_EQ(limit_of(CU_LIMIT_MALLOC_HEAP_SIZE), 16U << 20);
 }
 
-TEST(contexts, heap_limit_is_fixed_by_the_first_user) {
+ROW(contexts, heap_limit_is_fixed_by_the_first_user) {
   const Context context;
   const CUfunction function = kernel("allocate");
   const Word word;
@@ -115,7 +115,7 @@ TEST(contexts, heap_limit_is_fixed_by_the_first_user) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 32 << 20));
 }
 
-TEST(contexts, heap_limit_bounds_the_device) {
+ROW(contexts, heap_limit_bounds_the_device) {
   const Context context;
   MUST(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 << 20));
   const CUfunction function = kernel("allocate");
@@ -127,25 +127,25 @@ TEST(contexts, heap_limit_bounds_the_device) {
   EXPECT_EQ(word.value(), 2U) << "malloc on the device gave null";
 }
 
-TEST(contexts, print_limit_is_kept) {
+ROW(contexts, print_limit_is_kept) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 4 << 20));
   EXPECT_GE(limit_of(CU_LIMIT_PRINTF_FIFO_SIZE), 4U << 20);
 }
 
-TEST(contexts, fetch_granularity_is_a_hint) {
+ROW(contexts, fetch_granularity_is_a_hint) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, cuCtxSetLimit(CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 32));
   EXPECT_LE(limit_of(CU_LIMIT_MAX_L2_FETCH_GRANULARITY), 128U);
 }
 
-TEST(contexts, some_limits_are_only_told) {
+ROW(contexts, some_limits_are_only_told) {
   const Context context;
   EXPECT_NE(cuCtxSetLimit(CU_LIMIT_SHMEM_SIZE, 1024), CUDA_SUCCESS);
   EXPECT_NE(cuCtxSetLimit(CU_LIMIT_CIG_ENABLED, 1), CUDA_SUCCESS);
 }
 
-TEST(contexts, unknown_limits_refused) {
+ROW(contexts, unknown_limits_refused) {
   const Context context;
   std::size_t value = 0;
   const auto unknown = no_such<CUlimit>(9999);
@@ -154,14 +154,14 @@ TEST(contexts, unknown_limits_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCtxGetLimit(nullptr, CU_LIMIT_STACK_SIZE));
 }
 
-TEST(contexts, limits_are_of_one_context) {
+ROW(contexts, limits_are_of_one_context) {
   const Context first;
   MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
   const Context second;
   EXPECT_NE(limit_of(CU_LIMIT_STACK_SIZE), 4096U);
 }
 
-TEST(contexts, event_of_a_context_holds_all_its_work) {
+ROW(contexts, event_of_a_context_holds_all_its_work) {
   const Context context;
   const Store store;
   const Word word;
@@ -178,7 +178,7 @@ TEST(contexts, event_of_a_context_holds_all_its_work) {
   ANSWERS(CUDA_SUCCESS, cuStreamQuery(first));
 }
 
-TEST(contexts, later_work_is_not_in_its_event) {
+ROW(contexts, later_work_is_not_in_its_event) {
   const Context context;
   const Store store;
   const CUevent event = event_new();
@@ -190,7 +190,7 @@ TEST(contexts, later_work_is_not_in_its_event) {
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
 }
 
-TEST(contexts, a_context_waits_for_an_event) {
+ROW(contexts, a_context_waits_for_an_event) {
   const Context context;
   const Store store;
   const Word before, after;
@@ -212,13 +212,13 @@ TEST(contexts, a_context_waits_for_an_event) {
   EXPECT_EQ(after.value(), 1U);
 }
 
-TEST(contexts, events_of_a_context_need_handles) {
+ROW(contexts, events_of_a_context_need_handles) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuCtxRecordEvent(context, nullptr));
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuCtxWaitEvent(context, nullptr));
 }
 
-TEST(contexts, device_attributes_hold_together) {
+ROW(contexts, device_attributes_hold_together) {
   ASSERT_GT(devices_count(), 0);
   EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE), 32);
   EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK), 1024);
@@ -235,7 +235,7 @@ TEST(contexts, device_attributes_hold_together) {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-TEST(contexts, device_properties_are_its_attributes) {
+ROW(contexts, device_properties_are_its_attributes) {
   ASSERT_GT(devices_count(), 0);
   CUdevprop properties{};
   MUST(cuDeviceGetProperties(&properties, 0));
@@ -251,7 +251,7 @@ TEST(contexts, device_properties_are_its_attributes) {
 
 #pragma GCC diagnostic pop
 
-TEST(contexts, device_is_found_by_its_bus_address) {
+ROW(contexts, device_is_found_by_its_bus_address) {
   ASSERT_GT(devices_count(), 0);
   char address[32] = "";
   MUST(cuDeviceGetPCIBusId(address, sizeof address, 0));
@@ -261,7 +261,7 @@ TEST(contexts, device_is_found_by_its_bus_address) {
   EXPECT_EQ(found, 0);
 }
 
-TEST(contexts, unknown_device_attributes_refused) {
+ROW(contexts, unknown_device_attributes_refused) {
   ASSERT_GT(devices_count(), 0);
   int value = 0;
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
@@ -270,7 +270,7 @@ TEST(contexts, unknown_device_attributes_refused) {
           cuDeviceGetAttribute(nullptr, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0));
 }
 
-TEST(contexts, affinity_is_not_told_without_support) {
+ROW(contexts, affinity_is_not_told_without_support) {
   const Context context;
   int supported = -1;
   ANSWERS(CUDA_SUCCESS,
@@ -281,7 +281,7 @@ TEST(contexts, affinity_is_not_told_without_support) {
           cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
 }
 
-TEST(contexts, green_contexts) {
+ROW(contexts, green_contexts) {
   const Context context;
   if (on_hardware()) GTEST_SKIP() << "hardware has them";
   CUdevResource resource{};
@@ -296,7 +296,7 @@ TEST(contexts, green_contexts) {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-TEST(contexts, shared_memory_banks_are_fixed) {
+ROW(contexts, shared_memory_banks_are_fixed) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE));
   CUsharedconfig config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
@@ -305,7 +305,7 @@ TEST(contexts, shared_memory_banks_are_fixed) {
 }
 #pragma GCC diagnostic pop
 
-TEST(contexts, persisting_cache_lines_are_reset) {
+ROW(contexts, persisting_cache_lines_are_reset) {
   ASSERT_GT(devices_count(), 0);
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxResetPersistingL2Cache());
   const Context context;

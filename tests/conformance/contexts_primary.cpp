@@ -12,7 +12,7 @@ bool primary_active() {
   return active == 1;
 }
 
-TEST(contexts, primary_is_not_bound_by_retaining) {
+ROW(contexts, primary_is_not_bound_by_retaining) {
   ASSERT_GT(devices_count(), 0);
   CUcontext primary = nullptr;
   ANSWERS(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&primary, 0));
@@ -23,7 +23,7 @@ TEST(contexts, primary_is_not_bound_by_retaining) {
   MUST(cuDevicePrimaryCtxRelease(0));
 }
 
-TEST(contexts, primary_is_one) {
+ROW(contexts, primary_is_one) {
   ASSERT_GT(devices_count(), 0);
   CUcontext first = nullptr, second = nullptr;
   MUST(cuDevicePrimaryCtxRetain(&first, 0));
@@ -35,7 +35,7 @@ TEST(contexts, primary_is_one) {
   EXPECT_FALSE(primary_active());
 }
 
-TEST(contexts, primary_state_is_told_without_making_it) {
+ROW(contexts, primary_state_is_told_without_making_it) {
   ASSERT_GT(devices_count(), 0);
   EXPECT_FALSE(primary_active());
   CUcontext primary = nullptr;
@@ -44,12 +44,12 @@ TEST(contexts, primary_state_is_told_without_making_it) {
   MUST(cuDevicePrimaryCtxRelease(0));
 }
 
-TEST(contexts, primary_released_too_often_refused) {
+ROW(contexts, primary_released_too_often_refused) {
   ASSERT_GT(devices_count(), 0);
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease(0));
 }
 
-TEST(contexts, primary_calls_need_a_device) {
+ROW(contexts, primary_calls_need_a_device) {
   const int count = devices_count();
   CUcontext primary = nullptr;
   unsigned flags = 0;
@@ -61,7 +61,7 @@ TEST(contexts, primary_calls_need_a_device) {
   ANSWERS(CUDA_ERROR_INVALID_DEVICE, cuDevicePrimaryCtxGetState(count, &flags, &active));
 }
 
-TEST(contexts, primary_flags_are_kept) {
+ROW(contexts, primary_flags_are_kept) {
   ASSERT_GT(devices_count(), 0);
   ANSWERS(CUDA_SUCCESS, cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_YIELD));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuDevicePrimaryCtxSetFlags(0, 0x10000));
@@ -77,7 +77,7 @@ TEST(contexts, primary_flags_are_kept) {
   MUST(cuDevicePrimaryCtxRelease(0));
 }
 
-TEST(contexts, primary_release_pops_nothing) {
+ROW(contexts, primary_release_pops_nothing) {
   ASSERT_GT(devices_count(), 0);
   CUcontext primary = nullptr;
   MUST(cuDevicePrimaryCtxRetain(&primary, 0));
@@ -87,7 +87,7 @@ TEST(contexts, primary_release_pops_nothing) {
   EXPECT_NE(cuCtxSynchronize(), CUDA_SUCCESS) << "nobody retains it";
 }
 
-TEST(contexts, primary_reset_frees_everything) {
+ROW(contexts, primary_reset_frees_everything) {
   const Context watcher;
   constexpr std::size_t kBytes = 64 << 20;
   CUcontext primary = nullptr;
@@ -102,7 +102,7 @@ TEST(contexts, primary_reset_frees_everything) {
   EXPECT_FALSE(primary_active());
 }
 
-TEST(contexts, primary_is_released_after_a_reset) {
+ROW(contexts, primary_is_released_after_a_reset) {
   ASSERT_GT(devices_count(), 0);
   CUcontext primary = nullptr;
   MUST(cuDevicePrimaryCtxRetain(&primary, 0));
@@ -110,7 +110,7 @@ TEST(contexts, primary_is_released_after_a_reset) {
   ANSWERS(CUDA_SUCCESS, cuDevicePrimaryCtxRelease(0));
 }
 
-TEST(contexts, primary_works_again_after_a_reset) {
+ROW(contexts, primary_works_again_after_a_reset) {
   ASSERT_GT(devices_count(), 0);
   CUcontext primary = nullptr;
   MUST(cuDevicePrimaryCtxRetain(&primary, 0));

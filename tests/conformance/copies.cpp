@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t kCopyBytes = 100000;
 
-TEST(copies, there_and_back) {
+ROW(copies, there_and_back) {
   const Context context;
   const Bytes source = bytes_counted(kCopyBytes);
   const CUdeviceptr p = device_new(kCopyBytes);
@@ -18,7 +18,7 @@ TEST(copies, there_and_back) {
   EXPECT_EQ(back, source);
 }
 
-TEST(copies, part_of_an_allocation) {
+ROW(copies, part_of_an_allocation) {
   const Context context;
   const CUdeviceptr p = device_new(bytes_counted(64));
   const Bytes part(10, 0xaa);
@@ -31,14 +31,14 @@ TEST(copies, part_of_an_allocation) {
   EXPECT_EQ(back, bytes_counted(3, 61));
 }
 
-TEST(copies, device_to_device) {
+ROW(copies, device_to_device) {
   const Context context;
   const CUdeviceptr from = device_new(bytes_counted(kCopyBytes)), to = device_new(kCopyBytes);
   MUST(cuMemcpyDtoD(to, from, kCopyBytes));
   EXPECT_EQ(contents(to, kCopyBytes), bytes_counted(kCopyBytes));
 }
 
-TEST(copies, unified_finds_the_direction) {
+ROW(copies, unified_finds_the_direction) {
   const Context context;
   const Bytes source = bytes_counted(kCopyBytes);
   const CUdeviceptr first = device_new(kCopyBytes), second = device_new(kCopyBytes);
@@ -51,7 +51,7 @@ TEST(copies, unified_finds_the_direction) {
   EXPECT_EQ(again, source);
 }
 
-TEST(copies, managed_is_either_side) {
+ROW(copies, managed_is_either_side) {
   const Context context;
   CUdeviceptr managed = 0;
   MUST(cuMemAllocManaged(&managed, kCopyBytes, CU_MEM_ATTACH_GLOBAL));
@@ -64,7 +64,7 @@ TEST(copies, managed_is_either_side) {
   EXPECT_EQ(contents(device, kCopyBytes), bytes_counted(kCopyBytes));
 }
 
-TEST(copies, registered_memory) {
+ROW(copies, registered_memory) {
   const Context context;
   Bytes memory = bytes_counted(kCopyBytes);
   MUST(cuMemHostRegister(memory.data(), kCopyBytes, 0));
@@ -79,7 +79,7 @@ TEST(copies, registered_memory) {
   MUST(cuMemHostUnregister(memory.data()));
 }
 
-TEST(copies, nothing_is_valid) {
+ROW(copies, nothing_is_valid) {
   const Context context;
   Bytes host(4, 7);
   const CUdeviceptr p = device_new(host);
@@ -89,7 +89,7 @@ TEST(copies, nothing_is_valid) {
   EXPECT_EQ(contents(p, 4), host);
 }
 
-TEST(copies, null_refused) {
+ROW(copies, null_refused) {
   const Context context;
   Bytes host(4);
   const CUdeviceptr p = device_new(host);
@@ -99,7 +99,7 @@ TEST(copies, null_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(nullptr, p, 4));
 }
 
-TEST(copies, freed_memory_refused) {
+ROW(copies, freed_memory_refused) {
   const Context context;
   Bytes host(4);
   const CUdeviceptr p = device_new(32 << 20);
@@ -109,7 +109,7 @@ TEST(copies, freed_memory_refused) {
   ANSWERS(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
-TEST(copies, past_the_end_refused) {
+ROW(copies, past_the_end_refused) {
   const Context context;
   constexpr std::size_t kSize = 32 << 20;
   const Bytes host(2 * kSize);
@@ -119,7 +119,7 @@ TEST(copies, past_the_end_refused) {
   ANSWERS(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
-TEST(copies, pageable_memory_is_no_device_memory) {
+ROW(copies, pageable_memory_is_no_device_memory) {
   const Context context;
   int reached = 0;
   MUST(
@@ -129,14 +129,14 @@ TEST(copies, pageable_memory_is_no_device_memory) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(address_of(host.data()), other.data(), 4));
 }
 
-TEST(copies, need_a_context) {
+ROW(copies, need_a_context) {
   MUST(cuInit(0));
   Bytes host(4);
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemcpyHtoD(4096, host.data(), 4));
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemsetD8(4096, 0, 4));
 }
 
-TEST(copies, between_contexts_of_a_device) {
+ROW(copies, between_contexts_of_a_device) {
   const Context context;
   const CUdeviceptr from = device_new(bytes_counted(kCopyBytes));
   const Context other;
@@ -151,7 +151,7 @@ TEST(copies, between_contexts_of_a_device) {
   EXPECT_EQ(contents(from, kCopyBytes), bytes_counted(kCopyBytes));
 }
 
-TEST(copies, between_devices) {
+ROW(copies, between_devices) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   const Context first(0);
@@ -165,7 +165,7 @@ TEST(copies, between_devices) {
   EXPECT_EQ(contents(to, kCopyBytes), bytes_counted(kCopyBytes));
 }
 
-TEST(copies, order_within_a_stream) {
+ROW(copies, order_within_a_stream) {
   const Context context;
   const CUstream stream = stream_new();
   const CUfunction add = kernel("add_one");
@@ -183,7 +183,7 @@ TEST(copies, order_within_a_stream) {
   EXPECT_EQ(host[4], 3U);
 }
 
-TEST(copies, per_thread_form_uses_the_threads_stream) {
+ROW(copies, per_thread_form_uses_the_threads_stream) {
   const Context context;
   void* found = nullptr;
   CUdriverProcAddressQueryResult how{};

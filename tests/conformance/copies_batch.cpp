@@ -36,7 +36,7 @@ struct Uploads {
   std::size_t attrs_count = 2;
 };
 
-TEST(copies, batch_does_all) {
+ROW(copies, batch_does_all) {
   const Context context;
   Uploads batch;
   const CUstream stream = stream_new();
@@ -46,7 +46,7 @@ TEST(copies, batch_does_all) {
     EXPECT_EQ(contents(batch.to[i], 16), Bytes(16, static_cast<unsigned char>(i + 1)));
 }
 
-TEST(copies, batch_is_in_stream_order) {
+ROW(copies, batch_is_in_stream_order) {
   const Context context;
   Uploads batch;
   batch.attrs_count = 1;
@@ -61,7 +61,7 @@ TEST(copies, batch_is_in_stream_order) {
   EXPECT_EQ(contents(batch.to[0], 1)[0], 77U);
 }
 
-TEST(copies, batch_reads_during_the_call) {
+ROW(copies, batch_reads_during_the_call) {
   const Context context;
   Uploads batch;
   batch.attrs[0] = attributes(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL);
@@ -82,7 +82,7 @@ TEST(copies, batch_reads_during_the_call) {
   EXPECT_EQ(contents(batch.to[1], 16), Bytes(16, 9));
 }
 
-TEST(copies, batch_refuses_the_legacy_stream) {
+ROW(copies, batch_refuses_the_legacy_stream) {
   const Context context;
   Uploads batch;
   EXPECT_NE(batch.submit(nullptr), CUDA_SUCCESS);
@@ -90,7 +90,7 @@ TEST(copies, batch_refuses_the_legacy_stream) {
   ANSWERS(CUDA_SUCCESS, batch.submit(CU_STREAM_PER_THREAD));
 }
 
-TEST(copies, batch_needs_attributes_for_all) {
+ROW(copies, batch_needs_attributes_for_all) {
   const Context context;
   Uploads batch;
   const CUstream stream = stream_new();
@@ -105,7 +105,7 @@ TEST(copies, batch_needs_attributes_for_all) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, batch.submit(stream));
 }
 
-TEST(copies, batch_access_order_checked) {
+ROW(copies, batch_access_order_checked) {
   const Context context;
   Uploads batch;
   const CUstream stream = stream_new();
@@ -115,7 +115,7 @@ TEST(copies, batch_access_order_checked) {
   EXPECT_EQ(contents(batch.to[0], 16), Bytes(16, 0));  // none of it was done
 }
 
-TEST(copies, batch_overlap_flag_is_a_hint) {
+ROW(copies, batch_overlap_flag_is_a_hint) {
   const Context context;
   Uploads batch;
   const CUstream stream = stream_new();
@@ -144,7 +144,7 @@ CUDA_MEMCPY3D_BATCH_OP operation(const CUmemcpy3DOperand& from, const CUmemcpy3D
   return op;
 }
 
-TEST(copies, batch_of_boxes) {
+ROW(copies, batch_of_boxes) {
   const Context context;
   const CUdeviceptr from = device_new(bytes_counted(120)), to = device_new(Bytes(120, 0xff));
   const CUdeviceptr packed = device_new(24);
@@ -167,7 +167,7 @@ TEST(copies, batch_of_boxes) {
   EXPECT_EQ(contents(packed, 24), dense);
 }
 
-TEST(copies, batch_of_boxes_checked) {
+ROW(copies, batch_of_boxes_checked) {
   const Context context;
   const CUdeviceptr from = device_new(Bytes(120, 1)), to = device_new(Bytes(120, 0));
   const CUstream stream = stream_new();

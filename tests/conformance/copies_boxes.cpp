@@ -36,7 +36,7 @@ CUDA_MEMCPY3D box(const void* from, CUdeviceptr to) {
   return c;
 }
 
-TEST(copies, plane_with_pitches) {
+ROW(copies, plane_with_pitches) {
   const Context context;
   const Bytes source = bytes_counted(40);
   const CUdeviceptr p = device_new(Bytes(64, 0xff));
@@ -49,7 +49,7 @@ TEST(copies, plane_with_pitches) {
   EXPECT_EQ(contents(p, 64), expected);
 }
 
-TEST(copies, plane_with_offsets) {
+ROW(copies, plane_with_offsets) {
   const Context context;
   const Bytes source = bytes_counted(80);
   const CUdeviceptr p = device_new(Bytes(96, 0xff));
@@ -67,7 +67,7 @@ TEST(copies, plane_with_offsets) {
   EXPECT_EQ(contents(p, 96), expected);
 }
 
-TEST(copies, plane_in_every_direction) {
+ROW(copies, plane_in_every_direction) {
   const Context context;
   const Bytes source = bytes_counted(32);
   const CUdeviceptr first = device_new(32), second = device_new(32);
@@ -90,7 +90,7 @@ TEST(copies, plane_in_every_direction) {
   EXPECT_EQ(again, source);
 }
 
-TEST(copies, plane_of_unified_memory) {
+ROW(copies, plane_of_unified_memory) {
   const Context context;
   const Bytes source = bytes_counted(32);
   const CUdeviceptr p = device_new(32);
@@ -106,7 +106,7 @@ TEST(copies, plane_of_unified_memory) {
   EXPECT_EQ(back, source);
 }
 
-TEST(copies, plane_pitch_checked) {
+ROW(copies, plane_pitch_checked) {
   const Context context;
   const Bytes source(64);
   const CUdeviceptr p = device_new(64);
@@ -119,7 +119,7 @@ TEST(copies, plane_pitch_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&c));
 }
 
-TEST(copies, plane_pitch_has_a_maximum) {
+ROW(copies, plane_pitch_has_a_maximum) {
   const Context context;
   int most = 0;
   MUST(cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MAX_PITCH, context.device()));
@@ -135,7 +135,7 @@ TEST(copies, plane_pitch_has_a_maximum) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&deep));
 }
 
-TEST(copies, plane_memory_type_checked) {
+ROW(copies, plane_memory_type_checked) {
   const Context context;
   const Bytes source(64);
   const CUdeviceptr p = device_new(64);
@@ -148,7 +148,7 @@ TEST(copies, plane_memory_type_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(nullptr));
 }
 
-TEST(copies, plane_past_the_end_refused) {
+ROW(copies, plane_past_the_end_refused) {
   const Context context;
   constexpr std::size_t kSize = 32 << 20;
   const Bytes source(64);
@@ -160,7 +160,7 @@ TEST(copies, plane_past_the_end_refused) {
   ANSWERS(CUDA_SUCCESS, cuMemcpy2D(&c));
 }
 
-TEST(copies, plane_unaligned) {
+ROW(copies, plane_unaligned) {
   const Context context;
   const CUdeviceptr from = device_new(bytes_counted(64)), to = device_new(Bytes(64, 0xff));
   CUDA_MEMCPY2D c = plane(nullptr, to + 1);
@@ -176,7 +176,7 @@ TEST(copies, plane_unaligned) {
   EXPECT_EQ(contents(to, 64), expected);
 }
 
-TEST(copies, plane_of_pitched_memory) {
+ROW(copies, plane_of_pitched_memory) {
   const Context context;
   CUdeviceptr p = 0;
   std::size_t pitch = 0;
@@ -195,7 +195,7 @@ TEST(copies, plane_of_pitched_memory) {
   EXPECT_EQ(contents(packed, 32), source);
 }
 
-TEST(copies, plane_async_in_stream_order) {
+ROW(copies, plane_async_in_stream_order) {
   const Context context;
   unsigned char* pinned = pinned_new(32);
   const CUdeviceptr p = device_new(Bytes(32, 0));
@@ -212,7 +212,7 @@ TEST(copies, plane_async_in_stream_order) {
   EXPECT_EQ(contents(p, 32), Bytes(32, 6));
 }
 
-TEST(copies, box_with_heights_and_offsets) {
+ROW(copies, box_with_heights_and_offsets) {
   const Context context;
   const Bytes source = bytes_counted(250);
   const CUdeviceptr p = device_new(Bytes(300, 0xff));
@@ -237,7 +237,7 @@ TEST(copies, box_with_heights_and_offsets) {
   EXPECT_EQ(contents(p, 300), expected);
 }
 
-TEST(copies, box_height_checked) {
+ROW(copies, box_height_checked) {
   const Context context;
   const Bytes source(256);
   const CUdeviceptr p = device_new(256);
@@ -249,7 +249,7 @@ TEST(copies, box_height_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&c));
 }
 
-TEST(copies, box_in_stream_order) {
+ROW(copies, box_in_stream_order) {
   const Context context;
   const CUdeviceptr from = device_new(bytes_counted(64)), to = device_new(Bytes(64, 0));
   CUDA_MEMCPY3D c = box(nullptr, to);
@@ -267,7 +267,7 @@ TEST(copies, box_in_stream_order) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpy3DAsync(&c, stream));
 }
 
-TEST(copies, box_lod_must_be_zero) {
+ROW(copies, box_lod_must_be_zero) {
   const Context context;
   const Bytes source(64);
   CUDA_MEMCPY3D c = box(source.data(), device_new(64));
@@ -275,7 +275,7 @@ TEST(copies, box_lod_must_be_zero) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&c));
 }
 
-TEST(copies, box_on_the_device_does_not_wait) {
+ROW(copies, box_on_the_device_does_not_wait) {
   const Context context;
   const CUdeviceptr from = device_new(bytes_counted(64)), to = device_new(Bytes(64, 0));
   CUDA_MEMCPY3D c = box(nullptr, to);
@@ -290,7 +290,7 @@ TEST(copies, box_on_the_device_does_not_wait) {
   EXPECT_EQ(contents(to, 64), bytes_counted(64));
 }
 
-TEST(copies, box_between_contexts) {
+ROW(copies, box_between_contexts) {
   const Context context;
   const CUdeviceptr from = device_new(bytes_counted(64));
   const Context other;

@@ -4,7 +4,7 @@
 namespace conformance {
 namespace {
 
-TEST(copies, set_fills_each_width) {
+ROW(copies, set_fills_each_width) {
   const Context context;
   const CUdeviceptr p = device_new(Bytes(64, 0));
   MUST(cuMemsetD8(p, 0xab, 5));
@@ -18,7 +18,7 @@ TEST(copies, set_fills_each_width) {
   EXPECT_EQ(contents(p, 64), expected);
 }
 
-TEST(copies, set_alignment_checked) {
+ROW(copies, set_alignment_checked) {
   const Context context;
   const CUdeviceptr p = device_new(64);
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemsetD16(p + 1, 0, 4));
@@ -26,7 +26,7 @@ TEST(copies, set_alignment_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemsetD32Async(p + 1, 0, 4, nullptr));
 }
 
-TEST(copies, set_past_the_end_refused) {
+ROW(copies, set_past_the_end_refused) {
   const Context context;
   constexpr std::size_t kSize = 32 << 20;
   const CUdeviceptr p = device_new(kSize);
@@ -36,7 +36,7 @@ TEST(copies, set_past_the_end_refused) {
   ANSWERS(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
-TEST(copies, set_rows_leaves_the_rest) {
+ROW(copies, set_rows_leaves_the_rest) {
   const Context context;
   const CUdeviceptr p = device_new(Bytes(64, 0));
   MUST(cuMemsetD2D8(p, 16, 1, 3, 2));
@@ -51,7 +51,7 @@ TEST(copies, set_rows_leaves_the_rest) {
   EXPECT_EQ(contents(p, 64), expected);
 }
 
-TEST(copies, set_rows_async) {
+ROW(copies, set_rows_async) {
   const Context context;
   const CUdeviceptr p = device_new(Bytes(32, 0));
   const CUstream stream = stream_new();
@@ -67,7 +67,7 @@ TEST(copies, set_rows_async) {
   EXPECT_EQ(contents(p, 32), expected);
 }
 
-TEST(copies, set_does_not_wait_for_device_memory) {
+ROW(copies, set_does_not_wait_for_device_memory) {
   const Context context;
   const CUdeviceptr p = device_new(Bytes(64, 0));
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
@@ -79,7 +79,7 @@ TEST(copies, set_does_not_wait_for_device_memory) {
   EXPECT_EQ(contents(p, 64), Bytes(64, 7));
 }
 
-TEST(copies, set_of_pinned_memory_is_done_on_return) {
+ROW(copies, set_of_pinned_memory_is_done_on_return) {
   const Context context;
   unsigned char* pinned = pinned_new(64);
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
@@ -91,7 +91,7 @@ TEST(copies, set_of_pinned_memory_is_done_on_return) {
   EXPECT_EQ(Bytes(pinned, pinned + 64), Bytes(64, 9));
 }
 
-TEST(copies, set_of_managed_memory_is_done_on_return) {
+ROW(copies, set_of_managed_memory_is_done_on_return) {
   const Context context;
   CUdeviceptr managed = 0;
   MUST(cuMemAllocManaged(&managed, 64, CU_MEM_ATTACH_GLOBAL));
@@ -100,7 +100,7 @@ TEST(copies, set_of_managed_memory_is_done_on_return) {
   EXPECT_EQ(Bytes(bytes, bytes + 64), Bytes(64, 9));
 }
 
-TEST(copies, set_async_returns_at_once) {
+ROW(copies, set_async_returns_at_once) {
   const Context context;
   unsigned char* pinned = pinned_new(64);
   const CUstream stream = stream_new();

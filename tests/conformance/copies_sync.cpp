@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kSmall = 4096;
 constexpr std::size_t kLarge = 8 << 20;
 
-TEST(copies, pageable_source_free_on_return) {
+ROW(copies, pageable_source_free_on_return) {
   const Context context;
   for (const std::size_t bytes : {kSmall, kLarge}) {
     Bytes source(bytes, 5);
@@ -20,7 +20,7 @@ TEST(copies, pageable_source_free_on_return) {
   }
 }
 
-TEST(copies, pinned_source_free_on_return) {
+ROW(copies, pinned_source_free_on_return) {
   const Context context;
   unsigned char* source = pinned_new(kLarge);
   std::memset(source, 5, kLarge);
@@ -30,7 +30,7 @@ TEST(copies, pinned_source_free_on_return) {
   EXPECT_EQ(contents(p, kLarge), Bytes(kLarge, 5));
 }
 
-TEST(copies, sync_upload_waits_for_blocking_streams) {
+ROW(copies, sync_upload_waits_for_blocking_streams) {
   const Context context;
   const CUdeviceptr p = device_new(kSmall);
   const Bytes pageable(kSmall, 1);
@@ -50,7 +50,7 @@ TEST(copies, sync_upload_waits_for_blocking_streams) {
   EXPECT_TRUE(opener.opened());
 }
 
-TEST(copies, sync_download_waits_for_blocking_streams) {
+ROW(copies, sync_download_waits_for_blocking_streams) {
   const Context context;
   const CUdeviceptr p = device_new(Bytes(kSmall, 1));
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
@@ -64,7 +64,7 @@ TEST(copies, sync_download_waits_for_blocking_streams) {
   EXPECT_EQ(back, Bytes(kSmall, 2));
 }
 
-TEST(copies, sync_copy_passes_nonblocking_streams) {
+ROW(copies, sync_copy_passes_nonblocking_streams) {
   const Context context;
   const CUdeviceptr p = device_new(kSmall);
   unsigned char* pinned = pinned_new(kSmall);
@@ -76,7 +76,7 @@ TEST(copies, sync_copy_passes_nonblocking_streams) {
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
 }
 
-TEST(copies, sync_on_the_device_does_not_wait) {
+ROW(copies, sync_on_the_device_does_not_wait) {
   const Context context;
   const CUdeviceptr from = device_new(Bytes(kSmall, 1)), to = device_new(Bytes(kSmall, 0));
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
@@ -89,7 +89,7 @@ TEST(copies, sync_on_the_device_does_not_wait) {
   EXPECT_EQ(contents(to, kSmall), Bytes(kSmall, 1));
 }
 
-TEST(copies, later_work_waits_for_sync_on_the_device) {
+ROW(copies, later_work_waits_for_sync_on_the_device) {
   const Context context;
   const CUdeviceptr from = device_new(Bytes(kSmall, 1)), to = device_new(Bytes(kSmall, 0));
   const CUdeviceptr last = device_new(kSmall);
@@ -104,7 +104,7 @@ TEST(copies, later_work_waits_for_sync_on_the_device) {
   EXPECT_EQ(contents(last, kSmall), Bytes(kSmall, 1));
 }
 
-TEST(copies, memops_with_sync_memops_wait) {
+ROW(copies, memops_with_sync_memops_wait) {
   const Context context;
   const CUdeviceptr from = device_new(Bytes(kSmall, 1)), to = device_new(Bytes(kSmall, 0));
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);
@@ -118,7 +118,7 @@ TEST(copies, memops_with_sync_memops_wait) {
   ANSWERS(CUDA_SUCCESS, cuStreamQuery(CU_STREAM_LEGACY));
 }
 
-TEST(copies, host_to_host_is_done_on_return) {
+ROW(copies, host_to_host_is_done_on_return) {
   const Context context;
   const Bytes source = bytes_counted(kSmall);
   Bytes target(kSmall);
@@ -130,7 +130,7 @@ TEST(copies, host_to_host_is_done_on_return) {
   EXPECT_EQ(target, source);
 }
 
-TEST(copies, async_pinned_upload_returns_at_once) {
+ROW(copies, async_pinned_upload_returns_at_once) {
   const Context context;
   const CUdeviceptr p = device_new(Bytes(kLarge, 0));
   unsigned char* pinned = pinned_new(kLarge);
@@ -145,7 +145,7 @@ TEST(copies, async_pinned_upload_returns_at_once) {
   EXPECT_EQ(contents(p, kLarge), Bytes(kLarge, 3));
 }
 
-TEST(copies, async_pinned_download_returns_at_once) {
+ROW(copies, async_pinned_download_returns_at_once) {
   const Context context;
   const CUdeviceptr p = device_new(Bytes(kSmall, 4));
   unsigned char* pinned = pinned_new(kSmall);
@@ -161,7 +161,7 @@ TEST(copies, async_pinned_download_returns_at_once) {
   EXPECT_EQ(Bytes(pinned, pinned + kSmall), Bytes(kSmall, 4));
 }
 
-TEST(copies, async_on_the_device_returns_at_once) {
+ROW(copies, async_on_the_device_returns_at_once) {
   const Context context;
   const CUdeviceptr from = device_new(Bytes(kSmall, 1)), to = device_new(Bytes(kSmall, 0));
   const CUstream stream = stream_new();
@@ -176,7 +176,7 @@ TEST(copies, async_on_the_device_returns_at_once) {
   EXPECT_EQ(contents(to, kSmall), Bytes(kSmall, 1));
 }
 
-TEST(copies, async_pageable_is_in_stream_order) {
+ROW(copies, async_pageable_is_in_stream_order) {
   const Context context;
   const CUstream stream = stream_new();
   for (const std::size_t bytes : {kSmall, kLarge}) {
@@ -191,7 +191,7 @@ TEST(copies, async_pageable_is_in_stream_order) {
   }
 }
 
-TEST(copies, sync_results_of_kernels_are_seen) {
+ROW(copies, sync_results_of_kernels_are_seen) {
   const Context context;
   const CUfunction add = kernel("add_one");
   CUdeviceptr p = device_new(Bytes(kSmall, 0));

@@ -45,7 +45,7 @@ void context_assert() {
   ANSWERS(CUDA_ERROR_ASSERT, cuCtxSynchronize());
 }
 
-TEST(errors, illegal_address) {
+ROW(errors, illegal_address) {
   const Context context;
   const Bad bad("write_address");
   unsigned long long address = 0x40;
@@ -53,7 +53,7 @@ TEST(errors, illegal_address) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-TEST(errors, misaligned_address) {
+ROW(errors, misaligned_address) {
   const Context context;
   const Bad bad("write_address");
   unsigned long long address = bad.memory() + 2;
@@ -61,14 +61,14 @@ TEST(errors, misaligned_address) {
   ANSWERS(CUDA_ERROR_MISALIGNED_ADDRESS, cuCtxSynchronize());
 }
 
-TEST(errors, trap_is_launch_failed) {
+ROW(errors, trap_is_launch_failed) {
   const Context context;
   const Bad bad("trap");
   MUST(bad.run());
   ANSWERS(CUDA_ERROR_LAUNCH_FAILED, cuCtxSynchronize());
 }
 
-TEST(errors, assertion) {
+ROW(errors, assertion) {
   const Context context;
   const Bad bad("assert_zero");
   unsigned value = 0;
@@ -79,7 +79,7 @@ TEST(errors, assertion) {
   ANSWERS(CUDA_ERROR_ASSERT, cuCtxSynchronize());
 }
 
-TEST(errors, stack_overflow) {
+ROW(errors, stack_overflow) {
   const Context context;
   MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16 * 1024));
   const Bad bad("recurse");
@@ -92,7 +92,7 @@ TEST(errors, stack_overflow) {
   ANSWERS(CUDA_ERROR_HARDWARE_STACK_ERROR, cuCtxSynchronize());
 }
 
-TEST(errors, illegal_instruction) {
+ROW(errors, illegal_instruction) {
   const Context context;
   const Bad bad("use_barrier");
   unsigned number = 15;
@@ -103,7 +103,7 @@ TEST(errors, illegal_instruction) {
   ANSWERS(CUDA_ERROR_ILLEGAL_INSTRUCTION, cuCtxSynchronize());
 }
 
-TEST(errors, invalid_address_space) {
+ROW(errors, invalid_address_space) {
   const Context context;
   const Bad bad("add_to_local");
   CUdeviceptr data = bad.memory();
@@ -111,7 +111,7 @@ TEST(errors, invalid_address_space) {
   ANSWERS(CUDA_ERROR_INVALID_ADDRESS_SPACE, cuCtxSynchronize());
 }
 
-TEST(errors, a_launch_does_not_tell_its_own_fault) {
+ROW(errors, a_launch_does_not_tell_its_own_fault) {
   const Context context;
   const Bad bad("write_address");
   Gate gate;
@@ -124,20 +124,20 @@ TEST(errors, a_launch_does_not_tell_its_own_fault) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
 }
 
-TEST(errors, a_fault_stays) {
+ROW(errors, a_fault_stays) {
   const Context context;
   context_fail();
   for (int i = 0; i < 3; ++i) ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-TEST(errors, after_a_fault_launches_tell_it) {
+ROW(errors, after_a_fault_launches_tell_it) {
   const Context context;
   const CUfunction fine = kernel("empty");
   context_fail();
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, launch(fine, 1, 1, {}));
 }
 
-TEST(errors, after_a_fault_memory_calls_tell_it) {
+ROW(errors, after_a_fault_memory_calls_tell_it) {
   const Context context;
   CUdeviceptr before = 0, after = 0;
   std::size_t free_bytes = 0, total = 0;
@@ -151,7 +151,7 @@ TEST(errors, after_a_fault_memory_calls_tell_it) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemsetD32(before, 1, 1));
 }
 
-TEST(errors, after_a_fault_streams_and_events_tell_it) {
+ROW(errors, after_a_fault_streams_and_events_tell_it) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -163,7 +163,7 @@ TEST(errors, after_a_fault_streams_and_events_tell_it) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamCreate(&another, CU_STREAM_NON_BLOCKING));
 }
 
-TEST(errors, after_a_fault_modules_tell_it) {
+ROW(errors, after_a_fault_modules_tell_it) {
   const Context context;
   const std::string& image = kernels_image();
   context_fail();
@@ -171,7 +171,7 @@ TEST(errors, after_a_fault_modules_tell_it) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuModuleLoadData(&module, image.data()));
 }
 
-TEST(errors, every_thread_is_told) {
+ROW(errors, every_thread_is_told) {
   const Context context;
   context_fail();
   std::thread([&] {
@@ -180,7 +180,7 @@ TEST(errors, every_thread_is_told) {
   }).join();
 }
 
-TEST(errors, work_behind_a_fault_does_not_run) {
+ROW(errors, work_behind_a_fault_does_not_run) {
   const Context context;
   const Bad bad("write_address");
   const Store store;
@@ -196,7 +196,7 @@ TEST(errors, work_behind_a_fault_does_not_run) {
   EXPECT_EQ(word.value(), 0U);
 }
 
-TEST(errors, after_a_fault_devices_still_answer) {
+ROW(errors, after_a_fault_devices_still_answer) {
   const Context context;
   context_fail();
   int count = 0, value = 0;
@@ -212,7 +212,7 @@ TEST(errors, after_a_fault_devices_still_answer) {
   EXPECT_EQ(current, CUcontext{context});
 }
 
-TEST(errors, a_failed_context_can_be_replaced) {
+ROW(errors, a_failed_context_can_be_replaced) {
   {
     const Context failed;
     context_assert();
@@ -225,7 +225,7 @@ TEST(errors, a_failed_context_can_be_replaced) {
   EXPECT_EQ(word.value(), 5U);
 }
 
-TEST(errors, a_reset_clears_the_primary_context) {
+ROW(errors, a_reset_clears_the_primary_context) {
   MUST(cuInit(0));
   CUdevice device = 0;
   CUcontext primary = nullptr;
@@ -243,7 +243,7 @@ TEST(errors, a_reset_clears_the_primary_context) {
   EXPECT_EQ(word.value(), 5U);
 }
 
-TEST(errors, other_contexts_are_unharmed) {
+ROW(errors, other_contexts_are_unharmed) {
   const Context healthy;
   const Store store;
   const Word word;
@@ -259,7 +259,7 @@ TEST(errors, other_contexts_are_unharmed) {
   }
 }
 
-TEST(errors, other_processes_are_unharmed) {
+ROW(errors, other_processes_are_unharmed) {
   int failed[2], go[2];
   ASSERT_EQ(pipe(failed), 0);
   ASSERT_EQ(pipe(go), 0);

@@ -120,7 +120,7 @@ constexpr Code kCodes[] = {
 };
 #undef CODE
 
-TEST(errors, names_of_all_codes) {
+ROW(errors, names_of_all_codes) {
   for (const auto& [code, expected] : kCodes) {
     const char* name = nullptr;
     EXPECT_EQ(cuGetErrorName(code, &name), CUDA_SUCCESS) << expected;
@@ -128,7 +128,7 @@ TEST(errors, names_of_all_codes) {
   }
 }
 
-TEST(errors, texts_of_all_codes) {
+ROW(errors, texts_of_all_codes) {
   std::set<std::string> texts;
   for (const auto& [code, name] : kCodes) {
     const char* text = nullptr;
@@ -140,7 +140,7 @@ TEST(errors, texts_of_all_codes) {
   EXPECT_GT(texts.size(), std::size(kCodes) / 2) << "they say which error it is";
 }
 
-TEST(errors, unknown_codes_have_no_name) {
+ROW(errors, unknown_codes_have_no_name) {
   for (const int number : {-1, 9, 601, 1000, 12345}) {
     const char* name = "something";
     ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGetErrorName(no_such<CUresult>(number), &name));
@@ -151,7 +151,7 @@ TEST(errors, unknown_codes_have_no_name) {
   }
 }
 
-TEST(errors, nothing_works_before_the_initialisation) {
+ROW(errors, nothing_works_before_the_initialisation) {
   int count = 0;
   CUdevice device = 0;
   CUcontext context = nullptr;
@@ -167,13 +167,13 @@ TEST(errors, nothing_works_before_the_initialisation) {
   ANSWERS(CUDA_ERROR_NOT_INITIALIZED, cuCtxSynchronize());
 }
 
-TEST(errors, initialisation_takes_no_flags) {
+ROW(errors, initialisation_takes_no_flags) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuInit(1));
   ANSWERS(CUDA_SUCCESS, cuInit(0));
   ANSWERS(CUDA_SUCCESS, cuInit(0));
 }
 
-TEST(errors, without_a_context_there_is_nothing_to_work_in) {
+ROW(errors, without_a_context_there_is_nothing_to_work_in) {
   MUST(cuInit(0));
   CUdeviceptr memory = 0;
   CUstream stream = nullptr;
@@ -186,7 +186,7 @@ TEST(errors, without_a_context_there_is_nothing_to_work_in) {
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxGetDevice(&device));
 }
 
-TEST(errors, null_is_no_context_to_push_or_destroy) {
+ROW(errors, null_is_no_context_to_push_or_destroy) {
   MUST(cuInit(0));
   EXPECT_NE(cuCtxPushCurrent(nullptr), CUDA_SUCCESS);
   EXPECT_NE(cuCtxDestroy(nullptr), CUDA_SUCCESS);
@@ -194,7 +194,7 @@ TEST(errors, null_is_no_context_to_push_or_destroy) {
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxPopCurrent(&popped));
 }
 
-TEST(errors, null_is_no_event) {
+ROW(errors, null_is_no_event) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuEventRecord(nullptr, nullptr));
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(nullptr));
@@ -203,19 +203,19 @@ TEST(errors, null_is_no_event) {
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuEventDestroy(nullptr));
 }
 
-TEST(errors, null_is_no_stream_to_destroy) {
+ROW(errors, null_is_no_stream_to_destroy) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuStreamDestroy(nullptr));
 }
 
-TEST(errors, null_is_no_module) {
+ROW(errors, null_is_no_module) {
   const Context context;
   CUfunction function = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuModuleGetFunction(&function, nullptr, "store"));
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload(nullptr));
 }
 
-TEST(errors, null_is_no_function) {
+ROW(errors, null_is_no_function) {
   const Context context;
   int value = 0;
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, launch(nullptr, 1, 1, {}));
@@ -223,7 +223,7 @@ TEST(errors, null_is_no_function) {
           cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, nullptr));
 }
 
-TEST(errors, null_is_no_graph) {
+ROW(errors, null_is_no_graph) {
   const Context context;
   CUgraphExec exec = nullptr;
   std::size_t count = 0;
@@ -232,7 +232,7 @@ TEST(errors, null_is_no_graph) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphGetNodes(nullptr, nullptr, &count));
 }
 
-TEST(errors, devices_are_counted_from_zero) {
+ROW(errors, devices_are_counted_from_zero) {
   const int count = devices_count();
   CUdevice device = 0;
   int value = 0;
@@ -245,7 +245,7 @@ TEST(errors, devices_are_counted_from_zero) {
   }
 }
 
-TEST(errors, names_that_are_not_there) {
+ROW(errors, names_that_are_not_there) {
   const Context context;
   CUmodule module = nullptr;
   CUfunction function = nullptr;
@@ -263,7 +263,7 @@ void expect_works(const Store& store, const Word& word) {
   EXPECT_EQ(word.value(), 5U);
 }
 
-TEST(errors, a_refused_call_does_no_harm) {
+ROW(errors, a_refused_call_does_no_harm) {
   const Context context;
   const Store store;
   const Word word;
@@ -272,7 +272,7 @@ TEST(errors, a_refused_call_does_no_harm) {
   expect_works(store, word);
 }
 
-TEST(errors, a_refused_launch_does_no_harm) {
+ROW(errors, a_refused_launch_does_no_harm) {
   const Context context;
   const Store store;
   const Word word;
@@ -287,7 +287,7 @@ TEST(errors, a_refused_launch_does_no_harm) {
   expect_works(store, word);
 }
 
-TEST(errors, running_out_of_memory_does_no_harm) {
+ROW(errors, running_out_of_memory_does_no_harm) {
   const Context context;
   const Store store;
   const Word word;
@@ -299,7 +299,7 @@ TEST(errors, running_out_of_memory_does_no_harm) {
   expect_works(store, word);
 }
 
-TEST(errors, a_destroyed_context_is_told_apart_from_none) {
+ROW(errors, a_destroyed_context_is_told_apart_from_none) {
   MUST(cuInit(0));
   CUcontext context = nullptr;
   MUST(cuCtxCreate(&context, nullptr, 0, 0));

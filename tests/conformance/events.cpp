@@ -7,7 +7,7 @@
 namespace conformance {
 namespace {
 
-TEST(events, create_flags_checked) {
+ROW(events, create_flags_checked) {
   const Context context;
   CUevent event = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&event, 0x8));
@@ -15,14 +15,14 @@ TEST(events, create_flags_checked) {
   ANSWERS(CUDA_SUCCESS, cuEventCreate(&event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING));
 }
 
-TEST(events, interprocess_needs_no_timing) {
+ROW(events, interprocess_needs_no_timing) {
   const Context context;
   CUevent event = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&event, CU_EVENT_INTERPROCESS));
   ANSWERS(CUDA_SUCCESS, cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
 }
 
-TEST(events, needs_a_context) {
+ROW(events, needs_a_context) {
   const Context context;
   CUcontext popped = nullptr;
   MUST(cuCtxPopCurrent(&popped));
@@ -31,21 +31,21 @@ TEST(events, needs_a_context) {
   MUST(cuCtxPushCurrent(popped));
 }
 
-TEST(events, never_recorded_is_complete) {
+ROW(events, never_recorded_is_complete) {
   const Context context;
   const CUevent event = event_new();
   ANSWERS(CUDA_SUCCESS, cuEventQuery(event));
   ANSWERS(CUDA_SUCCESS, cuEventSynchronize(event));
 }
 
-TEST(events, waiting_for_never_recorded_is_nothing) {
+ROW(events, waiting_for_never_recorded_is_nothing) {
   const Context context;
   const CUstream stream = stream_new();
   ANSWERS(CUDA_SUCCESS, cuStreamWaitEvent(stream, event_new(), 0));
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(events, null_event_refused) {
+ROW(events, null_event_refused) {
   const Context context;
   const CUstream stream = stream_new();
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuEventRecord(nullptr, stream));
@@ -55,7 +55,7 @@ TEST(events, null_event_refused) {
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuEventDestroy(nullptr));
 }
 
-TEST(events, query_tells_pending_and_done) {
+ROW(events, query_tells_pending_and_done) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -68,7 +68,7 @@ TEST(events, query_tells_pending_and_done) {
   ANSWERS(CUDA_SUCCESS, cuEventQuery(event));
 }
 
-TEST(events, asking_is_enough_to_get_done) {
+ROW(events, asking_is_enough_to_get_done) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -82,7 +82,7 @@ TEST(events, asking_is_enough_to_get_done) {
   EXPECT_EQ(done.value(), 5U);
 }
 
-TEST(events, captures_what_is_before_only) {
+ROW(events, captures_what_is_before_only) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -97,7 +97,7 @@ TEST(events, captures_what_is_before_only) {
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
 }
 
-TEST(events, blocking_event_waits_too) {
+ROW(events, blocking_event_waits_too) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
@@ -113,7 +113,7 @@ TEST(events, blocking_event_waits_too) {
   opener.join();
 }
 
-TEST(events, recording_again_replaces) {
+ROW(events, recording_again_replaces) {
   const Context context;
   const CUstream held = stream_new(), idle = stream_new();
   const CUevent event = event_new();
@@ -126,7 +126,7 @@ TEST(events, recording_again_replaces) {
   ANSWERS(CUDA_SUCCESS, cuEventQuery(event));
 }
 
-TEST(events, a_wait_keeps_what_it_saw) {
+ROW(events, a_wait_keeps_what_it_saw) {
   const Context context;
   const CUstream first = stream_new(), second = stream_new(), waits = stream_new();
   const CUevent event = event_new();
@@ -143,7 +143,7 @@ TEST(events, a_wait_keeps_what_it_saw) {
   ANSWERS(CUDA_ERROR_NOT_READY, cuEventQuery(event));
 }
 
-TEST(events, waiting_orders_streams) {
+ROW(events, waiting_orders_streams) {
   const Context context;
   const CUstream first = stream_new(), second = stream_new();
   const CUevent event = event_new();
@@ -163,7 +163,7 @@ TEST(events, waiting_orders_streams) {
   EXPECT_EQ(after.value(), 2U);
 }
 
-TEST(events, waiting_holds_only_later_work) {
+ROW(events, waiting_holds_only_later_work) {
   const Context context;
   const CUstream held = stream_new(), stream = stream_new();
   const CUevent event = event_new(), earlier = event_new();
@@ -180,7 +180,7 @@ TEST(events, waiting_holds_only_later_work) {
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
 }
 
-TEST(events, waiting_in_the_same_stream_is_nothing) {
+ROW(events, waiting_in_the_same_stream_is_nothing) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -189,7 +189,7 @@ TEST(events, waiting_in_the_same_stream_is_nothing) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(events, waiting_across_contexts) {
+ROW(events, waiting_across_contexts) {
   const Context first;
   const CUstream held = stream_new();
   const CUevent event = event_new();
@@ -209,7 +209,7 @@ TEST(events, waiting_across_contexts) {
   MUST(cuCtxSetCurrent(first));
 }
 
-TEST(events, recording_in_a_stream_of_another_context_refused) {
+ROW(events, recording_in_a_stream_of_another_context_refused) {
   const Context first;
   const CUevent event = event_new();
   {
@@ -221,7 +221,7 @@ TEST(events, recording_in_a_stream_of_another_context_refused) {
   ANSWERS(CUDA_SUCCESS, cuEventQuery(event));
 }
 
-TEST(events, legacy_record_captures_blocking_streams) {
+ROW(events, legacy_record_captures_blocking_streams) {
   const Context context;
   const CUstream blocking = stream_new(CU_STREAM_DEFAULT);
   const CUevent event = event_new();
@@ -233,7 +233,7 @@ TEST(events, legacy_record_captures_blocking_streams) {
   MUST(cuEventSynchronize(event));
 }
 
-TEST(events, a_wait_of_the_legacy_stream_holds_blocking_streams) {
+ROW(events, a_wait_of_the_legacy_stream_holds_blocking_streams) {
   const Context context;
   const CUstream held = stream_new(), blocking = stream_new(CU_STREAM_DEFAULT);
   const CUevent event = event_new();
@@ -250,7 +250,7 @@ TEST(events, a_wait_of_the_legacy_stream_holds_blocking_streams) {
   EXPECT_EQ(done.value(), 5U);
 }
 
-TEST(events, destroying_a_pending_event) {
+ROW(events, destroying_a_pending_event) {
   const Context context;
   const CUstream held = stream_new(), waits = stream_new();
   const CUevent event = event_new();
@@ -270,7 +270,7 @@ TEST(events, destroying_a_pending_event) {
   EXPECT_EQ(after.value(), 2U);
 }
 
-TEST(events, record_flags_checked) {
+ROW(events, record_flags_checked) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -279,7 +279,7 @@ TEST(events, record_flags_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamWaitEvent(stream, event, 0x4));
 }
 
-TEST(events, external_only_while_capturing) {
+ROW(events, external_only_while_capturing) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -288,7 +288,7 @@ TEST(events, external_only_while_capturing) {
   ANSWERS(CUDA_SUCCESS, cuEventQuery(event));
 }
 
-TEST(events, elapsed_needs_records) {
+ROW(events, elapsed_needs_records) {
   const Context context;
   const CUevent begin = event_new(CU_EVENT_DEFAULT), end = event_new(CU_EVENT_DEFAULT);
   float ms = -1;
@@ -298,7 +298,7 @@ TEST(events, elapsed_needs_records) {
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, begin, end));
 }
 
-TEST(events, elapsed_needs_timing) {
+ROW(events, elapsed_needs_timing) {
   const Context context;
   const CUevent begin = event_new(CU_EVENT_DEFAULT), end = event_new(CU_EVENT_DISABLE_TIMING);
   MUST(cuEventRecord(begin, nullptr));
@@ -309,7 +309,7 @@ TEST(events, elapsed_needs_timing) {
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, end, begin));
 }
 
-TEST(events, elapsed_not_ready) {
+ROW(events, elapsed_not_ready) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent begin = event_new(CU_EVENT_DEFAULT), end = event_new(CU_EVENT_DEFAULT);
@@ -325,7 +325,7 @@ TEST(events, elapsed_not_ready) {
   EXPECT_GE(ms, 0.0F);
 }
 
-TEST(events, elapsed_has_a_sign) {
+ROW(events, elapsed_has_a_sign) {
   const Context context;
   const CUfunction spin = kernel("spin");
   CUdeviceptr data = 0;
@@ -346,7 +346,7 @@ TEST(events, elapsed_has_a_sign) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuEventElapsedTime(nullptr, begin, end));
 }
 
-TEST(events, elapsed_grows_with_the_work) {
+ROW(events, elapsed_grows_with_the_work) {
   const Context context;
   const CUfunction spin = kernel("spin");
   CUdeviceptr data = 0;
@@ -364,7 +364,7 @@ TEST(events, elapsed_grows_with_the_work) {
   EXPECT_GT(ms[1], 2 * ms[0]);
 }
 
-TEST(events, devices_do_not_mix) {
+ROW(events, devices_do_not_mix) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   const Context first(0);
@@ -387,7 +387,7 @@ TEST(events, devices_do_not_mix) {
   MUST(cuCtxSetCurrent(first));
 }
 
-TEST(events, any_thread_may_wait) {
+ROW(events, any_thread_may_wait) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent event = event_new();
@@ -408,7 +408,7 @@ TEST(events, any_thread_may_wait) {
   EXPECT_EQ(seen, 5U);
 }
 
-TEST(events, faults_are_told_by_waiting) {
+ROW(events, faults_are_told_by_waiting) {
   const Context context;
   const CUfunction bad = kernel("write_address");
   const CUevent event = event_new();
@@ -422,7 +422,7 @@ TEST(events, faults_are_told_by_waiting) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuEventQuery(event));
 }
 
-TEST(events, elapsed_in_both_versions) {
+ROW(events, elapsed_in_both_versions) {
   const Context context;
   const CUfunction spin = kernel("spin");
   CUdeviceptr data = 0;
@@ -452,7 +452,7 @@ TEST(events, elapsed_in_both_versions) {
   EXPECT_GT(ms[0], 0.0F);
 }
 
-TEST(events, elapsed_between_streams) {
+ROW(events, elapsed_between_streams) {
   const Context context;
   const Store store;
   const Word done;
@@ -468,7 +468,7 @@ TEST(events, elapsed_between_streams) {
   EXPECT_GE(ms, 0.0F) << "what waited came later";
 }
 
-TEST(events, time_includes_a_host_function) {
+ROW(events, time_includes_a_host_function) {
   const Context context;
   const CUstream stream = stream_new();
   const CUevent begin = event_new(CU_EVENT_DEFAULT), end = event_new(CU_EVENT_DEFAULT);
@@ -482,7 +482,7 @@ TEST(events, time_includes_a_host_function) {
   EXPECT_GE(ms, 19.0F);
 }
 
-TEST(events, context_record_needs_an_event_of_the_context) {
+ROW(events, context_record_needs_an_event_of_the_context) {
   const Context first;
   const CUevent event = event_new();
   {
@@ -495,7 +495,7 @@ TEST(events, context_record_needs_an_event_of_the_context) {
   MUST(cuEventSynchronize(event));
 }
 
-TEST(events, context_wait_for_another_context) {
+ROW(events, context_wait_for_another_context) {
   const Context first;
   const CUstream held = stream_new();
   const CUevent event = event_new();

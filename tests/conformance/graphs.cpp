@@ -14,7 +14,7 @@ bool holds(const Nodes& nodes, CUgraphNode node) {
   return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
 }
 
-TEST(graphs, create_flags_checked) {
+ROW(graphs, create_flags_checked) {
   const Context context;
   CUgraph graph = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphCreate(&graph, 1));
@@ -23,7 +23,7 @@ TEST(graphs, create_flags_checked) {
   ANSWERS(CUDA_SUCCESS, cuGraphDestroy(graph));
 }
 
-TEST(graphs, null_handles_refused) {
+ROW(graphs, null_handles_refused) {
   const Context context;
   CUgraphNode node = nullptr;
   CUgraphExec exec = nullptr;
@@ -42,7 +42,7 @@ TEST(graphs, null_handles_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(nullptr));
 }
 
-TEST(graphs, nodes_are_listed) {
+ROW(graphs, nodes_are_listed) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty({a}), c = graph.empty();
@@ -63,7 +63,7 @@ TEST(graphs, nodes_are_listed) {
   EXPECT_TRUE(holds(roots, a) && holds(roots, c));
 }
 
-TEST(graphs, few_places_get_few_nodes) {
+ROW(graphs, few_places_get_few_nodes) {
   const Context context;
   Build graph(context);
   for (int i = 0; i < 3; ++i) graph.empty();
@@ -75,7 +75,7 @@ TEST(graphs, few_places_get_few_nodes) {
   EXPECT_EQ(nodes[2], nullptr);
 }
 
-TEST(graphs, edges_are_listed) {
+ROW(graphs, edges_are_listed) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty({a}), c = graph.empty({a, b});
@@ -94,7 +94,7 @@ TEST(graphs, edges_are_listed) {
   EXPECT_EQ(to[3], nullptr);
 }
 
-TEST(graphs, neighbours_are_told) {
+ROW(graphs, neighbours_are_told) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty(), c = graph.empty({a, b});
@@ -112,7 +112,7 @@ TEST(graphs, neighbours_are_told) {
   EXPECT_EQ(count, 0U);
 }
 
-TEST(graphs, edge_data_of_plain_edges_is_zero) {
+ROW(graphs, edge_data_of_plain_edges_is_zero) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty();
@@ -133,7 +133,7 @@ TEST(graphs, edge_data_of_plain_edges_is_zero) {
   EXPECT_EQ(std::memcmp(&told, &zero, sizeof zero), 0);
 }
 
-TEST(graphs, edge_data_needs_nodes) {
+ROW(graphs, edge_data_needs_nodes) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty({a});
@@ -144,7 +144,7 @@ TEST(graphs, edge_data_needs_nodes) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphNodeGetDependentNodes(a, nullptr, &data, &count));
 }
 
-TEST(graphs, dependency_twice_refused) {
+ROW(graphs, dependency_twice_refused) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty();
@@ -155,7 +155,7 @@ TEST(graphs, dependency_twice_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(&node, graph, twice.data(), 2));
 }
 
-TEST(graphs, foreign_nodes_refused) {
+ROW(graphs, foreign_nodes_refused) {
   const Context context;
   Build one(context), other(context);
   const CUgraphNode mine = one.empty(), foreign = other.empty();
@@ -164,7 +164,7 @@ TEST(graphs, foreign_nodes_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphAddDependencies(one, &mine, &foreign, nullptr, 1));
 }
 
-TEST(graphs, dependencies_are_removed) {
+ROW(graphs, dependencies_are_removed) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty({a});
@@ -177,7 +177,7 @@ TEST(graphs, dependencies_are_removed) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphRemoveDependencies(graph, &a, &b, nullptr, 1));
 }
 
-TEST(graphs, destroyed_node_takes_its_edges) {
+ROW(graphs, destroyed_node_takes_its_edges) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty({a}), c = graph.empty({b});
@@ -190,7 +190,7 @@ TEST(graphs, destroyed_node_takes_its_edges) {
   EXPECT_EQ(count, 0U);
 }
 
-TEST(graphs, types_are_told) {
+ROW(graphs, types_are_told) {
   const Context context;
   const Store store;
   const Word word;
@@ -217,7 +217,7 @@ TEST(graphs, types_are_told) {
   }
 }
 
-TEST(graphs, clone_is_a_copy) {
+ROW(graphs, clone_is_a_copy) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -235,7 +235,7 @@ TEST(graphs, clone_is_a_copy) {
   MUST(cuGraphDestroy(clone));
 }
 
-TEST(graphs, clone_has_twins) {
+ROW(graphs, clone_has_twins) {
   const Context context;
   Build graph(context), unrelated(context);
   const CUgraphNode a = graph.empty(), b = graph.empty({a});
@@ -257,7 +257,7 @@ TEST(graphs, clone_has_twins) {
   MUST(cuGraphDestroy(clone));
 }
 
-TEST(graphs, child_is_cloned_when_added) {
+ROW(graphs, child_is_cloned_when_added) {
   const Context context;
   const Word word;
   Build graph(context), child(context);
@@ -272,7 +272,7 @@ TEST(graphs, child_is_cloned_when_added) {
   EXPECT_EQ(word.value(), 1U);
 }
 
-TEST(graphs, child_is_changed_through_its_handle) {
+ROW(graphs, child_is_changed_through_its_handle) {
   const Context context;
   const Word word;
   Build graph(context), child(context);
@@ -291,7 +291,7 @@ TEST(graphs, child_is_changed_through_its_handle) {
   EXPECT_EQ(word.value(), 9U);
 }
 
-TEST(graphs, cycle_refused_at_instantiation) {
+ROW(graphs, cycle_refused_at_instantiation) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty({a}), c = graph.empty({b});
@@ -304,7 +304,7 @@ TEST(graphs, cycle_refused_at_instantiation) {
   EXPECT_TRUE(holds({a, b, c}, params.hErrNode_out));
 }
 
-TEST(graphs, dot_file_is_written) {
+ROW(graphs, dot_file_is_written) {
   const Context context;
   const Store store;
   const Word word;
@@ -324,7 +324,7 @@ TEST(graphs, dot_file_is_written) {
   EXPECT_NE(cuGraphDebugDotPrint(graph, "/nonexistent/directory/graph.dot", 0), CUDA_SUCCESS);
 }
 
-TEST(graphs, programmatic_edges) {
+ROW(graphs, programmatic_edges) {
   const Context context;
   const Store store;
   const Word word;
@@ -337,7 +337,7 @@ TEST(graphs, programmatic_edges) {
   ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuGraphAddDependencies(graph, &a, &b, &edge, 1));
 }
 
-TEST(graphs, edge_data_unknown_refused) {
+ROW(graphs, edge_data_unknown_refused) {
   const Context context;
   Build graph(context);
   const CUgraphNode a = graph.empty(), b = graph.empty();
@@ -349,7 +349,7 @@ TEST(graphs, edge_data_unknown_refused) {
   EXPECT_EQ(count, 0U);
 }
 
-TEST(graphs, conditional_nodes) {
+ROW(graphs, conditional_nodes) {
   const Context context;
   Build graph(context);
   CUgraphConditionalHandle handle = 0;
@@ -360,7 +360,7 @@ TEST(graphs, conditional_nodes) {
   ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
 }
 
-TEST(graphs, external_semaphore_nodes) {
+ROW(graphs, external_semaphore_nodes) {
   const Context context;
   Build graph(context);
   CUgraphNode node = nullptr;

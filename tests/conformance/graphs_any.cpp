@@ -4,7 +4,7 @@
 namespace conformance {
 namespace {
 
-TEST(graphs, params_of_another_type_refused) {
+ROW(graphs, params_of_another_type_refused) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -19,7 +19,7 @@ TEST(graphs, params_of_another_type_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphEventWaitNodeGetEvent(set, &event));
 }
 
-TEST(graphs, any_node_is_added_by_its_description) {
+ROW(graphs, any_node_is_added_by_its_description) {
   const Context context;
   const Store store;
   const Word word;
@@ -51,7 +51,7 @@ TEST(graphs, any_node_is_added_by_its_description) {
   EXPECT_EQ(word.value64() >> 32, 6U);
 }
 
-TEST(graphs, description_of_another_type_refused) {
+ROW(graphs, description_of_another_type_refused) {
   const Context context;
   Build graph(context);
   const CUgraphNode empty = graph.empty();
@@ -64,7 +64,7 @@ TEST(graphs, description_of_another_type_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
 }
 
-TEST(graphs, description_must_be_zero_beyond_its_type) {
+ROW(graphs, description_must_be_zero_beyond_its_type) {
   const Context context;
   Build graph(context);
   CUgraphNode node = nullptr;
@@ -80,7 +80,7 @@ TEST(graphs, description_must_be_zero_beyond_its_type) {
   ANSWERS(CUDA_SUCCESS, cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
 }
 
-TEST(graphs, kernel_attributes_are_kept) {
+ROW(graphs, kernel_attributes_are_kept) {
   const Context context;
   const Store store;
   const Word word;
@@ -103,7 +103,7 @@ TEST(graphs, kernel_attributes_are_kept) {
   EXPECT_EQ(word.value(), 1U);
 }
 
-TEST(graphs, kernel_attributes_are_copied) {
+ROW(graphs, kernel_attributes_are_copied) {
   const Context context;
   const Store store;
   const Word word;
@@ -118,7 +118,7 @@ TEST(graphs, kernel_attributes_are_copied) {
   EXPECT_EQ(told.cooperative, 1);
 }
 
-TEST(graphs, kernel_attributes_are_of_kernels) {
+ROW(graphs, kernel_attributes_are_of_kernels) {
   const Context context;
   const Store store;
   const Word word;
@@ -135,7 +135,7 @@ TEST(graphs, kernel_attributes_are_of_kernels) {
       cuGraphKernelNodeGetAttribute(kernel, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
 }
 
-TEST(graphs, captured_kernel_has_the_priority_of_its_stream) {
+ROW(graphs, captured_kernel_has_the_priority_of_its_stream) {
   const Context context;
   const Store store;
   const Word word;

@@ -5,7 +5,7 @@
 namespace conformance {
 namespace {
 
-TEST(graphs, nodes_run_in_the_order_of_edges) {
+ROW(graphs, nodes_run_in_the_order_of_edges) {
   const Context context;
   const Store store;
   const Word word;
@@ -26,7 +26,7 @@ TEST(graphs, nodes_run_in_the_order_of_edges) {
   }
 }
 
-TEST(graphs, diamond_joins_its_branches) {
+ROW(graphs, diamond_joins_its_branches) {
   const Context context;
   const Store store;
   const Word a, b, sum;
@@ -45,7 +45,7 @@ TEST(graphs, diamond_joins_its_branches) {
   }
 }
 
-TEST(graphs, branch_that_waits_holds_only_its_own) {
+ROW(graphs, branch_that_waits_holds_only_its_own) {
   const Context context;
   Word hold;
   const Word other, joined;
@@ -66,7 +66,7 @@ TEST(graphs, branch_that_waits_holds_only_its_own) {
 }
 
 // Two engines: both copies together take less than one after the other.
-TEST(graphs, branches_use_both_copy_engines) {
+ROW(graphs, branches_use_both_copy_engines) {
   settings_soft({{"SOFTGPU_PACING", "1"}, {"SOFTGPU_COPY_RATE", "1e9"}});
   const Context context;
   int engines = 0;
@@ -119,14 +119,14 @@ TEST(graphs, branches_use_both_copy_engines) {
   cuMemFreeHost(out);
 }
 
-TEST(graphs, empty_graph_runs) {
+ROW(graphs, empty_graph_runs) {
   const Context context;
   Build graph(context);
   const Instance instance(graph);
   ANSWERS(CUDA_SUCCESS, instance.run());
 }
 
-TEST(graphs, instance_outlives_its_graph) {
+ROW(graphs, instance_outlives_its_graph) {
   const Context context;
   const Store store;
   const Word word;
@@ -138,7 +138,7 @@ TEST(graphs, instance_outlives_its_graph) {
   EXPECT_EQ(word.value(), 3U);
 }
 
-TEST(graphs, launch_in_flight_outlives_its_instance) {
+ROW(graphs, launch_in_flight_outlives_its_instance) {
   const Context context;
   const Store store;
   const Word word;
@@ -158,7 +158,7 @@ TEST(graphs, launch_in_flight_outlives_its_instance) {
   EXPECT_EQ(word.value(), 3U);
 }
 
-TEST(graphs, launch_has_its_place_in_the_stream) {
+ROW(graphs, launch_has_its_place_in_the_stream) {
   const Context context;
   const Store store;
   Word hold;
@@ -186,7 +186,7 @@ TEST(graphs, launch_has_its_place_in_the_stream) {
   EXPECT_EQ(after.value(), 1U);
 }
 
-TEST(graphs, launches_of_one_instance_take_turns) {
+ROW(graphs, launches_of_one_instance_take_turns) {
   const Context context;
   const Word word;
   Gate gate;
@@ -208,7 +208,7 @@ TEST(graphs, launches_of_one_instance_take_turns) {
   EXPECT_EQ(word.value(), 1U);
 }
 
-TEST(graphs, two_instances_run_side_by_side) {
+ROW(graphs, two_instances_run_side_by_side) {
   const Context context;
   const Word word;
   Gate gate;
@@ -224,7 +224,7 @@ TEST(graphs, two_instances_run_side_by_side) {
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(held));
 }
 
-TEST(graphs, instantiation_flags_are_told) {
+ROW(graphs, instantiation_flags_are_told) {
   const Context context;
   Build graph(context);
   graph.empty();
@@ -246,7 +246,7 @@ TEST(graphs, instantiation_flags_are_told) {
   MUST(cuGraphExecDestroy(exec));
 }
 
-TEST(graphs, instantiation_flags_checked) {
+ROW(graphs, instantiation_flags_checked) {
   const Context context;
   Build graph(context);
   graph.empty();
@@ -263,7 +263,7 @@ TEST(graphs, instantiation_flags_checked) {
   EXPECT_EQ(params.hErrNode_out, nullptr);
 }
 
-TEST(graphs, device_launch) {
+ROW(graphs, device_launch) {
   const Context context;
   const Store store;
   const Word word;
@@ -274,7 +274,7 @@ TEST(graphs, device_launch) {
           cuGraphInstantiate(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH));
 }
 
-TEST(graphs, upload_runs_nothing) {
+ROW(graphs, upload_runs_nothing) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -288,7 +288,7 @@ TEST(graphs, upload_runs_nothing) {
   EXPECT_EQ(word.value(), 1U);
 }
 
-TEST(graphs, disabled_node_only_keeps_its_place) {
+ROW(graphs, disabled_node_only_keeps_its_place) {
   const Context context;
   const Store store;
   const Word a, b, c;
@@ -313,7 +313,7 @@ TEST(graphs, disabled_node_only_keeps_its_place) {
   EXPECT_EQ(b.value(), 1U);
 }
 
-TEST(graphs, only_some_nodes_can_be_disabled) {
+ROW(graphs, only_some_nodes_can_be_disabled) {
   const Context context;
   Build graph(context), other(context);
   const Word word;
@@ -326,7 +326,7 @@ TEST(graphs, only_some_nodes_can_be_disabled) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetEnabled(instance, foreign, 0));
 }
 
-TEST(graphs, captured_launch_becomes_a_child) {
+ROW(graphs, captured_launch_becomes_a_child) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -349,7 +349,7 @@ TEST(graphs, captured_launch_becomes_a_child) {
   MUST(cuGraphDestroy(outer));
 }
 
-TEST(graphs, fault_in_a_graph_is_the_contexts) {
+ROW(graphs, fault_in_a_graph_is_the_contexts) {
   const Context context;
   const CUfunction trap = kernel("trap");
   const Word word;
@@ -362,7 +362,7 @@ TEST(graphs, fault_in_a_graph_is_the_contexts) {
   EXPECT_EQ(word.value(), 0U);
 }
 
-TEST(graphs, events_of_a_graph_measure_its_parts) {
+ROW(graphs, events_of_a_graph_measure_its_parts) {
   settings_soft({{"SOFTGPU_PACING", "1"}, {"SOFTGPU_RATE", "4e6"}});
   const Context context;
   const CUfunction spin = kernel("spin");

@@ -40,7 +40,7 @@ cuuint64_t amount(const Context& context, CUgraphMem_attribute attribute) {
   return value;
 }
 
-TEST(graphs, memory_address_is_known_at_once) {
+ROW(graphs, memory_address_is_known_at_once) {
   const Context context;
   Build graph(context);
   const Allocated made = allocate(graph, context, 4096);
@@ -60,7 +60,7 @@ TEST(graphs, memory_address_is_known_at_once) {
   EXPECT_EQ(type, CU_GRAPH_NODE_TYPE_MEM_FREE);
 }
 
-TEST(graphs, memory_params_checked) {
+ROW(graphs, memory_params_checked) {
   const Context context;
   Build graph(context);
   CUgraphNode node = nullptr;
@@ -75,7 +75,7 @@ TEST(graphs, memory_params_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemAllocNode(&node, graph, nullptr, 0, nullptr));
 }
 
-TEST(graphs, memory_lives_between_its_nodes) {
+ROW(graphs, memory_lives_between_its_nodes) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -91,7 +91,7 @@ TEST(graphs, memory_lives_between_its_nodes) {
   }
 }
 
-TEST(graphs, memory_free_checked) {
+ROW(graphs, memory_free_checked) {
   const Context context;
   Build graph(context);
   const Allocated made = allocate(graph, context);
@@ -107,7 +107,7 @@ TEST(graphs, memory_free_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemFreeNode(&node, second, nullptr, 0, made.address));
 }
 
-TEST(graphs, memory_not_freed_outlives_the_launch) {
+ROW(graphs, memory_not_freed_outlives_the_launch) {
   const Context context;
   Build graph(context);
   const Allocated made = allocate(graph, context);
@@ -126,7 +126,7 @@ TEST(graphs, memory_not_freed_outlives_the_launch) {
   MUST(cuMemFree(made.address));
 }
 
-TEST(graphs, memory_not_freed_forbids_a_launch) {
+ROW(graphs, memory_not_freed_forbids_a_launch) {
   const Context context;
   Build graph(context);
   const Allocated made = allocate(graph, context);
@@ -138,7 +138,7 @@ TEST(graphs, memory_not_freed_forbids_a_launch) {
   MUST(cuMemFree(made.address));
 }
 
-TEST(graphs, memory_is_freed_by_the_next_launch) {
+ROW(graphs, memory_is_freed_by_the_next_launch) {
   const Context context;
   Build graph(context);
   const Allocated made = allocate(graph, context);
@@ -149,7 +149,7 @@ TEST(graphs, memory_is_freed_by_the_next_launch) {
   MUST(cuMemFree(made.address));
 }
 
-TEST(graphs, memory_is_freed_by_another_graph) {
+ROW(graphs, memory_is_freed_by_another_graph) {
   const Context context;
   const Word word;
   Build graph(context), other(context);
@@ -166,7 +166,7 @@ TEST(graphs, memory_is_freed_by_another_graph) {
   EXPECT_NE(cuGraphLaunch(second, nullptr), CUDA_SUCCESS) << "there is nothing to free";
 }
 
-TEST(graphs, memory_freed_inside_is_not_freed_outside) {
+ROW(graphs, memory_freed_inside_is_not_freed_outside) {
   const Context context;
   Build graph(context);
   const Allocated made = allocate(graph, context);
@@ -177,7 +177,7 @@ TEST(graphs, memory_freed_inside_is_not_freed_outside) {
   EXPECT_NE(cuMemFreeAsync(made.address, nullptr), CUDA_SUCCESS);
 }
 
-TEST(graphs, memory_nodes_stay) {
+ROW(graphs, memory_nodes_stay) {
   const Context context;
   Build graph(context);
   const Allocated made = allocate(graph, context);
@@ -188,7 +188,7 @@ TEST(graphs, memory_nodes_stay) {
   EXPECT_EQ(nodes_of(graph).size(), 2U);
 }
 
-TEST(graphs, memory_params_stay) {
+ROW(graphs, memory_params_stay) {
   const Context context;
   Build graph(context);
   const Allocated made = allocate(graph, context);
@@ -202,7 +202,7 @@ TEST(graphs, memory_params_stay) {
   EXPECT_NE(cuGraphExecNodeSetParams(instance, made.node, &params), CUDA_SUCCESS);
 }
 
-TEST(graphs, memory_forbids_copies_of_the_graph) {
+ROW(graphs, memory_forbids_copies_of_the_graph) {
   const Context context;
   Build graph(context), parent(context);
   allocate(graph, context);
@@ -212,7 +212,7 @@ TEST(graphs, memory_forbids_copies_of_the_graph) {
   EXPECT_NE(cuGraphAddChildGraphNode(&node, parent, nullptr, 0, graph), CUDA_SUCCESS);
 }
 
-TEST(graphs, memory_forbids_a_second_instance) {
+ROW(graphs, memory_forbids_a_second_instance) {
   const Context context;
   Build graph(context);
   allocate(graph, context);
@@ -225,7 +225,7 @@ TEST(graphs, memory_forbids_a_second_instance) {
   MUST(cuGraphExecDestroy(second));
 }
 
-TEST(graphs, memory_graph_moves_into_its_parent) {
+ROW(graphs, memory_graph_moves_into_its_parent) {
   const Context context;
   const Word word;
   Build parent(context);
@@ -254,7 +254,7 @@ TEST(graphs, memory_graph_moves_into_its_parent) {
   EXPECT_EQ(word.value(), 2U);
 }
 
-TEST(graphs, memory_of_graphs_is_counted) {
+ROW(graphs, memory_of_graphs_is_counted) {
   const Context context;
   const std::size_t bytes = 8 << 20;
   const cuuint64_t used = amount(context, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
@@ -269,7 +269,7 @@ TEST(graphs, memory_of_graphs_is_counted) {
   MUST(cuMemFree(made.address));
 }
 
-TEST(graphs, memory_watermarks_go_back) {
+ROW(graphs, memory_watermarks_go_back) {
   const Context context;
   const std::size_t bytes = 8 << 20;
   {
@@ -295,7 +295,7 @@ TEST(graphs, memory_watermarks_go_back) {
       CUDA_SUCCESS);
 }
 
-TEST(graphs, memory_is_trimmed) {
+ROW(graphs, memory_is_trimmed) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -312,7 +312,7 @@ TEST(graphs, memory_is_trimmed) {
   EXPECT_EQ(word.value(), 5U) << "a launch takes memory again";
 }
 
-TEST(graphs, memory_in_use_is_not_trimmed) {
+ROW(graphs, memory_in_use_is_not_trimmed) {
   const Context context;
   const std::size_t bytes = 8 << 20;
   Build graph(context);
@@ -326,7 +326,7 @@ TEST(graphs, memory_in_use_is_not_trimmed) {
   MUST(cuMemFree(made.address));
 }
 
-TEST(graphs, memory_is_taken_from_the_device) {
+ROW(graphs, memory_is_taken_from_the_device) {
   const Context context;
   const std::size_t bytes = 64 << 20;
   Build graph(context);
@@ -345,7 +345,7 @@ TEST(graphs, memory_is_taken_from_the_device) {
   EXPECT_GT(after + bytes, before);
 }
 
-TEST(graphs, captured_allocation_becomes_nodes) {
+ROW(graphs, captured_allocation_becomes_nodes) {
   const Context context;
   const Word word;
   const CUstream stream = stream_new();

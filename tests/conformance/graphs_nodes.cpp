@@ -14,7 +14,7 @@ CUDA_KERNEL_NODE_PARAMS kernel_params(CUfunction function, void** arguments) {
   return params;
 }
 
-TEST(graphs, kernel_arguments_are_copied) {
+ROW(graphs, kernel_arguments_are_copied) {
   const Context context;
   const Store store;
   const Word word;
@@ -29,7 +29,7 @@ TEST(graphs, kernel_arguments_are_copied) {
   EXPECT_EQ(word.value(), 5U);
 }
 
-TEST(graphs, kernel_params_are_told) {
+ROW(graphs, kernel_params_are_told) {
   const Context context;
   const Store store;
   const Word word;
@@ -57,7 +57,7 @@ TEST(graphs, kernel_params_are_told) {
   EXPECT_EQ(told.extra, nullptr);
 }
 
-TEST(graphs, kernel_buffer_is_told) {
+ROW(graphs, kernel_buffer_is_told) {
   const Context context;
   const Store store;
   const Word word;
@@ -82,7 +82,7 @@ TEST(graphs, kernel_buffer_is_told) {
   EXPECT_EQ(word.value(), 8U);
 }
 
-TEST(graphs, kernel_arguments_in_both_forms_refused) {
+ROW(graphs, kernel_arguments_in_both_forms_refused) {
   const Context context;
   const Store store;
   const Word word;
@@ -99,7 +99,7 @@ TEST(graphs, kernel_arguments_in_both_forms_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphAddKernelNode(&node, graph, nullptr, 0, &given));
 }
 
-TEST(graphs, set_params_leave_instances_alone) {
+ROW(graphs, set_params_leave_instances_alone) {
   const Context context;
   const Store store;
   const Word word;
@@ -118,7 +118,7 @@ TEST(graphs, set_params_leave_instances_alone) {
   EXPECT_EQ(word.value(), 1U);
 }
 
-TEST(graphs, captured_kernel_tells_its_params) {
+ROW(graphs, captured_kernel_tells_its_params) {
   const Context context;
   const Store store;
   const Word word;
@@ -138,7 +138,7 @@ TEST(graphs, captured_kernel_tells_its_params) {
   MUST(cuGraphDestroy(graph));
 }
 
-TEST(graphs, memset_params_are_told) {
+ROW(graphs, memset_params_are_told) {
   const Context context;
   CUdeviceptr memory = 0;
   MUST(cuMemAlloc(&memory, 1024));
@@ -162,7 +162,7 @@ TEST(graphs, memset_params_are_told) {
   EXPECT_EQ(told.height, 4U);
 }
 
-TEST(graphs, memset_element_size_checked) {
+ROW(graphs, memset_element_size_checked) {
   const Context context;
   CUdeviceptr memory = 0;
   MUST(cuMemAlloc(&memory, 1024));
@@ -176,7 +176,7 @@ TEST(graphs, memset_element_size_checked) {
   }
 }
 
-TEST(graphs, memcpy_params_are_told_and_set) {
+ROW(graphs, memcpy_params_are_told_and_set) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -197,7 +197,7 @@ TEST(graphs, memcpy_params_are_told_and_set) {
   EXPECT_EQ(word.value(), 77U);
 }
 
-TEST(graphs, host_params_are_told_and_set) {
+ROW(graphs, host_params_are_told_and_set) {
   const Context context;
   Build graph(context);
   int first = 0, second = 0;
@@ -215,7 +215,7 @@ TEST(graphs, host_params_are_told_and_set) {
   EXPECT_EQ(second, 1);
 }
 
-TEST(graphs, host_node_sees_what_is_before_it) {
+ROW(graphs, host_node_sees_what_is_before_it) {
   const Context context;
   const Store store;
   const Word word;
@@ -238,7 +238,7 @@ TEST(graphs, host_node_sees_what_is_before_it) {
   EXPECT_EQ(word.value(), 4U);
 }
 
-TEST(graphs, event_record_node_records) {
+ROW(graphs, event_record_node_records) {
   const Context context;
   Gate gate;
   Word hold;
@@ -261,7 +261,7 @@ TEST(graphs, event_record_node_records) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(graphs, event_wait_node_waits) {
+ROW(graphs, event_wait_node_waits) {
   const Context context;
   const Store store;
   const Word word;
@@ -287,7 +287,7 @@ TEST(graphs, event_wait_node_waits) {
   EXPECT_EQ(word.value(), 1U);
 }
 
-TEST(graphs, batch_of_memory_operations) {
+ROW(graphs, batch_of_memory_operations) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -310,7 +310,7 @@ TEST(graphs, batch_of_memory_operations) {
   EXPECT_EQ(word.value(), 11U) << "in their order";
 }
 
-TEST(graphs, batch_of_memory_operations_replaced) {
+ROW(graphs, batch_of_memory_operations_replaced) {
   const Context context;
   const Word word;
   Build graph(context);

@@ -31,7 +31,7 @@ class Thing {
   std::atomic<bool> ended_{false};
 };
 
-TEST(graphs, object_create_checked) {
+ROW(graphs, object_create_checked) {
   const Context context;
   CUuserObject object = nullptr;
   const CUhostFn destroy = [](void*) {};
@@ -42,7 +42,7 @@ TEST(graphs, object_create_checked) {
           cuUserObjectCreate(&object, nullptr, destroy, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
 }
 
-TEST(graphs, object_ends_with_its_last_reference) {
+ROW(graphs, object_ends_with_its_last_reference) {
   const Context context;
   const Thing thing(2);
   MUST(cuUserObjectRetain(thing, 1));
@@ -54,7 +54,7 @@ TEST(graphs, object_ends_with_its_last_reference) {
   EXPECT_TRUE(thing.ended());
 }
 
-TEST(graphs, object_is_held_by_a_graph) {
+ROW(graphs, object_is_held_by_a_graph) {
   const Context context;
   Build graph(context);
   const Thing thing;
@@ -65,7 +65,7 @@ TEST(graphs, object_is_held_by_a_graph) {
   EXPECT_TRUE(thing.ended());
 }
 
-TEST(graphs, object_references_move_to_a_graph) {
+ROW(graphs, object_references_move_to_a_graph) {
   const Context context;
   Build graph(context);
   const Thing thing;
@@ -75,7 +75,7 @@ TEST(graphs, object_references_move_to_a_graph) {
   EXPECT_TRUE(thing.ended()) << "the caller has none left to release";
 }
 
-TEST(graphs, object_is_released_by_a_graph) {
+ROW(graphs, object_is_released_by_a_graph) {
   const Context context;
   Build graph(context);
   const Thing thing;
@@ -87,7 +87,7 @@ TEST(graphs, object_is_released_by_a_graph) {
   EXPECT_TRUE(thing.ended());
 }
 
-TEST(graphs, object_flags_checked) {
+ROW(graphs, object_flags_checked) {
   const Context context;
   Build graph(context);
   const Thing thing;
@@ -98,7 +98,7 @@ TEST(graphs, object_flags_checked) {
   EXPECT_TRUE(thing.ended());
 }
 
-TEST(graphs, object_is_held_by_an_instance) {
+ROW(graphs, object_is_held_by_an_instance) {
   const Context context;
   Build graph(context);
   graph.empty();
@@ -111,7 +111,7 @@ TEST(graphs, object_is_held_by_an_instance) {
   EXPECT_TRUE(thing.ended());
 }
 
-TEST(graphs, object_is_held_by_a_clone) {
+ROW(graphs, object_is_held_by_a_clone) {
   const Context context;
   Build graph(context);
   const Thing thing;
@@ -124,7 +124,7 @@ TEST(graphs, object_is_held_by_a_clone) {
   EXPECT_TRUE(thing.ended());
 }
 
-TEST(graphs, object_is_held_by_a_launch_in_flight) {
+ROW(graphs, object_is_held_by_a_launch_in_flight) {
   const Context context;
   Gate gate;
   Build graph(context);

@@ -24,7 +24,7 @@ void expect_refused(const Update& update, CUgraphExecUpdateResult why, CUgraphNo
   EXPECT_EQ(update.info.errorNode, node);
 }
 
-TEST(graphs, update_takes_all_parameters) {
+ROW(graphs, update_takes_all_parameters) {
   const Context context;
   const Store store;
   const Word a, b;
@@ -46,7 +46,7 @@ TEST(graphs, update_takes_all_parameters) {
   EXPECT_EQ(a.value(), 5U);
 }
 
-TEST(graphs, update_leaves_launches_alone) {
+ROW(graphs, update_leaves_launches_alone) {
   const Context context;
   const Word word;
   Gate gate;
@@ -66,7 +66,7 @@ TEST(graphs, update_leaves_launches_alone) {
   EXPECT_EQ(word.value64(), 1U);
 }
 
-TEST(graphs, update_needs_as_many_nodes) {
+ROW(graphs, update_needs_as_many_nodes) {
   const Context context;
   const Word word;
   Build graph(context), other(context);
@@ -79,7 +79,7 @@ TEST(graphs, update_needs_as_many_nodes) {
   EXPECT_EQ(word.value(), 1U) << "nothing has changed";
 }
 
-TEST(graphs, update_needs_the_same_edges) {
+ROW(graphs, update_needs_the_same_edges) {
   const Context context;
   const Word word;
   Build graph(context), other(context);
@@ -95,7 +95,7 @@ TEST(graphs, update_needs_the_same_edges) {
   EXPECT_EQ(word.value(), 1U);
 }
 
-TEST(graphs, update_needs_the_same_types) {
+ROW(graphs, update_needs_the_same_types) {
   const Context context;
   const Store store;
   const Word word;
@@ -108,7 +108,7 @@ TEST(graphs, update_needs_the_same_types) {
   EXPECT_EQ(word.value(), 1U);
 }
 
-TEST(graphs, update_may_change_the_function) {
+ROW(graphs, update_may_change_the_function) {
   const Context context;
   const Store store;
   const CUfunction add = kernel("add_one");
@@ -123,7 +123,7 @@ TEST(graphs, update_may_change_the_function) {
   EXPECT_EQ(word.value(), 6U);
 }
 
-TEST(graphs, update_keeps_the_context_of_a_function) {
+ROW(graphs, update_keeps_the_context_of_a_function) {
   const Context context;
   const Store store;
   const Word word;
@@ -144,7 +144,7 @@ TEST(graphs, update_keeps_the_context_of_a_function) {
   EXPECT_EQ(word.value(), 1U);
 }
 
-TEST(graphs, update_keeps_cooperation) {
+ROW(graphs, update_keeps_cooperation) {
   const Context context;
   const Store store;
   const Word word;
@@ -160,7 +160,7 @@ TEST(graphs, update_keeps_cooperation) {
   EXPECT_EQ(refused.info.errorNode, node);
 }
 
-TEST(graphs, update_keeps_node_priorities) {
+ROW(graphs, update_keeps_node_priorities) {
   const Context context;
   const Store store;
   const Word word;
@@ -175,7 +175,7 @@ TEST(graphs, update_keeps_node_priorities) {
   EXPECT_EQ(update(by_stream, other).result, CUDA_SUCCESS);
 }
 
-TEST(graphs, update_keeps_the_shape_of_a_fill) {
+ROW(graphs, update_keeps_the_shape_of_a_fill) {
   const Context context;
   CUdeviceptr memory = 0;
   MUST(cuMemAlloc(&memory, 4096));
@@ -198,7 +198,7 @@ TEST(graphs, update_keeps_the_shape_of_a_fill) {
   EXPECT_EQ(value, 2U);
 }
 
-TEST(graphs, update_keeps_the_kind_of_a_copy) {
+ROW(graphs, update_keeps_the_kind_of_a_copy) {
   const Context context;
   CUdeviceptr memory = 0;
   MUST(cuMemAlloc(&memory, 64));
@@ -216,7 +216,7 @@ TEST(graphs, update_keeps_the_kind_of_a_copy) {
   MUST(cuMemFreeHost(host));
 }
 
-TEST(graphs, update_of_nothing) {
+ROW(graphs, update_of_nothing) {
   const Context context;
   Build graph(context);
   graph.empty();
@@ -226,7 +226,7 @@ TEST(graphs, update_of_nothing) {
   EXPECT_NE(cuGraphExecUpdate(nullptr, graph, &info), CUDA_SUCCESS);
 }
 
-TEST(graphs, exec_kernel_params) {
+ROW(graphs, exec_kernel_params) {
   const Context context;
   const Store store;
   const Word word;
@@ -247,7 +247,7 @@ TEST(graphs, exec_kernel_params) {
   EXPECT_EQ(*static_cast<unsigned*>(told.kernelParams[1]), 1U) << "the node is as it was";
 }
 
-TEST(graphs, exec_copy_params) {
+ROW(graphs, exec_copy_params) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -260,7 +260,7 @@ TEST(graphs, exec_copy_params) {
   EXPECT_EQ(word.value64(), 9U);
 }
 
-TEST(graphs, exec_copy_params_are_one_dimensional) {
+ROW(graphs, exec_copy_params_are_one_dimensional) {
   const Context context;
   CUdeviceptr memory = 0;
   MUST(cuMemAlloc(&memory, 4096));
@@ -278,7 +278,7 @@ TEST(graphs, exec_copy_params_are_one_dimensional) {
   ANSWERS(CUDA_SUCCESS, cuGraphExecMemcpyNodeSetParams(one, line, &params, context));
 }
 
-TEST(graphs, exec_host_params) {
+ROW(graphs, exec_host_params) {
   const Context context;
   Build graph(context);
   int first = 0, second = 0;
@@ -292,7 +292,7 @@ TEST(graphs, exec_host_params) {
   EXPECT_EQ(second, 1);
 }
 
-TEST(graphs, exec_events) {
+ROW(graphs, exec_events) {
   const Context context;
   Word hold;
   const CUevent first = event_new(), second = event_new();
@@ -314,7 +314,7 @@ TEST(graphs, exec_events) {
   ANSWERS(CUDA_SUCCESS, cuEventQuery(second));
 }
 
-TEST(graphs, exec_child_params) {
+ROW(graphs, exec_child_params) {
   const Context context;
   const Word word;
   Build graph(context), child(context), other(context), longer(context);
@@ -332,7 +332,7 @@ TEST(graphs, exec_child_params) {
   EXPECT_EQ(word.value(), 2U);
 }
 
-TEST(graphs, exec_memory_operations) {
+ROW(graphs, exec_memory_operations) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -354,7 +354,7 @@ TEST(graphs, exec_memory_operations) {
   EXPECT_EQ(word.value(), 2U);
 }
 
-TEST(graphs, exec_params_by_description) {
+ROW(graphs, exec_params_by_description) {
   const Context context;
   const Word word;
   Build graph(context);
@@ -376,7 +376,7 @@ TEST(graphs, exec_params_by_description) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphExecNodeSetParams(instance, node, &params));
 }
 
-TEST(graphs, exec_params_name_nodes_of_its_graph) {
+ROW(graphs, exec_params_name_nodes_of_its_graph) {
   const Context context;
   const Word word;
   Build graph(context), other(context);

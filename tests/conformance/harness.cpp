@@ -34,7 +34,21 @@ void devices_make() {
                  {"SOFTGPU_RATE", "40e6"}});
 }
 
+class RowTest : public ::testing::Test {
+ public:
+  explicit RowTest(void (*body)()) : body_(body) {}
+  void TestBody() override { body_(); }
+
+ private:
+  void (*body_)();
+};
+
 }  // namespace
+
+Row::Row(const char* family, const char* name, const char* file, int line, void (*body)()) {
+  ::testing::RegisterTest(family, name, nullptr, nullptr, file, line,
+                          [body]() -> ::testing::Test* { return new RowTest(body); });
+}
 
 void settings_soft(std::initializer_list<std::pair<const char*, const char*>> settings) {
   for (const auto& [name, value] : settings) setenv(name, value, 1);

@@ -23,6 +23,18 @@ namespace conformance {
 bool answered(int result, int wanted, const char* call, const char* file, int line,
               bool fatal) noexcept;
 
+/// A row: `ROW(family, name) { ... }`. A function and a line of a list, where GoogleTest's macro
+/// makes a class and a factory: there are more than a thousand of them.
+#define ROW(family, name)                                                                      \
+  static void row_##family##_##name();                                                         \
+  static const ::conformance::Row listed_##family##_##name(#family, #name, __FILE__, __LINE__, \
+                                                           row_##family##_##name);             \
+  static void row_##family##_##name()
+/// Rows hand themselves to GoogleTest before main begins.
+struct Row {
+  Row(const char* family, const char* name, const char* file, int line, void (*body)());
+};
+
 /// The call must succeed for the row to have any meaning.
 #define MUST(call)                                                                             \
   do {                                                                                         \

@@ -41,7 +41,7 @@ void note(CUstream stream, CUresult status, void* data) {
   ++seen->calls;
 }
 
-TEST(hostfuncs, runs_once_with_its_data) {
+ROW(hostfuncs, runs_once_with_its_data) {
   const Context context;
   Seen seen;
   const CUstream stream = stream_new();
@@ -50,7 +50,7 @@ TEST(hostfuncs, runs_once_with_its_data) {
   EXPECT_EQ(seen.calls, 1);
 }
 
-TEST(hostfuncs, runs_after_earlier_work) {
+ROW(hostfuncs, runs_after_earlier_work) {
   const Context context;
   const Word word;
   const Store store;
@@ -67,7 +67,7 @@ TEST(hostfuncs, runs_after_earlier_work) {
   EXPECT_EQ(seen.value, 9U);
 }
 
-TEST(hostfuncs, holds_later_work) {
+ROW(hostfuncs, holds_later_work) {
   const Context context;
   const Word word;
   const Store store;
@@ -82,7 +82,7 @@ TEST(hostfuncs, holds_later_work) {
   EXPECT_EQ(word.value(), 9U);
 }
 
-TEST(hostfuncs, keep_their_order) {
+ROW(hostfuncs, keep_their_order) {
   const Context context;
   static std::vector<int> order;
   static int numbers[100];
@@ -97,7 +97,7 @@ TEST(hostfuncs, keep_their_order) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
 }
 
-TEST(hostfuncs, launch_does_not_wait) {
+ROW(hostfuncs, launch_does_not_wait) {
   const Context context;
   Seen seen;
   const CUstream stream = stream_new();
@@ -108,7 +108,7 @@ TEST(hostfuncs, launch_does_not_wait) {
   EXPECT_EQ(seen.calls, 1);
 }
 
-TEST(hostfuncs, synchronising_waits_for_the_return) {
+ROW(hostfuncs, synchronising_waits_for_the_return) {
   const Context context;
   Seen seen;
   MUST(cuLaunchHostFunc(nullptr, wait_go, &seen));
@@ -118,7 +118,7 @@ TEST(hostfuncs, synchronising_waits_for_the_return) {
   opener.join();
 }
 
-TEST(hostfuncs, event_after_waits_for_the_return) {
+ROW(hostfuncs, event_after_waits_for_the_return) {
   const Context context;
   Seen seen;
   const CUstream stream = stream_new();
@@ -131,7 +131,7 @@ TEST(hostfuncs, event_after_waits_for_the_return) {
   EXPECT_EQ(seen.calls, 1);
 }
 
-TEST(hostfuncs, waits_for_an_event_of_another_stream) {
+ROW(hostfuncs, waits_for_an_event_of_another_stream) {
   const Context context;
   const Word word;
   const Store store;
@@ -151,7 +151,7 @@ TEST(hostfuncs, waits_for_an_event_of_another_stream) {
   EXPECT_EQ(seen.value, 9U);
 }
 
-TEST(hostfuncs, holds_a_stream_that_waits_for_it) {
+ROW(hostfuncs, holds_a_stream_that_waits_for_it) {
   const Context context;
   const Word word;
   const Store store;
@@ -168,7 +168,7 @@ TEST(hostfuncs, holds_a_stream_that_waits_for_it) {
   EXPECT_EQ(word.value(), 9U);
 }
 
-TEST(hostfuncs, pending_work_elsewhere_does_not_hold_it) {
+ROW(hostfuncs, pending_work_elsewhere_does_not_hold_it) {
   const Context context;
   Seen seen;
   const CUstream held = stream_new(), stream = stream_new();
@@ -179,7 +179,7 @@ TEST(hostfuncs, pending_work_elsewhere_does_not_hold_it) {
   EXPECT_EQ(seen.calls, 1);
 }
 
-TEST(hostfuncs, legacy_stream_rules_hold) {
+ROW(hostfuncs, legacy_stream_rules_hold) {
   const Context context;
   const Word word;
   const Store store;
@@ -196,7 +196,7 @@ TEST(hostfuncs, legacy_stream_rules_hold) {
   EXPECT_EQ(seen.value, 9U);
 }
 
-TEST(hostfuncs, works_in_the_per_thread_stream) {
+ROW(hostfuncs, works_in_the_per_thread_stream) {
   const Context context;
   Seen seen;
   MUST(cuLaunchHostFunc(CU_STREAM_PER_THREAD, count, &seen));
@@ -204,7 +204,7 @@ TEST(hostfuncs, works_in_the_per_thread_stream) {
   EXPECT_EQ(seen.calls, 1);
 }
 
-TEST(hostfuncs, runs_although_its_stream_is_destroyed) {
+ROW(hostfuncs, runs_although_its_stream_is_destroyed) {
   const Context context;
   Seen seen;
   const CUstream stream = stream_new();
@@ -217,14 +217,14 @@ TEST(hostfuncs, runs_although_its_stream_is_destroyed) {
   EXPECT_EQ(seen.calls, 1);
 }
 
-TEST(hostfuncs, null_function_refused) {
+ROW(hostfuncs, null_function_refused) {
   const Context context;
   const CUstream stream = stream_new();
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuLaunchHostFunc(stream, nullptr, nullptr));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamAddCallback(stream, nullptr, nullptr, 0));
 }
 
-TEST(hostfuncs, callback_flags_are_reserved) {
+ROW(hostfuncs, callback_flags_are_reserved) {
   const Context context;
   Seen seen;
   const CUstream stream = stream_new();
@@ -233,7 +233,7 @@ TEST(hostfuncs, callback_flags_are_reserved) {
   EXPECT_EQ(seen.calls, 0);
 }
 
-TEST(hostfuncs, needs_a_context) {
+ROW(hostfuncs, needs_a_context) {
   const Context context;
   CUcontext popped = nullptr;
   MUST(cuCtxPopCurrent(&popped));
@@ -243,7 +243,7 @@ TEST(hostfuncs, needs_a_context) {
   MUST(cuCtxPushCurrent(popped));
 }
 
-TEST(hostfuncs, callback_gets_stream_and_status) {
+ROW(hostfuncs, callback_gets_stream_and_status) {
   const Context context;
   Seen seen;
   const CUstream stream = stream_new();
@@ -254,7 +254,7 @@ TEST(hostfuncs, callback_gets_stream_and_status) {
   EXPECT_EQ(seen.stream, stream);
 }
 
-TEST(hostfuncs, callback_runs_after_earlier_and_before_later_work) {
+ROW(hostfuncs, callback_runs_after_earlier_and_before_later_work) {
   const Context context;
   static Word* later = nullptr;
   const Word earlier;
@@ -278,7 +278,7 @@ TEST(hostfuncs, callback_runs_after_earlier_and_before_later_work) {
   EXPECT_EQ(after.value(), 5U);
 }
 
-TEST(hostfuncs, callbacks_may_not_call_the_driver) {
+ROW(hostfuncs, callbacks_may_not_call_the_driver) {
   const Context context;
   static CUresult results[5];
   static CUfunction function;
@@ -302,7 +302,7 @@ TEST(hostfuncs, callbacks_may_not_call_the_driver) {
   ANSWERS(CUDA_SUCCESS, cuMemAlloc(&p, 16));  // a refused call does no harm
 }
 
-TEST(hostfuncs, callbacks_may_read_error_texts) {
+ROW(hostfuncs, callbacks_may_read_error_texts) {
   const Context context;
   static std::string name;
   const CUstream stream = stream_new();
@@ -317,7 +317,7 @@ TEST(hostfuncs, callbacks_may_read_error_texts) {
   EXPECT_EQ(name, "CUDA_SUCCESS");
 }
 
-TEST(hostfuncs, after_a_fault_functions_do_not_run) {
+ROW(hostfuncs, after_a_fault_functions_do_not_run) {
   const Context context;
   const CUfunction bad = kernel("write_address");
   unsigned long long address = 0x40;
@@ -332,7 +332,7 @@ TEST(hostfuncs, after_a_fault_functions_do_not_run) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuLaunchHostFunc(stream, count, &seen));
 }
 
-TEST(hostfuncs, after_a_fault_callbacks_are_told) {
+ROW(hostfuncs, after_a_fault_callbacks_are_told) {
   const Context context;
   const CUfunction bad = kernel("write_address");
   unsigned long long address = 0x40;
@@ -348,7 +348,7 @@ TEST(hostfuncs, after_a_fault_callbacks_are_told) {
   EXPECT_EQ(seen.result, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-TEST(hostfuncs, every_callback_runs_once) {
+ROW(hostfuncs, every_callback_runs_once) {
   const Context context;
   Seen seen;
   const CUstream first = stream_new(), second = stream_new();
@@ -360,7 +360,7 @@ TEST(hostfuncs, every_callback_runs_once) {
   EXPECT_EQ(seen.calls, 200);
 }
 
-TEST(hostfuncs, may_use_managed_memory) {
+ROW(hostfuncs, may_use_managed_memory) {
   const Context context;
   const Store store;
   CUdeviceptr managed = 0;
@@ -375,7 +375,7 @@ TEST(hostfuncs, may_use_managed_memory) {
   EXPECT_EQ(*reinterpret_cast<unsigned*>(managed), 10U);
 }
 
-TEST(hostfuncs, can_signal_the_end_of_a_stream) {
+ROW(hostfuncs, can_signal_the_end_of_a_stream) {
   const Context context;
   const Word word;
   const Store store;
@@ -389,7 +389,7 @@ TEST(hostfuncs, can_signal_the_end_of_a_stream) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(hostfuncs, callback_of_the_null_stream_gets_null) {
+ROW(hostfuncs, callback_of_the_null_stream_gets_null) {
   const Context context;
   Seen seen;
   seen.stream = reinterpret_cast<CUstream>(&seen);
@@ -399,7 +399,7 @@ TEST(hostfuncs, callback_of_the_null_stream_gets_null) {
   EXPECT_EQ(seen.stream, nullptr);
 }
 
-TEST(hostfuncs, functions_and_callbacks_keep_their_order) {
+ROW(hostfuncs, functions_and_callbacks_keep_their_order) {
   const Context context;
   static std::vector<int> order;
   static int numbers[40];

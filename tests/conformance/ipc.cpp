@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kSharedBytes = 64u << 20;
 
-TEST(ipc, memory_is_the_same_in_both_processes) {
+ROW(ipc, memory_is_the_same_in_both_processes) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUdeviceptr p = memory_open(channel.get<CUipcMemHandle>());
@@ -28,7 +28,7 @@ TEST(ipc, memory_is_the_same_in_both_processes) {
   EXPECT_EQ(word_get(p + 4096), 13U);
 }
 
-TEST(ipc, kernels_use_opened_memory) {
+ROW(ipc, kernels_use_opened_memory) {
   Partner importer([](Channel& channel) {
     const Context context;
     CUdeviceptr p = memory_open(channel.get<CUipcMemHandle>());
@@ -47,7 +47,7 @@ TEST(ipc, kernels_use_opened_memory) {
   EXPECT_EQ(word_get(p + 1020), 21U);
 }
 
-TEST(ipc, several_processes_open_one_memory) {
+ROW(ipc, several_processes_open_one_memory) {
   const auto body = [](Channel& channel) {
     const auto index = channel.get<unsigned>();
     const Context context;
@@ -71,14 +71,14 @@ TEST(ipc, several_processes_open_one_memory) {
   for (Partner* partner : all) partner->await();
 }
 
-TEST(ipc, memory_handle_of_the_own_process_refused) {
+ROW(ipc, memory_handle_of_the_own_process_refused) {
   const Context context;
   const CUdeviceptr p = device_memory(4096);
   CUdeviceptr opened = 0;
   EXPECT_NE(cuIpcOpenMemHandle(&opened, handle_of(p), kLazyPeers), CUDA_SUCCESS);
 }
 
-TEST(ipc, open_flags_are_checked) {
+ROW(ipc, open_flags_are_checked) {
   Partner importer([](Channel& channel) {
     const Context context;
     const auto handle = channel.get<CUipcMemHandle>();
@@ -93,7 +93,7 @@ TEST(ipc, open_flags_are_checked) {
   importer.await();
 }
 
-TEST(ipc, opening_needs_a_context) {
+ROW(ipc, opening_needs_a_context) {
   Partner importer([](Channel& channel) {
     EXPECT_GE(devices_count(), 1);
     const auto handle = channel.get<CUipcMemHandle>();
@@ -106,7 +106,7 @@ TEST(ipc, opening_needs_a_context) {
   importer.await();
 }
 
-TEST(ipc, handles_of_nothing_refused) {
+ROW(ipc, handles_of_nothing_refused) {
   const Context context;
   CUdeviceptr p = 0;
   const CUipcMemHandle nothing{};
@@ -116,7 +116,7 @@ TEST(ipc, handles_of_nothing_refused) {
   EXPECT_NE(cuIpcOpenEventHandle(&event, no_event), CUDA_SUCCESS);
 }
 
-TEST(ipc, only_device_allocations_have_handles) {
+ROW(ipc, only_device_allocations_have_handles) {
   const Context context;
   CUipcMemHandle handle{};
   CUdeviceptr managed = 0, pooled = 0;
@@ -131,7 +131,7 @@ TEST(ipc, only_device_allocations_have_handles) {
           cuIpcGetMemHandle(&handle, reinterpret_cast<CUdeviceptr>(host)));
 }
 
-TEST(ipc, pointers_tell_whether_they_can_be_shared) {
+ROW(ipc, pointers_tell_whether_they_can_be_shared) {
   const Context context;
   CUdeviceptr pooled = 0;
   MUST(cuMemAllocAsync(&pooled, 4096, nullptr));
@@ -144,14 +144,14 @@ TEST(ipc, pointers_tell_whether_they_can_be_shared) {
   EXPECT_EQ(capable & 0xff, 0U);
 }
 
-TEST(ipc, get_handle_checks_its_arguments) {
+ROW(ipc, get_handle_checks_its_arguments) {
   const Context context;
   CUipcMemHandle handle{};
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(nullptr, device_memory(4096)));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&handle, 0));
 }
 
-TEST(ipc, opening_again_gives_the_same_pointer) {
+ROW(ipc, opening_again_gives_the_same_pointer) {
   Partner importer([](Channel& channel) {
     const Context context;
     const auto handle = channel.get<CUipcMemHandle>();
@@ -170,7 +170,7 @@ TEST(ipc, opening_again_gives_the_same_pointer) {
   importer.await();
 }
 
-TEST(ipc, handles_can_be_made_often) {
+ROW(ipc, handles_can_be_made_often) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUdeviceptr first = memory_open(channel.get<CUipcMemHandle>());
@@ -189,7 +189,7 @@ TEST(ipc, handles_can_be_made_often) {
   importer.await();
 }
 
-TEST(ipc, new_memory_has_a_new_handle) {
+ROW(ipc, new_memory_has_a_new_handle) {
   const Context context;
   const CUdeviceptr first = device_memory(kSharedBytes);
   const CUipcMemHandle before = handle_of(first);
@@ -199,7 +199,7 @@ TEST(ipc, new_memory_has_a_new_handle) {
   EXPECT_NE(std::memcmp(&before, &after, sizeof before), 0);
 }
 
-TEST(ipc, closing_leaves_the_exporter_alone) {
+ROW(ipc, closing_leaves_the_exporter_alone) {
   Partner importer([](Channel& channel) {
     const Context context;
     MUST(cuIpcCloseMemHandle(memory_open(channel.get<CUipcMemHandle>())));
@@ -216,7 +216,7 @@ TEST(ipc, closing_leaves_the_exporter_alone) {
   EXPECT_GE(bytes_free() + kSharedBytes / 2, before);
 }
 
-TEST(ipc, opened_memory_is_closed_not_freed) {
+ROW(ipc, opened_memory_is_closed_not_freed) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUdeviceptr p = memory_open(channel.get<CUipcMemHandle>());
@@ -229,14 +229,14 @@ TEST(ipc, opened_memory_is_closed_not_freed) {
   importer.await();
 }
 
-TEST(ipc, only_opened_memory_is_closed) {
+ROW(ipc, only_opened_memory_is_closed) {
   const Context context;
   const CUdeviceptr p = device_memory(4096);
   EXPECT_NE(cuIpcCloseMemHandle(p), CUDA_SUCCESS);
   word_write(p, 1);
 }
 
-TEST(ipc, opening_takes_no_memory) {
+ROW(ipc, opening_takes_no_memory) {
   Partner importer([](Channel& channel) {
     const Context context;
     const auto handle = channel.get<CUipcMemHandle>();
@@ -251,7 +251,7 @@ TEST(ipc, opening_takes_no_memory) {
   importer.await();
 }
 
-TEST(ipc, a_killed_importer_leaves_nothing) {
+ROW(ipc, a_killed_importer_leaves_nothing) {
   Partner importer([](Channel& channel) {
     const Context context;
     (void)memory_open(channel.get<CUipcMemHandle>());
@@ -270,7 +270,7 @@ TEST(ipc, a_killed_importer_leaves_nothing) {
   EXPECT_GE(bytes_free(), before + kSharedBytes / 2);
 }
 
-TEST(ipc, a_killed_exporter_leaves_nothing) {
+ROW(ipc, a_killed_exporter_leaves_nothing) {
   Partner exporter([](Channel& channel) {
     const Context context;
     channel.put(handle_of(device_memory(kSharedBytes)));
@@ -284,7 +284,7 @@ TEST(ipc, a_killed_exporter_leaves_nothing) {
   EXPECT_GE(bytes_free(), shared + kSharedBytes / 2);
 }
 
-TEST(ipc, handles_end_with_their_process) {
+ROW(ipc, handles_end_with_their_process) {
   auto exporter = std::make_unique<Partner>([](Channel& channel) {
     const Context context;
     channel.put(handle_of(device_memory(4096)));

@@ -10,7 +10,7 @@ namespace {
 /// Long enough for what is submitted and not held to be done.
 void while_work_would_run() { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }
 
-TEST(ipc, device_tells_whether_events_are_shared) {
+ROW(ipc, device_tells_whether_events_are_shared) {
   const Context context;
   int supported = 0;
   MUST(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, context.device()));
@@ -19,21 +19,21 @@ TEST(ipc, device_tells_whether_events_are_shared) {
   EXPECT_EQ(result == CUDA_SUCCESS, supported != 0);
 }
 
-TEST(ipc, event_handles_need_interprocess_events) {
+ROW(ipc, event_handles_need_interprocess_events) {
   const Context context;
   CUipcEventHandle handle{};
   EXPECT_NE(cuIpcGetEventHandle(&handle, event_new(CU_EVENT_DISABLE_TIMING)), CUDA_SUCCESS);
   EXPECT_NE(cuIpcGetEventHandle(&handle, event_new(CU_EVENT_DEFAULT)), CUDA_SUCCESS);
 }
 
-TEST(ipc, event_handle_of_the_own_process_refused) {
+ROW(ipc, event_handle_of_the_own_process_refused) {
   const Context context;
   const CUipcEventHandle handle = handle_of(event_new(kInterprocess));
   CUevent event = nullptr;
   EXPECT_NE(cuIpcOpenEventHandle(&event, handle), CUDA_SUCCESS);
 }
 
-TEST(ipc, opened_events_follow_the_exporter) {
+ROW(ipc, opened_events_follow_the_exporter) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUevent event = event_open(channel.get<CUipcEventHandle>());
@@ -56,7 +56,7 @@ TEST(ipc, opened_events_follow_the_exporter) {
   importer.await();
 }
 
-TEST(ipc, streams_wait_for_the_exporter) {
+ROW(ipc, streams_wait_for_the_exporter) {
   Partner importer([](Channel& channel) {
     const Context context;
     const Store store;
@@ -85,7 +85,7 @@ TEST(ipc, streams_wait_for_the_exporter) {
   importer.await();
 }
 
-TEST(ipc, streams_wait_for_the_importer) {
+ROW(ipc, streams_wait_for_the_importer) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUstream stream = stream_new();
@@ -114,7 +114,7 @@ TEST(ipc, streams_wait_for_the_importer) {
   importer.signal();
 }
 
-TEST(ipc, events_order_memory_between_processes) {
+ROW(ipc, events_order_memory_between_processes) {
   Partner importer([](Channel& channel) {
     const Context context;
     const Word word;
@@ -147,7 +147,7 @@ TEST(ipc, events_order_memory_between_processes) {
   importer.await();
 }
 
-TEST(ipc, opened_events_are_complete_before_a_record) {
+ROW(ipc, opened_events_are_complete_before_a_record) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUevent event = event_open(channel.get<CUipcEventHandle>());
@@ -161,7 +161,7 @@ TEST(ipc, opened_events_are_complete_before_a_record) {
   importer.await();
 }
 
-TEST(ipc, a_wait_is_for_the_last_record_before_it) {
+ROW(ipc, a_wait_is_for_the_last_record_before_it) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUstream stream = stream_new();
@@ -189,7 +189,7 @@ TEST(ipc, a_wait_is_for_the_last_record_before_it) {
   importer.await();
 }
 
-TEST(ipc, opened_events_have_no_timing) {
+ROW(ipc, opened_events_have_no_timing) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUevent event = event_open(channel.get<CUipcEventHandle>());
@@ -207,7 +207,7 @@ TEST(ipc, opened_events_have_no_timing) {
   importer.await();
 }
 
-TEST(ipc, destroying_an_opened_event_leaves_the_other) {
+ROW(ipc, destroying_an_opened_event_leaves_the_other) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUevent event = event_open(channel.get<CUipcEventHandle>());

@@ -25,14 +25,14 @@ class Current {
   Current& operator=(const Current&) = delete;
 };
 
-TEST(ipc, peers_check_their_devices) {
+ROW(ipc, peers_check_their_devices) {
   const int count = devices_count();
   int can = 0;
   ANSWERS(CUDA_ERROR_INVALID_DEVICE, cuDeviceCanAccessPeer(&can, 0, count));
   ANSWERS(CUDA_ERROR_INVALID_DEVICE, cuDeviceCanAccessPeer(&can, -1, 0));
 }
 
-TEST(ipc, peers_tell_the_same_by_attribute) {
+ROW(ipc, peers_tell_the_same_by_attribute) {
   two_devices();
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   int can = -1, supported = -2;
@@ -41,7 +41,7 @@ TEST(ipc, peers_tell_the_same_by_attribute) {
   EXPECT_EQ(can, supported);
 }
 
-TEST(ipc, peer_attributes_need_two_devices) {
+ROW(ipc, peer_attributes_need_two_devices) {
   const int count = devices_count();
   int value = 0;
   ANSWERS(CUDA_ERROR_INVALID_DEVICE,
@@ -50,7 +50,7 @@ TEST(ipc, peer_attributes_need_two_devices) {
           cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, count));
 }
 
-TEST(ipc, peer_attributes_are_checked) {
+ROW(ipc, peer_attributes_are_checked) {
   two_devices();
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   int value = 0;
@@ -60,7 +60,7 @@ TEST(ipc, peer_attributes_are_checked) {
           cuDeviceGetP2PAttribute(nullptr, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 1));
 }
 
-TEST(ipc, peer_access_is_enabled_once) {
+ROW(ipc, peer_access_is_enabled_once) {
   NEEDS_PEERS();
   const Context first(0), second(1);
   const Current current(first);
@@ -68,19 +68,19 @@ TEST(ipc, peer_access_is_enabled_once) {
   ANSWERS(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(second, 0));
 }
 
-TEST(ipc, peer_access_has_no_flags) {
+ROW(ipc, peer_access_has_no_flags) {
   NEEDS_PEERS();
   const Context first(0), second(1);
   const Current current(first);
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuCtxEnablePeerAccess(second, 1));
 }
 
-TEST(ipc, peer_access_to_oneself_refused) {
+ROW(ipc, peer_access_to_oneself_refused) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxEnablePeerAccess(context, 0));
 }
 
-TEST(ipc, peer_access_needs_two_contexts) {
+ROW(ipc, peer_access_needs_two_contexts) {
   NEEDS_PEERS();
   const Context first(0);
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxEnablePeerAccess(nullptr, 0));
@@ -90,7 +90,7 @@ TEST(ipc, peer_access_needs_two_contexts) {
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxDisablePeerAccess(first));
 }
 
-TEST(ipc, peer_access_on_one_device_unsupported) {
+ROW(ipc, peer_access_on_one_device_unsupported) {
   const Context first(0), second(0);
   int can = 1;
   MUST(cuDeviceCanAccessPeer(&can, 0, 0));
@@ -98,7 +98,7 @@ TEST(ipc, peer_access_on_one_device_unsupported) {
   ANSWERS(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cuCtxEnablePeerAccess(first, 0));
 }
 
-TEST(ipc, peer_access_is_disabled_once) {
+ROW(ipc, peer_access_is_disabled_once) {
   NEEDS_PEERS();
   const Context first(0), second(1);
   const Current current(first);
@@ -109,7 +109,7 @@ TEST(ipc, peer_access_is_disabled_once) {
   MUST(cuCtxEnablePeerAccess(second, 0));
 }
 
-TEST(ipc, peer_access_goes_one_way) {
+ROW(ipc, peer_access_goes_one_way) {
   NEEDS_PEERS();
   const Context first(0), second(1);
   {
@@ -121,7 +121,7 @@ TEST(ipc, peer_access_goes_one_way) {
   MUST(cuCtxEnablePeerAccess(first, 0));
 }
 
-TEST(ipc, kernels_reach_peers) {
+ROW(ipc, kernels_reach_peers) {
   NEEDS_PEERS();
   const Context second(1);
   CUdeviceptr there = device_memory(1024);
@@ -136,7 +136,7 @@ TEST(ipc, kernels_reach_peers) {
   EXPECT_EQ(word_get(there + 1020), 6U);
 }
 
-TEST(ipc, peer_copies_need_no_access) {
+ROW(ipc, peer_copies_need_no_access) {
   two_devices();
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   const Context second(1);
@@ -150,7 +150,7 @@ TEST(ipc, peer_copies_need_no_access) {
   EXPECT_EQ(word_get(there + 400), 91U);
 }
 
-TEST(ipc, peer_copies_work_with_access) {
+ROW(ipc, peer_copies_work_with_access) {
   NEEDS_PEERS();
   const Context second(1);
   const CUdeviceptr there = device_memory(4096);
@@ -163,7 +163,7 @@ TEST(ipc, peer_copies_work_with_access) {
   EXPECT_EQ(word_get(there + 400), 92U);
 }
 
-TEST(ipc, peer_copies_keep_the_stream_s_order) {
+ROW(ipc, peer_copies_keep_the_stream_s_order) {
   two_devices();
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   const Context second(1);
@@ -187,7 +187,7 @@ TEST(ipc, peer_copies_keep_the_stream_s_order) {
   EXPECT_EQ(word_get(there), 93U);
 }
 
-TEST(ipc, memory_is_opened_on_a_peer) {
+ROW(ipc, memory_is_opened_on_a_peer) {
   two_devices();
   Partner importer([](Channel& channel) {
     const auto handle = channel.get<CUipcMemHandle>();

@@ -19,7 +19,7 @@ CUresult launch_empty(const Shape& s, const char* name = "empty") {
                         nullptr, nullptr);
 }
 
-TEST(launches, empty_grids_refused) {
+ROW(launches, empty_grids_refused) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.gx = 0}));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.gy = 0}));
@@ -28,14 +28,14 @@ TEST(launches, empty_grids_refused) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, empty_blocks_refused) {
+ROW(launches, empty_blocks_refused) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.bx = 0}));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.by = 0}));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.bz = 0}));
 }
 
-TEST(launches, grid_limits) {
+ROW(launches, grid_limits) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.gx = 0x80000000U}));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.gy = 65536}));
@@ -45,7 +45,7 @@ TEST(launches, grid_limits) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, block_limits) {
+ROW(launches, block_limits) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.bx = 1025}));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.by = 1025}));
@@ -58,21 +58,21 @@ TEST(launches, block_limits) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, shared_limit) {
+ROW(launches, shared_limit) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, launch_empty({.shared = 48 * 1024}));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.shared = 48 * 1024 + 1}));
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, static_shared_counts) {
+ROW(launches, static_shared_counts) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, launch_empty({.shared = 8 * 1024}, "static_shared"));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.shared = 8 * 1024 + 1}, "static_shared"));
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, shared_opt_in) {
+ROW(launches, shared_opt_in) {
   const Context context;
   int limit = 0;
   MUST(cuDeviceGetAttribute(&limit, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
@@ -93,7 +93,7 @@ TEST(launches, shared_opt_in) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, launch_bounds_hold) {
+ROW(launches, launch_bounds_hold) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, launch_empty({.bx = 64}, "bounded_64"));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_empty({.bx = 65}, "bounded_64"));
@@ -101,7 +101,7 @@ TEST(launches, launch_bounds_hold) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, registers_limit_the_block) {
+ROW(launches, registers_limit_the_block) {
   const Context context;
   const CUfunction function = kernel("many_registers");
   int registers = 0, threads = 0;
@@ -118,12 +118,12 @@ TEST(launches, registers_limit_the_block) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, null_function_refused) {
+ROW(launches, null_function_refused) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, launch(nullptr, 1, 1, {}));
 }
 
-TEST(launches, needs_a_context) {
+ROW(launches, needs_a_context) {
   const Context context;
   const CUfunction function = kernel("empty");
   CUcontext popped = nullptr;
@@ -132,7 +132,7 @@ TEST(launches, needs_a_context) {
   MUST(cuCtxPushCurrent(popped));
 }
 
-TEST(launches, every_thread_runs_once) {
+ROW(launches, every_thread_runs_once) {
   const Context context;
   const CUfunction function = kernel("write_index");
   constexpr unsigned kThreads = 3 * 2 * 4 * 5 * 3 * 2;
@@ -156,7 +156,7 @@ CUresult launch_extra(void** extra, void** params = nullptr) {
   return cuLaunchKernel(kernel("store"), 1, 1, 1, 1, 1, 1, 0, nullptr, params, extra);
 }
 
-TEST(launches, parameters_as_one_buffer) {
+ROW(launches, parameters_as_one_buffer) {
   const Context context;
   const Word word;
   Packed packed{word.device(), 7};
@@ -174,7 +174,7 @@ TEST(launches, parameters_as_one_buffer) {
   EXPECT_EQ(word.value(), 8U);
 }
 
-TEST(launches, parameters_in_one_form_only) {
+ROW(launches, parameters_in_one_form_only) {
   const Context context;
   const Word word;
   Packed packed{word.device(), 7};
@@ -187,7 +187,7 @@ TEST(launches, parameters_in_one_form_only) {
   EXPECT_EQ(word.value(), 0U);
 }
 
-TEST(launches, parameter_buffer_too_small_refused) {
+ROW(launches, parameter_buffer_too_small_refused) {
   const Context context;
   const Word word;
   Packed packed{word.device(), 7};
@@ -197,7 +197,7 @@ TEST(launches, parameter_buffer_too_small_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_extra(extra));
 }
 
-TEST(launches, parameters_are_copied) {
+ROW(launches, parameters_are_copied) {
   const Context context;
   const Word word;
   const Store store;
@@ -215,7 +215,7 @@ TEST(launches, parameters_are_copied) {
   EXPECT_EQ(word.value(), 7U);
 }
 
-TEST(launches, is_asynchronous) {
+ROW(launches, is_asynchronous) {
   const Context context;
   const Word flag, seen;
   const CUfunction wait = kernel("wait_flag");
@@ -229,7 +229,7 @@ TEST(launches, is_asynchronous) {
   EXPECT_EQ(seen.value(), 3U);
 }
 
-TEST(launches, blocking_on_request) {
+ROW(launches, blocking_on_request) {
   setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
   const Context context;
   const Word word;
@@ -240,7 +240,7 @@ TEST(launches, blocking_on_request) {
   EXPECT_EQ(word.value(), 7U) << "the launch waited for its kernel";
 }
 
-TEST(launches, streams_of_other_contexts_refused) {
+ROW(launches, streams_of_other_contexts_refused) {
   const Context first;
   const CUfunction function = kernel("empty");
   {
@@ -254,7 +254,7 @@ TEST(launches, streams_of_other_contexts_refused) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, a_kernel_is_a_function_of_the_streams_context) {
+ROW(launches, a_kernel_is_a_function_of_the_streams_context) {
   const Context first;
   CUlibrary library = nullptr;
   CUkernel found = nullptr;
@@ -279,7 +279,7 @@ TEST(launches, a_kernel_is_a_function_of_the_streams_context) {
   MUST(cuCtxSetCurrent(first));
 }
 
-TEST(launches, refused_launches_do_no_harm) {
+ROW(launches, refused_launches_do_no_harm) {
   const Context context;
   const Word word;
   const Store store;
@@ -289,7 +289,7 @@ TEST(launches, refused_launches_do_no_harm) {
   EXPECT_EQ(word.value(), 7U);
 }
 
-TEST(launches, cooperative_too_large_refused) {
+ROW(launches, cooperative_too_large_refused) {
   const Context context;
   const CUfunction function = kernel("grid_barrier");
   int sms = 0, blocks = 0;
@@ -311,7 +311,7 @@ TEST(launches, cooperative_too_large_refused) {
   EXPECT_EQ(passed, resident) << "all blocks were there at once";
 }
 
-TEST(launches, cooperative_shared_memory_counts) {
+ROW(launches, cooperative_shared_memory_counts) {
   const Context context;
   const CUfunction function = kernel("grid_barrier");
   int sms = 0, few = 0, many = 0;
@@ -332,7 +332,7 @@ TEST(launches, cooperative_shared_memory_counts) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, ordinary_grids_may_exceed_the_device) {
+ROW(launches, ordinary_grids_may_exceed_the_device) {
   const Context context;
   const CUfunction function = kernel("count_threads");
   int sms = 0;
@@ -341,7 +341,7 @@ TEST(launches, ordinary_grids_may_exceed_the_device) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, parameters_may_be_absent) {
+ROW(launches, parameters_may_be_absent) {
   const Context context;
   void* nothing[] = {nullptr};
   const CUfunction function = kernel("empty");
@@ -350,7 +350,7 @@ TEST(launches, parameters_may_be_absent) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, parameters_up_to_32764_bytes) {
+ROW(launches, parameters_up_to_32764_bytes) {
   const Context context;
   const CUfunction function = kernel("sum_ends");
   std::size_t offset = 0, size = 0;
@@ -369,7 +369,7 @@ TEST(launches, parameters_up_to_32764_bytes) {
 // The deprecated interface, in which a function carries what its next launch is given.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-TEST(launches, functions_carry_their_settings) {
+ROW(launches, functions_carry_their_settings) {
   const Context context;
   const CUfunction function = kernel("write_index");
   CUdeviceptr data = 0;
@@ -389,7 +389,7 @@ TEST(launches, functions_carry_their_settings) {
   for (unsigned i = 0; i < 64; ++i) EXPECT_EQ(values[i], i < 8 ? i + 1 : 0) << i;
 }
 
-TEST(launches, single_parameters_of_a_function) {
+ROW(launches, single_parameters_of_a_function) {
   const Context context;
   const Word word;
   const CUfunction function = kernel("store");
@@ -408,7 +408,7 @@ TEST(launches, single_parameters_of_a_function) {
   EXPECT_EQ(word.value(), 0x3f800000U);
 }
 
-TEST(launches, settings_of_a_function_are_checked) {
+ROW(launches, settings_of_a_function_are_checked) {
   const Context context;
   const CUfunction function = kernel("empty");
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuFuncSetBlockShape(function, 0, 1, 1));

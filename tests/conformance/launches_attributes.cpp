@@ -40,7 +40,7 @@ CUresult store_with(const CUlaunchAttribute& one, bool* ran = nullptr) {
   return result;
 }
 
-TEST(launches, ex_without_attributes) {
+ROW(launches, ex_without_attributes) {
   const Context context;
   const Word word;
   CUdeviceptr address = word.device();
@@ -59,17 +59,17 @@ TEST(launches, ex_without_attributes) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuLaunchKernelEx(&config, kernel("store"), params, nullptr));
 }
 
-TEST(launches, attribute_ignore) {
+ROW(launches, attribute_ignore) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, store_with(attribute(CU_LAUNCH_ATTRIBUTE_IGNORE)));
 }
 
-TEST(launches, attribute_unknown_refused) {
+ROW(launches, attribute_unknown_refused) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, store_with(attribute(no_such<CUlaunchAttributeID>(999))));
 }
 
-TEST(launches, attribute_cooperative) {
+ROW(launches, attribute_cooperative) {
   const Context context;
   const CUfunction function = kernel("grid_barrier");
   int sms = 0, blocks = 0;
@@ -91,7 +91,7 @@ TEST(launches, attribute_cooperative) {
   EXPECT_EQ(passed, resident);
 }
 
-TEST(launches, attribute_cooperative_zero_is_ordinary) {
+ROW(launches, attribute_cooperative_zero_is_ordinary) {
   const Context context;
   int sms = 0;
   MUST(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, context.device()));
@@ -101,14 +101,14 @@ TEST(launches, attribute_cooperative_zero_is_ordinary) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, attribute_cluster_of_one) {
+ROW(launches, attribute_cluster_of_one) {
   const Context context;
   CUlaunchAttribute cluster = attribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
   cluster.value.clusterDim = {1, 1, 1};
   ANSWERS(CUDA_SUCCESS, store_with(cluster));
 }
 
-TEST(launches, attribute_cluster_needs_the_device) {
+ROW(launches, attribute_cluster_needs_the_device) {
   const Context context;
   int able = 0;
   MUST(cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, context.device()));
@@ -119,7 +119,7 @@ TEST(launches, attribute_cluster_needs_the_device) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(launches, attribute_programmatic_serialization) {
+ROW(launches, attribute_programmatic_serialization) {
   const Context context;
   const Word first, second;
   const Store store;
@@ -140,7 +140,7 @@ TEST(launches, attribute_programmatic_serialization) {
   EXPECT_EQ(second.value(), 7U);
 }
 
-TEST(launches, attribute_priority) {
+ROW(launches, attribute_priority) {
   const Context context;
   int least = 0, greatest = 0;
   MUST(cuCtxGetStreamPriorityRange(&least, &greatest));
@@ -151,7 +151,7 @@ TEST(launches, attribute_priority) {
   ANSWERS(CUDA_SUCCESS, store_with(priority));
 }
 
-TEST(launches, attribute_memory_domain) {
+ROW(launches, attribute_memory_domain) {
   const Context context;
   CUlaunchAttribute domain = attribute(CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN);
   domain.value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
@@ -161,14 +161,14 @@ TEST(launches, attribute_memory_domain) {
   ANSWERS(CUDA_SUCCESS, store_with(map));
 }
 
-TEST(launches, attribute_synchronization_policy_is_for_streams) {
+ROW(launches, attribute_synchronization_policy_is_for_streams) {
   const Context context;
   CUlaunchAttribute policy = attribute(CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY);
   policy.value.syncPolicy = CU_SYNC_POLICY_BLOCKING_SYNC;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, store_with(policy));
 }
 
-TEST(launches, attribute_access_policy_window) {
+ROW(launches, attribute_access_policy_window) {
   const Context context;
   CUdeviceptr data = 0;
   MUST(cuMemAlloc(&data, 4096));
@@ -183,14 +183,14 @@ TEST(launches, attribute_access_policy_window) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, store_with(window));
 }
 
-TEST(launches, attribute_carveout) {
+ROW(launches, attribute_carveout) {
   const Context context;
   CUlaunchAttribute carveout = attribute(CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT);
   carveout.value.sharedMemCarveout = 50;
   ANSWERS(CUDA_SUCCESS, store_with(carveout));
 }
 
-TEST(launches, attribute_completion_event) {
+ROW(launches, attribute_completion_event) {
   const Context context;
   const CUevent event = event_new(CU_EVENT_DISABLE_TIMING);
   CUlaunchAttribute completion = attribute(CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT);
@@ -215,7 +215,7 @@ TEST(launches, attribute_completion_event) {
   EXPECT_EQ(word.value(), 7U);
 }
 
-TEST(launches, attribute_events_must_not_time) {
+ROW(launches, attribute_events_must_not_time) {
   const Context context;
   CUlaunchAttribute completion = attribute(CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT);
   completion.value.launchCompletionEvent.event = event_new(CU_EVENT_DEFAULT);
@@ -225,7 +225,7 @@ TEST(launches, attribute_events_must_not_time) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, store_with(programmatic));
 }
 
-TEST(launches, attribute_programmatic_event) {
+ROW(launches, attribute_programmatic_event) {
   const Context context;
   const CUevent event = event_new(CU_EVENT_DISABLE_TIMING);
   CUlaunchAttribute programmatic = attribute(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT);
@@ -236,21 +236,21 @@ TEST(launches, attribute_programmatic_event) {
   ANSWERS(CUDA_SUCCESS, cuEventQuery(event));
 }
 
-TEST(launches, attribute_updatable_node_needs_a_capture) {
+ROW(launches, attribute_updatable_node_needs_a_capture) {
   const Context context;
   CUlaunchAttribute updatable = attribute(CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE);
   updatable.value.deviceUpdatableKernelNode.deviceUpdatable = 1;
   EXPECT_NE(store_with(updatable), CUDA_SUCCESS);
 }
 
-TEST(launches, attribute_cluster_scheduling_is_a_hint) {
+ROW(launches, attribute_cluster_scheduling_is_a_hint) {
   const Context context;
   CUlaunchAttribute policy = attribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE);
   policy.value.clusterSchedulingPolicyPreference = CU_CLUSTER_SCHEDULING_POLICY_DEFAULT;
   ANSWERS(CUDA_SUCCESS, store_with(policy));
 }
 
-TEST(launches, attributes_combine) {
+ROW(launches, attributes_combine) {
   const Context context;
   const Word word;
   CUdeviceptr address = word.device();
@@ -265,7 +265,7 @@ TEST(launches, attributes_combine) {
   EXPECT_EQ(word.value(), 7U);
 }
 
-TEST(launches, attribute_event_flags_checked) {
+ROW(launches, attribute_event_flags_checked) {
   const Context context;
   CUlaunchAttribute completion = attribute(CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT);
   completion.value.launchCompletionEvent.event = event_new(CU_EVENT_DISABLE_TIMING);
@@ -275,7 +275,7 @@ TEST(launches, attribute_event_flags_checked) {
   ANSWERS(CUDA_SUCCESS, store_with(completion));
 }
 
-TEST(launches, attribute_events_must_not_be_shared) {
+ROW(launches, attribute_events_must_not_be_shared) {
   const Context context;
   CUlaunchAttribute completion = attribute(CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT);
   completion.value.launchCompletionEvent.event =
@@ -283,7 +283,7 @@ TEST(launches, attribute_events_must_not_be_shared) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, store_with(completion));
 }
 
-TEST(launches, attribute_nvlink_is_a_hint) {
+ROW(launches, attribute_nvlink_is_a_hint) {
   const Context context;
   CUlaunchAttribute hint = attribute(CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING);
   hint.value.nvlinkUtilCentricScheduling = 1;
@@ -292,14 +292,14 @@ TEST(launches, attribute_nvlink_is_a_hint) {
   ANSWERS(CUDA_SUCCESS, store_with(hint));
 }
 
-TEST(launches, attribute_preferred_cluster_needs_a_cluster) {
+ROW(launches, attribute_preferred_cluster_needs_a_cluster) {
   const Context context;
   CUlaunchAttribute preferred = attribute(CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION);
   preferred.value.preferredClusterDim = {1, 1, 1};
   ANSWERS(CUDA_SUCCESS, store_with(preferred));
 }
 
-TEST(launches, attribute_priority_goes_first) {
+ROW(launches, attribute_priority_goes_first) {
   settings_soft({{"SOFTGPU_PACING", "1"}, {"SOFTGPU_RATE", "4e5"}});
   const Context context;
   const CUfunction spin = kernel("spin");

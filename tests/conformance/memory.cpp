@@ -16,25 +16,25 @@ CUdeviceptr allocate(std::size_t bytes) {
   return p;
 }
 
-TEST(memory, alloc_zero_refused) {
+ROW(memory, alloc_zero_refused) {
   const Context context;
   CUdeviceptr p = 0x5a5a;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&p, 0));
 }
 
-TEST(memory, alloc_needs_a_place) {
+ROW(memory, alloc_needs_a_place) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(nullptr, 4));
 }
 
-TEST(memory, calls_need_initialisation) {
+ROW(memory, calls_need_initialisation) {
   CUdeviceptr p = 0;
   std::size_t free = 0, total = 0;
   ANSWERS(CUDA_ERROR_NOT_INITIALIZED, cuMemAlloc(&p, 4));
   ANSWERS(CUDA_ERROR_NOT_INITIALIZED, cuMemGetInfo(&free, &total));
 }
 
-TEST(memory, calls_need_a_context) {
+ROW(memory, calls_need_a_context) {
   MUST(cuInit(0));
   CUdeviceptr p = 0;
   void* host = nullptr;
@@ -45,13 +45,13 @@ TEST(memory, calls_need_a_context) {
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemGetInfo(&free, &total));
 }
 
-TEST(memory, alloc_aligned) {
+ROW(memory, alloc_aligned) {
   const Context context;
   for (const std::size_t bytes : {1, 3, 100, 257, 4097})
     EXPECT_EQ(allocate(bytes) % 256, 0U) << bytes;
 }
 
-TEST(memory, alloc_apart) {
+ROW(memory, alloc_apart) {
   const Context context;
   constexpr unsigned kCount = 32;
   std::vector<CUdeviceptr> words(kCount);
@@ -64,7 +64,7 @@ TEST(memory, alloc_apart) {
   }
 }
 
-TEST(memory, alloc_by_version) {
+ROW(memory, alloc_by_version) {
   const Context context;
   void *first = nullptr, *wide = nullptr, *now = nullptr;
   CUdriverProcAddressQueryResult found{};
@@ -78,7 +78,7 @@ TEST(memory, alloc_by_version) {
   ANSWERS(CUDA_SUCCESS, cuMemFree(p));
 }
 
-TEST(memory, alloc_too_much_is_out_of_memory) {
+ROW(memory, alloc_too_much_is_out_of_memory) {
   const Context context;
   std::size_t total = 0;
   MUST(cuMemGetInfo(nullptr, &total));
@@ -87,7 +87,7 @@ TEST(memory, alloc_too_much_is_out_of_memory) {
   ANSWERS(CUDA_SUCCESS, cuMemAlloc(&p, 4));  // it was this request that was too large
 }
 
-TEST(memory, out_of_memory_ends_with_a_free) {
+ROW(memory, out_of_memory_ends_with_a_free) {
   const Context context;
   const std::size_t third = memory_free() / 3 + 4 * kMiB;
   const CUdeviceptr first = allocate(third);
@@ -98,7 +98,7 @@ TEST(memory, out_of_memory_ends_with_a_free) {
   ANSWERS(CUDA_SUCCESS, cuMemAlloc(&p, third));
 }
 
-TEST(memory, info_free_within_total) {
+ROW(memory, info_free_within_total) {
   const Context context;
   std::size_t free = 0, total = 0, device = 0;
   MUST(cuMemGetInfo(&free, &total));
@@ -108,7 +108,7 @@ TEST(memory, info_free_within_total) {
   EXPECT_LE(total, device);
 }
 
-TEST(memory, info_follows_allocations) {
+ROW(memory, info_follows_allocations) {
   const Context context;
   const std::size_t before = memory_free();
   const CUdeviceptr p = allocate(64 * kMiB);
@@ -117,7 +117,7 @@ TEST(memory, info_follows_allocations) {
   EXPECT_GE(memory_free(), before);
 }
 
-TEST(memory, info_counts_all_contexts) {
+ROW(memory, info_counts_all_contexts) {
   const Context context;
   const Context other;
   const std::size_t before = memory_free();
@@ -126,12 +126,12 @@ TEST(memory, info_counts_all_contexts) {
   EXPECT_LE(memory_free(), before - 64 * kMiB);
 }
 
-TEST(memory, free_null_is_nothing) {
+ROW(memory, free_null_is_nothing) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, cuMemFree(0));
 }
 
-TEST(memory, free_inside_refused) {
+ROW(memory, free_inside_refused) {
   const Context context;
   const CUdeviceptr p = allocate(4096);
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree(p + 256));
@@ -139,14 +139,14 @@ TEST(memory, free_inside_refused) {
   ANSWERS(CUDA_SUCCESS, cuMemFree(p));
 }
 
-TEST(memory, free_twice_refused) {
+ROW(memory, free_twice_refused) {
   const Context context;
   const CUdeviceptr p = allocate(4096);
   ANSWERS(CUDA_SUCCESS, cuMemFree(p));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree(p));
 }
 
-TEST(memory, free_of_the_wrong_kind_refused) {
+ROW(memory, free_of_the_wrong_kind_refused) {
   const Context context;
   int local = 0;
   void* host = nullptr;
@@ -157,7 +157,7 @@ TEST(memory, free_of_the_wrong_kind_refused) {
   ANSWERS(CUDA_SUCCESS, cuMemFreeHost(host));
 }
 
-TEST(memory, free_waits_for_the_work) {
+ROW(memory, free_waits_for_the_work) {
   const Context context;
   const CUfunction spin = kernel("spin");
   const CUstream stream = stream_new();
@@ -173,7 +173,7 @@ TEST(memory, free_waits_for_the_work) {
   ANSWERS(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
-TEST(memory, context_takes_its_memory_along) {
+ROW(memory, context_takes_its_memory_along) {
   const Context context;
   const std::size_t before = memory_free();
   CUcontext other = nullptr;
@@ -187,7 +187,7 @@ TEST(memory, context_takes_its_memory_along) {
           cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p));
 }
 
-TEST(memory, pitch_fits_rows_and_textures) {
+ROW(memory, pitch_fits_rows_and_textures) {
   const Context context;
   int align = 0;
   MUST(cuDeviceGetAttribute(&align, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, context.device()));
@@ -203,7 +203,7 @@ TEST(memory, pitch_fits_rows_and_textures) {
   }
 }
 
-TEST(memory, pitch_element_sizes) {
+ROW(memory, pitch_element_sizes) {
   const Context context;
   CUdeviceptr p = 0;
   std::size_t pitch = 0;
@@ -213,7 +213,7 @@ TEST(memory, pitch_element_sizes) {
     ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&p, &pitch, 100, 2, element));
 }
 
-TEST(memory, range_of_an_inner_pointer) {
+ROW(memory, range_of_an_inner_pointer) {
   const Context context;
   const CUdeviceptr p = allocate(10000);
   CUdeviceptr base = 0;
@@ -227,7 +227,7 @@ TEST(memory, range_of_an_inner_pointer) {
   ANSWERS(CUDA_SUCCESS, cuMemGetAddressRange(nullptr, &size, p));
 }
 
-TEST(memory, range_of_unknown_is_not_found) {
+ROW(memory, range_of_unknown_is_not_found) {
   const Context context;
   int local = 0;
   CUdeviceptr base = 0;

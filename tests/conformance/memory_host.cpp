@@ -30,7 +30,7 @@ void* host_new(unsigned flags) {
   return p;
 }
 
-TEST(memory, host_seen_by_both_sides) {
+ROW(memory, host_seen_by_both_sides) {
   const Context context;
   const CUfunction add = kernel("add_one");
   auto* words = static_cast<unsigned*>(host_new(CU_MEMHOSTALLOC_DEVICEMAP));
@@ -43,14 +43,14 @@ TEST(memory, host_seen_by_both_sides) {
   for (unsigned i = 0; i < 64; ++i) EXPECT_EQ(words[i], i + 1);
 }
 
-TEST(memory, host_flags_checked) {
+ROW(memory, host_flags_checked) {
   const Context context;
   void* p = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostAlloc(&p, kHostBytes, 0x80));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostAlloc(nullptr, kHostBytes, 0));
 }
 
-TEST(memory, host_flags_told) {
+ROW(memory, host_flags_told) {
   const Context context;
   for (const unsigned flags :
        {CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP,
@@ -66,7 +66,7 @@ TEST(memory, host_flags_told) {
   EXPECT_EQ(told & CU_MEMHOSTALLOC_WRITECOMBINED, 0U);
 }
 
-TEST(memory, host_flags_of_other_memory_refused) {
+ROW(memory, host_flags_of_other_memory_refused) {
   const Context context;
   unsigned told = 0;
   CUdeviceptr device = 0;
@@ -75,7 +75,7 @@ TEST(memory, host_flags_of_other_memory_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostGetFlags(&told, reinterpret_cast<void*>(device)));
 }
 
-TEST(memory, host_pointer_is_the_device_pointer) {
+ROW(memory, host_pointer_is_the_device_pointer) {
   const Context context;
   void* p = host_new(CU_MEMHOSTALLOC_DEVICEMAP);
   CUdeviceptr device = 0;
@@ -86,7 +86,7 @@ TEST(memory, host_pointer_is_the_device_pointer) {
   EXPECT_EQ(device, address(p) + 100);
 }
 
-TEST(memory, host_device_pointer_refused) {
+ROW(memory, host_device_pointer_refused) {
   const Context context;
   void* p = host_new(CU_MEMHOSTALLOC_DEVICEMAP);
   CUdeviceptr device = 0;
@@ -96,7 +96,7 @@ TEST(memory, host_device_pointer_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostGetDevicePointer(&device, p, 0));
 }
 
-TEST(memory, host_free_checked) {
+ROW(memory, host_free_checked) {
   const Context context;
   void* p = host_new(0);
   int local = 0;
@@ -106,7 +106,7 @@ TEST(memory, host_free_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(p));
 }
 
-TEST(memory, host_is_no_device_memory) {
+ROW(memory, host_is_no_device_memory) {
   const Context context;
   std::size_t before = 0, after = 0;
   MUST(cuMemGetInfo(&before, nullptr));
@@ -116,7 +116,7 @@ TEST(memory, host_is_no_device_memory) {
   EXPECT_GT(after, before - (32 << 20));
 }
 
-TEST(memory, portable_seen_by_all_contexts) {
+ROW(memory, portable_seen_by_all_contexts) {
   const Context context;
   auto* words = static_cast<unsigned*>(host_new(CU_MEMHOSTALLOC_PORTABLE));
   words[0] = 41;
@@ -130,7 +130,7 @@ TEST(memory, portable_seen_by_all_contexts) {
   EXPECT_EQ(words[0], 42U);
 }
 
-TEST(memory, register_gives_the_device_access) {
+ROW(memory, register_gives_the_device_access) {
   const Context context;
   const Pages pages;
   const CUfunction add = kernel("add_one");
@@ -147,7 +147,7 @@ TEST(memory, register_gives_the_device_access) {
   EXPECT_EQ(words[7], 8U);  // the program's own memory stays
 }
 
-TEST(memory, register_twice_refused) {
+ROW(memory, register_twice_refused) {
   const Context context;
   const Pages pages;
   MUST(cuMemHostRegister(pages.get(), kHostBytes, 0));
@@ -157,7 +157,7 @@ TEST(memory, register_twice_refused) {
   MUST(cuMemHostUnregister(pages.get()));
 }
 
-TEST(memory, register_overlap_refused) {
+ROW(memory, register_overlap_refused) {
   const Context context;
   const Pages pages;
   MUST(cuMemHostRegister(pages.get() + 4096, 4096, 0));
@@ -167,7 +167,7 @@ TEST(memory, register_overlap_refused) {
   MUST(cuMemHostUnregister(pages.get() + 8192));
 }
 
-TEST(memory, unregister_unknown_refused) {
+ROW(memory, unregister_unknown_refused) {
   const Context context;
   const Pages pages;
   ANSWERS(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(pages.get()));
@@ -176,7 +176,7 @@ TEST(memory, unregister_unknown_refused) {
   ANSWERS(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(pages.get()));
 }
 
-TEST(memory, register_arguments_checked) {
+ROW(memory, register_arguments_checked) {
   const Context context;
   const Pages pages;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(pages.get(), 0, 0));
@@ -184,7 +184,7 @@ TEST(memory, register_arguments_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemHostRegister(pages.get(), kHostBytes, 0x100));
 }
 
-TEST(memory, register_read_only_where_supported) {
+ROW(memory, register_read_only_where_supported) {
   const Context context;
   const Pages pages;
   int supported = 0;

@@ -35,7 +35,7 @@ int told(CUmem_range_attribute attribute, CUdeviceptr p, std::size_t bytes = kMa
   return value;
 }
 
-TEST(memory, managed_arguments_checked) {
+ROW(memory, managed_arguments_checked) {
   const Context context;
   CUdeviceptr p = 0;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL));
@@ -45,7 +45,7 @@ TEST(memory, managed_arguments_checked) {
   ANSWERS(CUDA_SUCCESS, cuMemFree(p));
 }
 
-TEST(memory, managed_seen_by_both_sides) {
+ROW(memory, managed_seen_by_both_sides) {
   const Context context;
   const CUfunction add = kernel("add_one");
   CUdeviceptr p = managed_new();
@@ -57,7 +57,7 @@ TEST(memory, managed_seen_by_both_sides) {
   for (unsigned i = 0; i < 64; ++i) EXPECT_EQ(words[i], i + 1);
 }
 
-TEST(memory, managed_variable_seen_by_both_sides) {
+ROW(memory, managed_variable_seen_by_both_sides) {
   const Context context;
   CUmodule module = nullptr;
   CUdeviceptr p = 0;
@@ -71,7 +71,7 @@ TEST(memory, managed_variable_seen_by_both_sides) {
   EXPECT_EQ(is_managed & 0xff, 1U);
 }
 
-TEST(memory, advice_read_mostly) {
+ROW(memory, advice_read_mostly) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -83,7 +83,7 @@ TEST(memory, advice_read_mostly) {
   EXPECT_EQ(told(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, kHalf), 0);
 }
 
-TEST(memory, advice_preferred_location) {
+ROW(memory, advice_preferred_location) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -99,7 +99,7 @@ TEST(memory, advice_preferred_location) {
   EXPECT_EQ(told(location, p + kHalf, kHalf), CU_DEVICE_INVALID);
 }
 
-TEST(memory, advice_preferred_location_type) {
+ROW(memory, advice_preferred_location_type) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -113,7 +113,7 @@ TEST(memory, advice_preferred_location_type) {
   EXPECT_EQ(told(type, p), int{CU_MEM_LOCATION_TYPE_HOST});
 }
 
-TEST(memory, advice_accessed_by) {
+ROW(memory, advice_accessed_by) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -133,7 +133,7 @@ TEST(memory, advice_accessed_by) {
   EXPECT_EQ(devices[0], CU_DEVICE_INVALID);
 }
 
-TEST(memory, advice_checked) {
+ROW(memory, advice_checked) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -149,7 +149,7 @@ TEST(memory, advice_checked) {
           cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device(99)));
 }
 
-TEST(memory, prefetch_location_told) {
+ROW(memory, prefetch_location_told) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -165,7 +165,7 @@ TEST(memory, prefetch_location_told) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(memory, prefetch_keeps_contents_and_order) {
+ROW(memory, prefetch_keeps_contents_and_order) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -183,7 +183,7 @@ TEST(memory, prefetch_keeps_contents_and_order) {
   EXPECT_EQ(words[kManagedBytes / 4 - 1], 6U);
 }
 
-TEST(memory, prefetch_checked) {
+ROW(memory, prefetch_checked) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -196,7 +196,7 @@ TEST(memory, prefetch_checked) {
           cuMemPrefetchAsync(p, kManagedBytes, on_device(99), 0, nullptr));
 }
 
-TEST(memory, range_sizes_checked) {
+ROW(memory, range_sizes_checked) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -212,7 +212,7 @@ TEST(memory, range_sizes_checked) {
       cuMemRangeGetAttribute(out.data(), 0, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, kManagedBytes));
 }
 
-TEST(memory, range_asked_together) {
+ROW(memory, range_asked_together) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUdeviceptr p = managed_new();
@@ -231,7 +231,7 @@ TEST(memory, range_asked_together) {
   EXPECT_EQ(prefetched, CU_DEVICE_INVALID);
 }
 
-TEST(memory, prefetch_batch) {
+ROW(memory, prefetch_batch) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUstream stream = stream_new();
@@ -256,7 +256,7 @@ TEST(memory, prefetch_batch) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(memory, discard_batch) {
+ROW(memory, discard_batch) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUstream stream = stream_new();
@@ -269,7 +269,7 @@ TEST(memory, discard_batch) {
   EXPECT_EQ(*reinterpret_cast<unsigned*>(p + kManagedBytes - 4), 9U);
 }
 
-TEST(memory, discard_and_prefetch_batch) {
+ROW(memory, discard_and_prefetch_batch) {
   const Context context;
   NEEDS_CONCURRENT(context);
   const CUstream stream = stream_new();

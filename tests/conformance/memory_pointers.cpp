@@ -29,7 +29,7 @@ T told(CUpointer_attribute attribute, CUdeviceptr p) {
   return value;
 }
 
-TEST(memory, pointer_type) {
+ROW(memory, pointer_type) {
   const Context context;
   const Pointers p;
   EXPECT_EQ(told<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p.device + 5),
@@ -38,7 +38,7 @@ TEST(memory, pointer_type) {
             unsigned{CU_MEMORYTYPE_HOST});
 }
 
-TEST(memory, pointer_context_and_device) {
+ROW(memory, pointer_context_and_device) {
   const Context context;
   const Pointers p;
   const Context other;
@@ -48,7 +48,7 @@ TEST(memory, pointer_context_and_device) {
   EXPECT_EQ(told<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p.managed), context.device());
 }
 
-TEST(memory, pointer_of_the_other_side) {
+ROW(memory, pointer_of_the_other_side) {
   const Context context;
   const Pointers p;
   for (const CUdeviceptr address : {p.device, p.managed, p.host})
@@ -60,7 +60,7 @@ TEST(memory, pointer_of_the_other_side) {
           cuPointerGetAttribute(&none, CU_POINTER_ATTRIBUTE_HOST_POINTER, p.device));
 }
 
-TEST(memory, pointer_managed_or_not) {
+ROW(memory, pointer_managed_or_not) {
   const Context context;
   const Pointers p;
   EXPECT_EQ(told<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED, p.managed), 1U);
@@ -68,7 +68,7 @@ TEST(memory, pointer_managed_or_not) {
   EXPECT_EQ(told<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED, p.host), 0U);
 }
 
-TEST(memory, pointer_range) {
+ROW(memory, pointer_range) {
   const Context context;
   const Pointers p;
   EXPECT_EQ(told<CUdeviceptr>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, p.device + 100), p.device);
@@ -76,7 +76,7 @@ TEST(memory, pointer_range) {
   EXPECT_EQ(told<unsigned>(CU_POINTER_ATTRIBUTE_MAPPED, p.device + 100), 1U);
 }
 
-TEST(memory, pointer_buffer_ids_are_not_reused) {
+ROW(memory, pointer_buffer_ids_are_not_reused) {
   const Context context;
   const Pointers p;
   using Id = unsigned long long;
@@ -89,14 +89,14 @@ TEST(memory, pointer_buffer_ids_are_not_reused) {
   EXPECT_NE(told<Id>(CU_POINTER_ATTRIBUTE_BUFFER_ID, again), first);
 }
 
-TEST(memory, pointer_legacy_ipc) {
+ROW(memory, pointer_legacy_ipc) {
   const Context context;
   const Pointers p;
   EXPECT_EQ(told<unsigned>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, p.device), 1U);
   EXPECT_EQ(told<unsigned>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, p.managed), 0U);
 }
 
-TEST(memory, pointer_unknown_refused) {
+ROW(memory, pointer_unknown_refused) {
   const Context context;
   int local = 0;
   unsigned type = 0;
@@ -113,7 +113,7 @@ TEST(memory, pointer_unknown_refused) {
           cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p.device));
 }
 
-TEST(memory, pointers_asked_together) {
+ROW(memory, pointers_asked_together) {
   const Context context;
   const Pointers p;
   std::array attributes{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_CONTEXT,
@@ -130,7 +130,7 @@ TEST(memory, pointers_asked_together) {
   EXPECT_EQ(ordinal, context.device());
 }
 
-TEST(memory, pointers_unknown_are_null) {
+ROW(memory, pointers_unknown_are_null) {
   const Context context;
   int local = 0;
   std::array attributes{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_CONTEXT,
@@ -147,7 +147,7 @@ TEST(memory, pointers_unknown_are_null) {
   EXPECT_EQ(managed & 0xff, 0U);
 }
 
-TEST(memory, sync_memops_is_kept) {
+ROW(memory, sync_memops_is_kept) {
   const Context context;
   const Pointers p;
   unsigned on = 1;
@@ -162,7 +162,7 @@ TEST(memory, sync_memops_is_kept) {
   EXPECT_EQ(now(), 0U);
 }
 
-TEST(memory, only_sync_memops_can_be_set) {
+ROW(memory, only_sync_memops_can_be_set) {
   const Context context;
   const Pointers p;
   unsigned value = 1;
@@ -173,7 +173,7 @@ TEST(memory, only_sync_memops_can_be_set) {
 }
 
 // With the attribute, a memset without Async does not return before its turn has come.
-TEST(memory, sync_memops_makes_memset_wait) {
+ROW(memory, sync_memops_makes_memset_wait) {
   const Context context;
   const Pointers p;
   Gate gate;

@@ -10,26 +10,26 @@ namespace {
 const std::string kWrong =
     ptx(".visible .entry broken()\n{\n.reg .b32 %r<2>;\nmov.u32 %r1 5;\nret;\n}\n");
 
-TEST(modules, load_needs_a_context) {
+ROW(modules, load_needs_a_context) {
   ASSERT_GT(devices_count(), 0);
   CUmodule module = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuModuleLoadData(&module, kernels_image().data()));
 }
 
-TEST(modules, load_needs_places) {
+ROW(modules, load_needs_places) {
   const Context context;
   CUmodule module = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(nullptr, kernels_image().data()));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(&module, nullptr));
 }
 
-TEST(modules, image_may_be_text) {
+ROW(modules, image_may_be_text) {
   const Context context;
   const Loaded module(ptx(ptx_store("answer", 42)));
   EXPECT_EQ(word_of(module.function("answer")), 42U);
 }
 
-TEST(modules, image_may_be_a_fat_binary) {
+ROW(modules, image_may_be_a_fat_binary) {
   const Context context;
   CUmodule module = nullptr;
   CUfunction function = nullptr;
@@ -40,7 +40,7 @@ TEST(modules, image_may_be_a_fat_binary) {
   ANSWERS(CUDA_SUCCESS, cuModuleUnload(module));
 }
 
-TEST(modules, image_may_be_a_file) {
+ROW(modules, image_may_be_a_file) {
   const Context context;
   const File file(ptx(ptx_store("answer", 43)));
   CUmodule module = nullptr;
@@ -50,40 +50,40 @@ TEST(modules, image_may_be_a_file) {
   EXPECT_EQ(word_of(function), 43U);
 }
 
-TEST(modules, missing_file_is_named_so) {
+ROW(modules, missing_file_is_named_so) {
   const Context context;
   CUmodule module = nullptr;
   ANSWERS(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "/nonexistent/module.cubin"));
 }
 
-TEST(modules, not_an_image_refused) {
+ROW(modules, not_an_image_refused) {
   const Context context;
   CUmodule module = nullptr;
   const char bytes[64] = {1, 2, 3, 4};
   ANSWERS(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&module, bytes));
 }
 
-TEST(modules, wrong_text_refused) {
+ROW(modules, wrong_text_refused) {
   const Context context;
   CUmodule module = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&module, kWrong.c_str()));
 }
 
-TEST(modules, later_language_refused) {
+ROW(modules, later_language_refused) {
   const Context context;
   CUmodule module = nullptr;
   const std::string text = ".version 99.0\n.target sm_70\n.address_size 64\n" + ptx_store("k", 1);
   ANSWERS(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, cuModuleLoadData(&module, text.c_str()));
 }
 
-TEST(modules, code_of_other_devices_refused) {
+ROW(modules, code_of_other_devices_refused) {
   const Context context;
   const std::string image = image_read("conformance_other_device");
   CUmodule module = nullptr;
   ANSWERS(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadData(&module, image.data()));
 }
 
-TEST(modules, undefined_functions_refused) {
+ROW(modules, undefined_functions_refused) {
   const Context context;
   const std::string text =
       ptx(".extern .func elsewhere();\n"
@@ -92,7 +92,7 @@ TEST(modules, undefined_functions_refused) {
   ANSWERS(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&module, text.c_str()));
 }
 
-TEST(modules, error_log_names_the_line) {
+ROW(modules, error_log_names_the_line) {
   const Context context;
   char log[1024] = "untouched";
   JitOptions jit;
@@ -106,7 +106,7 @@ TEST(modules, error_log_names_the_line) {
   EXPECT_LE(filled, sizeof log);
 }
 
-TEST(modules, error_log_is_capped) {
+ROW(modules, error_log_is_capped) {
   const Context context;
   char log[64];
   std::memset(log, '#', sizeof log);
@@ -121,7 +121,7 @@ TEST(modules, error_log_is_capped) {
   EXPECT_LE(jit.word(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES), 16U);
 }
 
-TEST(modules, no_error_leaves_the_log_empty) {
+ROW(modules, no_error_leaves_the_log_empty) {
   const Context context;
   char log[64] = "untouched";
   JitOptions jit;
@@ -133,7 +133,7 @@ TEST(modules, no_error_leaves_the_log_empty) {
   EXPECT_EQ(jit.word(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES), 0U);
 }
 
-TEST(modules, wall_time_is_told) {
+ROW(modules, wall_time_is_told) {
   const Context context;
   JitOptions jit;
   const auto mark = std::bit_cast<std::uint32_t>(-1.0F);
@@ -146,7 +146,7 @@ TEST(modules, wall_time_is_told) {
   EXPECT_LT(milliseconds, 60e3F);
 }
 
-TEST(modules, registers_can_be_limited) {
+ROW(modules, registers_can_be_limited) {
   const Context context;
   JitOptions jit;
   jit.add(CU_JIT_MAX_REGISTERS, std::uintptr_t{32});
@@ -159,7 +159,7 @@ TEST(modules, registers_can_be_limited) {
   EXPECT_GT(attribute_of(kernel("many_registers"), CU_FUNC_ATTRIBUTE_NUM_REGS), 32);
 }
 
-TEST(modules, modules_are_apart) {
+ROW(modules, modules_are_apart) {
   const Context context;
   const Loaded first, second;
   EXPECT_NE(first.global("counter"), second.global("counter"));
@@ -169,7 +169,7 @@ TEST(modules, modules_are_apart) {
   EXPECT_EQ(word_at(second.global("counter")), 0U);
 }
 
-TEST(modules, variables_take_memory_until_unloaded) {
+ROW(modules, variables_take_memory_until_unloaded) {
   const Context context;
   constexpr std::size_t kBytes = 64 << 20;
   const std::string text = ptx(".visible .global .align 4 .b8 large[" + std::to_string(kBytes) +
@@ -185,7 +185,7 @@ TEST(modules, variables_take_memory_until_unloaded) {
   EXPECT_GE(memory_free(), with + kBytes);
 }
 
-TEST(modules, too_large_variables_refused) {
+ROW(modules, too_large_variables_refused) {
   const Context context;
   const std::size_t bytes = memory_free() + (64 << 20);
   const std::string text = ptx(".visible .global .align 4 .b8 large[" + std::to_string(bytes) +

@@ -4,7 +4,7 @@
 namespace conformance {
 namespace {
 
-TEST(modules, function_by_name) {
+ROW(modules, function_by_name) {
   const Context context;
   const Loaded module;
   CUfunction function = nullptr;
@@ -15,7 +15,7 @@ TEST(modules, function_by_name) {
           cuModuleGetFunction(&function, module, "counter"));  // a variable is no function
 }
 
-TEST(modules, functions_are_counted) {
+ROW(modules, functions_are_counted) {
   const Context context;
   const Loaded module(ptx(ptx_store("one", 1) + ptx_store("two", 2) + ptx_store("three", 3)));
   unsigned count = 0;
@@ -23,7 +23,7 @@ TEST(modules, functions_are_counted) {
   EXPECT_EQ(count, 3U);
 }
 
-TEST(modules, functions_are_enumerated) {
+ROW(modules, functions_are_enumerated) {
   const Context context;
   const Loaded module(ptx(ptx_store("one", 1) + ptx_store("two", 2)));
   CUfunction functions[2] = {};
@@ -38,7 +38,7 @@ TEST(modules, functions_are_enumerated) {
   EXPECT_EQ(seen, 3U);
 }
 
-TEST(modules, enumeration_gives_what_was_asked) {
+ROW(modules, enumeration_gives_what_was_asked) {
   const Context context;
   const Loaded module(ptx(ptx_store("one", 1) + ptx_store("two", 2)));
   const auto mark = reinterpret_cast<CUfunction>(std::uintptr_t{1});
@@ -48,7 +48,7 @@ TEST(modules, enumeration_gives_what_was_asked) {
   EXPECT_EQ(functions[1], mark);
 }
 
-TEST(modules, function_tells_its_name) {
+ROW(modules, function_tells_its_name) {
   const Context context;
   const Loaded module;
   const char* name = nullptr;
@@ -58,7 +58,7 @@ TEST(modules, function_tells_its_name) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuFuncGetName(&name, nullptr));
 }
 
-TEST(modules, function_tells_its_module) {
+ROW(modules, function_tells_its_module) {
   const Context context;
   const Loaded module, other;
   CUmodule told = nullptr;
@@ -66,7 +66,7 @@ TEST(modules, function_tells_its_module) {
   EXPECT_EQ(told, static_cast<CUmodule>(module));
 }
 
-TEST(modules, parameters_are_laid_out) {
+ROW(modules, parameters_are_laid_out) {
   const Context context;
   const CUfunction function = kernel("store");  // (unsigned*, unsigned)
   std::size_t offset = 99, size = 99;
@@ -80,19 +80,19 @@ TEST(modules, parameters_are_laid_out) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuFuncGetParamInfo(function, 2, &offset, &size));
 }
 
-TEST(modules, attributes_of_static_shared_memory) {
+ROW(modules, attributes_of_static_shared_memory) {
   const Context context;
   EXPECT_EQ(attribute_of(kernel("static_shared"), CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES), 40 * 1024);
   EXPECT_EQ(attribute_of(kernel("empty"), CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES), 0);
 }
 
-TEST(modules, attributes_of_launch_bounds) {
+ROW(modules, attributes_of_launch_bounds) {
   const Context context;
   EXPECT_EQ(attribute_of(kernel("bounded_64"), CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), 64);
   EXPECT_EQ(attribute_of(kernel("empty"), CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), 1024);
 }
 
-TEST(modules, attributes_of_versions) {
+ROW(modules, attributes_of_versions) {
   const Context context;
   const CUfunction function = kernel("empty");
   const int major = device_attribute(context, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
@@ -102,7 +102,7 @@ TEST(modules, attributes_of_versions) {
       << "compiled here";
 }
 
-TEST(modules, read_only_attributes_stay) {
+ROW(modules, read_only_attributes_stay) {
   const Context context;
   const CUfunction function = kernel("empty");
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NUM_REGS, 8));
@@ -110,7 +110,7 @@ TEST(modules, read_only_attributes_stay) {
           cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, 8));
 }
 
-TEST(modules, unknown_attributes_refused) {
+ROW(modules, unknown_attributes_refused) {
   const Context context;
   const auto unknown = no_such<CUfunction_attribute>(9999);
   int value = 0;
@@ -118,7 +118,7 @@ TEST(modules, unknown_attributes_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(kernel("empty"), unknown, 1));
 }
 
-TEST(modules, dynamic_shared_memory_can_be_raised) {
+ROW(modules, dynamic_shared_memory_can_be_raised) {
   const Context context;
   const CUfunction function = kernel("static_shared");
   const int most = device_attribute(context, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
@@ -130,7 +130,7 @@ TEST(modules, dynamic_shared_memory_can_be_raised) {
   EXPECT_EQ(attribute_of(function, attribute), most - 40 * 1024) << "unchanged";
 }
 
-TEST(modules, carveout_is_kept) {
+ROW(modules, carveout_is_kept) {
   const Context context;
   const CUfunction function = kernel("empty");
   const auto attribute = CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
@@ -140,7 +140,7 @@ TEST(modules, carveout_is_kept) {
   EXPECT_EQ(attribute_of(function, attribute), CU_SHAREDMEM_CARVEOUT_DEFAULT);
 }
 
-TEST(modules, cache_preference_is_a_hint) {
+ROW(modules, cache_preference_is_a_hint) {
   const Context context;
   const CUfunction function = kernel("empty");
   for (const auto config : {CU_FUNC_CACHE_PREFER_SHARED, CU_FUNC_CACHE_PREFER_L1,
@@ -150,7 +150,7 @@ TEST(modules, cache_preference_is_a_hint) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(modules, variable_address_and_size) {
+ROW(modules, variable_address_and_size) {
   const Context context;
   const Loaded module(ptx(".visible .global .align 4 .b8 table[40];\n" + ptx_store("k", 1)));
   CUdeviceptr address = 0;
@@ -165,7 +165,7 @@ TEST(modules, variable_address_and_size) {
   ANSWERS(CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal(&address, &bytes, module, "k"));
 }
 
-TEST(modules, variables_begin_as_written) {
+ROW(modules, variables_begin_as_written) {
   const Context context;
   const Loaded module(
       ptx(".visible .global .align 4 .u32 given[4] = {3, 5};\n"
@@ -184,7 +184,7 @@ TEST(modules, variables_begin_as_written) {
   EXPECT_EQ(word_at(module.global("silent")), 0U);
 }
 
-TEST(modules, variables_are_shared_with_kernels) {
+ROW(modules, variables_are_shared_with_kernels) {
   const Context context;
   const Loaded module;
   MUST(cuMemsetD32(module.global("counter"), 100, 1));
@@ -192,7 +192,7 @@ TEST(modules, variables_are_shared_with_kernels) {
   EXPECT_EQ(word_at(module.global("counter")), 110U);
 }
 
-TEST(modules, constants_can_be_set) {
+ROW(modules, constants_can_be_set) {
   const Context context;
   const Loaded module(
       ptx(".visible .const .align 4 .u32 factor = 7;\n"
@@ -204,7 +204,7 @@ TEST(modules, constants_can_be_set) {
   EXPECT_EQ(word_of(module.function("k")), 8U);
 }
 
-TEST(modules, managed_variables_are_read_by_the_host) {
+ROW(modules, managed_variables_are_read_by_the_host) {
   const Context context;
   if (device_attribute(context, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) == 0)
     GTEST_SKIP() << "needs managed memory";
@@ -214,7 +214,7 @@ TEST(modules, managed_variables_are_read_by_the_host) {
   EXPECT_EQ(*reinterpret_cast<volatile unsigned*>(address), 11U);
 }
 
-TEST(modules, functions_of_a_destroyed_context_are_gone) {
+ROW(modules, functions_of_a_destroyed_context_are_gone) {
   CUfunction function = nullptr;
   {
     const Context context;

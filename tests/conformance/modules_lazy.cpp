@@ -18,7 +18,7 @@ CUfunction first_function(CUmodule module) {
   return function;
 }
 
-TEST(modules, loading_mode_is_lazy_on_request) {
+ROW(modules, loading_mode_is_lazy_on_request) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
   ASSERT_GT(devices_count(), 0);
   auto mode = no_such<CUmoduleLoadingMode>(0);
@@ -26,7 +26,7 @@ TEST(modules, loading_mode_is_lazy_on_request) {
   EXPECT_EQ(mode, CU_MODULE_LAZY_LOADING);
 }
 
-TEST(modules, loading_mode_is_eager_on_request) {
+ROW(modules, loading_mode_is_eager_on_request) {
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   ASSERT_GT(devices_count(), 0);
   auto mode = no_such<CUmoduleLoadingMode>(0);
@@ -34,7 +34,7 @@ TEST(modules, loading_mode_is_eager_on_request) {
   EXPECT_EQ(mode, CU_MODULE_EAGER_LOADING);
 }
 
-TEST(modules, loading_mode_is_lazy_by_default) {
+ROW(modules, loading_mode_is_lazy_by_default) {
   unsetenv("CUDA_MODULE_LOADING");
   ASSERT_GT(devices_count(), 0);
   auto mode = no_such<CUmoduleLoadingMode>(0);
@@ -42,7 +42,7 @@ TEST(modules, loading_mode_is_lazy_by_default) {
   EXPECT_EQ(mode, CU_MODULE_LAZY_LOADING);
 }
 
-TEST(modules, lazy_functions_load_on_request) {
+ROW(modules, lazy_functions_load_on_request) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
   const Context context;
   const Loaded module(ptx(ptx_store("k", 1)));
@@ -53,7 +53,7 @@ TEST(modules, lazy_functions_load_on_request) {
   ANSWERS(CUDA_SUCCESS, cuFuncLoad(function));  // once more changes nothing
 }
 
-TEST(modules, lazy_functions_load_when_launched) {
+ROW(modules, lazy_functions_load_when_launched) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
   const Context context;
   const Loaded module(ptx(ptx_store("k", 7)));
@@ -62,21 +62,21 @@ TEST(modules, lazy_functions_load_when_launched) {
   EXPECT_EQ(state_of(function), CU_FUNCTION_LOADING_STATE_LOADED);
 }
 
-TEST(modules, functions_by_name_are_loaded) {
+ROW(modules, functions_by_name_are_loaded) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
   const Context context;
   const Loaded module(ptx(ptx_store("k", 1)));
   EXPECT_EQ(state_of(module.function("k")), CU_FUNCTION_LOADING_STATE_LOADED);
 }
 
-TEST(modules, eager_functions_are_loaded) {
+ROW(modules, eager_functions_are_loaded) {
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   const Context context;
   const Loaded module(ptx(ptx_store("k", 1)));
   EXPECT_EQ(state_of(first_function(module)), CU_FUNCTION_LOADING_STATE_LOADED);
 }
 
-TEST(modules, some_attributes_need_loading) {
+ROW(modules, some_attributes_need_loading) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
   const Context context;
   const Loaded module(ptx(ptx_store("k", 1)));
@@ -90,7 +90,7 @@ TEST(modules, some_attributes_need_loading) {
           cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function));
 }
 
-TEST(modules, the_device_heap_comes_with_the_first_user) {
+ROW(modules, the_device_heap_comes_with_the_first_user) {
   const Context context;
   constexpr std::size_t kHeap = 128 << 20;
   MUST(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, kHeap));
@@ -114,21 +114,21 @@ int blocks_of(CUfunction function, int threads, std::size_t shared = 0) {
   return blocks;
 }
 
-TEST(modules, occupancy_is_limited_by_threads) {
+ROW(modules, occupancy_is_limited_by_threads) {
   const Context context;
   const int most = device_attribute(context, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   EXPECT_EQ(blocks_of(kernel("empty"), 1024), most / 1024);
   EXPECT_EQ(blocks_of(kernel("empty"), 512), most / 512);
 }
 
-TEST(modules, occupancy_is_limited_by_blocks) {
+ROW(modules, occupancy_is_limited_by_blocks) {
   const Context context;
   const int most = device_attribute(context, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR);
   EXPECT_EQ(blocks_of(kernel("empty"), 32), most);
   EXPECT_EQ(blocks_of(kernel("empty"), 1), most);
 }
 
-TEST(modules, occupancy_is_limited_by_shared_memory) {
+ROW(modules, occupancy_is_limited_by_shared_memory) {
   const Context context;
   const int each =
       40 * 1024 + device_attribute(context, CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
@@ -139,7 +139,7 @@ TEST(modules, occupancy_is_limited_by_shared_memory) {
   EXPECT_LT(blocks_of(kernel("static_shared"), 32, 8 * 1024), all / each);
 }
 
-TEST(modules, occupancy_is_limited_by_registers) {
+ROW(modules, occupancy_is_limited_by_registers) {
   const Context context;
   const CUfunction function = kernel("many_registers");
   const int registers = attribute_of(function, CU_FUNC_ATTRIBUTE_NUM_REGS);
@@ -150,7 +150,7 @@ TEST(modules, occupancy_is_limited_by_registers) {
   EXPECT_LT(blocks_of(function, 128), blocks_of(kernel("empty"), 128));
 }
 
-TEST(modules, occupancy_of_impossible_blocks_is_none) {
+ROW(modules, occupancy_of_impossible_blocks_is_none) {
   const Context context;
   EXPECT_EQ(blocks_of(kernel("bounded_64"), 65), 0);
   int blocks = 0;
@@ -160,7 +160,7 @@ TEST(modules, occupancy_of_impossible_blocks_is_none) {
           cuOccupancyMaxActiveBlocksPerMultiprocessor(nullptr, kernel("empty"), 32, 0));
 }
 
-TEST(modules, occupancy_suggests_a_full_processor) {
+ROW(modules, occupancy_suggests_a_full_processor) {
   const Context context;
   int grid = 0, block = 0;
   MUST(cuOccupancyMaxPotentialBlockSize(&grid, &block, kernel("empty"), nullptr, 0, 0));
@@ -170,7 +170,7 @@ TEST(modules, occupancy_suggests_a_full_processor) {
   EXPECT_EQ(grid, blocks_of(kernel("empty"), block) * processors);
 }
 
-TEST(modules, occupancy_suggestion_keeps_limits) {
+ROW(modules, occupancy_suggestion_keeps_limits) {
   const Context context;
   int grid = 0, block = 0;
   MUST(cuOccupancyMaxPotentialBlockSize(&grid, &block, kernel("empty"), nullptr, 0, 96));
@@ -180,7 +180,7 @@ TEST(modules, occupancy_suggestion_keeps_limits) {
   EXPECT_LE(block, 64);
 }
 
-TEST(modules, occupancy_suggestion_flags) {
+ROW(modules, occupancy_suggestion_flags) {
   const Context context;
   const CUfunction function = kernel("empty");
   int grid = 0, block = 0, other_grid = 0, other_block = 0;
@@ -196,7 +196,7 @@ TEST(modules, occupancy_suggestion_flags) {
 
 std::size_t kibibyte_per_warp(int threads) { return static_cast<std::size_t>(threads) * 32; }
 
-TEST(modules, occupancy_suggestion_asks_for_shared_memory) {
+ROW(modules, occupancy_suggestion_asks_for_shared_memory) {
   const Context context;
   int grid = 0, block = 0;
   MUST(cuOccupancyMaxPotentialBlockSize(&grid, &block, kernel("empty"), kibibyte_per_warp, 0, 0));
@@ -205,7 +205,7 @@ TEST(modules, occupancy_suggestion_asks_for_shared_memory) {
   EXPECT_EQ(grid, blocks_of(kernel("empty"), block, kibibyte_per_warp(block)) * processors);
 }
 
-TEST(modules, occupancy_tells_the_shared_memory_that_is_left) {
+ROW(modules, occupancy_tells_the_shared_memory_that_is_left) {
   const Context context;
   const CUfunction function = kernel("empty");
   std::size_t two = 0, four = 0;
@@ -217,7 +217,7 @@ TEST(modules, occupancy_tells_the_shared_memory_that_is_left) {
   EXPECT_GT(four, 0U);
 }
 
-TEST(modules, occupancy_of_a_kernel_is_of_the_current_context) {
+ROW(modules, occupancy_of_a_kernel_is_of_the_current_context) {
   const Context context;
   CUlibrary library = nullptr;
   CUkernel found = nullptr;
@@ -227,7 +227,7 @@ TEST(modules, occupancy_of_a_kernel_is_of_the_current_context) {
   EXPECT_EQ(blocks_of(reinterpret_cast<CUfunction>(found), 256), blocks_of(kernel("empty"), 256));
 }
 
-TEST(modules, occupancy_flags_are_checked) {
+ROW(modules, occupancy_flags_are_checked) {
   const Context context;
   int blocks = 0;
   ANSWERS(CUDA_SUCCESS, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
@@ -242,7 +242,7 @@ TEST(modules, occupancy_flags_are_checked) {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-TEST(modules, shared_memory_banks_of_functions) {
+ROW(modules, shared_memory_banks_of_functions) {
   const Context context;
   ANSWERS(CUDA_SUCCESS,
           cuFuncSetSharedMemConfig(kernel("empty"), CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE));

@@ -34,7 +34,7 @@ int kernel_attribute(CUkernel kernel, CUfunction_attribute attribute, CUdevice d
   return value;
 }
 
-TEST(modules, library_needs_no_context) {
+ROW(modules, library_needs_no_context) {
   ASSERT_GT(devices_count(), 0);
   CUlibrary library = nullptr;
   ANSWERS(CUDA_SUCCESS, cuLibraryLoadData(&library, kernels_image().data(), nullptr, nullptr, 0,
@@ -47,7 +47,7 @@ TEST(modules, library_needs_no_context) {
   ANSWERS(CUDA_SUCCESS, cuLibraryUnload(library));
 }
 
-TEST(modules, library_may_be_a_file) {
+ROW(modules, library_may_be_a_file) {
   const Context context;
   const File file(ptx(ptx_store("answer", 44)));
   CUlibrary library = nullptr;
@@ -60,7 +60,7 @@ TEST(modules, library_may_be_a_file) {
                                 nullptr, nullptr, 0));
 }
 
-TEST(modules, library_code_may_be_kept_by_the_caller) {
+ROW(modules, library_code_may_be_kept_by_the_caller) {
   const Context context;
   CUlibraryOption option = CU_LIBRARY_BINARY_IS_PRESERVED;
   void* value = reinterpret_cast<void*>(std::uintptr_t{1});
@@ -72,7 +72,7 @@ TEST(modules, library_code_may_be_kept_by_the_caller) {
           cuLibraryLoadFromFile(&library, file.path(), nullptr, nullptr, 0, &option, &value, 1));
 }
 
-TEST(modules, library_copies_its_code) {
+ROW(modules, library_copies_its_code) {
   const Context context;
   std::string code = ptx(ptx_store("answer", 45));
   const Library library(code.c_str());
@@ -80,7 +80,7 @@ TEST(modules, library_copies_its_code) {
   EXPECT_EQ(word_of(reinterpret_cast<CUfunction>(library.kernel("answer"))), 45U);
 }
 
-TEST(modules, library_kernels_by_name) {
+ROW(modules, library_kernels_by_name) {
   const Context context;
   const Library library;
   CUkernel found = nullptr;
@@ -89,7 +89,7 @@ TEST(modules, library_kernels_by_name) {
   EXPECT_NE(library.kernel("empty"), library.kernel("trap"));
 }
 
-TEST(modules, library_kernels_are_counted) {
+ROW(modules, library_kernels_are_counted) {
   const Context context;
   const std::string code = ptx(ptx_store("one", 1) + ptx_store("two", 2));
   const Library library(code.c_str());
@@ -104,7 +104,7 @@ TEST(modules, library_kernels_are_counted) {
   EXPECT_TRUE(either);
 }
 
-TEST(modules, kernel_tells_its_library) {
+ROW(modules, kernel_tells_its_library) {
   const Context context;
   const Library library, other;
   CUlibrary told = nullptr;
@@ -112,7 +112,7 @@ TEST(modules, kernel_tells_its_library) {
   EXPECT_EQ(told, static_cast<CUlibrary>(library));
 }
 
-TEST(modules, kernel_parameters_are_laid_out) {
+ROW(modules, kernel_parameters_are_laid_out) {
   const Context context;
   const Library library;
   std::size_t offset = 99, size = 99;
@@ -123,7 +123,7 @@ TEST(modules, kernel_parameters_are_laid_out) {
           cuKernelGetParamInfo(library.kernel("store"), 2, &offset, &size));
 }
 
-TEST(modules, kernel_is_a_function_of_each_context) {
+ROW(modules, kernel_is_a_function_of_each_context) {
   const Context first;
   const Library library;
   const CUkernel kernel = library.kernel("count_threads");
@@ -137,7 +137,7 @@ TEST(modules, kernel_is_a_function_of_each_context) {
   EXPECT_EQ(again, in_second);
 }
 
-TEST(modules, library_variables_are_of_each_context) {
+ROW(modules, library_variables_are_of_each_context) {
   const Context first;
   const Library library;
   const auto kernel = reinterpret_cast<CUfunction>(library.kernel("count_threads"));
@@ -154,7 +154,7 @@ TEST(modules, library_variables_are_of_each_context) {
   EXPECT_EQ(word_at(in_first), 3U);
 }
 
-TEST(modules, library_variables_need_a_context) {
+ROW(modules, library_variables_need_a_context) {
   ASSERT_GT(devices_count(), 0);
   const Library library;
   CUdeviceptr address = 0;
@@ -162,7 +162,7 @@ TEST(modules, library_variables_need_a_context) {
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuLibraryGetGlobal(&address, &bytes, library, "counter"));
 }
 
-TEST(modules, library_variables_not_there) {
+ROW(modules, library_variables_not_there) {
   const Context context;
   const Library library;
   CUdeviceptr address = 0;
@@ -170,7 +170,7 @@ TEST(modules, library_variables_not_there) {
   ANSWERS(CUDA_ERROR_NOT_FOUND, cuLibraryGetGlobal(&address, &bytes, library, "no_such_variable"));
 }
 
-TEST(modules, library_managed_variables) {
+ROW(modules, library_managed_variables) {
   const Context context;
   if (device_attribute(context, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) == 0)
     GTEST_SKIP() << "needs managed memory";
@@ -186,7 +186,7 @@ TEST(modules, library_managed_variables) {
   ANSWERS(CUDA_ERROR_NOT_FOUND, cuLibraryGetManaged(&address, &bytes, library, "counter"));
 }
 
-TEST(modules, library_has_no_unified_functions) {
+ROW(modules, library_has_no_unified_functions) {
   const Context context;
   const Library library;
   void* function = nullptr;
@@ -194,7 +194,7 @@ TEST(modules, library_has_no_unified_functions) {
           cuLibraryGetUnifiedFunction(&function, library, "no_such_function"));
 }
 
-TEST(modules, library_modules_are_not_unloaded_alone) {
+ROW(modules, library_modules_are_not_unloaded_alone) {
   const Context context;
   const Library library;
   CUmodule module = nullptr;
@@ -204,7 +204,7 @@ TEST(modules, library_modules_are_not_unloaded_alone) {
   ANSWERS(CUDA_SUCCESS, cuModuleGetFunction(&function, module, "empty"));
 }
 
-TEST(modules, library_outlives_contexts) {
+ROW(modules, library_outlives_contexts) {
   CUlibrary library = nullptr;
   {
     const Context context;
@@ -218,7 +218,7 @@ TEST(modules, library_outlives_contexts) {
   ANSWERS(CUDA_SUCCESS, cuLibraryUnload(library));
 }
 
-TEST(modules, kernel_attributes_need_no_context) {
+ROW(modules, kernel_attributes_need_no_context) {
   ASSERT_GT(devices_count(), 0);
   const Library library;
   EXPECT_EQ(kernel_attribute(library.kernel("static_shared"), CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES),
@@ -227,7 +227,7 @@ TEST(modules, kernel_attributes_need_no_context) {
             64);
 }
 
-TEST(modules, kernel_attributes_reach_its_functions) {
+ROW(modules, kernel_attributes_reach_its_functions) {
   const Context context;
   const Library library;
   const CUkernel kernel = library.kernel("empty");
@@ -244,7 +244,7 @@ TEST(modules, kernel_attributes_reach_its_functions) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(modules, function_attributes_win_over_the_kernels) {
+ROW(modules, function_attributes_win_over_the_kernels) {
   const Context context;
   const Library library;
   const CUkernel kernel = library.kernel("empty");
@@ -257,7 +257,7 @@ TEST(modules, function_attributes_win_over_the_kernels) {
   EXPECT_EQ(kernel_attribute(kernel, attribute), 60 * 1024);
 }
 
-TEST(modules, kernel_attributes_need_a_device) {
+ROW(modules, kernel_attributes_need_a_device) {
   const Context context;
   const Library library;
   int value = 0;
@@ -268,7 +268,7 @@ TEST(modules, kernel_attributes_need_a_device) {
           cuKernelSetAttribute(attribute, 8, library.kernel("empty"), 0));  // read-only
 }
 
-TEST(modules, kernel_cache_preference_is_a_hint) {
+ROW(modules, kernel_cache_preference_is_a_hint) {
   const Context context;
   const Library library;
   ANSWERS(CUDA_SUCCESS, cuKernelSetCacheConfig(library.kernel("empty"), CU_FUNC_CACHE_PREFER_L1,

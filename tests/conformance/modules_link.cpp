@@ -54,7 +54,7 @@ class Link {
   std::size_t bytes_ = 0;
 };
 
-TEST(modules, link_resolves_functions) {
+ROW(modules, link_resolves_functions) {
   const Context context;
   Link link;
   link.create();
@@ -66,7 +66,7 @@ TEST(modules, link_resolves_functions) {
   EXPECT_EQ(word_of(module.function("k")), 21U);
 }
 
-TEST(modules, link_resolves_variables) {
+ROW(modules, link_resolves_variables) {
   const Context context;
   Link link;
   link.create();
@@ -84,7 +84,7 @@ TEST(modules, link_resolves_variables) {
   EXPECT_EQ(word_of(module.function("k")), 6U) << "one variable, not two";
 }
 
-TEST(modules, link_names_what_is_undefined) {
+ROW(modules, link_names_what_is_undefined) {
   const Context context;
   Link link;
   link.create();
@@ -93,7 +93,7 @@ TEST(modules, link_names_what_is_undefined) {
   EXPECT_NE(link.log().find("nowhere"), std::string::npos) << link.log();
 }
 
-TEST(modules, link_names_what_is_defined_twice) {
+ROW(modules, link_names_what_is_defined_twice) {
   const Context context;
   Link link;
   link.create();
@@ -105,7 +105,7 @@ TEST(modules, link_names_what_is_defined_twice) {
   EXPECT_NE(link.log().find("twice"), std::string::npos) << link.log();
 }
 
-TEST(modules, link_keeps_static_functions_apart) {
+ROW(modules, link_keeps_static_functions_apart) {
   const Context context;
   Link link;
   link.create();
@@ -117,7 +117,7 @@ TEST(modules, link_keeps_static_functions_apart) {
   EXPECT_EQ(word_of(module.function("two")), 2U);
 }
 
-TEST(modules, link_prefers_strong_to_weak) {
+ROW(modules, link_prefers_strong_to_weak) {
   const Context context;
   Link link;
   link.create();
@@ -128,7 +128,7 @@ TEST(modules, link_prefers_strong_to_weak) {
   EXPECT_EQ(word_of(module.function("k")), 2U);
 }
 
-TEST(modules, link_joins_weak_definitions) {
+ROW(modules, link_joins_weak_definitions) {
   const Context context;
   Link link;
   link.create();
@@ -140,7 +140,7 @@ TEST(modules, link_joins_weak_definitions) {
   EXPECT_EQ(word_of(module.function("two")), 3U);
 }
 
-TEST(modules, link_refuses_wrong_text) {
+ROW(modules, link_refuses_wrong_text) {
   const Context context;
   Link link;
   link.create();
@@ -150,7 +150,7 @@ TEST(modules, link_refuses_wrong_text) {
   EXPECT_NE(link.log().find("line 7"), std::string::npos) << link.log();
 }
 
-TEST(modules, link_takes_files) {
+ROW(modules, link_takes_files) {
   const Context context;
   const File caller(ptx(ptx_declare("value") + ptx_caller("k", "value")));
   const File callee(ptx(ptx_function(".visible", "value", 22)));
@@ -165,7 +165,7 @@ TEST(modules, link_takes_files) {
   EXPECT_EQ(word_of(module.function("k")), 22U);
 }
 
-TEST(modules, link_output_options_belong_to_the_link) {
+ROW(modules, link_output_options_belong_to_the_link) {
   const Context context;
   Link link;
   link.create();
@@ -177,7 +177,7 @@ TEST(modules, link_output_options_belong_to_the_link) {
                         jit.count(), jit.options(), jit.values()));
 }
 
-TEST(modules, link_image_outlives_the_link_when_loaded) {
+ROW(modules, link_image_outlives_the_link_when_loaded) {
   const Context context;
   CUmodule module = nullptr;
   {
@@ -192,7 +192,7 @@ TEST(modules, link_image_outlives_the_link_when_loaded) {
   EXPECT_EQ(word_of(function), 23U);
 }
 
-TEST(modules, link_needs_places) {
+ROW(modules, link_needs_places) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuLinkCreate(0, nullptr, nullptr, nullptr));
   Link link;
@@ -201,7 +201,7 @@ TEST(modules, link_needs_places) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuLinkComplete(link.state(), nullptr, nullptr));
 }
 
-TEST(modules, link_needs_a_context) {
+ROW(modules, link_needs_a_context) {
   ASSERT_GT(devices_count(), 0);
   CUlinkState state = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuLinkCreate(0, nullptr, nullptr, &state));

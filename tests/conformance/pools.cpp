@@ -5,7 +5,7 @@
 namespace conformance {
 namespace {
 
-TEST(pools, default_pool_is_current) {
+ROW(pools, default_pool_is_current) {
   const Context context;
   CUmemoryPool standard = nullptr, current = nullptr;
   MUST(cuDeviceGetDefaultMemPool(&standard, context.device()));
@@ -14,7 +14,7 @@ TEST(pools, default_pool_is_current) {
   EXPECT_EQ(current, standard);
 }
 
-TEST(pools, allocation_comes_from_the_current_pool) {
+ROW(pools, allocation_comes_from_the_current_pool) {
   const Context context;
   CUmemoryPool standard = nullptr, current = nullptr;
   MUST(cuDeviceGetDefaultMemPool(&standard, context.device()));
@@ -32,7 +32,7 @@ TEST(pools, allocation_comes_from_the_current_pool) {
   MUST(cuDeviceSetMemPool(context.device(), standard));
 }
 
-TEST(pools, destroying_the_current_pool_restores_the_default) {
+ROW(pools, destroying_the_current_pool_restores_the_default) {
   const Context context;
   CUmemoryPool standard = nullptr, current = nullptr;
   MUST(cuDeviceGetDefaultMemPool(&standard, context.device()));
@@ -43,7 +43,7 @@ TEST(pools, destroying_the_current_pool_restores_the_default) {
   EXPECT_EQ(current, standard);
 }
 
-TEST(pools, default_pool_cannot_be_destroyed) {
+ROW(pools, default_pool_cannot_be_destroyed) {
   const Context context;
   CUmemoryPool standard = nullptr;
   MUST(cuDeviceGetDefaultMemPool(&standard, context.device()));
@@ -53,7 +53,7 @@ TEST(pools, default_pool_cannot_be_destroyed) {
   MUST(cuMemFreeAsync(p, nullptr));
 }
 
-TEST(pools, location_forms_mean_the_same_pools) {
+ROW(pools, location_forms_mean_the_same_pools) {
   const Context context;
   CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, context.device()};
   CUmemoryPool by_device = nullptr, by_location = nullptr;
@@ -68,7 +68,7 @@ TEST(pools, location_forms_mean_the_same_pools) {
   EXPECT_EQ(by_location, static_cast<CUmemoryPool>(pool));
 }
 
-TEST(pools, location_forms_check_the_location) {
+ROW(pools, location_forms_check_the_location) {
   const Context context;
   CUmemoryPool pool = nullptr;
   CUmemLocation nowhere = {CU_MEM_LOCATION_TYPE_NONE, 0};
@@ -82,7 +82,7 @@ TEST(pools, location_forms_check_the_location) {
           cuMemGetMemPool(&pool, &here, no_such<CUmemAllocationType>(77)));
 }
 
-TEST(pools, location_and_pool_must_match) {
+ROW(pools, location_and_pool_must_match) {
   const Context context;
   CUmemLocation host = {CU_MEM_LOCATION_TYPE_HOST, 0};
   const MemPool pool;
@@ -91,7 +91,7 @@ TEST(pools, location_and_pool_must_match) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemSetMemPool(&here, CU_MEM_ALLOCATION_TYPE_MANAGED, pool));
 }
 
-TEST(pools, create_checks_its_properties) {
+ROW(pools, create_checks_its_properties) {
   const Context context;
   CUmemoryPool pool = nullptr;
   CUmemPoolProps props = pool_props();
@@ -101,7 +101,7 @@ TEST(pools, create_checks_its_properties) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemPoolCreate(&pool, &props));
 }
 
-TEST(pools, create_refuses_the_current_node) {
+ROW(pools, create_refuses_the_current_node) {
   const Context context;
   CUmemoryPool pool = nullptr;
   CUmemPoolProps props = pool_props();
@@ -109,7 +109,7 @@ TEST(pools, create_refuses_the_current_node) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemPoolCreate(&pool, &props));
 }
 
-TEST(pools, host_pools_are_not_shareable) {
+ROW(pools, host_pools_are_not_shareable) {
   const Context context;
   CUmemoryPool pool = nullptr;
   CUmemPoolProps props = pool_props();
@@ -118,7 +118,7 @@ TEST(pools, host_pools_are_not_shareable) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemPoolCreate(&pool, &props));
 }
 
-TEST(pools, host_pools) {
+ROW(pools, host_pools) {
   const Context context;
   int supported = 0;
   MUST(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED,
@@ -130,21 +130,21 @@ TEST(pools, host_pools) {
   ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemPoolCreate(&pool, &props));
 }
 
-TEST(pools, default_stream_needs_a_context) {
+ROW(pools, default_stream_needs_a_context) {
   ASSERT_GE(devices_count(), 1);
   CUdeviceptr p = 0;
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemAllocAsync(&p, 4096, nullptr));
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemFreeAsync(p, nullptr));
 }
 
-TEST(pools, arguments_are_checked) {
+ROW(pools, arguments_are_checked) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAllocAsync(nullptr, 4096, nullptr));
   CUdeviceptr p = 0;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAllocFromPoolAsync(&p, 4096, nullptr, nullptr));
 }
 
-TEST(pools, pointer_comes_before_the_stream) {
+ROW(pools, pointer_comes_before_the_stream) {
   const Context context;
   const Store store;
   const CUstream stream = stream_new();
@@ -163,7 +163,7 @@ TEST(pools, pointer_comes_before_the_stream) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(pools, events_carry_an_allocation_to_another_stream) {
+ROW(pools, events_carry_an_allocation_to_another_stream) {
   const Context context;
   const Store store;
   const CUstream first = stream_new(), second = stream_new();
@@ -180,7 +180,7 @@ TEST(pools, events_carry_an_allocation_to_another_stream) {
   MUST(cuStreamSynchronize(second));
 }
 
-TEST(pools, memory_belongs_to_no_context) {
+ROW(pools, memory_belongs_to_no_context) {
   const Context first;
   const MemPool pool;
   CUdeviceptr p = pool.allocate(4096, nullptr);
@@ -191,7 +191,7 @@ TEST(pools, memory_belongs_to_no_context) {
   MUST(cuMemFree(p));
 }
 
-TEST(pools, attributes_start_as_documented) {
+ROW(pools, attributes_start_as_documented) {
   const Context context;
   const MemPool pool;
   for (const auto attribute :
@@ -205,7 +205,7 @@ TEST(pools, attributes_start_as_documented) {
   EXPECT_EQ(pool.used(), 0U);
 }
 
-TEST(pools, attributes_keep_what_is_set) {
+ROW(pools, attributes_keep_what_is_set) {
   const Context context;
   const MemPool pool;
   for (const auto attribute :
@@ -220,7 +220,7 @@ TEST(pools, attributes_keep_what_is_set) {
   EXPECT_EQ(pool.number(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 123 * kMiB);
 }
 
-TEST(pools, attributes_unknown_refused) {
+ROW(pools, attributes_unknown_refused) {
   const Context context;
   const MemPool pool;
   cuuint64_t value = 0;
@@ -229,7 +229,7 @@ TEST(pools, attributes_unknown_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemPoolSetAttribute(pool, unknown, &value));
 }
 
-TEST(pools, used_memory_is_counted) {
+ROW(pools, used_memory_is_counted) {
   const Context context;
   const CUstream stream = stream_new();
   const MemPool pool;
@@ -247,7 +247,7 @@ TEST(pools, used_memory_is_counted) {
   EXPECT_EQ(pool.used(), 0U);
 }
 
-TEST(pools, high_marks_stay_until_reset) {
+ROW(pools, high_marks_stay_until_reset) {
   const Context context;
   const CUstream stream = stream_new();
   const MemPool pool;
@@ -264,7 +264,7 @@ TEST(pools, high_marks_stay_until_reset) {
   EXPECT_LT(pool.number(CU_MEMPOOL_ATTR_USED_MEM_HIGH), used);
 }
 
-TEST(pools, high_marks_reset_to_zero_only) {
+ROW(pools, high_marks_reset_to_zero_only) {
   const Context context;
   const MemPool pool;
   cuuint64_t value = 1;
@@ -274,7 +274,7 @@ TEST(pools, high_marks_reset_to_zero_only) {
           cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &value));
 }
 
-TEST(pools, current_amounts_cannot_be_set) {
+ROW(pools, current_amounts_cannot_be_set) {
   const Context context;
   const MemPool pool;
   cuuint64_t value = 0;
@@ -284,7 +284,7 @@ TEST(pools, current_amounts_cannot_be_set) {
           cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value));
 }
 
-TEST(pools, mem_free_does_not_wait) {
+ROW(pools, mem_free_does_not_wait) {
   const Context context;
   const CUstream stream = stream_new();
   const MemPool pool;
@@ -297,7 +297,7 @@ TEST(pools, mem_free_does_not_wait) {
   EXPECT_EQ(pool.used(), 0U);
 }
 
-TEST(pools, second_free_refused) {
+ROW(pools, second_free_refused) {
   const Context context;
   const MemPool pool;
   const CUdeviceptr p = pool.allocate(4096, nullptr);
@@ -306,7 +306,7 @@ TEST(pools, second_free_refused) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(pools, destroyed_pool_serves_its_allocations) {
+ROW(pools, destroyed_pool_serves_its_allocations) {
   const Context context;
   const Store store;
   const CUstream stream = stream_new();

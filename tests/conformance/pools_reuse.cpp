@@ -32,7 +32,7 @@ class ReusePool : public MemPool {
 
 bool overlap(CUdeviceptr a, CUdeviceptr b) { return a < b + kBlock && b < a + kBlock; }
 
-TEST(pools, a_stream_reuses_what_it_has_freed) {
+ROW(pools, a_stream_reuses_what_it_has_freed) {
   const Context context;
   const CUstream stream = stream_new();
   const ReusePool pool(CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, false);
@@ -57,7 +57,7 @@ CUdeviceptr allocate_after_event(const MemPool& pool, CUstream first, CUstream s
   return pool.allocate(kBlock, second);
 }
 
-TEST(pools, events_make_memory_reusable) {
+ROW(pools, events_make_memory_reusable) {
   const Context context;
   const CUstream first = stream_new(), second = stream_new();
   const ReusePool pool(CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, true);
@@ -69,7 +69,7 @@ TEST(pools, events_make_memory_reusable) {
   MUST(cuMemFreeAsync(again, second));
 }
 
-TEST(pools, events_can_be_ignored) {
+ROW(pools, events_can_be_ignored) {
   const Context context;
   const CUstream first = stream_new(), second = stream_new();
   const ReusePool pool(CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, false);
@@ -81,7 +81,7 @@ TEST(pools, events_can_be_ignored) {
   MUST(cuMemFreeAsync(other, second));
 }
 
-TEST(pools, unordered_streams_never_share) {
+ROW(pools, unordered_streams_never_share) {
   const Context context;
   const CUstream first = stream_new(), second = stream_new();
   const MemPool pool;  // everything allowed
@@ -110,7 +110,7 @@ CUdeviceptr allocate_after_execution(const MemPool& pool, CUdeviceptr& freed) {
   return pool.allocate(kBlock, second);
 }
 
-TEST(pools, executed_frees_are_reusable) {
+ROW(pools, executed_frees_are_reusable) {
   const Context context;
   const ReusePool pool(CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, true);
   CUdeviceptr freed = 0;
@@ -119,7 +119,7 @@ TEST(pools, executed_frees_are_reusable) {
   MUST(cuMemFree(again));
 }
 
-TEST(pools, executed_frees_can_be_ignored) {
+ROW(pools, executed_frees_can_be_ignored) {
   const Context context;
   const ReusePool pool(CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, false);
   CUdeviceptr freed = 0;
@@ -128,7 +128,7 @@ TEST(pools, executed_frees_can_be_ignored) {
   MUST(cuMemFree(other));
 }
 
-TEST(pools, synchronized_frees_are_always_reusable) {
+ROW(pools, synchronized_frees_are_always_reusable) {
   const Context context;
   const CUstream first = stream_new(), second = stream_new();
   const ReusePool pool(CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, false);
@@ -141,7 +141,7 @@ TEST(pools, synchronized_frees_are_always_reusable) {
   MUST(cuStreamSynchronize(second));
 }
 
-TEST(pools, a_full_pool_makes_streams_wait) {
+ROW(pools, a_full_pool_makes_streams_wait) {
   const Context context;
   const CUstream first = stream_new(), second = stream_new();
   const ReusePool pool(CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, true, 64 * kMiB);
@@ -160,7 +160,7 @@ TEST(pools, a_full_pool_makes_streams_wait) {
   MUST(cuStreamSynchronize(second));
 }
 
-TEST(pools, a_full_pool_can_refuse) {
+ROW(pools, a_full_pool_can_refuse) {
   const Context context;
   const CUstream first = stream_new(), second = stream_new();
   const ReusePool pool(CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, false, 64 * kMiB);
@@ -172,7 +172,7 @@ TEST(pools, a_full_pool_can_refuse) {
   ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocFromPoolAsync(&other, kBlock, pool, second));
 }
 
-TEST(pools, a_size_limit_holds) {
+ROW(pools, a_size_limit_holds) {
   const Context context;
   CUmemPoolProps props = pool_props();
   props.maxSize = 64 * kMiB;
@@ -188,7 +188,7 @@ TEST(pools, a_size_limit_holds) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(pools, a_full_device_refuses) {
+ROW(pools, a_full_device_refuses) {
   const Context context;
   const MemPool pool;
   std::size_t total = 0;
@@ -200,7 +200,7 @@ TEST(pools, a_full_device_refuses) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(pools, synchronizing_gives_back_above_the_threshold) {
+ROW(pools, synchronizing_gives_back_above_the_threshold) {
   const Context context;
   const CUstream stream = stream_new();
   const MemPool pool;
@@ -211,7 +211,7 @@ TEST(pools, synchronizing_gives_back_above_the_threshold) {
   EXPECT_LT(pool.reserved(), kBlock);
 }
 
-TEST(pools, a_threshold_keeps_memory) {
+ROW(pools, a_threshold_keeps_memory) {
   const Context context;
   const CUstream stream = stream_new();
   const MemPool pool;
@@ -224,7 +224,7 @@ TEST(pools, a_threshold_keeps_memory) {
   EXPECT_EQ(pool.reserved(), reserved);
 }
 
-TEST(pools, reserved_memory_is_the_device_s) {
+ROW(pools, reserved_memory_is_the_device_s) {
   const Context context;
   const CUstream stream = stream_new();
   const MemPool pool;
@@ -238,7 +238,7 @@ TEST(pools, reserved_memory_is_the_device_s) {
   EXPECT_GT(memory_free() + kBlock, before);
 }
 
-TEST(pools, trimming_keeps_what_it_is_told) {
+ROW(pools, trimming_keeps_what_it_is_told) {
   const Context context;
   const CUstream stream = stream_new();
   const MemPool pool;
@@ -256,7 +256,7 @@ TEST(pools, trimming_keeps_what_it_is_told) {
   EXPECT_EQ(pool.reserved(), kept);
 }
 
-TEST(pools, trimming_leaves_allocations_alone) {
+ROW(pools, trimming_leaves_allocations_alone) {
   const Context context;
   const CUstream stream = stream_new();
   const MemPool pool;

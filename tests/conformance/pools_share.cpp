@@ -47,7 +47,7 @@ void pointer_give(Channel& channel, CUdeviceptr p) {
   channel.put(data);
 }
 
-TEST(pools, other_devices_start_without_access) {
+ROW(pools, other_devices_start_without_access) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   const Context context;
@@ -60,7 +60,7 @@ TEST(pools, other_devices_start_without_access) {
   EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-TEST(pools, access_can_be_given_and_taken) {
+ROW(pools, access_can_be_given_and_taken) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   int peer = 0;
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
@@ -79,7 +79,7 @@ TEST(pools, access_can_be_given_and_taken) {
   EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-TEST(pools, own_access_cannot_be_taken) {
+ROW(pools, own_access_cannot_be_taken) {
   const Context context;
   const MemPool pool;
   CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
@@ -89,7 +89,7 @@ TEST(pools, own_access_cannot_be_taken) {
   EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
-TEST(pools, current_pool_must_be_of_the_device) {
+ROW(pools, current_pool_must_be_of_the_device) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   const Context context;
@@ -97,7 +97,7 @@ TEST(pools, current_pool_must_be_of_the_device) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuDeviceSetMemPool(0, pool));
 }
 
-TEST(pools, a_pool_of_another_device_can_be_named) {
+ROW(pools, a_pool_of_another_device_can_be_named) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   const Context context(0);
@@ -111,7 +111,7 @@ TEST(pools, a_pool_of_another_device_can_be_named) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(pools, only_shareable_pools_are_exported) {
+ROW(pools, only_shareable_pools_are_exported) {
   const Context context;
   const MemPool pool;
   int file = -1;
@@ -124,7 +124,7 @@ TEST(pools, only_shareable_pools_are_exported) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(pools, export_flags_must_be_zero) {
+ROW(pools, export_flags_must_be_zero) {
   const Context context;
   const MemPool pool(shareable());
   int file = -1;
@@ -132,7 +132,7 @@ TEST(pools, export_flags_must_be_zero) {
           cuMemPoolExportToShareableHandle(&file, pool, kDescriptorHandle, 1));
 }
 
-TEST(pools, device_tells_how_pools_are_shared) {
+ROW(pools, device_tells_how_pools_are_shared) {
   const Context context;
   int types = 0;
   MUST(cuDeviceGetAttribute(&types, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
@@ -145,7 +145,7 @@ TEST(pools, device_tells_how_pools_are_shared) {
   MUST(cuMemPoolDestroy(pool));
 }
 
-TEST(pools, an_imported_pointer_shows_the_same_memory) {
+ROW(pools, an_imported_pointer_shows_the_same_memory) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUmemoryPool pool = pool_receive(channel);
@@ -168,7 +168,7 @@ TEST(pools, an_imported_pointer_shows_the_same_memory) {
   EXPECT_EQ(word_at(p), 22U);
 }
 
-TEST(pools, imported_pools_do_not_allocate) {
+ROW(pools, imported_pools_do_not_allocate) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUmemoryPool pool = pool_receive(channel);
@@ -184,7 +184,7 @@ TEST(pools, imported_pools_do_not_allocate) {
   importer.await();
 }
 
-TEST(pools, an_import_is_freed_in_stream_order) {
+ROW(pools, an_import_is_freed_in_stream_order) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUstream stream = stream_new();
@@ -212,7 +212,7 @@ TEST(pools, an_import_is_freed_in_stream_order) {
   importer.await();
 }
 
-TEST(pools, imports_take_no_memory_of_their_own) {
+ROW(pools, imports_take_no_memory_of_their_own) {
   Partner importer([](Channel& channel) {
     const Context context;
     const CUmemoryPool pool = pool_receive(channel);
@@ -231,7 +231,7 @@ TEST(pools, imports_take_no_memory_of_their_own) {
   importer.await();
 }
 
-TEST(pools, a_killed_importer_leaves_nothing) {
+ROW(pools, a_killed_importer_leaves_nothing) {
   Partner importer([](Channel& channel) {
     const Context context;
     (void)pointer_receive(channel, pool_receive(channel));
@@ -256,7 +256,7 @@ TEST(pools, a_killed_importer_leaves_nothing) {
   EXPECT_GE(memory_free() + 4 * kMiB, before);
 }
 
-TEST(pools, a_killed_exporter_leaves_nothing) {
+ROW(pools, a_killed_exporter_leaves_nothing) {
   Partner exporter([](Channel& channel) {
     const Context context;
     MemPool pool(shareable());

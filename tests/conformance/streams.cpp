@@ -10,7 +10,7 @@
 namespace conformance {
 namespace {
 
-TEST(streams, create_flags_checked) {
+ROW(streams, create_flags_checked) {
   const Context context;
   CUstream stream = nullptr;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamCreate(&stream, 2));
@@ -19,7 +19,7 @@ TEST(streams, create_flags_checked) {
   ANSWERS(CUDA_SUCCESS, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 }
 
-TEST(streams, flags_are_told) {
+ROW(streams, flags_are_told) {
   const Context context;
   unsigned flags = 7;
   MUST(cuStreamGetFlags(stream_new(CU_STREAM_DEFAULT), &flags));
@@ -31,7 +31,7 @@ TEST(streams, flags_are_told) {
   EXPECT_EQ(flags, unsigned{CU_STREAM_DEFAULT});
 }
 
-TEST(streams, priority_range_holds_zero) {
+ROW(streams, priority_range_holds_zero) {
   const Context context;
   int least = -1, greatest = 1;
   MUST(cuCtxGetStreamPriorityRange(&least, &greatest));
@@ -41,7 +41,7 @@ TEST(streams, priority_range_holds_zero) {
   ANSWERS(CUDA_SUCCESS, cuCtxGetStreamPriorityRange(nullptr, nullptr));
 }
 
-TEST(streams, priority_is_clamped) {
+ROW(streams, priority_is_clamped) {
   const Context context;
   int least = 0, greatest = 0, told = 7;
   MUST(cuCtxGetStreamPriorityRange(&least, &greatest));
@@ -53,7 +53,7 @@ TEST(streams, priority_is_clamped) {
   EXPECT_EQ(told, -1);
 }
 
-TEST(streams, default_priority_is_zero) {
+ROW(streams, default_priority_is_zero) {
   const Context context;
   CUstream stream = nullptr;
   MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
@@ -66,7 +66,7 @@ TEST(streams, default_priority_is_zero) {
 }
 
 // Asserted with room to spare: a share of half the device would be a factor of two.
-TEST(streams, priority_goes_first) {
+ROW(streams, priority_goes_first) {
   settings_soft({{"SOFTGPU_PACING", "1"}, {"SOFTGPU_RATE", "4e5"}});
   const Context context;
   const CUfunction spin = kernel("spin");
@@ -97,7 +97,7 @@ TEST(streams, priority_goes_first) {
   MUST(cuCtxSynchronize());
 }
 
-TEST(streams, ids_are_unique) {
+ROW(streams, ids_are_unique) {
   const Context context;
   std::set<unsigned long long> ids;
   unsigned long long id = 0, again = 0;
@@ -113,7 +113,7 @@ TEST(streams, ids_are_unique) {
   EXPECT_EQ(id, again) << "two names of one stream";
 }
 
-TEST(streams, ids_are_not_used_again) {
+ROW(streams, ids_are_not_used_again) {
   const Context context;
   std::set<unsigned long long> ids;
   for (int i = 0; i < 8; ++i) {
@@ -125,7 +125,7 @@ TEST(streams, ids_are_not_used_again) {
   }
 }
 
-TEST(streams, context_of_a_created_stream) {
+ROW(streams, context_of_a_created_stream) {
   const Context first;
   const CUstream stream = stream_new();
   const Context second;
@@ -138,7 +138,7 @@ TEST(streams, context_of_a_created_stream) {
   }
 }
 
-TEST(streams, no_green_context) {
+ROW(streams, no_green_context) {
   const Context context;
   const CUstream stream = stream_new();
   CUgreenCtx green = reinterpret_cast<CUgreenCtx>(&green);
@@ -146,7 +146,7 @@ TEST(streams, no_green_context) {
   EXPECT_EQ(green, nullptr);
 }
 
-TEST(streams, special_streams_need_a_context) {
+ROW(streams, special_streams_need_a_context) {
   const Context context;
   CUcontext popped = nullptr;
   MUST(cuCtxPopCurrent(&popped));
@@ -157,7 +157,7 @@ TEST(streams, special_streams_need_a_context) {
   MUST(cuCtxPushCurrent(popped));
 }
 
-TEST(streams, device_is_told) {
+ROW(streams, device_is_told) {
   const Context context;
   CUdevice device = -1;
   MUST(cuStreamGetDevice(stream_new(), &device));
@@ -167,7 +167,7 @@ TEST(streams, device_is_told) {
   EXPECT_EQ(device, context.device());
 }
 
-TEST(streams, nowhere_to_answer) {
+ROW(streams, nowhere_to_answer) {
   const Context context;
   const CUstream stream = stream_new();
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamGetFlags(stream, nullptr));
@@ -175,7 +175,7 @@ TEST(streams, nowhere_to_answer) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamGetId(stream, nullptr));
 }
 
-TEST(streams, legacy_waits_for_blocking) {
+ROW(streams, legacy_waits_for_blocking) {
   const Context context;
   const Word done;
   const Store store;
@@ -191,7 +191,7 @@ TEST(streams, legacy_waits_for_blocking) {
   ANSWERS(CUDA_SUCCESS, cuStreamQuery(nullptr));
 }
 
-TEST(streams, blocking_waits_for_legacy) {
+ROW(streams, blocking_waits_for_legacy) {
   const Context context;
   const Word done;
   const Store store;
@@ -206,7 +206,7 @@ TEST(streams, blocking_waits_for_legacy) {
   EXPECT_EQ(done.value(), 5U);
 }
 
-TEST(streams, legacy_orders_two_blocking_streams) {
+ROW(streams, legacy_orders_two_blocking_streams) {
   const Context context;
   const Word between, after;
   const Store store;
@@ -223,7 +223,7 @@ TEST(streams, legacy_orders_two_blocking_streams) {
   EXPECT_EQ(after.value(), 2U);
 }
 
-TEST(streams, non_blocking_waits_for_nobody) {
+ROW(streams, non_blocking_waits_for_nobody) {
   const Context context;
   const Word done;
   const Store store;
@@ -236,7 +236,7 @@ TEST(streams, non_blocking_waits_for_nobody) {
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(nullptr));
 }
 
-TEST(streams, legacy_does_not_wait_for_non_blocking) {
+ROW(streams, legacy_does_not_wait_for_non_blocking) {
   const Context context;
   const Word done;
   const Store store;
@@ -249,7 +249,7 @@ TEST(streams, legacy_does_not_wait_for_non_blocking) {
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(free));
 }
 
-TEST(streams, two_blocking_streams_are_independent) {
+ROW(streams, two_blocking_streams_are_independent) {
   const Context context;
   const Word done;
   const Store store;
@@ -261,7 +261,7 @@ TEST(streams, two_blocking_streams_are_independent) {
   EXPECT_EQ(done.value(), 5U);
 }
 
-TEST(streams, per_thread_is_blocking) {
+ROW(streams, per_thread_is_blocking) {
   const Context context;
   const Word done;
   const Store store;
@@ -274,7 +274,7 @@ TEST(streams, per_thread_is_blocking) {
   EXPECT_EQ(done.value(), 5U);
 }
 
-TEST(streams, per_thread_is_each_threads_own) {
+ROW(streams, per_thread_is_each_threads_own) {
   const Context context;
   const Store store;
   const Word done;
@@ -318,7 +318,7 @@ constexpr const char* kPerThreadNames[] = {"cuStreamGetPriority",
                                            "cuLaunchCooperativeKernel",
                                            "cuLaunchHostFunc"};
 
-TEST(streams, per_thread_twins_exist) {
+ROW(streams, per_thread_twins_exist) {
   const Context context;
   for (const char* name : kPerThreadNames) {
     void *plain = nullptr, *twin = nullptr;
@@ -344,7 +344,7 @@ F per_thread_twin(const char* name) {
   return reinterpret_cast<F>(found);
 }
 
-TEST(streams, per_thread_twins_mean_the_own_stream) {
+ROW(streams, per_thread_twins_mean_the_own_stream) {
   const Context context;
   const auto get_id = per_thread_twin<decltype(&cuStreamGetId)>("cuStreamGetId");
   const auto query = per_thread_twin<decltype(&cuStreamQuery)>("cuStreamQuery");
@@ -361,7 +361,7 @@ TEST(streams, per_thread_twins_mean_the_own_stream) {
   ANSWERS(CUDA_SUCCESS, cuStreamQuery(stream_new()));
 }
 
-TEST(streams, query_tells_pending_and_done) {
+ROW(streams, query_tells_pending_and_done) {
   const Context context;
   const CUstream stream = stream_new();
   ANSWERS(CUDA_SUCCESS, cuStreamQuery(stream));
@@ -374,7 +374,7 @@ TEST(streams, query_tells_pending_and_done) {
   EXPECT_EQ(result, CUDA_SUCCESS) << "asking is enough for work to go on";
 }
 
-TEST(streams, work_goes_on_without_being_asked) {
+ROW(streams, work_goes_on_without_being_asked) {
   const Context context;
   const Word done;
   const Store store;
@@ -383,7 +383,7 @@ TEST(streams, work_goes_on_without_being_asked) {
   while (done.value() != 5) std::this_thread::yield();
 }
 
-TEST(streams, destroying_lets_pending_work_finish) {
+ROW(streams, destroying_lets_pending_work_finish) {
   const Context context;
   const Word done;
   const Store store;
@@ -398,7 +398,7 @@ TEST(streams, destroying_lets_pending_work_finish) {
   EXPECT_EQ(done.value(), 5U);
 }
 
-TEST(streams, special_streams_are_not_destroyed) {
+ROW(streams, special_streams_are_not_destroyed) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuStreamDestroy(nullptr));
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuStreamDestroy(CU_STREAM_LEGACY));
@@ -406,7 +406,7 @@ TEST(streams, special_streams_are_not_destroyed) {
   ANSWERS(CUDA_SUCCESS, cuStreamSynchronize(nullptr));
 }
 
-TEST(streams, context_synchronise_waits_for_all) {
+ROW(streams, context_synchronise_waits_for_all) {
   const Context context;
   const Word first, second;
   const Store store;
@@ -421,7 +421,7 @@ TEST(streams, context_synchronise_waits_for_all) {
   ANSWERS(CUDA_SUCCESS, cuStreamQuery(free));
 }
 
-TEST(streams, faults_are_told_by_waiting) {
+ROW(streams, faults_are_told_by_waiting) {
   const Context context;
   const CUfunction bad = kernel("write_address");
   const CUstream stream = stream_new();
@@ -431,7 +431,7 @@ TEST(streams, faults_are_told_by_waiting) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamQuery(stream));
 }
 
-TEST(streams, contexts_of_a_stream) {
+ROW(streams, contexts_of_a_stream) {
   const Context first;
   const CUstream stream = stream_new();
   const Context second;
@@ -446,7 +446,7 @@ TEST(streams, contexts_of_a_stream) {
   EXPECT_EQ(green, nullptr);
 }
 
-TEST(streams, synchronising_waits_for_its_own_work_only) {
+ROW(streams, synchronising_waits_for_its_own_work_only) {
   const Context context;
   const Word done;
   const Store store;
@@ -459,7 +459,7 @@ TEST(streams, synchronising_waits_for_its_own_work_only) {
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(held));
 }
 
-TEST(streams, order_holds_among_threads_that_wait) {
+ROW(streams, order_holds_among_threads_that_wait) {
   const Context context;
   const CUfunction add = kernel("add_one");
   CUdeviceptr data = 0;

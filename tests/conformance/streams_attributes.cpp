@@ -5,7 +5,7 @@
 namespace conformance {
 namespace {
 
-TEST(streams, attribute_synchronization_policy) {
+ROW(streams, attribute_synchronization_policy) {
   const Context context;
   const CUstream stream = stream_new();
   CUstreamAttrValue value{};
@@ -18,7 +18,7 @@ TEST(streams, attribute_synchronization_policy) {
   EXPECT_EQ(value.syncPolicy, CU_SYNC_POLICY_BLOCKING_SYNC);
 }
 
-TEST(streams, attribute_memory_domain) {
+ROW(streams, attribute_memory_domain) {
   const Context context;
   const CUstream stream = stream_new();
   CUstreamAttrValue value{};
@@ -32,7 +32,7 @@ TEST(streams, attribute_memory_domain) {
   EXPECT_EQ(value.memSyncDomain, CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE);
 }
 
-TEST(streams, attribute_priority_is_the_streams) {
+ROW(streams, attribute_priority_is_the_streams) {
   const Context context;
   const CUstream stream = stream_new(CU_STREAM_NON_BLOCKING, -1);
   CUstreamAttrValue value{};
@@ -40,7 +40,7 @@ TEST(streams, attribute_priority_is_the_streams) {
   EXPECT_EQ(value.priority, -1);
 }
 
-TEST(streams, attributes_of_launches_are_refused) {
+ROW(streams, attributes_of_launches_are_refused) {
   const Context context;
   const CUstream stream = stream_new();
   CUstreamAttrValue value{};
@@ -50,7 +50,7 @@ TEST(streams, attributes_of_launches_are_refused) {
           cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, nullptr));
 }
 
-TEST(streams, attributes_are_copied) {
+ROW(streams, attributes_are_copied) {
   const Context context;
   const CUstream from = stream_new(), to = stream_new();
   CUstreamAttrValue value{};
@@ -62,7 +62,7 @@ TEST(streams, attributes_are_copied) {
   EXPECT_EQ(value.syncPolicy, CU_SYNC_POLICY_YIELD);
 }
 
-TEST(streams, attach_checks_its_arguments) {
+ROW(streams, attach_checks_its_arguments) {
   const Context context;
   const CUstream stream = stream_new();
   CUdeviceptr managed = 0, device = 0;
@@ -79,7 +79,7 @@ TEST(streams, attach_checks_its_arguments) {
           cuStreamAttachMemAsync(stream, device, 0, CU_MEM_ATTACH_GLOBAL));
 }
 
-TEST(streams, attribute_values_are_checked) {
+ROW(streams, attribute_values_are_checked) {
   const Context context;
   const CUstream stream = stream_new();
   CUstreamAttrValue value{};
@@ -90,7 +90,7 @@ TEST(streams, attribute_values_are_checked) {
   EXPECT_EQ(value.syncPolicy, CU_SYNC_POLICY_AUTO) << "it stays what it was";
 }
 
-TEST(streams, attribute_access_policy_window) {
+ROW(streams, attribute_access_policy_window) {
   const Context context;
   const CUstream stream = stream_new();
   CUdeviceptr data = 0;
@@ -113,7 +113,7 @@ TEST(streams, attribute_access_policy_window) {
           cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW, &value));
 }
 
-TEST(streams, attribute_priority_is_set) {
+ROW(streams, attribute_priority_is_set) {
   const Context context;
   int least = 0, greatest = 0;
   MUST(cuCtxGetStreamPriorityRange(&least, &greatest));
@@ -126,7 +126,7 @@ TEST(streams, attribute_priority_is_set) {
   EXPECT_EQ(value.priority, greatest);
 }
 
-TEST(streams, attributes_of_other_contexts_are_not_copied) {
+ROW(streams, attributes_of_other_contexts_are_not_copied) {
   const Context first;
   const CUstream from = stream_new();
   {
@@ -136,7 +136,7 @@ TEST(streams, attributes_of_other_contexts_are_not_copied) {
   MUST(cuCtxSetCurrent(first));
 }
 
-TEST(streams, attached_memory_is_usable) {
+ROW(streams, attached_memory_is_usable) {
   const Context context;
   const Store store;
   const CUstream stream = stream_new();

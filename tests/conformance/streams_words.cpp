@@ -6,7 +6,7 @@
 namespace conformance {
 namespace {
 
-TEST(streams, wait_value_is_cyclic) {
+ROW(streams, wait_value_is_cyclic) {
   const Context context;
   const Word done;
   Word word;
@@ -26,7 +26,7 @@ TEST(streams, wait_value_is_cyclic) {
   EXPECT_EQ(done.value(), 1U);
 }
 
-TEST(streams, wait_value_equal) {
+ROW(streams, wait_value_equal) {
   const Context context;
   Word word;
   const CUstream stream = stream_new();
@@ -37,7 +37,7 @@ TEST(streams, wait_value_equal) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(streams, wait_value_bits) {
+ROW(streams, wait_value_bits) {
   const Context context;
   Word word;
   const CUstream stream = stream_new();
@@ -50,7 +50,7 @@ TEST(streams, wait_value_bits) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(streams, wait_value_nor) {
+ROW(streams, wait_value_nor) {
   const Context context;
   int able = 0;
   MUST(cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR,
@@ -67,7 +67,7 @@ TEST(streams, wait_value_nor) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(streams, wait_value_64_uses_all_bits) {
+ROW(streams, wait_value_64_uses_all_bits) {
   const Context context;
   Word word;
   const CUstream stream = stream_new();
@@ -80,7 +80,7 @@ TEST(streams, wait_value_64_uses_all_bits) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(streams, write_value_in_order) {
+ROW(streams, write_value_in_order) {
   const Context context;
   const Word word;
   const CUstream stream = stream_new();
@@ -94,7 +94,7 @@ TEST(streams, write_value_in_order) {
   EXPECT_EQ(word.value(), 42U);
 }
 
-TEST(streams, write_value_64) {
+ROW(streams, write_value_64) {
   const Context context;
   const Word word;
   const CUstream stream = stream_new();
@@ -103,7 +103,7 @@ TEST(streams, write_value_64) {
   EXPECT_EQ(word.value64(), 0x1234'5678'9abc'def0ULL);
 }
 
-TEST(streams, write_value_lets_another_stream_go) {
+ROW(streams, write_value_lets_another_stream_go) {
   const Context context;
   const Word word, done;
   const Store store;
@@ -115,7 +115,7 @@ TEST(streams, write_value_lets_another_stream_go) {
   EXPECT_EQ(done.value(), 1U);
 }
 
-TEST(streams, word_addresses_are_checked) {
+ROW(streams, word_addresses_are_checked) {
   const Context context;
   const Word word;
   const CUstream stream = stream_new();
@@ -125,7 +125,7 @@ TEST(streams, word_addresses_are_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue64(stream, word.device() + 4, 1, 0));
 }
 
-TEST(streams, word_flags_are_checked) {
+ROW(streams, word_flags_are_checked) {
   const Context context;
   const Word word;
   const CUstream stream = stream_new();
@@ -133,14 +133,14 @@ TEST(streams, word_flags_are_checked) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(stream, word.device(), 0, 0x10));
 }
 
-TEST(streams, words_are_not_managed_memory) {
+ROW(streams, words_are_not_managed_memory) {
   const Context context;
   CUdeviceptr managed = 0;
   MUST(cuMemAllocManaged(&managed, 64, CU_MEM_ATTACH_GLOBAL));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(stream_new(), managed, 1, 0));
 }
 
-TEST(streams, flush_needs_the_device) {
+ROW(streams, flush_needs_the_device) {
   const Context context;
   int able = 0;
   MUST(cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, context.device()));
@@ -168,7 +168,7 @@ CUstreamBatchMemOpParams wait_of(const Word& word, unsigned value) {
   return op;
 }
 
-TEST(streams, batch_runs_in_array_order) {
+ROW(streams, batch_runs_in_array_order) {
   const Context context;
   Word gate, first, second;
   const CUstream stream = stream_new();
@@ -189,7 +189,7 @@ TEST(streams, batch_runs_in_array_order) {
   EXPECT_EQ(second.value(), 3U);
 }
 
-TEST(streams, batch_is_checked_whole) {
+ROW(streams, batch_is_checked_whole) {
   const Context context;
   const Word word;
   const CUstream stream = stream_new();
@@ -206,7 +206,7 @@ TEST(streams, batch_is_checked_whole) {
   EXPECT_EQ(word.value(), 9U);
 }
 
-TEST(streams, first_memory_operations_need_the_device) {
+ROW(streams, first_memory_operations_need_the_device) {
   const Context context;
   int able = 0;
   MUST(
@@ -224,7 +224,7 @@ TEST(streams, first_memory_operations_need_the_device) {
   EXPECT_EQ(word.value(), able != 0 ? 3U : 0U);
 }
 
-TEST(streams, writes_without_barrier_are_of_the_first_version) {
+ROW(streams, writes_without_barrier_are_of_the_first_version) {
   const Context context;
   const Word word;
   const CUstream stream = stream_new();
@@ -234,7 +234,7 @@ TEST(streams, writes_without_barrier_are_of_the_first_version) {
   EXPECT_EQ(word.value(), 0U);
 }
 
-TEST(streams, batch_flush_needs_the_device) {
+ROW(streams, batch_flush_needs_the_device) {
   const Context context;
   int able = 0;
   MUST(cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, context.device()));
@@ -246,7 +246,7 @@ TEST(streams, batch_flush_needs_the_device) {
   MUST(cuStreamSynchronize(stream));
 }
 
-TEST(streams, batch_of_64_bit_words) {
+ROW(streams, batch_of_64_bit_words) {
   const Context context;
   Word gate, word;
   const CUstream stream = stream_new();
@@ -266,7 +266,7 @@ TEST(streams, batch_of_64_bit_words) {
   EXPECT_EQ(word.value64(), 0x1234'5678'9abc'def0ULL);
 }
 
-TEST(streams, kernels_see_the_words_of_their_stream) {
+ROW(streams, kernels_see_the_words_of_their_stream) {
   const Context context;
   const Word word, seen;
   const CUfunction wait = kernel("wait_flag");

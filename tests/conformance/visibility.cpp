@@ -111,31 +111,31 @@ void expect_none(const std::string& visible) {
   EXPECT_TRUE(seen.gpus.empty()) << "'" << visible << "'";
 }
 
-TEST(visibility, an_index_shows_one_device) {
+ROW(visibility, an_index_shows_one_device) {
   const auto all = machine();
   for (std::size_t i = 0; i < all.size(); ++i)
     EXPECT_EQ(view(std::to_string(i)).buses(), buses(all, {i}));
 }
 
-TEST(visibility, the_list_gives_the_order) {
+ROW(visibility, the_list_gives_the_order) {
   const auto all = machine();
   NEED_DEVICES(all, 2U);
   EXPECT_EQ(view("1,0").buses(), buses(all, {1, 0}));
 }
 
-TEST(visibility, what_is_not_listed_is_hidden) {
+ROW(visibility, what_is_not_listed_is_hidden) {
   const auto all = machine();
   NEED_DEVICES(all, 3U);
   EXPECT_EQ(view("2,1").buses(), buses(all, {2, 1}));
 }
 
-TEST(visibility, a_uuid_shows_its_device) {
+ROW(visibility, a_uuid_shows_its_device) {
   const auto all = machine();
   for (std::size_t i = 0; i < all.size(); ++i)
     EXPECT_EQ(view(all[i].uuid).buses(), buses(all, {i}));
 }
 
-TEST(visibility, uuids_give_the_order) {
+ROW(visibility, uuids_give_the_order) {
   const auto all = machine();
   NEED_DEVICES(all, 2U);
   EXPECT_EQ(view(std::string(all[1].uuid) + "," + all[0].uuid).buses(), buses(all, {1, 0}));
@@ -153,7 +153,7 @@ std::string uuid_short(const std::vector<Gpu>& all, std::size_t at) {
   return uuid;
 }
 
-TEST(visibility, the_beginning_of_a_uuid_is_enough) {
+ROW(visibility, the_beginning_of_a_uuid_is_enough) {
   const auto all = machine();
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::string head = uuid_short(all, i);
@@ -162,20 +162,20 @@ TEST(visibility, the_beginning_of_a_uuid_is_enough) {
   }
 }
 
-TEST(visibility, the_beginning_of_two_uuids_is_none) {
+ROW(visibility, the_beginning_of_two_uuids_is_none) {
   const auto all = machine();
   NEED_DEVICES(all, 2U);
   expect_none("GPU-");
 }
 
-TEST(visibility, an_unknown_uuid_ends_the_list) {
+ROW(visibility, an_unknown_uuid_ends_the_list) {
   const auto all = machine();
   const std::string unknown = "GPU-00000000-1111-2222-3333-444444444444";
   EXPECT_EQ(view(std::string(all[0].uuid) + "," + unknown).buses(), buses(all, {0}));
   expect_none(unknown + "," + all[0].uuid);
 }
 
-TEST(visibility, an_invalid_index_ends_the_list) {
+ROW(visibility, an_invalid_index_ends_the_list) {
   const auto all = machine();
   const std::string beyond = std::to_string(all.size());
   EXPECT_EQ(view("0," + beyond).buses(), buses(all, {0}));
@@ -184,36 +184,36 @@ TEST(visibility, an_invalid_index_ends_the_list) {
   EXPECT_EQ(view("0," + beyond + ",1").buses(), buses(all, {0}));
 }
 
-TEST(visibility, minus_one_ends_the_list) {
+ROW(visibility, minus_one_ends_the_list) {
   const auto all = machine();
   NEED_DEVICES(all, 3U);
   EXPECT_EQ(view("0,2,-1,1").buses(), buses(all, {0, 2}));
 }
 
-TEST(visibility, minus_one_hides_all) {
+ROW(visibility, minus_one_hides_all) {
   machine();
   expect_none("-1");
 }
 
-TEST(visibility, empty_hides_all) {
+ROW(visibility, empty_hides_all) {
   machine();
   expect_none("");
 }
 
-TEST(visibility, a_device_listed_twice_hides_all) {
+ROW(visibility, a_device_listed_twice_hides_all) {
   const auto all = machine();
   expect_none("0,0");
   expect_none(std::string(all[0].uuid) + "," + all[0].uuid);
 }
 
-TEST(visibility, unset_shows_all) {
+ROW(visibility, unset_shows_all) {
   const auto all = machine();
   const View seen = view({}, {});
   EXPECT_EQ(seen.init, CUDA_SUCCESS);
   EXPECT_EQ(seen.gpus.size(), all.size());
 }
 
-TEST(visibility, bus_order_is_ascending) {
+ROW(visibility, bus_order_is_ascending) {
   const auto all = machine();
   ASSERT_FALSE(all.empty());
   EXPECT_TRUE(std::is_sorted(all.begin(), all.end(), [](const Gpu& a, const Gpu& b) {
@@ -221,19 +221,19 @@ TEST(visibility, bus_order_is_ascending) {
   }));
 }
 
-TEST(visibility, fastest_first_is_the_default) {
+ROW(visibility, fastest_first_is_the_default) {
   machine();
   EXPECT_EQ(view({}, {}).buses(), view({}, kFastest).buses());
 }
 
-TEST(visibility, both_orders_hold_the_same_devices) {
+ROW(visibility, both_orders_hold_the_same_devices) {
   const auto all = machine();
   auto fastest = view({}, kFastest).buses();
   std::sort(fastest.begin(), fastest.end());
   EXPECT_EQ(fastest, view({}, kByBus).buses());
 }
 
-TEST(visibility, an_index_counts_in_the_chosen_order) {
+ROW(visibility, an_index_counts_in_the_chosen_order) {
   const auto all = machine();
   for (const char* order : {kByBus, kFastest}) {
     const auto whole = view({}, order).buses();
@@ -242,13 +242,13 @@ TEST(visibility, an_index_counts_in_the_chosen_order) {
   }
 }
 
-TEST(visibility, a_uuid_is_the_same_in_every_order) {
+ROW(visibility, a_uuid_is_the_same_in_every_order) {
   const auto all = machine();
   for (const Gpu& gpu : all)
     EXPECT_EQ(view(gpu.uuid, kFastest).buses(), std::vector<std::string>{gpu.bus});
 }
 
-TEST(visibility, uuids_are_unique) {
+ROW(visibility, uuids_are_unique) {
   const auto all = machine();
   std::set<std::string> uuids, buses;
   for (const Gpu& gpu : all) {
@@ -259,7 +259,7 @@ TEST(visibility, uuids_are_unique) {
   EXPECT_EQ(buses.size(), all.size());
 }
 
-TEST(visibility, a_bus_id_names_its_device) {
+ROW(visibility, a_bus_id_names_its_device) {
   machine();
   const int count = devices_count();
   for (CUdevice device = 0; device < count; ++device) {
@@ -271,7 +271,7 @@ TEST(visibility, a_bus_id_names_its_device) {
   }
 }
 
-TEST(visibility, a_bus_id_agrees_with_the_attributes) {
+ROW(visibility, a_bus_id_agrees_with_the_attributes) {
   machine();
   const int count = devices_count();
   for (CUdevice device = 0; device < count; ++device) {
@@ -289,7 +289,7 @@ TEST(visibility, a_bus_id_agrees_with_the_attributes) {
   }
 }
 
-TEST(visibility, a_bus_id_may_leave_out_domain_or_function) {
+ROW(visibility, a_bus_id_may_leave_out_domain_or_function) {
   machine();
   if (devices_count() == 0) GTEST_SKIP();
   char text[16] = {};
@@ -306,7 +306,7 @@ TEST(visibility, a_bus_id_may_leave_out_domain_or_function) {
   EXPECT_EQ(found, 0);
 }
 
-TEST(visibility, an_unknown_bus_id_is_no_device) {
+ROW(visibility, an_unknown_bus_id_is_no_device) {
   machine();
   devices_count();
   CUdevice found = -1;
@@ -314,7 +314,7 @@ TEST(visibility, an_unknown_bus_id_is_no_device) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuDeviceGetByPCIBusId(&found, "no bus at all"));
 }
 
-TEST(visibility, a_hidden_device_is_not_found_by_its_bus_id) {
+ROW(visibility, a_hidden_device_is_not_found_by_its_bus_id) {
   const auto all = machine();
   NEED_DEVICES(all, 2U);
   setenv(kVisible, "0", 1);
@@ -325,7 +325,7 @@ TEST(visibility, a_hidden_device_is_not_found_by_its_bus_id) {
   ANSWERS(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetByPCIBusId(&found, all[1].bus));
 }
 
-TEST(visibility, names_are_cut_to_their_place) {
+ROW(visibility, names_are_cut_to_their_place) {
   machine();
   if (devices_count() == 0) GTEST_SKIP();
   char whole[256] = {}, cut[256] = {};

@@ -25,7 +25,7 @@ void* exported(const char* symbol) { return dlsym(RTLD_DEFAULT, symbol); }
 constexpr cuuint64_t kLegacy = CU_GET_PROC_ADDRESS_LEGACY_STREAM,
                      kPerThread = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 
-TEST(visibility, the_version_needs_no_initialisation) {
+ROW(visibility, the_version_needs_no_initialisation) {
   int version = 0;
   ANSWERS(CUDA_SUCCESS, cuDriverGetVersion(&version));
   EXPECT_GE(version, CUDA_VERSION) << "else the program would not run";
@@ -33,7 +33,7 @@ TEST(visibility, the_version_needs_no_initialisation) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuDriverGetVersion(nullptr));
 }
 
-TEST(visibility, lookups_need_no_initialisation) {
+ROW(visibility, lookups_need_no_initialisation) {
   const Found init = lookup("cuInit", 2000);
   ANSWERS(CUDA_SUCCESS, init.result);
   ASSERT_NE(init.function, nullptr);
@@ -41,7 +41,7 @@ TEST(visibility, lookups_need_no_initialisation) {
   ANSWERS(CUDA_SUCCESS, cuInit(0));
 }
 
-TEST(visibility, a_lookup_gives_what_is_exported) {
+ROW(visibility, a_lookup_gives_what_is_exported) {
   for (const char* name : {"cuInit", "cuDeviceGet", "cuDeviceGetCount", "cuCtxSetCurrent",
                            "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate"}) {
     const Found found = lookup(name, CUDA_VERSION);
@@ -52,7 +52,7 @@ TEST(visibility, a_lookup_gives_what_is_exported) {
   }
 }
 
-TEST(visibility, the_version_chooses_the_form) {
+ROW(visibility, the_version_chooses_the_form) {
   EXPECT_EQ(lookup("cuMemAlloc", 2000).function, exported("cuMemAlloc"));
   EXPECT_EQ(lookup("cuMemAlloc", 3019).function, exported("cuMemAlloc"));
   EXPECT_EQ(lookup("cuMemAlloc", 3020).function, exported("cuMemAlloc_v2"));
@@ -60,7 +60,7 @@ TEST(visibility, the_version_chooses_the_form) {
   EXPECT_NE(exported("cuMemAlloc"), exported("cuMemAlloc_v2"));
 }
 
-TEST(visibility, a_name_may_mean_more_than_two_forms) {
+ROW(visibility, a_name_may_mean_more_than_two_forms) {
   EXPECT_EQ(lookup("cuStreamGetCaptureInfo", 10010, kLegacy).function,
             exported("cuStreamGetCaptureInfo"));
   EXPECT_EQ(lookup("cuStreamGetCaptureInfo", 11030, kLegacy).function,
@@ -69,7 +69,7 @@ TEST(visibility, a_name_may_mean_more_than_two_forms) {
             exported("cuStreamGetCaptureInfo_v3"));
 }
 
-TEST(visibility, forms_of_the_same_name_take_other_arguments) {
+ROW(visibility, forms_of_the_same_name_take_other_arguments) {
   const Context context;
   CUdevice device = -1;
   const auto old =
@@ -87,14 +87,14 @@ TEST(visibility, forms_of_the_same_name_take_other_arguments) {
   EXPECT_EQ(device, context.device());
 }
 
-TEST(visibility, an_unknown_name_is_no_error) {
+ROW(visibility, an_unknown_name_is_no_error) {
   const Found found = lookup("cuNoSuchFunction", CUDA_VERSION);
   ANSWERS(CUDA_SUCCESS, found.result);
   EXPECT_EQ(found.function, nullptr);
   EXPECT_EQ(found.status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
 }
 
-TEST(visibility, a_name_newer_than_the_version_is_no_error) {
+ROW(visibility, a_name_newer_than_the_version_is_no_error) {
   const Found found = lookup("cuMemAllocAsync", 11010);
   ANSWERS(CUDA_SUCCESS, found.result);
   EXPECT_EQ(found.function, nullptr);
@@ -102,14 +102,14 @@ TEST(visibility, a_name_newer_than_the_version_is_no_error) {
   EXPECT_EQ(lookup("cuMemAllocAsync", 11020).status, CU_GET_PROC_ADDRESS_SUCCESS);
 }
 
-TEST(visibility, a_version_newer_than_the_driver_is_refused) {
+ROW(visibility, a_version_newer_than_the_driver_is_refused) {
   int version = 0;
   MUST(cuDriverGetVersion(&version));
   ANSWERS(CUDA_SUCCESS, lookup("cuMemAlloc", version).result);
   ANSWERS(CUDA_ERROR_INVALID_VALUE, lookup("cuMemAlloc", version + 10).result);
 }
 
-TEST(visibility, lookup_arguments_are_checked) {
+ROW(visibility, lookup_arguments_are_checked) {
   void* function = nullptr;
   CUdriverProcAddressQueryResult status{};
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress(nullptr, &function, 12000, 0, &status));
@@ -118,13 +118,13 @@ TEST(visibility, lookup_arguments_are_checked) {
           cuGetProcAddress("cuInit", &function, 12000, 1U << 10, &status));
 }
 
-TEST(visibility, the_status_of_a_lookup_is_optional) {
+ROW(visibility, the_status_of_a_lookup_is_optional) {
   void* function = nullptr;
   ANSWERS(CUDA_SUCCESS, cuGetProcAddress("cuInit", &function, 12000, 0, nullptr));
   EXPECT_EQ(function, exported("cuInit"));
 }
 
-TEST(visibility, the_older_lookup_has_no_status) {
+ROW(visibility, the_older_lookup_has_no_status) {
   const auto old =
       reinterpret_cast<PFN_cuGetProcAddress_v11030>(lookup("cuGetProcAddress", 11030).function);
   ASSERT_NE(old, nullptr);
@@ -136,7 +136,7 @@ TEST(visibility, the_older_lookup_has_no_status) {
   EXPECT_EQ(function, nullptr);
 }
 
-TEST(visibility, flags_choose_the_default_stream) {
+ROW(visibility, flags_choose_the_default_stream) {
   EXPECT_EQ(lookup("cuLaunchKernel", CUDA_VERSION, kLegacy).function, exported("cuLaunchKernel"));
   EXPECT_EQ(lookup("cuLaunchKernel", CUDA_VERSION, kPerThread).function,
             exported("cuLaunchKernel_ptsz"));
@@ -145,18 +145,18 @@ TEST(visibility, flags_choose_the_default_stream) {
   EXPECT_NE(exported("cuLaunchKernel"), exported("cuLaunchKernel_ptsz"));
 }
 
-TEST(visibility, without_flags_the_legacy_stream_is_meant) {
+ROW(visibility, without_flags_the_legacy_stream_is_meant) {
   for (const char* name : {"cuLaunchKernel", "cuMemcpyHtoDAsync", "cuStreamSynchronize"})
     EXPECT_EQ(lookup(name, CUDA_VERSION).function, lookup(name, CUDA_VERSION, kLegacy).function);
 }
 
-TEST(visibility, what_has_one_form_has_it_with_every_flag) {
+ROW(visibility, what_has_one_form_has_it_with_every_flag) {
   const Found found = lookup("cuStreamCreate", CUDA_VERSION, kPerThread);
   EXPECT_EQ(found.status, CU_GET_PROC_ADDRESS_SUCCESS);
   EXPECT_EQ(found.function, exported("cuStreamCreate"));
 }
 
-TEST(visibility, the_per_thread_form_works_in_the_threads_stream) {
+ROW(visibility, the_per_thread_form_works_in_the_threads_stream) {
   const Context context;
   const Cell cell;
   const auto own = reinterpret_cast<PFN_cuMemsetD32Async_v7000_ptsz>(
@@ -167,7 +167,7 @@ TEST(visibility, the_per_thread_form_works_in_the_threads_stream) {
   EXPECT_EQ(nodes_count(capture_end(CU_STREAM_PER_THREAD)), 1U) << "captured: it was that stream";
 }
 
-TEST(visibility, the_library_exports_every_form) {
+ROW(visibility, the_library_exports_every_form) {
   for (const char* symbol :
        {"cuMemAlloc", "cuMemAlloc_v2", "cuCtxCreate_v2", "cuCtxCreate_v4", "cuGetProcAddress",
         "cuGetProcAddress_v2", "cuLaunchKernel", "cuLaunchKernel_ptsz", "cuMemcpyHtoD_v2_ptds"})

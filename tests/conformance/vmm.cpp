@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-TEST(vmm, granularities) {
+ROW(vmm, granularities) {
   const Context context;
   const CUmemAllocationProp prop = vmm_prop();
   std::size_t minimum = 0, recommended = 0;
@@ -21,7 +21,7 @@ TEST(vmm, granularities) {
   EXPECT_GE(recommended, minimum);
 }
 
-TEST(vmm, granularity_checks_its_arguments) {
+ROW(vmm, granularity_checks_its_arguments) {
   const Context context;
   CUmemAllocationProp prop = vmm_prop();
   std::size_t bytes = 0;
@@ -31,7 +31,7 @@ TEST(vmm, granularity_checks_its_arguments) {
           cuMemGetAllocationGranularity(&bytes, nullptr, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
 }
 
-TEST(vmm, reserve_aligns) {
+ROW(vmm, reserve_aligns) {
   const Context context;
   const std::size_t unit = vmm_unit(), align = 64 * unit;
   const Range plain(unit), aligned(unit, align);
@@ -39,7 +39,7 @@ TEST(vmm, reserve_aligns) {
   EXPECT_EQ(aligned.at() % align, 0U);
 }
 
-TEST(vmm, reserve_checks_its_arguments) {
+ROW(vmm, reserve_checks_its_arguments) {
   const Context context;
   const std::size_t unit = vmm_unit();
   CUdeviceptr at = 0;
@@ -50,7 +50,7 @@ TEST(vmm, reserve_checks_its_arguments) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&at, unit, 0, 0, 1));
 }
 
-TEST(vmm, reserve_takes_an_address_as_a_hint) {
+ROW(vmm, reserve_takes_an_address_as_a_hint) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Range first(4 * unit);
@@ -58,7 +58,7 @@ TEST(vmm, reserve_takes_an_address_as_a_hint) {
   EXPECT_TRUE(second.at() >= first.at() + 4 * unit || second.at() + 4 * unit <= first.at());
 }
 
-TEST(vmm, reserve_costs_no_memory) {
+ROW(vmm, reserve_costs_no_memory) {
   const Context context;
   const std::size_t before = memory_free();
   std::size_t total = 0;
@@ -68,7 +68,7 @@ TEST(vmm, reserve_costs_no_memory) {
   EXPECT_EQ(memory_free(), before);
 }
 
-TEST(vmm, address_free_takes_what_reserve_gave) {
+ROW(vmm, address_free_takes_what_reserve_gave) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Range range(4 * unit);
@@ -76,7 +76,7 @@ TEST(vmm, address_free_takes_what_reserve_gave) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(range.at() + unit, 3 * unit));
 }
 
-TEST(vmm, create_sizes_are_whole_granules) {
+ROW(vmm, create_sizes_are_whole_granules) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const CUmemAllocationProp prop = vmm_prop();
@@ -85,7 +85,7 @@ TEST(vmm, create_sizes_are_whole_granules) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&handle, 0, &prop, 0));
 }
 
-TEST(vmm, create_checks_its_arguments) {
+ROW(vmm, create_checks_its_arguments) {
   const Context context;
   const std::size_t unit = vmm_unit();
   CUmemAllocationProp prop = vmm_prop();
@@ -97,7 +97,7 @@ TEST(vmm, create_checks_its_arguments) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&handle, unit, &prop, 0));
 }
 
-TEST(vmm, create_needs_a_device_that_is_there) {
+ROW(vmm, create_needs_a_device_that_is_there) {
   const int count = devices_count();
   CUmemAllocationProp prop = vmm_prop();
   const std::size_t unit = vmm_unit();
@@ -106,7 +106,7 @@ TEST(vmm, create_needs_a_device_that_is_there) {
   ANSWERS(CUDA_ERROR_INVALID_DEVICE, cuMemCreate(&handle, unit, &prop, 0));
 }
 
-TEST(vmm, create_refuses_what_the_manual_forbids_of_host_memory) {
+ROW(vmm, create_refuses_what_the_manual_forbids_of_host_memory) {
   const Context context;
   const std::size_t unit = vmm_unit();
   CUmemGenericAllocationHandle handle = 0;
@@ -118,7 +118,7 @@ TEST(vmm, create_refuses_what_the_manual_forbids_of_host_memory) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&handle, unit, &prop, 0));
 }
 
-TEST(vmm, create_on_a_host_node) {
+ROW(vmm, create_on_a_host_node) {
   const Context context;
   int supported = 0;
   MUST(cuDeviceGetAttribute(&supported,
@@ -131,7 +131,7 @@ TEST(vmm, create_on_a_host_node) {
   ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemCreate(&handle, vmm_unit(), &prop, 0));
 }
 
-TEST(vmm, create_takes_the_memory) {
+ROW(vmm, create_takes_the_memory) {
   const Context context;
   const std::size_t bytes = 16 * vmm_unit();
   const std::size_t before = memory_free();
@@ -141,7 +141,7 @@ TEST(vmm, create_takes_the_memory) {
   EXPECT_GE(memory_free() + bytes / 2, before);
 }
 
-TEST(vmm, create_beyond_the_device_refused) {
+ROW(vmm, create_beyond_the_device_refused) {
   const Context context;
   std::size_t total = 0;
   MUST(cuDeviceTotalMem(&total, context.device()));
@@ -151,7 +151,7 @@ TEST(vmm, create_beyond_the_device_refused) {
   ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&handle, total * 2 / unit * unit, &prop, 0));
 }
 
-TEST(vmm, handles_tell_their_properties) {
+ROW(vmm, handles_tell_their_properties) {
   const Context context;
   const Physical memory(vmm_unit(), vmm_prop(kDescriptorHandle));
   CUmemAllocationProp prop{};
@@ -162,7 +162,7 @@ TEST(vmm, handles_tell_their_properties) {
   EXPECT_EQ(prop.requestedHandleTypes, kDescriptorHandle);
 }
 
-TEST(vmm, map_needs_a_reserved_range) {
+ROW(vmm, map_needs_a_reserved_range) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(2 * unit);
@@ -175,7 +175,7 @@ TEST(vmm, map_needs_a_reserved_range) {
   MUST(cuMemFree(allocated));
 }
 
-TEST(vmm, map_checks_its_arguments) {
+ROW(vmm, map_checks_its_arguments) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(2 * unit);
@@ -185,7 +185,7 @@ TEST(vmm, map_checks_its_arguments) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemMap(range.at(), unit / 2, 0, memory, 0));
 }
 
-TEST(vmm, map_offsets_are_zero) {
+ROW(vmm, map_offsets_are_zero) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(2 * unit);
@@ -193,7 +193,7 @@ TEST(vmm, map_offsets_are_zero) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemMap(range.at(), unit, unit, memory, 0));
 }
 
-TEST(vmm, map_is_no_larger_than_the_memory) {
+ROW(vmm, map_is_no_larger_than_the_memory) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(unit);
@@ -201,7 +201,7 @@ TEST(vmm, map_is_no_larger_than_the_memory) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemMap(range.at(), 2 * unit, 0, memory, 0));
 }
 
-TEST(vmm, map_only_where_nothing_is_mapped) {
+ROW(vmm, map_only_where_nothing_is_mapped) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(2 * unit), other(2 * unit);
@@ -212,7 +212,7 @@ TEST(vmm, map_only_where_nothing_is_mapped) {
   EXPECT_NE(cuMemMap(range.at() + 2 * unit, 2 * unit, 0, other, 0), CUDA_SUCCESS);
 }
 
-TEST(vmm, one_memory_at_two_addresses) {
+ROW(vmm, one_memory_at_two_addresses) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(unit);
@@ -223,7 +223,7 @@ TEST(vmm, one_memory_at_two_addresses) {
   EXPECT_EQ(word_read(range.at() + unit + 64), 0xabcdU);
 }
 
-TEST(vmm, neighbours_are_one_range) {
+ROW(vmm, neighbours_are_one_range) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical one(unit), two(unit);
@@ -236,7 +236,7 @@ TEST(vmm, neighbours_are_one_range) {
   EXPECT_EQ(out, in);
 }
 
-TEST(vmm, contents_stay_with_the_memory) {
+ROW(vmm, contents_stay_with_the_memory) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(unit);
@@ -250,7 +250,7 @@ TEST(vmm, contents_stay_with_the_memory) {
   EXPECT_EQ(word_read(range.at() + unit), 77U);
 }
 
-TEST(vmm, unmap_takes_whole_mappings) {
+ROW(vmm, unmap_takes_whole_mappings) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(2 * unit);
@@ -262,7 +262,7 @@ TEST(vmm, unmap_takes_whole_mappings) {
   EXPECT_EQ(word_read(range.at() + unit), 1U);
 }
 
-TEST(vmm, memory_lives_as_long_as_its_mapping) {
+ROW(vmm, memory_lives_as_long_as_its_mapping) {
   const Context context;
   const std::size_t bytes = 16 * vmm_unit();
   const std::size_t before = memory_free();
@@ -278,7 +278,7 @@ TEST(vmm, memory_lives_as_long_as_its_mapping) {
   EXPECT_GE(memory_free() + bytes / 2, before);
 }
 
-TEST(vmm, memory_lives_as_long_as_its_handle) {
+ROW(vmm, memory_lives_as_long_as_its_handle) {
   const Context context;
   const std::size_t bytes = 16 * vmm_unit();
   const std::size_t before = memory_free();
@@ -291,7 +291,7 @@ TEST(vmm, memory_lives_as_long_as_its_handle) {
   EXPECT_GE(memory_free() + bytes / 2, before);
 }
 
-TEST(vmm, retain_gives_the_same_handle) {
+ROW(vmm, retain_gives_the_same_handle) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Range range(unit);
@@ -303,7 +303,7 @@ TEST(vmm, retain_gives_the_same_handle) {
   MUST(cuMemRelease(again));
 }
 
-TEST(vmm, retain_counts) {
+ROW(vmm, retain_counts) {
   const Context context;
   const std::size_t bytes = 16 * vmm_unit();
   const std::size_t before = memory_free();
@@ -319,7 +319,7 @@ TEST(vmm, retain_counts) {
   EXPECT_GE(memory_free() + bytes / 2, before);
 }
 
-TEST(vmm, retain_needs_a_mapping) {
+ROW(vmm, retain_needs_a_mapping) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Range range(unit);
@@ -328,7 +328,7 @@ TEST(vmm, retain_needs_a_mapping) {
             CUDA_SUCCESS);
 }
 
-TEST(vmm, address_range_is_the_mapping) {
+ROW(vmm, address_range_is_the_mapping) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Range range(4 * unit);
@@ -341,7 +341,7 @@ TEST(vmm, address_range_is_the_mapping) {
   EXPECT_EQ(bytes, 2 * unit);
 }
 
-TEST(vmm, pointers_tell_how_they_can_be_exported) {
+ROW(vmm, pointers_tell_how_they_can_be_exported) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Range range(2 * unit);
@@ -354,7 +354,7 @@ TEST(vmm, pointers_tell_how_they_can_be_exported) {
   EXPECT_EQ(types, 0ULL + kDescriptorHandle);
 }
 
-TEST(vmm, mem_free_refuses_mapped_memory) {
+ROW(vmm, mem_free_refuses_mapped_memory) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Range range(unit);
@@ -363,7 +363,7 @@ TEST(vmm, mem_free_refuses_mapped_memory) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree(range.at()));
 }
 
-TEST(vmm, multicast) {
+ROW(vmm, multicast) {
   const Context context;
   int supported = 0;
   MUST(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, context.device()));
@@ -378,7 +378,7 @@ TEST(vmm, multicast) {
           cuMulticastGetGranularity(&bytes, &prop, CU_MULTICAST_GRANULARITY_MINIMUM));
 }
 
-TEST(vmm, dma_buffers) {
+ROW(vmm, dma_buffers) {
   const Context context;
   int supported = 0;
   MUST(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, context.device()));
@@ -392,7 +392,7 @@ TEST(vmm, dma_buffers) {
   MUST(cuMemFree(p));
 }
 
-TEST(vmm, fabric_handles) {
+ROW(vmm, fabric_handles) {
   const Context context;
   int supported = 0;
   MUST(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,

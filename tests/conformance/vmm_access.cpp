@@ -22,7 +22,7 @@ class Guarded {
   Mapped mapped_;
 };
 
-TEST(vmm, mappings_start_without_access) {
+ROW(vmm, mappings_start_without_access) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(unit);
@@ -31,7 +31,7 @@ TEST(vmm, mappings_start_without_access) {
   EXPECT_EQ(access_of(range.at()), 0ULL + CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-TEST(vmm, access_is_what_was_set) {
+ROW(vmm, access_is_what_was_set) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(unit);
@@ -44,7 +44,7 @@ TEST(vmm, access_is_what_was_set) {
   }
 }
 
-TEST(vmm, access_ends_with_the_mapping) {
+ROW(vmm, access_ends_with_the_mapping) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(unit);
@@ -54,7 +54,7 @@ TEST(vmm, access_ends_with_the_mapping) {
   EXPECT_EQ(access_of(range.at()), 0ULL + CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
-TEST(vmm, access_is_set_for_whole_mappings) {
+ROW(vmm, access_is_set_for_whole_mappings) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(2 * unit);
@@ -64,7 +64,7 @@ TEST(vmm, access_is_set_for_whole_mappings) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, access_set(range.at() + 2 * unit, unit));
 }
 
-TEST(vmm, access_spans_neighbours) {
+ROW(vmm, access_spans_neighbours) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical one(unit), two(unit);
@@ -76,7 +76,7 @@ TEST(vmm, access_spans_neighbours) {
   EXPECT_EQ(access_of(range.at() + unit), 0ULL + CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
-TEST(vmm, access_checks_its_arguments) {
+ROW(vmm, access_checks_its_arguments) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(unit);
@@ -88,7 +88,7 @@ TEST(vmm, access_checks_its_arguments) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemGetAccess(nullptr, &here, range.at()));
 }
 
-TEST(vmm, access_for_a_host_node_refused) {
+ROW(vmm, access_for_a_host_node_refused) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(unit);
@@ -99,7 +99,7 @@ TEST(vmm, access_for_a_host_node_refused) {
   EXPECT_NE(cuMemSetAccess(range.at(), unit, &access, 1), CUDA_SUCCESS);
 }
 
-TEST(vmm, access_is_of_each_device) {
+ROW(vmm, access_is_of_each_device) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   int peer = 0;
@@ -121,7 +121,7 @@ TEST(vmm, access_is_of_each_device) {
   EXPECT_EQ(access_of(range.at()), 0ULL + CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
-TEST(vmm, kernels_use_mapped_memory) {
+ROW(vmm, kernels_use_mapped_memory) {
   const Context context;
   const Guarded guarded(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   CUdeviceptr p = guarded.at();
@@ -133,7 +133,7 @@ TEST(vmm, kernels_use_mapped_memory) {
 
 // What follows ends with a context that has failed, so nothing in it can be given back.
 
-TEST(vmm, kernels_without_access_fail) {
+ROW(vmm, kernels_without_access_fail) {
   const Context context;
   const CUfunction function = kernel("write_address");
   const std::size_t unit = vmm_unit();
@@ -147,7 +147,7 @@ TEST(vmm, kernels_without_access_fail) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-TEST(vmm, kernels_outside_a_mapping_fail) {
+ROW(vmm, kernels_outside_a_mapping_fail) {
   const Context context;
   const CUfunction function = kernel("write_address");
   CUdeviceptr at = 0;
@@ -156,7 +156,7 @@ TEST(vmm, kernels_outside_a_mapping_fail) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-TEST(vmm, kernels_cannot_use_what_is_unmapped) {
+ROW(vmm, kernels_cannot_use_what_is_unmapped) {
   const Context context;
   const CUfunction function = kernel("write_address");
   const std::size_t unit = vmm_unit();
@@ -172,7 +172,7 @@ TEST(vmm, kernels_cannot_use_what_is_unmapped) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-TEST(vmm, kernels_cannot_write_what_is_read_only) {
+ROW(vmm, kernels_cannot_write_what_is_read_only) {
   const Context context;
   const CUfunction function = kernel("write_address");
   const std::size_t unit = vmm_unit();
@@ -188,14 +188,14 @@ TEST(vmm, kernels_cannot_write_what_is_read_only) {
   ANSWERS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-TEST(vmm, copies_without_access_fail) {
+ROW(vmm, copies_without_access_fail) {
   const Context context;
   const Guarded guarded(CU_MEM_ACCESS_FLAGS_PROT_NONE);
   unsigned value = 1;
   EXPECT_NE(cuMemcpyHtoD(guarded.at(), &value, sizeof value), CUDA_SUCCESS);
 }
 
-TEST(vmm, copies_read_what_is_read_only) {
+ROW(vmm, copies_read_what_is_read_only) {
   const Context context;
   const Guarded guarded(CU_MEM_ACCESS_FLAGS_PROT_READ);
   EXPECT_EQ(word_read(guarded.at() + 252), 3U);

@@ -38,7 +38,7 @@ class Imported {
   std::unique_ptr<Mapped> mapped_;
 };
 
-TEST(vmm, export_needs_the_handle_type) {
+ROW(vmm, export_needs_the_handle_type) {
   const Context context;
   const Physical memory(vmm_unit());
   int file = -1;
@@ -46,7 +46,7 @@ TEST(vmm, export_needs_the_handle_type) {
           cuMemExportToShareableHandle(&file, memory, kDescriptorHandle, 0));
 }
 
-TEST(vmm, export_checks_its_arguments) {
+ROW(vmm, export_checks_its_arguments) {
   const Context context;
   const Physical memory(vmm_unit(), vmm_prop(kDescriptorHandle));
   int file = -1;
@@ -56,7 +56,7 @@ TEST(vmm, export_checks_its_arguments) {
           cuMemExportToShareableHandle(&file, memory, kDescriptorHandle, 1));
 }
 
-TEST(vmm, import_refuses_other_files) {
+ROW(vmm, import_refuses_other_files) {
   const Context context;
   const int file = open("/dev/null", O_RDWR | O_CLOEXEC);
   CUmemGenericAllocationHandle handle = 0;
@@ -65,7 +65,7 @@ TEST(vmm, import_refuses_other_files) {
   close(file);
 }
 
-TEST(vmm, imports_show_the_same_memory) {
+ROW(vmm, imports_show_the_same_memory) {
   Partner importer([](Channel& channel) {
     const Context context;
     const auto bytes = channel.get<std::size_t>();
@@ -90,7 +90,7 @@ TEST(vmm, imports_show_the_same_memory) {
   EXPECT_EQ(word_read(range.at() + 128), 62U);
 }
 
-TEST(vmm, imports_take_no_memory_of_their_own) {
+ROW(vmm, imports_take_no_memory_of_their_own) {
   Partner importer([](Channel& channel) {
     const Context context;
     const auto bytes = channel.get<std::size_t>();
@@ -109,7 +109,7 @@ TEST(vmm, imports_take_no_memory_of_their_own) {
   importer.await();
 }
 
-TEST(vmm, imports_keep_the_memory) {
+ROW(vmm, imports_keep_the_memory) {
   Partner importer([](Channel& channel) {
     const Context context;
     const auto bytes = channel.get<std::size_t>();
@@ -142,7 +142,7 @@ TEST(vmm, imports_keep_the_memory) {
   importer.await();
 }
 
-TEST(vmm, a_descriptor_keeps_the_contents) {
+ROW(vmm, a_descriptor_keeps_the_contents) {
   const Context context;
   const std::size_t unit = vmm_unit();
   int file = -1;
@@ -158,7 +158,7 @@ TEST(vmm, a_descriptor_keeps_the_contents) {
   EXPECT_EQ(word_read(imported.at()), 81U);
 }
 
-TEST(vmm, imports_tell_their_properties) {
+ROW(vmm, imports_tell_their_properties) {
   const Context context;
   const std::size_t unit = vmm_unit();
   const Physical memory(unit, vmm_prop(kDescriptorHandle));
@@ -170,7 +170,7 @@ TEST(vmm, imports_tell_their_properties) {
   EXPECT_EQ(prop.location.id, 0);
 }
 
-TEST(vmm, each_import_is_released_by_itself) {
+ROW(vmm, each_import_is_released_by_itself) {
   const Context context;
   const std::size_t bytes = 32 * vmm_unit();
   const std::size_t before = memory_free();
@@ -187,7 +187,7 @@ TEST(vmm, each_import_is_released_by_itself) {
   EXPECT_GE(memory_free() + bytes / 2, before);
 }
 
-TEST(vmm, a_killed_importer_leaves_nothing) {
+ROW(vmm, a_killed_importer_leaves_nothing) {
   Partner importer([](Channel& channel) {
     const Context context;
     const auto bytes = channel.get<std::size_t>();
@@ -209,7 +209,7 @@ TEST(vmm, a_killed_importer_leaves_nothing) {
   EXPECT_GE(memory_free() + bytes / 2, before);
 }
 
-TEST(vmm, a_killed_exporter_leaves_the_import) {
+ROW(vmm, a_killed_exporter_leaves_the_import) {
   Partner exporter([](Channel& channel) {
     const Context context;
     const std::size_t bytes = 32 * vmm_unit();

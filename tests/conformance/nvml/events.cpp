@@ -9,7 +9,7 @@
 namespace conformance {
 namespace {
 
-TEST(nvml, clocks_do_not_exceed_their_maximum) {
+ROW(nvml, clocks_do_not_exceed_their_maximum) {
   const Library library;
   for (unsigned type = 0; type < 3; ++type) {
     unsigned now = 0, most = 0;
@@ -20,7 +20,7 @@ TEST(nvml, clocks_do_not_exceed_their_maximum) {
   }
 }
 
-TEST(nvml, unknown_clock_refused) {
+ROW(nvml, unknown_clock_refused) {
   const Library library;
   unsigned mhz = 0;
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT,
@@ -29,7 +29,7 @@ TEST(nvml, unknown_clock_refused) {
                NVML(nvmlDeviceGetClockInfo)(library.first(), 0, nullptr));
 }
 
-TEST(nvml, power_is_within_its_limit) {
+ROW(nvml, power_is_within_its_limit) {
   const Library library;
   unsigned used = 0, limit = 0;
   NVML_MUST(NVML(nvmlDeviceGetPowerUsage)(library.first(), &used));
@@ -38,7 +38,7 @@ TEST(nvml, power_is_within_its_limit) {
   EXPECT_LE(used, limit + limit / 5);
 }
 
-TEST(nvml, energy_grows) {
+ROW(nvml, energy_grows) {
   const Library library;
   unsigned long long before = 0, after = 0;
   NVML_MUST(NVML(nvmlDeviceGetTotalEnergyConsumption)(library.first(), &before));
@@ -48,7 +48,7 @@ TEST(nvml, energy_grows) {
   }));
 }
 
-TEST(nvml, temperature_is_below_shutdown) {
+ROW(nvml, temperature_is_below_shutdown) {
   const Library library;
   unsigned now = 0, slowdown = 0, shutdown = 0;
   NVML_MUST(NVML(nvmlDeviceGetTemperature)(library.first(), NVML_TEMPERATURE_GPU, &now));
@@ -60,14 +60,14 @@ TEST(nvml, temperature_is_below_shutdown) {
   EXPECT_LE(slowdown, shutdown);
 }
 
-TEST(nvml, unknown_sensor_refused) {
+ROW(nvml, unknown_sensor_refused) {
   const Library library;
   unsigned celsius = 0;
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT,
                NVML(nvmlDeviceGetTemperature)(library.first(), 99, &celsius));
 }
 
-TEST(nvml, performance_state_is_one_of_sixteen) {
+ROW(nvml, performance_state_is_one_of_sixteen) {
   const Library library;
   int state = -1;
   NVML_MUST(NVML(nvmlDeviceGetPerformanceState)(library.first(), &state));
@@ -75,7 +75,7 @@ TEST(nvml, performance_state_is_one_of_sixteen) {
   EXPECT_LE(state, 15);
 }
 
-TEST(nvml, link_does_not_exceed_its_maximum) {
+ROW(nvml, link_does_not_exceed_its_maximum) {
   const Library library;
   unsigned now = 0, most = 0;
   NVML_MUST(NVML(nvmlDeviceGetCurrPcieLinkGeneration)(library.first(), &now));
@@ -106,14 +106,14 @@ class Watch {
   nvmlEventSet_t set_ = nullptr;
 };
 
-TEST(nvml, xids_are_among_the_events) {
+ROW(nvml, xids_are_among_the_events) {
   const Library library;
   unsigned long long types = 0;
   NVML_MUST(NVML(nvmlDeviceGetSupportedEventTypes)(library.first(), &types));
   EXPECT_NE(types & NVML_EVENT_XID_CRITICAL_ERROR, 0U);
 }
 
-TEST(nvml, waiting_for_an_event_times_out) {
+ROW(nvml, waiting_for_an_event_times_out) {
   const Library library;
   Watch watch(library.first());
   nvmlEventData_t data{};
@@ -136,7 +136,7 @@ void fault_in_a_child() {
   EXPECT_EQ(status, 0);
 }
 
-TEST(nvml, a_faulting_kernel_is_an_xid) {
+ROW(nvml, a_faulting_kernel_is_an_xid) {
   const Library library;
   Watch watch(library.first());
   fault_in_a_child();
@@ -147,7 +147,7 @@ TEST(nvml, a_faulting_kernel_is_an_xid) {
   EXPECT_EQ(data.eventData, 31U) << "memory page fault";
 }
 
-TEST(nvml, an_event_is_delivered_once) {
+ROW(nvml, an_event_is_delivered_once) {
   const Library library;
   Watch watch(library.first());
   fault_in_a_child();
@@ -159,7 +159,7 @@ TEST(nvml, an_event_is_delivered_once) {
   NVML_ANSWERS(NVML_ERROR_TIMEOUT, watch.wait(data, 0));
 }
 
-TEST(nvml, events_from_before_are_not_told) {
+ROW(nvml, events_from_before_are_not_told) {
   const Library library;
   {
     Watch watch(library.first());
@@ -174,7 +174,7 @@ TEST(nvml, events_from_before_are_not_told) {
   NVML_ANSWERS(NVML_ERROR_TIMEOUT, watch.wait(data, 200));
 }
 
-TEST(nvml, event_arguments_are_checked) {
+ROW(nvml, event_arguments_are_checked) {
   const Library library;
   Watch watch(library.first());
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT, NVML(nvmlEventSetCreate)(nullptr));

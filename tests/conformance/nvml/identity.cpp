@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kTextBytes = 96;  // as NVML_DEVICE_NAME_V2_BUFFER_SIZE
 
-TEST(nvml, calls_before_init_are_refused) {
+ROW(nvml, calls_before_init_are_refused) {
   unsigned count = 0;
   nvmlDevice_t device = nullptr;
   char text[kTextBytes];
@@ -20,11 +20,11 @@ TEST(nvml, calls_before_init_are_refused) {
   NVML_ANSWERS(NVML_ERROR_UNINITIALIZED, NVML(nvmlSystemGetDriverVersion)(text, sizeof text));
 }
 
-TEST(nvml, shutdown_without_init_refused) {
+ROW(nvml, shutdown_without_init_refused) {
   NVML_ANSWERS(NVML_ERROR_UNINITIALIZED, NVML(nvmlShutdown)());
 }
 
-TEST(nvml, initialisation_is_counted) {
+ROW(nvml, initialisation_is_counted) {
   unsigned count = 0;
   NVML_MUST(NVML(nvmlInit_v2)());
   NVML_MUST(NVML(nvmlInit_v2)());
@@ -35,7 +35,7 @@ TEST(nvml, initialisation_is_counted) {
   NVML_ANSWERS(NVML_ERROR_UNINITIALIZED, NVML(nvmlShutdown)());
 }
 
-TEST(nvml, devices_need_no_initialised_driver) {
+ROW(nvml, devices_need_no_initialised_driver) {
   const Library library;
   int ordinals = 0;
   unsigned count = 0;
@@ -44,7 +44,7 @@ TEST(nvml, devices_need_no_initialised_driver) {
   EXPECT_EQ(cuDeviceGetCount(&ordinals), CUDA_ERROR_NOT_INITIALIZED);
 }
 
-TEST(nvml, count_is_of_all_devices) {
+ROW(nvml, count_is_of_all_devices) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   unsigned before = 0, after = 0;
   {
@@ -58,7 +58,7 @@ TEST(nvml, count_is_of_all_devices) {
   EXPECT_EQ(cuInit(0), CUDA_ERROR_NO_DEVICE) << "which CUDA does not see";
 }
 
-TEST(nvml, error_strings_tell_errors_apart) {
+ROW(nvml, error_strings_tell_errors_apart) {
   std::set<std::string> texts;
   for (const nvmlReturn_t code : {0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 13, 15, 16, 17, 18, 20}) {
     const char* text = NVML(nvmlErrorString)(code);
@@ -70,13 +70,13 @@ TEST(nvml, error_strings_tell_errors_apart) {
   EXPECT_STREQ(NVML(nvmlErrorString)(NVML_ERROR_GPU_IS_LOST), "GPU is lost");
 }
 
-TEST(nvml, error_string_of_any_number) {
+ROW(nvml, error_string_of_any_number) {
   const char* text = NVML(nvmlErrorString)(12345);
   ASSERT_NE(text, nullptr);
   EXPECT_STRNE(text, "");
 }
 
-TEST(nvml, versions_are_told) {
+ROW(nvml, versions_are_told) {
   const Library library;
   char driver[kTextBytes] = {}, own[kTextBytes] = {};
   NVML_ANSWERS(NVML_SUCCESS, NVML(nvmlSystemGetDriverVersion)(driver, sizeof driver));
@@ -85,7 +85,7 @@ TEST(nvml, versions_are_told) {
       << own << " names the driver " << driver;
 }
 
-TEST(nvml, cuda_version_is_the_drivers) {
+ROW(nvml, cuda_version_is_the_drivers) {
   const Library library;
   int told = 0, driver = 0;
   NVML_MUST(NVML(nvmlSystemGetCudaDriverVersion_v2)(&told));
@@ -94,7 +94,7 @@ TEST(nvml, cuda_version_is_the_drivers) {
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT, NVML(nvmlSystemGetCudaDriverVersion_v2)(nullptr));
 }
 
-TEST(nvml, short_buffers_refused) {
+ROW(nvml, short_buffers_refused) {
   const Library library;
   char text[kTextBytes] = {};
   NVML_ANSWERS(NVML_ERROR_INSUFFICIENT_SIZE, NVML(nvmlSystemGetDriverVersion)(text, 2));
@@ -102,7 +102,7 @@ TEST(nvml, short_buffers_refused) {
   NVML_ANSWERS(NVML_ERROR_INSUFFICIENT_SIZE, NVML(nvmlDeviceGetUUID)(library.first(), text, 10));
 }
 
-TEST(nvml, results_need_a_place) {
+ROW(nvml, results_need_a_place) {
   const Library library;
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT, NVML(nvmlDeviceGetCount_v2)(nullptr));
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT, NVML(nvmlDeviceGetHandleByIndex_v2)(0, nullptr));
@@ -112,7 +112,7 @@ TEST(nvml, results_need_a_place) {
                NVML(nvmlDeviceGetUtilizationRates)(library.first(), nullptr));
 }
 
-TEST(nvml, null_handle_refused) {
+ROW(nvml, null_handle_refused) {
   const Library library;
   nvmlMemory_t memory;
   char text[kTextBytes];
@@ -120,7 +120,7 @@ TEST(nvml, null_handle_refused) {
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT, NVML(nvmlDeviceGetName)(nullptr, text, sizeof text));
 }
 
-TEST(nvml, index_beyond_the_devices_refused) {
+ROW(nvml, index_beyond_the_devices_refused) {
   const Library library;
   unsigned count = 0;
   nvmlDevice_t device = nullptr;
@@ -128,7 +128,7 @@ TEST(nvml, index_beyond_the_devices_refused) {
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT, NVML(nvmlDeviceGetHandleByIndex_v2)(count, &device));
 }
 
-TEST(nvml, index_of_a_handle) {
+ROW(nvml, index_of_a_handle) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   const Library library;
   unsigned count = 0;
@@ -142,7 +142,7 @@ TEST(nvml, index_of_a_handle) {
   }
 }
 
-TEST(nvml, indices_are_in_bus_order) {
+ROW(nvml, indices_are_in_bus_order) {
   settings_soft({{"SOFTGPU_COUNT", "3"}});
   const Library library;
   unsigned count = 0;
@@ -159,7 +159,7 @@ TEST(nvml, indices_are_in_bus_order) {
   EXPECT_TRUE(std::is_sorted(addresses.begin(), addresses.end()));
 }
 
-TEST(nvml, uuid_is_the_drivers) {
+ROW(nvml, uuid_is_the_drivers) {
   const Library library;
   char text[kTextBytes] = {};
   nvmlDevice_t device = nullptr;
@@ -169,20 +169,20 @@ TEST(nvml, uuid_is_the_drivers) {
   EXPECT_EQ(text, uuid);
 }
 
-TEST(nvml, unknown_uuid_not_found) {
+ROW(nvml, unknown_uuid_not_found) {
   const Library library;
   nvmlDevice_t device = nullptr;
   NVML_ANSWERS(NVML_ERROR_NOT_FOUND, NVML(nvmlDeviceGetHandleByUUID)(
                                          "GPU-5a5a5a5a-5a5a-5a5a-5a5a-5a5a5a5a5a5a", &device));
 }
 
-TEST(nvml, null_uuid_refused) {
+ROW(nvml, null_uuid_refused) {
   const Library library;
   nvmlDevice_t device = nullptr;
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT, NVML(nvmlDeviceGetHandleByUUID)(nullptr, &device));
 }
 
-TEST(nvml, bus_id_is_the_drivers) {
+ROW(nvml, bus_id_is_the_drivers) {
   const Library library;
   nvmlPciInfo_t pci{};
   const Context context;
@@ -196,7 +196,7 @@ TEST(nvml, bus_id_is_the_drivers) {
   EXPECT_EQ(pci.device, static_cast<unsigned>(slot));
 }
 
-TEST(nvml, bus_id_texts_say_the_same) {
+ROW(nvml, bus_id_texts_say_the_same) {
   const Library library;
   nvmlPciInfo_t pci{};
   NVML_MUST(NVML(nvmlDeviceGetPciInfo_v3)(library.first(), &pci));
@@ -209,7 +209,7 @@ TEST(nvml, bus_id_texts_say_the_same) {
   EXPECT_EQ(bus, pci.bus);
 }
 
-TEST(nvml, handle_by_bus_id_in_each_form) {
+ROW(nvml, handle_by_bus_id_in_each_form) {
   const Library library;
   nvmlPciInfo_t pci{};
   NVML_MUST(NVML(nvmlDeviceGetPciInfo_v3)(library.first(), &pci));
@@ -222,7 +222,7 @@ TEST(nvml, handle_by_bus_id_in_each_form) {
   }
 }
 
-TEST(nvml, unknown_bus_id_not_found) {
+ROW(nvml, unknown_bus_id_not_found) {
   const Library library;
   nvmlDevice_t device = nullptr;
   NVML_ANSWERS(NVML_ERROR_NOT_FOUND,
@@ -231,7 +231,7 @@ TEST(nvml, unknown_bus_id_not_found) {
                NVML(nvmlDeviceGetHandleByPciBusId_v2)(nullptr, &device));
 }
 
-TEST(nvml, name_is_the_drivers) {
+ROW(nvml, name_is_the_drivers) {
   const Library library;
   const Context context;
   char told[kTextBytes] = {}, driver[kTextBytes] = {};
@@ -240,7 +240,7 @@ TEST(nvml, name_is_the_drivers) {
   EXPECT_STREQ(told, driver);
 }
 
-TEST(nvml, compute_capability_is_the_drivers) {
+ROW(nvml, compute_capability_is_the_drivers) {
   const Library library;
   const Context context;
   int major = 0, minor = 0, of_driver = 0;
@@ -253,7 +253,7 @@ TEST(nvml, compute_capability_is_the_drivers) {
   EXPECT_EQ(minor, of_driver);
 }
 
-TEST(nvml, architecture_belongs_to_the_capability) {
+ROW(nvml, architecture_belongs_to_the_capability) {
   const Library library;
   int major = 0, minor = 0;
   unsigned architecture = 0;
@@ -268,7 +268,7 @@ TEST(nvml, architecture_belongs_to_the_capability) {
   EXPECT_EQ(architecture, expected) << major << "." << minor;
 }
 
-TEST(nvml, compute_mode_is_the_drivers) {
+ROW(nvml, compute_mode_is_the_drivers) {
   const Library library;
   const Context context;
   unsigned mode = 99;
@@ -278,7 +278,7 @@ TEST(nvml, compute_mode_is_the_drivers) {
   EXPECT_EQ(mode, static_cast<unsigned>(of_driver));
 }
 
-TEST(nvml, mig_is_off_or_unknown) {
+ROW(nvml, mig_is_off_or_unknown) {
   const Library library;
   unsigned current = 9, pending = 9;
   const nvmlReturn_t result = NVML(nvmlDeviceGetMigMode)(library.first(), &current, &pending);
@@ -288,7 +288,7 @@ TEST(nvml, mig_is_off_or_unknown) {
     EXPECT_EQ(result, NVML_ERROR_NOT_SUPPORTED);
 }
 
-TEST(nvml, persistence_mode_is_on_or_off) {
+ROW(nvml, persistence_mode_is_on_or_off) {
   const Library library;
   unsigned mode = 9;
   NVML_MUST(NVML(nvmlDeviceGetPersistenceMode)(library.first(), &mode));
@@ -297,7 +297,7 @@ TEST(nvml, persistence_mode_is_on_or_off) {
                NVML(nvmlDeviceGetPersistenceMode)(library.first(), nullptr));
 }
 
-TEST(nvml, unknown_process_has_no_name) {
+ROW(nvml, unknown_process_has_no_name) {
   const Library library;
   char name[kTextBytes];
   constexpr unsigned kNoPid = 0x3fffffff;  // above the kernel's limit of 4194304

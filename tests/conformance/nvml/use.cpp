@@ -20,13 +20,13 @@ nvmlMemory_t memory_of(nvmlDevice_t device) {
   return memory;
 }
 
-TEST(nvml, memory_adds_up) {
+ROW(nvml, memory_adds_up) {
   const Library library;
   const nvmlMemory_t memory = memory_of(library.first());
   EXPECT_EQ(memory.free + memory.used, memory.total);
 }
 
-TEST(nvml, memory_v2_adds_up) {
+ROW(nvml, memory_v2_adds_up) {
   const Library library;
   nvmlMemory_v2_t memory{};
   memory.version = NVML_MEMORY_V2;
@@ -36,14 +36,14 @@ TEST(nvml, memory_v2_adds_up) {
   observe("reserved_bytes", static_cast<long long>(memory.reserved));
 }
 
-TEST(nvml, memory_v2_needs_its_version) {
+ROW(nvml, memory_v2_needs_its_version) {
   const Library library;
   nvmlMemory_v2_t memory{};
   NVML_ANSWERS(NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
                NVML(nvmlDeviceGetMemoryInfo_v2)(library.first(), &memory));
 }
 
-TEST(nvml, memory_holds_what_the_driver_offers) {
+ROW(nvml, memory_holds_what_the_driver_offers) {
   const Library library;
   const Context context;
   std::size_t total = 0;
@@ -51,7 +51,7 @@ TEST(nvml, memory_holds_what_the_driver_offers) {
   EXPECT_GE(memory_of(library.device()).total, total);
 }
 
-TEST(nvml, memory_follows_allocations) {
+ROW(nvml, memory_follows_allocations) {
   const Library library;
   const Context context;
   const auto before = memory_of(library.device()).used;
@@ -62,7 +62,7 @@ TEST(nvml, memory_follows_allocations) {
   EXPECT_LT(memory_of(library.device()).used, before + kBytes);
 }
 
-TEST(nvml, a_context_makes_a_process) {
+ROW(nvml, a_context_makes_a_process) {
   const Library library;
   const nvmlDevice_t device = library.device();
   const std::size_t before = processes(device).size();
@@ -75,7 +75,7 @@ TEST(nvml, a_context_makes_a_process) {
             1);
 }
 
-TEST(nvml, looking_makes_no_process) {
+ROW(nvml, looking_makes_no_process) {
   const Library library;
   const nvmlDevice_t device = library.first();
   const std::size_t before = processes(device).size();
@@ -83,7 +83,7 @@ TEST(nvml, looking_makes_no_process) {
   EXPECT_EQ(processes(device).size(), before);
 }
 
-TEST(nvml, processes_have_their_memory) {
+ROW(nvml, processes_have_their_memory) {
   const Library library;
   const nvmlDevice_t device = library.device();
   const Context context;
@@ -99,7 +99,7 @@ TEST(nvml, processes_have_their_memory) {
   MUST(cuMemFree(p));
 }
 
-TEST(nvml, processes_tell_how_many) {
+ROW(nvml, processes_tell_how_many) {
   const Library library;
   const nvmlDevice_t device = library.device();
   const Context context;
@@ -109,13 +109,13 @@ TEST(nvml, processes_tell_how_many) {
   EXPECT_GE(count, processes(device).size()) << "room for all of them";
 }
 
-TEST(nvml, processes_need_a_count) {
+ROW(nvml, processes_need_a_count) {
   const Library library;
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT,
                NVML(nvmlDeviceGetComputeRunningProcesses_v3)(library.first(), nullptr, nullptr));
 }
 
-TEST(nvml, older_process_lists_say_the_same) {
+ROW(nvml, older_process_lists_say_the_same) {
   const Library library;
   const nvmlDevice_t device = library.device();
   const Context context;
@@ -134,7 +134,7 @@ TEST(nvml, older_process_lists_say_the_same) {
   }
 }
 
-TEST(nvml, processes_are_of_no_instance) {
+ROW(nvml, processes_are_of_no_instance) {
   const Library library;
   const Context context;
   for (const auto& process : processes(library.device())) {
@@ -143,7 +143,7 @@ TEST(nvml, processes_are_of_no_instance) {
   }
 }
 
-TEST(nvml, compute_is_not_graphics) {
+ROW(nvml, compute_is_not_graphics) {
   const Library library;
   const Context context;
   nvmlProcessInfo_t infos[64];
@@ -152,7 +152,7 @@ TEST(nvml, compute_is_not_graphics) {
   for (unsigned i = 0; i < count; ++i) EXPECT_NE(infos[i].pid, static_cast<unsigned>(getpid()));
 }
 
-TEST(nvml, a_killed_process_leaves_the_list) {
+ROW(nvml, a_killed_process_leaves_the_list) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
@@ -185,7 +185,7 @@ nvmlUtilization_t utilization_of(nvmlDevice_t device) {
   return utilization;
 }
 
-TEST(nvml, utilization_rises_with_work) {
+ROW(nvml, utilization_rises_with_work) {
   settings_soft({{"SOFTGPU_PACING", "1"}});
   const Library library;
   const Context context;
@@ -194,7 +194,7 @@ TEST(nvml, utilization_rises_with_work) {
       << "a kernel ran all the time";
 }
 
-TEST(nvml, utilization_falls_without_work) {
+ROW(nvml, utilization_falls_without_work) {
   settings_soft({{"SOFTGPU_PACING", "1"}});
   const Library library;
   const Context context;
@@ -211,7 +211,7 @@ unsigned long long wall_us() {
                                              .count());
 }
 
-TEST(nvml, process_utilization_names_who_works) {
+ROW(nvml, process_utilization_names_who_works) {
   settings_soft({{"SOFTGPU_PACING", "1"}});
   const Library library;
   const Context context;
@@ -230,7 +230,7 @@ TEST(nvml, process_utilization_names_who_works) {
                           [](const auto& s) { return s.pid == static_cast<unsigned>(getpid()); }));
 }
 
-TEST(nvml, process_utilization_is_stamped) {
+ROW(nvml, process_utilization_is_stamped) {
   settings_soft({{"SOFTGPU_PACING", "1"}});
   const Library library;
   const Context context;
@@ -249,7 +249,7 @@ TEST(nvml, process_utilization_is_stamped) {
   }
 }
 
-TEST(nvml, process_utilization_of_the_future) {
+ROW(nvml, process_utilization_of_the_future) {
   const Library library;
   const Context context;
   nvmlProcessUtilizationSample_t samples[64];
@@ -259,7 +259,7 @@ TEST(nvml, process_utilization_of_the_future) {
                                                      wall_us() + 3'600'000'000ULL));
 }
 
-TEST(nvml, process_utilization_needs_a_count) {
+ROW(nvml, process_utilization_needs_a_count) {
   const Library library;
   nvmlProcessUtilizationSample_t samples[1];
   NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT,

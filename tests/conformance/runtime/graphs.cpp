@@ -4,7 +4,7 @@
 namespace conformance {
 namespace {
 
-TEST(runtime, captured_work_runs_when_launched) {
+ROW(runtime, captured_work_runs_when_launched) {
   const DeviceWord word;
   const cudaStream_t stream = stream_make();
   cudaFuncAttributes attributes{};
@@ -25,7 +25,7 @@ TEST(runtime, captured_work_runs_when_launched) {
   EXPECT_EQ(word.value(), 23U) << "and again";
 }
 
-TEST(runtime, capture_forbids_allocation) {
+ROW(runtime, capture_forbids_allocation) {
   const cudaStream_t stream = stream_make();
   RUNS(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   void* data = nullptr;
@@ -35,7 +35,7 @@ TEST(runtime, capture_forbids_allocation) {
   EXPECT_EQ(graph, nullptr);
 }
 
-TEST(runtime, capture_status_is_told) {
+ROW(runtime, capture_status_is_told) {
   const cudaStream_t stream = stream_make();
   auto status = no_such<cudaStreamCaptureStatus>(9);
   RUNS(cudaStreamIsCapturing(stream, &status));
@@ -47,7 +47,7 @@ TEST(runtime, capture_status_is_told) {
   RUNS(cudaStreamEndCapture(stream, &graph));
 }
 
-TEST(runtime, graphs_are_built_by_nodes) {
+ROW(runtime, graphs_are_built_by_nodes) {
   const DeviceWord word;
   cudaGraph_t graph = nullptr;
   RUNS(cudaGraphCreate(&graph, 0));
@@ -78,7 +78,7 @@ TEST(runtime, graphs_are_built_by_nodes) {
   EXPECT_EQ(word.value(), 21U);
 }
 
-TEST(runtime, graphs_copy_to_variables) {
+ROW(runtime, graphs_copy_to_variables) {
   cudaGraph_t graph = nullptr;
   RUNS(cudaGraphCreate(&graph, 0));
   unsigned value = 31, back = 0;
@@ -96,7 +96,7 @@ TEST(runtime, graphs_copy_to_variables) {
   EXPECT_EQ(back, 31U);
 }
 
-TEST(runtime, copy_nodes_tell_their_parameters) {
+ROW(runtime, copy_nodes_tell_their_parameters) {
   cudaGraph_t graph = nullptr;
   RUNS(cudaGraphCreate(&graph, 0));
   const DeviceWord word;
@@ -111,7 +111,7 @@ TEST(runtime, copy_nodes_tell_their_parameters) {
   EXPECT_EQ(told.extent.width, 4U);
 }
 
-TEST(runtime, event_nodes_take_new_events) {
+ROW(runtime, event_nodes_take_new_events) {
   cudaEvent_t first = nullptr, second = nullptr, told = nullptr;
   RUNS(cudaEventCreate(&first));
   RUNS(cudaEventCreate(&second));
@@ -126,7 +126,7 @@ TEST(runtime, event_nodes_take_new_events) {
   EXPECT_EQ(told, second);
 }
 
-TEST(runtime, executable_graphs_take_new_parameters) {
+ROW(runtime, executable_graphs_take_new_parameters) {
   const DeviceWord word;
   cudaGraph_t graph = nullptr;
   RUNS(cudaGraphCreate(&graph, 0));
@@ -148,7 +148,7 @@ TEST(runtime, executable_graphs_take_new_parameters) {
   EXPECT_EQ(word.value(), 2U);
 }
 
-TEST(runtime, nodes_of_any_kind) {
+ROW(runtime, nodes_of_any_kind) {
   const DeviceWord word;
   cudaGraph_t graph = nullptr;
   RUNS(cudaGraphCreate(&graph, 0));

@@ -8,19 +8,19 @@ namespace {
 
 constexpr unsigned kWords = 64;
 
-TEST(runtime, free_of_null_is_nothing) {
+ROW(runtime, free_of_null_is_nothing) {
   ANSWERS(cudaSuccess, cudaFree(nullptr));
   ANSWERS(cudaSuccess, cudaFreeHost(nullptr));
 }
 
-TEST(runtime, freed_twice_refused) {
+ROW(runtime, freed_twice_refused) {
   void* data = nullptr;
   RUNS(cudaMalloc(&data, 256));
   ANSWERS(cudaSuccess, cudaFree(data));
   ANSWERS(cudaErrorInvalidValue, cudaFree(data));
 }
 
-TEST(runtime, too_much_memory_refused) {
+ROW(runtime, too_much_memory_refused) {
   std::size_t free = 0, total = 0;
   RUNS(cudaMemGetInfo(&free, &total));
   void* data = nullptr;
@@ -30,7 +30,7 @@ TEST(runtime, too_much_memory_refused) {
   RUNS(cudaFree(data));
 }
 
-TEST(runtime, copies_of_every_kind) {
+ROW(runtime, copies_of_every_kind) {
   std::vector<unsigned> from(kWords, 5), through(kWords), back(kWords);
   void *a = nullptr, *b = nullptr;
   RUNS(cudaMalloc(&a, kWords * 4));
@@ -42,7 +42,7 @@ TEST(runtime, copies_of_every_kind) {
   EXPECT_EQ(back, from);
 }
 
-TEST(runtime, copies_find_their_direction) {
+ROW(runtime, copies_find_their_direction) {
   std::vector<unsigned> from(kWords, 6), back(kWords);
   void *a = nullptr, *b = nullptr;
   RUNS(cudaMalloc(&a, kWords * 4));
@@ -53,13 +53,13 @@ TEST(runtime, copies_find_their_direction) {
   EXPECT_EQ(back, from);
 }
 
-TEST(runtime, unknown_copy_direction_refused) {
+ROW(runtime, unknown_copy_direction_refused) {
   unsigned from = 1, to = 2;
   ANSWERS(cudaErrorInvalidMemcpyDirection, cudaMemcpy(&to, &from, 4, no_such<cudaMemcpyKind>(17)));
   EXPECT_EQ(to, 2U);
 }
 
-TEST(runtime, rows_with_a_pitch) {
+ROW(runtime, rows_with_a_pitch) {
   void* data = nullptr;
   std::size_t pitch = 0;
   RUNS(cudaMallocPitch(&data, &pitch, 100, 4));
@@ -73,7 +73,7 @@ TEST(runtime, rows_with_a_pitch) {
           cudaMemcpy2D(data, 50, from.data(), 100, 100, 4, cudaMemcpyHostToDevice));
 }
 
-TEST(runtime, boxes) {
+ROW(runtime, boxes) {
   cudaPitchedPtr device{};
   const cudaExtent extent{20, 3, 2};
   RUNS(cudaMalloc3D(&device, extent));
@@ -93,7 +93,7 @@ TEST(runtime, boxes) {
   EXPECT_EQ(back, from);
 }
 
-TEST(runtime, fills) {
+ROW(runtime, fills) {
   unsigned char back[48];
   void* data = nullptr;
   RUNS(cudaMalloc(&data, sizeof back));
@@ -103,7 +103,7 @@ TEST(runtime, fills) {
   for (int i = 0; i < 48; ++i) EXPECT_EQ(back[i], i % 16 < 4 ? 0xa5 : 0x5a) << i;
 }
 
-TEST(runtime, pinned_memory_is_seen_by_the_device) {
+ROW(runtime, pinned_memory_is_seen_by_the_device) {
   unsigned* host = nullptr;
   RUNS(cudaHostAlloc(reinterpret_cast<void**>(&host), 4, cudaHostAllocMapped));
   void* device = nullptr;
@@ -117,7 +117,7 @@ TEST(runtime, pinned_memory_is_seen_by_the_device) {
   ANSWERS(cudaSuccess, cudaFreeHost(host));
 }
 
-TEST(runtime, host_memory_is_registered_once) {
+ROW(runtime, host_memory_is_registered_once) {
   std::vector<char> memory(1 << 16);
   ANSWERS(cudaSuccess, cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault));
   ANSWERS(cudaErrorHostMemoryAlreadyRegistered,
@@ -126,7 +126,7 @@ TEST(runtime, host_memory_is_registered_once) {
   ANSWERS(cudaErrorHostMemoryNotRegistered, cudaHostUnregister(memory.data()));
 }
 
-TEST(runtime, managed_memory_is_seen_by_both) {
+ROW(runtime, managed_memory_is_seen_by_both) {
   unsigned* data = nullptr;
   RUNS(cudaMallocManaged(reinterpret_cast<void**>(&data), 4, cudaMemAttachGlobal));
   *data = 3;
@@ -136,7 +136,7 @@ TEST(runtime, managed_memory_is_seen_by_both) {
   RUNS(cudaFree(data));
 }
 
-TEST(runtime, pointers_tell_what_they_are) {
+ROW(runtime, pointers_tell_what_they_are) {
   void *device = nullptr, *pinned = nullptr, *managed = nullptr;
   int plain = 0;
   RUNS(cudaMalloc(&device, 256));
@@ -154,7 +154,7 @@ TEST(runtime, pointers_tell_what_they_are) {
   EXPECT_EQ(type_of(&plain), cudaMemoryTypeUnregistered);
 }
 
-TEST(runtime, variables_by_symbol) {
+ROW(runtime, variables_by_symbol) {
   unsigned value = 40;
   ANSWERS(cudaSuccess,
           cudaMemcpyToSymbol(runtime_counter_symbol, &value, 4, 0, cudaMemcpyHostToDevice));
@@ -164,7 +164,7 @@ TEST(runtime, variables_by_symbol) {
   EXPECT_EQ(value, 42U);
 }
 
-TEST(runtime, variables_have_address_and_size) {
+ROW(runtime, variables_have_address_and_size) {
   void* address = nullptr;
   std::size_t bytes = 0;
   ANSWERS(cudaSuccess, cudaGetSymbolSize(&bytes, runtime_table_symbol));
@@ -176,7 +176,7 @@ TEST(runtime, variables_have_address_and_size) {
   ANSWERS(cudaErrorInvalidSymbol, cudaGetSymbolSize(&bytes, &no_symbol));
 }
 
-TEST(runtime, variables_from_an_offset) {
+ROW(runtime, variables_from_an_offset) {
   const unsigned written[2] = {8, 9};
   unsigned back[4] = {};
   RUNS(cudaMemcpyToSymbol(runtime_table_symbol, written, 8, 4, cudaMemcpyHostToDevice));
@@ -187,7 +187,7 @@ TEST(runtime, variables_from_an_offset) {
   EXPECT_EQ(back[3], 0U);
 }
 
-TEST(runtime, constants_by_symbol) {
+ROW(runtime, constants_by_symbol) {
   const unsigned factor = 10;
   RUNS(cudaMemcpyToSymbol(runtime_factor_symbol, &factor, 4, 0, cudaMemcpyHostToDevice));
   const DeviceWord word;
@@ -196,7 +196,7 @@ TEST(runtime, constants_by_symbol) {
   EXPECT_EQ(word.value(), 40U);
 }
 
-TEST(runtime, managed_variables_are_seen_by_both) {
+ROW(runtime, managed_variables_are_seen_by_both) {
   RUNS(cudaFree(nullptr));
   EXPECT_EQ(*runtime_managed_address(), 11U);
   *runtime_managed_address() = 20;
@@ -205,7 +205,7 @@ TEST(runtime, managed_variables_are_seen_by_both) {
   EXPECT_EQ(*runtime_managed_address(), 21U);
 }
 
-TEST(runtime, arrays_keep_their_shape) {
+ROW(runtime, arrays_keep_their_shape) {
   const cudaChannelFormatDesc channels{8, 8, 8, 8, cudaChannelFormatKindUnsigned};
   cudaArray_t array = nullptr;
   RUNS(cudaMallocArray(&array, &channels, 20, 3, cudaArrayDefault));
@@ -222,7 +222,7 @@ TEST(runtime, arrays_keep_their_shape) {
   ANSWERS(cudaSuccess, cudaFreeArray(array));
 }
 
-TEST(runtime, arrays_are_copied_by_rows) {
+ROW(runtime, arrays_are_copied_by_rows) {
   const cudaChannelFormatDesc channels{32, 0, 0, 0, cudaChannelFormatKindFloat};
   cudaArray_t array = nullptr;
   RUNS(cudaMallocArray(&array, &channels, 8, 4, cudaArrayDefault));
@@ -240,7 +240,7 @@ TEST(runtime, arrays_are_copied_by_rows) {
   EXPECT_EQ(part[1], 18.0F);
 }
 
-TEST(runtime, arrays_are_copied_by_boxes) {
+ROW(runtime, arrays_are_copied_by_boxes) {
   const cudaChannelFormatDesc channels{32, 0, 0, 0, cudaChannelFormatKindUnsigned};
   const cudaExtent extent{4, 2, 2};
   cudaArray_t array = nullptr;
@@ -262,13 +262,13 @@ TEST(runtime, arrays_are_copied_by_boxes) {
   EXPECT_EQ(back, from);
 }
 
-TEST(runtime, array_formats_are_checked) {
+ROW(runtime, array_formats_are_checked) {
   const cudaChannelFormatDesc unequal{8, 16, 0, 0, cudaChannelFormatKindUnsigned};
   cudaArray_t array = nullptr;
   EXPECT_NE(cudaMallocArray(&array, &unequal, 8, 8, cudaArrayDefault), cudaSuccess);
 }
 
-TEST(runtime, pools_allocate_in_stream_order) {
+ROW(runtime, pools_allocate_in_stream_order) {
   int supported = 0;
   RUNS(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, 0));
   if (supported == 0) GTEST_SKIP() << "needs memory pools";
@@ -283,7 +283,7 @@ TEST(runtime, pools_allocate_in_stream_order) {
   EXPECT_EQ(value, 13U);
 }
 
-TEST(runtime, pools_keep_what_they_are_told) {
+ROW(runtime, pools_keep_what_they_are_told) {
   cudaMemPool_t pool = nullptr;
   RUNS(cudaDeviceGetDefaultMemPool(&pool, 0));
   unsigned long long threshold = 1;

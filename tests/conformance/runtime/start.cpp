@@ -4,7 +4,7 @@
 namespace conformance {
 namespace {
 
-TEST(runtime, questions_make_no_context) {
+ROW(runtime, questions_make_no_context) {
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   int count = 0, device = -1, version = 0;
   ANSWERS(cudaSuccess, cudaGetDeviceCount(&count));
@@ -14,7 +14,7 @@ TEST(runtime, questions_make_no_context) {
   EXPECT_FALSE(primary_active());
 }
 
-TEST(runtime, first_use_makes_the_primary_context) {
+ROW(runtime, first_use_makes_the_primary_context) {
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   EXPECT_FALSE(primary_active());
   ANSWERS(cudaSuccess, cudaFree(nullptr));
@@ -25,13 +25,13 @@ TEST(runtime, first_use_makes_the_primary_context) {
   EXPECT_EQ(current, primary);
 }
 
-TEST(runtime, choosing_a_device_makes_its_context) {
+ROW(runtime, choosing_a_device_makes_its_context) {
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   ANSWERS(cudaSuccess, cudaSetDevice(0));
   EXPECT_TRUE(primary_active());
 }
 
-TEST(runtime, contexts_of_the_driver_are_used) {
+ROW(runtime, contexts_of_the_driver_are_used) {
   const Context context;
   void* data = nullptr;
   RUNS(cudaMalloc(&data, 256));
@@ -44,7 +44,7 @@ TEST(runtime, contexts_of_the_driver_are_used) {
   RUNS(cudaFree(data));
 }
 
-TEST(runtime, handles_are_the_drivers) {
+ROW(runtime, handles_are_the_drivers) {
   RUNS(cudaFree(nullptr));
   cudaStream_t stream = stream_make();
   EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
@@ -54,7 +54,7 @@ TEST(runtime, handles_are_the_drivers) {
   RUNS(cudaEventSynchronize(event));
 }
 
-TEST(runtime, each_thread_begins_with_the_first_device) {
+ROW(runtime, each_thread_begins_with_the_first_device) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   RUNS(cudaSetDevice(1));
@@ -65,7 +65,7 @@ TEST(runtime, each_thread_begins_with_the_first_device) {
   EXPECT_EQ(here, 1);
 }
 
-TEST(runtime, memory_is_of_the_chosen_device) {
+ROW(runtime, memory_is_of_the_chosen_device) {
   settings_soft({{"SOFTGPU_COUNT", "2"}});
   if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
   void* data = nullptr;
@@ -77,7 +77,7 @@ TEST(runtime, memory_is_of_the_chosen_device) {
   EXPECT_EQ(attributes.device, 1);
 }
 
-TEST(runtime, unknown_devices_refused) {
+ROW(runtime, unknown_devices_refused) {
   const int count = devices_count();
   ANSWERS(cudaErrorInvalidDevice, cudaSetDevice(count));
   ANSWERS(cudaErrorInvalidDevice, cudaSetDevice(-1));
@@ -88,7 +88,7 @@ TEST(runtime, unknown_devices_refused) {
   EXPECT_EQ(device, 0);
 }
 
-TEST(runtime, properties_are_the_attributes) {
+ROW(runtime, properties_are_the_attributes) {
   cudaDeviceProp properties{};
   RUNS(cudaGetDeviceProperties(&properties, 0));
   const auto attribute = [](cudaDeviceAttr which) {
@@ -109,7 +109,7 @@ TEST(runtime, properties_are_the_attributes) {
   EXPECT_LE(total, properties.totalGlobalMem);
 }
 
-TEST(runtime, versions_are_told) {
+ROW(runtime, versions_are_told) {
   int runtime_version = 0, driver_version = 0;
   RUNS(cudaRuntimeGetVersion(&runtime_version));
   RUNS(cudaDriverGetVersion(&driver_version));
@@ -117,7 +117,7 @@ TEST(runtime, versions_are_told) {
   EXPECT_GE(driver_version, 13000);
 }
 
-TEST(runtime, device_is_found_by_its_bus_address) {
+ROW(runtime, device_is_found_by_its_bus_address) {
   char address[32] = "";
   RUNS(cudaDeviceGetPCIBusId(address, sizeof address, 0));
   int device = -1;
@@ -125,7 +125,7 @@ TEST(runtime, device_is_found_by_its_bus_address) {
   EXPECT_EQ(device, 0);
 }
 
-TEST(runtime, device_flags_are_kept) {
+ROW(runtime, device_flags_are_kept) {
   ANSWERS(cudaSuccess, cudaSetDeviceFlags(cudaDeviceScheduleYield));
   RUNS(cudaFree(nullptr));
   unsigned flags = 0;
@@ -134,20 +134,20 @@ TEST(runtime, device_flags_are_kept) {
   ANSWERS(cudaErrorInvalidValue, cudaSetDeviceFlags(0x10000));
 }
 
-TEST(runtime, limits_are_kept) {
+ROW(runtime, limits_are_kept) {
   RUNS(cudaDeviceSetLimit(cudaLimitStackSize, 4096));
   std::size_t value = 0;
   RUNS(cudaDeviceGetLimit(&value, cudaLimitStackSize));
   EXPECT_EQ(value, 4096U);
 }
 
-TEST(runtime, no_device_is_its_own_peer) {
+ROW(runtime, no_device_is_its_own_peer) {
   int can = -1;
   ANSWERS(cudaSuccess, cudaDeviceCanAccessPeer(&can, 0, 0));
   EXPECT_EQ(can, 0);
 }
 
-TEST(runtime, reset_ends_everything) {
+ROW(runtime, reset_ends_everything) {
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   const Context watcher;
   ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
@@ -163,7 +163,7 @@ TEST(runtime, reset_ends_everything) {
   EXPECT_GE(after, before + kBytes);
 }
 
-TEST(runtime, device_is_usable_after_a_reset) {
+ROW(runtime, device_is_usable_after_a_reset) {
   const DeviceWord before;
   RUNS(run(runtime_store, 1, 1, nullptr, before.get(), 3U));
   RUNS(cudaDeviceReset());
@@ -173,7 +173,7 @@ TEST(runtime, device_is_usable_after_a_reset) {
   EXPECT_EQ(word_at(data), 5U);
 }
 
-TEST(runtime, last_error_is_told_once) {
+ROW(runtime, last_error_is_told_once) {
   ANSWERS(cudaErrorInvalidDevice, cudaSetDevice(99));
   ANSWERS(cudaErrorInvalidDevice, cudaPeekAtLastError());
   ANSWERS(cudaErrorInvalidDevice, cudaPeekAtLastError());  // looking does not clear it
@@ -181,25 +181,25 @@ TEST(runtime, last_error_is_told_once) {
   ANSWERS(cudaSuccess, cudaGetLastError());  // telling it does
 }
 
-TEST(runtime, last_error_survives_success) {
+ROW(runtime, last_error_survives_success) {
   ANSWERS(cudaErrorInvalidDevice, cudaSetDevice(99));
   RUNS(cudaFree(nullptr));
   ANSWERS(cudaErrorInvalidDevice, cudaGetLastError());
 }
 
-TEST(runtime, last_error_is_of_one_thread) {
+ROW(runtime, last_error_is_of_one_thread) {
   ANSWERS(cudaErrorInvalidDevice, cudaSetDevice(99));
   std::thread([] { ANSWERS(cudaSuccess, cudaGetLastError()); }).join();
   ANSWERS(cudaErrorInvalidDevice, cudaGetLastError());
 }
 
-TEST(runtime, last_error_is_the_latest) {
+ROW(runtime, last_error_is_the_latest) {
   ANSWERS(cudaErrorInvalidDevice, cudaSetDevice(99));
   ANSWERS(cudaErrorInvalidValue, cudaEventCreateWithFlags(nullptr, 0));
   ANSWERS(cudaErrorInvalidValue, cudaGetLastError());
 }
 
-TEST(runtime, not_ready_is_no_error) {
+ROW(runtime, not_ready_is_no_error) {
   Hold hold;
   const cudaStream_t stream = stream_make();
   RUNS(hold.close(stream));
@@ -207,7 +207,7 @@ TEST(runtime, not_ready_is_no_error) {
   ANSWERS(cudaSuccess, cudaGetLastError());
 }
 
-TEST(runtime, faults_stay) {
+ROW(runtime, faults_stay) {
   RUNS(run(runtime_trap, 1, 1, nullptr));
   const cudaError_t fault = cudaDeviceSynchronize();
   EXPECT_TRUE(fault == cudaErrorLaunchFailure || fault == cudaErrorIllegalInstruction) << fault;
@@ -218,7 +218,7 @@ TEST(runtime, faults_stay) {
   ANSWERS(fault, cudaStreamSynchronize(nullptr));  // telling it does not end it
 }
 
-TEST(runtime, errors_have_names_and_words) {
+ROW(runtime, errors_have_names_and_words) {
   EXPECT_STREQ(cudaGetErrorName(cudaErrorInvalidValue), "cudaErrorInvalidValue");
   EXPECT_STREQ(cudaGetErrorString(cudaSuccess), "no error");
   EXPECT_STRNE(cudaGetErrorString(cudaErrorMemoryAllocation),

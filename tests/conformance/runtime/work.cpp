@@ -4,13 +4,13 @@
 namespace conformance {
 namespace {
 
-TEST(runtime, kernels_are_launched) {
+ROW(runtime, kernels_are_launched) {
   const DeviceWord word;
   ANSWERS(cudaSuccess, run(runtime_store, 1, 1, nullptr, word.get(), 42U));
   EXPECT_EQ(word.value(), 42U);
 }
 
-TEST(runtime, impossible_shapes_are_told) {
+ROW(runtime, impossible_shapes_are_told) {
   const DeviceWord word;
   ANSWERS(cudaErrorInvalidConfiguration, run(runtime_store, 1, 2048, nullptr, word.get(), 1U));
   ANSWERS(cudaErrorInvalidConfiguration, cudaGetLastError());
@@ -18,13 +18,13 @@ TEST(runtime, impossible_shapes_are_told) {
   EXPECT_EQ(word.value(), 0U);
 }
 
-TEST(runtime, what_is_no_kernel_is_not_launched) {
+ROW(runtime, what_is_no_kernel_is_not_launched) {
   static const int no_kernel = 0;
   ANSWERS(cudaErrorInvalidDeviceFunction,
           cudaLaunchKernel(&no_kernel, dim3(1), dim3(1), nullptr, 0, nullptr));
 }
 
-TEST(runtime, launches_by_configuration) {
+ROW(runtime, launches_by_configuration) {
   const DeviceWord word;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(1);
@@ -36,7 +36,7 @@ TEST(runtime, launches_by_configuration) {
   EXPECT_EQ(word.value(), 17U);
 }
 
-TEST(runtime, cooperative_grids_must_fit) {
+ROW(runtime, cooperative_grids_must_fit) {
   int supported = 0;
   RUNS(cudaDeviceGetAttribute(&supported, cudaDevAttrCooperativeLaunch, 0));
   if (supported == 0) GTEST_SKIP() << "needs cooperative launches";
@@ -48,7 +48,7 @@ TEST(runtime, cooperative_grids_must_fit) {
   RUNS(cudaDeviceSynchronize());
 }
 
-TEST(runtime, functions_tell_their_attributes) {
+ROW(runtime, functions_tell_their_attributes) {
   cudaFuncAttributes attributes{};
   RUNS(cudaFuncGetAttributes(&attributes, kernel_of(runtime_bounded)));
   EXPECT_EQ(attributes.maxThreadsPerBlock, 128);
@@ -59,7 +59,7 @@ TEST(runtime, functions_tell_their_attributes) {
   ANSWERS(cudaErrorInvalidDeviceFunction, cudaFuncGetAttributes(&attributes, &no_kernel));
 }
 
-TEST(runtime, functions_keep_their_attributes) {
+ROW(runtime, functions_keep_their_attributes) {
   ANSWERS(cudaSuccess, cudaFuncSetAttribute(kernel_of(runtime_store),
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, 60 << 10));
   cudaFuncAttributes attributes{};
@@ -67,13 +67,13 @@ TEST(runtime, functions_keep_their_attributes) {
   EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, 60 << 10);
 }
 
-TEST(runtime, functions_tell_their_names) {
+ROW(runtime, functions_tell_their_names) {
   const char* name = nullptr;
   ANSWERS(cudaSuccess, cudaFuncGetName(&name, kernel_of(runtime_store)));
   EXPECT_STREQ(name, "runtime_store");
 }
 
-TEST(runtime, functions_are_the_drivers) {
+ROW(runtime, functions_are_the_drivers) {
   cudaFunction_t function = nullptr;
   ANSWERS(cudaSuccess, cudaGetFuncBySymbol(&function, kernel_of(runtime_store)));
   const DeviceWord word;
@@ -85,14 +85,14 @@ TEST(runtime, functions_are_the_drivers) {
   EXPECT_EQ(word.value(), 19U);
 }
 
-TEST(runtime, occupancy_is_told) {
+ROW(runtime, occupancy_is_told) {
   int blocks = 0, most = 0;
   RUNS(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_of(runtime_store), 1024, 0));
   RUNS(cudaDeviceGetAttribute(&most, cudaDevAttrMaxThreadsPerMultiProcessor, 0));
   EXPECT_EQ(blocks, most / 1024);
 }
 
-TEST(runtime, streams_tell_flags_and_priority) {
+ROW(runtime, streams_tell_flags_and_priority) {
   int least = 1, greatest = 1;
   RUNS(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   EXPECT_EQ(least, 0);
@@ -107,7 +107,7 @@ TEST(runtime, streams_tell_flags_and_priority) {
   ANSWERS(cudaErrorInvalidValue, cudaStreamCreateWithFlags(&stream, 0x80));
 }
 
-TEST(runtime, default_stream_waits_for_blocking_streams) {
+ROW(runtime, default_stream_waits_for_blocking_streams) {
   Hold hold;
   const cudaStream_t blocking = stream_make(cudaStreamDefault);
   cudaEvent_t event = nullptr;
@@ -119,7 +119,7 @@ TEST(runtime, default_stream_waits_for_blocking_streams) {
   ANSWERS(cudaSuccess, cudaEventSynchronize(event));
 }
 
-TEST(runtime, default_stream_passes_non_blocking_streams) {
+ROW(runtime, default_stream_passes_non_blocking_streams) {
   Hold hold;
   const cudaStream_t other = stream_make(cudaStreamNonBlocking);
   RUNS(hold.close(other));
@@ -127,7 +127,7 @@ TEST(runtime, default_stream_passes_non_blocking_streams) {
   ANSWERS(cudaErrorNotReady, cudaStreamQuery(other));
 }
 
-TEST(runtime, per_thread_streams_are_apart) {
+ROW(runtime, per_thread_streams_are_apart) {
   Hold hold;
   RUNS(hold.close(cudaStreamPerThread));
   cudaError_t there = cudaErrorUnknown;
@@ -141,7 +141,7 @@ TEST(runtime, per_thread_streams_are_apart) {
 
 void CUDART_CB set_flag(void* flag) { *static_cast<volatile int*>(flag) = 1; }
 
-TEST(runtime, host_functions_run_in_order) {
+ROW(runtime, host_functions_run_in_order) {
   const DeviceWord word;
   const cudaStream_t stream = stream_make();
   volatile int flag = 0;
@@ -151,7 +151,7 @@ TEST(runtime, host_functions_run_in_order) {
   EXPECT_EQ(flag, 1);
 }
 
-TEST(runtime, events_measure_time) {
+ROW(runtime, events_measure_time) {
   cudaEvent_t start = nullptr, end = nullptr;
   RUNS(cudaEventCreate(&start));
   RUNS(cudaEventCreate(&end));
@@ -165,7 +165,7 @@ TEST(runtime, events_measure_time) {
   EXPECT_GE(milliseconds, 0.0F);
 }
 
-TEST(runtime, events_without_time_measure_nothing) {
+ROW(runtime, events_without_time_measure_nothing) {
   cudaEvent_t start = nullptr, end = nullptr;
   RUNS(cudaEventCreateWithFlags(&start, cudaEventDisableTiming));
   RUNS(cudaEventCreate(&end));
@@ -176,7 +176,7 @@ TEST(runtime, events_without_time_measure_nothing) {
   ANSWERS(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&milliseconds, start, end));
 }
 
-TEST(runtime, libraries_are_loaded_at_run_time) {
+ROW(runtime, libraries_are_loaded_at_run_time) {
   cudaLibrary_t library = nullptr;
   RUNS(cudaLibraryLoadData(&library, kernels_image().data(), nullptr, nullptr, 0, nullptr, nullptr,
                            0));
@@ -192,7 +192,7 @@ TEST(runtime, libraries_are_loaded_at_run_time) {
   ANSWERS(cudaSuccess, cudaLibraryUnload(library));
 }
 
-TEST(runtime, entry_points_of_the_driver_are_found) {
+ROW(runtime, entry_points_of_the_driver_are_found) {
   void* found = nullptr;
   auto status = no_such<cudaDriverEntryPointQueryResult>(9);
   ANSWERS(cudaSuccess, cudaGetDriverEntryPointByVersion("cuDriverGetVersion", &found, 12000,
@@ -204,7 +204,7 @@ TEST(runtime, entry_points_of_the_driver_are_found) {
   EXPECT_GE(version, 13000);
 }
 
-TEST(runtime, unknown_entry_points_are_told) {
+ROW(runtime, unknown_entry_points_are_told) {
   void* found = nullptr;
   auto status = no_such<cudaDriverEntryPointQueryResult>(9);
   (void)cudaGetDriverEntryPointByVersion("cuNoSuchFunction", &found, 12000, cudaEnableDefault,
