@@ -93,10 +93,12 @@ if(SLUICE_UNITY AND NOT SLUICE_SANITIZE)
   endforeach()
 endif()
 
+# NO_HEADERS is for targets that precompile what they need themselves, or cannot.
 function(sluice_pace pace)
-  foreach(target IN LISTS ARGN)
+  cmake_parse_arguments(P "NO_HEADERS" "" "" ${ARGN})
+  foreach(target IN LISTS P_UNPARSED_ARGUMENTS)
     target_compile_options(${target} PRIVATE ${SLUICE_PACE_${pace}})
-    if(TARGET sluice_${pace}_PIC_headers)
+    if(TARGET sluice_${pace}_PIC_headers AND NOT P_NO_HEADERS)
       get_target_property(type ${target} TYPE)
       if(type STREQUAL EXECUTABLE)
         target_precompile_headers(${target} REUSE_FROM sluice_${pace}_PIE_headers)
@@ -107,19 +109,19 @@ function(sluice_pace pace)
   endforeach()
 endfunction()
 
-# sluice_cold(TARGETS...): what runs once per command or scrape is compiled faster instead of running faster, except for
+# sluice_cold([NO_HEADERS] TARGETS...): what runs once per command or scrape is compiled faster instead of running faster, except for
 # what is installed.
 function(sluice_cold)
   sluice_pace(cold ${ARGN})
 endfunction()
 
-# sluice_warm(TARGETS...): what mostly waits for others, or hands on to what is hot: half optimised, except for what is
+# sluice_warm([NO_HEADERS] TARGETS...): what mostly waits for others, or hands on to what is hot: half optimised, except for what is
 # installed.
 function(sluice_warm)
   sluice_pace(warm ${ARGN})
 endfunction()
 
-# sluice_hot(TARGETS...): what is measured, or decides for all who wait: optimised as what is installed.
+# sluice_hot([NO_HEADERS] TARGETS...): what is measured, or decides for all who wait: optimised as what is installed.
 function(sluice_hot)
   sluice_pace(hot ${ARGN})
 endfunction()
