@@ -2,6 +2,7 @@
 // run there (gloo_wire.cpp), and on software GPUs the time that the modelled link would take is put
 // on the stream. Waits for the stream, so nothing is enqueued ahead of what others send.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "trainer/comm/communicator.h"
