@@ -71,25 +71,24 @@ function(sluice_plain_objects out target)
   set(${out} $<TARGET_OBJECTS:${target}> PARENT_SCOPE)
 endfunction()
 
-# The headers of the language that nearly every file reads cost a second per unit, so they are read once for each pace (below)
-# and kind of object. Not where it is checked what files include, nor with sanitizers, whose options differ from target to target.
+# The headers of the language that nearly every file reads cost a second per unit, so they are read once for each pace (below), and
+# the objects of libraries and programs are all of one kind for it. Not where it is checked what files include, nor with sanitizers,
+# whose options differ from target to target.
 set(SLUICE_LANGUAGE_HEADERS <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cmath> <condition_variable> <cstdio> <cstdlib>
   <cstring> <deque> <filesystem> <fstream> <functional> <iterator> <limits> <map> <memory> <mutex> <numeric> <optional> <set>
   <span> <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <unordered_set> <utility> <variant> <vector>)
-set(SLUICE_PACE_cold $<$<NOT:$<CONFIG:Release>>:-O0>)
+# Without optimisation std::move and its like are calls of functions unless the compiler is asked to see through them.
+set(SLUICE_PACE_cold $<$<NOT:$<CONFIG:Release>>:-O0> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-ffold-simple-inlines>)
 set(SLUICE_PACE_warm $<$<NOT:$<CONFIG:Release>>:-O1>)
 set(SLUICE_PACE_hot)
 if(SLUICE_UNITY AND NOT SLUICE_SANITIZE)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/language_headers.cpp CONTENT "// See cmake/SluiceBuild.cmake.\n")
   foreach(pace cold warm hot)
-    foreach(kind PIC PIE)
-      set(headers sluice_${pace}_${kind}_headers)
-      add_library(${headers} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/language_headers.cpp)
-      target_link_libraries(${headers} PRIVATE sluice_options)
-      target_compile_options(${headers} PRIVATE -f${kind} ${SLUICE_PACE_${pace}})
-      target_precompile_headers(${headers} PRIVATE ${SLUICE_LANGUAGE_HEADERS})
-      set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    endforeach()
+    set(headers sluice_${pace}_headers)
+    add_library(${headers} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/language_headers.cpp)
+    target_link_libraries(${headers} PRIVATE sluice_options)
+    target_compile_options(${headers} PRIVATE ${SLUICE_PACE_${pace}})
+    target_precompile_headers(${headers} PRIVATE ${SLUICE_LANGUAGE_HEADERS})
   endforeach()
 endif()
 
@@ -98,12 +97,11 @@ function(sluice_pace pace)
   cmake_parse_arguments(P "NO_HEADERS" "" "" ${ARGN})
   foreach(target IN LISTS P_UNPARSED_ARGUMENTS)
     target_compile_options(${target} PRIVATE ${SLUICE_PACE_${pace}})
-    if(TARGET sluice_${pace}_PIC_headers AND NOT P_NO_HEADERS)
+    if(TARGET sluice_${pace}_headers AND NOT P_NO_HEADERS)
+      target_precompile_headers(${target} REUSE_FROM sluice_${pace}_headers)
       get_target_property(type ${target} TYPE)
       if(type STREQUAL EXECUTABLE)
-        target_precompile_headers(${target} REUSE_FROM sluice_${pace}_PIE_headers)
-      else()
-        target_precompile_headers(${target} REUSE_FROM sluice_${pace}_PIC_headers)
+        target_compile_options(${target} PRIVATE -fPIC)  # behind CMake's own -fPIE, and so the one that counts
       endif()
     endif()
   endforeach()
@@ -154,6 +152,7 @@ function(sluice_unsanitized out sanitizer name reason)
   endif()
 endfunction()
 
+set(SLUICE_TEST_PACE -O0 $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-ffold-simple-inlines>)
 # GoogleTest's headers are most of what compiling a test costs, so all test programs read them precompiled from one place.
 # With a sanitizer some programs are built without it, and each compiles its own.
 if(NOT SLUICE_SANITIZE)
@@ -161,7 +160,7 @@ if(NOT SLUICE_SANITIZE)
   add_executable(sluice_gtest_headers ${PROJECT_BINARY_DIR}/gtest_headers.cpp)
   target_link_libraries(sluice_gtest_headers PRIVATE sluice_options GTest::gtest GTest::gmock)
   target_precompile_headers(sluice_gtest_headers PRIVATE <gtest/gtest.h> <gmock/gmock.h>)
-  target_compile_options(sluice_gtest_headers PRIVATE -O0)
+  target_compile_options(sluice_gtest_headers PRIVATE ${SLUICE_TEST_PACE})
   set_target_properties(sluice_gtest_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endif()
 
@@ -183,7 +182,7 @@ function(sluice_gtest name)
   if(TARGET sluice_gtest_headers)
     target_precompile_headers(${name} REUSE_FROM sluice_gtest_headers)
     # Tests wait for the compiler more often than for themselves.
-    target_compile_options(${name} PRIVATE -O0)
+    target_compile_options(${name} PRIVATE ${SLUICE_TEST_PACE})
   endif()
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 60)

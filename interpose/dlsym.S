@@ -1,7 +1,11 @@
 # The exported dlsym and dlvsym. glibc's functions look at their caller's return address (RTLD_NEXT, RTLD_DEFAULT in
 # namespaces), so ours may not appear in the call chain: ask a C function whether the name is one of ours, and otherwise
-# jump to the real function with every register as the caller left it. Assembly, because no compiler flag promises a
+# jump to the real function with every argument as the caller left it. Assembly, because no compiler flag promises a
 # tail call. x86-64 System V ABI.
+#
+# All of a process's look-ups come through here, and nearly none is of a driver: a name whose first letter is neither c
+# (cu...) nor n (nvml...) is not worth the question (name_may_be_ours() in table.h knows the rest of the prefixes). The
+# question is asked for any name as long as the real function is not known, because asking finds it.
 #if !defined(__x86_64__)
 #error "the look-up trampolines are written for x86-64; port dlsym.S to this architecture"
 #endif
@@ -15,6 +19,19 @@
 \name\()_entry:
   .cfi_startproc
   endbr64
+  testq %rsi, %rsi
+  jz 1f
+  movzbl (%rsi), %eax
+  cmpb $'c', %al
+  je 3f
+  cmpb $'n', %al
+  je 3f
+1:
+  movq \real(%rip), %rax
+  testq %rax, %rax
+  jz 3f
+  jmpq *%rax
+3:
   pushq %rdi
   .cfi_adjust_cfa_offset 8
   pushq %rsi
@@ -29,14 +46,14 @@
   popq %rdi
   .cfi_adjust_cfa_offset -8
   testq %rax, %rax
-  jz 1f
+  jz 4f
   # 1 means: the answer is a null pointer, and dlerror is set.
   cmpq $1, %rax
   jne 2f
   xorl %eax, %eax
 2:
   ret
-1:
+4:
   jmpq *\real(%rip)
   .cfi_endproc
   .size \name\()_entry, . - \name\()_entry

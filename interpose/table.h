@@ -27,7 +27,8 @@ inline bool entry_is_nvml(int entry) { return entry >= kEntryCount; }
 int entry_total();
 int entry_since(int entry);
 bool entry_is_per_thread(int entry);
-/// Bytes of a name that can name an entry at all; cheap enough for every dlsym of the process.
+/// Bytes of a name that can name an entry at all; cheap enough for every dlsym of the process. The
+/// first letters are in dlsym.S as well.
 inline bool name_may_be_ours(const char* name) {
   return (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z') ||
          (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l');
