@@ -14,7 +14,7 @@ namespace sluice::exporter {
 namespace {
 
 constexpr protocol::TenantId kTenant = 7;
-constexpr std::uint64_t kRounds = 50;
+constexpr std::uint64_t kPings = 50;
 constexpr unsigned kNapUs = 200;
 
 /// A child that answers bytes on a pipe, sleeping in between, and ends as the last byte says.
@@ -109,15 +109,15 @@ class Observers : public testing::Test {
 TEST_F(Observers, SeeSwitchesAndSleep) {
   Child watched, stranger;
   watch_->watch_set({process_of(watched, kTenant)}, {tenant_of(kTenant)});
-  for (std::uint64_t i = 0; i < kRounds; ++i) {
+  for (std::uint64_t i = 0; i < kPings; ++i) {
     watched.ping();
     stranger.ping();
   }
   const WatchFigures seen = figures(*watch_);
   ASSERT_EQ(seen.tenants.size(), 1U);
   const SchedFigures& figures_of = seen.tenants.at(kTenant);
-  EXPECT_GE(figures_of.switches, kRounds);
-  EXPECT_GE(figures_of.sleeping_ns, kRounds * kNapUs * 1000 / 2);
+  EXPECT_GE(figures_of.switches, kPings);
+  EXPECT_GE(figures_of.sleeping_ns, kPings * kNapUs * 1000 / 2);
   EXPECT_EQ(seen.exits, (std::array<std::uint64_t, 3>{}));
 }
 
@@ -146,10 +146,10 @@ TEST_F(Observers, FiguresOutliveTheProcessAndNotTheTenant) {
   auto child = std::make_unique<Child>();
   const auto process = process_of(*child, kTenant);
   watch_->watch_set({process}, {tenant_of(kTenant)});
-  for (std::uint64_t i = 0; i < kRounds; ++i) child->ping();
+  for (std::uint64_t i = 0; i < kPings; ++i) child->ping();
   child->end('s');
   const SchedFigures before = figures(*watch_).tenants.at(kTenant);
-  EXPECT_GE(before.switches, kRounds);
+  EXPECT_GE(before.switches, kPings);
   watch_->watch_set({process}, {tenant_of(kTenant)});  // the broker has not noticed yet
   EXPECT_EQ(figures(*watch_).tenants.at(kTenant), before);
   watch_->watch_set({}, {tenant_of(kTenant)});
@@ -161,11 +161,11 @@ TEST_F(Observers, FiguresOutliveTheProcessAndNotTheTenant) {
 TEST_F(Observers, ProcessThatChangesTenantIsCountedAnew) {
   Child child;
   watch_->watch_set({process_of(child, 1)}, {tenant_of(1), tenant_of(2)});
-  for (std::uint64_t i = 0; i < kRounds; ++i) child.ping();
+  for (std::uint64_t i = 0; i < kPings; ++i) child.ping();
   watch_->watch_set({process_of(child, 2)}, {tenant_of(1), tenant_of(2)});
   const WatchFigures seen = figures(*watch_);
-  EXPECT_GE(seen.tenants.at(1).switches, kRounds);
-  EXPECT_LT(seen.tenants.at(2).switches, kRounds);
+  EXPECT_GE(seen.tenants.at(1).switches, kPings);
+  EXPECT_LT(seen.tenants.at(2).switches, kPings);
 }
 
 TEST(Rights, WithoutThemOneClearReason) {

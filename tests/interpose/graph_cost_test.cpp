@@ -44,11 +44,11 @@ class GraphCostTest : public ::testing::Test {
     return fake.calls_event_record - before;
   }
   // Whether a launch goes through while `in_flight` are not done.
-  bool passes(void (*launch)()) {
+  bool passes(void (*call)()) {
     std::atomic<bool> done{false};
     fake.events_pending = 1;
     std::thread program([&] {
-      launch();
+      call();
       done = true;
     });
     for (int i = 0; i < 200 && !done; ++i)

@@ -16,29 +16,23 @@
 #include <string>
 #include <thread>
 
-#include "tests/interpose/fake_driver.h"
 #include "tests/interpose/fake_nvml.h"
-#include "tests/interpose/test_broker.h"
+#include "tests/interpose/guest.h"
 
 namespace {
 
 using sluice::protocol::kLeaseOpen;
+using sluice::test::eventually;
+using sluice::test::kGiB;
+using sluice::test::kMiB;
 using sluice::test::TestBroker;
 
-constexpr unsigned long long kMiB = 1 << 20;
-constexpr unsigned long long kGiB = 1 << 30;
 constexpr unsigned kNotSupported = 3;
 constexpr unsigned kNotFound = 6;
 constexpr unsigned kInsufficientSize = 7;
 constexpr unsigned kStranger = 4242;
 
 nvmlDevice_t other_device() { return reinterpret_cast<nvmlDevice_t>(1); }
-
-bool eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 5000 && !condition(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return condition();
-}
 
 class GuestNvmlTest : public ::testing::Test {
  protected:

@@ -1,7 +1,6 @@
 // The whole shim under a tenant, over the fake driver and a broker small enough for a test:
 // registration, quota, views, gate and drain, meter, fork, lost brokers, closed descriptors. Each
 // case is a process of its own.
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,15 +12,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tests/interpose/fake_driver.h"
-#include "tests/interpose/test_broker.h"
+#include "tests/interpose/guest.h"
 
 namespace {
 
@@ -29,30 +25,14 @@ using sluice::protocol::kLeaseContended;
 using sluice::protocol::kLeaseExclusive;
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
+using sluice::test::eventually;
+using sluice::test::GuestTest;
+using sluice::test::kGiB;
+using sluice::test::kMiB;
+using sluice::test::launch;
+using sluice::test::launch_on;
+using sluice::test::sleep_ms;
 using sluice::test::TestBroker;
-
-constexpr unsigned long long kMiB = 1 << 20;
-constexpr unsigned long long kGiB = 1 << 30;
-
-CUresult launch(CUstream stream = nullptr) {
-  return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
-}
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-bool eventually(const std::function<bool()>& condition, int timeout_ms = 5000) {
-  for (int i = 0; i < timeout_ms && !condition(); ++i) sleep_ms(1);
-  return condition();
-}
-
-class GuestTest : public ::testing::Test {
- protected:
-  void start(unsigned long long quota, unsigned long long context = 0) {
-    broker = std::make_unique<TestBroker>(quota, context);
-    broker->environment_set();
-  }
-  std::unique_ptr<TestBroker> broker;
-};
 
 TEST_F(GuestTest, RegistersAtTheFirstCallAndNotBefore) {
   start(kGiB);
@@ -226,98 +206,6 @@ TEST_F(GuestTest, RowsAreReservedAsPaddedOnceTheirLikeWasSeen) {
   EXPECT_EQ(broker->account().held_bytes.load(), kMiB);
 }
 
-TEST_F(GuestTest, PoolsAreChargedByWhatTheyReserve) {
-  start(8 * kMiB);
-  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-  CUdeviceptr a = 0, b = 0;
-  auto held = [&] { return broker->account().held_bytes.load(); };
-  ASSERT_EQ(cuMemAllocAsync(&a, 3 * kMiB, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(held(), 4 * kMiB);  // two steps of 2 MiB
-  EXPECT_EQ(cuMemAllocAsync(&b, 6 * kMiB, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
-  ASSERT_EQ(cuMemAllocAsync(&b, kMiB, nullptr), CUDA_SUCCESS);  // from the pool's own reserve
-  EXPECT_EQ(held(), 4 * kMiB);
-  ASSERT_EQ(cuMemFreeAsync(a, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(held(), 4 * kMiB);
-  fake.pool_reserved_bytes = 2 * kMiB;  // the device got it back at some synchronisation
-  CUdeviceptr c = 0;
-  EXPECT_EQ(cuMemAlloc_v2(&c, 6 * kMiB),
-            CUDA_SUCCESS);  // fits now: the pool is read again before a refusal
-  EXPECT_EQ(held(), 8 * kMiB);
-  EXPECT_EQ(broker->account().reserved_bytes.load(), 0u);
-}
-
-// The driver says of no pool where it is, but of a device's own: others are known from the call
-// that gave them.
-TEST_F(GuestTest, APoolThatWasAskedForByItsPlaceIsCharged) {
-  start(8 * kMiB);
-  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-  CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, host{CU_MEM_LOCATION_TYPE_HOST, {0}};
-  CUmemoryPool current = nullptr, own = nullptr, of_host = nullptr;
-  ASSERT_EQ(cuMemGetMemPool(&of_host, &host, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_SUCCESS);
-  CUdeviceptr a = 0;
-  ASSERT_EQ(cuMemAllocFromPoolAsync(&a, 20 * kMiB, of_host, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(broker->account().held_bytes.load(), 0u) << "memory of the host";
-  ASSERT_EQ(cuMemFreeAsync(a, nullptr), CUDA_SUCCESS);
-  fake.pool_reserved_bytes = 0;
-  // The fake driver gives the same pool for every place.
-  ASSERT_EQ(cuMemGetMemPool(&current, &here, CU_MEM_ALLOCATION_TYPE_MANAGED), CUDA_SUCCESS);
-  EXPECT_EQ(cuMemAllocFromPoolAsync(&a, 20 * kMiB, current, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
-  ASSERT_EQ(cuMemAllocFromPoolAsync(&a, 3 * kMiB, current, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(broker->account().held_bytes.load(), 4 * kMiB);
-  fake.pool_reserved_bytes = fake.pool_used_bytes = 0;
-  ASSERT_EQ(cuMemGetDefaultMemPool(&own, &here, CU_MEM_ALLOCATION_TYPE_PINNED), CUDA_SUCCESS);
-  ASSERT_NE(own, current);
-  EXPECT_EQ(cuMemAllocFromPoolAsync(&a, 20 * kMiB, own, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
-  ASSERT_EQ(cuMemAllocFromPoolAsync(&a, kMiB, own, nullptr), CUDA_SUCCESS);
-}
-
-// A thread that has read what a pool has reserved and not yet charged it.
-std::atomic<int> pool_readers{0};
-std::atomic<bool> pool_reader_goes{false};
-void pool_reader_stops() {
-  if (pool_readers.fetch_add(1) > 0) return;  // the first one only
-  for (int i = 0; i < 10000 && !pool_reader_goes; ++i) sleep_ms(1);
-}
-
-TEST_F(GuestTest, WhoReadsAPoolTooEarlyIsWaitedFor) {
-  start(8 * kMiB);
-  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-  CUdeviceptr a = 0, b = 0;
-  ASSERT_EQ(cuMemAllocAsync(&a, 2 * kMiB, nullptr), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemAllocAsync(&b, 2 * kMiB, nullptr), CUDA_SUCCESS);
-  fake.on_pool_read = pool_reader_stops;
-  std::thread other([&] { EXPECT_EQ(cuMemFreeAsync(b, nullptr), CUDA_SUCCESS); });
-  ASSERT_TRUE(eventually([] { return pool_readers > 0; }));
-  fake.pool_reserved_bytes = 0;
-  std::thread releaser([] {
-    sleep_ms(50);
-    pool_reader_goes = true;
-  });
-  EXPECT_EQ(cuMemFreeAsync(a, nullptr), CUDA_SUCCESS);
-  EXPECT_TRUE(pool_reader_goes);
-  EXPECT_EQ(broker->account().held_bytes.load(), 0u);
-  releaser.join();
-  other.join();
-  EXPECT_EQ(broker->account().held_bytes.load(), 0u);
-}
-
-TEST_F(GuestTest, ACallOnAPoolReadsForWhoCameMeanwhile) {
-  start(8 * kMiB);
-  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-  CUdeviceptr a = 0;
-  ASSERT_EQ(cuMemAllocAsync(&a, 3 * kMiB, nullptr), CUDA_SUCCESS);
-  fake.on_pool_read = pool_reader_stops;
-  std::thread other(
-      [&] { EXPECT_EQ(cuMemPoolTrimTo(reinterpret_cast<CUmemoryPool>(0x5000), 0), CUDA_SUCCESS); });
-  ASSERT_TRUE(eventually([] { return pool_readers > 0; }));
-  fake.pool_reserved_bytes = 0;
-  EXPECT_EQ(cuMemFreeAsync(a, nullptr), CUDA_SUCCESS);  // returns while the other call lasts
-  EXPECT_EQ(broker->account().held_bytes.load(), 4 * kMiB);
-  pool_reader_goes = true;
-  other.join();
-  EXPECT_EQ(broker->account().held_bytes.load(), 0u);
-}
-
 TEST_F(GuestTest, ContextsCountAndComeBack) {
   start(100 * kMiB, 30 * kMiB);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
@@ -417,7 +305,7 @@ TEST_F(GuestTest, ADrainIsAcknowledgedOnlyWhenTheFencesHavePassed) {
   fake.events_pending = 1;
   ASSERT_EQ(launch(), CUDA_SUCCESS);
   EXPECT_EQ(broker->account().in_flight.load(), 1u);
-  ASSERT_EQ(launch(reinterpret_cast<CUstream>(0x77)), CUDA_SUCCESS);
+  ASSERT_EQ(launch_on(reinterpret_cast<CUstream>(0x77)), CUDA_SUCCESS);
   broker->lease_store(0);
   EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 150));
   fake.events_pending = 0;
@@ -443,7 +331,7 @@ TEST_F(GuestTest, NoLaunchSlipsPastAnAcknowledgedDrain) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&, i] {
-      while (!stop) launch(reinterpret_cast<CUstream>(static_cast<uintptr_t>(0x100 * (i + 1))));
+      while (!stop) launch_on(reinterpret_cast<CUstream>(static_cast<uintptr_t>(0x100 * (i + 1))));
     });
   }
   for (int round = 0; round < 50; ++round) {
@@ -516,10 +404,10 @@ TEST_F(GuestTest, CapturedLaunchesPassFreeAndTheCaptureIsNeverTouched) {
   broker->lease_store(kLeaseOpen);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   const auto stream = reinterpret_cast<CUstream>(0x99);
-  ASSERT_EQ(launch(stream), CUDA_SUCCESS);
+  ASSERT_EQ(launch_on(stream), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
   broker->lease_store(0);  // closed: a captured launch runs nothing and is not held back
-  for (int i = 0; i < 50; ++i) ASSERT_EQ(launch(stream), CUDA_SUCCESS);
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(launch_on(stream), CUDA_SUCCESS);
   sleep_ms(20);
   EXPECT_EQ(fake.calls_on_capturing, 0u);
   CUgraph graph;

@@ -8,21 +8,16 @@
 #include <memory>
 #include <thread>
 
-#include "tests/interpose/fake_driver.h"
-#include "tests/interpose/test_broker.h"
+#include "tests/interpose/guest.h"
 
 namespace {
 
 using sluice::protocol::kLeaseExclusive;
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
+using sluice::test::launch;
+using sluice::test::sleep_ms;
 using sluice::test::TestBroker;
-
-CUresult launch(CUstream stream = nullptr) {
-  return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
-}
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 class HoldTest : public ::testing::Test {
  protected:

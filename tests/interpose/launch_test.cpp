@@ -31,11 +31,11 @@ int nested_left;
 std::vector<void*> frames;
 CUresult answer;
 
-const auto kGraph = reinterpret_cast<CUgraphExec>(0x5555666677778888);
+const auto kAnyGraph = reinterpret_cast<CUgraphExec>(0x5555666677778888);
 bool graphs;
 
-CUresult launch() {
-  return graphs ? cuGraphLaunch(kGraph, nullptr)
+CUresult launch_way() {
+  return graphs ? cuGraphLaunch(kAnyGraph, nullptr)
                 : cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
 }
 
@@ -55,7 +55,7 @@ class LaunchTest : public ::testing::TestWithParam<Way> {
     ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
     fake.launch_ns = 1000;
     graphs = GetParam().graphs;
-    warm(launch);
+    warm(launch_way);
   }
   // Until the stream is known, measured and has a budget: what follows goes the short way.
   template <class Call>
@@ -104,17 +104,17 @@ TEST_P(LaunchTest, ArgumentsAndResultsPassUnchanged) {
 }
 
 TEST_P(LaunchTest, AGraphAndItsStreamPassUnchanged) {
-  warm([] { return cuGraphLaunch_ptsz(kGraph, nullptr); });
+  warm([] { return cuGraphLaunch_ptsz(kAnyGraph, nullptr); });
   fake.on_launch = [](const FakeLaunch& launch) {
     seen = launch;
     return answer;
   };
   for (const auto call : {cuGraphLaunch, cuGraphLaunch_ptsz}) {
     answer = CUDA_ERROR_INVALID_VALUE;
-    EXPECT_EQ(call(kGraph, nullptr), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(call(kAnyGraph, nullptr), CUDA_ERROR_INVALID_VALUE);
     answer = CUDA_SUCCESS;
-    EXPECT_EQ(call(kGraph, nullptr), CUDA_SUCCESS);
-    EXPECT_EQ(seen.f, reinterpret_cast<CUfunction>(kGraph));
+    EXPECT_EQ(call(kAnyGraph, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(seen.f, reinterpret_cast<CUfunction>(kAnyGraph));
     EXPECT_EQ(seen.stream, nullptr);
   }
   fake.on_launch = nullptr;
@@ -124,11 +124,13 @@ TEST_P(LaunchTest, AGraphAndItsStreamPassUnchanged) {
 // A driver may come back to its own exported function, which is ours.
 TEST_P(LaunchTest, ALaunchInTheMiddleOfALaunch) {
   nested_left = 3;
-  fake.on_launch = [](const FakeLaunch&) { return --nested_left > 0 ? launch() : CUDA_SUCCESS; };
-  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  fake.on_launch = [](const FakeLaunch&) {
+    return --nested_left > 0 ? launch_way() : CUDA_SUCCESS;
+  };
+  EXPECT_EQ(launch_way(), CUDA_SUCCESS);
   EXPECT_EQ(nested_left, 0);
   fake.on_launch = nullptr;
-  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  EXPECT_EQ(launch_way(), CUDA_SUCCESS);
   // The inner ones are the driver's own.
   EXPECT_EQ(drained_launches(), warmed + 2);
 }
@@ -140,7 +142,7 @@ TEST_P(LaunchTest, TheProgramIsSeenBehindTheDriver) {
     frames.resize(static_cast<size_t>(backtrace(frames.data(), 64)));
     return CUDA_SUCCESS;
   };
-  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  EXPECT_EQ(launch_way(), CUDA_SUCCESS);
   std::vector<void*> here(64);
   here.resize(static_cast<size_t>(backtrace(here.data(), 64)));
   // All that called this test, but for the place in it, which a sanitizer's backtrace may precede.
@@ -157,7 +159,7 @@ TEST_P(LaunchTest, AnExceptionPassesThrough) {
                  f = e + input, g = f + input, h = g + input;
   int caught = 0;
   try {
-    launch();
+    launch_way();
   } catch (int value) {
     caught = value;
   }
@@ -171,7 +173,7 @@ TEST_P(LaunchTest, AForkInTheMiddleOfALaunch) {
     nested_left = fork();
     return CUDA_SUCCESS;
   };
-  const CUresult result = launch();
+  const CUresult result = launch_way();
   if (nested_left == 0) _exit(result == CUDA_SUCCESS ? 42 : 1);
   EXPECT_EQ(result, CUDA_SUCCESS);
   int status = 0;

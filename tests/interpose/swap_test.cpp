@@ -12,8 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/interpose/fake_driver.h"
-#include "tests/interpose/test_broker.h"
+#include "tests/interpose/guest.h"
 
 namespace {
 
@@ -21,9 +20,9 @@ using sluice::protocol::kHoldIn;
 using sluice::protocol::kHoldOut;
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::Moved;
+using sluice::test::kMiB;
 using sluice::test::TestBroker;
 
-constexpr size_t kMiB = 1 << 20;
 constexpr unsigned long long kAlways = 1'000'000;
 
 class SwapFaultTest : public ::testing::Test {

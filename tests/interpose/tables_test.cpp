@@ -15,24 +15,19 @@
 #include <thread>
 #include <vector>
 
-#include "tests/interpose/fake_driver.h"
-#include "tests/interpose/test_broker.h"
+#include "tests/interpose/guest.h"
 
 namespace {
 
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
+using sluice::test::kMiB;
+using sluice::test::launch;
+using sluice::test::sleep_ms;
 using sluice::test::TestBroker;
 using testing::HasSubstr;
 
-constexpr unsigned long long kMiB = 1 << 20;
 constexpr int kManyContexts = 70;
-
-CUresult launch() {
-  return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
-}
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 // No new memory from the kernel during the call.
 CUresult without_memory(const std::function<CUresult()>& call) {

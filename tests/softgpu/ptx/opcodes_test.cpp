@@ -350,7 +350,7 @@ const u64 kEdges[] = {0,
                       0x43e0000000000000,
                       0xc3e0000000000000,
                       0x3fe0000000000000};
-constexpr std::size_t kLanes = 2048;
+constexpr std::size_t kCaseLanes = 2048;
 
 u64 value_for(char type, std::mt19937_64& random) {
   const u64 pick = random();
@@ -381,14 +381,14 @@ u64 lane_value_for(char type, std::size_t lane, std::mt19937_64& random) {
   return wild ? value_for(type, random) : tame_value_for(type, warp % 2 == 0, random);
 }
 
-const char* register_type(char type) {
+const char* operand_type(char type) {
   return type == 'h'   ? ".b16"
          : type == 'r' ? ".b32"
          : type == 'f' ? ".f32"
          : type == 'g' ? ".f64"
                        : ".b64";
 }
-const char* memory_type(char type) {
+const char* slot_type(char type) {
   return type == 'h'   ? "u16"
          : type == 'r' ? "u32"
          : type == 'f' ? "f32"
@@ -405,7 +405,7 @@ std::string program_for(const Case& c, bool partial) {
       ".pred %p; .reg .b32 %t<6>; .reg .b64 %q<9>;\n";
   const char* names = "DABC";
   for (std::size_t k = 0; k < types.size(); ++k)
-    body += std::string(".reg ") + register_type(types[k]) + " " + names[k] + ";\n";
+    body += std::string(".reg ") + operand_type(types[k]) + " " + names[k] + ";\n";
   body +=
       "mov.u32 %t0, %tid.x; mov.u32 %t1, %ctaid.x; mov.u32 %t2, %ntid.x; mad.lo.s32 %t3, %t1, %t2, "
       "%t0; mul.wide.u32 %q0, %t3, 8;\n";
@@ -416,12 +416,12 @@ std::string program_for(const Case& c, bool partial) {
             n + ", %q0;\n";
     if (k < types.size())
       body +=
-          std::string("ld.global.") + memory_type(types[k]) + " " + names[k] + ", [%q" + n + "];\n";
+          std::string("ld.global.") + slot_type(types[k]) + " " + names[k] + ", [%q" + n + "];\n";
   }
   if (partial) body += "rem.u32 %t4, %t3, 3; setp.eq.u32 %p, %t4, 0; @%p bra DONE;\n";
   body += std::string(c.text) + ";\n";
   if (partial) body += "DONE:\n";
-  body += std::string("st.global.") + memory_type(types[0]) + " [%q1], D;\nret;\n}\n";
+  body += std::string("st.global.") + slot_type(types[0]) + " [%q1], D;\nret;\n}\n";
   return ptx_module(body);
 }
 
@@ -438,7 +438,7 @@ void run_case(const Case& c, const char* isa, bool partial, std::vector<u64>& re
   arguments.add(result.data());
   for (int k = 0; k < 3; ++k) arguments.add(operands[k].data());
   Launch launch;
-  launch.grid.x = kLanes / 128;
+  launch.grid.x = kCaseLanes / 128;
   launch.block.x = 128;
   launch.params = arguments.data();
   const Outcome outcome = launch_run(*module_kernel(*loaded.module, "k"), launch, host);
@@ -453,13 +453,13 @@ TEST_P(OpcodeTest, EveryLaneMatchesTheReference) {
   const std::string types = c.types;
   std::vector<u64> values[4];
   for (std::size_t k = 0; k < 4; ++k) {
-    for (std::size_t n = 0; n < kLanes; ++n)
+    for (std::size_t n = 0; n < kCaseLanes; ++n)
       values[k].push_back(lane_value_for(k < types.size() ? types[k] : 'd', n, random));
   }
   for (const bool partial : {false, true}) {
     std::vector<u64> result = values[0];
     ASSERT_NO_FATAL_FAILURE(run_case(c, isa, partial, result, values + 1));
-    for (std::size_t n = 0; n < kLanes; ++n) {
+    for (std::size_t n = 0; n < kCaseLanes; ++n) {
       const bool skipped = partial && n % 3 == 0;
       const u64 want =
           skipped ? values[0][n] : c.reference(values[1][n], values[2][n], values[3][n]);
@@ -492,15 +492,15 @@ class ApproximateTest : public OpcodeTest {};
 TEST_P(ApproximateTest, EveryLaneIsNearTheTrueValue) {
   const auto& [c, isa] = GetParam();
   std::mt19937_64 random(11);
-  std::vector<u64> result(kLanes), values[3];
-  for (std::size_t n = 0; n < kLanes; ++n) {
+  std::vector<u64> result(kCaseLanes), values[3];
+  for (std::size_t n = 0; n < kCaseLanes; ++n) {
     const u64 value = lane_value_for('f', n, random);
     // A quarter of it where 2^x is neither zero nor infinite.
     values[0].push_back(n % 128 < 32 ? of(std::fmod(f(value), 160.f)) : value);
   }
   values[1] = values[2] = values[0];
   ASSERT_NO_FATAL_FAILURE(run_case(c, isa, false, result, values));
-  for (std::size_t n = 0; n < kLanes; ++n) {
+  for (std::size_t n = 0; n < kCaseLanes; ++n) {
     const float want = f(c.reference(values[0][n], 0, 0)), got = f(result[n]);
     if (want != want || std::isinf(want) || want == 0) {
       ASSERT_EQ(u(result[n]), u(of(want))) << c.text << std::hex << " a=" << values[0][n];
