@@ -177,6 +177,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
   switch (allocation->kind) {
     case MemoryKind::kDevice:
     case MemoryKind::kManaged:
+    case MemoryKind::kExternal:
       break;
     case MemoryKind::kPool: {
       // No wait: who frees stream-ordered memory this way has waited already.

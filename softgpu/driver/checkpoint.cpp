@@ -40,7 +40,8 @@ bool work_complete() {
 /// the device is gone, and memory that other processes see too.
 bool has_unsupported() {
   const bool memory = MemoryMap::get().any([](const Allocation& a) {
-    return a.kind == MemoryKind::kManaged || a.kind == MemoryKind::kImported;
+    return a.kind == MemoryKind::kManaged || a.kind == MemoryKind::kImported ||
+           a.kind == MemoryKind::kExternal;
   });
   if (memory) return true;
   for (const auto& module : Registry<Module>::all().list())

@@ -65,7 +65,7 @@ std::uint64_t ipc_key_make() {
   if (getrandom(&key, sizeof key, 0) != sizeof key)
     key = static_cast<std::uint64_t>(device::clock_ns()) ^
           (static_cast<std::uint64_t>(getpid()) << 40);
-  return key | (1ULL << 63);  // inode numbers of pieces (virtual.h) are small
+  return key | kIpcKeyBit;
 }
 
 CUresult memory_share(const Allocation& allocation, std::uint64_t& key) {
@@ -126,7 +126,9 @@ CUresult import_map(Gpu& gpu, int file, const IpcHandle& range, Allocation& impo
 
 void import_release(const Allocation& import) {
   munmap(reinterpret_cast<void*>(import.base), round_up(import.size, kHostPage));
-  if (import.gpu->model.shared_release(import.gpu->client, import.inode))
+  const bool last = import.gpu->model.shared_release(import.gpu->client, import.inode);
+  // The contents of a piece (virtual.h) last as long as a descriptor of it.
+  if (last && (import.inode & kIpcKeyBit) != 0)
     fallocate(import.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
               static_cast<off_t>(import.offset),
               static_cast<off_t>(round_up(import.size, kHostPage)));

@@ -38,6 +38,8 @@ bool ipc_handle_own(const IpcHandle& handle);
 int ipc_file_open(const IpcHandle& handle);
 /// Whether this driver made the file: descriptors and handles come from anywhere.
 bool ipc_file_ours(int file);
+/// Tells a key from the inode number that names a piece (virtual.h).
+inline constexpr std::uint64_t kIpcKeyBit = 1ULL << 63;
 /// A name for a shared object that no other has, on any device.
 std::uint64_t ipc_key_make();
 

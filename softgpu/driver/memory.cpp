@@ -149,6 +149,7 @@ void memory_release(const Allocation& allocation) {
       allocation.gpu->memory_unmap(p, allocation.size, allocation.offset, allocation.inode);
       return;
     case MemoryKind::kImported:
+    case MemoryKind::kExternal:
       import_release(allocation);
       return;
     case MemoryKind::kHost:

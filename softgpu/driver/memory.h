@@ -17,7 +17,8 @@ enum class MemoryKind {
   kRegistered,
   kPool,
   kVirtual,
-  kImported,
+  kImported,  // from another process, closed as it was opened
+  kExternal,  // a buffer on external memory, freed as any other
   kModule,
   kArray,
   kGraph

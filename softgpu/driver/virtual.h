@@ -22,6 +22,7 @@ class Piece {
   /// From a descriptor, which stays the caller's.
   static CUresult import(int file, std::shared_ptr<Piece>& piece);
   int file() const { return file_; }
+  std::uint64_t inode() const { return inode_; }
 
   const CUmemAllocationProp prop;
   Gpu& gpu;

@@ -1,6 +1,7 @@
 // A process of the tenant that does what a test tells it. See softgpu_partner.h.
 #include "tests/interpose/softgpu_partner.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,23 @@ CUresult init(int ordinal) {
 CUresult map(CUmemGenericAllocationHandle memory, size_t bytes, CUdeviceptr* at) {
   const CUresult result = cuMemAddressReserve(at, bytes, 0, 0, 0);
   return result == CUDA_SUCCESS ? cuMemMap(*at, bytes, 0, memory, 0) : result;
+}
+
+// The driver keeps the descriptor that it is given.
+CUresult external_import(int fd, std::uint64_t bytes, CUexternalMemory* memory) {
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
+  what.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+  what.handle.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  what.size = bytes;
+  const CUresult result = cuImportExternalMemory(memory, &what);
+  if (result != CUDA_SUCCESS) close(what.handle.fd);
+  return result;
+}
+
+CUresult external_map(CUexternalMemory memory, std::uint64_t bytes, CUdeviceptr* at) {
+  CUDA_EXTERNAL_MEMORY_BUFFER_DESC what{};
+  what.size = bytes;
+  return cuExternalMemoryGetMappedBuffer(at, memory, &what);
 }
 
 CUresult module_load(size_t bytes, CUmodule* module) {
@@ -361,6 +379,13 @@ CUresult serve(const PartnerMessage& request, int fd, PartnerMessage* answer, in
       return map(request.a, request.b, reinterpret_cast<CUdeviceptr*>(&answer->value));
     case PartnerOp::kVmmUnmap:
       return cuMemUnmap(request.a, request.b);
+    case PartnerOp::kExternalImport:
+      return external_import(fd, request.a, reinterpret_cast<CUexternalMemory*>(&answer->value));
+    case PartnerOp::kExternalMap:
+      return external_map(handle<CUexternalMemory>(request.a), request.b,
+                          reinterpret_cast<CUdeviceptr*>(&answer->value));
+    case PartnerOp::kExternalDestroy:
+      return cuDestroyExternalMemory(handle<CUexternalMemory>(request.a));
     case PartnerOp::kPoolCreate: {
       CUmemPoolProps pool{};
       pool.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -12,33 +12,36 @@
 namespace sluice::test {
 
 enum class PartnerOp : std::uint32_t {
-  kInit,           // a = device: cuInit, its primary context becomes current
-  kAlloc,          // a = bytes -> value = pointer
-  kFree,           // a = pointer
-  kIpcGet,         // a = pointer -> blob
-  kIpcOpen,        // blob -> value
-  kIpcClose,       // a = pointer
-  kVmmCreate,      // a = bytes -> value = handle, may be exported
-  kVmmRelease,     // a = handle
-  kVmmExport,      // a = handle -> fd
-  kVmmImport,      // fd -> value = handle
-  kVmmMap,         // a = handle, b = bytes -> value = address
-  kVmmUnmap,       // a = address, b = bytes
-  kPoolCreate,     // -> value = pool, may be exported
-  kPoolDestroy,    // a = pool
-  kPoolAlloc,      // a = pool, b = bytes -> value
-  kPoolTrim,       // a = pool
-  kPoolExport,     // a = pool -> fd
-  kPoolImport,     // fd -> value = pool
-  kPointerExport,  // a = pointer -> blob
-  kPointerImport,  // a = pool, blob -> value
-  kMemoryInfo,     // -> value = free, extra = total
-  kSynchronize,    // the current context
-  kModuleLoad,     // a = bytes of its variable -> value
-  kSpin,           // a = launches of a kernel that counts to b, and waits for them
-  kChurn,          // see softgpu_partner.cpp
-  kChurnAllWays,   // see softgpu_partner.cpp
-  kEnd,            // ends as programs do
+  kInit,             // a = device: cuInit, its primary context becomes current
+  kAlloc,            // a = bytes -> value = pointer
+  kFree,             // a = pointer
+  kIpcGet,           // a = pointer -> blob
+  kIpcOpen,          // blob -> value
+  kIpcClose,         // a = pointer
+  kVmmCreate,        // a = bytes -> value = handle, may be exported
+  kVmmRelease,       // a = handle
+  kVmmExport,        // a = handle -> fd
+  kVmmImport,        // fd -> value = handle
+  kVmmMap,           // a = handle, b = bytes -> value = address
+  kVmmUnmap,         // a = address, b = bytes
+  kExternalImport,   // fd, a = bytes -> value = external memory
+  kExternalMap,      // a = external memory, b = bytes -> value = pointer
+  kExternalDestroy,  // a = external memory
+  kPoolCreate,       // -> value = pool, may be exported
+  kPoolDestroy,      // a = pool
+  kPoolAlloc,        // a = pool, b = bytes -> value
+  kPoolTrim,         // a = pool
+  kPoolExport,       // a = pool -> fd
+  kPoolImport,       // fd -> value = pool
+  kPointerExport,    // a = pointer -> blob
+  kPointerImport,    // a = pool, blob -> value
+  kMemoryInfo,       // -> value = free, extra = total
+  kSynchronize,      // the current context
+  kModuleLoad,       // a = bytes of its variable -> value
+  kSpin,             // a = launches of a kernel that counts to b, and waits for them
+  kChurn,            // see softgpu_partner.cpp
+  kChurnAllWays,     // see softgpu_partner.cpp
+  kEnd,              // ends as programs do
 };
 
 struct PartnerMessage {

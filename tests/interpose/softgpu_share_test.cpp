@@ -101,6 +101,42 @@ TEST_F(SoftGpuShareTest, PhysicalMemoryByDescriptorUntilTheLastReference) {
   agrees("unmapped");
 }
 
+TEST_F(SoftGpuShareTest, ExternalMemoryIsItsExportersUntilThatOneLetsGo) {
+  const uint64_t handle = must(a.ask(PartnerOp::kVmmCreate, 4 * kMiB));
+  must(a.ask(PartnerOp::kVmmExport, handle));
+  const uint64_t memory = must(b.ask({.op = PartnerOp::kExternalImport, .a = 4 * kMiB}, a.fd));
+  EXPECT_EQ(held(a.pid()), kContext + 4 * kMiB);
+  EXPECT_EQ(held(b.pid()), kContext);
+  agrees("imported");
+  const uint64_t first = must(b.ask(PartnerOp::kExternalMap, memory, 4 * kMiB));
+  const uint64_t second = must(b.ask(PartnerOp::kExternalMap, memory, 2 * kMiB));
+  EXPECT_EQ(held(b.pid()), kContext);
+  agrees("mapped");
+  must(a.ask(PartnerOp::kVmmRelease, handle));
+  come_to(0, 4 * kMiB, 0, "released by its maker");
+  must(b.ask(PartnerOp::kExternalDestroy, memory));
+  come_to(0, 4 * kMiB, 0, "two buffers have it yet");
+  must(b.ask(PartnerOp::kFree, first));
+  come_to(0, 4 * kMiB, 0, "one has");
+  must(b.ask(PartnerOp::kFree, second));
+  come_to(0, 0, 0, "freed");
+}
+
+TEST_F(SoftGpuShareTest, ExternalMemoryPassesOnWhenAProcessDies) {
+  const uint64_t handle = must(a.ask(PartnerOp::kVmmCreate, 4 * kMiB));
+  for (Partner* importer : {&b, &c}) {
+    must(a.ask(PartnerOp::kVmmExport, handle));
+    const uint64_t memory =
+        must(importer->ask({.op = PartnerOp::kExternalImport, .a = 4 * kMiB}, a.fd));
+    must(importer->ask(PartnerOp::kExternalMap, memory, 4 * kMiB));
+  }
+  come_to(4 * kMiB, 0, 0, "three have it");
+  end(a, SIGKILL);
+  come_to(0, 4 * kMiB, 0, "the exporter is dead");
+  end(b, SIGKILL);
+  come_to(0, 0, 4 * kMiB, "so is the next");
+}
+
 TEST_F(SoftGpuShareTest, APieceThatComesBackToItsMakerIsStillOne) {
   const uint64_t handle = must(a.ask(PartnerOp::kVmmCreate, 4 * kMiB));
   const uint64_t again = vmm_pass(a, handle, a);
