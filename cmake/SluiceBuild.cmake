@@ -153,13 +153,17 @@ function(sluice_unsanitized out sanitizer name reason)
 endfunction()
 
 set(SLUICE_TEST_PACE -O0 $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-ffold-simple-inlines>)
-# GoogleTest's headers are most of what compiling a test costs, so all test programs read them precompiled from one place.
-# With a sanitizer some programs are built without it, and each compiles its own.
+# GoogleTest's headers and the language's are most of what compiling a test costs, so all test programs read them precompiled from one
+# place. With a sanitizer some programs are built without it, and each compiles its own.
 if(NOT SLUICE_SANITIZE)
+  set(test_headers <gtest/gtest.h> <gmock/gmock.h>)
+  if(SLUICE_UNITY)
+    list(PREPEND test_headers ${SLUICE_LANGUAGE_HEADERS} <random>)
+  endif()
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gtest_headers.cpp CONTENT "int main() { return 0; }\n")
   add_executable(sluice_gtest_headers ${PROJECT_BINARY_DIR}/gtest_headers.cpp)
   target_link_libraries(sluice_gtest_headers PRIVATE sluice_options GTest::gtest GTest::gmock)
-  target_precompile_headers(sluice_gtest_headers PRIVATE <gtest/gtest.h> <gmock/gmock.h>)
+  target_precompile_headers(sluice_gtest_headers PRIVATE ${test_headers})
   target_compile_options(sluice_gtest_headers PRIVATE ${SLUICE_TEST_PACE})
   set_target_properties(sluice_gtest_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endif()
