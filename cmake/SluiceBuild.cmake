@@ -152,7 +152,13 @@ function(sluice_unsanitized out sanitizer name reason)
   endif()
 endfunction()
 
-set(SLUICE_TEST_PACE -O0 $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-ffold-simple-inlines>)
+# Tests wait for the compiler more often than for themselves, and failures say their lines without a debugger's help.
+set(SLUICE_TEST_OPTIONS "-O0;-g0" CACHE STRING "How GoogleTest programs are compiled (for a debugger: -O0;-g)")
+set(SLUICE_TEST_PACE ${SLUICE_TEST_OPTIONS} $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-ffold-simple-inlines>)
+if(SLUICE_SANITIZE)
+  set(SLUICE_TEST_PACE -O0)
+endif()
+
 # GoogleTest's headers and the language's are most of what compiling a test costs, so all test programs read them precompiled from one
 # place. With a sanitizer some programs are built without it, and each compiles its own.
 if(NOT SLUICE_SANITIZE)
@@ -185,7 +191,6 @@ function(sluice_gtest name)
   endif()
   if(TARGET sluice_gtest_headers)
     target_precompile_headers(${name} REUSE_FROM sluice_gtest_headers)
-    # Tests wait for the compiler more often than for themselves.
     target_compile_options(${name} PRIVATE ${SLUICE_TEST_PACE})
   endif()
   if(NOT T_TIMEOUT)

@@ -3,6 +3,9 @@
 // descriptor and one that a graphics API exports name memory of the same driver.
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "softgpu/driver/ipc.h"
 #include "softgpu/driver/virtual.h"
 
