@@ -148,7 +148,8 @@ class Driver {
     check(name, function(arguments...));
   }
   static void check(const char* name, CUresult result) {
-    if (result != CUDA_SUCCESS) die(std::string(name) + " failed with " + std::to_string(result));
+    if (result != CUDA_SUCCESS)
+      die(std::string(name).append(" failed with ").append(std::to_string(result)));
   }
 
   CUfunction find(const char* name) {
