@@ -234,5 +234,78 @@ ROW(vmm, a_killed_exporter_leaves_the_import) {
   EXPECT_GE(memory_free(), shared + bytes / 2);
 }
 
+/// Two units of exported memory of this process, and the same as external memory.
+class External {
+ public:
+  External() : memory_(2 * vmm_unit(), vmm_prop(kDescriptorHandle)) {
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
+    what.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    what.handle.fd = file_ = descriptor_of(memory_);
+    what.size = 2 * vmm_unit();
+    EXPECT_EQ(cuImportExternalMemory(&object_, &what), CUDA_SUCCESS);
+  }
+  ~External() { destroy(); }
+  External(const External&) = delete;
+  External& operator=(const External&) = delete;
+  void destroy() {
+    if (object_ == nullptr) return;
+    EXPECT_EQ(cuDestroyExternalMemory(object_), CUDA_SUCCESS);
+    object_ = nullptr;
+  }
+  CUresult map(std::size_t offset, std::size_t bytes, CUdeviceptr& at) {
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC what{};
+    what.offset = offset;
+    what.size = bytes;
+    return cuExternalMemoryGetMappedBuffer(&at, object_, &what);
+  }
+  Physical& memory() { return memory_; }
+  int file() const { return file_; }
+
+ private:
+  Physical memory_;
+  int file_ = -1;
+  CUexternalMemory object_ = nullptr;
+};
+
+ROW(vmm, external_memory_takes_the_descriptor) {
+  const Context context;
+  const External external;
+  EXPECT_EQ(fcntl(external.file(), F_GETFD), -1);
+}
+
+ROW(vmm, external_buffers_show_the_memory) {
+  const Context context;
+  External external;
+  const Range range(2 * vmm_unit());
+  const Mapped mapped(range.at(), 2 * vmm_unit(), external.memory());
+  CUdeviceptr buffer = 0;
+  ASSERT_EQ(external.map(vmm_unit(), vmm_unit(), buffer), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD32(range.at() + vmm_unit(), 77, 4), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  unsigned value = 0;
+  EXPECT_EQ(cuMemcpyDtoH(&value, buffer, sizeof value), CUDA_SUCCESS);
+  EXPECT_EQ(value, 77u);
+  EXPECT_EQ(cuMemFree(buffer), CUDA_SUCCESS);
+}
+
+ROW(vmm, external_buffers_outlive_their_object) {
+  const Context context;
+  External external;
+  CUdeviceptr buffer = 0;
+  ASSERT_EQ(external.map(0, vmm_unit(), buffer), CUDA_SUCCESS);
+  external.destroy();
+  EXPECT_EQ(cuMemFree(buffer), CUDA_SUCCESS);
+  EXPECT_NE(cuMemFree(buffer), CUDA_SUCCESS);
+}
+
+ROW(vmm, external_buffers_stay_within_the_object) {
+  const Context context;
+  External external;
+  CUdeviceptr buffer = 7;
+  EXPECT_NE(external.map(vmm_unit(), 2 * vmm_unit(), buffer), CUDA_SUCCESS);
+  EXPECT_NE(external.map(2 * vmm_unit(), vmm_unit(), buffer), CUDA_SUCCESS);
+  EXPECT_EQ(buffer, 7u);
+}
+
 }  // namespace
 }  // namespace conformance
