@@ -70,6 +70,7 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
   template <class Body>
   void thread_add(Body body) {
     threads.emplace_back([this, body, relaxes = relaxed] {
+      begun.wait(false);
       EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
       // Beside captures in the mode GLOBAL a thread in that mode may neither allocate nor wait.
       CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -236,6 +237,9 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
     random.seed(seed);
     const int changes = changes_wanted(hours_by_default);
     const auto begin = std::chrono::steady_clock::now();
+    // All at once: who makes what the next thread needs may not allocate beside captures either.
+    begun = true;
+    begun.notify_all();
     leases_and_holds(exclusive, changes);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     stop = true;
@@ -252,7 +256,7 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
 
   std::mutex mutex;
   std::map<CUdeviceptr, size_t> listed;
-  std::atomic<bool> stop{false};
+  std::atomic<bool> begun{false}, stop{false};
   std::atomic<int> rounds{0}, captures{0};
   bool relaxed = false;
   int holds = 0;
