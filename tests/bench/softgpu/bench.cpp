@@ -148,6 +148,7 @@ class Driver {
     check(name, function(arguments...));
   }
   static void check(const char* name, CUresult result) {
+    // Appended: with -O2 g++ 12 takes operator+ for a copy beyond the end of a short string.
     if (result != CUDA_SUCCESS)
       die(std::string(name).append(" failed with ").append(std::to_string(result)));
   }
