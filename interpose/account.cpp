@@ -76,11 +76,10 @@ int AccountScope::device() const {
 }
 
 void accounts_pause() {
-  while (!accounts_try_pause(kPausePatienceNs)) {
-  }
+  while (!accounts_pause_for(kPausePatienceNs)) accounts_resume();
 }
 
-bool accounts_try_pause(uint64_t patience_ns) {
+bool accounts_pause_for(uint64_t patience_ns) {
   pausing.acquire();
   store_release(paused, 1u);
   threads_barrier();
@@ -88,10 +87,7 @@ bool accounts_try_pause(uint64_t patience_ns) {
   for (int i = 0; i < thread_count(); ++i) {
     if (thread_at(i) == this_thread) continue;
     while (load_acquire(thread_at(i)->accounting) != 0) {
-      if (clock_now_ns() >= until_ns) {
-        accounts_resume();
-        return false;
-      }
+      if (clock_now_ns() >= until_ns) return false;
       sleep_ns(20000);
     }
   }

@@ -152,8 +152,9 @@ void vmm_reset_after_fork();
 void account_restore();
 /// Stops and lets pass AccountScopes, all but the calling thread's.
 void accounts_pause();
-/// False when the scopes that exist do not end in time; then nothing is stopped.
-[[nodiscard]] bool accounts_try_pause(uint64_t patience_ns);
+/// The same for so long at most. False: some scopes have not ended; no new one begins all the same,
+/// until accounts_resume().
+[[nodiscard]] bool accounts_pause_for(uint64_t patience_ns);
 void accounts_resume();
 void account_reset_after_fork();
 

@@ -339,13 +339,18 @@ SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
   return destroy(context, [&] { return driver.cuCtxDetach(context); });
 }
 
-// Stacks are taken at once, heap and printf buffer with the first kernel that uses them. What a
-// program sets is not refused: the driver refuses what the device cannot hold, and what it took
-// leaves less for allocations.
+// Stacks are taken at once, heap and printf buffer with the first kernel that uses them. What is
+// taken at once and does not fit is given back by setting the limit that was there.
 SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  size_t before = 0;
+  const bool active = process_mode() == Mode::kActive;
+  const bool known = active && driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
   const CUresult result = driver.cuCtxSetLimit(limit, value);
-  if (result == CUDA_SUCCESS) (void)residual_settle(false);
-  return result;
+  if (result != CUDA_SUCCESS || !active) return result;
+  if (residual_settle(known)) return result;
+  (void)driver.cuCtxSetLimit(limit, before);
+  (void)residual_settle(false);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }

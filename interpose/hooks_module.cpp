@@ -1,7 +1,9 @@
 // Modules, libraries and their functions: code and variables are memory that counts, and no call
 // tells how much. A load is made and then measured; one that does not fit the quota is taken back.
-// What the driver loads late, with a function's handle or its first launch, is charged when it is
-// there. Green contexts, too, take memory that only the figure for the process shows.
+// What the driver loads late, with the handle of a function, the address of a variable or a first
+// launch, only the module's end takes back: it is charged when it is there, and while the tenant is
+// above its quota for it, neither handles nor addresses that were not known are handed out. Green
+// contexts, too, take memory that only the figure for the process shows.
 #include "interpose/residual.h"
 #include "interpose/touch.h"
 
@@ -40,16 +42,17 @@ CUresult unload(Call call) {
 }
 
 // Programs that ask for the same handle before every launch pay for one look in a table.
-bool function_is_new(const void* handle) {
+bool is_new(RecordKind kind, uint64_t key) {
   if (process_mode() != Mode::kActive) return false;
   const ErrnoGuard guard;
-  const auto key = reinterpret_cast<uint64_t>(handle);
-  const uint64_t round = load_acquire(unloads);
   Record record;
-  if (process.records.find(RecordKind::kFunction, key, &record) && record.bytes == round)
-    return false;
-  (void)process.records.insert(Record{key, round, nullptr, RecordKind::kFunction, 0});
-  return true;
+  return !process.records.find(kind, key, &record) || record.bytes != load_acquire(unloads);
+}
+
+void is_known(RecordKind kind, uint64_t key) {
+  const ErrnoGuard guard;
+  const uint64_t round = load_acquire(unloads);
+  (void)process.records.insert(Record{key, round, nullptr, kind, 0});
 }
 
 // A handle that comes with code, or whose code comes with its first launch.
@@ -57,21 +60,39 @@ template <class Handle, class Call>
 CUresult function_get(Handle* out, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  if (out == nullptr) return call();
+  const Handle before = *out;
   const CUresult result = call();
-  if (result != CUDA_SUCCESS || out == nullptr || !function_is_new(*out)) return result;
-  (void)residual_settle(false);
+  const auto key = reinterpret_cast<uint64_t>(*out);
+  if (result != CUDA_SUCCESS || !is_new(RecordKind::kFunction, key)) return result;
   residual_expect();
-  return result;
+  if (residual_settle_late()) {
+    is_known(RecordKind::kFunction, key);
+    return result;
+  }
+  *out = before;
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Calls that may load what a library has and are made once.
-template <class Call>
-CUresult library_get(Call call) {
+// The address of a variable, which may be loaded with this call. Either output may be null, and
+// then the call is measured each time.
+template <class Pointer, class Bytes, class Call>
+CUresult variable_get(Pointer* pointer, Bytes* bytes, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const Pointer pointer_before = pointer == nullptr ? 0 : *pointer;
+  const Bytes bytes_before = bytes == nullptr ? 0 : *bytes;
   const CUresult result = call();
-  if (result == CUDA_SUCCESS) (void)residual_settle(false);
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  const bool keeps = pointer != nullptr;
+  if (keeps && !is_new(RecordKind::kVariable, *pointer)) return result;
+  if (residual_settle_late()) {
+    if (keeps) is_known(RecordKind::kVariable, *pointer);
+    return result;
+  }
+  if (keeps) *pointer = pointer_before;
+  if (bytes != nullptr) *bytes = bytes_before;
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 template <class Call>
@@ -171,21 +192,40 @@ SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int c
 }
 
 SLUICE_HOOK CUresult cuFuncLoad(CUfunction function) {
-  return library_get([&] { return driver.cuFuncLoad(function); });
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const CUresult result = driver.cuFuncLoad(function);
+  if (result != CUDA_SUCCESS || residual_settle_late()) return result;
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+// Loads the library into the current context.
 SLUICE_HOOK CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
-  return library_get([&] { return driver.cuLibraryGetModule(module, library); });
+  return function_get(module, [&] { return driver.cuLibraryGetModule(module, library); });
+}
+
+SLUICE_HOOK CUresult cuModuleGetGlobal(CUdeviceptr_v1* pointer, unsigned int* bytes,
+                                       CUmodule module, const char* name) {
+  return variable_get(pointer, bytes,
+                      [&] { return driver.cuModuleGetGlobal(pointer, bytes, module, name); });
+}
+
+SLUICE_HOOK CUresult cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* bytes, CUmodule module,
+                                          const char* name) {
+  return variable_get(pointer, bytes,
+                      [&] { return driver.cuModuleGetGlobal_v2(pointer, bytes, module, name); });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
                                         const char* name) {
-  return library_get([&] { return driver.cuLibraryGetGlobal(pointer, bytes, library, name); });
+  return variable_get(pointer, bytes,
+                      [&] { return driver.cuLibraryGetGlobal(pointer, bytes, library, name); });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
                                          const char* name) {
-  return library_get([&] { return driver.cuLibraryGetManaged(pointer, bytes, library, name); });
+  return variable_get(pointer, bytes,
+                      [&] { return driver.cuLibraryGetManaged(pointer, bytes, library, name); });
 }
 
 SLUICE_HOOK CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc resources,

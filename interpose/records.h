@@ -17,6 +17,7 @@ enum class RecordKind : uint32_t {
   kContext = 5,    // made by cuCtxCreate; `bytes` is how often it is attached
   kGraphExec = 6,  // an executable graph that allocates: what it needs; not charged by the record
   kFunction = 7,   // a kernel's handle that was given out; `bytes` is the round of unloads
+  kVariable = 8,   // the same of a variable's address
 };
 
 struct Record {

@@ -31,9 +31,18 @@ constexpr uint64_t kLookMaxNs = 1'000'000'000;
 using protocol::kTenantGpusMax;
 
 uint64_t charged[kTenantGpusMax];
-uint32_t measured[kTenantGpusMax];  // `charged` comes from the driver
+uint32_t measured[kTenantGpusMax];    // `charged` comes from the driver
+uint32_t late_above[kTenantGpusMax];  // loaded late, and the tenant was above its quota with it
+uint32_t late_unread;                 // a late load that could not be measured: the helper looks
 uint32_t wanted;
 uint32_t shared;
+
+// What becomes of a growth that the quota has no room for.
+enum class Above : uint8_t {
+  kCharged,   // it is there
+  kWithheld,  // so it is, and who asked is not given what it is for
+  kUndone,    // who asked takes it back: not charged
+};
 
 struct Look {
   uint64_t interval_ns;
@@ -75,27 +84,61 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
   return false;
 }
 
-// False: it does not fit, and nothing is charged.
-bool charge_to(int gpu, uint64_t bytes, bool within_quota) {
+// The least that it can be while threads are within calls that change the account: what they have
+// reserved may be taken already, and what they free may be gone. False as above.
+bool residual_read_least(int device, int gpu, uint64_t* bytes) {
   const auto index = static_cast<uint32_t>(gpu);
+  for (int i = 0; i < kReadings; ++i) {
+    if (!known_settle(device)) return false;
+    const uint32_t version = process.account(gpu).version.load();
+    const uint64_t known = process.ledger.held(index) + process.ledger.reserved(index) -
+                           load_relaxed(charged[gpu]) - process.account(gpu).swapped_bytes.load();
+    uint64_t used = 0;
+    if (!usage_read(gpu, &used)) return false;
+    if (process.account(gpu).version.load() != version) continue;
+    *bytes = used > known ? used - known : 0;
+    return true;
+  }
+  return false;
+}
+
+// False: what has grown is more than the quota has room for.
+bool grow(int gpu, uint64_t more, Above above) {
+  const auto index = static_cast<uint32_t>(gpu);
+  const bool fits =
+      above == Above::kCharged || process.ledger.reserve(index, more, process.memory_max(gpu));
+  if (fits && above != Above::kCharged) {
+    process.ledger.hold(index, more);
+  } else if (above != Above::kUndone) {
+    process.ledger.hold_unasked(index, more);
+  }
+  if (!fits) charge_refused(gpu, more);
+  if (fits || above != Above::kUndone) residual_take(gpu, more);
+  return fits;
+}
+
+bool within_quota(int gpu) {
+  const uint64_t quota = process.memory_max(gpu);
+  return quota == 0 || process.ledger.total(static_cast<uint32_t>(gpu)) <= quota;
+}
+
+// False: who asked undoes what he did, or withholds what he got. `least`: only that much is known.
+bool charge_to(int gpu, uint64_t bytes, Above above, bool least) {
   const uint64_t before = load_relaxed(charged[gpu]);
+  bool fits = true;
   if (bytes > before) {
-    const uint64_t more = bytes - before;
-    if (!within_quota) {
-      process.ledger.hold_unasked(index, more);
-    } else if (process.ledger.reserve(index, more, process.entry(gpu).memory_max_bytes)) {
-      process.ledger.hold(index, more);
-    } else {
-      charge_refused(gpu, more);
-      return false;
-    }
-    residual_take(gpu, more);
-  } else if (bytes < before) {
+    fits = grow(gpu, bytes - before, above);
+  } else if (bytes < before && !least) {
     residual_give(gpu, before - bytes);
   }
-  store_release(measured[gpu], 1u);
-  process.account(gpu).measured.store(1);
-  return true;
+  if (!least) {
+    store_release(measured[gpu], 1u);
+    process.account(gpu).measured.store(1);
+  }
+  if (above == Above::kWithheld && !fits) store_release(late_above[gpu], 1u);
+  if (load_acquire(late_above[gpu]) == 0) return fits;
+  if (within_quota(gpu)) store_release(late_above[gpu], 0u);
+  return fits && (above != Above::kWithheld || load_acquire(late_above[gpu]) == 0);
 }
 
 struct Settled {
@@ -103,15 +146,21 @@ struct Settled {
   bool busy;
 };
 
-Settled settle(int device, bool within_quota, uint64_t patience_ns) {
+Settled settle(int device, Above above, uint64_t patience_ns) {
   const int gpu = device_gpu(device);
   if (gpu < 0) return {};
   const ErrnoGuard guard;
-  if (!accounts_try_pause(patience_ns)) return {false, true};
   Settled result{};
   uint64_t bytes = 0;
-  if (residual_read(device, gpu, &bytes, &result.busy))
-    result.too_much = !charge_to(gpu, bytes, within_quota);
+  const bool alone = accounts_pause_for(patience_ns);
+  if (alone) {
+    if (residual_read(device, gpu, &bytes, &result.busy))
+      result.too_much = !charge_to(gpu, bytes, above, false);
+  } else {
+    result.busy = true;
+    if (above != Above::kCharged && residual_read_least(device, gpu, &bytes))
+      result.too_much = !charge_to(gpu, bytes, above, true);
+  }
   accounts_resume();
   return result;
 }
@@ -123,11 +172,11 @@ ThreadRecord* settler() {
   return thread != nullptr && thread->depth == 0 ? thread : nullptr;
 }
 
-Settled settle_each(bool only_contexts, bool within_quota, uint64_t patience_ns) {
+Settled settle_each(bool only_contexts, Above above, uint64_t patience_ns) {
   Settled all{};
   for (int device = 0; device < process.device_count; ++device) {
     if (process.device_gpu[device] < 0 || (only_contexts && contexts_on(device) == 0)) continue;
-    const Settled one = settle(device, within_quota, patience_ns);
+    const Settled one = settle(device, above, patience_ns);
     all.too_much |= one.too_much;
     all.busy |= one.busy;
   }
@@ -175,8 +224,21 @@ bool residual_settle(bool within_quota) {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return true;
   const DepthScope depth(thread);
-  const Settled settled = settle_each(true, within_quota, kPatienceNs);
+  const Above above = within_quota ? Above::kUndone : Above::kCharged;
+  const Settled settled = settle_each(true, above, kPatienceNs);
   if (settled.busy) residual_want();
+  return !settled.too_much;
+}
+
+bool residual_settle_late() {
+  ThreadRecord* thread = settler();
+  if (thread == nullptr) return true;
+  const DepthScope depth(thread);
+  const Settled settled = settle_each(true, Above::kWithheld, kPatienceNs);
+  if (settled.busy) {
+    store_release(late_unread, 1u);
+    residual_want();
+  }
   return !settled.too_much;
 }
 
@@ -184,14 +246,14 @@ void residual_settle_device(int device) {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return;
   const DepthScope depth(thread);
-  if (settle(device, false, kPatienceNs).busy) residual_want();
+  if (settle(device, Above::kCharged, kPatienceNs).busy) residual_want();
 }
 
 bool residual_settle_context(int device) {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return true;
   const DepthScope depth(thread);
-  const Settled settled = settle(device, true, kPatienceNs);
+  const Settled settled = settle(device, Above::kUndone, kPatienceNs);
   if (settled.busy) residual_want();
   return !settled.too_much;
 }
@@ -202,7 +264,7 @@ void residual_settle_all() {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return;
   const DepthScope depth(thread);
-  if (settle_each(false, false, kPatienceNs).busy) residual_want();
+  if (settle_each(false, Above::kCharged, kPatienceNs).busy) residual_want();
 }
 
 void residual_want() {
@@ -219,7 +281,7 @@ void residual_expect() {
 
 void residual_launched() {
   if (__atomic_exchange_n(&residual_expected, 0, __ATOMIC_ACQ_REL) != 0)
-    (void)residual_settle(false);
+    (void)residual_settle_late();
 }
 
 bool residual_defer(int device, uint64_t bytes) {
@@ -237,7 +299,7 @@ void residual_look_deferred(int device) {
   if (thread == nullptr || looks == 0) return;
   store_relaxed(residual_deferred, looks - 1);
   const DepthScope depth(thread);
-  if (settle(device, false, kPatienceBeforeRefusalNs).busy) residual_want();
+  if (settle(device, Above::kCharged, kPatienceBeforeRefusalNs).busy) residual_want();
 }
 
 void residual_shared() {
@@ -259,7 +321,10 @@ uint64_t residual_look(uint64_t now_ns) {
   if (look.due_ns == 0) return kLookMaxNs;
   if (now_ns < look.due_ns) return look.due_ns - now_ns;
   look.interval_ns = look.interval_ns < kLookMaxNs / 2 ? look.interval_ns * 2 : kLookMaxNs;
-  const bool again = settle_each(false, false, kPatienceOfHelperNs).busy;
+  const bool late = __atomic_exchange_n(&late_unread, 0, __ATOMIC_ACQ_REL) != 0;
+  const Above above = late ? Above::kWithheld : Above::kCharged;
+  const bool again = settle_each(false, above, kPatienceOfHelperNs).busy;
+  if (late && again) store_release(late_unread, 1u);
   look.due_ns = again ? now_ns + look.interval_ns : 0;
   return look.interval_ns;
 }
@@ -275,8 +340,9 @@ void residual_restore(int gpu, uint64_t contexts_bytes) {
 void residual_reset_after_fork() {
   memset(charged, 0, sizeof charged);
   memset(measured, 0, sizeof measured);
+  memset(late_above, 0, sizeof late_above);
   memset(&look, 0, sizeof look);
-  wanted = shared = residual_expected = residual_deferred = 0;
+  wanted = shared = late_unread = residual_expected = residual_deferred = 0;
   usage_reset_after_fork();
 }
 

@@ -20,9 +20,13 @@ void residual_give(int gpu, uint64_t bytes);
 /// Reads and charges for every device on which the process has a context. With `within_quota` a
 /// growth that does not fit is not charged, the sentence is said, and the answer is false: the
 /// caller undoes what grew. Otherwise it is charged all the same, as it is there. Where there is no
-/// figure, or others are busy for too long, everything stays as it is; the latter the helper makes
-/// up for.
+/// figure everything stays as it is. While others are busy for too long, a caller who would undo or
+/// withhold charges what is surely there, and the helper makes up for the rest.
 bool residual_settle(bool within_quota);
+/// After a call that may have loaded what nothing but the end of its module takes back. Charged all
+/// the same; false, and the sentence said, while the tenant is above its quota for what was loaded
+/// so: the caller hands out neither handle nor address of it.
+bool residual_settle_late();
 /// The same for one device, with a context or without.
 void residual_settle_device(int device);
 /// The same within the quota, after a context was made; as residual_settle.

@@ -58,6 +58,12 @@ class GuestNvmlTest : public ::testing::Test {
     EXPECT_NE(found, nullptr) << name;
     return reinterpret_cast<F*>(found);
   }
+  template <class F>
+  F* function_of_driver(const char* name) {
+    void* found = dlsym(RTLD_DEFAULT, name);
+    EXPECT_NE(found, nullptr) << name;
+    return reinterpret_cast<F*>(found);
+  }
   unsigned long long held() { return broker->account().held_bytes.load(); }
   std::unique_ptr<TestBroker> broker;
   void* library = nullptr;
@@ -165,6 +171,40 @@ TEST_F(GuestNvmlTest, GreenContextsAreMeasuredAndOneThatDoesNotFitIsTakenBack) {
   nvml->processes[0].usedGpuMemory = 42 * kMiB;
   EXPECT_EQ(cuGreenCtxDestroy(green), CUDA_SUCCESS);
   EXPECT_EQ(held(), 42 * kMiB);
+}
+
+TEST_F(GuestNvmlTest, VariablesThatComeLateAreWithheldAboveTheQuota) {
+  listed(static_cast<unsigned>(getpid()), 41 * kMiB);
+  cuda_start();
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  size_t bytes = 0;
+  auto* const old_get = function_of_driver<CUresult(unsigned*, unsigned*, CUmodule, const char*)>(
+      "cuModuleGetGlobal");
+  unsigned old_pointer = 0, old_bytes = 0;
+  const std::pair<const char*, std::function<CUresult()>> ways[] = {
+      {"cuLibraryGetManaged", [&] { return cuLibraryGetManaged(&pointer, &bytes, nullptr, "v"); }},
+      {"cuLibraryGetGlobal", [&] { return cuLibraryGetGlobal(&pointer, &bytes, nullptr, "v"); }},
+      {"cuModuleGetGlobal_v2",
+       [&] { return cuModuleGetGlobal_v2(&pointer, &bytes, nullptr, "v"); }},
+      {"cuModuleGetGlobal", [&] { return old_get(&old_pointer, &old_bytes, nullptr, "v"); }},
+  };
+  unsigned next = 0x1000;
+  for (const auto& [name, get] : ways) {
+    pointer = old_pointer = ++next;
+    bytes = old_bytes = 0x77;
+    nvml->processes[0].usedGpuMemory = kGiB + kMiB;
+    EXPECT_EQ(get(), CUDA_ERROR_OUT_OF_MEMORY) << name;
+    EXPECT_EQ(held(), kGiB + kMiB) << name << ": it is there";
+    EXPECT_TRUE(pointer == next && old_pointer == next && bytes == 0x77 && old_bytes == 0x77)
+        << name;
+    nvml->processes[0].usedGpuMemory = 42 * kMiB;
+    EXPECT_EQ(get(), CUDA_SUCCESS) << name;
+    EXPECT_EQ(held(), 42 * kMiB) << name;
+    const unsigned reads = nvml->process_reads;
+    EXPECT_EQ(get(), CUDA_SUCCESS) << name;
+    EXPECT_EQ(nvml->process_reads, reads) << name << ": a known address asks nothing";
+  }
 }
 
 TEST_F(GuestNvmlTest, AskingForTheSameFunctionAgainAsksNvmlNothing) {

@@ -2,11 +2,12 @@
 // has it from the device's own figure, so it is right whatever the broker said of contexts.
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
 
-#include "tests/interpose/softgpu_fixture.h"
+#include "tests/interpose/softgpu_launch.h"
 
 namespace {
 
@@ -107,7 +108,7 @@ constexpr char kStackUser[] = R"(
 }
 )";
 
-CUresult launch(CUfunction function, CUdeviceptr out) {
+CUresult launch_of(CUfunction function, CUdeviceptr out) {
   void* parameters[] = {&out};
   return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr);
 }
@@ -200,8 +201,9 @@ TEST_F(SoftGpuResidualTest, EveryCallThatLoadsIsMeasured) {
       // A library's variables are in no context before something of it is asked for there.
       if (result == CUDA_SUCCESS && loader.library) {
         CUdeviceptr at = 0;
-        ASSERT_EQ(cuLibraryGetGlobal(&at, nullptr, static_cast<CUlibrary>(out), "room"),
-                  CUDA_SUCCESS);
+        EXPECT_EQ(cuLibraryGetGlobal(&at, nullptr, static_cast<CUlibrary>(out), "room"),
+                  mib == 5 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY)
+            << loader.name;
       }
       agrees(loader.name);
       if (result != CUDA_SUCCESS) {
@@ -259,10 +261,10 @@ TEST_F(SoftGpuResidualTest, AKernelThatIsLoadedByItsFirstLaunchIsChargedThen) {
   CUfunction other = nullptr;
   ASSERT_EQ(cuModuleLoadData(&module, module_text(4).c_str()), CUDA_SUCCESS);
   ASSERT_EQ(cuModuleGetFunction(&other, module, "store"), CUDA_SUCCESS);
-  for (int i = 0; i < 200; ++i) ASSERT_EQ(launch(other, out), CUDA_SUCCESS);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(launch_of(other, out), CUDA_SUCCESS);
   holds(4 + 4, "before");
   ASSERT_EQ(cuLibraryGetKernel(&kernel, library, "store"), CUDA_SUCCESS);
-  ASSERT_EQ(launch(reinterpret_cast<CUfunction>(kernel), out), CUDA_SUCCESS);
+  ASSERT_EQ(launch_of(reinterpret_cast<CUfunction>(kernel), out), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   holds(3 * kMiB + 4 + 4, "launched");
 }
@@ -277,7 +279,7 @@ TEST_F(SoftGpuResidualTest, UnderAnExclusiveLeaseTheHelperNoticesWhatALaunchLoad
                               nullptr, 0),
             CUDA_SUCCESS);
   ASSERT_EQ(cuLibraryGetKernel(&kernel, library, "store"), CUDA_SUCCESS);
-  ASSERT_EQ(launch(reinterpret_cast<CUfunction>(kernel), out), CUDA_SUCCESS);
+  ASSERT_EQ(launch_of(reinterpret_cast<CUfunction>(kernel), out), CUDA_SUCCESS);
   EXPECT_TRUE(eventually([&] { return held() == kContext + 3 * kMiB + 4; })) << held();
 }
 
@@ -293,21 +295,102 @@ TEST_F(SoftGpuResidualTest, FunctionsThatAreListedOrLoadedOnRequest) {
   holds(8 * kMiB, "loaded");
 }
 
-TEST_F(SoftGpuResidualTest, TheHeapComesWithItsFirstUserAndMayPassTheQuota) {
+TEST_F(SoftGpuResidualTest, AHeapThatDoesNotFitIsChargedAndItsUserIsWithheld) {
   ASSERT_EQ(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 80 * kMiB), CUDA_SUCCESS);
   holds(0, "the limit alone");
   CUmodule module = nullptr;
-  CUfunction function = nullptr;
+  auto* const untouched = reinterpret_cast<CUfunction>(0x77);
+  CUfunction function = untouched;
   CUdeviceptr rest = 0;
   ASSERT_EQ(cuModuleLoadData(&module, kHeapUser), CUDA_SUCCESS);
-  ASSERT_EQ(cuModuleGetFunction(&function, module, "k"), CUDA_SUCCESS);
-  holds(80 * kMiB, "its user is loaded");
-  // It is there and charged; what comes later is refused, and the view shows nothing left.
+  EXPECT_EQ(cuModuleGetFunction(&function, module, "k"), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(function, untouched);
+  holds(80 * kMiB, "nothing but the context's end takes it back");
+  // What comes later is refused, and the view shows nothing left.
+  EXPECT_EQ(cuModuleGetFunction(&function, module, "k"), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuMemAlloc(&rest, 1), CUDA_ERROR_OUT_OF_MEMORY);
   size_t free_bytes = 1, total_bytes = 0;
   ASSERT_EQ(cuMemGetInfo(&free_bytes, &total_bytes), CUDA_SUCCESS);
   EXPECT_EQ(free_bytes, 0u);
   EXPECT_EQ(total_bytes, kQuota);
+}
+
+// What comes late with one call: its name, what it takes, and the call, whose output is untouched
+// when it is refused.
+struct Late {
+  const char* name;
+  CUresult (*get)(CUlibrary library, void** out);
+};
+const Late kLate[] = {
+    {"cuLibraryGetGlobal",
+     [](CUlibrary library, void** out) {
+       return cuLibraryGetGlobal(reinterpret_cast<CUdeviceptr*>(out), nullptr, library, "room");
+     }},
+    {"cuLibraryGetModule",
+     [](CUlibrary library, void** out) {
+       return cuLibraryGetModule(reinterpret_cast<CUmodule*>(out), library);
+     }},
+    {"cuKernelGetFunction",
+     [](CUlibrary library, void** out) {
+       CUkernel kernel = nullptr;
+       const CUresult result = cuLibraryGetKernel(&kernel, library, "store");
+       if (result != CUDA_SUCCESS) return CUDA_ERROR_UNKNOWN;  // it loads nothing
+       return cuKernelGetFunction(reinterpret_cast<CUfunction*>(out), kernel);
+     }},
+};
+
+CUlibrary library_make(size_t bytes) {
+  CUlibrary library = nullptr;
+  EXPECT_EQ(cuLibraryLoadData(&library, module_text(bytes).c_str(), nullptr, nullptr, 0, nullptr,
+                              nullptr, 0),
+            CUDA_SUCCESS);
+  return library;
+}
+
+TEST_F(SoftGpuResidualTest, WhatComesLateAndDoesNotFitIsChargedAndWithheld) {
+  void* const untouched = reinterpret_cast<void*>(0x77);
+  for (const Late& late : kLate) {
+    CUdeviceptr room = 0;
+    ASSERT_EQ(cuMemAlloc(&room, 10 * kMiB), CUDA_SUCCESS);
+    CUlibrary library = library_make(60 * kMiB);
+    void* out = untouched;
+    const uint64_t refused = broker->account().refused.load();
+    EXPECT_EQ(late.get(library, &out), CUDA_ERROR_OUT_OF_MEMORY) << late.name;
+    EXPECT_EQ(out, untouched) << late.name;
+    EXPECT_EQ(broker->account().refused.load(), refused + 1) << late.name;
+    holds(70 * kMiB, late.name);
+    // Another time it is there already, and withheld as long as the tenant is above its quota.
+    EXPECT_EQ(late.get(library, &out), CUDA_ERROR_OUT_OF_MEMORY) << late.name;
+    EXPECT_EQ(out, untouched) << late.name;
+    ASSERT_EQ(cuMemFree(room), CUDA_SUCCESS);
+    EXPECT_EQ(late.get(library, &out), CUDA_SUCCESS) << late.name;
+    EXPECT_NE(out, untouched) << late.name;
+    holds(60 * kMiB, late.name);
+    ASSERT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);
+    holds(0, late.name);
+  }
+}
+
+TEST_F(SoftGpuResidualTest, AHandleThatIsKnownIsGivenOutAboveTheQuota) {
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cuModuleLoadData(&module, module_text(4).c_str()), CUDA_SUCCESS);
+  ASSERT_EQ(cuModuleGetFunction(&function, module, "store"), CUDA_SUCCESS);
+  CUlibrary library = library_make(69 * kMiB);
+  CUdeviceptr out = 0;
+  EXPECT_EQ(cuLibraryGetGlobal(&out, nullptr, library, "room"), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuModuleGetFunction(&function, module, "store"), CUDA_SUCCESS);
+}
+
+TEST_F(SoftGpuResidualTest, AFunctionLoadedOnRequestThatDoesNotFitIsRefused) {
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  ASSERT_EQ(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 80 * kMiB), CUDA_SUCCESS);
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cuModuleLoadData(&module, kHeapUser), CUDA_SUCCESS);
+  ASSERT_EQ(cuModuleEnumerateFunctions(&function, 1, module), CUDA_SUCCESS);
+  EXPECT_EQ(cuFuncLoad(function), CUDA_ERROR_OUT_OF_MEMORY);
+  holds(80 * kMiB, "charged");
 }
 
 TEST_F(SoftGpuResidualTest, ThePrintfBufferComesWithItsFirstUser) {
@@ -332,6 +415,23 @@ TEST_F(SoftGpuResidualTest, StacksAreChargedWhenTheLimitTakesThem) {
   holds(0, "refused by the driver");
 }
 
+TEST_F(SoftGpuResidualTest, AStackLimitThatDoesNotFitIsSetBack) {
+  ASSERT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048), CUDA_SUCCESS);
+  const uint64_t taken = held() - kContext;
+  CUdeviceptr rest = 0;
+  ASSERT_EQ(cuMemAlloc(&rest, kQuota - held()), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096), CUDA_ERROR_OUT_OF_MEMORY);
+  size_t value = 0;
+  ASSERT_EQ(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE), CUDA_SUCCESS);
+  EXPECT_EQ(value, 2048u);
+  EXPECT_EQ(held(), kQuota);
+  agrees("set back");
+  ASSERT_EQ(cuMemFree(rest), CUDA_SUCCESS);
+  holds(taken, "as before");
+  EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096), CUDA_SUCCESS);
+  agrees("it fits now");
+}
+
 TEST_F(SoftGpuResidualTest, LocalMemoryThatALaunchTakesIsCharged) {
   CUmodule module = nullptr;
   CUfunction function = nullptr;
@@ -340,7 +440,7 @@ TEST_F(SoftGpuResidualTest, LocalMemoryThatALaunchTakesIsCharged) {
   ASSERT_EQ(cuModuleLoadData(&module, kStackUser), CUDA_SUCCESS);
   ASSERT_EQ(cuModuleGetFunction(&function, module, "deep"), CUDA_SUCCESS);
   const uint64_t before = held();
-  ASSERT_EQ(launch(function, out), CUDA_SUCCESS);
+  ASSERT_EQ(launch_of(function, out), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_GT(held(), before + kMiB);
   agrees("launched");
@@ -415,6 +515,55 @@ TEST_F(SoftGpuResidualTest, LoadsAreChargedRightWhileOthersAllocate) {
   }
   stop = true;
   for (auto& other : others) other.join();
+}
+
+// A thread that frees behind a long kernel is within its call for as long as that takes, and no
+// reading is of one instant meanwhile. What surely does not fit is refused all the same.
+class SoftGpuBusyNeighbourTest : public SoftGpuLaunchTest {
+ protected:
+  static constexpr unsigned kLong = 30'000'000;
+  void SetUp() override {
+    SoftGpuLaunchTest::SetUp();
+    broker->lease_store(sluice::protocol::kLeaseOpen);
+    kernel_load();
+    ASSERT_EQ(cuMemAlloc(&blocked, 10 * kMiB), CUDA_SUCCESS);
+    ASSERT_EQ(launch(kLong), CUDA_SUCCESS);
+    freer = std::thread([this] {
+      EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemFree(blocked), CUDA_SUCCESS);
+      freed = true;
+    });
+    usleep(100'000);
+  }
+  void TearDown() override {
+    freer.join();
+    EXPECT_TRUE(eventually([this] { return difference().empty(); })) << difference();
+    SoftGpuLaunchTest::TearDown();
+  }
+  void still_busy() { EXPECT_FALSE(freed) << "the kernel was too short to say anything"; }
+  CUdeviceptr blocked = 0;
+  std::atomic<bool> freed{false};
+  std::thread freer;
+};
+
+TEST_F(SoftGpuBusyNeighbourTest, ALoadThatDoesNotFitIsTakenBack) {
+  auto* const untouched = reinterpret_cast<CUmodule>(0x77);
+  CUmodule module = untouched;
+  EXPECT_EQ(cuModuleLoadData(&module, module_text(60 * kMiB).c_str()), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(module, untouched);
+  EXPECT_EQ(cuModuleLoadData(&module, module_text(50 * kMiB).c_str()), CUDA_SUCCESS);
+  still_busy();
+}
+
+TEST_F(SoftGpuBusyNeighbourTest, WhatComesLateAndDoesNotFitIsWithheld) {
+  CUlibrary library = library_make(60 * kMiB);
+  CUdeviceptr variable = 0x77;
+  EXPECT_EQ(cuLibraryGetGlobal(&variable, nullptr, library, "room"), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(variable, 0x77u);
+  still_busy();
+  freer.join();
+  EXPECT_EQ(cuLibraryGetGlobal(&variable, nullptr, library, "room"), CUDA_SUCCESS);
+  freer = std::thread([] {});
 }
 
 }  // namespace
