@@ -40,7 +40,8 @@ FAKE nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* devi
   return 0;
 }
 FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t* memory) {
-  *memory = nvmlMemory_t{8ull << 30, 5ull << 30, 3ull << 30};
+  *memory = nvmlMemory_t{8ull << 30, (5ull << 30) - fake_nvml.used_more,
+                         (3ull << 30) + fake_nvml.used_more};
   return 0;
 }
 FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t, nvmlMemory_v2_t* memory) {
