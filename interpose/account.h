@@ -159,5 +159,7 @@ void accounts_pause();
 [[nodiscard]] bool accounts_pause_for(uint64_t patience_ns);
 void accounts_resume();
 void account_reset_after_fork();
+/// Of hooks_context.cpp: primary contexts are the parent's.
+void primaries_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -254,6 +254,11 @@ CUresult current_change(Call call) {
 
 }  // namespace
 
+void sluice::interpose::primaries_reset_after_fork() {
+  primaries_lock.reset_after_fork();
+  for (Primary& primary : primaries) primary = {};
+}
+
 SLUICE_HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   bool begun = false;
   const CUcontext untouched = context == nullptr ? nullptr : *context;

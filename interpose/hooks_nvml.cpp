@@ -162,34 +162,15 @@ nvmlReturn_t samples_read(nvmlDevice_t device, uint64_t since_us,
   return *count == 0 ? kNotFound : 0;
 }
 
-// Where NVML has no figures of single processes: what the tenant's meters counted since this
-// process asked last.
-nvmlUtilization_t metered(int gpu) {
-  static struct { uint64_t at_ns, busy_ns; } last[protocol::kTenantGpusMax];
-  static Lock lock;
-  const ErrnoGuard guard;
-  const LockScope scope(lock);
-  uint64_t busy_ns = 0;
-  for (const protocol::ClaimsSlot& slot : process.claims->slots)
-    busy_ns += slot.gpus[gpu].busy_ns.load();
-  const uint64_t now_ns = clock_now_ns(), elapsed_ns = now_ns - last[gpu].at_ns;
-  // The sum falls when a process ends.
-  const uint64_t used_ns = busy_ns > last[gpu].busy_ns ? busy_ns - last[gpu].busy_ns : 0;
-  const bool first = last[gpu].at_ns == 0;
-  last[gpu] = {now_ns, busy_ns};
-  if (first || elapsed_ns == 0) return {};
-  const uint64_t percent = used_ns * 100 / elapsed_ns;
-  return {percent > 100 ? 100 : static_cast<unsigned>(percent), 0};
-}
-
 nvmlUtilization_t tenant_utilization(int gpu, nvmlDevice_t device) {
   List<nvmlProcessUtilizationSample_t> list;
   if (nvml.nvmlDeviceGetProcessUtilization == nullptr || list.entries() == nullptr)
-    return metered(gpu);
+    return utilization_metered(gpu);
+  // Without a sample of the tenant it was idle, or NVML does not know its processes (containers,
+  // MPS); the meter knows both.
   unsigned count = 0;
-  const nvmlReturn_t result = samples_read(device, now_us() - kWindowUs, list, &count);
-  if (result == kNotFound) return {};
-  if (result != 0) return metered(gpu);
+  if (samples_read(device, now_us() - kWindowUs, list, &count) != 0)
+    return utilization_metered(gpu);
   nvmlUtilization_t sum{};
   for (unsigned i = 0; i < count; ++i) {
     sum.gpu += list.entries()[i].smUtil;

@@ -234,6 +234,8 @@ bool policy_parse(char* text, Policy* out, Line* fault) {
   return true;
 }
 
+void policy_reset_after_fork() { policy_lock.reset_after_fork(); }
+
 const Policy& policy() {
   if (load_acquire(current_known) != 0) return current;
   const ErrnoGuard guard;

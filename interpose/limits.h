@@ -47,6 +47,7 @@ bool policy_parse(char* text, Policy* out, Line* fault);
 /// The policy of the file, read once. A file that others than root can write is ignored; one with a
 /// mistake means kHold. Both are said in one line.
 const Policy& policy();
+void policy_reset_after_fork();
 /// Where the file is. Defined in policy_path.cpp; tests link another one.
 const char* policy_path();
 

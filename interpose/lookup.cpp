@@ -112,6 +112,33 @@ void object_visit(const link_map* object, Search* search) {
   if (b == nullptr) b = symbol_find(table, "dlvsym");
 }
 
+// The name that the object has for the loader; nullptr = none.
+const char* soname_of(const link_map* object) {
+  const char* strings = nullptr;
+  const ElfW(Dyn)* name = nullptr;
+  for (const ElfW(Dyn)* entry = object->l_ld; entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+    if (entry->d_tag == DT_SONAME) name = entry;
+  }
+  return strings == nullptr || name == nullptr ? nullptr : strings + name->d_un.d_val;
+}
+
+// Whether what a look-up found is of the driver's library, or NVML's, and no other's.
+bool function_is_drivers(int entry, void* found) {
+  const bool is_nvml = entry_is_nvml(entry);
+  if (!is_nvml && found == driver_pointers()[entry]) return true;
+  Dl_info file;
+  void* object = nullptr;
+  if (dladdr1(found, &file, &object, RTLD_DL_LINKMAP) == 0 || object == nullptr) return true;
+  const char* name = soname_of(static_cast<const link_map*>(object));
+  if (name == nullptr) {
+    const char* slash = strrchr(file.dli_fname, '/');
+    name = slash != nullptr ? slash + 1 : file.dli_fname;
+  }
+  const char* stem = is_nvml ? "libnvidia-ml.so" : "libcuda.so";
+  return strncmp(name, stem, strlen(stem)) == 0;
+}
+
 // The answer for a name that is one of our hooks. nullptr = let the real function answer.
 void* answer(void* handle, const char* name, const char* version) {
   const int entry = entry_find(name);
@@ -123,6 +150,8 @@ void* answer(void* handle, const char* name, const char* version) {
                                     : sluice_real_dlvsym(handle, name, version);
     if (real == nullptr) return nullptr;
     if (!address_is_ours(real)) {
+      // A library may have a function of its own of such a name.
+      if (!function_is_drivers(entry, real)) return nullptr;
       if (handle != RTLD_DEFAULT && !entry_is_nvml(entry)) store_release(seen_handle, handle);
       return entry_hook(entry);
     }

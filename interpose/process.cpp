@@ -14,6 +14,7 @@
 #include "interpose/pages.h"
 #include "interpose/say.h"
 #include "interpose/start.h"
+#include "interpose/view.h"
 
 namespace sluice::interpose {
 
@@ -36,6 +37,10 @@ void fork_child() {
   process.lease = nullptr;
   process.claims = nullptr;
   start_lock.reset_after_fork();
+  resolve_reset_after_fork();
+  policy_reset_after_fork();
+  primaries_reset_after_fork();
+  view_reset_after_fork();
   link_reset_after_fork();
   pages_reset_after_fork();
   shares_reset();

@@ -98,6 +98,8 @@ bool resolve_nvml() {
   return true;
 }
 
+void resolve_reset_after_fork() { resolve_lock.reset_after_fork(); }
+
 bool library_has(bool is_nvml, const char* name, const char* version) {
   const uint32_t state = is_nvml ? load_acquire(nvml_state) : load_acquire(driver_state);
   void* seen = is_nvml ? nullptr : driver_handle_seen();

@@ -39,6 +39,8 @@ struct NvmlTable {
 #undef SLUICE_NVML_MEMBER
 extern NvmlTable nvml;
 bool resolve_nvml();
+/// What was resolved stays; another thread may have been about it.
+void resolve_reset_after_fork();
 
 /// Whether the driver (or NVML) is loaded in this process already and, where a version is given,
 /// has the name in that version. Never loads it.

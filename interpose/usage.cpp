@@ -118,6 +118,11 @@ void usage_after_context(int gpu) {
   if (list(gpu, &count) && listed(count, pid) != nullptr) own_pid = pid;
 }
 
+bool usage_pid_is_proven() {
+  const LockScope scope(lock);
+  return own_pid != 0;
+}
+
 void usage_forget() {
   const LockScope scope(lock);
   memset(handles, 0, sizeof handles);

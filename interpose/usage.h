@@ -21,6 +21,8 @@ bool usage_of_gpu(int gpu, uint64_t* bytes);
 /// Right before and after the making of a context, where there is no broker.
 void usage_before_context(int gpu);
 void usage_after_context(int gpu);
+/// NVML knows this process by the pid that it has itself.
+bool usage_pid_is_proven();
 /// After new pages: GPUs may have other numbers.
 void usage_forget();
 void usage_reset_after_fork();

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interpose/start.h"
+#include "interpose/usage.h"
 
 namespace sluice::interpose {
 namespace {
@@ -30,7 +31,35 @@ uint32_t pid_shown(const protocol::ClaimsSlot& slot) {
   return own != 0 ? own : slot.pid.load();
 }
 
+struct Metered {
+  uint64_t at_ns, busy_ns;
+};
+Metered metered_last[protocol::kTenantGpusMax];
+Lock metered_lock;
+
 }  // namespace
+
+nvmlUtilization_t utilization_metered(int gpu) {
+  const ErrnoGuard guard;
+  const LockScope scope(metered_lock);
+  Metered& last = metered_last[gpu];
+  uint64_t busy_ns = 0;
+  for (const protocol::ClaimsSlot& slot : process.claims->slots)
+    busy_ns += slot.gpus[gpu].busy_ns.load();
+  const uint64_t now_ns = clock_now_ns(), elapsed_ns = now_ns - last.at_ns;
+  // The sum falls when a process ends.
+  const uint64_t used_ns = busy_ns > last.busy_ns ? busy_ns - last.busy_ns : 0;
+  const bool first = last.at_ns == 0;
+  last = {now_ns, busy_ns};
+  if (first || elapsed_ns == 0) return {};
+  const uint64_t percent = used_ns * 100 / elapsed_ns;
+  return {percent > 100 ? 100 : static_cast<unsigned>(percent), 0};
+}
+
+void view_reset_after_fork() {
+  metered_lock.reset_after_fork();
+  for (Metered& last : metered_last) last = {};
+}
 
 int nvml_gpu(nvmlDevice_t device) {
   if (registration_mode(false) != Mode::kActive || nvml.nvmlDeviceGetUUID == nullptr) return -1;
@@ -41,6 +70,8 @@ int nvml_gpu(nvmlDevice_t device) {
 }
 
 uint32_t tenant_pid(uint32_t host_pid) {
+  // Without a broker the slots have the pids of this process's namespace, NVML those of its own.
+  if (load_acquire(process.alone) != 0 && !usage_pid_is_proven()) return 0;
   for (const protocol::ClaimsSlot& slot : process.claims->slots) {
     if (host_pid != 0 && slot.pid.load() == host_pid) return pid_shown(slot);
   }

@@ -31,6 +31,11 @@ inline unsigned slice_percent(unsigned percent, uint32_t sm_percent) {
   return scaled > 100 ? 100 : scaled;
 }
 
+/// Where NVML has no figures of the tenant's processes: what its meters counted since this process
+/// asked last, in per cent of the GPU.
+nvmlUtilization_t utilization_metered(int gpu);
+void view_reset_after_fork();
+
 /// The tenant's GPU that a device of NVML is, -1 = none of its. NVML numbers devices its own way,
 /// so they are matched by UUID. Needs resolve_nvml().
 int nvml_gpu(nvmlDevice_t device);

@@ -5,6 +5,9 @@
 
 int cuMemAlloc_v2(unsigned long long* pointer, unsigned long bytes);
 
+// One of its own under a name of the driver's.
+int cuMemFreeHost(void* pointer) { return pointer == (void*)0 ? 4711 : 4712; }
+
 void* bound_address(void) { return (void*)&cuMemAlloc_v2; }
 
 void* bound_lookup(const char* name) {

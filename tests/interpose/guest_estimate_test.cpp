@@ -162,4 +162,27 @@ TEST_F(AloneNvmlTest, WhereNobodyIsListedAndNothingComesIntoUseContextsCostNothi
   EXPECT_EQ(free_mib(), 100u);
 }
 
+TEST_F(AloneNvmlTest, SamplesOfANamesakeAreNotTheTenants) {
+  listed(pid, 41 * kMiB, 50);
+  context_make();
+  const auto of_processes =
+      function<decltype(nvmlDeviceGetProcessUtilization)>("nvmlDeviceGetProcessUtilization");
+  nvmlProcessUtilizationSample_t samples[4] = {};
+  unsigned count = 4;
+  EXPECT_EQ(of_processes(nullptr, samples, &count, 0), 6u) << "not found";
+}
+
+TEST_F(AloneNvmlTest, SamplesOfTheOwnPidAreSeenOnceItIsProven) {
+  listed(pid, 41 * kMiB, 50);
+  nvml->hidden_reads = 1;
+  context_make();
+  const auto of_processes =
+      function<decltype(nvmlDeviceGetProcessUtilization)>("nvmlDeviceGetProcessUtilization");
+  nvmlProcessUtilizationSample_t samples[4] = {};
+  unsigned count = 4;
+  ASSERT_EQ(of_processes(nullptr, samples, &count, 0), 0u);
+  ASSERT_EQ(count, 1u);
+  EXPECT_EQ(samples[0].pid, pid);
+}
+
 }  // namespace

@@ -111,6 +111,20 @@ TEST_F(GuestNvmlTest, UtilizationIsScaledToTheSliceAndStrangersAreNotInIt) {
   EXPECT_EQ(rates.gpu, 90u) << "not the tenant's: as it is";
 }
 
+// As in a PID namespace, or under MPS: NVML has samples, and none under the tenant's pids.
+TEST_F(GuestNvmlTest, WhereNvmlDoesNotKnowTheTenantTheMeterTells) {
+  listed(kStranger, kMiB, 70);
+  broker->lease().gpus[0].sm_percent = 100;
+  nvmlUtilization_t rates{};
+  const auto of_device =
+      function<decltype(nvmlDeviceGetUtilizationRates)>("nvmlDeviceGetUtilizationRates");
+  ASSERT_EQ(of_device(nullptr, &rates), 0u);
+  EXPECT_EQ(rates.gpu, 0u);
+  broker->account().busy_ns.store(3'600'000'000'000);
+  ASSERT_EQ(of_device(nullptr, &rates), 0u);
+  EXPECT_EQ(rates.gpu, 100u);
+}
+
 TEST_F(GuestNvmlTest, WithoutSamplesTheMeterTells) {
   nvml->samples_result = kNotSupported;
   broker->lease().gpus[0].sm_percent = 100;

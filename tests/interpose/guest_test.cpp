@@ -597,4 +597,41 @@ TEST_F(GuestTest, TheSocketIsHighClosesOnExecAndAReusedNumberIsLeftAlone) {
   unlink(name);
 }
 
+// A fork while another thread makes a context, which takes a driver long: the child, where that
+// thread is not, makes its own.
+TEST_F(GuestTest, AForkInTheMiddleOfAnotherThreadsContextLeavesTheChildFree) {
+  start(kGiB, 30 * kMiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  static std::atomic<bool> inside{false}, go{false};
+  static const pid_t parent = getpid();
+  fake.on_enter = [](const char* function) {
+    if (getpid() != parent || strcmp(function, "cuDevicePrimaryCtxRetain") != 0) return;
+    inside = true;
+    while (!go) sleep_ms(1);
+  };
+  std::thread slow([] {
+    CUcontext context = nullptr;
+    EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  });
+  while (!inside) sleep_ms(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    CUcontext context = nullptr;
+    CUdeviceptr pointer = 0;
+    const bool good = cuInit(0) == CUDA_SUCCESS &&
+                      cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+                      cuMemAlloc_v2(&pointer, kMiB) == CUDA_SUCCESS;
+    size_t free_bytes = 0, total_bytes = 0;
+    if (!good || cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) _exit(1);
+    // Its own context is charged, beside its parent's.
+    _exit(free_bytes == kGiB - 61 * kMiB ? 0 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  go = true;
+  slow.join();
+}
+
 }  // namespace

@@ -100,6 +100,21 @@ TEST(RoutesTest, NextFromAThirdLibraryMeansWhatComesAfterIt) {
 }
 
 // As programs that were linked before glibc 2.34: their look-ups are bound to the old version.
+// What a library of somebody else's exports under a driver's name is that library's, before and
+// after the driver is loaded.
+TEST(RoutesTest, ANamesakeInAnotherLibraryIsNoDriversFunction) {
+  void* other = dlopen(SLUICE_BOUND_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(other, nullptr);
+  for (int i = 0; i < 2; ++i) {
+    auto* const namesake = reinterpret_cast<int (*)(void*)>(dlsym(other, "cuMemFreeHost"));
+    ASSERT_NE(namesake, nullptr);
+    EXPECT_EQ(namesake(nullptr), 4711);
+    EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "cuMemFreeHost")),
+              object_of(reinterpret_cast<void*>(&cuMemAlloc_v2)));
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  }
+}
+
 TEST(RoutesTest, LookUpsOfTheOldVersionAreTheSame) {
   void* old = dlopen(SLUICE_BOUND_LIBRARY, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(old, nullptr) << dlerror();
