@@ -201,7 +201,7 @@ TEST_F(GuestNvmlTest, VariablesThatComeLateAreWithheldAboveTheQuota) {
     nvml->processes[0].usedGpuMemory = 42 * kMiB;
     EXPECT_EQ(get(), CUDA_SUCCESS) << name;
     EXPECT_EQ(held(), 42 * kMiB) << name;
-    const unsigned reads = nvml->process_reads;
+    const unsigned long long reads = nvml->process_reads;
     EXPECT_EQ(get(), CUDA_SUCCESS) << name;
     EXPECT_EQ(nvml->process_reads, reads) << name << ": a known address asks nothing";
   }
