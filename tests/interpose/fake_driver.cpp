@@ -271,11 +271,13 @@ FAKE CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
   return graph_launch(&fake.calls_launch_ptsz, exec, stream);
 }
 FAKE CUresult cuEventCreate(CUevent* event, unsigned int) {
+  fake_enter(__func__);
   *event = reinterpret_cast<CUevent>(new Event{0});
   ++next_event;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuEventDestroy_v2(CUevent event) {
+  fake_enter(__func__);
   delete reinterpret_cast<Event*>(event);
   return CUDA_SUCCESS;
 }
