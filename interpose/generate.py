@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Generates the shim's table from the list of entry points and from the hooks found in the sources.
 
-Reads entrypoints.json (cmake/entrypoints.py) and the hook sources; writes into --out:
+Reads entrypoints.json (cmake/entrypoints.py), unhooked.tsv and the hook sources; writes into --out:
   driver_table.gen.h     one typed pointer per driver entry point, ordered by family
   driver_offsets.gen.h   where in it the real functions of hooks in assembly are
   driver_table.gen.inc   names, families, versions, hash tables, hook addresses
@@ -25,16 +25,13 @@ NVML = ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetU
         "nvmlDeviceGetRunningProcessDetailList"]
 NVML += [f"nvmlDeviceGet{kind}RunningProcesses{version}" for kind in ("Compute", "Graphics", "MPSCompute")
          for version in ("", "_v2", "_v3")]
-# Whatever touches device memory or handles waits for the end of a hold. `copy;sync` blocks its caller as well.
-INDIRECT = {"mem_alloc_indirect", "mem_free_indirect"}
-TOUCH = {"copy", "memset", "mem_alloc", "mem_free", "mem_vmm", "mem_pool", "mem_ipc", "mem_managed", "mem_host", "array",
-         "module", "texture", "interop", "graph_exec", "host_fn", "memop", "green"} | INDIRECT
-# Queries, descriptors and calls that only fill host structures: holding them back would gain nothing.
-UNTOUCHED = re.compile(r"^cu(Mem(GetAllocationGranularity|GetAllocationProperties|PoolGet|RangeGet|GetAccess"
-                       r"|PoolGetAccess|AddressReserve|AddressFree|HostGet)|Module(Get|EnumerateFunctions)"
-                       r"|Library(Get|Enumerate)|Kernel(Get|Set)|Func(Get|Set|IsLoaded)|Array(Get|3DGet)"
-                       r"|MipmappedArrayGet|Link|TexRef|SurfRef|(Tex|Surf)ObjectGet|Param|GreenCtxGet|GraphExecGet"
-                       r"|Device(GetMemPool|SetMemPool|GetDefaultMemPool|GetDevResource)|DevSm|DevResource)")
+# Whatever touches device memory or handles waits for the end of a hold, but for what unhooked.tsv names. `copy;sync` blocks
+# its caller as well.
+TOUCH = {"copy", "memset", "mem_alloc", "mem_free", "mem_alloc_indirect", "mem_free_indirect", "mem_vmm", "mem_pool", "mem_ipc",
+         "mem_managed", "mem_host", "array", "module", "texture", "tensormap", "interop", "graph_build", "graph_exec", "host_fn",
+         "memop", "sync", "ctx", "green", "stream", "event", "report_sm", "debug"}
+# These are not stopped by a hold's gate but by a lease's: hand-written (hooks_launch.cpp).
+LAUNCH = {"launch", "launch_graph"}
 
 
 def fnv1a(text):
@@ -67,13 +64,19 @@ def parameter(p):
     return p["type"] + ("" if p["type"].endswith("*") else " ") + p["name"]
 
 
-def touch_hooks(entries, hand_written):
+def unhooked_names(path):
+    """The entry points that unhooked.tsv names, each for itself; those it names by their classes are in none of TOUCH."""
+    lines = pathlib.Path(path).read_text().splitlines()
+    return {line.split("\t")[0] for line in lines if not line.startswith(("#", "class:"))}
+
+
+def touch_hooks(entries, hand_written, unhooked):
     for e in entries:
         classes = set(e["class"])
-        if e["symbol"] in hand_written or not classes & TOUCH:
+        if e["symbol"] in hand_written | unhooked or not classes & TOUCH:
             continue
-        if UNTOUCHED.match(e["symbol"]) and not classes & INDIRECT:
-            continue
+        if classes & LAUNCH:
+            sys.exit(f"generate.py: {e['symbol']} launches, and no source hooks it")
         yield e, ("copy" in classes or "memset" in classes) and "stream_op" not in classes
 
 
@@ -85,6 +88,7 @@ def write_if_changed(path, text):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--entrypoints", required=True)
+    parser.add_argument("--unhooked", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("sources", nargs="+")
     arguments = parser.parse_args()
@@ -107,7 +111,7 @@ def main():
         if name not in hand_written:
             sys.exit(f"generate.py: no source hooks {name}")
 
-    touch = list(touch_hooks(entries, hand_written))
+    touch = list(touch_hooks(entries, hand_written, unhooked_names(arguments.unhooked)))
     hooked = hand_written | {e["symbol"] for e, _ in touch}
     out = pathlib.Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -165,8 +169,8 @@ def main():
         params = ", ".join(parameter(p) for p in e["params"])
         args = ", ".join(p["name"] for p in e["params"])
         scope = "BlockingScope" if blocking else "TouchScope"
-        bodies.append(f"SLUICE_HOOK CUresult {e['symbol']}({params}) {{\n  const {scope} scope;\n"
-                      "  if (SLUICE_UNLIKELY(scope.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;\n"
+        bodies.append(f"SLUICE_HOOK CUresult {e['symbol']}({params}) {{\n  const {scope} touch;\n"
+                      "  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;\n"
                       f"  return driver.{e['symbol']}({args});\n}}\n")
     write_if_changed(out / "hooks_touch.gen.cpp",
                      "// Generated by interpose/generate.py: entry points that only have to wait for the end of a hold.\n"

@@ -93,11 +93,9 @@ SLUICE_HOOK CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
 // addresses; it would not be there to be obeyed either after the memory was moved.
 SLUICE_HOOK CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
                                            CUdeviceptr address) {
-  process_enter();
-  if (SLUICE_LIKELY(!swap_owns(address)))
-    return driver.cuPointerSetAttribute(value, attribute, address);
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  if (!swap_owns(address)) return driver.cuPointerSetAttribute(value, attribute, address);
   SwapPointer pointer;
   const bool known = swap_find(address, &pointer);
   const CUresult result = driver.cuPointerSetAttribute(value, attribute, known ? address : kNobody);
@@ -148,7 +146,8 @@ SLUICE_HOOK CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes,
 }
 
 SLUICE_HOOK CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  process_enter();
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (swap_owns(address)) return CUDA_ERROR_INVALID_VALUE;
   return driver.cuMemAddressFree(address, bytes);
 }

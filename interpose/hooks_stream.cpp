@@ -1,7 +1,6 @@
 // Streams: their end, their capture into graphs, and the calls by which a program waits. A wait is
 // the meter's best moment: the fence recorded just before it marks the exact end of the work, and
 // its return shows what has finished.
-#include "interpose/say.h"
 #include "interpose/touch.h"
 
 using namespace sluice::interpose;
@@ -85,12 +84,9 @@ CUresult capture_end(CUstream stream, Call call) {
 
 template <class Call>
 CUresult destroy(CUstream stream, Call call) {
-  if (process_enter() != Mode::kActive) return call();
-  if (SLUICE_UNLIKELY(thread_record() == nullptr)) {
-    unrecorded_say("a thread's record");  // nobody would be told that the stream is gone
-    return CUDA_ERROR_NOT_PERMITTED;
-  }
-  if (this_thread->depth != 0) return call();
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  if (touch.thread() == nullptr) return call();
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
     if (load_acquire(context.alive) == 0) continue;
@@ -108,7 +104,9 @@ CUresult destroy(CUstream stream, Call call) {
 // Waiting for a captured event draws a stream into the capture.
 template <class Call>
 CUresult wait_event(CUstream stream, Call call) {
-  if (process_enter() != Mode::kActive || load_acquire(captures_active) == 0) return call();
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  if (touch.thread() == nullptr || load_acquire(captures_active) == 0) return call();
   ContextRecord* context = current_context();
   if (context == nullptr) return call();
   const DepthScope depth(this_thread);

@@ -77,7 +77,20 @@ void touch_wait(ThreadRecord& thread) {
   gate_wait_tell(held, clock_now_ns() - start_ns);
 }
 
-TouchScope::TouchScope() : thread_(caller(&unrecorded_)) {
+// The short way is for threads whose context is known: `lease` is set for no others, and cleared
+// whenever that may have changed.
+TouchScope::TouchScope() {
+  ThreadRecord* thread = this_thread;
+  if (SLUICE_LIKELY(thread != nullptr && thread->lease != nullptr && thread->depth == 0)) {
+    thread_ = thread;
+    touch_begin(*thread);
+  } else if (process_mode() != Mode::kInert) {
+    begin_long();
+  }
+}
+
+void TouchScope::begin_long() {
+  thread_ = caller(&unrecorded_);
   if (SLUICE_UNLIKELY(unrecorded_)) unrecorded_say("a thread's record");
   if (thread_ == nullptr) return;
   // A context that only copies is known to the meter as well: its copies are waited for.

@@ -47,8 +47,10 @@ class TouchScope {
   bool unrecorded() const { return unrecorded_; }
 
  private:
-  bool unrecorded_ = false;  // set while thread_ is found
-  ThreadRecord* thread_;
+  SLUICE_NOINLINE void begin_long();
+
+  ThreadRecord* thread_ = nullptr;
+  bool unrecorded_ = false;
 };
 
 class BlockingScope {

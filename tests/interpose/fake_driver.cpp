@@ -35,8 +35,11 @@ struct Freed {
   unsigned long long bytes;
 } freed;
 unsigned long long next_event = 1;
+// Whatever a program says is an event may be none.
+constexpr unsigned kEventMark = 0xe7e47000;
 struct Event {
   double time_ns;
+  unsigned mark;
 };
 
 CUresult take(CUdeviceptr* out, unsigned long long bytes) {
@@ -273,12 +276,17 @@ FAKE CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
   return graph_launch(&fake.calls_launch_ptsz, exec, stream);
 }
 FAKE CUresult cuEventCreate(CUevent* event, unsigned int) {
-  *event = reinterpret_cast<CUevent>(new Event{0});
+  fake_enter(__func__);
+  *event = reinterpret_cast<CUevent>(new Event{0, kEventMark});
   ++next_event;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuEventDestroy_v2(CUevent event) {
-  delete reinterpret_cast<Event*>(event);
+  fake_enter(__func__);
+  Event* made = reinterpret_cast<Event*>(event);
+  if (made->mark != kEventMark) return CUDA_ERROR_INVALID_HANDLE;
+  made->mark = 0;
+  delete made;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuEventRecord(CUevent event, CUstream stream) {

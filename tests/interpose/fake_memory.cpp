@@ -105,6 +105,7 @@ FAKE CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 }
 FAKE CUresult cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t, CUdeviceptr,
                                   unsigned long long) {
+  const ErrnoKept kept;
   FAIL_IF_TOLD(CUDA_ERROR_OUT_OF_MEMORY);
   auto* wide = static_cast<char*>(blank(nullptr, bytes + kGranule, 0));
   const auto at = reinterpret_cast<CUdeviceptr>(wide);

@@ -1,6 +1,6 @@
-// Leases and holds that open and close at random under threads that launch, copy, allocate, free
-// and capture. During a hold that was acknowledged the test's broker takes the memory away for
-// real: a touch is a signal or a failed kernel.
+// Leases and holds that open and close at random under threads that launch, copy, allocate, free,
+// time, link and capture. During a hold that was acknowledged the test's broker takes the memory
+// away for real: a touch is a signal or a failed kernel.
 //
 // What happens in an hour of a GPU that is shared, at the scheduler's pace: 360,000 quanta of 10
 // ms, each of which opens or closes this tenant's lease, and 3,600 holds, one for each second in
@@ -22,6 +22,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -152,6 +153,74 @@ class StressTest : public sluice::test::SoftGpuLaunchTest {
       EXPECT_EQ(cuMemsetD8Async(address, 1, kBuffer, stream), CUDA_SUCCESS);
       EXPECT_EQ(cuMemFreeAsync(address, stream), CUDA_SUCCESS);
       EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    });
+  }
+  // A stream that waits for another, between events that are made and destroyed.
+  void timing() {
+    const CUstream before = stream_make(), after = stream_make();
+    const CUdeviceptr out = buffer();
+    thread_add([=, this] {
+      CUevent begin = nullptr, end = nullptr;
+      EXPECT_EQ(cuEventCreate(&begin, CU_EVENT_DEFAULT), CUDA_SUCCESS);
+      EXPECT_EQ(cuEventCreate(&end, CU_EVENT_DEFAULT), CUDA_SUCCESS);
+      EXPECT_EQ(cuEventRecord(begin, before), CUDA_SUCCESS);
+      EXPECT_EQ(launch(kSpins, before, out), CUDA_SUCCESS);
+      EXPECT_EQ(cuEventRecord(end, before), CUDA_SUCCESS);
+      EXPECT_EQ(cuStreamWaitEvent(after, end, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemsetD8Async(out, 1, kBuffer, after), CUDA_SUCCESS);
+      EXPECT_EQ(cuStreamSynchronize(after), CUDA_SUCCESS);
+      EXPECT_EQ(cuEventQuery(end), CUDA_SUCCESS);
+      float ms = -1;
+      EXPECT_EQ(cuEventElapsedTime(&ms, begin, end), CUDA_SUCCESS);
+      EXPECT_GT(ms, 0);
+      EXPECT_EQ(cuEventDestroy(begin), CUDA_SUCCESS);
+      EXPECT_EQ(cuEventDestroy(end), CUDA_SUCCESS);
+    });
+  }
+  // Links code, and builds a graph node by node, changes it and takes it apart.
+  void linking_and_building() {
+    const CUstream stream = stream_make();
+    const CUdeviceptr out = buffer();
+    thread_add([=, this] {
+      CUlinkState link = nullptr;
+      void* image = nullptr;
+      size_t bytes = 0;
+      std::string text = sluice::test::kPtx;
+      EXPECT_EQ(cuLinkCreate(0, nullptr, nullptr, &link), CUDA_SUCCESS);
+      EXPECT_EQ(cuLinkAddData(link, CU_JIT_INPUT_PTX, text.data(), text.size() + 1, "spin", 0,
+                              nullptr, nullptr),
+                CUDA_SUCCESS);
+      EXPECT_EQ(cuLinkComplete(link, &image, &bytes), CUDA_SUCCESS);
+      EXPECT_GT(bytes, 0u);
+      EXPECT_EQ(cuLinkDestroy(link), CUDA_SUCCESS);
+      CUgraph graph = nullptr, clone = nullptr;
+      CUgraphNode fill = nullptr, kernel = nullptr;
+      CUDA_MEMSET_NODE_PARAMS filled{};
+      filled.dst = out;
+      filled.elementSize = 1;
+      filled.width = kBuffer;
+      filled.height = 1;
+      CUdeviceptr where = out;
+      unsigned spins = kSpins;
+      void* parameters[] = {&where, &spins};
+      CUDA_KERNEL_NODE_PARAMS launched{};
+      launched.func = spin;
+      launched.gridDimX = launched.gridDimY = launched.gridDimZ = 1;
+      launched.blockDimX = launched.blockDimY = launched.blockDimZ = 1;
+      launched.kernelParams = parameters;
+      EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cuGraphAddMemsetNode(&fill, graph, nullptr, 0, &filled, context), CUDA_SUCCESS);
+      EXPECT_EQ(cuGraphAddKernelNode(&kernel, graph, &fill, 1, &launched), CUDA_SUCCESS);
+      EXPECT_EQ(cuGraphKernelNodeSetParams(kernel, &launched), CUDA_SUCCESS);
+      EXPECT_EQ(cuGraphClone(&clone, graph), CUDA_SUCCESS);
+      CUgraphExec exec = nullptr;
+      EXPECT_EQ(cuGraphInstantiate(&exec, clone, 0), CUDA_SUCCESS);
+      EXPECT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
+      EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+      EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+      EXPECT_EQ(cuGraphDestroyNode(kernel), CUDA_SUCCESS);
+      EXPECT_EQ(cuGraphDestroy(clone), CUDA_SUCCESS);
+      EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
     });
   }
   // As `allocating`, without the legacy stream, which captures of other default streams forbid.
@@ -291,6 +360,8 @@ TEST_F(StressTest, NothingTouchesMemoryThatAHoldTookAway) {
   copying(false);
   allocating();
   pooling();
+  timing();
+  linking_and_building();
   capturing(CU_STREAM_CAPTURE_MODE_RELAXED);
   capturing(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   run(false);
@@ -305,6 +376,7 @@ TEST_F(StressTest, NorBesideCapturesOfEveryMode) {
   copying(true);
   allocating_beside_captures();
   pooling();
+  timing();
   for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                           CU_STREAM_CAPTURE_MODE_RELAXED}) {
     capturing(mode);

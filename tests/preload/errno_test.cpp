@@ -170,7 +170,7 @@ void expect_no_offenders() {
   EXPECT_EQ(offenders(&called), "");
   (void)testing::internal::GetCapturedStderr();
   EXPECT_EQ(static_cast<size_t>(called), hooks().size());
-  EXPECT_GT(called, 290) << "the list of hooks is not what it was";
+  EXPECT_GT(called, 440) << "the list of hooks is not what it was";
 }
 
 // It finds the driver, registers, and starts a thread.

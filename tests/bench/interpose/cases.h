@@ -31,6 +31,16 @@ SLUICE_BODY void body_alloc(long count) {
     cuMemFree_v2(p);
   }
 }
+SLUICE_BODY void body_event_record(long count) {
+  static const CUevent event = [] {
+    CUevent made = nullptr;
+    CUcontext context;
+    cuDevicePrimaryCtxRetain(&context, 0);
+    cuEventCreate(&made, 0);
+    return made;
+  }();
+  for (long i = 0; i < count; ++i) cuEventRecord(event, nullptr);
+}
 SLUICE_BODY void body_memory_info(long count) {
   size_t a, b;
   for (long i = 0; i < count; ++i) cuMemGetInfo_v2(&a, &b);
@@ -74,6 +84,7 @@ inline constexpr Case kCases[] = {
     {"graph_launch_100us", body_graph_launch, 0, 1e5},
     {"alloc_free", body_alloc, 10, 0},
     {"alloc_free_10000", body_alloc, 10000, 0},
+    {"event_record", body_event_record, 0, 0},
     {"memory_info", body_memory_info, 0, 0},
     {"dlsym_foreign", body_dlsym_foreign, 0, 0},
     {"dlsym_driver", body_dlsym_driver, 0, 0},
