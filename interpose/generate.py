@@ -111,7 +111,8 @@ def main():
         if name not in hand_written:
             sys.exit(f"generate.py: no source hooks {name}")
 
-    touch = list(touch_hooks(entries, hand_written, unhooked_names(arguments.unhooked)))
+    unhooked = unhooked_names(arguments.unhooked)
+    touch = list(touch_hooks(entries, hand_written, unhooked))
     hooked = hand_written | {e["symbol"] for e, _ in touch}
     out = pathlib.Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -144,7 +145,13 @@ def main():
         base_names += b + "\0"
     per_thread = {"": 0, "ptds": 1, "ptsz": 1}
     quoted = lambda text: "\n    ".join(f'"{part}\\0"' for part in text.split("\0") if part)
-    symbol_hash, base_hash = hash_table(symbols + NVML), hash_table(bases)
+    # What drivers have and the toolkit's stub library lacks: passed on, but not unknown.
+    passed = sorted({re.sub(r"(_v\d+)?(_pt[ds]s?z?)?$", "", name) for name in unhooked - known})
+    passed_offsets, passed_names = [], ""
+    for b in passed:
+        passed_offsets.append(len(passed_names))
+        passed_names += b + "\0"
+    symbol_hash, base_hash, passed_hash = hash_table(symbols + NVML), hash_table(bases), hash_table(passed)
     # Distances instead of addresses: nothing for the loader to relocate, in every program that is started.
     hooks = "".join(f'    ".long {s + " - sluice_hook_distances" if s in hooked else "0"}\\n"\n' for s in symbols + NVML)
     write_if_changed(out / "driver_table.gen.inc",
@@ -160,6 +167,9 @@ def main():
                      f"constexpr uint8_t kFamilySize[] = {{\n    {numbers([count[b] for b in bases])}}};\n"
                      f"constexpr uint16_t kSymbolHash[] = {{\n    {numbers(symbol_hash)}}};\n"
                      f"constexpr uint16_t kFamilyHash[] = {{\n    {numbers(base_hash)}}};\n"
+                     f"const char kPassedNames[] =\n    {quoted(passed_names)};\n"
+                     f"constexpr uint16_t kPassedNameOffsets[] = {{\n    {numbers(passed_offsets)}}};\n"
+                     f"constexpr uint16_t kPassedHash[] = {{\n    {numbers(passed_hash)}}};\n"
                      "asm(\n    \".pushsection .rodata\\n\"\n    \".p2align 2\\n\"\n    \"sluice_hook_distances:\\n\"\n"
                      f"{hooks}    \".popsection\\n\");\n")
 

@@ -67,7 +67,10 @@ bool family_find(const char* base, Family* out) {
 void* route_pointer(const char* base, void* real, int version, uint64_t flags, bool* known) {
   Family family;
   *known = family_find(base, &family);
-  if (!*known) return real;
+  if (!*known) {
+    *known = table_find(kPassedHash, kPassedNames, kPassedNameOffsets, base) >= 0;
+    return real;
+  }
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   const int selected = family_select(family, version, per_thread);
   int match = -1;

@@ -44,7 +44,8 @@ bool family_find(const char* base, Family* out);
 /// What to answer for a function that the driver's cuGetProcAddress returned for (base, version,
 /// flags): the hook of the same ABI, or `real` itself. Routing goes by the pointer; a pointer that
 /// no plain look-up knows is identified by the versions of its family, unless the request is newer
-/// than this table. `known` tells whether the name is in the table.
+/// than this table. `known` tells whether the name is in the table, or among those that pass
+/// without being in it (the last of unhooked.tsv).
 void* route_pointer(const char* base, void* real, int version, uint64_t flags, bool* known);
 
 }  // namespace sluice::interpose

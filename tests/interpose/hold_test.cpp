@@ -160,6 +160,12 @@ TEST_F(HoldTest, ACaptureInProgressRunsToItsEndAndNoOtherBegins) {
   CUdeviceptr pointer = 0;
   EXPECT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_SUCCESS);
   EXPECT_EQ(cuMemcpyHtoDAsync_v2(pointer, nullptr, 1, stream), CUDA_SUCCESS);
+  // Another stream is drawn into it, with all that this takes.
+  CUevent event = nullptr;
+  EXPECT_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventRecord(event, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamWaitEvent(reinterpret_cast<CUstream>(0xaa), event, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventDestroy_v2(event), CUDA_SUCCESS);
   CUgraph graph = nullptr;
   ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
   EXPECT_TRUE(broker->wait_held(5000));

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -247,6 +248,29 @@ TEST_F(RouteTableTest, FunctionsThatOnlyTheDriverKnowsAreToldByVersionAndFlags) 
               CUDA_SUCCESS);
     EXPECT_EQ(object_of(newer), "libcuda.so.1");
   }
+}
+
+// Every program of the runtime asks for all of them: what is counted as unknown must be news.
+TEST_F(RouteTableTest, WhatTheRuntimeAsksForIsNotUnknown) {
+  sluice::test::TestBroker broker(1ull << 30);
+  broker.environment_set();
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  const auto ask = [](const Request& request, int version) {
+    void* pointer = nullptr;
+    ASSERT_EQ(cuGetProcAddress_v2(request.base.c_str(), &pointer, version, request.flags, nullptr),
+              CUDA_SUCCESS);
+    ASSERT_NE(pointer, nullptr);
+  };
+  const auto seen = [&] { return broker.claims().slots[0].unhooked_seen.load(); };
+  const auto requests = runtime_requests();
+  for (const Request& request : requests) ask(request, request.version);
+  sleep(1);  // the helper tells at least every half second
+  EXPECT_EQ(seen(), 0u);
+  // A function of a newer driver, by a name that is known.
+  fake_lookup_private = 1;
+  ask(requests.front(), CUDA_VERSION + 1000);
+  for (int i = 0; i < 500 && seen() == 0; ++i) usleep(10'000);
+  EXPECT_EQ(seen(), 1u);
 }
 
 // ---- a call through every hook
