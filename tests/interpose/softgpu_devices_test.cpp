@@ -289,17 +289,38 @@ TEST_F(SoftGpuDevicesTest, APrimaryContextIsChargedWhereItIs) {
   holds(0, 0, "retained with the first GPU current");
 }
 
-TEST_F(SoftGpuDevicesTest, FreedInStreamOrderOnTheOthersStream) {
-  CUdeviceptr plain = 0, pooled = 0;
-  with_second([&] {
-    ASSERT_EQ(cuMemAlloc(&plain, 3 * kMiB), CUDA_SUCCESS);
-    ASSERT_EQ(cuMemAllocAsync(&pooled, 2 * kMiB, nullptr), CUDA_SUCCESS);
-  });
-  holds(0, 5 * kMiB, "allocated");
-  ASSERT_EQ(cuMemFreeAsync(plain, stream_there), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemFreeAsync(pooled, stream_there), CUDA_SUCCESS);
-  ASSERT_EQ(cuStreamSynchronize(stream_there), CUDA_SUCCESS);
-  come_to(0, 0, "freed with the first GPU current");
+// How a program learns that a stream of the other GPU is done, with its own current.
+const std::pair<const char*, CUresult (*)(CUstream, CUevent)> kWaits[] = {
+    {"cuStreamSynchronize", [](CUstream there, CUevent) { return cuStreamSynchronize(there); }},
+    {"cuEventSynchronize", [](CUstream, CUevent end) { return cuEventSynchronize(end); }},
+    {"cuStreamQuery",
+     [](CUstream there, CUevent) {
+       while (cuStreamQuery(there) == CUDA_ERROR_NOT_READY) std::this_thread::yield();
+       return cuStreamQuery(there);
+     }},
+};
+
+TEST_F(SoftGpuDevicesTest, WhatIsFreedInStreamOrderComesBackWithAWaitForTheOthersStream) {
+  CUevent end = nullptr;
+  with_second([&] { ASSERT_EQ(cuEventCreate(&end, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS); });
+  for (const auto& [name, wait] : kWaits) {
+    CUdeviceptr plain = 0, pooled = 0;
+    with_second([&] {
+      ASSERT_EQ(cuMemAlloc(&plain, 3 * kMiB), CUDA_SUCCESS);
+      ASSERT_EQ(cuMemAllocAsync(&pooled, 2 * kMiB, stream_there), CUDA_SUCCESS);
+    });
+    holds(0, 5 * kMiB, name);
+    ASSERT_EQ(cuMemFreeAsync(plain, stream_there), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemFreeAsync(pooled, stream_there), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventRecord(end, stream_there), CUDA_SUCCESS);
+    ASSERT_EQ(wait(stream_there, end), CUDA_SUCCESS) << name;
+    // A pool gives back what it has when the driver likes.
+    EXPECT_TRUE(eventually([&] {
+      return held(getpid(), 1) <= kContext + 2 * kMiB && difference().empty();
+    })) << name
+        << "\n"
+        << difference();
+  }
 }
 
 // ---- what no call tells the size of
