@@ -218,8 +218,7 @@ struct Named {
 const Named kNamed[] = {
     {"cuMemCreate",
      [](CUstream, uint64_t* out) {
-       CUmemAllocationProp properties = on_device();
-       properties.location.id = 1;
+       const CUmemAllocationProp properties = on_device(1);
        EXPECT_EQ(cuMemCreate(reinterpret_cast<CUmemGenericAllocationHandle*>(out), 2 * kMiB,
                              &properties, 0),
                  CUDA_SUCCESS);

@@ -27,10 +27,10 @@ inline CUdevice device_here() {
   return device;
 }
 
-inline CUmemAllocationProp on_device() {
+inline CUmemAllocationProp on_device(int device = device_here()) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_here()}};
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
   return properties;
 }
 
