@@ -4,6 +4,7 @@
 #include "interpose/account.h"
 #include "interpose/family.h"
 #include "interpose/gate.h"
+#include "interpose/growth.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
@@ -347,9 +348,10 @@ SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   size_t before = 0;
   const bool active = process_mode() == Mode::kActive;
   const bool known = active && driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
+  const Growth growth;
   const CUresult result = driver.cuCtxSetLimit(limit, value);
   if (result != CUDA_SUCCESS || !active) return result;
-  if (residual_settle(known)) return result;
+  if (residual_settle(known) && !(known && value > before && growth.is_above())) return result;
   (void)driver.cuCtxSetLimit(limit, before);
   (void)residual_settle(false);
   return CUDA_ERROR_OUT_OF_MEMORY;

@@ -4,6 +4,7 @@
 // launch, only the module's end takes back: it is charged when it is there, and while the tenant is
 // above its quota for it, neither handles nor addresses that were not known are handed out. Green
 // contexts, too, take memory that only the figure for the process shows.
+#include "interpose/growth.h"
 #include "interpose/residual.h"
 #include "interpose/touch.h"
 
@@ -19,8 +20,9 @@ CUresult load(Handle* out, Call call, Undo undo) {
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
   const Handle before = *out;
+  const Growth growth;
   const CUresult result = call();
-  if (result != CUDA_SUCCESS || residual_settle(true)) return result;
+  if (result != CUDA_SUCCESS || (residual_settle(true) && !growth.is_above())) return result;
   undo(*out);
   *out = before;
   (void)residual_settle(false);
@@ -62,11 +64,12 @@ CUresult function_get(Handle* out, Call call) {
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
   const Handle before = *out;
+  const Growth growth;
   const CUresult result = call();
   const auto key = reinterpret_cast<uint64_t>(*out);
   if (result != CUDA_SUCCESS || !is_new(RecordKind::kFunction, key)) return result;
   residual_expect();
-  if (residual_settle_late()) {
+  if (residual_settle_late() && !growth.is_above_late()) {
     is_known(RecordKind::kFunction, key);
     return result;
   }
@@ -82,11 +85,12 @@ CUresult variable_get(Pointer* pointer, Bytes* bytes, Call call) {
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const Pointer pointer_before = pointer == nullptr ? 0 : *pointer;
   const Bytes bytes_before = bytes == nullptr ? 0 : *bytes;
+  const Growth growth;
   const CUresult result = call();
   if (result != CUDA_SUCCESS) return result;
   const bool keeps = pointer != nullptr;
   if (keeps && !is_new(RecordKind::kVariable, *pointer)) return result;
-  if (residual_settle_late()) {
+  if (residual_settle_late() && !growth.is_above_late()) {
     if (keeps) is_known(RecordKind::kVariable, *pointer);
     return result;
   }
@@ -194,8 +198,9 @@ SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int c
 SLUICE_HOOK CUresult cuFuncLoad(CUfunction function) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const Growth growth;
   const CUresult result = driver.cuFuncLoad(function);
-  if (result != CUDA_SUCCESS || residual_settle_late()) return result;
+  if (result != CUDA_SUCCESS || (residual_settle_late() && !growth.is_above_late())) return result;
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
