@@ -173,6 +173,8 @@ void context_discharge(int device) {
   if (gpu >= 0) residual_give(gpu, context_cost[device]);
 }
 
+void context_cost_learn(int device, uint64_t bytes) { context_cost[device] = bytes; }
+
 int contexts_on(int device) {
   return device < 0 || device >= kDevicesMax
              ? 0
@@ -193,6 +195,7 @@ void account_restore() {
   process.records.sum(RecordKind::kPointer, bytes);
   process.records.sum(RecordKind::kArray, bytes);
   process.records.sum(RecordKind::kMipmap, bytes);
+  process.records.sum(RecordKind::kLoaded, bytes);
   swap_account(bytes);
   vmm_sum(bytes);
   pools_sum(bytes);

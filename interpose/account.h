@@ -51,6 +51,8 @@ void charge_release(int device, uint64_t bytes);
 [[nodiscard]] bool context_charge(int device);
 void context_discharge(int device);
 int contexts_on(int device);
+/// What the device's first context was found to cost, and so the later ones.
+void context_cost_learn(int device, uint64_t bytes);
 /// Drops what a destroyed context took along.
 void context_drop(CUcontext context);
 

@@ -53,6 +53,29 @@ struct nvmlProcessesUtilizationInfo_v1_t {
   unsigned long long lastSeenTimeStamp;
   nvmlProcessUtilizationInfo_v1_t* procUtilArray;
 };
+// Of nvmlDeviceGetRunningProcessDetailList: `mode` is 0 for compute, 1 for graphics, 2 for MPS.
+struct nvmlProcessDetail_v1_t {
+  unsigned int pid;
+  unsigned long long usedGpuMemory;
+  unsigned int gpuInstanceId;
+  unsigned int computeInstanceId;
+  unsigned long long usedGpuCcProtectedMemory;
+};
+struct nvmlProcessDetailList_v1_t {
+  unsigned int version;
+  unsigned int mode;
+  unsigned int numProcArrayEntries;
+  nvmlProcessDetail_v1_t* procArray;
+};
+union nvmlValue_t {
+  double dVal;
+  unsigned int uiVal;
+  unsigned long long ullVal;
+};
+struct nvmlSample_t {
+  unsigned long long timeStamp;
+  nvmlValue_t sampleValue;
+};
 nvmlReturn_t nvmlInit_v2(void);
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device);
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned int length);
@@ -80,6 +103,12 @@ nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, uns
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                              nvmlProcessUtilizationSample_t* samples,
                                              unsigned int* count, unsigned long long last_seen_us);
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                   nvmlProcessDetailList_v1_t* list);
+/// `type` and `value_type` are enumerations in NVML.
+nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int type,
+                                  unsigned long long last_seen_us, unsigned int* value_type,
+                                  unsigned int* count, nvmlSample_t* samples);
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
                                                    nvmlProcessesUtilizationInfo_v1_t* info);
 }

@@ -21,7 +21,8 @@ import sys
 HOOK = re.compile(r"^SLUICE_HOOK(?:\s+\w+\s+|_ASSEMBLED\()(\w+)\s*[(,)]", re.M)
 ASSEMBLED = re.compile(r"^SLUICE_HOOK_ASSEMBLED\((\w+)\)", re.M)
 NVML = ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUtilizationRates",
-        "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"]
+        "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetSamples",
+        "nvmlDeviceGetRunningProcessDetailList"]
 NVML += [f"nvmlDeviceGet{kind}RunningProcesses{version}" for kind in ("Compute", "Graphics", "MPSCompute")
          for version in ("", "_v2", "_v3")]
 # Whatever touches device memory or handles waits for the end of a hold. `copy;sync` blocks its caller as well.

@@ -7,8 +7,6 @@
 namespace sluice::interpose {
 namespace {
 
-uint32_t late_above[protocol::kTenantGpusMax];
-
 bool is_within(int gpu) {
   const uint64_t quota = process.memory_max(gpu);
   return quota == 0 || process.ledger.total(static_cast<uint32_t>(gpu)) <= quota;
@@ -22,16 +20,18 @@ Growth::Growth() : active_(process_mode() == Mode::kActive) {
     charged_[i] = residual_charged(static_cast<int>(i));
 }
 
+bool Growth::is_above_on(int gpu) const {
+  const uint64_t before = charged_[gpu], now = residual_charged(gpu);
+  if (now <= before || is_within(gpu)) return false;
+  const ErrnoGuard guard;
+  charge_refused(gpu, now - before);
+  return true;
+}
+
 bool Growth::is_above() const {
   bool above = false;
-  for (uint32_t i = 0; active_ && i < process.gpu_count; ++i) {
-    const int gpu = static_cast<int>(i);
-    const uint64_t now = residual_charged(gpu);
-    if (now <= charged_[i] || is_within(gpu)) continue;
-    const ErrnoGuard guard;
-    charge_refused(gpu, now - charged_[i]);
-    above = true;
-  }
+  for (uint32_t i = 0; active_ && i < process.gpu_count; ++i)
+    above |= is_above_on(static_cast<int>(i));
   return above;
 }
 
@@ -39,15 +39,9 @@ bool Growth::is_above_late() const {
   bool above = false;
   for (uint32_t i = 0; active_ && i < process.gpu_count; ++i) {
     const int gpu = static_cast<int>(i);
-    const uint64_t now = residual_charged(gpu);
-    if (is_within(gpu)) {
-      store_release(late_above[i], 0u);
-    } else if (now > charged_[i]) {
-      const ErrnoGuard guard;
-      charge_refused(gpu, now - charged_[i]);
-      store_release(late_above[i], 1u);
-    }
-    above |= load_acquire(late_above[i]) != 0;
+    if (!is_above_on(gpu)) continue;
+    residual_late_above(gpu);
+    above = true;
   }
   return above;
 }

@@ -16,11 +16,12 @@ class Growth {
   /// The residual of a GPU has grown since, and its tenant is above the quota: what was loaded
   /// would not have fitted beside what others are loading. Counted and said as a refusal.
   [[nodiscard]] bool is_above() const;
-  /// The same of what only the end of its module takes back: true from then on, for what is asked
-  /// for anew, until the tenant has come below its quota.
+  /// The same of what only the end of its module takes back: withheld from then on, until the
+  /// tenant has come below its quota (residual_settle_late).
   [[nodiscard]] bool is_above_late() const;
 
  private:
+  bool is_above_on(int gpu) const;
   uint64_t charged_[protocol::kTenantGpusMax];
   bool active_;
 };

@@ -2,6 +2,7 @@
 // the current one says which GPU a thread works on. A primary context is charged while the driver
 // says that it is active, whoever retained it.
 #include "interpose/account.h"
+#include "interpose/estimate.h"
 #include "interpose/family.h"
 #include "interpose/gate.h"
 #include "interpose/growth.h"
@@ -73,9 +74,37 @@ CUresult foreign_refused(int device) {
 
 bool is_alone(int gpu) { return gpu >= 0 && load_acquire(process.alone) != 0; }
 
+const char limits_taken = 0;  // its address stands for what a device's limits are estimated to take
+
+// What was in use on each GPU before the context that is being made; 0 = not known.
+uint64_t used_before[sluice::protocol::kTenantGpusMax];
+
 void before_context(int device) {
   const int gpu = device_gpu(device);
-  if (is_alone(gpu)) usage_before_context(gpu);
+  if (!is_alone(gpu)) return;
+  usage_before_context(gpu);
+  uint64_t used = 0;
+  if (process.entry(gpu).context_bytes == 0 && !usage_of_gpu(gpu, &used)) used = 0;
+  store_relaxed(used_before[gpu], used);
+}
+
+// Where nobody tells what this process uses, the first context costs what has come into use on the
+// GPU since before it was made: others' allocations of that moment too, so that more than a context
+// ever takes is not believed. False: the quota has no room for it.
+bool context_estimate(int device, int gpu) {
+  constexpr uint64_t kMost = uint64_t{2} << 30;
+  const uint64_t before = load_relaxed(used_before[gpu]);
+  uint64_t now = 0;
+  if (residual_is_measured(gpu) || before == 0 || !usage_of_gpu(gpu, &now)) return true;
+  if (now <= before || now - before > kMost) return true;
+  const AccountScope account;
+  if (!account.active()) return true;
+  const uint64_t bytes = now - before;
+  if (!charge_reserve(device, bytes)) return false;
+  charge_commit(device, bytes);
+  residual_take(gpu, bytes);
+  context_cost_learn(device, bytes);
+  return true;
 }
 
 // After a context was made. Without a broker nobody has measured what one costs: the first on a GPU
@@ -87,7 +116,7 @@ bool context_fits(int device) {
     residual_settle_device(device);
     return true;
   }
-  if (!residual_settle_context(device)) return false;
+  if (!residual_settle_context(device) || !context_estimate(device, gpu)) return false;
   if (contexts_on(device) == 1) family_context_cost_set(gpu, residual_charged(gpu));
   return true;
 }
@@ -348,10 +377,14 @@ SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   size_t before = 0;
   const bool active = process_mode() == Mode::kActive;
   const bool known = active && driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
+  Estimate estimate(known);
   const Growth growth;
   const CUresult result = driver.cuCtxSetLimit(limit, value);
   if (result != CUDA_SUCCESS || !active) return result;
-  if (residual_settle(known) && !(known && value > before && growth.is_above())) return result;
+  const bool measured_fits =
+      residual_settle(known) && !(known && value > before && growth.is_above());
+  if (measured_fits && estimate.charge(&limits_taken)) return result;
+  if (estimate.active()) estimate.refuse();
   (void)driver.cuCtxSetLimit(limit, before);
   (void)residual_settle(false);
   return CUDA_ERROR_OUT_OF_MEMORY;

@@ -4,6 +4,7 @@
 // launch, only the module's end takes back: it is charged when it is there, and while the tenant is
 // above its quota for it, neither handles nor addresses that were not known are handed out. Green
 // contexts, too, take memory that only the figure for the process shows.
+#include "interpose/estimate.h"
 #include "interpose/growth.h"
 #include "interpose/residual.h"
 #include "interpose/touch.h"
@@ -20,25 +21,33 @@ CUresult load(Handle* out, Call call, Undo undo) {
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
   const Handle before = *out;
-  const Growth growth;
-  const CUresult result = call();
-  if (result != CUDA_SUCCESS || (residual_settle(true) && !growth.is_above())) return result;
-  undo(*out);
-  *out = before;
-  (void)residual_settle(false);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  for (bool again = false;; again = true) {
+    Estimate estimate;
+    const Growth growth;
+    const CUresult result = call();
+    if (result != CUDA_SUCCESS) return result;
+    const bool measured_fits = residual_settle(true) && !growth.is_above();
+    if (measured_fits && estimate.charge(*out)) return result;
+    undo(*out);
+    *out = before;
+    if (measured_fits && !again && estimate.was_others()) continue;
+    if (measured_fits) estimate.refuse();
+    (void)residual_settle(false);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
 }
 
 CUresult module_undo(CUmodule module) { return driver.cuModuleUnload(module); }
 CUresult library_undo(CUlibrary library) { return driver.cuLibraryUnload(library); }
 
-template <class Call>
-CUresult unload(Call call) {
+template <class Handle, class Call>
+CUresult unload(Handle gone, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = call();
   if (result != CUDA_SUCCESS) return result;
   __atomic_add_fetch(&unloads, 1, __ATOMIC_RELEASE);
+  estimate_drop(gone);
   (void)residual_settle(false);
   return result;
 }
@@ -57,19 +66,50 @@ void is_known(RecordKind kind, uint64_t key) {
   (void)process.records.insert(Record{key, round, nullptr, kind, 0});
 }
 
+// What was asked of whom: known before the answer is.
+uint64_t question_key(const void* owner, const char* name) {
+  constexpr uint64_t kPrime = 0x100000001B3;  // FNV-1a
+  uint64_t key = 0xCBF29CE484222325 ^ reinterpret_cast<uint64_t>(owner);
+  for (const char* at = name; at != nullptr && *at != '\0'; ++at)
+    key = (key ^ static_cast<unsigned char>(*at)) * kPrime;
+  return key * kPrime;
+}
+
+// What `owner` loads late: measured or estimated, and charged. False: the tenant is above its quota
+// for it.
+class Late {
+ public:
+  Late(const void* owner, const char* name)
+      : owner_(owner),
+        question_(estimate_is_used() ? question_key(owner, name) : 0),
+        estimate_(question_ != 0 && is_new(RecordKind::kFunction, question_)) {}
+  bool fits() {
+    const bool estimated_fits = estimate_.charge_late(owner_);
+    if (!residual_settle_late() || growth_.is_above_late() || !estimated_fits) return false;
+    if (question_ != 0) is_known(RecordKind::kFunction, question_);
+    return true;
+  }
+
+ private:
+  const void* owner_;
+  const uint64_t question_;
+  Estimate estimate_;
+  const Growth growth_;
+};
+
 // A handle that comes with code, or whose code comes with its first launch.
 template <class Handle, class Call>
-CUresult function_get(Handle* out, Call call) {
+CUresult function_get(Handle* out, const void* owner, const char* name, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
   const Handle before = *out;
-  const Growth growth;
+  Late late(owner, name);
   const CUresult result = call();
   const auto key = reinterpret_cast<uint64_t>(*out);
   if (result != CUDA_SUCCESS || !is_new(RecordKind::kFunction, key)) return result;
   residual_expect();
-  if (residual_settle_late() && !growth.is_above_late()) {
+  if (late.fits()) {
     is_known(RecordKind::kFunction, key);
     return result;
   }
@@ -80,17 +120,18 @@ CUresult function_get(Handle* out, Call call) {
 // The address of a variable, which may be loaded with this call. Either output may be null, and
 // then the call is measured each time.
 template <class Pointer, class Bytes, class Call>
-CUresult variable_get(Pointer* pointer, Bytes* bytes, Call call) {
+CUresult variable_get(Pointer* pointer, Bytes* bytes, const void* owner, const char* name,
+                      Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const Pointer pointer_before = pointer == nullptr ? 0 : *pointer;
   const Bytes bytes_before = bytes == nullptr ? 0 : *bytes;
-  const Growth growth;
+  Late late(owner, name);
   const CUresult result = call();
   if (result != CUDA_SUCCESS) return result;
   const bool keeps = pointer != nullptr;
   if (keeps && !is_new(RecordKind::kVariable, *pointer)) return result;
-  if (residual_settle_late() && !growth.is_above_late()) {
+  if (late.fits()) {
     if (keeps) is_known(RecordKind::kVariable, *pointer);
     return result;
   }
@@ -133,7 +174,7 @@ SLUICE_HOOK CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) 
 }
 
 SLUICE_HOOK CUresult cuModuleUnload(CUmodule module) {
-  return unload([&] { return driver.cuModuleUnload(module); });
+  return unload(module, [&] { return driver.cuModuleUnload(module); });
 }
 
 SLUICE_HOOK CUresult cuLibraryLoadData(CUlibrary* library, const void* code,
@@ -163,24 +204,27 @@ SLUICE_HOOK CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
 }
 
 SLUICE_HOOK CUresult cuLibraryUnload(CUlibrary library) {
-  return unload([&] { return driver.cuLibraryUnload(library); });
+  return unload(library, [&] { return driver.cuLibraryUnload(library); });
 }
 
 SLUICE_HOOK CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
-  return function_get(function, [&] { return driver.cuModuleGetFunction(function, module, name); });
+  return function_get(function, module, name,
+                      [&] { return driver.cuModuleGetFunction(function, module, name); });
 }
 
 SLUICE_HOOK CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
-  return function_get(function, [&] { return driver.cuKernelGetFunction(function, kernel); });
+  return function_get(function, kernel, nullptr,
+                      [&] { return driver.cuKernelGetFunction(function, kernel); });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
-  return function_get(kernel, [&] { return driver.cuLibraryGetKernel(kernel, library, name); });
+  return function_get(kernel, library, name,
+                      [&] { return driver.cuLibraryGetKernel(kernel, library, name); });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetUnifiedFunction(void** function, CUlibrary library,
                                                  const char* name) {
-  return function_get(function,
+  return function_get(function, library, name,
                       [&] { return driver.cuLibraryGetUnifiedFunction(function, library, name); });
 }
 
@@ -198,38 +242,39 @@ SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int c
 SLUICE_HOOK CUresult cuFuncLoad(CUfunction function) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  const Growth growth;
+  Late late(function, nullptr);
   const CUresult result = driver.cuFuncLoad(function);
-  if (result != CUDA_SUCCESS || (residual_settle_late() && !growth.is_above_late())) return result;
+  if (result != CUDA_SUCCESS || late.fits()) return result;
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // Loads the library into the current context.
 SLUICE_HOOK CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
-  return function_get(module, [&] { return driver.cuLibraryGetModule(module, library); });
+  return function_get(module, library, nullptr,
+                      [&] { return driver.cuLibraryGetModule(module, library); });
 }
 
 SLUICE_HOOK CUresult cuModuleGetGlobal(CUdeviceptr_v1* pointer, unsigned int* bytes,
                                        CUmodule module, const char* name) {
-  return variable_get(pointer, bytes,
+  return variable_get(pointer, bytes, module, name,
                       [&] { return driver.cuModuleGetGlobal(pointer, bytes, module, name); });
 }
 
 SLUICE_HOOK CUresult cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* bytes, CUmodule module,
                                           const char* name) {
-  return variable_get(pointer, bytes,
+  return variable_get(pointer, bytes, module, name,
                       [&] { return driver.cuModuleGetGlobal_v2(pointer, bytes, module, name); });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
                                         const char* name) {
-  return variable_get(pointer, bytes,
+  return variable_get(pointer, bytes, library, name,
                       [&] { return driver.cuLibraryGetGlobal(pointer, bytes, library, name); });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
                                          const char* name) {
-  return variable_get(pointer, bytes,
+  return variable_get(pointer, bytes, library, name,
                       [&] { return driver.cuLibraryGetManaged(pointer, bytes, library, name); });
 }
 
@@ -241,5 +286,5 @@ SLUICE_HOOK CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc res
 }
 
 SLUICE_HOOK CUresult cuGreenCtxDestroy(CUgreenCtx context) {
-  return unload([&] { return driver.cuGreenCtxDestroy(context); });
+  return unload(context, [&] { return driver.cuGreenCtxDestroy(context); });
 }

@@ -73,6 +73,9 @@ void memory_narrow(int gpu, Memory* memory) {
 }
 
 void process_write(nvmlProcessInfo_v1_t* out, const TenantProcess& p) { *out = {p.pid, p.bytes}; }
+void process_write(nvmlProcessDetail_v1_t* out, const TenantProcess& p) {
+  *out = {p.pid, p.bytes, kNoInstance, kNoInstance, 0};
+}
 void process_write(nvmlProcessInfo_t* out, const TenantProcess& p) {
   *out = {p.pid, p.bytes, kNoInstance, kNoInstance};
 }
@@ -104,6 +107,19 @@ nvmlReturn_t processes(Function function, nvmlDevice_t device, unsigned* count, 
                       [&](Info* out, unsigned i) { process_write(out, own[i]); });
 }
 
+// Leaves the tenant's entries, under the pids its processes see.
+template <class Entry>
+unsigned entries_filter(Entry* entries, unsigned count) {
+  unsigned kept = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    const uint32_t pid = tenant_pid(entries[i].pid);
+    if (pid == 0) continue;
+    entries[kept] = entries[i];
+    entries[kept++].pid = pid;
+  }
+  return kept;
+}
+
 // Processes that the account does not know as such (graphics, clients of MPS): NVML's, less those
 // of others.
 template <class Info, class Function>
@@ -115,15 +131,10 @@ nvmlReturn_t processes_filtered(Function function, nvmlDevice_t device, unsigned
   List<Info> all;
   if (gpu < 0 || count == nullptr || (*count > 0 && infos == nullptr) || all.entries() == nullptr)
     return real(function, device, count, infos);
-  unsigned found = kListMax, kept = 0;
+  unsigned found = kListMax;
   const nvmlReturn_t result = real(function, device, &found, all.entries());
   if (result != 0) return result;
-  for (unsigned i = 0; i < found; ++i) {
-    const uint32_t pid = tenant_pid(all.entries()[i].pid);
-    if (pid == 0) continue;
-    all.entries()[kept] = all.entries()[i];
-    all.entries()[kept++].pid = pid;
-  }
+  const unsigned kept = entries_filter(all.entries(), found);
   return entries_give(kept, count, infos, [&](Info* out, unsigned i) { *out = all.entries()[i]; });
 }
 
@@ -131,19 +142,6 @@ template <class Sample>
 void sample_scale(Sample* sample, uint32_t sm_percent) {
   sample->smUtil = slice_percent(sample->smUtil, sm_percent);
   sample->memUtil = slice_percent(sample->memUtil, sm_percent);
-}
-
-// Leaves the tenant's samples, under the pids its processes see.
-template <class Sample>
-unsigned samples_filter(Sample* samples, unsigned count) {
-  unsigned kept = 0;
-  for (unsigned i = 0; i < count; ++i) {
-    const uint32_t pid = tenant_pid(samples[i].pid);
-    if (pid == 0) continue;
-    samples[kept] = samples[i];
-    samples[kept++].pid = pid;
-  }
-  return kept;
 }
 
 uint64_t now_us() {
@@ -160,7 +158,7 @@ nvmlReturn_t samples_read(nvmlDevice_t device, uint64_t since_us,
   const nvmlReturn_t result =
       real(&NvmlTable::nvmlDeviceGetProcessUtilization, device, list.entries(), count, since_us);
   if (result != 0) return result;
-  *count = samples_filter(list.entries(), *count);
+  *count = entries_filter(list.entries(), *count);
   return *count == 0 ? kNotFound : 0;
 }
 
@@ -237,6 +235,32 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
   return result;
 }
 
+// NVML keeps samples of the whole GPU; each of those that the program gets says what the tenant had
+// in the last second. The answer's value is whole per cent (an unsigned int) for both kinds.
+SLUICE_HOOK nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int type,
+                                              unsigned long long last_seen_us,
+                                              unsigned int* value_type, unsigned int* count,
+                                              nvmlSample_t* samples) {
+  constexpr unsigned kGpuUtilization = 1, kMemoryUtilization = 2, kUnsignedInt = 1;
+  const nvmlReturn_t none = missing(&NvmlTable::nvmlDeviceGetSamples);
+  if (none != 0) return none;
+  const nvmlReturn_t result = real(&NvmlTable::nvmlDeviceGetSamples, device, type, last_seen_us,
+                                   value_type, count, samples);
+  if (result != 0 || samples == nullptr || (type != kGpuUtilization && type != kMemoryUtilization))
+    return result;
+  const int gpu = gpu_shown(device);
+  if (gpu < 0) return result;
+  const nvmlUtilization_t own = tenant_utilization(gpu, device);
+  const unsigned percent =
+      slice_percent(type == kGpuUtilization ? own.gpu : own.memory, process.entry(gpu).sm_percent);
+  for (unsigned i = 0; i < *count; ++i) {
+    samples[i].sampleValue.ullVal = 0;
+    samples[i].sampleValue.uiVal = percent;
+  }
+  *value_type = kUnsignedInt;
+  return result;
+}
+
 SLUICE_HOOK nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                                          nvmlProcessUtilizationSample_t* samples,
                                                          unsigned int* count,
@@ -271,7 +295,7 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
   all.procUtilArray = list.entries();
   const nvmlReturn_t result = real(&NvmlTable::nvmlDeviceGetProcessesUtilizationInfo, device, &all);
   if (result != 0) return result;
-  const unsigned found = samples_filter(list.entries(), all.processSamplesCount);
+  const unsigned found = entries_filter(list.entries(), all.processSamplesCount);
   unsigned room = info->procUtilArray == nullptr ? 0 : info->processSamplesCount;
   info->processSamplesCount = found;
   if (found == 0) return kNotFound;
@@ -280,6 +304,35 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
                         *out = list.entries()[i];
                         sample_scale(out, process.entry(gpu).sm_percent);
                       });
+}
+
+SLUICE_HOOK nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                               nvmlProcessDetailList_v1_t* list) {
+  constexpr unsigned kCompute = 0;
+  const nvmlReturn_t none = missing(&NvmlTable::nvmlDeviceGetRunningProcessDetailList);
+  if (none != 0) return none;
+  const int gpu = gpu_shown(device);
+  List<nvmlProcessDetail_v1_t> all;
+  if (gpu < 0 || list == nullptr || all.entries() == nullptr)
+    return real(&NvmlTable::nvmlDeviceGetRunningProcessDetailList, device, list);
+  // Asked with room for everybody: wrong versions and modes are NVML's to refuse.
+  nvmlProcessDetailList_v1_t machine = *list;
+  machine.numProcArrayEntries = kListMax;
+  machine.procArray = all.entries();
+  const nvmlReturn_t result =
+      real(&NvmlTable::nvmlDeviceGetRunningProcessDetailList, device, &machine);
+  if (result != 0) return result;
+  unsigned* room = &list->numProcArrayEntries;
+  if (list->procArray == nullptr) *room = 0;
+  if (list->mode == kCompute) {
+    TenantProcess own[protocol::kTenantProcessesMax];
+    return entries_give(
+        tenant_processes(gpu, own), room, list->procArray,
+        [&](nvmlProcessDetail_v1_t* out, unsigned i) { process_write(out, own[i]); });
+  }
+  const unsigned kept = entries_filter(all.entries(), machine.numProcArrayEntries);
+  return entries_give(kept, room, list->procArray,
+                      [&](nvmlProcessDetail_v1_t* out, unsigned i) { *out = all.entries()[i]; });
 }
 
 SLUICE_HOOK nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device,

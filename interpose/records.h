@@ -18,6 +18,7 @@ enum class RecordKind : uint32_t {
   kGraphExec = 6,  // an executable graph that allocates: what it needs; not charged by the record
   kFunction = 7,   // a kernel's handle that was given out; `bytes` is the round of unloads
   kVariable = 8,   // the same of a variable's address
+  kLoaded = 9,     // a module, library, green context or limit: what it is estimated to take
 };
 
 struct Record {

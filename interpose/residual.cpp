@@ -135,10 +135,16 @@ bool charge_to(int gpu, uint64_t bytes, Above above, bool least) {
     store_release(measured[gpu], 1u);
     process.account(gpu).measured.store(1);
   }
-  if (above == Above::kWithheld && !fits) store_release(late_above[gpu], 1u);
-  if (load_acquire(late_above[gpu]) == 0) return fits;
-  if (within_quota(gpu)) store_release(late_above[gpu], 0u);
-  return fits && (above != Above::kWithheld || load_acquire(late_above[gpu]) == 0);
+  if (above == Above::kWithheld && !fits) residual_late_above(gpu);
+  return fits;
+}
+
+// As long as it is above its quota for what was loaded late.
+bool is_late_above(int gpu) {
+  if (load_acquire(late_above[gpu]) == 0) return false;
+  if (!within_quota(gpu)) return true;
+  store_release(late_above[gpu], 0u);
+  return false;
 }
 
 struct Settled {
@@ -161,6 +167,7 @@ Settled settle(int device, Above above, uint64_t patience_ns) {
     if (above != Above::kCharged && residual_read_least(device, gpu, &bytes))
       result.too_much = !charge_to(gpu, bytes, above, true);
   }
+  if (is_late_above(gpu) && above == Above::kWithheld) result.too_much = true;
   accounts_resume();
   return result;
 }
@@ -257,6 +264,10 @@ bool residual_settle_context(int device) {
   if (settled.busy) residual_want();
   return !settled.too_much;
 }
+
+void residual_late_above(int gpu) { store_release(late_above[gpu], 1u); }
+
+bool residual_is_measured(int gpu) { return load_acquire(measured[gpu]) != 0; }
 
 uint64_t residual_charged(int gpu) { return load_relaxed(charged[gpu]); }
 

@@ -27,6 +27,8 @@ bool resolve_driver();
   X(nvmlDeviceGetMPSComputeRunningProcesses)    \
   X(nvmlDeviceGetMPSComputeRunningProcesses_v2) \
   X(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
+  X(nvmlDeviceGetRunningProcessDetailList)      \
+  X(nvmlDeviceGetSamples)                       \
   X(nvmlDeviceGetProcessUtilization)            \
   X(nvmlDeviceGetProcessesUtilizationInfo)
 

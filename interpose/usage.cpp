@@ -90,6 +90,17 @@ bool usage_read(int gpu, uint64_t* bytes) {
   return *bytes != kNotAvailable;
 }
 
+bool usage_of_gpu(int gpu, uint64_t* bytes) {
+  const ErrnoGuard guard;
+  const LockScope scope(lock);
+  nvmlMemory_t memory{};
+  if (!library_ready() || nvml.nvmlDeviceGetMemoryInfo == nullptr) return false;
+  const nvmlDevice_t device = handle_of(gpu);
+  if (device == nullptr || nvml.nvmlDeviceGetMemoryInfo(device, &memory) != 0) return false;
+  *bytes = memory.used;
+  return true;
+}
+
 void usage_before_context(int gpu) {
   const ErrnoGuard guard;
   const LockScope scope(lock);

@@ -16,6 +16,8 @@ void uuid_write(const protocol::GpuUuid& uuid, char out[41]);
 /// NVML does not know. 0 bytes also where NVML does not list the process. From a process that uses
 /// CUDA only: loads the library on first use.
 bool usage_read(int gpu, uint64_t* bytes);
+/// What is in use on the whole GPU, whoever uses it; false without NVML.
+bool usage_of_gpu(int gpu, uint64_t* bytes);
 /// Right before and after the making of a context, where there is no broker.
 void usage_before_context(int gpu);
 void usage_after_context(int gpu);

@@ -7,6 +7,8 @@
   X(nvmlDeviceGetMemoryInfo_v2)                 \
   X(nvmlDeviceGetUtilizationRates)              \
   X(nvmlDeviceGetProcessUtilization)            \
+  X(nvmlDeviceGetRunningProcessDetailList)      \
+  X(nvmlDeviceGetSamples)                       \
   X(nvmlDeviceGetProcessesUtilizationInfo)      \
   X(nvmlDeviceGetComputeRunningProcesses)       \
   X(nvmlDeviceGetComputeRunningProcesses_v2)    \

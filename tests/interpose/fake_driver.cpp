@@ -14,9 +14,11 @@
 FAKE FakeState fake;
 FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0,       1, 0,
                   nullptr,    0, 1000, 0, 0, 2 << 20, 0, 0, nullptr,      0,       0, nullptr,
-                  0,          0, 0,    0, 0, 0,       0, 0, nullptr,      nullptr, 0, 0};
+                  0,          0, 0,    0, 0, 0,       0, 0, nullptr,      nullptr, 0, 0,
+                  nullptr};
 
 void fake_enter(const char* function) {
+  if (fake.on_enter != nullptr) fake.on_enter(function);
   if (__atomic_load_n(&fake.held, __ATOMIC_SEQ_CST) == 0) return;
   __atomic_add_fetch(&fake.calls_while_held, 1, __ATOMIC_SEQ_CST);
   fake.held_offender = function;

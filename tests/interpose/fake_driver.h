@@ -62,7 +62,8 @@ struct FakeState {
   void (*on_pool_read)();  // between what a pool's attribute is and its answer; nullptr = nothing
   CUcontext context;       // the current one of every thread; nullptr = the primary one
   int graph_depth;  // how many graphs lie within each other in any graph; the innermost allocates
-  unsigned long long graph_node_bytes;  // so much; 0 = none does
+  unsigned long long graph_node_bytes;     // so much; 0 = none does
+  void (*on_enter)(const char* function);  // at the beginning of fake_enter; nullptr = nothing
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

@@ -40,7 +40,8 @@ FAKE nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* devi
   return 0;
 }
 FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t* memory) {
-  *memory = nvmlMemory_t{8ull << 30, 5ull << 30, 3ull << 30};
+  *memory = nvmlMemory_t{8ull << 30, (5ull << 30) - fake_nvml.used_more,
+                         (3ull << 30) + fake_nvml.used_more};
   return 0;
 }
 FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t, nvmlMemory_v2_t* memory) {
@@ -90,6 +91,30 @@ FAKE nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
   const bool fits = info->procUtilArray != nullptr && all <= info->processSamplesCount;
   info->processSamplesCount = all;
   return all == 0 ? kNotFound : fits ? 0 : kInsufficientSize;
+}
+FAKE nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                        nvmlProcessDetailList_v1_t* listed) {
+  constexpr nvmlReturn_t kInvalidArgument = 2, kVersionMismatch = 25;
+  if (listed == nullptr || listed->mode > 2) return kInvalidArgument;
+  if (listed->version != (sizeof *listed | 1u << 24)) return kVersionMismatch;
+  const unsigned all = device == reinterpret_cast<nvmlDevice_t>(1) ? 0 : fake_nvml.process_count;
+  const unsigned room = listed->procArray == nullptr ? 0 : listed->numProcArrayEntries;
+  for (unsigned i = 0; i < all && i < room; ++i) {
+    const nvmlProcessInfo_t& from = fake_nvml.processes[i];
+    listed->procArray[i] = {from.pid, from.usedGpuMemory, 1, 2, 3};
+  }
+  listed->numProcArrayEntries = all;
+  return all <= room ? 0 : kInsufficientSize;
+}
+// Three samples of the whole GPU, of 90 per cent each.
+FAKE nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t, unsigned int, unsigned long long,
+                                       unsigned int* value_type, unsigned int* count,
+                                       nvmlSample_t* samples) {
+  *value_type = 1;
+  for (unsigned i = 0; samples != nullptr && i < *count && i < 3; ++i)
+    samples[i] = {100 + i, {.ullVal = 90}};
+  *count = 3;
+  return 0;
 }
 #define FAKE_LIST(name, info)                                                                  \
   FAKE nvmlReturn_t name(nvmlDevice_t device, unsigned int* count, info* infos) {              \

@@ -12,4 +12,5 @@ struct FakeNvml {
   nvmlReturn_t init_result;
   unsigned long long hidden_reads;   // so many lists are empty before they tell
   unsigned long long process_reads;  // lists given with room for entries
+  unsigned long long used_more;      // in use on the devices, besides the 3 GiB
 };

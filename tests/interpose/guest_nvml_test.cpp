@@ -1,6 +1,5 @@
-// What the shim asks of NVML and what it lets programs see of it, over fakes that can say what real
-// ones say and the software GPU does not: nothing of processes in a container, no samples,
-// graphics.
+// What the shim asks of NVML for its account, over a fake that can say what real ones say and the
+// software GPU does not.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdio.h>
@@ -12,64 +11,15 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 #include <thread>
 
-#include "tests/interpose/fake_nvml.h"
-#include "tests/interpose/guest.h"
+#include "tests/interpose/guest_nvml.h"
 
 namespace {
 
 using sluice::protocol::kLeaseOpen;
-using sluice::test::eventually;
-using sluice::test::kGiB;
-using sluice::test::kMiB;
-using sluice::test::TestBroker;
-
-constexpr unsigned kNotSupported = 3;
-constexpr unsigned kNotFound = 6;
-constexpr unsigned kInsufficientSize = 7;
-constexpr unsigned kStranger = 4242;
-
-nvmlDevice_t other_device() { return reinterpret_cast<nvmlDevice_t>(1); }
-
-class GuestNvmlTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    broker = std::make_unique<TestBroker>(kGiB, 30 * kMiB);
-    broker->environment_set();
-    library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    ASSERT_NE(library, nullptr);
-    nvml = static_cast<FakeNvml*>(dlsym(library, "fake_nvml"));
-    ASSERT_NE(nvml, nullptr);
-  }
-  void cuda_start() {
-    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-    broker->lease_store(kLeaseOpen);
-  }
-  void listed(unsigned pid, unsigned long long bytes, unsigned sm_util = 0) {
-    nvml->sm_util[nvml->process_count] = sm_util;
-    nvml->processes[nvml->process_count++] = {pid, bytes, 1, 2};
-  }
-  template <class F>
-  F* function(const char* name) {
-    void* found = dlsym(library, name);
-    EXPECT_NE(found, nullptr) << name;
-    return reinterpret_cast<F*>(found);
-  }
-  template <class F>
-  F* function_of_driver(const char* name) {
-    void* found = dlsym(RTLD_DEFAULT, name);
-    EXPECT_NE(found, nullptr) << name;
-    return reinterpret_cast<F*>(found);
-  }
-  unsigned long long held() { return broker->account().held_bytes.load(); }
-  std::unique_ptr<TestBroker> broker;
-  void* library = nullptr;
-  FakeNvml* nvml = nullptr;
-  CUcontext context = nullptr;
-};
+using namespace sluice::test;
 
 std::string folder_of(const void* address) {
   Dl_info file{};
@@ -201,7 +151,7 @@ TEST_F(GuestNvmlTest, VariablesThatComeLateAreWithheldAboveTheQuota) {
     nvml->processes[0].usedGpuMemory = 42 * kMiB;
     EXPECT_EQ(get(), CUDA_SUCCESS) << name;
     EXPECT_EQ(held(), 42 * kMiB) << name;
-    const unsigned reads = nvml->process_reads;
+    const unsigned long long reads = nvml->process_reads;
     EXPECT_EQ(get(), CUDA_SUCCESS) << name;
     EXPECT_EQ(nvml->process_reads, reads) << name << ": a known address asks nothing";
   }
@@ -369,163 +319,6 @@ TEST_F(GuestNvmlTest, AForkChildHasAFigureOfItsOwn) {
   waitpid(pid, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(held(), 41 * kMiB);
-}
-
-TEST_F(GuestNvmlTest, AProgramThatOnlyMonitorsSeesTheTenantsProcesses) {
-  // Another process of the tenant, in a PID namespace of its own.
-  auto& slot = broker->claims().slots[5];
-  slot.pid.store(1000);
-  slot.own_pid.store(12);
-  slot.gpus[0].held_bytes.store(77 * kMiB);
-  listed(kStranger, 500 * kMiB);
-  using List = decltype(nvmlDeviceGetComputeRunningProcesses_v2);
-  for (const char* name :
-       {"nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses_v3"}) {
-    nvmlProcessInfo_t infos[4] = {};
-    unsigned count = 4;
-    ASSERT_EQ(function<List>(name)(nullptr, &count, infos), 0u) << name;
-    ASSERT_EQ(count, 1u) << name;
-    EXPECT_EQ(infos[0].pid, 12u);
-    EXPECT_EQ(infos[0].usedGpuMemory, 77 * kMiB);
-    EXPECT_EQ(infos[0].gpuInstanceId, ~0u);
-    EXPECT_EQ(infos[0].computeInstanceId, ~0u);
-  }
-  nvmlProcessInfo_v1_t first[4] = {};
-  unsigned count = 4;
-  ASSERT_EQ(function<decltype(nvmlDeviceGetComputeRunningProcesses)>(
-                "nvmlDeviceGetComputeRunningProcesses")(nullptr, &count, first),
-            0u);
-  ASSERT_EQ(count, 1u);
-  EXPECT_EQ(first[0].pid, 12u);
-  EXPECT_EQ(first[0].usedGpuMemory, 77 * kMiB);
-}
-
-TEST_F(GuestNvmlTest, GraphicsAndMpsListsLoseTheStrangersInEveryVersion) {
-  auto& slot = broker->claims().slots[5];
-  slot.pid.store(1000);
-  slot.own_pid.store(12);
-  listed(kStranger, 500 * kMiB);
-  listed(1000, 9 * kMiB);
-  for (const char* kind : {"Graphics", "MPSCompute"}) {
-    const std::string base = std::string("nvmlDeviceGet") + kind + "RunningProcesses";
-    for (const char* version : {"_v2", "_v3"}) {
-      const std::string name = base + version;
-      const auto list = function<decltype(nvmlDeviceGetGraphicsRunningProcesses_v2)>(name.c_str());
-      nvmlProcessInfo_t infos[4] = {};
-      unsigned count = 4;
-      ASSERT_EQ(list(nullptr, &count, infos), 0u) << name;
-      ASSERT_EQ(count, 1u) << name;
-      EXPECT_EQ(infos[0].pid, 12u) << name;
-      EXPECT_EQ(infos[0].usedGpuMemory, 9 * kMiB) << name;
-      count = 0;
-      EXPECT_EQ(list(nullptr, &count, nullptr), kInsufficientSize) << name;
-      EXPECT_EQ(count, 1u) << name;
-    }
-    nvmlProcessInfo_v1_t infos[4] = {};
-    unsigned count = 4;
-    ASSERT_EQ(function<decltype(nvmlDeviceGetGraphicsRunningProcesses)>(base.c_str())(
-                  nullptr, &count, infos),
-              0u);
-    ASSERT_EQ(count, 1u) << base;
-    EXPECT_EQ(infos[0].pid, 12u) << base;
-  }
-}
-
-TEST_F(GuestNvmlTest, UtilizationIsScaledToTheSliceAndStrangersAreNotInIt) {
-  auto& slot = broker->claims().slots[5];
-  slot.pid.store(1000);
-  slot.own_pid.store(12);
-  broker->lease().gpus[0].sm_percent = 25;
-  listed(kStranger, kMiB, 70);
-  listed(1000, kMiB, 20);
-  nvmlProcessUtilizationSample_t samples[4] = {};
-  unsigned count = 4;
-  const auto of_processes =
-      function<decltype(nvmlDeviceGetProcessUtilization)>("nvmlDeviceGetProcessUtilization");
-  ASSERT_EQ(of_processes(nullptr, samples, &count, 0), 0u);
-  ASSERT_EQ(count, 1u);
-  EXPECT_EQ(samples[0].pid, 12u);
-  EXPECT_EQ(samples[0].smUtil, 80u);   // 20 of 25
-  EXPECT_EQ(samples[0].memUtil, 40u);  // 10 of 25
-  EXPECT_EQ(samples[0].encUtil, 7u);
-  nvmlUtilization_t rates{};
-  const auto of_device =
-      function<decltype(nvmlDeviceGetUtilizationRates)>("nvmlDeviceGetUtilizationRates");
-  ASSERT_EQ(of_device(nullptr, &rates), 0u);
-  EXPECT_EQ(rates.gpu, 80u);
-  EXPECT_EQ(rates.memory, 40u);
-  nvml->sm_util[1] = 60;  // more than the slice: it is all of it
-  ASSERT_EQ(of_device(nullptr, &rates), 0u);
-  EXPECT_EQ(rates.gpu, 100u);
-  nvml->sm_util[1] = 0;
-  ASSERT_EQ(of_device(nullptr, &rates), 0u);
-  EXPECT_EQ(rates.gpu, 0u);
-  EXPECT_EQ(of_processes(nullptr, samples, &count, 0), kNotFound);
-  ASSERT_EQ(of_device(other_device(), &rates), 0u);
-  EXPECT_EQ(rates.gpu, 90u) << "not the tenant's: as it is";
-}
-
-TEST_F(GuestNvmlTest, WithoutSamplesTheMeterTells) {
-  nvml->samples_result = kNotSupported;
-  broker->lease().gpus[0].sm_percent = 100;
-  nvmlUtilization_t rates{};
-  const auto of_device =
-      function<decltype(nvmlDeviceGetUtilizationRates)>("nvmlDeviceGetUtilizationRates");
-  ASSERT_EQ(of_device(nullptr, &rates), 0u);
-  EXPECT_EQ(rates.gpu, 0u);
-  // An hour of GPU time since the last look, which is not as long ago.
-  broker->account().busy_ns.store(3'600'000'000'000);
-  ASSERT_EQ(of_device(nullptr, &rates), 0u);
-  EXPECT_EQ(rates.gpu, 100u);
-  ASSERT_EQ(of_device(nullptr, &rates), 0u);
-  EXPECT_EQ(rates.gpu, 0u);
-  nvmlProcessUtilizationSample_t samples[4] = {};
-  unsigned count = 4;
-  EXPECT_EQ(function<decltype(nvmlDeviceGetProcessUtilization)>("nvmlDeviceGetProcessUtilization")(
-                nullptr, samples, &count, 0),
-            kNotSupported);
-}
-
-// Limits of the user's own, and nobody who says by which pid NVML knows this process.
-class AloneNvmlTest : public GuestNvmlTest {
- protected:
-  void SetUp() override {
-    GuestNvmlTest::SetUp();
-    broker.reset();
-    setenv("SLUICE_SOCKET", "/nonexistent/sluice.sock", 1);
-    setenv("SLUICE_MEMORY", "100MiB", 1);
-    pid = static_cast<unsigned>(getpid());
-  }
-  void context_make() {
-    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-  }
-  size_t free_mib() {
-    size_t free = 0, total = 0;
-    EXPECT_EQ(cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
-    EXPECT_EQ(total, 100 * kMiB);
-    return free / kMiB;
-  }
-  unsigned pid = 0;
-};
-
-TEST_F(AloneNvmlTest, WhoIsListedFromItsContextOnIsThisProcess) {
-  listed(pid, 41 * kMiB);
-  nvml->hidden_reads = 1;
-  context_make();
-  EXPECT_EQ(free_mib(), 59u);
-}
-
-TEST_F(AloneNvmlTest, WhoWasListedBeforeIsSomebodyElseWithTheSameNumber) {
-  listed(pid, 41 * kMiB);
-  context_make();
-  EXPECT_EQ(free_mib(), 100u) << "a process of another PID namespace";
-}
-
-TEST_F(AloneNvmlTest, WhereNobodyIsListedContextsCostNothing) {
-  context_make();
-  EXPECT_EQ(free_mib(), 100u);
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ void SoftGpuTest::SetUp() {
       static_cast<size_t>(options.gpus_of_tenant == 0 ? options.gpus : options.gpus_of_tenant);
   for (size_t i = 1; i < of_tenant; ++i) broker->gpu_add(devices[i]->settings().uuid);
   if (options.swap) broker->swap_set();
+  if (!options.listed) broker->host_pid_hide();
   broker->environment_set();
   if (!options.uses_cuda) return;
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);

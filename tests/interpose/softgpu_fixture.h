@@ -33,6 +33,7 @@ class SoftGpuTest : public ::testing::Test {
     size_t device_bytes = 256 * kMiB;  // of each GPU
     size_t context_told = kContext;    // what the broker says that a context costs
     bool swap = false;                 // the tenant's memory is movable
+    bool listed = true;                // NVML has a figure for the tenant's processes
     bool uses_cuda = true;  // this process is one of the tenant's, with a context on the first GPU
   };
   SoftGpuTest() : SoftGpuTest(Options{}) {}

@@ -237,8 +237,9 @@ int TestBroker::register_answer(int fd, const Header& request) {
   message_init(answer, MessageType::kRegistered, request.request);
   answer.tenant = 7;
   answer.slot = static_cast<std::uint32_t>(registrations_.fetch_add(1));
-  answer.host_pid = static_cast<std::uint32_t>(peer.pid);
-  claims_->slots[answer.slot].pid.store(answer.host_pid);
+  const auto pid = static_cast<std::uint32_t>(peer.pid);
+  answer.host_pid = host_pid_hidden_ ? 1 : pid;
+  claims_->slots[answer.slot].pid.store(pid);
   const int fds[2] = {lease_fd_, claims_fd_};
   wire_send(fd, &answer, sizeof answer, fds, 2, false);
   return static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));

@@ -46,6 +46,8 @@ class TestBroker {
   std::uint32_t hold_epoch() const { return hold_epoch_; }
   /// Allocations of this tenant are movable; before the first process registers.
   void swap_set();
+  /// NVML lists nobody under the pid that processes are told; before the first one registers.
+  void host_pid_hide() { host_pid_hidden_ = true; }
   /// Adds an order to the hold of GPU 0 (kHoldOut, kHoldIn); 0 takes it back. Returns the word.
   std::uint32_t order_store(std::uint32_t order);
   /// The answer to that word, once every process that registered has given one.
@@ -92,6 +94,7 @@ class TestBroker {
   std::vector<Note> notes_;
   std::vector<protocol::Moved> moved_;
   std::vector<protocol::MemoryWant> wants_;
+  bool host_pid_hidden_ = false;
   std::atomic<bool> room_held_{false};
   std::string refusal_;
   std::thread thread_;

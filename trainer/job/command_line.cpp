@@ -199,10 +199,8 @@ void CommandLine::number(const char* option, std::uint64_t& value, const char* h
   if (least > 0 || most < UINT64_MAX) added->check(CLI::Range(least, most));
 }
 
-void CommandLine::number(const char* option, std::uint32_t& value, const char* help,
-                         std::uint32_t least, std::uint32_t most) {
-  CLI::Option* added = parser_->add(option, value, help, Takes::kNatural);
-  if (least > 0 || most < UINT32_MAX) added->check(CLI::Range(least, most));
+void CommandLine::number(const char* option, std::uint32_t& value, const char* help) {
+  parser_->add(option, value, help, Takes::kNatural);
 }
 
 void CommandLine::numbers(const char* option, std::vector<int>& values, const char* help) {

@@ -5,13 +5,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include "trainer/base/failure.h"
-#include "trainer/job/command_line.h"
 #include "trainer/lab/report.h"
 #include "trainer/lab/runner.h"
 
@@ -70,35 +69,52 @@ class ProgressLine {
 };
 
 bool options_read(int argc, char** argv, Options* options, int* exit_code) {
-  sluice::train::CommandLine line(
-      "sluice lab",
+  CLI::App app{
       "Runs the same training, inference and debug jobs exclusively, with no control, under "
       "Sluice's quotas, and segregated,\n"
       "and shows what each costs the others: a table, results.json and report.html with plots.\n"
       "About three minutes with the defaults. Uses the GPUs of this machine, or software GPUs "
-      "where there are none.");
+      "where there are none.",
+      "sluice lab"};
   Settings& s = options->settings;
-  constexpr double kLeastRate = 1e-3, kMostRate = 1e6;
-  line.number("--soft", options->soft, "force that many software GPUs", 1, kSoftwareGpusMax);
-  line.number("--seconds", s.seconds, "measured window of each scene", 1.0, 3600.0);
-  line.number("--seed", s.seed, "seed of arrivals, planted failures and weights");
-  line.text("--out", options->out, "result directory (default: lab-results/<time>)");
-  line.text(
+  app.add_option("--soft", options->soft, "force that many software GPUs")
+      ->check(CLI::Range(1, kSoftwareGpusMax));
+  app.add_option("--seconds", s.seconds, "measured window of each scene")
+      ->check(CLI::Range(1.0, 3600.0))
+      ->capture_default_str();
+  app.add_option("--seed", s.seed, "seed of arrivals, planted failures and weights")
+      ->capture_default_str();
+  app.add_option("--out", options->out, "result directory (default: lab-results/<time>)");
+  app.add_option(
       "--scenes", options->scenes,
       "only these, comma-separated: inference-alone, exclusive, uncontrolled, quota, segregated");
-  line.word("--data", s.data, "training data", {"fashion-mnist", "synthetic"});
-  line.number("--rate", s.request_rate_per_s, "requests per second of each inference service",
-              kLeastRate, kMostRate);
-  line.number("--objective", s.objective_ms, "a request is in time within this many milliseconds",
-              kLeastRate, kMostRate);
-  line.number("--debug-rate", s.debug_rate_per_s, "debug jobs per second", kLeastRate, kMostRate);
-  line.number("--batch", s.batch, "training batch per rank", 1, 4096);
-  line.number("--hidden", s.hidden, "hidden units of the trained network", 1, 4096);
-  line.text("--config", s.config, "a sluice.toml for the broker of the lab: try another policy");
-  return line.parse(argc, argv, exit_code, [&] {
-    if (!s.config.empty() && access(s.config.c_str(), R_OK) != 0)
-      throw sluice::train::Failure("--config: cannot read " + s.config);
-  });
+  app.add_option("--data", s.data, "training data: fashion-mnist, or synthetic")
+      ->check(CLI::IsMember({"fashion-mnist", "synthetic"}))
+      ->capture_default_str();
+  app.add_option("--rate", s.request_rate_per_s, "requests per second of each inference service")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--objective", s.objective_ms,
+                 "a request is in time within this many milliseconds")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--debug-rate", s.debug_rate_per_s, "debug jobs per second")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batch", s.batch, "training batch per rank")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--hidden", s.hidden, "hidden units of the trained network")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--config", s.config,
+                 "a sluice.toml for the broker of the lab: try another policy")
+      ->check(CLI::ExistingFile);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    *exit_code = app.exit(e) == 0 ? 0 : 2;
+    return false;
+  }
+  return true;
 }
 
 // Figures that differ between a software GPU (tens of millions of warp instructions a second) and a
