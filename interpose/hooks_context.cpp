@@ -5,7 +5,6 @@
 #include "interpose/estimate.h"
 #include "interpose/family.h"
 #include "interpose/gate.h"
-#include "interpose/growth.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
@@ -378,12 +377,9 @@ SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const bool active = process_mode() == Mode::kActive;
   const bool known = active && driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
   Estimate estimate(known);
-  const Growth growth;
   const CUresult result = driver.cuCtxSetLimit(limit, value);
   if (result != CUDA_SUCCESS || !active) return result;
-  const bool measured_fits =
-      residual_settle(known) && !(known && value > before && growth.is_above());
-  if (measured_fits && estimate.charge(&limits_taken)) return result;
+  if (residual_settle(known && value > before) && estimate.charge(&limits_taken)) return result;
   if (estimate.active()) estimate.refuse();
   (void)driver.cuCtxSetLimit(limit, before);
   (void)residual_settle(false);

@@ -5,7 +5,6 @@
 // above its quota for it, neither handles nor addresses that were not known are handed out. Green
 // contexts, too, take memory that only the figure for the process shows.
 #include "interpose/estimate.h"
-#include "interpose/growth.h"
 #include "interpose/residual.h"
 #include "interpose/touch.h"
 
@@ -23,10 +22,9 @@ CUresult load(Handle* out, Call call, Undo undo) {
   const Handle before = *out;
   for (bool again = false;; again = true) {
     Estimate estimate;
-    const Growth growth;
     const CUresult result = call();
     if (result != CUDA_SUCCESS) return result;
-    const bool measured_fits = residual_settle(true) && !growth.is_above();
+    const bool measured_fits = residual_settle(true);
     if (measured_fits && estimate.charge(*out)) return result;
     undo(*out);
     *out = before;
@@ -85,7 +83,7 @@ class Late {
         estimate_(question_ != 0 && is_new(RecordKind::kFunction, question_)) {}
   bool fits() {
     const bool estimated_fits = estimate_.charge_late(owner_);
-    if (!residual_settle_late() || growth_.is_above_late() || !estimated_fits) return false;
+    if (!residual_settle_late() || !estimated_fits) return false;
     if (question_ != 0) is_known(RecordKind::kFunction, question_);
     return true;
   }
@@ -94,7 +92,6 @@ class Late {
   const void* owner_;
   const uint64_t question_;
   Estimate estimate_;
-  const Growth growth_;
 };
 
 // A handle that comes with code, or whose code comes with its first launch.
