@@ -50,8 +50,17 @@ int pool_device_ask(CUmemoryPool handle) {
   return -1;
 }
 
+static Pool* pool_known(CUmemoryPool handle) {
+  for (uint32_t i = 0; i < pools_seen; ++i) {
+    if (pools[i].handle == handle && !pools[i].gone) return &pools[i];
+  }
+  return nullptr;
+}
+
+// A handle that is known stood for a pool that ended, or for none when it was met.
 Pool* pool_add(CUmemoryPool handle, int device) {
-  Pool* place = nullptr;
+  Pool* place = pool_known(handle);
+  if (place != nullptr) pool_charge(*place, 0);
   for (uint32_t i = 0; i < pools_seen && place == nullptr; ++i) {
     if (pools[i].gone && pools[i].charged == 0) place = &pools[i];
   }
@@ -68,13 +77,6 @@ Pool* pool_add(CUmemoryPool handle, int device) {
   }
   *place = Pool{handle, device, 0, false};
   return place;
-}
-
-static Pool* pool_known(CUmemoryPool handle) {
-  for (uint32_t i = 0; i < pools_seen; ++i) {
-    if (pools[i].handle == handle && !pools[i].gone) return &pools[i];
-  }
-  return nullptr;
 }
 
 Pool* pool_find(CUmemoryPool handle) {

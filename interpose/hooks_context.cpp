@@ -384,7 +384,7 @@ SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   Estimate estimate(known);
   const CUresult result = driver.cuCtxSetLimit(limit, value);
   if (result != CUDA_SUCCESS || !active) return result;
-  if (residual_settle(known) && estimate.charge(&limits_taken)) return result;
+  if (residual_settle(known && value > before) && estimate.charge(&limits_taken)) return result;
   if (estimate.active()) estimate.refuse();
   (void)driver.cuCtxSetLimit(limit, before);
   (void)residual_settle(false);

@@ -18,6 +18,7 @@ namespace {
 // Others' calls that change the account take micro- to milliseconds; one that waits for a kernel is
 // not waited for.
 constexpr uint64_t kPatienceNs = 20'000'000;
+constexpr int kTries = 8;
 constexpr uint64_t kPatienceOfHelperNs = 2'000'000;
 constexpr uint64_t kPatienceBeforeRefusalNs = 5'000'000;
 // On hardware the figure counts pages: one that is shared stays, however often it is looked for.
@@ -32,7 +33,7 @@ using protocol::kTenantGpusMax;
 
 uint64_t charged[kTenantGpusMax];
 uint32_t measured[kTenantGpusMax];    // `charged` comes from the driver
-uint32_t late_above[kTenantGpusMax];  // loaded late, and the tenant was above its quota with it
+uint32_t late_above[kTenantGpusMax];  // charged unasked, and the tenant was above its quota with it
 uint32_t late_unread;                 // a late load that could not be measured: the helper looks
 uint32_t wanted;
 uint32_t shared;
@@ -102,6 +103,13 @@ bool residual_read_least(int device, int gpu, uint64_t* bytes) {
   return false;
 }
 
+// How far the tenant is above its quota.
+uint64_t excess(int gpu) {
+  const uint64_t quota = process.memory_max(gpu);
+  const uint64_t total = process.ledger.total(static_cast<uint32_t>(gpu));
+  return quota == 0 || total <= quota ? 0 : total - quota;
+}
+
 // False: what has grown is more than the quota has room for.
 bool grow(int gpu, uint64_t more, Above above) {
   const auto index = static_cast<uint32_t>(gpu);
@@ -111,15 +119,11 @@ bool grow(int gpu, uint64_t more, Above above) {
     process.ledger.hold(index, more);
   } else if (above != Above::kUndone) {
     process.ledger.hold_unasked(index, more);
+    if (excess(gpu) != 0) residual_late_above(gpu);
   }
   if (!fits) charge_refused(gpu, more);
   if (fits || above != Above::kUndone) residual_take(gpu, more);
   return fits;
-}
-
-bool within_quota(int gpu) {
-  const uint64_t quota = process.memory_max(gpu);
-  return quota == 0 || process.ledger.total(static_cast<uint32_t>(gpu)) <= quota;
 }
 
 // False: who asked undoes what he did, or withholds what he got. `least`: only that much is known.
@@ -135,16 +139,15 @@ bool charge_to(int gpu, uint64_t bytes, Above above, bool least) {
     store_release(measured[gpu], 1u);
     process.account(gpu).measured.store(1);
   }
-  if (above == Above::kWithheld && !fits) residual_late_above(gpu);
   return fits;
 }
 
-// As long as it is above its quota for what was loaded late.
-bool is_late_above(int gpu) {
-  if (load_acquire(late_above[gpu]) == 0) return false;
-  if (!within_quota(gpu)) return true;
-  store_release(late_above[gpu], 0u);
-  return false;
+// The same while something was charged unasked.
+uint64_t excess_unasked(int gpu) {
+  if (load_acquire(late_above[gpu]) == 0) return 0;
+  const uint64_t bytes = excess(gpu);
+  if (bytes == 0) store_release(late_above[gpu], 0u);
+  return bytes;
 }
 
 struct Settled {
@@ -167,7 +170,13 @@ Settled settle(int device, Above above, uint64_t patience_ns) {
     if (above != Above::kCharged && residual_read_least(device, gpu, &bytes))
       result.too_much = !charge_to(gpu, bytes, above, true);
   }
-  if (is_late_above(gpu) && above == Above::kWithheld) result.too_much = true;
+  // What is unasked may be the caller's: a reading for another thread, or the helper's, finds what
+  // this one is just loading, so that its own finds nothing more.
+  const uint64_t unasked = excess_unasked(gpu);
+  if (unasked != 0 && above != Above::kCharged && !result.too_much) {
+    result.too_much = true;
+    if (above == Above::kUndone) charge_refused(gpu, unasked);
+  }
   accounts_resume();
   return result;
 }
@@ -187,6 +196,15 @@ Settled settle_each(bool only_contexts, Above above, uint64_t patience_ns) {
     all.too_much |= one.too_much;
     all.busy |= one.busy;
   }
+  return all;
+}
+
+// Who would undo or withhold what he got may keep it only when it was read, so he tries for longer.
+// In between the others go on.
+Settled settle_contexts(Above above) {
+  Settled all = settle_each(true, above, kPatienceNs);
+  for (int i = 1; i < kTries && above != Above::kCharged && all.busy && !all.too_much; ++i)
+    all = settle_each(true, above, kPatienceNs);
   return all;
 }
 
@@ -232,7 +250,7 @@ bool residual_settle(bool within_quota) {
   if (thread == nullptr) return true;
   const DepthScope depth(thread);
   const Above above = within_quota ? Above::kUndone : Above::kCharged;
-  const Settled settled = settle_each(true, above, kPatienceNs);
+  const Settled settled = settle_contexts(above);
   if (settled.busy) residual_want();
   return !settled.too_much;
 }
@@ -241,7 +259,7 @@ bool residual_settle_late() {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return true;
   const DepthScope depth(thread);
-  const Settled settled = settle_each(true, Above::kWithheld, kPatienceNs);
+  const Settled settled = settle_contexts(Above::kWithheld);
   if (settled.busy) {
     store_release(late_unread, 1u);
     residual_want();

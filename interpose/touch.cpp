@@ -50,6 +50,16 @@ int hold_find() {
   return -1;
 }
 
+// A wait is where memory comes back to the device; it may have been for a stream or an event of
+// another GPU than the current one.
+void memory_look(int current) {
+  for (int device = 0; device < process.device_count; ++device) {
+    if (device != current && (device_gpu(device) < 0 || contexts_on(device) == 0)) continue;
+    pools_settle(device);
+    residual_settle_deferred(device);
+  }
+}
+
 }  // namespace
 
 void touch_reset_after_fork() {
@@ -128,12 +138,9 @@ void wait_done() {
   if (thread == nullptr || thread->context_record == nullptr) return;
   const ErrnoGuard guard;
   const DepthScope depth(thread);
-  // A wait is where memory comes back to the device. Waits go on under a hold, this look not.
+  // Waits go on under a hold, this look not.
   raise_word(thread->touching, thread->touching + 1);
-  if (!hold_is_set()) {
-    pools_settle(thread->device);
-    residual_settle_deferred(thread->device);
-  }
+  if (!hold_is_set()) memory_look(thread->device);
   touch_end(*thread);
   ContextRecord& context = *thread->context_record;
   const LockScope scope(context.lock);

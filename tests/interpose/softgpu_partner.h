@@ -39,9 +39,32 @@ enum class PartnerOp : std::uint32_t {
   kSynchronize,      // the current context
   kModuleLoad,       // a = bytes of its variable -> value
   kSpin,             // a = launches of a kernel that counts to b, and waits for them
-  kChurn,            // see softgpu_partner.cpp
-  kChurnAllWays,     // see softgpu_partner.cpp
+  kChurn,            // below
+  kChurnAllWays,     // below
+  kNeighbour,        // blob, fd: what kChurnShares opens
+  kKeep,             // below
+  kLetGo,            // of what kKeep kept
   kEnd,              // ends as programs do
+};
+
+// kChurn: in each of four threads `b` rounds of cuMemAlloc and cuMemFree, of at most `a` bytes, or
+// of exactly that many with kChurnSameSize, so that it is known what fits. Answers the refusals in
+// `value` and wrong answers in `extra`: a result that is neither success nor out of memory, an
+// output that a refusal touched, a view beyond the quota.
+// kChurnAllWays: the same by every way in turn, those that the flags name included. `b` = 0: what a
+// process learns of the driver when it first meets it, in one thread, with room to spare.
+// kKeep: each of four threads takes `a` bytes once and keeps them: variables of modules and of
+// libraries, and allocations. Answers as kChurn.
+enum ChurnFlags : std::uint64_t {
+  kChurnSameSize = 1,
+  kChurnLoads = 2,   // what is charged when it is there
+  kChurnShares = 4,  // imports and exports
+  kChurnMortal = 8,  // neighbours are killed meanwhile
+};
+
+// What of the partners' loads is in progress: in the file `loads` of SOFTGPU_DIR, where that is.
+struct LoadsPage {
+  std::uint64_t now_bytes, most_bytes;
 };
 
 struct PartnerMessage {

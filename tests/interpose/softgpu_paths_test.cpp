@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/interpose/softgpu_fixture.h"
+#include "tests/interpose/softgpu_ways.h"
 
 namespace {
 
@@ -33,13 +33,6 @@ class SoftGpuPathsTest : public SoftGpuTest {
   }
   CUcontext second = nullptr;
 };
-
-CUmemAllocationProp on_device(int device) {
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
-  return properties;
-}
 
 TEST_F(SoftGpuPathsTest, PlainMemory) {
   CUdeviceptr pointer = 0;

@@ -1,5 +1,6 @@
 // Runs a conformance program as a tenant's whose memory is movable, under a broker that moves it
-// out and in again and again: swap_row SHIM DIRECTORY PROGRAM ARGUMENT...
+// out and in again and again: swap_row SHIM DIRECTORY PROGRAM ARGUMENT... In the end neither the
+// ledger nor the GPUs' own account may have anything left.
 // The program's software GPUs are those of the directory, whose names follow from its path.
 #include <spawn.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <string>
 #include <thread>
 
 #include "softgpu/device/device.h"
@@ -75,6 +77,30 @@ int move_about(TestBroker& broker, const std::atomic<bool>& ends) {
   return rounds;
 }
 
+// What both accounts have left of processes that have ended, as text; empty = nothing. The broker
+// hears of an end a moment later.
+std::string left_over(TestBroker& broker, const char* directory) {
+  std::string text, error;
+  for (int i = 0; i < 5000; ++i) {
+    text.clear();
+    std::uint64_t ledger = 0;
+    for (const ClaimsSlot& slot : broker.claims().slots) {
+      for (const ClaimsGpu& account : slot.gpus)
+        ledger += account.held_bytes.load() + account.reserved_bytes.load() +
+                  account.asked_bytes.load() + account.swapped_bytes.load();
+    }
+    if (ledger != 0) text = "the ledger has " + std::to_string(ledger) + " bytes of the dead\n";
+    for (auto* segment : softgpu::device::directory_open(directory, error)) {
+      softgpu::device::Device device(segment);
+      const std::uint64_t used = device.snapshot().used_bytes;
+      if (used != 0) text += "a GPU has " + std::to_string(used) + " bytes of the dead\n";
+    }
+    if (text.empty()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return text;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -95,5 +121,8 @@ int main(int argc, char** argv) {
   ends = true;
   mover.join();
   printf("moved %d times\n", rounds);
+  const std::string left = left_over(broker, argv[2]);
+  printf("%s", left.c_str());
+  if (!left.empty()) return 1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
