@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "interpose/estimate.h"
 #include "interpose/family.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
@@ -18,6 +19,7 @@ constexpr uint64_t kPausePatienceNs = 1'000'000'000;
 RateLimit refusals_said;
 uint64_t contexts_charged[kDevicesMax];  // how many
 uint64_t context_cost[kDevicesMax];      // bytes charged for each of them
+uint64_t handles_changes;
 
 void refusal_say(int gpu, uint64_t bytes) {
   uint64_t skipped = 0;
@@ -117,6 +119,16 @@ bool charge_reserve(int device, uint64_t bytes) {
   return false;
 }
 
+bool charge_fits(int gpu, uint64_t bytes) {
+  const auto index = static_cast<uint32_t>(gpu);
+  const uint64_t quota = process.memory_max(gpu);
+  if (process.ledger.reserve(index, bytes, quota)) return true;
+  if (load_acquire(process.alone) == 0) return false;
+  const ErrnoGuard guard;
+  family_sweep();
+  return process.ledger.reserve(index, bytes, quota);
+}
+
 void charge_refused(int gpu, uint64_t bytes) {
   process.account(gpu).refused.add(1);
   refusal_say(gpu, bytes);
@@ -181,7 +193,11 @@ int contexts_on(int device) {
              : static_cast<int>(load_relaxed(contexts_charged[device]));
 }
 
+uint64_t handles_round() { return load_acquire(handles_changes) + 1; }
+void handles_changed() { __atomic_add_fetch(&handles_changes, 1, __ATOMIC_RELEASE); }
+
 void context_drop(CUcontext context) {
+  handles_changed();
   if (load_acquire(swap_used) != 0) swap_context_end(context);
   uint64_t bytes[kDevicesMax] = {};
   process.records.remove_context(context, bytes);
@@ -223,6 +239,7 @@ void account_reset_after_fork() {
   vmm_reset_after_fork();
   graph_memory_reset_after_fork();
   residual_reset_after_fork();
+  estimate_reset_after_fork();
 }
 
 }  // namespace sluice::interpose

@@ -38,6 +38,8 @@ class AccountScope {
 /// Reserves bytes on a device; true also where the device is none of the tenant's. On false the
 /// sentence was said.
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);
+/// Reserves on a GPU, if need be after the memory of processes that have ended; says nothing.
+[[nodiscard]] bool charge_fits(int gpu, uint64_t bytes);
 /// Counts a refusal and says the sentence.
 void charge_refused(int gpu, uint64_t bytes);
 void charge_commit(int device, uint64_t bytes);
@@ -53,6 +55,10 @@ void context_discharge(int device);
 int contexts_on(int device);
 /// What the device's first context was found to cost, and so the later ones.
 void context_cost_learn(int device, uint64_t bytes);
+/// A number that changes when handles and addresses of functions and variables may come to mean
+/// others: at the end of a module, a library or a context.
+uint64_t handles_round();
+void handles_changed();
 /// Drops what a destroyed context took along.
 void context_drop(CUcontext context);
 

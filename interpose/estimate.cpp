@@ -2,38 +2,53 @@
 #include "interpose/estimate.h"
 
 #include "interpose/account.h"
-#include "interpose/activity.h"
+#include "interpose/meter.h"
 #include "interpose/residual.h"
 
 namespace sluice::interpose {
 namespace {
 
-constexpr uint64_t kPatienceNs = 20'000'000;
+// How long threads in the middle of an allocation are waited for; what one has reserved is not
+// counted then.
+constexpr uint64_t kPauseNs = 2'000'000;
+constexpr int kReadings = 10;
+constexpr uint64_t kBetweenReadingsNs = 100'000;
+// A load that waits for work of the GPU may hold another one up so long; that one is not estimated.
+constexpr uint64_t kTurnNs = 2'000'000'000;
+constexpr uint64_t kTurnLookNs = 200'000;
 
-// One record for a device: two contexts on it with the same library share one.
-uint64_t key_of(const void* owner, int device) {
-  return reinterpret_cast<uint64_t>(owner) + (static_cast<uint64_t>(device + 1) << 56);
+Lock turn;
+
+bool turn_take() {
+  const uint64_t until_ns = clock_now_ns() + kTurnNs;
+  while (!turn.try_acquire()) {
+    if (clock_now_ns() >= until_ns) return false;
+    sleep_ns(kTurnLookNs);
+  }
+  return true;
+}
+
+uint64_t key_of(const void* owner, const void* context) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
+  return reinterpret_cast<uint64_t>(owner) ^ reinterpret_cast<uint64_t>(context) * kOdd;
+}
+
+// What all processes of the tenant are in the middle of taking.
+uint64_t reserved_by_all(int gpu) {
+  uint64_t sum = 0;
+  for (const protocol::ClaimsSlot& slot : process.claims->slots)
+    sum += slot.gpus[gpu].reserved_bytes.load();
+  return sum;
 }
 
 // While the account of this process stands still, as far as others let it.
 class Pause {
  public:
-  Pause() { (void)accounts_pause_for(kPatienceNs); }
+  Pause() { (void)accounts_pause_for(kPauseNs); }
   ~Pause() { accounts_resume(); }
   Pause(const Pause&) = delete;
   Pause& operator=(const Pause&) = delete;
 };
-
-// What is left and what the tenant has, together: allocations of the tenant do not change it. False
-// when the driver does not say.
-bool read(int device, int gpu, uint64_t* bytes) {
-  (void)pools_settle(device);
-  graph_memory_settle(device);
-  size_t left = 0, all = 0;
-  if (driver.cuMemGetInfo_v2(&left, &all) != CUDA_SUCCESS) return false;
-  *bytes = left + process.ledger.total(static_cast<uint32_t>(gpu));
-  return true;
-}
 
 // The GPU of the thread's context, if it is to be estimated there; -1 otherwise.
 int gpu_to_estimate(ThreadRecord** out) {
@@ -53,67 +68,99 @@ bool estimate_is_used() {
   return gpu_to_estimate(&thread) >= 0;
 }
 
+bool Estimate::read(int device, int gpu, Basis* out) {
+  const Pause pause;
+  (void)pools_settle(device);
+  graph_memory_settle(device);
+  for (int i = 0;; ++i) {
+    const uint64_t total = process.ledger.total(static_cast<uint32_t>(gpu));
+    size_t left = 0, all = 0;
+    if (driver.cuMemGetInfo_v2(&left, &all) != CUDA_SUCCESS) return false;
+    const uint64_t reserved = reserved_by_all(gpu);
+    const bool still = process.ledger.total(static_cast<uint32_t>(gpu)) == total;
+    if ((!still || reserved != 0) && i + 1 < kReadings) {
+      sleep_ns(kBetweenReadingsNs);
+      continue;
+    }
+    *out = {left + total - (reserved < total ? reserved : total), left + total};
+    return true;
+  }
+}
+
 Estimate::Estimate(bool wanted) {
   ThreadRecord* thread = nullptr;
   const int gpu = wanted ? gpu_to_estimate(&thread) : -1;
   if (gpu < 0) return;
   const ErrnoGuard guard;
+  locked_ = turn_take();
   const DepthScope depth(thread);
-  const Pause pause;
-  if (!read(thread->device, gpu, &before_)) return;
+  Basis now{};
+  if (!locked_ || !read(thread->device, gpu, &now)) {
+    close();
+    return;
+  }
+  before_ = now.least;
   gpu_ = gpu;
   device_ = thread->device;
   context_ = thread->context;
 }
 
-// Within a pause. What came back since the beginning goes back at once, as far as `owner` has it.
-uint64_t Estimate::taken_now() {
-  taken_ = read(device_, gpu_, &after_) && after_ < before_ ? before_ - after_ : 0;
-  return taken_;
+void Estimate::close() {
+  if (locked_) turn.release();
+  locked_ = false;
+}
+
+void Estimate::taken_read() {
+  taken_ = read(device_, gpu_, &after_) && after_.most < before_ ? before_ - after_.most : 0;
 }
 
 bool Estimate::record(const void* owner, uint64_t bytes) {
-  Record known{key_of(owner, device_), 0, context_, RecordKind::kLoaded, device_};
+  Record known{key_of(owner, context_), 0, context_, RecordKind::kLoaded, device_};
   (void)process.records.find(RecordKind::kLoaded, known.key, &known);
   known.bytes += bytes;
   return process.records.insert(known);
 }
 
+// What came back since the beginning, as far as `owner` has it.
+bool Estimate::give_back(const void* owner) {
+  const AccountScope account;
+  Record known;
+  if (after_.least <= before_ ||
+      !process.records.remove(RecordKind::kLoaded, key_of(owner, context_), &known))
+    return true;
+  const uint64_t back = after_.least - before_;
+  const uint64_t given = back < known.bytes ? back : known.bytes;
+  charge_release(device_, given);
+  known.bytes -= given;
+  return known.bytes == 0 || process.records.insert(known);
+}
+
 bool Estimate::charge(const void* owner) {
   if (gpu_ < 0) return true;
   const ErrnoGuard guard;
-  const Pause pause;
-  const auto index = static_cast<uint32_t>(gpu_);
-  if (taken_now() == 0) {
-    const uint64_t back = after_ > before_ ? after_ - before_ : 0;
-    Record known;
-    if (back == 0 || !process.records.remove(RecordKind::kLoaded, key_of(owner, device_), &known))
-      return true;
-    const uint64_t given = back < known.bytes ? back : known.bytes;
-    process.ledger.release(index, given);
-    known.bytes -= given;
-    return known.bytes == 0 || process.records.insert(known);
-  }
-  if (!process.ledger.reserve(index, taken_, process.memory_max(gpu_))) return false;
+  taken_read();
+  if (taken_ == 0) return give_back(owner);
+  const AccountScope account;
+  if (!charge_fits(gpu_, taken_)) return false;
   if (record(owner, taken_)) {
-    process.ledger.hold(index, taken_);
+    charge_commit(device_, taken_);
     return true;
   }
-  process.ledger.abort(index, taken_);
+  charge_abort(device_, taken_);
   return false;
 }
 
 bool Estimate::charge_late(const void* owner) {
   if (gpu_ < 0) return true;
   const ErrnoGuard guard;
-  const Pause pause;
-  if (taken_now() == 0) return true;
-  const auto index = static_cast<uint32_t>(gpu_);
-  const bool fits = process.ledger.reserve(index, taken_, process.memory_max(gpu_));
+  taken_read();
+  if (taken_ == 0) return true;
+  const AccountScope account;
+  const bool fits = charge_fits(gpu_, taken_);
   if (fits) {
-    process.ledger.hold(index, taken_);
+    charge_commit(device_, taken_);
   } else {
-    process.ledger.hold_unasked(index, taken_);
+    process.ledger.hold_unasked(static_cast<uint32_t>(gpu_), taken_);
     residual_late_above(gpu_);
     refuse();
   }
@@ -124,21 +171,32 @@ bool Estimate::charge_late(const void* owner) {
 
 bool Estimate::was_others() const {
   const ErrnoGuard guard;
-  const Pause pause;
-  uint64_t now = 0;
-  return read(device_, gpu_, &now) && now < after_ + taken_ / 2;
+  Basis now{};
+  return read(device_, gpu_, &now) && now.most < after_.least + taken_ / 2;
 }
 
 void Estimate::refuse() const { charge_refused(gpu_, taken_); }
 
-void estimate_drop(const void* owner) {
-  if (process_mode() != Mode::kActive) return;
-  const AccountScope account;
-  for (int device = 0; device < process.device_count; ++device) {
-    Record known;
-    if (process.records.remove(RecordKind::kLoaded, key_of(owner, device), &known))
-      charge_release(device, known.bytes);
-  }
+EstimateEnd::EstimateEnd(const void* owner) : owner_(owner) {
+  if (!estimate_is_used()) return;
+  const ErrnoGuard guard;
+  locked_ = turn_take();
 }
+
+EstimateEnd::~EstimateEnd() {
+  if (ended_ && process_mode() == Mode::kActive) {
+    const ErrnoGuard guard;
+    const AccountScope account;
+    for (int i = 0, n = context_count(); i < n; ++i) {
+      Record known;
+      const uint64_t key = key_of(owner_, context_at(i)->context);
+      if (process.records.remove(RecordKind::kLoaded, key, &known))
+        charge_release(known.device, known.bytes);
+    }
+  }
+  if (locked_) turn.release();
+}
+
+void estimate_reset_after_fork() { turn.reset_after_fork(); }
 
 }  // namespace sluice::interpose

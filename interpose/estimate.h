@@ -1,8 +1,10 @@
 // What a load took where no figure for the process tells (usage.h): by what the device had left
-// before and after it, less what the tenant's own account changed by in between. Other users of the
-// GPU who take or give memory back in just these moments are counted too, so it is an estimate, and
-// `measured` in the claims page stays 0. What is estimated is charged as what is counted by calls:
-// to its module, library or context, until that ends.
+// before and after it, less what the tenant's own account changed by in between. Estimates of one
+// process follow each other, and what other threads and processes of the tenant have reserved at
+// that moment counts as not taken, so that nobody is charged for it. Other tenants who take or give
+// back memory in just these moments are counted, so it is an estimate, and `measured` in the claims
+// page stays 0. What is estimated is charged as what is counted by calls: to its module, library or
+// limit in its context, until that ends.
 #pragma once
 
 #include "interpose/types.h"
@@ -11,9 +13,13 @@ namespace sluice::interpose {
 
 class Estimate {
  public:
-  /// Before the call; reads what the current context's device has left. Without effect where a
-  /// figure tells, outside a tenant, without a quota, and when not `wanted`.
+  /// Before the call; waits for another thread's and reads what the current context's device has
+  /// left. Without effect where a figure tells, outside a tenant, without a quota, and when not
+  /// `wanted`.
   explicit Estimate(bool wanted = true);
+  ~Estimate() { close(); }
+  Estimate(const Estimate&) = delete;
+  Estimate& operator=(const Estimate&) = delete;
   bool active() const { return gpu_ >= 0; }
   /// After it: charges what was taken to `owner`, or gives back of its charge what came back.
   /// False: the quota has no room, and nothing is charged. The caller takes back what was done.
@@ -28,21 +34,45 @@ class Estimate {
   void refuse() const;
 
  private:
-  uint64_t taken_now();
+  // What is left and what the tenant has, together: no allocation of the tenant's changes it. As
+  // long as some are in the middle it lies between two values.
+  struct Basis {
+    uint64_t least, most;
+  };
+  static bool read(int device, int gpu, Basis* out);
+  void taken_read();
+  bool give_back(const void* owner);
   bool record(const void* owner, uint64_t bytes);
+  void close();
 
   int device_ = -1;
   int gpu_ = -1;
+  bool locked_ = false;
   const void* context_ = nullptr;
-  uint64_t before_ = 0;  // what the device had left, and what the tenant's account had
-  uint64_t after_ = 0;
+  uint64_t before_ = 0;
+  Basis after_{};
   uint64_t taken_ = 0;
 };
 
 /// True where calls of this thread have to be estimated.
 bool estimate_is_used();
-/// The module, library or green context is gone: what was charged for it, in any context, goes
-/// back.
-void estimate_drop(const void* owner);
+
+/// Around the end of a module, library or green context: what was charged for it, in any context,
+/// goes back when the driver said yes. Its handle may be another's by then.
+class EstimateEnd {
+ public:
+  explicit EstimateEnd(const void* owner);
+  ~EstimateEnd();
+  EstimateEnd(const EstimateEnd&) = delete;
+  EstimateEnd& operator=(const EstimateEnd&) = delete;
+  void ended() { ended_ = true; }
+
+ private:
+  const void* const owner_;
+  bool locked_ = false;
+  bool ended_ = false;
+};
+
+void estimate_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -4,6 +4,7 @@
 // launch, only the module's end takes back: it is charged when it is there, and while the tenant is
 // above its quota for it, neither handles nor addresses that were not known are handed out. Green
 // contexts, too, take memory that only the figure for the process shows.
+#include "interpose/account.h"
 #include "interpose/estimate.h"
 #include "interpose/residual.h"
 #include "interpose/touch.h"
@@ -12,10 +13,28 @@ using namespace sluice::interpose;
 
 namespace {
 
-uint64_t unloads = 1;  // handles of functions may mean others afterwards
+// The options of the just-in-time compiler, some of which the driver answers in place.
+class JitValues {
+ public:
+  JitValues(void** values, unsigned count) : values_(values), count_(count) {
+    for (unsigned i = 0; values_ != nullptr && i < count_ && i < kMost; ++i) saved_[i] = values_[i];
+  }
+  /// As they were; false = there are too many.
+  bool restore() {
+    if (values_ == nullptr) return true;
+    for (unsigned i = 0; i < count_ && i < kMost; ++i) values_[i] = saved_[i];
+    return count_ <= kMost;
+  }
+
+ private:
+  static constexpr unsigned kMost = 32;  // there are thirty-four options, few of which go together
+  void** values_;
+  unsigned count_;
+  void* saved_[kMost];
+};
 
 template <class Handle, class Call, class Undo>
-CUresult load(Handle* out, Call call, Undo undo) {
+CUresult load(Handle* out, Call call, Undo undo, JitValues values = {nullptr, 0}) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
@@ -28,7 +47,7 @@ CUresult load(Handle* out, Call call, Undo undo) {
     if (measured_fits && estimate.charge(*out)) return result;
     undo(*out);
     *out = before;
-    if (measured_fits && !again && estimate.was_others()) continue;
+    if (measured_fits && !again && estimate.was_others() && values.restore()) continue;
     if (measured_fits) estimate.refuse();
     (void)residual_settle(false);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -42,10 +61,17 @@ template <class Handle, class Call>
 CUresult unload(Handle gone, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  const CUresult result = call();
-  if (result != CUDA_SUCCESS) return result;
-  __atomic_add_fetch(&unloads, 1, __ATOMIC_RELEASE);
-  estimate_drop(gone);
+  CUresult result;
+  {
+    EstimateEnd end(gone);
+    // Before, as another thread may be given the same handle at once; and behind, as others may
+    // have asked for it in between.
+    handles_changed();
+    result = call();
+    if (result != CUDA_SUCCESS) return result;
+    handles_changed();
+    end.ended();
+  }
   (void)residual_settle(false);
   return result;
 }
@@ -55,22 +81,43 @@ bool is_new(RecordKind kind, uint64_t key) {
   if (process_mode() != Mode::kActive) return false;
   const ErrnoGuard guard;
   Record record;
-  return !process.records.find(kind, key, &record) || record.bytes != load_acquire(unloads);
+  return !process.records.find(kind, key, &record) || record.bytes != handles_round();
 }
 
-void is_known(RecordKind kind, uint64_t key) {
+// With `owner`, whose end is the handle's.
+void is_known(RecordKind kind, uint64_t key, const void* owner) {
   const ErrnoGuard guard;
-  const uint64_t round = load_acquire(unloads);
-  (void)process.records.insert(Record{key, round, nullptr, kind, 0});
+  (void)process.records.insert(Record{key, handles_round(), owner, kind, 0});
 }
 
-// What was asked of whom: known before the answer is.
+// What was asked of whom in which context: known before the answer is.
 uint64_t question_key(const void* owner, const char* name) {
   constexpr uint64_t kPrime = 0x100000001B3;  // FNV-1a
   uint64_t key = 0xCBF29CE484222325 ^ reinterpret_cast<uint64_t>(owner);
+  key = (key ^ reinterpret_cast<uint64_t>(this_thread->context)) * kPrime;
   for (const char* at = name; at != nullptr && *at != '\0'; ++at)
     key = (key ^ static_cast<unsigned char>(*at)) * kPrime;
   return key * kPrime;
+}
+
+const void* library_of(CUkernel kernel) {
+  CUlibrary library = nullptr;
+  if (!estimate_is_used() || driver.cuKernelGetLibrary(&library, kernel) != CUDA_SUCCESS)
+    return kernel;
+  return library;
+}
+
+// Of whom the function was got, else the module that the driver names.
+const void* owner_of(CUfunction function) {
+  if (!estimate_is_used()) return function;
+  const ErrnoGuard guard;
+  Record known;
+  if (process.records.find(RecordKind::kFunction, reinterpret_cast<uint64_t>(function), &known) &&
+      known.bytes == handles_round() && known.context != nullptr)
+    return known.context;
+  CUmodule module = nullptr;
+  return driver.cuFuncGetModule(&module, function) == CUDA_SUCCESS ? module
+                                                                   : static_cast<void*>(function);
 }
 
 // What `owner` loads late: measured or estimated, and charged. False: the tenant is above its quota
@@ -84,7 +131,7 @@ class Late {
   bool fits() {
     const bool estimated_fits = estimate_.charge_late(owner_);
     if (!residual_settle_late() || !estimated_fits) return false;
-    if (question_ != 0) is_known(RecordKind::kFunction, question_);
+    if (question_ != 0) is_known(RecordKind::kFunction, question_, nullptr);
     return true;
   }
 
@@ -107,7 +154,7 @@ CUresult function_get(Handle* out, const void* owner, const char* name, Call cal
   if (result != CUDA_SUCCESS || !is_new(RecordKind::kFunction, key)) return result;
   residual_expect();
   if (late.fits()) {
-    is_known(RecordKind::kFunction, key);
+    is_known(RecordKind::kFunction, key, owner);
     return result;
   }
   *out = before;
@@ -129,7 +176,7 @@ CUresult variable_get(Pointer* pointer, Bytes* bytes, const void* owner, const c
   const bool keeps = pointer != nullptr;
   if (keeps && !is_new(RecordKind::kVariable, *pointer)) return result;
   if (late.fits()) {
-    if (keeps) is_known(RecordKind::kVariable, *pointer);
+    if (keeps) is_known(RecordKind::kVariable, *pointer, nullptr);
     return result;
   }
   if (keeps) *pointer = pointer_before;
@@ -162,7 +209,7 @@ SLUICE_HOOK CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, uns
                                         CUjit_option* options, void** values) {
   return load(
       module, [&] { return driver.cuModuleLoadDataEx(module, image, count, options, values); },
-      module_undo);
+      module_undo, JitValues(values, count));
 }
 
 SLUICE_HOOK CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
@@ -184,7 +231,7 @@ SLUICE_HOOK CUresult cuLibraryLoadData(CUlibrary* library, const void* code,
         return driver.cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options,
                                         values, count);
       },
-      library_undo);
+      library_undo, JitValues(jit_values, jit_count));
 }
 
 SLUICE_HOOK CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
@@ -197,7 +244,7 @@ SLUICE_HOOK CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
         return driver.cuLibraryLoadFromFile(library, path, jit_options, jit_values, jit_count,
                                             options, values, count);
       },
-      library_undo);
+      library_undo, JitValues(jit_values, jit_count));
 }
 
 SLUICE_HOOK CUresult cuLibraryUnload(CUlibrary library) {
@@ -210,7 +257,7 @@ SLUICE_HOOK CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, 
 }
 
 SLUICE_HOOK CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
-  return function_get(function, kernel, nullptr,
+  return function_get(function, library_of(kernel), nullptr,
                       [&] { return driver.cuKernelGetFunction(function, kernel); });
 }
 
@@ -239,7 +286,7 @@ SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int c
 SLUICE_HOOK CUresult cuFuncLoad(CUfunction function) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  Late late(function, nullptr);
+  Late late(owner_of(function), nullptr);
   const CUresult result = driver.cuFuncLoad(function);
   if (result != CUDA_SUCCESS || late.fits()) return result;
   return CUDA_ERROR_OUT_OF_MEMORY;

@@ -113,8 +113,7 @@ uint64_t excess(int gpu) {
 // False: what has grown is more than the quota has room for.
 bool grow(int gpu, uint64_t more, Above above) {
   const auto index = static_cast<uint32_t>(gpu);
-  const bool fits =
-      above == Above::kCharged || process.ledger.reserve(index, more, process.memory_max(gpu));
+  const bool fits = above == Above::kCharged || charge_fits(gpu, more);
   if (fits && above != Above::kCharged) {
     process.ledger.hold(index, more);
   } else if (above != Above::kUndone) {
@@ -175,7 +174,7 @@ Settled settle(int device, Above above, uint64_t patience_ns) {
   const uint64_t unasked = excess_unasked(gpu);
   if (unasked != 0 && above != Above::kCharged && !result.too_much) {
     result.too_much = true;
-    if (above == Above::kUndone) charge_refused(gpu, unasked);
+    charge_refused(gpu, unasked);
   }
   accounts_resume();
   return result;

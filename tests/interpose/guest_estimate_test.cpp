@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <vector>
+
 #include "tests/interpose/guest_nvml.h"
 
 namespace {
@@ -107,6 +109,26 @@ TEST_F(GuestEstimateTest, WhatOthersTookIsFoundOutBeforeALoadIsRefused) {
   EXPECT_EQ(load_script.undos, 1);
   EXPECT_EQ(held(), 80 * kMiB);
   EXPECT_EQ(broker->account().refused.load(), 0u);
+}
+
+// The driver answers some options in place; the second try must not begin with those answers.
+TEST_F(GuestEstimateTest, TheSecondTryHasTheOptionsOfTheFirst) {
+  static void* value[1];
+  static std::vector<void*> seen;
+  expect(50 * kMiB, 2 * kGiB, 0);
+  load_script.function = "cuModuleLoadDataEx";
+  fake.on_enter = [](const char* function) {
+    memory_move(function);
+    if (strcmp(function, "cuModuleLoadDataEx") != 0) return;
+    seen.push_back(value[0]);
+    value[0] = reinterpret_cast<void*>(7);  // bytes of the log that were written
+  };
+  CUjit_option option[] = {CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
+  value[0] = reinterpret_cast<void*>(4096);
+  ASSERT_EQ(cuModuleLoadDataEx(&module, "", 1, option, value), CUDA_SUCCESS);
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[1], reinterpret_cast<void*>(4096));
+  EXPECT_EQ(value[0], reinterpret_cast<void*>(7));
 }
 
 TEST_F(GuestEstimateTest, ALoadThatIsTooMuchBothTimesIsRefused) {

@@ -2,6 +2,10 @@
 // while nobody else is on the GPU that is its own account to the byte.
 #include <stdlib.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "tests/interpose/softgpu_fixture.h"
 #include "tests/interpose/softgpu_modules.h"
 
@@ -83,6 +87,84 @@ TEST_F(SoftGpuEstimateTest, WhatComesLateIsItsLibrarys) {
   ASSERT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);
   EXPECT_EQ(cuLibraryGetGlobal(&variable, nullptr, large, "room"), CUDA_SUCCESS);
   ASSERT_EQ(cuLibraryUnload(large), CUDA_SUCCESS);
+  holds(0, "unloaded");
+}
+
+// Whatever is asked for, and with whatever handle: it goes with its library.
+TEST_F(SoftGpuEstimateTest, WhatAKernelLoadsGoesWithItsLibrary) {
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  for (int i = 0; i < 3; ++i) {
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    CUfunction function = nullptr;
+    ASSERT_EQ(cuLibraryLoadData(&library, module_text(20 * kMiB).c_str(), nullptr, nullptr, 0,
+                                nullptr, nullptr, 0),
+              CUDA_SUCCESS);
+    ASSERT_EQ(cuLibraryGetKernel(&kernel, library, "store"), CUDA_SUCCESS);
+    ASSERT_EQ(cuKernelGetFunction(&function, kernel), CUDA_SUCCESS);
+    ASSERT_EQ(cuFuncLoad(function), CUDA_SUCCESS);
+    holds(20 * kMiB, "its function");
+    ASSERT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);
+    holds(0, "unloaded");
+  }
+}
+
+TEST_F(SoftGpuEstimateTest, EachContextHasItsOwn) {
+  CUlibrary library = nullptr;
+  CUdeviceptr variable = 0;
+  CUcontext own = nullptr;
+  ASSERT_EQ(cuLibraryLoadData(&library, module_text(3 * kMiB).c_str(), nullptr, nullptr, 0, nullptr,
+                              nullptr, 0),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuLibraryGetGlobal(&variable, nullptr, library, "room"), CUDA_SUCCESS);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(cuCtxCreate(&own, nullptr, 0, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuLibraryGetGlobal(&variable, nullptr, library, "room"), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1536), CUDA_SUCCESS);
+    EXPECT_GT(held(), 2 * kContext + 6 * kMiB);
+    agrees("loaded in a second context, with a limit of its own");
+    ASSERT_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
+    holds(3 * kMiB, "the second context is gone");
+  }
+  ASSERT_EQ(cuCtxCreate(&own, nullptr, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuLibraryGetGlobal(&variable, nullptr, library, "room"), CUDA_SUCCESS);
+  ASSERT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);
+  holds(kContext, "unloaded from both");
+  ASSERT_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
+}
+
+// Threads that allocate, and threads that load, at the same time: each load is charged what it
+// takes and no more.
+TEST_F(SoftGpuEstimateTest, LoadsAreChargedRightBesideOthers) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      for (int i = 0; !stop; ++i) {
+        CUdeviceptr pointer = 0;
+        EXPECT_EQ(cuMemAlloc(&pointer, static_cast<size_t>(1 + (i * 37 + t) % 5000)), CUDA_SUCCESS);
+        EXPECT_EQ(cuMemFree(pointer), CUDA_SUCCESS);
+      }
+    });
+  }
+  std::vector<CUmodule> modules(8);
+  std::vector<std::thread> loading;
+  for (CUmodule& module : modules) {
+    loading.emplace_back([&] {
+      EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      for (int i = 0; i < 5; ++i) {
+        EXPECT_EQ(cuModuleLoadData(&module, module_text(2 * kMiB).c_str()), CUDA_SUCCESS);
+        if (i == 4) break;
+        EXPECT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
+      }
+    });
+  }
+  for (std::thread& thread : loading) thread.join();
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  holds(16 * kMiB, "eight modules");
+  for (const CUmodule module : modules) EXPECT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
   holds(0, "unloaded");
 }
 

@@ -54,8 +54,8 @@ CUresult module_load(size_t bytes, CUmodule* module) {
 }
 
 CUresult library_load(size_t bytes, CUlibrary* library) {
-  return cuLibraryLoadData(library, code_with_room(whole(bytes)).c_str(), nullptr, nullptr, 0, nullptr,
-                           nullptr, 0);
+  return cuLibraryLoadData(library, code_with_room(whole(bytes)).c_str(), nullptr, nullptr, 0,
+                           nullptr, nullptr, 0);
 }
 
 CUresult variable_of(CUlibrary library, CUdeviceptr* out) {
