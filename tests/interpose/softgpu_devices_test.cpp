@@ -5,54 +5,11 @@
 #include <thread>
 #include <vector>
 
-#include "tests/interpose/softgpu_partner.h"
-#include "tests/interpose/softgpu_ways.h"
+#include "tests/interpose/softgpu_devices.h"
 
 namespace {
 
 using namespace sluice::test;
-
-class SoftGpuDevicesTest : public SoftGpuTest {
- protected:
-  SoftGpuDevicesTest() : SoftGpuTest({.gpus = 2}) {}
-  void SetUp() override {
-    SoftGpuTest::SetUp();
-    broker->lease_store(sluice::protocol::kLeaseOpen);
-    ASSERT_EQ(cuDevicePrimaryCtxRetain(&second, 1), CUDA_SUCCESS);
-    ASSERT_EQ(cuCtxPushCurrent(second), CUDA_SUCCESS);
-    ASSERT_EQ(cuStreamCreate(&stream_there, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
-  }
-  // This process's charge beside one context on each.
-  void holds(size_t here, size_t there, const std::string& when) {
-    EXPECT_EQ(held(), kContext + here) << when;
-    EXPECT_EQ(held(getpid(), 1), kContext + there) << when;
-    agrees(when.c_str());
-  }
-  // When the ledger has caught up with what another process did.
-  void come_to(size_t here, size_t there, const char* when) {
-    EXPECT_TRUE(eventually([&] {
-      return held() == kContext + here && held(getpid(), 1) == kContext + there &&
-             difference().empty();
-    })) << when
-        << ": " << held() << ", " << held(getpid(), 1) << "\n"
-        << difference();
-  }
-  void with_second(const std::function<void()>& work) const {
-    EXPECT_EQ(cuCtxPushCurrent(second), CUDA_SUCCESS);
-    work();
-    EXPECT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
-  }
-  // On a thread of its own that has this context current, or none.
-  static void on_thread(CUcontext current, const std::function<void()>& work) {
-    std::thread([&] {
-      EXPECT_EQ(cuCtxSetCurrent(current), CUDA_SUCCESS);
-      work();
-    }).join();
-  }
-  CUcontext second = nullptr;
-  CUstream stream_there = nullptr;
-};
 
 // How a context of the second GPU becomes the current one for a moment, and how it ends again.
 struct Entrance {
@@ -395,106 +352,6 @@ TEST_F(SoftGpuDevicesTest, ManagedMemoryStaysChargedWhereItWasAllocated) {
   holds(6 * kMiB, kQuota - kContext, "both");
   on_thread(second, [&] { ASSERT_EQ(cuMemFree(pointer), CUDA_SUCCESS); });
   holds(0, kQuota - kContext, "freed from the other GPU");
-}
-
-// ---- of a process on the second GPU, imported with the first one current
-
-class SoftGpuImportsTest : public SoftGpuDevicesTest {
- protected:
-  void SetUp() override {
-    SoftGpuDevicesTest::SetUp();
-    maker.start();
-    ASSERT_EQ(maker.ask(PartnerOp::kInit, 1).result, CUDA_SUCCESS);
-  }
-  static uint64_t must(const PartnerMessage& answer) {
-    EXPECT_EQ(answer.result, CUDA_SUCCESS);
-    return answer.value;
-  }
-  void maker_holds(size_t bytes, const char* when) {
-    EXPECT_EQ(held(maker.pid(), 0), 0u) << when;
-    EXPECT_EQ(held(maker.pid(), 1), kContext + bytes) << when;
-    holds(0, 0, when);
-  }
-  void maker_dies() {
-    const int pid = maker.pid();
-    maker.end(SIGKILL);
-    ASSERT_TRUE(broker->wait_for_end(pid, 10000));
-  }
-  Partner maker;
-};
-
-TEST_F(SoftGpuImportsTest, IpcMemory) {
-  PartnerMessage handle =
-      maker.ask(PartnerOp::kIpcGet, must(maker.ask(PartnerOp::kAlloc, 6 * kMiB)));
-  ASSERT_EQ(handle.result, CUDA_SUCCESS);
-  CUipcMemHandle from;
-  memcpy(&from, handle.blob, sizeof from);
-  CUdeviceptr opened = 0;
-  ASSERT_EQ(cuIpcOpenMemHandle(&opened, from, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_SUCCESS);
-  maker_holds(6 * kMiB, "opened");
-  maker_dies();
-  come_to(0, 6 * kMiB, "its maker is dead");
-  ASSERT_EQ(cuIpcCloseMemHandle(opened), CUDA_SUCCESS);
-  holds(0, 0, "closed");
-}
-
-TEST_F(SoftGpuImportsTest, PhysicalMemory) {
-  const uint64_t theirs = must(maker.ask(PartnerOp::kVmmCreate, 4 * kMiB));
-  must(maker.ask(PartnerOp::kVmmExport, theirs));
-  CUmemGenericAllocationHandle handle = 0;
-  ASSERT_EQ(cuMemImportFromShareableHandle(&handle,
-                                           reinterpret_cast<void*>(static_cast<intptr_t>(maker.fd)),
-                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-            CUDA_SUCCESS);
-  maker_holds(4 * kMiB, "imported");
-  CUdeviceptr at = 0;
-  ASSERT_EQ(cuMemAddressReserve(&at, 4 * kMiB, 0, 0, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemMap(at, 4 * kMiB, 0, handle, 0), CUDA_SUCCESS);
-  must(maker.ask(PartnerOp::kVmmRelease, theirs));
-  come_to(0, 4 * kMiB, "released by its maker");
-  on_thread(second, [&] { ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS); });
-  holds(0, 4 * kMiB, "mapped without a handle");
-  ASSERT_EQ(cuMemUnmap(at, 4 * kMiB), CUDA_SUCCESS);
-  holds(0, 0, "unmapped");
-}
-
-TEST_F(SoftGpuImportsTest, ExternalMemory) {
-  const uint64_t theirs = must(maker.ask(PartnerOp::kVmmCreate, 4 * kMiB));
-  must(maker.ask(PartnerOp::kVmmExport, theirs));
-  CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
-  what.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
-  what.handle.fd = dup(maker.fd);
-  what.size = 4 * kMiB;
-  CUexternalMemory memory = nullptr;
-  ASSERT_EQ(cuImportExternalMemory(&memory, &what), CUDA_SUCCESS);
-  maker_holds(4 * kMiB, "imported");
-  maker_dies();
-  come_to(0, 4 * kMiB, "its maker is dead");
-  ASSERT_EQ(cuDestroyExternalMemory(memory), CUDA_SUCCESS);
-  holds(0, 0, "destroyed");
-}
-
-TEST_F(SoftGpuImportsTest, MemoryOfAPool) {
-  const uint64_t pool = must(maker.ask(PartnerOp::kPoolCreate));
-  const uint64_t pointer = must(maker.ask(PartnerOp::kPoolAlloc, pool, kMiB));
-  must(maker.ask(PartnerOp::kSynchronize));
-  must(maker.ask(PartnerOp::kPoolExport, pool));
-  CUmemoryPool imported = nullptr;
-  ASSERT_EQ(cuMemPoolImportFromShareableHandle(
-                &imported, reinterpret_cast<void*>(static_cast<intptr_t>(maker.fd)),
-                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            CUDA_SUCCESS);
-  const PartnerMessage exported = maker.ask(PartnerOp::kPointerExport, pointer);
-  ASSERT_EQ(exported.result, CUDA_SUCCESS);
-  CUmemPoolPtrExportData from;
-  memcpy(&from, exported.blob, sizeof from);
-  CUdeviceptr at = 0;
-  ASSERT_EQ(cuMemPoolImportPointer(&at, imported, &from), CUDA_SUCCESS);
-  maker_holds(2 * kMiB, "imported");
-  maker_dies();
-  come_to(0, 2 * kMiB, "its maker is dead");
-  ASSERT_EQ(cuMemFree(at), CUDA_SUCCESS);
-  come_to(0, 0, "freed");
 }
 
 }  // namespace

@@ -1,0 +1,111 @@
+// Memory of a process on the second GPU, imported with the first one current: it is the maker's
+// charge, and this process's on the second GPU when the maker lets go of it.
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/interpose/softgpu_devices.h"
+#include "tests/interpose/softgpu_partner.h"
+
+namespace {
+
+using namespace sluice::test;
+
+class SoftGpuImportsTest : public SoftGpuDevicesTest {
+ protected:
+  void SetUp() override {
+    SoftGpuDevicesTest::SetUp();
+    maker.start();
+    ASSERT_EQ(maker.ask(PartnerOp::kInit, 1).result, CUDA_SUCCESS);
+  }
+  static uint64_t must(const PartnerMessage& answer) {
+    EXPECT_EQ(answer.result, CUDA_SUCCESS);
+    return answer.value;
+  }
+  void maker_holds(size_t bytes, const char* when) {
+    EXPECT_EQ(held(maker.pid(), 0), 0u) << when;
+    EXPECT_EQ(held(maker.pid(), 1), kContext + bytes) << when;
+    holds(0, 0, when);
+  }
+  void maker_dies() {
+    const int pid = maker.pid();
+    maker.end(SIGKILL);
+    ASSERT_TRUE(broker->wait_for_end(pid, 10000));
+  }
+  Partner maker;
+};
+
+TEST_F(SoftGpuImportsTest, IpcMemory) {
+  PartnerMessage handle =
+      maker.ask(PartnerOp::kIpcGet, must(maker.ask(PartnerOp::kAlloc, 6 * kMiB)));
+  ASSERT_EQ(handle.result, CUDA_SUCCESS);
+  CUipcMemHandle from;
+  memcpy(&from, handle.blob, sizeof from);
+  CUdeviceptr opened = 0;
+  ASSERT_EQ(cuIpcOpenMemHandle(&opened, from, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_SUCCESS);
+  maker_holds(6 * kMiB, "opened");
+  maker_dies();
+  come_to(0, 6 * kMiB, "its maker is dead");
+  ASSERT_EQ(cuIpcCloseMemHandle(opened), CUDA_SUCCESS);
+  holds(0, 0, "closed");
+}
+
+TEST_F(SoftGpuImportsTest, PhysicalMemory) {
+  const uint64_t theirs = must(maker.ask(PartnerOp::kVmmCreate, 4 * kMiB));
+  must(maker.ask(PartnerOp::kVmmExport, theirs));
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(cuMemImportFromShareableHandle(&handle,
+                                           reinterpret_cast<void*>(static_cast<intptr_t>(maker.fd)),
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            CUDA_SUCCESS);
+  maker_holds(4 * kMiB, "imported");
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAddressReserve(&at, 4 * kMiB, 0, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemMap(at, 4 * kMiB, 0, handle, 0), CUDA_SUCCESS);
+  must(maker.ask(PartnerOp::kVmmRelease, theirs));
+  come_to(0, 4 * kMiB, "released by its maker");
+  on_thread(second, [&] { ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS); });
+  holds(0, 4 * kMiB, "mapped without a handle");
+  ASSERT_EQ(cuMemUnmap(at, 4 * kMiB), CUDA_SUCCESS);
+  holds(0, 0, "unmapped");
+}
+
+TEST_F(SoftGpuImportsTest, ExternalMemory) {
+  const uint64_t theirs = must(maker.ask(PartnerOp::kVmmCreate, 4 * kMiB));
+  must(maker.ask(PartnerOp::kVmmExport, theirs));
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
+  what.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+  what.handle.fd = dup(maker.fd);
+  what.size = 4 * kMiB;
+  CUexternalMemory memory = nullptr;
+  ASSERT_EQ(cuImportExternalMemory(&memory, &what), CUDA_SUCCESS);
+  maker_holds(4 * kMiB, "imported");
+  maker_dies();
+  come_to(0, 4 * kMiB, "its maker is dead");
+  ASSERT_EQ(cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+  holds(0, 0, "destroyed");
+}
+
+TEST_F(SoftGpuImportsTest, MemoryOfAPool) {
+  const uint64_t pool = must(maker.ask(PartnerOp::kPoolCreate));
+  const uint64_t pointer = must(maker.ask(PartnerOp::kPoolAlloc, pool, kMiB));
+  must(maker.ask(PartnerOp::kSynchronize));
+  must(maker.ask(PartnerOp::kPoolExport, pool));
+  CUmemoryPool imported = nullptr;
+  ASSERT_EQ(cuMemPoolImportFromShareableHandle(
+                &imported, reinterpret_cast<void*>(static_cast<intptr_t>(maker.fd)),
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_SUCCESS);
+  const PartnerMessage exported = maker.ask(PartnerOp::kPointerExport, pointer);
+  ASSERT_EQ(exported.result, CUDA_SUCCESS);
+  CUmemPoolPtrExportData from;
+  memcpy(&from, exported.blob, sizeof from);
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemPoolImportPointer(&at, imported, &from), CUDA_SUCCESS);
+  maker_holds(2 * kMiB, "imported");
+  maker_dies();
+  come_to(0, 2 * kMiB, "its maker is dead");
+  ASSERT_EQ(cuMemFree(at), CUDA_SUCCESS);
+  come_to(0, 0, "freed");
+}
+
+}  // namespace
