@@ -10,6 +10,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -179,18 +180,16 @@ TEST_F(BusyTest, SmallKernelsThatAreWaitedForOneByOne) {
 }
 
 // Kernels of some 6.6 microseconds, each waited for. What is charged beside a kernel is a part of
-// the call that launches it, from where the driver is asked (docs/interposition.md), so it is less
-// than the program sees that call take. A run in which threads were held back for longer than it
-// has too much says nothing.
+// the call that launches it, from where the driver is asked (docs/interposition.md), so all of it
+// is less than the program sees all these calls take, in every run.
 TEST_F(BusyTest, TinyKernelsThatAreWaitedForOneByOne) {
   constexpr size_t kLaunches = 2000;
-  constexpr int kRunsMax = 40, kMost = 3;
+  constexpr int kRuns = 5;
   using Clock = std::chrono::steady_clock;
   drain();
-  int within = 0, above = 0;
-  for (int i = 0; i < kRunsMax && within < kMost && above < kMost; ++i) {
-    const double held_before_ns = held_back_ns();
+  for (int i = 0; i < kRuns; ++i) {
     std::vector<double> calls_ns;
+    calls_ns.reserve(kLaunches);
     broker->lease_store(kLeaseOpen);
     for (size_t k = 0; k < kLaunches; ++k) {
       const auto begin = Clock::now();
@@ -200,18 +199,16 @@ TEST_F(BusyTest, TinyKernelsThatAreWaitedForOneByOne) {
     }
     drain();
     if (HasFatalFailure()) return;
-    const double held_ns = held_back_ns() - held_before_ns;
+    const double all_calls_ns = std::accumulate(calls_ns.begin(), calls_ns.end(), 0.0);
     std::ranges::sort(calls_ns);
-    const double call_ns = calls_ns[kLaunches / 2];
-    printf("  a kernel %.2f us, its launch %.2f us, charged beside it %.2f us\n",
-           device / kLaunches / 1e3, call_ns / 1e3, (ours - device) / kLaunches / 1e3);
+    printf(
+        "  a kernel %.2f us, its launch %.2f us (the median %.2f us), charged beside it %.2f us\n",
+        device / kLaunches / 1e3, all_calls_ns / kLaunches / 1e3, calls_ns[kLaunches / 2] / 1e3,
+        (ours - device) / kLaunches / 1e3);
     EXPECT_LT(device / kLaunches, 20e3) << "no tiny kernel";
     EXPECT_GE(ours, device * 0.99);
-    const double more_ns = ours - device - kLaunches * call_ns;
-    within += more_ns <= 0 ? 1 : 0;
-    above += more_ns > held_ns ? 1 : 0;
+    EXPECT_LE(ours - device, all_calls_ns);
   }
-  EXPECT_EQ(within, kMost);
 }
 
 // The device is slower than the host here, so it is busy all the time: as long as the host's
