@@ -21,8 +21,10 @@ constexpr uint64_t kPatienceNs = 20'000'000;
 constexpr int kTries = 8;
 constexpr uint64_t kPatienceOfHelperNs = 2'000'000;
 constexpr uint64_t kPatienceBeforeRefusalNs = 5'000'000;
-// On hardware the figure counts pages: one that is shared stays, however often it is looked for.
+// On hardware the figure counts pages: one that is shared stays, however often it is looked for, by
+// those who waited and by the helper where nobody does.
 constexpr uint32_t kDeferredLooks = 8;
+constexpr uint32_t kDeferredLooksOfHelper = 120;
 constexpr int kReadings = 4;  // pools give memory back while they are looked at
 // The helper looks this long after something changed, then at intervals that double while launches
 // go on.
@@ -35,6 +37,8 @@ uint64_t charged[kTenantGpusMax];
 uint32_t measured[kTenantGpusMax];    // `charged` comes from the driver
 uint32_t late_above[kTenantGpusMax];  // charged unasked, and the tenant was above its quota with it
 uint32_t late_unread;                 // a late load that could not be measured: the helper looks
+uint32_t deferred_looks[kTenantGpusMax];
+uint32_t deferred_looks_of_helper;
 uint32_t wanted;
 uint32_t shared;
 
@@ -316,16 +320,20 @@ bool residual_defer(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
   if (gpu < 0 || load_acquire(measured[gpu]) == 0) return false;
   residual_take(gpu, bytes);
-  store_release(residual_deferred, kDeferredLooks);
+  store_relaxed(deferred_looks[gpu], kDeferredLooks);
+  store_relaxed(deferred_looks_of_helper, kDeferredLooksOfHelper);
+  __atomic_fetch_or(&residual_deferred, 1u << gpu, __ATOMIC_RELEASE);
   residual_want();
   return true;
 }
 
 void residual_look_deferred(int device) {
   ThreadRecord* thread = thread_record();
-  const uint32_t looks = load_relaxed(residual_deferred);
-  if (thread == nullptr || looks == 0) return;
-  store_relaxed(residual_deferred, looks - 1);
+  const int gpu = device_gpu(device);
+  if (thread == nullptr || gpu < 0 || (load_acquire(residual_deferred) >> gpu & 1) == 0) return;
+  const uint32_t looks = load_relaxed(deferred_looks[gpu]);
+  if (looks > 0) store_relaxed(deferred_looks[gpu], looks - 1);
+  if (looks <= 1) __atomic_fetch_and(&residual_deferred, ~(1u << gpu), __ATOMIC_RELEASE);
   const DepthScope depth(thread);
   if (settle(device, Above::kCharged, kPatienceBeforeRefusalNs).busy) residual_want();
 }
@@ -346,6 +354,12 @@ uint64_t residual_look(uint64_t now_ns) {
   look.launches = launches;
   look.others = others;
   if (changed && (look.due_ns == 0 || is_wanted)) look.due_ns = now_ns + look.interval_ns;
+  if (look.due_ns == 0 && load_acquire(residual_deferred) != 0) {
+    const uint32_t looks = load_relaxed(deferred_looks_of_helper);
+    if (looks > 0) store_relaxed(deferred_looks_of_helper, looks - 1);
+    if (looks <= 1) store_release(residual_deferred, 0u);
+    look.due_ns = now_ns + look.interval_ns;
+  }
   if (look.due_ns == 0) return kLookMaxNs;
   if (now_ns < look.due_ns) return look.due_ns - now_ns;
   look.interval_ns = look.interval_ns < kLookMaxNs / 2 ? look.interval_ns * 2 : kLookMaxNs;

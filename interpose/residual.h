@@ -52,7 +52,7 @@ SLUICE_NOINLINE void residual_launched();
 [[nodiscard]] bool residual_defer(int device, uint64_t bytes);
 /// Looks for such memory, if there is any: where a program has waited, and before a refusal (from
 /// within an AccountScope in which nothing is reserved).
-extern uint32_t residual_deferred;
+extern uint32_t residual_deferred;  // a bit for each GPU that has some
 SLUICE_NOINLINE void residual_look_deferred(int device);
 inline void residual_settle_deferred(int device) {
   if (SLUICE_UNLIKELY(load_relaxed(residual_deferred) != 0)) residual_look_deferred(device);

@@ -230,6 +230,24 @@ say(driver.allocate(100), driver.allocate(1))
     expect(out == ["100", "0 2", "0 2"], out)
 
 
+def case_killed_holder_and_a_load(gpu):
+    """The same for a load, which is measured when it is made."""
+    out, _ = gpu.run("""
+driver = Driver()
+say(driver.context())
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.path.insert(0, %r)\\n"
+    "from cuda_driver import *\\n"
+    "driver = Driver(); driver.context(); say(driver.fill()); sys.stdin.read()" % sys.path[0]],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+say(child.stdout.readline().strip().decode())
+say(driver.load_room(60))
+child.kill()
+child.wait()
+say(driver.load_room(60), driver.load_room(60))
+""", SLUICE_MEMORY="100MiB")
+    expect(out == ["0", "100", "2", "0 2"], out)
+
+
 def case_slots_are_reused(gpu):
     """More processes than the page has places, one after the other; none leaves anything behind."""
     out, _ = gpu.run("""

@@ -45,6 +45,12 @@ class Driver:
         return (self.library.cuModuleLoadData(ctypes.byref(module), PTX)
                 or self.library.cuModuleGetFunction(ctypes.byref(self.function), module, b"spin"))
 
+    def load_room(self, mib):
+        """A module with a variable of so many MiB."""
+        module = ctypes.c_void_p()
+        text = PTX.replace(b".visible .entry", b".visible .global .align 4 .b8 room[%d];\n.visible .entry" % (mib * MIB))
+        return self.library.cuModuleLoadData(ctypes.byref(module), text)
+
     def launch(self):
         return self.library.cuLaunchKernel(self.function, 1, 1, 1, 32, 1, 1, 0, None, None, None)
 

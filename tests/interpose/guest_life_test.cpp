@@ -1,0 +1,245 @@
+// What happens to a guest: brokers that refuse, go and come back, forks, closed descriptors; over
+// the fake driver, each case in a process of its own.
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/interpose/guest.h"
+
+namespace {
+
+using namespace sluice::protocol;
+using namespace sluice::test;
+
+TEST_F(GuestTest, ARefusedProcessIsToldWhyAndDoesNotRunUnlimited) {
+  start(kGiB);
+  broker->refuse_with("too many processes of this tenant use the GPU; end one of them first");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(cuInit(0), CUDA_ERROR_NOT_PERMITTED);
+  CUdeviceptr pointer = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 1), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(launch(), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "sluice: this process may not use the GPU: too many processes of this tenant use the "
+            "GPU; end one of them "
+            "first\n");
+}
+
+TEST_F(GuestTest, AStrangersSocketIsNotAsked) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
+  ASSERT_EQ(seteuid(61234), 0);
+  start(kGiB);
+  ASSERT_EQ(seteuid(0), 0);
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(cuInit(0), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(launch(), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "sluice: this process may not use the GPU: the broker's socket belongs to a user who "
+            "is neither root nor you; check SLUICE_SOCKET\n");
+  EXPECT_EQ(broker->registrations(), 0);
+}
+
+TEST_F(GuestTest, WithoutItsBrokerATenantRunsOpenWithOneLineAndJoinsLater) {
+  std::string path;
+  {
+    TestBroker gone(kGiB);
+    gone.environment_set();
+    path = gone.path();
+  }
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 3 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said, "sluice: no broker answers at " + path +
+                      "; the program runs without limits until one does (start sluiced, or unset "
+                      "SLUICE_TENANT)\n");
+}
+
+TEST_F(GuestTest, ABrokerThatComesBackGetsTheWholeAccountAgain) {
+  start(kGiB);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&pointer, 5 * kMiB), CUDA_SUCCESS);
+  broker->die();
+  TestBroker next(kGiB);
+  next.path_take(*broker);
+  ASSERT_TRUE(eventually([&] { return next.account().held_bytes.load() == 5 * kMiB; }, 10000));
+  ASSERT_EQ(cuMemFree_v2(pointer), CUDA_SUCCESS);
+  EXPECT_EQ(next.account().held_bytes.load(), 0u);
+  next.lease_store(kLeaseOpen);
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+}
+
+TEST_F(GuestTest, WithoutABrokerTheGatesOpenAfterTheGraceAndTheQuotaStays) {
+  start(10 * kMiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  broker->die();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1500));
+  CUdeviceptr pointer = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 11 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(GuestTest, ABrokerThatComesBackAndKnowsNothingOfTheTenantIsSaidOnce) {
+  start(10 * kMiB);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&pointer, 5 * kMiB), CUDA_SUCCESS);
+  broker->lease_store(0);
+  broker->die();
+  TestBroker next(kGiB);
+  next.refuse_with("no job of yours has this id");
+  next.path_take(*broker);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(launch(), CUDA_SUCCESS);  // after the grace
+  // Later refusals of the reconnecting helper add nothing.
+  sleep_ms(4000);
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 4 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "sluice: the broker went away and the one now at " + next.path() +
+                " does not take this program: no job of yours has this id. It goes on with the "
+                "memory limit it had, and its launches wait for nobody.\n");
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 2 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(next.registrations(), 0);
+}
+
+TEST_F(GuestTest, IdlenessCountsFromTheOpeningOfTheLease) {
+  constexpr uint64_t kGraceNs = 400'000'000;
+  start(kGiB);
+  broker->lease().gpus[0].idle_grace_ns.store(kGraceNs);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  sleep_ms(600);  // idle for longer than the grace, uncontended
+  broker->lease_store(0);
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  // The scheduler may keep a thread that waited for this lease from running for a while: nothing
+  // launches yet.
+  const auto opened = std::chrono::steady_clock::now();
+  broker->lease_store(kLeaseOpen | kLeaseContended);
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch(), 20000));
+  EXPECT_GE(std::chrono::steady_clock::now() - opened, std::chrono::nanoseconds(kGraceNs));
+  // And with a thread that waited and goes on to launch.
+  broker->lease_store(0);
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  std::thread program([] { EXPECT_EQ(launch(), CUDA_SUCCESS); });
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, broker->epoch(), 5000));
+  sleep_ms(600);
+  const auto again = std::chrono::steady_clock::now();
+  broker->lease_store(kLeaseOpen | kLeaseContended);
+  program.join();
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch(), 20000));
+  EXPECT_GE(std::chrono::steady_clock::now() - again, std::chrono::nanoseconds(kGraceNs));
+}
+
+TEST_F(GuestTest, AForkChildRegistersForItself) {
+  start(kGiB);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&pointer, 5 * kMiB), CUDA_SUCCESS);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(launch(), CUDA_SUCCESS);
+  ASSERT_TRUE(eventually([&] { return broker->account(0).launches.load() == 3; }));
+  const pid_t pid = fork();
+  if (pid == 0) {
+    CUdeviceptr own = 0;
+    // What the parent launched is the parent's.
+    const bool good = cuInit(0) == CUDA_SUCCESS && cuMemAlloc_v2(&own, 3 * kMiB) == CUDA_SUCCESS &&
+                      launch() == CUDA_SUCCESS &&
+                      broker->account(1).held_bytes.load() == 3 * kMiB &&
+                      eventually([&] { return broker->account(1).launches.load() != 0; }) &&
+                      broker->account(1).launches.load() == 1;
+    _exit(good ? 0 : 1);
+  }
+  int status = 1;
+  waitpid(pid, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(broker->registrations(), 2);
+  EXPECT_EQ(broker->account(0).held_bytes.load(), 5 * kMiB);
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+}
+
+int socket_descriptor() {
+  for (int fd = 1000; fd < 1100; ++fd) {
+    if (fcntl(fd, F_GETFD) == FD_CLOEXEC) return fd;
+  }
+  return -1;
+}
+
+TEST_F(GuestTest, TheSocketIsHighClosesOnExecAndAReusedNumberIsLeftAlone) {
+  start(kGiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  const int fd = socket_descriptor();
+  ASSERT_GE(fd, 1000);
+  // A rude program closes everything and gets the number back for a file of its own.
+  close(fd);
+  char name[] = "/tmp/sluice-test-file-XXXXXX";
+  const int own = mkstemp(name);
+  ASSERT_EQ(dup2(own, fd), fd);
+  broker->lease_store(kLeaseOpen);
+  EXPECT_EQ(launch(), CUDA_SUCCESS);
+  EXPECT_TRUE(eventually([&] { return broker->registrations() == 2; }));
+  broker->lease_store(0);
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_EQ(fcntl(fd, F_GETFD), 0);
+  EXPECT_EQ(lseek(fd, 0, SEEK_END), 0);
+  close(fd);
+  close(own);
+  unlink(name);
+}
+
+// A fork while another thread makes a context, which takes a driver long: the child, where that
+// thread is not, makes its own.
+TEST_F(GuestTest, AForkInTheMiddleOfAnotherThreadsContextLeavesTheChildFree) {
+  start(kGiB, 30 * kMiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  static std::atomic<bool> inside{false}, go{false};
+  static const pid_t parent = getpid();
+  fake.on_enter = [](const char* function) {
+    if (getpid() != parent || strcmp(function, "cuDevicePrimaryCtxRetain") != 0) return;
+    inside = true;
+    while (!go) sleep_ms(1);
+  };
+  std::thread slow([] {
+    CUcontext context = nullptr;
+    EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  });
+  while (!inside) sleep_ms(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    CUcontext context = nullptr;
+    CUdeviceptr pointer = 0;
+    const bool good = cuInit(0) == CUDA_SUCCESS &&
+                      cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+                      cuMemAlloc_v2(&pointer, kMiB) == CUDA_SUCCESS;
+    size_t free_bytes = 0, total_bytes = 0;
+    if (!good || cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS) _exit(1);
+    // Its own context is charged, beside its parent's.
+    _exit(free_bytes == kGiB - 61 * kMiB ? 0 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  go = true;
+  slow.join();
+}
+
+}  // namespace
