@@ -27,17 +27,17 @@ bool residual_settle(bool within_quota);
 /// the same; false, and the sentence said, while the tenant is above its quota for what was loaded
 /// so: the caller hands out neither handle nor address of it.
 bool residual_settle_late();
-/// Something else was loaded late, and the tenant is above its quota with it.
-void residual_late_above(int gpu);
-/// The device's figure for this process was read once.
-bool residual_is_measured(int gpu);
-/// The same for one device, with a context or without.
+/// Charges for one device, with a context or without, whatever the quota says.
 void residual_settle_device(int device);
 /// The same within the quota, after a context was made; as residual_settle.
 bool residual_settle_context(int device);
-uint64_t residual_charged(int gpu);
-/// The same for all of the tenant's devices.
+/// Charges for all of the tenant's devices, whatever the quota says.
 void residual_settle_all();
+uint64_t residual_charged(int gpu);
+/// The device's figure for this process was read once.
+bool residual_is_measured(int gpu);
+/// Something was charged unasked otherwise, and the tenant is above its quota with it.
+void residual_late_above(int gpu);
 
 /// Something may have changed: the helper looks soon.
 void residual_want();
