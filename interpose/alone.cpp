@@ -5,6 +5,7 @@
 
 #include "interpose/activity.h"
 #include "interpose/link.h"
+#include "interpose/meter.h"
 
 namespace sluice::interpose {
 
@@ -129,6 +130,34 @@ int alone_take(const GpuUuid* gpus, uint32_t count, const char** fault) {
   return alone_enter(fault) ? slot : -1;
 }
 
+static bool others_in_flight(int gpu) {
+  const uint32_t used = process.claims->slots_used.load();
+  for (uint32_t i = 0; i < used && i < kTenantProcessesMax; ++i) {
+    if (i != process.slot && process.claims->slots[i].gpus[gpu].in_flight.load() != 0) return true;
+  }
+  return false;
+}
+
+bool share_lets_through(ShareGate which, int gpu, uint32_t word) {
+  ThreadRecord* thread = this_thread;
+  if (thread == nullptr) return false;
+  const auto index = static_cast<size_t>(which);
+  Patience& patience = thread->gate_patience[index];
+  const uint64_t key = uint64_t{static_cast<uint32_t>(gpu)} << 32 | word;
+  if (thread->gate_word[index] != key) patience = Patience{};
+  thread->gate_word[index] = key;
+  InFlight seen{};
+  for (int i = 0, n = context_count(); i < n; ++i) {
+    ContextRecord& context = *context_at(i);
+    if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
+    const LockScope scope(context.lock);
+    in_flight_add(context, patience.first, &seen);
+  }
+  // With nothing in flight, what was used is paid for in time.
+  if (seen.launches == 0 && !others_in_flight(gpu)) return false;
+  return patience_ends(patience, seen, clock_now_ns());
+}
+
 static bool own_share_open(int gpu) {
   const AtomicU32* gate = load_acquire(share_storage.gates[gpu]);
   return load_acquire(own_share) == nullptr || gate == nullptr || (gate->load() & kLeaseOpen) != 0;
@@ -143,7 +172,7 @@ void own_share_wait(int gpu) {
     const AtomicU32* gate = load_acquire(share_storage.gates[gpu]);
     if (gate == nullptr) return;
     const uint32_t word = gate->load();
-    if ((word & kLeaseOpen) != 0) return;
+    if ((word & kLeaseOpen) != 0 || share_lets_through(ShareGate::kOwn, gpu, word)) return;
     futex_wait(&gate->raw, word, kGateSliceNs, true);
   }
 }

@@ -31,6 +31,12 @@ struct OwnShare {
 /// nullptr = there is none.
 extern OwnShare* own_share;
 SLUICE_NOINLINE void own_share_wait(int gpu);
+
+enum class ShareGate : uint8_t { kLease, kOwn };
+/// For a thread at a gate that a share keeps closed, as long as it waits there: true = it may
+/// launch once, because what is in flight may be waiting for it (patience.h). As long as that runs
+/// it is charged, so that the gate would never open.
+bool share_lets_through(ShareGate which, int gpu, uint32_t word);
 /// Sets own_share for the pages that are in place. On false, `fault` is why it cannot be kept.
 bool shares_begin(const char** fault);
 void shares_reset();

@@ -16,8 +16,11 @@ using protocol::kLeaseOpen;
 constexpr uint64_t kGateSliceNs = 50'000'000;
 // How often one that was let through looks whether the lease is open for all.
 constexpr uint64_t kLetLookNs = 1'000'000;
-// How often a launch looks again at a window that other streams fill.
-constexpr uint64_t kWindowLookNs = 100'000;
+// How often a launch looks again at a window that is full: at first as soon as others have had a
+// turn, and then by a share of the time it has waited, so that it comes late by no more than that.
+constexpr uint64_t kWindowYieldNs = 200'000;
+constexpr uint64_t kWindowLookShare = 64;
+constexpr uint64_t kWindowLookMaxNs = 100'000;
 // A GateWant is said again after so many slices: a restarted broker knows nothing of the first.
 constexpr int kWantAgainSlices = 20;
 
@@ -32,18 +35,23 @@ void want_once(int gpu, uint32_t epoch, bool again) {
     gate_want_say(gpu, epoch);
 }
 
-// Sleeps until the lease is open (or the broker is lost for good). Nobody may be inside.
-void lease_wait(int gpu) {
+// Sleeps until the lease is open (or the broker is lost for good). Nobody may be inside. True: it
+// is closed, and the thread may launch once all the same.
+bool lease_wait(int gpu) {
   const WaitScope told(protocol::WaitReason::kGate);
   const protocol::LeaseEntry& entry = process.entry(gpu);
   const uint64_t start_ns = clock_now_ns();
+  bool let = false;
   for (int slices = 1;; ++slices) {
     const uint32_t word = entry.lease.load();
     if ((word & kLeaseOpen) != 0 || lease_is_void()) break;
+    let = load_acquire(process.alone) != 0 && share_lets_through(ShareGate::kLease, gpu, word);
+    if (let) break;
     want_once(gpu, protocol::lease_epoch(word), slices % kWantAgainSlices == 0);
     futex_wait(&entry.lease.raw, word, kGateSliceNs, true);
   }
   gate_wait_tell(gpu, clock_now_ns() - start_ns);
+  return let;
 }
 
 // What a launch of the pass takes, as far as it is known.
@@ -73,44 +81,29 @@ bool window_has_room(const ContextRecord& context, double launch_ns, uint64_t wi
   return launch_ns > 0 && time_in_flight_ns(context) + launch_ns <= static_cast<double>(window_ns);
 }
 
-// A launch that found the window full.
-struct WindowWait {
-  CUevent fence;      // to wait for; nullptr = look again after a moment
-  uint64_t passed;    // fences of the context that had passed when the wait began
-  uint64_t since_ns;  // when that was; 0 = no wait yet
-};
-
-bool work_is_elsewhere(const ContextRecord& context, const StreamRecord& stream) {
-  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (s != &stream && (s->destroyed || s->launches() != s->done.launches)) return true;
-  }
-  return false;
-}
-
-// What to wait for until the window may have room; false = nothing, the launch goes. Kernels in
-// different streams may wait for each other, and what is in flight for the very launch that waits:
-// when nothing passes for a gate's slice, it is let through.
-bool window_wait_begin(ContextRecord& context, const StreamRecord& stream, WindowWait* wait) {
-  const uint64_t now_ns = clock_now_ns();
-  if (wait->since_ns == 0 || wait->passed != context.passed) {
-    wait->passed = context.passed;
-    wait->since_ns = now_ns;
-  }
+// Whether a launch into the stream, which finds the window full, waits for room; false = it goes.
+bool window_keeps_out(ContextRecord& context, StreamRecord& stream) {
+  Patience& patience = stream.window_patience;
   fences_complete(context, nullptr, false);
-  wait->fence = fence_oldest(context);
-  if (wait->fence == nullptr) return false;
-  if (!work_is_elsewhere(context, stream)) return true;
-  wait->fence = nullptr;
-  return now_ns - wait->since_ns < kGateSliceNs;
+  InFlight seen{};
+  in_flight_add(context, patience.first, &seen);
+  if (seen.launches == 0) return false;  // nothing that we would see the end of
+  const uint64_t now_ns = clock_now_ns();
+  // Where something passes, what is in flight does not wait for the launch.
+  if (stream.window_passed != context.passed && patience.next_ns != 0)
+    patience.next_ns = now_ns + patience.step_ns;
+  stream.window_passed = context.passed;
+  return !patience_ends(patience, seen, now_ns);
 }
 
-void window_wait(const WindowWait& wait) {
-  if (wait.fence == nullptr) {
-    sleep_ns(kWindowLookNs);
+void window_wait(uint64_t since_ns) {
+  const uint64_t waited_ns = clock_now_ns() - since_ns;
+  if (waited_ns < kWindowYieldNs) {
+    sched_yield();
     return;
   }
-  const RelaxedScope relaxed(RelaxedScope::When::kAlways);
-  driver.cuEventSynchronize(wait.fence);
+  const uint64_t look_ns = waited_ns / kWindowLookShare;
+  sleep_ns(look_ns < kWindowLookMaxNs ? look_ns : kWindowLookMaxNs);
 }
 
 // Puts the fence that a launch needs before it: where a busy interval begins, or the work before
@@ -135,7 +128,7 @@ void fence_before(LaunchPass& pass, ContextRecord& context) {
 }
 
 // The stream's record, fenced. False = the window is full.
-bool stream_prepare(LaunchPass& pass, uint64_t window_ns, WindowWait* wait) {
+bool stream_prepare(LaunchPass& pass, uint64_t window_ns) {
   ContextRecord& context = *pass.thread->context_record;
   const LockScope scope(context.lock);
   StreamRecord* stream = stream_record(context, pass.handle, pass.thread);
@@ -143,17 +136,20 @@ bool stream_prepare(LaunchPass& pass, uint64_t window_ns, WindowWait* wait) {
   if (stream == nullptr) return true;
   fences_harvest(context);
   cost_look(pass, context);
-  if (!window_has_room(context, pass.launch_ns, window_ns) &&
-      window_wait_begin(context, *stream, wait)) {
+  if (window_has_room(context, pass.launch_ns, window_ns)) {
+    stream->window_patience.next_ns = 0;
+  } else if (window_keeps_out(context, *stream)) {
     return false;
   }
   fence_before(pass, context);
   return true;
 }
 
-// The leases of a tenant with several GPUs open and close together. One that is open while another
-// is closed lets members of a gang through, who wait for each other.
+// The leases that a broker gives a tenant with several GPUs open and close together. One that is
+// open while another is closed lets members of a gang through, who wait for each other. (Without a
+// broker each GPU's share is kept by itself.)
 bool lease_lets_through() {
+  if (load_acquire(process.alone) != 0) return false;
   bool open = false, closed = false;
   for (uint32_t i = 0; i < process.gpu_count; ++i) {
     const bool one = (process.entry(static_cast<int>(i)).lease.load() & kLeaseOpen) != 0;
@@ -177,18 +173,19 @@ bool lease_admits(ThreadRecord& thread, int gpu, uint32_t word) {
 // Raises `inside` under an open lease, waiting as long as it takes. Returns the lease word; 0 =
 // pass without a lease.
 uint32_t lease_enter(ThreadRecord& thread, int gpu) {
+  bool let = false;
   for (;;) {
     raise_word(thread.inside, static_cast<uint32_t>(gpu) + 1);
     const uint32_t word = process.entry(gpu).lease.load();
     const bool open = (word & kLeaseOpen) != 0;
-    if (open && lease_admits(thread, gpu, word)) return word;
+    if (open ? lease_admits(thread, gpu, word) : let) return word | kLeaseOpen;
     if (lease_is_void()) return 0;
     store_release(thread.inside, 0u);
     if (open) {
       // The others may open as well, which does not change this word.
       futex_wait(&process.entry(gpu).lease.raw, word, kLetLookNs, true);
     } else {
-      lease_wait(gpu);
+      let = lease_wait(gpu);
     }
   }
 }
@@ -279,7 +276,7 @@ void launch_admit(LaunchPass& pass) {
   if (stream_is_capturing(pass.handle)) return;
   if (thread->context_record == nullptr) return unrecorded(pass, "a context's record");
   const int gpu = thread->gpu;
-  WindowWait wait{nullptr, 0, 0};
+  uint64_t window_since_ns = 0;
   for (;;) {
     if (load_acquire(own_share) != nullptr) own_share_wait(gpu);
     const uint32_t word = lease_enter(*thread, gpu);
@@ -292,9 +289,10 @@ void launch_admit(LaunchPass& pass) {
       pass.way = LaunchPass::Way::kExclusive;
       return;
     }
-    if (stream_prepare(pass, process.entry(gpu).window_ns.load(), &wait)) break;
+    if (stream_prepare(pass, process.entry(gpu).window_ns.load())) break;
     store_release(thread->inside, 0u);
-    window_wait(wait);
+    if (window_since_ns == 0) window_since_ns = clock_now_ns();
+    window_wait(window_since_ns);
   }
   if (pass.stream == nullptr) {
     store_release(thread->inside, 0u);

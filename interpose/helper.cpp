@@ -135,6 +135,9 @@ bool contexts_look(int gpu) {
 
 uint64_t closed_look(int gpu, uint32_t epoch) {
   Watch& watch = watches[gpu];
+  // Without a broker a launch may have been let through since (share_lets_through).
+  const bool heard = load_acquire(process.alone) != 0;  // nobody to tell
+  if (heard && process.account(gpu).in_flight.load() != 0) watch.drained_said = 0;
   if (watch.drained_said == epoch + 1) return kSleepMaxNs;
   if (watch.barrier_epoch != epoch + 1) {
     threads_barrier();
@@ -152,7 +155,6 @@ uint64_t closed_look(int gpu, uint32_t epoch) {
   account.in_flight.store(0);
   account.drained_epoch.store(epoch);
   // A full socket is no reason to lose the note: say it again at the next look.
-  const bool heard = load_acquire(process.alone) != 0;  // nobody to tell
   if (!heard && !link_note(MessageType::kDrained, static_cast<uint32_t>(gpu), epoch, busy_ns))
     return kLookWhileBusyNs;
   watch.drained_said = epoch + 1;

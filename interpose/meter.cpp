@@ -455,17 +455,19 @@ uint64_t launches_in_flight(const ContextRecord& context) {
   return sum;
 }
 
-CUevent fence_oldest(const ContextRecord& context) {
-  const StreamRecord* best = nullptr;
+void in_flight_add(const ContextRecord& context, const InFlight& before, InFlight* sum) {
+  uint64_t most = 0;
   for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (s->fence_count == 0) continue;
-    // Most launches outstanding: the one whose fence frees most of the window.
-    if (best == nullptr ||
-        s->launches() - s->done.launches > best->launches() - best->done.launches) {
-      best = s;
-    }
+    const uint64_t launches = s->launches() - s->done.launches;
+    sum->launches += launches;
+    const bool same = s == before.stream && s->done.launches == before.done;
+    const bool found = sum->stream != nullptr && sum->stream == before.stream;
+    if (!same && (found || launches <= most)) continue;
+    most = launches;
+    sum->stream = s;
+    sum->done = s->done.launches;
   }
-  return best == nullptr ? nullptr : best->fences[best->fence_first].event;
 }
 
 // What the stream was given since `since` takes, a kernel at least `kernel_ns_min`.

@@ -16,6 +16,7 @@
 
 #include "interpose/captures.h"
 #include "interpose/graphs.h"
+#include "interpose/patience.h"
 #include "interpose/resolve.h"
 
 namespace sluice::interpose {
@@ -98,6 +99,8 @@ struct StreamRecord {
   Fence fences[kFencesMax];
   unsigned fence_first;
   unsigned fence_count;
+  Patience window_patience;  // of a launch that finds the window full
+  uint64_t window_passed;    // the context's `passed`, as it saw it last
   StreamRecord* next;
 
   uint64_t launches() const {
@@ -186,8 +189,9 @@ void fences_complete(ContextRecord& context, StreamRecord* only, bool by_helper)
 /// Launches submitted and not known to be finished, and what they take, by what was learned.
 uint64_t launches_in_flight(const ContextRecord& context);
 double time_in_flight_ns(const ContextRecord& context);
-/// The oldest fence that has not passed; nullptr if none.
-CUevent fence_oldest(const ContextRecord& context);
+/// Adds what is in flight in the context. Of several streams, the one of `before`, if it has not
+/// moved since.
+void in_flight_add(const ContextRecord& context, const InFlight& before, InFlight* sum);
 /// What the meter is told of the launch it looks behind.
 struct Look {
   uint64_t window_ns;

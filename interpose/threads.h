@@ -9,6 +9,7 @@
 #pragma once
 
 #include "interpose/cuda_api.h"
+#include "interpose/patience.h"
 #include "interpose/types.h"
 
 namespace sluice::interpose {
@@ -58,9 +59,12 @@ struct alignas(64) ThreadRecord {
   StreamRecord* last_stream;
   uint64_t exclusive_launches[8];
   uint32_t let_through[8];  // the lease word, one for each GPU, under which it was (gate.cpp)
-  uint32_t number;          // of the thread, as this process sees it
-  uint32_t index;           // of this record
-  uint32_t waiting;         // 1 while in a wait that is told (activity.h)
+  // At gates that a share has closed (alone.cpp): the lease's, and that of a share of its own.
+  Patience gate_patience[2];
+  uint64_t gate_word[2];  // under which: gpu and word
+  uint32_t number;        // of the thread, as this process sees it
+  uint32_t index;         // of this record
+  uint32_t waiting;       // 1 while in a wait that is told (activity.h)
 };
 
 /// Speaks of no stream.

@@ -134,4 +134,17 @@ TEST_F(GangTest, TheWindowLetsThroughWhatItsOwnWorkMayWaitFor) {
   second.join();
 }
 
+// And the launch that ends it comes behind others in the stream that waits for it.
+TEST_F(GangTest, TheWindowLetsThroughWhatIsBehindWorkThatWaitsForTheProgram) {
+  ranks_make(0, 0);
+  broker->window_set(1'000'000);
+  gang_store(kLeaseOpen);
+  ASSERT_EQ(cuCtxSetCurrent(a.context), CUDA_SUCCESS);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(sluice::test::rank_meet(a, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(b.context), CUDA_SUCCESS);
+  ASSERT_EQ(sluice::test::rank_meet(b, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(b.stream), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamSynchronize(a.stream), CUDA_SUCCESS);
+}
+
 }  // namespace

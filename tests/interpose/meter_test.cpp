@@ -125,7 +125,10 @@ TEST_F(MeterTest, NothingIsDoneBeforeItsFenceHasPassed) {
   fences_complete(*context, nullptr, false);
   fences_harvest(*context);
   EXPECT_EQ(launches_in_flight(*context), 1u);
-  EXPECT_NE(fence_oldest(*context), nullptr);
+  InFlight seen{};
+  in_flight_add(*context, InFlight{}, &seen);
+  EXPECT_EQ(seen.stream, stream);
+  EXPECT_EQ(seen.launches, 1u);
   pending = false;
   const uint32_t generation = stream->generation;
   fences_harvest(*context);

@@ -454,6 +454,94 @@ say(time.monotonic() - begin)
     expect(float(out) >= (1.2 - 0.15 - 0.03) / 0.3 * 0.95, out)
 
 
+BESIDE = """
+driver = Driver()
+assert driver.context() == 0 and driver.load("spin", "long") == 0
+streams = [driver.stream() for _ in range(2)]
+"""
+
+
+def case_share_behind_a_long_kernel(gpu):
+    """A kernel that does not end keeps the gate closed for good, and may be waiting for the launch at it: launches are let
+    through now and then, and what they use is charged like any other."""
+    gpu.environment["SOFTGPU_TIMED"] = "spin=1ms/skip,long=30s/skip"
+    for same in (0, 1):
+        out, _ = gpu.run(BESIDE + """
+driver.launch("long", streams[0])
+time.sleep(0.2)
+begin = time.monotonic()
+for _ in range(5): assert driver.launch("spin", streams[1 - int(sys.argv[1])]) == 0
+say(time.monotonic() - begin)
+os._exit(0)
+""", same, SLUICE_SM="50%")
+        # Without it: until the debt of thirty seconds is paid, a minute. Five in another stream, that end at once, each
+        # after 50 ms; behind it, where they pile up, ever later.
+        print(f"five launches {'behind' if same else 'beside'} it took {float(out[0]):.2f} s")
+        expect(0.2 <= float(out[0]) < 15, out)
+
+
+def case_share_between_processes(gpu):
+    """The same where the launch is another process's of the family."""
+    gpu.environment["SOFTGPU_TIMED"] = "spin=1ms/skip,long=30s/skip"
+    out, _ = gpu.run("""
+reader, writer = os.pipe()
+pid = os.fork()
+if pid == 0:
+    """ + BESIDE.strip().replace("\n", "\n    ") + """
+    driver.launch("long", streams[0])
+    time.sleep(0.2)
+    os.write(writer, b"x")
+    time.sleep(600)
+os.read(reader, 1)
+""" + BESIDE + """
+begin = time.monotonic()
+for _ in range(3): assert driver.launch("spin", streams[0]) == 0
+say(time.monotonic() - begin)
+os.kill(pid, signal.SIGKILL)
+os._exit(0)
+""", SLUICE_SM="50%")
+    print(f"three launches took {float(out[0]):.2f} s")
+    expect(0.2 <= float(out[0]) < 15, out)
+
+
+def case_share_of_long_kernels(gpu):
+    """Kernels that are merely long gain nothing by it, however many streams they come by."""
+    gpu.environment["SOFTGPU_TIMED"] = "long=120ms/skip"
+    worker = gpu.start(BESIDE.replace('"spin", ', "") + """
+say(0)
+while True:
+    for stream in streams: driver.launch("long", stream)
+""", SLUICE_SM="30%")
+    share = share_of(gpu, [worker], 20)
+    print(f"30 % asked, {100 * share:.2f} % of the wall time on the device")
+    # Two kernels more or less at the ends of what was measured.
+    expect(0.3 * 0.8 - 0.012 <= share <= 0.3 + 0.012, share)
+
+
+def case_share_of_each_gpu(gpu):
+    """A GPU that has used up its share closes no other."""
+    gpu.environment.update(SOFTGPU_COUNT="2", SOFTGPU_TIMED="spin=1ms/skip,long=30s/skip")
+    out, _ = gpu.run("""
+driver = Driver()
+assert driver.library.cuInit(0) == 0
+contexts = []
+for device in (0, 1):
+    context = ctypes.c_void_p()
+    assert driver.library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+    assert driver.library.cuCtxSetCurrent(context) == 0 and driver.load("spin", "long") == 0
+    if device == 0: driver.launch("long")
+time.sleep(0.2)
+begin = time.monotonic()
+for _ in range(100):
+    driver.launch("spin")
+    driver.synchronize()
+say(time.monotonic() - begin)
+os._exit(0)
+""", SLUICE_SM="50%")
+    print(f"a hundred launches of 1 ms took {float(out[0]):.2f} s")
+    expect(0.1 <= float(out[0]) < 10, out)
+
+
 def case_every_place_taken(gpu):
     """128 processes of a family may use CUDA at a time; one more is told so, and does not run free."""
     child = gpu.start("""

@@ -10,13 +10,14 @@ PTX = b""".version 7.0
 .target sm_70
 .address_size 64
 .visible .entry spin() { ret; }
+.visible .entry long() { ret; }
 """
 
 
 class Driver:
     def __init__(self):
         self.library = ctypes.CDLL("libcuda.so.1")
-        self.function = ctypes.c_void_p()
+        self.functions = {}
 
     def context(self):
         """cuInit and the primary context; the first error."""
@@ -40,19 +41,28 @@ class Driver:
             taken += step
         return taken
 
-    def load(self):
+    def load(self, *names):
         module = ctypes.c_void_p()
-        return (self.library.cuModuleLoadData(ctypes.byref(module), PTX)
-                or self.library.cuModuleGetFunction(ctypes.byref(self.function), module, b"spin"))
+        result = self.library.cuModuleLoadData(ctypes.byref(module), PTX)
+        for name in names or ("spin",):
+            function = self.functions[name] = ctypes.c_void_p()
+            result = result or self.library.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
+        return result
 
     def load_room(self, mib):
         """A module with a variable of so many MiB."""
         module = ctypes.c_void_p()
-        text = PTX.replace(b".visible .entry", b".visible .global .align 4 .b8 room[%d];\n.visible .entry" % (mib * MIB))
+        text = PTX.replace(b".visible .entry", b".visible .global .align 4 .b8 room[%d];\n.visible .entry" % (mib * MIB), 1)
         return self.library.cuModuleLoadData(ctypes.byref(module), text)
 
-    def launch(self):
-        return self.library.cuLaunchKernel(self.function, 1, 1, 1, 32, 1, 1, 0, None, None, None)
+    def stream(self):
+        """One that the default stream does not wait for."""
+        stream = ctypes.c_void_p()
+        assert self.library.cuStreamCreate(ctypes.byref(stream), 1) == SUCCESS
+        return stream
+
+    def launch(self, name="spin", stream=None):
+        return self.library.cuLaunchKernel(self.functions.get(name), 1, 1, 1, 32, 1, 1, 0, stream, None, None)
 
     def synchronize(self):
         return self.library.cuCtxSynchronize()
