@@ -149,7 +149,7 @@ bool share_lets_through(ShareGate which, int gpu, uint32_t word) {
   InFlight seen{};
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
-    if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
+    if (!context.is_usable() || device_gpu(context.device) != gpu) continue;
     const LockScope scope(context.lock);
     in_flight_add(context, patience.first, &seen);
   }

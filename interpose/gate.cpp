@@ -5,6 +5,7 @@
 #include "interpose/activity.h"
 #include "interpose/alone.h"
 #include "interpose/say.h"
+#include "interpose/touch.h"
 
 namespace sluice::interpose {
 namespace {
@@ -28,6 +29,8 @@ uint32_t want_said[protocol::kTenantGpusMax];  // epoch + 1 of the last GateWant
 // Exclusive launches are counted but not fenced; the drain that ends an exclusive lease asks the
 // contexts instead.
 uint64_t exclusive_drained[protocol::kTenantGpusMax];
+// No sum of theirs: the next drain asks the contexts.
+constexpr uint64_t kNotDrained = UINT64_MAX;
 
 void want_once(int gpu, uint32_t epoch, bool again) {
   const uint32_t said = epoch + 1;
@@ -129,7 +132,8 @@ void fence_before(LaunchPass& pass, ContextRecord& context) {
 
 // The stream's record, fenced. False = the window is full.
 bool stream_prepare(LaunchPass& pass, uint64_t window_ns) {
-  ContextRecord& context = *pass.thread->context_record;
+  ContextRecord& context = *pass.place.context;
+  const CurrentScope current(pass.place);
   const LockScope scope(context.lock);
   StreamRecord* stream = stream_record(context, pass.handle, pass.thread);
   pass.stream = stream;
@@ -191,6 +195,8 @@ uint32_t lease_enter(ThreadRecord& thread, int gpu) {
 }
 
 void cache_fill(LaunchPass& pass, int32_t budget_ns) {
+  // The short way asks for the lease of the thread's GPU.
+  if (!pass.place.is_current && pass.place.gpu != pass.thread->gpu) return;
   StreamCache& cache = stream_cache_of(*pass.thread, pass.handle);
   if (cache.record != pass.stream || cache.graph == nullptr) cache.graph = &graph_none;
   cache.stream = pass.handle;
@@ -208,22 +214,27 @@ void cache_fill(LaunchPass& pass, int32_t budget_ns) {
     return;
   }
   cache.graph_ns = budget_share(pass.launch_ns);
+  if (alone) pass.stream->graphs_price(static_cast<uint32_t>(cache.graph_ns));
   // A graph that is not measured, or has no record, or may take memory, has no short way.
   const bool plain = pass.graph != nullptr && pass.launch_ns > 0 && !graph_memory_used();
   cache.graph = plain ? pass.graph : &graph_none;
 }
 
-// Counts the launch, with what it is expected to take.
+// Counts the launch, with what it is expected to take. With the context's lock held.
 void work_count(LaunchPass& pass) {
   StreamRecord& stream = *pass.stream;
   if (pass.kind == LaunchKind::kGraph) {
     const double learned_ns = pass.launch_ns > 0 ? pass.launch_ns : kUnmeasuredNs;
     const auto graph_ns =
         static_cast<uint64_t>(learned_ns < kLaunchNsMin ? kLaunchNsMin : learned_ns);
-    const bool own = stream.owner == pass.thread;
-    __atomic_add_fetch(own ? &stream.owner_graph_ns : &stream.foreign_graph_ns, graph_ns,
-                       __ATOMIC_RELAXED);
-    __atomic_add_fetch(own ? &stream.owner_graphs : &stream.foreign_graphs, 1, __ATOMIC_RELAXED);
+    if (stream.owner == pass.thread) {
+      stream.priced_ns += graph_ns;
+      ++stream.priced_graphs;
+      store_relaxed(stream.owner_graphs, stream.owner_graphs + 1);
+    } else {
+      stream.foreign_graph_ns += graph_ns;
+      ++stream.foreign_graphs;
+    }
   }
   launch_count(stream, pass.thread);
 }
@@ -262,6 +273,14 @@ void gate_wait_tell(int gpu, uint64_t waited_ns) {
   process.claims->slots[process.slot].gate_wait_counts[kind].add(1);
 }
 
+// A stream's context is asked for before the gate, which the stream chooses.
+static bool launch_place(ThreadRecord& thread, LaunchPass* pass) {
+  touch_begin(thread);
+  const bool found = stream_place(thread, pass->handle, &pass->place);
+  touch_end(thread);
+  return found;
+}
+
 void launch_admit(LaunchPass& pass) {
   const ErrnoGuard guard;
   pass.way = LaunchPass::Way::kFree;
@@ -272,10 +291,10 @@ void launch_admit(LaunchPass& pass) {
   if (thread == nullptr) return unrecorded(pass, "a thread's record");
   if (thread->depth != 0 || thread->inside != 0) return;
   const DepthScope depth(thread);
-  if (!thread_context(thread) || thread->gpu < 0) return;
+  if (!launch_place(*thread, &pass) || pass.place.gpu < 0) return;
   if (stream_is_capturing(pass.handle)) return;
-  if (thread->context_record == nullptr) return unrecorded(pass, "a context's record");
-  const int gpu = thread->gpu;
+  if (pass.place.context == nullptr) return unrecorded(pass, "a context's record");
+  const int gpu = pass.place.gpu;
   uint64_t window_since_ns = 0;
   for (;;) {
     if (load_acquire(own_share) != nullptr) own_share_wait(gpu);
@@ -302,20 +321,18 @@ void launch_admit(LaunchPass& pass) {
   pass.begin_ns = clock_now_ns();
 }
 
-void graph_undo(StreamRecord& record, const ThreadRecord& thread) {
-  record.owner_graph_ns -= static_cast<uint32_t>(thread.recent->graph_ns);
-  --record.owner_graphs;
-}
-
 void launch_look(LaunchPass& pass, bool submitted) {
   const ErrnoGuard guard;
   const DepthScope depth(pass.thread);
-  const int gpu = pass.thread->gpu;
-  if (submitted) work_count(pass);
+  const int gpu = pass.place.gpu;
   {
     ContextRecord& context = *pass.stream->context;
+    const CurrentScope current(pass.place);
     const LockScope scope(context.lock);
-    if (submitted) launch_note(pass);
+    if (submitted) {
+      work_count(pass);
+      launch_note(pass);
+    }
     const Look look{process.entry(gpu).window_ns.load(), pass.begin_ns, pass.launch_ns, pass.alone};
     const int32_t budget = launch_budget(context, *pass.stream, look);
     // A share of its own is asked for at every launch.
@@ -342,10 +359,12 @@ bool somebody_inside(int gpu) {
 // by its epoch.
 constexpr uint64_t kExclusiveQuestion = 1ull << 63;
 
-uint64_t exclusive_launches(int gpu) {
+// Of all GPUs: one that is counted for the thread's may have gone into another one's stream.
+uint64_t exclusive_launches() {
   uint64_t sum = 0;
-  for (int i = 0, n = thread_count(); i < n; ++i)
-    sum += load_relaxed(thread_at(i)->exclusive_launches[gpu]);
+  for (int i = 0, n = thread_count(); i < n; ++i) {
+    for (const uint64_t& launches : thread_at(i)->exclusive_launches) sum += load_relaxed(launches);
+  }
   return sum;
 }
 
@@ -353,13 +372,15 @@ uint64_t exclusive_launches(int gpu) {
 
 bool drain_step(int gpu) {
   if (somebody_inside(gpu)) return false;
-  const uint64_t exclusive = exclusive_launches(gpu);
+  const uint64_t exclusive = exclusive_launches();
   const bool wait_context = exclusive != exclusive_drained[gpu];
   bool drained = true;
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
-    if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
+    if (load_acquire(context.life) == kContextFree || device_gpu(context.device) != gpu) continue;
     const LockScope scope(context.lock);
+    // The driver is ending it, and waits for its work.
+    if (!context.is_usable()) return false;
     driver.cuCtxSetCurrent(context.context);
     if (wait_context) drained &= context_passed(context, kExclusiveQuestion | exclusive);
     fences_complete(context, nullptr, true);
@@ -392,11 +413,19 @@ bool hold_step(int gpu, uint32_t epoch) {
   bool passed = true;
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
-    if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
+    if (load_acquire(context.life) == kContextFree || device_gpu(context.device) != gpu) continue;
     const LockScope scope(context.lock);
+    if (!context.is_usable()) return false;
     passed &= context_passed(context, epoch);
   }
   return passed;
+}
+
+void gate_adopted() {
+  // What was launched meanwhile, while nobody bound anything, was not counted.
+  for (uint64_t& count : exclusive_drained) count = kNotDrained;
+  for (uint32_t& said : want_said) store_release(said, 0u);
+  questions_forget();
 }
 
 void gate_reset_after_fork() {

@@ -8,8 +8,7 @@
 // sees every launch in the counters.
 #pragma once
 
-#include "interpose/meter.h"
-#include "interpose/process.h"
+#include "interpose/place.h"
 #include "interpose/residual.h"
 
 namespace sluice::interpose {
@@ -36,6 +35,7 @@ struct LaunchPass {
     kRefused,
   };
   ThreadRecord* thread;
+  StreamPlace place;  // but on the short ways, which lead to the thread's own context
   StreamRecord* stream;
   GraphCost* graph;     // of `exec`; nullptr = unknown
   double launch_ns;     // learned time of the launch; 0 = not measured yet
@@ -86,8 +86,7 @@ SLUICE_ALWAYS_INLINE uint64_t* launch_begin(ThreadRecord* thread, CUstream strea
 
 /// The same for a graph from where the thread is inside and has read the lease's word (launch.S).
 /// It must be the graph that this thread launched into the stream before, not due to be measured,
-/// and the lease none that is exclusive. Counts the graph already, but not the launch. With nullptr
-/// the thread is not inside any more.
+/// and the lease none that is exclusive. With nullptr the thread is not inside any more.
 SLUICE_ALWAYS_INLINE StreamRecord* graph_begin(ThreadRecord* thread, CUstream stream,
                                                CUgraphExec exec, uint32_t word) {
   StreamCache& cache = *thread->recent;
@@ -96,22 +95,18 @@ SLUICE_ALWAYS_INLINE StreamRecord* graph_begin(ThreadRecord* thread, CUstream st
                     --cache.graph->until_measured >= 0 &&
                     (cache.budget_ns -= cache.graph_ns) >= 0)) {
     StreamRecord* record = cache.record;
-    record->owner_graph_ns += static_cast<uint32_t>(cache.graph_ns);
-    ++record->owner_graphs;
+    if (record == nullptr) __builtin_unreachable();  // its generation was read
     return record;
   }
   store_release(thread->inside, 0u);
   return nullptr;
 }
 
-/// A graph that the driver did not take.
-SLUICE_NOINLINE void graph_undo(StreamRecord& record, const ThreadRecord& thread);
-
 SLUICE_ALWAYS_INLINE void graph_end(ThreadRecord* thread, StreamRecord* record, CUresult result) {
+  // Not before the call: a fence behind what came before it must not have it among its graphs.
   if (SLUICE_LIKELY(result == CUDA_SUCCESS)) {
+    ++record->owner_graphs;
     store_release(record->owner_launches, record->owner_launches + 1);
-  } else {
-    graph_undo(*record, *thread);
   }
   store_release(thread->inside, 0u);
 }
@@ -132,6 +127,7 @@ inline void launch_enter(LaunchPass& pass) {
     raise_word(thread->inside, static_cast<uint32_t>(thread->gpu) + 1);
     const uint32_t word = load_acquire(process.entry(thread->gpu).lease.raw);
     if ((word & kLeaseOwned) == kLeaseOwned) {
+      pass.place.gpu = thread->gpu;
       pass.way = LaunchPass::Way::kExclusive;
       return;
     }
@@ -166,7 +162,7 @@ inline void launch_leave(LaunchPass& pass, CUresult result) {
       store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kExclusive:
-      if (result == CUDA_SUCCESS) ++pass.thread->exclusive_launches[pass.thread->gpu];
+      if (result == CUDA_SUCCESS) ++pass.thread->exclusive_launches[pass.place.gpu];
       store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kLooked:
@@ -280,6 +276,9 @@ void helper_wake();
 // kinds it was.
 void gate_wait_tell(int gpu, uint64_t waited_ns);
 
+/// After the pages of another broker were taken, or of the same one anew: what the gates were told
+/// and found out before is void. For the helper.
+void gate_adopted();
 void gate_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -113,15 +113,23 @@ bool contexts_look(int gpu) {
   bool busy = false;
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
-    if (load_acquire(context.alive) == 0 || device_gpu(context.device) != gpu) continue;
+    if (load_acquire(context.life) == kContextFree || device_gpu(context.device) != gpu) continue;
     if (!context.lock.try_acquire_briefly()) {
       busy = true;
+      continue;
+    }
+    if (!context.is_usable()) {
+      busy = true;
+      context.lock.release();
       continue;
     }
     driver.cuCtxSetCurrent(context.context);
     for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
       const uint64_t launches = s->launches();
-      if (launches == s->seen && launches != s->fenced.launches) fences_complete(context, s, true);
+      // Of one that is being counted a part may be seen.
+      const bool counted = s->owner == nullptr || load_acquire(s->owner->inside) == 0;
+      if (counted && launches == s->seen && launches != s->fenced.launches)
+        fences_complete(context, s, true);
       s->seen = launches;
     }
     const uint64_t asked_ns = clock_now_ns();
@@ -320,6 +328,7 @@ bool memory_bring_back() {
 
 void adopt() {
   process_adopt_pages(link_slot());
+  gate_adopted();
   memset(watches, 0, sizeof watches);
   adopting = false;
   connected = true;

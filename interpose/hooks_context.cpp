@@ -24,19 +24,8 @@ Lock primaries_lock;
 
 // What a context takes along when it ends.
 void context_end(CUcontext context, int device) {
-  context_forget(context);
   context_drop(context);
   context_discharge(device);
-}
-
-// Counts what the context's work has used before its events go away with it.
-void context_last_look(CUcontext context) {
-  for (int i = 0, n = context_count(); i < n; ++i) {
-    ContextRecord& record = *context_at(i);
-    if (load_acquire(record.alive) == 0 || record.context != context) continue;
-    const LockScope scope(record.lock);
-    fences_harvest(record);
-  }
 }
 
 // The driver has no room for a context that the quota has room for.
@@ -153,11 +142,12 @@ CUresult destroy_discharged(CUcontext context, int* device, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active()) return call();
-  context_last_look(context);
+  ContextRecord* meter = context_ending(context);
   Record record;
   const bool known =
       process.records.remove(RecordKind::kContext, reinterpret_cast<uint64_t>(context), &record);
   const CUresult result = call();
+  context_ended(context, meter, result == CUDA_SUCCESS);
   if (known && result == CUDA_SUCCESS) {
     context_end(context, record.device);
     *device = record.device;
@@ -199,9 +189,11 @@ CUresult primary_discharge(CUdevice device, bool* ended, Call call) {
   if (!account.active() || device < 0 || device >= kDevicesMax) return call();
   const LockScope scope(primaries_lock);
   Primary& primary = primaries[device];
-  if (primary.charged) context_last_look(primary.context);
+  ContextRecord* meter = primary.charged ? context_ending(primary.context) : nullptr;
   const CUresult result = call();
-  if (result == CUDA_SUCCESS && primary.charged && !primary_is_active(device)) {
+  const bool over = result == CUDA_SUCCESS && primary.charged && !primary_is_active(device);
+  if (primary.charged) context_ended(primary.context, meter, over);
+  if (over) {
     primary.charged = false;
     *ended = true;
     context_end(primary.context, device);

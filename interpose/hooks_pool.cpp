@@ -72,8 +72,7 @@ bool stream_device(CUstream stream, CUdevice* device) {
   if (driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS) return true;
   for (int i = 0, n = context_count(); i < n; ++i) {
     const ContextRecord& record = *context_at(i);
-    if (load_acquire(record.alive) != 0 && stream_device_in(record.context, stream, device))
-      return true;
+    if (record.is_usable() && stream_device_in(record.context, stream, device)) return true;
   }
   for (int i = 0; i < process.device_count; ++i) {
     unsigned int flags = 0;

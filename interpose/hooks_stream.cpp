@@ -30,10 +30,23 @@ CUresult waiting_in(CUstream stream, bool all, Call call) {
   return waiting(stream, all, call);
 }
 
-ContextRecord* current_context() {
+// Where the program's own call finds the stream. False: not on a GPU of the tenant's.
+bool place_of(CUstream stream, StreamPlace* place) {
   ThreadRecord* thread = process_enter() == Mode::kActive ? thread_record() : nullptr;
-  if (thread == nullptr || thread->depth != 0 || !thread_context(thread)) return nullptr;
-  return thread->context_record;
+  if (thread == nullptr || thread->depth != 0) return false;
+  const DepthScope depth(thread);
+  return stream_place(*thread, stream, place) && place->context != nullptr;
+}
+
+// A broker may come in the middle of a capture, which must be known by then.
+template <class Call>
+CUresult capture_begin_offline(CUstream stream, Call call) {
+  const CUcontext context = process_mode() == Mode::kOffline ? stream_context(stream) : nullptr;
+  if (context == nullptr) return call();
+  if (!capture_begins(context, stream)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS) capture_ended(stream);
+  return result;
 }
 
 // The context's lock keeps the helper from recording a fence while the capture begins: into this
@@ -44,8 +57,9 @@ template <class Call>
 CUresult capture_begin(CUstream stream, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  ContextRecord* context = current_context();
-  if (context == nullptr) return call();
+  StreamPlace place;
+  if (!place_of(stream, &place)) return capture_begin_offline(stream, call);
+  ContextRecord* context = place.context;
   const DepthScope depth(this_thread);
   CUresult result;
   {
@@ -54,14 +68,17 @@ CUresult capture_begin(CUstream stream, Call call) {
   }
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& other = *context_at(i);
-    if (&other == context || load_acquire(other.alive) == 0) continue;
+    if (&other == context || !other.is_usable()) continue;
     const LockScope scope(other.lock);
     streams_changed(other);
   }
   {
     const LockScope scope(context->lock);
-    // What is in the streams now can be fenced no more once they capture.
-    fences_complete(*context, nullptr, false);
+    {
+      // What is in the streams now can be fenced no more once they capture.
+      const CurrentScope current(place);
+      fences_complete(*context, nullptr, false);
+    }
     streams_changed(*context);
     result = call();
   }
@@ -72,7 +89,8 @@ CUresult capture_begin(CUstream stream, Call call) {
 // Runs what may end the capture that the stream began, and counts it if it did (also a failed one).
 template <class Call>
 CUresult capture_end(CUstream stream, Call call) {
-  if (process_enter() != Mode::kActive || !capture_is_origin(stream)) return call();
+  process_enter();
+  if (!capture_is_origin(stream)) return call();
   const CUresult result = call();
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
@@ -86,10 +104,9 @@ template <class Call>
 CUresult destroy(CUstream stream, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  if (touch.thread() == nullptr) return call();
-  for (int i = 0, n = context_count(); i < n; ++i) {
+  for (int i = 0, n = touch.thread() == nullptr ? 0 : context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
-    if (load_acquire(context.alive) == 0) continue;
+    if (!context.is_usable()) continue;
     const ErrnoGuard guard;
     const DepthScope depth(this_thread);
     const LockScope scope(context.lock);
@@ -107,14 +124,18 @@ CUresult wait_event(CUstream stream, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (touch.thread() == nullptr || load_acquire(captures_active) == 0) return call();
-  ContextRecord* context = current_context();
-  if (context == nullptr) return call();
+  StreamPlace place;
+  if (!place_of(stream, &place)) return call();
+  ContextRecord& context = *place.context;
   const DepthScope depth(this_thread);
-  const LockScope scope(context->lock);
-  for (StreamRecord* s = context->streams; s != nullptr; s = s->next) {
-    if (s->stream == stream) fences_complete(*context, s, false);
+  const LockScope scope(context.lock);
+  {
+    const CurrentScope current(place);
+    for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+      if (s->stream == stream) fences_complete(context, s, false);
+    }
   }
-  streams_changed(*context);
+  streams_changed(context);
   return call();
 }
 

@@ -257,24 +257,45 @@ double Intervals::add(double begin_ns, double end_ns) {
   return end_ns - begin_ns - covered;
 }
 
-ContextRecord* context_record(CUcontext context, int device) {
-  const LockScope scope(contexts_lock);
-  ContextRecord* free_one = nullptr;
+// With contexts_lock held.
+static ContextRecord* context_find(CUcontext context) {
   for (uint32_t i = 0; i < contexts.count(); ++i) {
     ContextRecord& record = contexts[i];
-    if (record.alive != 0 && record.context == context) return &record;
-    if (record.alive == 0 && free_one == nullptr) free_one = &record;
+    if (load_acquire(record.life) != kContextFree && record.context == context) return &record;
   }
-  const bool fresh = free_one == nullptr;
-  if (fresh) free_one = contexts.next();
-  if (free_one == nullptr) return nullptr;
-  free_one->context = context;
-  free_one->device = device;
-  free_one->frontier_ns = kNoFrontier;
+  return nullptr;
+}
+
+// With contexts_lock held.
+static ContextRecord* context_make(CUcontext context, int device) {
+  ContextRecord* made = nullptr;
+  for (uint32_t i = 0; i < contexts.count() && made == nullptr; ++i) {
+    if (load_acquire(contexts[i].life) == kContextFree) made = &contexts[i];
+  }
+  const bool fresh = made == nullptr;
+  if (fresh) made = contexts.next();
+  if (made == nullptr) return nullptr;
+  made->context = context;
+  made->device = device;
+  made->frontier_ns = kNoFrontier;
   if (fresh) contexts.publish();
   activity_begin(device);
-  store_release(free_one->alive, 1u);
-  return free_one;
+  store_release(made->life, kContextAlive);
+  return made;
+}
+
+ContextRecord* context_record(CUcontext context, int device) {
+  constexpr uint64_t kLookNs = 50'000;
+  for (;;) {
+    {
+      const LockScope scope(contexts_lock);
+      ContextRecord* known = context_find(context);
+      if (known == nullptr) return context_make(context, device);
+      if (known->is_usable()) return known;
+    }
+    // It ends, and the handle may be another context's already; or it turns out to go on.
+    sleep_ns(kLookNs);
+  }
 }
 
 ContextRecord* context_at(int index) { return &contexts[static_cast<uint32_t>(index)]; }
@@ -286,36 +307,70 @@ uint64_t device_frontier(int device) {
   uint64_t earliest = kNoFrontier;
   for (uint32_t i = 0; i < n; ++i) {
     const ContextRecord& context = contexts[i];
-    if (load_acquire(context.alive) == 0 || context.device != device) continue;
+    if (load_acquire(context.life) == kContextFree || context.device != device) continue;
     const uint64_t one = load_acquire(context.frontier_ns);
     if (one < earliest) earliest = one;
   }
   return earliest;
 }
 
-void context_forget(CUcontext context) {
+ContextRecord* context_ending(CUcontext context) {
+  ContextRecord* record;
+  {
+    const LockScope scope(contexts_lock);
+    record = context_find(context);
+  }
+  if (record == nullptr) return nullptr;
+  const LockScope scope(record->lock);
+  if (!record->is_usable()) return nullptr;  // somebody else ends it, too
+  fences_harvest(*record);
+  store_release(record->life, kContextEnding);
+  return record;
+}
+
+// Threads that have the record for their current context's: the handle may come to mean another.
+static void threads_forget(const ContextRecord& record) {
+  for (int i = 0, n = thread_count(); i < n; ++i) {
+    ThreadRecord& thread = *thread_at(i);
+    if (load_relaxed(thread.context_record) != &record) continue;
+    store_relaxed(thread.context_known, 0u);
+    store_relaxed(thread.lease, static_cast<const uint32_t*>(nullptr));
+  }
+}
+
+void context_ended(CUcontext context, ContextRecord* record, bool ended) {
+  if (ended) captures_forget(context);
+  if (record == nullptr) return;
+  if (!ended) {
+    store_release(record->life, kContextAlive);
+    return;
+  }
+  threads_forget(*record);
   const LockScope scope(contexts_lock);
+  const LockScope inner(record->lock);
+  streams_changed(*record);
+  while (record->streams != nullptr) {
+    StreamRecord* stream = record->streams;
+    record->streams = stream->next;
+    stream->next = record->spare;
+    record->spare = stream;
+  }
+  record->base = nullptr;
+  record->host_ahead_ns = 0;
+  record->frontier_ns = kNoFrontier;
+  record->pool_count = 0;
+  record->mean_ns = 0;
+  record->asked = 0;
+  record->all_event = nullptr;
+  record->intervals = Intervals();
+  store_release(record->life, kContextFree);
+}
+
+void questions_forget() {
   for (uint32_t i = 0; i < contexts.count(); ++i) {
-    ContextRecord& record = contexts[i];
-    if (record.alive == 0 || record.context != context) continue;
-    const LockScope inner(record.lock);
-    streams_changed(record);
-    while (record.streams != nullptr) {
-      StreamRecord* stream = record.streams;
-      record.streams = stream->next;
-      stream->next = record.spare;
-      record.spare = stream;
-    }
-    record.base = nullptr;
-    record.host_ahead_ns = 0;
-    record.frontier_ns = kNoFrontier;
-    record.pool_count = 0;
-    record.mean_ns = 0;
-    record.asked = 0;
-    record.all_event = nullptr;
-    record.intervals = Intervals();
-    captures_forget(context);
-    store_release(record.alive, 0u);
+    ContextRecord& context = contexts[i];
+    const LockScope scope(context.lock);
+    context.asked = 0;
   }
 }
 
@@ -577,7 +632,7 @@ void meter_reset_after_fork() {
 void launches_look() {
   for (uint32_t i = 0; i < contexts.count(); ++i) {
     ContextRecord& context = contexts[i];
-    if (load_acquire(context.alive) == 0) continue;
+    if (!context.is_usable()) continue;
     const LockScope scope(context.lock);
     streams_changed(context);
   }

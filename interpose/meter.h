@@ -65,7 +65,7 @@ struct StreamRecord {
   const ThreadRecord* owner;  // counts without an atomic add; other threads use foreign_launches
   uint64_t owner_launches;
   uint64_t owner_graphs;
-  uint64_t owner_graph_ns;
+  uint64_t priced_ns;  // learned time of the first of them (priced_graphs)
   uint64_t foreign_launches;
   uint64_t foreign_graphs;
   uint64_t foreign_graph_ns;
@@ -75,10 +75,13 @@ struct StreamRecord {
   bool idle;        // seen, so that the generation changes once
   bool per_thread;  // the per-thread default stream of `owner`: only that thread can record into it
   bool destroyed;   // by the program; stays until its fences have passed
-  Work fenced;      // has a fence behind it
-  Work done;        // a fence behind it has passed
-  uint64_t seen;    // launches at the helper's last visit
-  Work counted;     // in device_totals
+  // What the owner launches by the short way is all one graph, from one long way to the next.
+  uint64_t priced_graphs;
+  uint32_t graph_each_ns;
+  Work fenced;         // has a fence behind it
+  Work done;           // a fence behind it has passed
+  uint64_t seen;       // launches at the helper's last visit
+  Work counted;        // in device_totals
   GraphCost* graph;    // launched last
   bool graphs_differ;  // among those that have no fence behind them
   uint64_t looked_ns;
@@ -109,8 +112,18 @@ struct StreamRecord {
   Work submitted() const {
     // Launches last by who counts, so first here: the graphs among them are counted.
     const uint64_t total = launches();
-    return Work{total, load_relaxed(owner_graphs) + load_relaxed(foreign_graphs),
-                load_relaxed(owner_graph_ns) + load_relaxed(foreign_graph_ns)};
+    const uint64_t own = load_relaxed(owner_graphs);
+    return Work{total, own + load_relaxed(foreign_graphs),
+                own_graph_ns(own) + load_relaxed(foreign_graph_ns)};
+  }
+  uint64_t own_graph_ns(uint64_t graphs) const {
+    return priced_ns + (graphs - priced_graphs) * graph_each_ns;
+  }
+  /// The owner's graphs from now on take so long each. With the context's lock held, by the owner.
+  void graphs_price(uint32_t each_ns) {
+    priced_ns = own_graph_ns(owner_graphs);
+    priced_graphs = owner_graphs;
+    graph_each_ns = each_ns;
   }
 };
 
@@ -131,10 +144,16 @@ class Intervals {
   double floor_ns_ = 0;  // what lies before was forgotten: not counted again
 };
 
+/// Of a record.
+inline constexpr uint32_t kContextFree = 0;
+inline constexpr uint32_t kContextAlive = 1;
+/// The driver may be destroying it: nothing of it may be named, whatever it has in flight.
+inline constexpr uint32_t kContextEnding = 2;
+
 struct ContextRecord {
   CUcontext context;
   int device;
-  uint32_t alive;
+  uint32_t life;  // changes to kContextEnding with the lock held
   Lock lock;
   StreamRecord* streams;
   StreamRecord* spare;
@@ -154,6 +173,8 @@ struct ContextRecord {
   double mean_ns;            // learned GPU time of one kernel; 0 = not measured yet
   uint64_t asked;            // the question that all_event answers (context_passed); 0 = none
   CUevent all_event;         // behind everything in the context; nullptr once it has passed
+
+  bool is_usable() const { return load_acquire(life) == kContextAlive; }
 };
 
 /// What this process has used of a device since it began; only grows.
@@ -171,8 +192,12 @@ ContextRecord* context_at(int index);
 int context_count();
 /// The earliest frontier of the device's contexts.
 uint64_t device_frontier(int device);
-/// Forgets a context that the program destroyed: its work is over, its events are gone.
-void context_forget(CUcontext context);
+/// Before the driver is asked to end the context, or what may be the last reference to it: counts
+/// what has passed, and keeps others away. nullptr: the meter does not know it.
+ContextRecord* context_ending(CUcontext context);
+/// What the driver said. `ended`: its work is over, its events are gone; whoever has it by
+/// thread_context looks again.
+void context_ended(CUcontext context, ContextRecord* record, bool ended);
 
 // All of the following need the context's lock held.
 StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecord* thread);
@@ -215,5 +240,8 @@ void meter_reset_after_fork();
 
 /// The next launch into each stream goes the long way.
 void launches_look();
+
+/// Questions to contexts (context_passed) of another broker's leases and holds are not this one's.
+void questions_forget();
 
 }  // namespace sluice::interpose

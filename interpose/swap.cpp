@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "interpose/meter.h"
+#include "interpose/place.h"
 #include "interpose/say.h"
 #include "interpose/slabs.h"
 #include "interpose/swap_state.h"
@@ -128,23 +128,6 @@ bool captures_refuse(CUresult result) {
   return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
          result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
-
-class CurrentScope {
- public:
-  explicit CurrentScope(CUcontext context)
-      : result_(driver.cuCtxPushCurrent_v2(context)), pushed_(result_ == CUDA_SUCCESS) {}
-  ~CurrentScope() {
-    CUcontext popped = nullptr;
-    if (pushed_) driver.cuCtxPopCurrent_v2(&popped);
-  }
-  CurrentScope(const CurrentScope&) = delete;
-  CurrentScope& operator=(const CurrentScope&) = delete;
-  CUresult result() const { return result_; }
-
- private:
-  CUresult result_;
-  bool pushed_;
-};
 
 // An event behind everything in the context, whose lock keeps captures from beginning meanwhile.
 // False: there can be none (a driver before 12.5).

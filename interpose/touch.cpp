@@ -121,16 +121,26 @@ BlockingScope::BlockingScope() {
   if (thread != nullptr && thread->last_stream != nullptr) wait_prepare(nullptr, true);
 }
 
-void wait_prepare(CUstream only, bool all) {
-  ThreadRecord* thread = caller_on_gpu();
-  if (thread == nullptr || thread->context_record == nullptr) return;
-  const ErrnoGuard guard;
-  const DepthScope depth(thread);
-  ContextRecord& context = *thread->context_record;
+static void place_fence(ThreadRecord& thread, CUstream only, bool all) {
+  StreamPlace place;
+  if (!stream_place(thread, all ? nullptr : only, &place) || place.context == nullptr) return;
+  ContextRecord& context = *place.context;
+  const CurrentScope current(place);
   const LockScope scope(context.lock);
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (all || s->stream == only) fences_complete(context, s, false);
   }
+}
+
+void wait_prepare(CUstream only, bool all) {
+  ThreadRecord* thread = caller();
+  if (thread == nullptr) return;
+  const ErrnoGuard guard;
+  const DepthScope depth(thread);
+  // Not every wait waits for the end of a hold, and before it everything was fenced.
+  raise_word(thread->touching, thread->touching + 1);
+  if (!hold_is_set()) place_fence(*thread, only, all);
+  touch_end(*thread);
 }
 
 void wait_done() {

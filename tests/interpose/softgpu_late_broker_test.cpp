@@ -46,6 +46,62 @@ TEST_F(LateBrokerTest, CountsWhatWasTakenBefore) {
   EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
+// A broker that comes while the program captures meets a capture that it does not know to have
+// begun: nothing may be recorded into its streams, no event be asked that it forbids, and no hold
+// be acknowledged before its end.
+TEST_F(LateBrokerTest, ACaptureThatHasBegunIsLeftAlone) {
+  kernel_load();
+  CUstream streams[2];
+  for (CUstream& stream : streams)
+    ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  for (CUstream stream : {streams[0], CU_STREAM_PER_THREAD}) {
+    ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  }
+  broker_come();
+  for (int i = 0; i < 10; ++i) {
+    for (CUstream stream : {streams[0], CU_STREAM_PER_THREAD})
+      ASSERT_EQ(launch(10, stream), CUDA_SUCCESS);
+    ASSERT_EQ(launch(10, streams[1]), CUDA_SUCCESS);
+  }
+  broker->lease_store(0);
+  broker->hold_store(true);
+  EXPECT_FALSE(broker->wait_held(200)) << "in the middle of the captures";
+  for (CUstream stream : {streams[0], CU_STREAM_PER_THREAD}) {
+    CUgraph graph = nullptr;
+    size_t nodes = 0;
+    EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    ASSERT_NE(graph, nullptr);
+    EXPECT_EQ(cuGraphGetNodes(graph, nullptr, &nodes), CUDA_SUCCESS);
+    EXPECT_EQ(nodes, 10u) << "and nothing of ours among them";
+  }
+  EXPECT_TRUE(broker->wait_held(5000));
+  broker->hold_store(false);
+  broker->lease_store(kLeaseOpen);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
+// Neither a stream's end nor its context's is the capture's for ever.
+TEST_F(LateBrokerTest, CapturesThatEndWithTheirStreamsAreOver) {
+  CUcontext other = nullptr;
+  CUstream stream = nullptr;
+  for (const bool with_context : {false, true}) {
+    ASSERT_EQ(cuCtxCreate(&other, nullptr, 0, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    if (!with_context) {
+      EXPECT_EQ(cuStreamDestroy(stream), CUDA_SUCCESS);
+    }
+    EXPECT_EQ(cuCtxDestroy(other), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  }
+  broker_come();
+  ASSERT_TRUE(eventually([&] { return held() != 0; }));
+  broker->lease_store(0);
+  broker->hold_store(true);
+  EXPECT_TRUE(broker->wait_held(5000));
+  broker->hold_store(false);
+}
+
 TEST_F(LateBrokerTest, WhoHasMoreThanTheQuotaKeepsItAndGetsNoMore) {
   CUdeviceptr pointer = 0, more = 0;
   ASSERT_EQ(cuMemAlloc(&pointer, kQuota), CUDA_SUCCESS);

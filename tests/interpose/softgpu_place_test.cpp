@@ -1,0 +1,166 @@
+// Streams of other contexts than the calling thread's: launches into them ask the lease of their
+// own GPU, are charged there and are waited for by its drains; and captures of them are left alone.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/interpose/softgpu_launch.h"
+
+namespace {
+
+using sluice::protocol::kLeaseExclusive;
+using sluice::protocol::kLeaseOpen;
+using sluice::protocol::MessageType;
+using namespace sluice::test;
+
+constexpr unsigned kShort = 1'000, kLong = 500'000;
+
+class PlaceTest : public SoftGpuLaunchTest {
+ protected:
+  PlaceTest() : SoftGpuLaunchTest(Options{.gpus = 2, .quota = 200 * kMiB}) {}
+  void SetUp() override {
+    SoftGpuLaunchTest::SetUp();
+    broker->lease_store(kLeaseOpen);
+    kernel_load();
+    ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    broker->lease_store(kLeaseOpen);
+    EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    SoftGpuLaunchTest::TearDown();
+  }
+  // Makes another context current, on the first GPU or the second.
+  void second_context(int device) {
+    CUcontext second = nullptr;
+    ASSERT_EQ(cuCtxCreate(&second, nullptr, 0, device), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetCurrent(second), CUDA_SUCCESS);
+  }
+  bool drained(std::uint32_t gpu = 0) {
+    return broker->account(0, gpu).drained_epoch.load() == broker->epoch(gpu);
+  }
+  void close() {
+    broker->lease_store(0, 0);
+    broker->lease_store(0, 1);
+  }
+  double busy(std::uint32_t gpu = 0) {
+    return static_cast<double>(broker->account(0, gpu).busy_ns.load());
+  }
+  // What is launched counts for the first GPU, and for no other.
+  void launches_are_charged() {
+    const auto before = static_cast<double>(device_account().busy_ns);
+    const std::uint64_t launches = broker->account().launches.load();
+    const double ours_before = busy(), other_before = busy(1);
+    for (int i = 0; i < 40; ++i) {
+      ASSERT_EQ(launch(kShort, stream), CUDA_SUCCESS);
+      if (i % 4 == 0) {
+        ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+      }
+    }
+    close();
+    ASSERT_TRUE(eventually([&] { return drained(0) && drained(1); }, 20000));
+    const double device = static_cast<double>(device_account().busy_ns) - before;
+    EXPECT_GE(busy() - ours_before, device * 0.99);
+    EXPECT_EQ(broker->account().launches.load() - launches, 40u);
+    EXPECT_EQ(busy(1), other_before);
+  }
+  void drain_waits() {
+    ASSERT_EQ(launch(kLong, stream), CUDA_SUCCESS);
+    close();
+    ASSERT_TRUE(eventually([&] { return drained(); }, 60000));
+    EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS) << "drained, and something still runs";
+  }
+  CUstream stream = nullptr;
+};
+
+TEST_F(PlaceTest, LaunchesUnderAnotherContextOfTheGpuAreCharged) {
+  second_context(0);
+  launches_are_charged();
+}
+
+TEST_F(PlaceTest, LaunchesUnderAContextOfAnotherGpuAreCharged) {
+  second_context(1);
+  launches_are_charged();
+}
+
+TEST_F(PlaceTest, ADrainWaitsForThemUnderAnotherContextOfTheGpu) {
+  second_context(0);
+  drain_waits();
+}
+
+TEST_F(PlaceTest, ADrainWaitsForThemUnderAContextOfAnotherGpu) {
+  second_context(1);
+  drain_waits();
+}
+
+TEST_F(PlaceTest, ADrainOfExclusiveLeasesWaitsForThemUnderAContextOfAnotherGpu) {
+  broker->lease_store(kLeaseOpen | kLeaseExclusive);
+  second_context(1);
+  drain_waits();
+}
+
+// The stream's GPU has the lease that counts, not the thread's.
+TEST_F(PlaceTest, TheLeaseOfItsOwnGpuIsAsked) {
+  broker->lease_store(0, 0);
+  ASSERT_TRUE(eventually([&] { return drained(); }));
+  const std::uint64_t before = device_account().launches;
+  std::atomic<int> launched{0};
+  std::thread program([&] {
+    second_context(1);
+    for (int i = 0; i < 5; ++i, ++launched) EXPECT_EQ(launch(kShort, stream), CUDA_SUCCESS);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(launched, 0);
+  EXPECT_EQ(device_account().launches, before);
+  EXPECT_TRUE(
+      eventually([&] { return broker->wait_for(MessageType::kGateWant, broker->epoch(0), 1); }));
+  broker->lease_store(kLeaseOpen, 0);
+  program.join();
+  EXPECT_EQ(launched, 5);
+}
+
+// By the short way, too: known streams that the thread has launched into under their own context.
+TEST_F(PlaceTest, NorDoesAKnownStreamGoByTheThreadsLease) {
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(launch(10, stream), CUDA_SUCCESS);
+  second_context(1);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(launch(10, stream), CUDA_SUCCESS);
+  broker->lease_store(0, 0);
+  ASSERT_TRUE(eventually([&] { return drained(); }, 20000));
+  const std::uint64_t before = device_account().launches;
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_EQ(device_account().launches, before);
+    broker->lease_store(kLeaseOpen, 0);
+  });
+  EXPECT_EQ(launch(10, stream), CUDA_SUCCESS);
+  opener.join();
+}
+
+// A drain asks the contexts of exclusive GPUs, and leaves one alone whose stream is captured,
+// whoever began the capture. While it lasts nothing of it is drained.
+TEST_F(PlaceTest, ACaptureOfAStreamOfAnotherContextIsLeftAlone) {
+  for (const int device : {0, 1}) {
+    SCOPED_TRACE(device);
+    broker->lease_store(kLeaseOpen | kLeaseExclusive);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    ASSERT_EQ(launch(10, stream), CUDA_SUCCESS);
+    second_context(device);
+    ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    ASSERT_EQ(launch(10, stream), CUDA_SUCCESS);
+    close();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_FALSE(drained());
+    CUgraph graph = nullptr;
+    EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    EXPECT_NE(graph, nullptr);
+    EXPECT_TRUE(eventually([&] { return drained(); }, 20000));
+    CUgraphExec exec = nullptr;
+    EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+    broker->lease_store(kLeaseOpen);
+    EXPECT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  }
+}
+
+}  // namespace
