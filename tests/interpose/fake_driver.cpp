@@ -297,6 +297,7 @@ FAKE CUresult cuEventRecord(CUevent event, CUstream stream) {
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuEventQuery(CUevent) {
+  if (fake.on_enter != nullptr) fake.on_enter(__func__);
   return fake.events_pending != 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 FAKE CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {

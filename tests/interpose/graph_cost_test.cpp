@@ -1,6 +1,7 @@
 // What graphs and kernels cost, as the gate and the meter learn it: the whole shim over the fake
 // driver, whose device time is ours to set. Each case is a process of its own.
 #include <gtest/gtest.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include <memory>
@@ -177,6 +178,34 @@ TEST_F(GraphCostTest, TheCostSurvivesUpdatesAndFollowsThem) {
   EXPECT_FALSE(passes([] {
     for (int i = 0; i < 2; ++i) one_graph();
   }));
+}
+
+// The helper puts a fence behind kernels that nobody waits for, also while the driver is about to
+// take a graph: which is not among them, and no kernel of the next stretch either.
+TEST_F(GraphCostTest, AFenceInTheMiddleOfALaunchTakesNoGraphForAKernel) {
+  broker->window_set(1'000'000);
+  for (int i = 0; i < 40; ++i) {
+    kernels(1, 10'000);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  }
+  graphs(5, 300'000);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  static int graphs_begun;
+  fake.on_enter = [](const char* function) {
+    if (strcmp(function, "cuGraphLaunch") != 0 || ++graphs_begun % 2 != 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  for (int i = 0; i < 20; ++i) {
+    kernels(3, 10'000);
+    graphs(1, 300'000);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  }
+  fake.on_enter = nullptr;
+  fake.launch_ns = 10'000;
+  EXPECT_TRUE(passes([] {
+    for (int i = 0; i < 20; ++i)
+      cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  })) << "kernels take what they took";
 }
 
 TEST_F(GraphCostTest, TheCostGoesWithTheHandleThatTheDriverGivesAgain) {

@@ -205,6 +205,56 @@ TEST_F(GuestTest, TheSocketIsHighClosesOnExecAndAReusedNumberIsLeftAlone) {
   unlink(name);
 }
 
+// From where the driver is asked to end a context until it has, nobody may name it: not the helper,
+// who has a drain to see to, with work in flight.
+TEST_F(GuestTest, AContextThatEndsIsLeftAlone) {
+  start(kGiB);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  static std::atomic<bool> ending{false};
+  static std::atomic<int> named{0};
+  fake.on_enter = [](const char* function) {
+    if (strcmp(function, "cuDevicePrimaryCtxRelease_v2") == 0) {
+      ending = true;
+      sleep_ms(100);
+      fake.events_pending = 0;
+    } else if (ending) {
+      ++named;
+      printf("%s\n", function);
+    }
+  };
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  fake.events_pending = 1;
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  broker->lease_store(0);
+  sleep_ms(20);
+  EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 1));
+  ASSERT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+  // Its work is over with it.
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_EQ(named, 0);
+  fake.on_enter = nullptr;
+}
+
+// One that others hold, too, goes on.
+TEST_F(GuestTest, AContextThatDoesNotEndIsDrainedAsBefore) {
+  start(kGiB);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  fake.events_pending = 1;
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  ASSERT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+  broker->lease_store(0);
+  EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 50));
+  fake.events_pending = 0;
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+}
+
 // A fork while another thread makes a context, which takes a driver long: the child, where that
 // thread is not, makes its own.
 TEST_F(GuestTest, AForkInTheMiddleOfAnotherThreadsContextLeavesTheChildFree) {

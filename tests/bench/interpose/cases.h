@@ -21,6 +21,21 @@ SLUICE_BODY void body_launch(long count) {
   for (long i = 0; i < count; ++i)
     cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
 }
+SLUICE_BODY void body_launch_ex(long count) {
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  for (long i = 0; i < count; ++i) cuLaunchKernelEx(&config, nullptr, nullptr, nullptr);
+}
+SLUICE_BODY void body_launch_streams(long count) {
+  CUstream streams[] = {reinterpret_cast<CUstream>(0x7000), reinterpret_cast<CUstream>(0x7040)};
+  for (long i = 0; i < count; ++i)
+    cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, streams[i % 2], nullptr, nullptr);
+}
+SLUICE_BODY void body_launch_per_thread(long count) {
+  for (long i = 0; i < count; ++i)
+    cuLaunchKernel_ptsz(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+}
 SLUICE_BODY void body_graph_launch(long count) {
   for (long i = 0; i < count; ++i) cuGraphLaunch(reinterpret_cast<CUgraphExec>(0x6000), nullptr);
 }
@@ -80,6 +95,9 @@ inline constexpr Case kCases[] = {
     {"launch", body_launch, 0, 1e3},
     {"launch_10us", body_launch, 0, 1e4},
     {"launch_1ms", body_launch, 0, 1e6},
+    {"launch_ex", body_launch_ex, 0, 1e3},
+    {"launch_streams", body_launch_streams, 0, 1e3},
+    {"launch_per_thread", body_launch_per_thread, 0, 1e3},
     {"graph_launch", body_graph_launch, 0, 1e3},
     {"graph_launch_100us", body_graph_launch, 0, 1e5},
     {"alloc_free", body_alloc, 10, 0},

@@ -25,7 +25,8 @@ import sys
 import tempfile
 
 # Case -> the function that callgrind counts in.
-BODIES = {"launch": "body_launch", "launch_10us": "body_launch", "launch_1ms": "body_launch",
+BODIES = {"launch": "body_launch", "launch_10us": "body_launch", "launch_1ms": "body_launch", "launch_ex": "body_launch_ex",
+          "launch_streams": "body_launch_streams", "launch_per_thread": "body_launch_per_thread",
           "graph_launch": "body_graph_launch", "graph_launch_100us": "body_graph_launch", "alloc_free": "body_alloc", "alloc_free_10000": "body_alloc",
           "event_record": "body_event_record", "memory_info": "body_memory_info", "dlsym_foreign": "body_dlsym_foreign",
           "dlsym_driver": "body_dlsym_driver", "proc_address": "body_proc_address"}
