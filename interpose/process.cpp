@@ -34,6 +34,9 @@ void fork_child() {
   registered_mode = Mode::kUnknown;
   process.lost_open = process.lost_refuse = process.lost = process.alone = 0;
   process.devices_known = 0;
+  // The pages are the parent's. Without a broker the child gets none of its own, and whoever looks
+  // at every GPU of the tenant must find none.
+  process.gpu_count = process.swap_gpus = process.slot = 0;
   process.lease = nullptr;
   process.claims = nullptr;
   start_lock.reset_after_fork();

@@ -176,6 +176,29 @@ TEST_F(GuestTest, AForkChildRegistersForItself) {
   EXPECT_EQ(launch(), CUDA_SUCCESS);
 }
 
+// The parent's pages are not there in the child, which finds no broker to give it its own.
+TEST_F(GuestTest, AForkChildThatFindsNoBrokerAnyMoreRunsOpen) {
+  start(kGiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  ASSERT_EQ(broker->registrations(), 1);
+  broker->die();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(20);
+    CUcontext context = nullptr;
+    CUdeviceptr pointer = 0;
+    const bool good = cuInit(0) == CUDA_SUCCESS &&
+                      cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+                      cuMemAlloc_v2(&pointer, 3 * kMiB) == CUDA_SUCCESS &&
+                      cuMemsetD8_v2(pointer, 0, 1) == CUDA_SUCCESS && launch() == CUDA_SUCCESS &&
+                      cuCtxSynchronize() == CUDA_SUCCESS && cuMemFree_v2(pointer) == CUDA_SUCCESS;
+    _exit(good ? 0 : 1);
+  }
+  int status = 1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
 int socket_descriptor() {
   for (int fd = 1000; fd < 1100; ++fd) {
     if (fcntl(fd, F_GETFD) == FD_CLOEXEC) return fd;
