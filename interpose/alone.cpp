@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interpose/activity.h"
+#include "interpose/gate.h"
 #include "interpose/link.h"
 #include "interpose/meter.h"
 
@@ -167,8 +168,9 @@ void own_share_wait(int gpu) {
   const ErrnoGuard guard;
   if (own_share_open(gpu)) return;
   const WaitScope told(WaitReason::kGate);
-  // A broker that comes or goes may take the share away, or its gate elsewhere, at any moment.
-  while (load_acquire(own_share) != nullptr) {
+  // A broker that comes or goes may take the share away, or its gate elsewhere, at any moment; and
+  // nobody opens it any more while the process exits, or where launches fail.
+  while (load_acquire(own_share) != nullptr && !lease_is_void()) {
     const AtomicU32* gate = load_acquire(share_storage.gates[gpu]);
     if (gate == nullptr) return;
     const uint32_t word = gate->load();

@@ -430,7 +430,8 @@ void lost_act(uint64_t lost_for_ns) {
       memset(watches, 0, sizeof watches);
       return;
     }
-    // Limits that cannot be kept otherwise are kept by launching nothing.
+    // Limits that cannot be kept otherwise are kept by launching nothing, whatever the lease was.
+    if (limits) process_hold();
     if (limits) process_refuse(true);
     process_set_lost_open(!limits);
     return;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -313,6 +314,54 @@ TEST_F(GuestTest, AForkInTheMiddleOfAnotherThreadsContextLeavesTheChildFree) {
   EXPECT_EQ(status, 0);
   go = true;
   slow.join();
+}
+
+// A worker waits at the gate of its process's own share, with nothing in flight. The process exits,
+// and what runs after the shim's own end joins the worker.
+TEST_F(GuestTest, AProcessThatExitsLetsItsThreadsPassTheGateOfItsOwnShare) {
+  start(kGiB);
+  broker->lease_store(kLeaseOpen);
+  setenv("SLUICE_SM", "1%", 1);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(20);
+    static std::thread worker;
+    static std::atomic<bool> passed{false};
+    atexit([] {
+      worker.join();
+      _exit(passed ? 0 : 1);
+    });
+    fake.launch_ns = 500e6;
+    fake.events_pending = 1;
+    if (cuInit(0) != CUDA_SUCCESS || launch() != CUDA_SUCCESS) _exit(2);
+    sleep_ms(500);  // as long as the launch takes: its time is paid for by the clock
+    fake.events_pending = 0;
+    if (!eventually([&] { return broker->account().in_flight.load() == 0; })) _exit(3);
+    worker = std::thread([] { passed = launch() == CUDA_SUCCESS; });
+    sleep_ms(300);
+    if (passed) _exit(4);
+    exit(5);
+  }
+  int status = 1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
+// The broker goes with the lease open, and there are no descriptors to keep the process's own
+// limits with.
+TEST_F(GuestTest, LimitsThatCannotBeKeptAreKeptByLaunchingNothing) {
+  start(kGiB);
+  broker->lease_store(kLeaseOpen);
+  setenv("SLUICE_MEMORY", "100MiB", 1);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  broker->die();
+  EXPECT_TRUE(eventually([] { return launch() == CUDA_ERROR_NOT_PERMITTED; }, 6000));
+  EXPECT_EQ(launch(), CUDA_ERROR_NOT_PERMITTED);
 }
 
 }  // namespace
