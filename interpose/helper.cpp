@@ -294,9 +294,9 @@ void words_wait(uint32_t wake_seen, const Words& seen, uint64_t timeout_ns) {
   const uint64_t end_ns = clock_now_ns() + timeout_ns;
   timespec end{static_cast<time_t>(end_ns / 1000000000u), static_cast<long>(end_ns % 1000000000u)};
   const long rc = syscall(kFutexWaitV, vector, count, 0, &end, CLOCK_MONOTONIC);
-  if (rc >= 0 || errno != ENOSYS) return;
-  // An older kernel waits on one word only: sleep on ours, and look at the leases every few
-  // milliseconds.
+  if (rc >= 0 || errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT) return;
+  // An older kernel waits on one word only, and a container's filter may know no other call (and
+  // answer what it likes): sleep on ours, and look at the leases every few milliseconds.
   futex_wait(&wake_word, wake_seen, timeout_ns < 2000000 ? timeout_ns : 2000000, false);
 }
 
