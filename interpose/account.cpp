@@ -124,7 +124,7 @@ bool charge_fits(int gpu, uint64_t bytes) {
   const uint64_t quota = process.memory_max(gpu);
   if (process.ledger.reserve(index, bytes, quota)) return true;
   if (load_acquire(process.alone) == 0) return false;
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   family_sweep();
   return process.ledger.reserve(index, bytes, quota);
 }

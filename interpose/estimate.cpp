@@ -91,7 +91,7 @@ Estimate::Estimate(bool wanted) {
   ThreadRecord* thread = nullptr;
   const int gpu = wanted ? gpu_to_estimate(&thread) : -1;
   if (gpu < 0) return;
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   locked_ = turn_take();
   const DepthScope depth(thread);
   Basis now{};
@@ -137,7 +137,7 @@ bool Estimate::give_back(const void* owner) {
 
 bool Estimate::charge(const void* owner) {
   if (gpu_ < 0) return true;
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   taken_read();
   if (taken_ == 0) return give_back(owner);
   const AccountScope account;
@@ -152,7 +152,7 @@ bool Estimate::charge(const void* owner) {
 
 bool Estimate::charge_late(const void* owner) {
   if (gpu_ < 0) return true;
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   taken_read();
   if (taken_ == 0) return true;
   const AccountScope account;
@@ -170,7 +170,7 @@ bool Estimate::charge_late(const void* owner) {
 }
 
 bool Estimate::was_others() const {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   Basis now{};
   return read(device_, gpu_, &now) && now.most < after_.least + taken_ / 2;
 }

@@ -238,7 +238,7 @@ void policy_reset_after_fork() { policy_lock.reset_after_fork(); }
 
 const Policy& policy() {
   if (load_acquire(current_known) != 0) return current;
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   const LockScope scope(policy_lock);
   if (current_known == 0) policy_load();
   store_release(current_known, 1u);

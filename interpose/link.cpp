@@ -318,6 +318,7 @@ void link_close() {
 namespace {
 
 bool message_send(const void* message, size_t bytes) {
+  const SystemGuard guard;
   const LockScope scope(send_lock);
   return descriptor_is_ours() && wire_send(link.fd, message, bytes, nullptr, 0, true) == 0;
 }

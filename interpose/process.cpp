@@ -232,7 +232,7 @@ Mode registration_begin(bool may_wait) {
 Mode registration_mode(bool may_wait) {
   const Mode known = __atomic_load_n(&registered_mode, __ATOMIC_ACQUIRE);
   if (SLUICE_LIKELY(known != Mode::kUnknown)) return known;
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   const LockScope scope(start_lock);
   if (registered_mode != Mode::kUnknown) return registered_mode;
   threads_prepare();
@@ -264,7 +264,7 @@ protocol::GpuUuid wish() {
 }
 
 Mode start() {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   // Without a driver every hook's real function is one that says so; the mode stays open for a
   // driver loaded later.
   if (!resolve_driver()) return Mode::kInert;

@@ -161,7 +161,7 @@ struct Settled {
 Settled settle(int device, Above above, uint64_t patience_ns) {
   const int gpu = device_gpu(device);
   if (gpu < 0) return {};
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   Settled result{};
   uint64_t bytes = 0;
   const bool alone = accounts_pause_for(patience_ns);

@@ -61,7 +61,7 @@ NvmlTable nvml;
 
 bool resolve_driver() {
   if (SLUICE_LIKELY(load_acquire(driver_state) == 1)) return true;
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   lookup_prepare();
   // Outside the lock: loading may run constructors that look names up.
   void* library = library_open(kDriverName, driver_handle_seen());
@@ -82,7 +82,7 @@ bool resolve_driver() {
 
 bool resolve_nvml() {
   if (SLUICE_LIKELY(load_acquire(nvml_state) == 1)) return true;
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   lookup_prepare();
   // Handles of devices belong to one library: the program's, if it has loaded one.
   void* library = dlopen(kNvmlName, RTLD_LAZY | RTLD_NOLOAD);

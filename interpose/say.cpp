@@ -59,7 +59,7 @@ Line& Line::skipped(uint64_t count) {
 }
 
 void Line::say() const {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   char line[sizeof buffer_ + 16] = "sluice: ";
   strcat(line, buffer_);
   strcat(line, "\n");

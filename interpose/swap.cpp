@@ -275,7 +275,7 @@ CUresult block_release(Block& block) {
 }
 
 SwapResult swap_allocate(int device, CUcontext context, uint64_t bytes, CUdeviceptr* address) {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   const uint64_t unit = granule(device);
   if (unit == kNoGranule) return {SwapAnswer::kByDriver, CUDA_SUCCESS, 0};
   if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS)
@@ -318,7 +318,7 @@ bool swap_has(CUdeviceptr address) {
 }
 
 CUresult swap_free(CUdeviceptr address) {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   Freed freed;
   captured_free();
   if (load_acquire(captures_active) != 0) {
@@ -338,7 +338,7 @@ CUresult swap_free(CUdeviceptr address) {
 }
 
 CUresult swap_free_behind(CUdeviceptr address, CUstream stream) {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   Freed freed;
   if (!free_claim(address, &freed)) return CUDA_ERROR_INVALID_VALUE;
   const RelaxedScope relaxed(RelaxedScope::When::kAlways);

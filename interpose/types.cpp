@@ -17,7 +17,7 @@ uint64_t clock_now_ns() {
 
 void sleep_ns(uint64_t ns) {
   timespec t{static_cast<time_t>(ns / 1000000000u), static_cast<long>(ns % 1000000000u)};
-  nanosleep(&t, nullptr);
+  syscall(SYS_nanosleep, &t, nullptr);
 }
 
 void futex_wait(const uint32_t* word, uint32_t expected, uint64_t timeout_ns, bool shared) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,8 +35,25 @@ class ErrnoGuard {
   int saved_;
 };
 
-uint64_t clock_now_ns();  // CLOCK_MONOTONIC
-void sleep_ns(uint64_t ns);
+/// The same around what is a cancellation point: reading, writing, sending, waiting for a
+/// descriptor; and other libraries' work done for the shim. A thread that is cancelled meanwhile
+/// goes on until it is back in the program: nothing here is unwound, so what it holds it would hold
+/// for ever. Waits by futex and sleep_ns are none anyway, so a gate is as little a cancellation
+/// point as a call of the driver.
+class SystemGuard {
+ public:
+  SystemGuard() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~SystemGuard() { pthread_setcancelstate(before_, nullptr); }
+  SystemGuard(const SystemGuard&) = delete;
+  SystemGuard& operator=(const SystemGuard&) = delete;
+
+ private:
+  const ErrnoGuard errno_;
+  int before_;
+};
+
+uint64_t clock_now_ns();     // CLOCK_MONOTONIC
+void sleep_ns(uint64_t ns);  // no cancellation point
 
 /// Waits while *word == expected; shared = the word lives in a page mapped by other processes too.
 void futex_wait(const uint32_t* word, uint32_t expected, uint64_t timeout_ns, bool shared);

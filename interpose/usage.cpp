@@ -80,7 +80,7 @@ void uuid_write(const protocol::GpuUuid& uuid, char out[41]) {
 }
 
 bool usage_read(int gpu, uint64_t* bytes) {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   const LockScope scope(lock);
   const uint32_t pid = pid_of_nvml();
   unsigned count = 0;
@@ -91,7 +91,7 @@ bool usage_read(int gpu, uint64_t* bytes) {
 }
 
 bool usage_of_gpu(int gpu, uint64_t* bytes) {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   const LockScope scope(lock);
   nvmlMemory_t memory{};
   if (!library_ready() || nvml.nvmlDeviceGetMemoryInfo == nullptr) return false;
@@ -102,7 +102,7 @@ bool usage_of_gpu(int gpu, uint64_t* bytes) {
 }
 
 void usage_before_context(int gpu) {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   const LockScope scope(lock);
   if (pid_of_nvml() != 0) return;
   unsigned count = 0;
@@ -110,7 +110,7 @@ void usage_before_context(int gpu) {
 }
 
 void usage_after_context(int gpu) {
-  const ErrnoGuard guard;
+  const SystemGuard guard;
   const LockScope scope(lock);
   if (pid_of_nvml() != 0 || !own_absent[gpu]) return;
   const auto pid = static_cast<uint32_t>(getpid());
