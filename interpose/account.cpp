@@ -13,9 +13,11 @@
 namespace sluice::interpose {
 namespace {
 
-uint32_t paused;
-Lock pausing;  // held while they are stopped
+uint32_t paused;  // how many keep scopes from beginning
+Lock pausing;     // held while they are stopped
+uint32_t asking;  // how many ask for that lock from within a scope
 constexpr uint64_t kPausePatienceNs = 1'000'000'000;
+constexpr uint64_t kPauseAgainNs = 1'000'000;
 RateLimit refusals_said;
 uint64_t contexts_charged[kDevicesMax];  // how many
 uint64_t context_cost[kDevicesMax];      // bytes charged for each of them
@@ -39,11 +41,34 @@ void refusal_say(int gpu, uint64_t bytes) {
 SLUICE_ALWAYS_INLINE void accounting_raise(ThreadRecord& thread) {
   for (;;) {
     raise_word(thread.accounting, 1);
-    if (SLUICE_LIKELY(load_acquire(paused) == 0)) return;
+    const uint32_t pauses = load_acquire(paused);
+    if (SLUICE_LIKELY(pauses == 0)) return;
     store_release(thread.accounting, 0u);
     const ErrnoGuard guard;
-    futex_wait(&paused, 1, 10'000'000, false);
+    futex_wait(&paused, pauses, 10'000'000, false);
   }
+}
+
+void scopes_stop() {
+  __atomic_add_fetch(&paused, 1, __ATOMIC_SEQ_CST);
+  threads_barrier();
+}
+
+void scopes_go() {
+  if (__atomic_sub_fetch(&paused, 1, __ATOMIC_SEQ_CST) == 0) futex_wake_all(&paused, false);
+}
+
+// Whether all scopes have ended by then, but the calling thread's. `gives_way`: false as soon as
+// one of them asks for the lock that the caller holds, for it cannot end before it has had it.
+bool scopes_end(uint64_t until_ns, bool gives_way) {
+  for (int i = 0; i < thread_count(); ++i) {
+    if (thread_at(i) == this_thread) continue;
+    while (load_acquire(thread_at(i)->accounting) != 0) {
+      if (clock_now_ns() >= until_ns || (gives_way && load_acquire(asking) != 0)) return false;
+      sleep_ns(20000);
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -77,28 +102,33 @@ int AccountScope::device() const {
   return thread_ != nullptr && thread_context(thread_) ? thread_->device : -1;
 }
 
+// What a scope waits for may be in another that is kept from beginning: now and then they go on.
 void accounts_pause() {
-  while (!accounts_pause_for(kPausePatienceNs)) accounts_resume();
+  for (;;) {
+    const uint64_t until_ns = clock_now_ns() + kPausePatienceNs;
+    scopes_stop();
+    do {
+      pausing.acquire();
+      if (scopes_end(until_ns, true)) return;
+      pausing.release();
+      sleep_ns(kPauseAgainNs);  // the lock is not fair: it is for who asks
+    } while (clock_now_ns() < until_ns);
+    scopes_go();
+    sleep_ns(kPauseAgainNs);
+  }
 }
 
 bool accounts_pause_for(uint64_t patience_ns) {
+  const bool within = this_thread != nullptr && load_relaxed(this_thread->accounting) != 0;
+  if (within) __atomic_add_fetch(&asking, 1, __ATOMIC_ACQ_REL);
   pausing.acquire();
-  store_release(paused, 1u);
-  threads_barrier();
-  const uint64_t until_ns = clock_now_ns() + patience_ns;
-  for (int i = 0; i < thread_count(); ++i) {
-    if (thread_at(i) == this_thread) continue;
-    while (load_acquire(thread_at(i)->accounting) != 0) {
-      if (clock_now_ns() >= until_ns) return false;
-      sleep_ns(20000);
-    }
-  }
-  return true;
+  if (within) __atomic_sub_fetch(&asking, 1, __ATOMIC_ACQ_REL);
+  scopes_stop();
+  return scopes_end(clock_now_ns() + patience_ns, false);
 }
 
 void accounts_resume() {
-  store_release(paused, 0u);
-  futex_wake_all(&paused, false);
+  scopes_go();
   pausing.release();
 }
 
@@ -229,6 +259,7 @@ void account_restore() {
 
 void account_reset_after_fork() {
   store_release(paused, 0u);
+  store_release(asking, 0u);
   pausing.reset_after_fork();
   memset(contexts_charged, 0, sizeof contexts_charged);
   memset(context_cost, 0, sizeof context_cost);
