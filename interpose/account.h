@@ -149,7 +149,9 @@ void graph_memory_reset_after_fork();
 // the driver did, and the sentence was said.
 [[nodiscard]] bool vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes);
 void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address);
-bool vmm_released(CUmemGenericAllocationHandle handle);
+/// Around the driver's call: when it has returned, another thread may be given the handle anew.
+bool vmm_release_begin(CUmemGenericAllocationHandle handle);
+void vmm_release_end(CUmemGenericAllocationHandle handle, bool released);
 [[nodiscard]] bool vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address,
                               uint64_t bytes);
 bool vmm_unmapped(CUdeviceptr address, uint64_t bytes);

@@ -116,6 +116,8 @@ Mapping* mapping_of(uint64_t address) {
 
 bool vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes) {
   const LockScope scope(lock);
+  // Another thread's release is about to return, and the driver has given the handle anew.
+  if (Physical* ended = physicals.find(handle); ended != nullptr) let_go_if_unused(ended);
   if (SLUICE_LIKELY(physicals.insert(Physical{handle, bytes, device, 1, 0}))) return true;
   unrecorded_say("an allocation's record");
   return false;
@@ -130,13 +132,20 @@ void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) {
   if (physical != nullptr) ++physical->references;
 }
 
-bool vmm_released(CUmemGenericAllocationHandle handle) {
+bool vmm_release_begin(CUmemGenericAllocationHandle handle) {
   const LockScope scope(lock);
   Physical* physical = physicals.find(handle);
   if (physical == nullptr || physical->references == 0) return false;
   --physical->references;
-  let_go_if_unused(physical);
   return true;
+}
+
+void vmm_release_end(CUmemGenericAllocationHandle handle, bool released) {
+  const LockScope scope(lock);
+  Physical* physical = physicals.find(handle);
+  if (physical == nullptr) return;
+  if (!released) ++physical->references;
+  let_go_if_unused(physical);
 }
 
 bool vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64_t bytes) {

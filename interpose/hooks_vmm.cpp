@@ -36,15 +36,15 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Ends a handle or a mapping. Memory from elsewhere, and what others may still hold, is the
-// residual's.
+// Ends a handle or a mapping; `call` is told whether it is on record. Memory from elsewhere, and
+// what others may still hold, is the residual's.
 template <class Call, class End>
 CUresult end(Call call, End end_known) {
   bool known = true;
   {
     const AccountScope account;
     if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-    const CUresult result = call();
+    const CUresult result = call(account.active());
     if (!account.active() || result != CUDA_SUCCESS) return result;
     known = end_known();
   }
@@ -65,13 +65,21 @@ SLUICE_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t by
 }
 
 SLUICE_HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return end([&] { return driver.cuMemRelease(handle); }, [&] { return vmm_released(handle); });
+  bool known = false;
+  return end(
+      [&](bool recorded) {
+        known = recorded && vmm_release_begin(handle);
+        const CUresult result = driver.cuMemRelease(handle);
+        if (known) vmm_release_end(handle, result == CUDA_SUCCESS);
+        return result;
+      },
+      [&] { return known; });
 }
 
 // Movable memory is mapped too, but not by the program.
 SLUICE_HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (swap_owns(address)) return CUDA_ERROR_INVALID_VALUE;
-  return end([&] { return driver.cuMemUnmap(address, bytes); },
+  return end([&](bool) { return driver.cuMemUnmap(address, bytes); },
              [&] { return vmm_unmapped(address, bytes); });
 }
 

@@ -12,10 +12,10 @@
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30, 0, 0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0,       1, 0,
-                  nullptr,    0, 1000, 0, 0, 2 << 20, 0, 0, nullptr,      0,       0, nullptr,
-                  0,          0, 0,    0, 0, 0,       0, 0, nullptr,      nullptr, 0, 0,
-                  nullptr};
+FakeState fake = {8ull << 30, 0,       0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0,       1, 0,
+                  nullptr,    0,       1000, 0, 0, 2 << 20, 0, 0, nullptr,      0,       0, nullptr,
+                  0,          0,       0,    0, 0, 0,       0, 0, nullptr,      nullptr, 0, 0,
+                  nullptr,    nullptr, 0};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);

@@ -64,6 +64,8 @@ struct FakeState {
   int graph_depth;  // how many graphs lie within each other in any graph; the innermost allocates
   unsigned long long graph_node_bytes;     // so much; 0 = none does
   void (*on_enter)(const char* function);  // at the beginning of fake_enter; nullptr = nothing
+  void (*on_released)();                   // behind all that cuMemRelease does; nullptr = nothing
+  int handles_again;                       // 1: cuMemCreate gives out the handle that ended last
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

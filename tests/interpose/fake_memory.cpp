@@ -44,6 +44,7 @@ class ErrnoKept {
   const int value_ = errno;
 };
 unsigned long long next_piece = 0x9001;
+unsigned long long ended_piece;  // the last; 0 = none
 
 // Counts the call; true when it is one that shall fail.
 bool fails() {
@@ -66,6 +67,7 @@ void piece_drop(unsigned long long handle) {
   close(found->second.file);
   fake.used_bytes -= found->second.bytes;
   pieces.erase(found);
+  ended_piece = handle;
 }
 
 void* blank(void* at, size_t bytes, int flags) {
@@ -93,14 +95,19 @@ FAKE CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0)
     return CUDA_ERROR_OPERATING_SYSTEM;
   fake.used_bytes += bytes;
-  *handle = next_piece++;
+  const bool again = fake.handles_again != 0 && ended_piece != 0;
+  *handle = again ? ended_piece : next_piece++;
+  ended_piece = 0;
   pieces[*handle] = Piece{file, bytes, 1};
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   FAIL_IF_TOLD(CUDA_ERROR_INVALID_VALUE);
-  const std::lock_guard lock(memory_mutex);
-  piece_drop(handle);
+  {
+    const std::lock_guard lock(memory_mutex);
+    piece_drop(handle);
+  }
+  if (fake.on_released != nullptr) fake.on_released();
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t, CUdeviceptr,

@@ -185,6 +185,50 @@ TEST_F(GuestTest, PhysicalMemoryIsChargedUntilItsLastHandleAndMapping) {
   EXPECT_EQ(held(), 0u);
 }
 
+// The driver gives a handle anew as soon as it has ended, before the release that ended it returns.
+TEST_F(GuestTest, AHandleThatIsGivenAnewIsAnotherMemory) {
+  start(10 * kMiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  fake.handles_again = 1;
+  CUmemAllocationProp device{};
+  device.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemGenericAllocationHandle handle = 0, again = 0;
+  auto held = [&] { return broker->account().held_bytes.load(); };
+  ASSERT_EQ(cuMemCreate(&handle, 6 * kMiB, &device, 0), CUDA_SUCCESS);
+  static std::atomic<bool> ended{false}, go{false};
+  fake.on_released = [] {
+    if (ended.exchange(true)) return;
+    while (!go) sleep_ms(1);
+  };
+  std::thread slow([&] { EXPECT_EQ(cuMemRelease(handle), CUDA_SUCCESS); });
+  while (!ended) sleep_ms(1);
+  EXPECT_EQ(cuMemCreate(&again, 2 * kMiB, &device, 0), CUDA_SUCCESS);
+  EXPECT_EQ(again, handle);
+  EXPECT_EQ(cuMemMap(0x100000, 2 * kMiB, 0, again, 0), CUDA_SUCCESS);
+  go = true;
+  slow.join();
+  EXPECT_EQ(held(), 2 * kMiB);
+  ASSERT_EQ(cuMemRelease(again), CUDA_SUCCESS);
+  EXPECT_EQ(held(), 2 * kMiB);
+  ASSERT_EQ(cuMemUnmap(0x100000, 2 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(held(), 0u);
+}
+
+TEST_F(GuestTest, AHandleWhoseReleaseFailedIsStillCharged) {
+  start(10 * kMiB);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUmemAllocationProp device{};
+  device.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(cuMemCreate(&handle, 6 * kMiB, &device, 0), CUDA_SUCCESS);
+  fake.fail_at = fake.calls_memory + 1;
+  fake.fail_times = 1;
+  EXPECT_NE(cuMemRelease(handle), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().held_bytes.load(), 6 * kMiB);
+  EXPECT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().held_bytes.load(), 0u);
+}
+
 // One row of 1,000 bytes that takes 1,024 says of all such rows what they take, though not to which
 // multiple rows are padded: the driver is not asked for what does not fit.
 TEST_F(GuestTest, RowsAreReservedAsPaddedOnceTheirLikeWasSeen) {
