@@ -112,6 +112,24 @@ Mapping* mapping_of(uint64_t address) {
   return found;
 }
 
+// The lowest mapping that begins within the range.
+Mapping* mapping_first(uint64_t from, uint64_t end) {
+  Mapping* first = nullptr;
+  mappings.each([&](Mapping& m) {
+    if (m.address < from || m.address >= end) return;
+    if (first == nullptr || m.address < first->address) first = &m;
+  });
+  return first;
+}
+
+void mapping_end(Mapping* mapping) {
+  Physical* physical = physicals.find(mapping->handle);
+  mappings.erase(mapping);
+  if (physical == nullptr) return;
+  --physical->mappings;
+  let_go_if_unused(physical);
+}
+
 }  // namespace
 
 bool vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes) {
@@ -160,22 +178,23 @@ bool vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64
   return true;
 }
 
+// Imports have no record: what lies behind one in the range is looked for in the whole table.
+// True: all of the range was known.
 bool vmm_unmapped(CUdeviceptr address, uint64_t bytes) {
   const LockScope scope(lock);
   const uint64_t end = address + bytes;
+  bool whole = true;
   for (uint64_t at = address; at < end;) {
     Mapping* mapping = mappings.find(at);
-    if (mapping == nullptr) return false;
-    const uint64_t next = at + mapping->bytes;
-    Physical* physical = physicals.find(mapping->handle);
-    mappings.erase(mapping);
-    if (physical != nullptr) {
-      --physical->mappings;
-      let_go_if_unused(physical);
+    if (mapping == nullptr) {
+      whole = false;
+      mapping = mapping_first(at, end);
     }
-    at = next;
+    if (mapping == nullptr) break;
+    at = mapping->address + mapping->bytes;
+    mapping_end(mapping);
   }
-  return true;
+  return whole;
 }
 
 void vmm_sum(uint64_t* bytes_by_device) {

@@ -69,6 +69,51 @@ TEST_F(SoftGpuImportsTest, PhysicalMemory) {
   holds(0, 0, "unmapped");
 }
 
+// One unmapping of imports, which have no record, and of memory of this process's own behind them.
+TEST_F(SoftGpuImportsTest, OwnMemoryThatIsUnmappedTogetherWithImports) {
+  // More of our own than a context takes: no less can hide in what is read of the whole process.
+  constexpr size_t kPiece = 10 * kMiB, kPieces = 6;
+  const uint64_t theirs = must(maker.ask(PartnerOp::kVmmCreate, kPiece));
+  must(maker.ask(PartnerOp::kVmmExport, theirs));
+  const CUmemAllocationProp properties = on_device(0);
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAddressReserve(&at, kPieces * kPiece, 0, 0, 0), CUDA_SUCCESS);
+  for (int round = 0; round < 2; ++round) {
+    CUmemGenericAllocationHandle imported = 0;
+    ASSERT_EQ(cuMemImportFromShareableHandle(
+                  &imported, reinterpret_cast<void*>(static_cast<intptr_t>(maker.fd)),
+                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+              CUDA_SUCCESS);
+    // Theirs and our own in turn, and at the end two of our own beside each other.
+    for (size_t i = 0; i < kPieces; ++i) {
+      CUmemGenericAllocationHandle own = imported;
+      const bool ours = i % 2 == 1 || i == kPieces - 2;
+      if (ours) {
+        ASSERT_EQ(cuMemCreate(&own, kPiece, &properties, 0), CUDA_SUCCESS);
+      }
+      ASSERT_EQ(cuMemMap(at + i * kPiece, kPiece, 0, own, 0), CUDA_SUCCESS);
+      if (ours) {
+        ASSERT_EQ(cuMemRelease(own), CUDA_SUCCESS);
+      }
+    }
+    ASSERT_EQ(cuMemRelease(imported), CUDA_SUCCESS);
+    holds(4 * kPiece, 0, "mapped");
+    ASSERT_EQ(cuMemUnmap(at, kPieces * kPiece), CUDA_SUCCESS);
+    holds(0, 0, "unmapped");
+  }
+  // Nor does a record of theirs stand where something else is mapped now.
+  CUmemGenericAllocationHandle own = 0, again = 0;
+  ASSERT_EQ(cuMemCreate(&own, kPiece, &properties, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemMap(at + kPiece, kPiece, 0, own, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemRelease(own), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(at + kPiece)),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuMemUnmap(at + kPiece, kPiece), CUDA_SUCCESS);
+  holds(kPiece, 0, "retained");
+  ASSERT_EQ(cuMemRelease(again), CUDA_SUCCESS);
+  holds(0, 0, "released");
+}
+
 TEST_F(SoftGpuImportsTest, ExternalMemory) {
   const uint64_t theirs = must(maker.ask(PartnerOp::kVmmCreate, 4 * kMiB));
   must(maker.ask(PartnerOp::kVmmExport, theirs));
