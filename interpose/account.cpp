@@ -140,7 +140,7 @@ bool charge_reserve(int device, uint64_t bytes) {
   if (SLUICE_LIKELY(process.ledger.reserve(index, bytes, quota))) return true;
   const ErrnoGuard guard;
   // Memory may have come back to the device without a call that we see.
-  pools_settle(device);
+  if (load_relaxed(pools_seen) != 0) pools_read_before_refusal(device);
   graph_memory_settle(device);
   if (load_acquire(process.alone) != 0) family_sweep();
   residual_settle_deferred(device);

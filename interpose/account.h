@@ -94,11 +94,15 @@ SLUICE_NOINLINE PoolsRead pools_read(int device);
 inline PoolsRead pools_settle(int device) {
   return SLUICE_LIKELY(load_relaxed(pools_seen) == 0) ? PoolsRead::kRead : pools_read(device);
 }
+/// The same before memory is refused, within a PoolsScope or not: a call of another thread's on the
+/// pools is waited for, a second at most.
+SLUICE_NOINLINE void pools_read_before_refusal(int device);
 void pool_destroyed(Pool& pool);
 void pools_sum(uint64_t* bytes_by_device);
 void pools_reset_after_fork();
 /// Around a call on pools: nobody else's changes what one of them has reserved meanwhile. Who looks
-/// at the pools during the call does not wait for it; its end looks for them.
+/// at the pools during the call does not wait for it; its end looks for them. Only who would refuse
+/// memory waits. The thread that is within looks as if it were not.
 class PoolsScope {
  public:
   PoolsScope();

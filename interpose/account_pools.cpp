@@ -17,6 +17,7 @@ namespace {
 
 constinit Slabs<Pool, 64> pools;
 Lock lock;
+const ThreadRecord* holder;  // of the lock, while that one is within a call on the pools
 // Whether who has the lock only asks the driver, which is soon done; else it is within a call that
 // may take long, or that of this very thread.
 uint32_t reading;
@@ -24,6 +25,10 @@ uint32_t reading;
 // itself may be older than what they were to be read for.
 uint64_t asked;
 static_assert(kDevicesMax <= 64);
+
+// A call on the pools is soon done, unless the driver waits for the GPU in it.
+constexpr uint64_t kPatienceBeforeRefusalNs = 1'000'000'000;
+constexpr uint64_t kReadingLookNs = 1'000'000;
 
 void pool_charge(Pool& pool, uint64_t bytes) {
   const int gpu = device_gpu(pool.device);
@@ -122,12 +127,12 @@ void pool_settle_grown(Pool& pool, uint64_t reserved) {
 namespace {
 
 // A holder that only reads is waited for: what it has read may be from before the caller's wait or
-// free, whose memory is then still counted when the caller goes on.
+// free, whose memory is then still counted when the caller goes on. One that is within a call is
+// not: it may itself be waiting for the caller, who may have stopped the account.
 bool lock_to_read(int device) {
   if (lock.try_acquire_briefly()) return true;
-  if (load_acquire(reading) != 0) {
-    lock.acquire();
-    return true;
+  while (load_acquire(reading) != 0) {
+    if (lock.acquire_for(kReadingLookNs)) return true;
   }
   if (device < 0) return false;
   __atomic_fetch_or(&asked, uint64_t{1} << device, __ATOMIC_ACQ_REL);
@@ -161,21 +166,44 @@ SLUICE_NOINLINE void asked_read() {
 
 }  // namespace
 
-PoolsScope::PoolsScope() { lock.acquire(); }
+PoolsScope::PoolsScope() {
+  lock.acquire();
+  store_relaxed(holder, static_cast<const ThreadRecord*>(this_thread));
+}
 
 PoolsScope::~PoolsScope() {
+  store_relaxed(holder, static_cast<const ThreadRecord*>(nullptr));
   lock.release();
   if (SLUICE_UNLIKELY(load_acquire(asked) != 0)) asked_read();
 }
 
-PoolsRead pools_read(int device) {
-  if (!lock_to_read(device)) return PoolsRead::kBusy;
+namespace {
+
+// No other thread can find itself there.
+bool is_holder() { return this_thread != nullptr && load_relaxed(holder) == this_thread; }
+
+PoolsRead read_and_release(int device) {
   store_release(reading, 1u);
   const PoolsRead read = pools_read_locked(device);
   store_release(reading, 0u);
   lock.release();
   if (SLUICE_UNLIKELY(load_acquire(asked) != 0)) asked_read();
   return read;
+}
+
+}  // namespace
+
+PoolsRead pools_read(int device) {
+  if (is_holder()) return pools_read_locked(device);
+  return lock_to_read(device) ? read_and_release(device) : PoolsRead::kBusy;
+}
+
+void pools_read_before_refusal(int device) {
+  if (is_holder()) {
+    (void)pools_read_locked(device);
+  } else if (lock.acquire_for(kPatienceBeforeRefusalNs)) {
+    (void)read_and_release(device);
+  }
 }
 
 void pool_destroyed(Pool& pool) {
@@ -191,6 +219,7 @@ void pools_sum(uint64_t* bytes_by_device) {
 
 void pools_reset_after_fork() {
   lock.reset_after_fork();
+  store_relaxed(holder, static_cast<const ThreadRecord*>(nullptr));
   store_relaxed(reading, 0u);
   store_relaxed(asked, uint64_t{0});
   pools.clear();

@@ -57,6 +57,18 @@ bool Lock::try_acquire_briefly() {
   return false;
 }
 
+bool Lock::acquire_for(uint64_t patience_ns) {
+  if (try_acquire_briefly()) return true;
+  const ErrnoGuard guard;
+  const uint64_t until_ns = clock_now_ns() + patience_ns;
+  while (__atomic_exchange_n(&word_, 2, __ATOMIC_ACQUIRE) != 0) {
+    const uint64_t now_ns = clock_now_ns();
+    if (now_ns >= until_ns) return false;
+    futex_wait(&word_, 2, until_ns - now_ns, false);
+  }
+  return true;
+}
+
 void* pages_allocate(size_t bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return address == MAP_FAILED ? nullptr : address;

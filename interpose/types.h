@@ -76,6 +76,8 @@ class Lock {
   }
   /// Tries for about as long as a neighbour's fence takes to record, then gives up.
   bool try_acquire_briefly();
+  /// Waits so long at most.
+  bool acquire_for(uint64_t patience_ns);
   void release() {
     if (__atomic_exchange_n(&word_, 0, __ATOMIC_RELEASE) == 2) futex_wake_all(&word_, false);
   }

@@ -107,4 +107,45 @@ TEST_F(GuestPoolTest, ACallOnAPoolReadsForWhoCameMeanwhile) {
   EXPECT_EQ(broker->account().held_bytes.load(), 0u);
 }
 
+// A thread within a call on a pool, which gives back what another one needs.
+class GuestPoolCallTest : public GuestPoolTest {
+ protected:
+  void SetUp() override {
+    start(8 * kMiB);
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+    CUdeviceptr pointer = 0;
+    ASSERT_EQ(cuMemAllocAsync(&pointer, 3 * kMiB, nullptr), CUDA_SUCCESS);
+    fake.on_pool_read = pool_reader_stops;
+    other = std::thread([] {
+      EXPECT_EQ(cuMemPoolTrimTo(reinterpret_cast<CUmemoryPool>(0x5000), 0), CUDA_SUCCESS);
+    });
+    ASSERT_TRUE(eventually([] { return pool_readers > 0; }));
+    fake.pool_reserved_bytes = 0;
+  }
+  void TearDown() override {
+    pool_reader_goes = true;
+    other.join();
+  }
+  std::thread other;
+};
+
+TEST_F(GuestPoolCallTest, IsWaitedForBeforeARefusal) {
+  std::thread releaser([] {
+    sleep_ms(50);
+    pool_reader_goes = true;
+  });
+  CUdeviceptr pointer = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 6 * kMiB), CUDA_SUCCESS);
+  EXPECT_TRUE(pool_reader_goes);
+  EXPECT_EQ(broker->account().refused.load(), 0u);
+  releaser.join();
+}
+
+TEST_F(GuestPoolCallTest, IsNotWaitedForWithoutEnd) {
+  CUdeviceptr pointer = 0x77;
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 6 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_FALSE(pool_reader_goes);
+  EXPECT_EQ(pointer, 0x77u);
+}
+
 }  // namespace

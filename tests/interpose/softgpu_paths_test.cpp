@@ -80,6 +80,41 @@ TEST_F(SoftGpuPathsTest, WhatHasComeBackIsFoundBeforeARefusal) {
   }
 }
 
+CUmemoryPool pool_here() {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemoryPool pool = nullptr;
+  EXPECT_EQ(cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);
+  return pool;
+}
+
+// The same by a call on another pool than the one that the memory has come back from.
+TEST_F(SoftGpuPathsTest, WhatAnotherPoolHasGivenBackIsFoundBeforeARefusal) {
+  CUmemoryPool pools[] = {pool_here(), pool_here()};
+  CUstream stream = nullptr;
+  CUevent done = nullptr;
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(cuMemAllocFromPoolAsync(&pointer, 60 * kMiB, pools[i % 2], stream), CUDA_SUCCESS)
+        << i;
+    ASSERT_EQ(cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventRecord(done, stream), CUDA_SUCCESS);
+    // It comes back with the wait of a thread that is on no GPU.
+    std::thread([&] { EXPECT_EQ(cuEventSynchronize(done), CUDA_SUCCESS); }).join();
+    ASSERT_EQ(device_bytes(), kContext);
+  }
+  // And what was no pool's.
+  ASSERT_EQ(cuMemAlloc(&pointer, 60 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+  ASSERT_TRUE(eventually([&] { return device_bytes() == kContext; }));
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&pointer, 60 * kMiB, pools[0], stream), CUDA_SUCCESS);
+  agrees("allocated");
+  EXPECT_EQ(broker->account().refused.load(), 0u);
+}
+
 TEST_F(SoftGpuPathsTest, PitchedMemoryByTheDriversPitch) {
   CUdeviceptr pointer = 0;
   size_t pitch = 0;
