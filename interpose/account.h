@@ -136,7 +136,11 @@ class GraphMemoryScope {
   void taken() { taken_ = true; }
 
  private:
+  bool reserve(int device) const;
+  void remember(int device) const;
   const CUgraphExec exec_;
+  uint64_t devices_ = 0;  // a bit for each that it allocates on
+  uintptr_t mark_ = 0;    // its records have it once the driver has its memory
   bool fits_ = true, taken_ = false;
 };
 void graph_memory_trimmed(int device);

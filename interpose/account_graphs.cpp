@@ -1,6 +1,8 @@
 // Memory of graphs' allocation nodes. The driver reserves it when an executable graph is first
 // launched or uploaded and keeps it for the next launch of any graph, until it is trimmed; what
-// counts is what it has reserved, read after every call that may change it.
+// counts is what it has reserved, read after every call that may change it. A driver trims by
+// itself when the device is full, and tells nobody which graphs have lost their memory: it is seen
+// by what is reserved, and then each of them is asked for again.
 #include <string.h>
 
 #include "interpose/account.h"
@@ -19,10 +21,18 @@ constexpr uint64_t kGrain = 2u << 20;
 // level.
 constexpr int kDepthMax = 128;
 
-uintptr_t trims = 1;
+// Of the launch that is on its way; one at a time.
+struct Way {
+  uint64_t expected;  // reserved in the ledger for it
+  uint64_t room;      // what the device had free before; 0 = not known
+};
+
+uintptr_t trims = 1;  // a graph whose record says the same has run since the last one
 uint64_t charged[kDevicesMax];
-uint64_t expected[kDevicesMax];  // reserved in the ledger for the launch that is on its way
-Lock lock;
+Way ways[kDevicesMax];
+bool launching;  // the launch itself moves the mark, when it knows what became of its own graph
+bool trimmed_meanwhile;
+Lock lock;  // of all above
 Lock launches;
 
 // One record for each device on which an executable graph allocates.
@@ -67,7 +77,7 @@ bool node_add(CUgraphNode node, uint64_t* bytes, int depth) {
          graph_add(child, bytes, depth + 1);
 }
 
-const void* trims_mark() { return reinterpret_cast<const void*>(load_acquire(trims)); }
+const void* mark_of(uintptr_t mark) { return reinterpret_cast<const void*>(mark); }
 
 bool reserved_read(int device, uint64_t* bytes) {
   cuuint64_t reserved = 0;
@@ -77,18 +87,40 @@ bool reserved_read(int device, uint64_t* bytes) {
   return known;
 }
 
-// What was reserved for a launch becomes what the driver took, without being free in between.
-void expected_settle(int device) {
+// What is free on the device, if that is the thread's.
+uint64_t room_on(int device) {
+  size_t bytes = 0;
+  const bool here = thread_context(this_thread) && this_thread->device == device;
+  return here && driver.cuMemGetInfo_v2(&bytes, nullptr) == CUDA_SUCCESS ? bytes : 0;
+}
+
+// What was reserved for a launch becomes what the driver took, without being free in between. True:
+// it took less than the launch needed, on a device without room for that: it may have trimmed.
+bool expected_settle(int device) {
+  Way& way = ways[device];
+  if (way.expected == 0) return false;
+  const uint64_t room_now = room_on(device);
   const LockScope scope(lock);
-  if (expected[device] == 0) return;
   uint64_t reserved;
   const bool known = reserved_read(device, &reserved);
   const uint64_t grown = known && reserved > charged[device] ? reserved - charged[device] : 0;
-  const uint64_t took = grown < expected[device] ? grown : expected[device];
+  const uint64_t took = grown < way.expected ? grown : way.expected;
   if (took > 0) charge_commit(device, took);
-  if (took < expected[device]) charge_abort(device, expected[device] - took);
+  if (took < way.expected) charge_abort(device, way.expected - took);
   charged[device] += took;
-  expected[device] = 0;
+  const bool full = way.room < way.expected || room_now + took < way.expected;
+  const bool less = took < way.expected;
+  way = Way{};
+  return less && full;
+}
+
+// With the lock held.
+void trim_seen() {
+  if (launching) {
+    trimmed_meanwhile = true;
+  } else {
+    ++trims;
+  }
 }
 
 // What a graph that needs `bytes` adds to what is reserved.
@@ -130,38 +162,72 @@ void graph_memory_forget(CUgraphExec exec) {
 
 GraphMemoryScope::GraphMemoryScope(CUgraphExec exec) : exec_(exec) {
   launches.acquire();
-  for (int device = 0; device < process.device_count && fits_; ++device) {
-    Record record;
+  Record record;
+  for (int device = 0; device < process.device_count; ++device) {
     if (!process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record)) continue;
-    // One that ran since the last trim has its memory: it is itself among what is in use.
-    if (record.context == trims_mark()) continue;
-    const uint64_t growth = growth_expected(device, record.bytes);
-    if (growth == 0) continue;
-    fits_ = charge_reserve(device, growth);
+    devices_ |= uint64_t{1} << device;
+    graph_memory_settle(device);  // the driver may have trimmed since
+  }
+  {
     const LockScope scope(lock);
-    if (fits_) expected[device] = growth;
+    launching = true;
+    trimmed_meanwhile = false;
+    mark_ = trims;
+  }
+  for (int device = 0; device < process.device_count && fits_; ++device) {
+    if ((devices_ >> device & 1) != 0) fits_ = reserve(device);
   }
 }
 
+// One that ran since the last trim has its memory: it is itself among what is in use.
+bool GraphMemoryScope::reserve(int device) const {
+  Record record;
+  if (!process.records.find(RecordKind::kGraphExec, key_of(exec_, device), &record)) return true;
+  if (record.context == mark_of(mark_)) return true;
+  const uint64_t growth = growth_expected(device, record.bytes);
+  if (growth == 0) return true;
+  if (!charge_reserve(device, growth)) return false;
+  const uint64_t room = room_on(device);
+  const LockScope scope(lock);
+  ways[device] = Way{growth, room};
+  return true;
+}
+
 GraphMemoryScope::~GraphMemoryScope() {
-  const void* mark = trims_mark();
+  bool trimmed = false;
   for (int device = 0; device < process.device_count; ++device) {
-    expected_settle(device);
-    Record record;
-    if (!taken_ || !process.records.find(RecordKind::kGraphExec, key_of(exec_, device), &record)) {
-      continue;
-    }
-    if (record.context != mark) {
-      record.context = mark;
-      (void)process.records.insert(record);
-    }
+    if ((devices_ >> device & 1) == 0) continue;
+    trimmed |= expected_settle(device);
     graph_memory_settle(device);
+  }
+  {
+    const LockScope scope(lock);
+    launching = false;
+    if (trimmed || trimmed_meanwhile) {
+      const bool unasked = trims == mark_;
+      ++trims;
+      if (unasked) mark_ = trims;  // this graph is the one that it was trimmed for
+    }
+  }
+  for (int device = 0; device < process.device_count && taken_; ++device) {
+    if ((devices_ >> device & 1) != 0) remember(device);
   }
   launches.release();
 }
 
+void GraphMemoryScope::remember(int device) const {
+  Record record;
+  if (!process.records.find(RecordKind::kGraphExec, key_of(exec_, device), &record)) return;
+  if (record.context == mark_of(mark_)) return;
+  record.context = mark_of(mark_);
+  (void)process.records.insert(record);
+}
+
 void graph_memory_trimmed(int device) {
-  __atomic_add_fetch(&trims, 1, __ATOMIC_RELEASE);
+  {
+    const LockScope scope(lock);
+    ++trims;
+  }
   graph_memory_settle(device);
 }
 
@@ -172,13 +238,14 @@ void graph_memory_settle(int device) {
   uint64_t reserved;
   if (!reserved_read(device, &reserved)) return;
   const auto index = static_cast<uint32_t>(gpu);
-  if (reserved > charged[device] + expected[device]) {
-    const uint64_t more = reserved - charged[device] - expected[device];
-    process.ledger.hold_unasked(index, more);
-    charged[device] += more;
+  const uint64_t known = charged[device] + ways[device].expected;
+  if (reserved > known) {
+    process.ledger.hold_unasked(index, reserved - known);
+    charged[device] += reserved - known;
   } else if (reserved < charged[device]) {
     process.ledger.release(index, charged[device] - reserved);
     charged[device] = reserved;
+    trim_seen();
   }
 }
 
@@ -193,7 +260,8 @@ void graph_memory_sum(uint64_t* bytes_by_device) {
 void graph_memory_reset_after_fork() {
   graph_memory_seen = 0;
   memset(charged, 0, sizeof charged);
-  memset(expected, 0, sizeof expected);
+  memset(ways, 0, sizeof ways);
+  launching = trimmed_meanwhile = false;
   lock.reset_after_fork();
   launches.reset_after_fork();
 }

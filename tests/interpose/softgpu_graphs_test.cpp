@@ -1,0 +1,108 @@
+// Memory of graphs on a device that others have filled: to launch one graph the driver takes the
+// memory of another that lies idle, and tells nobody. Relaunched, that one takes memory anew, which
+// is asked for as the first time.
+#include "tests/interpose/softgpu_partner.h"
+#include "tests/interpose/softgpu_ways.h"
+
+namespace {
+
+using namespace sluice::test;
+
+constexpr size_t kDevice = 256 * kMiB;
+constexpr size_t kRoom = 140 * kMiB;  // the quota
+constexpr size_t kIdle = 40 * kMiB;   // of the graph that is stripped
+
+class SoftGpuGraphsTest : public SoftGpuTest {
+ protected:
+  SoftGpuGraphsTest() : SoftGpuTest({.quota = kRoom, .device_bytes = kDevice}) {}
+  void SetUp() override {
+    SoftGpuTest::SetUp();
+    broker->lease_store(sluice::protocol::kLeaseOpen);
+    idle = allocating_graph(kIdle);
+    ASSERT_EQ(run(idle), CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    EXPECT_LE(held_total(), kRoom);
+    SoftGpuTest::TearDown();
+  }
+  /// A graph that allocates, and frees it again.
+  static CUgraphExec allocating_graph(size_t bytes) {
+    CUgraph graph = nullptr;
+    EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+    CUDA_MEM_ALLOC_NODE_PARAMS params{};
+    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    params.bytesize = bytes;
+    CUgraphNode alloc = nullptr, end = nullptr;
+    EXPECT_EQ(cuGraphAddMemAllocNode(&alloc, graph, nullptr, 0, &params), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphAddMemFreeNode(&end, graph, &alloc, 1, params.dptr), CUDA_SUCCESS);
+    CUgraphExec exec = nullptr;
+    EXPECT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+    return exec;
+  }
+  static CUresult run(CUgraphExec exec) {
+    const CUresult result = cuGraphLaunch(exec, nullptr);
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    return result;
+  }
+  // Somebody who is not of the tenant leaves only so much of the device.
+  void neighbour_comes(size_t left) {
+    neighbour.start(true);
+    ASSERT_EQ(neighbour.ask(PartnerOp::kInit).result, CUDA_SUCCESS);
+    ASSERT_EQ(neighbour.ask(PartnerOp::kAlloc, kDevice - device_total() - left).result,
+              CUDA_SUCCESS);
+  }
+  void neighbour_goes() {
+    neighbour.end(SIGKILL);
+    ASSERT_TRUE(eventually([&] { return device_total() == device_bytes(); }));
+  }
+  // Launches a graph of so many bytes for which the idle one is stripped; then the rest of the
+  // quota is the program's, of the device there is enough, and the idle one does not fit any more.
+  void is_asked_for_again(size_t other_bytes) {
+    CUgraphExec other = allocating_graph(other_bytes);
+    ASSERT_EQ(run(other), CUDA_SUCCESS);
+    ASSERT_EQ(device_bytes(), kContext + other_bytes) << "the idle one was to be stripped";
+    EXPECT_EQ(held(), device_bytes()) << "launched for another's memory";
+    neighbour_goes();
+    CUdeviceptr rest = 0;
+    ASSERT_EQ(cuMemAlloc(&rest, kRoom - kContext - other_bytes), CUDA_SUCCESS);
+    EXPECT_EQ(run(idle), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(cuGraphUpload(idle, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(device_bytes(), kRoom);
+    EXPECT_EQ(run(other), CUDA_SUCCESS) << "it has its memory";
+    agrees("without room");
+    ASSERT_EQ(cuMemFree(rest), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemAlloc(&rest, kRoom - kContext - other_bytes - kIdle), CUDA_SUCCESS);
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_EQ(run(idle), CUDA_SUCCESS) << round;
+      EXPECT_EQ(run(other), CUDA_SUCCESS) << round;
+    }
+    agrees("with room for both");
+    EXPECT_EQ(device_bytes(), kRoom);
+  }
+  Partner neighbour;
+  CUgraphExec idle = nullptr;
+};
+
+TEST_F(SoftGpuGraphsTest, WhatASmallerGraphWasGivenIsAskedForAgain) {
+  neighbour_comes(0);
+  is_asked_for_again(20 * kMiB);
+}
+
+// What is reserved grows, though less than it would have.
+TEST_F(SoftGpuGraphsTest, WhatALargerGraphWasGivenIsAskedForAgain) {
+  neighbour_comes(20 * kMiB);
+  is_asked_for_again(60 * kMiB);
+}
+
+TEST_F(SoftGpuGraphsTest, WhatWasTakenForOneThatFailedIsAskedForAgain) {
+  neighbour_comes(0);
+  CUgraphExec large = allocating_graph(kIdle + 20 * kMiB);
+  EXPECT_EQ(run(large), CUDA_ERROR_OUT_OF_MEMORY) << "the device is full";
+  ASSERT_EQ(device_bytes(), kContext) << "the idle one was to be stripped";
+  EXPECT_EQ(held(), device_bytes()) << "a launch that failed";
+  is_asked_for_again(20 * kMiB);
+}
+
+}  // namespace
