@@ -32,6 +32,18 @@ CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call call) {
   return result;
 }
 
+// The driver answers in the parameters, too.
+template <class Call>
+CUresult instantiate_with(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params,
+                          Call call) {
+  const CUDA_GRAPH_INSTANTIATE_PARAMS before =
+      params == nullptr ? CUDA_GRAPH_INSTANTIATE_PARAMS{} : *params;
+  CUresult told = CUDA_ERROR_UNKNOWN;
+  const CUresult result = instantiate(exec, graph, [&] { return told = call(); });
+  if (result != told && params != nullptr) *params = before;
+  return result;
+}
+
 template <class Call>
 CUresult take_memory(CUgraphExec exec, Call call) {
   GraphMemoryScope memory(exec);
@@ -100,14 +112,15 @@ SLUICE_HOOK CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph grap
 
 SLUICE_HOOK CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
                                                   CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  return instantiate(exec, graph,
-                     [&] { return driver.cuGraphInstantiateWithParams(exec, graph, params); });
+  return instantiate_with(exec, graph, params,
+                          [&] { return driver.cuGraphInstantiateWithParams(exec, graph, params); });
 }
 
 SLUICE_HOOK CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph,
                                                        CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  return instantiate(exec, graph,
-                     [&] { return driver.cuGraphInstantiateWithParams_ptsz(exec, graph, params); });
+  return instantiate_with(exec, graph, params, [&] {
+    return driver.cuGraphInstantiateWithParams_ptsz(exec, graph, params);
+  });
 }
 
 SLUICE_HOOK CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {

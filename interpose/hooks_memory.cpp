@@ -14,16 +14,37 @@ using namespace sluice::interpose;
 
 namespace {
 
-void pointer_free(CUdeviceptr pointer) {
-  if (driver.cuMemFree_v2(pointer) != CUDA_SUCCESS) return;
-}
+// What an allocating call answers in, as it was before: a refusal leaves it so.
+template <class Pointer, class Size = size_t>
+class Outputs {
+ public:
+  explicit Outputs(Pointer* pointer, Size* pitch = nullptr)
+      : pointer_(pointer),
+        pitch_(pitch),
+        pointer_before_(pointer == nullptr ? Pointer{} : *pointer),
+        pitch_before_(pitch == nullptr ? Size{} : *pitch) {}
+  CUdeviceptr given() const { return *pointer_; }
+  /// Frees what the driver gave. False: it is still there.
+  bool take_back() const {
+    const bool freed = driver.cuMemFree_v2(*pointer_) == CUDA_SUCCESS;
+    *pointer_ = pointer_before_;
+    if (pitch_ != nullptr) *pitch_ = pitch_before_;
+    return freed;
+  }
 
-CUresult pointer_record(CUdeviceptr pointer, uint64_t bytes, int device) {
-  const Record record{pointer, bytes, this_thread->context, RecordKind::kPointer, device};
-  if (process.records.insert(record)) return CUDA_SUCCESS;
+ private:
+  Pointer* pointer_;
+  Size* pitch_;
+  Pointer pointer_before_;
+  Size pitch_before_;
+};
+
+template <class Pointer, class Size>
+CUresult pointer_record(const Outputs<Pointer, Size>& outputs, uint64_t bytes, int device) {
+  const Record record{outputs.given(), bytes, this_thread->context, RecordKind::kPointer, device};
+  if (SLUICE_LIKELY(process.records.insert(record))) return CUDA_SUCCESS;
   unrecorded_say("an allocation's record");
-  pointer_free(pointer);
-  charge_release(device, bytes);
+  if (outputs.take_back()) charge_release(device, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -61,10 +82,11 @@ CUresult allocate_once(RoomWait& wait, Pointer* pointer, uint64_t bytes, Call ca
     return result;
   }
   if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const Outputs outputs(pointer);
   result = call();
   if (SLUICE_UNLIKELY(result != CUDA_SUCCESS)) return driver_refused(wait, result, device, bytes);
   charge_commit(device, bytes);
-  return pointer_record(*pointer, bytes, device);
+  return pointer_record(outputs, bytes, device);
 }
 
 template <Movable Kind, class Pointer, class Call>
@@ -132,19 +154,16 @@ CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, co
   }
   const uint64_t asked = pitch_least(width) * height;
   if (!charge_reserve(device, asked)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const Pointer pointer_before = *pointer;
-  const Size pitch_before = *pitch;
+  const Outputs outputs(pointer, pitch);
   result = call();
   if (result != CUDA_SUCCESS) return driver_refused(wait, result, device, asked);
   padding_learn(width, *pitch);
   const uint64_t actual = static_cast<uint64_t>(*pitch) * height;
   if (!charge_settle(device, asked, actual)) {
-    pointer_free(*pointer);
-    *pointer = pointer_before;
-    *pitch = pitch_before;
+    (void)outputs.take_back();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  return pointer_record(*pointer, actual, device);
+  return pointer_record(outputs, actual, device);
 }
 
 template <class Pointer, class Size, class Call>

@@ -47,7 +47,8 @@ CUresult load(Handle* out, Call call, Undo undo, JitValues values = {nullptr, 0}
     if (measured_fits && estimate.charge(*out)) return result;
     undo(*out);
     *out = before;
-    if (measured_fits && !again && estimate.was_others() && values.restore()) continue;
+    const bool whole = values.restore();
+    if (measured_fits && !again && whole && estimate.was_others()) continue;
     if (measured_fits) estimate.refuse();
     (void)residual_settle(false);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -15,7 +15,7 @@ FAKE FakeState fake;
 FakeState fake = {8ull << 30, 0,       0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0,       1, 0,
                   nullptr,    0,       1000, 0, 0, 2 << 20, 0, 0, nullptr,      0,       0, nullptr,
                   0,          0,       0,    0, 0, 0,       0, 0, nullptr,      nullptr, 0, 0,
-                  nullptr,    nullptr, 0};
+                  nullptr,    nullptr, 0,    0};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);
@@ -236,6 +236,13 @@ FAKE CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* graph) {
 FAKE CUresult cuGraphMemAllocNodeGetParams(CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   params->poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   params->bytesize = fake.graph_node_bytes;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+  fake_enter(__func__);
+  *exec = reinterpret_cast<CUgraphExec>(0x8800);
+  params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
   return CUDA_SUCCESS;
 }
 static CUresult graph_launch(unsigned long long* calls, CUgraphExec exec, CUstream stream) {

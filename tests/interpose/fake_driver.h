@@ -66,6 +66,7 @@ struct FakeState {
   void (*on_enter)(const char* function);  // at the beginning of fake_enter; nullptr = nothing
   void (*on_released)();                   // behind all that cuMemRelease does; nullptr = nothing
   int handles_again;                       // 1: cuMemCreate gives out the handle that ended last
+  unsigned long long arrays;               // of all kinds, that are there
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

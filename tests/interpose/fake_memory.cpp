@@ -208,3 +208,36 @@ FAKE CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUs
 FAKE CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream) {
   return cuMemcpyHtoD_v2(to, from, bytes);
 }
+
+// Arrays have handles and no memory.
+static CUresult array_make(void* out) {
+  fake_enter("an array");
+  static uintptr_t next_array = 0xA0000;
+  const uintptr_t handle = next_array += 0x100;
+  memcpy(out, &handle, sizeof handle);
+  ++fake.arrays;
+  return CUDA_SUCCESS;
+}
+static CUresult array_end() {
+  fake_enter("an array's end");
+  --fake.arrays;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuArrayCreate(CUarray* out, const CUDA_ARRAY_DESCRIPTOR_v1*) {
+  return array_make(out);
+}
+FAKE CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR*) {
+  return array_make(out);
+}
+FAKE CUresult cuArray3DCreate(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR_v1*) {
+  return array_make(out);
+}
+FAKE CUresult cuArray3DCreate_v2(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR*) {
+  return array_make(out);
+}
+FAKE CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR*,
+                                     unsigned int) {
+  return array_make(out);
+}
+FAKE CUresult cuArrayDestroy(CUarray) { return array_end(); }
+FAKE CUresult cuMipmappedArrayDestroy(CUmipmappedArray) { return array_end(); }

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -344,6 +346,129 @@ TEST_F(TablesTest, ManyContextsMayReachEachOther) {
           << i << " " << j;
     }
   }
+}
+
+// What an allocating call answers in, filled with what nobody gives.
+constexpr unsigned char kUntouched = 0x77;
+struct Answer {
+  uint64_t first, second;
+  Answer() { memset(this, kUntouched, sizeof *this); }
+  bool operator==(const Answer&) const = default;
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(&first);
+  }
+};
+
+// Every hook that puts on record what the driver gave. What the fake driver answers without having
+// anything tells nothing, so contexts are not among them.
+struct RecordedWay {
+  const char* name;
+  CUresult (*call)(Answer& out);
+};
+constexpr size_t kTaken = 4096;
+const CUDA_ARRAY3D_DESCRIPTOR kArray = {16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+const CUmemAllocationProp kHere = {CU_MEM_ALLOCATION_TYPE_PINNED,
+                                   CU_MEM_HANDLE_TYPE_NONE,
+                                   {CU_MEM_LOCATION_TYPE_DEVICE, {0}},
+                                   nullptr,
+                                   {}};
+const auto kDevicesPool = reinterpret_cast<CUmemoryPool>(0x5000);
+const RecordedWay kRecordedWays[] = {
+    {"cuMemAlloc", [](Answer& o) { return cuMemAlloc(o.as<CUdeviceptr_v1>(), kTaken); }},
+    {"cuMemAlloc_v2", [](Answer& o) { return cuMemAlloc_v2(o.as<CUdeviceptr>(), kTaken); }},
+    {"cuMemAllocManaged",
+     [](Answer& o) {
+       return cuMemAllocManaged(o.as<CUdeviceptr>(), kTaken, CU_MEM_ATTACH_GLOBAL);
+     }},
+    {"cuMemAllocPitch",
+     [](Answer& o) {
+       return cuMemAllocPitch(o.as<CUdeviceptr_v1>(), reinterpret_cast<unsigned*>(&o.second), 512,
+                              8, 4);
+     }},
+    {"cuMemAllocPitch_v2",
+     [](Answer& o) { return cuMemAllocPitch_v2(o.as<CUdeviceptr>(), &o.second, 512, 8, 4); }},
+    {"cuMemAllocAsync",
+     [](Answer& o) { return cuMemAllocAsync(o.as<CUdeviceptr>(), kTaken, nullptr); }},
+    {"cuMemAllocFromPoolAsync",
+     [](Answer& o) {
+       return cuMemAllocFromPoolAsync(o.as<CUdeviceptr>(), kTaken, kDevicesPool, nullptr);
+     }},
+    {"cuMemCreate",
+     [](Answer& o) {
+       return cuMemCreate(o.as<CUmemGenericAllocationHandle>(), 2 * kMiB, &kHere, 0);
+     }},
+    {"cuArrayCreate_v2",
+     [](Answer& o) {
+       const CUDA_ARRAY_DESCRIPTOR plane = {16, 16, CU_AD_FORMAT_FLOAT, 1};
+       return cuArrayCreate_v2(o.as<CUarray>(), &plane);
+     }},
+    {"cuArrayCreate",
+     [](Answer& o) {
+       const CUDA_ARRAY_DESCRIPTOR_v1 plane = {16, 16, CU_AD_FORMAT_FLOAT, 1};
+       return cuArrayCreate(o.as<CUarray>(), &plane);
+     }},
+    {"cuArray3DCreate_v2", [](Answer& o) { return cuArray3DCreate_v2(o.as<CUarray>(), &kArray); }},
+    {"cuArray3DCreate",
+     [](Answer& o) {
+       const CUDA_ARRAY3D_DESCRIPTOR_v1 box = {16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+       return cuArray3DCreate(o.as<CUarray>(), &box);
+     }},
+    {"cuMipmappedArrayCreate",
+     [](Answer& o) { return cuMipmappedArrayCreate(o.as<CUmipmappedArray>(), &kArray, 2); }},
+};
+
+// The records are in tables of which some have room already: then the call succeeds, and the next
+// one's record goes elsewhere.
+TEST_F(TablesTest, WithoutMemoryForItsRecordNothingIsAllocatedAndNoOutputIsTouched) {
+  start();
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  free(malloc(64 << 10));  // for the fake driver's own small tables
+  const auto here = [] { return fake.used_bytes + fake.pool_reserved_bytes + fake.arrays; };
+  const auto held = [&] { return broker->account().held_bytes.load(); };
+  for (const RecordedWay& way : kRecordedWays) {
+    int refused = 0;
+    for (int i = 0; i < 500 && refused == 0; ++i) {
+      ASSERT_EQ(cuMemPoolTrimTo(kDevicesPool, 0), CUDA_SUCCESS);
+      const uint64_t held_before = held(), here_before = here();
+      Answer out;
+      if (without_memory([&] { return way.call(out); }) == CUDA_SUCCESS) {
+        EXPECT_NE(out, Answer()) << way.name;
+        continue;
+      }
+      ++refused;
+      EXPECT_EQ(without_memory([&] { return way.call(out); }), CUDA_ERROR_OUT_OF_MEMORY)
+          << way.name;
+      EXPECT_EQ(out, Answer()) << way.name;
+      ASSERT_EQ(cuMemPoolTrimTo(kDevicesPool, 0), CUDA_SUCCESS);
+      EXPECT_EQ(held(), held_before) << way.name;
+      EXPECT_EQ(here(), here_before) << way.name;
+      EXPECT_EQ(broker->account().reserved_bytes.load(), 0u) << way.name;
+      EXPECT_EQ(way.call(out), CUDA_SUCCESS) << way.name;
+      EXPECT_NE(out, Answer()) << way.name;
+      EXPECT_GT(held(), held_before) << way.name;
+    }
+    EXPECT_EQ(refused, 1) << way.name;
+  }
+}
+
+// The driver's answer to an instantiation is in its parameters as well.
+TEST_F(TablesTest, AGraphThatCannotBeLookedAtLeavesItsParametersAsTheyWere) {
+  start();
+  contexts(1);
+  fake.graph_node_bytes = kMiB;
+  fake.graph_depth = 1000;
+  auto exec = reinterpret_cast<CUgraphExec>(0x77);
+  CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+  params.result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+  EXPECT_EQ(cuGraphInstantiateWithParams(&exec, reinterpret_cast<CUgraph>(1), &params),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(exec, reinterpret_cast<CUgraphExec>(0x77));
+  EXPECT_EQ(params.result_out, CUDA_GRAPH_INSTANTIATE_ERROR);
+  fake.graph_depth = 1;
+  EXPECT_EQ(cuGraphInstantiateWithParams(&exec, reinterpret_cast<CUgraph>(1), &params),
+            CUDA_SUCCESS);
+  EXPECT_EQ(params.result_out, CUDA_GRAPH_INSTANTIATE_SUCCESS);
 }
 
 }  // namespace
