@@ -133,6 +133,12 @@ void accounts_resume() {
 }
 
 bool charge_reserve(int device, uint64_t bytes) {
+  if (SLUICE_LIKELY(charge_room(device, bytes))) return true;
+  charge_refused(device_gpu(device), bytes);
+  return false;
+}
+
+bool charge_room(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
   if (gpu < 0) return true;
   const auto index = static_cast<uint32_t>(gpu);
@@ -144,9 +150,7 @@ bool charge_reserve(int device, uint64_t bytes) {
   graph_memory_settle(device);
   if (load_acquire(process.alone) != 0) family_sweep();
   residual_settle_deferred(device);
-  if (process.ledger.reserve(index, bytes, quota)) return true;
-  charge_refused(gpu, bytes);
-  return false;
+  return process.ledger.reserve(index, bytes, quota);
 }
 
 bool charge_fits(int gpu, uint64_t bytes) {
@@ -160,6 +164,7 @@ bool charge_fits(int gpu, uint64_t bytes) {
 }
 
 void charge_refused(int gpu, uint64_t bytes) {
+  const ErrnoGuard guard;
   process.account(gpu).refused.add(1);
   refusal_say(gpu, bytes);
 }

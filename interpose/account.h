@@ -38,10 +38,25 @@ class AccountScope {
 /// Reserves bytes on a device; true also where the device is none of the tenant's. On false the
 /// sentence was said.
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);
+/// The same without the sentence; a refusal that is told to the program is charge_refuse.
+[[nodiscard]] bool charge_room(int device, uint64_t bytes);
 /// Reserves on a GPU, if need be after the memory of processes that have ended; says nothing.
 [[nodiscard]] bool charge_fits(int gpu, uint64_t bytes);
 /// Counts a refusal and says the sentence.
 void charge_refused(int gpu, uint64_t bytes);
+/// After charge_room was false: what the program is told. `wrong`: the driver is known to refuse
+/// these arguments, so that its answer is told instead and nothing is counted. Should it take them
+/// all the same, `undo` takes back what it gave.
+template <class Call, class Undo>
+CUresult charge_refuse(int device, uint64_t bytes, bool wrong, Call call, Undo undo) {
+  if (wrong) {
+    const CUresult result = call();
+    if (result != CUDA_SUCCESS) return result;
+    undo();
+  }
+  charge_refused(device_gpu(device), bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
 void charge_commit(int device, uint64_t bytes);
 void charge_abort(int device, uint64_t bytes);
 void charge_release(int device, uint64_t bytes);

@@ -101,7 +101,7 @@ bool level_bytes(const ArrayShape& shape, unsigned level, const Texel& t, uint64
     width = blocks_of(width);
     height = blocks_of(height);
   }
-  const uint64_t channels = t.channelled ? at_least_one(shape.channels) : 1;
+  const uint64_t channels = t.channelled ? shape.channels : 1;
   uint64_t bits = t.bits * channels;
   if (__builtin_mul_overflow(bits, width, &bits) || __builtin_mul_overflow(bits, height, &bits) ||
       __builtin_mul_overflow(bits, depth, &bits)) {
@@ -111,11 +111,18 @@ bool level_bytes(const ArrayShape& shape, unsigned level, const Texel& t, uint64
   return true;
 }
 
+// Formats with channels of their own come with one, two or four of them (cuda.h), planar ones with
+// three.
+bool channels_are_some(const ArrayShape& shape, const Texel& t) {
+  return shape.channels != 0 && shape.channels <= 4 && !(t.channelled && shape.channels == 3);
+}
+
 }  // namespace
 
 uint64_t array_bytes(const ArrayShape& shape, unsigned levels) {
   if (!array_takes_memory(shape.flags)) return 0;
   const Texel t = texel(shape.format);
+  if (shape.width == 0 || !channels_are_some(shape, t)) return 0;
   uint64_t sum = 0;
   for (unsigned level = 0; level < levels && level < kLevelsMax; ++level) {
     uint64_t bytes = 0;

@@ -219,6 +219,11 @@ CUresult primary_retain(RoomWait& wait, CUcontext* context, CUdevice device, boo
   if (!account.active() || device < 0 || device >= kDevicesMax) {
     return driver.cuDevicePrimaryCtxRetain(context, device);
   }
+  if (context == nullptr) {  // the driver says no, whatever the quota says
+    const CUresult result = driver.cuDevicePrimaryCtxRetain(context, device);
+    if (result != CUDA_SUCCESS) return result;
+    (void)driver.cuDevicePrimaryCtxRelease_v2(device);
+  }
   const LockScope scope(primaries_lock);
   Primary& primary = primaries[device];
   const bool charge = !primary.charged;

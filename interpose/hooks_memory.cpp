@@ -69,20 +69,21 @@ bool allocate_movable(RoomWait&, CUdeviceptr_v1*, uint64_t, int, CUresult*) { re
 
 enum class Movable : bool { kNo, kYes };
 
-// `call` fills *pointer.
+// `call` fills *pointer. `wrong`: the driver refuses the other arguments.
 template <Movable Kind, class Pointer, class Call>
-CUresult allocate_once(RoomWait& wait, Pointer* pointer, uint64_t bytes, Call call) {
+CUresult allocate_once(RoomWait& wait, Pointer* pointer, uint64_t bytes, bool wrong, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
-  if (device < 0) return call();
+  if (device < 0 || pointer == nullptr) return call();
   CUresult result;
-  if (Kind == Movable::kYes && swap_wanted(device) && pointer != nullptr && bytes != 0 &&
+  if (Kind == Movable::kYes && swap_wanted(device) && bytes != 0 &&
       allocate_movable(wait, pointer, bytes, device, &result)) {
     return result;
   }
-  if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Outputs outputs(pointer);
+  if (!charge_room(device, bytes))
+    return charge_refuse(device, bytes, wrong, call, [&] { (void)outputs.take_back(); });
   result = call();
   if (SLUICE_UNLIKELY(result != CUDA_SUCCESS)) return driver_refused(wait, result, device, bytes);
   charge_commit(device, bytes);
@@ -90,8 +91,9 @@ CUresult allocate_once(RoomWait& wait, Pointer* pointer, uint64_t bytes, Call ca
 }
 
 template <Movable Kind, class Pointer, class Call>
-CUresult allocate(Pointer* pointer, uint64_t bytes, Call call) {
-  return with_room([&](RoomWait& wait) { return allocate_once<Kind>(wait, pointer, bytes, call); });
+CUresult allocate(Pointer* pointer, uint64_t bytes, Call call, bool wrong = false) {
+  return with_room(
+      [&](RoomWait& wait) { return allocate_once<Kind>(wait, pointer, bytes, wrong, call); });
 }
 
 // The driver chooses the pitch. The largest alignment sold is 512 bytes, which movable memory has.
@@ -153,8 +155,11 @@ CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, co
     return result;
   }
   const uint64_t asked = pitch_least(width) * height;
-  if (!charge_reserve(device, asked)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Outputs outputs(pointer, pitch);
+  if (!charge_room(device, asked)) {
+    return charge_refuse(device, asked, !pitch_is_sane(width, height, rows.element), call,
+                         [&] { (void)outputs.take_back(); });
+  }
   result = call();
   if (result != CUDA_SUCCESS) return driver_refused(wait, result, device, asked);
   padding_learn(width, *pitch);
@@ -184,8 +189,9 @@ SLUICE_HOOK CUresult cuMemAlloc(CUdeviceptr_v1* pointer, unsigned int bytes) {
 }
 
 SLUICE_HOOK CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned int flags) {
-  return allocate<Movable::kNo>(pointer, bytes,
-                                [&] { return driver.cuMemAllocManaged(pointer, bytes, flags); });
+  const bool wrong = flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST;
+  return allocate<Movable::kNo>(
+      pointer, bytes, [&] { return driver.cuMemAllocManaged(pointer, bytes, flags); }, wrong);
 }
 
 SLUICE_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width,

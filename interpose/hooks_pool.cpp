@@ -30,35 +30,6 @@ bool device_is_full(uint64_t growth) {
   return driver.cuMemGetInfo_v2(&free_bytes, nullptr) != CUDA_SUCCESS || free_bytes < growth;
 }
 
-template <class Call>
-CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
-                       CUstream stream, Call call) {
-  const PoolsScope scope;
-  Pool* pool = pool_find(handle);
-  if (SLUICE_UNLIKELY(pool == nullptr)) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (pool->device < 0) return call();
-  const uint64_t growth = growth_expected(handle, bytes);
-  if (growth > 0) {
-    pool_settle(*pool);
-    if (!charge_reserve(pool->device, growth)) return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  const CUdeviceptr before = *pointer;
-  const CUresult result = call();
-  pool_settle_grown(*pool, growth);
-  if (result == CUDA_SUCCESS) {
-    const Record record{*pointer, bytes, handle, RecordKind::kPooled, pool->device};
-    if (SLUICE_LIKELY(process.records.insert(record))) return result;
-    unrecorded_say("an allocation's record");
-    (void)driver.cuMemFreeAsync(*pointer, stream);
-    *pointer = before;
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && growth > 0 && device_is_full(growth)) {
-    wait.refused(device_gpu(pool->device), growth);
-  }
-  return result;
-}
-
 bool stream_device_in(CUcontext context, CUstream stream, CUdevice* device) {
   if (driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return false;
   const bool known = driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS;
@@ -89,16 +60,58 @@ bool stream_device(CUstream stream, CUdevice* device) {
   return false;
 }
 
+bool is_named(CUstream stream) {
+  return stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+}
+
+// The others need no handle.
+bool stream_is_one(CUstream stream) {
+  CUdevice device = 0;
+  return !is_named(stream) || stream_device(stream, &device);
+}
+
 // The pool that the stream's device allocates from. The stream may be another device's than the
 // current one, and with a stream that has a handle no context need be current at all.
 CUmemoryPool pool_of_stream(CUstream stream, int device) {
-  const bool named =
-      stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
   CUdevice of_stream = device;
-  if (named && (device < 0 || process.device_count > 1) && !stream_device(stream, &of_stream))
+  if (is_named(stream) && (device < 0 || process.device_count > 1) &&
+      !stream_device(stream, &of_stream))
     return nullptr;
   CUmemoryPool pool = nullptr;
   return driver.cuDeviceGetMemPool(&pool, of_stream) == CUDA_SUCCESS ? pool : nullptr;
+}
+
+template <class Call>
+CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
+                       CUstream stream, Call call) {
+  const PoolsScope scope;
+  Pool* pool = pool_find(handle);
+  if (SLUICE_UNLIKELY(pool == nullptr)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (pool->device < 0) return call();
+  const CUdeviceptr before = *pointer;
+  const auto undo = [&] {
+    (void)driver.cuMemFreeAsync(*pointer, stream);
+    *pointer = before;
+  };
+  const uint64_t growth = growth_expected(handle, bytes);
+  if (growth > 0) {
+    pool_settle(*pool);
+    if (!charge_room(pool->device, growth))
+      return charge_refuse(pool->device, growth, !stream_is_one(stream), call, undo);
+  }
+  const CUresult result = call();
+  pool_settle_grown(*pool, growth);
+  if (result == CUDA_SUCCESS) {
+    const Record record{*pointer, bytes, handle, RecordKind::kPooled, pool->device};
+    if (SLUICE_LIKELY(process.records.insert(record))) return result;
+    unrecorded_say("an allocation's record");
+    undo();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && growth > 0 && device_is_full(growth)) {
+    wait.refused(device_gpu(pool->device), growth);
+  }
+  return result;
 }
 
 template <class Call>

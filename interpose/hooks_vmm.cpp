@@ -11,18 +11,33 @@ using namespace sluice::interpose;
 
 namespace {
 
+// What the driver refuses is known without asking for memory.
+bool is_wrong(size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
+  size_t grain = 0;
+  return flags != 0 ||
+         driver.cuMemGetAllocationGranularity(&grain, properties,
+                                              CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
+         (grain != 0 && bytes % grain != 0);
+}
+
 CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_t bytes,
                      const CUmemAllocationProp* properties, unsigned long long flags) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  if (!account.active() || properties == nullptr ||
+  if (!account.active() || handle == nullptr || properties == nullptr ||
       properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return driver.cuMemCreate(handle, bytes, properties, flags);
   }
   const int device = properties->location.id;
-  const CUmemGenericAllocationHandle before = handle == nullptr ? 0 : *handle;
-  if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = driver.cuMemCreate(handle, bytes, properties, flags);
+  const CUmemGenericAllocationHandle before = *handle;
+  const auto call = [&] { return driver.cuMemCreate(handle, bytes, properties, flags); };
+  const auto undo = [&] {
+    (void)driver.cuMemRelease(*handle);
+    *handle = before;
+  };
+  if (!charge_room(device, bytes))
+    return charge_refuse(device, bytes, is_wrong(bytes, properties, flags), call, undo);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS) {
     charge_abort(device, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) wait.refused(device_gpu(device), bytes);
@@ -30,8 +45,7 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
   }
   charge_commit(device, bytes);
   if (SLUICE_LIKELY(vmm_created(*handle, device, bytes))) return result;
-  (void)driver.cuMemRelease(*handle);
-  *handle = before;
+  undo();
   charge_release(device, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

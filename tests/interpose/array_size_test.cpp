@@ -52,6 +52,9 @@ TEST(ArraySize, WhatTakesNothingOrCannotBe) {
   EXPECT_EQ(bytes_of(CU_AD_FORMAT_FLOAT, 1, 64, 64, 0, CUDA_ARRAY3D_DEFERRED_MAPPING), 0u);
   EXPECT_EQ(bytes_of(CU_AD_FORMAT_FLOAT, 4, uint64_t{1} << 62, 1 << 20), 0u) << "wraps";
   EXPECT_EQ(bytes_of(static_cast<CUarray_format>(0x77), 1, 64, 64), 0u) << "no such format";
+  EXPECT_EQ(bytes_of(CU_AD_FORMAT_FLOAT, 1, 0, 64), 0u) << "no width";
+  for (const unsigned channels : {0u, 3u, 5u})
+    EXPECT_EQ(bytes_of(CU_AD_FORMAT_FLOAT, channels, 64, 64), 0u) << channels << " channels";
 }
 
 }  // namespace

@@ -172,6 +172,64 @@ TEST_F(SoftGpuErrorsTest, NothingAtAllIsTheDriversBusiness) {
   nothing_held("nothing");
 }
 
+// Arguments that the driver refuses, with sizes that no quota has room for: its answer is told, and
+// no refusal is counted or said.
+TEST_F(SoftGpuErrorsTest, WrongArgumentsAboveTheQuotaAreTheDriversBusiness) {
+  constexpr size_t kHuge = size_t{200} << 30;
+  testing::internal::CaptureStderr();
+  CUdeviceptr pointer = 7;
+  size_t pitch = 7;
+  EXPECT_EQ(cuMemAlloc(nullptr, kHuge), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocManaged(nullptr, kHuge, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocManaged(&pointer, kHuge, CU_MEM_ATTACH_SINGLE), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocManaged(&pointer, kHuge, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocPitch(nullptr, &pitch, kHuge, 1, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocPitch(&pointer, nullptr, kHuge, 1, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocPitch(&pointer, &pitch, kHuge, 1, 5), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocAsync(nullptr, kHuge, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(nullptr, kHuge, default_pool(), nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  const auto no_stream = reinterpret_cast<CUstream>(0x1234567000);
+  EXPECT_EQ(cuMemAllocAsync(&pointer, kHuge, no_stream), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&pointer, kHuge, default_pool(), no_stream),
+            CUDA_ERROR_INVALID_HANDLE);
+  const CUmemAllocationProp properties = on_device();
+  CUmemAllocationProp pageable = properties;
+  pageable.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+  CUmemGenericAllocationHandle handle = 7;
+  EXPECT_EQ(cuMemCreate(nullptr, kHuge, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemCreate(&handle, kHuge, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemCreate(&handle, kHuge + 1, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemCreate(&handle, kHuge, &pageable, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemCreate(&handle, kHuge, &properties, 1), CUDA_ERROR_INVALID_VALUE);
+  auto array = reinterpret_cast<CUarray>(7);
+  CUDA_ARRAY3D_DESCRIPTOR box = box_of(kHuge / kMiB);
+  EXPECT_EQ(cuArray3DCreate(nullptr, &box), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMipmappedArrayCreate(nullptr, &box, 1), CUDA_ERROR_INVALID_VALUE);
+  box.NumChannels = 5;
+  EXPECT_EQ(cuArray3DCreate(&array, &box), CUDA_ERROR_INVALID_VALUE);
+  box = box_of(kHuge / kMiB);
+  box.Width = 0;
+  EXPECT_EQ(cuArray3DCreate(&array, &box), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(pointer + pitch + handle, 21u);
+  EXPECT_EQ(array, reinterpret_cast<CUarray>(7));
+  // A context has one size.
+  EXPECT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+  broker->lease().gpus[0].memory_max_bytes = kContext - 1;
+  EXPECT_EQ(cuDevicePrimaryCtxRetain(nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuCtxCreate(nullptr, nullptr, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  broker->lease().gpus[0].memory_max_bytes = kQuota;
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(broker->account().refused.load(), 0u);
+  // What else is too much is the quota's business.
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocManaged(&pointer, kHuge, CU_MEM_ATTACH_HOST), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemCreate(&handle, kHuge, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(broker->account().refused.load(), 2u);
+  nothing_held("refused");
+}
+
 TEST_F(SoftGpuErrorsTest, PointersThatNobodyGaveAreTheDriversBusiness) {
   EXPECT_EQ(cuMemFree(0x1234), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemFreeAsync(0x1234, nullptr), CUDA_ERROR_INVALID_VALUE);
