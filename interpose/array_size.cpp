@@ -4,8 +4,6 @@
 namespace sluice::interpose {
 namespace {
 
-constexpr unsigned kLevelsMax = 32;
-
 struct Texel {
   unsigned bits;    // of one element, or of one of its channels
   bool channelled;  // times the number of channels
@@ -117,6 +115,14 @@ bool channels_are_some(const ArrayShape& shape, const Texel& t) {
   return shape.channels != 0 && shape.channels <= 4 && !(t.channelled && shape.channels == 3);
 }
 
+// As many as there are until all directions have one element, whatever is asked for; at least one.
+unsigned levels_of(const ArrayShape& shape, unsigned asked) {
+  const bool layered = (shape.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+  const uint64_t sides = shape.width | shape.height | (layered ? 0 : shape.depth);
+  const unsigned most = 64 - static_cast<unsigned>(__builtin_clzll(sides));
+  return asked == 0 ? 1 : asked < most ? asked : most;
+}
+
 }  // namespace
 
 uint64_t array_bytes(const ArrayShape& shape, unsigned levels) {
@@ -124,7 +130,7 @@ uint64_t array_bytes(const ArrayShape& shape, unsigned levels) {
   const Texel t = texel(shape.format);
   if (shape.width == 0 || !channels_are_some(shape, t)) return 0;
   uint64_t sum = 0;
-  for (unsigned level = 0; level < levels && level < kLevelsMax; ++level) {
+  for (unsigned level = 0; level < levels_of(shape, levels); ++level) {
     uint64_t bytes = 0;
     if (!level_bytes(shape, level, t, &bytes) || __builtin_add_overflow(sum, bytes, &sum)) return 0;
   }

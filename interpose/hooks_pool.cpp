@@ -160,6 +160,7 @@ enum class After : uint8_t { kLives, kDestroyed };
 template <class Call>
 CUresult with_pool(CUmemoryPool handle, After after, Call call) {
   CUresult result;
+  int device = -1;
   {
     const AccountScope account;
     if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
@@ -168,14 +169,17 @@ CUresult with_pool(CUmemoryPool handle, After after, Call call) {
     Pool* pool = pool_find(handle);
     result = call();
     if (result != CUDA_SUCCESS || pool == nullptr) return result;
+    device = pool->device;
     if (after == After::kDestroyed) {
       pool_destroyed(*pool);
     } else {
       pool_settle(*pool);
     }
   }
-  // Memory that outlives its pool, and what others have of it.
+  // Memory that outlives its pool, and what others have of it. The device has it back behind the
+  // frees that are still in a stream, and no call tells when.
   if (after == After::kDestroyed || residual_is_shared()) (void)residual_settle(false);
+  if (after == After::kDestroyed) (void)residual_defer(device, 0);
   return result;
 }
 

@@ -51,10 +51,10 @@ int hold_find() {
 }
 
 // A wait is where memory comes back to the device; it may have been for a stream or an event of
-// another GPU than the current one.
+// another GPU than the current one, also of one that has a pool and no context of this process.
 void memory_look(int current) {
   for (int device = 0; device < process.device_count; ++device) {
-    if (device != current && (device_gpu(device) < 0 || contexts_on(device) == 0)) continue;
+    if (device != current && device_gpu(device) < 0) continue;
     pools_settle(device);
     residual_settle_deferred(device);
   }

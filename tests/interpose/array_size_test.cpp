@@ -47,6 +47,15 @@ TEST(ArraySize, LevelsHalveUntilOneAndLayersAndFacesStay) {
             6u * (64 + 16 + 4 + 1));
 }
 
+TEST(ArraySize, ThereAreNoMoreLevelsThanSidesThatHalveAndAtLeastOne) {
+  const uint64_t all = 16 * 8 + 8 * 4 + 4 * 2 + 2 + 1;
+  EXPECT_EQ(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 16, 8, 0, 0, 100), all);
+  EXPECT_EQ(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 16, 8, 0, 0, 0), 128u);
+  EXPECT_EQ(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 2, 2, 17, 0, 100), 68u + 8 + 4 + 2 + 1);
+  EXPECT_EQ(bytes_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 16, 8, 40, CUDA_ARRAY3D_LAYERED, 100),
+            40 * all);
+}
+
 TEST(ArraySize, WhatTakesNothingOrCannotBe) {
   EXPECT_EQ(bytes_of(CU_AD_FORMAT_FLOAT, 1, 64, 64, 0, CUDA_ARRAY3D_SPARSE), 0u);
   EXPECT_EQ(bytes_of(CU_AD_FORMAT_FLOAT, 1, 64, 64, 0, CUDA_ARRAY3D_DEFERRED_MAPPING), 0u);

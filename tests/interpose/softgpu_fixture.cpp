@@ -56,11 +56,19 @@ void SoftGpuTest::TearDown() {
   EXPECT_EQ(system(command.c_str()), 0);
 }
 
-Account SoftGpuTest::device_account(int pid, int gpu) {
-  for (const auto& process : devices[static_cast<size_t>(gpu)]->snapshot().processes) {
+namespace {
+
+Account account_on(softgpu::device::Device& device, int pid) {
+  for (const auto& process : device.snapshot().processes) {
     if (process.alive && process.account.pid == pid) return process.account;
   }
   return {};
+}
+
+}  // namespace
+
+Account SoftGpuTest::device_account(int pid, int gpu) {
+  return account_on(*devices[static_cast<size_t>(gpu)], pid);
 }
 
 uint64_t SoftGpuTest::device_bytes(int pid, int gpu) {
@@ -90,22 +98,29 @@ uint64_t SoftGpuTest::held(int pid, int gpu) {
   return 0;
 }
 
-uint64_t SoftGpuTest::held_total(int gpu) {
+namespace {
+
+uint64_t held_by_all(TestBroker& broker, size_t gpu) {
   uint64_t sum = 0;
-  for (const ClaimsSlot& slot : broker->claims().slots)
+  for (const ClaimsSlot& slot : broker.claims().slots)
     sum += on_device(slot.gpus[gpu]) + slot.gpus[gpu].reserved_bytes.load();
   return sum;
 }
 
-std::string SoftGpuTest::difference() {
+}  // namespace
+
+uint64_t SoftGpuTest::held_total(int gpu) { return held_by_all(*broker, static_cast<size_t>(gpu)); }
+
+std::string accounts_difference(
+    TestBroker& broker, const std::vector<std::unique_ptr<softgpu::device::Device>>& devices,
+    size_t gpus) {
   std::string text;
-  const int of_tenant = options.gpus_of_tenant == 0 ? options.gpus : options.gpus_of_tenant;
-  for (int gpu = 0; gpu < of_tenant; ++gpu) {
-    for (const ClaimsSlot& slot : broker->claims().slots) {
+  for (size_t gpu = 0; gpu < gpus; ++gpu) {
+    for (const ClaimsSlot& slot : broker.claims().slots) {
       const int pid = static_cast<int>(slot.pid.load());
       if (pid == 0) continue;
       const ClaimsGpu& account = slot.gpus[gpu];
-      const uint64_t device = device_bytes(pid, gpu);
+      const uint64_t device = account_on(*devices[gpu], pid).memory_bytes;
       if (on_device(account) == device && account.reserved_bytes.load() == 0 &&
           account.asked_bytes.load() == 0)
         continue;
@@ -115,11 +130,17 @@ std::string SoftGpuTest::difference() {
               std::to_string(account.asked_bytes.load()) + ", device " + std::to_string(device) +
               "\n";
     }
-    if (held_total(gpu) != device_total(gpu))
-      text += "GPU " + std::to_string(gpu) + ": the tenant " + std::to_string(held_total(gpu)) +
-              ", the device " + std::to_string(device_total(gpu)) + "\n";
+    const uint64_t tenant = held_by_all(broker, gpu), used = devices[gpu]->snapshot().used_bytes;
+    if (tenant != used)
+      text += "GPU " + std::to_string(gpu) + ": the tenant " + std::to_string(tenant) +
+              ", the device " + std::to_string(used) + "\n";
   }
   return text;
+}
+
+std::string SoftGpuTest::difference() {
+  const int of_tenant = options.gpus_of_tenant == 0 ? options.gpus : options.gpus_of_tenant;
+  return accounts_difference(*broker, devices, static_cast<size_t>(of_tenant));
 }
 
 }  // namespace sluice::test

@@ -24,6 +24,12 @@ inline constexpr size_t kQuota = 100 * kMiB;
 /// Waits for a condition that another thread or process makes true.
 bool eventually(const std::function<bool()>& condition, int timeout_ms = 5000);
 
+/// Both accounts of all processes of the tenant, on its GPUs, which are the first of `devices`, as
+/// text that says where they differ; empty = equal.
+std::string accounts_difference(
+    TestBroker& broker, const std::vector<std::unique_ptr<softgpu::device::Device>>& devices,
+    size_t gpus);
+
 class SoftGpuTest : public ::testing::Test {
  protected:
   struct Options {
@@ -52,8 +58,7 @@ class SoftGpuTest : public ::testing::Test {
   // What the ledger says of a process, less what is in host memory; 0 when it has no slot.
   uint64_t held(int pid = getpid(), int gpu = 0);
   uint64_t held_total(int gpu = 0);
-  // Both accounts of all processes on all GPUs, as text that says where they differ; empty = equal.
-  std::string difference();
+  std::string difference();  // accounts_difference()
   void agrees(const char* when) { EXPECT_EQ(difference(), "") << when; }
 
   const Options options;

@@ -1,0 +1,97 @@
+// Runs a conformance program as a tenant's under a broker whose gates are open, and compares the
+// ledger with the GPUs' own account, byte for byte, whenever the program comes to a point where
+// both must agree (ledger_points.c) and when it has ended: ledger_row SHIM POINTS DIRECTORY PROGRAM
+// ARGUMENT...
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "tests/interpose/row_broker.h"
+#include "tests/interpose/softgpu_fixture.h"
+
+namespace {
+
+using namespace sluice::test;
+
+constexpr int kPatienceMs = 5000;
+
+// Where the program says that it has come to such a point and waits for an answer.
+class Points {
+ public:
+  Points() : listener_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string name = "sluice-ledger-row-" + std::to_string(getpid());
+    name.copy(address.sun_path + 1, sizeof address.sun_path - 2);  // in no folder
+    setenv("LEDGER_POINTS", name.c_str(), 1);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    if (bind(listener_, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+        listen(listener_, 16) != 0) {
+      perror("ledger_row");
+      exit(2);
+    }
+  }
+  ~Points() { close(listener_); }
+  Points(const Points&) = delete;
+  Points& operator=(const Points&) = delete;
+
+  /// Answers until `end()`. The first difference that stays is kept, and nothing looked at further.
+  void serve(TestBroker& broker, const char* directory) {
+    for (;;) {
+      const int peer = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      if (peer < 0) return;
+      char name[64] = {};
+      if (recv(peer, name, sizeof name - 1, 0) > 0) {
+        ++met;
+        if (difference.empty()) look(broker, directory, name);
+        (void)send(peer, "", 1, MSG_NOSIGNAL);
+      }
+      close(peer);
+    }
+  }
+  void end() { shutdown(listener_, SHUT_RDWR); }
+
+  int met = 0;
+  std::string difference;
+
+ private:
+  // What the helper has still to learn, and what another process is in the middle of, passes.
+  void look(TestBroker& broker, const char* directory, const char* name) {
+    const auto gpus = row_gpus(directory);
+    std::string text;
+    eventually([&] { return (text = accounts_difference(broker, gpus, gpus.size())).empty(); },
+               kPatienceMs);
+    if (!text.empty()) difference = std::string("at ") + name + ":\n" + text;
+  }
+  const int listener_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 5) return 2;
+  TestBroker broker(0, kRowContext);
+  row_gpus_name(broker, argv[3]);
+  broker.lease_store(sluice::protocol::kLeaseOpen);
+  Points points;
+  const std::string preload = std::string(argv[2]) + ":" + argv[1];
+  const pid_t pid = row_start(broker, preload.c_str(), argv[3], argv + 4);
+  if (pid < 0) return 2;
+  std::thread server([&] { points.serve(broker, argv[3]); });
+  int status = 0;
+  waitpid(pid, &status, 0);
+  points.end();
+  server.join();
+  printf("compared %d times\n%s", points.met, points.difference.c_str());
+  const std::string left = row_left_over(broker, argv[3]);
+  printf("%s", left.c_str());
+  return left.empty() && points.difference.empty() ? row_exit_code(status) : 1;
+}
