@@ -5,6 +5,7 @@
 #include "interpose/account.h"
 #include "interpose/free.h"
 #include "interpose/gate.h"
+#include "interpose/place.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
@@ -31,11 +32,9 @@ bool device_is_full(uint64_t growth) {
 }
 
 bool stream_device_in(CUcontext context, CUstream stream, CUdevice* device) {
-  if (driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return false;
-  const bool known = driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS;
-  CUcontext popped = nullptr;
-  driver.cuCtxPopCurrent_v2(&popped);
-  return known;
+  const CurrentScope current(context);
+  return current.result() == CUDA_SUCCESS &&
+         driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS;
 }
 
 // The device of a stream that has a handle. The question needs a context, whichever.
@@ -60,21 +59,17 @@ bool stream_device(CUstream stream, CUdevice* device) {
   return false;
 }
 
-bool is_named(CUstream stream) {
-  return stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-}
-
 // The others need no handle.
 bool stream_is_one(CUstream stream) {
   CUdevice device = 0;
-  return !is_named(stream) || stream_device(stream, &device);
+  return stream_is_special(stream) || stream_device(stream, &device);
 }
 
 // The pool that the stream's device allocates from. The stream may be another device's than the
 // current one, and with a stream that has a handle no context need be current at all.
 CUmemoryPool pool_of_stream(CUstream stream, int device) {
   CUdevice of_stream = device;
-  if (is_named(stream) && (device < 0 || process.device_count > 1) &&
+  if (!stream_is_special(stream) && (device < 0 || process.device_count > 1) &&
       !stream_device(stream, &of_stream))
     return nullptr;
   CUmemoryPool pool = nullptr;
