@@ -165,7 +165,11 @@ void accounts_pause();
 [[nodiscard]] bool accounts_pause_for(uint64_t patience_ns);
 void accounts_resume();
 void account_reset_after_fork();
-/// Of hooks_context.cpp: primary contexts are the parent's.
+// Of hooks_context.cpp.
+/// After a call that may have ended the primary context of a device: gives back what it took along.
+/// True when it is there, with its handle.
+bool primary_look(int device, CUcontext* context);
+/// Primary contexts are the parent's.
 void primaries_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -28,6 +28,9 @@ const std::vector<Beside> kBeside = {
     {"which GPU is meant: the devices once, the context when it may have changed",
      {"cu*"},
      {"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid", "cuCtxGetCurrent", "cuCtxGetDevice"}},
+    {"where a stream is",
+     {"class launch", "class sync", "class capture", "cuStreamQuery*", "cuStreamWaitEvent*"},
+     {"cuStreamGetCtx", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}},
     {"the meter: fences of launches, and of what the program is about to wait for, to capture or "
      "to "
      "destroy",
@@ -45,6 +48,9 @@ const std::vector<Beside> kBeside = {
      {"class launch_graph", "class graph_mem", "cuGraphUpload*"},
      {"cuDeviceGetGraphMemAttribute"}},
     {"whether it is captured", {"cuMemAlloc*", "cuMemFreeAsync*"}, {"cuStreamIsCapturing"}},
+    {"what a green context leaves behind is whose",
+     {"cuGreenCtxDestroy"},
+     {"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2"}},
     {"whether the primary context is there",
      {"cuDevicePrimaryCtx*"},
      {"cuDevicePrimaryCtxGetState"}},
