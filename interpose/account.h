@@ -155,6 +155,19 @@ bool vmm_released(CUmemGenericAllocationHandle handle);
 bool vmm_unmapped(CUdeviceptr address, uint64_t bytes);
 void vmm_sum(uint64_t* bytes_by_device);
 void vmm_reset_after_fork();
+// For what else holds such memory (account_uses.h). A multicast object is one of no bytes.
+/// The device of the memory, which is held as by a mapping; -1 = it is not ours to charge.
+int vmm_hold(CUmemGenericAllocationHandle handle);
+void vmm_unhold(CUmemGenericAllocationHandle handle);
+struct VmmMapping {
+  CUmemGenericAllocationHandle handle;
+  uint64_t end;
+};
+/// The mapping that an address lies in.
+bool vmm_mapping_at(CUdeviceptr address, VmmMapping* out);
+bool vmm_known(CUmemGenericAllocationHandle handle);
+/// Others may have it now. A multicast object stays known: its end is not seen here.
+void vmm_exported(CUmemGenericAllocationHandle handle);
 
 /// Writes the whole account into the ledger's (new) slot. Called while no AccountScope exists.
 void account_restore();

@@ -2,6 +2,7 @@
 #include "interpose/green.h"
 
 #include "interpose/account.h"
+#include "interpose/account_uses.h"
 #include "interpose/estimate.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
@@ -33,6 +34,7 @@ void leave(CUcontext gone, int device) {
     return;
   }
   process.records.move_context(gone, primary, estimate_key_moved);
+  uses_context_moves(gone, primary);
   if (load_acquire(swap_used) != 0) swap_context_moves(gone, primary);
 }
 
