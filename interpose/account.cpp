@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "interpose/account_uses.h"
 #include "interpose/estimate.h"
 #include "interpose/family.h"
 #include "interpose/residual.h"
@@ -148,6 +149,7 @@ bool charge_room(int device, uint64_t bytes) {
   // Memory may have come back to the device without a call that we see.
   if (load_relaxed(pools_seen) != 0) pools_read_before_refusal(device);
   graph_memory_settle(device);
+  uses_settle();
   if (load_acquire(process.alone) != 0) family_sweep();
   residual_settle_deferred(device);
   return process.ledger.reserve(index, bytes, quota);
@@ -234,6 +236,7 @@ void handles_changed() { __atomic_add_fetch(&handles_changes, 1, __ATOMIC_RELEAS
 void context_drop(CUcontext context) {
   handles_changed();
   if (load_acquire(swap_used) != 0) swap_context_end(context);
+  uses_context_end(context);
   uint64_t bytes[kDevicesMax] = {};
   process.records.remove_context(context, bytes);
   for (int device = 0; device < kDevicesMax; ++device) {
@@ -273,6 +276,7 @@ void account_reset_after_fork() {
   touch_reset_after_fork();
   pools_reset_after_fork();
   vmm_reset_after_fork();
+  uses_reset_after_fork();
   graph_memory_reset_after_fork();
   residual_reset_after_fork();
   estimate_reset_after_fork();

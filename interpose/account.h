@@ -180,6 +180,19 @@ void vmm_release_end(CUmemGenericAllocationHandle handle, bool released);
 bool vmm_unmapped(CUdeviceptr address, uint64_t bytes);
 void vmm_sum(uint64_t* bytes_by_device);
 void vmm_reset_after_fork();
+// For what else holds such memory (account_uses.h). A multicast object is one of no bytes.
+/// The device of the memory, which is held as by a mapping; -1 = it is not ours to charge.
+int vmm_hold(CUmemGenericAllocationHandle handle);
+void vmm_unhold(CUmemGenericAllocationHandle handle);
+struct VmmMapping {
+  CUmemGenericAllocationHandle handle;
+  uint64_t end;
+};
+/// The mapping that an address lies in.
+bool vmm_mapping_at(CUdeviceptr address, VmmMapping* out);
+bool vmm_known(CUmemGenericAllocationHandle handle);
+/// Others may have it now. A multicast object stays known: its end is not seen here.
+void vmm_exported(CUmemGenericAllocationHandle handle);
 
 /// Writes the whole account into the ledger's (new) slot. Called while no AccountScope exists.
 void account_restore();
@@ -190,7 +203,11 @@ void accounts_pause();
 [[nodiscard]] bool accounts_pause_for(uint64_t patience_ns);
 void accounts_resume();
 void account_reset_after_fork();
-/// Of hooks_context.cpp: primary contexts are the parent's.
+// Of hooks_context.cpp.
+/// After a call that may have ended the primary context of a device: gives back what it took along.
+/// True when it is there, with its handle.
+bool primary_look(int device, CUcontext* context);
+/// Primary contexts are the parent's.
 void primaries_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -1,9 +1,8 @@
 // Physical memory that the program maps itself (cuMemCreate, cuMemMap). It lives until its last
 // handle reference and its last mapping are gone, in whichever order; then, and only then, its
 // charge ends. These calls are rare and slow, one lock and short tables do.
-#include <string.h>
-
 #include "interpose/account.h"
+#include "interpose/hash_table.h"
 #include "interpose/say.h"
 
 namespace sluice::interpose {
@@ -20,75 +19,6 @@ struct Mapping {
   uint64_t address;  // 0 = empty
   uint64_t bytes;
   uint64_t handle;
-};
-
-// A table in pages that doubles; entries are found by a hash of their first word, deletions leave
-// no tombstones.
-template <class T>
-class Table {
- public:
-  T* find(uint64_t key) {
-    if (entries_ == nullptr) return nullptr;
-    for (uint64_t i = home(key);; i = (i + 1) & mask()) {
-      if (word(entries_[i]) == key) return &entries_[i];
-      if (word(entries_[i]) == 0) return nullptr;
-    }
-  }
-  bool insert(const T& entry) {
-    if (2 * (used_ + 1) > capacity_ && !grow()) return false;
-    place(entry);
-    ++used_;
-    return true;
-  }
-  void erase(T* entry) {
-    uint64_t hole = static_cast<uint64_t>(entry - entries_);
-    for (uint64_t i = (hole + 1) & mask(); word(entries_[i]) != 0; i = (i + 1) & mask()) {
-      if (((i - home(word(entries_[i]))) & mask()) < ((i - hole) & mask())) continue;
-      entries_[hole] = entries_[i];
-      hole = i;
-    }
-    memset(&entries_[hole], 0, sizeof(T));
-    --used_;
-  }
-  template <class F>
-  void each(F visit) {
-    for (uint64_t i = 0; i < capacity_; ++i) {
-      if (word(entries_[i]) != 0) visit(entries_[i]);
-    }
-  }
-  void clear() {
-    if (entries_ != nullptr) pages_free(entries_, capacity_ * sizeof(T));
-    entries_ = nullptr;
-    capacity_ = used_ = 0;
-  }
-
- private:
-  static uint64_t word(const T& entry) { return *reinterpret_cast<const uint64_t*>(&entry); }
-  uint64_t mask() const { return capacity_ - 1; }
-  uint64_t home(uint64_t key) const { return ((key * 0x9E3779B97F4A7C15u) >> 20) & mask(); }
-  void place(const T& entry) {
-    uint64_t i = home(word(entry));
-    while (word(entries_[i]) != 0) i = (i + 1) & mask();
-    entries_[i] = entry;
-  }
-  bool grow() {
-    const uint64_t capacity = capacity_ == 0 ? 128 : capacity_ * 2;
-    auto* entries = static_cast<T*>(pages_allocate(capacity * sizeof(T)));
-    if (entries == nullptr) return false;
-    T* old = entries_;
-    const uint64_t old_capacity = capacity_;
-    entries_ = entries;
-    capacity_ = capacity;
-    for (uint64_t i = 0; i < old_capacity; ++i) {
-      if (word(old[i]) != 0) place(old[i]);
-    }
-    if (old != nullptr) pages_free(old, old_capacity * sizeof(T));
-    return true;
-  }
-
-  T* entries_ = nullptr;
-  uint64_t capacity_ = 0;
-  uint64_t used_ = 0;
 };
 
 constinit Table<Physical> physicals;
@@ -206,6 +136,41 @@ void vmm_reset_after_fork() {
   lock.reset_after_fork();
   physicals.clear();
   mappings.clear();
+}
+
+int vmm_hold(CUmemGenericAllocationHandle handle) {
+  const LockScope scope(lock);
+  Physical* physical = physicals.find(handle);
+  if (physical == nullptr || physical->bytes == 0) return -1;
+  ++physical->mappings;
+  return physical->device;
+}
+
+void vmm_unhold(CUmemGenericAllocationHandle handle) {
+  const LockScope scope(lock);
+  Physical* physical = physicals.find(handle);
+  if (physical == nullptr || physical->mappings == 0) return;
+  --physical->mappings;
+  let_go_if_unused(physical);
+}
+
+bool vmm_mapping_at(CUdeviceptr address, VmmMapping* out) {
+  const LockScope scope(lock);
+  const Mapping* found = mapping_of(address);
+  if (found == nullptr) return false;
+  *out = VmmMapping{found->handle, found->address + found->bytes};
+  return true;
+}
+
+bool vmm_known(CUmemGenericAllocationHandle handle) {
+  const LockScope scope(lock);
+  return physicals.find(handle) != nullptr;
+}
+
+void vmm_exported(CUmemGenericAllocationHandle handle) {
+  const LockScope scope(lock);
+  Physical* physical = physicals.find(handle);
+  if (physical != nullptr && physical->bytes == 0) ++physical->references;
 }
 
 }  // namespace sluice::interpose

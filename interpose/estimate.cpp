@@ -28,9 +28,13 @@ bool turn_take() {
   return true;
 }
 
-uint64_t key_of(const void* owner, const void* context) {
+uint64_t key_part(const void* context) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
-  return reinterpret_cast<uint64_t>(owner) ^ reinterpret_cast<uint64_t>(context) * kOdd;
+  return reinterpret_cast<uint64_t>(context) * kOdd;
+}
+
+uint64_t key_of(const void* owner, const void* context) {
+  return reinterpret_cast<uint64_t>(owner) ^ key_part(context);
 }
 
 // What all processes of the tenant are in the middle of taking.
@@ -195,6 +199,10 @@ EstimateEnd::~EstimateEnd() {
     }
   }
   if (locked_) turn.release();
+}
+
+uint64_t estimate_key_moved(const Record& record, const void* context) {
+  return record.key ^ key_part(record.context) ^ key_part(context);
 }
 
 void estimate_reset_after_fork() { turn.reset_after_fork(); }

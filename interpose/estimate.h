@@ -7,6 +7,7 @@
 // limit in its context, until that ends.
 #pragma once
 
+#include "interpose/records.h"
 #include "interpose/types.h"
 
 namespace sluice::interpose {
@@ -73,6 +74,8 @@ class EstimateEnd {
   bool ended_ = false;
 };
 
+/// The key of a kLoaded record whose context's are to be another's.
+uint64_t estimate_key_moved(const Record& record, const void* context);
 void estimate_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -168,17 +168,40 @@ bool parent_of(const char* pid, char out[16]) {
   return number_read(out, &number) && number > 0;
 }
 
+// All of one account but the number of its version, which readers compare.
+void account_zero(ClaimsGpu& gpu) {
+  gpu.held_bytes.store(0);
+  gpu.reserved_bytes.store(0);
+  gpu.asked_bytes.store(0);
+  gpu.context_bytes.store(0);
+  gpu.peak_bytes.store(0);
+  gpu.busy_ns.store(0);
+  gpu.launches.store(0);
+  gpu.graph_launches.store(0);
+  gpu.gate_wait_ns.store(0);
+  gpu.gate_waits.store(0);
+  gpu.refused.store(0);
+  gpu.in_flight.store(0);
+  gpu.drained_epoch.store(0);
+  // Even again, and another number than before.
+  gpu.version.store((gpu.version.load() + 2) & ~1u);
+  gpu.held_epoch.store(0);
+  gpu.measured.store(0);
+  gpu.moved_word.store(0);
+  gpu.movable_bytes.store(0);
+  gpu.swapped_bytes.store(0);
+}
+
+// What was of one process is nothing to the next one in the slot. The pid is last: a slot that has
+// one is looked at by all sweeps. (Who is idle is told to brokers alone: there is nothing in the
+// activity slots.)
 void claims_zero(ClaimsSlot& slot) {
-  for (ClaimsGpu& gpu : slot.gpus) {
-    gpu.held_bytes.store(0);
-    gpu.reserved_bytes.store(0);
-    gpu.asked_bytes.store(0);
-    gpu.context_bytes.store(0);
-    gpu.in_flight.store(0);
-    // Even again, and another number than before.
-    gpu.version.store((gpu.version.load() + 2) & ~1u);
-  }
+  for (ClaimsGpu& gpu : slot.gpus) account_zero(gpu);
   slot.unhooked_seen.store(0);
+  slot.own_pid.store(0);
+  slot.leaving.store(0);
+  for (AtomicU64& count : slot.gate_wait_counts) count.store(0);
+  slot.refused_full.store(0);
   slot.pid.store(0);
 }
 
@@ -264,8 +287,11 @@ int family_slot_take() {
     pthread_mutex_t* mutex = &family().slots[i];
     bool died;
     if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) continue;
-    claims_zero(claims().slots[i]);
-    claims().slots[i].pid.store(static_cast<uint32_t>(getpid()));
+    ClaimsSlot& slot = claims().slots[i];
+    claims_zero(slot);
+    const auto pid = static_cast<uint32_t>(getpid());
+    slot.own_pid.store(pid);
+    slot.pid.store(pid);
     return static_cast<int>(i);
   }
   return -1;

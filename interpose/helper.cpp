@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "interpose/account_uses.h"
 #include "interpose/alone.h"
 #include "interpose/gate.h"
 #include "interpose/link.h"
@@ -19,6 +20,7 @@
 #include "interpose/room.h"
 #include "interpose/say.h"
 #include "interpose/swap.h"
+#include "interpose/touch.h"
 
 namespace sluice::interpose {
 namespace {
@@ -501,6 +503,7 @@ void* helper_main(void*) {
       if (look_ns < wait_ns) wait_ns = look_ns;
       const uint64_t residual_ns = residual_look(now_ns);
       if (residual_ns < wait_ns) wait_ns = residual_ns;
+      if (!hold_is_set()) uses_settle();
       process.claims->slots[process.slot].unhooked_seen.store(unknown_seen());
     }
     if (load_acquire(stopping) == 0) words_wait(wake_seen, words, wait_ns);

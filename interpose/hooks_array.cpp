@@ -1,6 +1,7 @@
 // Arrays and mipmapped arrays. Their size is the driver's to choose: reserve what the elements
 // take, then settle to what cuArrayGetMemoryRequirements says, where the driver says it.
 #include "interpose/account.h"
+#include "interpose/account_uses.h"
 #include "interpose/array_size.h"
 #include "interpose/gate.h"
 #include "interpose/room.h"
@@ -66,13 +67,14 @@ CUresult create_array(CUarray* handle, const ArrayShape& shape, Call call) {
 }
 
 template <class Call>
-CUresult destroy_recorded(uint64_t key, RecordKind kind, Call call) {
+CUresult destroy_recorded(const void* array, RecordKind kind, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active()) return call();
   Record record;
-  const bool known = process.records.remove(kind, key, &record);
+  const bool known = process.records.remove(kind, reinterpret_cast<uint64_t>(array), &record);
   const CUresult result = call();
+  if (result == CUDA_SUCCESS) uses_object_end(array);
   if (!known) return result;
   if (result == CUDA_SUCCESS) {
     charge_release(record.device, record.bytes);
@@ -123,7 +125,7 @@ SLUICE_HOOK CUresult cuArray3DCreate(CUarray* handle, const CUDA_ARRAY3D_DESCRIP
 }
 
 SLUICE_HOOK CUresult cuArrayDestroy(CUarray handle) {
-  return destroy_recorded(reinterpret_cast<uint64_t>(handle), RecordKind::kArray,
+  return destroy_recorded(handle, RecordKind::kArray,
                           [&] { return driver.cuArrayDestroy(handle); });
 }
 
@@ -143,6 +145,6 @@ SLUICE_HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle,
 }
 
 SLUICE_HOOK CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
-  return destroy_recorded(reinterpret_cast<uint64_t>(handle), RecordKind::kMipmap,
+  return destroy_recorded(handle, RecordKind::kMipmap,
                           [&] { return driver.cuMipmappedArrayDestroy(handle); });
 }

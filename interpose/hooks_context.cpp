@@ -5,6 +5,7 @@
 #include "interpose/estimate.h"
 #include "interpose/family.h"
 #include "interpose/gate.h"
+#include "interpose/green.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
@@ -251,6 +252,23 @@ CUresult current_change(Call call) {
 
 }  // namespace
 
+bool sluice::interpose::primary_look(int device, CUcontext* context) {
+  if (device < 0 || device >= kDevicesMax) return false;
+  const LockScope scope(primaries_lock);
+  Primary& primary = primaries[device];
+  if (!primary_is_active(device)) {
+    if (primary.charged) context_end(primary.context, device);
+    primary.charged = false;
+    return false;
+  }
+  *context = primary.context;
+  if (primary.charged && primary.context != nullptr) return true;
+  // Somebody else holds it, as other green contexts do.
+  const bool held = driver.cuDevicePrimaryCtxRetain(context, device) == CUDA_SUCCESS;
+  if (held) (void)driver.cuDevicePrimaryCtxRelease_v2(device);
+  return held;
+}
+
 void sluice::interpose::primaries_reset_after_fork() {
   primaries_lock.reset_after_fork();
   for (Primary& primary : primaries) primary = {};
@@ -335,6 +353,17 @@ SLUICE_HOOK CUresult cuCtxPopCurrent(CUcontext* context) {
 
 SLUICE_HOOK CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   return current_change([&] { return driver.cuCtxPopCurrent_v2(context); });
+}
+
+SLUICE_HOOK CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const CUcontext before = context == nullptr ? nullptr : *context;
+  const CUresult result = driver.cuCtxFromGreenCtx(context, green);
+  if (result != CUDA_SUCCESS || context == nullptr || green_converted(green, *context))
+    return result;
+  *context = before;
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // Contexts of cuCtxCreate were counted once: detaching as often as attaching, and once more, ends

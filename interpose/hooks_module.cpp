@@ -6,6 +6,7 @@
 // contexts, too, take memory that only the figure for the process shows.
 #include "interpose/account.h"
 #include "interpose/estimate.h"
+#include "interpose/green.h"
 #include "interpose/residual.h"
 #include "interpose/touch.h"
 
@@ -325,11 +326,20 @@ SLUICE_HOOK CUresult cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CU
 
 SLUICE_HOOK CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc resources,
                                       CUdevice device, unsigned int flags) {
-  return load(
+  const CUgreenCtx before = context == nullptr ? nullptr : *context;
+  const CUresult result = load(
       context, [&] { return driver.cuGreenCtxCreate(context, resources, device, flags); },
       [](CUgreenCtx made) { return driver.cuGreenCtxDestroy(made); });
+  if (result != CUDA_SUCCESS || context == nullptr || green_made(*context, device)) return result;
+  (void)unload(*context, [&] { return driver.cuGreenCtxDestroy(*context); });
+  *context = before;
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 SLUICE_HOOK CUresult cuGreenCtxDestroy(CUgreenCtx context) {
-  return unload(context, [&] { return driver.cuGreenCtxDestroy(context); });
+  GreenEnd end(context);
+  const CUresult result =
+      unload(context, [&] { return end.call([&] { return driver.cuGreenCtxDestroy(context); }); });
+  if (result == CUDA_SUCCESS) end.settle();
+  return result;
 }

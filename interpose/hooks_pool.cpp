@@ -5,7 +5,6 @@
 #include "interpose/account.h"
 #include "interpose/free.h"
 #include "interpose/gate.h"
-#include "interpose/place.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/say.h"

@@ -64,7 +64,11 @@ SLUICE_HOOK CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
 SLUICE_HOOK CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle,
                                                   CUmemAllocationHandleType type,
                                                   unsigned long long flags) {
-  return share([&] { return driver.cuMemExportToShareableHandle(out, handle, type, flags); });
+  return share([&] {
+    const CUresult result = driver.cuMemExportToShareableHandle(out, handle, type, flags);
+    if (result == CUDA_SUCCESS) vmm_exported(handle);
+    return result;
+  });
 }
 
 SLUICE_HOOK CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,

@@ -97,6 +97,36 @@ void Records::remove_context(const void* context, uint64_t* bytes_by_device) {
   }
 }
 
+bool Records::take_loaded(Shard& s, const void* context, Record* out) {
+  const LockScope scope(s.lock);
+  for (uint64_t i = 0; i < s.capacity; ++i) {
+    if (s.entries[i].kind != RecordKind::kLoaded || s.entries[i].context != context) continue;
+    *out = s.entries[i];
+    erase(s, &s.entries[i]);
+    return true;
+  }
+  return false;
+}
+
+void Records::move_context(const void* from, const void* to,
+                           uint64_t (*key_in)(const Record& record, const void* context)) {
+  for (Shard& s : shards_) {
+    Record loaded;
+    while (take_loaded(s, from, &loaded)) {
+      Record there;
+      loaded.key = key_in(loaded, to);
+      loaded.context = to;
+      if (find(RecordKind::kLoaded, loaded.key, &there)) loaded.bytes += there.bytes;
+      (void)insert(loaded);  // without memory it stays charged until the process ends
+    }
+    const LockScope scope(s.lock);
+    for (uint64_t i = 0; i < s.capacity; ++i) {
+      if (s.entries[i].kind != RecordKind{} && s.entries[i].context == from)
+        s.entries[i].context = to;
+    }
+  }
+}
+
 void Records::sum(RecordKind kind, uint64_t* bytes_by_device) {
   for (Shard& s : shards_) {
     const LockScope scope(s.lock);

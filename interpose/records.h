@@ -19,6 +19,7 @@ enum class RecordKind : uint32_t {
   kFunction = 7,   // a kernel's handle that was given out; `bytes` is the round of unloads
   kVariable = 8,   // the same of a variable's address
   kLoaded = 9,     // a module, library, green context or limit: what it is estimated to take
+  kGreen = 10,     // a green context; `context` is what it was made (green.h)
 };
 
 struct Record {
@@ -39,6 +40,10 @@ class Records {
   /// Takes every record of a context out, adding its bytes to bytes_by_device[kDevicesMax]. Visits
   /// all records.
   void remove_context(const void* context, uint64_t* bytes_by_device);
+  /// What was of one context is another's, which may be where records of its are already: those of
+  /// kLoaded have the context in their keys.
+  void move_context(const void* from, const void* to,
+                    uint64_t (*key_in)(const Record& record, const void* context));
   /// Adds the bytes of every record of that kind by device.
   void sum(RecordKind kind, uint64_t* bytes_by_device);
   /// The bytes of every record of that kind whose `context` this is.
@@ -60,6 +65,7 @@ class Records {
   static Record* slot_find(Shard& shard, RecordKind kind, uint64_t key, uint64_t h);
   static bool grow(Shard& shard);
   static void erase(Shard& shard, Record* record);
+  static bool take_loaded(Shard& shard, const void* context, Record* out);
 
   Shard shards_[kShards]{};
 };

@@ -447,6 +447,17 @@ void swap_context_end(CUcontext context) {
   }
 }
 
+void swap_context_moves(CUcontext from, CUcontext to) {
+  const LockScope scope(swap_lock);
+  for (uint32_t i = 0; i < peers.count(); ++i) {
+    if (peers[i].accessor == from) peers[i].accessor = to;
+    if (peers[i].owner == from) peers[i].owner = to;
+  }
+  for (uint32_t i = 0; i < swap_blocks.count(); ++i) {
+    if (swap_blocks[i].context == from) swap_blocks[i].context = to;
+  }
+}
+
 void swap_account(uint64_t* bytes_by_device) {
   uint64_t movable[protocol::kTenantGpusMax] = {}, swapped[protocol::kTenantGpusMax] = {};
   const LockScope scope(swap_lock);

@@ -73,6 +73,8 @@ CUresult swap_peer(CUcontext accessor, int accessor_device, CUcontext owner, boo
 
 /// Ends what the context had, without waiting: the driver has ended its work.
 void swap_context_end(CUcontext context);
+/// What the context had is another's on the same device.
+void swap_context_moves(CUcontext from, CUcontext to);
 
 /// Adds what is charged by device, and writes what of it can be moved, and where it is, into the
 /// slot.

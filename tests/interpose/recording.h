@@ -4,16 +4,18 @@
 #pragma once
 
 #include <string.h>
+#include <unistd.h>
 
 #include <atomic>
 
 #include "interpose/cuda_api.h"
 
 constexpr int kRecordedArgumentsMax = 16;  // no entry point has more
-constexpr int kRecordedCallsMax = 64;
+constexpr int kRecordedCallsMax = 4096;
 
 struct RecordedCall {
-  const char* symbol;
+  const char* symbol;  // written last
+  int thread;          // gettid(2)
   int argument_count;
   unsigned long long arguments[kRecordedArgumentsMax];
 };
@@ -23,6 +25,15 @@ struct RecordedCalls {
   RecordedCall calls[kRecordedCallsMax];
 };
 extern "C" RecordedCalls fake_calls;
+
+/// What the recording driver answers, where it does not just say yes.
+struct RecordingAnswers {
+  std::atomic<int> events_pending;             // 1: events do not pass
+  std::atomic<unsigned long long> load_takes;  // of the device's memory, between two questions for
+  std::atomic<unsigned long long> taken;       // what is left; and what that has come to
+};
+extern "C" RecordingAnswers recording_answers;
+constexpr unsigned long long kRecordingBytes = 1ull << 34;
 
 /// FNV-1a over the bytes of one argument, whatever its type.
 template <class T>
@@ -39,7 +50,9 @@ CUresult recorded(const char* symbol, const A&... arguments) {
   static_assert(sizeof...(A) <= kRecordedArgumentsMax);
   const int index = fake_calls.count.fetch_add(1);
   if (index < kRecordedCallsMax) {
-    fake_calls.calls[index] = {symbol, sizeof...(A), {argument_digest(arguments)...}};
+    RecordedCall& one = fake_calls.calls[index];
+    one = {nullptr, gettid(), sizeof...(A), {argument_digest(arguments)...}};
+    __atomic_store_n(&one.symbol, symbol, __ATOMIC_RELEASE);
   }
   return CUDA_SUCCESS;
 }

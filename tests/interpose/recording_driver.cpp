@@ -5,6 +5,9 @@
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
+FAKE RecordingAnswers recording_answers;
+RecordingAnswers recording_answers;
+
 FAKE CUresult cuDriverGetVersion(int* version) {
   *version = CUDA_VERSION;
   return recorded("cuDriverGetVersion", version);
@@ -41,4 +44,14 @@ FAKE CUresult cuEventCreate(CUevent* event, unsigned int flags) {
 FAKE CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {
   *ms = 0;
   return recorded("cuEventElapsedTime", ms, from, to);
+}
+FAKE CUresult cuEventQuery(CUevent event) {
+  recorded("cuEventQuery", event);
+  return recording_answers.events_pending != 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+// Between two questions something was loaded.
+FAKE CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  *free = kRecordingBytes - recording_answers.taken.fetch_add(recording_answers.load_takes);
+  *total = kRecordingBytes;
+  return recorded("cuMemGetInfo_v2", free, total);
 }

@@ -37,6 +37,25 @@ TEST(RecordsTest, BehavesLikeAMapUnderRandomUse) {
   EXPECT_EQ(sum[0], expected);
 }
 
+TEST(RecordsTest, WhatWasOfOneContextIsAnothers) {
+  auto records = std::make_unique<Records>();
+  int from = 0, to = 0;
+  uint64_t kept[kDevicesMax] = {}, moved[kDevicesMax] = {};
+  for (uint64_t key = 1; key <= 1000; ++key) {
+    const void* context = key % 2 == 0 ? &from : &to;
+    ASSERT_TRUE(records->insert(Record{key, 10, context, RecordKind::kPointer, 0}));
+    ASSERT_TRUE(records->insert(Record{key, 1, context, RecordKind::kLoaded, 0}));
+  }
+  // Those of kLoaded come to lie upon the others.
+  records->move_context(&from, &to, [](const Record& r, const void*) { return r.key - 1; });
+  records->remove_context(&from, kept);
+  EXPECT_EQ(kept[0], 0u);
+  EXPECT_EQ(records->count(), 1500u);
+  records->remove_context(&to, moved);
+  EXPECT_EQ(moved[0], 11'000u);
+  EXPECT_EQ(records->count(), 0u);
+}
+
 TEST(RecordsTest, KindsShareNoKeys) {
   auto records = std::make_unique<Records>();
   ASSERT_TRUE(records->insert({42, 1, nullptr, RecordKind::kPointer, 0}));

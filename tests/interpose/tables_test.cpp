@@ -367,7 +367,7 @@ struct RecordedWay {
   CUresult (*call)(Answer& out);
 };
 constexpr size_t kTaken = 4096;
-const CUDA_ARRAY3D_DESCRIPTOR kArray = {16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+const CUDA_ARRAY3D_DESCRIPTOR kRefusedArray = {16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0};
 const CUmemAllocationProp kHere = {CU_MEM_ALLOCATION_TYPE_PINNED,
                                    CU_MEM_HANDLE_TYPE_NONE,
                                    {CU_MEM_LOCATION_TYPE_DEVICE, {0}},
@@ -408,14 +408,15 @@ const RecordedWay kRecordedWays[] = {
        const CUDA_ARRAY_DESCRIPTOR_v1 plane = {16, 16, CU_AD_FORMAT_FLOAT, 1};
        return cuArrayCreate(o.as<CUarray>(), &plane);
      }},
-    {"cuArray3DCreate_v2", [](Answer& o) { return cuArray3DCreate_v2(o.as<CUarray>(), &kArray); }},
+    {"cuArray3DCreate_v2",
+     [](Answer& o) { return cuArray3DCreate_v2(o.as<CUarray>(), &kRefusedArray); }},
     {"cuArray3DCreate",
      [](Answer& o) {
        const CUDA_ARRAY3D_DESCRIPTOR_v1 box = {16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0};
        return cuArray3DCreate(o.as<CUarray>(), &box);
      }},
     {"cuMipmappedArrayCreate",
-     [](Answer& o) { return cuMipmappedArrayCreate(o.as<CUmipmappedArray>(), &kArray, 2); }},
+     [](Answer& o) { return cuMipmappedArrayCreate(o.as<CUmipmappedArray>(), &kRefusedArray, 2); }},
 };
 
 // The records are in tables of which some have room already: then the call succeeds, and the next

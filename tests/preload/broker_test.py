@@ -304,6 +304,45 @@ def case_lost_own_limits(gpu):
     expect(program.ask("allocate", 50) == OUT_OF_MEMORY and program.ask("allocate", 40) == SUCCESS, "not 100 MiB")
 
 
+MEMBER = """
+def member(waits):
+    nvml, device = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+    count, entries = ctypes.c_uint(16), (ctypes.c_ulonglong * (3 * 16))()
+    driver = Driver()
+    ok = driver.context() or driver.load() or driver.allocate(10)
+    if waits:
+        say("ready")
+        os.read(0, 1)
+        ok = ok or driver.launch()
+    ok = (ok or nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+          or nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), entries))
+    say(ok, os.getpid(), *(entries[3 * i] & 0xffffffff for i in range(count.value)))
+    os._exit(0)
+
+for waits in (True, False):
+    pid = os.fork()
+    if pid == 0: member(waits)
+    os.waitpid(pid, 0)
+"""
+
+
+def case_place_of_another(gpu):
+    """A program that takes the place of one that went on without its broker, and ended, is shown under its own pid."""
+    broker = gpu.broker(0)
+    parent = gpu.start(MEMBER, SLUICE_MEMORY="100MiB")
+    expect(parent.stdout.readline() == "ready\n", "the first did not start")
+    broker.gate(False)
+    parent.stdin.write("x")
+    parent.stdin.flush()
+    wait_until(lambda: GATE_WANT in broker.notes, "the launch at the gate")
+    broker.die()
+    out, err = parent.communicate(timeout=WAIT_S)
+    lines = [[int(word) for word in line.split()] for line in out.splitlines()]
+    expect(len(lines) == 2 and lines[0][1] != lines[1][1], (out, err))
+    for line in lines:
+        expect(line[0] == 0 and line[2:] == [line[1]], f"own pid and what NVML lists: {lines}")
+
+
 def case_never_accepts(gpu):
     """A broker that accepts nobody, with a full queue of connections."""
     gpu.broker(200, accepts=False, backlog=0)

@@ -1,0 +1,76 @@
+// See green.h.
+#include "interpose/green.h"
+
+#include "interpose/account.h"
+#include "interpose/account_uses.h"
+#include "interpose/estimate.h"
+#include "interpose/residual.h"
+#include "interpose/say.h"
+#include "interpose/swap.h"
+
+namespace sluice::interpose {
+namespace {
+
+uint64_t key_of(CUgreenCtx green) { return reinterpret_cast<uint64_t>(green); }
+
+bool remember(CUgreenCtx green, CUcontext context, int device) {
+  if (process.records.insert(Record{key_of(green), 0, context, RecordKind::kGreen, device}))
+    return true;
+  unrecorded_say("a green context's record");
+  return false;
+}
+
+CUcontext context_of(const Record& record) {
+  return static_cast<CUcontext>(const_cast<void*>(record.context));
+}
+
+// What was made in a context that is there no more.
+void leave(CUcontext gone, int device) {
+  CUcontext primary = nullptr;
+  const bool stays = primary_look(device, &primary);
+  if (gone == nullptr || gone == primary) return;
+  if (!stays) {
+    context_drop(gone);
+    return;
+  }
+  process.records.move_context(gone, primary, estimate_key_moved);
+  uses_context_moves(gone, primary);
+  if (load_acquire(swap_used) != 0) swap_context_moves(gone, primary);
+}
+
+}  // namespace
+
+bool green_made(CUgreenCtx green, int device) {
+  return process_mode() < Mode::kOffline || remember(green, nullptr, device);
+}
+
+bool green_converted(CUgreenCtx green, CUcontext context) {
+  const ErrnoGuard guard;
+  Record record;
+  // One that was made before the process was anybody's tenant has no record.
+  if (!process.records.find(RecordKind::kGreen, key_of(green), &record)) record.device = 0;
+  return process_mode() < Mode::kOffline || remember(green, context, record.device);
+}
+
+GreenEnd::GreenEnd(CUgreenCtx green) : green_(green) {
+  const ErrnoGuard guard;
+  Record record;
+  if (process.records.find(RecordKind::kGreen, key_of(green), &record))
+    context_ = context_of(record);
+}
+
+void GreenEnd::settle() const {
+  const ErrnoGuard guard;
+  Record record;
+  {
+    const AccountScope account;
+    if (!account.active() || !process.records.remove(RecordKind::kGreen, key_of(green_), &record)) {
+      return;
+    }
+    leave(context_, record.device);
+    thread_context_forget();
+  }
+  residual_settle_device(record.device);
+}
+
+}  // namespace sluice::interpose

@@ -1,0 +1,36 @@
+// Green contexts: parts of a device, each of which holds the primary context. One may be made a
+// context like others (cuCtxFromGreenCtx), in which a program launches and allocates; that ends
+// with the green context, and what was allocated there is the primary context's. Knows which is
+// which.
+#pragma once
+
+#include "interpose/meter.h"
+
+namespace sluice::interpose {
+
+/// After the driver's call. False: there is no memory for the record; the sentence was said.
+[[nodiscard]] bool green_made(CUgreenCtx green, int device);
+[[nodiscard]] bool green_converted(CUgreenCtx green, CUcontext context);
+
+/// The end of a green context: from the first moment of the driver's call on nobody names the
+/// context that was made of it.
+class GreenEnd {
+ public:
+  explicit GreenEnd(CUgreenCtx green);
+  /// The driver's call, and nothing else, in which `green` ends.
+  template <class Call>
+  CUresult call(Call end) {
+    ContextRecord* meter = context_ != nullptr ? context_ending(context_) : nullptr;
+    const CUresult result = end();
+    if (context_ != nullptr) context_ended(context_, meter, result == CUDA_SUCCESS);
+    return result;
+  }
+  /// After a call that succeeded.
+  void settle() const;
+
+ private:
+  CUgreenCtx green_;
+  CUcontext context_ = nullptr;
+};
+
+}  // namespace sluice::interpose

@@ -1,0 +1,154 @@
+// See routes_beside.h.
+#include "tests/interpose/routes_beside.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace sluice::test {
+namespace {
+
+using Names = std::vector<std::string>;
+
+struct Beside {
+  const char* reason;
+  Names hooks;  // a name, the beginning of names ("cuLaunch*"), or a class ("class sync")
+  Names calls;
+};
+
+const Names kFences = {"cuEventCreate",       "cuEventRecord",
+                       "cuEventQuery",        "cuEventElapsedTime",
+                       "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode"};
+const Names kPools = {"cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool", "cuMemPoolGetAttribute",
+                      "cuDeviceGetGraphMemAttribute"};
+const Names kLoads = {"cuModule*",  "cuLibrary*",       "cuKernelGetFunction",
+                      "cuFuncLoad", "cuGreenCtxCreate", "cuCtxSetLimit"};
+
+/// All of it returns at once, whatever the GPU is doing.
+const std::vector<Beside> kBeside = {
+    {"which GPU is meant: the devices once, the context when it may have changed",
+     {"cu*"},
+     {"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid", "cuCtxGetCurrent", "cuCtxGetDevice"}},
+    {"where a stream is",
+     {"class launch", "class sync", "class capture", "cuStreamQuery*", "cuStreamWaitEvent*"},
+     {"cuStreamGetCtx", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}},
+    {"the meter: fences of launches, and of what the program is about to wait for, to capture or "
+     "to "
+     "destroy",
+     {"class launch", "class sync", "class capture", "cuStreamQuery*", "cuStreamDestroy*",
+      "cuStreamWaitEvent*", "cuEventQuery", "cuCtxDestroy*", "cuCtxDetach",
+      "cuDevicePrimaryCtxRelease*", "cuDevicePrimaryCtxReset*"},
+     kFences},
+    {"what pools have: read again where work of theirs may be over, or where memory is asked for",
+     {"class mem_alloc", "class mem_free", "class mem_pool", "class mem_vmm", "class mem_ipc",
+      "class sync", "class report_mem", "class green", "cuCtxCreate*", "cuDevicePrimaryCtxRetain",
+      "cuCtxSetLimit", "cuModule*", "cuLibrary*", "cuKernelGetFunction", "cuFuncLoad",
+      "cuStreamQuery*", "cuEventQuery"},
+     kPools},
+    {"how much the graphs of the device have",
+     {"class launch_graph", "class graph_mem", "cuGraphUpload*"},
+     {"cuDeviceGetGraphMemAttribute"}},
+    {"whether it is captured", {"cuMemAlloc*", "cuMemFreeAsync*"}, {"cuStreamIsCapturing"}},
+    {"an event behind what a stream is to unmap, and whether streams have come to such",
+     {"cuMemMapArrayAsync*", "cuMulticast*"},
+     {"cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy_v2",
+      "cuThreadExchangeStreamCaptureMode"}},
+    {"what a green context leaves behind is whose",
+     {"cuGreenCtxDestroy"},
+     {"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2"}},
+    {"whether the primary context is there",
+     {"cuDevicePrimaryCtx*"},
+     {"cuDevicePrimaryCtxGetState"}},
+    {"what a load takes, by what the device has left", kLoads, {"cuMemGetInfo_v2"}},
+    {"whose code it is",
+     {"cuKernelGetFunction", "cuFuncLoad"},
+     {"cuKernelGetLibrary", "cuFuncGetModule"}},
+    {"the limit that was there", {"cuCtxSetLimit"}, {"cuCtxGetLimit"}},
+    {"the size of an array",
+     {"class array"},
+     {"cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"}},
+    {"what a graph allocates",
+     {"cuGraphInstantiate*", "cuGraphExecUpdate*"},
+     {"cuGraphGetNodes", "cuGraphNodeGetType", "cuGraphChildGraphNodeGetGraph",
+      "cuGraphMemAllocNodeGetParams"}},
+};
+
+/// What was done and does not fit is taken back by the driver's own call, which may wait as it does
+/// when the program makes it.
+const std::vector<Beside> kUndoing = {
+    {"a module", {"cuModuleLoad*"}, {"cuModuleUnload"}},
+    {"a library", {"cuLibraryLoad*"}, {"cuLibraryUnload"}},
+    {"a green context", {"cuGreenCtxCreate"}, {"cuGreenCtxDestroy"}},
+    {"a limit", {"cuCtxSetLimit"}, {"cuCtxSetLimit"}},
+    {"rows whose pitch was not known", {"cuMemAllocPitch*"}, {"cuMemFree", "cuMemFree_v2"}},
+};
+
+/// The helper's thread, whenever it looks. It waits for the GPU nowhere, either.
+const Names kHelper = {"cuCtxSetCurrent",
+                       "cuCtxRecordEvent",
+                       "cuEventCreate",
+                       "cuEventRecord",
+                       "cuEventQuery",
+                       "cuEventElapsedTime",
+                       "cuEventDestroy_v2",
+                       "cuStreamIsCapturing",
+                       "cuThreadExchangeStreamCaptureMode",
+                       "cuCtxGetCurrent",
+                       "cuCtxGetDevice",
+                       "cuMemPoolGetAttribute",
+                       "cuDeviceGetGraphMemAttribute"};
+
+bool has(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// The helper may be about to write it.
+std::string symbol_of(const RecordedCall& one) {
+  const char* symbol;
+  while ((symbol = __atomic_load_n(&one.symbol, __ATOMIC_ACQUIRE)) == nullptr)
+    std::this_thread::yield();
+  return symbol;
+}
+
+bool is_meant(const std::string& pattern, const std::string& symbol,
+              const std::set<std::string>& classes) {
+  if (pattern.rfind("class ", 0) == 0) return classes.count(pattern.substr(6)) != 0;
+  if (pattern.back() != '*') return pattern == symbol;
+  return symbol.compare(0, pattern.size() - 1, pattern, 0, pattern.size() - 1) == 0;
+}
+
+bool is_listed(const std::vector<Beside>& list, const std::string& hook, const std::string& call) {
+  static const auto classes = classes_of_all();
+  return std::any_of(list.begin(), list.end(), [&](const Beside& one) {
+    return has(one.calls, call) &&
+           std::any_of(one.hooks.begin(), one.hooks.end(), [&](const std::string& pattern) {
+             return is_meant(pattern, hook, classes.at(hook));
+           });
+  });
+}
+
+}  // namespace
+
+void expect_only_listed(const HookedEntry& entry, const Call* own, int program, Outcome outcome) {
+  const bool undone = outcome == Outcome::kUndone;
+  const int count = fake_calls.count;
+  ASSERT_LE(count, kRecordedCallsMax);
+  bool own_seen = false;
+  for (int i = 0; i < count; ++i) {
+    const RecordedCall& one = fake_calls.calls[i];
+    const std::string symbol = symbol_of(one);
+    if (one.thread != program) {
+      EXPECT_TRUE(has(kHelper, symbol)) << "the helper called " << symbol;
+    } else if (own != nullptr && (!own_seen || undone) &&
+               (same_call(one, entry.real, *own) ||
+                (answers_by_itself(entry.symbol) && symbol == entry.real))) {
+      own_seen = true;  // once, or again where the first attempt was taken back
+    } else {
+      EXPECT_TRUE(is_listed(kBeside, entry.symbol, symbol) ||
+                  (undone && is_listed(kUndoing, entry.symbol, symbol)))
+          << entry.symbol << " called " << symbol << ", which the program did not ask for";
+    }
+  }
+  EXPECT_EQ(own_seen, own != nullptr) << "called:" << names_of_recorded();
+}
+
+}  // namespace sluice::test
