@@ -207,6 +207,9 @@ void account_reset_after_fork();
 /// After a call that may have ended the primary context of a device: gives back what it took along.
 /// True when it is there, with its handle.
 bool primary_look(int device, CUcontext* context);
+/// The primary context as far as it is charged; nullptr = it is not.
+CUcontext primary_known(int device);
+bool primary_is_active(int device);
 /// Primary contexts are the parent's.
 void primaries_reset_after_fork();
 

@@ -55,8 +55,9 @@ bool green_converted(CUgreenCtx green, CUcontext context) {
 GreenEnd::GreenEnd(CUgreenCtx green) : green_(green) {
   const ErrnoGuard guard;
   Record record;
-  if (process.records.find(RecordKind::kGreen, key_of(green), &record))
-    context_ = context_of(record);
+  if (!process.records.find(RecordKind::kGreen, key_of(green), &record)) return;
+  context_ = context_of(record);
+  device_ = record.device;
 }
 
 void GreenEnd::settle() const {

@@ -4,6 +4,7 @@
 // which.
 #pragma once
 
+#include "interpose/account.h"
 #include "interpose/meter.h"
 
 namespace sluice::interpose {
@@ -20,9 +21,14 @@ class GreenEnd {
   /// The driver's call, and nothing else, in which `green` ends.
   template <class Call>
   CUresult call(Call end) {
-    ContextRecord* meter = context_ != nullptr ? context_ending(context_) : nullptr;
+    ContextRecord* own = context_ != nullptr ? context_ending(context_) : nullptr;
+    // It may be the last that holds the primary context.
+    const CUcontext primary = primary_known(device_);
+    ContextRecord* held = primary != nullptr ? context_ending(primary) : nullptr;
     const CUresult result = end();
-    if (context_ != nullptr) context_ended(context_, meter, result == CUDA_SUCCESS);
+    const bool ended = result == CUDA_SUCCESS;
+    if (context_ != nullptr) context_ended(context_, own, ended);
+    if (primary != nullptr) context_ended(primary, held, ended && !primary_is_active(device_));
     return result;
   }
   /// After a call that succeeded.
@@ -31,6 +37,7 @@ class GreenEnd {
  private:
   CUgreenCtx green_;
   CUcontext context_ = nullptr;
+  int device_ = -1;
 };
 
 }  // namespace sluice::interpose

@@ -23,6 +23,16 @@ struct Primary {
 Primary primaries[kDevicesMax];
 Lock primaries_lock;
 
+}  // namespace
+
+bool sluice::interpose::primary_is_active(int device) {
+  unsigned int flags = 0;
+  int active = 0;
+  return driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+namespace {
+
 // What a context takes along when it ends.
 void context_end(CUcontext context, int device) {
   context_drop(context);
@@ -177,12 +187,6 @@ CUresult create(CUcontext* context, CUdevice device, Call call) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-bool primary_is_active(CUdevice device) {
-  unsigned int flags = 0;
-  int active = 0;
-  return driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
-}
-
 template <class Call>
 CUresult primary_discharge(CUdevice device, bool* ended, Call call) {
   const AccountScope account;
@@ -251,6 +255,12 @@ CUresult current_change(Call call) {
 }
 
 }  // namespace
+
+CUcontext sluice::interpose::primary_known(int device) {
+  if (device < 0 || device >= kDevicesMax) return nullptr;
+  const LockScope scope(primaries_lock);
+  return primaries[device].charged ? primaries[device].context : nullptr;
+}
 
 bool sluice::interpose::primary_look(int device, CUcontext* context) {
   if (device < 0 || device >= kDevicesMax) return false;

@@ -137,6 +137,23 @@ TEST_F(GreenTest, ThePrimaryContextEndsWithTheLastOne) {
   EXPECT_EQ(held(), 0u);
 }
 
+// Then its work is over, too.
+TEST_F(GreenTest, NorIsThePrimaryContextAskedThatEndedWithOne) {
+  begin();
+  fake.events_pending = 1;
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  green_begin();
+  ++fake.context_active;
+  ASSERT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+  broker->lease_store(0);
+  EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 50));
+  fake.on_enter = [](const char* function) {
+    if (function == std::string("cuGreenCtxDestroy")) fake.context_active = 0;
+  };
+  ASSERT_EQ(cuGreenCtxDestroy(kGreen), CUDA_SUCCESS);
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+}
+
 // A handle comes again, and a thread to which the dead context was current sets the new one. What
 // it launches then is seen where the new one is.
 TEST_F(GreenTest, AThreadThatHadADeadContextSeesTheNextOneOfItsHandle) {
