@@ -21,9 +21,20 @@ CUresult recorded(Begin begin, Call call, End end) {
   return result;
 }
 
+// How far a list makes sense: the driver refuses one in which something is neither of the two.
+unsigned sane_count(const CUarrayMapInfo* list, unsigned count) {
+  unsigned sane = 0;
+  while (list != nullptr && sane < count &&
+         (list[sane].memOperationType == CU_MEM_OPERATION_TYPE_MAP ||
+          list[sane].memOperationType == CU_MEM_OPERATION_TYPE_UNMAP)) {
+    ++sane;
+  }
+  return sane;
+}
+
 template <class Call>
-CUresult map_arrays(const CUarrayMapInfo* list, unsigned count, CUstream stream, Call call) {
-  if (list == nullptr) count = 0;
+CUresult map_arrays(const CUarrayMapInfo* list, unsigned all, CUstream stream, Call call) {
+  const unsigned count = sane_count(list, all);
   return recorded(
       [&](const AccountScope& account, Tickets* tickets) {
         const void* context = account.device() >= 0 ? this_thread->context : nullptr;
