@@ -4,12 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -22,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/interpose/forbidden_call.h"
 #include "tests/interpose/guest.h"
 
 namespace {
@@ -325,17 +323,7 @@ TEST_F(GuestTest, AForkInTheMiddleOfAnotherThreadsContextLeavesTheChildFree) {
 // A container's filter that is older than the call, and says so in its own way.
 TEST_F(GuestTest, WhereAFilterForbidsToWaitOnSeveralWordsTheHelperSleepsAllTheSame) {
   constexpr unsigned kFutexWaitV = 449;
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kFutexWaitV, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{sizeof filter / sizeof filter[0], filter};
-  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-  ASSERT_EQ(syscall(kFutexWaitV, nullptr, 0, 0, nullptr, 0), -1);
-  ASSERT_EQ(errno, EPERM);
+  ASSERT_TRUE(call_forbid(kFutexWaitV, EPERM));
   start(kGiB);
   broker->lease_store(kLeaseOpen);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);

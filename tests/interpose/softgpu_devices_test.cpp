@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/interpose/allocating_graph.h"
 #include "tests/interpose/softgpu_devices.h"
 
 namespace {
@@ -143,18 +144,7 @@ TEST_F(SoftGpuDevicesTest, AContextsEndGivesBackWhatItHasOnItsOwnGpu) {
 
 /// A graph that allocates on a device, launched once.
 CUgraphExec graph_launched_on(int device) {
-  CUgraph graph = nullptr;
-  CUDA_MEM_ALLOC_NODE_PARAMS params{};
-  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
-  params.bytesize = 2 * kMiB;
-  CUgraphNode alloc = nullptr, end = nullptr;
-  CUgraphExec exec = nullptr;
-  EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cuGraphAddMemAllocNode(&alloc, graph, nullptr, 0, &params), CUDA_SUCCESS);
-  EXPECT_EQ(cuGraphAddMemFreeNode(&end, graph, &alloc, 1, params.dptr), CUDA_SUCCESS);
-  EXPECT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  CUgraphExec exec = sluice::test::allocating_graph(device, 2 * kMiB);
   EXPECT_EQ(cuGraphLaunch(exec, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   return exec;

@@ -1,6 +1,7 @@
 // Memory of graphs on a device that others have filled: to launch one graph the driver takes the
 // memory of another that lies idle, and tells nobody. Relaunched, that one takes memory anew, which
 // is asked for as the first time.
+#include "tests/interpose/allocating_graph.h"
 #include "tests/interpose/softgpu_partner.h"
 #include "tests/interpose/softgpu_ways.h"
 
@@ -18,28 +19,12 @@ class SoftGpuGraphsTest : public SoftGpuTest {
   void SetUp() override {
     SoftGpuTest::SetUp();
     broker->lease_store(sluice::protocol::kLeaseOpen);
-    idle = allocating_graph(kIdle);
+    idle = allocating_graph(0, kIdle);
     ASSERT_EQ(run(idle), CUDA_SUCCESS);
   }
   void TearDown() override {
     EXPECT_LE(held_total(), kRoom);
     SoftGpuTest::TearDown();
-  }
-  /// A graph that allocates, and frees it again.
-  static CUgraphExec allocating_graph(size_t bytes) {
-    CUgraph graph = nullptr;
-    EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
-    CUDA_MEM_ALLOC_NODE_PARAMS params{};
-    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
-    params.bytesize = bytes;
-    CUgraphNode alloc = nullptr, end = nullptr;
-    EXPECT_EQ(cuGraphAddMemAllocNode(&alloc, graph, nullptr, 0, &params), CUDA_SUCCESS);
-    EXPECT_EQ(cuGraphAddMemFreeNode(&end, graph, &alloc, 1, params.dptr), CUDA_SUCCESS);
-    CUgraphExec exec = nullptr;
-    EXPECT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
-    EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
-    return exec;
   }
   static CUresult run(CUgraphExec exec) {
     const CUresult result = cuGraphLaunch(exec, nullptr);
@@ -60,7 +45,7 @@ class SoftGpuGraphsTest : public SoftGpuTest {
   // Launches a graph of so many bytes for which the idle one is stripped; then the rest of the
   // quota is the program's, of the device there is enough, and the idle one does not fit any more.
   void is_asked_for_again(size_t other_bytes) {
-    CUgraphExec other = allocating_graph(other_bytes);
+    CUgraphExec other = allocating_graph(0, other_bytes);
     ASSERT_EQ(run(other), CUDA_SUCCESS);
     ASSERT_EQ(device_bytes(), kContext + other_bytes) << "the idle one was to be stripped";
     EXPECT_EQ(held(), device_bytes()) << "launched for another's memory";
@@ -98,7 +83,7 @@ TEST_F(SoftGpuGraphsTest, WhatALargerGraphWasGivenIsAskedForAgain) {
 
 TEST_F(SoftGpuGraphsTest, WhatWasTakenForOneThatFailedIsAskedForAgain) {
   neighbour_comes(0);
-  CUgraphExec large = allocating_graph(kIdle + 20 * kMiB);
+  CUgraphExec large = allocating_graph(0, kIdle + 20 * kMiB);
   EXPECT_EQ(run(large), CUDA_ERROR_OUT_OF_MEMORY) << "the device is full";
   ASSERT_EQ(device_bytes(), kContext) << "the idle one was to be stripped";
   EXPECT_EQ(held(), device_bytes()) << "a launch that failed";

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/interpose/allocating_graph.h"
 #include "tests/interpose/softgpu_ways.h"
 
 namespace {
@@ -349,26 +350,9 @@ TEST_F(SoftGpuPathsTest, TheQuotaIsOfEachDevice) {
   EXPECT_EQ(held_total(1), kQuota);
 }
 
-/// A graph that allocates on a device, and frees it again.
-CUgraphExec allocating_graph(int device, size_t bytes) {
-  CUgraph graph = nullptr;
-  EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
-  CUDA_MEM_ALLOC_NODE_PARAMS params{};
-  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
-  params.bytesize = bytes;
-  CUgraphNode alloc = nullptr, end = nullptr;
-  EXPECT_EQ(cuGraphAddMemAllocNode(&alloc, graph, nullptr, 0, &params), CUDA_SUCCESS);
-  EXPECT_EQ(cuGraphAddMemFreeNode(&end, graph, &alloc, 1, params.dptr), CUDA_SUCCESS);
-  CUgraphExec exec = nullptr;
-  EXPECT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
-  return exec;
-}
-
 TEST_F(SoftGpuPathsTest, AGraphsMemoryIsOnTheDeviceThatItsNodeNames) {
   broker->lease_store(sluice::protocol::kLeaseOpen);
-  CUgraphExec exec = allocating_graph(1, 6 * kMiB);
+  CUgraphExec exec = sluice::test::allocating_graph(1, 6 * kMiB);
   ASSERT_EQ(cuGraphLaunch(exec, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   second_holds(6 * kMiB, "launched");

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/interpose/allocating_graph.h"
 #include "tests/interpose/softgpu_launch.h"
 
 namespace {
@@ -50,26 +51,6 @@ TEST_F(SoftGpuTest, PoolsAgreeWithTheDeviceWhenNothingIsInFlight) {
   EXPECT_EQ(held(), device_bytes());
 }
 
-/// A graph that allocates `bytes` and, with `frees`, frees them again.
-CUgraphExec allocating_graph(size_t bytes, bool frees, CUdeviceptr* address) {
-  CUgraph graph = nullptr;
-  EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
-  CUDA_MEM_ALLOC_NODE_PARAMS params{};
-  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
-  params.bytesize = bytes;
-  CUgraphNode alloc = nullptr, end = nullptr;
-  EXPECT_EQ(cuGraphAddMemAllocNode(&alloc, graph, nullptr, 0, &params), CUDA_SUCCESS);
-  *address = params.dptr;
-  if (frees) {
-    EXPECT_EQ(cuGraphAddMemFreeNode(&end, graph, &alloc, 1, params.dptr), CUDA_SUCCESS);
-  }
-  CUgraphExec exec = nullptr;
-  EXPECT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
-  return exec;
-}
-
 TEST_F(SoftGpuTest, MemoryOfGraphsIsChargedWhenItIsTakenAndGivenBackWhenItIsTrimmed) {
   broker->lease_store(kLeaseOpen);
   const auto agrees = [&](size_t bytes, const char* when) {
@@ -77,14 +58,14 @@ TEST_F(SoftGpuTest, MemoryOfGraphsIsChargedWhenItIsTakenAndGivenBackWhenItIsTrim
     EXPECT_EQ(broker->account().held_bytes.load(), kContext + bytes) << when;
     EXPECT_EQ(device_bytes(), kContext + bytes) << when;
   };
-  CUdeviceptr address = 0, other = 0;
-  CUgraphExec exec = allocating_graph(16 * kMiB, true, &address);
+  CUdeviceptr other = 0;
+  CUgraphExec exec = sluice::test::allocating_graph(0, 16 * kMiB);
   agrees(0, "instantiated");
   for (int round = 0; round < 3; ++round) {
     ASSERT_EQ(cuGraphLaunch(exec, nullptr), CUDA_SUCCESS);
     agrees(16 * kMiB, "launched");
   }
-  CUgraphExec kept = allocating_graph(8 * kMiB, false, &other);
+  CUgraphExec kept = sluice::test::allocating_graph(0, 8 * kMiB, &other);
   ASSERT_EQ(cuGraphUpload(kept, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuGraphLaunch(kept, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
@@ -100,8 +81,8 @@ TEST_F(SoftGpuTest, MemoryOfGraphsIsChargedWhenItIsTakenAndGivenBackWhenItIsTrim
 
 TEST_F(SoftGpuTest, AGraphThatNeedsMoreThanTheQuotaIsNotLaunched) {
   broker->lease_store(kLeaseOpen);
-  CUdeviceptr address = 0, rest = 0;
-  CUgraphExec large = allocating_graph(kQuota - kContext + 2 * kMiB, true, &address);
+  CUdeviceptr rest = 0;
+  CUgraphExec large = sluice::test::allocating_graph(0, kQuota - kContext + 2 * kMiB);
   EXPECT_EQ(cuGraphLaunch(large, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuGraphUpload(large, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
   for (const char* twin : {"cuGraphLaunch_ptsz", "cuGraphUpload_ptsz"}) {
@@ -111,7 +92,7 @@ TEST_F(SoftGpuTest, AGraphThatNeedsMoreThanTheQuotaIsNotLaunched) {
   }
   EXPECT_EQ(broker->account().held_bytes.load(), kContext);
   // One that fits exactly may be launched again and again, also when nothing is left beside it.
-  CUgraphExec fits = allocating_graph(kQuota - kContext, true, &address);
+  CUgraphExec fits = sluice::test::allocating_graph(0, kQuota - kContext);
   for (int round = 0; round < 3; ++round) {
     EXPECT_EQ(cuGraphLaunch(fits, nullptr), CUDA_SUCCESS) << round;
     ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);

@@ -9,11 +9,8 @@
 // a run.
 #include <dlfcn.h>
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/interpose/forbidden_call.h"
 #include "tests/interpose/softgpu_launch.h"
 
 namespace {
@@ -401,16 +399,7 @@ TEST_F(StressTest, NorWithExclusiveLeases) {
 class StressWithoutMembarrierTest : public StressTest {
  protected:
   void SetUp() override {
-    sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const sock_fprog program{sizeof filter / sizeof filter[0], filter};
-    ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-    ASSERT_EQ(syscall(SYS_membarrier, 0, 0, 0), -1);
+    ASSERT_TRUE(sluice::test::call_forbid(SYS_membarrier, ENOSYS));
     StressTest::SetUp();
   }
 };
