@@ -31,6 +31,24 @@ void let_go_if_unused(Physical* physical) {
   physicals.erase(physical);
 }
 
+// Another thread's release or unmapping is about to return, and the driver has given the handle
+// anew: what is left of the old memory goes by a name of its own until then.
+void handle_given_anew(Physical* ended) {
+  static uint64_t ended_before;
+  constexpr uint64_t kEnded = uint64_t{1} << 63;
+  if (ended->references != 0) return;
+  Physical old = *ended;
+  let_go_if_unused(ended);
+  if (old.mappings == 0) return;
+  physicals.erase(ended);
+  const uint64_t handle = old.handle;
+  old.handle = kEnded | ++ended_before;
+  (void)physicals.insert(old);  // there is room: one has just gone
+  mappings.each([&](Mapping& m) {
+    if (m.handle == handle) m.handle = old.handle;
+  });
+}
+
 // The mapping that contains an address. Starts are what programs pass; the search is for the
 // others.
 Mapping* mapping_of(uint64_t address) {
@@ -64,8 +82,7 @@ void mapping_end(Mapping* mapping) {
 
 bool vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes) {
   const LockScope scope(lock);
-  // Another thread's release is about to return, and the driver has given the handle anew.
-  if (Physical* ended = physicals.find(handle); ended != nullptr) let_go_if_unused(ended);
+  if (Physical* ended = physicals.find(handle); ended != nullptr) handle_given_anew(ended);
   if (SLUICE_LIKELY(physicals.insert(Physical{handle, bytes, device, 1, 0}))) return true;
   unrecorded_say("an allocation's record");
   return false;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -40,7 +41,9 @@ constexpr unsigned kEventMark = 0xe7e47000;
 struct Event {
   double time_ns;
   unsigned mark;
+  Event* before;  // all that there ever were: contexts end with theirs, as drivers' do
 };
+std::atomic<Event*> events{nullptr};
 
 CUresult take(CUdeviceptr* out, unsigned long long bytes) {
   fake_enter("an allocation");
@@ -284,7 +287,10 @@ FAKE CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
 }
 FAKE CUresult cuEventCreate(CUevent* event, unsigned int) {
   fake_enter(__func__);
-  *event = reinterpret_cast<CUevent>(new Event{0, kEventMark});
+  auto* made = new Event{0, kEventMark, events};
+  while (!events.compare_exchange_weak(made->before, made)) {
+  }
+  *event = reinterpret_cast<CUevent>(made);
   ++next_event;
   return CUDA_SUCCESS;
 }
@@ -293,7 +299,6 @@ FAKE CUresult cuEventDestroy_v2(CUevent event) {
   Event* made = reinterpret_cast<Event*>(event);
   if (made->mark != kEventMark) return CUDA_ERROR_INVALID_HANDLE;
   made->mark = 0;
-  delete made;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuEventRecord(CUevent event, CUstream stream) {
