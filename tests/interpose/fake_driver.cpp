@@ -277,6 +277,16 @@ FAKE CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy
   if (fake.on_launch == nullptr) return CUDA_SUCCESS;
   return fake.on_launch({f, gx, gy, gz, bx, by, bz, shared, stream, params, extra});
 }
+FAKE CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** params,
+                               void** extra) {
+  fake_enter(__func__);
+  ++fake.calls_launch;
+  fake.device_ns += fake.launch_ns;
+  if (fake.on_launch == nullptr) return CUDA_SUCCESS;
+  return fake.on_launch({f, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                         config->blockDimY, config->blockDimZ, config->sharedMemBytes,
+                         config->hStream, params, extra});
+}
 FAKE CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   fake_enter(__func__);
   return graph_launch(&fake.calls_launch, exec, stream);
