@@ -11,6 +11,9 @@ uint32_t captures_active;
 
 namespace {
 
+// A capture has streams of other contexts than its own; until there is none any more.
+uint32_t spread;
+
 struct Capture {
   CUcontext context;  // nullptr = free
   CUstream stream;
@@ -48,6 +51,7 @@ bool capture_begins(CUcontext context, CUstream stream) {
   {
     const LockScope scope(captures_lock);
     if (Capture* place = capture_place(); place != nullptr) {
+      if (load_acquire(captures_active) == 0) spread = 0;
       *place = Capture{context, stream, this_thread};
       __atomic_add_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
       return true;
@@ -80,9 +84,15 @@ bool capture_is_origin(CUstream stream) {
 uint32_t captures_of(CUcontext context) {
   if (load_acquire(captures_active) == 0) return 0;
   const LockScope scope(captures_lock);
+  if (spread != 0) return captures_active;
   uint32_t count = 0;
   for (uint32_t i = 0; i < captures.count(); ++i) count += captures[i].context == context ? 1 : 0;
   return count;
+}
+
+void captures_spread() {
+  const LockScope scope(captures_lock);
+  spread = 1;
 }
 
 void captures_forget(CUcontext context) {
@@ -99,6 +109,7 @@ void captures_forget(CUcontext context) {
 void captures_reset_after_fork() {
   captures_lock.reset_after_fork();
   captures.clear();
+  spread = 0;
   store_release(captures_active, 0u);
 }
 

@@ -22,8 +22,12 @@ bool stream_is_capturing(CUstream stream);
 void capture_ended(CUstream stream);
 /// Whether the stream began a capture that has not ended.
 bool capture_is_origin(CUstream stream);
-/// Captures under the context, and the end of all of them, with the context.
+/// Captures that streams of the context may take part in, and the end of all that began under it,
+/// with the context.
 uint32_t captures_of(CUcontext context);
+/// A stream has been drawn into a capture by an event; it may be another context's than the one
+/// under which the capture began.
+void captures_spread();
 void captures_forget(CUcontext context);
 void captures_reset_after_fork();
 

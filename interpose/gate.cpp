@@ -87,7 +87,7 @@ bool window_has_room(const ContextRecord& context, double launch_ns, uint64_t wi
 // Whether a launch into the stream, which finds the window full, waits for room; false = it goes.
 bool window_keeps_out(ContextRecord& context, StreamRecord& stream) {
   Patience& patience = stream.window_patience;
-  fences_complete(context, nullptr, false);
+  fences_complete(context, nullptr, Others::kFence);
   InFlight seen{};
   in_flight_add(context, patience.first, &seen);
   if (seen.launches == 0) return false;  // nothing that we would see the end of
@@ -110,7 +110,7 @@ void window_wait(uint64_t since_ns) {
 }
 
 // Puts the fence that a launch needs before it: where a busy interval begins, or the work before
-// one that is measured alone ends.
+// one that is measured alone ends, or that which only an event of the context is behind.
 void fence_before(LaunchPass& pass, ContextRecord& context) {
   StreamRecord& stream = *pass.stream;
   stream.idle = false;
@@ -125,7 +125,8 @@ void fence_before(LaunchPass& pass, ContextRecord& context) {
       activity_wakes(context.device);
     }
     if (!fence_record(context, stream, true)) stream.start_recorded_ns = 0;
-  } else if (pass.alone && stream.launches() != stream.fenced.launches) {
+  } else if (stream.awaits_context() ||
+             (pass.alone && stream.launches() != stream.fenced.launches)) {
     (void)fence_record(context, stream, false);
   }
 }
@@ -383,7 +384,7 @@ bool drain_step(int gpu) {
     if (!context.is_usable()) return false;
     driver.cuCtxSetCurrent(context.context);
     if (wait_context) drained &= context_passed(context, kExclusiveQuestion | exclusive);
-    fences_complete(context, nullptr, true);
+    fences_complete(context, nullptr, Others::kFence);
     const uint64_t asked_ns = clock_now_ns();
     fences_harvest(context);
     stretches_charge(context, asked_ns);

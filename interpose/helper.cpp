@@ -131,7 +131,7 @@ bool contexts_look(int gpu) {
       // Of one that is being counted a part may be seen.
       const bool counted = s->owner == nullptr || load_acquire(s->owner->inside) == 0;
       if (counted && launches == s->seen && launches != s->fenced.launches)
-        fences_complete(context, s, true);
+        fences_complete(context, s, Others::kFence);
       s->seen = launches;
     }
     const uint64_t asked_ns = clock_now_ns();

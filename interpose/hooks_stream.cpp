@@ -8,9 +8,9 @@ using namespace sluice::interpose;
 namespace {
 
 template <class Call>
-CUresult waiting(CUstream stream, bool all, Call call) {
+CUresult waiting(CUstream stream, Fenced fenced, Call call) {
   if (process_enter() != Mode::kActive) return call();
-  wait_prepare(stream, all);
+  wait_prepare(stream, fenced);
   const CUresult result = [&] {
     const WaitScope told(sluice::protocol::WaitReason::kSync);
     return call();
@@ -24,10 +24,10 @@ CUresult waiting(CUstream stream, bool all, Call call) {
 /// its first call after the restore; events, launches and copies are safe). A wait that is under
 /// way is over before the hold is acknowledged, and would be anyway.
 template <class Call>
-CUresult waiting_in(CUstream stream, bool all, Call call) {
+CUresult waiting_in(CUstream stream, Fenced fenced, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  return waiting(stream, all, call);
+  return waiting(stream, fenced, call);
 }
 
 // Where the program's own call finds the stream. False: not on a GPU of the tenant's.
@@ -65,6 +65,8 @@ CUresult capture_begin(CUstream stream, Call call) {
   {
     const LockScope scope(context->lock);
     if (!capture_begins(context->context, stream)) return CUDA_ERROR_OUT_OF_MEMORY;
+    // Launches that no other thread could fence any more shall be fenced by their own.
+    streams_changed(*context);
   }
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& other = *context_at(i);
@@ -77,7 +79,7 @@ CUresult capture_begin(CUstream stream, Call call) {
     {
       // What is in the streams now can be fenced no more once they capture.
       const CurrentScope current(place);
-      fences_complete(*context, nullptr, false);
+      fences_complete(*context, nullptr, Others::kFenceBeforeCapture);
     }
     streams_changed(*context);
     result = call();
@@ -132,47 +134,50 @@ CUresult wait_event(CUstream stream, Call call) {
   {
     const CurrentScope current(place);
     for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-      if (s->stream == stream) fences_complete(context, s, false);
+      if (s->stream == stream) fences_complete(context, s, Others::kLeave);
     }
   }
   streams_changed(context);
-  return call();
+  const bool foreign = captures_of(context.context) == 0;
+  const CUresult result = call();
+  if (foreign && stream_is_capturing(stream)) captures_spread();
+  return result;
 }
 
 }  // namespace
 
 SLUICE_HOOK CUresult cuStreamSynchronize(CUstream stream) {
-  return waiting_in(stream, false, [&] { return driver.cuStreamSynchronize(stream); });
+  return waiting_in(stream, Fenced::kStream, [&] { return driver.cuStreamSynchronize(stream); });
 }
 
 SLUICE_HOOK CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  return waiting_in(stream_per_thread(stream), false,
+  return waiting_in(stream_per_thread(stream), Fenced::kStream,
                     [&] { return driver.cuStreamSynchronize_ptsz(stream); });
 }
 
 SLUICE_HOOK CUresult cuStreamQuery(CUstream stream) {
-  return waiting(stream, false, [&] { return driver.cuStreamQuery(stream); });
+  return waiting(stream, Fenced::kStream, [&] { return driver.cuStreamQuery(stream); });
 }
 
 SLUICE_HOOK CUresult cuStreamQuery_ptsz(CUstream stream) {
-  return waiting(stream_per_thread(stream), false,
+  return waiting(stream_per_thread(stream), Fenced::kStream,
                  [&] { return driver.cuStreamQuery_ptsz(stream); });
 }
 
 SLUICE_HOOK CUresult cuEventSynchronize(CUevent event) {
-  return waiting(nullptr, true, [&] { return driver.cuEventSynchronize(event); });
+  return waiting(nullptr, Fenced::kThreads, [&] { return driver.cuEventSynchronize(event); });
 }
 
 SLUICE_HOOK CUresult cuEventQuery(CUevent event) {
-  return waiting(nullptr, true, [&] { return driver.cuEventQuery(event); });
+  return waiting(nullptr, Fenced::kContext, [&] { return driver.cuEventQuery(event); });
 }
 
 SLUICE_HOOK CUresult cuCtxSynchronize() {
-  return waiting_in(nullptr, true, [] { return driver.cuCtxSynchronize(); });
+  return waiting_in(nullptr, Fenced::kThreads, [] { return driver.cuCtxSynchronize(); });
 }
 
 SLUICE_HOOK CUresult cuCtxSynchronize_v2(CUcontext context) {
-  return waiting_in(nullptr, true, [&] { return driver.cuCtxSynchronize_v2(context); });
+  return waiting_in(nullptr, Fenced::kThreads, [&] { return driver.cuCtxSynchronize_v2(context); });
 }
 
 SLUICE_HOOK CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {

@@ -66,6 +66,25 @@ bool event_time(ContextRecord& context, CUevent event, double* out_ns) {
   return true;
 }
 
+// The same of an event for the whole context. Its time is believed if it can be true; else, and
+// where such events have none, the work has ended by now.
+bool context_event_time(ContextRecord& context, const StreamRecord& stream, CUevent event,
+                        double* out_ns) {
+  float ms = 0;
+  bool timed = context.base != nullptr &&
+               driver.cuEventElapsedTime(&ms, context.base, event) == CUDA_SUCCESS;
+  event_give(context, event);
+  const double time_ns = context.base_ns + static_cast<double>(ms) * 1e6;
+  if (context.host_ahead_ns == 0) {
+    *out_ns = time_ns;
+    return timed;
+  }
+  const double now_ns = static_cast<double>(clock_now_ns()) - context.host_ahead_ns;
+  timed = timed && time_ns >= stream.mark_ns && time_ns <= now_ns + kStretchMarginNs;
+  *out_ns = timed ? time_ns : now_ns;
+  return true;
+}
+
 // A stretch between two fences teaches what it is made of. Kernels and graphs together: what the
 // graphs were expected to take is theirs, the rest the kernels'.
 void interval_learn(ContextRecord& context, const StreamRecord& stream, const Fence& fence,
@@ -141,7 +160,9 @@ void frontier_update(ContextRecord& context) {
 
 void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fence, bool in_order) {
   double now_ns = 0;
-  const bool timed = in_order && event_time(context, fence.event, &now_ns);
+  const bool timed =
+      in_order && (fence.of_context ? context_event_time(context, stream, fence.event, &now_ns)
+                                    : event_time(context, fence.event, &now_ns));
   if (fence.is_start) {
     stream.mark_known = timed;
     stream.mark_ns = now_ns;
@@ -157,7 +178,7 @@ void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fen
     const double end_ns = context.host_ahead_ns == 0 ? 0 : now_ns + context.host_ahead_ns;
     context.busy_ns += covered_charge(context.device, end_ns, grown_ns);
     stretch_note(stream, begin_ns, now_ns);
-    interval_learn(context, stream, fence, now_ns - begin_ns);
+    if (!fence.of_context) interval_learn(context, stream, fence, now_ns - begin_ns);
   }
   ++context.passed;
   stream.stretch_ns = 0;
@@ -190,11 +211,37 @@ void stream_changed(StreamRecord& stream) {
   store_release(stream.generation, generation);
 }
 
+Fence& fence_at(StreamRecord& stream, unsigned index) {
+  return stream.fences[(stream.fence_first + index) % kFencesMax];
+}
+
+// The first fence is the whole context's and waits for others: one behind it that is the stream's
+// own tells as much. False: none has passed.
+bool fence_of_context_drop(ContextRecord& context, StreamRecord& stream) {
+  const Fence first = fence_at(stream, 0);
+  if (!first.of_context) return false;
+  for (unsigned i = 1; i < stream.fence_count; ++i) {
+    const Fence& own = fence_at(stream, i);
+    if (own.of_context) continue;
+    if (driver.cuEventQuery(own.event) == CUDA_ERROR_NOT_READY) return false;
+    Fence& next = fence_at(stream, 1);
+    if (next.graph != first.graph || next.graph_serial != first.graph_serial) next.graph = nullptr;
+    event_give(context, first.event);
+    stream.fence_first = (stream.fence_first + 1) % kFencesMax;
+    --stream.fence_count;
+    return true;
+  }
+  return false;
+}
+
 void stream_harvest(ContextRecord& context, StreamRecord& stream) {
   while (stream.fence_count > 0) {
-    const Fence fence = stream.fences[stream.fence_first];
+    const Fence fence = fence_at(stream, 0);
     const CUresult result = driver.cuEventQuery(fence.event);
-    if (result == CUDA_ERROR_NOT_READY) break;
+    if (result == CUDA_ERROR_NOT_READY) {
+      if (!fence_of_context_drop(context, stream)) break;
+      continue;
+    }
     stream.fence_first = (stream.fence_first + 1) % kFencesMax;
     --stream.fence_count;
     // Any other error is the context's (a failed kernel): its work is over, its time unknown.
@@ -214,13 +261,39 @@ void stream_harvest(ContextRecord& context, StreamRecord& stream) {
 
 bool is_per_thread(CUstream stream) { return stream == CU_STREAM_PER_THREAD; }
 
+// A per-thread default stream whose thread has ended: nothing will come into it any more.
+bool owner_has_ended(const StreamRecord& stream) {
+  return stream.per_thread && (load_acquire(stream.owner->taken) == 0 ||
+                               load_relaxed(stream.owner->number) != stream.owner_number);
+}
+
+// Asks once whether the driver has events for contexts of this kind. With the context current, and
+// nothing of it in a capture.
+bool tails_can_be_fenced(ContextRecord& context) {
+  if (context.tails == Tails::kUnknown) {
+    CUevent event = event_take(context);
+    if (event == nullptr) return false;
+    const bool can = driver.cuCtxRecordEvent(context.context, event) == CUDA_SUCCESS;
+    event_give(context, event);
+    context.tails = can ? Tails::kCan : Tails::kCannot;
+  }
+  return context.tails == Tails::kCan;
+}
+
+CUresult event_record(ContextRecord& context, const StreamRecord& stream, CUevent event,
+                      bool of_context) {
+  if (SLUICE_LIKELY(!of_context)) return driver.cuEventRecord(event, stream.stream);
+  const RelaxedScope relaxed;
+  return driver.cuCtxRecordEvent(context.context, event);
+}
+
 }  // namespace
 
-void Intervals::first_forget() {
+void Intervals::oldest_forget() {
   has_floor_ = true;
-  floor_ns_ = spans_[0].end;
-  --count_;
-  memmove(static_cast<void*>(spans_), spans_ + 1, count_ * sizeof(Span));
+  floor_ns_ = spans_[kIntervalsForgotten - 1].end;
+  count_ -= kIntervalsForgotten;
+  memmove(static_cast<void*>(spans_), spans_ + kIntervalsForgotten, count_ * sizeof(Span));
 }
 
 double Intervals::add(double begin_ns, double end_ns) {
@@ -228,9 +301,16 @@ double Intervals::add(double begin_ns, double end_ns) {
   if (end_ns <= begin_ns) return 0;
   // Mostly they come in order.
   if (SLUICE_LIKELY(count_ == 0 || begin_ns > spans_[count_ - 1].end)) {
-    if (count_ == kIntervalsMax) first_forget();
+    if (count_ == kIntervalsMax) oldest_forget();
     spans_[count_++] = Span{begin_ns, end_ns};
     return end_ns - begin_ns;
+  }
+  // Or go on where the newest ended.
+  if (Span& newest = spans_[count_ - 1]; begin_ns >= newest.begin) {
+    if (end_ns <= newest.end) return 0;
+    const double grown_ns = end_ns - newest.end;
+    newest.end = end_ns;
+    return grown_ns;
   }
   // Everything that touches [begin, end] becomes one span; what it covered already is not counted
   // again.
@@ -253,7 +333,7 @@ double Intervals::add(double begin_ns, double end_ns) {
   for (unsigned i = kept; i > at; --i) spans_[i] = spans_[i - 1];
   spans_[at] = merged;
   count_ = kept + 1;
-  if (count_ > kIntervalsMax) first_forget();
+  if (count_ > kIntervalsMax) oldest_forget();
   return end_ns - begin_ns - covered;
 }
 
@@ -362,6 +442,7 @@ void context_ended(CUcontext context, ContextRecord* record, bool ended) {
   record->mean_ns = 0;
   record->asked = 0;
   record->all_event = nullptr;
+  record->tails = Tails::kUnknown;
   record->intervals = Intervals();
   store_release(record->life, kContextFree);
 }
@@ -377,7 +458,8 @@ void questions_forget() {
 StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecord* thread) {
   const bool per_thread = is_per_thread(stream);
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (s->stream == stream && !s->destroyed && (!per_thread || s->owner == thread)) return s;
+    if (s->stream != stream || s->destroyed) continue;
+    if (!per_thread || (s->owner == thread && s->owner_number == thread->number)) return s;
   }
   StreamRecord* made = context.spare;
   if (made != nullptr) {
@@ -397,6 +479,7 @@ StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecor
   made->stream = stream;
   made->context = &context;
   made->owner = thread;
+  made->owner_number = thread->number;
   made->per_thread = per_thread;
   made->next = context.streams;
   context.streams = made;
@@ -415,26 +498,30 @@ static void fence_covers(StreamRecord& stream, Fence& fence, const Work& work) {
 
 // With no room for another fence, the newest one moves behind the launches after it. Not to be able
 // to fence a launch would be worse than to measure two together: no drain would ever end.
-static bool fence_move(StreamRecord& stream, const Work& work) {
-  Fence& newest = stream.fences[(stream.fence_first + stream.fence_count - 1) % kFencesMax];
-  if (newest.is_start || driver.cuEventRecord(newest.event, stream.stream) != CUDA_SUCCESS)
+static bool fence_move(ContextRecord& context, StreamRecord& stream, const Work& work,
+                       bool of_context) {
+  Fence& newest = fence_at(stream, stream.fence_count - 1);
+  if (newest.is_start || event_record(context, stream, newest.event, of_context) != CUDA_SUCCESS)
     return false;
+  newest.of_context = of_context;
   stream.graphs_differ = true;
   fence_covers(stream, newest, work);
   return true;
 }
 
-bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start) {
-  if (stream.destroyed || stream_is_capturing(stream.stream)) return false;
+// Records a fence into the stream or for the whole context.
+static bool fence_put(ContextRecord& context, StreamRecord& stream, bool is_start,
+                      bool of_context) {
   const Work work = stream.submitted();
   if (stream.fence_count == kFencesMax) {
     const RelaxedScope relaxed;
     stream_harvest(context, stream);
   }
-  if (stream.fence_count == kFencesMax) return !is_start && fence_move(stream, work);
+  if (stream.fence_count == kFencesMax)
+    return !is_start && fence_move(context, stream, work, of_context);
   CUevent event = event_take(context);
   if (event == nullptr) return false;
-  const CUresult result = driver.cuEventRecord(event, stream.stream);
+  const CUresult result = event_record(context, stream, event, of_context);
   if (result != CUDA_SUCCESS) {
     event_give(context, event);
     // Not a capture that began meanwhile but a broken context or stream: its work is over, its time
@@ -446,14 +533,20 @@ bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start) {
     }
     return false;
   }
-  Fence& fence = stream.fences[(stream.fence_first + stream.fence_count) % kFencesMax];
+  Fence& fence = fence_at(stream, stream.fence_count);
   fence.event = event;
   fence.is_start = is_start;
+  fence.of_context = of_context;
   fence.recorded_ns = is_start ? stream.start_recorded_ns : 0;
   fence.thread = is_start ? stream.start_thread : 0;
   fence_covers(stream, fence, work);
   ++stream.fence_count;
   return true;
+}
+
+bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start) {
+  if (stream.destroyed || stream_is_capturing(stream.stream)) return false;
+  return fence_put(context, stream, is_start, false);
 }
 
 void fences_harvest(ContextRecord& context) {
@@ -462,7 +555,9 @@ void fences_harvest(ContextRecord& context) {
   while (*link != nullptr) {
     StreamRecord* stream = *link;
     stream_harvest(context, *stream);
-    if (stream->destroyed && stream->fence_count == 0) {
+    const bool ended = stream->destroyed ||
+                       (owner_has_ended(*stream) && stream->launches() == stream->done.launches);
+    if (ended && stream->fence_count == 0) {
       *link = stream->next;
       stream->next = context.spare;
       context.spare = stream;
@@ -493,12 +588,19 @@ void stretches_charge(ContextRecord& context, uint64_t asked_ns) {
   activity_settle(context.device);
 }
 
-void fences_complete(ContextRecord& context, StreamRecord* only, bool by_helper) {
+void fences_complete(ContextRecord& context, StreamRecord* only, Others others) {
+  const uint32_t captures_allowed = others == Others::kFenceBeforeCapture ? 1 : 0;
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (only != nullptr && s != only) continue;
     if (s->launches() == s->fenced.launches) continue;
-    if (s->per_thread && (by_helper || s->owner != this_thread)) continue;
-    (void)fence_record(context, *s, false);
+    if (s->is_reachable()) {
+      (void)fence_record(context, *s, false);
+    } else if (others != Others::kLeave && context.tails == Tails::kCan &&
+               captures_of(context.context) <= captures_allowed &&
+               fence_put(context, *s, false, true)) {
+      // The next launch into it puts a fence of its own before it.
+      stream_changed(*s);
+    }
   }
 }
 
@@ -578,11 +680,14 @@ int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& 
     if (room < budget) budget = room;
   }
   const double unfenced = work_ns(context, stream.submitted(), stream.fenced, kLaunchNsMin);
-  if (look.fence_now || stream.per_thread || !burst || budget < look.launch_ns ||
-      unfenced >= budget) {
-    (void)fence_record(context, stream, false);
+  // Whose thread may not come back to fence what it leaves: an event of the context must do.
+  if (stream.per_thread && budget > 0 &&
+      (captures_of(context.context) != 0 || !tails_can_be_fenced(context))) {
+    budget = 0;
   }
-  return stream.per_thread ? 0 : static_cast<int32_t>(budget);
+  if (look.fence_now || !burst || budget < look.launch_ns || unfenced >= budget)
+    (void)fence_record(context, stream, false);
+  return static_cast<int32_t>(budget);
 }
 
 void stream_forget(ContextRecord& context, CUstream stream) {

@@ -22,7 +22,8 @@
 namespace sluice::interpose {
 
 inline constexpr unsigned kFencesMax = 32;     // per stream, recorded and not yet passed
-inline constexpr unsigned kIntervalsMax = 16;  // disjoint busy intervals remembered for the union
+inline constexpr unsigned kIntervalsMax = 32;  // disjoint busy intervals remembered for the union
+inline constexpr unsigned kIntervalsForgotten = 16;  // of these, at once
 inline constexpr unsigned kEventPoolMax = 256;
 /// Launches closer together than this are a burst and measured together; others are measured one by
 /// one.
@@ -55,6 +56,7 @@ struct Fence {
   GraphCost* graph;
   uint32_t graph_serial;
   bool is_start;
+  bool of_context;       // recorded for the whole context, whose other streams it waits for as well
   uint32_t thread;       // of a start fence: for whose launch
   uint64_t recorded_ns;  // of a start fence: when, by the host's clock
 };
@@ -74,7 +76,8 @@ struct StreamRecord {
   uint32_t generation;
   bool idle;        // seen, so that the generation changes once
   bool per_thread;  // the per-thread default stream of `owner`: only that thread can record into it
-  bool destroyed;   // by the program; stays until its fences have passed
+  uint32_t owner_number;  // a record of threads.h may become another thread's
+  bool destroyed;         // by the program; stays until its fences have passed
   // What the owner launches by the short way is all one graph, from one long way to the next.
   uint64_t priced_graphs;
   uint32_t graph_each_ns;
@@ -116,6 +119,15 @@ struct StreamRecord {
     return Work{total, own + load_relaxed(foreign_graphs),
                 own_graph_ns(own) + load_relaxed(foreign_graph_ns)};
   }
+  /// Whether the calling thread can record into it.
+  bool is_reachable() const {
+    return !per_thread ||
+           (this_thread != nullptr && owner == this_thread && owner_number == this_thread->number);
+  }
+  /// Whether the fence behind its work waits for the whole context.
+  bool awaits_context() const {
+    return fence_count > 0 && fences[(fence_first + fence_count - 1) % kFencesMax].of_context;
+  }
   uint64_t own_graph_ns(uint64_t graphs) const {
     return priced_ns + (graphs - priced_graphs) * graph_each_ns;
   }
@@ -137,12 +149,15 @@ class Intervals {
   struct Span {
     double begin, end;
   };
-  void first_forget();
+  void oldest_forget();
   Span spans_[kIntervalsMax + 1] = {};
   unsigned count_ = 0;
   bool has_floor_ = false;
   double floor_ns_ = 0;  // what lies before was forgotten: not counted again
 };
+
+/// Whether what other threads have in their default streams can be fenced (cuCtxRecordEvent).
+enum class Tails : uint8_t { kUnknown, kCan, kCannot };
 
 /// Of a record.
 inline constexpr uint32_t kContextFree = 0;
@@ -173,6 +188,7 @@ struct ContextRecord {
   double mean_ns;            // learned GPU time of one kernel; 0 = not measured yet
   uint64_t asked;            // the question that all_event answers (context_passed); 0 = none
   CUevent all_event;         // behind everything in the context; nullptr once it has passed
+  Tails tails;
 
   bool is_usable() const { return load_acquire(life) == kContextAlive; }
 };
@@ -201,16 +217,23 @@ void context_ended(CUcontext context, ContextRecord* record, bool ended);
 
 // All of the following need the context's lock held.
 StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecord* thread);
-/// Records a fence behind what is in the stream. False when it may not (capturing) or cannot.
+/// Records a fence behind what is in the stream, which is reachable. False when it may not
+/// (capturing) or cannot.
 bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start);
 /// Looks which fences have passed and counts their time.
 void fences_harvest(ContextRecord& context);
 /// Charges what has gone by of long stretches that go on: a kernel that runs for seconds, or for
 /// ever, is not charged at its end only. `asked_ns`: before the fences were harvested.
 void stretches_charge(ContextRecord& context, uint64_t asked_ns);
-/// Puts end fences behind whatever has none. `only`: just that stream. `by_helper`: not this
-/// program's thread.
-void fences_complete(ContextRecord& context, StreamRecord* only, bool by_helper);
+/// What becomes of per-thread default streams of other threads: only an event of the whole context
+/// is behind their work.
+enum class Others : uint8_t {
+  kLeave,
+  kFence,               // unless something of the context captures: it would break that
+  kFenceBeforeCapture,  // the one capture that there is has not begun yet
+};
+/// Puts end fences behind whatever has none. `only`: just that stream.
+void fences_complete(ContextRecord& context, StreamRecord* only, Others others);
 /// Launches submitted and not known to be finished, and what they take, by what was learned.
 uint64_t launches_in_flight(const ContextRecord& context);
 double time_in_flight_ns(const ContextRecord& context);

@@ -118,28 +118,30 @@ TouchScope::~TouchScope() {
 
 BlockingScope::BlockingScope() {
   const ThreadRecord* thread = touch_.thread();
-  if (thread != nullptr && thread->last_stream != nullptr) wait_prepare(nullptr, true);
+  if (thread != nullptr && thread->last_stream != nullptr) wait_prepare(nullptr, Fenced::kContext);
 }
 
-static void place_fence(ThreadRecord& thread, CUstream only, bool all) {
+static void place_fence(ThreadRecord& thread, CUstream only, Fenced fenced) {
+  const bool all = fenced != Fenced::kStream;
+  const Others others = fenced == Fenced::kThreads ? Others::kFence : Others::kLeave;
   StreamPlace place;
   if (!stream_place(thread, all ? nullptr : only, &place) || place.context == nullptr) return;
   ContextRecord& context = *place.context;
   const CurrentScope current(place);
   const LockScope scope(context.lock);
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (all || s->stream == only) fences_complete(context, s, false);
+    if (all || s->stream == only) fences_complete(context, s, others);
   }
 }
 
-void wait_prepare(CUstream only, bool all) {
+void wait_prepare(CUstream only, Fenced fenced) {
   ThreadRecord* thread = caller();
   if (thread == nullptr) return;
   const ErrnoGuard guard;
   const DepthScope depth(thread);
   // Not every wait waits for the end of a hold, and before it everything was fenced.
   raise_word(thread->touching, thread->touching + 1);
-  if (!hold_is_set()) place_fence(*thread, only, all);
+  if (!hold_is_set()) place_fence(*thread, only, fenced);
   touch_end(*thread);
 }
 

@@ -65,8 +65,11 @@ class BlockingScope {
 
 void touch_reset_after_fork();
 
-/// Fences the work of the calling thread's context that has none: all of it, or one stream's.
-void wait_prepare(CUstream only, bool all);
+/// What is fenced of the calling thread's context before a wait: one stream's work, that of all
+/// streams that the thread can reach, or also that in other threads' default streams, which costs
+/// more and is for calls that wait and do not ask only.
+enum class Fenced : uint8_t { kStream, kContext, kThreads };
+void wait_prepare(CUstream only, Fenced fenced);
 /// After a wait that succeeded: counts what has finished.
 void wait_done();
 

@@ -148,6 +148,69 @@ TEST_F(BusyTest, LaunchesThatNobodyWaitsFor) {
   });
 }
 
+// Default streams of threads, into which only their own can record. What comes after a burst is
+// another thread's wait, nothing, or the thread's end.
+class BusyPerThreadTest : public BusyTest {
+ protected:
+  enum class After { kAnotherWaits, kNothing, kEnd };
+  void bursts(After after, int count, int launches, unsigned spins) {
+    agrees([&] {
+      std::atomic<int> launched{0}, waited{0};
+      const auto until = [](const std::atomic<int>& reached, int n) {
+        while (reached < n) sleep_us(50);
+      };
+      const auto thread = [&](int first, int last) {
+        EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+        for (int i = first; i < last; ++i) {
+          for (int k = 0; k < launches + i % 8; ++k)
+            EXPECT_EQ(launch(spins, CU_STREAM_PER_THREAD), CUDA_SUCCESS);
+          launched = i + 1;
+          if (after != After::kEnd) until(waited, i + 1);
+        }
+        thread_ends();
+      };
+      std::thread one;
+      if (after != After::kEnd) one = std::thread(thread, 0, count);
+      for (int i = 0; i < count; ++i) {
+        if (after == After::kEnd) std::thread(thread, i, i + 1).join();
+        until(launched, i + 1);
+        if (after == After::kAnotherWaits) {
+          EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+        } else {
+          sleep_us(80'000);  // longer than the burst takes
+        }
+        sleep_us(i % 3 * 1000);
+        waited = i + 1;
+      }
+      if (one.joinable()) one.join();
+    });
+  }
+};
+
+TEST_F(BusyPerThreadTest, BurstsThatAnotherThreadWaitsFor) {
+  bursts(After::kAnotherWaits, 12, 20, 2000);
+}
+// Some are over before the helper has looked twice.
+TEST_F(BusyPerThreadTest, ShortBurstsThatAnotherThreadWaitsFor) {
+  bursts(After::kAnotherWaits, 80, 6, 250);
+}
+TEST_F(BusyPerThreadTest, BurstsThatNobodyWaitsFor) { bursts(After::kNothing, 12, 20, 2000); }
+TEST_F(BusyPerThreadTest, BurstsOfThreadsThatEnd) { bursts(After::kEnd, 12, 20, 2000); }
+
+// Another stream of the context is busy before, meanwhile and after: the moment at which all of the
+// context is done tells nothing of the thread's stream, and the time is charged once.
+TEST_F(BusyPerThreadTest, BesideAStreamThatIsBusyForLong) {
+  const CUstream other = stream_make();
+  agrees([&] {
+    ASSERT_EQ(launch(300'000, other), CUDA_SUCCESS);
+    for (int i = 0; i < 10; ++i) {
+      for (int k = 0; k < 20; ++k) ASSERT_EQ(launch(500, CU_STREAM_PER_THREAD), CUDA_SUCCESS);
+      sleep_us(5000);
+    }
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  });
+}
+
 // Small kernels, launched as fast as the host can: the device is idle for microseconds between
 // them, which counts. Never less than what was used, and never more than the time it took.
 TEST_F(BusyTest, SmallKernelsThatTheDeviceIsFasterThanTheHostWith) {

@@ -79,17 +79,18 @@ class CaptureTest : public sluice::test::SoftGpuLaunchTest {
   }
   // Launches and asks for nothing itself: what is asked is the shim's doing, in a thread whose mode
   // is GLOBAL.
-  void launching_thread() {
-    threads.emplace_back([this] {
+  void launching_thread(bool per_thread) {
+    threads.emplace_back([=, this] {
       EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-      const CUstream stream = stream_make();
+      const CUstream stream = per_thread ? CU_STREAM_PER_THREAD : stream_make();
       while (!stop && !HasFailure()) EXPECT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
     });
   }
   // With launches beside, a narrow window, and leases that come and go.
   void run() {
     broker->window_set(1'000'000);
-    launching_thread();
+    launching_thread(false);
+    launching_thread(true);
     for (int round = 0; round < 60 && !HasFailure(); ++round) {
       sleep_ms(20);
       broker->lease_store(0);

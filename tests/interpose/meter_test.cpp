@@ -16,21 +16,37 @@ namespace {
 
 struct FakeEvent {
   double ns;
+  bool of_context;
 };
 std::vector<std::unique_ptr<FakeEvent>> events;  // a context that ends leaves its own to the driver
 double device_ns;
 bool pending, capturing;
 int touched_while_capturing;
 CUresult record_result;
+// Of contexts: recorded so often, with what result, not passed yet, with what time.
+constexpr double kTrueTime = -1, kNoTime = -2;
+int contexts_recorded;
+CUresult context_record_result;
+bool contexts_pending;
+double context_event_ns;
 
 void driver_fill() {
   device_ns = 0;
   pending = capturing = false;
   touched_while_capturing = 0;
   events.clear();
-  record_result = CUDA_SUCCESS;
+  record_result = context_record_result = CUDA_SUCCESS;
+  contexts_recorded = 0;
+  contexts_pending = false;
+  context_event_ns = kTrueTime;
+  driver.cuCtxRecordEvent = [](CUcontext, CUevent e) {
+    ++contexts_recorded;
+    *reinterpret_cast<FakeEvent*>(e) = {
+        context_event_ns == kTrueTime ? device_ns : context_event_ns, true};
+    return context_record_result;
+  };
   driver.cuEventCreate = [](CUevent* e, unsigned) {
-    *e = reinterpret_cast<CUevent>(events.emplace_back(new FakeEvent{0}).get());
+    *e = reinterpret_cast<CUevent>(events.emplace_back(new FakeEvent{0, false}).get());
     return CUDA_SUCCESS;
   };
   driver.cuEventDestroy_v2 = [](CUevent e) {
@@ -39,11 +55,15 @@ void driver_fill() {
   };
   driver.cuEventRecord = [](CUevent e, CUstream) {
     touched_while_capturing += capturing;
-    reinterpret_cast<FakeEvent*>(e)->ns = device_ns;
+    *reinterpret_cast<FakeEvent*>(e) = {device_ns, false};
     return record_result;
   };
-  driver.cuEventQuery = [](CUevent) { return pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; };
+  driver.cuEventQuery = [](CUevent e) {
+    const bool waits = pending || (contexts_pending && reinterpret_cast<FakeEvent*>(e)->of_context);
+    return waits ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+  };
   driver.cuEventElapsedTime = [](float* ms, CUevent a, CUevent b) {
+    if (reinterpret_cast<FakeEvent*>(b)->ns == kNoTime) return CUDA_ERROR_INVALID_HANDLE;
     *ms = static_cast<float>(
         (reinterpret_cast<FakeEvent*>(b)->ns - reinterpret_cast<FakeEvent*>(a)->ns) / 1e6);
     return CUDA_SUCCESS;
@@ -107,13 +127,13 @@ TEST(IntervalsTest, ForgottenTimeIsNotCountedTwice) {
 TEST_F(MeterTest, ABurstCountsFromItsStartToItsLastFenceAndIdleTimeDoesNot) {
   launch(*stream, 1e6);
   launch(*stream, 2e6);
-  fences_complete(*context, nullptr, false);
+  fences_complete(*context, nullptr, Others::kLeave);
   fences_harvest(*context);
   EXPECT_EQ(device_totals[0].busy_ns, 3'000'000u);
   EXPECT_EQ(launches_in_flight(*context), 0u);
   device_ns += 50e6;  // the program thinks
   launch(*stream, 1e6);
-  fences_complete(*context, nullptr, false);
+  fences_complete(*context, nullptr, Others::kLeave);
   fences_harvest(*context);
   EXPECT_EQ(device_totals[0].busy_ns, 4'000'000u);
   EXPECT_EQ(device_totals[0].launches, 3u);
@@ -122,7 +142,7 @@ TEST_F(MeterTest, ABurstCountsFromItsStartToItsLastFenceAndIdleTimeDoesNot) {
 TEST_F(MeterTest, NothingIsDoneBeforeItsFenceHasPassed) {
   pending = true;
   launch(*stream, 1e6);
-  fences_complete(*context, nullptr, false);
+  fences_complete(*context, nullptr, Others::kLeave);
   fences_harvest(*context);
   EXPECT_EQ(launches_in_flight(*context), 1u);
   InFlight seen{};
@@ -140,7 +160,7 @@ TEST_F(MeterTest, OverlappingStreamsAreCountedOnce) {
   StreamRecord* other = stream_record(*context, reinterpret_cast<CUstream>(0x30), thread_record());
   launch(*stream, 0);
   launch(*other, 5e6);
-  fences_complete(*context, nullptr, false);
+  fences_complete(*context, nullptr, Others::kLeave);
   fences_harvest(*context);
   EXPECT_EQ(device_totals[0].busy_ns, 5'000'000u);
 }
@@ -149,36 +169,193 @@ TEST_F(MeterTest, ACapturingStreamIsNeverTouched) {
   launch(*stream, 1e6);
   capturing = true;
   captures_active = 1;
-  fences_complete(*context, nullptr, true);
+  fences_complete(*context, nullptr, Others::kFence);
   EXPECT_EQ(touched_while_capturing, 0);
   EXPECT_EQ(launches_in_flight(*context), 1u);
   capturing = false;
   captures_active = 0;
-  fences_complete(*context, nullptr, true);
+  fences_complete(*context, nullptr, Others::kFence);
   fences_harvest(*context);
   EXPECT_EQ(launches_in_flight(*context), 0u);
 }
 
-TEST_F(MeterTest, TheHelperLeavesAnotherThreadsDefaultStreamAlone) {
-  StreamRecord* mine = stream_record(*context, CU_STREAM_PER_THREAD, thread_record());
+// What is behind the work of another thread's default stream is behind the whole context's.
+class TailsTest : public MeterTest {
+ protected:
+  void SetUp() override {
+    context->tails = Tails::kCan;
+    mine = stream_record(*context, CU_STREAM_PER_THREAD, thread_record());
+  }
+  // By a thread that did not launch.
+  void elsewhere_complete(Others others) {
+    std::thread([&] {
+      (void)thread_record();
+      fences_complete(*context, nullptr, others);
+    }).join();
+  }
+  StreamRecord* mine = nullptr;
+};
+
+TEST_F(TailsTest, AnotherThreadFencesTheContext) {
   launch(*mine, 1e6);
-  fences_complete(*context, nullptr, true);
+  elsewhere_complete(Others::kLeave);
   EXPECT_EQ(mine->fenced.launches, 0u);
-  fences_complete(*context, nullptr, false);
+  const uint32_t generation = mine->generation;
+  elsewhere_complete(Others::kFence);
+  EXPECT_EQ(contexts_recorded, 1);
   EXPECT_EQ(mine->fenced.launches, 1u);
+  EXPECT_TRUE(mine->awaits_context());
+  EXPECT_NE(mine->generation, generation) << "its thread's next launch would not look";
+  device_ns += 50e6;
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+  EXPECT_EQ(device_totals[0].busy_ns, 1'000'000u);
+  EXPECT_EQ(context->mean_ns, 0) << "it says nothing of how long a kernel takes";
+}
+
+TEST_F(TailsTest, TheThreadItselfFencesItsStream) {
+  launch(*mine, 1e6);
+  fences_complete(*context, nullptr, Others::kLeave);
+  EXPECT_EQ(mine->fenced.launches, 1u);
+  EXPECT_FALSE(mine->awaits_context());
+  EXPECT_EQ(contexts_recorded, 0);
+}
+
+TEST_F(TailsTest, WithoutEventsOfContextsEveryLaunchIsFenced) {
+  context->tails = Tails::kUnknown;
+  context_record_result = CUDA_ERROR_NOT_FOUND;
+  context->mean_ns = 1000;
+  mine->looked_ns = 1;
+  mine->owner_launches = 100;
+  EXPECT_EQ(launch_budget(*context, *mine, {0, 2, 1000, false}), 0);
+  EXPECT_EQ(mine->fenced.launches, 100u);
+  EXPECT_EQ(context->tails, Tails::kCannot);
+  mine->owner_launches = 101;
+  elsewhere_complete(Others::kFence);
+  EXPECT_EQ(mine->fenced.launches, 100u);
+  EXPECT_EQ(launch_budget(*context, *mine, {0, 3, 1000, false}), 0);
+  EXPECT_EQ(mine->fenced.launches, 101u);
+  EXPECT_EQ(contexts_recorded, 1) << "it is asked for once";
+}
+
+TEST_F(TailsTest, WithThemABurstIsFencedTogether) {
+  context->tails = Tails::kUnknown;
+  context->mean_ns = 1000;
+  mine->looked_ns = 1;
+  mine->owner_launches = 100;
+  EXPECT_EQ(launch_budget(*context, *mine, {0, 2, 1000, false}), 500'000);
+  EXPECT_EQ(mine->fenced.launches, 0u);
+  EXPECT_EQ(context->tails, Tails::kCan);
+}
+
+// An event of a context breaks every capture in it, however its streams came into one.
+TEST_F(TailsTest, NotDuringACapture) {
+  context->mean_ns = 1000;
+  const CUstream capturing_stream = reinterpret_cast<CUstream>(0x40);
+  const CUcontext elsewhere = reinterpret_cast<CUcontext>(0x11);
+  const struct {
+    CUcontext begun_under;
+    bool spreads, fenced, fenced_before;
+  } cases[] = {{context->context, false, false, true},
+               {elsewhere, false, true, true},
+               {elsewhere, true, false, true}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.spreads);
+    ASSERT_TRUE(capture_begins(c.begun_under, capturing_stream));
+    if (c.spreads) captures_spread();
+    launch(*mine, 1e6);
+    mine->looked_ns = 1;
+    elsewhere_complete(Others::kFence);
+    EXPECT_EQ(mine->launches() == mine->fenced.launches, c.fenced);
+    const int32_t budget = launch_budget(*context, *mine, {0, 2, 1000, false});
+    EXPECT_EQ(budget > 0, c.fenced);
+    launch(*mine, 1e6);
+    elsewhere_complete(Others::kFenceBeforeCapture);
+    EXPECT_EQ(mine->launches() == mine->fenced.launches, c.fenced_before);
+    capture_ended(capturing_stream);
+    fences_complete(*context, nullptr, Others::kFence);
+    fences_harvest(*context);
+  }
+  // With the last capture its spreading is over.
+  ASSERT_TRUE(capture_begins(elsewhere, capturing_stream));
+  EXPECT_EQ(captures_of(context->context), 0u);
+  capture_ended(capturing_stream);
+}
+
+// Other streams of the context may be busy for long.
+TEST_F(TailsTest, AFenceOfItsOwnTellsTheEndBeforeTheContextsPasses) {
+  launch(*mine, 1e6);
+  elsewhere_complete(Others::kFence);
+  contexts_pending = true;
+  launch(*mine, 2e6);
+  fences_complete(*context, nullptr, Others::kLeave);
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+  EXPECT_EQ(device_totals[0].busy_ns, 3'000'000u);
+  EXPECT_EQ(mine->fence_count, 0u);
+}
+
+TEST_F(TailsTest, AnEventOfAContextThatHasNoTimeEndedWhenItWasSeen) {
+  launch(*mine, 1e6);
+  fences_complete(*context, nullptr, Others::kLeave);
+  fences_harvest(*context);
+  ASSERT_EQ(device_totals[0].busy_ns, 1'000'000u);
+  for (const double wrong_ns : {1.0, 1e18, kNoTime}) {
+    SCOPED_TRACE(wrong_ns);
+    const uint64_t before_ns = device_totals[0].busy_ns;
+    // As on a device whose clock is the host's.
+    device_ns = static_cast<double>(clock_now_ns());
+    mine->start_recorded_ns = static_cast<uint64_t>(device_ns);
+    context->host_ahead_ns = 0;
+    context->host_known_ns = 0;
+    launch(*mine, 0);
+    mine->start_recorded_ns = 0;
+    context_event_ns = wrong_ns;
+    elsewhere_complete(Others::kFence);
+    fences_harvest(*context);
+    const auto now_ns = static_cast<double>(clock_now_ns());
+    const auto grown_ns = static_cast<double>(device_totals[0].busy_ns - before_ns);
+    EXPECT_GT(grown_ns, 0);
+    EXPECT_LE(grown_ns, now_ns - device_ns + 1000);
+    device_ns = now_ns;
+  }
+}
+
+TEST_F(TailsTest, TheStreamOfAThreadThatHasEndedIsForgottenWithItsWork) {
+  StreamRecord* theirs = nullptr;
+  std::thread([&] {
+    theirs = stream_record(*context, CU_STREAM_PER_THREAD, thread_record());
+    launch(*theirs, 1e6);
+  }).join();
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 1u);
+  // A new thread may have the old one's record, and has another stream.
+  std::thread([&] {
+    StreamRecord* other = stream_record(*context, CU_STREAM_PER_THREAD, thread_record());
+    EXPECT_NE(other, theirs);
+    EXPECT_EQ(other->launches(), 0u);
+  }).join();
+  fences_complete(*context, nullptr, Others::kFence);
+  EXPECT_EQ(contexts_recorded, 1);
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+  for (const StreamRecord* s = context->streams; s != nullptr; s = s->next) {
+    EXPECT_NE(s, theirs);
+    EXPECT_TRUE(!s->per_thread || s == mine);
+  }
 }
 
 TEST_F(MeterTest, ABrokenContextDoesNotStayInFlightForEver) {
   launch(*stream, 1e6);
   record_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-  fences_complete(*context, nullptr, true);
+  fences_complete(*context, nullptr, Others::kFence);
   EXPECT_EQ(launches_in_flight(*context), 0u);
 }
 
 TEST_F(MeterTest, LongRunsKeepTheirPrecisionAndTheirEvents) {
   for (int i = 0; i < 20000; ++i) {
     launch(*stream, 1e6);
-    fences_complete(*context, nullptr, false);
+    fences_complete(*context, nullptr, Others::kLeave);
     fences_harvest(*context);
     device_ns += 1e6;
   }

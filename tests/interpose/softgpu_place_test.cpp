@@ -135,6 +135,84 @@ TEST_F(PlaceTest, NorDoesAKnownStreamGoByTheThreadsLease) {
   opener.join();
 }
 
+// The thread does not come back to say where its work ends.
+TEST_F(PlaceTest, ADrainWaitsForWhatAThreadLeftInItsDefaultStream) {
+  for (const bool ends : {false, true}) {
+    SCOPED_TRACE(ends);
+    broker->lease_store(kLeaseOpen);
+    std::atomic<bool> launched{false}, over{false};
+    std::thread thread([&] {
+      ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      for (int i = 0; i < 2000; ++i) ASSERT_EQ(launch(10, CU_STREAM_PER_THREAD), CUDA_SUCCESS);
+      ASSERT_EQ(launch(kLong, CU_STREAM_PER_THREAD), CUDA_SUCCESS);
+      launched = true;
+      while (!ends && !over) std::this_thread::yield();
+    });
+    while (!launched) std::this_thread::yield();
+    if (ends) thread.join();
+    // Behind everything in the context, whichever thread put it there.
+    CUevent all = nullptr;
+    ASSERT_EQ(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxRecordEvent(context, all), CUDA_SUCCESS);
+    EXPECT_EQ(cuEventQuery(all), CUDA_ERROR_NOT_READY);
+    close();
+    EXPECT_TRUE(eventually([&] { return drained(); }, 60000));
+    EXPECT_EQ(cuEventQuery(all), CUDA_SUCCESS) << "drained, and something still runs";
+    EXPECT_EQ(cuEventDestroy(all), CUDA_SUCCESS);
+    over = true;
+    if (thread.joinable()) thread.join();
+  }
+}
+
+// A stream of one context is drawn into a capture that began under another: an event for the whole
+// context, by which other threads' default streams are fenced, would break it.
+TEST_F(PlaceTest, ACaptureThatSpreadsToAnotherContextIsLeftAlone) {
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxCreate(&second, nullptr, 0, 0), CUDA_SUCCESS);  // current
+  CUstream theirs = nullptr;
+  ASSERT_EQ(cuStreamCreate(&theirs, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  CUmodule module = nullptr;
+  ASSERT_EQ(cuModuleLoadData(&module, kPtx), CUDA_SUCCESS);
+  CUfunction spin_second = nullptr;
+  ASSERT_EQ(cuModuleGetFunction(&spin_second, module, "spin"), CUDA_SUCCESS);
+  CUdeviceptr out = 0;
+  ASSERT_EQ(cuMemAlloc(&out, 4), CUDA_SUCCESS);
+  std::atomic<bool> stop{false};
+  std::thread launching([&] {
+    ASSERT_EQ(cuCtxSetCurrent(second), CUDA_SUCCESS);
+    for (int i = 0; !stop; ++i) {
+      unsigned n = 10;
+      void* parameters[] = {&out, &n};
+      ASSERT_EQ(cuLaunchKernel(spin_second, 1, 1, 1, 32, 1, 1, 0, CU_STREAM_PER_THREAD, parameters,
+                               nullptr),
+                CUDA_SUCCESS);
+      // So that the helper finds work that stays where it is.
+      if (i % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    CUevent fork = nullptr, join = nullptr;
+    ASSERT_EQ(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventRecord(fork, stream), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetCurrent(second), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamWaitEvent(theirs, fork, 0), CUDA_SUCCESS);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_EQ(cuEventRecord(join, theirs), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamWaitEvent(stream, join, 0), CUDA_SUCCESS);
+    CUgraph graph = nullptr;
+    EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS) << "capture " << i;
+    if (graph != nullptr) cuGraphDestroy(graph);
+    cuEventDestroy(fork);
+    cuEventDestroy(join);
+  }
+  stop = true;
+  launching.join();
+  EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+}
+
 // A drain asks the contexts of exclusive GPUs, and leaves one alone whose stream is captured,
 // whoever began the capture. While it lasts nothing of it is drained.
 TEST_F(PlaceTest, ACaptureOfAStreamOfAnotherContextIsLeftAlone) {
