@@ -142,6 +142,8 @@ inline bool graph_memory_used() { return load_acquire(graph_memory_seen) != 0; }
 class GraphMemoryScope {
  public:
   explicit GraphMemoryScope(CUgraphExec exec);
+  /// Of an executable graph that is made of `graph` and uploaded in one call.
+  explicit GraphMemoryScope(CUgraph graph);
   ~GraphMemoryScope();
   GraphMemoryScope(const GraphMemoryScope&) = delete;
   GraphMemoryScope& operator=(const GraphMemoryScope&) = delete;
@@ -149,11 +151,17 @@ class GraphMemoryScope {
   bool fits() const { return fits_; }
   /// The driver took it.
   void taken() { taken_ = true; }
+  /// For this one, which has been learned.
+  void taken_for(CUgraphExec exec) {
+    exec_ = exec;
+    taken_ = true;
+  }
 
  private:
-  bool reserve(int device) const;
+  void begin();
+  bool reserve(int device, uint64_t bytes) const;
   void remember(int device) const;
-  const CUgraphExec exec_;
+  CUgraphExec exec_;
   uint64_t devices_ = 0;  // a bit for each that it allocates on
   uintptr_t mark_ = 0;    // its records have it once the driver has its memory
   bool fits_ = true, taken_ = false;

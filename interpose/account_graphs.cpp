@@ -164,27 +164,47 @@ GraphMemoryScope::GraphMemoryScope(CUgraphExec exec) : exec_(exec) {
   launches.acquire();
   Record record;
   for (int device = 0; device < process.device_count; ++device) {
-    if (!process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record)) continue;
-    devices_ |= uint64_t{1} << device;
-    graph_memory_settle(device);  // the driver may have trimmed since
+    if (process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record))
+      devices_ |= uint64_t{1} << device;
   }
-  {
-    const LockScope scope(lock);
-    launching = true;
-    trimmed_meanwhile = false;
-    mark_ = trims;
-  }
+  begin();
   for (int device = 0; device < process.device_count && fits_; ++device) {
-    if ((devices_ >> device & 1) != 0) fits_ = reserve(device);
+    if ((devices_ >> device & 1) == 0) continue;
+    if (!process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record)) continue;
+    // One that ran since the last trim has its memory: it is itself among what is in use.
+    if (record.context != mark_of(mark_)) fits_ = reserve(device, record.bytes);
   }
 }
 
-// One that ran since the last trim has its memory: it is itself among what is in use.
-bool GraphMemoryScope::reserve(int device) const {
-  Record record;
-  if (!process.records.find(RecordKind::kGraphExec, key_of(exec_, device), &record)) return true;
-  if (record.context == mark_of(mark_)) return true;
-  const uint64_t growth = growth_expected(device, record.bytes);
+GraphMemoryScope::GraphMemoryScope(CUgraph graph) : exec_(nullptr) {
+  uint64_t bytes[kDevicesMax] = {};
+  (void)graph_add(graph, bytes, 0);  // what cannot be looked at is refused when it is learned
+  launches.acquire();
+  for (int device = 0; device < process.device_count; ++device) {
+    if (bytes[device] == 0) continue;
+    devices_ |= uint64_t{1} << device;
+    store_release(graph_memory_seen, 1u);
+  }
+  begin();
+  for (int device = 0; device < process.device_count && fits_; ++device) {
+    if (bytes[device] != 0) fits_ = reserve(device, bytes[device]);
+  }
+}
+
+// With `launches` held, for devices_.
+void GraphMemoryScope::begin() {
+  for (int device = 0; device < process.device_count; ++device) {
+    // The driver may have trimmed since.
+    if ((devices_ >> device & 1) != 0) graph_memory_settle(device);
+  }
+  const LockScope scope(lock);
+  launching = true;
+  trimmed_meanwhile = false;
+  mark_ = trims;
+}
+
+bool GraphMemoryScope::reserve(int device, uint64_t bytes) const {
+  const uint64_t growth = growth_expected(device, bytes);
   if (growth == 0) return true;
   if (!charge_reserve(device, growth)) return false;
   const uint64_t room = room_on(device);

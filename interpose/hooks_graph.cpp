@@ -14,11 +14,9 @@ bool launch_takes_memory(CUstream stream) {
   return graph_memory_used() && !stream_is_capturing(stream);
 }
 
+// Within an AccountScope that is active or not. What the graph allocates is learned.
 template <class Call>
-CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call call) {
-  const TouchScope touch;
-  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  const AccountScope account;
+CUresult learned(CUgraphExec* exec, CUgraph graph, const AccountScope& account, Call call) {
   const CUgraphExec before = exec == nullptr ? nullptr : *exec;
   const CUresult result = call();
   if (result != CUDA_SUCCESS || !account.active()) return result;
@@ -28,7 +26,28 @@ CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call call) {
     *exec = before;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (graph_memory_used()) graph_memory_settle();  // it may have been uploaded as well
+  return result;
+}
+
+template <class Call>
+CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call call) {
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const AccountScope account;
+  return learned(exec, graph, account, call);
+}
+
+// Uploaded in the same call, it takes its memory there.
+template <class Call>
+CUresult instantiate_uploaded(CUgraphExec* exec, CUgraph graph, Call call) {
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const AccountScope account;
+  if (!account.active()) return call();
+  GraphMemoryScope memory(graph);
+  if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = learned(exec, graph, account, call);
+  if (result == CUDA_SUCCESS) memory.taken_for(*exec);
   return result;
 }
 
@@ -39,7 +58,11 @@ CUresult instantiate_with(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIA
   const CUDA_GRAPH_INSTANTIATE_PARAMS before =
       params == nullptr ? CUDA_GRAPH_INSTANTIATE_PARAMS{} : *params;
   CUresult told = CUDA_ERROR_UNKNOWN;
-  const CUresult result = instantiate(exec, graph, [&] { return told = call(); });
+  const bool uploads =
+      params != nullptr && (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+  const auto tell = [&] { return told = call(); };
+  const CUresult result =
+      uploads ? instantiate_uploaded(exec, graph, tell) : instantiate(exec, graph, tell);
   if (result != told && params != nullptr) *params = before;
   return result;
 }

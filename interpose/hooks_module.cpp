@@ -4,9 +4,12 @@
 // launch, only the module's end takes back: it is charged when it is there, and while the tenant is
 // above its quota for it, neither handles nor addresses that were not known are handed out. Green
 // contexts, too, take memory that only the figure for the process shows.
+#include <type_traits>
+
 #include "interpose/account.h"
 #include "interpose/estimate.h"
 #include "interpose/green.h"
+#include "interpose/late.h"
 #include "interpose/residual.h"
 #include "interpose/touch.h"
 
@@ -78,71 +81,6 @@ CUresult unload(Handle gone, Call call) {
   return result;
 }
 
-// Programs that ask for the same handle before every launch pay for one look in a table.
-bool is_new(RecordKind kind, uint64_t key) {
-  if (process_mode() != Mode::kActive) return false;
-  const ErrnoGuard guard;
-  Record record;
-  return !process.records.find(kind, key, &record) || record.bytes != handles_round();
-}
-
-// With `owner`, whose end is the handle's.
-void is_known(RecordKind kind, uint64_t key, const void* owner) {
-  const ErrnoGuard guard;
-  (void)process.records.insert(Record{key, handles_round(), owner, kind, 0});
-}
-
-// What was asked of whom in which context: known before the answer is.
-uint64_t question_key(const void* owner, const char* name) {
-  constexpr uint64_t kPrime = 0x100000001B3;  // FNV-1a
-  uint64_t key = 0xCBF29CE484222325 ^ reinterpret_cast<uint64_t>(owner);
-  key = (key ^ reinterpret_cast<uint64_t>(this_thread->context)) * kPrime;
-  for (const char* at = name; at != nullptr && *at != '\0'; ++at)
-    key = (key ^ static_cast<unsigned char>(*at)) * kPrime;
-  return key * kPrime;
-}
-
-const void* library_of(CUkernel kernel) {
-  CUlibrary library = nullptr;
-  if (!estimate_is_used() || driver.cuKernelGetLibrary(&library, kernel) != CUDA_SUCCESS)
-    return kernel;
-  return library;
-}
-
-// Of whom the function was got, else the module that the driver names.
-const void* owner_of(CUfunction function) {
-  if (!estimate_is_used()) return function;
-  const ErrnoGuard guard;
-  Record known;
-  if (process.records.find(RecordKind::kFunction, reinterpret_cast<uint64_t>(function), &known) &&
-      known.bytes == handles_round() && known.context != nullptr)
-    return known.context;
-  CUmodule module = nullptr;
-  return driver.cuFuncGetModule(&module, function) == CUDA_SUCCESS ? module
-                                                                   : static_cast<void*>(function);
-}
-
-// What `owner` loads late: measured or estimated, and charged. False: the tenant is above its quota
-// for it.
-class Late {
- public:
-  Late(const void* owner, const char* name)
-      : owner_(owner),
-        question_(estimate_is_used() ? question_key(owner, name) : 0),
-        estimate_(question_ != 0 && is_new(RecordKind::kFunction, question_)) {}
-  bool fits() {
-    const bool estimated_fits = estimate_.charge_late(owner_);
-    if (!residual_settle_late() || !estimated_fits) return false;
-    if (question_ != 0) is_known(RecordKind::kFunction, question_, nullptr);
-    return true;
-  }
-
- private:
-  const void* owner_;
-  const uint64_t question_;
-  Estimate estimate_;
-};
-
 // A handle that comes with code, or whose code comes with its first launch.
 template <class Handle, class Call>
 CUresult function_get(Handle* out, const void* owner, const char* name, Call call) {
@@ -152,11 +90,13 @@ CUresult function_get(Handle* out, const void* owner, const char* name, Call cal
   const Handle before = *out;
   Late late(owner, name);
   const CUresult result = call();
+  constexpr RecordKind kKind =
+      std::is_same_v<Handle, CUkernel> ? RecordKind::kKernel : RecordKind::kFunction;
   const auto key = reinterpret_cast<uint64_t>(*out);
-  if (result != CUDA_SUCCESS || !is_new(RecordKind::kFunction, key)) return result;
+  if (result != CUDA_SUCCESS || !handle_is_new(kKind, key)) return result;
   residual_expect();
   if (late.fits()) {
-    is_known(RecordKind::kFunction, key, owner);
+    handle_is_known(kKind, key, owner);
     return result;
   }
   *out = before;
@@ -176,9 +116,9 @@ CUresult variable_get(Pointer* pointer, Bytes* bytes, const void* owner, const c
   const CUresult result = call();
   if (result != CUDA_SUCCESS) return result;
   const bool keeps = pointer != nullptr;
-  if (keeps && !is_new(RecordKind::kVariable, *pointer)) return result;
+  if (keeps && !handle_is_new(RecordKind::kVariable, *pointer)) return result;
   if (late.fits()) {
-    if (keeps) is_known(RecordKind::kVariable, *pointer, nullptr);
+    if (keeps) handle_is_known(RecordKind::kVariable, *pointer, nullptr);
     return result;
   }
   if (keeps) *pointer = pointer_before;

@@ -8,7 +8,7 @@ namespace sluice::test {
 
 /// One that allocates on a device and frees it again; with `kept`, where the address goes, it does
 /// not free.
-inline CUgraphExec allocating_graph(int device, size_t bytes, CUdeviceptr* kept = nullptr) {
+inline CUgraph allocating_template(int device, size_t bytes, CUdeviceptr* kept = nullptr) {
   CUgraph graph = nullptr;
   EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
   CUDA_MEM_ALLOC_NODE_PARAMS params{};
@@ -22,6 +22,12 @@ inline CUgraphExec allocating_graph(int device, size_t bytes, CUdeviceptr* kept 
   } else {
     EXPECT_EQ(cuGraphAddMemFreeNode(&end, graph, &alloc, 1, params.dptr), CUDA_SUCCESS);
   }
+  return graph;
+}
+
+/// The same, instantiated.
+inline CUgraphExec allocating_graph(int device, size_t bytes, CUdeviceptr* kept = nullptr) {
+  CUgraph graph = allocating_template(device, bytes, kept);
   CUgraphExec exec = nullptr;
   EXPECT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
   EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);

@@ -22,6 +22,7 @@ const Names kPools = {"cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool", "cuMemP
                       "cuDeviceGetGraphMemAttribute"};
 const Names kLoads = {"cuModule*",  "cuLibrary*",       "cuKernelGetFunction",
                       "cuFuncLoad", "cuGreenCtxCreate", "cuCtxSetLimit"};
+const Names kQuestions = {"cuFunc*", "cuOccupancy*", "cuParamSetTexRef"};
 
 /// All of it returns at once, whatever the GPU is doing.
 const std::vector<Beside> kBeside = {
@@ -38,6 +39,9 @@ const std::vector<Beside> kBeside = {
       "cuStreamWaitEvent*", "cuEventQuery", "cuCtxDestroy*", "cuCtxDetach",
       "cuDevicePrimaryCtxRelease*", "cuDevicePrimaryCtxReset*"},
      kFences},
+    {"the same of what other threads left in their default streams",
+     {"class launch", "class sync", "class capture"},
+     {"cuCtxRecordEvent"}},
     {"what pools have: read again where work of theirs may be over, or where memory is asked for",
      {"class mem_alloc", "class mem_free", "class mem_pool", "class mem_vmm", "class mem_ipc",
       "class sync", "class report_mem", "class green", "cuCtxCreate*", "cuDevicePrimaryCtxRetain",
@@ -65,8 +69,9 @@ const std::vector<Beside> kBeside = {
      {"cuDevicePrimaryCtx*"},
      {"cuDevicePrimaryCtxGetState"}},
     {"what a load takes, by what the device has left", kLoads, {"cuMemGetInfo_v2"}},
+    {"what a question about a kernel loads", kQuestions, {"cuMemGetInfo_v2"}},
     {"whose code it is",
-     {"cuKernelGetFunction", "cuFuncLoad"},
+     {"cuKernelGetFunction", "cuFuncLoad", "cuFunc*", "cuOccupancy*", "cuParamSetTexRef"},
      {"cuKernelGetLibrary", "cuFuncGetModule"}},
     {"the limit that was there", {"cuCtxSetLimit"}, {"cuCtxGetLimit"}},
     {"the size of an array",

@@ -5,6 +5,9 @@
 #include "tests/interpose/softgpu_partner.h"
 #include "tests/interpose/softgpu_ways.h"
 
+extern "C" CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec*, CUgraph,
+                                                      CUDA_GRAPH_INSTANTIATE_PARAMS*);
+
 namespace {
 
 using namespace sluice::test;
@@ -88,6 +91,41 @@ TEST_F(SoftGpuGraphsTest, WhatWasTakenForOneThatFailedIsAskedForAgain) {
   ASSERT_EQ(device_bytes(), kContext) << "the idle one was to be stripped";
   EXPECT_EQ(held(), device_bytes()) << "a launch that failed";
   is_asked_for_again(20 * kMiB);
+}
+
+// Instantiated and uploaded in one call, a graph takes its memory in that: it is asked for before.
+TEST_F(SoftGpuGraphsTest, WhatIsUploadedAtItsInstantiationIsAskedFor) {
+  const CUgraph graph = allocating_template(0, 60 * kMiB);
+  CUdeviceptr rest = 0;
+  ASSERT_EQ(cuMemAlloc(&rest, kRoom - device_bytes() - 60 * kMiB + 2 * kMiB), CUDA_SUCCESS);
+  const std::uint64_t before = device_bytes();
+  const CUgraphExec mark = reinterpret_cast<CUgraphExec>(0x77);
+  for (const auto instantiate : {cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz}) {
+    CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+    params.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    params.result_out = CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED;  // not what it would be
+    CUgraphExec exec = mark;
+    EXPECT_EQ(instantiate(&exec, graph, &params), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(exec, mark);
+    EXPECT_EQ(params.result_out, CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED);
+    EXPECT_EQ(device_bytes(), before);
+    agrees("without room");
+  }
+  ASSERT_EQ(cuMemFree(rest), CUDA_SUCCESS);
+  CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+  params.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(cuGraphInstantiateWithParams(&exec, graph, &params), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(device_bytes(), kContext + (40 + 60) * kMiB);
+  agrees("uploaded");
+  // It has its memory: with the rest of the quota gone it runs all the same.
+  ASSERT_EQ(cuMemAlloc(&rest, kRoom - device_bytes()), CUDA_SUCCESS);
+  EXPECT_EQ(run(exec), CUDA_SUCCESS);
+  EXPECT_EQ(run(idle), CUDA_SUCCESS);
+  agrees("launched");
+  EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
 }
 
 }  // namespace

@@ -1,0 +1,51 @@
+// Code and variables that the driver loads late: with a handle or an address that it gives out, a
+// question about a kernel, or a first launch. Only the end of their module takes them back, so they
+// are charged when they are there.
+#pragma once
+
+#include "interpose/cuda_api.h"
+#include "interpose/estimate.h"
+#include "interpose/records.h"
+
+namespace sluice::interpose {
+
+/// Programs that ask for the same handle before every launch pay for one look in a table. Known is
+/// what was given out since modules ended last.
+bool handle_is_new(RecordKind kind, uint64_t key);
+/// With `owner`, whose end is the handle's.
+void handle_is_known(RecordKind kind, uint64_t key, const void* owner);
+
+/// Of whom a function is: a handle that an estimate is kept for.
+const void* library_of(CUkernel kernel);
+const void* owner_of(CUfunction function);
+
+/// Around a call that may load: what `owner` loads late is measured or estimated, and charged.
+class Late {
+ public:
+  Late(const void* owner, const char* name);
+  /// After it. False: the tenant is above its quota for it.
+  bool fits();
+
+ private:
+  const void* owner_;
+  const uint64_t question_;
+  Estimate estimate_;
+};
+
+/// Around a question about a function. It may be a kernel's handle, which belongs to no context:
+/// the driver loads its code into the current one to answer. The answer is nothing that one could
+/// withhold; a function's own handle was charged when it was given out.
+class KernelAsked {
+ public:
+  explicit KernelAsked(CUfunction function);
+  KernelAsked(const KernelAsked&) = delete;
+  KernelAsked& operator=(const KernelAsked&) = delete;
+  CUresult answered(CUresult result);
+
+ private:
+  const void* owner_;
+  const uint64_t question_;  // 0 = it was asked before
+  Estimate estimate_;
+};
+
+}  // namespace sluice::interpose
