@@ -86,10 +86,11 @@ KernelAsked::KernelAsked(CUfunction function)
 }
 
 CUresult KernelAsked::answered(CUresult result) {
-  if (question_ == 0 || result != CUDA_SUCCESS) return result;
+  if (question_ == 0) return result;
+  // Also one that was refused for what else it asked.
   (void)estimate_.charge_late(owner_);
   (void)residual_settle_late();
-  handle_is_known(RecordKind::kKernel, question_, nullptr);
+  if (result == CUDA_SUCCESS) handle_is_known(RecordKind::kKernel, question_, nullptr);
   return result;
 }
 

@@ -109,6 +109,40 @@ TEST_F(SoftGpuEstimateTest, WhatAKernelLoadsGoesWithItsLibrary) {
   }
 }
 
+// A kernel belongs to no context: asked about, it is loaded into the current one.
+TEST_F(SoftGpuEstimateTest, WhatAQuestionAboutAKernelLoadsGoesWithItsLibrary) {
+  const auto blocks = [](CUkernel kernel, int* count) {
+    return cuOccupancyMaxActiveBlocksPerMultiprocessor(count, reinterpret_cast<CUfunction>(kernel),
+                                                       32, 0);
+  };
+  for (int i = 0; i < 3; ++i) {
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    ASSERT_EQ(cuLibraryLoadData(&library, module_text(20 * kMiB).c_str(), nullptr, nullptr, 0,
+                                nullptr, nullptr, 0),
+              CUDA_SUCCESS);
+    ASSERT_EQ(cuLibraryGetKernel(&kernel, library, "store"), CUDA_SUCCESS);
+    holds(0, "loaded into no context");
+    int count = 0;
+    EXPECT_EQ(blocks(kernel, nullptr), CUDA_ERROR_INVALID_VALUE);
+    holds(20 * kMiB, "asked about");
+    ASSERT_EQ(blocks(kernel, &count), CUDA_SUCCESS);
+    EXPECT_GT(count, 0);
+    ASSERT_EQ(blocks(kernel, &count), CUDA_SUCCESS);
+    holds(20 * kMiB, "asked again");
+    // Each context has its own.
+    CUcontext own = nullptr;
+    ASSERT_EQ(cuCtxCreate(&own, nullptr, 0, 0), CUDA_SUCCESS);
+    ASSERT_EQ(blocks(kernel, &count), CUDA_SUCCESS);
+    EXPECT_GT(held(), kContext + 40 * kMiB);
+    agrees("asked about in a second context");
+    ASSERT_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
+    holds(20 * kMiB, "the second context is gone");
+    ASSERT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);
+    holds(0, "unloaded");
+  }
+}
+
 TEST_F(SoftGpuEstimateTest, EachContextHasItsOwn) {
   CUlibrary library = nullptr;
   CUdeviceptr variable = 0;
