@@ -183,7 +183,9 @@ void charge_abort(int device, uint64_t bytes) {
 
 void charge_release(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
-  if (gpu >= 0) process.ledger.release(static_cast<uint32_t>(gpu), bytes);
+  if (gpu < 0) return;
+  process.ledger.release(static_cast<uint32_t>(gpu), bytes);
+  if (SLUICE_UNLIKELY(residual_is_shared())) residual_others_wake();
 }
 
 bool charge_settle(int device, uint64_t reserved, uint64_t actual) {

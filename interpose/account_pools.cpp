@@ -38,6 +38,7 @@ void pool_charge(Pool& pool, uint64_t bytes) {
     process.ledger.hold_unasked(index, bytes - pool.charged);
   } else {
     process.ledger.release(index, pool.charged - bytes);
+    if (SLUICE_UNLIKELY(residual_is_shared())) residual_others_wake();
   }
   pool.charged = bytes;
 }

@@ -344,6 +344,13 @@ void residual_shared() {
 }
 bool residual_is_shared() { return load_relaxed(shared) != 0; }
 
+// Their helpers sleep on the leases' words, and find that this slot has changed.
+void residual_others_wake() {
+  const ErrnoGuard guard;
+  const protocol::LeaseEntry& entry = process.entry(0);
+  futex_wake_all(const_cast<uint32_t*>(&entry.lease.raw), true);
+}
+
 uint64_t residual_look(uint64_t now_ns) {
   if (load_acquire(process.devices_known) == 0) return kLookMaxNs;
   const bool is_wanted = __atomic_exchange_n(&wanted, 0, __ATOMIC_ACQ_REL) != 0;

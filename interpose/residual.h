@@ -61,6 +61,9 @@ inline void residual_settle_deferred(int device) {
 /// This process shares memory with others: whose charge it is may change by what they do.
 void residual_shared();
 bool residual_is_shared();
+/// Something of this process's charge went back: others who hold the same memory shall look now, as
+/// it may be theirs from here on.
+SLUICE_NOINLINE void residual_others_wake();
 
 /// The helper's turn; returns how long it may sleep.
 uint64_t residual_look(uint64_t now_ns);
