@@ -181,7 +181,7 @@ def main():
         scope = "BlockingScope" if blocking else "TouchScope"
         call = f"driver.{e['symbol']}({args})"
         # What asks about a function may ask about a kernel, whose code is loaded with that.
-        function = next((p["name"] for p in e["params"] if p["type"] == "CUfunction"), None)
+        function = next((p["name"] for p in e["params"] if p["type"] == "CUfunction" and "legacy" not in e["class"]), None)
         if function is not None:
             call = f"asked.answered({call})"
         bodies.append(f"SLUICE_HOOK CUresult {e['symbol']}({params}) {{\n  const {scope} touch;\n"

@@ -14,6 +14,7 @@
 
 #include "interpose/account_uses.h"
 #include "interpose/alone.h"
+#include "interpose/connection.h"
 #include "interpose/gate.h"
 #include "interpose/link.h"
 #include "interpose/residual.h"
@@ -35,16 +36,8 @@ constexpr uint64_t kDrainLookMinNs = 20'000;         // a drain is looked at thi
 constexpr uint64_t kDrainLookMaxNs = 1'000'000;      // and this often when it takes long
 constexpr uint64_t kSleepMaxNs =
     500'000'000;  // also how late a dead broker may be noticed when idle
-constexpr uint64_t kAliveLookNs = 50'000'000;
-constexpr uint64_t kGraceNs = 2'000'000'000;  // without a broker, before the gates open
-// A broker says that it lives four times a second; one that has not for so long hangs.
-constexpr uint64_t kHeartbeatMaxNs = 5'000'000'000;
-constexpr uint64_t kPendingLookNs = 20'000'000;  // whether a registration was answered
-constexpr uint64_t kSweepNs = 1'000'000'000;     // how late the death of others is noticed
-constexpr uint64_t kReconnectMinNs = 100'000'000;
-constexpr uint64_t kReconnectMaxNs = 5'000'000'000;
-constexpr uint64_t kRoomAskNs = 1'000'000'000;
-constexpr size_t kStackBytes = 1 << 20;  // the driver runs on it
+constexpr uint64_t kSweepNs = 1'000'000'000;  // how late the death of others is noticed
+constexpr size_t kStackBytes = 1 << 20;       // the driver runs on it
 
 struct Watch {
   uint32_t barrier_epoch;  // + 1: threads_barrier() passed since this epoch was seen closed
@@ -65,18 +58,6 @@ uint32_t wake_word;
 uint32_t running;   // the thread exists
 uint32_t stopping;  // the process is exiting
 uint32_t parked;    // the helper has seen `stopping` and touches the driver no more
-bool connected;
-uint64_t lost_ns;
-uint64_t reconnect_ns = kReconnectMinNs;
-uint64_t reconnect_at_ns;
-uint64_t alive_looked_ns;
-bool refusal_said;
-bool asks_for_broker;
-bool pending;     // a registration is under way
-bool adopting;    // it was answered, and the pages wait for memory that is out
-int room_wanted;  // the GPU that had no room for that memory
-uint64_t room_asked_ns;
-bool lost_acted;  // the grace is over
 uint64_t swept_ns;
 // The answer of a helper that takes a slot first.
 enum SlotAnswer : uint32_t { kNone, kTaken, kNoSlot };
@@ -286,7 +267,7 @@ void words_wait(uint32_t wake_seen, const Words& seen, uint64_t timeout_ns) {
   unsigned count = 0;
   vector[count++] = {wake_seen, reinterpret_cast<uintptr_t>(&wake_word), kFutex32 | kFutexPrivate,
                      0};
-  if (connected) {
+  if (connection_is_up()) {
     for (uint32_t i = 0; i < process.gpu_count; ++i) {
       const protocol::LeaseEntry& entry = process.lease->gpus[i];
       vector[count++] = {seen.lease[i], reinterpret_cast<uintptr_t>(&entry.lease.raw), kFutex32, 0};
@@ -300,172 +281,6 @@ void words_wait(uint32_t wake_seen, const Words& seen, uint64_t timeout_ns) {
   // An older kernel waits on one word only, and a container's filter may know no other call (and
   // answer what it likes): sleep on ours, and look at the leases every few milliseconds.
   futex_wait(&wake_word, wake_seen, timeout_ns < 2000000 ? timeout_ns : 2000000, false);
-}
-
-// A broker that was started anew knows no tenant of the one before it. The program has done nothing
-// wrong and must not stop for that; but its user should know that nobody divides the GPU any more.
-void refusal_say_once(uint64_t now_ns) {
-  if (refusal_said || process_mode() != Mode::kActive || now_ns - lost_ns < kGraceNs ||
-      load_acquire(process.lost_open) == 0) {
-    return;
-  }
-  refusal_said = true;
-  Line line;
-  line.text("the broker went away and the one now at ").text(link_path());
-  line.text(" does not take this program: ").text(link_refusal());
-  line.text(". It goes on with the memory limit it had, and its launches wait for nobody.");
-  line.say();
-}
-
-// Brings back what is in host memory, without an order: there is no broker to give one, or one that
-// knows nothing of it. The holds still stop the program. False: not all of it is back yet.
-bool memory_bring_back() {
-  if (swap_bytes_out() == 0) return true;
-  for (uint32_t i = 0; i < process.gpu_count; ++i) {
-    const int gpu = static_cast<int>(i);
-    if (swap_in(gpu, &stopping).result != CUDA_SUCCESS) room_wanted = gpu;
-  }
-  return swap_bytes_out() == 0;
-}
-
-void adopt() {
-  process_adopt_pages(link_slot());
-  gate_adopted();
-  memset(watches, 0, sizeof watches);
-  adopting = false;
-  connected = true;
-  lost_ns = 0;
-  lost_acted = false;
-  reconnect_ns = kReconnectMinNs;
-  refusal_said = false;
-}
-
-// Whether the pages hold the program from the start, as a broker's do that knows of its memory:
-// then it is for that broker to order it back.
-bool pages_hold(const protocol::LeasePage& page) {
-  const uint32_t count = page.gpu_count < kTenantGpusMax ? page.gpu_count : kTenantGpusMax;
-  for (uint32_t i = 0; i < count; ++i) {
-    if ((page.gpus[i].hold.load() & protocol::kHoldSet) == 0 ||
-        (page.gpus[i].lease.load() & protocol::kLeaseOpen) != 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Asks for room on a GPU, which the new pages may number otherwise.
-void room_ask(const protocol::LeasePage& page, int gpu) {
-  const uint64_t bytes = swap_bytes_out(gpu);
-  for (uint32_t i = 0; i < kTenantGpusMax; ++i) {
-    if (page.gpus[i].gpu == process.entry(gpu).gpu) {
-      (void)link_memory_want(i, page.gpus[i].room.load(), bytes);
-      return;
-    }
-  }
-}
-
-// A broker has taken the process back, whose memory may be out. If nothing in the new pages would
-// keep the program from it, they wait until it is back; others may have to make room.
-void adopt_look(uint64_t now_ns) {
-  protocol::LeasePage page;
-  if (!link_alive() || !link_pages_read(&page)) {
-    adopting = false;
-    link_pages_drop();
-  } else if (swap_bytes_out() == 0 || pages_hold(page) || memory_bring_back()) {
-    adopt();
-  } else if (now_ns - room_asked_ns >= kRoomAskNs) {
-    room_asked_ns = now_ns;
-    room_ask(page, room_wanted);
-  }
-}
-
-void reconnect(uint64_t now_ns) {
-  if (adopting) {
-    adopt_look(now_ns);
-    return;
-  }
-  if (!pending && now_ns < reconnect_at_ns) return;
-  const LinkResult result = link_register_step();
-  pending = result == LinkResult::kPending;
-  if (pending) return;
-  if (result == LinkResult::kRefused) refusal_say_once(now_ns);
-  if (result == LinkResult::kRegistered) {
-    adopting = true;
-    adopt_look(now_ns);
-    return;
-  }
-  reconnect_at_ns = now_ns + reconnect_ns;
-  if (reconnect_ns < kReconnectMaxNs) reconnect_ns *= 2;
-}
-
-void hold_say() {
-  const uint64_t hold_ns = policy().hold_ns;
-  Line line;
-  line.text("the broker at ").text(link_path()).text(" went away; launches wait for one");
-  if (hold_ns != 0) line.text(", at most ").number(hold_ns / 1'000'000'000).text(" s");
-  line.text(" (missing_broker = hold in ").text(policy_path()).text(")");
-  line.say();
-}
-
-void hold_end_say() {
-  Line line;
-  line.text("no broker has come back within ").number(policy().hold_ns / 1'000'000'000);
-  line.text(" s; launches fail until one does (start sluiced)");
-  line.say();
-}
-
-// What becomes of a program whose broker has been gone for longer than its grace.
-void lost_act(uint64_t lost_for_ns) {
-  if (!lost_acted) {
-    store_release(process.lost, 1u);
-    const bool waits = policy().missing == MissingBroker::kHold;
-    // The gates do not open before the memory is back.
-    if (!waits && !memory_bring_back()) return;
-    lost_acted = true;
-    if (waits) {
-      process_hold();
-      hold_say();
-      return;
-    }
-    const bool limits = limits_own().any() || policy().missing == MissingBroker::kStatic;
-    if (limits && process_go_alone()) {
-      memset(watches, 0, sizeof watches);
-      return;
-    }
-    // Limits that cannot be kept otherwise are kept by launching nothing, whatever the lease was.
-    if (limits) process_hold();
-    if (limits) process_refuse(true);
-    process_set_lost_open(!limits);
-    return;
-  }
-  if (policy().missing == MissingBroker::kHold && policy().hold_ns != 0 &&
-      lost_for_ns >= kGraceNs + policy().hold_ns && load_acquire(process.lost_refuse) == 0) {
-    process_refuse(true);
-    hold_end_say();
-  }
-}
-
-// A broker that hangs keeps its socket open.
-bool heartbeat_is_fresh(uint64_t now_ns) {
-  const uint64_t beat_ns = process.lease->heartbeat_ns.load();
-  return beat_ns == 0 || beat_ns >= now_ns || now_ns - beat_ns < kHeartbeatMaxNs;
-}
-
-void connection_look(uint64_t now_ns) {
-  if (!asks_for_broker) return;
-  if (connected && now_ns - alive_looked_ns >= kAliveLookNs) {
-    alive_looked_ns = now_ns;
-    connected = link_alive() && heartbeat_is_fresh(now_ns);
-    if (!connected) {
-      link_close();
-      lost_ns = now_ns;
-      reconnect_at_ns = now_ns;
-    }
-  }
-  if (connected) return;
-  reconnect(now_ns);
-  if (connected || process_mode() != Mode::kActive || load_acquire(process.alone) != 0) return;
-  if (now_ns - lost_ns >= kGraceNs) lost_act(now_ns - lost_ns);
 }
 
 void* helper_main(void*) {
@@ -486,9 +301,8 @@ void* helper_main(void*) {
   while (load_acquire(stopping) == 0) {
     const uint32_t wake_seen = load_acquire(wake_word);
     const uint64_t now_ns = clock_now_ns();
-    connection_look(now_ns);
-    uint64_t wait_ns = connected || !asks_for_broker ? kSleepMaxNs : kAliveLookNs;
-    if (pending) wait_ns = kPendingLookNs;
+    if (connection_look(now_ns)) memset(watches, 0, sizeof watches);
+    uint64_t wait_ns = connection_wait_max_ns(kSleepMaxNs);
     Words words{};
     if (process_mode() == Mode::kActive) {
       process_quotas_choose();
@@ -536,9 +350,7 @@ bool helper_start(bool is_connected, bool asks, bool alone) {
   if (!__atomic_compare_exchange_n(&running, &expected, 1, false, __ATOMIC_ACQ_REL,
                                    __ATOMIC_RELAXED))
     return true;
-  connected = is_connected;
-  asks_for_broker = asks;
-  lost_ns = clock_now_ns();
+  connection_begin(is_connected, asks, &stopping);
   store_release(slot_answer, static_cast<uint32_t>(kNone));
   sigset_t all, before;
   sigfillset(&all);
@@ -580,10 +392,7 @@ void helper_reset_after_fork() {
   store_release(running, 0u);
   store_release(stopping, 0u);
   store_release(parked, 0u);
-  connected = false;
-  reconnect_ns = kReconnectMinNs;
-  reconnect_at_ns = alive_looked_ns = 0;
-  refusal_said = pending = lost_acted = adopting = false;
+  connection_reset_after_fork();
   memset(watches, 0, sizeof watches);
 }
 

@@ -4,8 +4,6 @@
 // launch, only the module's end takes back: it is charged when it is there, and while the tenant is
 // above its quota for it, neither handles nor addresses that were not known are handed out. Green
 // contexts, too, take memory that only the figure for the process shows.
-#include <type_traits>
-
 #include "interpose/account.h"
 #include "interpose/estimate.h"
 #include "interpose/green.h"
@@ -81,6 +79,11 @@ CUresult unload(Handle gone, Call call) {
   return result;
 }
 
+template <class Handle>
+constexpr RecordKind kKindOf = RecordKind::kFunction;
+template <>
+constexpr RecordKind kKindOf<CUkernel> = RecordKind::kKernel;
+
 // A handle that comes with code, or whose code comes with its first launch.
 template <class Handle, class Call>
 CUresult function_get(Handle* out, const void* owner, const char* name, Call call) {
@@ -90,13 +93,11 @@ CUresult function_get(Handle* out, const void* owner, const char* name, Call cal
   const Handle before = *out;
   Late late(owner, name);
   const CUresult result = call();
-  constexpr RecordKind kKind =
-      std::is_same_v<Handle, CUkernel> ? RecordKind::kKernel : RecordKind::kFunction;
   const auto key = reinterpret_cast<uint64_t>(*out);
-  if (result != CUDA_SUCCESS || !handle_is_new(kKind, key)) return result;
+  if (result != CUDA_SUCCESS || !handle_is_new(kKindOf<Handle>, key)) return result;
   residual_expect();
   if (late.fits()) {
-    handle_is_known(kKind, key, owner);
+    handle_is_known(kKindOf<Handle>, key, owner);
     return result;
   }
   *out = before;

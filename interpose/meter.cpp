@@ -7,17 +7,12 @@
 
 #include "interpose/activity.h"
 #include "interpose/covered.h"
-#include "interpose/slabs.h"
 
 namespace sluice::interpose {
 
 DeviceTotals device_totals[kDevicesMax];
 
 namespace {
-
-constinit Slabs<ContextRecord, 8> contexts;
-constinit Lock contexts_lock;
-uint32_t generations;
 
 // A base older than this is replaced: cuEventElapsedTime answers in float milliseconds, 0.1 us
 // steps at 2 s.
@@ -204,13 +199,6 @@ void totals_count(ContextRecord& context, StreamRecord& stream) {
   }
 }
 
-void stream_changed(StreamRecord& stream) {
-  // Never the same for two records, nor 0: a record may become another stream's.
-  uint32_t generation = __atomic_add_fetch(&generations, 1, __ATOMIC_RELAXED);
-  if (generation == 0) generation = __atomic_add_fetch(&generations, 1, __ATOMIC_RELAXED);
-  store_release(stream.generation, generation);
-}
-
 Fence& fence_at(StreamRecord& stream, unsigned index) {
   return stream.fences[(stream.fence_first + index) % kFencesMax];
 }
@@ -259,13 +247,20 @@ void stream_harvest(ContextRecord& context, StreamRecord& stream) {
   }
 }
 
-bool is_per_thread(CUstream stream) { return stream == CU_STREAM_PER_THREAD; }
-
 // A per-thread default stream whose thread has ended: nothing will come into it any more.
 bool owner_has_ended(const StreamRecord& stream) {
   return stream.per_thread && (load_acquire(stream.owner->taken) == 0 ||
                                load_relaxed(stream.owner->number) != stream.owner_number);
 }
+
+CUresult event_record(ContextRecord& context, const StreamRecord& stream, CUevent event,
+                      bool of_context) {
+  if (SLUICE_LIKELY(!of_context)) return driver.cuEventRecord(event, stream.stream);
+  const RelaxedScope relaxed;
+  return driver.cuCtxRecordEvent(context.context, event);
+}
+
+}  // namespace
 
 // Asks once whether the driver has events for contexts of this kind. With the context current, and
 // nothing of it in a capture.
@@ -278,212 +273,6 @@ bool tails_can_be_fenced(ContextRecord& context) {
     context.tails = can ? Tails::kCan : Tails::kCannot;
   }
   return context.tails == Tails::kCan;
-}
-
-CUresult event_record(ContextRecord& context, const StreamRecord& stream, CUevent event,
-                      bool of_context) {
-  if (SLUICE_LIKELY(!of_context)) return driver.cuEventRecord(event, stream.stream);
-  const RelaxedScope relaxed;
-  return driver.cuCtxRecordEvent(context.context, event);
-}
-
-}  // namespace
-
-void Intervals::oldest_forget() {
-  has_floor_ = true;
-  floor_ns_ = spans_[kIntervalsForgotten - 1].end;
-  count_ -= kIntervalsForgotten;
-  memmove(static_cast<void*>(spans_), spans_ + kIntervalsForgotten, count_ * sizeof(Span));
-}
-
-double Intervals::add(double begin_ns, double end_ns) {
-  if (has_floor_ && begin_ns < floor_ns_) begin_ns = floor_ns_;
-  if (end_ns <= begin_ns) return 0;
-  // Mostly they come in order.
-  if (SLUICE_LIKELY(count_ == 0 || begin_ns > spans_[count_ - 1].end)) {
-    if (count_ == kIntervalsMax) oldest_forget();
-    spans_[count_++] = Span{begin_ns, end_ns};
-    return end_ns - begin_ns;
-  }
-  // Or go on where the newest ended.
-  if (Span& newest = spans_[count_ - 1]; begin_ns >= newest.begin) {
-    if (end_ns <= newest.end) return 0;
-    const double grown_ns = end_ns - newest.end;
-    newest.end = end_ns;
-    return grown_ns;
-  }
-  // Everything that touches [begin, end] becomes one span; what it covered already is not counted
-  // again.
-  double covered = 0;
-  unsigned kept = 0, at = 0;
-  Span merged{begin_ns, end_ns};
-  for (unsigned i = 0; i < count_; ++i) {
-    const Span s = spans_[i];
-    if (s.end < begin_ns || s.begin > end_ns) {
-      if (s.end < begin_ns) at = kept + 1;
-      spans_[kept++] = s;
-      continue;
-    }
-    const double low = s.begin > begin_ns ? s.begin : begin_ns;
-    const double high = s.end < end_ns ? s.end : end_ns;
-    covered += high - low;
-    if (s.begin < merged.begin) merged.begin = s.begin;
-    if (s.end > merged.end) merged.end = s.end;
-  }
-  for (unsigned i = kept; i > at; --i) spans_[i] = spans_[i - 1];
-  spans_[at] = merged;
-  count_ = kept + 1;
-  if (count_ > kIntervalsMax) oldest_forget();
-  return end_ns - begin_ns - covered;
-}
-
-// With contexts_lock held.
-static ContextRecord* context_find(CUcontext context) {
-  for (uint32_t i = 0; i < contexts.count(); ++i) {
-    ContextRecord& record = contexts[i];
-    if (load_acquire(record.life) != kContextFree && record.context == context) return &record;
-  }
-  return nullptr;
-}
-
-// With contexts_lock held.
-static ContextRecord* context_make(CUcontext context, int device) {
-  ContextRecord* made = nullptr;
-  for (uint32_t i = 0; i < contexts.count() && made == nullptr; ++i) {
-    if (load_acquire(contexts[i].life) == kContextFree) made = &contexts[i];
-  }
-  const bool fresh = made == nullptr;
-  if (fresh) made = contexts.next();
-  if (made == nullptr) return nullptr;
-  made->context = context;
-  made->device = device;
-  made->frontier_ns = kNoFrontier;
-  if (fresh) contexts.publish();
-  activity_begin(device);
-  store_release(made->life, kContextAlive);
-  return made;
-}
-
-ContextRecord* context_record(CUcontext context, int device) {
-  constexpr uint64_t kLookNs = 50'000;
-  for (;;) {
-    {
-      const LockScope scope(contexts_lock);
-      ContextRecord* known = context_find(context);
-      if (known == nullptr) return context_make(context, device);
-      if (known->is_usable()) return known;
-    }
-    // It ends, and the handle may be another context's already; or it turns out to go on.
-    sleep_ns(kLookNs);
-  }
-}
-
-ContextRecord* context_at(int index) { return &contexts[static_cast<uint32_t>(index)]; }
-int context_count() { return static_cast<int>(contexts.count()); }
-
-uint64_t device_frontier(int device) {
-  const uint32_t n = contexts.count();
-  if (SLUICE_LIKELY(n == 1)) return load_acquire(contexts[0].frontier_ns);
-  uint64_t earliest = kNoFrontier;
-  for (uint32_t i = 0; i < n; ++i) {
-    const ContextRecord& context = contexts[i];
-    if (load_acquire(context.life) == kContextFree || context.device != device) continue;
-    const uint64_t one = load_acquire(context.frontier_ns);
-    if (one < earliest) earliest = one;
-  }
-  return earliest;
-}
-
-ContextRecord* context_ending(CUcontext context) {
-  ContextRecord* record;
-  {
-    const LockScope scope(contexts_lock);
-    record = context_find(context);
-  }
-  if (record == nullptr) return nullptr;
-  const LockScope scope(record->lock);
-  if (!record->is_usable()) return nullptr;  // somebody else ends it, too
-  fences_harvest(*record);
-  store_release(record->life, kContextEnding);
-  return record;
-}
-
-// Threads that have the record for their current context's: the handle may come to mean another.
-static void threads_forget(const ContextRecord& record) {
-  for (int i = 0, n = thread_count(); i < n; ++i) {
-    ThreadRecord& thread = *thread_at(i);
-    if (load_relaxed(thread.context_record) != &record) continue;
-    store_relaxed(thread.context_known, 0u);
-    store_relaxed(thread.lease, static_cast<const uint32_t*>(nullptr));
-  }
-}
-
-void context_ended(CUcontext context, ContextRecord* record, bool ended) {
-  if (ended) captures_forget(context);
-  if (record == nullptr) return;
-  if (!ended) {
-    store_release(record->life, kContextAlive);
-    return;
-  }
-  threads_forget(*record);
-  const LockScope scope(contexts_lock);
-  const LockScope inner(record->lock);
-  streams_changed(*record);
-  while (record->streams != nullptr) {
-    StreamRecord* stream = record->streams;
-    record->streams = stream->next;
-    stream->next = record->spare;
-    record->spare = stream;
-  }
-  record->base = nullptr;
-  record->host_ahead_ns = 0;
-  record->frontier_ns = kNoFrontier;
-  record->pool_count = 0;
-  record->mean_ns = 0;
-  record->asked = 0;
-  record->all_event = nullptr;
-  record->tails = Tails::kUnknown;
-  record->intervals = Intervals();
-  store_release(record->life, kContextFree);
-}
-
-void questions_forget() {
-  for (uint32_t i = 0; i < contexts.count(); ++i) {
-    ContextRecord& context = contexts[i];
-    const LockScope scope(context.lock);
-    context.asked = 0;
-  }
-}
-
-StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecord* thread) {
-  const bool per_thread = is_per_thread(stream);
-  for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (s->stream != stream || s->destroyed) continue;
-    if (!per_thread || (s->owner == thread && s->owner_number == thread->number)) return s;
-  }
-  StreamRecord* made = context.spare;
-  if (made != nullptr) {
-    context.spare = made->next;
-  } else {
-    constexpr size_t kBatch = 8;
-    auto* batch = static_cast<StreamRecord*>(pages_allocate(kBatch * sizeof(StreamRecord)));
-    if (batch == nullptr) return nullptr;
-    for (size_t i = 1; i < kBatch; ++i) {
-      batch[i].next = context.spare;
-      context.spare = &batch[i];
-    }
-    made = batch;
-  }
-  memset(static_cast<void*>(made), 0, sizeof *made);
-  stream_changed(*made);
-  made->stream = stream;
-  made->context = &context;
-  made->owner = thread;
-  made->owner_number = thread->number;
-  made->per_thread = per_thread;
-  made->next = context.streams;
-  context.streams = made;
-  return made;
 }
 
 // What has just got a fence behind it.
@@ -604,92 +393,6 @@ void fences_complete(ContextRecord& context, StreamRecord* only, Others others) 
   }
 }
 
-uint64_t launches_in_flight(const ContextRecord& context) {
-  uint64_t sum = 0;
-  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    sum += s->destroyed ? s->fence_count : s->launches() - s->done.launches;
-  }
-  return sum;
-}
-
-void in_flight_add(const ContextRecord& context, const InFlight& before, InFlight* sum) {
-  uint64_t most = 0;
-  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (s->fence_count == 0) continue;
-    const uint64_t launches = s->launches() - s->done.launches;
-    sum->launches += launches;
-    const bool same = s == before.stream && s->done.launches == before.done;
-    const bool found = sum->stream != nullptr && sum->stream == before.stream;
-    if (!same && (found || launches <= most)) continue;
-    most = launches;
-    sum->stream = s;
-    sum->done = s->done.launches;
-  }
-}
-
-// What the stream was given since `since` takes, a kernel at least `kernel_ns_min`.
-static double work_ns(const ContextRecord& context, const Work& now, const Work& since,
-                      double kernel_ns_min) {
-  const uint64_t launches = now.launches - since.launches;
-  const uint64_t graphs = now.graphs - since.graphs;
-  // A graph that is just being counted may be among the graphs already.
-  const uint64_t kernels = launches > graphs ? launches - graphs : 0;
-  double kernel_ns = context.mean_ns > 0 ? context.mean_ns : kUnmeasuredNs;
-  if (kernel_ns < kernel_ns_min) kernel_ns = kernel_ns_min;
-  return static_cast<double>(kernels) * kernel_ns +
-         static_cast<double>(now.graph_ns - since.graph_ns);
-}
-
-double time_in_flight_ns(const ContextRecord& context) {
-  double sum = 0;
-  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (!s->destroyed || s->fence_count > 0) sum += work_ns(context, s->submitted(), s->done, 0);
-  }
-  return sum;
-}
-
-int32_t budget_share(double launch_ns) {
-  // More than the largest budget is as good as that.
-  const double most = 2 * kFenceSpacingNs;
-  return static_cast<int32_t>(launch_ns < kLaunchNsMin ? kLaunchNsMin
-                              : launch_ns > most       ? most
-                                                       : launch_ns);
-}
-
-// The part of the window that is left for this stream beside the others that have work.
-static double window_share_ns(const ContextRecord& context, const StreamRecord& stream,
-                              uint64_t window_ns) {
-  const double room = static_cast<double>(window_ns) - time_in_flight_ns(context);
-  double others = 0;
-  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (s != &stream && !s->destroyed && s->launches() != s->done.launches) ++others;
-  }
-  return room > 0 ? room / (1 + others) : 0;
-}
-
-int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& look) {
-  const uint64_t launches = stream.launches();
-  const uint64_t since = launches - stream.looked_launches;
-  const bool burst = since > 0 && (look.now_ns - stream.looked_ns) / since < kBurstGapNs;
-  stream.looked_ns = look.now_ns;
-  stream.looked_launches = launches;
-
-  double budget = burst && look.launch_ns > 0 ? kFenceSpacingNs : 0;
-  if (look.window_ns > 0) {
-    const double room = window_share_ns(context, stream, look.window_ns);
-    if (room < budget) budget = room;
-  }
-  const double unfenced = work_ns(context, stream.submitted(), stream.fenced, kLaunchNsMin);
-  // Whose thread may not come back to fence what it leaves: an event of the context must do.
-  if (stream.per_thread && budget > 0 &&
-      (captures_of(context.context) != 0 || !tails_can_be_fenced(context))) {
-    budget = 0;
-  }
-  if (look.fence_now || !burst || budget < look.launch_ns || unfenced >= budget)
-    (void)fence_record(context, stream, false);
-  return static_cast<int32_t>(budget);
-}
-
 void stream_forget(ContextRecord& context, CUstream stream) {
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (s->stream != stream || s->destroyed) continue;
@@ -697,10 +400,6 @@ void stream_forget(ContextRecord& context, CUstream stream) {
     s->destroyed = true;
     stream_changed(*s);
   }
-}
-
-void streams_changed(ContextRecord& context) {
-  for (StreamRecord* s = context.streams; s != nullptr; s = s->next) stream_changed(*s);
 }
 
 bool context_passed(ContextRecord& context, uint64_t question) {
@@ -723,24 +422,6 @@ bool context_passed(ContextRecord& context, uint64_t question) {
   event_give(context, context.all_event);
   context.all_event = nullptr;
   return true;
-}
-
-void meter_reset_after_fork() {
-  contexts_lock.reset_after_fork();
-  contexts.clear();
-  memset(device_totals, 0, sizeof device_totals);
-  activity_reset_after_fork();
-  captures_reset_after_fork();
-  graphs_reset_after_fork();
-}
-
-void launches_look() {
-  for (uint32_t i = 0; i < contexts.count(); ++i) {
-    ContextRecord& context = contexts[i];
-    if (!context.is_usable()) continue;
-    const LockScope scope(context.lock);
-    streams_changed(context);
-  }
 }
 
 }  // namespace sluice::interpose

@@ -16,14 +16,13 @@
 
 #include "interpose/captures.h"
 #include "interpose/graphs.h"
+#include "interpose/intervals.h"
 #include "interpose/patience.h"
 #include "interpose/resolve.h"
 
 namespace sluice::interpose {
 
-inline constexpr unsigned kFencesMax = 32;     // per stream, recorded and not yet passed
-inline constexpr unsigned kIntervalsMax = 32;  // disjoint busy intervals remembered for the union
-inline constexpr unsigned kIntervalsForgotten = 16;  // of these, at once
+inline constexpr unsigned kFencesMax = 32;  // per stream, recorded and not yet passed
 inline constexpr unsigned kEventPoolMax = 256;
 /// Launches closer together than this are a burst and measured together; others are measured one by
 /// one.
@@ -139,23 +138,6 @@ struct StreamRecord {
   }
 };
 
-/// The union of busy intervals that arrive almost in order.
-class Intervals {
- public:
-  /// Adds [begin, end] and returns by how much the union grew.
-  double add(double begin_ns, double end_ns);
-
- private:
-  struct Span {
-    double begin, end;
-  };
-  void oldest_forget();
-  Span spans_[kIntervalsMax + 1] = {};
-  unsigned count_ = 0;
-  bool has_floor_ = false;
-  double floor_ns_ = 0;  // what lies before was forgotten: not counted again
-};
-
 /// Whether what other threads have in their default streams can be fenced (cuCtxRecordEvent).
 enum class Tails : uint8_t { kUnknown, kCan, kCannot };
 
@@ -252,7 +234,11 @@ int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& 
 /// What a launch of this learned time takes from the budget.
 int32_t budget_share(double launch_ns);
 void stream_forget(ContextRecord& context, CUstream stream);
-/// The next launch into any stream of the context shall look.
+/// Asks once whether the driver has events for contexts of this kind. With the context current, and
+/// nothing of it in a capture.
+bool tails_can_be_fenced(ContextRecord& context);
+/// The next launch into the stream, or any of the context, shall look.
+void stream_changed(StreamRecord& stream);
 void streams_changed(ContextRecord& context);
 /// Whether everything that is in the context, not only launches, has passed. `question` names the
 /// moment: the first call with another one than before records an event behind all streams, as soon

@@ -22,7 +22,7 @@ const Names kPools = {"cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool", "cuMemP
                       "cuDeviceGetGraphMemAttribute"};
 const Names kLoads = {"cuModule*",  "cuLibrary*",       "cuKernelGetFunction",
                       "cuFuncLoad", "cuGreenCtxCreate", "cuCtxSetLimit"};
-const Names kQuestions = {"cuFunc*", "cuOccupancy*", "cuParamSetTexRef"};
+const Names kQuestions = {"cuFuncGetAttribute", "cuFuncSet*", "cuOccupancy*"};
 
 /// All of it returns at once, whatever the GPU is doing.
 const std::vector<Beside> kBeside = {
@@ -48,6 +48,7 @@ const std::vector<Beside> kBeside = {
       "cuCtxSetLimit", "cuModule*", "cuLibrary*", "cuKernelGetFunction", "cuFuncLoad",
       "cuStreamQuery*", "cuEventQuery"},
      kPools},
+    {"the same, where a question about a kernel may have loaded it", kQuestions, kPools},
     {"whether a size is a multiple of what it must be, before a refusal",
      {"cuMemCreate"},
      {"cuMemGetAllocationGranularity"}},
@@ -71,7 +72,7 @@ const std::vector<Beside> kBeside = {
     {"what a load takes, by what the device has left", kLoads, {"cuMemGetInfo_v2"}},
     {"what a question about a kernel loads", kQuestions, {"cuMemGetInfo_v2"}},
     {"whose code it is",
-     {"cuKernelGetFunction", "cuFuncLoad", "cuFunc*", "cuOccupancy*", "cuParamSetTexRef"},
+     {"cuKernelGetFunction", "cuFuncLoad", "cuFuncGetAttribute", "cuFuncSet*", "cuOccupancy*"},
      {"cuKernelGetLibrary", "cuFuncGetModule"}},
     {"the limit that was there", {"cuCtxSetLimit"}, {"cuCtxGetLimit"}},
     {"the size of an array",

@@ -1,0 +1,94 @@
+// What is in flight, in launches and in learned time, and how much may pass before the meter looks
+// again (meter.h).
+#include "interpose/captures.h"
+#include "interpose/meter.h"
+
+namespace sluice::interpose {
+
+uint64_t launches_in_flight(const ContextRecord& context) {
+  uint64_t sum = 0;
+  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    sum += s->destroyed ? s->fence_count : s->launches() - s->done.launches;
+  }
+  return sum;
+}
+
+void in_flight_add(const ContextRecord& context, const InFlight& before, InFlight* sum) {
+  uint64_t most = 0;
+  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (s->fence_count == 0) continue;
+    const uint64_t launches = s->launches() - s->done.launches;
+    sum->launches += launches;
+    const bool same = s == before.stream && s->done.launches == before.done;
+    const bool found = sum->stream != nullptr && sum->stream == before.stream;
+    if (!same && (found || launches <= most)) continue;
+    most = launches;
+    sum->stream = s;
+    sum->done = s->done.launches;
+  }
+}
+
+// What the stream was given since `since` takes, a kernel at least `kernel_ns_min`.
+static double work_ns(const ContextRecord& context, const Work& now, const Work& since,
+                      double kernel_ns_min) {
+  const uint64_t launches = now.launches - since.launches;
+  const uint64_t graphs = now.graphs - since.graphs;
+  // A graph that is just being counted may be among the graphs already.
+  const uint64_t kernels = launches > graphs ? launches - graphs : 0;
+  double kernel_ns = context.mean_ns > 0 ? context.mean_ns : kUnmeasuredNs;
+  if (kernel_ns < kernel_ns_min) kernel_ns = kernel_ns_min;
+  return static_cast<double>(kernels) * kernel_ns +
+         static_cast<double>(now.graph_ns - since.graph_ns);
+}
+
+double time_in_flight_ns(const ContextRecord& context) {
+  double sum = 0;
+  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (!s->destroyed || s->fence_count > 0) sum += work_ns(context, s->submitted(), s->done, 0);
+  }
+  return sum;
+}
+
+int32_t budget_share(double launch_ns) {
+  // More than the largest budget is as good as that.
+  const double most = 2 * kFenceSpacingNs;
+  return static_cast<int32_t>(launch_ns < kLaunchNsMin ? kLaunchNsMin
+                              : launch_ns > most       ? most
+                                                       : launch_ns);
+}
+
+// The part of the window that is left for this stream beside the others that have work.
+static double window_share_ns(const ContextRecord& context, const StreamRecord& stream,
+                              uint64_t window_ns) {
+  const double room = static_cast<double>(window_ns) - time_in_flight_ns(context);
+  double others = 0;
+  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (s != &stream && !s->destroyed && s->launches() != s->done.launches) ++others;
+  }
+  return room > 0 ? room / (1 + others) : 0;
+}
+
+int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& look) {
+  const uint64_t launches = stream.launches();
+  const uint64_t since = launches - stream.looked_launches;
+  const bool burst = since > 0 && (look.now_ns - stream.looked_ns) / since < kBurstGapNs;
+  stream.looked_ns = look.now_ns;
+  stream.looked_launches = launches;
+
+  double budget = burst && look.launch_ns > 0 ? kFenceSpacingNs : 0;
+  if (look.window_ns > 0) {
+    const double room = window_share_ns(context, stream, look.window_ns);
+    if (room < budget) budget = room;
+  }
+  const double unfenced = work_ns(context, stream.submitted(), stream.fenced, kLaunchNsMin);
+  // Whose thread may not come back to fence what it leaves: an event of the context must do.
+  if (stream.per_thread && budget > 0 &&
+      (captures_of(context.context) != 0 || !tails_can_be_fenced(context))) {
+    budget = 0;
+  }
+  if (look.fence_now || !burst || budget < look.launch_ns || unfenced >= budget)
+    (void)fence_record(context, stream, false);
+  return static_cast<int32_t>(budget);
+}
+
+}  // namespace sluice::interpose
