@@ -211,6 +211,7 @@ uint64_t shares_step(int gpu, uint64_t now_ns) {
   if (load_acquire(process.alone) != 0 && family_limits().sm_percent < 100) {
     due_ns = share_step(family_bucket(gpu), family_gate(gpu), family_uses[gpu],
                         family_limits().sm_percent, busy_ns, in_flight, now_ns);
+    family_settled(process.slot, gpu, busy_ns);
   }
   OwnShare* share = load_acquire(own_share);
   if (share != nullptr && share->gates[gpu] != nullptr) {

@@ -2,13 +2,27 @@
 // again (meter.h).
 #include "interpose/captures.h"
 #include "interpose/meter.h"
+#include "interpose/process.h"
 
 namespace sluice::interpose {
+
+void busy_publish(int gpu) {
+  uint64_t busy_ns = 0;
+  for (int device = 0; device < process.device_count; ++device) {
+    if (process.device_gpu[device] == gpu) busy_ns += load_relaxed(device_totals[device].busy_ns);
+  }
+  // Several threads do, in whatever order.
+  uint64_t* word = &process.account(gpu).busy_ns.raw;
+  uint64_t before_ns = load_relaxed(*word);
+  while (before_ns < busy_ns && !__atomic_compare_exchange_n(word, &before_ns, busy_ns, false,
+                                                             __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+  }
+}
 
 uint64_t launches_in_flight(const ContextRecord& context) {
   uint64_t sum = 0;
   for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    sum += s->destroyed ? s->fence_count : s->launches() - s->done.launches;
+    sum += s->launches() - s->done.launches;
   }
   return sum;
 }

@@ -4,6 +4,7 @@
 
 #include "interpose/activity.h"
 #include "interpose/meter.h"
+#include "interpose/place.h"
 #include "interpose/slabs.h"
 
 namespace sluice::interpose {
@@ -13,9 +14,15 @@ constinit Slabs<ContextRecord, 8> contexts;
 constinit Lock contexts_lock;
 uint32_t generations;
 
+// How long the end of a context waits for fences that it has just put.
+constexpr int kEndLooks = 50;
+constexpr uint64_t kEndLookNs = 2'000;
+
 bool is_per_thread(CUstream stream) { return stream == CU_STREAM_PER_THREAD; }
 
 }  // namespace
+
+uint32_t contexts_beside[kDevicesMax];
 
 void stream_changed(StreamRecord& stream) {
   // Never the same for two records, nor 0: a record may become another stream's.
@@ -42,6 +49,10 @@ static ContextRecord* context_make(CUcontext context, int device) {
   const bool fresh = made == nullptr;
   if (fresh) made = contexts.next();
   if (made == nullptr) return nullptr;
+  for (uint32_t i = 0; i < contexts.count(); ++i) {
+    if (contexts[i].device == device && contexts[i].life != kContextFree)
+      store_relaxed(contexts_beside[device], 1u);
+  }
   made->context = context;
   made->device = device;
   made->frontier_ns = kNoFrontier;
@@ -90,7 +101,15 @@ ContextRecord* context_ending(CUcontext context) {
   if (record == nullptr) return nullptr;
   const LockScope scope(record->lock);
   if (!record->is_usable()) return nullptr;  // somebody else ends it, too
-  fences_harvest(*record);
+  const CurrentScope current(context);
+  if (current.result() == CUDA_SUCCESS) {
+    fences_complete(*record, nullptr, Others::kFence);
+    fences_harvest(*record);
+    for (int i = 0; i < kEndLooks && launches_in_flight(*record) != 0; ++i) {
+      sleep_ns(kEndLookNs);
+      fences_harvest(*record);
+    }
+  }
   store_release(record->life, kContextEnding);
   return record;
 }
@@ -116,6 +135,7 @@ void context_ended(CUcontext context, ContextRecord* record, bool ended) {
   const LockScope scope(contexts_lock);
   const LockScope inner(record->lock);
   streams_changed(*record);
+  unfinished_charge(*record);
   while (record->streams != nullptr) {
     StreamRecord* stream = record->streams;
     record->streams = stream->next;

@@ -1,6 +1,7 @@
 // See covered.h.
 #include "interpose/covered.h"
 
+#include "interpose/meter.h"
 #include "interpose/process.h"
 
 namespace sluice::interpose {
@@ -57,7 +58,11 @@ double covered_take(AtomicU64 (&map)[kChargedWords], uint64_t begin_ns, uint64_t
 
 double covered_charge(int device, double end_ns, double grown_ns) {
   if (process_mode() != Mode::kActive || end_ns <= grown_ns) return grown_ns;
-  if (load_relaxed(process.claims->slots_used.raw) == 1) return grown_ns;  // the first and only one
+  // The first and only process, and the only context of it.
+  if (load_relaxed(process.claims->slots_used.raw) == 1 &&
+      load_relaxed(contexts_beside[device]) == 0) {
+    return grown_ns;
+  }
   const int gpu = device_gpu(device);
   if (gpu < 0) return grown_ns;
   return grown_ns * covered_take(process.claims->charged[gpu],

@@ -38,6 +38,8 @@ struct Family {
   pthread_mutex_t gpus_lock;  // robust; held while a GPU is put into the lease page
   ShareBucket buckets[kTenantGpusMax];
   pthread_mutex_t slots[kTenantProcessesMax];  // robust; held by the processes that own the slots
+  // What of a slot's busy time has been set against the buckets.
+  AtomicU64 settled_ns[kTenantProcessesMax][kTenantGpusMax];
 };
 constexpr size_t kFamilyBytes = page_round(sizeof(Family));
 constexpr size_t kBytes = kFamilyBytes + kLeaseBytes + kClaimsBytes;
@@ -205,6 +207,29 @@ void claims_zero(ClaimsSlot& slot) {
   slot.pid.store(0);
 }
 
+// The GPU time that a process had used and not paid for when it ended. Marked as paid first: who is
+// killed in between leaves a little of it unpaid, and nothing paid twice.
+void debt_settle(uint32_t slot, uint32_t gpu) {
+  const uint64_t busy_ns = claims().slots[slot].gpus[gpu].busy_ns.load();
+  const uint64_t settled_ns = family().settled_ns[slot][gpu].load();
+  family().settled_ns[slot][gpu].store(busy_ns);
+  const uint32_t percent = family().limits.sm_percent;
+  if (busy_ns <= settled_ns || percent >= 100) return;
+  const uint64_t now_ns = clock_now_ns();
+  ShareUse use{settled_ns, 0, now_ns - (busy_ns - settled_ns), false};
+  (void)share_step(family().buckets[gpu], lease().gpus[gpu].lease, use, percent, busy_ns, false,
+                   now_ns);
+}
+
+void slot_clear(uint32_t index) {
+  ClaimsSlot& slot = claims().slots[index];
+  for (uint32_t gpu = 0; gpu < kTenantGpusMax; ++gpu) {
+    if (slot.pid.load() != 0) debt_settle(index, gpu);
+    family().settled_ns[index][gpu].store(0);
+  }
+  claims_zero(slot);
+}
+
 }  // namespace
 
 bool family_find(FamilyFind where) {
@@ -288,7 +313,7 @@ int family_slot_take() {
     bool died;
     if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) continue;
     ClaimsSlot& slot = claims().slots[i];
-    claims_zero(slot);
+    slot_clear(i);
     const auto pid = static_cast<uint32_t>(getpid());
     slot.own_pid.store(pid);
     slot.pid.store(pid);
@@ -298,8 +323,12 @@ int family_slot_take() {
 }
 
 void family_slot_give(int slot) {
-  claims_zero(claims().slots[slot]);
+  slot_clear(static_cast<uint32_t>(slot));
   pthread_mutex_unlock(&family().slots[slot]);
+}
+
+void family_settled(uint32_t slot, int gpu, uint64_t busy_ns) {
+  family().settled_ns[slot][gpu].store(busy_ns);
 }
 
 void family_sweep() {
@@ -309,7 +338,7 @@ void family_sweep() {
     pthread_mutex_t* mutex = &family().slots[i];
     bool died;
     if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) continue;
-    if (died) claims_zero(claims().slots[i]);
+    if (died) slot_clear(i);
     pthread_mutex_unlock(mutex);
   }
 }

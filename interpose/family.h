@@ -46,6 +46,9 @@ void* family_pages();
 int family_slot_take();
 void family_slot_give(int slot);
 /// Zeroes the slots of processes that have ended.
+/// Up to `busy_ns` of the GPU time of the process that has the slot is paid for; what is above is
+/// its debt when it is killed, which who clears its slot pays.
+void family_settled(uint32_t slot, int gpu, uint64_t busy_ns);
 void family_sweep();
 
 }  // namespace sluice::interpose

@@ -110,7 +110,8 @@ void window_wait(uint64_t since_ns) {
 }
 
 // Puts the fence that a launch needs before it: where a busy interval begins, or the work before
-// one that is measured alone ends, or that which only an event of the context is behind.
+// one that is measured alone ends, or that which only an event of the context is behind; and where
+// the stream has done something else meanwhile.
 void fence_before(LaunchPass& pass, ContextRecord& context) {
   StreamRecord& stream = *pass.stream;
   stream.idle = false;
@@ -125,10 +126,17 @@ void fence_before(LaunchPass& pass, ContextRecord& context) {
       activity_wakes(context.device);
     }
     if (!fence_record(context, stream, true)) stream.start_recorded_ns = 0;
-  } else if (stream.awaits_context() ||
-             (pass.alone && stream.launches() != stream.fenced.launches)) {
-    (void)fence_record(context, stream, false);
+  } else {
+    if (stream.awaits_context() || (pass.alone && stream.launches() != stream.fenced.launches))
+      (void)fence_record(context, stream, false);
+    if (stream.interrupted) {
+      stream.start_recorded_ns = clock_now_ns();
+      stream.start_thread = pass.thread->number;
+      (void)fence_record(context, stream, true);
+      stream.start_recorded_ns = 0;  // the launch begins no later than its fence passes
+    }
   }
+  stream.interrupted = false;
 }
 
 // The stream's record, fenced. False = the window is full.

@@ -74,25 +74,24 @@ constexpr uint32_t kFutex32 = 2;
 constexpr uint32_t kFutexPrivate = 128;
 
 uint64_t totals_publish(int gpu) {
-  uint64_t busy = 0, launches = 0, graphs = 0;
+  uint64_t launches = 0, graphs = 0;
   for (int device = 0; device < process.device_count; ++device) {
     if (process.device_gpu[device] != gpu) continue;
-    busy += load_relaxed(device_totals[device].busy_ns);
     launches += load_relaxed(device_totals[device].launches);
     graphs += load_relaxed(device_totals[device].graph_launches);
   }
   for (int i = 0, n = thread_count(); i < n; ++i)
     launches += load_relaxed(thread_at(i)->exclusive_launches[gpu]);
   protocol::ClaimsGpu& account = process.account(gpu);
-  account.busy_ns.store(busy);
+  busy_publish(gpu);
   account.launches.store(launches);
   account.graph_launches.store(graphs);
-  return busy;
+  return account.busy_ns.load();
 }
 
 // Harvests the GPU's contexts and fences what has had no launch since the last look. True while
-// work is in flight.
-bool contexts_look(int gpu) {
+// work is in flight. `is_last`: the process ends, and with it what is.
+bool contexts_look(int gpu, bool is_last) {
   bool busy = false;
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
@@ -111,13 +110,14 @@ bool contexts_look(int gpu) {
       const uint64_t launches = s->launches();
       // Of one that is being counted a part may be seen.
       const bool counted = s->owner == nullptr || load_acquire(s->owner->inside) == 0;
-      if (counted && launches == s->seen && launches != s->fenced.launches)
+      if (counted && (launches == s->seen || is_last) && launches != s->fenced.launches)
         fences_complete(context, s, Others::kFence);
       s->seen = launches;
     }
     const uint64_t asked_ns = clock_now_ns();
     fences_harvest(context);
     stretches_charge(context, asked_ns);
+    if (is_last) unfinished_charge(context);
     busy |= launches_in_flight(context) != 0;
     context.lock.release();
   }
@@ -215,7 +215,7 @@ uint64_t open_look(int gpu, uint32_t word, uint64_t now_ns) {
   }
   // First "nothing in flight", then the look: a launch in between finds 0 and wakes us.
   account.in_flight.store(0);
-  const bool busy = contexts_look(gpu);
+  const bool busy = contexts_look(gpu, false);
   if (busy) account.in_flight.store(1);
   const uint64_t busy_ns = totals_publish(gpu);
   const bool contended = (word & protocol::kLeaseContended) != 0;
@@ -283,6 +283,16 @@ void words_wait(uint32_t wake_seen, const Words& seen, uint64_t timeout_ns) {
   futex_wait(&wake_word, wake_seen, timeout_ns < 2000000 ? timeout_ns : 2000000, false);
 }
 
+// What this process has used up to its end.
+void account_close() {
+  for (uint32_t i = 0; i < process.gpu_count; ++i) {
+    const int gpu = static_cast<int>(i);
+    (void)contexts_look(gpu, true);
+    totals_publish(gpu);
+    (void)shares_step(gpu, clock_now_ns());
+  }
+}
+
 void* helper_main(void*) {
   prctl(PR_SET_NAME, "sluice", 0, 0, 0);
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
@@ -315,13 +325,16 @@ void* helper_main(void*) {
       }
       const uint64_t look_ns = gpus_look(now_ns);
       if (look_ns < wait_ns) wait_ns = look_ns;
-      const uint64_t residual_ns = residual_look(now_ns);
-      if (residual_ns < wait_ns) wait_ns = residual_ns;
-      if (!hold_is_set()) uses_settle();
+      if (!hold_is_set()) {
+        const uint64_t residual_ns = residual_look(now_ns);
+        if (residual_ns < wait_ns) wait_ns = residual_ns;
+        uses_settle();
+      }
       process.claims->slots[process.slot].unhooked_seen.store(unknown_seen());
     }
     if (load_acquire(stopping) == 0) words_wait(wake_seen, words, wait_ns);
   }
+  if (process_mode() == Mode::kActive && !hold_is_set()) account_close();
   store_release(parked, 1u);
   futex_wake_all(&parked, false);
   // The slot is this process's until its end, and a slot whose thread has ended is free.

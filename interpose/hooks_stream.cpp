@@ -41,7 +41,9 @@ bool place_of(CUstream stream, StreamPlace* place) {
 // A broker may come in the middle of a capture, which must be known by then.
 template <class Call>
 CUresult capture_begin_offline(CUstream stream, Call call) {
-  const CUcontext context = process_mode() == Mode::kOffline ? stream_context(stream) : nullptr;
+  const Mode mode = process_mode();
+  const bool is_known = mode == Mode::kOffline || mode == Mode::kActive;
+  const CUcontext context = is_known ? stream_context(stream) : nullptr;
   if (context == nullptr) return call();
   if (!capture_begins(context, stream)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = call();
@@ -102,6 +104,13 @@ CUresult capture_end(CUstream stream, Call call) {
   return result;
 }
 
+bool stream_is_in(const ContextRecord& context, CUstream stream) {
+  for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (s->stream == stream && !s->destroyed) return true;
+  }
+  return false;
+}
+
 template <class Call>
 CUresult destroy(CUstream stream, Call call) {
   const TouchScope touch;
@@ -112,9 +121,17 @@ CUresult destroy(CUstream stream, Call call) {
     const ErrnoGuard guard;
     const DepthScope depth(this_thread);
     const LockScope scope(context.lock);
+    if (!stream_is_in(context, stream)) continue;
+    const CurrentScope current(context.context);
     stream_forget(context, stream);
   }
   const CUresult result = call();
+  for (int i = 0, n = result == CUDA_SUCCESS || touch.thread() == nullptr ? 0 : context_count();
+       i < n; ++i) {
+    ContextRecord& context = *context_at(i);
+    const LockScope scope(context.lock);
+    stream_unforget(context, stream);
+  }
   // Its end is the end of the capture that it began.
   if (result == CUDA_SUCCESS && capture_is_origin(stream)) capture_ended(stream);
   return result;
@@ -125,9 +142,14 @@ template <class Call>
 CUresult wait_event(CUstream stream, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  if (touch.thread() == nullptr || load_acquire(captures_active) == 0) return call();
+  stream_work(touch, stream, kWorkUnknown);
+  if (load_acquire(captures_active) == 0) return call();
   StreamPlace place;
-  if (!place_of(stream, &place)) return call();
+  if (!place_of(stream, &place)) {
+    const CUresult result = call();
+    if (stream_is_capturing(stream)) captures_spread();
+    return result;
+  }
   ContextRecord& context = *place.context;
   const DepthScope depth(this_thread);
   const LockScope scope(context.lock);
@@ -138,9 +160,10 @@ CUresult wait_event(CUstream stream, Call call) {
     }
   }
   streams_changed(context);
-  const bool foreign = captures_of(context.context) == 0;
   const CUresult result = call();
-  if (foreign && stream_is_capturing(stream)) captures_spread();
+  // It may be another context's capture, unless there is none.
+  if (captures_of(context.context) != load_acquire(captures_active) && stream_is_capturing(stream))
+    captures_spread();
   return result;
 }
 

@@ -131,8 +131,7 @@ void stretch_tell(const ContextRecord& context, StreamRecord& stream) {
 // tells.
 uint64_t stream_frontier(const ContextRecord& context, const StreamRecord& stream,
                          uint64_t unknown_ns) {
-  if (stream.destroyed ? stream.fence_count == 0 : stream.launches() == stream.done.launches)
-    return kNoFrontier;
+  if (stream.launches() == stream.done.launches) return kNoFrontier;
   if (stream.fence_count > 0 && stream.fences[stream.fence_first].is_start) {
     const uint64_t recorded_ns = stream.fences[stream.fence_first].recorded_ns;
     return recorded_ns != 0 ? recorded_ns : unknown_ns;
@@ -162,7 +161,7 @@ void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fen
     stream.mark_known = timed;
     stream.mark_ns = now_ns;
     stream.mark_thread = fence.thread;
-    if (timed) clocks_compare(context, fence, now_ns);
+    if (timed && fence.recorded_ns != 0) clocks_compare(context, fence, now_ns);
     return;
   }
   if (timed && stream.mark_known) {
@@ -172,6 +171,7 @@ void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fen
     const double grown_ns = context.intervals.add(begin_ns, now_ns);
     const double end_ns = context.host_ahead_ns == 0 ? 0 : now_ns + context.host_ahead_ns;
     context.busy_ns += covered_charge(context.device, end_ns, grown_ns);
+    if (stream.untold && begin_ns > stream.untold_end_ns) stretch_tell(context, stream);
     stretch_note(stream, begin_ns, now_ns);
     if (!fence.of_context) interval_learn(context, stream, fence, now_ns - begin_ns);
   }
@@ -210,6 +210,7 @@ bool fence_of_context_drop(ContextRecord& context, StreamRecord& stream) {
   if (!first.of_context) return false;
   for (unsigned i = 1; i < stream.fence_count; ++i) {
     const Fence& own = fence_at(stream, i);
+    if (own.is_start) return false;  // it does not say when what is before it ended
     if (own.of_context) continue;
     if (driver.cuEventQuery(own.event) == CUDA_ERROR_NOT_READY) return false;
     Fence& next = fence_at(stream, 1);
@@ -298,6 +299,14 @@ static bool fence_move(ContextRecord& context, StreamRecord& stream, const Work&
   return true;
 }
 
+// With its time unknown. Fences that have not passed would say that less is done.
+static void work_is_over(ContextRecord& context, StreamRecord& stream, const Work& work) {
+  for (; stream.fence_count > 0; --stream.fence_count)
+    event_give(context, fence_at(stream, stream.fence_count - 1).event);
+  stream.fenced = stream.done = work;
+  stream.mark_known = false;
+}
+
 // Records a fence into the stream or for the whole context.
 static bool fence_put(ContextRecord& context, StreamRecord& stream, bool is_start,
                       bool of_context) {
@@ -313,13 +322,11 @@ static bool fence_put(ContextRecord& context, StreamRecord& stream, bool is_star
   const CUresult result = event_record(context, stream, event, of_context);
   if (result != CUDA_SUCCESS) {
     event_give(context, event);
-    // Not a capture that began meanwhile but a broken context or stream: its work is over, its time
-    // unknown.
-    if (result < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
-        result > CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
-      stream.fenced = stream.done = work;
-      stream.mark_known = false;
-    }
+    // Not a capture that began meanwhile, nor want of memory, but a broken context or stream.
+    const bool may_go_on = (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+                            result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) ||
+                           result == CUDA_ERROR_OUT_OF_MEMORY;
+    if (!may_go_on) work_is_over(context, stream, work);
     return false;
   }
   Fence& fence = fence_at(stream, stream.fence_count);
@@ -344,9 +351,8 @@ void fences_harvest(ContextRecord& context) {
   while (*link != nullptr) {
     StreamRecord* stream = *link;
     stream_harvest(context, *stream);
-    const bool ended = stream->destroyed ||
-                       (owner_has_ended(*stream) && stream->launches() == stream->done.launches);
-    if (ended && stream->fence_count == 0) {
+    const bool ended = stream->destroyed || owner_has_ended(*stream);
+    if (ended && stream->fence_count == 0 && stream->launches() == stream->done.launches) {
       *link = stream->next;
       stream->next = context.spare;
       context.spare = stream;
@@ -384,6 +390,8 @@ void fences_complete(ContextRecord& context, StreamRecord* only, Others others) 
     if (s->launches() == s->fenced.launches) continue;
     if (s->is_reachable()) {
       (void)fence_record(context, *s, false);
+    } else if (s->destroyed && context.tails == Tails::kCannot) {
+      work_is_over(context, *s, s->submitted());  // nobody will ever tell
     } else if (others != Others::kLeave && context.tails == Tails::kCan &&
                captures_of(context.context) <= captures_allowed &&
                fence_put(context, *s, false, true)) {
@@ -396,9 +404,52 @@ void fences_complete(ContextRecord& context, StreamRecord* only, Others others) 
 void stream_forget(ContextRecord& context, CUstream stream) {
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (s->stream != stream || s->destroyed) continue;
-    if (s->launches() != s->fenced.launches) (void)fence_record(context, *s, false);
+    if (s->launches() != s->fenced.launches && !fence_record(context, *s, false) &&
+        captures_of(context.context) == 0) {
+      (void)tails_can_be_fenced(context);  // an event of the context will have to do
+    }
     s->destroyed = true;
     stream_changed(*s);
+  }
+}
+
+void stream_unforget(ContextRecord& context, CUstream stream) {
+  for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (s->stream == stream) s->destroyed = false;
+  }
+}
+
+void stream_interrupt(ContextRecord& context, CUstream stream) {
+  const bool all = stream == nullptr || stream == CU_STREAM_LEGACY;
+  for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (s->destroyed || !(s->stream == stream || all) || !s->is_reachable()) continue;
+    if (s->launches() == s->done.launches && s->fence_count == 0) continue;
+    if (s->launches() != s->fenced.launches || s->awaits_context())
+      (void)fence_record(context, *s, false);
+    if (s->interrupted) continue;
+    s->interrupted = true;
+    stream_changed(*s);
+  }
+}
+
+// From when on, by the host's clock, the stream was busy with what is in flight; 0 = not known.
+static double unfinished_since(const ContextRecord& context, const StreamRecord& stream) {
+  const bool starts = stream.fence_count > 0 && stream.fences[stream.fence_first].is_start;
+  if (starts) return static_cast<double>(stream.fences[stream.fence_first].recorded_ns);
+  if (!stream.mark_known || context.host_ahead_ns == 0) return 0;
+  return stream.mark_ns + stream.start_late_ns + context.host_ahead_ns;
+}
+
+void unfinished_charge(ContextRecord& context) {
+  const auto now_ns = static_cast<double>(clock_now_ns());
+  for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    if (s->launches() == s->done.launches) continue;
+    const double since_ns = unfinished_since(context, *s);
+    if (since_ns == 0 || since_ns >= now_ns) continue;
+    const double grown_ns =
+        context.intervals.add(since_ns - context.host_ahead_ns, now_ns - context.host_ahead_ns);
+    context.busy_ns += covered_charge(context.device, now_ns, grown_ns);
+    totals_count(context, *s);
   }
 }
 

@@ -73,7 +73,10 @@ struct StreamRecord {
   // Another one whenever the next launch shall look: the stream may be idle or capture, or its
   // handle may come to mean another stream. What threads remember of it is void then.
   uint32_t generation;
-  bool idle;        // seen, so that the generation changes once
+  bool idle;  // seen, so that the generation changes once
+  // Something else than a launch is behind its launches: the next one begins an interval of its
+  // own.
+  bool interrupted;
   bool per_thread;  // the per-thread default stream of `owner`: only that thread can record into it
   uint32_t owner_number;  // a record of threads.h may become another thread's
   bool destroyed;         // by the program; stays until its fences have passed
@@ -118,8 +121,9 @@ struct StreamRecord {
     return Work{total, own + load_relaxed(foreign_graphs),
                 own_graph_ns(own) + load_relaxed(foreign_graph_ns)};
   }
-  /// Whether the calling thread can record into it.
+  /// Whether the calling thread can record into it, unless it captures.
   bool is_reachable() const {
+    if (destroyed) return false;
     return !per_thread ||
            (this_thread != nullptr && owner == this_thread && owner_number == this_thread->number);
   }
@@ -182,6 +186,10 @@ struct DeviceTotals {
   uint64_t graph_launches;
 };
 extern DeviceTotals device_totals[kDevicesMax];
+/// Into this process's account, which others read, and what is left of it if the process is killed.
+void busy_publish(int gpu);
+/// More than one context of this process has been on the device at the same time.
+extern uint32_t contexts_beside[kDevicesMax];
 
 /// The record of a context, made on first sight; nullptr when there is no memory for it. Records
 /// stay where they are, and an ended context's becomes another's.
@@ -233,7 +241,14 @@ struct Look {
 int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& look);
 /// What a launch of this learned time takes from the budget.
 int32_t budget_share(double launch_ns);
+/// Before the driver is asked to destroy the stream, under its context; and when it said no.
 void stream_forget(ContextRecord& context, CUstream stream);
+void stream_unforget(ContextRecord& context, CUstream stream);
+/// Before something else than a launch is put into the stream (the legacy one: and so between the
+/// launches of all others), for which the GPU may have to wait: what was launched ends here.
+void stream_interrupt(ContextRecord& context, CUstream stream);
+/// Charges what is in flight up to now. For a context whose events can be asked no more.
+void unfinished_charge(ContextRecord& context);
 /// Asks once whether the driver has events for contexts of this kind. With the context current, and
 /// nothing of it in a capture.
 bool tails_can_be_fenced(ContextRecord& context);

@@ -134,6 +134,18 @@ static void place_fence(ThreadRecord& thread, CUstream only, Fenced fenced) {
   }
 }
 
+void stream_work_long(ThreadRecord& thread, CUstream stream) {
+  const ErrnoGuard guard;
+  const DepthScope depth(&thread);
+  StreamPlace place;
+  if (!stream_place(thread, stream, &place) || place.context == nullptr) return;
+  ContextRecord& context = *place.context;
+  if (load_acquire(context.streams) == nullptr) return;
+  const CurrentScope current(place);
+  const LockScope scope(context.lock);
+  stream_interrupt(context, stream);
+}
+
 void wait_prepare(CUstream only, Fenced fenced) {
   ThreadRecord* thread = caller();
   if (thread == nullptr) return;
@@ -145,18 +157,29 @@ void wait_prepare(CUstream only, Fenced fenced) {
   touch_end(*thread);
 }
 
+// What the wait has shown; false: nothing was launched there.
+static bool wait_harvest(ThreadRecord& thread) {
+  const DepthScope depth(&thread);
+  // Waits go on under a hold, this look not.
+  raise_word(thread.touching, thread.touching + 1);
+  if (!hold_is_set()) memory_look(thread.device);
+  touch_end(thread);
+  ContextRecord& context = *thread.context_record;
+  const LockScope scope(context.lock);
+  if (context.streams == nullptr) return false;
+  fences_harvest(context);
+  return true;
+}
+
 void wait_done() {
   ThreadRecord* thread = caller_on_gpu();
   if (thread == nullptr || thread->context_record == nullptr) return;
   const ErrnoGuard guard;
-  const DepthScope depth(thread);
-  // Waits go on under a hold, this look not.
-  raise_word(thread->touching, thread->touching + 1);
-  if (!hold_is_set()) memory_look(thread->device);
-  touch_end(*thread);
-  ContextRecord& context = *thread->context_record;
-  const LockScope scope(context.lock);
-  if (context.streams != nullptr) fences_harvest(context);
+  if (!wait_harvest(*thread)) return;
+  // Who is killed now owes no more than what it launches from here on. Within the scope the account
+  // stays this process's.
+  const AccountScope account;
+  if (account.active()) busy_publish(thread->gpu);
 }
 
 }  // namespace sluice::interpose

@@ -63,6 +63,17 @@ class BlockingScope {
   WaitScope told_{protocol::WaitReason::kSync};
 };
 
+/// What takes the GPU less than this to copy or to set is as good as part of what lies around it.
+inline constexpr uint64_t kWorkBytesMin = 256u << 10;
+inline constexpr uint64_t kWorkUnknown = UINT64_MAX;
+SLUICE_NOINLINE void stream_work_long(ThreadRecord& thread, CUstream stream);
+/// Before something else than a launch is put into a stream, for which what is launched behind it
+/// has to wait: a copy of so many bytes, a host function, a wait.
+inline void stream_work(const TouchScope& touch, CUstream stream, uint64_t bytes) {
+  if (touch.thread() != nullptr && bytes >= kWorkBytesMin)
+    stream_work_long(*touch.thread(), stream);
+}
+
 void touch_reset_after_fork();
 
 /// What is fenced of the calling thread's context before a wait: one stream's work, that of all
