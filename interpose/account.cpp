@@ -99,6 +99,19 @@ AccountScope::~AccountScope() {
   touch_end(*thread_);
 }
 
+AccountMoment::AccountMoment(ThreadRecord& thread)
+    : thread_(thread), held_(load_relaxed(thread.accounting) == 0) {
+  if (!held_) return;
+  raise_word(thread.accounting, 1);
+  if (load_acquire(paused) == 0 && process_mode() == Mode::kActive) return;
+  store_release(thread.accounting, 0u);
+  held_ = false;
+}
+
+AccountMoment::~AccountMoment() {
+  if (held_) store_release(thread_.accounting, 0u);
+}
+
 int AccountScope::device() const {
   return thread_ != nullptr && thread_context(thread_) ? thread_->device : -1;
 }

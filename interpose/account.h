@@ -35,6 +35,21 @@ class AccountScope {
   bool unrecorded_ = false;
 };
 
+/// A moment in which the account stays this process's, if it is just now: nobody is waited for.
+/// Nothing may be charged in it.
+class AccountMoment {
+ public:
+  explicit AccountMoment(ThreadRecord& thread);
+  ~AccountMoment();
+  AccountMoment(const AccountMoment&) = delete;
+  AccountMoment& operator=(const AccountMoment&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  ThreadRecord& thread_;
+  bool held_;
+};
+
 /// Reserves bytes on a device; true also where the device is none of the tenant's. On false the
 /// sentence was said.
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);

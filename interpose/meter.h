@@ -22,7 +22,7 @@
 
 namespace sluice::interpose {
 
-inline constexpr unsigned kFencesMax = 32;  // per stream, recorded and not yet passed
+inline constexpr unsigned kFencesMax = 128;  // per stream, recorded and not yet passed
 inline constexpr unsigned kEventPoolMax = 256;
 /// Launches closer together than this are a burst and measured together; others are measured one by
 /// one.

@@ -134,16 +134,30 @@ static void place_fence(ThreadRecord& thread, CUstream only, Fenced fenced) {
   }
 }
 
+// False: the meter knows no such stream in the context, so that nothing was launched into it.
+static bool stream_interrupt_in(ContextRecord& context, CUstream stream, bool is_current) {
+  if (load_acquire(context.streams) == nullptr) return false;
+  const LockScope scope(context.lock);
+  bool known = stream_is_special(stream);
+  for (const StreamRecord* s = context.streams; s != nullptr && !known; s = s->next)
+    known = s->stream == stream && !s->destroyed;
+  if (!known) return false;
+  const CurrentScope current(StreamPlace{&context, -1, is_current});
+  if (current.result() == CUDA_SUCCESS) stream_interrupt(context, stream);
+  return true;
+}
+
 void stream_work_long(ThreadRecord& thread, CUstream stream) {
   const ErrnoGuard guard;
   const DepthScope depth(&thread);
-  StreamPlace place;
-  if (!stream_place(thread, stream, &place) || place.context == nullptr) return;
-  ContextRecord& context = *place.context;
-  if (load_acquire(context.streams) == nullptr) return;
-  const CurrentScope current(place);
-  const LockScope scope(context.lock);
-  stream_interrupt(context, stream);
+  const bool current = thread_context(&thread) && thread.context_record != nullptr;
+  if (current && stream_interrupt_in(*thread.context_record, stream, true)) return;
+  if (stream_is_special(stream)) return;
+  for (int i = 0, n = context_count(); i < n; ++i) {
+    ContextRecord& context = *context_at(i);
+    if ((current && &context == thread.context_record) || !context.is_usable()) continue;
+    if (stream_interrupt_in(context, stream, false)) return;
+  }
 }
 
 void wait_prepare(CUstream only, Fenced fenced) {
@@ -176,10 +190,9 @@ void wait_done() {
   if (thread == nullptr || thread->context_record == nullptr) return;
   const ErrnoGuard guard;
   if (!wait_harvest(*thread)) return;
-  // Who is killed now owes no more than what it launches from here on. Within the scope the account
-  // stays this process's.
-  const AccountScope account;
-  if (account.active()) busy_publish(thread->gpu);
+  // Who is killed now owes no more than what it launches from here on.
+  const AccountMoment moment(*thread);
+  if (moment.held()) busy_publish(thread->gpu);
 }
 
 }  // namespace sluice::interpose

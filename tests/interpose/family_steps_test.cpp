@@ -23,7 +23,7 @@ constexpr uint64_t kLimit = 100'000;
 constexpr uint64_t kSurvivors = 1000;  // bytes that the member has that looks afterwards
 constexpr uint64_t kMortals = 100;
 constexpr uint64_t kCorpses = 50;  // each of those that had died before
-constexpr long kStepsInAll = 200'000;
+constexpr long kStepsInAll = 260'000;
 constexpr GpuUuid kFirst{{1}};
 constexpr GpuUuid kSecond{{2}};
 
