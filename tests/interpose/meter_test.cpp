@@ -352,6 +352,76 @@ TEST_F(MeterTest, ABrokenContextDoesNotStayInFlightForEver) {
   EXPECT_EQ(launches_in_flight(*context), 0u);
 }
 
+// What was fenced before the fault says that less is done than is.
+TEST_F(MeterTest, NorDoesOneWithFencesThatHaveNotPassed) {
+  for (const CUresult fault : {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_HANDLE}) {
+    pending = true;
+    launch(*stream, 1e6);
+    fences_complete(*context, nullptr, Others::kFence);
+    launch(*stream, 1e6);
+    record_result = fault;
+    fences_complete(*context, nullptr, Others::kFence);
+    pending = false;
+    fences_harvest(*context);
+    EXPECT_EQ(launches_in_flight(*context), 0u);
+    record_result = CUDA_SUCCESS;
+  }
+  // Want of memory is no fault: the work goes on.
+  launch(*stream, 1e6);
+  record_result = CUDA_ERROR_OUT_OF_MEMORY;
+  fences_complete(*context, nullptr, Others::kFence);
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 1u);
+  record_result = CUDA_SUCCESS;
+  fences_complete(*context, nullptr, Others::kFence);
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+}
+
+// Between its launches the stream did something else.
+TEST_F(MeterTest, WhatLiesBetweenLaunchesIsNotCharged) {
+  launch(*stream, 1e6);
+  stream_interrupt(*context, stream->stream);
+  EXPECT_TRUE(stream->interrupted);
+  EXPECT_EQ(stream->fenced.launches, 1u);
+  device_ns += 50e6;
+  stream->interrupted = false;
+  (void)fence_record(*context, *stream, true);
+  launch(*stream, 2e6);
+  fences_complete(*context, nullptr, Others::kLeave);
+  fences_harvest(*context);
+  EXPECT_EQ(device_totals[0].busy_ns, 3'000'000u);
+  // An idle stream begins anew anyway.
+  stream_interrupt(*context, stream->stream);
+  EXPECT_FALSE(stream->interrupted);
+}
+
+TEST_F(MeterTest, TheLegacyStreamStandsBetweenTheLaunchesOfOthers) {
+  for (const CUstream legacy : {CUstream{nullptr}, CU_STREAM_LEGACY}) {
+    launch(*stream, 1e6);
+    stream_interrupt(*context, legacy);
+    EXPECT_TRUE(stream->interrupted);
+    stream->interrupted = false;
+    stream_interrupt(*context, reinterpret_cast<CUstream>(0x99));
+    EXPECT_FALSE(stream->interrupted);
+    fences_harvest(*context);
+  }
+}
+
+// A stream that was destroyed without a fence is waited for by an event of the context.
+TEST_F(MeterTest, ADestroyedStreamThatCouldNotBeFenced) {
+  launch(*stream, 1e6);
+  record_result = CUDA_ERROR_OUT_OF_MEMORY;
+  stream_forget(*context, stream->stream);
+  record_result = CUDA_SUCCESS;
+  EXPECT_EQ(launches_in_flight(*context), 1u);
+  fences_complete(*context, nullptr, Others::kFence);
+  EXPECT_EQ(contexts_recorded, 2);  // whether there are such, and this one
+  fences_harvest(*context);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+  EXPECT_EQ(context->streams, nullptr);
+}
+
 TEST_F(MeterTest, LongRunsKeepTheirPrecisionAndTheirEvents) {
   for (int i = 0; i < 20000; ++i) {
     launch(*stream, 1e6);

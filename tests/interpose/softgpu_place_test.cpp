@@ -135,6 +135,49 @@ TEST_F(PlaceTest, NorDoesAKnownStreamGoByTheThreadsLease) {
   opener.join();
 }
 
+// A stream is destroyed from wherever: what is in it goes on, and is waited for and charged. A
+// driver that refuses to destroy it leaves it as it was.
+class DestroyTest : public PlaceTest {
+ protected:
+  template <class From>
+  void destroyed_from(From from, CUresult expected) {
+    for (int i = 0; i < 5; ++i) ASSERT_EQ(launch(kShort, stream), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    const auto device_before = static_cast<double>(device_account().busy_ns);
+    const double before = busy();
+    for (int i = 0; i < 4; ++i) ASSERT_EQ(launch(kLong / 4, stream), CUDA_SUCCESS);
+    CUevent all = nullptr;
+    ASSERT_EQ(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventRecord(all, stream), CUDA_SUCCESS);
+    from();
+    ASSERT_EQ(cuStreamDestroy(stream), expected);
+    close();
+    ASSERT_TRUE(eventually([&] { return drained(); }, 60000));
+    EXPECT_EQ(cuEventQuery(all), CUDA_SUCCESS) << "drained, and something still runs";
+    const double device = static_cast<double>(device_account().busy_ns) - device_before;
+    EXPECT_NEAR(busy() - before, device, device * 0.02);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    broker->lease_store(kLeaseOpen);
+    if (expected == CUDA_SUCCESS) {
+      ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    }
+    ASSERT_EQ(launch(kShort, stream), CUDA_SUCCESS);
+  }
+};
+
+TEST_F(DestroyTest, UnderAContextOfAnotherGpu) {
+  destroyed_from([&] { second_context(1); }, CUDA_SUCCESS);
+}
+
+TEST_F(DestroyTest, UnderAnotherContextOfTheGpu) {
+  destroyed_from([&] { second_context(0); }, CUDA_SUCCESS);
+}
+
+TEST_F(DestroyTest, WithoutAContextItIsRefused) {
+  destroyed_from([&] { ASSERT_EQ(cuCtxSetCurrent(nullptr), CUDA_SUCCESS); },
+                 CUDA_ERROR_INVALID_CONTEXT);
+}
+
 // The thread does not come back to say where its work ends.
 TEST_F(PlaceTest, ADrainWaitsForWhatAThreadLeftInItsDefaultStream) {
   for (const bool ends : {false, true}) {
