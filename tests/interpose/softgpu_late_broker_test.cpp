@@ -80,6 +80,40 @@ TEST_F(LateBrokerTest, ACaptureThatHasBegunIsLeftAlone) {
   EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
+// A stream of another context was drawn into the capture before.
+TEST_F(LateBrokerTest, ACaptureThatHasSpreadIsLeftAlone) {
+  kernel_load();
+  CUstream own = nullptr, drawn = nullptr, origin = nullptr;
+  CUevent fork = nullptr, join = nullptr;
+  CUcontext other = nullptr;
+  for (CUstream* stream : {&own, &drawn})
+    ASSERT_EQ(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxCreate(&other, nullptr, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&origin, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture_v2(origin, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(fork, origin), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(drawn, fork, 0), CUDA_SUCCESS);
+  broker_come();
+  ASSERT_TRUE(eventually([&] { return held() != 0; }));
+  ASSERT_EQ(launch(10, own), CUDA_SUCCESS);
+  broker->lease_store(0);
+  // The first drain of this broker's asks the contexts, and must wait with that.
+  EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 200));
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(launch(10, drawn), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(join, drawn), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(origin, join, 0), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuStreamEndCapture(origin, &graph), CUDA_SUCCESS);
+  EXPECT_NE(graph, nullptr);
+  broker->lease_store(0);
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  broker->lease_store(kLeaseOpen);
+}
+
 // Neither a stream's end nor its context's is the capture's for ever.
 TEST_F(LateBrokerTest, CapturesThatEndWithTheirStreamsAreOver) {
   CUcontext other = nullptr;

@@ -139,17 +139,18 @@ TEST_F(PlaceTest, NorDoesAKnownStreamGoByTheThreadsLease) {
 // driver that refuses to destroy it leaves it as it was.
 class DestroyTest : public PlaceTest {
  protected:
-  template <class From>
-  void destroyed_from(From from, CUresult expected) {
-    for (int i = 0; i < 5; ++i) ASSERT_EQ(launch(kShort, stream), CUDA_SUCCESS);
+  void destroyed_under(CUcontext current, CUresult expected) {
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    CUevent all = nullptr;
+    ASSERT_EQ(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
     ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
     const auto device_before = static_cast<double>(device_account().busy_ns);
     const double before = busy();
-    for (int i = 0; i < 4; ++i) ASSERT_EQ(launch(kLong / 4, stream), CUDA_SUCCESS);
-    CUevent all = nullptr;
-    ASSERT_EQ(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    // The last one is within the budget of the others, so that nothing is behind it.
+    for (int i = 0; i < 2000; ++i) ASSERT_EQ(launch(10, stream), CUDA_SUCCESS);
+    ASSERT_EQ(launch(kLong, stream), CUDA_SUCCESS);
     ASSERT_EQ(cuEventRecord(all, stream), CUDA_SUCCESS);
-    from();
+    ASSERT_EQ(cuCtxSetCurrent(current), CUDA_SUCCESS);
     ASSERT_EQ(cuStreamDestroy(stream), expected);
     close();
     ASSERT_TRUE(eventually([&] { return drained(); }, 60000));
@@ -166,16 +167,21 @@ class DestroyTest : public PlaceTest {
 };
 
 TEST_F(DestroyTest, UnderAContextOfAnotherGpu) {
-  destroyed_from([&] { second_context(1); }, CUDA_SUCCESS);
+  second_context(1);
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxGetCurrent(&second), CUDA_SUCCESS);
+  destroyed_under(second, CUDA_SUCCESS);
 }
 
 TEST_F(DestroyTest, UnderAnotherContextOfTheGpu) {
-  destroyed_from([&] { second_context(0); }, CUDA_SUCCESS);
+  second_context(0);
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxGetCurrent(&second), CUDA_SUCCESS);
+  destroyed_under(second, CUDA_SUCCESS);
 }
 
 TEST_F(DestroyTest, WithoutAContextItIsRefused) {
-  destroyed_from([&] { ASSERT_EQ(cuCtxSetCurrent(nullptr), CUDA_SUCCESS); },
-                 CUDA_ERROR_INVALID_CONTEXT);
+  destroyed_under(nullptr, CUDA_ERROR_INVALID_CONTEXT);
 }
 
 // The thread does not come back to say where its work ends.
@@ -254,6 +260,40 @@ TEST_F(PlaceTest, ACaptureThatSpreadsToAnotherContextIsLeftAlone) {
   stop = true;
   launching.join();
   EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+}
+
+// The same where the other context has a capture of its own when the stream is drawn in, which ends
+// first.
+TEST_F(PlaceTest, ACaptureThatSpreadsBehindAnotherIsLeftAlone) {
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxCreate(&second, nullptr, 0, 0), CUDA_SUCCESS);  // current
+  CUstream own = nullptr, drawn = nullptr;
+  for (CUstream* one : {&own, &drawn})
+    ASSERT_EQ(cuStreamCreate(one, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  CUevent fork = nullptr, join = nullptr;
+  ASSERT_EQ(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuStreamBeginCapture(own, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(fork, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(drawn, fork, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamEndCapture(own, &graph), CUDA_SUCCESS);
+  // The drain of an exclusive lease asks each context.
+  broker->lease_store(kLeaseOpen | kLeaseExclusive);
+  CUstream plain = nullptr;
+  ASSERT_EQ(cuStreamCreate(&plain, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(launch(kShort, plain), CUDA_SUCCESS);
+  close();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(drained());
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuEventRecord(join, drawn), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(stream, join, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  close();
+  EXPECT_TRUE(eventually([&] { return drained(); }, 20000));
 }
 
 // A drain asks the contexts of exclusive GPUs, and leaves one alone whose stream is captured,

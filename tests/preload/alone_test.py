@@ -30,6 +30,7 @@ class Gpu:
         self.arguments = arguments
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="sluice-alone-", dir="/dev/shm"))
         self.children = []
+        self.accounted = False
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith(("SLUICE_", "SOFTGPU_", "CUDA_")) and name != "LD_PRELOAD"}
         self.environment.update(
@@ -502,6 +503,33 @@ os._exit(0)
 """, SLUICE_SM="50%")
     print(f"three launches took {float(out[0]):.2f} s")
     expect(0.2 <= float(out[0]) < 15, out)
+
+
+def case_share_of_short_lives(gpu):
+    """Processes that end right after their work, in whatever way: what they used is paid for by the next."""
+    gpu.environment["SOFTGPU_TIMED"] = "long=10ms/skip"
+    for end in ("sys.exit(0)", "os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"):
+        before = sum(account["busy_ns"] for account in gpu.accounts()) if gpu.accounted else 0
+        out, _ = gpu.run("""
+begin, count = time.monotonic(), 0
+while time.monotonic() - begin < 3:
+    pid = os.fork()
+    if pid == 0:
+        driver = Driver()
+        assert driver.context() == 0 and driver.load("long") == 0
+        assert driver.launch("long", None) == 0 and driver.synchronize() == 0
+        """ + end + """
+    os.waitpid(pid, 0)
+    count += 1
+say(count, time.monotonic() - begin)
+""", SLUICE_SM="20%")
+        gpu.accounted = True
+        count, seconds = out[0].split()
+        used = (sum(account["busy_ns"] for account in gpu.accounts()) - before) / 1e9
+        print(f"{end}: {count} processes used {used:.2f} of {float(seconds):.2f} s")
+        # What is saved up at the start, and the debt of the last one.
+        expect(used <= 0.2 * float(seconds) + 0.02 + 0.02, (end, used, seconds))
+        expect(int(count) >= 10, count)
 
 
 def case_share_of_long_kernels(gpu):
