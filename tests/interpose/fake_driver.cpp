@@ -184,6 +184,7 @@ FAKE CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps*) {
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute attribute, void* value) {
+  fake_enter(__func__);
   *static_cast<cuuint64_t*>(value) = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
                                          ? fake.pool_reserved_bytes
                                          : fake.pool_used_bytes;

@@ -137,28 +137,6 @@ TEST_F(HoldTest, ASynchronisationUnderWayIsWaitedFor) {
   program.join();
 }
 
-// Launches over a while have the helper look at pools and at what they loaded, later and later.
-TEST_F(HoldTest, NorIsWhatWasToBeLookedAtAnyway) {
-  broker->lease_store(kLeaseOpen);
-  CUmemoryPool pool = nullptr;
-  CUmemPoolProps properties{};
-  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
-  ASSERT_EQ(cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);
-  CUdeviceptr pointer = 0;
-  ASSERT_EQ(cuMemAllocFromPoolAsync(&pointer, 1024, pool, nullptr), CUDA_SUCCESS);
-  for (int i = 0; i < 600; ++i) {
-    ASSERT_EQ(launch(), CUDA_SUCCESS);
-    sleep_ms(2);
-  }
-  hold_set();
-  ASSERT_TRUE(broker->wait_held(5000));
-  fake.held = 1;
-  sleep_ms(1500);
-  fake.held = 0;
-  EXPECT_EQ(fake.calls_while_held, 0u) << fake.held_offender;
-}
-
 TEST_F(HoldTest, NothingIsAskedOfTheDriverByTheShimItselfMeanwhile) {
   broker->lease_store(kLeaseOpen);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(launch(), CUDA_SUCCESS);
