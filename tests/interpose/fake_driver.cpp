@@ -13,11 +13,20 @@
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30, 0,       0,       0,       0,      0,       0,       0, CUDA_SUCCESS,
-                  0,          1,       0,       nullptr, 0,      1000,    0,       0, 2 << 20,
-                  0,          0,       nullptr, 0,       0,      nullptr, 0,       0, 0,
-                  0,          0,       0,       0,       0,      nullptr, nullptr, 0, 0,
-                  nullptr,    nullptr, 0,       0,       nullptr};
+FakeState fake = {8ull << 30, 0,       0,
+                  0,          0,       0,
+                  0,          0,       CUDA_SUCCESS,
+                  0,          1,       0,
+                  nullptr,    0,       1000,
+                  0,          0,       2 << 20,
+                  0,          0,       nullptr,
+                  0,          0,       nullptr,
+                  0,          0,       0,
+                  0,          0,       0,
+                  0,          0,       nullptr,
+                  nullptr,    0,       0,
+                  nullptr,    nullptr, 0,
+                  0,          nullptr, CU_MEM_LOCATION_TYPE_DEVICE};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);
@@ -259,7 +268,7 @@ FAKE CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* graph) {
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuGraphMemAllocNodeGetParams(CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-  params->poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  params->poolProps.location.type = fake.graph_node_place;
   params->bytesize = fake.graph_node_bytes;
   return CUDA_SUCCESS;
 }
