@@ -101,6 +101,9 @@ bool gate_stream(const CUDA_LAUNCH_PARAMS* launches, unsigned count, CUstream* s
   ThreadRecord* thread = thread_record();
   if (thread == nullptr || (thread->depth | thread->inside) != 0) return true;
   const DepthScope depth(thread);
+  // More launches than there are devices are no list to look at: the driver refuses two on one.
+  (void)device_gpu(0);
+  if (count > static_cast<unsigned>(process.device_total)) return true;
   int gpu = -1;
   bool one = true;
   touch_begin(*thread);

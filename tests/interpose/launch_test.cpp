@@ -239,7 +239,7 @@ TEST_F(MultiDeviceTest, OnSeveralGpusOfATenantItIsRefused) {
   start(true);
   testing::internal::CaptureStderr();
   EXPECT_EQ(launch_on_each({kHere, kElsewhere}), CUDA_ERROR_NOT_SUPPORTED);
-  EXPECT_EQ(launch_on_each({kElsewhere, kElsewhere, kHere}), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(launch_on_each({kElsewhere, kHere}), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(calls, 0);
   EXPECT_EQ(
       testing::internal::GetCapturedStderr(),
@@ -257,6 +257,16 @@ TEST_F(MultiDeviceTest, OnOneGpuItIsALaunchThere) {
   EXPECT_EQ(calls, 3);
   EXPECT_EQ(drained_launches(0), 1u);
   EXPECT_EQ(drained_launches(1), 2u);
+}
+
+// Which the driver refuses: no two may be on one device. The list may be no list at all.
+TEST_F(MultiDeviceTest, MoreLaunchesThanDevicesAreTheDriversToRefuse) {
+  start(true);
+  CUDA_LAUNCH_PARAMS one{};
+  one.hStream = kHere;
+  EXPECT_EQ(cuLaunchCooperativeKernelMultiDevice(&one, 0x7fffffff, 0), CUDA_SUCCESS);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(drained_launches(0), 1u);
 }
 
 TEST_F(MultiDeviceTest, BesideAGpuThatIsNotTheTenantsItIsALaunchOnTheTenants) {
