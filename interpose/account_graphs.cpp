@@ -58,10 +58,17 @@ bool graph_add(CUgraph graph, uint64_t* bytes, int depth) {
   return whole;
 }
 
+// There the number of the place is none of a device's.
+bool is_of_host(CUmemLocationType type) {
+  return type == CU_MEM_LOCATION_TYPE_HOST || type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+         type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
 void allocation_add(CUgraphNode node, uint64_t* bytes) {
   CUDA_MEM_ALLOC_NODE_PARAMS params;
   memset(&params, 0, sizeof params);
   if (driver.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS) return;
+  if (is_of_host(params.poolProps.location.type)) return;
   const int device = params.poolProps.location.id;
   if (device < 0 || device >= kDevicesMax) return;
   bytes[device] += (params.bytesize + kGrain - 1) / kGrain * kGrain;

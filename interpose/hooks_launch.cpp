@@ -5,6 +5,8 @@
 
 #include "interpose/gate.h"
 #include "interpose/launch_layout.h"
+#include "interpose/say.h"
+#include "interpose/touch.h"
 
 using namespace sluice::interpose;
 
@@ -76,13 +78,62 @@ SLUICE_HOOK CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int g
                                                        params);
 }
 
-// The devices may be several; the tenant's leases on them open and close together, so the current
-// one's gate stands for all. Its streams are not the current context's to fence: the drain sees the
-// first one's.
+namespace {
+
+RateLimit several_said;
+
+void several_say() {
+  const ErrnoGuard guard;
+  uint64_t skipped = 0;
+  if (!several_said.allow(clock_now_ns(), &skipped)) return;
+  Line line;
+  line.text("refused a launch on several GPUs at once (cuLaunchCooperativeKernelMultiDevice)");
+  line.text(": under limits a launch is held back and counted on one GPU. Launch on each GPU by ");
+  line.text("itself, or run the program without limits");
+  line.skipped(skipped).say();
+}
+
+// The stream whose gate stands for the launch: the first one on a GPU of the tenant's. False: they
+// lie on several of these.
+bool gate_stream(const CUDA_LAUNCH_PARAMS* launches, unsigned count, CUstream* stream) {
+  const ErrnoGuard guard;
+  if (launches == nullptr || count < 2 || process_begin(0) != Mode::kActive) return true;
+  ThreadRecord* thread = thread_record();
+  if (thread == nullptr || (thread->depth | thread->inside) != 0) return true;
+  const DepthScope depth(thread);
+  // More launches than there are devices are no list to look at: the driver refuses two on one.
+  (void)device_gpu(0);
+  if (count > static_cast<unsigned>(process.device_total)) return true;
+  int gpu = -1;
+  bool one = true;
+  touch_begin(*thread);
+  for (unsigned i = 0; i < count; ++i) {
+    StreamPlace place;
+    if (!stream_place(*thread, launches[i].hStream, &place) || place.gpu < 0) continue;
+    if (gpu < 0) *stream = launches[i].hStream;
+    one &= gpu < 0 || gpu == place.gpu;
+    gpu = place.gpu;
+  }
+  touch_end(*thread);
+  return one;
+}
+
+}  // namespace
+
+// It launches on every device or on none, so it would have to be inside of every gate at once.
+// Superseded since CUDA 11.3, it is refused where that would matter. No short way.
 SLUICE_HOOK CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches,
                                                           unsigned int count, unsigned int flags) {
-  return launch_kernel_through<&DriverTable::cuLaunchCooperativeKernelMultiDevice,
-                               NullStream::kLegacy>(launches, count, flags);
+  const auto call = [&] {
+    return driver.cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
+  };
+  if (process_mode() == Mode::kInert) return call();
+  CUstream stream = stream_of(launches, count, flags);
+  if (SLUICE_UNLIKELY(!gate_stream(launches, count, &stream))) {
+    several_say();
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return launch_gated(stream, nullptr, LaunchKind::kKernel, call);
 }
 
 SLUICE_HOOK CUresult cuLaunch(CUfunction f) {

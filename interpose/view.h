@@ -31,8 +31,9 @@ inline unsigned slice_percent(unsigned percent, uint32_t sm_percent) {
   return scaled > 100 ? 100 : scaled;
 }
 
-/// Where NVML has no figures of the tenant's processes: what its meters counted since this process
-/// asked last, in per cent of the GPU.
+/// Where NVML has no figures of the tenant's processes: what its meters counted in about the last
+/// second, in per cent of the GPU. Looked at less often, since the look before; the first answer is
+/// of what this process used since it began. Any thread.
 nvmlUtilization_t utilization_metered(int gpu);
 void view_reset_after_fork();
 

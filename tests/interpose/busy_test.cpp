@@ -527,6 +527,72 @@ TEST_F(BusyTest, GraphsAndKernelsMixed) {
   });
 }
 
+// An executable graph whose kernels become ten times as long, and as short again, by each way there
+// is, between bursts: what was learned of it is no longer true, and the time charged is.
+class BusyUpdateTest : public BusyTest {
+ protected:
+  static constexpr unsigned kShort = 500, kLong = 5000;
+  CUDA_KERNEL_NODE_PARAMS node_params(unsigned& n) {
+    arguments[0] = &result;
+    arguments[1] = &n;
+    CUDA_KERNEL_NODE_PARAMS params{};
+    params.func = spin;
+    params.gridDimX = params.gridDimY = params.gridDimZ = 1;
+    params.blockDimX = 32;
+    params.blockDimY = params.blockDimZ = 1;
+    params.kernelParams = arguments;
+    return params;
+  }
+  CUgraph graph_make(unsigned n) {
+    CUgraph graph = nullptr;
+    EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+    const CUDA_KERNEL_NODE_PARAMS params = node_params(n);
+    CUgraphNode first = nullptr, second = nullptr;
+    EXPECT_EQ(cuGraphAddKernelNode(&first, graph, nullptr, 0, &params), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphAddKernelNode(&second, graph, &first, 1, &params), CUDA_SUCCESS);
+    return graph;
+  }
+  void* arguments[2] = {};
+};
+
+TEST_F(BusyUpdateTest, GraphsWhoseKernelsAreExchanged) {
+  const CUstream stream = stream_make();
+  const CUgraph graph = graph_make(kShort), other = graph_make(kLong);
+  CUgraphNode nodes[2] = {};
+  size_t count = 2;
+  ASSERT_EQ(cuGraphGetNodes(graph, nodes, &count), CUDA_SUCCESS);
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+  const auto by_node = [&](unsigned n) {
+    for (const CUgraphNode node : nodes) {
+      const CUDA_KERNEL_NODE_PARAMS params = node_params(n);
+      ASSERT_EQ(cuGraphExecKernelNodeSetParams(exec, node, &params), CUDA_SUCCESS);
+    }
+  };
+  const auto whole = [&](CUgraph to) {
+    CUgraphExecUpdateResultInfo info{};
+    ASSERT_EQ(cuGraphExecUpdate(exec, to, &info), CUDA_SUCCESS);
+  };
+  const auto burst = [&](int launches) {
+    for (int i = 0; i < launches; ++i) ASSERT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
+  };
+  agrees([&] {
+    for (int i = 0; i < 2; ++i) {
+      burst(20);
+      whole(other);
+      burst(5);
+      ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+      burst(5);
+      whole(graph);
+      burst(20);
+      sleep_us(2000);
+      by_node(kLong);
+      burst(5);
+      by_node(kShort);
+    }
+  });
+}
+
 // Two tenants that take turns, as the broker lets them: each is charged what it used.
 class BusyProcessesTest : public BusyTest {
  protected:

@@ -13,10 +13,20 @@
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30, 0,       0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0,       1, 0,
-                  nullptr,    0,       1000, 0, 0, 2 << 20, 0, 0, nullptr,      0,       0, nullptr,
-                  0,          0,       0,    0, 0, 0,       0, 0, nullptr,      nullptr, 0, 0,
-                  nullptr,    nullptr, 0,    0};
+FakeState fake = {8ull << 30, 0,       0,
+                  0,          0,       0,
+                  0,          0,       CUDA_SUCCESS,
+                  0,          1,       0,
+                  nullptr,    0,       1000,
+                  0,          0,       2 << 20,
+                  0,          0,       nullptr,
+                  0,          0,       nullptr,
+                  0,          0,       0,
+                  0,          0,       0,
+                  0,          0,       nullptr,
+                  nullptr,    0,       0,
+                  nullptr,    nullptr, 0,
+                  0,          nullptr, CU_MEM_LOCATION_TYPE_DEVICE};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);
@@ -86,12 +96,33 @@ FAKE CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   memset(uuid, kFakeUuidBase + device, sizeof *uuid);
   return CUDA_SUCCESS;
 }
+// Of the second device there is one context, which is current where it was pushed.
+static const auto kContextElsewhere = reinterpret_cast<CUcontext>(0x1100);
+static thread_local int pushed_elsewhere;
 FAKE CUresult cuCtxGetCurrent(CUcontext* context) {
-  *context = fake.context != nullptr ? fake.context : reinterpret_cast<CUcontext>(0x1000);
+  *context = pushed_elsewhere > 0      ? kContextElsewhere
+             : fake.context != nullptr ? fake.context
+                                       : reinterpret_cast<CUcontext>(0x1000);
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuCtxGetDevice(CUdevice* device) {
-  *device = 0;
+  *device = pushed_elsewhere > 0 ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  fake_enter(__func__);
+  if (context == kContextElsewhere) ++pushed_elsewhere;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuCtxPopCurrent_v2(CUcontext*) {
+  fake_enter(__func__);
+  if (pushed_elsewhere > 0) --pushed_elsewhere;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+  if (fake.stream_elsewhere == nullptr || stream != fake.stream_elsewhere)
+    return cuCtxGetCurrent(context);
+  *context = kContextElsewhere;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
@@ -238,7 +269,7 @@ FAKE CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* graph) {
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuGraphMemAllocNodeGetParams(CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-  params->poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  params->poolProps.location.type = fake.graph_node_place;
   params->bytesize = fake.graph_node_bytes;
   return CUDA_SUCCESS;
 }

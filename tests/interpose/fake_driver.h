@@ -67,6 +67,8 @@ struct FakeState {
   void (*on_released)();                   // behind all that cuMemRelease does; nullptr = nothing
   int handles_again;                       // 1: cuMemCreate gives out the handle that ended last
   unsigned long long arrays;               // of all kinds, that are there
+  CUstream stream_elsewhere;  // the one that is in a context of the second device; nullptr = none
+  CUmemLocationType graph_node_place;  // where it allocates
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

@@ -2,8 +2,11 @@
 // of the own slice.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "tests/interpose/guest_nvml.h"
 
@@ -125,25 +128,149 @@ TEST_F(GuestNvmlTest, WhereNvmlDoesNotKnowTheTenantTheMeterTells) {
   EXPECT_EQ(rates.gpu, 100u);
 }
 
-TEST_F(GuestNvmlTest, WithoutSamplesTheMeterTells) {
-  nvml->samples_result = kNotSupported;
-  broker->lease().gpus[0].sm_percent = 100;
-  nvmlUtilization_t rates{};
-  const auto of_device =
-      function<decltype(nvmlDeviceGetUtilizationRates)>("nvmlDeviceGetUtilizationRates");
-  ASSERT_EQ(of_device(nullptr, &rates), 0u);
-  EXPECT_EQ(rates.gpu, 0u);
+// As in a container: NVML has no samples.
+class GuestNvmlMeterTest : public GuestNvmlTest {
+ protected:
+  void SetUp() override {
+    GuestNvmlTest::SetUp();
+    nvml->samples_result = kNotSupported;
+    broker->lease().gpus[0].sm_percent = 100;
+  }
+  unsigned rate() {
+    nvmlUtilization_t rates{};
+    EXPECT_EQ(function<decltype(nvmlDeviceGetUtilizationRates)>("nvmlDeviceGetUtilizationRates")(
+                  nullptr, &rates),
+              0u);
+    return rates.gpu;
+  }
+  // The process is the tenant's from its first question on, which this is, of something else.
+  void join() {
+    nvmlMemory_t memory{};
+    ASSERT_EQ(
+        function<decltype(nvmlDeviceGetMemoryInfo)>("nvmlDeviceGetMemoryInfo")(nullptr, &memory),
+        0u);
+    ASSERT_EQ(broker->registrations(), 1);
+  }
+  unsigned sample() {
+    constexpr unsigned kGpu = 1;
+    nvmlSample_t samples[4] = {};
+    unsigned value_type = 77, count = 4;
+    EXPECT_EQ(function<decltype(nvmlDeviceGetSamples)>("nvmlDeviceGetSamples")(
+                  nullptr, kGpu, 0, &value_type, &count, samples),
+              0u);
+    return samples[0].sampleValue.uiVal;
+  }
+};
+
+constexpr uint64_t kHourNs = 3'600'000'000'000;
+
+TEST_F(GuestNvmlMeterTest, WithoutSamplesTheMeterTells) {
+  EXPECT_EQ(rate(), 0u);
   // An hour of GPU time since the last look, which is not as long ago.
-  broker->account().busy_ns.store(3'600'000'000'000);
-  ASSERT_EQ(of_device(nullptr, &rates), 0u);
-  EXPECT_EQ(rates.gpu, 100u);
-  ASSERT_EQ(of_device(nullptr, &rates), 0u);
-  EXPECT_EQ(rates.gpu, 0u);
+  broker->account().busy_ns.store(kHourNs);
+  EXPECT_EQ(rate(), 100u);
   nvmlProcessUtilizationSample_t samples[4] = {};
   unsigned count = 4;
   EXPECT_EQ(function<decltype(nvmlDeviceGetProcessUtilization)>("nvmlDeviceGetProcessUtilization")(
                 nullptr, samples, &count, 0),
             kNotSupported);
+}
+
+TEST_F(GuestNvmlMeterTest, WhoeverLooksInBetweenTheAnswerIsOfTheLastSecond) {
+  using Clock = std::chrono::steady_clock;
+  uint64_t used_ns = 0;
+  bool in_a_second = false;
+  while (!in_a_second) {  // a program that is stopped for so long asks about another one
+    EXPECT_EQ(rate(), 0u);
+    broker->account().busy_ns.store(used_ns += kHourNs);
+    const auto begin = Clock::now();
+    const unsigned answers[] = {rate(), rate(), sample(), rate()};
+    in_a_second = Clock::now() - begin < std::chrono::milliseconds(900);
+    EXPECT_EQ(answers[0], 100u);
+    if (!in_a_second) {
+      sleep_ms(1300);
+      continue;
+    }
+    EXPECT_EQ(answers[1], 100u) << "a second call in a row";
+    EXPECT_EQ(answers[2], 100u) << "another function";
+    EXPECT_EQ(answers[3], 100u) << "after another function";
+  }
+  // Idle for longer than the answer reaches back, seen by who looks often and by who does not.
+  for (int i = 0; i < 130; ++i) {
+    sleep_ms(10);
+    (void)sample();
+  }
+  EXPECT_EQ(rate(), 0u);
+  EXPECT_EQ(sample(), 0u);
+  broker->account().busy_ns.store(used_ns + kHourNs);
+  EXPECT_EQ(sample(), 100u);
+  sleep_ms(1300);
+  EXPECT_EQ(rate(), 0u);
+  EXPECT_EQ(sample(), 0u);
+}
+
+// The share of a time that is known within bounds: between the first and the last look at the clock
+// around the calls.
+TEST_F(GuestNvmlMeterTest, ItIsTheShareOfTheTimeSinceThatLook) {
+  using Clock = std::chrono::steady_clock;
+  EXPECT_EQ(rate(), 0u);
+  sleep_ms(1300);
+  const auto before = Clock::now();
+  EXPECT_EQ(rate(), 0u);
+  const auto after = Clock::now();
+  broker->account().busy_ns.store(500'000'000);
+  sleep_ms(1200);
+  const std::chrono::duration<double, std::nano> least = Clock::now() - after;
+  const unsigned percent = rate();
+  const std::chrono::duration<double, std::nano> most = Clock::now() - before;
+  EXPECT_GE(percent + 1, 5e10 / most.count());
+  EXPECT_LE(percent, 5e10 / least.count());
+}
+
+// Of this process the meter knows from its beginning; what the others used before nobody knows
+// when.
+TEST_F(GuestNvmlMeterTest, TheFirstAnswerIsOfTheTimeSinceTheProcessBegan) {
+  auto& slot = broker->claims().slots[5];
+  slot.pid.store(1000);
+  slot.gpus[0].busy_ns.store(kHourNs);
+  join();
+  broker->account().busy_ns.store(10'000'000);
+  sleep_ms(40);
+  EXPECT_LE(rate(), 25u);
+  slot.gpus[0].busy_ns.store(2 * kHourNs);
+  EXPECT_EQ(rate(), 100u) << "used since the first look";
+}
+
+TEST_F(GuestNvmlMeterTest, TheFirstAnswerHasWhatThisProcessUsed) {
+  join();
+  broker->account().busy_ns.store(kHourNs);
+  EXPECT_EQ(rate(), 100u);
+}
+
+// What a process used that ended is not taken from what the others do.
+TEST_F(GuestNvmlMeterTest, AProcessThatEndsTakesNothingAway) {
+  auto& slot = broker->claims().slots[5];
+  slot.pid.store(1000);
+  slot.gpus[0].busy_ns.store(kHourNs);
+  EXPECT_EQ(rate(), 0u);
+  broker->account().busy_ns.store(kHourNs / 2);
+  slot.pid.store(0);
+  slot.gpus[0].busy_ns.store(0);
+  EXPECT_EQ(rate(), 100u);
+}
+
+TEST_F(GuestNvmlMeterTest, SeveralThreadsLookAtOnce) {
+  EXPECT_EQ(rate(), 0u);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        broker->account().busy_ns.add(kHourNs);
+        EXPECT_EQ(i % 2 == 0 ? rate() : sample(), 100u);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(GuestNvmlTest, SamplesOfUtilizationSayWhatTheTenantHad) {

@@ -3,6 +3,8 @@
 // stack, and what it counts is right. Each case under an open lease and under an exclusive one.
 #include <execinfo.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -187,5 +189,100 @@ INSTANTIATE_TEST_SUITE_P(Leases, LaunchTest,
                                            Way{"OpenGraphs", 0, true},
                                            Way{"ExclusiveGraphs", kLeaseExclusive, true}),
                          [](const auto& way) { return std::string(way.param.name); });
+
+// One call that launches on several devices, or several times on one.
+class MultiDeviceTest : public ::testing::Test {
+ protected:
+  static inline const auto kHere = reinterpret_cast<CUstream>(0x7000);
+  static inline const auto kElsewhere = reinterpret_cast<CUstream>(0x7100);
+  void SetUp() override {
+    fake.device_count = 2;
+    fake.stream_elsewhere = kElsewhere;
+    fake.on_enter = [](const char* function) {
+      calls += strcmp(function, "cuLaunchCooperativeKernelMultiDevice") == 0 ? 1 : 0;
+    };
+  }
+  void start(bool both) {
+    broker = std::make_unique<sluice::test::TestBroker>(1ull << 30, 0);
+    unsigned char second[16];
+    memset(second, kFakeUuidBase + 1, sizeof second);
+    if (both) broker->gpu_add(second);
+    broker->environment_set();
+    broker->lease_store(kLeaseOpen);
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  }
+  static CUresult launch_on_each(const std::vector<CUstream>& streams) {
+    std::vector<CUDA_LAUNCH_PARAMS> launches;
+    for (CUstream stream : streams) {
+      CUDA_LAUNCH_PARAMS one{};
+      one.gridDimX = one.gridDimY = one.gridDimZ = 1;
+      one.blockDimX = one.blockDimY = one.blockDimZ = 1;
+      one.hStream = stream;
+      launches.push_back(one);
+    }
+    return cuLaunchCooperativeKernelMultiDevice(launches.data(),
+                                                static_cast<unsigned>(launches.size()), 0);
+  }
+  uint64_t drained_launches(uint32_t gpu) {
+    broker->lease_store(0, gpu);
+    for (int i = 0; i < 5000 && broker->account(0, gpu).drained_epoch.load() != broker->epoch(gpu);
+         ++i)
+      usleep(1000);
+    EXPECT_EQ(broker->account(0, gpu).drained_epoch.load(), broker->epoch(gpu));
+    return broker->account(0, gpu).launches.load();
+  }
+  static inline int calls;
+  std::unique_ptr<sluice::test::TestBroker> broker;
+};
+
+TEST_F(MultiDeviceTest, OnSeveralGpusOfATenantItIsRefused) {
+  start(true);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(launch_on_each({kHere, kElsewhere}), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(launch_on_each({kElsewhere, kHere}), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(
+      testing::internal::GetCapturedStderr(),
+      "sluice: refused a launch on several GPUs at once "
+      "(cuLaunchCooperativeKernelMultiDevice): under limits a launch is held back and "
+      "counted on one GPU. Launch on each GPU by itself, or run the program without limits\n");
+  EXPECT_EQ(drained_launches(0) + drained_launches(1), 0u);
+}
+
+TEST_F(MultiDeviceTest, OnOneGpuItIsALaunchThere) {
+  start(true);
+  EXPECT_EQ(launch_on_each({kHere, kHere}), CUDA_SUCCESS);
+  EXPECT_EQ(launch_on_each({kElsewhere, kElsewhere}), CUDA_SUCCESS);
+  EXPECT_EQ(launch_on_each({kElsewhere}), CUDA_SUCCESS);
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(drained_launches(0), 1u);
+  EXPECT_EQ(drained_launches(1), 2u);
+}
+
+// Which the driver refuses: no two may be on one device. The list may be no list at all.
+TEST_F(MultiDeviceTest, MoreLaunchesThanDevicesAreTheDriversToRefuse) {
+  start(true);
+  CUDA_LAUNCH_PARAMS one{};
+  one.hStream = kHere;
+  EXPECT_EQ(cuLaunchCooperativeKernelMultiDevice(&one, 0x7fffffff, 0), CUDA_SUCCESS);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(drained_launches(0), 1u);
+}
+
+TEST_F(MultiDeviceTest, BesideAGpuThatIsNotTheTenantsItIsALaunchOnTheTenants) {
+  start(false);
+  EXPECT_EQ(launch_on_each({kHere, kElsewhere}), CUDA_SUCCESS);
+  EXPECT_EQ(launch_on_each({kElsewhere, kHere}), CUDA_SUCCESS);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(drained_launches(0), 2u);
+}
+
+TEST_F(MultiDeviceTest, WithoutATenantItPasses) {
+  unsetenv("SLUICE_TENANT");
+  setenv("SLUICE_SOCKET", "/nonexistent/sluice.sock", 1);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  EXPECT_EQ(launch_on_each({kHere, kElsewhere}), CUDA_SUCCESS);
+  EXPECT_EQ(calls, 1);
+}
 
 }  // namespace

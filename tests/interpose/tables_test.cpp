@@ -314,6 +314,25 @@ TEST_F(TablesTest, MemoryOfNestedGraphsIsCharged) {
   EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+// Of a place on the host the number may be a device's.
+TEST_F(TablesTest, WhatGraphsAllocateOnTheHostIsNotAskedFor) {
+  start(64 * kMiB);
+  contexts(1);
+  fake.graph_node_bytes = 128 * kMiB;
+  fake.graph_depth = 1;
+  auto exec = reinterpret_cast<CUgraphExec>(0x700);
+  const auto graph = reinterpret_cast<CUgraph>(1);
+  for (const CUmemLocationType place :
+       {CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA,
+        CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, CU_MEM_LOCATION_TYPE_DEVICE}) {
+    fake.graph_node_place = place;
+    ASSERT_EQ(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuGraphLaunch(exec, nullptr),
+              place == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS)
+        << place;
+  }
+}
+
 // Each of many executable graphs has its learned time: launched again, it needs no fences of its
 // own.
 TEST_F(TablesTest, ManyExecutableGraphsAreMeasured) {
