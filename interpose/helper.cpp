@@ -105,12 +105,15 @@ bool contexts_look(int gpu, bool is_last) {
       context.lock.release();
       continue;
     }
-    driver.cuCtxSetCurrent(context.context);
+    // A green context that is current to a thread of the program's may not be another's: events
+    // made meanwhile would be another context's. What the program's threads fence is seen.
+    const bool is_current = driver.cuCtxSetCurrent(context.context) == CUDA_SUCCESS;
     for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
       const uint64_t launches = s->launches();
       // Of one that is being counted a part may be seen.
       const bool counted = s->owner == nullptr || load_acquire(s->owner->inside) == 0;
-      if (counted && (launches == s->seen || is_last) && launches != s->fenced.launches)
+      if (is_current && counted && (launches == s->seen || is_last) &&
+          launches != s->fenced.launches)
         fences_complete(context, s, Others::kFence);
       s->seen = launches;
     }
