@@ -40,6 +40,7 @@ void fork_child() {
   process.lease = nullptr;
   process.claims = nullptr;
   start_lock.reset_after_fork();
+  stderr_reset_after_fork();
   resolve_reset_after_fork();
   policy_reset_after_fork();
   primaries_reset_after_fork();
@@ -236,6 +237,7 @@ Mode registration_mode(bool may_wait) {
   const LockScope scope(start_lock);
   if (registered_mode != Mode::kUnknown) return registered_mode;
   threads_prepare();
+  stderr_remember();
   const Mode mode = registration_begin(may_wait);
   if (mode == Mode::kUnknown) return Mode::kInert;  // until its turn has come
   if (mode != Mode::kInert) forks_handle();
