@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -87,16 +88,59 @@ static int vfork_exec(const char* self) {
   return 0;
 }
 
-static int fork_only(void) {
-  const pid_t pid = fork();
-  if (pid == 0) _exit(7);
+// A child made in one of four ways, three of which run no fork handlers.
+static pid_t child(int way) {
+  if (way == 0) return fork();
+  if (way == 1) return _Fork();
+  if (way == 2) return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+  return (pid_t)syscall(SYS_fork);
+}
+
+static int ended(pid_t pid) {
   int status = 0;
-  waitpid(pid, &status, 0);
-  if (WEXITSTATUS(status) != 7) return 2;
-  const pid_t late = fork();  // a child that ends as programs do, with exit handlers
-  if (late == 0) exit(8);
-  waitpid(late, &status, 0);
-  return WEXITSTATUS(status) != 8 || launch() != 0 || allocate() != 0;
+  if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+// Children that end in all the ways that programs have, with exit handlers and without; and one
+// that calls the driver, which may say what it likes to it.
+static int fork_only(const char* self) {
+  for (int way = 0; way < 4; ++way) {
+    pid_t pid = child(way);
+    if (pid == 0) _exit(7);
+    if (ended(pid) != 7) return 2;
+    pid = child(way);
+    if (pid == 0) exit(8);
+    if (ended(pid) != 8) return 3;
+    pid = child(way);
+    if (pid == 0) execl(self, self, "true", (char*)NULL);
+    if (ended(pid) != 0) return 4;
+    pid = child(way);
+    if (pid == 0) {
+      alarm(30);
+      launch();
+      allocate();
+      launch();
+      exit(9);
+    }
+    if (ended(pid) != 9) return 5;
+  }
+  return launch() != 0 || allocate() != 0;
+}
+
+// A child uses CUDA for the first time, its own children end, and it ends itself.
+static int fork_first(void) {
+  for (int way = 0; way < 4; ++way) {
+    const pid_t pid = child(way);
+    if (pid == 0) {
+      if (begin() != 0 || launch() != 0 || allocate() != 0) exit(6);
+      const pid_t late = child(way);
+      if (late == 0) exit(8);
+      exit(ended(late) == 8 && launch() == 0 && allocate() == 0 ? 7 : 5);
+    }
+    if (ended(pid) != 7) return 2 + way;
+  }
+  return begin() != 0 || launch() != 0 || allocate() != 0;
 }
 
 // Closes what it has not opened itself (but the driver's, which no driver survives) and uses the
@@ -197,15 +241,17 @@ static int file_at_2(const char* path, int flags, const char* when) {
 
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";
+  if (strcmp(what, "true") == 0) return 0;
   if (strcmp(what, "descriptors") == 0) return descriptors();
   if (strcmp(what, "file_at_2") == 0) {
     return file_at_2(argv[2], (int)strtol(argv[3], NULL, 0), argv[4]);
   }
+  if (strcmp(what, "fork_first") == 0) return fork_first();
   if (begin() != 0) return 100;
   if (launch() != 0 || allocate() != 0) return 101;
   if (strcmp(what, "threads_at_exit") == 0) return threads_at_exit() == 42 ? 0 : 1;
   if (strcmp(what, "vfork_exec") == 0) return vfork_exec(argv[0]);
-  if (strcmp(what, "fork_only") == 0) return fork_only();
+  if (strcmp(what, "fork_only") == 0) return fork_only(argv[0]);
   if (strcmp(what, "close_all") == 0) return close_all();
   if (strcmp(what, "reload") == 0) return reload();
   if (strcmp(what, "broken_pipe") == 0) return broken_pipe();

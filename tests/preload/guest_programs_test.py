@@ -40,6 +40,10 @@ def case_fork_only(machine):
     guest(machine, "fork_only")
 
 
+def case_fork_first(machine):
+    guest(machine, "fork_first")
+
+
 def case_close_all(machine):
     guest(machine, "close_all")
 
