@@ -239,6 +239,28 @@ static int file_at_2(const char* path, int flags, const char* when) {
   return size == 10 ? 10 : strncmp(text + 5, "sluice: refused", 15) == 0 ? 11 : 5;
 }
 
+static void* first_calls(void* result) {
+  void* context = NULL;
+  volatile char own[4096];  // the caller's own needs, and its libraries' thread-local storage
+  own[0] = 0;
+  *(int*)result = CALL("cuInit", 0L) || CALL("cuDevicePrimaryCtxRetain", &context, 0L) ||
+                  CALL("cuCtxSetCurrent", context) || allocate();
+  return NULL;
+}
+
+// The first calls come from a thread with the smallest stack that there is.
+static int small_stack(void) {
+  int result = 2;
+  pthread_attr_t attributes;
+  pthread_t thread;
+  library = dlopen("libcuda.so.1", RTLD_NOW);
+  pthread_attr_init(&attributes);
+  if (pthread_attr_setstacksize(&attributes, (size_t)sysconf(_SC_THREAD_STACK_MIN)) != 0) return 3;
+  if (pthread_create(&thread, &attributes, first_calls, &result) != 0) return 4;
+  pthread_join(thread, NULL);
+  return result;
+}
+
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";
   if (strcmp(what, "true") == 0) return 0;
@@ -246,6 +268,7 @@ int main(int argc, char** argv) {
   if (strcmp(what, "file_at_2") == 0) {
     return file_at_2(argv[2], (int)strtol(argv[3], NULL, 0), argv[4]);
   }
+  if (strcmp(what, "small_stack") == 0) return small_stack();
   if (strcmp(what, "fork_first") == 0) return fork_first();
   if (begin() != 0) return 100;
   if (launch() != 0 || allocate() != 0) return 101;

@@ -44,6 +44,10 @@ def case_fork_first(machine):
     guest(machine, "fork_first")
 
 
+def case_small_stack(machine):
+    guest(machine, "small_stack")
+
+
 def case_close_all(machine):
     guest(machine, "close_all")
 
