@@ -36,7 +36,7 @@ void refusal_say(int gpu, uint64_t bytes) {
       .text(" on GPU ")
       .number(static_cast<uint64_t>(gpu))
       .text(". The program sees CUDA out of memory.");
-  line.skipped(skipped).say();
+  refusals_said.say(line, skipped);
 }
 
 SLUICE_ALWAYS_INLINE void accounting_raise(ThreadRecord& thread) {

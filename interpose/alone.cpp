@@ -87,6 +87,7 @@ bool limits_are_set(char** environment) {
 extern "C" SLUICE_AT_LOAD void sluice_load(int, char**, char** environment) {
   if (!limits_are_set(environment)) return;
   const ErrnoGuard guard;
+  stderr_remember_before();
   Limits limits;
   Line fault;
   // What is wrong is said when it matters, at the first CUDA call.

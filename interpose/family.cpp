@@ -117,7 +117,7 @@ struct DirectoryEntry {  // of getdents64(2)
 
 // Opens the family that a directory of descriptors shows; -1 if it shows none.
 int descriptors_search(int directory) {
-  alignas(8) char bytes[4096];
+  alignas(8) char bytes[1024];  // on a thread of the program's, which may have little stack
   for (;;) {
     const long read = syscall(SYS_getdents64, directory, bytes, sizeof bytes);
     if (read <= 0) return -1;

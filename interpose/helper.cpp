@@ -388,6 +388,7 @@ bool helper_start(bool is_connected, bool asks, bool alone) {
 }
 
 void helper_stop() {
+  process_fork_notice();
   if (load_acquire(running) == 0 || load_acquire(stopping) != 0) return;
   const ErrnoGuard guard;
   // Who ends without this word was lost.

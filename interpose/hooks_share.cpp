@@ -33,7 +33,7 @@ void ipc_refusal_say() {
   line.text(
       "memory of this job may be moved to the host (swap), so cuIpcGetMemHandle has no handle for "
       "it; run the job without swap to share memory between its processes");
-  line.skipped(skipped).say();
+  ipc_refusals_said.say(line, skipped);
 }
 
 }  // namespace

@@ -130,8 +130,9 @@ bool policy_text(char* text) {
   return fault == nullptr;
 }
 
+// Once, by whoever holds policy_lock: no stack of the program's has to have room for the file.
 void policy_load() {
-  char text[kPolicyBytesMax + 1];
+  static char text[kPolicyBytesMax + 1];
   if (!policy_text(text)) return;
   Line fault;
   fault.text(policy_path()).text(": ");

@@ -10,8 +10,9 @@ namespace {
 
 unsigned char* range;
 
-// A fork child's shim must not find the parent's slot here.
-void keep_from_children() { madvise(range, kLeaseBytes + kClaimsBytes, MADV_DONTFORK); }
+// A fork child's shim must not find the parent's slot here. The lease it may read until it notices
+// that it is one (process_fork_notice): a launch looks at nothing else.
+void keep_from_children() { madvise(range + kLeaseBytes, kClaimsBytes, MADV_DONTFORK); }
 
 }  // namespace
 
@@ -61,6 +62,9 @@ void pages_close_gates() {
   keep_from_children();
 }
 
-void pages_reset_after_fork() { range = nullptr; }
+void pages_reset_after_fork() {
+  if (range != nullptr) munmap(range, kLeaseBytes);
+  range = nullptr;
+}
 
 }  // namespace sluice::interpose

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "interpose/account.h"
@@ -25,11 +26,12 @@ namespace {
 Lock start_lock;
 Mode registered_mode;  // what registration came to; the driver may not be resolved yet
 uint32_t fork_handled;
+uint32_t fork_wiped;   // the kernel does it, Linux 4.14
 bool asks_for_broker;  // the helper tries again when there is none
 
 void mode_set(Mode mode) { __atomic_store_n(&process.mode, mode, __ATOMIC_RELEASE); }
 
-void fork_child() {
+void fork_forget() {
   mode_set(Mode::kUnknown);
   registered_mode = Mode::kUnknown;
   process.lost_open = process.lost_refuse = process.lost = process.alone = 0;
@@ -40,6 +42,7 @@ void fork_child() {
   process.lease = nullptr;
   process.claims = nullptr;
   start_lock.reset_after_fork();
+  stderr_reset_after_fork();
   resolve_reset_after_fork();
   policy_reset_after_fork();
   primaries_reset_after_fork();
@@ -52,6 +55,15 @@ void fork_child() {
   meter_reset_after_fork();
   gate_reset_after_fork();
   account_reset_after_fork();
+}
+
+enum Own : uint32_t { kParents, kOurs, kBeingReset };
+
+void fork_child() {
+  // Another library's handler may have used CUDA before ours is run.
+  if (fork_wiped != 0 && process.own == kOurs) return;
+  fork_forget();
+  store_release(process.own, static_cast<uint32_t>(kOurs));
 }
 
 bool pages_are_sane() {
@@ -119,6 +131,9 @@ Mode alone_begin() {
 
 void forks_handle() {
   if (fork_handled != 0) return;
+  store_release(process.own, static_cast<uint32_t>(kOurs));
+  const bool wiped = madvise(&process, kPageBytes, MADV_WIPEONFORK) == 0;
+  store_release(fork_wiped, wiped ? 1u : 0u);
   fork_handled = 1;
   pthread_atfork(nullptr, nullptr, fork_child);
 }
@@ -229,13 +244,27 @@ Mode registration_begin(bool may_wait) {
 
 }  // namespace
 
+void process_fork_notice() {
+  if (load_acquire(fork_wiped) == 0) return;
+  uint32_t found = load_acquire(process.own);
+  if (found == kParents && __atomic_compare_exchange_n(&process.own, &found, kBeingReset, false,
+                                                       __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+    const ErrnoGuard guard;
+    fork_forget();
+    store_release(process.own, static_cast<uint32_t>(kOurs));
+  }
+  while (load_acquire(process.own) == kBeingReset) sched_yield();
+}
+
 Mode registration_mode(bool may_wait) {
+  process_fork_notice();
   const Mode known = __atomic_load_n(&registered_mode, __ATOMIC_ACQUIRE);
   if (SLUICE_LIKELY(known != Mode::kUnknown)) return known;
   const SystemGuard guard;
   const LockScope scope(start_lock);
   if (registered_mode != Mode::kUnknown) return registered_mode;
   threads_prepare();
+  stderr_remember();
   const Mode mode = registration_begin(may_wait);
   if (mode == Mode::kUnknown) return Mode::kInert;  // until its turn has come
   if (mode != Mode::kInert) forks_handle();
@@ -289,6 +318,7 @@ Mode start() {
 
 Mode process_start() {
   const ErrnoGuard guard;
+  process_fork_notice();
   if (!begins_with_context()) return start();
   (void)resolve_driver();
   return Mode::kInert;  // until its first context
@@ -296,6 +326,7 @@ Mode process_start() {
 
 Mode process_start_on(int device) {
   const ErrnoGuard guard;
+  process_fork_notice();
   if (!begins_with_context()) return start();
   if (!resolve_driver()) return Mode::kInert;
   if (__atomic_load_n(&registered_mode, __ATOMIC_ACQUIRE) == Mode::kUnknown) {

@@ -21,9 +21,15 @@ enum class Mode : uint32_t {
   kActive = 4,
 };
 
+inline constexpr size_t kPageBytes = 4096;
+
 struct Process {
-  Mode mode = Mode::kUnknown;
-  uint32_t lost_open = 0;  // the broker is gone longer than its grace: gates are open, quotas stay
+  // On a page of its own, which reads 0 in a fork child from its first moment on, also where no
+  // fork handler runs (_Fork, clone): whoever finds kUnknown looks whether that is why.
+  alignas(kPageBytes) Mode mode = Mode::kUnknown;
+  uint32_t own = 0;  // 1 = what is below is this process's, as far as there is anything
+  alignas(kPageBytes) uint32_t lost_open =
+      0;  // the broker is gone longer than its grace: gates are open, quotas stay
   uint32_t lost_refuse = 0;  // it is gone longer than programs are to wait for it: launches fail
   uint32_t lost = 0;         // it is gone longer than its grace, whatever follows from that
   uint32_t alone = 0;        // the pages are the family's (family.h), no broker's
@@ -64,6 +70,9 @@ inline Mode process_begin(int device) {
   const Mode mode = process_mode();
   return SLUICE_LIKELY(mode != Mode::kUnknown) ? mode : process_start_on(device);
 }
+
+/// In a fork child that ran no fork handlers: makes up for that.
+SLUICE_NOINLINE void process_fork_notice();
 
 /// The GPU of a device, -1 if it is none of the tenant's. Needs a successful cuInit before.
 SLUICE_NOINLINE int device_gpu_learn(int device);

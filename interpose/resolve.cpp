@@ -44,13 +44,17 @@ void* nvml_beside_driver() {
     return nullptr;
   }
   const char* slash = strrchr(driver_file.dli_fname, '/');
-  char path[PATH_MAX];
   const size_t folder =
       slash == nullptr ? 0 : static_cast<size_t>(slash - driver_file.dli_fname) + 1;
-  if (folder == 0 || folder + sizeof kNvmlName > sizeof path) return nullptr;
+  if (folder == 0 || folder + sizeof kNvmlName > PATH_MAX) return nullptr;
+  // The program's thread may have no more than PTHREAD_STACK_MIN.
+  auto* path = static_cast<char*>(pages_allocate(PATH_MAX));
+  if (path == nullptr) return nullptr;
   memcpy(path, driver_file.dli_fname, folder);
   memcpy(path + folder, kNvmlName, sizeof kNvmlName);
-  return dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+  void* library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+  pages_free(path, PATH_MAX);
+  return library;
 }
 
 CUresult CUDAAPI no_driver() { return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED; }

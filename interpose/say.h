@@ -18,8 +18,9 @@ class Line {
   /// How many lines of the kind were not said since the last one (RateLimit); nothing for none.
   Line& skipped(uint64_t count);
   const char* c_str() const { return buffer_; }
-  /// Writes "sluice: ...\n" to stderr.
-  void say() const;
+  /// Writes "sluice: ...\n" to stderr, at once or not at all: it neither waits nor raises a signal,
+  /// and a file of the program's own at that number is left alone. False: it was not written.
+  bool say() const;
 
  private:
   char buffer_[480] = {};
@@ -34,11 +35,19 @@ class RateLimit {
  public:
   /// `skipped`: how many it was false for since it was true.
   bool allow(uint64_t now_ns, uint64_t* skipped);
+  /// Says the line with that number behind it. One that cannot be written counts as skipped, too.
+  void say(Line& line, uint64_t skipped);
 
  private:
   uint64_t last_ns_ = 0;
   uint64_t skipped_ = 0;
 };
+
+/// What descriptor 2 is now is the program's stderr. For the process's registration, and for its
+/// start where something has to be done then anyway; in between a program may point it to a log.
+void stderr_remember_before();
+void stderr_remember();
+void stderr_reset_after_fork();
 
 /// Says why a call fails that cannot be put on record, for lack of `what`: uncounted it would pass
 /// the job's limits.

@@ -1,11 +1,14 @@
 // A program that uses CUDA and does what programs do to the libraries in them; argv[1] says what.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -85,16 +88,59 @@ static int vfork_exec(const char* self) {
   return 0;
 }
 
-static int fork_only(void) {
-  const pid_t pid = fork();
-  if (pid == 0) _exit(7);
+// A child made in one of four ways, three of which run no fork handlers.
+static pid_t child(int way) {
+  if (way == 0) return fork();
+  if (way == 1) return _Fork();
+  if (way == 2) return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+  return (pid_t)syscall(SYS_fork);
+}
+
+static int ended(pid_t pid) {
   int status = 0;
-  waitpid(pid, &status, 0);
-  if (WEXITSTATUS(status) != 7) return 2;
-  const pid_t late = fork();  // a child that ends as programs do, with exit handlers
-  if (late == 0) exit(8);
-  waitpid(late, &status, 0);
-  return WEXITSTATUS(status) != 8 || launch() != 0 || allocate() != 0;
+  if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+// Children that end in all the ways that programs have, with exit handlers and without; and one
+// that calls the driver, which may say what it likes to it.
+static int fork_only(const char* self) {
+  for (int way = 0; way < 4; ++way) {
+    pid_t pid = child(way);
+    if (pid == 0) _exit(7);
+    if (ended(pid) != 7) return 2;
+    pid = child(way);
+    if (pid == 0) exit(8);
+    if (ended(pid) != 8) return 3;
+    pid = child(way);
+    if (pid == 0) execl(self, self, "true", (char*)NULL);
+    if (ended(pid) != 0) return 4;
+    pid = child(way);
+    if (pid == 0) {
+      alarm(30);
+      launch();
+      allocate();
+      launch();
+      exit(9);
+    }
+    if (ended(pid) != 9) return 5;
+  }
+  return launch() != 0 || allocate() != 0;
+}
+
+// A child uses CUDA for the first time, its own children end, and it ends itself.
+static int fork_first(void) {
+  for (int way = 0; way < 4; ++way) {
+    const pid_t pid = child(way);
+    if (pid == 0) {
+      if (begin() != 0 || launch() != 0 || allocate() != 0) exit(6);
+      const pid_t late = child(way);
+      if (late == 0) exit(8);
+      exit(ended(late) == 8 && launch() == 0 && allocate() == 0 ? 7 : 5);
+    }
+    if (ended(pid) != 7) return 2 + way;
+  }
+  return begin() != 0 || launch() != 0 || allocate() != 0;
 }
 
 // Closes what it has not opened itself (but the driver's, which no driver survives) and uses the
@@ -132,15 +178,107 @@ static int descriptors(void) {
   return open_count;
 }
 
+// More than the limit that the test sets. Only the result may tell of it.
+static int refused(void) {
+  unsigned long pointer = 0;
+  errno = 77;
+  return CALL("cuMemAlloc_v2", &pointer, 200L << 20) == 2 && errno == 77;
+}
+
+// The reader of stderr is gone; also for a program that keeps such a signal for later.
+static int broken_pipe(void) {
+  int ends[2];
+  if (pipe(ends) != 0 || dup2(ends[1], 2) != 2) return 2;
+  close(ends[0]);
+  if (!refused()) return 3;
+  sigset_t set;
+  if (sigpending(&set) != 0 || sigismember(&set, SIGPIPE) != 0) return 4;
+  if (pthread_sigmask(SIG_BLOCK, NULL, &set) != 0 || sigismember(&set, SIGPIPE) != 0) return 5;
+  sigaddset(&set, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &set, NULL);
+  raise(SIGPIPE);
+  usleep(1100000);  // until the next line may be said
+  if (!refused()) return 6;
+  return sigpending(&set) != 0 || sigismember(&set, SIGPIPE) != 1;
+}
+
+// The reader of stderr does not read; what it missed is counted in the next line.
+static int full_pipe(void) {
+  static char text[1 << 20];
+  int ends[2];
+  if (pipe(ends) != 0 || dup2(ends[1], 2) != 2) return 2;
+  const int flags = fcntl(2, F_GETFL);
+  fcntl(2, F_SETFL, flags | O_NONBLOCK);
+  while (write(2, text, 4096) > 0) continue;
+  fcntl(2, F_SETFL, flags);
+  if (!refused()) return 3;
+  if (read(ends[0], text, sizeof text - 1) <= 0) return 4;
+  usleep(1100000);
+  if (!refused()) return 5;
+  text[read(ends[0], text, sizeof text - 1)] = '\0';
+  return strncmp(text, "sluice: refused 200.0 MiB", 25) != 0 || strstr(text, "(1 more since") == NULL;
+}
+
+// A file at descriptor 2 from before or after the first CUDA call on; whether a line is in it.
+static int file_at_2(const char* path, int flags, const char* when) {
+  const int early = strcmp(when, "early") == 0;
+  char text[400] = "";
+  for (int now = 1; now >= 0; --now) {
+    if (now == early) {
+      if (strcmp(when, "kept") == 0 && dup(2) < 0) return 2;
+      close(2);
+      if (open(path, flags | O_CREAT | O_TRUNC, 0600) != 2 || write(2, "DATA\n", 5) != 5) return 2;
+    } else if (begin() != 0) {
+      return 100;
+    }
+  }
+  if (!refused() || write(2, "MORE\n", 5) != 5) return 3;
+  const int file = open(path, O_RDONLY);
+  const ssize_t size = read(file, text, sizeof text - 1);
+  if (size < 10 || strncmp(text, "DATA\n", 5) != 0 || strcmp(text + size - 5, "MORE\n") != 0) return 4;
+  return size == 10 ? 10 : strncmp(text + 5, "sluice: refused", 15) == 0 ? 11 : 5;
+}
+
+static void* first_calls(void* result) {
+  void* context = NULL;
+  volatile char own[4096];  // the caller's own needs, and its libraries' thread-local storage
+  own[0] = 0;
+  *(int*)result = CALL("cuInit", 0L) || CALL("cuDevicePrimaryCtxRetain", &context, 0L) ||
+                  CALL("cuCtxSetCurrent", context) || allocate();
+  return NULL;
+}
+
+// The first calls come from a thread with the smallest stack that there is.
+static int small_stack(void) {
+  int result = 2;
+  pthread_attr_t attributes;
+  pthread_t thread;
+  library = dlopen("libcuda.so.1", RTLD_NOW);
+  pthread_attr_init(&attributes);
+  if (pthread_attr_setstacksize(&attributes, (size_t)sysconf(_SC_THREAD_STACK_MIN)) != 0) return 3;
+  if (pthread_create(&thread, &attributes, first_calls, &result) != 0) return 4;
+  pthread_join(thread, NULL);
+  return result;
+}
+
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";
+  if (strcmp(what, "true") == 0) return 0;
   if (strcmp(what, "descriptors") == 0) return descriptors();
+  if (strcmp(what, "file_at_2") == 0) {
+    return file_at_2(argv[2], (int)strtol(argv[3], NULL, 0), argv[4]);
+  }
+  if (strcmp(what, "small_stack") == 0) return small_stack();
+  if (strcmp(what, "fork_first") == 0) return fork_first();
   if (begin() != 0) return 100;
   if (launch() != 0 || allocate() != 0) return 101;
   if (strcmp(what, "threads_at_exit") == 0) return threads_at_exit() == 42 ? 0 : 1;
   if (strcmp(what, "vfork_exec") == 0) return vfork_exec(argv[0]);
-  if (strcmp(what, "fork_only") == 0) return fork_only();
+  if (strcmp(what, "fork_only") == 0) return fork_only(argv[0]);
   if (strcmp(what, "close_all") == 0) return close_all();
   if (strcmp(what, "reload") == 0) return reload();
+  if (strcmp(what, "broken_pipe") == 0) return broken_pipe();
+  if (strcmp(what, "refuse") == 0) return !refused();
+  if (strcmp(what, "full_pipe") == 0) return full_pipe();
   return 99;
 }

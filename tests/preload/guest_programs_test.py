@@ -40,12 +40,57 @@ def case_fork_only(machine):
     guest(machine, "fork_only")
 
 
+def case_fork_first(machine):
+    guest(machine, "fork_first")
+
+
+def case_small_stack(machine):
+    guest(machine, "small_stack")
+
+
 def case_close_all(machine):
     guest(machine, "close_all")
 
 
 def case_reload(machine):
     guest(machine, "reload")
+
+
+def limited(machine, *words, **how):
+    """The guest program under a limit that it runs into."""
+    environment = {k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}
+    environment.update(SLUICE_MEMORY="100MiB", SLUICE_SOCKET="/nonexistent", LD_PRELOAD=machine.arguments.shim)
+    return subprocess.run([machine.arguments.guest, *map(str, words)], env=environment, timeout=WAIT_S, check=False, **how)
+
+
+def case_stderr_broken(machine):
+    """Nobody reads what the program's stderr is: it gets its CUDA error and no signal."""
+    done = limited(machine, "broken_pipe")
+    expect(done.returncode == 0, f"exit {done.returncode}")
+
+
+def case_stderr_full(machine):
+    """Nobody reads for a while: the call comes back, and the next line says that there was one more."""
+    done = limited(machine, "full_pipe")
+    expect(done.returncode == 0, f"exit {done.returncode}")
+
+
+def case_stderr_files(machine):
+    """A log gets the line, wherever it comes from; a file of the program's own at that number does not."""
+    path = machine.directory / "file"
+    nothing, line = 10, 11
+    for flags, when, expected in (
+            (os.O_RDWR, "late", nothing), (os.O_WRONLY, "late", nothing), (os.O_WRONLY | os.O_APPEND, "late", line),
+            (os.O_RDWR, "kept", line),
+            (os.O_WRONLY, "early", line), (os.O_RDWR | os.O_APPEND, "early", line), (os.O_RDWR, "early", nothing),
+            (os.O_WRONLY | os.O_CLOEXEC, "early", nothing)):
+        done = limited(machine, "file_at_2", path, flags, when)
+        expect(done.returncode == expected, f"flags {flags:#x}, {when}: exit {done.returncode}")
+    with tempfile.TemporaryFile() as capture:  # read as well, but from the start
+        done = limited(machine, "refuse", stderr=capture)
+        capture.seek(0)
+        text = capture.read()
+        expect(done.returncode == 0 and text.startswith(b"sluice: refused 200.0 MiB"), f"{done} {text!r}")
 
 
 def case_setuid(machine):
