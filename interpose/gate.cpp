@@ -38,9 +38,10 @@ void want_once(int gpu, uint32_t epoch, bool again) {
     gate_want_say(gpu, epoch);
 }
 
-// Sleeps until the lease is open (or the broker is lost for good). Nobody may be inside. True: it
-// is closed, and the thread may launch once all the same.
-bool lease_wait(int gpu) {
+// Sleeps until the lease is open (or the broker is lost for good, or other pages came, in which the
+// GPU may have another number). Nobody may be inside. True: it is closed, and the thread may launch
+// once all the same.
+bool lease_wait(int gpu, uint32_t numbering) {
   const WaitScope told(protocol::WaitReason::kGate);
   const protocol::LeaseEntry& entry = process.entry(gpu);
   const uint64_t start_ns = clock_now_ns();
@@ -48,6 +49,7 @@ bool lease_wait(int gpu) {
   for (int slices = 1;; ++slices) {
     const uint32_t word = entry.lease.load();
     if ((word & kLeaseOpen) != 0 || lease_is_void()) break;
+    if (load_acquire(process.numbering) != numbering) return false;
     let = load_acquire(process.alone) != 0 && share_lets_through(ShareGate::kLease, gpu, word);
     if (let) break;
     want_once(gpu, protocol::lease_epoch(word), slices % kWantAgainSlices == 0);
@@ -183,22 +185,31 @@ bool lease_admits(ThreadRecord& thread, int gpu, uint32_t word) {
   return true;
 }
 
-// Raises `inside` under an open lease, waiting as long as it takes. Returns the lease word; 0 =
-// pass without a lease.
-uint32_t lease_enter(ThreadRecord& thread, int gpu) {
+enum class Entered : uint8_t {
+  kLeased,
+  kUncounted,  // no lease binds anybody
+  kMoved,      // not at all: pages came in which the GPU may have another number
+};
+
+// Raises `inside` under an open lease, waiting as long as it takes. `numbering`: by which the GPU
+// is known.
+Entered lease_enter(ThreadRecord& thread, int gpu, uint32_t numbering, uint32_t* lease) {
   bool let = false;
   for (;;) {
     raise_word(thread.inside, static_cast<uint32_t>(gpu) + 1);
     const uint32_t word = process.entry(gpu).lease.load();
+    const bool moved = load_acquire(process.numbering) != numbering;
     const bool open = (word & kLeaseOpen) != 0;
-    if (open ? lease_admits(thread, gpu, word) : let) return word | kLeaseOpen;
-    if (lease_is_void()) return 0;
+    *lease = word | kLeaseOpen;
+    if (!moved && (open ? lease_admits(thread, gpu, word) : let)) return Entered::kLeased;
+    if (!moved && lease_is_void()) return Entered::kUncounted;
     store_release(thread.inside, 0u);
+    if (moved) return Entered::kMoved;
     if (open) {
       // The others may open as well, which does not change this word.
       futex_wait(&process.entry(gpu).lease.raw, word, kLetLookNs, true);
     } else {
-      let = lease_wait(gpu);
+      let = lease_wait(gpu, numbering);
     }
   }
 }
@@ -282,12 +293,40 @@ void gate_wait_tell(int gpu, uint64_t waited_ns) {
   process.claims->slots[process.slot].gate_wait_counts[kind].add(1);
 }
 
-// A stream's context is asked for before the gate, which the stream chooses.
+// A stream's context is asked for before the gate, which the stream chooses. False: the launch is
+// not gated, as it is none of the tenant's GPUs' or captured.
 static bool launch_place(ThreadRecord& thread, LaunchPass* pass) {
   touch_begin(thread);
   const bool found = stream_place(thread, pass->handle, &pass->place);
   touch_end(thread);
-  return found;
+  if (!found || pass->place.gpu < 0 || stream_is_capturing(pass->handle)) return false;
+  if (pass->place.context == nullptr) unrecorded(*pass, "a context's record");
+  return true;
+}
+
+// Passes a launch that no lease binds. A broker that comes meanwhile is told of no drain before it
+// has returned.
+static void pass_uncounted(LaunchPass& pass) {
+  pass.way = LaunchPass::Way::kUncounted;
+  if (load_acquire(process.lost_refuse) == 0) return;
+  store_release(pass.thread->inside, 0u);
+  pass.way = LaunchPass::Way::kRefused;
+}
+
+// With no broker yet. False: one has just come.
+static bool launch_offline(LaunchPass& pass) {
+  ThreadRecord* thread = pass.thread = thread_record();
+  if (thread == nullptr) {
+    unrecorded(pass, "a thread's record");
+    return true;
+  }
+  if (thread->depth != 0 || thread->inside != 0) return true;
+  raise_word(thread->inside, kInsideAnywhere);
+  pass.way = LaunchPass::Way::kUncounted;
+  if (SLUICE_LIKELY(process_mode() == Mode::kOffline)) return true;
+  store_release(thread->inside, 0u);
+  pass.way = LaunchPass::Way::kFree;
+  return false;
 }
 
 void launch_admit(LaunchPass& pass) {
@@ -295,23 +334,25 @@ void launch_admit(LaunchPass& pass) {
   pass.way = LaunchPass::Way::kFree;
   const Mode mode = process_begin(0);
   if (mode == Mode::kDenied) pass.way = LaunchPass::Way::kRefused;
-  if (mode != Mode::kActive) return;
+  if (mode == Mode::kOffline && launch_offline(pass)) return;
+  if (mode != Mode::kActive && mode != Mode::kOffline) return;
   ThreadRecord* thread = pass.thread = thread_record();
   if (thread == nullptr) return unrecorded(pass, "a thread's record");
   if (thread->depth != 0 || thread->inside != 0) return;
   const DepthScope depth(thread);
-  if (!launch_place(*thread, &pass) || pass.place.gpu < 0) return;
-  if (stream_is_capturing(pass.handle)) return;
-  if (pass.place.context == nullptr) return unrecorded(pass, "a context's record");
-  const int gpu = pass.place.gpu;
+  uint32_t numbering = load_acquire(process.numbering);
+  if (!launch_place(*thread, &pass) || pass.place.context == nullptr) return;
   uint64_t window_since_ns = 0;
   for (;;) {
+    const int gpu = pass.place.gpu;
     if (load_acquire(own_share) != nullptr) own_share_wait(gpu);
-    const uint32_t word = lease_enter(*thread, gpu);
-    if (word == 0) {
-      store_release(thread->inside, 0u);
-      if (load_acquire(process.lost_refuse) != 0) pass.way = LaunchPass::Way::kRefused;
-      return;
+    uint32_t word = 0;
+    const Entered entered = lease_enter(*thread, gpu, numbering, &word);
+    if (entered == Entered::kUncounted) return pass_uncounted(pass);
+    if (entered == Entered::kMoved) {
+      numbering = load_acquire(process.numbering);
+      if (!launch_place(*thread, &pass) || pass.place.context == nullptr) return;
+      continue;
     }
     if ((word & kLeaseExclusive) != 0) {
       pass.way = LaunchPass::Way::kExclusive;
@@ -333,22 +374,23 @@ void launch_admit(LaunchPass& pass) {
 void launch_look(LaunchPass& pass, bool submitted) {
   const ErrnoGuard guard;
   const DepthScope depth(pass.thread);
-  const int gpu = pass.place.gpu;
+  ContextRecord& context = *pass.stream->context;
+  const int gpu = device_gpu(context.device);  // pages may have come since the gate
+  const uint64_t window_ns = gpu >= 0 ? process.entry(gpu).window_ns.load() : 0;
   {
-    ContextRecord& context = *pass.stream->context;
     const CurrentScope current(pass.place);
     const LockScope scope(context.lock);
     if (submitted) {
       work_count(pass);
       launch_note(pass);
     }
-    const Look look{process.entry(gpu).window_ns.load(), pass.begin_ns, pass.launch_ns, pass.alone};
+    const Look look{window_ns, pass.begin_ns, pass.launch_ns, pass.alone};
     const int32_t budget = launch_budget(context, *pass.stream, look);
     // A share of its own is asked for at every launch.
     cache_fill(pass, load_acquire(own_share) != nullptr ? 0 : budget);
     pass.thread->last_stream = pass.stream;
   }
-  if (process.account(gpu).in_flight.load() == 0) {
+  if (gpu >= 0 && process.account(gpu).in_flight.load() == 0) {
     process.account(gpu).in_flight.store(1);
     helper_wake();
   }
@@ -359,7 +401,11 @@ namespace {
 
 bool somebody_inside(int gpu) {
   for (int i = 0, n = thread_count(); i < n; ++i) {
-    if (load_acquire(thread_at(i)->inside) == static_cast<uint32_t>(gpu) + 1) return true;
+    const ThreadRecord& thread = *thread_at(i);
+    const uint32_t inside = load_acquire(thread.inside);
+    if (inside == static_cast<uint32_t>(gpu) + 1 || inside == kInsideAnywhere) return true;
+    // By the numbers of pages that were it may be the GPU.
+    if (inside != 0 && load_acquire(thread.renumbered) != 0) return true;
   }
   return false;
 }

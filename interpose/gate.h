@@ -29,6 +29,7 @@ struct LaunchPass {
   LaunchKind kind;
   enum class Way : uint8_t {
     kFree,       // not ours to gate: no tenant, capturing, or a call from within
+    kUncounted,  // no lease binds anybody: inside all the same, for one may come meanwhile
     kExclusive,  // the whole GPU is the tenant's
     kFast,       // counted
     kLooked,     // counted, and the meter looks behind it
@@ -125,7 +126,9 @@ inline void launch_enter(LaunchPass& pass) {
   if (SLUICE_LIKELY(thread != nullptr && (thread->depth | thread->inside) == 0 &&
                     thread->context_known != 0 && thread->gpu >= 0)) {
     raise_word(thread->inside, static_cast<uint32_t>(thread->gpu) + 1);
-    const uint32_t word = load_acquire(process.entry(thread->gpu).lease.raw);
+    // Other pages may have come: what is known now is by their numbers, or is not known.
+    const bool known = load_relaxed(thread->context_known) != 0;
+    const uint32_t word = known ? load_acquire(process.entry(thread->gpu).lease.raw) : 0;
     if ((word & kLeaseOwned) == kLeaseOwned) {
       pass.place.gpu = thread->gpu;
       pass.way = LaunchPass::Way::kExclusive;
@@ -169,6 +172,9 @@ inline void launch_leave(LaunchPass& pass, CUresult result) {
       launch_look(pass, result == CUDA_SUCCESS);
       // Code that was loaded with it; under an exclusive lease the helper looks.
       if (SLUICE_UNLIKELY(load_relaxed(residual_expected) != 0)) residual_launched();
+      return;
+    case LaunchPass::Way::kUncounted:
+      store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kFree:
     case LaunchPass::Way::kRefused:

@@ -24,6 +24,7 @@ constinit Process process;
 namespace {
 
 Lock start_lock;
+Lock devices_lock;     // held while it is found out which device is which GPU
 Mode registered_mode;  // what registration came to; the driver may not be resolved yet
 uint32_t fork_handled;
 uint32_t fork_wiped;   // the kernel does it, Linux 4.14
@@ -42,6 +43,7 @@ void fork_forget() {
   process.lease = nullptr;
   process.claims = nullptr;
   start_lock.reset_after_fork();
+  devices_lock.reset_after_fork();
   stderr_reset_after_fork();
   resolve_reset_after_fork();
   policy_reset_after_fork();
@@ -362,18 +364,35 @@ void gates_reset() {
 
 // The account moves to the pages that are in place now.
 void pages_adopt(uint32_t slot) {
-  pages_take(slot);
-  store_release(process.devices_known, 0u);
+  {
+    const LockScope scope(devices_lock);
+    pages_take(slot);
+    store_release(process.devices_known, 0u);
+  }
   if (process.gpu_count == 0) return;
   // Which device is which GPU is only asked for a tenant's processes, and this may be the first
   // moment that this is one.
   registered_mode = Mode::kActive;
   mode_set(Mode::kActive);
   account_restore();
+  process_renumbered();
   gates_reset();
 }
 
 }  // namespace
+
+void process_renumbered() {
+  __atomic_add_fetch(&process.numbering, 1, __ATOMIC_SEQ_CST);
+  // A thread that has found its GPU before sees the new number behind its stores, or they are here.
+  threads_barrier();
+  for (int i = 0, n = thread_count(); i < n; ++i) {
+    ThreadRecord& thread = *thread_at(i);
+    store_release(thread.renumbered, 1u);
+    // In this order: what is known has its lease, which the thread stores last.
+    store_release(thread.lease, static_cast<const uint32_t*>(nullptr));
+    store_release(thread.context_known, 0u);
+  }
+}
 
 void process_adopt_pages(uint32_t slot) {
   accounts_pause();
@@ -487,9 +506,28 @@ bool devices_learn() {
 int device_gpu_learn(int device) {
   if (SLUICE_UNLIKELY(load_acquire(process.devices_known) == 0)) {
     const ErrnoGuard guard;
-    if (process_mode() != Mode::kActive || !devices_learn()) return -1;
+    const LockScope scope(devices_lock);
+    const bool known = load_acquire(process.devices_known) != 0;
+    if (!known && (process_mode() != Mode::kActive || !devices_learn())) return -1;
   }
   return device >= 0 && device < process.device_count ? process.device_gpu[device] : -1;
+}
+
+// With the current context in the record: its GPU, by the pages that are in place.
+static void thread_gpu_look(ThreadRecord* thread) {
+  const CUcontext context = thread->context;
+  thread->gpu = device_gpu(thread->device);
+  thread->context_record = thread->gpu >= 0 ? context_record(context, thread->device) : nullptr;
+  // Offline, the GPU of the device is not known yet: ask again next time.
+  const bool active = process_mode() == Mode::kActive;
+  const bool recorded = thread->context_record != nullptr;
+  thread->raised = static_cast<uint32_t>(thread->gpu) + 1;
+  const bool plain = active && recorded && load_relaxed(strict_fences) == 0;
+  if (plain) thread->exclusive_count = &thread->exclusive_launches[thread->gpu];
+  // So it is with a context that there was no memory for; until then nothing of it takes a short
+  // way.
+  store_release(thread->context_known, active && (recorded || thread->gpu < 0) ? 1u : 0u);
+  store_release(thread->lease, plain ? &process.entry(thread->gpu).lease.raw : nullptr);
 }
 
 bool thread_context_look(ThreadRecord* thread) {
@@ -507,19 +545,14 @@ bool thread_context_look(ThreadRecord* thread) {
   }
   thread->context = context;
   thread->device = device;
-  thread->gpu = device_gpu(device);
-  thread->context_record = thread->gpu >= 0 ? context_record(context, device) : nullptr;
-  // Offline, the GPU of the device is not known yet: ask again next time.
-  const bool active = process_mode() == Mode::kActive;
-  const bool recorded = thread->context_record != nullptr;
-  // So it is with a context that there was no memory for; until then nothing of it takes a short
-  // way.
-  thread->context_known = active && (recorded || thread->gpu < 0) ? 1 : 0;
-  const bool plain = active && recorded && load_relaxed(strict_fences) == 0;
-  thread->raised = static_cast<uint32_t>(thread->gpu) + 1;
-  if (plain) thread->exclusive_count = &thread->exclusive_launches[thread->gpu];
-  thread->lease = plain ? &process.entry(thread->gpu).lease.raw : nullptr;
-  return true;
+  for (;;) {
+    const uint32_t numbering = load_acquire(process.numbering);
+    // A launch under way is inside by the number that was.
+    if (thread->inside == 0) store_release(thread->renumbered, 0u);
+    thread_gpu_look(thread);
+    fence_raised();
+    if (SLUICE_LIKELY(load_acquire(process.numbering) == numbering)) return true;
+  }
 }
 
 }  // namespace sluice::interpose

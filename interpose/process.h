@@ -41,6 +41,7 @@ struct Process {
   uint32_t gpu_count = 0;
   uint32_t swap_gpus = 0;      // a bit for each whose allocations are to be movable
   uint32_t devices_known = 0;  // device_gpu is filled
+  uint32_t numbering = 0;      // another one whenever a GPU may have got another number
   int32_t device_count = 0;    // those that are looked at: at most kDevicesMax
   int32_t device_total = 0;    // those that the driver has
   int8_t device_gpu[kDevicesMax] = {};
@@ -92,6 +93,10 @@ inline void thread_context_forget() {
   this_thread->context_known = 0;
   this_thread->lease = nullptr;
 }
+/// After the GPUs of devices are known by other pages: every thread looks again which number its
+/// GPU has. Whoever has raised `inside` by a number compares process.numbering behind it with what
+/// it was before the number was found.
+void process_renumbered();
 /// The index of a GPU in the lease page; -1 if it is none of the tenant's.
 int process_gpu_of(const protocol::GpuUuid& uuid);
 /// After (re)registration: new pages are in place, but the ledger and the devices belong to the old

@@ -34,9 +34,14 @@ struct StreamCache {
 
 inline constexpr unsigned kStreamCacheSize = 4;
 
+/// Of `inside`: a launch that no lease let through. It counts for every GPU, whatever number its
+/// own has in pages that come meanwhile.
+inline constexpr uint32_t kInsideAnywhere = UINT32_MAX;
+
 struct alignas(64) ThreadRecord {
-  uint32_t inside;  // gpu + 1 while a launch is between its gate and its return
-  uint32_t depth;   // > 0: the call comes from one of our hooks or from our own use of the driver
+  // gpu + 1 (or kInsideAnywhere) while a launch is between its gate and its return.
+  uint32_t inside;
+  uint32_t depth;  // > 0: the call comes from one of our hooks or from our own use of the driver
   // The lease word of `gpu` while launches may take the short way: the context is known, its GPU is
   // the tenant's, and words are raised without a fence. nullptr otherwise.
   const uint32_t* lease;
@@ -65,6 +70,9 @@ struct alignas(64) ThreadRecord {
   uint32_t number;        // of the thread, as this process sees it
   uint32_t index;         // of this record
   uint32_t waiting;       // 1 while in a wait that is told (activity.h)
+  // 1 = pages came since the thread last looked at its context: `gpu`, and `inside` with it, may be
+  // by the numbers of those before.
+  uint32_t renumbered;
 };
 
 /// Speaks of no stream.
@@ -90,10 +98,15 @@ void threads_prepare();
 void threads_barrier();
 void threads_reset_after_fork();
 
-inline void raise_word(uint32_t& word, uint32_t value) {
-  store_relaxed(word, value);
+/// Between a thread's store and its load of what is changed before threads_barrier().
+inline void fence_raised() {
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
   if (SLUICE_UNLIKELY(load_relaxed(strict_fences) != 0)) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+inline void raise_word(uint32_t& word, uint32_t value) {
+  store_relaxed(word, value);
+  fence_raised();
 }
 
 /// Marks driver calls made by the shim itself: hooks that they reach pass straight through.
