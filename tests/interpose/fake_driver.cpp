@@ -13,10 +13,11 @@
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30, 0,       0,    0, 0, 0,       0, 0, CUDA_SUCCESS, 0,       1, 0,
-                  nullptr,    0,       1000, 0, 0, 2 << 20, 0, 0, nullptr,      0,       0, nullptr,
-                  0,          0,       0,    0, 0, 0,       0, 0, nullptr,      nullptr, 0, 0,
-                  nullptr,    nullptr, 0,    0};
+FakeState fake = {8ull << 30, 0,       0,       0,       0,      0,       0,       0, CUDA_SUCCESS,
+                  0,          1,       0,       nullptr, 0,      1000,    0,       0, 2 << 20,
+                  0,          0,       nullptr, 0,       0,      nullptr, 0,       0, 0,
+                  0,          0,       0,       0,       0,      nullptr, nullptr, 0, 0,
+                  nullptr,    nullptr, 0,       0,       nullptr};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);
@@ -108,6 +109,7 @@ FAKE CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
 FAKE CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* active) {
   *flags = 0;
   *active = fake.context_active > 0;
+  if (fake.on_state != nullptr) fake.on_state();
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return take(out, bytes); }

@@ -67,6 +67,7 @@ struct FakeState {
   void (*on_released)();                   // behind all that cuMemRelease does; nullptr = nothing
   int handles_again;                       // 1: cuMemCreate gives out the handle that ended last
   unsigned long long arrays;               // of all kinds, that are there
+  void (*on_state)();  // behind what the state of a primary context is; nullptr = nothing
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.
