@@ -17,7 +17,6 @@ namespace {
 uint32_t paused;  // how many keep scopes from beginning
 Lock pausing;     // held while they are stopped
 uint32_t asking;  // how many ask for that lock from within a scope
-constexpr uint64_t kPausePatienceNs = 1'000'000'000;
 constexpr uint64_t kPauseAgainNs = 1'000'000;
 RateLimit refusals_said;
 uint64_t contexts_charged[kDevicesMax];  // how many
@@ -116,20 +115,18 @@ int AccountScope::device() const {
   return thread_ != nullptr && thread_context(thread_) ? thread_->device : -1;
 }
 
-// What a scope waits for may be in another that is kept from beginning: now and then they go on.
-void accounts_pause() {
-  for (;;) {
-    const uint64_t until_ns = clock_now_ns() + kPausePatienceNs;
-    scopes_stop();
-    do {
-      pausing.acquire();
-      if (scopes_end(until_ns, true)) return;
-      pausing.release();
-      sleep_ns(kPauseAgainNs);  // the lock is not fair: it is for who asks
-    } while (clock_now_ns() < until_ns);
-    scopes_go();
-    sleep_ns(kPauseAgainNs);
-  }
+// What a scope waits for may be in another that is kept from beginning: not for ever.
+bool accounts_pause(uint64_t patience_ns) {
+  const uint64_t until_ns = clock_now_ns() + patience_ns;
+  scopes_stop();
+  do {
+    pausing.acquire();
+    if (scopes_end(until_ns, true)) return true;
+    pausing.release();
+    sleep_ns(kPauseAgainNs);  // the lock is not fair: it is for who asks
+  } while (clock_now_ns() < until_ns);
+  scopes_go();
+  return false;
 }
 
 bool accounts_pause_for(uint64_t patience_ns) {

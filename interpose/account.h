@@ -187,6 +187,14 @@ void graph_memory_settle(int device);
 void graph_memory_settle();
 void graph_memory_sum(uint64_t* bytes_by_device);
 void graph_memory_reset_after_fork();
+/// Nobody else changes what is charged for graphs meanwhile.
+class GraphMemoryPause {
+ public:
+  GraphMemoryPause();
+  ~GraphMemoryPause();
+  GraphMemoryPause(const GraphMemoryPause&) = delete;
+  GraphMemoryPause& operator=(const GraphMemoryPause&) = delete;
+};
 
 // Physical memory of the program's own virtual memory management: charged until the last handle and
 // mapping are gone. What was imported is in no table; for it the answer is false: its charge is the
@@ -217,12 +225,15 @@ bool vmm_known(CUmemGenericAllocationHandle handle);
 /// Others may have it now. A multicast object stays known: its end is not seen here.
 void vmm_exported(CUmemGenericAllocationHandle handle);
 
-/// Writes the whole account into the ledger's (new) slot. Called while no AccountScope exists.
+/// Writes the whole account into the ledger's (new) slot. Called while no AccountScope exists, in a
+/// PoolsScope and a GraphMemoryPause from before the ledger got the slot: a wait that returns, or a
+/// question about memory, looks at pools without an AccountScope.
 void account_restore();
-/// Stops and lets pass AccountScopes, all but the calling thread's.
-void accounts_pause();
-/// The same for so long at most. False: some scopes have not ended; no new one begins all the same,
-/// until accounts_resume().
+/// Stops AccountScopes, all but the calling thread's, until accounts_resume(). False: some have not
+/// ended within that time, and all go on.
+[[nodiscard]] bool accounts_pause(uint64_t patience_ns);
+/// The same for a reading that is worth something without it: on false no new one begins all the
+/// same, until accounts_resume().
 [[nodiscard]] bool accounts_pause_for(uint64_t patience_ns);
 void accounts_resume();
 void account_reset_after_fork();
@@ -230,9 +241,20 @@ void account_reset_after_fork();
 /// After a call that may have ended the primary context of a device: gives back what it took along.
 /// True when it is there, with its handle.
 bool primary_look(int device, CUcontext* context);
-/// The primary context as far as it is charged; nullptr = it is not.
-CUcontext primary_known(int device);
+/// The primary context as far as it is charged; nullptr = it is not. `ends`: how often one of the
+/// device has ended.
+CUcontext primary_known(int device, uint32_t* ends);
+struct ContextRecord;
+/// After a call that may have ended it and had its record from context_ending(): another thread's
+/// may have, too, which found no record, and another one may be there since.
+void primary_may_have_ended(int device, CUcontext context, uint32_t ends, ContextRecord* record);
 bool primary_is_active(int device);
+/// Keeps primary and green contexts from ending; false = one ends, and has not within that time.
+[[nodiscard]] bool contexts_stay_for(uint64_t patience_ns);
+void contexts_may_end();
+/// Tells the meter of every context that it was not told of, for there was no broker: what is in
+/// flight in it is to be waited for. While the account is paused and contexts stay.
+void contexts_meet();
 /// Primary contexts are the parent's.
 void primaries_reset_after_fork();
 

@@ -284,6 +284,9 @@ void graph_memory_sum(uint64_t* bytes_by_device) {
   for (int device = 0; device < kDevicesMax; ++device) bytes_by_device[device] += charged[device];
 }
 
+GraphMemoryPause::GraphMemoryPause() { lock.acquire(); }
+GraphMemoryPause::~GraphMemoryPause() { lock.release(); }
+
 void graph_memory_reset_after_fork() {
   graph_memory_seen = 0;
   memset(charged, 0, sizeof charged);

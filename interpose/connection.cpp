@@ -20,6 +20,10 @@ constexpr uint64_t kPendingLookNs = 20'000'000;  // whether a registration was a
 constexpr uint64_t kReconnectMinNs = 100'000'000;
 constexpr uint64_t kReconnectMaxNs = 5'000'000'000;
 constexpr uint64_t kRoomAskNs = 1'000'000'000;
+// How long the helper waits for calls that change the account, before it looks at the rest again
+// and waits for longer: a free may wait for a kernel.
+constexpr uint64_t kPatienceMinNs = 20'000'000;
+constexpr uint64_t kPatienceMaxNs = 320'000'000;
 
 bool connected;
 uint64_t lost_ns;
@@ -29,9 +33,10 @@ uint64_t alive_looked_ns;
 bool refusal_said;
 bool asks_for_broker;
 bool pending;     // a registration is under way
-bool adopting;    // it was answered, and the pages wait for memory that is out
+bool adopting;    // it was answered, and the pages wait for memory that is out or for calls
 int room_wanted;  // the GPU that had no room for that memory
 uint64_t room_asked_ns;
+uint64_t patience_ns = kPatienceMinNs;
 bool lost_acted;  // the grace is over
 bool pages_changed;
 const uint32_t* stops;  // not 0 once the process is exiting
@@ -62,8 +67,16 @@ bool memory_bring_back() {
   return swap_bytes_out() == 0;
 }
 
+void patience_grow() {
+  if (patience_ns < kPatienceMaxNs) patience_ns *= 2;
+}
+
 void adopt() {
-  process_adopt_pages(link_slot());
+  if (!process_adopt_pages(link_slot(), patience_ns)) {
+    patience_grow();
+    return;
+  }
+  patience_ns = kPatienceMinNs;
   gate_adopted();
   pages_changed = true;
   adopting = false;
@@ -155,14 +168,21 @@ void lost_act(uint64_t lost_for_ns) {
     const bool waits = policy().missing == MissingBroker::kHold;
     // The gates do not open before the memory is back.
     if (!waits && !memory_bring_back()) return;
-    lost_acted = true;
     if (waits) {
+      lost_acted = true;
       process_hold();
       hold_say();
       return;
     }
     const bool limits = limits_own().any() || policy().missing == MissingBroker::kStatic;
-    if (limits && process_go_alone()) {
+    const GoneAlone gone = limits ? process_go_alone(patience_ns) : GoneAlone::kCannot;
+    if (gone == GoneAlone::kNotYet) {
+      patience_grow();
+      return;
+    }
+    lost_acted = true;
+    patience_ns = kPatienceMinNs;
+    if (gone == GoneAlone::kAlone) {
       pages_changed = true;
       return;
     }

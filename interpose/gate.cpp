@@ -399,11 +399,13 @@ void launch_look(LaunchPass& pass, bool submitted) {
 
 namespace {
 
-bool somebody_inside(int gpu) {
+// `anywhere`: whatever GPU they are inside for.
+bool somebody_inside(int gpu, bool anywhere) {
   for (int i = 0, n = thread_count(); i < n; ++i) {
     const ThreadRecord& thread = *thread_at(i);
     const uint32_t inside = load_acquire(thread.inside);
     if (inside == static_cast<uint32_t>(gpu) + 1 || inside == kInsideAnywhere) return true;
+    if (anywhere && inside != 0) return true;
     // By the numbers of pages that were it may be the GPU.
     if (inside != 0 && load_acquire(thread.renumbered) != 0) return true;
   }
@@ -425,8 +427,15 @@ uint64_t exclusive_launches() {
 
 }  // namespace
 
+// Under exclusive leases a launch asks that of its thread's GPU, wherever its stream is.
+static bool gpus_are_mixed() {
+  return process.gpu_count > 1 &&
+         (process.lease->tenant_class == protocol::TenantClass::kExclusive ||
+          exclusive_launches() != 0);
+}
+
 bool drain_step(int gpu) {
-  if (somebody_inside(gpu)) return false;
+  if (somebody_inside(gpu, gpus_are_mixed())) return false;
   const uint64_t exclusive = exclusive_launches();
   const bool wait_context = exclusive != exclusive_drained[gpu];
   bool drained = true;
@@ -461,10 +470,11 @@ bool somebody_touches() {
 
 bool hold_step(int gpu, uint32_t epoch) {
   // The order matters: a thread that found a capture in progress passes the gate, so first there is
-  // no capture any more, and then nobody who passed is left inside.
+  // no capture any more, and then nobody who passed is left inside. One of those may have begun
+  // another.
   if (load_acquire(captures_active) != 0) return false;
   threads_barrier();
-  if (somebody_touches()) return false;
+  if (somebody_touches() || load_acquire(captures_active) != 0) return false;
   bool passed = true;
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);

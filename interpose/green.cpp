@@ -11,6 +11,8 @@
 namespace sluice::interpose {
 namespace {
 
+Lock ends_lock;  // while one ends
+
 uint64_t key_of(CUgreenCtx green) { return reinterpret_cast<uint64_t>(green); }
 
 bool remember(CUgreenCtx green, CUcontext context, int device) {
@@ -59,6 +61,30 @@ GreenEnd::GreenEnd(CUgreenCtx green) : green_(green) {
   context_ = context_of(record);
   device_ = record.device;
 }
+
+// One at a time: each may be the one that ends the primary context, whose record only the first
+// would have.
+void GreenEnd::begin() {
+  ends_lock.acquire();
+  if (context_ != nullptr) own_ = context_ending(context_);
+  // It may be the last that holds the primary context.
+  primary_ = primary_known(device_, &primary_ends_);
+  if (primary_ != nullptr) held_ = context_ending(primary_);
+}
+
+void GreenEnd::finish(bool ended) {
+  if (context_ != nullptr) {
+    context_ended(context_, own_, ended);
+    // Nobody shall take it for one that is there, before its record goes.
+    if (ended) (void)remember(green_, nullptr, device_);
+  }
+  if (primary_ != nullptr) primary_may_have_ended(device_, primary_, primary_ends_, held_);
+  ends_lock.release();
+}
+
+bool green_ends_stop_for(uint64_t patience_ns) { return ends_lock.acquire_for(patience_ns); }
+void green_ends_go() { ends_lock.release(); }
+void green_reset_after_fork() { ends_lock.reset_after_fork(); }
 
 void GreenEnd::settle() const {
   const ErrnoGuard guard;

@@ -21,23 +21,30 @@ class GreenEnd {
   /// The driver's call, and nothing else, in which `green` ends.
   template <class Call>
   CUresult call(Call end) {
-    ContextRecord* own = context_ != nullptr ? context_ending(context_) : nullptr;
-    // It may be the last that holds the primary context.
-    const CUcontext primary = primary_known(device_);
-    ContextRecord* held = primary != nullptr ? context_ending(primary) : nullptr;
+    begin();
     const CUresult result = end();
-    const bool ended = result == CUDA_SUCCESS;
-    if (context_ != nullptr) context_ended(context_, own, ended);
-    if (primary != nullptr) context_ended(primary, held, ended && !primary_is_active(device_));
+    finish(result == CUDA_SUCCESS);
     return result;
   }
   /// After a call that succeeded.
   void settle() const;
 
  private:
+  void begin();
+  void finish(bool ended);
+
   CUgreenCtx green_;
   CUcontext context_ = nullptr;
   int device_ = -1;
+  ContextRecord* own_ = nullptr;
+  CUcontext primary_ = nullptr;
+  uint32_t primary_ends_ = 0;
+  ContextRecord* held_ = nullptr;
 };
+
+/// Keeps green contexts from ending; false = one ends, and has not within that time.
+[[nodiscard]] bool green_ends_stop_for(uint64_t patience_ns);
+void green_ends_go();
+void green_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -19,6 +19,7 @@ namespace {
 struct Primary {
   CUcontext context;
   bool charged;
+  uint32_t ends;  // how many there were
 };
 Primary primaries[kDevicesMax];
 Lock primaries_lock;
@@ -200,6 +201,7 @@ CUresult primary_discharge(CUdevice device, bool* ended, Call call) {
   if (primary.charged) context_ended(primary.context, meter, over);
   if (over) {
     primary.charged = false;
+    ++primary.ends;
     *ended = true;
     context_end(primary.context, device);
   }
@@ -256,10 +258,17 @@ CUresult current_change(Call call) {
 
 }  // namespace
 
-CUcontext sluice::interpose::primary_known(int device) {
+CUcontext sluice::interpose::primary_known(int device, uint32_t* ends) {
   if (device < 0 || device >= kDevicesMax) return nullptr;
   const LockScope scope(primaries_lock);
+  *ends = primaries[device].ends;
   return primaries[device].charged ? primaries[device].context : nullptr;
+}
+
+void sluice::interpose::primary_may_have_ended(int device, CUcontext context, uint32_t ends,
+                                               ContextRecord* record) {
+  const LockScope scope(primaries_lock);
+  context_ended(context, record, primaries[device].ends != ends || !primary_is_active(device));
 }
 
 bool sluice::interpose::primary_look(int device, CUcontext* context) {
@@ -269,6 +278,7 @@ bool sluice::interpose::primary_look(int device, CUcontext* context) {
   if (!primary_is_active(device)) {
     if (primary.charged) context_end(primary.context, device);
     primary.charged = false;
+    ++primary.ends;
     return false;
   }
   *context = primary.context;
@@ -279,8 +289,58 @@ bool sluice::interpose::primary_look(int device, CUcontext* context) {
   return held;
 }
 
+bool sluice::interpose::contexts_stay_for(uint64_t patience_ns) {
+  if (!green_ends_stop_for(patience_ns)) return false;
+  if (primaries_lock.acquire_for(patience_ns)) return true;
+  green_ends_go();
+  return false;
+}
+
+void sluice::interpose::contexts_may_end() {
+  primaries_lock.release();
+  green_ends_go();
+}
+
+namespace {
+
+void contexts_meet_of(RecordKind kind) {
+  constexpr uint64_t kRoom = 64;
+  Record few[kRoom];
+  Record* records = few;
+  const uint64_t count = process.records.list(kind, few, kRoom);
+  const size_t bytes = count * sizeof(Record);
+  // Nothing is added meanwhile.
+  if (count > kRoom) records = static_cast<Record*>(pages_allocate(bytes));
+  if (records == nullptr) return unrecorded_say("a context's record");
+  if (count > kRoom) (void)process.records.list(kind, records, count);
+  for (uint64_t i = 0; i < count; ++i) {
+    const Record& record = records[i];
+    const auto handle = kind == RecordKind::kContext
+                            ? reinterpret_cast<CUcontext>(record.key)
+                            : static_cast<CUcontext>(const_cast<void*>(record.context));
+    if (handle != nullptr && device_gpu(record.device) >= 0)
+      (void)context_record(handle, record.device);
+  }
+  if (count > kRoom) pages_free(records, bytes);
+}
+
+}  // namespace
+
+void sluice::interpose::contexts_meet() {
+  contexts_meet_of(RecordKind::kContext);
+  contexts_meet_of(RecordKind::kGreen);
+  for (int device = 0; device < process.device_count; ++device) {
+    const Primary& primary = primaries[device];
+    if (primary.charged && primary.context != nullptr && device_gpu(device) >= 0 &&
+        primary_is_active(device)) {
+      (void)context_record(primary.context, device);
+    }
+  }
+}
+
 void sluice::interpose::primaries_reset_after_fork() {
   primaries_lock.reset_after_fork();
+  green_reset_after_fork();
   for (Primary& primary : primaries) primary = {};
 }
 

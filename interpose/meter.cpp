@@ -225,7 +225,7 @@ bool fence_of_context_drop(ContextRecord& context, StreamRecord& stream) {
 
 void stream_harvest(ContextRecord& context, StreamRecord& stream) {
   while (stream.fence_count > 0) {
-    const Fence fence = fence_at(stream, 0);
+    const Fence& fence = fence_at(stream, 0);
     const CUresult result = driver.cuEventQuery(fence.event);
     if (result == CUDA_ERROR_NOT_READY) {
       if (!fence_of_context_drop(context, stream)) break;

@@ -362,8 +362,27 @@ void gates_reset() {
   store_release(process.lost_refuse, 0u);
 }
 
-// The account moves to the pages that are in place now.
-void pages_adopt(uint32_t slot) {
+// Stops whatever changes the account or ends a context. False: somebody is within such a call, who
+// may wait for a kernel there.
+bool account_stop(uint64_t patience_ns) {
+  if (!accounts_pause(patience_ns)) return false;
+  if (contexts_stay_for(patience_ns)) return true;
+  accounts_resume();
+  return false;
+}
+
+void account_go() {
+  contexts_may_end();
+  accounts_resume();
+}
+
+// From before the first of the new pages is in place until the whole account is in them.
+struct LedgerPause {
+  PoolsScope pools;
+  GraphMemoryPause graphs;
+};
+
+void account_move(uint32_t slot) {
   {
     const LockScope scope(devices_lock);
     pages_take(slot);
@@ -375,6 +394,14 @@ void pages_adopt(uint32_t slot) {
   registered_mode = Mode::kActive;
   mode_set(Mode::kActive);
   account_restore();
+}
+
+// The account moves to the pages that are in place now.
+void pages_adopt(uint32_t slot) {
+  const bool was_offline = process_mode() == Mode::kOffline;
+  account_move(slot);
+  if (process.gpu_count == 0) return;
+  if (was_offline) contexts_meet();
   process_renumbered();
   gates_reset();
 }
@@ -394,39 +421,45 @@ void process_renumbered() {
   }
 }
 
-void process_adopt_pages(uint32_t slot) {
-  accounts_pause();
-  link_pages_install();
-  const bool was_alone = __atomic_exchange_n(&process.alone, 0, __ATOMIC_ACQ_REL) != 0;
+bool process_adopt_pages(uint32_t slot, uint64_t patience_ns) {
+  if (!account_stop(patience_ns)) return false;
+  const bool was_alone = load_acquire(process.alone) != 0;
   const uint32_t family_slot = process.slot;
-  // What the policy said of the time without a broker is over.
-  Limits asked;
-  Line ignored;
-  (void)link_limits(&asked, &ignored);
-  limits_set(asked);
-  pages_adopt(slot);
+  {
+    const LedgerPause pause;
+    link_pages_install();
+    store_release(process.alone, 0u);
+    // What the policy said of the time without a broker is over.
+    Limits asked;
+    Line ignored;
+    (void)link_limits(&asked, &ignored);
+    limits_set(asked);
+    pages_adopt(slot);
+  }
   const char* fault = nullptr;
   if (!shares_begin(&fault)) refusal_say(fault);
   if (was_alone) family_slot_give(static_cast<int>(family_slot));
-  accounts_resume();
+  account_go();
+  return true;
 }
 
-bool process_go_alone() {
+GoneAlone process_go_alone(uint64_t patience_ns) {
   if (policy().missing == MissingBroker::kStatic) {
     limits_set(limits_narrow(limits_own(), policy().limits));
   }
-  accounts_pause();
+  if (!account_stop(patience_ns)) return GoneAlone::kNotYet;
   const char* fault = nullptr;
   protocol::GpuUuid gpus[protocol::kTenantGpusMax];
   for (uint32_t i = 0; i < process.gpu_count; ++i) gpus[i] = process.lease->gpus[i].gpu;
-  const int slot = alone_take(gpus, process.gpu_count, &fault);
-  if (slot >= 0) {
-    pages_adopt(static_cast<uint32_t>(slot));
-  } else {
-    refusal_say(fault);
+  int slot = -1;
+  {
+    const LedgerPause pause;
+    slot = alone_take(gpus, process.gpu_count, &fault);
+    if (slot >= 0) pages_adopt(static_cast<uint32_t>(slot));
   }
-  accounts_resume();
-  return slot >= 0;
+  if (slot < 0) refusal_say(fault);
+  account_go();
+  return slot >= 0 ? GoneAlone::kAlone : GoneAlone::kCannot;
 }
 
 bool process_slot_take() {

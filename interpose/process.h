@@ -100,8 +100,9 @@ void process_renumbered();
 /// The index of a GPU in the lease page; -1 if it is none of the tenant's.
 int process_gpu_of(const protocol::GpuUuid& uuid);
 /// After (re)registration: new pages are in place, but the ledger and the devices belong to the old
-/// ones.
-void process_adopt_pages(uint32_t slot);
+/// ones. False, and nothing was done: a call that changes the account has not ended within that
+/// time.
+[[nodiscard]] bool process_adopt_pages(uint32_t slot, uint64_t patience_ns);
 /// Looks again which quota is the narrower one, and where memory is to be movable.
 void process_quotas_choose();
 // Helper side of lost contact.
@@ -109,8 +110,13 @@ void process_set_lost_open(bool open);
 /// Closes the gates until a broker is back, or makes launches fail that wait at them.
 void process_hold();
 void process_refuse(bool refuse);
-/// Goes on under limits of its own. False when that cannot be; the sentence was said.
-bool process_go_alone();
+enum class GoneAlone : uint8_t {
+  kAlone,
+  kCannot,  // the sentence was said
+  kNotYet,  // as process_adopt_pages
+};
+/// Goes on under limits of its own.
+[[nodiscard]] GoneAlone process_go_alone(uint64_t patience_ns);
 
 /// For the helper's thread, of a process without a broker: takes its slot. False = none is free.
 bool process_slot_take();

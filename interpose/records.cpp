@@ -157,6 +157,19 @@ uint64_t Records::count() {
   return total;
 }
 
+uint64_t Records::list(RecordKind kind, Record* out, uint64_t room) {
+  uint64_t found = 0;
+  for (Shard& s : shards_) {
+    const LockScope scope(s.lock);
+    for (uint64_t i = 0; i < s.capacity; ++i) {
+      if (s.entries[i].kind != kind) continue;
+      if (found < room) out[found] = s.entries[i];
+      ++found;
+    }
+  }
+  return found;
+}
+
 void Records::reset_after_fork() {
   for (Shard& s : shards_) {
     s.lock.reset_after_fork();

@@ -50,6 +50,8 @@ class Records {
   /// The bytes of every record of that kind whose `context` this is.
   uint64_t bytes_of(RecordKind kind, const void* context);
   uint64_t count();
+  /// Writes as many records of that kind as there is room for; how many there are.
+  uint64_t list(RecordKind kind, Record* out, uint64_t room);
   /// In a fork child: the locks are free, and CUDA objects of the parent mean nothing.
   void reset_after_fork();
 

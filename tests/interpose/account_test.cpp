@@ -12,6 +12,7 @@ namespace sluice::interpose {
 namespace {
 
 constexpr uint64_t kPatienceNs = 5'000'000;
+constexpr uint64_t kForEverNs = 60'000'000'000;
 
 class AccountPauseTest : public ::testing::Test {
  protected:
@@ -39,11 +40,28 @@ TEST_F(AccountPauseTest, AScopeThatPausesItselfIsWaitedForAndNotWithheldTheLock)
     within = 3;
   });
   while (within == 0) sleep_ms(1);
-  accounts_pause();
+  ASSERT_TRUE(accounts_pause(kForEverNs));
   passed = true;
   EXPECT_EQ(within, 3);
   accounts_resume();
   asking.join();
+}
+
+// As a free that waits for a kernel: who pauses does so in vain, and holds nobody up for it.
+TEST_F(AccountPauseTest, AScopeThatLastsKeepsNobody) {
+  std::atomic<bool> within{false}, ends{false};
+  std::thread lasting([&] {
+    const AccountScope scope;
+    within = true;
+    while (!ends) sleep_ms(1);
+  });
+  while (!within) sleep_ms(1);
+  EXPECT_FALSE(accounts_pause(kPatienceNs));
+  { const AccountScope begins; }
+  ends = true;
+  lasting.join();
+  EXPECT_TRUE(accounts_pause(kForEverNs));
+  accounts_resume();
 }
 
 // The same of several at once, who wait for each other no longer than they say.
@@ -60,7 +78,7 @@ TEST_F(AccountPauseTest, SoAreSeveral) {
   };
   std::thread one(ask), two(ask), three(ask);
   for (int i = 0; i < 5; ++i) {
-    accounts_pause();
+    ASSERT_TRUE(accounts_pause(kForEverNs));
     const int before = rounds;
     sleep_ms(20);
     EXPECT_EQ(rounds, before);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "tests/interpose/guest.h"
@@ -18,6 +19,9 @@ constexpr unsigned char kOtherGpu = kFakeUuidBase + 1;  // a GPU that the proces
 
 std::atomic<int> launches_kept;  // in the driver
 std::atomic<bool> launches_go;
+thread_local bool reads_slowly;  // what pools have reserved
+TestBroker* moves_to;
+std::atomic<bool> moved_meanwhile;
 
 CUresult launch_keep(const FakeLaunch&) {
   ++launches_kept;
@@ -67,6 +71,18 @@ class AdoptionTest : public GuestTest {
           return false;
         },
         timeout_ms);
+  }
+  void work_is_waited_for() {
+    ASSERT_EQ(launch(), CUDA_SUCCESS);
+    fake.events_pending = 1;
+    auto next = std::make_unique<TestBroker>(kGiB);
+    next->hold_store(true);
+    replace(std::move(next));
+    EXPECT_FALSE(broker->wait_held(200));
+    EXPECT_FALSE(drained(0, 0));
+    fake.events_pending = 0;
+    EXPECT_TRUE(broker->wait_held(5000));
+    broker->hold_store(false);
   }
   std::thread launch_kept() {
     fake.on_launch = launch_keep;
@@ -149,6 +165,79 @@ TEST_F(AdoptionTest, ADrainWaitsForALaunchBeforeTheFirstBroker) {
   EXPECT_TRUE(broker->wait_held(5000));
   program.join();
   broker->hold_store(false);
+}
+
+// What was launched then is in no counter.
+TEST_F(AdoptionTest, ADrainWaitsForWorkFromBeforeTheFirstBroker) {
+  begin_offline();
+  work_is_waited_for();
+}
+
+TEST_F(AdoptionTest, ADrainWaitsForWorkOfAnyContextFromBeforeTheFirstBroker) {
+  begin_offline();
+  auto context = reinterpret_cast<CUcontext>(0x5000);
+  ASSERT_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+  work_is_waited_for();
+}
+
+// A wait that returns looks at pools, whatever becomes of the account meanwhile. What it finds goes
+// into the old pages or comes after the move. (The helper may want to look at pools itself, and
+// then waits for the one who does, instead of moving anything.)
+TEST_F(AdoptionTest, TheAccountMovesInNobodysLookAtPools) {
+  begin(std::make_unique<TestBroker>(kGiB));
+  fake.pool_step_bytes = 8 * kMiB;
+  CUdeviceptr pooled = 0, pointer = 0;
+  ASSERT_EQ(cuMemAllocAsync(&pooled, kMiB, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_SUCCESS);
+  fake.pool_reserved_bytes = 0;  // as the wait will find
+  auto next = std::make_unique<TestBroker>(kGiB);
+  moves_to = next.get();
+  fake.on_pool_read = [] {
+    if (!reads_slowly) return;
+    ++launches_kept;
+    (void)eventually([] { return moves_to->registrations() > 0; }, 2000);
+    sleep_ms(200);
+    moved_meanwhile = moves_to->account().held_bytes.load() != 0;
+  };
+  std::thread program([] {
+    reads_slowly = true;
+    EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  });
+  while (launches_kept == 0) sleep_ms(1);
+  replace(std::move(next));
+  program.join();
+  EXPECT_FALSE(moved_meanwhile);
+  EXPECT_TRUE(eventually([&] { return broker->account().held_bytes.load() == 4096; }))
+      << broker->account().held_bytes.load();
+}
+
+// A free may wait for a kernel, and who waits for a lease shall not wait for that.
+TEST_F(AdoptionTest, AFreeThatWaitsKeepsNobodyAtTheGateOfABrokerThatIsGone) {
+  begin(std::make_unique<TestBroker>(kGiB));
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_SUCCESS);
+  fake.on_enter = [](const char* function) {
+    if (function != std::string("cuMemFree_v2")) return;
+    ++launches_kept;
+    while (!launches_go) sleep_ms(1);
+  };
+  std::thread program([&] { EXPECT_EQ(cuMemFree_v2(pointer), CUDA_SUCCESS); });
+  while (launches_kept == 0) sleep_ms(1);
+  broker->lease_store(0);
+  replace(std::make_unique<TestBroker>(kGiB));
+  std::atomic<bool> launched{false};
+  std::thread launcher([&] {
+    EXPECT_EQ(launch(), CUDA_SUCCESS);
+    launched = true;
+  });
+  EXPECT_TRUE(eventually([&] { return launched.load(); }, 20000));
+  EXPECT_EQ(broker->account().held_bytes.load(), 0u) << "the account is not the new broker's yet";
+  launches_go = true;
+  program.join();
+  launcher.join();
+  // Nothing is held: that it is the new broker's now is seen by its drain.
+  EXPECT_TRUE(drained(0, 10000));
 }
 
 }  // namespace

@@ -26,7 +26,8 @@ FakeState fake = {8ull << 30, 0,       0,
                   0,          0,       nullptr,
                   nullptr,    0,       0,
                   nullptr,    nullptr, 0,
-                  0,          nullptr, CU_MEM_LOCATION_TYPE_DEVICE};
+                  0,          nullptr, CU_MEM_LOCATION_TYPE_DEVICE,
+                  nullptr};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);
@@ -139,6 +140,7 @@ FAKE CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
 FAKE CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* active) {
   *flags = 0;
   *active = fake.context_active > 0;
+  if (fake.on_state != nullptr) fake.on_state();
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return take(out, bytes); }

@@ -69,6 +69,7 @@ struct FakeState {
   unsigned long long arrays;               // of all kinds, that are there
   CUstream stream_elsewhere;  // the one that is in a context of the second device; nullptr = none
   CUmemLocationType graph_node_place;  // where it allocates
+  void (*on_state)();  // behind what the state of a primary context is; nullptr = nothing
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

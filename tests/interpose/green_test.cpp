@@ -197,4 +197,29 @@ TEST_F(GreenTest, AThreadThatHadADeadContextSeesTheNextOneOfItsHandle) {
   program.join();
 }
 
+std::atomic<int> states_read;
+std::atomic<bool> state_goes;
+
+// Another thread may end the primary context when the first one has just seen that it is there.
+TEST_F(GreenTest, NorIsThePrimaryContextThatAnotherThreadEndsMeanwhile) {
+  begin();
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  green_begin();
+  fake.on_state = [] {
+    if (states_read++ > 0) return;
+    while (!state_goes) sleep_ms(1);
+  };
+  std::thread program([] { EXPECT_EQ(cuGreenCtxDestroy(kGreen), CUDA_SUCCESS); });
+  while (states_read == 0) sleep_ms(1);
+  std::thread other([] { EXPECT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS); });
+  sleep_ms(200);
+  state_goes = true;
+  program.join();
+  other.join();
+  fake.events_pending = 1;  // whoever asks for the dead context's work waits for ever
+  broker->lease_store(0);
+  broker->hold_store(true);
+  EXPECT_TRUE(broker->wait_held(5000));
+}
+
 }  // namespace

@@ -207,4 +207,32 @@ TEST_F(HoldTest, AnAllocationThatWaitsDoesNotKeepTheProcessFromANewBroker) {
   EXPECT_EQ(next.account().held_bytes.load(), 4096u);
 }
 
+std::atomic<int> launches_inside;
+std::atomic<bool> launches_return;
+
+// Which may be on its way into a stream of another GPU than its thread's.
+TEST(HoldGpusTest, ADrainWaitsForExclusiveLaunchesOfAnyGpu) {
+  TestBroker broker(1ull << 30);
+  unsigned char other[16];
+  for (unsigned char& byte : other) byte = kFakeUuidBase + 1;
+  broker.gpu_add(other);
+  broker.environment_set();
+  broker.lease_store(kLeaseOpen | kLeaseExclusive);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  fake.on_launch = [](const FakeLaunch&) {
+    ++launches_inside;
+    while (!launches_return) sleep_ms(1);
+    return CUDA_SUCCESS;
+  };
+  std::thread program([] { EXPECT_EQ(launch(), CUDA_SUCCESS); });
+  while (launches_inside == 0) sleep_ms(1);
+  broker.lease_store(0, 1);
+  const auto drained = [&] { return broker.account(0, 1).drained_epoch.load() == broker.epoch(1); };
+  EXPECT_FALSE(sluice::test::eventually(drained, 200));
+  launches_return = true;
+  EXPECT_TRUE(sluice::test::eventually(drained));
+  program.join();
+}
+
 }  // namespace
