@@ -193,7 +193,8 @@ enum class Entered : uint8_t {
 
 // Raises `inside` under an open lease, waiting as long as it takes. `numbering`: by which the GPU
 // is known.
-Entered lease_enter(ThreadRecord& thread, int gpu, uint32_t numbering, uint32_t* lease) {
+SLUICE_ALWAYS_INLINE Entered lease_enter(ThreadRecord& thread, int gpu, uint32_t numbering,
+                                         uint32_t* lease) {
   bool let = false;
   for (;;) {
     raise_word(thread.inside, static_cast<uint32_t>(gpu) + 1);
@@ -295,7 +296,7 @@ void gate_wait_tell(int gpu, uint64_t waited_ns) {
 
 // A stream's context is asked for before the gate, which the stream chooses. False: the launch is
 // not gated, as it is none of the tenant's GPUs' or captured.
-static bool launch_place(ThreadRecord& thread, LaunchPass* pass) {
+SLUICE_ALWAYS_INLINE bool launch_place(ThreadRecord& thread, LaunchPass* pass) {
   touch_begin(thread);
   const bool found = stream_place(thread, pass->handle, &pass->place);
   touch_end(thread);
@@ -304,9 +305,16 @@ static bool launch_place(ThreadRecord& thread, LaunchPass* pass) {
   return true;
 }
 
+// By the pages that are in place now.
+SLUICE_NOINLINE static bool launch_place_again(ThreadRecord& thread, LaunchPass* pass,
+                                               uint32_t* numbering) {
+  *numbering = load_acquire(process.numbering);
+  return launch_place(thread, pass) && pass->place.context != nullptr;
+}
+
 // Passes a launch that no lease binds. A broker that comes meanwhile is told of no drain before it
 // has returned.
-static void pass_uncounted(LaunchPass& pass) {
+SLUICE_NOINLINE static void pass_uncounted(LaunchPass& pass) {
   pass.way = LaunchPass::Way::kUncounted;
   if (load_acquire(process.lost_refuse) == 0) return;
   store_release(pass.thread->inside, 0u);
@@ -314,7 +322,7 @@ static void pass_uncounted(LaunchPass& pass) {
 }
 
 // With no broker yet. False: one has just come.
-static bool launch_offline(LaunchPass& pass) {
+SLUICE_NOINLINE static bool launch_offline(LaunchPass& pass) {
   ThreadRecord* thread = pass.thread = thread_record();
   if (thread == nullptr) {
     unrecorded(pass, "a thread's record");
@@ -350,8 +358,7 @@ void launch_admit(LaunchPass& pass) {
     const Entered entered = lease_enter(*thread, gpu, numbering, &word);
     if (entered == Entered::kUncounted) return pass_uncounted(pass);
     if (entered == Entered::kMoved) {
-      numbering = load_acquire(process.numbering);
-      if (!launch_place(*thread, &pass) || pass.place.context == nullptr) return;
+      if (!launch_place_again(*thread, &pass, &numbering)) return;
       continue;
     }
     if ((word & kLeaseExclusive) != 0) {
@@ -371,12 +378,20 @@ void launch_admit(LaunchPass& pass) {
   pass.begin_ns = clock_now_ns();
 }
 
+// By pages that came since the gate. Of one that is not the tenant's any more nothing is read that
+// matters.
+SLUICE_NOINLINE static int gpu_now(const ContextRecord& context) {
+  const int gpu = device_gpu(context.device);
+  return gpu < 0 ? 0 : gpu;
+}
+
 void launch_look(LaunchPass& pass, bool submitted) {
   const ErrnoGuard guard;
   const DepthScope depth(pass.thread);
   ContextRecord& context = *pass.stream->context;
-  const int gpu = device_gpu(context.device);  // pages may have come since the gate
-  const uint64_t window_ns = gpu >= 0 ? process.entry(gpu).window_ns.load() : 0;
+  const bool moved = load_relaxed(pass.thread->renumbered) != 0;
+  const int gpu = SLUICE_UNLIKELY(moved) ? gpu_now(context) : pass.place.gpu;
+  const uint64_t window_ns = process.entry(gpu).window_ns.load();
   {
     const CurrentScope current(pass.place);
     const LockScope scope(context.lock);
@@ -390,7 +405,7 @@ void launch_look(LaunchPass& pass, bool submitted) {
     cache_fill(pass, load_acquire(own_share) != nullptr ? 0 : budget);
     pass.thread->last_stream = pass.stream;
   }
-  if (gpu >= 0 && process.account(gpu).in_flight.load() == 0) {
+  if (process.account(gpu).in_flight.load() == 0) {
     process.account(gpu).in_flight.store(1);
     helper_wake();
   }
