@@ -94,13 +94,13 @@ int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& 
     const double room = window_share_ns(context, stream, look.window_ns);
     if (room < budget) budget = room;
   }
-  const double unfenced = work_ns(context, stream.submitted(), stream.fenced, kLaunchNsMin);
   // Whose thread may not come back to fence what it leaves: an event of the context must do.
   if (stream.per_thread && budget > 0 &&
       (captures_of(context.context) != 0 || !tails_can_be_fenced(context))) {
     budget = 0;
   }
-  if (look.fence_now || !burst || budget < look.launch_ns || unfenced >= budget)
+  if (look.fence_now || !burst || budget < look.launch_ns ||
+      work_ns(context, stream.submitted(), stream.fenced, kLaunchNsMin) >= budget)
     (void)fence_record(context, stream, false);
   return static_cast<int32_t>(budget);
 }
