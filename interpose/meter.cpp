@@ -415,7 +415,9 @@ void stream_forget(ContextRecord& context, CUstream stream) {
 
 void stream_unforget(ContextRecord& context, CUstream stream) {
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (s->stream == stream) s->destroyed = false;
+    if (s->stream != stream || !s->destroyed) continue;
+    s->destroyed = false;
+    if (!s->per_thread) return;  // the newest; others had the handle before it
   }
 }
 

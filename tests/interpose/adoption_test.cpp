@@ -90,6 +90,19 @@ class AdoptionTest : public GuestTest {
     while (launches_kept == 0) sleep_ms(1);
     return program;
   }
+  // By a broker that comes while the driver has a launch.
+  void launch_is_waited_for() {
+    std::thread program = launch_kept();
+    auto next = std::make_unique<TestBroker>(kGiB);
+    next->hold_store(true);
+    replace(std::move(next));
+    EXPECT_FALSE(broker->wait_held(200));
+    EXPECT_FALSE(drained(0, 0));
+    launches_go = true;
+    EXPECT_TRUE(broker->wait_held(5000));
+    program.join();
+    broker->hold_store(false);
+  }
 };
 
 TEST_F(AdoptionTest, ALaunchAsksTheLeaseThatItsGpuHasNow) {
@@ -141,30 +154,12 @@ TEST_F(AdoptionTest, ADrainWaitsForALaunchThatWasLetThroughWithoutABroker) {
   broker->lease_store(0);
   ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
   broker->die();
-  std::thread program = launch_kept();  // after the grace
-  auto next = std::make_unique<TestBroker>(kGiB);
-  next->hold_store(true);
-  replace(std::move(next));
-  EXPECT_FALSE(broker->wait_held(200));
-  EXPECT_FALSE(drained(0, 0));
-  launches_go = true;
-  EXPECT_TRUE(broker->wait_held(5000));
-  program.join();
-  broker->hold_store(false);
+  launch_is_waited_for();  // it is let through after the grace
 }
 
 TEST_F(AdoptionTest, ADrainWaitsForALaunchBeforeTheFirstBroker) {
   begin_offline();
-  std::thread program = launch_kept();
-  auto next = std::make_unique<TestBroker>(kGiB);
-  next->hold_store(true);
-  replace(std::move(next));
-  EXPECT_FALSE(broker->wait_held(200));
-  EXPECT_FALSE(drained(0, 0));
-  launches_go = true;
-  EXPECT_TRUE(broker->wait_held(5000));
-  program.join();
-  broker->hold_store(false);
+  launch_is_waited_for();
 }
 
 // What was launched then is in no counter.

@@ -5,7 +5,7 @@
 
 Each row is a process of its own, with half of the device's memory and half of the GPU's time, so that every allocation is
 charged and every launch goes through the gate and the meter. EXCEPTIONS (row, how, why) names the rows that are not as bare; a
-row of it that matches a pattern and is as bare, or is none, fails as well.
+row of it that is as bare all the same, unless it only may differ, or is none, fails as well.
 """
 import os
 import re
