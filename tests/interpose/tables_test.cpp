@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -344,11 +345,18 @@ TEST_F(TablesTest, ManyExecutableGraphsAreMeasured) {
   constexpr int kGraphs = 20000;
   for (int i = 0; i < kGraphs; ++i) ASSERT_EQ(cuGraphLaunch(exec(i), nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(cuGraphLaunch(exec(kGraphs - 1), nullptr), CUDA_SUCCESS);
-  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  const auto fences = fake.calls_event_record;
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(cuGraphLaunch(exec(kGraphs - 1), nullptr), CUDA_SUCCESS);
-  EXPECT_LT(fake.calls_event_record - fences, 50u);
+  // A graph without a record goes between two fences at each launch. One that has one goes in bursts
+  // with hardly any, unless the host puts the thread off between its launches: one burst tells.
+  constexpr unsigned kLaunches = 100;
+  auto fewest = 2ull * kLaunches;
+  for (int burst = 0; burst < 20 && fewest >= kLaunches / 2; ++burst) {
+    const auto before = fake.calls_event_record;
+    for (unsigned i = 0; i < kLaunches; ++i)
+      ASSERT_EQ(cuGraphLaunch(exec(kGraphs - 1), nullptr), CUDA_SUCCESS);
+    fewest = std::min(fewest, fake.calls_event_record - before);
+    ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  }
+  EXPECT_LT(fewest, kLaunches / 2);
 }
 
 TEST_F(TablesTest, ManyContextsMayReachEachOther) {
