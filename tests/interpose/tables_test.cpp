@@ -345,8 +345,9 @@ TEST_F(TablesTest, ManyExecutableGraphsAreMeasured) {
   constexpr int kGraphs = 20000;
   for (int i = 0; i < kGraphs; ++i) ASSERT_EQ(cuGraphLaunch(exec(i), nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-  // A graph without a record goes between two fences at each launch. One that has one goes in bursts
-  // with hardly any, unless the host puts the thread off between its launches: one burst tells.
+  // A graph without a record goes between two fences at each launch. One that has one goes in
+  // bursts with hardly any, unless the host puts the thread off between its launches: one burst
+  // tells.
   constexpr unsigned kLaunches = 100;
   auto fewest = 2ull * kLaunches;
   for (int burst = 0; burst < 20 && fewest >= kLaunches / 2; ++burst) {
