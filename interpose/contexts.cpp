@@ -138,13 +138,13 @@ void context_ended(CUcontext context, ContextRecord* record, bool ended) {
   unfinished_charge(*record);
   while (record->streams != nullptr) {
     StreamRecord* stream = record->streams;
-    record->streams = stream->next;
+    store_release(record->streams, stream->next);
     stream->next = record->spare;
     record->spare = stream;
   }
   record->base = nullptr;
   record->host_ahead_ns = 0;
-  record->frontier_ns = kNoFrontier;
+  store_release(record->frontier_ns, kNoFrontier);
   record->pool_count = 0;
   record->mean_ns = 0;
   record->asked = 0;
@@ -189,7 +189,7 @@ StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecor
   made->owner_number = thread->number;
   made->per_thread = per_thread;
   made->next = context.streams;
-  context.streams = made;
+  store_release(context.streams, made);
   return made;
 }
 

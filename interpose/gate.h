@@ -70,7 +70,7 @@ SLUICE_ALWAYS_INLINE bool stream_cache_holds(const StreamCache& cache, CUstream 
 /// launch stay where the caller put them.
 SLUICE_ALWAYS_INLINE uint64_t* launch_begin(ThreadRecord* thread, CUstream stream) {
   if (SLUICE_UNLIKELY(thread == nullptr || thread->inside != 0)) return nullptr;
-  const uint32_t* lease = thread->lease;
+  const uint32_t* lease = load_relaxed(thread->lease);
   if (SLUICE_UNLIKELY(lease == nullptr)) return nullptr;
   store_relaxed(thread->inside, thread->raised);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);  // see threads.h
@@ -106,7 +106,7 @@ SLUICE_ALWAYS_INLINE StreamRecord* graph_begin(ThreadRecord* thread, CUstream st
 SLUICE_ALWAYS_INLINE void graph_end(ThreadRecord* thread, StreamRecord* record, CUresult result) {
   // Not before the call: a fence behind what came before it must not have it among its graphs.
   if (SLUICE_LIKELY(result == CUDA_SUCCESS)) {
-    ++record->owner_graphs;
+    count_up(record->owner_graphs);
     store_release(record->owner_launches, record->owner_launches + 1);
   }
   store_release(thread->inside, 0u);
@@ -124,7 +124,7 @@ inline void launch_enter(LaunchPass& pass) {
   ThreadRecord* thread = this_thread;
   pass.thread = thread;
   if (SLUICE_LIKELY(thread != nullptr && (thread->depth | thread->inside) == 0 &&
-                    thread->context_known != 0 && thread->gpu >= 0)) {
+                    load_relaxed(thread->context_known) != 0 && thread->gpu >= 0)) {
     raise_word(thread->inside, static_cast<uint32_t>(thread->gpu) + 1);
     // Other pages may have come: what is known now is by their numbers, or is not known.
     const bool known = load_relaxed(thread->context_known) != 0;
@@ -165,7 +165,7 @@ inline void launch_leave(LaunchPass& pass, CUresult result) {
       store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kExclusive:
-      if (result == CUDA_SUCCESS) ++pass.thread->exclusive_launches[pass.place.gpu];
+      if (result == CUDA_SUCCESS) count_up(pass.thread->exclusive_launches[pass.place.gpu]);
       store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kLooked:

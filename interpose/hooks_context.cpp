@@ -51,7 +51,7 @@ void context_refused(RoomWait& wait, CUresult result, CUdevice device) {
 // nobody announced it. On those it is not to be, nor on one beyond those that are looked at.
 bool is_foreign(const AccountScope& account, int device) {
   return account.active() && process_mode() == Mode::kActive && load_acquire(process.alone) == 0 &&
-         load_acquire(process.gpu_count) != 0 && device_gpu(device) < 0 && device >= 0 &&
+         process.gpu_count != 0 && device_gpu(device) < 0 && device >= 0 &&
          device < process.device_total;
 }
 
@@ -402,7 +402,8 @@ SLUICE_HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
 SLUICE_HOOK CUresult cuCtxSetCurrent(CUcontext context) {
   // Runtimes set what is set already, often.
   const ThreadRecord* thread = this_thread;
-  const bool same = thread != nullptr && thread->context_known != 0 && thread->context == context;
+  const bool same =
+      thread != nullptr && load_relaxed(thread->context_known) != 0 && thread->context == context;
   process_enter();
   const CUresult result = driver.cuCtxSetCurrent(context);
   if (!same) thread_context_forget();

@@ -28,7 +28,7 @@ void visible_gpu_renew() {
   constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
   constexpr size_t kUuidLength = 40;
   const ErrnoGuard guard;
-  if (load_acquire(process.alone) != 0 || load_acquire(process.gpu_count) != 1) return;
+  if (load_acquire(process.alone) != 0 || process.gpu_count != 1) return;
   const char* shown = getenv(kVisible);
   char own[kUuidLength + 1];
   uuid_write(process.entry(0).gpu, own);

@@ -353,7 +353,7 @@ void fences_harvest(ContextRecord& context) {
     stream_harvest(context, *stream);
     const bool ended = stream->destroyed || owner_has_ended(*stream);
     if (ended && stream->fence_count == 0 && stream->launches() == stream->done.launches) {
-      *link = stream->next;
+      store_release(*link, stream->next);
       stream->next = context.spare;
       context.spare = stream;
     } else {

@@ -543,7 +543,8 @@ int device_gpu_learn(int device) {
     const bool known = load_acquire(process.devices_known) != 0;
     if (!known && (process_mode() != Mode::kActive || !devices_learn())) return -1;
   }
-  return device >= 0 && device < process.device_count ? process.device_gpu[device] : -1;
+  if (device < 0 || device >= process.device_count) return -1;
+  return process.device_gpu[device];
 }
 
 // With the current context in the record: its GPU, by the pages that are in place.

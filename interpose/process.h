@@ -34,23 +34,23 @@ struct Process {
   uint32_t lost = 0;         // it is gone longer than its grace, whatever follows from that
   uint32_t alone = 0;        // the pages are the family's (family.h), no broker's
   uint64_t memory_own = 0;   // this process's own limit; 0 = none
-  const protocol::LeasePage* lease = nullptr;
-  protocol::ClaimsPage* claims = nullptr;
-  uint32_t slot = 0;
+  Shared<const protocol::LeasePage*> lease;
+  Shared<protocol::ClaimsPage*> claims;
+  Shared<uint32_t> slot;
   const uint64_t* quota[protocol::kTenantGpusMax] = {};  // which of the two it is, by GPU
-  uint32_t gpu_count = 0;
-  uint32_t swap_gpus = 0;      // a bit for each whose allocations are to be movable
-  uint32_t devices_known = 0;  // device_gpu is filled
-  uint32_t numbering = 0;      // another one whenever a GPU may have got another number
-  int32_t device_count = 0;    // those that are looked at: at most kDevicesMax
-  int32_t device_total = 0;    // those that the driver has
-  int8_t device_gpu[kDevicesMax] = {};
+  Shared<uint32_t> gpu_count;
+  uint32_t swap_gpus = 0;        // a bit for each whose allocations are to be movable
+  uint32_t devices_known = 0;    // device_gpu is filled
+  uint32_t numbering = 0;        // another one whenever a GPU may have got another number
+  Shared<int32_t> device_count;  // those that are looked at: at most kDevicesMax
+  int32_t device_total = 0;      // those that the driver has
+  Shared<int8_t> device_gpu[kDevicesMax];
   Ledger ledger;
   Records records;
 
   const protocol::LeaseEntry& entry(int gpu) const { return lease->gpus[gpu]; }
   /// The quota: the lease page's, narrowed by this process's own; 0 = none.
-  uint64_t memory_max(int gpu) const { return load_relaxed(*quota[gpu]); }
+  uint64_t memory_max(int gpu) const { return load_relaxed(*load_acquire(quota[gpu])); }
   protocol::ClaimsGpu& account(int gpu) { return claims->slots[slot].gpus[gpu]; }
 };
 extern Process process;
@@ -79,19 +79,20 @@ SLUICE_NOINLINE void process_fork_notice();
 SLUICE_NOINLINE int device_gpu_learn(int device);
 inline int device_gpu(int device) {
   if (SLUICE_UNLIKELY(load_acquire(process.devices_known) == 0)) return device_gpu_learn(device);
-  return device >= 0 && device < process.device_count ? process.device_gpu[device] : -1;
+  if (device < 0 || device >= process.device_count) return -1;
+  return process.device_gpu[device];
 }
 /// The calling thread's current context, its device and GPU, in its record. False when there is no
 /// current context.
 SLUICE_NOINLINE bool thread_context_look(ThreadRecord* thread);
 inline bool thread_context(ThreadRecord* thread) {
-  return SLUICE_LIKELY(thread->context_known != 0) || thread_context_look(thread);
+  return SLUICE_LIKELY(load_relaxed(thread->context_known) != 0) || thread_context_look(thread);
 }
 /// Forgets what thread_context knows (the current context may have changed).
 inline void thread_context_forget() {
   if (this_thread == nullptr) return;
-  this_thread->context_known = 0;
-  this_thread->lease = nullptr;
+  store_relaxed(this_thread->context_known, 0u);
+  store_relaxed(this_thread->lease, static_cast<const uint32_t*>(nullptr));
 }
 /// After the GPUs of devices are known by other pages: every thread looks again which number its
 /// GPU has. Whoever has raised `inside` by a number compares process.numbering behind it with what

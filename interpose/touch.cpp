@@ -91,7 +91,8 @@ void touch_wait(ThreadRecord& thread) {
 // whenever that may have changed.
 TouchScope::TouchScope() {
   ThreadRecord* thread = this_thread;
-  if (SLUICE_LIKELY(thread != nullptr && thread->lease != nullptr && thread->depth == 0)) {
+  if (SLUICE_LIKELY(thread != nullptr && load_relaxed(thread->lease) != nullptr &&
+                    thread->depth == 0)) {
     thread_ = thread;
     touch_begin(*thread);
   } else if (process_mode() != Mode::kInert) {

@@ -137,4 +137,31 @@ void store_release(T& target, T value) {
   __atomic_store_n(&target, value, __ATOMIC_RELEASE);
 }
 
+/// Adds one to what only the caller writes: one instruction, whole for whoever reads it.
+SLUICE_ALWAYS_INLINE void count_up(uint64_t& count) {
+#if defined(__SANITIZE_THREAD__)
+  store_relaxed(count, count + 1);
+#else
+  ++count;
+#endif
+}
+
+/// A word that others read while it is written: each access is whole, and in no order with those of
+/// other words. It costs what a plain word does.
+template <class T>
+class Shared {
+ public:
+  constexpr Shared() = default;
+  constexpr Shared(T value) : value_(value) {}
+  Shared& operator=(T value) {
+    store_relaxed(value_, value);
+    return *this;
+  }
+  operator T() const { return load_relaxed(value_); }
+  T operator->() const { return load_relaxed(value_); }
+
+ private:
+  T value_{};
+};
+
 }  // namespace sluice::interpose

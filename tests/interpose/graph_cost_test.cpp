@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <memory>
 #include <set>
 #include <string>
@@ -52,8 +53,8 @@ class GraphCostTest : public ::testing::Test {
   // How often the driver's function of the same name was called by a call that it takes well.
   template <class Entry>
   static int calls_seen(const Entry& entry) {
-    static const char* wanted;
-    static int seen;
+    static std::atomic<const char*> wanted;
+    static std::atomic<int> seen;  // the helper's calls are looked at, too
     wanted = entry.symbol;
     seen = 0;
     fake.on_enter = [](const char* function) { seen += strcmp(function, wanted) == 0 ? 1 : 0; };

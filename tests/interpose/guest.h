@@ -14,6 +14,12 @@
 
 namespace sluice::test {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 inline constexpr unsigned long long kMiB = 1 << 20;
 inline constexpr unsigned long long kGiB = 1 << 30;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <vector>
 
 #include "tests/interpose/guest_nvml.h"
@@ -60,8 +61,10 @@ struct LoadScript {
   FakeNvml* nvml;
 };
 LoadScript load_script;
+std::mutex load_script_mutex;  // the helper's calls come here, too
 
 void memory_move(const char* function) {
+  const std::lock_guard lock(load_script_mutex);
   if (strcmp(function, load_script.function) == 0) {
     fake.used_bytes += load_script.of_call + load_script.of_others[load_script.calls < 1 ? 0 : 1];
     load_script.nvml->used_more +=
@@ -86,6 +89,7 @@ class GuestEstimateTest : public GuestNvmlTest {
     fake.on_enter = memory_move;
   }
   void expect(unsigned long long of_call, unsigned long long first, unsigned long long second) {
+    const std::lock_guard lock(load_script_mutex);
     load_script = {"cuModuleLoadData", of_call, {first, second}, "cuModuleUnload", 0, 0, nvml};
   }
   CUmodule module = reinterpret_cast<CUmodule>(0x77);

@@ -257,7 +257,7 @@ TEST_F(GuestNvmlTest, AHoldStopsReadingsTooAndWhatChangedIsMadeUpFor) {
     CUdeviceptr pointer = 0;
     waiting[0] = gettid();
     EXPECT_EQ(cuMemAlloc_v2(&pointer, kMiB), CUDA_SUCCESS);
-    nvml->processes[0].usedGpuMemory += kMiB;
+    std::atomic_ref(nvml->processes[0].usedGpuMemory) += kMiB;
   });
   std::thread loads([&] {
     auto handle = reinterpret_cast<CUfunction>(0x10);
@@ -267,7 +267,7 @@ TEST_F(GuestNvmlTest, AHoldStopsReadingsTooAndWhatChangedIsMadeUpFor) {
   for (auto& thread : waiting)
     ASSERT_TRUE(eventually([&] { return thread != 0 && sleeps_on_futex(thread); }));
   // Nobody looks, the helper neither.
-  nvml->processes[0].usedGpuMemory += 2 * kMiB;
+  std::atomic_ref(nvml->processes[0].usedGpuMemory) += 2 * kMiB;
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(held(), 30 * kMiB);
   hold.store(0);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -231,7 +232,7 @@ class MultiDeviceTest : public ::testing::Test {
     EXPECT_EQ(broker->account(0, gpu).drained_epoch.load(), broker->epoch(gpu));
     return broker->account(0, gpu).launches.load();
   }
-  static inline int calls;
+  static inline std::atomic<int> calls;  // the helper's are looked at, too
   std::unique_ptr<sluice::test::TestBroker> broker;
 };
 

@@ -25,6 +25,7 @@ namespace {
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
 using sluice::test::kMiB;
+using sluice::test::kSanitized;
 using sluice::test::launch;
 using sluice::test::sleep_ms;
 using sluice::test::TestBroker;
@@ -129,6 +130,7 @@ TEST_F(TablesTest, AnEndedContextsRecordIsAnothers) {
 // A context that cannot be put on record neither launches nor touches memory, and does both when
 // there is memory again.
 TEST_F(TablesTest, WithoutMemoryForItsRecordAContextDoesNothing) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer needs memory itself";
   start();
   contexts(8);  // as many as fit the first slab
   context_set(8);
@@ -281,6 +283,7 @@ TEST_F(TablesTest, WithoutMemoryForItsRecordACaptureDoesNotBegin) {
 }
 
 TEST_F(TablesTest, WithoutMemoryForItsRecordAPoolIsNotMade) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer needs memory itself";
   start();
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
