@@ -66,7 +66,7 @@ void cost_look(LaunchPass& pass, const ContextRecord& context) {
   pass.launch_ns = context.mean_ns;
   if (pass.kind != LaunchKind::kGraph) return;
   pass.graph = graph_cost(pass.exec);
-  pass.launch_ns = pass.graph != nullptr ? pass.graph->mean_ns : 0;
+  pass.launch_ns = pass.graph != nullptr ? graph_mean_ns(*pass.graph) : 0;
   pass.alone = pass.launch_ns <= 0;
   if (pass.alone || pass.graph->until_measured > 0) return;
   // Due; but a stretch of nothing else tells as well what one takes.

@@ -66,6 +66,11 @@ GraphCost* record_take() {
   return record;
 }
 
+// Whoever launches reads it without the lock.
+void mean_set(GraphCost& graph, double mean_ns) {
+  __atomic_store(&graph.mean_ns, &mean_ns, __ATOMIC_RELAXED);
+}
+
 }  // namespace
 
 constinit GraphCost graph_none = {&no_graph, 0, 0, 0, nullptr};
@@ -79,7 +84,7 @@ GraphCost* graph_cost(CUgraphExec exec) {
   GraphCost* graph = record_take();
   if (graph == nullptr) return nullptr;
   GraphCost*& first = bucket_of(exec);
-  graph->mean_ns = 0;
+  mean_set(*graph, 0);
   graph->until_measured = 0;  // whoever remembers the record of this handle must look
   store_release(graph->exec, exec);
   graph->next = first;
@@ -94,7 +99,7 @@ void graph_forget(CUgraphExec exec) {
     if (graph->exec != exec) continue;
     *link = graph->next;
     store_release(graph->exec, &no_graph);
-    ++graph->serial;
+    graph->serial = graph->serial + 1;
     graph->next = spare;
     spare = graph;
     return;
@@ -105,8 +110,9 @@ double mean_learned(double mean_ns, double sample_ns) {
   return sample_ns >= mean_ns ? sample_ns : mean_ns + (sample_ns - mean_ns) / 8;
 }
 
-void graph_learn(GraphCost& graph, double sample_ns) {
-  graph.mean_ns = mean_learned(graph.mean_ns, sample_ns);
+void graph_learn(GraphCost& graph, uint32_t serial, double sample_ns) {
+  const LockScope scope(lock);
+  if (graph.serial == serial) mean_set(graph, mean_learned(graph.mean_ns, sample_ns));
 }
 
 void graphs_reset_after_fork() {

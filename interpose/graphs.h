@@ -14,11 +14,11 @@ namespace sluice::interpose {
 inline constexpr int32_t kGraphMeasureEvery = 256;
 
 struct GraphCost {
-  CUgraphExec exec;        // nobody's handle = free
-  uint32_t serial;         // of the handle; another one after its destruction
-  int32_t until_measured;  // launches before one is measured alone again; written by launching
-                           // threads without a lock, a lost count does no harm
-  double mean_ns;          // learned GPU time of one launch; 0 = not measured yet
+  CUgraphExec exec;         // nobody's handle = free
+  Shared<uint32_t> serial;  // of the handle; another one after its destruction
+  int32_t until_measured;   // launches before one is measured alone again; written by launching
+                            // threads without a lock, a lost count does no harm
+  double mean_ns;           // learned GPU time of one launch; 0 = not measured yet
   GraphCost* next;
 };
 
@@ -30,8 +30,14 @@ extern GraphCost graph_none;
 GraphCost* graph_cost(CUgraphExec exec);
 /// The handle is about to be destroyed, or was just made.
 void graph_forget(CUgraphExec exec);
-/// A launch of it took so long.
-void graph_learn(GraphCost& graph, double sample_ns);
+/// A launch of it took so long, if the record still means the handle of that serial.
+void graph_learn(GraphCost& graph, uint32_t serial, double sample_ns);
+/// The learned time; 0 = not measured yet.
+inline double graph_mean_ns(const GraphCost& graph) {
+  double mean_ns;
+  __atomic_load(&graph.mean_ns, &mean_ns, __ATOMIC_RELAXED);
+  return mean_ns;
+}
 /// The learned time moves up at once and down slowly: a window filled by an estimate that is too
 /// small cannot be taken back.
 double mean_learned(double mean_ns, double sample_ns);

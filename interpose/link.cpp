@@ -31,7 +31,7 @@ struct Link {
   ino_t lease_inode = 0;  // of the pages that wait to be installed
   ino_t claims_inode = 0;
   uint32_t slot = 0;
-  uint32_t host_pid = 0;
+  Shared<uint32_t> host_pid;
   GpuUuid (*wish)() = nullptr;
   char refusal[kTextBytes] = {};
 };

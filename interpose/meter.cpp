@@ -87,10 +87,8 @@ void interval_learn(ContextRecord& context, const StreamRecord& stream, const Fe
   const uint64_t graphs = fence.work.graphs - stream.done.graphs;
   const uint64_t launches = fence.work.launches - stream.done.launches;
   if (graphs >= launches) {
-    if (graphs == launches && graphs > 0 && fence.graph != nullptr &&
-        fence.graph->serial == fence.graph_serial) {
-      graph_learn(*fence.graph, length_ns / static_cast<double>(graphs));
-    }
+    if (graphs == launches && graphs > 0 && fence.graph != nullptr)
+      graph_learn(*fence.graph, fence.graph_serial, length_ns / static_cast<double>(graphs));
     return;
   }
   const double kernels_ns =
@@ -280,7 +278,7 @@ bool tails_can_be_fenced(ContextRecord& context) {
 static void fence_covers(StreamRecord& stream, Fence& fence, const Work& work) {
   fence.work = work;
   fence.graph = stream.graphs_differ ? nullptr : stream.graph;
-  fence.graph_serial = fence.graph != nullptr ? fence.graph->serial : 0;
+  fence.graph_serial = fence.graph != nullptr ? uint32_t{fence.graph->serial} : 0;
   if (fence.is_start) return;
   stream.fenced = work;
   stream.graphs_differ = false;

@@ -94,7 +94,7 @@ class TestBroker {
   std::vector<Note> notes_;
   std::vector<protocol::Moved> moved_;
   std::vector<protocol::MemoryWant> wants_;
-  bool host_pid_hidden_ = false;
+  std::atomic<bool> host_pid_hidden_{false};
   std::atomic<bool> room_held_{false};
   std::string refusal_;
   std::thread thread_;
