@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@ constexpr unsigned char kOtherGpu = kFakeUuidBase + 1;  // a GPU that the proces
 
 std::atomic<int> launches_kept;  // in the driver
 std::atomic<bool> launches_go;
+thread_local bool call_is_kept;
 thread_local bool reads_slowly;  // what pools have reserved
 TestBroker* moves_to;
 std::atomic<bool> moved_meanwhile;
@@ -161,6 +163,55 @@ TEST_F(AdoptionTest, ADrainWaitsForALaunchBeforeTheFirstBroker) {
   begin_offline();
   launch_is_waited_for();
 }
+
+// The hold is there with the pages, so that nothing else lies between the two. Each call in a
+// process of its own: a process meets its first broker once.
+struct Touch {
+  std::string name;
+  std::function<CUresult()> call;
+};
+void PrintTo(const Touch& touch, std::ostream* out) { *out << touch.name; }
+
+class AdoptionTouchTest : public AdoptionTest, public ::testing::WithParamInterface<Touch> {};
+
+TEST_P(AdoptionTouchTest, AHoldWaitsForACallFromBeforeTheFirstBroker) {
+  begin_offline();
+  fake.on_enter = [](const char*) {
+    if (!call_is_kept) return;
+    ++launches_kept;
+    while (!launches_go) sleep_ms(1);
+  };
+  std::thread program([] {
+    call_is_kept = true;
+    EXPECT_EQ(GetParam().call(), CUDA_SUCCESS);
+  });
+  while (launches_kept == 0) sleep_ms(1);
+  auto next = std::make_unique<TestBroker>(kGiB);
+  next->hold_store(true);
+  replace(std::move(next));
+  EXPECT_FALSE(broker->wait_held(200));
+  launches_go = true;
+  EXPECT_TRUE(broker->wait_held(5000));
+  program.join();
+  broker->hold_store(false);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Calls, AdoptionTouchTest,
+    ::testing::Values(
+        Touch{"copy", [] { return cuMemcpyHtoD_v2(1, nullptr, 1); }},
+        Touch{"copy_in_a_stream",
+              [] { return cuMemcpyHtoDAsync_v2(1, nullptr, 1 << 20, nullptr); }},
+        Touch{"allocation",
+              [] {
+                CUdeviceptr pointer = 0;
+                return cuMemAlloc_v2(&pointer, 4096);
+              }},
+        Touch{"stream_end", [] { return cuStreamDestroy_v2(reinterpret_cast<CUstream>(0x40)); }},
+        Touch{"wait_for_an_event", [] { return cuStreamWaitEvent(nullptr, nullptr, 0); }},
+        Touch{"wait_for_a_stream", [] { return cuStreamSynchronize(nullptr); }},
+        Touch{"limit", [] { return cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024); }}),
+    [](const auto& one) { return one.param.name; });
 
 // What was launched then is in no counter.
 TEST_F(AdoptionTest, ADrainWaitsForWorkFromBeforeTheFirstBroker) {
