@@ -143,6 +143,8 @@ class PoolsScope {
 
 // Memory of graphs' allocation nodes: charged by what the driver has reserved for graphs on the
 // device. Between two launches it stays reserved until it is trimmed.
+/// Adds what the nodes of a graph allocate. False when part of it could not be looked at.
+bool graph_nodes_sum(CUgraph graph, uint64_t* bytes_by_device);
 /// Learns what an executable graph made of `graph` will take. False when that cannot be learned or
 /// kept, for lack of memory or because its graphs lie too deep within each other; the sentence was
 /// said.
@@ -152,8 +154,9 @@ void graph_memory_forget(CUgraphExec exec);
 extern uint32_t graph_memory_seen;
 inline bool graph_memory_used() { return load_acquire(graph_memory_seen) != 0; }
 /// Around a launch or an upload, within an AccountScope: what the graph takes is reserved before
-/// and becomes what the driver took. One at a time, for two may find the same room in what the
-/// driver has reserved already.
+/// and becomes what the driver took. Several may be on their way: a driver whose queue is full
+/// keeps a launch for as long as a kernel takes. One that finds no room beside them waits for them
+/// first, a second at most, and others that have to ask with it.
 class GraphMemoryScope {
  public:
   explicit GraphMemoryScope(CUgraphExec exec);
@@ -173,13 +176,28 @@ class GraphMemoryScope {
   }
 
  private:
+  struct Asked {
+    uint64_t needed;  // by the graph, which has no memory on the device yet; 0 = it has
+    uint64_t growth;  // of what is reserved there
+    uint64_t room;    // what the device had free before; 0 = not known
+  };
   void begin();
-  bool reserve(int device, uint64_t bytes) const;
+  [[nodiscard]] bool ask(const uint64_t* needed);
+  int ask_now(const uint64_t* needed);
+  bool ask_on(int device, uint64_t bytes);
+  void withdraw(int device);
+  bool settle(int device);
+  uint64_t end(bool trimmed);
   void remember(int device) const;
+  bool is_on(int device) const { return (devices_ >> device & 1) != 0; }
   CUgraphExec exec_;
   uint64_t devices_ = 0;  // a bit for each that it allocates on
   uintptr_t mark_ = 0;    // its records have it once the driver has its memory
-  bool fits_ = true, taken_ = false;
+  Asked asked_[kDevicesMax] = {};
+  uint64_t missing_bytes_ = 0;
+  uint32_t begun_ = 0;
+  bool fits_ = true, taken_ = false, granted_ = false;
+  bool company_ = false;  // others were on their way meanwhile
 };
 void graph_memory_trimmed(int device);
 /// Reads again what is reserved and charges that.

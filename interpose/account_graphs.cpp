@@ -14,74 +14,33 @@ uint32_t graph_memory_seen;
 
 namespace {
 
-// What the driver takes physical memory in. A guess too small shows in the account right after the
-// call.
-constexpr uint64_t kGrain = 2u << 20;
-// Of graphs within graphs, which are walked on the program's stack; no capture makes more than one
-// level.
-constexpr int kDepthMax = 128;
-
-// Of the launch that is on its way; one at a time.
-struct Way {
-  uint64_t expected;  // reserved in the ledger for it
-  uint64_t room;      // what the device had free before; 0 = not known
+// Of the launches that are on their way, on a device. What one of them needs no other may find as
+// room in what is reserved, until it has ended: the driver may have given it that or not yet.
+struct Ways {
+  uint64_t needed;    // by the graphs that have to take memory first
+  uint64_t growth;    // of what the driver has reserved, for that
+  uint64_t expected;  // of the growth, what the ledger has reserved
+  uint64_t gone;      // of what is charged, what the driver has given back
 };
 
 uintptr_t trims = 1;  // a graph whose record says the same has run since the last one
 uint64_t charged[kDevicesMax];
-Way ways[kDevicesMax];
-bool launching;  // the launch itself moves the mark, when it knows what became of its own graph
+Ways ways[kDevicesMax];
+uint32_t launching;  // how many; each moves the mark, when it knows what became of its own graph
+uint32_t begun;      // how many there ever were
 bool trimmed_meanwhile;
-Lock lock;  // of all above
-Lock launches;
+Lock lock;         // of all above
+Lock asking;       // who asks for a graph's memory is alone in that
+uint32_t granted;  // how many were given it and have not ended
+
+// How long a launch that does not fit waits for others, which the driver may keep for as long as a
+// kernel takes.
+constexpr uint64_t kPatienceNs = 1'000'000'000;
+constexpr uint64_t kGrantedLookNs = 10'000'000;
 
 // One record for each device on which an executable graph allocates.
 uint64_t key_of(CUgraphExec exec, int device) {
   return reinterpret_cast<uint64_t>(exec) * kDevicesMax + static_cast<uint64_t>(device);
-}
-
-bool node_add(CUgraphNode node, uint64_t* bytes, int depth);
-
-// False when part of the graph could not be looked at.
-bool graph_add(CUgraph graph, uint64_t* bytes, int depth) {
-  size_t count = 0;
-  if (depth == kDepthMax) return false;
-  if (driver.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return true;
-  auto* nodes = static_cast<CUgraphNode*>(pages_allocate(count * sizeof(CUgraphNode)));
-  if (nodes == nullptr) return false;
-  const size_t room = count;
-  bool whole = true;
-  if (driver.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS) {
-    for (size_t i = 0; i < count && i < room; ++i) whole &= node_add(nodes[i], bytes, depth);
-  }
-  pages_free(nodes, room * sizeof(CUgraphNode));
-  return whole;
-}
-
-// There the number of the place is none of a device's.
-bool is_of_host(CUmemLocationType type) {
-  return type == CU_MEM_LOCATION_TYPE_HOST || type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
-         type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
-}
-
-void allocation_add(CUgraphNode node, uint64_t* bytes) {
-  CUDA_MEM_ALLOC_NODE_PARAMS params;
-  memset(&params, 0, sizeof params);
-  if (driver.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS) return;
-  if (is_of_host(params.poolProps.location.type)) return;
-  const int device = params.poolProps.location.id;
-  if (device < 0 || device >= kDevicesMax) return;
-  bytes[device] += (params.bytesize + kGrain - 1) / kGrain * kGrain;
-}
-
-bool node_add(CUgraphNode node, uint64_t* bytes, int depth) {
-  CUgraphNodeType type;
-  if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return true;
-  if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) allocation_add(node, bytes);
-  CUgraph child = nullptr;
-  return type != CU_GRAPH_NODE_TYPE_GRAPH ||
-         driver.cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS ||
-         graph_add(child, bytes, depth + 1);
 }
 
 const void* mark_of(uintptr_t mark) { return reinterpret_cast<const void*>(mark); }
@@ -101,45 +60,61 @@ uint64_t room_on(int device) {
   return here && driver.cuMemGetInfo_v2(&bytes, nullptr) == CUDA_SUCCESS ? bytes : 0;
 }
 
-// What was reserved for a launch becomes what the driver took, without being free in between. True:
-// it took less than the launch needed, on a device without room for that: it may have trimmed.
-bool expected_settle(int device) {
-  Way& way = ways[device];
-  if (way.expected == 0) return false;
-  const uint64_t room_now = room_on(device);
-  const LockScope scope(lock);
-  uint64_t reserved;
-  const bool known = reserved_read(device, &reserved);
-  const uint64_t grown = known && reserved > charged[device] ? reserved - charged[device] : 0;
-  const uint64_t took = grown < way.expected ? grown : way.expected;
-  if (took > 0) charge_commit(device, took);
-  if (took < way.expected) charge_abort(device, way.expected - took);
-  charged[device] += took;
-  const bool full = way.room < way.expected || room_now + took < way.expected;
-  const bool less = took < way.expected;
-  way = Way{};
-  return less && full;
-}
-
 // With the lock held.
 void trim_seen() {
-  if (launching) {
+  if (launching != 0) {
     trimmed_meanwhile = true;
   } else {
     ++trims;
   }
 }
 
-// What a graph that needs `bytes` adds to what is reserved.
+// What a graph that needs `bytes` adds to what is reserved, with all that are on their way. What is
+// reserved is read before and behind what is in use, for the driver may be changing both.
 uint64_t growth_expected(int device, uint64_t bytes) {
-  cuuint64_t reserved = 0, in_use = 0;
-  if (driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
-                                          &reserved) != CUDA_SUCCESS ||
+  uint64_t before = 0, behind = 0;
+  cuuint64_t in_use = 0;
+  if (!reserved_read(device, &before) ||
       driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &in_use) !=
-          CUDA_SUCCESS) {
+          CUDA_SUCCESS ||
+      !reserved_read(device, &behind)) {
     return bytes;
   }
-  return in_use + bytes > reserved ? in_use + bytes - reserved : 0;
+  const uint64_t wanted = in_use + ways[device].needed + bytes;
+  const uint64_t reserved = (before < behind ? before : behind) + ways[device].growth;
+  return wanted > reserved ? wanted - reserved : 0;
+}
+
+// With the lock held, when no launch is on its way any more: gives back what was reserved for those
+// that were. The devices, a bit each, of which there is more to give back.
+uint64_t ways_end() {
+  uint64_t devices = 0;
+  for (int device = 0; device < process.device_count; ++device) {
+    Ways& way = ways[device];
+    if (way.expected != 0) charge_abort(device, way.expected);
+    way.expected = 0;
+    if (way.gone != 0) devices |= uint64_t{1} << device;
+  }
+  return devices;
+}
+
+// Whether a launch on its way needs more than it makes the driver reserve.
+bool room_is_claimed() {
+  const LockScope scope(lock);
+  bool claimed = false;
+  for (int device = 0; device < process.device_count; ++device)
+    claimed |= ways[device].needed != ways[device].growth;
+  return claimed;
+}
+
+// Waits for those that were given memory, which may need less of it than was asked for.
+void granted_wait() {
+  const ErrnoGuard guard;
+  const uint64_t until_ns = clock_now_ns() + kPatienceNs;
+  for (uint32_t count = load_acquire(granted); count != 0; count = load_acquire(granted)) {
+    if (clock_now_ns() >= until_ns) return;
+    futex_wait(&granted, count, kGrantedLookNs, false);
+  }
 }
 
 }  // namespace
@@ -147,7 +122,7 @@ uint64_t growth_expected(int device, uint64_t bytes) {
 bool graph_memory_learn(CUgraphExec exec, CUgraph graph) {
   graph_memory_forget(exec);  // one with this handle may have ended with its context
   uint64_t bytes[kDevicesMax] = {};
-  bool whole = graph_add(graph, bytes, 0);
+  bool whole = graph_nodes_sum(graph, bytes);
   for (int device = 0; device < kDevicesMax; ++device) {
     if (bytes[device] == 0) continue;
     store_release(graph_memory_seen, 1u);
@@ -168,78 +143,163 @@ void graph_memory_forget(CUgraphExec exec) {
 }
 
 GraphMemoryScope::GraphMemoryScope(CUgraphExec exec) : exec_(exec) {
-  launches.acquire();
+  uint64_t needed[kDevicesMax] = {};
   Record record;
   for (int device = 0; device < process.device_count; ++device) {
     if (process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record))
       devices_ |= uint64_t{1} << device;
   }
   begin();
-  for (int device = 0; device < process.device_count && fits_; ++device) {
-    if ((devices_ >> device & 1) == 0) continue;
+  bool any = false;
+  for (int device = 0; device < process.device_count; ++device) {
+    if (!is_on(device)) continue;
     if (!process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record)) continue;
     // One that ran since the last trim has its memory: it is itself among what is in use.
-    if (record.context != mark_of(mark_)) fits_ = reserve(device, record.bytes);
+    if (record.context != mark_of(mark_)) needed[device] = record.bytes;
+    any |= needed[device] != 0;
   }
+  if (any) fits_ = ask(needed);
 }
 
 GraphMemoryScope::GraphMemoryScope(CUgraph graph) : exec_(nullptr) {
-  uint64_t bytes[kDevicesMax] = {};
-  (void)graph_add(graph, bytes, 0);  // what cannot be looked at is refused when it is learned
-  launches.acquire();
+  uint64_t needed[kDevicesMax] = {};
+  (void)graph_nodes_sum(graph, needed);  // what cannot be looked at is refused when it is learned
   for (int device = 0; device < process.device_count; ++device) {
-    if (bytes[device] == 0) continue;
+    if (needed[device] == 0) continue;
     devices_ |= uint64_t{1} << device;
     store_release(graph_memory_seen, 1u);
   }
   begin();
-  for (int device = 0; device < process.device_count && fits_; ++device) {
-    if (bytes[device] != 0) fits_ = reserve(device, bytes[device]);
-  }
+  if (devices_ != 0) fits_ = ask(needed);
 }
 
-// With `launches` held, for devices_.
 void GraphMemoryScope::begin() {
   for (int device = 0; device < process.device_count; ++device) {
     // The driver may have trimmed since.
-    if ((devices_ >> device & 1) != 0) graph_memory_settle(device);
+    if (is_on(device)) graph_memory_settle(device);
   }
   const LockScope scope(lock);
-  launching = true;
-  trimmed_meanwhile = false;
+  company_ = launching++ != 0;
+  begun_ = ++begun;
   mark_ = trims;
 }
 
-bool GraphMemoryScope::reserve(int device, uint64_t bytes) const {
-  const uint64_t growth = growth_expected(device, bytes);
-  if (growth == 0) return true;
-  if (!charge_reserve(device, growth)) return false;
-  const uint64_t room = room_on(device);
+// Who is on his way into room that was reserved already may have it by now or not, so that it could
+// be counted twice; and who grows may need less than he asked for. So nobody asks beside the one,
+// or is refused beside the other, before he has waited for them.
+bool GraphMemoryScope::ask(const uint64_t* needed) {
+  const LockScope scope(asking);
+  const bool waits = room_is_claimed();
+  if (waits) granted_wait();
+  int missing = ask_now(needed);
+  if (missing >= 0 && !waits && load_acquire(granted) != 0) {
+    granted_wait();
+    missing = ask_now(needed);
+  }
+  if (missing < 0) return true;
+  charge_refused(device_gpu(missing), missing_bytes_);
+  return false;
+}
+
+// On all devices or on none: the one that has no room, or -1.
+int GraphMemoryScope::ask_now(const uint64_t* needed) {
+  for (int device = 0; device < process.device_count; ++device) {
+    if (needed[device] == 0 || ask_on(device, needed[device])) continue;
+    for (int other = 0; other < device; ++other) withdraw(other);
+    return device;
+  }
+  __atomic_add_fetch(&granted, 1, __ATOMIC_ACQ_REL);
+  granted_ = true;
+  return -1;
+}
+
+bool GraphMemoryScope::ask_on(int device, uint64_t bytes) {
+  Asked asked{bytes, 0, 0};
+  {
+    const LockScope scope(lock);
+    asked.growth = growth_expected(device, bytes);
+  }
+  if (asked.growth != 0) {
+    missing_bytes_ = asked.growth;
+    if (!charge_room(device, asked.growth)) return false;
+    asked.room = room_on(device);
+  }
   const LockScope scope(lock);
-  ways[device] = Way{growth, room};
+  asked_[device] = asked;
+  ways[device].needed += asked.needed;
+  ways[device].growth += asked.growth;
+  ways[device].expected += asked.growth;
   return true;
+}
+
+void GraphMemoryScope::withdraw(int device) {
+  const LockScope scope(lock);
+  Ways& way = ways[device];
+  way.needed -= asked_[device].needed;
+  way.growth -= asked_[device].growth;
+  way.expected -= asked_[device].growth;
+  if (asked_[device].growth != 0) charge_abort(device, asked_[device].growth);
+  asked_[device] = Asked{};
+}
+
+// What was reserved for the launch becomes what the driver took, without being free in between.
+// True: it took less than the launch needed, on a device without room for that: it may have
+// trimmed. Then what was trimmed may be that of others on their way, who take it anew: nothing is
+// given back before they have ended.
+bool GraphMemoryScope::settle(int device) {
+  const Asked asked = asked_[device];
+  if (asked.needed == 0) return false;
+  const uint64_t room_now = asked.growth == 0 ? 0 : room_on(device);
+  const LockScope scope(lock);
+  Ways& way = ways[device];
+  way.needed -= asked.needed;
+  way.growth -= asked.growth;
+  uint64_t reserved;
+  const bool known = reserved_read(device, &reserved);
+  const uint64_t grown = known && reserved > charged[device] ? reserved - charged[device] : 0;
+  const uint64_t took = grown < asked.growth ? grown : asked.growth;
+  const uint64_t rest = asked.growth - took;
+  const bool full = asked.room < asked.growth || room_now + took < asked.growth;
+  const uint64_t back = full && launching > 1 ? 0 : rest;
+  if (took > 0) charge_commit(device, took);
+  if (back > 0) charge_abort(device, back);
+  charged[device] += took;
+  way.expected -= took + back;
+  return rest > 0 && full;
 }
 
 GraphMemoryScope::~GraphMemoryScope() {
   bool trimmed = false;
   for (int device = 0; device < process.device_count; ++device) {
-    if ((devices_ >> device & 1) == 0) continue;
-    trimmed |= expected_settle(device);
+    if (!is_on(device)) continue;
+    trimmed |= settle(device);
     graph_memory_settle(device);
   }
-  {
-    const LockScope scope(lock);
-    launching = false;
-    if (trimmed || trimmed_meanwhile) {
-      const bool unasked = trims == mark_;
-      ++trims;
-      if (unasked) mark_ = trims;  // this graph is the one that it was trimmed for
-    }
+  const uint64_t late = end(trimmed);
+  for (int device = 0; device < process.device_count; ++device) {
+    if ((late >> device & 1) != 0) graph_memory_settle(device);
+    if (taken_ && is_on(device)) remember(device);
   }
-  for (int device = 0; device < process.device_count && taken_; ++device) {
-    if ((devices_ >> device & 1) != 0) remember(device);
+  if (granted_) {
+    __atomic_sub_fetch(&granted, 1, __ATOMIC_ACQ_REL);
+    futex_wake_all(&granted, false);
   }
-  launches.release();
+}
+
+// The devices, a bit each, of which something was kept for launches on their way, if this was the
+// last of them.
+uint64_t GraphMemoryScope::end(bool trimmed) {
+  const LockScope scope(lock);
+  const bool last = --launching == 0;
+  company_ |= !last || begun != begun_;
+  if (trimmed || trimmed_meanwhile) {
+    const bool unasked = trims == mark_;
+    ++trims;
+    trimmed_meanwhile = false;
+    // This graph is the one that it was trimmed for, if there was no other.
+    if (unasked && !company_) mark_ = trims;
+  }
+  return last ? ways_end() : 0;
 }
 
 void GraphMemoryScope::remember(int device) const {
@@ -250,30 +310,41 @@ void GraphMemoryScope::remember(int device) const {
   (void)process.records.insert(record);
 }
 
-void graph_memory_trimmed(int device) {
-  {
-    const LockScope scope(lock);
-    ++trims;
+// With the lock held. `at_once`: what the driver has given back is free, whoever is on his way.
+static void settle_locked(int device, int gpu, bool at_once) {
+  uint64_t reserved;
+  if (!reserved_read(device, &reserved)) return;
+  const auto index = static_cast<uint32_t>(gpu);
+  Ways& way = ways[device];
+  const uint64_t known = charged[device] + way.expected;
+  const uint64_t gone = reserved < charged[device] ? charged[device] - reserved : 0;
+  if (reserved > known) {
+    process.ledger.hold_unasked(index, reserved - known);
+    charged[device] += reserved - known;
   }
-  graph_memory_settle(device);
+  if (gone > way.gone) trim_seen();
+  way.gone = gone;
+  if (gone == 0 || !(at_once || launching == 0)) return;
+  process.ledger.release(index, gone);
+  charged[device] = reserved;
+  way.gone = 0;
 }
 
+// The program wants its memory now.
+void graph_memory_trimmed(int device) {
+  const int gpu = device_gpu(device);
+  const LockScope scope(lock);
+  ++trims;
+  if (gpu >= 0 && graph_memory_used()) settle_locked(device, gpu, true);
+}
+
+// The driver trims when the device is full. What it took may be that of a launch on its way, which
+// takes it anew.
 void graph_memory_settle(int device) {
   const int gpu = device_gpu(device);
   if (gpu < 0 || !graph_memory_used()) return;
   const LockScope scope(lock);
-  uint64_t reserved;
-  if (!reserved_read(device, &reserved)) return;
-  const auto index = static_cast<uint32_t>(gpu);
-  const uint64_t known = charged[device] + ways[device].expected;
-  if (reserved > known) {
-    process.ledger.hold_unasked(index, reserved - known);
-    charged[device] += reserved - known;
-  } else if (reserved < charged[device]) {
-    process.ledger.release(index, charged[device] - reserved);
-    charged[device] = reserved;
-    trim_seen();
-  }
+  settle_locked(device, gpu, false);
 }
 
 void graph_memory_settle() {
@@ -291,9 +362,10 @@ void graph_memory_reset_after_fork() {
   graph_memory_seen = 0;
   memset(charged, 0, sizeof charged);
   memset(ways, 0, sizeof ways);
-  launching = trimmed_meanwhile = false;
+  launching = begun = granted = 0;
+  trimmed_meanwhile = false;
   lock.reset_after_fork();
-  launches.reset_after_fork();
+  asking.reset_after_fork();
 }
 
 }  // namespace sluice::interpose

@@ -80,7 +80,7 @@ void pages_take(uint32_t slot) {
   process.lease = pages_lease();
   process.claims = pages_claims();
   process.slot = slot;
-  process.gpu_count = pages_are_sane() ? process.lease->gpu_count : 0;
+  store_release(process.gpu_count, pages_are_sane() ? process.lease->gpu_count : 0u);
   process.ledger.attach(process.claims, slot);
   process_quotas_choose();
   process.claims->slots[slot].own_pid.store(static_cast<uint32_t>(getpid()));

@@ -100,8 +100,21 @@ TouchScope::TouchScope() {
   }
 }
 
+// A broker that comes meanwhile with a hold is told of none before the call has returned. False:
+// one has just come.
+bool TouchScope::begin_offline() {
+  ThreadRecord* thread = thread_record();
+  unrecorded_ = thread == nullptr;
+  if (thread == nullptr || thread->depth != 0) return true;
+  raise_word(thread->touching, thread->touching + 1);
+  offline_ = process_mode() == Mode::kOffline;
+  if (!offline_) touch_end(*thread);
+  return offline_;
+}
+
 void TouchScope::begin_long() {
-  thread_ = caller(&unrecorded_);
+  const bool offline = process_enter() == Mode::kOffline && begin_offline();
+  if (!offline) thread_ = caller(&unrecorded_);
   if (SLUICE_UNLIKELY(unrecorded_)) unrecorded_say("a thread's record");
   if (thread_ == nullptr) return;
   // A context that only copies is known to the meter as well: its copies are waited for.
@@ -114,7 +127,11 @@ void TouchScope::begin_long() {
 }
 
 TouchScope::~TouchScope() {
-  if (thread_ != nullptr) touch_end(*thread_);
+  if (thread_ != nullptr) {
+    touch_end(*thread_);
+  } else if (SLUICE_UNLIKELY(offline_)) {
+    touch_end(*this_thread);
+  }
 }
 
 BlockingScope::BlockingScope() {

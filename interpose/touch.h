@@ -15,8 +15,9 @@ namespace sluice::interpose {
 
 SLUICE_ALWAYS_INLINE bool hold_is_set() {
   uint32_t words = 0;
-  for (uint32_t i = 0; i < process.gpu_count; ++i)
-    words |= load_acquire(process.lease->gpus[i].hold.raw);
+  // Pages may just have come, the first ones: who sees how many GPUs there are sees where they are.
+  const uint32_t count = load_acquire(process.gpu_count);
+  for (uint32_t i = 0; i < count; ++i) words |= load_acquire(process.lease->gpus[i].hold.raw);
   return (words & protocol::kHoldSet) != 0;
 }
 
@@ -48,9 +49,11 @@ class TouchScope {
 
  private:
   SLUICE_NOINLINE void begin_long();
+  bool begin_offline();
 
   ThreadRecord* thread_ = nullptr;
   bool unrecorded_ = false;
+  bool offline_ = false;  // the thread's `touching` is raised, though there is no tenant yet
 };
 
 class BlockingScope {

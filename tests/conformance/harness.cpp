@@ -4,10 +4,13 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <thread>
 
 namespace conformance {
 namespace {
@@ -110,6 +113,29 @@ std::size_t memory_free() {
   std::size_t free = 0, total = 0;
   EXPECT_EQ(cuMemGetInfo(&free, &total), CUDA_SUCCESS);
   return free;
+}
+
+namespace {
+
+std::size_t memory_free_once(const std::function<bool(std::size_t)>& wanted) {
+  const char* patience = std::getenv("CONFORMANCE_PATIENCE_MS");
+  std::size_t free = memory_free();
+  for (int left = patience == nullptr ? 0 : std::atoi(patience); left > 0 && !wanted(free);
+       --left) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    free = memory_free();
+  }
+  return free;
+}
+
+}  // namespace
+
+std::size_t memory_free_from(std::size_t wanted) {
+  return memory_free_once([=](std::size_t free) { return free >= wanted; });
+}
+
+std::size_t memory_free_below(std::size_t wanted) {
+  return memory_free_once([=](std::size_t free) { return free < wanted; });
 }
 
 unsigned word_at(CUdeviceptr address) {

@@ -90,6 +90,10 @@ class Context {
 CUcontext context_current();
 /// Bytes free on the current device.
 std::size_t memory_free();
+/// The same where other processes have just let go of memory, or taken it: looked at again for
+/// CONFORMANCE_PATIENCE_MS until it is as wanted. A driver is right at once (0, unless set).
+std::size_t memory_free_from(std::size_t wanted);
+std::size_t memory_free_below(std::size_t wanted);
 /// The word at an address of the device.
 unsigned word_at(CUdeviceptr address);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,9 +20,9 @@ constexpr unsigned char kOtherGpu = kFakeUuidBase + 1;  // a GPU that the proces
 
 std::atomic<int> launches_kept;  // in the driver
 std::atomic<bool> launches_go;
+thread_local bool call_is_kept;
 thread_local bool reads_slowly;  // what pools have reserved
 TestBroker* moves_to;
-std::atomic<bool> moved_meanwhile;
 
 CUresult launch_keep(const FakeLaunch&) {
   ++launches_kept;
@@ -162,6 +163,55 @@ TEST_F(AdoptionTest, ADrainWaitsForALaunchBeforeTheFirstBroker) {
   launch_is_waited_for();
 }
 
+// The hold is there with the pages, so that nothing else lies between the two. Each call in a
+// process of its own: a process meets its first broker once.
+struct Touch {
+  std::string name;
+  std::function<CUresult()> call;
+};
+void PrintTo(const Touch& touch, std::ostream* out) { *out << touch.name; }
+
+class AdoptionTouchTest : public AdoptionTest, public ::testing::WithParamInterface<Touch> {};
+
+TEST_P(AdoptionTouchTest, AHoldWaitsForACallFromBeforeTheFirstBroker) {
+  begin_offline();
+  fake.on_enter = [](const char*) {
+    if (!call_is_kept) return;
+    ++launches_kept;
+    while (!launches_go) sleep_ms(1);
+  };
+  std::thread program([] {
+    call_is_kept = true;
+    EXPECT_EQ(GetParam().call(), CUDA_SUCCESS);
+  });
+  while (launches_kept == 0) sleep_ms(1);
+  auto next = std::make_unique<TestBroker>(kGiB);
+  next->hold_store(true);
+  replace(std::move(next));
+  EXPECT_FALSE(broker->wait_held(200));
+  launches_go = true;
+  EXPECT_TRUE(broker->wait_held(5000));
+  program.join();
+  broker->hold_store(false);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Calls, AdoptionTouchTest,
+    ::testing::Values(
+        Touch{"copy", [] { return cuMemcpyHtoD_v2(1, nullptr, 1); }},
+        Touch{"copy_in_a_stream",
+              [] { return cuMemcpyHtoDAsync_v2(1, nullptr, 1 << 20, nullptr); }},
+        Touch{"allocation",
+              [] {
+                CUdeviceptr pointer = 0;
+                return cuMemAlloc_v2(&pointer, 4096);
+              }},
+        Touch{"stream_end", [] { return cuStreamDestroy_v2(reinterpret_cast<CUstream>(0x40)); }},
+        Touch{"wait_for_an_event", [] { return cuStreamWaitEvent(nullptr, nullptr, 0); }},
+        Touch{"wait_for_a_stream", [] { return cuStreamSynchronize(nullptr); }},
+        Touch{"limit", [] { return cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024); }}),
+    [](const auto& one) { return one.param.name; });
+
 // What was launched then is in no counter.
 TEST_F(AdoptionTest, ADrainWaitsForWorkFromBeforeTheFirstBroker) {
   begin_offline();
@@ -177,34 +227,81 @@ TEST_F(AdoptionTest, ADrainWaitsForWorkOfAnyContextFromBeforeTheFirstBroker) {
 }
 
 // A wait that returns looks at pools, whatever becomes of the account meanwhile. What it finds goes
-// into the old pages or comes after the move. (The helper may want to look at pools itself, and
-// then waits for the one who does, instead of moving anything.)
-TEST_F(AdoptionTest, TheAccountMovesInNobodysLookAtPools) {
-  begin(std::make_unique<TestBroker>(kGiB));
-  fake.pool_step_bytes = 8 * kMiB;
-  CUdeviceptr pooled = 0, pointer = 0;
-  ASSERT_EQ(cuMemAllocAsync(&pooled, kMiB, nullptr), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_SUCCESS);
-  fake.pool_reserved_bytes = 0;  // as the wait will find
-  auto next = std::make_unique<TestBroker>(kGiB);
-  moves_to = next.get();
-  fake.on_pool_read = [] {
-    if (!reads_slowly) return;
-    ++launches_kept;
-    (void)eventually([] { return moves_to->registrations() > 0; }, 2000);
-    sleep_ms(200);
-    moved_meanwhile = moves_to->account().held_bytes.load() != 0;
-  };
-  std::thread program([] {
-    reads_slowly = true;
-    EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+// into the old pages or comes after the move.
+class AdoptionLookTest : public AdoptionTest {
+ protected:
+  void SetUp() override {
+    begin(std::make_unique<TestBroker>(kGiB));
+    fake.pool_step_bytes = 8 * kMiB;
+    CUdeviceptr pooled = 0, pointer = 0;
+    ASSERT_EQ(cuMemAllocAsync(&pooled, kMiB, nullptr), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemAlloc_v2(&pointer, kKept), CUDA_SUCCESS);
+    // Each look of the program's finds less, and nobody's before it.
+    fake.on_enter = [](const char* function) {
+      if (reads_slowly && function == std::string("cuMemPoolGetAttribute"))
+        fake.pool_reserved_bytes -= 4096;
+    };
+    fake.on_pool_read = pool_read;
+  }
+  // Whether a move waited for the end of the program's look: then it comes before anybody else's,
+  // and else the helper waited to look at pools itself.
+  bool look() {
+    looks = looked = others_looked = false;
+    auto next = std::make_unique<TestBroker>(kGiB);
+    moves_to = next.get();
+    std::thread program([] {
+      reads_slowly = true;
+      while (!looked) EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+    });
+    EXPECT_TRUE(eventually([] { return looks.load(); }));
+    replace(std::move(next));
+    program.join();
+    EXPECT_FALSE(moved_meanwhile);
+    EXPECT_TRUE(eventually([] { return others_looked.load(); }, 10000)) << "after the move";
+    return moved_before_others;
+  }
+  static constexpr std::uint64_t kKept = 4096;
+  static std::uint64_t held() { return moves_to->account().held_bytes.load(); }
+  static inline std::atomic<std::uint64_t> calls_of_another;
+
+ private:
+  static void pool_read() {
+    if (reads_slowly) {
+      looks = true;
+      // The helper stops the account before it moves it.
+      (void)eventually([] { return moves_to->registrations() > 0 && another_is_stopped(); }, 1000);
+      moved_meanwhile = held() != 0;
+      looked = true;
+    } else if (looked && !others_looked) {
+      moved_before_others = held() >= kKept;
+      others_looked = true;
+    }
+  }
+  static bool another_is_stopped() {
+    const std::uint64_t calls = calls_of_another;
+    sleep_ms(100);
+    return calls_of_another == calls;
+  }
+  static inline std::atomic<bool> looks, looked, moved_meanwhile;  // the program
+  static inline std::atomic<bool> others_looked, moved_before_others;
+};
+
+TEST_F(AdoptionLookTest, TheAccountMovesInNobodysLookAtPools) {
+  std::atomic<bool> over{false};
+  std::thread another([&] {
+    CUdeviceptr pointer = 0;
+    for (; !over; ++calls_of_another) {
+      EXPECT_EQ(cuMemAlloc_v2(&pointer, 512), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemFree_v2(pointer), CUDA_SUCCESS);
+    }
   });
-  while (launches_kept == 0) sleep_ms(1);
-  replace(std::move(next));
-  program.join();
-  EXPECT_FALSE(moved_meanwhile);
-  EXPECT_TRUE(eventually([&] { return broker->account().held_bytes.load() == 4096; }))
-      << broker->account().held_bytes.load();
+  bool waited = false;
+  for (int round = 0; round < 30 && !waited; ++round) waited = look();
+  EXPECT_TRUE(waited) << "no move was tried meanwhile";
+  over = true;
+  another.join();
+  const std::uint64_t expected = kKept + fake.pool_reserved_bytes;
+  EXPECT_TRUE(eventually([&] { return held() == expected; })) << held();
 }
 
 // A free may wait for a kernel, and who waits for a lease shall not wait for that.

@@ -27,7 +27,7 @@ FakeState fake = {8ull << 30, 0,       0,
                   nullptr,    0,       0,
                   nullptr,    nullptr, 0,
                   0,          nullptr, CU_MEM_LOCATION_TYPE_DEVICE,
-                  nullptr};
+                  nullptr,    0,       0};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);
@@ -273,6 +273,12 @@ FAKE CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* graph) {
 FAKE CUresult cuGraphMemAllocNodeGetParams(CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   params->poolProps.location.type = fake.graph_node_place;
   params->bytesize = fake.graph_node_bytes;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDeviceGetGraphMemAttribute(CUdevice, CUgraphMem_attribute attribute, void* value) {
+  fake_enter(__func__);
+  const bool reserved = attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
+  *static_cast<cuuint64_t*>(value) = reserved ? fake.graph_reserved_bytes : fake.graph_used_bytes;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph,

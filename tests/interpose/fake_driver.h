@@ -70,6 +70,8 @@ struct FakeState {
   CUstream stream_elsewhere;  // the one that is in a context of the second device; nullptr = none
   CUmemLocationType graph_node_place;  // where it allocates
   void (*on_state)();  // behind what the state of a primary context is; nullptr = nothing
+  unsigned long long graph_reserved_bytes;  // of the device, for graphs,
+  unsigned long long graph_used_bytes;      // and so much is in use; nothing here changes them
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

@@ -1,6 +1,10 @@
 // Memory of graphs on a device that others have filled: to launch one graph the driver takes the
 // memory of another that lies idle, and tells nobody. Relaunched, that one takes memory anew, which
 // is asked for as the first time.
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "tests/interpose/allocating_graph.h"
 #include "tests/interpose/softgpu_partner.h"
 #include "tests/interpose/softgpu_ways.h"
@@ -126,6 +130,89 @@ TEST_F(SoftGpuGraphsTest, WhatIsUploadedAtItsInstantiationIsAskedFor) {
   agrees("launched");
   EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
   EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+
+// Threads that launch new graphs and old ones, all at the same time.
+class SoftGpuGraphsAtOnceTest : public SoftGpuGraphsTest {
+ protected:
+  static constexpr int kThreads = 6, kRounds = 400;
+  static constexpr size_t kStep = 2 * kMiB;
+  // Each thread has two graphs of at most so many steps. How many launches were refused.
+  int churn(size_t steps) {
+    std::vector<std::thread> threads;
+    refused = 0;
+    for (unsigned number = 0; number < kThreads; ++number)
+      threads.emplace_back([=, this] { rounds(number, steps); });
+    std::thread watcher([this] {
+      while (!over) EXPECT_LE(device_bytes(), kRoom);
+    });
+    for (std::thread& thread : threads) thread.join();
+    over = true;
+    watcher.join();
+    return refused;
+  }
+  // A neighbour who takes what is there and gives it back, so that the driver trims again and
+  // again.
+  void neighbour_churns() {
+    neighbour.start(true);
+    ASSERT_EQ(neighbour.ask(PartnerOp::kInit).result, CUDA_SUCCESS);
+    neighbour_thread = std::thread([this] {
+      while (!over) {
+        const size_t bytes = (kDevice - device_total()) / kStep * kStep;
+        const PartnerMessage made = neighbour.ask(PartnerOp::kAlloc, bytes);
+        std::this_thread::yield();
+        if (made.result == CUDA_SUCCESS) neighbour.ask(PartnerOp::kFree, made.value);
+      }
+    });
+  }
+  std::atomic<bool> over{false};
+  std::atomic<int> refused{0};
+  std::thread neighbour_thread;
+
+ private:
+  void rounds(unsigned number, size_t steps) {
+    CUstream stream = nullptr;
+    EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CUgraphExec graphs[2] = {};
+    for (unsigned round = 0; round < kRounds; ++round) {
+      CUgraphExec& graph = graphs[round % 3 == 0 ? 0 : 1];
+      if (graph != nullptr) {
+        EXPECT_EQ(cuGraphExecDestroy(graph), CUDA_SUCCESS);
+      }
+      graph = allocating_graph(0, kStep * (1 + (round * 7 + number) % steps));
+      for (CUgraphExec each : graphs) {
+        const CUresult result = each == nullptr ? CUDA_SUCCESS : cuGraphLaunch(each, stream);
+        EXPECT_TRUE(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY) << result;
+        refused += result == CUDA_SUCCESS ? 0 : 1;
+      }
+      EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    }
+    for (CUgraphExec graph : graphs) EXPECT_EQ(cuGraphExecDestroy(graph), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamDestroy(stream), CUDA_SUCCESS);
+  }
+};
+
+// The graph that lies idle, and the most of each thread.
+static_assert(kContext + kIdle + 6 * 2 * 2 * 2 * kMiB <= kRoom);
+TEST_F(SoftGpuGraphsAtOnceTest, WhatFitsIsNotRefused) {
+  EXPECT_EQ(churn(2), 0);
+  EXPECT_LE(device_peak(), kRoom);
+  agrees("quiet again");
+}
+
+TEST_F(SoftGpuGraphsAtOnceTest, WhatDoesNotFitIsRefusedAndTheQuotaKept) {
+  EXPECT_GT(churn(12), 0);
+  EXPECT_LE(device_peak(), kRoom);
+  agrees("quiet again");
+}
+
+TEST_F(SoftGpuGraphsAtOnceTest, TheQuotaIsKeptWhileTheDriverTrims) {
+  neighbour_churns();
+  EXPECT_GT(churn(12), 0);
+  neighbour_thread.join();
+  neighbour_goes();
+  agrees("quiet again");
 }
 
 }  // namespace

@@ -1,0 +1,111 @@
+// Graphs that allocate, launched while the driver keeps the launch of another: a driver whose queue
+// is full does so for as long as a kernel takes, and that kernel may wait for the other launch.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "tests/interpose/guest.h"
+
+namespace {
+
+using namespace sluice::test;
+
+thread_local bool launches_are_kept;
+std::atomic<bool> kept, goes;
+
+void enter(const char* function) {
+  if (!launches_are_kept || function != std::string("cuGraphLaunch")) return;
+  kept = true;
+  while (!goes) sleep_ms(1);
+}
+
+class GuestGraphsTest : public GuestTest {
+ protected:
+  static constexpr unsigned long long kNode = 16 * kMiB;
+  void SetUp() override {
+    start(3 * kNode);
+    broker->lease_store(sluice::protocol::kLeaseOpen);
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    fake.graph_depth = 1;
+    fake.on_enter = enter;
+  }
+  static CUgraphExec instantiated(uintptr_t handle, unsigned long long bytes) {
+    fake.graph_node_bytes = bytes;
+    auto exec = reinterpret_cast<CUgraphExec>(handle);
+    EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, reinterpret_cast<CUgraph>(1), 0), CUDA_SUCCESS);
+    return exec;
+  }
+  void kept_begin(CUgraphExec exec) {
+    program = std::thread([=] {
+      launches_are_kept = true;
+      EXPECT_EQ(cuGraphLaunch(exec, nullptr), CUDA_SUCCESS);
+    });
+    while (!kept) sleep_ms(1);
+  }
+  void kept_end() {
+    goes = true;
+    program.join();
+  }
+  std::uint64_t reserved() { return broker->account().reserved_bytes.load(); }
+
+  CUcontext context = nullptr;
+  CUstream stream = reinterpret_cast<CUstream>(0x40);
+  std::thread program;
+};
+
+TEST_F(GuestGraphsTest, ALaunchThatTheDriverKeepsKeepsNoOther) {
+  const CUgraphExec first = instantiated(0x700, kNode), second = instantiated(0x710, kNode);
+  kept_begin(first);
+  EXPECT_EQ(cuGraphLaunch(second, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphUpload(instantiated(0x720, kNode), stream), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphLaunch(second, stream), CUDA_SUCCESS) << "again";
+  EXPECT_EQ(reserved(), kNode) << "the first one's";
+  kept_end();
+  EXPECT_EQ(reserved(), 0u);
+}
+
+// What the driver will give the first one nobody else is given.
+TEST_F(GuestGraphsTest, WhatALaunchOnItsWayWasGivenIsNobodyElses) {
+  const CUgraphExec first = instantiated(0x700, 2 * kNode), second = instantiated(0x710, 2 * kNode);
+  CUdeviceptr pointer = 0;
+  kept_begin(first);
+  EXPECT_EQ(cuGraphLaunch(second, stream), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuGraphUpload(second, stream), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 2 * kNode), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(reserved(), 2 * kNode);
+  kept_end();
+  EXPECT_EQ(cuGraphLaunch(second, stream), CUDA_SUCCESS);
+  EXPECT_EQ(reserved(), 0u);
+}
+
+// Nor what is reserved already, and the first one will use.
+TEST_F(GuestGraphsTest, RoomThatALaunchOnItsWayNeedsIsNobodyElses) {
+  const CUgraphExec first = instantiated(0x700, 2 * kNode), second = instantiated(0x710, 2 * kNode);
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&pointer, kNode), CUDA_SUCCESS);
+  fake.graph_reserved_bytes = 2 * kNode;
+  kept_begin(first);
+  EXPECT_EQ(reserved(), 0u);
+  EXPECT_EQ(cuGraphLaunch(second, stream), CUDA_ERROR_OUT_OF_MEMORY);
+  kept_end();
+  EXPECT_EQ(cuGraphLaunch(second, stream), CUDA_SUCCESS);
+}
+
+// It may be gone by then, for the driver trims when its device is full.
+TEST_F(GuestGraphsTest, WhatTheDriverTrimsStaysForALaunchOnItsWay) {
+  const CUgraphExec first = instantiated(0x700, kNode);
+  CUdeviceptr pointer = 0;
+  fake.graph_reserved_bytes = kNode;
+  ASSERT_EQ(cuGraphLaunch(first, stream), CUDA_SUCCESS);
+  kept_begin(first);
+  fake.graph_reserved_bytes = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 3 * kNode), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 2 * kNode), CUDA_SUCCESS);
+  kept_end();
+  EXPECT_EQ(broker->account().held_bytes.load(), 2 * kNode);
+}
+
+}  // namespace
