@@ -19,8 +19,8 @@ Lock pausing;     // held while they are stopped
 uint32_t asking;  // how many ask for that lock from within a scope
 constexpr uint64_t kPauseAgainNs = 1'000'000;
 RateLimit refusals_said;
-uint64_t contexts_charged[kDevicesMax];  // how many
-uint64_t context_cost[kDevicesMax];      // bytes charged for each of them
+uint64_t contexts_charged[kDevicesMax];      // how many
+Shared<uint64_t> context_cost[kDevicesMax];  // bytes charged for each of them
 uint64_t handles_changes;
 
 void refusal_say(int gpu, uint64_t bytes) {
@@ -282,7 +282,7 @@ void account_reset_after_fork() {
   store_release(asking, 0u);
   pausing.reset_after_fork();
   memset(contexts_charged, 0, sizeof contexts_charged);
-  memset(context_cost, 0, sizeof context_cost);
+  for (Shared<uint64_t>& cost : context_cost) cost = 0;
   process.records.reset_after_fork();
   swap_reset_after_fork();
   touch_reset_after_fork();

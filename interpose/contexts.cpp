@@ -55,7 +55,7 @@ static ContextRecord* context_make(CUcontext context, int device) {
   }
   made->context = context;
   made->device = device;
-  made->frontier_ns = kNoFrontier;
+  store_release(made->frontier_ns, kNoFrontier);
   if (fresh) contexts.publish();
   activity_begin(device);
   store_release(made->life, kContextAlive);
@@ -115,7 +115,9 @@ ContextRecord* context_ending(CUcontext context) {
 }
 
 // Threads that have the record for their current context's: the handle may come to mean another.
+// One that has just found it and is not seen here sees that the context ends (thread_context_look).
 static void threads_forget(const ContextRecord& record) {
+  threads_barrier();
   for (int i = 0, n = thread_count(); i < n; ++i) {
     ThreadRecord& thread = *thread_at(i);
     if (load_relaxed(thread.context_record) != &record) continue;

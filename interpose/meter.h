@@ -153,7 +153,7 @@ inline constexpr uint32_t kContextEnding = 2;
 
 struct ContextRecord {
   CUcontext context;
-  int device;
+  Shared<int> device;
   uint32_t life;  // changes to kContextEnding with the lock held
   Lock lock;
   StreamRecord* streams;

@@ -80,7 +80,7 @@ void pages_take(uint32_t slot) {
   process.lease = pages_lease();
   process.claims = pages_claims();
   process.slot = slot;
-  store_release(process.gpu_count, pages_are_sane() ? process.lease->gpu_count : 0u);
+  process.gpu_count = pages_are_sane() ? process.lease->gpu_count : 0u;
   process.ledger.attach(process.claims, slot);
   process_quotas_choose();
   process.claims->slots[slot].own_pid.store(static_cast<uint32_t>(getpid()));
@@ -551,10 +551,11 @@ int device_gpu_learn(int device) {
 static void thread_gpu_look(ThreadRecord* thread) {
   const CUcontext context = thread->context;
   thread->gpu = device_gpu(thread->device);
-  thread->context_record = thread->gpu >= 0 ? context_record(context, thread->device) : nullptr;
+  ContextRecord* record = thread->gpu >= 0 ? context_record(context, thread->device) : nullptr;
+  store_relaxed(thread->context_record, record);
   // Offline, the GPU of the device is not known yet: ask again next time.
   const bool active = process_mode() == Mode::kActive;
-  const bool recorded = thread->context_record != nullptr;
+  const bool recorded = record != nullptr;
   thread->raised = static_cast<uint32_t>(thread->gpu) + 1;
   const bool plain = active && recorded && load_relaxed(strict_fences) == 0;
   if (plain) thread->exclusive_count = &thread->exclusive_launches[thread->gpu];
@@ -585,7 +586,9 @@ bool thread_context_look(ThreadRecord* thread) {
     if (thread->inside == 0) store_release(thread->renumbered, 0u);
     thread_gpu_look(thread);
     fence_raised();
-    if (SLUICE_LIKELY(load_acquire(process.numbering) == numbering)) return true;
+    const ContextRecord* record = thread->context_record;
+    const bool ends = record != nullptr && !record->is_usable();
+    if (SLUICE_LIKELY(!ends && load_acquire(process.numbering) == numbering)) return true;
   }
 }
 

@@ -16,7 +16,7 @@ namespace sluice::interpose {
 SLUICE_ALWAYS_INLINE bool hold_is_set() {
   uint32_t words = 0;
   // Pages may just have come, the first ones: who sees how many GPUs there are sees where they are.
-  const uint32_t count = load_acquire(process.gpu_count);
+  const uint32_t count = process.gpu_count;
   for (uint32_t i = 0; i < count; ++i) words |= load_acquire(process.lease->gpus[i].hold.raw);
   return (words & protocol::kHoldSet) != 0;
 }

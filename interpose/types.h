@@ -146,19 +146,19 @@ SLUICE_ALWAYS_INLINE void count_up(uint64_t& count) {
 #endif
 }
 
-/// A word that others read while it is written: each access is whole, and in no order with those of
-/// other words. It costs what a plain word does.
+/// A word that others read while it is written: each access is whole, and who reads it sees what
+/// was written before it. On x86-64 it costs what a plain word does.
 template <class T>
 class Shared {
  public:
   constexpr Shared() = default;
   constexpr Shared(T value) : value_(value) {}
   Shared& operator=(T value) {
-    store_relaxed(value_, value);
+    store_release(value_, value);
     return *this;
   }
-  operator T() const { return load_relaxed(value_); }
-  T operator->() const { return load_relaxed(value_); }
+  operator T() const { return load_acquire(value_); }
+  T operator->() const { return load_acquire(value_); }
 
  private:
   T value_{};
