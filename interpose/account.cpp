@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interpose/account_uses.h"
+#include "interpose/endings.h"
 #include "interpose/estimate.h"
 #include "interpose/family.h"
 #include "interpose/residual.h"
@@ -258,6 +259,8 @@ void context_drop(CUcontext context) {
 
 void account_restore() {
   uint64_t bytes[kDevicesMax] = {};
+  (void)device_gpu(0);  // learns which devices are whose, if nobody has asked yet
+  pools_place();
   process.records.sum(RecordKind::kPointer, bytes);
   process.records.sum(RecordKind::kArray, bytes);
   process.records.sum(RecordKind::kMipmap, bytes);
@@ -292,6 +295,7 @@ void account_reset_after_fork() {
   graph_memory_reset_after_fork();
   residual_reset_after_fork();
   estimate_reset_after_fork();
+  context_endings_reset_after_fork();
 }
 
 }  // namespace sluice::interpose

@@ -128,6 +128,8 @@ inline PoolsRead pools_settle(int device) {
 /// pools is waited for, a second at most.
 SLUICE_NOINLINE void pools_read_before_refusal(int device);
 void pool_destroyed(Pool& pool);
+/// Devices are known that were not before.
+void pools_place();
 void pools_sum(uint64_t* bytes_by_device);
 void pools_reset_after_fork();
 /// Around a call on pools: nobody else's changes what one of them has reserved meanwhile. Who looks
@@ -150,6 +152,20 @@ bool graph_nodes_sum(CUgraph graph, uint64_t* bytes_by_device);
 /// said.
 [[nodiscard]] bool graph_memory_learn(CUgraphExec exec, CUgraph graph);
 void graph_memory_forget(CUgraphExec exec);
+/// Around the driver's end of an executable graph: forgotten before it, because another thread may
+/// be given the same handle for the next graph at once.
+class GraphMemoryEnd {
+ public:
+  explicit GraphMemoryEnd(CUgraphExec exec);
+  GraphMemoryEnd(const GraphMemoryEnd&) = delete;
+  GraphMemoryEnd& operator=(const GraphMemoryEnd&) = delete;
+  /// The driver did not end it.
+  void undo() const;
+
+ private:
+  int count_ = 0;
+  Record records_[kDevicesMax];
+};
 /// Whether any executable graph of this process allocates.
 extern uint32_t graph_memory_seen;
 inline bool graph_memory_used() { return load_acquire(graph_memory_seen) != 0; }

@@ -142,6 +142,18 @@ void graph_memory_forget(CUgraphExec exec) {
     (void)process.records.remove(RecordKind::kGraphExec, key_of(exec, device), &record);
 }
 
+GraphMemoryEnd::GraphMemoryEnd(CUgraphExec exec) {
+  if (!graph_memory_used()) return;
+  for (int device = 0; device < process.device_count; ++device) {
+    if (process.records.remove(RecordKind::kGraphExec, key_of(exec, device), &records_[count_]))
+      ++count_;
+  }
+}
+
+void GraphMemoryEnd::undo() const {
+  for (int i = 0; i < count_; ++i) (void)process.records.insert(records_[i]);
+}
+
 GraphMemoryScope::GraphMemoryScope(CUgraphExec exec) : exec_(exec) {
   uint64_t needed[kDevicesMax] = {};
   Record record;
@@ -310,8 +322,10 @@ void GraphMemoryScope::remember(int device) const {
   (void)process.records.insert(record);
 }
 
-// With the lock held. `at_once`: what the driver has given back is free, whoever is on his way.
-static void settle_locked(int device, int gpu, bool at_once) {
+// With the lock held. What the driver has given back may be that of a launch on its way, which
+// found it there and takes it anew: nobody else gets it before all that are on their way have
+// ended.
+static void settle_locked(int device, int gpu) {
   uint64_t reserved;
   if (!reserved_read(device, &reserved)) return;
   const auto index = static_cast<uint32_t>(gpu);
@@ -324,27 +338,25 @@ static void settle_locked(int device, int gpu, bool at_once) {
   }
   if (gone > way.gone) trim_seen();
   way.gone = gone;
-  if (gone == 0 || !(at_once || launching == 0)) return;
+  if (gone == 0 || launching != 0) return;
   process.ledger.release(index, gone);
   charged[device] = reserved;
   way.gone = 0;
 }
 
-// The program wants its memory now.
 void graph_memory_trimmed(int device) {
   const int gpu = device_gpu(device);
   const LockScope scope(lock);
   ++trims;
-  if (gpu >= 0 && graph_memory_used()) settle_locked(device, gpu, true);
+  if (gpu >= 0 && graph_memory_used()) settle_locked(device, gpu);
 }
 
-// The driver trims when the device is full. What it took may be that of a launch on its way, which
-// takes it anew.
+// The driver trims by itself when the device is full.
 void graph_memory_settle(int device) {
   const int gpu = device_gpu(device);
   if (gpu < 0 || !graph_memory_used()) return;
   const LockScope scope(lock);
-  settle_locked(device, gpu, false);
+  settle_locked(device, gpu);
 }
 
 void graph_memory_settle() {

@@ -212,6 +212,14 @@ void pool_destroyed(Pool& pool) {
   pool_settle(pool);
 }
 
+// With the pools' lock held. While no GPU was the process's, no device was asked whose a pool is.
+void pools_place() {
+  for (uint32_t i = 0; i < pools_seen; ++i) {
+    Pool& pool = pools[i];
+    if (!pool.gone && pool.device < 0) pool.device = pool_device_ask(pool.handle);
+  }
+}
+
 void pools_sum(uint64_t* bytes_by_device) {
   for (uint32_t i = 0; i < pools_seen; ++i) {
     if (pools[i].device >= 0) bytes_by_device[pools[i].device] += pools[i].charged;

@@ -2,6 +2,7 @@
 // the current one says which GPU a thread works on. A primary context is charged while the driver
 // says that it is active, whoever retained it.
 #include "interpose/account.h"
+#include "interpose/endings.h"
 #include "interpose/estimate.h"
 #include "interpose/family.h"
 #include "interpose/gate.h"
@@ -136,6 +137,7 @@ CUresult create_charged(RoomWait& wait, CUcontext* context, CUdevice device, Cal
     context_discharge(device);
     context_refused(wait, result, device);
   } else {
+    context_endings_wait(*context);
     const auto key = reinterpret_cast<uint64_t>(*context);
     if (!process.records.insert(Record{key, 1, nullptr, RecordKind::kContext, device})) {
       unrecorded_say("a context's record");
@@ -154,6 +156,7 @@ CUresult destroy_discharged(CUcontext context, int* device, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active()) return call();
+  const ContextEnding ending(context);
   ContextRecord* meter = context_ending(context);
   Record record;
   const bool known =

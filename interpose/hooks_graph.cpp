@@ -161,10 +161,13 @@ SLUICE_HOOK CUresult cuGraphExecDestroy(CUgraphExec exec) {
   const AccountScope account;
   // Before the driver can give the same handle to another thread.
   graph_forget(exec);
+  if (!account.active()) return driver.cuGraphExecDestroy(exec);
+  const GraphMemoryEnd memory(exec);
   const CUresult result = driver.cuGraphExecDestroy(exec);
-  if (account.active() && result == CUDA_SUCCESS) {
-    graph_memory_forget(exec);
-    if (graph_memory_used()) graph_memory_settle();
+  if (result != CUDA_SUCCESS) {
+    memory.undo();
+  } else if (graph_memory_used()) {
+    graph_memory_settle();
   }
   return result;
 }

@@ -156,6 +156,11 @@ uint64_t excess_unasked(int gpu) {
 struct Settled {
   bool too_much;
   bool busy;
+  // The figure was larger than before. A driver that gives memory of a pool back says so of the
+  // pool and of the process one after the other: what was read in between must be read again.
+  bool grown;
+
+  bool read_again() const { return busy || grown; }
 };
 
 Settled settle(int device, Above above, uint64_t patience_ns) {
@@ -166,8 +171,10 @@ Settled settle(int device, Above above, uint64_t patience_ns) {
   uint64_t bytes = 0;
   const bool alone = accounts_pause_for(patience_ns);
   if (alone) {
-    if (residual_read(device, gpu, &bytes, &result.busy))
+    if (residual_read(device, gpu, &bytes, &result.busy)) {
+      result.grown = bytes > load_relaxed(charged[gpu]);
       result.too_much = !charge_to(gpu, bytes, above, false);
+    }
   } else {
     result.busy = true;
     if (above != Above::kCharged && residual_read_least(device, gpu, &bytes))
@@ -198,6 +205,7 @@ Settled settle_each(bool only_contexts, Above above, uint64_t patience_ns) {
     const Settled one = settle(device, above, patience_ns);
     all.too_much |= one.too_much;
     all.busy |= one.busy;
+    all.grown |= one.grown;
   }
   return all;
 }
@@ -254,7 +262,7 @@ bool residual_settle(bool within_quota) {
   const DepthScope depth(thread);
   const Above above = within_quota ? Above::kUndone : Above::kCharged;
   const Settled settled = settle_contexts(above);
-  if (settled.busy) residual_want();
+  if (settled.read_again()) residual_want();
   return !settled.too_much;
 }
 
@@ -263,10 +271,8 @@ bool residual_settle_late() {
   if (thread == nullptr) return true;
   const DepthScope depth(thread);
   const Settled settled = settle_contexts(Above::kWithheld);
-  if (settled.busy) {
-    store_release(late_unread, 1u);
-    residual_want();
-  }
+  if (settled.busy) store_release(late_unread, 1u);
+  if (settled.read_again()) residual_want();
   return !settled.too_much;
 }
 
@@ -274,7 +280,7 @@ void residual_settle_device(int device) {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return;
   const DepthScope depth(thread);
-  if (settle(device, Above::kCharged, kPatienceNs).busy) residual_want();
+  if (settle(device, Above::kCharged, kPatienceNs).read_again()) residual_want();
 }
 
 bool residual_settle_context(int device) {
@@ -282,7 +288,7 @@ bool residual_settle_context(int device) {
   if (thread == nullptr) return true;
   const DepthScope depth(thread);
   const Settled settled = settle(device, Above::kUndone, kPatienceNs);
-  if (settled.busy) residual_want();
+  if (settled.read_again()) residual_want();
   return !settled.too_much;
 }
 
@@ -296,7 +302,7 @@ void residual_settle_all() {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return;
   const DepthScope depth(thread);
-  if (settle_each(false, Above::kCharged, kPatienceNs).busy) residual_want();
+  if (settle_each(false, Above::kCharged, kPatienceNs).read_again()) residual_want();
 }
 
 void residual_want() {
@@ -335,7 +341,7 @@ void residual_look_deferred(int device) {
   if (looks > 0) store_relaxed(deferred_looks[gpu], looks - 1);
   if (looks <= 1) __atomic_fetch_and(&residual_deferred, ~(1u << gpu), __ATOMIC_RELEASE);
   const DepthScope depth(thread);
-  if (settle(device, Above::kCharged, kPatienceBeforeRefusalNs).busy) residual_want();
+  if (settle(device, Above::kCharged, kPatienceBeforeRefusalNs).read_again()) residual_want();
 }
 
 void residual_shared() {
@@ -372,9 +378,9 @@ uint64_t residual_look(uint64_t now_ns) {
   look.interval_ns = look.interval_ns < kLookMaxNs / 2 ? look.interval_ns * 2 : kLookMaxNs;
   const bool late = __atomic_exchange_n(&late_unread, 0, __ATOMIC_ACQ_REL) != 0;
   const Above above = late ? Above::kWithheld : Above::kCharged;
-  const bool again = settle_each(false, above, kPatienceOfHelperNs).busy;
-  if (late && again) store_release(late_unread, 1u);
-  look.due_ns = again ? now_ns + look.interval_ns : 0;
+  const Settled settled = settle_each(false, above, kPatienceOfHelperNs);
+  if (late && settled.busy) store_release(late_unread, 1u);
+  look.due_ns = settled.read_again() ? now_ns + look.interval_ns : 0;
   return look.interval_ns;
 }
 

@@ -13,21 +13,22 @@
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30, 0,       0,
-                  0,          0,       0,
-                  0,          0,       CUDA_SUCCESS,
-                  0,          1,       0,
-                  nullptr,    0,       1000,
-                  0,          0,       2 << 20,
-                  0,          0,       nullptr,
-                  0,          0,       nullptr,
-                  0,          0,       0,
-                  0,          0,       0,
-                  0,          0,       nullptr,
-                  nullptr,    0,       0,
-                  nullptr,    nullptr, 0,
-                  0,          nullptr, CU_MEM_LOCATION_TYPE_DEVICE,
-                  nullptr,    0,       0};
+FakeState fake = {8ull << 30,  0,       0,
+                  0,           0,       0,
+                  0,           0,       CUDA_SUCCESS,
+                  0,           1,       0,
+                  nullptr,     0,       1000,
+                  0,           0,       2 << 20,
+                  0,           0,       nullptr,
+                  0,           0,       nullptr,
+                  0,           0,       0,
+                  0,           0,       0,
+                  0,           0,       nullptr,
+                  nullptr,     0,       0,
+                  nullptr,     nullptr, 0,
+                  0,           nullptr, CU_MEM_LOCATION_TYPE_DEVICE,
+                  nullptr,     0,       0,
+                  CUDA_SUCCESS};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);
@@ -280,6 +281,10 @@ FAKE CUresult cuDeviceGetGraphMemAttribute(CUdevice, CUgraphMem_attribute attrib
   const bool reserved = attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
   *static_cast<cuuint64_t*>(value) = reserved ? fake.graph_reserved_bytes : fake.graph_used_bytes;
   return CUDA_SUCCESS;
+}
+FAKE CUresult cuGraphExecDestroy(CUgraphExec) {
+  fake_enter(__func__);
+  return fake.graph_end_result;
 }
 FAKE CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS* params) {

@@ -72,6 +72,7 @@ struct FakeState {
   void (*on_state)();  // behind what the state of a primary context is; nullptr = nothing
   unsigned long long graph_reserved_bytes;  // of the device, for graphs,
   unsigned long long graph_used_bytes;      // and so much is in use; nothing here changes them
+  CUresult graph_end_result;                // what the end of an executable graph answers
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

@@ -13,4 +13,6 @@ struct FakeNvml {
   unsigned long long hidden_reads;   // so many lists are empty before they tell
   unsigned long long process_reads;  // lists given with room for entries
   unsigned long long used_more;      // in use on the devices, besides the 3 GiB
+  unsigned long long late_reads;     // so many lists still have
+  unsigned long long late_bytes;     // so much more of the first process, which is gone already
 };

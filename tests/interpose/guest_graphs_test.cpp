@@ -108,4 +108,28 @@ TEST_F(GuestGraphsTest, WhatTheDriverTrimsStaysForALaunchOnItsWay) {
   EXPECT_EQ(broker->account().held_bytes.load(), 2 * kNode);
 }
 
+// While one thread is in the driver's end of a graph, another is given its handle for the next one.
+TEST_F(GuestGraphsTest, AHandleThatIsGivenAnewAtItsEndMeansTheNextGraph) {
+  static constexpr uintptr_t kSameHandle = 0x700;
+  static bool given;
+  given = false;
+  const CUgraphExec exec = instantiated(kSameHandle, kNode);
+  fake.on_enter = [](const char* function) {
+    if (given || function != std::string("cuGraphExecDestroy")) return;
+    given = true;
+    std::thread([] { (void)instantiated(kSameHandle, 4 * kNode); }).join();
+  };
+  ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  ASSERT_TRUE(given);
+  EXPECT_EQ(cuGraphLaunch(exec, nullptr), CUDA_ERROR_OUT_OF_MEMORY) << "it takes four of three";
+}
+
+// Nor is one forgotten that the driver does not end.
+TEST_F(GuestGraphsTest, AGraphWhoseEndIsRefusedIsAskedForAsBefore) {
+  const CUgraphExec exec = instantiated(0x700, 4 * kNode);
+  fake.graph_end_result = CUDA_ERROR_INVALID_VALUE;
+  ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphLaunch(exec, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 }  // namespace

@@ -276,6 +276,20 @@ TEST_F(GuestNvmlTest, AHoldStopsReadingsTooAndWhatChangedIsMadeUpFor) {
   EXPECT_TRUE(eventually([&] { return held() == 33 * kMiB; })) << held();
 }
 
+// What a pool has just given back is still in the figure. Nobody calls anything afterwards.
+TEST_F(GuestNvmlTest, AFigureThatComesLateIsReadAgain) {
+  listed(static_cast<unsigned>(getpid()), 30 * kMiB);
+  cuda_start();
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  ASSERT_TRUE(eventually([&] { return held() == 30 * kMiB; }));
+  nvml->late_bytes = 2 * kMiB;
+  std::atomic_ref(nvml->late_reads) = 1;
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  ASSERT_TRUE(eventually([&] { return std::atomic_ref(nvml->late_reads) == 0; }));
+  EXPECT_TRUE(eventually([&] { return held() == 30 * kMiB; })) << held();
+}
+
 TEST_F(GuestNvmlTest, ACheckpointedProcessKeepsItsCharge) {
   listed(static_cast<unsigned>(getpid()), 41 * kMiB);
   cuda_start();

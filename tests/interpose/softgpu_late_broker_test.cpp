@@ -46,6 +46,21 @@ TEST_F(LateBrokerTest, CountsWhatWasTakenBefore) {
   EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
+// A device's own pool was met before anybody knew whose the device is.
+TEST_F(LateBrokerTest, APoolFromBeforeIsAskedForAndCounted) {
+  CUdeviceptr pooled = 0, more = 0;
+  ASSERT_EQ(cuMemAllocAsync(&pooled, kMiB, nullptr), CUDA_SUCCESS);
+  broker_come();
+  EXPECT_TRUE(eventually([&] { return difference().empty() && held() != 0; })) << difference();
+  EXPECT_EQ(cuMemAllocAsync(&more, kQuota - kContext, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_LE(device_peak(), kQuota);
+  ASSERT_EQ(cuMemAllocAsync(&more, kMiB, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeAsync(pooled, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeAsync(more, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  agrees("freed");
+}
+
 // A broker that comes while the program captures meets a capture that it does not know to have
 // begun: nothing may be recorded into its streams, no event be asked that it forbids, and no hold
 // be acknowledged before its end.
