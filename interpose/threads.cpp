@@ -54,13 +54,13 @@ ThreadRecord* record_take() {
     memcpy(launches, record->exclusive_launches, sizeof launches);  // counted ones stay counted
     memset(record, 0, sizeof *record);
     memcpy(record->exclusive_launches, launches, sizeof launches);
-    record->taken = 1;
+    store_relaxed(record->taken, 1u);
     record->index = i;
     return record;
   }
   ThreadRecord* record = threads.next();
   if (record == nullptr) return nullptr;
-  record->taken = 1;
+  store_relaxed(record->taken, 1u);
   record->index = threads.count();
   threads.publish();
   return record;

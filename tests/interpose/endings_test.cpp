@@ -19,23 +19,26 @@ class EndingsTest : public GuestTest {
   void SetUp() override {
     start(kGiB);
     ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-    fake.context = kReusedContext;
   }
-  static void context_with(unsigned long long bytes) {
+  static void context_make() {
     CUcontext made = kReusedContext;
-    CUdeviceptr pointer = 0;
     EXPECT_EQ(cuCtxCreate_v4(&made, nullptr, 0, 0), CUDA_SUCCESS);
-    EXPECT_EQ(cuMemAlloc_v2(&pointer, bytes), CUDA_SUCCESS);
+  }
+  static void context_work() {
+    CUdeviceptr pointer = 0;
+    context_make();
+    fake.context = kReusedContext;
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 20 * kMiB), CUDA_SUCCESS);
   }
 };
 
 TEST_F(EndingsTest, WhatTheNextContextOfAHandleHasStays) {
   static std::thread other;
   static std::atomic<bool> begun;
-  context_with(10 * kMiB);
+  context_make();  // nothing is done in it, so that nobody has met it
   fake.on_enter = [](const char* function) {
     if (function != std::string("cuCtxDestroy_v2") || begun.exchange(true)) return;
-    other = std::thread([] { context_with(20 * kMiB); });
+    other = std::thread(context_work);
     sleep_ms(50);  // what the other does without waiting, it has done by then
   };
   ASSERT_EQ(cuCtxDestroy_v2(kReusedContext), CUDA_SUCCESS);

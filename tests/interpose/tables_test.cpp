@@ -184,6 +184,7 @@ class TablesThreadsTest : public TablesTest {
 };
 
 TEST_F(TablesThreadsTest, TheLastOfManyIsLimitedAsTheFirst) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes minutes for so many threads";
   if (!park()) GTEST_SKIP() << "no more than " << threads.size() << " threads to be had here";
   EXPECT_EQ(failed, 0u);
   std::thread last([&] {
@@ -206,6 +207,7 @@ TEST_F(TablesThreadsTest, TheLastOfManyIsLimitedAsTheFirst) {
 
 // What a launch of the last one has in flight is seen by the drain: it is inside.
 TEST_F(TablesThreadsTest, TheLastOfManyIsSeenInsideItsLaunch) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes minutes for so many threads";
   if (!park()) GTEST_SKIP() << "no more than " << threads.size() << " threads to be had here";
   static std::atomic<bool> inside{false}, go{false};
   fake.on_launch = [](const FakeLaunch&) {
