@@ -73,7 +73,7 @@ ThreadRecord* thread_record_make() {
   ThreadRecord* record = record_take();
   if (record == nullptr) return nullptr;
   record->device = record->gpu = -1;
-  record->number = static_cast<uint32_t>(syscall(SYS_gettid));
+  store_relaxed(record->number, static_cast<uint32_t>(syscall(SYS_gettid)));
   if (pthread_setspecific(exit_key, record) != 0) {
     store_release(record->taken, 0u);
     __atomic_add_fetch(&ended_count, 1, __ATOMIC_RELEASE);
@@ -117,7 +117,7 @@ void threads_reset_after_fork() {
     }
     record->device = record->gpu = -1;
     record->index = static_cast<uint32_t>(i);
-    record->number = static_cast<uint32_t>(syscall(SYS_gettid));
+    store_relaxed(record->number, static_cast<uint32_t>(syscall(SYS_gettid)));
   }
 }
 
