@@ -56,6 +56,27 @@ def case_reload(machine):
     guest(machine, "reload")
 
 
+def silent(machine, what, environment):
+    done = subprocess.run([machine.arguments.guest, what], env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    expect((done.returncode, done.stdout, done.stderr) == (0, "", ""), f"{what}: {done}")
+
+
+def case_forgotten_variables(machine):
+    """What a program was started with counts, also after it has cleared its environment and before it uses CUDA."""
+    machine.broker(100)
+    shim = {"LD_PRELOAD": machine.arguments.shim}
+    silent(machine, "forget", {**machine.environment, **shim})
+    outside = {k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}
+    silent(machine, "forget", {**outside, **shim, "SLUICE_SOCKET": "/nonexistent", "SLUICE_MEMORY": "100MiB"})
+
+
+def case_few_descriptors(machine):
+    """That the policy file cannot be looked into is nothing to talk about where there is none."""
+    outside = {**{k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}, "SLUICE_SOCKET": "/nonexistent"}
+    silent(machine, "few_descriptors", outside)
+    silent(machine, "few_descriptors", {**outside, "LD_PRELOAD": machine.arguments.shim})
+
+
 def limited(machine, *words, **how):
     """The guest program under a limit that it runs into."""
     environment = {k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}
