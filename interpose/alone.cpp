@@ -118,7 +118,10 @@ bool alone_enter(const char** fault) {
     *fault = "there is no address space left for its limits";
     return false;
   }
-  pages_install_mapped(family_pages());
+  if (!family_pages_install()) {
+    *fault = "the kernel does not map the pages that its limits are kept in";
+    return false;
+  }
   store_release(process.alone, 1u);
   return shares_begin(fault);
 }

@@ -84,6 +84,18 @@ def limited(machine, *words, **how):
     return subprocess.run([machine.arguments.guest, *map(str, words)], env=environment, timeout=WAIT_S, check=False, **how)
 
 
+def case_mapped_once(machine):
+    """Where the family's pages cannot be mapped again by address (valgrind), they are by descriptor; without that, none run."""
+    done = limited(machine, "mapped_once", capture_output=True, text=True)
+    if done.returncode == 77:
+        print("skipped: no filters for system calls here")
+        sys.exit(77)
+    expect((done.returncode, done.stderr) == (0, ""), done)
+    done = limited(machine, "mapped_once", "closed", capture_output=True, text=True)
+    expect((done.returncode, done.stderr) == (3, "sluice: this process may not use the GPU: the kernel does not map the pages "
+                                              "that its limits are kept in\n"), done)
+
+
 def case_stderr_broken(machine):
     """Nobody reads what the program's stderr is: it gets its CUDA error and no signal."""
     done = limited(machine, "broken_pipe")
