@@ -96,6 +96,26 @@ def case_mapped_once(machine):
                                               "that its limits are kept in\n"), done)
 
 
+def case_valgrind(machine):
+    """A program is debugged under its limits as without: what valgrind does not know is asked of it once."""
+    if shutil.which("valgrind") is None:
+        print("skipped: no valgrind here")
+        sys.exit(77)
+    command = ["valgrind", "-q", "--error-exitcode=9", machine.arguments.guest, "allocates"]
+    environment = {k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}
+
+    def run(**more):
+        return subprocess.run(command, env={**environment, **more}, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    bare = run()
+    if bare.returncode != 0:
+        print(f"skipped: not without the shim either: {bare.stderr[-400:]}")
+        sys.exit(77)
+    done = run(LD_PRELOAD=machine.arguments.shim, SLUICE_SOCKET="/nonexistent", SLUICE_MEMORY="100MiB", SLUICE_SM="90%")
+    unknown = done.stderr.count("unhandled amd64-linux syscall")
+    expect(done.returncode == 0 and unknown <= 1 and "sluice:" not in done.stderr, done)
+
+
 def case_stderr_broken(machine):
     """Nobody reads what the program's stderr is: it gets its CUDA error and no signal."""
     done = limited(machine, "broken_pipe")
