@@ -181,6 +181,25 @@ TEST_F(GuestTest, AForkChildRegistersForItself) {
   EXPECT_EQ(launch(), CUDA_SUCCESS);
 }
 
+// In a time namespace of its own, or beside a broker in one, a process has another clock.
+TEST_F(GuestTest, ABrokerWithAnotherClockLivesAsLongAsItSaysSo) {
+  for (const std::uint64_t clock_ns : {std::uint64_t{1}, UINT64_MAX / 2}) {
+    broker.reset();
+    start(kGiB);
+    broker->lease().heartbeat_ns.store(clock_ns);
+    const pid_t pid = fork();
+    if (pid == 0) _exit(cuInit(0) == CUDA_SUCCESS && pause() == 0 ? 0 : 1);
+    EXPECT_TRUE(eventually([&] { return broker->registrations() == 1; }));
+    for (unsigned beat = 1; beat <= 6; ++beat) {
+      sleep_ms(250);
+      broker->lease().heartbeat_ns.store(clock_ns + beat);
+    }
+    EXPECT_EQ(broker->registrations(), 1) << "it was taken for one that hangs";
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+}
+
 // As a signal handler that forks in the middle of a call, which then returns in both.
 pid_t forked_in_a_call;
 void fork_once(const char*) {
