@@ -66,27 +66,35 @@ bool entry_sets(const char* entry, const char* variable) {
   return *variable == '\0' && entry[0] == '=' && entry[1] != '\0';
 }
 
-bool limits_are_set(char** environment) {
+struct Given {
+  bool limits, tenant;
+};
+Given given_in(char** environment) {
+  Given given{};
   for (; *environment != nullptr; ++environment) {
     if (**environment != 'S') continue;
-    if (entry_sets(*environment, kMemoryVariable) || entry_sets(*environment, kSmVariable)) {
-      return true;
-    }
+    given.limits |=
+        entry_sets(*environment, kMemoryVariable) || entry_sets(*environment, kSmVariable);
+    given.tenant |= entry_sets(*environment, kTenantVariable);
   }
-  return false;
+  return given;
 }
 
 }  // namespace
 
 // Where the user set limits, the family must be there before the program has children: one that
-// forks first and uses CUDA afterwards has no other moment. All programs that are started under the
-// shim come by here: without the variables nothing of libc is called. This is the library's DT_INIT
-// (CMakeLists.txt), not a constructor, whose address the loader would have to relocate; it stands
-// in front, beside what the loader has just read. glibc passes what main gets.
+// forks first and uses CUDA afterwards has no other moment. A tenant's program may clear its
+// environment before it uses CUDA, as daemons do, and is a tenant's all the same. All programs that
+// are started under the shim come by here: without the variables nothing of libc is called. This is
+// the library's DT_INIT (CMakeLists.txt), not a constructor, whose address the loader would have to
+// relocate; it stands in front, beside what the loader has just read. glibc passes what main gets.
 #define SLUICE_AT_LOAD __attribute__((visibility("hidden"), section(".text.startup")))
 extern "C" SLUICE_AT_LOAD void sluice_load(int, char**, char** environment) {
-  if (!limits_are_set(environment)) return;
+  const Given given = given_in(environment);
+  if (!given.limits && !given.tenant) return;
   const ErrnoGuard guard;
+  link_origin_keep();
+  if (!given.limits) return;
   stderr_remember_before();
   Limits limits;
   Line fault;
@@ -110,7 +118,10 @@ bool alone_enter(const char** fault) {
     *fault = "there is no address space left for its limits";
     return false;
   }
-  pages_install_mapped(family_pages());
+  if (!family_pages_install()) {
+    *fault = "the kernel does not map the pages that its limits are kept in";
+    return false;
+  }
   store_release(process.alone, 1u);
   return shares_begin(fault);
 }

@@ -30,6 +30,8 @@ uint64_t lost_ns;
 uint64_t reconnect_ns = kReconnectMinNs;
 uint64_t reconnect_at_ns;
 uint64_t alive_looked_ns;
+uint64_t beat_seen_ns;     // by the broker's clock, and
+uint64_t beat_changed_ns;  // when that was first seen, by this process's
 bool refusal_said;
 bool asks_for_broker;
 bool pending;     // a registration is under way
@@ -81,6 +83,7 @@ void adopt() {
   pages_changed = true;
   adopting = false;
   connected = true;
+  beat_seen_ns = 0;
   lost_ns = 0;
   lost_acted = false;
   reconnect_ns = kReconnectMinNs;
@@ -199,10 +202,16 @@ void lost_act(uint64_t lost_for_ns) {
   }
 }
 
-// A broker that hangs keeps its socket open.
+// A broker that hangs keeps its socket open. Its clock need not be this process's, for there are
+// time namespaces, and this process may have been stopped: what counts is for how long nothing new
+// was heard of it.
 bool heartbeat_is_fresh(uint64_t now_ns) {
   const uint64_t beat_ns = process.lease->heartbeat_ns.load();
-  return beat_ns == 0 || beat_ns >= now_ns || now_ns - beat_ns < kHeartbeatMaxNs;
+  if (beat_ns == 0 || beat_ns != beat_seen_ns) {
+    beat_seen_ns = beat_ns;
+    beat_changed_ns = now_ns;
+  }
+  return now_ns - beat_changed_ns < kHeartbeatMaxNs;
 }
 
 void look(uint64_t now_ns) {
@@ -247,7 +256,7 @@ uint64_t connection_wait_max_ns(uint64_t otherwise_ns) {
 void connection_reset_after_fork() {
   connected = false;
   reconnect_ns = kReconnectMinNs;
-  reconnect_at_ns = alive_looked_ns = 0;
+  reconnect_at_ns = alive_looked_ns = beat_seen_ns = 0;
   refusal_said = pending = lost_acted = adopting = false;
 }
 

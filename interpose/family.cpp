@@ -285,7 +285,14 @@ void family_context_cost_set(int gpu, uint64_t bytes) {
 }
 ShareBucket& family_bucket(int gpu) { return family().buckets[gpu]; }
 AtomicU32& family_gate(int gpu) { return lease().gpus[gpu].lease; }
-void* family_pages() { return base + kFamilyBytes; }
+bool family_pages_install() {
+  if (pages_install_mapped(base + kFamilyBytes)) return true;
+  const int fd = process_search("self");
+  if (fd < 0) return false;
+  const bool installed = pages_install_file(fd, kFamilyBytes);
+  close(fd);
+  return installed;
+}
 
 int family_gpu(const GpuUuid& uuid) {
   bool died;

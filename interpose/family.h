@@ -38,8 +38,8 @@ uint32_t family_gpu_count();
 void family_context_cost_set(int gpu, uint64_t bytes);
 ShareBucket& family_bucket(int gpu);
 protocol::AtomicU32& family_gate(int gpu);
-/// Lease page and claims page, one behind the other.
-void* family_pages();
+/// Puts its lease page and claims page in place (pages.h). False: that cannot be.
+[[nodiscard]] bool family_pages_install();
 
 /// Takes a free slot of the claims page, -1 if there is none. For the helper thread alone, which
 /// must not end while the process uses the slot.

@@ -265,7 +265,9 @@ struct Words {
   uint32_t hold[kTenantGpusMax];
 };
 
-void words_wait(uint32_t wake_seen, const Words& seen, uint64_t timeout_ns) {
+bool waits_on_one;  // the kernel, or whoever answers in its place, does not know futex_waitv
+
+bool words_wait_all(uint32_t wake_seen, const Words& seen, uint64_t timeout_ns) {
   WaitVector vector[1 + 2 * kTenantGpusMax];
   unsigned count = 0;
   vector[count++] = {wake_seen, reinterpret_cast<uintptr_t>(&wake_word), kFutex32 | kFutexPrivate,
@@ -280,9 +282,14 @@ void words_wait(uint32_t wake_seen, const Words& seen, uint64_t timeout_ns) {
   const uint64_t end_ns = clock_now_ns() + timeout_ns;
   timespec end{static_cast<time_t>(end_ns / 1000000000u), static_cast<long>(end_ns % 1000000000u)};
   const long rc = syscall(kFutexWaitV, vector, count, 0, &end, CLOCK_MONOTONIC);
-  if (rc >= 0 || errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT) return;
-  // An older kernel waits on one word only, and a container's filter may know no other call (and
-  // answer what it likes): sleep on ours, and look at the leases every few milliseconds.
+  waits_on_one = rc < 0 && (errno == ENOSYS || errno == EPERM);
+  return rc >= 0 || errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT;
+}
+
+// An older kernel waits on one word only, and a container's filter may know no other call (and
+// answer what it likes): sleep on ours, and look at the leases every few milliseconds.
+void words_wait(uint32_t wake_seen, const Words& seen, uint64_t timeout_ns) {
+  if (!waits_on_one && words_wait_all(wake_seen, seen, timeout_ns)) return;
   futex_wait(&wake_word, wake_seen, timeout_ns < 2000000 ? timeout_ns : 2000000, false);
 }
 

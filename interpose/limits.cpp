@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "interpose/types.h"
@@ -103,11 +104,18 @@ void policy_ignored_say(const char* reason) {
   line.say();
 }
 
+// A process without a descriptor left is told of that before anybody looks for the file.
+bool policy_is_there() {
+  return syscall(SYS_faccessat, AT_FDCWD, policy_path(), F_OK) == 0 ||
+         (errno != ENOENT && errno != ENOTDIR);
+}
+
 // The whole file as text; false when there is none to obey.
 bool policy_text(char* text) {
   const int fd = open(policy_path(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) {
-    if (errno != ENOENT && errno != ENOTDIR) policy_ignored_say(strerrordesc_np(errno));
+    const char* reason = strerrordesc_np(errno);
+    if (policy_is_there()) policy_ignored_say(reason);
     return false;
   }
   struct stat status;

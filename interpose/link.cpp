@@ -48,9 +48,9 @@ struct Pending {
 };
 constinit Pending pending{-1, 0, 0, 0, false, {}};
 
-// What the process was started with, copied at the first registration: the helper registers again
-// at moments when the program may be changing its environment, and a program that does must not
-// move to another broker.
+// What the process was started with, copied when it was, or at the first registration: the helper
+// registers again at moments when the program may be changing its environment, and a program that
+// does must not move to another broker.
 struct Origin {
   uint32_t known;
   bool has_tenant;
@@ -232,6 +232,8 @@ LinkResult register_poll(int timeout_ms) {
 }  // namespace
 
 const char* link_path() { return origin.socket; }
+
+void link_origin_keep() { origin_read(); }
 
 bool link_limits(Limits* out, Line* fault) {
   origin_read();

@@ -43,6 +43,8 @@ LinkResult link_register_step();
 /// Reads what the process was started with, once. False: SLUICE_MEMORY or SLUICE_SM is wrong, and
 /// `fault` says how.
 bool link_limits(Limits* out, Line* fault);
+/// Keeps the variables as the process was started with them, whatever becomes of its environment.
+void link_origin_keep();
 /// True when SLUICE_TENANT was set.
 bool link_has_tenant();
 /// Says where a program that nobody announced wants to be registered; asked when there is somebody

@@ -42,10 +42,21 @@ void pages_install(int lease_fd, int claims_fd) {
   close(claims_fd);
 }
 
-void pages_install_mapped(void* both) {
+bool pages_install_mapped(void* both) {
   // mremap(2): with an old size of 0, a shared mapping is mapped a second time.
-  mremap(both, 0, kLeaseBytes + kClaimsBytes, MREMAP_MAYMOVE | MREMAP_FIXED, range);
+  if (mremap(both, 0, kLeaseBytes + kClaimsBytes, MREMAP_MAYMOVE | MREMAP_FIXED, range) ==
+      MAP_FAILED)
+    return false;
   keep_from_children();
+  return true;
+}
+
+bool pages_install_file(int fd, size_t offset) {
+  if (mmap(range, kLeaseBytes + kClaimsBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+           static_cast<off_t>(offset)) == MAP_FAILED)
+    return false;
+  keep_from_children();
+  return true;
 }
 
 void pages_close_gates() {

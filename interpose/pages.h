@@ -20,7 +20,10 @@ protocol::ClaimsPage* pages_claims();
 /// A broker's pages, from their descriptors (closed here).
 void pages_install(int lease_fd, int claims_fd);
 /// Pages that are mapped elsewhere in this process, one behind the other and both to be written.
-void pages_install_mapped(void* both);
+/// False where the system cannot map them a second time by their address, as under valgrind.
+[[nodiscard]] bool pages_install_mapped(void* both);
+/// The same by the descriptor of the file that they are in. False without address space.
+[[nodiscard]] bool pages_install_file(int fd, size_t offset);
 /// Puts a private copy in the lease page's place, in which every gate is closed: nobody will open
 /// them in the old one any more.
 void pages_close_gates();

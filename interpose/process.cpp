@@ -563,6 +563,9 @@ static void thread_gpu_look(ThreadRecord* thread) {
   // way.
   store_release(thread->context_known, active && (recorded || thread->gpu < 0) ? 1u : 0u);
   store_release(thread->lease, plain ? &process.entry(thread->gpu).lease.raw : nullptr);
+  // From now on without short ways: whoever said so meanwhile may have looked before.
+  if (SLUICE_UNLIKELY(plain && load_acquire(strict_fences) != 0))
+    store_release(thread->lease, static_cast<const uint32_t*>(nullptr));
 }
 
 bool thread_context_look(ThreadRecord* thread) {

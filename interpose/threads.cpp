@@ -27,6 +27,7 @@ constinit Slabs<ThreadRecord, 64> threads;
 uint32_t ended_count;  // records whose thread has ended, for others; not before `taken` says so
 Lock list_lock;
 pthread_key_t exit_key;
+constexpr uint64_t kStoresNs = 1'000'000;
 uint32_t exit_key_made;
 
 void thread_end(void* record) {
@@ -92,11 +93,23 @@ void threads_prepare() {
   }
 }
 
+// membarrier worked and does not any more: the program has set up a filter for its system calls.
+// From now on every raise of a word is followed by a fence; what a processor still holds back of
+// those before, it does for far less than this.
+SLUICE_NOINLINE static void strict_begin() {
+  store_release(strict_fences, 1u);
+  sleep_ns(kStoresNs);
+  for (int i = 0, n = thread_count(); i < n; ++i)
+    store_release(thread_at(i)->lease, static_cast<const uint32_t*>(nullptr));
+}
+
 void threads_barrier() {
-  if (load_relaxed(strict_fences) != 0 ||
-      syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (load_relaxed(strict_fences) == 0) {
+    const ErrnoGuard guard;
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return;
+    strict_begin();
   }
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
 void threads_reset_after_fork() {
@@ -108,7 +121,9 @@ void threads_reset_after_fork() {
     memset(record, 0, sizeof *record);
     if (record == this_thread) {
       record->taken = 1;
-      // A signal handler may have forked in the middle of a launch, which returns in both.
+      // A signal handler may have forked in the middle of a call, which returns in both.
+      record->depth = before.depth;
+      record->touching = before.touching;
       record->caller = before.caller;
       record->caller_rbx = before.caller_rbx;
       record->exclusive_count = before.exclusive_count;

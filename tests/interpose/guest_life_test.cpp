@@ -181,6 +181,66 @@ TEST_F(GuestTest, AForkChildRegistersForItself) {
   EXPECT_EQ(launch(), CUDA_SUCCESS);
 }
 
+// In a time namespace of its own, or beside a broker in one, a process has another clock.
+TEST_F(GuestTest, ABrokerWithAnotherClockLivesAsLongAsItSaysSo) {
+  for (const std::uint64_t clock_ns : {std::uint64_t{1}, UINT64_MAX / 2}) {
+    broker.reset();
+    start(kGiB);
+    broker->lease().heartbeat_ns.store(clock_ns);
+    const pid_t pid = fork();
+    if (pid == 0) _exit(cuInit(0) == CUDA_SUCCESS && pause() == 0 ? 0 : 1);
+    EXPECT_TRUE(eventually([&] { return broker->registrations() == 1; }));
+    for (unsigned beat = 1; beat <= 6; ++beat) {
+      sleep_ms(250);
+      broker->lease().heartbeat_ns.store(clock_ns + beat);
+    }
+    EXPECT_EQ(broker->registrations(), 1) << "it was taken for one that hangs";
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+}
+
+// As a signal handler that forks in the middle of a call, which then returns in both.
+pid_t forked_in_a_call;
+void fork_once(const char*) {
+  fake.on_enter = nullptr;
+  forked_in_a_call = fork();
+}
+
+class GuestForkTest : public GuestTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(GuestForkTest, AChildOfTheMiddleOfACallIsLimitedAndHeld) {
+  start(kGiB);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  ASSERT_EQ(launch(), CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  fake.on_enter = fork_once;
+  EXPECT_EQ(GetParam() ? cuMemAlloc_v2(&pointer, kMiB) : cuMemcpyHtoD_v2(1, nullptr, 1),
+            CUDA_SUCCESS);
+  if (forked_in_a_call == 0) {
+    alarm(30);
+    const bool good = cuInit(0) == CUDA_SUCCESS && launch() == CUDA_SUCCESS &&
+                      cuMemAlloc_v2(&pointer, 2 * kGiB) == CUDA_ERROR_OUT_OF_MEMORY;
+    const auto& hold = broker->lease().gpus[0].hold;
+    while (good && hold.load() == 0) sleep_ms(1);
+    const bool copied = cuMemcpyHtoD_v2(1, nullptr, 1) == CUDA_SUCCESS;
+    _exit(good && copied && (hold.load() & sluice::protocol::kHoldSet) == 0 ? 0 : 1);
+  }
+  EXPECT_TRUE(eventually([&] { return broker->registrations() == 2; }));
+  broker->lease_store(0);
+  broker->hold_store(true);
+  EXPECT_TRUE(broker->wait_held(5000)) << "both";
+  sleep_ms(100);
+  broker->hold_store(false);
+  int status = 1;
+  ASSERT_EQ(waitpid(forked_in_a_call, &status, 0), forked_in_a_call);
+  EXPECT_EQ(status, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, GuestForkTest, ::testing::Bool(),
+                         [](const auto& one) { return one.param ? "Allocation" : "Copy"; });
+
 // The parent's pages are not there in the child, which finds no broker to give it its own.
 TEST_F(GuestTest, AForkChildThatFindsNoBrokerAnyMoreRunsOpen) {
   start(kGiB);

@@ -3,11 +3,16 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -216,7 +221,8 @@ static int full_pipe(void) {
   usleep(1100000);
   if (!refused()) return 5;
   text[read(ends[0], text, sizeof text - 1)] = '\0';
-  return strncmp(text, "sluice: refused 200.0 MiB", 25) != 0 || strstr(text, "(1 more since") == NULL;
+  return strncmp(text, "sluice: refused 200.0 MiB", 25) != 0 ||
+         strstr(text, "(1 more since") == NULL;
 }
 
 // A file at descriptor 2 from before or after the first CUDA call on; whether a line is in it.
@@ -235,7 +241,8 @@ static int file_at_2(const char* path, int flags, const char* when) {
   if (!refused() || write(2, "MORE\n", 5) != 5) return 3;
   const int file = open(path, O_RDONLY);
   const ssize_t size = read(file, text, sizeof text - 1);
-  if (size < 10 || strncmp(text, "DATA\n", 5) != 0 || strcmp(text + size - 5, "MORE\n") != 0) return 4;
+  if (size < 10 || strncmp(text, "DATA\n", 5) != 0 || strcmp(text + size - 5, "MORE\n") != 0)
+    return 4;
   return size == 10 ? 10 : strncmp(text + 5, "sluice: refused", 15) == 0 ? 11 : 5;
 }
 
@@ -261,6 +268,45 @@ static int small_stack(void) {
   return result;
 }
 
+// As daemons do that start with a clean environment.
+static int forget(void) {
+  static const char* const names[] = {"LD_PRELOAD", "SLUICE_TENANT", "SLUICE_SOCKET",
+                                      "SLUICE_MEMORY", "SLUICE_SM"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; ++i) unsetenv(names[i]);
+  size_t available = 0, total = 0;
+  if (begin() != 0 || CALL("cuMemGetInfo_v2", &available, &total) != 0) return 2;
+  return total == 100u << 20 ? 0 : 3;
+}
+
+// What valgrind knows not of mremap: a second mapping of the same pages, which is an old size of 0.
+static int mremap_deny(void) {
+  struct sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mremap, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const struct sock_fprog filter = {sizeof code / sizeof *code, code};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0;
+}
+
+static int mapped_once(int closes) {
+  size_t available = 0, total = 0;
+  if (mremap_deny() != 0) return 77;
+  for (int fd = 1000; closes && fd < 4096; ++fd) close(fd);
+  if (begin() != 0) return 3;
+  return CALL("cuMemGetInfo_v2", &available, &total) != 0 || total != 100u << 20 ? 2 : 0;
+}
+
+// The driver has what it needs, and nothing is left.
+static int few_descriptors(void) {
+  const struct rlimit few = {4, 4};
+  if (setrlimit(RLIMIT_NOFILE, &few) != 0) return 2;
+  return begin() != 0 || launch() != 0;
+}
+
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "";
   if (strcmp(what, "true") == 0) return 0;
@@ -270,8 +316,12 @@ int main(int argc, char** argv) {
   }
   if (strcmp(what, "small_stack") == 0) return small_stack();
   if (strcmp(what, "fork_first") == 0) return fork_first();
+  if (strcmp(what, "forget") == 0) return forget();
+  if (strcmp(what, "few_descriptors") == 0) return few_descriptors();
+  if (strcmp(what, "mapped_once") == 0) return mapped_once(argc > 2);
   if (begin() != 0) return 100;
   if (launch() != 0 || allocate() != 0) return 101;
+  if (strcmp(what, "allocates") == 0) return 0;
   if (strcmp(what, "threads_at_exit") == 0) return threads_at_exit() == 42 ? 0 : 1;
   if (strcmp(what, "vfork_exec") == 0) return vfork_exec(argv[0]);
   if (strcmp(what, "fork_only") == 0) return fork_only(argv[0]);

@@ -56,11 +56,64 @@ def case_reload(machine):
     guest(machine, "reload")
 
 
+def silent(machine, what, environment):
+    done = subprocess.run([machine.arguments.guest, what], env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    expect((done.returncode, done.stdout, done.stderr) == (0, "", ""), f"{what}: {done}")
+
+
+def case_forgotten_variables(machine):
+    """What a program was started with counts, also after it has cleared its environment and before it uses CUDA."""
+    machine.broker(100)
+    shim = {"LD_PRELOAD": machine.arguments.shim}
+    silent(machine, "forget", {**machine.environment, **shim})
+    outside = {k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}
+    silent(machine, "forget", {**outside, **shim, "SLUICE_SOCKET": "/nonexistent", "SLUICE_MEMORY": "100MiB"})
+
+
+def case_few_descriptors(machine):
+    """That the policy file cannot be looked into is nothing to talk about where there is none."""
+    outside = {**{k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}, "SLUICE_SOCKET": "/nonexistent"}
+    silent(machine, "few_descriptors", outside)
+    silent(machine, "few_descriptors", {**outside, "LD_PRELOAD": machine.arguments.shim})
+
+
 def limited(machine, *words, **how):
     """The guest program under a limit that it runs into."""
     environment = {k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}
     environment.update(SLUICE_MEMORY="100MiB", SLUICE_SOCKET="/nonexistent", LD_PRELOAD=machine.arguments.shim)
     return subprocess.run([machine.arguments.guest, *map(str, words)], env=environment, timeout=WAIT_S, check=False, **how)
+
+
+def case_mapped_once(machine):
+    """Where the family's pages cannot be mapped again by address (valgrind), they are by descriptor; without that, none run."""
+    done = limited(machine, "mapped_once", capture_output=True, text=True)
+    if done.returncode == 77:
+        print("skipped: no filters for system calls here")
+        sys.exit(77)
+    expect((done.returncode, done.stderr) == (0, ""), done)
+    done = limited(machine, "mapped_once", "closed", capture_output=True, text=True)
+    expect((done.returncode, done.stderr) == (3, "sluice: this process may not use the GPU: the kernel does not map the pages "
+                                              "that its limits are kept in\n"), done)
+
+
+def case_valgrind(machine):
+    """A program is debugged under its limits as without: what valgrind does not know is asked of it once."""
+    if shutil.which("valgrind") is None:
+        print("skipped: no valgrind here")
+        sys.exit(77)
+    command = ["valgrind", "-q", "--error-exitcode=9", machine.arguments.guest, "allocates"]
+    environment = {k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}
+
+    def run(**more):
+        return subprocess.run(command, env={**environment, **more}, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    bare = run()
+    if bare.returncode != 0:
+        print(f"skipped: not without the shim either: {bare.stderr[-400:]}")
+        sys.exit(77)
+    done = run(LD_PRELOAD=machine.arguments.shim, SLUICE_SOCKET="/nonexistent", SLUICE_MEMORY="100MiB", SLUICE_SM="90%")
+    unknown = done.stderr.count("unhandled amd64-linux syscall")
+    expect(done.returncode == 0 and unknown <= 1 and "sluice:" not in done.stderr, done)
 
 
 def case_stderr_broken(machine):
