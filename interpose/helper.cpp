@@ -112,12 +112,16 @@ bool contexts_look(int gpu, bool is_last) {
       const uint64_t launches = s->launches();
       // Of one that is being counted a part may be seen.
       const bool counted = s->owner == nullptr || load_acquire(s->owner->inside) == 0;
-      if (is_current && counted && (launches == s->seen || is_last) &&
-          launches != s->fenced.launches)
-        fences_complete(context, s, Others::kFence);
+      if (is_current && counted && launches != s->fenced.launches) {
+        if (launches == s->seen || is_last) {
+          fences_complete(context, s, Others::kFence);
+        } else {
+          (void)unseen_end(context, *s);
+        }
+      }
       s->seen = launches;
     }
-    const uint64_t asked_ns = clock_now_ns();
+    const uint64_t asked_ns = context.looked_ns = clock_now_ns();
     fences_harvest(context);
     stretches_charge(context, asked_ns);
     if (is_last) unfinished_charge(context);
