@@ -55,10 +55,14 @@ static double work_ns(const ContextRecord& context, const Work& now, const Work&
          static_cast<double>(now.graph_ns - since.graph_ns);
 }
 
+double time_in_flight_ns(const ContextRecord& context, const StreamRecord& stream) {
+  return work_ns(context, stream.submitted(), stream.done, 0);
+}
+
 double time_in_flight_ns(const ContextRecord& context) {
   double sum = 0;
   for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (!s->destroyed || s->fence_count > 0) sum += work_ns(context, s->submitted(), s->done, 0);
+    if (!s->destroyed || s->fence_count > 0) sum += time_in_flight_ns(context, *s);
   }
   return sum;
 }

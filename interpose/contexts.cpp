@@ -152,7 +152,8 @@ void context_ended(CUcontext context, ContextRecord* record, bool ended) {
   record->asked = 0;
   record->all_event = nullptr;
   record->tails = Tails::kUnknown;
-  record->intervals = Intervals();
+  record->legacy_used = record->legacy_waits = false;
+  record->intervals.clear();
   store_release(record->life, kContextFree);
 }
 
@@ -190,6 +191,7 @@ StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecor
   made->owner = thread;
   made->owner_number = thread->number;
   made->per_thread = per_thread;
+  context.legacy_used |= made->is_legacy();
   made->next = context.streams;
   store_release(context.streams, made);
   return made;

@@ -116,6 +116,7 @@ void window_wait(uint64_t since_ns) {
 // the stream has done something else meanwhile.
 void fence_before(LaunchPass& pass, ContextRecord& context) {
   StreamRecord& stream = *pass.stream;
+  if (SLUICE_UNLIKELY(context.legacy_waits) && stream.is_legacy()) blocking_interrupt(context);
   stream.idle = false;
   pass.generation = stream.generation;
   if (stream.launches() == stream.done.launches && stream.fence_count == 0) {
@@ -150,6 +151,7 @@ bool stream_prepare(LaunchPass& pass, uint64_t window_ns) {
   pass.stream = stream;
   if (stream == nullptr) return true;
   fences_harvest(context);
+  (void)unseen_end(context, *stream);
   cost_look(pass, context);
   if (window_has_room(context, pass.launch_ns, window_ns)) {
     stream->window_patience.next_ns = 0;
@@ -279,8 +281,10 @@ void launch_note(LaunchPass& pass) {
     if (pass.alone && pass.graph != nullptr) pass.graph->until_measured = kGraphMeasureEvery;
   }
   // The first launch behind a start fence, and the only one: the stream was idle until it came.
-  if (stream.start_recorded_ns != 0 && stream.launches() == stream.done.launches + 1)
+  if (stream.start_recorded_ns != 0 && stream.launches() == stream.done.launches + 1) {
     stream.start_late_ns = static_cast<double>(pass.begin_ns - stream.start_recorded_ns);
+    stream.start_given_ns = pass.begin_ns;
+  }
   stream.start_recorded_ns = 0;
 }
 
@@ -442,7 +446,7 @@ uint64_t exclusive_launches() {
 
 }  // namespace
 
-// Under exclusive leases a launch asks that of its thread's GPU, wherever its stream is.
+// Under exclusive leases a launch is inside for its thread's GPU, wherever its stream is.
 static bool gpus_are_mixed() {
   return process.gpu_count > 1 &&
          (process.lease->tenant_class == protocol::TenantClass::kExclusive ||
@@ -463,7 +467,7 @@ bool drain_step(int gpu) {
     driver.cuCtxSetCurrent(context.context);
     if (wait_context) drained &= context_passed(context, kExclusiveQuestion | exclusive);
     fences_complete(context, nullptr, Others::kFence);
-    const uint64_t asked_ns = clock_now_ns();
+    const uint64_t asked_ns = context.looked_ns = clock_now_ns();
     fences_harvest(context);
     stretches_charge(context, asked_ns);
     drained &= launches_in_flight(context) == 0;

@@ -129,7 +129,8 @@ inline void launch_enter(LaunchPass& pass) {
     // Other pages may have come: what is known now is by their numbers, or is not known.
     const bool known = load_relaxed(thread->context_known) != 0;
     const uint32_t word = known ? load_acquire(process.entry(thread->gpu).lease.raw) : 0;
-    if ((word & kLeaseOwned) == kLeaseOwned) {
+    if ((word & kLeaseOwned) == kLeaseOwned &&
+        (!process.leases_go_together() || load_acquire(process.together) != 0)) {
       pass.place.gpu = thread->gpu;
       pass.way = LaunchPass::Way::kExclusive;
       return;

@@ -112,12 +112,16 @@ bool contexts_look(int gpu, bool is_last) {
       const uint64_t launches = s->launches();
       // Of one that is being counted a part may be seen.
       const bool counted = s->owner == nullptr || load_acquire(s->owner->inside) == 0;
-      if (is_current && counted && (launches == s->seen || is_last) &&
-          launches != s->fenced.launches)
-        fences_complete(context, s, Others::kFence);
+      if (is_current && counted && launches != s->fenced.launches) {
+        if (launches == s->seen || is_last) {
+          fences_complete(context, s, Others::kFence);
+        } else {
+          (void)unseen_end(context, *s);
+        }
+      }
       s->seen = launches;
     }
-    const uint64_t asked_ns = clock_now_ns();
+    const uint64_t asked_ns = context.looked_ns = clock_now_ns();
     fences_harvest(context);
     stretches_charge(context, asked_ns);
     if (is_last) unfinished_charge(context);
@@ -237,12 +241,24 @@ uint64_t open_look(int gpu, uint32_t word, uint64_t now_ns) {
   return kSleepMaxNs;
 }
 
+// What the short way asks for all GPUs together, before anything is done about a closed one.
+void leases_read(uint32_t (&words)[kTenantGpusMax]) {
+  bool owned = true;
+  for (uint32_t i = 0; i < process.gpu_count; ++i) {
+    words[i] = process.entry(static_cast<int>(i)).lease.load();
+    owned &= (words[i] & kLeaseOwned) == kLeaseOwned;
+  }
+  store_release(process.together, owned ? kLeaseOwned : 0u);
+}
+
 // Another look was due only for `idle_said`; a launch since then makes the GPU idle anew.
 uint64_t gpus_look(uint64_t now_ns) {
   uint64_t sleep_ns_min = kSleepMaxNs;
+  uint32_t words[kTenantGpusMax];
+  leases_read(words);
   for (uint32_t i = 0; i < process.gpu_count; ++i) {
     const int gpu = static_cast<int>(i);
-    const uint32_t word = process.entry(gpu).lease.load();
+    const uint32_t word = words[i];
     const bool open = (word & protocol::kLeaseOpen) != 0 || load_acquire(process.lost_open) != 0;
     const uint64_t wait_ns =
         open ? open_look(gpu, word, now_ns) : closed_look(gpu, lease_epoch(word));

@@ -12,6 +12,16 @@ namespace sluice::interpose {
 
 DeviceTotals device_totals[kDevicesMax];
 
+double stretch_begin(const ContextRecord& context, const StreamRecord& stream) {
+  double late_ns = stream.start_late_ns;
+  if (late_ns != 0 && context.host_ahead_ns != 0) {
+    const double passed_ns = stream.mark_ns + context.host_ahead_ns;
+    const double after_ns = static_cast<double>(stream.start_given_ns) - passed_ns;
+    if (after_ns < late_ns) late_ns = after_ns < 0 ? 0 : after_ns;
+  }
+  return stream.mark_ns + late_ns;
+}
+
 namespace {
 
 // A base older than this is replaced: cuEventElapsedTime answers in float milliseconds, 0.1 us
@@ -125,6 +135,40 @@ void stretch_tell(const ContextRecord& context, StreamRecord& stream) {
       static_cast<uint64_t>(stream.untold_end_ns + context.host_ahead_ns), stream.mark_thread);
 }
 
+// Counts [begin, end] of device time as busy, as far as it is not counted yet.
+void interval_charge(ContextRecord& context, double begin_ns, double end_ns) {
+  const double ahead_ns = context.host_ahead_ns;
+  context.intervals.add(begin_ns, end_ns, [&](double from_ns, double to_ns) {
+    context.busy_ns +=
+        covered_charge(context.device, ahead_ns == 0 ? 0 : to_ns + ahead_ns, to_ns - from_ns);
+  });
+}
+
+// Before intervals are forgotten, of which what began earlier and goes on would then be charged
+// less: it is charged up to `until_ns`, when something has passed, and has become one with them.
+void stretches_settle(ContextRecord& context, double until_ns) {
+  for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
+    // An event of the whole context does not say that this stream still goes on.
+    if (!s->stretch_is_known() || s->fences[s->fence_first].of_context) continue;
+    const CUevent end = s->fences[s->fence_first].event;
+    double end_ns = until_ns;
+    if (driver.cuEventQuery(end) != CUDA_ERROR_NOT_READY) {
+      float ms = 0;
+      if (driver.cuEventElapsedTime(&ms, context.base, end) != CUDA_SUCCESS) continue;
+      end_ns = context.base_ns + static_cast<double>(ms) * 1e6;
+    }
+    interval_charge(context, stretch_begin(context, *s), end_ns);
+  }
+}
+
+// A stretch of the stream has ended, or gone on so far.
+void stretch_count(ContextRecord& context, StreamRecord& stream, double begin_ns, double end_ns) {
+  if (SLUICE_UNLIKELY(context.intervals.is_full())) stretches_settle(context, end_ns);
+  interval_charge(context, begin_ns, end_ns);
+  if (stream.untold && begin_ns > stream.untold_end_ns) stretch_tell(context, stream);
+  stretch_note(stream, begin_ns, end_ns);
+}
+
 // From when on the stream may have been busy with what is in flight; `unknown_ns` where nothing
 // tells.
 uint64_t stream_frontier(const ContextRecord& context, const StreamRecord& stream,
@@ -135,8 +179,7 @@ uint64_t stream_frontier(const ContextRecord& context, const StreamRecord& strea
     return recorded_ns != 0 ? recorded_ns : unknown_ns;
   }
   if (context.host_ahead_ns == 0 || !(stream.untold || stream.mark_known)) return unknown_ns;
-  const double begin_ns =
-      stream.untold ? stream.untold_begin_ns : stream.mark_ns + stream.start_late_ns;
+  const double begin_ns = stream.untold ? stream.untold_begin_ns : stretch_begin(context, stream);
   return static_cast<uint64_t>(begin_ns + context.host_ahead_ns);
 }
 
@@ -150,6 +193,15 @@ void frontier_update(ContextRecord& context) {
   store_release(context.frontier_ns, earliest);
 }
 
+// The context has failed, and with it the work of the stream, which was there until now as far as
+// anybody knows.
+void stretch_cut(ContextRecord& context, StreamRecord& stream) {
+  if (!stream.mark_known || context.host_ahead_ns == 0) return;
+  const double now_ns = static_cast<double>(clock_now_ns()) - context.host_ahead_ns;
+  const double begin_ns = stretch_begin(context, stream);
+  if (begin_ns < now_ns) stretch_count(context, stream, begin_ns, now_ns);
+}
+
 void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fence, bool in_order) {
   double now_ns = 0;
   const bool timed =
@@ -160,17 +212,18 @@ void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fen
     stream.mark_ns = now_ns;
     stream.mark_thread = fence.thread;
     if (timed && fence.recorded_ns != 0) clocks_compare(context, fence, now_ns);
+    if (!in_order && fence.recorded_ns != 0) {
+      stream.mark_known = true;
+      stream.mark_ns = static_cast<double>(fence.recorded_ns) - context.host_ahead_ns;
+    }
     return;
   }
+  if (!in_order) stretch_cut(context, stream);
   if (timed && stream.mark_known) {
     // Later than its end is no beginning: somebody else's launch came first.
-    const bool late = stream.mark_ns + stream.start_late_ns < now_ns;
-    const double begin_ns = stream.mark_ns + (late ? stream.start_late_ns : 0);
-    const double grown_ns = context.intervals.add(begin_ns, now_ns);
-    const double end_ns = context.host_ahead_ns == 0 ? 0 : now_ns + context.host_ahead_ns;
-    context.busy_ns += covered_charge(context.device, end_ns, grown_ns);
-    if (stream.untold && begin_ns > stream.untold_end_ns) stretch_tell(context, stream);
-    stretch_note(stream, begin_ns, now_ns);
+    const double known_ns = stretch_begin(context, stream);
+    const double begin_ns = known_ns < now_ns ? known_ns : stream.mark_ns;
+    stretch_count(context, stream, begin_ns, now_ns);
     if (!fence.of_context) interval_learn(context, stream, fence, now_ns - begin_ns);
   }
   ++context.passed;
@@ -231,7 +284,7 @@ void stream_harvest(ContextRecord& context, StreamRecord& stream) {
     }
     stream.fence_first = (stream.fence_first + 1) % kFencesMax;
     --stream.fence_count;
-    // Any other error is the context's (a failed kernel): its work is over, its time unknown.
+    // Any other error is the context's (a failed kernel): its work is over.
     fence_passed(context, stream, fence, result == CUDA_SUCCESS);
   }
   totals_count(context, stream);
@@ -324,7 +377,10 @@ static bool fence_put(ContextRecord& context, StreamRecord& stream, bool is_star
     const bool may_go_on = (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
                             result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) ||
                            result == CUDA_ERROR_OUT_OF_MEMORY;
-    if (!may_go_on) work_is_over(context, stream, work);
+    if (!may_go_on) {
+      if (work.launches != stream.done.launches) stretch_cut(context, stream);
+      work_is_over(context, stream, work);
+    }
     return false;
   }
   Fence& fence = fence_at(stream, stream.fence_count);
@@ -366,19 +422,48 @@ void stretches_charge(ContextRecord& context, uint64_t asked_ns) {
   if (context.host_ahead_ns == 0) return;
   const double until_ns = static_cast<double>(asked_ns) - context.host_ahead_ns - kStretchMarginNs;
   for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (s->fence_count == 0 || !s->mark_known || s->fences[s->fence_first].is_start) continue;
-    const double begin_ns = s->mark_ns + s->start_late_ns;
+    if (!s->stretch_is_known()) continue;
+    const double begin_ns = stretch_begin(context, *s);
     const double charged_ns = s->stretch_ns > begin_ns ? s->stretch_ns : begin_ns;
     if (until_ns - charged_ns < kStretchLongNs) continue;
     s->stretch_ns = until_ns;
     // The whole stretch is added again at its end: what was charged here is not charged twice.
-    const double grown_ns = context.intervals.add(begin_ns, until_ns);
-    context.busy_ns += covered_charge(context.device, until_ns + context.host_ahead_ns, grown_ns);
-    stretch_note(*s, begin_ns, until_ns);
+    stretch_count(context, *s, begin_ns, until_ns);
     stretch_tell(context, *s);
     totals_count(context, *s);
   }
   activity_settle(context.device);
+}
+
+bool unseen_end(ContextRecord& context, StreamRecord& stream) {
+  if (stream.launches() == stream.fenced.launches) return false;
+  const uint64_t now_ns = clock_now_ns();
+  const uint64_t seen_ns =
+      context.looked_ns > stream.looked_ns ? context.looked_ns : stream.looked_ns;
+  if (now_ns < seen_ns + kUnseenNs || seen_ns == 0) return false;
+  if (context.host_ahead_ns == 0 || !stream.is_reachable()) return false;
+  if (stream_is_capturing(stream.stream)) return false;
+  const RelaxedScope relaxed;
+  const bool is_over = driver.cuStreamQuery(stream.stream) == CUDA_SUCCESS;
+  stream_harvest(context, stream);
+  // Nothing tells, or what was there then is there yet.
+  if (!stream.mark_known || stream.fence_count > 0) return false;
+  if (!is_over && stream.launches() == stream.seen) return false;
+  const double begin_ns = stretch_begin(context, stream);
+  const double device_now_ns = static_cast<double>(now_ns) - context.host_ahead_ns;
+  double end_ns = static_cast<double>(seen_ns) - context.host_ahead_ns;
+  if (end_ns < begin_ns) end_ns = begin_ns;
+  end_ns += 2 * time_in_flight_ns(context, stream) + kUnseenMarginNs;
+  if (end_ns >= device_now_ns) return false;
+  stretch_count(context, stream, begin_ns, end_ns);
+  if (is_over) {
+    work_is_over(context, stream, stream.submitted());
+    stream_harvest(context, stream);  // nothing is in flight any more
+  } else {
+    stream.mark_ns = device_now_ns;
+    stream.start_late_ns = stream.stretch_ns = 0;
+  }
+  return is_over;
 }
 
 void fences_complete(ContextRecord& context, StreamRecord* only, Others others) {
@@ -387,7 +472,7 @@ void fences_complete(ContextRecord& context, StreamRecord* only, Others others) 
     if (only != nullptr && s != only) continue;
     if (s->launches() == s->fenced.launches) continue;
     if (s->is_reachable()) {
-      (void)fence_record(context, *s, false);
+      if (!unseen_end(context, *s)) (void)fence_record(context, *s, false);
     } else if (s->destroyed && context.tails == Tails::kCannot) {
       work_is_over(context, *s, s->submitted());  // nobody will ever tell
     } else if (others != Others::kLeave && context.tails == Tails::kCan &&
@@ -419,25 +504,12 @@ void stream_unforget(ContextRecord& context, CUstream stream) {
   }
 }
 
-void stream_interrupt(ContextRecord& context, CUstream stream) {
-  const bool all = stream == nullptr || stream == CU_STREAM_LEGACY;
-  for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (s->destroyed || !(s->stream == stream || all) || !s->is_reachable()) continue;
-    if (s->launches() == s->done.launches && s->fence_count == 0) continue;
-    if (s->launches() != s->fenced.launches || s->awaits_context())
-      (void)fence_record(context, *s, false);
-    if (s->interrupted) continue;
-    s->interrupted = true;
-    stream_changed(*s);
-  }
-}
-
 // From when on, by the host's clock, the stream was busy with what is in flight; 0 = not known.
 static double unfinished_since(const ContextRecord& context, const StreamRecord& stream) {
   const bool starts = stream.fence_count > 0 && stream.fences[stream.fence_first].is_start;
   if (starts) return static_cast<double>(stream.fences[stream.fence_first].recorded_ns);
   if (!stream.mark_known || context.host_ahead_ns == 0) return 0;
-  return stream.mark_ns + stream.start_late_ns + context.host_ahead_ns;
+  return stretch_begin(context, stream) + context.host_ahead_ns;
 }
 
 void unfinished_charge(ContextRecord& context) {
@@ -446,9 +518,7 @@ void unfinished_charge(ContextRecord& context) {
     if (s->launches() == s->done.launches) continue;
     const double since_ns = unfinished_since(context, *s);
     if (since_ns == 0 || since_ns >= now_ns) continue;
-    const double grown_ns =
-        context.intervals.add(since_ns - context.host_ahead_ns, now_ns - context.host_ahead_ns);
-    context.busy_ns += covered_charge(context.device, now_ns, grown_ns);
+    interval_charge(context, since_ns - context.host_ahead_ns, now_ns - context.host_ahead_ns);
     totals_count(context, *s);
   }
 }

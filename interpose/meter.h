@@ -36,6 +36,10 @@ inline constexpr double kLaunchNsMin = kFenceSpacingNs / kFenceEveryMax;
 /// well.
 inline constexpr double kStretchLongNs = 20'000'000.0;
 inline constexpr double kStretchMarginNs = 2'000'000.0;
+/// Who looks no more for so long was stopped with its process, or got no processor: the end of what
+/// ended meanwhile is not known, and taken to be when it was expected, and so much later.
+inline constexpr uint64_t kUnseenNs = 100'000'000;
+inline constexpr double kUnseenMarginNs = 20'000'000.0;
 /// Nothing is in flight.
 inline constexpr uint64_t kNoFrontier = UINT64_MAX;
 /// What a launch of unknown length counts for while it is in flight: no window has room beside it.
@@ -78,6 +82,8 @@ struct StreamRecord {
   // own.
   bool interrupted;
   bool per_thread;  // the per-thread default stream of `owner`: only that thread can record into it
+  // The legacy stream and it wait for each other (stream_blocks).
+  enum class Blocks : uint8_t { kUnknown, kYes, kNo } blocks;
   uint32_t owner_number;  // a record of threads.h may become another thread's
   bool destroyed;         // by the program; stays until its fences have passed
   // What the owner launches by the short way is all one graph, from one long way to the next.
@@ -94,9 +100,10 @@ struct StreamRecord {
   double mark_ns;     // device time from which the stream has been busy
   double stretch_ns;  // up to where the stretch that goes on is charged; 0 = not at all
   bool mark_known;
-  // How long after the start fence the first launch behind it was given to the driver: the stream
-  // was idle for as long. Counts once.
+  // How long after the start fence was recorded the first launch behind it was given to the driver,
+  // and when, by the host's clock: until then the stream was idle. Counts once (stretch_begin).
   double start_late_ns;
+  uint64_t start_given_ns;
   uint64_t start_recorded_ns;  // when that fence was
   uint32_t start_thread;       // for whose launch
   uint32_t mark_thread;        // the same, of the stretch that goes on
@@ -127,6 +134,11 @@ struct StreamRecord {
     return !per_thread ||
            (this_thread != nullptr && owner == this_thread && owner_number == this_thread->number);
   }
+  /// Whether work is in flight, which ends at its first fence, and it is known when it began.
+  bool stretch_is_known() const {
+    return fence_count > 0 && mark_known && !fences[fence_first].is_start;
+  }
+  bool is_legacy() const { return stream == nullptr || stream == CU_STREAM_LEGACY; }
   /// Whether the fence behind its work waits for the whole context.
   bool awaits_context() const {
     return fence_count > 0 && fences[(fence_first + fence_count - 1) % kFencesMax].of_context;
@@ -141,6 +153,9 @@ struct StreamRecord {
     graph_each_ns = each_ns;
   }
 };
+
+/// Whether the legacy stream and this one wait for each other.
+bool stream_blocks(CUstream stream);
 
 /// Whether what other threads have in their default streams can be fenced (cuCtxRecordEvent).
 enum class Tails : uint8_t { kUnknown, kCan, kCannot };
@@ -167,6 +182,7 @@ struct ContextRecord {
   Intervals intervals;
   CUevent pool[kEventPoolMax];
   unsigned pool_count;
+  uint64_t looked_ns;    // the helper's last visit
   uint64_t passed;       // end fences so far
   double busy_ns;        // union of the intervals so far
   uint64_t frontier_ns;  // host's clock: nothing unknown began before; kNoFrontier = all is known
@@ -175,9 +191,17 @@ struct ContextRecord {
   uint64_t asked;            // the question that all_event answers (context_passed); 0 = none
   CUevent all_event;         // behind everything in the context; nullptr once it has passed
   Tails tails;
+  bool legacy_used;   // launches go into the legacy stream
+  bool legacy_waits;  // the next one waits for something else than launches (legacy_interrupt)
 
   bool is_usable() const { return load_acquire(life) == kContextAlive; }
 };
+
+/// Device time at which the stretch that goes on began: when the fence before it passed, or, where
+/// that passed in an idle stream, when the launch behind it was given to the driver. A fence that
+/// had to wait itself, for another stream's event or the legacy stream, may have passed later than
+/// that.
+double stretch_begin(const ContextRecord& context, const StreamRecord& stream);
 
 /// What this process has used of a device since it began; only grows.
 struct DeviceTotals {
@@ -224,9 +248,13 @@ enum class Others : uint8_t {
 };
 /// Puts end fences behind whatever has none. `only`: just that stream.
 void fences_complete(ContextRecord& context, StreamRecord* only, Others others);
+/// Work without a fence behind it while nobody looked (kUnseenNs): an event put behind it now would
+/// tell when the process came back. Charges it as far as is known. True: it is over.
+bool unseen_end(ContextRecord& context, StreamRecord& stream);
 /// Launches submitted and not known to be finished, and what they take, by what was learned.
 uint64_t launches_in_flight(const ContextRecord& context);
 double time_in_flight_ns(const ContextRecord& context);
+double time_in_flight_ns(const ContextRecord& context, const StreamRecord& stream);
 /// Adds what is in flight in the context. Of several streams, the one of `before`, if it has not
 /// moved since.
 void in_flight_add(const ContextRecord& context, const InFlight& before, InFlight* sum);
@@ -247,6 +275,11 @@ void stream_unforget(ContextRecord& context, CUstream stream);
 /// Before something else than a launch is put into the stream (the legacy one: and so between the
 /// launches of all others), for which the GPU may have to wait: what was launched ends here.
 void stream_interrupt(ContextRecord& context, CUstream stream);
+/// Before the same in a stream that blocks, whether or not anything was launched there: the legacy
+/// stream's next launch waits for it.
+void legacy_interrupt(ContextRecord& context);
+/// Before that launch: by way of it all streams that block wait.
+void blocking_interrupt(ContextRecord& context);
 /// Charges what is in flight up to now. For a context whose events can be asked no more.
 void unfinished_charge(ContextRecord& context);
 /// Asks once whether the driver has events for contexts of this kind. With the context current, and

@@ -35,7 +35,7 @@ void mode_set(Mode mode) { __atomic_store_n(&process.mode, mode, __ATOMIC_RELEAS
 void fork_forget() {
   mode_set(Mode::kUnknown);
   registered_mode = Mode::kUnknown;
-  process.lost_open = process.lost_refuse = process.lost = process.alone = 0;
+  process.lost_open = process.lost_refuse = process.lost = process.alone = process.together = 0;
   process.devices_known = 0;
   // The pages are the parent's. Without a broker the child gets none of its own, and whoever looks
   // at every GPU of the tenant must find none.
@@ -562,7 +562,12 @@ static void thread_gpu_look(ThreadRecord* thread) {
   // So it is with a context that there was no memory for; until then nothing of it takes a short
   // way.
   store_release(thread->context_known, active && (recorded || thread->gpu < 0) ? 1u : 0u);
-  store_release(thread->lease, plain ? &process.entry(thread->gpu).lease.raw : nullptr);
+  const uint32_t* asked = nullptr;
+  if (plain) {
+    asked =
+        process.leases_go_together() ? &process.together : &process.entry(thread->gpu).lease.raw;
+  }
+  store_release(thread->lease, asked);
   // From now on without short ways: whoever said so meanwhile may have looked before.
   if (SLUICE_UNLIKELY(plain && load_acquire(strict_fences) != 0))
     store_release(thread->lease, static_cast<const uint32_t*>(nullptr));

@@ -33,7 +33,10 @@ struct Process {
   uint32_t lost_refuse = 0;  // it is gone longer than programs are to wait for it: launches fail
   uint32_t lost = 0;         // it is gone longer than its grace, whatever follows from that
   uint32_t alone = 0;        // the pages are the family's (family.h), no broker's
-  uint64_t memory_own = 0;   // this process's own limit; 0 = none
+  // What launches ask in the place of their thread's lease where leases_go_together(): open and
+  // exclusive while all of them are, as the helper has seen it, else 0.
+  uint32_t together = 0;
+  uint64_t memory_own = 0;  // this process's own limit; 0 = none
   Shared<const protocol::LeasePage*> lease;
   Shared<protocol::ClaimsPage*> claims;
   Shared<uint32_t> slot;
@@ -49,6 +52,11 @@ struct Process {
   Records records;
 
   const protocol::LeaseEntry& entry(int gpu) const { return lease->gpus[gpu]; }
+  /// Under an exclusive lease a launch goes without a look at its stream, which may be on another
+  /// GPU of the tenant's than the thread, with a lease of its own.
+  bool leases_go_together() const {
+    return gpu_count > 1 && lease->tenant_class == protocol::TenantClass::kExclusive;
+  }
   /// The quota: the lease page's, narrowed by this process's own; 0 = none.
   uint64_t memory_max(int gpu) const { return load_relaxed(*load_acquire(quota[gpu])); }
   protocol::ClaimsGpu& account(int gpu) { return claims->slots[slot].gpus[gpu]; }

@@ -42,8 +42,9 @@ struct alignas(64) ThreadRecord {
   // gpu + 1 (or kInsideAnywhere) while a launch is between its gate and its return.
   uint32_t inside;
   uint32_t depth;  // > 0: the call comes from one of our hooks or from our own use of the driver
-  // The lease word of `gpu` while launches may take the short way: the context is known, its GPU is
-  // the tenant's, and words are raised without a fence. nullptr otherwise.
+  // The lease word of `gpu`, or the word that stands for those of all GPUs (process.h), while
+  // launches may take the short way: the context is known, its GPU is the tenant's, and words are
+  // raised without a fence. nullptr otherwise.
   const uint32_t* lease;
   uint32_t raised;      // what `inside` becomes: gpu + 1
   uint32_t touching;    // > 0 while in calls that touch device memory or handles (touch.h)

@@ -165,9 +165,8 @@ static bool stream_interrupt_in(ContextRecord& context, CUstream stream, bool is
   return true;
 }
 
-void stream_work_long(ThreadRecord& thread, CUstream stream) {
-  const ErrnoGuard guard;
-  const DepthScope depth(&thread);
+// In the context in which it was launched into the stream.
+static void stream_interrupt_known(ThreadRecord& thread, CUstream stream) {
   const bool current = thread_context(&thread) && thread.context_record != nullptr;
   if (current && stream_interrupt_in(*thread.context_record, stream, true)) return;
   if (stream_is_special(stream)) return;
@@ -176,6 +175,33 @@ void stream_work_long(ThreadRecord& thread, CUstream stream) {
     if ((current && &context == thread.context_record) || !context.is_usable()) continue;
     if (stream_interrupt_in(context, stream, false)) return;
   }
+}
+
+// Launches into the legacy stream wait for what is in streams that block, also in those into which
+// nothing is launched.
+static void legacy_work(const ThreadRecord& thread, CUstream stream) {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY) return;
+  bool asked = false;
+  CUcontext of_stream = nullptr;
+  for (int i = 0, n = context_count(); i < n; ++i) {
+    ContextRecord& context = *context_at(i);
+    if (SLUICE_LIKELY(!load_relaxed(context.legacy_used)) || !context.is_usable()) continue;
+    if (!asked && !stream_blocks(stream)) return;
+    if (!asked) of_stream = stream_context(stream);
+    asked = true;
+    if (of_stream != context.context) continue;
+    const LockScope scope(context.lock);
+    const bool is_current = thread.context_known != 0 && thread.context_record == &context;
+    const CurrentScope current(StreamPlace{&context, -1, is_current});
+    if (current.result() == CUDA_SUCCESS) legacy_interrupt(context);
+  }
+}
+
+void stream_work_long(ThreadRecord& thread, CUstream stream) {
+  const ErrnoGuard guard;
+  const DepthScope depth(&thread);
+  stream_interrupt_known(thread, stream);
+  legacy_work(thread, stream);
 }
 
 void wait_prepare(CUstream only, Fenced fenced) {

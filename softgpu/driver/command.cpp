@@ -123,14 +123,14 @@ void run_kernel(const KernelCommand& c, Stream& stream, Op& op) {
   const bool skipped = timed && timed->skip != 0;
   const ptx::Outcome outcome =
       skipped ? ptx::Outcome{} : ptx::launch_run(*c.function->kernel, launch, host);
-  const CUresult error = fault_error(outcome.fault);
-  if (error != CUDA_SUCCESS) {
-    if (Process::get().log_level() > 0)
-      std::fprintf(stderr, "softgpu: kernel fault: %s\n", outcome.fault_text.c_str());
-    context.fail(error);
-    model.xid_note(fault_xid(outcome.fault), getpid());
-  }
   stream.work_end(number, host.cost_open());
+  const CUresult error = fault_error(outcome.fault);
+  if (error == CUDA_SUCCESS) return;
+  if (Process::get().log_level() > 0)
+    std::fprintf(stderr, "softgpu: kernel fault: %s\n", outcome.fault_text.c_str());
+  (void)stream.work_drain();  // nobody sees a fault before the device has come to it
+  context.fail(error);
+  model.xid_note(fault_xid(outcome.fault), getpid());
 }
 
 void copy_bytes(const CopyCommand& c) {

@@ -189,6 +189,10 @@ class Context : public std::enable_shared_from_this<Context> {
 
 /// What a thread carries: its context stack and modes.
 struct Thread {
+  Thread() = default;
+  ~Thread();  // its default streams end with it, when they have done what is in them
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
   std::vector<CUcontext> stack;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   bool per_thread_default = false;                     // while a _ptsz/_ptds entry point runs

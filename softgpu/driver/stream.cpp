@@ -2,7 +2,11 @@
 // stream_work.cpp.
 #include "softgpu/driver/stream.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+
+#include "softgpu/driver/capture.h"
 
 namespace softgpu::driver {
 namespace {
@@ -155,6 +159,18 @@ CUresult stream_create(const ContextRef& context, Stream::Kind kind, unsigned fl
   return CUDA_SUCCESS;
 }
 
+// The first thread's end is the process's, and in the child of a fork the streams are not there.
+Thread::~Thread() {
+  if (default_streams.empty() || gettid() == getpid()) return;
+  if (Process::get().status() != CUDA_SUCCESS) return;
+  for (const auto& [context, stream] : default_streams) {
+    if (stream == nullptr) continue;
+    capture_leave(*stream);
+    Registry<Stream>::all().take(stream.get());
+    stream->retire();
+  }
+}
+
 CUresult stream_find(CUstream handle, const ContextRef& current, StreamRef& stream) {
   Thread& thread = thread_state();
   const bool own =
@@ -162,9 +178,11 @@ CUresult stream_find(CUstream handle, const ContextRef& current, StreamRef& stre
   if (own) {
     StreamRef& mine = thread.default_streams[current->id];
     if (mine == nullptr) {
+      StreamRef made;
       const CUresult result =
-          stream_create(current, Stream::kPerThread, CU_STREAM_DEFAULT, 0, mine);
+          stream_create(current, Stream::kPerThread, CU_STREAM_DEFAULT, 0, made);
       if (result != CUDA_SUCCESS) return result;
+      mine = made;
     }
     stream = mine;
     return CUDA_SUCCESS;

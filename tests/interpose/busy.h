@@ -2,6 +2,7 @@
 // drain to the next.
 #pragma once
 
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -20,13 +21,20 @@ class BusyTest : public SoftGpuLaunchTest {
   static void sleep_us(int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
   using SoftGpuLaunchTest::SoftGpuLaunchTest;
   void SetUp() override {
-    setpriority(PRIO_PROCESS, 0, -20);  // with all threads to come, where that is permitted
+    go_first();
     SoftGpuLaunchTest::SetUp();
     kernel_load();
     broker->lease_store(protocol::kLeaseOpen);
     // The device's account counts from the first kernel on, ours from the first fence.
     ASSERT_EQ(launch(100), CUDA_SUCCESS);
     ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  }
+  // Before other processes, with all threads and children to come, where that is permitted.
+  // Niceness alone is worth nothing against other sessions where the system shares by session
+  // (autogroup).
+  static void go_first() {
+    const sched_param lowest{.sched_priority = 1};
+    if (sched_setscheduler(0, SCHED_RR, &lowest) != 0) setpriority(PRIO_PROCESS, 0, -20);
   }
   double busy_of(int pid) { return static_cast<double>(device_account(pid).busy_ns); }
   CUstream stream_make() {
@@ -50,7 +58,9 @@ class BusyTest : public SoftGpuLaunchTest {
   // The same work time and again: most of the runs agree that the host's scheduler did not disturb,
   // and no run at all is charged less than it used. A thread that is held back between a launch and
   // the fence behind it makes a stretch longer by as much: a run whose excess is no more than that
-  // says nothing and is made again, so many times at most.
+  // says nothing and is made again, so many times at most. What differs in every run never agrees,
+  // however busy the host is; what differs in some could hide in such runs, so there shall be few
+  // (go_first).
   template <class Work>
   void agrees(Work work) {
     constexpr int kRunsMax = 40, kMost = 3;

@@ -2,7 +2,6 @@
 // cent, whatever the shape of the work.
 #include <poll.h>
 #include <stdio.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -306,7 +305,7 @@ class BusyProcessesTest : public BusyTest {
  protected:
   BusyProcessesTest() : BusyTest(Options{.uses_cuda = false}) {}
   void SetUp() override {
-    setpriority(PRIO_PROCESS, 0, -20);  // with its brokers and tenants
+    go_first();  // with its brokers and tenants
     SoftGpuTest::SetUp();
   }
   struct Tenant {

@@ -1,14 +1,12 @@
-// The meter over a driver made of plain functions: unions of intervals, bursts, captures, lost
-// contexts.
+// The meter over a driver made of plain functions: bursts, captures, lost contexts.
 #include "interpose/meter.h"
-#include "interpose/covered.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
+#include <algorithm>
 #include <memory>
-#include <random>
 #include <vector>
 
 namespace sluice::interpose {
@@ -20,9 +18,11 @@ struct FakeEvent {
 };
 std::vector<std::unique_ptr<FakeEvent>> events;  // a context that ends leaves its own to the driver
 double device_ns;
-bool pending, capturing;
+double pending_from_ns;  // events later than this have not passed
+bool pending, capturing, stream_busy;
+unsigned stream_flags;
 int touched_while_capturing;
-CUresult record_result;
+CUresult record_result, query_result;
 // Of contexts: recorded so often, with what result, not passed yet, with what time.
 constexpr double kTrueTime = -1, kNoTime = -2;
 int contexts_recorded;
@@ -32,10 +32,12 @@ double context_event_ns;
 
 void driver_fill() {
   device_ns = 0;
-  pending = capturing = false;
+  pending_from_ns = 1e30;
+  pending = capturing = stream_busy = false;
+  stream_flags = CU_STREAM_DEFAULT;
   touched_while_capturing = 0;
   events.clear();
-  record_result = context_record_result = CUDA_SUCCESS;
+  record_result = context_record_result = query_result = CUDA_SUCCESS;
   contexts_recorded = 0;
   contexts_pending = false;
   context_event_ns = kTrueTime;
@@ -59,13 +61,23 @@ void driver_fill() {
     return record_result;
   };
   driver.cuEventQuery = [](CUevent e) {
-    const bool waits = pending || (contexts_pending && reinterpret_cast<FakeEvent*>(e)->of_context);
-    return waits ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    const auto& event = *reinterpret_cast<FakeEvent*>(e);
+    const bool waits =
+        pending || event.ns > pending_from_ns || (contexts_pending && event.of_context);
+    return waits ? CUDA_ERROR_NOT_READY : query_result;
   };
   driver.cuEventElapsedTime = [](float* ms, CUevent a, CUevent b) {
     if (reinterpret_cast<FakeEvent*>(b)->ns == kNoTime) return CUDA_ERROR_INVALID_HANDLE;
     *ms = static_cast<float>(
         (reinterpret_cast<FakeEvent*>(b)->ns - reinterpret_cast<FakeEvent*>(a)->ns) / 1e6);
+    return CUDA_SUCCESS;
+  };
+  driver.cuStreamQuery = [](CUstream) {
+    touched_while_capturing += capturing;
+    return stream_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+  };
+  driver.cuStreamGetFlags = [](CUstream, unsigned* flags) {
+    *flags = stream_flags;
     return CUDA_SUCCESS;
   };
   driver.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* s) {
@@ -91,38 +103,18 @@ class MeterTest : public ::testing::Test {
     device_ns += ns;
     ++s.owner_launches;
   }
+  // The device's clock is the host's, and it is so much earlier.
+  void clocks_agree(double ago_ns) {
+    device_ns = static_cast<double>(clock_now_ns()) - ago_ns;
+    context->base =
+        reinterpret_cast<CUevent>(events.emplace_back(new FakeEvent{device_ns, false}).get());
+    context->base_ns = device_ns;
+    context->host_ahead_ns = 0.1;  // 0 is for unknown
+    context->host_known_ns = device_ns;
+  }
   ContextRecord* context;
   StreamRecord* stream;
 };
-
-TEST(IntervalsTest, AgreeWithABruteForceUnion) {
-  std::mt19937 random(3);
-  for (int round = 0; round < 200; ++round) {
-    Intervals intervals;
-    std::vector<bool> covered(200);
-    double sum = 0;
-    for (int i = 0; i < 12; ++i) {
-      const int begin = static_cast<int>(random() % 190),
-                end = begin + static_cast<int>(random() % 10);
-      double expected = 0;
-      for (int x = begin; x < end; ++x) {
-        expected += covered[static_cast<size_t>(x)] ? 0 : 1;
-        covered[static_cast<size_t>(x)] = true;
-      }
-      sum += expected;
-      EXPECT_DOUBLE_EQ(intervals.add(begin, end), expected);
-    }
-    EXPECT_GE(sum, 0);
-  }
-}
-
-TEST(IntervalsTest, ForgottenTimeIsNotCountedTwice) {
-  Intervals intervals;
-  double sum = 0;
-  for (int i = 0; i < 100; ++i) sum += intervals.add(10 * i, 10 * i + 5);
-  EXPECT_DOUBLE_EQ(sum, 500);
-  EXPECT_DOUBLE_EQ(intervals.add(0, 5), 0);
-}
 
 TEST_F(MeterTest, ABurstCountsFromItsStartToItsLastFenceAndIdleTimeDoesNot) {
   launch(*stream, 1e6);
@@ -396,6 +388,175 @@ TEST_F(MeterTest, WhatLiesBetweenLaunchesIsNotCharged) {
   EXPECT_FALSE(stream->interrupted);
 }
 
+// A long kernel in one stream, and in another more short ones by themselves than intervals are
+// remembered: it is charged whole, whether it has ended when the oldest are forgotten or goes on.
+TEST_F(MeterTest, MoreShortWorkThanIsRememberedBesideOneThatTakesLong) {
+  for (const bool is_over : {false, true}) {
+    SCOPED_TRACE(is_over);
+    StreamRecord* other =
+        stream_record(*context, reinterpret_cast<CUstream>(0x30), thread_record());
+    const double begin_ns = device_ns;
+    const uint64_t before_ns = device_totals[0].busy_ns;
+    const double end_ns = begin_ns + 30e3 * (2 * kIntervalsMax + 10);
+    launch(*stream, 0);
+    fences_harvest(*context);
+    device_ns = end_ns;
+    fences_complete(*context, stream, Others::kLeave);
+    pending_from_ns = end_ns - 1;
+    device_ns = begin_ns;
+    for (unsigned i = 0; i < 2 * kIntervalsMax; ++i) {
+      launch(*other, 10e3);
+      fences_complete(*context, other, Others::kLeave);
+      fences_harvest(*context);
+      device_ns += 20e3;
+      // Seen to have ended by the looks into the other stream only.
+      if (is_over && i == kIntervalsMax - 2) pending_from_ns = 1e30;
+    }
+    pending_from_ns = 1e30;
+    device_ns = end_ns;
+    fences_harvest(*context);
+    const auto charged_ns = static_cast<double>(device_totals[0].busy_ns - before_ns);
+    EXPECT_NEAR(charged_ns, end_ns - begin_ns, 1e3);
+    device_ns += 1e6;
+  }
+}
+
+// A start fence that had to wait for another stream passes later than the launch behind it came.
+TEST_F(MeterTest, AStartThatHadToWaitLosesNothing) {
+  constexpr double kAheadNs = 1e9, kLateNs = 40e3;
+  for (const double waited_ns : {0.0, 25e3, 1e6}) {
+    SCOPED_TRACE(waited_ns);
+    const uint64_t before_ns = device_totals[0].busy_ns;
+    const double recorded_ns = device_ns;
+    stream->start_recorded_ns = static_cast<uint64_t>(recorded_ns + kAheadNs);
+    device_ns += waited_ns;
+    (void)fence_record(*context, *stream, true);
+    stream->start_recorded_ns = 0;
+    stream->start_late_ns = kLateNs;
+    stream->start_given_ns = static_cast<uint64_t>(recorded_ns + kLateNs + kAheadNs);
+    const double begin_ns = std::max(device_ns, recorded_ns + kLateNs);
+    device_ns = begin_ns + 100e3;
+    ++stream->owner_launches;
+    fences_complete(*context, nullptr, Others::kLeave);
+    fences_harvest(*context);
+    EXPECT_NEAR(static_cast<double>(device_totals[0].busy_ns - before_ns), 100e3, 1e3);
+    device_ns += 1e6;
+  }
+}
+
+// What a process that was stopped, or got no processor, has left without a fence.
+class UnseenTest : public MeterTest {
+ protected:
+  static constexpr double kLaunchNs = 1e6, kStoppedNs = 5e9;
+  // Three launches that nothing is behind, and nobody looked for five seconds since.
+  void SetUp() override {
+    clocks_agree(kStoppedNs);
+    stream->start_recorded_ns = static_cast<uint64_t>(device_ns);
+    for (int i = 0; i < 3; ++i) launch(*stream, kLaunchNs);
+    fences_harvest(*context);
+    context->mean_ns = kLaunchNs;
+    context->looked_ns = static_cast<uint64_t>(device_ns);
+    stream->seen = stream->launches();
+    device_ns = static_cast<double>(clock_now_ns());
+  }
+  double charged_ns() { return static_cast<double>(device_totals[0].busy_ns); }
+};
+
+TEST_F(UnseenTest, WhatEndedMeanwhileIsNotChargedForAllOfIt) {
+  fences_complete(*context, nullptr, Others::kLeave);
+  fences_harvest(*context);
+  EXPECT_GE(charged_ns(), 3 * kLaunchNs);
+  EXPECT_LE(charged_ns(), 9 * kLaunchNs + kUnseenMarginNs + 1e6);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+}
+
+TEST_F(UnseenTest, WhatIsThereYetIsChargedWhole) {
+  stream_busy = true;
+  fences_complete(*context, nullptr, Others::kLeave);
+  fences_harvest(*context);
+  EXPECT_GE(charged_ns(), kStoppedNs);
+}
+
+// The program goes on sooner than anybody looks.
+TEST_F(UnseenTest, WhatIsThereAnewIsChargedFromThere) {
+  stream_busy = true;
+  ++stream->owner_launches;
+  fences_complete(*context, nullptr, Others::kLeave);
+  device_ns += kLaunchNs;
+  ++stream->owner_launches;
+  fences_complete(*context, nullptr, Others::kLeave);
+  fences_harvest(*context);
+  EXPECT_GE(charged_ns(), 4 * kLaunchNs);
+  EXPECT_LE(charged_ns(), 12 * kLaunchNs + kUnseenMarginNs + 1e6);
+  EXPECT_EQ(launches_in_flight(*context), 0u);
+}
+
+// Of which nobody knows how long it takes.
+TEST_F(UnseenTest, WhatWasNeverMeasuredIsChargedWhole) {
+  context->mean_ns = 0;
+  fences_complete(*context, nullptr, Others::kLeave);
+  fences_harvest(*context);
+  EXPECT_GE(charged_ns(), kStoppedNs);
+}
+
+TEST_F(UnseenTest, ACapturingStreamIsNotAsked) {
+  capturing = true;
+  captures_active = 1;
+  fences_complete(*context, nullptr, Others::kLeave);
+  EXPECT_EQ(touched_while_capturing, 0);
+  capturing = false;
+  captures_active = 0;
+}
+
+// A kernel that faults was there until then: seen by the fences before and behind it, by the one
+// behind it, or where none can be put any more.
+TEST_F(MeterTest, AKernelThatFailsIsChargedUntilItFails) {
+  constexpr double kRanNs = 30e6;
+  for (int seen = 0; seen < 3; ++seen) {
+    SCOPED_TRACE(seen);
+    clocks_agree(kRanNs);
+    context->intervals.clear();  // the same time again
+    const uint64_t before_ns = device_totals[0].busy_ns;
+    stream->start_recorded_ns = static_cast<uint64_t>(device_ns);
+    launch(*stream, 0);
+    stream->start_recorded_ns = 0;
+    if (seen > 0) fences_harvest(*context);
+    if (seen == 2) record_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+    fences_complete(*context, nullptr, Others::kLeave);
+    query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+    fences_harvest(*context);
+    const auto charged_ns = static_cast<double>(device_totals[0].busy_ns - before_ns);
+    EXPECT_GE(charged_ns, kRanNs);
+    EXPECT_LE(charged_ns, static_cast<double>(clock_now_ns()) - device_ns);
+    EXPECT_EQ(launches_in_flight(*context), 0u);
+    record_result = query_result = CUDA_SUCCESS;
+  }
+}
+
+// What is in a stream that blocks is waited for by the legacy stream's next launch, and by way of
+// it by all others that block.
+TEST_F(MeterTest, ByWayOfTheLegacyStreamOthersWait) {
+  StreamRecord* legacy = stream_record(*context, nullptr, thread_record());
+  EXPECT_TRUE(context->legacy_used);
+  for (const bool is_blocking : {true, false}) {
+    SCOPED_TRACE(is_blocking);
+    stream->blocks = StreamRecord::Blocks::kUnknown;
+    stream_flags = is_blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
+    launch(*legacy, 1e6);
+    launch(*stream, 1e6);
+    legacy_interrupt(*context);
+    EXPECT_TRUE(legacy->interrupted);
+    EXPECT_FALSE(stream->interrupted) << "its next launch does not wait yet";
+    EXPECT_TRUE(context->legacy_waits);
+    blocking_interrupt(*context);
+    EXPECT_EQ(stream->interrupted, is_blocking);
+    EXPECT_FALSE(context->legacy_waits);
+    legacy->interrupted = stream->interrupted = false;
+    fences_complete(*context, nullptr, Others::kLeave);
+    fences_harvest(*context);
+  }
+}
+
 TEST_F(MeterTest, TheLegacyStreamStandsBetweenTheLaunchesOfOthers) {
   for (const CUstream legacy : {CUstream{nullptr}, CU_STREAM_LEGACY}) {
     launch(*stream, 1e6);
@@ -466,83 +627,4 @@ TEST_F(MeterTest, ADestroyedStreamStaysUntilItsFencesHavePassed) {
 }
 
 }  // namespace
-// A map of its own for each test: several processes of a tenant look into one.
-class CoveredTest : public ::testing::Test {
- protected:
-  static constexpr uint64_t kBit = 1ull << sluice::interpose::kCoveredBitShift;
-  static constexpr uint64_t kLap =
-      kBit * sluice::interpose::kCoveredBitsPerWord * sluice::protocol::kChargedWords;
-  double take(uint64_t begin_bit, uint64_t end_bit) {
-    return sluice::interpose::covered_take(map, kStart + begin_bit * kBit, kStart + end_bit * kBit);
-  }
-  static constexpr uint64_t kStart = 1000 * kLap;
-  sluice::protocol::AtomicU64 map[sluice::protocol::kChargedWords] = {};
-};
-
-TEST_F(CoveredTest, AMomentIsChargedOnce) {
-  EXPECT_EQ(take(100, 200), 1);
-  EXPECT_EQ(take(100, 200), 0);
-  EXPECT_EQ(take(120, 150), 0);
-  // In front and behind, and what several covered in between.
-  EXPECT_EQ(take(50, 150), 0.5);
-  EXPECT_EQ(take(0, 400), (50.0 + 200.0) / 400);
-}
-
-// However the pieces lie to the bits, who saw the same time in one piece finds all of it charged.
-TEST_F(CoveredTest, PiecesThatFollowEachOtherLeaveNoneOut) {
-  constexpr uint64_t kPiece = kBit * 13 / 10;
-  for (uint64_t i = 0; i < 1000; ++i) {
-    ASSERT_EQ(sluice::interpose::covered_take(map, kStart + i * kPiece, kStart + (i + 1) * kPiece),
-              1);
-  }
-  EXPECT_EQ(sluice::interpose::covered_take(map, kStart, kStart + 1000 * kPiece), 0);
-}
-
-TEST_F(CoveredTest, IntervalsThatFollowEachOtherAreChargedWhole) {
-  for (uint64_t i = 0; i < 100'000; ++i) {
-    const uint64_t begin_ns = kStart + i * 333'333, end_ns = begin_ns + 333'333;
-    ASSERT_EQ(sluice::interpose::covered_take(map, begin_ns, end_ns), 1) << i;
-  }
-}
-
-// In whatever order they are learned.
-TEST_F(CoveredTest, AnIntervalThatIsLearnedLate) {
-  EXPECT_EQ(take(300, 400), 1);
-  EXPECT_EQ(take(0, 100), 1);
-  EXPECT_EQ(take(0, 400), 0.5);
-}
-
-TEST_F(CoveredTest, WhatIsShorterThanTheMapSeesIsChargedWhole) {
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(sluice::interpose::covered_take(map, kStart + 1, kStart + kBit), 1);
-  }
-}
-
-TEST_F(CoveredTest, WhatIsOlderThanTheMapIsChargedWhole) {
-  constexpr uint64_t kLapBits = kLap / kBit;
-  EXPECT_EQ(take(10, 100), 1);
-  EXPECT_EQ(take(10 + kLapBits, 100 + kLapBits), 1);
-  EXPECT_EQ(take(10, 100), 1);  // the words speak of a later time by now
-  EXPECT_EQ(take(10 + kLapBits, 100 + kLapBits), 0);
-  // A kernel of eight laps: what the map can say of its end is said.
-  EXPECT_EQ(take(20 * kLapBits, 28 * kLapBits + 1), 1);
-  EXPECT_NEAR(take(20 * kLapBits, 28 * kLapBits + 1), 7.0 / 8, 0.001);
-}
-
-TEST_F(CoveredTest, TwoAtOnceChargeTheUnion) {
-  constexpr uint64_t kIntervals = 160;  // less than a lap
-  static_assert(kIntervals * 101 < kLap / kBit);
-  for (int repeat = 0; repeat < 50; ++repeat) {
-    double charged[2] = {};
-    const auto take_all = [&](int which) {
-      for (uint64_t i = 0; i < kIntervals; ++i) charged[which] += take(i * 101, i * 101 + 101);
-    };
-    std::thread other(take_all, 0);
-    take_all(1);
-    other.join();
-    ASSERT_NEAR(charged[0] + charged[1], kIntervals, 1e-6);
-    for (auto& word : map) word.store(0);
-  }
-}
-
 }  // namespace sluice::interpose

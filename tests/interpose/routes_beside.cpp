@@ -17,7 +17,8 @@ struct Beside {
 
 const Names kFences = {"cuEventCreate",       "cuEventRecord",
                        "cuEventQuery",        "cuEventElapsedTime",
-                       "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode"};
+                       "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode",
+                       "cuStreamQuery"};  // after a tenth of a second in which nobody looked
 const Names kPools = {"cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool", "cuMemPoolGetAttribute",
                       "cuDeviceGetGraphMemAttribute"};
 const Names kLoads = {"cuModule*",  "cuLibrary*",       "cuKernelGetFunction",
@@ -51,6 +52,11 @@ const std::vector<Beside> kBeside = {
       "cuDevicePrimaryCtxReset*", "cuGreenCtxDestroy", "class copy", "class memset",
       "class host_fn", "class memop"},
      {"cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuCtxRecordEvent"}},
+    {"whether the legacy stream waits for a stream, and the other way round, and whose it is",
+     {"class launch", "class copy", "class memset", "class host_fn", "class memop", "class interop",
+      "class mem_managed", "cuStreamAddCallback*", "cuStreamWaitEvent*",
+      "cuWaitExternalSemaphoresAsync*"},
+     {"cuStreamGetFlags", "cuStreamGetCtx", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}},
     {"what pools have: read again where work of theirs may be over, or where memory is asked for",
      {"class mem_alloc", "class mem_free", "class mem_pool", "class mem_vmm", "class mem_ipc",
       "class sync", "class report_mem", "class green", "cuCtxCreate*", "cuDevicePrimaryCtxRetain",
@@ -104,19 +110,13 @@ const std::vector<Beside> kUndoing = {
 };
 
 /// The helper's thread, whenever it looks. It waits for the GPU nowhere, either.
-const Names kHelper = {"cuCtxSetCurrent",
-                       "cuCtxRecordEvent",
-                       "cuEventCreate",
-                       "cuEventRecord",
-                       "cuEventQuery",
-                       "cuEventElapsedTime",
-                       "cuEventDestroy_v2",
-                       "cuStreamIsCapturing",
-                       "cuThreadExchangeStreamCaptureMode",
-                       "cuCtxGetCurrent",
-                       "cuCtxGetDevice",
-                       "cuMemPoolGetAttribute",
-                       "cuDeviceGetGraphMemAttribute"};
+const Names kHelper = {"cuCtxSetCurrent",       "cuCtxRecordEvent",
+                       "cuEventCreate",         "cuEventRecord",
+                       "cuEventQuery",          "cuEventElapsedTime",
+                       "cuEventDestroy_v2",     "cuStreamIsCapturing",
+                       "cuStreamQuery",         "cuThreadExchangeStreamCaptureMode",
+                       "cuCtxGetCurrent",       "cuCtxGetDevice",
+                       "cuMemPoolGetAttribute", "cuDeviceGetGraphMemAttribute"};
 
 bool has(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();

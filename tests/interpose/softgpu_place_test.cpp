@@ -2,6 +2,7 @@
 // own GPU, are charged there and are waited for by its drains; and captures of them are left alone.
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "tests/interpose/softgpu_launch.h"
@@ -133,6 +134,56 @@ TEST_F(PlaceTest, NorDoesAKnownStreamGoByTheThreadsLease) {
   });
   EXPECT_EQ(launch(10, stream), CUDA_SUCCESS);
   opener.join();
+}
+
+// Under exclusive leases as well, where launches do not look at their stream: one that begins when
+// the other GPU has drained waits, by the short way and by the others, and so does a graph.
+class ExclusivePlaceTest : public PlaceTest {
+ protected:
+  void SetUp() override {
+    PlaceTest::SetUp();
+    broker->lease().tenant_class = sluice::protocol::TenantClass::kExclusive;
+    broker->lease_store(kLeaseOpen | kLeaseExclusive);
+    second_context(1);
+    ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    ASSERT_EQ(launch(10, stream), CUDA_SUCCESS);
+    CUgraph graph = nullptr;
+    ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    ASSERT_EQ(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+  }
+  CUresult launch_ex() {
+    unsigned n = 10;
+    CUdeviceptr out = result;
+    void* parameters[] = {&out, &n};
+    const CUlaunchConfig config{1, 1, 1, 32, 1, 1, 0, stream, nullptr, 0};
+    return cuLaunchKernelEx(&config, spin, parameters, nullptr);
+  }
+  CUgraphExec exec = nullptr;
+};
+
+TEST_F(ExclusivePlaceTest, NorDoesALaunchThatBeginsAfterTheDrain) {
+  for (const auto& one : {std::function([&] { return launch(10, stream); }),
+                          std::function([&] { return launch_ex(); }),
+                          std::function([&] { return cuGraphLaunch(exec, stream); })}) {
+    std::atomic<bool> stop{false};
+    std::atomic<int> launched{0};
+    std::thread program([&] {
+      second_context(1);
+      for (; !stop; ++launched) EXPECT_EQ(one(), CUDA_SUCCESS);
+    });
+    ASSERT_TRUE(eventually([&] { return launched > 100; }));
+    broker->lease_store(0, 0);
+    EXPECT_TRUE(eventually([&] { return drained(); }, 20000)) << "the launches do not end";
+    const std::uint64_t before = device_account().launches;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_EQ(device_account().launches, before);
+    const int waiting = launched;
+    broker->lease_store(kLeaseOpen | kLeaseExclusive);
+    EXPECT_TRUE(eventually([&] { return launched > waiting + 100; }));
+    stop = true;
+    program.join();
+    ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+  }
 }
 
 // A stream is destroyed from wherever: what is in it goes on, and is waited for and charged. A

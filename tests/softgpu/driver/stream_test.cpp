@@ -42,6 +42,48 @@ TEST_F(Driver, AKernelDoesItsWork) {
   });
 }
 
+// The default stream of a thread is the thread's: more threads than there can be streams, one after
+// the other, and what the last ones left is done.
+TEST_F(Driver, ThreadsTakeTheirDefaultStreamsWithThem) {
+  WithContext([](CUcontext context) {
+    constexpr unsigned kThreads = 2000;
+    CUdeviceptr sum = 0;
+    unsigned one = 1, read = 0;
+    ASSERT_CU(cuMemAlloc(&sum, 4));
+    ASSERT_CU(cuMemsetD32(sum, 0, 1));
+    const CUfunction add = function("add_one");
+    for (unsigned i = 0; i < kThreads; ++i) {
+      std::thread([&] {
+        EXPECT_CU(cuCtxSetCurrent(context));
+        EXPECT_CU(launch(add, 1, 32, CU_STREAM_PER_THREAD, {&sum, &one}));
+        if (i % 2 == 0) {
+          EXPECT_CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        }
+      }).join();
+      if (i % 2 == 1) {
+        ASSERT_CU(cuCtxSynchronize());
+      }
+      if (::testing::Test::HasFailure()) break;
+    }
+    ASSERT_CU(cuMemcpyDtoH(&read, sum, 4));
+    EXPECT_EQ(read, kThreads);
+  });
+}
+
+TEST_F(Driver, WithoutRoomForItsDefaultStreamAThreadIsRefused) {
+  WithContext([](CUcontext) {
+    std::vector<CUstream> streams(1);
+    while (cuStreamCreate(&streams.back(), CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS)
+      streams.push_back(nullptr);
+    unsigned n = 1;
+    const CUfunction spin = function("spin");
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(launch(spin, 1, 32, CU_STREAM_PER_THREAD, {&n}), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_CU(cuStreamDestroy(streams.front()));
+    EXPECT_CU(launch(spin, 1, 32, CU_STREAM_PER_THREAD, {&n}));
+  });
+}
+
 TEST_F(Driver, LaunchesOutOfLimitsAreRefused) {
   WithContext([](CUcontext) {
     const CUfunction spin = function("spin");
