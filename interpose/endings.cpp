@@ -15,6 +15,7 @@ constexpr uint64_t kPatienceNs = 2'000'000'000;
 CUcontext endings[kPlaces];
 
 bool is_ending(CUcontext context) {
+  if (context == nullptr) return false;  // a place that is free
   for (const CUcontext& ending : endings) {
     if (load_acquire(ending) == context) return true;
   }
@@ -24,7 +25,7 @@ bool is_ending(CUcontext context) {
 }  // namespace
 
 ContextEnding::ContextEnding(CUcontext context) {
-  for (int i = 0; i < kPlaces && place_ < 0; ++i) {
+  for (int i = 0; i < kPlaces && place_ < 0 && context != nullptr; ++i) {
     CUcontext nobody = nullptr;
     if (__atomic_compare_exchange_n(&endings[i], &nobody, context, false, __ATOMIC_ACQ_REL,
                                     __ATOMIC_RELAXED))
