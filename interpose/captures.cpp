@@ -29,8 +29,7 @@ bool is(const Capture& capture, CUstream stream) {
 
 }  // namespace
 
-bool stream_is_capturing(CUstream stream) {
-  if (SLUICE_LIKELY(load_acquire(captures_active) == 0)) return false;
+bool stream_captures(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   // The legacy stream answers with an error while a blocking stream captures: hands off as well.
   return driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||

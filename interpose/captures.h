@@ -12,7 +12,10 @@ namespace sluice::interpose {
 extern uint32_t captures_active;
 
 /// Whether the stream takes part in a capture, or cannot be used because of one.
-bool stream_is_capturing(CUstream stream);
+bool stream_captures(CUstream stream);  // asks the driver
+inline bool stream_is_capturing(CUstream stream) {
+  return SLUICE_UNLIKELY(load_acquire(captures_active) != 0) && stream_captures(stream);
+}
 
 /// Just before the driver is asked to begin a capture; nothing of the meter may be on its way in
 /// the stream's context (its lock is held). False when there is no memory to remember it: it must

@@ -151,7 +151,7 @@ bool stream_prepare(LaunchPass& pass, uint64_t window_ns) {
   pass.stream = stream;
   if (stream == nullptr) return true;
   fences_harvest(context);
-  (void)unseen_end(context, *stream);
+  if (stream->launches() != stream->fenced.launches) (void)unseen_end(context, *stream);
   cost_look(pass, context);
   if (window_has_room(context, pass.launch_ns, window_ns)) {
     stream->window_patience.next_ns = 0;
