@@ -444,6 +444,8 @@ bool unseen_end(ContextRecord& context, StreamRecord& stream) {
   if (context.host_ahead_ns == 0 || !stream.is_reachable()) return false;
   if (stream_is_capturing(stream.stream)) return false;
   const RelaxedScope relaxed;
+  // Before the question: what other threads launch meanwhile is not answered for.
+  const Work work = stream.submitted();
   const bool is_over = driver.cuStreamQuery(stream.stream) == CUDA_SUCCESS;
   stream_harvest(context, stream);
   // Nothing tells, or what was there then is there yet.
@@ -457,8 +459,8 @@ bool unseen_end(ContextRecord& context, StreamRecord& stream) {
   if (end_ns >= device_now_ns) return false;
   stretch_count(context, stream, begin_ns, end_ns);
   if (is_over) {
-    work_is_over(context, stream, stream.submitted());
-    stream_harvest(context, stream);  // nothing is in flight any more
+    work_is_over(context, stream, work);
+    stream_harvest(context, stream);  // nothing else is in flight
   } else {
     stream.mark_ns = device_now_ns;
     stream.start_late_ns = stream.stretch_ns = 0;

@@ -491,6 +491,18 @@ TEST_F(UnseenTest, WhatIsThereAnewIsChargedFromThere) {
   EXPECT_EQ(launches_in_flight(*context), 0u);
 }
 
+// A drain would not wait for it.
+TEST_F(UnseenTest, WhatAnotherThreadLaunchesMeanwhileIsNotOver) {
+  static StreamRecord* launched_into;
+  launched_into = stream;
+  driver.cuStreamQuery = [](CUstream) {
+    ++launched_into->foreign_launches;
+    return CUDA_SUCCESS;
+  };
+  EXPECT_TRUE(unseen_end(*context, *stream));
+  EXPECT_EQ(launches_in_flight(*context), 1u);
+}
+
 // Of which nobody knows how long it takes.
 TEST_F(UnseenTest, WhatWasNeverMeasuredIsChargedWhole) {
   context->mean_ns = 0;

@@ -70,6 +70,13 @@ class PlaceTest : public SoftGpuLaunchTest {
     ASSERT_TRUE(eventually([&] { return drained(); }, 60000));
     EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS) << "drained, and something still runs";
   }
+  // All that the event is behind was over already; on a busy host it may itself come late.
+  void expect_over(CUevent all) {
+    const auto before = static_cast<double>(device_account().busy_ns);
+    EXPECT_EQ(cuEventSynchronize(all), CUDA_SUCCESS);
+    EXPECT_LE(static_cast<double>(device_account().busy_ns), before + 1)
+        << "drained, and something still runs";
+  }
   CUstream stream = nullptr;
 };
 
@@ -205,7 +212,7 @@ class DestroyTest : public PlaceTest {
     ASSERT_EQ(cuStreamDestroy(stream), expected);
     close();
     ASSERT_TRUE(eventually([&] { return drained(); }, 60000));
-    EXPECT_EQ(cuEventQuery(all), CUDA_SUCCESS) << "drained, and something still runs";
+    expect_over(all);
     const double device = static_cast<double>(device_account().busy_ns) - device_before;
     EXPECT_NEAR(busy() - before, device, device * 0.02);
     ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
@@ -257,7 +264,7 @@ TEST_F(PlaceTest, ADrainWaitsForWhatAThreadLeftInItsDefaultStream) {
     EXPECT_EQ(cuEventQuery(all), CUDA_ERROR_NOT_READY);
     close();
     EXPECT_TRUE(eventually([&] { return drained(); }, 60000));
-    EXPECT_EQ(cuEventQuery(all), CUDA_SUCCESS) << "drained, and something still runs";
+    expect_over(all);
     EXPECT_EQ(cuEventDestroy(all), CUDA_SUCCESS);
     over = true;
     if (thread.joinable()) thread.join();
