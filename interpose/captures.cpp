@@ -29,12 +29,18 @@ bool is(const Capture& capture, CUstream stream) {
 
 }  // namespace
 
+// The legacy stream answers with an error while a blocking stream captures.
+bool stream_capture_status(CUstream stream, bool* captured) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver.cuStreamIsCapturing(stream, &status);
+  *captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return result == CUDA_SUCCESS;
+}
+
 bool stream_is_capturing(CUstream stream) {
   if (SLUICE_LIKELY(load_acquire(captures_active) == 0)) return false;
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // The legacy stream answers with an error while a blocking stream captures: hands off as well.
-  return driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
+  bool captured;
+  return !stream_capture_status(stream, &captured) || captured;
 }
 
 // With the lock held. nullptr = no memory.
