@@ -157,7 +157,8 @@ SLUICE_NOINLINE void asked_read() {
     store_release(reading, 1u);
     const uint64_t devices = __atomic_exchange_n(&asked, uint64_t{0}, __ATOMIC_ACQ_REL);
     for (int device = 0; device < kDevicesMax; ++device) {
-      if ((devices >> device & 1) != 0 && pools_read_locked(device) == PoolsRead::kSmaller)
+      if ((devices >> device & 1) != 0 && pools_read_locked(device) == PoolsRead::kSmaller &&
+          !residual_defer(device, 0))
         residual_want();
     }
     store_release(reading, 0u);

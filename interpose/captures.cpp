@@ -29,11 +29,17 @@ bool is(const Capture& capture, CUstream stream) {
 
 }  // namespace
 
-bool stream_captures(CUstream stream) {
+// The legacy stream answers with an error while a blocking stream captures.
+bool stream_capture_status(CUstream stream, bool* captured) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // The legacy stream answers with an error while a blocking stream captures: hands off as well.
-  return driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver.cuStreamIsCapturing(stream, &status);
+  *captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return result == CUDA_SUCCESS;
+}
+
+bool stream_captures(CUstream stream) {
+  bool captured;
+  return !stream_capture_status(stream, &captured) || captured;
 }
 
 // With the lock held. nullptr = no memory.

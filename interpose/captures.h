@@ -16,6 +16,9 @@ bool stream_captures(CUstream stream);  // asks the driver
 inline bool stream_is_capturing(CUstream stream) {
   return SLUICE_UNLIKELY(load_acquire(captures_active) != 0) && stream_captures(stream);
 }
+/// Whether it takes part in one, so that work for it becomes nodes, as the driver says. False: it
+/// does not say, because the stream is another context's than the thread's, or cannot be used.
+bool stream_capture_status(CUstream stream, bool* captured);
 
 /// Just before the driver is asked to begin a capture; nothing of the meter may be on its way in
 /// the stream's context (its lock is held). False when there is no memory to remember it: it must

@@ -38,7 +38,9 @@ CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
     if (When == Free::kNow || !residual_defer(record.device, record.bytes))
       charge_release(record.device, record.bytes);
   } else {
-    if (pools_settle(record.device) == PoolsRead::kSmaller) residual_want();
+    // Of a pool that the program has destroyed: the device has it back when the stream gets there.
+    if (pools_settle(record.device) == PoolsRead::kSmaller && !residual_defer(record.device, 0))
+      residual_want();
   }
   return result;
 }

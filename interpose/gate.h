@@ -178,6 +178,9 @@ inline void launch_leave(LaunchPass& pass, CUresult result) {
       store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kFree:
+      // Captured, or refused because of a capture: code may have been loaded with it all the same.
+      if (pass.thread != nullptr) __atomic_add_fetch(&launches_ungated, 1, __ATOMIC_RELEASE);
+      return;
     case LaunchPass::Way::kRefused:
       return;
   }

@@ -108,6 +108,15 @@ bool context_estimate(int device, int gpu) {
   return true;
 }
 
+// What the first context has cost, of all that no call tells: not what was there before it, such as
+// memory that was imported, which the driver's figure shows for the first time together with it.
+uint64_t context_cost_seen(int gpu) {
+  const uint64_t all = residual_charged(gpu), before = load_relaxed(used_before[gpu]);
+  uint64_t now = 0;
+  if (before == 0 || !usage_of_gpu(gpu, &now) || now <= before) return all;
+  return now - before < all ? now - before : all;
+}
+
 // After a context was made. Without a broker nobody has measured what one costs: the first on a GPU
 // tells. False: it takes more than the quota has room for, and is to go.
 bool context_fits(int device) {
@@ -118,7 +127,7 @@ bool context_fits(int device) {
     return true;
   }
   if (!residual_settle_context(device) || !context_estimate(device, gpu)) return false;
-  if (contexts_on(device) == 1) family_context_cost_set(gpu, residual_charged(gpu));
+  if (contexts_on(device) == 1) family_context_cost_set(gpu, context_cost_seen(gpu));
   return true;
 }
 

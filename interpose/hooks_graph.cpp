@@ -76,12 +76,14 @@ CUresult take_memory(CUgraphExec exec, Call call) {
   return result;
 }
 
+// It is no work that a capture could make a node of: if the driver takes it at all then, it takes
+// the memory as well.
 template <class Call>
-CUresult upload(CUgraphExec exec, CUstream stream, Call call) {
+CUresult upload(CUgraphExec exec, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const AccountScope account;
-  if (!account.active() || !launch_takes_memory(stream)) return call();
+  if (!account.active() || !graph_memory_used()) return call();
   return take_memory(exec, call);
 }
 
@@ -147,12 +149,11 @@ SLUICE_HOOK CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgrap
 }
 
 SLUICE_HOOK CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-  return upload(exec, stream, [&] { return driver.cuGraphUpload(exec, stream); });
+  return upload(exec, [&] { return driver.cuGraphUpload(exec, stream); });
 }
 
 SLUICE_HOOK CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-  return upload(exec, stream_per_thread(stream),
-                [&] { return driver.cuGraphUpload_ptsz(exec, stream); });
+  return upload(exec, [&] { return driver.cuGraphUpload_ptsz(exec, stream); });
 }
 
 SLUICE_HOOK CUresult cuGraphExecDestroy(CUgraphExec exec) {

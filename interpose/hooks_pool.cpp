@@ -30,18 +30,19 @@ bool device_is_full(uint64_t growth) {
   return driver.cuMemGetInfo_v2(&free_bytes, nullptr) != CUDA_SUCCESS || free_bytes < growth;
 }
 
-bool stream_device_in(CUcontext context, CUstream stream, CUdevice* device) {
+template <class Ask>
+bool asked_in(CUcontext context, Ask ask) {
   const CurrentScope current(context);
-  return current.result() == CUDA_SUCCESS &&
-         driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS;
+  return current.result() == CUDA_SUCCESS && ask();
 }
 
-// The device of a stream that has a handle. The question needs a context, whichever.
-bool stream_device(CUstream stream, CUdevice* device) {
-  if (driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS) return true;
+// A question about a stream that has a handle. It needs a context, whichever. False: no answer.
+template <class Ask>
+bool asked_anywhere(Ask ask) {
+  if (ask()) return true;
   for (int i = 0, n = context_count(); i < n; ++i) {
     const ContextRecord& record = *context_at(i);
-    if (record.is_usable() && stream_device_in(record.context, stream, device)) return true;
+    if (record.is_usable() && asked_in(record.context, ask)) return true;
   }
   for (int i = 0; i < process.device_count; ++i) {
     unsigned int flags = 0;
@@ -51,17 +52,32 @@ bool stream_device(CUstream stream, CUdevice* device) {
         driver.cuDevicePrimaryCtxRetain(&primary, i) != CUDA_SUCCESS) {
       continue;
     }
-    const bool known = stream_device_in(primary, stream, device);
+    const bool known = asked_in(primary, ask);
     driver.cuDevicePrimaryCtxRelease_v2(i);
     if (known) return true;
   }
   return false;
 }
 
-// The others need no handle.
-bool stream_is_one(CUstream stream) {
+bool stream_device(CUstream stream, CUdevice* device) {
+  return asked_anywhere([&] { return driver.cuStreamGetDevice(stream, device) == CUDA_SUCCESS; });
+}
+
+// Whether what is asked of it becomes a graph's. A default stream is the current context's, and of
+// one that cannot be used the driver says that, or takes what orders no work.
+bool stream_is_captured(CUstream stream) {
+  if (SLUICE_LIKELY(load_acquire(captures_active) == 0)) return false;
+  bool captured = false;
+  const auto ask = [&] { return stream_capture_status(stream, &captured); };
+  return (stream_is_special(stream) ? ask() : asked_anywhere(ask)) && captured;
+}
+
+// Whether the driver would take an allocation on it at all: a default stream is the current
+// context's, and the legacy one must not be kept from use by a capture.
+bool stream_takes(CUstream stream) {
   CUdevice device = 0;
-  return stream_is_special(stream) || stream_device(stream, &device);
+  if (!stream_is_special(stream)) return stream_device(stream, &device);
+  return thread_context(this_thread) && !stream_is_capturing(stream);
 }
 
 // The pool that the stream's device allocates from. The stream may be another device's than the
@@ -91,7 +107,7 @@ CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer
   if (growth > 0) {
     pool_settle(*pool);
     if (!charge_room(pool->device, growth))
-      return charge_refuse(pool->device, growth, !stream_is_one(stream), call, undo);
+      return charge_refuse(pool->device, growth, !stream_takes(stream), call, undo);
   }
   const CUresult result = call();
   pool_settle_grown(*pool, growth);
@@ -113,7 +129,7 @@ CUresult allocate_once(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer
                        CUstream stream, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  if (!account.active() || pointer == nullptr || stream_is_capturing(stream)) return call();
+  if (!account.active() || pointer == nullptr || stream_is_captured(stream)) return call();
   const int device = account.device();
   if (handle == nullptr) handle = pool_of_stream(stream, device);
   return handle == nullptr ? call() : allocate_from(wait, handle, pointer, bytes, stream, call);
@@ -128,7 +144,7 @@ CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUs
 
 template <class Call>
 CUresult release(CUdeviceptr pointer, CUstream stream, Call call) {
-  if (stream_is_capturing(stream)) return call();
+  if (stream_is_captured(stream)) return call();
   return memory_free<Free::kInStreamOrder>(pointer, stream, call);
 }
 

@@ -90,17 +90,22 @@ CUresult capture_begin(CUstream stream, Call call) {
   return result;
 }
 
+// After the driver refused to end a capture: it may be over all the same. A thread without a
+// context is told neither, and has ended nothing.
+bool capture_goes_on(CUstream stream) {
+  bool captured = false;
+  if (stream_capture_status(stream, &captured)) return captured;
+  CUdevice device;
+  return driver.cuCtxGetDevice(&device) != CUDA_SUCCESS;
+}
+
 // Runs what may end the capture that the stream began, and counts it if it did (also a failed one).
 template <class Call>
 CUresult capture_end(CUstream stream, Call call) {
   process_enter();
   if (!capture_is_origin(stream)) return call();
   const CUresult result = call();
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-      status == CU_STREAM_CAPTURE_STATUS_NONE) {
-    capture_ended(stream);
-  }
+  if (result == CUDA_SUCCESS || !capture_goes_on(stream)) capture_ended(stream);
   return result;
 }
 

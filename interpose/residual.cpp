@@ -11,6 +11,7 @@
 namespace sluice::interpose {
 
 uint32_t residual_expected;
+uint32_t launches_ungated;
 uint32_t residual_deferred;
 
 namespace {
@@ -220,7 +221,7 @@ Settled settle_contexts(Above above) {
 }
 
 uint64_t launches_sum() {
-  uint64_t sum = 0;
+  uint64_t sum = load_acquire(launches_ungated);
   for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu)
     sum += process.account(static_cast<int>(gpu)).launches.load();
   return sum;

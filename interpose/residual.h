@@ -44,6 +44,8 @@ void residual_want();
 /// Code may be loaded with the next launch: it goes the long way and looks.
 void residual_expect();
 extern uint32_t residual_expected;
+/// Launches that no account counts; the helper looks while there are some, as while others are.
+extern uint32_t launches_ungated;
 SLUICE_NOINLINE void residual_launched();
 
 /// Memory that is freed in stream order comes back to the device when the stream gets there. Until

@@ -39,7 +39,8 @@ CUresult allocate(CUdeviceptr* out, std::size_t bytes, const PoolRef* chosen, CU
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // A captured allocation is the graph's own memory.
   if (capture_has(*stream)) return graph_memory_capture(stream, bytes, *out);
-  return pool->allocate(stream, bytes, *out);
+  const CUresult ordered = capture_order_check(*stream);
+  return ordered == CUDA_SUCCESS ? pool->allocate(stream, bytes, *out) : ordered;
 }
 
 CUresult pool_enter(CUmemoryPool handle, PoolRef& pool, const char* name = __builtin_FUNCTION()) {
@@ -110,7 +111,9 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     // Memory of cuMemAlloc may be freed in stream order too.
     const auto taken = MemoryMap::get().take(address);
     if (!taken) return CUDA_ERROR_INVALID_VALUE;
-    return command_submit(stream, HostCommand{[kept = *taken] { memory_release(kept); }});
+    const CUresult freed = command_submit_return(stream, [kept = *taken] { memory_release(kept); });
+    if (freed != CUDA_SUCCESS) MemoryMap::get().add(*taken);
+    return freed;
   }
   // Also of a pool whose handle has been destroyed.
   const PoolRef pool = Registry<Pool>::all().find(allocation->pool);

@@ -176,6 +176,14 @@ CUresult capture_event_use(Event& event) {
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+CUresult capture_order_check(Stream& stream) {
+  if (!capture_any()) return CUDA_SUCCESS;
+  const std::lock_guard lock(capture_mutex());
+  return stream.kind == Stream::kLegacy && capture_legacy_locked(stream.owner(), true)
+             ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+             : CUDA_SUCCESS;
+}
+
 bool capture_has(const Stream& stream) {
   if (!capture_any()) return false;
   const std::lock_guard lock(capture_mutex());

@@ -42,6 +42,8 @@ CUresult capture_event_check(Event& event);
 /// The same for a call that orders work behind an event without waiting for it itself.
 CUresult capture_event_use(Event& event);
 
+/// The same for one that takes a place in the stream's order without being work for it.
+CUresult capture_order_check(Stream& stream);
 /// Whether the stream takes part in a capture, valid or not.
 bool capture_has(const Stream& stream);
 /// Whether a capture is building this graph.

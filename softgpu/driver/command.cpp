@@ -267,6 +267,32 @@ void CommandOp::run(Stream& on) { std::visit(Runner{on, *this}, command_); }
 
 void CommandOp::drop() { command_ = EmptyCommand{}; }
 
+namespace {
+
+/// Does its work at its end, which is the command's: executed or dropped.
+class Return {
+ public:
+  explicit Return(std::function<void()> work) : work_(std::move(work)) {}
+  ~Return() {
+    if (work_) work_();
+  }
+  Return(const Return&) = delete;
+  Return& operator=(const Return&) = delete;
+  void forget() { work_ = nullptr; }
+
+ private:
+  std::function<void()> work_;
+};
+
+}  // namespace
+
+CUresult command_submit_return(const StreamRef& stream, std::function<void()> work) {
+  const auto kept = std::make_shared<Return>(std::move(work));
+  const CUresult result = command_submit(stream, HostCommand{[kept] {}});
+  if (result != CUDA_SUCCESS) kept->forget();
+  return result;
+}
+
 void command_run(const Command& command, Stream& stream, Op& op) {
   if (going_on(stream.owner())) std::visit(Runner{stream, op}, command);
 }

@@ -106,5 +106,8 @@ void command_run(const Command& command, Stream& stream, Op& op);
 /// Runs it in the stream, or makes it a node when the stream captures. `done` receives the
 /// operation (null when captured). Errors are those of capture.
 CUresult command_submit(const StreamRef& stream, Command command, OpRef* done = nullptr);
+/// Work that gives something back: done in the stream's order, or when its context ends or fails
+/// before the stream has come there. After an error it is not done.
+CUresult command_submit_return(const StreamRef& stream, std::function<void()> work);
 
 }  // namespace softgpu::driver

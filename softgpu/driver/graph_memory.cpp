@@ -225,7 +225,7 @@ CUresult GraphMemoryUse::launch_begin() const {
     return result;
   }
   for (const GraphAllocationRef& allocation : allocated) {
-    const bool stays = !allocation->freed_by_owner;
+    const bool stays = !freed_within.contains(allocation.get());
     if (stays) held_keep(allocation);
     allocation->show(stays);
     const std::lock_guard lock(allocation->pool_.mutex_);

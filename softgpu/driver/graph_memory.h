@@ -77,7 +77,9 @@ class GraphMemoryUse {
  public:
   std::vector<GraphAllocationRef> allocated;  // by its allocation nodes
   std::vector<GraphAllocationRef> freed;      // by its free nodes, of other graphs' allocations
-  bool free_on_launch = false;                // CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+  // Of its own by its own: those that its graph had when it was instantiated.
+  std::set<const GraphAllocation*> freed_within;
+  bool free_on_launch = false;  // CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
 
   bool empty() const { return allocated.empty() && freed.empty(); }
   /// Puts physical memory behind all that is allocated. All of it or nothing new.

@@ -8,10 +8,10 @@ namespace softgpu::driver {
 
 CUresult graph_memory_free(CUdeviceptr address, const StreamRef& stream) {
   GraphAllocationRef allocation;
-  const CUresult result = GraphMemoryUse::free_begin(address, allocation);
+  CUresult result = capture_order_check(*stream);
+  if (result == CUDA_SUCCESS) result = GraphMemoryUse::free_begin(address, allocation);
   if (result != CUDA_SUCCESS) return result;
-  return command_submit(stream,
-                        HostCommand{[allocation] { GraphMemoryUse::free_end(allocation); }});
+  return command_submit_return(stream, [allocation] { GraphMemoryUse::free_end(allocation); });
 }
 
 CUresult graph_memory_free(CUdeviceptr address, const ContextRef& context) {

@@ -133,7 +133,9 @@ void memory_collect(const std::vector<Flat>& flats, GraphMemoryUse& memory) {
     const GraphAllocationRef& allocation = flat.node->detail.allocation;
     if (flat.node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
       memory.allocated.push_back(allocation);
-    else if (!allocation->freed_by_owner)
+    else if (allocation->freed_by_owner)
+      memory.freed_within.insert(allocation.get());
+    else
       memory.freed.push_back(allocation);
   }
 }

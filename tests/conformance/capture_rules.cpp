@@ -80,6 +80,16 @@ ROW(capture, work_in_the_legacy_stream_would_depend_on_a_blocking_stream) {
   expect_invalidated(stream);
 }
 
+ROW(capture, allocating_in_the_legacy_stream_would_depend_on_a_blocking_stream) {
+  const Context context;
+  const CUstream stream = stream_new(CU_STREAM_DEFAULT);
+  MUST(capture_begin(stream));
+  CUdeviceptr p = 7;
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemAllocAsync(&p, 4096, nullptr));
+  EXPECT_EQ(p, 7U);
+  expect_invalidated(stream);
+}
+
 ROW(capture, waiting_for_the_legacy_stream_would_wait_for_a_blocking_stream) {
   const Context context;
   const CUstream stream = stream_new(CU_STREAM_DEFAULT);

@@ -163,6 +163,23 @@ TEST_F(CaptureTest, CapturedLaunchesAreFreeAndPassAClosedLease) {
   EXPECT_EQ(broker->account().busy_ns.load(), busy_ns);
 }
 
+// An end that the driver refuses because of the thread that asks for it ends nothing: what the
+// stream captures from then on is as untouched as before.
+TEST_F(CaptureTest, AnEndThatIsRefusedToAThreadEndsNothing) {
+  broker->lease_store(kLeaseOpen);
+  CUgraph graph = nullptr;
+  const CUstream stream = stream_make();
+  ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  std::thread([&] {
+    EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_INVALID_CONTEXT);
+  }).join();
+  EXPECT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
+  sleep_ms(20);  // the helper looks at what was launched
+  EXPECT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(nodes_of(graph), 2u);
+}
+
 // Whatever ends a capture ends it for the shim: a hold is acknowledged, which waits for all of
 // them.
 TEST_F(CaptureTest, EveryEndOfACaptureIsSeen) {

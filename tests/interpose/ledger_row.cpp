@@ -2,6 +2,7 @@
 // ledger with the GPUs' own account, byte for byte, whenever the program comes to a point where
 // both must agree (ledger_points.c) and when it has ended: ledger_row SHIM POINTS DIRECTORY PROGRAM
 // ARGUMENT... Its exit code says whether they did; what became of the row is in its last words.
+// LEDGER_QUOTA is the tenant's on each GPU, in bytes; without it there is none.
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,11 @@ namespace {
 
 using namespace sluice::test;
 
-constexpr int kPatienceMs = 5000;
+// As much as the slowest of all takes to be told; less finds differences sooner.
+int patience_ms() {
+  const char* text = getenv("LEDGER_PATIENCE_MS");
+  return text == nullptr ? 5000 : atoi(text);
+}
 
 // Where the program says that it has come to such a point and waits for an answer.
 class Points {
@@ -68,7 +73,7 @@ class Points {
     const auto gpus = row_gpus(directory);
     std::string text;
     eventually([&] { return (text = accounts_difference(broker, gpus, gpus.size())).empty(); },
-               kPatienceMs);
+               patience_ms());
     if (!text.empty()) difference = std::string("at ") + name + ":\n" + text;
   }
   const int listener_;
@@ -78,7 +83,8 @@ class Points {
 
 int main(int argc, char** argv) {
   if (argc < 5) return 2;
-  TestBroker broker(0, kRowContext);
+  const char* quota = getenv("LEDGER_QUOTA");
+  TestBroker broker(quota == nullptr ? 0 : strtoull(quota, nullptr, 10), kRowContext);
   row_gpus_name(broker, argv[3]);
   broker.lease_store(sluice::protocol::kLeaseOpen);
   Points points;

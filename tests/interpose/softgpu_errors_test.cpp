@@ -4,6 +4,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "tests/interpose/softgpu_ways.h"
@@ -193,6 +194,19 @@ TEST_F(SoftGpuErrorsTest, WrongArgumentsAboveTheQuotaAreTheDriversBusiness) {
   EXPECT_EQ(cuMemAllocAsync(&pointer, kHuge, no_stream), CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(cuMemAllocFromPoolAsync(&pointer, kHuge, default_pool(), no_stream),
             CUDA_ERROR_INVALID_HANDLE);
+  std::thread([&] {  // it has no context, whose default stream it could be
+    CUmemoryPool pool = nullptr;
+    EXPECT_EQ(cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAllocFromPoolAsync(&pointer, kHuge, pool, nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  })
+      .join();
+  CUstream capturing = nullptr;
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuStreamCreate(&capturing, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocAsync(&pointer, kHuge, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_EQ(cuStreamEndCapture(capturing, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  ASSERT_EQ(cuStreamDestroy(capturing), CUDA_SUCCESS);
   const CUmemAllocationProp properties = on_device();
   CUmemAllocationProp pageable = properties;
   pageable.type = CU_MEM_ALLOCATION_TYPE_INVALID;

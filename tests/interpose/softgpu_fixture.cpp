@@ -15,9 +15,11 @@ using protocol::ClaimsSlot;
 using softgpu::device::Account;
 
 bool eventually(const std::function<bool()>& condition, int timeout_ms) {
-  for (int i = 0; i < timeout_ms && !condition(); ++i)
+  for (int i = 0; !condition(); ++i) {
+    if (i == timeout_ms) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return condition();
+  }
+  return true;
 }
 
 void SoftGpuTest::SetUp() {

@@ -50,6 +50,25 @@ TEST_F(SoftGpuResidualTest, AKernelThatIsLoadedByItsFirstLaunchIsChargedThen) {
   holds(3 * kMiB + 4 + 4, "launched");
 }
 
+// A launch that a capture of another stream forbids is refused after its code was loaded.
+TEST_F(SoftGpuResidualTest, ALaunchThatIsRefusedMayHaveLoadedItsCode) {
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  CUstream capturing = nullptr;
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuLibraryLoadData(&library, module_text(3 * kMiB).c_str(), nullptr, nullptr, 0, nullptr,
+                              nullptr, 0),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuLibraryGetKernel(&kernel, library, "store"), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&capturing, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  usleep(100'000);  // what the handle's coming made the helper look for is looked for
+  ASSERT_EQ(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(launch_of(reinterpret_cast<CUfunction>(kernel), 0), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  ASSERT_EQ(device_bytes(), kContext + 3 * kMiB) << "nothing was loaded";
+  EXPECT_TRUE(eventually([&] { return difference().empty(); })) << difference();
+  EXPECT_EQ(cuStreamEndCapture(capturing, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
 TEST_F(SoftGpuResidualTest, UnderAnExclusiveLeaseTheHelperNoticesWhatALaunchLoads) {
   CUlibrary library = nullptr;
   CUkernel kernel = nullptr;

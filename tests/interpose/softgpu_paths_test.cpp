@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <atomic>
+#include <chrono>
 #include <set>
 #include <string>
 #include <thread>
@@ -170,6 +171,43 @@ TEST_F(SoftGpuPathsTest, AStreamIsEnoughWithoutACurrentContext) {
   holds(0, "freed");
 }
 
+// While something captures, what a thread without a context allocates is the graph's in the
+// capturing stream, and the pool's in another.
+TEST_F(SoftGpuPathsTest, ACaptureTakesNothingAndOtherStreamsStillDo) {
+  CUstream capturing = nullptr, other = nullptr;
+  CUdeviceptr captured = 0, pointer = 0;
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  std::thread([&] {
+    EXPECT_EQ(cuMemAllocAsync(&captured, kMiB, capturing), CUDA_SUCCESS);
+    holds(0, "captured");
+    EXPECT_EQ(cuMemAllocAsync(&pointer, 2 * kMiB, other), CUDA_SUCCESS);
+    holds(2 * kMiB, "not captured");
+    EXPECT_EQ(cuMemFreeAsync(captured, capturing), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemFreeAsync(pointer, other), CUDA_SUCCESS);
+  }).join();
+  ASSERT_EQ(cuStreamEndCapture(capturing, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  holds(0, "freed");
+}
+
+TEST_F(SoftGpuPathsTest, AnUploadIntoACapturingStreamTakesItsMemoryAllTheSame) {
+  broker->lease_store(sluice::protocol::kLeaseOpen);
+  const CUgraphExec exec = allocating_graph(0, 4 * kMiB);
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  (void)cuGraphUpload(exec, stream);  // whether the driver takes it is the driver's business
+  agrees("uploaded");
+  ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  ASSERT_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+  holds(0, "trimmed");
+}
+
 TEST_F(SoftGpuPathsTest, APoolOfItsOwnAndWhatOutlivesIt) {
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -188,6 +226,35 @@ TEST_F(SoftGpuPathsTest, APoolOfItsOwnAndWhatOutlivesIt) {
   ASSERT_EQ(cuMemFree(b), CUDA_SUCCESS);
   EXPECT_TRUE(eventually([&] { return held() == kContext; })) << held();
   holds(0, "the last one freed");
+}
+
+// The device has it back long after the calls, and without one that would tell.
+TEST_F(SoftGpuPathsTest, WhatIsFreedBehindWorkOfADestroyedPoolComesBack) {
+  broker->lease_store(sluice::protocol::kLeaseOpen);
+  static std::atomic<bool> go;
+  go = false;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemoryPool pool = nullptr;
+  CUstream stream = nullptr;
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&pointer, 2 * kMiB, pool, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemPoolDestroy(pool), CUDA_SUCCESS);
+  // Until nobody looks for what came of the destruction any more.
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  const auto wait = [](void*) {
+    while (!go) std::this_thread::yield();
+  };
+  ASSERT_EQ(cuLaunchHostFunc(stream, wait, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  go = true;
+  EXPECT_TRUE(eventually([&] { return device_bytes() == kContext && difference().empty(); }))
+      << difference();
 }
 
 TEST_F(SoftGpuPathsTest, PhysicalMemoryUntilItsLastHandleAndMapping) {

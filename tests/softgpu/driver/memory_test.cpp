@@ -41,6 +41,43 @@ TEST_F(Driver, MemoryIsChargedToTheByteAndGivenBack) {
   });
 }
 
+// The stream's context ends before the stream comes to the frees.
+TEST_F(Driver, MemoryThatIsFreedInStreamOrderComesBackWithTheStreamsContext) {
+  WithContext([](CUcontext context) {
+    CUdeviceptr block = 0, word = 0;
+    ASSERT_CU(cuMemAlloc(&word, 4));
+    ASSERT_CU(cuMemsetD32(word, 0, 1));
+    const std::size_t before = used();
+    ASSERT_CU(cuMemAlloc(&block, kMiB));
+    CUcontext other = nullptr;
+    CUstream stream = nullptr;
+    ASSERT_CU(cuCtxCreate(&other, nullptr, 0, 0));
+    ASSERT_CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_CU(cuStreamWaitValue32(stream, word, 1, CU_STREAM_WAIT_VALUE_EQ));
+    ASSERT_CU(cuMemFreeAsync(block, stream));
+    ASSERT_CU(cuCtxDestroy(other));
+    ASSERT_CU(cuCtxSetCurrent(context));
+    EXPECT_EQ(used(), before);
+  });
+}
+
+// A free that a capture forbids frees nothing.
+TEST_F(Driver, MemoryWhoseFreeIsRefusedStays) {
+  WithContext([](CUcontext) {
+    CUdeviceptr block = 0;
+    CUstream stream = nullptr;
+    CUgraph graph = nullptr;
+    ASSERT_CU(cuMemAlloc(&block, kMiB));
+    const std::size_t before = used();
+    ASSERT_CU(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    ASSERT_CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT_EQ(cuMemFreeAsync(block, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    EXPECT_EQ(used(), before);
+    EXPECT_CU(cuMemFree(block));
+  });
+}
+
 TEST_F(Driver, TheDeviceIsFullAtItsCapacity) {
   WithContext([](CUcontext) {
     CUdeviceptr p = 0;
