@@ -22,15 +22,15 @@ namespace sluice::test {
 namespace {
 
 /// A thread that does what it is handed, and who waits for it.
-class Agent {
+class Worker {
  public:
-  Agent() : thread_([this] { serve(); }) {}
-  ~Agent() {
+  Worker() : thread_([this] { serve(); }) {}
+  ~Worker() {
     hand(nullptr);
     thread_.join();
   }
-  Agent(const Agent&) = delete;
-  Agent& operator=(const Agent&) = delete;
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
   void does(const std::function<void()>& work) {
     if (std::this_thread::get_id() == thread_.get_id())
       work();
@@ -90,10 +90,10 @@ class Program : public Threads {
     Random random(seed, 0);
     kinds_choose(random);
     const std::size_t threads = 1 + random.below(3);
-    for (std::size_t i = 0; i < threads; ++i) agents_.emplace_back();
+    for (std::size_t i = 0; i < threads; ++i) workers_.emplace_back();
   }
   void everywhere(const std::function<void()>& work) override {
-    for (Agent& agent : agents_) agent.does(work);
+    for (Worker& worker : workers_) worker.does(work);
   }
 
   void begin();
@@ -104,7 +104,7 @@ class Program : public Threads {
 
  private:
   void kinds_choose(Random& random);
-  void make(std::size_t number, const char* name, Agent& agent, Random& random,
+  void make(std::size_t number, const char* name, Worker& worker, Random& random,
             const std::function<void(Step&)>& work);
   void captures_end(Step& step);
   void account_look(Step& step);
@@ -114,7 +114,7 @@ class Program : public Threads {
   const std::uint64_t seed_;
   World world_;
   Limit limit_;
-  std::deque<Agent> agents_;
+  std::deque<Worker> workers_;
   StepKinds kinds_;
   unsigned weights_ = 0;
   bool faulty_ = false;
@@ -142,10 +142,10 @@ void Program::kinds_choose(Random& random) {
   }
 }
 
-void Program::make(std::size_t number, const char* name, Agent& agent, Random& random,
+void Program::make(std::size_t number, const char* name, Worker& worker, Random& random,
                    const std::function<void(Step&)>& work) {
   Step step(world_, limit_, *this, random);
-  agent.does([&] { work(step); });
+  worker.does([&] { work(step); });
   printf("%zu %s%s\n", number, name, step.line.c_str());
   fflush(stdout);
   faulty_ |= step.faulty;
@@ -153,7 +153,7 @@ void Program::make(std::size_t number, const char* name, Agent& agent, Random& r
 
 void Program::begin() {
   Random random(seed_, 1);
-  make(0, "begin", agents_[0], random, [this](Step& step) {
+  make(0, "begin", workers_[0], random, [this](Step& step) {
     CALL(step, cuInit, 0);
     CALL(step, cuLibraryLoadData, &world_.library, kCode, nullptr, nullptr, 0, nullptr, nullptr, 0);
     CALL(step, cuLibraryGetKernel, &world_.empty, world_.library, "empty");
@@ -167,11 +167,11 @@ void Program::begin() {
 
 void Program::step(std::size_t number) {
   Random random(seed_, 2 * number + 2);
-  Agent& agent = agents_[random.chance(60) ? 0 : random.below(agents_.size())];
+  Worker& worker = workers_[random.chance(60) ? 0 : random.below(workers_.size())];
   auto chosen = static_cast<unsigned>(random.below(weights_));
   const StepKind* kind = kinds_.data();
   while (chosen >= kind->weight) chosen -= kind++->weight;
-  make(number, kind->name, agent, random, kind->make);
+  make(number, kind->name, worker, random, kind->make);
 }
 
 void Program::captures_end(Step& step) {
@@ -221,7 +221,7 @@ void Program::account_look(Step& step) {
 
 void Program::rest(std::size_t number) {
   Random random(seed_, 2 * number + 3);
-  make(number, "rest", agents_[0], random, [this](Step& step) {
+  make(number, "rest", workers_[0], random, [this](Step& step) {
     captures_end(step);
     world_.capturing = false;
     for (const ContextSlot& slot : world_.contexts) {
@@ -278,9 +278,9 @@ void Program::peaks_look() {
 
 void Program::end() {
   Random random(seed_, 3);
-  make(0, "end", agents_[0], random, [this](Step& step) { all_free(step); });
+  make(0, "end", workers_[0], random, [this](Step& step) { all_free(step); });
   rest(0);
-  make(0, "ended", agents_[0], random, [this](Step& step) {
+  make(0, "ended", workers_[0], random, [this](Step& step) {
     for (std::size_t i = kDevices; i < world_.contexts.size(); ++i)
       if (world_.contexts[i].live) CALL(step, cuCtxDestroy, world_.contexts[i].handle);
     for (int device = 0; device < kDevices; ++device)
