@@ -152,7 +152,8 @@ void context_ended(CUcontext context, ContextRecord* record, bool ended) {
   record->asked = 0;
   record->all_event = nullptr;
   record->tails = Tails::kUnknown;
-  record->legacy_used = record->legacy_waits = false;
+  record->legacy_used = false;
+  record->legacy_waits = false;
   record->intervals.clear();
   store_release(record->life, kContextFree);
 }
@@ -191,7 +192,7 @@ StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecor
   made->owner = thread;
   made->owner_number = thread->number;
   made->per_thread = per_thread;
-  context.legacy_used |= made->is_legacy();
+  if (made->is_legacy()) context.legacy_used = true;
   made->next = context.streams;
   store_release(context.streams, made);
   return made;

@@ -191,7 +191,7 @@ struct ContextRecord {
   uint64_t asked;            // the question that all_event answers (context_passed); 0 = none
   CUevent all_event;         // behind everything in the context; nullptr once it has passed
   Tails tails;
-  bool legacy_used;   // launches go into the legacy stream
+  Shared<bool> legacy_used;  // launches go into the legacy stream
   bool legacy_waits;  // the next one waits for something else than launches (legacy_interrupt)
 
   bool is_usable() const { return load_acquire(life) == kContextAlive; }

@@ -185,13 +185,14 @@ static void legacy_work(const ThreadRecord& thread, CUstream stream) {
   CUcontext of_stream = nullptr;
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
-    if (SLUICE_LIKELY(!load_relaxed(context.legacy_used)) || !context.is_usable()) continue;
+    if (SLUICE_LIKELY(!context.legacy_used) || !context.is_usable()) continue;
     if (!asked && !stream_blocks(stream)) return;
     if (!asked) of_stream = stream_context(stream);
     asked = true;
     if (of_stream != context.context) continue;
     const LockScope scope(context.lock);
-    const bool is_current = thread.context_known != 0 && thread.context_record == &context;
+    const bool is_current =
+        load_relaxed(thread.context_known) != 0 && thread.context_record == &context;
     const CurrentScope current(StreamPlace{&context, -1, is_current});
     if (current.result() == CUDA_SUCCESS) legacy_interrupt(context);
   }
