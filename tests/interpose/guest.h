@@ -14,10 +14,10 @@
 
 namespace sluice::test {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kSanitized = true;
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kRacesWatched = true;  // by ThreadSanitizer
 #else
-inline constexpr bool kSanitized = false;
+inline constexpr bool kRacesWatched = false;
 #endif
 
 inline constexpr unsigned long long kMiB = 1 << 20;

@@ -212,7 +212,7 @@ void fork_once(const char*) {
 class GuestForkTest : public GuestTest, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(GuestForkTest, AChildOfTheMiddleOfACallIsLimitedAndHeld) {
-  if (sluice::test::kSanitized) GTEST_SKIP() << "a child may find a lock of the sanitizer taken";
+  if (sluice::test::kRacesWatched) GTEST_SKIP() << "a child may find a lock of the sanitizer taken";
   start(kGiB);
   broker->lease_store(kLeaseOpen);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
@@ -404,7 +404,7 @@ TEST_F(GuestTest, WhereAFilterForbidsToWaitOnSeveralWordsTheHelperSleepsAllTheSa
 // A worker waits at the gate of its process's own share, with nothing in flight. The process exits,
 // and what runs after the shim's own end joins the worker.
 TEST_F(GuestTest, AProcessThatExitsLetsItsThreadsPassTheGateOfItsOwnShare) {
-  if (sluice::test::kSanitized) GTEST_SKIP() << "a fork child that starts threads is beyond it";
+  if (sluice::test::kRacesWatched) GTEST_SKIP() << "a fork child that starts threads is beyond it";
   start(kGiB);
   broker->lease_store(kLeaseOpen);
   setenv("SLUICE_SM", "1%", 1);

@@ -25,7 +25,7 @@ namespace {
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
 using sluice::test::kMiB;
-using sluice::test::kSanitized;
+using sluice::test::kRacesWatched;
 using sluice::test::launch;
 using sluice::test::sleep_ms;
 using sluice::test::TestBroker;
@@ -130,7 +130,7 @@ TEST_F(TablesTest, AnEndedContextsRecordIsAnothers) {
 // A context that cannot be put on record neither launches nor touches memory, and does both when
 // there is memory again.
 TEST_F(TablesTest, WithoutMemoryForItsRecordAContextDoesNothing) {
-  if (kSanitized) GTEST_SKIP() << "the sanitizer needs memory itself";
+  if (kRacesWatched) GTEST_SKIP() << "the sanitizer needs memory itself";
   start();
   contexts(8);  // as many as fit the first slab
   context_set(8);
@@ -184,7 +184,7 @@ class TablesThreadsTest : public TablesTest {
 };
 
 TEST_F(TablesThreadsTest, TheLastOfManyIsLimitedAsTheFirst) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer takes minutes for so many threads";
+  if (kRacesWatched) GTEST_SKIP() << "a sanitizer takes minutes for so many threads";
   if (!park()) GTEST_SKIP() << "no more than " << threads.size() << " threads to be had here";
   EXPECT_EQ(failed, 0u);
   std::thread last([&] {
@@ -207,7 +207,7 @@ TEST_F(TablesThreadsTest, TheLastOfManyIsLimitedAsTheFirst) {
 
 // What a launch of the last one has in flight is seen by the drain: it is inside.
 TEST_F(TablesThreadsTest, TheLastOfManyIsSeenInsideItsLaunch) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer takes minutes for so many threads";
+  if (kRacesWatched) GTEST_SKIP() << "a sanitizer takes minutes for so many threads";
   if (!park()) GTEST_SKIP() << "no more than " << threads.size() << " threads to be had here";
   static std::atomic<bool> inside{false}, go{false};
   fake.on_launch = [](const FakeLaunch&) {
@@ -285,7 +285,7 @@ TEST_F(TablesTest, WithoutMemoryForItsRecordACaptureDoesNotBegin) {
 }
 
 TEST_F(TablesTest, WithoutMemoryForItsRecordAPoolIsNotMade) {
-  if (kSanitized) GTEST_SKIP() << "the sanitizer needs memory itself";
+  if (kRacesWatched) GTEST_SKIP() << "the sanitizer needs memory itself";
   start();
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
