@@ -393,7 +393,8 @@ bool helper_start(bool is_connected, bool asks, bool alone) {
   store_release(slot_answer, static_cast<uint32_t>(kNone));
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  // The thread's own on Linux; pthread_sigmask is of a younger version of libc (lookup.cpp).
+  sigprocmask(SIG_SETMASK, &all, &before);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, kStackBytes);
@@ -402,7 +403,7 @@ bool helper_start(bool is_connected, bool asks, bool alone) {
   const bool made = pthread_create(&thread, &attributes, helper_main, nullptr) == 0;
   if (!made) store_release(running, 0u);
   pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  sigprocmask(SIG_SETMASK, &before, nullptr);
   if (!alone) return made;
   while (made && load_acquire(slot_answer) == kNone) {
     futex_wait(&slot_answer, kNone, 1'000'000'000, false);

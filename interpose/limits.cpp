@@ -1,12 +1,14 @@
 // See limits.h.
 #include "interpose/limits.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "interpose/lookup.h"
 #include "interpose/types.h"
 
 namespace sluice::interpose {
@@ -104,6 +106,14 @@ void policy_ignored_say(const char* reason) {
   line.say();
 }
 
+// Looked up when needed: each further version of libc that is named costs every program's start.
+const char* error_text(int error) {
+  using Describe = const char*(int);
+  auto* describe = reinterpret_cast<Describe*>(real_dlsym(RTLD_DEFAULT, "strerrordesc_np"));
+  const char* text = describe == nullptr ? nullptr : describe(error);
+  return text == nullptr ? "it cannot be opened" : text;
+}
+
 // A process without a descriptor left is told of that before anybody looks for the file.
 bool policy_is_there() {
   return syscall(SYS_faccessat, AT_FDCWD, policy_path(), F_OK) == 0 ||
@@ -114,8 +124,8 @@ bool policy_is_there() {
 bool policy_text(char* text) {
   const int fd = open(policy_path(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) {
-    const char* reason = strerrordesc_np(errno);
-    if (policy_is_there()) policy_ignored_say(reason);
+    const int error = errno;
+    if (policy_is_there()) policy_ignored_say(error_text(error));
     return false;
   }
   struct stat status;

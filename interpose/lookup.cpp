@@ -9,6 +9,7 @@
 #include <elf.h>
 #include <link.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #include "interpose/resolve.h"
 #include "interpose/table.h"
@@ -89,6 +90,36 @@ void* symbol_find(const SymbolTable& table, const char* name) {
     }
     if ((chain[i - first] & 1) != 0) return found;
   }
+}
+
+// Where the program's headers say that the loader keeps its list for debuggers; nullptr = not
+// there. To name _r_debug would make the loader's library one more that this library needs and
+// every program's start looks at.
+const r_debug* debug_list() {
+  const auto* headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
+  const ElfW(Phdr)* own = nullptr;
+  const ElfW(Phdr)* dynamic = nullptr;
+  for (uint64_t i = 0; headers != nullptr && i < getauxval(AT_PHNUM); ++i) {
+    if (headers[i].p_type == PT_PHDR) own = &headers[i];
+    if (headers[i].p_type == PT_DYNAMIC) dynamic = &headers[i];
+  }
+  if (own == nullptr || dynamic == nullptr) return nullptr;
+  const ElfW(Addr) base = reinterpret_cast<ElfW(Addr)>(headers) - own->p_vaddr;
+  const auto* entry = reinterpret_cast<const ElfW(Dyn)*>(base + dynamic->p_vaddr);
+  while (entry->d_tag != DT_NULL && entry->d_tag != DT_DEBUG) ++entry;
+  return entry->d_tag == DT_DEBUG ? reinterpret_cast<const r_debug*>(entry->d_un.d_ptr) : nullptr;
+}
+
+// The first of the loaded objects, which is the program.
+const link_map* objects_first() {
+  const r_debug* list = debug_list();
+  if (list != nullptr && list->r_map != nullptr) return list->r_map;
+  Dl_info file;
+  void* object = nullptr;  // slower: all of this library's symbols are looked at
+  if (dladdr1(__ehdr_start, &file, &object, RTLD_DL_LINKMAP) == 0) return nullptr;
+  const auto* first = static_cast<const link_map*>(object);
+  while (first != nullptr && first->l_prev != nullptr) first = first->l_prev;
+  return first;
 }
 
 struct Search {
@@ -175,7 +206,7 @@ void* answer(void* handle, const char* name, const char* version) {
 void lookup_prepare() {
   if (SLUICE_LIKELY(load_acquire(sluice_real_dlsym) != nullptr)) return;
   Search search;
-  for (const link_map* object = _r_debug.r_map; object != nullptr; object = object->l_next) {
+  for (const link_map* object = objects_first(); object != nullptr; object = object->l_next) {
     object_visit(object, &search);
   }
   void* a = search.dlsym_found != nullptr ? search.dlsym_found : search.dlsym_before;

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -72,10 +73,10 @@ class WriteSignals {
     sigaddset(&all, SIGPIPE);
     sigaddset(&all, SIGXFSZ);
     sigaddset(&all, SIGTTOU);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
+    sigprocmask(SIG_BLOCK, &all, &before_);
     sigpending(&pending_);
   }
-  ~WriteSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~WriteSignals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
   WriteSignals(const WriteSignals&) = delete;
   WriteSignals& operator=(const WriteSignals&) = delete;
 
@@ -105,7 +106,7 @@ ssize_t write_when_ready(const char* line, size_t length) {
 ssize_t write_without_waiting(mode_t mode, const char* line, size_t length) {
   if (!S_ISFIFO(mode) && !S_ISSOCK(mode)) return write_when_ready(line, length);
   iovec whole{const_cast<char*>(line), length};
-  const ssize_t written = pwritev2(STDERR_FILENO, &whole, 1, -1, RWF_NOWAIT);
+  const ssize_t written = syscall(SYS_pwritev2, STDERR_FILENO, &whole, 1UL, -1L, -1L, RWF_NOWAIT);
   if (written >= 0 || errno == EAGAIN || errno == EPIPE) return written;
   return write_when_ready(line, length);  // Linux before 6.5, or a filter of system calls
 }

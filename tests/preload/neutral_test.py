@@ -2,15 +2,40 @@
 output, exit status, open files, environment and threads."""
 import argparse
 import os
+import re
+import shutil
+import struct
 import subprocess
 import sys
+import tempfile
 
 parser = argparse.ArgumentParser()
-for name in ("shim", "caller", "static"):
+for name in ("shim", "caller", "fixed", "static"):
     parser.add_argument(f"--{name}", required=True)
 arguments = parser.parse_args()
 failures = []
 
+PT_NULL, PT_PHDR = 0, 6
+
+
+def without_own_headers(program, copy):
+    """A copy whose program headers do not say where they are, so that the loader's list is not found by them."""
+    shutil.copy(program, copy)
+    with open(copy, "r+b") as file:
+        header = file.read(64)
+        offset, = struct.unpack_from("<Q", header, 32)
+        size, count = struct.unpack_from("<HH", header, 54)
+        for at in range(offset, offset + size * count, size):
+            file.seek(at)
+            if struct.unpack("<I", file.read(4))[0] == PT_PHDR:
+                file.seek(at)
+                file.write(struct.pack("<I", PT_NULL))
+    return copy
+
+
+loader = re.search(r"interpreter: (.*)\]", subprocess.run(["readelf", "-lW", arguments.caller], check=True, capture_output=True,
+                                                          text=True).stdout)[1]
+scratch = tempfile.TemporaryDirectory()
 PROGRAMS = {
     "true": ["/bin/true"],
     "false": ["/bin/false"],
@@ -34,6 +59,8 @@ PROGRAMS = {
     "spawned": [sys.executable, "-c", "import subprocess; print(subprocess.run(['/bin/echo', 'x']).returncode)"],
     "static": [arguments.static],
     "caller": [arguments.caller],
+    "caller by its loader": [loader, arguments.caller],
+    "caller without headers": [without_own_headers(arguments.fixed, scratch.name + "/caller")],
 }
 
 
@@ -53,9 +80,10 @@ for name, command in PROGRAMS.items():
         if bare != with_shim:
             failures.append(f"{name}: {bare} without, {with_shim} with the shim {variables}")
 
-status, out, _ = run(PROGRAMS["caller"], True)
-if (status, out) != (0, "hello through RTLD_NEXT\nputs works, leaf 42, cuInit absent\n"):
-    failures.append(f"look-ups that depend on their caller: {status} {out!r}")
+for name in (name for name in PROGRAMS if name.startswith("caller")):
+    status, out, _ = run(PROGRAMS[name], True)
+    if (status, out) != (0, "hello through RTLD_NEXT\nputs works, leaf 42, cuInit absent\n"):
+        failures.append(f"look-ups that depend on their caller ({name}): {status} {out!r}")
 
 print("\n".join(failures) or "neutral")
 sys.exit(1 if failures else 0)
