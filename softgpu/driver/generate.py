@@ -1,7 +1,8 @@
 """Writes what of the driver library follows from the toolkit's headers alone.
 
-Usage: generate.py ENTRYPOINTS.json OWN.h STUBS.cpp ENTRIES.cpp TABLE.cpp EXPORTS.map
+Usage: generate.py ENTRYPOINTS.json GRAPHICS.tsv OWN.h STUBS.cpp ENTRIES.cpp TABLE.cpp EXPORTS.map
 
+GRAPHICS.tsv names the functions that the stub library lacks.
 OWN.h       gives what this folder defines under the name of an entry point the symbol own_NAME, for ENTRIES.cpp to call.
 STUBS.cpp   a weak definition of every entry point: a _ptsz/_ptds form calls its plain form with the calling thread's own
             default stream, an older name with the same arguments calls the newer one, everything else is refused as not
@@ -21,6 +22,20 @@ HEAD = '// Generated from the toolkit\'s headers by softgpu/driver/generate.py; 
 SAME = ["cuCtxAttach", "cuCtxDestroy", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuStreamDestroy", "cuEventDestroy",
         "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxSetFlags", "cuMemHostRegister",
         "cuStreamWriteValue32", "cuStreamWriteValue64", "cuStreamWaitValue32", "cuStreamWaitValue64"]
+
+
+def graphics(path):
+    """Entries of the functions that are in no header which compiles without the graphics libraries' own."""
+    entries = []
+    with open(path, encoding="utf-8") as file:
+        rows = [line.rstrip("\n").split("\t") for line in file if not line.startswith("#")]
+    for symbol, since, *arguments in rows:
+        params = [p.rsplit(" ", 1) for p in arguments[0].split(", ")] if arguments else []
+        per_thread = re.search(r"_(ptsz|ptds)$", symbol)
+        entries.append({"symbol": symbol, "base": re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", symbol), "since": int(since),
+                        "per_thread": per_thread[1] if per_thread else "", "returns": "CUresult",
+                        "params": [{"type": kind, "name": name} for kind, name in params], "graphics": True})
+    return entries
 
 
 def declaration(entry):
@@ -68,7 +83,8 @@ def own(entries):
 
 
 def entry_points(entries):
-    parts = [HEAD, '#define SOFTGPU_EXPORTED_NAMES\n#include "softgpu/driver/cuda_api.h"\n#include "softgpu/driver/gate.h"\n']
+    parts = [HEAD, '#define SOFTGPU_EXPORTED_NAMES\n#include "softgpu/driver/cuda_api.h"\n#include "softgpu/driver/gate.h"\n',
+             declared_graphics(entries)]
     for entry in entries:
         symbol = entry["symbol"]
         gate = "" if symbol.startswith("cuCheckpoint") else "  const softgpu::driver::Call inside;\n"
@@ -77,11 +93,16 @@ def entry_points(entries):
     return "".join(parts)
 
 
+def declared_graphics(entries):
+    declared = "".join(f"{declaration(e)};\n" for e in entries if "graphics" in e)
+    return f'\n#pragma GCC visibility push(default)\nextern "C" {{\n{declared}}}\n#pragma GCC visibility pop\n'
+
+
 def table(entries):
     # Byte order: the lookup is a binary search by strcmp order.
     rows = sorted(entries, key=lambda e: (e["base"].encode(), bool(e["per_thread"]), e["since"]))
     parts = [HEAD, '#define SOFTGPU_EXPORTED_NAMES\n#include "softgpu/driver/cuda_api.h"\n',
-             '#include "softgpu/driver/lookup.h"\n\n',
+             '#include "softgpu/driver/lookup.h"\n\n', declared_graphics(entries),
              "namespace softgpu::driver {\n\nconst Entry kEntries[] = {\n"]
     for e in rows:
         own = "true" if e["per_thread"] else "false"
@@ -102,11 +123,11 @@ def write(path, text):
 
 
 def main():
-    if len(sys.argv) != 7:
+    if len(sys.argv) != 8:
         sys.exit(__doc__)
     with open(sys.argv[1], encoding="utf-8") as file:
-        entries = json.load(file)
-    for path, text in zip(sys.argv[2:], (own(entries), stubs(entries), entry_points(entries), table(entries), exports(entries))):
+        entries = json.load(file) + graphics(sys.argv[2])
+    for path, text in zip(sys.argv[3:], (own(entries), stubs(entries), entry_points(entries), table(entries), exports(entries))):
         write(path, text)
 
 

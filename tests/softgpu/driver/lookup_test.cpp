@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/softgpu/driver/fixture.h"
 
@@ -39,6 +40,36 @@ TEST_F(Driver, LookupAgreesWithTheExports) {
     EXPECT_EQ(found, dlsym(driver(), symbol.c_str())) << symbol;
     EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SUCCESS);
   }
+}
+
+TEST_F(Driver, FunctionsForGraphicsAreThereAndRefuse) {
+  ASSERT_CU(cuInit(0));
+  std::ifstream names(SOFTGPU_GRAPHICS);
+  size_t count = 0;
+  for (std::string line; std::getline(names, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream row(line);
+    std::string symbol;
+    int since = 0;
+    row >> symbol >> since;
+    void* function = dlsym(driver(), symbol.c_str());
+    ASSERT_NE(function, nullptr) << symbol;
+    const auto refuse =
+        reinterpret_cast<CUresult (*)(unsigned*, CUdevice*, unsigned, unsigned)>(function);
+    unsigned found_devices = 7;
+    const bool looks_for_a_display = symbol.rfind("cuGLGetDevices", 0) == 0;
+    EXPECT_EQ(refuse(&found_devices, nullptr, 0, 1),
+              looks_for_a_display ? CUDA_ERROR_INVALID_GRAPHICS_CONTEXT : CUDA_ERROR_NOT_SUPPORTED)
+        << symbol;
+    EXPECT_EQ(found_devices, 7u) << symbol;
+    const std::string base = symbol.substr(0, symbol.find("_v2"));
+    const bool own = symbol.find("_pt") != std::string::npos;
+    void* found = nullptr;
+    EXPECT_CU(cuGetProcAddress(base.c_str(), &found, since, own ? 2 : 1, nullptr));
+    EXPECT_EQ(found, function) << symbol;
+    ++count;
+  }
+  EXPECT_EQ(count, 35u);
 }
 
 TEST_F(Driver, LookupSaysWhyThereIsNothing) {
