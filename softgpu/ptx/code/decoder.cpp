@@ -461,7 +461,11 @@ void Decoder::decode(const Statement& s) {
                                    &matrix_opcodes(), &rare_opcodes(), &async_opcodes()}) {
     const auto found = table->find(s.op);
     if (found == table->end()) continue;
-    if (!form_listed(s.op, s.mods)) fail("this form of the instruction is not supported");
+    const bool has_coordinates = std::any_of(
+        s.operands.begin(), s.operands.end(),
+        [](const Operand& o) { return o.kind == Operand::Kind::kAddress && !o.parts.empty(); });
+    if (has_coordinates || !form_listed(s.op, s.mods))
+      fail("this form of the instruction is not supported");
     return found->second(*this, s);
   }
   fail("unknown instruction");

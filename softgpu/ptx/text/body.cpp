@@ -258,6 +258,7 @@ class BodyParser {
     } else if (at_.is("-")) {
       made.offset = at_.integer();
     }
+    while (at_.accept(",")) made.parts.push_back(operand());  // coordinates: [texture, {x, y}]
     at_.expect("]");
     return made;
   }

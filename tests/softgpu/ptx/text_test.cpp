@@ -55,6 +55,20 @@ TEST(Text, UnknownInstructionsAreNamed) {
             "k line 6: call.uni: function 'nowhere' is not defined in this module");
 }
 
+TEST(Text, TexturesAreReadAsTextAndRefused) {
+  const auto fetch = [](const std::string& instruction) {
+    return log_of(ptx_module(".visible .entry k()\n{\n.reg .b32 %r<9>;\n.reg .b64 %t;\n" +
+                             instruction + "\nret;\n}\n"),
+                  LoadStatus::kUnsupported);
+  };
+  EXPECT_EQ(fetch("tex.2d.v4.u32.s32 {%r1, %r2, %r3, %r4}, [%t, {%r5, %r6}];"),
+            "k line 8: tex.2d.v4.u32.s32: unknown instruction");
+  EXPECT_EQ(fetch("sust.b.2d.b32.clamp [%t, {%r5, %r6}], %r1;"),
+            "k line 8: sust.b.2d.b32.clamp: unknown instruction");
+  EXPECT_EQ(fetch("ld.global.u32 %r1, [%t, {%r5, %r6}];"),
+            "k line 8: ld.global.u32: this form of the instruction is not supported");
+}
+
 TEST(Text, OneBadKernelDoesNotStopTheOthers) {
   HeapMemory memory;
   const LoadResult result = module_load(
