@@ -285,7 +285,17 @@ constexpr FormText kForms[] = {
     {"fence", "~sc|acq_rel? cta|cluster|gpu|sys"},
     {"fence", "proxy alias|async"},
     {"griddepcontrol", "launch_dependents|wait"},
-    // Video: four bytes or two half words at a time.
+    // Video: a word, four bytes or two half words at a time.
+    {"vadd", "s32|u32 s32|u32 s32|u32 sat?"},
+    {"vadd", "s32|u32 s32|u32 s32|u32 sat? add"},
+    {"vsub", "s32|u32 s32|u32 s32|u32 sat?"},
+    {"vsub", "s32|u32 s32|u32 s32|u32 sat? add"},
+    {"vabsdiff", "s32|u32 s32|u32 s32|u32 sat?"},
+    {"vabsdiff", "s32|u32 s32|u32 s32|u32 sat? add"},
+    {"vmin", "s32|u32 s32|u32 s32|u32 sat?"},
+    {"vmin", "s32|u32 s32|u32 s32|u32 sat? add"},
+    {"vmax", "s32|u32 s32|u32 s32|u32 sat?"},
+    {"vmax", "s32|u32 s32|u32 s32|u32 sat? add"},
     {"vadd2", "s32|u32 s32|u32 s32|u32 sat?"},
     {"vadd2", "s32|u32 s32|u32 s32|u32 add"},
     {"vadd4", "s32|u32 s32|u32 s32|u32 sat?"},

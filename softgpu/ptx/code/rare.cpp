@@ -63,7 +63,9 @@ RareOp video_op(std::string_view name) {
 }
 
 void video(Decoder& d, const Statement& s) {
-  const RareOp op = video_op(s.op.substr(0, s.op.size() - 1));
+  const char lanes = s.op.back();
+  const bool scalar = lanes != '2' && lanes != '4';
+  const RareOp op = video_op(scalar ? s.op : s.op.substr(0, s.op.size() - 1));
   const std::vector<Type> types = types_of(s);
   const bool compares = op == RareOp::kVideoCompare;
   const std::size_t first = compares ? 0 : 1;
@@ -73,13 +75,13 @@ void video(Decoder& d, const Statement& s) {
                                    flag_if(Decoder::has(s, "sat"), kRareSaturate) |
                                    flag_if(Decoder::has(s, "add"), kRareAccumulate));
   Inst inst = rare_inst(op, flags);
-  inst.imm = s.op.back() == '4' ? 8 : 16;
+  inst.imm = scalar ? 32 : lanes == '4' ? 8 : 16;
   if (compares) {
     for (const std::string_view mod : s.mods) {
       if (const auto compare = compare_of(mod)) inst.imm |= static_cast<s64>(*compare) << 8;
     }
   }
-  emit_rare(d, s, inst, 3);
+  emit_rare(d, s, inst, scalar && !Decoder::has(s, "add") ? 2 : 3);
 }
 
 }  // namespace
@@ -130,7 +132,8 @@ const OpcodeTable& rare_opcodes() {
       {"vadd2", video},      {"vadd4", video},      {"vsub2", video},     {"vsub4", video},
       {"vavrg2", video},     {"vavrg4", video},     {"vabsdiff2", video}, {"vabsdiff4", video},
       {"vmin2", video},      {"vmin4", video},      {"vmax2", video},     {"vmax4", video},
-      {"vset2", video},      {"vset4", video},
+      {"vset2", video},      {"vset4", video},      {"vadd", video},      {"vsub", video},
+      {"vabsdiff", video},   {"vmin", video},       {"vmax", video},
   };
   return kTable;
 }

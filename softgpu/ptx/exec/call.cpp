@@ -73,7 +73,10 @@ void copy_arguments(const Warp& w, const CallSite& site, const Signature& signat
 }
 
 const Inst* enter(Warp& w, const Inst* i, const CallSite& site, Code& target) {
-  if (!target.error.empty()) fault_raise(Fault::kIllegalInstruction, 0);
+  if (!target.error.empty()) {
+    fault_text_keep(target.error);
+    fault_raise(Fault::kIllegalInstruction, 0);
+  }
   w.stack_bytes += u64{target.local_bytes} + target.param_bytes + kFrameBytes;
   if (w.stack_bytes > w.cta->launch->stack_bytes_max) fault_raise(Fault::kStackOverflow, 0);
   warp_account(w, i + 1);

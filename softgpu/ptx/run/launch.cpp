@@ -157,7 +157,8 @@ class LaunchJob : public PoolJob {
         scope.fault == Fault::kIllegalAddress || scope.fault == Fault::kMisaligned ||
         scope.fault == Fault::kInvalidAddressSpace || scope.fault == Fault::kInvalidPc;
     fail(scope.fault, scope.address,
-         std::string(name_of(scope.fault)) + (has_address ? address : "") + ": " + where(worker));
+         std::string(name_of(scope.fault)) + (has_address ? address : "") + ": " + where(worker) +
+             (scope.text.empty() ? "" : ", which calls what cannot run: " + scope.text));
   }
 
   /// Runs `body` with faults caught, then charges what is left.

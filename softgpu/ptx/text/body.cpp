@@ -3,6 +3,7 @@
 // the scopes are known.
 #include "softgpu/ptx/text/body.h"
 
+#include <cstdlib>
 #include <unordered_map>
 #include <utility>
 
@@ -14,14 +15,22 @@ namespace {
 /// A kernel with more registers than this is damaged text, not code.
 constexpr s64 kRegistersMax = 1 << 20;
 
-struct RegisterRange {
+/// Registers or variables that were declared together: `%r<100>`, or one of exactly this name.
+struct Range {
   int first = 0;
-  int count = -1;  // -1: one register of exactly this name
+  int count = -1;  // -1: one of exactly this name
+  int width = 1;   // elements of a vector register, one behind the other
 };
+/// One of them; `first` is -1 where there is none.
+struct Named {
+  int first = -1;
+  int width = 1;
+};
+using Names = std::unordered_map<std::string_view, Range>;
 
 struct Scope {
-  std::unordered_map<std::string_view, RegisterRange> registers;
-  std::unordered_map<std::string_view, int> variables;
+  Names registers;
+  Names variables;
 };
 
 /// "%r12" -> {"%r", 12}; number -1 without digits or with a leading zero (then it is part of the
@@ -38,6 +47,26 @@ std::pair<std::string_view, int> split_number(std::string_view name) {
   return {name.substr(0, at), number};
 }
 
+/// What the name stands for in this scope.
+Named find_name(const Names& known, std::string_view name) {
+  const auto whole = known.find(name);
+  if (whole != known.end() && whole->second.count < 0)
+    return {whole->second.first, whole->second.width};
+  const auto [prefix, number] = split_number(name);
+  if (number < 0) return {};
+  const auto found = known.find(prefix);
+  if (found == known.end() || number >= found->second.count) return {};
+  return {found->second.first + number * found->second.width, found->second.width};
+}
+
+/// Which element ".y" or ".g" is; -1 = none.
+int element_of(char letter) {
+  constexpr std::string_view kPlaces = "xyzw", kColours = "rgba";
+  const std::size_t place = kPlaces.find(letter), colour = kColours.find(letter);
+  if (place != std::string_view::npos) return static_cast<int>(place);
+  return colour == std::string_view::npos ? -1 : static_cast<int>(colour);
+}
+
 class BodyParser {
  public:
   BodyParser(Cursor& at, FunctionText& function) : at_(at), function_(function) {}
@@ -48,7 +77,7 @@ class BodyParser {
     scopes_.emplace_back();
     ids_.push_back(0);
     for (std::size_t k = 0; k < function_.variables.size(); ++k) {
-      scopes_[0].variables[function_.variables[k].name] = static_cast<int>(k);
+      scopes_[0].variables[function_.variables[k].name] = {static_cast<int>(k), -1};
     }
     while (!scopes_.empty()) item();
   }
@@ -85,61 +114,63 @@ class BodyParser {
   }
 
   void registers() {
-    const std::string_view word = at_.name();
-    u32 vector = 1;
-    Type type = type_of(word.substr(1));
-    if (word == ".v2" || word == ".v4") at_.fail("vector registers are not supported");
+    std::string_view word = at_.name();
+    const int width = word == ".v2" ? 2 : word == ".v4" ? 4 : 1;
+    if (width > 1) word = at_.name();
+    const Type type = type_of(word.substr(1));
     if (type == Type::kNone) at_.fail("unknown register type '" + std::string(word) + "'");
     do {
       const std::string_view name = at_.name();
-      RegisterRange range{static_cast<int>(function_.registers.size()), -1};
-      s64 count = 1;
-      if (at_.accept("<")) {
-        count = at_.integer();
-        if (count < 0 || count > kRegistersMax) at_.fail("register count out of range");
-        range.count = static_cast<int>(count);
-        at_.expect(">");
-      }
-      for (s64 k = 0; k < count * vector; ++k) {
-        function_.registers.push_back({name, range.count < 0 ? -1 : static_cast<int>(k), type});
-      }
+      Range range = range_after(function_.registers.size());
+      range.width = width;
+      const int count = std::abs(range.count) * width;
+      for (int k = 0; k < count; ++k)
+        function_.registers.push_back({name, range.count < 0 && width == 1 ? -1 : k, type});
       scopes_.back().registers[name] = range;
     } while (at_.accept(","));
     at_.expect(";");
+  }
+
+  /// What follows a name that is declared: `<100>` or nothing.
+  Range range_after(std::size_t first) {
+    Range range{static_cast<int>(first), -1};
+    if (!at_.accept("<")) return range;
+    const s64 count = at_.integer();
+    if (count < 0 || count > kRegistersMax) at_.fail("count out of range");
+    range.count = static_cast<int>(count);
+    at_.expect(">");
+    return range;
   }
 
   void variables(Space space) {
     do {
       VariableText variable = variable_declare(at_, space);
       variable.scope = ids_.back();
-      scopes_.back().variables[variable.name] = static_cast<int>(function_.variables.size());
-      function_.variables.push_back(variable);
+      const Range range = range_after(function_.variables.size());
+      scopes_.back().variables[variable.name] = range;
+      for (int k = 0; k < std::abs(range.count); ++k) function_.variables.push_back(variable);
     } while (at_.accept(","));
     at_.expect(";");
   }
 
+  int find_variable(std::string_view name) const { return find(&Scope::variables, name).first; }
+
+  /// A register of one element, or the element of a vector that "%v.x" names; -1 = none.
   int find_register(std::string_view name) const {
-    const auto [prefix, number] = split_number(name);
-    for (std::size_t k = scopes_.size(); k-- > 0;) {
-      const auto& known = scopes_[k].registers;
-      if (const auto whole = known.find(name); whole != known.end() && whole->second.count < 0) {
-        return whole->second.first;
-      }
-      if (number < 0) continue;
-      if (const auto found = known.find(prefix);
-          found != known.end() && number < found->second.count) {
-        return found->second.first + number;
-      }
-    }
-    return -1;
+    const Named whole = find(&Scope::registers, name);
+    if (whole.first >= 0) return whole.width == 1 ? whole.first : -1;
+    if (name.size() < 3 || name[name.size() - 2] != '.') return -1;
+    const Named vector = find(&Scope::registers, name.substr(0, name.size() - 2));
+    const int element = element_of(name.back());
+    return vector.first >= 0 && element >= 0 && element < vector.width ? vector.first + element
+                                                                       : -1;
   }
 
-  int find_variable(std::string_view name) const {
-    for (std::size_t k = scopes_.size(); k-- > 0;) {
-      const auto found = scopes_[k].variables.find(name);
-      if (found != scopes_[k].variables.end()) return found->second;
-    }
-    return -1;
+  Named find(Names Scope::*names, std::string_view name) const {
+    Named found;
+    for (std::size_t k = scopes_.size(); k-- > 0 && found.first < 0;)
+      found = find_name(scopes_[k].*names, name);
+    return found;
   }
 
   Statement& statement(Statement::Kind kind) {
@@ -192,6 +223,27 @@ class BodyParser {
       do made.operands.push_back(operand());
       while (at_.accept(","));
       at_.expect(";");
+    }
+    if (made.op == "mov" && !made.mods.empty() && (made.mods[0] == "v2" || made.mods[0] == "v4"))
+      move_by_elements();
+  }
+
+  /// A move of a vector is as many moves of elements.
+  void move_by_elements() {
+    Statement whole = std::move(function_.statements.back());
+    function_.statements.pop_back();
+    const std::size_t width = whole.mods[0] == "v2" ? 2 : 4;
+    whole.mods.erase(whole.mods.begin());
+    std::vector<Operand> sides = std::move(whole.operands);
+    if (sides.size() != 2 || sides[0].parts.size() != width || sides[1].parts.size() != width)
+      throw TextError(whole.line, "a move of vectors has two of them");
+    for (std::size_t k = 0; k < width; ++k) {
+      for (std::size_t before = 0; before < k; ++before) {
+        if (sides[1].parts[k].reg >= 0 && sides[1].parts[k].reg == sides[0].parts[before].reg)
+          throw TextError(whole.line, "a move that exchanges elements is not supported");
+      }
+      whole.operands = {sides[0].parts[k], sides[1].parts[k]};
+      function_.statements.push_back(whole);
     }
   }
 
@@ -295,6 +347,14 @@ class BodyParser {
     } else if (made.name == "WARP_SZ") {
       made.kind = Operand::Kind::kImmediate;
       made.bits = 32;
+    } else if (const Named vector = find(&Scope::registers, made.name); vector.width > 1) {
+      made.kind = Operand::Kind::kVector;
+      for (int k = 0; k < vector.width; ++k) {
+        Operand& part = made.parts.emplace_back();
+        part.kind = Operand::Kind::kRegister;
+        part.name = made.name;
+        part.reg = vector.first + k;
+      }
     } else if (made.reg = find_register(made.name); made.reg >= 0) {
       made.kind = Operand::Kind::kRegister;
     } else if (made.name.front() == '%') {

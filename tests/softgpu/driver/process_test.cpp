@@ -35,6 +35,18 @@ TEST_F(Driver, AForkedChildOfAUserCannotUseTheDevice) {
   });
 }
 
+/// What programs and libraries do in handlers and destructors of the process.
+void leave_from_a_handler() {
+  CUdevice device = -1;
+  CUdeviceptr memory = 0;
+  if (cuCtxGetDevice(&device) != CUDA_SUCCESS || device != 0) _exit(3);
+  if (cuMemAlloc(&memory, 16) != CUDA_SUCCESS || cuMemFree(memory) != CUDA_SUCCESS) _exit(4);
+}
+
+TEST_F(Driver, HandlersOfTheExitStillHaveTheirContext) {
+  WithContext([](CUcontext) { EXPECT_EQ(std::atexit(leave_from_a_handler), 0); });
+}
+
 /// PCI bus number of each device as this process numbers them.
 std::vector<int> bus_numbers() {
   std::vector<int> out;

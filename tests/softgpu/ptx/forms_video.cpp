@@ -1,4 +1,5 @@
-// Video instructions: PTX ISA, section 9.7.17: four bytes or two halves of a word at a time.
+// Video instructions: PTX ISA, sections 9.7.16 and 9.7.17: a word, four bytes or two halves of one
+// at a time.
 #include <algorithm>
 
 #include "tests/softgpu/ptx/forms.h"
@@ -20,7 +21,7 @@ bool holds(const FormCase& form, s64 a, s64 b) {
 }
 
 s64 evaluated(const FormCase& form, s64 a, s64 b) {
-  const std::string_view op = form.op.substr(0, form.op.size() - 1);
+  const std::string_view op = form.op.substr(0, form.op.find_last_not_of("24") + 1);
   if (op == "vadd") return a + b;
   if (op == "vsub") return a - b;
   // PTX ISA: (a + b + (a + b >= 0)) >> 1.
@@ -39,13 +40,13 @@ std::optional<Proof> prove_video(const FormCase& form) {
   const std::size_t first = compares ? 0 : 1;
   const bool sign_d = !compares && is_signed(types[0]), sign_a = is_signed(types[first]),
              sign_b = is_signed(types[first + 1]);
-  const u32 bits = form.op.back() == '4' ? 8 : 16;
+  const u32 bits = form.op.back() == '4' ? 8 : form.op.back() == '2' ? 16 : 32;
   const bool adds = form.has("add"), clamps = form.has("sat");
-  Proof proof = plain_proof(form, 3, 'r', 'r');
+  Proof proof = plain_proof(form, bits == 32 && !adds ? 2 : 3, 'r', 'r');
   proof.reference = value_of([=](const u64* in) {
     const s64 least = sign_d ? -(s64{1} << (bits - 1)) : 0;
     const s64 most = (s64{1} << (sign_d ? bits - 1 : bits)) - 1;
-    u64 sum = in[2], packed = 0;
+    u64 sum = adds ? in[2] : 0, packed = 0;
     for (u32 at = 0; at < 32; at += bits) {
       s64 value =
           evaluated(form, element(in[0], at, bits, sign_a), element(in[1], at, bits, sign_b));
