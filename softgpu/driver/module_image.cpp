@@ -45,6 +45,7 @@ CUresult status_error(ptx::LoadStatus status) {
     case ptx::LoadStatus::kOk:
       return CUDA_SUCCESS;
     case ptx::LoadStatus::kInvalidPtx:
+    case ptx::LoadStatus::kUnresolved:
       return CUDA_ERROR_INVALID_PTX;
     case ptx::LoadStatus::kUnsupported:
       return CUDA_ERROR_NOT_SUPPORTED;
@@ -108,7 +109,9 @@ CUresult text_load(const std::string& text, ptx::Memory& memory, LoadOptions& op
   if (checked == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) return checked;
   ptx::LoadResult result = ptx::module_load(text, memory);
   // An error with a line says more than one about the text as a whole.
-  if (result.status == ptx::LoadStatus::kInvalidPtx || checked == CUDA_SUCCESS) {
+  const bool has_line = result.status == ptx::LoadStatus::kInvalidPtx ||
+                        result.status == ptx::LoadStatus::kUnresolved;
+  if (has_line || checked == CUDA_SUCCESS) {
     if (result.status != ptx::LoadStatus::kOk)
       return refuse(status_error(result.status), result.log, options);
     code = std::move(result.module);

@@ -64,7 +64,13 @@ class Memory {
   virtual void release(void* p) = 0;
 };
 
-enum class LoadStatus { kOk, kInvalidPtx, kUnsupported, kNoMemory };
+enum class LoadStatus {
+  kOk,
+  kInvalidPtx,
+  kUnresolved,  // right by itself; an initialiser names what another text has to define
+  kUnsupported,
+  kNoMemory
+};
 
 struct LoadResult {
   LoadStatus status = LoadStatus::kOk;

@@ -289,5 +289,19 @@ ROW(errors, other_processes_are_unharmed) {
   EXPECT_EQ(status, 0);
 }
 
+ROW(errors, no_devices_of_no_graphics_context) {
+  MUST(cuInit(0));
+  // The toolkit's stub library has no functions for graphics.
+  void* found = nullptr;
+  MUST(cuGetProcAddress("cuGLGetDevices", &found, 6050, CU_GET_PROC_ADDRESS_DEFAULT, nullptr));
+  const auto devices_of =
+      reinterpret_cast<CUresult (*)(unsigned*, CUdevice*, unsigned, unsigned)>(found);
+  unsigned count = 7;
+  CUdevice device = -1;
+  const unsigned all = 1;  // CU_GL_DEVICE_LIST_ALL
+  ANSWERS(CUDA_ERROR_INVALID_GRAPHICS_CONTEXT, devices_of(&count, &device, 1, all));
+  EXPECT_EQ(device, -1);
+}
+
 }  // namespace
 }  // namespace conformance

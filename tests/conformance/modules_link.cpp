@@ -84,6 +84,23 @@ ROW(modules, link_resolves_variables) {
   EXPECT_EQ(word_of(module.function("k")), 6U) << "one variable, not two";
 }
 
+ROW(modules, link_resolves_initialisers) {
+  const Context context;
+  Link link;
+  link.create();
+  const std::string user =
+      ".extern .global .align 4 .b8 words[8];\n"
+      ".global .align 8 .u64 place[1] = {generic(words)+4};\n"
+      ".visible .entry k(.param .u64 p0)\n{\n.reg .b32 %r<2>;\n.reg .b64 %rd<4>;\n"
+      "ld.param.u64 %rd1, [p0];\ncvta.to.global.u64 %rd2, %rd1;\n"
+      "ld.global.u64 %rd3, [place];\nld.u32 %r1, [%rd3];\nst.global.u32 [%rd2], %r1;\nret;\n}\n";
+  ANSWERS(CUDA_SUCCESS, link.add(ptx(user), "user"));
+  MUST(link.add(ptx(".visible .global .align 4 .b8 words[8] = {1,0,0,0,42,0,0,0};\n"), "owner"));
+  ANSWERS(CUDA_SUCCESS, link.complete());
+  const Loaded module(link.image());
+  EXPECT_EQ(word_of(module.function("k")), 42U);
+}
+
 ROW(modules, link_names_what_is_undefined) {
   const Context context;
   Link link;

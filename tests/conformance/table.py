@@ -69,6 +69,9 @@ def names_known(arguments):
     names = set()
     for entry in json.loads(pathlib.Path(arguments.api).read_text()):
         names |= {entry["symbol"], entry["base"]}
+    for line in (pathlib.Path(arguments.sources) / "graphics.tsv").read_text().splitlines():
+        if not line.startswith("#"):
+            names.add(line.split("\t")[0])
     for library in arguments.library:
         out = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
         names |= {line.split()[-1].split("@")[0] for line in out.splitlines()}

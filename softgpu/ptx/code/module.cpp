@@ -15,6 +15,9 @@ namespace {
 constexpr std::size_t kVariableAlign = 256;
 
 struct OutOfMemory {};
+struct Unresolved : TextError {
+  using TextError::TextError;
+};
 
 void variables_allocate(Module& module) {
   for (const GlobalText& global : module.unit.globals) {
@@ -37,7 +40,9 @@ u64 symbol_address(const Module& module, const AddressFixup& fixup) {
   if (variable != module.addresses.end()) return variable->second;
   const auto function = module.functions.find(fixup.symbol);
   if (function != module.functions.end()) return reinterpret_cast<u64>(function->second);
-  throw TextError(fixup.line, "initialiser names the unknown '" + std::string(fixup.symbol) + "'");
+  const std::string what = "initialiser names the unknown '" + std::string(fixup.symbol) + "'";
+  if (module.globals.contains(fixup.symbol)) throw Unresolved(fixup.line, what);
+  throw TextError(fixup.line, what);
 }
 
 void addresses_fill(Module& module) {
@@ -167,6 +172,9 @@ LoadResult module_load(std::string_view ptx, Memory& memory) {
     variables_allocate(module);
     addresses_fill(module);
     kernels_make(module, result);
+  } catch (const Unresolved& error) {
+    result.status = LoadStatus::kUnresolved;
+    result.log = error.what();
   } catch (const TextError& error) {
     result.status = LoadStatus::kInvalidPtx;
     result.log = error.what();
