@@ -94,6 +94,13 @@ FAKE CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;
   return CUDA_SUCCESS;
 }
+// Of a size, so that shims which reckon a share in multiprocessors have something to reckon with.
+FAKE CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT             ? 108
+           : attribute == CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR ? 2048
+                                                                             : 0;
+  return CUDA_SUCCESS;
+}
 FAKE CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   memset(uuid, kFakeUuidBase + device, sizeof *uuid);
   return CUDA_SUCCESS;

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -39,10 +40,11 @@ SLUICE_BODY void body_launch_per_thread(long count) {
 SLUICE_BODY void body_graph_launch(long count) {
   for (long i = 0; i < count; ++i) cuGraphLaunch(reinterpret_cast<CUgraphExec>(0x6000), nullptr);
 }
+inline constexpr size_t kAllocationBytes = 4096;
 SLUICE_BODY void body_alloc(long count) {
   for (long i = 0; i < count; ++i) {
     CUdeviceptr p = 0;
-    cuMemAlloc_v2(&p, 4096);
+    cuMemAlloc_v2(&p, kAllocationBytes);
     cuMemFree_v2(p);
   }
 }
@@ -78,10 +80,12 @@ SLUICE_BODY void body_proc_address(long count) {
   for (long i = 0; i < count; ++i) cuGetProcAddress_v2("cuMemAlloc", &p, 12000, 0, nullptr);
 }
 
+/// So many allocations exist from now on: a case is prepared more than once, and no time more are.
 inline void allocations_make(int count) {
-  for (int i = 0; i < count; ++i) {
+  static int made = 0;
+  for (; made < count; ++made) {
     CUdeviceptr p;
-    cuMemAlloc_v2(&p, 4096);
+    cuMemAlloc_v2(&p, kAllocationBytes);
   }
 }
 
@@ -116,8 +120,9 @@ inline void case_prepare(const Case& one) {
 }
 
 /// What the program is to the shim: `plain`, or its own broker's `tenant` or `exclusive` tenant
-/// with an open lease. nullptr for plain.
-inline std::unique_ptr<test::TestBroker> tenancy_begin(const std::string& mode) {
+/// with an open lease. nullptr for plain. Behind cuInit it waits, for shims whose limits are there
+/// only when a thread of theirs has looked.
+inline std::unique_ptr<test::TestBroker> tenancy_begin(const std::string& mode, double seconds) {
   std::unique_ptr<test::TestBroker> broker;
   if (mode != "plain") {
     broker = std::make_unique<test::TestBroker>(4ull << 30);
@@ -126,6 +131,9 @@ inline std::unique_ptr<test::TestBroker> tenancy_begin(const std::string& mode) 
                         (mode == "exclusive" ? protocol::kLeaseExclusive : 0u));
   }
   cuInit(0);
+  CUcontext context;
+  cuDevicePrimaryCtxRetain(&context, 0);  // as every program that goes on has one
+  usleep(static_cast<useconds_t>(seconds * 1e6));
   return broker;
 }
 

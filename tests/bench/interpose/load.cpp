@@ -1,9 +1,9 @@
 // Microseconds of processor time that /bin/true takes from its start to its end, with nothing
 // preloaded and with each of the given libraries, in turn; and the page faults of such a process.
 //
-//   interpose_load ROUNDS [K=V...] LIBRARY...
-// prints a line per library and one for none: name, median us, tenth percentile us, page faults
-// (median)
+//   interpose_load ROUNDS [[K=V...] LIBRARY]...
+// where settings are of the library behind them alone; prints a line per library and one for none:
+// name, median us, tenth percentile us, page faults (median)
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ bool measure(Preload& preload) {
 int main(int argc, char** argv) {
   const long rounds = argc > 1 ? atol(argv[1]) : 0;
   if (rounds <= 0) {
-    fprintf(stderr, "interpose_load: usage: interpose_load ROUNDS [K=V...] LIBRARY...\n");
+    fprintf(stderr, "interpose_load: usage: interpose_load ROUNDS [[K=V...] LIBRARY]...\n");
     return 2;
   }
   std::vector<Preload> preloads{{"none", {}, {}, {}}};
@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
       continue;
     }
     preloads.push_back({argument, settings, {}, {}});
+    settings.clear();
     preloads.back().settings.push_back("LD_PRELOAD=" + argument);
   }
   std::vector<size_t> order(preloads.size());
