@@ -378,6 +378,12 @@ void residual_look_deferred(int device) {
     residual_want();
 }
 
+void residual_imports_freed(bool in_stream_order) {
+  const ErrnoGuard guard;
+  if (!in_stream_order) return residual_settle_all();
+  for (int device = 0; device < process.device_count; ++device) (void)residual_defer(device, 0);
+}
+
 void residual_shared() {
   // From now on the helper knows the others as they are and sees what they change.
   if (__atomic_exchange_n(&shared, 1, __ATOMIC_ACQ_REL) == 0) residual_want();
