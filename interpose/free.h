@@ -22,8 +22,10 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
     return When == Free::kNow ? swap_free(pointer) : swap_free_behind(pointer, stream);
   }
   // Out of the records before the driver can hand the same address to another thread.
-  Record record;
+  Record record, managed;
   const bool plain = process.records.remove(RecordKind::kPointer, pointer, &record);
+  const bool is_managed = plain && SLUICE_UNLIKELY(load_relaxed(managed_seen) != 0) &&
+                          process.records.remove(RecordKind::kManaged, pointer, &managed);
   const bool pooled = !plain && process.records.remove(RecordKind::kPooled, pointer, &record);
   const CUresult result = call();
   if (!plain && !pooled) {
@@ -32,6 +34,7 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
   }
   if (result != CUDA_SUCCESS) {
     (void)process.records.insert(record);
+    if (is_managed) (void)process.records.insert(managed);
   } else if (plain) {
     if (When == Free::kNow || !residual_defer(record.device, record.bytes))
       charge_release(record.device, record.bytes);

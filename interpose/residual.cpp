@@ -13,6 +13,7 @@ namespace sluice::interpose {
 uint32_t residual_expected;
 uint32_t launches_ungated;
 uint32_t residual_deferred;
+uint32_t managed_seen;
 
 namespace {
 
@@ -68,6 +69,22 @@ bool known_settle(int device) {
   return true;
 }
 
+// Managed memory that the figure has not, because it is elsewhere or because the figure never has
+// it, is not to hide what contexts take: of that as much stays as there can be.
+uint64_t residual_of(int device, int gpu, uint64_t used, uint64_t known) {
+  const uint64_t bytes = used > known ? used - known : 0;
+  if (SLUICE_LIKELY(load_relaxed(managed_seen) == 0)) return bytes;
+  uint64_t managed[kDevicesMax] = {};
+  process.records.sum(RecordKind::kManaged, managed);
+  if (managed[device] == 0) return bytes;
+  const uint64_t contexts =
+      static_cast<uint64_t>(contexts_on(device)) * process.entry(gpu).context_bytes;
+  const uint64_t others = known > managed[device] ? known - managed[device] : 0;
+  const uint64_t most = used > others ? used - others : 0;
+  const uint64_t least = contexts < most ? contexts : most;
+  return bytes > least ? bytes : least;
+}
+
 // What the driver says and the known paths do not; false without a figure. `busy`: another time
 // there may be one.
 bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
@@ -85,8 +102,7 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
     if (held != before) continue;
     // What is in host memory is held, and not on the device.
     const uint64_t out = process.account(gpu).swapped_bytes.load();
-    const uint64_t known = held - load_relaxed(charged[gpu]) - out;
-    *bytes = used > known ? used - known : 0;
+    *bytes = residual_of(device, gpu, used, held - load_relaxed(charged[gpu]) - out);
     return true;
   }
   *busy = true;
@@ -105,7 +121,7 @@ bool residual_read_least(int device, int gpu, uint64_t* bytes) {
     uint64_t used = 0;
     if (!usage_read(gpu, &used)) return false;
     if (process.account(gpu).version.load() != version) continue;
-    *bytes = used > known ? used - known : 0;
+    *bytes = residual_of(device, gpu, used, known);
     return true;
   }
   return false;
@@ -437,7 +453,7 @@ void residual_reset_after_fork() {
   memset(measured, 0, sizeof measured);
   memset(late_above, 0, sizeof late_above);
   memset(&look, 0, sizeof look);
-  wanted = shared = late_unread = residual_expected = residual_deferred = 0;
+  wanted = shared = managed_seen = late_unread = residual_expected = residual_deferred = 0;
   usage_reset_after_fork();
 }
 

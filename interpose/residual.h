@@ -73,6 +73,8 @@ inline void residual_settle_deferred(int device) {
   if (SLUICE_UNLIKELY(load_relaxed(residual_deferred) != 0)) residual_look_deferred(device);
 }
 
+/// There is managed memory, or was: its records are looked for.
+extern uint32_t managed_seen;
 /// Memory that came by a handle was freed, of whatever GPU: nothing but the figure has it.
 SLUICE_NOINLINE void residual_imports_freed(bool in_stream_order);
 /// This process shares memory with others: whose charge it is may change by what they do.

@@ -71,8 +71,8 @@ TEST(RecordsTest, HandlesTakeNothingOfAContextThatHasTheirOwnersAddress) {
   auto records = std::make_unique<Records>();
   const int owner = 0;
   uint64_t key = 0, bytes[kDevicesMax] = {};
-  for (const RecordKind kind :
-       {RecordKind::kFunction, RecordKind::kKernel, RecordKind::kVariable, RecordKind::kModule}) {
+  for (const RecordKind kind : {RecordKind::kFunction, RecordKind::kKernel, RecordKind::kVariable,
+                                RecordKind::kModule, RecordKind::kManaged}) {
     ASSERT_TRUE(records->insert({++key, kind == RecordKind::kModule ? 0u : 7u, &owner, kind, 2}));
   }
   ASSERT_TRUE(records->insert({++key, 5, &owner, RecordKind::kPointer, 2}));
