@@ -164,7 +164,15 @@ TEST_F(SoftGpuImportsTest, ABufferOfTheOwnMemoryIsGoneWithItsFree) {
   }
 }
 
-TEST_F(SoftGpuImportsTest, MemoryOfAPool) {
+class SoftGpuPoolImportsTest : public SoftGpuImportsTest {
+ protected:
+  void SetUp() override;
+  CUdeviceptr at = 0;
+};
+
+// Memory of a pool of the maker's, who is dead.
+void SoftGpuPoolImportsTest::SetUp() {
+  SoftGpuImportsTest::SetUp();
   const uint64_t pool = must(maker.ask(PartnerOp::kPoolCreate));
   const uint64_t pointer = must(maker.ask(PartnerOp::kPoolAlloc, pool, kMiB));
   must(maker.ask(PartnerOp::kSynchronize));
@@ -178,12 +186,25 @@ TEST_F(SoftGpuImportsTest, MemoryOfAPool) {
   ASSERT_EQ(exported.result, CUDA_SUCCESS);
   CUmemPoolPtrExportData from;
   memcpy(&from, exported.blob, sizeof from);
-  CUdeviceptr at = 0;
   ASSERT_EQ(cuMemPoolImportPointer(&at, imported, &from), CUDA_SUCCESS);
   maker_holds(2 * kMiB, "imported");
   maker_dies();
   come_to(0, 2 * kMiB, "its maker is dead");
+}
+
+TEST_F(SoftGpuPoolImportsTest, FreedAtOnce) {
   ASSERT_EQ(cuMemFree(at), CUDA_SUCCESS);
+  come_to(0, 0, "freed");
+}
+
+TEST_F(SoftGpuPoolImportsTest, FreedInStreamOrder) {
+  CUdeviceptr rest = 0, again = 0;
+  with_second([&] { ASSERT_EQ(cuMemAlloc(&rest, kQuota - held_total(1)), CUDA_SUCCESS); });
+  ASSERT_EQ(cuMemFreeAsync(at, stream_there), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(stream_there), CUDA_SUCCESS);
+  with_second([&] { EXPECT_EQ(cuMemAlloc(&again, 2 * kMiB), CUDA_SUCCESS) << "it has come back"; });
+  EXPECT_EQ(cuMemFree(again), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree(rest), CUDA_SUCCESS);
   come_to(0, 0, "freed");
 }
 
