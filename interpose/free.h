@@ -11,10 +11,9 @@ namespace sluice::interpose {
 
 enum class Free : uint8_t { kNow, kInStreamOrder };
 
-/// Makes `call` and takes `pointer` off the account if it succeeds. Memory that is not in the
-/// records is the driver's business alone. `stream` is that of kInStreamOrder.
+/// memory_free within its scope. `*unknown`: it was not in the records, and is gone.
 template <Free When, class Call>
-CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
+CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || pointer == 0) return call();
@@ -23,17 +22,19 @@ CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
     return When == Free::kNow ? swap_free(pointer) : swap_free_behind(pointer, stream);
   }
   // Out of the records before the driver can hand the same address to another thread.
-  Record record;
+  Record record, managed;
   const bool plain = process.records.remove(RecordKind::kPointer, pointer, &record);
+  const bool is_managed = plain && SLUICE_UNLIKELY(load_relaxed(managed_seen) != 0) &&
+                          process.records.remove(RecordKind::kManaged, pointer, &managed);
   const bool pooled = !plain && process.records.remove(RecordKind::kPooled, pointer, &record);
   const CUresult result = call();
   if (!plain && !pooled) {
-    // It may be of another process's pool.
-    if (residual_is_shared()) residual_want();
+    *unknown = result == CUDA_SUCCESS;
     return result;
   }
   if (result != CUDA_SUCCESS) {
     (void)process.records.insert(record);
+    if (is_managed) (void)process.records.insert(managed);
   } else if (plain) {
     if (When == Free::kNow || !residual_defer(record.device, record.bytes))
       charge_release(record.device, record.bytes);
@@ -42,6 +43,18 @@ CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
     if (pools_settle(record.device) == PoolsRead::kSmaller && !residual_defer(record.device, 0))
       residual_want();
   }
+  return result;
+}
+
+/// Makes `call` and takes `pointer` off the account if it succeeds. Memory that is not in the
+/// records is the driver's business alone, but where it may have come by a handle from outside.
+/// `stream` is that of kInStreamOrder.
+template <Free When, class Call>
+CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
+  bool unknown = false;
+  const CUresult result = memory_free_known<When>(pointer, stream, &unknown, call);
+  if (SLUICE_UNLIKELY(unknown) && residual_is_shared())
+    residual_imports_freed(When == Free::kInStreamOrder);
   return result;
 }
 

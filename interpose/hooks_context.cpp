@@ -491,11 +491,14 @@ SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const bool active = process_mode() == Mode::kActive;
   const bool known = active && driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
   Estimate estimate(known);
+  const Reach reach = reach_here();
   const CUresult result = driver.cuCtxSetLimit(limit, value);
   if (result != CUDA_SUCCESS || !active) return result;
-  if (residual_settle(known && value > before) && estimate.charge(&limits_taken)) return result;
+  const bool raised = known && value > before;
+  if (!raised) residual_settle();
+  if ((!raised || residual_settle_load(reach)) && estimate.charge(&limits_taken)) return result;
   if (estimate.active()) estimate.refuse();
   (void)driver.cuCtxSetLimit(limit, before);
-  (void)residual_settle(false);
+  residual_settle();
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

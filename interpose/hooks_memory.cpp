@@ -48,6 +48,16 @@ CUresult pointer_record(const Outputs<Pointer, Size>& outputs, uint64_t bytes, i
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+// Without memory for it, managed memory is taken for what is always on the device.
+void managed_record(CUdeviceptr pointer) {
+  const ErrnoGuard guard;
+  Record record;
+  if (!process.records.find(RecordKind::kPointer, pointer, &record)) return;
+  store_release(managed_seen, 1u);
+  record.kind = RecordKind::kManaged;
+  (void)process.records.insert(record);
+}
+
 // What the driver says to an allocation that the quota allows.
 CUresult driver_refused(RoomWait& wait, CUresult result, int device, uint64_t bytes) {
   charge_abort(device, bytes);
@@ -190,8 +200,10 @@ SLUICE_HOOK CUresult cuMemAlloc(CUdeviceptr_v1* pointer, unsigned int bytes) {
 
 SLUICE_HOOK CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned int flags) {
   const bool wrong = flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST;
-  return allocate<Movable::kNo>(
+  const CUresult result = allocate<Movable::kNo>(
       pointer, bytes, [&] { return driver.cuMemAllocManaged(pointer, bytes, flags); }, wrong);
+  if (result == CUDA_SUCCESS && pointer != nullptr) managed_record(*pointer);
+  return result;
 }
 
 SLUICE_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width,

@@ -36,7 +36,8 @@ class JitValues {
 };
 
 template <class Handle, class Call, class Undo>
-CUresult load(Handle* out, Call call, Undo undo, JitValues values = {nullptr, 0}) {
+CUresult load(const Reach& reach, Handle* out, Call call, Undo undo,
+              JitValues values = {nullptr, 0}) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
@@ -45,20 +46,31 @@ CUresult load(Handle* out, Call call, Undo undo, JitValues values = {nullptr, 0}
     Estimate estimate;
     const CUresult result = call();
     if (result != CUDA_SUCCESS) return result;
-    const bool measured_fits = residual_settle(true);
+    const bool measured_fits = residual_settle_load(reach);
     if (measured_fits && estimate.charge(*out)) return result;
     undo(*out);
     *out = before;
     const bool whole = values.restore();
     if (measured_fits && !again && whole && estimate.was_others()) continue;
     if (measured_fits) estimate.refuse();
-    (void)residual_settle(false);
+    residual_settle();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
 }
 
-CUresult module_undo(CUmodule module) { return driver.cuModuleUnload(module); }
-CUresult library_undo(CUlibrary library) { return driver.cuLibraryUnload(library); }
+template <class Call>
+CUresult module_load(CUmodule* module, Call call, JitValues values = {nullptr, 0}) {
+  const auto undo = [](CUmodule made) { return driver.cuModuleUnload(made); };
+  const CUresult result = load(reach_here(), module, call, undo, values);
+  if (result == CUDA_SUCCESS && module != nullptr) module_is_known(*module);
+  return result;
+}
+
+template <class Call>
+CUresult library_load(CUlibrary* library, Call call, const JitValues& values) {
+  const auto undo = [](CUlibrary made) { return driver.cuLibraryUnload(made); };
+  return load(reach_wide(), library, call, undo, values);
+}
 
 template <class Handle, class Call>
 CUresult unload(Handle gone, Call call) {
@@ -67,6 +79,7 @@ CUresult unload(Handle gone, Call call) {
   CUresult result;
   {
     EstimateEnd end(gone);
+    ModuleEnd module(gone);
     // Before, as another thread may be given the same handle at once; and behind, as others may
     // have asked for it in between.
     handles_changed();
@@ -74,8 +87,9 @@ CUresult unload(Handle gone, Call call) {
     if (result != CUDA_SUCCESS) return result;
     handles_changed();
     end.ended();
+    module.ended();
   }
-  (void)residual_settle(false);
+  residual_settle();
   return result;
 }
 
@@ -84,9 +98,17 @@ constexpr RecordKind kKindOf = RecordKind::kFunction;
 template <>
 constexpr RecordKind kKindOf<CUkernel> = RecordKind::kKernel;
 
+// On which device what is got of its owner is loaded: of a library, in the current context.
+int device_asked(CUmodule module) { return device_of(module); }
+int device_asked(const void*) { return reach_here().device; }
+
+// A module that is got of a library is asked for its own functions next.
+void owner_is_known(CUmodule module) { module_is_known(module); }
+void owner_is_known(const void*) {}
+
 // A handle that comes with code, or whose code comes with its first launch.
-template <class Handle, class Call>
-CUresult function_get(Handle* out, const void* owner, const char* name, Call call) {
+template <class Handle, class Owner, class Call>
+CUresult function_get(Handle* out, Owner owner, const char* name, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
@@ -96,8 +118,10 @@ CUresult function_get(Handle* out, const void* owner, const char* name, Call cal
   const auto key = reinterpret_cast<uint64_t>(*out);
   if (result != CUDA_SUCCESS || !handle_is_new(kKindOf<Handle>, key)) return result;
   residual_expect();
-  if (late.fits()) {
-    handle_is_known(kKindOf<Handle>, key, owner);
+  const int device = device_asked(owner);
+  if (late.fits(device)) {
+    handle_is_known(kKindOf<Handle>, key, owner, device);
+    owner_is_known(*out);
     return result;
   }
   *out = before;
@@ -106,9 +130,8 @@ CUresult function_get(Handle* out, const void* owner, const char* name, Call cal
 
 // The address of a variable, which may be loaded with this call. Either output may be null, and
 // then the call is measured each time.
-template <class Pointer, class Bytes, class Call>
-CUresult variable_get(Pointer* pointer, Bytes* bytes, const void* owner, const char* name,
-                      Call call) {
+template <class Pointer, class Bytes, class Owner, class Call>
+CUresult variable_get(Pointer* pointer, Bytes* bytes, Owner owner, const char* name, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const Pointer pointer_before = pointer == nullptr ? 0 : *pointer;
@@ -118,8 +141,9 @@ CUresult variable_get(Pointer* pointer, Bytes* bytes, const void* owner, const c
   if (result != CUDA_SUCCESS) return result;
   const bool keeps = pointer != nullptr;
   if (keeps && !handle_is_new(RecordKind::kVariable, *pointer)) return result;
-  if (late.fits()) {
-    if (keeps) handle_is_known(RecordKind::kVariable, *pointer, nullptr);
+  const int device = device_asked(owner);
+  if (late.fits(device)) {
+    if (keeps) handle_is_known(RecordKind::kVariable, *pointer, nullptr, device);
     return result;
   }
   if (keeps) *pointer = pointer_before;
@@ -139,25 +163,22 @@ CUresult functions_list(Call call) {
 }  // namespace
 
 SLUICE_HOOK CUresult cuModuleLoad(CUmodule* module, const char* path) {
-  return load(
-      module, [&] { return driver.cuModuleLoad(module, path); }, module_undo);
+  return module_load(module, [&] { return driver.cuModuleLoad(module, path); });
 }
 
 SLUICE_HOOK CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  return load(
-      module, [&] { return driver.cuModuleLoadData(module, image); }, module_undo);
+  return module_load(module, [&] { return driver.cuModuleLoadData(module, image); });
 }
 
 SLUICE_HOOK CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
                                         CUjit_option* options, void** values) {
-  return load(
+  return module_load(
       module, [&] { return driver.cuModuleLoadDataEx(module, image, count, options, values); },
-      module_undo, JitValues(values, count));
+      JitValues(values, count));
 }
 
 SLUICE_HOOK CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
-  return load(
-      module, [&] { return driver.cuModuleLoadFatBinary(module, image); }, module_undo);
+  return module_load(module, [&] { return driver.cuModuleLoadFatBinary(module, image); });
 }
 
 SLUICE_HOOK CUresult cuModuleUnload(CUmodule module) {
@@ -168,26 +189,26 @@ SLUICE_HOOK CUresult cuLibraryLoadData(CUlibrary* library, const void* code,
                                        CUjit_option* jit_options, void** jit_values,
                                        unsigned int jit_count, CUlibraryOption* options,
                                        void** values, unsigned int count) {
-  return load(
+  return library_load(
       library,
       [&] {
         return driver.cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options,
                                         values, count);
       },
-      library_undo, JitValues(jit_values, jit_count));
+      JitValues(jit_values, jit_count));
 }
 
 SLUICE_HOOK CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
                                            CUjit_option* jit_options, void** jit_values,
                                            unsigned int jit_count, CUlibraryOption* options,
                                            void** values, unsigned int count) {
-  return load(
+  return library_load(
       library,
       [&] {
         return driver.cuLibraryLoadFromFile(library, path, jit_options, jit_values, jit_count,
                                             options, values, count);
       },
-      library_undo, JitValues(jit_values, jit_count));
+      JitValues(jit_values, jit_count));
 }
 
 SLUICE_HOOK CUresult cuLibraryUnload(CUlibrary library) {
@@ -231,7 +252,7 @@ SLUICE_HOOK CUresult cuFuncLoad(CUfunction function) {
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   Late late(owner_of(function), nullptr);
   const CUresult result = driver.cuFuncLoad(function);
-  if (result != CUDA_SUCCESS || late.fits()) return result;
+  if (result != CUDA_SUCCESS || late.fits(device_of(function))) return result;
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -269,7 +290,8 @@ SLUICE_HOOK CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc res
                                       CUdevice device, unsigned int flags) {
   const CUgreenCtx before = context == nullptr ? nullptr : *context;
   const CUresult result = load(
-      context, [&] { return driver.cuGreenCtxCreate(context, resources, device, flags); },
+      reach_of(device), context,
+      [&] { return driver.cuGreenCtxCreate(context, resources, device, flags); },
       [](CUgreenCtx made) { return driver.cuGreenCtxDestroy(made); });
   if (result != CUDA_SUCCESS || context == nullptr || green_made(*context, device)) return result;
   (void)unload(*context, [&] { return driver.cuGreenCtxDestroy(*context); });

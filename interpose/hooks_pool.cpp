@@ -188,7 +188,7 @@ CUresult with_pool(CUmemoryPool handle, After after, Call call) {
   }
   // Memory that outlives its pool, and what others have of it. The device has it back behind the
   // frees that are still in a stream, and no call tells when.
-  if (after == After::kDestroyed || residual_is_shared()) (void)residual_settle(false);
+  if (after == After::kDestroyed || residual_is_shared()) residual_settle();
   if (after == After::kDestroyed) (void)residual_defer(device, 0);
   return result;
 }

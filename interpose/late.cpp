@@ -43,9 +43,49 @@ bool handle_is_new(RecordKind kind, uint64_t key) {
   return !process.records.find(kind, key, &record) || record.bytes != handles_round();
 }
 
-void handle_is_known(RecordKind kind, uint64_t key, const void* owner) {
+void handle_is_known(RecordKind kind, uint64_t key, const void* owner, int device) {
   const ErrnoGuard guard;
-  (void)process.records.insert(Record{key, handles_round(), owner, kind, 0});
+  (void)process.records.insert(Record{key, handles_round(), owner, kind, device});
+}
+
+void module_is_known(CUmodule module) {
+  const ErrnoGuard guard;
+  const int device = reach_here().device;
+  if (device < 0) return;
+  (void)process.records.insert(Record{reinterpret_cast<uint64_t>(module), 0, this_thread->context,
+                                      RecordKind::kModule, device});
+}
+
+int device_of(CUmodule module) {
+  const ErrnoGuard guard;
+  Record record;
+  return process.records.find(RecordKind::kModule, reinterpret_cast<uint64_t>(module), &record)
+             ? record.device
+             : -1;
+}
+
+int device_of(CUfunction function) {
+  const ErrnoGuard guard;
+  Record record;
+  const auto key = reinterpret_cast<uint64_t>(function);
+  if (process.records.find(RecordKind::kFunction, key, &record) &&
+      record.bytes == handles_round() && record.device >= 0)
+    return record.device;
+  // A kernel is loaded into whatever context it is used in.
+  if (!handle_is_new(RecordKind::kKernel, key)) return reach_here().device;
+  CUmodule module = nullptr;
+  return driver.cuFuncGetModule(&module, function) == CUDA_SUCCESS ? device_of(module) : -1;
+}
+
+ModuleEnd::ModuleEnd(CUmodule module) {
+  const ErrnoGuard guard;
+  known_ =
+      process.records.remove(RecordKind::kModule, reinterpret_cast<uint64_t>(module), &record_);
+}
+
+ModuleEnd::~ModuleEnd() {
+  const ErrnoGuard guard;
+  if (known_) (void)process.records.insert(record_);
 }
 
 const void* library_of(CUkernel kernel) {
@@ -70,13 +110,16 @@ const void* owner_of(CUfunction function) {
 
 Late::Late(const void* owner, const char* name)
     : owner_(owner),
+      begun_(reach_wide().since),
       question_(estimate_is_used() ? question_key(owner, name) : 0),
       estimate_(question_ != 0 && handle_is_new(RecordKind::kFunction, question_)) {}
 
-bool Late::fits() {
+bool Late::fits(int device) {
   const bool estimated_fits = estimate_.charge_late(owner_);
-  if (!residual_settle_late() || !estimated_fits) return false;
-  if (question_ != 0) handle_is_known(RecordKind::kFunction, question_, nullptr);
+  Reach reach = reach_of(device);
+  if (device < 0) reach = {reach_here().device, true, begun_};
+  if (!residual_settle_late(reach) || !estimated_fits) return false;
+  if (question_ != 0) handle_is_known(RecordKind::kFunction, question_, nullptr, device);
   return true;
 }
 
@@ -89,8 +132,10 @@ CUresult KernelAsked::answered(CUresult result) {
   if (question_ == 0) return result;
   // Also one that was refused for what else it asked.
   (void)estimate_.charge_late(owner_);
-  (void)residual_settle_late();
-  if (result == CUDA_SUCCESS) handle_is_known(RecordKind::kKernel, question_, nullptr);
+  const Reach reach = reach_here();
+  (void)residual_settle_late(reach);
+  if (result == CUDA_SUCCESS)
+    handle_is_known(RecordKind::kKernel, question_, nullptr, reach.device);
   return result;
 }
 

@@ -6,14 +6,34 @@
 #include "interpose/cuda_api.h"
 #include "interpose/estimate.h"
 #include "interpose/records.h"
+#include "interpose/residual.h"
 
 namespace sluice::interpose {
 
 /// Programs that ask for the same handle before every launch pay for one look in a table. Known is
 /// what was given out since modules ended last.
 bool handle_is_new(RecordKind kind, uint64_t key);
-/// With `owner`, whose end is the handle's.
-void handle_is_known(RecordKind kind, uint64_t key, const void* owner);
+/// With `owner`, whose end is the handle's, and the device that it is on; -1 = nobody knows.
+void handle_is_known(RecordKind kind, uint64_t key, const void* owner, int device);
+
+/// A module is where it was loaded, whatever context is current when it is asked for something.
+void module_is_known(CUmodule module);
+int device_of(CUmodule module);  // -1 = nobody knows
+int device_of(CUfunction function);
+/// Of its end. A call that fails has not ended it.
+class ModuleEnd {
+ public:
+  explicit ModuleEnd(CUmodule module);
+  explicit ModuleEnd(const void*) {}
+  ~ModuleEnd();
+  ModuleEnd(const ModuleEnd&) = delete;
+  ModuleEnd& operator=(const ModuleEnd&) = delete;
+  void ended() { known_ = false; }
+
+ private:
+  Record record_{};
+  bool known_ = false;
+};
 
 /// Of whom a function is: a handle that an estimate is kept for.
 const void* library_of(CUkernel kernel);
@@ -23,11 +43,13 @@ const void* owner_of(CUfunction function);
 class Late {
  public:
   Late(const void* owner, const char* name);
-  /// After it. False: the tenant is above its quota for it.
-  bool fits();
+  /// After it, with the device that it loads on; -1 = nobody knows. False: the tenant is above its
+  /// quota for it.
+  bool fits(int device);
 
  private:
   const void* owner_;
+  const uint64_t begun_;
   const uint64_t question_;
   Estimate estimate_;
 };

@@ -82,6 +82,12 @@ bool Records::find(RecordKind kind, uint64_t key, Record* out) {
   return true;
 }
 
+// The owner of a handle may have had the address that is a context's now.
+static bool counts_bytes(RecordKind kind) {
+  return kind != RecordKind::kFunction && kind != RecordKind::kVariable &&
+         kind != RecordKind::kKernel && kind != RecordKind::kManaged;
+}
+
 void Records::remove_context(const void* context, uint64_t* bytes_by_device) {
   for (Shard& s : shards_) {
     const LockScope scope(s.lock);
@@ -91,7 +97,7 @@ void Records::remove_context(const void* context, uint64_t* bytes_by_device) {
         ++i;
         continue;
       }
-      bytes_by_device[r.device] += r.bytes;
+      if (counts_bytes(r.kind)) bytes_by_device[r.device] += r.bytes;
       erase(s, &r);  // may move a later one here: look at i again
     }
   }

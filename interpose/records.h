@@ -21,6 +21,8 @@ enum class RecordKind : uint32_t {
   kLoaded = 9,     // a module, library, green context or limit: what it is estimated to take
   kGreen = 10,     // a green context; `context` is what it was made (green.h)
   kKernel = 11,    // as kFunction, of no context; or of a context in which it was asked about
+  kModule = 12,    // where it is loaded; takes nothing by itself
+  kManaged = 13,   // of a kPointer that is managed memory, besides that
 };
 
 struct Record {

@@ -13,6 +13,7 @@ namespace sluice::interpose {
 uint32_t residual_expected;
 uint32_t launches_ungated;
 uint32_t residual_deferred;
+uint32_t managed_seen;
 
 namespace {
 
@@ -35,9 +36,12 @@ constexpr uint64_t kLookMaxNs = 1'000'000'000;
 using protocol::kTenantGpusMax;
 
 uint64_t charged[kTenantGpusMax];
-uint32_t measured[kTenantGpusMax];    // `charged` comes from the driver
-uint32_t late_above[kTenantGpusMax];  // charged unasked, and the tenant was above its quota with it
-uint32_t late_unread;                 // a late load that could not be measured: the helper looks
+uint32_t measured[kTenantGpusMax];  // `charged` comes from the driver
+// When something was charged unasked, and the tenant was above its quota with it; 0 = never since
+// it is within. Counted by `late_moments`.
+uint64_t late_above[kTenantGpusMax];
+uint64_t late_moments;
+uint32_t late_unread;  // a late load that could not be measured: the helper looks
 uint32_t deferred_looks[kTenantGpusMax];
 uint32_t deferred_looks_of_helper;
 uint32_t wanted;
@@ -65,6 +69,22 @@ bool known_settle(int device) {
   return true;
 }
 
+// Managed memory that the figure has not, because it is elsewhere or because the figure never has
+// it, is not to hide what contexts take: of that as much stays as there can be.
+uint64_t residual_of(int device, int gpu, uint64_t used, uint64_t known) {
+  const uint64_t bytes = used > known ? used - known : 0;
+  if (SLUICE_LIKELY(load_relaxed(managed_seen) == 0)) return bytes;
+  uint64_t managed[kDevicesMax] = {};
+  process.records.sum(RecordKind::kManaged, managed);
+  if (managed[device] == 0) return bytes;
+  const uint64_t contexts =
+      static_cast<uint64_t>(contexts_on(device)) * process.entry(gpu).context_bytes;
+  const uint64_t others = known > managed[device] ? known - managed[device] : 0;
+  const uint64_t most = used > others ? used - others : 0;
+  const uint64_t least = contexts < most ? contexts : most;
+  return bytes > least ? bytes : least;
+}
+
 // What the driver says and the known paths do not; false without a figure. `busy`: another time
 // there may be one.
 bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
@@ -82,8 +102,7 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
     if (held != before) continue;
     // What is in host memory is held, and not on the device.
     const uint64_t out = process.account(gpu).swapped_bytes.load();
-    const uint64_t known = held - load_relaxed(charged[gpu]) - out;
-    *bytes = used > known ? used - known : 0;
+    *bytes = residual_of(device, gpu, used, held - load_relaxed(charged[gpu]) - out);
     return true;
   }
   *busy = true;
@@ -102,7 +121,7 @@ bool residual_read_least(int device, int gpu, uint64_t* bytes) {
     uint64_t used = 0;
     if (!usage_read(gpu, &used)) return false;
     if (process.account(gpu).version.load() != version) continue;
-    *bytes = used > known ? used - known : 0;
+    *bytes = residual_of(device, gpu, used, known);
     return true;
   }
   return false;
@@ -146,50 +165,57 @@ bool charge_to(int gpu, uint64_t bytes, Above above, bool least) {
   return fits;
 }
 
-// The same while something was charged unasked.
-uint64_t excess_unasked(int gpu) {
-  if (load_acquire(late_above[gpu]) == 0) return 0;
+constexpr Reach kEverywhere{-1, true, 0};
+
+bool reaches(const Reach& reach, int device) { return reach.wide || device == reach.device; }
+
+// How far it is while something was charged unasked that may be the caller's. One that could not be
+// read may have taken something there just now.
+uint64_t excess_of(const Reach& reach, int device, int gpu, bool read) {
+  const uint64_t moment = load_acquire(late_above[gpu]);
+  if (moment == 0) return 0;
   const uint64_t bytes = excess(gpu);
-  if (bytes == 0) store_release(late_above[gpu], 0u);
-  return bytes;
+  if (bytes == 0) store_release(late_above[gpu], uint64_t{0});
+  return device == reach.device || !read || moment > reach.since ? bytes : 0;
 }
 
 struct Settled {
   bool too_much;
-  bool busy;
-  // The figure was larger than before. A driver that gives memory of a pool back says so of the
-  // pool and of the process one after the other: what was read in between must be read again.
-  bool grown;
-
-  bool read_again() const { return busy || grown; }
+  bool busy;  // where the caller may have taken something
+  // Busy, or a figure that was larger than before. A driver that gives memory of a pool back says
+  // so of the pool and of the process one after the other: what was read in between must be read
+  // again.
+  bool read_again;
 };
 
-Settled settle(int device, Above above, uint64_t patience_ns) {
+Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach) {
   const int gpu = device_gpu(device);
   if (gpu < 0) return {};
+  // What has grown out of the caller's reach is somebody else's: it is there.
+  if (!reaches(reach, device)) above = Above::kCharged;
   const SystemGuard guard;
-  Settled result{};
+  bool too_much = false, busy = false, grown = false;
   uint64_t bytes = 0;
   const bool alone = accounts_pause_for(patience_ns);
   if (alone) {
-    if (residual_read(device, gpu, &bytes, &result.busy)) {
-      result.grown = bytes > load_relaxed(charged[gpu]);
-      result.too_much = !charge_to(gpu, bytes, above, false);
+    if (residual_read(device, gpu, &bytes, &busy)) {
+      grown = bytes > load_relaxed(charged[gpu]);
+      too_much = !charge_to(gpu, bytes, above, false);
     }
   } else {
-    result.busy = true;
+    busy = true;
     if (above != Above::kCharged && residual_read_least(device, gpu, &bytes))
-      result.too_much = !charge_to(gpu, bytes, above, true);
+      too_much = !charge_to(gpu, bytes, above, true);
   }
   // What is unasked may be the caller's: a reading for another thread, or the helper's, finds what
   // this one is just loading, so that its own finds nothing more.
-  const uint64_t unasked = excess_unasked(gpu);
-  if (unasked != 0 && above != Above::kCharged && !result.too_much) {
-    result.too_much = true;
-    charge_refused(gpu, unasked);
+  if (above != Above::kCharged && !too_much) {
+    const uint64_t unasked = excess_of(reach, device, gpu, !busy);
+    too_much = unasked != 0;
+    if (too_much) charge_refused(gpu, unasked);
   }
   accounts_resume();
-  return result;
+  return {too_much, busy && reaches(reach, device), busy || grown};
 }
 
 // Calls from within another hook, and of processes whose memory is not accounted, do not settle.
@@ -199,24 +225,24 @@ ThreadRecord* settler() {
   return thread != nullptr && thread->depth == 0 ? thread : nullptr;
 }
 
-Settled settle_each(bool only_contexts, Above above, uint64_t patience_ns) {
+Settled settle_each(bool only_contexts, Above above, uint64_t patience_ns, const Reach& reach) {
   Settled all{};
   for (int device = 0; device < process.device_count; ++device) {
     if (process.device_gpu[device] < 0 || (only_contexts && contexts_on(device) == 0)) continue;
-    const Settled one = settle(device, above, patience_ns);
+    const Settled one = settle(device, above, patience_ns, reach);
     all.too_much |= one.too_much;
     all.busy |= one.busy;
-    all.grown |= one.grown;
+    all.read_again |= one.read_again;
   }
   return all;
 }
 
 // Who would undo or withhold what he got may keep it only when it was read, so he tries for longer.
 // In between the others go on.
-Settled settle_contexts(Above above) {
-  Settled all = settle_each(true, above, kPatienceNs);
+Settled settle_contexts(Above above, const Reach& reach) {
+  Settled all = settle_each(true, above, kPatienceNs, reach);
   for (int i = 1; i < kTries && above != Above::kCharged && all.busy && !all.too_much; ++i)
-    all = settle_each(true, above, kPatienceNs);
+    all = settle_each(true, above, kPatienceNs, reach);
   return all;
 }
 
@@ -257,23 +283,40 @@ void residual_give(int gpu, uint64_t bytes) {
   process.ledger.context_sub(static_cast<uint32_t>(gpu), bytes);
 }
 
-bool residual_settle(bool within_quota) {
+Reach reach_here() {
+  ThreadRecord* thread = settler();
+  if (thread == nullptr) return reach_of(-1);
+  const ErrnoGuard guard;
+  return reach_of(thread_context(thread) ? thread->device : -1);
+}
+
+Reach reach_of(int device) { return {device, false, 0}; }
+
+Reach reach_wide() { return {-1, true, load_acquire(late_moments)}; }
+
+void residual_settle() {
+  ThreadRecord* thread = settler();
+  if (thread == nullptr) return;
+  const DepthScope depth(thread);
+  if (settle_contexts(Above::kCharged, kEverywhere).read_again) residual_want();
+}
+
+bool residual_settle_load(const Reach& reach) {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return true;
   const DepthScope depth(thread);
-  const Above above = within_quota ? Above::kUndone : Above::kCharged;
-  const Settled settled = settle_contexts(above);
-  if (settled.read_again()) residual_want();
+  const Settled settled = settle_contexts(Above::kUndone, reach);
+  if (settled.read_again) residual_want();
   return !settled.too_much;
 }
 
-bool residual_settle_late() {
+bool residual_settle_late(const Reach& reach) {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return true;
   const DepthScope depth(thread);
-  const Settled settled = settle_contexts(Above::kWithheld);
+  const Settled settled = settle_contexts(Above::kWithheld, reach);
   if (settled.busy) store_release(late_unread, 1u);
-  if (settled.read_again()) residual_want();
+  if (settled.read_again) residual_want();
   return !settled.too_much;
 }
 
@@ -281,19 +324,21 @@ void residual_settle_device(int device) {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return;
   const DepthScope depth(thread);
-  if (settle(device, Above::kCharged, kPatienceNs).read_again()) residual_want();
+  if (settle(device, Above::kCharged, kPatienceNs, kEverywhere).read_again) residual_want();
 }
 
 bool residual_settle_context(int device) {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return true;
   const DepthScope depth(thread);
-  const Settled settled = settle(device, Above::kUndone, kPatienceNs);
-  if (settled.read_again()) residual_want();
+  const Settled settled = settle(device, Above::kUndone, kPatienceNs, reach_of(device));
+  if (settled.read_again) residual_want();
   return !settled.too_much;
 }
 
-void residual_late_above(int gpu) { store_release(late_above[gpu], 1u); }
+void residual_late_above(int gpu) {
+  store_release(late_above[gpu], __atomic_add_fetch(&late_moments, 1, __ATOMIC_ACQ_REL));
+}
 
 bool residual_is_measured(int gpu) { return load_acquire(measured[gpu]) != 0; }
 
@@ -303,7 +348,7 @@ void residual_settle_all() {
   ThreadRecord* thread = settler();
   if (thread == nullptr) return;
   const DepthScope depth(thread);
-  if (settle_each(false, Above::kCharged, kPatienceNs).read_again()) residual_want();
+  if (settle_each(false, Above::kCharged, kPatienceNs, kEverywhere).read_again) residual_want();
 }
 
 void residual_want() {
@@ -319,8 +364,11 @@ void residual_expect() {
 }
 
 void residual_launched() {
-  if (__atomic_exchange_n(&residual_expected, 0, __ATOMIC_ACQ_REL) != 0)
-    (void)residual_settle_late();
+  if (__atomic_exchange_n(&residual_expected, 0, __ATOMIC_ACQ_REL) == 0) return;
+  // Into a stream that may be another GPU's; nothing is withheld, but it is said.
+  Reach reach = reach_wide();
+  reach.device = reach_here().device;
+  (void)residual_settle_late(reach);
 }
 
 bool residual_defer(int device, uint64_t bytes) {
@@ -342,7 +390,14 @@ void residual_look_deferred(int device) {
   if (looks > 0) store_relaxed(deferred_looks[gpu], looks - 1);
   if (looks <= 1) __atomic_fetch_and(&residual_deferred, ~(1u << gpu), __ATOMIC_RELEASE);
   const DepthScope depth(thread);
-  if (settle(device, Above::kCharged, kPatienceBeforeRefusalNs).read_again()) residual_want();
+  if (settle(device, Above::kCharged, kPatienceBeforeRefusalNs, kEverywhere).read_again)
+    residual_want();
+}
+
+void residual_imports_freed(bool in_stream_order) {
+  const ErrnoGuard guard;
+  if (!in_stream_order) return residual_settle_all();
+  for (int device = 0; device < process.device_count; ++device) (void)residual_defer(device, 0);
 }
 
 void residual_shared() {
@@ -379,9 +434,9 @@ uint64_t residual_look(uint64_t now_ns) {
   look.interval_ns = look.interval_ns < kLookMaxNs / 2 ? look.interval_ns * 2 : kLookMaxNs;
   const bool late = __atomic_exchange_n(&late_unread, 0, __ATOMIC_ACQ_REL) != 0;
   const Above above = late ? Above::kWithheld : Above::kCharged;
-  const Settled settled = settle_each(false, above, kPatienceOfHelperNs);
+  const Settled settled = settle_each(false, above, kPatienceOfHelperNs, kEverywhere);
   if (late && settled.busy) store_release(late_unread, 1u);
-  look.due_ns = settled.read_again() ? now_ns + look.interval_ns : 0;
+  look.due_ns = settled.read_again ? now_ns + look.interval_ns : 0;
   return look.interval_ns;
 }
 
@@ -398,7 +453,7 @@ void residual_reset_after_fork() {
   memset(measured, 0, sizeof measured);
   memset(late_above, 0, sizeof late_above);
   memset(&look, 0, sizeof look);
-  wanted = shared = late_unread = residual_expected = residual_deferred = 0;
+  wanted = shared = managed_seen = late_unread = residual_expected = residual_deferred = 0;
   usage_reset_after_fork();
 }
 

@@ -17,19 +17,32 @@ void residual_take(int gpu, uint64_t bytes);
 /// Takes off the residual and off the ledger, at most what it is.
 void residual_give(int gpu, uint64_t bytes);
 
-/// Reads and charges for every device on which the process has a context. With `within_quota` a
-/// growth that does not fit is not charged, the sentence is said, and the answer is false: the
-/// caller undoes what grew. Otherwise it is charged all the same, as it is there. Where there is no
-/// figure everything stays as it is. While others are busy for too long, a caller who would undo or
-/// withhold charges what is surely there, and the helper makes up for the rest.
-bool residual_settle(bool within_quota);
+/// Where a call takes memory that no call tells, said before it. A GPU that is above its quota with
+/// what was charged unasked keeps nobody from loading on another one.
+struct Reach {
+  int device;  // above its quota there the call is refused, whenever it got there; -1 = nowhere
+  bool wide;   // it may be on others, too: there for what has come since the call began
+  uint64_t since;
+};
+/// In the current context alone, on this device alone, and in any context.
+Reach reach_here();
+Reach reach_of(int device);
+Reach reach_wide();
+
+/// Reads and charges for every device on which the process has a context, whatever the quota says.
+/// Where there is no figure everything stays as it is.
+void residual_settle();
+/// The same after a load. A growth within reach that does not fit is not charged, the sentence is
+/// said, and the answer is false: the caller undoes what grew. While others are busy for too long
+/// what is surely there is charged, and the helper makes up for the rest.
+bool residual_settle_load(const Reach& reach);
 /// After a call that may have loaded what nothing but the end of its module takes back. Charged all
-/// the same; false, and the sentence said, while the tenant is above its quota for what was loaded
-/// so: the caller hands out neither handle nor address of it.
-bool residual_settle_late();
+/// the same; false, and the sentence said, while the tenant is above its quota within reach: the
+/// caller hands out neither handle nor address of it.
+bool residual_settle_late(const Reach& reach);
 /// Charges for one device, with a context or without, whatever the quota says.
 void residual_settle_device(int device);
-/// The same within the quota, after a context was made; as residual_settle.
+/// The same within the quota, after a context was made; as residual_settle_load.
 bool residual_settle_context(int device);
 /// Charges for all of the tenant's devices, whatever the quota says.
 void residual_settle_all();
@@ -60,6 +73,10 @@ inline void residual_settle_deferred(int device) {
   if (SLUICE_UNLIKELY(load_relaxed(residual_deferred) != 0)) residual_look_deferred(device);
 }
 
+/// There is managed memory, or was: its records are looked for.
+extern uint32_t managed_seen;
+/// Memory that came by a handle was freed, of whatever GPU: nothing but the figure has it.
+SLUICE_NOINLINE void residual_imports_freed(bool in_stream_order);
 /// This process shares memory with others: whose charge it is may change by what they do.
 void residual_shared();
 bool residual_is_shared();

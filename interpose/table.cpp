@@ -10,6 +10,8 @@ extern "C" __attribute__((visibility("hidden"))) const int32_t sluice_hook_dista
 namespace sluice::interpose {
 namespace {
 
+// Names begin with a page: reading across the end of one takes strcmp longer, so that what a
+// look-up costs would hang on where the linker puts them.
 #include "driver_table.gen.inc"
 
 uint32_t name_hash(const char* text) {

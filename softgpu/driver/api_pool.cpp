@@ -37,8 +37,8 @@ CUresult allocate(CUdeviceptr* out, std::size_t bytes, const PoolRef* chosen, CU
     pool = gpu.pool;
   }
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // A captured allocation is the graph's own memory.
-  if (capture_has(*stream)) return graph_memory_capture(stream, bytes, *out);
+  // A captured allocation is the graph's own memory, with the pool's properties.
+  if (capture_has(*stream)) return graph_memory_capture(stream, pool->gpu(), bytes, *out);
   const CUresult ordered = capture_order_check(*stream);
   return ordered == CUDA_SUCCESS ? pool->allocate(stream, bytes, *out) : ordered;
 }

@@ -100,8 +100,10 @@ class GraphMemoryUse {
 CUresult graph_memory_free(CUdeviceptr address, const StreamRef& stream);
 CUresult graph_memory_free(CUdeviceptr address, const ContextRef& context);
 
-/// cuMemAllocAsync and cuMemFreeAsync in a stream that captures.
-CUresult graph_memory_capture(const StreamRef& stream, std::size_t bytes, CUdeviceptr& address);
+/// cuMemAllocAsync, from whichever pool, and cuMemFreeAsync in a stream that captures. The memory
+/// is on the pool's device.
+CUresult graph_memory_capture(const StreamRef& stream, const Gpu& gpu, std::size_t bytes,
+                              CUdeviceptr& address);
 CUresult graph_memory_capture_free(const StreamRef& stream, CUdeviceptr address);
 
 }  // namespace softgpu::driver

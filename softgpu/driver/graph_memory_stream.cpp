@@ -22,10 +22,11 @@ CUresult graph_memory_free(CUdeviceptr address, const ContextRef& context) {
   return result;
 }
 
-CUresult graph_memory_capture(const StreamRef& stream, std::size_t bytes, CUdeviceptr& address) {
+CUresult graph_memory_capture(const StreamRef& stream, const Gpu& gpu, std::size_t bytes,
+                              CUdeviceptr& address) {
   CUDA_MEM_ALLOC_NODE_PARAMS params{};
   params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, stream->owner().gpu.ordinal};
+  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.ordinal};
   params.bytesize = bytes;
   GraphAllocationRef allocation;
   CUresult result = GraphAllocation::create(params, allocation);

@@ -119,7 +119,8 @@ class Pairing {
     }
     return {};
   }
-  const std::map<Node*, Node*>& pairs() const { return pairs_; }
+  /// In the order in which they were found: what is wrong with several is told of the first.
+  const std::vector<std::pair<Node*, Node*>>& pairs() const { return pairs_; }
 
  private:
   static UpdateFailure topology(Node* node = nullptr, Node* from = nullptr) {
@@ -134,17 +135,19 @@ class Pairing {
     return exits;
   }
   bool meet(Node* target, Node* source) {
-    const auto known = pairs_.find(target);
-    if (known != pairs_.end()) return known->second == source;
+    const auto known = becomes_.find(target);
+    if (known != becomes_.end()) return known->second == source;
     if (!met_.insert(source).second) return false;
-    pairs_[target] = source;
+    becomes_[target] = source;
+    pairs_.emplace_back(target, source);
     open_.emplace_back(target, source);
     return true;
   }
 
   const Graph& target_;
   const Graph& source_;
-  std::map<Node*, Node*> pairs_;
+  std::vector<std::pair<Node*, Node*>> pairs_;
+  std::map<Node*, Node*> becomes_;
   std::set<const Node*> met_;
   std::deque<std::pair<Node*, Node*>> open_;
 };

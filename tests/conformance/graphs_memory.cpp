@@ -384,5 +384,27 @@ ROW(graphs, captured_allocation_becomes_nodes) {
   MUST(cuGraphDestroy(graph));
 }
 
+ROW(graphs, captured_allocation_is_where_its_pool_is) {
+  settings_soft({{"SOFTGPU_COUNT", "2"}});
+  if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  const Context context;
+  const CUstream stream = stream_new();
+  for (const int device : {1, 0}) {
+    CUmemoryPool pool = nullptr;
+    CUdeviceptr address = 0;
+    CUgraph graph = nullptr;
+    CUDA_MEM_ALLOC_NODE_PARAMS params{};
+    MUST(cuDeviceGetDefaultMemPool(&pool, device));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuMemAllocFromPoolAsync(&address, 4096, pool, stream));
+    MUST(cuStreamEndCapture(stream, &graph));
+    MUST(cuGraphMemAllocNodeGetParams(nodes_of(graph).at(0), &params));
+    EXPECT_EQ(params.poolProps.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+    EXPECT_EQ(params.poolProps.location.id, device);
+    EXPECT_EQ(params.dptr, address);
+    MUST(cuGraphDestroy(graph));
+  }
+}
+
 }  // namespace
 }  // namespace conformance

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include <atomic>
+
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeNvml fake_nvml;
@@ -18,8 +20,22 @@ void entry_copy(nvmlProcessInfo_v1_t* out, const nvmlProcessInfo_t& from) {
 }
 void entry_copy(nvmlProcessInfo_t* out, const nvmlProcessInfo_t& from) { *out = from; }
 
+const auto kSecond = reinterpret_cast<nvmlDevice_t>(3);
+
+template <class Info>
+nvmlReturn_t list_second(unsigned* count, Info* infos) {
+  const unsigned room = *count;
+  *count = fake_nvml.second_bytes == 0 ? 0 : 1;
+  if (*count > room) return kInsufficientSize;
+  nvmlProcessInfo_t one = fake_nvml.processes[0];
+  one.usedGpuMemory = std::atomic_ref(fake_nvml.second_bytes);
+  if (*count == 1) entry_copy(&infos[0], one);
+  return 0;
+}
+
 template <class Info>
 nvmlReturn_t list(nvmlDevice_t device, unsigned* count, Info* infos) {
+  if (device == kSecond) return list_second(count, infos);
   const unsigned room = *count;
   const bool hidden = room > 0 && fake_nvml.hidden_reads > 0;
   if (hidden) --fake_nvml.hidden_reads;
@@ -39,8 +55,9 @@ nvmlReturn_t list(nvmlDevice_t device, unsigned* count, Info* infos) {
 FAKE nvmlReturn_t nvmlInit_v2() { return fake_nvml.init_result; }
 FAKE nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
   // The first device's handle is null for the programs; the shim takes that for none.
-  if (strncmp(uuid, "GPU-a0a0", 8) != 0) return kNotFound;
-  *device = reinterpret_cast<nvmlDevice_t>(2);
+  const bool second = strncmp(uuid, "GPU-a1a1", 8) == 0;
+  if (!second && strncmp(uuid, "GPU-a0a0", 8) != 0) return kNotFound;
+  *device = second ? kSecond : reinterpret_cast<nvmlDevice_t>(2);
   return 0;
 }
 FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t* memory) {

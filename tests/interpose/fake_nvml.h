@@ -1,5 +1,6 @@
 // An NVML for tests: two devices with 8 GiB of which 3 are used, the first of them the fake
-// driver's. It says of processes what it is told through the exported `fake_nvml`.
+// driver's, whose second one is known by its UUID. It says of processes what it is told through the
+// exported `fake_nvml`.
 #pragma once
 
 #include "interpose/cuda_api.h"
@@ -15,4 +16,5 @@ struct FakeNvml {
   unsigned long long used_more;      // in use on the devices, besides the 3 GiB
   unsigned long long late_reads;     // so many lists still have
   unsigned long long late_bytes;     // so much more of the first process, which is gone already
+  unsigned long long second_bytes;  // what that has on the fake driver's second device; 0 = nothing
 };

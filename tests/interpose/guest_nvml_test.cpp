@@ -106,6 +106,27 @@ TEST_F(GuestNvmlTest, TheOwnFigureCountsLessWhatIsKnown) {
   EXPECT_EQ(held(), 10 * kMiB);
 }
 
+// NVML's figure may not have managed memory, and while its pages are elsewhere it does not.
+TEST_F(GuestNvmlTest, ManagedMemoryThatTheFigureHasNotHidesNoContext) {
+  listed(static_cast<unsigned>(getpid()), 41 * kMiB);
+  cuda_start();
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  CUdeviceptr plain = 0, managed = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&plain, 4 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocManaged(&managed, 50 * kMiB, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  const auto figure = [&](unsigned long long bytes) {
+    nvml->processes[0].usedGpuMemory = bytes;
+    EXPECT_EQ(cuIpcGetMemHandle(nullptr, 0), CUDA_SUCCESS);  // reads it
+    return held() / kMiB;
+  };
+  EXPECT_EQ(figure((41 + 4 + 50) * kMiB), 41u + 4 + 50) << "all of it is counted";
+  EXPECT_EQ(figure((41 + 4 + 45) * kMiB), 41u + 4 + 45) << "nearly all of it";
+  EXPECT_EQ(figure((41 + 4) * kMiB), 30u + 4 + 50) << "none: a context is what the broker said";
+  EXPECT_EQ(figure((20 + 4) * kMiB), 20u + 4 + 50) << "or what there can be";
+  ASSERT_EQ(cuMemFree_v2(managed), CUDA_SUCCESS);
+  EXPECT_EQ(figure((20 + 4) * kMiB), 20u + 4) << "by the figure again";
+}
+
 TEST_F(GuestNvmlTest, GreenContextsAreMeasuredAndOneThatDoesNotFitIsTakenBack) {
   listed(static_cast<unsigned>(getpid()), 41 * kMiB);
   cuda_start();

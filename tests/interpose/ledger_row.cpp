@@ -2,10 +2,12 @@
 // ledger with the GPUs' own account, byte for byte, whenever the program comes to a point where
 // both must agree (ledger_points.c) and when it has ended: ledger_row SHIM POINTS DIRECTORY PROGRAM
 // ARGUMENT... Its exit code says whether they did; what became of the row is in its last words.
-// LEDGER_QUOTA is the tenant's on each GPU, in bytes; without it there is none.
+// LEDGER_QUOTA is the tenant's on each GPU, in bytes, and behind a comma what it is on all but the
+// first; without it there is none.
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -86,6 +88,10 @@ int main(int argc, char** argv) {
   const char* quota = getenv("LEDGER_QUOTA");
   TestBroker broker(quota == nullptr ? 0 : strtoull(quota, nullptr, 10), kRowContext);
   row_gpus_name(broker, argv[3]);
+  if (const char* others = quota == nullptr ? nullptr : strchr(quota, ','); others != nullptr) {
+    for (std::uint32_t gpu = 1; gpu < broker.lease().gpu_count; ++gpu)
+      broker.lease().gpus[gpu].memory_max_bytes = strtoull(others + 1, nullptr, 10);
+  }
   broker.lease_store(sluice::protocol::kLeaseOpen);
   Points points;
   const std::string preload = std::string(argv[2]) + ":" + argv[1];

@@ -129,9 +129,8 @@ void limit_change(Step& step) {
   const int device = step.device_here();
   step.say(std::to_string(limit) + " " + std::to_string(value));
   const CUresult result = CALL(step, cuCtxSetLimit, limit, value);
+  step.refused(result, device, limit == CU_LIMIT_STACK_SIZE ? value * 2048 * 16 : 0);
   if (limit == CU_LIMIT_STACK_SIZE) {
-    if (Accounts::get().used(1 - device) <= step.limit.quota)
-      step.refused(result, device, value * 2048 * 16);
     step.limit.step_most = std::max(step.limit.step_most, value * 2048 * 16);
   }
   size_t now = 0;
@@ -170,9 +169,7 @@ void module_load(Step& step) {
       step.random.chance(70)
           ? CALL(step, cuModuleLoadData, &module, text.c_str())
           : CALL(step, cuModuleLoadDataEx, &module, text.c_str(), 0, nullptr, nullptr);
-  // A load is also refused while another GPU is above its quota for what was not asked for.
-  if (Accounts::get().used(1 - device) <= step.limit.quota)
-    step.refused(result, device, bytes + kMiBytes);
+  step.refused(result, device, bytes + kMiBytes);
   step.limit.step_most = std::max(step.limit.step_most, bytes + kMiBytes);
   step.output("module", result, module, untouched<CUmodule>());
   if (result == CUDA_SUCCESS) *slot = {{true, step.here()}, module, bytes};
@@ -190,20 +187,37 @@ void module_use(Step& step) {
   if (slot == nullptr) return;
   step.say("code " + std::to_string(step.world.modules.number(*slot)));
   CUfunction function = untouched<CUfunction>();
+  // Wherever it is asked for from.
+  const int device =
+      slot->context < 0 ? -1 : step.world.contexts[static_cast<std::size_t>(slot->context)].device;
   const char* name = step.random.of({"first", "second", "third"});
   const CUresult found = CALL(step, cuModuleGetFunction, &function, slot->handle, name);
+  step.withheld(found, device);
   step.output("function", found, function, untouched<CUfunction>());
   CUdeviceptr address = kUntouched;
   size_t bytes = 0;
-  if (CALL(step, cuModuleGetGlobal, &address, &bytes, slot->handle, "room") == CUDA_SUCCESS)
-    step.say(std::to_string(bytes));
+  const CUresult variable = CALL(step, cuModuleGetGlobal, &address, &bytes, slot->handle, "room");
+  step.withheld(variable, device);
+  if (variable == CUDA_SUCCESS) step.say(std::to_string(bytes));
   int registers = 0;
   if (found != CUDA_SUCCESS) return;
   CALL(step, cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
-  CALL(step, cuFuncLoad, function);
+  step.withheld(CALL(step, cuFuncLoad, function), device);
   // In the function's own context only: nobody knows when another one's stream will have run it.
   if (step.here() == slot->context && step.capture_of(nullptr) == nullptr)
     CALL(step, cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+}
+
+/// There is a device on which its contexts have no room for it.
+void library_refused(Step& step, std::size_t bytes) {
+  for (int device = 0; device < kDevices; ++device) {
+    std::size_t copies = 0;
+    for (const ContextSlot& slot : step.world.contexts)
+      copies += slot.live && slot.device == device ? 1 : 0;
+    const std::size_t quota = step.limit.quota[device];
+    if (quota == 0 || Accounts::get().used(device) + copies * (bytes + kMiBytes) > quota) return;
+  }
+  step.fault("refused, though it fits into all contexts");
 }
 
 void library_load(Step& step) {
@@ -216,6 +230,7 @@ void library_load(Step& step) {
   const CUresult result = CALL(step, cuLibraryLoadData, &library, text.c_str(), nullptr, nullptr, 0,
                                nullptr, nullptr, 0);
   // It is loaded into every context there is, or late into any.
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) library_refused(step, bytes);
   step.limit.unasked_sum += step.world.contexts.size() * (bytes + kMiBytes);
   step.output("library", result, library, untouched<CUlibrary>());
   if (result == CUDA_SUCCESS) *slot = {{true, -1}, library, bytes};
@@ -233,19 +248,21 @@ void library_use(Step& step) {
   if (slot == nullptr) return;
   step.say("library " + std::to_string(step.world.libraries.number(*slot)));
   CUkernel kernel = untouched<CUkernel>();
-  if (CALL(step, cuLibraryGetKernel, &kernel, slot->handle,
-           step.random.of({"first", "second", "third"})) != CUDA_SUCCESS)
-    return;
+  const int device = step.here() < 0 ? -1 : step.device_here();
+  const CUresult found = CALL(step, cuLibraryGetKernel, &kernel, slot->handle,
+                              step.random.of({"first", "second", "third"}));
+  step.withheld(found, device);
+  if (found != CUDA_SUCCESS) return;
   CUfunction function = nullptr;
   CUdeviceptr address = kUntouched;
   size_t bytes = 0;
   int value = 0;
   switch (step.random.below(4)) {
     case 0:
-      CALL(step, cuKernelGetFunction, &function, kernel);
+      step.withheld(CALL(step, cuKernelGetFunction, &function, kernel), device);
       break;
     case 1:
-      CALL(step, cuLibraryGetGlobal, &address, &bytes, slot->handle, "room");
+      step.withheld(CALL(step, cuLibraryGetGlobal, &address, &bytes, slot->handle, "room"), device);
       break;
     case 2:
       CALL(step, cuKernelGetAttribute, &value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel,

@@ -56,7 +56,9 @@ void node_allocate(Step& step) {
   const CUresult result =
       CALL(step, cuGraphAddMemAllocNode, &node, slot->handle, after.data(), after.size(), &params);
   step.output("node", result, node, untouched<CUgraphNode>());
-  if (result == CUDA_SUCCESS) slot->deeds.allocations.push_back({params.dptr, params.bytesize});
+  if (result == CUDA_SUCCESS)
+    slot->deeds.allocations.push_back(
+        {params.dptr, params.bytesize, false, params.poolProps.location.id});
 }
 
 void node_free(Step& step) {
@@ -213,6 +215,16 @@ void launched(Step& step, const GraphDeeds& deeds) {
   }
 }
 
+/// It must not fit on one of the devices. What is loaded with its first launch is little.
+void graph_refused(Step& step, CUresult result, const GraphDeeds& deeds) {
+  for (int device = 0; device < kDevices; ++device) {
+    const std::size_t bytes = deeds.chunk_bytes(device);
+    if (bytes != 0 && Accounts::get().used(device) + bytes > step.limit.quota[device]) return;
+  }
+  for (int device = 0; device < kDevices; ++device)
+    step.refused(result, device, deeds.chunk_bytes(device));
+}
+
 void exec_launch(Step& step) {
   ExecSlot* slot = step.world.execs.live_one(step.random);
   if (slot == nullptr || slot->deeds.spoiled) return;
@@ -224,7 +236,7 @@ void exec_launch(Step& step) {
     return;
   }
   const CUresult result = CALL(step, cuGraphLaunch, slot->handle, stream);
-  step.refused(result, 0, slot->deeds.chunk_bytes() + step.limit.quota);
+  graph_refused(step, result, slot->deeds);
   if (result == CUDA_SUCCESS) launched(step, slot->deeds);
 }
 
@@ -232,7 +244,7 @@ void exec_upload(Step& step) {
   ExecSlot* slot = step.world.execs.live_one(step.random);
   if (slot == nullptr || slot->deeds.spoiled) return;
   exec_say(step, *slot);
-  CALL(step, cuGraphUpload, slot->handle, step.stream());
+  graph_refused(step, CALL(step, cuGraphUpload, slot->handle, step.stream()), slot->deeds);
 }
 
 void exec_update(Step& step) {

@@ -32,12 +32,12 @@ CUmemoryPool pool_any(Step& step, int* device, bool* bounded = nullptr) {
 }
 
 void pooled_taken(Step& step, CUresult result, CUdeviceptr address, std::size_t bytes,
-                  CUstream stream) {
+                  CUstream stream, int device) {
   step.output("address", result, address, CUdeviceptr{kUntouched});
   if (result != CUDA_SUCCESS) return;
   // In a capture it is the graph's, and not there before the graph is launched.
   if (GraphDeeds* deeds = step.capture_of(stream); deeds != nullptr) {
-    deeds->allocations.push_back({address, bytes});
+    deeds->allocations.push_back({address, bytes, false, device});
     step.say("captured");
     return;
   }
@@ -55,10 +55,10 @@ void allocate_async(Step& step) {
   step.say(std::to_string(bytes));
   const CUstream stream = step.stream();
   CUdeviceptr address = kUntouched;
-  // The stream's device is not known here: the larger account of the two is the weaker claim.
+  const int device = step.device_of(stream);
   const CUresult result = CALL(step, cuMemAllocAsync, &address, bytes, stream);
   step.limit.step_most = std::max(step.limit.step_most, chunks(bytes));
-  pooled_taken(step, result, address, bytes, stream);
+  pooled_taken(step, result, address, bytes, stream, device);
 }
 
 void allocate_from_pool(Step& step) {
@@ -72,7 +72,7 @@ void allocate_from_pool(Step& step) {
   const CUresult result = CALL(step, cuMemAllocFromPoolAsync, &address, bytes, pool, stream);
   if (!bounded) step.refused(result, device, chunks(bytes));
   step.limit.step_most = std::max(step.limit.step_most, chunks(bytes));
-  pooled_taken(step, result, address, bytes, stream);
+  pooled_taken(step, result, address, bytes, stream, device);
 }
 
 void async_wrongly(Step& step) {

@@ -1,9 +1,10 @@
 // A random program (random_world.h): random_program SEED STEPS [WITHOUT]. WITHOUT lists steps that
 // are left out ("3,7-9"). The trace is on stdout. Every thirty steps or so the program comes to
 // rest: captures are ended and contexts waited for, which is where ledger_points.c has the accounts
-// compared. RANDOM_QUOTA is the quota of each device that it runs under; then what the program is
-// shown of its memory must be the device's own account at these points, and at its end the most
-// that a device ever held within the quota. The exit code is 1 for whatever is wrong by itself.
+// compared. RANDOM_QUOTA ("bytes" or "bytes,bytes") is the quota of each device that it runs under;
+// then what the program is shown of its memory must be the device's own account at these points,
+// and at its end the most that a device ever held within the quota. The exit code is 1 for whatever
+// is wrong by itself.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,8 +84,11 @@ constexpr char kCode[] = R"(.version 7.0
 class Program : public Threads {
  public:
   explicit Program(std::uint64_t seed) : seed_(seed) {
-    if (const char* quota = getenv("RANDOM_QUOTA"); quota != nullptr)
-      limit_.quota = strtoull(quota, nullptr, 10);
+    if (const char* quota = getenv("RANDOM_QUOTA"); quota != nullptr) {
+      limit_.quota[0] = limit_.quota[1] = strtoull(quota, nullptr, 10);
+      if (const char* comma = strchr(quota, ','); comma != nullptr)
+        limit_.quota[1] = strtoull(comma + 1, nullptr, 10);
+    }
     // Nobody has measured what a context takes: the first one on a GPU may be too much, and undone.
     if (getenv("SLUICE_MEMORY") != nullptr) limit_.step_most = kContextBytes;
     Random random(seed, 0);
@@ -120,6 +124,10 @@ class Program : public Threads {
   bool faulty_ = false;
 };
 
+// What lies between devices is in programs from this seed on: what one of a smaller seed does
+// stays, whatever is added there.
+constexpr std::uint64_t kSeedOfDevices = 10000;
+
 /// Families are in a program more or less, or not at all.
 void Program::kinds_choose(Random& random) {
   StepKinds all;
@@ -130,6 +138,10 @@ void Program::kinds_choose(Random& random) {
   std::map<std::string, unsigned> factors;
   for (const StepKind& kind : all) {
     if (!factors.contains(kind.family)) factors[kind.family] = random.of({0u, 1u, 1u, 4u});
+  }
+  if (seed_ >= kSeedOfDevices) {
+    device_steps(all);
+    factors["devices"] = random.of({1u, 1u, 3u});
   }
   for (StepKind kind : all) {
     kind.weight *= factors[kind.family];
@@ -203,8 +215,8 @@ void Program::captures_end(Step& step) {
 
 /// What a limited program is shown, once it has come to rest.
 void Program::account_look(Step& step) {
-  if (limit_.quota == 0) return;
   const int device = step.device_here();
+  if (limit_.quota[device] == 0) return;
   size_t free = 0, total = 0;
   std::uint64_t used = 0;
   const char* patience = getenv("LEDGER_PATIENCE_MS");
@@ -256,6 +268,8 @@ void Program::all_free(Step& step) {
   }
   for (PieceSlot& slot : world_.pieces)
     if (slot.live) CALL(step, cuMemRelease, slot.handle);
+  for (ImportSlot& slot : world_.imports)
+    if (slot.live) CALL(step, cuDestroyExternalMemory, slot.handle);
   for (int device = 0; device < kDevices; ++device) {
     CUmemoryPool pool = nullptr;
     cuDeviceGetDefaultMemPool(&pool, device);
@@ -267,10 +281,11 @@ void Program::all_free(Step& step) {
 void Program::peaks_look() {
   for (int device = 0; device < kDevices; ++device) {
     const std::uint64_t peak = Accounts::get().peak(device);
-    const std::uint64_t allowed = limit_.quota + limit_.step_most + limit_.unasked_sum;
-    if (limit_.quota == 0 || peak <= allowed) continue;
+    const std::size_t quota = limit_.quota[device];
+    const std::uint64_t allowed = quota + limit_.step_most + limit_.unasked_sum;
+    if (quota == 0 || peak <= allowed) continue;
     printf("end FAULT: GPU %d held %llu bytes, the quota is %zu, and %zu and %zu may be beyond\n",
-           device, static_cast<unsigned long long>(peak), limit_.quota, limit_.step_most,
+           device, static_cast<unsigned long long>(peak), quota, limit_.step_most,
            limit_.unasked_sum);
     faulty_ = true;
   }

@@ -4,9 +4,10 @@
   random_programs.py RUNNER SHIM POINTS PROGRAM LIBRARIES [--seeds=1-20,77] [--steps=N] [--without=LIST] [--tries=N] [--shrink] [--trace]
 
 Each seed is run bare; as a tenant under a broker whose quota it never meets, the ledger compared with the devices' own account
-wherever it comes to rest (ledger_row); by itself with SLUICE_MEMORY; and under both with quotas that are far too small. The
-traces of the first three are the same. A seed that fails is told with the command line that runs it again; --shrink leaves out
-steps as long as it still fails in the same way, and shows what is left.
+wherever it comes to rest (ledger_row); by itself with SLUICE_MEMORY; under both with quotas that are far too small; and under a
+broker with one that is so on one of the two GPUs, and ample on the other. The traces of the first three are the same. A seed
+that fails is told with the command line that runs it again; --shrink leaves out steps as long as it still fails in the same
+way, and shows what is left.
 """
 import argparse
 import concurrent.futures
@@ -23,7 +24,7 @@ for name in ("runner", "shim", "points", "program", "libraries"):
 parser.add_argument("--seeds", default="1-20")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--without", default="")
-parser.add_argument("--modes", default="broker,alone,tight,tight_alone")
+parser.add_argument("--modes", default="broker,alone,tight,tight_alone,tight_one")
 parser.add_argument("--jobs", type=int, default=2)
 parser.add_argument("--tries", type=int, default=1)
 parser.add_argument("--shrink", action="store_true")
@@ -43,16 +44,18 @@ def quota_of(seed):
 
 def program_run(seed, mode, without):
     """The trace, and what is wrong with it by itself."""
-    quota = quota_of(seed) if mode.startswith("tight") else AMPLE
+    quota = str(quota_of(seed) if mode.startswith("tight") else AMPLE)
+    if mode == "tight_one":
+        quota = f"{AMPLE},{quota}" if seed // 2 % 2 == 0 else f"{quota},{AMPLE}"
     program = [options.program, str(seed), str(options.steps), without]
     with tempfile.TemporaryDirectory(prefix="sluice-random-") as directory:
         extra = {"SOFTGPU_DIR": directory}
         if mode != "bare":
-            extra["RANDOM_QUOTA"] = str(quota)
+            extra["RANDOM_QUOTA"] = quota
         if mode.endswith("alone"):
-            extra |= {"LD_PRELOAD": options.shim, "SLUICE_MEMORY": str(quota), "SLUICE_SOCKET": "/nonexistent"}
+            extra |= {"LD_PRELOAD": options.shim, "SLUICE_MEMORY": quota, "SLUICE_SOCKET": "/nonexistent"}
         elif mode != "bare":
-            extra["LEDGER_QUOTA"] = str(quota)
+            extra["LEDGER_QUOTA"] = quota
             program = [options.runner, options.shim, options.points, directory] + program
         try:
             done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment | extra, timeout=120)

@@ -45,10 +45,12 @@ void World::context_ended(int context) {
   for (auto& [id, deeds] : captures) spoil(deeds);
 }
 
-std::size_t GraphDeeds::chunk_bytes() const {
+std::size_t GraphDeeds::chunk_bytes(int device) const {
   std::size_t sum = 0;
-  for (const Allocation& allocation : allocations)
-    sum += (allocation.bytes + kChunk - 1) / kChunk * kChunk;
+  for (const Allocation& allocation : allocations) {
+    if (allocation.device < 0 || allocation.device == device)
+      sum += (allocation.bytes + kChunk - 1) / kChunk * kChunk;
+  }
   return sum;
 }
 
@@ -60,11 +62,13 @@ CUresult Step::note(const char* call, CUresult result) {
 }
 
 void Step::refused(CUresult result, int device, std::size_t bytes) {
-  if (result != CUDA_ERROR_OUT_OF_MEMORY || limit.quota == 0) return;
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || device < 0) return;
+  const std::size_t quota = limit.quota[device];
   const std::uint64_t used = Accounts::get().used(device);
-  if (used + bytes <= limit.quota)
+  if (quota != 0 && used + bytes <= quota)
     fault("refused, though it fits: " + std::to_string(used) + " used and " +
-          std::to_string(bytes) + " more of " + std::to_string(limit.quota));
+          std::to_string(bytes) + " more of " + std::to_string(quota) + " of GPU " +
+          std::to_string(device));
 }
 
 int Step::here() {
@@ -79,6 +83,16 @@ int Step::here() {
 int Step::device_here() {
   const int context = here();
   return context < 0 ? 0 : world.contexts[static_cast<std::size_t>(context)].device;
+}
+
+int Step::device_of(CUstream stream) {
+  for (const StreamSlot& slot : world.streams) {
+    if (slot.live && slot.handle == stream && slot.context >= 0)
+      return world.contexts[static_cast<std::size_t>(slot.context)].device;
+  }
+  const bool special =
+      stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  return special && here() >= 0 ? device_here() : -1;
 }
 
 std::string Step::name_of(CUcontext context) const {

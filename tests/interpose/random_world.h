@@ -98,14 +98,15 @@ struct GraphDeeds {
     CUdeviceptr address;
     std::size_t bytes;
     bool freed = false;  // by the graph itself
+    int device = -1;     // -1: not known
   };
   std::vector<Allocation> allocations;
   std::vector<CUdeviceptr> frees;  // of others' allocations
   unsigned contexts = 0;           // in which its nodes run, a bit for each slot
   bool spoiled = false;            // a node names memory or a context that may have gone
 
-  /// Of its allocations.
-  std::size_t chunk_bytes() const;
+  /// Of its allocations on a device, and of those that nobody knows the device of.
+  std::size_t chunk_bytes(int device) const;
 };
 struct GraphSlot : Object {
   CUgraph handle = nullptr;
@@ -122,6 +123,12 @@ struct ModuleSlot : Object {
 struct LibrarySlot : Object {
   CUlibrary handle = nullptr;
   std::size_t bytes = 0;
+};
+
+struct ImportSlot : Object {  // external memory
+  CUexternalMemory handle = nullptr;
+  std::size_t bytes = 0;
+  int device = 0;
 };
 
 template <class Slot, std::size_t count>
@@ -166,6 +173,7 @@ struct World {
   Slots<ExecSlot, 6> execs;
   Slots<ModuleSlot, 4> modules;
   Slots<LibrarySlot, 3> libraries;
+  Slots<ImportSlot, 3> imports;
 
   std::map<cuuint64_t, GraphDeeds> captures;  // by the id of a capture in progress
   bool capturing = false;                     // something may have captured since the last rest
@@ -176,9 +184,9 @@ struct World {
   void context_ended(int context);
 };
 
-/// The limit that a run is under, 0 = none that it could meet, and what it may exceed that by.
+/// The limits that a run is under, 0 = none that it could meet, and what it may exceed them by.
 struct Limit {
-  std::size_t quota = 0;
+  std::size_t quota[kDevices] = {};
   std::size_t step_most = 0;    // the most that one call may have taken for a moment
   std::size_t unasked_sum = 0;  // what is charged without being asked for
 };
@@ -207,6 +215,8 @@ class Step {
   }
   /// A refused allocation: what is there and `bytes` more must not fit.
   void refused(CUresult result, int device, std::size_t bytes);
+  /// Refused while a device is above its quota: so it must be.
+  void withheld(CUresult result, int device) { refused(result, device, 0); }
   void fault(const std::string& text) {
     line += " FAULT: " + text;
     faulty = true;
@@ -215,6 +225,8 @@ class Step {
   /// The slot of the context that is current to this thread, -1: none that lives.
   int here();
   int device_here();
+  /// Of a stream, -1: not known.
+  int device_of(CUstream stream);
   std::string name_of(CUcontext context) const;
   /// Takes contexts that have ended from all threads' stacks: a new one may get such a handle.
   void stale_forget();
@@ -254,6 +266,7 @@ void graph_steps(StepKinds& kinds);
 void stream_steps(StepKinds& kinds);
 void context_steps(StepKinds& kinds);
 void module_steps(StepKinds& kinds);
+void device_steps(StepKinds& kinds);
 
 /// The account that the devices themselves keep.
 class Accounts {

@@ -66,6 +66,21 @@ TEST(RecordsTest, KindsShareNoKeys) {
   EXPECT_TRUE(records->find(RecordKind::kPointer, 42, &out));
 }
 
+// The module of a handle that was given out has ended, and a context got its address.
+TEST(RecordsTest, HandlesTakeNothingOfAContextThatHasTheirOwnersAddress) {
+  auto records = std::make_unique<Records>();
+  const int owner = 0;
+  uint64_t key = 0, bytes[kDevicesMax] = {};
+  for (const RecordKind kind : {RecordKind::kFunction, RecordKind::kKernel, RecordKind::kVariable,
+                                RecordKind::kModule, RecordKind::kManaged}) {
+    ASSERT_TRUE(records->insert({++key, kind == RecordKind::kModule ? 0u : 7u, &owner, kind, 2}));
+  }
+  ASSERT_TRUE(records->insert({++key, 5, &owner, RecordKind::kPointer, 2}));
+  records->remove_context(&owner, bytes);
+  EXPECT_EQ(bytes[2], 5u);
+  EXPECT_EQ(records->count(), 0u);
+}
+
 TEST(RecordsTest, AContextsEndTakesItsRecordsAlongByDevice) {
   auto records = std::make_unique<Records>();
   const int a = 0, b = 0;

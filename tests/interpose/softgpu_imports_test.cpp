@@ -130,7 +130,49 @@ TEST_F(SoftGpuImportsTest, ExternalMemory) {
   holds(0, 0, "destroyed");
 }
 
-TEST_F(SoftGpuImportsTest, MemoryOfAPool) {
+// Nothing but the figure has it, once the handle that it was made by is gone; and it is free when
+// its free has returned.
+TEST_F(SoftGpuImportsTest, ABufferOfTheOwnMemoryIsGoneWithItsFree) {
+  for (const int gpu : {0, 1}) {
+    CUmemGenericAllocationHandle piece = 0;
+    CUmemAllocationProp properties = on_device(gpu);
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
+    ASSERT_EQ(cuMemCreate(&piece, 8 * kMiB, &properties, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemExportToShareableHandle(&what.handle.fd, piece,
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              CUDA_SUCCESS);
+    what.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    what.size = 8 * kMiB;
+    CUexternalMemory memory = nullptr;
+    ASSERT_EQ(cuImportExternalMemory(&memory, &what), CUDA_SUCCESS);
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC all{};
+    all.size = 8 * kMiB;
+    CUdeviceptr buffer = 0, rest = 0, again = 0;
+    ASSERT_EQ(cuExternalMemoryGetMappedBuffer(&buffer, memory, &all), CUDA_SUCCESS);
+    ASSERT_EQ(cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemRelease(piece), CUDA_SUCCESS);
+    come_to(gpu == 0 ? 8 * kMiB : 0, gpu == 0 ? 0 : 8 * kMiB, "the buffer has it");
+    ASSERT_EQ(cuCtxPushCurrent(gpu == 0 ? context : second), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemAlloc(&rest, kQuota - held_total(gpu)), CUDA_SUCCESS);
+    on_thread(gpu == 0 ? second : context, [&] { ASSERT_EQ(cuMemFree(buffer), CUDA_SUCCESS); });
+    EXPECT_EQ(cuMemAlloc(&again, 8 * kMiB), CUDA_SUCCESS) << "on GPU " << gpu;
+    EXPECT_EQ(cuMemFree(again), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemFree(rest), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+    holds(0, 0, "freed");
+  }
+}
+
+class SoftGpuPoolImportsTest : public SoftGpuImportsTest {
+ protected:
+  void SetUp() override;
+  CUdeviceptr at = 0;
+};
+
+// Memory of a pool of the maker's, who is dead.
+void SoftGpuPoolImportsTest::SetUp() {
+  SoftGpuImportsTest::SetUp();
   const uint64_t pool = must(maker.ask(PartnerOp::kPoolCreate));
   const uint64_t pointer = must(maker.ask(PartnerOp::kPoolAlloc, pool, kMiB));
   must(maker.ask(PartnerOp::kSynchronize));
@@ -144,12 +186,25 @@ TEST_F(SoftGpuImportsTest, MemoryOfAPool) {
   ASSERT_EQ(exported.result, CUDA_SUCCESS);
   CUmemPoolPtrExportData from;
   memcpy(&from, exported.blob, sizeof from);
-  CUdeviceptr at = 0;
   ASSERT_EQ(cuMemPoolImportPointer(&at, imported, &from), CUDA_SUCCESS);
   maker_holds(2 * kMiB, "imported");
   maker_dies();
   come_to(0, 2 * kMiB, "its maker is dead");
+}
+
+TEST_F(SoftGpuPoolImportsTest, FreedAtOnce) {
   ASSERT_EQ(cuMemFree(at), CUDA_SUCCESS);
+  come_to(0, 0, "freed");
+}
+
+TEST_F(SoftGpuPoolImportsTest, FreedInStreamOrder) {
+  CUdeviceptr rest = 0, again = 0;
+  with_second([&] { ASSERT_EQ(cuMemAlloc(&rest, kQuota - held_total(1)), CUDA_SUCCESS); });
+  ASSERT_EQ(cuMemFreeAsync(at, stream_there), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamSynchronize(stream_there), CUDA_SUCCESS);
+  with_second([&] { EXPECT_EQ(cuMemAlloc(&again, 2 * kMiB), CUDA_SUCCESS) << "it has come back"; });
+  EXPECT_EQ(cuMemFree(again), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree(rest), CUDA_SUCCESS);
   come_to(0, 0, "freed");
 }
 

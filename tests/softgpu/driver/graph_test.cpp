@@ -169,4 +169,39 @@ TEST_F(Driver, AGraphByHandKeepsItsOrder) {
   });
 }
 
+// Whatever addresses the nodes got: what is told is the difference of the first exit node.
+TEST_F(Driver, AnUpdateThatFailsForSeveralNodesTellsOfTheFirst) {
+  WithContext([](CUcontext) {
+    const CUDA_HOST_NODE_PARAMS host{[](void*) {}, nullptr};
+    CUDA_MEM_ALLOC_NODE_PARAMS memory{};
+    memory.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    memory.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    memory.bytesize = 4096;
+    std::vector<CUgraphExec> kept;  // what is freed in between changes the order of addresses
+    for (int i = 0; i < 200; ++i) {
+      CUgraph graph = nullptr, other = nullptr;
+      CUgraphNode node = nullptr, changed = nullptr;
+      CUgraphExec exec = nullptr;
+      ASSERT_CU(cuGraphCreate(&graph, 0));
+      ASSERT_CU(cuGraphCreate(&other, 0));
+      ASSERT_CU(cuGraphAddEmptyNode(&node, graph, nullptr, 0));
+      ASSERT_CU(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &memory));
+      ASSERT_CU(cuGraphAddHostNode(&changed, other, nullptr, 0, &host));
+      ASSERT_CU(cuGraphAddMemAllocNode(&node, other, nullptr, 0, &memory));
+      ASSERT_CU(cuGraphInstantiate(&exec, graph, 0));
+      CUgraphExecUpdateResultInfo info{};
+      ASSERT_EQ(cuGraphExecUpdate(exec, other, &info), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+      ASSERT_EQ(info.result, CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED);
+      ASSERT_EQ(info.errorNode, changed);
+      kept.push_back(exec);
+      if (i % 3 == 2) {
+        ASSERT_CU(cuGraphExecDestroy(kept[kept.size() / 2]));
+        kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(kept.size() / 2));
+      }
+      ASSERT_CU(cuGraphDestroy(graph));
+      ASSERT_CU(cuGraphDestroy(other));
+    }
+  });
+}
+
 }  // namespace
