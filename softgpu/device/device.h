@@ -23,7 +23,8 @@ inline constexpr double kAheadNs = 20e6;
 /// A copy inside the device is this much faster than one over the link.
 inline constexpr double kInsideFactor = 8;
 
-double clock_ns();  // CLOCK_MONOTONIC
+/// CLOCK_MONOTONIC without what a time namespace adds to it: the same for all processes.
+double clock_ns();
 
 /// A process is identified by pid and start time, so that a reused pid is not mistaken for it.
 std::uint64_t process_start_ticks(int pid);  // 0 = no such process, or it has ended

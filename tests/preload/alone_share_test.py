@@ -1,5 +1,6 @@
 """Shares of a GPU's time without a broker: SLUICE_SM over the software GPU, whose own accounts are the judge."""
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -155,6 +156,44 @@ say(time.monotonic() - begin)
     # debt is nobody's to wait for.
     print(f"1.2 s of GPU time at 30 % took {float(out):.2f} s")
     expect(float(out) >= (1.2 - 0.15 - 0.03) / 0.3 * 0.95, out)
+
+
+def case_share_of_another_clock(gpu):
+    """Members whose time namespaces put their clocks days ahead, or minutes, have one share with those of the machine's
+    clock, also when they have gone."""
+    ahead = ["unshare", "--time", "--fork", "--kill-child", "--monotonic"]
+    if os.geteuid() != 0 or subprocess.run([*ahead, "9", "true"], capture_output=True, check=False).returncode != 0:
+        print("skipped: only root can make time namespaces, with Linux 5.6 and util-linux's unshare")
+        sys.exit(77)
+    code = (f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\nfrom cuda_driver import *\nimport os, time\n"
+            f"say(os.getpid())\n{WORKER}")
+    parent = gpu.start("""
+import json
+children = []
+for prefix in json.loads(sys.argv[2]):
+    children.append(subprocess.Popen([*prefix, sys.executable, "-c", sys.argv[1], "120"], stdout=subprocess.PIPE, text=True))
+    say(int(children[-1].stdout.readline()))
+sys.stdin.read()
+for child in children:
+    child.kill()
+    child.wait()
+""", code, json.dumps([[*ahead, "1000000"], [*ahead, "100"], []]), SLUICE_SM="50%")
+    pids = [int(parent.stdout.readline()) for _ in range(3)]
+    wait_until(lambda: all(any(a["pid"] == pid and a["launches"] > 4 for a in gpu.accounts()) for pid in pids),
+               "all three launch")
+
+    def share(seconds):
+        before_ns, begin_ns = gpu.busy_ns(pids), time.monotonic_ns()
+        time.sleep(seconds)
+        return (gpu.busy_ns(pids) - before_ns) / (time.monotonic_ns() - begin_ns)
+
+    time.sleep(1)
+    expect_share(share(4), 50, "three clocks")
+    for index in (0, 1):
+        os.kill(pids[index], signal.SIGKILL)
+        expect_share(share(4), 50, f"{2 - index} left after kill -9")
+    parent.stdin.close()
+    expect(parent.wait(WAIT_S) == 0, "the parent failed")
 
 
 BESIDE = """
