@@ -190,7 +190,8 @@ TEST_F(Driver, OpenedMemoryOutlivesTheExportersFree) {
   EXPECT_EQ(exporter.end(0), 0);
 }
 
-TEST_F(Driver, AKilledRecorderHoldsNobody) {
+/// What was recorded behind work that does not end has been come to when the recorder goes.
+void recorder_goes(const std::function<void(Peer&)>& go) {
   Peer recorder([](int socket) {
     context_take();
     CUstream stream = nullptr;
@@ -208,6 +209,7 @@ TEST_F(Driver, AKilledRecorderHoldsNobody) {
     ASSERT_CU(cuEventRecord(event, stream));
     put(socket, handle);
     (void)get<char>(socket);
+    execl("/bin/sleep", "sleep", "60", nullptr);
   });
   Peer waiter([&](int socket) {
     context_take();
@@ -224,9 +226,17 @@ TEST_F(Driver, AKilledRecorderHoldsNobody) {
     put(socket, 'd');
   });
   EXPECT_EQ(get<char>(waiter.socket), 'w');
-  recorder.end(SIGKILL);
+  go(recorder);
   EXPECT_EQ(get<char>(waiter.socket), 'd');
   EXPECT_EQ(waiter.end(0), 0);
+}
+
+TEST_F(Driver, AKilledRecorderHoldsNobody) {
+  recorder_goes([](Peer& recorder) { recorder.end(SIGKILL); });
+}
+
+TEST_F(Driver, ARecorderThatExecutesAnotherProgramHoldsNobody) {
+  recorder_goes([](Peer& recorder) { put(recorder.socket, 'x'); });
 }
 
 /// Blocks of many sizes through one pool: each holds what its owner wrote until it is freed.
