@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interpose/activity.h"
+#include "interpose/clock.h"
 #include "interpose/gate.h"
 #include "interpose/link.h"
 #include "interpose/meter.h"
@@ -216,7 +217,8 @@ void shares_reset() {
   memset(private_buckets, 0, sizeof private_buckets);
 }
 
-uint64_t shares_step(int gpu, uint64_t now_ns) {
+uint64_t shares_step(int gpu, uint64_t own_now_ns) {
+  const uint64_t now_ns = clock_common_ns(own_now_ns);
   const uint64_t busy_ns = process.account(gpu).busy_ns.load();
   const bool in_flight = process.account(gpu).in_flight.load() != 0;
   uint64_t due_ns = UINT64_MAX;

@@ -1,6 +1,7 @@
 // See covered.h.
 #include "interpose/covered.h"
 
+#include "interpose/clock.h"
 #include "interpose/meter.h"
 #include "interpose/process.h"
 
@@ -66,8 +67,8 @@ double covered_charge(int device, double end_ns, double grown_ns) {
   const int gpu = device_gpu(device);
   if (gpu < 0) return grown_ns;
   return grown_ns * covered_take(process.claims->charged[gpu],
-                                 static_cast<uint64_t>(end_ns - grown_ns),
-                                 static_cast<uint64_t>(end_ns));
+                                 clock_common_ns(static_cast<uint64_t>(end_ns - grown_ns)),
+                                 clock_common_ns(static_cast<uint64_t>(end_ns)));
 }
 
 }  // namespace sluice::interpose

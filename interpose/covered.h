@@ -21,7 +21,7 @@ namespace sluice::interpose {
 inline constexpr unsigned kCoveredBitShift = 14;
 inline constexpr unsigned kCoveredBitsPerWord = 32;
 
-/// The part of [begin, end] (CLOCK_MONOTONIC), from 0 to 1, that nobody was charged for; marks it
+/// The part of [begin, end] (clock_common_ns()), from 0 to 1, that nobody was charged for; marks it
 /// as charged. Pure.
 double covered_take(protocol::AtomicU64 (&map)[protocol::kChargedWords], uint64_t begin_ns,
                     uint64_t end_ns);

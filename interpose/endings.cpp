@@ -1,40 +1,61 @@
 // See endings.h.
 #include "interpose/endings.h"
 
+#include "interpose/slabs.h"
 #include "interpose/types.h"
 
 namespace sluice::interpose {
 
 namespace {
 
-// More threads that end contexts in one moment are not seen.
-constexpr int kPlaces = 32;
 constexpr uint64_t kLookNs = 20'000;
 constexpr uint64_t kPatienceNs = 2'000'000'000;
 
-CUcontext endings[kPlaces];
+// Not on the threads' stacks, which go with a thread that ends in the driver's call.
+struct Ending {
+  CUcontext context;  // nullptr = free
+};
+
+constinit Slabs<Ending, 32> endings;
+Lock lock;  // of who adds one
 
 bool is_ending(CUcontext context) {
   if (context == nullptr) return false;  // a place that is free
-  for (const CUcontext& ending : endings) {
-    if (load_acquire(ending) == context) return true;
+  for (uint32_t i = 0; i < endings.count(); ++i) {
+    if (load_acquire(endings[i].context) == context) return true;
   }
   return false;
 }
 
+int place_take(CUcontext context) {
+  const uint32_t count = endings.count();
+  for (uint32_t i = 0; i < count; ++i) {
+    CUcontext nobody = nullptr;
+    if (__atomic_compare_exchange_n(&endings[i].context, &nobody, context, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_RELAXED))
+      return static_cast<int>(i);
+  }
+  const LockScope scope(lock);
+  Ending* added = endings.next();
+  if (added == nullptr) return -1;
+  store_release(added->context, context);
+  endings.publish();
+  return static_cast<int>(endings.count() - 1);
+}
+
 }  // namespace
 
+// Without memory for one more, those who have a place are waited for.
 ContextEnding::ContextEnding(CUcontext context) {
-  for (int i = 0; i < kPlaces && place_ < 0 && context != nullptr; ++i) {
-    CUcontext nobody = nullptr;
-    if (__atomic_compare_exchange_n(&endings[i], &nobody, context, false, __ATOMIC_ACQ_REL,
-                                    __ATOMIC_RELAXED))
-      place_ = i;
-  }
+  if (context == nullptr || (place_ = place_take(context)) >= 0) return;
+  const ErrnoGuard guard;
+  const uint64_t until_ns = clock_now_ns() + kPatienceNs;
+  while ((place_ = place_take(context)) < 0 && clock_now_ns() < until_ns) sleep_ns(kLookNs);
 }
 
 ContextEnding::~ContextEnding() {
-  if (place_ >= 0) store_release(endings[place_], static_cast<CUcontext>(nullptr));
+  if (place_ >= 0)
+    store_release(endings[static_cast<uint32_t>(place_)].context, static_cast<CUcontext>(nullptr));
 }
 
 void context_endings_wait(CUcontext context) {
@@ -45,7 +66,8 @@ void context_endings_wait(CUcontext context) {
 }
 
 void context_endings_reset_after_fork() {
-  for (CUcontext& ending : endings) ending = nullptr;
+  lock.reset_after_fork();
+  endings.clear();
 }
 
 }  // namespace sluice::interpose

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "interpose/clock.h"
 #include "interpose/share.h"
 
 namespace sluice::interpose {
@@ -215,7 +216,7 @@ void debt_settle(uint32_t slot, uint32_t gpu) {
   family().settled_ns[slot][gpu].store(busy_ns);
   const uint32_t percent = family().limits.sm_percent;
   if (busy_ns <= settled_ns || percent >= 100) return;
-  const uint64_t now_ns = clock_now_ns();
+  const uint64_t now_ns = clock_common_ns(clock_now_ns());
   ShareUse use{settled_ns, 0, now_ns - (busy_ns - settled_ns), false};
   (void)share_step(family().buckets[gpu], lease().gpus[gpu].lease, use, percent, busy_ns, false,
                    now_ns);

@@ -9,6 +9,7 @@
 
 #include "interpose/account.h"
 #include "interpose/alone.h"
+#include "interpose/clock.h"
 #include "interpose/gate.h"
 #include "interpose/helper.h"
 #include "interpose/link.h"
@@ -43,6 +44,7 @@ void fork_forget() {
   process.lease = nullptr;
   process.claims = nullptr;
   start_lock.reset_after_fork();
+  clock_reset_after_fork();
   devices_lock.reset_after_fork();
   stderr_reset_after_fork();
   resolve_reset_after_fork();

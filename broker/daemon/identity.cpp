@@ -36,6 +36,18 @@ std::vector<gid_t> peer_groups(int socket, gid_t primary) {
   return groups;
 }
 
+/// Whether this kernel has SO_PEERPIDFD, asked of this process, which lives: what does not know it
+/// need not say so by the error that it should.
+bool peer_pidfd_known() {
+  int pair[2], pidfd = -1;
+  socklen_t length = sizeof pidfd;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return true;
+  const devices::Fd here(pair[0]), there(pair[1]);
+  const bool known = getsockopt(pair[0], SOL_SOCKET, kSoPeerPidfd, &pidfd, &length) == 0;
+  const devices::Fd taken(pidfd);
+  return known || errno == EMFILE || errno == ENFILE;
+}
+
 bool hung_up(int socket) {
   pollfd p{socket, 0, 0};
   return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
@@ -112,7 +124,8 @@ int peer_identify(int socket, Peer* out) {
     fcntl(pidfd, F_SETFD, FD_CLOEXEC);
     return 0;
   }
-  if (errno != ENOPROTOOPT) return errno == EINVAL ? -ESRCH : -errno;  // EINVAL: reaped already
+  const int error = errno;
+  if (peer_pidfd_known()) return error == EINVAL ? -ESRCH : -error;  // EINVAL: reaped already
   return pidfd_by_number(socket, credentials, &out->pidfd);
 }
 

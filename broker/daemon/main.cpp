@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "broker/daemon/daemon.h"
+#include "broker/daemon/kernel.h"
 #include "broker/daemon/notify.h"
 #include "broker/daemon/options.h"
 #include "broker/daemon/profiles.h"
@@ -101,6 +102,8 @@ int main(int argc, char** argv) {
                   "cannot write the log " + options.log_path + ": " + std::strerror(error));
     }
   }
+  if (const std::string missing = daemon::kernel_lacks(); !missing.empty())
+    return fail(log, options.ready_fd, missing);
   if (options.realtime) realtime_begin(log);
   daemon::DaemonSetup setup;
   std::string error;

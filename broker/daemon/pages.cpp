@@ -13,10 +13,6 @@
 #include <climits>
 #include <cstring>
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010  // linux 5.1
-#endif
-
 namespace sluice::daemon {
 namespace {
 
@@ -79,12 +75,11 @@ void counter_hold(std::uint64_t* now, std::uint64_t* shown) {
 std::unique_ptr<Pages> Pages::create(const PageSetup& setup) {
   assert(setup.gpus.size() <= protocol::kTenantGpusMax);
   std::unique_ptr<Pages> pages(new Pages);
-  constexpr int kFixedSize = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  pages->lease_ = static_cast<LeasePage*>(page_create(
-      "sluice-lease", sizeof(LeasePage), kFixedSize | F_SEAL_FUTURE_WRITE, &pages->lease_fd_));
+  pages->lease_ = static_cast<LeasePage*>(
+      page_create("sluice-lease", sizeof(LeasePage), kLeaseSeals, &pages->lease_fd_));
   if (pages->lease_ == nullptr) return nullptr;
   pages->claims_ = static_cast<ClaimsPage*>(
-      page_create("sluice-claims", sizeof(ClaimsPage), kFixedSize, &pages->claims_fd_));
+      page_create("sluice-claims", sizeof(ClaimsPage), kSizeSeals, &pages->claims_fd_));
   if (pages->claims_ == nullptr) return nullptr;
   // Who was given it to read cannot open it again to write: a memfd is everybody's otherwise.
   if (fchmod(pages->claims_fd_.get(), 0600) < 0) return nullptr;

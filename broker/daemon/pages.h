@@ -4,6 +4,7 @@
 // their own account: sums saturate and used time never runs back.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/types.h>
 
 #include <array>
@@ -16,6 +17,11 @@
 #include "broker/protocol/pages.h"
 
 namespace sluice::daemon {
+
+/// Nobody may change a page's size.
+inline constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+/// And nobody who does not have a lease page mapped yet may write it.
+inline constexpr int kLeaseSeals = kSizeSeals | 0x0010;  // F_SEAL_FUTURE_WRITE, linux 5.1
 
 /// What the broker fills in once, at admission.
 struct PageSetup {

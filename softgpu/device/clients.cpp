@@ -63,6 +63,7 @@ Lock::~Lock() { pthread_mutex_unlock(&device_.segment_->mutex); }
 
 std::uint32_t Device::client_open() {
   const int pid = getpid();
+  const Life life = process_life(pid);
   const Lock lock(*this);
   reap_locked();
   for (std::uint32_t client = 0; client < kClientsMax; ++client) {
@@ -70,7 +71,9 @@ std::uint32_t Device::client_open() {
     if (account.pid != 0) continue;
     Account fresh;
     fresh.generation = account.generation + 1;
-    fresh.start_ticks = process_start_ticks(pid);
+    fresh.start_ticks = life.start_ticks;
+    fresh.image_stack = life.stack;
+    fresh.image = image_own();
     fresh.opened_ns = segment_->now_ns;
     const std::string name = process_name(pid);
     std::memcpy(fresh.name, name.data(), std::min(name.size(), sizeof fresh.name - 1));
@@ -143,11 +146,10 @@ void Device::forget_locked() {
 }
 
 void Device::reap_locked() {
-  const int self = getpid();
   for (std::uint32_t client = 0; client < kClientsMax; ++client) {
-    const Account& account = segment_->clients[client];
-    if (account.pid == 0 || account.pid == self) continue;
-    if (process_start_ticks(account.pid) != account.start_ticks) drop_locked(client);
+    const Account& a = segment_->clients[client];
+    if (a.pid != 0 && !process_same(a.pid, {a.start_ticks, a.image_stack}, a.image))
+      drop_locked(client);
   }
 }
 

@@ -23,10 +23,24 @@ inline constexpr double kAheadNs = 20e6;
 /// A copy inside the device is this much faster than one over the link.
 inline constexpr double kInsideFactor = 8;
 
-double clock_ns();  // CLOCK_MONOTONIC
+/// CLOCK_MONOTONIC without what a time namespace adds to it: the same for all processes.
+double clock_ns();
 
 /// A process is identified by pid and start time, so that a reused pid is not mistaken for it.
 std::uint64_t process_start_ticks(int pid);  // 0 = no such process, or it has ended
+
+/// A process that executes another program ends for its devices, and is the same for the kernel.
+struct Life {
+  std::uint64_t start_ticks = 0;  // 0 = no such process, or it has ended
+  std::uint64_t stack = 0;        // where its program's stack begins, by chance; 0 = not told
+};
+Life process_life(int pid);
+/// What differs between two programs that one process executes after each other, and is the same in
+/// all libraries of one and in its fork children.
+std::uint64_t image_own();
+/// Whether whoever noted this of itself goes on with the same program. Of another process only as
+/// far as the kernel tells, and places stacks by chance; of the own one always.
+bool process_same(int pid, const Life& noted, std::uint64_t image);
 std::string process_name(int pid);
 
 /// What `softgpu-ctl set` may change while the device works; 0 and -1 leave a value as it is.

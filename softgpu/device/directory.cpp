@@ -12,9 +12,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <new>
+
+#include "softgpu/device/device.h"
 
 namespace softgpu::device {
 namespace {
@@ -24,12 +25,6 @@ std::string segment_path(const std::string& directory, std::uint32_t index) {
 }
 
 std::string with_errno(const std::string& what) { return what + ": " + std::strerror(errno); }
-
-double monotonic_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
-}
 
 std::uint64_t mixed(std::uint64_t x) {  // the finaliser of SplitMix64
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -68,7 +63,7 @@ void segment_init(Segment& segment, const std::string& directory, std::uint32_t 
   segment.copy_rate = settings.copy_rate;
   segment.timed_count = static_cast<std::uint32_t>(settings.timed.size());
   std::copy(settings.timed.begin(), settings.timed.end(), segment.timed);
-  segment.created_ns = segment.now_ns = monotonic_ns();
+  segment.created_ns = segment.now_ns = clock_ns();
   for (double& end : segment.engine_end_ns) end = segment.now_ns;
   uuid_make(directory, index, segment.uuid);
   pthread_mutexattr_t attributes;

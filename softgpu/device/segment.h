@@ -14,7 +14,7 @@
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 8;
+inline constexpr std::uint32_t kSegmentVersion = 9;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
 inline constexpr std::uint32_t kQueuesMax = 1024;  // streams with work, all processes together
@@ -34,6 +34,8 @@ struct Account {
   std::int32_t pid = 0;
   std::uint32_t generation = 0;
   std::uint64_t start_ticks = 0;  // of /proc/<pid>/stat: tells a reused pid from the process
+  std::uint64_t image = 0;        // image_own(): what the process executed then
+  std::uint64_t image_stack = 0;  // Life::stack: the same as others see it
   char name[32] = {};
   std::uint64_t memory_bytes = 0;  // without shared objects
   std::uint64_t memory_peak_bytes = 0;

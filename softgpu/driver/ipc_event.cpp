@@ -60,9 +60,32 @@ class EventFile {
   std::vector<std::uint64_t> free_;
 };
 
-std::uint64_t own_ticks() {
-  static const std::uint64_t ticks = device::process_start_ticks(getpid());
-  return ticks;
+// Who recorded, in one word, so that nobody sees half of two recorders: the pid, and of its life as
+// much as there is room for.
+constexpr unsigned kPidBits = 22;  // PID_MAX_LIMIT
+constexpr unsigned kLifeBits = 21;
+constexpr std::uint64_t kLifeMask = (1ULL << kLifeBits) - 1;
+
+std::uint64_t recorder_word(int pid, const device::Life& life) {
+  const std::uint64_t stack = life.stack == 0 ? 0 : (life.stack >> 4) % kLifeMask + 1;
+  return static_cast<std::uint64_t>(pid) | (life.start_ticks & kLifeMask) << kPidBits |
+         stack << (kPidBits + kLifeBits);
+}
+
+std::uint64_t own_word() {
+  static const std::uint64_t word = recorder_word(getpid(), device::process_life(getpid()));
+  return word;
+}
+
+/// It has ended, or executes another program. Where the program's stack is need not be told.
+bool recorder_gone(std::uint64_t recorder) {
+  if (recorder == own_word()) return false;
+  const int pid = static_cast<int>(recorder & ((1U << kPidBits) - 1));
+  const device::Life life = device::process_life(pid);
+  const std::uint64_t differs = recorder_word(pid, life) ^ recorder;
+  const bool stacks = life.stack != 0 && recorder >> (kPidBits + kLifeBits) != 0;
+  return life.start_ticks == 0 || (differs >> kPidBits & kLifeMask) != 0 ||
+         (stacks && differs >> (kPidBits + kLifeBits) != 0);
 }
 
 void futex_wake(std::atomic<std::uint32_t>& word) {
@@ -79,8 +102,7 @@ void futex_sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen) {
 struct alignas(kSlotBytes) IpcEvent::Slot {
   std::atomic<std::uint32_t> issued{0};
   std::atomic<std::uint32_t> done{0};
-  std::atomic<std::int32_t> recorder{0};
-  std::atomic<std::uint64_t> recorder_ticks{0};
+  std::atomic<std::uint64_t> recorder{0};  // recorder_word()
 };
 
 /// Goes with the operation that records: executed or given up, the record has been come to.
@@ -140,8 +162,7 @@ void IpcEvent::describe(IpcHandle& handle) const {
 }
 
 OpRef IpcEvent::record(const StreamRef& stream) {
-  slot_->recorder_ticks = own_ticks();
-  slot_->recorder = getpid();
+  slot_->recorder = own_word();
   const auto arrival = std::make_shared<Arrival>(shared_from_this(), ++slot_->issued);
   return stream->submit([arrival](Stream& on, Op&) { on.work_drain(); });
 }
@@ -150,8 +171,7 @@ std::uint32_t IpcEvent::target() const { return slot_->issued.load(); }
 
 bool IpcEvent::reached(std::uint32_t target) const {
   if (static_cast<std::int32_t>(slot_->done.load() - target) >= 0) return true;
-  const std::int32_t pid = slot_->recorder;
-  return pid != getpid() && device::process_start_ticks(pid) != slot_->recorder_ticks;
+  return recorder_gone(slot_->recorder);
 }
 
 bool IpcEvent::wait(std::uint32_t target, const std::atomic<bool>& stop) const {
@@ -164,8 +184,8 @@ bool IpcEvent::wait(std::uint32_t target, const std::atomic<bool>& stop) const {
 }
 
 bool IpcEvent::recorded_elsewhere() const {
-  return slot_->recorder != 0 &&
-         (slot_->recorder != getpid() || slot_->recorder_ticks != own_ticks());
+  const std::uint64_t recorder = slot_->recorder;
+  return recorder != 0 && recorder != own_word();
 }
 
 void IpcEvent::hold(const StreamRef& stream) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/interpose/guest.h"
 
@@ -44,6 +45,40 @@ TEST_F(EndingsTest, WhatTheNextContextOfAHandleHasStays) {
   ASSERT_EQ(cuCtxDestroy_v2(kReusedContext), CUDA_SUCCESS);
   ASSERT_TRUE(begun);
   other.join();
+  EXPECT_EQ(broker->account().held_bytes.load(), 20 * kMiB);
+}
+
+// However many others are ending contexts in that moment.
+TEST_F(EndingsTest, ManyContextsEndAtOneMoment) {
+  constexpr size_t kOthers = 40;
+  static std::thread next;
+  static std::atomic<size_t> waiting;
+  static std::atomic<bool> done;
+  static const auto first = std::this_thread::get_id();
+  std::vector<CUcontext> others;
+  for (size_t i = 1; i <= kOthers; ++i) {
+    others.push_back(reinterpret_cast<CUcontext>(0x4000 + i * 64));
+    ASSERT_EQ(cuCtxCreate_v4(&others.back(), nullptr, 0, 0), CUDA_SUCCESS);
+  }
+  context_make();
+  fake.on_enter = [](const char* function) {
+    if (function != std::string("cuCtxDestroy_v2")) return;
+    if (std::this_thread::get_id() == first) {
+      next = std::thread(context_work);
+      sleep_ms(50);
+      return;
+    }
+    ++waiting;
+    while (!done) sleep_ms(1);
+  };
+  std::vector<std::thread> threads;
+  for (CUcontext other : others)
+    threads.emplace_back([other] { EXPECT_EQ(cuCtxDestroy_v2(other), CUDA_SUCCESS); });
+  while (waiting < kOthers) sleep_ms(1);
+  EXPECT_EQ(cuCtxDestroy_v2(kReusedContext), CUDA_SUCCESS);
+  next.join();
+  done = true;
+  for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(broker->account().held_bytes.load(), 20 * kMiB);
 }
 

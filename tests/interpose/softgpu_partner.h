@@ -44,6 +44,7 @@ enum class PartnerOp : std::uint32_t {
   kNeighbour,        // blob, fd: what kChurnShares opens
   kKeep,             // below
   kLetGo,            // of what kKeep kept
+  kExec,             // answers, and begins anew in the same process, at the same addresses
   kEnd,              // ends as programs do
 };
 

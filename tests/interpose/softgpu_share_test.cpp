@@ -247,4 +247,18 @@ TEST_F(SoftGpuShareTest, TheDeadLeaveNothing) {
   EXPECT_EQ(held_total(), 2 * kContext);
 }
 
+// The first time its stack moves, the second time nothing does.
+TEST_F(SoftGpuShareTest, WhatAProcessHadBeforeItExecutesAnotherProgramIsGone) {
+  for (const size_t bytes : {40 * kMiB, 30 * kMiB, 20 * kMiB}) {
+    const uint64_t pointer = must(a.ask(PartnerOp::kAlloc, bytes));
+    const uint64_t opened = must(ipc_open(a, pointer, b));
+    come_to(bytes, 0, 0, "before");
+    must(a.ask(PartnerOp::kExec));
+    must(a.ask(PartnerOp::kInit));
+    come_to(0, bytes, 0, "what others have open stays");
+    must(b.ask(PartnerOp::kIpcClose, opened));
+    come_to(0, 0, 0, "after");
+  }
+}
+
 }  // namespace

@@ -9,12 +9,16 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
+#include <string>
 
 namespace sluice::test {
 
@@ -215,6 +219,18 @@ bool TestBroker::wait_for(MessageType type, std::uint32_t epoch, int timeout_ms)
   return false;
 }
 
+// What a process had before it executed another program, which threw its mapping of the page away.
+void TestBroker::former_image_clear(std::uint32_t pid) {
+  struct stat page {};
+  fstat(claims_fd_, &page);
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  const std::string text{std::istreambuf_iterator<char>(maps), {}};
+  if (text.empty() || text.find(" " + std::to_string(page.st_ino) + " ") != std::string::npos)
+    return;
+  for (ClaimsSlot& slot : claims_->slots)
+    if (slot.pid.load() == pid) memset(static_cast<void*>(&slot), 0, sizeof slot);
+}
+
 // Returns a descriptor that becomes readable when the process has ended, -1 when it was refused.
 int TestBroker::register_answer(int fd, const Header& request) {
   std::string refusal;
@@ -239,6 +255,7 @@ int TestBroker::register_answer(int fd, const Header& request) {
   answer.slot = static_cast<std::uint32_t>(registrations_.fetch_add(1));
   const auto pid = static_cast<std::uint32_t>(peer.pid);
   answer.host_pid = host_pid_hidden_ ? 1 : pid;
+  former_image_clear(pid);
   claims_->slots[answer.slot].pid.store(pid);
   const int fds[2] = {lease_fd_, claims_fd_};
   wire_send(fd, &answer, sizeof answer, fds, 2, false);

@@ -81,6 +81,7 @@ class TestBroker {
   void serve();
   void lease_word_store(std::uint32_t gpu, std::uint32_t flags);
   void message_keep(const protocol::Envelope& message);
+  void former_image_clear(std::uint32_t pid);
   int register_answer(int fd, const protocol::Header& request);
 
   std::string directory_, path_;

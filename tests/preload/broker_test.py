@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from alone_test import WAIT_S, WORKER, Gpu, expect, expect_share, main, share_of, wait_until
+from alone_machine import WAIT_S, WORKER, Gpu, expect, expect_share, main, share_of, wait_until
 from cuda_driver import NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS
 from stand_in_broker import DRAINED, EXCLUSIVE, GATE_WANT, TENANT, StandInBroker
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 
-from alone_test import WAIT_S, expect, main
+from alone_machine import WAIT_S, expect, main
 from broker_test import Machine
 
 

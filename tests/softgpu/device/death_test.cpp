@@ -1,4 +1,5 @@
 // Death at any instant: no stuck lock, no leaked memory, accounts kept, shared memory passed on.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -149,6 +150,33 @@ TEST_F(Death, AccountsOfTheDeadAreKept) {
   EXPECT_EQ(snapshot.processes[0].account.pid, child);
   EXPECT_FALSE(snapshot.processes[0].alive);
   EXPECT_EQ(snapshot.processes[0].account.launches, 1U);
+}
+
+// Its descriptors of the driver are closed with the program that opened them.
+TEST_F(Death, WhoExecutesAnotherProgramHoldsNothing) {
+  int ready[2], executed[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe2(executed, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Device device(segment);
+    const bool taken = device.memory_take(device.client_open(), 40 * kMiB);
+    if (!taken || write(ready[1], "x", 1) != 1) _exit(1);
+    execl("/bin/sleep", "sleep", "60", nullptr);
+    _exit(127);
+  }
+  close(executed[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(read(executed[0], &byte, 1), 0);
+  Device device(segment);
+  EXPECT_EQ(device.used_bytes(), 0U);
+  EXPECT_EQ(device.users(), 0U);
+  EXPECT_EQ(kill(child, 0), 0) << "it lives";
+  EXPECT_TRUE(device.memory_take(device.client_open(), 64 * kMiB));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  for (const int end : {ready[0], ready[1], executed[0]}) close(end);
 }
 
 TEST_F(Death, CapacityIsCommonAndTheDeadGiveWay) {
