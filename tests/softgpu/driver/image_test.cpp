@@ -1,6 +1,7 @@
 // How long texture objects live: as the work that was submitted before their end, in their context
 // and nowhere else. What kernels read from them is in tests/conformance (family textures).
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/softgpu/driver/fixture.h"
@@ -162,6 +163,54 @@ TEST_F(Driver, OutsideOfPlainMemoryATextureIsZero) {
     for (const int index : {-1, 4, 1000000, -2147483647}) {
       ASSERT_CU(fetch.launch(texture, index));
       EXPECT_EQ(fetch.result(), 0u) << index;
+    }
+  });
+}
+
+// The programming guide says that weights have eight bits, not how they are rounded to these.
+TEST_F(Driver, WeightsAreRoundedToTheNearest) {
+  WithContext([](CUcontext) {
+    constexpr char kLine[] = R"(
+.version 9.0
+.target sm_75
+.address_size 64
+.visible .entry line(.param .u64 p, .param .u64 t, .param .f32 x)
+{
+  .reg .f32 %f<8>;
+  .reg .b64 %d<4>;
+  ld.param.u64 %d1, [p];
+  ld.param.u64 %d2, [t];
+  ld.param.f32 %f1, [x];
+  tex.1d.v4.f32.f32 {%f2, %f3, %f4, %f5}, [%d2, {%f1}];
+  st.global.f32 [%d1], %f2;
+  ret;
+}
+)";
+    CUmodule module = nullptr;
+    CUfunction line = nullptr;
+    ASSERT_CU(cuModuleLoadData(&module, kLine));
+    ASSERT_CU(cuModuleGetFunction(&line, module, "line"));
+    CUDA_ARRAY3D_DESCRIPTOR shape{};
+    shape.Width = 2;
+    shape.Format = CU_AD_FORMAT_FLOAT;
+    shape.NumChannels = 1;
+    CUDA_RESOURCE_DESC resource{};
+    CUDA_TEXTURE_DESC sampling{};
+    sampling.filterMode = CU_TR_FILTER_MODE_LINEAR;
+    ASSERT_CU(cuArray3DCreate(&resource.res.array.hArray, &shape));
+    const float texels[] = {0, 256};
+    ASSERT_CU(cuMemcpyHtoA(resource.res.array.hArray, 0, texels, sizeof texels));
+    CUtexObject texture = 0;
+    ASSERT_CU(cuTexObjectCreate(&texture, &resource, &sampling, nullptr));
+    CUdeviceptr out = 0;
+    ASSERT_CU(cuMemAlloc(&out, 4));
+    for (const auto& [steps, wanted] : {std::pair(0.25F, 0.0F), std::pair(0.75F, 1.0F),
+                                        std::pair(9.5F, 10.0F), std::pair(255.75F, 256.0F)}) {
+      float x = 0.5F + steps / 256, got = -1;
+      void* arguments[] = {&out, &texture, &x};
+      ASSERT_CU(cuLaunchKernel(line, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+      ASSERT_CU(cuMemcpyDtoH(&got, out, 4));
+      EXPECT_EQ(got, wanted) << steps;
     }
   });
 }
