@@ -1,6 +1,6 @@
 // CUDA arrays: device memory with a shape. Their layout is opaque to programs, here it is plain
 // rows without padding, so that an array takes exactly the bytes of its elements. Textures and
-// surfaces, which are what arrays are for, are not implemented; copies are.
+// surfaces, which are what arrays are for, are in image.h.
 #pragma once
 
 #include "softgpu/driver/state.h"

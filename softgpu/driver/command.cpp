@@ -52,6 +52,9 @@ class LaunchHost : public ptx::Host {
     return bytes <= limit ? std::malloc(bytes) : nullptr;
   }
   void heap_free(void* p) override { std::free(p); }
+  const ptx::Image* image(std::uint64_t handle) override {
+    return ImageTable::get().see(handle, context_.id);
+  }
 
  private:
   bool running() const { return !context_.stop && context_.status() == CUDA_SUCCESS; }
@@ -261,11 +264,15 @@ CommandOp::CommandOp(Command command)
     : Op(anyone_may(command) ? By::kAnyone : By::kWorker), command_(std::move(command)) {
   const auto* host = std::get_if<HostCommand>(&command_);
   always = host != nullptr && host->always;
+  if (std::holds_alternative<KernelCommand>(command_)) images_.emplace();
 }
 
 void CommandOp::run(Stream& on) { std::visit(Runner{on, *this}, command_); }
 
-void CommandOp::drop() { command_ = EmptyCommand{}; }
+void CommandOp::drop() {
+  command_ = EmptyCommand{};
+  images_.reset();
+}
 
 namespace {
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <variant>
 
+#include "softgpu/driver/image.h"
 #include "softgpu/driver/module.h"
 #include "softgpu/driver/stream.h"
 
@@ -99,6 +100,7 @@ class CommandOp : public Op {
 
  private:
   Command command_;
+  std::optional<ImageHold> images_;  // of a kernel, until it has run
 };
 
 void command_run(const Command& command, Stream& stream, Op& op);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "softgpu/driver/capture.h"
+#include "softgpu/driver/image.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/module.h"
 #include "softgpu/driver/state.h"
@@ -58,6 +59,7 @@ void Context::close() {
     workers_changed.wait(lock, [this] { return workers == 0; });
   }
   print_flush();
+  ImageTable::get().leave(id);
   for (const auto& module : Registry<Module>::all().list()) {
     if (&module->owner() != this) continue;
     module->unload();

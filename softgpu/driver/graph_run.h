@@ -43,6 +43,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
 
   const GraphPlanRef plan_;
   const UserReferences objects_;
+  const ImageHold images_;
   std::map<const Event*, OpRef> awaited_;
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "softgpu/ptx/texture.h"
+
 namespace softgpu::ptx {
 
 struct Dim3 {
@@ -117,6 +119,9 @@ class Host {
   /// malloc/free of device code (device heap); nullptr = heap exhausted.
   virtual void* heap_allocate(std::size_t bytes) = 0;
   virtual void heap_free(void* p) = 0;
+  /// The texture or surface object of this handle, which stays until the launch has ended; nullptr
+  /// = there is none. Called from worker threads.
+  virtual const Image* image(std::uint64_t /*handle*/) { return nullptr; }
 };
 /// About 1 ms of modelled time at the default rate.
 inline constexpr std::uint64_t kChargeEvery = 16384;

@@ -119,4 +119,48 @@ __global__ void grid_barrier(unsigned* arrived, unsigned* passed) {
   }
   __syncthreads();
 }
+
+/// Where a texture is looked at; the dimensions it lacks are not.
+struct Point {
+  float x, y, z;
+  unsigned layer;
+};
+#define FETCH(name, type, call)                                                   \
+  __global__ void name(cudaTextureObject_t texture, const Point* at, type* out) { \
+    const Point p = at[threadIdx.x];                                              \
+    out[threadIdx.x] = call;                                                      \
+  }
+FETCH(fetch_line, float4, tex1D<float4>(texture, p.x))
+FETCH(fetch_plane, float4, (tex2D<float4>(texture, p.x, p.y)))
+FETCH(fetch_plane_words, uint4, (tex2D<uint4>(texture, p.x, p.y)))
+FETCH(fetch_box, float4, (tex3D<float4>(texture, p.x, p.y, p.z)))
+FETCH(fetch_line_layer, float4, (tex1DLayered<float4>(texture, p.x, static_cast<int>(p.layer))))
+FETCH(fetch_plane_layer, float4,
+      (tex2DLayered<float4>(texture, p.x, p.y, static_cast<int>(p.layer))))
+FETCH(fetch_index, float4, tex1Dfetch<float4>(texture, static_cast<int>(p.x)))
+FETCH(fetch_index_words, uint4, tex1Dfetch<uint4>(texture, static_cast<int>(p.x)))
+FETCH(fetch_level, float4, (tex2DLod<float4>(texture, p.x, p.y, 3.0F)))
+FETCH(gather_first, float4, (tex2Dgather<float4>(texture, p.x, p.y, 0)))
+FETCH(gather_second, float4, (tex2Dgather<float4>(texture, p.x, p.y, 1)))
+
+/// Each thread moves one word of a plane from one surface to the other, with 1 added.
+__global__ void surface_move(cudaSurfaceObject_t from, cudaSurfaceObject_t to) {
+  const int x = static_cast<int>(threadIdx.x * 4), y = static_cast<int>(blockIdx.x);
+  surf2Dwrite(surf2Dread<unsigned>(from, x, y) + 1, to, x, y);
+}
+/// Reads a line at thread - 2, clamped and with zero outside, and writes behind its end.
+__global__ void surface_outside(cudaSurfaceObject_t line, unsigned* clamped, unsigned* zero) {
+  const int x = (static_cast<int>(threadIdx.x) - 2) * 4;
+  clamped[threadIdx.x] = surf1Dread<unsigned>(line, x, cudaBoundaryModeClamp);
+  zero[threadIdx.x] = surf1Dread<unsigned>(line, x, cudaBoundaryModeZero);
+  __syncthreads();
+  if (threadIdx.x == 0) surf1Dwrite(99U, line, 1 << 16, cudaBoundaryModeZero);
+}
+__global__ void surface_trap(cudaSurfaceObject_t line, unsigned* out) {
+  *out = surf1Dread<unsigned>(line, 1 << 16, cudaBoundaryModeTrap);
+}
+/// One element of four bytes of each layer.
+__global__ void surface_layers(cudaSurfaceObject_t layers) {
+  surf2DLayeredwrite(threadIdx.x + 1, layers, 4, 1, static_cast<int>(threadIdx.x));
+}
 }

@@ -32,6 +32,7 @@ FAMILIES = {
     "pools": "Stream-ordered allocation and its pools",
     "vmm": "Virtual memory management",
     "arrays": "Arrays and mipmapped arrays",
+    "textures": "Texture and surface objects, and what kernels fetch",
     "copies": "Copies and fills; what is synchronous",
     "streams": "Streams, default streams, stream memory operations",
     "events": "Events and timing",

@@ -105,6 +105,16 @@ struct MatrixSite {
   int d_count = 0, a_count = 0, b_count = 0, c_count = 0;
 };
 
+/// Rows of a fetch from a texture, or of an access to a surface.
+struct ImageSite {
+  s32 d[4] = {}, c[3] = {};  // values; coordinates: x, y, z
+  s32 layer = 0;             // row of the layer; its meaning is in `layered`
+  int values = 0, coordinates = 0;
+  bool layered = false;
+  bool integral = false;  // coordinates are texels
+  int component = -1;     // of a gather (tld4); -1: it is none
+};
+
 /// Offsets of the parameters and the return value in a callee's parameter area.
 struct Signature {
   std::vector<u32> parameters, returns;
@@ -118,6 +128,7 @@ struct Program {
   std::vector<std::unique_ptr<CallSite>> calls;
   std::vector<std::unique_ptr<JumpTable>> tables;
   std::vector<std::unique_ptr<MatrixSite>> matrices;
+  std::vector<std::unique_ptr<ImageSite>> images;
   std::vector<std::pair<u64, u64>> constants;  // address and size of the module's .const variables
   Code* entry = nullptr;
   void (*leave_handlers)() = nullptr;

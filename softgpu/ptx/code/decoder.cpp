@@ -32,9 +32,9 @@ bool changes_per_block(Special what) {
 }  // namespace
 
 bool defines_nothing(const Statement& s) {
-  static constexpr std::string_view kOps[] = {"st",  "red",     "bra",    "brx",       "call",
-                                              "bar", "barrier", "membar", "fence",     "prefetch",
-                                              "ret", "exit",    "trap",   "nanosleep", "prefetchu"};
+  static constexpr std::string_view kOps[] = {
+      "st",    "red",      "bra", "brx",  "call", "bar",       "barrier",   "membar",
+      "fence", "prefetch", "ret", "exit", "trap", "nanosleep", "prefetchu", "sust"};
   for (const std::string_view op : kOps) {
     // bar.red gives a result, the other barriers do not.
     if (s.op == op) return !((op == "bar" || op == "barrier") && Decoder::has(s, "red"));
@@ -457,14 +457,15 @@ void Decoder::allocate_rows() {
 }
 
 void Decoder::decode(const Statement& s) {
-  for (const OpcodeTable* table : {&arithmetic_opcodes(), &memory_opcodes(), &flow_opcodes(),
-                                   &matrix_opcodes(), &rare_opcodes(), &async_opcodes()}) {
+  for (const OpcodeTable* table :
+       {&arithmetic_opcodes(), &memory_opcodes(), &flow_opcodes(), &matrix_opcodes(),
+        &rare_opcodes(), &async_opcodes(), &image_opcodes()}) {
     const auto found = table->find(s.op);
     if (found == table->end()) continue;
     const bool has_coordinates = std::any_of(
         s.operands.begin(), s.operands.end(),
         [](const Operand& o) { return o.kind == Operand::Kind::kAddress && !o.parts.empty(); });
-    if (has_coordinates || !form_listed(s.op, s.mods))
+    if ((has_coordinates && table != &image_opcodes()) || !form_listed(s.op, s.mods))
       fail("this form of the instruction is not supported");
     return found->second(*this, s);
   }

@@ -151,5 +151,6 @@ const OpcodeTable& flow_opcodes();
 const OpcodeTable& matrix_opcodes();
 const OpcodeTable& rare_opcodes();
 const OpcodeTable& async_opcodes();
+const OpcodeTable& image_opcodes();
 
 }  // namespace softgpu::ptx

@@ -26,6 +26,7 @@ namespace {
   "~L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate? " \
   "~L2::evict_normal|L2::evict_first|L2::evict_last? ~L2::cache_hint? ~L2::64B|L2::128B|L2::256B?"
 #define ELEMENTS "b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64"
+#define GEOMETRY "1d|2d|3d|a1d|a2d"
 #define WMMA_SHAPE "m16n16k16|m8n32k16|m32n8k16"
 
 constexpr FormText kForms[] = {
@@ -256,6 +257,14 @@ constexpr FormText kForms[] = {
     {"wmma", "store d sync aligned row|col " WMMA_SHAPE " global|shared|shared::cta? f16|f32"},
     {"wmma", "mma sync aligned row|col row|col " WMMA_SHAPE " f16|f32 f16|f32"},
     {"wmma", "mma sync aligned row|col row|col " WMMA_SHAPE " f32 bf16 bf16 f32"},
+    // Textures and surfaces.
+    {"tex", GEOMETRY " v4 u32|s32|f32 f32|s32"},
+    {"tex", "base|level " GEOMETRY " v4 u32|s32|f32 f32"},
+    {"tld4", "r|g|b|a 2d|a2d v4 u32|s32|f32 f32"},
+    {"suld", "b " GEOMETRY " ~ca|cg|cs|cv? v2? b8|b16|b32|b64 trap|clamp|zero"},
+    {"suld", "b " GEOMETRY " ~ca|cg|cs|cv? v4 b8|b16|b32 trap|clamp|zero"},
+    {"sust", "b " GEOMETRY " ~wb|cg|cs|wt? v2? b8|b16|b32|b64 trap|clamp|zero"},
+    {"sust", "b " GEOMETRY " ~wb|cg|cs|wt? v4 b8|b16|b32 trap|clamp|zero"},
     // Lanes of a warp.
     {"shfl", "sync? up|down|bfly|idx b32"},
     {"vote", "sync? all|any|uni pred"},

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "softgpu/ptx/code/decoder.h"
+#include "softgpu/ptx/code/registers.h"
 #include "softgpu/ptx/machine.h"
 #include "softgpu/ptx/text/lexer.h"
 #include "softgpu/ptx/text/parser.h"
@@ -66,16 +67,6 @@ Signature signature_of(const FunctionText& function, const FunctionLayout& place
     signature.returns.push_back(static_cast<u32>(places.offsets[static_cast<std::size_t>(k)]));
   }
   return signature;
-}
-
-/// Half of the virtual registers, clamped to what the hardware has: a register allocator would
-/// reuse about that many.
-u32 registers_estimate(const FunctionText& function) {
-  u64 words = 0;
-  for (const RegisterText& r : function.registers) {
-    if (r.type != Type::kPred) words += type_bytes(r.type) == 8 ? 2 : 1;
-  }
-  return static_cast<u32>(std::clamp<u64>(words / 2, 16, 255));
 }
 
 KernelInfo info_of(const Module& module, const FunctionText& entry, const Layout& layout) {

@@ -323,6 +323,7 @@ class BodyParser {
         made.parts.push_back(operand());
         if (!at_.is("}")) at_.expect(",");
       }
+      second_predicate(made);
       return made;
     }
     if (at_.accept("[")) return address();
@@ -364,14 +365,17 @@ class BodyParser {
       made.variable = find_variable(made.name);
       if (at_.accept("+")) made.offset = at_.integer();
     }
-    if (at_.accept("|")) {
-      const std::string_view second = at_.name();
-      if (second != "_") {
-        made.second = find_register(second);
-        if (made.second < 0) at_.fail("unknown predicate '" + std::string(second) + "'");
-      }
-    }
+    second_predicate(made);
     return made;
+  }
+
+  /// The q of p|q, or of {a, b, c, d}|q.
+  void second_predicate(Operand& made) {
+    if (!at_.accept("|")) return;
+    const std::string_view second = at_.name();
+    if (second == "_") return;
+    made.second = find_register(second);
+    if (made.second < 0) at_.fail("unknown predicate '" + std::string(second) + "'");
   }
 
   Cursor& at_;

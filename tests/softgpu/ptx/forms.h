@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "softgpu/ptx/texture.h"
+
 namespace softgpu::ptx::test {
 
 using u8 = std::uint8_t;
@@ -77,6 +79,7 @@ struct Proof {
   bool traps = false;     // the launch must end with a trap
   // Not empty: the words of the cells of a warp's lower and upper half are values of these kinds.
   std::string cell_letters;
+  std::optional<Image> image;  // every lane's cell is one of these; the handle is its address
 };
 
 /// For references that look at one lane at a time.
@@ -121,6 +124,7 @@ std::optional<Proof> prove_matrix(const FormCase& form);
 std::optional<Proof> prove_warp(const FormCase& form);
 std::optional<Proof> prove_control(const FormCase& form);
 std::optional<Proof> prove_video(const FormCase& form);
+std::optional<Proof> prove_image(const FormCase& form);
 
 std::optional<Proof> proof_of(const FormCase& form);
 

@@ -245,6 +245,12 @@ class FormRun {
     const Arguments arguments =
         Arguments().add(records).add(cells).add(stride).add(mask).add(table);
     TestHost host;
+    for (u32 n = 0; proof_.image.has_value() && n < kLanes; ++n) {
+      const std::byte* cell = reinterpret_cast<const std::byte*>(cells) + std::size_t{n} * stride;
+      Image image = *proof_.image;
+      image.base = cell;
+      host.images.emplace(reinterpret_cast<u64>(cell), image);
+    }
     Launch launch;
     launch.grid.x = kBlocks;
     launch.block.x = kThreads;

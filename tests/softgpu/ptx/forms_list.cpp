@@ -74,7 +74,7 @@ std::vector<std::string> form_opcodes() {
 std::optional<Proof> proof_of(const FormCase& form) {
   for (const Prover prover : {prove_carry, prove_integer, prove_logic, prove_half, prove_real,
                               prove_compare, prove_convert, prove_memory, prove_atomic, prove_async,
-                              prove_matrix, prove_warp, prove_control, prove_video}) {
+                              prove_matrix, prove_warp, prove_control, prove_video, prove_image}) {
     if (auto proof = prover(form)) return proof;
   }
   return std::nullopt;

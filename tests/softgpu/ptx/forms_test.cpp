@@ -29,8 +29,9 @@ INSTANTIATE_TEST_SUITE_P(Ptx, FormsTest,
                          });
 
 TEST(Forms, TheDecodersKnowNoOpcodeThatIsNotListed) {
-  for (const OpcodeTable* table : {&arithmetic_opcodes(), &memory_opcodes(), &flow_opcodes(),
-                                   &matrix_opcodes(), &rare_opcodes(), &async_opcodes()}) {
+  for (const OpcodeTable* table :
+       {&arithmetic_opcodes(), &memory_opcodes(), &flow_opcodes(), &matrix_opcodes(),
+        &rare_opcodes(), &async_opcodes(), &image_opcodes()}) {
     for (const auto& [op, decoder] : *table) EXPECT_TRUE(form_opcode_listed(op)) << op;
   }
 }

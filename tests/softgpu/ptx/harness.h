@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "softgpu/ptx/machine.h"
@@ -51,7 +52,12 @@ class TestHost : public Host {
   }
   void* heap_allocate(std::size_t bytes) override { return std::malloc(bytes); }
   void heap_free(void* p) override { std::free(p); }
+  const Image* image(std::uint64_t handle) override {
+    const auto found = images.find(handle);
+    return found == images.end() ? nullptr : &found->second;
+  }
 
+  std::unordered_map<std::uint64_t, Image> images;
   std::atomic<std::uint64_t> charged{0}, charges{0}, largest{0};
   std::uint64_t limit = UINT64_MAX;
   std::mutex mutex;

@@ -55,18 +55,70 @@ TEST(Text, UnknownInstructionsAreNamed) {
             "k line 6: call.uni: function 'nowhere' is not defined in this module");
 }
 
-TEST(Text, TexturesAreReadAsTextAndRefused) {
+TEST(Text, WhatOfTexturesIsNotSupportedIsRefused) {
   const auto fetch = [](const std::string& instruction) {
-    return log_of(ptx_module(".visible .entry k()\n{\n.reg .b32 %r<9>;\n.reg .b64 %t;\n" +
-                             instruction + "\nret;\n}\n"),
-                  LoadStatus::kUnsupported);
+    return log_of(
+        ptx_module(".visible .entry k()\n{\n.reg .b32 %r<9>; .reg .pred %p;\n.reg .b64 %t;\n" +
+                   instruction + "\nret;\n}\n"),
+        LoadStatus::kUnsupported);
   };
-  EXPECT_EQ(fetch("tex.2d.v4.u32.s32 {%r1, %r2, %r3, %r4}, [%t, {%r5, %r6}];"),
-            "k line 8: tex.2d.v4.u32.s32: unknown instruction");
-  EXPECT_EQ(fetch("sust.b.2d.b32.clamp [%t, {%r5, %r6}], %r1;"),
-            "k line 8: sust.b.2d.b32.clamp: unknown instruction");
+  const std::string to = "tex.2d.v4.u32.s32 {%r1, %r2, %r3, %r4}";
+  const std::string refused = "k line 8: tex.2d.v4.u32.s32: ";
+  EXPECT_EQ(fetch(to + ", [%t, %t, {%r5, %r6}];"),
+            refused + "samplers apart from their texture are not supported");
+  EXPECT_EQ(fetch(to + ", [picture, {%r5, %r6}];"),
+            refused + "only texture and surface objects are supported");
+  EXPECT_EQ(fetch(to + ", [%t, {%r5, %r6}], {%r7, %r8};"),
+            refused + "offsets and comparisons of depth are not supported");
+  EXPECT_EQ(fetch(to + "|%p, [%t, {%r5, %r6}];"),
+            refused + "a predicate of residency is not supported");
+  EXPECT_EQ(fetch(to + ", [%t, {%r5}];"), refused + "wrong number of coordinates");
+  EXPECT_EQ(fetch(to + ", [%t];"), refused + "expected coordinates");
+  EXPECT_EQ(fetch("tex.grad.2d.v4.u32.f32 {%r1, %r2, %r3, %r4}, [%t, {%r5, %r6}], {%r1, %r2}, "
+                  "{%r3, %r4};"),
+            "k line 8: tex.grad.2d.v4.u32.f32: this form of the instruction is not supported");
+  EXPECT_EQ(fetch("sust.p.2d.b32.clamp [%t, {%r5, %r6}], %r1;"),
+            "k line 8: sust.p.2d.b32.clamp: this form of the instruction is not supported");
   EXPECT_EQ(fetch("ld.global.u32 %r1, [%t, {%r5, %r6}];"),
             "k line 8: ld.global.u32: this form of the instruction is not supported");
+}
+
+/// `format` for each register %r from `first` to `last`, its number in the place of '#'.
+std::string each_register(int first, int last, const std::string& format) {
+  std::string text;
+  for (int number = first; number <= last; ++number) {
+    for (const char c : format) text += c == '#' ? std::to_string(number) : std::string(1, c);
+  }
+  return text;
+}
+
+std::uint32_t registers_of(const std::string& body) {
+  HeapMemory memory;
+  const LoadResult result = module_load(
+      ptx_module(
+          ".visible .entry k(.param .u64 p)\n{\n.reg .b32 %r<400>; .reg .pred %p;\n.reg .b64 "
+          "%d<2>;\nld.param.u64 %d1, [p];\n" +
+          body + "\nret;\n}\n"),
+      memory);
+  EXPECT_EQ(result.status, LoadStatus::kOk) << result.log;
+  return kernel_info(*module_kernel(*result.module, "k")).registers;
+}
+
+TEST(Text, RegistersAreEstimatedByWhatIsThereAtOnce) {
+  const std::string load = "ld.global.u32 %r#, [%d1];\n", store = "st.global.u32 [%d1], %r#;\n";
+  // One after the other: the fewest that a kernel has. Half of the names would be 202.
+  EXPECT_EQ(registers_of(each_register(1, 300, load + store)), 16u);
+  // A hundred at once, and the address.
+  EXPECT_EQ(registers_of(each_register(1, 100, load) + each_register(1, 100, store)), 102u);
+  // More than half of the names.
+  EXPECT_EQ(registers_of(each_register(1, 300, load) + each_register(1, 300, store)), 202u);
+  // What is never read is not there.
+  EXPECT_EQ(registers_of(each_register(1, 300, load) + each_register(1, 20, store)), 22u);
+  // What was there before a loop and is read in it is there to its end.
+  EXPECT_EQ(registers_of(each_register(1, 50, load) + "LOOP:\n" + each_register(1, 50, store) +
+                         each_register(51, 100, load) + each_register(51, 100, store) +
+                         "setp.ne.u32 %p, %r100, 0;\n@%p bra LOOP;"),
+            102u);
 }
 
 TEST(Text, OneBadKernelDoesNotStopTheOthers) {
