@@ -119,7 +119,16 @@ class Pairing {
     }
     return {};
   }
-  const std::map<Node*, Node*>& pairs() const { return pairs_; }
+  /// In the order of the target's nodes: which of several failures is told must not depend on where
+  /// nodes happen to lie.
+  std::vector<std::pair<Node*, Node*>> pairs() const {
+    std::vector<std::pair<Node*, Node*>> pairs;
+    for (const Node& node : target_.nodes) {
+      const auto known = pairs_.find(const_cast<Node*>(&node));
+      if (known != pairs_.end()) pairs.emplace_back(*known);
+    }
+    return pairs;
+  }
 
  private:
   static UpdateFailure topology(Node* node = nullptr, Node* from = nullptr) {

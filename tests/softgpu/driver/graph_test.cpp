@@ -169,4 +169,37 @@ TEST_F(Driver, AGraphByHandKeepsItsOrder) {
   });
 }
 
+// Which of several nodes an update names must not depend on where their memory lies.
+TEST_F(Driver, AnUpdateStopsAtTheFirstNodeThatDiffers) {
+  WithContext([](CUcontext) {
+    const CUDA_HOST_NODE_PARAMS host{[](void*) {}, nullptr};
+    std::vector<CUgraphExec> kept;
+    for (std::size_t round = 0; round < 20; ++round) {
+      CUgraph graph = nullptr, other = nullptr;
+      ASSERT_CU(cuGraphCreate(&graph, 0));
+      ASSERT_CU(cuGraphCreate(&other, 0));
+      CUgraphNode first = nullptr, node = nullptr;
+      for (int i = 0; i < 4; ++i) {
+        ASSERT_CU(cuGraphAddEmptyNode(&node, graph, nullptr, 0));
+        ASSERT_CU(cuGraphAddHostNode(&node, other, nullptr, 0, &host));
+        if (i == 0) first = node;
+      }
+      CUgraphExec exec = nullptr;
+      ASSERT_CU(cuGraphInstantiate(&exec, graph, 0));
+      CUgraphExecUpdateResultInfo info{};
+      EXPECT_EQ(cuGraphExecUpdate(exec, other, &info), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+      EXPECT_EQ(info.result, CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED);
+      EXPECT_EQ(info.errorNode, first);
+      // The next one's nodes are given the memory of these, in another order.
+      ASSERT_CU(cuGraphDestroy(graph));
+      ASSERT_CU(cuGraphDestroy(other));
+      kept.push_back(exec);
+      if (round % 2 == 1) {
+        for (const CUgraphExec each : kept) ASSERT_CU(cuGraphExecDestroy(each));
+        kept.clear();
+      }
+    }
+  });
+}
+
 }  // namespace
