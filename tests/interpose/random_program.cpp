@@ -74,10 +74,10 @@ bool run_at_once(std::deque<Program>& programs, std::size_t steps,
       const Unpointed unpointed;
       std::vector<std::thread> threads;
       for (Program& program : programs) {
-        threads.emplace_back([&program, &without, first, steps] {
-          for (std::size_t number = first; number < first + kStretch && number <= steps; ++number)
-            if (!without.contains(number)) program.step(number);
-        });
+        threads.emplace_back(
+            [&program, &without, first, last = std::min(steps, first + kStretch - 1)] {
+              program.stretch(first, last, without);
+            });
       }
       for (std::thread& thread : threads) thread.join();
     }

@@ -98,6 +98,17 @@ void Program::step(std::size_t number) {
   make(number, kind->name, worker, random, kind->make);
 }
 
+void Program::stretch(std::size_t first, std::size_t last, const std::set<std::size_t>& without) {
+  const std::function<void()> steps = [&] {
+    for (std::size_t number = first; number <= last; ++number)
+      if (!without.contains(number)) step(number);
+  };
+  if (workers_.size() == 1)
+    workers_[0].does(steps);
+  else
+    steps();
+}
+
 void Program::captures_end(Step& step) {
   for (StreamSlot& slot : world_.streams) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "tests/interpose/random_world.h"
@@ -67,7 +68,8 @@ class Program : public Threads {
     if (getenv("SLUICE_MEMORY") != nullptr) limit_.step_most = kContextBytes;
     Random random(seed, 0);
     kinds_choose(random);
-    const std::size_t threads = 1 + random.below(3);
+    // Of several programs most have one thread, which then waits for no other.
+    const std::size_t threads = programs > 1 && random.chance(70) ? 1 : 1 + random.below(3);
     for (std::size_t i = 0; i < threads; ++i) workers_.emplace_back();
   }
   void everywhere(const std::function<void()>& work) override {
@@ -76,6 +78,9 @@ class Program : public Threads {
 
   void begin();
   void step(std::size_t number);
+  /// Those steps from first to last that are not left out, on the program's only thread if it has
+  /// one: nothing is handed over between them then.
+  void stretch(std::size_t first, std::size_t last, const std::set<std::size_t>& without);
   /// Ends what captures: before any of several programs comes to rest.
   void captures_end();
   void rest(std::size_t number);
