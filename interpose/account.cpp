@@ -176,6 +176,14 @@ bool charge_fits(int gpu, uint64_t bytes) {
   return process.ledger.reserve(index, bytes, quota);
 }
 
+CUresult context_fault() {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  const CUresult result = driver.cuMemGetAddressRange_v2(&base, &bytes, 0);
+  return result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS
+                                                                              : result;
+}
+
 void charge_refused(int gpu, uint64_t bytes) {
   const ErrnoGuard guard;
   process.account(gpu).refused.add(1);

@@ -59,6 +59,10 @@ class AccountMoment {
 [[nodiscard]] bool charge_fits(int gpu, uint64_t bytes);
 /// Counts a refusal and says the sentence.
 void charge_refused(int gpu, uint64_t bytes);
+/// Whether the current context can be used, in the words of the driver: an error that its work has
+/// left behind is told by every call, but not by those of the virtual memory management. It comes
+/// before what a quota says.
+CUresult context_fault();
 /// After charge_room was false: what the program is told. `wrong`: the driver is known to refuse
 /// these arguments, so that its answer is told instead and nothing is counted. Should it take them
 /// all the same, `undo` takes back what it gave.

@@ -4,6 +4,7 @@
 
 #include "interpose/account.h"
 #include "interpose/gate.h"
+#include "interpose/place.h"
 #include "interpose/residual.h"
 #include "interpose/swap.h"
 
@@ -18,7 +19,8 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || pointer == 0) return call();
   if (swap_owns(pointer)) {
-    if (account.device() < 0) return call();  // no context: the driver says so
+    // No context: the driver says so. Of a stream that has a handle it asks for none.
+    if (account.device() < 0 && (When == Free::kNow || stream_is_special(stream))) return call();
     return When == Free::kNow ? swap_free(pointer) : swap_free_behind(pointer, stream);
   }
   // Out of the records before the driver can hand the same address to another thread.

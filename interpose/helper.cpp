@@ -174,6 +174,9 @@ uint64_t order_look(int gpu, uint32_t word) {
     watch.moved_ns = clock_now_ns() - start_ns;
     watch.ordered = word;
     watch.moved_said = false;
+    // Its copies are waited for, and with a wait a driver gives back what pools do not use any
+    // more: read once the hold has ended.
+    residual_want();
     if (watch.moved.result == CUDA_SUCCESS) process.account(gpu).moved_word.store(word);
   }
   if (watch.moved_said) return kSleepMaxNs;

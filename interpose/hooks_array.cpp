@@ -20,7 +20,11 @@ CUresult create_once(RoomWait& wait, Handle* handle, const ArrayShape& shape, un
   const int device = account.active() ? account.device() : -1;
   if (device < 0 || !array_takes_memory(shape.flags)) return call();
   const uint64_t bytes = array_bytes(shape, levels);
-  if (!charge_reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!charge_room(device, bytes)) {
+    if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
+    charge_refused(device_gpu(device), bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   const Handle before = *handle;
   const CUresult result = call();
   if (result != CUDA_SUCCESS) {

@@ -92,8 +92,10 @@ CUresult allocate_once(RoomWait& wait, Pointer* pointer, uint64_t bytes, bool wr
     return result;
   }
   const Outputs outputs(pointer);
-  if (!charge_room(device, bytes))
+  if (!charge_room(device, bytes)) {
+    if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
     return charge_refuse(device, bytes, wrong, call, [&] { (void)outputs.take_back(); });
+  }
   result = call();
   if (SLUICE_UNLIKELY(result != CUDA_SUCCESS)) return driver_refused(wait, result, device, bytes);
   charge_commit(device, bytes);
@@ -167,6 +169,7 @@ CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, co
   const uint64_t asked = pitch_least(width) * height;
   const Outputs outputs(pointer, pitch);
   if (!charge_room(device, asked)) {
+    if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
     return charge_refuse(device, asked, !pitch_is_sane(width, height, rows.element), call,
                          [&] { (void)outputs.take_back(); });
   }

@@ -109,6 +109,7 @@ SLUICE_HOOK CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes,
   SwapPointer pointer;
   if (SLUICE_LIKELY(!swap_owns(address)) || caller_in_context() == nullptr)
     return driver.cuMemGetAddressRange_v2(base, bytes, address);
+  if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
   if (!swap_find(address, &pointer)) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = pointer.base;
   if (bytes != nullptr) *bytes = pointer.bytes;

@@ -80,6 +80,13 @@ bool stream_takes(CUstream stream) {
   return thread_context(this_thread) && !stream_is_capturing(stream);
 }
 
+// Of the context whose default stream it is; of a stream that has a handle nobody tells the context
+// without one.
+CUresult stream_fault(CUstream stream) {
+  const bool asked = stream_is_special(stream) && thread_context(this_thread);
+  return asked ? context_fault() : CUDA_SUCCESS;
+}
+
 // The pool that the stream's device allocates from. The stream may be another device's than the
 // current one, and with a stream that has a handle no context need be current at all.
 CUmemoryPool pool_of_stream(CUstream stream, int device) {
@@ -106,8 +113,10 @@ CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer
   const uint64_t growth = growth_expected(handle, bytes);
   if (growth > 0) {
     pool_settle(*pool);
-    if (!charge_room(pool->device, growth))
+    if (!charge_room(pool->device, growth)) {
+      if (const CUresult fault = stream_fault(stream); fault != CUDA_SUCCESS) return fault;
       return charge_refuse(pool->device, growth, !stream_takes(stream), call, undo);
+    }
   }
   const CUresult result = call();
   pool_settle_grown(*pool, growth);

@@ -50,6 +50,19 @@ CUcontext stream_context(CUstream stream) {
   return context;
 }
 
+CUcontext stream_context_anywhere(CUstream stream) {
+  CUcontext context = nullptr;
+  if (driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS) return context;
+  for (int i = 0, n = context_count(); i < n; ++i) {
+    const ContextRecord& record = *context_at(i);
+    if (!record.is_usable()) continue;
+    const CurrentScope current(record.context);
+    if (current.result() == CUDA_SUCCESS && driver.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS)
+      return context;
+  }
+  return nullptr;
+}
+
 bool named_stream_place(ThreadRecord& thread, CUstream stream, StreamPlace* place) {
   const bool current = thread_context(&thread);
   *place = {current ? thread.context_record : nullptr, current ? thread.gpu : -1, true};

@@ -16,6 +16,9 @@ struct StreamPlace {
 
 /// The context of the stream; nullptr when it is a special one and none is current.
 CUcontext stream_context(CUstream stream);
+/// The same of a stream that has a handle, by any context that can be used: the calling thread may
+/// have none, or one that has faulted or ended. nullptr: nobody knows.
+CUcontext stream_context_anywhere(CUstream stream);
 
 inline bool stream_is_special(CUstream stream) {
   return reinterpret_cast<uintptr_t>(stream) <= reinterpret_cast<uintptr_t>(CU_STREAM_PER_THREAD);

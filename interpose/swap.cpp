@@ -67,16 +67,6 @@ unsigned access_list(const Block& block, CUmemAccessDesc* out) {
   return count;
 }
 
-// Whether the context can be used, in the words of the driver: an error that its work has left
-// behind is told by every call, but not by those of the virtual memory management.
-CUresult context_fault() {
-  CUdeviceptr base = 0;
-  size_t bytes = 0;
-  const CUresult result = driver.cuMemGetAddressRange_v2(&base, &bytes, 0);
-  return result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS
-                                                                              : result;
-}
-
 void movable_change(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
   if (gpu >= 0) process.account(gpu).movable_bytes.add(bytes);
@@ -317,8 +307,18 @@ bool swap_has(CUdeviceptr address) {
   return swap_blocks.at(address) != nullptr;
 }
 
+namespace {
+
+bool has_faulted(CUcontext context) {
+  const CurrentScope current(context);
+  return current.result() == CUDA_SUCCESS && context_fault() != CUDA_SUCCESS;
+}
+
+}  // namespace
+
 CUresult swap_free(CUdeviceptr address) {
   const SystemGuard guard;
+  if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
   Freed freed;
   captured_free();
   if (load_acquire(captures_active) != 0) {
@@ -328,21 +328,35 @@ CUresult swap_free(CUdeviceptr address) {
   }
   if (!free_claim(address, &freed)) return CUDA_ERROR_INVALID_VALUE;
   bool captured = false;
-  const CUresult result = context_wait(freed.context, freed.device, &captured);
+  CUresult result = context_wait(freed.context, freed.device, &captured);
   if (captured) {
     free_later(address);
     return CUDA_SUCCESS;
   }
+  // Another context's, whose work has ended by a fault: there is nothing to wait for.
+  if (result != CUDA_SUCCESS && has_faulted(freed.context)) result = CUDA_SUCCESS;
   free_end(address, result == CUDA_SUCCESS);
   return result;
 }
+
+namespace {
+
+// Where a stream that has a handle is named, the driver does not look at the thread's context.
+CUresult stream_wait(CUstream stream) {
+  const CUcontext context = stream_is_special(stream) ? nullptr : stream_context_anywhere(stream);
+  if (context == nullptr) return driver.cuStreamSynchronize(stream);
+  const CurrentScope current(context);
+  return current.result() == CUDA_SUCCESS ? driver.cuStreamSynchronize(stream) : current.result();
+}
+
+}  // namespace
 
 CUresult swap_free_behind(CUdeviceptr address, CUstream stream) {
   const SystemGuard guard;
   Freed freed;
   if (!free_claim(address, &freed)) return CUDA_ERROR_INVALID_VALUE;
   const RelaxedScope relaxed(RelaxedScope::When::kAlways);
-  const CUresult result = driver.cuStreamSynchronize(stream);
+  const CUresult result = stream_wait(stream);
   free_end(address, result == CUDA_SUCCESS);
   return result;
 }

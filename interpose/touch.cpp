@@ -3,6 +3,7 @@
 
 #include "interpose/account.h"
 #include "interpose/activity.h"
+#include "interpose/residual.h"
 #include "interpose/say.h"
 #include "interpose/swap.h"
 
@@ -216,13 +217,20 @@ void wait_prepare(CUstream only, Fenced fenced) {
   touch_end(*thread);
 }
 
+// Waits go on under a hold, this look not: the helper makes up for it.
+static void memory_look_unheld(ThreadRecord& thread, int current) {
+  raise_word(thread.touching, thread.touching + 1);
+  if (!hold_is_set())
+    memory_look(current);
+  else
+    residual_want();
+  touch_end(thread);
+}
+
 // What the wait has shown; false: nothing was launched there.
 static bool wait_harvest(ThreadRecord& thread) {
   const DepthScope depth(&thread);
-  // Waits go on under a hold, this look not.
-  raise_word(thread.touching, thread.touching + 1);
-  if (!hold_is_set()) memory_look(thread.device);
-  touch_end(thread);
+  memory_look_unheld(thread, thread.device);
   ContextRecord& context = *thread.context_record;
   const LockScope scope(context.lock);
   if (context.streams == nullptr) return false;
@@ -230,9 +238,18 @@ static bool wait_harvest(ThreadRecord& thread) {
   return true;
 }
 
+// Streams and events have handles: who waits for one needs no context.
+static SLUICE_NOINLINE void wait_elsewhere() {
+  ThreadRecord* thread = caller();
+  if (thread == nullptr) return;
+  const ErrnoGuard guard;
+  const DepthScope depth(thread);
+  memory_look_unheld(*thread, -1);
+}
+
 void wait_done() {
   ThreadRecord* thread = caller_on_gpu();
-  if (thread == nullptr || thread->context_record == nullptr) return;
+  if (thread == nullptr || thread->context_record == nullptr) return wait_elsewhere();
   const ErrnoGuard guard;
   if (!wait_harvest(*thread)) return;
   // Who is killed now owes no more than what it launches from here on.

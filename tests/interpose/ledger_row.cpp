@@ -3,7 +3,9 @@
 // both must agree (ledger_points.c) and when it has ended: ledger_row SHIM POINTS DIRECTORY PROGRAM
 // ARGUMENT... Its exit code says whether they did; what became of the row is in its last words.
 // LEDGER_QUOTA is the tenant's on each GPU, in bytes, and behind a comma what it is on all but the
-// first; without it there is none.
+// first; without it there is none. With LEDGER_UNREST, a seed, its leases close and open and holds
+// come and go (row_unrest.h), with LEDGER_SWAP its memory is movable and moved; that rests while
+// the accounts are compared.
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +16,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "tests/interpose/row_broker.h"
+#include "tests/interpose/row_unrest.h"
 #include "tests/interpose/softgpu_fixture.h"
 
 namespace {
@@ -51,13 +55,15 @@ class Points {
   Points& operator=(const Points&) = delete;
 
   /// Answers until `end()`. The first difference that stays is kept, and nothing looked at further.
-  void serve(TestBroker& broker, const char* directory) {
+  void serve(TestBroker& broker, const char* directory, Unrest* unrest) {
     for (;;) {
       const int peer = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
       if (peer < 0) return;
       char name[64] = {};
       if (recv(peer, name, sizeof name - 1, 0) > 0) {
         ++met;
+        std::unique_lock<std::mutex> rest;
+        if (unrest != nullptr) rest = std::unique_lock(unrest->rest);
         if (difference.empty()) look(broker, directory, name);
         (void)send(peer, "", 1, MSG_NOSIGNAL);
       }
@@ -92,16 +98,25 @@ int main(int argc, char** argv) {
     for (std::uint32_t gpu = 1; gpu < broker.lease().gpu_count; ++gpu)
       broker.lease().gpus[gpu].memory_max_bytes = strtoull(others + 1, nullptr, 10);
   }
+  if (getenv("LEDGER_SWAP") != nullptr) broker.swap_set();
   broker.lease_store(sluice::protocol::kLeaseOpen);
   Points points;
   const std::string preload = std::string(argv[2]) + ":" + argv[1];
   const pid_t pid = row_start(broker, preload.c_str(), argv[3], argv + 4);
   if (pid < 0) return 2;
-  std::thread server([&] { points.serve(broker, argv[3]); });
+  std::unique_ptr<Unrest> unrest;
+  if (const char* seed = getenv("LEDGER_UNREST"); seed != nullptr) {
+    unrest = std::make_unique<Unrest>(broker, strtoull(seed, nullptr, 10),
+                                      getenv("LEDGER_SWAP") != nullptr);
+  }
+  std::thread server([&] { points.serve(broker, argv[3], unrest.get()); });
   int status = 0;
   waitpid(pid, &status, 0);
   points.end();
   server.join();
+  if (unrest != nullptr)
+    printf("held %d times, moved %d times\n", unrest->holds(), unrest->moves());
+  unrest.reset();
   const std::string left = row_left_over(broker, argv[3]);
   printf("compared %d times, the row ended with %d\n%s%s", points.met, row_exit_code(status),
          points.difference.c_str(), left.c_str());

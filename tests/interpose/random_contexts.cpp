@@ -40,6 +40,8 @@ void context_destroy(Step& step) {
   ContextSlot* slot = step.world.contexts.live_one(step.random);
   if (slot == nullptr) return;
   context_say(step, *slot);
+  if (step.world.shared() && World::own(static_cast<int>(step.world.contexts.number(*slot))))
+    step.context_leave(slot->handle);
   // A primary one is not the program's to destroy.
   if (CALL(step, cuCtxDestroy, slot->handle) == CUDA_SUCCESS)
     step.world.context_ended(static_cast<int>(step.world.contexts.number(*slot)));
@@ -109,12 +111,14 @@ void primary_release(Step& step) {
   const int device = static_cast<int>(step.random.below(kDevices));
   step.say("of " + std::to_string(device));
   ContextSlot& slot = step.world.contexts[static_cast<std::size_t>(device)];
+  if (step.world.shared() && slot.retained <= 1) return;
   if (CALL(step, cuDevicePrimaryCtxRelease, device) != CUDA_SUCCESS) return;
   --slot.retained;
   primary_look(step, device);
 }
 
 void primary_reset(Step& step) {
+  if (step.world.shared()) return;
   const int device = static_cast<int>(step.random.below(kDevices));
   step.say("of " + std::to_string(device));
   if (CALL(step, cuDevicePrimaryCtxReset, device) == CUDA_SUCCESS) step.world.context_ended(device);
@@ -122,6 +126,7 @@ void primary_reset(Step& step) {
 }
 
 void limit_change(Step& step) {
+  if (step.world.shared() && !World::own(step.here())) return;
   const CUlimit limit = step.random.of({CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE,
                                         CU_LIMIT_MALLOC_HEAP_SIZE, CU_LIMIT_SHMEM_SIZE});
   const std::size_t value = step.random.of(
@@ -139,7 +144,7 @@ void limit_change(Step& step) {
 
 void peer_access(Step& step) {
   const ContextSlot* slot = step.world.contexts.live_one(step.random);
-  if (slot == nullptr) return;
+  if (slot == nullptr || (step.world.shared() && !World::own(step.here()))) return;
   context_say(step, *slot);
   if (step.random.chance(60))
     CALL(step, cuCtxEnablePeerAccess, slot->handle, 0);
@@ -210,6 +215,7 @@ void module_use(Step& step) {
 
 /// There is a device on which its contexts have no room for it.
 void library_refused(Step& step, std::size_t bytes) {
+  if (!step.limit.exact) return;
   for (int device = 0; device < kDevices; ++device) {
     std::size_t copies = 0;
     for (const ContextSlot& slot : step.world.contexts)
@@ -231,7 +237,7 @@ void library_load(Step& step) {
                                nullptr, nullptr, 0);
   // It is loaded into every context there is, or late into any.
   if (result == CUDA_ERROR_OUT_OF_MEMORY) library_refused(step, bytes);
-  step.limit.unasked_sum += step.world.contexts.size() * (bytes + kMiBytes);
+  step.limit.unasked_sum += step.world.programs * step.world.contexts.size() * (bytes + kMiBytes);
   step.output("library", result, library, untouched<CUlibrary>());
   if (result == CUDA_SUCCESS) *slot = {{true, -1}, library, bytes};
 }

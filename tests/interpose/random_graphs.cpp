@@ -75,7 +75,7 @@ void node_free(Step& step) {
     return;
   }
   const BlockSlot& block = step.world.blocks.any(step.random);
-  if (!block.live || block.kind != BlockKind::kGraph) return;
+  if (!block.live || block.kind != BlockKind::kGraph || step.world.shared()) return;
   step.say("b" + std::to_string(step.world.blocks.number(block)));
   if (CALL(step, cuGraphAddMemFreeNode, &node, slot->handle, after.data(), after.size(),
            block.address) == CUDA_SUCCESS)

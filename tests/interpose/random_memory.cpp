@@ -98,7 +98,7 @@ void give_back(Step& step) {
   const CUdeviceptr address = slot->address;
   if (CALL(step, cuMemFree, address) != CUDA_SUCCESS) return;
   slot->live = false;
-  if (step.random.chance(10)) CALL(step, cuMemFree, address);  // again
+  if (step.random.chance(10) && !step.world.shared()) CALL(step, cuMemFree, address);  // again
 }
 
 void give_back_wrongly(Step& step) {
@@ -250,6 +250,7 @@ void copy_or_set(Step& step) {
     if (!mine || block->kind == BlockKind::kPooled || block->kind == BlockKind::kGraph) return;
     block->busy = true;
   }
+  to->pattern = 0;
   switch (step.random.below(5)) {
     case 0:
       CALL(step, cuMemsetD8, to->address, 1, bytes);
@@ -299,7 +300,7 @@ void host_memory(Step& step) {
 
 void export_block(Step& step) {
   BlockSlot* slot = step.world.blocks.live_one(step.random);
-  if (slot == nullptr) return;
+  if (slot == nullptr || step.world.movable) return;
   step.say("b" + std::to_string(step.world.blocks.number(*slot)));
   CUipcMemHandle handle{};
   if (CALL(step, cuIpcGetMemHandle, &handle, slot->address) != CUDA_SUCCESS) return;

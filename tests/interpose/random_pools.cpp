@@ -10,8 +10,9 @@ namespace {
 
 std::size_t chunks(std::size_t bytes) { return (bytes + kChunk - 1) / kChunk * kChunk; }
 
-/// A pool of the program's, or one of a device's; and the device.
-CUmemoryPool pool_any(Step& step, int* device, bool* bounded = nullptr) {
+/// A pool of the program's, or one of a device's; and the device. With `own_only` none of a
+/// device's that others have as well: nullptr.
+CUmemoryPool pool_any(Step& step, int* device, bool* bounded = nullptr, bool own_only = false) {
   PoolSlot* slot = step.random.chance(60) ? step.world.pools.live_one(step.random) : nullptr;
   CUmemoryPool pool = nullptr;
   if (slot != nullptr) {
@@ -21,6 +22,7 @@ CUmemoryPool pool_any(Step& step, int* device, bool* bounded = nullptr) {
     return slot->handle;
   }
   *device = static_cast<int>(step.random.below(kDevices));
+  if (own_only && step.world.shared()) return nullptr;
   const bool current = step.random.chance(50);
   if (bounded != nullptr) *bounded = current;  // it may be any of the above
   step.say((current ? "current pool of " : "default pool of ") + std::to_string(*device));
@@ -115,6 +117,8 @@ void free_async(Step& step) {
   if (GraphDeeds* deeds = step.capture_of(stream); deeds != nullptr && step.random.chance(70))
     return free_captured(step, *deeds, stream);
   if (slot == nullptr || slot->busy) return;
+  // Launched again, it would free what may be another program's by then.
+  if (step.world.shared() && step.capture_of(stream) != nullptr) return;
   step.say("b" + std::to_string(step.world.blocks.number(*slot)));
   if (CALL(step, cuMemFreeAsync, slot->address, stream) != CUDA_SUCCESS) return;
   if (GraphDeeds* deeds = step.capture_of(stream); deeds != nullptr)
@@ -158,7 +162,8 @@ void pool_trim(Step& step) {
 
 void pool_attribute(Step& step) {
   int device = 0;
-  const CUmemoryPool pool = pool_any(step, &device);
+  const CUmemoryPool pool = pool_any(step, &device, nullptr, true);
+  if (pool == nullptr) return;
   cuuint64_t value = step.random.of({cuuint64_t{0}, cuuint64_t{UINT64_MAX}, cuuint64_t{1} << 23});
   int flag = static_cast<int>(step.random.below(2));
   switch (step.random.below(6)) {
@@ -192,13 +197,15 @@ void pool_attribute(Step& step) {
 
 void pool_of_device(Step& step) {
   int device = 0;
+  if (step.world.shared()) return;
   const CUmemoryPool pool = pool_any(step, &device);
   CALL(step, cuDeviceSetMemPool, step.random.chance(80) ? device : 1 - device, pool);
 }
 
 void pool_access(Step& step) {
   int device = 0;
-  const CUmemoryPool pool = pool_any(step, &device);
+  const CUmemoryPool pool = pool_any(step, &device, nullptr, true);
+  if (pool == nullptr) return;
   CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE,
                          {static_cast<int>(step.random.below(kDevices))}};
   CUmemAccessDesc access{

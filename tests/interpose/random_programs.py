@@ -5,9 +5,11 @@
 
 Each seed is run bare; as a tenant under a broker whose quota it never meets, the ledger compared with the devices' own account
 wherever it comes to rest (ledger_row); by itself with SLUICE_MEMORY; under both with quotas that are far too small; and under a
-broker with one that is so on one of the two GPUs, and ample on the other. The traces of the first three are the same. A seed
-that fails is told with the command line that runs it again; --shrink leaves out steps as long as it still fails in the same
-way, and shows what is left.
+broker with one that is so on one of the two GPUs, and ample on the other. The traces of the first three are the same. With
+--at-once two to four programs run at once in each process. Further modes: `unrest` has leases and holds that come and go,
+`moved` memory that goes to the host and back as well, and so have `tight_unrest` and `tight_moved`. A seed that fails is told
+with the command line that runs it again; --shrink leaves out steps as long as it still fails in the same way, and shows what is
+left.
 """
 import argparse
 import concurrent.futures
@@ -25,6 +27,8 @@ parser.add_argument("--seeds", default="1-20")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--without", default="")
 parser.add_argument("--modes", default="broker,alone,tight,tight_alone,tight_one")
+parser.add_argument("--at-once", action="store_true")
+parser.add_argument("--also", default="", help="families of steps that only some programs have: contents, and routes, by which calls are made by all routes and ABIs, and faults")
 parser.add_argument("--jobs", type=int, default=2)
 parser.add_argument("--tries", type=int, default=1)
 parser.add_argument("--shrink", action="store_true")
@@ -35,6 +39,12 @@ MIB = 1 << 20
 AMPLE = 4096 * MIB
 environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" and not name.startswith("SLUICE_")}
 environment["LD_LIBRARY_PATH"] = options.libraries
+if options.also:
+    environment["RANDOM_ALSO"] = options.also
+if "moved" in options.modes:
+    environment["RANDOM_MOVABLE"] = "1"
+if options.at_once:
+    environment["RANDOM_AT_ONCE"] = "1"
 
 
 def quota_of(seed):
@@ -56,6 +66,10 @@ def program_run(seed, mode, without):
             extra |= {"LD_PRELOAD": options.shim, "SLUICE_MEMORY": quota, "SLUICE_SOCKET": "/nonexistent"}
         elif mode != "bare":
             extra["LEDGER_QUOTA"] = quota
+            if mode.endswith(("unrest", "moved")):
+                extra["LEDGER_UNREST"] = str(seed)
+            if mode.endswith("moved"):
+                extra["LEDGER_SWAP"] = "1"
             program = [options.runner, options.shim, options.points, directory] + program
         try:
             done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment | extra, timeout=120)
@@ -152,7 +166,8 @@ def seed_run(seed):
         lines = traces[mode]
         text += f"\nwithout most steps, {mode}: {found.get(mode)}\n  " + "\n  ".join(lines)
     command = " ".join([sys.argv[0], options.runner, options.shim, options.points, options.program, options.libraries,
-                        f"--seeds={seed}-{seed}", f"--steps={options.steps}"] + ([f"--without={without}"] if without else []) + ["--trace"])
+                        f"--seeds={seed}-{seed}", f"--steps={options.steps}"] + ["--at-once"] * options.at_once +
+                       [f"--modes={options.modes}", f"--also={options.also}"] + ([f"--without={without}"] if without else []) + ["--trace"])
     return seed, f"{text}\n  again: {command}", traces
 
 

@@ -5,6 +5,7 @@
 namespace sluice::test {
 
 void capture_end_of(Step& step, CUstream stream) {
+  stream = step.null_named(stream);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;
   cuStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr);
@@ -84,6 +85,13 @@ void event_destroy(Step& step) {
     slot->live = false;
 }
 
+/// Which may take the stream into a capture: none of a context that others have as well.
+void wait_for_event(Step& step, const EventSlot& slot) {
+  const CUstream stream = step.stream();
+  if (step.world.shared() && step.context_of(stream) != slot.context) return;
+  CALL(step, cuStreamWaitEvent, stream, slot.handle, 0);
+}
+
 void event_use(Step& step) {
   EventSlot* slot = step.world.events.live_one(step.random);
   if (slot == nullptr) return;
@@ -95,7 +103,7 @@ void event_use(Step& step) {
       break;
     case 2:
     case 3:
-      CALL(step, cuStreamWaitEvent, step.stream(), slot->handle, 0);
+      wait_for_event(step, *slot);
       break;
     case 4: {
       CUresult done = cuEventQuery(slot->handle);
@@ -116,15 +124,21 @@ void context_event(Step& step) {
   cuCtxGetCurrent(&context);
   if (step.random.chance(50))
     CALL(step, cuCtxRecordEvent, context, slot->handle);
-  else
+  else if (!step.world.shared())
     CALL(step, cuCtxWaitEvent, context, slot->handle);
 }
 
 void capture_begin(Step& step) {
+  // A global one keeps other programs' threads from what is unsafe.
+  const auto widest =
+      step.world.shared() ? CU_STREAM_CAPTURE_MODE_THREAD_LOCAL : CU_STREAM_CAPTURE_MODE_GLOBAL;
+  const auto mode =
+      step.random.of({widest, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED,
+                      CU_STREAM_CAPTURE_MODE_RELAXED});
+  const CUstream stream = step.stream();
+  if (step.world.shared() && !World::own(step.context_of(stream))) return;
   step.world.capturing = true;
-  CALL(step, cuStreamBeginCapture, step.stream(),
-       step.random.of({CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-                       CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED}));
+  CALL(step, cuStreamBeginCapture, stream, mode);
 }
 
 // Mostly of one that captures.

@@ -31,6 +31,7 @@ void ended(List& list, int context) {
 
 void World::context_ended(int context) {
   contexts[static_cast<std::size_t>(context)].live = false;
+  contexts[static_cast<std::size_t>(context)].struck = false;
   ended(streams, context);
   ended(events, context);
   ended(blocks, context);
@@ -62,7 +63,7 @@ CUresult Step::note(const char* call, CUresult result) {
 }
 
 void Step::refused(CUresult result, int device, std::size_t bytes) {
-  if (result != CUDA_ERROR_OUT_OF_MEMORY || device < 0) return;
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || device < 0 || !limit.exact) return;
   const std::size_t quota = limit.quota[device];
   const std::uint64_t used = Accounts::get().used(device);
   if (quota != 0 && used + bytes <= quota)
@@ -117,6 +118,17 @@ void Step::stale_forget() {
   });
 }
 
+void Step::context_leave(CUcontext context) {
+  threads.everywhere([context] {
+    std::vector<CUcontext> kept;
+    CUcontext popped = nullptr;
+    while (cuCtxPopCurrent(&popped) == CUDA_SUCCESS) {
+      if (popped != context) kept.push_back(popped);
+    }
+    for (; !kept.empty(); kept.pop_back()) cuCtxPushCurrent(kept.back());
+  });
+}
+
 namespace {
 
 /// The id of the capture that the stream is in, 0: of none. The question needs a context.
@@ -132,7 +144,15 @@ cuuint64_t capture_id(CUstream stream, CUcontext context) {
 
 }  // namespace
 
+int Step::context_of(CUstream stream) {
+  for (const StreamSlot& slot : world.streams) {
+    if (slot.live && slot.handle == stream) return slot.context;
+  }
+  return here();
+}
+
 GraphDeeds* Step::capture_of(CUstream stream) {
+  stream = null_named(stream);
   int context = -1;
   for (const StreamSlot& slot : world.streams) {
     if (slot.live && slot.handle == stream) context = slot.context;
@@ -170,6 +190,7 @@ bool Step::stream_for(BlockSlot& block, CUstream* stream) {
     return false;
   }
   block.busy = true;
+  block.pattern = 0;
   // A graph that has such a node is not launched: the block may be gone by then.
   if (GraphDeeds* deeds = capture_of(*stream); deeds != nullptr) deeds->spoiled = true;
   return true;

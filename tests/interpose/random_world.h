@@ -57,7 +57,8 @@ struct Object {
 struct ContextSlot : Object {
   CUcontext handle = nullptr;
   int device = 0;
-  int retained = 0;  // of a primary one
+  int retained = 0;     // of a primary one
+  bool struck = false;  // a kernel has faulted there
 };
 struct StreamSlot : Object {
   CUstream handle = nullptr;
@@ -70,7 +71,9 @@ struct BlockSlot : Object {
   CUdeviceptr address = 0;
   std::size_t bytes = 0;
   BlockKind kind = BlockKind::kLinear;
-  bool busy = false;  // work that nobody has waited for may use it
+  bool busy = false;          // work that nobody has waited for may use it
+  std::uint64_t pattern = 0;  // what its first bytes are known to be; 0: nothing is known
+  std::size_t pattern_bytes = 0;
 };
 struct PoolSlot : Object {
   CUmemoryPool handle = nullptr;
@@ -176,9 +179,17 @@ struct World {
   Slots<ImportSlot, 3> imports;
 
   std::map<cuuint64_t, GraphDeeds> captures;  // by the id of a capture in progress
-  bool capturing = false;                     // something may have captured since the last rest
-  CUlibrary library = nullptr;                // whose kernels live as long as the program
+  bool routes = false;                        // calls are made by all routes
+  bool movable = false;         // memory may be moved to the host, which some of it is exempt from
+  bool capturing = false;       // something may have captured since the last rest
+  CUlibrary library = nullptr;  // whose kernels live as long as the program
   CUkernel empty = nullptr, fill = nullptr;
+  // At work at once, of which this is one. Then it keeps to what is its own: the primary contexts,
+  // their default streams and the devices' own pools are everybody's.
+  std::size_t programs = 1;
+  bool shared() const { return programs > 1; }
+  /// Of the program's own making.
+  static bool own(int context) { return context >= kDevices; }
 
   /// Whatever ends with this context is gone.
   void context_ended(int context);
@@ -187,6 +198,7 @@ struct World {
 /// The limits that a run is under, 0 = none that it could meet, and what it may exceed them by.
 struct Limit {
   std::size_t quota[kDevices] = {};
+  bool exact = true;            // what is not refused by others is refused by this alone
   std::size_t step_most = 0;    // the most that one call may have taken for a moment
   std::size_t unasked_sum = 0;  // what is charged without being asked for
 };
@@ -202,7 +214,9 @@ class Threads {
 class Step {
  public:
   Step(World& the_world, Limit& the_limit, Threads& the_threads, Random& the_random)
-      : world(the_world), limit(the_limit), threads(the_threads), random(the_random) {}
+      : world(the_world), limit(the_limit), threads(the_threads), random(the_random) {
+    per_thread = world.routes && random.chance(25);
+  }
 
   /// Notes a call and its result.
   CUresult note(const char* call, CUresult result);
@@ -228,8 +242,13 @@ class Step {
   /// Of a stream, -1: not known.
   int device_of(CUstream stream);
   std::string name_of(CUcontext context) const;
+  /// The slot of the context that a stream is in, by the streams of the world.
+  int context_of(CUstream stream);
   /// Takes contexts that have ended from all threads' stacks: a new one may get such a handle.
   void stale_forget();
+  /// Takes a context from all threads' stacks that is about to end: another program may be given
+  /// its handle.
+  void context_leave(CUcontext context);
   /// What the capture does that this stream is in, nullptr: it is in none.
   GraphDeeds* capture_of(CUstream stream);
   /// A stream of the world, or one of the default ones.
@@ -239,15 +258,31 @@ class Step {
   /// uses what is gone.
   bool stream_for(BlockSlot& block, CUstream* stream);
 
+  /// The function by which to call what the source calls `name` and the library `exported`
+  /// (random_routes.cpp).
+  template <class F>
+  F* via(const char* name, const char* exported, F& plain) {
+    return reinterpret_cast<F*>(route(name, exported, reinterpret_cast<void*>(&plain)));
+  }
+  void* route(const char* name, const char* exported, void* plain);
+  /// What the null handle means in this step.
+  CUstream null_named(CUstream stream) const {
+    return stream == nullptr && per_thread ? CU_STREAM_PER_THREAD : stream;
+  }
+
   World& world;
   Limit& limit;
   Threads& threads;
   Random& random;
+  bool per_thread = false;  // calls are compiled for per-thread default streams
   std::string line;
   bool faulty = false;
 };
 
-#define CALL(step, function, ...) (step).note(#function, function(__VA_ARGS__))
+/// Calls it by some route, and notes the result.
+#define CALL(step, function, ...) CALL_NAMED(step, #function, function, __VA_ARGS__)
+#define CALL_NAMED(step, name, function, ...) \
+  (step).note(name, (step).via(name, #function, function)(__VA_ARGS__))
 
 /// A kind of step: how often, and what. Families can be chosen.
 struct StepKind {
@@ -267,6 +302,9 @@ void stream_steps(StepKinds& kinds);
 void context_steps(StepKinds& kinds);
 void module_steps(StepKinds& kinds);
 void device_steps(StepKinds& kinds);
+void contents_steps(StepKinds& kinds);
+void route_steps(StepKinds& kinds);
+void fault_steps(StepKinds& kinds);
 
 /// The account that the devices themselves keep.
 class Accounts {
