@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "softgpu/ptx/code/decoder.h"
+#include "softgpu/ptx/code/registers.h"
 #include "softgpu/ptx/machine.h"
 #include "softgpu/ptx/text/lexer.h"
 #include "softgpu/ptx/text/parser.h"
@@ -63,16 +64,6 @@ Signature signature_of(const FunctionText& function, const FunctionLayout& place
   return signature;
 }
 
-/// Half of the virtual registers, clamped to what the hardware has: a register allocator would
-/// reuse about that many.
-u32 registers_estimate(const FunctionText& function) {
-  u64 words = 0;
-  for (const RegisterText& r : function.registers) {
-    if (r.type != Type::kPred) words += type_bytes(r.type) == 8 ? 2 : 1;
-  }
-  return static_cast<u32>(std::clamp<u64>(words / 2, 16, 255));
-}
-
 KernelInfo info_of(const Module& module, const FunctionText& entry, const Layout& layout) {
   const FunctionLayout& places = layout.places.at(&entry);
   KernelInfo info;
@@ -80,13 +71,13 @@ KernelInfo info_of(const Module& module, const FunctionText& entry, const Layout
   info.params = places.kernel_params;
   info.param_bytes = places.kernel_param_bytes;
   info.shared_bytes = layout.shared_bytes;
+  info.registers = registers_estimate(entry, layout.functions);
   for (const FunctionText* f : layout.functions) {
     info.local_bytes = std::max(info.local_bytes, layout.places.at(f).local_bytes);
   }
   for (const Variable& v : module.variables) {
     if (v.constant) info.const_bytes += static_cast<u32>(v.size);
   }
-  info.registers = registers_estimate(entry);
   info.threads_max = entry.threads_max != 0 ? entry.threads_max : 1024;
   info.ptx_version = module.unit.version;
   info.target = module.unit.target;
