@@ -11,6 +11,11 @@ namespace sluice::interpose {
 
 enum class Free : uint8_t { kNow, kInStreamOrder };
 
+inline bool has_current_context() {
+  CUcontext current = nullptr;
+  return driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr;
+}
+
 /// Makes `call` and takes `pointer` off the account if it succeeds. Memory that is not in the
 /// records is the driver's business alone. `stream` is that of kInStreamOrder.
 template <Free When, class Call>
@@ -19,7 +24,9 @@ CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || pointer == 0) return call();
   if (swap_owns(pointer)) {
-    if (account.device() < 0) return call();  // no context: the driver says so
+    // An address says whose it is, so where no context is current it can be freed, too; a stream
+    // needs one, and one that has ended is the driver's to tell.
+    if (account.device() < 0 && (When != Free::kNow || has_current_context())) return call();
     return When == Free::kNow ? swap_free(pointer) : swap_free_behind(pointer, stream);
   }
   // Out of the records before the driver can hand the same address to another thread.
