@@ -80,7 +80,8 @@ class Hashcat:
         if shutil.which("hashcat") is None:
             raise Missing("no hashcat")
         machine.environment["LD_LIBRARY_PATH"] += f":{library.parent}"
-        machine.environment["HOME"] = str(machine.directory)
+        # It asks the system for the user's home, and lets nobody else in while it runs there.
+        machine.environment.update(XDG_CACHE_HOME=str(machine.directory), XDG_DATA_HOME=str(machine.directory))
         self.hash, self.words = machine.directory / "hash", machine.directory / "words"
         self.hash.write_text("5d41402abc4b2a76b9719d911017c592\n")
         self.words.write_text("a\nworld\nhello\nzebra\n")
@@ -172,8 +173,6 @@ def case_hashcat_attack(machine, toolkit):
 def case_hashcat_quota(machine, toolkit):
     """A quota below the need ends it by its own error."""
     attack = Hashcat(machine, toolkit).command()
-    first = machine.run(attack, timeout_s=300)
-    expect(first.returncode == 0, f"exit {first.returncode}: {first.stdout}{first.stderr}")
     machine.start_broker()
     run = machine.run(machine.slice(*attack, memory="40MiB"), timeout_s=300)  # 8 MiB besides the context
     print(run.stdout, run.stderr, end="")
