@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/command.h"
 #include "softgpu/driver/copy.h"
 #include "softgpu/driver/graph_memory.h"
@@ -19,6 +20,17 @@ constexpr std::size_t kPitchAlign = 512;
 constexpr int kAttributeLast = CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
 
 std::optional<Allocation> find(CUdeviceptr address) { return MemoryMap::get().find(address); }
+
+/// enter() for what gives memory back: an address says whose it is, so where no context is current
+/// its owner is `context`.
+CUresult enter_to_free(CUdeviceptr address, ContextRef& context, const char* name) {
+  CUresult result = enter(context, name);
+  if (result != CUDA_ERROR_INVALID_CONTEXT) return result;
+  const auto allocation = find(address);
+  if (!allocation || context_find(allocation->context, context) != CUDA_SUCCESS) return result;
+  result = context->status();
+  return result == CUDA_SUCCESS ? capture_enter(*context, name) : result;
+}
 
 CUresult host_allocate(const ContextRef& context, void** out, std::size_t bytes, unsigned flags) {
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -169,7 +181,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* out, std::size_t bytes, unsigned int fla
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
   ContextRef context;
-  CUresult result = enter(context);
+  CUresult result = enter_to_free(address, context, __func__);
   if (result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
   const auto allocation = find(address);
@@ -221,7 +233,7 @@ CUresult cuMemAllocHost(void** out, unsigned int bytes) { return cuMemHostAlloc(
 
 CUresult cuMemFreeHost(void* p) {
   ContextRef context;
-  CUresult result = enter(context);
+  CUresult result = enter_to_free(address_of(p), context, __func__);
   if (result != CUDA_SUCCESS) return result;
   if (p == nullptr) return CUDA_SUCCESS;
   const auto allocation = find(address_of(p));
@@ -253,7 +265,7 @@ CUresult cuMemHostRegister_v2(void* p, std::size_t bytes, unsigned int flags) {
 
 CUresult cuMemHostUnregister(void* p) {
   ContextRef context;
-  const CUresult result = enter(context);
+  const CUresult result = enter_to_free(address_of(p), context, __func__);
   if (result != CUDA_SUCCESS) return result;
   const auto allocation = find(address_of(p));
   if (!allocation || allocation->base != address_of(p) ||

@@ -161,9 +161,13 @@ CUresult cuModuleLoad(CUmodule* out, const char* path) {
 }
 
 CUresult cuModuleUnload(CUmodule handle) {
-  std::shared_ptr<Module> module;
-  const CUresult result = module_find(handle, module);
+  ContextRef context;
+  CUresult result = enter(context);
+  const std::shared_ptr<Module> module = Registry<Module>::all().find(handle);
+  // A module says whose it is, so that one is unloaded where no context is current, too.
+  if (result == CUDA_ERROR_INVALID_CONTEXT && module != nullptr) result = module->owner().status();
   if (result != CUDA_SUCCESS) return result;
+  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (module->of_library) return CUDA_ERROR_NOT_PERMITTED;
   if (Registry<Module>::all().take(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   module->owner().wait_all();

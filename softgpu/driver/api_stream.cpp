@@ -44,9 +44,11 @@ CUresult cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int prior
 CUresult cuStreamDestroy_v2(CUstream handle) {
   ContextRef context;
   const CUresult result = enter_failed(context);
-  if (result != CUDA_SUCCESS) return result;
   const StreamRef stream = Registry<Stream>::all().find(handle);
-  if (stream == nullptr || stream->kind != Stream::kCreated) return CUDA_ERROR_INVALID_HANDLE;
+  const bool created = stream != nullptr && stream->kind == Stream::kCreated;
+  // Like a module, a stream says whose it is.
+  if (result != CUDA_SUCCESS && (result != CUDA_ERROR_INVALID_CONTEXT || !created)) return result;
+  if (!created) return CUDA_ERROR_INVALID_HANDLE;
   capture_leave(*stream);
   Registry<Stream>::all().take(handle);
   stream->retire();

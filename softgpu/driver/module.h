@@ -39,9 +39,11 @@ struct Function {
 };
 using FunctionRef = std::shared_ptr<Function>;
 
+inline constexpr std::uint32_t kRegistersUnlimited = 255;
+
 /// What the options of a load ask for, and what the load has to tell.
 struct LoadOptions {
-  std::uint32_t registers_max = 255;
+  std::uint32_t registers_max = kRegistersUnlimited;
   std::uint32_t target = 0;  // 0 = of the device
   std::string log;           // of errors, as the vendor's compiler words them
 };

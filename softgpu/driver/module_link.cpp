@@ -35,6 +35,13 @@ std::string renamed(std::string_view text, const std::map<std::string_view, std:
   return out;
 }
 
+/// A kernel whose registers are limited where it is defined.
+std::string limited(std::string text, std::uint32_t registers) {
+  const std::size_t body = text.find('{');
+  if (body != text.npos) text.insert(body, ".maxnreg " + std::to_string(registers) + "\n");
+  return text;
+}
+
 /// A function without its body.
 std::string declaration(const std::string& text) {
   const std::size_t body = text.find('{');
@@ -47,8 +54,9 @@ bool named(const TextItem& item) {
 
 class Joiner {
  public:
-  Joiner(const std::vector<std::string_view>& texts, const std::vector<std::string>& names)
-      : names_(names) {
+  Joiner(const std::vector<std::string_view>& texts, const std::vector<std::string>& names,
+         std::uint32_t registers_max)
+      : names_(names), registers_max_(registers_max) {
     for (const std::string_view text : texts) outlines_.push_back(text_outline(text));
   }
 
@@ -127,7 +135,9 @@ class Joiner {
       const bool is_own = item.linkage == Linkage::kStatic && item.kind != TextItem::Kind::kEntry;
       const auto chosen = chosen_.find(item.name);
       const bool has_definition = chosen != chosen_.end();
-      const std::string text = renamed(item.text, own) + "\n";
+      std::string text = renamed(item.text, own) + "\n";
+      if (item.kind == TextItem::Kind::kEntry && registers_max_ != kRegistersUnlimited)
+        text = limited(std::move(text), registers_max_);
       const bool is_function = item.kind == TextItem::Kind::kFunction;
       if (is_function && (is_own || declared_.insert(item.name).second))
         declarations += declaration(text) + "\n";
@@ -138,6 +148,7 @@ class Joiner {
   }
 
   const std::vector<std::string>& names_;
+  const std::uint32_t registers_max_;
   std::vector<TextOutline> outlines_;
   std::map<std::string_view, const TextItem*> chosen_;
   std::set<std::string_view> shared_;
@@ -149,8 +160,9 @@ class Joiner {
 }  // namespace
 
 std::string texts_join(const std::vector<std::string_view>& texts,
-                       const std::vector<std::string>& names, std::string& trouble) {
-  return Joiner(texts, names).run(trouble);
+                       const std::vector<std::string>& names, std::uint32_t registers_max,
+                       std::string& trouble) {
+  return Joiner(texts, names, registers_max).run(trouble);
 }
 
 CUresult Linker::refuse(CUresult result, const std::string& trouble) {
@@ -199,7 +211,7 @@ CUresult Linker::complete(void** image, std::size_t* bytes) {
     names.push_back(input.name);
   }
   std::string trouble;
-  linked_ = texts_join(texts, names, trouble);
+  linked_ = texts_join(texts, names, options_.registers_max, trouble);
   if (!trouble.empty()) return refuse(CUDA_ERROR_UNKNOWN, "error   : " + trouble);
   request_.report(log_);
   *image = linked_.data();

@@ -35,8 +35,10 @@ class Linker {
   std::string linked_;
 };
 
-/// One text out of several. `trouble` says what keeps them from being joined; empty: nothing.
+/// One text out of several, whose kernels take at most so many registers. `trouble` says what keeps
+/// them from being joined; empty: nothing.
 std::string texts_join(const std::vector<std::string_view>& texts,
-                       const std::vector<std::string>& names, std::string& trouble);
+                       const std::vector<std::string>& names, std::uint32_t registers_max,
+                       std::string& trouble);
 
 }  // namespace softgpu::driver

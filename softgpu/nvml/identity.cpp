@@ -1,5 +1,6 @@
 // Which devices there are, how they are found, and what they are: names, addresses, modes.
 #include <cstdio>
+#include <cstring>
 
 #include "softgpu/nvml/library.h"
 
@@ -94,6 +95,25 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
   std::snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "0000:%02X:00.0", pci->bus & 0xffU);
   std::snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", pci->bus & 0xffU);
   return NVML_SUCCESS;
+}
+
+/// The forms of older programs, which have less room: nothing is written beyond what each had.
+nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_v2_t* old) {
+  nvmlPciInfo_t pci{};
+  const nvmlReturn_t result = nvmlDeviceGetPciInfo_v3(device, &pci);
+  if (result != NVML_SUCCESS) return result;
+  if (old == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  std::memcpy(old->busId, pci.busIdLegacy, sizeof old->busId);
+  old->domain = pci.domain;
+  old->bus = pci.bus;
+  old->device = pci.device;
+  old->pciDeviceId = pci.pciDeviceId;
+  return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_v2_t* old) {
+  const nvmlReturn_t result = nvmlDeviceGetPciInfo(device, old);
+  if (result == NVML_SUCCESS) old->pciSubSystemId = 0;
+  return result;
 }
 
 nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned* mode) {

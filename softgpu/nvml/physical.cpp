@@ -120,6 +120,14 @@ nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device,
                                                     unsigned long long* reasons) {
   return nvmlDeviceGetCurrentClocksThrottleReasons(device, reasons);
 }
+nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t device,
+                                                         unsigned long long* reasons) {
+  return give(device, reasons, NVML_CLOCKS_IDLE);
+}
+nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device,
+                                                      unsigned long long* reasons) {
+  return nvmlDeviceGetSupportedClocksThrottleReasons(device, reasons);
+}
 
 nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned*, unsigned*) {
   const nvmlReturn_t result = device_ready(device);

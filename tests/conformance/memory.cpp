@@ -45,6 +45,20 @@ ROW(memory, calls_need_a_context) {
   ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemGetInfo(&free, &total));
 }
 
+ROW(memory, freed_without_a_context) {
+  const Context context;
+  const std::size_t before = memory_free();
+  const CUdeviceptr plain = allocate(8 * kMiB);
+  CUdeviceptr managed = 0;
+  MUST(cuMemAllocManaged(&managed, 8 * kMiB, CU_MEM_ATTACH_GLOBAL));
+  MUST(cuCtxSetCurrent(nullptr));
+  ANSWERS(CUDA_SUCCESS, cuMemFree(plain));
+  ANSWERS(CUDA_SUCCESS, cuMemFree(managed));
+  MUST(cuCtxSetCurrent(context));
+  EXPECT_EQ(memory_free_from(before), before);
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree(plain));
+}
+
 ROW(memory, alloc_aligned) {
   const Context context;
   for (const std::size_t bytes : {1, 3, 100, 257, 4097})

@@ -157,6 +157,19 @@ ROW(memory, register_twice_refused) {
   MUST(cuMemHostUnregister(pages.get()));
 }
 
+ROW(memory, host_let_go_without_a_context) {
+  const Context context;
+  const Pages pages;
+  void* p = host_new(0);
+  MUST(cuMemHostRegister(pages.get(), kHostBytes, 0));
+  MUST(cuCtxSetCurrent(nullptr));
+  ANSWERS(CUDA_SUCCESS, cuMemHostUnregister(pages.get()));
+  ANSWERS(CUDA_SUCCESS, cuMemFreeHost(p));
+  MUST(cuCtxSetCurrent(context));
+  ANSWERS(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(pages.get()));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(p));
+}
+
 ROW(memory, register_overlap_refused) {
   const Context context;
   const Pages pages;

@@ -169,6 +169,17 @@ ROW(modules, modules_are_apart) {
   EXPECT_EQ(word_at(second.global("counter")), 0U);
 }
 
+ROW(modules, unloaded_without_a_context) {
+  const Context context;
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  MUST(cuModuleLoadData(&module, ptx(ptx_store("k", 1)).c_str()));
+  MUST(cuCtxSetCurrent(nullptr));
+  ANSWERS(CUDA_SUCCESS, cuModuleUnload(module));
+  MUST(cuCtxSetCurrent(context));
+  ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuModuleGetFunction(&function, module, "k"));
+}
+
 ROW(modules, variables_take_memory_until_unloaded) {
   const Context context;
   constexpr std::size_t kBytes = 64 << 20;

@@ -33,6 +33,9 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
+  void registers_limit(unsigned most) {
+    jit_.add(CU_JIT_MAX_REGISTERS, static_cast<std::uintptr_t>(most));
+  }
   void create() {
     ASSERT_EQ(cuLinkCreate(jit_.count(), jit_.options(), jit_.values(), &state_), CUDA_SUCCESS);
   }
@@ -99,6 +102,79 @@ ROW(modules, link_resolves_initialisers) {
   ANSWERS(CUDA_SUCCESS, link.complete());
   const Loaded module(link.image());
   EXPECT_EQ(word_of(module.function("k")), 42U);
+}
+
+/// 96 values that are all needed at the end.
+std::string ptx_wide(const std::string& directive) {
+  std::string text = ".visible .entry wide(.param .u64 p0)\n" + directive +
+                     "{\n.reg .b32 %r<97>;\n.reg .b64 %rd<3>;\nld.param.u64 %rd1, [p0];\n"
+                     "cvta.to.global.u64 %rd2, %rd1;\n";
+  for (int i = 0; i < 96; ++i)
+    text += "ld.volatile.global.u32 %r" + std::to_string(i) + ", [%rd2+" + std::to_string(4 * i) +
+            "];\n";
+  for (int i = 0; i < 96; ++i)
+    text += "st.volatile.global.u32 [%rd2+" + std::to_string(4 * i) + "], %r" +
+            std::to_string(95 - i) + ";\n";
+  return text + "ret;\n}\n";
+}
+
+ROW(modules, link_limits_registers) {
+  const Context context;
+  for (const unsigned most : {0U, 40U}) {
+    Link link;
+    if (most != 0) link.registers_limit(most);
+    link.create();
+    MUST(link.add(ptx(ptx_wide("")), "wide.ptx"));
+    MUST(link.complete());
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    MUST(cuModuleLoadData(&module, link.image()));
+    MUST(cuModuleGetFunction(&function, module, "wide"));
+    if (most == 0)
+      EXPECT_GT(attribute_of(function, CU_FUNC_ATTRIBUTE_NUM_REGS), 64);
+    else
+      EXPECT_LE(attribute_of(function, CU_FUNC_ATTRIBUTE_NUM_REGS), 40);
+    MUST(cuModuleUnload(module));
+  }
+}
+
+ROW(modules, directives_limit_registers) {
+  const Context context;
+  for (const char* directive : {".maxntid 1024, 1, 1\n", ".maxnreg 64\n"}) {
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    MUST(cuModuleLoadData(&module, ptx(ptx_wide(directive)).c_str()));
+    MUST(cuModuleGetFunction(&function, module, "wide"));
+    EXPECT_LE(attribute_of(function, CU_FUNC_ATTRIBUTE_NUM_REGS), 64) << directive;
+    EXPECT_EQ(attribute_of(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), 1024) << directive;
+    MUST(cuModuleUnload(module));
+  }
+}
+
+ROW(modules, registers_are_used_again) {
+  // A loop over a thousand values, of which two are needed at a time, and twelve parameters.
+  std::string text = ".visible .entry narrow(.param .u64 p0";
+  for (int i = 1; i < 12; ++i) text += ", .param .u64 p" + std::to_string(i);
+  text += ")\n{\n.reg .pred %p<2>;\n.reg .b32 %r<1001>;\n.reg .b64 %rd<14>;\n";
+  for (int i = 0; i < 12; ++i)
+    text += "ld.param.u64 %rd" + std::to_string(i) + ", [p" + std::to_string(i) + "];\n";
+  text += "ld.volatile.global.u32 %r0, [%rd0];\nmov.u64 %rd12, 4;\nLoop:\n";
+  for (int i = 1; i < 1000; ++i)
+    text += "mad.lo.u32 %r" + std::to_string(i) + ", %r" + std::to_string(i - 1) + ", %r" +
+            std::to_string(i - 1) + ", 1;\n";
+  text +=
+      "st.volatile.global.u32 [%rd0], %r999;\nsub.u64 %rd12, %rd12, 1;\n"
+      "setp.ne.u64 %p1, %rd12, 0;\n@%p1 bra Loop;\n";
+  for (int i = 1; i < 12; ++i)
+    text += "st.volatile.global.u32 [%rd" + std::to_string(i) + "], %r0;\n";
+  const Context context;
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  MUST(cuModuleLoadData(&module, ptx(text + "ret;\n}\n").c_str()));
+  MUST(cuModuleGetFunction(&function, module, "narrow"));
+  observe("registers", attribute_of(function, CU_FUNC_ATTRIBUTE_NUM_REGS));
+  EXPECT_LE(attribute_of(function, CU_FUNC_ATTRIBUTE_NUM_REGS), 64);
+  EXPECT_EQ(attribute_of(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), 1024);
 }
 
 ROW(modules, link_names_what_is_undefined) {

@@ -398,6 +398,15 @@ ROW(streams, destroying_lets_pending_work_finish) {
   EXPECT_EQ(done.value(), 5U);
 }
 
+ROW(streams, destroyed_without_a_context) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(cuCtxSetCurrent(nullptr));
+  ANSWERS(CUDA_SUCCESS, cuStreamDestroy(stream));
+  MUST(cuCtxSetCurrent(context));
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
 ROW(streams, special_streams_are_not_destroyed) {
   const Context context;
   ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuStreamDestroy(nullptr));

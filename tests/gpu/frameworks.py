@@ -18,7 +18,7 @@ import sys
 
 GIB = 1 << 30
 HERE = pathlib.Path(__file__).resolve().parent
-PROGRAMS = ("pytorch.py", "cupy_arrays.py", "jax_arrays.py")
+PROGRAMS = ("pytorch.py", "cupy_arrays.py", "jax_arrays.py", "numba_arrays.py")
 
 
 class Failed(Exception):

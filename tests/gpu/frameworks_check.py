@@ -40,7 +40,7 @@ FAULTS = {
     "passes": ({"limited": 'print("allocated", sys.argv[2], "bytes")'}, "failed", "the quota was passed"),
     "poisoned": ({"again": '"sum 2" if limited else "sum 1"'}, "failed", "not the same before and after"),
 }
-PACKAGES = {"pytorch": "torch", "cupy_arrays": "cupy", "jax_arrays": "jax"}
+PACKAGES = {"pytorch": "torch", "cupy_arrays": "cupy", "jax_arrays": "jax", "numba_arrays": "numba"}
 
 
 def main():
@@ -81,7 +81,7 @@ def main():
             if report[name]["result"] != "skipped" or f"the package {PACKAGES[name]} is not installed" not in report[name]["why"]:
                 failures.append(f"{name}: {report[name]['result']}: {report[name]['why']}")
         if set(report) != set(PACKAGES):
-            failures.append(f"not the three frameworks: {sorted(report)}")
+            failures.append(f"not the four frameworks: {sorted(report)}")
     print("\n".join(failures) or f"frameworks.py tells right from wrong; not installed here: {', '.join(sorted(absent)) or 'none'}")
     return 1 if failures else 0
 

@@ -76,13 +76,13 @@ KernelInfo info_of(const Module& module, const FunctionText& entry, const Layout
   info.params = places.kernel_params;
   info.param_bytes = places.kernel_param_bytes;
   info.shared_bytes = layout.shared_bytes;
+  info.registers = registers_estimate(entry, layout.functions);
   for (const FunctionText* f : layout.functions) {
     info.local_bytes = std::max(info.local_bytes, layout.places.at(f).local_bytes);
   }
   for (const Variable& v : module.variables) {
     if (v.constant) info.const_bytes += static_cast<u32>(v.size);
   }
-  info.registers = registers_estimate(entry);
   info.threads_max = entry.threads_max != 0 ? entry.threads_max : 1024;
   info.ptx_version = module.unit.version;
   info.target = module.unit.target;

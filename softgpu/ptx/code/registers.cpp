@@ -1,96 +1,118 @@
-// The estimate of a kernel's registers: half of the virtual ones, which is about what a register
-// allocator leaves of compilers' usual code, or as many as hold a value at once where those are
-// fewer. Fetches from textures are such a place: four results each, of which mostly one is read.
+// See registers.h. Virtual registers are taken to live from their first mention to the last one in
+// the order of the text, and through every loop that they enter; what the most of them take at one
+// place is the answer. An allocator that knows the flow of control needs no more.
 #include "softgpu/ptx/code/registers.h"
 
 #include <algorithm>
-
-#include "softgpu/ptx/code/decoder.h"
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace softgpu::ptx {
 namespace {
 
-constexpr u64 kFewest = 16, kMost = 255;
+constexpr u32 kFewest = 16, kMost = 255;
+constexpr u32 kOfBlock = 65536;  // all registers that a block can have
+constexpr u32 kUnit = 8;         // by which they are given to a thread
+constexpr u32 kOwn = 4;          // besides the values: stack pointer and what addresses take
 
-u64 words_of(const RegisterText& reg) {
-  if (reg.type == Type::kPred) return 0;
-  return type_bytes(reg.type) == 8 ? 2 : 1;
-}
-
-/// From the statement that first names a register to the last that reads it; -1: none.
-struct Lifetime {
+struct Life {
   int first = -1, last = -1;
+  int writes = 0;
+  bool constant = false;  // a parameter of a kernel: read where it lies
 };
 
-class Lifetimes {
+class Lives {
  public:
-  explicit Lifetimes(const FunctionText& function) : function_(function) {
-    ranges_.resize(function.registers.size());
-    for (std::size_t n = 0; n < function.statements.size(); ++n) {
-      const Statement& s = function.statements[n];
-      const int at = static_cast<int>(n);
-      if (s.kind == Statement::Kind::kLabel) labels_[s.text] = at;
-      read(s.guard, at);
-      for (std::size_t k = 0; k < s.operands.size(); ++k)
-        mention(s.operands[k], at, k == 0 && !defines_nothing(s));
-    }
-    for (std::size_t n = 0; n < function.statements.size(); ++n) {
-      const Statement& s = function.statements[n];
-      if (s.op == "bra" && !s.operands.empty()) loop(s.operands[0].name, static_cast<int>(n));
-    }
+  explicit Lives(const FunctionText& function)
+      : function_(function), lives_(function.registers.size()) {
+    for (std::size_t i = 0; i < function.statements.size(); ++i) read(static_cast<int>(i));
+    // Inner loops end first, so what they lengthen is seen by those around them.
+    std::sort(loops_.begin(), loops_.end(),
+              [](const auto& a, const auto& b) { return a.second < b.second; });
+    for (const auto& [begin, end] : loops_)
+      for (Life& life : lives_)
+        if (life.first < begin && life.last >= begin && life.last < end) life.last = end;
   }
 
-  u64 most() const {
-    std::vector<s64> changes(function_.statements.size() + 1);
-    for (std::size_t r = 0; r < ranges_.size(); ++r) {
-      if (ranges_[r].last < 0) continue;
-      const s64 words = static_cast<s64>(words_of(function_.registers[r]));
-      changes[static_cast<std::size_t>(ranges_[r].first)] += words;
-      changes[static_cast<std::size_t>(ranges_[r].last)] -= words;
+  u32 peak() const {
+    std::vector<int> change(function_.statements.size() + 1);
+    for (std::size_t i = 0; i < lives_.size(); ++i) {
+      const Life& life = lives_[i];
+      if (life.first < 0 || (life.constant && life.writes == 1)) continue;
+      const int words = words_of(function_.registers[i].type);
+      change[static_cast<std::size_t>(life.first)] += words;
+      // The statement that reads it last may write its own result in the same place.
+      change[static_cast<std::size_t>(std::max(life.first + 1, life.last))] -= words;
     }
-    s64 now = 0, most = 0;
-    for (const s64 change : changes) most = std::max(most, now += change);
-    return static_cast<u64>(most);
+    int now = 0, most = 0;
+    for (const int words : change) most = std::max(most, now += words);
+    return static_cast<u32>(most);
   }
 
  private:
-  Lifetime& of(int reg) { return ranges_[static_cast<std::size_t>(reg)]; }
-  void name(int reg, int at) {
-    if (reg >= 0 && of(reg).first < 0) of(reg).first = at;
+  static int words_of(Type type) {
+    return type == Type::kPred ? 0 : static_cast<int>((type_bytes(type) + 3) / 4);
   }
-  void read(int reg, int at) {
-    name(reg, at);
-    if (reg >= 0) of(reg).last = at;
+
+  void read(int at) {
+    const Statement& s = function_.statements[static_cast<std::size_t>(at)];
+    if (s.kind == Statement::Kind::kLabel) labels_[s.text] = at;
+    if (s.kind != Statement::Kind::kInstruction) return;
+    mention(s.guard, at);
+    for (const Operand& operand : s.operands) mention(operand, at);
+    if (!s.operands.empty()) write(s);
+    if (s.op != "bra" || s.operands.empty()) return;
+    const auto label = labels_.find(s.operands[0].name);
+    if (label != labels_.end()) loops_.emplace_back(label->second, at);
   }
-  void mention(const Operand& o, int at, bool writes) {
-    for (const Operand& part : o.parts) mention(part, at, writes);
-    const bool reads = !writes || o.kind == Operand::Kind::kAddress;
-    for (const int reg : {o.reg, o.second}) reads ? read(reg, at) : name(reg, at);
+
+  void write(const Statement& s) {
+    const Operand& to = s.operands[0];
+    const bool parameter =
+        function_.entry && s.op == "ld" && !s.mods.empty() && s.mods[0].substr(0, 5) == "param";
+    const auto one = [&](const Operand& operand) {
+      if (operand.kind != Operand::Kind::kRegister || operand.reg < 0) return;
+      Life& life = lives_[static_cast<std::size_t>(operand.reg)];
+      ++life.writes;
+      life.constant = parameter;
+    };
+    one(to);
+    for (const Operand& part : to.parts) one(part);
   }
-  /// What was there before a loop and is read in it has to last through all of it.
-  void loop(std::string_view label, int end) {
-    const auto found = labels_.find(label);
-    if (found == labels_.end() || found->second > end) return;
-    for (Lifetime& range : ranges_) {
-      if (range.first < found->second && range.last > found->second)
-        range.last = std::max(range.last, end);
-    }
+
+  void mention(const Operand& operand, int at) {
+    mention(operand.reg, at);
+    mention(operand.second, at);
+    for (const Operand& part : operand.parts) mention(part, at);
+  }
+
+  void mention(int reg, int at) {
+    if (reg < 0 || static_cast<std::size_t>(reg) >= lives_.size()) return;
+    Life& life = lives_[static_cast<std::size_t>(reg)];
+    if (life.first < 0) life.first = at;
+    life.last = at;
   }
 
   const FunctionText& function_;
-  std::vector<Lifetime> ranges_;
+  std::vector<Life> lives_;
   std::unordered_map<std::string_view, int> labels_;
+  std::vector<std::pair<int, int>> loops_;  // from their label to the branch back
 };
 
 }  // namespace
 
-u32 registers_estimate(const FunctionText& function) {
-  u64 words = 0;
-  for (const RegisterText& reg : function.registers) words += words_of(reg);
-  u64 estimate = words / 2;
-  // For what any SM has room for no better figure is needed.
-  if (estimate > 2 * kFewest) estimate = std::min(estimate, Lifetimes(function).most());
-  return static_cast<u32>(std::clamp(estimate, kFewest, kMost));
+u32 registers_estimate(const FunctionText& kernel,
+                       const std::vector<const FunctionText*>& functions) {
+  u32 most = kMost;
+  if (kernel.threads_max != 0) {
+    const u32 threads = (kernel.threads_max + 31) / 32 * 32;
+    most = std::min(most, kOfBlock / threads / kUnit * kUnit);
+  }
+  if (kernel.registers_max != 0) most = std::min(most, kernel.registers_max);
+  u32 peak = Lives(kernel).peak();
+  for (const FunctionText* function : functions) peak = std::max(peak, Lives(*function).peak());
+  return std::clamp(peak + kOwn, kFewest, std::max(most, kFewest));
 }
 
 }  // namespace softgpu::ptx

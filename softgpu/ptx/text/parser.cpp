@@ -209,8 +209,12 @@ class UnitParser {
       } else if (directive == ".noreturn" || directive == ".explicitcluster" ||
                  directive == ".blocksareclusters" || directive == ".unique") {
         continue;
-      } else if (directive == ".minnctapersm" || directive == ".maxnreg" ||
-                 directive == ".maxclusterrank" || directive == ".reqnctapercluster") {
+      } else if (directive == ".maxnreg") {
+        const u32 most = static_cast<u32>(at_.integer());
+        function.registers_max =
+            function.registers_max == 0 ? most : std::min(function.registers_max, most);
+      } else if (directive == ".minnctapersm" || directive == ".maxclusterrank" ||
+                 directive == ".reqnctapercluster") {
         do at_.integer();
         while (at_.accept(","));
       } else {

@@ -72,7 +72,8 @@ struct FunctionText {
   bool entry = false;
   bool has_body = false;
   int line = 0;
-  u32 threads_max = 0;  // 0 = not said
+  u32 threads_max = 0;    // 0 = not said
+  u32 registers_max = 0;  // the same
   std::vector<RegisterText> registers;
   std::vector<VariableText> variables;  // parameters and return values first
   std::vector<int> parameters, returns;

@@ -75,6 +75,18 @@ ROW(nvml, performance_state_is_one_of_sixteen) {
   EXPECT_LE(state, 15);
 }
 
+ROW(nvml, reasons_for_low_clocks_are_supported_ones) {
+  const Library library;
+  unsigned long long supported = 0, current = 0;
+  NVML_ANSWERS(NVML_SUCCESS,
+               NVML(nvmlDeviceGetSupportedClocksThrottleReasons)(library.first(), &supported));
+  NVML_MUST(NVML(nvmlDeviceGetCurrentClocksThrottleReasons)(library.first(), &current));
+  EXPECT_NE(supported & NVML_CLOCKS_IDLE, 0U);
+  EXPECT_EQ(current & ~supported, 0U);
+  NVML_ANSWERS(NVML_ERROR_INVALID_ARGUMENT,
+               NVML(nvmlDeviceGetSupportedClocksThrottleReasons)(library.first(), nullptr));
+}
+
 ROW(nvml, link_does_not_exceed_its_maximum) {
   const Library library;
   unsigned now = 0, most = 0;

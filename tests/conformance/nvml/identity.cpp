@@ -1,6 +1,7 @@
 // Rows of family `nvml`: start and end, errors, how devices are found and what they are.
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <set>
 #include <string>
 
@@ -207,6 +208,25 @@ ROW(nvml, bus_id_texts_say_the_same) {
   EXPECT_EQ(slot, pci.device);
   ASSERT_EQ(std::sscanf(pci.busIdLegacy, "%4x:%2x:%2x.%1x", &domain, &bus, &slot, &function), 4);
   EXPECT_EQ(bus, pci.bus);
+}
+
+ROW(nvml, older_forms_of_the_bus_id_say_the_same) {
+  const Library library;
+  nvmlPciInfo_t now{};
+  NVML_MUST(NVML(nvmlDeviceGetPciInfo_v3)(library.first(), &now));
+  nvmlPciInfo_v2_t first, second;
+  std::memset(&first, 0x5a, sizeof first);
+  std::memset(&second, 0x5a, sizeof second);
+  NVML_ANSWERS(NVML_SUCCESS, NVML(nvmlDeviceGetPciInfo)(library.first(), &first));
+  NVML_ANSWERS(NVML_SUCCESS, NVML(nvmlDeviceGetPciInfo_v2)(library.first(), &second));
+  for (const nvmlPciInfo_v2_t& old : {first, second}) {
+    EXPECT_STREQ(old.busId, now.busIdLegacy);
+    EXPECT_EQ(old.domain, now.domain);
+    EXPECT_EQ(old.bus, now.bus);
+    EXPECT_EQ(old.device, now.device);
+    EXPECT_EQ(old.pciDeviceId, now.pciDeviceId);
+  }
+  EXPECT_EQ(second.pciSubSystemId, now.pciSubSystemId);
 }
 
 ROW(nvml, handle_by_bus_id_in_each_form) {
