@@ -24,8 +24,8 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || pointer == 0) return call();
   if (swap_owns(pointer)) {
-    // An address says whose it is, so where no context is current it can be freed, too; one that has
-    // ended is the driver's to tell. A stream that has a handle needs no context either.
+    // An address says whose it is, so where no context is current it can be freed, too; one that
+    // has ended is the driver's to tell. A stream that has a handle needs no context either.
     if (account.device() < 0 &&
         (When == Free::kNow ? has_current_context() : stream_is_special(stream)))
       return call();
