@@ -77,8 +77,11 @@ uint64_t residual_of(int device, int gpu, uint64_t used, uint64_t known) {
   uint64_t managed[kDevicesMax] = {};
   process.records.sum(RecordKind::kManaged, managed);
   if (managed[device] == 0) return bytes;
-  const uint64_t contexts =
-      static_cast<uint64_t>(contexts_on(device)) * process.entry(gpu).context_bytes;
+  // Without a broker the first one told what a context takes, with the code of the libraries that
+  // were loaded into it: that may go while it stays.
+  const uint64_t cost = process.entry(gpu).context_bytes;
+  const uint64_t sure = load_acquire(process.alone) != 0 ? cost - cost / 8 : cost;
+  const uint64_t contexts = static_cast<uint64_t>(contexts_on(device)) * sure;
   const uint64_t others = known > managed[device] ? known - managed[device] : 0;
   const uint64_t most = used > others ? used - others : 0;
   const uint64_t least = contexts < most ? contexts : most;

@@ -318,7 +318,9 @@ bool has_faulted(CUcontext context) {
 
 CUresult swap_free(CUdeviceptr address) {
   const SystemGuard guard;
-  if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
+  const CUresult fault = context_fault();
+  const bool here = fault != CUDA_ERROR_INVALID_CONTEXT;  // else the memory's own context counts
+  if (fault != CUDA_SUCCESS && here) return fault;
   Freed freed;
   captured_free();
   if (load_acquire(captures_active) != 0) {
@@ -334,7 +336,7 @@ CUresult swap_free(CUdeviceptr address) {
     return CUDA_SUCCESS;
   }
   // Another context's, whose work has ended by a fault: there is nothing to wait for.
-  if (result != CUDA_SUCCESS && has_faulted(freed.context)) result = CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS && here && has_faulted(freed.context)) result = CUDA_SUCCESS;
   free_end(address, result == CUDA_SUCCESS);
   return result;
 }
