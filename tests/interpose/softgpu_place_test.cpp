@@ -197,7 +197,7 @@ TEST_F(ExclusivePlaceTest, NorDoesALaunchThatBeginsAfterTheDrain) {
 // driver that refuses to destroy it leaves it as it was.
 class DestroyTest : public PlaceTest {
  protected:
-  void destroyed_under(CUcontext current, CUresult expected) {
+  void destroyed_under(CUcontext current, CUresult expected = CUDA_SUCCESS) {
     ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
     CUevent all = nullptr;
     ASSERT_EQ(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
@@ -209,6 +209,8 @@ class DestroyTest : public PlaceTest {
     ASSERT_EQ(launch(kLong, stream), CUDA_SUCCESS);
     ASSERT_EQ(cuEventRecord(all, stream), CUDA_SUCCESS);
     ASSERT_EQ(cuCtxSetCurrent(current), CUDA_SUCCESS);
+    if (expected != CUDA_SUCCESS)
+      std::thread([&] { EXPECT_EQ(cuCtxDestroy(current), CUDA_SUCCESS); }).join();
     ASSERT_EQ(cuStreamDestroy(stream), expected);
     close();
     ASSERT_TRUE(eventually([&] { return drained(); }, 60000));
@@ -228,19 +230,24 @@ TEST_F(DestroyTest, UnderAContextOfAnotherGpu) {
   second_context(1);
   CUcontext second = nullptr;
   ASSERT_EQ(cuCtxGetCurrent(&second), CUDA_SUCCESS);
-  destroyed_under(second, CUDA_SUCCESS);
+  destroyed_under(second);
 }
 
 TEST_F(DestroyTest, UnderAnotherContextOfTheGpu) {
   second_context(0);
   CUcontext second = nullptr;
   ASSERT_EQ(cuCtxGetCurrent(&second), CUDA_SUCCESS);
-  destroyed_under(second, CUDA_SUCCESS);
+  destroyed_under(second);
 }
 
-TEST_F(DestroyTest, WithoutAContextItIsRefused) {
-  destroyed_under(nullptr, CUDA_ERROR_INVALID_CONTEXT);
+TEST_F(DestroyTest, UnderAContextThatHasEndedItIsRefused) {
+  second_context(0);
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxGetCurrent(&second), CUDA_SUCCESS);
+  destroyed_under(second, CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
+
+TEST_F(DestroyTest, WithoutAContext) { destroyed_under(nullptr); }
 
 // The thread does not come back to say where its work ends.
 TEST_F(PlaceTest, ADrainWaitsForWhatAThreadLeftInItsDefaultStream) {

@@ -38,8 +38,9 @@ with tempfile.TemporaryDirectory() as directory:
         modes = 4  # with the library, or with forward.c: two have neither
     files = list(pathlib.Path(directory).iterdir())
     expect(len(files) == STARTS + modes, f"{len(files)} processes were given the setting, not {STARTS} + {modes}")
-    with_library = [file for file in files if str(pathlib.Path(library).resolve()) in file.read_text()]
-    expect(len(with_library) >= STARTS, f"only {len(with_library)} of them have the library")
+    with_library = [file for file in files if "/" + pathlib.Path(library).name in file.read_text()]
+    # One mode has forward.c in its place.
+    expect(len(with_library) == STARTS + max(0, modes - 1), f"{len(with_library)} of them have the library")
 
 # Three libraries in one run. What is set for the second names another file, so that each file has one of them alone; for the
 # third nothing is set, so that no file has it.
@@ -64,10 +65,10 @@ with tempfile.TemporaryDirectory() as directory:
         beside_modes = 1
     files = list(pathlib.Path(directory).glob("second.*"))
     expect(len(files) == STARTS + beside_modes, f"{len(files)} processes were given the second's setting")
-    expect(all(str(other) in file.read_text() for file in files), "one of them does not have the second library")
-    expect(not any(str(other) in file.read_text() for file in pathlib.Path(directory).glob("first.*")),
+    expect(all("/" + other.name in file.read_text() for file in files), "one of them does not have the second library")
+    expect(not any("/" + other.name in file.read_text() for file in pathlib.Path(directory).glob("first.*")),
            "the second library is in a program of the first")
-    expect(not any(str(third) in file.read_text() for file in pathlib.Path(directory).glob("*.[0-9]*")),
+    expect(not any("/" + third.name in file.read_text() for file in pathlib.Path(directory).glob("*.[0-9]*")),
            "the third library was given what is set for another")
     twice = subprocess.run([sys.executable, bench, "--build", build, "--beside", str(other), "--beside", str(other)],
                            capture_output=True, text=True)
