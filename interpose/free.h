@@ -12,11 +12,6 @@ namespace sluice::interpose {
 
 enum class Free : uint8_t { kNow, kInStreamOrder };
 
-inline bool has_current_context() {
-  CUcontext current = nullptr;
-  return driver.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr;
-}
-
 /// memory_free within its scope. `*unknown`: it was not in the records, and is gone.
 template <Free When, class Call>
 CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, Call call) {
@@ -24,12 +19,10 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || pointer == 0) return call();
   if (swap_owns(pointer)) {
-    // An address says whose it is, so where no context is current it can be freed, too; one that
-    // has ended is the driver's to tell. A stream that has a handle needs no context either.
-    if (account.device() < 0 &&
-        (When == Free::kNow ? has_current_context() : stream_is_special(stream)))
-      return call();
-    return When == Free::kNow ? swap_free(pointer) : swap_free_behind(pointer, stream);
+    if (When == Free::kNow) return swap_free(pointer);
+    // No context: the driver says so. Of a stream that has a handle it asks for none.
+    if (account.device() < 0 && stream_is_special(stream)) return call();
+    return swap_free_behind(pointer, stream);
   }
   // Out of the records before the driver can hand the same address to another thread.
   Record record, managed;

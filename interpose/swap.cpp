@@ -319,7 +319,8 @@ bool has_faulted(CUcontext context) {
 CUresult swap_free(CUdeviceptr address) {
   const SystemGuard guard;
   const CUresult fault = context_fault();
-  const bool here = fault != CUDA_ERROR_INVALID_CONTEXT;  // else the memory's own context counts
+  // An address says whose it is: with no context current the memory's own counts.
+  const bool here = fault != CUDA_ERROR_INVALID_CONTEXT;
   if (fault != CUDA_SUCCESS && here) return fault;
   Freed freed;
   captured_free();

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs CUDA programs of the distribution, numba and hashcat, unmodified, bare and under Sluice, and compares.
+"""Runs CUDA programs and libraries of the distribution, unmodified, bare and under Sluice, and compares: numba, hashcat,
+libgpuarray, and what GCC offloads by OpenMP.
 
   run_distribution.py --build DIR --toolkit DIR CASE
 
-numba compiles with the toolkit's libnvvm, hashcat with its libnvrtc; a case is skipped (77) where a program or library that it
-needs is not installed, and says which.
+numba compiles with the toolkit's libnvvm, hashcat and libgpuarray with its libnvrtc, GCC by itself, to PTX that the driver
+links; a case is skipped (77) where a program or library that it needs is not installed, and says which.
 """
 
 import argparse
@@ -76,10 +77,9 @@ class Hashcat:
     """An attack on one MD5 with a list of words. Kernels of one machine are compiled once."""
 
     def __init__(self, machine, toolkit):
-        library = file_of(toolkit, "lib64/libnvrtc.so", "lib/libnvrtc.so*")
+        nvrtc_find(machine, toolkit)
         if shutil.which("hashcat") is None:
             raise Missing("no hashcat")
-        machine.environment["LD_LIBRARY_PATH"] += f":{library.parent}"
         # It asks the system for the user's home, and lets nobody else in while it runs there.
         machine.environment.update(XDG_CACHE_HOME=str(machine.directory), XDG_DATA_HOME=str(machine.directory))
         self.hash, self.words = machine.directory / "hash", machine.directory / "words"
@@ -89,6 +89,72 @@ class Hashcat:
     def command(self):
         return ["hashcat", "-m", "0", "-a", "0", "--potfile-disable", "--force", "--backend-ignore-opencl", "-w", "1", "-n",
                 "1", "-u", "1", "-T", "32", "--self-test-disable", "--quiet", str(self.hash), str(self.words)]
+
+
+def nvrtc_find(machine, toolkit):
+    machine.environment["LD_LIBRARY_PATH"] += f":{file_of(toolkit, 'lib64/libnvrtc.so', 'lib/libnvrtc.so*').parent}"
+
+
+class GpuArray:
+    """libgpuarray by its Python, pygpu, whose own tests are installed with it."""
+
+    # Of two tests that need half of the time, each of which compiles a kernel for every pair of types.
+    LEFT_OUT = "not cast and not ascontiguousarray"
+    # pytest's own words tell how long it took.
+    TESTS = """
+import importlib.util, os, pytest, sys
+class Results:
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or report.outcome != "passed": print(report.nodeid.split("/")[-1], report.outcome)
+folder = os.path.join(os.path.dirname(importlib.util.find_spec("pygpu").origin), "tests")
+files = [os.path.join(folder, f"test_{name}.py") for name in ("basic", "tools", "operations", "gpu_ndarray")]
+sys.exit(pytest.main(["-p", "no:terminal", "-p", "no:cacheprovider", "-k", sys.argv[1], *files], plugins=[Results()]))
+"""
+    FILL = """
+import pygpu
+context = pygpu.init("cuda0")
+print(context.total_gmem)
+held = []
+try:
+    while True: held.append(pygpu.empty((1 << 20,), dtype="uint8", context=context))
+except pygpu.gpuarray.GpuArrayException as error:
+    print(len(held), error)
+"""
+
+    def __init__(self, machine, toolkit):
+        nvrtc_find(machine, toolkit)
+        machine.environment["DEVICE"] = "cuda0"
+        look = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, ('pygpu', 'pytest'))))"
+        if subprocess.run([PYTHON, "-c", look], capture_output=True, check=False).returncode != 0:
+            raise Missing(f"{PYTHON} has no pygpu or no pytest")
+
+    def tests(self):
+        return [PYTHON, "-B", "-c", self.TESTS, self.LEFT_OUT]
+
+    def fill(self):
+        return [PYTHON, "-B", "-c", self.FILL]
+
+
+class OpenMp:
+    """What GCC makes of openmp.c. Without a ptxas in the way: its assembler asks one, if it finds it, about GPUs that newer ones do
+    not know."""
+
+    def __init__(self, machine):
+        compiler = next((name for name in ("gcc-12", "gcc") if shutil.which(name)), None)
+        if compiler is None:
+            raise Missing("no gcc")
+        self.program = machine.directory / "openmp"
+        done = subprocess.run([compiler, "-O2", "-fopenmp", "-foffload=nvptx-none", "-foffload=-lm", HERE / "openmp.c", "-o",
+                               self.program, "-lm"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Missing(f"{compiler} offloads to no GPU (gcc-12-offload-nvptx): {done.stderr.splitlines()[0]}")
+        on_host = machine.run(self.command(), environment={**machine.environment, "OMP_TARGET_OFFLOAD": "disabled"})
+        expect(on_host.returncode == 0 and on_host.stdout, f"on the host: {on_host}")
+        self.says = on_host.stdout
+        machine.environment["OMP_TARGET_OFFLOAD"] = "mandatory"
+
+    def command(self, *arguments):
+        return [str(self.program), *arguments]
 
 
 def agree(name, bare, other):
@@ -178,6 +244,40 @@ def case_hashcat_quota(machine, toolkit):
     print(run.stdout, run.stderr, end="")
     expect(run.returncode > 0, f"exit {run.returncode}: {run.stdout}{run.stderr}")
     expect("Not enough allocatable device memory" in run.stdout + run.stderr, "not its own error")
+    expect_all_returned(machine)
+
+
+def case_gpuarray_suite(machine, toolkit):
+    same_output(machine, GpuArray(machine, toolkit).tests(), "test_gpu_ndarray.py::test_transfer")
+
+
+def case_gpuarray_quota(machine, toolkit):
+    fill = GpuArray(machine, toolkit).fill()
+    machine.start_broker()
+    run = machine.run(machine.slice(*fill, memory="80MiB"))
+    print(run.stdout, run.stderr, end="")
+    expect(run.returncode == 0, f"exit {run.returncode}: {run.stdout}{run.stderr}")
+    total, said = run.stdout.splitlines()
+    expect(int(total) == 80 * MIB, f"the device has {total} bytes for it")
+    expect("CUDA_ERROR_OUT_OF_MEMORY" in said, "not its own error")
+    # It takes 4 MiB at a time, beside a context of 32 MiB; its code takes a little.
+    expect(40 <= int(said.split()[0]) <= 48, f"{said}: not what is left of 80 MiB")
+    expect_all_returned(machine)
+
+
+def case_openmp_program(machine, _toolkit):
+    program = OpenMp(machine)
+    same_output(machine, program.command(), program.says)
+
+
+def case_openmp_quota(machine, _toolkit):
+    program = OpenMp(machine)
+    machine.start_broker()
+    run = machine.run(machine.slice(*program.command("600"), memory="512MiB"))
+    print(run.stdout, run.stderr, end="")
+    expect(run.returncode == 3, f"exit {run.returncode}: {run.stdout}{run.stderr}")
+    for line in ("nvptx_alloc error: out of memory", "no memory on the device", "sluice: refused 600.0 MiB"):
+        expect(line in run.stderr, f"not said: {line}")
     expect_all_returned(machine)
 
 
