@@ -178,11 +178,11 @@ endif()
 include(CheckLinkerFlag)
 check_linker_flag(CXX -fuse-ld=gold SLUICE_HAS_GOLD)
 
-# sluice_gtest(NAME SOURCES... LIBS... [LABELS...] [ENVIRONMENT...] [TIMEOUT seconds] [TIMED cases]): one GoogleTest
+# sluice_gtest(NAME SOURCES... LIBS... [LABELS...] [ENVIRONMENT...] [TIMED cases]): one GoogleTest
 # program, its cases as ctest tests. TIMED names cases (a filter) that compare times: other tests beside them would distort
 # them, and sanitizers do.
 function(sluice_gtest name)
-  cmake_parse_arguments(T "" "TIMEOUT;TIMED" "SOURCES;LIBS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(T "" "TIMED" "SOURCES;LIBS;LABELS;ENVIRONMENT" ${ARGN})
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE sluice_options ${T_LIBS} GTest::gtest GTest::gmock GTest::gtest_main Threads::Threads)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
@@ -193,9 +193,6 @@ function(sluice_gtest name)
     target_precompile_headers(${name} REUSE_FROM sluice_gtest_headers)
     target_compile_options(${name} PRIVATE ${SLUICE_TEST_PACE})
   endif()
-  if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 60)
-  endif()
   set(filter)
   if(T_TIMED)
     sluice_unsanitized(skip any "${name}: ${T_TIMED}" "sanitizers distort the times it compares")
@@ -204,7 +201,7 @@ function(sluice_gtest name)
     endif()
   endif()
   # Cases are asked for when ctest starts, so that a build runs no test program.
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}." ${filter} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${T_TIMEOUT})
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}." ${filter} DISCOVERY_TIMEOUT 600)
   # gtest_discover_tests keeps only the first element of a list-valued property, so lists are set by a script of our own that
   # ctest reads after the discovered tests.
   set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)

@@ -12,10 +12,11 @@
 #include "exporter/clock.h"
 #include "exporter/collector.h"
 #include "exporter/families.h"
-#include "exporter/listen.h"
 #include "exporter/options.h"
 #include "exporter/privileges.h"
 #include "exporter/wall.h"
+#include "exporter/web/host_name.h"
+#include "exporter/web/web.h"
 
 namespace sluice::exporter {
 namespace {
@@ -27,6 +28,7 @@ constexpr int kUsageError = 2;
 struct Settings {
   std::string socket;
   config::ListenAddress listen;
+  std::vector<std::string> hosts;
   std::uint32_t tenants_max = 0;
   std::string bypass_figures;
 };
@@ -60,6 +62,9 @@ std::optional<Settings> settings_make(const Options& options) {
     return std::nullopt;
   }
   out.listen = *address;
+  out.hosts = config->exporter_hosts;
+  out.hosts.push_back(address->host);
+  out.hosts.push_back(machine_name());
   return out;
 }
 
@@ -145,12 +150,15 @@ int serve(const Settings& settings, const std::shared_ptr<Collector>& collector)
     return WebPage{"application/json; charset=utf-8", collector->wall()};
   };
   wall_pages_add(pages);
-  const auto server = Server::start(settings.listen, std::move(pages), &error);
-  if (server == nullptr) {
+  auto listening = listen_open(settings.listen, &error);
+  const auto web = listening ? Web::start(std::move(listening->sockets), settings.hosts,
+                                          std::move(pages), &error)
+                             : nullptr;
+  if (web == nullptr) {
     say(error);
     return kFailed;
   }
-  say("serving " + server->url() + " from the broker at " + settings.socket);
+  say("serving " + listening->url + " from the broker at " + settings.socket);
   constexpr timespec kRefreshEvery{1, 0};
   while (sigtimedwait(&ends, nullptr, &kRefreshEvery) < 0) collector->refresh();
   return EXIT_SUCCESS;

@@ -8,7 +8,7 @@
 
 #include "exporter/collect.h"
 #include "exporter/hour.h"
-#include "exporter/web.h"
+#include "exporter/web/web.h"
 
 namespace sluice::exporter {
 

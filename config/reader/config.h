@@ -89,8 +89,9 @@ struct Config {
   // [exporter]
   std::string exporter_listen = "127.0.0.1:9843";
   std::uint32_t exporter_tenants_max =
-      200;                    // tenants with series of their own; the rest are summed as "other"
-  std::string exporter_user;  // may look at why tenants are idle; empty = nobody's
+      200;  // tenants with series of their own; the rest are summed as "other"
+  std::vector<std::string> exporter_hosts;  // further names that the exporter answers to
+  std::string exporter_user;                // may look at why tenants are idle; empty = nobody's
   // [bypass]: what sluice-watch does about programs that use a GPU without Sluice
   std::string bypass_policy = "report";  // count | report | stop
   std::int64_t bypass_grace_ns = 10'000'000'000;

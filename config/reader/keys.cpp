@@ -53,6 +53,16 @@ const char* account_check(std::string_view text) {
   return good ? nullptr : "a user or group name";
 }
 
+// RFC 1123 names. An address needs no entry: requests by address are always answered.
+const char* host_name_check(std::string_view text) {
+  bool good = !text.empty() && text.size() <= 253;
+  for (const char c : text) {
+    good = good && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    c == '-' || c == '.');
+  }
+  return good ? nullptr : "a host name without a port, such as \"gpu1.example\"";
+}
+
 const char* account_or_none_check(std::string_view text) {
   return text.empty() || account_check(text) == nullptr ? nullptr : "a user's name, or \"\"";
 }
@@ -186,6 +196,10 @@ const Key kExporter[] = {
     {"listen", TextField{SLUICE_AT(config->exporter_listen), listen_check},
      "Where sluice-exporter serves /metrics. Keep it on the loopback address unless a firewall "
      "guards the port."},
+    {"hosts", ListField{SLUICE_AT(config->exporter_hosts), host_name_check, {}},
+     "Names under which sluice-exporter answers beside addresses, localhost and the machine's own "
+     "name. A request by another name gets status 421, so that a web page of another site cannot "
+     "read the figures through a browser here."},
     {"tenants_max", IntegerField{SLUICE_AT(config->exporter_tenants_max), 1, 4096},
      "How many tenants have series of their own; the others are summed under the label \"other\"."},
     {"user", TextField{SLUICE_AT(config->exporter_user), account_or_none_check},

@@ -6,11 +6,12 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <thread>
 
-#include "exporter/web.h"
+#include "exporter/web/web.h"
 #include "tests/exporter/crafted.h"
 #include "tests/exporter/program.h"
 
@@ -155,9 +156,9 @@ TEST_F(Serving, GarbageIsNoEnd) {
   scrape_works();
 }
 
-/// More clients than are served and wait together, none of which ever says what it wants.
+/// Many clients, none of which ever sends a whole request.
 TEST_F(Serving, SlowClientsAreLeftBehind) {
-  constexpr int kClients = kWebThreads + kWebQueue + 8;
+  constexpr int kClients = 32;
   std::vector<int> clients;
   for (int i = 0; i < kClients; ++i) {
     clients.push_back(http_connect(port_));
@@ -194,6 +195,87 @@ TEST_F(Serving, ADrippingClientIsLeftBehindToo) {
   close(fd);
 }
 
+/// Keeps `count` connections open that never send a whole request, and opens a new one for each
+/// that the server closes.
+class SlowClients {
+ public:
+  SlowClients(int port, int count, int family = AF_INET) {
+    for (int i = 0; i < count; ++i)
+      threads_.emplace_back([this, port, i, family] { client(port, i % 2 == 0, family); });
+    while (connected_ < count) usleep(1000);
+  }
+  ~SlowClients() {
+    leave_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  void client(int port, bool begins, int family) {
+    for (bool first = true; !leave_; first = false) {
+      const int fd = http_connect(port, family);
+      if (fd < 0) continue;
+      if (begins) (void)!send(fd, "GET /met", 8, MSG_NOSIGNAL);
+      if (first) ++connected_;
+      pollfd ready{fd, POLLIN, 0};
+      while (!leave_ && poll(&ready, 1, 100) == 0) {
+      }
+      close(fd);
+    }
+  }
+  std::atomic<bool> leave_{false};
+  std::atomic<int> connected_{0};
+  std::vector<std::thread> threads_;
+};
+
+// The slow clients never leave, so a server that makes a scrape wait for one of them never answers.
+TEST_F(Serving, ScrapesGoOnBesideSlowClientsWithoutEnd) {
+  const SlowClients slow(port_, 60);
+  for (int i = 0; i < 20; ++i) scrape_works();
+}
+
+TEST_F(Serving, ScrapesGoOnBesideACrowdOfSlowClients) {
+  const SlowClients slow(port_, 2 * static_cast<int>(kWebConnections));
+  for (int i = 0; i < 20; ++i) scrape_works();
+}
+
+TEST_F(Serving, OnlyItsOwnNamesAreAnswered) {
+  const auto status = [this](const std::string& host) {
+    const std::string reply = http_ask(
+        port_, "GET /snapshot.json HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n");
+    return reply.substr(0, reply.find("\r\n"));
+  };
+  char name[256] = {};
+  ASSERT_EQ(gethostname(name, sizeof name - 1), 0);
+  const std::string port = ":" + std::to_string(port_);
+  for (const std::string& host : {"127.0.0.1" + port, std::string("10.1.2.3"), "[::1]" + port,
+                                  "localhost" + port, std::string("LocalHost."), name + port}) {
+    EXPECT_EQ(status(host), "HTTP/1.1 200 OK") << host;
+  }
+  for (const std::string& host : {"evil.example" + port, std::string("localhost.evil.example"),
+                                  "127.0.0.1.evil.example" + port, std::string("[::1"),
+                                  std::string("1.2.3"), std::string("")}) {
+    EXPECT_THAT(status(host), StartsWith("HTTP/1.1 4")) << host;
+  }
+}
+
+TEST_F(Serving, FurtherNamesComeFromTheConfiguration) {
+  char path[] = "/tmp/sluice-exporter-XXXXXX";
+  const int file = mkstemp(path);
+  const std::string text = "[exporter]\nhosts = [\"gpu1.example\"]\n";
+  ASSERT_EQ(write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  test::Program named(
+      {"--no-bpf", "--listen", "127.0.0.1:0", "--config", path, "--socket", broker_.path()});
+  named.err_wait("serving ");
+  const int port = test::port_of(named.err);
+  EXPECT_THAT(http_ask(port, "GET /metrics HTTP/1.0\r\nHost: gpu1.example\r\n\r\n"),
+              StartsWith("HTTP/1.1 200"));
+  const std::string refused = http_ask(port, "GET /metrics HTTP/1.0\r\nHost: gpu2.example\r\n\r\n");
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 421 "));
+  EXPECT_THAT(refused, HasSubstr("add the name to hosts in section [exporter] of sluice.toml"));
+  close(file);
+  unlink(path);
+}
+
 /// Enough tenants that a scrape does not fit into the buffers of a connection.
 class ServingMuch : public Serving {
  public:
@@ -214,7 +296,7 @@ class ServingMuch : public Serving {
 TEST_F(ServingMuch, WhoDoesNotTakeTheAnswerIsLeftBehind) {
   std::vector<int> clients;
   const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
-  for (int i = 0; i < 2 * kWebThreads; ++i) {
+  for (int i = 0; i < 40; ++i) {
     const int fd = http_connect(port_);
     ASSERT_GE(fd, 0);
     const int small = 2048;
@@ -254,8 +336,9 @@ TEST_F(Serving, AFloodIsAnsweredAFewAtATime) {
   done = true;
   observer.join();
   EXPECT_EQ(answered, kFlooders * kEach);
-  // The workers, who accepts, who waits for signals, and who asks the driver.
-  EXPECT_LE(threads_most, static_cast<std::size_t>(kWebThreads) + 4);
+  // One thread each that serves, watches connections, waits for signals, asks the driver and learns
+  // why GPUs are idle.
+  EXPECT_LE(threads_most, 5U);
   scrape_works();
 }
 
@@ -279,13 +362,11 @@ class ServingIpv6 : public Serving {
   ServingIpv6() : Serving(test::example().bytes(), test::has_ipv6() ? "[::1]:0" : "127.0.0.1:0") {}
 };
 
-// The relay has 32 places: whoever got one and does nothing with it must lose it.
-TEST_F(ServingIpv6, SlowClientsLeaveTheirPlaces) {
+TEST_F(ServingIpv6, ScrapesGoOnBesideSlowClientsWithoutEnd) {
   if (!test::has_ipv6()) GTEST_SKIP() << "this machine has no ::1";
-  std::vector<int> clients;
-  for (int i = 0; i < 40; ++i) clients.push_back(http_connect(port_, AF_INET6));
-  EXPECT_THAT(http_get(port_, "/metrics", AF_INET6), StartsWith("HTTP/1.1 200"));
-  for (const int fd : clients) close(fd);
+  const SlowClients slow(port_, 60, AF_INET6);
+  for (int i = 0; i < 20; ++i)
+    EXPECT_THAT(http_get(port_, "/metrics", AF_INET6), StartsWith("HTTP/1.1 200"));
 }
 
 class ServingMuchIpv6 : public Serving {

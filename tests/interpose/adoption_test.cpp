@@ -59,7 +59,7 @@ class AdoptionTest : public GuestTest {
     broker->die();
     next->path_take(*broker);
     broker = std::move(next);
-    ASSERT_TRUE(eventually([&] { return broker->registrations() > 0; }, 20000));
+    ASSERT_TRUE(eventually([&] { return broker->registrations() > 0; }));
   }
   bool drained(std::uint32_t gpu, int timeout_ms) {
     return eventually(
@@ -82,7 +82,7 @@ class AdoptionTest : public GuestTest {
     EXPECT_FALSE(broker->wait_held(200));
     EXPECT_FALSE(drained(0, 0));
     fake.events_pending = 0;
-    EXPECT_TRUE(broker->wait_held(5000));
+    EXPECT_TRUE(broker->wait_held());
     broker->hold_store(false);
   }
   std::thread launch_kept() {
@@ -100,7 +100,7 @@ class AdoptionTest : public GuestTest {
     EXPECT_FALSE(broker->wait_held(200));
     EXPECT_FALSE(drained(0, 0));
     launches_go = true;
-    EXPECT_TRUE(broker->wait_held(5000));
+    EXPECT_TRUE(broker->wait_held());
     program.join();
     broker->hold_store(false);
   }
@@ -131,11 +131,11 @@ TEST_F(AdoptionTest, ALaunchThatWaitsGoesOverToTheLeaseThatItsGpuHasNow) {
     EXPECT_EQ(launch(), CUDA_SUCCESS);
     done = true;
   });
-  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, 0, 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, 0));
   auto next = std::make_unique<TestBroker>(kGiB);
   next->lease_store(kLeaseOpen);
   replace(std::move(next));
-  EXPECT_TRUE(eventually([&] { return done.load(); }, 10000));
+  EXPECT_TRUE(eventually([&] { return done.load(); }));
   broker->lease_store(kLeaseOpen, 1);  // whoever waits for it after all shall end
   program.join();
 }
@@ -153,7 +153,7 @@ TEST_F(AdoptionTest, ADrainWaitsForALaunchThatIsInsideByTheNumberThatWas) {
 TEST_F(AdoptionTest, ADrainWaitsForALaunchThatWasLetThroughWithoutABroker) {
   begin(std::make_unique<TestBroker>(kGiB));
   broker->lease_store(0);
-  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   broker->die();
   launch_is_waited_for();  // it is let through after the grace
 }
@@ -190,7 +190,7 @@ TEST_P(AdoptionTouchTest, AHoldWaitsForACallFromBeforeTheFirstBroker) {
   replace(std::move(next));
   EXPECT_FALSE(broker->wait_held(200));
   launches_go = true;
-  EXPECT_TRUE(broker->wait_held(5000));
+  EXPECT_TRUE(broker->wait_held());
   program.join();
   broker->hold_store(false);
 }
@@ -257,7 +257,7 @@ class AdoptionLookTest : public AdoptionTest {
     replace(std::move(next));
     program.join();
     EXPECT_FALSE(moved_meanwhile);
-    EXPECT_TRUE(eventually([] { return others_looked.load(); }, 10000)) << "after the move";
+    EXPECT_TRUE(eventually([] { return others_looked.load(); })) << "after the move";
     return moved_before_others;
   }
   static constexpr std::uint64_t kKept = 4096;
@@ -323,7 +323,7 @@ TEST_F(AdoptionTest, AFreeThatWaitsKeepsNobodyAtTheGateOfABrokerThatIsGone) {
     EXPECT_EQ(launch(), CUDA_SUCCESS);
     launched = true;
   });
-  EXPECT_TRUE(eventually([&] { return launched.load(); }, 20000));
+  EXPECT_TRUE(eventually([&] { return launched.load(); }));
   EXPECT_EQ(broker->account().held_bytes.load(), 0u) << "the account is not the new broker's yet";
   launches_go = true;
   program.join();

@@ -45,7 +45,7 @@ class BusyTest : public SoftGpuLaunchTest {
   // Closes the lease, so that all is counted, and says what was since the last time.
   void drain() {
     broker->lease_store(0);
-    ASSERT_TRUE(broker->wait_for(protocol::MessageType::kDrained, broker->epoch(), 60000));
+    ASSERT_TRUE(broker->wait_for(protocol::MessageType::kDrained, broker->epoch()));
     const auto ours_all = static_cast<double>(broker->account().busy_ns.load());
     const double device_all = busy_of(getpid());
     ours = ours_all - ours_before;

@@ -381,7 +381,7 @@ class BusyProcessesTest : public BusyTest {
       sleep_us(10'000);
       turns.lease_store(0);
       if (turns.registrations() > 0) {
-        EXPECT_TRUE(turns.wait_for(MessageType::kDrained, turns.epoch(), 20000));
+        EXPECT_TRUE(turns.wait_for(MessageType::kDrained, turns.epoch()));
       }
     }
     EXPECT_TRUE(all_finished());

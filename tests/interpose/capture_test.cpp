@@ -94,7 +94,7 @@ class CaptureTest : public sluice::test::SoftGpuLaunchTest {
     for (int round = 0; round < 60 && !HasFailure(); ++round) {
       sleep_ms(20);
       broker->lease_store(0);
-      EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 30000));
+      EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
       broker->lease_store(kLeaseOpen);
     }
     stop = true;
@@ -141,7 +141,7 @@ TEST_F(CaptureTest, TheTrailingFenceOfTheLegacyStreamComesBeforeTheCapture) {
   ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
   ASSERT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
   broker->lease_store(0);
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 30000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   CUgraph graph = nullptr;
   ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
   EXPECT_EQ(nodes_of(graph), 1u);
@@ -152,7 +152,7 @@ TEST_F(CaptureTest, CapturedLaunchesAreFreeAndPassAClosedLease) {
   ASSERT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
   broker->lease_store(0);
-  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 30000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   const auto busy_ns = broker->account().busy_ns.load();
   ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
@@ -186,7 +186,7 @@ TEST_F(CaptureTest, EveryEndOfACaptureIsSeen) {
   const auto no_capture_is_left = [&](const char* how) {
     broker->lease_store(0);
     broker->hold_store(true);
-    EXPECT_TRUE(broker->wait_held(10000)) << how;
+    EXPECT_TRUE(broker->wait_held()) << how;
     broker->hold_store(false);
     broker->lease_store(kLeaseOpen);
   };

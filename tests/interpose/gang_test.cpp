@@ -90,17 +90,17 @@ TEST_F(GangTest, AMemberThatSpinsOnOneAtTheGateEndsWhenThatOneIsLetThrough) {
   ASSERT_TRUE(eventually([&] { return broker->account(0, 0).in_flight.load() == 1; }));
   broker->lease_store(0, 0);
   std::thread second = rank_run(b, 1, 2);
-  ASSERT_TRUE(eventually([&] { return wanted(1) && drained(1); }, 20000));
+  ASSERT_TRUE(eventually([&] { return wanted(1) && drained(1); }));
   // Closed as they are, neither would ever end.
   pause_us(300'000);
   EXPECT_FALSE(drained(0));
   EXPECT_EQ(ended, 0);
   broker->lease_store(kLeaseOpen, 1);
-  ASSERT_TRUE(eventually([&] { return ended == 2; }, 20000));
+  ASSERT_TRUE(eventually([&] { return ended == 2; }));
   broker->lease_store(0, 1);
   first.join();
   second.join();
-  EXPECT_TRUE(eventually([&] { return drained(0) && drained(1); }, 20000));
+  EXPECT_TRUE(eventually([&] { return drained(0) && drained(1); }));
   // The time over the lease's end is charged.
   EXPECT_GT(broker->account(0, 0).busy_ns.load(), 300'000'000u);
 }
@@ -129,7 +129,7 @@ TEST_F(GangTest, TheWindowLetsThroughWhatItsOwnWorkMayWaitFor) {
   broker->window_set(1'000'000);
   gang_store(kLeaseOpen);
   std::thread first = rank_run(a, 5, 1), second = rank_run(b, 5, 2);
-  EXPECT_TRUE(eventually([&] { return ended == 2; }, 20000));
+  EXPECT_TRUE(eventually([&] { return ended == 2; }));
   first.join();
   second.join();
 }

@@ -99,7 +99,7 @@ TEST_F(GraphCostTest, BusyTimeAndCountsAreExact) {
     }
   }
   broker->lease_store(0);
-  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   const double expected = 100 * (7 * 30'000.0 + 5 * 4'000.0 + 3 * 200'000.0);
   EXPECT_NEAR(static_cast<double>(broker->account().busy_ns.load()), expected, expected * 0.01);
   EXPECT_EQ(broker->account().launches.load(), 1500u);
@@ -323,10 +323,10 @@ TEST_F(GraphCostTest, TheCostGoesWithTheHandleThatTheDriverGivesAgain) {
 TEST_F(GraphCostTest, AGraphWaitsForTheLease) {
   graphs(100, 10'000);
   broker->lease_store(0);
-  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   const auto before = fake.calls_launch;
   std::thread program(one_graph);
-  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, broker->epoch()));
   EXPECT_EQ(fake.calls_launch, before);
   broker->lease_store(kLeaseOpen);
   program.join();
@@ -339,7 +339,7 @@ TEST_F(GraphCostTest, MoreGraphsThanRecords) {
   for (uintptr_t i = 1; i <= 20'000; ++i)
     ASSERT_EQ(cuGraphLaunch(reinterpret_cast<CUgraphExec>(i * 64), nullptr), CUDA_SUCCESS);
   broker->lease_store(0);
-  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   EXPECT_EQ(broker->account().graph_launches.load(), 20'000u);
   EXPECT_NEAR(static_cast<double>(broker->account().busy_ns.load()), 20'000 * 100'000.0,
               20'000'000);

@@ -70,9 +70,9 @@ TEST_F(GreenTest, NobodyAsksAboutADestroyedOne) {
     ASSERT_EQ(launch(), CUDA_SUCCESS);
     sleep_ms(20);  // the helper looks
     broker->lease_store(0);
-    ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+    ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
     broker->hold_store(true);
-    ASSERT_TRUE(broker->wait_held(5000));
+    ASSERT_TRUE(broker->wait_held());
     broker->hold_store(false);
     broker->lease_store(kLeaseOpen);
   }
@@ -86,7 +86,7 @@ TEST_F(GreenTest, WorkOfADestroyedOneIsOver) {
   ASSERT_EQ(launch(), CUDA_SUCCESS);
   green_end();
   broker->lease_store(0);
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
 }
 
 TEST_F(GreenTest, WhatWasAllocatedThereStaysUntilItIsFreedOrThePrimaryContextEnds) {
@@ -115,9 +115,9 @@ TEST_F(GreenTest, MovableMemoryOfADestroyedOneIsThePrimaryContexts) {
   // Out and in again.
   broker->lease_store(0);
   broker->hold_store(true);
-  ASSERT_TRUE(broker->wait_held(5000));
+  ASSERT_TRUE(broker->wait_held());
   for (const uint32_t order : {kHoldOut, kHoldIn})
-    ASSERT_TRUE(broker->wait_moved(broker->order_store(order), 5000));
+    ASSERT_TRUE(broker->wait_moved(broker->order_store(order)));
   EXPECT_EQ(calls_of_the_dead(), "");
 }
 
@@ -151,7 +151,7 @@ TEST_F(GreenTest, NorIsThePrimaryContextAskedThatEndedWithOne) {
     if (function == std::string("cuGreenCtxDestroy")) fake.context_active = 0;
   };
   ASSERT_EQ(cuGreenCtxDestroy(kGreen), CUDA_SUCCESS);
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
 }
 
 // A handle comes again, and a thread to which the dead context was current sets the new one. What
@@ -192,7 +192,7 @@ TEST_F(GreenTest, AThreadThatHadADeadContextSeesTheNextOneOfItsHandle) {
   broker->lease_store(0);
   EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 150));
   fake.events_pending = 0;
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   step = 4;
   program.join();
 }
@@ -219,7 +219,7 @@ TEST_F(GreenTest, NorIsThePrimaryContextThatAnotherThreadEndsMeanwhile) {
   fake.events_pending = 1;  // whoever asks for the dead context's work waits for ever
   broker->lease_store(0);
   broker->hold_store(true);
-  EXPECT_TRUE(broker->wait_held(5000));
+  EXPECT_TRUE(broker->wait_held());
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ inline CUresult launch() { return launch_on(nullptr); }
 
 inline void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-inline bool eventually(const std::function<bool()>& condition, int timeout_ms = 5000) {
+inline bool eventually(const std::function<bool()>& condition, int timeout_ms = kPatience_ms) {
   for (int i = 0; i < timeout_ms && !condition(); ++i) sleep_ms(1);
   return condition();
 }

@@ -55,17 +55,17 @@ TEST_F(GuestCancelTest, AThreadAtAClosedGateGoesOnWhenItOpens) {
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   ASSERT_EQ(launch(), CUDA_SUCCESS);
   broker->lease_store(0);
-  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   std::atomic<CUresult> result{CUDA_ERROR_UNKNOWN};
   Cancelled thread([&] { result = launch(); });
-  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, broker->epoch()));
   thread.cancel();
   sleep_ms(1500);  // it says that it waits once a second
   broker->lease_store(kLeaseOpen);
   EXPECT_TRUE(thread.join());
   EXPECT_EQ(result, CUDA_SUCCESS);
   broker->lease_store(0);
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
 }
 
 TEST_F(GuestCancelTest, AThreadThatIsToldItsRefusalHoldsNoPoolForEver) {

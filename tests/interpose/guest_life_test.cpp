@@ -82,7 +82,7 @@ TEST_F(GuestTest, ABrokerThatComesBackGetsTheWholeAccountAgain) {
   broker->die();
   TestBroker next(kGiB);
   next.path_take(*broker);
-  ASSERT_TRUE(eventually([&] { return next.account().held_bytes.load() == 5 * kMiB; }, 10000));
+  ASSERT_TRUE(eventually([&] { return next.account().held_bytes.load() == 5 * kMiB; }));
   ASSERT_EQ(cuMemFree_v2(pointer), CUDA_SUCCESS);
   EXPECT_EQ(next.account().held_bytes.load(), 0u);
   next.lease_store(kLeaseOpen);
@@ -134,23 +134,23 @@ TEST_F(GuestTest, IdlenessCountsFromTheOpeningOfTheLease) {
   EXPECT_EQ(launch(), CUDA_SUCCESS);
   sleep_ms(600);  // idle for longer than the grace, uncontended
   broker->lease_store(0);
-  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   // The scheduler may keep a thread that waited for this lease from running for a while: nothing
   // launches yet.
   const auto opened = std::chrono::steady_clock::now();
   broker->lease_store(kLeaseOpen | kLeaseContended);
-  ASSERT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch(), 20000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch()));
   EXPECT_GE(std::chrono::steady_clock::now() - opened, std::chrono::nanoseconds(kGraceNs));
   // And with a thread that waited and goes on to launch.
   broker->lease_store(0);
-  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   std::thread program([] { EXPECT_EQ(launch(), CUDA_SUCCESS); });
-  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, broker->epoch()));
   sleep_ms(600);
   const auto again = std::chrono::steady_clock::now();
   broker->lease_store(kLeaseOpen | kLeaseContended);
   program.join();
-  ASSERT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch(), 20000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch()));
   EXPECT_GE(std::chrono::steady_clock::now() - again, std::chrono::nanoseconds(kGraceNs));
 }
 
@@ -234,7 +234,7 @@ TEST_P(GuestForkTest, AChildOfTheMiddleOfACallIsLimitedAndHeld) {
   EXPECT_TRUE(eventually([&] { return broker->account(1).refused.load() != 0; }));
   broker->lease_store(0);
   broker->hold_store(true);
-  EXPECT_TRUE(broker->wait_held(5000)) << "both";
+  EXPECT_TRUE(broker->wait_held()) << "both";
   sleep_ms(100);
   broker->hold_store(false);
   broker->lease_store(kLeaseOpen);
@@ -290,7 +290,7 @@ TEST_F(GuestTest, TheSocketIsHighClosesOnExecAndAReusedNumberIsLeftAlone) {
   EXPECT_EQ(launch(), CUDA_SUCCESS);
   EXPECT_TRUE(eventually([&] { return broker->registrations() == 2; }));
   broker->lease_store(0);
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   EXPECT_EQ(fcntl(fd, F_GETFD), 0);
   EXPECT_EQ(lseek(fd, 0, SEEK_END), 0);
   close(fd);
@@ -326,7 +326,7 @@ TEST_F(GuestTest, AContextThatEndsIsLeftAlone) {
   EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 1));
   ASSERT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
   // Its work is over with it.
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   EXPECT_EQ(named, 0);
   fake.on_enter = nullptr;
 }
@@ -345,7 +345,7 @@ TEST_F(GuestTest, AContextThatDoesNotEndIsDrainedAsBefore) {
   broker->lease_store(0);
   EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 50));
   fake.events_pending = 0;
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
 }
 
 // A fork while another thread makes a context, which takes a driver long: the child, where that
@@ -398,7 +398,7 @@ TEST_F(GuestTest, WhereAFilterForbidsToWaitOnSeveralWordsTheHelperSleepsAllTheSa
   sleep_ms(1000);
   EXPECT_LT(clock() - before, CLOCKS_PER_SEC / 10);
   broker->lease_store(0);
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
 }
 
 // A worker waits at the gate of its process's own share, with nothing in flight. The process exits,
@@ -446,7 +446,7 @@ TEST_F(GuestTest, LimitsThatCannotBeKeptAreKeptByLaunchingNothing) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
   files.rlim_cur = 0;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
-  EXPECT_TRUE(eventually([] { return launch() == CUDA_ERROR_NOT_PERMITTED; }, 6000));
+  EXPECT_TRUE(eventually([] { return launch() == CUDA_ERROR_NOT_PERMITTED; }));
   EXPECT_EQ(launch(), CUDA_ERROR_NOT_PERMITTED);
 }
 

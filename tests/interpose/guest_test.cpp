@@ -314,7 +314,7 @@ TEST_F(GuestTest, AClosedLeaseHoldsLaunchesBackAndOpeningLetsThemGo) {
     EXPECT_EQ(launch(), CUDA_SUCCESS);
     done = true;
   });
-  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, 1, 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kGateWant, 1));
   sleep_ms(120);
   EXPECT_FALSE(done);
   EXPECT_EQ(fake.calls_launch, 0u);
@@ -348,7 +348,7 @@ TEST_F(GuestTest, ADrainIsAcknowledgedOnlyWhenTheFencesHavePassed) {
   broker->lease_store(0);
   EXPECT_FALSE(broker->wait_for(MessageType::kDrained, broker->epoch(), 150));
   fake.events_pending = 0;
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   EXPECT_EQ(broker->account().drained_epoch.load(), broker->epoch());
   EXPECT_EQ(broker->account().in_flight.load(), 0u);
   EXPECT_EQ(broker->account().launches.load(), 2u);
@@ -359,7 +359,7 @@ TEST_F(GuestTest, AProcessThatNeverLaunchedDrainsAtOnce) {
   broker->lease_store(kLeaseOpen);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   broker->lease_store(0);
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
 }
 
 TEST_F(GuestTest, NoLaunchSlipsPastAnAcknowledgedDrain) {
@@ -376,7 +376,7 @@ TEST_F(GuestTest, NoLaunchSlipsPastAnAcknowledgedDrain) {
   for (int round = 0; round < 50; ++round) {
     sleep_ms(2);
     broker->lease_store(0);
-    ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 10000)) << round;
+    ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch())) << round;
     const auto before = __atomic_load_n(&fake.calls_launch, __ATOMIC_SEQ_CST);
     sleep_ms(2);
     EXPECT_EQ(__atomic_load_n(&fake.calls_launch, __ATOMIC_SEQ_CST), before);
@@ -396,7 +396,7 @@ TEST_F(GuestTest, AContendedIdleLeaseIsGivenBack) {
   broker->lease_flag(kLeaseOpen | kLeaseContended);
   EXPECT_FALSE(broker->wait_for(MessageType::kGateIdle, broker->epoch(), 100));
   fake.events_pending = 0;
-  EXPECT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kGateIdle, broker->epoch()));
 }
 
 TEST_F(GuestTest, AnExclusiveLeaseIsNeitherMeteredNorFencedButDrains) {
@@ -406,7 +406,7 @@ TEST_F(GuestTest, AnExclusiveLeaseIsNeitherMeteredNorFencedButDrains) {
   for (int i = 0; i < 100; ++i) ASSERT_EQ(launch(), CUDA_SUCCESS);
   EXPECT_EQ(fake.calls_event_record, 0u);
   broker->lease_store(0);
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   EXPECT_EQ(broker->account().launches.load(), 100u);
 }
 
@@ -423,7 +423,7 @@ TEST_F(GuestTest, BusyTimeIsWhatTheFencesSay) {
     }
   }
   broker->lease_store(0);
-  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  ASSERT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   EXPECT_NEAR(static_cast<double>(broker->account().busy_ns.load()), 1000 * 10'000.0,
               1000 * 10'000.0 * 0.01);
   EXPECT_EQ(broker->account().launches.load(), 1000u);
@@ -451,7 +451,7 @@ TEST_F(GuestTest, CapturedLaunchesPassFreeAndTheCaptureIsNeverTouched) {
   EXPECT_EQ(fake.calls_on_capturing, 0u);
   CUgraph graph;
   ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
   EXPECT_EQ(broker->account().launches.load(), 1u);
 }
 

@@ -68,7 +68,7 @@ class LaunchTest : public ::testing::TestWithParam<Way> {
   }
   uint64_t drained_launches() {
     broker->lease_store(0);
-    EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch(), 5000));
+    EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
     return broker->account().launches.load();
   }
   std::unique_ptr<sluice::test::TestBroker> broker;

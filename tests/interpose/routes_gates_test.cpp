@@ -96,7 +96,7 @@ TEST_F(RouteTableTest, WhatLaunchesWaitsForItsLeaseAndNothingElse) {
     capture_end(entry.symbol, named("cuStreamEndCapture"));
     if (!launches_now) continue;
     broker.lease_store(0);
-    EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kDrained, broker.epoch(), 5000));
+    EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kDrained, broker.epoch()));
     ++launches;
   }
   EXPECT_GE(launches, 14u);
@@ -115,7 +115,7 @@ TEST_F(RouteTableTest, WhatIsHookedWaitsForTheEndOfAHoldOrIsNamedAsPassing) {
     SCOPED_TRACE(entry.symbol);
     broker.lease_store(0);
     broker.hold_store(true);
-    ASSERT_TRUE(broker.wait_held(5000));
+    ASSERT_TRUE(broker.wait_held());
     const Fate found = fate(broker, entry, named(entry.symbol), [&] {
       broker.hold_store(false);
       broker.lease_store(sluice::protocol::kLeaseOpen);

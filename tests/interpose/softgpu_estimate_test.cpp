@@ -28,7 +28,7 @@ class SoftGpuEstimateTest : public SoftGpuTest {
     next->lease_store(sluice::protocol::kLeaseOpen);
     next->path_take(*broker);
     broker = std::move(next);
-    ASSERT_TRUE(eventually([&] { return broker->registrations() > 0; }, 20000));
+    ASSERT_TRUE(eventually([&] { return broker->registrations() > 0; }));
   }
   void holds(size_t bytes, const char* when) {
     EXPECT_EQ(held(), kContext + bytes) << when;

@@ -22,7 +22,7 @@ inline constexpr size_t kContext = 32 * kMiB;
 inline constexpr size_t kQuota = 100 * kMiB;
 
 /// Waits for a condition that another thread or process makes true.
-bool eventually(const std::function<bool()>& condition, int timeout_ms = 5000);
+bool eventually(const std::function<bool()>& condition, int timeout_ms = kPatience_ms);
 
 /// Both accounts of all processes of the tenant, on its GPUs, which are the first of `devices`, as
 /// text that says where they differ; empty = equal.

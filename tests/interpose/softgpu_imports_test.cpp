@@ -29,7 +29,7 @@ class SoftGpuImportsTest : public SoftGpuDevicesTest {
   void maker_dies() {
     const int pid = maker.pid();
     maker.end(SIGKILL);
-    ASSERT_TRUE(broker->wait_for_end(pid, 10000));
+    ASSERT_TRUE(broker->wait_for_end(pid));
   }
   Partner maker;
 };

@@ -58,7 +58,7 @@ class PlaceTest : public SoftGpuLaunchTest {
       }
     }
     close();
-    ASSERT_TRUE(eventually([&] { return drained(0) && drained(1); }, 20000));
+    ASSERT_TRUE(eventually([&] { return drained(0) && drained(1); }));
     const double device = static_cast<double>(device_account().busy_ns) - before;
     EXPECT_GE(busy() - ours_before, device * 0.99);
     EXPECT_EQ(broker->account().launches.load() - launches, 40u);
@@ -67,7 +67,7 @@ class PlaceTest : public SoftGpuLaunchTest {
   void drain_waits() {
     ASSERT_EQ(launch(kLong, stream), CUDA_SUCCESS);
     close();
-    ASSERT_TRUE(eventually([&] { return drained(); }, 60000));
+    ASSERT_TRUE(eventually([&] { return drained(); }));
     EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS) << "drained, and something still runs";
   }
   // All that the event is behind was over already; on a busy host it may itself come late.
@@ -132,7 +132,7 @@ TEST_F(PlaceTest, NorDoesAKnownStreamGoByTheThreadsLease) {
   second_context(1);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(launch(10, stream), CUDA_SUCCESS);
   broker->lease_store(0, 0);
-  ASSERT_TRUE(eventually([&] { return drained(); }, 20000));
+  ASSERT_TRUE(eventually([&] { return drained(); }));
   const std::uint64_t before = device_account().launches;
   std::thread opener([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -180,7 +180,7 @@ TEST_F(ExclusivePlaceTest, NorDoesALaunchThatBeginsAfterTheDrain) {
     });
     ASSERT_TRUE(eventually([&] { return launched > 100; }));
     broker->lease_store(0, 0);
-    EXPECT_TRUE(eventually([&] { return drained(); }, 20000)) << "the launches do not end";
+    EXPECT_TRUE(eventually([&] { return drained(); })) << "the launches do not end";
     const std::uint64_t before = device_account().launches;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     EXPECT_EQ(device_account().launches, before);
@@ -213,7 +213,7 @@ class DestroyTest : public PlaceTest {
       std::thread([&] { EXPECT_EQ(cuCtxDestroy(current), CUDA_SUCCESS); }).join();
     ASSERT_EQ(cuStreamDestroy(stream), expected);
     close();
-    ASSERT_TRUE(eventually([&] { return drained(); }, 60000));
+    ASSERT_TRUE(eventually([&] { return drained(); }));
     expect_over(all);
     const double device = static_cast<double>(device_account().busy_ns) - device_before;
     EXPECT_NEAR(busy() - before, device, device * 0.02);
@@ -270,7 +270,7 @@ TEST_F(PlaceTest, ADrainWaitsForWhatAThreadLeftInItsDefaultStream) {
     ASSERT_EQ(cuCtxRecordEvent(context, all), CUDA_SUCCESS);
     EXPECT_EQ(cuEventQuery(all), CUDA_ERROR_NOT_READY);
     close();
-    EXPECT_TRUE(eventually([&] { return drained(); }, 60000));
+    EXPECT_TRUE(eventually([&] { return drained(); }));
     expect_over(all);
     EXPECT_EQ(cuEventDestroy(all), CUDA_SUCCESS);
     over = true;
@@ -358,7 +358,7 @@ TEST_F(PlaceTest, ACaptureThatSpreadsBehindAnotherIsLeftAlone) {
   ASSERT_EQ(cuStreamWaitEvent(stream, join, 0), CUDA_SUCCESS);
   EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
   close();
-  EXPECT_TRUE(eventually([&] { return drained(); }, 20000));
+  EXPECT_TRUE(eventually([&] { return drained(); }));
 }
 
 // A drain asks the contexts of exclusive GPUs, and leaves one alone whose stream is captured,
@@ -378,7 +378,7 @@ TEST_F(PlaceTest, ACaptureOfAStreamOfAnotherContextIsLeftAlone) {
     CUgraph graph = nullptr;
     EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
     EXPECT_NE(graph, nullptr);
-    EXPECT_TRUE(eventually([&] { return drained(); }, 20000));
+    EXPECT_TRUE(eventually([&] { return drained(); }));
     CUgraphExec exec = nullptr;
     EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
     broker->lease_store(kLeaseOpen);

@@ -213,12 +213,12 @@ TEST_F(RoomSwapTest, AHoldIsAcknowledgedAndCarriedOutWhileAThreadWaitsForRoom) {
   EXPECT_EQ(broker->wants().back().bytes, 4 * kMiB) << "granules";
   broker->lease_store(0);
   broker->hold_store(true);
-  ASSERT_TRUE(broker->wait_held(5000));
-  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldOut), 10000));
+  ASSERT_TRUE(broker->wait_held());
+  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldOut)));
   EXPECT_EQ(held(), kContext);
   make_room();
   broker->room_answer(false);
-  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldIn), 10000));
+  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldIn)));
   broker->hold_store(false);
   broker->lease_store(kLeaseOpen);
   program.join();

@@ -42,7 +42,7 @@ class SoftGpuShareTest : public SoftGpuTest {
   void end(Partner& partner, int signal) {
     const int pid = partner.pid();
     partner.end(signal);
-    ASSERT_TRUE(broker->wait_for_end(pid, 10000));
+    ASSERT_TRUE(broker->wait_for_end(pid));
   }
   PartnerMessage ipc_open(Partner& from, uint64_t pointer, Partner& to) {
     PartnerMessage handle = from.ask(PartnerOp::kIpcGet, pointer);

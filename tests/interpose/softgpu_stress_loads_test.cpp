@@ -114,7 +114,7 @@ TEST_F(SoftGpuSharesTest, WhoIsKilledInTheMiddleOfAnyWayLeavesNothing) {
     const uint64_t version = account.version.load();
     EXPECT_TRUE(eventually([&] { return account.version.load() > version + 150 + 37 * i; }));
     partners[i].end(SIGKILL);
-    EXPECT_TRUE(broker->wait_for_end(pid, 10000));
+    EXPECT_TRUE(broker->wait_for_end(pid));
   }
   for (size_t i = 1; i < partners.size(); i += 2) {
     const PartnerMessage done = partners[i].receive();

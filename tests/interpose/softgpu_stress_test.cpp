@@ -78,7 +78,7 @@ TEST_F(SoftGpuScarceTest, WhoIsKilledInTheMiddleLeavesNothing) {
       return broker->account(static_cast<uint32_t>(i)).version.load() > version + 50 + 13 * i;
     }));
     partners[i].end(SIGKILL);
-    EXPECT_TRUE(broker->wait_for_end(pid, 10000));
+    EXPECT_TRUE(broker->wait_for_end(pid));
   }
   for (size_t i = 1; i < partners.size(); i += 2) {
     const PartnerMessage done = partners[i].receive();

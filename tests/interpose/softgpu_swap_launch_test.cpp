@@ -87,7 +87,7 @@ class SwapLaunchTest : public SoftGpuLaunchTest {
   void out() {
     broker->lease_store(0);
     broker->hold_store(true);
-    ASSERT_TRUE(broker->wait_held(20000));
+    ASSERT_TRUE(broker->wait_held());
     std::vector<Moved> moved;
     ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldOut), 20000, &moved));
     ASSERT_EQ(moved.back().result, 0);
@@ -252,10 +252,10 @@ TEST_F(SwapLaunchTest, ProgramsNoticeNothingWhileTheirMemoryMoves) {
   uint64_t moved_bytes = 0;
   for (int round = 0; round < 12; ++round) {
     const int before = turns;
-    ASSERT_TRUE(eventually([&] { return turns > before + 5; }, 20000));
+    ASSERT_TRUE(eventually([&] { return turns > before + 5; }));
     broker->lease_store(0);
     broker->hold_store(true);
-    ASSERT_TRUE(broker->wait_held(20000));
+    ASSERT_TRUE(broker->wait_held());
     std::vector<Moved> moved;
     ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldOut), 20000, &moved));
     EXPECT_EQ(moved.back().result, 0);

@@ -39,7 +39,7 @@ class SwapTest : public SoftGpuTest {
   void hold() {
     broker->lease_store(0);
     broker->hold_store(true);
-    ASSERT_TRUE(broker->wait_held(5000));
+    ASSERT_TRUE(broker->wait_held());
   }
   Moved order(uint32_t flag) {
     std::vector<Moved> moved;
@@ -316,7 +316,7 @@ TEST_F(SwapPartnerTest, AKillInTheMiddleOfAMoveLeaksNothing) {
   const int pid = partner.pid();
   partner.end(SIGKILL);
   EXPECT_EQ(broker->account().moved_word.load(), 0u);
-  ASSERT_TRUE(broker->wait_for_end(pid, 5000));
+  ASSERT_TRUE(broker->wait_for_end(pid));
   EXPECT_EQ(device_total(), 0u);
   EXPECT_EQ(held_total(), 0u);
 }
@@ -328,7 +328,7 @@ TEST_F(SwapPartnerTest, AProgramThatEndsWhileItsMemoryIsOutEnds) {
   const int pid = partner.pid();
   partner.send({.op = PartnerOp::kEnd});
   partner.end(0);
-  ASSERT_TRUE(broker->wait_for_end(pid, 5000));
+  ASSERT_TRUE(broker->wait_for_end(pid));
   EXPECT_EQ(device_total(), 0u);
 }
 
@@ -339,7 +339,7 @@ TEST_F(SwapPartnerTest, AProgramThatEndsInTheMiddleOfAMoveEnds) {
   const int pid = partner.pid();
   partner.send({.op = PartnerOp::kEnd});
   partner.end(0);
-  ASSERT_TRUE(broker->wait_for_end(pid, 5000));
+  ASSERT_TRUE(broker->wait_for_end(pid));
   EXPECT_EQ(device_total(), 0u);
 }
 

@@ -38,12 +38,12 @@ class WaitTest : public SoftGpuTest {
   void hold() {
     broker->lease_store(0);
     broker->hold_store(true);
-    ASSERT_TRUE(broker->wait_held(5000));
+    ASSERT_TRUE(broker->wait_held());
   }
   void go_on() {
     broker->hold_store(false);
     broker->lease_store(kLeaseOpen);
-    EXPECT_TRUE(eventually([this] { return difference().empty(); }, 2000)) << difference();
+    EXPECT_TRUE(eventually([this] { return difference().empty(); })) << difference();
   }
   CUstream stream = nullptr;
   CUevent event = nullptr;
@@ -71,8 +71,8 @@ TEST_F(WaitTest, TheWaitsOfAMoveAreMadeUpFor) {
   ASSERT_EQ(cuMemAllocAsync(&pooled, 2 * kMiB, stream), CUDA_SUCCESS);
   ASSERT_EQ(cuMemFreeAsync(pooled, stream), CUDA_SUCCESS);
   hold();
-  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldOut), 5000));
-  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldIn), 5000));
+  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldOut)));
+  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldIn)));
   EXPECT_EQ(device_bytes(), kContext + 4 * kMiB);
   go_on();
 }

@@ -54,7 +54,7 @@ class SwapFaultTest : public ::testing::Test {
   void hold() {
     broker->lease_store(0);
     broker->hold_store(true);
-    ASSERT_TRUE(broker->wait_held(5000));
+    ASSERT_TRUE(broker->wait_held());
   }
   // Each order has a hold of its own, so that the same one can be given again.
   Moved order(uint32_t flag) {
@@ -207,7 +207,8 @@ TEST_F(SwapFaultTest, WithoutHostMemoryNothingMoves) {
   hold();
   ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
   std::vector<Moved> moved;
-  const bool said = broker->wait_moved(broker->order_store(kHoldOut), 5000, &moved);
+  const bool said =
+      broker->wait_moved(broker->order_store(kHoldOut), sluice::test::kPatience_ms, &moved);
   ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
   ASSERT_TRUE(said);
   EXPECT_EQ(moved.back().result, -1);
@@ -284,9 +285,9 @@ TEST_F(SwapFaultTest, WaitersSayThatTheyWantTheirMemoryBack) {
   };
   CUdeviceptr p = given.back().p;
   ASSERT_EQ(pthread_create(&program, nullptr, free_one, &p), 0);
-  EXPECT_TRUE(broker->wait_for(sluice::protocol::MessageType::kGateWant, broker->epoch(), 5000));
+  EXPECT_TRUE(broker->wait_for(sluice::protocol::MessageType::kGateWant, broker->epoch()));
   given.pop_back();
-  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldIn), 5000));
+  ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldIn)));
   broker->hold_store(false);
   ASSERT_EQ(pthread_join(program, nullptr), 0);
   expect_contents("in");
@@ -322,7 +323,7 @@ TEST_F(SwapFaultTest, ABrokerThatKnowsOfTheMemoryOrdersItBack) {
   broker->die();
   next.path_take(*broker);
   for (int i = 0; i < 5000 && next.registrations() == 0; ++i) usleep(1000);
-  ASSERT_TRUE(next.wait_held(5000));
+  ASSERT_TRUE(next.wait_held());
   EXPECT_EQ(next.account().swapped_bytes.load(), kAll) << "it was not brought back unasked";
   EXPECT_EQ(next.account().movable_bytes.load(), kAll);
   EXPECT_EQ(next.account().held_bytes.load(), kAll);

@@ -15,6 +15,10 @@
 
 namespace sluice::test {
 
+// A wait that should end is given up after this time, which no host needs: it ends a test that
+// hangs, and judges none.
+inline constexpr int kPatience_ms = 120'000;
+
 struct Note {
   protocol::MessageType type;
   std::uint32_t gpu;
@@ -51,18 +55,19 @@ class TestBroker {
   /// Adds an order to the hold of GPU 0 (kHoldOut, kHoldIn); 0 takes it back. Returns the word.
   std::uint32_t order_store(std::uint32_t order);
   /// The answer to that word, once every process that registered has given one.
-  bool wait_moved(std::uint32_t word, int timeout_ms, std::vector<protocol::Moved>* out = nullptr);
+  bool wait_moved(std::uint32_t word, int timeout_ms = kPatience_ms,
+                  std::vector<protocol::Moved>* out = nullptr);
   /// Whoever wants room is told at once that there is none, unless this is called: then
   /// room_answer() is what answers.
   void room_hold() { room_held_ = true; }
   void room_answer(bool none, std::uint32_t gpu = 0);
   std::vector<protocol::MemoryWant> wants();
   /// True once every process that registered has acknowledged the hold.
-  bool wait_held(int timeout_ms);
+  bool wait_held(int timeout_ms = kPatience_ms);
   /// Refuses registrations with this text from now on; empty = accept.
   void refuse_with(const std::string& text);
   /// True once a note of that type and epoch (any epoch if 0) has come.
-  bool wait_for(protocol::MessageType type, std::uint32_t epoch, int timeout_ms);
+  bool wait_for(protocol::MessageType type, std::uint32_t epoch, int timeout_ms = kPatience_ms);
   std::vector<Note> notes();
   int registrations() const { return registrations_; }
   protocol::ClaimsPage& claims() { return *claims_; }
@@ -71,7 +76,7 @@ class TestBroker {
     return claims_->slots[slot].gpus[gpu];
   }
   /// True once the slot of a process that has ended is zeroed.
-  bool wait_for_end(int pid, int timeout_ms);
+  bool wait_for_end(int pid, int timeout_ms = kPatience_ms);
   /// Closes every connection and the listening socket; a second broker may then take the path.
   void die();
   /// Listens where the dead broker did, as a restarted one does.

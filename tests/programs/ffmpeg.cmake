@@ -3,5 +3,5 @@ sluice_unsanitized(skip any programs.ffmpeg "a program that was not built with t
 if(NOT skip)
   add_test(NAME programs.ffmpeg COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/ffmpeg_test.py
     --build ${PROJECT_BINARY_DIR})
-  set_tests_properties(programs.ffmpeg PROPERTIES LABELS programs TIMEOUT 300 SKIP_RETURN_CODE 77)
+  set_tests_properties(programs.ffmpeg PROPERTIES LABELS programs SKIP_RETURN_CODE 77)
 endif()
