@@ -74,7 +74,7 @@ def device_make(folder):
 
 
 def scrape(url, name):
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         rows = re.findall(rf"(?m)^{name}(\{{.*\}})? (\S+)$", answer.read().decode())
     return {labels: float(value) for labels, value in rows}
 

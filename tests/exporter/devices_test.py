@@ -17,7 +17,7 @@ from machine import MIB, Machine, wait_until  # noqa: E402
 def scrape(url):
     """Values by family and labels, of which only the one that matters here."""
     out = {}
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         for line in answer.read().decode().splitlines():
             match = re.fullmatch(r"(sluice_gpu_\w+|sluice_nvml_up)(?:\{(.*)\})? (\S+)", line)
             if match:
@@ -57,9 +57,9 @@ def main():
         assert now[xid] == 2 and now["sluice_gpu_xid_errors_total", "777"] == 1, now
         assert now["sluice_gpu_xid_errors_total", "79"] == 0, now
 
-        stranger.communicate("\n", timeout=20)
+        stranger.communicate("\n", timeout=300)
         wait_until("the stranger is gone", lambda: scrape(url)["sluice_gpu_unmanaged_processes"] == 0)
-        own.communicate("\n", timeout=20)
+        own.communicate("\n", timeout=300)
         wait_until("nothing is left", lambda: scrape(url)["sluice_gpu_memory_used_bytes"] == 0)
     print("1 passed, 0 failed")
 

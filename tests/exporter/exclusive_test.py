@@ -26,7 +26,7 @@ def why(machine, *arguments):
 
 
 def scrape(url):
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         return answer.read().decode()
 
 

@@ -34,7 +34,7 @@ def exporter_start(machine, *flags):
 def scrape(url):
     """Of the idle families: values by name and labels."""
     out = {}
-    with urllib.request.urlopen(url + "metrics", timeout=20) as answer:
+    with urllib.request.urlopen(url + "metrics", timeout=300) as answer:
         for line in answer.read().decode().splitlines():
             match = re.fullmatch(r"(sluice_(?:tenant_idle|exporter_idle)\w+)(?:\{(.*)\})? (\S+)", line)
             if match:
@@ -94,7 +94,7 @@ def main():
         assert labels["tenant"] == str(tenant["tenant"]) and labels["class"] == tenant["class"] and lost == 0, (labels, lost)
 
         # The page for people has the same, busy time beside it.
-        with urllib.request.urlopen(named + "snapshot.json", timeout=20) as answer:
+        with urllib.request.urlopen(named + "snapshot.json", timeout=300) as answer:
             page = json.load(answer)
         [piece] = page["gpus"][0]["slices"]
         assert page["idle_observer"]["kind"] == "bpf" and piece["idle_s"][CAUSE] >= idle(now)[CAUSE] and piece["busy_s"] > 0, page

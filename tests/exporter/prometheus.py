@@ -69,7 +69,7 @@ class Prometheus:
     def ask(self, what, **parameters):
         url = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=20) as answer:
+            with urllib.request.urlopen(url, timeout=300) as answer:
                 body = json.load(answer)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from None

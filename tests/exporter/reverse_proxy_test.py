@@ -46,7 +46,7 @@ def ask(url, context, password=None, method="GET"):
     if password:
         request.add_header("Authorization", "Basic " + base64.b64encode(f"prometheus:{password}".encode()).decode())
     try:
-        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=300, context=context) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -54,7 +54,7 @@ class Stage:
         stage = self
         pages = {}
         for path in ("/", "/wall.js", "/wall.css"):
-            with urllib.request.urlopen(real + path, timeout=20) as answer:
+            with urllib.request.urlopen(real + path, timeout=300) as answer:
                 pages[path] = (answer.read(), dict(answer.headers))
 
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -35,7 +35,7 @@ def row_run(row):
                                        start_new_session=True)
         # Some rows that must fail do so by waiting for what cannot come.
         try:
-            output, _ = row_process.communicate(timeout=5 if row in expected else 120)
+            output, _ = row_process.communicate(timeout=5 if row in expected else 600)
         except subprocess.TimeoutExpired:
             os.killpg(row_process.pid, signal.SIGKILL)
             output, _ = row_process.communicate()

@@ -69,7 +69,7 @@ def run(command, preload, **variables):
     environment.pop("LD_PRELOAD", None)
     if preload:
         environment.update(LD_PRELOAD=arguments.shim, **variables)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -85,7 +85,7 @@ class Machine:
         return [str(self.build / "bin" / "sluice"), "run", "--socket", str(self.socket), "--memory", memory, "--sm",
                 str(sm), "--", *arguments]
 
-    def run(self, command, timeout_s=60, environment=None):
+    def run(self, command, timeout_s=600, environment=None):
         return subprocess.run(command, env=environment or self.environment, capture_output=True, text=True, timeout=timeout_s)
 
     def kill_broker(self):
@@ -109,7 +109,7 @@ class Machine:
             raise AssertionError(f"{command} did not start: {first!r} {child.stderr.read()!r}")
         return child
 
-    def stop(self, child, number=signal.SIGTERM, timeout_s=30):
+    def stop(self, child, number=signal.SIGTERM, timeout_s=300):
         child.send_signal(number)
         return child.communicate(timeout=timeout_s)
 
@@ -134,7 +134,7 @@ class Machine:
         return self.log.read_text() if self.log.exists() else ""
 
 
-def wait_until(what, condition, timeout_s=20, every_s=0.05):
+def wait_until(what, condition, timeout_s=300, every_s=0.05):
     """Waits for something that happens soon but not at once, such as the noticing of a death."""
     deadline = time.monotonic() + timeout_s
     while True:
