@@ -1,8 +1,6 @@
 // How each command executes; see command.h.
 #include "softgpu/driver/command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -132,7 +130,7 @@ void run_kernel(const KernelCommand& c, Stream& stream, Op& op) {
                           "; its context answers every call with " + error_name(error));
   (void)stream.work_drain();  // nobody sees a fault before the device has come to it
   context.fail(error);
-  model.xid_note(fault_xid(outcome.fault), getpid());
+  model.xid_note(fault_xid(outcome.fault));
 }
 
 void copy_bytes(const CopyCommand& c) {
