@@ -28,6 +28,18 @@ std::string json_text(const char* text) {
   return out + "\"";
 }
 
+/// The pid by which this program may know a process, or "-".
+std::string pid_text(const Snapshot::Process& process) {
+  return process.pid == 0 ? "-" : std::to_string(process.pid);
+}
+
+/// Says where a process is that has no pid here.
+std::string elsewhere_text(const Snapshot::Process& process) {
+  return process.pid != 0
+             ? ""
+             : "  pid " + std::to_string(process.account.pid) + " of another pid namespace";
+}
+
 const char* json_bool(bool value) { return value ? "true" : "false"; }
 
 /// An empty directory is no error for who only looks.
@@ -44,11 +56,12 @@ bool devices_look(const Options& options, std::vector<Device>& devices, int& sta
 void account_json(const Snapshot::Process& process, bool first) {
   const Account& a = process.account;
   std::printf(
-      "%s\n      {\"pid\": %d, \"start_ticks\": %llu, \"name\": %s, \"alive\": %s, \"busy_ns\": "
+      "%s\n      {\"pid\": %d, \"own_pid\": %d, \"start_ticks\": %llu, \"name\": %s, \"alive\": "
+      "%s, \"busy_ns\": "
       "%.0f, \"sm_ns\": %.0f, \"lag_ns\": %.0f, \"copy_ns\": %.0f, \"memory_bytes\": %llu, "
       "\"memory_peak_bytes\": %llu, \"suspended_bytes\": %llu, \"weight\": %g, \"launches\": %llu}",
-      first ? "" : ",", a.pid, static_cast<Ull>(a.start_ticks), json_text(a.name).c_str(),
-      json_bool(process.alive), a.busy_ns, a.sm_ns, a.lag_ns, a.copy_ns,
+      first ? "" : ",", process.pid, a.pid, static_cast<Ull>(a.start_ticks),
+      json_text(a.name).c_str(), json_bool(process.alive), a.busy_ns, a.sm_ns, a.lag_ns, a.copy_ns,
       static_cast<Ull>(a.memory_bytes), static_cast<Ull>(a.memory_peak_bytes),
       static_cast<Ull>(a.suspended_bytes), a.weight, static_cast<Ull>(a.launches));
 }
@@ -89,10 +102,11 @@ void accounts_table(std::vector<Device>& devices) {
     for (const auto& process : s.processes) {
       const Account& a = process.account;
       std::printf(
-          "  %8d %-20s %-5s busy %9.3f s  copy %8.3f s  lag %7.3f s  memory %8.1f MiB  launches "
-          "%llu\n",
-          a.pid, a.name, process.alive ? "alive" : "ended", a.busy_ns / 1e9, a.copy_ns / 1e9,
-          a.lag_ns / 1e9, mib(a.memory_bytes), static_cast<Ull>(a.launches));
+          "  %8s %-20s %-5s busy %9.3f s  copy %8.3f s  lag %7.3f s  memory %8.1f MiB  launches "
+          "%llu%s\n",
+          pid_text(process).c_str(), a.name, process.alive ? "alive" : "ended", a.busy_ns / 1e9,
+          a.copy_ns / 1e9, a.lag_ns / 1e9, mib(a.memory_bytes), static_cast<Ull>(a.launches),
+          elsewhere_text(process).c_str());
     }
   }
 }
@@ -143,9 +157,9 @@ void list_table(Device& device) {
   for (const auto& process : now.processes) {
     if (!process.alive) continue;
     const Account& a = process.account;
-    std::printf("  %8d %-20s memory %8.1f MiB  busy %9.3f s  weight %g%s\n", a.pid, a.name,
-                mib(a.memory_bytes), a.busy_ns / 1e9, a.weight,
-                a.suspended != 0 ? "  checkpointed" : "");
+    std::printf("  %8s %-20s memory %8.1f MiB  busy %9.3f s  weight %g%s%s\n",
+                pid_text(process).c_str(), a.name, mib(a.memory_bytes), a.busy_ns / 1e9, a.weight,
+                a.suspended != 0 ? "  checkpointed" : "", elsewhere_text(process).c_str());
   }
 }
 
@@ -156,7 +170,10 @@ std::string fault_text(const Fault& fault) {
         "allocation after " + std::to_string(fault.after) + " times " + std::to_string(fault.times);
   if (fault.kind == FaultKind::kSlowCopy) text = "slow-copy factor " + std::to_string(fault.factor);
   if (fault.kind == FaultKind::kHang) text = "hang";
-  return text + (fault.pid == 0 ? "" : " pid " + std::to_string(fault.pid));
+  if (fault.pid == 0) return text;
+  const int pid = device::process_pid({fault.pid, fault.space}, 0);
+  return text + " pid " + std::to_string(pid == 0 ? fault.pid : pid) +
+         (pid == 0 ? " of another pid namespace" : "");
 }
 
 }  // namespace

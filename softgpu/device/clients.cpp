@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <ctime>
 
 #include "softgpu/device/device.h"
 
@@ -21,66 +19,30 @@ bool holds(const Shared& object, std::uint32_t client) {
          std::end(object.holders);
 }
 
-/// A process that is killed can take a wake-up along that was meant for others: one of its threads
-/// holds the mutex without knowing of waiters, another was just woken. So nobody sleeps for long.
-int mutex_lock(pthread_mutex_t& mutex) {
-  constexpr long kNapNs = 20'000'000;
-  int status = pthread_mutex_trylock(&mutex);
-  while (status == EBUSY || status == ETIMEDOUT) {
-    timespec until{};
-    clock_gettime(CLOCK_REALTIME, &until);  // what the call counts by
-    until.tv_nsec += kNapNs;
-    if (until.tv_nsec >= 1'000'000'000) {
-      until.tv_nsec -= 1'000'000'000;
-      ++until.tv_sec;
-    }
-    status = pthread_mutex_timedlock(&mutex, &until);
-  }
-  return status;
-}
-
 }  // namespace
 
-Lock::Lock(Device& device) : device_(device) {
-  Segment& segment = *device_.segment_;
-  const int status = mutex_lock(segment.mutex);
-  if (status == EOWNERDEAD) {
-    pthread_mutex_consistent(&segment.mutex);
-    device_.reap_locked();
-    for (std::uint32_t queue = 0; queue < kQueuesMax; ++queue) {  // the bit may not match the queue
-      const Queue& q = segment.queues[queue];
-      const std::uint64_t bit = 1ULL << (queue % 64);
-      if (q.used != 0 && q.head != q.tail)
-        segment.active[queue / 64] |= bit;
-      else
-        segment.active[queue / 64] &= ~bit;
-    }
-  }
-  model_advance(segment, clock_ns());
-}
-
-Lock::~Lock() { pthread_mutex_unlock(&device_.segment_->mutex); }
-
 std::uint32_t Device::client_open() {
+  const std::uint32_t life = lives_->own();
+  if (life == kLifeUntold) return kNone;
   const int pid = getpid();
-  const Life life = process_life(pid);
+  const ProcessName self = process_named(pid);
+  const std::uint64_t ticks = process_start_ticks(pid);
+  const std::string name = process_name(pid);
   const Lock lock(*this);
   reap_locked();
   for (std::uint32_t client = 0; client < kClientsMax; ++client) {
     Account& account = segment_->clients[client];
-    if (account.pid != 0) continue;
+    if (account.life != 0) continue;
     Account fresh;
-    fresh.generation = account.generation + 1;
-    fresh.start_ticks = life.start_ticks;
-    fresh.image_stack = life.stack;
-    fresh.image = image_own();
+    fresh.pid = self.pid;
+    fresh.space = self.space;
+    fresh.start_ticks = ticks;
     fresh.opened_ns = segment_->now_ns;
-    const std::string name = process_name(pid);
     std::memcpy(fresh.name, name.data(), std::min(name.size(), sizeof fresh.name - 1));
     for (auto& window : segment_->window_client_ns) window[client] = 0;
     account = fresh;
     store_order();
-    account.pid = pid;  // last: before it the slot is free
+    account.life = life;  // last: before it the slot is free
     return client;
   }
   return kNone;
@@ -91,9 +53,17 @@ void Device::client_close(std::uint32_t client) {
   drop_locked(client);
 }
 
+std::optional<Account> Device::client_of(std::uint32_t life) {
+  const Lock lock(*this);
+  const auto* found = std::find_if(std::begin(segment_->clients), std::end(segment_->clients),
+                                   [life](const Account& a) { return a.life == life; });
+  if (life == 0 || found == std::end(segment_->clients) || lives_->ended(life)) return std::nullopt;
+  return *found;
+}
+
 void Device::drop_locked(std::uint32_t client) {
   Account& account = segment_->clients[client];
-  if (account.pid == 0) return;
+  if (account.life == 0) return;
   for (std::uint32_t queue = 0; queue < kQueuesMax; ++queue) {
     Queue& q = segment_->queues[queue];
     if (q.used == 0 || q.client != client) continue;
@@ -106,7 +76,7 @@ void Device::drop_locked(std::uint32_t client) {
   ended_add_locked(client);
   account.memory_bytes = account.suspended_bytes = 0;
   store_order();
-  account.pid = 0;
+  account.life = 0;
 }
 
 /// Once, even if whoever did it before died between this and freeing the slot.
@@ -116,9 +86,7 @@ void Device::ended_add_locked(std::uint32_t client) {
   const std::uint64_t kept = std::min<std::uint64_t>(count, kClientsMax);
   for (std::uint64_t i = count - kept; i < count; ++i) {
     const Account& known = segment_->ended[i % kEndedMax];
-    if (known.pid == account.pid && known.start_ticks == account.start_ticks &&
-        known.opened_ns == account.opened_ns)
-      return;
+    if (known.life == account.life && known.opened_ns == account.opened_ns) return;
   }
   forget_locked();
   Account& ended = segment_->ended[count % kEndedMax];
@@ -147,16 +115,17 @@ void Device::forget_locked() {
 
 void Device::reap_locked() {
   for (std::uint32_t client = 0; client < kClientsMax; ++client) {
-    const Account& a = segment_->clients[client];
-    if (a.pid != 0 && !process_same(a.pid, {a.start_ticks, a.image_stack}, a.image))
-      drop_locked(client);
+    const std::uint32_t life = segment_->clients[client].life;
+    if (life == 0 || !lives_->ended(life)) continue;
+    alarm_sound(*segment_);  // a process that was taken for dead by mistake finds out
+    drop_locked(client);
   }
 }
 
 std::uint64_t Device::used_locked() const {
   std::uint64_t used = 0;
   for (const Account& account : segment_->clients)
-    if (account.pid != 0) used += account.memory_bytes;
+    if (account.life != 0) used += account.memory_bytes;
   for (const Shared& object : segment_->shared)
     if (object.inode != 0) used += object.bytes;
   return used;
@@ -362,7 +331,7 @@ std::uint32_t Device::users() {
   reap_locked();
   return static_cast<std::uint32_t>(std::count_if(std::begin(segment_->clients),
                                                   std::end(segment_->clients),
-                                                  [](const Account& a) { return a.pid != 0; }));
+                                                  [](const Account& a) { return a.life != 0; }));
 }
 
 }  // namespace softgpu::device

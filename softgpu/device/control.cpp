@@ -14,12 +14,12 @@
 namespace softgpu::device {
 namespace {
 
-bool strikes(const Fault& fault, const Account& account) {
-  return fault.pid == 0 || fault.pid == account.pid;
+bool is(const Account& account, const ProcessName& name) {
+  return account.pid == name.pid && account.space == name.space;
 }
 
-void alarm_sound(Segment& segment) {
-  __atomic_store_n(&segment.alarm, segment.alarm + 1, __ATOMIC_RELEASE);
+bool strikes(const Fault& fault, const Account& account) {
+  return fault.pid == 0 || is(account, {fault.pid, fault.space});
 }
 
 void fault_free(Segment& segment, Fault& fault) {
@@ -30,6 +30,10 @@ void fault_free(Segment& segment, Fault& fault) {
 }
 
 }  // namespace
+
+void alarm_sound(Segment& segment) {
+  __atomic_store_n(&segment.alarm, segment.alarm + 1, __ATOMIC_RELEASE);
+}
 
 bool client_hangs(const Segment& segment, std::uint32_t client) {
   if (segment.fault_count == 0 || client >= kClientsMax) return false;
@@ -64,7 +68,9 @@ double Device::copy_cost(WorkKind kind, std::uint64_t bytes) const {
   double factor = 1;
   if (segment_->fault_count != 0) {
     Account self;
-    self.pid = getpid();
+    const ProcessName name = process_named(getpid());
+    self.pid = name.pid;
+    self.space = name.space;
     for (const Fault& fault : segment_->faults)
       if (fault.kind == FaultKind::kSlowCopy && strikes(fault, self))
         factor = std::max(factor, fault.factor);
@@ -88,10 +94,11 @@ void Device::change(const Change& change) {
 }
 
 bool Device::weight_set(int pid, double weight) {
+  const ProcessName name = process_named(pid);
   const Lock lock(*this);
   bool found = false;
   for (Account& account : segment_->clients) {
-    if (account.pid == 0 || account.pid != pid) continue;
+    if (account.life == 0 || !is(account, name)) continue;
     account.weight = weight;
     found = true;
   }
@@ -99,12 +106,20 @@ bool Device::weight_set(int pid, double weight) {
 }
 
 bool Device::has_process(int pid) {
+  const ProcessName name = process_named(pid);
   const Lock lock(*this);
-  return std::any_of(std::begin(segment_->clients), std::end(segment_->clients),
-                     [&](const Account& account) { return account.pid == pid; });
+  return std::any_of(
+      std::begin(segment_->clients), std::end(segment_->clients),
+      [&](const Account& account) { return account.life != 0 && is(account, name); });
 }
 
-bool Device::fault_add(const Fault& fault, std::uint32_t& id) {
+bool Device::fault_add(const Fault& wanted, std::uint32_t& id) {
+  Fault fault = wanted;
+  if (fault.pid != 0) {
+    const ProcessName name = process_named(wanted.pid);
+    fault.pid = name.pid;
+    fault.space = name.space;
+  }
   const Lock lock(*this);
   for (std::uint32_t i = 0; i < kFaultsMax; ++i) {
     Fault& place = segment_->faults[i];
@@ -138,8 +153,8 @@ std::vector<FaultRule> Device::faults() {
   return rules;
 }
 
-void Device::xid_add_locked(std::uint32_t number, int pid) {
-  segment_->xids[segment_->xid_count % kXidsMax] = Xid{number, pid, segment_->now_ns};
+void Device::xid_add_locked(std::uint32_t number) {
+  segment_->xids[segment_->xid_count % kXidsMax] = Xid{number, segment_->now_ns};
   __atomic_store_n(&segment_->xid_count, segment_->xid_count + 1, __ATOMIC_RELEASE);
 }
 
@@ -154,23 +169,24 @@ void Device::xid_wait(std::uint32_t number, double timeout_ns) const {
     syscall(SYS_futex, &segment_->xid_count, FUTEX_WAIT, number, &limit, nullptr, 0);
 }
 
-void Device::xid_note(std::uint32_t number, int pid) {
+void Device::xid_note(std::uint32_t number) {
   {
     const Lock lock(*this);
-    xid_add_locked(number, pid);
+    xid_add_locked(number);
   }
   xid_wake();
 }
 
 void Device::xid_raise(std::uint32_t number, int pid) {
+  const ProcessName name = pid == 0 ? ProcessName{} : process_named(pid);
   {
     const Lock lock(*this);
     for (Account& account : segment_->clients) {
-      if (account.pid == 0 || (pid != 0 && account.pid != pid)) continue;
+      if (account.life == 0 || (pid != 0 && !is(account, name))) continue;
       account.xid = number;
       account.xid_alarm = segment_->alarm + 1;
     }
-    xid_add_locked(number, pid);
+    xid_add_locked(number);
     alarm_sound(*segment_);
   }
   xid_wake();
@@ -190,6 +206,7 @@ void Device::lose() {
 Alarm Device::alarm_since(std::uint32_t client, std::uint32_t alarm) const {
   Alarm result;
   result.lost = lost() || segment_->lost_alarm > alarm;
+  result.evicted = client < kClientsMax && segment_->clients[client].life != lives_->own();
   if (client < kClientsMax && segment_->clients[client].xid_alarm > alarm)
     result.xid = segment_->clients[client].xid;
   return result;

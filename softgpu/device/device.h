@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "softgpu/device/life.h"
 #include "softgpu/device/segment.h"
 
 namespace softgpu::device {
@@ -26,21 +27,13 @@ inline constexpr double kInsideFactor = 8;
 /// CLOCK_MONOTONIC without what a time namespace adds to it: the same for all processes.
 double clock_ns();
 
-/// A process is identified by pid and start time, so that a reused pid is not mistaken for it.
+/// What the process `pid` of this namespace is called by itself.
+ProcessName process_named(int pid);
+/// The pid by which this process may know another one: 0 if none of its pid namespace. `ticks`
+/// (Account::start_ticks) tells processes apart where their namespaces cannot be read; 0 = not
+/// known. Reads all of /proc when the namespace is another one, so hold no lock.
+int process_pid(const ProcessName& name, std::uint64_t ticks);
 std::uint64_t process_start_ticks(int pid);  // 0 = no such process, or it has ended
-
-/// A process that executes another program ends for its devices, and is the same for the kernel.
-struct Life {
-  std::uint64_t start_ticks = 0;  // 0 = no such process, or it has ended
-  std::uint64_t stack = 0;        // where its program's stack begins, by chance; 0 = not told
-};
-Life process_life(int pid);
-/// What differs between two programs that one process executes after each other, and is the same in
-/// all libraries of one and in its fork children.
-std::uint64_t image_own();
-/// Whether whoever noted this of itself goes on with the same program. Of another process only as
-/// far as the kernel tells, and places stacks by chance; of the own one always.
-bool process_same(int pid, const Life& noted, std::uint64_t image);
 std::string process_name(int pid);
 
 /// What `softgpu-ctl set` may change while the device works; 0 and -1 leave a value as it is.
@@ -63,11 +56,12 @@ struct FaultRule {
 struct Alarm {
   std::uint32_t xid = 0;  // 0 = none
   bool lost = false;
+  bool evicted = false;  // others found the process dead (life.h): it holds nothing any more
 };
 
 /// How much of the time a process had a kernel on the device.
 struct Use {
-  int pid = 0;
+  int pid = 0;  // as this process may know it
   double ratio = 0;
   double until_ns = 0;  // end of the last history window in which it had any
 };
@@ -95,16 +89,18 @@ struct Snapshot {
   struct Process {
     Account account;  // memory with the shared objects charged to it
     bool alive = false;
+    int pid = 0;  // as this process may know it; 0 = it is of another pid namespace
   };
   std::vector<Process> processes;  // the living first, then the ended, oldest first
 };
 
 class Device {
  public:
-  explicit Device(Segment* segment) : segment_(segment) {}
+  explicit Device(Segment* segment) : segment_(segment), lives_(&Lives::of(segment)) {}
 
   const Segment& settings() const { return *segment_; }
   Segment* segment() const { return segment_; }
+  Lives& lives() const { return *lives_; }
   bool paced() const { return segment_->pacing != 0; }
   /// Modelled cost of executed warp instructions, in SM x ns.
   double compute_cost(std::uint64_t warp_instructions) const {
@@ -118,14 +114,18 @@ class Device {
   /// Continues on another segment; the caller has closed everything it had on the old one.
   void rebind(Segment* segment) {
     segment_ = segment;
+    lives_ = &Lives::of(segment);
     ++moves_;
   }
   /// How often it has been; what was opened before the last time is closed already.
   std::uint32_t moves() const { return moves_; }
 
-  // Clients: a process registers once and stays until it ends. kNone when the device has no place.
+  // Clients: a process registers once and stays until it ends. kNone when the device has no place,
+  // or when others could not see that the process lives.
   std::uint32_t client_open();
   void client_close(std::uint32_t client);
+  /// The client of this life; no value if there is none, or if it has ended.
+  std::optional<Account> client_of(std::uint32_t life);
 
   // Checkpoint: what the client holds is given back and later taken again, all of it or nothing.
   // Charges made in between count as usual.
@@ -188,7 +188,8 @@ class Device {
   /// Clients that are alive now.
   std::uint32_t users();
 
-  // Control, from outside. False: no such process is on the device, or no place is left.
+  // Control, from outside. Pids are of the caller's namespace. False: no such process is on the
+  // device, or no place is left.
   void change(const Change& change);
   [[nodiscard]] bool weight_set(int pid, double weight);
   bool has_process(int pid);
@@ -199,8 +200,8 @@ class Device {
   std::vector<FaultRule> faults();
   /// An event of the device. With `pid` it strikes that process alone, else all that are there.
   void xid_raise(std::uint32_t number, int pid);
-  /// Notes an event for those who watch; whoever it strikes knows already.
-  void xid_note(std::uint32_t number, int pid);
+  /// Notes an event for those who watch; the process it strikes knows already.
+  void xid_note(std::uint32_t number);
   void lose();
   bool lost() const { return __atomic_load_n(&segment_->lost, __ATOMIC_ACQUIRE) != 0; }
   /// One load: cheap enough for every call.
@@ -220,14 +221,17 @@ class Device {
     return segment_->queues[queue].ring[number % kQueueDepth];
   }
   std::uint64_t used_locked() const;
-  void xid_add_locked(std::uint32_t number, int pid);
+  void xid_add_locked(std::uint32_t number);
   void xid_wake() const;
   bool fits_locked(std::uint64_t bytes);
   void peak_note_locked();
   bool refused_locked(std::uint32_t client);
   void forget_locked();
   void ended_add_locked(std::uint32_t client);
+  void snapshot_take(Snapshot& result);
+  std::vector<Use> uses_take(double since_ns, std::vector<Account>& accounts);
   void reap_locked();
+  void repair_locked();
   void drop_locked(std::uint32_t client);
   bool shared_hold_locked(std::uint32_t client, std::uint64_t inode);
   bool shared_add_locked(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
@@ -237,11 +241,12 @@ class Device {
   void account_locked(std::uint32_t client, const Work& work, double amount);
 
   Segment* segment_;
+  Lives* lives_;
   std::uint32_t moves_ = 0;
 };
 
 /// Holds the segment's lock and has brought the model up to `clock_ns()`. A dead owner's lock is
-/// taken over and what it left is repaired.
+/// taken over and what it left is repaired. (lock.cpp)
 class Lock {
  public:
   explicit Lock(Device& device);
@@ -255,6 +260,8 @@ class Lock {
 
 /// Whether a fault keeps this client from getting device time. (control.cpp)
 bool client_hangs(const Segment& segment, std::uint32_t client);
+/// Makes every context look at its state. (control.cpp)
+void alarm_sound(Segment& segment);
 /// Notes kernel time of a client in the utilization history. (model.cpp)
 void window_use(Segment& segment, std::uint32_t client, double busy_ns);
 

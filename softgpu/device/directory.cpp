@@ -66,12 +66,6 @@ void segment_init(Segment& segment, const std::string& directory, std::uint32_t 
   segment.created_ns = segment.now_ns = clock_ns();
   for (double& end : segment.engine_end_ns) end = segment.now_ns;
   uuid_make(directory, index, segment.uuid);
-  pthread_mutexattr_t attributes;
-  pthread_mutexattr_init(&attributes);
-  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-  pthread_mutex_init(&segment.mutex, &attributes);
-  pthread_mutexattr_destroy(&attributes);
   segment.magic = kSegmentMagic;
 }
 
@@ -135,8 +129,11 @@ Segment* segment_open(const std::string& directory, std::uint32_t index, std::st
   Segment* segment = nullptr;
   if (fstat(file, &status) == 0 && status.st_size == sizeof(Segment)) segment = file_map(file);
   close(file);
-  if (segment != nullptr && segment->magic == kSegmentMagic && segment->version == kSegmentVersion)
-    return segment;
+  if (segment != nullptr && segment->magic == kSegmentMagic &&
+      segment->version == kSegmentVersion) {
+    if (Lives::add(segment, path, error)) return segment;
+    return nullptr;
+  }
   if (segment != nullptr) munmap(segment, sizeof(Segment));
   error =
       path +

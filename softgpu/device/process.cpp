@@ -1,12 +1,15 @@
-// What the kernel says about a process: whether it lives, since when, and its name. See device.h.
+// What the kernel tells about processes by pid, for people: names, start times, and what a process
+// of another pid namespace is called here. Whether one lives is not asked here; see life.h.
 #include <fcntl.h>
-#include <sys/auxv.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <vector>
 
 #include "softgpu/device/device.h"
 
@@ -14,21 +17,44 @@ namespace softgpu::device {
 namespace {
 
 /// Reads a small file of /proc; empty when it is not there.
-std::string small_file(int pid, const char* name) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
-  const int file = open(path, O_RDONLY | O_CLOEXEC);
+std::string small_file(const std::string& process, const char* name) {
+  const int file = open(("/proc/" + process + "/" + name).c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return "";
-  char text[1024];
+  char text[4096];
   const ssize_t length = read(file, text, sizeof text);
   close(file);
   return length > 0 ? std::string(text, static_cast<std::size_t>(length)) : "";
 }
 
+/// The entry of /proc for `pid`. This process's own is found also in a procfs of another namespace.
+std::string entry_of(int pid) { return pid == getpid() ? "self" : std::to_string(pid); }
+
+/// The pids of a process, as the mounted procfs and then each namespace below it count.
+std::vector<int> pids_of(const std::string& process) {
+  constexpr char kKey[] = "\nNSpid:";
+  const std::string status = small_file(process, "status");
+  const auto at = status.find(kKey);
+  std::vector<int> pids;
+  if (at == std::string::npos) return pids;
+  const char* text = status.c_str() + at + sizeof kKey - 1;
+  for (char* end = nullptr; *text != '\n' && *text != '\0'; text = end) {
+    const long pid = std::strtol(text, &end, 10);
+    if (end == text) break;
+    pids.push_back(static_cast<int>(pid));
+  }
+  return pids;
+}
+
+/// The pid namespace of a process; 0 where this process may not know it.
+std::uint64_t space_of(const std::string& process) {
+  struct stat status {};
+  return stat(("/proc/" + process + "/ns/pid").c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
 /// What the time namespace that this process was started in adds to CLOCK_MONOTONIC.
 double namespace_ns() {
   long long seconds = 0, nanoseconds = 0;
-  const std::string offsets = small_file(getpid(), "timens_offsets");
+  const std::string offsets = small_file("self", "timens_offsets");
   if (std::sscanf(offsets.c_str(), "monotonic %lld %lld", &seconds, &nanoseconds) != 2) return 0;
   return static_cast<double>(seconds) * 1e9 + static_cast<double>(nanoseconds);
 }
@@ -42,43 +68,52 @@ double clock_ns() {
   return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec) - added_ns;
 }
 
-Life process_life(int pid) {
-  const std::string stat = small_file(pid, "stat");
+std::uint64_t process_start_ticks(int pid) {
+  const std::string stat = small_file(entry_of(pid), "stat");
   const auto name_end = stat.rfind(')');  // the name may contain anything, also ')'
-  if (name_end == std::string::npos) return {};
+  if (name_end == std::string::npos) return 0;
   char state = 0;
   long threads = 0;
-  unsigned long long start = 0, stack = 0;
-  const int fields = std::sscanf(
-      stat.c_str() + name_end + 1,
-      " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu %*u %*d "
-      "%*u %*u %*u %llu",
-      &state, &threads, &start, &stack);
-  if (fields < 3) return {};
+  unsigned long long start = 0;
+  const int fields = std::sscanf(stat.c_str() + name_end + 1,
+                                 " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
+                                 "%*d %ld %*d %llu",
+                                 &state, &threads, &start);
+  if (fields < 3) return 0;
   // A zombie has ended, unless only its first thread has and others still run.
-  if ((state == 'Z' || state == 'X') && threads <= 1) return {};
-  return {start == 0 ? 1 : start, fields == 4 ? stack : 0};
+  if ((state == 'Z' || state == 'X') && threads <= 1) return 0;
+  return start == 0 ? 1 : start;
 }
 
-std::uint64_t process_start_ticks(int pid) { return process_life(pid).start_ticks; }
-
-std::uint64_t image_own() {
-  // The sixteen bytes that the kernel gives each program at its start are secret: their hash.
-  const auto* random = reinterpret_cast<const unsigned char*>(getauxval(AT_RANDOM));
-  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
-  for (int i = 0; random != nullptr && i < 16; ++i) hash = (hash ^ random[i]) * 0x100000001b3ULL;
-  return hash;
+ProcessName process_named(int pid) {
+  if (pid == getpid()) return {pid, space_of("self")};
+  const std::vector<int> pids = pids_of(std::to_string(pid));
+  // A procfs of another namespace than this process's own tells nothing about `pid`.
+  if (pids.size() <= 1 || pids_of("self").size() > 1) return {pid, space_of("self")};
+  return {pids.back(), space_of(std::to_string(pid))};
 }
 
-bool process_same(int pid, const Life& noted, std::uint64_t image) {
-  const Life now = process_life(pid);
-  if (now.start_ticks != noted.start_ticks) return false;
-  if (pid == getpid()) return image == image_own();
-  return now.stack == 0 || noted.stack == 0 || now.stack == noted.stack;
+int process_pid(const ProcessName& name, std::uint64_t ticks) {
+  const std::uint64_t here = space_of("self");
+  if (name.space == here) return name.pid;
+  if (pids_of("self").size() != 1) return 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string process = entry.path().filename();
+    if (process.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::vector<int> pids = pids_of(process);
+    if (pids.size() < 2 || pids.back() != name.pid) continue;
+    const std::uint64_t space = space_of(process);
+    const int pid = std::atoi(process.c_str());
+    if (space != 0 && name.space != 0 ? space == name.space
+                                      : ticks != 0 && process_start_ticks(pid) == ticks)
+      return pid;
+  }
+  return 0;
 }
 
 std::string process_name(int pid) {
-  std::string name = small_file(pid, "comm");
+  std::string name = small_file(entry_of(pid), "comm");
   while (!name.empty() && name.back() == '\n') name.pop_back();
   return name;
 }

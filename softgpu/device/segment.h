@@ -2,10 +2,9 @@
 // advances it under its lock; there is no daemon. Only plain numbers, no pointers. Everything that
 // a death can tear is either stored in one word or computed from other words when needed (used
 // memory is the sum of the clients', never a stored total), so the survivor that finds the lock's
-// owner dead repairs by looking again.
+// owner dead repairs by looking again. Processes are known by their lives (life.h), never by pid:
+// they may be of several pid namespaces.
 #pragma once
-
-#include <pthread.h>
 
 #include <cstdint>
 
@@ -14,7 +13,7 @@
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 9;
+inline constexpr std::uint32_t kSegmentVersion = 10;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
 inline constexpr std::uint32_t kQueuesMax = 1024;  // streams with work, all processes together
@@ -24,18 +23,25 @@ inline constexpr std::uint32_t kEndedMax = 4096;  // accounts kept of processes 
 inline constexpr std::uint32_t kSharedMax = 512;  // memory objects that several processes hold
 inline constexpr std::uint32_t kHoldersMax = 16;  // processes that hold one of them
 inline constexpr std::uint32_t kNone = ~0U;
+inline constexpr std::uint32_t kLifeMask = 0x7fffffff;   // the bits of a life's number
+inline constexpr std::uint32_t kLockWaiters = 1U << 31;  // beside it in the lock's word
 inline constexpr std::uint32_t kWindows = 64;  // utilization history, one entry per kWindowNs
 inline constexpr std::uint64_t kWindowNs = 100'000'000;
 inline constexpr std::uint32_t kFaultsMax = 32;  // faults set at a time
 inline constexpr std::uint32_t kXidsMax = 64;    // Xid events remembered
 
+/// What people call a process: a pid, which means something in its pid namespace only.
+struct ProcessName {
+  std::int32_t pid = 0;
+  std::uint64_t space = 0;  // the namespace: the inode of /proc/<pid>/ns/pid; 0 = not known
+};
+
 /// What one process has been given by this device since it opened its first context.
 struct Account {
-  std::int32_t pid = 0;
-  std::uint32_t generation = 0;
-  std::uint64_t start_ticks = 0;  // of /proc/<pid>/stat: tells a reused pid from the process
-  std::uint64_t image = 0;        // image_own(): what the process executed then
-  std::uint64_t image_stack = 0;  // Life::stack: the same as others see it
+  std::uint32_t life = 0;         // 0 = the place is free
+  std::int32_t pid = 0;           // in the process's own pid namespace
+  std::uint64_t space = 0;        // ProcessName::space
+  std::uint64_t start_ticks = 0;  // of /proc/<pid>/stat, for people
   char name[32] = {};
   std::uint64_t memory_bytes = 0;  // without shared objects
   std::uint64_t memory_peak_bytes = 0;
@@ -59,6 +65,7 @@ enum class FaultKind : std::uint32_t { kFree, kAllocation, kSlowCopy, kHang };
 struct Fault {
   FaultKind kind = FaultKind::kFree;  // kFree: no fault
   std::int32_t pid = 0;               // 0 = every process
+  std::uint64_t space = 0;            // ProcessName::space
   std::uint64_t after = 1;            // kAllocation: the request that fails, counted from 1
   std::uint64_t times = 1;            // kAllocation: how many fail from then on
   double factor = 1;                  // kSlowCopy: copies take so much longer
@@ -67,7 +74,6 @@ struct Fault {
 /// One entry of the event history that the management library reads.
 struct Xid {
   std::uint32_t number = 0;
-  std::int32_t pid = 0;  // 0 = the whole device
   double at_ns = 0;
 };
 
@@ -127,7 +133,9 @@ struct Segment {
   std::uint32_t timed_count = 0;
   TimedRule timed[kTimedMax];
 
-  pthread_mutex_t mutex;
+  std::uint32_t lives = 0;  // the last number given to a process
+  // The lock: the life of its holder, 0 = free, with kLockWaiters while others may sleep. A futex.
+  std::uint32_t lock = 0;
   double created_ns = 0;
   double now_ns = 0;             // modelled up to here
   double engine_end_ns[5] = {};  // when work of this kind was last served

@@ -167,6 +167,11 @@ const ErrorText* error_text(CUresult code) {
 
 }  // namespace
 
+std::string softgpu::driver::error_name(CUresult error) {
+  const ErrorText* entry = error_text(error);
+  return entry == nullptr ? std::to_string(error) : entry->name;
+}
+
 CUresult cuGetErrorName(CUresult error, const char** out) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const ErrorText* entry = error_text(error);

@@ -81,7 +81,7 @@ CUresult cuEventCreate(CUevent* out, unsigned int flags) {
   const bool shared = (flags & CU_EVENT_INTERPROCESS) != 0;
   if (shared && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto event = std::make_shared<Event>(*context, flags);
-  if (shared) event->shared = IpcEvent::create();
+  if (shared) event->shared = IpcEvent::create(context->gpu);
   if (shared && event->shared == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   Registry<Event>::all().add(event);
   *out = event->handle();

@@ -43,7 +43,7 @@ CUresult memory_open(const ContextRef& context, Gpu& gpu, const IpcHandle& handl
     out = base;
     return CUDA_SUCCESS;
   }
-  const int file = ipc_file_open(handle);
+  const int file = ipc_file_open(handle, gpu);
   if (file < 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation import;
   const CUresult result = import_map(gpu, file, handle, import);
@@ -85,7 +85,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle bytes, unsigned 
   Gpu* gpu = nullptr;
   result = ipc_handle_read(&bytes, IpcKind::kMemory, handle, gpu);
   if (result != CUDA_SUCCESS) return result;
-  if (ipc_handle_own(handle)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (ipc_handle_own(handle, *gpu)) return CUDA_ERROR_INVALID_CONTEXT;
   return memory_open(context, *gpu, handle, *out);
 }
 
@@ -135,10 +135,10 @@ CUresult cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle bytes) {
   Gpu* gpu = nullptr;
   result = ipc_handle_read(&bytes, IpcKind::kEvent, handle, gpu);
   if (result != CUDA_SUCCESS) return result;
-  if (ipc_handle_own(handle)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (ipc_handle_own(handle, *gpu)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto event =
       std::make_shared<Event>(*context, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
-  event->shared = IpcEvent::open(handle);
+  event->shared = IpcEvent::open(handle, *gpu);
   if (event->shared == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   Registry<Event>::all().add(event);
   *out = event->handle();

@@ -1,6 +1,6 @@
 // This process as others lock, checkpoint and restore it. A thread answers requests on a socket of
-// an abstract name (the devices, the pid and its start time), which ends with the process however
-// it ends. Locked: the gate is closed and all submitted work has completed. Checkpointed: what the
+// an abstract name (the devices, the pid and its namespace), which ends with the process however it
+// ends. Locked: the gate is closed and all submitted work has completed. Checkpointed: what the
 // process holds is given back to its devices; the contents are host memory already and stay where
 // they are. See api_checkpoint.cpp for the caller's side.
 #pragma once
@@ -36,7 +36,8 @@ struct CheckpointReply {
 void checkpoint_serve();
 /// In the child of a fork: the name is the parent's.
 void checkpoint_forked();
-/// Asks the process. INVALID_VALUE: there is none of this pid that uses these devices, or it ended.
+/// Asks the process, which must be of this network namespace. INVALID_VALUE: there is none of this
+/// pid that uses these devices, or it ended.
 CUresult checkpoint_ask(int pid, const CheckpointRequest& request, CheckpointReply& reply);
 
 /// The operations themselves, on the answering thread. `abandoned` tells that nobody waits for the

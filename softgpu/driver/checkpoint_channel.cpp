@@ -31,13 +31,12 @@ struct Socket {
   int fd;
 };
 
-/// The name of `pid` among the users of these devices; 0 = there is no such process.
+/// The name of `pid`, a pid of this namespace, among the users of these devices.
 socklen_t address_make(int pid, sockaddr_un& address) {
-  const std::uint64_t ticks = device::process_start_ticks(pid);
-  if (ticks == 0) return 0;
+  const device::ProcessName process = device::process_named(pid);
   const std::string name = "softgpu-checkpoint/" +
                            device::uuid_text(Process::get().segments().front()->uuid) + "/" +
-                           std::to_string(pid) + "/" + std::to_string(ticks);
+                           std::to_string(process.space) + "/" + std::to_string(process.pid);
   address = {};
   address.sun_family = AF_UNIX;
   if (name.size() + 1 > sizeof address.sun_path) return 0;

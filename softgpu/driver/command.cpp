@@ -1,10 +1,7 @@
 // How each command executes; see command.h.
 #include "softgpu/driver/command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -129,11 +126,11 @@ void run_kernel(const KernelCommand& c, Stream& stream, Op& op) {
   stream.work_end(number, host.cost_open());
   const CUresult error = fault_error(outcome.fault);
   if (error == CUDA_SUCCESS) return;
-  if (Process::get().log_level() > 0)
-    std::fprintf(stderr, "softgpu: kernel fault: %s\n", outcome.fault_text.c_str());
+  Process::get().complain("kernel fault: " + outcome.fault_text +
+                          "; its context answers every call with " + error_name(error));
   (void)stream.work_drain();  // nobody sees a fault before the device has come to it
   context.fail(error);
-  model.xid_note(fault_xid(outcome.fault), getpid());
+  model.xid_note(fault_xid(outcome.fault));
 }
 
 void copy_bytes(const CopyCommand& c) {

@@ -36,7 +36,12 @@ void Context::alarm_watch() {
 void Context::alarm_look() {
   const std::uint32_t now = gpu.model.alarm();
   const device::Alarm alarm = gpu.model.alarm_since(gpu.client, alarm_opened_);
-  if (alarm.lost)
+  if (alarm.evicted && !closed)
+    Process::get().complain(
+        "another process has found this one dead and taken its memory and its turns: the lock that "
+        "shows its life is gone, as when a program closes all descriptors while SOFTGPU_DIR is on "
+        "overlayfs; its contexts answer CUDA_ERROR_UNKNOWN; use a directory of tmpfs");
+  if (alarm.lost || alarm.evicted)
     fail(CUDA_ERROR_UNKNOWN);
   else if (alarm.xid != 0 && xid_error(alarm.xid) != CUDA_SUCCESS)
     fail(xid_error(alarm.xid));

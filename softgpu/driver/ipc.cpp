@@ -22,13 +22,13 @@ bool ipc_file_ours(int file) {
          std::memcmp(target, kPrefix, sizeof kPrefix - 1) == 0;
 }
 
-IpcHandle ipc_handle_make(IpcKind kind, const Gpu& gpu) {
+IpcHandle ipc_handle_make(IpcKind kind, Gpu& gpu) {
   IpcHandle handle;
   handle.magic = kIpcMagic;
   handle.kind = kind;
   std::memcpy(handle.uuid, gpu.model.settings().uuid, sizeof handle.uuid);
-  handle.pid = getpid();
-  handle.start_ticks = device::process_start_ticks(handle.pid);
+  (void)gpu.client_need();
+  handle.life = gpu.model.lives().own();
   return handle;
 }
 
@@ -44,14 +44,17 @@ CUresult ipc_handle_read(const void* bytes, IpcKind kind, IpcHandle& handle, Gpu
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-bool ipc_handle_own(const IpcHandle& handle) {
-  return handle.pid == getpid() && handle.start_ticks == device::process_start_ticks(getpid());
+bool ipc_handle_own(const IpcHandle& handle, const Gpu& gpu) {
+  return handle.life == gpu.model.lives().own();
 }
 
-int ipc_file_open(const IpcHandle& handle) {
-  if (device::process_start_ticks(handle.pid) != handle.start_ticks) return -1;
+int ipc_file_open(const IpcHandle& handle, Gpu& gpu) {
+  const auto exporter = gpu.model.client_of(handle.life);
+  if (!exporter) return -1;
+  const int pid = device::process_pid({exporter->pid, exporter->space}, exporter->start_ticks);
+  if (pid == 0) return -1;
   char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.file);
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, handle.file);
   const int file = open(path, O_RDWR | O_CLOEXEC);
   if (file >= 0 && !ipc_file_ours(file)) {
     close(file);

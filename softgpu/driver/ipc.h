@@ -1,7 +1,8 @@
-// Device memory and events that other processes open. A handle names the process that exports, a
-// file of it (/proc/PID/fd) and a range in that file, so that nothing has to be cleaned up when a
-// process is killed: the file ends with its last descriptor and mapping. The device's account
-// (device.h: shared objects) says who holds a range and charges it once. Knows nothing of streams.
+// Device memory and events that other processes open. A handle names the process that exports by
+// its life on the GPU (device/life.h), a file of it (/proc/PID/fd) and a range in that file, so
+// that nothing has to be cleaned up when a process is killed: the file ends with its last
+// descriptor and mapping. The device's account (device.h: shared objects) says who holds a range
+// and charges it once. Knows nothing of streams.
 #pragma once
 
 #include <type_traits>
@@ -19,9 +20,9 @@ struct IpcHandle {
   std::uint32_t magic = 0;
   IpcKind kind = IpcKind::kMemory;
   unsigned char uuid[16] = {};
-  std::int32_t pid = 0;
+  std::uint32_t life = 0;
   std::int32_t file = -1;
-  std::uint64_t start_ticks = 0;  // tells a reused pid from the process
+  std::uint64_t reserved = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
   std::uint64_t key = 0;  // names the shared object or the pool; of an event, nothing
@@ -29,13 +30,14 @@ struct IpcHandle {
 static_assert(sizeof(IpcHandle) == CU_IPC_HANDLE_SIZE);
 static_assert(std::is_trivially_copyable_v<IpcHandle>);
 
-/// A handle of this process on `gpu`.
-IpcHandle ipc_handle_make(IpcKind kind, const Gpu& gpu);
+/// A handle of this process on `gpu`, whose client it becomes: so others find it.
+IpcHandle ipc_handle_make(IpcKind kind, Gpu& gpu);
 /// INVALID_VALUE: these bytes are no handle of this kind, or of no device that this process sees.
 CUresult ipc_handle_read(const void* bytes, IpcKind kind, IpcHandle& handle, Gpu*& gpu);
-bool ipc_handle_own(const IpcHandle& handle);
-/// Opens the exporter's file; -1 when the process or its file is gone.
-int ipc_file_open(const IpcHandle& handle);
+bool ipc_handle_own(const IpcHandle& handle, const Gpu& gpu);
+/// Opens the exporter's file; -1 when the process or its file is gone, or when the process is of a
+/// pid namespace that this one cannot see.
+int ipc_file_open(const IpcHandle& handle, Gpu& gpu);
 /// Whether this driver made the file: descriptors and handles come from anywhere.
 bool ipc_file_ours(int file);
 /// Tells a key from the inode number that names a piece (virtual.h).

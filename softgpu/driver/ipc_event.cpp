@@ -60,34 +60,6 @@ class EventFile {
   std::vector<std::uint64_t> free_;
 };
 
-// Who recorded, in one word, so that nobody sees half of two recorders: the pid, and of its life as
-// much as there is room for.
-constexpr unsigned kPidBits = 22;  // PID_MAX_LIMIT
-constexpr unsigned kLifeBits = 21;
-constexpr std::uint64_t kLifeMask = (1ULL << kLifeBits) - 1;
-
-std::uint64_t recorder_word(int pid, const device::Life& life) {
-  const std::uint64_t stack = life.stack == 0 ? 0 : (life.stack >> 4) % kLifeMask + 1;
-  return static_cast<std::uint64_t>(pid) | (life.start_ticks & kLifeMask) << kPidBits |
-         stack << (kPidBits + kLifeBits);
-}
-
-std::uint64_t own_word() {
-  static const std::uint64_t word = recorder_word(getpid(), device::process_life(getpid()));
-  return word;
-}
-
-/// It has ended, or executes another program. Where the program's stack is need not be told.
-bool recorder_gone(std::uint64_t recorder) {
-  if (recorder == own_word()) return false;
-  const int pid = static_cast<int>(recorder & ((1U << kPidBits) - 1));
-  const device::Life life = device::process_life(pid);
-  const std::uint64_t differs = recorder_word(pid, life) ^ recorder;
-  const bool stacks = life.stack != 0 && recorder >> (kPidBits + kLifeBits) != 0;
-  return life.start_ticks == 0 || (differs >> kPidBits & kLifeMask) != 0 ||
-         (stacks && differs >> (kPidBits + kLifeBits) != 0);
-}
-
 void futex_wake(std::atomic<std::uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
@@ -102,7 +74,7 @@ void futex_sleep(const std::atomic<std::uint32_t>& word, std::uint32_t seen) {
 struct alignas(kSlotBytes) IpcEvent::Slot {
   std::atomic<std::uint32_t> issued{0};
   std::atomic<std::uint32_t> done{0};
-  std::atomic<std::uint64_t> recorder{0};  // recorder_word()
+  std::atomic<std::uint32_t> recorder{0};  // its life
 };
 
 /// Goes with the operation that records: executed or given up, the record has been come to.
@@ -123,25 +95,25 @@ struct IpcEvent::Arrival {
   std::uint32_t number;
 };
 
-std::shared_ptr<IpcEvent> IpcEvent::create() {
+std::shared_ptr<IpcEvent> IpcEvent::create(const Gpu& gpu) {
   std::uint64_t offset = 0;
   void* place = EventFile::get().take(offset);
   if (place == nullptr) return nullptr;
-  std::shared_ptr<IpcEvent> event(new IpcEvent);
+  std::shared_ptr<IpcEvent> event(new IpcEvent(gpu.model.lives()));
   event->slot_ = new (place) Slot;
   event->offset_ = offset;
   return event;
 }
 
-std::shared_ptr<IpcEvent> IpcEvent::open(const IpcHandle& handle) {
+std::shared_ptr<IpcEvent> IpcEvent::open(const IpcHandle& handle, Gpu& gpu) {
   if (handle.offset % kSlotBytes != 0 || handle.offset >= kEventsMax * kSlotBytes) return nullptr;
-  const int file = ipc_file_open(handle);
+  const int file = ipc_file_open(handle, gpu);
   if (file < 0) return nullptr;
   void* page = mmap(nullptr, kHostPage, PROT_READ | PROT_WRITE, MAP_SHARED, file,
                     static_cast<off_t>(handle.offset / kHostPage * kHostPage));
   close(file);
   if (page == MAP_FAILED) return nullptr;
-  std::shared_ptr<IpcEvent> event(new IpcEvent);
+  std::shared_ptr<IpcEvent> event(new IpcEvent(gpu.model.lives()));
   event->page_ = page;
   event->slot_ = reinterpret_cast<Slot*>(static_cast<char*>(page) + handle.offset % kHostPage);
   event->imported_ = true;
@@ -162,7 +134,7 @@ void IpcEvent::describe(IpcHandle& handle) const {
 }
 
 OpRef IpcEvent::record(const StreamRef& stream) {
-  slot_->recorder = own_word();
+  slot_->recorder = lives_.own();
   const auto arrival = std::make_shared<Arrival>(shared_from_this(), ++slot_->issued);
   return stream->submit([arrival](Stream& on, Op&) { on.work_drain(); });
 }
@@ -171,7 +143,7 @@ std::uint32_t IpcEvent::target() const { return slot_->issued.load(); }
 
 bool IpcEvent::reached(std::uint32_t target) const {
   if (static_cast<std::int32_t>(slot_->done.load() - target) >= 0) return true;
-  return recorder_gone(slot_->recorder);
+  return lives_.ended(slot_->recorder);
 }
 
 bool IpcEvent::wait(std::uint32_t target, const std::atomic<bool>& stop) const {
@@ -184,8 +156,8 @@ bool IpcEvent::wait(std::uint32_t target, const std::atomic<bool>& stop) const {
 }
 
 bool IpcEvent::recorded_elsewhere() const {
-  const std::uint64_t recorder = slot_->recorder;
-  return recorder != 0 && recorder != own_word();
+  const std::uint32_t recorder = slot_->recorder;
+  return recorder != 0 && recorder != lives_.own();
 }
 
 void IpcEvent::hold(const StreamRef& stream) {

@@ -14,9 +14,9 @@ namespace softgpu::driver {
 class IpcEvent : public std::enable_shared_from_this<IpcEvent> {
  public:
   /// The shared part of an event of this process; nullptr when the file cannot be made.
-  static std::shared_ptr<IpcEvent> create();
+  static std::shared_ptr<IpcEvent> create(const Gpu& gpu);
   /// The same event, seen from another process. nullptr: the exporter is gone.
-  static std::shared_ptr<IpcEvent> open(const IpcHandle& handle);
+  static std::shared_ptr<IpcEvent> open(const IpcHandle& handle, Gpu& gpu);
   ~IpcEvent();
   IpcEvent(const IpcEvent&) = delete;
   IpcEvent& operator=(const IpcEvent&) = delete;
@@ -41,8 +41,9 @@ class IpcEvent : public std::enable_shared_from_this<IpcEvent> {
  private:
   struct Slot;
   struct Arrival;
-  IpcEvent() = default;
+  explicit IpcEvent(device::Lives& lives) : lives_(lives) {}
 
+  device::Lives& lives_;  // of the GPU that the event was made on
   Slot* slot_ = nullptr;
   void* page_ = nullptr;  // of an imported event: its own mapping
   std::uint64_t offset_ = 0;

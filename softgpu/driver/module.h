@@ -46,6 +46,7 @@ struct LoadOptions {
   std::uint32_t registers_max = kRegistersUnlimited;
   std::uint32_t target = 0;  // 0 = of the device
   std::string log;           // of errors, as the vendor's compiler words them
+  std::string trouble;       // the error in one sentence
 };
 
 class Module : public std::enable_shared_from_this<Module> {

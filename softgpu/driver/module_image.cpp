@@ -1,7 +1,6 @@
 // From an image to code: which PTX of it this device takes, and what is told when it takes none.
 // The words follow the vendor's compiler, because programs and people look for its "line N".
 #include <cctype>
-#include <cstdio>
 #include <cstring>
 
 #include "softgpu/driver/module.h"
@@ -34,9 +33,23 @@ std::string compiler_words(const std::string& trouble) {
 }
 
 CUresult refuse(CUresult result, const std::string& trouble, LoadOptions& options) {
-  if (Process::get().log_level() > 0)
-    std::fprintf(stderr, "softgpu: module not loaded: %s\n", trouble.c_str());
+  options.trouble = trouble;
   options.log = compiler_words(trouble);
+  return result;
+}
+
+/// Says why a module is not loaded. `outline` tells which one, by the first of its kernels.
+CUresult complain(CUresult result, const LoadOptions& options, const TextOutline* outline) {
+  if (result == CUDA_SUCCESS) return result;
+  std::string module = "module";
+  if (outline != nullptr)
+    for (const TextItem& item : outline->items) {
+      if (item.kind != TextItem::Kind::kEntry) continue;
+      module += " of kernel " + std::string(item.name);
+      break;
+    }
+  Process::get().complain(module + " not loaded: " + options.trouble + "; the call returns " +
+                          error_name(result));
   return result;
 }
 
@@ -79,9 +92,7 @@ CUresult text_check(const TextOutline& outline, LoadOptions& options) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace
-
-CUresult image_choose(const void* image, LoadOptions& options, std::string& text) {
+CUresult image_search(const void* image, LoadOptions& options, std::string& text) {
   if (options.target > static_cast<std::uint32_t>(kTarget))
     return refuse(CUDA_ERROR_NO_BINARY_FOR_GPU, "the target asked for is later than the device",
                   options);
@@ -103,9 +114,10 @@ CUresult image_choose(const void* image, LoadOptions& options, std::string& text
   return refuse(foreign ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_ERROR_INVALID_IMAGE, error, options);
 }
 
-CUresult text_load(const std::string& text, ptx::Memory& memory, LoadOptions& options,
+CUresult text_take(const std::string& text, const TextOutline& outline, ptx::Memory& memory,
+                   LoadOptions& options,
                    std::unique_ptr<ptx::Module, void (*)(ptx::Module*)>& code) {
-  const CUresult checked = text_check(text_outline(text), options);
+  const CUresult checked = text_check(outline, options);
   if (checked == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) return checked;
   ptx::LoadResult result = ptx::module_load(text, memory);
   // An error with a line says more than one about the text as a whole.
@@ -120,14 +132,31 @@ CUresult text_load(const std::string& text, ptx::Memory& memory, LoadOptions& op
   return checked;
 }
 
-CUresult text_examine(const std::string& text, LoadOptions& options) {
-  const CUresult checked = heading_check(text_outline(text), options);
+CUresult text_parse(const std::string& text, const TextOutline& outline, LoadOptions& options) {
+  const CUresult checked = heading_check(outline, options);
   if (checked != CUDA_SUCCESS) return checked;
   HostMemory memory;
   const ptx::LoadResult result = ptx::module_load(text, memory);
   return result.status == ptx::LoadStatus::kInvalidPtx
              ? refuse(CUDA_ERROR_INVALID_PTX, result.log, options)
              : CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult image_choose(const void* image, LoadOptions& options, std::string& text) {
+  return complain(image_search(image, options, text), options, nullptr);
+}
+
+CUresult text_load(const std::string& text, ptx::Memory& memory, LoadOptions& options,
+                   std::unique_ptr<ptx::Module, void (*)(ptx::Module*)>& code) {
+  const TextOutline outline = text_outline(text);
+  return complain(text_take(text, outline, memory, options, code), options, &outline);
+}
+
+CUresult text_examine(const std::string& text, LoadOptions& options) {
+  const TextOutline outline = text_outline(text);
+  return complain(text_parse(text, outline, options), options, &outline);
 }
 
 }  // namespace softgpu::driver

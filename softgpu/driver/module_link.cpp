@@ -172,6 +172,12 @@ CUresult Linker::refuse(CUresult result, const std::string& trouble) {
   return result;
 }
 
+CUresult Linker::fail(CUresult result, const std::string& trouble) {
+  Process::get().complain("texts not linked: " + trouble + "; the call returns " +
+                          error_name(result));
+  return refuse(result, trouble);
+}
+
 CUresult Linker::add(CUjitInputType type, const void* data, std::size_t bytes, const char* name) {
   request_.resume();
   Input input{name == nullptr || *name == '\0' ? "<unnamed>" : name, {}};
@@ -189,8 +195,8 @@ CUresult Linker::add(CUjitInputType type, const void* data, std::size_t bytes, c
     case CU_JIT_INPUT_CUBIN:
     case CU_JIT_INPUT_OBJECT:
     case CU_JIT_INPUT_LIBRARY:
-      return refuse(CUDA_ERROR_NOT_SUPPORTED,
-                    "input '" + input.name + "': this device links PTX only, no machine code");
+      return fail(CUDA_ERROR_NOT_SUPPORTED,
+                  "input '" + input.name + "': this device links PTX only, no machine code");
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -212,7 +218,7 @@ CUresult Linker::complete(void** image, std::size_t* bytes) {
   }
   std::string trouble;
   linked_ = texts_join(texts, names, options_.registers_max, trouble);
-  if (!trouble.empty()) return refuse(CUDA_ERROR_UNKNOWN, "error   : " + trouble);
+  if (!trouble.empty()) return fail(CUDA_ERROR_UNKNOWN, "error   : " + trouble);
   request_.report(log_);
   *image = linked_.data();
   if (bytes != nullptr) *bytes = linked_.size() + 1;

@@ -27,6 +27,8 @@ class Linker {
     std::string text;
   };
   CUresult refuse(CUresult result, const std::string& trouble);
+  /// refuse(), and a line on stderr.
+  CUresult fail(CUresult result, const std::string& trouble);
 
   JitRequest request_;
   LoadOptions options_;

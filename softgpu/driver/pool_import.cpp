@@ -10,7 +10,7 @@
 namespace softgpu::driver {
 
 std::shared_ptr<PoolImport> PoolImport::open(Gpu& gpu, const IpcHandle& token) {
-  const int file = ipc_file_open(token);
+  const int file = ipc_file_open(token, gpu);
   return file < 0 ? nullptr : std::make_shared<PoolImport>(gpu, token, file);
 }
 

@@ -49,7 +49,8 @@ Process& Process::get() {
 
 Process::Process() {
   const char* log = std::getenv("SOFTGPU_LOG");
-  if (log == nullptr || *log == '\0' || std::strcmp(log, "0") == 0) return;
+  silent_ = log != nullptr && std::strcmp(log, "0") == 0;
+  if (log == nullptr || *log == '\0' || silent_) return;
   log_level_ = std::strcmp(log, "1") == 0 ? 1 : 2;
   if (std::strcmp(log, "1") == 0 || std::strcmp(log, "2") == 0) return;
   const int file = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -109,6 +110,13 @@ void Process::log_missing(const char* name) {
   static auto* said = new std::set<std::string>;
   const std::lock_guard lock(mutex);
   if (said->insert(name).second) dprintf(log_file_, "softgpu: %s is not implemented\n", name);
+}
+
+void Process::complain(const std::string& what) {
+  const bool first = !complained_.exchange(true);
+  if (silent_ || (log_level_ == 0 && !first)) return;
+  dprintf(STDERR_FILENO, "softgpu: %s%s\n", what.c_str(),
+          log_level_ == 0 ? "; SOFTGPU_LOG=1 tells of each failure, SOFTGPU_LOG=0 of none" : "");
 }
 
 void Process::log_call(const char* name, CUresult result) {

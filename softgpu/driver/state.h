@@ -216,6 +216,9 @@ class Process {
   void log_missing(const char* name);
   void log_call(const char* name, CUresult result);
   int log_level() const { return log_level_; }
+  /// A line on stderr about a failure that a program may overlook: the first one of the process;
+  /// each one with SOFTGPU_LOG=1 or more, none with SOFTGPU_LOG=0.
+  void complain(const std::string& what);
 
  private:
   Process();
@@ -226,6 +229,8 @@ class Process {
   std::vector<std::unique_ptr<Gpu>> gpus_;
   std::vector<device::Segment*> segments_;
   int log_level_ = 0;
+  bool silent_ = false;
+  std::atomic<bool> complained_{false};
   int log_file_ = 2;
 };
 
@@ -244,6 +249,8 @@ bool context_flags_valid(unsigned flags);
 /// Whether a thread may make this current: a living context, or any primary one.
 bool context_bindable(CUcontext handle);
 CUresult not_implemented(const char* name);
+/// "CUDA_ERROR_INVALID_PTX", for messages.
+std::string error_name(CUresult error);
 
 /// A _ptsz/_ptds entry point: the null stream means the calling thread's own.
 class PerThreadDefault {

@@ -38,10 +38,12 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned* count, u
   if (result != NVML_SUCCESS) return result;
   if (count == nullptr || (*count > 0 && pids == nullptr)) return NVML_ERROR_INVALID_ARGUMENT;
   const Snapshot snapshot = device->model.snapshot();
-  const auto known = static_cast<unsigned>(snapshot.processes.size());
+  std::vector<unsigned> visible;
+  for (const auto& process : snapshot.processes)
+    if (process.pid != 0) visible.push_back(static_cast<unsigned>(process.pid));
+  const auto known = static_cast<unsigned>(visible.size());
   const bool fits = known <= *count;
-  for (unsigned i = 0; fits && i < known; ++i)
-    pids[i] = static_cast<unsigned>(snapshot.processes[i].account.pid);
+  if (fits) std::copy(visible.begin(), visible.end(), pids);
   *count = known;
   return fits ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }
@@ -55,7 +57,7 @@ nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid,
   // The last of this number: the living come first, of the ended the youngest last.
   const Snapshot::Process* found = nullptr;
   for (const auto& process : snapshot.processes)
-    if (process.account.pid == static_cast<int>(pid) && (found == nullptr || !found->alive))
+    if (pid != 0 && process.pid == static_cast<int>(pid) && (found == nullptr || !found->alive))
       found = &process;
   if (found == nullptr) return NVML_ERROR_NOT_FOUND;
   *stats = stats_of(*found);

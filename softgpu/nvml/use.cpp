@@ -8,13 +8,16 @@ using softgpu::device::Snapshot;
 
 namespace {
 
-void process_give(nvmlProcessInfo_v1_t& info, const softgpu::device::Account& account) {
-  info = {static_cast<unsigned>(account.pid), account.memory_bytes};
+void process_give(nvmlProcessInfo_v1_t& info, const Snapshot::Process& process) {
+  info = {static_cast<unsigned>(process.pid), process.account.memory_bytes};
 }
-void process_give(nvmlProcessInfo_t& info, const softgpu::device::Account& account) {
-  info = {static_cast<unsigned>(account.pid), account.memory_bytes, NVML_NO_INSTANCE,
+void process_give(nvmlProcessInfo_t& info, const Snapshot::Process& process) {
+  info = {static_cast<unsigned>(process.pid), process.account.memory_bytes, NVML_NO_INSTANCE,
           NVML_NO_INSTANCE};
 }
+
+/// Processes of namespaces that the caller does not see have no pid that it could be given.
+bool listed(const Snapshot::Process& process) { return process.alive && process.pid != 0; }
 
 template <typename Info>
 nvmlReturn_t processes(nvmlDevice_t device, unsigned* count, Info* infos) {
@@ -24,8 +27,8 @@ nvmlReturn_t processes(nvmlDevice_t device, unsigned* count, Info* infos) {
   const Snapshot snapshot = device->model.snapshot();
   unsigned found = 0;
   for (const auto& process : snapshot.processes) {
-    if (!process.alive) continue;
-    if (found < *count) process_give(infos[found], process.account);
+    if (!listed(process)) continue;
+    if (found < *count) process_give(infos[found], process);
     ++found;
   }
   const bool fits = found <= *count;

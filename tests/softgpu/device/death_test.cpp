@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <functional>
 #include <random>
 #include <thread>
@@ -177,6 +178,82 @@ TEST_F(Death, WhoExecutesAnotherProgramHoldsNothing) {
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   for (const int end : {ready[0], ready[1], executed[0]}) close(end);
+}
+
+/// A process of `body`, which has taken `mib` MiB and come to its end when this returns.
+pid_t holder_start(Segment* segment, std::uint64_t mib, const std::function<void(int)>& body) {
+  int ready[2];
+  EXPECT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Device device(segment);
+    if (!device.memory_take(device.client_open(), mib * kMiB)) _exit(1);
+    body(ready[1]);
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    pause();
+  }
+  char byte = 0;
+  EXPECT_EQ(read(ready[0], &byte, 1), 1);
+  for (const int end : ready) close(end);
+  return child;
+}
+
+// Daemons and shells close all that they do not know. On a filesystem of memory, because overlayfs,
+// which the one of the other tests may be, cannot keep the promise (life.h).
+TEST(Lives, AProgramThatClosesAllItsDescriptorsLives) {
+  const char* before = std::getenv("TMPDIR");
+  const std::string temporary = before == nullptr ? "" : before;
+  setenv("TMPDIR", "/dev/shm", 1);
+  const TemporaryDevices devices({{"SOFTGPU_MEMORY", "64MiB"}, {"SOFTGPU_COUNT", "1"}});
+  temporary.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", temporary.c_str(), 1);
+  std::string error;
+  Segment* const segment = directory_open(devices.path(), error).at(0);
+  const pid_t child = holder_start(segment, 3, [](int kept) {
+    for (int file = 3; file < 1024; ++file)
+      if (file != kept) close(file);
+  });
+  Device device(segment);
+  EXPECT_EQ(device.used_bytes(), 3 * kMiB);
+  EXPECT_EQ(device.users(), 1U);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(device.used_bytes(), 0U);
+}
+
+TEST_F(Death, AForkedChildDoesNotKeepItsParent) {
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t child = holder_start(segment, 3, [&](int) {
+    const pid_t grandchild = fork();
+    if (grandchild == 0) {
+      pause();
+      _exit(0);
+    }
+    if (write(told[1], &grandchild, sizeof grandchild) != sizeof grandchild) _exit(1);
+  });
+  pid_t grandchild = -1;
+  ASSERT_EQ(read(told[0], &grandchild, sizeof grandchild), static_cast<ssize_t>(sizeof grandchild));
+  Device device(segment);
+  EXPECT_EQ(device.used_bytes(), 3 * kMiB);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(device.used_bytes(), 0U);
+  EXPECT_EQ(kill(grandchild, SIGKILL), 0) << "it lives";
+  for (const int end : told) close(end);
+}
+
+TEST_F(Death, AThreadThatEndsTakesNothingAlong) {
+  const pid_t child = holder_start(segment, 3, [this](int) {
+    std::thread([this] {
+      Device device(segment);
+      if (!device.memory_take(device.client_open(), 2 * kMiB)) _exit(1);
+    }).join();
+  });
+  Device device(segment);
+  EXPECT_EQ(device.used_bytes(), 5 * kMiB);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(device.used_bytes(), 0U);
 }
 
 TEST_F(Death, CapacityIsCommonAndTheDeadGiveWay) {

@@ -1,0 +1,70 @@
+// The lock of a segment: a futex that names the process that holds it by its life (life.h). A
+// robust mutex would name a thread by the number that its own pid namespace gives it, and the
+// kernel takes the lock away from a living thread when one with an equal number dies waiting.
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ctime>
+
+#include "softgpu/device/device.h"
+
+namespace softgpu::device {
+namespace {
+
+/// How long a waiter sleeps before it looks whether the holder has died, or has taken a wake-up
+/// along that was meant for others. A look costs a system call.
+constexpr timespec kNap{0, 5'000'000};
+
+/// The word becomes `to` if it is `seen`; otherwise `seen` becomes the word.
+bool change(std::uint32_t* word, std::uint32_t& seen, std::uint32_t to) {
+  return __atomic_compare_exchange_n(word, &seen, to, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+/// False: the lock's holder had died.
+bool lock_take(Segment& segment, Lives& lives) {
+  std::uint32_t* const word = &segment.lock;
+  std::uint32_t own = lives.own();
+  for (;;) {
+    std::uint32_t seen = 0;
+    if (change(word, seen, own)) return true;
+    own |= kLockWaiters;  // others may sleep by the time that this thread wakes up
+    if ((seen & kLockWaiters) == 0) {
+      if (!change(word, seen, seen | kLockWaiters)) continue;
+      seen |= kLockWaiters;
+    }
+    if (syscall(SYS_futex, word, FUTEX_WAIT, seen, &kNap, nullptr, 0) == 0) continue;
+    if (errno != ETIMEDOUT || !lives.ended(seen & kLifeMask)) continue;
+    if (change(word, seen, own)) return false;
+  }
+}
+
+void lock_give(Segment& segment) {
+  if ((__atomic_exchange_n(&segment.lock, 0U, __ATOMIC_RELEASE) & kLockWaiters) != 0)
+    syscall(SYS_futex, &segment.lock, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+Lock::Lock(Device& device) : device_(device) {
+  if (!lock_take(*device_.segment_, *device_.lives_)) device_.repair_locked();
+  model_advance(*device_.segment_, clock_ns());
+}
+
+Lock::~Lock() { lock_give(*device_.segment_); }
+
+/// After a death in the middle of a change: the bit of a queue may not match the queue.
+void Device::repair_locked() {
+  reap_locked();
+  for (std::uint32_t queue = 0; queue < kQueuesMax; ++queue) {
+    const Queue& q = segment_->queues[queue];
+    const std::uint64_t bit = 1ULL << (queue % 64);
+    if (q.used != 0 && q.head != q.tail)
+      segment_->active[queue / 64] |= bit;
+    else
+      segment_->active[queue / 64] &= ~bit;
+  }
+}
+
+}  // namespace softgpu::device
