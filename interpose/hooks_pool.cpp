@@ -1,8 +1,9 @@
 // Stream-ordered allocation and its pools. What counts is what a pool has reserved from the device
-// (account_pools.cpp); an allocation that cannot come out of the pool's own reserve is checked
-// against the quota before the driver is asked. An allocation captured into a graph takes no memory
-// now and passes.
+// (account_pools.cpp): the most that an allocation may make it take is asked for before the
+// driver's call, and the account is looked at behind it. An allocation captured into a graph takes
+// no memory now and passes.
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/free.h"
 #include "interpose/gate.h"
 #include "interpose/residual.h"
@@ -12,17 +13,6 @@
 using namespace sluice::interpose;
 
 namespace {
-
-// What an allocation would add to the pool's reserve, if nothing is fragmented.
-uint64_t growth_expected(CUmemoryPool pool, uint64_t bytes) {
-  cuuint64_t reserved = 0, used = 0;
-  if (driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) !=
-          CUDA_SUCCESS ||
-      driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS) {
-    return bytes;
-  }
-  return used + bytes > reserved ? used + bytes - reserved : 0;
-}
 
 // Whether it is the device that has no room for the growth, and not the pool's own limit.
 bool device_is_full(uint64_t growth) {
@@ -98,6 +88,15 @@ CUmemoryPool pool_of_stream(CUstream stream, int device) {
   return driver.cuDeviceGetMemPool(&pool, of_stream) == CUDA_SUCCESS ? pool : nullptr;
 }
 
+// Gives back an allocation that the program never had. Memory that the pool took for it was never
+// another allocation's, so that it is free at once (cuMemFree waits for nothing there), also while
+// the stream has work to do. Else earlier work of the stream may use it.
+void give_back(CUdeviceptr pointer, CUstream stream, bool is_new) {
+  const RelaxedScope relaxed;  // cuMemFree would break a capture
+  if (!is_new || driver.cuMemFree_v2(pointer) != CUDA_SUCCESS)
+    (void)driver.cuMemFreeAsync(pointer, stream);
+}
+
 template <class Call>
 CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
                        CUstream stream, Call call) {
@@ -106,30 +105,32 @@ CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer
   if (SLUICE_UNLIKELY(pool == nullptr)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool->device < 0) return call();
   const CUdeviceptr before = *pointer;
+  PoolGrowth growth(*pool, bytes);
   const auto undo = [&] {
-    (void)driver.cuMemFreeAsync(*pointer, stream);
+    give_back(*pointer, stream, growth.grew());
     *pointer = before;
+    growth.undone();
   };
-  const uint64_t growth = growth_expected(handle, bytes);
-  if (growth > 0) {
-    pool_settle(*pool);
-    if (!charge_room(pool->device, growth)) {
-      if (const CUresult fault = stream_fault(stream); fault != CUDA_SUCCESS) return fault;
-      return charge_refuse(pool->device, growth, !stream_takes(stream), call, undo);
-    }
+  if (!growth.fits()) {
+    if (const CUresult fault = stream_fault(stream); fault != CUDA_SUCCESS) return fault;
+    return charge_refuse(pool->device, bytes, !stream_takes(stream), call, undo);
   }
   const CUresult result = call();
-  pool_settle_grown(*pool, growth);
-  if (result == CUDA_SUCCESS) {
+  const bool within = growth.ended();
+  if (SLUICE_LIKELY(result == CUDA_SUCCESS && within)) {
     const Record record{*pointer, bytes, handle, RecordKind::kPooled, pool->device};
     if (SLUICE_LIKELY(process.records.insert(record))) return result;
     unrecorded_say("an allocation's record");
     undo();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && growth > 0 && device_is_full(growth)) {
-    wait.refused(device_gpu(pool->device), growth);
+  if (result == CUDA_SUCCESS) {
+    undo();
+    charge_refused(device_gpu(pool->device), bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && device_is_full(growth.most()))
+    wait.refused(device_gpu(pool->device), growth.most());
   return result;
 }
 
