@@ -201,15 +201,18 @@ bool charge_room(int device, uint64_t bytes) {
   return SLUICE_LIKELY(reserve()) || fits_at_last(device, index, bytes, reserve);
 }
 
+bool charge_has_room(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  const uint64_t quota = gpu < 0 ? 0 : process.memory_max(gpu);
+  return quota == 0 ||
+         sum_saturated(process.ledger.total(static_cast<uint32_t>(gpu)), bytes) <= quota;
+}
+
 bool charge_within(int device) {
   const int gpu = device_gpu(device);
   if (gpu < 0) return true;
-  const auto index = static_cast<uint32_t>(gpu);
-  const auto within = [&] {
-    const uint64_t quota = process.memory_max(gpu);
-    return quota == 0 || process.ledger.total(index) <= quota;
-  };
-  return within() || fits_at_last(device, index, 0, within);
+  const auto within = [&] { return charge_has_room(device, 0); };
+  return within() || fits_at_last(device, static_cast<uint32_t>(gpu), 0, within);
 }
 
 bool charge_fits(int gpu, uint64_t bytes) {

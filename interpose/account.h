@@ -58,6 +58,8 @@ class AccountMoment {
 /// Whether the tenant is within its quota on the device, if need be after all that charge_room
 /// looks for. For memory that was charged unasked; says nothing.
 [[nodiscard]] bool charge_within(int device);
+/// Whether so many bytes would fit now. Reserves nothing.
+[[nodiscard]] bool charge_has_room(int device, uint64_t bytes);
 /// Reserves on a GPU, if need be after the memory of processes that have ended; says nothing.
 [[nodiscard]] bool charge_fits(int gpu, uint64_t bytes);
 /// Counts a refusal and says the sentence.
@@ -164,6 +166,9 @@ SLUICE_NOINLINE void pools_read_before_refusal(int device);
 /// As pools_read_before_refusal, and gives back to the device first what no allocation of the pools
 /// uses, whatever their thresholds say.
 SLUICE_NOINLINE void pools_trim_before_refusal(int device);
+/// Whether so many bytes would fit if the device had all that its pools have reserved and not in
+/// use. Within a PoolsScope.
+bool pools_idle_suffices(int device, uint64_t bytes);
 void pool_destroyed(Pool& pool);
 /// Devices are known that were not before.
 void pools_place();

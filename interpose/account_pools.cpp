@@ -227,14 +227,19 @@ void pools_trim_locked(int device) {
   idle_kept[device] = idle_on(device);
 }
 
+// Whether `bytes` would fit if the device had `idle` bytes more.
+bool suffices(uint32_t gpu, uint64_t idle, uint64_t bytes) {
+  const uint64_t quota = process.memory_max(static_cast<int>(gpu));
+  const uint64_t total = process.ledger.total(gpu);
+  return total < idle + quota && bytes <= idle + quota - total;
+}
+
 // Whether a trim may make room for `bytes`. Pieces that the last one could not give back are no
 // reason for another one.
-bool trim_may_help(int device, uint32_t gpu, uint64_t bytes, uint64_t quota) {
+bool trim_may_help(int device, uint32_t gpu, uint64_t bytes) {
   const uint64_t idle = idle_on(device);
   if (idle < idle_kept[device]) idle_kept[device] = idle;
-  const uint64_t total = process.ledger.total(gpu);
-  return idle >= idle_kept[device] + growth_step && total < idle + quota &&
-         bytes <= idle + quota - total;
+  return idle >= idle_kept[device] + growth_step && suffices(gpu, idle, bytes);
 }
 
 uint64_t rounded_up(uint64_t bytes, uint64_t step) {
@@ -249,6 +254,11 @@ void growth_step_learn(uint64_t bytes, uint64_t grown) {
 }
 
 }  // namespace
+
+bool pools_idle_suffices(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  return gpu >= 0 && suffices(static_cast<uint32_t>(gpu), idle_on(device), bytes);
+}
 
 void pools_read_before_refusal(int device) {
   if (is_holder()) {
@@ -286,7 +296,7 @@ bool PoolGrowth::ask() {
   const ErrnoGuard guard;
   (void)pools_read_locked(pool_.device);
   if (reserve()) return true;
-  if (trim_may_help(pool_.device, index, most_, quota)) {
+  if (trim_may_help(pool_.device, index, most_)) {
     pools_trim_locked(pool_.device);
     if (reserve()) return true;
   }

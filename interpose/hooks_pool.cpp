@@ -88,6 +88,73 @@ CUmemoryPool pool_of_stream(CUstream stream, int device) {
   return driver.cuDeviceGetMemPool(&pool, of_stream) == CUDA_SUCCESS ? pool : nullptr;
 }
 
+// Frees in stream order that this process has made, and how many there were when one was last
+// waited for: what has not come back by then lies in pieces.
+uint64_t frees_made, frees_awaited;
+// As long as refusals wait for other threads' calls on pools.
+constexpr uint64_t kFreesWaitNs = 1'000'000'000;
+constexpr uint64_t kFreesLookFirstNs = 1'000'000, kFreesLookNs = 16'000'000;
+
+// A context that another thread is just looking at counts as one with work.
+bool work_is_in_flight() {
+  for (int i = 0, n = context_count(); i < n; ++i) {
+    ContextRecord& record = *context_at(i);
+    if (!record.is_usable()) continue;
+    if (!record.lock.try_acquire_briefly()) return true;
+    const bool works = launches_in_flight(record) != 0;
+    record.lock.release();
+    if (works) return true;
+  }
+  return false;
+}
+
+// Memory that was freed in stream order is the pool's to give back when the GPU has come to the
+// free. A driver whose device is full lets the stream wait for that; a quota is met before. So an
+// allocation that is about to be refused, while enough is idle, waits for work in flight: a second
+// at most, in no scope and with no bytes of the quota.
+class FreesWait {
+ public:
+  // Before a refusal, in its scopes. True: the attempt ends without one, and again() waits.
+  bool begins(int device, uint64_t bytes) {
+    const uint64_t made = load_relaxed(frees_made);
+    if (over_ || made == load_relaxed(frees_awaited) || load_acquire(captures_active) != 0 ||
+        !work_is_in_flight() || !pools_idle_suffices(device, bytes)) {
+      return false;
+    }
+    over_ = true;
+    store_relaxed(frees_awaited, made);
+    device_ = device;
+    bytes_ = bytes;
+    return true;
+  }
+  // Whether to make another attempt, which is the last.
+  bool again() {
+    if (device_ < 0) return false;
+    const ErrnoGuard guard;
+    const uint64_t until_ns = clock_now_ns() + kFreesWaitNs;
+    for (uint64_t look_ns = kFreesLookFirstNs; clock_now_ns() < until_ns && !has_come();) {
+      sleep_ns(look_ns);
+      if (look_ns < kFreesLookNs) look_ns *= 2;
+    }
+    device_ = -1;
+    return true;
+  }
+
+ private:
+  bool has_come() const {
+    const AccountScope account;
+    if (!account.active()) return true;
+    const PoolsScope scope;
+    pools_trim_before_refusal(device_);
+    return !pools_idle_suffices(device_, bytes_) || charge_has_room(device_, bytes_) ||
+           !work_is_in_flight();
+  }
+
+  bool over_ = false;
+  int device_ = -1;
+  uint64_t bytes_ = 0;
+};
+
 // Gives back an allocation that the program never had. Memory that the pool took for it was never
 // another allocation's, so that it is free at once (cuMemFree waits for nothing there), also while
 // the stream has work to do. Else earlier work of the stream may use it.
@@ -98,8 +165,8 @@ void give_back(CUdeviceptr pointer, CUstream stream, bool is_new) {
 }
 
 template <class Call>
-CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
-                       CUstream stream, Call call) {
+CUresult allocate_from(RoomWait& wait, FreesWait& frees, CUmemoryPool handle, CUdeviceptr* pointer,
+                       uint64_t bytes, CUstream stream, Call call) {
   const PoolsScope scope;
   Pool* pool = pool_find(handle);
   if (SLUICE_UNLIKELY(pool == nullptr)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -113,6 +180,7 @@ CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer
   };
   if (!growth.fits()) {
     if (const CUresult fault = stream_fault(stream); fault != CUDA_SUCCESS) return fault;
+    if (frees.begins(pool->device, growth.most())) return CUDA_ERROR_OUT_OF_MEMORY;
     return charge_refuse(pool->device, bytes, !stream_takes(stream), call, undo);
   }
   const CUresult result = call();
@@ -126,7 +194,7 @@ CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer
   }
   if (result == CUDA_SUCCESS) {
     undo();
-    charge_refused(device_gpu(pool->device), bytes);
+    if (!frees.begins(pool->device, growth.most())) charge_refused(device_gpu(pool->device), bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (result == CUDA_ERROR_OUT_OF_MEMORY && device_is_full(growth.most()))
@@ -135,27 +203,37 @@ CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer
 }
 
 template <class Call>
-CUresult allocate_once(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
-                       CUstream stream, Call call) {
+CUresult allocate_once(RoomWait& wait, FreesWait& frees, CUmemoryPool handle, CUdeviceptr* pointer,
+                       uint64_t bytes, CUstream stream, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || pointer == nullptr || stream_is_captured(stream)) return call();
   const int device = account.device();
   if (handle == nullptr) handle = pool_of_stream(stream, device);
-  return handle == nullptr ? call() : allocate_from(wait, handle, pointer, bytes, stream, call);
+  return handle == nullptr ? call()
+                           : allocate_from(wait, frees, handle, pointer, bytes, stream, call);
 }
 
 template <class Call>
 CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUstream stream,
                   Call call) {
-  return with_room(
-      [&](RoomWait& wait) { return allocate_once(wait, handle, pointer, bytes, stream, call); });
+  FreesWait frees;
+  return with_room([&](RoomWait& wait) {
+    CUresult result;
+    do {
+      result = allocate_once(wait, frees, handle, pointer, bytes, stream, call);
+    } while (SLUICE_UNLIKELY(frees.again()));
+    return result;
+  });
 }
 
 template <class Call>
 CUresult release(CUdeviceptr pointer, CUstream stream, Call call) {
   if (stream_is_captured(stream)) return call();
-  return memory_free<Free::kInStreamOrder>(pointer, stream, call);
+  const CUresult result = memory_free<Free::kInStreamOrder>(pointer, stream, call);
+  // Behind the call: a wait that does not count this one has looked for it.
+  __atomic_add_fetch(&frees_made, 1, __ATOMIC_RELAXED);
+  return result;
 }
 
 int device_of(const CUmemLocation& location) {

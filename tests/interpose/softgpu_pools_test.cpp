@@ -215,6 +215,34 @@ TEST_F(SoftGpuPoolsTest, APoolThatKeepsAllIsNoReasonForARefusal) {
   EXPECT_EQ(broker->account(0).refused.load(), 0u);
 }
 
+// Memory that was freed behind work of one stream is another stream's as soon as the GPU has come
+// to that, as on a device that is full.
+class SoftGpuPoolsBehindWorkTest : public SoftGpuPoolsTest {
+ protected:
+  SoftGpuPoolsBehindWorkTest() { setenv("SOFTGPU_TIMED", "k=300ms/skip", 1); }
+};
+
+TEST_F(SoftGpuPoolsBehindWorkTest, WhatIsFreedBehindAKernelIsWaitedForBeforeARefusal) {
+  broker->lease_store(sluice::protocol::kLeaseOpen);
+  CUmodule module = nullptr;
+  CUfunction kernel = nullptr;
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuModuleLoadData(&module, code_with_room(4).c_str()), CUDA_SUCCESS);
+  ASSERT_EQ(cuModuleGetFunction(&kernel, module, "k"), CUDA_SUCCESS);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(cuMemAllocAsync(&pointer, 200 * kMiB, streams[i]), CUDA_SUCCESS) << i;
+    EXPECT_LE(device_total(), kPoolQuota);
+    ASSERT_EQ(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, streams[i], nullptr, nullptr),
+              CUDA_SUCCESS);
+    ASSERT_EQ(cuMemFreeAsync(pointer, streams[i]), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(broker->account(0).refused.load(), 0u);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  // More than there is stays refused, without a wait for what cannot come.
+  EXPECT_EQ(cuMemAllocAsync(&pointer, kPoolQuota, streams[0]), CUDA_ERROR_OUT_OF_MEMORY);
+  within("at the end");
+}
+
 // What one pool keeps and does not use is there for every other kind of memory.
 TEST_F(SoftGpuPoolsTest, WhatAPoolKeepsIdleIsGivenBackBeforeARefusal) {
   CUmemoryPool idle = keeps_all(pool_create()), other = pool_create();
