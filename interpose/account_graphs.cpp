@@ -39,8 +39,8 @@ uint32_t granted;  // how many were given it and have not ended
 // kernel takes.
 constexpr uint64_t kPatienceNs = 1'000'000'000;
 constexpr uint64_t kGrantedLookNs = 10'000'000;
-// What a driver may take beyond what was asked for, in steps of its own: two of 32 MiB, the largest
-// that pools are reported to grow by.
+// What a driver is expected to take beyond what was asked for at the most, in steps of its own: as
+// much as the largest step that a pool is believed to have (account_pools.cpp).
 constexpr uint64_t kSurplusMax = 64u << 20;
 
 // One record for each device on which an executable graph allocates.

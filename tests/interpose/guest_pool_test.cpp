@@ -148,7 +148,7 @@ TEST_F(GuestPoolCallTest, IsNotWaitedForWithoutEnd) {
   EXPECT_EQ(pointer, 0x77u);
 }
 
-// Pools whose reserve lies in pieces, in the steps in which drivers are reported to grow them.
+// Pools whose reserve lies in pieces, on a driver with larger steps than the software GPU's.
 unsigned allocations_asked;
 
 class GuestPiecesTest : public GuestPoolTest, public ::testing::WithParamInterface<size_t> {

@@ -195,8 +195,8 @@ const TakingWay kTakingWays[] = {
     },
     context_way,
     graph_way,
-    // One thread's: a pool that several use has what is left in pieces, and grows by more than was
-    // missing, which is the step by which it may pass the quota.
+    // One thread's: a pool that several use has what is left in pieces, and may grow within a call
+    // that is then refused. The most that the device ever held would show that.
     [](Taking& t) { return t.worker.index == 1 ? default_pool_way(t) : context_way(t); },
 };
 
