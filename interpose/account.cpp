@@ -150,20 +150,69 @@ bool charge_reserve(int device, uint64_t bytes) {
   return false;
 }
 
-bool charge_room(int device, uint64_t bytes) {
-  const int gpu = device_gpu(device);
-  if (gpu < 0) return true;
-  const auto index = static_cast<uint32_t>(gpu);
-  const uint64_t quota = process.memory_max(gpu);
-  if (SLUICE_LIKELY(process.ledger.reserve(index, bytes, quota))) return true;
+namespace {
+
+// How long is waited for memory that others have reserved and may not take: a driver that is asked
+// answers within microseconds, unless it waits for the GPU.
+constexpr uint64_t kReservedWaitNs = 20'000'000;
+constexpr uint64_t kReservedLookNs = 50'000;
+
+uint64_t sum_saturated(uint64_t a, uint64_t b) {
+  uint64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? ~uint64_t{0} : sum;
+}
+
+// Asks `fits` again after everything that may have come back to the device without a call that we
+// see, then without what this process's pools keep idle, and last while nothing but reservations of
+// others stands in the way of `bytes` more.
+template <class Fits>
+bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   const ErrnoGuard guard;
-  // Memory may have come back to the device without a call that we see.
-  if (load_relaxed(pools_seen) != 0) pools_read_before_refusal(device);
+  const bool has_pools = load_relaxed(pools_seen) != 0;
+  if (has_pools) pools_read_before_refusal(device);
   graph_memory_settle(device);
   uses_settle();
   if (load_acquire(process.alone) != 0) family_sweep();
   residual_settle_deferred(device);
-  return process.ledger.reserve(index, bytes, quota);
+  if (fits()) return true;
+  if (has_pools) {
+    pools_trim_before_refusal(device);
+    if (fits()) return true;
+  }
+  const uint64_t quota = process.memory_max(static_cast<int>(gpu));
+  const uint64_t until_ns = clock_now_ns() + kReservedWaitNs;
+  while (sum_saturated(process.ledger.held_total(gpu), bytes) <= quota) {
+    if (fits()) return true;
+    if (clock_now_ns() >= until_ns) return false;
+    sleep_ns(kReservedLookNs);
+  }
+  return false;
+}
+
+}  // namespace
+
+bool charge_room(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  if (gpu < 0) return true;
+  const auto index = static_cast<uint32_t>(gpu);
+  const auto reserve = [&] {
+    return process.ledger.reserve(index, bytes, process.memory_max(gpu));
+  };
+  return SLUICE_LIKELY(reserve()) || fits_at_last(device, index, bytes, reserve);
+}
+
+bool charge_has_room(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  const uint64_t quota = gpu < 0 ? 0 : process.memory_max(gpu);
+  return quota == 0 ||
+         sum_saturated(process.ledger.total(static_cast<uint32_t>(gpu)), bytes) <= quota;
+}
+
+bool charge_within(int device) {
+  const int gpu = device_gpu(device);
+  if (gpu < 0) return true;
+  const auto within = [&] { return charge_has_room(device, 0); };
+  return within() || fits_at_last(device, static_cast<uint32_t>(gpu), 0, within);
 }
 
 bool charge_fits(int gpu, uint64_t bytes) {

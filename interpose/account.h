@@ -55,6 +55,11 @@ class AccountMoment {
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);
 /// The same without the sentence; a refusal that is told to the program is charge_refuse.
 [[nodiscard]] bool charge_room(int device, uint64_t bytes);
+/// Whether the tenant is within its quota on the device, if need be after all that charge_room
+/// looks for. For memory that was charged unasked; says nothing.
+[[nodiscard]] bool charge_within(int device);
+/// Whether so many bytes would fit now. Reserves nothing.
+[[nodiscard]] bool charge_has_room(int device, uint64_t bytes);
 /// Reserves on a GPU, if need be after the memory of processes that have ended; says nothing.
 [[nodiscard]] bool charge_fits(int gpu, uint64_t bytes);
 /// Counts a refusal and says the sentence.
@@ -112,11 +117,38 @@ Pool* pool_find(CUmemoryPool handle);
 Pool* pool_add(CUmemoryPool handle, int device);
 /// The driver has told where a pool is, known or new. False as above.
 [[nodiscard]] bool pool_place(CUmemoryPool handle, int device);
-/// Reads again what the pool has reserved and charges that. May exceed the quota by what the pool
-/// took in one step.
+/// Reads again what the pool has reserved and charges that, whatever the quota says.
 void pool_settle(Pool& pool);
-/// The same after a call for which `reserved` bytes were reserved.
-void pool_settle_grown(Pool& pool, uint64_t reserved);
+/// An allocation from a pool, around the driver's call and within a PoolsScope. A pool grows in
+/// steps of its own, and whether it grows at all only the driver knows: what it has left may lie in
+/// pieces. So the most that it may take is reserved before the call, and what it took is judged
+/// behind it.
+class PoolGrowth {
+ public:
+  PoolGrowth(Pool& pool, uint64_t bytes);
+  PoolGrowth(const PoolGrowth&) = delete;
+  PoolGrowth& operator=(const PoolGrowth&) = delete;
+  /// False: the quota has no room, and nothing is reserved. The driver is not to be asked.
+  bool fits() const { return fits_; }
+  /// The most that the driver may have to take from the device.
+  uint64_t most() const { return most_; }
+  /// After the call, whatever its result: charges what the pool took. False: the tenant is above
+  /// its quota with that, so that the caller frees the allocation at once and calls undone().
+  [[nodiscard]] bool ended();
+  /// After ended(): the pool took memory from the device in the call.
+  bool grew() const { return grew_; }
+  void undone();
+
+ private:
+  bool ask();
+  bool has_room_inside() const;
+
+  Pool& pool_;
+  const uint64_t bytes_, most_;
+  uint64_t reserved_ = 0;
+  bool grew_ = false;
+  bool fits_;
+};
 /// All pools of a device: frees return to the pool at once but to the device only later.
 enum class PoolsRead : uint8_t {
   kRead,
@@ -128,9 +160,15 @@ SLUICE_NOINLINE PoolsRead pools_read(int device);
 inline PoolsRead pools_settle(int device) {
   return SLUICE_LIKELY(load_relaxed(pools_seen) == 0) ? PoolsRead::kRead : pools_read(device);
 }
-/// The same before memory is refused, within a PoolsScope or not: a call of another thread's on the
-/// pools is waited for, a second at most.
+/// Before memory is refused, within a PoolsScope or not: reads the device's pools, after a call of
+/// another thread's on the pools, a second at most.
 SLUICE_NOINLINE void pools_read_before_refusal(int device);
+/// As pools_read_before_refusal, and gives back to the device first what no allocation of the pools
+/// uses, whatever their thresholds say.
+SLUICE_NOINLINE void pools_trim_before_refusal(int device);
+/// Whether so many bytes would fit if the device had all that its pools have reserved and not in
+/// use. Within a PoolsScope.
+bool pools_idle_suffices(int device, uint64_t bytes);
 void pool_destroyed(Pool& pool);
 /// Devices are known that were not before.
 void pools_place();
@@ -187,6 +225,12 @@ class GraphMemoryScope {
   GraphMemoryScope& operator=(const GraphMemoryScope&) = delete;
   /// False = the quota has no room; the sentence was said.
   bool fits() const { return fits_; }
+  /// The driver may pass the quota if it takes more than was asked for: a launch, which cannot be
+  /// taken back, is to be uploaded first.
+  bool is_near() const { return near_; }
+  /// After an upload. False = the driver took more than was asked for and the quota has no room for
+  /// it: the memory was given back, and the sentence was said.
+  [[nodiscard]] bool holds();
   /// The driver took it.
   void taken() { taken_ = true; }
   /// For this one, which has been learned.
@@ -216,7 +260,7 @@ class GraphMemoryScope {
   Asked asked_[kDevicesMax] = {};
   uint64_t missing_bytes_ = 0;
   uint32_t begun_ = 0;
-  bool fits_ = true, taken_ = false, granted_ = false;
+  bool fits_ = true, taken_ = false, granted_ = false, near_ = false, trimmed_ = false;
   bool company_ = false;  // others were on their way meanwhile
 };
 void graph_memory_trimmed(int device);

@@ -2,7 +2,9 @@
 // launched or uploaded and keeps it for the next launch of any graph, until it is trimmed; what
 // counts is what it has reserved, read after every call that may change it. A driver trims by
 // itself when the device is full, and tells nobody which graphs have lost their memory: it is seen
-// by what is reserved, and then each of them is asked for again.
+// by what is reserved, and then each of them is asked for again. Whatever the driver took, the
+// account is looked at behind the call: near the quota a launch is uploaded first, for an upload
+// can be taken back.
 #include <string.h>
 
 #include "interpose/account.h"
@@ -37,6 +39,9 @@ uint32_t granted;  // how many were given it and have not ended
 // kernel takes.
 constexpr uint64_t kPatienceNs = 1'000'000'000;
 constexpr uint64_t kGrantedLookNs = 10'000'000;
+// What a driver is expected to take beyond what was asked for at the most, in steps of its own: as
+// much as the largest step that a pool is believed to have (account_pools.cpp).
+constexpr uint64_t kSurplusMax = 64u << 20;
 
 // One record for each device on which an executable graph allocates.
 uint64_t key_of(CUgraphExec exec, int device) {
@@ -96,6 +101,38 @@ uint64_t ways_end() {
     if (way.gone != 0) devices |= uint64_t{1} << device;
   }
   return devices;
+}
+
+// With the lock held. What the driver has given back may be that of a launch on its way, which
+// found it there and takes it anew: nobody else gets it before all that are on their way have
+// ended.
+// True: the driver has more than was asked for, which is charged.
+bool settle_locked(int device, int gpu) {
+  uint64_t reserved;
+  if (!reserved_read(device, &reserved)) return false;
+  const auto index = static_cast<uint32_t>(gpu);
+  Ways& way = ways[device];
+  const uint64_t known = charged[device] + way.expected;
+  const uint64_t gone = reserved < charged[device] ? charged[device] - reserved : 0;
+  const bool has_more = reserved > known;
+  if (has_more) {
+    process.ledger.hold_unasked(index, reserved - known);
+    charged[device] += reserved - known;
+  }
+  if (gone > way.gone) trim_seen();
+  way.gone = gone;
+  if (gone == 0 || launching != 0) return has_more;
+  process.ledger.release(index, gone);
+  charged[device] = reserved;
+  way.gone = 0;
+  return has_more;
+}
+
+bool settle_with_surplus(int device) {
+  const int gpu = device_gpu(device);
+  if (gpu < 0) return false;
+  const LockScope scope(lock);
+  return settle_locked(device, gpu);
 }
 
 // Whether a launch on its way needs more than it makes the driver reserve.
@@ -236,6 +273,9 @@ bool GraphMemoryScope::ask_on(int device, uint64_t bytes) {
     if (!charge_room(device, asked.growth)) return false;
     asked.room = room_on(device);
   }
+  const auto gpu = static_cast<uint32_t>(device_gpu(device));
+  const uint64_t quota = process.memory_max(static_cast<int>(gpu));
+  near_ |= quota != 0 && process.ledger.total(gpu) + bytes + kSurplusMax > quota;
   const LockScope scope(lock);
   asked_[device] = asked;
   ways[device].needed += asked.needed;
@@ -277,17 +317,34 @@ bool GraphMemoryScope::settle(int device) {
   if (back > 0) charge_abort(device, back);
   charged[device] += took;
   way.expected -= took + back;
+  asked_[device] = Asked{};
   return rest > 0 && full;
 }
 
+bool GraphMemoryScope::holds() {
+  uint64_t over = 0;
+  for (int device = 0; device < process.device_count; ++device) {
+    if (is_on(device) && settle_with_surplus(device)) over |= uint64_t{1} << device;
+  }
+  for (int device = 0; device < process.device_count; ++device) {
+    if ((over >> device & 1) == 0) continue;
+    const uint64_t bytes = asked_[device].needed;
+    trimmed_ |= settle(device);
+    if (charge_within(device)) continue;
+    if (driver.cuDeviceGraphMemTrim(device) == CUDA_SUCCESS) graph_memory_trimmed(device);
+    charge_refused(device_gpu(device), bytes);
+    return false;
+  }
+  return true;
+}
+
 GraphMemoryScope::~GraphMemoryScope() {
-  bool trimmed = false;
   for (int device = 0; device < process.device_count; ++device) {
     if (!is_on(device)) continue;
-    trimmed |= settle(device);
+    trimmed_ |= settle(device);
     graph_memory_settle(device);
   }
-  const uint64_t late = end(trimmed);
+  const uint64_t late = end(trimmed_);
   for (int device = 0; device < process.device_count; ++device) {
     if ((late >> device & 1) != 0) graph_memory_settle(device);
     if (taken_ && is_on(device)) remember(device);
@@ -322,33 +379,11 @@ void GraphMemoryScope::remember(int device) const {
   (void)process.records.insert(record);
 }
 
-// With the lock held. What the driver has given back may be that of a launch on its way, which
-// found it there and takes it anew: nobody else gets it before all that are on their way have
-// ended.
-static void settle_locked(int device, int gpu) {
-  uint64_t reserved;
-  if (!reserved_read(device, &reserved)) return;
-  const auto index = static_cast<uint32_t>(gpu);
-  Ways& way = ways[device];
-  const uint64_t known = charged[device] + way.expected;
-  const uint64_t gone = reserved < charged[device] ? charged[device] - reserved : 0;
-  if (reserved > known) {
-    process.ledger.hold_unasked(index, reserved - known);
-    charged[device] += reserved - known;
-  }
-  if (gone > way.gone) trim_seen();
-  way.gone = gone;
-  if (gone == 0 || launching != 0) return;
-  process.ledger.release(index, gone);
-  charged[device] = reserved;
-  way.gone = 0;
-}
-
 void graph_memory_trimmed(int device) {
   const int gpu = device_gpu(device);
   const LockScope scope(lock);
   ++trims;
-  if (gpu >= 0 && graph_memory_used()) settle_locked(device, gpu);
+  if (gpu >= 0 && graph_memory_used()) (void)settle_locked(device, gpu);
 }
 
 // The driver trims by itself when the device is full.
@@ -356,7 +391,7 @@ void graph_memory_settle(int device) {
   const int gpu = device_gpu(device);
   if (gpu < 0 || !graph_memory_used()) return;
   const LockScope scope(lock);
-  settle_locked(device, gpu);
+  (void)settle_locked(device, gpu);
 }
 
 void graph_memory_settle() {

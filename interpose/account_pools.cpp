@@ -1,7 +1,9 @@
 // Stream-ordered memory. A free gives memory back to its pool at once, but to the device only when
 // the pool is trimmed or synchronised, so what counts is what the pool has reserved, read from the
-// driver after every call that may change it. A pool grows in steps of its own: the account may
-// pass the quota by one step, never by more.
+// driver after every call that may change it. A pool grows in steps of its own, and its reserve
+// lies in pieces: before a call the most that it may take is reserved, and whatever it took is
+// judged behind the call. A tenant that is above its quota then keeps neither the allocation nor
+// the step.
 #include <string.h>
 
 #include "interpose/account.h"
@@ -29,6 +31,14 @@ static_assert(kDevicesMax <= 64);
 // A call on the pools is soon done, unless the driver waits for the GPU in it.
 constexpr uint64_t kPatienceBeforeRefusalNs = 1'000'000'000;
 constexpr uint64_t kReadingLookNs = 1'000'000;
+
+// What pools take from the device is a multiple of this, as far as they have shown. It begins with
+// the granularity of physical memory.
+uint64_t growth_step = 2u << 20;
+// A growth that only a larger step explains is no rounding: such a pool is judged behind the call.
+constexpr uint64_t kGrowthStepMax = 64u << 20;
+// What the pools of a device had idle when the last trim had given back all it could.
+uint64_t idle_kept[kDevicesMax];
 
 void pool_charge(Pool& pool, uint64_t bytes) {
   const int gpu = device_gpu(pool.device);
@@ -113,18 +123,6 @@ void pool_settle(Pool& pool) {
   if (!pool.gone || pool.charged != 0) pool_charge(pool, bytes_reserved(pool));
 }
 
-// What was reserved becomes what is held without being free in between: it may be another process's
-// last bytes.
-void pool_settle_grown(Pool& pool, uint64_t reserved) {
-  const uint64_t now = bytes_reserved(pool);
-  const uint64_t grown = now > pool.charged ? now - pool.charged : 0;
-  const uint64_t expected = grown < reserved ? grown : reserved;
-  if (expected > 0) charge_commit(pool.device, expected);
-  pool.charged += expected;
-  if (expected < reserved) charge_abort(pool.device, reserved - expected);
-  pool_charge(pool, now);
-}
-
 namespace {
 
 // A holder that only reads is waited for: what it has read may be from before the caller's wait or
@@ -200,12 +198,154 @@ PoolsRead pools_read(int device) {
   return lock_to_read(device) ? read_and_release(device) : PoolsRead::kBusy;
 }
 
+namespace {
+
+bool is_trimmable(const Pool& pool, int device) {
+  return pool.device == device && !pool.gone && pool.charged != 0;
+}
+
+// What the pools of the device have reserved and not in use.
+uint64_t idle_on(int device) {
+  uint64_t idle = 0;
+  for (uint32_t i = 0; i < pools_seen; ++i) {
+    cuuint64_t used = 0;
+    if (is_trimmable(pools[i], device) &&
+        driver.cuMemPoolGetAttribute(pools[i].handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ==
+            CUDA_SUCCESS &&
+        used < pools[i].charged) {
+      idle += pools[i].charged - used;
+    }
+  }
+  return idle;
+}
+
+void pools_trim_locked(int device) {
+  for (uint32_t i = 0; i < pools_seen; ++i) {
+    if (is_trimmable(pools[i], device)) (void)driver.cuMemPoolTrimTo(pools[i].handle, 0);
+  }
+  (void)pools_read_locked(device);
+  idle_kept[device] = idle_on(device);
+}
+
+// Whether `bytes` would fit if the device had `idle` bytes more.
+bool suffices(uint32_t gpu, uint64_t idle, uint64_t bytes) {
+  const uint64_t quota = process.memory_max(static_cast<int>(gpu));
+  const uint64_t total = process.ledger.total(gpu);
+  return total < idle + quota && bytes <= idle + quota - total;
+}
+
+// Whether a trim may make room for `bytes`. Pieces that the last one could not give back are no
+// reason for another one.
+bool trim_may_help(int device, uint32_t gpu, uint64_t bytes) {
+  const uint64_t idle = idle_on(device);
+  if (idle < idle_kept[device]) idle_kept[device] = idle;
+  return idle >= idle_kept[device] + growth_step && suffices(gpu, idle, bytes);
+}
+
+uint64_t rounded_up(uint64_t bytes, uint64_t step) {
+  uint64_t sum = 0;
+  return __builtin_add_overflow(bytes, step - 1, &sum) ? ~uint64_t{0} : sum / step * step;
+}
+
+void growth_step_learn(uint64_t bytes, uint64_t grown) {
+  uint64_t step = growth_step;
+  while (step <= kGrowthStepMax && rounded_up(bytes, step) < grown) step *= 2;
+  if (step <= kGrowthStepMax) growth_step = step;
+}
+
+}  // namespace
+
+bool pools_idle_suffices(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  return gpu >= 0 && suffices(static_cast<uint32_t>(gpu), idle_on(device), bytes);
+}
+
 void pools_read_before_refusal(int device) {
   if (is_holder()) {
     (void)pools_read_locked(device);
   } else if (lock.acquire_for(kPatienceBeforeRefusalNs)) {
     (void)read_and_release(device);
   }
+}
+
+void pools_trim_before_refusal(int device) {
+  if (is_holder()) {
+    pools_trim_locked(device);
+  } else if (lock.acquire_for(kPatienceBeforeRefusalNs)) {
+    pools_trim_locked(device);
+    (void)read_and_release(device);
+  }
+}
+
+PoolGrowth::PoolGrowth(Pool& pool, uint64_t bytes)
+    : pool_(pool), bytes_(bytes), most_(rounded_up(bytes, growth_step)), fits_(ask()) {}
+
+// Far from the quota the most that the pool may take is reserved, without a question to the driver.
+// Near it the pool may still have room inside for what is asked.
+bool PoolGrowth::ask() {
+  const int gpu = device_gpu(pool_.device);
+  if (gpu < 0) return true;
+  const auto index = static_cast<uint32_t>(gpu);
+  const uint64_t quota = process.memory_max(gpu);
+  const auto reserve = [&] {
+    if (!process.ledger.reserve(index, most_, quota)) return false;
+    reserved_ = most_;
+    return true;
+  };
+  if (SLUICE_LIKELY(reserve())) return true;
+  const ErrnoGuard guard;
+  (void)pools_read_locked(pool_.device);
+  if (reserve()) return true;
+  if (trim_may_help(pool_.device, index, most_)) {
+    pools_trim_locked(pool_.device);
+    if (reserve()) return true;
+  }
+  const auto inside = [&] {
+    return has_room_inside() && process.ledger.held_total(index) <= quota;
+  };
+  if (inside()) return true;
+  if (!charge_room(pool_.device, most_)) return inside();
+  reserved_ = most_;
+  return true;
+}
+
+// Whether the pool has so much that is not in use, be it in pieces that are too small.
+bool PoolGrowth::has_room_inside() const {
+  cuuint64_t reserved = 0, used = 0;
+  return driver.cuMemPoolGetAttribute(pool_.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                                      &reserved) == CUDA_SUCCESS &&
+         driver.cuMemPoolGetAttribute(pool_.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ==
+             CUDA_SUCCESS &&
+         used <= reserved && bytes_ <= reserved - used;
+}
+
+// What was reserved becomes what is held without being free in between: it may be another process's
+// last bytes.
+bool PoolGrowth::ended() {
+  const int gpu = device_gpu(pool_.device);
+  if (gpu < 0) return true;
+  const auto index = static_cast<uint32_t>(gpu);
+  const uint64_t now = bytes_reserved(pool_);
+  const uint64_t grown = now > pool_.charged ? now - pool_.charged : 0;
+  const uint64_t expected = grown < reserved_ ? grown : reserved_;
+  const uint64_t more = grown - expected;
+  grew_ = grown > 0;
+  growth_step_learn(bytes_, grown);
+  if (expected > 0) process.ledger.hold(index, expected);
+  if (expected < reserved_) process.ledger.abort(index, reserved_ - expected);
+  pool_.charged += expected;
+  if (more > 0 && process.ledger.reserve(index, more, process.memory_max(gpu))) {
+    process.ledger.hold(index, more);
+    pool_.charged = now;
+    return true;
+  }
+  pool_charge(pool_, now);
+  return more == 0 || charge_within(pool_.device);
+}
+
+void PoolGrowth::undone() {
+  (void)driver.cuMemPoolTrimTo(pool_.handle, 0);
+  pool_settle(pool_);
 }
 
 void pool_destroyed(Pool& pool) {
@@ -232,6 +372,7 @@ void pools_reset_after_fork() {
   store_relaxed(holder, static_cast<const ThreadRecord*>(nullptr));
   store_relaxed(reading, 0u);
   store_relaxed(asked, uint64_t{0});
+  memset(idle_kept, 0, sizeof idle_kept);
   pools.clear();
   store_relaxed(pools_seen, 0u);
 }

@@ -46,9 +46,18 @@ CUresult instantiate_uploaded(CUgraphExec* exec, CUgraph graph, Call call) {
   if (!account.active()) return call();
   GraphMemoryScope memory(graph);
   if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUgraphExec before = exec == nullptr ? nullptr : *exec;
   const CUresult result = learned(exec, graph, account, call);
-  if (result == CUDA_SUCCESS) memory.taken_for(*exec);
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  if (SLUICE_LIKELY(memory.holds())) {
+    memory.taken_for(*exec);
+    return result;
+  }
+  graph_forget(*exec);
+  graph_memory_forget(*exec);
+  (void)driver.cuGraphExecDestroy(*exec);
+  *exec = before;
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // The driver answers in the parameters, too.
@@ -68,11 +77,11 @@ CUresult instantiate_with(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIA
 }
 
 template <class Call>
-CUresult take_memory(CUgraphExec exec, Call call) {
-  GraphMemoryScope memory(exec);
-  if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+CUresult upload_within(GraphMemoryScope& memory, Call call) {
   const CUresult result = call();
-  if (result == CUDA_SUCCESS) memory.taken();
+  if (result != CUDA_SUCCESS) return result;
+  if (!memory.holds()) return CUDA_ERROR_OUT_OF_MEMORY;
+  memory.taken();
   return result;
 }
 
@@ -84,7 +93,21 @@ CUresult upload(CUgraphExec exec, Call call) {
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const AccountScope account;
   if (!account.active() || !graph_memory_used()) return call();
-  return take_memory(exec, call);
+  GraphMemoryScope memory(exec);
+  return memory.fits() ? upload_within(memory, call) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// A launch cannot be taken back: near the quota the driver is to take the memory before it. That it
+// cannot is what the launch would say, too.
+template <class Upload, class Call>
+CUresult launch_within(CUgraphExec exec, Upload upload_first, Call call) {
+  GraphMemoryScope memory(exec);
+  if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (memory.is_near() && upload_within(memory, upload_first) == CUDA_ERROR_OUT_OF_MEMORY)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) memory.taken();
+  return result;
 }
 
 // By the long way; what an allocating graph takes must fit the quota first. That is asked inside of
@@ -98,7 +121,11 @@ __attribute__((noinline)) CUresult launch_long_way(CUgraphExec exec, CUstream st
   return launch_gated(meant, exec, LaunchKind::kGraph, [&] {
     const AccountScope account;
     const auto call = [&] { return real_call<Real>(exec, stream); };
-    return account.active() ? take_memory(exec, call) : call();
+    const auto upload_first = [&] {
+      return Null == NullStream::kPerThread ? driver.cuGraphUpload_ptsz(exec, stream)
+                                            : driver.cuGraphUpload(exec, stream);
+    };
+    return account.active() ? launch_within(exec, upload_first, call) : call();
   });
 }
 

@@ -1,8 +1,9 @@
 // Stream-ordered allocation and its pools. What counts is what a pool has reserved from the device
-// (account_pools.cpp); an allocation that cannot come out of the pool's own reserve is checked
-// against the quota before the driver is asked. An allocation captured into a graph takes no memory
-// now and passes.
+// (account_pools.cpp): the most that an allocation may make it take is asked for before the
+// driver's call, and the account is looked at behind it. An allocation captured into a graph takes
+// no memory now and passes.
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/free.h"
 #include "interpose/gate.h"
 #include "interpose/residual.h"
@@ -12,17 +13,6 @@
 using namespace sluice::interpose;
 
 namespace {
-
-// What an allocation would add to the pool's reserve, if nothing is fragmented.
-uint64_t growth_expected(CUmemoryPool pool, uint64_t bytes) {
-  cuuint64_t reserved = 0, used = 0;
-  if (driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) !=
-          CUDA_SUCCESS ||
-      driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS) {
-    return bytes;
-  }
-  return used + bytes > reserved ? used + bytes - reserved : 0;
-}
 
 // Whether it is the device that has no room for the growth, and not the pool's own limit.
 bool device_is_full(uint64_t growth) {
@@ -98,63 +88,152 @@ CUmemoryPool pool_of_stream(CUstream stream, int device) {
   return driver.cuDeviceGetMemPool(&pool, of_stream) == CUDA_SUCCESS ? pool : nullptr;
 }
 
+// Frees in stream order that this process has made, and how many there were when one was last
+// waited for: what has not come back by then lies in pieces.
+uint64_t frees_made, frees_awaited;
+// As long as refusals wait for other threads' calls on pools.
+constexpr uint64_t kFreesWaitNs = 1'000'000'000;
+constexpr uint64_t kFreesLookFirstNs = 1'000'000, kFreesLookNs = 16'000'000;
+
+// A context that another thread is just looking at counts as one with work.
+bool work_is_in_flight() {
+  for (int i = 0, n = context_count(); i < n; ++i) {
+    ContextRecord& record = *context_at(i);
+    if (!record.is_usable()) continue;
+    if (!record.lock.try_acquire_briefly()) return true;
+    const bool works = launches_in_flight(record) != 0;
+    record.lock.release();
+    if (works) return true;
+  }
+  return false;
+}
+
+// Memory that was freed in stream order is the pool's to give back when the GPU has come to the
+// free. A driver whose device is full lets the stream wait for that; a quota is met before. So an
+// allocation that is about to be refused, while enough is idle, waits for work in flight: a second
+// at most, in no scope and with no bytes of the quota.
+class FreesWait {
+ public:
+  // Before a refusal, in its scopes. True: the attempt ends without one, and again() waits.
+  bool begins(int device, uint64_t bytes) {
+    const uint64_t made = load_relaxed(frees_made);
+    if (over_ || made == load_relaxed(frees_awaited) || load_acquire(captures_active) != 0 ||
+        !work_is_in_flight() || !pools_idle_suffices(device, bytes)) {
+      return false;
+    }
+    over_ = true;
+    store_relaxed(frees_awaited, made);
+    device_ = device;
+    bytes_ = bytes;
+    return true;
+  }
+  // Whether to make another attempt, which is the last.
+  bool again() {
+    if (device_ < 0) return false;
+    const ErrnoGuard guard;
+    const uint64_t until_ns = clock_now_ns() + kFreesWaitNs;
+    for (uint64_t look_ns = kFreesLookFirstNs; clock_now_ns() < until_ns && !has_come();) {
+      sleep_ns(look_ns);
+      if (look_ns < kFreesLookNs) look_ns *= 2;
+    }
+    device_ = -1;
+    return true;
+  }
+
+ private:
+  bool has_come() const {
+    const AccountScope account;
+    if (!account.active()) return true;
+    const PoolsScope scope;
+    pools_trim_before_refusal(device_);
+    return !pools_idle_suffices(device_, bytes_) || charge_has_room(device_, bytes_) ||
+           !work_is_in_flight();
+  }
+
+  bool over_ = false;
+  int device_ = -1;
+  uint64_t bytes_ = 0;
+};
+
+// Gives back an allocation that the program never had. Memory that the pool took for it was never
+// another allocation's, so that it is free at once (cuMemFree waits for nothing there), also while
+// the stream has work to do. Else earlier work of the stream may use it.
+void give_back(CUdeviceptr pointer, CUstream stream, bool is_new) {
+  const RelaxedScope relaxed;  // cuMemFree would break a capture
+  if (!is_new || driver.cuMemFree_v2(pointer) != CUDA_SUCCESS)
+    (void)driver.cuMemFreeAsync(pointer, stream);
+}
+
 template <class Call>
-CUresult allocate_from(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
-                       CUstream stream, Call call) {
+CUresult allocate_from(RoomWait& wait, FreesWait& frees, CUmemoryPool handle, CUdeviceptr* pointer,
+                       uint64_t bytes, CUstream stream, Call call) {
   const PoolsScope scope;
   Pool* pool = pool_find(handle);
   if (SLUICE_UNLIKELY(pool == nullptr)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool->device < 0) return call();
   const CUdeviceptr before = *pointer;
+  PoolGrowth growth(*pool, bytes);
   const auto undo = [&] {
-    (void)driver.cuMemFreeAsync(*pointer, stream);
+    give_back(*pointer, stream, growth.grew());
     *pointer = before;
+    growth.undone();
   };
-  const uint64_t growth = growth_expected(handle, bytes);
-  if (growth > 0) {
-    pool_settle(*pool);
-    if (!charge_room(pool->device, growth)) {
-      if (const CUresult fault = stream_fault(stream); fault != CUDA_SUCCESS) return fault;
-      return charge_refuse(pool->device, growth, !stream_takes(stream), call, undo);
-    }
+  if (!growth.fits()) {
+    if (const CUresult fault = stream_fault(stream); fault != CUDA_SUCCESS) return fault;
+    if (frees.begins(pool->device, growth.most())) return CUDA_ERROR_OUT_OF_MEMORY;
+    return charge_refuse(pool->device, bytes, !stream_takes(stream), call, undo);
   }
   const CUresult result = call();
-  pool_settle_grown(*pool, growth);
-  if (result == CUDA_SUCCESS) {
+  const bool within = growth.ended();
+  if (SLUICE_LIKELY(result == CUDA_SUCCESS && within)) {
     const Record record{*pointer, bytes, handle, RecordKind::kPooled, pool->device};
     if (SLUICE_LIKELY(process.records.insert(record))) return result;
     unrecorded_say("an allocation's record");
     undo();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && growth > 0 && device_is_full(growth)) {
-    wait.refused(device_gpu(pool->device), growth);
+  if (result == CUDA_SUCCESS) {
+    undo();
+    if (!frees.begins(pool->device, growth.most())) charge_refused(device_gpu(pool->device), bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && device_is_full(growth.most()))
+    wait.refused(device_gpu(pool->device), growth.most());
   return result;
 }
 
 template <class Call>
-CUresult allocate_once(RoomWait& wait, CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes,
-                       CUstream stream, Call call) {
+CUresult allocate_once(RoomWait& wait, FreesWait& frees, CUmemoryPool handle, CUdeviceptr* pointer,
+                       uint64_t bytes, CUstream stream, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   if (!account.active() || pointer == nullptr || stream_is_captured(stream)) return call();
   const int device = account.device();
   if (handle == nullptr) handle = pool_of_stream(stream, device);
-  return handle == nullptr ? call() : allocate_from(wait, handle, pointer, bytes, stream, call);
+  return handle == nullptr ? call()
+                           : allocate_from(wait, frees, handle, pointer, bytes, stream, call);
 }
 
 template <class Call>
 CUresult allocate(CUmemoryPool handle, CUdeviceptr* pointer, uint64_t bytes, CUstream stream,
                   Call call) {
-  return with_room(
-      [&](RoomWait& wait) { return allocate_once(wait, handle, pointer, bytes, stream, call); });
+  FreesWait frees;
+  return with_room([&](RoomWait& wait) {
+    CUresult result;
+    do {
+      result = allocate_once(wait, frees, handle, pointer, bytes, stream, call);
+    } while (SLUICE_UNLIKELY(frees.again()));
+    return result;
+  });
 }
 
 template <class Call>
 CUresult release(CUdeviceptr pointer, CUstream stream, Call call) {
   if (stream_is_captured(stream)) return call();
-  return memory_free<Free::kInStreamOrder>(pointer, stream, call);
+  const CUresult result = memory_free<Free::kInStreamOrder>(pointer, stream, call);
+  // Behind the call: a wait that does not count this one has looked for it.
+  __atomic_add_fetch(&frees_made, 1, __ATOMIC_RELAXED);
+  return result;
 }
 
 int device_of(const CUmemLocation& location) {

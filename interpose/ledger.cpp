@@ -72,6 +72,13 @@ uint64_t claims_total(const ClaimsPage& page, uint32_t gpu) {
   return sum;
 }
 
+uint64_t claims_held(const ClaimsPage& page, uint32_t gpu) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0, n = slots_used(page); i < n; ++i)
+    sum += page.slots[i].gpus[gpu].held_bytes.load();
+  return sum;
+}
+
 void Ledger::attach(ClaimsPage* page, uint32_t slot) {
   page_ = page;
   slot_ = slot;

@@ -27,6 +27,8 @@ namespace sluice::interpose {
 
 /// Sum over the slots of what one GPU's tenant has reserved and holds.
 uint64_t claims_total(const protocol::ClaimsPage& page, uint32_t gpu);
+/// Sum over the slots of what one GPU's tenant holds.
+uint64_t claims_held(const protocol::ClaimsPage& page, uint32_t gpu);
 
 class Ledger {
  public:
@@ -49,6 +51,7 @@ class Ledger {
   void context_sub(uint32_t gpu, uint64_t bytes);
 
   uint64_t total(uint32_t gpu) const { return claims_total(*page_, gpu); }
+  uint64_t held_total(uint32_t gpu) const { return claims_held(*page_, gpu); }
   uint64_t held(uint32_t gpu) const { return mine(gpu).held_bytes.load(); }
   uint64_t reserved(uint32_t gpu) const { return mine(gpu).reserved_bytes.load(); }
 

@@ -13,22 +13,54 @@
 #define FAKE extern "C" __attribute__((visibility("default")))
 
 FAKE FakeState fake;
-FakeState fake = {8ull << 30,  0,       0,
-                  0,           0,       0,
-                  0,           0,       CUDA_SUCCESS,
-                  0,           1,       0,
-                  nullptr,     0,       1000,
-                  0,           0,       2 << 20,
-                  0,           0,       nullptr,
-                  0,           0,       nullptr,
-                  0,           0,       0,
-                  0,           0,       0,
-                  0,           0,       nullptr,
-                  nullptr,     0,       0,
-                  nullptr,     nullptr, 0,
-                  0,           nullptr, CU_MEM_LOCATION_TYPE_DEVICE,
-                  nullptr,     0,       0,
-                  CUDA_SUCCESS};
+FakeState fake = {8ull << 30,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  CUDA_SUCCESS,
+                  0,
+                  1,
+                  0,
+                  nullptr,
+                  0,
+                  1000,
+                  0,
+                  0,
+                  2 << 20,
+                  0,
+                  0,
+                  nullptr,
+                  0,
+                  0,
+                  nullptr,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  0,
+                  nullptr,
+                  nullptr,
+                  0,
+                  0,
+                  nullptr,
+                  nullptr,
+                  0,
+                  0,
+                  nullptr,
+                  CU_MEM_LOCATION_TYPE_DEVICE,
+                  nullptr,
+                  0,
+                  0,
+                  CUDA_SUCCESS,
+                  0,
+                  0};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);
@@ -40,7 +72,15 @@ void fake_enter(const char* function) {
 namespace {
 std::mutex mutex;
 std::unordered_map<CUdeviceptr, unsigned long long> sizes;
-std::map<CUdeviceptr, unsigned long long> pooled;
+struct Chunk {
+  unsigned long long bytes, rest;  // the rest lies behind what was given out last
+  int live;                        // allocations
+};
+std::map<unsigned long long, Chunk> chunks;  // by number; with fake.pool_pieces
+struct Pooled {
+  unsigned long long bytes, chunk;
+};
+std::map<CUdeviceptr, Pooled> pooled;
 CUdeviceptr next_address = 0x7f0000000000;
 // What was freed last is given out first, as real drivers do.
 struct Freed {
@@ -182,10 +222,39 @@ FAKE CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, 
   *pitch = (width + 511) / 512 * 512;
   return take(out, *pitch * height);
 }
+// A piece of the first chunk that has room at its end, or of a new one.
+static unsigned long long piece_take(unsigned long long bytes) {
+  for (auto& [number, chunk] : chunks) {
+    if (chunk.rest < bytes) continue;
+    chunk.rest -= bytes;
+    ++chunk.live;
+    return number;
+  }
+  static unsigned long long next_chunk = 1;
+  const unsigned long long step = fake.pool_step_bytes;
+  const unsigned long long whole = (bytes + step - 1) / step * step;
+  fake.pool_reserved_bytes += whole;
+  chunks[next_chunk] = Chunk{whole, whole - bytes, 1};
+  return next_chunk++;
+}
+static void pooled_give(CUdeviceptr pointer) {
+  const auto found = pooled.find(pointer);
+  if (found == pooled.end()) return;
+  fake.pool_used_bytes -= found->second.bytes;
+  if (found->second.chunk != 0) {
+    Chunk& chunk = chunks[found->second.chunk];
+    if (--chunk.live == 0) chunk.rest = chunk.bytes;
+  }
+  pooled.erase(found);
+}
 FAKE CUresult cuMemFree_v2(CUdeviceptr pointer) {
   fake_enter(__func__);
   ++fake.calls_free;
   const std::lock_guard lock(mutex);
+  if (pooled.contains(pointer)) {
+    pooled_give(pointer);
+    return CUDA_SUCCESS;
+  }
   const auto found = sizes.find(pointer);
   if (found == sizes.end()) return CUDA_ERROR_INVALID_VALUE;
   fake.used_bytes -= found->second;
@@ -236,11 +305,12 @@ FAKE CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream) {
   fake_enter(__func__);
   const std::lock_guard lock(mutex);
   fake.pool_used_bytes += bytes;
+  const unsigned long long chunk = fake.pool_pieces != 0 ? piece_take(bytes) : 0;
   while (fake.pool_reserved_bytes < fake.pool_used_bytes)
     fake.pool_reserved_bytes += fake.pool_step_bytes;
   *out = next_address;
   next_address += (bytes + 511) / 512 * 512;
-  pooled[*out] = bytes;
+  pooled[*out] = Pooled{bytes, chunk};
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool,
@@ -250,14 +320,25 @@ FAKE CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPo
 FAKE CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream) {
   fake_enter(__func__);
   const std::lock_guard lock(mutex);
-  fake.pool_used_bytes -= pooled[pointer];
-  pooled.erase(pointer);
+  pooled_give(pointer);
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuMemPoolTrimTo(CUmemoryPool, size_t bytes) {
   fake_enter(__func__);
+  const std::lock_guard lock(mutex);
+  if (fake.pool_stuck != 0) return CUDA_SUCCESS;
+  if (fake.pool_pieces != 0) {
+    std::erase_if(chunks, [bytes](const auto& entry) {
+      const Chunk& chunk = entry.second;
+      const bool goes = chunk.live == 0 && fake.pool_reserved_bytes - chunk.bytes >= bytes;
+      if (goes) fake.pool_reserved_bytes -= chunk.bytes;
+      return goes;
+    });
+    return CUDA_SUCCESS;
+  }
   const unsigned long long low = fake.pool_used_bytes > bytes ? fake.pool_used_bytes : bytes;
-  if (fake.pool_reserved_bytes > low) fake.pool_reserved_bytes = low;
+  const unsigned long long step = fake.pool_step_bytes, kept = (low + step - 1) / step * step;
+  if (fake.pool_reserved_bytes > kept) fake.pool_reserved_bytes = kept;
   return CUDA_SUCCESS;
 }
 // The n-th graph within each other has the handle n and one node, whose handle is n as well.

@@ -73,6 +73,8 @@ struct FakeState {
   unsigned long long graph_reserved_bytes;  // of the device, for graphs,
   unsigned long long graph_used_bytes;      // and so much is in use; nothing here changes them
   CUresult graph_end_result;                // what the end of an executable graph answers
+  int pool_pieces;  // 1: pools give out pieces of chunks, whole steps each, and end chunks alone
+  int pool_stuck;   // 1: a trim gives nothing back, as while all that was freed is outstanding
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

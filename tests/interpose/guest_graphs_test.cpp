@@ -132,4 +132,61 @@ TEST_F(GuestGraphsTest, AGraphWhoseEndIsRefusedIsAskedForAsBefore) {
   EXPECT_EQ(cuGraphLaunch(exec, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+// A driver that takes more than a graph's nodes ask for, as far as it is told here.
+unsigned long long graph_takes;
+unsigned graph_launches, graph_uploads;
+void enter_taking(const char* function) {
+  const std::string name = function;
+  if (name == "cuGraphUpload" || name == "cuGraphInstantiateWithParams") {
+    ++graph_uploads;
+    fake.graph_reserved_bytes = fake.graph_used_bytes = graph_takes;
+  } else if (name == "cuDeviceGraphMemTrim") {
+    fake.graph_reserved_bytes = fake.graph_used_bytes = 0;
+  } else if (name == "cuGraphLaunch") {
+    ++graph_launches;
+  }
+}
+
+class GuestGraphStepTest : public GuestGraphsTest {
+ protected:
+  void SetUp() override {
+    GuestGraphsTest::SetUp();
+    graph_takes = 4 * kNode;
+    fake.on_enter = enter_taking;
+  }
+  void gone(const char* call) {
+    EXPECT_EQ(fake.graph_reserved_bytes, 0u) << call;
+    EXPECT_EQ(broker->account().held_bytes.load(), 0u) << call;
+    EXPECT_EQ(reserved(), 0u) << call;
+  }
+};
+
+TEST_F(GuestGraphStepTest, ALaunchThatWouldPassTheQuotaIsNotMade) {
+  const CUgraphExec exec = instantiated(0x700, kNode);
+  EXPECT_EQ(cuGraphLaunch(exec, stream), CUDA_ERROR_OUT_OF_MEMORY);
+  gone("a launch");
+  EXPECT_EQ(graph_launches, 0u);
+  EXPECT_EQ(broker->account().refused.load(), 1u);
+  graph_takes = 2 * kNode;
+  EXPECT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
+  EXPECT_EQ(graph_launches, 1u);
+  EXPECT_EQ(broker->account().held_bytes.load(), 2 * kNode);
+  const unsigned uploads = graph_uploads;
+  EXPECT_EQ(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
+  EXPECT_EQ(graph_uploads, uploads) << "it has its memory";
+}
+
+TEST_F(GuestGraphStepTest, AnUploadThatPassesTheQuotaIsTakenBack) {
+  const CUgraphExec exec = instantiated(0x700, kNode);
+  EXPECT_EQ(cuGraphUpload(exec, stream), CUDA_ERROR_OUT_OF_MEMORY);
+  gone("an upload");
+  CUgraphExec made = reinterpret_cast<CUgraphExec>(0x77);
+  CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+  params.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+  EXPECT_EQ(cuGraphInstantiateWithParams(&made, reinterpret_cast<CUgraph>(1), &params),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(made, reinterpret_cast<CUgraphExec>(0x77));
+  gone("an instantiation");
+}
+
 }  // namespace

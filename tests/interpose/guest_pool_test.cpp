@@ -148,4 +148,93 @@ TEST_F(GuestPoolCallTest, IsNotWaitedForWithoutEnd) {
   EXPECT_EQ(pointer, 0x77u);
 }
 
+// Pools whose reserve lies in pieces, on a driver with larger steps than the software GPU's.
+unsigned allocations_asked;
+
+class GuestPiecesTest : public GuestPoolTest, public ::testing::WithParamInterface<size_t> {
+ protected:
+  static constexpr size_t kPiecesQuota = 384 * kMiB, kStep = 32 * kMiB;
+  void SetUp() override {
+    start(kPiecesQuota);
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+    fake.pool_pieces = 1;
+    fake.pool_step_bytes = kStep;
+    fake.on_enter = [](const char* function) {
+      if (function == std::string("cuMemAllocAsync")) ++allocations_asked;
+    };
+  }
+  std::uint64_t held() { return broker->account().held_bytes.load(); }
+  void within(const char* when) {
+    EXPECT_LE(fake.pool_reserved_bytes, kPiecesQuota) << when;
+    EXPECT_EQ(held(), fake.pool_reserved_bytes) << when;
+    EXPECT_EQ(broker->account().reserved_bytes.load(), 0u) << when;
+  }
+  // Until the first refusal; how much that is.
+  size_t fill(size_t bytes) {
+    size_t sum = 0;
+    CUdeviceptr pointer = 0;
+    while (cuMemAllocAsync(&pointer, bytes, nullptr) == CUDA_SUCCESS && !HasFailure()) {
+      within("allocated");
+      sum += bytes;
+    }
+    return sum;
+  }
+};
+
+TEST_P(GuestPiecesTest, NeverReserveMoreThanTheQuota) {
+  const size_t chunk = (GetParam() + kStep - 1) / kStep * kStep;
+  EXPECT_GE(fill(GetParam()), kPiecesQuota / chunk * GetParam()) << "refused far below the quota";
+  within("refused");
+  // What is left is the program's to the last piece.
+  CUdeviceptr pointer = 0;
+  EXPECT_EQ(cuMemAllocAsync(&pointer, 4096, nullptr), CUDA_SUCCESS);
+  within("a small piece");
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, GuestPiecesTest,
+                         ::testing::Values(205 * kMiB / 1024, 1126 * kMiB / 1024, 3 * kMiB + 77,
+                                           9 * kMiB, 33 * kMiB));
+
+// The step is not known before the first growth, which is taken back.
+TEST_F(GuestPiecesTest, TheFirstStepDoesNotStayAboveTheQuota) {
+  CUdeviceptr plain = 0, pointer = 0x77;
+  ASSERT_EQ(cuMemAlloc_v2(&plain, kPiecesQuota - 16 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocAsync(&pointer, kMiB, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(pointer, 0x77u);
+  EXPECT_EQ(allocations_asked, 1u);
+  EXPECT_EQ(fake.pool_reserved_bytes, 0u);
+  EXPECT_EQ(held(), kPiecesQuota - 16 * kMiB);
+  EXPECT_EQ(broker->account().refused.load(), 1u);
+  // Now it is known, and the driver is not asked.
+  EXPECT_EQ(cuMemAllocAsync(&pointer, kMiB, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(allocations_asked, 1u);
+}
+
+// A driver that cannot take it back yet: the account says what there is, and there is no way around
+// the refusal into the memory that was left.
+TEST_F(GuestPiecesTest, WhatADriverKeepsOfARefusedCallIsNotGivenOut) {
+  CUdeviceptr plain = 0, pointer = 0x77;
+  ASSERT_EQ(cuMemAlloc_v2(&plain, kPiecesQuota - 16 * kMiB), CUDA_SUCCESS);
+  fake.pool_stuck = 1;
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(cuMemAllocAsync(&pointer, kMiB, nullptr), CUDA_ERROR_OUT_OF_MEMORY) << i;
+  EXPECT_EQ(allocations_asked, 1u);
+  EXPECT_EQ(held(), kPiecesQuota + 16 * kMiB);
+  fake.pool_stuck = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 16 * kMiB), CUDA_SUCCESS) << "the pool is trimmed for it";
+  EXPECT_EQ(held(), kPiecesQuota);
+}
+
+// Frameworks let their pools keep all they ever took.
+TEST_F(GuestPiecesTest, AnIdleReserveIsNoReasonForARefusal) {
+  for (const size_t bytes : {9 * kMiB, 100 * kMiB, 31 * kMiB, 150 * kMiB, 64 * kMiB, 200 * kMiB}) {
+    CUdeviceptr pointers[3] = {};
+    for (CUdeviceptr& pointer : pointers)
+      ASSERT_EQ(cuMemAllocAsync(&pointer, bytes / 2, nullptr), CUDA_SUCCESS) << bytes;
+    within("in use");
+    for (const CUdeviceptr pointer : pointers)
+      ASSERT_EQ(cuMemFreeAsync(pointer, nullptr), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(broker->account().refused.load(), 0u);
+}
+
 }  // namespace

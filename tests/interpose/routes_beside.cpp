@@ -76,6 +76,15 @@ const std::vector<Beside> kBeside = {
     {"how much the graphs of the device have",
      {"class launch_graph", "class graph_mem", "cuGraphUpload*"},
      {"cuDeviceGetGraphMemAttribute"}},
+    {"what a graph takes, before a launch that may pass the quota",
+     {"class launch_graph"},
+     {"cuGraphUpload", "cuGraphUpload_ptsz"}},
+    {"what pools keep and nothing uses, before a refusal",
+     {"class mem_alloc", "class mem_pool", "class mem_vmm", "class green", "class array",
+      "cuCtxCreate*", "cuDevicePrimaryCtxRetain", "class launch_graph", "class graph_mem",
+      "cuGraphUpload*", "cuModule*", "cuLibrary*", "cuKernelGetFunction", "cuFuncLoad",
+      "cuCtxSetLimit"},
+     {"cuMemPoolTrimTo"}},
     {"whether it is captured", {"cuMemAlloc*", "cuMemFreeAsync*"}, {"cuStreamIsCapturing"}},
     {"an event behind what a stream is to unmap, and whether streams have come to such",
      {"cuMemMapArrayAsync*", "cuMulticast*"},
@@ -110,6 +119,12 @@ const std::vector<Beside> kUndoing = {
     {"a green context", {"cuGreenCtxCreate"}, {"cuGreenCtxDestroy"}},
     {"a limit", {"cuCtxSetLimit"}, {"cuCtxSetLimit"}},
     {"rows whose pitch was not known", {"cuMemAllocPitch*"}, {"cuMemFree", "cuMemFree_v2"}},
+    {"what a pool took beyond the quota",
+     {"cuMemAllocAsync*", "cuMemAllocFromPoolAsync*"},
+     {"cuMemFree_v2", "cuMemFreeAsync", "cuMemPoolTrimTo"}},
+    {"what graphs took beyond the quota",
+     {"class launch_graph", "class graph_mem", "cuGraphUpload*", "cuGraphInstantiate*"},
+     {"cuDeviceGraphMemTrim", "cuGraphExecDestroy"}},
 };
 
 /// The helper's thread, whenever it looks. It waits for the GPU nowhere, either.

@@ -194,6 +194,9 @@ CUresult serve(const PartnerMessage& request, int fd, PartnerMessage* answer, in
     case PartnerOp::kChurnAllWays:
       churn_all_ways(request, answer);
       return CUDA_SUCCESS;
+    case PartnerOp::kChurnPools:
+      churn_pools(request, answer);
+      return CUDA_SUCCESS;
     case PartnerOp::kNeighbour:
       return neighbour_set(request, fd);
     case PartnerOp::kKeep:

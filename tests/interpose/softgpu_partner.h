@@ -41,6 +41,7 @@ enum class PartnerOp : std::uint32_t {
   kSpin,             // a = launches of a kernel that counts to b, and waits for them
   kChurn,            // below
   kChurnAllWays,     // below
+  kChurnPools,       // below
   kNeighbour,        // blob, fd: what kChurnShares opens
   kKeep,             // below
   kLetGo,            // of what kKeep kept
@@ -54,8 +55,10 @@ enum class PartnerOp : std::uint32_t {
 // output that a refusal touched, a view beyond the quota.
 // kChurnAllWays: the same by every way in turn, those that the flags name included. `b` = 0: what a
 // process learns of the driver when it first meets it, in one thread, with room to spare.
-// kKeep: each of four threads takes `a` bytes once and keeps them: variables of modules and of
-// libraries, and allocations. Answers as kChurn.
+// kChurnPools: `b` steps of one thread, each an allocation of at most `a` bytes from a pool of its
+// own or a free, chosen from the seed `value`. What it has in the end it keeps: `a` bytes. Answers
+// as kChurn. kKeep: each of four threads takes `a` bytes once and keeps them: variables of modules
+// and of libraries, and allocations. Answers as kChurn.
 enum ChurnFlags : std::uint64_t {
   kChurnSameSize = 1,
   kChurnLoads = 2,   // what is charged when it is there

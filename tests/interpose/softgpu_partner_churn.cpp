@@ -39,6 +39,44 @@ void churn(const PartnerMessage& request, PartnerMessage* answer) {
   answer->extra = wrong;
 }
 
+void churn_pools(const PartnerMessage& request, PartnerMessage* answer) {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  CUmemoryPool pool = nullptr;
+  CUstream stream = nullptr;
+  std::uint64_t wrong = 0, refused = 0, bytes = 0;
+  wrong += cuMemPoolCreate(&pool, &properties) != CUDA_SUCCESS ? 1 : 0;
+  wrong += cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ? 1 : 0;
+  std::vector<std::pair<CUdeviceptr, size_t>> taken;
+  unsigned seed = static_cast<unsigned>(request.value) + 1;
+  const auto random = [&seed] { return (seed = seed * 1664525u + 1013904223u) >> 8; };
+  for (std::uint64_t i = 0; i < request.b; ++i) {
+    if (!taken.empty() && random() % 3 == 0) {
+      std::swap(taken[random() % taken.size()], taken.back());
+      wrong += cuMemFreeAsync(taken.back().first, stream) != CUDA_SUCCESS ? 1 : 0;
+      bytes -= taken.back().second;
+      taken.pop_back();
+      continue;
+    }
+    const size_t size = 1 + random() % request.a;
+    CUdeviceptr pointer = 77;
+    const CUresult result = cuMemAllocFromPoolAsync(&pointer, size, pool, stream);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+      ++refused;
+      wrong += pointer != 77 ? 1 : 0;
+      continue;
+    }
+    wrong += result != CUDA_SUCCESS ? 1 : 0;
+    taken.emplace_back(pointer, size);
+    bytes += size;
+  }
+  wrong += cuStreamSynchronize(stream) != CUDA_SUCCESS ? 1 : 0;
+  answer->a = bytes;
+  answer->value = refused;
+  answer->extra = wrong;
+}
+
 // ---- every way to take memory
 
 namespace {
@@ -157,8 +195,8 @@ const TakingWay kTakingWays[] = {
     },
     context_way,
     graph_way,
-    // One thread's: a pool that several use has what is left in pieces, and grows by more than was
-    // missing, which is the step by which it may pass the quota.
+    // One thread's: a pool that several use has what is left in pieces, and may grow within a call
+    // that is then refused. The most that the device ever held would show that.
     [](Taking& t) { return t.worker.index == 1 ? default_pool_way(t) : context_way(t); },
 };
 

@@ -71,6 +71,7 @@ CUresult neighbour_set(const PartnerMessage& request, int fd);
 // See the operations of the same names.
 void churn(const PartnerMessage& request, PartnerMessage* answer);
 void churn_all_ways(const PartnerMessage& request, PartnerMessage* answer);
+void churn_pools(const PartnerMessage& request, PartnerMessage* answer);
 void keep(const PartnerMessage& request, PartnerMessage* answer);
 CUresult let_go();
 

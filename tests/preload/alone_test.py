@@ -237,6 +237,43 @@ for pid, _ in children[1:]: os.kill(pid, signal.SIGKILL)
            "and there is none; end other processes first\n", err)
 
 
+POOL_FILLERS = """
+kib, count = int(sys.argv[1]), int(sys.argv[2])
+children = []
+for _ in range(count - 1):
+    pid = os.fork()
+    if pid == 0:
+        children = None
+        break
+    children.append(pid)
+driver = Driver()
+say(driver.context() or driver.fill_pool(kib))
+sys.stdin.read()
+os._exit(0) if children is None else [os.waitpid(child, 0) for child in children]
+"""
+
+
+def case_pools_in_pieces(gpu):
+    """What a pool has left lies in pieces when sizes are no multiples of its step: one process and eight hold the limit all the
+    same, and a neighbour has all the rest."""
+    limit_mib, step_kib = 384, 2048
+    for kib in (205, 1126, 3379, 9216):
+        for count in (1, 8):
+            fillers = gpu.start(POOL_FILLERS, kib, count, SLUICE_MEMORY=f"{limit_mib}MiB")
+            times = sum(int(fillers.stdout.readline()) for _ in range(count))
+            held_mib = sum(account["memory_bytes"] for account in gpu.accounts()) / (1 << 20)
+            neighbour = gpu.start("driver = Driver(); say(driver.context(), driver.allocate(1024 - %d))" % limit_mib,
+                                  LD_PRELOAD="")
+            out = neighbour.communicate(timeout=WAIT_S)
+            _, err = fillers.communicate(timeout=WAIT_S)
+            expect(held_mib <= limit_mib, f"{count} times {kib} KiB: the device holds {held_mib} MiB")
+            # Each may have one step left that is too small for it, and all of them have some idle pieces.
+            step_mib = (kib + step_kib - 1) // step_kib * step_kib / 1024
+            expect(times >= (limit_mib - count * step_mib) // step_mib, f"{count} times {kib} KiB: refused after {times}")
+            expect(out == ("0 0\n", ""), out)
+            expect("refused" in err and "out of memory" in err, err)
+
+
 def case_two_gpus(gpu):
     """The limit is that of each GPU."""
     gpu.environment["SOFTGPU_COUNT"] = "2"

@@ -41,6 +41,16 @@ class Driver:
             taken += step
         return taken
 
+    def fill_pool(self, kib, most=4096):
+        """Allocates from the device's pool until the driver says no, or so often; how often."""
+        pointer = ctypes.c_uint64()
+        for times in range(most):
+            result = self.library.cuMemAllocAsync(ctypes.byref(pointer), ctypes.c_size_t(kib << 10), None)
+            if result != SUCCESS:
+                assert result == OUT_OF_MEMORY, result
+                return times
+        return most
+
     def load(self, *names):
         module = ctypes.c_void_p()
         result = self.library.cuModuleLoadData(ctypes.byref(module), PTX)
