@@ -36,9 +36,10 @@ void pool_charge(Pool& pool, uint64_t bytes) {
   const auto index = static_cast<uint32_t>(gpu);
   if (bytes > pool.charged) {
     process.ledger.hold_unasked(index, bytes - pool.charged);
+  } else if (SLUICE_UNLIKELY(residual_is_shared())) {
+    charge_pass(pool.device, pool.charged - bytes);
   } else {
     process.ledger.release(index, pool.charged - bytes);
-    if (SLUICE_UNLIKELY(residual_is_shared())) residual_others_wake();
   }
   pool.charged = bytes;
 }
