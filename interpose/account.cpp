@@ -174,6 +174,7 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   uses_settle();
   if (load_acquire(process.alone) != 0) family_sweep();
   residual_settle_deferred(device);
+  if (residual_is_shared()) shared_kept_look(device);
   if (fits()) return true;
   if (has_pools) {
     pools_trim_before_refusal(device);
@@ -191,14 +192,25 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
 
 }  // namespace
 
+bool charge_try_reserve(int gpu, uint64_t bytes) {
+  const auto index = static_cast<uint32_t>(gpu);
+  const uint64_t quota = process.memory_max(gpu);
+  if (!process.ledger.reserve(index, bytes, quota)) return false;
+  // Behind it: a process whose end made room was there before, or is gone here.
+  const uint64_t uncharged = quota == 0 || bytes == 0 ? 0 : residual_uncharged(gpu);
+  if (SLUICE_LIKELY(uncharged == 0) ||
+      (uncharged < quota && process.ledger.total(index) <= quota - uncharged))
+    return true;
+  process.ledger.abort(index, bytes);
+  return false;
+}
+
 bool charge_room(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
   if (gpu < 0) return true;
-  const auto index = static_cast<uint32_t>(gpu);
-  const auto reserve = [&] {
-    return process.ledger.reserve(index, bytes, process.memory_max(gpu));
-  };
-  return SLUICE_LIKELY(reserve()) || fits_at_last(device, index, bytes, reserve);
+  const auto reserve = [&] { return charge_try_reserve(gpu, bytes); };
+  return SLUICE_LIKELY(reserve()) ||
+         fits_at_last(device, static_cast<uint32_t>(gpu), bytes, reserve);
 }
 
 bool charge_has_room(int device, uint64_t bytes) {
@@ -216,13 +228,11 @@ bool charge_within(int device) {
 }
 
 bool charge_fits(int gpu, uint64_t bytes) {
-  const auto index = static_cast<uint32_t>(gpu);
-  const uint64_t quota = process.memory_max(gpu);
-  if (process.ledger.reserve(index, bytes, quota)) return true;
+  if (reserve(gpu, bytes)) return true;
   if (load_acquire(process.alone) == 0) return false;
   const SystemGuard guard;
   family_sweep();
-  return process.ledger.reserve(index, bytes, quota);
+  return reserve(gpu, bytes);
 }
 
 CUresult context_fault() {
@@ -254,6 +264,12 @@ void charge_release(int device, uint64_t bytes) {
   if (gpu < 0) return;
   process.ledger.release(static_cast<uint32_t>(gpu), bytes);
   if (SLUICE_UNLIKELY(residual_is_shared())) residual_others_wake();
+}
+
+void charge_pass(int device, uint64_t bytes) {
+  if (device_gpu(device) < 0) return;
+  if (!residual_defer(device, bytes) && !shared_keep(device, bytes)) charge_release(device, bytes);
+  residual_others_wake();
 }
 
 bool charge_settle(int device, uint64_t reserved, uint64_t actual) {
@@ -310,7 +326,12 @@ void context_drop(CUcontext context) {
   uint64_t bytes[kDevicesMax] = {};
   process.records.remove_context(context, bytes);
   for (int device = 0; device < kDevicesMax; ++device) {
-    if (bytes[device] != 0) charge_release(device, bytes[device]);
+    if (bytes[device] == 0) continue;
+    if (SLUICE_UNLIKELY(residual_is_shared())) {
+      charge_pass(device, bytes[device]);
+    } else {
+      charge_release(device, bytes[device]);
+    }
   }
 }
 

@@ -53,7 +53,12 @@ class AccountMoment {
 /// Reserves bytes on a device; true also where the device is none of the tenant's. On false the
 /// sentence was said.
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);
-/// The same without the sentence; a refusal that is told to the program is charge_refuse.
+/// Reserves bytes on one of the tenant's GPUs, without a look for what may have come back
+/// meanwhile. The one way to a reservation: it also keeps room for what passes to this tenant from
+/// a process that has ended and that nothing charges yet. Says nothing.
+[[nodiscard]] bool charge_try_reserve(int gpu, uint64_t bytes);
+/// Reserves bytes as charge_reserve does, without the sentence; a refusal that is told to the
+/// program is charge_refuse.
 [[nodiscard]] bool charge_room(int device, uint64_t bytes);
 /// Whether the tenant is within its quota on the device, if need be after all that charge_room
 /// looks for. For memory that was charged unasked; says nothing.
@@ -84,6 +89,11 @@ CUresult charge_refuse(int device, uint64_t bytes, bool wrong, Call call, Undo u
 void charge_commit(int device, uint64_t bytes);
 void charge_abort(int device, uint64_t bytes);
 void charge_release(int device, uint64_t bytes);
+/// Ends the charge of memory that other holders may have by an export. It stays charged, as memory
+/// that no call tells, until the driver's figure for the process, or what the device has left,
+/// shows that it is gone, and until other processes of the tenant have charged what passed to them.
+/// The caller looks for that with a SharedEnd (estimate.h) and residual_settle_all().
+void charge_pass(int device, uint64_t bytes);
 /// From what was reserved to what the driver really took. Smaller: the rest goes back. Larger: the
 /// difference is asked for; false = it does not fit, and nothing is held any more.
 [[nodiscard]] bool charge_settle(int device, uint64_t reserved, uint64_t actual);
@@ -279,15 +289,15 @@ class GraphMemoryPause {
 };
 
 // Physical memory of the program's own virtual memory management: charged until the last handle and
-// mapping are gone. What was imported is in no table; for it the answer is false: its charge is the
-// residual's.
+// mapping are gone. What was imported is in no table; for it, and for what was exported, the answer
+// of an end is false: its charge is the residual's.
 // Creation and mapping are false when there is no memory for the record: the caller takes back what
 // the driver did, and the sentence was said.
 [[nodiscard]] bool vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes);
 void vmm_retained(CUmemGenericAllocationHandle handle, CUdeviceptr address);
 /// Around the driver's call: when it has returned, another thread may be given the handle anew.
 bool vmm_release_begin(CUmemGenericAllocationHandle handle);
-void vmm_release_end(CUmemGenericAllocationHandle handle, bool released);
+bool vmm_release_end(CUmemGenericAllocationHandle handle, bool released);
 [[nodiscard]] bool vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address,
                               uint64_t bytes);
 bool vmm_unmapped(CUdeviceptr address, uint64_t bytes);
@@ -304,7 +314,8 @@ struct VmmMapping {
 /// The mapping that an address lies in.
 bool vmm_mapping_at(CUdeviceptr address, VmmMapping* out);
 bool vmm_known(CUmemGenericAllocationHandle handle);
-/// Others may have it now. A multicast object stays known: its end is not seen here.
+/// Other holders may have it now: see charge_pass. A multicast object stays known: its end is not
+/// seen here.
 void vmm_exported(CUmemGenericAllocationHandle handle);
 
 /// Writes the whole account into the ledger's (new) slot. Called while no AccountScope exists, in a

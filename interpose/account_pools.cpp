@@ -46,9 +46,10 @@ void pool_charge(Pool& pool, uint64_t bytes) {
   const auto index = static_cast<uint32_t>(gpu);
   if (bytes > pool.charged) {
     process.ledger.hold_unasked(index, bytes - pool.charged);
+  } else if (SLUICE_UNLIKELY(residual_is_shared())) {
+    charge_pass(pool.device, pool.charged - bytes);
   } else {
     process.ledger.release(index, pool.charged - bytes);
-    if (SLUICE_UNLIKELY(residual_is_shared())) residual_others_wake();
   }
   pool.charged = bytes;
 }
@@ -288,7 +289,7 @@ bool PoolGrowth::ask() {
   const auto index = static_cast<uint32_t>(gpu);
   const uint64_t quota = process.memory_max(gpu);
   const auto reserve = [&] {
-    if (!process.ledger.reserve(index, most_, quota)) return false;
+    if (!charge_try_reserve(gpu, most_)) return false;
     reserved_ = most_;
     return true;
   };
@@ -334,7 +335,7 @@ bool PoolGrowth::ended() {
   if (expected > 0) process.ledger.hold(index, expected);
   if (expected < reserved_) process.ledger.abort(index, reserved_ - expected);
   pool_.charged += expected;
-  if (more > 0 && process.ledger.reserve(index, more, process.memory_max(gpu))) {
+  if (more > 0 && charge_try_reserve(gpu, more)) {
     process.ledger.hold(index, more);
     pool_.charged = now;
     return true;

@@ -14,6 +14,7 @@ struct Physical {
   int device;
   uint32_t references;
   uint32_t mappings;
+  bool exported;  // other holders may keep it when this process lets go of it
 };
 struct Mapping {
   uint64_t address;  // 0 = empty
@@ -25,10 +26,17 @@ constinit Table<Physical> physicals;
 constinit Table<Mapping> mappings;
 Lock lock;
 
-void let_go_if_unused(Physical* physical) {
-  if (physical->references != 0 || physical->mappings != 0) return;
-  charge_release(physical->device, physical->bytes);
+// Returns true if other holders may keep it: then it stays charged until it is seen to be gone.
+bool let_go_if_unused(Physical* physical) {
+  if (physical->references != 0 || physical->mappings != 0) return false;
+  const bool exported = physical->exported && physical->bytes != 0;
+  if (exported) {
+    charge_pass(physical->device, physical->bytes);
+  } else {
+    charge_release(physical->device, physical->bytes);
+  }
   physicals.erase(physical);
+  return exported;
 }
 
 // Another thread's release or unmapping is about to return, and the driver has given the handle
@@ -38,7 +46,7 @@ void handle_given_anew(Physical* ended) {
   constexpr uint64_t kEnded = uint64_t{1} << 63;
   if (ended->references != 0) return;
   Physical old = *ended;
-  let_go_if_unused(ended);
+  (void)let_go_if_unused(ended);
   if (old.mappings == 0) return;
   physicals.erase(ended);
   const uint64_t handle = old.handle;
@@ -70,12 +78,13 @@ Mapping* mapping_first(uint64_t from, uint64_t end) {
   return first;
 }
 
-void mapping_end(Mapping* mapping) {
+// As let_go_if_unused.
+bool mapping_end(Mapping* mapping) {
   Physical* physical = physicals.find(mapping->handle);
   mappings.erase(mapping);
-  if (physical == nullptr) return;
+  if (physical == nullptr) return false;
   --physical->mappings;
-  let_go_if_unused(physical);
+  return let_go_if_unused(physical);
 }
 
 }  // namespace
@@ -83,7 +92,7 @@ void mapping_end(Mapping* mapping) {
 bool vmm_created(CUmemGenericAllocationHandle handle, int device, uint64_t bytes) {
   const LockScope scope(lock);
   if (Physical* ended = physicals.find(handle); ended != nullptr) handle_given_anew(ended);
-  if (SLUICE_LIKELY(physicals.insert(Physical{handle, bytes, device, 1, 0}))) return true;
+  if (SLUICE_LIKELY(physicals.insert(Physical{handle, bytes, device, 1, 0, false}))) return true;
   unrecorded_say("an allocation's record");
   return false;
 }
@@ -105,12 +114,12 @@ bool vmm_release_begin(CUmemGenericAllocationHandle handle) {
   return true;
 }
 
-void vmm_release_end(CUmemGenericAllocationHandle handle, bool released) {
+bool vmm_release_end(CUmemGenericAllocationHandle handle, bool released) {
   const LockScope scope(lock);
   Physical* physical = physicals.find(handle);
-  if (physical == nullptr) return;
+  if (physical == nullptr) return true;
   if (!released) ++physical->references;
-  let_go_if_unused(physical);
+  return !let_go_if_unused(physical);
 }
 
 bool vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64_t bytes) {
@@ -126,7 +135,7 @@ bool vmm_mapped(CUmemGenericAllocationHandle handle, CUdeviceptr address, uint64
 }
 
 // Imports have no record: what lies behind one in the range is looked for in the whole table.
-// True: all of the range was known.
+// True: all of the range was known, and no other holder may keep any of it.
 bool vmm_unmapped(CUdeviceptr address, uint64_t bytes) {
   const LockScope scope(lock);
   const uint64_t end = address + bytes;
@@ -139,7 +148,7 @@ bool vmm_unmapped(CUdeviceptr address, uint64_t bytes) {
     }
     if (mapping == nullptr) break;
     at = mapping->address + mapping->bytes;
-    mapping_end(mapping);
+    whole &= !mapping_end(mapping);
   }
   return whole;
 }
@@ -168,7 +177,7 @@ void vmm_unhold(CUmemGenericAllocationHandle handle) {
   Physical* physical = physicals.find(handle);
   if (physical == nullptr || physical->mappings == 0) return;
   --physical->mappings;
-  let_go_if_unused(physical);
+  (void)let_go_if_unused(physical);
 }
 
 bool vmm_mapping_at(CUdeviceptr address, VmmMapping* out) {
@@ -187,7 +196,9 @@ bool vmm_known(CUmemGenericAllocationHandle handle) {
 void vmm_exported(CUmemGenericAllocationHandle handle) {
   const LockScope scope(lock);
   Physical* physical = physicals.find(handle);
-  if (physical != nullptr && physical->bytes == 0) ++physical->references;
+  if (physical == nullptr) return;
+  physical->exported = true;
+  if (physical->bytes == 0) ++physical->references;
 }
 
 }  // namespace sluice::interpose

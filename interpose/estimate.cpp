@@ -181,6 +181,78 @@ bool Estimate::was_others() const {
 
 void Estimate::refuse() const { charge_refused(gpu_, taken_); }
 
+namespace {
+
+// What stays charged of exported memory, on each device: its address, with the device for a
+// context, is its owner.
+const char shared_kept = 0;
+const ThreadRecord* shared_ending;  // whose SharedEnd has the turn
+int shared_ending_device;
+// What the device had left, and the tenant has, together, when the rest of it was surely not back;
+// 0 = never.
+uint64_t shared_basis[kDevicesMax];
+
+uint64_t shared_key(int device) {
+  return key_of(&shared_kept, reinterpret_cast<const void*>(static_cast<uintptr_t>(device) + 1));
+}
+
+// Gives back at most `bytes` of it, of a device for which `basis` was read before. What is given
+// back has come to the device and gone from the tenant: the basis of the rest stays.
+void shared_give(int device, uint64_t bytes, uint64_t basis) {
+  Record known;
+  if (!process.records.remove(RecordKind::kLoaded, shared_key(device), &known)) return;
+  const uint64_t given = bytes < known.bytes ? bytes : known.bytes;
+  if (given != 0) charge_release(device, given);
+  known.bytes -= given;
+  if (known.bytes == 0) {
+    shared_basis[device] = 0;
+    return;
+  }
+  (void)process.records.insert(known);
+  if (shared_basis[device] == 0) shared_basis[device] = basis - given;
+}
+
+}  // namespace
+
+void Estimate::shared_give_back() {
+  if (gpu_ < 0) return;
+  const SystemGuard guard;
+  taken_read();
+  const AccountScope account;
+  shared_give(device_, after_.least > before_ ? after_.least - before_ : 0, after_.most);
+}
+
+SharedEnd::SharedEnd(bool wanted) : estimate_(wanted) {
+  if (!estimate_.active()) return;
+  shared_ending_device = this_thread->device;
+  store_release(shared_ending, static_cast<const ThreadRecord*>(this_thread));
+}
+
+SharedEnd::~SharedEnd() {
+  if (estimate_.active()) store_release(shared_ending, static_cast<const ThreadRecord*>(nullptr));
+}
+
+bool shared_keep(int device, uint64_t bytes) {
+  if (this_thread == nullptr || load_acquire(shared_ending) != this_thread ||
+      shared_ending_device != device)
+    return false;
+  Record known{shared_key(device), 0, nullptr, RecordKind::kLoaded, device};
+  (void)process.records.find(RecordKind::kLoaded, known.key, &known);
+  known.bytes += bytes;
+  return process.records.insert(known);
+}
+
+void shared_kept_look(int device) {
+  Record known;
+  Estimate::Basis now{};
+  const uint64_t basis = shared_basis[device];
+  if (basis == 0 || !process.records.find(RecordKind::kLoaded, shared_key(device), &known) ||
+      this_thread->device != device || !Estimate::read(device, device_gpu(device), &now) ||
+      now.least <= basis)
+    return;
+  shared_give(device, now.least - basis, basis);
+}
+
 EstimateEnd::EstimateEnd(const void* owner) : owner_(owner) {
   if (!estimate_is_used()) return;
   const ErrnoGuard guard;
@@ -205,6 +277,10 @@ uint64_t estimate_key_moved(const Record& record, const void* context) {
   return record.key ^ key_part(record.context) ^ key_part(context);
 }
 
-void estimate_reset_after_fork() { turn.reset_after_fork(); }
+void estimate_reset_after_fork() {
+  turn.reset_after_fork();
+  store_release(shared_ending, static_cast<const ThreadRecord*>(nullptr));
+  for (uint64_t& basis : shared_basis) basis = 0;
+}
 
 }  // namespace sluice::interpose

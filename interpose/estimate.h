@@ -33,6 +33,9 @@ class Estimate {
   bool was_others() const;
   /// Counts the refusal and says the sentence.
   void refuse() const;
+  /// After a call that may have given back what shared_keep() keeps: gives back of that what came
+  /// back to the device.
+  void shared_give_back();
 
  private:
   // What is left and what the tenant has, together: no allocation of the tenant's changes it. As
@@ -41,6 +44,7 @@ class Estimate {
     uint64_t least, most;
   };
   static bool read(int device, int gpu, Basis* out);
+  friend void shared_kept_look(int device);
   void taken_read();
   bool give_back(const void* owner);
   bool record(const void* owner, uint64_t bytes);
@@ -73,6 +77,28 @@ class EstimateEnd {
   bool locked_ = false;
   bool ended_ = false;
 };
+
+/// Around a call that may end what other holders have by an export, where no figure tells. Before
+/// the call's scope; without effect when not `wanted`.
+class SharedEnd {
+ public:
+  explicit SharedEnd(bool wanted);
+  ~SharedEnd();
+  SharedEnd(const SharedEnd&) = delete;
+  SharedEnd& operator=(const SharedEnd&) = delete;
+  /// The driver has ended it, and the scope of the call is over.
+  void ended() { estimate_.shared_give_back(); }
+
+ private:
+  Estimate estimate_;
+};
+
+/// Keeps the charge of memory that this thread's SharedEnd ends. False: nothing would notice that
+/// it is gone.
+[[nodiscard]] bool shared_keep(int device, uint64_t bytes);
+/// Gives back of that what the device has had back since. From within an AccountScope in which
+/// nothing is reserved.
+void shared_kept_look(int device);
 
 /// The key of a kLoaded record whose context's are to be another's.
 uint64_t estimate_key_moved(const Record& record, const void* context);

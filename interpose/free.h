@@ -3,6 +3,7 @@
 #pragma once
 
 #include "interpose/account.h"
+#include "interpose/estimate.h"
 #include "interpose/gate.h"
 #include "interpose/place.h"
 #include "interpose/residual.h"
@@ -12,7 +13,8 @@ namespace sluice::interpose {
 
 enum class Free : uint8_t { kNow, kInStreamOrder };
 
-/// memory_free within its scope. `*unknown`: it was not in the records, and is gone.
+/// memory_free within its scope. `*unknown`: it is gone, but was not in the records, or other
+/// processes may have it open.
 template <Free When, class Call>
 CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, Call call) {
   const AccountScope account;
@@ -25,10 +27,12 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
     return swap_free_behind(pointer, stream);
   }
   // Out of the records before the driver can hand the same address to another thread.
-  Record record, managed;
+  Record record, managed, exported;
   const bool plain = process.records.remove(RecordKind::kPointer, pointer, &record);
   const bool is_managed = plain && SLUICE_UNLIKELY(load_relaxed(managed_seen) != 0) &&
                           process.records.remove(RecordKind::kManaged, pointer, &managed);
+  const bool is_exported = plain && SLUICE_UNLIKELY(residual_is_shared()) &&
+                           process.records.remove(RecordKind::kExported, pointer, &exported);
   const bool pooled = !plain && process.records.remove(RecordKind::kPooled, pointer, &record);
   const CUresult result = call();
   if (!plain && !pooled) {
@@ -38,6 +42,10 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
   if (result != CUDA_SUCCESS) {
     (void)process.records.insert(record);
     if (is_managed) (void)process.records.insert(managed);
+    if (is_exported) (void)process.records.insert(exported);
+  } else if (is_exported) {
+    charge_pass(record.device, record.bytes);
+    *unknown = true;
   } else if (plain) {
     if (When == Free::kNow || !residual_defer(record.device, record.bytes))
       charge_release(record.device, record.bytes);
@@ -55,7 +63,9 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
 template <Free When, class Call>
 CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
   bool unknown = false;
+  SharedEnd shared(SLUICE_UNLIKELY(residual_is_shared()) && When == Free::kNow);
   const CUresult result = memory_free_known<When>(pointer, stream, &unknown, call);
+  if (result == CUDA_SUCCESS) shared.ended();
   if (SLUICE_UNLIKELY(unknown) && residual_is_shared())
     residual_imports_freed(When == Free::kInStreamOrder);
   return result;

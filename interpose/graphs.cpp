@@ -107,7 +107,8 @@ void graph_forget(CUgraphExec exec) {
 }
 
 double mean_learned(double mean_ns, double sample_ns) {
-  return sample_ns >= mean_ns ? sample_ns : mean_ns + (sample_ns - mean_ns) / 8;
+  const double learned_ns = sample_ns >= mean_ns ? sample_ns : mean_ns + (sample_ns - mean_ns) / 8;
+  return learned_ns > kMeasuredNsMin ? learned_ns : kMeasuredNsMin;
 }
 
 void graph_learn(GraphCost& graph, uint32_t serial, double sample_ns) {

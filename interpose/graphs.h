@@ -38,6 +38,9 @@ inline double graph_mean_ns(const GraphCost& graph) {
   __atomic_load(&graph.mean_ns, &mean_ns, __ATOMIC_RELAXED);
   return mean_ns;
 }
+/// What a measured launch takes at least: a device's clock may not have moved between its fences,
+/// and 0 means that nothing was measured.
+inline constexpr double kMeasuredNsMin = 1;
 /// The learned time moves up at once and down slowly: a window filled by an estimate that is too
 /// small cannot be taken back.
 double mean_learned(double mean_ns, double sample_ns);

@@ -7,6 +7,7 @@
 #include "interpose/family.h"
 #include "interpose/gate.h"
 #include "interpose/green.h"
+#include "interpose/memory/least.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
@@ -482,8 +483,9 @@ SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
   return destroy(context, [&] { return driver.cuCtxDetach(context); });
 }
 
-// Stacks are taken at once, heap and printf buffer with the first kernel that uses them. What is
-// taken at once and does not fit is given back by setting the limit that was there.
+// Stacks are taken at once, heap and printf buffer with the first kernel that uses them, if any
+// does. What stacks surely take is asked of the quota before; what is taken and does not fit is
+// given back by setting the limit that was there.
 SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
@@ -492,8 +494,13 @@ SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const bool known = active && driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
   Estimate estimate(known);
   const Reach reach = reach_here();
+  LeastCharge charged(reach.device, known && limit == CU_LIMIT_STACK_SIZE
+                                        ? stack_bytes_least(reach.device, before, value)
+                                        : 0);
+  if (!charged.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = driver.cuCtxSetLimit(limit, value);
   if (result != CUDA_SUCCESS || !active) return result;
+  charged.taken();
   const bool raised = known && value > before;
   if (!raised) residual_settle();
   if ((!raised || residual_settle_load(reach)) && estimate.charge(&limits_taken)) return result;

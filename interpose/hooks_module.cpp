@@ -1,5 +1,6 @@
 // Modules, libraries and their functions: code and variables are memory that counts, and no call
-// tells how much. A load is made and then measured; one that does not fit the quota is taken back.
+// tells how much. What an image surely takes is asked of the quota before (memory/least.h); the
+// load is then made and measured, and one that does not fit the quota is taken back.
 // What the driver loads late, with the handle of a function, the address of a variable or a first
 // launch, only the module's end takes back: it is charged when it is there, and while the tenant is
 // above its quota for it, neither handles nor addresses that were not known are handed out. Green
@@ -8,6 +9,8 @@
 #include "interpose/estimate.h"
 #include "interpose/green.h"
 #include "interpose/late.h"
+#include "interpose/memory/image_size.h"
+#include "interpose/memory/least.h"
 #include "interpose/residual.h"
 #include "interpose/touch.h"
 
@@ -35,8 +38,15 @@ class JitValues {
   void* saved_[kMost];
 };
 
+// What a program is told of a call that the quota has no room for.
+CUresult refused() {
+  const CUresult fault = context_fault();
+  return fault != CUDA_SUCCESS ? fault : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// `least`: what is taken on the current context's device at least.
 template <class Handle, class Call, class Undo>
-CUresult load(const Reach& reach, Handle* out, Call call, Undo undo,
+CUresult load(const Reach& reach, uint64_t least, Handle* out, Call call, Undo undo,
               JitValues values = {nullptr, 0}) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
@@ -44,8 +54,11 @@ CUresult load(const Reach& reach, Handle* out, Call call, Undo undo,
   const Handle before = *out;
   for (bool again = false;; again = true) {
     Estimate estimate;
+    LeastCharge charged(reach_here().device, least);
+    if (!charged.fits()) return refused();
     const CUresult result = call();
     if (result != CUDA_SUCCESS) return result;
+    charged.taken();
     const bool measured_fits = residual_settle_load(reach);
     if (measured_fits && estimate.charge(*out)) return result;
     undo(*out);
@@ -58,18 +71,33 @@ CUresult load(const Reach& reach, Handle* out, Call call, Undo undo,
   }
 }
 
+// Whether anything is asked for before a load.
+bool least_counts() {
+  const int device = reach_here().device;
+  const int gpu = device < 0 ? -1 : device_gpu(device);
+  return gpu >= 0 && process.memory_max(gpu) != 0;
+}
+
+uint64_t least_of(const void* image) { return least_counts() ? image_bytes_least(image) : 0; }
+uint64_t least_of_file(const char* path) {
+  return least_counts() ? image_file_bytes_least(path) : 0;
+}
+
 template <class Call>
-CUresult module_load(CUmodule* module, Call call, JitValues values = {nullptr, 0}) {
+CUresult module_load(CUmodule* module, uint64_t least, Call call, JitValues values = {nullptr, 0}) {
   const auto undo = [](CUmodule made) { return driver.cuModuleUnload(made); };
-  const CUresult result = load(reach_here(), module, call, undo, values);
+  const CUresult result = load(reach_here(), least, module, call, undo, values);
   if (result == CUDA_SUCCESS && module != nullptr) module_is_known(*module);
   return result;
 }
 
 template <class Call>
-CUresult library_load(CUlibrary* library, Call call, const JitValues& values) {
+CUresult library_load(CUlibrary* library, uint64_t least, Call call, const JitValues& values) {
   const auto undo = [](CUlibrary made) { return driver.cuLibraryUnload(made); };
-  return load(reach_wide(), library, call, undo, values);
+  const bool at_once = least != 0 && libraries_load_at_once();
+  const CUresult result = load(reach_wide(), at_once ? least : 0, library, call, undo, values);
+  if (result == CUDA_SUCCESS && library != nullptr && !at_once) library_least_set(*library, least);
+  return result;
 }
 
 template <class Handle, class Call>
@@ -106,14 +134,16 @@ int device_asked(const void*) { return reach_here().device; }
 void owner_is_known(CUmodule module) { module_is_known(module); }
 void owner_is_known(const void*) {}
 
-// A handle that comes with code, or whose code comes with its first launch.
+// A handle that comes with code, or whose code comes with its first launch. `least`: what the call
+// loads at least.
 template <class Handle, class Owner, class Call>
-CUresult function_get(Handle* out, Owner owner, const char* name, Call call) {
+CUresult function_get(Handle* out, Owner owner, const char* name, Call call, uint64_t least = 0) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
   const Handle before = *out;
-  Late late(owner, name);
+  Late late(owner, name, least);
+  if (!late.may_ask()) return refused();
   const CUresult result = call();
   const auto key = reinterpret_cast<uint64_t>(*out);
   if (result != CUDA_SUCCESS || !handle_is_new(kKindOf<Handle>, key)) return result;
@@ -129,14 +159,16 @@ CUresult function_get(Handle* out, Owner owner, const char* name, Call call) {
 }
 
 // The address of a variable, which may be loaded with this call. Either output may be null, and
-// then the call is measured each time.
+// then the call is measured each time. `least`: what it loads at least.
 template <class Pointer, class Bytes, class Owner, class Call>
-CUresult variable_get(Pointer* pointer, Bytes* bytes, Owner owner, const char* name, Call call) {
+CUresult variable_get(Pointer* pointer, Bytes* bytes, Owner owner, const char* name, Call call,
+                      uint64_t least = 0) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const Pointer pointer_before = pointer == nullptr ? 0 : *pointer;
   const Bytes bytes_before = bytes == nullptr ? 0 : *bytes;
-  Late late(owner, name);
+  Late late(owner, name, least);
+  if (!late.may_ask()) return refused();
   const CUresult result = call();
   if (result != CUDA_SUCCESS) return result;
   const bool keeps = pointer != nullptr;
@@ -151,6 +183,22 @@ CUresult variable_get(Pointer* pointer, Bytes* bytes, Owner owner, const char* n
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+// A call that loads the library into the current context, if it is not there.
+template <class Call>
+CUresult library_use(CUlibrary library, Call call) {
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) library_is_used(library);
+  return result;
+}
+
+// A call that gives out kernels, which may load the library into any context.
+template <class Call>
+CUresult library_kernels(CUlibrary library, Call call) {
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) library_least_forget(library);
+  return result;
+}
+
 template <class Call>
 CUresult functions_list(Call call) {
   const TouchScope touch;
@@ -163,22 +211,26 @@ CUresult functions_list(Call call) {
 }  // namespace
 
 SLUICE_HOOK CUresult cuModuleLoad(CUmodule* module, const char* path) {
-  return module_load(module, [&] { return driver.cuModuleLoad(module, path); });
+  return module_load(module, least_of_file(path),
+                     [&] { return driver.cuModuleLoad(module, path); });
 }
 
 SLUICE_HOOK CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  return module_load(module, [&] { return driver.cuModuleLoadData(module, image); });
+  return module_load(module, least_of(image),
+                     [&] { return driver.cuModuleLoadData(module, image); });
 }
 
 SLUICE_HOOK CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
                                         CUjit_option* options, void** values) {
   return module_load(
-      module, [&] { return driver.cuModuleLoadDataEx(module, image, count, options, values); },
+      module, least_of(image),
+      [&] { return driver.cuModuleLoadDataEx(module, image, count, options, values); },
       JitValues(values, count));
 }
 
 SLUICE_HOOK CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
-  return module_load(module, [&] { return driver.cuModuleLoadFatBinary(module, image); });
+  return module_load(module, least_of(image),
+                     [&] { return driver.cuModuleLoadFatBinary(module, image); });
 }
 
 SLUICE_HOOK CUresult cuModuleUnload(CUmodule module) {
@@ -190,7 +242,7 @@ SLUICE_HOOK CUresult cuLibraryLoadData(CUlibrary* library, const void* code,
                                        unsigned int jit_count, CUlibraryOption* options,
                                        void** values, unsigned int count) {
   return library_load(
-      library,
+      library, least_of(code),
       [&] {
         return driver.cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options,
                                         values, count);
@@ -203,7 +255,7 @@ SLUICE_HOOK CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
                                            unsigned int jit_count, CUlibraryOption* options,
                                            void** values, unsigned int count) {
   return library_load(
-      library,
+      library, least_of_file(path),
       [&] {
         return driver.cuLibraryLoadFromFile(library, path, jit_options, jit_values, jit_count,
                                             options, values, count);
@@ -212,6 +264,7 @@ SLUICE_HOOK CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
 }
 
 SLUICE_HOOK CUresult cuLibraryUnload(CUlibrary library) {
+  library_least_forget(library);
   return unload(library, [&] { return driver.cuLibraryUnload(library); });
 }
 
@@ -226,14 +279,18 @@ SLUICE_HOOK CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) 
 }
 
 SLUICE_HOOK CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
-  return function_get(kernel, library, name,
-                      [&] { return driver.cuLibraryGetKernel(kernel, library, name); });
+  return function_get(kernel, library, name, [&] {
+    return library_kernels(library,
+                           [&] { return driver.cuLibraryGetKernel(kernel, library, name); });
+  });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetUnifiedFunction(void** function, CUlibrary library,
                                                  const char* name) {
-  return function_get(function, library, name,
-                      [&] { return driver.cuLibraryGetUnifiedFunction(function, library, name); });
+  return function_get(function, library, name, [&] {
+    return library_kernels(
+        library, [&] { return driver.cuLibraryGetUnifiedFunction(function, library, name); });
+  });
 }
 
 SLUICE_HOOK CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count,
@@ -244,7 +301,10 @@ SLUICE_HOOK CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned 
 
 SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count,
                                                CUlibrary library) {
-  return functions_list([&] { return driver.cuLibraryEnumerateKernels(kernels, count, library); });
+  return functions_list([&] {
+    return library_kernels(
+        library, [&] { return driver.cuLibraryEnumerateKernels(kernels, count, library); });
+  });
 }
 
 SLUICE_HOOK CUresult cuFuncLoad(CUfunction function) {
@@ -258,8 +318,12 @@ SLUICE_HOOK CUresult cuFuncLoad(CUfunction function) {
 
 // Loads the library into the current context.
 SLUICE_HOOK CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
-  return function_get(module, library, nullptr,
-                      [&] { return driver.cuLibraryGetModule(module, library); });
+  return function_get(
+      module, library, nullptr,
+      [&] {
+        return library_use(library, [&] { return driver.cuLibraryGetModule(module, library); });
+      },
+      library_use_least(library));
 }
 
 SLUICE_HOOK CUresult cuModuleGetGlobal(CUdeviceptr_v1* pointer, unsigned int* bytes,
@@ -276,8 +340,13 @@ SLUICE_HOOK CUresult cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* bytes, C
 
 SLUICE_HOOK CUresult cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
                                         const char* name) {
-  return variable_get(pointer, bytes, library, name,
-                      [&] { return driver.cuLibraryGetGlobal(pointer, bytes, library, name); });
+  return variable_get(
+      pointer, bytes, library, name,
+      [&] {
+        return library_use(
+            library, [&] { return driver.cuLibraryGetGlobal(pointer, bytes, library, name); });
+      },
+      library_use_least(library));
 }
 
 SLUICE_HOOK CUresult cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
@@ -290,7 +359,7 @@ SLUICE_HOOK CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc res
                                       CUdevice device, unsigned int flags) {
   const CUgreenCtx before = context == nullptr ? nullptr : *context;
   const CUresult result = load(
-      reach_of(device), context,
+      reach_of(device), 0, context,
       [&] { return driver.cuGreenCtxCreate(context, resources, device, flags); },
       [](CUgreenCtx made) { return driver.cuGreenCtxDestroy(made); });
   if (result != CUDA_SUCCESS || context == nullptr || green_made(*context, device)) return result;

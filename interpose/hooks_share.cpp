@@ -2,6 +2,7 @@
 // ends while others hold it, the driver's charge passes to one of them, and the residual follows
 // (residual.h). A process that has shared memory looks again when others of its tenant change.
 #include "interpose/account.h"
+#include "interpose/estimate.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
 #include "interpose/swap.h"
@@ -14,13 +15,28 @@ namespace {
 // `call` gives memory away or takes some that another process may have allocated.
 template <class Call>
 CUresult share(Call call) {
+  SharedEnd shared(residual_is_shared());
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = call();
   if (result != CUDA_SUCCESS || process_mode() != Mode::kActive) return result;
+  shared.ended();
   residual_shared();
   residual_settle_all();
   return result;
+}
+
+// The handle stands for the whole allocation, whichever of its addresses was given. Without memory
+// for it, what its free gives back is not waited for.
+void pointer_exported(CUdeviceptr pointer) {
+  const ErrnoGuard guard;
+  CUdeviceptr base = 0;
+  Record record;
+  if (driver.cuMemGetAddressRange_v2(&base, nullptr, pointer) != CUDA_SUCCESS ||
+      !process.records.find(RecordKind::kPointer, base, &record))
+    return;
+  record.kind = RecordKind::kExported;
+  (void)process.records.insert(record);
 }
 
 RateLimit ipc_refusals_said;
@@ -44,7 +60,11 @@ SLUICE_HOOK CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr point
     ipc_refusal_say();
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  return share([&] { return driver.cuIpcGetMemHandle(handle, pointer); });
+  return share([&] {
+    const CUresult result = driver.cuIpcGetMemHandle(handle, pointer);
+    if (result == CUDA_SUCCESS && process_mode() == Mode::kActive) pointer_exported(pointer);
+    return result;
+  });
 }
 
 SLUICE_HOOK CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle,

@@ -2,6 +2,7 @@
 // PyTorch's expandable segments and NCCL use. Only memory located on a device counts; the device is
 // the one the properties name, not the current one. Imported handles are in hooks_share.cpp.
 #include "interpose/account.h"
+#include "interpose/estimate.h"
 #include "interpose/gate.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
@@ -51,10 +52,11 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
 }
 
 // Ends a handle or a mapping; `call` is told whether it is on record. Memory from elsewhere, and
-// what others may still hold, is the residual's.
+// what other holders may keep, is the residual's.
 template <class Call, class End>
 CUresult end(Call call, End end_known) {
   bool known = true;
+  SharedEnd shared(residual_is_shared());
   {
     const AccountScope account;
     if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
@@ -62,6 +64,7 @@ CUresult end(Call call, End end_known) {
     if (!account.active() || result != CUDA_SUCCESS) return result;
     known = end_known();
   }
+  shared.ended();
   if (!known) {
     residual_settle_all();
   } else if (residual_is_shared()) {
@@ -84,7 +87,7 @@ SLUICE_HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
       [&](bool recorded) {
         known = recorded && vmm_release_begin(handle);
         const CUresult result = driver.cuMemRelease(handle);
-        if (known) vmm_release_end(handle, result == CUDA_SUCCESS);
+        if (known) known = vmm_release_end(handle, result == CUDA_SUCCESS);
         return result;
       },
       [&] { return known; });

@@ -108,13 +108,15 @@ const void* owner_of(CUfunction function) {
                                                                    : static_cast<void*>(function);
 }
 
-Late::Late(const void* owner, const char* name)
+Late::Late(const void* owner, const char* name, uint64_t least)
     : owner_(owner),
       begun_(reach_wide().since),
       question_(estimate_is_used() ? question_key(owner, name) : 0),
-      estimate_(question_ != 0 && handle_is_new(RecordKind::kFunction, question_)) {}
+      estimate_(question_ != 0 && handle_is_new(RecordKind::kFunction, question_)),
+      charged_(reach_here().device, least) {}
 
 bool Late::fits(int device) {
+  charged_.taken();
   const bool estimated_fits = estimate_.charge_late(owner_);
   Reach reach = reach_of(device);
   if (device < 0) reach = {reach_here().device, true, begun_};

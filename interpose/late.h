@@ -5,6 +5,7 @@
 
 #include "interpose/cuda_api.h"
 #include "interpose/estimate.h"
+#include "interpose/memory/least.h"
 #include "interpose/records.h"
 #include "interpose/residual.h"
 
@@ -42,7 +43,11 @@ const void* owner_of(CUfunction function);
 /// Around a call that may load: what `owner` loads late is measured or estimated, and charged.
 class Late {
  public:
-  Late(const void* owner, const char* name);
+  /// `least`: what the call takes on the current context's device at least.
+  Late(const void* owner, const char* name, uint64_t least = 0);
+  /// False: the quota has no room for that. The sentence was said, and the driver is not to be
+  /// asked.
+  bool may_ask() const { return charged_.fits(); }
   /// After it, with the device that it loads on; -1 = nobody knows. False: the tenant is above its
   /// quota for it.
   bool fits(int device);
@@ -52,6 +57,7 @@ class Late {
   const uint64_t begun_;
   const uint64_t question_;
   Estimate estimate_;
+  LeastCharge charged_;
 };
 
 /// Around a question about a function. It may be a kernel's handle, which belongs to no context:

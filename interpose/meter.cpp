@@ -103,7 +103,8 @@ void interval_learn(ContextRecord& context, const StreamRecord& stream, const Fe
   }
   const double kernels_ns =
       length_ns - static_cast<double>(fence.work.graph_ns - stream.done.graph_ns);
-  if (kernels_ns > 0) {
+  // Graphs that took less than was expected leave nothing, which says nothing of the kernels.
+  if (kernels_ns > 0 || graphs == 0) {
     context.mean_ns =
         mean_learned(context.mean_ns, kernels_ns / static_cast<double>(launches - graphs));
   }

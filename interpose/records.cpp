@@ -85,7 +85,8 @@ bool Records::find(RecordKind kind, uint64_t key, Record* out) {
 // The owner of a handle may have had the address that is a context's now.
 static bool counts_bytes(RecordKind kind) {
   return kind != RecordKind::kFunction && kind != RecordKind::kVariable &&
-         kind != RecordKind::kKernel && kind != RecordKind::kManaged;
+         kind != RecordKind::kKernel && kind != RecordKind::kManaged &&
+         kind != RecordKind::kExported && kind != RecordKind::kLibrary;
 }
 
 void Records::remove_context(const void* context, uint64_t* bytes_by_device) {

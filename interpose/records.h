@@ -23,6 +23,8 @@ enum class RecordKind : uint32_t {
   kKernel = 11,    // as kFunction, of no context; or of a context in which it was asked about
   kModule = 12,    // where it is loaded; takes nothing by itself
   kManaged = 13,   // of a kPointer that is managed memory, besides that
+  kExported = 14,  // of a kPointer that other processes may have open, besides that
+  kLibrary = 15,   // loaded with its first use: what that takes; or of a context that has used it
 };
 
 struct Record {

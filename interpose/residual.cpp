@@ -88,6 +88,10 @@ uint64_t residual_of(int device, int gpu, uint64_t used, uint64_t known) {
   return bytes > least ? bytes : least;
 }
 
+uint64_t known_on(int gpu) {
+  return process.ledger.held(static_cast<uint32_t>(gpu)) - load_relaxed(charged[gpu]);
+}
+
 // What the driver says and the known paths do not; false without a figure. `busy`: another time
 // there may be one.
 bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
@@ -95,17 +99,17 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
   for (int i = 0; i < kReadings; ++i) {
     // A caller that has reserved may have the memory already: not to be counted twice.
     if (!known_settle(device) || process.ledger.reserved(index) != 0) break;
-    const uint64_t before = process.ledger.held(index);
+    const uint64_t before = known_on(gpu);
     uint64_t used = 0;
     if (!usage_read(gpu, &used)) return false;
     // Nobody listed, as in a container, or a process that is checkpointed just now.
     if (used == 0 && contexts_on(device) != 0) return false;
     if (!known_settle(device)) break;
-    const uint64_t held = process.ledger.held(index);
-    if (held != before) continue;
+    const uint64_t known = known_on(gpu);
+    if (known != before) continue;
     // What is in host memory is held, and not on the device.
     const uint64_t out = process.account(gpu).swapped_bytes.load();
-    *bytes = residual_of(device, gpu, used, held - load_relaxed(charged[gpu]) - out);
+    *bytes = residual_of(device, gpu, used, known - out);
     return true;
   }
   *busy = true;
@@ -128,6 +132,57 @@ bool residual_read_least(int device, int gpu, uint64_t* bytes) {
     return true;
   }
   return false;
+}
+
+// Who else is on a GPU, at one moment. With its lock held.
+struct Others {
+  uint32_t count;
+  uint32_t slots[protocol::kTenantProcessesMax];
+  uint32_t pids[protocol::kTenantProcessesMax];
+  uint64_t charged[protocol::kTenantProcessesMax];
+  uint64_t used[protocol::kTenantProcessesMax];
+};
+Others others;
+Lock others_lock;
+
+uint64_t charged_on_device(const protocol::ClaimsGpu& account) {
+  const uint64_t all = account.held_bytes.load() + account.reserved_bytes.load();
+  const uint64_t out = account.swapped_bytes.load();
+  return all > out ? all - out : 0;
+}
+
+// What the tenant's other processes have by their figures and have not charged: what passed to them
+// from this process, and they have not seen yet. What is allocated or freed meanwhile may count
+// too.
+uint64_t others_uncharged(int gpu) {
+  const SystemGuard guard;
+  const LockScope scope(others_lock);
+  others.count = 0;
+  for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
+    const protocol::ClaimsSlot& slot = process.claims->slots[i];
+    const uint32_t pid = slot.pid.load();
+    if (i == process.slot || pid == 0) continue;
+    others.slots[others.count] = i;
+    others.pids[others.count] = pid;
+    others.charged[others.count++] = charged_on_device(slot.gpus[gpu]);
+  }
+  if (!usage_read_of(gpu, others.pids, others.used, others.count)) return 0;
+  uint64_t sum = 0;
+  for (uint32_t k = 0; k < others.count; ++k) {
+    const uint64_t now = charged_on_device(process.claims->slots[others.slots[k]].gpus[gpu]);
+    const uint64_t least = now < others.charged[k] ? now : others.charged[k];
+    if (others.used[k] > least) sum += others.used[k] - least;
+  }
+  return sum;
+}
+
+// What this process has no more, and another one of the tenant has not charged yet, stays charged
+// here: in between the tenant would have room for it a second time.
+uint64_t passing(int gpu, uint64_t bytes) {
+  const uint64_t before = load_relaxed(charged[gpu]);
+  if (!residual_is_shared() || bytes >= before) return 0;
+  const uint64_t gone = before - bytes, uncharged = others_uncharged(gpu);
+  return uncharged < gone ? uncharged : gone;
 }
 
 // How far the tenant is above its quota.
@@ -185,9 +240,9 @@ uint64_t excess_of(const Reach& reach, int device, int gpu, bool read) {
 struct Settled {
   bool too_much;
   bool busy;  // where the caller may have taken something
-  // Busy, or a figure that was larger than before. A driver that gives memory of a pool back says
-  // so of the pool and of the process one after the other: what was read in between must be read
-  // again.
+  // Busy, a figure that was larger than before, or memory that passes to another process. A driver
+  // that gives memory of a pool back says so of the pool and of the process one after the other:
+  // what was read in between must be read again.
   bool read_again;
 };
 
@@ -197,12 +252,15 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
   // What has grown out of the caller's reach is somebody else's: it is there.
   if (!reaches(reach, device)) above = Above::kCharged;
   const SystemGuard guard;
-  bool too_much = false, busy = false, grown = false;
+  bool too_much = false, busy = false, grown = false, passes = false;
   uint64_t bytes = 0;
   const bool alone = accounts_pause_for(patience_ns);
   if (alone) {
     if (residual_read(device, gpu, &bytes, &busy)) {
       grown = bytes > load_relaxed(charged[gpu]);
+      const uint64_t on_the_way = passing(gpu, bytes);
+      passes = on_the_way != 0;
+      bytes += on_the_way;
       too_much = !charge_to(gpu, bytes, above, false);
     }
   } else {
@@ -218,7 +276,7 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
     if (too_much) charge_refused(gpu, unasked);
   }
   accounts_resume();
-  return {too_much, busy && reaches(reach, device), busy || grown};
+  return {too_much, busy && reaches(reach, device), busy || grown || passes};
 }
 
 // Calls from within another hook, and of processes whose memory is not accounted, do not settle.
@@ -270,7 +328,42 @@ uint64_t others_sum() {
   return sum;
 }
 
+// A number that changes when another process of the tenant comes or goes.
+uint64_t others_present() {
+  uint64_t sum = 1;
+  const uint32_t used = process.claims->slots_used.load();
+  for (uint32_t i = 0; i < used && i < protocol::kTenantProcessesMax; ++i) {
+    if (i != process.slot) sum = (sum ^ process.claims->slots[i].pid.load()) * 0x9E3779B97F4A7C15u;
+  }
+  return sum;
+}
+
+// What was read last since processes came or went.
+struct Uncharged {
+  uint64_t present;  // others_present() when all was charged; 0 = never
+  uint64_t read_ns;
+  uint64_t bytes;
+};
+Uncharged uncharged[kTenantGpusMax];
+// Allocations in between go by what was read: NVML takes about as long.
+constexpr uint64_t kUnchargedAgainNs = 2'000'000;
+
 }  // namespace
+
+uint64_t residual_uncharged(int gpu) {
+  if (process.claims->slots_used.load() <= 1 || load_relaxed(measured[gpu]) == 0) return 0;
+  Uncharged& last = uncharged[gpu];
+  const uint64_t present = others_present();
+  if (SLUICE_LIKELY(load_relaxed(last.present) == present)) return 0;
+  const uint64_t now_ns = clock_now_ns();
+  if (now_ns - load_relaxed(last.read_ns) >= kUnchargedAgainNs) {
+    const uint64_t bytes = others_uncharged(gpu);
+    store_relaxed(last.bytes, bytes);
+    store_relaxed(last.read_ns, now_ns);
+    if (bytes == 0) store_relaxed(last.present, present);
+  }
+  return load_relaxed(last.bytes);
+}
 
 void residual_take(int gpu, uint64_t bytes) {
   __atomic_add_fetch(&charged[gpu], bytes, __ATOMIC_RELAXED);
@@ -456,6 +549,8 @@ void residual_reset_after_fork() {
   memset(measured, 0, sizeof measured);
   memset(late_above, 0, sizeof late_above);
   memset(&look, 0, sizeof look);
+  memset(uncharged, 0, sizeof uncharged);
+  others_lock.reset_after_fork();
   wanted = shared = managed_seen = late_unread = residual_expected = residual_deferred = 0;
   usage_reset_after_fork();
 }

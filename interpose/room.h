@@ -1,10 +1,12 @@
-// Room on the device: an allocation that the quota allows and the driver refuses is told to the
-// broker, which may move other tenants' memory away; the thread waits for its answer (the room word
-// of broker/protocol/pages.h) and asks the driver again.
+// Allocations that the quota allows and the driver refuses. The thread tells the broker, which may
+// move other tenants' memory away, and waits for its answer (the room word of
+// broker/protocol/pages.h). If the broker has no room to give, or there is no broker, the thread
+// asks the driver again for a bounded time, as far as the tenant's guaranteed memory reaches: what
+// fills the device then is often taken back within moments, such as a load above its own quota.
 //
-// The whole attempt is made again, from its scope on: who waits is in no scope and holds no lock
-// and no bytes of the quota, so a hold of this tenant can be acknowledged meanwhile, and two who
-// wait keep nothing from each other.
+// The whole attempt is made again, from its scope on. A waiting thread is in no scope and holds no
+// lock and no bytes of the quota, so a hold of this tenant can be acknowledged meanwhile, and two
+// waiting threads keep nothing from each other.
 #pragma once
 
 #include "interpose/process.h"
@@ -23,9 +25,12 @@ class RoomWait {
 
  private:
   bool room_comes(int gpu);
+  bool promise_waits(int gpu);
 
   int gpu_ = -1;  // -1 = it was not the driver that refused
   int rounds_ = 0;
+  int retries_ = 0;        // since the broker had no room to give
+  uint64_t until_ns_ = 0;  // when they end; 0 = they have not begun
   uint32_t word_ = 0;
   uint64_t bytes_ = 0;
 };

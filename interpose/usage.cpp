@@ -90,6 +90,19 @@ bool usage_read(int gpu, uint64_t* bytes) {
   return *bytes != kNotAvailable;
 }
 
+bool usage_read_of(int gpu, const uint32_t* pids, uint64_t* bytes, uint32_t count) {
+  const SystemGuard guard;
+  const LockScope scope(lock);
+  unsigned listed_count = 0;
+  if (pid_of_nvml() == 0 || !list(gpu, &listed_count)) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    const nvmlProcessInfo_t* process_listed = listed(listed_count, pids[i]);
+    const bool told = process_listed != nullptr && process_listed->usedGpuMemory != kNotAvailable;
+    bytes[i] = told ? process_listed->usedGpuMemory : 0;
+  }
+  return true;
+}
+
 bool usage_of_gpu(int gpu, uint64_t* bytes) {
   const SystemGuard guard;
   const LockScope scope(lock);

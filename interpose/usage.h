@@ -16,6 +16,9 @@ void uuid_write(const protocol::GpuUuid& uuid, char out[41]);
 /// NVML does not know. 0 bytes also where NVML does not list the process. From a process that uses
 /// CUDA only: loads the library on first use.
 bool usage_read(int gpu, uint64_t* bytes);
+/// Writes the figures of `count` processes, by the pids that the broker knows them by, from one
+/// list; 0 for a process that NVML does not list. False as usage_read().
+bool usage_read_of(int gpu, const uint32_t* pids, uint64_t* bytes, uint32_t count);
 /// What is in use on the whole GPU, whoever uses it; false without NVML.
 bool usage_of_gpu(int gpu, uint64_t* bytes);
 /// Right before and after the making of a context, where there is no broker.

@@ -81,11 +81,26 @@ class GraphCostTest : public ::testing::Test {
   std::unique_ptr<TestBroker> broker;
 };
 
+using KernelCostTest = GraphCostTest;
+
 TEST_F(GraphCostTest, AMeasuredGraphGoesByTheBudgetLikeLaunches) {
   EXPECT_GE(fences(1, 10'000), 2u);  // alone, between two
   fences(64, 10'000);
   // 50 launches to half a millisecond, and every 64th is measured alone.
   EXPECT_LT(fences(10'000, 10'000), 10'000 / 50 + 2 * 10'000 / 64 + 50);
+}
+
+// A device whose clock does not move between two events measures 0 ns, and that is a measure.
+TEST_F(GraphCostTest, AGraphThatIsMeasuredAtNothingIsMeasured) {
+  fences(64, 0);
+  EXPECT_LT(fences(10'000, 0), 5'000u) << "as one of 2 us: not a fence for each launch";
+}
+
+TEST_F(KernelCostTest, AKernelThatIsMeasuredAtNothingIsMeasured) {
+  kernels(64, 0);
+  const auto before = fake.calls_event_record;
+  kernels(10'000, 0);
+  EXPECT_LT(fake.calls_event_record - before, 5'000u);
 }
 
 TEST_F(GraphCostTest, BusyTimeAndCountsAreExact) {
@@ -134,8 +149,6 @@ TEST_F(GraphCostTest, TheWindowCountsWhatWasLearnedAndAnUnmeasuredGraphFillsIt) 
     one_graph();
   })) << "work beside an unmeasured graph";
 }
-
-using KernelCostTest = GraphCostTest;
 
 TEST_F(KernelCostTest, TheWindowCountsWhatTheFencesSaid) {
   broker->window_set(1'000'000);

@@ -82,6 +82,11 @@ TEST_F(SoftGpuEstimateTest, WhatComesLateIsItsLibrarys) {
   variable = 0x77;
   EXPECT_EQ(cuLibraryGetGlobal(&variable, nullptr, large, "room"), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(variable, 0x77u);
+  holds(3 * kMiB, "it surely does not fit");
+  // Once the handle of a kernel is out, that is not sure any more.
+  ASSERT_EQ(cuLibraryGetKernel(&kernel, large, "store"), CUDA_SUCCESS);
+  EXPECT_EQ(cuLibraryGetGlobal(&variable, nullptr, large, "room"), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(variable, 0x77u);
   holds(69 * kMiB, "it is there");
   EXPECT_EQ(cuLibraryGetGlobal(&variable, nullptr, large, "room"), CUDA_ERROR_OUT_OF_MEMORY);
   ASSERT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);

@@ -147,6 +147,16 @@ CUlibrary library_make(size_t bytes) {
   return library;
 }
 
+// Loads the library into the current context, as a question about one of its kernels does.
+void kernel_ask(CUlibrary library) {
+  CUkernel kernel = nullptr;
+  int blocks = 0;
+  ASSERT_EQ(cuLibraryGetKernel(&kernel, library, "store"), CUDA_SUCCESS);
+  ASSERT_EQ(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &blocks, reinterpret_cast<CUfunction>(kernel), 32, 0),
+            CUDA_SUCCESS);
+}
+
 TEST_F(SoftGpuResidualTest, WhatComesLateAndDoesNotFitIsChargedAndWithheld) {
   void* const untouched = reinterpret_cast<void*>(0x77);
   for (const Late& late : kLate) {
@@ -155,17 +165,47 @@ TEST_F(SoftGpuResidualTest, WhatComesLateAndDoesNotFitIsChargedAndWithheld) {
     CUlibrary library = library_make(60 * kMiB);
     void* out = untouched;
     const uint64_t refused = broker->account().refused.load();
-    EXPECT_EQ(late.get(library, &out), CUDA_ERROR_OUT_OF_MEMORY) << late.name;
-    EXPECT_EQ(out, untouched) << late.name;
+    kernel_ask(library);
     EXPECT_EQ(broker->account().refused.load(), refused + 1) << late.name;
     holds(70 * kMiB, late.name);
-    // Another time it is there already, and withheld as long as the tenant is above its quota.
+    // It is there, and withheld as long as the tenant is above its quota.
     EXPECT_EQ(late.get(library, &out), CUDA_ERROR_OUT_OF_MEMORY) << late.name;
     EXPECT_EQ(out, untouched) << late.name;
+    holds(70 * kMiB, late.name);
     ASSERT_EQ(cuMemFree(room), CUDA_SUCCESS);
     EXPECT_EQ(late.get(library, &out), CUDA_SUCCESS) << late.name;
     EXPECT_NE(out, untouched) << late.name;
     holds(60 * kMiB, late.name);
+    ASSERT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);
+    holds(0, late.name);
+  }
+}
+
+// A kernel may have been launched since its handle was given out; the others are sure to load what
+// is not there.
+TEST_F(SoftGpuResidualTest, WhatSurelyComesLateAndDoesNotFitIsRefusedBefore) {
+  void* const untouched = reinterpret_cast<void*>(0x77);
+  for (const Late& late : {kLate[0], kLate[1]}) {
+    CUdeviceptr room = 0;
+    ASSERT_EQ(cuMemAlloc(&room, 10 * kMiB), CUDA_SUCCESS);
+    CUlibrary library = library_make(60 * kMiB);
+    void* out = untouched;
+    const uint64_t refused = broker->account().refused.load();
+    for (uint64_t i = 1; i <= 2; ++i) {
+      EXPECT_EQ(late.get(library, &out), CUDA_ERROR_OUT_OF_MEMORY) << late.name;
+      EXPECT_EQ(out, untouched) << late.name;
+      EXPECT_EQ(broker->account().refused.load(), refused + i) << late.name;
+      holds(10 * kMiB, late.name);
+    }
+    EXPECT_LE(device_peak(), kQuota) << late.name;
+    ASSERT_EQ(cuMemFree(room), CUDA_SUCCESS);
+    EXPECT_EQ(late.get(library, &out), CUDA_SUCCESS) << late.name;
+    holds(60 * kMiB, late.name);
+    // What is there is no more to be asked for.
+    ASSERT_EQ(cuMemAlloc(&room, kQuota - held()), CUDA_SUCCESS);
+    CUmodule module = nullptr;
+    EXPECT_EQ(cuLibraryGetModule(&module, library), CUDA_SUCCESS) << late.name;
+    ASSERT_EQ(cuMemFree(room), CUDA_SUCCESS);
     ASSERT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);
     holds(0, late.name);
   }
@@ -176,9 +216,7 @@ TEST_F(SoftGpuResidualTest, AHandleThatIsKnownIsGivenOutAboveTheQuota) {
   CUfunction function = nullptr;
   ASSERT_EQ(cuModuleLoadData(&module, module_text(4).c_str()), CUDA_SUCCESS);
   ASSERT_EQ(cuModuleGetFunction(&function, module, "store"), CUDA_SUCCESS);
-  CUlibrary library = library_make(69 * kMiB);
-  CUdeviceptr out = 0;
-  EXPECT_EQ(cuLibraryGetGlobal(&out, nullptr, library, "room"), CUDA_ERROR_OUT_OF_MEMORY);
+  kernel_ask(library_make(69 * kMiB));
   EXPECT_EQ(cuModuleGetFunction(&function, module, "store"), CUDA_SUCCESS);
 }
 
@@ -260,6 +298,7 @@ TEST_F(SoftGpuBusyNeighbourTest, ALoadThatDoesNotFitIsTakenBack) {
 TEST_F(SoftGpuBusyNeighbourTest, WhatComesLateAndDoesNotFitIsWithheld) {
   CUlibrary library = library_make(60 * kMiB);
   CUdeviceptr variable = 0x77;
+  kernel_ask(library);
   EXPECT_EQ(cuLibraryGetGlobal(&variable, nullptr, library, "room"), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(variable, 0x77u);
   still_busy();

@@ -1,6 +1,7 @@
 """Limits without a broker over the software GPU: SLUICE_MEMORY, and who belongs to a family."""
 import json
 import re
+import subprocess
 
 from alone_machine import WAIT_S, CheapGpu, expect, main
 from cuda_driver import NOT_PERMITTED
@@ -58,6 +59,122 @@ sys.stdin.read()
     _, err = child.communicate(timeout=WAIT_S)
     expect(out == ["0 2 7", "2 7"] and sum(held) == 0, (out, held))
     expect(err == "sluice: refused 32.0 MiB: you use 0.0 of your 20.0 MiB on GPU 0. The program sees CUDA out of memory.\n", err)
+
+
+EXPORTS = """
+import socket
+
+
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class Properties(ctypes.Structure):  # CUmemAllocationProp
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location), ("win32", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64)]
+
+
+def create(driver, mib):
+    handle, what = ctypes.c_uint64(), Properties(1, 1, Location(1, 0))  # pinned, by descriptor, on device 0
+    result = driver.library.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(mib * MIB), ctypes.byref(what),
+                                        ctypes.c_uint64(0))
+    return handle if result == SUCCESS else None
+
+
+def exported(driver, handle):
+    fd = ctypes.c_int()
+    assert driver.library.cuMemExportToShareableHandle(ctypes.byref(fd), handle, 1, ctypes.c_uint64(0)) == SUCCESS
+    return fd.value
+
+
+def imported(driver, fd):
+    handle = ctypes.c_uint64()
+    assert driver.library.cuMemImportFromShareableHandle(ctypes.byref(handle), ctypes.c_void_p(fd), 1) == SUCCESS
+    os.close(fd)
+    return handle
+
+
+def released(driver, handle):
+    assert driver.library.cuMemRelease(handle) == SUCCESS
+"""
+
+
+def expect_peak(gpu, most_mib):
+    """What the device held at most, at any moment."""
+    text = subprocess.run([gpu.arguments.ctl, "accounts", "--json", "--dir", gpu.environment["SOFTGPU_DIR"]],
+                          check=True, capture_output=True, text=True).stdout
+    peak_mib = json.loads(text)["devices"][0]["peak_bytes"] / (1 << 20)
+    expect(peak_mib <= most_mib, f"{peak_mib} MiB on the device, of {most_mib}")
+
+
+def case_exports_to_itself(gpu):
+    """Memory that a process imports from itself stays charged when its first handle is released."""
+    out, _ = gpu.run(EXPORTS + """
+driver, pieces = Driver(), []
+say(driver.context())
+while len(pieces) < 30 and (handle := create(driver, 16)):
+    pieces.append(imported(driver, exported(driver, handle)))
+    released(driver, handle)
+say(len(pieces))
+for piece in pieces: released(driver, piece)
+say(create(driver, 96) is not None)
+""", SLUICE_MEMORY="132MiB", SOFTGPU_CONTEXT="32MiB")
+    expect(out == ["0", "6", "True"], out)
+    expect_peak(gpu, 132)
+
+
+CHAIN = EXPORTS + """
+COUNT = 8
+links = [socket.socketpair() for _ in range(COUNT)]
+ready, go, end = os.pipe(), os.pipe(), os.pipe()
+children = []
+for index in range(COUNT):
+    if (child := os.fork()) != 0:
+        children.append(child)
+        continue
+    os.close(end[1])
+    driver, mine = Driver(), links[index][0]
+    assert driver.context() == SUCCESS
+    os.write(ready[1], b"x")
+    assert os.read(go[0], 1)
+    if index == 0:
+        piece = create(driver, 64)
+    else:
+        piece = imported(driver, socket.recv_fds(mine, 1, 1)[1][0])
+        mine.sendall(b"x")
+    if index + 1 < COUNT:
+        theirs = links[index + 1][1]
+        socket.send_fds(theirs, [b"x"], [exported(driver, piece)])
+        theirs.recv(1)
+        released(driver, piece)
+    while create(driver, 8): pass
+    say("full")
+    if sys.argv[1] == "stay": os.read(end[0], 1)
+    os._exit(0)
+os.close(end[0])
+for _ in range(COUNT): assert os.read(ready[0], 1)
+os.write(go[1], b"x" * COUNT)
+if sys.argv[1] == "stay":
+    sys.stdin.readline()
+    os.close(end[1])
+say([os.waitpid(child, 0)[1] for child in children])
+"""
+
+
+def case_exports_along_a_chain(gpu):
+    """Eight processes: each imports a piece from the one before, which lets go of it and takes what it can get."""
+    child = gpu.start(CHAIN, "stay", SLUICE_MEMORY="164MiB", SOFTGPU_CONTEXT="8MiB")
+    expect([child.stdout.readline() for _ in range(8)] == ["full\n"] * 8, "not all had their turn")
+    out, err = child.communicate("\n", timeout=WAIT_S)
+    expect(out == f"{[0] * 8}\n", (out, err))
+    expect_peak(gpu, 164)
+
+
+def case_exports_of_ended_processes(gpu):
+    """Each of them ends as soon as it has taken what it could get."""
+    out, err = gpu.run(CHAIN, "end", SLUICE_MEMORY="164MiB", SOFTGPU_CONTEXT="8MiB")
+    expect(out == ["full"] * 8 + [str([0] * 8)], (out, err))
+    expect_peak(gpu, 164)
 
 
 TREE = """

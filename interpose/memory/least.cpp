@@ -1,0 +1,102 @@
+// See least.h.
+#include "interpose/memory/least.h"
+
+#include "interpose/account.h"
+#include "interpose/residual.h"
+
+namespace sluice::interpose {
+
+// CUDA programming guide, "Technical Specifications per Compute Capability": a thread has no more.
+// What is asked beyond it the driver refuses.
+constexpr uint64_t kLocalMaxBytes = 512 * 1024;
+
+// What the context has taken for local memory is among the bytes that no call tells: a kernel may
+// have made the driver take more than the limit says.
+uint64_t stack_bytes_least(int device, uint64_t before, uint64_t after) {
+  const int gpu = device_gpu(device);
+  if (after <= before || after > kLocalMaxBytes || gpu < 0) return 0;
+  int processors = 0, threads = 0;
+  if (driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) !=
+          CUDA_SUCCESS ||
+      driver.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+                                  device) != CUDA_SUCCESS ||
+      processors <= 0 || threads <= 0)
+    return 0;
+  const uint64_t stacks = static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads);
+  const uint64_t all = after * stacks;
+  const uint64_t charged = residual_charged(gpu);
+  const uint64_t beyond_charged = all > charged ? all - charged : 0;
+  const uint64_t raised = all - before * stacks;
+  return raised < beyond_charged ? raised : beyond_charged;
+}
+
+bool libraries_load_at_once() {
+  CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
+  return driver.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == CU_MODULE_EAGER_LOADING;
+}
+
+namespace {
+
+uint64_t library_key(const void* library, const void* context) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
+  return reinterpret_cast<uint64_t>(library) ^ (reinterpret_cast<uint64_t>(context) * kOdd);
+}
+
+// The calling thread's current context; nullptr = none that counts.
+const void* context_here() { return reach_here().device < 0 ? nullptr : this_thread->context; }
+
+}  // namespace
+
+void library_least_set(const void* library, uint64_t bytes) {
+  const ErrnoGuard guard;
+  if (bytes != 0)
+    (void)process.records.insert(
+        Record{library_key(library, nullptr), bytes, nullptr, RecordKind::kLibrary, -1});
+}
+
+uint64_t library_use_least(const void* library) {
+  const ErrnoGuard guard;
+  Record known, used;
+  const void* const context = context_here();
+  if (context == nullptr ||
+      !process.records.find(RecordKind::kLibrary, library_key(library, nullptr), &known) ||
+      process.records.find(RecordKind::kLibrary, library_key(library, context), &used))
+    return 0;
+  return known.bytes;
+}
+
+void library_is_used(const void* library) {
+  const ErrnoGuard guard;
+  const void* const context = context_here();
+  if (library_use_least(library) == 0) return;
+  const Record used{library_key(library, context), 0, context, RecordKind::kLibrary, -1};
+  if (!process.records.insert(used)) library_least_forget(library);
+}
+
+void library_least_forget(const void* library) {
+  const ErrnoGuard guard;
+  Record known;
+  (void)process.records.remove(RecordKind::kLibrary, library_key(library, nullptr), &known);
+}
+
+LeastCharge::LeastCharge(int device, uint64_t bytes) {
+  const int gpu = bytes == 0 || process_mode() != Mode::kActive ? -1 : device_gpu(device);
+  if (gpu < 0 || process.memory_max(gpu) == 0) return;
+  const AccountScope account;
+  if (!account.active()) return;
+  fits_ = charge_reserve(device, bytes);
+  if (!fits_) return;
+  if (!residual_is_measured(gpu)) {
+    charge_abort(device, bytes);
+    return;
+  }
+  charge_commit(device, bytes);
+  residual_take(gpu, bytes);
+  device_ = device;
+}
+
+LeastCharge::~LeastCharge() {
+  if (device_ >= 0) residual_settle_device(device_);
+}
+
+}  // namespace sluice::interpose
