@@ -161,7 +161,7 @@ bool charge_room(int device, uint64_t bytes) {
   if (load_relaxed(pools_seen) != 0) pools_read_before_refusal(device);
   graph_memory_settle(device);
   uses_settle();
-  if (load_acquire(process.alone) != 0) family_sweep();
+  if (load_acquire(process.family_slot) != 0) family_sweep();
   residual_settle_deferred(device);
   return process.ledger.reserve(index, bytes, quota);
 }
@@ -170,7 +170,7 @@ bool charge_fits(int gpu, uint64_t bytes) {
   const auto index = static_cast<uint32_t>(gpu);
   const uint64_t quota = process.memory_max(gpu);
   if (process.ledger.reserve(index, bytes, quota)) return true;
-  if (load_acquire(process.alone) == 0) return false;
+  if (load_acquire(process.family_slot) == 0) return false;
   const SystemGuard guard;
   family_sweep();
   return process.ledger.reserve(index, bytes, quota);

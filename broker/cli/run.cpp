@@ -14,6 +14,7 @@
 #include "broker/cli/paths.h"
 #include "broker/cli/private_broker.h"
 #include "broker/cli/reach.h"
+#include "broker/protocol/tenant_limits.h"
 #include "config/reader/config.h"
 
 extern char** environ;
@@ -116,6 +117,9 @@ int become(const RunOptions& options, const std::string& program, const std::str
   protocol::tenant_format(admitted.tenant, admitted.key, tenant);
   run.shim = library_path("libsluice.so");
   run.tenant = tenant;
+  char limits[protocol::kTenantLimitsTextBytes];
+  protocol::tenant_limits_format(protocol::tenant_limits_of(admitted), limits);
+  run.limits = limits;
   if (socket != protocol::kSystemSocket) run.socket = socket;
   run.gpus.assign(admitted.gpus,
                   admitted.gpus + std::min(admitted.gpu_count, protocol::kTenantGpusMax));
