@@ -72,6 +72,12 @@ class Gpu:
                               check=True, capture_output=True, text=True).stdout
         return [process for device in json.loads(text)["devices"] for process in device["processes"]]
 
+    def peak_mib(self):
+        """The most memory that was ever in use on the device, of all processes together."""
+        text = subprocess.run([self.arguments.ctl, "accounts", "--json", "--dir", self.environment["SOFTGPU_DIR"]],
+                              check=True, capture_output=True, text=True).stdout
+        return json.loads(text)["devices"][0]["peak_bytes"] / (1 << 20)
+
     def busy_ns(self, pids):
         """GPU time of these processes by the device's own account, also after their end."""
         return sum(account["busy_ns"] for account in self.accounts() if account["pid"] in pids)

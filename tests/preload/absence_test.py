@@ -1,0 +1,312 @@
+"""A job's processes while their broker is away: dead, stopped, refusing, deaf, or without its socket's name. Whatever it is, the
+job's processes together keep its quota and its share, by the device's own account. Over the software GPU and a broker that can
+be told to misbehave; tests/programs/run_absence.py has the real one."""
+import os
+import shlex
+import signal
+import socket
+import sys
+import time
+
+from alone_machine import WAIT_S, WORKER, expect, main, wait_until
+from broker_test import COUNTER, MIB, Machine, Program, select_readable
+from cuda_driver import OUT_OF_MEMORY, SUCCESS
+from stand_in_broker import DRAINED, ENTRY
+
+QUOTA = 256
+CONTEXT = 32
+# Fills up, says how much it got, and keeps it until it is told to end.
+FILLER = "driver = Driver(); say(driver.context(), driver.fill())\nsys.stdin.readline()\n"
+
+
+def fillers(gpu, count, quota=QUOTA):
+    """So many new processes fill up at once. They get the quota together, to the last step of each, and not one byte more."""
+    children = [gpu.start(FILLER) for _ in range(count)]
+    taken = [child.stdout.readline().split() for child in children]
+    expect(all(len(words) == 2 for words in taken), taken)
+    expect(gpu.peak_mib() <= quota, f"{gpu.peak_mib()} MiB of {quota} on the device")
+    return children, taken
+
+
+def expect_full(gpu, count, quota=QUOTA):
+    children, taken = fillers(gpu, count, quota)
+    got = sum(int(words[1]) for words in taken if words[0] == "0")
+    contexts = CONTEXT * sum(words[0] == "0" for words in taken)
+    expect(got + contexts > quota - 10 - CONTEXT, f"{got} MiB and contexts of {contexts} are not the quota: {taken}")
+    return children
+
+
+def case_dead(gpu):
+    """Nobody has the socket's name."""
+    expect_full(gpu, 3)
+
+
+def case_refusing(gpu):
+    """The socket's file is there, and nobody listens."""
+    deaf = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    deaf.bind(gpu.socket)
+    expect_full(gpu, 3)
+
+
+def case_full_backlog(gpu):
+    """The broker accepts nobody, and its queue of connections is full."""
+    gpu.broker(QUOTA, accepts=False, backlog=0)
+    first = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    first.connect(gpu.socket)
+    expect_full(gpu, 2)
+
+
+def case_deaf(gpu):
+    """The broker accepts and reads, and never answers."""
+    gpu.broker(QUOTA, answers=False)
+    expect_full(gpu, 2)
+
+
+def case_beside_registered(gpu):
+    """The socket's name is removed while the broker serves a process: what that holds counts for the new ones, and theirs for it."""
+    gpu.broker(QUOTA)
+    program = Program(gpu)  # 60 MiB
+    os.unlink(gpu.socket)
+    try:
+        child = gpu.start(COUNTER)
+        expect(child.stdout.readline() == "0 0\n", "a new process did not start")
+        expect(program.ask("fill") > 0, "the rest")
+        child.stdin.write("allocate 10\n")
+        child.stdin.flush()
+        expect(int(child.stdout.readline()) == OUT_OF_MEMORY, "the new one took more than the rest")
+        expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device")
+        child.stdin.close()
+        child.wait(WAIT_S)
+        expect(program.ask("fill") >= 60, "what the new one had is not free")
+        expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device")
+    finally:
+        open(gpu.socket, "w").close()  # for the broker to remove
+
+
+def case_lost_together(gpu):
+    """The broker dies: the processes that it knew and new ones share one quota from the first moment on."""
+    broker = gpu.broker(QUOTA)
+    programs = [Program(gpu), Program(gpu)]  # 60 MiB each
+    broker.die()
+    fillers(gpu, 2)
+    for program in programs:
+        program.ask("launch")
+        program.ask("fill")
+    expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device")
+    expect(programs[0].ask("allocate", 10) == OUT_OF_MEMORY, "more than the quota")
+
+
+def case_killed_holders(gpu):
+    """What killed processes held, registered or not, is free for those that live."""
+    broker = gpu.broker(QUOTA)
+    programs = [Program(gpu), Program(gpu)]
+    broker.die()
+    children, _ = fillers(gpu, 1)
+    for child in (programs[0].child, *children):
+        child.kill()
+        child.wait()
+    expect(programs[1].ask("fill") >= 60, "what the dead had is not free")
+    expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device")
+
+
+def case_comes_back(gpu):
+    """Processes that began without a broker are taken in with what they hold; the quota holds before, meanwhile and afterwards."""
+    child = gpu.start(COUNTER)
+    expect(child.stdout.readline() == "0 0\n", "did not start")
+    broker = gpu.broker(QUOTA)
+    wait_until(lambda: broker.held() >= 60 * MIB, "the account at the broker")
+    expect(Program(gpu).ask("fill") > 0, "the rest")
+    child.stdin.write("allocate 10\n")
+    child.stdin.flush()
+    expect(int(child.stdout.readline()) == OUT_OF_MEMORY, "more than the quota")
+    expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device")
+
+
+def tree(gpu, *shell):
+    """A shell of the job's runs the commands; what its Python programs say, by line."""
+    environment = {**gpu.environment, "LD_PRELOAD": gpu.arguments.shim}
+    import subprocess
+    done = subprocess.run(["/bin/sh", "-c", " ".join(shell)], env=environment, capture_output=True, text=True, timeout=WAIT_S)
+    return done.stdout.splitlines()
+
+
+def python_command(code, *options):
+    return shlex.join([sys.executable, *options, "-c", f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+                       "from cuda_driver import *\nimport os, subprocess, time\n" + code])
+
+
+HOLDER = "driver = Driver(); say(driver.context(), driver.fill()); time.sleep(3)"
+
+
+def case_tree(gpu):
+    """A job's programs that a shell starts, by an exec chain and with all descriptors closed, are one tree with one quota."""
+    chain = python_command(f"os.execl('/bin/sh', 'sh', '-c', {'exec ' + python_command(HOLDER)!r})")
+    closed = python_command("subprocess.run([sys.executable, '-c', "
+                            f"'import sys; sys.path.insert(0, {os.path.dirname(__file__)!r!s})\\n'.replace('\\\\n', chr(10)) + "
+                            f"'from cuda_driver import *; import time; {HOLDER}'], close_fds=True)")
+    lines = tree(gpu, f"{chain} & {closed} & {python_command(HOLDER)} & wait")
+    expect(len(lines) == 3, lines)
+    expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device: {lines}")
+    expect(gpu.peak_mib() > QUOTA - 10 - CONTEXT, f"{gpu.peak_mib()} MiB is not the quota: {lines}")
+
+
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    os.closerange(3, 4096)
+    os.environ.clear()
+    driver = Driver()
+    say(driver.context(), driver.fill())
+    time.sleep(3)
+    os._exit(0)
+"""
+
+
+def case_forgotten_environment(gpu):
+    """Daemons that have closed everything, cleared their environment and outlive who started them keep the quota of the job."""
+    lines = tree(gpu, f"{python_command(DAEMON)}; {python_command(DAEMON)}; {python_command(HOLDER)}; sleep 1")
+    expect(len(lines) == 3, lines)
+    expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device: {lines}")
+
+
+def case_job_within_a_job(gpu):
+    """A job that is started within another has limits of its own, and not the outer one's account."""
+    inner = {"SLUICE_TENANT": "0000000000000008-0123456789abcdef"}
+    inner["SLUICE_TENANT_LIMITS"] = gpu.environment["SLUICE_TENANT_LIMITS"].replace(
+        "7-0", "8-0", 1).replace(str(QUOTA * MIB), str(128 * MIB))
+    assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in inner.items())
+    lines = tree(gpu, f"{python_command(HOLDER)} & {assignments} {python_command(HOLDER)} & wait")
+    expect(sorted(lines) == ["0 220", "0 90"], lines)
+
+
+def case_wider_by_hand(gpu):
+    """Who changes the variable within a job finds the family of the job, whose limits stay."""
+    wide = gpu.environment["SLUICE_TENANT_LIMITS"].replace(str(QUOTA * MIB), str(1024 * MIB))
+    lines = tree(gpu, f"SLUICE_TENANT_LIMITS={shlex.quote(wide)} {python_command(HOLDER)}")
+    expect(lines == ["0 220"], lines)
+
+
+def case_orphan_bound(gpu):
+    """What is left: a program that is executed with everything closed, when who started it has ended, finds no family. It keeps
+    the quota of the job, for itself and what it starts."""
+    orphan = python_command("\nif os.fork() == 0:\n    os.setsid()\n    while os.getppid() != 1 and time.sleep(0.05) is None: pass\n"
+                            "    os.closerange(3, 4096)\n"
+                            f"    os.execl('/bin/sh', 'sh', '-c', {python_command(HOLDER)!r} + ' & ' + {python_command(HOLDER)!r}"
+                            " + ' & wait')\n")
+    environment = {**gpu.environment, "LD_PRELOAD": gpu.arguments.shim}
+    import subprocess
+    with subprocess.Popen(["/bin/sh", "-c", orphan], env=environment, stdout=subprocess.PIPE, text=True) as shell:
+        filler = gpu.start(FILLER)
+        expect(filler.stdout.readline().split()[0] == "0", "did not start")
+        lines = shell.stdout.read().splitlines()
+    expect(len(lines) == 2, lines)
+    expect(gpu.peak_mib() <= 2 * QUOTA, f"{gpu.peak_mib()} MiB on the device: {lines}")
+
+
+def share_at_most(gpu, workers, percent, what):
+    """The device's account over a stretch of its own clock that does not begin before the gates have acted."""
+    pids = [worker.pid for worker in workers]
+    before_ns, begin_ns = gpu.busy_ns(pids), time.monotonic_ns()
+    time.sleep(4)
+    share = 100 * (gpu.busy_ns(pids) - before_ns) / (time.monotonic_ns() - begin_ns)
+    print(f"{what}: {percent} % asked, {share:.2f} % of the wall time on the device")
+    # A bucket saves up to five periods (100 ms of wall time), which is 2.5 % of the stretch.
+    expect(0 < share <= percent * 1.08, f"{what}: {share:.2f} % instead of {percent} %")
+
+
+def case_share_of_new(gpu):
+    """New processes of a job have its share of the GPU's time, together."""
+    gpu.limits(QUOTA, 20)
+    workers = [gpu.start(WORKER, 60) for _ in range(2)]
+    for worker in workers:
+        expect(worker.stdout.readline() == "0\n", "a worker did not start")
+    time.sleep(1)
+    share_at_most(gpu, workers, 20, "two new ones")
+
+
+def case_share_of_lost(gpu):
+    """A job that had the whole GPU under its broker has its share without it, and the processes that begin then are in it."""
+    gpu.limits(QUOTA, 20)
+    broker = gpu.broker(QUOTA, percent=20)
+    old = gpu.start(WORKER, 90)
+    expect(old.stdout.readline() == "0\n", "a worker did not start")
+    broker.die()
+    new = gpu.start(WORKER, 90)
+    expect(new.stdout.readline() == "0\n", "a worker did not start")
+    time.sleep(4)  # more than the grace
+    share_at_most(gpu, [old, new], 20, "one that was registered and a new one")
+    again = gpu.broker(QUOTA, percent=20)
+    wait_until(lambda: again.registrations == 2, "both registered")
+    pids = [old.pid, new.pid]
+    before_ns, begin_ns = gpu.busy_ns(pids), time.monotonic_ns()
+    wait_until(lambda: gpu.busy_ns(pids) - before_ns > 0.3 * (time.monotonic_ns() - begin_ns), "the open lease of the new broker")
+
+
+def case_share_unannounced(gpu):
+    """A program that nobody announced, and that a broker knew, keeps its share by itself."""
+    del gpu.environment["SLUICE_TENANT"]
+    broker = gpu.broker(QUOTA, percent=20)
+    old = gpu.start(WORKER, 60)
+    expect(old.stdout.readline() == "0\n", "a worker did not start")
+    broker.die()
+    time.sleep(4)  # more than the grace
+    share_at_most(gpu, [old], 20, "one that nobody announced")
+
+
+KERNEL_MS = 200
+FLOOD = """
+driver = Driver()
+say(driver.context() or driver.load("long") or driver.launch("long") or driver.synchronize())
+sys.stdin.readline()
+for _ in range(500):
+    os.write(1, b"." if driver.launch("long") == SUCCESS else b"!")
+os._exit(0)
+"""
+
+
+def expect_short_drain(gpu, child):
+    """The program launches as fast as it is let. What is in flight stays short all the time, and so does the broker's first drain."""
+    os.set_blocking(child.stdout.fileno(), False)
+    child.stdin.write("\n")
+    child.stdin.flush()
+    launched = b""
+    begin_ns = gpu.busy_ns([child.pid])
+
+    def in_flight_ms():
+        nonlocal launched
+        launched += os.read(child.stdout.fileno(), 4096) if select_readable(child.stdout) else b""
+        return len(launched) * KERNEL_MS - (gpu.busy_ns([child.pid]) - begin_ns) / 1e6
+
+    most = 0
+    while gpu.busy_ns([child.pid]) - begin_ns < 15 * KERNEL_MS * 1e6:
+        most = max(most, in_flight_ms())
+    print(f"at most {most:.0f} ms in flight, in kernels of {KERNEL_MS} ms")
+    expect(b"!" not in launched, "a launch failed")
+    expect(most <= 8 * KERNEL_MS, f"{most:.0f} ms in flight, in kernels of {KERNEL_MS} ms")
+    again = gpu.broker(QUOTA, is_open=False)
+    wait_until(lambda: DRAINED in again.notes, "the drain")
+
+
+def case_backlog_of_new(gpu):
+    """A process that found no broker is bounded in flight as under contention."""
+    gpu.environment["SOFTGPU_TIMED"] = f"long={KERNEL_MS}ms/skip"
+    child = gpu.start(FLOOD)
+    expect(child.stdout.readline() == "0\n", "did not start")
+    expect_short_drain(gpu, child)
+
+
+def case_backlog_of_lost(gpu):
+    """So is one whose broker gave it a window without a bound, and went away."""
+    gpu.environment["SOFTGPU_TIMED"] = f"long={KERNEL_MS}ms/skip"
+    broker = gpu.broker(QUOTA)
+    broker.lease.put(ENTRY + 40, "Q", 0)  # window_ns
+    child = gpu.start(FLOOD)
+    expect(child.stdout.readline() == "0\n", "did not start")
+    broker.gate(False)
+    wait_until(lambda: DRAINED in broker.notes, "the drain")
+    broker.die()  # the gate opens after the grace
+    expect_short_drain(gpu, child)
+
+
+if __name__ == "__main__":
+    main(globals(), Machine)
