@@ -137,6 +137,7 @@ void alone_learn() {
   admitted.exclusive = lease.tenant_class == TenantClass::kExclusive;
   admitted.memory_max_bytes = lease.gpus[0].memory_max_bytes;
   admitted.sm_percent = lease_percent();
+  admitted.context_bytes = lease.gpus[0].context_bytes;
   admitted.gpu_count = process.gpu_count;
   for (uint32_t i = 0; i < process.gpu_count; ++i) admitted.gpus[i] = lease.gpus[i].gpu;
   family_learn(admitted);

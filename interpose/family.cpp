@@ -39,6 +39,7 @@ struct Family {
   JoinKey key;
   Limits own;                 // what the founder was started with
   Limits limits;              // what is kept without a broker
+  uint64_t context_bytes;     // what a context takes by the broker; 0 = unknown
   AtomicU32 knows_tenant;     // `limits` are the tenant's as well
   AtomicU32 exclusive;        // the GPUs are the tenant's alone
   pthread_mutex_t gpus_lock;  // robust; held while limits or GPUs of the lease page are changed
@@ -348,6 +349,7 @@ int gpu_add(const GpuUuid& uuid) {
   if (found >= 0 || count >= kTenantGpusMax) return found;
   LeaseEntry& entry = lease().gpus[count];
   entry.gpu = uuid;
+  entry.context_bytes = family().context_bytes;
   entry_limit(entry);
   const uint32_t exclusive = family().exclusive.load() != 0 ? kLeaseExclusive : 0;
   entry.lease.store(lease_word(1, kLeaseOpen | exclusive));
@@ -392,6 +394,7 @@ void family_learn(const TenantLimits& admitted) {
   limits.memory_bytes = admitted.memory_max_bytes;
   limits.sm_percent = admitted.sm_percent;
   limits_lower(limits);
+  family().context_bytes = admitted.context_bytes;
   for (uint32_t i = 0; i < admitted.gpu_count && i < kTenantGpusMax; ++i) {
     (void)gpu_add(admitted.gpus[i]);
   }

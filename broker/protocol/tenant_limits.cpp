@@ -9,6 +9,7 @@ namespace {
 
 constexpr char kMemoryWord[] = " memory=";
 constexpr char kSmWord[] = " sm=";
+constexpr char kContextWord[] = " context=";
 constexpr char kGpusWord[] = " gpus=";
 constexpr char kExclusiveWord[] = " exclusive";
 constexpr std::size_t kTenantDigits = kTenantTextBytes - 1;
@@ -82,7 +83,8 @@ void tenant_limits_format(const TenantLimits& limits, char out[kTenantLimitsText
   tenant_format(limits.tenant, limits.key, out);
   char* at = limits_put(out + kTenantDigits, kMemoryWord);
   at = limits_put(limits_put_number(at, limits.memory_max_bytes), kSmWord);
-  at = limits_put(limits_put_number(at, limits.sm_percent), kGpusWord);
+  at = limits_put(limits_put_number(at, limits.sm_percent), kContextWord);
+  at = limits_put(limits_put_number(at, limits.context_bytes), kGpusWord);
   for (std::uint32_t i = 0; i < limits.gpu_count && i < kTenantGpusMax; ++i) {
     if (i > 0) *at++ = ',';
     for (const std::uint8_t byte : limits.gpus[i].bytes) {
@@ -104,7 +106,8 @@ bool tenant_limits_parse(const char* text, TenantLimits* out) {
   std::uint64_t percent = 0;
   const char* at = limits_skip(text + kTenantDigits, kMemoryWord);
   at = limits_skip(limits_take_number(at, &out->memory_max_bytes), kSmWord);
-  at = limits_skip(limits_take_number(at, &percent), kGpusWord);
+  at = limits_skip(limits_take_number(at, &percent), kContextWord);
+  at = limits_skip(limits_take_number(at, &out->context_bytes), kGpusWord);
   if (at == nullptr || percent < 1 || percent > 100) return false;
   out->sm_percent = static_cast<std::uint32_t>(percent);
   do {

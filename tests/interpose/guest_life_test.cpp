@@ -84,7 +84,7 @@ TEST_F(GuestTest, WithoutItsBrokerATenantOfUnknownLimitsWaits) {
     path = gone.path();
   }
   for (const char* text : {"", "0000000000000008-0123456789abcdef memory=1 sm=1 gpus=00",
-                           "0000000000000007-0123456789abcdef memory=10485760 sm=100"}) {
+                           "0000000000000007-0123456789abcdef memory=10485760 sm=100 context=0"}) {
     setenv(kTenantLimitsVariable, text, 1);
     int lines[2];
     ASSERT_EQ(pipe(lines), 0);

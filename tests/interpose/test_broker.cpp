@@ -107,6 +107,7 @@ void TestBroker::limits_set(std::uint64_t memory_bytes, std::uint32_t sm_percent
   limits.key = 0x0123456789abcdef;
   limits.memory_max_bytes = memory_bytes;
   limits.sm_percent = sm_percent;
+  limits.context_bytes = lease_->gpus[0].context_bytes;
   limits.gpu_count = lease_->gpu_count;
   for (std::uint32_t i = 0; i < limits.gpu_count; ++i) limits.gpus[i] = lease_->gpus[i].gpu;
   char text[kTenantLimitsTextBytes];

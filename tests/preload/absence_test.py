@@ -3,8 +3,8 @@ job's processes together keep its quota and its share, by the device's own accou
 be told to misbehave; tests/programs/run_absence.py has the real one."""
 import os
 import shlex
-import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -14,6 +14,43 @@ from cuda_driver import OUT_OF_MEMORY, SUCCESS
 from stand_in_broker import DRAINED, ENTRY
 
 QUOTA = 256
+LIMITS = "/memfd:sluice-limits"
+
+
+class Job(Machine):
+    """The programs that a case starts are children of one that was executed under the shim, as those of `sluice run` are."""
+
+    def __init__(self, arguments):
+        super().__init__(arguments)
+        self.context = CONTEXT
+        self.limits(QUOTA)
+
+    def broker(self, memory=QUOTA, **how):
+        return super().broker(memory, context=CONTEXT * MIB, **how)
+
+    def start(self, code, *words, **variables):
+        if "SLUICE_TENANT" not in self.environment:
+            return super().start(code, *words, **variables)
+        if not hasattr(self, "limits_fd"):
+            self.limits_fd = self.family()
+        return super().start(code, *words, pass_fds=[self.limits_fd], **variables)
+
+    def family(self):
+        """A descriptor of what the job's processes share."""
+        root = subprocess.Popen(["sleep", "600"], env={**self.environment, "LD_PRELOAD": self.arguments.shim})
+        self.children.append(root)
+        folder = f"/proc/{root.pid}/fd"
+
+        def found():
+            for name in os.listdir(folder):
+                if os.readlink(f"{folder}/{name}").startswith(LIMITS):
+                    return f"{folder}/{name}"
+            return None
+
+        wait_until(found, "the family of the job's first program")
+        return os.open(found(), os.O_RDWR)
+
+
 CONTEXT = 32
 # Fills up, says how much it got, and keeps it until it is told to end.
 FILLER = "driver = Driver(); say(driver.context(), driver.fill())\nsys.stdin.readline()\n"
@@ -114,7 +151,7 @@ def case_comes_back(gpu):
     child = gpu.start(COUNTER)
     expect(child.stdout.readline() == "0 0\n", "did not start")
     broker = gpu.broker(QUOTA)
-    wait_until(lambda: broker.held() >= 60 * MIB, "the account at the broker")
+    wait_until(lambda: broker.held() >= (60 + CONTEXT) * MIB, "the account at the broker")
     expect(Program(gpu).ask("fill") > 0, "the rest")
     child.stdin.write("allocate 10\n")
     child.stdin.flush()
@@ -122,35 +159,12 @@ def case_comes_back(gpu):
     expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device")
 
 
-def tree(gpu, *shell):
-    """A shell of the job's runs the commands; what its Python programs say, by line."""
-    environment = {**gpu.environment, "LD_PRELOAD": gpu.arguments.shim}
-    import subprocess
-    done = subprocess.run(["/bin/sh", "-c", " ".join(shell)], env=environment, capture_output=True, text=True, timeout=WAIT_S)
-    return done.stdout.splitlines()
-
-
-def python_command(code, *options):
-    return shlex.join([sys.executable, *options, "-c", f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
-                       "from cuda_driver import *\nimport os, subprocess, time\n" + code])
-
-
-HOLDER = "driver = Driver(); say(driver.context(), driver.fill()); time.sleep(3)"
-
-
-def case_tree(gpu):
-    """A job's programs that a shell starts, by an exec chain and with all descriptors closed, are one tree with one quota."""
-    chain = python_command(f"os.execl('/bin/sh', 'sh', '-c', {'exec ' + python_command(HOLDER)!r})")
-    closed = python_command("subprocess.run([sys.executable, '-c', "
-                            f"'import sys; sys.path.insert(0, {os.path.dirname(__file__)!r!s})\\n'.replace('\\\\n', chr(10)) + "
-                            f"'from cuda_driver import *; import time; {HOLDER}'], close_fds=True)")
-    lines = tree(gpu, f"{chain} & {closed} & {python_command(HOLDER)} & wait")
-    expect(len(lines) == 3, lines)
-    expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device: {lines}")
-    expect(gpu.peak_mib() > QUOTA - 10 - CONTEXT, f"{gpu.peak_mib()} MiB is not the quota: {lines}")
-
-
-DAEMON = """
+# Programs of a tree, by name: in each, HERE is how the others are started.
+PROGRAMS = {
+    "holder": "driver = Driver(); say(driver.context(), driver.fill()); time.sleep(3)",
+    "chain": "os.execv('/bin/sh', ['sh', '-c', f'exec {HERE}/holder'])",
+    "closed": "subprocess.run([f'{HERE}/holder'], close_fds=True)",
+    "daemon": """
 if os.fork() == 0:
     os.setsid()
     os.closerange(3, 4096)
@@ -159,12 +173,41 @@ if os.fork() == 0:
     say(driver.context(), driver.fill())
     time.sleep(3)
     os._exit(0)
-"""
+""",
+    "orphan": """
+if os.fork() == 0:
+    os.setsid()
+    while os.path.exists(f'/proc/{sys.argv[1]}/exe'): time.sleep(0.05)
+    os.closerange(3, 4096)
+    os.execv('/bin/sh', ['sh', '-c', f'{HERE}/holder & {HERE}/holder & wait'])
+""",
+}
+
+
+def tree(gpu, script):
+    """A shell of the job's runs the script, in whose words `@` stands for a program of PROGRAMS. What they say, by line."""
+    for name, code in PROGRAMS.items():
+        path = gpu.directory / name
+        path.write_text(f"#!{sys.executable}\nimport sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})\n"
+                        f"from cuda_driver import *\nimport os, subprocess, time\nHERE = {str(gpu.directory)!r}\n{code}\n")
+        path.chmod(0o755)
+    environment = {**gpu.environment, "LD_PRELOAD": gpu.arguments.shim}
+    done = subprocess.run(["/bin/sh", "-c", script.replace("@", f"{gpu.directory}/")], env=environment, capture_output=True,
+                          text=True, timeout=WAIT_S)
+    return done.stdout.splitlines()
+
+
+def case_tree(gpu):
+    """A job's programs that a shell starts, by an exec chain and with all descriptors closed, are one tree with one quota."""
+    lines = tree(gpu, "@chain & @closed & @holder & wait")
+    expect(len(lines) == 3, lines)
+    expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device: {lines}")
+    expect(gpu.peak_mib() > QUOTA - 10 - CONTEXT, f"{gpu.peak_mib()} MiB is not the quota: {lines}")
 
 
 def case_forgotten_environment(gpu):
     """Daemons that have closed everything, cleared their environment and outlive who started them keep the quota of the job."""
-    lines = tree(gpu, f"{python_command(DAEMON)}; {python_command(DAEMON)}; {python_command(HOLDER)}; sleep 1")
+    lines = tree(gpu, "@daemon; @daemon; @holder; sleep 1")
     expect(len(lines) == 3, lines)
     expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device: {lines}")
 
@@ -175,32 +218,29 @@ def case_job_within_a_job(gpu):
     inner["SLUICE_TENANT_LIMITS"] = gpu.environment["SLUICE_TENANT_LIMITS"].replace(
         "7-0", "8-0", 1).replace(str(QUOTA * MIB), str(128 * MIB))
     assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in inner.items())
-    lines = tree(gpu, f"{python_command(HOLDER)} & {assignments} {python_command(HOLDER)} & wait")
+    lines = tree(gpu, f"@holder & {assignments} @holder & wait")
     expect(sorted(lines) == ["0 220", "0 90"], lines)
 
 
 def case_wider_by_hand(gpu):
-    """Who changes the variable within a job finds the family of the job, whose limits stay."""
+    """A program that changes the variable within a job finds the family of the job, whose limits stay."""
     wide = gpu.environment["SLUICE_TENANT_LIMITS"].replace(str(QUOTA * MIB), str(1024 * MIB))
-    lines = tree(gpu, f"SLUICE_TENANT_LIMITS={shlex.quote(wide)} {python_command(HOLDER)}")
+    lines = tree(gpu, f"SLUICE_TENANT_LIMITS={shlex.quote(wide)} @holder")
     expect(lines == ["0 220"], lines)
 
 
 def case_orphan_bound(gpu):
-    """What is left: a program that is executed with everything closed, when who started it has ended, finds no family. It keeps
-    the quota of the job, for itself and what it starts."""
-    orphan = python_command("\nif os.fork() == 0:\n    os.setsid()\n    while os.getppid() != 1 and time.sleep(0.05) is None: pass\n"
-                            "    os.closerange(3, 4096)\n"
-                            f"    os.execl('/bin/sh', 'sh', '-c', {python_command(HOLDER)!r} + ' & ' + {python_command(HOLDER)!r}"
-                            " + ' & wait')\n")
-    environment = {**gpu.environment, "LD_PRELOAD": gpu.arguments.shim}
-    import subprocess
-    with subprocess.Popen(["/bin/sh", "-c", orphan], env=environment, stdout=subprocess.PIPE, text=True) as shell:
-        filler = gpu.start(FILLER)
-        expect(filler.stdout.readline().split()[0] == "0", "did not start")
-        lines = shell.stdout.read().splitlines()
-    expect(len(lines) == 2, lines)
-    expect(gpu.peak_mib() <= 2 * QUOTA, f"{gpu.peak_mib()} MiB on the device: {lines}")
+    """What is left: a program that is executed with everything closed, after those that started it have ended, finds no family.
+    It keeps the quota of the job, for itself and what it starts."""
+    job = gpu.start(FILLER)
+    expect(job.stdout.readline().split()[0] == "0", "did not start")
+    tree(gpu, "@orphan $$ > @said 2>&1")
+    said = gpu.directory / "said"
+    wait_until(lambda: len(said.read_text().splitlines()) >= 2 and "0 " in said.read_text(), "the orphans")
+    wait_until(lambda: said.read_text().count("refused") + said.read_text().count("may not use") >= 1, "the quota")
+    print(said.read_text())
+    time.sleep(1)
+    expect(QUOTA < gpu.peak_mib() <= 2 * QUOTA, f"{gpu.peak_mib()} MiB on the device")
 
 
 def share_at_most(gpu, workers, percent, what):
@@ -309,4 +349,4 @@ def case_backlog_of_lost(gpu):
 
 
 if __name__ == "__main__":
-    main(globals(), Machine)
+    main(globals(), Job)

@@ -54,10 +54,10 @@ class Gpu:
                     stream.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def start(self, code, *words, shim=None, **variables):
+    def start(self, code, *words, shim=None, pass_fds=(), **variables):
         environment = {**self.environment, "LD_PRELOAD": shim or self.arguments.shim, **variables}
         child = cuda_driver.python(code, *words, env=environment, text=True, stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=pass_fds)
         self.children.append(child)
         return child
 

@@ -24,6 +24,7 @@ class Machine(Gpu):
         self.socket = self.environment["SLUICE_SOCKET"]
         self.policy_file = self.directory / "shim.conf"
         self.environment.update(SLUICE_TENANT=TENANT, SLUICE_TEST_POLICY=str(self.policy_file))
+        self.context = 0  # what the broker says that one takes, MiB
         self.limits(256)
         self.brokers = []
 
@@ -35,7 +36,7 @@ class Machine(Gpu):
 
     def limits(self, memory, percent=100):
         """What `sluice run` says that the tenant was admitted with."""
-        self.environment["SLUICE_TENANT_LIMITS"] = f"{TENANT} memory={memory * MIB} sm={percent} gpus={self.uuid.hex()}"
+        self.environment["SLUICE_TENANT_LIMITS"] = f"{TENANT} memory={memory * MIB} sm={percent} context={self.context * MIB} gpus={self.uuid.hex()}"
 
     def broker(self, memory=200, **how):
         self.brokers.append(StandInBroker(self.socket, self.uuid, memory * MIB, **how))
@@ -91,7 +92,7 @@ def case_keep(gpu):
             gpu.policy(*lines)
         out, err = gpu.run(LOOK)
         expect(out == ["0 220"], out)  # of 256 MiB less the context
-        expect(err == f"sluice: no broker answers at {gpu.socket}{KEPT}", err)
+        expect(err.startswith(f"sluice: no broker answers at {gpu.socket}{KEPT}"), err)
 
 
 def case_open(gpu):
@@ -378,14 +379,14 @@ def case_never_accepts(gpu):
     first = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     first.connect(gpu.socket)
     out, err = gpu.run(LOOK)
-    expect(out == ["0 220"] and err.endswith(KEPT), (out, err))
+    expect(out == ["0 220"] and KEPT in err, (out, err))
 
 
 def case_never_answers(gpu):
     """A broker that accepts and reads, and never answers."""
     gpu.broker(200, answers=False)
     out, err = gpu.run(LOOK)
-    expect(out == ["0 220"] and err.endswith(KEPT), (out, err))
+    expect(out == ["0 220"] and KEPT in err, (out, err))
     gpu.policy("missing_broker = static", "memory = 150MiB")
     expect(gpu.run(LOOK)[0] == ["0 110"], "not limited")  # less the context
 

@@ -36,11 +36,11 @@ class Page:
 
 class StandInBroker:
     def __init__(self, path, uuid, memory=0, tenant_class=BATCH, accepts=True, answers=True, backlog=8, percent=100,
-                 is_open=True):
+                 is_open=True, context=0):
         self.path = str(path)
         self.lease, self.claims = Page("lease", LEASE_BYTES), Page("claims", CLAIMS_BYTES)
         self.lease.put(0, "IHBBQII", LEASE_MAGIC, VERSION, tenant_class, 0, 7, 1, os.getpid())
-        self.lease.put(ENTRY, "16sQQQQQ", uuid, memory, memory, 0, 0, 1_000_000)
+        self.lease.put(ENTRY, "16sQQQQQ", uuid, memory, memory, context, 0, 1_000_000)
         self.lease.put(ENTRY + 64, "I", percent)
         self.claims.put(0, "IHHII", CLAIMS_MAGIC, VERSION, 0, 128, 1)
         self.epoch = 0
