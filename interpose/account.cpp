@@ -172,7 +172,7 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   if (has_pools) pools_read_before_refusal(device);
   graph_memory_settle(device);
   uses_settle();
-  if (load_acquire(process.alone) != 0) family_sweep();
+  if (load_acquire(process.family_slot) != 0) family_sweep();
   residual_settle_deferred(device);
   if (residual_is_shared()) shared_kept_look(device);
   if (fits()) return true;
@@ -228,11 +228,11 @@ bool charge_within(int device) {
 }
 
 bool charge_fits(int gpu, uint64_t bytes) {
-  if (reserve(gpu, bytes)) return true;
-  if (load_acquire(process.alone) == 0) return false;
+  if (charge_try_reserve(gpu, bytes)) return true;
+  if (load_acquire(process.family_slot) == 0) return false;
   const SystemGuard guard;
   family_sweep();
-  return reserve(gpu, bytes);
+  return charge_try_reserve(gpu, bytes);
 }
 
 CUresult context_fault() {

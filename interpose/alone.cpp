@@ -20,45 +20,59 @@ namespace {
 constexpr uint64_t kGateSliceNs = 50'000'000;
 
 constinit Limits own_limits;
-constinit OwnShare share_storage{};
-// Where the narrower share is this process's alone.
+enum Which : int { kOfFamily, kOfProcess };
+constinit OwnShare shares[kOwnShares];  // percent 0 = it is not asked for
 constinit ShareBucket private_buckets[kTenantGpusMax];
 constinit AtomicU32 private_gates[kTenantGpusMax];
 ShareUse family_uses[kTenantGpusMax];
-ShareUse own_uses[kTenantGpusMax];
+ShareUse own_uses[kOwnShares][kTenantGpusMax];
+
+FamilyTenant tenant_of_process() {
+  FamilyTenant tenant;
+  if (!link_tenant(&tenant.id, &tenant.key)) return FamilyTenant{};
+  return tenant;
+}
 
 bool family_enter(const char** fault) {
-  if (family_find(own_limits.any() ? FamilyFind::kOwnAndAncestors : FamilyFind::kOwn) ||
-      family_found(own_limits)) {
-    return true;
-  }
+  if (alone_family()) return true;
   *fault =
       "the kernel gives no memory to keep its limits in (memfd_create); raise the limit on "
       "open files, or use a broker";
   return false;
 }
 
-void share_private() {
-  share_storage.percent = own_limits.sm_percent;
-  for (uint32_t i = 0; i < kTenantGpusMax; ++i) {
-    private_gates[i].store(lease_word(1, kLeaseOpen));
-    share_storage.buckets[i] = &private_buckets[i];
-    share_storage.gates[i] = &private_gates[i];
-  }
-  store_release(own_share, &share_storage);
+void share_set(Which which, uint32_t percent) {
+  store_release(shares[which].percent, percent);
+  if (load_relaxed(own_share) == nullptr) store_release(own_share, shares);
 }
 
-// The bucket that the whole family has together, beside a broker's lease.
-bool share_common() {
-  share_storage.percent = family_limits().sm_percent;
+void share_private(uint32_t percent) {
+  for (uint32_t i = 0; i < kTenantGpusMax; ++i) {
+    private_gates[i].store(lease_word(1, kLeaseOpen));
+    shares[kOfProcess].buckets[i] = &private_buckets[i];
+    store_release(shares[kOfProcess].gates[i], &private_gates[i]);
+  }
+  share_set(kOfProcess, percent);
+}
+
+// The bucket that the whole family has together, beside a broker's lease. False: the family has no
+// room for these GPUs.
+bool share_common(uint32_t percent) {
   for (uint32_t i = 0; i < process.gpu_count; ++i) {
     const int gpu = family_gpu(process.lease->gpus[i].gpu);
     if (gpu < 0) return false;
-    share_storage.buckets[i] = &family_bucket(gpu);
-    share_storage.gates[i] = &family_gate(gpu);
+    shares[kOfFamily].buckets[i] = &family_bucket(gpu);
+    store_release(shares[kOfFamily].gates[i], &family_gate(gpu));
   }
-  store_release(own_share, &share_storage);
+  share_set(kOfFamily, percent);
   return true;
+}
+
+// The tenant's share of a GPU's time by its lease page. An exclusive tenant's is not divided.
+uint32_t lease_percent() {
+  const uint32_t percent = process.lease->gpus[0].sm_percent;
+  const bool exclusive = process.lease->tenant_class == TenantClass::kExclusive;
+  return exclusive || percent < 1 || percent > 100 ? 100 : percent;
 }
 
 // Whether an entry of the environment gives the variable a value.
@@ -95,13 +109,38 @@ extern "C" SLUICE_AT_LOAD void sluice_load(int, char**, char** environment) {
   if (!given.limits && !given.tenant) return;
   const ErrnoGuard guard;
   link_origin_keep();
-  if (!given.limits) return;
   stderr_remember_before();
   Limits limits;
   Line fault;
   // What is wrong is said when it matters, at the first CUDA call.
-  if (!link_limits(&limits, &fault) || !limits.any()) return;
-  if (!family_find(FamilyFind::kOwnAndAncestors)) (void)family_found(limits);
+  const bool own = link_limits(&limits, &fault) && limits.any();
+  if (!own && tenant_of_process().id == 0) return;
+  if (own) own_limits = limits;
+  (void)alone_family();
+}
+
+bool alone_family() {
+  const FamilyTenant tenant = tenant_of_process();
+  const bool founds = own_limits.any() || tenant.id != 0;
+  const auto where = founds ? FamilyFind::kOwnAndAncestors : FamilyFind::kOwn;
+  if (!family_find(where, tenant) && !family_found(own_limits, tenant)) return false;
+  TenantLimits admitted;
+  if (link_tenant_limits(&admitted)) family_learn(admitted);
+  return true;
+}
+
+void alone_learn() {
+  if (!link_has_tenant() || process.gpu_count == 0) return;
+  if (!alone_family() || family_knows_tenant()) return;
+  TenantLimits admitted{};
+  const LeasePage& lease = *process.lease;
+  admitted.exclusive = lease.tenant_class == TenantClass::kExclusive;
+  admitted.memory_max_bytes = lease.gpus[0].memory_max_bytes;
+  admitted.sm_percent = lease_percent();
+  admitted.context_bytes = lease.gpus[0].context_bytes;
+  admitted.gpu_count = process.gpu_count;
+  for (uint32_t i = 0; i < process.gpu_count; ++i) admitted.gpus[i] = lease.gpus[i].gpu;
+  family_learn(admitted);
 }
 
 void limits_set(const Limits& limits) {
@@ -111,7 +150,9 @@ void limits_set(const Limits& limits) {
 
 const Limits& limits_own() { return own_limits; }
 
-bool alone_wanted() { return own_limits.any() || family_find(FamilyFind::kOwn); }
+bool alone_wanted() {
+  return own_limits.any() || (!link_has_tenant() && family_find(FamilyFind::kOwn, FamilyTenant{}));
+}
 
 bool alone_enter(const char** fault) {
   if (!family_enter(fault)) return false;
@@ -125,23 +166,6 @@ bool alone_enter(const char** fault) {
   }
   store_release(process.alone, 1u);
   return shares_begin(fault);
-}
-
-int alone_take(const GpuUuid* gpus, uint32_t count, const char** fault) {
-  if (!family_enter(fault)) return -1;
-  // In the broker's order, which threads of the program may have in mind.
-  for (uint32_t i = 0; i < count; ++i) {
-    if (family_gpu(gpus[i]) != static_cast<int>(i)) {
-      *fault = "the broker is gone, and its GPUs are not those of the limits without one";
-      return -1;
-    }
-  }
-  const int slot = family_slot_take();
-  if (slot < 0) {
-    *fault = "the broker is gone, and all 128 places for processes are taken";
-    return -1;
-  }
-  return alone_enter(fault) ? slot : -1;
 }
 
 static bool others_in_flight(int gpu) {
@@ -172,22 +196,28 @@ bool share_lets_through(ShareGate which, int gpu, uint32_t word) {
   return patience_ends(patience, seen, clock_now_ns());
 }
 
-static bool own_share_open(int gpu) {
-  const AtomicU32* gate = load_acquire(share_storage.gates[gpu]);
-  return load_acquire(own_share) == nullptr || gate == nullptr || (gate->load() & kLeaseOpen) != 0;
+// The gate of a share that keeps launches on the GPU out; nullptr = none does.
+static const AtomicU32* own_share_closed(int gpu, uint32_t* word) {
+  if (load_acquire(own_share) == nullptr) return nullptr;
+  for (const OwnShare& share : shares) {
+    const AtomicU32* gate = load_acquire(share.gates[gpu]);
+    if (load_acquire(share.percent) == 0 || gate == nullptr) continue;
+    *word = gate->load();
+    if ((*word & kLeaseOpen) == 0) return gate;
+  }
+  return nullptr;
 }
 
 void own_share_wait(int gpu) {
   const ErrnoGuard guard;
-  if (own_share_open(gpu)) return;
+  uint32_t word = 0;
+  if (own_share_closed(gpu, &word) == nullptr) return;
   const WaitScope told(WaitReason::kGate);
   // A broker that comes or goes may take the share away, or its gate elsewhere, at any moment; and
   // nobody opens it any more while the process exits, or where launches fail.
-  while (load_acquire(own_share) != nullptr && !lease_is_void()) {
-    const AtomicU32* gate = load_acquire(share_storage.gates[gpu]);
-    if (gate == nullptr) return;
-    const uint32_t word = gate->load();
-    if ((word & kLeaseOpen) != 0 || share_lets_through(ShareGate::kOwn, gpu, word)) return;
+  while (!lease_is_void()) {
+    const AtomicU32* gate = own_share_closed(gpu, &word);
+    if (gate == nullptr || share_lets_through(ShareGate::kOwn, gpu, word)) return;
     futex_wait(&gate->raw, word, kGateSliceNs, true);
   }
 }
@@ -201,17 +231,30 @@ bool shares_begin(const char** fault) {
     return false;
   }
   if (!family_enter(fault)) return false;
-  if (own_limits.sm_percent < family_limits().sm_percent) {
-    share_private();
-  } else if (!alone && !share_common()) {
+  // Beside a broker what the tenant was admitted with is the broker's to keep.
+  const uint32_t of_family = (alone ? family_limits() : family_limits_own()).sm_percent;
+  if (own_limits.sm_percent < of_family) {
+    share_private(own_limits.sm_percent);
+  } else if (!alone && !share_common(of_family)) {
     *fault = "its GPUs are more than SLUICE_SM reaches; name 8 of them in CUDA_VISIBLE_DEVICES";
     return false;
   }
   return true;
 }
 
+void shares_detach() {
+  shares_reset();
+  if (process.lease->tenant_class == TenantClass::kExclusive) return;
+  const uint32_t given = lease_percent();
+  const uint32_t percent = own_limits.sm_percent < given ? own_limits.sm_percent : given;
+  const uint32_t of_family = family_is_there() ? family_limits().sm_percent : 100;
+  const bool common = of_family < 100 && share_common(of_family);
+  if (percent < (common ? of_family : 100)) share_private(percent);
+}
+
 void shares_reset() {
   store_release(own_share, static_cast<OwnShare*>(nullptr));
+  for (OwnShare& share : shares) store_release(share.percent, 0u);
   memset(family_uses, 0, sizeof family_uses);
   memset(own_uses, 0, sizeof own_uses);
   memset(private_buckets, 0, sizeof private_buckets);
@@ -227,10 +270,12 @@ uint64_t shares_step(int gpu, uint64_t own_now_ns) {
                         family_limits().sm_percent, busy_ns, in_flight, now_ns);
     family_settled(process.slot, gpu, busy_ns);
   }
-  OwnShare* share = load_acquire(own_share);
-  if (share != nullptr && share->gates[gpu] != nullptr) {
-    const uint64_t own_due_ns = share_step(*share->buckets[gpu], *share->gates[gpu], own_uses[gpu],
-                                           share->percent, busy_ns, in_flight, now_ns);
+  for (int i = 0; i < kOwnShares; ++i) {
+    const OwnShare& share = shares[i];
+    const uint32_t percent = load_acquire(share.percent);
+    if (percent == 0 || share.gates[gpu] == nullptr) continue;
+    const uint64_t own_due_ns = share_step(*share.buckets[gpu], *share.gates[gpu], own_uses[i][gpu],
+                                           percent, busy_ns, in_flight, now_ns);
     if (own_due_ns < due_ns) due_ns = own_due_ns;
   }
   return due_ns;

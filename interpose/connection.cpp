@@ -13,7 +13,8 @@ namespace {
 using protocol::kTenantGpusMax;
 
 constexpr uint64_t kAliveLookNs = 50'000'000;
-constexpr uint64_t kGraceNs = 2'000'000'000;  // without a broker, before the gates open
+constexpr uint64_t kGraceNs =
+    2'000'000'000;  // without a broker, before the process goes on by itself
 // A broker says that it lives four times a second; one that has not for so long hangs.
 constexpr uint64_t kHeartbeatMaxNs = 5'000'000'000;
 constexpr uint64_t kPendingLookNs = 20'000'000;  // whether a registration was answered
@@ -44,17 +45,20 @@ bool pages_changed;
 const uint32_t* stops;  // not 0 once the process is exiting
 
 // A broker that was started anew knows no tenant of the one before it. The program has done nothing
-// wrong and must not stop for that; but its user should know that nobody divides the GPU any more.
-void refusal_say_once(uint64_t now_ns) {
-  if (refusal_said || process_mode() != Mode::kActive || now_ns - lost_ns < kGraceNs ||
-      load_acquire(process.lost_open) == 0) {
+// wrong and must not stop for that; but its user should know that no broker counts it any more.
+void refusal_say_once() {
+  const bool lost = lost_acted && load_acquire(process.lost) != 0;
+  if (refusal_said || process_mode() != Mode::kActive || policy().missing == MissingBroker::kHold ||
+      !(lost || load_acquire(process.alone) != 0)) {
     return;
   }
   refusal_said = true;
   Line line;
   line.text("the broker went away and the one now at ").text(link_path());
   line.text(" does not take this program: ").text(link_refusal());
-  line.text(". It goes on with the memory limit it had, and its launches wait for nobody.");
+  line.text(policy().missing == MissingBroker::kOpen
+                ? ". It goes on with the memory limit it had, and its launches wait for nobody."
+                : ". It goes on under the limits it had, which it keeps by itself.");
   line.say();
 }
 
@@ -138,7 +142,7 @@ void reconnect(uint64_t now_ns) {
   const LinkResult result = link_register_step();
   pending = result == LinkResult::kPending;
   if (pending) return;
-  if (result == LinkResult::kRefused) refusal_say_once(now_ns);
+  if (result == LinkResult::kRefused) refusal_say_once();
   if (result == LinkResult::kRegistered) {
     adopting = true;
     adopt_look(now_ns);
@@ -171,28 +175,9 @@ void lost_act(uint64_t lost_for_ns) {
     const bool waits = policy().missing == MissingBroker::kHold;
     // The gates do not open before the memory is back.
     if (!waits && !memory_bring_back()) return;
-    if (waits) {
-      lost_acted = true;
-      process_hold();
-      hold_say();
-      return;
-    }
-    const bool limits = limits_own().any() || policy().missing == MissingBroker::kStatic;
-    const GoneAlone gone = limits ? process_go_alone(patience_ns) : GoneAlone::kCannot;
-    if (gone == GoneAlone::kNotYet) {
-      patience_grow();
-      return;
-    }
-    lost_acted = true;
-    patience_ns = kPatienceMinNs;
-    if (gone == GoneAlone::kAlone) {
-      pages_changed = true;
-      return;
-    }
-    // Limits that cannot be kept otherwise are kept by launching nothing, whatever the lease was.
-    if (limits) process_hold();
-    if (limits) process_refuse(true);
-    process_set_lost_open(!limits);
+    lost_acted = waits ? process_hold() : process_detach();
+    if (lost_acted && waits) hold_say();
+    pages_changed = lost_acted;
     return;
   }
   if (policy().missing == MissingBroker::kHold && policy().hold_ns != 0 &&

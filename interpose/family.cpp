@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kName[] = "sluice-limits";
 constexpr char kLink[] = "/memfd:sluice-limits";  // as /proc/PID/fd shows it
-constexpr uint32_t kMagic = 0x31464c53;           // "SLF1"
+constexpr uint32_t kMagic = 0x32464c53;           // "SLF2"
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kAncestorsMax = 4096;  // none has as many; the numbers of dead ones are given again
 // Low numbers belong to the program. The second is for processes that may have few descriptors.
@@ -35,8 +35,14 @@ struct Family {
   uint32_t magic;
   uint16_t version;
   uint16_t reserved;
-  Limits limits;
-  pthread_mutex_t gpus_lock;  // robust; held while a GPU is put into the lease page
+  TenantId tenant;
+  JoinKey key;
+  Limits own;                 // what the founder was started with
+  Limits limits;              // what is kept without a broker
+  uint64_t context_bytes;     // what a context takes by the broker; 0 = unknown
+  AtomicU32 knows_tenant;     // `limits` are the tenant's as well
+  AtomicU32 exclusive;        // the GPUs are the tenant's alone
+  pthread_mutex_t gpus_lock;  // robust; held while limits or GPUs of the lease page are changed
   ShareBucket buckets[kTenantGpusMax];
   pthread_mutex_t slots[kTenantProcessesMax];  // robust; held by the processes that own the slots
   // What of a slot's busy time has been set against the buckets.
@@ -68,14 +74,17 @@ bool mutex_held(pthread_mutex_t* mutex, int result, bool* died) {
   return result == 0 || *died;
 }
 
-bool is_family(int fd) {
+bool is_family(int fd, const FamilyTenant& tenant) {
   struct stat status;
   uint32_t words[2] = {};
+  FamilyTenant of{};
   return fstat(fd, &status) == 0 && status.st_uid == geteuid() &&
          static_cast<uint64_t>(status.st_size) == kBytes &&
          (fcntl(fd, F_GET_SEALS) & kSeals) == kSeals &&
          pread(fd, words, sizeof words, 0) == sizeof words && words[0] == kMagic &&
-         (words[1] & 0xffff) == kVersion;
+         (words[1] & 0xffff) == kVersion &&
+         pread(fd, &of, sizeof of, offsetof(Family, tenant)) == sizeof of && of.id == tenant.id &&
+         of.key == tenant.key;
 }
 
 bool base_map(int fd) {
@@ -116,8 +125,8 @@ struct DirectoryEntry {  // of getdents64(2)
   char name[1];
 };
 
-// Opens the family that a directory of descriptors shows; -1 if it shows none.
-int descriptors_search(int directory) {
+// Opens the tenant's family that a directory of descriptors shows; -1 if it shows none.
+int descriptors_search(int directory, const FamilyTenant& tenant) {
   alignas(8) char bytes[1024];  // on a thread of the program's, which may have little stack
   for (;;) {
     const long read = syscall(SYS_getdents64, directory, bytes, sizeof bytes);
@@ -133,19 +142,19 @@ int descriptors_search(int directory) {
       // Opened anew, so that what is looked at is what is used.
       const int fd =
           static_cast<int>(syscall(SYS_openat, directory, entry->name, O_RDWR | O_CLOEXEC));
-      if (fd >= 0 && is_family(fd)) return fd;
+      if (fd >= 0 && is_family(fd, tenant)) return fd;
       if (fd >= 0) close(fd);
     }
   }
 }
 
-int process_search(const char* pid) {
+int process_search(const char* pid, const FamilyTenant& tenant) {
   char path[64] = "/proc/";
   strncat(path, pid, 16);
   strcat(path, "/fd");
   const int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return -1;
-  const int fd = descriptors_search(directory);
+  const int fd = descriptors_search(directory, tenant);
   close(directory);
   return fd;
 }
@@ -233,14 +242,16 @@ void slot_clear(uint32_t index) {
 
 }  // namespace
 
-bool family_find(FamilyFind where) {
+bool family_is_there() { return base != nullptr; }
+
+bool family_find(FamilyFind where, const FamilyTenant& tenant) {
   if (base != nullptr) return true;
-  int fd = process_search("self");
+  int fd = process_search("self", tenant);
   const bool own = fd >= 0;
   char pid[16] = "self";
   if (where == FamilyFind::kOwnAndAncestors) {
     for (int i = 0; fd < 0 && i < kAncestorsMax && parent_of(pid, pid); ++i) {
-      fd = process_search(pid);
+      fd = process_search(pid, tenant);
     }
   }
   if (fd < 0) return false;
@@ -253,7 +264,7 @@ bool family_find(FamilyFind where) {
   return mapped;
 }
 
-bool family_found(const Limits& limits) {
+bool family_found(const Limits& limits, const FamilyTenant& tenant) {
   const int fd =
       static_cast<int>(syscall(SYS_memfd_create, kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return false;
@@ -262,7 +273,9 @@ bool family_found(const Limits& limits) {
     return false;
   }
   Family& made = family();
-  made.limits = limits;
+  made.tenant = tenant.id;
+  made.key = tenant.key;
+  made.own = made.limits = limits;
   mutex_prepare(&made.gpus_lock);
   for (pthread_mutex_t& slot : made.slots) mutex_prepare(&slot);
   lease().magic = kLeasePageMagic;
@@ -279,7 +292,10 @@ bool family_found(const Limits& limits) {
   return true;
 }
 
+const Limits& family_limits_own() { return family().own; }
 const Limits& family_limits() { return family().limits; }
+bool family_knows_tenant() { return base != nullptr && family().knows_tenant.load() != 0; }
+ClaimsPage* family_claims() { return &claims(); }
 uint32_t family_gpu_count() { return load_acquire(lease().gpu_count); }
 void family_context_cost_set(int gpu, uint64_t bytes) {
   store_relaxed(lease().gpus[gpu].context_bytes, bytes);
@@ -288,31 +304,101 @@ ShareBucket& family_bucket(int gpu) { return family().buckets[gpu]; }
 AtomicU32& family_gate(int gpu) { return lease().gpus[gpu].lease; }
 bool family_pages_install() {
   if (pages_install_mapped(base + kFamilyBytes)) return true;
-  const int fd = process_search("self");
+  const int fd = process_search("self", {family().tenant, family().key});
   if (fd < 0) return false;
   const bool installed = pages_install_file(fd, kFamilyBytes);
   close(fd);
   return installed;
 }
 
-int family_gpu(const GpuUuid& uuid) {
-  bool died;
-  if (!mutex_held(&family().gpus_lock, pthread_mutex_lock(&family().gpus_lock), &died)) return -1;
-  const uint32_t count = lease().gpu_count;
-  uint32_t i = 0;
-  while (i < count && !(lease().gpus[i].gpu == uuid)) ++i;
-  if (i == count && count < kTenantGpusMax) {
-    const Limits& limits = family_limits();
-    LeaseEntry& entry = lease().gpus[i];
-    entry.gpu = uuid;
-    entry.memory_max_bytes = entry.memory_min_bytes = limits.memory_bytes;
-    entry.sm_percent = limits.sm_percent;
-    entry.window_ns.store(limits.sm_percent < 100 ? share_window_ns(limits.sm_percent) : 0);
-    entry.lease.store(lease_word(1, kLeaseOpen));
-    store_release(lease().gpu_count, count + 1);
+namespace {
+
+class GpusLock {
+ public:
+  GpusLock() {
+    bool died;
+    held_ = mutex_held(&family().gpus_lock, pthread_mutex_lock(&family().gpus_lock), &died);
   }
-  pthread_mutex_unlock(&family().gpus_lock);
-  return i < kTenantGpusMax ? static_cast<int>(i) : -1;
+  ~GpusLock() {
+    if (held_) pthread_mutex_unlock(&family().gpus_lock);
+  }
+  GpusLock(const GpusLock&) = delete;
+  GpusLock& operator=(const GpusLock&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  bool held_;
+};
+
+// The limits of a GPU's entry, with the lock held. The window bounds what is in flight also where
+// the whole time is the tenant's: a broker that comes back waits for that.
+void entry_limit(LeaseEntry& entry) {
+  const Limits& limits = family().limits;
+  store_relaxed(entry.memory_max_bytes, limits.memory_bytes);
+  store_relaxed(entry.memory_min_bytes, limits.memory_bytes);
+  store_relaxed(entry.sm_percent, limits.sm_percent);
+  const bool windowed =
+      limits.sm_percent < 100 || (family().tenant != 0 && family().exclusive.load() == 0);
+  entry.window_ns.store(windowed ? share_window_ns(limits.sm_percent) : 0);
+}
+
+// With the lock held.
+int gpu_add(const GpuUuid& uuid) {
+  const int found = family_gpu_find(uuid);
+  const uint32_t count = lease().gpu_count;
+  if (found >= 0 || count >= kTenantGpusMax) return found;
+  LeaseEntry& entry = lease().gpus[count];
+  entry.gpu = uuid;
+  entry.context_bytes = family().context_bytes;
+  entry_limit(entry);
+  const uint32_t exclusive = family().exclusive.load() != 0 ? kLeaseExclusive : 0;
+  entry.lease.store(lease_word(1, kLeaseOpen | exclusive));
+  store_release(lease().gpu_count, count + 1);
+  return static_cast<int>(count);
+}
+
+void limits_lower(const Limits& limits) {
+  family().limits = limits_narrow(family().limits, limits);
+  for (uint32_t i = 0; i < lease().gpu_count && i < kTenantGpusMax; ++i) {
+    entry_limit(lease().gpus[i]);
+  }
+}
+
+}  // namespace
+
+int family_gpu_find(const GpuUuid& uuid) {
+  const uint32_t count = family_gpu_count();
+  for (uint32_t i = 0; i < count && i < kTenantGpusMax; ++i) {
+    if (lease().gpus[i].gpu == uuid) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+int family_gpu(const GpuUuid& uuid) {
+  const GpusLock lock;
+  return lock.held() ? gpu_add(uuid) : -1;
+}
+
+void family_narrow(const Limits& limits) {
+  const GpusLock lock;
+  if (lock.held()) limits_lower(limits);
+}
+
+void family_learn(const TenantLimits& admitted) {
+  if (family_knows_tenant()) return;
+  const GpusLock lock;
+  if (!lock.held() || family_knows_tenant()) return;
+  family().exclusive.store(admitted.exclusive ? 1 : 0);
+  if (admitted.exclusive) lease().tenant_class = TenantClass::kExclusive;
+  Limits limits;
+  limits.memory_bytes = admitted.memory_max_bytes;
+  limits.sm_percent = admitted.sm_percent;
+  limits_lower(limits);
+  family().context_bytes = admitted.context_bytes;
+  for (uint32_t i = 0; i < admitted.gpu_count && i < kTenantGpusMax; ++i) {
+    (void)gpu_add(admitted.gpus[i]);
+  }
+  family().knows_tenant.store(1);
 }
 
 int family_slot_take() {

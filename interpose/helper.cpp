@@ -62,6 +62,7 @@ uint64_t swept_ns;
 // The answer of a helper that takes a slot first.
 enum SlotAnswer : uint32_t { kNone, kTaken, kNoSlot };
 uint32_t slot_answer;
+bool slot_wanted;
 
 struct WaitVector {
   uint64_t value;
@@ -271,7 +272,7 @@ uint64_t gpus_look(uint64_t now_ns) {
     const uint64_t share_ns = shares_step(gpu, now_ns);
     if (share_ns < sleep_ns_min) sleep_ns_min = share_ns;
   }
-  if (load_acquire(process.alone) != 0 && now_ns - swept_ns >= kSweepNs) {
+  if (load_acquire(process.family_slot) != 0 && now_ns - swept_ns >= kSweepNs) {
     swept_ns = now_ns;
     family_sweep();
   }
@@ -327,12 +328,12 @@ void* helper_main(void*) {
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   ThreadRecord* thread = thread_record();
   if (thread != nullptr) ++thread->depth;
-  const bool alone = load_acquire(process.alone) != 0;
-  if (alone) {
+  if (slot_wanted) {
     const bool taken = process_slot_take();
+    const bool needed = load_acquire(process.alone) != 0;
     store_release(slot_answer, static_cast<uint32_t>(taken ? kTaken : kNoSlot));
     futex_wake_all(&slot_answer, false);
-    if (!taken) return nullptr;
+    if (!taken && needed) return nullptr;
   }
   // No context belongs to this thread; the driver call needs none.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -367,7 +368,7 @@ void* helper_main(void*) {
   store_release(parked, 1u);
   futex_wake_all(&parked, false);
   // The slot is this process's until its end, and a slot whose thread has ended is free.
-  while (load_acquire(process.alone) != 0) futex_wait(&parked, 1, UINT64_MAX / 4, false);
+  while (load_acquire(process.family_slot) != 0) futex_wait(&parked, 1, UINT64_MAX / 4, false);
   return nullptr;
 }
 
@@ -387,13 +388,14 @@ void memory_want_say(int gpu, uint32_t room, uint64_t bytes) {
   (void)link_memory_want(static_cast<uint32_t>(gpu), room, bytes);
 }
 
-bool helper_start(bool is_connected, bool asks, bool alone) {
+bool helper_start(bool is_connected, bool asks) {
   uint32_t expected = 0;
   if (!__atomic_compare_exchange_n(&running, &expected, 1, false, __ATOMIC_ACQ_REL,
                                    __ATOMIC_RELAXED))
     return true;
   connection_begin(is_connected, asks, &stopping);
   store_release(slot_answer, static_cast<uint32_t>(kNone));
+  slot_wanted = process_slot_wanted();
   sigset_t all, before;
   sigfillset(&all);
   // The thread's own on Linux; pthread_sigmask is of a younger version of libc (lookup.cpp).
@@ -407,11 +409,12 @@ bool helper_start(bool is_connected, bool asks, bool alone) {
   if (!made) store_release(running, 0u);
   pthread_attr_destroy(&attributes);
   sigprocmask(SIG_SETMASK, &before, nullptr);
-  if (!alone) return made;
+  if (!slot_wanted) return made;
   while (made && load_acquire(slot_answer) == kNone) {
     futex_wait(&slot_answer, kNone, 1'000'000'000, false);
   }
-  return load_acquire(slot_answer) == kTaken;
+  // Beside a broker the account is the broker's, too.
+  return load_acquire(process.alone) != 0 ? load_acquire(slot_answer) == kTaken : made;
 }
 
 void helper_stop() {

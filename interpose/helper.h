@@ -8,9 +8,10 @@
 namespace sluice::interpose {
 
 /// Starts the helper (once). `connected` = the process has registered; otherwise, with `asks`, it
-/// begins by trying to. `alone` = it takes the process's slot first (process_slot_take), and this
-/// waits for that. False when there is no thread or no slot.
-[[nodiscard]] bool helper_start(bool connected, bool asks, bool alone);
+/// begins by trying to. Where the process has a family it takes a slot of it first
+/// (process_slot_take), and this waits for that. False when there is no thread, or no slot and no
+/// broker.
+[[nodiscard]] bool helper_start(bool connected, bool asks);
 /// Ends the helper's use of the driver and waits a moment for it; called at exit, before the driver
 /// is torn down.
 void helper_stop();

@@ -52,9 +52,9 @@ void context_refused(RoomWait& wait, CUresult result, CUdevice device) {
 // A program may see more GPUs than its job has: by a CUDA_VISIBLE_DEVICES of its own, or because
 // nobody announced it. On those it is not to be, nor on one beyond those that are looked at.
 bool is_foreign(const AccountScope& account, int device) {
-  return account.active() && process_mode() == Mode::kActive && load_acquire(process.alone) == 0 &&
-         process.gpu_count != 0 && device_gpu(device) < 0 && device >= 0 &&
-         device < process.device_total;
+  const bool any = load_acquire(process.alone) != 0 && !family_knows_tenant();
+  return account.active() && process_mode() == Mode::kActive && !any && process.gpu_count != 0 &&
+         device_gpu(device) < 0 && device >= 0 && device < process.device_total;
 }
 
 CUresult foreign_refused(int device) {

@@ -12,6 +12,7 @@ namespace sluice::interpose {
 using protocol::AtomicU64;
 using protocol::ClaimsGpu;
 using protocol::ClaimsPage;
+using protocol::kTenantGpusMax;
 using protocol::kTenantProcessesMax;
 
 namespace {
@@ -79,27 +80,74 @@ uint64_t claims_held(const ClaimsPage& page, uint32_t gpu) {
   return sum;
 }
 
-void Ledger::attach(ClaimsPage* page, uint32_t slot) {
-  page_ = page;
-  slot_ = slot;
-  uint32_t used = page->slots_used.load();
+static void slot_use(ClaimsPage& page, uint32_t slot) {
+  uint32_t used = page.slots_used.load();
   while (used < slot + 1 &&
-         !__atomic_compare_exchange_n(&page->slots_used.raw, &used, slot + 1, false,
+         !__atomic_compare_exchange_n(&page.slots_used.raw, &used, slot + 1, false,
                                       __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
   }
+}
+
+void Ledger::attach(ClaimsPage* page, uint32_t slot) {
+  second_ = Place{};
+  first_ = Place{page, slot};
+  slot_use(*page, slot);
   for (BriefLock& lock : locks_) lock.reset_after_fork();
 }
+
+void Ledger::attach_second(ClaimsPage* page, uint32_t slot, const int8_t (&gpus)[kTenantGpusMax]) {
+  uint64_t bytes[kTenantGpusMax] = {};
+  for (uint32_t gpu = 0; gpu < kTenantGpusMax; ++gpu) {
+    second_gpus_[gpu] = gpus[gpu];
+    if (gpus[gpu] >= 0) bytes[gpus[gpu]] += held(gpu);
+  }
+  second_ = Place{page, slot};
+  slot_use(*page, slot);
+  for (uint32_t gpu = 0; gpu < kTenantGpusMax; ++gpu) {
+    ClaimsGpu& account = second_.account(gpu);
+    const Change whole(account);
+    add(account.held_bytes, bytes[gpu] - account.held_bytes.load());
+    add(account.reserved_bytes, -account.reserved_bytes.load());
+  }
+}
+
+template <class Sum>
+uint64_t Ledger::larger(uint32_t gpu, Sum sum) const {
+  const uint64_t first = sum(*first_.page, gpu);
+  const uint64_t second = has_second(gpu) ? sum(*second_.page, second_gpu(gpu)) : 0;
+  return first > second ? first : second;
+}
+
+uint64_t Ledger::total(uint32_t gpu) const { return larger(gpu, claims_total); }
+
+uint64_t Ledger::held_total(uint32_t gpu) const { return larger(gpu, claims_held); }
 
 bool Ledger::reserve(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) {
   if (quota_bytes == 0) quota_bytes = ~uint64_t{0};
   if (bytes > quota_bytes) return false;
+  if (!reserve_on(first_, gpu, locks_[gpu], bytes, quota_bytes)) return false;
+  if (SLUICE_LIKELY(!has_second(gpu))) return true;
+  if (reserve_on(second_, second_gpu(gpu), locks_[gpu], bytes, quota_bytes)) return true;
+  const LockScope scope(locks_[gpu]);
+  const Change change(mine(gpu));
+  add(mine(gpu).reserved_bytes, -bytes);
+  return false;
+}
+
+bool Ledger::reserve_on(const Place& place, uint32_t gpu, BriefLock& lock, uint64_t bytes,
+                        uint64_t quota_bytes) {
   uint64_t start_ns = 0;
   for (uint32_t round = 0;; ++round) {
-    const Outcome outcome = attempt(gpu, bytes, quota_bytes);
+    Outcome outcome;
+    {
+      const LockScope scope(lock);
+      outcome = attempt(place, gpu, bytes, quota_bytes);
+    }
+    if (outcome == Outcome::kTaken) return true;
     // Nothing always fits, also above a quota that was lowered: what is wrong with it the driver
     // says.
-    if (outcome != Outcome::kCollision || bytes == 0)
-      return outcome == Outcome::kTaken || bytes == 0;
+    if (bytes == 0) return true;
+    if (outcome == Outcome::kTooMuch) return false;
     pause_randomly(round);
     if (round == 16) start_ns = clock_now_ns();
     if (round > 16 && clock_now_ns() - start_ns > (patience_ns != 0 ? patience_ns : kPatienceNs))
@@ -107,16 +155,37 @@ bool Ledger::reserve(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) {
   }
 }
 
-Ledger::Outcome Ledger::attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) {
-  const LockScope scope(locks_[gpu]);
-  ClaimsGpu& account = mine(gpu);
+static bool surely_too_much(const ClaimsPage& page, uint32_t gpu, uint64_t bytes,
+                            uint64_t quota_bytes) {
+  uint32_t versions[kTenantProcessesMax];
+  const uint32_t count = slots_used(page);
+  uint64_t sum = bytes;
+  for (uint32_t i = 0; i < count; ++i) {
+    const ClaimsGpu& account = page.slots[i].gpus[gpu];
+    versions[i] = account.version.load();
+    if ((versions[i] & 1) != 0) return false;
+    if (__builtin_add_overflow(sum, account.reserved_bytes.load(), &sum) ||
+        __builtin_add_overflow(sum, account.held_bytes.load(), &sum)) {
+      return true;
+    }
+  }
+  if (sum <= quota_bytes) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (page.slots[i].gpus[gpu].version.load() != versions[i]) return false;
+  }
+  return true;
+}
+
+Ledger::Outcome Ledger::attempt(const Place& place, uint32_t gpu, uint64_t bytes,
+                                uint64_t quota_bytes) {
+  ClaimsGpu& account = place.account(gpu);
   account.asked_bytes.store(
       bytes);  // sequentially consistent: the ask is out before the first look
   SLUICE_LEDGER_STEP();
   uint64_t sum = 0;
   bool over = false;
-  for (uint32_t i = 0, n = slots_used(*page_); i < n && !over; ++i) {
-    const ClaimsGpu& other = page_->slots[i].gpus[gpu];
+  for (uint32_t i = 0, n = slots_used(*place.page); i < n && !over; ++i) {
+    const ClaimsGpu& other = place.page->slots[i].gpus[gpu];
     const uint64_t asked = other.asked_bytes.load();
     const uint64_t reserved = other.reserved_bytes.load();
     const uint64_t held = other.held_bytes.load();
@@ -126,7 +195,7 @@ Ledger::Outcome Ledger::attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_byt
            sum > quota_bytes;
   }
   if (over) {
-    const bool refused = surely_too_much(gpu, bytes, quota_bytes);
+    const bool refused = surely_too_much(*place.page, gpu, bytes, quota_bytes);
     __atomic_store_n(&account.asked_bytes.raw, 0, __ATOMIC_RELEASE);
     SLUICE_LEDGER_STEP();
     return refused ? Outcome::kTooMuch : Outcome::kCollision;
@@ -140,58 +209,48 @@ Ledger::Outcome Ledger::attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_byt
   return Outcome::kTaken;
 }
 
-bool Ledger::surely_too_much(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) const {
-  uint32_t versions[kTenantProcessesMax];
-  const uint32_t count = slots_used(*page_);
-  uint64_t sum = bytes;
-  for (uint32_t i = 0; i < count; ++i) {
-    const ClaimsGpu& account = page_->slots[i].gpus[gpu];
-    versions[i] = account.version.load();
-    if ((versions[i] & 1) != 0) return false;
-    if (__builtin_add_overflow(sum, account.reserved_bytes.load(), &sum) ||
-        __builtin_add_overflow(sum, account.held_bytes.load(), &sum)) {
-      return true;
-    }
+// Changes the account on each page that it is kept on, seen whole by readers of that page.
+template <class Changes>
+SLUICE_ALWAYS_INLINE void Ledger::change(uint32_t gpu, Changes changes) {
+  const LockScope scope(locks_[gpu]);
+  {
+    const Change whole(mine(gpu));
+    changes(mine(gpu));
   }
-  if (sum <= quota_bytes) return false;
-  for (uint32_t i = 0; i < count; ++i) {
-    if (page_->slots[i].gpus[gpu].version.load() != versions[i]) return false;
+  if (SLUICE_LIKELY(!has_second(gpu))) return;
+  ClaimsGpu& account = second_.account(second_gpu(gpu));
+  const Change whole(account);
+  changes(account);
+}
+
+static void peak_raise(ClaimsGpu& account) {
+  if (account.held_bytes.raw > account.peak_bytes.raw) {
+    store_relaxed(account.peak_bytes.raw, account.held_bytes.raw);
   }
-  return true;
 }
 
 void Ledger::hold(uint32_t gpu, uint64_t bytes) {
-  const LockScope scope(locks_[gpu]);
-  ClaimsGpu& account = mine(gpu);
-  const Change change(account);
-  // To the right first, so that a reader of reserved and then held never misses the bytes.
-  add(account.held_bytes, bytes);
-  add(account.reserved_bytes, -bytes);
-  if (account.held_bytes.raw > account.peak_bytes.raw) {
-    store_relaxed(account.peak_bytes.raw, account.held_bytes.raw);
-  }
+  change(gpu, [bytes](ClaimsGpu& account) {
+    // To the right first, so that a reader of reserved and then held never misses the bytes.
+    add(account.held_bytes, bytes);
+    add(account.reserved_bytes, -bytes);
+    peak_raise(account);
+  });
 }
 
 void Ledger::abort(uint32_t gpu, uint64_t bytes) {
-  const LockScope scope(locks_[gpu]);
-  const Change change(mine(gpu));
-  add(mine(gpu).reserved_bytes, -bytes);
+  change(gpu, [bytes](ClaimsGpu& account) { add(account.reserved_bytes, -bytes); });
 }
 
 void Ledger::release(uint32_t gpu, uint64_t bytes) {
-  const LockScope scope(locks_[gpu]);
-  const Change change(mine(gpu));
-  add(mine(gpu).held_bytes, -bytes);
+  change(gpu, [bytes](ClaimsGpu& account) { add(account.held_bytes, -bytes); });
 }
 
 void Ledger::hold_unasked(uint32_t gpu, uint64_t bytes) {
-  const LockScope scope(locks_[gpu]);
-  ClaimsGpu& account = mine(gpu);
-  const Change change(account);
-  add(account.held_bytes, bytes);
-  if (account.held_bytes.raw > account.peak_bytes.raw) {
-    store_relaxed(account.peak_bytes.raw, account.held_bytes.raw);
-  }
+  change(gpu, [bytes](ClaimsGpu& account) {
+    add(account.held_bytes, bytes);
+    peak_raise(account);
+  });
 }
 
 void Ledger::context_add(uint32_t gpu, uint64_t bytes) {

@@ -32,10 +32,15 @@ uint64_t claims_held(const protocol::ClaimsPage& page, uint32_t gpu);
 
 class Ledger {
  public:
-  /// Takes over `slot` of `page`; the page outlives the ledger. Not to be called while other
-  /// threads use the ledger.
+  /// Takes over `slot` of `page`, and of no second page; the page outlives the ledger. Not to be
+  /// called while other threads use the ledger.
   void attach(protocol::ClaimsPage* page, uint32_t slot);
-  bool attached() const { return page_ != nullptr; }
+  /// From now on keeps the account in a slot of a second page as well: what is reserved must fit on
+  /// both. `gpus` says which GPU of the second page each of the first one's is, -1 = none. What is
+  /// held now is put there. The same preconditions; nothing may be reserved.
+  void attach_second(protocol::ClaimsPage* page, uint32_t slot,
+                     const int8_t (&gpus)[protocol::kTenantGpusMax]);
+  bool attached() const { return first_.page != nullptr; }
 
   /// Reserves bytes under a quota (0 = none). False = they do not fit.
   [[nodiscard]] bool reserve(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes);
@@ -50,8 +55,10 @@ class Ledger {
   void context_add(uint32_t gpu, uint64_t bytes);
   void context_sub(uint32_t gpu, uint64_t bytes);
 
-  uint64_t total(uint32_t gpu) const { return claims_total(*page_, gpu); }
-  uint64_t held_total(uint32_t gpu) const { return claims_held(*page_, gpu); }
+  /// What the tenant has reserved and holds: of two pages, the larger sum.
+  uint64_t total(uint32_t gpu) const;
+  /// What the tenant holds: of two pages, the larger sum.
+  uint64_t held_total(uint32_t gpu) const;
   uint64_t held(uint32_t gpu) const { return mine(gpu).held_bytes.load(); }
   uint64_t reserved(uint32_t gpu) const { return mine(gpu).reserved_bytes.load(); }
 
@@ -61,13 +68,28 @@ class Ledger {
 
  private:
   static constexpr uint64_t kPatienceNs = 2'000'000'000;
+  // The larger one of the sums over the two pages.
+  template <class Sum>
+  uint64_t larger(uint32_t gpu, Sum sum) const;
   enum class Outcome { kTaken, kCollision, kTooMuch };
-  Outcome attempt(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes);
-  bool surely_too_much(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes) const;
-  protocol::ClaimsGpu& mine(uint32_t gpu) const { return page_->slots[slot_].gpus[gpu]; }
+  // A slot of a page.
+  struct Place {
+    protocol::ClaimsPage* page;
+    uint32_t slot;
+    protocol::ClaimsGpu& account(uint32_t gpu) const { return page->slots[slot].gpus[gpu]; }
+  };
+  bool reserve_on(const Place& place, uint32_t gpu, BriefLock& lock, uint64_t bytes,
+                  uint64_t quota_bytes);
+  static Outcome attempt(const Place& place, uint32_t gpu, uint64_t bytes, uint64_t quota_bytes);
+  protocol::ClaimsGpu& mine(uint32_t gpu) const { return first_.account(gpu); }
+  bool has_second(uint32_t gpu) const { return second_.page != nullptr && second_gpus_[gpu] >= 0; }
+  uint32_t second_gpu(uint32_t gpu) const { return static_cast<uint32_t>(second_gpus_[gpu]); }
+  template <class Changes>
+  void change(uint32_t gpu, Changes changes);
 
-  protocol::ClaimsPage* page_ = nullptr;
-  uint32_t slot_ = 0;
+  Place first_{};
+  Place second_{};
+  int8_t second_gpus_[protocol::kTenantGpusMax] = {};
   // The threads of this process change their common slot one at a time.
   mutable BriefLock locks_[protocol::kTenantGpusMax];
 };

@@ -76,9 +76,10 @@ const char* policy_set(const char* key, const char* value, Policy* out) {
   if (strcmp(key, "missing_broker") == 0) {
     out->missing = strcmp(value, "hold") == 0     ? MissingBroker::kHold
                    : strcmp(value, "static") == 0 ? MissingBroker::kStatic
-                                                  : MissingBroker::kOpen;
-    return out->missing == MissingBroker::kOpen && strcmp(value, "open") != 0
-               ? "missing_broker is open, hold or static"
+                   : strcmp(value, "open") == 0   ? MissingBroker::kOpen
+                                                  : MissingBroker::kKeep;
+    return out->missing == MissingBroker::kKeep && strcmp(value, "keep") != 0
+               ? "missing_broker is keep, open, hold or static"
                : nullptr;
   }
   if (strcmp(key, "require_broker") == 0) {

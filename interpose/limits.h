@@ -30,13 +30,15 @@ bool percent_read(const char* text, uint32_t* out);
 bool limits_read(const char* memory, const char* sm, Limits* out, Line* fault);
 
 enum class MissingBroker : uint8_t {
+  kKeep,    // programs keep the limits of their tenant; those that nobody announced run without
   kOpen,    // programs run without limits
   kHold,    // CUDA calls wait for the broker
-  kStatic,  // programs run under the limits of the policy
+  kStatic,  // programs run under the limits of the policy, or their tenant's where those are
+            // narrower
 };
 
 struct Policy {
-  MissingBroker missing = MissingBroker::kOpen;
+  MissingBroker missing = MissingBroker::kKeep;
   bool broker_required = false;       // also for processes that name no tenant
   uint64_t hold_ns = 60'000'000'000;  // calls fail after waiting this long; 0 = they wait on
   Limits limits;                      // of kStatic

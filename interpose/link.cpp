@@ -55,7 +55,9 @@ struct Origin {
   uint32_t known;
   bool has_tenant;
   bool limits_wrong;
+  bool tenant_limits_known;
   Limits limits;
+  TenantLimits tenant_limits;
   Line limits_fault;
   char socket[108];                   // sockaddr_un::sun_path
   char tenant[kTenantTextBytes + 1];  // one more, so that a text that is too long stays wrong
@@ -142,6 +144,13 @@ void origin_read() {
   const char* text = getenv(kTenantVariable);
   origin.has_tenant = text != nullptr && text[0] != '\0';
   if (origin.has_tenant) strncpy(origin.tenant, text, sizeof origin.tenant - 1);
+  const char* admitted = secure ? nullptr : getenv(kTenantLimitsVariable);
+  TenantId tenant;
+  JoinKey key;
+  origin.tenant_limits_known =
+      admitted != nullptr && tenant_limits_parse(admitted, &origin.tenant_limits) &&
+      tenant_parse(origin.tenant, &tenant, &key) && tenant == origin.tenant_limits.tenant &&
+      key == origin.tenant_limits.key;
   origin.limits_wrong = !secure && !limits_read(getenv(kMemoryVariable), getenv(kSmVariable),
                                                 &origin.limits, &origin.limits_fault);
   origin.known = 1;
@@ -245,6 +254,17 @@ bool link_limits(Limits* out, Line* fault) {
 bool link_has_tenant() {
   origin_read();
   return origin.has_tenant;
+}
+
+bool link_tenant(TenantId* tenant, JoinKey* key) {
+  origin_read();
+  return origin.has_tenant && tenant_parse(origin.tenant, tenant, key);
+}
+
+bool link_tenant_limits(TenantLimits* out) {
+  origin_read();
+  *out = origin.tenant_limits;
+  return origin.tenant_limits_known;
 }
 
 void link_wish(GpuUuid (*wish)()) { link.wish = wish; }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "broker/protocol/pages.h"
+#include "broker/protocol/tenant_limits.h"
 #include "broker/protocol/wire.h"
 #include "interpose/limits.h"
 #include "interpose/types.h"
@@ -47,6 +48,10 @@ bool link_limits(Limits* out, Line* fault);
 void link_origin_keep();
 /// True when SLUICE_TENANT was set.
 bool link_has_tenant();
+/// The tenant of SLUICE_TENANT. False: the variable was not set, or is wrong.
+bool link_tenant(protocol::TenantId* tenant, protocol::JoinKey* key);
+/// What SLUICE_TENANT_LIMITS said of that tenant. False: it said nothing, or spoke of another one.
+bool link_tenant_limits(protocol::TenantLimits* out);
 /// Says where a program that nobody announced wants to be registered; asked when there is somebody
 /// to be told, each time.
 void link_wish(protocol::GpuUuid (*wish)());

@@ -59,18 +59,18 @@ bool pages_install_file(int fd, size_t offset) {
   return true;
 }
 
-void pages_close_gates() {
+bool pages_copy(void (*change)(protocol::LeasePage* copy)) {
   void* copy =
       mmap(nullptr, kLeaseBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (copy == MAP_FAILED) return;
-  auto* lease = static_cast<protocol::LeasePage*>(copy);
-  memcpy(copy, range, sizeof *lease);
-  for (protocol::LeaseEntry& entry : lease->gpus) {
-    const uint32_t epoch = protocol::lease_epoch(entry.lease.load());
-    entry.lease.store(protocol::lease_word(protocol::lease_epoch_next(epoch), 0));
+  if (copy == MAP_FAILED) return false;
+  memcpy(copy, range, sizeof(protocol::LeasePage));
+  change(static_cast<protocol::LeasePage*>(copy));
+  if (mremap(copy, kLeaseBytes, kLeaseBytes, MREMAP_MAYMOVE | MREMAP_FIXED, range) == MAP_FAILED) {
+    munmap(copy, kLeaseBytes);
+    return false;
   }
-  mremap(copy, kLeaseBytes, kLeaseBytes, MREMAP_MAYMOVE | MREMAP_FIXED, range);
   keep_from_children();
+  return true;
 }
 
 void pages_reset_after_fork() {

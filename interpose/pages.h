@@ -24,9 +24,9 @@ void pages_install(int lease_fd, int claims_fd);
 [[nodiscard]] bool pages_install_mapped(void* both);
 /// The same by the descriptor of the file that they are in. False without address space.
 [[nodiscard]] bool pages_install_file(int fd, size_t offset);
-/// Puts a private copy in the lease page's place, in which every gate is closed: nobody will open
-/// them in the old one any more.
-void pages_close_gates();
+/// Puts a private copy in the lease page's place, changed by `change`: nobody will open gates in
+/// the old one any more. False, and nothing was done, without memory for it.
+[[nodiscard]] bool pages_copy(void (*change)(protocol::LeasePage* copy));
 
 void pages_reset_after_fork();
 

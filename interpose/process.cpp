@@ -37,6 +37,7 @@ void fork_forget() {
   mode_set(Mode::kUnknown);
   registered_mode = Mode::kUnknown;
   process.lost_open = process.lost_refuse = process.lost = process.alone = process.together = 0;
+  process.family_slot = 0;
   process.devices_known = 0;
   // The pages are the parent's. Without a broker the child gets none of its own, and whoever looks
   // at every GPU of the tenant must find none.
@@ -116,6 +117,7 @@ Mode broker_begin() {
     return denied(
         "the broker's pages are not of this version; use the libsluice.so that came with it");
   }
+  alone_learn();
   const char* fault = nullptr;
   return shares_begin(&fault) ? Mode::kActive : denied(fault);
 }
@@ -172,15 +174,19 @@ LinkResult line_wait() {
   }
 }
 
-// Waits for a broker, as the machine's policy says.
-LinkResult broker_wait() {
+// Waits for a broker. `reason` stands in brackets behind the line.
+LinkResult broker_wait(const char* reason) {
   forks_handle();  // now: another thread may fork meanwhile
   constexpr uint64_t kAgainNs = 200'000'000;
   const uint64_t hold_ns = policy().hold_ns;
   Line line;
   line.text("no broker answers at ").text(link_path()).text("; CUDA calls wait for one");
   if (hold_ns != 0) line.text(", at most ").number(hold_ns / 1'000'000'000).text(" s");
-  policy_name(&line, "hold");
+  if (reason == nullptr) {
+    policy_name(&line, "hold");
+  } else {
+    line.text(" (").text(reason).text(")");
+  }
   line.say();
   const uint64_t start_ns = clock_now_ns();
   LinkResult result = LinkResult::kNobody;
@@ -193,25 +199,53 @@ LinkResult broker_wait() {
   return result;
 }
 
+Mode hold_begin(const char* reason, LinkResult* result) {
+  *result = broker_wait(reason);
+  if (*result == LinkResult::kRegistered) return broker_begin();
+  return denied(*result == LinkResult::kRefused
+                    ? link_refusal()
+                    : "no broker has answered; start sluiced, or ask whoever keeps this machine");
+}
+
+// A process of an announced tenant keeps the limits that its tenant was admitted with. Where they
+// are not known it waits: it must not take more than its tenant may.
+Mode keep_begin(LinkResult* result) {
+  if (!alone_family()) return alone_begin();  // says why it cannot be
+  if (!family_knows_tenant()) {
+    return hold_begin("nothing says what the job may take, and SLUICE_TENANT_LIMITS does not",
+                      result);
+  }
+  const Limits& limits = family_limits();
+  Line line;
+  line.text("no broker answers at ").text(link_path());
+  line.text("; until one does, the program keeps the limits of its job, ");
+  if (limits.memory_bytes != 0) line.bytes(limits.memory_bytes).text(" and ");
+  line.number(limits.sm_percent).text(" % of each GPU, by itself");
+  line.say();
+  return alone_begin();
+}
+
+Mode static_begin() {
+  limits_set(limits_narrow(limits_own(), policy().limits));
+  if (alone_family()) family_narrow(policy().limits);
+  Line line;
+  line.text("no broker answers at ").text(link_path());
+  line.text("; until one does, the program runs under the limits of this machine");
+  policy_name(&line, "static");
+  line.say();
+  return alone_begin();
+}
+
 // No broker took the process, and one should have.
 Mode missing_begin(LinkResult* result) {
   switch (policy().missing) {
     case MissingBroker::kHold:
-      *result = broker_wait();
-      if (*result == LinkResult::kRegistered) return broker_begin();
-      return denied(*result == LinkResult::kRefused
-                        ? link_refusal()
-                        : "no broker has answered; start sluiced, or ask whoever keeps this "
-                          "machine");
-    case MissingBroker::kStatic: {
-      limits_set(limits_narrow(limits_own(), policy().limits));
-      Line line;
-      line.text("no broker answers at ").text(link_path());
-      line.text("; until one does, the program runs under the limits of this machine");
-      policy_name(&line, "static");
-      line.say();
-      return alone_begin();
-    }
+      return hold_begin(nullptr, result);
+    case MissingBroker::kStatic:
+      return static_begin();
+    case MissingBroker::kKeep:
+      if (link_has_tenant()) return keep_begin(result);
+      break;
     case MissingBroker::kOpen:
       break;
   }
@@ -309,7 +343,7 @@ Mode start() {
     mode_set(mode);
     return mode;
   }
-  const bool helped = helper_start(mode == Mode::kActive && !alone, asks_for_broker, alone);
+  const bool helped = helper_start(mode == Mode::kActive && !alone, asks_for_broker);
   // Without the helper nobody keeps the limits of a process that has no broker.
   mode_set(helped || !alone
                ? mode
@@ -408,6 +442,17 @@ void pages_adopt(uint32_t slot) {
   gates_reset();
 }
 
+// Beside the broker's pages, the account is kept in the family's as well.
+void family_account_begin() {
+  if (process.family_slot == 0 || process.gpu_count == 0) return;
+  int8_t gpus[protocol::kTenantGpusMax];
+  for (uint32_t i = 0; i < protocol::kTenantGpusMax; ++i) {
+    const bool used = i < process.gpu_count;
+    gpus[i] = static_cast<int8_t>(used ? family_gpu(process.lease->gpus[i].gpu) : -1);
+  }
+  process.ledger.attach_second(family_claims(), process.family_slot - 1, gpus);
+}
+
 }  // namespace
 
 void process_renumbered() {
@@ -425,8 +470,6 @@ void process_renumbered() {
 
 bool process_adopt_pages(uint32_t slot, uint64_t patience_ns) {
   if (!account_stop(patience_ns)) return false;
-  const bool was_alone = load_acquire(process.alone) != 0;
-  const uint32_t family_slot = process.slot;
   {
     const LedgerPause pause;
     link_pages_install();
@@ -437,42 +480,68 @@ bool process_adopt_pages(uint32_t slot, uint64_t patience_ns) {
     (void)link_limits(&asked, &ignored);
     limits_set(asked);
     pages_adopt(slot);
+    family_account_begin();
   }
+  alone_learn();
   const char* fault = nullptr;
   if (!shares_begin(&fault)) refusal_say(fault);
-  if (was_alone) family_slot_give(static_cast<int>(family_slot));
   account_go();
   return true;
 }
 
-GoneAlone process_go_alone(uint64_t patience_ns) {
+namespace {
+
+void gates_close(protocol::LeasePage* page) {
+  for (protocol::LeaseEntry& entry : page->gpus) {
+    const uint32_t epoch = protocol::lease_epoch(entry.lease.load());
+    entry.lease.store(protocol::lease_word(protocol::lease_epoch_next(epoch), 0));
+  }
+}
+
+// The window as under contention: a broker that comes back waits for what is in flight then. An
+// exclusive tenant has the whole GPU, and no window.
+void gates_open(protocol::LeasePage* page) {
+  const bool exclusive = page->tenant_class == protocol::TenantClass::kExclusive;
+  const uint32_t flags = protocol::kLeaseOpen | (exclusive ? protocol::kLeaseExclusive : 0);
+  for (protocol::LeaseEntry& entry : page->gpus) {
+    const uint32_t lease = protocol::lease_epoch(entry.lease.load());
+    const uint32_t hold = protocol::hold_epoch(entry.hold.load());
+    if (!exclusive && entry.window_ns.load() == 0) {
+      entry.window_ns.store(share_window_ns(entry.sm_percent));
+    }
+    entry.hold.store(protocol::hold_word(protocol::hold_epoch_next(hold), 0));
+    entry.lease.store(protocol::lease_word(protocol::lease_epoch_next(lease), flags));
+  }
+}
+
+}  // namespace
+
+bool process_detach() {
   if (policy().missing == MissingBroker::kStatic) {
     limits_set(limits_narrow(limits_own(), policy().limits));
+    if (family_is_there()) family_narrow(policy().limits);
   }
-  if (!account_stop(patience_ns)) return GoneAlone::kNotYet;
-  const char* fault = nullptr;
-  protocol::GpuUuid gpus[protocol::kTenantGpusMax];
-  for (uint32_t i = 0; i < process.gpu_count; ++i) gpus[i] = process.lease->gpus[i].gpu;
-  int slot = -1;
-  {
-    const LedgerPause pause;
-    slot = alone_take(gpus, process.gpu_count, &fault);
-    if (slot >= 0) pages_adopt(static_cast<uint32_t>(slot));
-  }
-  if (slot < 0) refusal_say(fault);
-  account_go();
-  return slot >= 0 ? GoneAlone::kAlone : GoneAlone::kCannot;
+  // In this order: with the gates open and no share, launches would pass.
+  if (policy().missing != MissingBroker::kOpen) shares_detach();
+  return pages_copy(gates_open);
 }
+
+bool process_slot_wanted() { return load_acquire(process.alone) != 0 || family_knows_tenant(); }
 
 bool process_slot_take() {
   const int slot = family_slot_take();
   if (slot < 0) return false;
+  process.family_slot = static_cast<uint32_t>(slot) + 1;
+  if (load_acquire(process.alone) == 0) {
+    family_account_begin();
+    return true;
+  }
   process.slot = static_cast<uint32_t>(slot);
   process.ledger.attach(process.claims, process.slot);
   return true;
 }
 
-void process_hold() { pages_close_gates(); }
+bool process_hold() { return pages_copy(gates_close); }
 
 void process_refuse(bool refuse) { store_release(process.lost_refuse, refuse ? 1u : 0u); }
 
@@ -492,7 +561,7 @@ void process_set_lost_open(bool open) { store_release(process.lost_open, open ? 
 
 int process_gpu_of(const protocol::GpuUuid& uuid) {
   if (load_acquire(process.alone) != 0) {
-    const int gpu = family_gpu(uuid);
+    const int gpu = family_knows_tenant() ? family_gpu_find(uuid) : family_gpu(uuid);
     const uint32_t count = family_gpu_count();
     if (count > process.gpu_count) process.gpu_count = count;
     process_quotas_choose();
@@ -526,7 +595,7 @@ bool devices_learn() {
     }
     process.device_gpu[ordinal] = gpu;
   }
-  if (too_many && load_acquire(process.alone) != 0) {
+  if (too_many && load_acquire(process.alone) != 0 && !family_knows_tenant()) {
     mode_set(
         denied("it sees more GPUs than limits without a broker reach; name 8 of them in "
                "CUDA_VISIBLE_DEVICES"));

@@ -15,8 +15,8 @@ namespace sluice::interpose {
 enum class Mode : uint32_t {
   kUnknown = 0,  // no CUDA call yet, or none that matters (or a fork child before its first)
   kInert = 1,    // nobody's tenant and under no limits: everything passes
-  kOffline = 2,  // a tenant's, but the broker cannot be reached: everything passes, the helper
-                 // keeps trying
+  kOffline = 2,  // a tenant's, but the broker cannot be reached, and the machine's policy says that
+                 // everything passes until then; the helper keeps trying
   kDenied = 3,   // the broker said no: work and memory are refused
   kActive = 4,
 };
@@ -28,11 +28,11 @@ struct Process {
   // fork handler runs (_Fork, clone): whoever finds kUnknown looks whether that is why.
   alignas(kPageBytes) Mode mode = Mode::kUnknown;
   uint32_t own = 0;  // 1 = what is below is this process's, as far as there is anything
-  alignas(kPageBytes) uint32_t lost_open =
-      0;  // the broker is gone longer than its grace: gates are open, quotas stay
-  uint32_t lost_refuse = 0;  // it is gone longer than programs are to wait for it: launches fail
-  uint32_t lost = 0;         // it is gone longer than its grace, whatever follows from that
+  alignas(kPageBytes) uint32_t lost_open = 0;  // the process exits: no gate keeps it from that
+  uint32_t lost_refuse = 0;  // no broker has come for longer than is waited for one: launches fail
+  uint32_t lost = 0;         // the broker is gone longer than its grace
   uint32_t alone = 0;        // the pages are the family's (family.h), no broker's
+  uint32_t family_slot = 0;  // + 1: the slot of the family's claims page; 0 = none
   // What launches ask in the place of their thread's lease where leases_go_together(): open and
   // exclusive while all of them are, as the helper has seen it, else 0.
   uint32_t together = 0;
@@ -116,18 +116,17 @@ int process_gpu_of(const protocol::GpuUuid& uuid);
 void process_quotas_choose();
 // Helper side of lost contact.
 void process_set_lost_open(bool open);
-/// Closes the gates until a broker is back, or makes launches fail that wait at them.
-void process_hold();
+/// Closes the gates until a broker is back. False, and nothing was done, without memory for it.
+[[nodiscard]] bool process_hold();
+/// Makes launches fail that wait at closed gates.
 void process_refuse(bool refuse);
-enum class GoneAlone : uint8_t {
-  kAlone,
-  kCannot,  // the sentence was said
-  kNotYet,  // as process_adopt_pages
-};
-/// Goes on under limits of its own.
-[[nodiscard]] GoneAlone process_go_alone(uint64_t patience_ns);
+/// Goes on without the broker: gates open, holds end, the memory quota and the in-flight window
+/// stay, and the share of GPU time is kept by the process and its family. False as above.
+[[nodiscard]] bool process_detach();
 
-/// For the helper's thread, of a process without a broker: takes its slot. False = none is free.
+/// Whether the helper's thread is to take a slot of the family.
+bool process_slot_wanted();
+/// For the helper's thread: takes that slot. False = none is free.
 bool process_slot_take();
 
 }  // namespace sluice::interpose

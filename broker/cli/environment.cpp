@@ -3,6 +3,7 @@
 
 #include "broker/cli/paths.h"
 #include "broker/devices/uuid.h"
+#include "broker/protocol/tenant_limits.h"
 #include "broker/protocol/wire.h"
 
 namespace sluice::cli {
@@ -74,6 +75,8 @@ std::string path_prepend(std::string_view present, const std::string& directory)
 void environment_enter(Environment* environment, const RunEnvironment& run) {
   (*environment)[kPreload] = preload_merge((*environment)[kPreload], run.shim);
   (*environment)[protocol::kTenantVariable] = run.tenant;
+  environment->erase(protocol::kTenantLimitsVariable);
+  if (!run.limits.empty()) (*environment)[protocol::kTenantLimitsVariable] = run.limits;
   environment->erase(protocol::kSocketVariable);
   if (!run.socket.empty()) (*environment)[protocol::kSocketVariable] = run.socket;
   std::string visible;
@@ -91,6 +94,7 @@ void environment_soften(Environment* environment, const std::string& directory, 
 
 void environment_leave(Environment* environment) {
   environment->erase(protocol::kTenantVariable);
+  environment->erase(protocol::kTenantLimitsVariable);
   environment->erase(protocol::kSocketVariable);
   environment->erase(kVisible);
   const auto preload = environment->find(kPreload);

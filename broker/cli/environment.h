@@ -30,6 +30,7 @@ std::string path_prepend(std::string_view present, const std::string& directory)
 struct RunEnvironment {
   std::string shim;    // path of libsluice.so
   std::string tenant;  // "ID-KEY"
+  std::string limits;  // as tenant_limits.h writes them; empty = not known
   std::string socket;  // empty = the system's: programs know it
   std::vector<protocol::GpuUuid> gpus;
 };

@@ -14,6 +14,7 @@
 #include "broker/cli/paths.h"
 #include "broker/cli/private_broker.h"
 #include "broker/cli/reach.h"
+#include "broker/protocol/tenant_limits.h"
 #include "config/reader/config.h"
 
 extern char** environ;
@@ -109,13 +110,28 @@ int refused_end(const protocol::Refused& refused, bool soft) {
              : kExitSluiceFailed;
 }
 
+std::string limits_text(const protocol::Admitted& admitted,
+                        const std::vector<protocol::SnapshotGpu>& gpus) {
+  protocol::TenantLimits limits = protocol::tenant_limits_of(admitted);
+  for (const protocol::SnapshotGpu& gpu : gpus) {
+    for (std::uint32_t i = 0; i < limits.gpu_count; ++i) {
+      if (limits.gpus[i] == gpu.uuid)
+        limits.context_bytes = std::max(limits.context_bytes, gpu.context_bytes);
+    }
+  }
+  char text[protocol::kTenantLimitsTextBytes];
+  protocol::tenant_limits_format(limits, text);
+  return text;
+}
+
 int become(const RunOptions& options, const std::string& program, const std::string& socket,
-           const protocol::Admitted& admitted) {
+           const protocol::Admitted& admitted, const std::vector<protocol::SnapshotGpu>& gpus) {
   RunEnvironment run;
   char tenant[protocol::kTenantTextBytes];
   protocol::tenant_format(admitted.tenant, admitted.key, tenant);
   run.shim = library_path("libsluice.so");
   run.tenant = tenant;
+  run.limits = limits_text(admitted, gpus);
   if (socket != protocol::kSystemSocket) run.socket = socket;
   run.gpus.assign(admitted.gpus,
                   admitted.gpus + std::min(admitted.gpu_count, protocol::kTenantGpusMax));
@@ -179,7 +195,7 @@ int run_command(const RunOptions& options) {
     std::fprintf(stderr, "sluice: your turn; %s runs with %s\n", message.name,
                  grant_text(answer.admitted, snapshot->gpus).c_str());
   }
-  return become(options, program, socket, answer.admitted);
+  return become(options, program, socket, answer.admitted, snapshot->gpus);
 }
 
 }  // namespace sluice::cli

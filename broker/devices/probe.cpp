@@ -11,8 +11,9 @@ namespace sluice::devices {
 namespace {
 
 constexpr std::string_view kRemoved[] = {
-    "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "LD_PRELOAD=",
-    "SLUICE_TENANT=",        "SLUICE_SOCKET=",     "NVIDIA_VISIBLE_DEVICES="};
+    "CUDA_VISIBLE_DEVICES=",  "CUDA_DEVICE_ORDER=",    "LD_PRELOAD=",
+    "SLUICE_TENANT=",         "SLUICE_TENANT_LIMITS=", "SLUICE_SOCKET=",
+    "NVIDIA_VISIBLE_DEVICES="};
 
 bool field_take(std::string_view* rest, std::string_view key, std::string_view* value) {
   if (rest->substr(0, key.size()) != key) return false;

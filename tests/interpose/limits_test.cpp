@@ -83,16 +83,17 @@ TEST(PolicyFile, AllOfIt) {
   EXPECT_EQ(file.policy.limits.sm_percent, 25u);
 }
 
-TEST(PolicyFile, DefaultsAreOpenForThoseThatNameATenant) {
+TEST(PolicyFile, TenantsKeepTheirLimitsByDefault) {
   const Read file = read("");
   EXPECT_TRUE(file.good);
-  EXPECT_EQ(file.policy.missing, MissingBroker::kOpen);
+  EXPECT_EQ(file.policy.missing, MissingBroker::kKeep);
   EXPECT_FALSE(file.policy.broker_required);
   EXPECT_EQ(file.policy.hold_ns, 60'000'000'000u);
 }
 
 TEST(PolicyFile, MistakesAreNamedByLine) {
-  EXPECT_EQ(read("missing_broker = close").fault, "line 1: missing_broker is open, hold or static");
+  EXPECT_EQ(read("missing_broker = close").fault,
+            "line 1: missing_broker is keep, open, hold or static");
   EXPECT_EQ(read("\nrequire_broker = maybe").fault, "line 2: require_broker is yes or no");
   EXPECT_EQ(read("hold_max = 60").fault, "line 1: hold_max is a time such as 60s, 5m or 0s");
   EXPECT_EQ(read("hold_max = 99999999999999h").fault,

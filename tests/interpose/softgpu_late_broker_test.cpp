@@ -1,5 +1,6 @@
-// A program whose first CUDA call comes while no broker answers goes on without limits. When the
-// broker is back, the program is one of its tenant's processes with all that it took meanwhile.
+// A program whose first CUDA call comes while no broker answers. When the broker is back, the
+// program is one of its tenant's processes with all that it took meanwhile. Its tenant has no
+// memory quota here until then, so that it can have more than the broker's.
 #include "tests/interpose/softgpu_launch.h"
 
 namespace {
@@ -12,6 +13,7 @@ class LateBrokerTest : public SoftGpuLaunchTest {
   LateBrokerTest() : SoftGpuLaunchTest(Options{.uses_cuda = false}) {}
   void SetUp() override {
     SoftGpuLaunchTest::SetUp();
+    broker->limits_set(0, 100);
     broker->die();
     ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
     ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);

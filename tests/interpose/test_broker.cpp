@@ -97,6 +97,22 @@ void TestBroker::path_take(const TestBroker& dead) {
 void TestBroker::environment_set() const {
   setenv(kSocketVariable, path_.c_str(), 1);
   setenv(kTenantVariable, "0000000000000007-0123456789abcdef", 1);
+  const LeaseEntry& first = lease_->gpus[0];
+  limits_set(first.memory_max_bytes, first.sm_percent == 0 ? 100 : first.sm_percent);
+}
+
+void TestBroker::limits_set(std::uint64_t memory_bytes, std::uint32_t sm_percent) const {
+  TenantLimits limits{};
+  limits.tenant = 7;
+  limits.key = 0x0123456789abcdef;
+  limits.memory_max_bytes = memory_bytes;
+  limits.sm_percent = sm_percent;
+  limits.context_bytes = lease_->gpus[0].context_bytes;
+  limits.gpu_count = lease_->gpu_count;
+  for (std::uint32_t i = 0; i < limits.gpu_count; ++i) limits.gpus[i] = lease_->gpus[i].gpu;
+  char text[kTenantLimitsTextBytes];
+  tenant_limits_format(limits, text);
+  setenv(kTenantLimitsVariable, text, 1);
 }
 
 void TestBroker::gpu_uuid_set(const unsigned char uuid[16]) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "broker/protocol/pages.h"
+#include "broker/protocol/tenant_limits.h"
 #include "broker/protocol/wire.h"
 
 namespace sluice::test {
@@ -37,6 +38,8 @@ class TestBroker {
   /// "SLUICE_SOCKET=..." and "SLUICE_TENANT=..." into this process's environment (children inherit
   /// it).
   void environment_set() const;
+  /// Another SLUICE_TENANT_LIMITS than environment_set() made of the lease page.
+  void limits_set(std::uint64_t memory_bytes, std::uint32_t sm_percent) const;
   void gpu_uuid_set(const unsigned char uuid[16]);
   /// Further GPUs with the first one's limits; before the first process registers.
   void gpu_add(const unsigned char uuid[16]);

@@ -56,10 +56,10 @@ class Gpu:
                     stream.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def start(self, code, *words, shim=None, **variables):
+    def start(self, code, *words, shim=None, pass_fds=(), **variables):
         environment = {**self.environment, "LD_PRELOAD": shim or self.arguments.shim, **variables}
         child = cuda_driver.python(code, *words, env=environment, text=True, stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=pass_fds)
         self.children.append(child)
         return child
 
@@ -73,6 +73,12 @@ class Gpu:
         text = subprocess.run([self.arguments.ctl, "accounts", "--json", "--dir", self.environment["SOFTGPU_DIR"]],
                               check=True, capture_output=True, text=True).stdout
         return [process for device in json.loads(text)["devices"] for process in device["processes"]]
+
+    def peak_mib(self):
+        """The most memory that was ever in use on the device, of all processes together."""
+        text = subprocess.run([self.arguments.ctl, "accounts", "--json", "--dir", self.environment["SOFTGPU_DIR"]],
+                              check=True, capture_output=True, text=True).stdout
+        return json.loads(text)["devices"][0]["peak_bytes"] / (1 << 20)
 
     def busy_ns(self, pids):
         """GPU time of these processes by the device's own account, also after their end."""

@@ -24,6 +24,8 @@ class Machine(Gpu):
         self.socket = self.environment["SLUICE_SOCKET"]
         self.policy_file = self.directory / "shim.conf"
         self.environment.update(SLUICE_TENANT=TENANT, SLUICE_TEST_POLICY=str(self.policy_file))
+        self.context = 0  # what the broker says that one takes, MiB
+        self.limits(256)
         self.brokers = []
 
     def __exit__(self, *arguments):
@@ -31,6 +33,10 @@ class Machine(Gpu):
             if not broker.ended.is_set():
                 broker.die()
         super().__exit__(*arguments)
+
+    def limits(self, memory, percent=100):
+        """What `sluice run` says that the tenant was admitted with."""
+        self.environment["SLUICE_TENANT_LIMITS"] = f"{TENANT} memory={memory * MIB} sm={percent} context={self.context * MIB} gpus={self.uuid.hex()}"
 
     def broker(self, memory=200, **how):
         self.brokers.append(StandInBroker(self.socket, self.uuid, memory * MIB, **how))
@@ -76,15 +82,32 @@ def case_narrows_not_exclusive(gpu):
 LOOK = "driver = Driver(); say(driver.context(), driver.fill())"
 
 
-def case_open(gpu):
-    """Nothing is said: programs run without limits, and are told."""
-    for lines in (None, ["missing_broker = open"]):
+KEPT = "; until one does, the program keeps the limits of its job, 256.0 MiB and 100 % of each GPU, by itself\n"
+
+
+def case_keep(gpu):
+    """Nothing is said, or just that: a job's programs keep its limits, and are told."""
+    for lines in (None, ["missing_broker = keep"]):
         if lines:
             gpu.policy(*lines)
         out, err = gpu.run(LOOK)
-        expect(out == ["0 990"], out)  # of 1 GiB less the context
-        expect(err == f"sluice: no broker answers at {gpu.socket}; the program runs without limits until one does (start "
-               "sluiced, or unset SLUICE_TENANT)\n", err)
+        expect(out == ["0 220"], out)  # of 256 MiB less the context
+        expect(err.startswith(f"sluice: no broker answers at {gpu.socket}{KEPT}"), err)
+
+
+def case_open(gpu):
+    """The administrator says that programs run without limits, and they are told."""
+    gpu.policy("missing_broker = open")
+    out, err = gpu.run(LOOK)
+    expect(out == ["0 990"], out)  # of 1 GiB less the context
+    expect(err == f"sluice: no broker answers at {gpu.socket}; the program runs without limits until one does (start "
+           "sluiced, or unset SLUICE_TENANT)\n", err)
+
+
+def case_unannounced(gpu):
+    """A program that nobody announced and that has no broker runs as ever: without limits, without a word."""
+    del gpu.environment["SLUICE_TENANT"]
+    expect(gpu.run(LOOK) == (["0 990"], ""), "limits, or a line")
 
 
 def case_hold(gpu):
@@ -156,7 +179,7 @@ def case_not_roots(gpu):
         gpu.policy("missing_broker = static", "memory = 150MiB")
         change(gpu.policy_file)
         out, err = gpu.run(LOOK)
-        expect(out == ["0 990"], out)
+        expect(out == ["0 220"], out)
         expect(err.startswith(f"sluice: {gpu.policy_file} is ignored: {reason}; "), err)
         os.chown(gpu.policy_file, 0, 0)
     other = gpu.policy_file.with_name("other")
@@ -171,7 +194,7 @@ def case_mistaken(gpu):
     gpu.policy("missing_broker = statik", "memory = 150MiB")
     child = gpu.start(LOOK)
     line = child.stderr.readline()
-    expect(line == f"sluice: {gpu.policy_file}: line 1: missing_broker is open, hold or static; until that is corrected, "
+    expect(line == f"sluice: {gpu.policy_file}: line 1: missing_broker is keep, open, hold or static; until that is corrected, "
            "CUDA calls without a broker wait (missing_broker = hold)\n", line)
     expect("CUDA calls wait" in child.stderr.readline(), "does not wait")
 
@@ -280,7 +303,7 @@ def case_lost_hold_ends(gpu):
 
 
 def case_lost_static(gpu):
-    """The program goes on under the static limits, and what it holds counts."""
+    """The program goes on under the narrower of its job's limits and the policy's, and what it holds counts."""
     gpu.policy("missing_broker = static", "memory = 150MiB")
     broker = gpu.broker(100)
     program = Program(gpu)
@@ -288,10 +311,15 @@ def case_lost_static(gpu):
     program.begin("launch")
     broker.die()
     expect(program.end() == SUCCESS, "did not go on")
-    expect(program.ask("allocate", 100) == OUT_OF_MEMORY and program.ask("allocate", 90) == SUCCESS, "not 150 MiB")
+    expect(program.ask("allocate", 50) == OUT_OF_MEMORY and program.ask("allocate", 20) == SUCCESS, "not 100 MiB")
     again = gpu.broker(300)
-    wait_until(lambda: again.held() == 150 * MIB, "the account at the new broker")
+    wait_until(lambda: again.held() == 80 * MIB, "the account at the new broker")
     expect(program.ask("allocate", 140) == SUCCESS, "the new broker's limit")
+    again.gate(False)
+    program.begin("launch")
+    again.die()
+    expect(program.end() == SUCCESS, "did not go on a second time")
+    expect(program.ask("allocate", 1) == OUT_OF_MEMORY, "not 150 MiB")
 
 
 def case_lost_own_limits(gpu):
@@ -351,14 +379,14 @@ def case_never_accepts(gpu):
     first = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     first.connect(gpu.socket)
     out, err = gpu.run(LOOK)
-    expect(out == ["0 990"] and err.startswith("sluice: no broker answers at"), (out, err))
+    expect(out == ["0 220"] and KEPT in err, (out, err))
 
 
 def case_never_answers(gpu):
     """A broker that accepts and reads, and never answers."""
     gpu.broker(200, answers=False)
     out, err = gpu.run(LOOK)
-    expect(out == ["0 990"] and err.startswith("sluice: no broker answers at"), (out, err))
+    expect(out == ["0 220"] and KEPT in err, (out, err))
     gpu.policy("missing_broker = static", "memory = 150MiB")
     expect(gpu.run(LOOK)[0] == ["0 110"], "not limited")  # less the context
 

@@ -35,11 +35,13 @@ class Page:
 
 
 class StandInBroker:
-    def __init__(self, path, uuid, memory=0, tenant_class=BATCH, accepts=True, answers=True, backlog=8):
+    def __init__(self, path, uuid, memory=0, tenant_class=BATCH, accepts=True, answers=True, backlog=8, percent=100,
+                 is_open=True, context=0):
         self.path = str(path)
         self.lease, self.claims = Page("lease", LEASE_BYTES), Page("claims", CLAIMS_BYTES)
         self.lease.put(0, "IHBBQII", LEASE_MAGIC, VERSION, tenant_class, 0, 7, 1, os.getpid())
-        self.lease.put(ENTRY, "16sQQQQQ", uuid, memory, memory, 0, 0, 1_000_000)
+        self.lease.put(ENTRY, "16sQQQQQ", uuid, memory, memory, context, 0, 1_000_000)
+        self.lease.put(ENTRY + 64, "I", percent)
         self.claims.put(0, "IHHII", CLAIMS_MAGIC, VERSION, 0, 128, 1)
         self.epoch = 0
         self.answers, self.reads, self.beats = answers, True, True
@@ -49,7 +51,7 @@ class StandInBroker:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.bind(self.path)
         self.socket.listen(backlog)
-        self.gate(True)
+        self.gate(is_open)
         self.threads = [threading.Thread(target=self.beat, daemon=True)]
         if accepts:
             self.threads.append(threading.Thread(target=self.accept, daemon=True))
@@ -98,6 +100,8 @@ class StandInBroker:
             kind, = struct.unpack_from("<H", message, 6)
             if kind == REGISTER and self.answers:
                 answer = struct.pack("<IHHIIQII", MESSAGE_MAGIC, VERSION, REGISTERED, 32, 1, 7, self.registrations, 0)
+                pid, = struct.unpack_from("i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                self.claims.put(128 + self.registrations * (128 + 8 * 128), "I", pid)
                 self.registrations += 1
                 socket.send_fds(connection, [answer], [self.lease.fd, self.claims.fd])
             elif kind != REGISTER:

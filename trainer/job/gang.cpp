@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "broker/protocol/snapshot.h"
+#include "broker/protocol/tenant_limits.h"
 #include "broker/protocol/wire.h"
 #include "trainer/base/failure.h"
 
@@ -148,6 +149,7 @@ void Gang::ask(std::uint32_t gpu_count, StopSignal& stop,
   std::snprintf(message.name, sizeof message.name, "sluice-train");
   if (protocol::wire_send(fd_, &message, sizeof message, nullptr, 0, false) != 0)
     throw Failure("--exclusive: the broker at " + socket_ + " closed the connection");
+  char limits[protocol::kTenantLimitsTextBytes];
   for (std::uint32_t place = 0;;) {
     protocol::Envelope envelope;
     const int got = protocol::wire_receive(fd_, &envelope, kLookGap_ms);
@@ -170,6 +172,7 @@ void Gang::ask(std::uint32_t gpu_count, StopSignal& stop,
       const auto& admitted = envelope.as<protocol::Admitted>();
       tenant_ = admitted.tenant;
       key_ = admitted.key;
+      protocol::tenant_limits_format(protocol::tenant_limits_of(admitted), limits);
       std::string visible;
       for (std::uint32_t i = 0; i < std::min(admitted.gpu_count, protocol::kTenantGpusMax); ++i)
         visible += (i == 0 ? "" : ",") + gpu_text(admitted.gpus[i]);
@@ -180,6 +183,7 @@ void Gang::ask(std::uint32_t gpu_count, StopSignal& stop,
   char text[protocol::kTenantTextBytes];
   protocol::tenant_format(tenant_, key_, text);
   setenv(protocol::kTenantVariable, text, 1);
+  setenv(protocol::kTenantLimitsVariable, limits, 1);
 }
 
 Gang::~Gang() {

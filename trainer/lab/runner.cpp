@@ -97,7 +97,7 @@ class Scene {
     Command c;
     c.argv = std::move(argv);
     c.set = gpu_environment(machine_, segment_dir_);
-    c.unset = {"SLUICE_TENANT", "SLUICE_SOCKET", "LD_PRELOAD"};
+    c.unset = {"SLUICE_TENANT", "SLUICE_TENANT_LIMITS", "SLUICE_SOCKET", "LD_PRELOAD"};
     c.output_path = path(log);
     return c;
   }

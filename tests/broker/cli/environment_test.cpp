@@ -37,6 +37,7 @@ TEST(Environment, Entered) {
   RunEnvironment run;
   run.shim = kShim;
   run.tenant = "id-key";
+  environment["SLUICE_TENANT_LIMITS"] = "of the job around";
   run.gpus.resize(2);
   run.gpus[1].bytes[15] = 1;
   environment_enter(&environment, run);
@@ -46,9 +47,12 @@ TEST(Environment, Entered) {
             "GPU-00000000-0000-0000-0000-000000000000,GPU-00000000-0000-0000-0000-000000000001");
   EXPECT_EQ(environment.count("SLUICE_SOCKET"), 0u) << "the system's socket needs no naming";
   EXPECT_EQ(environment["X"], "y");
+  EXPECT_EQ(environment.count("SLUICE_TENANT_LIMITS"), 0u) << "another job's";
+  run.limits = "id-key memory=1";
   run.socket = "/private";
   environment_enter(&environment, run);
   EXPECT_EQ(environment["SLUICE_SOCKET"], "/private");
+  EXPECT_EQ(environment["SLUICE_TENANT_LIMITS"], "id-key memory=1");
   EXPECT_EQ(environment["LD_PRELOAD"], std::string("a.so:") + kShim);
 }
 
@@ -63,6 +67,7 @@ TEST(Environment, Softened) {
 TEST(Environment, LeftForABroker) {
   Environment environment = {{"LD_PRELOAD", std::string("a.so:") + kShim},
                              {"SLUICE_TENANT", "t"},
+                             {"SLUICE_TENANT_LIMITS", "l"},
                              {"SLUICE_SOCKET", "s"},
                              {"CUDA_VISIBLE_DEVICES", "0"}};
   environment_leave(&environment);

@@ -52,6 +52,7 @@ TEST(ProbeEnvironment, DropsWhatWouldHideGpus) {
   const char* environment[] = {"CUDA_VISIBLE_DEVICES=1",
                                "LD_PRELOAD=x.so",
                                "SLUICE_TENANT=t",
+                               "SLUICE_TENANT_LIMITS=l",
                                "HOME=/root",
                                "CUDA_VISIBLE_DEVICES_NOT=1",
                                nullptr};
@@ -62,6 +63,7 @@ TEST(ProbeEnvironment, DropsWhatWouldHideGpus) {
   EXPECT_THAT(out, Not(Contains("CUDA_VISIBLE_DEVICES=1")));
   EXPECT_THAT(out, Not(Contains("LD_PRELOAD=x.so")));
   EXPECT_THAT(out, Not(Contains("SLUICE_TENANT=t")));
+  EXPECT_THAT(out, Not(Contains("SLUICE_TENANT_LIMITS=l")));
 }
 
 TEST(Probe, OwnProcessByNvml) {
