@@ -90,6 +90,8 @@ void broker_add(Families& out, const protocol::SnapshotHeader& header) {
   out.add(Family::kBrokerReloads, {{"result", "success"}}, header.reloads_ok);
   out.add(Family::kBrokerReloads, {{"result", "failure"}}, header.reloads_failed);
   out.add(Family::kBrokerJournalFaults, {}, std::uint64_t{header.journal_faults});
+  out.add(Family::kBrokerJournalLost, {}, header.journal_lost);
+  out.add(Family::kBrokerSlowTurns, {}, header.slow_turns);
 }
 
 /// `allocated`: the sum of the shares promised on it.

@@ -21,6 +21,8 @@ enum class Family : std::size_t {
   kBrokerProtocolErrorKinds,
   kBrokerReloads,
   kBrokerJournalFaults,
+  kBrokerJournalLost,
+  kBrokerSlowTurns,
   kGpuInfo,
   kGpuCapacity,
   kGpuPromised,

@@ -33,6 +33,8 @@ void broker_write(JsonWriter& json, const Snapshot& snapshot, const std::string&
   json.value("reloads_ok", header.reloads_ok);
   json.value("reloads_failed", header.reloads_failed);
   json.value("journal_faults", header.journal_faults);
+  json.value("journal_lost", header.journal_lost);
+  json.value("slow_turns", header.slow_turns);
   json.value("untrusted_tenants",
              std::ranges::count_if(snapshot.tenants, [](const protocol::SnapshotTenant& tenant) {
                return tenant.distrust != 0;

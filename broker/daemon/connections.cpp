@@ -69,7 +69,8 @@ std::shared_ptr<Connections::User> Connections::user_take(uid_t uid) {
       return nullptr;
     }
     // The handler holds on to him: his last connection may end in his own turn.
-    user->key = loop_.add(user->loop.fd(), [this, user] { user_turn(*user); });
+    user->key = loop_.add(
+        user->loop.fd(), [this, user] { user_turn(*user); }, "messages");
   }
   ++user->connections;
   return user;
@@ -87,10 +88,11 @@ void Connections::accept(devices::Fd fd) {
   if (peer_identify(fd.get(), &connection->peer) != 0) return;  // it ended before it said anything
   const uid_t uid = connection->peer.uid;
   if (!within_limits(uid)) {
-    log_.line_limited(Level::kWarning, "connection_refused",
-                      {{"uid", uid}, {"pid", connection->peer.pid}});
+    log_.line_of(uid, Level::kWarning, "connection_refused",
+                 {{"uid", uid}, {"pid", connection->peer.pid}});
     refuse(fd.get(), RefusalCode::kUserLimit,
-           "user " + user_name(uid) + " has as many connections to the broker as are allowed (" +
+           "user " + std::to_string(uid) +
+               " has as many connections to the broker as are allowed (" +
                std::to_string(user_max(uid)) + "); end some programs first");
     return;
   }
@@ -148,8 +150,8 @@ bool Connections::send_bytes(ConnectionId id, const void* message, std::size_t s
   if (found == table_.end() || found->second->doomed) return false;
   const int rc = protocol::wire_send(found->second->fd.get(), message, size, fds, fd_count, true);
   if (rc == 0) return true;
-  log_.line_limited(Level::kInfo, "send_failed",
-                    {{"pid", found->second->peer.pid}, {"reason", std::strerror(-rc)}});
+  log_.line_of(found->second->peer.uid, Level::kInfo, "send_failed",
+               {{"pid", found->second->peer.pid}, {"reason", std::strerror(-rc)}});
   drop(id);
   return false;
 }
@@ -159,6 +161,11 @@ std::size_t Connections::unread_bytes(ConnectionId id) const {
   int bytes = 0;
   if (found == table_.end() || ioctl(found->second->fd.get(), SIOCOUTQ, &bytes) < 0) return 0;
   return static_cast<std::size_t>(bytes);
+}
+
+uid_t Connections::user_of(ConnectionId id) const {
+  const auto found = table_.find(id);
+  return found == table_.end() ? UINT32_MAX : found->second->peer.uid;
 }
 
 void Connections::drop(ConnectionId id) {
@@ -204,8 +211,8 @@ void Connections::tend(std::int64_t now_ns) {
   for (const ConnectionId id : late) {
     const Connection& connection = *table_.at(id);
     if (connection.doomed) continue;
-    log_.line_limited(Level::kInfo, "silent",
-                      {{"pid", connection.peer.pid}, {"uid", connection.peer.uid}});
+    log_.line_of(connection.peer.uid, Level::kInfo, "silent",
+                 {{"pid", connection.peer.pid}, {"uid", connection.peer.uid}});
     refuse(connection.fd.get(), RefusalCode::kTimeout,
            "nothing was said on this connection; connect when there is something to ask");
     drop(id);

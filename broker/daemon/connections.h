@@ -35,6 +35,8 @@ class Outbox {
                           const int* fds, int fd_count) = 0;
   /// What the peer has been sent and has not read, in the kernel's terms (with its overhead).
   virtual std::size_t unread_bytes(ConnectionId connection) const = 0;
+  /// Whose connection it is; of one that is gone, nobody's in particular.
+  virtual uid_t user_of(ConnectionId connection) const = 0;
   /// Closes once the current handler has returned: nothing is erased under anybody's feet.
   virtual void drop(ConnectionId connection) = 0;
   /// Adds the descriptors of the broker that each user's connections take.
@@ -84,6 +86,7 @@ class Connections : public Outbox {
   bool send_bytes(ConnectionId connection, const void* message, std::size_t size, const int* fds,
                   int fd_count) override;
   std::size_t unread_bytes(ConnectionId connection) const override;
+  uid_t user_of(ConnectionId connection) const override;
   void drop(ConnectionId connection) override;
   void descriptors_add(Descriptors* out) const override;
   /// Ends what has been silent for too long; to be called now and then.

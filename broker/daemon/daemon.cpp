@@ -49,10 +49,11 @@ std::uint32_t descriptors_shared(std::uint64_t usable) {
 }
 
 // Without the boot's name nobody could tell a living process from one of an earlier boot.
-std::unique_ptr<Journal> journal_make(JournalFiles& files, Log& log, const std::string& directory) {
+std::unique_ptr<Journal> journal_make(JournalFiles& files, Log& log, const std::string& directory,
+                                      SlowWork& slow) {
   if (directory.empty()) return nullptr;
   const std::string boot_id = boot_id_read();
-  if (!boot_id.empty()) return std::make_unique<Journal>(files, log, directory, boot_id);
+  if (!boot_id.empty()) return std::make_unique<Journal>(files, log, directory, boot_id, &slow);
   log.message(
       Level::kError, "no_journal",
       "the kernel does not tell which boot this is (/proc/sys/kernel/random/boot_id), so no "
@@ -66,13 +67,16 @@ std::unique_ptr<Journal> journal_make(JournalFiles& files, Log& log, const std::
 Daemon::Daemon(Log& log, DaemonSetup setup)
     : log_(log),
       setup_(std::move(setup)),
-      journal_(journal_make(files_, log_, setup_.state_directory)),
+      journal_(journal_make(files_, log_, setup_.state_directory, slow_)),
       descriptors_(descriptors_take()),
       connections_(loop_, log_, limits_divide(descriptors_)),
-      engine_(loop_, log_, connections_, setup_.gpus, setup_.config, journal_.get()),
+      engine_(loop_, log_, connections_, slow_, {setup_.gpus, setup_.config, journal_.get()}),
       sessions_(log_, engine_, connections_, loop_, descriptors_shared(descriptors_)),
-      heartbeat_(loop_, [this] { beat(); }) {
+      heartbeat_(
+          loop_, [this] { beat(); }, "heartbeat") {
   connections_.sink_set(&sessions_);
+  loop_.slow_watch(protocol::kSlowTurn_ns,
+                   [this](const Loop::SlowTurn& turn) { slow_turn_say(turn); });
 }
 
 Daemon::~Daemon() {
@@ -118,7 +122,8 @@ bool Daemon::signals_take(std::string* error) {
     *error = std::string("cannot watch for signals: ") + std::strerror(errno);
     return false;
   }
-  signals_key_ = loop_.add(signals_.get(), [this] { signal_ready(); });
+  signals_key_ = loop_.add(
+      signals_.get(), [this] { signal_ready(); }, "signal");
   return true;
 }
 
@@ -141,7 +146,25 @@ void Daemon::signal_ready() {
 void Daemon::beat() {
   engine_.heartbeat();
   connections_.tend(clock_ns());
+  log_.tend();
   idle_check();
+}
+
+// Everybody waits meanwhile. One line a second at most: they come in rows when a host is short of
+// processors.
+void Daemon::slow_turn_say(const Loop::SlowTurn& turn) {
+  constexpr std::int64_t kEvery_ns = 1'000'000'000;
+  constexpr double kNsPerMs = 1e6;
+  ++slow_unsaid_;
+  if (clock_ns() - slow_said_ns_ < kEvery_ns) return;
+  slow_said_ns_ = clock_ns();
+  log_.line(Level::kWarning, "slow_turn",
+            {{"ms", static_cast<double>(turn.turn_ns) / kNsPerMs},
+             {"cpu_ms", static_cast<double>(turn.cpu_ns) / kNsPerMs},
+             {"handler", turn.handler},
+             {"handler_ms", static_cast<double>(turn.handler_ns) / kNsPerMs},
+             {"count", slow_unsaid_}});
+  slow_unsaid_ = 0;
 }
 
 // Connections count as business: somebody who is connected is about to ask.

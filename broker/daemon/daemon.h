@@ -38,11 +38,13 @@ class Daemon {
   bool signals_take(std::string* error);
   void signal_ready();
   void beat();
+  void slow_turn_say(const Loop::SlowTurn& turn);
   void idle_check();
 
   Log& log_;
   DaemonSetup setup_;
   Loop loop_;
+  SlowThreads slow_{loop_};
   JournalFiles files_;
   std::unique_ptr<Journal> journal_;
   std::uint64_t descriptors_;  // for clients
@@ -54,6 +56,8 @@ class Daemon {
   devices::Fd signals_;
   Loop::Key signals_key_ = 0;
   std::int64_t idle_since_ns_ = 0;  // 0 = busy
+  std::int64_t slow_said_ns_ = 0;   // a slow turn was in the log last,
+  std::uint64_t slow_unsaid_ = 0;   // and so many since then are not
   bool served_ = false;             // somebody has been here
 };
 

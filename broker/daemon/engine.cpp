@@ -39,26 +39,30 @@ std::vector<protocol::GpuUuid> uuids_of(const std::vector<ServedGpu>& gpus) {
 
 }  // namespace
 
-Engine::Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus,
-               const config::Config& config, Journal* journal)
+Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const EngineSetup& setup)
     : loop_(loop),
       log_(log),
       outbox_(outbox),
-      gpus_(std::move(gpus)),
-      config_(config),
-      profiles_(config),
-      state_(core::state_create(policy_make(config, profiles_, capacity_min()))),
-      journal_(journal),
-      alarm_(loop,
-             [this] {
-               drains_poll();
-               feed(core::Tick{});
-             }),
-      grace_(loop, [this] { grace_over(); }),
+      slow_(slow),
+      gpus_(setup.gpus),
+      config_(setup.config),
+      profiles_(setup.config),
+      state_(core::state_create(policy_make(setup.config, profiles_, capacity_min()))),
+      journal_(setup.journal),
+      alarm_(
+          loop,
+          [this] {
+            drains_poll();
+            feed(core::Tick{});
+          },
+          "alarm"),
+      grace_(
+          loop, [this] { grace_over(); }, "restart grace"),
       started_ns_(clock_ns()),
-      losses_(program_beside("sluice-probe"), environ, uuids_of(gpus_)) {
+      who_patience_ns_(setup.who_patience_ns),
+      losses_(setup.probe, environ, uuids_of(gpus_)) {
   std::string error;  // main has said what is wrong with it
-  (void)exporter_uid_find(config, &exporter_uid_, &error);
+  (void)exporter_uid_find(setup.config, &exporter_uid_, &error);
   for (const ServedGpu& gpu : gpus_)
     feed(core::GpuAdded{gpu.uuid, gpu.capacity_bytes, gpu.context_bytes});
 }
@@ -112,8 +116,11 @@ void Engine::refuse(ConnectionId connection, std::uint32_t request, RefusalCode 
                     const std::string& text, std::uint64_t minimum_bytes) {
   ++counters_.refusals;
   ++counters_.refused_by_code[static_cast<std::size_t>(code)];
-  log_.line_limited(Level::kInfo, "refused",
-                    {{"connection", connection}, {"code", static_cast<int>(code)}, {"text", text}});
+  log_.line_of(outbox_.user_of(connection), Level::kInfo, "refused",
+               {{"connection", connection},
+                {"uid", outbox_.user_of(connection)},
+                {"code", static_cast<int>(code)},
+                {"text", text}});
   protocol::Refused refused;
   protocol::message_init(refused, MessageType::kRefused, request);
   refused.code = code;
@@ -132,7 +139,7 @@ std::uint32_t Engine::tenants_of(uid_t uid) const {
 
 std::optional<std::string> Engine::profile_fault(const Profile& profile, uid_t uid,
                                                  const protocol::Admit& message) const {
-  const std::string who = "profile " + profile.name + " of user " + user_name(uid);
+  const std::string who = "profile " + profile.name + " of user " + accounts_.name(uid);
   if (message.tenant_class != TenantClass::kExclusive && profile.memory_max_bytes != 0 &&
       message.memory_max_bytes > profile.memory_max_bytes) {
     return who + " allows " + config::size_format(profile.memory_max_bytes) +
@@ -180,35 +187,6 @@ core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit
   return ask;
 }
 
-// What cannot be told is not taken for "none": another profile may allow more.
-std::optional<Who> Engine::who_asks(const Asker& asker) {
-  Who who{asker.peer.uid, asker.peer.groups, {}};
-  if (profiles_.by_group())  // a directory service may take its time, and everybody waits for it
-    for (const gid_t gid : user_groups(asker.peer.uid)) who.groups.push_back(gid);
-  if (!profiles_.by_cgroup()) return who;
-  who.cgroup = process_cgroup(asker.peer.pid);
-  if (!who.cgroup.empty() && !pidfd_ended(asker.peer.pidfd.get())) return who;
-  refuse(asker.connection, asker.request, RefusalCode::kNoRoom,
-         "the kernel does not tell the cgroup of process " + std::to_string(asker.peer.pid) +
-             ", which the profiles go by; try again, and see that the broker can read /proc");
-  return std::nullopt;
-}
-
-void Engine::admit(const Asker& asker, const protocol::Admit& message) {
-  const std::string wanted = text_clean(message.profile, sizeof message.profile);
-  const auto who = who_asks(asker);
-  if (!who) return;
-  const Profile* profile =
-      wanted.empty() ? &profiles_.find(*who) : profiles_.find_named(wanted, *who);
-  if (profile == nullptr) {
-    refuse(asker.connection, asker.request, RefusalCode::kClassNotAllowed,
-           "there is no profile '" + wanted + "' for user " + user_name(asker.peer.uid) +
-               "; leave --profile out, or ask whoever keeps sluice.toml");
-    return;
-  }
-  ask(asker, *profile, message, std::nullopt);
-}
-
 void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Admit& message,
                  std::optional<protocol::Register> join) {
   if (!profile.classes[static_cast<std::size_t>(message.tenant_class)]) {
@@ -246,6 +224,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   pending.request = asker.request;
   pending.uid = asker.peer.uid;
   pending.pid = asker.peer.pid;
+  pending.program = asker.peer.program;
   pending.pidfd = devices::Fd(fcntl(asker.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
   pending.name = event.name;
   pending.profile = profile.name;
@@ -311,7 +290,8 @@ std::unique_ptr<Pages> Engine::pages_make(const Tenant& tenant) const {
 Tenant* Engine::tenant_add(std::unique_ptr<Tenant> tenant) {
   const protocol::TenantId id = tenant->id;
   if (tenant->founder_pidfd)
-    tenant->founder_key = loop_.add(tenant->founder_pidfd.get(), [this, id] { founder_ended(id); });
+    tenant->founder_key = loop_.add(
+        tenant->founder_pidfd.get(), [this, id] { founder_ended(id); }, "founder's end");
   Tenant* raw = tenant.get();
   tenants_.emplace(id, std::move(tenant));
   return raw;

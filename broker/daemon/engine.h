@@ -4,11 +4,11 @@
 // know sockets (answers go to the Outbox) nor whether a message was well-formed (sessions.h has
 // checked).
 //
-// In nine files: engine.cpp (asking), engine_join.cpp (joining), engine_actions.cpp (what the core
-// decides), engine_room.cpp (holds, moves and commands), engine_death.cpp (pidfds, exec, lost
-// connections), engine_device.cpp (what the devices themselves say), engine_report.cpp (job
-// figures, snapshots), engine_reload.cpp (a new configuration), engine_restore.cpp (tenants of a
-// broker before this one, and what the journal is told).
+// In ten files: engine.cpp (asking), engine_who.cpp (who asks), engine_join.cpp (joining),
+// engine_actions.cpp (what the core decides), engine_room.cpp (holds, moves and commands),
+// engine_death.cpp (pidfds, exec, lost connections), engine_device.cpp (what the devices themselves
+// say), engine_report.cpp (job figures, snapshots), engine_reload.cpp (a new configuration),
+// engine_restore.cpp (tenants of a broker before this one, and what the journal is told).
 #pragma once
 
 #include <array>
@@ -19,6 +19,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "broker/core/core.h"
@@ -30,6 +31,7 @@
 #include "broker/daemon/loop.h"
 #include "broker/daemon/pages.h"
 #include "broker/daemon/profiles.h"
+#include "broker/daemon/slow_work.h"
 #include "broker/daemon/timer.h"
 #include "broker/devices/checkpoint.h"
 #include "broker/devices/loss_watch.h"
@@ -109,10 +111,9 @@ struct Process {
   pid_t pid = 0;
   std::uint32_t slot = 0;
   std::uint64_t start_ticks = 0;
-  std::uint64_t claims_device = 0;  // the claims page that it was given last
-  std::uint64_t claims_inode = 0;
-  bool restored = false;  // known from the journal; has not come back yet
-  bool lost = false;      // by the driver, in a checkpoint: it can only be ended
+  std::uint64_t program = 0;  // that it ran when it registered last; 0 = not known
+  bool restored = false;      // known from the journal; has not come back yet
+  bool lost = false;          // by the driver, in a checkpoint: it can only be ended
   std::string command;
   devices::Fd pidfd;
   Loop::Key key = 0;
@@ -133,11 +134,20 @@ struct Counters {
   std::uint64_t reloads_failed = 0;
 };
 
+/// What an engine is made with.
+struct EngineSetup {
+  std::vector<ServedGpu> gpus;
+  config::Config config;
+  Journal* journal = nullptr;                          // null: nothing is remembered
+  std::string probe = program_beside("sluice-probe");  // empty: no device is asked anything
+  /// How long a request waits for its user or cgroup to be looked up. Above the few seconds after
+  /// which the C library gives up on one server of a directory service.
+  std::int64_t who_patience_ns = 8'000'000'000;
+};
+
 class Engine {
  public:
-  /// `journal` may be null: nothing is remembered then.
-  Engine(Loop& loop, Log& log, Outbox& outbox, std::vector<ServedGpu> gpus,
-         const config::Config& config, Journal* journal = nullptr);
+  Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const EngineSetup& setup);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -163,7 +173,7 @@ class Engine {
   /// Whether an Admit, Register or Command of this connection waits for its answer.
   bool pending_on(ConnectionId connection) const {
     return request_on(connection) != 0 || knocking_.count(connection) != 0 ||
-           commanding(connection);
+           questions_.count(connection) != 0 || commanding(connection);
   }
 
   void refuse(ConnectionId connection, std::uint32_t request, protocol::RefusalCode code,
@@ -182,7 +192,9 @@ class Engine {
   /// Stamps the lease pages and looks after processes whose socket is closed; called four times a
   /// second.
   void heartbeat();
-  bool idle() const { return tenants_.empty() && pending_.empty(); }
+  bool idle() const { return tenants_.empty() && pending_.empty() && questions_.empty(); }
+  /// The user's name as far as it is known, else the number.
+  std::string user_name(uid_t uid) const { return accounts_.name(uid); }
   std::size_t tenant_count() const { return tenants_.size(); }
 
  private:
@@ -193,6 +205,7 @@ class Engine {
     std::uint32_t request = 0;
     uid_t uid = 0;
     pid_t pid = 0;
+    std::uint64_t program = 0;
     devices::Fd pidfd;
     std::string name;
     std::string profile;
@@ -205,6 +218,15 @@ class Engine {
     std::optional<protocol::Queued> place;   // what it was told last
     std::int64_t placed_ns = 0;
   };
+  using Asked = std::variant<protocol::Admit, protocol::Register>;
+  // A request whose user or cgroup is being looked up (engine_who.cpp).
+  struct Question {
+    Knock asker;
+    Asked message;
+    std::int64_t asked_ns = 0;
+    bool cgroup_asked = false;
+    std::optional<std::string> cgroup;  // nothing: not told yet
+  };
   struct Checkpointing {
     protocol::TenantId tenant = 0;
     core::CheckpointStep step{};
@@ -212,6 +234,7 @@ class Engine {
   struct AskedCommand {
     ConnectionId connection = 0;
     std::uint32_t request = 0;
+    uid_t uid = 0;
   };
 
   void feed(core::Event event);
@@ -240,15 +263,22 @@ class Engine {
 
   core::RequestId request_on(ConnectionId connection) const;
   bool commanding(ConnectionId connection) const;
-  /// Who the peer is for the profiles; nothing (and the asker refused) where that cannot be told.
-  std::optional<Who> who_asks(const Asker& asker);
+  std::optional<Who> who_known(const Peer& peer) const;
+  void who_ask(const Asker& asker, const Asked& message);
+  void who_start(ConnectionId connection);
+  void who_look(ConnectionId connection, bool late);
+  void who_over();
+  void account_ask(uid_t uid);
+  void account_told(uid_t uid, const Account& account);
+  void admit_as(const Asker& asker, const protocol::Admit& message, const Who& who);
+  void join_as(const Asker& asker, const protocol::Register& message, const Who* who);
   std::optional<std::string> profile_fault(const Profile& profile, uid_t uid,
                                            const protocol::Admit& message) const;
   core::TenantAsked ask_make(const Profile& profile, const protocol::Admit& message,
                              bool swap) const;
   void ask(const Asker& asker, const Profile& profile, const protocol::Admit& message,
            std::optional<protocol::Register> join);
-  void join_default(const Asker& asker, const protocol::Register& message);
+  void join_default(const Asker& asker, const protocol::Register& message, const Who* who);
   void refuse_all(const Pending& pending, protocol::RefusalCode code, const std::string& text,
                   std::uint64_t minimum_bytes = 0);
   bool asker_left(Pending& pending, ConnectionId connection);
@@ -259,7 +289,8 @@ class Engine {
                      protocol::JoinKey key);
   void join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t request, const Peer& peer,
                    const std::string& command);
-  bool rejoin(Tenant& tenant, Process& process, ConnectionId connection, std::uint32_t request);
+  bool rejoin(Tenant& tenant, Process& process, ConnectionId connection, std::uint32_t request,
+              std::uint64_t program);
   void registered_send(const Tenant& tenant, const Process& process, ConnectionId connection,
                        std::uint32_t request);
   Tenant* tenant_find(protocol::TenantId id);
@@ -299,7 +330,7 @@ class Engine {
   std::uint64_t device_claimed(const protocol::GpuUuid& gpu, bool* still) const;
   void returned_look();
   void lies_look();
-  bool process_keeps_pages(const Process& process) const;
+  static bool process_same(const Process& process, std::uint64_t program);
 
   std::unique_ptr<Pages> pages_make(const Tenant& tenant) const;
   Tenant* tenant_add(std::unique_ptr<Tenant> tenant);
@@ -313,6 +344,8 @@ class Engine {
   void knock_withdraw(ConnectionId connection);
   void journal_tenant(const Tenant& tenant);
   void journal_process(const Process& process);
+  struct Reloaded;
+  void reloaded(Reloaded& fresh);
   void limits_renew();
   std::uint64_t capacity_min() const;  // of the smallest GPU
 
@@ -323,6 +356,7 @@ class Engine {
   Loop& loop_;
   Log& log_;
   Outbox& outbox_;
+  SlowWork& slow_;
   std::vector<ServedGpu> gpus_;
   config::Config config_;
   Profiles profiles_;
@@ -342,6 +376,12 @@ class Engine {
   std::unordered_map<protocol::TenantId, std::unique_ptr<Tenant>> tenants_;
   std::unordered_map<core::ProcessId, std::unique_ptr<Process>> processes_;
   std::map<core::RequestId, Pending> pending_;
+  std::map<ConnectionId, Question> questions_;
+  const std::int64_t who_patience_ns_;
+  Accounts accounts_;
+  std::set<uid_t> accounts_asked_;  // and not answered yet
+  bool reloading_ = false;
+  bool reload_again_ = false;  // it was asked for while one was under way
   std::map<core::RequestId, AskedCommand> commands_;
   std::unique_ptr<devices::Checkpoints> checkpoints_;  // null until the first job
   Loop::Key checkpoints_key_ = 0;

@@ -58,19 +58,19 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
     return;
   }
   ++counters_.admissions;
-  log_.line(Level::kInfo, "admitted",
-            {{"tenant", tenant->id},
-             {"name", tenant->name},
-             {"uid", tenant->uid},
-             {"pid", tenant->founder_pid},
-             {"class", class_name(pending.tenant_class)},
-             {"profile", tenant->profile},
-             {"memory_max_bytes", action.memory_max},
-             {"memory_min_bytes", action.memory_min},
-             {"sm_percent", action.sm_percent},
-             {"swap", action.swap ? "yes" : "no"},
-             {"gpus", action.gpus.size()},
-             {"gpu", gpu_text(*tenant, 0)}});
+  log_.line_of(tenant->uid, Level::kInfo, "admitted",
+               {{"tenant", tenant->id},
+                {"name", tenant->name},
+                {"uid", tenant->uid},
+                {"pid", tenant->founder_pid},
+                {"class", class_name(pending.tenant_class)},
+                {"profile", tenant->profile},
+                {"memory_max_bytes", action.memory_max},
+                {"memory_min_bytes", action.memory_min},
+                {"sm_percent", action.sm_percent},
+                {"swap", action.swap ? "yes" : "no"},
+                {"gpus", action.gpus.size()},
+                {"gpu", gpu_text(*tenant, 0)}});
   if (!pending.join) {
     tenant->granted_on = pending.connection;
     if (!admitted_send(action, pending, tenant->key)) grant_lost(pending.connection);
@@ -79,6 +79,7 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
   Peer peer;
   peer.pid = tenant->founder_pid;
   peer.uid = tenant->uid;
+  peer.program = pending.program;
   peer.pidfd = devices::Fd(dup(tenant->founder_pidfd.get()));
   join_tenant(*tenant, pending.connection, pending.request, peer,
               text_clean(pending.join->command, sizeof pending.join->command));
@@ -95,11 +96,11 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
 void Engine::carry_out(const core::TenantQueued& action) {
   const auto found = pending_.find(action.request);
   if (found == pending_.end()) return;
-  log_.line(Level::kInfo, "queued",
-            {{"request", action.request},
-             {"name", found->second.name},
-             {"position", action.position},
-             {"reason", static_cast<int>(action.reason)}});
+  log_.line_of(found->second.uid, Level::kInfo, "queued",
+               {{"request", action.request},
+                {"name", found->second.name},
+                {"position", action.position},
+                {"reason", static_cast<int>(action.reason)}});
   protocol::Queued message;
   protocol::message_init(message, MessageType::kQueued, found->second.request);
   message.position = action.position;
@@ -138,8 +139,8 @@ void Engine::carry_out(const core::TenantEnded& action) {
       if (gpus_[g].uuid == tenant.gpus[i]) retired_busy_ns_[g] += used;
     }
   }
-  log_.line(Level::kInfo, "ended",
-            {{"tenant", tenant.id}, {"name", tenant.name}, {"busy_ns", busy_ns}});
+  log_.line_of(tenant.uid, Level::kInfo, "ended",
+               {{"tenant", tenant.id}, {"name", tenant.name}, {"busy_ns", busy_ns}});
   assert(tenant.processes.empty() && "the core ended a tenant that has processes");
   loop_.remove(tenant.founder_key);
   if (journal_ != nullptr) journal_->tenant_end(tenant.id);
@@ -165,12 +166,12 @@ void Engine::carry_out(const core::LimitsSet& action) {
   grant.sm_percent = action.sm_percent;
   tenant->pages->limits_store(action.memory_max, action.memory_min, action.sm_percent);
   journal_tenant(*tenant);
-  log_.line(Level::kInfo, "limits_changed",
-            {{"tenant", tenant->id},
-             {"name", tenant->name},
-             {"memory_max_bytes", action.memory_max},
-             {"memory_min_bytes", action.memory_min},
-             {"sm_percent", action.sm_percent}});
+  log_.line_of(tenant->uid, Level::kInfo, "limits_changed",
+               {{"tenant", tenant->id},
+                {"name", tenant->name},
+                {"memory_max_bytes", action.memory_max},
+                {"memory_min_bytes", action.memory_min},
+                {"sm_percent", action.sm_percent}});
 }
 
 void Engine::carry_out(const core::LeaseSet& action) {
@@ -214,11 +215,11 @@ void Engine::carry_out(const core::RunawaySeen& action) {
                 tenant->name.c_str(), static_cast<unsigned long long>(tenant->id),
                 milliseconds(action.overrun_ns),
                 action.end ? ", and it is being ended as configured (runaway = \"end\")" : "");
-  log_.message(Level::kWarning, "runaway", text,
-               {{"tenant", tenant->id},
-                {"gpu", gpu_text(*tenant, action.gpu_index)},
-                {"overrun_ns", action.overrun_ns},
-                {"end", action.end ? "yes" : "no"}});
+  log_.message_of(tenant->uid, Level::kWarning, "runaway", text,
+                  {{"tenant", tenant->id},
+                   {"gpu", gpu_text(*tenant, action.gpu_index)},
+                   {"overrun_ns", action.overrun_ns},
+                   {"end", action.end ? "yes" : "no"}});
   if (action.end) tenant_kill(*tenant);
 }
 
@@ -230,8 +231,8 @@ void Engine::carry_out(const core::RankLost& action) {
       ") was killed or crashed; " +
       (action.end ? "the others are being ended as configured (rank_loss = \"end\")"
                   : "the others go on and keep the GPUs (rank_loss = \"keep\")");
-  log_.message(Level::kWarning, "rank_lost", text,
-               {{"tenant", tenant->id}, {"end", action.end ? "yes" : "no"}});
+  log_.message_of(tenant->uid, Level::kWarning, "rank_lost", text,
+                  {{"tenant", tenant->id}, {"end", action.end ? "yes" : "no"}});
   if (action.end) tenant_kill(*tenant);
 }
 

@@ -14,9 +14,9 @@ namespace {
 // A process on its way out loses its mappings before its pidfd speaks; a second tells it from one
 // that called exec.
 constexpr int kBeatsBeforeExec = 4;
-// A look reads all mappings of a process, and a hostile one has tens of thousands of them: few at a
-// time, and ever less often at one that stays as it is.
-constexpr int kExecLooksPerBeat = 4;
+// A look costs some 20 us: a millisecond a beat, and ever less often at a process that stays as it
+// is.
+constexpr int kExecLooksPerBeat = 50;
 constexpr int kExecLookEveryBeats = 256;
 
 bool exec_look_due(int beats) {
@@ -57,12 +57,12 @@ void Engine::process_ended(core::ProcessId id, End end) {
     held.push_back(
         std::min(tenant.pages->slot_held(process->slot, gpu), capacity_of(tenant.gpus[gpu])));
   tenant.pages->slot_retire(process->slot);
-  log_.line(Level::kInfo, "process_ended",
-            {{"tenant", tenant.id},
-             {"pid", process->pid},
-             {"how", end == End::kExec ? "exec"
-                     : lost            ? "lost"
-                                       : "exited"}});
+  log_.line_of(tenant.uid, Level::kInfo, "process_ended",
+               {{"tenant", tenant.id},
+                {"pid", process->pid},
+                {"how", end == End::kExec ? "exec"
+                        : lost            ? "lost"
+                                          : "exited"}});
   if (journal_ != nullptr)
     journal_->process_end(tenant.id,
                           {static_cast<std::uint32_t>(process->pid), process->start_ticks});
@@ -83,8 +83,9 @@ void Engine::process_replaced(core::ProcessId id) {
       tenant.founder_start_ticks = process.start_ticks;
       tenant.in_grace = false;
       journal_tenant(tenant);
-      tenant.founder_key = loop_.add(tenant.founder_pidfd.get(),
-                                     [this, tenant_id = tenant.id] { founder_ended(tenant_id); });
+      tenant.founder_key = loop_.add(
+          tenant.founder_pidfd.get(), [this, tenant_id = tenant.id] { founder_ended(tenant_id); },
+          "founder's end");
       feed(core::FounderAdopted{tenant.id});
     }
   }
@@ -104,12 +105,13 @@ void Engine::grant_lost(ConnectionId connection) {
 void Engine::connection_closed(ConnectionId connection, bool unread) {
   if (unread) grant_lost(connection);
   knock_withdraw(connection);
+  questions_.erase(connection);
   std::erase_if(commands_,
                 [&](const auto& entry) { return entry.second.connection == connection; });
   const core::RequestId request = request_on(connection);
   if (request != 0 && !asker_left(pending_.at(request), connection)) {
-    log_.line_limited(Level::kInfo, "request_cancelled",
-                      {{"request", request}, {"name", pending_.at(request).name}});
+    log_.line_of(pending_.at(request).uid, Level::kInfo, "request_cancelled",
+                 {{"request", request}, {"name", pending_.at(request).name}});
     pending_.erase(request);
     feed(core::RequestGone{request});
   }
@@ -128,10 +130,10 @@ void Engine::tenant_kill(const Tenant& tenant) {
   if (tenant.founder_pidfd) pidfd_kill(tenant.founder_pidfd.get());
 }
 
-/// Whether the process still has the pages that it was given (it has not after exec).
-bool Engine::process_keeps_pages(const Process& process) const {
-  return process_maps_file(process.pid, static_cast<dev_t>(process.claims_device),
-                           static_cast<ino_t>(process.claims_inode));
+/// Whether it runs the program that it registered with, as far as that can be told: where one of
+/// the two is not known it keeps what it has.
+bool Engine::process_same(const Process& process, std::uint64_t program) {
+  return process.program == 0 || program == 0 || program == process.program;
 }
 
 // Unregistered processes cannot send Drained, but their shim still writes it into the claims slot.
@@ -165,7 +167,7 @@ void Engine::heartbeat() {
     ++process->beats_detached;
     if (!due) continue;
     ++looks;
-    if (!process_keeps_pages(*process)) replaced.push_back(id);
+    if (!process_same(*process, process_look(process->pid).program)) replaced.push_back(id);
   }
   // One of them may end while the core deals with another.
   for (const core::ProcessId id : replaced) {
@@ -176,6 +178,7 @@ void Engine::heartbeat() {
   returned_look();
   lies_look();
   devices_beat();
+  who_over();
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;
     for (const auto& [connection, tenant] : knocking_) waiting.insert(tenant);

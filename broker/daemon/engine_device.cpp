@@ -66,7 +66,9 @@ void Engine::devices_poll() {
   if (losses_.descriptor() != losses_fd_) {
     loop_.remove(losses_key_);
     losses_fd_ = losses_.descriptor();
-    losses_key_ = losses_fd_ < 0 ? 0 : loop_.add(losses_fd_, [this] { devices_poll(); });
+    losses_key_ = losses_fd_ < 0 ? 0
+                                 : loop_.add(
+                                       losses_fd_, [this] { devices_poll(); }, "devices");
     device_asked_.clear();
   }
   if (!news.fault.empty())

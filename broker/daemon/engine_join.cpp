@@ -23,6 +23,11 @@ bool wished(const Tenant& tenant, const protocol::GpuUuid& gpu) {
 }  // namespace
 
 void Engine::join(const Asker& asker, const protocol::Register& message) {
+  join_as(asker, message, nullptr);
+}
+
+/// `who` may be null: then it is looked up if it is needed.
+void Engine::join_as(const Asker& asker, const protocol::Register& message, const Who* who) {
   if (message.tenant != 0) {
     Tenant* tenant = tenant_of(asker, message.tenant, message.key);
     if (tenant != nullptr)
@@ -35,13 +40,13 @@ void Engine::join(const Asker& asker, const protocol::Register& message) {
       return;
     }
   }
-  join_default(asker, message);
+  join_default(asker, message, who);
 }
 
 // An unannounced program: its user's default tenant on the GPU that it wants, with what a debug job
 // gets by default. Where there is no room it waits in line, and says so itself; others of its user
 // that come meanwhile wait with it.
-void Engine::join_default(const Asker& asker, const protocol::Register& message) {
+void Engine::join_default(const Asker& asker, const protocol::Register& message, const Who* who) {
   for (auto& [id, pending] : pending_) {
     if (!pending.join || pending.uid != asker.peer.uid) continue;
     if (!(pending.join->gpu == message.gpu)) continue;
@@ -55,6 +60,11 @@ void Engine::join_default(const Asker& asker, const protocol::Register& message)
     pending.followers.push_back(std::move(knock));
     return;
   }
+  const auto known = who == nullptr ? who_known(asker.peer) : *who;
+  if (!known) {
+    who_ask(asker, message);
+    return;
+  }
   protocol::Admit defaults;
   protocol::message_init(defaults, MessageType::kAdmit, 0);
   defaults.tenant_class = TenantClass::kDebug;
@@ -64,7 +74,7 @@ void Engine::join_default(const Asker& asker, const protocol::Register& message)
     defaults.pinned[0] = message.gpu;
   }
   text_store(defaults.name, sizeof defaults.name, "default");
-  if (const auto who = who_asks(asker)) ask(asker, profiles_.find(*who), defaults, message);
+  ask(asker, profiles_.find(*known), defaults, message);
 }
 
 /// What is needed of who is to be answered later; false when there is no descriptor for it, and it
@@ -75,6 +85,8 @@ bool Engine::knock_make(const Asker& asker, const std::string& command, Knock* o
   out->request = asker.request;
   out->peer.pid = asker.peer.pid;
   out->peer.uid = asker.peer.uid;
+  out->peer.groups = asker.peer.groups;
+  out->peer.program = asker.peer.program;
   out->peer.pidfd = devices::Fd(fcntl(asker.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
   out->command = command;
   if (out->peer.pidfd) return true;
@@ -86,8 +98,8 @@ bool Engine::knock_make(const Asker& asker, const std::string& command, Knock* o
 /// Takes one of those who wait for the request out of it. False when it was the last.
 bool Engine::asker_left(Pending& pending, ConnectionId connection) {
   if (pending.connection == connection && pending.followers.empty()) return false;
-  log_.line_limited(Level::kDebug, "asker_left",
-                    {{"name", pending.name}, {"others", pending.followers.size()}});
+  log_.line_of(pending.uid, Level::kDebug, "asker_left",
+               {{"name", pending.name}, {"others", pending.followers.size()}});
   if (pending.connection != connection) {
     std::erase_if(pending.followers,
                   [connection](const Knock& knock) { return knock.connection == connection; });
@@ -99,6 +111,7 @@ bool Engine::asker_left(Pending& pending, ConnectionId connection) {
   pending.connection = next.connection;
   pending.request = next.request;
   pending.pid = next.peer.pid;
+  pending.program = next.peer.program;
   pending.pidfd = std::move(next.peer.pidfd);
   text_store(pending.join->command, sizeof pending.join->command, next.command);
   return true;
@@ -117,7 +130,7 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
        std::vector<core::ProcessId>(tenant.processes.begin(), tenant.processes.end())) {
     Process& known = *processes_.at(id);
     if (known.pid != peer.pid || pidfd_ended(known.pidfd.get())) continue;
-    if (rejoin(tenant, known, connection, request)) return;
+    if (rejoin(tenant, known, connection, request, peer.program)) return;
     if (tenant_find(tenant_id) == nullptr) {  // without descriptors nobody could be adopted
       refuse(connection, request, RefusalCode::kUnknownTenant,
              "the job ended with the program that this one replaced; start it with sluice run");
@@ -139,14 +152,16 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   process->tenant = tenant.id;
   process->charge = Charge(charges_, tenant.uid, kProcessDescriptors);
   process->pid = peer.pid;
-  process->start_ticks = process_start_ticks(peer.pid);
+  const devices::ProcessLook look = process_look(peer.pid);
+  process->start_ticks = look.start_ticks;
+  process->program = peer.program != 0 ? peer.program : look.program;
   process->slot = *slot;
   process->command = command;
   process->pidfd = std::move(pidfd);
   process->connection = connection;
-  tenant.pages->claims_identify(&process->claims_device, &process->claims_inode);
   const core::ProcessId id = process->id;
-  process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, End::kExited); });
+  process->key = loop_.add(
+      process->pidfd.get(), [this, id] { process_ended(id, End::kExited); }, "process's end");
   tenant.processes.insert(id);
   tenant.granted_on = 0;
   shims_[connection] = id;
@@ -154,8 +169,8 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   journal_process(
       *process);  // before it is told: nobody is a member that the journal does not know
   registered_send(tenant, *process, connection, request);
-  log_.line(Level::kInfo, "registered",
-            {{"tenant", tenant.id}, {"pid", peer.pid}, {"slot", *slot}, {"command", command}});
+  log_.line_of(tenant.uid, Level::kInfo, "registered",
+               {{"tenant", tenant.id}, {"pid", peer.pid}, {"slot", *slot}, {"command", command}});
   processes_.emplace(id, std::move(process));
   feed(core::ProcessJoined{tenant.id, id});
 }
@@ -163,26 +178,26 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
 /// The same process once more: after it lost its socket it goes on with its slot. After exec it is
 /// a new program and its old account is closed: false, and it joins afresh.
 bool Engine::rejoin(Tenant& tenant, Process& process, ConnectionId connection,
-                    std::uint32_t request) {
+                    std::uint32_t request, std::uint64_t program) {
   if (process.connection != 0) {
     shims_.erase(process.connection);
     outbox_.drop(process.connection);
     process.connection = 0;
   }
-  if (!process_keeps_pages(process)) {
+  if (!process_same(process, program)) {
     process_replaced(process.id);
     return false;
   }
   process.connection = connection;
   process.beats_detached = 0;
   process.restored = false;
-  tenant.pages->claims_identify(&process.claims_device, &process.claims_inode);
+  if (program != 0) process.program = program;
   journal_process(process);
   shims_[connection] = process.id;
   ++counters_.registrations;
   registered_send(tenant, process, connection, request);
-  log_.line(Level::kInfo, "registered_again",
-            {{"tenant", tenant.id}, {"pid", process.pid}, {"slot", process.slot}});
+  log_.line_of(tenant.uid, Level::kInfo, "registered_again",
+               {{"tenant", tenant.id}, {"pid", process.pid}, {"slot", process.slot}});
   return true;
 }
 

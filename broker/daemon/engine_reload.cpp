@@ -1,39 +1,65 @@
-// A new configuration: taken whole or not at all, and what it means for those who run.
+// A new configuration: read beside the loop, taken whole or not at all, and what it means for those
+// who run.
 #include <algorithm>
+#include <memory>
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/notify.h"
 
 namespace sluice::daemon {
 
+/// What a reading of the configuration gave.
+struct Engine::Reloaded {
+  config::Result<config::Config> result{std::vector<config::Error>{}};
+  std::optional<uid_t> exporter;
+  std::optional<Profiles> profiles;
+};
+
+// The file may lie on a slow disk, and the users and groups that it names are looked up.
 void Engine::reload() {
   if (config_.path.empty()) {
     log_.message(Level::kInfo, "reload",
                  "there is no configuration file to read again; built-in settings stay", {});
     return;
   }
+  reload_again_ = reloading_;
+  if (reloading_) return;
+  reloading_ = true;
   notify_send("RELOADING=1");
-  auto result = config::config_read(config_.path);
-  std::optional<uid_t> exporter;
-  if (std::string error; result.ok() && !exporter_uid_find(*result, &exporter, &error))
-    result = {std::vector<config::Error>{{config_.path, 0, 0, error}}};
-  if (result.ok()) {
+  slow_.run([this, path = config_.path]() -> Loop::Handler {
+    auto fresh = std::make_shared<Reloaded>();
+    fresh->result = config::config_read(path);
+    std::string error;
+    if (fresh->result.ok() && !exporter_uid_find(*fresh->result, &fresh->exporter, &error))
+      fresh->result = {std::vector<config::Error>{{path, 0, 0, error}}};
+    if (fresh->result.ok()) fresh->profiles.emplace(*fresh->result);
+    return [this, fresh] { reloaded(*fresh); };
+  });
+}
+
+void Engine::reloaded(Reloaded& fresh) {
+  reloading_ = false;
+  if (fresh.result.ok()) {
     ++counters_.reloads_ok;
-    config_ = *result;
-    exporter_uid_ = exporter;
-    user_groups_forget();
-    profiles_ = Profiles(config_);
+    config_ = *fresh.result;
+    exporter_uid_ = fresh.exporter;
+    accounts_.outdate();
+    profiles_ = std::move(*fresh.profiles);
     log_.level_set(config_.log_level);
     log_.line(Level::kInfo, "reloaded", {{"config", config_.path}});
     feed(core::PolicyChanged{policy_make(config_, profiles_, capacity_min())});
     limits_renew();
   } else {
     ++counters_.reloads_failed;
-    for (const config::Error& error : result.errors()) {
+    for (const config::Error& error : fresh.result.errors()) {
       log_.message(Level::kError, "reload_failed", error.text(), {});
     }
   }
   notify_send("READY=1");
+  std::vector<ConnectionId> waiting;
+  for (const auto& [connection, question] : questions_) waiting.push_back(connection);
+  for (const ConnectionId connection : waiting) who_start(connection);
+  if (reload_again_) reload();
 }
 
 // What a job was given by default follows the new default; what it asked for stays. Both stay

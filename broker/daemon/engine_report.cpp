@@ -18,7 +18,8 @@ void Engine::job_report(const Asker& asker, const protocol::JobReport& message) 
 void Engine::job_release(const Asker& asker, const protocol::Release& message) {
   Tenant* tenant = tenant_of(asker, message.tenant, message.key);
   if (tenant == nullptr) return;
-  log_.line(Level::kInfo, "released", {{"tenant", tenant->id}, {"name", tenant->name}});
+  log_.line_of(tenant->uid, Level::kInfo, "released",
+               {{"tenant", tenant->id}, {"name", tenant->name}});
   tenant->released = true;
   journal_tenant(*tenant);
   for (std::uint32_t gpu = 0; gpu < tenant->gpus.size(); ++gpu) feed(memory_seen(*tenant, gpu));
@@ -202,7 +203,7 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     }
   }
   for (protocol::SnapshotTenant& row : parts.tenants) {
-    text_store(row.user, sizeof row.user, user_name(row.uid));
+    text_store(row.user, sizeof row.user, accounts_.name(row.uid));
     const Tenant* tenant = row.tenant == 0 ? nullptr : tenant_find(row.tenant);
     if (tenant == nullptr) {  // queued: still nameless to the core's side of the table
       queued_fill(&row);
@@ -220,6 +221,9 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     row.refused_full = waits.refused_full;
     job_figures_fill(*tenant, &row);
   }
+  std::unordered_map<protocol::TenantId, protocol::SnapshotTenant*> rows;
+  for (protocol::SnapshotTenant& row : parts.tenants)
+    if (row.tenant != 0) rows.emplace(row.tenant, &row);
   for (const auto& [id, process] : processes_) {
     protocol::SnapshotProcess row{};
     row.tenant = process->tenant;
@@ -228,15 +232,14 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     row.lost = process->lost;
     text_store(row.command, sizeof row.command, process->command);
     parts.processes.push_back(row);
-    if (process->connection != 0 && !process->lost) continue;
-    for (protocol::SnapshotTenant& tenant : parts.tenants) {
-      if (tenant.tenant != process->tenant) continue;
-      tenant.unregistered += process->connection == 0;
-      if (process->connection == 0)
-        tenant.unregistered_bytes += held_by(*tenants_.at(process->tenant), *process);
-      tenant.lost_processes =
-          static_cast<std::uint8_t>(std::min(tenant.lost_processes + (process->lost ? 1 : 0), 255));
-    }
+    const auto at = rows.find(process->tenant);
+    if ((process->connection != 0 && !process->lost) || at == rows.end()) continue;
+    protocol::SnapshotTenant& tenant = *at->second;
+    tenant.unregistered += process->connection == 0;
+    if (process->connection == 0)
+      tenant.unregistered_bytes += held_by(*tenants_.at(process->tenant), *process);
+    tenant.lost_processes =
+        static_cast<std::uint8_t>(std::min(tenant.lost_processes + (process->lost ? 1 : 0), 255));
   }
   parts.header.taken_ns = static_cast<std::uint64_t>(clock_ns());
   parts.header.started_ns = static_cast<std::uint64_t>(started_ns_);
@@ -252,6 +255,8 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
   parts.header.reloads_failed = counters_.reloads_failed;
   const std::uint64_t faults = journal_ == nullptr ? 0 : journal_->faults();
   parts.header.journal_faults = static_cast<std::uint16_t>(std::min<std::uint64_t>(faults, 65535));
+  parts.header.slow_turns = loop_.slow_turns();
+  parts.header.journal_lost = journal_ == nullptr ? 0 : journal_->lost();
   parts.header.policy = policy_tell();
   text_store(parts.header.config_path, sizeof parts.header.config_path, config_.path);
   return snapshot_seal(parts, bytes);

@@ -42,6 +42,7 @@ void Engine::restore() {
   }
   for (const auto& [id, known] : before.tenants) tenant_restore(known);
   if (tenants_.empty()) return;
+  for (const auto& [id, tenant] : tenants_) account_ask(tenant->uid);
   grace_.at(clock_ns() + kGrace_ns);
   limits_renew();  // the configuration may be another
 }
@@ -125,14 +126,14 @@ void Engine::process_restore(Tenant& tenant, const JournalProcess& known) {
   process->charge = Charge(charges_, tenant.uid, kProcessDescriptors);
   process->pid = pid;
   process->start_ticks = known.name.start_ticks;
-  process->claims_device = known.claims_device;
-  process->claims_inode = known.claims_inode;
+  process->program = known.program;
   process->restored = true;
   process->slot = *slot;
   process->command = known.command;
   process->pidfd = std::move(pidfd);
   const core::ProcessId id = process->id;
-  process->key = loop_.add(process->pidfd.get(), [this, id] { process_ended(id, End::kExited); });
+  process->key = loop_.add(
+      process->pidfd.get(), [this, id] { process_ended(id, End::kExited); }, "process's end");
   tenant.processes.insert(id);
   processes_.emplace(id, std::move(process));
   feed(core::ProcessJoined{tenant.id, id});
@@ -249,10 +250,9 @@ void Engine::journal_tenant(const Tenant& tenant) {
 
 void Engine::journal_process(const Process& process) {
   if (journal_ == nullptr) return;
-  journal_->process_put(process.tenant, {{number(process.pid), process.start_ticks},
-                                         process.claims_device,
-                                         process.claims_inode,
-                                         process.command});
+  journal_->process_put(
+      process.tenant,
+      {{number(process.pid), process.start_ticks}, process.program, process.command});
 }
 
 }  // namespace sluice::daemon

@@ -91,16 +91,16 @@ bool Engine::moved(core::ProcessId id, const protocol::Moved& message) {
   // On the way in somebody else's allocation may have been quicker: no fault, it waits again.
   const bool usual = message.result == 0 || (message.result == protocol::kMovedNoRoom &&
                                              (message.word & protocol::kHoldIn) != 0);
-  log_.line(usual ? Level::kInfo : Level::kWarning, "moved",
-            {{"tenant", tenant.id},
-             {"name", tenant.name},
-             {"pid", process.pid},
-             {"gpu", gpu_text(tenant, message.gpu)},
-             {"epoch", protocol::hold_epoch(message.word)},
-             {"order", order_name(message.word)},
-             {"result", message.result},
-             {"bytes", bytes},
-             {"ms", ms_of(taken_ns)}});
+  log_.line_of(tenant.uid, usual ? Level::kInfo : Level::kWarning, "moved",
+               {{"tenant", tenant.id},
+                {"name", tenant.name},
+                {"pid", process.pid},
+                {"gpu", gpu_text(tenant, message.gpu)},
+                {"epoch", protocol::hold_epoch(message.word)},
+                {"order", order_name(message.word)},
+                {"result", message.result},
+                {"bytes", bytes},
+                {"ms", ms_of(taken_ns)}});
   for (const core::MemorySeen& seen : memory_look(tenant.gpus[message.gpu])) feed(seen);
   feed(core::MoveDone{id, message.gpu, message.word, message.result, bytes, taken_ns});
   return true;
@@ -116,11 +116,11 @@ bool Engine::memory_want(core::ProcessId id, const protocol::MemoryWant& message
   const bool again = process.wanted_gpu == message.gpu && process.wanted_room == message.room;
   process.wanted_gpu = message.gpu;
   process.wanted_room = message.room;
-  log_.line_limited(Level::kDebug, "memory_wanted",
-                    {{"tenant", tenant.id},
-                     {"pid", process.pid},
-                     {"gpu", gpu_text(tenant, message.gpu)},
-                     {"bytes", message.bytes}});
+  log_.line_of(tenant.uid, Level::kDebug, "memory_wanted",
+               {{"tenant", tenant.id},
+                {"pid", process.pid},
+                {"gpu", gpu_text(tenant, message.gpu)},
+                {"bytes", message.bytes}});
   const std::uint64_t bytes = std::min(message.bytes, capacity_of(tenant.gpus[message.gpu]));
   if (!again)
     for (const core::MemorySeen& seen : memory_look(tenant.gpus[message.gpu])) feed(seen);
@@ -188,11 +188,12 @@ void Engine::lies_look() {
     for (std::size_t kind = 0; kind < protocol::kDistrusts; ++kind)
       if ((fresh >> kind & 1) != 0)
         kinds += (kinds.empty() ? "" : ",") + std::string(protocol::kDistrustNames[kind]);
-    log_.message(Level::kWarning, "claims_lie",
-                 "the claims of job " + tenant->name +
-                     " say what cannot be true; its own figures are not to be trusted any more, "
-                     "others have lost nothing",
-                 {{"tenant", id}, {"name", tenant->name}, {"uid", tenant->uid}, {"kinds", kinds}});
+    log_.message_of(
+        tenant->uid, Level::kWarning, "claims_lie",
+        "the claims of job " + tenant->name +
+            " say what cannot be true; its own figures are not to be trusted any more, "
+            "others have lost nothing",
+        {{"tenant", id}, {"name", tenant->name}, {"uid", tenant->uid}, {"kinds", kinds}});
   }
 }
 
@@ -205,22 +206,22 @@ void Engine::carry_out(const core::HoldSet& action) {
   tenant->pages->hold_store(action.gpu_index, action.word);
   // That programs stop is a step on the way to an order, which is what people look for.
   const bool stops = (action.word & protocol::kHoldSet) != 0 && (action.word & kOrders) == 0;
-  log_.line(stops ? Level::kDebug : Level::kInfo, "hold",
-            {{"tenant", tenant->id},
-             {"name", tenant->name},
-             {"gpu", gpu_text(*tenant, action.gpu_index)},
-             {"epoch", protocol::hold_epoch(action.word)},
-             {"order", order_name(action.word)}});
+  log_.line_of(tenant->uid, stops ? Level::kDebug : Level::kInfo, "hold",
+               {{"tenant", tenant->id},
+                {"name", tenant->name},
+                {"gpu", gpu_text(*tenant, action.gpu_index)},
+                {"epoch", protocol::hold_epoch(action.word)},
+                {"order", order_name(action.word)}});
 }
 
 void Engine::carry_out(const core::RoomSet& action) {
   Tenant* tenant = tenant_find(action.tenant);
   if (tenant == nullptr) return;
   tenant->pages->room_store(action.gpu_index, action.word);
-  log_.line_limited(Level::kDebug, "room",
-                    {{"tenant", tenant->id},
-                     {"gpu", gpu_text(*tenant, action.gpu_index)},
-                     {"made", (action.word & protocol::kRoomNone) == 0 ? "yes" : "no"}});
+  log_.line_of(tenant->uid, Level::kDebug, "room",
+               {{"tenant", tenant->id},
+                {"gpu", gpu_text(*tenant, action.gpu_index)},
+                {"made", (action.word & protocol::kRoomNone) == 0 ? "yes" : "no"}});
 }
 
 void Engine::carry_out(const core::MemoryLookWanted& action) {
@@ -234,11 +235,11 @@ void Engine::carry_out(const core::TenantMoved& action) {
   tenant->grant.gpus = tenant->gpus;
   tenant->pages->gpu_store(action.gpu_index, action.to, context_bytes(action.to));
   journal_tenant(*tenant);
-  log_.line(Level::kInfo, "tenant_moved",
-            {{"tenant", tenant->id},
-             {"name", tenant->name},
-             {"from", devices::uuid_format(action.from)},
-             {"to", devices::uuid_format(action.to)}});
+  log_.line_of(tenant->uid, Level::kInfo, "tenant_moved",
+               {{"tenant", tenant->id},
+                {"name", tenant->name},
+                {"from", devices::uuid_format(action.from)},
+                {"to", devices::uuid_format(action.to)}});
 }
 
 void Engine::carry_out(const core::StayNoted& action) {
@@ -248,31 +249,31 @@ void Engine::carry_out(const core::StayNoted& action) {
   if (tenant->stay == stay) return;
   tenant->stay = stay;
   journal_tenant(*tenant);
-  log_.line(Level::kInfo, "stay",
-            {{"tenant", tenant->id},
-             {"name", tenant->name},
-             {"suspended", stay.suspended ? "yes" : "no"},
-             {"swapped", stay.swapped ? "yes" : "no"},
-             {"frozen", stay.frozen ? "yes" : "no"}});
+  log_.line_of(tenant->uid, Level::kInfo, "stay",
+               {{"tenant", tenant->id},
+                {"name", tenant->name},
+                {"suspended", stay.suspended ? "yes" : "no"},
+                {"swapped", stay.swapped ? "yes" : "no"},
+                {"frozen", stay.frozen ? "yes" : "no"}});
 }
 
 void Engine::carry_out(const core::MoveFailed& action) {
   Tenant* tenant = tenant_find(action.tenant);
   if (tenant == nullptr) return;
-  log_.message(Level::kWarning, "move_failed", action.text,
-               {{"tenant", tenant->id},
-                {"name", tenant->name},
-                {"gpu", gpu_text(*tenant, action.gpu_index)},
-                {"failures", action.failures}});
+  log_.message_of(tenant->uid, Level::kWarning, "move_failed", action.text,
+                  {{"tenant", tenant->id},
+                   {"name", tenant->name},
+                   {"gpu", gpu_text(*tenant, action.gpu_index)},
+                   {"failures", action.failures}});
 }
 
 void Engine::carry_out(const core::TenantLost& action) {
   Tenant* tenant = tenant_find(action.tenant);
   if (tenant == nullptr) return;
-  log_.message(Level::kError, "job_lost", action.text,
-               {{"tenant", tenant->id},
-                {"name", tenant->name},
-                {"gpu", gpu_text(*tenant, action.gpu_index)}});
+  log_.message_of(tenant->uid, Level::kError, "job_lost", action.text,
+                  {{"tenant", tenant->id},
+                   {"name", tenant->name},
+                   {"gpu", gpu_text(*tenant, action.gpu_index)}});
   tenant_kill(*tenant);
 }
 
@@ -300,11 +301,11 @@ void Engine::carry_out(const core::CheckpointWanted& action) {
   const bool out = action.step == core::CheckpointStep::kOut;
   job.verb = out ? devices::CheckpointVerb::kTake : devices::CheckpointVerb::kReturn;
   for (const core::GpuMove& move : action.gpus) job.pairs.push_back({move.from, move.to});
-  log_.line(Level::kInfo, "checkpoint",
-            {{"tenant", tenant->id},
-             {"name", tenant->name},
-             {"step", out ? "out" : "back"},
-             {"processes", job.targets.size()}});
+  log_.line_of(tenant->uid, Level::kInfo, "checkpoint",
+               {{"tenant", tenant->id},
+                {"name", tenant->name},
+                {"step", out ? "out" : "back"},
+                {"processes", job.targets.size()}});
   if (job.targets.empty()) {
     core::CheckpointDone done;
     done.tenant = action.tenant;
@@ -317,7 +318,8 @@ void Engine::carry_out(const core::CheckpointWanted& action) {
     checkpoints_ =
         std::make_unique<devices::Checkpoints>(program_beside("sluice-checkpoint"), environ);
     if (checkpoints_->descriptor() >= 0)
-      checkpoints_key_ = loop_.add(checkpoints_->descriptor(), [this] { checkpoints_collect(); });
+      checkpoints_key_ = loop_.add(
+          checkpoints_->descriptor(), [this] { checkpoints_collect(); }, "checkpoints");
   }
   if (checkpoints_key_ == 0) loop_.defer([this] { checkpoints_collect(); });  // it says why not
   checkpointing_[checkpoints_->start(std::move(job))] = {action.tenant, action.step};
@@ -330,16 +332,18 @@ void Engine::checkpoints_collect() {
     const Checkpointing job = found->second;
     checkpointing_.erase(found);
     const devices::CheckpointResult& result = ended.result;
-    log_.line(result.ok ? Level::kInfo : Level::kWarning, "checkpoint_done",
-              {{"tenant", job.tenant},
-               {"step", job.step == core::CheckpointStep::kOut ? "out" : "back"},
-               {"ok", result.ok ? "yes" : "no"},
-               {"pid", result.pid},
-               {"call", devices::checkpoint_step_name(result.step)},
-               {"code", result.code},
-               {"bytes", result.bytes},
-               {"ms", ms_of(result.taken_ns)},
-               {"text", result.text}});
+    const Tenant* of = tenant_find(job.tenant);
+    log_.line_of(of == nullptr ? 0 : of->uid, result.ok ? Level::kInfo : Level::kWarning,
+                 "checkpoint_done",
+                 {{"tenant", job.tenant},
+                  {"step", job.step == core::CheckpointStep::kOut ? "out" : "back"},
+                  {"ok", result.ok ? "yes" : "no"},
+                  {"pid", result.pid},
+                  {"call", devices::checkpoint_step_name(result.step)},
+                  {"code", result.code},
+                  {"bytes", result.bytes},
+                  {"ms", ms_of(result.taken_ns)},
+                  {"text", result.text}});
     core::CheckpointDone done;
     done.tenant = job.tenant;
     done.step = job.step;
@@ -369,12 +373,12 @@ std::vector<core::ProcessId> Engine::lost_find(protocol::TenantId id,
     lost.push_back(member);
     if (process.lost) continue;
     process.lost = true;
-    log_.message(Level::kError, "process_lost",
-                 "the driver has lost process " + std::to_string(process.pid) + " of job " +
-                     tenant->name +
-                     " in a checkpoint (state FAILED): it can only be ended, and until it has "
-                     "nothing of its job can be moved",
-                 {{"tenant", id}, {"name", tenant->name}, {"pid", process.pid}});
+    log_.message_of(tenant->uid, Level::kError, "process_lost",
+                    "the driver has lost process " + std::to_string(process.pid) + " of job " +
+                        tenant->name +
+                        " in a checkpoint (state FAILED): it can only be ended, and until it has "
+                        "nothing of its job can be moved",
+                    {{"tenant", id}, {"name", tenant->name}, {"pid", process.pid}});
   }
   return lost;
 }
@@ -392,26 +396,26 @@ void Engine::command(const Asker& asker, const protocol::Command& message) {
   event.root = asker.peer.uid == 0 || asker.peer.uid == geteuid();
   const bool of_gpu = message.verb == protocol::CommandVerb::kDrain ||
                       message.verb == protocol::CommandVerb::kUndrain;
-  log_.line(Level::kInfo, "command",
-            {{"request", event.request},
-             {"verb", command_name(message.verb)},
-             {of_gpu ? "gpu" : "tenant",
-              of_gpu ? devices::uuid_format(message.gpu) : std::to_string(message.tenant)},
-             {"uid", asker.peer.uid},
-             {"pid", asker.peer.pid}});
-  commands_.emplace(event.request, AskedCommand{asker.connection, asker.request});
+  log_.line_of(asker.peer.uid, Level::kInfo, "command",
+               {{"request", event.request},
+                {"verb", command_name(message.verb)},
+                {of_gpu ? "gpu" : "tenant",
+                 of_gpu ? devices::uuid_format(message.gpu) : std::to_string(message.tenant)},
+                {"uid", asker.peer.uid},
+                {"pid", asker.peer.pid}});
+  commands_.emplace(event.request, AskedCommand{asker.connection, asker.request, asker.peer.uid});
   feed(std::move(event));
 }
 
 // An asker that has left is told nothing; what it began has been done all the same.
 void Engine::carry_out(const core::CommandAnswered& action) {
-  log_.line(Level::kInfo, "command_done",
-            {{"request", action.request},
-             {"code", static_cast<int>(action.code)},
-             {"bytes", action.bytes},
-             {"ms", ms_of(action.taken_ns)},
-             {"text", action.text}});
   const auto found = commands_.find(action.request);
+  log_.line_of(found == commands_.end() ? 0 : found->second.uid, Level::kInfo, "command_done",
+               {{"request", action.request},
+                {"code", static_cast<int>(action.code)},
+                {"bytes", action.bytes},
+                {"ms", ms_of(action.taken_ns)},
+                {"text", action.text}});
   if (found == commands_.end()) return;
   const AskedCommand asked = found->second;
   commands_.erase(found);

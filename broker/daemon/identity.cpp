@@ -8,13 +8,12 @@
 #include <pwd.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 
-#include <cstdio>
 #include <fstream>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 
 namespace sluice::daemon {
 namespace {
@@ -53,14 +52,12 @@ bool hung_up(int socket) {
   return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-/// The effective uid of the process, or -1.
+/// The effective uid of the process, or -1: the owner of its directory. The file that also names it
+/// lists the groups of the process, of which there can be 65,536.
 long effective_uid(pid_t pid) {
-  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
-  std::string line;
-  long uid = -1;
-  while (std::getline(status, line))
-    if (std::sscanf(line.c_str(), "Uid: %*d %ld", &uid) == 1) return uid;
-  return -1;
+  struct stat status {};
+  if (stat(("/proc/" + std::to_string(pid)).c_str(), &status) < 0) return -1;
+  return static_cast<long>(status.st_uid);
 }
 
 // Before 6.5: opens by number, then makes sure that the number still means the process that
@@ -81,31 +78,17 @@ int pidfd_by_number(int socket, const ucred& credentials, devices::Fd* out) {
   return 0;
 }
 
-std::vector<gid_t> user_groups_read(uid_t uid) {
-  char buffer[4096];
-  passwd entry{};
-  passwd* found = nullptr;
-  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) != 0 || found == nullptr) return {};
-  std::vector<gid_t> groups(kGroupsMax);
-  int count = static_cast<int>(groups.size());
-  if (getgrouplist(found->pw_name, found->pw_gid, groups.data(), &count) < 0)
-    count = static_cast<int>(groups.size());  // so many are told
-  groups.resize(static_cast<std::size_t>(count));
-  return groups;
-}
-
-std::unordered_map<uid_t, std::vector<gid_t>>& groups_known() {
-  static std::unordered_map<uid_t, std::vector<gid_t>> known;
-  return known;
-}
-
-std::string user_name_read(uid_t uid) {
-  char buffer[4096];
-  passwd entry{};
-  passwd* found = nullptr;
-  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr)
-    return found->pw_name;
-  return std::to_string(uid);
+int pidfd_take(int socket, const ucred& credentials, devices::Fd* out) {
+  int pidfd = -1;
+  socklen_t length = sizeof pidfd;
+  if (getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &pidfd, &length) == 0) {
+    *out = devices::Fd(pidfd);
+    fcntl(pidfd, F_SETFD, FD_CLOEXEC);
+    return 0;
+  }
+  const int error = errno;
+  if (peer_pidfd_known()) return error == EINVAL ? -ESRCH : -error;  // EINVAL: reaped already
+  return pidfd_by_number(socket, credentials, out);
 }
 
 }  // namespace
@@ -117,59 +100,52 @@ int peer_identify(int socket, Peer* out) {
   out->pid = credentials.pid;
   out->uid = credentials.uid;
   out->groups = peer_groups(socket, credentials.gid);
-  int pidfd = -1;
-  length = sizeof pidfd;
-  if (getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &pidfd, &length) == 0) {
-    out->pidfd = devices::Fd(pidfd);
-    fcntl(pidfd, F_SETFD, FD_CLOEXEC);
-    return 0;
-  }
-  const int error = errno;
-  if (peer_pidfd_known()) return error == EINVAL ? -ESRCH : -error;  // EINVAL: reaped already
-  return pidfd_by_number(socket, credentials, &out->pidfd);
+  if (const int rc = pidfd_take(socket, credentials, &out->pidfd); rc != 0) return rc;
+  // Looked at before the socket: while that stands, the program is the one that connected, because
+  // exec closes it.
+  out->program = process_look(out->pid).program;
+  if (hung_up(socket)) out->program = kProgramGone;
+  return 0;
 }
 
 int pidfd_kill(int pidfd) {
   return syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) < 0 ? -errno : 0;
 }
 
-bool process_maps_file(pid_t pid, dev_t device, ino_t inode) {
-  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
-  if (!maps) return true;
-  std::string line;
-  bool any = false;
-  while (std::getline(maps, line)) {
-    any = true;
-    unsigned major_number = 0;
-    unsigned minor_number = 0;
-    unsigned long long number = 0;
-    if (std::sscanf(line.c_str(), "%*s %*s %*s %x:%x %llu", &major_number, &minor_number,
-                    &number) == 3 &&
-        makedev(major_number, minor_number) == device && number == inode) {
-      return true;
-    }
-  }
-  return !any && maps.bad();
+Account account_read(uid_t uid) {
+  Account account{std::to_string(uid), {}};
+  char buffer[4096];
+  passwd entry{};
+  passwd* found = nullptr;
+  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) != 0 || found == nullptr)
+    return account;
+  account.name = found->pw_name;
+  account.groups.resize(kGroupsMax);
+  int count = static_cast<int>(account.groups.size());
+  if (getgrouplist(found->pw_name, found->pw_gid, account.groups.data(), &count) < 0)
+    count = static_cast<int>(account.groups.size());  // so many are told
+  account.groups.resize(static_cast<std::size_t>(count));
+  return account;
 }
 
-std::string user_name(uid_t uid) {
-  // Asked for every row of every snapshot, and a directory service may take seconds to answer once.
-  static std::unordered_map<uid_t, std::string> known;
-  if (known.size() >= kUsersRemembered) known.clear();
-  const auto [at, fresh] = known.try_emplace(uid);
-  if (fresh) at->second = user_name_read(uid);
-  return at->second;
+void Accounts::keep(uid_t uid, Account account) {
+  if (known_.size() >= kUsersRemembered) known_.clear();
+  known_[uid] = {std::move(account), false};
 }
 
-const std::vector<gid_t>& user_groups(uid_t uid) {
-  auto& known = groups_known();
-  if (known.size() >= kUsersRemembered) known.clear();
-  const auto [at, fresh] = known.try_emplace(uid);
-  if (fresh) at->second = user_groups_read(uid);
-  return at->second;
+const Account* Accounts::find(uid_t uid) const {
+  const auto found = known_.find(uid);
+  return found == known_.end() || found->second.outdated ? nullptr : &found->second.account;
 }
 
-void user_groups_forget() { groups_known().clear(); }
+std::string Accounts::name(uid_t uid) const {
+  const auto found = known_.find(uid);
+  return found == known_.end() ? std::to_string(uid) : found->second.account.name;
+}
+
+void Accounts::outdate() {
+  for (auto& [uid, known] : known_) known.outdated = true;
+}
 
 std::string cgroup_parse(std::istream& lines) {
   constexpr std::string_view kOld = ":name=systemd:";

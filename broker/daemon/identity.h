@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "broker/devices/fd.h"
@@ -19,36 +20,56 @@ struct Peer {
   pid_t pid = 0;
   uid_t uid = 0;
   std::vector<gid_t> groups;  // primary first
+  /// The program that connected (devices/process.h): kProgramGone where it has closed its socket
+  /// already, as exec does; 0 = not known.
+  std::uint64_t program = 0;
   devices::Fd pidfd;
 };
 
 /// 0, or -errno: -ESRCH when the process ended before it could be held on to.
 int peer_identify(int socket, Peer* out);
 
+using devices::kProgramGone;
 using devices::pidfd_ended;
+using devices::process_look;
 using devices::process_open;
 using devices::process_start_ticks;
 
 /// SIGKILL through the pidfd: never a stranger that got the same pid. 0 or -errno.
 int pidfd_kill(int pidfd);
 
-/// Whether `pid` still has the file (device, inode) mapped: exec throws mappings away, a closed
-/// socket does not. True also when /proc cannot be read: then nothing is known and the process
-/// keeps what it has.
-bool process_maps_file(pid_t pid, dev_t device, ino_t inode);
-
 /// The path of its cgroup in version 2's hierarchy (where there is none, in systemd's of version
 /// 1), as this process sees it; empty where /proc does not tell. By number: whoever asks makes sure
 /// that it still means the same process.
 std::string process_cgroup(pid_t pid);
-/// The same from what /proc/PID/cgroup says.
+/// Returns that path from the text of /proc/PID/cgroup.
 std::string cgroup_parse(std::istream& lines);
 
-/// Its name or its number; what was found once is remembered.
-std::string user_name(uid_t uid);
-/// The groups that the account databases give the user, whatever its process has; remembered until
-/// user_groups_forget.
-const std::vector<gid_t>& user_groups(uid_t uid);
-void user_groups_forget();
+/// A user as the account databases have it.
+struct Account {
+  std::string name;           // its number where it has none
+  std::vector<gid_t> groups;  // empty where there is no account
+};
+/// Asks the account databases. A directory service may take seconds to answer: not for the loop.
+Account account_read(uid_t uid);
+
+/// The accounts that were read so far. Never asks anything itself.
+class Accounts {
+ public:
+  void keep(uid_t uid, Account account);
+  /// Null: not read yet, or outdated.
+  const Account* find(uid_t uid) const;
+  /// The name as far as it is known, else the number.
+  std::string name(uid_t uid) const;
+  /// What is known of groups is outdated from now on; names stay.
+  void outdate();
+
+ private:
+  struct Known {
+    Account account;
+    bool outdated = false;
+  };
+  std::unordered_map<uid_t, Known> known_;
+};
 
 }  // namespace sluice::daemon

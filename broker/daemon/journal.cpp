@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <memory>
 
 namespace sluice::daemon {
 namespace {
@@ -16,13 +17,17 @@ namespace {
 constexpr char kFile[] = "journal";
 constexpr char kNewFile[] = "journal.new";
 constexpr char kAsideFile[] = "journal.old";
-constexpr char kLockFile[] = "lock";
 constexpr mode_t kDirectoryMode = 0700;
 constexpr mode_t kFileMode = 0600;
 // A compaction writes down everybody who lives; so it must be worth it.
 constexpr std::size_t kRecordsBeforeCompaction = 1024;
 constexpr std::int64_t kRetry_ns = 5'000'000'000;
 constexpr int kTriesMore = 2;
+
+std::string trouble_text(int error) {
+  if (error == EPERM) return "the directory must be the broker's alone: its owner, mode 0700";
+  return std::strerror(error);
+}
 
 void pause_now() {
   const timespec pause{0, 10'000'000};
@@ -40,8 +45,14 @@ std::string boot_id_read() {
   return id.substr(0, 36);
 }
 
-Journal::Journal(JournalFiles& files, Log& log, std::string directory, std::string boot_id)
-    : files_(files), log_(log), directory_(std::move(directory)), boot_id_(std::move(boot_id)) {}
+Journal::Journal(JournalFiles& files, Log& log, std::string directory, std::string boot_id,
+                 SlowWork* slow)
+    : files_(files),
+      log_(log),
+      directory_(std::move(directory)),
+      boot_id_(std::move(boot_id)),
+      writer_(boot_id_),
+      slow_(slow) {}
 
 Journal::~Journal() {
   if (fd_ >= 0) files_.close(fd_);
@@ -50,35 +61,34 @@ Journal::~Journal() {
 
 void Journal::fault_say(const char* what, int error) {
   ++faults_;
+  trouble_ = error;
   if (error == EPERM) tries_left_ = 0;  // that does not pass
   if (said_ || tries_left_ > 0) return;
   said_ = true;
-  log_.message(
-      Level::kError, "journal_failed",
-      "cannot " + std::string(what) + " the journal in " + directory_ + " (" +
-          (error == EPERM ? "the directory must be the broker's alone: its owner, mode 0700"
-                          : std::strerror(error)) +
-          "); jobs come and go as ever, but a broker started anew would not know those of "
-          "now; free some space there, or give sluiced another directory with --state",
-      {});
+  log_.message(Level::kError, "journal_failed",
+               "cannot " + std::string(what) + " the journal in " + directory_ + " (" +
+                   trouble_text(error) +
+                   "); jobs come and go as ever, but a broker started anew would not know those of "
+                   "now; free some space there, or give sluiced another directory with --state",
+               {});
 }
 
 // Whoever can write there could hand out memory with a journal of his own; whoever can read there
-// has the keys of all jobs.
+// has the keys of all jobs. The lock is on the directory itself, so that it needs no file: it holds
+// where nothing can be written.
 bool Journal::directory_take(std::string* error) {
   if (lock_fd_ >= 0) return true;
   const int made = files_.make_directory(directory_.c_str(), kDirectoryMode);
   uid_t owner = 0;
   mode_t mode = 0;
-  int rc = made < 0 && made != -EEXIST
-               ? made
-               : files_.look_at_directory(directory_.c_str(), &owner, &mode);
+  int rc = files_.look_at_directory(directory_.c_str(), &owner, &mode);
+  if (rc == -ENOENT && made < 0) rc = made;
   if (rc == 0 && ((owner != 0 && owner != geteuid()) || (mode & 0077) != 0)) rc = -EPERM;
   if (rc < 0) {
     fault_say("use", -rc);
     return false;
   }
-  const int lock = files_.open(path(kLockFile).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW, kFileMode);
+  const int lock = files_.open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
   if (lock < 0) {
     fault_say("lock", -lock);
     return false;
@@ -100,18 +110,33 @@ bool Journal::directory_take(std::string* error) {
 bool Journal::open(std::string* error) {
   error->clear();
   std::string bytes;
-  // Whom it does not read now it has forgotten; what is wanting may be there in a moment.
-  for (tries_left_ = kTriesMore; !directory_take(error) || !bytes_read(&bytes); --tries_left_) {
-    if (!error->empty() || tries_left_ == 0) break;
+  bool read = false;
+  // What is wanting may be there in a moment.
+  for (tries_left_ = kTriesMore;; --tries_left_) {
+    read = directory_take(error) && bytes_read(&bytes);
+    if (read || !error->empty() || tries_left_ <= 0) break;
     pause_now();
   }
   tries_left_ = 0;
-  if (lock_fd_ < 0) return error->empty();
+  if (!error->empty()) return false;
+  if (!read) return !refuse_if_there(error);
   seen_ = true;
   contents_take(bytes);
   const int rc = rewrite(true);
   if (rc < 0) fault_say("write", -rc);
   if (rc < 0 && size_ > 0) append_at(size_);
+  return true;
+}
+
+/// What is there and was not read: true with `error`. Jobs of the broker before may run.
+bool Journal::refuse_if_there(std::string* error) {
+  const int fd = files_.open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW, 0);
+  if (fd == -ENOENT || fd == -ENOTDIR) return false;
+  if (fd >= 0) files_.close(fd);
+  *error = "there is a journal in " + directory_ + " that cannot be used (" +
+           trouble_text(trouble_) +
+           "), and the memory of the jobs in it would be promised again; put that right, or move " +
+           path(kFile) + " away to begin without those jobs";
   return true;
 }
 
@@ -132,7 +157,6 @@ bool Journal::bytes_read(std::string* out) {
   files_.close(fd);
   if (got == 0) return true;
   fault_say("read", static_cast<int>(-got));
-  if (tries_left_ == 0) aside_set();
   out->clear();
   return false;
 }
@@ -157,12 +181,13 @@ void Journal::contents_take(const std::string& bytes) {
     case JournalOutcome::kRead:
       break;
   }
-  if (!reading.fault.empty()) {
-    log_.message(Level::kWarning, "journal_cut",
-                 "the journal in " + directory_ + " is whole for " +
-                     std::to_string(reading.good_bytes) + " of " + std::to_string(bytes.size()) +
-                     " bytes: " + reading.fault + "; the rest is cut off",
-                 {});
+  lost_ = reading.lost;
+  if (lost_ != 0) {
+    log_.message(Level::kWarning, "journal_damaged",
+                 "the journal in " + directory_ + " is damaged in " + std::to_string(lost_) +
+                     " places, first: " + reading.fault + "; " + std::to_string(reading.records) +
+                     " records are taken in; a job whose record is lost goes on without a broker",
+                 {{"lost", lost_}, {"records", reading.records}, {"bytes", bytes.size()}});
   }
   state_ = std::move(reading.state);
   size_ = static_cast<off_t>(reading.good_bytes);
@@ -198,11 +223,11 @@ int Journal::write_all(int fd, std::string_view bytes) {
 }
 
 /// The whole state into a new file, which takes the place of the old one. 0 or -errno, and then the
-/// old one is as it was. Where nobody waits for it, it is `synced`: a disk that takes nothing any
-/// more says so then and not later.
+/// old one is as it was. At the start, when no client waits, it is `synced`: a disk that takes
+/// nothing any more says so then and not later.
 int Journal::rewrite(bool synced) {
   const std::string fresh = path(kNewFile);
-  const std::string image = journal_image(state_, boot_id_);
+  const std::string image = writer_.image(state_);
   const int fd =
       files_.open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, kFileMode);
   int rc = fd < 0 ? fd : write_all(fd, image);
@@ -223,8 +248,7 @@ int Journal::rewrite(bool synced) {
   return 0;
 }
 
-// What was written of a record that did not fit is cut off again: what comes after it would be lost
-// to the reader.
+// What was written of a record that did not fit is cut off again.
 void Journal::append(const std::string& record) {
   if (fd_ < 0) return;
   const int rc = write_all(fd_, record);
@@ -259,7 +283,27 @@ void Journal::tend(std::int64_t now_ns) {
   if (!directory_take(&error)) return;
   if (!seen_) aside_set();  // what stands there is of a broker whose tenants were not taken over
   seen_ = true;
-  if (const int rc = rewrite(true); rc < 0) fault_say("write", -rc);
+  if (const int rc = rewrite(false); rc < 0)
+    fault_say("write", -rc);
+  else
+    sync_later();
+}
+
+/// A disk that takes nothing any more says so when what was written is synced, which can take it
+/// long.
+void Journal::sync_later() {
+  if (slow_ == nullptr) return;
+  const auto copy = std::make_shared<devices::Fd>(fcntl(fd_, F_DUPFD_CLOEXEC, 0));
+  if (!*copy) return;
+  slow_->run([this, copy]() -> Loop::Handler {
+    const int rc = files_.sync(copy->get());
+    if (rc == 0) return nullptr;
+    return [this, rc] {
+      fault_say("write", -rc);
+      if (fd_ >= 0) files_.close(fd_);
+      fd_ = -1;
+    };
+  });
 }
 
 void Journal::tenant_put(const JournalTenant& tenant) {
@@ -268,11 +312,11 @@ void Journal::tenant_put(const JournalTenant& tenant) {
   known = tenant;
   known.processes = std::move(processes);
   state_.next_tenant = std::max(state_.next_tenant, tenant.id + 1);
-  append(record_tenant(known));
+  append(writer_.tenant(known));
 }
 
 void Journal::tenant_end(protocol::TenantId id) {
-  if (state_.tenants.erase(id) != 0) append(record_tenant_ended(id));
+  if (state_.tenants.erase(id) != 0) append(writer_.tenant_ended(id));
 }
 
 void Journal::process_put(protocol::TenantId id, const JournalProcess& process) {
@@ -281,7 +325,7 @@ void Journal::process_put(protocol::TenantId id, const JournalProcess& process) 
   std::erase_if(found->second.processes,
                 [&](const JournalProcess& p) { return p.name.pid == process.name.pid; });
   found->second.processes.push_back(process);
-  append(record_process(id, process));
+  append(writer_.process(id, process));
 }
 
 void Journal::process_end(protocol::TenantId id, const ProcessName& name) {
@@ -289,13 +333,13 @@ void Journal::process_end(protocol::TenantId id, const ProcessName& name) {
   if (found == state_.tenants.end()) return;
   const auto ended = std::erase_if(found->second.processes,
                                    [&](const JournalProcess& p) { return p.name == name; });
-  if (ended != 0) append(record_process_ended(id, name));
+  if (ended != 0) append(writer_.process_ended(id, name));
 }
 
 void Journal::gpu_put(const protocol::GpuUuid& gpu, bool closed) {
   const bool known = std::erase(state_.closed_gpus, gpu) != 0;
   if (closed) state_.closed_gpus.push_back(gpu);
-  if (known != closed) append(record_gpu(gpu, closed));
+  if (known != closed) append(writer_.gpu(gpu, closed));
 }
 
 }  // namespace sluice::daemon

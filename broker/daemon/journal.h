@@ -7,9 +7,11 @@
 // (the journal of another boot is set aside). Compaction writes a new file and renames it over the
 // old one, at a heartbeat and without a sync: nobody's answer waits for it, nor for a disk.
 //
-// It never stands in anybody's way: when the file cannot be written, the broker goes on, says so
-// once, counts it, and tries to write the whole state anew from time to time. Until that works the
-// file tells of an earlier moment.
+// A journal that is there is honoured, even if it cannot be written (a read-only file system, a
+// full disk): the broker takes its jobs in, goes on, says so once, counts it, and tries to write
+// the whole state anew from time to time. Until that works the file tells of an earlier moment. One
+// that is there and cannot be read, or that others could have written, ends the start: without it
+// the memory of jobs that run would be promised again.
 //
 // Not known here: sockets, pages, the core. Thread safety: none; one caller.
 #pragma once
@@ -19,19 +21,22 @@
 #include "broker/daemon/journal_files.h"
 #include "broker/daemon/journal_format.h"
 #include "broker/daemon/log.h"
+#include "broker/daemon/slow_work.h"
 
 namespace sluice::daemon {
 
 class Journal {
  public:
-  Journal(JournalFiles& files, Log& log, std::string directory, std::string boot_id);
+  /// `slow` may be null: then no later write is synced. It must not outlive this.
+  Journal(JournalFiles& files, Log& log, std::string directory, std::string boot_id,
+          SlowWork* slow = nullptr);
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
   /// Takes the directory (made with mode 0700 where it is missing) and reads what is there. False
-  /// with `error` (without prefix) only when another broker keeps its journal there; whatever else
-  /// goes wrong is logged, and the journal is then one that remembers nothing yet.
+  /// with `error` (without prefix) when another broker keeps its journal there, or when there is
+  /// one that cannot be read or trusted. What else goes wrong is logged.
   [[nodiscard]] bool open(std::string* error);
 
   /// What is on record now; after open, what the broker before left.
@@ -52,10 +57,14 @@ class Journal {
 
   /// Writes that failed since the start.
   std::uint64_t faults() const { return faults_; }
+  /// Records, or damaged places, of the journal before that could not be read.
+  std::uint64_t lost() const { return lost_; }
 
  private:
   bool directory_take(std::string* error);
   bool bytes_read(std::string* out);
+  bool refuse_if_there(std::string* error);
+  void sync_later();
   void contents_take(const std::string& bytes);
   void aside_set();
   void append(const std::string& record);
@@ -70,8 +79,10 @@ class Journal {
   Log& log_;
   std::string directory_;
   std::string boot_id_;
+  JournalWriter writer_;
+  SlowWork* slow_;
   JournalState state_;
-  int lock_fd_ = -1;
+  int lock_fd_ = -1;                 // of the directory, which is locked
   int fd_ = -1;                      // -1: nothing can be appended now
   off_t size_ = 0;                   // of whole records in the file behind fd_
   std::size_t records_ = 0;          // in that file
@@ -79,7 +90,9 @@ class Journal {
   bool seen_ = false;                // what the directory had at first was looked at
   int tries_left_ = 0;               // of opening: nothing is said before the last
   bool said_ = false;                // the present trouble is in the log
+  int trouble_ = 0;                  // errno of the last failure
   std::uint64_t faults_ = 0;
+  std::uint64_t lost_ = 0;
   std::int64_t tried_ns_ = 0;
 };
 

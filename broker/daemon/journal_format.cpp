@@ -1,10 +1,12 @@
-// Records: their layout, their checksum (CRC-32, zlib's), and what values they may hold.
+// Records: their layout, their checksum (CRC-32, zlib's), what values they may hold, and how a
+// reader finds the next one behind damage.
 #include "broker/daemon/journal_format.h"
 
 #include <zlib.h>
 
 #include <algorithm>
 #include <cassert>
+#include <cstddef>
 #include <cstring>
 #include <optional>
 
@@ -12,9 +14,14 @@ namespace sluice::daemon {
 namespace {
 
 constexpr std::uint32_t kJournalMagic = 0x314a4c53;  // "SLJ1"
-// 3 has records of GPUs besides those of 2.
-constexpr std::uint32_t kJournalVersion = 3;
-constexpr std::uint32_t kJournalVersionMin = 2;  // the oldest that is read
+// 4 marks each record and names its boot. 3, and 2 without records of GPUs, have neither: they are
+// read up to the first record that is not whole, and without the programs of processes.
+constexpr std::uint32_t kJournalVersion = 4;
+constexpr std::uint32_t kPlainVersionMin = 2;
+constexpr std::uint32_t kPlainVersionMax = 3;
+// Control characters are in it, which no text in a record has (text_clean), so that no name that a
+// client chose begins like a record.
+constexpr std::uint32_t kRecordMark = 0x044a5301;
 constexpr std::size_t kClosedGpusMax = 64;
 constexpr std::size_t kBootIdBytes = 40;
 
@@ -29,11 +36,21 @@ enum class RecordType : std::uint32_t {
 
 // Host byte order: a journal never outlives the boot it was written in.
 struct RecordHead {
+  std::uint32_t mark;
   std::uint32_t crc;   // of everything after this word
   std::uint32_t size;  // of what follows the head
   RecordType type;
+  std::uint64_t boot;  // boot_tag() of the boot that it was written in
 };
-static_assert(sizeof(RecordHead) == 12);
+static_assert(sizeof(RecordHead) == 24);
+
+/// The head in versions 2 and 3.
+struct PlainHead {
+  std::uint32_t crc;  // of everything after this word
+  std::uint32_t size;
+  RecordType type;
+};
+static_assert(sizeof(PlainHead) == 12);
 
 struct BeginBody {
   std::uint32_t magic;
@@ -81,10 +98,10 @@ static_assert(sizeof(TenantBody) == 112 + 16 * 16 + 2 * protocol::kNameBytes);
 struct ProcessBody {
   std::uint64_t tenant;
   std::uint64_t start_ticks;
-  std::uint64_t claims_device;
-  std::uint64_t claims_inode;
+  std::uint64_t program;
+  std::uint64_t reserved0;
   std::uint32_t pid;
-  std::uint32_t reserved;
+  std::uint32_t reserved1;
   char command[protocol::kNameBytes];
 };
 static_assert(sizeof(ProcessBody) == 40 + protocol::kNameBytes);
@@ -115,14 +132,23 @@ std::uint32_t checksum(const char* bytes, std::size_t size) {
       crc32_z(0, reinterpret_cast<const unsigned char*>(bytes), size));
 }
 
+/// FNV-1a of the boot's name.
+std::uint64_t boot_tag(std::string_view boot_id) {
+  std::uint64_t tag = 0xcbf29ce484222325;
+  for (const char c : boot_id) tag = (tag ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return tag;
+}
+
+constexpr std::size_t kCrcEnd = offsetof(RecordHead, size);  // what is summed begins here
+
 template <class Body>
-std::string record_make(RecordType type, const Body& body) {
-  RecordHead head{0, sizeof body, type};
+std::string record_make(std::uint64_t boot, RecordType type, const Body& body) {
+  RecordHead head{kRecordMark, 0, sizeof body, type, boot};
   std::string record(sizeof head + sizeof body, '\0');
   std::memcpy(record.data(), &head, sizeof head);
   std::memcpy(record.data() + sizeof head, &body, sizeof body);
-  head.crc = checksum(record.data() + sizeof head.crc, record.size() - sizeof head.crc);
-  std::memcpy(record.data(), &head.crc, sizeof head.crc);
+  head.crc = checksum(record.data() + kCrcEnd, record.size() - kCrcEnd);
+  std::memcpy(record.data(), &head, sizeof head);
   return record;
 }
 
@@ -189,6 +215,11 @@ void process_drop(JournalTenant& tenant, std::uint32_t pid) {
   std::erase_if(tenant.processes, [pid](const JournalProcess& p) { return p.name.pid == pid; });
 }
 
+/// The number is taken, even where the record that gave it is lost.
+void number_take(JournalState& state, protocol::TenantId id) {
+  if (id < UINT64_MAX) state.next_tenant = std::max(state.next_tenant, id + 1);
+}
+
 /// One record taken into the state; false = its values are none that were ever written.
 bool apply(JournalState& state, const TenantBody& body) {
   if (!sane(body) || !distinct(body)) return false;
@@ -196,21 +227,22 @@ bool apply(JournalState& state, const TenantBody& body) {
   const auto [at, fresh] = state.tenants.try_emplace(body.id);
   if (!fresh) tenant.processes = std::move(at->second.processes);
   at->second = std::move(tenant);
-  state.next_tenant = std::max(state.next_tenant, body.id + 1);
+  number_take(state, body.id);
   return true;
 }
 
 bool apply(JournalState& state, const TenantEndedBody& body) {
+  number_take(state, body.tenant);
   return state.tenants.erase(body.tenant) == 1;
 }
 
 bool apply(JournalState& state, const ProcessBody& body) {
+  number_take(state, body.tenant);
   const auto found = state.tenants.find(body.tenant);
   if (found == state.tenants.end() || body.pid == 0 || !terminated(body.command)) return false;
   process_drop(found->second, body.pid);
   if (found->second.processes.size() >= protocol::kTenantProcessesMax) return false;
-  found->second.processes.push_back(
-      {{body.pid, body.start_ticks}, body.claims_device, body.claims_inode, body.command});
+  found->second.processes.push_back({{body.pid, body.start_ticks}, body.program, body.command});
   return true;
 }
 
@@ -230,35 +262,53 @@ bool apply(JournalState& state, const GpuBody& body) {
   return true;
 }
 
+/// A begin anywhere says no more than that these numbers are taken.
+bool apply(JournalState& state, const BeginBody& body) {
+  if (body.magic != kJournalMagic || body.version != kJournalVersion || body.next_tenant == 0)
+    return false;
+  state.next_tenant = std::max(state.next_tenant, body.next_tenant);
+  return true;
+}
+
+/// One whole record, wherever it stands and in whichever version.
+struct Record {
+  RecordType type{};
+  std::string_view body;
+  std::size_t bytes = 0;  // with its head
+  std::uint64_t boot = 0;
+};
+
 template <class Body>
-bool record_apply(JournalState& state, const RecordHead& head, const char* bytes) {
-  if (head.size != sizeof(Body)) return false;
+bool record_apply(JournalState& state, const Record& record) {
+  if (record.body.size() != sizeof(Body)) return false;
   Body body;
-  std::memcpy(&body, bytes, sizeof body);
+  std::memcpy(&body, record.body.data(), sizeof body);
   return apply(state, body);
 }
 
-bool record_take(JournalState& state, const RecordHead& head, const char* body) {
-  switch (head.type) {
-    case RecordType::kTenant:
-      return record_apply<TenantBody>(state, head, body);
-    case RecordType::kTenantEnded:
-      return record_apply<TenantEndedBody>(state, head, body);
-    case RecordType::kProcess:
-      return record_apply<ProcessBody>(state, head, body);
-    case RecordType::kProcessEnded:
-      return record_apply<ProcessEndedBody>(state, head, body);
-    case RecordType::kGpu:
-      return record_apply<GpuBody>(state, head, body);
+bool record_take(JournalState& state, const Record& record) {
+  switch (record.type) {
     case RecordType::kBegin:
-      break;
+      return record_apply<BeginBody>(state, record);
+    case RecordType::kTenant:
+      return record_apply<TenantBody>(state, record);
+    case RecordType::kTenantEnded:
+      return record_apply<TenantEndedBody>(state, record);
+    case RecordType::kProcess:
+      return record_apply<ProcessBody>(state, record);
+    case RecordType::kProcessEnded:
+      return record_apply<ProcessEndedBody>(state, record);
+    case RecordType::kGpu:
+      return record_apply<GpuBody>(state, record);
   }
   return false;
 }
 
-/// The head of the record at the front of `bytes` if the record is whole.
-std::optional<RecordHead> record_whole(std::string_view bytes, std::string* fault) {
-  RecordHead head;
+/// The record at the front of `bytes` if it is whole; `fault` says why it is not.
+template <class Head>
+std::optional<Record> record_whole(std::string_view bytes, std::size_t summed_from,
+                                   std::string* fault) {
+  Head head;
   *fault = "it ends in the middle of a record";
   if (bytes.size() < sizeof head) return std::nullopt;
   std::memcpy(&head, bytes.data(), sizeof head);
@@ -266,29 +316,95 @@ std::optional<RecordHead> record_whole(std::string_view bytes, std::string* faul
     *fault = "a record has an impossible length";
     return std::nullopt;
   }
-  if (bytes.size() < sizeof head + head.size) return std::nullopt;
-  const std::size_t summed = sizeof head - sizeof head.crc + head.size;
-  if (checksum(bytes.data() + sizeof head.crc, summed) != head.crc) {
+  const std::size_t size = sizeof head + head.size;
+  if (bytes.size() < size) return std::nullopt;
+  if (checksum(bytes.data() + summed_from, size - summed_from) != head.crc) {
     *fault = "the checksum of a record is wrong";
     return std::nullopt;
   }
   fault->clear();
-  return head;
+  return Record{head.type, bytes.substr(sizeof head, head.size), size, 0};
 }
 
-std::optional<BeginBody> begin_of(std::string_view bytes, std::string* fault) {
-  const auto head = record_whole(bytes, fault);
-  if (!head) return std::nullopt;
-  *fault = "it does not begin like a journal of this version";
+std::optional<Record> marked_whole(std::string_view bytes, std::string* fault) {
+  RecordHead head;
+  *fault = "something else stands where a record begins";
+  if (bytes.size() >= sizeof head.mark) {
+    std::memcpy(&head.mark, bytes.data(), sizeof head.mark);
+    if (head.mark != kRecordMark) return std::nullopt;
+  }
+  auto record = record_whole<RecordHead>(bytes, kCrcEnd, fault);
+  if (!record) return record;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  record->boot = head.boot;
+  return record;
+}
+
+std::optional<BeginBody> begin_of(const std::optional<Record>& record) {
   BeginBody body;
-  if (head->type != RecordType::kBegin || head->size != sizeof body) return std::nullopt;
-  std::memcpy(&body, bytes.data() + sizeof *head, sizeof body);
-  const bool ours = body.magic == kJournalMagic && body.version >= kJournalVersionMin &&
-                    body.version <= kJournalVersion && body.next_tenant != 0 &&
-                    terminated(body.boot_id);
-  if (!ours) return std::nullopt;
-  fault->clear();
+  if (!record || record->type != RecordType::kBegin || record->body.size() != sizeof body)
+    return std::nullopt;
+  std::memcpy(&body, record->body.data(), sizeof body);
+  if (body.magic != kJournalMagic || body.next_tenant == 0 || !terminated(body.boot_id))
+    return std::nullopt;
   return body;
+}
+
+std::optional<Record> plain_whole(std::string_view bytes, std::string* fault) {
+  return record_whole<PlainHead>(bytes, sizeof(PlainHead::crc), fault);
+}
+
+/// Of versions 2 and 3: up to the first record that is not whole.
+void plain_read(std::string_view bytes, JournalReading* reading) {
+  while (reading->good_bytes < bytes.size()) {
+    const auto record = plain_whole(bytes.substr(reading->good_bytes), &reading->fault);
+    if (record && !record_take(reading->state, *record))
+      reading->fault = "a record says what no broker has written";
+    if (!reading->fault.empty()) {
+      ++reading->lost;
+      break;
+    }
+    reading->good_bytes += record->bytes;
+    ++reading->records;
+  }
+  // What stands there named pages by which exec was seen then.
+  for (auto& [id, tenant] : reading->state.tenants)
+    for (JournalProcess& process : tenant.processes) process.program = 0;
+}
+
+void lost_note(JournalReading* reading, const std::string& fault) {
+  if (reading->lost++ == 0) reading->fault = fault;
+}
+
+/// Every whole record of this boot, whatever stands between them. False when there is none.
+bool marked_read(std::string_view bytes, std::uint64_t boot, JournalReading* reading) {
+  bool any = false;
+  bool other_boot = false;
+  bool damage = false;  // what stands here is part of a damaged place that is counted
+  const std::string_view mark(reinterpret_cast<const char*>(&kRecordMark), sizeof kRecordMark);
+  for (std::size_t at = 0; at < bytes.size();) {
+    std::string fault;
+    const auto record = marked_whole(bytes.substr(at), &fault);
+    if (!record) {
+      if (!damage) lost_note(reading, fault);
+      damage = true;
+      at = std::min(bytes.find(mark, at + 1), bytes.size());
+      continue;
+    }
+    damage = false;
+    at += record->bytes;
+    reading->good_bytes = at;
+    if (record->boot != boot) {
+      other_boot = true;
+      continue;
+    }
+    any = true;
+    const bool counts = record_take(reading->state, *record);
+    if (!counts) lost_note(reading, "a record says what no broker has written");
+    if (counts && record->type != RecordType::kBegin) ++reading->records;
+  }
+  if (!any && other_boot) reading->outcome = JournalOutcome::kOtherBoot;
+  return any;
 }
 
 }  // namespace
@@ -299,14 +415,18 @@ std::size_t JournalState::record_count() const {
   return count;
 }
 
-std::string record_begin(std::string_view boot_id, protocol::TenantId next_tenant) {
+JournalWriter::JournalWriter(std::string_view boot_id)
+    : boot_id_(boot_id), boot_(boot_tag(boot_id)) {
   assert(boot_id.size() < kBootIdBytes);
-  BeginBody body{kJournalMagic, kJournalVersion, next_tenant, {}};
-  text_put(body.boot_id, boot_id);
-  return record_make(RecordType::kBegin, body);
 }
 
-std::string record_tenant(const JournalTenant& tenant) {
+std::string JournalWriter::begin(protocol::TenantId next_tenant) const {
+  BeginBody body{kJournalMagic, kJournalVersion, next_tenant, {}};
+  text_put(body.boot_id, boot_id_);
+  return record_make(boot_, RecordType::kBegin, body);
+}
+
+std::string JournalWriter::tenant(const JournalTenant& tenant) const {
   assert(!tenant.gpus.empty() && tenant.gpus.size() <= protocol::kTenantGpusMax);
   TenantBody body{};
   body.id = tenant.id;
@@ -336,39 +456,38 @@ std::string record_tenant(const JournalTenant& tenant) {
   std::ranges::copy(tenant.stay.frozen_on, body.frozen_on);
   text_put(body.name, tenant.name);
   text_put(body.profile, tenant.profile);
-  return record_make(RecordType::kTenant, body);
+  return record_make(boot_, RecordType::kTenant, body);
 }
 
-std::string record_tenant_ended(protocol::TenantId id) {
-  return record_make(RecordType::kTenantEnded, TenantEndedBody{id});
+std::string JournalWriter::tenant_ended(protocol::TenantId id) const {
+  return record_make(boot_, RecordType::kTenantEnded, TenantEndedBody{id});
 }
 
-std::string record_process(protocol::TenantId id, const JournalProcess& process) {
+std::string JournalWriter::process(protocol::TenantId id, const JournalProcess& process) const {
   ProcessBody body{};
   body.tenant = id;
   body.start_ticks = process.name.start_ticks;
-  body.claims_device = process.claims_device;
-  body.claims_inode = process.claims_inode;
+  body.program = process.program;
   body.pid = process.name.pid;
   text_put(body.command, process.command);
-  return record_make(RecordType::kProcess, body);
+  return record_make(boot_, RecordType::kProcess, body);
 }
 
-std::string record_process_ended(protocol::TenantId id, const ProcessName& name) {
-  return record_make(RecordType::kProcessEnded,
+std::string JournalWriter::process_ended(protocol::TenantId id, const ProcessName& name) const {
+  return record_make(boot_, RecordType::kProcessEnded,
                      ProcessEndedBody{id, name.start_ticks, name.pid, 0});
 }
 
-std::string record_gpu(const protocol::GpuUuid& gpu, bool closed) {
-  return record_make(RecordType::kGpu, GpuBody{gpu, closed ? 1U : 0U, 0});
+std::string JournalWriter::gpu(const protocol::GpuUuid& gpu, bool closed) const {
+  return record_make(boot_, RecordType::kGpu, GpuBody{gpu, closed ? 1U : 0U, 0});
 }
 
-std::string journal_image(const JournalState& state, std::string_view boot_id) {
-  std::string image = record_begin(boot_id, state.next_tenant);
-  for (const protocol::GpuUuid& gpu : state.closed_gpus) image += record_gpu(gpu, true);
-  for (const auto& [id, tenant] : state.tenants) {
-    image += record_tenant(tenant);
-    for (const JournalProcess& process : tenant.processes) image += record_process(id, process);
+std::string JournalWriter::image(const JournalState& state) const {
+  std::string image = begin(state.next_tenant) + begin(state.next_tenant);
+  for (const protocol::GpuUuid& uuid : state.closed_gpus) image += gpu(uuid, true);
+  for (const auto& [id, known] : state.tenants) {
+    image += tenant(known);
+    for (const JournalProcess& member : known.processes) image += process(id, member);
   }
   return image;
 }
@@ -376,29 +495,28 @@ std::string journal_image(const JournalState& state, std::string_view boot_id) {
 JournalReading journal_read(std::string_view bytes, std::string_view boot_id) {
   JournalReading reading;
   if (bytes.empty()) return reading;
-  const auto begin = begin_of(bytes, &reading.fault);
-  if (!begin) {
-    reading.outcome = JournalOutcome::kUnreadable;
-    return reading;
-  }
-  if (boot_id != begin->boot_id) {
-    reading.outcome = JournalOutcome::kOtherBoot;
-    return reading;
-  }
   reading.outcome = JournalOutcome::kRead;
-  reading.state.next_tenant = begin->next_tenant;
-  reading.good_bytes = sizeof(RecordHead) + sizeof(BeginBody);
-  while (reading.good_bytes < bytes.size()) {
-    const std::string_view rest = bytes.substr(reading.good_bytes);
-    const auto head = record_whole(rest, &reading.fault);
-    if (!head) return reading;
-    if (!record_take(reading.state, *head, rest.data() + sizeof *head)) {
-      reading.fault = "a record says what no broker has written";
+  std::string fault;
+  const auto first = plain_whole(bytes, &fault);
+  if (const auto begin = begin_of(first);
+      begin && begin->version >= kPlainVersionMin && begin->version <= kPlainVersionMax) {
+    if (boot_id != begin->boot_id) {
+      reading.outcome = JournalOutcome::kOtherBoot;
       return reading;
     }
-    reading.good_bytes += sizeof *head + head->size;
-    ++reading.records;
+    reading.state.next_tenant = begin->next_tenant;
+    reading.good_bytes = first->bytes;
+    plain_read(bytes, &reading);
+    return reading;
   }
+  const auto marked = begin_of(marked_whole(bytes, &fault));
+  const bool later = marked && marked->version != kJournalVersion;
+  if (!later && marked_read(bytes, boot_tag(boot_id), &reading)) return reading;
+  if (reading.outcome == JournalOutcome::kOtherBoot) return reading;
+  reading = {};
+  reading.outcome = JournalOutcome::kUnreadable;
+  reading.fault = "it does not begin like a journal of this version, and no record in it is whole";
+  if (later) reading.fault = "it is of version " + std::to_string(marked->version);
   return reading;
 }
 

@@ -3,9 +3,11 @@
 // Pure functions of bytes; which file they come from and when they are written is journal.h's
 // business.
 //
-// A journal is read from the front and believed up to the first record that is not whole. Whatever
-// stands in a record that is, its values are checked: a file that somebody has edited gives no
-// state that the broker could not have written.
+// Each record begins with a mark, by which a reader finds the next one behind damage, and carries
+// its length, its checksum and its boot. So a damaged byte costs the record that it stands in, and
+// with a lost record of a tenant those that need it: of its processes. What cannot be read is
+// counted. The values of a whole record are checked as well: an edited file gives no state that
+// the broker could not have written.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +31,7 @@ struct ProcessName {
 
 struct JournalProcess {
   ProcessName name;
-  std::uint64_t claims_device = 0;  // the claims page that it was given: what it still maps unless
-  std::uint64_t claims_inode = 0;   // it called exec
+  std::uint64_t program = 0;  // that it ran when it registered (devices/process.h); 0 = not known
   std::string command;
   friend bool operator==(const JournalProcess&, const JournalProcess&) = default;
 };
@@ -91,31 +92,41 @@ struct JournalState {
 /// A journal longer than this is not read: it is none of ours.
 inline constexpr std::size_t kJournalBytesMax = std::size_t{64} << 20;
 
-// Encoding: each returns one record, ready to be appended.
-std::string record_begin(std::string_view boot_id, protocol::TenantId next_tenant);
-/// Everything of the tenant but its processes; a later one replaces an earlier one.
-std::string record_tenant(const JournalTenant& tenant);
-std::string record_tenant_ended(protocol::TenantId id);
-std::string record_process(protocol::TenantId id, const JournalProcess& process);
-std::string record_process_ended(protocol::TenantId id, const ProcessName& name);
-/// Whether a GPU is closed to new tenants; a later one replaces an earlier one.
-std::string record_gpu(const protocol::GpuUuid& gpu, bool closed);
-/// The whole state as one journal.
-std::string journal_image(const JournalState& state, std::string_view boot_id);
+// Encoding: each returns one record of this boot, ready to be appended.
+class JournalWriter {
+ public:
+  explicit JournalWriter(std::string_view boot_id);
+  std::string begin(protocol::TenantId next_tenant) const;
+  /// Everything of the tenant but its processes; a later one replaces an earlier one.
+  std::string tenant(const JournalTenant& tenant) const;
+  std::string tenant_ended(protocol::TenantId id) const;
+  std::string process(protocol::TenantId id, const JournalProcess& process) const;
+  std::string process_ended(protocol::TenantId id, const ProcessName& name) const;
+  /// Whether a GPU is closed to new tenants; a later one replaces an earlier one.
+  std::string gpu(const protocol::GpuUuid& gpu, bool closed) const;
+  /// The whole state as one journal. The record that begins it stands there twice: no single
+  /// damage loses the next number to give.
+  std::string image(const JournalState& state) const;
+
+ private:
+  std::string boot_id_;
+  std::uint64_t boot_;
+};
 
 enum class JournalOutcome {
   kEmpty,       // there is nothing
   kRead,        // `state` is what it says
   kOtherBoot,   // it is whole, but of another boot of the machine: nobody in it lives
-  kUnreadable,  // not even its first record is whole
+  kUnreadable,  // no record in it is whole
 };
 
 struct JournalReading {
   JournalOutcome outcome = JournalOutcome::kEmpty;
   JournalState state;
-  std::size_t good_bytes = 0;  // the records that count end here
-  std::size_t records = 0;     // without the first
-  std::string fault;           // why reading stopped before the end; empty = it did not
+  std::size_t good_bytes = 0;  // the last whole record ends here
+  std::size_t records = 0;     // that count, without those that begin a journal
+  std::size_t lost = 0;        // damaged places, and whole records that say what cannot be
+  std::string fault;           // what is wrong with the first of the lost; empty = none is
 };
 
 JournalReading journal_read(std::string_view bytes, std::string_view boot_id);

@@ -96,7 +96,8 @@ std::unique_ptr<Listener> Listener::open(Loop& loop, const ListenOptions& option
   } else if (!listener->prepare(error)) {
     return nullptr;
   }
-  listener->key_ = loop.add(listener->socket_.get(), [raw = listener.get()] { raw->ready(); });
+  listener->key_ = loop.add(
+      listener->socket_.get(), [raw = listener.get()] { raw->ready(); }, "accept");
   return listener;
 }
 

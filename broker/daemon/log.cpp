@@ -4,12 +4,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 namespace sluice::daemon {
 namespace {
@@ -50,14 +54,10 @@ const char* level_name(Level level) {
   return "?";
 }
 
-constexpr std::int64_t kLimitedPerSecond = 100;
-constexpr std::int64_t kLimitedBurst = 1000;
-
-std::int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
+constexpr std::int64_t kLogSecond_ns = 1'000'000'000;
+// Users and events that are told apart at a time. Beyond them (a user of many names) all share one.
+constexpr std::size_t kSourcesMax = 1024;
+constexpr uid_t kManyUsers = UINT32_MAX;
 
 std::string line_begin(Level level, std::string_view event, std::initializer_list<Field> fields) {
   timespec now{};
@@ -79,13 +79,18 @@ std::string line_begin(Level level, std::string_view event, std::initializer_lis
 
 }  // namespace
 
-Log::Log() : journal_(getenv("JOURNAL_STREAM") != nullptr) {}
+Log::Log() : journal_(getenv("JOURNAL_STREAM") != nullptr) {
+  struct stat status {};
+  socket_ = fstat(STDERR_FILENO, &status) == 0 && S_ISSOCK(status.st_mode);
+}
 
 int Log::file_open(const std::string& path) {
-  devices::Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644));
+  // O_NONBLOCK: a pipe that nobody reads is an error now and holds nobody up later.
+  devices::Fd fd(open(path.c_str(),
+                      O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
   if (!fd) return errno;
   file_ = std::move(fd);
-  journal_ = false;
+  journal_ = socket_ = false;
   return 0;
 }
 
@@ -99,22 +104,76 @@ void Log::line(Level level, std::string_view event, std::initializer_list<Field>
   if (enabled(level)) write_line(level, line_begin(level, event, fields));
 }
 
-void Log::line_limited(Level level, std::string_view event, std::initializer_list<Field> fields) {
-  if (!enabled(level)) return;
-  const std::int64_t now = now_ns();
-  const std::int64_t earned = (now - limited_at_ns_) / (1'000'000'000 / kLimitedPerSecond);
-  if (earned > 0) {
-    limited_left_ = std::min(limited_left_ + earned, kLimitedBurst);
-    limited_at_ns_ = now;
+std::int64_t Log::clock_ns() const {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * kLogSecond_ns + now.tv_nsec;
+}
+
+void Log::fill(Allowance* allowance, std::int64_t now_ns, std::int64_t per_second,
+               std::int64_t burst) {
+  const std::int64_t each_ns = kLogSecond_ns / per_second;
+  if (allowance->filled_ns == 0) {
+    allowance->left = burst;
+    allowance->filled_ns = now_ns;
   }
-  if (limited_left_ == 0) {
-    ++limited_dropped_;
-    return;
+  const std::int64_t earned = (now_ns - allowance->filled_ns) / each_ns;
+  allowance->left = std::min(allowance->left + earned, burst);
+  allowance->filled_ns += earned * each_ns;
+}
+
+void Log::dropped_tell(const Source& source, Allowance* allowance) {
+  if (allowance->dropped == 0) return;
+  const auto& [uid, event] = source;
+  line(Level::kWarning, "lines_left_out",
+       {{"of", event},
+        {"uid", uid == kManyUsers ? "many" : std::to_string(uid)},
+        {"count", allowance->dropped}});
+  allowance->dropped = 0;
+}
+
+bool Log::allowed(const Source& source) {
+  const std::int64_t now = clock_ns();
+  fill(&all_, now, kAllPerSecond, kAllBurst);
+  Source known = source;
+  if (!sources_.contains(known) && sources_.size() >= kSourcesMax) known.first = kManyUsers;
+  Allowance& own = sources_[known];
+  fill(&own, now, kPerSecond, kBurst);
+  if (own.left == 0 || all_.left == 0) {
+    ++own.dropped;
+    return false;
   }
-  --limited_left_;
-  if (limited_dropped_ != 0) line(Level::kWarning, "lines_left_out", {{"count", limited_dropped_}});
-  limited_dropped_ = 0;
-  line(level, event, fields);
+  --own.left;
+  --all_.left;
+  dropped_tell(known, &own);
+  return true;
+}
+
+void Log::tend_at(std::int64_t now_ns) {
+  fill(&all_, now_ns, kAllPerSecond, kAllBurst);
+  for (auto at = sources_.begin(); at != sources_.end();) {
+    Allowance& own = at->second;
+    fill(&own, now_ns, kPerSecond, kBurst);
+    if (own.dropped != 0 && own.left > 0 && all_.left > 0) {
+      --own.left;
+      --all_.left;
+      dropped_tell(at->first, &own);
+    }
+    const bool quiet = own.dropped == 0 && own.left == kBurst;
+    at = quiet ? sources_.erase(at) : std::next(at);
+  }
+}
+
+void Log::line_of(uid_t uid, Level level, std::string_view event,
+                  std::initializer_list<Field> fields) {
+  if (enabled(level) && (level == Level::kDebug || allowed({uid, event})))
+    line(level, event, fields);
+}
+
+void Log::message_of(uid_t uid, Level level, std::string_view event, std::string_view sentence,
+                     std::initializer_list<Field> fields) {
+  if (enabled(level) && (level == Level::kDebug || allowed({uid, event})))
+    message(level, event, sentence, fields);
 }
 
 void Log::message(Level level, std::string_view event, std::string_view sentence,
@@ -127,12 +186,19 @@ void Log::message(Level level, std::string_view event, std::string_view sentence
 
 void Log::write_line(Level level, std::string text) {
   if (journal_) text.insert(0, "<" + std::to_string(static_cast<int>(level)) + ">");
+  // What a pipe with room takes at once; a longer line could wait for its reader.
+  if (text.size() >= PIPE_BUF) text.resize(PIPE_BUF - 1);
   text += '\n';
   const int fd = file_ ? file_.get() : STDERR_FILENO;
   // A full disk, a closed terminal or a pipe that nobody reads must not stop the broker, and there
   // is nowhere to complain to.
   pollfd room{fd, POLLOUT, 0};
   if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0) return;
+  if (socket_) {
+    [[maybe_unused]] const ssize_t sent =
+        send(fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return;
+  }
   [[maybe_unused]] const ssize_t written = write(fd, text.data(), text.size());
 }
 

@@ -2,11 +2,15 @@
 // Under systemd every line carries the journal's "<N>" priority; elsewhere that would be noise.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "broker/devices/fd.h"
 
@@ -29,6 +33,7 @@ class Log {
  public:
   /// Writes to standard error until file_open succeeds.
   Log();
+  virtual ~Log() = default;
   /// Appends to `path`. 0 or an errno.
   [[nodiscard]] int file_open(const std::string& path);
   /// "error", "warning", "info" or "debug"; anything else leaves the level.
@@ -38,20 +43,50 @@ class Log {
   /// "time=12.000345 level=info event=admitted tenant=7 ..."; values with spaces or quotes are
   /// quoted.
   void line(Level level, std::string_view event, std::initializer_list<Field> fields);
-  /// The same for what any client can cause as often as it likes: some a second, the rest is
-  /// counted and the count logged.
-  void line_limited(Level level, std::string_view event, std::initializer_list<Field> fields);
-  /// The same as line with a sentence for people: ... msg="sluice: ...".
+  /// Writes a line with a sentence for people behind its fields: ... msg="sluice: ...".
   void message(Level level, std::string_view event, std::string_view sentence,
                std::initializer_list<Field> fields);
 
+  // For everything that a client can cause as often as it likes: each user has an allowance of
+  // lines for each event, and all users together have one. What is beyond it is counted, and the
+  // count is logged (event=lines_left_out) with the next line of that user and event, or by
+  // tend(). Level debug has no limit: it is for a moment's look. `event` must be a literal.
+  void line_of(uid_t uid, Level level, std::string_view event, std::initializer_list<Field> fields);
+  void message_of(uid_t uid, Level level, std::string_view event, std::string_view sentence,
+                  std::initializer_list<Field> fields);
+  /// Logs the counts that no later line has told, and forgets who is quiet. To be called now and
+  /// then.
+  void tend() { tend_at(clock_ns()); }
+
+  /// Lines of one user and event: at once, and from then on each second.
+  static constexpr std::int64_t kBurst = 50;
+  static constexpr std::int64_t kPerSecond = 5;
+  /// Lines of all users together.
+  static constexpr std::int64_t kAllBurst = 1000;
+  static constexpr std::int64_t kAllPerSecond = 100;
+
+ protected:
+  /// The clock, for tests. Nanoseconds that never run back.
+  virtual std::int64_t clock_ns() const;
+  void tend_at(std::int64_t now_ns);
+
  private:
+  struct Allowance {
+    std::int64_t filled_ns = 0;  // when `left` was last filled up
+    std::int64_t left = 0;
+    std::uint64_t dropped = 0;  // not written since the last line that was
+  };
+  using Source = std::pair<uid_t, std::string_view>;
+  static void fill(Allowance* allowance, std::int64_t now_ns, std::int64_t per_second,
+                   std::int64_t burst);
+  bool allowed(const Source& source);
+  void dropped_tell(const Source& source, Allowance* allowance);
   void write_line(Level level, std::string text);
   Level level_ = Level::kInfo;
   bool journal_ = false;
-  std::int64_t limited_at_ns_ = 0;     // the allowance was last filled up,
-  std::int64_t limited_left_ = 0;      // to so many lines;
-  std::uint64_t limited_dropped_ = 0;  // not written since the last that was
+  bool socket_ = false;  // where lines go is one
+  std::map<Source, Allowance> sources_;
+  Allowance all_;
   devices::Fd file_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <sys/epoll.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cassert>
@@ -14,6 +15,12 @@ namespace {
 
 // Sleeping and waking takes longer; a wait that was shorter found something that was due before it.
 constexpr std::int64_t kNoWait_ns = 5'000;
+
+std::int64_t cpu_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
 
 }  // namespace
 
@@ -42,9 +49,9 @@ void Loop::unwatched_retry() {
   });
 }
 
-Loop::Key Loop::add(int fd, Handler handler) {
+Loop::Key Loop::add(int fd, Handler handler, const char* name) {
   const Key key = next_++;
-  watches_.emplace(key, Watch{fd, std::make_shared<Handler>(std::move(handler))});
+  watches_.emplace(key, Watch{fd, std::make_shared<Handler>(std::move(handler)), name});
   if (!watch(key, fd)) unwatched_.push_back(key);
   return key;
 }
@@ -75,14 +82,42 @@ int Loop::turn(int timeout_ms, int most) {
   const bool waited = wait_end_ns - wait_begin_ns > kNoWait_ns || last_wait_end_ns_ == 0;
   readable_since_ns_ = waited ? wait_end_ns : last_wait_end_ns_;
   last_wait_end_ns_ = wait_end_ns;
+  SlowTurn slowest;
+  const std::int64_t begin_cpu_ns = slow_report_ ? cpu_ns() : 0;
   for (int i = 0; i < count; ++i) {
-    const auto found = watches_.find(events[i].data.u64);
-    if (found == watches_.end()) continue;
-    const std::shared_ptr<Handler> handler = found->second.handler;  // outlives its own removal
-    (*handler)();
-    deferred_run();
+    const Key key = events[i].data.u64;  // a copy: the kernel's struct is packed
+    handle(key, &slowest);
   }
+  if (slow_report_ && count > 0) slow_look(wait_end_ns, begin_cpu_ns, &slowest);
   return std::max(count, 0);
+}
+
+void Loop::handle(Key key, SlowTurn* slowest) {
+  const auto found = watches_.find(key);
+  if (found == watches_.end()) return;
+  const std::shared_ptr<Handler> handler = found->second.handler;  // outlives its own removal
+  const char* const name = found->second.name;
+  const std::int64_t begin_ns = slow_report_ ? clock_ns() : 0;
+  (*handler)();
+  deferred_run();
+  if (!slow_report_) return;
+  const std::int64_t taken_ns = clock_ns() - begin_ns;
+  if (taken_ns < slowest->handler_ns) return;
+  slowest->handler_ns = taken_ns;
+  slowest->handler = name;
+}
+
+void Loop::slow_watch(std::int64_t limit_ns, std::function<void(const SlowTurn&)> report) {
+  slow_limit_ns_ = limit_ns;
+  slow_report_ = std::move(report);
+}
+
+void Loop::slow_look(std::int64_t begin_ns, std::int64_t begin_cpu_ns, SlowTurn* slowest) {
+  slowest->turn_ns = clock_ns() - begin_ns;
+  if (slowest->turn_ns <= slow_limit_ns_) return;
+  slowest->cpu_ns = cpu_ns() - begin_cpu_ns;
+  ++slow_turns_;
+  slow_report_(*slowest);
 }
 
 void Loop::run() {

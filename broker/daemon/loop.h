@@ -25,8 +25,9 @@ class Loop {
   int fault() const { return fault_; }
   void fault_set(int error) { fault_ = error; }
   /// Calls `handler` whenever `fd` is readable, hung up or in error, until removed. The caller
-  /// keeps owning `fd` and removes the key before closing it.
-  Key add(int fd, Handler handler);
+  /// keeps owning `fd` and removes the key before closing it. `name` is a literal, for the report
+  /// of a slow turn.
+  Key add(int fd, Handler handler, const char* name = "other");
   void remove(Key key);
   /// Calls `task` once, after the handler that is running now.
   void defer(Handler task) { deferred_.push_back(std::move(task)); }
@@ -39,6 +40,16 @@ class Loop {
   void settle() { deferred_run(); }
   /// Readable while a handler of this loop is due: a loop can be watched by another.
   int fd() const { return epoll_.get(); }
+  /// A turn that took longer than the limit from its wake-up to its end.
+  struct SlowTurn {
+    const char* handler = "";  // the one that took longest,
+    std::int64_t handler_ns = 0;
+    std::int64_t turn_ns = 0;  // the whole turn, and
+    std::int64_t cpu_ns = 0;   // what of it this thread had a processor for
+  };
+  /// Counts turns that take longer than `limit_ns` and reports each, at its end, to `report`.
+  void slow_watch(std::int64_t limit_ns, std::function<void(const SlowTurn&)> report);
+  std::uint64_t slow_turns() const { return slow_turns_; }
   void run();
   void stop() { stopped_ = true; }
   bool stopped() const { return stopped_; }
@@ -48,10 +59,13 @@ class Loop {
 
  private:
   void deferred_run();
+  void handle(Key key, SlowTurn* slowest);
+  void slow_look(std::int64_t begin_ns, std::int64_t begin_cpu_ns, SlowTurn* slowest);
   bool watch(Key key, int fd);
   struct Watch {
     int fd;
     std::shared_ptr<Handler> handler;
+    const char* name;
   };
   devices::Fd epoll_;
   std::unordered_map<Key, Watch> watches_;
@@ -62,6 +76,9 @@ class Loop {
   bool stopped_ = false;
   std::int64_t readable_since_ns_ = 0;
   std::int64_t last_wait_end_ns_ = 0;
+  std::int64_t slow_limit_ns_ = INT64_MAX;
+  std::function<void(const SlowTurn&)> slow_report_;  // empty: nothing is measured
+  std::uint64_t slow_turns_ = 0;
 };
 
 }  // namespace sluice::daemon

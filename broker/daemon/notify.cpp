@@ -25,8 +25,8 @@ void notify_send(std::string_view state) {
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
   const socklen_t size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
-  sendto(fd, state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address),
-         size);
+  sendto(fd, state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
+         reinterpret_cast<const sockaddr*>(&address), size);
   close(fd);
 }
 

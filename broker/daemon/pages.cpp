@@ -157,13 +157,6 @@ devices::Fd Pages::claims_readable() const {
   return devices::Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
 }
 
-void Pages::claims_identify(std::uint64_t* device, std::uint64_t* inode) const {
-  struct stat status {};
-  if (fstat(claims_fd_.get(), &status) < 0) return;
-  *device = status.st_dev;
-  *inode = status.st_ino;
-}
-
 std::optional<std::uint32_t> Pages::slot_take(pid_t pid) {
   for (std::uint32_t slot = 0; slot < protocol::kTenantProcessesMax; ++slot) {
     if (taken_[slot]) continue;

@@ -127,8 +127,6 @@ class Pages {
   std::uint8_t lies_look(const std::vector<std::uint64_t>& capacity_bytes, std::uint64_t lived_ns);
   static constexpr int kOddLooksMax = 8;
   MemoryClaims memory(std::uint32_t gpu) const;
-  /// The file behind the claims page, as /proc/PID/maps names it; zeros when it cannot be told.
-  void claims_identify(std::uint64_t* device, std::uint64_t* inode) const;
 
  private:
   Pages() = default;

@@ -21,8 +21,8 @@ void Sessions::reject(ConnectionId connection, const Peer& peer, std::uint32_t r
   engine_.protocol_error_count(kind);
   if (complained_.size() >= kOffendersRemembered) complained_.clear();
   if (complained_.insert(peer.pid).second) {
-    log_.line(Level::kWarning, "malformed",
-              {{"pid", peer.pid}, {"uid", peer.uid}, {"fault", fault}});
+    log_.line_of(peer.uid, Level::kWarning, "malformed",
+                 {{"pid", peer.pid}, {"uid", peer.uid}, {"fault", fault}});
   }
   engine_.refuse(connection, request, RefusalCode::kMalformed,
                  "the broker does not understand this message: " + fault +
@@ -72,7 +72,8 @@ bool Sessions::user_full(const Asker& asker) {
   const std::uint64_t part = part_of_user(descriptors_max_, all, taken, each.size());
   if (taken < part) return false;
   engine_.refuse(asker.connection, asker.request, RefusalCode::kUserLimit,
-                 "the programs of user " + user_name(uid) + " take " + std::to_string(taken) +
+                 "the programs of user " + engine_.user_name(uid) + " take " +
+                     std::to_string(taken) +
                      " of the broker's file descriptors, as many as one user's may; end some, or "
                      "raise the broker's LimitNOFILE");
   return true;

@@ -22,16 +22,19 @@ std::int64_t clock_ns() {
   return now.tv_sec * kSecond_ns + now.tv_nsec;
 }
 
-Timer::Timer(Loop& loop, Loop::Handler handler)
+Timer::Timer(Loop& loop, Loop::Handler handler, const char* name)
     : loop_(loop), fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
   if (!fd_) {
     loop_.fault_set(errno);
     return;
   }
-  key_ = loop_.add(fd_.get(), [this, call = std::move(handler)] {
-    std::uint64_t expirations;
-    if (read(fd_.get(), &expirations, sizeof expirations) == sizeof expirations) call();
-  });
+  key_ = loop_.add(
+      fd_.get(),
+      [this, call = std::move(handler)] {
+        std::uint64_t expirations;
+        if (read(fd_.get(), &expirations, sizeof expirations) == sizeof expirations) call();
+      },
+      name);
 }
 
 Timer::~Timer() { loop_.remove(key_); }

@@ -12,7 +12,7 @@ std::int64_t clock_ns();
 
 class Timer {
  public:
-  Timer(Loop& loop, Loop::Handler handler);
+  Timer(Loop& loop, Loop::Handler handler, const char* name = "timer");
   ~Timer();
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;

@@ -114,6 +114,7 @@ bool LossWatch::ask_used(const protocol::GpuUuid& gpu) {
 
 LossWatch::News LossWatch::look(std::int64_t now_ms) {
   News news;
+  if (options_.program.empty()) return news;
   std::erase_if(leaving_, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
   if (!child_.output && now_ms >= start_at_ms_) start(now_ms, &news);
   if (!child_.output) return news;

@@ -27,7 +27,7 @@ bool used_line_parse(std::string_view line, protocol::GpuUuid* out, std::uint64_
 
 class LossWatch {
  public:
-  /// `program` is sluice-probe; it asks every `period_ms`.
+  /// `program` is sluice-probe; it asks every `period_ms`. Empty: nobody is asked anything.
   LossWatch(std::string program, const char* const* environment,
             const std::vector<protocol::GpuUuid>& gpus, std::int64_t period_ms = 1000);
   ~LossWatch();

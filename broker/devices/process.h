@@ -11,11 +11,25 @@
 
 namespace sluice::devices {
 
-/// When the process of this number started, in clock ticks since boot: with the number it names a
-/// process for good. 0 = there is none, or it cannot be seen.
-std::uint64_t process_start_ticks(pid_t pid);
-/// The same from what /proc/PID/stat has; 0 = it is not there.
-std::uint64_t start_ticks_parse(std::string_view stat);
+/// Stands for a program that is known to run no longer; no process ever has it.
+inline constexpr std::uint64_t kProgramGone = 1;
+
+/// One look at a process, of constant cost: a process can make its memory map and its number of
+/// threads large, and this depends on neither.
+struct ProcessLook {
+  /// When it started, in clock ticks since boot: with the number it names a process for good.
+  /// 0 = there is none, or it cannot be seen.
+  std::uint64_t start_ticks = 0;
+  /// Names the program that it runs: every exec gives another value, because the kernel puts code
+  /// and stack elsewhere. 0 = the kernel does not show it (it asks for the right to trace the
+  /// process). Without address space randomisation an exec of the same program with the same
+  /// arguments can give the same value.
+  std::uint64_t program = 0;
+};
+ProcessLook process_look(pid_t pid);
+/// What /proc/PID/task/PID/stat says; zeros for what is not there.
+ProcessLook process_look_parse(std::string_view stat);
+inline std::uint64_t process_start_ticks(pid_t pid) { return process_look(pid).start_ticks; }
 enum class ProcessFound : std::uint8_t {
   kLives,
   kEnded,

@@ -102,6 +102,9 @@ inline constexpr std::size_t kProtocolErrors = 4;
 inline constexpr const char* kProtocolErrorNames[kProtocolErrors] = {"garbage", "version",
                                                                      "malformed", "order"};
 
+/// A turn of the broker's loop that takes longer is counted and logged; no client can cause one.
+inline constexpr std::int64_t kSlowTurn_ns = 100'000'000;
+
 struct SnapshotHeader {
   std::uint32_t magic;
   std::uint16_t version;
@@ -122,8 +125,10 @@ struct SnapshotHeader {
   SnapshotPolicy policy;
   std::uint64_t refused_by_code[kRefusalCodes];  // of refusals, by RefusalCode
   std::uint64_t protocol_errors_by_kind[kProtocolErrors];
+  std::uint64_t slow_turns;    // turns of the broker's loop that took longer than kSlowTurn_ns
+  std::uint64_t journal_lost;  // records of the journal before that could not be read at the start
 };
-static_assert(sizeof(SnapshotHeader) == 24 + 8 * 8 + 128 + 8 * (17 + 4));
+static_assert(sizeof(SnapshotHeader) == 24 + 8 * 8 + 128 + 8 * (17 + 4 + 2));
 
 struct SnapshotGpu {
   GpuUuid uuid;

@@ -107,6 +107,8 @@ Crafted example() {
   out.header.reloads_ok = 4;
   out.header.reloads_failed = 5;
   out.header.journal_faults = 6;
+  out.header.journal_lost = 2;
+  out.header.slow_turns = 3;
   for (int i = 0; i < 2; ++i) {
     protocol::SnapshotGpu gpu{};
     gpu.uuid = uuid_of(static_cast<unsigned char>(0xA0 - 0x80 * i));  // the second sorts first

@@ -61,6 +61,7 @@ class Answers : public daemon::Outbox {
     return dropped.count(connection) == 0;
   }
   std::size_t unread_bytes(ConnectionId) const override { return unread_ % 16384; }
+  uid_t user_of(ConnectionId) const override { return 1000; }
   void drop(ConnectionId connection) override { dropped.insert(connection); }
   // Now and then more than one user may take.
   void descriptors_add(daemon::Descriptors* out) const override {
@@ -169,9 +170,13 @@ std::vector<daemon::ServedGpu> gpus_make() {
   return gpus;
 }
 
+// Without the helper program that asks devices: to start it for each input takes longer than all
+// the rest.
+daemon::EngineSetup setup_make() { return {gpus_make(), config::config_default(), nullptr, ""}; }
+
 class Broker {
  public:
-  Broker() : engine_(loop_, log(), answers_, gpus_make(), config::config_default()) {
+  Broker() : engine_(loop_, log(), answers_, slow_, setup_make()) {
     int ends[2];
     require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     there_ = devices::Fd(ends[0]);
@@ -302,6 +307,7 @@ class Broker {
 
   daemon::Loop loop_;
   Answers answers_;
+  daemon::SlowInline slow_;
   daemon::Engine engine_;
   daemon::Sessions sessions_{log(), engine_, answers_, loop_, 512};
   devices::Fd there_;

@@ -190,25 +190,54 @@ class Restart(Remembering):
         job.ask("register")
         self.assertEqual(job.ask("limits 0"), f"{200 * MIB} {200 * MIB} 100")
 
-    def test_a_garbled_journal_costs_its_tail(self):
+    def test_a_garbled_journal_costs_the_job_whose_record_it_hits(self):
         server = self.remembering()
         one = self.job(server, "--name", "one")
         length = (self.state / "journal").stat().st_size
         self.job(server, "--name", "two")
+        three = self.job(server, "--name", "three")
         server.kill()
         with open(self.state / "journal", "r+b") as journal:
             journal.seek(length + 5)
             journal.write(b"?")
         server.start()
-        self.assertEqual([t["name"] for t in server.tenants()], ["one"])
-        self.assertEqual(server.log().count("event=journal_cut"), 1)
+        self.assertEqual([t["name"] for t in server.tenants()], ["one", "three"])
+        self.assertEqual(server.log().count("event=journal_damaged"), 1)
+        self.assertEqual(server.status()["broker"]["journal_lost"], 1)
         self.assertRegex(one.ask("register"), "slot")
+        self.assertRegex(three.ask("register"), "slot")
 
     def test_files_are_roots_alone(self):
         server = self.remembering()
         self.job(server)
         self.assertEqual({path.name: path.stat().st_mode & 0o777 for path in self.state.iterdir()},
-                         {"journal": 0o600, "lock": 0o600})
+                         {"journal": 0o600})
+
+    def test_jobs_are_kept_where_the_journal_cannot_be_written(self):
+        server = self.remembering()
+        job = self.job(server, "--memory", "300MiB", "--memory-min", "300MiB")
+        job.ask("register")
+        server.kill()
+        blocked = self.state / "journal.new"
+        blocked.mkdir()  # the name under which the next state is written
+        server.start()
+        self.assertEqual(server.word, "ready\n")
+        self.assertEqual(len(server.tenants()), 1)
+        self.assertGreater(server.status()["broker"]["journal_faults"], 0)
+        self.assertEqual(server.log().count("event=journal_failed"), 1)
+        self.assertRegex(job.ask("register"), "slot")
+
+    def test_a_journal_that_cannot_be_trusted_ends_the_start(self):
+        server = self.remembering()
+        self.job(server)
+        server.kill()
+        self.state.chmod(0o755)
+        server.start()
+        self.assertRegex(server.word, "^sluice: there is a journal in .* that cannot be used .*mode 0700")
+        server.process.wait(PATIENCE_S)
+        self.state.chmod(0o700)
+        server.start()
+        self.assertEqual(len(server.tenants()), 1)
 
     def test_goes_on_where_it_cannot_write(self):
         server = self.broker(options=["--state", "/proc/sluice"])

@@ -22,6 +22,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <sstream>
 
@@ -268,13 +270,92 @@ TEST(Process, IsNamedByItsNumberAndItsStart) {
 }
 
 TEST(Process, ItsStartIsReadWhateverItsNameIs) {
+  const auto start_of = [](const std::string& stat) {
+    return devices::process_look_parse(stat).start_ticks;
+  };
   const std::string rest = " S 1 2 3 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 987654321 1 2\n";
   for (const char* name : {"sh", "a b", ") S 1 (", "((", "1 2 3)"})
-    EXPECT_EQ(devices::start_ticks_parse("77 (" + std::string(name) + ")" + rest), 987'654'321u)
-        << name;
+    EXPECT_EQ(start_of("77 (" + std::string(name) + ")" + rest), 987'654'321u) << name;
   for (std::size_t size = 0; size < rest.find("987"); ++size)
-    EXPECT_EQ(devices::start_ticks_parse("77 (sh)" + rest.substr(0, size)), 0u) << size;
-  EXPECT_EQ(devices::start_ticks_parse("77 sh" + rest), 0u);
+    EXPECT_EQ(start_of("77 (sh)" + rest.substr(0, size)), 0u) << size;
+  EXPECT_EQ(start_of("77 sh" + rest), 0u);
+}
+
+TEST(Process, ItsProgramIsNotKnownWhereTheKernelDoesNotShowIt) {
+  const std::string until = "77 (sh) S 1 2 3 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 5 1 2 99 ";
+  EXPECT_EQ(devices::process_look_parse(until + "1 1 0 0 0").program, 0u) << "of another user";
+  EXPECT_EQ(devices::process_look_parse(until + "0 0 0 0 0").program, 0u) << "on its way out";
+  EXPECT_EQ(devices::process_look_parse(until).program, 0u);
+  const std::uint64_t known = devices::process_look_parse(until + "4096 8192 70000 0 0").program;
+  EXPECT_GT(known, devices::kProgramGone);
+  for (const char* other : {"4097 8192 70000 0 0", "4096 8193 70000 0 0", "4096 8192 70001 0 0"})
+    EXPECT_NE(devices::process_look_parse(until + other).program, known);
+}
+
+TEST(Process, EveryExecIsAnotherProgram) {
+  const std::uint64_t own = process_look(getpid()).program;
+  ASSERT_NE(own, 0u);
+  EXPECT_EQ(process_look(getpid()).program, own);
+  const pid_t child = fork();
+  if (child == 0) {
+    execl("/bin/sh", "sh", "-c", "kill -STOP $$; exec sh -c 'kill -STOP $$; :'", nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  const std::uint64_t first = process_look(child).program;
+  EXPECT_NE(first, own);
+  kill(child, SIGCONT);
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  EXPECT_NE(process_look(child).program, first) << "the shell once more";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+/// Bytes that this thread has read from files, as the kernel counts them.
+std::uint64_t bytes_read_count() {
+  std::ifstream io("/proc/thread-self/io");
+  std::string word;
+  std::uint64_t count = 0;
+  io >> word >> count;
+  return count;
+}
+
+TEST(Process, ALookCostsNoMoreWhereTheMapIsLarge) {
+  // A file with a long path, mapped tens of thousands of times.
+  char root[] = "/tmp/sluice-maps-XXXXXX";
+  ASSERT_NE(mkdtemp(root), nullptr);
+  std::string path = root;
+  for (int i = 0; i < 14; ++i) path += "/" + std::string(250, 'x');
+  std::filesystem::create_directories(path);
+  const devices::Fd file(open((path + "/f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_TRUE(file);
+  int ready[2];
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (int i = 0; i < 60'000; ++i) mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file.get(), 0);
+    if (write(ready[1], "1", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char byte;
+  close(ready[1]);
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  const std::uint64_t before = bytes_read_count();
+  const devices::ProcessLook look = process_look(child);
+  const std::uint64_t between = bytes_read_count();
+  process_look(getpid());
+  const std::uint64_t after = bytes_read_count();
+  EXPECT_NE(look.program, 0u);
+  EXPECT_LT(between - before, 4096u) << "both counts are among them";
+  EXPECT_LT(between - before, (after - between) + 512);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  std::filesystem::remove_all(root);
 }
 
 TEST(Process, ADeadOneIsNotOpenedThoughItsNumberIsTaken) {
@@ -305,9 +386,34 @@ TEST(Pidfd, TellsTheEndAndKills) {
   EXPECT_EQ(pidfd_kill(pidfd.get()), -ESRCH);
 }
 
-TEST(UserName, NamesOrNumbers) {
-  EXPECT_EQ(user_name(0), "root");
-  EXPECT_EQ(user_name(3999999999u), "3999999999");
+TEST(Peer, HasLeftItsProgramWhereItsSocketIsClosed) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  const devices::Fd here(pair[0]);
+  devices::Fd there(pair[1]);
+  Peer peer;
+  ASSERT_EQ(peer_identify(here.get(), &peer), 0);
+  EXPECT_EQ(peer.program, process_look(getpid()).program);
+  there.reset();
+  ASSERT_EQ(peer_identify(here.get(), &peer), 0);
+  EXPECT_EQ(peer.program, kProgramGone);
+}
+
+TEST(Account, HasANameOrANumber) {
+  EXPECT_EQ(account_read(0).name, "root");
+  EXPECT_EQ(account_read(3999999999u).name, "3999999999");
+}
+
+TEST(AccountsKnown, NamesStayWhenGroupsAreOutdated) {
+  Accounts accounts;
+  EXPECT_EQ(accounts.find(7), nullptr);
+  EXPECT_EQ(accounts.name(7), "7") << "nothing is asked here";
+  accounts.keep(7, {"ada", {100, 101}});
+  ASSERT_NE(accounts.find(7), nullptr);
+  EXPECT_EQ(accounts.find(7)->groups, (std::vector<gid_t>{100, 101}));
+  accounts.outdate();
+  EXPECT_EQ(accounts.find(7), nullptr);
+  EXPECT_EQ(accounts.name(7), "ada");
 }
 
 TEST(Cgroup, IsTheUnifiedOneElseSystemds) {
@@ -329,8 +435,9 @@ TEST(Cgroup, OfAProcessThatIsGoneIsNotKnown) {
 }
 
 TEST(UserGroups, AreThoseOfTheAccount) {
-  EXPECT_EQ(std::ranges::count(user_groups(0), gid_t{0}), 1);
-  EXPECT_TRUE(user_groups(4'000'000'000U).empty()) << "no account, no groups";
+  const std::vector<gid_t> groups = account_read(0).groups;
+  EXPECT_EQ(std::ranges::count(groups, gid_t{0}), 1);
+  EXPECT_TRUE(account_read(4'000'000'000U).groups.empty()) << "no account, no groups";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,13 +64,91 @@ TEST_F(LogTest, Levels) {
   EXPECT_FALSE(log_.enabled(Level::kWarning));
 }
 
-TEST_F(LogTest, WhatAnybodyCanCauseIsLimited) {
-  for (int i = 0; i < 100'000; ++i) log_.line_limited(Level::kInfo, "refused", {{"n", i}});
-  const std::string written = text();
-  EXPECT_THAT(written, HasSubstr("event=refused n=0\n"));
-  EXPECT_LT(std::count(written.begin(), written.end(), '\n'), 5000);
-  log_.line(Level::kInfo, "admitted", {});
-  EXPECT_THAT(text(), EndsWith("event=admitted\n")) << "the others are not held back";
+/// A log whose clock the test turns.
+class LimitedLogTest : public LogTest {
+ protected:
+  struct Clocked : Log {
+    std::int64_t now_ns = 1'000'000'000;
+    std::int64_t clock_ns() const override { return now_ns; }
+  };
+  LimitedLogTest() { EXPECT_EQ(clocked_.file_open(path_), 0); }
+  std::int64_t count(const std::string& what) {
+    const std::string written = text();
+    std::int64_t found = 0;
+    for (std::size_t at = 0; (at = written.find(what, at)) != written.npos; ++at) ++found;
+    return found;
+  }
+  void flood(uid_t uid, int lines) {
+    for (int i = 0; i < lines; ++i) clocked_.line_of(uid, Level::kInfo, "refused", {{"n", i}});
+  }
+  static constexpr std::int64_t kSecond_ns = 1'000'000'000;
+  Clocked clocked_;
+};
+
+TEST_F(LimitedLogTest, AFloodIsAFewLinesASecondAndACount) {
+  flood(1000, 100'000);
+  EXPECT_EQ(count("event=refused"), Log::kBurst);
+  for (int second = 0; second < 10; ++second) {
+    clocked_.now_ns += kSecond_ns;
+    flood(1000, 10'000);
+  }
+  EXPECT_EQ(count("event=refused"), Log::kBurst + 10 * Log::kPerSecond);
+  EXPECT_THAT(text(), HasSubstr("event=lines_left_out of=refused uid=1000 count=99950\n"));
+  EXPECT_THAT(text(), HasSubstr("count=" + std::to_string(10'000 - Log::kPerSecond) + "\n"));
+}
+
+TEST_F(LimitedLogTest, OneUserAndOneEventTakeNothingFromAnother) {
+  flood(1000, 1000);
+  clocked_.line_of(1001, Level::kInfo, "refused", {{"n", "other"}});
+  clocked_.line_of(1000, Level::kInfo, "admitted", {});
+  EXPECT_EQ(count("n=other"), 1);
+  EXPECT_EQ(count("event=admitted"), 1);
+}
+
+TEST_F(LimitedLogTest, TheCountIsToldThoughNoLineFollows) {
+  flood(1000, 1000);
+  clocked_.tend();
+  EXPECT_EQ(count("lines_left_out"), 0) << "that would be one line more";
+  clocked_.now_ns += kSecond_ns;
+  clocked_.tend();
+  clocked_.tend();
+  EXPECT_EQ(count("lines_left_out"), 1);
+  EXPECT_EQ(count("count=" + std::to_string(1000 - Log::kBurst)), 1);
+}
+
+TEST_F(LimitedLogTest, ManyUsersTogetherHaveALimitToo) {
+  for (uid_t uid = 1; uid <= 5000; ++uid) flood(uid, 10);
+  EXPECT_LE(count("event=refused"), Log::kAllBurst);
+  std::int64_t before = count("\n");
+  clocked_.now_ns += kSecond_ns;
+  clocked_.tend();
+  for (uid_t uid = 1; uid <= 5000; ++uid) flood(uid, 10);
+  EXPECT_LE(count("\n") - before, 2 * Log::kAllPerSecond) << "each with its count at most";
+}
+
+TEST_F(LimitedLogTest, DebugLeavesNothingOut) {
+  clocked_.level_set("debug");
+  for (int i = 0; i < 1000; ++i) clocked_.line_of(1, Level::kDebug, "x", {});
+  EXPECT_EQ(count("event=x"), 1000);
+}
+
+TEST_F(LogTest, ALineIsNoLongerThanAPipeTakesAtOnce) {
+  log_.line(Level::kInfo, "x", {{"long", std::string(100'000, 'a')}});
+  EXPECT_EQ(text().size(), 4096u);
+  EXPECT_THAT(text(), EndsWith("a\n"));
+}
+
+TEST(Log, ASocketThatNobodyReadsHoldsNobodyUp) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const int error_stream = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  Log log;
+  alarm(20);  // the end of a log that waits
+  for (int i = 0; i < 2000; ++i) log.line(Level::kInfo, "x", {{"long", std::string(4000, 'a')}});
+  alarm(0);
+  dup2(error_stream, STDERR_FILENO);
+  for (const int fd : {ends[0], ends[1], error_stream}) close(fd);
 }
 
 TEST(Log, AReaderThatDoesNotReadHoldsNobodyUp) {

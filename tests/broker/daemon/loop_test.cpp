@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "broker/daemon/timer.h"
 
@@ -64,6 +65,40 @@ TEST(Loop, DeferredTasksRunAfterTheHandler) {
   pipe.fill();
   loop.turn(kPatience_ms);
   EXPECT_EQ(order, "handler deferred ");
+}
+
+TEST(Loop, SlowTurnsAreCountedWithTheHandlerThatTookLongest) {
+  Loop loop;
+  Pipe quick;
+  Pipe slow;
+  loop.add(
+      quick.reader.get(), [] {}, "quick");
+  loop.add(
+      slow.reader.get(), [] { usleep(20'000); }, "slow");
+  std::vector<Loop::SlowTurn> seen;
+  loop.slow_watch(10'000'000, [&](const Loop::SlowTurn& turn) { seen.push_back(turn); });
+  quick.fill();
+  slow.fill();
+  loop.turn(kPatience_ms);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_STREQ(seen[0].handler, "slow");
+  EXPECT_GE(seen[0].handler_ns, 20'000'000);
+  EXPECT_GE(seen[0].turn_ns, seen[0].handler_ns);
+  EXPECT_LT(seen[0].cpu_ns, seen[0].turn_ns) << "it slept";
+  EXPECT_EQ(loop.slow_turns(), 1u);
+}
+
+TEST(Loop, WaitingIsNoSlowTurn) {
+  Loop loop;
+  Timer timer(loop, [] {});
+  loop.slow_watch(INT64_MAX, [](const Loop::SlowTurn&) { ADD_FAILURE(); });
+  timer.at(clock_ns() + 30'000'000);
+  loop.turn(kPatience_ms);
+  loop.slow_watch(25'000'000, [](const Loop::SlowTurn& turn) {
+    EXPECT_GT(turn.handler_ns, 25'000'000) << "the wait before it counts";
+  });
+  timer.at(clock_ns() + 30'000'000);
+  loop.turn(kPatience_ms);
 }
 
 TEST(Loop, StopEndsRun) {

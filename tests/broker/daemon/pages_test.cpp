@@ -337,27 +337,5 @@ TEST(Memory, EachProcessIsBoundedByItself) {
   EXPECT_EQ(pages->memory(0).swapped_bytes, 350u);
 }
 
-TEST(Mapped, ByThisProcessButNotByOneThatCalledExec) {
-  const auto pages = Pages::create(setup());
-  std::uint64_t device = 0;
-  std::uint64_t inode = 0;
-  pages->claims_identify(&device, &inode);
-  EXPECT_TRUE(process_maps_file(getpid(), device, inode));
-  EXPECT_FALSE(process_maps_file(getpid(), device, inode + 1000000));
-  const pid_t child = fork();
-  if (child == 0) {
-    execl("/bin/sleep", "sleep", "1000", nullptr);
-    _exit(127);
-  }
-  bool mapped = true;
-  for (int i = 0; i < 1000 && mapped; ++i) {  // until exec has happened
-    mapped = process_maps_file(child, device, inode);
-    usleep(10'000);
-  }
-  EXPECT_FALSE(mapped);
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-}
-
 }  // namespace
 }  // namespace sluice::daemon

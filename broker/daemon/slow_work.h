@@ -1,0 +1,52 @@
+// Work that may take long: questions to the account databases (a directory service can take
+// seconds), files under /proc whose size or locks are a client's, a sync to a disk. Nothing of the
+// kind runs in the loop. It runs on threads beside it, and what it found is handed to the loop.
+//
+// Whoever waits for an answer has a deadline of its own: work that hangs is never waited for, not
+// at the end either.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "broker/daemon/loop.h"
+
+namespace sluice::daemon {
+
+class SlowWork {
+ public:
+  /// Runs beside the loop and must touch nothing of the loop's; what it returns runs in the loop,
+  /// unless it is empty.
+  using Work = std::function<Loop::Handler()>;
+  virtual ~SlowWork() = default;
+  virtual void run(Work work) = 0;
+};
+
+/// A few threads, started when they are wanted. Work that cannot be started because the kernel
+/// gives no thread waits for the next call of run().
+class SlowThreads : public SlowWork {
+ public:
+  explicit SlowThreads(Loop& loop);
+  /// Threads that are at work end by themselves; nothing of theirs reaches the loop any more.
+  ~SlowThreads() override;
+  SlowThreads(const SlowThreads&) = delete;
+  SlowThreads& operator=(const SlowThreads&) = delete;
+  void run(Work work) override;
+
+ private:
+  struct Shared;
+  void collect();
+  Loop& loop_;
+  std::shared_ptr<Shared> shared_;
+  Loop::Key key_ = 0;
+};
+
+/// At once and in place, for programs without a loop that turns: tests and fuzz targets.
+class SlowInline : public SlowWork {
+ public:
+  void run(Work work) override {
+    if (const Loop::Handler done = work()) done();
+  }
+};
+
+}  // namespace sluice::daemon
