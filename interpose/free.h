@@ -57,13 +57,22 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
   return result;
 }
 
+/// True if other holders may have the memory at `pointer`: it was exported, or came by a handle.
+inline bool may_be_shared(CUdeviceptr pointer) {
+  if (SLUICE_LIKELY(!residual_is_shared())) return false;
+  const ErrnoGuard guard;
+  Record record;
+  return !process.records.find(RecordKind::kPointer, pointer, &record) ||
+         process.records.find(RecordKind::kExported, pointer, &record);
+}
+
 /// Makes `call` and takes `pointer` off the account if it succeeds. Memory that is not in the
 /// records is the driver's business alone, but where it may have come by a handle from outside.
 /// `stream` is that of kInStreamOrder.
 template <Free When, class Call>
 CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
   bool unknown = false;
-  SharedEnd shared(SLUICE_UNLIKELY(residual_is_shared()) && When == Free::kNow);
+  SharedEnd shared(When == Free::kNow && may_be_shared(pointer));
   const CUresult result = memory_free_known<When>(pointer, stream, &unknown, call);
   if (result == CUDA_SUCCESS) shared.ended();
   if (SLUICE_UNLIKELY(unknown) && residual_is_shared())

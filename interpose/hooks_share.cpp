@@ -15,12 +15,10 @@ namespace {
 // `call` gives memory away or takes some that another process may have allocated.
 template <class Call>
 CUresult share(Call call) {
-  SharedEnd shared(residual_is_shared());
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUresult result = call();
   if (result != CUDA_SUCCESS || process_mode() != Mode::kActive) return result;
-  shared.ended();
   residual_shared();
   residual_settle_all();
   return result;
@@ -37,6 +35,15 @@ void pointer_exported(CUdeviceptr pointer) {
     return;
   record.kind = RecordKind::kExported;
   (void)process.records.insert(record);
+}
+
+// `call` lets go of such memory.
+template <class Call>
+CUresult share_end(Call call) {
+  SharedEnd shared(residual_is_shared());
+  const CUresult result = share(call);
+  if (result == CUDA_SUCCESS) shared.ended();
+  return result;
 }
 
 RateLimit ipc_refusals_said;
@@ -78,7 +85,7 @@ SLUICE_HOOK CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle 
 }
 
 SLUICE_HOOK CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
-  return share([&] { return driver.cuIpcCloseMemHandle(pointer); });
+  return share_end([&] { return driver.cuIpcCloseMemHandle(pointer); });
 }
 
 SLUICE_HOOK CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle,
@@ -158,5 +165,5 @@ cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray* array, CUexternalMemor
 }
 
 SLUICE_HOOK CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
-  return share([&] { return driver.cuDestroyExternalMemory(memory); });
+  return share_end([&] { return driver.cuDestroyExternalMemory(memory); });
 }

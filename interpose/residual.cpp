@@ -143,36 +143,84 @@ struct Others {
   uint64_t used[protocol::kTenantProcessesMax];
 };
 Others others;
+// Whoever has had a slot since all was charged on the GPU: a process that ends may lose its slot
+// before the driver has its memory back.
+struct Seen {
+  uint32_t count;
+  uint32_t pids[protocol::kTenantProcessesMax];
+};
+Seen seen[kTenantGpusMax];
 Lock others_lock;
 
+// Without what is reserved: the device need not have it yet.
 uint64_t charged_on_device(const protocol::ClaimsGpu& account) {
-  const uint64_t all = account.held_bytes.load() + account.reserved_bytes.load();
-  const uint64_t out = account.swapped_bytes.load();
-  return all > out ? all - out : 0;
+  const uint64_t held = account.held_bytes.load(), out = account.swapped_bytes.load();
+  return held > out ? held - out : 0;
 }
 
-// What the tenant's other processes have by their figures and have not charged: what passed to them
-// from this process, and they have not seen yet. What is allocated or freed meanwhile may count
-// too.
-uint64_t others_uncharged(int gpu) {
-  const SystemGuard guard;
-  const LockScope scope(others_lock);
+constexpr uint32_t kNoSlot = UINT32_MAX;
+
+bool others_have(uint32_t pid) {
+  for (uint32_t k = 0; k < others.count; ++k) {
+    if (others.pids[k] == pid) return true;
+  }
+  return false;
+}
+
+void others_add(uint32_t slot, uint32_t pid, uint64_t bytes) {
+  if (others.count == protocol::kTenantProcessesMax) return;
+  others.slots[others.count] = slot;
+  others.pids[others.count] = pid;
+  others.charged[others.count++] = bytes;
+}
+
+void others_list(int gpu) {
   others.count = 0;
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
     const protocol::ClaimsSlot& slot = process.claims->slots[i];
     const uint32_t pid = slot.pid.load();
-    if (i == process.slot || pid == 0) continue;
-    others.slots[others.count] = i;
-    others.pids[others.count] = pid;
-    others.charged[others.count++] = charged_on_device(slot.gpus[gpu]);
+    if (i != process.slot && pid != 0) others_add(i, pid, charged_on_device(slot.gpus[gpu]));
   }
+  const Seen& before = seen[gpu];
+  for (uint32_t k = 0; k < before.count; ++k) {
+    if (!others_have(before.pids[k])) others_add(kNoSlot, before.pids[k], 0);
+  }
+}
+
+// From now on those that were listed are seen, or those of them that have slots.
+void others_see(int gpu, bool all) {
+  Seen& now = seen[gpu];
+  now.count = 0;
+  for (uint32_t k = 0; k < others.count; ++k) {
+    if (all || others.slots[k] != kNoSlot) now.pids[now.count++] = others.pids[k];
+  }
+}
+
+// Those who have slots are seen, besides those who were.
+void others_remember(int gpu) {
+  const LockScope scope(others_lock);
+  others_list(gpu);
+  others_see(gpu, true);
+}
+
+// What the tenant's other processes have by their figures and have not charged: what passed to them
+// from a process that let go of it or ended, and they have not seen yet. What is allocated or freed
+// meanwhile may count too. `forgets`: those who ended count no more.
+uint64_t others_uncharged(int gpu, bool forgets) {
+  const SystemGuard guard;
+  const LockScope scope(others_lock);
+  if (forgets) seen[gpu].count = 0;
+  others_list(gpu);
   if (!usage_read_of(gpu, others.pids, others.used, others.count)) return 0;
   uint64_t sum = 0;
   for (uint32_t k = 0; k < others.count; ++k) {
-    const uint64_t now = charged_on_device(process.claims->slots[others.slots[k]].gpus[gpu]);
+    const uint32_t slot = others.slots[k];
+    const uint64_t now =
+        slot == kNoSlot ? 0 : charged_on_device(process.claims->slots[slot].gpus[gpu]);
     const uint64_t least = now < others.charged[k] ? now : others.charged[k];
     if (others.used[k] > least) sum += others.used[k] - least;
   }
+  others_see(gpu, sum != 0);
   return sum;
 }
 
@@ -181,7 +229,7 @@ uint64_t others_uncharged(int gpu) {
 uint64_t passing(int gpu, uint64_t bytes) {
   const uint64_t before = load_relaxed(charged[gpu]);
   if (!residual_is_shared() || bytes >= before) return 0;
-  const uint64_t gone = before - bytes, uncharged = others_uncharged(gpu);
+  const uint64_t gone = before - bytes, uncharged = others_uncharged(gpu, false);
   return uncharged < gone ? uncharged : gone;
 }
 
@@ -254,6 +302,7 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
   const SystemGuard guard;
   bool too_much = false, busy = false, grown = false, passes = false;
   uint64_t bytes = 0;
+  if (residual_is_shared()) others_remember(gpu);
   const bool alone = accounts_pause_for(patience_ns);
   if (alone) {
     if (residual_read(device, gpu, &bytes, &busy)) {
@@ -328,23 +377,31 @@ uint64_t others_sum() {
   return sum;
 }
 
-// A number that changes when another process of the tenant comes or goes.
-uint64_t others_present() {
+// A number that changes when another process of the tenant comes or goes. Of a slot that is zeroed
+// the account is the first and the pid the last.
+uint64_t others_present(int gpu) {
   uint64_t sum = 1;
   const uint32_t used = process.claims->slots_used.load();
   for (uint32_t i = 0; i < used && i < protocol::kTenantProcessesMax; ++i) {
-    if (i != process.slot) sum = (sum ^ process.claims->slots[i].pid.load()) * 0x9E3779B97F4A7C15u;
+    const protocol::ClaimsSlot& slot = process.claims->slots[i];
+    if (i == process.slot) continue;
+    const uint64_t holds = slot.gpus[gpu].held_bytes.load() != 0 ? uint64_t{1} << 32 : 0;
+    sum = (sum ^ (holds | slot.pid.load())) * 0x9E3779B97F4A7C15u;
   }
   return sum;
 }
 
 // What was read last since processes came or went.
 struct Uncharged {
-  uint64_t present;  // others_present() when all was charged; 0 = never
+  uint64_t present;       // others_present() when all was charged; 0 = never
+  uint64_t read_present;  // when it was read last
+  uint64_t since_ns;      // when it changed last
   uint64_t read_ns;
   uint64_t bytes;
 };
 Uncharged uncharged[kTenantGpusMax];
+// A process that ended is gone by then; its pid may be another's.
+constexpr uint64_t kEndedNs = 10'000'000'000;
 // Allocations in between go by what was read: NVML takes about as long.
 constexpr uint64_t kUnchargedAgainNs = 2'000'000;
 
@@ -353,13 +410,17 @@ constexpr uint64_t kUnchargedAgainNs = 2'000'000;
 uint64_t residual_uncharged(int gpu) {
   if (process.claims->slots_used.load() <= 1 || load_relaxed(measured[gpu]) == 0) return 0;
   Uncharged& last = uncharged[gpu];
-  const uint64_t present = others_present();
+  const uint64_t present = others_present(gpu);
   if (SLUICE_LIKELY(load_relaxed(last.present) == present)) return 0;
   const uint64_t now_ns = clock_now_ns();
-  if (now_ns - load_relaxed(last.read_ns) >= kUnchargedAgainNs) {
-    const uint64_t bytes = others_uncharged(gpu);
+  const bool changed = load_relaxed(last.read_present) != present;
+  if (changed) store_relaxed(last.since_ns, now_ns);
+  if (changed || now_ns - load_relaxed(last.read_ns) >= kUnchargedAgainNs) {
+    const bool forgets = now_ns - load_relaxed(last.since_ns) > kEndedNs;
+    const uint64_t bytes = others_uncharged(gpu, forgets);
     store_relaxed(last.bytes, bytes);
     store_relaxed(last.read_ns, now_ns);
+    store_relaxed(last.read_present, present);
     if (bytes == 0) store_relaxed(last.present, present);
   }
   return load_relaxed(last.bytes);
@@ -550,6 +611,7 @@ void residual_reset_after_fork() {
   memset(late_above, 0, sizeof late_above);
   memset(&look, 0, sizeof look);
   memset(uncharged, 0, sizeof uncharged);
+  memset(seen, 0, sizeof seen);
   others_lock.reset_after_fork();
   wanted = shared = managed_seen = late_unread = residual_expected = residual_deferred = 0;
   usage_reset_after_fork();

@@ -145,4 +145,27 @@ TEST_F(PassingTest, WhatPassesToAStoppedProcessStaysChargedMeanwhile) {
   EXPECT_LE(device_peak(), kChainQuota);
 }
 
+// Nor has it charged what an exporter left to it that has ended.
+TEST_F(PassingTest, WhatAnEndedProcessLeavesToAStoppedOneIsNobodyElses) {
+  Partner &exporter = partners[0], &importer = partners[1];
+  const uint64_t pointer = must(exporter.ask(PartnerOp::kAlloc, 2 * kPiece));
+  PartnerMessage handle = exporter.ask(PartnerOp::kIpcGet, pointer);
+  handle.op = PartnerOp::kIpcOpen;
+  const uint64_t opened = must(importer.ask(handle));
+  ASSERT_EQ(kill(importer.pid(), SIGSTOP), 0);
+  const int pid = exporter.pid();
+  exporter.end(SIGKILL);
+  ASSERT_TRUE(broker->wait_for_end(pid, 10000));
+  // The exporter's context is gone.
+  must(partners[2].ask(PartnerOp::kAlloc, kContext));
+  EXPECT_EQ(partners[2].ask(PartnerOp::kAlloc, kMiB).result, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_LE(device_peak(), kChainQuota);
+  ASSERT_EQ(kill(importer.pid(), SIGCONT), 0);
+  EXPECT_TRUE(eventually([&] { return held(importer.pid()) == kContext + 2 * kPiece; }));
+  must(importer.ask(PartnerOp::kIpcClose, opened));
+  EXPECT_TRUE(eventually([&] { return difference().empty(); })) << difference();
+  must(partners[3].ask(PartnerOp::kAlloc, 2 * kPiece));
+  EXPECT_LE(device_peak(), kChainQuota);
+}
+
 }  // namespace
