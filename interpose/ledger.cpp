@@ -95,6 +95,16 @@ void Ledger::attach(ClaimsPage* page, uint32_t slot) {
   for (BriefLock& lock : locks_) lock.reset_after_fork();
 }
 
+void Ledger::forget() {
+  for (uint32_t gpu = 0; gpu < kTenantGpusMax; ++gpu) {
+    ClaimsGpu& account = mine(gpu);
+    const Change whole(account);
+    add(account.held_bytes, -account.held_bytes.load());
+    add(account.reserved_bytes, -account.reserved_bytes.load());
+    add(account.context_bytes, -account.context_bytes.load());
+  }
+}
+
 void Ledger::attach_second(ClaimsPage* page, uint32_t slot, const int8_t (&gpus)[kTenantGpusMax]) {
   uint64_t bytes[kTenantGpusMax] = {};
   for (uint32_t gpu = 0; gpu < kTenantGpusMax; ++gpu) {

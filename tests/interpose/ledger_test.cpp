@@ -99,6 +99,37 @@ TEST_F(LedgerTest, ANonsenseSlotDoesNotWrapTheSum) {
   EXPECT_FALSE(a->reserve(0, 100, 10 * kMiB));
 }
 
+// A process that a broker knows has a slot on two pages, one that does not on the second alone.
+TEST_F(LedgerTest, WhatIsOnTwoPagesFitsOnBoth) {
+  auto second = std::make_unique<Shared>();
+  auto known = ledger(0), other = ledger(1);
+  auto unknown = std::make_unique<Ledger>();
+  unknown->attach(&second->page, 4);
+  ASSERT_TRUE(known->reserve(0, 3, 10));
+  known->hold(0, 3);
+  // Its first GPU is the second page's third, its second GPU is not there.
+  const int8_t gpus[protocol::kTenantGpusMax] = {2, -1, -1, -1, -1, -1, -1, -1};
+  known->attach_second(&second->page, 5, gpus);
+  EXPECT_EQ(unknown->total(2), 3u) << "what it held before";
+  ASSERT_TRUE(unknown->reserve(2, 5, 10));
+  EXPECT_EQ(known->total(0), 8u);
+  EXPECT_FALSE(known->reserve(0, 3, 10)) << "the second page is full";
+  EXPECT_EQ(known->reserved(0), 0u) << "and the first one has it back";
+  EXPECT_EQ(second->page.slots[5].gpus[2].reserved_bytes.load(), 0u);
+  ASSERT_TRUE(known->reserve(0, 2, 10));
+  known->abort(0, 1);
+  known->hold(0, 1);
+  known->hold_unasked(0, 2);
+  known->release(0, 3);
+  EXPECT_EQ(second->page.slots[5].gpus[2].held_bytes.load(), 3u);
+  EXPECT_EQ(second->page.slots[5].gpus[2].reserved_bytes.load(), 0u);
+  EXPECT_EQ(known->held(0), 3u);
+  ASSERT_TRUE(other->reserve(0, 6, 10));
+  EXPECT_FALSE(known->reserve(0, 2, 10)) << "the first page is full";
+  EXPECT_EQ(claims_total(second->page, 2), 8u);
+  EXPECT_TRUE(known->reserve(1, 10, 10)) << "a GPU that is on the first page alone";
+}
+
 TEST_F(LedgerTest, RefusesAfterPatienceWhenADeadAskStays) {
   auto a = ledger(0);
   ledger(1);

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "broker/protocol/tenant_limits.h"
+
 namespace sluice::interpose {
 namespace {
 
@@ -69,6 +71,44 @@ Read read(const char* text) {
   out.good = policy_parse(copy.data(), &out.policy, &fault);
   out.fault = fault.c_str();
   return out;
+}
+
+TEST(TenantLimits, AreReadAsTheyWereWritten) {
+  protocol::TenantLimits limits{};
+  limits.tenant = 0xfedcba9876543210;
+  limits.key = 7;
+  limits.memory_max_bytes = UINT64_MAX;
+  limits.context_bytes = UINT64_MAX;
+  limits.sm_percent = 100;
+  limits.exclusive = true;
+  for (limits.gpu_count = 1; limits.gpu_count <= protocol::kTenantGpusMax; ++limits.gpu_count) {
+    memset(limits.gpus[limits.gpu_count - 1].bytes, static_cast<int>(0xa0 + limits.gpu_count), 16);
+    char text[protocol::kTenantLimitsTextBytes];
+    protocol::tenant_limits_format(limits, text);
+    protocol::TenantLimits read;
+    ASSERT_TRUE(protocol::tenant_limits_parse(text, &read)) << text;
+    EXPECT_EQ(memcmp(&read, &limits, sizeof limits), 0) << text;
+  }
+}
+
+TEST(TenantLimits, OtherTextsSayNothing) {
+  const std::string gpu(32, 'a');
+  const std::string good = "0000000000000007-0123456789abcdef memory=1 sm=25 context=0 gpus=" + gpu;
+  protocol::TenantLimits read;
+  ASSERT_TRUE(protocol::tenant_limits_parse(good.c_str(), &read));
+  for (size_t length = 0; length < good.size(); ++length) {
+    EXPECT_FALSE(protocol::tenant_limits_parse(good.substr(0, length).c_str(), &read)) << length;
+  }
+  for (const char* more : {",", " ", "a", ",a", " exclusive ", " inclusive"}) {
+    EXPECT_FALSE(protocol::tenant_limits_parse((good + more).c_str(), &read)) << more;
+  }
+  std::string many = good;
+  for (uint32_t i = 0; i < protocol::kTenantGpusMax; ++i) many += "," + gpu;
+  EXPECT_FALSE(protocol::tenant_limits_parse(many.c_str(), &read));
+  for (const char* sm : {"sm=0", "sm=101", "sm=-1", "sm=", "sm= 5", "sm=99999999999999999999"}) {
+    std::string other = good;
+    EXPECT_FALSE(protocol::tenant_limits_parse(other.replace(41 + 2, 5, sm).c_str(), &read)) << sm;
+  }
 }
 
 TEST(PolicyFile, AllOfIt) {

@@ -40,7 +40,7 @@ class Gpu:
                             if not name.startswith(("SLUICE_", "SOFTGPU_", "CUDA_")) and name != "LD_PRELOAD"}
         self.environment.update(
             LD_LIBRARY_PATH=arguments.softgpu, SOFTGPU_DIR=str(self.directory / "gpus"), SOFTGPU_COUNT="1",
-            SOFTGPU_MEMORY="1GiB", SOFTGPU_CONTEXT="32MiB", SOFTGPU_TIMED="spin=1ms/skip",
+            SOFTGPU_MEMORY="1GiB", SOFTGPU_CONTEXT="32MiB", SOFTGPU_TIMED="spin=1ms/skip,long=200ms/skip",
             SLUICE_SOCKET=str(self.directory / "nobody.sock"))
 
     def __enter__(self):
