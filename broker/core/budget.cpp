@@ -32,7 +32,9 @@ void fill(const Policy& policy, Share& share, Nanos now) {
   const double filled = share.tokens_ns + static_cast<double>(now - share.tokens_at) * rate(share);
   const double kept = std::max(share.tokens_ns, std::min(filled, most));
   share.clipped_ns = busy ? share.clipped_ns + filled - kept : 0;
-  share.tokens_ns = kept;
+  const double back = std::clamp(most - kept, 0.0, share.repaid_ns);
+  share.repaid_ns -= back;
+  share.tokens_ns = kept + back;
   share.tokens_at = now;
 }
 
@@ -57,7 +59,8 @@ class FixedBudget final : public SharePolicy {
     for (Share* other : gpu.shares) {
       if (other == &share || !fixed(*other)) continue;
       fill(policy, *other, now);
-      other->tokens_ns += std::min(std::exchange(other->clipped_ns, 0), ns * rate(*other));
+      const double lost = std::min(std::exchange(other->clipped_ns, 0), ns * rate(*other));
+      other->repaid_ns = std::min(other->repaid_ns + lost, kDebtMostNs);
     }
   }
 

@@ -63,7 +63,8 @@ struct Share {
   double vtime = 0;      // fair.cpp: charged time over weight
   double tokens_ns = 0;  // budget.cpp: GPU time a fixed share may still use
   Nanos tokens_at = 0;
-  double clipped_ns = 0;    // budget.cpp: what it waited for and could not save
+  double clipped_ns = 0;    // budget.cpp: what it waited for and could not save,
+  double repaid_ns = 0;     // and what of that it gets back, beside its tokens
   bool capped = false;      // budget.cpp, fair.cpp: may not run yet
   double debt_ns = 0;       // fair.cpp: GPU time overrun and not paid back,
   Nanos debt_at = 0;        // as of this time

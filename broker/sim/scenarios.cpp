@@ -83,9 +83,10 @@ Experiment runaway_setup(std::uint64_t seed) {
 JobSpec bursting_job(std::string name, std::uint32_t percent, Nanos burst_ns) {
   constexpr Nanos kKernelNs = 30 * kMs;
   JobSpec job = batch_job(std::move(name), percent);
-  job.queue_depth = 1;
+  job.behaviour = Behaviour::kBursts;
+  job.think_ns = kMs;
   job.kernel_ns = kKernelNs;
-  job.launch_kernels = static_cast<std::uint32_t>(burst_ns / kKernelNs);
+  job.kernels = job.launch_kernels = static_cast<std::uint32_t>(burst_ns / kKernelNs);
   return job;
 }
 

@@ -109,8 +109,9 @@ TEST_P(BurstsRepaid, SharesAreWhatWasPromised) {
     }
     const Result result = simulate(setup);
     const double got = part_of(result, "batch-75", setup);
+    const double burst = seconds(kind.burst_ns) / seconds(setup.window_ns);
     std::printf("%s neighbour %.4f bursts %.4f below %zu of %zu\n", kind.name, got,
-                part_of(result, "bursts-0", setup), windows_below(result.jobs[0], 0.7275, setup),
+                part_of(result, "bursts-0", setup), windows_below(result.jobs[0], 0.75 - burst, setup),
                 result.jobs[0].window_busy_ns[0].size());
     for (const JobResult& job : result.jobs) EXPECT_EQ(job.ended_ns, 0) << job.name;
   }
