@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "broker/sim/scenarios.h"
@@ -76,16 +77,25 @@ TEST_P(RunawayEnds, AnEndlessKernelGetsItsShareAndTheNeighbourTheRest) {
     EXPECT_LE(windows_below(result.jobs[0], 0.97 * 0.90, setup),
               touched * static_cast<std::size_t>(ended))
         << "elsewhere its guarantee holds";
-    RecordProperty("neighbour", std::to_string(part_of(result, "batch-90", setup)));
-    std::printf("endless %.4f neighbour %.4f runaways %u windows below %zu\n", got,
-                part_of(result, "batch-90", setup), runaways(result, "endless"),
-                windows_below(result.jobs[0], 0.97 * 0.90, setup));
+    EXPECT_GE(part_of(result, "batch-90", setup), 0.985 * 0.90)
+        << "and it gets back what the overruns took";
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Processes, RunawayEnds,
                          ::testing::Values(Endless{"One", 1}, Endless{"Six", 6}),
                          [](const auto& kind) { return std::string(kind.param.name); });
+
+/// The formula for `report`: the hardware divides the time between the neighbour and the kernels.
+TEST(RunawayReport, LeavesTheNeighbourOnePartOfTheContexts) {
+  for (const std::uint32_t processes : {1U, 6U}) {
+    Experiment setup = setup_endless(processes, false, 1);
+    setup.policy.runaway = core::RunawayPolicy::kReport;
+    setup.duration_ns = 60 * kSecond;
+    const Result result = simulate(setup);
+    EXPECT_NEAR(part_of(result, "batch-90", setup), 1.0 / (processes + 1), 0.03);
+  }
+}
 
 struct Bursts {
   const char* name;
@@ -109,17 +119,25 @@ TEST_P(BurstsRepaid, SharesAreWhatWasPromised) {
     }
     const Result result = simulate(setup);
     const double got = part_of(result, "batch-75", setup);
-    const double burst = seconds(kind.burst_ns) / seconds(setup.window_ns);
-    std::printf("%s neighbour %.4f bursts %.4f below %zu of %zu\n", kind.name, got,
-                part_of(result, "bursts-0", setup), windows_below(result.jobs[0], 0.75 - burst, setup),
-                result.jobs[0].window_busy_ns[0].size());
-    for (const JobResult& job : result.jobs) EXPECT_EQ(job.ended_ns, 0) << job.name;
+    // A window has one burst of each tenant more than is fair, at most, and what that delays.
+    const double late = kind.tenants * seconds(kind.burst_ns) / seconds(setup.window_ns);
+    EXPECT_EQ(windows_below(result.jobs[0], 0.75 - late, setup), 0U);
+    const double asks = kind.pause_ns > 0 ? 0.95 : 1;  // its pauses are its own
+    EXPECT_GE(got, 0.97 * 0.75 * asks);
+    for (const JobResult& job : result.jobs) {
+      EXPECT_EQ(job.ended_ns, 0) << job.name << ": a long kernel is no reason to be ended";
+      if (job.name == "batch-75") continue;
+      const double share = 0.25 / kind.tenants;
+      EXPECT_LE(part_of(result, job.name, setup), 1.03 * share) << job.name;
+      EXPECT_GE(part_of(result, job.name, setup), 0.85 * share) << job.name << ": paid back once";
+    }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, BurstsRepaid,
     ::testing::Values(Bursts{"Short", 300 * kMs, 1, SmMode::kBestEffort, 0},
+                      Bursts{"Two", 2000 * kMs, 1, SmMode::kBestEffort, 0},
                       Bursts{"Long", 1500 * kMs, 1, SmMode::kBestEffort, 0},
                       Bursts{"LongFixed", 1500 * kMs, 1, SmMode::kFixed, 0},
                       Bursts{"Alternately", 600 * kMs, 2, SmMode::kBestEffort, 0},
