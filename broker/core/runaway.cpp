@@ -49,8 +49,18 @@ bool delays(const State& state, const Tenant& tenant) {
   });
 }
 
-Nanos limit_of(const State& state) {
-  return std::max(state.policy.runaway_after_ns, state.policy.drain_timeout_ns);
+/// True if a member of the gang waits at a gate: then it may be that for which the other members
+/// spin, and the gang drains once its turn has come again.
+bool locked_out(const Tenant& tenant) {
+  return tenant.gang() && std::ranges::any_of(tenant.processes, [](const Process& p) {
+           return (p.wants & ~p.drains) != 0;
+         });
+}
+
+Nanos limit_of(const State& state, const Tenant& tenant) {
+  constexpr Nanos kLockedOutFactor = 8;  // its turn may come late, but not for ever
+  const Nanos limit = std::max(state.policy.runaway_after_ns, state.policy.drain_timeout_ns);
+  return locked_out(tenant) ? kLockedOutFactor * limit : limit;
 }
 
 bool may_be_ended(const State& state, const Tenant& tenant) {
@@ -100,7 +110,7 @@ void runaway_time_passed(Tenant& tenant, Nanos now) {
 
 void runaways_decide(State& state, Nanos now, Actions& out) {
   undrained_each(state, [&](Tenant& tenant) {
-    if (may_be_ended(state, tenant) && tenant.delayed_ns >= limit_of(state))
+    if (may_be_ended(state, tenant) && tenant.delayed_ns >= limit_of(state, tenant))
       warn(state, tenant, now, out);
   });
   std::erase_if(state.ending, [&](TenantId id) {
@@ -121,7 +131,7 @@ Nanos runaways_at(const State& state) {
   Nanos at = kNever;
   undrained_each(state, [&](const Tenant& tenant) {
     if (tenant.delays && may_be_ended(state, tenant))
-      at = std::min(at, tenant.delayed_at + limit_of(state) - tenant.delayed_ns);
+      at = std::min(at, tenant.delayed_at + limit_of(state, tenant) - tenant.delayed_ns);
   });
   for (TenantId id : state.ending) {
     auto it = state.tenants.find(id);

@@ -84,9 +84,12 @@ void share_account(State& state, Share& share, Nanos now) {
   if (charge < passed) share.episode_divided = true;
   if (share.open && share.contended) share.episode_contended_ns += charge;
   share.provisional_ns += passed;
-  share.episode_charged_ns += charge;
   share.episode_device_ns += charge;
   if (!share.open) share.episode_overrun_ns += charge;
+  // A gang whose members wait for each other pays when it has drained: it drains only if its turn
+  // comes again.
+  if (share.tenant->gang() && share.tenant->phase == Phase::kRunaway) return;
+  share.episode_charged_ns += charge;
   policies_charge(state.policy, gpu, share, static_cast<double>(charge));
 }
 
