@@ -52,6 +52,7 @@ struct Watch {
   bool moved_said;
   SwapMoved moved;  // what became of it
   uint64_t moved_ns;
+  bool end_said;
 };
 Watch watches[kTenantGpusMax];
 uint32_t wake_word;
@@ -132,8 +133,20 @@ bool contexts_look(int gpu, bool is_last) {
   return busy;
 }
 
+// Tells the user why the process is about to be ended.
+void end_look(int gpu) {
+  const uint32_t delayed_ms = process.entry(gpu).delayed_ms.load();
+  if (delayed_ms == 0 || watches[gpu].end_said) return;
+  watches[gpu].end_said = true;
+  Line line;
+  line.text("this job is being ended: others have waited ").number(delayed_ms / 1000);
+  line.text(" s for the GPU while a kernel of it ran; a kernel cannot be interrupted; launch ");
+  line.text("shorter kernels, or ask for a GPU of its own (sluice run --class exclusive)").say();
+}
+
 uint64_t closed_look(int gpu, uint32_t epoch) {
   Watch& watch = watches[gpu];
+  end_look(gpu);
   // Without a broker a launch may have been let through since (share_lets_through).
   const bool heard = load_acquire(process.alone) != 0;  // nobody to tell
   if (heard && process.account(gpu).in_flight.load() != 0) watch.drained_said = 0;

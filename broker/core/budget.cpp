@@ -3,11 +3,13 @@
 // too.
 //
 // The budget may go below zero (work in flight is not cut), which delays the next opening, so the
-// long-run use is exact. It is opened again when the budget is worth a quantum, not before: a
-// trickle of tiny leases would waste the GPU. While it waits it may save up to five quanta, so that
-// waiting behind others costs it nothing; while it sleeps, one: an idle share has no claim to a
-// burst.
+// long-run use is exact: below zero it is a debt, as far as kDebtMostNs. It is opened again when
+// the budget is worth a quantum, not before: a trickle of tiny leases would waste the GPU. While it
+// waits it may save up to five quanta, so that waiting behind others costs it nothing; while it
+// sleeps, one: an idle share has no claim to a burst. What it could not save because of another
+// share's overrun it is given when that overrun becomes a debt: the one pays, the other receives.
 #include <algorithm>
+#include <utility>
 
 #include "broker/core/policy.h"
 
@@ -16,8 +18,6 @@ namespace {
 
 constexpr double kSavedWaitingQuanta = 5;
 constexpr double kSavedIdleQuanta = 1;
-constexpr double kDebtQuanta =
-    100;  // an overrun locks nobody out for longer than this takes to fill
 constexpr Nanos kLeaseMinNs = 500'000;  // do not look at a running budget more often than this
 
 bool fixed(const Share& share) {
@@ -30,7 +30,11 @@ void fill(const Policy& policy, Share& share, Nanos now) {
   const bool busy = share.tenant->waiting || share.on;
   const double most = quantum * (busy ? kSavedWaitingQuanta : kSavedIdleQuanta);
   const double filled = share.tokens_ns + static_cast<double>(now - share.tokens_at) * rate(share);
-  share.tokens_ns = std::max(share.tokens_ns, std::min(filled, most));
+  const double kept = std::max(share.tokens_ns, std::min(filled, most));
+  share.clipped_ns = busy ? share.clipped_ns + filled - kept : 0;
+  const double back = std::clamp(most - kept, 0.0, share.repaid_ns);
+  share.repaid_ns -= back;
+  share.tokens_ns = kept + back;
   share.tokens_at = now;
 }
 
@@ -43,13 +47,36 @@ class FixedBudget final : public SharePolicy {
     if (fixed(share)) fill(policy, share, now);
   }
 
-  void share_charged(const Policy& policy, Gpu&, Share& share, double ns) const override {
+  void share_charged(const Policy&, Gpu&, Share& share, double ns) const override {
     if (!fixed(share)) return;
-    const double least = -kDebtQuanta * static_cast<double>(policy.quantum_ns);
-    share.tokens_ns = std::max(share.tokens_ns - ns, least);
+    share.tokens_ns = std::max(share.tokens_ns - ns, -kDebtMostNs);
   }
 
-  bool may_run(const Policy& policy, Share& share, Nanos now) const override {
+  /// The overrun took `ns` from the others: each fixed share gets its part of that back, as far as
+  /// it has waited for it.
+  void share_overran(const Policy& policy, const Gpu& gpu, Share& share, double ns,
+                     Nanos now) const override {
+    for (Share* other : gpu.shares) {
+      if (other == &share || !fixed(*other)) continue;
+      fill(policy, *other, now);
+      const double lost = std::min(std::exchange(other->clipped_ns, 0), ns * rate(*other));
+      other->repaid_ns = std::min(other->repaid_ns + lost, kDebtMostNs);
+    }
+  }
+
+  double owed(const Policy& policy, const Gpu&, Share& share, Nanos now) const override {
+    if (!fixed(share)) return 0;
+    fill(policy, share, now);
+    return std::max(-share.tokens_ns, 0.0);
+  }
+
+  void owe(const Policy& policy, const Gpu&, Share& share, double ns, Nanos now) const override {
+    if (!fixed(share)) return;
+    fill(policy, share, now);
+    share.tokens_ns = std::max(share.tokens_ns - ns, -kDebtMostNs);
+  }
+
+  bool may_run(const Policy& policy, const Gpu&, Share& share, Nanos now) const override {
     if (!fixed(share)) return true;
     fill(policy, share, now);
     if (share.tokens_ns <= 0) share.capped = true;
@@ -57,7 +84,7 @@ class FixedBudget final : public SharePolicy {
     return !share.capped;
   }
 
-  Nanos may_run_at(const Policy& policy, const Share& share, Nanos now) const override {
+  Nanos may_run_at(const Policy& policy, const Gpu&, const Share& share, Nanos now) const override {
     if (!fixed(share) || !share.capped) return kNever;
     const double missing = static_cast<double>(policy.quantum_ns) - share.tokens_ns;
     return share.tokens_at + std::max<Nanos>(static_cast<Nanos>(missing / rate(share)), 0) +

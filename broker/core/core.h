@@ -88,7 +88,9 @@ struct Policy {
   Nanos inference_burst_ns = 100'000'000;  // how far inference may exceed its guaranteed share
                                            // before it queues by fairness
   double oversell_memory = 1.0;  // sum of memory_max over capacity; memory_min is never oversold
-  RunawayPolicy runaway = RunawayPolicy::kReport;
+  RunawayPolicy runaway = RunawayPolicy::kEnd;
+  /// A runaway is ended once it has kept others waiting for so long; drain_timeout_ns at least.
+  Nanos runaway_after_ns = 4'000'000'000;
   std::uint32_t tenants_per_user_max = 64;
   std::uint32_t tenants_max = 4096;
   std::map<std::string, GroupPolicy> groups;  // by TenantAsked::group; not listed = no bounds
@@ -398,12 +400,19 @@ struct RankLost {
   TenantId tenant = 0;
   bool end = false;
 };
-/// A tenant did not drain in time. `end` = the policy says that its processes are to be killed.
+enum class RunawayStep : std::uint8_t {
+  kSeen,    // it has not drained within drain_timeout_ns: report it
+  kWarned,  // it is about to be ended: tell its user why
+  kEnded,   // kill its processes
+};
+/// A tenant did not drain in time. Each step comes once per overrun; kSeen and kWarned for each GPU
+/// that it occupies, kEnded for the first of them.
 struct RunawaySeen {
   TenantId tenant = 0;
   std::uint32_t gpu_index = 0;
-  Nanos overrun_ns = 0;
-  bool end = false;
+  RunawayStep step = RunawayStep::kSeen;
+  Nanos overrun_ns = 0;  // since its lease was closed,
+  Nanos delayed_ns = 0;  // and the part of it in which others wanted the GPU
 };
 /// Store this hold word into the lease page of the tenant for that GPU and wake its waiters
 /// (protocol/pages.h has its meaning). For a tenant with several GPUs each of them is told; they

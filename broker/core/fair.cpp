@@ -3,9 +3,13 @@
 // lag of a sleeper bounded on both sides).
 //
 // A share that wakes is brought forward to the GPU's virtual time less a bounded credit: enough to
-// be served soon, never enough to make up for the time it slept. A share that ran far ahead (an
-// overrun, the latency band) has its debt bounded too, so that no accident locks anybody out for
-// good.
+// be served soon, never enough to make up for the time it slept. A share that ran far ahead (the
+// latency band) has its lag bounded too.
+//
+// Virtual time alone forgives an overrun. It is bounded, and where the others pause for a moment
+// the GPU's virtual time catches up with the only share that waits. So an overrun is a debt as
+// well. The clock pays it back at the share's part of what wants the GPU, and until then the share
+// waits while a share without a debt uses the GPU or has used it within kPauseQuanta.
 #include <algorithm>
 
 #include "broker/core/policy.h"
@@ -15,25 +19,108 @@ namespace {
 
 constexpr Nanos kCreditQuanta = 1;   // how far behind the others a waking share may start
 constexpr Nanos kAheadQuanta = 100;  // how far ahead of them, at most
+/// A program that works pauses on the host for less than this many quanta. A debtor that took each
+/// pause for its turn would overrun again in it.
+constexpr Nanos kPauseQuanta = 10;
+/// A kernel that begins at the end of a quantum and a late answer of a busy host are no overrun.
+constexpr Nanos kOrdinaryQuanta = 2;
+
+/// True if the clock keeps the share's account of overruns: the budget does so for fixed shares,
+/// gang.cpp for gangs.
+bool owes(const Share& share) {
+  const Tenant& tenant = *share.tenant;
+  return !tenant.exclusive() && !tenant.gang() && tenant.sm_mode != SmMode::kFixed;
+}
+
+/// True if the share competes for the GPU and owes nothing.
+bool rivals(const Policy& policy, const Share& share, Nanos now) {
+  const Tenant& tenant = *share.tenant;
+  if (share.debt_ns > 0 || tenant.phase == Phase::kRunaway) return false;
+  if (share.on || (tenant.waiting && !share.capped)) return true;
+  return share.left_at > 0 && now - share.left_at < kPauseQuanta * policy.quantum_ns;
+}
+
+/// Sum of the weights of the shares that `share` competes with; 0 = it harms none.
+double rivals_weight(const Policy& policy, const Gpu& gpu, const Share& share, Nanos now) {
+  double weight = 0;
+  for (const Share* other : gpu.shares)
+    if (other != &share && rivals(policy, *other, now)) weight += share_weight(gpu, *other);
+  return weight;
+}
+
+/// The share's part of the time, against those that it competes with.
+double part(const Policy& policy, const Gpu& gpu, const Share& share, Nanos now) {
+  const double own = share_weight(gpu, share);
+  return own / (own + rivals_weight(policy, gpu, share, now));
+}
+
+void pay(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) {
+  if (share.debt_ns > 0) {
+    const auto passed = static_cast<double>(now - share.debt_at);
+    share.debt_ns = std::max(share.debt_ns - passed * part(policy, gpu, share, now), 0.0);
+    if (share.debt_ns < 1) share.debt_ns = 0;  // the clock counts whole nanoseconds
+  }
+  share.debt_at = now;
+}
 
 class WeightedFair final : public SharePolicy {
  public:
   const char* name() const override { return "fair"; }
   bool orders() const override { return true; }
+  bool caps() const override { return true; }
 
   void chosen(const Policy&, Gpu& gpu, Nanos) const override {
-    for (Share* share : gpu.shares) share->vtime = gpu.vclock;
+    for (Share* share : gpu.shares) {
+      share->vtime = gpu.vclock;
+      share->debt_ns = 0;
+    }
   }
 
   void share_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos) const override {
     const double weight = share_weight(gpu, share);
     const double credit = static_cast<double>(kCreditQuanta * policy.quantum_ns) / weight;
-    const double debt = static_cast<double>(kAheadQuanta * policy.quantum_ns) / weight;
-    share.vtime = std::clamp(share.vtime, gpu.vclock - credit, gpu.vclock + debt);
+    const double lead = static_cast<double>(kAheadQuanta * policy.quantum_ns) / weight;
+    share.vtime = std::clamp(share.vtime, gpu.vclock - credit, gpu.vclock + lead);
   }
 
   void share_charged(const Policy&, Gpu& gpu, Share& share, double ns) const override {
     share.vtime += ns / share_weight(gpu, share);
+  }
+
+  /// During the overrun the share was entitled to its part of the time: the rest is the debt.
+  void share_overran(const Policy& policy, const Gpu& gpu, Share& share, double ns,
+                     Nanos now) const override {
+    const auto ordinary =
+        static_cast<double>(kOrdinaryQuanta * policy.quantum_ns + share.window_ns);
+    if (!owes(share) || ns <= ordinary) return;
+    owe(policy, gpu, share, ns * (1 - part(policy, gpu, share, now)), now);
+  }
+
+  double owed(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) const override {
+    pay(policy, gpu, share, now);
+    return share.debt_ns;
+  }
+
+  void owe(const Policy& policy, const Gpu& gpu, Share& share, double ns,
+           Nanos now) const override {
+    if (!owes(share)) return;
+    pay(policy, gpu, share, now);
+    share.debt_ns = std::min(share.debt_ns + ns, kDebtMostNs);
+  }
+
+  bool may_run(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) const override {
+    if (!owes(share)) return true;
+    pay(policy, gpu, share, now);
+    return share.debt_ns <= 0 || rivals_weight(policy, gpu, share, now) <= 0;
+  }
+
+  /// When to look again: a rival may have left by then.
+  Nanos may_run_at(const Policy& policy, const Gpu& gpu, const Share& share,
+                   Nanos now) const override {
+    if (!owes(share) || !share.capped) return kNever;
+    const double wait = share.debt_ns / part(policy, gpu, share, now) + 1;
+    const Nanos pause = kPauseQuanta * policy.quantum_ns;
+    return now + std::max<Nanos>(std::min(static_cast<Nanos>(wait), pause), 1);
   }
 
   double rank(const Policy&, const Gpu&, const Share& share) const override { return share.vtime; }

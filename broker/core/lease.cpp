@@ -24,6 +24,7 @@
 #include "broker/core/policy.h"
 #include "broker/core/returning.h"
 #include "broker/core/room.h"
+#include "broker/core/runaway.h"
 #include "broker/core/schedule.h"
 #include "broker/core/tenancy.h"
 #include "broker/core/usage.h"
@@ -123,11 +124,14 @@ void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   for (Share& share : tenant.shares) {
     share_account(state, share, now);
     share.on = false;
+    share.left_at = now;
     std::erase(state.gpus[share.gpu]->on, &share);
   }
   gpus_give_up(state, tenant);
   tenant.phase = Phase::kClosed;
   tenant.runaway = false;
+  tenant.delays = false;
+  tenant.delayed_ns = 0;
   tenant.next_let_at = kNever;
   tenant.let_until = kNever;
   tenant.idle_since = now;
@@ -158,8 +162,8 @@ void lease_runaway(State& state, Tenant& tenant, Nanos now, Actions& out) {
     if ((late & bit(share)) == 0) continue;
     share.overruns++;
     state.gpus[share.gpu]->overruns++;
-    out.emplace_back(RunawaySeen{tenant.id, share.index, now - tenant.closed_at,
-                                 state.policy.runaway == RunawayPolicy::kEnd});
+    out.emplace_back(RunawaySeen{tenant.id, share.index, RunawayStep::kSeen, now - tenant.closed_at,
+                                 tenant.delayed_ns});
   }
   usage_ask(state, tenant, now, out);
   if (tenant.released) tenant_hand_back(state, tenant, now, out);
@@ -216,9 +220,12 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     share.episode_contended_ns = 0;
     share.episode_busy_ns = 0;
     share.episode_charged_ns = 0;
+    share.episode_device_ns = 0;
+    share.episode_divided = share.episode_lost = false;
     share_open_word(state, share, out);
   }
   tenant.phase = Phase::kOpen;
+  tenant.delays = false;
   tenant.opened_at = now;
   tenant.asked_usage_at = now;
   tenant.slice_end = contended ? now + state.policy.quantum_ns : kNever;
@@ -343,6 +350,7 @@ void process_gone(State& state, const ProcessGone& event, Nanos now, Actions& ou
   auto it = state.processes.find(event.process);
   if (it == state.processes.end()) return;
   Tenant& tenant = *it->second;
+  for (Share& share : tenant.shares) share.episode_lost |= event.lost && share.on;
   state.processes.erase(it);
   std::erase_if(tenant.processes, [&](const Process& p) { return p.id == event.process; });
   wants_forget_process(state, tenant, event.process);

@@ -14,7 +14,7 @@ std::size_t lane_of(const Share& share) { return share.tenant->inference() ? 0 :
 /// Into the heap where it belongs. Gangs that may run are in none: they collect turns (gang.cpp).
 void heap_enter(State& state, Gpu& gpu, Share& share, Nanos now) {
   if (share.capped)
-    gpu.capped.insert(share, policies_may_run_at(state.policy, share, now));
+    gpu.capped.insert(share, policies_may_run_at(state.policy, gpu, share, now));
   else if (!share.tenant->gang())
     gpu.ready[lane_of(share)].insert(share, policies_key(state.policy, gpu, share));
 }
@@ -29,8 +29,8 @@ void heap_leave(Gpu& gpu, Share& share) {
 /// Asks the policies whether it may run, and brings it forward when a cap has just ended.
 void cap_look(State& state, const Gpu& gpu, Share& share, Nanos now) {
   const bool was_capped = share.capped;
-  if (policies_may_run(state.policy, share, now) && was_capped)
-    policies_woke(state.policy, gpu, share, now);
+  share.capped = !policies_may_run(state.policy, gpu, share, now);
+  if (!share.capped && was_capped) policies_woke(state.policy, gpu, share, now);
 }
 
 }  // namespace
@@ -52,6 +52,7 @@ void line_leave(State& state, Share& share) {
   Gpu& gpu = *state.gpus[share.gpu];
   heap_leave(gpu, share);
   line_uncount(gpu, share);
+  share.left_at = state.now;
   std::erase(gpu.waiting, &share);
   if (share.tenant->gang()) std::erase(gpu.waiting_gangs, &share);
 }

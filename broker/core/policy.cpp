@@ -67,15 +67,31 @@ void policies_charge(const Policy& policy, Gpu& gpu, Share& share, double ns) {
   for (const SharePolicy* p : set_of(policy).all) p->share_charged(policy, gpu, share, ns);
 }
 
-bool policies_may_run(const Policy& policy, Share& share, Nanos now) {
-  return std::ranges::all_of(set_of(policy).capping,
-                             [&](const SharePolicy* p) { return p->may_run(policy, share, now); });
+void policies_overran(const Policy& policy, const Gpu& gpu, Share& share, double ns, Nanos now) {
+  for (const SharePolicy* p : set_of(policy).all) p->share_overran(policy, gpu, share, ns, now);
 }
 
-Nanos policies_may_run_at(const Policy& policy, const Share& share, Nanos now) {
+double policies_owed(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) {
+  double most = 0;
+  for (const SharePolicy* p : set_of(policy).all)
+    most = std::max(most, p->owed(policy, gpu, share, now));
+  return most;
+}
+
+void policies_owe(const Policy& policy, const Gpu& gpu, Share& share, double ns, Nanos now) {
+  for (const SharePolicy* p : set_of(policy).all) p->owe(policy, gpu, share, ns, now);
+}
+
+bool policies_may_run(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) {
+  return std::ranges::all_of(set_of(policy).capping, [&](const SharePolicy* p) {
+    return p->may_run(policy, gpu, share, now);
+  });
+}
+
+Nanos policies_may_run_at(const Policy& policy, const Gpu& gpu, const Share& share, Nanos now) {
   Nanos at = kNever;
   for (const SharePolicy* p : set_of(policy).capping)
-    at = std::min(at, p->may_run_at(policy, share, now));
+    at = std::min(at, p->may_run_at(policy, gpu, share, now));
   return at;
 }
 

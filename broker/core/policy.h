@@ -21,6 +21,11 @@
 
 namespace sluice::core {
 
+/// The most GPU time that a share is remembered to owe. Fifteen times what a runaway can overrun by
+/// the default (Policy::runaway_after_ns), so that none of it is forgiven. It is bounded because
+/// under `report` a kernel of a night would else lock its tenant out for days.
+inline constexpr double kDebtMostNs = 60e9;
+
 class SharePolicy {
  public:
   virtual ~SharePolicy() = default;
@@ -37,10 +42,18 @@ class SharePolicy {
   virtual void share_gave_back(Share&) const {}
   /// GPU time was charged; negative = an earlier charge was too high.
   virtual void share_charged(const Policy&, Gpu&, Share&, double /*ns*/) const {}
+  /// It used `ns` of GPU time after its lease was closed, beyond what an ordinary drain takes.
+  virtual void share_overran(const Policy&, const Gpu&, Share&, double /*ns*/,
+                             Nanos /*now*/) const {}
+  /// GPU time that it has overrun and not paid back. `owe` adds to it what another tenant left.
+  virtual double owed(const Policy&, const Gpu&, Share&, Nanos /*now*/) const { return 0; }
+  virtual void owe(const Policy&, const Gpu&, Share&, double /*ns*/, Nanos /*now*/) const {}
   /// May it be opened now? (Not: is it its turn.)
-  virtual bool may_run(const Policy&, Share&, Nanos /*now*/) const { return true; }
+  virtual bool may_run(const Policy&, const Gpu&, Share&, Nanos /*now*/) const { return true; }
   /// When may_run can become true for a share for which it is false.
-  virtual Nanos may_run_at(const Policy&, const Share&, Nanos /*now*/) const { return kNever; }
+  virtual Nanos may_run_at(const Policy&, const Gpu&, const Share&, Nanos /*now*/) const {
+    return kNever;
+  }
   /// Until when an open share may run if it keeps the GPU busy all the time.
   virtual Nanos run_until(const Policy&, Share&, Nanos /*now*/) const { return kNever; }
   /// Does it cap anybody (may_run, may_run_at, run_until)? Does it order (rank)? Rules that do not
@@ -62,8 +75,11 @@ void policies_time_passed(const Policy&, Gpu&, Nanos now);
 void policies_woke(const Policy&, const Gpu&, Share&, Nanos now);
 void policies_gave_back(const Policy&, Share&);
 void policies_charge(const Policy&, Gpu&, Share&, double ns);
-bool policies_may_run(const Policy&, Share&, Nanos now);
-Nanos policies_may_run_at(const Policy&, const Share&, Nanos now);
+void policies_overran(const Policy&, const Gpu&, Share&, double ns, Nanos now);
+double policies_owed(const Policy&, const Gpu&, Share&, Nanos now);
+void policies_owe(const Policy&, const Gpu&, Share&, double ns, Nanos now);
+bool policies_may_run(const Policy&, const Gpu&, Share&, Nanos now);
+Nanos policies_may_run_at(const Policy&, const Gpu&, const Share&, Nanos now);
 Nanos policies_run_until(const Policy&, Share&, Nanos now);
 /// Where a share stands by the rules that order; compare with <.
 using Rank = std::array<double, 2>;

@@ -15,6 +15,7 @@
 #include "broker/core/lease.h"
 #include "broker/core/line.h"
 #include "broker/core/policy.h"
+#include "broker/core/runaway.h"
 #include "broker/core/usage.h"
 
 namespace sluice::core {
@@ -31,6 +32,8 @@ bool others_wait(const State& state, const Tenant& holder) {
     const Gpu& gpu = *state.gpus[share.gpu];
     // Who may have to make room is asked to say when it is idle.
     if (holder.swap && gpu.room_for != nullptr && gpu.room_for != &holder) return true;
+    // A runaway delays it only as long as it uses the GPU.
+    if (runaway_on(gpu)) return true;
     return line_first(state, gpu) != nullptr ||
            std::ranges::any_of(gpu.waiting_gangs,
                                [](const Share* s) { return tenant_may_run(*s->tenant); });
@@ -177,6 +180,7 @@ void tenant_waiting_update(State& state, Tenant& tenant, Nanos now) {
 void schedule(State& state, Nanos now, Actions& out) {
   for (auto& gpu : state.gpus)
     if (gpu->holder != nullptr) lease_timers(state, *gpu->holder, now, out);
+  runaways_decide(state, now, out);
   for (auto& gpu : state.gpus) {
     line_release(state, *gpu, now);
     clock_advance(*gpu);
@@ -187,10 +191,11 @@ void schedule(State& state, Nanos now, Actions& out) {
     changed = gangs_decide(state, now, out);
     for (auto& gpu : state.gpus) changed = gpu_decide(state, *gpu, now, out) || changed;
   }
+  runaways_judge(state);
 }
 
 Nanos schedule_at(State& state, Nanos now) {
-  Nanos at = kNever;
+  Nanos at = runaways_at(state);
   for (auto& gpu : state.gpus) {
     at = std::min(at, line_release_at(*gpu));
     Tenant* holder = gpu->holder;

@@ -51,6 +51,11 @@ struct Share {
   Nanos episode_contended_ns = 0;  // of the present lease: open while others waited,
   Nanos episode_busy_ns = 0;       // measured,
   Nanos episode_charged_ns = 0;    // and charged so far
+  Nanos episode_device_ns = 0;     // the most that the device can have done for it,
+  bool episode_divided = false;    // a runaway had a part of that time,
+  bool episode_lost = false;       // a process was killed under it: its meter tells no more,
+  Nanos episode_overrun_ns = 0;    // and what it did after the lease was closed
+  Nanos episode_late_ns = 0;       // as measured
   Nanos held_ns = 0;               // time open
   std::uint64_t overruns = 0;
 
@@ -58,7 +63,12 @@ struct Share {
   double vtime = 0;      // fair.cpp: charged time over weight
   double tokens_ns = 0;  // budget.cpp: GPU time a fixed share may still use
   Nanos tokens_at = 0;
-  bool capped = false;      // budget.cpp: waits until the budget is worth an opening
+  double clipped_ns = 0;    // budget.cpp: what it waited for and could not save,
+  double repaid_ns = 0;     // and what of that it gets back, beside its tokens
+  bool capped = false;      // budget.cpp, fair.cpp: may not run yet
+  double debt_ns = 0;       // fair.cpp: GPU time overrun and not paid back,
+  Nanos debt_at = 0;        // as of this time
+  Nanos left_at = 0;        // when it last stopped using the GPU or waiting for it
   Nanos place_at = kNever;  // turns.h: came into line then; kNever = comes anew
   Nanos turn_from_ns = 0;   // turns.h: lease_ns when its turn began
   bool turn = false;        // schedule.cpp: a waiting gang's turn has come on this GPU
@@ -152,6 +162,10 @@ struct Tenant {
   Nanos closed_at = 0;
   Nanos drain_from = 0;  // the drain is timed from then
   Nanos runaway_at = 0;
+  Nanos delayed_ns = 0;        // runaway.cpp: others have waited for its drain for so long,
+  Nanos delayed_at = 0;        // as of this time,
+  bool delays = false;         // and do now
+  Nanos end_at = kNever;       // its processes are killed then
   Nanos next_let_at = kNever;  // closing gang: when to look for members locked out mid-collective
   Nanos let_until = kNever;    // closing gang: end of the window let through
   int lets = 0;                // since it was closed
@@ -300,6 +314,13 @@ struct Sum {
   bool operator==(const Sum&) const = default;
 };
 
+/// GPU time that an ended tenant had overrun and not paid back (runaway.cpp).
+struct UserDebt {
+  double ns = 0;
+  double rate = 0;  // paid back per nanosecond
+  Nanos at = 0;     // `ns` is of this time
+};
+
 /// A wish for memory on the GPUs, first come first served (room.cpp): of an allocation that waits,
 /// or of a tenant that is out and wants to come back.
 struct Want {
@@ -333,10 +354,12 @@ class State {
   std::vector<bool> kept;      // per GPU: kept for a request in the queue
   std::vector<Tenant*> gangs;  // admitted, several GPUs, not exclusive
   std::vector<Ghost> ghosts;
-  std::map<std::string, Sum> groups;                             // by group
-  std::map<std::pair<std::string, std::uint32_t>, Sum> members;  // by group and user
-  std::vector<Tenant*> moving;                                   // in order of arrival: not kIn
-  std::deque<Want> wants;  // in the order in which they are served
+  std::vector<TenantId> ending;  // runaways that have been warned
+  std::map<std::pair<std::uint32_t, std::uint32_t>, UserDebt> debts;  // by user and GPU
+  std::map<std::string, Sum> groups;                                  // by group
+  std::map<std::pair<std::string, std::uint32_t>, Sum> members;       // by group and user
+  std::vector<Tenant*> moving;  // in order of arrival: not kIn
+  std::deque<Want> wants;       // in the order in which they are served
   std::vector<PendingCommand> commands;
   bool room_dirty = false;  // something that bears on memory has changed
   Nanos room_at = kNever;   // when to look after memory again if nothing happens

@@ -12,6 +12,7 @@
 #include "broker/core/line.h"
 #include "broker/core/memory.h"
 #include "broker/core/room.h"
+#include "broker/core/runaway.h"
 #include "broker/core/schedule.h"
 #include "broker/core/stay.h"
 #include "broker/core/usage.h"
@@ -79,6 +80,7 @@ void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
   sums_add(state, tenant);
   if (tenant.exclusive()) aside_take(state, tenant, out);
   tenant_book(state, tenant, now);
+  debts_take(state, tenant, now);
   out.emplace_back(std::move(action));
   lease_introduce(state, tenant, out);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
@@ -108,6 +110,7 @@ void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
     }
   }
   tenant.waiting = false;
+  debts_leave(state, tenant, now);
   if (tenant.charged) tenant_unbook(state, tenant, now);
   for (Share& share : tenant.shares) share_forget(state, share);
   wants_forget(state, tenant);

@@ -4,21 +4,29 @@
 // full as it passes, as if it kept the GPU busy. When the meter's figure arrives, the charge of the
 // present lease becomes the measured one. So a decision never waits for a measure, a measure that
 // never comes costs only the tenant itself, and the totals are the measured ones. A meter sees work
-// when it ends: as long as an open lease shows no progress, its work is taken to be in flight and
-// the full charge stands (an endless kernel is never cheap).
+// when it ends: as long as an open lease shows no progress, and until a closed one has drained, its
+// work is taken to be in flight and the full charge stands (an endless kernel is never cheap, nor
+// is one behind small ones). It stands for good where a process was killed: its meter tells no
+// more.
 //
 // The meter's page belongs to the tenant, so its word is bounded on both sides. Never more than the
 // time the share was on the GPU; a figure that runs backwards is ignored; and a lease held while
 // others wait is charged at least half its open time: an honest program that keeps the GPU less
 // than half busy gives a contended lease back when it is idle, so only a program that occupies the
 // GPU without using it, or lies about it, meets this floor.
+//
+// Beside a runaway the device divides its time between the processes that have work. The holder
+// counts as one of them and a runaway as its processes that have not drained; each share is charged
+// by that, however long its kernels lasted.
 #include "broker/core/usage.h"
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "broker/core/line.h"
 #include "broker/core/policy.h"
+#include "broker/core/runaway.h"
 
 namespace sluice::core {
 namespace {
@@ -29,7 +37,37 @@ constexpr double kContendedChargeMin = 0.5;
 Nanos episode_charge(const State& state, const Share& share) {
   const Nanos counted = std::max<Nanos>(share.episode_contended_ns - state.policy.idle_grace_ns, 0);
   const auto least = static_cast<Nanos>(kContendedChargeMin * static_cast<double>(counted));
-  return std::max(share.episode_busy_ns, least);
+  const Nanos busy = share.episode_divided
+                         ? std::min(share.episode_busy_ns, share.episode_device_ns)
+                         : share.episode_busy_ns;
+  return std::max(busy, least);
+}
+
+/// What the device can have done for the share in `passed`.
+Nanos device_time(const Gpu& gpu, const Share& share, Nanos passed) {
+  std::int64_t all = 0;
+  std::int64_t own = 0;
+  for (const Share* other : gpu.on) {
+    const bool runaway = other->tenant->phase == Phase::kRunaway;
+    const std::int64_t contexts = runaway ? share_undrained(*other) : 1;
+    all += contexts;
+    if (other == &share) own = contexts;
+  }
+  return all == 0 ? 0 : passed * own / all;
+}
+
+/// After a drain: what the lease took beyond its end, as far as the meter confirms it. A meter that
+/// lies about a runaway meets the same floor as any other.
+void overrun_settle(State& state, Share& share, Nanos now) {
+  const Nanos real = std::exchange(share.episode_late_ns, 0);
+  const Nanos most = std::exchange(share.episode_overrun_ns, 0);
+  if (most == 0) return;
+  const bool ran_away = most >= state.policy.drain_timeout_ns;
+  const double sure = share.episode_lost ? 1 : ran_away ? kContendedChargeMin : 0;
+  const auto least = static_cast<Nanos>(sure * static_cast<double>(most));
+  const Nanos overran = std::clamp(real, least, most);
+  policies_overran(state.policy, *state.gpus[share.gpu], share, static_cast<double>(overran), now);
+  line_update(state, share, now);
 }
 
 }  // namespace
@@ -40,11 +78,19 @@ void share_account(State& state, Share& share, Nanos now) {
   if (!share.on || passed <= 0) return;
   share.lease_ns += passed;
   if (share.open) share.held_ns += passed;
-  if (share.tenant->exclusive() || share.tenant->phase == Phase::kRunaway) return;
-  if (share.open && share.contended) share.episode_contended_ns += passed;
+  if (share.tenant->exclusive()) return;
+  Gpu& gpu = *state.gpus[share.gpu];
+  const Nanos charge = gpu.on.size() == 1 ? passed : device_time(gpu, share, passed);
+  if (charge < passed) share.episode_divided = true;
+  if (share.open && share.contended) share.episode_contended_ns += charge;
   share.provisional_ns += passed;
-  share.episode_charged_ns += passed;
-  policies_charge(state.policy, *state.gpus[share.gpu], share, static_cast<double>(passed));
+  share.episode_device_ns += charge;
+  if (!share.open) share.episode_overrun_ns += charge;
+  // A gang whose members wait for each other pays when it has drained: it drains only if its turn
+  // comes again.
+  if (share.tenant->gang() && share.tenant->phase == Phase::kRunaway) return;
+  share.episode_charged_ns += charge;
+  policies_charge(state.policy, gpu, share, static_cast<double>(charge));
 }
 
 void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
@@ -59,8 +105,12 @@ void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
   share.episode_busy_ns += real;
   Gpu& gpu = *state.gpus[share.gpu];
   gpu.busy_ns += real;
-  if (share.on && real == 0) return;  // nothing has ended: what runs is not seen yet
+  const bool draining = share.on && share.tenant->phase != Phase::kOpen;
+  if (share.tenant->phase != Phase::kOpen) share.episode_late_ns += real;
+  if (share.on && (real == 0 || draining)) return;  // what runs is not seen yet
+  if (!share.on) overrun_settle(state, share, now);
   share.provisional_ns = 0;
+  if (share.episode_lost) return;  // the full charge stands
   const Nanos correction = episode_charge(state, share) - share.episode_charged_ns;
   share.episode_charged_ns += correction;
   if (correction == 0) return;
@@ -71,7 +121,10 @@ void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
 void usage_time_passed(State& state, Nanos now) {
   for (auto& gpu : state.gpus) {
     policies_time_passed(state.policy, *gpu, now);
-    for (Share* share : gpu->on) share_account(state, *share, now);
+    for (Share* share : gpu->on) {
+      share_account(state, *share, now);
+      runaway_time_passed(*share->tenant, now);
+    }
   }
 }
 

@@ -15,7 +15,27 @@ using protocol::RefusalCode;
 // An alarm this far away is none.
 constexpr core::Nanos kNever_ns = INT64_MAX / 2;
 
+constexpr core::Nanos kMillisecond_ns = 1'000'000;
+
 double milliseconds(core::Nanos ns) { return static_cast<double>(ns) / 1e6; }
+
+std::string runaway_text(const std::string& name, const core::RunawaySeen& action) {
+  const bool ends = action.step == core::RunawayStep::kEnded;
+  char text[256];
+  if (ends)
+    std::snprintf(text, sizeof text,
+                  "job %s (tenant %llu) is ended: others have waited %.0f ms for a kernel of it; "
+                  "kernels cannot be interrupted; [scheduler] runaway and runaway_after decide",
+                  name.c_str(), static_cast<unsigned long long>(action.tenant),
+                  milliseconds(action.delayed_ns));
+  else
+    std::snprintf(text, sizeof text,
+                  "job %s (tenant %llu) has not given its GPU back %.0f ms after its lease ended; "
+                  "a kernel of it runs too long; others go on, the time is charged to it",
+                  name.c_str(), static_cast<unsigned long long>(action.tenant),
+                  milliseconds(action.overrun_ns));
+  return text;
+}
 
 }  // namespace
 
@@ -207,20 +227,22 @@ void Engine::carry_out(const core::UsageWanted& action) {
 void Engine::carry_out(const core::RunawaySeen& action) {
   Tenant* tenant = tenant_find(action.tenant);
   if (tenant == nullptr) return;
-  char text[256];
-  std::snprintf(text, sizeof text,
-                "job %s (tenant %llu) has not given its GPU back %.0f ms after its lease ended; a "
-                "kernel of it runs too "
-                "long; others go on, the time is charged to it%s",
-                tenant->name.c_str(), static_cast<unsigned long long>(tenant->id),
-                milliseconds(action.overrun_ns),
-                action.end ? ", and it is being ended as configured (runaway = \"end\")" : "");
-  log_.message_of(tenant->uid, Level::kWarning, "runaway", text,
+  if (action.step == core::RunawayStep::kWarned) {
+    const core::Nanos most = UINT32_MAX * kMillisecond_ns;
+    const core::Nanos delayed = std::clamp(action.delayed_ns, kMillisecond_ns, most);
+    tenant->pages->delayed_store(action.gpu_index,
+                                 static_cast<std::uint32_t>(delayed / kMillisecond_ns));
+    return;
+  }
+  const bool ends = action.step == core::RunawayStep::kEnded;
+  log_.message_of(tenant->uid, Level::kWarning, "runaway",
+                  runaway_text(tenant->name, action).c_str(),
                   {{"tenant", tenant->id},
                    {"gpu", gpu_text(*tenant, action.gpu_index)},
                    {"overrun_ns", action.overrun_ns},
-                   {"end", action.end ? "yes" : "no"}});
-  if (action.end) tenant_kill(*tenant);
+                   {"delayed_ns", action.delayed_ns},
+                   {"end", ends ? "yes" : "no"}});
+  if (ends) tenant_kill(*tenant);
 }
 
 void Engine::carry_out(const core::RankLost& action) {

@@ -134,6 +134,11 @@ void Pages::room_store(std::uint32_t gpu, std::uint32_t word) {
   futex_store(lease_->gpus[gpu].room, word);
 }
 
+void Pages::delayed_store(std::uint32_t gpu, std::uint32_t milliseconds) {
+  assert(gpu < gpu_count());
+  lease_->gpus[gpu].delayed_ms.store(milliseconds);
+}
+
 void Pages::gpu_store(std::uint32_t gpu, const protocol::GpuUuid& uuid,
                       std::uint64_t context_bytes) {
   assert(gpu < gpu_count());

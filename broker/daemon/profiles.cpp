@@ -162,6 +162,7 @@ core::Policy policy_make(const config::Config& config, const Profiles& profiles,
   policy.oversell_memory = config.oversell;
   policy.runaway =
       config.runaway == "end" ? core::RunawayPolicy::kEnd : core::RunawayPolicy::kReport;
+  policy.runaway_after_ns = config.runaway_after_ns;
   policy.swap = true;  // who may is decided here, by swap_choose
   policy.swap_quantum_ns = config.swap_quantum_ns;
   policy.swap_host_bytes_per_user =

@@ -125,7 +125,9 @@ struct LeaseEntry {
   std::uint32_t sm_percent;  // 1-100
   std::uint32_t flags;       // kEntry..., fixed when the tenant is admitted
   AtomicU32 room;
-  std::uint8_t reserved[52];
+  AtomicU32 delayed_ms;  // not 0: the tenant is about to be ended, because others have waited so
+                         // long for its work on this GPU to end; each process says so on stderr
+  std::uint8_t reserved[48];
 };
 static_assert(sizeof(LeaseEntry) == 128);
 

@@ -219,6 +219,7 @@ Experiment setup_chaos(std::uint64_t seed) {
   setup.policy.oversell_memory = random.chance(0.5) ? 1.5 : 1.0;
   setup.policy.runaway =
       random.chance(0.5) ? core::RunawayPolicy::kEnd : core::RunawayPolicy::kReport;
+  setup.policy.runaway_after_ns = 2 * setup.policy.drain_timeout_ns;
   setup.policy.rank_loss = seed % 2 == 0 ? core::RankLoss::kEnd : core::RankLoss::kKeep;
   setup.policy.tenants_per_user_max = static_cast<std::uint32_t>(random.range(2, 8));
   setup.gpus.resize(static_cast<std::size_t>(random.range(1, 4)));
@@ -252,7 +253,7 @@ Experiment setup_multitude(std::uint64_t seed) {
   setup.policy = policy_usual();
   setup.policy.tenants_per_user_max = 1000;
   setup.policy.drain_timeout_ns = 50 * kMs;
-  setup.policy.runaway = core::RunawayPolicy::kEnd;
+  setup.policy.runaway_after_ns = 2 * setup.policy.drain_timeout_ns;
   setup.gpus.assign(8, GpuSpec{Bytes{128} * kGiB, 32 * kMiB});
   setup.duration_ns = 4 * kSecond;
   setup.teardown_ns_max = 20 * kMs;

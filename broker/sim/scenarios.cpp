@@ -74,9 +74,20 @@ Experiment runaway_setup(std::uint64_t seed) {
   setup.jobs[0].name = "endless";
   setup.jobs[0].endless_at = 2 * kSecond;
   setup.policy.drain_timeout_ns = 200 * kMs;
-  setup.policy.runaway = core::RunawayPolicy::kEnd;
+  setup.policy.runaway_after_ns = 300 * kMs;
   setup.duration_ns = 6 * kSecond;
   return setup;
+}
+
+/// Bursts that no window bounds: each is one launch of many long kernels.
+JobSpec bursting_job(std::string name, std::uint32_t percent, Nanos burst_ns) {
+  constexpr Nanos kKernelNs = 30 * kMs;
+  JobSpec job = batch_job(std::move(name), percent);
+  job.behaviour = Behaviour::kBursts;
+  job.think_ns = kMs;
+  job.kernel_ns = kKernelNs;
+  job.kernels = job.launch_kernels = static_cast<std::uint32_t>(burst_ns / kKernelNs);
+  return job;
 }
 
 Experiment exclusive_setup(std::uint64_t seed) {
@@ -244,6 +255,14 @@ const Scenario kScenarios[] = {
      gang_setup},
     {"gangs", "three gangs in a ring of three GPUs, and a single on each", gangs_setup},
     {"runaway", "an endless kernel beside two tenants; ended by policy", runaway_setup},
+    {"endless", "an endless kernel of a fixed 5 % beside a fixed 90 %, again and again",
+     [](std::uint64_t s) { return setup_endless(1, true, s); }},
+    {"endless-six", "six processes with one each",
+     [](std::uint64_t s) { return setup_endless(6, true, s); }},
+    {"bursts", "bursts of 1.5 s of a tenant of 25 % beside one of 75 %",
+     [](std::uint64_t s) { return setup_bursts(1500 * kMs, 1, s); }},
+    {"bursts-two", "two tenants of 12 % with such bursts",
+     [](std::uint64_t s) { return setup_bursts(1500 * kMs, 2, s); }},
     {"exclusive", "an exclusive gang waits for two GPUs, gets them, hands them back",
      exclusive_setup},
     {"crowd", "a thousand tenants on four GPUs", crowd_setup},
@@ -259,6 +278,29 @@ const Scenario kScenarios[] = {
 };
 
 }  // namespace
+
+Experiment setup_endless(std::uint32_t processes, bool again, std::uint64_t seed) {
+  Experiment setup = setup_shares({90, 5}, seed);
+  for (JobSpec& job : setup.jobs) job.sm_mode = SmMode::kFixed;
+  JobSpec& endless = setup.jobs[1];
+  endless.name = "endless";
+  endless.uid = 1001;
+  endless.processes = processes;
+  endless.endless_at = 1;
+  endless.again = again;
+  setup.window_ns = 2 * kSecond;
+  setup.duration_ns = 300 * kSecond;
+  return setup;
+}
+
+Experiment setup_bursts(Nanos burst_ns, std::uint32_t bursting, std::uint64_t seed) {
+  Experiment setup = setup_shares({75}, seed);
+  for (std::uint32_t i = 0; i < bursting; ++i)
+    setup.jobs.push_back(bursting_job("bursts-" + std::to_string(i), 25 / bursting, burst_ns));
+  setup.window_ns = 2 * kSecond;
+  setup.duration_ns = 300 * kSecond;
+  return setup;
+}
 
 core::Policy policy_usual() {
   core::Policy policy;

@@ -32,6 +32,12 @@ Experiment setup_priority(double load, bool batch, std::uint64_t seed);
 /// many kernels of 1 ms to do.
 Experiment setup_oversold(std::uint32_t tenants, std::uint32_t memory_percent,
                           std::uint64_t kernels, std::uint64_t seed);
+/// A fixed 90 % that always wants beside a fixed 5 % of another user with so many processes, each
+/// of which launches an endless kernel at once; `again`: the job is started anew whenever it was
+/// ended.
+Experiment setup_endless(std::uint32_t processes, bool again, std::uint64_t seed);
+/// 75 % that always want beside so many tenants that share 25 % and launch bursts of this length.
+Experiment setup_bursts(Nanos burst_ns, std::uint32_t bursting, std::uint64_t seed);
 /// Anything at once: every class, mode and behaviour, crashes, liars, endless kernels, on one to
 /// four GPUs.
 Experiment setup_chaos(std::uint64_t seed);

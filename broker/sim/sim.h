@@ -75,6 +75,7 @@ struct JobSpec {
   Nanos crash_at = 0;  // kill -9 of one process (of all, where crash_all); 0 = never
   bool crash_all = true;
   Nanos endless_at = 0;     // the first kernel after this time never ends; 0 = never
+  bool again = false;       // its user starts it anew whenever it has ended: one more job
   Nanos stop_at = 0;        // its processes are stopped (SIGSTOP) then; 0 = never
   Nanos stop_ns = 0;        // and go on after that
   Nanos detach_at = 0;      // its processes lose their sockets then; 0 = never

@@ -373,8 +373,9 @@ void World::act(const core::UsageWanted& action) { wanted_.push_back(action); }
 
 void World::act(const core::RunawaySeen& action) {
   Job& job = *job_of(action.tenant);
-  job.result.runaways++;
-  if (action.end) clock_.after(0, [this, &job] { job_kill(job, true); });
+  if (action.step == core::RunawayStep::kSeen) job.result.runaways++;
+  if (action.step == core::RunawayStep::kEnded)
+    clock_.after(0, [this, &job] { job_kill(job, true); });
 }
 
 void World::act(const core::RankLost& action) {
@@ -443,7 +444,19 @@ void World::process_exit(Job& job, Process& process, bool lost) {
   feed(core::ProcessGone{process.id(), lost, std::move(held)});
   if (process.rank() == 0) feed(core::FounderGone{job.tenant});
   const bool over = std::ranges::none_of(job.processes, [](const auto& p) { return p->alive(); });
-  if (over) job.result.ended_ns = clock_.now();
+  if (!over) return;
+  job.result.ended_ns = clock_.now();
+  if (job.spec.again) clock_.after(kStartNs, [this, spec = job.spec] { job_again(spec); });
+}
+
+void World::job_again(JobSpec spec) {
+  spec.start_ns = clock_.now();
+  jobs_.push_back(std::make_unique<Job>());
+  Job& job = *jobs_.back();
+  job.spec = std::move(spec);
+  job.result.name = job.spec.name;
+  job.request = jobs_.size();
+  job_plan(job);
 }
 
 void World::used(Device::Context context, Nanos from, Nanos to) {

@@ -136,6 +136,7 @@ class World {
   void alarm_schedule();
   Nanos core_now() const { return clock_.now() + offset_; }
   void job_ask(Job& job);
+  void job_again(JobSpec spec);
   void job_start(Job& job);
   void job_plan(Job& job);
   void core_make();

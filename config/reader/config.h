@@ -74,7 +74,8 @@ struct Config {
   std::int64_t idle_grace_ns = 500'000;
   std::int64_t inference_window_ns = 1'000'000;
   std::int64_t inference_burst_ns = 100'000'000;
-  std::string runaway = "report";  // report | end
+  std::string runaway = "end";  // report | end
+  std::int64_t runaway_after_ns = 4'000'000'000;
   std::string exclusive = "wait";  // wait | suspend | move
   std::string rank_loss = "keep";  // keep | end
   // [memory]

@@ -115,7 +115,15 @@ const Key kScheduler[] = {
      "later "
      "than promised the others get theirs."},
     {"runaway", WordField{SLUICE_AT(config->runaway), kRunaways},
-     "What happens to a tenant that does not finish in time: report it, or end its processes."},
+     "What happens to a runaway. end: its processes are ended once it has kept others waiting for "
+     "runaway_after, and their user is told why. report: it is named and charged, and nothing ends "
+     "it; "
+     "the others share the GPU with it."},
+    {"runaway_after",
+     DurationField{SLUICE_AT(config->runaway_after_ns), 10 * kMs, 24 * 3600 * kSecond},
+     "How long others may have wanted the GPU while a tenant did not finish, before it is ended. "
+     "Time in which nobody else wants the GPU does not count. At least drain_timeout: a shorter "
+     "one counts as that."},
     {"exclusive", WordField{SLUICE_AT(config->exclusive), kExclusives},
      "How a job of class exclusive comes to its GPUs. wait: once nobody else is on them. suspend: "
      "jobs whose memory can be moved are put away for as long as it lasts and come back "

@@ -419,7 +419,8 @@ drain_timeout = "1.5s"
 idle_grace = "0s"
 inference_window = "500us"
 inference_burst = "300ms"
-runaway = "end"
+runaway = "report"
+runaway_after = "7s"
 exclusive = "suspend"
 rank_loss = "end"
 [memory]
@@ -464,7 +465,8 @@ tenants_max = 1
   EXPECT_EQ(c.idle_grace_ns, 0);
   EXPECT_EQ(c.inference_window_ns, 500'000);
   EXPECT_EQ(c.inference_burst_ns, 300'000'000);
-  EXPECT_EQ(c.runaway, "end");
+  EXPECT_EQ(c.runaway, "report");
+  EXPECT_EQ(c.runaway_after_ns, 7'000'000'000);
   EXPECT_EQ(c.exclusive, "suspend");
   EXPECT_EQ(c.rank_loss, "end");
   EXPECT_EQ(c.oversell, 2.0);

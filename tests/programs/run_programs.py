@@ -197,13 +197,47 @@ def case_endless_reported(build):
 
 
 def case_endless_ended(build):
-    with Machine(build, config='[scheduler]\ndrain_timeout = "300ms"\nrunaway = "end"\n') as machine:
+    """By default an endless kernel is ended once others have waited for it, its user is told why, and its neighbour gets
+    the GPU. It waits while nobody else wants the GPU, and its user's next job pays its debt."""
+    with Machine(build, config='[scheduler]\ndrain_timeout = "300ms"\nrunaway_after = "1s"\n') as machine:
         machine.start_broker()
-        endless = machine.start(machine.slice(machine.program("endless_kernel"), sm=50))
-        neighbour_works(machine)
-        endless.wait(20)
-        expect(endless.returncode < 0, f"it ended by itself with {endless.returncode}")
-        expect("runaway" in machine.broker_log(), "the log does not say so")
+        endless = machine.start(machine.slice(machine.program("endless_kernel"), sm=5))
+        time.sleep(2)
+        expect(endless.poll() is None, "it was ended though nobody waited")
+        neighbour = machine.start(machine.slice(machine.program("launch_loop"), "--burst", "64", sm=90))
+        out, err = endless.communicate(timeout=60)
+        expect(endless.returncode == -signal.SIGKILL, f"it ended by itself with {endless.returncode}: {out}{err}")
+        expect("sluice: this job is being ended: others have waited 1 s for the GPU" in err, f"it was not told why: {err!r}")
+        log = machine.broker_log()
+        expect("end=yes" in log and "is ended: others have waited" in log, f"the log does not say so: {log}")
+        again = machine.launch(machine.slice(machine.program("endless_kernel"), sm=5))
+        before, busy = machine.device(), machine.account(neighbour.pid)["busy_ns"]
+        time.sleep(3)
+        after = machine.device()
+        used = sum(p["busy_ns"] for p in after["processes"] if p["pid"] == again.pid)
+        worked = machine.account(neighbour.pid)["busy_ns"] - busy
+        print(f"of 3 s the neighbour had {worked / 1e6:.0f} ms, the next endless kernel {used / 1e6:.0f} ms")
+        expect(used < 0.25 * (used + worked), f"the debt was forgiven: {used} ns beside {worked} ns; {before}; {after}")
+        machine.stop(again, signal.SIGKILL)
+        machine.stop(neighbour)
+        expect_all_returned(machine)
+
+
+def case_endless_six(build):
+    """Six processes with an endless kernel each are one job: it is ended as a whole, after the same time."""
+    with Machine(build, config='[scheduler]\ndrain_timeout = "300ms"\nrunaway_after = "1s"\n') as machine:
+        machine.start_broker()
+        program = machine.program("endless_kernel")
+        loop = f"for i in 1 2 3 4 5 6; do {program} & done; wait"
+        six = machine.start(machine.slice("sh", "-c", loop, sm=5))
+        wait_until("all six are there", lambda: len(machine.status()["tenants"][0]["processes"]) == 6)
+        neighbour = machine.start(machine.slice(machine.program("launch_loop"), "--burst", "64", sm=90))
+        six.wait(60)
+        expect(six.returncode == -signal.SIGKILL, f"it ended by itself with {six.returncode}")
+        wait_until("all six are gone", lambda: len(machine.device()["processes"]) == 1)
+        busy = machine.account(neighbour.pid)["busy_ns"]
+        wait_until("the neighbour works", lambda: machine.account(neighbour.pid)["busy_ns"] > busy + 200_000_000)
+        machine.stop(neighbour)
         expect_all_returned(machine)
 
 
@@ -627,6 +661,7 @@ def main():
         "shares": case_shares,
         "endless_reported": case_endless_reported,
         "endless_ended": case_endless_ended,
+        "endless_six": case_endless_six,
     }
     for name in ("vector_add", "reduction", "matmul", "streams_events"):
         cases[name] = lambda build, name=name: case_same_output(build, name)

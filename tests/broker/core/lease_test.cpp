@@ -1,4 +1,8 @@
 // Opening, closing, draining, idling, runaways: the protocol between core and shim.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "tests/broker/core/harness.h"
 
 namespace sluice::core {
@@ -200,25 +204,116 @@ TEST(Runaway, IsReportedOnceAndOthersGoOn) {
   core.drain(a);
   EXPECT_EQ(state_view(core.state(), core.now).tenants[0].runaway, 0);
   core.pass(50 * kMs);
+  EXPECT_TRUE(core.open(b)) << "half of the second was the runaway's";
+  core.pass(200 * kMs);
   core.drain(b);
   EXPECT_TRUE(core.open(a)) << "it had not stopped wanting";
 }
 
-TEST(Runaway, CarriesOverrunAndTheOrderToEnd) {
+/// What is told of runaways while time passes, and when.
+struct RunawayLog {
+  explicit RunawayLog(Harness& h) : core(h) {}
+  void pass(Nanos ns) {
+    const Nanos end = core.now + ns;
+    while (core.now < end) {
+      core.now = std::min(core.alarm(), end);
+      core.step(Tick{});
+      for (const RunawaySeen& action : core.all<RunawaySeen>()) seen.emplace_back(core.now, action);
+    }
+  }
+  std::size_t count(RunawayStep step) const {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(seen, [&](const auto& s) { return s.second.step == step; }));
+  }
+  Harness& core;
+  std::vector<std::pair<Nanos, RunawaySeen>> seen;
+};
+
+TEST(Runaway, IsWarnedAndEndedOnceOthersHaveWaitedForItLongEnough) {
   Policy policy = policy_usual();
-  policy.runaway = RunawayPolicy::kEnd;
+  policy.runaway_after_ns = 400 * kMs;
   Harness core(policy);
   const TenantId a = core.admit();
   core.want(a);
   core.want(core.admit());
-  core.pass(12 * kMs);
+  RunawayLog log(core);
+  log.pass(12 * kMs);
   ASSERT_FALSE(core.open(a));
-  core.now = core.alarm();
-  core.step(Tick{});
-  const auto seen = core.one<RunawaySeen>();
-  EXPECT_EQ(seen.tenant, a);
-  EXPECT_EQ(seen.overrun_ns, 100 * kMs);
-  EXPECT_TRUE(seen.end);
+  const Nanos closed = core.state().tenants.at(a)->closed_at;
+  log.pass(700 * kMs);
+  ASSERT_EQ(log.seen.size(), 3U);
+  const RunawayStep steps[] = {RunawayStep::kSeen, RunawayStep::kWarned, RunawayStep::kEnded};
+  const Nanos at[] = {100 * kMs, 400 * kMs, 600 * kMs};
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(log.seen[i].second.step, steps[i]);
+    EXPECT_EQ(log.seen[i].second.tenant, a);
+    EXPECT_EQ(log.seen[i].first - closed, at[i]);
+    EXPECT_EQ(log.seen[i].second.overrun_ns, at[i]);
+    EXPECT_EQ(log.seen[i].second.delayed_ns, at[i]);
+  }
+}
+
+TEST(Runaway, ThatDelaysNobodyIsNotEnded) {
+  Policy policy = policy_usual();
+  policy.runaway_after_ns = 400 * kMs;
+  Harness core(policy);
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.want(b);
+  RunawayLog log(core);
+  log.pass(200 * kMs);
+  ASSERT_TRUE(core.open(b));
+  core.idle(b);  // it is told that the GPU is contended, so it gives it back
+  core.drain(b);
+  log.pass(100 * kSecond);
+  EXPECT_EQ(log.count(RunawayStep::kSeen), 1U);
+  EXPECT_EQ(log.count(RunawayStep::kWarned), 0U) << "a night alone harms none";
+  core.want(b);
+  log.pass(kSecond);
+  EXPECT_EQ(log.count(RunawayStep::kEnded), 1U);
+}
+
+TEST(Runaway, IsOnlyReportedIfThatIsThePolicy) {
+  Policy policy = policy_usual();
+  policy.runaway = RunawayPolicy::kReport;
+  Harness core(policy);
+  const TenantId a = core.admit();
+  core.want(a);
+  core.want(core.admit());
+  RunawayLog log(core);
+  log.pass(60 * kSecond);
+  EXPECT_EQ(log.seen.size(), 1U);
+}
+
+TEST(Runaway, IsChargedInFullAndLeavesItsDebtToItsUser) {
+  Policy policy = policy_usual();
+  policy.runaway_after_ns = kSecond;
+  Harness core(policy);
+  const auto ask = [&](std::uint32_t uid, std::uint32_t percent) {
+    TenantAsked asked = core.ask();
+    asked.uid = uid;
+    asked.sm_percent = percent;
+    asked.sm_mode = SmMode::kFixed;
+    asked.sm_mode_given = true;
+    return core.admit(asked);
+  };
+  const TenantId a = ask(1, 10);
+  const TenantId b = ask(2, 50);
+  core.want(a);
+  core.want(b);
+  core.pass(1200 * kMs);  // its process is killed
+  core.step(FounderGone{a});
+  core.step(ProcessGone{Harness::process(a), true});
+  const TenantId other = ask(3, 10);
+  const TenantId next = ask(1, 10);
+  const auto tokens = [&](TenantId t) { return core.state().tenants.at(t)->shares[0].tokens_ns; };
+  EXPECT_GT(tokens(other), 0) << "another user owes nothing";
+  // 110 ms alone, then half of the time beside the other one, less what its share is of it.
+  EXPECT_NEAR(tokens(next), -(0.11 + 0.5 * 1.09 - 0.1 * 1.2) * 1e9, 30e6);
+  core.pass(kSecond);
+  const double later = tokens(ask(1, 10));
+  EXPECT_NEAR(later, tokens(next) + 0.1e9, 60e6) << "the clock pays it back, whoever is sent ahead";
 }
 
 TEST(Window, NarrowsWhileAnInferenceTenantIsAdmitted) {

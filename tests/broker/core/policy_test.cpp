@@ -59,21 +59,73 @@ TEST(Fair, ASleeperGetsItsFloorAndNoCredit) {
       << "ten seconds of sleep are not made up for";
 }
 
-TEST(Fair, AnOverrunIsADebtAndTheDebtIsBounded) {
-  Policy policy = policy_usual();
-  policy.drain_timeout_ns = 60 * kSecond;
-  Harness core(policy);
-  const TenantId a = core.admit(TenantClass::kBatch, 50);
-  const TenantId b = core.admit(TenantClass::kBatch, 50);
-  core.want(a);
-  core.want(b);
-  core.pass(40 * kSecond);  // a kernel of it has run for so long
-  ASSERT_FALSE(core.open(b));
-  core.drain(a);
-  auto held = saturate(core, {a, b}, 950 * kMs);
-  EXPECT_EQ(held[a], 0) << "a hundred quanta of it are made up for";
-  held = saturate(core, {a, b}, kSecond);
-  EXPECT_NEAR(static_cast<double>(held[a]) / 1e9, 0.5, 0.06) << "and not the rest";
+/// A tenant of 50 % beside another one: a kernel of it runs for so long, and then it drains.
+struct Overrunner {
+  explicit Overrunner(Nanos kernel, SmMode mode = SmMode::kBestEffort) {
+    a = admit(mode);
+    b = admit(mode);
+    core.want(a);
+    core.want(b);
+    core.pass(kernel);
+    EXPECT_FALSE(core.open(b));
+    core.drain(a);
+    core.step(UsageSeen{a, 0, kernel});
+  }
+  TenantId admit(SmMode mode) {
+    TenantAsked asked = core.ask();
+    asked.sm_percent = 50;
+    asked.sm_mode = mode;
+    asked.sm_mode_given = true;
+    return core.admit(asked);
+  }
+  static Policy patient() {
+    Policy policy = policy_usual();
+    policy.drain_timeout_ns = 300 * kSecond;
+    return policy;
+  }
+  Harness core{patient()};
+  TenantId a = 0;
+  TenantId b = 0;
+};
+
+TEST(Fair, AnOverrunIsPaidBackInFull) {
+  Overrunner over(20 * kSecond);
+  auto held = saturate(over.core, {over.a, over.b}, 19 * kSecond);
+  EXPECT_EQ(held[over.a], 0) << "the other one gets its twenty seconds";
+  saturate(over.core, {over.a, over.b}, 2 * kSecond);
+  held = saturate(over.core, {over.a, over.b}, 2 * kSecond);
+  EXPECT_NEAR(static_cast<double>(held[over.a]) / 2e9, 0.5, 0.06) << "and not more";
+}
+
+TEST(Fair, AnOverrunIsRememberedAsFarAsAMinuteOfDebt) {
+  Overrunner over(200 * kSecond);
+  auto held = saturate(over.core, {over.a, over.b}, 118 * kSecond);
+  EXPECT_EQ(held[over.a], 0) << "sixty seconds of the GPU at 50 % are two minutes";
+  saturate(over.core, {over.a, over.b}, 4 * kSecond);
+  held = saturate(over.core, {over.a, over.b}, 2 * kSecond);
+  EXPECT_NEAR(static_cast<double>(held[over.a]) / 2e9, 0.5, 0.06);
+}
+
+TEST(Fair, APauseOfTheOthersIsNoTurnOfADebtor) {
+  Overrunner over(5 * kSecond);
+  Harness& core = over.core;
+  core.want(over.a);
+  core.want(over.b);
+  ASSERT_TRUE(core.open(over.b));
+  core.step(ProcessDetached{Harness::process(over.b)});
+  core.drain(over.b);
+  core.pass(90 * kMs);
+  EXPECT_FALSE(core.open(over.a)) << "the other one has used the GPU a moment ago";
+  core.pass(20 * kMs);
+  EXPECT_TRUE(core.open(over.a)) << "no GPU idles for one that is away";
+}
+
+TEST(Budget, AnOverrunIsPaidBackInFull) {
+  Overrunner over(20 * kSecond, SmMode::kFixed);
+  auto held = saturate(over.core, {over.a, over.b}, 19 * kSecond);
+  EXPECT_EQ(held[over.a], 0);
+  EXPECT_GE(held[over.b], 18 * kSecond)
+      << "it waited for ten seconds of its own, which it gets back beside its half";
 }
 
 TEST(Band, InferenceCutsBatchShortAtOnce) {

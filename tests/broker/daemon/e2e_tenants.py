@@ -386,7 +386,7 @@ class Leases(BrokerTest):
         wait_until("b has the GPU", b.is_open)
 
     def test_runaway_is_reported_and_others_go_on(self):
-        server, a, b = self.two('[scheduler]\ndrain_timeout = "50ms"\n')
+        server, a, b = self.two('[scheduler]\ndrain_timeout = "50ms"\nrunaway = "report"\n')
         a.ask("want 0")
         wait_until("a has the GPU", a.is_open)
         b.ask("want 0")
@@ -399,14 +399,16 @@ class Leases(BrokerTest):
         wait_until("the mark is gone", lambda: not any(t["runaway"] for t in server.tenants()))
 
     def test_runaway_is_ended_by_policy(self):
-        server, a, b = self.two('[scheduler]\ndrain_timeout = "50ms"\nrunaway = "end"\n')
+        server, a, b = self.two('[scheduler]\ndrain_timeout = "50ms"\nrunaway_after = "100ms"\n')
         child = int(a.ask("fork-register").split()[0])
         a.ask("want 0")
         wait_until("a has the GPU", a.is_open)
         b.ask("want 0")
         wait_until("b has the GPU", b.is_open)
+        wait_until("it is dead", lambda: a.process.poll() is not None)
         self.assertEqual(a.end(), -signal.SIGKILL)
         wait_until("its child is dead too", lambda: not alive(child))
+        self.assertRegex(server.log(), r'event=runaway .* end=yes msg="sluice: job a \(tenant \d+\) is ended: others')
         wait_until("only b is left", lambda: [t["name"] for t in server.tenants()] == ["b"])
 
     def test_a_closed_socket_revokes_the_lease(self):

@@ -92,7 +92,8 @@ TEST(Policy, FromTheConfiguration) {
   config.inference_burst_ns = 9;
   config.drain_timeout_ns = 8;
   config.oversell = 2.0;
-  config.runaway = "end";
+  config.runaway = "report";
+  config.runaway_after_ns = 9;
   config.classes["debug"].memory_max_bytes = 12345;
   config.classes["debug"].sm_percent = 30;
   config.classes["debug"].sm_mode = "fixed";
@@ -103,7 +104,8 @@ TEST(Policy, FromTheConfiguration) {
   EXPECT_EQ(policy.inference_burst_ns, 9);
   EXPECT_EQ(policy.drain_timeout_ns, 8);
   EXPECT_EQ(policy.oversell_memory, 2.0);
-  EXPECT_EQ(policy.runaway, core::RunawayPolicy::kEnd);
+  EXPECT_EQ(policy.runaway, core::RunawayPolicy::kReport);
+  EXPECT_EQ(policy.runaway_after_ns, 9);
   EXPECT_EQ(policy.tenants_per_user_max, 100u);
   const auto& debug = policy.classes[static_cast<int>(TenantClass::kDebug)];
   EXPECT_EQ(debug.memory_max, 12345u);

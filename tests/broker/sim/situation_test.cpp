@@ -92,7 +92,7 @@ TEST(Runaway, IsEndedByPolicyAndNeighboursGoOn) {
   const Result result = simulate(setup);
   EXPECT_EQ(result.jobs[0].runaways, 1U);
   EXPECT_GE(result.jobs[0].ended_ns, 2 * kSecond);
-  EXPECT_LE(result.jobs[0].ended_ns, 2 * kSecond + 400 * kMs);
+  EXPECT_LE(result.jobs[0].ended_ns, 2 * kSecond + 600 * kMs) << "300 ms, a warning, 200 ms";
   for (std::size_t i : {1U, 2U}) EXPECT_GT(busy(result.jobs[i]), 2 * kSecond);
 }
 

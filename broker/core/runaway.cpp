@@ -1,0 +1,166 @@
+// Runaways: tenants that did not drain in time.
+//
+// A kernel cannot be interrupted, nor can the driver's checkpoint take it off the GPU: ending its
+// process is all that helps. What decides is the time for which others have wanted the GPU since
+// the lease was closed (delayed_ns): at drain_timeout_ns the others go on beside the runaway, at
+// runaway_after_ns it is warned, and kWarningNs later it is ended. A kernel that delays nobody is
+// never ended, however long it runs.
+//
+// What a tenant overran is its debt (fair.cpp, budget.cpp). A debt outlives its tenant: the next
+// tenants of the user on that GPU begin with what is left of it. It is not handed over but goes on
+// shrinking by the clock, so that no tenant can be sent ahead to take it away. The price: several
+// tenants that begin at once owe it each.
+#include "broker/core/runaway.h"
+
+#include <algorithm>
+
+#include "broker/core/line.h"
+#include "broker/core/policy.h"
+#include "broker/core/room.h"
+#include "broker/core/schedule.h"
+
+namespace sluice::core {
+namespace {
+
+/// Between warning and end: the helper thread of a process looks at its pages every millisecond
+/// while it drains, and a busy host may keep it from that for tens of them.
+constexpr Nanos kWarningNs = 200'000'000;
+/// Less than this many quanta are owed at the end of an ordinary turn.
+constexpr Nanos kOwedLeastQuanta = 10;
+
+bool draining(const Tenant& tenant) {
+  return tenant.phase == Phase::kClosing || tenant.phase == Phase::kRunaway;
+}
+
+/// Does a tenant other than this one use the GPU, or want to?
+bool wanted_by_others(const State& state, const Gpu& gpu, const Tenant& tenant) {
+  if (gpu.holder != nullptr && gpu.holder != &tenant) return true;
+  if (line_first(state, gpu) != nullptr) return true;
+  return std::ranges::any_of(gpu.waiting_gangs, [&](const Share* s) {
+    return s->tenant != &tenant && tenant_may_run(*s->tenant);
+  });
+}
+
+bool delays(const State& state, const Tenant& tenant) {
+  // A closing tenant that waits for memory waits for the others itself.
+  if (tenant.phase == Phase::kClosing && wants_room(state, tenant)) return false;
+  return std::ranges::any_of(tenant.shares, [&](const Share& share) {
+    return share_undrained(share) > 0 && wanted_by_others(state, *state.gpus[share.gpu], tenant);
+  });
+}
+
+/// True if a member of the gang waits at a gate: then it may be that for which the other members
+/// spin, and the gang drains once its turn has come again.
+bool locked_out(const Tenant& tenant) {
+  return tenant.gang() && std::ranges::any_of(tenant.processes, [](const Process& p) {
+           return (p.wants & ~p.drains) != 0;
+         });
+}
+
+Nanos limit_of(const State& state, const Tenant& tenant) {
+  constexpr Nanos kLockedOutFactor = 8;  // its turn may come late, but not for ever
+  const Nanos limit = std::max(state.policy.runaway_after_ns, state.policy.drain_timeout_ns);
+  return locked_out(tenant) ? kLockedOutFactor * limit : limit;
+}
+
+bool may_be_ended(const State& state, const Tenant& tenant) {
+  return state.policy.runaway == RunawayPolicy::kEnd && tenant.phase == Phase::kRunaway &&
+         tenant.end_at == kNever;
+}
+
+void warn(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  for (const Share& share : tenant.shares) {
+    if (share_undrained(share) == 0) continue;
+    out.emplace_back(RunawaySeen{tenant.id, share.index, RunawayStep::kWarned,
+                                 now - tenant.closed_at, tenant.delayed_ns});
+  }
+  tenant.end_at = now + kWarningNs;
+  state.ending.push_back(tenant.id);
+}
+
+/// Calls `what` for every tenant that is on a GPU and does not drain, once for each of its GPUs.
+template <class What>
+void undrained_each(const State& state, What what) {
+  for (const auto& gpu : state.gpus)
+    for (Share* share : gpu->on)
+      if (draining(*share->tenant)) what(*share->tenant);
+}
+
+double left_of(const UserDebt& debt, Nanos now) {
+  return std::max(debt.ns - static_cast<double>(now - debt.at) * debt.rate, 0.0);
+}
+
+}  // namespace
+
+std::uint32_t share_undrained(const Share& share) {
+  const auto bit = static_cast<std::uint8_t>(1U << share.index);
+  return static_cast<std::uint32_t>(std::ranges::count_if(
+      share.tenant->processes, [&](const Process& p) { return (p.drains & bit) != 0; }));
+}
+
+bool runaway_on(const Gpu& gpu) {
+  return std::ranges::any_of(gpu.on,
+                             [](const Share* s) { return s->tenant->phase == Phase::kRunaway; });
+}
+
+void runaway_time_passed(Tenant& tenant, Nanos now) {
+  if (tenant.delays) tenant.delayed_ns += now - tenant.delayed_at;
+  tenant.delayed_at = now;
+}
+
+void runaways_decide(State& state, Nanos now, Actions& out) {
+  undrained_each(state, [&](Tenant& tenant) {
+    if (may_be_ended(state, tenant) && tenant.delayed_ns >= limit_of(state, tenant))
+      warn(state, tenant, now, out);
+  });
+  std::erase_if(state.ending, [&](TenantId id) {
+    Tenant* tenant = tenant_find(state, id);
+    if (tenant == nullptr) return true;
+    if (now < tenant->end_at) return false;
+    out.emplace_back(
+        RunawaySeen{id, 0, RunawayStep::kEnded, now - tenant->closed_at, tenant->delayed_ns});
+    return true;
+  });
+}
+
+void runaways_judge(State& state) {
+  undrained_each(state, [&](Tenant& tenant) { tenant.delays = delays(state, tenant); });
+}
+
+Nanos runaways_at(const State& state) {
+  Nanos at = kNever;
+  undrained_each(state, [&](const Tenant& tenant) {
+    if (tenant.delays && may_be_ended(state, tenant))
+      at = std::min(at, tenant.delayed_at + limit_of(state, tenant) - tenant.delayed_ns);
+  });
+  for (TenantId id : state.ending) {
+    auto it = state.tenants.find(id);
+    if (it != state.tenants.end()) at = std::min(at, it->second->end_at);
+  }
+  return at;
+}
+
+void debts_leave(State& state, Tenant& tenant, Nanos now) {
+  if (tenant.exclusive()) return;
+  std::erase_if(state.debts, [&](const auto& entry) { return left_of(entry.second, now) <= 0; });
+  for (Share& share : tenant.shares) {
+    const Gpu& gpu = *state.gpus[share.gpu];
+    policies_overran(state.policy, gpu, share, static_cast<double>(share.episode_overrun_ns), now);
+    const double owed = policies_owed(state.policy, gpu, share, now);
+    if (owed < static_cast<double>(kOwedLeastQuanta * state.policy.quantum_ns)) continue;
+    UserDebt& debt = state.debts[{tenant.uid, share.gpu}];
+    if (left_of(debt, now) >= owed) continue;
+    debt = {owed, share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu)), now};
+  }
+}
+
+void debts_take(State& state, Tenant& tenant, Nanos now) {
+  if (tenant.exclusive()) return;
+  for (Share& share : tenant.shares) {
+    const auto it = state.debts.find({tenant.uid, share.gpu});
+    if (it == state.debts.end()) continue;
+    policies_owe(state.policy, *state.gpus[share.gpu], share, left_of(it->second, now), now);
+  }
+}
+
+}  // namespace sluice::core

@@ -1,0 +1,28 @@
+// Tenants that do not drain: how long others wait for them, when they are ended, what they leave to
+// pay. See runaway.cpp.
+#pragma once
+
+#include "broker/core/state.h"
+
+namespace sluice::core {
+
+/// Adds the time since the last step to what a tenant that does not drain has delayed others.
+/// Precondition: nothing has changed since runaways_judge().
+void runaway_time_passed(Tenant& tenant, Nanos now);
+/// Warns and ends the runaways whose time is over.
+void runaways_decide(State& state, Nanos now, Actions& out);
+/// Notes which tenants delay others from now on. To be called when the leases are decided.
+void runaways_judge(State& state);
+/// When runaways_decide() has something to do next, if nothing happens until then.
+Nanos runaways_at(const State& state);
+/// True if a runaway is on the GPU.
+bool runaway_on(const Gpu& gpu);
+/// Processes of the tenant that have not drained this share.
+std::uint32_t share_undrained(const Share& share);
+
+/// A tenant ends: what its shares owe stays with its user.
+void debts_leave(State& state, Tenant& tenant, Nanos now);
+/// A tenant of the same user is admitted: its shares owe what is left of that.
+void debts_take(State& state, Tenant& tenant, Nanos now);
+
+}  // namespace sluice::core
