@@ -295,6 +295,7 @@ TEST_F(Namespaces, AProcessTakenForDeadOnOverlayfsFails) {
     if (pipe(closed) != 0 || pipe(looked) != 0) _exit(1);
     const pid_t reader = fork();
     if (reader == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       char byte = 0;
       const bool come = read(closed[0], &byte, 1) == 1;
       std::string error;
