@@ -282,8 +282,8 @@ TEST_F(Namespaces, AProcessTakenForDeadOnOverlayfsFails) {
   if (child == 0) {
     const std::string base = devices.path();
     const auto at = [&](const char* name) { return base + "/" + name; };
-    bool made =
-        softgpu_test::namespace_enter() && mount("tmpfs", base.c_str(), "tmpfs", 0, nullptr) == 0;
+    bool made = softgpu_test::namespace_enter(false) &&
+                mount("tmpfs", base.c_str(), "tmpfs", 0, nullptr) == 0;
     for (const char* name : {"lower", "upper", "work", "merged"})
       made = made && mkdir(at(name).c_str(), 0700) == 0;
     const std::string options =
