@@ -26,12 +26,13 @@ inline bool text_write(const char* path, const std::string& text) {
   return written;
 }
 
-/// Children of the calling process will be of a new pid namespace. Uses a user namespace where the
-/// user is not root. False with errno.
-inline bool namespace_enter() {
+/// Gives the calling process mounts of its own and, unless `pids` is false, its children a new pid
+/// namespace. Uses a user namespace where the user is not root. False with errno.
+inline bool namespace_enter(bool pids = true) {
   const uid_t user = geteuid();
   const gid_t group = getegid();
-  if (unshare(CLONE_NEWPID | CLONE_NEWNS | (user == 0 ? 0 : CLONE_NEWUSER)) != 0) return false;
+  if (unshare(CLONE_NEWNS | (pids ? CLONE_NEWPID : 0) | (user == 0 ? 0 : CLONE_NEWUSER)) != 0)
+    return false;
   if (user != 0 && (!text_write("/proc/self/setgroups", "deny") ||
                     !text_write("/proc/self/uid_map", "0 " + std::to_string(user) + " 1") ||
                     !text_write("/proc/self/gid_map", "0 " + std::to_string(group) + " 1")))

@@ -282,8 +282,8 @@ TEST_F(Namespaces, AProcessTakenForDeadOnOverlayfsFails) {
   if (child == 0) {
     const std::string base = devices.path();
     const auto at = [&](const char* name) { return base + "/" + name; };
-    bool made =
-        softgpu_test::namespace_enter() && mount("tmpfs", base.c_str(), "tmpfs", 0, nullptr) == 0;
+    bool made = softgpu_test::namespace_enter(false) &&
+                mount("tmpfs", base.c_str(), "tmpfs", 0, nullptr) == 0;
     for (const char* name : {"lower", "upper", "work", "merged"})
       made = made && mkdir(at(name).c_str(), 0700) == 0;
     const std::string options =
@@ -295,6 +295,7 @@ TEST_F(Namespaces, AProcessTakenForDeadOnOverlayfsFails) {
     if (pipe(closed) != 0 || pipe(looked) != 0) _exit(1);
     const pid_t reader = fork();
     if (reader == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       char byte = 0;
       const bool come = read(closed[0], &byte, 1) == 1;
       std::string error;
