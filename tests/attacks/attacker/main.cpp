@@ -157,8 +157,7 @@ int main(int argc, char** argv) {
   const bool timed = !options.launches.empty();
   const bool known = attacks::shape_run(options.shape, [timed] {
     if (!timed) return attacks::memory_attack();
-    if (!attacks::launches_run(options.launches))
-      std::_Exit(2);
+    if (!attacks::launches_run(options.launches)) std::_Exit(2);
   });
   if (!known) std::fprintf(stderr, "attacker: there is no shape '%s'\n", options.shape.c_str());
   return known ? 0 : 2;

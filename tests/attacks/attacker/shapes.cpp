@@ -63,13 +63,15 @@ void tree(const Work& work) {
   one(work);
 }
 
-/// The command line of the next generation, with one less to come.
-void next_generation() {
+/// This program anew, in the named shape and with so many generations to come: never more than this
+/// one has, so that no chain of programs grows.
+void program_again(const std::string& shape, int left) {
+  if (left >= options.left) return;
   std::vector<std::string> words{options.program};
   for (std::size_t i = 0; i + 1 < options.words.size(); i += 2)
-    if (options.words[i] != "--left")
+    if (options.words[i] != "--left" && options.words[i] != "--shape")
       words.insert(words.end(), {options.words[i], options.words[i + 1]});
-  words.insert(words.end(), {"--left", std::to_string(options.left - 1)});
+  words.insert(words.end(), {"--shape", shape, "--left", std::to_string(left)});
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -78,7 +80,7 @@ void next_generation() {
 
 void exec(const Work& work) {
   work();
-  if (options.left > 0) next_generation();
+  if (options.left > 0) program_again(options.shape, options.left - 1);
   park();
 }
 
@@ -207,7 +209,6 @@ void undumpable(const Work& work) {
 }
 
 void spawned(const Work& work) {
-  options.left -= 1;
   std::vector<std::string> words{options.program};
   for (const std::string& word : options.words) words.push_back(word == "spawned" ? "one" : word);
   std::vector<char*> arguments;
@@ -227,13 +228,13 @@ void bare_forks(const Work& work) {
   one(work);
 }
 
-/// Fork handlers of a process that has a context: the child has none, and takes a new one.
+/// Children of a process that has a context: each executes the program anew, and takes what it can.
 void forked_late(const Work& work) {
   (void)gpu_open();
   for (int n = 0; n < 3; ++n)
     if (fork() == 0) {
-      options.left = 0;
-      next_generation();
+      program_again("one", 0);
+      _exit(1);
     }
   one(work);
 }

@@ -7,7 +7,7 @@ import time
 
 from suite import memory
 from suite.cases import Case, hold
-from suite.ground import CONTEXT_MIB, MIB, PATIENCE_S, Attack, Ground, promise_kept, settled
+from suite.ground import PATIENCE_S, Attack, Ground, descendants, promise_kept, settled
 
 GRACE_S = 3  # gates open, and whatever else changes without a broker, two seconds after it has gone
 
@@ -34,7 +34,6 @@ def admitted(ground):
         except OSError:
             return False
         return text.startswith(b"sh\0-c\0read line") and ground.attacker.encode() in text and pid in below
-    from suite.ground import descendants
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         below = descendants(os.getpid())

@@ -91,7 +91,7 @@ def check(build, rng, name):
             spent.append(answer_cpu_ns(ground))
             most = max(most, ground.broker_figures(), key=lambda figures: figures["rss"])
             rounds += 1
-        strays = descendants(os.getpid()) - {ground.broker.pid, neighbour.process.pid}
+        strays = descendants(os.getpid()) - descendants(ground.broker.pid) - {ground.broker.pid, neighbour.process.pid}
         killed(strays)
         lasted = time.monotonic() - begin
         hold(ground.broker.poll() is None, f"the broker has ended with {ground.broker.poll()}")

@@ -66,6 +66,22 @@ def killed(pids, number=signal.SIGKILL):
             pass
 
 
+def descendants_end(root, patience_s=20):
+    """Stops all before it kills them, so that none can be replaced by its child meanwhile."""
+    deadline = time.monotonic() + patience_s
+    while (pids := descendants(root)) and time.monotonic() < deadline:
+        killed(pids, signal.SIGSTOP)
+        killed(pids)
+        time.sleep(0.01)
+
+
+def family_end(root):
+    """A process and all below it. The root goes last: it is the one to which orphans come."""
+    killed([root], signal.SIGSTOP)
+    descendants_end(root)
+    killed([root])
+
+
 class Attack:
     """An attacker under `sluice run`, and what became of it."""
 
@@ -131,7 +147,7 @@ class Ground(Box):
     def __exit__(self, *arguments):
         self.end_attackers()
         super().__exit__(*arguments)
-        killed(descendants(os.getpid()))
+        descendants_end(os.getpid())
 
     def attackers(self):
         return {pid for pid in descendants(os.getpid()) if program_of(pid) == "attacks_attacker"}
@@ -140,6 +156,7 @@ class Ground(Box):
         """Ends all of them, also those that start while the others end."""
         deadline = time.monotonic() + patience_s
         while pids := self.attackers():
+            killed(pids, signal.SIGSTOP)
             killed(pids, number)
             if time.monotonic() > deadline:
                 raise Broken(f"processes {sorted(pids)} do not end by SIGKILL")

@@ -4,11 +4,11 @@ The promises: at rest the tenant holds at most its quota; during calls at most t
 takes what it was promised at any time; after the end nothing is left, and the next tenant takes a whole quota."""
 
 import dataclasses
-import random
-import time
+import os
+import signal
 
-from suite.cases import Broken, Case, hold
-from suite.ground import CONTEXT_MIB, MIB, Attack, Ground, promise_kept, settled
+from suite.cases import Case, hold
+from suite.ground import CONTEXT_MIB, MIB, PATIENCE_S, Attack, Ground, promise_kept, settled
 
 QUOTA_MIB = 48
 NEIGHBOUR_MIB = 24
@@ -229,8 +229,8 @@ def check(build, rng, way_name, shape_name, size_name, moment, trick="", options
             attack.wait_full(1, patience_s=rng.uniform(0.02, 0.3))
             for pid in sorted(ground.attackers())[-1:]:
                 stop(pid)
-            attack.wait_full(shape.reports, patience_s=3)
-        whole = attack.wait_full(shape.reports, step)
+        patience_s = 4 if moment == "stopped" else PATIENCE_S  # one of them says nothing any more
+        whole = attack.wait_full(shape.reports, step, patience_s)
         memory.numbers.update(whole=whole, taken_bytes=attack.taken(), refusals=attack.refused())
         if last["mib"]:
             memory.neighbour.done("free")
@@ -246,8 +246,6 @@ def check(build, rng, way_name, shape_name, size_name, moment, trick="", options
 
 def stop(pid):
     """SIGSTOP, and no waiting for it; SIGKILL ends a stopped process as well."""
-    import os
-    import signal
     try:
         os.kill(pid, signal.SIGSTOP)
     except ProcessLookupError:
