@@ -1,6 +1,7 @@
 """The ground of an attack: software GPUs, a broker, an honest neighbour, and attackers that are found and ended whatever they
 do. What is read here is the device's own account, never what Sluice says."""
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -161,6 +162,17 @@ class Ground(Box):
             if time.monotonic() > deadline:
                 raise Broken(f"processes {sorted(pids)} do not end by SIGKILL")
             time.sleep(0.01)
+
+    def stop(self, pids):
+        """SIGSTOP, but not inside of the software GPU's own lock: there a stopped process would stop the hardware."""
+        for _ in range(20):
+            killed(pids, signal.SIGSTOP)
+            tool = [self.build / "bin/softgpu-ctl", "list", "--dir", self.environment["SOFTGPU_DIR"]]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(tool, env=self.environment, stdout=subprocess.DEVNULL, timeout=10)
+                return
+            killed(pids, signal.SIGCONT)
+            time.sleep(0.002)
 
     def used(self, gpu=0):
         return self.devices()[gpu]["used_bytes"]

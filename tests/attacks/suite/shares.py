@@ -67,19 +67,19 @@ VICTIMS = {
 }
 
 
-def stops(attack_pids, random_s, end):
+def stops(ground, attack_pids, random_s, end):
     """Stops all processes of the adversary at random moments, for half a second each."""
     while not end.wait(random_s()):
         pids = attack_pids()
-        killed(pids, signal.SIGSTOP)
+        ground.stop(pids)
         end.wait(0.5)
         killed(pids, signal.SIGCONT)
 
 
-def one_stops(attack_pids, random_s, end):
+def one_stops(ground, attack_pids, random_s, end):
     """One of several processes is stopped for good: it may hold what all of its tenant need."""
     end.wait(random_s())
-    killed(sorted(attack_pids())[-1:], signal.SIGSTOP)
+    ground.stop(sorted(attack_pids())[-1:])
     end.wait()
 
 
@@ -101,7 +101,7 @@ class Contest:
         self.end = threading.Event()
         if self.hands and pattern == self.pattern:
             mine = lambda: self.ground.attackers() - {self.victim.process.pid}  # noqa: E731
-            self.thread = threading.Thread(target=HANDS[self.hands], args=(mine, lambda: self.rng.uniform(0.0, 0.3), self.end))
+            self.thread = threading.Thread(target=HANDS[self.hands], args=(self.ground, mine, lambda: self.rng.uniform(0.0, 0.3), self.end))
             self.thread.start()
         self.passes(WARM_NS)
 
