@@ -40,6 +40,10 @@ bool strict_enable(std::string& error) {
   return true;
 }
 
+bool strict_bound(void* pages, std::size_t bytes) {
+  return key() == kNoKey || mprotect(pages, bytes, PROT_NONE) == 0;
+}
+
 bool strict_close(void* pages, std::size_t bytes, int protection) {
   return protect(pages, bytes, protection, key());
 }

@@ -1,8 +1,10 @@
 // Strict mode (SOFTGPU_STRICT=1): host code that follows a device pointer dies as it does on
-// hardware. The pages of device memory carry a protection key of the processor (pkeys(7)) to which
-// the program's threads have no right; the driver's own threads, and the driver where it works on a
-// thread of the program, have it while they are "the device". Managed and host memory, and the
-// kernels' own heap, carry no key. Without strict mode everything here does nothing.
+// hardware, and a kernel that leaves an allocation faults at the next page, where hardware often
+// has neighbours mapped. The pages of device memory carry a protection key of the processor
+// (pkeys(7)) to which the program's threads have no right; the driver's own threads, and the driver
+// where it works on a thread of the program, have it while they are "the device". Managed and host
+// memory, and the kernels' own heap, carry no key. Without strict mode everything here does
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +16,9 @@ namespace softgpu::driver {
 /// protection keys, or none is left.
 [[nodiscard]] bool strict_enable(std::string& error);
 
+/// Takes all access from these pages, which lie before or behind device memory. False: the system
+/// refuses; they are as they were.
+[[nodiscard]] bool strict_bound(void* pages, std::size_t bytes);
 /// Keeps host code away from these pages. False: the system refuses; they are as they were.
 [[nodiscard]] bool strict_close(void* pages, std::size_t bytes, int protection);
 /// The pages of memory that the host shares after all (managed variables).

@@ -93,7 +93,8 @@ struct Warp {
   std::size_t stack_block = 0;
   u8* stack_top = nullptr;
   u64 stack_bytes = 0;  // per lane, by the kernel's reckoning
-  u32 turns = 0;        // since the running lanes last changed
+  u32 turn = 0;         // turns since its start or its last barrier, at most kTurnsGrown
+  u32 turns = 0;        // turns of full length since the running lanes last changed
   u32 gathered = 0;     // lanes that have met the others their .sync instruction names
 
   Warp() = default;
@@ -128,6 +129,7 @@ struct Cta {
   std::array<Barrier, kBarriers> barriers;
   u32 live = 0;
   bool barriers_used = false;  // by this block
+  u32 first_turn = 0;          // number of a warp's first turn; kTurnsGrown: never in step
   Dim3 index;
   u32 sm = 0;
   u8* shared = nullptr;
