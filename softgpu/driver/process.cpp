@@ -68,7 +68,8 @@ CUresult Process::initialize() {
   std::string error;
   bool strict = false;
   std::vector<device::Segment*> segments;
-  if (device::settings_strict(strict, error) && (!strict || strict_enable(error)))
+  if (device::settings_strict(strict, error) && (!strict || strict_enable(error)) &&
+      bounds_read(strict, error))
     segments = device::directory_open(device::settings_directory(), error);
   segments_ = segments;
   if (segments.empty()) {
@@ -220,7 +221,7 @@ namespace {
 /// Bytes mapped before and behind each piece of memory, which belong to no other. Hardware maps
 /// memory in pages of this size, so a kernel that leaves its buffer by a row or two meets
 /// neighbours there and no fault; programs do. Here it meets bytes of its own. They cost no device
-/// memory, and none of the host's until they are touched. In strict mode they fault.
+/// memory, and none of the host's until they are touched. With exact bounds they fault.
 constexpr std::size_t kMargin = 2u << 20;
 
 /// Where the memory of a piece of `bytes` is mapped, margins included.
@@ -248,7 +249,7 @@ void* Gpu::memory_map(std::size_t bytes, int* file, std::uint64_t* offset) {
              static_cast<off_t>(at));
   std::byte* inner = static_cast<std::byte*>(p) + kMargin;
   if (p != MAP_FAILED &&
-      (!strict_bound(p, kMargin) || !strict_bound(inner + extent.inner, kMargin) ||
+      (!bounds_close(p, kMargin) || !bounds_close(inner + extent.inner, kMargin) ||
        !strict_close(inner, extent.inner, PROT_READ | PROT_WRITE))) {
     munmap(p, extent.whole);
     p = MAP_FAILED;

@@ -193,6 +193,7 @@ void warp_run_in_step(Warp& w, bool may_write) {
   for (const Inst* i = turn_begin(w); i != nullptr; i = i->run(w, i)) {
     if (i->access == kAccessNone) continue;
     if (i->access == other) {
+      if (other == kAccessReads) w.turn = kTurnsInStep;  // it has written: no more in step
       warp_pause(w, i);
       break;
     }

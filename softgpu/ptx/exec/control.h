@@ -46,7 +46,7 @@ extern const u32 kWholeWarp[32];
 // what is read decides later what is written. Turns have a length as well, which backward branches
 // look at; it doubles from turn to turn.
 
-/// Turns in step. Four: read, write, read, write.
+/// Turns in step, unless the warp has written before: enough to read in a loop of 960 instructions.
 inline constexpr u32 kTurnsInStep = 4;
 /// Instructions of the first turn.
 inline constexpr u64 kFirstTurn = 64;

@@ -1,7 +1,5 @@
 // What kernels meet just outside an allocation: a margin that is mapped, as neighbours are on
-// hardware, and in strict mode a fault.
-#include <sys/mman.h>
-
+// hardware, and with exact bounds a fault.
 #include <string>
 #include <vector>
 
@@ -159,18 +157,13 @@ TEST_F(Bounds, WhatIsFreedTakesItsMarginsAlong) {
   }
 }
 
-class StrictBounds : public Driver {
+class ExactBounds : public Driver {
  protected:
-  StrictBounds() { setenv("SOFTGPU_STRICT", "1", 1); }
-  ~StrictBounds() override { unsetenv("SOFTGPU_STRICT"); }
-  void SetUp() override {
-    const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
-    if (key < 0) GTEST_SKIP() << "this machine has no memory protection keys";
-    pkey_free(key);
-  }
+  ExactBounds() { setenv("SOFTGPU_BOUNDS", "1", 1); }
+  ~ExactBounds() override { unsetenv("SOFTGPU_BOUNDS"); }
 };
 
-TEST_F(StrictBounds, TheNextPageFaults) {
+TEST_F(ExactBounds, TheNextPageFaults) {
   constexpr std::size_t kBytes = 2 * kPage;
   for (const std::ptrdiff_t off : {std::ptrdiff_t{-4}, -static_cast<std::ptrdiff_t>(kPage),
                                    static_cast<std::ptrdiff_t>(kBytes),
@@ -188,6 +181,31 @@ TEST_F(StrictBounds, TheNextPageFaults) {
       });
     }
   }
+}
+
+TEST_F(ExactBounds, AllocationsWorkAndAreChargedAsBefore) {
+  WithContext([](CUcontext) {
+    const std::size_t before = memory_free();
+    constexpr unsigned kWords = 3 * kPage / 4 + 1;
+    CUdeviceptr p = allocated(4 * kWords);
+    EXPECT_EQ(before - memory_free(), 4 * kWords);
+    ASSERT_CU(cuMemsetD32(p, 41, kWords));
+    unsigned count = kWords;
+    void* arguments[] = {&p, &count};
+    ASSERT_CU(cuLaunchKernel(Driver::function("add_one"), kWords / 128 + 1, 1, 1, 128, 1, 1, 0,
+                             nullptr, arguments, nullptr));
+    std::vector<unsigned> words(kWords);
+    ASSERT_CU(cuMemcpyDtoH(words.data(), p, 4 * kWords));
+    EXPECT_EQ(words, std::vector<unsigned>(kWords, 42));
+  });
+}
+
+TEST_F(ExactBounds, AreOnOrOff) {
+  setenv("SOFTGPU_BOUNDS", "maybe", 1);
+  ::testing::internal::CaptureStderr();
+  InChild([] { EXPECT_EQ(cuInit(0), CUDA_ERROR_NO_DEVICE); });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("SOFTGPU_BOUNDS: \"maybe\" is no value"), std::string::npos) << said;
 }
 
 }  // namespace
