@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace softgpu::driver {
@@ -15,6 +16,7 @@ constexpr int kDefaultKey = 0;  // pages that everybody may touch carry it
 
 // Set once, by cuInit, before any thread of ours exists.
 std::atomic<int> g_key{kNoKey};
+std::atomic<bool> g_bounds{false};
 
 int key() { return g_key.load(std::memory_order_relaxed); }
 
@@ -38,6 +40,21 @@ bool strict_enable(std::string& error) {
   }
   g_key = fresh;
   return true;
+}
+
+bool bounds_read(bool strict, std::string& error) {
+  const char* asked = std::getenv("SOFTGPU_BOUNDS");
+  const std::string text = asked == nullptr ? "" : asked;
+  if (!text.empty() && text != "0" && text != "1") {
+    error = "SOFTGPU_BOUNDS: \"" + text + "\" is no value for it (0 or 1)";
+    return false;
+  }
+  g_bounds = strict || text == "1";
+  return true;
+}
+
+bool bounds_close(void* pages, std::size_t bytes) {
+  return !g_bounds || mprotect(pages, bytes, PROT_NONE) == 0;
 }
 
 bool strict_close(void* pages, std::size_t bytes, int protection) {

@@ -2,7 +2,10 @@
 // hardware. The pages of device memory carry a protection key of the processor (pkeys(7)) to which
 // the program's threads have no right; the driver's own threads, and the driver where it works on a
 // thread of the program, have it while they are "the device". Managed and host memory, and the
-// kernels' own heap, carry no key. Without strict mode everything here does nothing.
+// kernels' own heap, carry no key. Without strict mode the strict_ functions here do nothing.
+//
+// Exact bounds (SOFTGPU_BOUNDS=1, and in strict mode): a kernel that leaves an allocation faults at
+// the next page, where hardware often has neighbours mapped. They need no key.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +16,13 @@ namespace softgpu::driver {
 /// Once, before there is device memory. False with a sentence in `error`: this machine has no
 /// protection keys, or none is left.
 [[nodiscard]] bool strict_enable(std::string& error);
+
+/// Reads SOFTGPU_BOUNDS: with 1, or in strict mode, kernels fault where they leave an allocation.
+/// Once, before there is device memory. False with a sentence in `error`: it is neither 0 nor 1.
+[[nodiscard]] bool bounds_read(bool strict, std::string& error);
+/// Takes all access from these pages, which lie before or behind device memory, if kernels are to
+/// fault there. False: the system refuses; they are as they were.
+[[nodiscard]] bool bounds_close(void* pages, std::size_t bytes);
 
 /// Keeps host code away from these pages. False: the system refuses; they are as they were.
 [[nodiscard]] bool strict_close(void* pages, std::size_t bytes, int protection);

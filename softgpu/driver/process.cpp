@@ -69,7 +69,8 @@ CUresult Process::initialize() {
   std::string error;
   bool strict = false;
   std::vector<device::Segment*> segments;
-  if (device::settings_strict(strict, error) && (!strict || strict_enable(error)))
+  if (device::settings_strict(strict, error) && (!strict || strict_enable(error)) &&
+      bounds_read(strict, error))
     segments = device::directory_open(device::settings_directory(), error);
   segments_ = segments;
   if (segments.empty()) {
@@ -223,37 +224,65 @@ int Gpu::memory_file() {
   return file_need_locked();
 }
 
-void* Gpu::memory_map(std::size_t bytes, std::size_t align, int* file, std::uint64_t* offset) {
+namespace {
+
+/// Bytes mapped before and behind each piece of memory, which belong to no other. Hardware maps
+/// memory in pages of this size, so a kernel that leaves its buffer by a row or two meets
+/// neighbours there and no fault; programs do. Here it meets bytes of its own. They cost no device
+/// memory, and none of the host's until they are touched. With exact bounds they fault.
+constexpr std::size_t kMargin = 2u << 20;
+
+/// Where the memory of a piece of `bytes` is mapped, margins included.
+struct Extent {
+  std::size_t inner, whole;
+  explicit Extent(std::size_t bytes)
+      : inner(round_up(bytes, kHostPage)), whole(inner + 2 * kMargin) {}
+};
+
+void pages_drop(int file, std::uint64_t offset, std::size_t bytes) {
+  fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+            static_cast<off_t>(bytes));
+}
+
+}  // namespace
+
+void* Gpu::memory_map(std::size_t bytes, int* file, std::uint64_t* offset) {
   if (!model.memory_take(client, bytes)) return nullptr;
-  const std::size_t page = std::max<std::size_t>(align, 4096);
-  const std::size_t length = (bytes + page - 1) / page * page;
+  const Extent extent(bytes);
   const std::lock_guard lock(mutex);
   void* p = MAP_FAILED;
   const std::uint64_t at = arena_end_;
-  if (file_need_locked() >= 0 && ftruncate(arena_, static_cast<off_t>(at + length)) == 0)
-    p = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena_,
+  if (file_need_locked() >= 0 && ftruncate(arena_, static_cast<off_t>(at + extent.whole)) == 0)
+    p = mmap(nullptr, extent.whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena_,
              static_cast<off_t>(at));
-  if (p != MAP_FAILED && !strict_close(p, length, PROT_READ | PROT_WRITE)) {
-    munmap(p, length);
+  std::byte* inner = static_cast<std::byte*>(p) + kMargin;
+  if (p != MAP_FAILED &&
+      (!bounds_close(p, kMargin) || !bounds_close(inner + extent.inner, kMargin) ||
+       !strict_close(inner, extent.inner, PROT_READ | PROT_WRITE))) {
+    munmap(p, extent.whole);
     p = MAP_FAILED;
   }
   if (p == MAP_FAILED) {
     model.memory_give(client, bytes);
     return nullptr;
   }
-  arena_end_ = at + length;
+  arena_end_ = at + extent.whole;
   if (file != nullptr) *file = arena_;
-  if (offset != nullptr) *offset = at;
-  return p;
+  if (offset != nullptr) *offset = at + kMargin;
+  return inner;
 }
 
 void Gpu::memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared) {
-  const std::size_t length = round_up(bytes, kHostPage);
-  munmap(p, length);
-  // What another process still shows must keep its contents; the last of them frees the pages.
-  if (shared != 0 && !model.shared_release(client, shared)) return;
-  fallocate(arena_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-            static_cast<off_t>(length));
+  const Extent extent(bytes);
+  munmap(static_cast<std::byte*>(p) - kMargin, extent.whole);
+  // What another process still shows must keep its contents; the last of them frees the pages. The
+  // margins are shown by none.
+  if (shared != 0 && !model.shared_release(client, shared)) {
+    pages_drop(arena_, offset - kMargin, kMargin);
+    pages_drop(arena_, offset + extent.inner, kMargin);
+    return;
+  }
+  pages_drop(arena_, offset - kMargin, extent.whole);
   if (shared == 0) model.memory_give(client, bytes);
 }
 

@@ -87,8 +87,9 @@ class Gpu {
 
   /// Registers this process with the device at its first context. False: too many processes.
   [[nodiscard]] bool client_need();
-  /// A charged piece of device memory. nullptr = the device is full.
-  void* memory_map(std::size_t bytes, std::size_t align, int* file, std::uint64_t* offset);
+  /// A charged piece of device memory, at the beginning of a page, with a margin on either side.
+  /// nullptr = the device is full.
+  void* memory_map(std::size_t bytes, int* file, std::uint64_t* offset);
   /// `shared` names it in the account when other processes may hold it too (ipc.h).
   void memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared = 0);
   /// The file that all of them are ranges of; -1 when it cannot be made.

@@ -133,7 +133,8 @@ struct Program {
   Code* entry = nullptr;
   void (*leave_handlers)() = nullptr;
   bool has_indirect_calls = false;
-  std::string error;  // why it cannot run
+  bool in_step = false;  // has a loop or a barrier: its warps keep in step (exec/control.h)
+  std::string error;     // why it cannot run
 };
 
 class Kernel {

@@ -31,6 +31,24 @@ bool changes_per_block(Special what) {
 
 }  // namespace
 
+namespace {
+
+u8 access_of(const Statement& s) {
+  const bool loads = s.op == "ld" || s.op == "ldu" || s.op == "ldmatrix" || s.op == "suld" ||
+                     (s.op == "wmma" && Decoder::has(s, "load"));
+  const bool stores = s.op == "st" || s.op == "atom" || s.op == "red" || s.op == "sust" ||
+                      (s.op == "wmma" && Decoder::has(s, "store")) ||
+                      (s.op == "cp" && (Decoder::has(s, "ca") || Decoder::has(s, "cg")));
+  if ((!loads && !stores) || Decoder::has(s, "nc")) return kAccessNone;
+  const Space space = space_of(s);
+  const bool shared_with_others =
+      space == Space::kGlobal || space == Space::kShared || space == Space::kGeneric;
+  if (!shared_with_others) return kAccessNone;
+  return loads ? kAccessReads : kAccessWrites;
+}
+
+}  // namespace
+
 bool defines_nothing(const Statement& s) {
   static constexpr std::string_view kOps[] = {
       "st",    "red",      "bra", "brx",  "call", "bar",       "barrier",   "membar",
@@ -288,6 +306,7 @@ void Decoder::carry(const Statement& s) {
 }
 
 void Decoder::emit(Inst inst, const Statement& s) {
+  inst.access = access_of(s) & 0xf;
   if (s.guard >= 0) {
     inst.inner = inst.run;
     inst.run = run_guarded;

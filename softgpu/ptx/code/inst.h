@@ -10,6 +10,12 @@ struct Warp;
 struct Inst;
 using Handler = const Inst* (*)(Warp&, const Inst*);
 
+/// What an instruction does to memory that other warps see. Reads of constants, parameters and
+/// `.nc` count as nothing, and so does local memory. An atomic operation counts as a write.
+inline constexpr u8 kAccessNone = 0;
+inline constexpr u8 kAccessReads = 1;
+inline constexpr u8 kAccessWrites = 2;
+
 struct Inst {
   Handler run = nullptr;
   s32 d = 0, a = 0, b = 0, c = 0;  // rows, in bytes from Warp::rf
@@ -19,7 +25,8 @@ struct Inst {
   s32 guard = 0;            // predicate row
   u32 serial = 0;           // statements before this one in the function that count: labels do not
   int line = 0;
-  u8 guard_negated = 0;
+  u8 guard_negated : 4 = 0;
+  u8 access : 4 = kAccessNone;
   u8 flags = 0;
   u8 mode = 0;
   u8 bytes = 0;

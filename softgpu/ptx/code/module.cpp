@@ -5,6 +5,8 @@
 
 #include "softgpu/ptx/code/decoder.h"
 #include "softgpu/ptx/code/registers.h"
+#include "softgpu/ptx/exec/async.h"
+#include "softgpu/ptx/exec/control.h"
 #include "softgpu/ptx/machine.h"
 #include "softgpu/ptx/text/lexer.h"
 #include "softgpu/ptx/text/parser.h"
@@ -104,6 +106,19 @@ void function_decode(const Module& module, Program& program, const Layout& layou
   }
 }
 
+/// Whether the code has a loop or a barrier. A kernel with neither is over within one turn of each
+/// of its warps.
+bool keeps_in_step(const Code& code) {
+  for (std::size_t pc = 0; pc < code.insts.size(); ++pc) {
+    const Inst& inst = code.insts[pc];
+    const bool branches = inst.run == run_branch || inst.run == run_branch_if;
+    if (branches && static_cast<std::size_t>(inst.imm) <= pc) return true;
+    const Handler handler = inst.run == run_guarded ? inst.inner : inst.run;
+    if (handler == run_barrier || handler == run_phase || handler == run_branch_table) return true;
+  }
+  return false;
+}
+
 std::unique_ptr<Kernel> kernel_make(const Module& module, const FunctionText& entry,
                                     const HandlerSet& handlers) {
   auto kernel = std::make_unique<Kernel>();
@@ -119,6 +134,7 @@ std::unique_ptr<Kernel> kernel_make(const Module& module, const FunctionText& en
   }
   for (const FunctionText* f : layout.functions)
     function_decode(module, program, layout, *f, handlers);
+  for (const auto& [text, code] : program.codes) program.in_step |= keeps_in_step(*code);
   program.entry = program.codes.at(&entry).get();
   program.info = info_of(module, entry, layout);
   for (const Variable& v : module.variables) {

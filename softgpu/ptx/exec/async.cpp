@@ -66,8 +66,9 @@ struct Phase {
   }
 };
 
-/// What a phase object is told by one lane; the value that goes to its result.
-u64 phase_step(const Warp& w, const Inst* i, u8* object, int lane) {
+/// What a phase object is told by one lane; the value that goes to its result. `completed` is set
+/// when the arrival ends a phase.
+u64 phase_step(const Warp& w, const Inst* i, u8* object, int lane, bool& completed) {
   u64 bits = 0;
   std::memcpy(&bits, object, sizeof bits);
   Phase phase(bits);
@@ -98,12 +99,15 @@ u64 phase_step(const Warp& w, const Inst* i, u8* object, int lane) {
       if ((i->flags & kPhaseNoIncrement) != 0) phase.arrive(1);
       break;
   }
+  const bool begins = static_cast<PhaseOp>(i->mode) == PhaseOp::kInit;
+  completed = completed || (!begins && phase.number > Phase(before).number);
   bits = phase.bits();
   std::memcpy(object, &bits, sizeof bits);
   return result;
 }
 
-void phase_results(Warp& w, const Inst* i, const u64* results) {
+/// Writes what the lanes get. Returns true when lanes have asked for a phase that is not complete.
+bool phase_results(Warp& w, const Inst* i, const u64* results) {
   const PhaseOp op = static_cast<PhaseOp>(i->mode);
   if (op == PhaseOp::kArrive || op == PhaseOp::kDrop) {
     for_each(w.mask, [&](int l) { row_of<u64>(w, i->d)[l] = results[l]; });
@@ -112,7 +116,9 @@ void phase_results(Warp& w, const Inst* i, const u64* results) {
     for_each(w.mask, [&](int l) { done |= results[l] != 0 ? 1u << l : 0; });
     u32& p = *row_of<u32>(w, i->d);
     p = (p & ~w.mask) | done;
+    return done != w.mask;
   }
+  return false;
 }
 
 }  // namespace
@@ -146,15 +152,21 @@ const Inst* run_phase(Warp& w, const Inst* i) {
     return i + 1;
   }
   u64 results[32] = {};
+  bool completed = false;
   const bool generic = (i->flags & kPhaseGeneric) != 0, wide = (i->flags & kCopyWide) != 0;
   for_each(w.mask, [&](int l) {
     u64 address = address_in(w, i->a, wide, l) + static_cast<u64>(i->imm);
     if (!wide) address = static_cast<u32>(address);
     u8* object = generic ? generic_bytes(w, address, 8, 8) : shared_bytes(w, address, 8, 8);
-    results[l] = phase_step(w, i, object, l);
+    results[l] = phase_step(w, i, object, l, completed);
   });
-  phase_results(w, i, results);
-  return i + 1;
+  if (phase_results(w, i, results)) {
+    // Polling is waiting: the turn ends, and counts as a long one.
+    warp_pause(w, i + 1);
+    warp_rotate(w);
+    return nullptr;
+  }
+  return completed && turns_restart(*w.cta) ? warp_pause(w, i + 1) : i + 1;
 }
 
 /// Lane l holds the address of row l % 8 of matrix l / 8. Every lane gets two elements of each

@@ -37,8 +37,10 @@ void give_result(Warp& w, const Waiting& waiting, const Barrier& barrier) {
   }
 }
 
+/// True when lanes have been let go.
 template <class Keep>
-void release(Warp& w, Keep keep) {
+bool release(Warp& w, Keep keep) {
+  const std::size_t before = w.waiting.size();
   for (std::size_t k = 0; k < w.waiting.size();) {
     if (keep(w.waiting[k])) {
       ++k;
@@ -50,22 +52,28 @@ void release(Warp& w, Keep keep) {
     w.waiting[k] = w.waiting.back();
     w.waiting.pop_back();
   }
+  return w.waiting.size() != before;
 }
 
-void barrier_check(Cta& cta, u32 id) {
+/// True when the barrier has let its warps go and the caller's turn is to end, so that it does not
+/// get ahead of them.
+bool barrier_check(Cta& cta, u32 id) {
   Barrier& barrier = cta.barriers[id];
-  if (barrier.arrived == 0) return;
+  if (barrier.arrived == 0) return false;
   const u32 needed = barrier.expected != 0 ? barrier.expected : cta.live;
-  if (barrier.arrived < needed) return;
+  if (barrier.arrived < needed) return false;
   const Barrier full = barrier;
   barrier = Barrier();
+  const bool in_step = turns_restart(cta);
   for (Warp& w : cta.warps) {
-    release(w, [&](const Waiting& waiting) {
+    const bool freed = release(w, [&](const Waiting& waiting) {
       if (waiting.barrier != id) return true;
       give_result(w, waiting, full);
       return false;
     });
+    if (freed) w.turn = cta.first_turn;
   }
+  return in_step;
 }
 
 /// Of a waiting entry of the warp: the lanes it waits for.
@@ -140,14 +148,16 @@ const Inst* wait(Warp& w, const Inst* i, const Waiting& waiting) {
 
 }  // namespace
 
-void barriers_check(Cta& cta) {
-  if (!cta.barriers_used) return;
-  for (u32 id = 0; id < kBarriers; ++id) barrier_check(cta, id);
+bool barriers_check(Cta& cta) {
+  if (!cta.barriers_used) return false;
+  bool others_go = false;
+  for (u32 id = 0; id < kBarriers; ++id) others_go |= barrier_check(cta, id);
   for (Warp& w : cta.warps) {
     if (w.waiting.empty()) continue;
     warp_barrier_check(w);
     warp_gather_check(w);
   }
+  return others_go;
 }
 
 const Inst* run_barrier(Warp& w, const Inst* i) {
@@ -160,13 +170,10 @@ const Inst* run_barrier(Warp& w, const Inst* i) {
   u32 count = 0;
   if ((i->flags & kBarrierCount) != 0) count = reinterpret_cast<const u32*>(w.rf + i->b)[first];
   arrive(w, i, w.cta->barriers[id], count);
-  if ((i->flags & kBarrierArrive) != 0) {
-    barrier_check(*w.cta, id);
-    return i + 1;
-  }
+  if ((i->flags & kBarrierArrive) != 0)
+    return barrier_check(*w.cta, id) ? warp_pause(w, i + 1) : i + 1;
   wait(w, i, {w.pc_of(i + 1), w.mask, id, i->d, i->mode, 0});
-  barrier_check(*w.cta, id);
-  return warp_next_split(w);
+  return barrier_check(*w.cta, id) ? nullptr : warp_next_split(w);
 }
 
 const Inst* run_warp_barrier(Warp& w, const Inst* i) {

@@ -69,20 +69,8 @@ void leave_frame(Warp& w) {
   w.frames.pop_back();
 }
 
-const Inst* finish_lanes(Warp& w, const Inst* i, u32 lanes, bool exits) {
-  warp_account(w, i + 1);
-  const bool ends = exits || w.frames.empty();
-  if (ends) {
-    w.live &= ~lanes;
-    w.cta->live -= static_cast<u32>(__builtin_popcount(lanes));
-    for (Frame& frame : w.frames) frame.active &= ~lanes;
-  }
-  w.active &= ~lanes;
-  w.mask = w.active;
-  if (ends) {
-    if (w.live == 0 && !w.cta->barriers_used) return nullptr;
-    barriers_check(*w.cta);
-  }
+/// Where the warp goes on when lanes have ended at `i`; nullptr: none of its lanes can run.
+const Inst* lanes_left(Warp& w, const Inst* i) {
   if (w.active != 0) return go(w, w.pc_of(i + 1));
   if (const Inst* next = warp_next_split(w)) return next;
   if (w.waits_here()) return nullptr;
@@ -96,6 +84,38 @@ const Inst* finish_lanes(Warp& w, const Inst* i, u32 lanes, bool exits) {
     if (w.waits_here()) return nullptr;
   }
   return nullptr;
+}
+
+const Inst* finish_lanes(Warp& w, const Inst* i, u32 lanes, bool exits) {
+  warp_account(w, i + 1);
+  const bool ends = exits || w.frames.empty();
+  if (ends) {
+    w.live &= ~lanes;
+    w.cta->live -= static_cast<u32>(__builtin_popcount(lanes));
+    for (Frame& frame : w.frames) frame.active &= ~lanes;
+  }
+  w.active &= ~lanes;
+  w.mask = w.active;
+  bool others_go = false;
+  if (ends) {
+    if (w.live == 0 && !w.cta->barriers_used) return nullptr;
+    others_go = barriers_check(*w.cta);
+  }
+  const Inst* next = lanes_left(w, i);
+  return others_go && next != nullptr ? warp_pause(w, next) : next;
+}
+
+/// The instruction with which a turn begins; nullptr: the warp has no lanes to run.
+const Inst* turn_begin(Warp& w) {
+  const Inst* i = w.ip;
+  if (w.active == 0) {
+    i = warp_next_split(w);
+    w.turns = 0;
+    if (i == nullptr) return nullptr;
+  }
+  w.mask = w.active;
+  w.from = i->serial;
+  return i;
 }
 
 }  // namespace
@@ -163,16 +183,37 @@ bool warp_ready(const Warp& w) {
 }
 
 void warp_run(Warp& w) {
-  const Inst* i = w.ip;
-  if (w.active == 0) {
-    i = warp_next_split(w);
-    w.turns = 0;
-    if (i == nullptr) return;
-  }
-  w.mask = w.active;
-  w.from = i->serial;
+  const Inst* i = turn_begin(w);
   while (i != nullptr) i = i->run(w, i);
   w.cta->program->leave_handlers();
+}
+
+void warp_run_in_step(Warp& w, bool may_write) {
+  u8 other = may_write ? kAccessNone : kAccessWrites;  // the access that ends the turn
+  for (const Inst* i = turn_begin(w); i != nullptr; i = i->run(w, i)) {
+    if (i->access == kAccessNone) continue;
+    if (i->access == other) {
+      if (other == kAccessReads) w.turn = kTurnsInStep;  // it has written: no more in step
+      warp_pause(w, i);
+      break;
+    }
+    other = i->access ^ (kAccessReads | kAccessWrites);
+  }
+  w.cta->program->leave_handlers();
+}
+
+const Inst* warp_pause(Warp& w, const Inst* next) {
+  warp_account(w, next);
+  w.ip = next;
+  return nullptr;
+}
+
+bool turns_restart(Cta& cta) {
+  if (cta.first_turn != 0) return false;
+  for (Warp& w : cta.warps) {
+    if (w.turn > 1) w.turn = 1;
+  }
+  return true;
 }
 
 void warp_rotate(Warp& w) {

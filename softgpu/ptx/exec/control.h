@@ -39,13 +39,37 @@ const Inst* warp_gather(Warp& w, const Inst* i, const u32* members);
 /// What lanes name that need the whole warp (.aligned).
 extern const u32 kWholeWarp[32];
 
+// How far a warp gets ahead of the others of its block. Its first turns after its start and after a
+// barrier are *in step*: such a turn ends where the warp changes from reading memory to writing it,
+// or back, and the first one ends before any write. So all warps have read what they read behind a
+// barrier before one of them writes, as on hardware, where warps leave a barrier within cycles and
+// what is read decides later what is written. Turns have a length as well, which backward branches
+// look at; it doubles from turn to turn.
+
+/// Turns in step, unless the warp has written before: enough to read in a loop of 960 instructions.
+inline constexpr u32 kTurnsInStep = 4;
+/// Instructions of the first turn.
+inline constexpr u64 kFirstTurn = 64;
+/// The turn from which on length does not grow any more.
+inline constexpr u32 kTurnsGrown = 6;
+/// Instructions of a turn of full length.
+inline constexpr u64 kTurn = kFirstTurn << kTurnsGrown;
+
 /// Runs the warp until it stops: finished, waiting, or at the end of its turn.
 void warp_run(Warp& w);
+/// Runs a turn in step; `may_write` is false for the first one.
+void warp_run_in_step(Warp& w, bool may_write);
 /// True when the warp has lanes that could run now.
 bool warp_ready(const Warp& w);
-/// After a turn that ended by count: lets other lanes of the warp run when these have had several
+/// After a turn of full length: lets other lanes of the warp run when these have had several such
 /// turns.
 void warp_rotate(Warp& w);
+/// Ends the turn in front of `next`. Returns nullptr, what a handler returns then.
+const Inst* warp_pause(Warp& w, const Inst* next);
+/// The turns of the block's warps begin anew: something that others wait for has happened. Those
+/// that were waiting have their first turn next, the others at most their second, so that each of
+/// them gets on. Returns false when warps of the block are never in step.
+bool turns_restart(Cta& cta);
 
 /// Counts what ran since the last change of flow; `next` is the instruction after the last one
 /// executed.
@@ -59,8 +83,9 @@ inline void warp_account(Warp& w, const Inst* next) {
 const Inst* warp_settle(Warp& w, u32 pc);
 /// When no lane is active: other lanes of the warp, or nullptr.
 const Inst* warp_next_split(Warp& w);
-/// Lets barriers go whose last lane has arrived (or left).
-void barriers_check(Cta& cta);
+/// Lets barriers go whose last lane has arrived (or left). True: the caller's turn is to end,
+/// because others have been let go.
+bool barriers_check(Cta& cta);
 
 /// What atomic_handler takes as Form::mode.
 enum class AtomicOp : u8 { kAdd, kMin, kMax, kAnd, kOr, kXor, kExchange, kCas, kInc, kDec };

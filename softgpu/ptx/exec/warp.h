@@ -24,9 +24,9 @@ struct Split {
 
 /// At most one split per lane, plus one while merging.
 struct SplitList {
-  std::array<Split, 33> items;  // the first `count` mean something
   int count = 0;
   u32 pc_min = kNoPc;
+  std::array<Split, 33> items;  // the first `count` mean something
 
   void add(u32 pc, u32 mask);
   Split take_min();
@@ -61,6 +61,7 @@ struct Frame {
 
 struct Cta;
 
+/// What a turn looks at comes first: a turn may be as short as ten instructions.
 struct Warp {
   u8* rf = nullptr;        // register file of the current frame
   u8* entry_rf = nullptr;  // of the kernel's own frame
@@ -69,12 +70,15 @@ struct Warp {
   const Inst* base = nullptr;
   const Inst* ip = nullptr;  // where to go on, while the warp does not run
   const Inst* at = nullptr;  // last instruction that may fault
+  u64 count = 0;             // instructions executed, up to the last change of flow
+  u64 count_limit = 0;       // end of the turn
+  u64 counted = 0;           // what of `count` the worker knows
+  u32 from = 0;              // serial at the last change of flow
+  u32 turn = 0;              // turns since its start or its last barrier, at most kTurnsGrown
+  u32 turns = 0;             // turns of full length since the running lanes last changed
+  u32 live = 0;              // lanes that have not exited
+  Cta* cta = nullptr;
   SplitList splits;
-  u64 count = 0;        // instructions executed, up to the last change of flow
-  u64 count_limit = 0;  // end of the turn
-  u64 counted = 0;      // what of `count` the worker knows
-  u32 from = 0;         // serial at the last change of flow
-  u32 live = 0;         // lanes that have not exited
   u8* shared = nullptr;
   u32 shared_bytes = 0;
   u32 local_bytes = 0;       // per lane, of the current frame
@@ -83,7 +87,6 @@ struct Warp {
   u32 param_stride = 0;
   const std::byte* params = nullptr;  // of the kernel
   const Code* code = nullptr;
-  Cta* cta = nullptr;
   u32 index = 0;
   SplitList parked;  // used up their share of the turn
   std::vector<Waiting> waiting;
@@ -93,7 +96,6 @@ struct Warp {
   std::size_t stack_block = 0;
   u8* stack_top = nullptr;
   u64 stack_bytes = 0;  // per lane, by the kernel's reckoning
-  u32 turns = 0;        // since the running lanes last changed
   u32 gathered = 0;     // lanes that have met the others their .sync instruction names
 
   Warp() = default;
@@ -128,6 +130,7 @@ struct Cta {
   std::array<Barrier, kBarriers> barriers;
   u32 live = 0;
   bool barriers_used = false;  // by this block
+  u32 first_turn = 0;          // number of a warp's first turn; kTurnsGrown: never in step
   Dim3 index;
   u32 sm = 0;
   u8* shared = nullptr;

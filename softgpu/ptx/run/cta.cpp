@@ -188,6 +188,8 @@ void CtaRunner::prepare(const Program& program, const Launch& launch, Host& host
   cta_.shared = memory;
   std::memset(cta_.shared, 0, cta_.shared_bytes);
   cta_.local = memory + shared;
+  const bool in_step = program.in_step && (warps > 1 || launch.cooperative);
+  cta_.first_turn = in_step ? 0 : kTurnsGrown;
   if (cta_.warps.size() != warps) cta_.warps = std::vector<Warp>(warps);
   u8* next = cta_.local + local;
   for (u32 k = 0; k < warps; ++k, next += rows) {
@@ -220,6 +222,7 @@ void CtaRunner::start(std::uint64_t block, std::uint64_t grid_workspace) {
     warp.stack_block = 0;
     warp.stack_top = nullptr;
     warp.stack_bytes = code.local_bytes;
+    warp.turn = cta_.first_turn;
     warp.turns = 0;
     warp.gathered = 0;
     warp.code = &code;

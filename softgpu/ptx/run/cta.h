@@ -1,6 +1,7 @@
 // A CTA's memory and its warps, ready to run one block after another of the same launch.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 
@@ -30,10 +31,11 @@ class CtaRunner {
   void prepare(const Program& program, const Launch& launch, Host& host);
   /// Sets the warps to the start of block number `block`.
   void start(std::uint64_t block, std::uint64_t grid_workspace);
-  /// One turn of about `turn` instructions for every warp that can run. after_turn(instructions) is
-  /// told what ran and may end the step early by returning false. False when no warp could run.
+  /// One turn of at most about `longest` instructions for every warp that can run, in the order of
+  /// their numbers. after_turn(instructions) is told what ran and may end the step early by
+  /// returning false. False when no warp could run.
   template <class AfterTurn>
-  bool step(std::uint64_t turn, AfterTurn after_turn);
+  bool step(std::uint64_t longest, AfterTurn after_turn);
   bool finished() const { return cta_.live == 0; }
   Cta& cta() { return cta_; }
   /// The warp that ran last: where a fault came from.
@@ -49,7 +51,7 @@ class CtaRunner {
 };
 
 template <class AfterTurn>
-bool CtaRunner::step(std::uint64_t turn, AfterTurn after_turn) {
+bool CtaRunner::step(std::uint64_t longest, AfterTurn after_turn) {
   bool ran = false;
   for (Warp& warp : cta_.warps) {
     if (!warp_ready(warp)) continue;
@@ -57,9 +59,17 @@ bool CtaRunner::step(std::uint64_t turn, AfterTurn after_turn) {
     current_ = &warp;
     const u64 before = warp.count;
     warp.counted = before;
-    warp.count_limit = before + turn;
-    warp_run(warp);
-    if (warp.count >= warp.count_limit) warp_rotate(warp);
+    // Counted first: a barrier that this turn completes begins the count anew.
+    const u32 turn = warp.turn;
+    if (turn < kTurnsGrown) ++warp.turn;
+    const u64 length = std::min(longest, kFirstTurn << turn);
+    warp.count_limit = before + length;
+    if (turn < kTurnsInStep) {
+      warp_run_in_step(warp, turn != 0);
+    } else {
+      warp_run(warp);
+    }
+    if (length == longest && warp.count >= warp.count_limit) warp_rotate(warp);
     if (!after_turn(warp.count - before)) return true;
   }
   return ran;

@@ -15,8 +15,6 @@
 namespace softgpu::ptx {
 namespace {
 
-/// Instructions of one warp before the next one has its turn.
-constexpr u64 kTurn = 4096;
 /// A worker charges before the next turn could take it over the limit.
 constexpr u64 kChargeAt = kChargeEvery - kTurn - kTurn / 2;
 /// A worker takes as many blocks at once as have this many instructions: neighbouring blocks read
