@@ -337,8 +337,7 @@ FAKE CUresult cuMemPoolTrimTo(CUmemoryPool, size_t bytes) {
     return CUDA_SUCCESS;
   }
   const unsigned long long low = fake.pool_used_bytes > bytes ? fake.pool_used_bytes : bytes;
-  const unsigned long long step = fake.pool_step_bytes, kept = (low + step - 1) / step * step;
-  if (fake.pool_reserved_bytes > kept) fake.pool_reserved_bytes = kept;
+  if (fake.pool_reserved_bytes > low) fake.pool_reserved_bytes = low;
   return CUDA_SUCCESS;
 }
 // The n-th graph within each other has the handle n and one node, whose handle is n as well.
