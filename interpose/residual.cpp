@@ -309,6 +309,11 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
       grown = bytes > load_relaxed(charged[gpu]);
       const uint64_t on_the_way = passing(gpu, bytes);
       passes = on_the_way != 0;
+      if (passes) {
+        // A change of nothing, so that the others find this account changed and look.
+        process.ledger.hold_unasked(static_cast<uint32_t>(gpu), 0);
+        residual_others_wake();
+      }
       bytes += on_the_way;
       too_much = !charge_to(gpu, bytes, above, false);
     }

@@ -1,7 +1,6 @@
 // See ptx_variables.h.
 #include "interpose/memory/ptx_variables.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 namespace sluice::interpose {
@@ -29,6 +28,27 @@ uint64_t type_bytes(const char* word) {
     if (strcmp(at + 1, type.suffix) == 0) return type.bytes;
   }
   return 0;
+}
+
+// A number as PTX has them ("Integer Constants"): decimal, 0x..., 0b..., 0..., with or without a U.
+// False: it is none, or too large.
+bool number_read(const char* word, uint64_t* out) {
+  uint64_t base = 10;
+  if (word[0] == '0' && word[1] != '\0' && word[1] != 'U') {
+    const bool has_letter = word[1] == 'x' || word[1] == 'X' || word[1] == 'b' || word[1] == 'B';
+    base = !has_letter ? 8 : word[1] == 'x' || word[1] == 'X' ? 16 : 2;
+    word += has_letter ? 2 : 1;
+  }
+  const char* at = word;
+  for (*out = 0; *at != '\0' && *at != 'U'; ++at) {
+    const bool is_letter = (*at | 0x20) >= 'a' && (*at | 0x20) <= 'f';
+    const int digit = is_letter ? (*at | 0x20) - 'a' + 10 : *at - '0';
+    if (digit < 0 || static_cast<uint64_t>(digit) >= base ||
+        __builtin_mul_overflow(*out, base, out) ||
+        __builtin_add_overflow(*out, static_cast<uint64_t>(digit), out))
+      return false;
+  }
+  return at != word && (at[0] == '\0' || at[1] == '\0');
 }
 
 }  // namespace
@@ -91,11 +111,10 @@ void PtxVariables::word_in_declaration() {
   if (aligns_) {
     aligns_ = false;
   } else if (named_) {
-    char* end = nullptr;
-    const uint64_t count = strtoull(word_, &end, 0);
-    const bool is_number = end != word_ && (*end == '\0' || strcmp(end, "U") == 0);
+    uint64_t count = 0;
     // More than one word between brackets is an expression.
-    if (dimension_known_ || !is_number || __builtin_mul_overflow(count_, count, &count_))
+    if (dimension_known_ || !number_read(word_, &count) ||
+        __builtin_mul_overflow(count_, count, &count_))
       count_ = 0;
     dimension_known_ = true;
   } else if (strcmp(word_, ".align") == 0) {
