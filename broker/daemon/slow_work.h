@@ -41,12 +41,4 @@ class SlowThreads : public SlowWork {
   Loop::Key key_ = 0;
 };
 
-/// At once and in place, for programs without a loop that turns: tests and fuzz targets.
-class SlowInline : public SlowWork {
- public:
-  void run(Work work) override {
-    if (const Loop::Handler done = work()) done();
-  }
-};
-
 }  // namespace sluice::daemon

@@ -668,7 +668,7 @@ TEST_F(JournalTest, EveryFailingCallLeavesAWholeJournalOfAnEarlierMoment) {
         last = now.state();
         reached = faulty.calls > n;
       }
-      if (reached) {
+      if (reached && n > 0) {  // the first makes a directory that is there
         EXPECT_GT(faults, 0u);
       }
       const JournalReading reading = journal_read(slurp(path()), kBoot);
