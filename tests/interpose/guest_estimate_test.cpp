@@ -20,6 +20,7 @@ class AloneNvmlTest : public GuestNvmlTest {
   void SetUp() override {
     GuestNvmlTest::SetUp();
     broker.reset();
+    unsetenv("SLUICE_TENANT");  // of a job's processes the broker has said what a context takes
     setenv("SLUICE_SOCKET", "/nonexistent/sluice.sock", 1);
     setenv("SLUICE_MEMORY", "100MiB", 1);
     pid = static_cast<unsigned>(getpid());

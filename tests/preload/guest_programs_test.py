@@ -15,13 +15,13 @@ def guest(machine, what):
     program = [machine.arguments.guest, what]
     outside = {k: v for k, v in machine.environment.items() if k != "SLUICE_TENANT"}
     limited = {**outside, "SLUICE_MEMORY": "100MiB", "SLUICE_SM": "90%"}
-    # A family's memfd is inherited by what it starts, on purpose.
+    # The memfd of a job, or of a program with limits of its own, is inherited by what it starts, on purpose.
     heirs = {"vfork_exec": 1}.get(what, 0)
     shim = {"LD_PRELOAD": machine.arguments.shim}
     machine.broker(100)
     for how, environment, expected in (
             ("bare", outside, 0), ("outside Sluice", {**outside, **shim, "SLUICE_SOCKET": "/nonexistent"}, 0),
-            ("with a broker", {**machine.environment, **shim}, 0),
+            ("with a broker", {**machine.environment, **shim}, 2 if heirs else 0),
             ("with limits", {**limited, **shim, "SLUICE_SOCKET": "/nonexistent"}, 2 if heirs else 0)):
         done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
         expect((done.returncode, done.stdout, done.stderr) == (expected, "", ""),
