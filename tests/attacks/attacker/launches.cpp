@@ -186,7 +186,7 @@ void launch_ex() {
   }
 }
 
-/// While one stream captures, nobody may ask for events; others launch.
+/// While one stream captures, events cannot be queried; another stream launches.
 void during_captures() {
   const CUstream capturing = stream_make();
   const CUstream working = stream_make();
@@ -247,7 +247,7 @@ void crowd_mid() { crowd("k_mid", 8); }
 void crowd_tiny() { crowd("k_tiny", 16); }
 void crowd_long() { crowd("k_long", 6); }
 
-/// What is in flight when a context ends can be measured by nobody afterwards.
+/// Work that is in flight when its context ends cannot be measured afterwards.
 void resets() {
   while (more()) {
     CUmodule module = nullptr;

@@ -103,7 +103,7 @@ void closed_after(const Work& work) {
   one(work);
 }
 
-/// What is closed belongs to whoever opened it; a number that is given again may be another's.
+/// A descriptor that is closed may belong to any library, and its number is soon another one's.
 void closing(const Work& work) {
   std::atomic<bool> end{false};
   std::thread closer([&end] {
@@ -239,8 +239,8 @@ void forked_late(const Work& work) {
   one(work);
 }
 
-/// Children are killed at random moments of their work; what they held must not be missed by those
-/// who follow.
+/// Children are killed at random moments of their work; the next ones must have all that these
+/// held.
 void mortal(const Work& work) {
   std::mt19937 random(options.seed);
   for (int round = 0; round < 12; ++round) {

@@ -1,5 +1,5 @@
-// Ways in which a partner process comes to hold what this process gives away, so that nobody may
-// count it.
+// Ways in which a partner process holds what this process gives away, so that no account may have
+// it.
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -81,7 +81,7 @@ def silent(self):
 
 
 def wrong_hosts(self):
-    """Hosts of others, of nobody, and several at once."""
+    """Hosts of others, empty ones, and several at once."""
     hosts = [b"evil.example", b"", b"[::", b"a" * 4000, b"localhost\r\nHost: evil.example", b"127.0.0.1:1@evil", b"\xff\xfe"]
 
     def step(link):

@@ -134,7 +134,7 @@ class Attack:
 
 
 class Ground(Box):
-    """A machine for one attack. `roomy`: beside all promises there is memory that is promised to nobody, so that too much shows in
+    """A machine for one attack. `roomy`: beside all promises there is memory that no tenant was promised, so that too much shows in
     the account and not only at the neighbour."""
 
     def __init__(self, build, memory_mib, gpus=1, config="", pacing=False, timed=None):

@@ -333,7 +333,7 @@ def too_many_processes(self):
 
 
 def zombies(self):
-    """Registered processes that have ended and that nobody collects."""
+    """Registered processes that have ended and are never collected."""
     self.children(60, self.registered)
     while self.going():
         time.sleep(0.05)
