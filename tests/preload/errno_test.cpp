@@ -78,7 +78,7 @@ using SystemCall = long(long, long, long, long, long, long, long);
 #define WRAPPED(type, name, parameters, ...)                               \
   extern "C" __attribute__((visibility("default"))) type name parameters { \
     static decltype(::name)* real;                                         \
-    return disturb(real, #name __VA_OPT__() __VA_ARGS__);                  \
+    return disturb(real, #name __VA_OPT__(, ) __VA_ARGS__);                \
   }
 WRAPPED(int, close, (int fd), fd)
 WRAPPED(int, fstat, (int fd, struct stat* out) noexcept, fd, out)
@@ -199,7 +199,7 @@ TEST(Errno, OfALaunchThatWaited) {
   broker.environment_set();
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   std::thread opener([&broker] {
-    EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kGateWant, 0));
+    EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kGateWant, 0, 10000));
     broker.lease_store(sluice::protocol::kLeaseOpen);
   });
   const unsigned long before = disturbed;
@@ -218,9 +218,9 @@ TEST(Errno, OfACallThatWaitedForTheEndOfAHold) {
   broker.environment_set();
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
   broker.hold_store(true);
-  ASSERT_TRUE(broker.wait_held());
+  ASSERT_TRUE(broker.wait_held(10000));
   std::thread opener([&broker] {
-    EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kGateWant, 0));
+    EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kGateWant, 0, 10000));
     broker.hold_store(false);
   });
   const unsigned long before = disturbed;
@@ -269,7 +269,7 @@ class Waits : public ::testing::Test {
   long wants() {
     broker.lease_store(sluice::protocol::kLeaseOpen);
     broker.lease_store(0);
-    EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kDrained, broker.epoch()));
+    EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kDrained, broker.epoch(), 10000));
     const auto notes = broker.notes();
     return std::count_if(notes.begin(), notes.end(), [](const auto& note) {
       return note.type == sluice::protocol::MessageType::kGateWant;
@@ -287,7 +287,7 @@ TEST_F(Waits, ForALeaseLookAgainEvery50Milliseconds) {
 
 TEST_F(Waits, ForTheEndOfAHoldLookAgainEvery50Milliseconds) {
   broker.hold_store(true);
-  ASSERT_TRUE(broker.wait_held());
+  ASSERT_TRUE(broker.wait_held(10000));
   expect_slices([] { return cuMemcpyHtoD_v2(1, nullptr, 1); }, [this] { broker.hold_store(false); },
                 reinterpret_cast<uintptr_t>(&broker.lease().gpus[0].hold));
 }
