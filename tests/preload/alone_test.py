@@ -375,10 +375,12 @@ def case_pools_in_pieces(gpu):
                                   LD_PRELOAD="")
             out = neighbour.communicate(timeout=WAIT_S)
             _, err = fillers.communicate(timeout=WAIT_S)
-            expect(held_mib <= limit_mib, f"{count} times {kib} KiB: the device holds {held_mib} MiB")
-            # Each may have one step left that is too small for it, and all of them have some idle pieces.
+            expect(held_mib <= limit_mib, f"{count} times {kib} KiB: the device holds {held_mib} MiB: {err}")
+            # One process alone fills it to the last step. Of several, each stops at its first refusal, for which what the others
+            # have reserved at that moment counts, however long they wait for a processor.
             step_mib = (kib + step_kib - 1) // step_kib * step_kib / 1024
-            expect(times >= (limit_mib - count * step_mib) // step_mib, f"{count} times {kib} KiB: refused after {times}")
+            least = limit_mib // step_mib if count == 1 else limit_mib // step_mib // 2
+            expect(times >= least, f"{count} times {kib} KiB: refused after {times}, the device holds {held_mib} MiB: {err}")
             expect(out == ("0 0\n", ""), out)
             expect("refused" in err and "out of memory" in err, err)
 
