@@ -197,7 +197,8 @@ bool charge_try_reserve(int gpu, uint64_t bytes) {
   const uint64_t quota = process.memory_max(gpu);
   if (!process.ledger.reserve(index, bytes, quota)) return false;
   // Behind it: a process whose end made room was there before, or is gone here.
-  const uint64_t uncharged = quota == 0 || bytes == 0 ? 0 : residual_uncharged(gpu);
+  const bool asks = quota != 0 && bytes != 0 && SLUICE_UNLIKELY(residual_is_shared());
+  const uint64_t uncharged = asks ? residual_uncharged(gpu) : 0;
   if (SLUICE_LIKELY(uncharged == 0) ||
       (uncharged < quota && process.ledger.total(index) <= quota - uncharged))
     return true;

@@ -492,12 +492,12 @@ SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   size_t before = 0;
   const bool active = process_mode() == Mode::kActive;
   const bool known = active && driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
-  Estimate estimate(known);
   const Reach reach = reach_here();
   LeastCharge charged(reach.device, known && limit == CU_LIMIT_STACK_SIZE
                                         ? stack_bytes_least(reach.device, before, value)
                                         : 0);
   if (!charged.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+  Estimate estimate(known);
   const CUresult result = driver.cuCtxSetLimit(limit, value);
   if (result != CUDA_SUCCESS || !active) return result;
   charged.taken();

@@ -53,9 +53,9 @@ CUresult load(const Reach& reach, uint64_t least, Handle* out, Call call, Undo u
   if (out == nullptr) return call();
   const Handle before = *out;
   for (bool again = false;; again = true) {
-    Estimate estimate;
     LeastCharge charged(reach_here().device, least);
     if (!charged.fits()) return refused();
+    Estimate estimate;  // behind it, because it may clear the accounts of processes that ended
     const CUresult result = call();
     if (result != CUDA_SUCCESS) return result;
     charged.taken();

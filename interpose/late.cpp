@@ -112,8 +112,8 @@ Late::Late(const void* owner, const char* name, uint64_t least)
     : owner_(owner),
       begun_(reach_wide().since),
       question_(estimate_is_used() ? question_key(owner, name) : 0),
-      estimate_(question_ != 0 && handle_is_new(RecordKind::kFunction, question_)),
-      charged_(reach_here().device, least) {}
+      charged_(reach_here().device, least),
+      estimate_(question_ != 0 && handle_is_new(RecordKind::kFunction, question_)) {}
 
 bool Late::fits(int device) {
   charged_.taken();

@@ -56,8 +56,8 @@ class Late {
   const void* owner_;
   const uint64_t begun_;
   const uint64_t question_;
-  Estimate estimate_;
   LeastCharge charged_;
+  Estimate estimate_;
 };
 
 /// Around a question about a function. It may be a kernel's handle, which belongs to no context:

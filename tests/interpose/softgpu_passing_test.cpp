@@ -156,7 +156,8 @@ TEST_F(PassingTest, WhatAnEndedProcessLeavesToAStoppedOneIsNobodyElses) {
   const int pid = exporter.pid();
   exporter.end(SIGKILL);
   ASSERT_TRUE(broker->wait_for_end(pid, 10000));
-  // The exporter's context is gone.
+  // One that shares memory itself looks. The exporter's context is gone.
+  must(partners[2].ask(PartnerOp::kPoolExport, must(partners[2].ask(PartnerOp::kPoolCreate))));
   must(partners[2].ask(PartnerOp::kAlloc, kContext));
   EXPECT_EQ(partners[2].ask(PartnerOp::kAlloc, kMiB).result, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_LE(device_peak(), kChainQuota);
