@@ -60,6 +60,7 @@ void Engine::join_default(const Asker& asker, const protocol::Register& message,
     pending.followers.push_back(std::move(knock));
     return;
   }
+  account_ask(asker.peer.uid);
   const auto known = who == nullptr ? who_known(asker.peer) : *who;
   if (!known) {
     who_ask(asker, message);

@@ -1,7 +1,8 @@
 // Who asks: the groups that the account databases give a user, and the cgroup of a process, for the
 // profiles that go by them. A directory service may take seconds to answer and a look into /proc
-// may wait for a lock, so both are asked beside the loop (slow_work.h). The request waits here
-// meanwhile, for a bounded time; a user who was looked up once does not wait.
+// may wait for a lock, so both are asked beside the loop (slow_work.h). A request that a profile
+// could decide by them waits here meanwhile, for a bounded time. Nobody waits for a name: until it
+// is known the number stands for it.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -21,9 +22,10 @@ constexpr std::int64_t kWhoSecond_ns = 1'000'000'000;
 /// Who the peer is for the profiles, if nothing has to be looked up for it.
 std::optional<Who> Engine::who_known(const Peer& peer) const {
   const Account* account = accounts_.find(peer.uid);
-  if (account == nullptr || profiles_.by_cgroup()) return std::nullopt;
+  if (profiles_.by_cgroup() || (account == nullptr && profiles_.by_group())) return std::nullopt;
   Who who{peer.uid, peer.groups, {}};
-  who.groups.insert(who.groups.end(), account->groups.begin(), account->groups.end());
+  if (account != nullptr)
+    who.groups.insert(who.groups.end(), account->groups.begin(), account->groups.end());
   return who;
 }
 
@@ -81,7 +83,9 @@ void Engine::who_look(ConnectionId connection, bool late) {
   if (found == questions_.end()) return;
   const Account* account = accounts_.find(found->second.asker.peer.uid);
   const bool by_cgroup = profiles_.by_cgroup();
-  if (!late && (account == nullptr || (by_cgroup && !found->second.cgroup))) return;
+  const bool told = (account != nullptr || !profiles_.by_group()) &&
+                    (!by_cgroup || found->second.cgroup.has_value());
+  if (!told && !late) return;
   const Question question = std::move(found->second);
   questions_.erase(found);
   const Peer& peer = question.asker.peer;
@@ -120,6 +124,7 @@ void Engine::who_over() {
 }
 
 void Engine::admit(const Asker& asker, const protocol::Admit& message) {
+  account_ask(asker.peer.uid);
   if (const auto who = who_known(asker.peer))
     admit_as(asker, message, *who);
   else

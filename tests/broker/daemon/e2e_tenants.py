@@ -17,6 +17,8 @@ class Admission(BrokerTest):
         self.assertEqual(granted.kind, ADMITTED)
         self.assertEqual((granted.memory_max, granted.memory_min, granted.sm_percent, granted.tenant_class),
                          (512 * MIB, 128 * MIB, 40, INFERENCE))
+        if os.getuid() == 0:
+            wait_until("its user's name is known", lambda: server.tenants()[0]["user"] == "root")
         [tenant] = server.tenants()
         self.assertEqual((tenant["name"], tenant["class"], tenant["state"], tenant["user"]),
                          ("serve", "inference", "running", "root" if os.getuid() == 0 else tenant["user"]))

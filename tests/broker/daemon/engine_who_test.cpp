@@ -82,6 +82,7 @@ class EngineWho : public testing::Test {
 };
 
 TEST_F(EngineWho, ARequestWaitsForItsUserAndOthersDoNot) {
+  by_group();
   Engine engine(loop, log, outbox, slow, setup);
   const Peer known = peer_of(0);
   const Peer unknown = peer_of(4000);
@@ -100,6 +101,7 @@ TEST_F(EngineWho, ARequestWaitsForItsUserAndOthersDoNot) {
 }
 
 TEST_F(EngineWho, OneLookAnswersAllOfItsUser) {
+  by_group();
   Engine engine(loop, log, outbox, slow, setup);
   const Peer peer = peer_of(4000);
   for (ConnectionId connection = 1; connection <= 10; ++connection)
@@ -129,6 +131,7 @@ TEST_F(EngineWho, ADirectoryThatNeverAnswersIsNotWaitedForForEver) {
 }
 
 TEST_F(EngineWho, AnAskerThatLeavesIsForgotten) {
+  by_group();
   Engine engine(loop, log, outbox, slow, setup);
   const Peer peer = peer_of(4000);
   engine.admit({1, peer, 1}, admission);
