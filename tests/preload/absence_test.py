@@ -74,12 +74,12 @@ def expect_full(gpu, count, quota=QUOTA):
 
 
 def case_dead(gpu):
-    """Nobody has the socket's name."""
+    """There is no socket of that name."""
     expect_full(gpu, 3)
 
 
 def case_refusing(gpu):
-    """The socket's file is there, and nobody listens."""
+    """The socket's file is there, and no broker listens."""
     deaf = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     deaf.bind(gpu.socket)
     expect_full(gpu, 3)
