@@ -33,8 +33,8 @@ def counts_of(text):
     return {row[0]: int(row[1]) for row in re.findall(r"^\| (\w+) \| [^|]* \| (\d+) \|", found[1], re.M)} if found else {}
 
 
-def write(cases, path):
-    results = json.loads(pathlib.Path(path).read_text())["results"] if path else []
+def write(cases, paths):
+    results = [result for path in paths for result in json.loads(pathlib.Path(path).read_text())["results"]]
     known = {case.full_name for case in cases}
     text = DOCUMENT.read_text()
     new = section(cases, [result for result in results if result["case"] in known])
