@@ -73,7 +73,7 @@ def test_groups(text):
 
 
 def promtool(folder):
-    return subprocess.run(["promtool", "test", "rules", "alerts_test.yml"], cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["promtool", "test", "rules", "alerts_test.yml"], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def mutants(block):
