@@ -273,9 +273,7 @@ bool GraphMemoryScope::ask_on(int device, uint64_t bytes) {
     if (!charge_room(device, asked.growth)) return false;
     asked.room = room_on(device);
   }
-  const auto gpu = static_cast<uint32_t>(device_gpu(device));
-  const uint64_t quota = process.memory_max(static_cast<int>(gpu));
-  near_ |= quota != 0 && process.ledger.total(gpu) + bytes + kSurplusMax > quota;
+  near_ |= !charge_has_room(device, bytes + kSurplusMax);
   const LockScope scope(lock);
   asked_[device] = asked;
   ways[device].needed += asked.needed;

@@ -99,9 +99,9 @@ std::optional<Listening> listen_open(const config::ListenAddress& listen, std::s
       continue;
     }
     *error = std::strerror(errno);
-    // A name may stand for an address of IPv6 on a machine that has no IPv6.
-    const bool v6_missing = address.bytes.ss_family == AF_INET6 && !out.sockets.empty();
-    if (!v6_missing) {
+    // A name such as localhost may stand for an address of a family that this machine has not. Any
+    // other error ends the start: another program could answer there in this one's place.
+    if (errno != EAFNOSUPPORT && errno != EADDRNOTAVAIL) {
       out.sockets.clear();
       break;
     }

@@ -1,4 +1,4 @@
-// A small web server over libmicrohttpd: a fixed set of pages, each made anew for every request. It
+// A small web server over libmicrohttpd: a fixed set of pages, each kept for a moment. It
 // bounds what clients can make it do: how many connections are open, how much a request may hold,
 // how long a client may take. It must not know what is on the pages.
 #pragma once
