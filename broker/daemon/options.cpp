@@ -42,12 +42,11 @@ constexpr char kHelp[] =
     "Signals: SIGHUP reads the configuration again (a file with a mistake changes nothing); new "
     "limits "
     "of classes and profiles\n"
-    "hold for running jobs, too. SIGTERM ends. Programs that run go on; without a broker for 2 s "
-    "their launches wait for\n"
-    "nobody, and only their memory limit holds. A broker that is started anew with the same "
-    "--state "
-    "takes them in again,\n"
-    "also after a crash; without one it does not know them.\n";
+    "hold for running jobs, too. SIGTERM ends. Programs that run go on and keep their memory quota "
+    "and their share of GPU\n"
+    "time by themselves. A broker that is started anew with the same --state takes them in again, "
+    "also after a crash;\n"
+    "without one it does not know them.\n";
 
 bool fail(const char* what, const char* value, const char* fix) {
   std::fprintf(stderr, "sluice: %s '%s'; %s\n", what, value, fix);

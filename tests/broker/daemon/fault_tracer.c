@@ -3,15 +3,13 @@
  *   fault_tracer CONTROL MARK PROGRAM [ARGUMENT ...]
  *
  * CONTROL is a file of six 64-bit words that the test has mapped as well:
- *   0  arm: 0 = nothing fails; k = the k-th call counted from now on fails, once (k is then set to 0)
- *   1  calls counted since it was last armed
- *   2  number of the call that failed, plus 1; 0 = none has yet
- *   3  the program's process
- *   4  calls that are counted at all: 0 until the program opens a path that ends in MARK
- *   5  1 = instead of the call's failing the program is killed there, whatever call it is
- * The calls of the program's main thread are counted, not those of its children. A call that fails is
- * not made, apart from close, which the kernel always carries out. Each fails with an error that its
- * manual names for want of something: descriptors, memory, space.
+ *   0  arm: 0 = nothing fails; k = the k-th call counted from now on fails, once (k is then set to
+ * 0) 1  calls counted since it was last armed 2  number of the call that failed, plus 1; 0 = none
+ * has yet 3  the program's process 4  calls that are counted at all: 0 until the program opens a
+ * path that ends in MARK 5  1 = instead of the call's failing the program is killed there, whatever
+ * call it is The calls of the program's threads are counted, not those of its children. A call that
+ * fails is not made, apart from close, which the kernel always carries out. Each fails with an
+ * error that its manual names for want of something: descriptors, memory, space.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,7 +35,7 @@ int main(void) {
 #else
 
 static pid_t child;
-static volatile uint64_t *control;
+static volatile uint64_t* control;
 
 static void pass_on(int signal) { kill(child, signal); }
 
@@ -104,11 +102,11 @@ static int error_of(long number) {
   }
 }
 
-static int marked(const struct user_regs_struct *regs, const char *mark) {
+static int marked(pid_t thread, const struct user_regs_struct* regs, const char* mark) {
   if (regs->orig_rax != SYS_openat) return 0;
   char path[256] = {0};
   for (size_t have = 0; have + 8 < sizeof path; have += 8) {
-    const long word = ptrace(PTRACE_PEEKDATA, child, (void *)(regs->rsi + have), NULL);
+    const long word = ptrace(PTRACE_PEEKDATA, thread, (void*)(regs->rsi + have), NULL);
     memcpy(path + have, &word, sizeof word);
     if (memchr(&word, 0, sizeof word) != NULL) break;
   }
@@ -117,9 +115,9 @@ static int marked(const struct user_regs_struct *regs, const char *mark) {
 }
 
 /* At the entry of a call. The error with which it is to fail, or 0. */
-static int enter(struct user_regs_struct *regs, const char *mark) {
+static int enter(pid_t thread, struct user_regs_struct* regs, const char* mark) {
   if (control[4] == 0) {
-    if (!marked(regs, mark)) return 0;
+    if (!marked(thread, regs, mark)) return 0;
     control[4] = 1;
   }
   const int kills = control[5] != 0;
@@ -135,38 +133,67 @@ static int enter(struct user_regs_struct *regs, const char *mark) {
   }
   if (regs->orig_rax == SYS_close) return error;
   regs->orig_rax = (unsigned long long)-1;
-  ptrace(PTRACE_SETREGS, child, NULL, regs);
+  ptrace(PTRACE_SETREGS, thread, NULL, regs);
   return error;
 }
 
-static int trace(const char *mark) {
-  int inside = 0, error = 0, status, pass = 0;
+/* A thread that is traced, and the call that it is in. */
+struct Thread {
+  pid_t id; /* 0 = none */
+  int inside, error;
+};
+
+static struct Thread* thread_of(pid_t id) {
+  static struct Thread threads[64]; /* the broker has a few */
+  struct Thread* unused = NULL;
+  for (size_t i = 0; i < sizeof threads / sizeof *threads; ++i) {
+    if (threads[i].id == id) return &threads[i];
+    if (threads[i].id == 0) unused = &threads[i];
+  }
+  if (unused == NULL) exit(70);
+  *unused = (struct Thread){id, 0, 0};
+  return unused;
+}
+
+/* At the entry or the exit of a call. */
+static void call_stop(struct Thread* thread, const char* mark) {
+  struct user_regs_struct regs;
+  if (ptrace(PTRACE_GETREGS, thread->id, NULL, &regs) < 0) return;
+  if (!thread->inside) {
+    thread->error = enter(thread->id, &regs, mark);
+  } else if (thread->error != 0) {
+    regs.rax = (unsigned long long)-thread->error;
+    ptrace(PTRACE_SETREGS, thread->id, NULL, &regs);
+    thread->error = 0;
+  }
+  thread->inside = !thread->inside;
+}
+
+static int trace(const char* mark) {
+  if (ptrace(PTRACE_SYSCALL, child, NULL, NULL) < 0) return 70;
   for (;;) {
-    if (ptrace(PTRACE_SYSCALL, child, NULL, (void *)(long)pass) < 0 && errno != ESRCH) return 70;
-    while (waitpid(child, &status, 0) < 0)
-      if (errno != EINTR) return 70;
-    if (WIFEXITED(status)) return WEXITSTATUS(status);
-    if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
-    pass = WSTOPSIG(status);
-    if (pass != (SIGTRAP | 0x80)) {
-      if (pass == SIGTRAP || pass == SIGSTOP) pass = 0;
+    int status;
+    const pid_t id = waitpid(-1, &status, __WALL);
+    if (id < 0 && errno == EINTR) continue;
+    if (id < 0) return 70;
+    struct Thread* thread = thread_of(id);
+    if (WIFEXITED(status) || WIFSIGNALED(status)) {
+      if (id == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      thread->id = 0;
       continue;
     }
-    pass = 0;
-    struct user_regs_struct regs;
-    if (ptrace(PTRACE_GETREGS, child, NULL, &regs) < 0) continue;
-    if (!inside) {
-      error = enter(&regs, mark);
-    } else if (error != 0) {
-      regs.rax = (unsigned long long)-error;
-      ptrace(PTRACE_SETREGS, child, NULL, &regs);
-      error = 0;
+    int pass = WSTOPSIG(status);
+    if (pass == (SIGTRAP | 0x80)) {
+      call_stop(thread, mark);
+      pass = 0;
+    } else if (pass == SIGTRAP || pass == SIGSTOP) {
+      pass = 0; /* an exec, a new thread */
     }
-    inside = !inside;
+    if (ptrace(PTRACE_SYSCALL, id, NULL, (void*)(long)pass) < 0 && errno != ESRCH) return 70;
   }
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   if (argc < 4) return 64;
   const int fd = open(argv[1], O_RDWR | O_CLOEXEC);
   if (fd < 0) return 66;
@@ -187,7 +214,8 @@ int main(int argc, char **argv) {
   int status;
   if (waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status)) return 70;
   ptrace(PTRACE_SETOPTIONS, child, NULL,
-         (void *)(long)(PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL | PTRACE_O_TRACEEXEC));
+         (void*)(long)(PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL | PTRACE_O_TRACEEXEC |
+                       PTRACE_O_TRACECLONE));
   return trace(argv[2]);
 }
 #endif
