@@ -124,6 +124,7 @@ bool Journal::open(std::string* error) {
   contents_take(bytes);
   const int rc = rewrite(true);
   if (rc < 0) fault_say("write", -rc);
+  // A file of an earlier version stays as it is until tend() writes the whole state.
   if (rc < 0 && size_ > 0) append_at(size_);
   return true;
 }
@@ -190,7 +191,7 @@ void Journal::contents_take(const std::string& bytes) {
                  {{"lost", lost_}, {"records", reading.records}, {"bytes", bytes.size()}});
   }
   state_ = std::move(reading.state);
-  size_ = static_cast<off_t>(reading.good_bytes);
+  size_ = reading.earlier ? 0 : static_cast<off_t>(reading.good_bytes);
   records_ = reading.records;
 }
 
