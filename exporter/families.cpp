@@ -36,7 +36,8 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
     {"sluice_broker_journal_lost_records", kGauge, "",
      "Records of the journal before this broker that it could not read when it started."},
     {"sluice_broker_slow_turns_total", kCounter, "",
-     "Turns of the broker's loop that took longer than 100 ms; everybody waits meanwhile."},
+     "Turns of the broker's loop that took longer than 100 ms; programs that start or wait for a "
+     "turn wait meanwhile."},
 
     {"sluice_gpu_info", kGauge, "gpu, name, software",
      "Always 1; names the GPU and says whether it is a software GPU."},

@@ -49,11 +49,12 @@ std::uint32_t descriptors_shared(std::uint64_t usable) {
 }
 
 // Without the boot's name nobody could tell a living process from one of an earlier boot.
-std::unique_ptr<Journal> journal_make(JournalFiles& files, Log& log, const std::string& directory,
-                                      SlowWork& slow) {
+std::unique_ptr<Journal> journal_make(Log& log, const std::string& directory, SlowWork& slow) {
   if (directory.empty()) return nullptr;
   const std::string boot_id = boot_id_read();
-  if (!boot_id.empty()) return std::make_unique<Journal>(files, log, directory, boot_id, &slow);
+  if (!boot_id.empty())
+    return std::make_unique<Journal>(std::make_shared<JournalFiles>(), log, directory, boot_id,
+                                     &slow);
   log.message(
       Level::kError, "no_journal",
       "the kernel does not tell which boot this is (/proc/sys/kernel/random/boot_id), so no "
@@ -67,7 +68,7 @@ std::unique_ptr<Journal> journal_make(JournalFiles& files, Log& log, const std::
 Daemon::Daemon(Log& log, DaemonSetup setup)
     : log_(log),
       setup_(std::move(setup)),
-      journal_(journal_make(files_, log_, setup_.state_directory, slow_)),
+      journal_(journal_make(log_, setup_.state_directory, slow_)),
       descriptors_(descriptors_take()),
       connections_(loop_, log_, limits_divide(descriptors_)),
       engine_(loop_, log_, connections_, slow_, {setup_.gpus, setup_.config, journal_.get()}),

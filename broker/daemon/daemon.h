@@ -45,7 +45,6 @@ class Daemon {
   DaemonSetup setup_;
   Loop loop_;
   SlowThreads slow_{loop_};
-  JournalFiles files_;
   std::unique_ptr<Journal> journal_;
   std::uint64_t descriptors_;  // for clients
   Connections connections_;

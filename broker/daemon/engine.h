@@ -270,7 +270,7 @@ class Engine {
   void who_look(ConnectionId connection, bool late);
   void who_over();
   void account_ask(uid_t uid);
-  void account_told(uid_t uid, const Account& account);
+  void account_told(uid_t uid, const std::optional<Account>& account);
   void admit_as(const Asker& asker, const protocol::Admit& message, const Who& who);
   void join_as(const Asker& asker, const protocol::Register& message, const Who* who);
   std::optional<std::string> profile_fault(const Profile& profile, uid_t uid,

@@ -87,6 +87,7 @@ bool Engine::knock_make(const Asker& asker, const std::string& command, Knock* o
   out->peer.pid = asker.peer.pid;
   out->peer.uid = asker.peer.uid;
   out->peer.groups = asker.peer.groups;
+  out->peer.groups_known = asker.peer.groups_known;
   out->peer.program = asker.peer.program;
   out->peer.pidfd = devices::Fd(fcntl(asker.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
   out->command = command;

@@ -22,7 +22,8 @@ constexpr std::int64_t kWhoSecond_ns = 1'000'000'000;
 /// Who the peer is for the profiles, if nothing has to be looked up for it.
 std::optional<Who> Engine::who_known(const Peer& peer) const {
   const Account* account = accounts_.find(peer.uid);
-  if (profiles_.by_cgroup() || (account == nullptr && profiles_.by_group())) return std::nullopt;
+  if (profiles_.by_cgroup()) return std::nullopt;
+  if (profiles_.by_group() && (account == nullptr || !peer.groups_known)) return std::nullopt;
   Who who{peer.uid, peer.groups, {}};
   if (account != nullptr)
     who.groups.insert(who.groups.end(), account->groups.begin(), account->groups.end());
@@ -66,9 +67,12 @@ void Engine::account_ask(uid_t uid) {
   });
 }
 
-void Engine::account_told(uid_t uid, const Account& account) {
+/// An account that could not be read is asked for again by the next request of its user; those that
+/// wait now may still be refused by their deadline.
+void Engine::account_told(uid_t uid, const std::optional<Account>& account) {
   accounts_asked_.erase(uid);
-  accounts_.keep(uid, account);
+  if (!account) return;
+  accounts_.keep(uid, *account);
   std::vector<ConnectionId> waiting;
   for (const auto& [connection, question] : questions_)
     if (question.asker.peer.uid == uid) waiting.push_back(connection);
@@ -85,11 +89,19 @@ void Engine::who_look(ConnectionId connection, bool late) {
   const bool by_cgroup = profiles_.by_cgroup();
   const bool told = (account != nullptr || !profiles_.by_group()) &&
                     (!by_cgroup || found->second.cgroup.has_value());
-  if (!told && !late) return;
+  const bool hidden = profiles_.by_group() && !found->second.asker.peer.groups_known;
+  if (!told && !hidden && !late) return;
   const Question question = std::move(found->second);
   questions_.erase(found);
   const Peer& peer = question.asker.peer;
   const Asker asker{connection, peer, question.asker.request};
+  if (hidden) {
+    refuse(connection, asker.request, RefusalCode::kNoRoom,
+           "process " + std::to_string(peer.pid) + " is in more groups than the broker reads (" +
+               std::to_string(kPeerGroupsMax) +
+               "), and the profiles go by them; start it with fewer (setpriv --groups)");
+    return;
+  }
   if (profiles_.by_group() && account == nullptr) {
     refuse(connection, asker.request, RefusalCode::kNoRoom,
            "the account databases have not told the groups of user " + std::to_string(peer.uid) +

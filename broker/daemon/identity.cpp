@@ -3,9 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
-#include <pwd.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,19 +18,22 @@ namespace {
 
 constexpr int kSoPeerGroups = 59;  // linux 4.13; missing in older C library headers
 constexpr int kSoPeerPidfd = 77;   // linux 6.5; missing in the headers of Debian 12
-constexpr std::size_t kGroupsMax = 1024;
+// An entry of a user is a few hundred bytes; one of a megabyte is a broken database.
+constexpr std::size_t kEntryBytes = 4096;
+constexpr std::size_t kEntryBytesMax = std::size_t{1} << 20;
+constexpr int kGroupsUsual = 1024;
+constexpr int kGroupsOfUserMax = 65536 + 1;  // NGROUPS_MAX of Linux, and the primary one
 constexpr std::size_t kUsersRemembered = 4096;
 
-std::vector<gid_t> peer_groups(int socket, gid_t primary) {
-  gid_t found[kGroupsMax];  // kept by every connection, so no larger than they are
+void peer_groups(int socket, gid_t primary, Peer* out) {
+  gid_t found[kPeerGroupsMax];  // kept by every connection, so no larger than they are
   socklen_t length = sizeof found;
-  if (getsockopt(socket, SOL_SOCKET, kSoPeerGroups, found, &length) < 0) length = 0;
-  const std::size_t count = length / sizeof(gid_t);
-  std::vector<gid_t> groups;
-  groups.reserve(1 + count);
-  groups.push_back(primary);
-  groups.insert(groups.end(), found, found + count);
-  return groups;
+  out->groups_known = getsockopt(socket, SOL_SOCKET, kSoPeerGroups, found, &length) == 0;
+  const std::size_t count = out->groups_known ? length / sizeof(gid_t) : 0;
+  out->groups.clear();
+  out->groups.reserve(1 + count);
+  out->groups.push_back(primary);
+  out->groups.insert(out->groups.end(), found, found + count);
 }
 
 /// Whether this kernel has SO_PEERPIDFD, asked of this process, which lives: what does not know it
@@ -99,7 +100,7 @@ int peer_identify(int socket, Peer* out) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) return -errno;
   out->pid = credentials.pid;
   out->uid = credentials.uid;
-  out->groups = peer_groups(socket, credentials.gid);
+  peer_groups(socket, credentials.gid, out);
   if (const int rc = pidfd_take(socket, credentials, &out->pidfd); rc != 0) return rc;
   // Looked at before the socket: while that stands, the program is the one that connected, because
   // exec closes it.
@@ -112,20 +113,28 @@ int pidfd_kill(int pidfd) {
   return syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) < 0 ? -errno : 0;
 }
 
-Account account_read(uid_t uid) {
+std::optional<Account> account_read(uid_t uid, const AccountCalls& calls) {
   Account account{std::to_string(uid), {}};
-  char buffer[4096];
+  std::vector<char> buffer(kEntryBytes);
   passwd entry{};
   passwd* found = nullptr;
-  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) != 0 || found == nullptr)
-    return account;
+  int error = 0;
+  while ((error = calls.user(uid, &entry, buffer.data(), buffer.size(), &found)) == ERANGE &&
+         buffer.size() < kEntryBytesMax) {
+    buffer.resize(4 * buffer.size());
+  }
+  if (error != 0) return std::nullopt;
+  if (found == nullptr) return account;
   account.name = found->pw_name;
-  account.groups.resize(kGroupsMax);
-  int count = static_cast<int>(account.groups.size());
-  if (getgrouplist(found->pw_name, found->pw_gid, account.groups.data(), &count) < 0)
-    count = static_cast<int>(account.groups.size());  // so many are told
-  account.groups.resize(static_cast<std::size_t>(count));
-  return account;
+  for (int size = kGroupsUsual, count = size;; size = count) {
+    account.groups.resize(static_cast<std::size_t>(size));
+    const int rc = calls.groups(found->pw_name, found->pw_gid, account.groups.data(), &count);
+    if (rc < 0 && (count <= size || count > kGroupsOfUserMax)) return std::nullopt;
+    if (rc < 0) continue;
+    account.groups.resize(static_cast<std::size_t>(count));
+    account.groups.shrink_to_fit();
+    return account;
+  }
 }
 
 void Accounts::keep(uid_t uid, Account account) {

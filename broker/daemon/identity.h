@@ -3,10 +3,13 @@
 // pid is for people and for /proc.
 #pragma once
 
+#include <grp.h>
+#include <pwd.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,10 +19,15 @@
 
 namespace sluice::daemon {
 
+/// Groups of a process that are read. Each connection keeps them, and a user namespace can give a
+/// process 65,536.
+inline constexpr std::size_t kPeerGroupsMax = 1024;
+
 struct Peer {
   pid_t pid = 0;
   uid_t uid = 0;
   std::vector<gid_t> groups;  // primary first
+  bool groups_known = true;   // false: it has groups that are not in `groups`
   /// The program that connected (devices/process.h): kProgramGone where it has closed its socket
   /// already, as exec does; 0 = not known.
   std::uint64_t program = 0;
@@ -50,8 +58,15 @@ struct Account {
   std::string name;           // its number where it has none
   std::vector<gid_t> groups;  // empty where there is no account
 };
-/// Asks the account databases. A directory service may take seconds to answer: not for the loop.
-Account account_read(uid_t uid);
+/// The C library's questions to the account databases; tests put others in their place.
+struct AccountCalls {
+  int (*user)(uid_t, passwd*, char*, std::size_t, passwd**) = getpwuid_r;
+  int (*groups)(const char*, gid_t, gid_t*, int*) = getgrouplist;
+};
+/// Asks the account databases. Returns nothing if they cannot tell (an error, or more groups than
+/// Linux knows); a user without an account has an Account without groups. A directory service may
+/// take seconds to answer: not for the loop.
+std::optional<Account> account_read(uid_t uid, const AccountCalls& calls = {});
 
 /// The accounts that were read so far. Never asks anything itself.
 class Accounts {

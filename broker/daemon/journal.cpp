@@ -45,9 +45,9 @@ std::string boot_id_read() {
   return id.substr(0, 36);
 }
 
-Journal::Journal(JournalFiles& files, Log& log, std::string directory, std::string boot_id,
-                 SlowWork* slow)
-    : files_(files),
+Journal::Journal(std::shared_ptr<JournalFiles> files, Log& log, std::string directory,
+                 std::string boot_id, SlowWork* slow)
+    : files_(std::move(files)),
       log_(log),
       directory_(std::move(directory)),
       boot_id_(std::move(boot_id)),
@@ -55,8 +55,8 @@ Journal::Journal(JournalFiles& files, Log& log, std::string directory, std::stri
       slow_(slow) {}
 
 Journal::~Journal() {
-  if (fd_ >= 0) files_.close(fd_);
-  if (lock_fd_ >= 0) files_.close(lock_fd_);
+  if (fd_ >= 0) files_->close(fd_);
+  if (lock_fd_ >= 0) files_->close(lock_fd_);
 }
 
 void Journal::fault_say(const char* what, int error) {
@@ -78,27 +78,27 @@ void Journal::fault_say(const char* what, int error) {
 // where nothing can be written.
 bool Journal::directory_take(std::string* error) {
   if (lock_fd_ >= 0) return true;
-  const int made = files_.make_directory(directory_.c_str(), kDirectoryMode);
+  const int made = files_->make_directory(directory_.c_str(), kDirectoryMode);
   uid_t owner = 0;
   mode_t mode = 0;
-  int rc = files_.look_at_directory(directory_.c_str(), &owner, &mode);
+  int rc = files_->look_at_directory(directory_.c_str(), &owner, &mode);
   if (rc == -ENOENT && made < 0) rc = made;
   if (rc == 0 && ((owner != 0 && owner != geteuid()) || (mode & 0077) != 0)) rc = -EPERM;
   if (rc < 0) {
     fault_say("use", -rc);
     return false;
   }
-  const int lock = files_.open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
+  const int lock = files_->open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
   if (lock < 0) {
     fault_say("lock", -lock);
     return false;
   }
-  rc = files_.lock(lock);
+  rc = files_->lock(lock);
   if (rc == 0) {
     lock_fd_ = lock;
     return true;
   }
-  files_.close(lock);
+  files_->close(lock);
   if (rc == -EWOULDBLOCK)
     *error = "another broker keeps its journal in " + directory_ +
              "; stop it first, or choose another directory with --state";
@@ -124,15 +124,16 @@ bool Journal::open(std::string* error) {
   contents_take(bytes);
   const int rc = rewrite(true);
   if (rc < 0) fault_say("write", -rc);
+  // A file of an earlier version stays as it is until tend() writes the whole state.
   if (rc < 0 && size_ > 0) append_at(size_);
   return true;
 }
 
 /// What is there and was not read: true with `error`. Jobs of the broker before may run.
 bool Journal::refuse_if_there(std::string* error) {
-  const int fd = files_.open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW, 0);
+  const int fd = files_->open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW, 0);
   if (fd == -ENOENT || fd == -ENOTDIR) return false;
-  if (fd >= 0) files_.close(fd);
+  if (fd >= 0) files_->close(fd);
   *error = "there is a journal in " + directory_ + " that cannot be used (" +
            trouble_text(trouble_) +
            "), and the memory of the jobs in it would be promised again; put that right, or move " +
@@ -141,7 +142,7 @@ bool Journal::refuse_if_there(std::string* error) {
 }
 
 bool Journal::bytes_read(std::string* out) {
-  const int fd = files_.open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW, 0);
+  const int fd = files_->open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW, 0);
   if (fd == -ENOENT) return true;
   if (fd < 0) {
     fault_say("read", -fd);
@@ -150,11 +151,11 @@ bool Journal::bytes_read(std::string* out) {
   char buffer[16384];
   ssize_t got = 0;
   do {
-    got = files_.read(fd, buffer, sizeof buffer);
+    got = files_->read(fd, buffer, sizeof buffer);
     if (got > 0) out->append(buffer, static_cast<std::size_t>(got));
     if (out->size() > kJournalBytesMax) got = -EFBIG;
   } while (got > 0 || got == -EINTR);
-  files_.close(fd);
+  files_->close(fd);
   if (got == 0) return true;
   fault_say("read", static_cast<int>(-got));
   out->clear();
@@ -190,22 +191,22 @@ void Journal::contents_take(const std::string& bytes) {
                  {{"lost", lost_}, {"records", reading.records}, {"bytes", bytes.size()}});
   }
   state_ = std::move(reading.state);
-  size_ = static_cast<off_t>(reading.good_bytes);
+  size_ = reading.earlier ? 0 : static_cast<off_t>(reading.good_bytes);
   records_ = reading.records;
 }
 
 void Journal::aside_set() {
-  const int rc = files_.rename(path(kFile).c_str(), path(kAsideFile).c_str());
+  const int rc = files_->rename(path(kFile).c_str(), path(kAsideFile).c_str());
   if (rc < 0 && rc != -ENOENT) fault_say("set aside", -rc);
 }
 
 /// Goes on behind the first `size` bytes of the file that is there.
 bool Journal::append_at(off_t size) {
-  const int fd = files_.open(path(kFile).c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW, 0);
-  const int rc = fd < 0 ? fd : files_.truncate(fd, size);
+  const int fd = files_->open(path(kFile).c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW, 0);
+  const int rc = fd < 0 ? fd : files_->truncate(fd, size);
   if (rc < 0) {
     fault_say("write", -rc);
-    if (fd >= 0) files_.close(fd);
+    if (fd >= 0) files_->close(fd);
     return false;
   }
   fd_ = fd;
@@ -214,7 +215,7 @@ bool Journal::append_at(off_t size) {
 
 int Journal::write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t wrote = files_.write(fd, bytes.data(), bytes.size());
+    const ssize_t wrote = files_->write(fd, bytes.data(), bytes.size());
     if (wrote == -EINTR) continue;
     if (wrote <= 0) return wrote == 0 ? -EIO : static_cast<int>(wrote);
     bytes.remove_prefix(static_cast<std::size_t>(wrote));
@@ -229,15 +230,15 @@ int Journal::rewrite(bool synced) {
   const std::string fresh = path(kNewFile);
   const std::string image = writer_.image(state_);
   const int fd =
-      files_.open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, kFileMode);
+      files_->open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, kFileMode);
   int rc = fd < 0 ? fd : write_all(fd, image);
-  if (rc == 0 && synced) rc = files_.sync(fd);
-  if (rc == 0) rc = files_.rename(fresh.c_str(), path(kFile).c_str());
+  if (rc == 0 && synced) rc = files_->sync(fd);
+  if (rc == 0) rc = files_->rename(fresh.c_str(), path(kFile).c_str());
   if (rc < 0) {
-    if (fd >= 0) files_.close(fd);
+    if (fd >= 0) files_->close(fd);
     return rc;
   }
-  if (fd_ >= 0) files_.close(fd_);
+  if (fd_ >= 0) files_->close(fd_);
   fd_ = fd;
   size_ = static_cast<off_t>(image.size());
   records_ = state_.record_count();
@@ -258,8 +259,8 @@ void Journal::append(const std::string& record) {
     return;
   }
   fault_say("write", -rc);
-  files_.truncate(fd_, size_);
-  files_.close(fd_);
+  files_->truncate(fd_, size_);
+  files_->close(fd_);
   fd_ = -1;  // only the whole state is right now; tend() writes it
 }
 
@@ -289,18 +290,18 @@ void Journal::tend(std::int64_t now_ns) {
     sync_later();
 }
 
-/// A disk that takes nothing any more says so when what was written is synced, which can take it
-/// long.
+/// Syncs beside the loop, where a full or dying disk may answer late. The work may outlive the
+/// journal: only its handler, which runs in the loop, uses the journal.
 void Journal::sync_later() {
   if (slow_ == nullptr) return;
   const auto copy = std::make_shared<devices::Fd>(fcntl(fd_, F_DUPFD_CLOEXEC, 0));
   if (!*copy) return;
-  slow_->run([this, copy]() -> Loop::Handler {
-    const int rc = files_.sync(copy->get());
+  slow_->run([this, files = files_, copy]() -> Loop::Handler {
+    const int rc = files->sync(copy->get());
     if (rc == 0) return nullptr;
     return [this, rc] {
       fault_say("write", -rc);
-      if (fd_ >= 0) files_.close(fd_);
+      if (fd_ >= 0) files_->close(fd_);
       fd_ = -1;
     };
   });

@@ -16,6 +16,7 @@
 // Not known here: sockets, pages, the core. Thread safety: none; one caller.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "broker/daemon/journal_files.h"
@@ -27,8 +28,9 @@ namespace sluice::daemon {
 
 class Journal {
  public:
-  /// `slow` may be null: then no later write is synced. It must not outlive this.
-  Journal(JournalFiles& files, Log& log, std::string directory, std::string boot_id,
+  /// `slow` may be null: then no later write is synced. A sync that hangs there keeps `files` alive
+  /// and touches nothing else of this.
+  Journal(std::shared_ptr<JournalFiles> files, Log& log, std::string directory, std::string boot_id,
           SlowWork* slow = nullptr);
   ~Journal();
   Journal(const Journal&) = delete;
@@ -75,17 +77,17 @@ class Journal {
   void fault_say(const char* what, int error);
   std::string path(const char* name) const { return directory_ + "/" + name; }
 
-  JournalFiles& files_;
+  std::shared_ptr<JournalFiles> files_;
   Log& log_;
   std::string directory_;
   std::string boot_id_;
   JournalWriter writer_;
   SlowWork* slow_;
   JournalState state_;
-  int lock_fd_ = -1;                 // of the directory, which is locked
-  int fd_ = -1;                      // -1: nothing can be appended now
-  off_t size_ = 0;                   // of whole records in the file behind fd_
-  std::size_t records_ = 0;          // in that file
+  int lock_fd_ = -1;         // of the directory, which is locked
+  int fd_ = -1;              // -1: nothing can be appended now
+  off_t size_ = 0;           // of whole records in the file behind fd_; 0 = none can be appended
+  std::size_t records_ = 0;  // in that file
   std::size_t compaction_look_ = 0;  // so many records before the dead are counted again
   bool seen_ = false;                // what the directory had at first was looked at
   int tries_left_ = 0;               // of opening: nothing is said before the last

@@ -504,6 +504,7 @@ JournalReading journal_read(std::string_view bytes, std::string_view boot_id) {
       reading.outcome = JournalOutcome::kOtherBoot;
       return reading;
     }
+    reading.earlier = true;
     reading.state.next_tenant = begin->next_tenant;
     reading.good_bytes = first->bytes;
     plain_read(bytes, &reading);

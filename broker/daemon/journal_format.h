@@ -124,6 +124,7 @@ struct JournalReading {
   JournalOutcome outcome = JournalOutcome::kEmpty;
   JournalState state;
   std::size_t good_bytes = 0;  // the last whole record ends here
+  bool earlier = false;        // of an earlier version: no record of this one can follow there
   std::size_t records = 0;     // that count, without those that begin a journal
   std::size_t lost = 0;        // damaged places, and whole records that say what cannot be
   std::string fault;           // what is wrong with the first of the lost; empty = none is

@@ -132,19 +132,19 @@ void Log::dropped_tell(const Source& source, Allowance* allowance) {
   allowance->dropped = 0;
 }
 
-bool Log::allowed(const Source& source) {
+bool Log::allowed(const Source& source, From from) {
   const std::int64_t now = clock_ns();
   fill(&all_, now, kAllPerSecond, kAllBurst);
   Source known = source;
   if (!sources_.contains(known) && sources_.size() >= kSourcesMax) known.first = kManyUsers;
   Allowance& own = sources_[known];
+  own.shared = from == From::kClients;
   fill(&own, now, kPerSecond, kBurst);
-  if (own.left == 0 || all_.left == 0) {
+  if (!may_take(own)) {
     ++own.dropped;
     return false;
   }
-  --own.left;
-  --all_.left;
+  take(&own);
   dropped_tell(known, &own);
   return true;
 }
@@ -154,9 +154,8 @@ void Log::tend_at(std::int64_t now_ns) {
   for (auto at = sources_.begin(); at != sources_.end();) {
     Allowance& own = at->second;
     fill(&own, now_ns, kPerSecond, kBurst);
-    if (own.dropped != 0 && own.left > 0 && all_.left > 0) {
-      --own.left;
-      --all_.left;
+    if (own.dropped != 0 && may_take(own)) {
+      take(&own);
       dropped_tell(at->first, &own);
     }
     const bool quiet = own.dropped == 0 && own.left == kBurst;
@@ -166,13 +165,13 @@ void Log::tend_at(std::int64_t now_ns) {
 
 void Log::line_of(uid_t uid, Level level, std::string_view event,
                   std::initializer_list<Field> fields) {
-  if (enabled(level) && (level == Level::kDebug || allowed({uid, event})))
+  if (enabled(level) && (level == Level::kDebug || allowed({uid, event}, From::kClients)))
     line(level, event, fields);
 }
 
 void Log::message_of(uid_t uid, Level level, std::string_view event, std::string_view sentence,
                      std::initializer_list<Field> fields) {
-  if (enabled(level) && (level == Level::kDebug || allowed({uid, event})))
+  if (enabled(level) && (level == Level::kDebug || allowed({uid, event}, From::kBroker)))
     message(level, event, sentence, fields);
 }
 

@@ -47,11 +47,15 @@ class Log {
   void message(Level level, std::string_view event, std::string_view sentence,
                std::initializer_list<Field> fields);
 
-  // For everything that a client can cause as often as it likes: each user has an allowance of
-  // lines for each event, and all users together have one. What is beyond it is counted, and the
-  // count is logged (event=lines_left_out) with the next line of that user and event, or by
-  // tend(). Level debug has no limit: it is for a moment's look. `event` must be a literal.
+  // Each user has an allowance of lines for each event. Lines beyond it are counted, and the count
+  // is logged (event=lines_left_out) with the next line of that user and event, or by tend(). Level
+  // debug has no limit: it is for a moment's look. `event` must be a literal, and of one kind only.
+
+  /// Writes a line that a client can cause as often as it likes. All users together have an
+  /// allowance of these lines, too.
   void line_of(uid_t uid, Level level, std::string_view event, std::initializer_list<Field> fields);
+  /// Writes what the broker itself found or did about a job of this user. The allowance of all
+  /// users does not bound it: their clients could empty that before the broker ends a job.
   void message_of(uid_t uid, Level level, std::string_view event, std::string_view sentence,
                   std::initializer_list<Field> fields);
   /// Logs the counts that no later line has told, and forgets who is quiet. To be called now and
@@ -61,7 +65,7 @@ class Log {
   /// Lines of one user and event: at once, and from then on each second.
   static constexpr std::int64_t kBurst = 50;
   static constexpr std::int64_t kPerSecond = 5;
-  /// Lines of all users together.
+  /// Lines of line_of() for all users together.
   static constexpr std::int64_t kAllBurst = 1000;
   static constexpr std::int64_t kAllPerSecond = 100;
 
@@ -75,11 +79,20 @@ class Log {
     std::int64_t filled_ns = 0;  // when `left` was last filled up
     std::int64_t left = 0;
     std::uint64_t dropped = 0;  // not written since the last line that was
+    bool shared = false;        // it also takes from the allowance of all users
   };
   using Source = std::pair<uid_t, std::string_view>;
   static void fill(Allowance* allowance, std::int64_t now_ns, std::int64_t per_second,
                    std::int64_t burst);
-  bool allowed(const Source& source);
+  enum class From : bool { kBroker, kClients };
+  bool may_take(const Allowance& own) const {
+    return own.left > 0 && (!own.shared || all_.left > 0);
+  }
+  void take(Allowance* own) {
+    --own->left;
+    if (own->shared) --all_.left;
+  }
+  bool allowed(const Source& source, From from);
   void dropped_tell(const Source& source, Allowance* allowance);
   void write_line(Level level, std::string text);
   Level level_ = Level::kInfo;

@@ -1,3 +1,5 @@
+// The text of a tenant's limits: written number by number into a buffer of the caller, and parsed
+// strictly. The shim links this file, so it uses libc alone and allocates nothing.
 #include "broker/protocol/tenant_limits.h"
 
 #include <string.h>

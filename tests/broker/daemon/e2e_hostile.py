@@ -1,4 +1,4 @@
-"""What a user can make large, slow or frequent: his memory map and his refused commands. Judged by what the broker reads, as
+"""What a user can make large, slow or frequent: its memory map and its refused commands. Judged by what the broker reads, as
 the kernel counts it, by the processor time of its turns and by its log; never by how long anything takes on this host."""
 
 import ctypes

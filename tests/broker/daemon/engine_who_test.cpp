@@ -130,6 +130,23 @@ TEST_F(EngineWho, ADirectoryThatNeverAnswersIsNotWaitedForForEver) {
   slow.held.clear();  // what is left of it is another engine's
 }
 
+TEST_F(EngineWho, GroupsThatAreNotReadAreNotTakenForNone) {
+  Peer peer = peer_of(0);
+  peer.groups_known = false;
+  {
+    Engine engine(loop, log, outbox, slow, setup);
+    engine.admit({1, peer, 1}, admission);
+    EXPECT_EQ(outbox.last[1], MessageType::kAdmitted) << "no profile goes by groups";
+    slow.let_go();
+  }
+  by_group();
+  Engine engine(loop, log, outbox, slow, setup);
+  engine.admit({2, peer, 1}, admission);
+  EXPECT_EQ(outbox.last[2], MessageType::kRefused);
+  EXPECT_THAT(outbox.text, testing::HasSubstr("more groups than the broker reads (1024)"));
+  slow.held.clear();
+}
+
 TEST_F(EngineWho, AnAskerThatLeavesIsForgotten) {
   by_group();
   Engine engine(loop, log, outbox, slow, setup);

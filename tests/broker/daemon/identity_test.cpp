@@ -400,8 +400,79 @@ TEST(Peer, HasLeftItsProgramWhereItsSocketIsClosed) {
 }
 
 TEST(Account, HasANameOrANumber) {
-  EXPECT_EQ(account_read(0).name, "root");
-  EXPECT_EQ(account_read(3999999999u).name, "3999999999");
+  EXPECT_EQ(account_read(0).value().name, "root");
+  EXPECT_EQ(account_read(3999999999u).value().name, "3999999999");
+}
+
+int user_root(uid_t, passwd* entry, char*, std::size_t, passwd** found) {
+  static char name[] = "root";
+  entry->pw_name = name;
+  *found = entry;
+  return 0;
+}
+int groups_tell(int have, gid_t* groups, int* count) {
+  const int room = std::exchange(*count, have);
+  for (int i = 0; i < std::min(room, have); ++i) groups[i] = static_cast<gid_t>(7 + i);
+  return have <= room ? have : -1;
+}
+
+TEST(Account, ThatCannotBeReadIsNotKnown) {
+  AccountCalls calls;
+  calls.user = [](uid_t, passwd*, char*, std::size_t, passwd** found) {
+    *found = nullptr;
+    return EIO;
+  };
+  EXPECT_FALSE(account_read(7, calls)) << "no groups would be those of another profile";
+  calls.user = [](uid_t, passwd*, char*, std::size_t, passwd** found) {
+    *found = nullptr;
+    return ERANGE;
+  };
+  EXPECT_FALSE(account_read(7, calls)) << "an entry without end";
+}
+
+TEST(Account, OfALongEntryIsRead) {
+  AccountCalls calls;
+  calls.user = [](uid_t uid, passwd* entry, char* text, std::size_t size, passwd** found) {
+    return size < 100'000 ? ERANGE : user_root(uid, entry, text, size, found);
+  };
+  calls.groups = [](const char*, gid_t, gid_t* groups, int* count) {
+    return groups_tell(3, groups, count);
+  };
+  EXPECT_EQ(account_read(7, calls).value().groups, (std::vector<gid_t>{7, 8, 9}));
+}
+
+TEST(Account, OfManyGroupsHasThemAllOrIsNotKnown) {
+  AccountCalls calls;
+  calls.user = user_root;
+  calls.groups = [](const char*, gid_t, gid_t* groups, int* count) {
+    return groups_tell(3000, groups, count);
+  };
+  const std::vector<gid_t> groups = account_read(7, calls).value().groups;
+  ASSERT_EQ(groups.size(), 3000u);
+  EXPECT_EQ(groups.back(), 3006u);
+  calls.groups = [](const char*, gid_t, gid_t* out, int* count) {
+    return groups_tell(1'000'000, out, count);
+  };
+  EXPECT_FALSE(account_read(7, calls));
+  calls.groups = [](const char*, gid_t, gid_t*, int*) { return -1; };
+  EXPECT_FALSE(account_read(7, calls)) << "there is no memory for them";
+}
+
+TEST(Peer, OfMoreGroupsThanAreReadSaysSo) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a process groups";
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::vector<gid_t> groups(kPeerGroupsMax + 1, 7);
+    int pair[2];
+    Peer peer;
+    const bool made = setgroups(groups.size(), groups.data()) == 0 &&
+                      socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0 &&
+                      peer_identify(pair[0], &peer) == 0;
+    _exit(!made ? 2 : peer.groups_known ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(AccountsKnown, NamesStayWhenGroupsAreOutdated) {
@@ -435,9 +506,9 @@ TEST(Cgroup, OfAProcessThatIsGoneIsNotKnown) {
 }
 
 TEST(UserGroups, AreThoseOfTheAccount) {
-  const std::vector<gid_t> groups = account_read(0).groups;
+  const std::vector<gid_t> groups = account_read(0).value().groups;
   EXPECT_EQ(std::ranges::count(groups, gid_t{0}), 1);
-  EXPECT_TRUE(account_read(4'000'000'000U).groups.empty()) << "no account, no groups";
+  EXPECT_TRUE(account_read(4'000'000'000U).value().groups.empty()) << "no account, no groups";
 }
 
 }  // namespace

@@ -197,6 +197,34 @@ TEST_F(JournalTest, OneOfTheVersionsBeforeIsReadAndLaterOnesAreNot) {
   EXPECT_EQ(journal_read(later + image, kBoot).outcome, JournalOutcome::kUnreadable);
 }
 
+/// Records of this version behind an older beginning would be lost to the next broker.
+TEST_F(JournalTest, NothingIsAppendedToAnEarlierVersion) {
+  struct Full : JournalFiles {
+    bool full = true;
+    int rename(const char* from, const char* to) override {
+      return full ? -ENOSPC : JournalFiles::rename(from, to);
+    }
+  } disk;
+  for (const std::uint32_t version : {2U, 3U}) {
+    SCOPED_TRACE(version);
+    const std::string old =
+        plain(journal_writer.begin(2), version) + plain(journal_writer.tenant(tenant(1)));
+    std::filesystem::remove_all(directory);
+    ASSERT_EQ(mkdir(directory.c_str(), 0700), 0);
+    spill(path(), old);
+    disk.full = true;
+    const auto now = journal(disk);
+    EXPECT_TRUE(now->state().tenants.contains(1));
+    now->tenant_put(tenant(2));
+    now->tend(kLater_ns);
+    EXPECT_EQ(slurp(path()), old) << "as the broker before left it";
+    disk.full = false;
+    now->tend(2 * kLater_ns);
+    EXPECT_EQ(on_disk(), now->state()) << "written whole";
+    EXPECT_TRUE(on_disk().tenants.contains(2));
+  }
+}
+
 TEST_F(JournalTest, ImpossibleValuesAreNotBelieved) {
   const std::function<void(JournalTenant&)> mistakes[] = {
       [](JournalTenant& t) { t.id = 0; },

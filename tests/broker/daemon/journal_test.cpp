@@ -97,7 +97,7 @@ TEST_F(JournalTest, AJournalThatCannotBeTrustedOrReadEndsTheStart) {
   journal()->tenant_put(tenant(1));
   const std::string left = slurp(path());
   const auto error_of = [&](JournalFiles& with) {
-    Journal now(with, log, directory, kBoot);
+    Journal now(lent(with), log, directory, kBoot);
     std::string error;
     EXPECT_FALSE(now.open(&error));
     return error;
@@ -160,7 +160,7 @@ TEST_F(JournalTest, TheLockNeedsNoFile) {
 
 TEST_F(JournalTest, TwoBrokersDoNotShareIt) {
   auto first = journal();
-  Journal second(files, log, directory, kBoot);
+  Journal second(lent(files), log, directory, kBoot);
   std::string error;
   EXPECT_FALSE(second.open(&error));
   EXPECT_THAT(error, testing::HasSubstr("another broker keeps its journal in " + directory));
@@ -235,7 +235,7 @@ TEST_F(JournalTest, NobodysAnswerWaitsForACompactionOrADisk) {
       return JournalFiles::rename(from, to);
     }
   } counted;
-  Journal now(counted, log, directory, kBoot);
+  Journal now(lent(counted), log, directory, kBoot);
   std::string error;
   ASSERT_TRUE(now.open(&error)) << error;
   now.tenant_put(tenant(1));
@@ -249,6 +249,46 @@ TEST_F(JournalTest, NobodysAnswerWaitsForACompactionOrADisk) {
   EXPECT_EQ(counted.renames, 1) << "at a heartbeat";
   EXPECT_EQ(counted.syncs, 0) << "the next broker reads what the kernel has";
   EXPECT_EQ(journal_read(slurp(path()), kBoot).records, 1u);
+}
+
+/// A broker that ends while a disk hangs: the sync returns after the journal's end.
+TEST_F(JournalTest, ASyncThatHangsOutlivesTheJournal) {
+  struct Watched : JournalFiles {
+    bool broken = false;
+    std::shared_ptr<int> syncs = std::make_shared<int>(0);
+    std::shared_ptr<bool> ended = std::make_shared<bool>(false);
+    ~Watched() override { *ended = true; }
+    ssize_t write(int fd, const void* bytes, std::size_t size) override {
+      return broken ? -EIO : JournalFiles::write(fd, bytes, size);
+    }
+    int sync(int fd) override {
+      EXPECT_FALSE(*ended) << "its files are in use";
+      ++*syncs;
+      return JournalFiles::sync(fd);
+    }
+  };
+  struct Hanging : SlowWork {
+    std::vector<Work> held;
+    void run(Work work) override { held.push_back(std::move(work)); }
+  } slow;
+  auto watched = std::make_shared<Watched>();
+  const auto syncs = watched->syncs;
+  const auto ended = watched->ended;
+  auto now = std::make_unique<Journal>(watched, log, directory, kBoot, &slow);
+  std::string error;
+  ASSERT_TRUE(now->open(&error)) << error;
+  watched->broken = true;
+  now->tenant_put(tenant(1));
+  watched->broken = false;
+  now->tend(kLater_ns);
+  ASSERT_EQ(slow.held.size(), 1u);
+  now.reset();
+  watched.reset();
+  *syncs = 0;
+  EXPECT_FALSE(slow.held[0]()) << "a sync that succeeds has nothing to say";
+  EXPECT_EQ(*syncs, 1);
+  slow.held.clear();
+  EXPECT_TRUE(*ended) << "nothing is kept for good";
 }
 
 /// What a broker does in its life, in steps; after each the state is one of the moments.
@@ -283,7 +323,7 @@ TEST_F(JournalTest, EveryFailingCallLeavesAWholeJournalOfAnEarlierMoment) {
       std::uint64_t faults = 0;
       JournalState last;
       {
-        Journal now(faulty, log, directory, kBoot);
+        Journal now(lent(faulty), log, directory, kBoot);
         std::string error;
         const bool opened = now.open(&error);
         ASSERT_TRUE(opened || for_good) << error;

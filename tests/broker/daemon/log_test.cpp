@@ -126,6 +126,22 @@ TEST_F(LimitedLogTest, ManyUsersTogetherHaveALimitToo) {
   EXPECT_LE(count("\n") - before, 2 * Log::kAllPerSecond) << "each with its count at most";
 }
 
+TEST_F(LimitedLogTest, ClientsCannotSilenceTheBroker) {
+  for (uid_t uid = 1; uid <= 900; ++uid) flood(uid, 10);
+  ASSERT_EQ(count("event=refused"), Log::kAllBurst) << "the allowance of all users is spent";
+  clocked_.message_of(2000, Level::kError, "job_lost", "its GPU is gone", {{"tenant", 7}});
+  EXPECT_EQ(count("event=job_lost"), 1);
+  for (int i = 0; i < 1000; ++i)
+    clocked_.message_of(2000, Level::kWarning, "runaway", "it does not drain", {{"tenant", 7}});
+  EXPECT_EQ(count("event=runaway"), Log::kBurst) << "each user and event keeps its own limit";
+  clocked_.now_ns += kSecond_ns;
+  flood(3000, 50);
+  flood(3001, 50);
+  const std::int64_t told = count("lines_left_out");
+  clocked_.tend();
+  EXPECT_GE(count("lines_left_out"), told) << "tending takes nothing that is not there";
+}
+
 TEST_F(LimitedLogTest, DebugLeavesNothingOut) {
   clocked_.level_set("debug");
   for (int i = 0; i < 1000; ++i) clocked_.line_of(1, Level::kDebug, "x", {});
