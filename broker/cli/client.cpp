@@ -26,15 +26,13 @@ SocketChoice socket_choose(const std::string& option) {
 }
 
 std::optional<Client> Client::connect(const std::string& path, std::string* error) {
-  const int fd = protocol::wire_connect(path.c_str());
-  if (fd >= 0) {
-    Client client{devices::Fd(fd)};
-    const long owner = protocol::wire_owner(fd);
-    if (protocol::wire_trusted(owner)) return client;
-    *error =
-        "the socket " + path + " belongs to uid " + std::to_string(owner) +
-        ", which is neither root nor you; whoever that is, it is not asked for anything; check "
-        "--socket and SLUICE_SOCKET";
+  long owner = 0;
+  const int fd = protocol::broker_connect(path.c_str(), -1, &owner);
+  if (fd >= 0) return Client{devices::Fd(fd)};
+  if (owner != 0) {
+    char text[protocol::kStrangerTextBytes];
+    protocol::stranger_format(path.c_str(), owner, text);
+    *error = text;
     return std::nullopt;
   }
   *error = "no broker answers at " + path + " (" + std::strerror(-fd) + ")";

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "broker/devices/fd.h"
-#include "broker/protocol/wire.h"
+#include "broker/protocol/question.h"
 
 namespace sluice::cli {
 
@@ -27,13 +27,14 @@ class Client {
   /// Nothing when no broker answers; `error` says what and what to do.
   static std::optional<Client> connect(const std::string& path, std::string* error);
 
+  /// True also if the broker has closed: `receive` then returns its last message, or 0.
   template <class M>
   [[nodiscard]] bool send(const M& message) {
-    return protocol::wire_send(fd_.get(), &message, sizeof message, nullptr, 0, false) == 0;
+    return protocol::question_send(fd_.get(), &message, sizeof message, false) == 0;
   }
-  /// As wire_receive: 1, 0 closed, -EAGAIN time is up (or a signal), other -errno.
+  /// As question_answer: 1, 0 closed, -EAGAIN time is up (or a signal), other -errno.
   int receive(protocol::Envelope* out, int timeout_ms) {
-    return protocol::wire_receive(fd_.get(), out, timeout_ms);
+    return protocol::question_answer(fd_.get(), out, timeout_ms);
   }
   int fd() const { return fd_.get(); }
 

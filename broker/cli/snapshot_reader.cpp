@@ -56,7 +56,10 @@ std::optional<Snapshot> snapshot_fetch(Client& client, std::string* error) {
   protocol::message_init(request, protocol::MessageType::kSnapshotRequest, 1);
   protocol::Envelope envelope;
   if (!client.send(request) || client.receive(&envelope, kAnswer_ms) != 1) {
-    *error = "the broker does not answer; see its log, or restart it";
+    *error =
+        "the broker does not answer; try again, then ask the administrator, who finds the reason "
+        "in "
+        "its log";
     return std::nullopt;
   }
   if (envelope.is<protocol::Refused>(protocol::MessageType::kRefused)) {
