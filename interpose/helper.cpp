@@ -136,8 +136,9 @@ bool contexts_look(int gpu, bool is_last) {
 // Tells the user why the process is about to be ended.
 void end_look(int gpu) {
   const uint32_t delayed_ms = process.entry(gpu).delayed_ms.load();
-  if (delayed_ms == 0 || watches[gpu].end_said) return;
-  watches[gpu].end_said = true;
+  const bool is_new = delayed_ms != 0 && !watches[gpu].end_said;
+  watches[gpu].end_said = delayed_ms != 0;
+  if (!is_new) return;
   Line line;
   line.text("this job is being ended: others have waited ").number(delayed_ms / 1000);
   line.text(" s for the GPU while a kernel of it ran; a kernel cannot be interrupted; launch ");

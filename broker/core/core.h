@@ -404,9 +404,11 @@ enum class RunawayStep : std::uint8_t {
   kSeen,    // it has not drained within drain_timeout_ns: report it
   kWarned,  // it is about to be ended: tell its user why
   kEnded,   // kill its processes
+  kSpared,  // it drained after the warning, or the policy ends none now: it is not ended
 };
-/// A tenant did not drain in time. Each step comes once per overrun; kSeen and kWarned for each GPU
-/// that it occupies, kEnded for the first of them.
+/// A tenant did not drain in time. kSeen and kWarned come for each GPU that it occupies, kEnded and
+/// kSpared for the first of them. kSeen comes once per overrun. One kEnded or kSpared takes back
+/// each warning; if the tenant still delays others after kEnded, the time to the next begins anew.
 struct RunawaySeen {
   TenantId tenant = 0;
   std::uint32_t gpu_index = 0;

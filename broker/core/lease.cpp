@@ -131,6 +131,7 @@ void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   tenant.phase = Phase::kClosed;
   tenant.runaway = false;
   tenant.delays = false;
+  runaway_drained(state, tenant, now, out);
   tenant.delayed_ns = 0;
   tenant.next_let_at = kNever;
   tenant.let_until = kNever;

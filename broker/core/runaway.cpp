@@ -3,8 +3,11 @@
 // A kernel cannot be interrupted, nor can the driver's checkpoint take it off the GPU: ending its
 // process is all that helps. What decides is the time for which others have wanted the GPU since
 // the lease was closed (delayed_ns): at drain_timeout_ns the others go on beside the runaway, at
-// runaway_after_ns it is warned, and kWarningNs later it is ended. A kernel that delays nobody is
-// never ended, however long it runs.
+// runaway_after_ns it is warned, and kWarningNs later it is ended. A tenant that drains after the
+// warning is spared. A kernel that delays no other tenant is never ended, however long it runs.
+//
+// An end may leave the tenant alive: a process of it can register after the kill. So the time
+// begins anew with each end, and the tenant can be warned and ended again.
 //
 // What a tenant overran is its debt (fair.cpp, budget.cpp). A debt outlives its tenant: the next
 // tenants of the user on that GPU begin with what is left of it. It is not handed over but goes on
@@ -78,6 +81,13 @@ void warn(State& state, Tenant& tenant, Nanos now, Actions& out) {
   state.ending.push_back(tenant.id);
 }
 
+/// Takes the warning back: the tenant can be warned again.
+void unwarn(Tenant& tenant, RunawayStep step, Nanos now, Actions& out) {
+  out.emplace_back(RunawaySeen{tenant.id, 0, step, now - tenant.closed_at, tenant.delayed_ns});
+  tenant.end_at = kNever;
+  tenant.delayed_ns = 0;
+}
+
 /// Calls `what` for every tenant that is on a GPU and does not drain, once for each of its GPUs.
 template <class What>
 void undrained_each(const State& state, What what) {
@@ -116,11 +126,15 @@ void runaways_decide(State& state, Nanos now, Actions& out) {
   std::erase_if(state.ending, [&](TenantId id) {
     Tenant* tenant = tenant_find(state, id);
     if (tenant == nullptr) return true;
-    if (now < tenant->end_at) return false;
-    out.emplace_back(
-        RunawaySeen{id, 0, RunawayStep::kEnded, now - tenant->closed_at, tenant->delayed_ns});
+    const bool ends = state.policy.runaway == RunawayPolicy::kEnd;
+    if (ends && now < tenant->end_at) return false;
+    unwarn(*tenant, ends ? RunawayStep::kEnded : RunawayStep::kSpared, now, out);
     return true;
   });
+}
+
+void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  if (std::erase(state.ending, tenant.id) != 0) unwarn(tenant, RunawayStep::kSpared, now, out);
 }
 
 void runaways_judge(State& state) {

@@ -13,6 +13,8 @@ void runaway_time_passed(Tenant& tenant, Nanos now);
 void runaways_decide(State& state, Nanos now, Actions& out);
 /// Notes which tenants delay others from now on. To be called when the leases are decided.
 void runaways_judge(State& state);
+/// Takes back the warning of a tenant that has drained, if there is one.
+void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// When runaways_decide() has something to do next, if nothing happens until then.
 Nanos runaways_at(const State& state);
 /// True if a runaway is on the GPU.

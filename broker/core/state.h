@@ -165,7 +165,7 @@ struct Tenant {
   Nanos delayed_ns = 0;        // runaway.cpp: others have waited for its drain for so long,
   Nanos delayed_at = 0;        // as of this time,
   bool delays = false;         // and do now
-  Nanos end_at = kNever;       // its processes are killed then
+  Nanos end_at = kNever;       // its processes are killed then; set while it is in State::ending
   Nanos next_let_at = kNever;  // closing gang: when to look for members locked out mid-collective
   Nanos let_until = kNever;    // closing gang: end of the window let through
   int lets = 0;                // since it was closed

@@ -234,7 +234,12 @@ void Engine::carry_out(const core::RunawaySeen& action) {
                                  static_cast<std::uint32_t>(delayed / kMillisecond_ns));
     return;
   }
+  // The word that a job is being ended is for those that were warned, not for later processes.
   const bool ends = action.step == core::RunawayStep::kEnded;
+  if (action.step != core::RunawayStep::kSeen)
+    for (std::uint32_t i = 0; i < tenant->pages->gpu_count(); ++i)
+      tenant->pages->delayed_store(i, 0);
+  if (action.step == core::RunawayStep::kSpared) return;
   log_.message_of(tenant->uid, Level::kWarning, "runaway",
                   runaway_text(tenant->name, action).c_str(),
                   {{"tenant", tenant->id},

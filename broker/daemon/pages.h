@@ -91,7 +91,7 @@ class Pages {
   void hold_store(std::uint32_t gpu, std::uint32_t word);
   std::uint32_t hold_load(std::uint32_t gpu) const { return lease_->gpus[gpu].hold.load(); }
   void room_store(std::uint32_t gpu, std::uint32_t word);
-  /// Has the tenant's processes tell their user why they are about to be ended.
+  /// Has the tenant's processes tell their user why they are about to be ended; 0 = they are not.
   void delayed_store(std::uint32_t gpu, std::uint32_t milliseconds);
   std::uint32_t room_load(std::uint32_t gpu) const { return lease_->gpus[gpu].room.load(); }
   /// The entry is for another GPU from now on. Only while every process of the tenant is held.

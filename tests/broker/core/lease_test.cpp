@@ -275,6 +275,71 @@ TEST(Runaway, ThatDelaysNobodyIsNotEnded) {
   EXPECT_EQ(log.count(RunawayStep::kEnded), 1U);
 }
 
+TEST(Runaway, ThatDrainsAfterTheWarningIsSpared) {
+  Policy policy = policy_usual();
+  policy.runaway_after_ns = 400 * kMs;
+  Harness core(policy);
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.want(b);
+  RunawayLog log(core);
+  log.pass(450 * kMs);
+  ASSERT_EQ(log.count(RunawayStep::kWarned), 1U);
+  core.drain(a);
+  EXPECT_EQ(core.one<RunawaySeen>().step, RunawayStep::kSpared);
+  EXPECT_EQ(core.one<RunawaySeen>().tenant, a);
+  log.pass(kSecond);
+  EXPECT_EQ(log.count(RunawayStep::kEnded), 0U) << "it has given its GPU back";
+}
+
+TEST(Runaway, ThatWasWarnedIsSparedByAPolicyThatOnlyReports) {
+  Policy policy = policy_usual();
+  policy.runaway_after_ns = 400 * kMs;
+  Harness core(policy);
+  core.want(core.admit());
+  core.want(core.admit());
+  RunawayLog log(core);
+  log.pass(450 * kMs);
+  ASSERT_EQ(log.count(RunawayStep::kWarned), 1U);
+  policy.runaway = RunawayPolicy::kReport;
+  core.step(PolicyChanged{policy});
+  EXPECT_EQ(core.one<RunawaySeen>().step, RunawayStep::kSpared);
+  log.pass(kSecond);
+  EXPECT_EQ(log.count(RunawayStep::kEnded), 0U);
+}
+
+/// One more process registers while those that were killed end: their job lives on.
+TEST(Runaway, OfWhichAProcessOutlivesTheKillIsEndedAgain) {
+  Policy policy = policy_usual();
+  policy.runaway_after_ns = 400 * kMs;
+  Harness core(policy);
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.want(b);
+  RunawayLog log(core);
+  log.pass(700 * kMs);
+  ASSERT_EQ(log.count(RunawayStep::kEnded), 1U);
+  const ProcessId next = 1000;
+  core.step(ProcessJoined{a, next});
+  core.step(ProcessGone{Harness::process(a)});
+  core.drain(b);
+  core.step(GateWanted{next, 0, core.epoch(a)});
+  for (int i = 0; i < 100 && !core.open(a); ++i) {
+    log.pass(100 * kMs);
+    if (core.open(b)) continue;
+    core.drain(b);
+    core.want(b);
+  }
+  ASSERT_TRUE(core.open(a));
+  core.want(b);
+  log.pass(2 * kSecond);
+  EXPECT_EQ(log.count(RunawayStep::kSpared), 0U) << "each warning was followed by an end";
+  EXPECT_GE(log.count(RunawayStep::kWarned), 2U);
+  EXPECT_GE(log.count(RunawayStep::kEnded), 2U);
+}
+
 TEST(Runaway, IsOnlyReportedIfThatIsThePolicy) {
   Policy policy = policy_usual();
   policy.runaway = RunawayPolicy::kReport;
