@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "broker/protocol/wire.h"
+#include "broker/protocol/question.h"
 #include "exporter/idle/observer.h"
 #include "exporter/snapshot.h"
 
@@ -33,17 +33,24 @@ SnapshotError unreachable(const std::string& socket, const std::string& why) {
   return {SnapshotError::Kind::kUnreachable, "no answer from the broker at " + socket + ": " + why};
 }
 
+SnapshotError stranger(const std::string& socket, long owner) {
+  char text[protocol::kStrangerTextBytes];
+  protocol::stranger_format(socket.c_str(), owner, text);
+  return {SnapshotError::Kind::kRefused, text};
+}
+
 /// Asks one question on a connection of its own. Nothing when a reply came.
 template <class Question>
 std::optional<SnapshotError> ask(const std::string& socket, int timeout_ms,
                                  const Question& question, protocol::Envelope* reply) {
-  const Descriptor fd(protocol::wire_connect(socket.c_str(), timeout_ms));
+  long owner = 0;
+  const Descriptor fd(protocol::broker_connect(socket.c_str(), timeout_ms, &owner));
+  if (owner != 0) return stranger(socket, owner);
   if (fd.get() < 0) return unreachable(socket, strerror(-fd.get()));
-  if (const int rc = protocol::wire_send(fd.get(), &question, sizeof question, nullptr, 0, true);
-      rc != 0) {
+  if (const int rc = protocol::question_send(fd.get(), &question, sizeof question, true); rc != 0) {
     return unreachable(socket, strerror(-rc));
   }
-  const int rc = protocol::wire_receive(fd.get(), reply, timeout_ms);
+  const int rc = protocol::question_answer(fd.get(), reply, timeout_ms);
   if (rc == 0 || rc == -ECONNRESET) return unreachable(socket, "it closed the connection");
   if (rc == -EAGAIN)
     return unreachable(socket, "no reply within " + std::to_string(timeout_ms) + " ms");

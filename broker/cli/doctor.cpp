@@ -25,20 +25,22 @@ namespace {
 constexpr std::size_t kWordWidth = 7;
 constexpr std::size_t kWhatWidth = 16;
 
+constexpr char kSoftFix[] = "reinstall Sluice, or build the software GPU";
+
 std::string loader_error() {
   const char* text = dlerror();
   return text != nullptr ? text : "unknown reason";
 }
 
-Finding driver_check(const std::string& library) {
+Finding driver_check(const std::string& library, bool soft) {
   Finding finding{Verdict::kGood, "driver library", "", ""};
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     finding.verdict = Verdict::kBroken;
     finding.detail = loader_error();
-    finding.fix =
-        "install the NVIDIA driver, or use software GPUs: sluice doctor --soft, sluice run --soft "
-        "N";
+    finding.fix = soft ? kSoftFix
+                       : "install the NVIDIA driver, or use software GPUs: sluice doctor --soft, "
+                         "sluice run --soft N";
     return finding;
   }
   int version = 0;
@@ -46,7 +48,9 @@ Finding driver_check(const std::string& library) {
   if (ask == nullptr || ask(&version) != 0) {
     finding.verdict = Verdict::kBroken;
     finding.detail = library + " loads but is no CUDA driver";
-    finding.fix = "reinstall the NVIDIA driver; look for another libcuda.so.1 in LD_LIBRARY_PATH";
+    finding.fix = soft ? kSoftFix
+                       : "reinstall the NVIDIA driver; look for another libcuda.so.1 in "
+                         "LD_LIBRARY_PATH";
     return finding;
   }
   finding.detail = library + ", CUDA " + std::to_string(version / 1000) + "." +
@@ -250,7 +254,7 @@ std::string findings_json(const std::vector<Finding>& findings) {
 
 int doctor_command(const DoctorOptions& options) {
   const std::string prefix = options.soft ? soft_directory() + "/" : "";
-  std::vector<Finding> findings = {driver_check(prefix + "libcuda.so.1")};
+  std::vector<Finding> findings = {driver_check(prefix + "libcuda.so.1", options.soft)};
   devices_check(prefix + devices::kNvmlLibrary, &findings);
   findings.push_back(config_check());
   findings.push_back(broker_check(options.socket));

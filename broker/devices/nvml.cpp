@@ -77,6 +77,7 @@ struct Nvml::Table {
   Return (*device_name)(Device, char*, unsigned) = nullptr;
   Return (*device_memory)(Device, Memory*) = nullptr;
   Return (*device_processes)(Device, unsigned*, ProcessInfo*) = nullptr;  // optional
+  const char* (*software_fault)() = nullptr;                              // the software GPU's only
 
   ~Table() {
     if (initialised) shutdown();
@@ -87,6 +88,7 @@ struct Nvml::Table {
   std::string why(Return code) const {
     return std::string(error_string(code)) + "; " + remedy(code);
   }
+  std::string start_fault(Return code) const;
   Device device(const protocol::GpuUuid& uuid) const {
     Device handle = nullptr;
     return device_by_uuid(uuid_format(uuid).c_str(), &handle) == kSuccess ? handle : nullptr;
@@ -113,12 +115,21 @@ bool Nvml::Table::load(const char* path, DeviceError* error) {
                         symbol_load(library, "nvmlDeviceGetName", &device_name) &&
                         symbol_load(library, "nvmlDeviceGetMemoryInfo", &device_memory);
   symbol_load(library, "nvmlDeviceGetComputeRunningProcesses_v3", &device_processes);
+  symbol_load(library, "softgpu_fault", &software_fault);
   if (!complete) {
     error->text = std::string(path) +
                   " lacks entry points that every driver since 2012 has; it is not NVML or it is "
                   "damaged; reinstall the driver";
   }
   return complete;
+}
+
+// The software GPU gives its reason itself; the codes and remedies are those of an NVIDIA driver.
+std::string Nvml::Table::start_fault(Return code) const {
+  const std::string fault = software_fault != nullptr ? software_fault() : "";
+  if (fault.empty()) return "NVML does not start: " + why(code);
+  const bool remedied = fault.find("; ") != std::string::npos;
+  return fault + (remedied ? "" : "; correct what it names, or run softgpu-ctl reset");
 }
 
 Return Nvml::Table::read(unsigned index, GpuInfo* out, std::string* foreign_uuid) const {
@@ -150,7 +161,7 @@ std::unique_ptr<Nvml> Nvml::open(const char* library, DeviceError* error) {
   if (!table->load(library, error)) return nullptr;
   const Return code = table->init();
   if (code != kSuccess) {
-    error->text = "NVML does not start: " + table->why(code);
+    error->text = table->start_fault(code);
     return nullptr;
   }
   table->initialised = true;

@@ -15,7 +15,7 @@
 #include <map>
 #include <utility>
 
-#include "broker/protocol/wire.h"
+#include "broker/protocol/question.h"
 #include "config/reader/config.h"
 #include "exporter/bpf/sight.h"
 #include "exporter/bypass/figures.h"
@@ -70,10 +70,11 @@ std::optional<BypassRules> rules_make(const config::Config& config) {
   return out;
 }
 
-/// The broker's number, from the kernel; 0 where it does not answer.
+/// The broker's number, from the kernel; 0 where it does not answer or is not believed.
 std::uint32_t broker_pid(const std::string& socket) {
   constexpr int kWait_ms = 1000;
-  const int fd = protocol::wire_connect(socket.c_str(), kWait_ms);
+  long owner = 0;
+  const int fd = protocol::broker_connect(socket.c_str(), kWait_ms, &owner);
   if (fd < 0) return 0;
   ucred peer{};
   socklen_t size = sizeof peer;

@@ -120,7 +120,8 @@ int watch(const WhyOptions& options, const std::string& socket) {
     if (look % kLooksPerSnapshot == 0) {
       SnapshotResult result = source.snapshot_take();
       if (const auto* error = std::get_if<SnapshotError>(&result)) {
-        say(error->text + "; is sluiced running?");
+        const bool away = error->kind == SnapshotError::Kind::kUnreachable;
+        say(error->text + (away ? "; is sluiced running?" : ""));
         return kFailed;
       }
       Snapshot& snapshot = std::get<Snapshot>(result);

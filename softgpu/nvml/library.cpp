@@ -28,8 +28,9 @@ nvmlReturn_t open() {
     lib.directory = directory;
     for (auto* segment : device::directory_open(directory, error))
       lib.devices.push_back(std::make_unique<nvmlDevice_st>(segment));
+    lib.fault = lib.devices.empty() ? "softgpu: no device: " + error : "";
     if (lib.devices.empty()) {
-      std::fprintf(stderr, "softgpu: no device: %s\n", error.c_str());
+      std::fprintf(stderr, "%s\n", lib.fault.c_str());
       return NVML_ERROR_DRIVER_NOT_LOADED;
     }
   }
@@ -127,6 +128,8 @@ nvmlReturn_t nvmlShutdown() {
   --lib.references;
   return NVML_SUCCESS;
 }
+
+const char* softgpu_fault() { return library().fault.c_str(); }
 
 const char* nvmlErrorString(nvmlReturn_t result) {
   const auto* found = std::find_if(std::begin(kErrors), std::end(kErrors),

@@ -28,6 +28,7 @@ struct Library {
   std::atomic<int> references{0};
   std::string directory;
   std::vector<std::unique_ptr<nvmlDevice_st>> devices;
+  std::string fault;  // of the last start that looked for devices; empty if it found some
 };
 Library& library();
 

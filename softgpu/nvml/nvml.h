@@ -130,6 +130,9 @@ nvmlReturn_t nvmlInit_v2(void);
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags);
 nvmlReturn_t nvmlShutdown(void);
 const char* nvmlErrorString(nvmlReturn_t result);
+/// The software GPU's own: why the last start found no device, as printed on standard error; empty
+/// if it found one. Valid until the next start.
+const char* softgpu_fault(void);
 nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned int length);
 nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned int length);
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version);

@@ -248,6 +248,13 @@ void FakeBroker::open_to_all() const {
   must(chmod(folder_.c_str(), 0755) == 0 && chmod(path_.c_str(), 0666) == 0, "chmod");
 }
 
+// The kernel notes at each listen() whose socket it is.
+void FakeBroker::give_to(uid_t uid) const {
+  must(seteuid(uid) == 0, "seteuid");
+  const int rc = listen(listener_, 8);
+  must(seteuid(0) == 0 && rc == 0, "listen");
+}
+
 void FakeBroker::serve() {
   for (;;) {
     pollfd waits[2] = {{listener_, POLLIN, 0}, {stop_, POLLIN, 0}};

@@ -52,6 +52,8 @@ class FakeBroker {
   const std::string& path() const { return path_; }
   /// Lets other users reach it, too.
   void open_to_all() const;
+  /// Makes it another user's in the eyes of those that connect. Only root can.
+  void give_to(uid_t uid) const;
   /// Questions read so far; who has an answer finds it counted.
   int served() const { return served_; }
   /// Connections this side has closed: from here on it holds no descriptor of theirs.

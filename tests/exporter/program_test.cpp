@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 
 #include "tests/exporter/crafted.h"
@@ -19,6 +20,7 @@ using test::http_get;
 using test::port_of;
 using test::Program;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 TEST(Once, PrintsAndEnds) {
@@ -37,6 +39,33 @@ TEST(Once, BrokerAway) {
   EXPECT_EQ(
       program.err,
       "sluice-exporter: no answer from the broker at /nonexistent/s: No such file or directory\n");
+}
+
+// A user that asks its own broker, or root's, is answered (PrintsAndEnds); nothing else is asked.
+TEST(Owner, NoProgramAsksAStrangersSocket) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a socket to another user";
+  constexpr uid_t kStranger = 65534;
+  const std::string reason = " belongs to uid 65534, which is neither root nor you; ";
+  std::atomic<int> asked = 0;
+  FakeBroker broker([&](int) { ++asked; });
+  broker.give_to(kStranger);
+  Program once({"--once", "--no-bpf", "--socket", broker.path()});
+  EXPECT_EQ(once.finish(), 0);
+  EXPECT_THAT(once.out, HasSubstr("\nsluice_up 0\n"));
+  EXPECT_THAT(once.err, HasSubstr(broker.path() + reason));
+  Program why({"--no-bpf", "--for", "1s", "--socket", broker.path()}, SLUICE_WHY);
+  EXPECT_NE(why.finish(), 0);
+  EXPECT_THAT(why.err, HasSubstr(broker.path() + reason));
+  EXPECT_THAT(why.err, Not(HasSubstr("is sluiced running")));
+  const std::string figures = broker.path() + ".figures", config = broker.path() + ".toml";
+  std::ofstream(config) << "[bypass]\nfigures = \"" << figures << "\"\n";
+  Program watch({"--socket", broker.path(), "--config", config}, SLUICE_WATCH);
+  watch.err_wait(reason);
+  EXPECT_THAT(watch.err, HasSubstr(broker.path() + reason));
+  watch.end();
+  EXPECT_EQ(watch.finish(), 0);
+  unlink(config.c_str());
+  EXPECT_EQ(asked, 0);
 }
 
 TEST(Once, BuiltWithoutObserversItSaysSoAndTellsTheRest) {

@@ -49,6 +49,22 @@ TEST(Source, NobodyThere) {
            "no answer from the broker at /nonexistent/broker.sock: No such file or directory"));
 }
 
+TEST(Source, AStrangersSocketIsNotAsked) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a socket to another user";
+  constexpr uid_t kStranger = 65534;
+  bool asked = false;
+  FakeBroker broker([&](int) { asked = true; });
+  broker.give_to(kStranger);
+  BrokerSource source(broker.path());
+  EXPECT_EQ(kind_and_text(source),
+            Pair("refused", "the socket " + broker.path() +
+                                " belongs to uid 65534, which is neither root nor you; whoever "
+                                "that is, it is not asked for anything; check --socket and "
+                                "SLUICE_SOCKET"));
+  EXPECT_EQ(BrokerActivity(broker.path()).activity_fd(1), -1);
+  EXPECT_FALSE(asked);
+}
+
 TEST(Source, PathTooLong) {
   BrokerSource source("/" + std::string(200, 'x'));
   EXPECT_EQ(kind_and_text(source).first, "unreachable");

@@ -267,6 +267,18 @@ class Others(BrokerTest):
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stdout, r"FAIL +broker +no broker answers at /nonexistent/s.*\n +fix: ")
 
+    def test_why_software_gpus_do_not_start(self):
+        env = environment(FAKE_FAULT="software")
+        del env["LD_LIBRARY_PATH"]
+        doctor = self.sluice("doctor", "--soft", env=env)
+        self.assertEqual(doctor.returncode, 1)
+        self.assertIn('softgpu: no device: SOFTGPU_COUNT: "99" is no value\n', doctor.stdout)
+        self.assertIn("fix: correct what it names, or run softgpu-ctl reset\n", doctor.stdout)
+        run = self.sluice("run", "--soft", "1", "--", "true", env=env)
+        self.assertEqual(run.returncode, 125)
+        self.assertIn('sluice: softgpu: no device: SOFTGPU_COUNT: "99" is no value; correct what it names', run.stderr)
+        self.assertNotIn("modprobe", doctor.stdout + run.stderr)
+
     def test_doctor_on_software_gpus(self):
         env = environment()
         del env["LD_LIBRARY_PATH"]

@@ -1,6 +1,6 @@
 // A test double of libnvidia-ml.so.1: the entry points the inventory uses, scripted by the
 // environment, so that lists, errors and other people's processes can be made up. FAKE_GPUS
-// (count), FAKE_MEMORY (bytes), FAKE_FAULT (init | empty | uuid), FAKE_LOST
+// (count), FAKE_MEMORY (bytes), FAKE_FAULT (init | software | empty | uuid), FAKE_LOST
 // (index of a GPU that is lost, or "all"), FAKE_LOST_FILE (a file that has such a word from some
 // time on), FAKE_PROCESSES (count of
 // processes on each GPU, pids from 1000, one byte more each; the caller's own comes last with
@@ -59,7 +59,10 @@ void uuid_write(unsigned index, char* text, unsigned length) {
 
 extern "C" {
 
-int nvmlInit_v2() { return fault("init") ? 9 : 0; }
+int nvmlInit_v2() { return fault("init") || fault("software") ? 9 : 0; }
+const char* softgpu_fault() {
+  return fault("software") ? "softgpu: no device: SOFTGPU_COUNT: \"99\" is no value" : "";
+}
 int nvmlShutdown() { return 0; }
 const char* nvmlErrorString(int code) {
   return code == 9 ? "Driver Not Loaded" : code == 15 ? "GPU is lost" : "Some Error";

@@ -38,5 +38,21 @@ TEST(LossOnSoftGpu, IsSeenByTheWatch) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(StartOfSoftGpu, AWrongSettingIsNamed) {
+  char directory[] = "/tmp/softgpu-start-XXXXXX";
+  ASSERT_NE(mkdtemp(directory), nullptr);
+  setenv("SOFTGPU_DIR", directory, 1);
+  setenv("SOFTGPU_COUNT", "many", 1);
+  DeviceError error;
+  EXPECT_EQ(Nvml::open(kNvmlLibrary, &error), nullptr);
+  EXPECT_EQ(error.text.rfind("softgpu: no device: ", 0), 0U) << error.text;
+  EXPECT_NE(error.text.find("\"many\" is no value for COUNT"), std::string::npos) << error.text;
+  EXPECT_EQ(error.text.find("modprobe"), std::string::npos) << error.text;
+  setenv("SOFTGPU_COUNT", "1", 1);
+  EXPECT_NE(Nvml::open(kNvmlLibrary, &error), nullptr) << error.text;
+  unsetenv("SOFTGPU_COUNT");
+  std::filesystem::remove_all(directory);
+}
+
 }  // namespace
 }  // namespace sluice::devices

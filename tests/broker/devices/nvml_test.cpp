@@ -77,6 +77,14 @@ TEST_F(NvmlTest, DriverNotLoaded) {
   EXPECT_THAT(error_.text, HasSubstr("modprobe nvidia"));
 }
 
+TEST_F(NvmlTest, TheSoftwareGpuGivesItsReasonItself) {
+  setenv("FAKE_FAULT", "software", 1);
+  EXPECT_EQ(open(), nullptr);
+  EXPECT_EQ(error_.text,
+            "softgpu: no device: SOFTGPU_COUNT: \"99\" is no value; correct what it names, or run "
+            "softgpu-ctl reset");
+}
+
 TEST_F(NvmlTest, NoDevice) {
   setenv("FAKE_FAULT", "empty", 1);
   EXPECT_FALSE(open()->gpus(&gpus_, &error_));
