@@ -22,8 +22,6 @@ constexpr Nanos kAheadQuanta = 100;  // how far ahead of them, at most
 /// A program that works pauses on the host for less than this many quanta. A debtor that took each
 /// pause for its turn would overrun again in it.
 constexpr Nanos kPauseQuanta = 10;
-/// A kernel that begins at the end of a quantum and a late answer of a busy host are no overrun.
-constexpr Nanos kOrdinaryQuanta = 2;
 
 /// True if the clock keeps the share's account of overruns: the budget does so for fixed shares,
 /// gang.cpp for gangs.
@@ -40,12 +38,24 @@ bool rivals(const Policy& policy, const Share& share, Nanos now) {
   return share.left_at > 0 && now - share.left_at < kPauseQuanta * policy.quantum_ns;
 }
 
-/// Sum of the weights of the shares that `share` competes with; 0 = it harms none.
+/// True if `share` competes with another one that owes nothing.
+bool harms(const Policy& policy, const Gpu& gpu, const Share& share, Nanos now) {
+  return std::ranges::any_of(gpu.shares, [&](const Share* other) {
+    return other != &share && rivals(policy, *other, now);
+  });
+}
+
+/// Sum of the weights of the shares that `share` competes with, not older than a quantum: counted
+/// for each decision it would cost as much as there are tenants.
 double rivals_weight(const Policy& policy, const Gpu& gpu, const Share& share, Nanos now) {
-  double weight = 0;
-  for (const Share* other : gpu.shares)
-    if (other != &share && rivals(policy, *other, now)) weight += share_weight(gpu, *other);
-  return weight;
+  if (gpu.rivals_at == kNever || now - gpu.rivals_at >= policy.quantum_ns) {
+    gpu.rivals_weight = 0;
+    for (const Share* other : gpu.shares)
+      if (rivals(policy, *other, now)) gpu.rivals_weight += share_weight(gpu, *other);
+    gpu.rivals_at = now;
+  }
+  const double own = rivals(policy, share, now) ? share_weight(gpu, share) : 0;
+  return std::max(gpu.rivals_weight - own, 0.0);
 }
 
 /// The share's part of the time, against those that it competes with.
@@ -90,9 +100,7 @@ class WeightedFair final : public SharePolicy {
   /// During the overrun the share was entitled to its part of the time: the rest is the debt.
   void share_overran(const Policy& policy, const Gpu& gpu, Share& share, double ns,
                      Nanos now) const override {
-    const auto ordinary =
-        static_cast<double>(kOrdinaryQuanta * policy.quantum_ns + share.window_ns);
-    if (!owes(share) || ns <= ordinary) return;
+    if (!owes(share)) return;
     owe(policy, gpu, share, ns * (1 - part(policy, gpu, share, now)), now);
   }
 
@@ -111,7 +119,7 @@ class WeightedFair final : public SharePolicy {
   bool may_run(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) const override {
     if (!owes(share)) return true;
     pay(policy, gpu, share, now);
-    return share.debt_ns <= 0 || rivals_weight(policy, gpu, share, now) <= 0;
+    return share.debt_ns <= 0 || !harms(policy, gpu, share, now);
   }
 
   /// When to look again: a rival may have left by then.

@@ -269,7 +269,10 @@ struct Gpu {
   std::uint32_t fixed_count = 0;  // shares in fixed mode
 
   // What the policies keep.
-  double vclock = 0;          // fair.cpp: virtual time of the GPU
+  double vclock = 0;  // fair.cpp: virtual time of the GPU
+  // fair.cpp: weights of the shares that compete and owe nothing, and when they were summed up.
+  mutable double rivals_weight = 0;
+  mutable Nanos rivals_at = kNever;
   double band_credit_ns = 0;  // band.cpp: how far inference may go before it queues like everybody
   Nanos band_at = 0;
 
