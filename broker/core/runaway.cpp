@@ -119,6 +119,7 @@ void runaway_time_passed(Tenant& tenant, Nanos now) {
 }
 
 void runaways_decide(State& state, Nanos now, Actions& out) {
+  if (!state.any_drains && state.ending.empty()) return;
   undrained_each(state, [&](Tenant& tenant) {
     if (may_be_ended(state, tenant) && tenant.delayed_ns >= limit_of(state, tenant))
       warn(state, tenant, now, out);
@@ -138,11 +139,16 @@ void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
 }
 
 void runaways_judge(State& state) {
-  undrained_each(state, [&](Tenant& tenant) { tenant.delays = delays(state, tenant); });
+  state.any_drains = false;
+  undrained_each(state, [&](Tenant& tenant) {
+    state.any_drains = true;
+    tenant.delays = delays(state, tenant);
+  });
 }
 
 Nanos runaways_at(const State& state) {
   Nanos at = kNever;
+  if (!state.any_drains && state.ending.empty()) return at;
   undrained_each(state, [&](const Tenant& tenant) {
     if (tenant.delays && may_be_ended(state, tenant))
       at = std::min(at, tenant.delayed_at + limit_of(state, tenant) - tenant.delayed_ns);

@@ -358,6 +358,7 @@ class State {
   std::vector<Tenant*> gangs;  // admitted, several GPUs, not exclusive
   std::vector<Ghost> ghosts;
   std::vector<TenantId> ending;  // runaways that have been warned
+  bool any_drains = false;       // runaway.cpp: some tenant drained when that was last looked at
   std::map<std::pair<std::uint32_t, std::uint32_t>, UserDebt> debts;  // by user and GPU
   std::map<std::string, Sum> groups;                                  // by group
   std::map<std::pair<std::string, std::uint32_t>, Sum> members;       // by group and user
