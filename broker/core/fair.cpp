@@ -117,7 +117,7 @@ class WeightedFair final : public SharePolicy {
   }
 
   bool may_run(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) const override {
-    if (!owes(share)) return true;
+    if (share.debt_ns <= 0 || !owes(share)) return true;
     pay(policy, gpu, share, now);
     return share.debt_ns <= 0 || !harms(policy, gpu, share, now);
   }
