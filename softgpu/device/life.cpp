@@ -48,7 +48,7 @@ Lives::Lives(Segment* segment, std::string path) : segment_(segment), path_(std:
 }
 
 bool Lives::add(Segment* segment, const std::string& path, std::string& error) {
-  static const int handlers = pthread_atfork(nullptr, nullptr, forked);
+  static const int handlers = pthread_atfork(forks, has_forked, forked);
   (void)handlers;
   std::error_code ignored;
   auto* lives = new Lives(segment, std::filesystem::absolute(path, ignored).string());
@@ -68,6 +68,15 @@ Lives& Lives::of(const Segment* segment) {
   return *lives;
 }
 
+/// No page is mapped while the process forks: between mmap and MADV_DONTFORK a child would get it.
+void Lives::forks() {
+  for (Lives* lives = all.load(); lives != nullptr; lives = lives->next_) lives->mutex_.lock();
+}
+
+void Lives::has_forked() {
+  for (Lives* lives = all.load(); lives != nullptr; lives = lives->next_) lives->mutex_.unlock();
+}
+
 /// The child of a fork is another process: it has no number yet, and the parent's lock must not
 /// last as long as the child does.
 void Lives::forked() {
@@ -75,7 +84,7 @@ void Lives::forked() {
     lives->own_ = 0;
     if (lives->kept_ >= 0 && lives->ours(lives->kept_)) close(lives->kept_);
     lives->kept_ = -1;
-    new (&lives->mutex_) std::mutex;  // a thread that the child lacks may have held it
+    new (&lives->mutex_) std::mutex;  // locked by forks()
   }
 }
 
@@ -98,7 +107,12 @@ int Lives::look() {
   const int known = look_.load(std::memory_order_acquire);
   if (known >= 0 && ours(known)) return known;
   const std::lock_guard lock(mutex_);
-  if (look_ == known) look_ = reopen();
+  return look_locked();
+}
+
+int Lives::look_locked() {
+  if (look_ < 0 || !ours(look_)) look_ = reopen();
+  if (look_ < 0) error_ = errno;
   return look_;
 }
 
@@ -128,6 +142,7 @@ std::uint32_t Lives::take_locked() {
         __atomic_add_fetch(&segment_->lives, 1, __ATOMIC_RELAXED) & kLifeMask;
     if (number <= kLifeUntold) continue;
     bool held = hold_locked(number, true);
+    if (held && look_locked() < 0) return kLifeUntold;
     if (held && !byte_locked(look_, number)) held = hold_locked(number, false);
     if (held) return number;
     if (error_ != EAGAIN && error_ != EACCES) break;
@@ -136,10 +151,11 @@ std::uint32_t Lives::take_locked() {
 }
 
 std::uint32_t Lives::take() {
-  if (look() < 0) error_ = errno;
   const std::lock_guard lock(mutex_);
-  if (own_ == 0) own_ = look_ < 0 ? kLifeUntold : take_locked();
-  return own_;
+  if (own_ != 0) return own_;
+  const std::uint32_t number = take_locked();
+  if (number != kLifeUntold) own_ = number;  // otherwise it is tried again
+  return number;
 }
 
 bool Lives::ended(std::uint32_t number) {

@@ -45,6 +45,8 @@ class Lives {
 
  private:
   Lives(Segment* segment, std::string path);
+  static void forks();
+  static void has_forked();
   static void forked();
   std::uint32_t take();
   std::uint32_t take_locked();
@@ -52,6 +54,7 @@ class Lives {
   bool ours(int file) const;
   int reopen() const;
   int look();
+  int look_locked();
 
   Segment* const segment_;
   const std::string path_;

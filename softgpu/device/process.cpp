@@ -16,14 +16,16 @@
 namespace softgpu::device {
 namespace {
 
-/// Reads a small file of /proc; empty when it is not there.
+/// Reads a small file of /proc; empty when it is not there. A program's first call may come from a
+/// thread with the smallest stack that there is, so the buffer lies elsewhere.
 std::string small_file(const std::string& process, const char* name) {
   const int file = open(("/proc/" + process + "/" + name).c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return "";
-  char text[4096];
-  const ssize_t length = read(file, text, sizeof text);
+  std::string text(4096, '\0');
+  const ssize_t length = read(file, text.data(), text.size());
   close(file);
-  return length > 0 ? std::string(text, static_cast<std::size_t>(length)) : "";
+  text.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+  return text;
 }
 
 /// The entry of /proc for `pid`. This process's own is found also in a procfs of another namespace.
