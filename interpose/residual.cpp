@@ -32,6 +32,9 @@ constexpr int kReadings = 4;  // pools give memory back while they are looked at
 // go on.
 constexpr uint64_t kLookMinNs = 1'000'000;
 constexpr uint64_t kLookMaxNs = 1'000'000'000;
+// A process may lose its slot this long before the driver has its memory back, and what it exported
+// is then charged to the processes that imported it. Behind that time its pid may be another's.
+constexpr uint64_t kEndedNs = 10'000'000'000;
 
 using protocol::kTenantGpusMax;
 
@@ -59,6 +62,7 @@ struct Look {
   uint64_t due_ns;  // 0 = nothing to look for
   uint64_t launches;
   uint64_t others;
+  uint64_t until_ns;  // looks go on: a process may have ended
 };
 Look look;
 
@@ -405,8 +409,6 @@ struct Uncharged {
   uint64_t bytes;
 };
 Uncharged uncharged[kTenantGpusMax];
-// A process that ended is gone by then; its pid may be another's.
-constexpr uint64_t kEndedNs = 10'000'000'000;
 // Allocations in between go by what was read: NVML takes about as long.
 constexpr uint64_t kUnchargedAgainNs = 2'000'000;
 
@@ -581,6 +583,7 @@ uint64_t residual_look(uint64_t now_ns) {
   const uint64_t launches = launches_sum();
   const uint64_t others = residual_is_shared() ? others_sum() : look.others;
   if (is_wanted || others != look.others) look.interval_ns = kLookMinNs;
+  if (others != look.others) look.until_ns = now_ns + kEndedNs;
   const bool changed = is_wanted || others != look.others || launches != look.launches;
   look.launches = launches;
   look.others = others;
@@ -598,7 +601,8 @@ uint64_t residual_look(uint64_t now_ns) {
   const Above above = late ? Above::kWithheld : Above::kCharged;
   const Settled settled = settle_each(false, above, kPatienceOfHelperNs, kEverywhere);
   if (late && settled.busy) store_release(late_unread, 1u);
-  look.due_ns = settled.read_again ? now_ns + look.interval_ns : 0;
+  const bool again = settled.read_again || now_ns < look.until_ns;
+  look.due_ns = again ? now_ns + look.interval_ns : 0;
   return look.interval_ns;
 }
 
