@@ -91,11 +91,11 @@ TEST_F(AsyncTest, AKilledWorkerOrServerEndsTheJobWithASentence) {
     const std::vector<pid_t> ranks = child.children();
     ASSERT_EQ(ranks.size(), 3u);
     kill(ranks.at(victim), SIGKILL);
-    EXPECT_EQ(child.wait(15), 1);
+    EXPECT_EQ(child.wait(kPatience), 1);
     EXPECT_NE(child.err().find("rank " + std::to_string(victim) + " of 3"), std::string::npos)
         << child.err();
     EXPECT_NE(child.err().find("was killed by signal 9"), std::string::npos) << child.err();
-    for (const pid_t rank : ranks) EXPECT_TRUE(process_gone(rank, 15));
+    for (const pid_t rank : ranks) EXPECT_TRUE(process_gone(rank, kPatience));
     EXPECT_EQ(log_lines(log("killed")).back()["status"], "failed");
   }
 }
@@ -109,9 +109,9 @@ TEST_F(AsyncTest, AHangingWorkerEndsTheJobAfterTheTimeout) {
   const std::vector<pid_t> ranks = child.children();
   ASSERT_EQ(ranks.size(), 3u);
   kill(ranks[1], SIGSTOP);
-  EXPECT_EQ(child.wait(15), 1);
+  EXPECT_EQ(child.wait(kPatience), 1);
   EXPECT_NE(child.err().find("lost the other ranks"), std::string::npos) << child.err();
-  for (const pid_t rank : ranks) EXPECT_TRUE(process_gone(rank, 15));
+  for (const pid_t rank : ranks) EXPECT_TRUE(process_gone(rank, kPatience));
 }
 
 TEST_F(AsyncTest, AskedToStopItEvaluatesAndEndsWell) {
