@@ -1,17 +1,15 @@
 // Who may enter.
 //
 // A request is checked once: what no waiting could mend is refused at once, with the reason and the
-// remedy. What fits is admitted, the rest waits in one queue, first come, first served. The queue
-// is back-filled conservatively: every request that waits for room keeps the GPUs on which it is
-// expected to fit first (exclusive: the GPUs with fewest tenants, which so drain empty), and a
-// later one is admitted only onto GPUs that no earlier one keeps. So nobody behind takes the room
-// that somebody ahead is waiting for. A request that waits for its user's limit keeps nothing: its
-// wait is its user's.
+// remedy. What fits is admitted, the rest waits in one queue, in order of arrival. A later request
+// passes those ahead where it fits and none of them keeps the GPU from it (backfill.cpp). A request
+// that waits for its user's limit keeps nothing: its wait is its user's.
 #include "broker/core/admission.h"
 
 #include <algorithm>
 #include <cassert>
 
+#include "broker/core/backfill.h"
 #include "broker/core/limits.h"
 #include "broker/core/placement.h"
 #include "broker/core/request.h"
@@ -83,26 +81,6 @@ void waiter_remove(State& state, std::size_t index) {
   state.queue.erase(state.queue.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
-/// What the request gets now, given what is kept for those ahead of it.
-Placement placement_now(const State& state, const TenantAsked& ask) {
-  if (limited(state, ask)) return Placement{{}, QueueReason::kUserLimit};
-  return placement_find(state, ask, state.kept);
-}
-
-void plan_keep(State& state, Prospects& prospects, Prospects::Kind& prospect,
-               const Waiter& waiter) {
-  if (waiter.reason == QueueReason::kUserLimit) return;
-  for (std::uint32_t g : prospect.plan()) {
-    const bool first = !state.kept[g];  // nobody steps aside for who is not the next one there
-    state.kept[g] = true;
-    if (first) prospects.kept_grew();
-    if (waiter.ask.tenant_class != TenantClass::kExclusive) continue;
-    Gpu& gpu = *state.gpus[g];
-    gpu.draining = true;
-    if (first && state.policy.exclusive_room != ExclusiveRoom::kWait) gpu.step_aside = true;
-  }
-}
-
 /// True = the request was answered for good.
 bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, Actions& out) {
   const auto position = static_cast<std::uint32_t>(state.queue.size() + 1);
@@ -122,10 +100,6 @@ bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, A
   return false;
 }
 
-bool all_kept(const State& state) {
-  return std::ranges::all_of(state.kept, [](bool k) { return k; });
-}
-
 void waiter_place(Waiter& waiter, std::size_t index, QueueReason reason) {
   const auto position = static_cast<std::uint32_t>(index + 1);
   if (waiter.position == position && waiter.reason == reason) return;
@@ -138,23 +112,20 @@ void waiter_place(Waiter& waiter, std::size_t index, QueueReason reason) {
 bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now, Actions& out) {
   Waiter& waiter = *state.queue[index];
   Prospects::Kind& prospect = prospects.kind_of(waiter.ask);
-  QueueReason reason = QueueReason::kPriority;
-  if (limited(state, waiter.ask)) {
-    reason = QueueReason::kUserLimit;
-  } else if (!all_kept(state)) {
-    const Placement& placement = prospect.find();
-    if (!placement.gpus.empty()) {
-      start_note(state, now);
-      tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
-      prospects.changed();
-      waiter_leaves(state, waiter);
-      state.admissions++;
-      return true;
-    }
-    reason = placement.reason;
+  const bool limit = limited(state, waiter.ask);
+  const Placement placement = limit ? Placement{{}, QueueReason::kUserLimit}
+                                    : placement_now(state, prospect, waiter.ask.uid);
+  if (!placement.gpus.empty()) {
+    start_note(state, now);
+    tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
+    prospects.changed();
+    waiter_leaves(state, waiter);
+    state.admissions++;
+    return true;
   }
-  waiter_place(waiter, index, reason);
-  plan_keep(state, prospects, prospect, waiter);
+  waiter_place(waiter, index, placement.reason);
+  waiter.first = false;
+  if (!limit) keeping_add(state, prospects, waiter);
   waiter.roomiest = prospect.roomiest();
   return false;
 }
@@ -184,7 +155,7 @@ struct Keeping {
       state.gpus[g]->draining = state.gpus[g]->draining || before[g].first;
       state.gpus[g]->step_aside = state.gpus[g]->step_aside || before[g].second;
     }
-    state.kept.assign(state.gpus.size(), true);  // nobody passes those who were not looked at
+    keeping_all(state);  // nobody passes those who were not looked at
   }
   std::vector<std::pair<bool, bool>> before;
 };
@@ -222,8 +193,12 @@ void queue_expire(State& state, Nanos now, Actions& out) {
 void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& out) {
   TenantAsked ask = event;
   if (request_refused(state, ask, out)) return;
+  state.planned.resize(state.gpus.size(), false);
   state.kept.resize(state.gpus.size(), false);
-  const Placement placement = placement_now(state, ask);
+  Prospects prospects(state);
+  const Placement placement = limited(state, ask)
+                                  ? Placement{{}, QueueReason::kUserLimit}
+                                  : placement_now(state, prospects.kind_of(ask), ask.uid);
   if (!placement.gpus.empty()) {
     tenant_admit(state, ask, now, placement.gpus, now, out);
     return;
@@ -238,11 +213,11 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   waiter.position = static_cast<std::uint32_t>(state.queue.size() + 1);
   state.users[waiter.ask.uid].queued++;
   state.queue_deadline = std::min(state.queue_deadline, waiter.deadline);
-  Prospects prospects(state);
-  Prospects::Kind& prospect = prospects.kind_of(waiter.ask);
-  plan_keep(state, prospects, prospect, waiter);
-  waiter.roomiest = prospect.roomiest();
-  state.room_dirty = true;  // others may have to step aside for it
+  waiter.roomiest = prospects.kind_of(waiter.ask).roomiest();
+  if (waiter.reason != QueueReason::kUserLimit) {
+    keeping_add(state, prospects, waiter);
+    holds_expect(state, waiter);
+  }
   state.queue.push_back(std::move(made));
   out.emplace_back(queued_action(state, state.queue.size() - 1));
 }
@@ -268,6 +243,7 @@ bool queue_unfinished(const State& state) {
 
 void queue_pump(State& state, Nanos now, Actions& out) {
   if (now >= state.queue_deadline) queue_expire(state, now, out);
+  if (now >= state.holds_at) state.queue_dirty = true;
   if (!state.queue_dirty) {
     queue_tell(state, out);
     return;
@@ -275,7 +251,7 @@ void queue_pump(State& state, Nanos now, Actions& out) {
   state.queue_dirty = false;
   if (std::ranges::any_of(state.gpus, [](const auto& gpu) { return gpu->lost; }))
     queue_purge(state, out);
-  state.kept.assign(state.gpus.size(), false);
+  keeping_begin(state, now);
   const Keeping keeping(state);
   Prospects prospects(state);
   state.queue_cut = false;
@@ -287,7 +263,10 @@ void queue_pump(State& state, Nanos now, Actions& out) {
     if (state.queue_cut || !waiter_try(state, prospects, waiting, now, out)) ++waiting;
   }
   state.queue.resize(waiting);
-  if (state.queue_cut) keeping.take_back(state);
+  if (state.queue_cut)
+    keeping.take_back(state);
+  else
+    holds_decide(state, prospects, now);
   if (state.policy.exclusive_room != ExclusiveRoom::kWait) state.room_dirty = true;
   state.queue_dirty = false;
   state.queue_deadline = kNever;

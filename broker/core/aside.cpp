@@ -68,7 +68,7 @@ std::uint32_t elsewhere(const State& state, const Tenant& tenant) {
                     !stay_out_wanted(tenant) && tenant.move_failures == 0 &&
                     tenant.shares.front().held <= stay_host_left(state, tenant.uid);
   for (std::uint32_t g = 0; goes && g < state.gpus.size(); ++g) {
-    const bool waited_for = g < state.kept.size() && state.kept[g];
+    const bool waited_for = g < state.planned.size() && state.planned[g];
     if (waited_for || !may_be_on(state, tenant, g)) continue;
     if (move_refusal(state, tenant, g).code != RefusalCode::kNone) continue;
     if (tenant.shares.front().gpu == g || !promise_left(state, tenant, g)) continue;

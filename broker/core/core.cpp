@@ -113,8 +113,8 @@ void memory_decide(State& state, Nanos now, Actions& out) {
 
 void alarm_set(State& state, Nanos now, Actions& out) {
   const Nanos more = queue_unfinished(state) ? now : kNever;
-  const Nanos next = std::min({schedule_at(state, now), state.queue_deadline, state.room_at,
-                               stays_at(state, now), returning_at(state), more});
+  const Nanos next = std::min({schedule_at(state, now), state.queue_deadline, state.holds_at,
+                               state.room_at, stays_at(state, now), returning_at(state), more});
   if (next == kNever) {
     state.alarm_at = kNever;
     return;

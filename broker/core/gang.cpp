@@ -57,8 +57,8 @@ bool turns_open(Gpu& gpu) {
 
 /// Is the GPU the latency band's? Only an urgent gang takes its place; against everybody else that
 /// one needs its turn all the same.
-bool band_first(const State& state, Gpu& gpu) {
-  const Share* best = line_first(state, gpu);
+bool band_first(Gpu& gpu) {
+  const Share* best = line_first(gpu);
   return band_holds(gpu) || (best != nullptr && band_serves(gpu, *best));
 }
 
@@ -67,10 +67,10 @@ bool turn_come(const State& state, Gpu& gpu, Share& share, Nanos now) {
   const Tenant& gang = *share.tenant;
   if (gpu.holder != nullptr && now < gpu.holder->protected_until) return false;
   const bool over_band = gang.inference() || gang_urgent(gang, now);
-  if (!over_band && band_first(state, gpu)) return false;
+  if (!over_band && band_first(gpu)) return false;
   if (share.turn) return true;
   if (!turns_open(gpu)) return false;
-  const Share* best = line_first(state, gpu, !over_band);
+  const Share* best = line_first(gpu, !over_band);
   if (best == nullptr) return true;
   share.turn = policies_before(state.policy, gpu, share, *best);
   return share.turn;
@@ -224,7 +224,7 @@ void gangs_take_turns(State& state, Tenant& holder, Nanos now) {
   if (holder.gang()) gang_settle(state, holder, now);
   for (Share& held : holder.shares) {
     Gpu& gpu = *state.gpus[held.gpu];
-    const Share* best = line_first(state, gpu);
+    const Share* best = line_first(gpu);
     for (Share* share : gpu.waiting_gangs) {
       const Tenant& gang = *share->tenant;
       if (share->turn || !tenant_may_run(gang)) continue;

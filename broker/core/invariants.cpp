@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "broker/core/admission.h"
+#include "broker/core/backfill.h"
 #include "broker/core/leaving.h"
 #include "broker/core/limits.h"
 #include "broker/core/line.h"
@@ -234,10 +236,13 @@ void queue_check(const State& state) {
   }
 }
 
-/// Nobody waits for admission who fits: who is at a limit is at it, and the first of the others has
-/// no room anywhere.
+/// No request waits for admission that fits: what is at a limit is at it, and the others have no
+/// room but where requests ahead keep the GPUs from them: their user's own ones, or those that hold
+/// them, which none does for long.
 void admission_check(const State& state) {
   if (queue_unfinished(state)) return;
+  std::vector<bool> held(state.gpus.size(), false);
+  std::unordered_map<std::uint32_t, bool> behind;  // a request of its user waits ahead
   for (const auto& waiter : state.queue) {
     const Check check{"request " + std::to_string(waiter->ask.request)};
     if (waiter->reason == QueueReason::kUserLimit) {
@@ -245,9 +250,14 @@ void admission_check(const State& state) {
             "who waits for a limit is at it");
       continue;
     }
-    const std::vector<bool> kept(state.gpus.size(), false);
+    const Nanos most = std::max(kHoldMostNs, state.policy.move_timeout_ns);
+    check(waiter->hold_until <= state.now + most, "no hold is longer than the longest");
+    std::vector<bool> kept = held;
+    const UserCount& user = state.users.at(waiter->ask.uid);
+    const bool own = std::exchange(behind[waiter->ask.uid], true);
+    for (std::size_t g = 0; own && g < kept.size(); ++g) kept[g] = kept[g] || user.kept[g];
     check(placement_find(state, waiter->ask, kept).gpus.empty(), "nobody waits for what is free");
-    return;
+    for (const std::uint32_t g : waiter->held) held[g] = true;
   }
 }
 

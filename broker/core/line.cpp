@@ -96,13 +96,15 @@ double line_weight_others(const Gpu& gpu) {
   return static_cast<double>(gpu.waiting_plain) + gpu.waiting_equal * equal_weight(gpu);
 }
 
-Share* line_first(const State& state, const Gpu& gpu, bool band_too) {
+Share* line_first(const Gpu& gpu, bool band_too) {
   Share* inference = gpu.ready[0].first();
   Share* other = gpu.ready[1].first();
-  if (inference != nullptr && !band_too && band_serves(gpu, *inference)) inference = nullptr;
-  if (inference == nullptr || other == nullptr) return inference == nullptr ? other : inference;
-  const Rank a = policies_rank(state.policy, gpu, *inference);
-  const Rank b = policies_rank(state.policy, gpu, *other);
+  if (inference == nullptr) return other;
+  if (band_serves(gpu, *inference)) return band_too ? inference : other;
+  if (other == nullptr) return inference;
+  // The keys are what the order rule says of both: it need not be asked for each look.
+  const double a = gpu.ready[0].first_key();
+  const double b = gpu.ready[1].first_key();
   if (a == b) return inference->heap.since < other->heap.since ? inference : other;
   return a < b ? inference : other;
 }
@@ -114,6 +116,7 @@ void line_check(const State& state, std::uint32_t g) {
   std::size_t gangs = 0;
   std::size_t singles = 0;
   std::size_t capped = 0;
+  const Share* const first = line_first(gpu);
   for (Share* share : gpu.waiting) {
     const bool gang = share->tenant->gang();
     gangs += gang ? 1 : 0;
@@ -126,6 +129,7 @@ void line_check(const State& state, std::uint32_t g) {
       assert(lane.contains(*share) &&
              lane.key_of(*share) == policies_key(state.policy, gpu, *share) &&
              "who may run stands where the policies rank it");
+      assert(!policies_before(state.policy, gpu, *share, *first) && "the policies' first is first");
       (void)lane;
     }
     if (share->capped || share->tenant->inference()) continue;

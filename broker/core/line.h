@@ -28,9 +28,9 @@ void line_count(Gpu& gpu, const Share& share);
 /// Sum of the weights of the waiting shares that may run and are not inference.
 double line_weight_others(const Gpu& gpu);
 
-/// The first share of a single-GPU tenant; without those that the latency band serves, where so
-/// wanted. Null = nobody may run.
-Share* line_first(const State& state, const Gpu& gpu, bool band_too = true);
+/// Returns the first share of a single-GPU tenant, by the latency band and then by the order rule.
+/// Leaves out those that the latency band serves unless `band_too`. Null = none may run.
+Share* line_first(const Gpu& gpu, bool band_too = true);
 
 /// Asserts that order and sums are what looking at everybody would find.
 void line_check(const State& state, std::uint32_t gpu);

@@ -186,14 +186,6 @@ int roomiest_of(const std::vector<Bytes>& rooms, const std::vector<std::uint32_t
 
 }  // namespace
 
-std::vector<std::uint32_t> placement_plan(const State& state, const TenantAsked& ask) {
-  return plan_make(state, ask, placement_candidates(state, ask), rooms_of(state));
-}
-
-int placement_roomiest(const State& state, const TenantAsked& ask) {
-  return roomiest_of(rooms_of(state), placement_candidates(state, ask));
-}
-
 Prospects::Kind::Kind(Prospects& of, const TenantAsked& ask) : of_(&of) {
   ask_.tenant_class = ask.tenant_class;
   ask_.memory_max = ask.memory_max;
@@ -225,16 +217,23 @@ const std::vector<Bytes>& Prospects::rooms() {
   return rooms_;
 }
 
+void Prospects::Kind::fitting_look() {
+  if (fitting_with_ == of_->admitted_) return;
+  fitting_with_ = of_->admitted_;
+  candidates_ = placement_candidates(of_->state_, ask_);
+  fitting_ = fitting_find(of_->state_, ask_, candidates_, of_->rooms());
+}
+
 const Placement& Prospects::Kind::find() {
-  if (found_with_ == of_->kept_) return found_;
-  found_with_ = of_->kept_;
-  if (fitting_with_ != of_->admitted_) {
-    fitting_with_ = of_->admitted_;
-    candidates_ = placement_candidates(of_->state_, ask_);
-    fitting_ = fitting_find(of_->state_, ask_, candidates_, of_->rooms());
-  }
-  found_ = placement_choose(of_->state_, ask_, candidates_, fitting_, of_->state_.kept);
+  if (found_with_ == of_->planned_) return found_;
+  found_with_ = of_->planned_;
+  found_ = find_without(of_->state_.planned);
   return found_;
+}
+
+Placement Prospects::Kind::find_without(const std::vector<bool>& kept) {
+  fitting_look();
+  return placement_choose(of_->state_, ask_, candidates_, fitting_, kept);
 }
 
 void Prospects::Kind::look() {
@@ -248,6 +247,13 @@ void Prospects::Kind::look() {
 const std::vector<std::uint32_t>& Prospects::Kind::plan() {
   look();
   return plan_;
+}
+
+std::vector<std::uint32_t> Prospects::Kind::plan_without(const std::vector<bool>& kept) {
+  look();
+  std::vector<std::uint32_t> list = candidates_;
+  std::erase_if(list, [&](std::uint32_t g) { return kept[g]; });
+  return plan_make(of_->state_, ask_, std::move(list), of_->rooms());
 }
 
 int Prospects::Kind::roomiest() {

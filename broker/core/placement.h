@@ -22,26 +22,27 @@ struct Placement {
   QueueReason reason = QueueReason::kNone;
 };
 
-/// Best fit among the candidates that are not `kept` for requests ahead.
+/// Best fit among the candidates that are not `kept`.
 Placement placement_find(const State& state, const TenantAsked& ask, const std::vector<bool>& kept);
 
-/// The GPUs that a request which must wait is expected to get: those with most room (exclusive:
-/// fewest tenants). They are kept from requests behind it.
-std::vector<std::uint32_t> placement_plan(const State& state, const TenantAsked& ask);
-
-/// The candidate with most room, for people; -1 = none.
-int placement_roomiest(const State& state, const TenantAsked& ask);
-
-/// The same three answers for one request of the queue after the other: a line is long, but the
-/// kinds of requests in it are few, and those of one kind get the same answers.
+/// Answers for one request of the queue after the other: a line is long, but the kinds of requests
+/// in it are few, and those of one kind get the same answers.
 class Prospects {
  public:
   explicit Prospects(const State& state) : state_(state) {}
 
   class Kind {
    public:
+    /// Best fit among the candidates that no request ahead plans to get.
     const Placement& find();
+    /// Best fit among the candidates that are not `kept`.
+    Placement find_without(const std::vector<bool>& kept);
+    /// The GPUs that a request which must wait is expected to get: those with most room (exclusive:
+    /// fewest tenants).
     const std::vector<std::uint32_t>& plan();
+    /// The plan among the candidates that are not `kept`. May have too few GPUs.
+    std::vector<std::uint32_t> plan_without(const std::vector<bool>& kept);
+    /// The candidate with most room, for people; -1 = none.
     int roomiest();
 
    private:
@@ -49,11 +50,12 @@ class Prospects {
     explicit Kind(Prospects& of, const TenantAsked& ask);
     bool fits(const TenantAsked& ask) const;
     void look();
+    void fitting_look();
 
     Prospects* of_;
     TenantAsked ask_;  // what of it bears on where it fits
     Placement found_;
-    std::uint32_t found_with_ = 0;   // kept_ of that time
+    std::uint32_t found_with_ = 0;   // planned_ of that time
     std::uint32_t looked_with_ = 0;  // admitted_ of that time
     std::vector<std::uint32_t> plan_;
     int roomiest_ = -1;
@@ -63,11 +65,11 @@ class Prospects {
   };
   /// Valid until the next call.
   Kind& kind_of(const TenantAsked& ask);
-  /// More is kept than before.
-  void kept_grew() { ++kept_; }
+  /// Requests ahead plan to get more than before.
+  void planned_grew() { ++planned_; }
   /// Somebody was admitted: no answer holds any more.
   void changed() {
-    ++kept_;
+    ++planned_;
     ++admitted_;
   }
 
@@ -80,7 +82,7 @@ class Prospects {
   std::uint32_t rooms_with_ = 0;  // admitted_ of that time
   std::vector<Kind> kinds_;
   std::size_t oldest_ = 0;
-  std::uint32_t kept_ = 1;
+  std::uint32_t planned_ = 1;
   std::uint32_t admitted_ = 1;
 };
 

@@ -36,9 +36,9 @@ bool draining(const Tenant& tenant) {
 }
 
 /// Does a tenant other than this one use the GPU, or want to?
-bool wanted_by_others(const State& state, const Gpu& gpu, const Tenant& tenant) {
+bool wanted_by_others(const Gpu& gpu, const Tenant& tenant) {
   if (gpu.holder != nullptr && gpu.holder != &tenant) return true;
-  if (line_first(state, gpu) != nullptr) return true;
+  if (line_first(gpu) != nullptr) return true;
   return std::ranges::any_of(gpu.waiting_gangs, [&](const Share* s) {
     return s->tenant != &tenant && tenant_may_run(*s->tenant);
   });
@@ -48,7 +48,7 @@ bool delays(const State& state, const Tenant& tenant) {
   // A closing tenant that waits for memory waits for the others itself.
   if (tenant.phase == Phase::kClosing && wants_room(state, tenant)) return false;
   return std::ranges::any_of(tenant.shares, [&](const Share& share) {
-    return share_undrained(share) > 0 && wanted_by_others(state, *state.gpus[share.gpu], tenant);
+    return share_undrained(share) > 0 && wanted_by_others(*state.gpus[share.gpu], tenant);
   });
 }
 

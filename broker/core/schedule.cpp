@@ -34,9 +34,9 @@ bool others_wait(const State& state, const Tenant& holder) {
     if (holder.swap && gpu.room_for != nullptr && gpu.room_for != &holder) return true;
     // A runaway delays it only as long as it uses the GPU.
     if (runaway_on(gpu)) return true;
-    return line_first(state, gpu) != nullptr ||
-           std::ranges::any_of(gpu.waiting_gangs,
-                               [](const Share* s) { return tenant_may_run(*s->tenant); });
+    return line_first(gpu) != nullptr || std::ranges::any_of(gpu.waiting_gangs, [](const Share* s) {
+             return tenant_may_run(*s->tenant);
+           });
   });
 }
 
@@ -61,7 +61,7 @@ bool preempted(State& state, Tenant& holder, Nanos now) {
   if (now < holder.protected_until) return false;
   for (Share& share : holder.shares) {
     Gpu& gpu = *state.gpus[share.gpu];
-    const Share* best = line_first(state, gpu);
+    const Share* best = line_first(gpu);
     if (best != nullptr && policies_preempt(state.policy, gpu, *best, share)) return true;
   }
   return false;
@@ -76,7 +76,7 @@ bool budget_spent(State& state, Tenant& holder, Nanos now) {
 bool challenged(const State& state, const Tenant& holder) {
   for (const Share& share : holder.shares) {
     const Gpu& gpu = *state.gpus[share.gpu];
-    const Share* best = line_first(state, gpu);
+    const Share* best = line_first(gpu);
     if (best != nullptr && !policies_before(state.policy, gpu, share, *best)) return true;
   }
   return false;
@@ -136,7 +136,7 @@ bool gpu_decide(State& state, Gpu& gpu, Nanos now, Actions& out) {
     return first && holder_decide(state, *holder, now, out);
   }
   if (gpu.reserved != nullptr) return false;
-  Share* best = line_first(state, gpu);
+  Share* best = line_first(gpu);
   if (best == nullptr) return false;
   lease_open(state, *best->tenant, false, now, out);
   return true;

@@ -293,6 +293,12 @@ struct Waiter {
   QueueReason reason = QueueReason::kNone;
   int roomiest = -1;  // the GPU with most room for it, as of when it was looked at
   bool news = false;  // position or reason are others than it was told
+
+  // backfill.cpp
+  bool first = false;               // of those of its user that wait for these GPUs
+  Nanos hold_until = 0;             // it keeps `held` from the requests behind it; 0 = it does not
+  std::vector<std::uint32_t> held;  // GPU indexes
+  std::uint32_t holds = 0;          // that have ended without room for it
 };
 
 /// A share whose tenant ended in this step, so that the measure asked for last still reaches the
@@ -308,7 +314,9 @@ struct Ghost {
 struct UserCount {
   std::uint32_t admitted = 0;
   std::uint32_t queued = 0;
-  Bytes host_bytes = 0;  // in host memory, or on the way there
+  Bytes host_bytes = 0;         // in host memory, or on the way there
+  std::vector<bool> kept;       // backfill.cpp: per GPU, a request of its own waits for it,
+  std::uint64_t kept_with = 0;  // as of this look through the queue
 };
 /// What tenants of a group have together (limits.cpp).
 struct Sum {
@@ -354,7 +362,8 @@ class State {
   std::unordered_map<ProcessId, Tenant*> processes;
   std::unordered_map<std::uint32_t, UserCount> users;
   std::vector<std::unique_ptr<Waiter>> queue;
-  std::vector<bool> kept;      // per GPU: kept for a request in the queue
+  std::vector<bool> planned;   // per GPU: a request in the queue plans to get it
+  std::vector<bool> kept;      // per GPU: no request behind the one that holds it gets it
   std::vector<Tenant*> gangs;  // admitted, several GPUs, not exclusive
   std::vector<Ghost> ghosts;
   std::vector<TenantId> ending;  // runaways that have been warned
@@ -380,6 +389,11 @@ class State {
   std::uint32_t admissions = 0;  // out of the queue, in this step
   std::uint32_t notes = 0;       // to those in it, in this step
   Nanos queue_deadline = kNever;
+  // backfill.cpp
+  std::uint64_t queue_looks = 1;   // how often the queue was looked through
+  Nanos holds_since = kNever;      // requests hold GPUs since then
+  Nanos holds_next = 0;            // none does again before
+  Nanos holds_at = kNever;         // when a hold can begin or end
   Nanos alarm_at = kNever;         // as last told
   std::vector<Tenant*> gang_line;  // gangs that wait, by gang_vtime
   double gang_vclock = 0;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "broker/core/admission.h"
+#include "broker/core/backfill.h"
 #include "tests/broker/core/harness.h"
 
 namespace sluice::core {
@@ -335,9 +336,11 @@ TEST(Exclusive, WhileItWaitsItsGpusDrainEmpty) {
   pinned = core.ask();
   pinned.pinned = {uuid_of(2)};
   core.admit(pinned);
-  const TenantAsked whole = core.ask(TenantClass::kExclusive, 0);
+  TenantAsked whole = core.ask(TenantClass::kExclusive, 0);
+  whole.uid = 1001;
   core.step(whole);
   EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kDrain);
+  core.pass(kHoldAfterNs);
   EXPECT_EQ(state_view(core.state(), core.now).gpus[0].draining, 1)
       << "the GPU with fewest tenants";
   core.step(core.ask());

@@ -66,7 +66,7 @@ TEST(Line, LimitsThatChangeWhileItWaitsAreCounted) {
   EXPECT_EQ(line_weight_others(gpu), 5);
   h.end(fixed);
   EXPECT_EQ(line_weight_others(gpu), 0);
-  EXPECT_EQ(line_first(h.state(), gpu), nullptr);
+  EXPECT_EQ(line_first(gpu), nullptr);
 }
 
 }  // namespace

@@ -181,6 +181,24 @@ class Users(BrokerTest):
         self.assertGreater(had[1], 1)
         self.served(server)
 
+    def test_a_request_that_waits_keeps_no_other_user_out(self):
+        server = self.broker(open_to_all=True)
+        gpus = len(server.status()["gpus"])
+
+        def occupy(report):
+            clients = [Client(server.socket) for _ in range(3)]
+            running = clients[0].ask(admit(memory=512 * MIB, gpus=gpus))
+            waiting = [clients[1].ask(admit(tenant_class=EXCLUSIVE, memory=0, gpus=gpus)), clients[2].ask(admit(memory=4000 * MIB))]
+            report(running.kind, *[reply.kind for reply in waiting])
+            signal.pause()
+
+        sleeper = Stranger(self, occupy)
+        self.assertEqual(sleeper.heard(), f"{ADMITTED} {QUEUED} {QUEUED}")
+        other = Stranger(self, lambda report: (report(Client(server.socket).ask(admit(tenant_class=EXCLUSIVE, memory=0, gpus=gpus)).kind),
+                                               signal.pause()), STRANGER - 1)
+        self.assertEqual(other.heard(), str(QUEUED))
+        self.served(server)
+
     def test_messages(self):
         server = self.broker(open_to_all=True)
 
