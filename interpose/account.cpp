@@ -7,6 +7,8 @@
 #include "interpose/endings.h"
 #include "interpose/estimate.h"
 #include "interpose/family.h"
+#include "interpose/memory/context_limits.h"
+#include "interpose/memory/libraries.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
 #include "interpose/swap.h"
@@ -324,6 +326,7 @@ void context_drop(CUcontext context) {
   handles_changed();
   if (load_acquire(swap_used) != 0) swap_context_end(context);
   uses_context_end(context);
+  limits_context_end(context);
   uint64_t bytes[kDevicesMax] = {};
   process.records.remove_context(context, bytes);
   for (int device = 0; device < kDevicesMax; ++device) {
@@ -344,6 +347,7 @@ void account_restore() {
   process.records.sum(RecordKind::kArray, bytes);
   process.records.sum(RecordKind::kMipmap, bytes);
   process.records.sum(RecordKind::kLoaded, bytes);
+  limits_restore(bytes);
   swap_account(bytes);
   vmm_sum(bytes);
   pools_sum(bytes);
@@ -374,6 +378,8 @@ void account_reset_after_fork() {
   graph_memory_reset_after_fork();
   residual_reset_after_fork();
   estimate_reset_after_fork();
+  limits_reset_after_fork();
+  libraries_reset_after_fork();
   context_endings_reset_after_fork();
 }
 

@@ -55,6 +55,7 @@ static ContextRecord* context_make(CUcontext context, int device) {
   }
   made->context = context;
   made->device = device;
+  store_relaxed(made->libraries, 0u);
   store_release(made->frontier_ns, kNoFrontier);
   if (fresh) contexts.publish();
   activity_begin(device);

@@ -2,6 +2,7 @@
 #include "interpose/estimate.h"
 
 #include "interpose/account.h"
+#include "interpose/memory/context_limits.h"
 #include "interpose/meter.h"
 #include "interpose/residual.h"
 
@@ -26,15 +27,6 @@ bool turn_take() {
     sleep_ns(kTurnLookNs);
   }
   return true;
-}
-
-uint64_t key_part(const void* context) {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
-  return reinterpret_cast<uint64_t>(context) * kOdd;
-}
-
-uint64_t key_of(const void* owner, const void* context) {
-  return reinterpret_cast<uint64_t>(owner) ^ key_part(context);
 }
 
 // What all processes of the tenant are in the middle of taking.
@@ -116,10 +108,11 @@ void Estimate::close() {
 
 void Estimate::taken_read() {
   taken_ = read(device_, gpu_, &after_) && after_.most < before_ ? before_ - after_.most : 0;
+  if (taken_ != 0) taken_ -= limits_estimated(context_, taken_);
 }
 
 bool Estimate::record(const void* owner, uint64_t bytes) {
-  Record known{key_of(owner, context_), 0, context_, RecordKind::kLoaded, device_};
+  Record known{key_in_context(owner, context_), 0, context_, RecordKind::kLoaded, device_};
   (void)process.records.find(RecordKind::kLoaded, known.key, &known);
   known.bytes += bytes;
   return process.records.insert(known);
@@ -130,7 +123,7 @@ bool Estimate::give_back(const void* owner) {
   const AccountScope account;
   Record known;
   if (after_.least <= before_ ||
-      !process.records.remove(RecordKind::kLoaded, key_of(owner, context_), &known))
+      !process.records.remove(RecordKind::kLoaded, key_in_context(owner, context_), &known))
     return true;
   const uint64_t back = after_.least - before_;
   const uint64_t given = back < known.bytes ? back : known.bytes;
@@ -193,7 +186,8 @@ int shared_ending_device;
 uint64_t shared_basis[kDevicesMax];
 
 uint64_t shared_key(int device) {
-  return key_of(&shared_kept, reinterpret_cast<const void*>(static_cast<uintptr_t>(device) + 1));
+  return key_in_context(&shared_kept,
+                        reinterpret_cast<const void*>(static_cast<uintptr_t>(device) + 1));
 }
 
 // Gives back at most `bytes` of it, of a device for which `basis` was read before. What is given
@@ -265,7 +259,7 @@ EstimateEnd::~EstimateEnd() {
     const AccountScope account;
     for (int i = 0, n = context_count(); i < n; ++i) {
       Record known;
-      const uint64_t key = key_of(owner_, context_at(i)->context);
+      const uint64_t key = key_in_context(owner_, context_at(i)->context);
       if (process.records.remove(RecordKind::kLoaded, key, &known))
         charge_release(known.device, known.bytes);
     }
@@ -274,7 +268,7 @@ EstimateEnd::~EstimateEnd() {
 }
 
 uint64_t estimate_key_moved(const Record& record, const void* context) {
-  return record.key ^ key_part(record.context) ^ key_part(context);
+  return record.key ^ key_in_context(nullptr, record.context) ^ key_in_context(nullptr, context);
 }
 
 void estimate_reset_after_fork() {

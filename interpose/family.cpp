@@ -214,6 +214,7 @@ void claims_zero(ClaimsSlot& slot) {
   slot.leaving.store(0);
   for (AtomicU64& count : slot.gate_wait_counts) count.store(0);
   slot.refused_full.store(0);
+  for (protocol::AtomicU32& pages : slot.limits_pages) pages.store(0);
   slot.pid.store(0);
 }
 

@@ -8,6 +8,7 @@
 // sees every launch in the counters.
 #pragma once
 
+#include "interpose/memory/libraries.h"
 #include "interpose/place.h"
 #include "interpose/residual.h"
 
@@ -219,6 +220,19 @@ inline CUstream stream_of(CUmemDecompressParams*, size_t, unsigned, size_t*, CUs
 }
 inline CUstream stream_of(CUgraphExec, CUstream stream) { return stream; }
 
+// The function that the arguments of a launch name; nullptr = none.
+template <class... A>
+CUfunction function_of(CUfunction function, const A&...) {
+  return function;
+}
+template <class... A>
+CUfunction function_of(const CUlaunchConfig*, CUfunction function, const A&...) {
+  return function;
+}
+inline CUfunction function_of(CUmemDecompressParams*, size_t, unsigned, size_t*, CUstream) {
+  return nullptr;
+}
+
 inline CUgraphExec exec_of(CUgraphExec exec, CUstream) { return exec; }
 template <class... A>
 CUgraphExec exec_of(const A&...) {
@@ -251,6 +265,12 @@ SLUICE_ALWAYS_INLINE CUresult launch_gated(CUstream stream, CUgraphExec exec, La
 template <auto Real, LaunchKind Kind, NullStream Null, class... A>
 __attribute__((noinline)) CUresult launch_long(A... arguments) {
   const CUstream stream = stream_of(arguments...);
+  if constexpr (Kind == LaunchKind::kKernel) {
+    if (SLUICE_UNLIKELY(load_relaxed(libraries_watched) != 0)) {
+      const CUresult loaded = kernel_load_for(function_of(arguments...), stream);
+      if (SLUICE_UNLIKELY(loaded != CUDA_SUCCESS)) return loaded;
+    }
+  }
   return launch_gated(Null == NullStream::kPerThread ? stream_per_thread(stream) : stream,
                       exec_of(arguments...), Kind, [&] { return real_call<Real>(arguments...); });
 }

@@ -7,6 +7,7 @@
 #include "interpose/family.h"
 #include "interpose/gate.h"
 #include "interpose/green.h"
+#include "interpose/memory/context_limits.h"
 #include "interpose/memory/least.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
@@ -75,8 +76,6 @@ CUresult foreign_refused(int device) {
 }
 
 bool is_alone(int gpu) { return gpu >= 0 && load_acquire(process.alone) != 0; }
-
-const char limits_taken = 0;  // its address stands for what a device's limits are estimated to take
 
 // What was in use on each GPU before the context that is being made; 0 = not known.
 uint64_t used_before[sluice::protocol::kTenantGpusMax];
@@ -483,12 +482,13 @@ SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
   return destroy(context, [&] { return driver.cuCtxDetach(context); });
 }
 
-// Stacks are taken at once, heap and printf buffer with the first kernel that uses them, if any
-// does. What stacks surely take is asked of the quota before; what is taken and does not fit is
-// given back by setting the limit that was there.
+// Heap and printf buffer are taken with the first kernel that uses them, if any does, and reserved
+// here. Stacks are taken at once: what they surely take is asked of the quota before; what is taken
+// and does not fit is given back by setting the limit that was there.
 SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  if (limit_takes_later(limit)) return limit_set_reserved(limit, value);
   size_t before = 0;
   const bool active = process_mode() == Mode::kActive;
   const bool known = active && driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;

@@ -133,6 +133,10 @@ SLUICE_HOOK CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* la
     several_say();
     return CUDA_ERROR_NOT_SUPPORTED;
   }
+  for (unsigned i = 0; launches != nullptr && i < count; ++i) {
+    const CUresult loaded = kernel_load_for(launches[i].function, launches[i].hStream);
+    if (SLUICE_UNLIKELY(loaded != CUDA_SUCCESS)) return loaded;
+  }
   return launch_gated(stream, nullptr, LaunchKind::kKernel, call);
 }
 

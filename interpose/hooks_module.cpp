@@ -11,6 +11,7 @@
 #include "interpose/late.h"
 #include "interpose/memory/image_size.h"
 #include "interpose/memory/least.h"
+#include "interpose/memory/libraries.h"
 #include "interpose/residual.h"
 #include "interpose/touch.h"
 
@@ -96,7 +97,7 @@ CUresult library_load(CUlibrary* library, uint64_t least, Call call, const JitVa
   const auto undo = [](CUlibrary made) { return driver.cuLibraryUnload(made); };
   const bool at_once = least != 0 && libraries_load_at_once();
   const CUresult result = load(reach_wide(), at_once ? least : 0, library, call, undo, values);
-  if (result == CUDA_SUCCESS && library != nullptr && !at_once) library_least_set(*library, least);
+  if (result == CUDA_SUCCESS && library != nullptr) library_known(*library, at_once ? 0 : least);
   return result;
 }
 
@@ -134,16 +135,14 @@ int device_asked(const void*) { return reach_here().device; }
 void owner_is_known(CUmodule module) { module_is_known(module); }
 void owner_is_known(const void*) {}
 
-// A handle that comes with code, or whose code comes with its first launch. `least`: what the call
-// loads at least.
+// A handle that comes with code, or whose code comes with its first launch.
 template <class Handle, class Owner, class Call>
-CUresult function_get(Handle* out, Owner owner, const char* name, Call call, uint64_t least = 0) {
+CUresult function_get(Handle* out, Owner owner, const char* name, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   if (out == nullptr) return call();
   const Handle before = *out;
-  Late late(owner, name, least);
-  if (!late.may_ask()) return refused();
+  Late late(owner, name);
   const CUresult result = call();
   const auto key = reinterpret_cast<uint64_t>(*out);
   if (result != CUDA_SUCCESS || !handle_is_new(kKindOf<Handle>, key)) return result;
@@ -159,16 +158,14 @@ CUresult function_get(Handle* out, Owner owner, const char* name, Call call, uin
 }
 
 // The address of a variable, which may be loaded with this call. Either output may be null, and
-// then the call is measured each time. `least`: what it loads at least.
+// then the call is measured each time.
 template <class Pointer, class Bytes, class Owner, class Call>
-CUresult variable_get(Pointer* pointer, Bytes* bytes, Owner owner, const char* name, Call call,
-                      uint64_t least = 0) {
+CUresult variable_get(Pointer* pointer, Bytes* bytes, Owner owner, const char* name, Call call) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const Pointer pointer_before = pointer == nullptr ? 0 : *pointer;
   const Bytes bytes_before = bytes == nullptr ? 0 : *bytes;
-  Late late(owner, name, least);
-  if (!late.may_ask()) return refused();
+  Late late(owner, name);
   const CUresult result = call();
   if (result != CUDA_SUCCESS) return result;
   const bool keeps = pointer != nullptr;
@@ -183,20 +180,24 @@ CUresult variable_get(Pointer* pointer, Bytes* bytes, Owner owner, const char* n
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// A call that loads the library into the current context, if it is not there.
-template <class Call>
-CUresult library_use(CUlibrary library, Call call) {
+// A call that gives out a kernel.
+template <class Handle, class Call>
+CUresult library_kernel(CUlibrary library, Handle* kernel, Call call) {
+  const Handle before = kernel == nullptr ? Handle{} : *kernel;
   const CUresult result = call();
-  if (result == CUDA_SUCCESS) library_is_used(library);
-  return result;
+  if (result != CUDA_SUCCESS || library_gave(library, reinterpret_cast<CUkernel>(*kernel)))
+    return result;
+  *kernel = before;
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// A call that gives out kernels, which may load the library into any context.
+// A call that loads the library into the current context, if it is not there.
 template <class Call>
-CUresult library_kernels(CUlibrary library, Call call) {
-  const CUresult result = call();
-  if (result == CUDA_SUCCESS) library_least_forget(library);
-  return result;
+CUresult with_library(CUlibrary library, Call call) {
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const CUresult loaded = library_load_here(library);
+  return loaded == CUDA_SUCCESS ? call() : loaded;
 }
 
 template <class Call>
@@ -264,8 +265,10 @@ SLUICE_HOOK CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
 }
 
 SLUICE_HOOK CUresult cuLibraryUnload(CUlibrary library) {
-  library_least_forget(library);
-  return unload(library, [&] { return driver.cuLibraryUnload(library); });
+  LibraryEnd end(library);
+  const CUresult result = unload(library, [&] { return driver.cuLibraryUnload(library); });
+  if (result == CUDA_SUCCESS) end.ended();
+  return result;
 }
 
 SLUICE_HOOK CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
@@ -274,22 +277,27 @@ SLUICE_HOOK CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, 
 }
 
 SLUICE_HOOK CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const CUresult loaded = kernel_load(kernel);
+  if (loaded != CUDA_SUCCESS) return loaded;
   return function_get(function, library_of(kernel), nullptr,
                       [&] { return driver.cuKernelGetFunction(function, kernel); });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
   return function_get(kernel, library, name, [&] {
-    return library_kernels(library,
-                           [&] { return driver.cuLibraryGetKernel(kernel, library, name); });
+    return library_kernel(library, kernel,
+                          [&] { return driver.cuLibraryGetKernel(kernel, library, name); });
   });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetUnifiedFunction(void** function, CUlibrary library,
                                                  const char* name) {
-  return function_get(function, library, name, [&] {
-    return library_kernels(
-        library, [&] { return driver.cuLibraryGetUnifiedFunction(function, library, name); });
+  return with_library(library, [&] {
+    return function_get(function, library, name, [&] {
+      return driver.cuLibraryGetUnifiedFunction(function, library, name);
+    });
   });
 }
 
@@ -302,28 +310,33 @@ SLUICE_HOOK CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned 
 SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count,
                                                CUlibrary library) {
   return functions_list([&] {
-    return library_kernels(
-        library, [&] { return driver.cuLibraryEnumerateKernels(kernels, count, library); });
+    const CUresult result = driver.cuLibraryEnumerateKernels(kernels, count, library);
+    unsigned int all = 0;
+    if (result != CUDA_SUCCESS || driver.cuLibraryGetKernelCount(&all, library) != CUDA_SUCCESS)
+      return result;
+    for (unsigned int i = 0; i < count && i < all; ++i) {
+      if (!library_gave(library, kernels[i])) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
   });
 }
 
 SLUICE_HOOK CUresult cuFuncLoad(CUfunction function) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  const CUresult loaded = kernel_load(function);
+  if (loaded != CUDA_SUCCESS) return loaded;
   Late late(owner_of(function), nullptr);
   const CUresult result = driver.cuFuncLoad(function);
   if (result != CUDA_SUCCESS || late.fits(device_of(function))) return result;
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Loads the library into the current context.
 SLUICE_HOOK CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
-  return function_get(
-      module, library, nullptr,
-      [&] {
-        return library_use(library, [&] { return driver.cuLibraryGetModule(module, library); });
-      },
-      library_use_least(library));
+  return with_library(library, [&] {
+    return function_get(module, library, nullptr,
+                        [&] { return driver.cuLibraryGetModule(module, library); });
+  });
 }
 
 SLUICE_HOOK CUresult cuModuleGetGlobal(CUdeviceptr_v1* pointer, unsigned int* bytes,
@@ -340,19 +353,18 @@ SLUICE_HOOK CUresult cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* bytes, C
 
 SLUICE_HOOK CUresult cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
                                         const char* name) {
-  return variable_get(
-      pointer, bytes, library, name,
-      [&] {
-        return library_use(
-            library, [&] { return driver.cuLibraryGetGlobal(pointer, bytes, library, name); });
-      },
-      library_use_least(library));
+  return with_library(library, [&] {
+    return variable_get(pointer, bytes, library, name,
+                        [&] { return driver.cuLibraryGetGlobal(pointer, bytes, library, name); });
+  });
 }
 
 SLUICE_HOOK CUresult cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CUlibrary library,
                                          const char* name) {
-  return variable_get(pointer, bytes, library, name,
-                      [&] { return driver.cuLibraryGetManaged(pointer, bytes, library, name); });
+  return with_library(library, [&] {
+    return variable_get(pointer, bytes, library, name,
+                        [&] { return driver.cuLibraryGetManaged(pointer, bytes, library, name); });
+  });
 }
 
 SLUICE_HOOK CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc resources,

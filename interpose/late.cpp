@@ -2,6 +2,7 @@
 #include "interpose/late.h"
 
 #include "interpose/account.h"
+#include "interpose/memory/libraries.h"
 #include "interpose/process.h"
 #include "interpose/residual.h"
 

@@ -191,6 +191,7 @@ struct ContextRecord {
   uint64_t asked;            // the question that all_event answers (context_passed); 0 = none
   CUevent all_event;         // behind everything in the context; nullptr once it has passed
   Tails tails;
+  uint32_t libraries;        // how many of libraries_watched it has (memory/libraries.h)
   Shared<bool> legacy_used;  // launches go into the legacy stream
   bool legacy_waits;  // the next one waits for something else than launches (legacy_interrupt)
 

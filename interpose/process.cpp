@@ -630,12 +630,14 @@ static void thread_gpu_look(ThreadRecord* thread) {
   const bool recorded = record != nullptr;
   thread->raised = static_cast<uint32_t>(thread->gpu) + 1;
   const bool plain = active && recorded && load_relaxed(strict_fences) == 0;
+  // Otherwise a launch may name a kernel whose library is still to be loaded.
+  const bool short_way = plain && libraries_are_in(record);
   if (plain) thread->exclusive_count = &thread->exclusive_launches[thread->gpu];
   // So it is with a context that there was no memory for; until then nothing of it takes a short
   // way.
   store_release(thread->context_known, active && (recorded || thread->gpu < 0) ? 1u : 0u);
   const uint32_t* asked = nullptr;
-  if (plain) {
+  if (short_way) {
     asked =
         process.leases_go_together() ? &process.together : &process.entry(thread->gpu).lease.raw;
   }
@@ -668,6 +670,8 @@ bool thread_context_look(ThreadRecord* thread) {
     fence_raised();
     const ContextRecord* record = thread->context_record;
     const bool ends = record != nullptr && !record->is_usable();
+    if (SLUICE_UNLIKELY(!libraries_are_in(record)))
+      store_release(thread->lease, static_cast<const uint32_t*>(nullptr));
     if (SLUICE_LIKELY(!ends && load_acquire(process.numbering) == numbering)) return true;
   }
 }

@@ -86,7 +86,8 @@ bool Records::find(RecordKind kind, uint64_t key, Record* out) {
 static bool counts_bytes(RecordKind kind) {
   return kind != RecordKind::kFunction && kind != RecordKind::kVariable &&
          kind != RecordKind::kKernel && kind != RecordKind::kManaged &&
-         kind != RecordKind::kExported && kind != RecordKind::kLibrary;
+         kind != RecordKind::kExported && kind != RecordKind::kLibrary &&
+         kind != RecordKind::kLibraryKernel;
 }
 
 void Records::remove_context(const void* context, uint64_t* bytes_by_device) {
@@ -104,10 +105,12 @@ void Records::remove_context(const void* context, uint64_t* bytes_by_device) {
   }
 }
 
-bool Records::take_loaded(Shard& s, const void* context, Record* out) {
+bool Records::take_keyed(Shard& s, const void* context, Record* out) {
   const LockScope scope(s.lock);
   for (uint64_t i = 0; i < s.capacity; ++i) {
-    if (s.entries[i].kind != RecordKind::kLoaded || s.entries[i].context != context) continue;
+    const RecordKind kind = s.entries[i].kind;
+    const bool keyed = kind == RecordKind::kLoaded || kind == RecordKind::kLimit;
+    if (!keyed || s.entries[i].context != context) continue;
     *out = s.entries[i];
     erase(s, &s.entries[i]);
     return true;
@@ -118,13 +121,13 @@ bool Records::take_loaded(Shard& s, const void* context, Record* out) {
 void Records::move_context(const void* from, const void* to,
                            uint64_t (*key_in)(const Record& record, const void* context)) {
   for (Shard& s : shards_) {
-    Record loaded;
-    while (take_loaded(s, from, &loaded)) {
+    Record moved;
+    while (take_keyed(s, from, &moved)) {
       Record there;
-      loaded.key = key_in(loaded, to);
-      loaded.context = to;
-      if (find(RecordKind::kLoaded, loaded.key, &there)) loaded.bytes += there.bytes;
-      (void)insert(loaded);  // without memory it stays charged until the process ends
+      moved.key = key_in(moved, to);
+      moved.context = to;
+      if (find(moved.kind, moved.key, &there)) moved.bytes += there.bytes;
+      (void)insert(moved);  // without memory it stays charged until the process ends
     }
     const LockScope scope(s.lock);
     for (uint64_t i = 0; i < s.capacity; ++i) {

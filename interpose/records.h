@@ -25,6 +25,9 @@ enum class RecordKind : uint32_t {
   kManaged = 13,   // of a kPointer that is managed memory, besides that
   kExported = 14,  // of a kPointer that other processes may have open, besides that
   kLibrary = 15,   // loaded with its first use: what that takes; or of a context that has used it
+  kLibraryKernel =
+      16,       // a kernel that was given out; `bytes` is its library's number (libraries.h)
+  kLimit = 17,  // a limit of a context: what is reserved for it (context_limits.h)
 };
 
 struct Record {
@@ -34,6 +37,12 @@ struct Record {
   RecordKind kind;
   int32_t device;
 };
+
+/// The key of what `owner` has in `context`, for kinds whose records move with a context.
+inline uint64_t key_in_context(const void* owner, const void* context) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
+  return reinterpret_cast<uint64_t>(owner) ^ reinterpret_cast<uint64_t>(context) * kOdd;
+}
 
 class Records {
  public:
@@ -46,7 +55,7 @@ class Records {
   /// all records.
   void remove_context(const void* context, uint64_t* bytes_by_device);
   /// What was of one context is another's, which may be where records of its are already: those of
-  /// kLoaded have the context in their keys.
+  /// kLoaded and kLimit have the context in their keys.
   void move_context(const void* from, const void* to,
                     uint64_t (*key_in)(const Record& record, const void* context));
   /// Adds the bytes of every record of that kind by device.
@@ -72,7 +81,7 @@ class Records {
   static Record* slot_find(Shard& shard, RecordKind kind, uint64_t key, uint64_t h);
   static bool grow(Shard& shard);
   static void erase(Shard& shard, Record* record);
-  static bool take_loaded(Shard& shard, const void* context, Record* out);
+  static bool take_keyed(Shard& shard, const void* context, Record* out);
 
   Shard shards_[kShards]{};
 };

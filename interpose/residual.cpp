@@ -5,6 +5,7 @@
 
 #include "interpose/account.h"
 #include "interpose/gate.h"
+#include "interpose/memory/context_limits.h"
 #include "interpose/touch.h"
 #include "interpose/usage.h"
 
@@ -93,7 +94,8 @@ uint64_t residual_of(int device, int gpu, uint64_t used, uint64_t known) {
 }
 
 uint64_t known_on(int gpu) {
-  return process.ledger.held(static_cast<uint32_t>(gpu)) - load_relaxed(charged[gpu]);
+  return process.ledger.held(static_cast<uint32_t>(gpu)) - load_relaxed(charged[gpu]) -
+         limits_reserved(gpu);
 }
 
 // What the driver says and the known paths do not; false without a figure. `busy`: another time
@@ -128,7 +130,8 @@ bool residual_read_least(int device, int gpu, uint64_t* bytes) {
     if (!known_settle(device)) return false;
     const uint32_t version = process.account(gpu).version.load();
     const uint64_t known = process.ledger.held(index) + process.ledger.reserved(index) -
-                           load_relaxed(charged[gpu]) - process.account(gpu).swapped_bytes.load();
+                           load_relaxed(charged[gpu]) - limits_reserved(gpu) -
+                           process.account(gpu).swapped_bytes.load();
     uint64_t used = 0;
     if (!usage_read(gpu, &used)) return false;
     if (process.account(gpu).version.load() != version) continue;
@@ -157,8 +160,11 @@ Seen seen[kTenantGpusMax];
 Lock others_lock;
 
 // Without what is reserved: the device need not have it yet.
-uint64_t charged_on_device(const protocol::ClaimsGpu& account) {
-  const uint64_t held = account.held_bytes.load(), out = account.swapped_bytes.load();
+uint64_t charged_on_device(const protocol::ClaimsSlot& slot, int gpu) {
+  const protocol::ClaimsGpu& account = slot.gpus[gpu];
+  const uint64_t held = account.held_bytes.load();
+  const uint64_t out =
+      account.swapped_bytes.load() + slot.limits_pages[gpu].load() * protocol::kLimitPageBytes;
   return held > out ? held - out : 0;
 }
 
@@ -183,7 +189,7 @@ void others_list(int gpu) {
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
     const protocol::ClaimsSlot& slot = process.claims->slots[i];
     const uint32_t pid = slot.pid.load();
-    if (i != process.slot && pid != 0) others_add(i, pid, charged_on_device(slot.gpus[gpu]));
+    if (i != process.slot && pid != 0) others_add(i, pid, charged_on_device(slot, gpu));
   }
   const Seen& before = seen[gpu];
   for (uint32_t k = 0; k < before.count; ++k) {
@@ -219,8 +225,7 @@ uint64_t others_uncharged(int gpu, bool forgets) {
   uint64_t sum = 0;
   for (uint32_t k = 0; k < others.count; ++k) {
     const uint32_t slot = others.slots[k];
-    const uint64_t now =
-        slot == kNoSlot ? 0 : charged_on_device(process.claims->slots[slot].gpus[gpu]);
+    const uint64_t now = slot == kNoSlot ? 0 : charged_on_device(process.claims->slots[slot], gpu);
     const uint64_t least = now < others.charged[k] ? now : others.charged[k];
     if (others.used[k] > least) sum += others.used[k] - least;
   }
@@ -260,7 +265,8 @@ bool grow(int gpu, uint64_t more, Above above) {
 }
 
 // False: who asked undoes what he did, or withholds what he got. `least`: only that much is known.
-bool charge_to(int gpu, uint64_t bytes, Above above, bool least) {
+bool charge_to(int device, int gpu, uint64_t bytes, Above above, bool least) {
+  if (bytes != load_relaxed(charged[gpu])) limits_look(device);
   const uint64_t before = load_relaxed(charged[gpu]);
   bool fits = true;
   if (bytes > before) {
@@ -319,12 +325,12 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
         residual_others_wake();
       }
       bytes += on_the_way;
-      too_much = !charge_to(gpu, bytes, above, false);
+      too_much = !charge_to(device, gpu, bytes, above, false);
     }
   } else {
     busy = true;
     if (above != Above::kCharged && residual_read_least(device, gpu, &bytes))
-      too_much = !charge_to(gpu, bytes, above, true);
+      too_much = !charge_to(device, gpu, bytes, above, true);
   }
   // What is unasked may be the caller's: a reading for another thread, or the helper's, finds what
   // this one is just loading, so that its own finds nothing more.

@@ -178,6 +178,9 @@ static_assert(sizeof(ClaimsGpu) == 128);
 static_assert(offsetof(ClaimsGpu, held_epoch) == 100);
 static_assert(offsetof(ClaimsGpu, movable_bytes) == 112);
 
+/// The unit of ClaimsSlot::limits_pages: 32 bits of them are more than any GPU has.
+inline constexpr std::uint64_t kLimitPageBytes = 4096;
+
 struct ClaimsSlot {
   AtomicU32 pid;            // written by the broker at registration, 0 = free
   AtomicU32 unhooked_seen;  // entry points asked for that the shim does not know
@@ -186,7 +189,10 @@ struct ClaimsSlot {
   // Of this process on all its GPUs; they only grow.
   AtomicU64 gate_wait_counts[kGateWaitCounts];  // those of gate_waits, by how long they took
   AtomicU64 refused_full;  // allocations that the quota allowed and for which the GPU had no room
-  std::uint8_t reserved[48];
+  // Per GPU, the part of held_bytes that is reserved for limits of contexts and that the driver has
+  // not taken yet, in pages of kLimitPageBytes. It is not on the device.
+  AtomicU32 limits_pages[kTenantGpusMax];
+  std::uint8_t reserved[16];
   ClaimsGpu gpus[kTenantGpusMax];
 };
 static_assert(sizeof(ClaimsSlot) == 128 + 8 * 128);

@@ -35,63 +35,6 @@ bool libraries_load_at_once() {
   return driver.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == CU_MODULE_EAGER_LOADING;
 }
 
-namespace {
-
-// How many libraries were remembered. A library has its number besides its handle, because the
-// driver may give the handle of an unloaded library to the next one.
-uint64_t libraries_seen;
-
-uint64_t library_key(const void* library) { return reinterpret_cast<uint64_t>(library); }
-
-// The key of a use: odd numbers, which no handle is, so that it is no library's.
-uint64_t use_key(const Record& library, const void* context) {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
-  const auto number = reinterpret_cast<uint64_t>(library.context);
-  return (number * kOdd ^ reinterpret_cast<uint64_t>(context)) | 1;
-}
-
-// The calling thread's current context; nullptr = none that counts.
-const void* context_here() { return reach_here().device < 0 ? nullptr : this_thread->context; }
-
-}  // namespace
-
-void library_least_set(const void* library, uint64_t bytes) {
-  const ErrnoGuard guard;
-  if (bytes == 0) return;
-  const uint64_t number = __atomic_add_fetch(&libraries_seen, 1, __ATOMIC_RELAXED);
-  (void)process.records.insert(Record{library_key(library), bytes,
-                                      reinterpret_cast<const void*>(number), RecordKind::kLibrary,
-                                      -1});
-}
-
-uint64_t library_use_least(const void* library) {
-  const ErrnoGuard guard;
-  Record known, used;
-  const void* const context = context_here();
-  if (context == nullptr ||
-      !process.records.find(RecordKind::kLibrary, library_key(library), &known) ||
-      process.records.find(RecordKind::kLibrary, use_key(known, context), &used))
-    return 0;
-  return known.bytes;
-}
-
-void library_is_used(const void* library) {
-  const ErrnoGuard guard;
-  const void* const context = context_here();
-  Record known;
-  if (context == nullptr ||
-      !process.records.find(RecordKind::kLibrary, library_key(library), &known))
-    return;
-  const Record used{use_key(known, context), 0, context, RecordKind::kLibrary, -1};
-  if (!process.records.insert(used)) library_least_forget(library);
-}
-
-void library_least_forget(const void* library) {
-  const ErrnoGuard guard;
-  Record known;
-  (void)process.records.remove(RecordKind::kLibrary, library_key(library), &known);
-}
-
 LeastCharge::LeastCharge(int device, uint64_t bytes) {
   const int gpu = bytes == 0 || process_mode() != Mode::kActive ? -1 : device_gpu(device);
   if (gpu < 0 || process.memory_max(gpu) == 0) return;

@@ -19,16 +19,6 @@ uint64_t stack_bytes_least(int device, uint64_t before, uint64_t after);
 /// context loads it.
 bool libraries_load_at_once();
 
-/// Remembers that the first use of `library` in a context loads it and takes so much at least.
-void library_least_set(const void* library, uint64_t bytes);
-/// Returns what a use in the calling thread's current context takes at least; 0 = it may be loaded
-/// there.
-uint64_t library_use_least(const void* library);
-/// The library is loaded in the current context.
-void library_is_used(const void* library);
-/// It may be loaded anywhere, by kernels whose handles were given out, or it is gone.
-void library_least_forget(const void* library);
-
 /// Around a call that takes `bytes` on `device` at least. Not within an AccountScope. Where the
 /// driver has a figure for the process, the bytes are charged from before the call on, as memory
 /// that no call tells; elsewhere the quota is only asked, because the estimate behind the call

@@ -87,15 +87,29 @@ uint64_t SoftGpuTest::device_peak(int gpu) {
 
 namespace {
 
-uint64_t on_device(const ClaimsGpu& account) {
-  return account.held_bytes.load() - account.swapped_bytes.load();
+uint64_t reserved_for_limits(const ClaimsSlot& slot, size_t gpu) {
+  return slot.limits_pages[gpu].load() * protocol::kLimitPageBytes;
+}
+
+uint64_t on_device(const ClaimsSlot& slot, size_t gpu) {
+  const ClaimsGpu& account = slot.gpus[gpu];
+  return account.held_bytes.load() - account.swapped_bytes.load() - reserved_for_limits(slot, gpu);
 }
 
 }  // namespace
 
 uint64_t SoftGpuTest::held(int pid, int gpu) {
   for (const ClaimsSlot& slot : broker->claims().slots) {
-    if (slot.pid.load() == static_cast<uint32_t>(pid)) return on_device(slot.gpus[gpu]);
+    if (slot.pid.load() == static_cast<uint32_t>(pid))
+      return on_device(slot, static_cast<size_t>(gpu));
+  }
+  return 0;
+}
+
+uint64_t SoftGpuTest::limits(int pid, int gpu) {
+  for (const ClaimsSlot& slot : broker->claims().slots) {
+    if (slot.pid.load() == static_cast<uint32_t>(pid))
+      return reserved_for_limits(slot, static_cast<size_t>(gpu));
   }
   return 0;
 }
@@ -105,7 +119,7 @@ namespace {
 uint64_t held_by_all(TestBroker& broker, size_t gpu) {
   uint64_t sum = 0;
   for (const ClaimsSlot& slot : broker.claims().slots)
-    sum += on_device(slot.gpus[gpu]) + slot.gpus[gpu].reserved_bytes.load();
+    sum += on_device(slot, gpu) + slot.gpus[gpu].reserved_bytes.load();
   return sum;
 }
 
@@ -123,11 +137,11 @@ std::string accounts_difference(
       if (pid == 0) continue;
       const ClaimsGpu& account = slot.gpus[gpu];
       const uint64_t device = account_on(*devices[gpu], pid).memory_bytes;
-      if (on_device(account) == device && account.reserved_bytes.load() == 0 &&
+      if (on_device(slot, gpu) == device && account.reserved_bytes.load() == 0 &&
           account.asked_bytes.load() == 0)
         continue;
       text += "GPU " + std::to_string(gpu) + ", process " + std::to_string(pid) + ": held " +
-              std::to_string(on_device(account)) + ", reserved " +
+              std::to_string(on_device(slot, gpu)) + ", reserved " +
               std::to_string(account.reserved_bytes.load()) + ", asked " +
               std::to_string(account.asked_bytes.load()) + ", device " + std::to_string(device) +
               "\n";

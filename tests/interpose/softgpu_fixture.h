@@ -55,8 +55,11 @@ class SoftGpuTest : public ::testing::Test {
   uint64_t device_total(int gpu = 0);
   // The most that it ever held, at every moment.
   uint64_t device_peak(int gpu = 0);
-  // What the ledger says of a process, less what is in host memory; 0 when it has no slot.
+  // What the ledger says of a process, less what is in host memory and what limits() says; 0 when
+  // it has no slot.
   uint64_t held(int pid = getpid(), int gpu = 0);
+  // What the ledger has reserved for limits of a process's contexts. The device does not have it.
+  uint64_t limits(int pid = getpid(), int gpu = 0);
   uint64_t held_total(int gpu = 0);
   std::string difference();  // accounts_difference()
   void agrees(const char* when) { EXPECT_EQ(difference(), "") << when; }

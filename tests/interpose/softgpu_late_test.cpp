@@ -95,9 +95,10 @@ TEST_F(SoftGpuResidualTest, FunctionsThatAreListedOrLoadedOnRequest) {
   holds(8 * kMiB, "loaded");
 }
 
+// A heap of the default size, which nothing has reserved.
 TEST_F(SoftGpuResidualTest, AHeapThatDoesNotFitIsChargedAndItsUserIsWithheld) {
-  ASSERT_EQ(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 80 * kMiB), CUDA_SUCCESS);
-  holds(0, "the limit alone");
+  CUdeviceptr room = 0;
+  ASSERT_EQ(cuMemAlloc(&room, kQuota - kContext - 8 * kMiB + 1), CUDA_SUCCESS);
   CUmodule module = nullptr;
   auto* const untouched = reinterpret_cast<CUfunction>(0x77);
   CUfunction function = untouched;
@@ -105,7 +106,7 @@ TEST_F(SoftGpuResidualTest, AHeapThatDoesNotFitIsChargedAndItsUserIsWithheld) {
   ASSERT_EQ(cuModuleLoadData(&module, kHeapUser), CUDA_SUCCESS);
   EXPECT_EQ(cuModuleGetFunction(&function, module, "k"), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(function, untouched);
-  holds(80 * kMiB, "nothing but the context's end takes it back");
+  holds(kQuota - kContext + 1, "nothing but the context's end takes it back");
   // What comes later is refused, and the view shows nothing left.
   EXPECT_EQ(cuModuleGetFunction(&function, module, "k"), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuMemAlloc(&rest, 1), CUDA_ERROR_OUT_OF_MEMORY);
@@ -139,13 +140,15 @@ const Late kLate[] = {
      }},
 };
 
-CUlibrary library_make(size_t bytes) {
+CUlibrary library_make(const void* image) {
   CUlibrary library = nullptr;
-  EXPECT_EQ(cuLibraryLoadData(&library, module_text(bytes).c_str(), nullptr, nullptr, 0, nullptr,
-                              nullptr, 0),
+  EXPECT_EQ(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0),
             CUDA_SUCCESS);
   return library;
 }
+CUlibrary sized_make(size_t bytes) { return library_make(module_text(bytes).c_str()); }
+// Nobody knows before what it takes.
+CUlibrary unsized_make(size_t bytes) { return library_make(unsized_image(bytes).data()); }
 
 // Loads the library into the current context, as a question about one of its kernels does.
 void kernel_ask(CUlibrary library) {
@@ -162,7 +165,7 @@ TEST_F(SoftGpuResidualTest, WhatComesLateAndDoesNotFitIsChargedAndWithheld) {
   for (const Late& late : kLate) {
     CUdeviceptr room = 0;
     ASSERT_EQ(cuMemAlloc(&room, 10 * kMiB), CUDA_SUCCESS);
-    CUlibrary library = library_make(60 * kMiB);
+    CUlibrary library = unsized_make(60 * kMiB);
     void* out = untouched;
     const uint64_t refused = broker->account().refused.load();
     kernel_ask(library);
@@ -181,14 +184,12 @@ TEST_F(SoftGpuResidualTest, WhatComesLateAndDoesNotFitIsChargedAndWithheld) {
   }
 }
 
-// A kernel may have been launched since its handle was given out; the others are sure to load what
-// is not there.
 TEST_F(SoftGpuResidualTest, WhatSurelyComesLateAndDoesNotFitIsRefusedBefore) {
   void* const untouched = reinterpret_cast<void*>(0x77);
-  for (const Late& late : {kLate[0], kLate[1]}) {
+  for (const Late& late : kLate) {
     CUdeviceptr room = 0;
     ASSERT_EQ(cuMemAlloc(&room, 10 * kMiB), CUDA_SUCCESS);
-    CUlibrary library = library_make(60 * kMiB);
+    CUlibrary library = sized_make(60 * kMiB);
     void* out = untouched;
     const uint64_t refused = broker->account().refused.load();
     for (uint64_t i = 1; i <= 2; ++i) {
@@ -216,19 +217,20 @@ TEST_F(SoftGpuResidualTest, AHandleThatIsKnownIsGivenOutAboveTheQuota) {
   CUfunction function = nullptr;
   ASSERT_EQ(cuModuleLoadData(&module, module_text(4).c_str()), CUDA_SUCCESS);
   ASSERT_EQ(cuModuleGetFunction(&function, module, "store"), CUDA_SUCCESS);
-  kernel_ask(library_make(69 * kMiB));
+  kernel_ask(unsized_make(69 * kMiB));
   EXPECT_EQ(cuModuleGetFunction(&function, module, "store"), CUDA_SUCCESS);
 }
 
 TEST_F(SoftGpuResidualTest, AFunctionLoadedOnRequestThatDoesNotFitIsRefused) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-  ASSERT_EQ(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 80 * kMiB), CUDA_SUCCESS);
+  CUdeviceptr room = 0;
+  ASSERT_EQ(cuMemAlloc(&room, kQuota - kContext - 8 * kMiB + 1), CUDA_SUCCESS);
   CUmodule module = nullptr;
   CUfunction function = nullptr;
   ASSERT_EQ(cuModuleLoadData(&module, kHeapUser), CUDA_SUCCESS);
   ASSERT_EQ(cuModuleEnumerateFunctions(&function, 1, module), CUDA_SUCCESS);
   EXPECT_EQ(cuFuncLoad(function), CUDA_ERROR_OUT_OF_MEMORY);
-  holds(80 * kMiB, "charged");
+  holds(kQuota - kContext + 1, "charged");
 }
 
 class SoftGpuDeferredTest : public SoftGpuLaunchTest {
@@ -296,7 +298,7 @@ TEST_F(SoftGpuBusyNeighbourTest, ALoadThatDoesNotFitIsTakenBack) {
 }
 
 TEST_F(SoftGpuBusyNeighbourTest, WhatComesLateAndDoesNotFitIsWithheld) {
-  CUlibrary library = library_make(60 * kMiB);
+  CUlibrary library = unsized_make(60 * kMiB);
   CUdeviceptr variable = 0x77;
   kernel_ask(library);
   EXPECT_EQ(cuLibraryGetGlobal(&variable, nullptr, library, "room"), CUDA_ERROR_OUT_OF_MEMORY);

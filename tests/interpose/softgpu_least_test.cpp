@@ -14,26 +14,6 @@ namespace {
 
 using namespace sluice::test;
 
-// A fat binary whose one entry is this text.
-std::vector<unsigned char> fatbin_of(const std::string& text) {
-  const size_t bytes = (text.size() + 8) / 8 * 8;
-  std::vector<unsigned char> image(16 + 64 + bytes);
-  const uint32_t magic = 0xBA55ED50, entry_header = 64, target = 70;
-  const uint16_t version = 1, region_header = 16, ptx = 1;
-  const uint64_t region_bytes = 64 + bytes, entry_bytes = bytes;
-  memcpy(image.data(), &magic, 4);
-  memcpy(image.data() + 4, &version, 2);
-  memcpy(image.data() + 6, &region_header, 2);
-  memcpy(image.data() + 8, &region_bytes, 8);
-  unsigned char* const entry = image.data() + 16;
-  memcpy(entry, &ptx, 2);
-  memcpy(entry + 4, &entry_header, 4);
-  memcpy(entry + 8, &entry_bytes, 8);
-  memcpy(entry + 28, &target, 4);
-  memcpy(entry + 64, text.data(), text.size());
-  return image;
-}
-
 struct Loaded {
   CUmodule module = nullptr;
   CUlibrary library = nullptr;
@@ -65,7 +45,7 @@ const Route kRoutes[] = {
      }},
     {"cuModuleLoadFatBinary",
      [](const std::string& text, Loaded* out) {
-       out->result = cuModuleLoadFatBinary(&out->module, fatbin_of(text).data());
+       out->result = cuModuleLoadFatBinary(&out->module, fatbin_of({{70, text}}).data());
      }},
     {"cuLinkComplete",
      [](const std::string& text, Loaded* out) {

@@ -176,7 +176,6 @@ class SoftGpuReachTest : public SoftGpuDevicesTest {
     fputs(code.text.c_str(), file);
     fclose(file);
     with(gpu, [&] {
-      EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * kMiB), CUDA_SUCCESS);
       EXPECT_EQ(cuModuleLoadData(&code.module, code.text.c_str()), CUDA_SUCCESS);
       EXPECT_EQ(cuModuleEnumerateFunctions(&code.listed, 1, code.module), CUDA_SUCCESS);
       for (const auto& [library, text] :

@@ -1,0 +1,468 @@
+// Libraries that are loaded lazily: whatever call loads one into a context first, the size of its
+// variables is asked of the quota before the driver has taken it. Judged by the most that the
+// device ever held.
+#include <stdlib.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/interpose/softgpu_residual.h"
+#include "tests/interpose/softgpu_together.h"
+
+namespace {
+
+using namespace sluice::test;
+
+CUlibrary library_of(size_t bytes) {
+  CUlibrary library = nullptr;
+  EXPECT_EQ(cuLibraryLoadData(&library, module_text(bytes).c_str(), nullptr, nullptr, 0, nullptr,
+                              nullptr, 0),
+            CUDA_SUCCESS);
+  return library;
+}
+
+CUfunction kernel_of(CUlibrary library) {
+  CUkernel kernel = nullptr;
+  EXPECT_EQ(cuLibraryGetKernel(&kernel, library, "store"), CUDA_SUCCESS);
+  return reinterpret_cast<CUfunction>(kernel);
+}
+
+struct Given {
+  CUlibrary library;
+  CUfunction kernel;
+  CUdeviceptr out;
+  CUcontext context;
+  CUfunction other = nullptr;  // of a module
+};
+
+// The parameters of a node that launches a kernel.
+template <class Params>
+Params node_params(CUfunction function, CUdeviceptr* out, void** parameters) {
+  Params params{};
+  params.func = function;
+  params.gridDimX = params.gridDimY = params.gridDimZ = 1;
+  params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+  parameters[0] = out;
+  params.kernelParams = parameters;
+  return params;
+}
+
+CUresult node_add(const Given& g, CUgraph graph, CUgraphNode* node, CUfunction function) {
+  void* parameters[1];
+  CUdeviceptr out = g.out;
+  const auto params = node_params<CUDA_KERNEL_NODE_PARAMS>(function, &out, parameters);
+  return cuGraphAddKernelNode(node, graph, nullptr, 0, &params);
+}
+
+CUgraph graph_make() {
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+  return graph;
+}
+
+// The interface of CUDA 1 to 3 is among them.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+// Every call that may be the first to need the library.
+struct FirstUse {
+  const char* name;
+  CUresult (*use)(const Given& g);
+};
+const FirstUse kFirstUses[] = {
+    {"cuLaunchKernel", [](const Given& g) { return launch_of(g.kernel, g.out); }},
+    {"cuLaunchKernelEx",
+     [](const Given& g) {
+       CUlaunchConfig config{};
+       config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+       config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+       CUdeviceptr out = g.out;
+       void* parameters[] = {&out};
+       return cuLaunchKernelEx(&config, g.kernel, parameters, nullptr);
+     }},
+    {"cuLaunchCooperativeKernel",
+     [](const Given& g) {
+       CUdeviceptr out = g.out;
+       void* parameters[] = {&out};
+       return cuLaunchCooperativeKernel(g.kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters);
+     }},
+    {"a launch into a stream",
+     [](const Given& g) {
+       CUstream stream = nullptr;
+       CUdeviceptr out = g.out;
+       void* parameters[] = {&out};
+       EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+       return cuLaunchKernel(g.kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+     }},
+    {"a launch that is captured",
+     [](const Given& g) {
+       CUstream stream = nullptr;
+       CUgraph graph = nullptr;
+       CUdeviceptr out = g.out;
+       void* parameters[] = {&out};
+       EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+       EXPECT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+       const CUresult result =
+           cuLaunchKernel(g.kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+       EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+       return result;
+     }},
+    {"a launch of a thread without a context",
+     [](const Given& g) {
+       CUstream stream = nullptr;
+       EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+       CUdeviceptr out = g.out;
+       void* parameters[] = {&out};
+       CUcontext popped = nullptr, other = nullptr;
+       EXPECT_EQ(cuCtxCreate(&other, nullptr, 0, 0), CUDA_SUCCESS);
+       const CUresult result =
+           cuLaunchKernel(g.kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+       EXPECT_EQ(cuCtxDestroy(other), CUDA_SUCCESS);
+       EXPECT_EQ(cuCtxGetCurrent(&popped), CUDA_SUCCESS);
+       EXPECT_EQ(popped, g.context);
+       return result;
+     }},
+    {"cuLaunchGrid",
+     [](const Given& g) {
+       const CUresult result = cuFuncSetBlockShape(g.kernel, 1, 1, 1);
+       if (result != CUDA_SUCCESS) return result;
+       CUdeviceptr out = g.out;
+       EXPECT_EQ(cuParamSetv(g.kernel, 0, &out, sizeof out), CUDA_SUCCESS);
+       EXPECT_EQ(cuParamSetSize(g.kernel, sizeof out), CUDA_SUCCESS);
+       return cuLaunchGrid(g.kernel, 1, 1);
+     }},
+    {"cuParamSeti", [](const Given& g) { return cuParamSeti(g.kernel, 0, 1); }},
+    {"cuParamSetSize", [](const Given& g) { return cuParamSetSize(g.kernel, 8); }},
+    {"cuKernelGetFunction",
+     [](const Given& g) {
+       CUfunction function = nullptr;
+       return cuKernelGetFunction(&function, reinterpret_cast<CUkernel>(g.kernel));
+     }},
+    {"cuLibraryGetModule",
+     [](const Given& g) {
+       CUmodule module = nullptr;
+       return cuLibraryGetModule(&module, g.library);
+     }},
+    {"cuLibraryGetGlobal",
+     [](const Given& g) {
+       CUdeviceptr at = 0;
+       return cuLibraryGetGlobal(&at, nullptr, g.library, "room");
+     }},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessor",
+     [](const Given& g) {
+       int blocks = 0;
+       return cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, g.kernel, 32, 0);
+     }},
+    {"cuFuncGetAttribute",
+     [](const Given& g) {
+       int value = 0;
+       return cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, g.kernel);
+     }},
+    {"cuFuncSetCacheConfig",
+     [](const Given& g) { return cuFuncSetCacheConfig(g.kernel, CU_FUNC_CACHE_PREFER_L1); }},
+    {"cuFuncGetModule",
+     [](const Given& g) {
+       CUmodule module = nullptr;
+       return cuFuncGetModule(&module, g.kernel);
+     }},
+    {"cuFuncGetName",
+     [](const Given& g) {
+       const char* name = nullptr;
+       return cuFuncGetName(&name, g.kernel);
+     }},
+    {"cuFuncIsLoaded",
+     [](const Given& g) {
+       CUfunctionLoadingState state{};
+       return cuFuncIsLoaded(&state, g.kernel);
+     }},
+    {"cuFuncGetParamInfo",
+     [](const Given& g) {
+       size_t offset = 0, size = 0;
+       return cuFuncGetParamInfo(g.kernel, 0, &offset, &size);
+     }},
+    {"cuFuncLoad", [](const Given& g) { return cuFuncLoad(g.kernel); }},
+    {"cuGraphAddKernelNode",
+     [](const Given& g) {
+       CUgraphNode node = nullptr;
+       return node_add(g, graph_make(), &node, g.kernel);
+     }},
+    {"a node of a kernel in a context",
+     [](const Given& g) {
+       CUgraphNode node = nullptr;
+       void* parameters[1];
+       CUdeviceptr out = g.out;
+       auto params = node_params<CUDA_KERNEL_NODE_PARAMS>(nullptr, &out, parameters);
+       params.kern = reinterpret_cast<CUkernel>(g.kernel);
+       params.ctx = g.context;
+       EXPECT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+       CUgraph graph = graph_make();
+       const CUresult result = cuGraphAddKernelNode(&node, graph, nullptr, 0, &params);
+       EXPECT_EQ(cuCtxPushCurrent(g.context), CUDA_SUCCESS);
+       return result;
+     }},
+    {"cuGraphAddNode",
+     [](const Given& g) {
+       CUgraphNode node = nullptr;
+       void* parameters[1];
+       CUdeviceptr out = g.out;
+       CUgraphNodeParams params{};
+       params.type = CU_GRAPH_NODE_TYPE_KERNEL;
+       params.kernel = node_params<CUDA_KERNEL_NODE_PARAMS_v3>(g.kernel, &out, parameters);
+       return cuGraphAddNode(&node, graph_make(), nullptr, nullptr, 0, &params);
+     }},
+    {"cuGraphKernelNodeSetParams",
+     [](const Given& g) {
+       CUgraphNode node = nullptr;
+       void* parameters[1];
+       CUdeviceptr out = g.out;
+       EXPECT_EQ(node_add(g, graph_make(), &node, g.other), CUDA_SUCCESS);
+       const auto params = node_params<CUDA_KERNEL_NODE_PARAMS>(g.kernel, &out, parameters);
+       return cuGraphKernelNodeSetParams(node, &params);
+     }},
+    {"cuGraphExecKernelNodeSetParams",
+     [](const Given& g) {
+       CUgraphNode node = nullptr;
+       CUgraphExec exec = nullptr;
+       void* parameters[1];
+       CUdeviceptr out = g.out;
+       CUgraph graph = graph_make();
+       EXPECT_EQ(node_add(g, graph, &node, g.other), CUDA_SUCCESS);
+       EXPECT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+       const auto params = node_params<CUDA_KERNEL_NODE_PARAMS>(g.kernel, &out, parameters);
+       return cuGraphExecKernelNodeSetParams(exec, node, &params);
+     }},
+};
+
+#pragma GCC diagnostic pop
+
+class SoftGpuLibrariesTest : public SoftGpuResidualTest {
+ protected:
+  explicit SoftGpuLibrariesTest(bool listed = true)
+      : SoftGpuResidualTest([listed] {
+          Options o;
+          o.listed = listed;
+          o.quota = 2 * kContext + kRoom;
+          return o;
+        }()) {}
+  void SetUp() override {
+    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+    SoftGpuResidualTest::SetUp();
+    ASSERT_EQ(cuMemAlloc(&out_, kOut), CUDA_SUCCESS);
+    ASSERT_EQ(cuModuleLoadData(&module_, module_text(4).c_str()), CUDA_SUCCESS);
+    ASSERT_EQ(cuModuleGetFunction(&other_, module_, "store"), CUDA_SUCCESS);
+    // Until launches go the short way.
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(launch_of(other_, out_), CUDA_SUCCESS);
+  }
+  Given given(size_t bytes) {
+    CUlibrary library = library_of(bytes);
+    return {library, kernel_of(library), out_, context, other_};
+  }
+  void end(const Given& g) {
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    EXPECT_EQ(cuLibraryUnload(g.library), CUDA_SUCCESS);
+  }
+  void each_way_is_refused();
+  void each_way_fits_to_the_last_byte();
+
+  static constexpr size_t kOut = 4, kRoom = 36 * kMiB;
+  static constexpr size_t kOwn = kContext + kOut + 4;
+  CUdeviceptr out_ = 0;
+  CUmodule module_ = nullptr;
+  CUfunction other_ = nullptr;
+};
+
+class SoftGpuLibrariesEstimatedTest : public SoftGpuLibrariesTest {
+ protected:
+  SoftGpuLibrariesEstimatedTest() : SoftGpuLibrariesTest(false) {}
+};
+
+void SoftGpuLibrariesTest::each_way_is_refused() {
+  for (const FirstUse& way : kFirstUses) {
+    const Given g = given(options.quota - kOwn + 1);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(way.use(g), CUDA_ERROR_OUT_OF_MEMORY) << way.name;
+    EXPECT_EQ(launch_of(other_, out_), CUDA_SUCCESS) << way.name;
+    EXPECT_LE(device_peak(), options.quota) << way.name;
+    EXPECT_EQ(held(), kOwn) << way.name;
+    agrees(way.name);
+    end(g);
+  }
+}
+TEST_F(SoftGpuLibrariesTest, WhatSurelyDoesNotFitIsRefusedWhateverCallNeedsIt) {
+  each_way_is_refused();
+}
+TEST_F(SoftGpuLibrariesEstimatedTest, WhatSurelyDoesNotFitIsRefusedWhateverCallNeedsIt) {
+  each_way_is_refused();
+}
+
+void SoftGpuLibrariesTest::each_way_fits_to_the_last_byte() {
+  for (const FirstUse& way : kFirstUses) {
+    if (std::string(way.name) == "a launch of a thread without a context") continue;  // one more
+    const Given g = given(options.quota - kOwn);
+    EXPECT_EQ(way.use(g), CUDA_SUCCESS) << way.name;
+    EXPECT_EQ(held(), options.quota) << way.name;
+    agrees(way.name);
+    // It is there: nothing is asked for any more.
+    for (const FirstUse& next : {kFirstUses[0], kFirstUses[9], kFirstUses[11]})
+      EXPECT_EQ(next.use(g), CUDA_SUCCESS) << next.name << " after " << way.name;
+    EXPECT_EQ(held(), options.quota) << way.name;
+    end(g);
+    EXPECT_EQ(held(), kOwn) << way.name;
+  }
+  EXPECT_LE(device_peak(), options.quota);
+}
+TEST_F(SoftGpuLibrariesTest, WhatFitsIsLoadedWhateverCallNeedsIt) {
+  each_way_fits_to_the_last_byte();
+}
+TEST_F(SoftGpuLibrariesEstimatedTest, WhatFitsIsLoadedWhateverCallNeedsIt) {
+  each_way_fits_to_the_last_byte();
+}
+
+TEST_F(SoftGpuLibrariesTest, KernelsThatWereListedAreAskedForToo) {
+  CUlibrary library = library_of(options.quota);
+  CUkernel kernels[2] = {};
+  ASSERT_EQ(cuLibraryEnumerateKernels(kernels, 2, library), CUDA_SUCCESS);
+  EXPECT_EQ(launch_of(reinterpret_cast<CUfunction>(kernels[0]), out_), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_LE(device_peak(), options.quota);
+}
+
+TEST_F(SoftGpuLibrariesTest, AnExclusiveLeasePassesNothingEither) {
+  broker->lease_store(sluice::protocol::kLeaseOpen | sluice::protocol::kLeaseExclusive);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(launch_of(other_, out_), CUDA_SUCCESS);
+  const Given large = given(options.quota), small = given(kMiB);
+  EXPECT_EQ(launch_of(large.kernel, out_), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(launch_of(small.kernel, out_), CUDA_SUCCESS);
+  EXPECT_EQ(held(), kOwn + kMiB);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(launch_of(other_, out_), CUDA_SUCCESS);
+  EXPECT_EQ(launch_of(large.kernel, out_), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_LE(device_peak(), options.quota);
+}
+
+// Each context has variables of its own.
+TEST_F(SoftGpuLibrariesTest, EachContextIsAskedForItsOwn) {
+  const size_t bytes = 20 * kMiB;
+  const Given g = given(bytes);
+  ASSERT_EQ(launch_of(g.kernel, out_), CUDA_SUCCESS);
+  CUcontext own = nullptr;
+  ASSERT_EQ(cuCtxCreate(&own, nullptr, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(launch_of(g.kernel, out_), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(held(), kOwn + kContext + bytes);
+  ASSERT_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxCreate(&own, nullptr, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(launch_of(g.kernel, out_), CUDA_ERROR_OUT_OF_MEMORY) << "with the ended one's handle";
+  ASSERT_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
+  EXPECT_EQ(launch_of(g.kernel, out_), CUDA_SUCCESS);
+  EXPECT_LE(device_peak(), options.quota);
+  agrees("in one of them");
+}
+
+// A library of an ended one's handle is not taken for that one.
+TEST_F(SoftGpuLibrariesTest, TheNextLibraryIsAskedForAgain) {
+  for (int i = 0; i < 20; ++i) {
+    const Given fits = given(kMiB);
+    ASSERT_EQ(launch_of(fits.kernel, out_), CUDA_SUCCESS);
+    end(fits);
+    const Given large = given(options.quota);
+    ASSERT_EQ(launch_of(large.kernel, out_), CUDA_ERROR_OUT_OF_MEMORY);
+    end(large);
+  }
+  EXPECT_LE(device_peak(), options.quota);
+  EXPECT_EQ(held(), kOwn);
+}
+
+TEST_F(SoftGpuLibrariesTest, TheChargeDoesNotDrift) {
+  for (int i = 0; i < 100; ++i) {
+    const Given g = given(static_cast<size_t>(1 + i % 60) * kMiB);
+    const FirstUse& way =
+        kFirstUses[static_cast<size_t>(i) % (sizeof kFirstUses / sizeof *kFirstUses)];
+    if (std::string(way.name) != "a launch of a thread without a context") {
+      ASSERT_EQ(way.use(g), CUDA_SUCCESS) << way.name;
+    }
+    end(g);
+    ASSERT_EQ(held(), kOwn) << i;
+  }
+  agrees("unloaded");
+}
+
+// Eight libraries, and one graph that launches a kernel of each.
+TEST_F(SoftGpuLibrariesTest, AGraphOfManyLibrariesStaysWithinTheQuota) {
+  CUgraph graph = graph_make();
+  int added = 0;
+  for (int i = 0; i < 8; ++i) {
+    CUgraphNode node = nullptr;
+    const Given g = given(20 * kMiB);
+    const CUresult result = node_add(g, graph, &node, g.kernel);
+    EXPECT_TRUE(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+    added += result == CUDA_SUCCESS ? 1 : 0;
+  }
+  EXPECT_EQ(added, 3);
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphLaunch(exec, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(held(), kOwn + 60 * kMiB);
+  EXPECT_LE(device_peak(), options.quota);
+}
+
+TEST_F(SoftGpuLibrariesTest, ThreadsThatLoadAtOnceStayWithinTheQuota) {
+  constexpr size_t kThreads = 8;
+  std::vector<CUfunction> kernels;
+  for (size_t i = 0; i < kThreads; ++i) kernels.push_back(given(20 * kMiB).kernel);
+  std::vector<CUresult> results(kThreads);
+  together(kThreads, [&](size_t i, Together& others) {
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    ASSERT_EQ(launch_of(other_, out_), CUDA_SUCCESS);
+    others.meet();
+    results[i] = launch_of(kernels[i], out_);
+  });
+  EXPECT_EQ(std::count(results.begin(), results.end(), CUDA_SUCCESS), 3);
+  EXPECT_EQ(std::count(results.begin(), results.end(), CUDA_ERROR_OUT_OF_MEMORY), 5);
+  EXPECT_LE(device_peak(), options.quota);
+}
+
+// A library that fits once is not asked for twice by threads that need it at one moment.
+TEST_F(SoftGpuLibrariesTest, ThreadsThatNeedTheSameLibraryAreNotRefused) {
+  for (int round = 0; round < 20; ++round) {
+    const Given g = given(options.quota - kOwn);
+    std::vector<CUresult> results(8);
+    together(results.size(), [&](size_t i, Together& others) {
+      ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      others.meet();
+      results[i] = launch_of(g.kernel, out_);
+    });
+    ASSERT_EQ(std::count(results.begin(), results.end(), CUDA_SUCCESS), 8);
+    EXPECT_EQ(held(), options.quota);
+    end(g);
+  }
+  EXPECT_LE(device_peak(), options.quota);
+}
+
+class SoftGpuLibraryProcessesTest : public SoftGpuTest {
+ protected:
+  static constexpr size_t kOwners = 6, kEach = 60 * kMiB;
+  SoftGpuLibraryProcessesTest()
+      : SoftGpuTest({.quota = kOwners * (kContext + kMiB) + 2 * kEach,
+                     .device_bytes = 1024 * kMiB,
+                     .uses_cuda = false}) {}
+};
+
+TEST_F(SoftGpuLibraryProcessesTest, ProcessesThatLoadAtOnceStayWithinTheQuota) {
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  broker->lease_store(sluice::protocol::kLeaseOpen);
+  const auto fitted = processes_together(kOwners, [](Together& others) {
+    CUcontext own = nullptr;
+    CUdeviceptr out = 0;
+    if (cuInit(0) != CUDA_SUCCESS || cuCtxCreate(&own, nullptr, 0, 0) != CUDA_SUCCESS ||
+        cuMemAlloc(&out, 4) != CUDA_SUCCESS)
+      return -1;
+    const CUfunction kernel = kernel_of(library_of(kEach));
+    others.meet();
+    const CUresult result = launch_of(kernel, out);
+    others.meet();  // all have what they get
+    return result == CUDA_SUCCESS ? 1 : result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : -1;
+  });
+  EXPECT_EQ(std::count(fitted.begin(), fitted.end(), 1), 2);
+  EXPECT_EQ(std::count(fitted.begin(), fitted.end(), 0), static_cast<long>(kOwners) - 2);
+  EXPECT_LE(device_peak(), options.quota);
+}
+
+}  // namespace
