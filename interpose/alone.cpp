@@ -2,6 +2,7 @@
 #include "interpose/alone.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "interpose/activity.h"
 #include "interpose/clock.h"
@@ -116,22 +117,52 @@ extern "C" SLUICE_AT_LOAD void sluice_load(int, char**, char** environment) {
   const bool own = link_limits(&limits, &fault) && limits.any();
   if (!own && tenant_of_process().id == 0) return;
   if (own) own_limits = limits;
-  (void)alone_family();
+  (void)alone_family_of_job();
 }
 
-bool alone_family() {
+namespace {
+
+bool family_look() {
   const FamilyTenant tenant = tenant_of_process();
   const bool founds = own_limits.any() || tenant.id != 0;
-  const auto where = founds ? FamilyFind::kOwnAndAncestors : FamilyFind::kOwn;
-  if (!family_find(where, tenant) && !family_found(own_limits, tenant)) return false;
+  return family_find(founds ? FamilyFind::kOwnAndAncestors : FamilyFind::kOwn, tenant);
+}
+
+// What a variable says counts for no job within a job.
+void family_tell() {
   TenantLimits admitted;
-  if (link_tenant_limits(&admitted)) family_learn(admitted);
+  if (!family_is_inner() && link_tenant_limits(&admitted)) family_learn(admitted);
+}
+
+bool family_make() {
+  const char* const socket = link_has_tenant() ? link_path() : nullptr;
+  return family_found(own_limits, tenant_of_process(), socket);
+}
+
+// Where nothing says which process is the first of its job, any may be.
+bool may_found() {
+  TenantLimits admitted;
+  return !link_tenant_limits(&admitted) || admitted.founder == 0 ||
+         admitted.founder == static_cast<uint32_t>(getpid());
+}
+
+}  // namespace
+
+bool alone_family() {
+  if (!family_look() && !family_make()) return false;
+  family_tell();
+  return true;
+}
+
+bool alone_family_of_job() {
+  if (!family_look() && (!may_found() || !family_make())) return false;
+  family_tell();
   return true;
 }
 
 void alone_learn() {
   if (!link_has_tenant() || process.gpu_count == 0) return;
-  if (!alone_family() || family_knows_tenant()) return;
+  if (!alone_family_of_job() || family_knows_tenant()) return;
   TenantLimits admitted{};
   const LeasePage& lease = *process.lease;
   admitted.exclusive = lease.tenant_class == TenantClass::kExclusive;

@@ -20,6 +20,10 @@ bool alone_wanted();
 /// Finds or founds the family of this process, and tells it what its tenant was admitted with, if
 /// that is known. False, with errno: the kernel gives no memfd.
 bool alone_family();
+/// As alone_family, but a process of a job founds none unless it is the job's first: it must have
+/// lost sight of the family that its job has, and a second one would be a second quota. False also
+/// where it does not found one.
+bool alone_family_of_job();
 /// Tells the family of an announced process what the broker's lease page says of the tenant, and
 /// finds or founds it before. Without effect where it cannot be founded.
 void alone_learn();

@@ -24,25 +24,34 @@ namespace {
 
 constexpr char kName[] = "sluice-limits";
 constexpr char kLink[] = "/memfd:sluice-limits";  // as /proc/PID/fd shows it
-constexpr uint32_t kMagic = 0x32464c53;           // "SLF2"
+constexpr uint32_t kMagic = 0x33464c53;           // "SLF3"
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kAncestorsMax = 4096;  // none has as many; the numbers of dead ones are given again
 // Low numbers belong to the program. The second is for processes that may have few descriptors.
 constexpr int kDescriptorMins[] = {1000, 100};
+// Without /proc the process's own descriptors are tried by number, below this one: families are at
+// the lowest free number from one of the above on.
+constexpr int kDescriptorsTriedMax = 4096;
 
-// Also read by a libsluice.so of another build: the layout is part of the magic number.
-struct Family {
+// What a descriptor is looked at for.
+struct Head {
   uint32_t magic;
   uint16_t version;
   uint16_t reserved;
-  TenantId tenant;
-  JoinKey key;
-  Limits own;                 // what the founder was started with
-  Limits limits;              // what is kept without a broker
-  uint64_t context_bytes;     // what a context takes by the broker; 0 = unknown
-  AtomicU32 knows_tenant;     // `limits` are the tenant's as well
-  AtomicU32 exclusive;        // the GPUs are the tenant's alone
-  pthread_mutex_t gpus_lock;  // robust; held while limits or GPUs of the lease page are changed
+  FamilyTenant tenant;
+  FamilyTenant outer;      // of the job in which it was founded; all 0 = in none
+  AtomicU32 knows_tenant;  // its limits are the tenant's as well
+};
+
+// Also read by a libsluice.so of another build: the layout is part of the magic number.
+struct Family {
+  Head head;
+  char socket[kSocketPathBytes];  // where the founder asks for a broker
+  Limits own;                     // what the founder was started with
+  Limits limits;                  // what is kept without a broker
+  uint64_t context_bytes;         // what a context takes by the broker; 0 = unknown
+  AtomicU32 exclusive;            // the GPUs are the tenant's alone
+  pthread_mutex_t gpus_lock;      // robust; held while limits or GPUs of the lease page are changed
   ShareBucket buckets[kTenantGpusMax];
   pthread_mutex_t slots[kTenantProcessesMax];  // robust; held by the processes that own the slots
   // What of a slot's busy time has been set against the buckets.
@@ -74,17 +83,17 @@ bool mutex_held(pthread_mutex_t* mutex, int result, bool* died) {
   return result == 0 || *died;
 }
 
-bool is_family(int fd, const FamilyTenant& tenant) {
+bool head_read(int fd, Head* head) {
   struct stat status;
-  uint32_t words[2] = {};
-  FamilyTenant of{};
   return fstat(fd, &status) == 0 && status.st_uid == geteuid() &&
          static_cast<uint64_t>(status.st_size) == kBytes &&
          (fcntl(fd, F_GET_SEALS) & kSeals) == kSeals &&
-         pread(fd, words, sizeof words, 0) == sizeof words && words[0] == kMagic &&
-         (words[1] & 0xffff) == kVersion &&
-         pread(fd, &of, sizeof of, offsetof(Family, tenant)) == sizeof of && of.id == tenant.id &&
-         of.key == tenant.key;
+         pread(fd, static_cast<void*>(head), sizeof *head, 0) == sizeof *head &&
+         head->magic == kMagic && head->version == kVersion;
+}
+
+bool is_same(const FamilyTenant& a, const FamilyTenant& b) {
+  return a.id == b.id && a.key == b.key;
 }
 
 bool base_map(int fd) {
@@ -125,12 +134,45 @@ struct DirectoryEntry {  // of getdents64(2)
   char name[1];
 };
 
-// Opens the tenant's family that a directory of descriptors shows; -1 if it shows none.
-int descriptors_search(int directory, const FamilyTenant& tenant) {
+// How well a family serves a search: the best one that is seen is kept.
+enum class Rank : int { kNone, kUnconfirmed, kJob, kInnerJob, kIt };
+
+struct Search {
+  bool any_job;         // else that of `tenant` is looked for
+  FamilyTenant tenant;  // afterwards whose `fd` is
+  Rank rank = Rank::kNone;
+  int fd = -1;
+  bool blind = false;  // a directory could not be opened for lack of descriptors
+};
+
+Rank rank_of(const Head& head, const Search& search) {
+  if (!search.any_job && is_same(head.tenant, search.tenant)) return Rank::kIt;
+  if (head.tenant.id == 0) return Rank::kNone;
+  if (head.outer.id == 0) return Rank::kJob;
+  return head.knows_tenant.load() != 0 ? Rank::kInnerJob : Rank::kUnconfirmed;
+}
+
+FamilyTenant outer_seen;  // the job that the last search for one tenant's family came across
+
+// Owns the descriptor.
+void candidate_take(Search& search, int fd) {
+  Head head;
+  const Rank rank = head_read(fd, &head) ? rank_of(head, search) : Rank::kNone;
+  if (rank <= search.rank) {
+    close(fd);
+    return;
+  }
+  if (search.fd >= 0) close(search.fd);
+  search.fd = fd;
+  search.rank = rank;
+  if (rank < Rank::kIt && !search.any_job) outer_seen = head.tenant;
+}
+
+void descriptors_search(int directory, Search& search) {
   alignas(8) char bytes[1024];  // on a thread of the program's, which may have little stack
-  for (;;) {
+  while (search.rank != Rank::kIt) {
     const long read = syscall(SYS_getdents64, directory, bytes, sizeof bytes);
-    if (read <= 0) return -1;
+    if (read <= 0) return;
     for (long at = 0; at < read;) {
       const auto* entry = reinterpret_cast<const DirectoryEntry*>(bytes + at);
       at += entry->length;
@@ -142,21 +184,37 @@ int descriptors_search(int directory, const FamilyTenant& tenant) {
       // Opened anew, so that what is looked at is what is used.
       const int fd =
           static_cast<int>(syscall(SYS_openat, directory, entry->name, O_RDWR | O_CLOEXEC));
-      if (fd >= 0 && is_family(fd, tenant)) return fd;
-      if (fd >= 0) close(fd);
+      if (fd >= 0) candidate_take(search, fd);
     }
   }
 }
 
-int process_search(const char* pid, const FamilyTenant& tenant) {
+// Without /proc, or a descriptor to read it with.
+void numbers_search(Search& search) {
+  for (int number = 0; number < kDescriptorsTriedMax && search.rank != Rank::kIt; ++number) {
+    const int seals = fcntl(number, F_GET_SEALS);
+    if (seals < 0 || (seals & kSeals) != kSeals) continue;
+    const int fd = fcntl(number, F_DUPFD_CLOEXEC, 0);
+    if (fd >= 0) {
+      candidate_take(search, fd);
+    } else {
+      search.blind = true;
+    }
+  }
+}
+
+void process_search(const char* pid, Search& search) {
   char path[64] = "/proc/";
   strncat(path, pid, 16);
   strcat(path, "/fd");
   const int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return -1;
-  const int fd = descriptors_search(directory, tenant);
-  close(directory);
-  return fd;
+  if (directory >= 0) {
+    descriptors_search(directory, search);
+    close(directory);
+    return;
+  }
+  search.blind |= errno == EMFILE || errno == ENFILE;
+  if (strcmp(pid, "self") == 0) numbers_search(search);
 }
 
 // The parent of a process as text; false at the end of the line.
@@ -245,27 +303,59 @@ void slot_clear(uint32_t index) {
 
 bool family_is_there() { return base != nullptr; }
 
-bool family_find(FamilyFind where, const FamilyTenant& tenant) {
-  if (base != nullptr) return true;
-  int fd = process_search("self", tenant);
-  const bool own = fd >= 0;
+namespace {
+
+// Maps what the search finds, which is what it wants at least.
+bool search_map(Search& search, FamilyFind where, Rank least) {
+  process_search("self", search);
+  const bool own = search.rank >= least;
   char pid[16] = "self";
   if (where == FamilyFind::kOwnAndAncestors) {
-    for (int i = 0; fd < 0 && i < kAncestorsMax && parent_of(pid, pid); ++i) {
-      fd = process_search(pid, tenant);
+    for (int i = 0; search.rank < least && i < kAncestorsMax && parent_of(pid, pid); ++i) {
+      process_search(pid, search);
     }
   }
-  if (fd < 0) return false;
-  const bool mapped = base_map(fd);
+  if (search.fd < 0) return false;
+  const bool mapped = search.rank >= least && base_map(search.fd);
   if (own || !mapped) {
-    close(fd);
+    close(search.fd);
   } else {
-    descriptor_keep(fd);
+    descriptor_keep(search.fd);
   }
   return mapped;
 }
 
-bool family_found(const Limits& limits, const FamilyTenant& tenant) {
+}  // namespace
+
+bool family_find(FamilyFind where, const FamilyTenant& tenant) {
+  if (base != nullptr) return true;
+  outer_seen = {};
+  Search search{false, tenant};
+  return search_map(search, where, Rank::kIt);
+}
+
+FamilyAdoption family_adopt() {
+  Search search{true, {}};
+  if (base != nullptr || search_map(search, FamilyFind::kOwnAndAncestors, Rank::kUnconfirmed)) {
+    return family().head.tenant.id != 0 ? FamilyAdoption::kAdopted : FamilyAdoption::kNone;
+  }
+  return search.blind ? FamilyAdoption::kBlind : FamilyAdoption::kNone;
+}
+
+bool family_leave() {
+  if (base == nullptr || !family_is_inner() || family_knows_tenant()) return false;
+  unsigned char* const inner = base;
+  const FamilyTenant outer = family().head.outer;
+  base = nullptr;
+  if (!family_find(FamilyFind::kOwnAndAncestors, outer)) {
+    base = inner;
+    return false;
+  }
+  munmap(inner, kBytes);
+  return true;
+}
+
+bool family_found(const Limits& limits, const FamilyTenant& tenant, const char* socket) {
   const int fd =
       static_cast<int>(syscall(SYS_memfd_create, kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return false;
@@ -274,8 +364,9 @@ bool family_found(const Limits& limits, const FamilyTenant& tenant) {
     return false;
   }
   Family& made = family();
-  made.tenant = tenant.id;
-  made.key = tenant.key;
+  made.head.tenant = tenant;
+  if (tenant.id != 0) made.head.outer = outer_seen;
+  if (socket != nullptr) strncpy(made.socket, socket, sizeof made.socket - 1);
   made.own = made.limits = limits;
   mutex_prepare(&made.gpus_lock);
   for (pthread_mutex_t& slot : made.slots) mutex_prepare(&slot);
@@ -287,15 +378,23 @@ bool family_found(const Limits& limits, const FamilyTenant& tenant) {
   claims().version = kVersion;
   claims().slot_count = kTenantProcessesMax;
   claims().gpu_count = kTenantGpusMax;
-  made.version = kVersion;
-  store_release(made.magic, kMagic);
+  made.head.version = kVersion;
+  store_release(made.head.magic, kMagic);
   descriptor_keep(fd);
   return true;
 }
 
 const Limits& family_limits_own() { return family().own; }
 const Limits& family_limits() { return family().limits; }
-bool family_knows_tenant() { return base != nullptr && family().knows_tenant.load() != 0; }
+FamilyTenant family_tenant() { return family().head.tenant; }
+bool family_is_inner() { return family().head.outer.id != 0; }
+bool family_socket(char (&out)[kSocketPathBytes]) {
+  if (base == nullptr) return false;
+  memcpy(out, family().socket, sizeof out);
+  out[sizeof out - 1] = '\0';  // other processes may write to it
+  return out[0] != '\0';
+}
+bool family_knows_tenant() { return base != nullptr && family().head.knows_tenant.load() != 0; }
 ClaimsPage* family_claims() { return &claims(); }
 uint32_t family_gpu_count() { return load_acquire(lease().gpu_count); }
 void family_context_cost_set(int gpu, uint64_t bytes) {
@@ -305,10 +404,11 @@ ShareBucket& family_bucket(int gpu) { return family().buckets[gpu]; }
 AtomicU32& family_gate(int gpu) { return lease().gpus[gpu].lease; }
 bool family_pages_install() {
   if (pages_install_mapped(base + kFamilyBytes)) return true;
-  const int fd = process_search("self", {family().tenant, family().key});
-  if (fd < 0) return false;
-  const bool installed = pages_install_file(fd, kFamilyBytes);
-  close(fd);
+  Search search{false, family().head.tenant};
+  process_search("self", search);
+  if (search.fd < 0) return false;
+  const bool installed = search.rank == Rank::kIt && pages_install_file(search.fd, kFamilyBytes);
+  close(search.fd);
   return installed;
 }
 
@@ -339,7 +439,7 @@ void entry_limit(LeaseEntry& entry) {
   store_relaxed(entry.memory_min_bytes, limits.memory_bytes);
   store_relaxed(entry.sm_percent, limits.sm_percent);
   const bool windowed =
-      limits.sm_percent < 100 || (family().tenant != 0 && family().exclusive.load() == 0);
+      limits.sm_percent < 100 || (family().head.tenant.id != 0 && family().exclusive.load() == 0);
   entry.window_ns.store(windowed ? share_window_ns(limits.sm_percent) : 0);
 }
 
@@ -399,7 +499,7 @@ void family_learn(const TenantLimits& admitted) {
   for (uint32_t i = 0; i < admitted.gpu_count && i < kTenantGpusMax; ++i) {
     (void)gpu_add(admitted.gpus[i]);
   }
-  family().knows_tenant.store(1);
+  family().head.knows_tenant.store(1);
 }
 
 int family_slot_take() {

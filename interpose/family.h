@@ -11,8 +11,14 @@
 //   2. among its own descriptors: exec keeps it, unless the program closed it
 //   3. among those of its ancestors, by /proc: for programs that were started with everything
 //      closed
-// A memfd is taken for ours by name, owner, seals, size and its first words, never by number. It
-// must be of the same tenant: a job within a job has a family of its own.
+// A memfd is taken for ours by owner, seals, size and its first words, never by number.
+//
+// Which job a process is of: a program may be executed without the variables of its job, or with
+// others. So a process that names no tenant is of the job whose family it finds in that way
+// (family_adopt). One that names a tenant founds a family for it where it finds none: a job within
+// a job has a family of its own. That one counts only once a broker has confirmed the inner tenant,
+// because anybody can write a variable; until then its processes are of the outer job
+// (family_leave).
 //
 // Who lives: each process holds a slot of the claims page by a robust mutex in this page, which the
 // helper thread locks. The kernel marks it when the process ends or executes another program, also
@@ -37,11 +43,32 @@ struct FamilyTenant {
 enum class FamilyFind { kOwn, kOwnAndAncestors };
 /// Finds the family of this process. False: it has none.
 bool family_find(FamilyFind where, const FamilyTenant& tenant);
-/// Founds one whose founder was started with these limits. False, with errno, when the kernel gives
-/// no memfd.
-bool family_found(const Limits& limits, const FamilyTenant& tenant = {});
+enum class FamilyAdoption {
+  kNone,
+  kAdopted,
+  kBlind,  // no descriptor is left to look into /proc with
+};
+/// Finds the family of a job among the process's own descriptors, else among those of its nearest
+/// ancestor that has one.
+FamilyAdoption family_adopt();
+/// Goes over from the family of a tenant that no broker has confirmed to that of the job in which
+/// it was founded. False, and nothing was done: it was founded in none, or is confirmed. For a
+/// process whose helper has not started.
+bool family_leave();
+/// Founds one whose founder was started with these limits. `socket`: where its broker is asked; may
+/// be null. False, with errno, when the kernel gives no memfd.
+bool family_found(const Limits& limits, const FamilyTenant& tenant = {},
+                  const char* socket = nullptr);
 /// True when this process has found or founded one.
 bool family_is_there();
+/// Whose it is. Precondition: it is there.
+FamilyTenant family_tenant();
+/// True when it was founded within another job, so that a variable says nothing about its limits.
+bool family_is_inner();
+/// A path of a socket, sockaddr_un::sun_path.
+inline constexpr size_t kSocketPathBytes = 108;
+/// Where its founder's broker is asked. False: there is no family, or it does not say.
+bool family_socket(char (&out)[kSocketPathBytes]);
 /// What its founder was started with.
 const Limits& family_limits_own();
 /// What its processes may take without a broker: its founder's limits and all that narrowed them.

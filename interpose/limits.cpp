@@ -100,11 +100,10 @@ const char* policy_set(const char* key, const char* value, Policy* out) {
   return "the keys are missing_broker, require_broker, hold_max, memory and sm";
 }
 
-void policy_ignored_say(const char* reason) {
+void policy_ignored_say(const char* reason, const char* remedy) {
   Line line;
-  line.text(policy_path()).text(" is ignored: ").text(reason);
-  line.text("; programs without a broker run as if it were not there (chown root, chmod 644)");
-  line.say();
+  line.text(policy_path()).text(" is ignored: ").text(reason).text("; ").text(remedy);
+  line.text("; programs without a broker run as if it were not there").say();
 }
 
 // Looked up when needed: each further version of libc that is named costs every program's start.
@@ -126,13 +125,20 @@ bool policy_text(char* text) {
   const int fd = open(policy_path(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) {
     const int error = errno;
-    if (policy_is_there()) policy_ignored_say(error_text(error));
+    if (error == ELOOP) {
+      policy_ignored_say("it is a symbolic link, which is not followed",
+                         "put the file itself in its place");
+    } else if (policy_is_there()) {
+      policy_ignored_say(error_text(error), "let everybody read it (chmod 644)");
+    }
     return false;
   }
   struct stat status;
   const char* fault = nullptr;
+  const char* remedy = "chown root, chmod 644";
   if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     fault = "it is no ordinary file";
+    remedy = "put one in its place";
   } else if (status.st_uid != 0) {
     fault = "it does not belong to root";
   } else if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
@@ -145,7 +151,7 @@ bool policy_text(char* text) {
   }
   close(fd);
   text[length] = '\0';
-  if (fault != nullptr) policy_ignored_say(fault);
+  if (fault != nullptr) policy_ignored_say(fault, remedy);
   return fault == nullptr;
 }
 

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "broker/protocol/question.h"
+#include "interpose/family.h"
 #include "interpose/pages.h"
 
 namespace sluice::interpose {
@@ -34,6 +36,8 @@ struct Link {
   Shared<uint32_t> host_pid;
   GpuUuid (*wish)() = nullptr;
   char refusal[kTextBytes] = {};
+  bool stranger = false;  // the refusal is our own: it is not asked
+  bool blind = false;     // no descriptor was left for the last registration
 };
 constinit Link link;
 
@@ -54,15 +58,20 @@ constinit Pending pending{-1, 0, 0, 0, false, {}};
 struct Origin {
   uint32_t known;
   bool has_tenant;
+  bool adoption_due;  // it names no tenant, and it is not known yet whether a family does
+  bool secure;
   bool limits_wrong;
   bool tenant_limits_known;
   Limits limits;
   TenantLimits tenant_limits;
   Line limits_fault;
-  char socket[108];                   // sockaddr_un::sun_path
+  char socket[kSocketPathBytes];
   char tenant[kTenantTextBytes + 1];  // one more, so that a text that is too long stays wrong
 };
 constinit Origin origin{};
+// The socket that the family names, before the one above: a variable may name any.
+constinit char job_socket[kSocketPathBytes];
+constinit const char* asked;  // the one that was asked last; nullptr = the variable's
 Lock send_lock;
 
 bool descriptor_is(int fd, dev_t device, ino_t inode) {
@@ -133,11 +142,22 @@ LinkResult answer_read(Envelope& answer) {
   return LinkResult::kRegistered;
 }
 
+// A process that was executed without the variables of its job is of the job all the same.
+void tenant_adopt() {
+  const FamilyAdoption found = family_adopt();
+  origin.adoption_due = found == FamilyAdoption::kBlind;
+  if (found != FamilyAdoption::kAdopted) return;
+  const FamilyTenant tenant = family_tenant();
+  tenant_format(tenant.id, tenant.key, origin.tenant);
+  origin.has_tenant = true;
+}
+
 // The first registration of a process is serialised by its caller; the helper starts after it.
 void origin_read() {
+  if (origin.adoption_due) tenant_adopt();
   if (origin.known != 0) return;
   // A program that gains privileges takes no orders from who starts it.
-  const bool secure = getauxval(AT_SECURE) != 0;
+  const bool secure = origin.secure = getauxval(AT_SECURE) != 0;
   const char* named = secure ? nullptr : getenv(kSocketVariable);
   const char* path = named != nullptr && named[0] != '\0' ? named : kSystemSocket;
   strncpy(origin.socket, path, sizeof origin.socket - 1);
@@ -154,34 +174,57 @@ void origin_read() {
   origin.limits_wrong = !secure && !limits_read(getenv(kMemoryVariable), getenv(kSmVariable),
                                                 &origin.limits, &origin.limits_fault);
   origin.known = 1;
+  if (!origin.has_tenant) tenant_adopt();
+}
+
+// Connects to the broker of the job, else to the one that the variable names.
+int broker_reach(int timeout_ms, long* owner) {
+  int fd = -ENOENT;
+  *owner = 0;
+  if (origin.has_tenant && !origin.secure && family_socket(job_socket)) {
+    store_release(asked, static_cast<const char*>(job_socket));
+    fd = broker_connect(job_socket, timeout_ms, owner);
+    // One that is there and slow is the right one.
+    if (fd >= 0 || *owner != 0 || fd == -EAGAIN || strcmp(job_socket, origin.socket) == 0)
+      return fd;
+  }
+  const int other = broker_connect(origin.socket, timeout_ms, owner);
+  if (other >= 0 || *owner != 0 || fd == -ENOENT)
+    store_release(asked, static_cast<const char*>(nullptr));
+  return other;
+}
+
+LinkResult nobody_result() {
+  return origin.has_tenant ? LinkResult::kNobody : LinkResult::kNotATenant;
 }
 
 // Sends Register; kPending when that went well.
 LinkResult register_begin(int connect_timeout_ms) {
   origin_read();
   link.refusal[0] = '\0';
+  link.stranger = false;
   Register message;
   message_init(message, MessageType::kRegister, 1);
   if (origin.has_tenant && !tenant_parse(origin.tenant, &message.tenant, &message.key)) {
     refusal_set("SLUICE_TENANT is not of the form ID-KEY; start the program with `sluice run`");
     return LinkResult::kRefused;
   }
-  const LinkResult nobody = origin.has_tenant ? LinkResult::kNobody : LinkResult::kNotATenant;
+  const LinkResult nobody = nobody_result();
   command_name(message.command);
-  int fd = wire_connect(link_path(), connect_timeout_ms);
-  if (fd < 0) return nobody;
-  if (!wire_trusted(wire_owner(fd))) {
-    close(fd);
-    if (!origin.has_tenant) return nobody;
-    refusal_set(
-        "the broker's socket belongs to a user who is neither root nor you; check SLUICE_SOCKET");
-    return LinkResult::kRefused;
+  long owner = 0;
+  int fd = broker_reach(connect_timeout_ms, &owner);
+  link.blind = fd == -EMFILE || fd == -ENFILE;
+  if (fd < 0 && owner != 0) {
+    stranger_format(link_path(), owner, link.refusal);
+    link.stranger = true;
+    return origin.has_tenant ? LinkResult::kRefused : nobody;
   }
+  if (fd < 0) return nobody;
   if (!origin.has_tenant && link.wish != nullptr) message.gpu = link.wish();
   fd = descriptor_move_up(fd);
   struct stat born;
   if (fstat(fd, &born) != 0) return nobody;
-  if (wire_send(fd, &message, sizeof message, nullptr, 0, true) != 0) {
+  if (question_send(fd, &message, sizeof message, true) != 0) {
     close(fd);
     return nobody;
   }
@@ -200,15 +243,15 @@ void place_take(const Queued& queued) {
 }
 
 LinkResult register_poll(int timeout_ms) {
-  const Pending asked = pending;
-  const LinkResult nobody = origin.has_tenant ? LinkResult::kNobody : LinkResult::kNotATenant;
+  const Pending asked_for = pending;
+  const LinkResult nobody = nobody_result();
   Envelope answer;
   answer.fd_count = 0;
   LinkResult result = nobody;
-  if (descriptor_is(asked.fd, asked.device, asked.inode)) {
-    const int received = wire_receive(asked.fd, &answer, timeout_ms);
-    if (received == -EAGAIN && asked.in_line) return LinkResult::kQueued;
-    if (received == -EAGAIN && clock_now_ns() < asked.end_ns) return LinkResult::kPending;
+  if (descriptor_is(asked_for.fd, asked_for.device, asked_for.inode)) {
+    const int received = question_answer(asked_for.fd, &answer, timeout_ms);
+    if (received == -EAGAIN && asked_for.in_line) return LinkResult::kQueued;
+    if (received == -EAGAIN && clock_now_ns() < asked_for.end_ns) return LinkResult::kPending;
     if (received == 1 && answer.is<Queued>(MessageType::kQueued) && answer.fd_count == 0) {
       place_take(answer.as<Queued>());
       return LinkResult::kQueued;
@@ -220,27 +263,30 @@ LinkResult register_poll(int timeout_ms) {
   pending.in_line = false;
   // A program that reuses numbers may have put a file of its own here meanwhile: that one is not
   // ours to close.
-  const bool ours = descriptor_is(asked.fd, asked.device, asked.inode);
+  const bool ours = descriptor_is(asked_for.fd, asked_for.device, asked_for.inode);
   if (result == LinkResult::kRegistered && (!ours || !pages_reserve())) {
     close(link.lease_fd);
     close(link.claims_fd);
     result = nobody;
   }
   if (result != LinkResult::kRegistered) {
-    if (ours) close(asked.fd);
+    if (ours) close(asked_for.fd);
     return result == LinkResult::kRefused && !origin.has_tenant ? LinkResult::kNotATenant : result;
   }
   const LockScope scope(send_lock);
   link_drop();
-  link.fd = asked.fd;
-  link.device = asked.device;
-  link.inode = asked.inode;
+  link.fd = asked_for.fd;
+  link.device = asked_for.device;
+  link.inode = asked_for.inode;
   return result;
 }
 
 }  // namespace
 
-const char* link_path() { return origin.socket; }
+const char* link_path() {
+  const char* path = load_acquire(asked);
+  return path != nullptr ? path : origin.socket;
+}
 
 void link_origin_keep() { origin_read(); }
 
@@ -260,6 +306,23 @@ bool link_tenant(TenantId* tenant, JoinKey* key) {
   origin_read();
   return origin.has_tenant && tenant_parse(origin.tenant, tenant, key);
 }
+
+bool link_tenant_leave() {
+  origin_read();
+  if (!origin.has_tenant || !family_leave()) return false;
+  const FamilyTenant tenant = family_tenant();
+  memset(origin.tenant, 0, sizeof origin.tenant);
+  tenant_format(tenant.id, tenant.key, origin.tenant);
+  origin.tenant_limits_known = false;
+  return true;
+}
+
+bool link_blind() {
+  origin_read();
+  return origin.adoption_due || (!origin.has_tenant && link.blind);
+}
+
+const char* link_stranger() { return link.stranger ? link.refusal : nullptr; }
 
 bool link_tenant_limits(TenantLimits* out) {
   origin_read();

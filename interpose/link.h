@@ -46,10 +46,20 @@ LinkResult link_register_step();
 bool link_limits(Limits* out, Line* fault);
 /// Keeps the variables as the process was started with them, whatever becomes of its environment.
 void link_origin_keep();
-/// True when SLUICE_TENANT was set.
+/// True when the process was started in a job: SLUICE_TENANT was set, or a family says so
+/// (family_adopt).
 bool link_has_tenant();
-/// The tenant of SLUICE_TENANT. False: the variable was not set, or is wrong.
+/// The tenant of that job. False: there is none, or SLUICE_TENANT is wrong.
 bool link_tenant(protocol::TenantId* tenant, protocol::JoinKey* key);
+/// Makes the process one of the job around its own, where no broker has confirmed that (family.h).
+/// False, and nothing was done: there is none, or its own is confirmed.
+bool link_tenant_leave();
+/// True when it cannot be said whether the process is of a job or has a broker, because it has no
+/// descriptor left to look with. Both are looked for again when they are asked for.
+bool link_blind();
+/// Why a process that names no tenant does not ask who listens at the socket; nullptr = it asked,
+/// or nobody does.
+const char* link_stranger();
 /// What SLUICE_TENANT_LIMITS said of that tenant. False: it said nothing, or spoke of another one.
 bool link_tenant_limits(protocol::TenantLimits* out);
 /// Says where a program that nobody announced wants to be registered; asked when there is somebody

@@ -30,6 +30,8 @@ Mode registered_mode;  // what registration came to; the driver may not be resol
 uint32_t fork_handled;
 uint32_t fork_wiped;   // the kernel does it, Linux 4.14
 bool asks_for_broker;  // the helper tries again when there is none
+bool undecided;        // what registration came to holds for one call, and the next one tries again
+RateLimit blind_said;
 
 void mode_set(Mode mode) { __atomic_store_n(&process.mode, mode, __ATOMIC_RELEASE); }
 
@@ -210,7 +212,12 @@ Mode hold_begin(const char* reason, LinkResult* result) {
 // A process of an announced tenant keeps the limits that its tenant was admitted with. Where they
 // are not known it waits: it must not take more than its tenant may.
 Mode keep_begin(LinkResult* result) {
-  if (!alone_family()) return alone_begin();  // says why it cannot be
+  if (!alone_family_of_job()) {
+    return hold_begin(
+        "what its job has taken cannot be seen from here: it was started with all "
+        "descriptors closed, and those that started it have ended",
+        result);
+  }
   if (!family_knows_tenant()) {
     return hold_begin("nothing says what the job may take, and SLUICE_TENANT_LIMITS does not",
                       result);
@@ -258,6 +265,26 @@ Mode missing_begin(LinkResult* result) {
   return Mode::kOffline;
 }
 
+// It cannot be said now whether the process is of a job, and it must not pass for one that is not.
+Mode blind() {
+  undecided = true;
+  uint64_t skipped = 0;
+  if (blind_said.allow(clock_now_ns(), &skipped)) {
+    Line line;
+    line.text(
+        "this process may not use the GPU now: it has no descriptor left to find its job and ");
+    line.text("its broker with; close some files, or raise the limit on open files (ulimit -n)");
+    blind_said.say(line, skipped);
+  }
+  return Mode::kDenied;
+}
+
+void stranger_say(bool limited) {
+  Line line;
+  line.text(link_stranger()).text("; until then the program runs ");
+  line.text(limited ? "under SLUICE_MEMORY and SLUICE_SM alone" : "without limits").say();
+}
+
 Mode registration_begin(bool may_wait) {
   Limits limits;
   Line fault;
@@ -266,8 +293,15 @@ Mode registration_begin(bool may_wait) {
     return Mode::kDenied;
   }
   limits_set(limits);
+  if (link_blind()) return blind();
   LinkResult result = link_in_line(nullptr) ? link_register_wait(0) : link_register();
-  if (result == LinkResult::kQueued && !may_wait) return Mode::kUnknown;
+  // No broker answers that knows the job that a variable names.
+  while (result == LinkResult::kNobody && link_tenant_leave()) result = link_register();
+  if (link_blind()) return blind();
+  if (result == LinkResult::kQueued && !may_wait) {
+    undecided = true;
+    return Mode::kInert;  // until its turn has come
+  }
   if (result == LinkResult::kQueued) result = line_wait();
   asks_for_broker = true;
   if (result == LinkResult::kRegistered) return broker_begin();
@@ -277,7 +311,9 @@ Mode registration_begin(bool may_wait) {
     return link_refusal()[0] != '\0' ? denied(link_refusal()) : missing_begin(&result);
   }
   asks_for_broker = false;
-  return alone_wanted() ? alone_begin() : Mode::kInert;
+  const bool limited = alone_wanted();
+  if (link_stranger() != nullptr) stranger_say(limited);
+  return limited ? alone_begin() : Mode::kInert;
 }
 
 }  // namespace
@@ -303,8 +339,9 @@ Mode registration_mode(bool may_wait) {
   if (registered_mode != Mode::kUnknown) return registered_mode;
   threads_prepare();
   stderr_remember();
+  undecided = false;
   const Mode mode = registration_begin(may_wait);
-  if (mode == Mode::kUnknown) return Mode::kInert;  // until its turn has come
+  if (undecided) return mode;
   if (mode != Mode::kInert) forks_handle();
   __atomic_store_n(&registered_mode, mode, __ATOMIC_RELEASE);
   return mode;
@@ -314,9 +351,13 @@ namespace {
 
 // Whether the process is to register at its first context.
 bool begins_with_context() {
+  static uint32_t blind_at_start;
+  if (link_blind()) store_release(blind_at_start, 1u);
   Limits limits;
   Line ignored;
-  return !link_has_tenant() && link_limits(&limits, &ignored) && !limits.any();
+  // A process that could not look for its job when it initialised the driver has no earlier moment.
+  return load_acquire(blind_at_start) != 0 ||
+         (!link_has_tenant() && link_limits(&limits, &ignored) && !limits.any());
 }
 
 int first_device;
@@ -338,6 +379,7 @@ Mode start() {
   const Mode mode = registration_mode(true);
   const LockScope scope(start_lock);
   if (process_mode() != Mode::kUnknown) return process_mode();
+  if (registered_mode == Mode::kUnknown) return mode;
   const bool alone = load_acquire(process.alone) != 0;
   if (mode == Mode::kInert || mode == Mode::kDenied) {
     mode_set(mode);

@@ -113,6 +113,7 @@ int refused_end(const protocol::Refused& refused, bool soft) {
 std::string limits_text(const protocol::Admitted& admitted,
                         const std::vector<protocol::SnapshotGpu>& gpus) {
   protocol::TenantLimits limits = protocol::tenant_limits_of(admitted);
+  limits.founder = static_cast<std::uint32_t>(getpid());  // which the program will have
   for (const protocol::SnapshotGpu& gpu : gpus) {
     for (std::uint32_t i = 0; i < limits.gpu_count; ++i) {
       if (limits.gpus[i] == gpu.uuid)

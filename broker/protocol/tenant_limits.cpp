@@ -14,6 +14,7 @@ constexpr char kSmWord[] = " sm=";
 constexpr char kContextWord[] = " context=";
 constexpr char kGpusWord[] = " gpus=";
 constexpr char kExclusiveWord[] = " exclusive";
+constexpr char kFounderWord[] = " founder=";
 constexpr std::size_t kTenantDigits = kTenantTextBytes - 1;
 
 char* limits_put(char* at, const char* text) {
@@ -95,6 +96,7 @@ void tenant_limits_format(const TenantLimits& limits, char out[kTenantLimitsText
     }
   }
   if (limits.exclusive) at = limits_put(at, kExclusiveWord);
+  if (limits.founder != 0) at = limits_put_number(limits_put(at, kFounderWord), limits.founder);
   *at = '\0';
 }
 
@@ -116,10 +118,16 @@ bool tenant_limits_parse(const char* text, TenantLimits* out) {
     if (out->gpu_count == kTenantGpusMax) return false;
     at = limits_take_gpu(at, &out->gpus[out->gpu_count++]);
   } while (at != nullptr && *at == ',' && *++at != '\0');
-  if (at == nullptr) return false;
-  if (*at == '\0') return at[-1] != ',';
-  out->exclusive = true;
-  return strcmp(at, kExclusiveWord) == 0;
+  if (at == nullptr || at[-1] == ',') return false;
+  if (const char* behind = limits_skip(at, kExclusiveWord); behind != nullptr) {
+    out->exclusive = true;
+    at = behind;
+  }
+  if (*at == '\0') return true;
+  std::uint64_t founder = 0;
+  at = limits_take_number(limits_skip(at, kFounderWord), &founder);
+  out->founder = static_cast<std::uint32_t>(founder);
+  return at != nullptr && *at == '\0' && founder >= 1 && founder <= INT32_MAX;
 }
 
 }  // namespace sluice::protocol

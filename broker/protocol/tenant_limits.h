@@ -7,9 +7,9 @@
 
 namespace sluice::protocol {
 
-/// "ID-KEY memory=BYTES sm=PERCENT context=BYTES gpus=UUID,UUID", behind an exclusive tenant's also
-/// " exclusive". A UUID is 32 hexadecimal digits. The text counts only beside a SLUICE_TENANT of
-/// the same ID-KEY.
+/// "ID-KEY memory=BYTES sm=PERCENT context=BYTES gpus=UUID,UUID", then for an exclusive tenant
+/// " exclusive", then " founder=PID" if the first process of the job is known. A UUID is 32
+/// hexadecimal digits. The text counts only beside a SLUICE_TENANT of the same ID-KEY.
 inline constexpr char kTenantLimitsVariable[] = "SLUICE_TENANT_LIMITS";
 
 struct TenantLimits {
@@ -20,13 +20,14 @@ struct TenantLimits {
   std::uint32_t gpu_count;         // 1..kTenantGpusMax
   std::uint64_t context_bytes;     // what one context takes; 0 = unknown
   bool exclusive;
+  std::uint32_t founder;  // the pid of the process that makes the job's family; 0 = any does
   GpuUuid gpus[kTenantGpusMax];
 };
 
 /// 33 for ID-KEY, 20 digits and 8 letters for memory, 3 and 4 for sm, 20 and 9 for context, 6 for
-/// "gpus", 33 for each GPU, 10 for "exclusive", the NUL.
+/// "gpus", 33 for each GPU, 10 for "exclusive", 9 and 10 for "founder", the NUL.
 inline constexpr std::size_t kTenantLimitsTextBytes =
-    33 + 8 + 20 + 4 + 3 + 9 + 20 + 6 + 33 * kTenantGpusMax + 10 + 1;
+    33 + 8 + 20 + 4 + 3 + 9 + 20 + 6 + 33 * kTenantGpusMax + 10 + 9 + 10 + 1;
 
 /// The limits that a broker's answer admits; it does not say what a context takes. The time of an
 /// exclusive tenant is not divided: its share is 100.

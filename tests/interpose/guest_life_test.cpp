@@ -50,8 +50,9 @@ TEST_F(GuestTest, AStrangersSocketIsNotAsked) {
   ASSERT_EQ(cuInit(0), CUDA_ERROR_NOT_PERMITTED);
   EXPECT_EQ(launch(), CUDA_ERROR_NOT_PERMITTED);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "sluice: this process may not use the GPU: the broker's socket belongs to a user who "
-            "is neither root nor you; check SLUICE_SOCKET\n");
+            "sluice: this process may not use the GPU: the socket " + broker->path() +
+                " belongs to uid 61234, which is neither root nor you; whoever that is, it is not "
+                "asked for anything; check --socket and SLUICE_SOCKET\n");
   EXPECT_EQ(broker->registrations(), 0);
 }
 

@@ -81,6 +81,7 @@ TEST(TenantLimits, AreReadAsTheyWereWritten) {
   limits.context_bytes = UINT64_MAX;
   limits.sm_percent = 100;
   limits.exclusive = true;
+  limits.founder = INT32_MAX;
   for (limits.gpu_count = 1; limits.gpu_count <= protocol::kTenantGpusMax; ++limits.gpu_count) {
     memset(limits.gpus[limits.gpu_count - 1].bytes, static_cast<int>(0xa0 + limits.gpu_count), 16);
     char text[protocol::kTenantLimitsTextBytes];
@@ -99,7 +100,9 @@ TEST(TenantLimits, OtherTextsSayNothing) {
   for (size_t length = 0; length < good.size(); ++length) {
     EXPECT_FALSE(protocol::tenant_limits_parse(good.substr(0, length).c_str(), &read)) << length;
   }
-  for (const char* more : {",", " ", "a", ",a", " exclusive ", " inclusive"}) {
+  for (const char* more :
+       {",", " ", "a", ",a", " exclusive ", " inclusive", " founder=", " founder=0", " founder=-1",
+        " founder=2147483648", " founder=1 exclusive"}) {
     EXPECT_FALSE(protocol::tenant_limits_parse((good + more).c_str(), &read)) << more;
   }
   std::string many = good;

@@ -2,6 +2,7 @@
 job's processes together keep its quota and its share, by the device's own account. Over the software GPU and a broker that can
 be told to misbehave; tests/programs/run_absence.py has the real one."""
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -174,6 +175,25 @@ if os.fork() == 0:
     time.sleep(3)
     os._exit(0)
 """,
+    "looker": "driver = Driver(); say(driver.context())",
+    "exhausted": """
+import resource
+few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+driver = Driver()
+os.closerange(3, 4096)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+first = driver.context() or driver.fill()
+resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+say(driver.context(), driver.fill())
+time.sleep(3)
+""",
+    "bare": """
+import ctypes
+driver = Driver()
+assert ctypes.CDLL(None).mount(b"none", b"/proc", b"tmpfs", 0, None) == 0
+say(driver.context(), driver.fill())
+time.sleep(3)
+""",
     "orphan": """
 if os.fork() == 0:
     os.setsid()
@@ -184,17 +204,23 @@ if os.fork() == 0:
 }
 
 
-def tree(gpu, script):
-    """A shell of the job's runs the script, in whose words `@` stands for a program of PROGRAMS. What they say, by line."""
+def tree_start(gpu, script):
+    """A shell of the job's runs the script, in whose words `@` stands for a program of PROGRAMS."""
     for name, code in PROGRAMS.items():
         path = gpu.directory / name
         path.write_text(f"#!{sys.executable}\nimport sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})\n"
                         f"from cuda_driver import *\nimport os, subprocess, time\nHERE = {str(gpu.directory)!r}\n{code}\n")
         path.chmod(0o755)
     environment = {**gpu.environment, "LD_PRELOAD": gpu.arguments.shim}
-    done = subprocess.run(["/bin/sh", "-c", script.replace("@", f"{gpu.directory}/")], env=environment, capture_output=True,
-                          text=True, timeout=WAIT_S)
-    return done.stdout.splitlines()
+    child = subprocess.Popen(["/bin/sh", "-c", script.replace("@", f"{gpu.directory}/")], env=environment, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    gpu.children.append(child)
+    return child
+
+
+def tree(gpu, script):
+    """What the programs of that tree say, by line."""
+    return tree_start(gpu, script).communicate(timeout=WAIT_S)[0].splitlines()
 
 
 def case_tree(gpu):
@@ -212,14 +238,68 @@ def case_forgotten_environment(gpu):
     expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device: {lines}")
 
 
-def case_job_within_a_job(gpu):
-    """A job that is started within another has limits of its own, and not the outer one's account."""
+# Takes the job's name and its broker's out of a program's environment.
+FORGET = "env -u SLUICE_TENANT -u SLUICE_TENANT_LIMITS -u SLUICE_SOCKET"
+
+
+def expect_one_quota(gpu, lines, count):
+    expect(len(lines) == count, lines)
+    expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device: {lines}")
+    expect(gpu.peak_mib() > QUOTA - 10 - CONTEXT, f"{gpu.peak_mib()} MiB is not the quota: {lines}")
+
+
+def case_executed_without_variables(gpu):
+    """The descriptor that a program inherits says which job it is of, whatever its environment says."""
+    expect_one_quota(gpu, tree(gpu, f"@holder & {FORGET} @holder & {FORGET} SLUICE_MEMORY=1GiB @holder & wait"), 3)
+
+
+def case_executed_without_anything(gpu):
+    """Without the variables and with all descriptors closed, the descriptors of its ancestors do."""
+    expect_one_quota(gpu, tree(gpu, f"@holder & {FORGET} @closed & {FORGET} @closed & wait"), 3)
+
+
+def case_no_descriptor_left(gpu):
+    """A program that can open nothing to look for its job does not use the GPU meanwhile, and is the job's afterwards."""
+    expect_one_quota(gpu, tree(gpu, f"@holder & {FORGET} @exhausted & wait"), 2)
+
+
+def case_no_proc(gpu):
+    """The inherited descriptor is found where there is no /proc."""
+    expect_one_quota(gpu, tree(gpu, f"@holder & {FORGET} unshare -m @bare & wait"), 2)
+
+
+def case_socket_of_the_job(gpu):
+    """A program that names a socket where nobody listens, or none, asks its job's broker."""
+    broker = gpu.broker(QUOTA)
+    lines = tree(gpu, f"SLUICE_SOCKET=/nonexistent @looker; {FORGET} @looker; {FORGET} SLUICE_SOCKET=/nonexistent @looker")
+    expect(broker.registrations == 3, f"{broker.registrations} registrations: {lines}")
+    expect(lines == ["0"] * 3, lines)
+
+
+def inner_job(gpu, quota):
+    """The assignments that make a program one of a job of its own."""
     inner = {"SLUICE_TENANT": "0000000000000008-0123456789abcdef"}
     inner["SLUICE_TENANT_LIMITS"] = gpu.environment["SLUICE_TENANT_LIMITS"].replace(
-        "7-0", "8-0", 1).replace(str(QUOTA * MIB), str(128 * MIB))
-    assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in inner.items())
-    lines = tree(gpu, f"@holder & {assignments} @holder & wait")
-    expect(sorted(lines) == ["0 220", "0 90"], lines)
+        "7-0", "8-0", 1).replace(str(QUOTA * MIB), str(quota * MIB))
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in inner.items())
+
+
+def case_job_within_a_job(gpu):
+    """A job that is started within another has limits of its own, and not the outer one's account, once a broker knows it."""
+    broker = gpu.broker(128)
+    gone = gpu.directory / "gone"
+    child = tree_start(gpu, f"{inner_job(gpu, 128)} sh -c '@looker; while [ ! -e {gone} ]; do sleep 0.05; done; @holder' & wait")
+    expect(child.stdout.readline() == "0\n" and broker.registrations == 1, "the inner job is unknown to the broker")
+    broker.die()
+    gone.touch()
+    lines = child.communicate(timeout=WAIT_S)[0].splitlines()
+    expect(lines == ["0 90"], lines)
+
+
+def case_made_up_job(gpu):
+    """A job within a job that no broker has confirmed is none: its programs are the outer job's."""
+    made_up = inner_job(gpu, 1024)
+    expect_one_quota(gpu, tree(gpu, f"@holder & {made_up} @holder & {made_up} @closed & wait"), 3)
 
 
 def case_wider_by_hand(gpu):
@@ -229,17 +309,26 @@ def case_wider_by_hand(gpu):
     expect(lines == ["0 220"], lines)
 
 
-def case_orphan_bound(gpu):
-    """What is left: a program that is executed with everything closed, after those that started it have ended, finds no family.
-    It keeps the quota of the job, for itself and what it starts."""
-    job = gpu.start(FILLER)
-    expect(job.stdout.readline().split()[0] == "0", "did not start")
-    tree(gpu, "@orphan $$ > @said 2>&1")
+def orphans(gpu, script):
+    """Two programs of the job that are executed with everything closed, after those that started them have ended. What they say."""
     said = gpu.directory / "said"
-    wait_until(lambda: len(said.read_text().splitlines()) >= 2 and "0 " in said.read_text(), "the orphans")
-    wait_until(lambda: said.read_text().count("refused") + said.read_text().count("may not use") >= 1, "the quota")
+    tree(gpu, script.replace("@orphan", "@orphan $$ > @said 2>&1"))
+    wait_until(lambda: len(re.findall("^[0-9]+ [0-9]+$", said.read_text(), re.M)) == 2, "the orphans")
     print(said.read_text())
-    time.sleep(1)
+    return said.read_text()
+
+
+def case_orphans(gpu):
+    """Such programs find no family, and the job's first program is the only one to make it: they wait for a broker."""
+    gpu.policy("hold_max = 1s")
+    said = orphans(gpu, '@holder & export SLUICE_TENANT_LIMITS="$SLUICE_TENANT_LIMITS founder=$$"; @orphan')
+    expect(gpu.peak_mib() <= QUOTA, f"{gpu.peak_mib()} MiB of {QUOTA} on the device")
+    expect(said.count("what its job has taken cannot be seen from here") == 2, said)
+
+
+def case_orphans_bound(gpu):
+    """Where nothing says which program is the job's first, they make a family of their own, which has a second quota."""
+    orphans(gpu, "@holder & @orphan")
     expect(QUOTA < gpu.peak_mib() <= 2 * QUOTA, f"{gpu.peak_mib()} MiB on the device")
 
 

@@ -2,14 +2,17 @@
 says what becomes of programs. Over the software GPU and a broker that can be told to misbehave."""
 import os
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 from alone_machine import WAIT_S, WORKER, Gpu, expect, expect_share, main, share_of, wait_until
 from cuda_driver import NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS
-from stand_in_broker import DRAINED, EXCLUSIVE, GATE_WANT, TENANT, StandInBroker
+from stand_in_broker import DRAINED, EXCLUSIVE, GATE_WANT, TENANT, StandInBroker, refusal
 
 MIB = 1 << 20
 
@@ -186,7 +189,60 @@ def case_not_roots(gpu):
     gpu.policy_file.rename(other)
     gpu.policy_file.symlink_to(other)
     err = gpu.run(LOOK)[1]
-    expect("is ignored: Too many levels of symbolic links; " in err, f"a link was followed: {err}")
+    expect(err.startswith(f"sluice: {gpu.policy_file} is ignored: it is a symbolic link, which is not followed; put the file itself "
+                          "in its place; programs without a broker run as if it were not there\n"), err)
+
+
+def case_refused_before_asked(gpu):
+    """A broker that refuses a connection and closes it without reading what was asked has refused."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(gpu.socket)
+    listener.listen(4)
+
+    def refuse():
+        for _ in range(4):
+            connection, _ = listener.accept()
+            connection.send(refusal("you have too many connections; close some"))
+            select.select([connection], [], [], WAIT_S)
+            connection.close()
+
+    threading.Thread(target=refuse, daemon=True).start()
+    out, err = gpu.run(LOOK)
+    expect(out == [f"{NOT_PERMITTED} 0"], out)
+    expect(err == "sluice: this process may not use the GPU: you have too many connections; close some\n", err)
+
+
+def strangers_socket(gpu):
+    """Somebody else listens where a program that nobody announced looks for a broker."""
+    if os.geteuid() != 0:
+        print("skipped: only root can act as another user")
+        sys.exit(77)
+    del gpu.environment["SLUICE_TENANT"]
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(gpu.socket)
+    os.seteuid(61234)
+    listener.listen(4)
+    os.seteuid(0)
+    listener.setblocking(False)
+    return listener, (f"the socket {gpu.socket} belongs to uid 61234, which is neither root nor you; whoever that is, it is not asked "
+                      "for anything; check --socket and SLUICE_SOCKET")
+
+
+def case_strangers_socket(gpu):
+    """The program runs, and one line says that it has no broker."""
+    listener, text = strangers_socket(gpu)
+    expect(gpu.run(LOOK) == (["0 990"], f"sluice: {text}; until then the program runs without limits\n"), "not that line")
+    out, err = gpu.run(LOOK, SLUICE_MEMORY="100MiB")
+    expect(out == ["0 60"], out)
+    expect(err.startswith(f"sluice: {text}; until then the program runs under SLUICE_MEMORY and SLUICE_SM alone\n"), err)
+    expect(listener.accept()[0].recv(16) == b"", "the stranger was asked")
+
+
+def case_strangers_socket_required(gpu):
+    """Where a broker is required, the program is refused."""
+    _, text = strangers_socket(gpu)
+    gpu.policy("require_broker = yes")
+    expect(gpu.run(LOOK) == ([f"{NOT_PERMITTED} 0"], f"sluice: this process may not use the GPU: {text}\n"), "not refused")
 
 
 def case_mistaken(gpu):
@@ -230,7 +286,6 @@ class Program:
 
 
 def select_readable(stream):
-    import select
     return bool(select.select([stream], [], [], 0)[0])
 
 

@@ -21,6 +21,11 @@ BATCH, EXCLUSIVE = 2, 3
 TENANT = "0000000000000007-0123456789abcdef"
 
 
+def refusal(text):
+    """A message Refused; its code is that of an unknown tenant."""
+    return struct.pack("<IHHIIIIQ320s", MESSAGE_MAGIC, VERSION, REFUSED, 352, 1, 3, 0, 0, text.encode())
+
+
 class Page:
     def __init__(self, name, size):
         self.fd = os.memfd_create(name)
