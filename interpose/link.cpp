@@ -161,7 +161,7 @@ void origin_read() {
   const char* named = secure ? nullptr : getenv(kSocketVariable);
   const char* path = named != nullptr && named[0] != '\0' ? named : kSystemSocket;
   strncpy(origin.socket, path, sizeof origin.socket - 1);
-  const char* text = getenv(kTenantVariable);
+  const char* text = secure ? nullptr : getenv(kTenantVariable);
   origin.has_tenant = text != nullptr && text[0] != '\0';
   if (origin.has_tenant) strncpy(origin.tenant, text, sizeof origin.tenant - 1);
   const char* admitted = secure ? nullptr : getenv(kTenantLimitsVariable);
