@@ -261,7 +261,7 @@ Mode missing_begin(LinkResult* result) {
     return alone_begin();
   }
   unreachable_say(
-      "the program runs without limits until one does (start sluiced, or unset SLUICE_TENANT)");
+      "the program runs without limits until one does (start sluiced)");
   return Mode::kOffline;
 }
 
