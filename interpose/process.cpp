@@ -261,12 +261,12 @@ Mode missing_begin(LinkResult* result) {
     return alone_begin();
   }
   unreachable_say(
-      "the program runs without limits until one does (start sluiced, or unset SLUICE_TENANT)");
+      "the program runs without limits until one does (start sluiced)");
   return Mode::kOffline;
 }
 
 // It cannot be said now whether the process is of a job, and it must not pass for one that is not.
-Mode blind() {
+SLUICE_NOINLINE Mode blind() {
   undecided = true;
   uint64_t skipped = 0;
   if (blind_said.allow(clock_now_ns(), &skipped)) {
@@ -279,7 +279,7 @@ Mode blind() {
   return Mode::kDenied;
 }
 
-void stranger_say(bool limited) {
+SLUICE_NOINLINE void stranger_say(bool limited) {
   Line line;
   line.text(link_stranger()).text("; until then the program runs ");
   line.text(limited ? "under SLUICE_MEMORY and SLUICE_SM alone" : "without limits").say();

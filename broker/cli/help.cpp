@@ -47,7 +47,8 @@ what to ask for:
                       processes (CUDA IPC)
   --memory-min SIZE   with --swap: the part that stays promised when others need room (default: one context). Without,
                       all of --memory is
-  --sm N              percent of GPU time guaranteed when others want it too (default: the class's sm_percent, 100)
+  --sm N              percent of GPU time guaranteed when others want it too, 25 or 25% (default: the class's
+                      sm_percent, 100)
   --sm-mode MODE      best-effort (default: more when the GPU is idle), equal (1/n of those running), fixed (never more)
   --gpus K            so many GPUs (default 1); they are granted and taken together
   --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again for more.
@@ -62,7 +63,8 @@ how to wait:
   Ctrl-C leaves the line.
 
 where:
-  --soft N            use N software GPUs: needs no GPU, for trying things out
+  --soft N            use N software GPUs: needs no GPU, for trying things out. The machine's broker has no such GPUs, so a
+                      private one is started, also where that one runs; name another with --socket
   --socket PATH       the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
   Where no broker answers and the machine has no /etc/sluice/sluice.toml, a private one is started for this command and
   whatever it starts (a nested sluice run shares it); it ends by itself afterwards.

@@ -61,18 +61,38 @@ void duration_option(CLI::App& app, const char* option, std::int64_t* out) {
   });
 }
 
+// A whole number from 1 to `most`; 0 for anything else.
+std::uint32_t number_read(std::string_view text, std::uint32_t most) {
+  std::uint32_t value = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9') return 0;
+    value = value * 10 + static_cast<std::uint32_t>(c - '0');
+    if (value > most) return 0;
+  }
+  return value;
+}
+
 void number_option(CLI::App& app, const char* option, std::uint32_t most, std::uint32_t* out) {
   app.add_option_function<std::string>(option, [option, most, out](const std::string& text) {
-    std::uint32_t value = 0;
-    for (const char c : text) {
-      if (c < '0' || c > '9' || value > most) value = most + 1;
-      if (value <= most) value = value * 10 + static_cast<std::uint32_t>(c - '0');
-    }
-    if (text.empty() || value < 1 || value > most) {
+    const std::uint32_t value = number_read(text, most);
+    if (value == 0) {
       throw CLI::ValidationError(
           option, "takes a number from 1 to " + std::to_string(most) + ", not '" + text + "'");
     }
     *out = value;
+  });
+}
+
+// As SLUICE_SM and shim.conf take it.
+void percent_option(CLI::App& app, const char* option, std::uint32_t* out) {
+  app.add_option_function<std::string>(option, [option, out](const std::string& text) {
+    std::string_view digits = text;
+    if (digits.size() > 1 && digits.back() == '%') digits.remove_suffix(1);
+    *out = number_read(digits, 100);
+    if (*out == 0) {
+      throw CLI::ValidationError(
+          option, "takes a whole percentage from 1 to 100, such as 25 or 25%, not '" + text + "'");
+    }
   });
 }
 
@@ -146,7 +166,7 @@ Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out)
   word_option(app, "--sm-mode", kModes, &out->sm_mode);
   size_option(app, "--memory", &out->memory_max_bytes);
   size_option(app, "--memory-min", &out->memory_min_bytes);
-  number_option(app, "--sm", 100, &out->sm_percent);
+  percent_option(app, "--sm", &out->sm_percent);
   number_option(app, "--gpus", protocol::kTenantGpusMax, &gpu_count);
   number_option(app, "--soft", kSoftGpusMax, &soft);
   app.add_option("--gpu", out->gpus)->expected(1)->take_all()->delimiter(',');

@@ -1,10 +1,34 @@
 #include "broker/protocol/question.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <unistd.h>
 
 namespace sluice::protocol {
+namespace {
+
+constexpr std::size_t kPathShownMax = 120;  // longer than any path of a socket
+
+// The shim links this file, and leaves stdio to the program.
+char* stranger_put(char* at, const char* text, std::size_t most) {
+  while (*text != '\0' && most-- > 0) *at++ = *text++;
+  return at;
+}
+
+char* stranger_put_number(char* at, long value) {
+  char digits[21];
+  char* begin = digits + sizeof digits - 1;
+  *begin = '\0';
+  unsigned long left =
+      value < 0 ? 0ul - static_cast<unsigned long>(value) : static_cast<unsigned long>(value);
+  do {
+    *--begin = static_cast<char>('0' + left % 10);
+    left /= 10;
+  } while (left != 0);
+  if (value < 0) *at++ = '-';
+  return stranger_put(at, begin, sizeof digits);
+}
+
+}  // namespace
 
 int broker_connect(const char* path, int timeout_ms, long* owner) {
   *owner = 0;
@@ -18,10 +42,15 @@ int broker_connect(const char* path, int timeout_ms, long* owner) {
 }
 
 void stranger_format(const char* path, long owner, char out[kStrangerTextBytes]) {
-  snprintf(out, kStrangerTextBytes,
-           "the socket %.120s belongs to uid %ld, which is neither root nor you; whoever that is, "
-           "it is not asked for anything; check --socket and SLUICE_SOCKET",
-           path, owner);
+  constexpr char kAdvice[] =
+      ", which is neither root nor you; whoever that is, it is not asked for anything; check "
+      "--socket and SLUICE_SOCKET";
+  constexpr char kSocket[] = "the socket ", kOwner[] = " belongs to uid ";
+  static_assert(sizeof kSocket + kPathShownMax + sizeof kOwner + 21 + sizeof kAdvice <=
+                kStrangerTextBytes);
+  char* at = stranger_put(stranger_put(out, kSocket, sizeof kSocket), path, kPathShownMax);
+  at = stranger_put_number(stranger_put(at, kOwner, sizeof kOwner), owner);
+  *stranger_put(at, kAdvice, sizeof kAdvice) = '\0';
 }
 
 int question_send(int fd, const void* message, std::size_t size, bool dont_wait) {

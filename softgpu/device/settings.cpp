@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -50,8 +51,10 @@ bool store(Settings& settings, const std::string& name, const std::string& text,
     if (name != key.name) continue;
     double value = 0;
     if (!quantity_parse(text, value) || value < key.least || value > key.most) {
-      error = source + ": \"" + text + "\" is no value for " + name +
-              " (a number such as 2, 512MiB or 40e6)";
+      char bounds[64];
+      std::snprintf(bounds, sizeof bounds, "%.15g to %.15g", key.least, key.most);
+      error = source + ": \"" + text + "\" is no value for " + name + " (a number from " + bounds +
+              ", such as 2, 512MiB or 40e6)";
       return false;
     }
     key.store(settings, value);

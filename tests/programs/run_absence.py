@@ -14,13 +14,20 @@ from machine import MIB, Machine, wait_until
 
 QUOTA = 256
 DRIVER = pathlib.Path(__file__).resolve().parents[1] / "preload"
-# Starts a process for each line that it reads, and says what that says first. None of them ends before the job.
+# Starts a process for each line that it reads, and says what that says first. None of them ends before the job. Behind BARE it has
+# none of the job's variables, and the name of a socket where nobody listens.
+BARE = "bare; "
 ROOT = f"""
-import subprocess, sys
+import os, subprocess, sys
 children = []
 for line in sys.stdin:
+    bare = line.startswith({BARE!r})
+    line = line.removeprefix({BARE!r})
+    environment = {{name: value for name, value in os.environ.items() if not (bare and name.startswith("SLUICE_"))}}
+    if bare: environment["SLUICE_SOCKET"] = "/nonexistent"
     code = "import sys; sys.path.insert(0, {str(DRIVER)!r}); from cuda_driver import *; driver = Driver(); " + line
-    child = subprocess.Popen([sys.executable, "-c", code + "\\nimport time; time.sleep(600)"], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-c", code + "\\nimport time; time.sleep(600)"], env=environment,
+                             stdout=subprocess.PIPE, text=True)
     children.append(child)
     print(child.stdout.readline().strip(), flush=True)
 for child in children: child.kill()
@@ -102,6 +109,21 @@ def case_killed(build):
         job = begun(machine)
         machine.kill_broker()
         job.within_quota()
+        job.end()
+
+
+def case_executed_bare(build):
+    """A program of the job that is executed without its variables asks the job's broker, and without that keeps the job's quota."""
+    with Machine(build) as machine:
+        machine.start_broker()
+        job = begun(machine)
+        expect(job.start(BARE + HOLD) == "0 0", "a bare process did not start")
+        wait_until("both are registered", lambda: taken_back(machine, 2), timeout_s=60)
+        machine.kill_broker()
+        line = job.start(BARE + FILL)
+        peak = machine.device()["peak_bytes"] / MIB
+        print(f"a bare process: {line}; {peak} MiB on the device at most")
+        expect(line.startswith("0 ") and peak <= QUOTA, f"{peak} MiB of {QUOTA} on the device, {line!r}")
         job.end()
 
 

@@ -1,14 +1,19 @@
-// Reports to a broker that is there, and silence where there is none.
+// Reports to a broker that is there, and silence where there is none; a broker that refuses whole
+// GPUs.
 #include "trainer/job/report.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <cstring>
+#include <thread>
 
 #include "broker/protocol/wire.h"
 #include "tests/trainer/process.h"
+#include "trainer/base/failure.h"
+#include "trainer/job/gang.h"
 
 namespace sluice::tests {
 namespace {
@@ -31,10 +36,13 @@ class ReportTest : public testing::Test {
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, scratch_.file("socket").c_str(), sizeof address.sun_path - 1);
     EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(seteuid(listener_), 0);  // whose socket it is
     EXPECT_EQ(listen(fd, 1), 0);
+    EXPECT_EQ(seteuid(getuid()), 0);
     return fd;
   }
   ScratchDirectory scratch_;
+  uid_t listener_ = geteuid();
 };
 
 TEST_F(ReportTest, CarriesTheFigures) {
@@ -83,6 +91,46 @@ TEST_F(ReportTest, SurvivesABrokerThatGoesAway) {
   close(listener);
   reporter.report({}, true);
   reporter.report({}, true);
+}
+
+TEST_F(ReportTest, TellsAStrangerNothing) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
+  listener_ = 61234;
+  const int listener = listener_make();
+  train::JobReporter reporter;
+  reporter.report({}, true);
+  const int peer = accept(listener, nullptr, nullptr);
+  protocol::Envelope envelope;
+  EXPECT_EQ(protocol::wire_receive(peer, &envelope, 1000), 0);
+  close(peer);
+  close(listener);
+}
+
+/// What the trainer says of a broker that refuses, and leaves unread what it is asked.
+TEST_F(ReportTest, ARefusalIsReadWhereTheBrokerHasClosed) {
+  unsetenv(protocol::kTenantVariable);
+  const int listener = listener_make();
+  std::thread broker([&] {
+    const int peer = accept(listener, nullptr, nullptr);
+    protocol::Refused refused;
+    protocol::message_init(refused, protocol::MessageType::kRefused, 0);
+    std::strcpy(refused.text, "you have too many connections; close some");
+    EXPECT_EQ(protocol::wire_send(peer, &refused, sizeof refused, nullptr, 0, false), 0);
+    pollfd asked{peer, POLLIN, 0};
+    EXPECT_EQ(poll(&asked, 1, 60'000), 1);
+    close(peer);
+  });
+  train::StopSignal stop;
+  std::string said;
+  try {
+    const train::Gang gang(1, stop, [](const std::string&) {});
+  } catch (const train::Failure& failure) {
+    said = failure.what();
+  }
+  broker.join();
+  close(listener);
+  EXPECT_EQ(said, "--exclusive: the broker at " + scratch_.file("socket") +
+                      " refuses: you have too many connections; close some");
 }
 
 }  // namespace

@@ -12,9 +12,9 @@
 #include <cstring>
 #include <memory>
 
+#include "broker/protocol/question.h"
 #include "broker/protocol/snapshot.h"
 #include "broker/protocol/tenant_limits.h"
-#include "broker/protocol/wire.h"
 #include "trainer/base/failure.h"
 
 namespace sluice::train {
@@ -69,8 +69,8 @@ std::unique_ptr<Snapshot> snapshot_take(int connection, const std::string& socke
   protocol::SnapshotRequest request;
   protocol::message_init(request, protocol::MessageType::kSnapshotRequest, 1);
   protocol::Envelope envelope;
-  if (protocol::wire_send(connection, &request, sizeof request, nullptr, 0, false) == 0 &&
-      protocol::wire_receive(connection, &envelope, kAnswerPatience_ms) == 1) {
+  if (protocol::question_send(connection, &request, sizeof request, false) == 0 &&
+      protocol::question_answer(connection, &envelope, kAnswerPatience_ms) == 1) {
     std::unique_ptr<Snapshot> taken;
     struct stat state {};
     if (envelope.is<protocol::SnapshotReply>(protocol::MessageType::kSnapshotReply) &&
@@ -98,17 +98,19 @@ std::string gpu_text(const protocol::GpuUuid& uuid) {
 }  // namespace
 
 Gang::Gang(int gpu_count, StopSignal& stop, const std::function<void(const std::string&)>& say)
-    : socket_(broker_socket()), fd_(protocol::wire_connect(socket_.c_str(), kAnswerPatience_ms)) {
+    : socket_(broker_socket()) {
+  long owner = 0;
+  fd_ = protocol::broker_connect(socket_.c_str(), kAnswerPatience_ms, &owner);
+  if (owner != 0) {
+    char text[protocol::kStrangerTextBytes];
+    protocol::stranger_format(socket_.c_str(), owner, text);
+    throw Failure(std::string("--exclusive: ") + text);
+  }
   if (fd_ < 0) {
     throw Failure(text_format(
         "--exclusive: no broker at %s (%s), so nobody can give this job whole GPUs; start sluiced, "
         "name its socket in %s, or leave --exclusive out",
         socket_.c_str(), std::strerror(-fd_), protocol::kSocketVariable));
-  }
-  if (!protocol::wire_trusted(protocol::wire_owner(fd_))) {
-    close(fd_);
-    throw Failure("--exclusive: the broker at " + socket_ +
-                  " is neither root's nor yours, and is not believed");
   }
   try {
     const char* member = std::getenv(protocol::kTenantVariable);
@@ -147,12 +149,12 @@ void Gang::ask(std::uint32_t gpu_count, StopSignal& stop,
   message.tenant_class = protocol::TenantClass::kExclusive;
   message.gpu_count = gpu_count;
   std::snprintf(message.name, sizeof message.name, "sluice-train");
-  if (protocol::wire_send(fd_, &message, sizeof message, nullptr, 0, false) != 0)
+  if (protocol::question_send(fd_, &message, sizeof message, false) != 0)
     throw Failure("--exclusive: the broker at " + socket_ + " closed the connection");
   char limits[protocol::kTenantLimitsTextBytes];
   for (std::uint32_t place = 0;;) {
     protocol::Envelope envelope;
-    const int got = protocol::wire_receive(fd_, &envelope, kLookGap_ms);
+    const int got = protocol::question_answer(fd_, &envelope, kLookGap_ms);
     if (stop.asked()) throw Failure("--exclusive: left the line for whole GPUs");
     if (got == -EAGAIN) continue;
     if (got != 1) throw Failure("--exclusive: the broker at " + socket_ + " went away");
@@ -193,8 +195,8 @@ Gang::~Gang() {
     release.tenant = tenant_;
     release.key = key_;
     protocol::Envelope answer;
-    if (protocol::wire_send(fd_, &release, sizeof release, nullptr, 0, false) == 0 &&
-        protocol::wire_receive(fd_, &answer, kAnswerPatience_ms) == 1) {
+    if (protocol::question_send(fd_, &release, sizeof release, false) == 0 &&
+        protocol::question_answer(fd_, &answer, kAnswerPatience_ms) == 1) {
       for (int i = 0; i < answer.fd_count; ++i) close(answer.fds[i]);
     }
   }

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "broker/protocol/wire.h"
+#include "broker/protocol/question.h"
 
 namespace sluice::train {
 namespace {
@@ -30,7 +30,8 @@ JobReporter::~JobReporter() {
 bool JobReporter::connect() {
   if (fd_ >= 0) return true;
   const char* path = std::getenv(protocol::kSocketVariable);
-  fd_ = protocol::wire_connect(path != nullptr ? path : protocol::kSystemSocket);
+  long owner = 0;  // a stranger is told nothing
+  fd_ = protocol::broker_connect(path != nullptr ? path : protocol::kSystemSocket, -1, &owner);
   return fd_ >= 0;
 }
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <random>
 
-#include "broker/protocol/wire.h"
+#include "broker/protocol/question.h"
 #include "trainer/lab/usage.h"
 #include "trainer/lab/utilization.h"
 
@@ -116,7 +116,8 @@ class Scene {
     if (!broker_) return fail(error);
     const std::int64_t deadline = now_ns() + std::int64_t{kReadyTimeoutMs} * 1'000'000;
     while (now_ns() < deadline && !stop_ && !broker_->poll()) {
-      const int fd = protocol::wire_connect(socket_.c_str());
+      long owner = 0;
+      const int fd = protocol::broker_connect(socket_.c_str(), -1, &owner);
       if (fd >= 0) {
         close(fd);
         return true;

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "broker/protocol/question.h"
 #include "broker/protocol/snapshot.h"
-#include "broker/protocol/wire.h"
 
 namespace sluice::lab {
 namespace {
@@ -105,14 +105,15 @@ TenantUse UsageMeter::use(const std::string& name, std::size_t gpu) const {
 
 std::optional<Usage> usage_read(const std::string& socket) {
   if (socket.empty()) return std::nullopt;
-  const int fd = wire_connect(socket.c_str());
+  long owner = 0;
+  const int fd = broker_connect(socket.c_str(), -1, &owner);
   if (fd < 0) return std::nullopt;
   SnapshotRequest request;
   message_init(request, MessageType::kSnapshotRequest, 1);
   Envelope reply;
   std::optional<Usage> out;
-  const bool sent = wire_send(fd, &request, sizeof request, nullptr, 0, false) == 0;
-  if (sent && wire_receive(fd, &reply, 5000) == 1) {
+  const bool sent = question_send(fd, &request, sizeof request, false) == 0;
+  if (sent && question_answer(fd, &reply, 5000) == 1) {
     if (reply.is<SnapshotReply>(MessageType::kSnapshotReply) && reply.fd_count == 1) {
       const std::size_t size = static_cast<std::size_t>(reply.as<SnapshotReply>().bytes);
       void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, reply.fds[0], 0);

@@ -31,7 +31,7 @@ struct Usage {
   std::map<std::uint64_t, Tenant> tenants;  // by id; ids are never reused
 };
 
-/// Asks the broker at `socket`; nothing when there is none.
+/// Asks the broker at `socket`; nothing when there is none, or the socket is a stranger's.
 std::optional<Usage> usage_read(const std::string& socket);
 
 /// One look as a line of JSON, for the raw records.

@@ -72,6 +72,26 @@ TEST(RunOptions, CommandBeginsAtTheFirstWord) {
   EXPECT_EQ(run.command, (std::vector<std::string>{"prog", "--sm", "x", "-h"}));
 }
 
+TEST(RunOptions, AShareIsWrittenAsInTheVariableAndThePolicy) {
+  RunOptions run;
+  for (const char* text : {"50", "50%"}) {
+    run.sm_percent = 0;
+    ASSERT_EQ(options_parse({"--sm", text, "prog"}, &run), Parsed::kGo) << text;
+    EXPECT_EQ(run.sm_percent, 50u) << text;
+  }
+  for (const char* text : {"", "%", "0%", "101%", "50%%", "50 %", "-5", "4294967297"}) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(options_parse({std::string("--sm=") + text, "prog"}, &run), Parsed::kWrong) << text;
+    const std::string said = testing::internal::GetCapturedStderr();
+    if (*text != '\0') {
+      EXPECT_EQ(said,
+                std::string("sluice: --sm: takes a whole percentage from 1 to 100, such as 25 "
+                            "or 25%, not '") +
+                    text + "'; see sluice run --help\n");
+    }
+  }
+}
+
 CommandOptions command(protocol::CommandVerb verb) {
   CommandOptions out;
   out.verb = verb;
