@@ -8,6 +8,7 @@
 #include "interpose/estimate.h"
 #include "interpose/family.h"
 #include "interpose/memory/context_limits.h"
+#include "interpose/memory/kept.h"
 #include "interpose/memory/libraries.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
@@ -176,7 +177,7 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   uses_settle();
   if (load_acquire(process.family_slot) != 0) family_sweep();
   residual_settle_deferred(device);
-  if (residual_is_shared()) shared_kept_look(device);
+  if (residual_is_shared()) kept_look(device, kReservedWaitNs);
   if (fits()) return true;
   if (has_pools) {
     pools_trim_before_refusal(device);
@@ -184,7 +185,11 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   }
   const uint64_t quota = process.memory_max(static_cast<int>(gpu));
   const uint64_t until_ns = clock_now_ns() + kReservedWaitNs;
-  while (sum_saturated(process.ledger.held_total(gpu), bytes) <= quota) {
+  // Another process of the tenant may keep a charge for memory that has just come back.
+  const bool waits_for_others =
+      residual_tenant_shares() && !residual_is_measured(static_cast<int>(gpu));
+  if (waits_for_others) residual_others_look();
+  while (waits_for_others || sum_saturated(process.ledger.held_total(gpu), bytes) <= quota) {
     if (fits()) return true;
     if (clock_now_ns() >= until_ns) return false;
     sleep_ns(kReservedLookNs);
@@ -194,13 +199,13 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
 
 }  // namespace
 
-bool charge_try_reserve(int gpu, uint64_t bytes) {
+bool charge_try_reserve(int gpu, uint64_t bytes, bool is_taken) {
   const auto index = static_cast<uint32_t>(gpu);
   const uint64_t quota = process.memory_max(gpu);
   if (!process.ledger.reserve(index, bytes, quota)) return false;
   // Behind it: a process whose end made room was there before, or is gone here.
-  const bool asks = quota != 0 && bytes != 0 && SLUICE_UNLIKELY(residual_is_shared());
-  const uint64_t uncharged = asks ? residual_uncharged(gpu) : 0;
+  const bool asks = quota != 0 && bytes != 0 && SLUICE_UNLIKELY(residual_tenant_shares());
+  const uint64_t uncharged = asks ? residual_uncharged(gpu, !is_taken) : 0;
   if (SLUICE_LIKELY(uncharged == 0) ||
       (uncharged < quota && process.ledger.total(index) <= quota - uncharged))
     return true;
@@ -231,11 +236,11 @@ bool charge_within(int device) {
 }
 
 bool charge_fits(int gpu, uint64_t bytes) {
-  if (charge_try_reserve(gpu, bytes)) return true;
+  if (charge_try_reserve(gpu, bytes, true)) return true;
   if (load_acquire(process.family_slot) == 0) return false;
   const SystemGuard guard;
   family_sweep();
-  return charge_try_reserve(gpu, bytes);
+  return charge_try_reserve(gpu, bytes, true);
 }
 
 CUresult context_fault() {
@@ -271,7 +276,7 @@ void charge_release(int device, uint64_t bytes) {
 
 void charge_pass(int device, uint64_t bytes) {
   if (device_gpu(device) < 0) return;
-  if (!residual_defer(device, bytes) && !shared_keep(device, bytes)) charge_release(device, bytes);
+  if (!residual_defer(device, bytes) && !kept_add(device, bytes)) charge_release(device, bytes);
   residual_others_wake();
 }
 
@@ -352,14 +357,19 @@ void account_restore() {
   vmm_sum(bytes);
   pools_sum(bytes);
   graph_memory_sum(bytes);
+  kept_sum(bytes);
+  bool restated[protocol::kTenantGpusMax] = {};
   for (int device = 0; device < kDevicesMax; ++device) {
     const int gpu = device_gpu(device);
     if (gpu < 0) continue;
-    const auto index = static_cast<uint32_t>(gpu);
+    restated[gpu] = true;
     context_cost[device] = process.entry(gpu).context_bytes;
-    process.ledger.hold_unasked(index, bytes[device]);
-    residual_restore(gpu, contexts_charged[device] * context_cost[device]);
+    const uint64_t untold = residual_restore(gpu, contexts_charged[device] * context_cost[device]);
+    process.ledger.restate(static_cast<uint32_t>(gpu), bytes[device] + untold, untold);
     pools_settle(device);
+  }
+  for (uint32_t gpu = 0; gpu < protocol::kTenantGpusMax; ++gpu) {
+    if (!restated[gpu]) process.ledger.restate(gpu, 0, 0);
   }
 }
 
@@ -380,6 +390,7 @@ void account_reset_after_fork() {
   estimate_reset_after_fork();
   limits_reset_after_fork();
   libraries_reset_after_fork();
+  kept_reset_after_fork();
   context_endings_reset_after_fork();
 }
 

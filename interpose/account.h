@@ -55,8 +55,9 @@ class AccountMoment {
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);
 /// Reserves bytes on one of the tenant's GPUs, without a look for what may have come back
 /// meanwhile. The one way to a reservation: it also keeps room for what passes to this tenant from
-/// a process that has ended and that nothing charges yet. Says nothing.
-[[nodiscard]] bool charge_try_reserve(int gpu, uint64_t bytes);
+/// a process that has ended and that nothing charges yet. `is_taken`: the device has given the
+/// bytes already. Says nothing.
+[[nodiscard]] bool charge_try_reserve(int gpu, uint64_t bytes, bool is_taken = false);
 /// Reserves bytes as charge_reserve does, without the sentence; a refusal that is told to the
 /// program is charge_refuse.
 [[nodiscard]] bool charge_room(int device, uint64_t bytes);
@@ -65,7 +66,8 @@ class AccountMoment {
 [[nodiscard]] bool charge_within(int device);
 /// Whether so many bytes would fit now. Reserves nothing.
 [[nodiscard]] bool charge_has_room(int device, uint64_t bytes);
-/// Reserves on a GPU, if need be after the memory of processes that have ended; says nothing.
+/// Reserves on a GPU what the device has given already, if need be after the memory of processes
+/// that have ended; says nothing.
 [[nodiscard]] bool charge_fits(int gpu, uint64_t bytes);
 /// Counts a refusal and says the sentence.
 void charge_refused(int gpu, uint64_t bytes);

@@ -335,7 +335,7 @@ bool PoolGrowth::ended() {
   if (expected > 0) process.ledger.hold(index, expected);
   if (expected < reserved_) process.ledger.abort(index, reserved_ - expected);
   pool_.charged += expected;
-  if (more > 0 && charge_try_reserve(gpu, more)) {
+  if (more > 0 && charge_try_reserve(gpu, more, true)) {
     process.ledger.hold(index, more);
     pool_.charged = now;
     return true;

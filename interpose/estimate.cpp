@@ -5,6 +5,7 @@
 #include "interpose/memory/context_limits.h"
 #include "interpose/meter.h"
 #include "interpose/residual.h"
+#include "interpose/usage.h"
 
 namespace sluice::interpose {
 namespace {
@@ -14,20 +15,12 @@ namespace {
 constexpr uint64_t kPauseNs = 2'000'000;
 constexpr int kReadings = 10;
 constexpr uint64_t kBetweenReadingsNs = 100'000;
-// A load that waits for work of the GPU may hold another one up so long; that one is not estimated.
+// A load that waits for work of the GPU may hold another one up so long. That one is estimated
+// beside it: what both took is charged, be it to the wrong one of them.
 constexpr uint64_t kTurnNs = 2'000'000'000;
 constexpr uint64_t kTurnLookNs = 200'000;
 
 Lock turn;
-
-bool turn_take() {
-  const uint64_t until_ns = clock_now_ns() + kTurnNs;
-  while (!turn.try_acquire()) {
-    if (clock_now_ns() >= until_ns) return false;
-    sleep_ns(kTurnLookNs);
-  }
-  return true;
-}
 
 // What all processes of the tenant are in the middle of taking.
 uint64_t reserved_by_all(int gpu) {
@@ -40,11 +33,30 @@ uint64_t reserved_by_all(int gpu) {
 // While the account of this process stands still, as far as others let it.
 class Pause {
  public:
-  Pause() { (void)accounts_pause_for(kPauseNs); }
+  Pause() : still_(accounts_pause_for(kPauseNs)) {}
   ~Pause() { accounts_resume(); }
   Pause(const Pause&) = delete;
   Pause& operator=(const Pause&) = delete;
+  bool still() const { return still_; }
+
+ private:
+  const bool still_;
 };
+
+bool left_read(int gpu, LeftBy by, uint64_t* left) {
+  if (by == LeftBy::kDriver) {
+    size_t free = 0, all = 0;
+    if (driver.cuMemGetInfo_v2(&free, &all) != CUDA_SUCCESS) return false;
+    *left = free;
+    return true;
+  }
+  uint64_t used = 0;
+  if (!usage_of_gpu(gpu, &used)) return false;
+  // Only differences count, and no device has so much.
+  constexpr uint64_t kAll = uint64_t{1} << 60;
+  *left = kAll - used;
+  return true;
+}
 
 // The GPU of the thread's context, if it is to be estimated there; -1 otherwise.
 int gpu_to_estimate(ThreadRecord** out) {
@@ -64,21 +76,33 @@ bool estimate_is_used() {
   return gpu_to_estimate(&thread) >= 0;
 }
 
-bool Estimate::read(int device, int gpu, Basis* out) {
+bool estimate_turn_take(uint64_t patience_ns) {
+  const uint64_t until_ns = clock_now_ns() + patience_ns;
+  while (!turn.try_acquire()) {
+    if (clock_now_ns() >= until_ns) return false;
+    sleep_ns(kTurnLookNs);
+  }
+  return true;
+}
+
+void estimate_turn_give() { turn.release(); }
+
+bool device_sum_read(int device, int gpu, LeftBy by, DeviceSum* out) {
   const Pause pause;
   (void)pools_settle(device);
   graph_memory_settle(device);
   for (int i = 0;; ++i) {
     const uint64_t total = process.ledger.total(static_cast<uint32_t>(gpu));
-    size_t left = 0, all = 0;
-    if (driver.cuMemGetInfo_v2(&left, &all) != CUDA_SUCCESS) return false;
+    uint64_t left = 0;
+    if (!left_read(gpu, by, &left)) return false;
     const uint64_t reserved = reserved_by_all(gpu);
     const bool still = process.ledger.total(static_cast<uint32_t>(gpu)) == total;
     if ((!still || reserved != 0) && i + 1 < kReadings) {
       sleep_ns(kBetweenReadingsNs);
       continue;
     }
-    *out = {left + total - (reserved < total ? reserved : total), left + total};
+    *out = {left + total - (reserved < total ? reserved : total), left + total,
+            still && pause.still()};
     return true;
   }
 }
@@ -88,10 +112,10 @@ Estimate::Estimate(bool wanted) {
   const int gpu = wanted ? gpu_to_estimate(&thread) : -1;
   if (gpu < 0) return;
   const SystemGuard guard;
-  locked_ = turn_take();
+  locked_ = estimate_turn_take(kTurnNs);
   const DepthScope depth(thread);
-  Basis now{};
-  if (!locked_ || !read(thread->device, gpu, &now)) {
+  DeviceSum now{};
+  if (!device_sum_read(thread->device, gpu, LeftBy::kDriver, &now)) {
     close();
     return;
   }
@@ -107,7 +131,8 @@ void Estimate::close() {
 }
 
 void Estimate::taken_read() {
-  taken_ = read(device_, gpu_, &after_) && after_.most < before_ ? before_ - after_.most : 0;
+  const bool read = device_sum_read(device_, gpu_, LeftBy::kDriver, &after_);
+  taken_ = read && after_.most < before_ ? before_ - after_.most : 0;
   if (taken_ != 0) taken_ -= limits_estimated(context_, taken_);
 }
 
@@ -168,89 +193,17 @@ bool Estimate::charge_late(const void* owner) {
 
 bool Estimate::was_others() const {
   const SystemGuard guard;
-  Basis now{};
-  return read(device_, gpu_, &now) && now.most < after_.least + taken_ / 2;
+  DeviceSum now{};
+  return device_sum_read(device_, gpu_, LeftBy::kDriver, &now) &&
+         now.most < after_.least + taken_ / 2;
 }
 
 void Estimate::refuse() const { charge_refused(gpu_, taken_); }
 
-namespace {
-
-// What stays charged of exported memory, on each device: its address, with the device for a
-// context, is its owner.
-const char shared_kept = 0;
-const ThreadRecord* shared_ending;  // whose SharedEnd has the turn
-int shared_ending_device;
-// What the device had left, and the tenant has, together, when the rest of it was surely not back;
-// 0 = never.
-uint64_t shared_basis[kDevicesMax];
-
-uint64_t shared_key(int device) {
-  return key_in_context(&shared_kept,
-                        reinterpret_cast<const void*>(static_cast<uintptr_t>(device) + 1));
-}
-
-// Gives back at most `bytes` of it, of a device for which `basis` was read before. What is given
-// back has come to the device and gone from the tenant: the basis of the rest stays.
-void shared_give(int device, uint64_t bytes, uint64_t basis) {
-  Record known;
-  if (!process.records.remove(RecordKind::kLoaded, shared_key(device), &known)) return;
-  const uint64_t given = bytes < known.bytes ? bytes : known.bytes;
-  if (given != 0) charge_release(device, given);
-  known.bytes -= given;
-  if (known.bytes == 0) {
-    shared_basis[device] = 0;
-    return;
-  }
-  (void)process.records.insert(known);
-  if (shared_basis[device] == 0) shared_basis[device] = basis - given;
-}
-
-}  // namespace
-
-void Estimate::shared_give_back() {
-  if (gpu_ < 0) return;
-  const SystemGuard guard;
-  taken_read();
-  const AccountScope account;
-  shared_give(device_, after_.least > before_ ? after_.least - before_ : 0, after_.most);
-}
-
-SharedEnd::SharedEnd(bool wanted) : estimate_(wanted) {
-  if (!estimate_.active()) return;
-  shared_ending_device = this_thread->device;
-  store_release(shared_ending, static_cast<const ThreadRecord*>(this_thread));
-}
-
-SharedEnd::~SharedEnd() {
-  if (estimate_.active()) store_release(shared_ending, static_cast<const ThreadRecord*>(nullptr));
-}
-
-bool shared_keep(int device, uint64_t bytes) {
-  if (this_thread == nullptr || load_acquire(shared_ending) != this_thread ||
-      shared_ending_device != device)
-    return false;
-  Record known{shared_key(device), 0, nullptr, RecordKind::kLoaded, device};
-  (void)process.records.find(RecordKind::kLoaded, known.key, &known);
-  known.bytes += bytes;
-  return process.records.insert(known);
-}
-
-void shared_kept_look(int device) {
-  Record known;
-  Estimate::Basis now{};
-  const uint64_t basis = shared_basis[device];
-  if (basis == 0 || !process.records.find(RecordKind::kLoaded, shared_key(device), &known) ||
-      this_thread->device != device || !Estimate::read(device, device_gpu(device), &now) ||
-      now.least <= basis)
-    return;
-  shared_give(device, now.least - basis, basis);
-}
-
 EstimateEnd::EstimateEnd(const void* owner) : owner_(owner) {
   if (!estimate_is_used()) return;
   const ErrnoGuard guard;
-  locked_ = turn_take();
+  locked_ = estimate_turn_take(kTurnNs);
 }
 
 EstimateEnd::~EstimateEnd() {
@@ -271,10 +224,6 @@ uint64_t estimate_key_moved(const Record& record, const void* context) {
   return record.key ^ key_in_context(nullptr, record.context) ^ key_in_context(nullptr, context);
 }
 
-void estimate_reset_after_fork() {
-  turn.reset_after_fork();
-  store_release(shared_ending, static_cast<const ThreadRecord*>(nullptr));
-  for (uint64_t& basis : shared_basis) basis = 0;
-}
+void estimate_reset_after_fork() { turn.reset_after_fork(); }
 
 }  // namespace sluice::interpose

@@ -12,6 +12,23 @@
 
 namespace sluice::interpose {
 
+/// What a device has left and what the tenant is charged for on it, together: no allocation of the
+/// tenant's changes it. As long as some are in the middle it lies between two values.
+struct DeviceSum {
+  uint64_t least, most;
+  bool still;  // nothing of this process was in the middle, and no account changed meanwhile
+};
+/// Where the first part comes from: the driver, for the current context's device, or NVML, less a
+/// constant, for any.
+enum class LeftBy : uint8_t { kDriver, kLibrary };
+/// False when there is no figure.
+bool device_sum_read(int device, int gpu, LeftBy by, DeviceSum* out);
+
+/// Estimates, and readings that give back by what the device has left, follow each other. False:
+/// another one has not ended within that time.
+[[nodiscard]] bool estimate_turn_take(uint64_t patience_ns);
+void estimate_turn_give();
+
 class Estimate {
  public:
   /// Before the call; waits for another thread's and reads what the current context's device has
@@ -33,18 +50,8 @@ class Estimate {
   bool was_others() const;
   /// Counts the refusal and says the sentence.
   void refuse() const;
-  /// After a call that may have given back what shared_keep() keeps: gives back of that what came
-  /// back to the device.
-  void shared_give_back();
 
  private:
-  // What is left and what the tenant has, together: no allocation of the tenant's changes it. As
-  // long as some are in the middle it lies between two values.
-  struct Basis {
-    uint64_t least, most;
-  };
-  static bool read(int device, int gpu, Basis* out);
-  friend void shared_kept_look(int device);
   void taken_read();
   bool give_back(const void* owner);
   bool record(const void* owner, uint64_t bytes);
@@ -55,7 +62,7 @@ class Estimate {
   bool locked_ = false;
   const void* context_ = nullptr;
   uint64_t before_ = 0;
-  Basis after_{};
+  DeviceSum after_{};
   uint64_t taken_ = 0;
 };
 
@@ -77,28 +84,6 @@ class EstimateEnd {
   bool locked_ = false;
   bool ended_ = false;
 };
-
-/// Around a call that may end what other holders have by an export, where no figure tells. Before
-/// the call's scope; without effect when not `wanted`.
-class SharedEnd {
- public:
-  explicit SharedEnd(bool wanted);
-  ~SharedEnd();
-  SharedEnd(const SharedEnd&) = delete;
-  SharedEnd& operator=(const SharedEnd&) = delete;
-  /// The driver has ended it, and the scope of the call is over.
-  void ended() { estimate_.shared_give_back(); }
-
- private:
-  Estimate estimate_;
-};
-
-/// Keeps the charge of memory that this thread's SharedEnd ends. False: nothing would notice that
-/// it is gone.
-[[nodiscard]] bool shared_keep(int device, uint64_t bytes);
-/// Gives back of that what the device has had back since. From within an AccountScope in which
-/// nothing is reserved.
-void shared_kept_look(int device);
 
 /// The key of a kLoaded record whose context's are to be another's.
 uint64_t estimate_key_moved(const Record& record, const void* context);

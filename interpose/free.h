@@ -3,8 +3,8 @@
 #pragma once
 
 #include "interpose/account.h"
-#include "interpose/estimate.h"
 #include "interpose/gate.h"
+#include "interpose/memory/kept.h"
 #include "interpose/place.h"
 #include "interpose/residual.h"
 #include "interpose/swap.h"
@@ -72,7 +72,7 @@ inline bool may_be_shared(CUdeviceptr pointer) {
 template <Free When, class Call>
 CUresult memory_free(CUdeviceptr pointer, CUstream stream, Call call) {
   bool unknown = false;
-  SharedEnd shared(When == Free::kNow && may_be_shared(pointer));
+  SharedEnd shared(may_be_shared(pointer));
   const CUresult result = memory_free_known<When>(pointer, stream, &unknown, call);
   if (result == CUDA_SUCCESS) shared.ended();
   if (SLUICE_UNLIKELY(unknown) && residual_is_shared())

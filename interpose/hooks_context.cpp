@@ -8,6 +8,7 @@
 #include "interpose/gate.h"
 #include "interpose/green.h"
 #include "interpose/memory/context_limits.h"
+#include "interpose/memory/kept.h"
 #include "interpose/memory/least.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
@@ -184,8 +185,11 @@ CUresult destroy_discharged(CUcontext context, int* device, Call call) {
 template <class Call>
 CUresult destroy(CUcontext context, Call call) {
   int device = -1;
+  SharedEnd shared(residual_is_shared());
   const CUresult result = destroy_discharged(context, &device, call);
-  if (device >= 0) residual_settle_device(device);
+  if (device < 0) return result;
+  shared.ended();
+  residual_settle_device(device);
   return result;
 }
 
@@ -225,8 +229,11 @@ CUresult primary_discharge(CUdevice device, bool* ended, Call call) {
 template <class Call>
 CUresult primary_release(CUdevice device, Call call) {
   bool ended = false;
+  SharedEnd shared(residual_is_shared());
   const CUresult result = primary_discharge(device, &ended, call);
-  if (ended) residual_settle_device(device);
+  if (!ended) return result;
+  shared.ended();
+  residual_settle_device(device);
   return result;
 }
 

@@ -259,6 +259,7 @@ template <class Call>
 CUresult with_pool(CUmemoryPool handle, After after, Call call) {
   CUresult result;
   int device = -1;
+  SharedEnd shared(residual_is_shared());
   {
     const AccountScope account;
     if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
@@ -274,6 +275,7 @@ CUresult with_pool(CUmemoryPool handle, After after, Call call) {
       pool_settle(*pool);
     }
   }
+  shared.ended();
   // Memory that outlives its pool, and what others have of it. The device has it back behind the
   // frees that are still in a stream, and no call tells when.
   if (after == After::kDestroyed || residual_is_shared()) residual_settle();

@@ -1,8 +1,15 @@
 // Memory between processes. It is charged where it was allocated; when that process frees it or
 // ends while others hold it, the driver's charge passes to one of them, and the residual follows
 // (residual.h). A process that has shared memory looks again when others of its tenant change.
+//
+// An import is a load: what it takes is known once it is there, by the driver's figure for the
+// process or by what the device has left (memory/kept.h). What the tenant is charged for already
+// takes nothing. An import that does not fit the quota is taken back.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "interpose/account.h"
-#include "interpose/estimate.h"
+#include "interpose/memory/kept.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
 #include "interpose/swap.h"
@@ -24,6 +31,29 @@ CUresult share(Call call) {
   return result;
 }
 
+// `call` imports memory into `*out`; `undo` lets go of it.
+template <class Out, class Call, class Undo>
+CUresult import(Out* out, Call call, Undo undo) {
+  const TouchScope touch;
+  if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
+  if (out == nullptr || process_mode() != Mode::kActive) return call();
+  const Out before = *out;
+  residual_shared();
+  for (bool again = false;; again = true) {
+    ImportCharge charged;
+    const CUresult result = call();
+    if (result != CUDA_SUCCESS) return result;
+    const bool measured_fits = residual_settle_import();
+    if (measured_fits && charged.fits()) return result;
+    (void)undo(*out);
+    *out = before;
+    if (measured_fits && !again && charged.was_others()) continue;
+    if (measured_fits) charged.refuse();
+    residual_settle_all();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+}
+
 // The handle stands for the whole allocation, whichever of its addresses was given. Without memory
 // for it, what its free gives back is not waited for.
 void pointer_exported(CUdeviceptr pointer) {
@@ -42,7 +72,10 @@ template <class Call>
 CUresult share_end(Call call) {
   SharedEnd shared(residual_is_shared());
   const CUresult result = share(call);
-  if (result == CUDA_SUCCESS) shared.ended();
+  if (result != CUDA_SUCCESS) return result;
+  shared.ended();
+  // An exporter may keep its charge for what has just ended.
+  residual_others_look();
   return result;
 }
 
@@ -76,12 +109,16 @@ SLUICE_HOOK CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr point
 
 SLUICE_HOOK CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle,
                                         unsigned int flags) {
-  return share([&] { return driver.cuIpcOpenMemHandle(pointer, handle, flags); });
+  return import(
+      pointer, [&] { return driver.cuIpcOpenMemHandle(pointer, handle, flags); },
+      driver.cuIpcCloseMemHandle);
 }
 
 SLUICE_HOOK CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle,
                                            unsigned int flags) {
-  return share([&] { return driver.cuIpcOpenMemHandle_v2(pointer, handle, flags); });
+  return import(
+      pointer, [&] { return driver.cuIpcOpenMemHandle_v2(pointer, handle, flags); },
+      driver.cuIpcCloseMemHandle);
 }
 
 SLUICE_HOOK CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
@@ -101,7 +138,9 @@ SLUICE_HOOK CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocat
 SLUICE_HOOK CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                                     void* os_handle,
                                                     CUmemAllocationHandleType type) {
-  return share([&] { return driver.cuMemImportFromShareableHandle(handle, os_handle, type); });
+  return import(
+      handle, [&] { return driver.cuMemImportFromShareableHandle(handle, os_handle, type); },
+      driver.cuMemRelease);
 }
 
 SLUICE_HOOK CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, size_t bytes,
@@ -145,12 +184,37 @@ SLUICE_HOOK CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void
 
 SLUICE_HOOK CUresult cuMemPoolImportPointer(CUdeviceptr* pointer, CUmemoryPool pool,
                                             CUmemPoolPtrExportData* data) {
-  return share([&] { return driver.cuMemPoolImportPointer(pointer, pool, data); });
+  return import(
+      pointer, [&] { return driver.cuMemPoolImportPointer(pointer, pool, data); },
+      driver.cuMemFree_v2);
 }
 
 SLUICE_HOOK CUresult cuImportExternalMemory(CUexternalMemory* memory,
                                             const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* what) {
-  return share([&] { return driver.cuImportExternalMemory(memory, what); });
+  if (what == nullptr || what->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) {
+    return import(
+        memory, [&] { return driver.cuImportExternalMemory(memory, what); },
+        driver.cuDestroyExternalMemory);
+  }
+  // An import takes the descriptor over: the driver gets one of its own, because an import that is
+  // taken back leaves the program its descriptor.
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC own = *what;
+  const CUresult result = import(
+      memory,
+      [&] {
+        const ErrnoGuard guard;
+        own.handle.fd = fcntl(what->handle.fd, F_DUPFD_CLOEXEC, 0);
+        if (own.handle.fd < 0) own.handle.fd = what->handle.fd;
+        const CUresult done = driver.cuImportExternalMemory(memory, &own);
+        if (done != CUDA_SUCCESS && own.handle.fd != what->handle.fd) close(own.handle.fd);
+        return done;
+      },
+      driver.cuDestroyExternalMemory);
+  if (result == CUDA_SUCCESS && own.handle.fd != what->handle.fd) {
+    const ErrnoGuard guard;
+    close(what->handle.fd);
+  }
+  return result;
 }
 
 SLUICE_HOOK CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr* pointer, CUexternalMemory memory,

@@ -2,8 +2,8 @@
 // PyTorch's expandable segments and NCCL use. Only memory located on a device counts; the device is
 // the one the properties name, not the current one. Imported handles are in hooks_share.cpp.
 #include "interpose/account.h"
-#include "interpose/estimate.h"
 #include "interpose/gate.h"
+#include "interpose/memory/kept.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/swap.h"

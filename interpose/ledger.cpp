@@ -95,16 +95,6 @@ void Ledger::attach(ClaimsPage* page, uint32_t slot) {
   for (BriefLock& lock : locks_) lock.reset_after_fork();
 }
 
-void Ledger::forget() {
-  for (uint32_t gpu = 0; gpu < kTenantGpusMax; ++gpu) {
-    ClaimsGpu& account = mine(gpu);
-    const Change whole(account);
-    add(account.held_bytes, -account.held_bytes.load());
-    add(account.reserved_bytes, -account.reserved_bytes.load());
-    add(account.context_bytes, -account.context_bytes.load());
-  }
-}
-
 void Ledger::attach_second(ClaimsPage* page, uint32_t slot, const int8_t (&gpus)[kTenantGpusMax]) {
   uint64_t bytes[kTenantGpusMax] = {};
   for (uint32_t gpu = 0; gpu < kTenantGpusMax; ++gpu) {
@@ -261,6 +251,16 @@ void Ledger::hold_unasked(uint32_t gpu, uint64_t bytes) {
     add(account.held_bytes, bytes);
     peak_raise(account);
   });
+}
+
+void Ledger::restate(uint32_t gpu, uint64_t held_bytes, uint64_t context_bytes) {
+  change(gpu, [=](ClaimsGpu& account) {
+    add(account.held_bytes, held_bytes - account.held_bytes.load());
+    add(account.reserved_bytes, -account.reserved_bytes.load());
+    peak_raise(account);
+  });
+  const LockScope scope(locks_[gpu]);
+  add(mine(gpu).context_bytes, context_bytes - mine(gpu).context_bytes.load());
 }
 
 void Ledger::context_add(uint32_t gpu, uint64_t bytes) {

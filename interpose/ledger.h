@@ -35,9 +35,10 @@ class Ledger {
   /// Takes over `slot` of `page`, and of no second page; the page outlives the ledger. Not to be
   /// called while other threads use the ledger.
   void attach(protocol::ClaimsPage* page, uint32_t slot);
-  /// Empties the account, which is to be told anew: a broker that was only stopped gives a process
-  /// the slot back that it had, with what was in it. Preconditions as above; nothing is reserved.
-  void forget();
+  /// Writes the whole account on a GPU, whatever was in the slot before. A broker that was only
+  /// stopped gives a process the slot back that it had, which others see full until it is written.
+  /// Nothing may be reserved.
+  void restate(uint32_t gpu, uint64_t held_bytes, uint64_t context_bytes);
   /// From now on keeps the account in a slot of a second page as well: what is reserved must fit on
   /// both. `gpus` says which GPU of the second page each of the first one's is, -1 = none. What is
   /// held now is put there. The same preconditions; nothing may be reserved.

@@ -464,7 +464,6 @@ void account_move(uint32_t slot) {
   {
     const LockScope scope(devices_lock);
     pages_take(slot);
-    process.ledger.forget();
     store_release(process.devices_known, 0u);
   }
   if (process.gpu_count == 0) return;

@@ -6,6 +6,7 @@
 #include "interpose/account.h"
 #include "interpose/gate.h"
 #include "interpose/memory/context_limits.h"
+#include "interpose/memory/kept.h"
 #include "interpose/touch.h"
 #include "interpose/usage.h"
 
@@ -22,6 +23,9 @@ namespace {
 // not waited for.
 constexpr uint64_t kPatienceNs = 20'000'000;
 constexpr int kTries = 8;
+// How long memory may be charged to two processes, of which one has to look. A helper looks after
+// milliseconds, and on a busy host when it gets the processor.
+constexpr uint64_t kPassingNs = 1'000'000'000;
 constexpr uint64_t kPatienceOfHelperNs = 2'000'000;
 constexpr uint64_t kPatienceBeforeRefusalNs = 5'000'000;
 // On hardware the figure counts pages: one that is shared stays, however often it is looked for, by
@@ -56,6 +60,7 @@ enum class Above : uint8_t {
   kCharged,   // it is there
   kWithheld,  // so it is, and who asked is not given what it is for
   kUndone,    // who asked takes it back: not charged
+  kImported,  // it is there, and another process may have charged it until now
 };
 
 struct Look {
@@ -233,6 +238,14 @@ uint64_t others_uncharged(int gpu, bool forgets) {
   return sum;
 }
 
+// What this process has by its figure and has not charged. What it has reserved it may not have
+// taken.
+uint64_t own_uncharged(int gpu) {
+  uint64_t used = 0;
+  const uint64_t known = charged_on_device(process.claims->slots[process.slot], gpu);
+  return usage_read(gpu, &used) && used > known ? used - known : 0;
+}
+
 // What this process has no more, and another one of the tenant has not charged yet, stays charged
 // here: in between the tenant would have room for it a second time.
 uint64_t passing(int gpu, uint64_t bytes) {
@@ -252,8 +265,9 @@ uint64_t excess(int gpu) {
 // False: what has grown is more than the quota has room for.
 bool grow(int gpu, uint64_t more, Above above) {
   const auto index = static_cast<uint32_t>(gpu);
-  const bool fits = above == Above::kCharged || charge_fits(gpu, more);
-  if (fits && above != Above::kCharged) {
+  const bool asks = above == Above::kWithheld || above == Above::kUndone;
+  const bool fits = !asks || charge_fits(gpu, more);
+  if (fits && asks) {
     process.ledger.hold(index, more);
   } else if (above != Above::kUndone) {
     process.ledger.hold_unasked(index, more);
@@ -304,6 +318,12 @@ struct Settled {
   bool read_again;
 };
 
+void others_look_on(int gpu) {
+  // A change of nothing, so that the others find this account changed and look.
+  process.ledger.hold_unasked(static_cast<uint32_t>(gpu), 0);
+  residual_others_wake();
+}
+
 Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach) {
   const int gpu = device_gpu(device);
   if (gpu < 0) return {};
@@ -312,7 +332,7 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
   const SystemGuard guard;
   bool too_much = false, busy = false, grown = false, passes = false;
   uint64_t bytes = 0;
-  if (residual_is_shared()) others_remember(gpu);
+  if (residual_tenant_shares()) others_remember(gpu);
   const bool alone = accounts_pause_for(patience_ns);
   if (alone) {
     if (residual_read(device, gpu, &bytes, &busy)) {
@@ -320,9 +340,7 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
       const uint64_t on_the_way = passing(gpu, bytes);
       passes = on_the_way != 0;
       if (passes) {
-        // A change of nothing, so that the others find this account changed and look.
-        process.ledger.hold_unasked(static_cast<uint32_t>(gpu), 0);
-        residual_others_wake();
+        others_look_on(gpu);
       }
       bytes += on_the_way;
       too_much = !charge_to(device, gpu, bytes, above, false);
@@ -334,12 +352,13 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
   }
   // What is unasked may be the caller's: a reading for another thread, or the helper's, finds what
   // this one is just loading, so that its own finds nothing more.
-  if (above != Above::kCharged && !too_much) {
+  if (above != Above::kCharged && above != Above::kImported && !too_much) {
     const uint64_t unasked = excess_of(reach, device, gpu, !busy);
     too_much = unasked != 0;
     if (too_much) charge_refused(gpu, unasked);
   }
   accounts_resume();
+  if (residual_is_shared()) kept_look(device, 0);
   return {too_much, busy && reaches(reach, device), busy || grown || passes};
 }
 
@@ -348,6 +367,31 @@ ThreadRecord* settler() {
   if (process_mode() != Mode::kActive || load_acquire(process.devices_known) == 0) return nullptr;
   ThreadRecord* thread = thread_record();
   return thread != nullptr && thread->depth == 0 ? thread : nullptr;
+}
+
+// What the tenant's processes have by their figures, and those that have ended; 0 without figures.
+uint64_t tenant_used(int gpu) {
+  uint64_t sum = 0;
+  const SystemGuard guard;
+  const LockScope scope(others_lock);
+  others_list(gpu);
+  if (!usage_read(gpu, &sum) || !usage_read_of(gpu, others.pids, others.used, others.count))
+    return 0;
+  for (uint32_t k = 0; k < others.count; ++k) sum += others.used[k];
+  return sum;
+}
+
+// How far the tenant is above its quota once the others have looked. Memory that passes from one
+// process to another is charged to both for a moment. What the device says is waited for by nobody.
+uint64_t excess_that_stays(int gpu) {
+  const uint64_t until_ns = clock_now_ns() + kPassingNs;
+  uint64_t bytes = 0;
+  while ((bytes = excess(gpu)) != 0 && clock_now_ns() < until_ns &&
+         tenant_used(gpu) <= process.memory_max(gpu)) {
+    others_look_on(gpu);
+    sleep_ns(kLookMinNs);
+  }
+  return bytes;
 }
 
 Settled settle_each(bool only_contexts, Above above, uint64_t patience_ns, const Reach& reach) {
@@ -364,11 +408,15 @@ Settled settle_each(bool only_contexts, Above above, uint64_t patience_ns, const
 
 // Who would undo or withhold what he got may keep it only when it was read, so he tries for longer.
 // In between the others go on.
-Settled settle_contexts(Above above, const Reach& reach) {
-  Settled all = settle_each(true, above, kPatienceNs, reach);
+Settled settle_surely(bool only_contexts, Above above, const Reach& reach) {
+  Settled all = settle_each(only_contexts, above, kPatienceNs, reach);
   for (int i = 1; i < kTries && above != Above::kCharged && all.busy && !all.too_much; ++i)
-    all = settle_each(true, above, kPatienceNs, reach);
+    all = settle_each(only_contexts, above, kPatienceNs, reach);
   return all;
+}
+
+Settled settle_contexts(Above above, const Reach& reach) {
+  return settle_surely(true, above, reach);
 }
 
 uint64_t launches_sum() {
@@ -412,7 +460,7 @@ struct Uncharged {
   uint64_t read_present;  // when it was read last
   uint64_t since_ns;      // when it changed last
   uint64_t read_ns;
-  uint64_t bytes;
+  uint64_t bytes, own_bytes;
 };
 Uncharged uncharged[kTenantGpusMax];
 // Allocations in between go by what was read: NVML takes about as long.
@@ -420,7 +468,7 @@ constexpr uint64_t kUnchargedAgainNs = 2'000'000;
 
 }  // namespace
 
-uint64_t residual_uncharged(int gpu) {
+uint64_t residual_uncharged(int gpu, bool own) {
   if (process.claims->slots_used.load() <= 1 || load_relaxed(measured[gpu]) == 0) return 0;
   Uncharged& last = uncharged[gpu];
   const uint64_t present = others_present(gpu);
@@ -430,13 +478,14 @@ uint64_t residual_uncharged(int gpu) {
   if (changed) store_relaxed(last.since_ns, now_ns);
   if (changed || now_ns - load_relaxed(last.read_ns) >= kUnchargedAgainNs) {
     const bool forgets = now_ns - load_relaxed(last.since_ns) > kEndedNs;
-    const uint64_t bytes = others_uncharged(gpu, forgets);
+    const uint64_t bytes = others_uncharged(gpu, forgets), own_bytes = own_uncharged(gpu);
     store_relaxed(last.bytes, bytes);
+    store_relaxed(last.own_bytes, own_bytes);
     store_relaxed(last.read_ns, now_ns);
     store_relaxed(last.read_present, present);
-    if (bytes == 0) store_relaxed(last.present, present);
+    if (bytes == 0 && own_bytes == 0) store_relaxed(last.present, present);
   }
-  return load_relaxed(last.bytes);
+  return load_relaxed(last.bytes) + (own ? load_relaxed(last.own_bytes) : 0);
 }
 
 void residual_take(int gpu, uint64_t bytes) {
@@ -478,6 +527,20 @@ bool residual_settle_load(const Reach& reach) {
   const Settled settled = settle_contexts(Above::kUndone, reach);
   if (settled.read_again) residual_want();
   return !settled.too_much;
+}
+
+bool residual_settle_import() {
+  ThreadRecord* thread = settler();
+  if (thread == nullptr) return true;
+  const DepthScope depth(thread);
+  if (settle_surely(false, Above::kImported, kEverywhere).read_again) residual_want();
+  for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu) {
+    const uint64_t bytes = excess_that_stays(static_cast<int>(gpu));
+    if (bytes == 0) continue;
+    charge_refused(static_cast<int>(gpu), bytes);
+    return false;
+  }
+  return true;
 }
 
 bool residual_settle_late(const Reach& reach) {
@@ -572,9 +635,13 @@ void residual_imports_freed(bool in_stream_order) {
 
 void residual_shared() {
   // From now on the helper knows the others as they are and sees what they change.
-  if (__atomic_exchange_n(&shared, 1, __ATOMIC_ACQ_REL) == 0) residual_want();
+  if (__atomic_exchange_n(&shared, 1, __ATOMIC_ACQ_REL) != 0) return;
+  process.claims->shares.store(1);
+  residual_want();
+  residual_others_wake();
 }
 bool residual_is_shared() { return load_relaxed(shared) != 0; }
+bool residual_tenant_shares() { return process.claims->shares.load() != 0; }
 
 // Their helpers sleep on the leases' words, and find that this slot has changed.
 void residual_others_wake() {
@@ -583,11 +650,15 @@ void residual_others_wake() {
   futex_wake_all(const_cast<uint32_t*>(&entry.lease.raw), true);
 }
 
+void residual_others_look() {
+  for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu) others_look_on(static_cast<int>(gpu));
+}
+
 uint64_t residual_look(uint64_t now_ns) {
   if (load_acquire(process.devices_known) == 0) return kLookMaxNs;
   const bool is_wanted = __atomic_exchange_n(&wanted, 0, __ATOMIC_ACQ_REL) != 0;
   const uint64_t launches = launches_sum();
-  const uint64_t others = residual_is_shared() ? others_sum() : look.others;
+  const uint64_t others = residual_tenant_shares() ? others_sum() : look.others;
   if (is_wanted || others != look.others) look.interval_ns = kLookMinNs;
   if (others != look.others) look.until_ns = now_ns + kEndedNs;
   const bool changed = is_wanted || others != look.others || launches != look.launches;
@@ -612,12 +683,12 @@ uint64_t residual_look(uint64_t now_ns) {
   return look.interval_ns;
 }
 
-void residual_restore(int gpu, uint64_t contexts_bytes) {
+uint64_t residual_restore(int gpu, uint64_t contexts_bytes) {
   if (load_relaxed(measured[gpu]) == 0) charged[gpu] = contexts_bytes;
-  process.ledger.hold_unasked(static_cast<uint32_t>(gpu), charged[gpu]);
-  process.ledger.context_add(static_cast<uint32_t>(gpu), charged[gpu]);
+  if (residual_is_shared()) process.claims->shares.store(1);
   usage_forget();
   residual_want();
+  return charged[gpu];
 }
 
 void residual_reset_after_fork() {

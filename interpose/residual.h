@@ -36,6 +36,10 @@ void residual_settle();
 /// said, and the answer is false: the caller undoes what grew. While others are busy for too long
 /// what is surely there is charged, and the helper makes up for the rest.
 bool residual_settle_load(const Reach& reach);
+/// After an import: charges on all of the tenant's devices what the process has since. False, and
+/// the sentence said, if the tenant is above its quota then, and stays above it when the other
+/// processes have looked: the caller takes the import back.
+bool residual_settle_import();
 /// After a call that may have loaded what nothing but the end of its module takes back. Charged all
 /// the same; false, and the sentence said, while the tenant is above its quota within reach: the
 /// caller hands out neither handle nor address of it.
@@ -47,11 +51,12 @@ bool residual_settle_context(int device);
 /// Charges for all of the tenant's devices, whatever the quota says.
 void residual_settle_all();
 uint64_t residual_charged(int gpu);
-/// Returns what other processes of the tenant have by their figures and have not charged, if a
+/// Returns what the tenant's processes have by their figures and have not charged, if a
 /// process of the tenant has come or gone since that was nothing: what an ended process exported
 /// passes to those who imported it, and they charge it with their next look. In between the tenant
-/// has no room for it a second time. From within an AccountScope.
-uint64_t residual_uncharged(int gpu);
+/// has no room for it a second time. Without `own`, less what this process has: the caller asks for
+/// what is in its figure already. From within an AccountScope.
+uint64_t residual_uncharged(int gpu, bool own);
 /// The device's figure for this process was read once.
 bool residual_is_measured(int gpu);
 /// Something was charged unasked otherwise, and the tenant is above its quota with it.
@@ -85,14 +90,19 @@ SLUICE_NOINLINE void residual_imports_freed(bool in_stream_order);
 /// This process shares memory with others: whose charge it is may change by what they do.
 void residual_shared();
 bool residual_is_shared();
+/// A process of the tenant shares memory with others.
+bool residual_tenant_shares();
 /// Something of this process's charge went back: others who hold the same memory shall look now, as
 /// it may be theirs from here on.
 SLUICE_NOINLINE void residual_others_wake();
+/// As residual_others_wake(), where nothing of this process's charge has changed.
+void residual_others_look();
 
 /// The helper's turn; returns how long it may sleep.
 uint64_t residual_look(uint64_t now_ns);
-/// Into a new slot, with `contexts_bytes` where the driver never gave a figure.
-void residual_restore(int gpu, uint64_t contexts_bytes);
+/// Returns what is to be charged in a new slot: `contexts_bytes` where the driver never gave a
+/// figure.
+uint64_t residual_restore(int gpu, uint64_t contexts_bytes);
 void residual_reset_after_fork();
 
 }  // namespace sluice::interpose

@@ -271,7 +271,10 @@ struct ClaimsPage {
   std::uint32_t gpu_count;
   AtomicU32 slots_used;  // one past the highest slot in use so far; raised by each client when it
                          // registers, 0 = unknown
-  std::uint8_t reserved[108];
+  AtomicU32 shares;      // 1: a process of the tenant has exported or imported device memory
+  AtomicU32 kept_look;  // the pid of the process that just asks the device which exported memory is
+                        // gone; 0 = none. One whose pid is in no slot does not ask any more
+  std::uint8_t reserved[100];
   ClaimsSlot slots[kTenantProcessesMax];
   // Per GPU, a map of the time that processes of the tenant were charged for lately, so that a
   // moment at which several were on the GPU is charged once (interpose/covered.h).

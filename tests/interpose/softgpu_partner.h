@@ -84,7 +84,7 @@ class Partner {
   ~Partner();
   Partner(const Partner&) = delete;
   Partner& operator=(const Partner&) = delete;
-  /// With the environment as it is now; a stranger is nobody's tenant.
+  /// Starts it with the environment as it is now. A stranger is a process of no job.
   void start(bool stranger = false);
   int pid() const { return pid_; }
   /// Asks and waits for the answer; a partner that died answers CUDA_ERROR_UNKNOWN. The descriptor
@@ -101,6 +101,7 @@ class Partner {
 
  private:
   pid_t pid_ = -1;
+  int life_ = -1;  // a pidfd
   int socket_ = -1;
 };
 

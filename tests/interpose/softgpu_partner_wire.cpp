@@ -1,8 +1,11 @@
 // See softgpu_partner.h: the side of the test, and what both sides send.
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,20 +50,52 @@ bool partner_receive(int socket, PartnerMessage* message, int* fd) {
   return true;
 }
 
+namespace {
+
+// Executes the partner, which talks over `socket`.
+[[noreturn]] void partner_execute(int socket) {
+  const std::string number = std::to_string(fcntl(socket, F_DUPFD, 3));
+  execl(SOFTGPU_PARTNER, SOFTGPU_PARTNER, number.c_str(), nullptr);
+  _exit(127);
+}
+
+// A process of a job is known by what it inherits and by its parents. So one of no job has another
+// parent, and nothing but its socket; its number goes into `told`.
+[[noreturn]] void stranger_execute(int socket, int told) {
+  if (fork() != 0) _exit(0);
+  const pid_t number = getpid();
+  if (write(told, &number, sizeof number) != sizeof number) _exit(127);
+  unsetenv("SLUICE_TENANT");
+  setenv("SLUICE_SOCKET", "/nonexistent", 1);
+  dup2(socket, 3);
+  close_range(4, ~0U, 0);
+  partner_execute(3);
+}
+
+// The first child has ended when this returns, so that the stranger's parent is another process.
+pid_t stranger_start(int socket) {
+  int told[2];
+  if (pipe2(told, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+  const pid_t child = fork();
+  if (child == 0) stranger_execute(socket, told[1]);
+  close(told[1]);
+  waitpid(child, nullptr, 0);
+  pid_t number = -1;
+  const bool read_whole = read(told[0], &number, sizeof number) == sizeof number;
+  close(told[0]);
+  if (!read_whole) throw std::runtime_error("fork");
+  return number;
+}
+
+}  // namespace
+
 void Partner::start(bool stranger) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     throw std::runtime_error("socketpair");
-  pid_ = fork();
-  if (pid_ == 0) {
-    if (stranger) {
-      unsetenv("SLUICE_TENANT");
-      setenv("SLUICE_SOCKET", "/nonexistent", 1);
-    }
-    const std::string number = std::to_string(fcntl(ends[1], F_DUPFD, 3));
-    execl(SOFTGPU_PARTNER, SOFTGPU_PARTNER, number.c_str(), nullptr);
-    _exit(127);
-  }
+  pid_ = stranger ? stranger_start(ends[1]) : fork();
+  if (pid_ == 0) partner_execute(ends[1]);
+  life_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
   close(ends[1]);
   socket_ = ends[0];
 }
@@ -89,6 +124,10 @@ PartnerMessage Partner::ask(PartnerMessage request, int fd_sent) {
 
 void Partner::end(int signal) {
   if (signal != 0) kill(pid_, signal);
+  pollfd ended{life_, POLLIN, 0};
+  while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
+  }
+  close(life_);
   waitpid(pid_, nullptr, 0);
   pid_ = -1;
 }

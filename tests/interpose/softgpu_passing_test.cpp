@@ -1,8 +1,10 @@
 // Exported memory that its exporter lets go of: it stays charged until it is gone from the device,
 // or another process of the tenant has charged it. Judged by what the device held at most.
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
+#include <thread>
 #include <vector>
 
 #include "tests/interpose/softgpu_fixture.h"
@@ -86,6 +88,184 @@ TEST_F(OwnExportsTest, WhatIsOnlyExportedIsGivenBackWithItsRelease) {
   }
 }
 
+// Pieces that are parked in descriptors and brought back by them.
+class ParkedTest : public OwnExportsTest {
+ protected:
+  explicit ParkedTest(bool listed = true) : OwnExportsTest(listed) {}
+  static constexpr size_t kFit = (kQuota - kContext) / kPiece;
+  // Of so many pieces each is only in its descriptor.
+  void park(size_t count) {
+    const CUmemAllocationProp properties = shareable();
+    for (size_t i = 0; i < count; ++i) {
+      CUmemGenericAllocationHandle handle = 0;
+      int fd = -1;
+      ASSERT_EQ(cuMemCreate(&handle, kPiece, &properties, 0), CUDA_SUCCESS) << i;
+      ASSERT_EQ(
+          cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+          CUDA_SUCCESS);
+      ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+      parked.push_back(fd);
+    }
+  }
+  static CUresult import(int fd, CUmemGenericAllocationHandle* handle) {
+    return cuMemImportFromShareableHandle(handle,
+                                          reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  }
+  static CUresult import_external(int fd, CUexternalMemory* memory) {
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
+    what.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    what.handle.fd = fd;
+    what.size = kPiece;
+    return cuImportExternalMemory(memory, &what);
+  }
+  // As many as the quota has room for come back, the next one is refused, and what was refused can
+  // be had once there is room.
+  template <class Handle, class Import, class End>
+  void brings_back(Import import_one, End end_one) {
+    park(2 * kFit);
+    std::vector<Handle> back;
+    for (const int fd : parked) {
+      Handle handle{};
+      const CUresult result = import_one(fd, &handle);
+      ASSERT_EQ(result, back.size() < kFit ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+      if (result == CUDA_SUCCESS) back.push_back(handle);
+      ASSERT_LE(device_total(), kQuota);
+    }
+    EXPECT_EQ(held(), kContext + back.size() * kPiece);
+    CUdeviceptr more = 0;
+    EXPECT_EQ(cuMemAlloc(&more, kPiece), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_EQ(end_one(back.back()), CUDA_SUCCESS);
+    ASSERT_EQ(import_one(parked.back(), &back.back()), CUDA_SUCCESS);
+    for (Handle handle : back) ASSERT_EQ(end_one(handle), CUDA_SUCCESS);
+    EXPECT_TRUE(eventually([&] { return held() == kContext; })) << held();
+    for (const int fd : parked) close(fd);
+  }
+  void pieces() { brings_back<CUmemGenericAllocationHandle>(import, cuMemRelease); }
+  void external() { brings_back<CUexternalMemory>(import_external, cuDestroyExternalMemory); }
+  std::vector<int> parked;
+};
+
+class ParkedEstimatedTest : public ParkedTest {
+ protected:
+  ParkedEstimatedTest() : ParkedTest(false) {}
+};
+
+TEST_F(ParkedTest, PiecesComeBackWithinTheQuota) { pieces(); }
+TEST_F(ParkedTest, ExternalMemoryComesBackWithinTheQuota) { external(); }
+TEST_F(ParkedEstimatedTest, PiecesComeBackWithinTheQuota) { pieces(); }
+TEST_F(ParkedEstimatedTest, ExternalMemoryComesBackWithinTheQuota) { external(); }
+
+// The ways to let go of exported memory that another process of the tenant holds: it stays charged,
+// and when the other one lets go too, there is room.
+class LetGoTest : public SoftGpuTest {
+ protected:
+  explicit LetGoTest(bool listed = true)
+      : SoftGpuTest([listed] {
+          Options o;
+          o.listed = listed;
+          o.quota = 2 * kContext + kAll;
+          return o;
+        }()) {}
+  static constexpr size_t kAll = 64 * kMiB, kPiece = 48 * kMiB;
+  void SetUp() override {
+    SoftGpuTest::SetUp();
+    partner.start();
+    ASSERT_EQ(partner.ask(PartnerOp::kInit).result, CUDA_SUCCESS);
+  }
+  static uint64_t must(const PartnerMessage& answer) {
+    EXPECT_EQ(answer.result, CUDA_SUCCESS);
+    return answer.value;
+  }
+  uint64_t opened_by_partner(CUdeviceptr pointer) {
+    PartnerMessage request;
+    request.op = PartnerOp::kIpcOpen;
+    CUipcMemHandle handle;
+    EXPECT_EQ(cuIpcGetMemHandle(&handle, pointer), CUDA_SUCCESS);
+    memcpy(request.blob, &handle, sizeof handle);
+    return must(partner.ask(request));
+  }
+  void stays_charged() {
+    CUdeviceptr more = 0;
+    EXPECT_EQ(cuMemAlloc(&more, kAll - kPiece + kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(partner.ask(PartnerOp::kAlloc, kAll - kPiece + kMiB).result,
+              CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_LE(device_peak(), options.quota);
+  }
+  void fits_once_closed(uint64_t opened) {
+    must(partner.ask(PartnerOp::kIpcClose, opened));
+    CUdeviceptr all = 0;
+    EXPECT_EQ(cuMemAlloc(&all, kAll), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemFree(all), CUDA_SUCCESS);
+    EXPECT_LE(device_peak(), options.quota);
+  }
+  void free_without_a_context() {
+    CUdeviceptr pointer = 0;
+    ASSERT_EQ(cuMemAlloc(&pointer, kPiece), CUDA_SUCCESS);
+    const uint64_t opened = opened_by_partner(pointer);
+    std::thread([&] { EXPECT_EQ(cuMemFree(pointer), CUDA_SUCCESS); }).join();
+    stays_charged();
+    fits_once_closed(opened);
+  }
+  void release_without_a_context() {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemGenericAllocationHandle piece = 0;
+    int fd = -1;
+    ASSERT_EQ(cuMemCreate(&piece, kPiece, &properties, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemExportToShareableHandle(&fd, piece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              CUDA_SUCCESS);
+    const uint64_t theirs = must(partner.ask({.op = PartnerOp::kVmmImport}, fd));
+    close(fd);
+    std::thread([&] { EXPECT_EQ(cuMemRelease(piece), CUDA_SUCCESS); }).join();
+    stays_charged();
+    must(partner.ask(PartnerOp::kVmmRelease, theirs));
+    CUdeviceptr all = 0;
+    EXPECT_EQ(cuMemAlloc(&all, kAll), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemFree(all), CUDA_SUCCESS);
+    EXPECT_LE(device_peak(), options.quota);
+  }
+  void free_in_stream_order() {
+    CUdeviceptr pointer = 0;
+    ASSERT_EQ(cuMemAlloc(&pointer, kPiece), CUDA_SUCCESS);
+    const uint64_t opened = opened_by_partner(pointer);
+    ASSERT_EQ(cuMemFreeAsync(pointer, nullptr), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+    stays_charged();
+    fits_once_closed(opened);
+  }
+  void end_of_the_context() {
+    CUcontext own = nullptr;
+    CUdeviceptr pointer = 0;
+    ASSERT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxCreate(&own, nullptr, 0, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemAlloc(&pointer, kPiece), CUDA_SUCCESS);
+    const uint64_t opened = opened_by_partner(pointer);
+    ASSERT_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
+    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    stays_charged();
+    fits_once_closed(opened);
+  }
+  Partner partner;
+};
+
+class LetGoEstimatedTest : public LetGoTest {
+ protected:
+  LetGoEstimatedTest() : LetGoTest(false) {}
+};
+
+TEST_F(LetGoTest, FreedWithoutAContext) { free_without_a_context(); }
+TEST_F(LetGoTest, ReleasedWithoutAContext) { release_without_a_context(); }
+TEST_F(LetGoTest, FreedInStreamOrder) { free_in_stream_order(); }
+TEST_F(LetGoTest, EndedWithItsContext) { end_of_the_context(); }
+TEST_F(LetGoEstimatedTest, FreedWithoutAContext) { free_without_a_context(); }
+TEST_F(LetGoEstimatedTest, ReleasedWithoutAContext) { release_without_a_context(); }
+TEST_F(LetGoEstimatedTest, FreedInStreamOrder) { free_in_stream_order(); }
+TEST_F(LetGoEstimatedTest, EndedWithItsContext) { end_of_the_context(); }
+
 class PassingTest : public SoftGpuTest {
  protected:
   static constexpr int kProcesses = 8;
@@ -167,6 +347,50 @@ TEST_F(PassingTest, WhatAnEndedProcessLeavesToAStoppedOneIsNobodyElses) {
   EXPECT_TRUE(eventually([&] { return difference().empty(); })) << difference();
   must(partners[3].ask(PartnerOp::kAlloc, 2 * kPiece));
   EXPECT_LE(device_peak(), kChainQuota);
+}
+
+// The importer has what it left at once, before it has charged it.
+TEST_F(PassingTest, TheImporterOfAnEndedProcessHasNoRoomForItTwice) {
+  Partner &exporter = partners[0], &importer = partners[1];
+  for (int round = 0; round < 2; ++round) {
+    const uint64_t pointer = must(exporter.ask(PartnerOp::kAlloc, 2 * kPiece));
+    PartnerMessage handle = exporter.ask(PartnerOp::kIpcGet, pointer);
+    handle.op = PartnerOp::kIpcOpen;
+    const uint64_t opened = must(importer.ask(handle));
+    const int pid = exporter.pid();
+    exporter.end(SIGKILL);
+    // Again and again, so that one comes at the moment at which the exporter's slot is free.
+    EXPECT_TRUE(eventually([&] {
+      const PartnerMessage taken = importer.ask(PartnerOp::kAlloc, kContext + kMiB);
+      EXPECT_EQ(taken.result, CUDA_ERROR_OUT_OF_MEMORY);
+      EXPECT_LE(device_total(), kChainQuota);
+      return broker->wait_for_end(pid, 1);
+    }));
+    EXPECT_EQ(importer.ask(PartnerOp::kAlloc, kContext + kMiB).result, CUDA_ERROR_OUT_OF_MEMORY);
+    must(importer.ask(PartnerOp::kIpcClose, opened));
+    EXPECT_TRUE(eventually([&] { return difference().empty(); })) << difference();
+    exporter.start();
+    ASSERT_EQ(exporter.ask(PartnerOp::kInit).result, CUDA_SUCCESS);
+  }
+  EXPECT_LE(device_peak(), kChainQuota);
+}
+
+// One that has shared nothing itself does not take it either.
+TEST_F(PassingTest, WhatAnEndedProcessLeavesIsNoStrangersRoom) {
+  Partner &exporter = partners[0], &importer = partners[1];
+  const uint64_t pointer = must(exporter.ask(PartnerOp::kAlloc, 2 * kPiece));
+  PartnerMessage handle = exporter.ask(PartnerOp::kIpcGet, pointer);
+  handle.op = PartnerOp::kIpcOpen;
+  must(importer.ask(handle));
+  ASSERT_EQ(kill(importer.pid(), SIGSTOP), 0);
+  const int pid = exporter.pid();
+  exporter.end(SIGKILL);
+  ASSERT_TRUE(broker->wait_for_end(pid, 10000));
+  must(partners[2].ask(PartnerOp::kAlloc, kContext));
+  EXPECT_EQ(partners[2].ask(PartnerOp::kAlloc, kMiB).result, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_LE(device_peak(), kChainQuota);
+  ASSERT_EQ(kill(importer.pid(), SIGCONT), 0);
+  EXPECT_TRUE(eventually([&] { return difference().empty(); })) << difference();
 }
 
 }  // namespace
