@@ -43,6 +43,7 @@ CUresult import(Out* out, Call call, Undo undo) {
     ImportCharge charged;
     const CUresult result = call();
     if (result != CUDA_SUCCESS) return result;
+    const ErrnoGuard guard;
     const bool measured_fits = residual_settle_import();
     if (measured_fits && charged.fits()) return result;
     (void)undo(*out);

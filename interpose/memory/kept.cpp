@@ -194,8 +194,8 @@ void SharedEnd::ended() {
 }
 
 ImportCharge::ImportCharge() {
-  if (!is_programs_own()) return;
   const SystemGuard guard;
+  if (!is_programs_own()) return;
   const AccountScope account;
   if (account.active()) devices_ = all_before(before_);
 }
