@@ -86,8 +86,8 @@ how much of its memory is out on the host), and the line: position, reason, who 
 line goes on as fast as it has lately.
 
   --json          everything the broker knows, for programs. Times end in _ns (CLOCK_MONOTONIC), sizes in _bytes;
-                  names do not change between versions. Top level: broker, gpus, tenants; each tenant has gpus and
-                  processes
+                  names do not change between versions. Top level: broker, policy, gpus, tenants; each tenant has
+                  gpus and processes
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
 exit codes: 0, 1 no broker answers, 2 wrong usage

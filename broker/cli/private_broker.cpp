@@ -16,6 +16,7 @@
 
 #include "broker/cli/environment.h"
 #include "broker/cli/paths.h"
+#include "broker/cli/stale_directories.h"
 #include "broker/devices/fd.h"
 
 extern char** environ;
@@ -32,6 +33,7 @@ std::string directory_make() {
   const char* runtime = secure_getenv("XDG_RUNTIME_DIR");
   for (const char* parent : {runtime, "/tmp"}) {
     if (parent == nullptr || parent[0] != '/') continue;
+    stale_directories_remove(parent);
     std::string path = std::string(parent) + "/sluice-XXXXXX";
     if (mkdtemp(path.data()) != nullptr) return path;
   }

@@ -56,6 +56,8 @@ struct Share {
   bool episode_lost = false;       // a process was killed under it: its meter tells no more,
   Nanos episode_overrun_ns = 0;    // and what it did after the lease was closed
   Nanos episode_late_ns = 0;       // as measured
+  Nanos episode_delayed_ns = 0;    // while others waited for its drain,
+  Nanos episode_silent_ns = 0;     // and what of that no meter accounts for
   Nanos held_ns = 0;               // time open
   std::uint64_t overruns = 0;
 

@@ -15,6 +15,12 @@
 // than half busy gives a contended lease back when it is idle, so only a program that occupies the
 // GPU without using it, or lies about it, meets this floor.
 //
+// A closed lease that others wait for is charged until it has drained: for what the meter says, and
+// for what lies beyond it and beyond a quantum in full. A process that is stopped, or does not
+// answer for another reason, keeps the GPU as a kernel does. Else a tenant that stops its processes
+// for a moment at each drain, shorter than drain_timeout, took half of its neighbour's time for
+// nothing.
+//
 // Beside a runaway the device divides its time between the processes that have work. The holder
 // counts as one of them and a runaway as its processes that have not drained; each share is charged
 // by that, however long its kernels lasted.
@@ -40,8 +46,11 @@ Nanos episode_charge(const State& state, const Share& share) {
   const Nanos busy = share.episode_divided
                          ? std::min(share.episode_busy_ns, share.episode_device_ns)
                          : share.episode_busy_ns;
-  return std::max(busy, least);
+  return std::max(busy + share.episode_silent_ns, least);
 }
+
+/// A busy host wakes a process late. What a drain takes beyond this is the tenant's.
+Nanos answer_grace(const State& state) { return state.policy.quantum_ns; }
 
 /// What the device can have done for the share in `passed`.
 Nanos device_time(const Gpu& gpu, const Share& share, Nanos passed) {
@@ -56,12 +65,16 @@ Nanos device_time(const Gpu& gpu, const Share& share, Nanos passed) {
   return all == 0 ? 0 : passed * own / all;
 }
 
-/// After a drain: what the lease took beyond its end, as far as the meter confirms it. A meter that
-/// lies about a runaway meets the same floor as any other.
+/// After a drain: what the lease took beyond its end, as far as the meter confirms it or others
+/// waited for it. A meter that lies about a runaway meets the same floor as any other.
 void overrun_settle(State& state, Share& share, Nanos now) {
-  const Nanos real = std::exchange(share.episode_late_ns, 0);
+  const Nanos measured = std::exchange(share.episode_late_ns, 0);
   const Nanos most = std::exchange(share.episode_overrun_ns, 0);
+  const Nanos delayed = std::exchange(share.episode_delayed_ns, 0);
   if (most == 0) return;
+  const Nanos silent = std::max<Nanos>(delayed - measured - answer_grace(state), 0);
+  share.episode_silent_ns += silent;
+  const Nanos real = measured + silent;
   const bool ran_away = most >= state.policy.drain_timeout_ns;
   const double sure = share.episode_lost ? 1 : ran_away ? kContendedChargeMin : 0;
   const auto least = static_cast<Nanos>(sure * static_cast<double>(most));
@@ -86,6 +99,8 @@ void share_account(State& state, Share& share, Nanos now) {
   share.provisional_ns += passed;
   share.episode_device_ns += charge;
   if (!share.open) share.episode_overrun_ns += charge;
+  if (share.tenant->phase == Phase::kClosing && share.tenant->delays && !share.tenant->gang())
+    share.episode_delayed_ns += charge;
   // A gang whose members wait for each other pays when it has drained: it drains only if its turn
   // comes again.
   if (share.tenant->gang() && share.tenant->phase == Phase::kRunaway) return;

@@ -60,6 +60,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
           loop, [this] { grace_over(); }, "restart grace"),
       started_ns_(clock_ns()),
       who_patience_ns_(setup.who_patience_ns),
+      reload_patience_ns_(setup.reload_patience_ns),
       accounts_(setup.accounts),
       losses_(setup.probe, environ, uuids_of(gpus_)) {
   std::string error;  // main has said what is wrong with it

@@ -144,6 +144,8 @@ struct EngineSetup {
   /// How long a request waits for its user or cgroup to be looked up. Above the few seconds after
   /// which the C library gives up on one server of a directory service.
   std::int64_t who_patience_ns = 8'000'000'000;
+  /// How long a reload may take. A directory service gives up before.
+  std::int64_t reload_patience_ns = 30'000'000'000;
 };
 
 class Engine {
@@ -225,7 +227,7 @@ class Engine {
     Knock asker;
     Asked message;
     std::int64_t asked_ns = 0;
-    bool cgroup_asked = false;
+    std::shared_ptr<int> cgroup_asked;  // for as long as the answer is wanted
     std::optional<std::string> cgroup;  // nothing: not told yet
   };
   struct Checkpointing {
@@ -347,6 +349,7 @@ class Engine {
   void journal_process(const Process& process);
   struct Reloaded;
   void reloaded(Reloaded& fresh);
+  void reload_over();
   void limits_renew();
   std::uint64_t capacity_min() const;  // of the smallest GPU
 
@@ -379,10 +382,13 @@ class Engine {
   std::map<core::RequestId, Pending> pending_;
   std::map<ConnectionId, Question> questions_;
   const std::int64_t who_patience_ns_;
+  const std::int64_t reload_patience_ns_;
   Accounts accounts_;
   std::set<uid_t> accounts_asked_;  // and not answered yet
   bool reloading_ = false;
   bool reload_again_ = false;  // it was asked for while one was under way
+  std::int64_t reload_since_ns_ = 0;
+  std::uint64_t reload_number_ = 0;  // of the one under way: others were given up
   std::map<core::RequestId, AskedCommand> commands_;
   std::unique_ptr<devices::Checkpoints> checkpoints_;  // null until the first job
   Loop::Key checkpoints_key_ = 0;

@@ -179,6 +179,7 @@ void Engine::heartbeat() {
   lies_look();
   devices_beat();
   who_over();
+  reload_over();
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;
     for (const auto& [connection, tenant] : knocking_) waiting.insert(tenant);

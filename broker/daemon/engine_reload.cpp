@@ -25,16 +25,35 @@ void Engine::reload() {
   reload_again_ = reloading_;
   if (reloading_) return;
   reloading_ = true;
+  reload_since_ns_ = clock_ns();
   notify_send("RELOADING=1");
-  slow_.run([this, path = config_.path]() -> Loop::Handler {
+  slow_.run([this, path = config_.path, number = ++reload_number_]() -> Loop::Handler {
     auto fresh = std::make_shared<Reloaded>();
     fresh->result = config::config_read(path);
     std::string error;
     if (fresh->result.ok() && !exporter_uid_find(*fresh->result, &fresh->exporter, &error))
       fresh->result = {std::vector<config::Error>{{path, 0, 0, error}}};
     if (fresh->result.ok()) fresh->profiles.emplace(*fresh->result);
-    return [this, fresh] { reloaded(*fresh); };
+    return [this, fresh, number] {
+      if (reloading_ && number == reload_number_) reloaded(*fresh);
+    };
   });
+}
+
+/// Called with every heartbeat. A disk or a directory service that does not answer must not keep
+/// the broker from the next reload, nor systemd in `reloading`.
+void Engine::reload_over() {
+  if (!reloading_ || clock_ns() - reload_since_ns_ < reload_patience_ns_) return;
+  reloading_ = false;
+  ++counters_.reloads_failed;
+  log_.message(Level::kError, "reload_failed",
+               config_.path + " was not read, or its users and groups were not looked up, within " +
+                   std::to_string(reload_patience_ns_ / 1'000'000'000) +
+                   " s; the settings stay as they are; see that its disk and the directory service "
+                   "(getent passwd) answer, and reload again",
+               {});
+  notify_send("READY=1");
+  if (reload_again_) reload();
 }
 
 void Engine::reloaded(Reloaded& fresh) {

@@ -46,15 +46,17 @@ void Engine::who_start(ConnectionId connection) {
   Question& question = found->second;
   const pid_t pid = question.asker.peer.pid;
   const uid_t uid = question.asker.peer.uid;
-  if (profiles_.by_cgroup() && !question.cgroup_asked) {
-    question.cgroup_asked = true;
-    slow_.run([this, connection, pid]() -> Loop::Handler {
-      return [this, connection, cgroup = process_cgroup(pid)] {
-        const auto asked = questions_.find(connection);
-        if (asked != questions_.end()) asked->second.cgroup = cgroup;
-        who_look(connection, false);
-      };
-    });
+  if (profiles_.by_cgroup() && question.cgroup_asked == nullptr) {
+    question.cgroup_asked = std::make_shared<int>();
+    slow_.run(
+        [this, connection, pid]() -> Loop::Handler {
+          return [this, connection, cgroup = process_cgroup(pid)] {
+            const auto asked = questions_.find(connection);
+            if (asked != questions_.end()) asked->second.cgroup = cgroup;
+            who_look(connection, false);
+          };
+        },
+        question.cgroup_asked);
   }
   account_ask(uid);
   who_look(connection, false);

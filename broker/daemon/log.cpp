@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <iterator>
 
@@ -27,9 +28,12 @@ bool plain(std::string_view value) {
   return true;
 }
 
-void value_append(std::string* out, std::string_view value) {
+void value_append(std::string* out, std::string_view value, std::size_t most = SIZE_MAX) {
+  const bool cut = value.size() > most;
+  value = value.substr(0, most);
   if (plain(value)) {
     out->append(value);
+    if (cut) *out += "...";
     return;
   }
   *out += '"';
@@ -37,6 +41,7 @@ void value_append(std::string* out, std::string_view value) {
     if (c == '"' || c == '\\') *out += '\\';
     *out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
   }
+  if (cut) *out += "...";
   *out += '"';
 }
 
@@ -59,7 +64,8 @@ constexpr std::int64_t kLogSecond_ns = 1'000'000'000;
 constexpr std::size_t kSourcesMax = 1024;
 constexpr uid_t kManyUsers = UINT32_MAX;
 
-std::string line_begin(Level level, std::string_view event, std::initializer_list<Field> fields) {
+std::string line_begin(Level level, std::string_view event, std::initializer_list<Field> fields,
+                       std::size_t value_max = SIZE_MAX) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   char head[64];
@@ -72,7 +78,7 @@ std::string line_begin(Level level, std::string_view event, std::initializer_lis
     text += ' ';
     text += field.key;
     text += '=';
-    value_append(&text, field.value);
+    value_append(&text, field.value, value_max);
   }
   return text;
 }
@@ -125,28 +131,38 @@ void Log::fill(Allowance* allowance, std::int64_t now_ns, std::int64_t per_secon
 void Log::dropped_tell(const Source& source, Allowance* allowance) {
   if (allowance->dropped == 0) return;
   const auto& [uid, event] = source;
-  line(Level::kWarning, "lines_left_out",
-       {{"of", event},
-        {"uid", uid == kManyUsers ? "many" : std::to_string(uid)},
-        {"count", allowance->dropped}});
+  std::string text = line_begin(Level::kWarning, "lines_left_out",
+                                {{"of", event},
+                                 {"uid", uid == kManyUsers ? "many" : std::to_string(uid)},
+                                 {"count", allowance->dropped}});
+  const std::size_t bytes = write_line(Level::kWarning, std::move(text));
+  if (allowance->shared) bytes_[uid].left -= static_cast<std::int64_t>(bytes);
   allowance->dropped = 0;
 }
 
-bool Log::allowed(const Source& source, From from) {
+bool Log::may_take(uid_t uid, const Allowance& own, std::int64_t now_ns) {
+  if (own.left <= 0 || !own.shared) return own.left > 0;
+  Allowance& bytes = bytes_[uid];
+  fill(&bytes, now_ns, kUserBytesPerSecond, kUserBytesBurst);
+  return all_.left > 0 && bytes.left > 0;
+}
+
+const Log::Source* Log::allowed(const Source& source, From from) {
   const std::int64_t now = clock_ns();
   fill(&all_, now, kAllPerSecond, kAllBurst);
   Source known = source;
   if (!sources_.contains(known) && sources_.size() >= kSourcesMax) known.first = kManyUsers;
-  Allowance& own = sources_[known];
+  const auto at = sources_.try_emplace(known).first;
+  Allowance& own = at->second;
   own.shared = from == From::kClients;
   fill(&own, now, kPerSecond, kBurst);
-  if (!may_take(own)) {
+  if (!may_take(known.first, own, now)) {
     ++own.dropped;
-    return false;
+    return nullptr;
   }
   take(&own);
   dropped_tell(known, &own);
-  return true;
+  return &at->first;
 }
 
 void Log::tend_at(std::int64_t now_ns) {
@@ -154,24 +170,33 @@ void Log::tend_at(std::int64_t now_ns) {
   for (auto at = sources_.begin(); at != sources_.end();) {
     Allowance& own = at->second;
     fill(&own, now_ns, kPerSecond, kBurst);
-    if (own.dropped != 0 && may_take(own)) {
+    if (own.dropped != 0 && may_take(at->first.first, own, now_ns)) {
       take(&own);
       dropped_tell(at->first, &own);
     }
     const bool quiet = own.dropped == 0 && own.left == kBurst;
     at = quiet ? sources_.erase(at) : std::next(at);
   }
+  for (auto& [uid, bytes] : bytes_) fill(&bytes, now_ns, kUserBytesPerSecond, kUserBytesBurst);
+  std::erase_if(bytes_, [](const auto& of) { return of.second.left == kUserBytesBurst; });
 }
 
 void Log::line_of(uid_t uid, Level level, std::string_view event,
                   std::initializer_list<Field> fields) {
-  if (enabled(level) && (level == Level::kDebug || allowed({uid, event}, From::kClients)))
+  if (!enabled(level)) return;
+  if (level == Level::kDebug) {
     line(level, event, fields);
+    return;
+  }
+  const Source* source = allowed({uid, event}, From::kClients);
+  if (source == nullptr) return;
+  const std::size_t bytes = write_line(level, line_begin(level, event, fields, kValueMax));
+  bytes_[source->first].left -= static_cast<std::int64_t>(bytes);
 }
 
 void Log::message_of(uid_t uid, Level level, std::string_view event, std::string_view sentence,
                      std::initializer_list<Field> fields) {
-  if (enabled(level) && (level == Level::kDebug || allowed({uid, event}, From::kBroker)))
+  if (enabled(level) && (level == Level::kDebug || allowed({uid, event}, From::kBroker) != nullptr))
     message(level, event, sentence, fields);
 }
 
@@ -183,7 +208,7 @@ void Log::message(Level level, std::string_view event, std::string_view sentence
   write_line(level, std::move(text));
 }
 
-void Log::write_line(Level level, std::string text) {
+std::size_t Log::write_line(Level level, std::string text) {
   if (journal_) text.insert(0, "<" + std::to_string(static_cast<int>(level)) + ">");
   // What a pipe with room takes at once; a longer line could wait for its reader.
   if (text.size() >= PIPE_BUF) text.resize(PIPE_BUF - 1);
@@ -192,13 +217,14 @@ void Log::write_line(Level level, std::string text) {
   // A full disk, a closed terminal or a pipe that nobody reads must not stop the broker, and there
   // is nowhere to complain to.
   pollfd room{fd, POLLOUT, 0};
-  if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0) return;
+  if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0) return text.size();
   if (socket_) {
     [[maybe_unused]] const ssize_t sent =
         send(fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    return;
+    return text.size();
   }
   [[maybe_unused]] const ssize_t written = write(fd, text.data(), text.size());
+  return text.size();
 }
 
 }  // namespace sluice::daemon

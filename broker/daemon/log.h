@@ -51,8 +51,9 @@ class Log {
   // is logged (event=lines_left_out) with the next line of that user and event, or by tend(). Level
   // debug has no limit: it is for a moment's look. `event` must be a literal, and of one kind only.
 
-  /// Writes a line that a client can cause as often as it likes. All users together have an
-  /// allowance of these lines, too.
+  /// Writes a line that a client can cause as often as it likes. Its values are cut after
+  /// kValueMax. The user has an allowance of bytes for these lines, whatever their events, and all
+  /// users together have one of lines.
   void line_of(uid_t uid, Level level, std::string_view event, std::initializer_list<Field> fields);
   /// Writes what the broker itself found or did about a job of this user. The allowance of all
   /// users does not bound it: their clients could empty that before the broker ends a job.
@@ -65,6 +66,12 @@ class Log {
   /// Lines of one user and event: at once, and from then on each second.
   static constexpr std::int64_t kBurst = 50;
   static constexpr std::int64_t kPerSecond = 5;
+  /// Bytes of line_of() of one user: at once, and from then on each second. A job that comes, runs
+  /// and goes takes about 800, so that is forty jobs, and then five a second.
+  static constexpr std::int64_t kUserBytesBurst = 32 * 1024;
+  static constexpr std::int64_t kUserBytesPerSecond = 4 * 1024;
+  /// Of a value in line_of(). A refusal's text has 319 at most (protocol::Refused).
+  static constexpr std::size_t kValueMax = 320;
   /// Lines of line_of() for all users together.
   static constexpr std::int64_t kAllBurst = 1000;
   static constexpr std::int64_t kAllPerSecond = 100;
@@ -79,26 +86,27 @@ class Log {
     std::int64_t filled_ns = 0;  // when `left` was last filled up
     std::int64_t left = 0;
     std::uint64_t dropped = 0;  // not written since the last line that was
-    bool shared = false;        // it also takes from the allowance of all users
+    bool shared = false;        // it also takes from the allowances of its user and of all users
   };
   using Source = std::pair<uid_t, std::string_view>;
   static void fill(Allowance* allowance, std::int64_t now_ns, std::int64_t per_second,
                    std::int64_t burst);
   enum class From : bool { kBroker, kClients };
-  bool may_take(const Allowance& own) const {
-    return own.left > 0 && (!own.shared || all_.left > 0);
-  }
+  bool may_take(uid_t uid, const Allowance& own, std::int64_t now_ns);
   void take(Allowance* own) {
     --own->left;
     if (own->shared) --all_.left;
   }
-  bool allowed(const Source& source, From from);
+  /// Whose allowances a line of this user and event takes from; null = the line is left out.
+  const Source* allowed(const Source& source, From from);
   void dropped_tell(const Source& source, Allowance* allowance);
-  void write_line(Level level, std::string text);
+  /// Returns the bytes of the line.
+  std::size_t write_line(Level level, std::string text);
   Level level_ = Level::kInfo;
   bool journal_ = false;
   bool socket_ = false;  // where lines go is one
   std::map<Source, Allowance> sources_;
+  std::map<uid_t, Allowance> bytes_;  // of the users in sources_; `left` can be a line below zero
   Allowance all_;
   devices::Fd file_;
 };

@@ -5,11 +5,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <new>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "broker/daemon/daemon.h"
 #include "broker/daemon/kernel.h"
@@ -22,9 +25,17 @@ namespace {
 using namespace sluice;
 using daemon::Level;
 
+/// One line of the log for each line of `text`: several mistakes of a configuration are several.
 int fail(daemon::Log& log, int ready_fd, const std::string& text) {
-  log.message(Level::kError, "failed", text, {});
-  daemon::starter_tell(ready_fd, "sluice: " + text);
+  std::string told;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    log.message(Level::kError, "failed", line, {});
+    told.append(told.empty() ? "" : "\n").append("sluice: ").append(line);
+  }
+  daemon::starter_tell(ready_fd, told);
   return 1;
 }
 
@@ -42,7 +53,7 @@ bool config_load(const daemon::Options& options, config::Config* out, std::strin
     return true;
   }
   for (const config::Error& fault : result.errors()) {
-    if (!error->empty()) *error += "\nsluice: ";
+    if (!error->empty()) *error += '\n';
     *error += fault.text();
   }
   return false;

@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -17,14 +18,21 @@ namespace {
 
 // One that hangs leaves others; more would only wait for the same service.
 constexpr int kThreadsMax = 4;
+/// So much to be done is never looked through for what is wanted no more.
+constexpr std::size_t kTodoLeast = 64;
 
 }  // namespace
 
 // Owned by the threads as well: one that hangs outlives the broker's objects.
 struct SlowThreads::Shared {
+  struct Todo {
+    Work work;
+    std::weak_ptr<const void> wanted_by;
+  };
   std::mutex mutex;
   std::condition_variable wanted;
-  std::deque<Work> todo;
+  std::deque<Todo> todo;
+  std::size_t todo_checked = 0;  // of it were wanted when that was last looked at
   std::vector<Loop::Handler> done;
   devices::Fd event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   int threads = 0;
@@ -38,10 +46,11 @@ struct SlowThreads::Shared {
       wanted.wait(lock, [this] { return over || !todo.empty(); });
       --idle;
       if (over) return;
-      const Work work = std::move(todo.front());
+      const Todo next = std::move(todo.front());
       todo.pop_front();
+      if (next.wanted_by.expired()) continue;
       lock.unlock();
-      Loop::Handler found = work();
+      Loop::Handler found = next.work();
       lock.lock();
       if (over || !found) continue;
       done.push_back(std::move(found));
@@ -75,9 +84,15 @@ SlowThreads::~SlowThreads() {
   shared_->wanted.notify_all();
 }
 
-void SlowThreads::run(Work work) {
+void SlowThreads::run(Work work, std::weak_ptr<const void> wanted_by) {
   const std::lock_guard lock(shared_->mutex);
-  shared_->todo.push_back(std::move(work));
+  // While a service hangs, clients can ask and go as often as they like: what is to be done is no
+  // more than twice what is wanted.
+  if (shared_->todo.size() > 2 * shared_->todo_checked) {
+    std::erase_if(shared_->todo, [](const auto& todo) { return todo.wanted_by.expired(); });
+    shared_->todo_checked = std::max(shared_->todo.size(), kTodoLeast);
+  }
+  shared_->todo.push_back({std::move(work), std::move(wanted_by)});
   shared_->wanted.notify_one();
   if (shared_->idle >= static_cast<int>(shared_->todo.size()) || shared_->threads >= kThreadsMax)
     return;

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "broker/daemon/loop.h"
 
@@ -19,7 +20,13 @@ class SlowWork {
   /// unless it is empty.
   using Work = std::function<Loop::Handler()>;
   virtual ~SlowWork() = default;
-  virtual void run(Work work) = 0;
+  /// Work whose `wanted_by` has expired before it was begun is not done.
+  virtual void run(Work work, std::weak_ptr<const void> wanted_by) = 0;
+  /// Work that is wanted until the broker ends.
+  void run(Work work) {
+    static const auto broker = std::make_shared<int>();
+    run(std::move(work), broker);
+  }
 };
 
 /// A few threads, started when they are wanted. Work that cannot be started because the kernel
@@ -31,7 +38,8 @@ class SlowThreads : public SlowWork {
   ~SlowThreads() override;
   SlowThreads(const SlowThreads&) = delete;
   SlowThreads& operator=(const SlowThreads&) = delete;
-  void run(Work work) override;
+  using SlowWork::run;
+  void run(Work work, std::weak_ptr<const void> wanted_by) override;
 
  private:
   struct Shared;

@@ -263,6 +263,8 @@ const Scenario kScenarios[] = {
      [](std::uint64_t s) { return setup_bursts(1500 * kMs, 1, s); }},
     {"bursts-two", "two tenants of 12 % with such bursts",
      [](std::uint64_t s) { return setup_bursts(1500 * kMs, 2, s); }},
+    {"pulses", "a tenant of half whose processes are stopped for 0.9 s at a time beside another",
+     [](std::uint64_t s) { return setup_pulses(900 * kMs, s); }},
     {"exclusive", "an exclusive gang waits for two GPUs, gets them, hands them back",
      exclusive_setup},
     {"crowd", "a thousand tenants on four GPUs", crowd_setup},
@@ -299,6 +301,19 @@ Experiment setup_bursts(Nanos burst_ns, std::uint32_t bursting, std::uint64_t se
     setup.jobs.push_back(bursting_job("bursts-" + std::to_string(i), 25 / bursting, burst_ns));
   setup.window_ns = 2 * kSecond;
   setup.duration_ns = 300 * kSecond;
+  return setup;
+}
+
+Experiment setup_pulses(Nanos stop_ns, std::uint64_t seed) {
+  Experiment setup = setup_shares({50, 50}, seed);
+  JobSpec& pulses = setup.jobs[1];
+  pulses.name = "pulses";
+  pulses.uid = 1001;
+  pulses.stop_at = 100 * kMs;
+  pulses.stop_ns = stop_ns;
+  pulses.stop_every_ns = 100 * kMs;
+  setup.window_ns = 2 * kSecond;
+  setup.duration_ns = 60 * kSecond;
   return setup;
 }
 

@@ -38,6 +38,9 @@ Experiment setup_oversold(std::uint32_t tenants, std::uint32_t memory_percent,
 Experiment setup_endless(std::uint32_t processes, bool again, std::uint64_t seed);
 /// 75 % that always want beside so many tenants that share 25 % and launch bursts of this length.
 Experiment setup_bursts(Nanos burst_ns, std::uint32_t bursting, std::uint64_t seed);
+/// A tenant of half the GPU whose processes are stopped for so long, a tenth of a second after each
+/// stop again, beside another of half.
+Experiment setup_pulses(Nanos stop_ns, std::uint64_t seed);
 /// Anything at once: every class, mode and behaviour, crashes, liars, endless kernels, on one to
 /// four GPUs.
 Experiment setup_chaos(std::uint64_t seed);

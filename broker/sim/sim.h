@@ -78,6 +78,7 @@ struct JobSpec {
   bool again = false;       // its user starts it anew whenever it has ended: one more job
   Nanos stop_at = 0;        // its processes are stopped (SIGSTOP) then; 0 = never
   Nanos stop_ns = 0;        // and go on after that
+  Nanos stop_every_ns = 0;  // again and again, so long after they went on; 0 = once
   Nanos detach_at = 0;      // its processes lose their sockets then; 0 = never
   Nanos detach_ns = 0;      // and register again after that
   Nanos release_at = 0;     // the job says that it is over, and lives on

@@ -64,19 +64,22 @@ Result World::run() {
   return std::move(result_);
 }
 
+void World::job_stop(Job& job, Nanos at) {
+  clock_.at(at, [&job] {
+    for (auto& process : job.processes) process->pause();
+  });
+  clock_.at(at + job.spec.stop_ns, [this, &job] {
+    for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->go_on();
+    if (job.spec.stop_every_ns > 0) job_stop(job, clock_.now() + job.spec.stop_every_ns);
+  });
+}
+
 void World::job_plan(Job& job) {
   clock_.at(job.spec.start_ns, [this, &job] { job_ask(job); });
   if (job.spec.end_ns > 0) clock_.at(job.spec.end_ns, [this, &job] { job_kill(job, true); });
   if (job.spec.crash_at > 0)
     clock_.at(job.spec.crash_at, [this, &job] { job_kill(job, job.spec.crash_all); });
-  if (job.spec.stop_at > 0) {
-    clock_.at(job.spec.stop_at, [&job] {
-      for (auto& process : job.processes) process->pause();
-    });
-    clock_.at(job.spec.stop_at + job.spec.stop_ns, [&job] {
-      for (std::size_t i = 0; i < job.processes.size(); ++i) job.processes[i]->go_on();
-    });
-  }
+  if (job.spec.stop_at > 0) job_stop(job, job.spec.stop_at);
   if (job.spec.detach_at > 0) {
     clock_.at(job.spec.detach_at, [&job] {
       for (auto& process : job.processes) process->detach();

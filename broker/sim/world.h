@@ -139,6 +139,8 @@ class World {
   void job_again(JobSpec spec);
   void job_start(Job& job);
   void job_plan(Job& job);
+  /// Stops the job's processes then, and as often as it says.
+  void job_stop(Job& job, Nanos at);
   void core_make();
   void broker_die();
   void broker_start();

@@ -68,7 +68,8 @@ std::string config_describe() {
     for (const Key& key : table.keys) {
       const std::string value = key_show(key, target);
       out += "| `" + std::string(key.name) + "` | " + key_type(key) + " | " + key_range(key) +
-             " | " + (value.empty() ? "not set" : "`" + value + "`") + " | " + key.help + " |\n";
+             " | " + (value.empty() ? "not set" : "`" + value + "`") + " | " + key.help +
+             (key.at_start ? " Read at start only." : "") + " |\n";
     }
   }
   return out;

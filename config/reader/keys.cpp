@@ -83,13 +83,14 @@ const char* cgroup_check(std::string_view text) {
 
 const Key kBroker[] = {
     {"socket", TextField{SLUICE_AT(config->socket), socket_check},
-     "Where the broker listens. Its directory must belong to root."},
+     "Where the broker listens. Its directory must belong to root.", true},
     {"log_level", WordField{SLUICE_AT(config->log_level), kLogLevels},
      "The least important message that is logged."},
     {"state", TextField{SLUICE_AT(config->state), state_check},
      "The directory in which the broker remembers its jobs, so that one that is started anew knows "
      "them; it must belong to root alone (mode 0700) and is made where it is missing. \"\" means "
-     "that nothing is remembered. Read at start only."},
+     "that nothing is remembered.",
+     true},
 };
 const Key kScheduler[] = {
     {"policy", WordField{SLUICE_AT(config->policy), kPolicies},
@@ -139,7 +140,7 @@ const Key kMemory[] = {
      "How far the sum of the quotas (memory_max) may exceed a GPU's memory. What is promised is "
      "never promised twice: above 1.0 matters to jobs whose memory can be moved (swap)."},
     {"reserve", SizeField{SLUICE_AT(config->reserve_bytes), kMiB, kTiB, "nothing is kept back"},
-     "Memory of every GPU that is promised to nobody."},
+     "Memory of every GPU that is promised to nobody.", true},
     {"swap", WordField{SLUICE_AT(config->swap), kSwaps},
      "Whose memory may be moved to the host when a GPU is full. off: that of jobs that ask for it "
      "(sluice run --swap). on: everybody's. Memory that can be moved cannot be shared with other "

@@ -76,6 +76,7 @@ struct Key {
   const char* name;
   Field field;
   const char* help;
+  bool at_start = false;  // a reload does not change it
 };
 struct Table {
   const char* name;  // "class.*" and "profile.*" stand for every entry

@@ -151,6 +151,16 @@ class System(BrokerTest):
         self.assertEqual(broken.process.wait(PATIENCE_S), 1)
         self.assertRegex(broken.word, r"^sluice: .*sluice.toml:4:1: .*quantun.*quantum")
 
+    def test_each_mistake_in_the_configuration_is_a_line(self):
+        broken = Broker('[scheduler]\nquantun = "5ms"\npolicy = "lifo"\n')
+        self.addCleanup(broken.stop)
+        self.assertEqual(broken.process.wait(PATIENCE_S), 1)
+        said = [line for line in broken.log().splitlines() if "event=failed" in line]
+        self.assertEqual(len(said), 2, said)
+        self.assertRegex(said[0], r'msg="sluice: .*:4:1: .*quantun')
+        self.assertRegex(said[1], r'msg="sluice: .*:5:10: .*lifo')
+        self.assertNotIn("??", broken.log())
+
     def test_idle_exit(self):
         server = self.broker(options=["--idle-exit", "100ms"])
         client = server.client()

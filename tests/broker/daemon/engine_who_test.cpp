@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 
@@ -35,7 +36,12 @@ struct Answered : Outbox {
 /// Work that waits until the test lets it run.
 struct Held : SlowWork {
   std::deque<Work> held;
-  void run(Work work) override { held.push_back(std::move(work)); }
+  std::vector<std::weak_ptr<const void>> wanted;
+  using SlowWork::run;
+  void run(Work work, std::weak_ptr<const void> wanted_by) override {
+    held.push_back(std::move(work));
+    wanted.push_back(std::move(wanted_by));
+  }
   void let_go() {
     while (!held.empty()) {
       const Work work = std::move(held.front());
@@ -156,6 +162,34 @@ TEST_F(EngineWho, AnAskerThatLeavesIsForgotten) {
   EXPECT_TRUE(engine.idle());
   slow.let_go();
   EXPECT_TRUE(outbox.last.empty());
+}
+
+TEST_F(EngineWho, TheCgroupOfAnAskerThatHasLeftIsNotWanted) {
+  config::ProfileSettings profile;
+  profile.name = "batch";
+  profile.cgroups = {"/batch"};
+  setup.config.profiles.push_back(profile);
+  Engine engine(loop, log, outbox, slow, setup);
+  engine.admit({1, peer_of(4000), 1}, admission);
+  ASSERT_FALSE(slow.wanted.empty());
+  const auto unwanted = [&] {
+    return std::ranges::count_if(slow.wanted, [](const auto& w) { return w.expired(); });
+  };
+  EXPECT_EQ(unwanted(), 0);
+  engine.connection_closed(1, false);
+  EXPECT_EQ(unwanted(), 1);
+  slow.held.clear();
+}
+
+TEST_F(EngineWho, AReloadThatTakesTooLongIsGivenUp) {
+  setup.config.path = "/nonexistent/sluice.toml";
+  setup.reload_patience_ns = 0;
+  Engine engine(loop, log, outbox, slow, setup);
+  engine.reload();
+  engine.heartbeat();
+  engine.reload();
+  EXPECT_EQ(slow.held.size(), 2u) << "the next one does not wait for it";
+  slow.let_go();
 }
 
 TEST_F(EngineWho, AReloadReadsBesideTheLoop) {

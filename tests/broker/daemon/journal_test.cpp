@@ -269,7 +269,8 @@ TEST_F(JournalTest, ASyncThatHangsOutlivesTheJournal) {
   };
   struct Hanging : SlowWork {
     std::vector<Work> held;
-    void run(Work work) override { held.push_back(std::move(work)); }
+    using SlowWork::run;
+    void run(Work work, std::weak_ptr<const void>) override { held.push_back(std::move(work)); }
   } slow;
   auto watched = std::make_shared<Watched>();
   const auto syncs = watched->syncs;

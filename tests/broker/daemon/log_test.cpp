@@ -105,6 +105,26 @@ TEST_F(LimitedLogTest, OneUserAndOneEventTakeNothingFromAnother) {
   EXPECT_EQ(count("event=admitted"), 1);
 }
 
+// Names of a kilobyte and events of every kind: the log grows by no more than the user's allowance.
+TEST_F(LimitedLogTest, AUsersLinesAreFewBytesASecondWhateverItDoes) {
+  constexpr const char* kEvents[] = {"admitted", "registered", "process_ended", "ended",
+                                     "refused",  "queued",     "released",      "send_failed"};
+  const std::string name(1000, '"');
+  constexpr int kSeconds = 10;
+  for (int i = 0; i < kSeconds * 100; ++i) {
+    clocked_.now_ns += kSecond_ns / 100;
+    for (const char* event : kEvents)
+      clocked_.line_of(1000, Level::kInfo, event, {{"name", name}, {"command", name}});
+    if (i % 100 == 0) clocked_.tend();
+  }
+  constexpr std::size_t kLine = 2048;
+  EXPECT_LE(text().size(), Log::kUserBytesBurst + kSeconds * Log::kUserBytesPerSecond + kLine);
+  EXPECT_GE(text().size(), Log::kUserBytesBurst);
+  EXPECT_THAT(text(), HasSubstr("\\\"...\" command="));
+  clocked_.line_of(1001, Level::kInfo, "refused", {{"n", "other"}});
+  EXPECT_THAT(text(), HasSubstr("n=other")) << "another user has its own";
+}
+
 TEST_F(LimitedLogTest, TheCountIsToldThoughNoLineFollows) {
   flood(1000, 1000);
   clocked_.tend();

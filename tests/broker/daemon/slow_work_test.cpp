@@ -49,5 +49,28 @@ TEST(SlowThreads, OneThatHangsHoldsNobodyUp) {
   EXPECT_EQ(done, 50) << "what it found reaches nobody";
 }
 
+// While all threads hang, askers come and go.
+TEST(SlowThreads, WorkThatIsWantedNoMoreIsForgotten) {
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  Loop loop;
+  SlowThreads slow(loop);
+  for (int i = 0; i < 8; ++i)
+    slow.run([released]() -> Loop::Handler {
+      released.wait();
+      return {};
+    });
+  const auto token = std::make_shared<int>();
+  bool done = false;
+  slow.run([&done]() -> Loop::Handler { return [&done] { done = true; }; }, token);
+  const auto asked = std::make_shared<int>();
+  for (int i = 0; i < 10'000; ++i)
+    slow.run([asked]() -> Loop::Handler { return {}; }, std::make_shared<int>());
+  EXPECT_LE(asked.use_count(), 200);
+  release.set_value();
+  for (int i = 0; i < 1000 && !done; ++i) loop.turn(kSlowPatience_ms);
+  EXPECT_TRUE(done) << "what is wanted is done";
+}
+
 }  // namespace
 }  // namespace sluice::daemon

@@ -39,6 +39,22 @@ std::size_t windows_below(const JobResult& job, double part, const Experiment& s
       job.window_busy_ns[0], [&](Nanos busy) { return static_cast<double>(busy) < least; }));
 }
 
+// A process that is stopped does not answer the drain, and no meter sees it. What others wait for
+// it is charged all the same.
+class Pulses : public ::testing::TestWithParam<Nanos> {};
+
+TEST_P(Pulses, StoppedProcessesTakeNoMoreThanTheirShare) {
+  const Experiment setup = setup_pulses(GetParam(), 1);
+  const Result result = simulate(setup);
+  EXPECT_EQ(runaways(result, "pulses"), 0U) << "each stop is shorter than drain_timeout";
+  // A quantum's grace of each stop is free, and the last one is not paid back. The rest is for
+  // drains, and for what runs in them.
+  const double free = seconds(setup.policy.quantum_ns) / seconds(GetParam());
+  EXPECT_GE(part_of(result, "batch-50", setup), 0.5 * (1 - free) - 0.04);
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, Pulses, ::testing::Values(60 * kMs, 300 * kMs, 900 * kMs));
+
 /// One overrun of a tenant with `contexts` endless kernels, by the formula.
 struct Overrun {
   Overrun(const Experiment& setup, double contexts)

@@ -1,0 +1,18 @@
+// What private brokers that were killed have left behind.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sluice::cli {
+
+/// A lock file younger than this may be a broker's that is just starting.
+inline constexpr std::int64_t kStaleAfterS = 120;
+
+/// Removes the directories sluice-XXXXXX in `parent` of private brokers that are gone: those of the
+/// caller's own user and open to no other, whose lock file is kStaleAfterS old and locked by no
+/// process. Files that no broker makes stay, and the directory with them. Silent: what cannot be
+/// removed is tried again by the next start.
+void stale_directories_remove(const std::string& parent);
+
+}  // namespace sluice::cli
