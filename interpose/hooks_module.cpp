@@ -313,13 +313,9 @@ SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int c
                                                CUlibrary library) {
   return functions_list([&] {
     const CUresult result = driver.cuLibraryEnumerateKernels(kernels, count, library);
-    unsigned int all = 0;
-    if (result != CUDA_SUCCESS || driver.cuLibraryGetKernelCount(&all, library) != CUDA_SUCCESS)
-      return result;
-    for (unsigned int i = 0; i < count && i < all; ++i) {
-      if (!library_gave(library, kernels[i])) return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return result;
+    return result != CUDA_SUCCESS || library_listed(library, kernels, count)
+               ? result
+               : CUDA_ERROR_OUT_OF_MEMORY;
   });
 }
 
