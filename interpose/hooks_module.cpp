@@ -1,9 +1,11 @@
 // Modules, libraries and their functions: code and variables are memory that counts, and no call
 // tells how much. What an image surely takes is asked of the quota before (memory/least.h); the
-// load is then made and measured, and one that does not fit the quota is taken back.
-// What the driver loads late, with the handle of a function, the address of a variable or a first
-// launch, only the module's end takes back: it is charged when it is there, and while the tenant is
-// above its quota for it, neither handles nor addresses that were not known are handed out. Green
+// load is then made and measured, and one that does not fit the quota is taken back. A library that
+// is loaded lazily is loaded here, before the first call that needs it (memory/libraries.h).
+// What the driver loads late besides, with the handle of a function, the address of a variable or a
+// first launch, only the module's end takes back: it is charged when it is there, and while the
+// tenant is above its quota for it, neither handles nor addresses that were not known are handed
+// out. Green
 // contexts, too, take memory that only the figure for the process shows.
 #include "interpose/account.h"
 #include "interpose/estimate.h"
@@ -311,13 +313,9 @@ SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int c
                                                CUlibrary library) {
   return functions_list([&] {
     const CUresult result = driver.cuLibraryEnumerateKernels(kernels, count, library);
-    unsigned int all = 0;
-    if (result != CUDA_SUCCESS || driver.cuLibraryGetKernelCount(&all, library) != CUDA_SUCCESS)
-      return result;
-    for (unsigned int i = 0; i < count && i < all; ++i) {
-      if (!library_gave(library, kernels[i])) return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return result;
+    return result != CUDA_SUCCESS || library_listed(library, kernels, count)
+               ? result
+               : CUDA_ERROR_OUT_OF_MEMORY;
   });
 }
 

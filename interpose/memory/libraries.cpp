@@ -199,6 +199,19 @@ bool library_gave(CUlibrary library, CUkernel kernel) {
   return false;
 }
 
+bool library_listed(CUlibrary library, const CUkernel* kernels, unsigned count) {
+  const ErrnoGuard guard;
+  Record known;
+  unsigned listed = 0;
+  if (!find(key_of(library), &known) ||
+      driver.cuLibraryGetKernelCount(&listed, library) != CUDA_SUCCESS)
+    return true;
+  for (unsigned i = 0; i < count && i < listed; ++i) {
+    if (!library_gave(library, kernels[i])) return false;
+  }
+  return true;
+}
+
 LibraryEnd::LibraryEnd(CUlibrary library) : key_(key_of(library)) {
   const ErrnoGuard guard;
   Record known;

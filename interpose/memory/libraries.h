@@ -23,6 +23,9 @@ void library_known(CUlibrary library, uint64_t bytes);
 /// Remembers that `kernel` of `library` was given out. False without memory for that: the kernel is
 /// to be withheld, and the sentence was said.
 [[nodiscard]] bool library_gave(CUlibrary library, CUkernel kernel);
+/// Remembers the kernels of `library` that the driver listed in an array of so many. False without
+/// memory for one of them.
+[[nodiscard]] bool library_listed(CUlibrary library, const CUkernel* kernels, unsigned count);
 /// Guards a library's unload. Call ended() only if the driver succeeded.
 class LibraryEnd {
  public:

@@ -23,7 +23,7 @@ const Names kPools = {"cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool", "cuMemP
                       "cuDeviceGetGraphMemAttribute"};
 const Names kLoads = {"cuModule*",  "cuLibrary*",       "cuKernelGetFunction",
                       "cuFuncLoad", "cuGreenCtxCreate", "cuCtxSetLimit"};
-const Names kQuestions = {"cuFuncGetAttribute", "cuFuncSet*", "cuOccupancy*"};
+const Names kQuestions = {"cuFuncGet*", "cuFuncIsLoaded", "cuFuncSet*", "cuOccupancy*"};
 
 /// All of it returns at once, whatever the GPU is doing.
 const std::vector<Beside> kBeside = {
@@ -106,7 +106,8 @@ const std::vector<Beside> kBeside = {
     {"how many stacks the device has", {"cuCtxSetLimit"}, {"cuDeviceGetAttribute"}},
     {"what a question about a kernel loads", kQuestions, {"cuMemGetInfo_v2"}},
     {"whose code it is",
-     {"cuKernelGetFunction", "cuFuncLoad", "cuFuncGetAttribute", "cuFuncSet*", "cuOccupancy*"},
+     {"cuKernelGetFunction", "cuFuncLoad", "cuFuncGet*", "cuFuncIsLoaded", "cuFuncSet*",
+      "cuOccupancy*"},
      {"cuKernelGetLibrary", "cuFuncGetModule"}},
     {"the limit that was there", {"cuCtxSetLimit"}, {"cuCtxGetLimit"}},
     {"the size of an array",

@@ -221,6 +221,51 @@ CUresult take_fifo(std::size_t bytes) {
   });
 }
 
+/// The limit is raised in one context while the kernel that uses it is loaded in another, which has
+/// had its limit for longer: when the quota is full, a heap is still to come.
+CUresult take_heap_later(std::size_t bytes) {
+  static CUcontext raised = nullptr;
+  static std::mutex order;
+  const std::lock_guard lock(order);
+  CUresult result = CUDA_SUCCESS;
+  if (raised != nullptr) {
+    CUcontext popped = nullptr;
+    (void)cuCtxPushCurrent(raised);
+    result = kernel_run(kMallocs, "mallocs");
+    (void)cuCtxPopCurrent(&popped);
+    raised = nullptr;
+  }
+  if (result != CUDA_SUCCESS) return result;
+  return in_new_context([bytes] {
+    const CUresult set = cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, bytes);
+    if (set == CUDA_SUCCESS) (void)cuCtxGetCurrent(&raised);
+    return set;
+  });
+}
+
+/// One graph launches a kernel of each of four libraries.
+CUresult take_library_graph(std::size_t bytes) {
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  CUresult result = cuGraphCreate(&graph, 0);
+  for (int i = 0; i < 4 && result == CUDA_SUCCESS; ++i) {
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    CUgraphNode node = nullptr;
+    CUDA_KERNEL_NODE_PARAMS params{};
+    params.gridDimX = params.gridDimY = params.gridDimZ = 1;
+    params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+    result = cuLibraryLoadData(&library, module_text(bytes / 4).c_str(), nullptr, nullptr, 0,
+                               nullptr, nullptr, 0);
+    if (result == CUDA_SUCCESS) result = cuLibraryGetKernel(&kernel, library, "k_tiny");
+    params.func = reinterpret_cast<CUfunction>(kernel);
+    if (result == CUDA_SUCCESS) result = cuGraphAddKernelNode(&node, graph, nullptr, 0, &params);
+  }
+  if (result == CUDA_SUCCESS) result = cuGraphInstantiate(&exec, graph, 0);
+  if (result == CUDA_SUCCESS) result = cuGraphLaunch(exec, nullptr);
+  return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;
+}
+
 }  // namespace
 
 std::string module_text(std::size_t variable_bytes) {
@@ -248,6 +293,8 @@ const Way kOtherWays[] = {{"module", take_module},
                           {"local", take_local},
                           {"heap", take_heap},
                           {"fifo", take_fifo},
+                          {"heap_later", take_heap_later},
+                          {"library_graph", take_library_graph},
                           {nullptr, nullptr}};
 
 }  // namespace attacks

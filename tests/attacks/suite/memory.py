@@ -89,6 +89,8 @@ WAYS = {
     "ipc_handed": Way("memory handed to a partner by IPC and freed"),
     "piece_handed": Way("memory handed to a partner by descriptor and released"),
     "pooled_handed": Way("pool memory handed to a partner and freed", "pool"),
+    "heap_later": Way("device heaps whose kernels are loaded when the quota is full", "load"),
+    "library_graph": Way("libraries loaded by one graph", "load"),
 }
 
 
