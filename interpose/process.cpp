@@ -260,8 +260,7 @@ Mode missing_begin(LinkResult* result) {
     unreachable_say("until one does, the program runs under SLUICE_MEMORY and SLUICE_SM alone");
     return alone_begin();
   }
-  unreachable_say(
-      "the program runs without limits until one does (start sluiced)");
+  unreachable_say("the program runs without limits until one does (start sluiced)");
   return Mode::kOffline;
 }
 
