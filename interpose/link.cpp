@@ -37,7 +37,6 @@ struct Link {
   GpuUuid (*wish)() = nullptr;
   char refusal[kTextBytes] = {};
   bool stranger = false;  // the refusal is our own: it is not asked
-  bool blind = false;     // no descriptor was left for the last registration
 };
 constinit Link link;
 
@@ -73,6 +72,7 @@ constinit Origin origin{};
 constinit char job_socket[kSocketPathBytes];
 constinit const char* asked;  // the one that was asked last; nullptr = the variable's
 Lock send_lock;
+Lock origin_lock;
 
 bool descriptor_is(int fd, dev_t device, ino_t inode) {
   struct stat s;
@@ -152,10 +152,7 @@ void tenant_adopt() {
   origin.has_tenant = true;
 }
 
-// The first registration of a process is serialised by its caller; the helper starts after it.
-void origin_read() {
-  if (origin.adoption_due) tenant_adopt();
-  if (origin.known != 0) return;
+void variables_read() {
   // A program that gains privileges takes no orders from who starts it.
   const bool secure = origin.secure = getauxval(AT_SECURE) != 0;
   const char* named = secure ? nullptr : getenv(kSocketVariable);
@@ -173,8 +170,18 @@ void origin_read() {
       key == origin.tenant_limits.key;
   origin.limits_wrong = !secure && !limits_read(getenv(kMemoryVariable), getenv(kSmVariable),
                                                 &origin.limits, &origin.limits_fault);
-  origin.known = 1;
+}
+
+// Several threads may make the first call of the driver at once.
+void origin_read() {
+  if (SLUICE_LIKELY(load_acquire(origin.known) != 0)) return;
+  const SystemGuard guard;
+  const LockScope scope(origin_lock);
+  if (origin.known != 0) return;
+  if (!origin.adoption_due) variables_read();
   if (!origin.has_tenant) tenant_adopt();
+  // Without a descriptor to look with, the next one that asks looks again.
+  store_release(origin.known, origin.adoption_due ? 0u : 1u);
 }
 
 // Connects to the broker of the job, else to the one that the variable names.
@@ -213,7 +220,6 @@ LinkResult register_begin(int connect_timeout_ms) {
   command_name(message.command);
   long owner = 0;
   int fd = broker_reach(connect_timeout_ms, &owner);
-  link.blind = fd == -EMFILE || fd == -ENFILE;
   if (fd < 0 && owner != 0) {
     stranger_format(link_path(), owner, link.refusal);
     link.stranger = true;
@@ -319,7 +325,7 @@ bool link_tenant_leave() {
 
 bool link_blind() {
   origin_read();
-  return origin.adoption_due || (!origin.has_tenant && link.blind);
+  return origin.adoption_due;
 }
 
 const char* link_stranger() { return link.stranger ? link.refusal : nullptr; }
@@ -441,6 +447,7 @@ bool link_memory_want(uint32_t gpu, uint32_t room, uint64_t bytes) {
 
 void link_reset_after_fork() {
   send_lock.reset_after_fork();
+  origin_lock.reset_after_fork();
   // The connection is the parent's; this copy of the descriptor only keeps its socket from looking
   // closed.
   link_drop();

@@ -54,8 +54,8 @@ bool link_tenant(protocol::TenantId* tenant, protocol::JoinKey* key);
 /// Makes the process one of the job around its own, where no broker has confirmed that (family.h).
 /// False, and nothing was done: there is none, or its own is confirmed.
 bool link_tenant_leave();
-/// True when it cannot be said whether the process is of a job or has a broker, because it has no
-/// descriptor left to look with. Both are looked for again when they are asked for.
+/// True when it cannot be said whether the process is of a job, because it has no descriptor left
+/// to look with. It looks again when it is asked again.
 bool link_blind();
 /// Why a process that names no tenant does not ask who listens at the socket; nullptr = it asked,
 /// or nobody does.

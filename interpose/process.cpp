@@ -260,20 +260,18 @@ Mode missing_begin(LinkResult* result) {
     unreachable_say("until one does, the program runs under SLUICE_MEMORY and SLUICE_SM alone");
     return alone_begin();
   }
-  unreachable_say(
-      "the program runs without limits until one does (start sluiced)");
+  unreachable_say("the program runs without limits until one does (start sluiced)");
   return Mode::kOffline;
 }
 
 // It cannot be said now whether the process is of a job, and it must not pass for one that is not.
 SLUICE_NOINLINE Mode blind() {
-  undecided = true;
   uint64_t skipped = 0;
   if (blind_said.allow(clock_now_ns(), &skipped)) {
     Line line;
     line.text(
-        "this process may not use the GPU now: it has no descriptor left to find its job and ");
-    line.text("its broker with; close some files, or raise the limit on open files (ulimit -n)");
+        "this process may not use the GPU now: it has no descriptor left to find its job with; ");
+    line.text("close some files, or raise the limit on open files (ulimit -n)");
     blind_said.say(line, skipped);
   }
   return Mode::kDenied;
@@ -293,11 +291,11 @@ Mode registration_begin(bool may_wait) {
     return Mode::kDenied;
   }
   limits_set(limits);
-  if (link_blind()) return blind();
+  undecided = link_blind();
+  if (undecided) return blind();
   LinkResult result = link_in_line(nullptr) ? link_register_wait(0) : link_register();
   // No broker answers that knows the job that a variable names.
   while (result == LinkResult::kNobody && link_tenant_leave()) result = link_register();
-  if (link_blind()) return blind();
   if (result == LinkResult::kQueued && !may_wait) {
     undecided = true;
     return Mode::kInert;  // until its turn has come
@@ -351,13 +349,9 @@ namespace {
 
 // Whether the process is to register at its first context.
 bool begins_with_context() {
-  static uint32_t blind_at_start;
-  if (link_blind()) store_release(blind_at_start, 1u);
   Limits limits;
   Line ignored;
-  // A process that could not look for its job when it initialised the driver has no earlier moment.
-  return load_acquire(blind_at_start) != 0 ||
-         (!link_has_tenant() && link_limits(&limits, &ignored) && !limits.any());
+  return !link_has_tenant() && link_limits(&limits, &ignored) && !limits.any();
 }
 
 int first_device;
@@ -399,6 +393,7 @@ Mode start() {
 Mode process_start() {
   const ErrnoGuard guard;
   process_fork_notice();
+  if (link_blind()) return blind();  // before the driver is initialised, so that it makes nothing
   if (!begins_with_context()) return start();
   (void)resolve_driver();
   return Mode::kInert;  // until its first context
@@ -407,6 +402,7 @@ Mode process_start() {
 Mode process_start_on(int device) {
   const ErrnoGuard guard;
   process_fork_notice();
+  if (link_blind()) return blind();  // before the driver is initialised, so that it makes nothing
   if (!begins_with_context()) return start();
   if (!resolve_driver()) return Mode::kInert;
   if (__atomic_load_n(&registered_mode, __ATOMIC_ACQUIRE) == Mode::kUnknown) {
