@@ -113,8 +113,9 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
     const uint64_t before = known_on(gpu);
     uint64_t used = 0;
     if (!usage_read(gpu, &used)) return false;
-    // Nobody listed, as in a container, or a process that is checkpointed just now.
-    if (used == 0 && contexts_on(device) != 0) return false;
+    // Nobody listed, as in a container, or a process that is checkpointed just now. One that has
+    // never been listed may never be: without a context that is no figure either.
+    if (used == 0 && (contexts_on(device) != 0 || load_relaxed(measured[gpu]) == 0)) return false;
     if (!known_settle(device)) break;
     const uint64_t known = known_on(gpu);
     if (known != before) continue;
