@@ -34,16 +34,16 @@ CUresult share(Call call) {
 // `call` imports memory into `*out`; `undo` lets go of it.
 template <class Out, class Call, class Undo>
 CUresult import(Out* out, Call call, Undo undo) {
+  if (out == nullptr) return share(call);  // the driver says no
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  if (out == nullptr || process_mode() != Mode::kActive) return call();
   const Out before = *out;
-  residual_shared();
   for (bool again = false;; again = true) {
     ImportCharge charged;
     const CUresult result = call();
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS || process_mode() != Mode::kActive) return result;
     const ErrnoGuard guard;
+    residual_shared();
     const bool measured_fits = residual_settle_import();
     if (measured_fits && charged.fits()) return result;
     (void)undo(*out);

@@ -172,7 +172,8 @@ std::vector<daemon::ServedGpu> gpus_make() {
 
 /// Looks nothing up, as a directory service that never answers.
 struct NothingFound : daemon::SlowWork {
-  void run(Work) override {}
+  using SlowWork::run;
+  void run(Work, std::weak_ptr<const void>) override {}
 };
 
 // Without the helper program that asks devices and with accounts that are known, of all users but
