@@ -181,13 +181,13 @@ FRESH = 3
 def counted_within(case, mode, limit):
     """What a call adds; counted again while that is above the limit. How often the meter looks depends on how long others kept
     the program waiting: that only adds to a count, but a small count with less of it than the large one makes their difference
-    too large for good, so after some tries both begin anew."""
+    too large for good, and one with more of it makes it negative. So after some tries both begin anew."""
     for fresh in range(FRESH):
         if fresh > 0:
             least_counts.pop((case, mode), None)
         added = instructions_added(case, mode)
         for _ in range(AGAIN):
-            if added <= limit:
+            if 0 <= added <= limit:
                 return added
             count(case, mode)
             added = instructions_added(case, mode)
