@@ -239,6 +239,9 @@ MemoryClaims Pages::memory(std::uint32_t gpu) const {
     out.context_bytes =
         sum(out.context_bytes, std::min(account.context_bytes.load(), held - movable));
     out.swapped_bytes = sum(out.swapped_bytes, std::min(account.swapped_bytes.load(), movable));
+    const std::uint64_t limits =
+        claims_->slots[slot].limits_pages[gpu].load() * protocol::kLimitPageBytes;
+    out.limits_bytes = sum(out.limits_bytes, std::min(limits, held - movable));
   }
   return out;
 }

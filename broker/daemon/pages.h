@@ -64,6 +64,7 @@ struct MemoryClaims {
   std::uint64_t movable_bytes = 0;
   std::uint64_t swapped_bytes = 0;
   std::uint64_t context_bytes = 0;  // of what is held and cannot be moved
+  std::uint64_t limits_bytes = 0;   // of what is held: reserved, and not on the device yet
 };
 
 class Pages {

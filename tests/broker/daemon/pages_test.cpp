@@ -320,6 +320,9 @@ TEST(Memory, EachProcessIsBoundedByItself) {
   EXPECT_EQ(pages->memory(0).held_bytes, 1000u);
   EXPECT_EQ(pages->memory(0).movable_bytes, 800u);
   EXPECT_EQ(pages->memory(0).swapped_bytes, 300u);
+  EXPECT_EQ(pages->memory(0).limits_bytes, 0u);
+  claims->slots[honest].limits_pages[0].store(1);
+  EXPECT_EQ(pages->memory(0).limits_bytes, 200u) << "at most what is held and not movable";
   EXPECT_EQ(pages->memory(1).held_bytes, 0u);
   EXPECT_EQ(pages->held_epoch(honest, 0), 7u);
   EXPECT_EQ(pages->moved_word(honest, 0), 59u);
