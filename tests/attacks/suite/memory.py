@@ -167,10 +167,10 @@ class Memory:
         settled(lambda: self.tenant() <= quota,
                 lambda: f"{what} the tenant holds {self.tenant()} bytes of its quota of {quota}", REST_S)
 
-    def peak(self):
-        """Right only while the neighbour has done nothing but open its context."""
+    def peak(self, contexts=1):
+        """Right only while others have done nothing but open so many contexts at a time."""
         above = allowed_above(self.way, self.sizes, self.shape.at_once)
-        most = self.ground.devices()[0]["peak_bytes"] - CONTEXT_MIB * MIB
+        most = self.ground.devices()[0]["peak_bytes"] - contexts * CONTEXT_MIB * MIB
         self.numbers["peak_bytes"] = most
         hold(most <= QUOTA_MIB * MIB + above,
              f"during calls the tenant held {most} bytes of its quota of {QUOTA_MIB * MIB}, {above} above it are allowed")
