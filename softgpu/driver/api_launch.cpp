@@ -126,6 +126,7 @@ CUresult launch_prepare(const LaunchRequest& r, const ContextRef& context, Kerne
     if (blocks > resident) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }
   command.module = function->module->shared_from_this();
+  if (r.function != function->handle()) command.kernel = reinterpret_cast<CUkernel>(r.function);
   command.function = std::move(function);
   command.grid = r.grid;
   command.block = r.block;

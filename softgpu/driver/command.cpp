@@ -44,11 +44,8 @@ class LaunchHost : public ptx::Host {
   }
   std::uint64_t clock_hz() override { return static_cast<std::uint64_t>(kClockKhz) * 1000; }
   void print(std::string_view text) override { context_.print(text); }
-  void* heap_allocate(std::size_t bytes) override {
-    const std::size_t limit = context_.limits[CU_LIMIT_MALLOC_HEAP_SIZE];
-    return bytes <= limit ? std::malloc(bytes) : nullptr;
-  }
-  void heap_free(void* p) override { std::free(p); }
+  void* heap_allocate(std::size_t bytes) override { return context_.heap.allocate(bytes); }
+  void heap_free(void* p) override { context_.heap.release(p); }
   const ptx::Image* image(std::uint64_t handle) override {
     return ImageTable::get().see(handle, context_.id);
   }

@@ -17,6 +17,7 @@ class Pool;
 
 struct KernelCommand {
   FunctionRef function;
+  CUkernel kernel = nullptr;       // the handle that the program gave, where it was one of a kernel
   std::shared_ptr<Module> module;  // keeps the code while it is queued
   ptx::Dim3 grid, block;
   std::uint32_t shared_bytes = 0;

@@ -2,7 +2,6 @@
 // See state.h; limits are in context_limits.cpp.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/image.h"
@@ -67,11 +66,8 @@ void Context::close() {
   }
   for (const Allocation& allocation : MemoryMap::get().of_context(handle()))
     if (MemoryMap::get().take(allocation.base)) memory_release(allocation);
-  const std::lock_guard lock(limits_mutex_);
-  for (const auto& [block, bytes] : heap_blocks_) std::free(block);
-  heap_blocks_.clear();
-  gpu.model.memory_give(
-      gpu.client, gpu.model.settings().context_bytes + local_bytes_ + heap_bytes_ + fifo_bytes_);
+  limits_release();
+  gpu.model.memory_give(gpu.client, gpu.model.settings().context_bytes);
 }
 
 void Context::wait_all() {

@@ -4,7 +4,6 @@
 // (CUDA programming guide, "Heap memory allocation"), and their limits are fixed from then on
 // (cuda.h, cuCtxSetLimit).
 #include <algorithm>
-#include <cstdlib>
 
 #include "softgpu/driver/profile.h"
 #include "softgpu/driver/state.h"
@@ -38,7 +37,15 @@ CUresult Context::local_need(std::size_t bytes_per_thread) {
 CUresult Context::heap_need() {
   const std::lock_guard lock(limits_mutex_);
   if (heap_bytes_ != 0) return CUDA_SUCCESS;
-  return reserve_locked(heap_bytes_, limits[CU_LIMIT_MALLOC_HEAP_SIZE]);
+  const std::size_t bytes = limits[CU_LIMIT_MALLOC_HEAP_SIZE];
+  void* const base = gpu.memory_map(bytes, nullptr, &heap_offset_);
+  if (base == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!heap.open(base, bytes)) {
+    gpu.memory_unmap(base, bytes, heap_offset_);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  heap_bytes_ = bytes;
+  return CUDA_SUCCESS;
 }
 
 CUresult Context::fifo_need() {
@@ -87,24 +94,11 @@ CUresult Context::limit_set(CUlimit limit, std::size_t value) {
   return CUDA_SUCCESS;
 }
 
-void* Context::heap_allocate(std::size_t bytes) {
-  if (bytes == 0 || heap_need() != CUDA_SUCCESS) return nullptr;
+void Context::limits_release() {
   const std::lock_guard lock(limits_mutex_);
-  if (bytes > heap_bytes_ - heap_used_) return nullptr;
-  void* block = std::malloc(bytes);
-  if (block == nullptr) return nullptr;
-  heap_used_ += bytes;
-  heap_blocks_[block] = bytes;
-  return block;
-}
-
-void Context::heap_free(void* p) {
-  const std::lock_guard lock(limits_mutex_);
-  const auto found = heap_blocks_.find(p);
-  if (found == heap_blocks_.end()) return;
-  heap_used_ -= found->second;
-  heap_blocks_.erase(found);
-  std::free(p);
+  if (void* const base = heap.close(); base != nullptr)
+    gpu.memory_unmap(base, heap_bytes_, heap_offset_);
+  gpu.model.memory_give(gpu.client, local_bytes_ + fifo_bytes_);
 }
 
 }  // namespace softgpu::driver

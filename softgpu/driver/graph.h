@@ -19,7 +19,6 @@ class GraphExec;
 /// none of it: what is asked of them is found out from the command.
 struct NodeDetail {
   std::weak_ptr<Context> context;  // where it runs; none: where the graph is launched
-  CUkernel kernel = nullptr;       // the kernel was given as one
   bool packed = false;             // its arguments came as one buffer (`extra`)
   std::map<CUlaunchAttributeID, CUlaunchAttributeValue> attributes;
   std::optional<CUDA_MEMCPY3D> copy;

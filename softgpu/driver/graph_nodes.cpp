@@ -102,7 +102,6 @@ CUresult node_describe(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeSpec& spec) {
   spec.type = CU_GRAPH_NODE_TYPE_KERNEL;
   spec.command = std::move(command);
   spec.detail.context = context;
-  spec.detail.kernel = p.func != nullptr ? nullptr : p.kern;
   spec.detail.packed = p.extra != nullptr;
   return CUDA_SUCCESS;
 }

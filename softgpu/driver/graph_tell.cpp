@@ -51,8 +51,8 @@ CUstreamBatchMemOpParams word_tell(const Word& word) {
 void node_tell(Node& node, CUDA_KERNEL_NODE_PARAMS_v2& p) {
   auto& c = std::get<KernelCommand>(node.command);
   p = {};
-  if (node.detail.kernel != nullptr)
-    p.kern = node.detail.kernel;
+  if (c.kernel != nullptr)
+    p.kern = c.kernel;
   else
     p.func = c.function->handle();
   p.ctx = c.module->owner().handle();

@@ -1,8 +1,8 @@
 // Strict mode (SOFTGPU_STRICT=1): host code that follows a device pointer dies as it does on
 // hardware. The pages of device memory carry a protection key of the processor (pkeys(7)) to which
 // the program's threads have no right; the driver's own threads, and the driver where it works on a
-// thread of the program, have it while they are "the device". Managed and host memory, and the
-// kernels' own heap, carry no key. Without strict mode the strict_ functions here do nothing.
+// thread of the program, have it while they are "the device". Managed and host memory carry no key.
+// Without strict mode the strict_ functions here do nothing.
 //
 // Exact bounds (SOFTGPU_BOUNDS=1, and in strict mode): a kernel that leaves an allocation faults at
 // the next page, where hardware often has neighbours mapped. They need no key.

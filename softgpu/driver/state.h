@@ -17,6 +17,7 @@
 
 #include "softgpu/device/device.h"
 #include "softgpu/driver/cuda_api.h"
+#include "softgpu/driver/device_heap.h"
 
 namespace softgpu::driver {
 
@@ -147,8 +148,8 @@ class Context : public std::enable_shared_from_this<Context> {
   CUresult local_need(std::size_t bytes_per_thread);
   CUresult heap_need();
   CUresult fifo_need();
-  void* heap_allocate(std::size_t bytes);
-  void heap_free(void* p);
+  /// Gives back what the limits took. Precondition: no kernel of the context runs any more.
+  void limits_release();
 
   Gpu& gpu;
   std::atomic<unsigned> flags;
@@ -166,6 +167,7 @@ class Context : public std::enable_shared_from_this<Context> {
   StreamRef marker;                // records events of the whole context; one of `streams`
   std::vector<std::shared_ptr<Op>> awaited;  // what streams made from now on wait for
   std::array<std::atomic<std::size_t>, CU_LIMIT_MAX> limits{};
+  DeviceHeap heap;                // of device malloc; open once a kernel that uses it is loaded
   std::set<std::uint64_t> peers;  // ids of the contexts whose memory it may access
 
   std::mutex workers_mutex;
@@ -184,8 +186,7 @@ class Context : public std::enable_shared_from_this<Context> {
   CUresult reserve_locked(std::uint64_t& reserved, std::uint64_t bytes);
   std::mutex limits_mutex_;                                          // of what follows
   std::uint64_t local_bytes_ = 0, heap_bytes_ = 0, fifo_bytes_ = 0;  // charged for the limits
-  std::uint64_t heap_used_ = 0;
-  std::unordered_map<void*, std::size_t> heap_blocks_;
+  std::uint64_t heap_offset_ = 0;                                    // in the GPU's arena
 };
 
 /// What a thread carries: its context stack and modes.

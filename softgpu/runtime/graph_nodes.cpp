@@ -82,9 +82,10 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeGetParams(cudaGraphNode_t node,
     if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = api.GraphKernelNodeGetParams(node, &found);
     if (result != CUDA_SUCCESS) return result;
-    // The handle stands in for the host function everywhere a kernel is named.
-    parameters->func =
-        found.kern != nullptr ? static_cast<void*>(found.kern) : static_cast<void*>(found.func);
+    // Setting the parameters takes what this tells. A function of the driver API has no name here.
+    parameters->func = found.kern != nullptr
+                           ? const_cast<void*>(Registry::get().name_of(found.kern))
+                           : static_cast<void*>(found.func);
     parameters->gridDim = dim3(found.gridDimX, found.gridDimY, found.gridDimZ);
     parameters->blockDim = dim3(found.blockDimX, found.blockDimY, found.blockDimZ);
     parameters->sharedMemBytes = found.sharedMemBytes;

@@ -30,6 +30,22 @@ bool shape_impossible(const Driver& api, dim3 grid, dim3 block) {
          grid.z > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
 }
 
+/// True for a stream of another device than the current one. A launch into it fails (CUDA C++
+/// Programming Guide, "Stream and Event Behavior"); the driver would take the kernel to that
+/// device.
+bool stream_elsewhere(const Driver& api, cudaStream_t stream) {
+  if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread)
+    return false;
+  static const bool several = [&] {
+    int devices = 0;
+    return api.DeviceGetCount(&devices) == CUDA_SUCCESS && devices > 1;
+  }();
+  CUdevice owner = 0;
+  int current = 0;
+  return several && api.StreamGetDevice(stream, &owner) == CUDA_SUCCESS &&
+         current_device(&current) == cudaSuccess && owner != current;
+}
+
 cudaError_t launch_error(const Driver& api, CUresult result, dim3 grid, dim3 block) {
   if (result == CUDA_ERROR_INVALID_VALUE && shape_impossible(api, grid, block))
     return cudaErrorInvalidConfiguration;
@@ -39,6 +55,7 @@ cudaError_t launch_error(const Driver& api, CUresult result, dim3 grid, dim3 blo
 cudaError_t launch(const Driver& api, CUkernel kernel, dim3 grid, dim3 block, void** arguments,
                    size_t shared_bytes, cudaStream_t stream) {
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
+  if (stream_elsewhere(api, stream)) return cudaErrorInvalidResourceHandle;
   if (shared_bytes > UINT32_MAX) return cudaErrorInvalidValue;
   const CUresult result =
       api.LaunchKernel(as_function(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z,
@@ -89,6 +106,7 @@ cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config, cons
     CUkernel kernel = nullptr;
     if (const cudaError_t error = Registry::get().find_kernel(func, &kernel); error != cudaSuccess)
       return error;
+    if (stream_elsewhere(api, config->stream)) return cudaErrorInvalidResourceHandle;
     const CUlaunchConfig translated = to_driver(*config);
     const CUresult result =
         api.LaunchKernelEx(&translated, as_function(kernel), arguments, nullptr);
@@ -104,6 +122,7 @@ cudaError_t CUDARTAPI cudaLaunchCooperativeKernel(const void* func, dim3 grid, d
     CUkernel kernel = nullptr;
     if (const cudaError_t error = Registry::get().find_kernel(func, &kernel); error != cudaSuccess)
       return error;
+    if (stream_elsewhere(api, stream)) return cudaErrorInvalidResourceHandle;
     const CUresult result = api.LaunchCooperativeKernel(
         as_function(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z,
         static_cast<unsigned>(shared_bytes), stream, arguments);

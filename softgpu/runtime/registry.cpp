@@ -54,7 +54,7 @@ void Registry::remove_binary(Binary* binary) {
     const std::unique_lock lock(mutex_);
     std::erase_if(functions_, [&](const auto& entry) {
       if (entry.second.binary != binary) return false;
-      kernel_handles_.erase(entry.second.kernel);
+      kernel_names_.erase(entry.second.kernel);
       return true;
     });
     std::erase_if(variables_, [&](const auto& entry) { return entry.second.binary == binary; });
@@ -83,7 +83,7 @@ cudaError_t Registry::find_kernel(const void* host, CUkernel* kernel) {
     const std::shared_lock lock(mutex_);
     const auto found = functions_.find(host);
     if (found == functions_.end()) {
-      if (!kernel_handles_.contains(host)) return cudaErrorInvalidDeviceFunction;
+      if (!kernel_names_.contains(host)) return cudaErrorInvalidDeviceFunction;
       *kernel = static_cast<CUkernel>(const_cast<void*>(host));
       return cudaSuccess;
     }
@@ -99,10 +99,16 @@ cudaError_t Registry::find_kernel(const void* host, CUkernel* kernel) {
   if (result == CUDA_ERROR_NOT_FOUND) return cudaErrorInvalidDeviceFunction;
   if (result != CUDA_SUCCESS) return static_cast<cudaError_t>(result);
   const std::unique_lock lock(mutex_);
-  kernel_handles_.insert(*kernel);
+  kernel_names_[*kernel] = host;
   if (const auto found = functions_.find(host); found != functions_.end())
     found->second.kernel = *kernel;
   return cudaSuccess;
+}
+
+const void* Registry::name_of(CUkernel kernel) {
+  const std::shared_lock lock(mutex_);
+  const auto found = kernel_names_.find(kernel);
+  return found == kernel_names_.end() ? kernel : found->second;
 }
 
 cudaError_t Registry::find_variable(const void* host, CUdeviceptr* address, size_t* size_bytes) {
@@ -146,7 +152,7 @@ cudaError_t Registry::bind_managed(Binary* binary) {
 
 void Registry::add_kernel_handle(CUkernel kernel) {
   const std::unique_lock lock(mutex_);
-  kernel_handles_.insert(kernel);
+  kernel_names_.emplace(kernel, kernel);
 }
 
 }  // namespace softgpu::runtime

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -35,6 +34,9 @@ class Registry {
 
   /// The kernel behind a host function (or behind a kernel handle passed in its place).
   [[nodiscard]] cudaError_t find_kernel(const void* host, CUkernel* kernel);
+  /// What names a kernel towards the program: its host function, or the handle itself where the
+  /// program has none.
+  [[nodiscard]] const void* name_of(CUkernel kernel);
   /// Address and size of a device variable in the current context. Needs one.
   [[nodiscard]] cudaError_t find_variable(const void* host, CUdeviceptr* address,
                                           size_t* size_bytes);
@@ -63,7 +65,7 @@ class Registry {
   std::shared_mutex mutex_;
   std::map<const void*, Function> functions_;
   std::map<const void*, Variable> variables_;
-  std::set<const void*> kernel_handles_;
+  std::map<const void*, const void*> kernel_names_;  // by handle; see name_of()
   std::map<Binary*, std::unique_ptr<Binary>> binaries_;
 };
 

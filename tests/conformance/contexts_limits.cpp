@@ -127,6 +127,23 @@ ROW(contexts, heap_limit_bounds_the_device) {
   EXPECT_EQ(word.value(), 2U) << "malloc on the device gave null";
 }
 
+ROW(contexts, heap_limit_bounds_all_blocks) {
+  const Context context;
+  constexpr unsigned kHeap = 8 << 20, kBlock = 4096, kMost = 4 * kHeap / kBlock;
+  MUST(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, kHeap));
+  const CUfunction function = kernel("hoard");
+  const Word word;
+  CUdeviceptr address = word.device();
+  unsigned bytes = kBlock, most = kMost;
+  MUST(launch(function, 1, 1, {&address, &bytes, &most}));
+  MUST(cuCtxSynchronize());
+  EXPECT_GT(word.value(), kHeap / kBlock / 2);
+  EXPECT_LE(word.value(), kHeap / kBlock);
+  MUST(launch(function, 1, 1, {&address, &bytes, &most}));
+  MUST(cuCtxSynchronize());
+  EXPECT_LT(word.value(), 4U) << "blocks stay when their kernel ends";
+}
+
 ROW(contexts, print_limit_is_kept) {
   const Context context;
   ANSWERS(CUDA_SUCCESS, cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 4 << 20));

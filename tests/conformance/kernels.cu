@@ -79,6 +79,17 @@ __global__ void allocate(unsigned* answer, unsigned bytes) {
   free(block);
 }
 
+/// Takes blocks from malloc on the device until there is none and keeps them; tells their number.
+__global__ void hoard(unsigned* answer, unsigned bytes, unsigned most) {
+  unsigned count = 0;
+  for (; count < most; ++count) {
+    unsigned* volatile block = static_cast<unsigned*>(malloc(bytes));
+    if (block == nullptr) break;
+    *block = count;
+  }
+  *answer = count;
+}
+
 __global__ void __launch_bounds__(64) bounded_64() {}
 
 /// 40 KiB of static shared memory, all of it in use.

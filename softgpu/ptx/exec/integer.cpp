@@ -200,7 +200,9 @@ const Inst* mad_wide(Warp& w, const Inst* i) {
   return i + 1;
 }
 
-/// The condition code after an operation, lane by lane.
+/// Sets the condition code: the carry-out of the adder, one bit a lane. A subtraction is a + ~b +
+/// 1, so its code is 1 where nothing is borrowed, and subc takes one more where the code is 0.
+/// Compiled code relies on that: 128-bit division reads the code of a subtraction by addc.
 SOFTGPU_INLINE void carry_write(Warp& w, bool wanted, u32 carry) {
   if (wanted) predicate_set(w, kCarryRow, carry);
 }
@@ -226,14 +228,15 @@ template <class U, bool In, bool Out>
 const Inst* sub_carry(Warp& w, const Inst* i) {
   const U *a = row<U>(w, i->a), *b = row<U>(w, i->b);
   U* d = row<U>(w, i->d);
-  const u32 in = In ? predicate(w, kCarryRow) : 0;
+  const u32 borrow = In ? ~predicate(w, kCarryRow) : 0;
   u32 out = 0;
   for_each_lane(w.mask, [&](int l) {
     U difference, total;
     const bool first = __builtin_sub_overflow(a[l], b[l], &difference);
-    const bool second = __builtin_sub_overflow(difference, static_cast<U>((in >> l) & 1), &total);
+    const bool second =
+        __builtin_sub_overflow(difference, static_cast<U>((borrow >> l) & 1), &total);
     d[l] = total;
-    if (first || second) out |= kLaneBit[l];
+    if (!first && !second) out |= kLaneBit[l];
   });
   carry_write(w, Out, out);
   return i + 1;

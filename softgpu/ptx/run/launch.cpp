@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "softgpu/ptx/run/cta.h"
 #include "softgpu/ptx/run/fault.h"
@@ -22,6 +23,13 @@ constexpr u64 kChargeAt = kChargeEvery - kTurn - kTurn / 2;
 constexpr u64 kTake = 4096;
 /// Of the blocks left a worker takes at most this part at once, so that all end together.
 constexpr u64 kTakePart = 8;
+/// A block that has run so many warp instructions (0.1 s at the default rate) may be waiting for
+/// blocks that have not begun. It shares its thread with more of them from then on.
+constexpr u64 kLongBlock = 1 << 22;
+/// What a block runs before the next one on its thread has its turn.
+constexpr u64 kSharedTurn = 2 * kTurn;
+/// Warps and blocks that an SM of compute capability 8.0 holds.
+constexpr u64 kWarpsPerSm = 64, kBlocksPerSm = 32;
 /// Fewer instructions than this are done sooner than a sleeping helper wakes up.
 constexpr u64 kWorthHelp = 4096;
 
@@ -59,7 +67,8 @@ class LaunchJob : public PoolJob {
       : program_(kernel.program),
         launch_(launch),
         host_(host),
-        blocks_(u64{launch.grid.x} * launch.grid.y * launch.grid.z) {}
+        blocks_(u64{launch.grid.x} * launch.grid.y * launch.grid.z),
+        resident_(resident(launch)) {}
 
   Outcome run() {
     if (launch_.cooperative) {
@@ -85,7 +94,9 @@ class LaunchJob : public PoolJob {
     u64 uncharged = 0;
     u64 executed = 0;
     u64 begun = 0;
-    u64 block = 0, taken_end = 0;  // what is left of the blocks it took
+    u64 block = 0, taken_end = 0;                  // what is left of the blocks it took
+    std::vector<std::unique_ptr<CtaRunner>> more;  // for blocks that share this thread
+    std::vector<CtaRunner*> running;               // while several blocks do
 
     /// False: the launch is to end.
     bool account(u64 instructions) {
@@ -209,7 +220,7 @@ class LaunchJob : public PoolJob {
       count = std::clamp<u64>((blocks_ - begun) / kTakePart, 1, std::max<u64>(kTake / each, 1));
     }
     worker.block = next_.fetch_add(count);
-    worker.taken_end = std::min(worker.block + count, blocks_);
+    worker.taken_end = std::max(worker.block, std::min(worker.block + count, blocks_));
     return worker.block < blocks_;
   }
 
@@ -223,22 +234,89 @@ class LaunchJob : public PoolJob {
     pool_offer(*this);
   }
 
+  /// A turn for every warp of the worker's block. False: the launch is to end.
+  bool step(Worker& worker) {
+    bool go_on = true;
+    const bool ran = worker.runner->step(
+        kTurn, [&](u64 instructions) { return go_on = worker.account(instructions); });
+    if (go_on && !ran) {
+      fail(Fault::kTrap, 0,
+           "deadlock: the threads left wait at barriers that nobody will reach: " + where(worker));
+    }
+    return go_on && ran;
+  }
+
   bool run_block(Worker& worker, u64 block, bool is_caller) {
     worker.runner->start(block, 0);
+    const u64 before = worker.executed;
     while (!worker.runner->finished()) {
-      bool go_on = true;
-      const bool ran = worker.runner->step(
-          kTurn, [&](u64 instructions) { return go_on = worker.account(instructions); });
-      if (!go_on) return false;
-      if (!ran) {
-        fail(
-            Fault::kTrap, 0,
-            "deadlock: the threads left wait at barriers that nobody will reach: " + where(worker));
-        return false;
-      }
+      if (!step(worker)) return false;
       if (is_caller && worker.executed > 2 * kTurn) consider_help(worker);
+      if (worker.executed - before > kLongBlock && blocks_left(worker)) return run_shared(worker);
     }
     return true;
+  }
+
+  bool blocks_left(const Worker& worker) const {
+    return worker.block < worker.taken_end || next_.load(std::memory_order_relaxed) < blocks_;
+  }
+
+  /// Runs the worker's block to its end, in turns with others of the grid: all of them may wait for
+  /// each other. Their number doubles while they are long, up to what the device holds at a time.
+  bool run_shared(Worker& worker) {
+    CtaRunner* const first = worker.runner;
+    std::vector<CtaRunner*>& running = worker.running;
+    running.assign(1, first);
+    for (u64 begin_at = 0; !running.empty();) {
+      if (worker.executed >= begin_at) {
+        std::size_t wanted = running.size();
+        while (wanted != 0 && begin_more(worker)) --wanted;
+        begin_at = worker.executed + kLongBlock;
+      }
+      for (CtaRunner* runner : running) {
+        worker.runner = runner;
+        const u64 end = worker.executed + kSharedTurn;
+        while (!runner->finished() && worker.executed < end) {
+          if (!step(worker)) return false;
+        }
+      }
+      const auto ended = [&](CtaRunner* runner) {
+        if (runner->finished() && runner != first) --shared_;
+        return runner->finished();
+      };
+      running.erase(std::remove_if(running.begin(), running.end(), ended), running.end());
+    }
+    worker.runner = first;
+    return true;
+  }
+
+  /// Begins one more block of the grid on this worker's thread. False: none is left, or the device
+  /// holds no more at a time.
+  bool begin_more(Worker& worker) {
+    if (shared_.load() >= resident_) return false;
+    if (worker.block == worker.taken_end && !take(worker)) return false;
+    ++shared_;
+    ++worker.begun;
+    CtaRunner* free = nullptr;
+    for (const auto& runner : worker.more) {
+      if (std::find(worker.running.begin(), worker.running.end(), runner.get()) ==
+          worker.running.end())
+        free = runner.get();
+    }
+    if (free == nullptr) {
+      free = worker.more.emplace_back(std::make_unique<CtaRunner>()).get();
+      free->prepare(program_, launch_, host_);
+    }
+    free->start(worker.block++, 0);
+    worker.running.push_back(free);
+    return true;
+  }
+
+  /// Blocks of such a launch that a device holds at a time, by threads.
+  static u64 resident(const Launch& launch) {
+    const u64 warps = (u64{launch.block.x} * launch.block.y * launch.block.z + 31) / 32;
+    return u64{launch.sm_count} *
+           std::clamp<u64>(kWarpsPerSm / std::max<u64>(warps, 1), 1, kBlocksPerSm);
   }
 
   /// All blocks at once, in turns, on one thread: they wait for each other through memory.
@@ -278,10 +356,12 @@ class LaunchJob : public PoolJob {
   const Launch& launch_;
   Host& host_;
   const u64 blocks_;
+  const u64 resident_;
   // What a worker changes while others read lies on lines of its own.
   alignas(64) std::atomic<u64> next_{0};
   alignas(64) std::atomic<bool> stop_{false};
   std::atomic<u64> executed_{0};
+  std::atomic<u64> shared_{0};  // blocks that run besides the first one of their thread
   bool offered_ = false;
   std::mutex mutex_;
   Outcome outcome_;

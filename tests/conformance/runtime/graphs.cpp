@@ -126,6 +126,51 @@ ROW(runtime, event_nodes_take_new_events) {
   EXPECT_EQ(told, second);
 }
 
+/// Gets, sets, changes and sets the parameters of the only node, and expects what it stores then.
+void expect_settable(cudaGraph_t graph, const DeviceWord& word) {
+  cudaGraphNode_t node = nullptr;
+  std::size_t nodes = 1;
+  RUNS(cudaGraphGetNodes(graph, &node, &nodes));
+  cudaGraphExec_t executable = nullptr;
+  RUNS(cudaGraphInstantiate(&executable, graph, 0));
+  cudaKernelNodeParams told{};
+  ANSWERS(cudaSuccess, cudaGraphKernelNodeGetParams(node, &told));
+  EXPECT_EQ(told.func, kernel_of(runtime_store));
+  ANSWERS(cudaSuccess, cudaGraphExecKernelNodeSetParams(executable, node, &told));
+  ANSWERS(cudaSuccess, cudaGraphKernelNodeSetParams(node, &told));
+  RUNS(cudaGraphKernelNodeGetParams(node, &told));
+  unsigned* address = word.get();
+  unsigned value = 9;
+  void* arguments[] = {&address, &value};
+  told.kernelParams = arguments;
+  ANSWERS(cudaSuccess, cudaGraphExecKernelNodeSetParams(executable, node, &told));
+  RUNS(cudaGraphLaunch(executable, nullptr));
+  RUNS(cudaDeviceSynchronize());
+  EXPECT_EQ(word.value(), 9U);
+}
+
+ROW(runtime, kernel_nodes_tell_what_sets_them) {
+  const DeviceWord word;
+  const cudaStream_t stream = stream_make();
+  RUNS(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  RUNS(run(runtime_store, 1, 1, stream, word.get(), 1U));
+  cudaGraph_t captured = nullptr, built = nullptr;
+  RUNS(cudaStreamEndCapture(stream, &captured));
+  expect_settable(captured, word);
+  unsigned* address = word.get();
+  unsigned value = 2;
+  void* arguments[] = {&address, &value};
+  cudaKernelNodeParams kernel{};
+  kernel.func = const_cast<void*>(kernel_of(runtime_store));
+  kernel.gridDim = dim3(1);
+  kernel.blockDim = dim3(1);
+  kernel.kernelParams = arguments;
+  cudaGraphNode_t node = nullptr;
+  RUNS(cudaGraphCreate(&built, 0));
+  RUNS(cudaGraphAddKernelNode(&node, built, nullptr, 0, &kernel));
+  expect_settable(built, word);
+}
+
 ROW(runtime, executable_graphs_take_new_parameters) {
   const DeviceWord word;
   cudaGraph_t graph = nullptr;

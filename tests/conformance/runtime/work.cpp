@@ -36,6 +36,36 @@ ROW(runtime, launches_by_configuration) {
   EXPECT_EQ(word.value(), 17U);
 }
 
+ROW(runtime, launches_stay_on_their_device) {
+  settings_soft({{"SOFTGPU_COUNT", "2"}});
+  if (devices_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  RUNS(cudaSetDevice(1));
+  const cudaStream_t there = stream_make();
+  RUNS(cudaSetDevice(0));
+  const DeviceWord word;
+  unsigned* address = word.get();
+  unsigned value = 7;
+  void* arguments[] = {&address, &value};
+  const void* const kernel = kernel_of(runtime_store);
+  ANSWERS(cudaErrorInvalidResourceHandle,
+          cudaLaunchKernel(kernel, dim3(1), dim3(1), arguments, 0, there));
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(1);
+  config.stream = there;
+  ANSWERS(cudaErrorInvalidResourceHandle, cudaLaunchKernelExC(&config, kernel, arguments));
+  ANSWERS(cudaErrorInvalidResourceHandle,
+          cudaLaunchCooperativeKernel(kernel, dim3(1), dim3(1), arguments, 0, there));
+  ANSWERS(cudaErrorInvalidResourceHandle, cudaGetLastError());
+  RUNS(cudaStreamSynchronize(there));
+  EXPECT_EQ(word.value(), 0U);
+  RUNS(cudaSetDevice(1));
+  const DeviceWord own;
+  RUNS(run(runtime_store, 1, 1, there, own.get(), 7U));
+  RUNS(cudaStreamSynchronize(there));
+  EXPECT_EQ(own.value(), 7U);
+}
+
 ROW(runtime, cooperative_grids_must_fit) {
   int supported = 0;
   RUNS(cudaDeviceGetAttribute(&supported, cudaDevAttrCooperativeLaunch, 0));

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "softgpu/ptx/run/pool.h"
 #include "tests/softgpu/ptx/harness.h"
 
 namespace softgpu::ptx::test {
@@ -75,6 +76,23 @@ TEST_F(FlowTest, BarrierMakesSharedMemoryVisibleToOtherWarps) {
                                      ".shared .align 4 .b8 s[1024];\n"),
                          3, 256);
   for (u32 k = 0; k < 768; ++k) EXPECT_EQ(out[k], 255 - k % 256);
+}
+
+TEST_F(FlowTest, BlocksThatWaitForEachOtherEnd) {
+  // More of them than threads run launches, all on the device at a time.
+  const u32 blocks = std::min(4 * pool_width() + 3, 16 * 32u);
+  load(ptx_module(
+      ".visible .global .align 4 .u32 arrived;\n"
+      ".visible .entry k(.param .u64 out)\n{\n.reg .pred %p1; .reg .b32 %r<8>; .reg .b64 %d<4>;\n"
+      "ld.param.u64 %d1, [out]; mov.u32 %r1, %ctaid.x; mul.wide.u32 %d2, %r1, 4; "
+      "add.s64 %d1, %d1, %d2;\nmov.u32 %r2, %nctaid.x; mov.u32 %r3, 0;\n"
+      "NEXT: add.u32 %r3, %r3, %r2; atom.global.add.u32 %r4, [arrived], 1;\n"
+      "WAIT: ld.volatile.global.u32 %r5, [arrived]; setp.lt.u32 %p1, %r5, %r3; @%p1 bra WAIT;\n"
+      "mul.lo.u32 %r6, %r2, 3; setp.lt.u32 %p1, %r3, %r6; @%p1 bra NEXT;\n"
+      "st.global.u32 [%d1], %r5; ret;\n}\n"));
+  std::vector<u32> out(blocks, 0);
+  run_good("k", {blocks, 1, 1}, {1, 1, 1}, Arguments().add(out.data()));
+  for (u32 k = 0; k < blocks; ++k) EXPECT_EQ(out[k], 3 * blocks) << k;
 }
 
 TEST_F(FlowTest, BarrierReductionAndExitedThreads) {

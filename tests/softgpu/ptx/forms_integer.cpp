@@ -284,7 +284,9 @@ std::optional<Proof> prove_dot(const FormCase& form) {
   return proof;
 }
 
-// Extended precision: the condition code is read back by the instruction that follows.
+// Extended precision. The condition code holds the carry-out of the adder. A subtraction is
+// a + ~b + 1: its carry-out is 1 when nothing was borrowed, and subc takes one more when the code
+// is 0. So either kind of instruction follows the other, as compiled 128-bit division expects.
 
 struct Carry {
   u64 value, out;
@@ -294,22 +296,26 @@ Carry added(u64 a, u64 b, u64 in, u32 bits) {
   const u64 cut = bits == 64 ? static_cast<u64>(sum) : static_cast<u64>(sum) & 0xffffffff;
   return {cut, static_cast<u64>(sum >> bits) & 1};
 }
-Carry subtracted(u64 a, u64 b, u64 borrow, u32 bits) {
-  const Uint128 taken = Uint128{b} + borrow;
-  const u64 cut = static_cast<u64>(Uint128{a} - taken);
-  return {bits == 64 ? cut : cut & 0xffffffff, Uint128{a} < taken ? u64{1} : u64{0}};
+Carry subtracted(u64 a, u64 b, u64 in, u32 bits) {
+  return added(a, bits == 64 ? ~b : ~b & 0xffffffff, in, bits);
 }
 
-/// `setter` leaves a condition code, the form uses it, E shows what it leaves.
-Proof carry_proof(const FormCase& form, const std::string& setter, const std::string& operands) {
+/// The form after a code that an addition left, with the result D, and after one that a subtraction
+/// left, with the result E. F and G show the codes that the form leaves.
+Proof carry_proof(const FormCase& form, bool in, const std::string& operands) {
   const std::string type(form.type());
   const char letter = letter_of(type);
-  Proof proof;
-  proof.text = setter + form.name() + " D, " + operands + ";";
+  const std::string unused = bits_of(type) == 64 ? "%q8" : "%t8";
   const bool shows = form.has("cc");
-  const std::string reader = form.op.substr(0, 3) == "sub" ? " subc." : " addc.";
-  if (shows) proof.text += reader + type + " E, 0, 0;";
-  proof.results = std::string(shows ? 2 : 1, letter);
+  Proof proof;
+  const auto run = [&](const char* setter, const char* result, const char* reader) {
+    if (in) proof.text += setter + type + " " + unused + ", A, H; ";
+    proof.text += form.name() + " " + result + ", " + operands + "; ";
+    if (shows) proof.text += reader;
+  };
+  run("add.cc.", "D", ("addc." + type + " F, 0, 0; ").c_str());
+  run("sub.cc.", "E", ("subc." + type + " G, 0, 0; ").c_str());
+  proof.results = std::string(shows ? 4 : 2, letter);
   proof.operands = std::string(4, letter);
   return proof;
 }
@@ -320,32 +326,26 @@ std::optional<Proof> prove_carry(const FormCase& form) {
   const bool in = form.op == "addc" || form.op == "subc" || form.op == "madc";
   if (!in && !form.has("cc")) return std::nullopt;
   const u32 bits = bits_of(form.type());
-  const std::string type(form.type());
   const bool subtracts = form.op.substr(0, 3) == "sub", multiplies = form.op[0] == 'm';
-  const std::string setter = !in         ? std::string()
-                             : subtracts ? "sub.cc." + type + " F, A, H; "
-                                         : "add.cc." + type + " F, A, H; ";
-  Proof proof = carry_proof(form, setter, multiplies ? "A, B, C" : "B, C");
-  if (in) proof.before = ".reg ." + std::string(bits == 64 ? "b64" : "b32") + " F;\n";
+  Proof proof = carry_proof(form, in, multiplies ? "A, B, C" : "B, C");
   const Integers t(form.type());
   const bool high = form.has("hi"), shows = form.has("cc");
+  const u64 without = subtracts ? 1 : 0;  // the code that changes nothing
+  const auto result = [=](const u64* of, u64 code) {
+    if (subtracts) return subtracted(of[1], of[2], code, bits);
+    if (!multiplies) return added(of[1], of[2], code, bits);
+    const Int128 a = t.of(of[0]), b = t.of(of[1]);
+    return added(t.cut(high ? high_part(t, a, b) : low_part(t, a, b)), of[2], code, bits);
+  };
   proof.reference = lanewise([=](Lane& lane) {
-    u64 code = 0;
-    if (in) {
-      code = subtracts ? subtracted(lane.in[0], lane.in[3], 0, bits).out
-                       : added(lane.in[0], lane.in[3], 0, bits).out;
-    }
-    Carry result{};
-    if (multiplies) {
-      const Int128 a = t.of(lane.in[0]), b = t.of(lane.in[1]);
-      const u64 product = t.cut(high ? high_part(t, a, b) : low_part(t, a, b));
-      result = added(product, lane.in[2], code, bits);
-    } else {
-      result = subtracts ? subtracted(lane.in[1], lane.in[2], code, bits)
-                         : added(lane.in[1], lane.in[2], code, bits);
-    }
-    lane.out[0] = result.value;
-    if (shows) lane.out[1] = subtracts ? t.cut(-Int128{result.out}) : result.out;
+    const u64 *of = lane.in, a = of[0], h = of[3];
+    const Carry first = result(of, in ? added(a, h, 0, bits).out : without);
+    const Carry second = result(of, in ? subtracted(a, h, 1, bits).out : without);
+    lane.out[0] = first.value;
+    lane.out[1] = second.value;
+    if (!shows) return;
+    lane.out[2] = first.out;
+    lane.out[3] = t.cut(Int128{second.out} - 1);
   });
   return proof;
 }

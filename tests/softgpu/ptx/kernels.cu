@@ -127,3 +127,13 @@ extern "C" __global__ void local_array(int* out, int n) {
   for (int k = 0; k < n; ++k) sum += a[k] * (k + 1);
   out[threadIdx.x] = sum;
 }
+
+extern "C" __global__ void divide(const unsigned __int128* in, unsigned __int128* out) {
+  const unsigned __int128 a = in[2 * threadIdx.x], b = in[2 * threadIdx.x + 1];
+  unsigned __int128* mine = out + 4 * threadIdx.x;
+  const __int128 signed_a = static_cast<__int128>(a), signed_b = static_cast<__int128>(b);
+  mine[0] = a / b;
+  mine[1] = a % b;
+  mine[2] = static_cast<unsigned __int128>(signed_a / signed_b);
+  mine[3] = static_cast<unsigned __int128>(signed_a % signed_b);
+}

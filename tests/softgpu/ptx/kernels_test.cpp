@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <random>
 
 #include "tests/softgpu/ptx/harness.h"
 
@@ -116,6 +117,33 @@ TEST_P(KernelsTest, CubScanAndHalves) {
   for (std::size_t k = 0; k < 32; ++k) {
     EXPECT_EQ(y[k], x[k] / 2);
     EXPECT_EQ(y[32 + k], x[k]);
+  }
+}
+
+TEST_P(KernelsTest, DivisionOf128Bits) {
+  constexpr std::size_t kPairs = 256;
+  std::mt19937_64 random(1);
+  const auto number = [&](unsigned words) {
+    const __uint128_t low = random() >> random() % 64;
+    return words == 1 ? low : low << 64 | random();
+  };
+  std::vector<__uint128_t> in(2 * kPairs), out(4 * kPairs);
+  for (std::size_t k = 0; k < kPairs; ++k) {
+    in[2 * k] = number(k % 5 == 0 ? 1 : 2);
+    in[2 * k + 1] = number(k % 2 == 0 ? 1 : 2) | 1;
+    if (k % 3 == 0) in[2 * k] = -in[2 * k];
+    if (k % 7 == 0) in[2 * k + 1] = -in[2 * k + 1];
+  }
+  in[0] = 100;
+  in[1] = 7;
+  run_good("divide", {1, 1, 1}, {kPairs, 1, 1}, Arguments().add(in.data()).add(out.data()));
+  for (std::size_t k = 0; k < kPairs; ++k) {
+    const __uint128_t a = in[2 * k], b = in[2 * k + 1];
+    const auto signed_a = static_cast<__int128_t>(a), signed_b = static_cast<__int128_t>(b);
+    EXPECT_TRUE(out[4 * k] == a / b && out[4 * k + 1] == a % b) << "unsigned, pair " << k;
+    EXPECT_TRUE(static_cast<__int128_t>(out[4 * k + 2]) == signed_a / signed_b &&
+                static_cast<__int128_t>(out[4 * k + 3]) == signed_a % signed_b)
+        << "signed, pair " << k;
   }
 }
 
