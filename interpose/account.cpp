@@ -1,6 +1,8 @@
 // See account.h.
 #include "interpose/account.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <string.h>
 
 #include "interpose/account_uses.h"
@@ -159,10 +161,26 @@ namespace {
 // answers within microseconds, unless it waits for the GPU.
 constexpr uint64_t kReservedWaitNs = 20'000'000;
 constexpr uint64_t kReservedLookNs = 50'000;
+// How long a refusal waits for a broker to empty the slots of processes that have ended. On a busy
+// host that takes milliseconds; a broker that has gone never does it.
+constexpr uint64_t kEndedWaitNs = 100'000'000;
 
 uint64_t sum_saturated(uint64_t a, uint64_t b) {
   uint64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? ~uint64_t{0} : sum;
+}
+
+// True while a process that has ended is still charged on the GPU: a broker empties its slot a
+// moment after the kernel has told it. A process of another pid namespace may look like that, too.
+bool ended_is_charged(uint32_t gpu) {
+  for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
+    const protocol::ClaimsSlot& slot = process.claims->slots[i];
+    const auto pid = static_cast<pid_t>(slot.own_pid.load());
+    if (i != process.slot && pid > 0 && slot.gpus[gpu].held_bytes.load() != 0 &&
+        kill(pid, 0) != 0 && errno == ESRCH)
+      return true;
+  }
+  return false;
 }
 
 // Asks `fits` again after everything that may have come back to the device without a call that we
@@ -191,10 +209,15 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   if (waits_for_others) residual_others_look();
   while (waits_for_others || sum_saturated(process.ledger.held_total(gpu), bytes) <= quota) {
     if (fits()) return true;
-    if (clock_now_ns() >= until_ns) return false;
+    if (clock_now_ns() >= until_ns) break;
     sleep_ns(kReservedLookNs);
   }
-  return false;
+  const uint64_t ended_until_ns = clock_now_ns() + kEndedWaitNs;
+  while (ended_is_charged(gpu) && clock_now_ns() < ended_until_ns) {
+    sleep_ns(kReservedLookNs);
+    if (fits()) return true;
+  }
+  return fits();
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // sluice: picks the command. `lab` and `why` are programs of their own beside this one.
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -65,9 +66,18 @@ int help(const std::vector<std::string>& arguments) {
   return help_print(topic == "help" ? "" : topic.c_str()) ? 0 : unknown(topic);
 }
 
+// What is opened later must not get the number of a standard stream that is closed: messages would
+// be written into it. The program that `sluice run` executes finds the stream closed again.
+void standard_streams_occupy() {
+  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (fd >= 0) close(fd);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  standard_streams_occupy();
   const std::string word = argc > 1 ? argv[1] : "";
   const std::vector<std::string> rest(argv + (argc > 1 ? 2 : argc), argv + argc);
   if (word.empty()) {

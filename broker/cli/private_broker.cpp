@@ -49,10 +49,10 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 // In the grandchild: no terminal, no inherited descriptor but the ready pipe, default signals.
 [[noreturn]] void broker_exec(int ready_fd, char** argv, char** envp) {
+  // Out of the way of the number that it is to have, and of those that are given away first.
+  const int kept = fcntl(ready_fd, F_DUPFD, kReadyFd + 1);
   const int null_fd = open("/dev/null", O_RDWR);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null_fd, fd);
-  const int kept =
-      fcntl(ready_fd, F_DUPFD, kReadyFd + 1);  // out of the way of the number it is to have
   dup2(kept, kReadyFd);
   syscall(SYS_close_range, kReadyFd + 1, ~0u, 0);
   sigset_t none;

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <new>
 
+#include "softgpu/device/descriptor.h"
 #include "softgpu/device/device.h"
 
 namespace softgpu::device {
@@ -94,7 +95,7 @@ mode_t segment_mode(const std::string& directory) {
 bool segment_create(const std::string& directory, std::uint32_t index, const Settings& settings,
                     std::string& error) {
   const std::string path = segment_path(directory, index);
-  const int file = open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+  const int file = above_standard(open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600));
   if (file < 0) {
     error = with_errno("cannot create a file in " + directory);
     return false;
@@ -116,7 +117,7 @@ bool segment_create(const std::string& directory, std::uint32_t index, const Set
 /// nullptr with an empty error: there is no such file.
 Segment* segment_open(const std::string& directory, std::uint32_t index, std::string& error) {
   const std::string path = segment_path(directory, index);
-  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int file = above_standard(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (file < 0) {
     if (errno != ENOENT) error = with_errno("cannot open " + path);
     if (errno == EACCES)

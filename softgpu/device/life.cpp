@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <new>
 
+#include "softgpu/device/descriptor.h"
+
 namespace softgpu::device {
 namespace {
 
@@ -95,7 +97,7 @@ bool Lives::ours(int file) const {
 
 /// A new descriptor of the file; -1 where its path no longer leads to it.
 int Lives::reopen() const {
-  const int file = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  const int file = above_standard(open(path_.c_str(), O_RDWR | O_CLOEXEC));
   if (file < 0 || ours(file)) return file;
   close(file);
   errno = ENOENT;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "softgpu/device/descriptor.h"
 #include "softgpu/device/directory.h"
 #include "softgpu/driver/checkpoint.h"
 #include "softgpu/driver/thread.h"
@@ -115,7 +116,7 @@ void requests_answer(int server) {
 void checkpoint_serve() {
   sockaddr_un address;
   const socklen_t length = address_make(getpid(), address);
-  const int server = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  const int server = device::above_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (server < 0) return;
   if (length == 0 || bind(server, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       listen(server, SOMAXCONN) != 0) {

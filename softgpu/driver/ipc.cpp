@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "softgpu/device/descriptor.h"
 #include "softgpu/driver/memory_strict.h"
 
 namespace softgpu::driver {
@@ -55,7 +56,7 @@ int ipc_file_open(const IpcHandle& handle, Gpu& gpu) {
   if (pid == 0) return -1;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, handle.file);
-  const int file = open(path, O_RDWR | O_CLOEXEC);
+  const int file = device::above_standard(open(path, O_RDWR | O_CLOEXEC));
   if (file >= 0 && !ipc_file_ours(file)) {
     close(file);
     return -1;

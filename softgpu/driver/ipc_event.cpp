@@ -10,6 +10,8 @@
 #include <ctime>
 #include <new>
 
+#include "softgpu/device/descriptor.h"
+
 namespace softgpu::driver {
 namespace {
 
@@ -45,7 +47,7 @@ class EventFile {
 
  private:
   bool map_locked() {
-    file_ = memfd_create("softgpu-events", MFD_CLOEXEC);
+    file_ = device::above_standard(memfd_create("softgpu-events", MFD_CLOEXEC));
     if (file_ < 0 || ftruncate(file_, kEventsMax * kSlotBytes) != 0) return false;
     void* p = mmap(nullptr, kEventsMax * kSlotBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     if (p == MAP_FAILED) return false;

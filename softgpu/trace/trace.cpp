@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "softgpu/device/descriptor.h"
+
 namespace softgpu::trace {
 namespace {
 
@@ -21,7 +23,8 @@ int trace_file() {
   static const int file = [] {
     const char* path = std::getenv("SOFTGPU_TRACE");
     if (path == nullptr || *path == '\0') return -1;
-    const int opened = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    const int opened =
+        device::above_standard(open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (opened < 0) std::fprintf(stderr, "softgpu: the trace file %s cannot be opened\n", path);
     return opened;
   }();

@@ -257,7 +257,8 @@ void library_use(Step& step) {
   const int device = step.here() < 0 ? -1 : step.device_here();
   const CUresult found = CALL(step, cuLibraryGetKernel, &kernel, slot->handle,
                               step.random.of({"first", "second", "third"}));
-  step.withheld(found, device);
+  const std::size_t takes = slot->bytes + kMiBytes;  // what a first use is asked for, at most
+  step.refused(found, device, takes);
   if (found != CUDA_SUCCESS) return;
   CUfunction function = nullptr;
   CUdeviceptr address = kUntouched;
@@ -265,10 +266,11 @@ void library_use(Step& step) {
   int value = 0;
   switch (step.random.below(4)) {
     case 0:
-      step.withheld(CALL(step, cuKernelGetFunction, &function, kernel), device);
+      step.refused(CALL(step, cuKernelGetFunction, &function, kernel), device, takes);
       break;
     case 1:
-      step.withheld(CALL(step, cuLibraryGetGlobal, &address, &bytes, slot->handle, "room"), device);
+      step.refused(CALL(step, cuLibraryGetGlobal, &address, &bytes, slot->handle, "room"), device,
+                   takes);
       break;
     case 2:
       CALL(step, cuKernelGetAttribute, &value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel,

@@ -261,4 +261,16 @@ TEST_F(SoftGpuShareTest, WhatAProcessHadBeforeItExecutesAnotherProgramIsGone) {
   }
 }
 
+// A broker hears of an end a moment after the parent has.
+TEST_F(SoftGpuShareTest, AnAllocationWaitsForTheSlotOfAProcessThatHasEnded) {
+  for (int round = 0; round < 20; ++round) {
+    must(a.ask(PartnerOp::kAlloc, 100 * kMiB));
+    a.end(SIGKILL);
+    const uint64_t pointer = must(b.ask(PartnerOp::kAlloc, 100 * kMiB));
+    must(b.ask(PartnerOp::kFree, pointer));
+    a.start();
+    must(a.ask(PartnerOp::kInit));
+  }
+}
+
 }  // namespace

@@ -45,6 +45,16 @@ class Private(BrokerTest):
         self.assertTrue(result.stdout.startswith(str(self.place)), result.stdout)
         self.assert_gone()
 
+    def test_starts_with_closed_standard_streams(self):
+        """What the program finds closed it finds as without: closed."""
+        inner = "test ! -e /proc/self/fd/1 && exit 7"
+        for closed in ("<&- >&- 2>&-", ">&- 2>&-", "<&- >&-", ">&-"):
+            command = f"{program('sluice')} run --memory 64MiB -- sh -c '{inner}' {closed}"
+            result = subprocess.run(["sh", "-c", command], env=self.env, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=False,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(result.returncode, 7, f"{closed}: {result}")
+            self.assert_gone()
+
     def test_directory_is_the_users_alone(self):
         result = self.sluice("run", "--", "sh", "-c", "stat -c %a $(dirname $SLUICE_SOCKET) $SLUICE_SOCKET", env=self.env)
         self.assertEqual(result.stdout.split(), ["700", "600"])

@@ -223,6 +223,24 @@ TEST(Lives, AProgramThatClosesAllItsDescriptorsLives) {
   EXPECT_EQ(device.used_bytes(), 0U);
 }
 
+// What a program prints to a standard stream that is closed must not come to a device's file.
+TEST_F(Death, NothingHasTheNumberOfAStandardStream) {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (int file = 0; file <= STDERR_FILENO; ++file) close(file);
+    std::string ignored;
+    Segment* const again = directory_open(devices.path(), ignored).at(0);
+    Device device(again);
+    const bool asked = device.users() < UINT32_MAX;
+    for (int file = 0; file <= STDERR_FILENO; ++file)
+      if (!asked || write(file, "printed", 7) != -1 || errno != EBADF) _exit(1);
+    _exit(0);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(Death, AForkedChildDoesNotKeepItsParent) {
   int told[2];
   ASSERT_EQ(pipe(told), 0);
