@@ -61,6 +61,7 @@ ROW(runtime, launches_stay_on_their_device) {
   EXPECT_EQ(word.value(), 0U);
   RUNS(cudaSetDevice(1));
   const DeviceWord own;
+  RUNS(cudaDeviceSynchronize());  // it is cleared in another stream
   RUNS(run(runtime_store, 1, 1, there, own.get(), 7U));
   RUNS(cudaStreamSynchronize(there));
   EXPECT_EQ(own.value(), 7U);
