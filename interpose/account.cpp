@@ -202,22 +202,21 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
     if (fits()) return true;
   }
   const uint64_t quota = process.memory_max(static_cast<int>(gpu));
-  const uint64_t until_ns = clock_now_ns() + kReservedWaitNs;
+  const uint64_t begun_ns = clock_now_ns();
   // Another process of the tenant may keep a charge for memory that has just come back.
   const bool waits_for_others =
       residual_tenant_shares() && !residual_is_measured(static_cast<int>(gpu));
   if (waits_for_others) residual_others_look();
-  while (waits_for_others || sum_saturated(process.ledger.held_total(gpu), bytes) <= quota) {
+  for (;;) {
+    const uint64_t waited_ns = clock_now_ns() - begun_ns;
+    const bool is_reserved =
+        waits_for_others || sum_saturated(process.ledger.held_total(gpu), bytes) <= quota;
+    if (!(is_reserved && waited_ns < kReservedWaitNs) &&
+        !(waited_ns < kEndedWaitNs && ended_is_charged(gpu)))
+      return false;
     if (fits()) return true;
-    if (clock_now_ns() >= until_ns) break;
     sleep_ns(kReservedLookNs);
   }
-  const uint64_t ended_until_ns = clock_now_ns() + kEndedWaitNs;
-  while (ended_is_charged(gpu) && clock_now_ns() < ended_until_ns) {
-    sleep_ns(kReservedLookNs);
-    if (fits()) return true;
-  }
-  return fits();
 }
 
 }  // namespace

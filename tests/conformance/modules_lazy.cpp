@@ -93,7 +93,6 @@ ROW(modules, some_attributes_need_loading) {
 ROW(modules, the_device_heap_comes_with_the_first_user) {
   const Context context;
   constexpr std::size_t kHeap = 128 << 20;
-  const std::size_t before = memory_free();  // a quota reserves the heap with its limit
   MUST(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, kHeap));
   const std::string text =
       ptx(".extern .func (.param .b64 func_retval0) malloc(.param .b64 malloc_param_0);\n"
@@ -102,6 +101,7 @@ ROW(modules, the_device_heap_comes_with_the_first_user) {
           "{\n.param .b64 param0;\nst.param.b64 [param0], 16;\n.param .b64 retval0;\n"
           "call (retval0), malloc, (param0);\nld.param.b64 %rd3, [retval0];\n}\n"
           "st.global.u64 [%rd2], %rd3;\nret;\n}\n");
+  const std::size_t before = memory_free();
   const Loaded module(text);
   module.function("k");
   EXPECT_GE(before - memory_free(), kHeap);

@@ -161,8 +161,10 @@ TEST_F(SoftGpuPoolsTest, RandomMixesStayWithinTheQuota) {
     EXPECT_GT(refused, 0) << "the quota was never met";
     for (const CUdeviceptr pointer : taken) EXPECT_EQ(cuMemFree(pointer), CUDA_SUCCESS);
     ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-    // What cuMemFreeAsync frees of cuMemAlloc's memory is charged until a reading finds it gone.
-    EXPECT_TRUE(eventually([&] { return difference().empty(); })) << difference();
+    ASSERT_LE(device_total(), kPoolQuota);
+    // What cuMemFreeAsync frees of cuMemAlloc's memory is charged until a reading finds it gone. On
+    // a busy host the helper is in the middle of one here.
+    ASSERT_TRUE(eventually([&] { return difference().empty(); })) << difference();
   }
 }
 

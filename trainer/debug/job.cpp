@@ -80,6 +80,7 @@ bool DebugJob::pause(StopSignal& stop) {
   Nanos until = begin_ns_ + static_cast<Nanos>(static_cast<double>(gpu_ns_) / plan_.busy);
   const bool ends = plan_.outcome != DebugOutcome::kLoop;
   if (ends) until = std::min(until, begin_ns_ + plan_.life_ns);
+  idle_ns_ += std::max<Nanos>(until - now_ns(), 0);
   return stop.sleep_until(until);
 }
 

@@ -22,6 +22,9 @@ class DebugJob {
   const char* run(StopSignal& stop);
   /// By the device's clock, so far.
   Nanos gpu_ns() const { return gpu_ns_; }
+  /// How long it has decided to leave the GPU idle, so far. With a life, gpu_ns() is at least the
+  /// plan's busy part of gpu_ns() + idle_ns(): what the host takes counts as idle.
+  Nanos idle_ns() const { return idle_ns_; }
   std::uint64_t rounds() const { return rounds_; }
 
  private:
@@ -44,6 +47,7 @@ class DebugJob {
   std::vector<float> host_;
   float expected_ = 0;
   Nanos gpu_ns_ = 0;
+  Nanos idle_ns_ = 0;
   std::uint64_t rounds_ = 0;
 };
 

@@ -26,6 +26,7 @@ int job_run(const DebugOptions& options) {
                   .add("status", status)
                   .add("life_ns", end_ns - begin_ns)
                   .add("gpu_ns", job.gpu_ns())
+                  .add("idle_ns", job.idle_ns())
                   .add("rounds", job.rounds()));
     if (!options.quiet) std::printf("%s\n", status);
     return 0;
