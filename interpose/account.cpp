@@ -12,6 +12,7 @@
 #include "interpose/memory/context_limits.h"
 #include "interpose/memory/kept.h"
 #include "interpose/memory/libraries.h"
+#include "interpose/memory/others.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
 #include "interpose/swap.h"
@@ -227,7 +228,7 @@ bool charge_try_reserve(int gpu, uint64_t bytes, bool is_taken) {
   if (!process.ledger.reserve(index, bytes, quota)) return false;
   // Behind it: a process whose end made room was there before, or is gone here.
   const bool asks = quota != 0 && bytes != 0 && SLUICE_UNLIKELY(residual_tenant_shares());
-  const uint64_t uncharged = asks ? residual_uncharged(gpu, !is_taken) : 0;
+  const uint64_t uncharged = asks ? tenant_uncharged(gpu, !is_taken) : 0;
   if (SLUICE_LIKELY(uncharged == 0) ||
       (uncharged < quota && process.ledger.total(index) <= quota - uncharged))
     return true;

@@ -139,7 +139,7 @@ enum class Rank : int { kNone, kUnconfirmed, kJob, kInnerJob, kIt };
 
 struct Search {
   bool any_job;         // else that of `tenant` is looked for
-  FamilyTenant tenant;  // afterwards whose `fd` is
+  FamilyTenant tenant;  // afterwards the job of `fd`
   Rank rank = Rank::kNone;
   int fd = -1;
   bool blind = false;  // a directory could not be opened for lack of descriptors

@@ -14,7 +14,7 @@
 // A memfd is taken for ours by owner, seals, size and its first words, never by number.
 //
 // Which job a process is of: a program may be executed without the variables of its job, or with
-// others. So a process that names no tenant is of the job whose family it finds in that way
+// others. So a process that names no tenant is of the job of the family that it finds in that way
 // (family_adopt). One that names a tenant founds a family for it where it finds none: a job within
 // a job has a family of its own. That one counts only once a broker has confirmed the inner tenant,
 // because anybody can write a variable; until then its processes are of the outer job
@@ -53,15 +53,15 @@ enum class FamilyAdoption {
 FamilyAdoption family_adopt();
 /// Goes over from the family of a tenant that no broker has confirmed to that of the job in which
 /// it was founded. False, and nothing was done: it was founded in none, or is confirmed. For a
-/// process whose helper has not started.
+/// process without a helper thread yet.
 bool family_leave();
-/// Founds one whose founder was started with these limits. `socket`: where its broker is asked; may
-/// be null. False, with errno, when the kernel gives no memfd.
+/// Founds a family. Its founder was started with these limits. `socket`: where its broker is asked;
+/// may be null. False, with errno, when the kernel gives no memfd.
 bool family_found(const Limits& limits, const FamilyTenant& tenant = {},
                   const char* socket = nullptr);
 /// True when this process has found or founded one.
 bool family_is_there();
-/// Whose it is. Precondition: it is there.
+/// Returns the job that the family is of. Precondition: family_is_there().
 FamilyTenant family_tenant();
 /// True when it was founded within another job, so that a variable says nothing about its limits.
 bool family_is_inner();

@@ -137,7 +137,7 @@ int device_asked(const void*) { return reach_here().device; }
 void owner_is_known(CUmodule module) { module_is_known(module); }
 void owner_is_known(const void*) {}
 
-// A handle that comes with code, or whose code comes with its first launch.
+// A handle that comes with code, at once or with its first launch.
 template <class Handle, class Owner, class Call>
 CUresult function_get(Handle* out, Owner owner, const char* name, Call call) {
   const TouchScope touch;

@@ -57,8 +57,8 @@ bool link_tenant_leave();
 /// True when it cannot be said whether the process is of a job, because it has no descriptor left
 /// to look with. It looks again when it is asked again.
 bool link_blind();
-/// Why a process that names no tenant does not ask who listens at the socket; nullptr = it asked,
-/// or nobody does.
+/// Returns why a process that names no tenant does not ask the listener at the socket; nullptr = it
+/// asked, or there is no listener.
 const char* link_stranger();
 /// What SLUICE_TENANT_LIMITS said of that tenant. False: it said nothing, or spoke of another one.
 bool link_tenant_limits(protocol::TenantLimits* out);

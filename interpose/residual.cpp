@@ -7,6 +7,7 @@
 #include "interpose/gate.h"
 #include "interpose/memory/context_limits.h"
 #include "interpose/memory/kept.h"
+#include "interpose/memory/others.h"
 #include "interpose/touch.h"
 #include "interpose/usage.h"
 
@@ -37,10 +38,6 @@ constexpr int kReadings = 4;  // pools give memory back while they are looked at
 // go on.
 constexpr uint64_t kLookMinNs = 1'000'000;
 constexpr uint64_t kLookMaxNs = 1'000'000'000;
-// A process may lose its slot this long before the driver has its memory back, and what it exported
-// is then charged to the processes that imported it. Behind that time its pid may be another's.
-constexpr uint64_t kEndedNs = 10'000'000'000;
-
 using protocol::kTenantGpusMax;
 
 uint64_t charged[kTenantGpusMax];
@@ -113,8 +110,8 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
     const uint64_t before = known_on(gpu);
     uint64_t used = 0;
     if (!usage_read(gpu, &used)) return false;
-    // Nobody listed, as in a container, or a process that is checkpointed just now. One that has
-    // never been listed may never be: without a context that is no figure either.
+    // No process listed, as in a container, or a process that is checkpointed just now. One that
+    // has never been listed may never be: without a context that is no figure either.
     if (used == 0 && (contexts_on(device) != 0 || load_relaxed(measured[gpu]) == 0)) return false;
     if (!known_settle(device)) break;
     const uint64_t known = known_on(gpu);
@@ -145,106 +142,6 @@ bool residual_read_least(int device, int gpu, uint64_t* bytes) {
     return true;
   }
   return false;
-}
-
-// Who else is on a GPU, at one moment. With its lock held.
-struct Others {
-  uint32_t count;
-  uint32_t slots[protocol::kTenantProcessesMax];
-  uint32_t pids[protocol::kTenantProcessesMax];
-  uint64_t charged[protocol::kTenantProcessesMax];
-  uint64_t used[protocol::kTenantProcessesMax];
-};
-Others others;
-// Whoever has had a slot since all was charged on the GPU: a process that ends may lose its slot
-// before the driver has its memory back.
-struct Seen {
-  uint32_t count;
-  uint32_t pids[protocol::kTenantProcessesMax];
-};
-Seen seen[kTenantGpusMax];
-Lock others_lock;
-
-// Without what is reserved: the device need not have it yet.
-uint64_t charged_on_device(const protocol::ClaimsSlot& slot, int gpu) {
-  const protocol::ClaimsGpu& account = slot.gpus[gpu];
-  const uint64_t held = account.held_bytes.load();
-  const uint64_t out =
-      account.swapped_bytes.load() + slot.limits_pages[gpu].load() * protocol::kLimitPageBytes;
-  return held > out ? held - out : 0;
-}
-
-constexpr uint32_t kNoSlot = UINT32_MAX;
-
-bool others_have(uint32_t pid) {
-  for (uint32_t k = 0; k < others.count; ++k) {
-    if (others.pids[k] == pid) return true;
-  }
-  return false;
-}
-
-void others_add(uint32_t slot, uint32_t pid, uint64_t bytes) {
-  if (others.count == protocol::kTenantProcessesMax) return;
-  others.slots[others.count] = slot;
-  others.pids[others.count] = pid;
-  others.charged[others.count++] = bytes;
-}
-
-void others_list(int gpu) {
-  others.count = 0;
-  for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
-    const protocol::ClaimsSlot& slot = process.claims->slots[i];
-    const uint32_t pid = slot.pid.load();
-    if (i != process.slot && pid != 0) others_add(i, pid, charged_on_device(slot, gpu));
-  }
-  const Seen& before = seen[gpu];
-  for (uint32_t k = 0; k < before.count; ++k) {
-    if (!others_have(before.pids[k])) others_add(kNoSlot, before.pids[k], 0);
-  }
-}
-
-// From now on those that were listed are seen, or those of them that have slots.
-void others_see(int gpu, bool all) {
-  Seen& now = seen[gpu];
-  now.count = 0;
-  for (uint32_t k = 0; k < others.count; ++k) {
-    if (all || others.slots[k] != kNoSlot) now.pids[now.count++] = others.pids[k];
-  }
-}
-
-// Those who have slots are seen, besides those who were.
-void others_remember(int gpu) {
-  const LockScope scope(others_lock);
-  others_list(gpu);
-  others_see(gpu, true);
-}
-
-// What the tenant's other processes have by their figures and have not charged: what passed to them
-// from a process that let go of it or ended, and they have not seen yet. What is allocated or freed
-// meanwhile may count too. `forgets`: those who ended count no more.
-uint64_t others_uncharged(int gpu, bool forgets) {
-  const SystemGuard guard;
-  const LockScope scope(others_lock);
-  if (forgets) seen[gpu].count = 0;
-  others_list(gpu);
-  if (!usage_read_of(gpu, others.pids, others.used, others.count)) return 0;
-  uint64_t sum = 0;
-  for (uint32_t k = 0; k < others.count; ++k) {
-    const uint32_t slot = others.slots[k];
-    const uint64_t now = slot == kNoSlot ? 0 : charged_on_device(process.claims->slots[slot], gpu);
-    const uint64_t least = now < others.charged[k] ? now : others.charged[k];
-    if (others.used[k] > least) sum += others.used[k] - least;
-  }
-  others_see(gpu, sum != 0);
-  return sum;
-}
-
-// What this process has by its figure and has not charged. What it has reserved it may not have
-// taken.
-uint64_t own_uncharged(int gpu) {
-  uint64_t used = 0;
-  const uint64_t known = charged_on_device(process.claims->slots[process.slot], gpu);
-  return usage_read(gpu, &used) && used > known ? used - known : 0;
 }
 
 // What this process has no more, and another one of the tenant has not charged yet, stays charged
@@ -370,20 +267,9 @@ ThreadRecord* settler() {
   return thread != nullptr && thread->depth == 0 ? thread : nullptr;
 }
 
-// What the tenant's processes have by their figures, and those that have ended; 0 without figures.
-uint64_t tenant_used(int gpu) {
-  uint64_t sum = 0;
-  const SystemGuard guard;
-  const LockScope scope(others_lock);
-  others_list(gpu);
-  if (!usage_read(gpu, &sum) || !usage_read_of(gpu, others.pids, others.used, others.count))
-    return 0;
-  for (uint32_t k = 0; k < others.count; ++k) sum += others.used[k];
-  return sum;
-}
-
 // How far the tenant is above its quota once the others have looked. Memory that passes from one
-// process to another is charged to both for a moment. What the device says is waited for by nobody.
+// process to another is charged to both for a moment. No call waits when the figures alone are
+// above the quota.
 uint64_t excess_that_stays(int gpu) {
   const uint64_t until_ns = clock_now_ns() + kPassingNs;
   uint64_t bytes = 0;
@@ -427,67 +313,7 @@ uint64_t launches_sum() {
   return sum;
 }
 
-// A number that changes when another process of the tenant changes its account, comes or goes.
-uint64_t others_sum() {
-  uint64_t sum = 0;
-  for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
-    const protocol::ClaimsSlot& slot = process.claims->slots[i];
-    const uint32_t pid = slot.pid.load();
-    if (i == process.slot || pid == 0) continue;
-    sum = (sum ^ pid) * 0x9E3779B97F4A7C15u;
-    for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu)
-      sum = (sum ^ slot.gpus[gpu].version.load()) * 0x9E3779B97F4A7C15u;
-  }
-  return sum;
-}
-
-// A number that changes when another process of the tenant comes or goes. Of a slot that is zeroed
-// the account is the first and the pid the last.
-uint64_t others_present(int gpu) {
-  uint64_t sum = 1;
-  const uint32_t used = process.claims->slots_used.load();
-  for (uint32_t i = 0; i < used && i < protocol::kTenantProcessesMax; ++i) {
-    const protocol::ClaimsSlot& slot = process.claims->slots[i];
-    if (i == process.slot) continue;
-    const uint64_t holds = slot.gpus[gpu].held_bytes.load() != 0 ? uint64_t{1} << 32 : 0;
-    sum = (sum ^ (holds | slot.pid.load())) * 0x9E3779B97F4A7C15u;
-  }
-  return sum;
-}
-
-// What was read last since processes came or went.
-struct Uncharged {
-  uint64_t present;       // others_present() when all was charged; 0 = never
-  uint64_t read_present;  // when it was read last
-  uint64_t since_ns;      // when it changed last
-  uint64_t read_ns;
-  uint64_t bytes, own_bytes;
-};
-Uncharged uncharged[kTenantGpusMax];
-// Allocations in between go by what was read: NVML takes about as long.
-constexpr uint64_t kUnchargedAgainNs = 2'000'000;
-
 }  // namespace
-
-uint64_t residual_uncharged(int gpu, bool own) {
-  if (process.claims->slots_used.load() <= 1 || load_relaxed(measured[gpu]) == 0) return 0;
-  Uncharged& last = uncharged[gpu];
-  const uint64_t present = others_present(gpu);
-  if (SLUICE_LIKELY(load_relaxed(last.present) == present)) return 0;
-  const uint64_t now_ns = clock_now_ns();
-  const bool changed = load_relaxed(last.read_present) != present;
-  if (changed) store_relaxed(last.since_ns, now_ns);
-  if (changed || now_ns - load_relaxed(last.read_ns) >= kUnchargedAgainNs) {
-    const bool forgets = now_ns - load_relaxed(last.since_ns) > kEndedNs;
-    const uint64_t bytes = others_uncharged(gpu, forgets), own_bytes = own_uncharged(gpu);
-    store_relaxed(last.bytes, bytes);
-    store_relaxed(last.own_bytes, own_bytes);
-    store_relaxed(last.read_ns, now_ns);
-    store_relaxed(last.read_present, present);
-    if (bytes == 0 && own_bytes == 0) store_relaxed(last.present, present);
-  }
-  return load_relaxed(last.bytes) + (own ? load_relaxed(last.own_bytes) : 0);
-}
 
 void residual_take(int gpu, uint64_t bytes) {
   __atomic_add_fetch(&charged[gpu], bytes, __ATOMIC_RELAXED);
@@ -659,9 +485,9 @@ uint64_t residual_look(uint64_t now_ns) {
   if (load_acquire(process.devices_known) == 0) return kLookMaxNs;
   const bool is_wanted = __atomic_exchange_n(&wanted, 0, __ATOMIC_ACQ_REL) != 0;
   const uint64_t launches = launches_sum();
-  const uint64_t others = residual_tenant_shares() ? others_sum() : look.others;
+  const uint64_t others = residual_tenant_shares() ? others_changes() : look.others;
   if (is_wanted || others != look.others) look.interval_ns = kLookMinNs;
-  if (others != look.others) look.until_ns = now_ns + kEndedNs;
+  if (others != look.others) look.until_ns = now_ns + kEndedForgottenNs;
   const bool changed = is_wanted || others != look.others || launches != look.launches;
   look.launches = launches;
   look.others = others;
@@ -697,9 +523,7 @@ void residual_reset_after_fork() {
   memset(measured, 0, sizeof measured);
   memset(late_above, 0, sizeof late_above);
   memset(&look, 0, sizeof look);
-  memset(uncharged, 0, sizeof uncharged);
-  memset(seen, 0, sizeof seen);
-  others_lock.reset_after_fork();
+  others_reset_after_fork();
   wanted = shared = managed_seen = late_unread = residual_expected = residual_deferred = 0;
   usage_reset_after_fork();
 }

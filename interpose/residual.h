@@ -51,12 +51,6 @@ bool residual_settle_context(int device);
 /// Charges for all of the tenant's devices, whatever the quota says.
 void residual_settle_all();
 uint64_t residual_charged(int gpu);
-/// Returns what the tenant's processes have by their figures and have not charged, if a
-/// process of the tenant has come or gone since that was nothing: what an ended process exported
-/// passes to those who imported it, and they charge it with their next look. In between the tenant
-/// has no room for it a second time. Without `own`, less what this process has: the caller asks for
-/// what is in its figure already. From within an AccountScope.
-uint64_t residual_uncharged(int gpu, bool own);
 /// The device's figure for this process was read once.
 bool residual_is_measured(int gpu);
 /// Something was charged unasked otherwise, and the tenant is above its quota with it.

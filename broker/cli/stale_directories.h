@@ -9,10 +9,10 @@ namespace sluice::cli {
 /// A lock file younger than this may be a broker's that is just starting.
 inline constexpr std::int64_t kStaleAfterS = 120;
 
-/// Removes the directories sluice-XXXXXX in `parent` of private brokers that are gone: those of the
-/// caller's own user and open to no other, whose lock file is kStaleAfterS old and locked by no
-/// process. Files that no broker makes stay, and the directory with them. Silent: what cannot be
-/// removed is tried again by the next start.
+/// Removes the directories sluice-XXXXXX in `parent` of private brokers that are gone. Such a
+/// directory is the caller's own and open to no other user, and its lock file is kStaleAfterS old
+/// and locked by no process. Files that no broker makes stay, and the directory with them. Silent:
+/// what cannot be removed is tried again by the next start.
 void stale_directories_remove(const std::string& parent);
 
 }  // namespace sluice::cli

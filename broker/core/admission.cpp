@@ -155,7 +155,7 @@ struct Keeping {
       state.gpus[g]->draining = state.gpus[g]->draining || before[g].first;
       state.gpus[g]->step_aside = state.gpus[g]->step_aside || before[g].second;
     }
-    keeping_all(state);  // nobody passes those who were not looked at
+    keeping_all(state);  // no request passes those that were not looked at
   }
   std::vector<std::pair<bool, bool>> before;
 };

@@ -1,7 +1,7 @@
 // Requests that fit pass those that wait, and those that wait are not passed for ever.
 //
 // How long jobs run is not known. A request that kept its GPUs for as long as it waited would keep
-// everybody out for as long as any one job goes on; one that kept nothing would never be served
+// all others out for as long as any one job goes on; one that kept nothing would never be served
 // among small ones. So two things are kept:
 //
 // - From its own user a request keeps the GPUs that it plans to get for as long as it waits.
@@ -11,7 +11,7 @@
 //   begin at one moment, so that a request for several GPUs finds them free at one moment too.
 //
 // A request that its own user's jobs keep out holds nothing: if all the others ended it would still
-// wait. Of one user only the first request for a GPU holds. Requests with fewer holds behind them
+// wait. Only the first request of a user for a GPU holds. Requests with fewer holds behind them
 // go first, so that one which cannot be served does not keep another one from its turn.
 //
 // A request for whole GPUs that shared jobs make room for (Policy::exclusive_room) holds at once,

@@ -7,7 +7,7 @@
 namespace sluice::core {
 
 /// A request that waits for room lets others pass for so long before it may hold GPUs. Most jobs
-/// that share a GPU for debugging end within it, and nobody was kept waiting.
+/// that share a GPU for debugging end within it, and no request was kept waiting.
 inline constexpr Nanos kHoldAfterNs = 10'000'000'000;
 /// The first hold of a request, and the longest; each hold that brought nothing doubles the next.
 /// The longest is how long a request that fits can be kept waiting.

@@ -70,7 +70,7 @@ class Log {
   /// and goes takes about 800, so that is forty jobs, and then five a second.
   static constexpr std::int64_t kUserBytesBurst = 32 * 1024;
   static constexpr std::int64_t kUserBytesPerSecond = 4 * 1024;
-  /// Of a value in line_of(). A refusal's text has 319 at most (protocol::Refused).
+  /// The most bytes of a value in line_of(). A refusal's text has 319 at most (protocol::Refused).
   static constexpr std::size_t kValueMax = 320;
   /// Lines of line_of() for all users together.
   static constexpr std::int64_t kAllBurst = 1000;
@@ -97,7 +97,7 @@ class Log {
     --own->left;
     if (own->shared) --all_.left;
   }
-  /// Whose allowances a line of this user and event takes from; null = the line is left out.
+  /// Returns the allowances that a line of this user and event takes from; null = it is left out.
   const Source* allowed(const Source& source, From from);
   void dropped_tell(const Source& source, Allowance* allowance);
   /// Returns the bytes of the line.

@@ -54,7 +54,7 @@ bool has_slot(uint32_t pid) {
 }
 
 // While one process of the tenant reads a device to give something back, no other one does: both
-// would give the same bytes back. Nor does a load or an unload of this process, whose memory comes
+// would give the same bytes back. Nor does a load or an unload of this process: its memory comes
 // and goes before its charge.
 class Turn {
  public:

@@ -30,8 +30,7 @@ uint64_t number_of(const Record& library) { return reinterpret_cast<uint64_t>(li
 
 // Odd numbers, which no handle is.
 uint64_t use_key(uint64_t number, const void* context) {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
-  return (number * kOdd ^ reinterpret_cast<uint64_t>(context)) | 1;
+  return key_in_context(reinterpret_cast<const void*>(number << 1), context) | 1;
 }
 
 bool is_used(uint64_t number, const void* context) {

@@ -147,7 +147,7 @@ CUlibrary library_make(const void* image) {
   return library;
 }
 CUlibrary sized_make(size_t bytes) { return library_make(module_text(bytes).c_str()); }
-// Nobody knows before what it takes.
+// No image tells before what it takes.
 CUlibrary unsized_make(size_t bytes) { return library_make(unsized_image(bytes).data()); }
 
 // Loads the library into the current context, as a question about one of its kernels does.

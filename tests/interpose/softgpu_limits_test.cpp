@@ -14,7 +14,7 @@ namespace {
 
 using namespace sluice::test;
 
-// A limit, and a kernel whose load takes what it says.
+// A limit, and a kernel that takes it with its load.
 struct Taker {
   CUlimit limit;
   const char* user;
@@ -301,7 +301,7 @@ TEST_F(SoftGpuManyProcessesTest, ProcessesThatRaiseThemAtOnceStayWithinTheQuota)
     if (raised == CUDA_ERROR_OUT_OF_MEMORY) return 0;
     return used == CUDA_SUCCESS ? 1 : -1;
   });
-  // There is no primary context, in whose place a fourth heap fits.
+  // There is no primary context: a fourth heap fits in its place.
   EXPECT_EQ(std::count(fitted.begin(), fitted.end(), 1), 4);
   EXPECT_EQ(std::count(fitted.begin(), fitted.end(), 0), 4);
   EXPECT_LE(device_peak(), options.quota);

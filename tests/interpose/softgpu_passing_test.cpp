@@ -93,7 +93,7 @@ class ParkedTest : public OwnExportsTest {
  protected:
   explicit ParkedTest(bool listed = true) : OwnExportsTest(listed) {}
   static constexpr size_t kFit = (kQuota - kContext) / kPiece;
-  // Of so many pieces each is only in its descriptor.
+  // Each of so many pieces is in its descriptor alone.
   void park(size_t count) {
     const CUmemAllocationProp properties = shareable();
     for (size_t i = 0; i < count; ++i) {

@@ -205,7 +205,7 @@ if os.fork() == 0:
 
 
 def tree_start(gpu, script):
-    """A shell of the job's runs the script, in whose words `@` stands for a program of PROGRAMS."""
+    """A shell of the job's runs the script. A word that begins with `@` stands for a program of PROGRAMS."""
     for name, code in PROGRAMS.items():
         path = gpu.directory / name
         path.write_text(f"#!{sys.executable}\nimport sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})\n"
@@ -269,7 +269,7 @@ def case_no_proc(gpu):
 
 
 def case_socket_of_the_job(gpu):
-    """A program that names a socket where nobody listens, or none, asks its job's broker."""
+    """A program that names a socket without a listener, or none, asks its job's broker."""
     broker = gpu.broker(QUOTA)
     lines = tree(gpu, f"SLUICE_SOCKET=/nonexistent @looker; {FORGET} @looker; {FORGET} SLUICE_SOCKET=/nonexistent @looker")
     expect(broker.registrations == 3, f"{broker.registrations} registrations: {lines}")

@@ -213,7 +213,7 @@ def case_refused_before_asked(gpu):
 
 
 def strangers_socket(gpu):
-    """Somebody else listens where a program that nobody announced looks for a broker."""
+    """Another user listens where a program that no broker announced looks for a broker."""
     if os.geteuid() != 0:
         print("skipped: only root can act as another user")
         sys.exit(77)

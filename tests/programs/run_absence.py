@@ -15,7 +15,7 @@ from machine import MIB, Machine, wait_until
 QUOTA = 256
 DRIVER = pathlib.Path(__file__).resolve().parents[1] / "preload"
 # Starts a process for each line that it reads, and says what that says first. None of them ends before the job. Behind BARE it has
-# none of the job's variables, and the name of a socket where nobody listens.
+# none of the job's variables, and the name of a socket without a listener.
 BARE = "bare; "
 ROOT = f"""
 import os, subprocess, sys

@@ -36,7 +36,7 @@ class ReportTest : public testing::Test {
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, scratch_.file("socket").c_str(), sizeof address.sun_path - 1);
     EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(seteuid(listener_), 0);  // whose socket it is
+    EXPECT_EQ(seteuid(listener_), 0);  // the owner of the socket
     EXPECT_EQ(listen(fd, 1), 0);
     EXPECT_EQ(seteuid(getuid()), 0);
     return fd;

@@ -346,7 +346,7 @@ class Storm(Remembering):
         people = []
         self.addCleanup(lambda: [person.kill() for person in people])
         numbers = set()
-        # How long an admission takes here, because a founder whose broker is killed before gives up.
+        # How long an admission takes here: a founder gives up when the broker is killed before.
         began, words = time.monotonic(), []
         first = Founder(server.socket)
         wait_until("the first is admitted", lambda: words.extend(first.words()) or words)
