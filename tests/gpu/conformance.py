@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Runs the rows of the table of behaviours, one process each, and compares two such runs.
 
-  conformance.py run PROGRAM... --output FILE [--soft DIRECTORY] [--only PATTERN] [--timeout SECONDS]
+  conformance.py run PROGRAM... --output FILE [--soft DIRECTORY] [--only PATTERN] [--timeout SECONDS] [--jobs N]
   conformance.py compare HARDWARE SOFTWARE
 
 `run` uses the GPU of this machine, or with --soft the software GPU whose libraries are in DIRECTORY, and writes JSON:
 {"device": ..., "rows": {id: {"result": passed|failed|skipped|crashed|timeout, "observed": {...}, "why": text}}}.
+With --jobs above 1 rows run beside each other; each that did not pass then runs once more, alone, and that counts. The file is
+written after every hundred rows.
 `compare` prints every row in which the two differ, in result or in an observed figure. Hardware is right: a row that fails
 there is a wrong row, and one that fails only in software a wrong software GPU. Exit status: 0 alike (figures may differ),
 1 results differ, 2 a wrong call.
@@ -20,6 +22,9 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+
+
+CHUNK = 100  # rows, after which what is known is written: a run that is cut short has most of it
 
 
 def environment_make(soft):
@@ -74,16 +79,27 @@ def device_describe(soft):
     return asked.stdout.strip() or "unknown GPU"
 
 
+def rows_run(program, rows, environment, arguments):
+    """{row: result}, of rows beside each other where that was asked for."""
+    def one(row):
+        return row_run(program, row, environment, arguments.timeout)
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        results = dict(zip(rows, pool.map(one, rows)))
+    if arguments.jobs > 1:
+        results |= {row: one(row) for row in rows if results[row]["result"] not in ("passed", "skipped")}
+    return results
+
+
 def run(arguments):
     environment = environment_make(arguments.soft)
     rows = {}
-    # One after another on hardware: rows look at the memory of the whole device.
-    with concurrent.futures.ThreadPoolExecutor(2 if arguments.soft else 1) as pool:
-        for program in arguments.program:
-            todo = [r for r in rows_list(program, environment) if fnmatch.fnmatch(r, arguments.only)]
-            results = pool.map(lambda r, p=program: (r, row_run(p, r, environment, arguments.timeout)), todo)
-            rows.update(results)
-    pathlib.Path(arguments.output).write_text(json.dumps({"device": device_describe(arguments.soft), "rows": rows}, indent=1) + "\n")
+    device = device_describe(arguments.soft)
+    for program in arguments.program:
+        todo = [r for r in rows_list(program, environment) if fnmatch.fnmatch(r, arguments.only)]
+        for first in range(0, len(todo), CHUNK):
+            rows.update(rows_run(program, todo[first:first + CHUNK], environment, arguments))
+            pathlib.Path(arguments.output).write_text(json.dumps({"device": device, "rows": rows}, indent=1) + "\n")
     counts = {}
     for row in rows.values():
         counts[row["result"]] = counts.get(row["result"], 0) + 1
@@ -119,6 +135,7 @@ def main():
     one.add_argument("--soft")
     one.add_argument("--only", default="*")
     one.add_argument("--timeout", type=float, default=60)
+    one.add_argument("--jobs", type=int, default=1, help="rows at once (1: rows look at the memory of the whole device)")
     one.set_defaults(action=run)
     two = commands.add_parser("compare")
     two.add_argument("hardware")

@@ -2,7 +2,7 @@
 """Runs programs of the usual frameworks bare, under the shim without a quota, and under a quota: what comes out is the same,
 and a need beyond the quota ends in the framework's own out-of-memory error, after which it works on.
 
-  frameworks.py --build DIR --output FILE [--quota BYTES] [--need BYTES] [PROGRAM ...]
+  frameworks.py --build DIR --output FILE [--quota BYTES] [--need BYTES] [--jobs N] [PROGRAM ...]
 
 Without PROGRAM, those of programs/ beside this file. A program says itself what it misses and is then skipped. JSON in FILE:
 {program: {"result": passed|failed|skipped, "why": text, "runs": {name: {"status", "stdout", "stderr"}}}}. Exit status: 0 no
@@ -10,6 +10,7 @@ program failed, 1 one did, 77 all were skipped.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -18,7 +19,8 @@ import sys
 
 GIB = 1 << 30
 HERE = pathlib.Path(__file__).resolve().parent
-PROGRAMS = ("pytorch.py", "cupy_arrays.py", "jax_arrays.py", "numba_arrays.py")
+PROGRAMS = ("pytorch.py", "pytorch_async.py", "pytorch_graphs.py", "pytorch_ranks.py", "cupy_arrays.py", "jax_arrays.py",
+            "jax_preallocates.py", "numba_arrays.py")
 
 
 class Failed(Exception):
@@ -78,7 +80,6 @@ class Trial:
         return None
 
 
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", nargs="*")
@@ -87,18 +88,23 @@ def main():
     parser.add_argument("--quota", type=int, default=4 * GIB, help="bytes (4 GiB)")
     parser.add_argument("--need", type=int, default=6 * GIB, help="bytes, more than the quota (6 GiB)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for each run (300)")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at once (1)")
     arguments = parser.parse_args()
     results = {}
-    for program in arguments.program or [str(HERE / "programs" / name) for name in PROGRAMS]:
-        name = pathlib.Path(program).stem
+
+    def judge(program):
         trial = Trial(program, arguments)
         try:
             why = trial.all()
             result = "passed" if why is None else "skipped"
         except Failed as failure:
             result, why = "failed", str(failure)
+        name = pathlib.Path(program).stem
         results[name] = {"result": result, "why": why or "", "runs": trial.runs}
         print(f"{name}: {result}" + (f", {why}" if why else ""), flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(judge, arguments.program or [str(HERE / "programs" / name) for name in PROGRAMS]))
     arguments.output.write_text(json.dumps(results, indent=1) + "\n")
     if any(one["result"] == "failed" for one in results.values()):
         return 1

@@ -40,7 +40,8 @@ FAULTS = {
     "passes": ({"limited": 'print("allocated", sys.argv[2], "bytes")'}, "failed", "the quota was passed"),
     "poisoned": ({"again": '"sum 2" if limited else "sum 1"'}, "failed", "not the same before and after"),
 }
-PACKAGES = {"pytorch": "torch", "cupy_arrays": "cupy", "jax_arrays": "jax", "numba_arrays": "numba"}
+PACKAGES = {"pytorch": "torch", "pytorch_async": "torch", "pytorch_graphs": "torch", "pytorch_ranks": "torch",
+            "cupy_arrays": "cupy", "jax_arrays": "jax", "jax_preallocates": "jax", "numba_arrays": "numba"}
 
 
 def main():

@@ -19,10 +19,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Programs and libraries, by their place in the build directory.
-BUILT = ["bin/sluice", "bin/sluiced", "bin/sluice-probe", "bin/sluice-checkpoint", "bin/sluice-train", "bin/softgpu-ctl",
-         "lib/libsluice.so", "lib/*.fatbin", "lib/softgpu/*.so*", "tests/lib/conformance_*.fatbin", "tests/conformance_*",
+BUILT = ["bin/sluice", "bin/sluiced", "bin/sluice-probe", "bin/sluice-checkpoint", "bin/sluice-train", "bin/sluice-infer",
+         "bin/sluice-debug", "bin/sluice-lab", "bin/softgpu-ctl", "tests/shares_program", "lib/libsluice.so", "lib/*.fatbin", "lib/softgpu/*.so*", "tests/lib/conformance_*.fatbin", "tests/conformance_*",
          "tests/gpt2_train", "tests/gpu/*", "tests/programs/*"]
-SOURCES = ["tests/gpu/run", "tests/gpu/*.py", "tests/gpu/README.md", "tests/gpu/programs/*.py",
+SOURCES = ["tests/gpu/run", "tests/gpu/*.py", "tests/gpu/README.md", "tests/gpu/programs/*.py", "tests/bench/shares/*.py",
            "tests/interpose/driver-entrypoints.tsv"]
 CARRIED = "lib/carried"
 ARCHIVE = ".tar.gz"

@@ -3,6 +3,7 @@ sluiced of their own, under another preloaded library, or under nothing; and the
 Standard library only.
 """
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -12,6 +13,8 @@ import tempfile
 import threading
 import time
 
+# Quotas: a context of the software GPU is 8 MiB, of a real one some 500 (H100).
+MEMORY_SOFT, MEMORY_GPU = "256MiB", "4GiB"
 PATIENCE_S = 30  # for a broker or a tenant to be ready
 
 
@@ -95,6 +98,13 @@ class Tenant:
         return self.process.returncode == 0
 
 
+@functools.cache
+def rounds_per_us(build):
+    """The speed of this machine's GPU, with nothing else on it."""
+    return subprocess.run([build / "tests/shares_program", "calibrate", "w=1"], check=True, capture_output=True,
+                          text=True).stdout.strip()
+
+
 class Machine:
     """A GPU and what shares it out, fresh for one run: directory, broker, tenants. Used in a with statement."""
 
@@ -109,6 +119,8 @@ class Machine:
         if not arguments.gpu:
             self.env.update(LD_LIBRARY_PATH=str(self.build / "lib/softgpu"), SOFTGPU_DIR=str(self.directory / "gpus"),
                             SOFTGPU_TIMED=timed)
+        else:
+            self.env.setdefault("SHARES_ROUNDS_PER_US", rounds_per_us(self.build))
 
     def __enter__(self):
         try:
@@ -150,7 +162,8 @@ class Machine:
             if self.arguments.preload:
                 env["LD_PRELOAD"] = os.path.abspath(self.arguments.preload)
             elif not self.arguments.bare:
-                command = [self.build / "bin/sluice", "run", "--socket", self.directory / "broker.sock", "--memory", "256MiB",
+                command = [self.build / "bin/sluice", "run", "--socket", self.directory / "broker.sock", "--memory",
+                           MEMORY_GPU if self.arguments.gpu else MEMORY_SOFT,
                            "--sm", str(spec.percent), "--sm-mode", spec.sm_mode, "--class", spec.tenant_class, "--name",
                            spec.name, "--", *command]
             self.tenants.append(Tenant(command, env))

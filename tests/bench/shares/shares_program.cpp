@@ -1,7 +1,9 @@
 // A tenant for the share and priority benchmarks: launches kernels of known length in one of the
 // patterns below until its standard input is closed. On the software GPU the kernels are timed
-// (SOFTGPU_TIMED, by name); elsewhere they spin for the length that they are given.
+// (SOFTGPU_TIMED, by name); on hardware a block on each multiprocessor computes for as many rounds
+// as the length takes there (SHARES_ROUNDS_PER_US, which `calibrate` prints).
 //
+//   shares_program calibrate WORK          prints rounds in a microsecond, and ends
 //   shares_program loop WORK DEPTH         kernels, DEPTH of them in flight
 //   shares_program bursts WORK COUNT PAUSE COUNT kernels, a synchronisation, PAUSE on average
 //   shares_program graph WORK KERNELS      graphs of KERNELS kernels, two in flight
@@ -29,18 +31,24 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
+// A chain of multiplications of a given number of rounds: work that takes the time that the GPU
+// spends on it, and not the time that goes by while another process has the GPU.
 constexpr char kKernel[] = R"(
-.visible .entry NAME(.param .u64 length)
+.visible .entry NAME(.param .u64 rounds)
 {
   .reg .pred %p;
-  .reg .b64 %rd<4>;
-  ld.param.u64 %rd0, [length];
-  mov.u64 %rd1, %globaltimer;
+  .reg .b64 %rd<2>;
+  .reg .f32 %f;
+  ld.param.u64 %rd0, [rounds];
+  mov.u64 %rd1, 0;
+  mov.f32 %f, 0f3F800000;
 LOOP:
-  mov.u64 %rd2, %globaltimer;
-  sub.s64 %rd3, %rd2, %rd1;
-  setp.lt.u64 %p, %rd3, %rd0;
+  fma.rn.f32 %f, %f, %f, %f;
+  sub.u64 %rd0, %rd0, 1;
+  setp.ne.u64 %p, %rd0, 0;
   @%p bra LOOP;
+  setp.eq.f32 %p, %f, 0f3F000000;
+  @%p st.global.f32 [%rd1], %f;
   ret;
 }
 )";
@@ -78,13 +86,38 @@ class Tenant {
     CHECK(cuModuleLoadData(&module, ptx.c_str()));
     CHECK(cuModuleGetFunction(&kernel_, module, name.c_str()));
     CHECK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
+    if (const char* rate = getenv("SHARES_ROUNDS_PER_US"); rate != nullptr) {
+      rounds_ = static_cast<unsigned long long>(strtod(rate, nullptr) * 1e-3 *
+                                                static_cast<double>(length_ns_));
+      int processors = 0;
+      CHECK(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+      blocks_ = static_cast<unsigned>(processors);
+    }
     setvbuf(stdout, nullptr, _IOLBF, 0);
   }
 
   void launch() {
-    unsigned long long length = length_ns_;
-    void* parameters[] = {&length};
-    CHECK(cuLaunchKernel(kernel_, 1, 1, 1, 1, 1, 1, 0, stream_, parameters, nullptr));
+    void* parameters[] = {&rounds_};
+    CHECK(cuLaunchKernel(kernel_, blocks_, 1, 1, 128, 1, 1, 0, stream_, parameters, nullptr));
+  }
+  /// How many rounds a kernel has in a microsecond: the fastest of some kernels, measured by the
+  /// device, of a length beside which their start is nothing.
+  double calibrate() {
+    constexpr int kKernels = 20;
+    rounds_ = 1000 * 1000;
+    const CUevent begin = event_make();
+    const CUevent end = event_make();
+    float least_ms = 0;
+    for (int i = 0; i < kKernels; ++i) {
+      record(begin);
+      launch();
+      record(end);
+      synchronize();
+      float ms = 0;
+      CHECK(cuEventElapsedTime(&ms, begin, end));
+      if (i == 0 || ms < least_ms) least_ms = ms;
+    }
+    return static_cast<double>(rounds_) / (static_cast<double>(least_ms) * 1000);
   }
   void synchronize() { CHECK(cuStreamSynchronize(stream_)); }
   CUevent event_make() {
@@ -114,6 +147,8 @@ class Tenant {
   CUfunction kernel_ = nullptr;
   CUstream stream_ = nullptr;
   unsigned long long length_ns_ = 0, done_ns_ = 0;
+  unsigned long long rounds_ = 1;
+  unsigned blocks_ = 1;
 };
 
 /// Standard input is closed: the benchmark is over.
@@ -194,6 +229,10 @@ int main(int argc, char** argv) {
   const std::string pattern = argv[1];
   auto number = [&](int i) { return i < argc ? atoi(argv[i]) : 1; };
   Tenant tenant(argv[2]);
+  if (pattern == "calibrate") {
+    printf("%.3f\n", tenant.calibrate());
+    return 0;
+  }
   tenant.launch();
   tenant.synchronize();
   printf("ready\n");
@@ -212,7 +251,7 @@ int main(int argc, char** argv) {
   } else if (pattern == "requests")
     requests(tenant, number(3), number(4), static_cast<unsigned>(number(5)));
   else
-    fail("the pattern: loop, bursts, graph, sync or requests");
+    fail("the pattern: calibrate, loop, bursts, graph, sync or requests");
   tenant.synchronize();
   return 0;
 }
