@@ -119,8 +119,8 @@ class Machine:
         if not arguments.gpu:
             self.env.update(LD_LIBRARY_PATH=str(self.build / "lib/softgpu"), SOFTGPU_DIR=str(self.directory / "gpus"),
                             SOFTGPU_TIMED=timed)
-        else:
-            self.env.setdefault("SHARES_ROUNDS_PER_US", rounds_per_us(self.build))
+        elif "SHARES_ROUNDS_PER_US" not in self.env:
+            self.env["SHARES_ROUNDS_PER_US"] = rounds_per_us(self.build)
 
     def __enter__(self):
         try:

@@ -16,7 +16,8 @@ busy with something else. `lag` is the part of the time by which this host was s
 model; a line above 2 % says more of the host than of the shares, and is marked.
 
 Kinds: equal (kernels of --kernel, four in flight), unequal (0.2, 5, 1 and 6 times as long), bursty (eight kernels, a
-synchronisation, a pause of a tenth of a kernel on average), graph (graphs of four kernels), sync (launch, synchronise).
+synchronisation, a pause of a tenth of a kernel on average), graph (graphs of four kernels), sync (launch, synchronise), streams
+(kernels of one block in 32 streams: on a GPU they run side by side, so that `achieved` counts kernels and may pass 100 %).
 """
 import argparse
 import re
@@ -27,6 +28,7 @@ import processes
 
 SPLITS = ["50/50", "30/70", "10/90", "25/25/50", "10/20/30/40"]
 KINDS = ["equal", "unequal", "bursty", "graph", "sync"]
+MORE_KINDS = ["streams"]
 UNEQUAL = [0.2, 5, 1, 6]
 KEYS = ["mean", "error", "part", "part_error"]
 LAG_MAX = 0.02
@@ -39,7 +41,7 @@ def program(kind, index, kernel_us):
         return ["loop", f"w{number}={round(kernel_us * UNEQUAL[number])}", "4"]
     work = f"w={kernel_us}"
     return {"equal": ["loop", work, "4"], "bursty": ["bursts", work, "8", str(max(1, kernel_us // 10))],
-            "graph": ["graph", work, "4"], "sync": ["sync", work]}[kind]
+            "graph": ["graph", work, "4"], "sync": ["sync", work], "streams": ["streams", work, "32"]}[kind]
 
 
 def timed(kernel_us):
@@ -103,7 +105,7 @@ def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     processes.add_options(parser)
     parser.add_argument("--split", action="append", help=f"per cent of each tenant, may be repeated ({', '.join(SPLITS)})")
-    parser.add_argument("--kind", action="append", choices=KINDS, help="may be repeated (all)")
+    parser.add_argument("--kind", action="append", choices=KINDS + MORE_KINDS, help="may be repeated (all but streams)")
     parser.add_argument("--kernel", type=int, default=2000, metavar="US", help="length of a kernel in microseconds (2000)")
     parser.add_argument("--window", type=float, default=1.0, metavar="S", help="seconds of a window (1)")
     parser.add_argument("--windows", type=int, default=10, help="of a run (10)")
@@ -113,7 +115,7 @@ def options():
     arguments = parser.parse_args()
     processes.check_options(parser, arguments)
     for split in arguments.split or []:
-        if not re.fullmatch(r"[1-9]\d?(/[1-9]\d?)*", split):
+        if not re.fullmatch(r"(100|[1-9]\d?(/[1-9]\d?)*)", split):
             parser.error(f"--split takes percentages such as 30/70, not '{split}'")
     if arguments.kernel < 10 or arguments.window <= 0 or arguments.windows < 1:
         parser.error("--kernel is at least 10, --window above 0, --windows at least 1")

@@ -8,6 +8,7 @@
 //   shares_program bursts WORK COUNT PAUSE COUNT kernels, a synchronisation, PAUSE on average
 //   shares_program graph WORK KERNELS      graphs of KERNELS kernels, two in flight
 //   shares_program sync WORK               launch, synchronise, again
+//   shares_program streams WORK COUNT      kernels of one block in COUNT streams, four in flight each
 //   shares_program requests WORK COUNT GAP SEED COUNT kernels at random times, GAP on average
 //
 // WORK is NAME=MICROSECONDS: the name of the kernel and its length; times are microseconds. On
@@ -96,9 +97,10 @@ class Tenant {
     setvbuf(stdout, nullptr, _IOLBF, 0);
   }
 
-  void launch() {
+  void launch() { launch(stream_, blocks_); }
+  void launch(CUstream stream, unsigned blocks) {
     void* parameters[] = {&rounds_};
-    CHECK(cuLaunchKernel(kernel_, blocks_, 1, 1, 128, 1, 1, 0, stream_, parameters, nullptr));
+    CHECK(cuLaunchKernel(kernel_, blocks, 1, 1, 128, 1, 1, 0, stream, parameters, nullptr));
   }
   /// How many rounds a kernel has in a microsecond: the fastest of some kernels, measured by the
   /// device, of a length beside which their start is nothing.
@@ -124,6 +126,16 @@ class Tenant {
     CUevent event = nullptr;
     CHECK(cuEventCreate(&event, CU_EVENT_DEFAULT));
     return event;
+  }
+  struct Lane {
+    CUstream stream = nullptr;
+    CUevent ends[4] = {};
+  };
+  Lane lane_make() {
+    Lane lane;
+    CHECK(cuStreamCreate(&lane.stream, CU_STREAM_NON_BLOCKING));
+    for (CUevent& end : lane.ends) end = event_make();
+    return lane;
   }
   void record(CUevent event) { CHECK(cuEventRecord(event, stream_)); }
 
@@ -198,6 +210,23 @@ Clock::time_point base_record(Tenant& tenant, CUevent base) {
   }
 }
 
+/// Kernels of a block each in many streams, which a GPU runs side by side.
+void streams(Tenant& tenant, int count) {
+  std::vector<Tenant::Lane> lanes;
+  for (int i = 0; i < count; ++i) lanes.push_back(tenant.lane_make());
+  constexpr std::size_t kInFlight = 4;
+  for (std::size_t round = 0; !over(); ++round)
+    for (Tenant::Lane& lane : lanes) {
+      const CUevent end = lane.ends[round % kInFlight];
+      if (round >= kInFlight) {
+        CHECK(cuEventSynchronize(end));
+        tenant.done(1);
+      }
+      tenant.launch(lane.stream, 1);
+      CHECK(cuEventRecord(end, lane.stream));
+    }
+}
+
 /// Requests at the times of a Poisson process. A request that comes while another is served waits
 /// for it. Ends are the device's time of an event, so that how fast this host wakes is no part of
 /// them.
@@ -248,10 +277,12 @@ int main(int argc, char** argv) {
       tenant.launch();
       tenant.synchronize();
     });
-  } else if (pattern == "requests")
+  } else if (pattern == "streams")
+    streams(tenant, number(3));
+  else if (pattern == "requests")
     requests(tenant, number(3), number(4), static_cast<unsigned>(number(5)));
   else
-    fail("the pattern: calibrate, loop, bursts, graph, sync or requests");
+    fail("the pattern: calibrate, loop, bursts, graph, sync, streams or requests");
   tenant.synchronize();
   return 0;
 }
