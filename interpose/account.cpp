@@ -10,6 +10,7 @@
 #include "interpose/estimate.h"
 #include "interpose/family.h"
 #include "interpose/memory/context_limits.h"
+#include "interpose/memory/device_pages.h"
 #include "interpose/memory/kept.h"
 #include "interpose/memory/libraries.h"
 #include "interpose/memory/others.h"
@@ -414,6 +415,7 @@ void account_reset_after_fork() {
   limits_reset_after_fork();
   libraries_reset_after_fork();
   kept_reset_after_fork();
+  device_pages_reset_after_fork();
   context_endings_reset_after_fork();
 }
 

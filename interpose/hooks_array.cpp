@@ -4,6 +4,8 @@
 #include "interpose/account_uses.h"
 #include "interpose/array_size.h"
 #include "interpose/gate.h"
+#include "interpose/memory/device_pages.h"
+#include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
 
@@ -11,15 +13,17 @@ using namespace sluice::interpose;
 
 namespace {
 
-// `requirements(&out, device)` asks the driver; `destroy()` undoes the creation.
+// `requirements(&out, device)` asks the driver; `destroy()` undoes the creation. `unread`: the
+// device where what the driver took is to be read before the program gets it.
 template <class Handle, class Call, class Requirements, class Destroy>
-CUresult create_once(RoomWait& wait, Handle* handle, const ArrayShape& shape, unsigned levels,
+CUresult create_once(RoomWait& wait, int& unread, Handle* handle, const ArrayShape& shape, unsigned levels,
                      RecordKind kind, Call call, Requirements requirements, Destroy destroy) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
   if (device < 0 || !array_takes_memory(shape.flags)) return call();
-  const uint64_t bytes = array_bytes(shape, levels);
+  PagedAllocation paged(device, array_bytes(shape, levels), PagedAllocation::Of::kArray);
+  const uint64_t bytes = paged.asked();
   if (!charge_room(device, bytes)) {
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
     charge_refused(device_gpu(device), bytes);
@@ -33,41 +37,24 @@ CUresult create_once(RoomWait& wait, Handle* handle, const ArrayShape& shape, un
     return result;
   }
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs{};
-  const uint64_t actual =
-      requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0 ? needs.size : bytes;
+  const uint64_t actual = paged.taken_by_array(
+      requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0 ? needs.size : bytes);
   if (!charge_settle(device, bytes, actual)) {
-    destroy();
+    (void)destroy();
     *handle = before;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (SLUICE_UNLIKELY(paged.reading_is_due())) unread = device;
   const auto key = reinterpret_cast<uint64_t>(*handle);
   if (SLUICE_LIKELY(
           process.records.insert(Record{key, actual, this_thread->context, kind, device}))) {
     return result;
   }
   unrecorded_say("an array's record");
-  destroy();
+  (void)destroy();
   *handle = before;
   charge_release(device, actual);
   return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-template <class Handle, class Call, class Requirements, class Destroy>
-CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, RecordKind kind,
-                Call call, Requirements requirements, Destroy destroy) {
-  return with_room([&](RoomWait& wait) {
-    return create_once(wait, handle, shape, levels, kind, call, requirements, destroy);
-  });
-}
-
-template <class Call>
-CUresult create_array(CUarray* handle, const ArrayShape& shape, Call call) {
-  return create(
-      handle, shape, 1, RecordKind::kArray, call,
-      [&](CUDA_ARRAY_MEMORY_REQUIREMENTS* out, int device) {
-        return driver.cuArrayGetMemoryRequirements(out, *handle, device);
-      },
-      [&] { driver.cuArrayDestroy(*handle); });
 }
 
 template <class Call>
@@ -86,6 +73,31 @@ CUresult destroy_recorded(const void* array, RecordKind kind, Call call) {
     (void)process.records.insert(record);
   }
   return result;
+}
+
+template <class Handle, class Call, class Requirements, class Destroy>
+CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, RecordKind kind,
+                Call call, Requirements requirements, Destroy destroy) {
+  const Handle before = *handle;
+  int unread = -1;
+  const CUresult result = with_room([&](RoomWait& wait) {
+    return create_once(wait, unread, handle, shape, levels, kind, call, requirements, destroy);
+  });
+  if (SLUICE_LIKELY(unread < 0) || device_pages_settle(unread)) return result;
+  charge_refused(device_gpu(unread), 0);
+  if (destroy_recorded(*handle, kind, destroy) == CUDA_SUCCESS) *handle = before;
+  residual_settle_device(unread);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+template <class Call>
+CUresult create_array(CUarray* handle, const ArrayShape& shape, Call call) {
+  return create(
+      handle, shape, 1, RecordKind::kArray, call,
+      [&](CUDA_ARRAY_MEMORY_REQUIREMENTS* out, int device) {
+        return driver.cuArrayGetMemoryRequirements(out, *handle, device);
+      },
+      [&] { return driver.cuArrayDestroy(*handle); });
 }
 
 }  // namespace
@@ -145,7 +157,7 @@ SLUICE_HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle,
       [&](CUDA_ARRAY_MEMORY_REQUIREMENTS* out, int device) {
         return driver.cuMipmappedArrayGetMemoryRequirements(out, *handle, device);
       },
-      [&] { driver.cuMipmappedArrayDestroy(*handle); });
+      [&] { return driver.cuMipmappedArrayDestroy(*handle); });
 }
 
 SLUICE_HOOK CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {

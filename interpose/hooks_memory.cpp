@@ -6,6 +6,7 @@
 #include "interpose/account.h"
 #include "interpose/free.h"
 #include "interpose/gate.h"
+#include "interpose/memory/device_pages.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
 #include "interpose/swap.h"
@@ -27,9 +28,12 @@ class Outputs {
   /// Frees what the driver gave. False: it is still there.
   bool take_back() const {
     const bool freed = driver.cuMemFree_v2(*pointer_) == CUDA_SUCCESS;
+    restore();
+    return freed;
+  }
+  void restore() const {
     *pointer_ = pointer_before_;
     if (pitch_ != nullptr) *pitch_ = pitch_before_;
-    return freed;
   }
 
  private:
@@ -46,6 +50,24 @@ CUresult pointer_record(const Outputs<Pointer, Size>& outputs, uint64_t bytes, i
   unrecorded_say("an allocation's record");
   if (outputs.take_back()) charge_release(device, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Where what the driver took is to be read before the program gets it; -1 = nowhere.
+struct Unread {
+  int device = -1;
+};
+
+// Charges what the driver gave for `asked` reserved bytes, and keeps the record.
+template <class Pointer, class Size>
+CUresult pointer_charge(Unread& unread, const Outputs<Pointer, Size>& outputs,
+                        PagedAllocation& paged, uint64_t asked, int device) {
+  const uint64_t taken = paged.taken();
+  if (!charge_settle(device, asked, taken)) {
+    (void)outputs.take_back();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (SLUICE_UNLIKELY(paged.reading_is_due())) unread.device = device;
+  return pointer_record(outputs, taken, device);
 }
 
 // Without memory for it, managed memory is taken for what is always on the device.
@@ -81,7 +103,8 @@ enum class Movable : bool { kNo, kYes };
 
 // `call` fills *pointer. `wrong`: the driver refuses the other arguments.
 template <Movable Kind, class Pointer, class Call>
-CUresult allocate_once(RoomWait& wait, Pointer* pointer, uint64_t bytes, bool wrong, Call call) {
+CUresult allocate_once(RoomWait& wait, Unread& unread, Pointer* pointer, uint64_t bytes, bool wrong,
+                       Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
@@ -92,20 +115,39 @@ CUresult allocate_once(RoomWait& wait, Pointer* pointer, uint64_t bytes, bool wr
     return result;
   }
   const Outputs outputs(pointer);
-  if (!charge_room(device, bytes)) {
+  PagedAllocation paged(device, bytes);
+  const uint64_t asked = paged.asked();
+  if (!charge_room(device, asked)) {
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
-    return charge_refuse(device, bytes, wrong, call, [&] { (void)outputs.take_back(); });
+    return charge_refuse(device, asked, wrong, call, [&] { (void)outputs.take_back(); });
   }
   result = call();
-  if (SLUICE_UNLIKELY(result != CUDA_SUCCESS)) return driver_refused(wait, result, device, bytes);
-  charge_commit(device, bytes);
-  return pointer_record(outputs, bytes, device);
+  if (SLUICE_UNLIKELY(result != CUDA_SUCCESS)) return driver_refused(wait, result, device, asked);
+  return pointer_charge(unread, outputs, paged, asked, device);
+}
+
+// Takes back an allocation that the tenant is above its quota with once it is read.
+template <class Attempt, class Pointer, class Size = size_t>
+CUresult read_where_due(Attempt attempt, Pointer* pointer, Size* pitch = nullptr) {
+  const Outputs<Pointer, Size> outputs(pointer, pitch);
+  Unread unread;
+  const CUresult result = with_room([&](RoomWait& wait) { return attempt(wait, unread); });
+  if (SLUICE_LIKELY(unread.device < 0) || device_pages_settle(unread.device)) return result;
+  charge_refused(device_gpu(unread.device), 0);
+  const CUdeviceptr given = outputs.given();
+  if (memory_free<Free::kNow>(given, nullptr, [&] { return driver.cuMemFree_v2(given); }) == CUDA_SUCCESS)
+    outputs.restore();
+  residual_settle_device(unread.device);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 template <Movable Kind, class Pointer, class Call>
 CUresult allocate(Pointer* pointer, uint64_t bytes, Call call, bool wrong = false) {
-  return with_room(
-      [&](RoomWait& wait) { return allocate_once<Kind>(wait, pointer, bytes, wrong, call); });
+  return read_where_due(
+      [&](RoomWait& wait, Unread& unread) {
+        return allocate_once<Kind>(wait, unread, pointer, bytes, wrong, call);
+      },
+      pointer);
 }
 
 // The driver chooses the pitch. The largest alignment sold is 512 bytes, which movable memory has.
@@ -148,7 +190,7 @@ struct Rows {
 };
 
 template <class Pointer, class Size, class Call>
-CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, const Rows& rows,
+CUresult allocate_pitched_once(RoomWait& wait, Unread& unread, Pointer* pointer, Size* pitch, const Rows& rows,
                                Call call) {
   const AccountScope account;
   const uint64_t width = rows.width, height = rows.height;
@@ -166,7 +208,8 @@ CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, co
     if (result == CUDA_SUCCESS) *pitch = static_cast<Size>(row);
     return result;
   }
-  const uint64_t asked = pitch_least(width) * height;
+  PagedAllocation least(device, pitch_least(width) * height);
+  const uint64_t asked = least.asked();
   const Outputs outputs(pointer, pitch);
   if (!charge_room(device, asked)) {
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
@@ -176,18 +219,17 @@ CUresult allocate_pitched_once(RoomWait& wait, Pointer* pointer, Size* pitch, co
   result = call();
   if (result != CUDA_SUCCESS) return driver_refused(wait, result, device, asked);
   padding_learn(width, *pitch);
-  const uint64_t actual = static_cast<uint64_t>(*pitch) * height;
-  if (!charge_settle(device, asked, actual)) {
-    (void)outputs.take_back();
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  return pointer_record(outputs, actual, device);
+  PagedAllocation paged = least.resized(static_cast<uint64_t>(*pitch) * height);
+  return pointer_charge(unread, outputs, paged, asked, device);
 }
 
 template <class Pointer, class Size, class Call>
 CUresult allocate_pitched(Pointer* pointer, Size* pitch, const Rows& rows, Call call) {
-  return with_room(
-      [&](RoomWait& wait) { return allocate_pitched_once(wait, pointer, pitch, rows, call); });
+  return read_where_due(
+      [&](RoomWait& wait, Unread& unread) {
+        return allocate_pitched_once(wait, unread, pointer, pitch, rows, call);
+      },
+      pointer, pitch);
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ void segment_init(Segment& segment, const std::string& directory, std::uint32_t 
   segment.pacing = settings.pacing ? 1 : 0;
   segment.memory_bytes = settings.memory_bytes;
   segment.context_bytes = settings.context_bytes;
+  segment.page_bytes = settings.page_bytes;
   segment.slice_ns = settings.slice_ns;
   segment.switch_ns = settings.switch_ns;
   segment.launch_ns = settings.launch_ns;
@@ -148,6 +149,7 @@ Settings settings_of(const Segment& segment) {
   settings.sm_count = segment.sm_count;
   settings.memory_bytes = segment.memory_bytes;
   settings.context_bytes = segment.context_bytes;
+  settings.page_bytes = segment.page_bytes;
   settings.slice_ns = segment.slice_ns;
   settings.switch_ns = segment.switch_ns;
   settings.launch_ns = segment.launch_ns;

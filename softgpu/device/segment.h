@@ -124,6 +124,7 @@ struct Segment {
   std::uint32_t pacing = 1;
   std::uint64_t memory_bytes = 0;
   std::uint64_t context_bytes = 0;
+  std::uint64_t page_bytes = 0;
   std::uint64_t slice_ns = 0;
   double rate = 0;
   double copy_rate = 0;

@@ -24,8 +24,8 @@ struct Key {
   std::function<void(Settings&, double)> store;
 };
 
-const std::array<Key, 11>& keys() {
-  static const auto* table = new std::array<Key, 11>{{
+const std::array<Key, 12>& keys() {
+  static const auto* table = new std::array<Key, 12>{{
       {"COUNT", 1, kDevicesMax,
        [](Settings& s, double v) { s.count = static_cast<std::uint32_t>(v); }},
       {"MEMORY", 1 << 20, 1e15,
@@ -35,6 +35,8 @@ const std::array<Key, 11>& keys() {
       {"COPY_RATE", 1e3, 1e15, [](Settings& s, double v) { s.copy_rate = v; }},
       {"CONTEXT", 0, 1e12,
        [](Settings& s, double v) { s.context_bytes = static_cast<std::uint64_t>(v); }},
+      {"PAGE", 0, 1 << 30,
+       [](Settings& s, double v) { s.page_bytes = static_cast<std::uint64_t>(v); }},
       {"SLICE_US", 10, 1e7,
        [](Settings& s, double v) { s.slice_ns = static_cast<std::uint64_t>(v * 1e3); }},
       {"SWITCH_US", 0, 1e6, [](Settings& s, double v) { s.switch_ns = v * 1e3; }},

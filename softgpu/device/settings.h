@@ -29,6 +29,7 @@ struct Settings {
   std::array<double, kDevicesMax>
       rates{};  // of each device by index, where they differ; 0 = `rate`
   std::uint64_t context_bytes = 32ULL << 20;
+  std::uint64_t page_bytes = 0;  // memory is taken in pages of so many bytes; 0: to the byte
   std::uint64_t slice_ns = 2'000'000;
   double switch_ns = 5000;  // device time lost when another process's turn begins
   double launch_ns = 3000;  // every kernel takes at least this long

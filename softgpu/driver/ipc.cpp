@@ -81,7 +81,7 @@ CUresult memory_share(const Allocation& allocation, std::uint64_t& key) {
   if (key != 0) return CUDA_SUCCESS;
   key = ipc_key_make();
   Gpu& gpu = *allocation.gpu;
-  if (!gpu.model.shared_adopt(gpu.client, key, allocation.size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!gpu.memory_share(key, allocation.size)) return CUDA_ERROR_OUT_OF_MEMORY;
   bool told = false;  // unless it was freed, and the address is another allocation's, meanwhile
   MemoryMap::get().change(allocation.base, [&](Allocation& a) {
     told = a.id == now->id;

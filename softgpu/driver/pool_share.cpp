@@ -23,7 +23,7 @@ CUresult Pool::describe(CUdeviceptr address, PoolPointer& pointer) {
   auto& [base, chunk] = *std::prev(next);
   if (chunk.key == 0) {
     const std::uint64_t key = ipc_key_make();
-    if (!gpu_.model.shared_adopt(gpu_.client, key, chunk.size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!gpu_.memory_share(key, chunk.size)) return CUDA_ERROR_OUT_OF_MEMORY;
     chunk.key = key;
   }
   pointer.magic = kIpcMagic;

@@ -247,11 +247,11 @@ void pages_drop(int file, std::uint64_t offset, std::size_t bytes) {
 }  // namespace
 
 void* Gpu::memory_map(std::size_t bytes, int* file, std::uint64_t* offset) {
-  if (!model.memory_take(client, bytes)) return nullptr;
   const Extent extent(bytes);
   const std::lock_guard lock(mutex);
   void* p = MAP_FAILED;
   const std::uint64_t at = arena_end_;
+  if (!pages_.take(at + kMargin, bytes)) return nullptr;
   if (file_need_locked() >= 0 && ftruncate(arena_, static_cast<off_t>(at + extent.whole)) == 0)
     p = mmap(nullptr, extent.whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena_,
              static_cast<off_t>(at));
@@ -263,7 +263,7 @@ void* Gpu::memory_map(std::size_t bytes, int* file, std::uint64_t* offset) {
     p = MAP_FAILED;
   }
   if (p == MAP_FAILED) {
-    model.memory_give(client, bytes);
+    pages_.give(at + kMargin, bytes);
     return nullptr;
   }
   arena_end_ = at + extent.whole;
@@ -277,13 +277,14 @@ void Gpu::memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::ui
   munmap(static_cast<std::byte*>(p) - kMargin, extent.whole);
   // What another process still shows must keep its contents; the last of them frees the pages. The
   // margins are shown by none.
+  if (shared != 0) pages_.forget(offset, bytes);
   if (shared != 0 && !model.shared_release(client, shared)) {
     pages_drop(arena_, offset - kMargin, kMargin);
     pages_drop(arena_, offset + extent.inner, kMargin);
     return;
   }
   pages_drop(arena_, offset - kMargin, extent.whole);
-  if (shared == 0) model.memory_give(client, bytes);
+  if (shared == 0) pages_.give(offset, bytes);
 }
 
 }  // namespace softgpu::driver

@@ -77,6 +77,34 @@ class Registry {
   std::unordered_map<const void*, std::shared_ptr<T>> objects_;
 };
 
+class Gpu;
+
+/// What pieces of memory take of a GPU that gives it out in pages (SOFTGPU_PAGE): large ones whole
+/// pages, small ones a part of a page that is taken with its first piece and given back with its
+/// last. Seen so by NVML's figure of a process on an H100. Without pages: their bytes.
+class DevicePages {
+ public:
+  explicit DevicePages(Gpu& gpu) : gpu_(gpu) {}
+  /// Takes what a piece needs. False: the device is full. `key` names the piece.
+  [[nodiscard]] bool take(std::uint64_t key, std::uint64_t bytes);
+  void give(std::uint64_t key, std::uint64_t bytes);
+  /// What of a piece's charge goes along when it becomes an object that others may hold.
+  std::uint64_t alone(std::uint64_t bytes) const;
+  /// The piece has gone, and its charge is no longer this process's.
+  void forget(std::uint64_t key, std::uint64_t bytes);
+
+ private:
+  struct Page {
+    std::uint64_t used = 0, given_away = 0;
+  };
+  bool small(std::uint64_t bytes) const;
+  Gpu& gpu_;
+  std::mutex mutex_;
+  std::map<std::uint64_t, Page> pages_;  // that small pieces share, by number
+  std::map<std::uint64_t, std::uint64_t> page_of_;  // by the piece's key
+  std::uint64_t next_ = 0;
+};
+
 /// One GPU that this process can see.
 class Gpu {
  public:
@@ -93,6 +121,10 @@ class Gpu {
   void* memory_map(std::size_t bytes, int* file, std::uint64_t* offset);
   /// `shared` names it in the account when other processes may hold it too (ipc.h).
   void memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared = 0);
+  /// Names it in the account, so that other processes may hold it too. False: too many objects.
+  [[nodiscard]] bool memory_share(std::uint64_t name, std::size_t bytes) {
+    return model.shared_adopt(client, name, pages_.alone(bytes));
+  }
   /// The file that all of them are ranges of; -1 when it cannot be made.
   int memory_file();
 
@@ -108,6 +140,7 @@ class Gpu {
 
  private:
   int file_need_locked();
+  DevicePages pages_{*this};
   int arena_ =
       -1;  // one sparse memfd: allocations are ranges of it, so that they can be shared by IPC
   std::uint64_t arena_end_ = 0;

@@ -1,0 +1,50 @@
+// Device memory comes in pages. A driver takes whole ones for an allocation that is larger than half
+// of one, and packs smaller ones into pages that they share; no call tells. Seen on an H100 (driver
+// 580.159, pages of 2 MiB, by NVML's figure of the process; tests/gpu/memory_ways.py). So an
+// allocation is asked of the quota in whole pages. What small ones take together is found by
+// readings of the driver's figure (residual.h): soon after, at once where the quota is near or much
+// has not been looked for.
+//
+// Whether a device does so is learnt from what it has less after the first allocations. One that
+// gives memory out to the byte (the software GPU without SOFTGPU_PAGE) is charged to the byte.
+#pragma once
+
+#include "interpose/cuda_api.h"
+#include "interpose/types.h"
+
+namespace sluice::interpose {
+
+/// An allocation of so many bytes on a device, begun before the driver is asked. Within an
+/// AccountScope, with a current context of that device.
+class PagedAllocation {
+ public:
+  /// Of an array the driver says how large it is when it has made it.
+  enum class Of : bool { kPointer, kArray };
+  PagedAllocation(int device, uint64_t bytes, Of what = Of::kPointer);
+  /// The same allocation once the driver has said how large it is.
+  PagedAllocation resized(uint64_t bytes) const;
+  /// What is to be asked of the quota, bytes.
+  uint64_t asked() const { return asked_; }
+  /// After the driver has given the memory: what it takes, bytes.
+  uint64_t taken();
+  /// The same where the driver says that it needs more than was asked for. Arrays may take more
+  /// than it says, which a reading finds.
+  uint64_t taken_by_array(uint64_t needed);
+  /// After it was charged: whether a reading is due before the program gets it (device_pages_settle).
+  bool reading_is_due() const;
+
+ private:
+  uint64_t taken_of(uint64_t bytes);
+
+  int device_, gpu_;
+  uint64_t bytes_, asked_, free_before_ = 0;
+};
+
+/// Reads what the process has, outside of all AccountScopes. False: the tenant is above its quota
+/// with it, and the caller takes back what it just got.
+[[nodiscard]] bool device_pages_settle(int device);
+/// Memory that was charged with so many bytes has been freed: its page may stay.
+void device_pages_freed(int device, uint64_t bytes);
+void device_pages_reset_after_fork();
+
+}  // namespace sluice::interpose
