@@ -37,8 +37,8 @@ CUresult create_once(RoomWait& wait, int& unread, Handle* handle, const ArraySha
     return result;
   }
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs{};
-  const uint64_t actual = paged.taken_by_array(
-      requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0 ? needs.size : bytes);
+  if (requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0) paged.resize(needs.size);
+  const uint64_t actual = paged.taken_by_array();
   if (!charge_settle(device, bytes, actual)) {
     (void)destroy();
     *handle = before;

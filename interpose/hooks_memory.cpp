@@ -208,8 +208,8 @@ CUresult allocate_pitched_once(RoomWait& wait, Unread& unread, Pointer* pointer,
     if (result == CUDA_SUCCESS) *pitch = static_cast<Size>(row);
     return result;
   }
-  PagedAllocation least(device, pitch_least(width) * height);
-  const uint64_t asked = least.asked();
+  PagedAllocation paged(device, pitch_least(width) * height);
+  const uint64_t asked = paged.asked();
   const Outputs outputs(pointer, pitch);
   if (!charge_room(device, asked)) {
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
@@ -219,7 +219,7 @@ CUresult allocate_pitched_once(RoomWait& wait, Unread& unread, Pointer* pointer,
   result = call();
   if (result != CUDA_SUCCESS) return driver_refused(wait, result, device, asked);
   padding_learn(width, *pitch);
-  PagedAllocation paged = least.resized(static_cast<uint64_t>(*pitch) * height);
+  paged.resize(static_cast<uint64_t>(*pitch) * height);
   return pointer_charge(unread, outputs, paged, asked, device);
 }
 
