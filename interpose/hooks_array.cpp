@@ -83,7 +83,8 @@ CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, Record
   const CUresult result = with_room([&](RoomWait& wait) {
     return create_once(wait, unread, handle, shape, levels, kind, call, requirements, destroy);
   });
-  if (SLUICE_LIKELY(unread < 0) || device_pages_settle(unread)) return result;
+  if (SLUICE_LIKELY(unread < 0) || result != CUDA_SUCCESS || device_pages_settle(unread))
+    return result;
   charge_refused(device_gpu(unread), 0);
   if (destroy_recorded(*handle, kind, destroy) == CUDA_SUCCESS) *handle = before;
   residual_settle_device(unread);

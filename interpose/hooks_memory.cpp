@@ -59,10 +59,12 @@ struct Unread {
 
 // Charges what the driver gave for `asked` reserved bytes, and keeps the record.
 template <class Pointer, class Size>
-CUresult pointer_charge(Unread& unread, const Outputs<Pointer, Size>& outputs,
+SLUICE_ALWAYS_INLINE CUresult pointer_charge(Unread& unread, const Outputs<Pointer, Size>& outputs,
                         PagedAllocation& paged, uint64_t asked, int device) {
   const uint64_t taken = paged.taken();
-  if (!charge_settle(device, asked, taken)) {
+  if (SLUICE_LIKELY(taken == asked)) {
+    charge_commit(device, taken);
+  } else if (!charge_settle(device, asked, taken)) {
     (void)outputs.take_back();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -126,19 +128,25 @@ CUresult allocate_once(RoomWait& wait, Unread& unread, Pointer* pointer, uint64_
   return pointer_charge(unread, outputs, paged, asked, device);
 }
 
-// Takes back an allocation that the tenant is above its quota with once it is read.
+// Takes an allocation back if the tenant is above its quota with it once it is read.
+template <class Pointer, class Size>
+SLUICE_NOINLINE CUresult read_before_use(int device, const Outputs<Pointer, Size>& outputs) {
+  if (device_pages_settle(device)) return CUDA_SUCCESS;
+  charge_refused(device_gpu(device), 0);
+  const CUdeviceptr given = outputs.given();
+  const auto free = [&] { return driver.cuMemFree_v2(given); };
+  if (memory_free<Free::kNow>(given, nullptr, free) == CUDA_SUCCESS) outputs.restore();
+  residual_settle_device(device);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 template <class Attempt, class Pointer, class Size = size_t>
-CUresult read_where_due(Attempt attempt, Pointer* pointer, Size* pitch = nullptr) {
+SLUICE_ALWAYS_INLINE CUresult read_where_due(Attempt attempt, Pointer* pointer, Size* pitch = nullptr) {
   const Outputs<Pointer, Size> outputs(pointer, pitch);
   Unread unread;
   const CUresult result = with_room([&](RoomWait& wait) { return attempt(wait, unread); });
-  if (SLUICE_LIKELY(unread.device < 0) || device_pages_settle(unread.device)) return result;
-  charge_refused(device_gpu(unread.device), 0);
-  const CUdeviceptr given = outputs.given();
-  if (memory_free<Free::kNow>(given, nullptr, [&] { return driver.cuMemFree_v2(given); }) == CUDA_SUCCESS)
-    outputs.restore();
-  residual_settle_device(unread.device);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  if (SLUICE_LIKELY(unread.device < 0) || result != CUDA_SUCCESS) return result;
+  return read_before_use(unread.device, outputs);
 }
 
 template <Movable Kind, class Pointer, class Call>
