@@ -141,6 +141,14 @@ Axis axis_by_position(const Image& image, std::size_t dimension, float coordinat
   return axis;
 }
 
+/// Interpolations of normalized integers of either width come in steps of 16 bits.
+double stepped(Channel channel, double sum) {
+  const double steps = channel == Channel::kUnsignedNormalized ? 65535
+                       : channel == Channel::kSignedNormalized ? 32767
+                                                               : 0;
+  return steps == 0 ? sum : std::floor(sum * steps + 0.5) / steps;
+}
+
 void interpolated(const Image& image, const Axis* axes, u32* result) {
   double sums[4] = {-0.0, -0.0, -0.0, -0.0};  // to which adding anything gives just that
   for (int z = 0; z < axes[2].count; ++z) {
@@ -160,7 +168,9 @@ void interpolated(const Image& image, const Axis* axes, u32* result) {
     }
   }
   for (int c = 0; c < 4; ++c) {
-    result[c] = c < image.channels ? std::bit_cast<u32>(static_cast<float>(sums[c])) : 0;
+    result[c] = c < image.channels
+                    ? std::bit_cast<u32>(static_cast<float>(stepped(image.channel, sums[c])))
+                    : 0;
   }
 }
 
@@ -192,6 +202,8 @@ void fetch(const Warp& w, const ImageSite& site, const Image& image, int l, u32*
     const u32 layer = reinterpret_cast<const u32*>(w.rf + site.layer)[l];
     axes[2].texels[0] = std::min<s64>(layer, std::max<s64>(image.layers, 1) - 1);
   }
+  // A line is the first row of a plane, and a fetch from it one at 0, the upper edge of that row.
+  if (linear && site.coordinates == 1) axes[1] = axis_by_position(image, 1, 0, true);
   if (gather) return gathered(image, axes, site.component, result);
   if (linear) return interpolated(image, axes, result);
   const s64 at[3] = {axes[0].texels[0], axes[1].texels[0], axes[2].texels[0]};
