@@ -69,7 +69,8 @@ CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* out, CUtexObject texture) 
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *out = object->sampling;
-  std::fill(std::begin(out->borderColor) + object->image.channels, std::end(out->borderColor), 0.0F);
+  std::fill(std::begin(out->borderColor) + object->image.channels, std::end(out->borderColor),
+            0.0F);
   return CUDA_SUCCESS;
 }
 

@@ -182,8 +182,8 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, std::size_t* bytes, CUlibrary
   return variable_give(module, address, bytes, name);
 }
 
-/// No device here shares function pointers with the host (UNIFIED_FUNCTION_POINTERS is 0): every name
-/// is refused, as hardware without them does.
+/// No device here shares function pointers with the host (UNIFIED_FUNCTION_POINTERS is 0): every
+/// name is refused, as hardware without them does.
 CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
   std::shared_ptr<Library> library;
   const CUresult result = library_find(handle, library);

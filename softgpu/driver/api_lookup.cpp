@@ -66,8 +66,7 @@ void foreign_runtime_explain() {
 /// Without a status a name that is not found is an error, and `*out` is left alone.
 CUresult cuGetProcAddress(const char* name, void** out, int version, cuuint64_t flags) {
   void* found = nullptr;
-  const CUresult result =
-      lookup(name, out == nullptr ? nullptr : &found, version, flags, nullptr);
+  const CUresult result = lookup(name, out == nullptr ? nullptr : &found, version, flags, nullptr);
   if (result != CUDA_SUCCESS) return result;
   if (found == nullptr) return CUDA_ERROR_NOT_FOUND;
   *out = found;

@@ -28,8 +28,7 @@ int occupancy_blocks(const Function& function, std::uint32_t threads,
                      std::size_t dynamic_shared_bytes) {
   if (threads == 0 || threads > kThreadsPerBlock) return 0;
   if (dynamic_shared_bytes > dynamic_shared_most(function)) return 0;
-  const std::size_t shared =
-      function.info().shared_bytes + dynamic_shared_bytes + kSharedReserved;
+  const std::size_t shared = function.info().shared_bytes + dynamic_shared_bytes + kSharedReserved;
   const std::uint32_t warps = (threads + 31) / 32;
   const std::uint32_t registers = warps * warp_registers(function.registers());
   const std::uint32_t by_threads = kThreadsPerSm / (warps * 32);
@@ -54,8 +53,7 @@ bool occupancy_shared(const Function& function, int blocks, std::uint32_t thread
                       std::size_t& bytes) {
   if (occupancy_blocks(function, threads, 0) < blocks) return false;
   // The driver does not count the memory that is reserved for each block.
-  const std::size_t each =
-      kSharedPerSm / static_cast<unsigned>(blocks) / kSharedUnit * kSharedUnit;
+  const std::size_t each = kSharedPerSm / static_cast<unsigned>(blocks) / kSharedUnit * kSharedUnit;
   bytes = std::min(each - function.info().shared_bytes, dynamic_shared_most(function));
   return true;
 }

@@ -23,8 +23,8 @@ struct BlockSize {
 BlockSize occupancy_best(const Function& function, CUoccupancyB2DSize size_of, std::size_t shared,
                          int limit);
 
-/// The dynamic shared memory that lets `blocks` blocks of `threads` live on one SM, at most what the
-/// function may have. false: they cannot, whatever they leave.
+/// The dynamic shared memory that lets `blocks` blocks of `threads` live on one SM, at most what
+/// the function may have. false: they cannot, whatever they leave.
 bool occupancy_shared(const Function& function, int blocks, std::uint32_t threads,
                       std::size_t& bytes);
 

@@ -251,8 +251,8 @@ void Pool::settle_all(const Observed& observed) {
 
 void Pool::synchronized(const Stream& stream) {
   settle_all([&](const Block& block) {
-    return block.stream == stream.id || (stream.kind == Stream::kLegacy && block.blocking &&
-                                         block.context == stream.owner().id);
+    return block.stream == stream.id ||
+           (stream.kind == Stream::kLegacy && block.blocking && block.context == stream.owner().id);
   });
 }
 

@@ -80,8 +80,7 @@ ROW(pools, location_forms_check_the_location) {
   CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, context.device()};
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
           cuMemGetMemPool(&pool, &here, no_such<CUmemAllocationType>(77)));
-  for (const auto type :
-       {CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, no_such<CUmemLocationType>(77)}) {
+  for (const auto type : {CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, no_such<CUmemLocationType>(77)}) {
     CUmemLocation other = {type, 0};
     ANSWERS(CUDA_ERROR_NOT_SUPPORTED,
             cuMemGetDefaultMemPool(&pool, &other, CU_MEM_ALLOCATION_TYPE_PINNED));
