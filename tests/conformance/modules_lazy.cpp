@@ -184,6 +184,15 @@ ROW(modules, occupancy_suggestion_keeps_limits) {
   EXPECT_LE(block, 64);
 }
 
+ROW(modules, occupancy_suggests_nothing_for_the_impossible) {
+  const Context context;
+  int grid = 7, block = 7;
+  ANSWERS(CUDA_SUCCESS,
+          cuOccupancyMaxPotentialBlockSize(&grid, &block, kernel("empty"), nullptr, 1U << 20, 0));
+  EXPECT_EQ(grid, 0);
+  EXPECT_EQ(block, 0);
+}
+
 ROW(modules, occupancy_suggestion_flags) {
   const Context context;
   const CUfunction function = kernel("empty");
