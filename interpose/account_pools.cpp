@@ -120,6 +120,23 @@ uint64_t bytes_reserved(const Pool& pool) {
   return reserved;
 }
 
+namespace {
+
+// What is allocated from a pool and not freed. The driver's own count is too large: it keeps what
+// cuMemFree frees (580), a program's frees and those of refusals alike.
+bool bytes_used(const Pool& pool, uint64_t* bytes) {
+  cuuint64_t counted = 0;
+  if (driver.cuMemPoolGetAttribute(pool.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &counted) !=
+      CUDA_SUCCESS) {
+    return false;
+  }
+  const uint64_t live = process.records.bytes_of(RecordKind::kPooled, pool.handle);
+  *bytes = live < counted ? live : counted;
+  return true;
+}
+
+}  // namespace
+
 void pool_settle(Pool& pool) {
   if (!pool.gone || pool.charged != 0) pool_charge(pool, bytes_reserved(pool));
 }
@@ -209,11 +226,8 @@ bool is_trimmable(const Pool& pool, int device) {
 uint64_t idle_on(int device) {
   uint64_t idle = 0;
   for (uint32_t i = 0; i < pools_seen; ++i) {
-    cuuint64_t used = 0;
-    if (is_trimmable(pools[i], device) &&
-        driver.cuMemPoolGetAttribute(pools[i].handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ==
-            CUDA_SUCCESS &&
-        used < pools[i].charged) {
+    uint64_t used = 0;
+    if (is_trimmable(pools[i], device) && bytes_used(pools[i], &used) && used < pools[i].charged) {
       idle += pools[i].charged - used;
     }
   }
@@ -312,12 +326,11 @@ bool PoolGrowth::ask() {
 
 // Whether the pool has so much that is not in use, be it in pieces that are too small.
 bool PoolGrowth::has_room_inside() const {
-  cuuint64_t reserved = 0, used = 0;
+  cuuint64_t reserved = 0;
+  uint64_t used = 0;
   return driver.cuMemPoolGetAttribute(pool_.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                                       &reserved) == CUDA_SUCCESS &&
-         driver.cuMemPoolGetAttribute(pool_.handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ==
-             CUDA_SUCCESS &&
-         used <= reserved && bytes_ <= reserved - used;
+         bytes_used(pool_, &used) && used <= reserved && bytes_ <= reserved - used;
 }
 
 // What was reserved becomes what is held without being free in between: it may be another process's

@@ -70,7 +70,7 @@ CUresult context_synchronize(const ContextRef& context) {
   if (result != CUDA_SUCCESS) return result;
   context->wait_all();
   context->print_flush();
-  Pool::synchronized();
+  Pool::synchronized(*context);
   return context->status();
 }
 

@@ -128,8 +128,10 @@ CUresult cuEventSynchronize(CUevent handle) {
   }
   const OpRef op = event->op();
   const CUresult waited = Stream::wait(op);
-  if (op != nullptr) op->stream->owner().print_flush();
-  Pool::synchronized();
+  if (op != nullptr) {
+    op->stream->owner().print_flush();
+    Pool::synchronized(*op->stream);
+  }
   return waited;
 }
 

@@ -201,7 +201,6 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, CUfunc
   if (grid == nullptr || block == nullptr || limit < 0 || (flags & ~1U) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const BlockSize best = occupancy_best(*function, size_of, shared, limit);
-  if (best.blocks == 0) return CUDA_ERROR_INVALID_VALUE;
   *block = best.threads;
   *grid = best.blocks * static_cast<int>(function->module->owner().gpu.model.settings().sm_count);
   return CUDA_SUCCESS;

@@ -1,4 +1,7 @@
 // Entry points: texture and surface objects.
+#include <algorithm>
+#include <iterator>
+
 #include "softgpu/driver/image.h"
 
 using namespace softgpu::driver;
@@ -17,10 +20,13 @@ CUresult object_find(std::uint64_t handle, bool surface, ImageRef& object,
 
 CUresult object_destroy(std::uint64_t handle, bool surface,
                         const char* name = __builtin_FUNCTION()) {
-  ImageRef object;
-  const CUresult result = object_find(handle, surface, object, name);
+  ContextRef context;
+  const CUresult result = enter(context, name);
   if (result != CUDA_SUCCESS) return result;
-  return ImageTable::get().destroy(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  const ImageRef object = ImageTable::get().find(handle);
+  const bool of_the_other_kind = object != nullptr && object->image.surface != surface;
+  return !of_the_other_kind && ImageTable::get().destroy(handle) ? CUDA_SUCCESS
+                                                                 : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult resource_give(CUDA_RESOURCE_DESC* out, std::uint64_t handle, bool surface,
@@ -63,6 +69,8 @@ CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* out, CUtexObject texture) 
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *out = object->sampling;
+  std::fill(std::begin(out->borderColor) + object->image.channels, std::end(out->borderColor),
+            0.0F);
   return CUDA_SUCCESS;
 }
 
@@ -70,8 +78,8 @@ CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* out, CUtexObjec
   ImageRef object;
   const CUresult result = object_find(texture, false, object);
   if (result != CUDA_SUCCESS) return result;
-  if (out == nullptr || !object->view.has_value()) return CUDA_ERROR_INVALID_VALUE;
-  *out = *object->view;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = object->view.value_or(CUDA_RESOURCE_VIEW_DESC{});
   return CUDA_SUCCESS;
 }
 

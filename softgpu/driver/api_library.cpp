@@ -182,12 +182,12 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, std::size_t* bytes, CUlibrary
   return variable_give(module, address, bytes, name);
 }
 
-/// No device here shares function pointers with the host (UNIFIED_FUNCTION_POINTERS is 0).
-CUresult cuLibraryGetUnifiedFunction(void** out, CUlibrary handle, const char* name) {
+/// No device here shares function pointers with the host (UNIFIED_FUNCTION_POINTERS is 0): every
+/// name is refused, as hardware without them does.
+CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
   std::shared_ptr<Library> library;
   const CUresult result = library_find(handle, library);
-  if (result != CUDA_SUCCESS) return result;
-  return out == nullptr || name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
+  return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 CUresult cuKernelGetFunction(CUfunction* out, CUkernel handle) {

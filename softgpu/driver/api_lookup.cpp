@@ -63,8 +63,14 @@ void foreign_runtime_explain() {
 
 }  // namespace
 
+/// Without a status a name that is not found is an error, and `*out` is left alone.
 CUresult cuGetProcAddress(const char* name, void** out, int version, cuuint64_t flags) {
-  return lookup(name, out, version, flags, nullptr);
+  void* found = nullptr;
+  const CUresult result = lookup(name, out == nullptr ? nullptr : &found, version, flags, nullptr);
+  if (result != CUDA_SUCCESS) return result;
+  if (found == nullptr) return CUDA_ERROR_NOT_FOUND;
+  *out = found;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuGetProcAddress_v2(const char* name, void** out, int version, cuuint64_t flags,

@@ -87,10 +87,12 @@ CUresult variable_give(const std::shared_ptr<Module>& module, CUdeviceptr* addre
                        std::size_t* bytes, const char* name) {
   if (name == nullptr || (address == nullptr && bytes == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   const ptx::Variable* variable = module->variable(name);
-  if (variable == nullptr) return CUDA_ERROR_NOT_FOUND;
-  if (address != nullptr) *address = variable->address;
-  if (bytes != nullptr) *bytes = variable->size;
-  return CUDA_SUCCESS;
+  // Hardware clears both places when there is no such variable.
+  if (address != nullptr) *address = variable == nullptr ? 0 : variable->address;
+  if (bytes != nullptr) *bytes = variable == nullptr ? 0 : variable->size;
+  if (variable != nullptr) return CUDA_SUCCESS;
+  const bool of_something_else = *name == '\0' || module->has_kernel(name);
+  return of_something_else ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
 }
 
 namespace {

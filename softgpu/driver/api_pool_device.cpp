@@ -5,26 +5,31 @@ using namespace softgpu::driver;
 
 namespace {
 
-/// Only device memory has pools; the other combinations that the manual knows are not supported.
+bool location_known(const CUmemLocation& location) {
+  return location.type >= CU_MEM_LOCATION_TYPE_NONE &&
+         location.type <= CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+/// Only device memory has pools; the other combinations that hardware knows are not supported. Nor
+/// is, there too, a location that has none, whatever the allocation type.
 CUresult location_find(const CUmemLocation* location, CUmemAllocationType type, Gpu*& gpu,
                        const char* name = __builtin_FUNCTION()) {
   const CUresult result = enter_any(name);
   if (result != CUDA_SUCCESS) return result;
   if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!location_known(*location)) return CUDA_ERROR_NOT_SUPPORTED;
   const bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
   if (!managed && type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   switch (location->type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
       gpu = Process::get().gpu(location->id);
-      if (gpu == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+      if (gpu == nullptr) return CUDA_ERROR_INVALID_VALUE;
       return managed ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
       return CUDA_ERROR_NOT_SUPPORTED;
-    case CU_MEM_LOCATION_TYPE_NONE:
-      return managed ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     default:
-      return CUDA_ERROR_INVALID_VALUE;
+      return managed ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -85,6 +90,7 @@ CUresult cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAlloca
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
+  if (location != nullptr && !location_known(*location)) return CUDA_ERROR_NOT_SUPPORTED;
   // It must be the pool's own: every pool is one of a device's pinned memory.
   const bool possible = location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
                         type == CU_MEM_ALLOCATION_TYPE_PINNED;

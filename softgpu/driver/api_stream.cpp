@@ -62,7 +62,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
   if (result == CUDA_SUCCESS) result = capture_stream_check(*stream);
   if (result != CUDA_SUCCESS) return result;
   result = stream->synchronize();
-  Pool::synchronized();
+  Pool::synchronized(*stream);
   return result;
 }
 

@@ -115,8 +115,8 @@ CUresult cuMemMap(CUdeviceptr at, std::size_t bytes, std::size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const CUresult result = enter_any();
   if (result != CUDA_SUCCESS) return result;
-  if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return VirtualMemory::get().map(at, bytes, handle);
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return VirtualMemory::get().map(at, bytes, offset, handle);
 }
 
 CUresult cuMemUnmap(CUdeviceptr at, std::size_t bytes) {

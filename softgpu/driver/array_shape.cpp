@@ -93,6 +93,7 @@ bool shape_valid(const CUDA_ARRAY3D_DESCRIPTOR& s, bool mipmapped) {
     const bool even =
         s.Width % planes.back().divide_width == 0 && s.Height % planes.back().divide_height == 0;
     if (s.NumChannels != 3 || s.Height == 0 || s.Depth != 0 || mipmapped || !even) return false;
+    if ((s.Flags & CUDA_ARRAY3D_VIDEO_ENCODE_DECODE) == 0) return false;
   } else if (array_element(s.Format, s.NumChannels).bytes == 0) {
     return false;
   }

@@ -23,8 +23,9 @@ ImageRef ImageTable::find(std::uint64_t handle) const {
 
 bool ImageTable::destroy(std::uint64_t handle) {
   const std::unique_lock lock(mutex_);
+  if (handle == 0 || handle >= next_) return false;
   auto object = living_.extract(handle);
-  if (object.empty()) return false;
+  if (object.empty()) return true;
   destroyed_.insert(std::move(object));
   graves_.push_back({++moment_, handle});
   sweep_locked();

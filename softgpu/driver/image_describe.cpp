@@ -108,10 +108,11 @@ CUresult resource_set(const CUDA_RESOURCE_DESC& resource, ptx::Image& image) {
   }
 }
 
-/// Another format of the same size, and some of the layers.
+/// Another format of the same size, and some of the layers. Plain memory takes any view and has no
+/// use for it.
 CUresult view_set(const CUDA_RESOURCE_DESC& resource, const CUDA_RESOURCE_VIEW_DESC& view,
                   ptx::Image& image) {
-  if (resource.resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
+  if (resource.resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_SUCCESS;
   if (view.format >= CU_RES_VIEW_FORMAT_UNSIGNED_BC1 &&
       view.format <= CU_RES_VIEW_FORMAT_UNSIGNED_BC7)
     return without("a compressed view of an array");
@@ -193,11 +194,7 @@ CUresult image_of_texture(ImageObject& object) {
 
 CUresult image_of_surface(ImageObject& object) {
   if (object.resource.resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
-  ArrayRef array;
-  if (Array::find(object.resource.res.array.hArray, array) != CUDA_SUCCESS)
-    return CUDA_ERROR_INVALID_VALUE;
-  // cuda.h, cuArray3DCreate: the flag is what lets surfaces be bound to an array.
-  if ((array->shape.Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0) return CUDA_ERROR_INVALID_VALUE;
+  // cuda.h says that an array needs CUDA_ARRAY3D_SURFACE_LDST for this; hardware does not look.
   object.image.surface = true;
   return resource_set(object.resource, object.image);
 }

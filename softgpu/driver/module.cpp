@@ -115,6 +115,10 @@ const ptx::Variable* Module::variable(const std::string& name) const {
   return nullptr;
 }
 
+bool Module::has_kernel(const std::string& name) const {
+  return code_ != nullptr && ptx::module_kernel(*code_, name) != nullptr;
+}
+
 bool Module::has_managed() const {
   if (code_ == nullptr) return false;
   const auto& variables = ptx::module_variables(*code_);

@@ -59,6 +59,7 @@ class Module : public std::enable_shared_from_this<Module> {
   FunctionRef function(const std::string& name);
   std::vector<FunctionRef> functions();
   const ptx::Variable* variable(const std::string& name) const;
+  bool has_kernel(const std::string& name) const;
   /// Sets attributes of a function, through itself or through its kernel.
   void choose(Function& function, const FunctionChoices& choices, bool through_kernel);
   /// Some variable of it is managed memory.

@@ -8,6 +8,13 @@
 namespace softgpu::driver {
 namespace {
 
+/// What is left of shared memory is told in units of this many bytes.
+constexpr std::size_t kSharedUnit = 128;
+
+std::size_t dynamic_shared_most(const Function& function) {
+  return static_cast<std::size_t>(function.dynamic_shared_max.load());
+}
+
 /// Registers are given to warps in units of 256.
 std::uint32_t warp_registers(std::uint32_t registers) { return (registers * 32 + 255) / 256 * 256; }
 
@@ -19,9 +26,9 @@ std::uint32_t threads_for(std::uint32_t registers) {
 
 int occupancy_blocks(const Function& function, std::uint32_t threads,
                      std::size_t dynamic_shared_bytes) {
-  const ptx::KernelInfo& info = function.info();
-  if (threads == 0 || threads > std::min(kThreadsPerBlock, info.threads_max)) return 0;
-  const std::size_t shared = info.shared_bytes + dynamic_shared_bytes + kSharedReserved;
+  if (threads == 0 || threads > kThreadsPerBlock) return 0;
+  if (dynamic_shared_bytes > dynamic_shared_most(function)) return 0;
+  const std::size_t shared = function.info().shared_bytes + dynamic_shared_bytes + kSharedReserved;
   const std::uint32_t warps = (threads + 31) / 32;
   const std::uint32_t registers = warps * warp_registers(function.registers());
   const std::uint32_t by_threads = kThreadsPerSm / (warps * 32);
@@ -45,11 +52,9 @@ BlockSize occupancy_best(const Function& function, CUoccupancyB2DSize size_of, s
 bool occupancy_shared(const Function& function, int blocks, std::uint32_t threads,
                       std::size_t& bytes) {
   if (occupancy_blocks(function, threads, 0) < blocks) return false;
-  const std::size_t each = kSharedPerSm / static_cast<unsigned>(blocks);
-  const std::size_t taken = function.info().shared_bytes + kSharedReserved;
-  bytes = each > taken ? std::min<std::size_t>(each - taken,
-                                               kSharedPerBlockOptin - function.info().shared_bytes)
-                       : 0;
+  // The driver does not count the memory that is reserved for each block.
+  const std::size_t each = kSharedPerSm / static_cast<unsigned>(blocks) / kSharedUnit * kSharedUnit;
+  bytes = std::min(each - function.info().shared_bytes, dynamic_shared_most(function));
   return true;
 }
 

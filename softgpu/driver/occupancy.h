@@ -9,6 +9,8 @@ namespace softgpu::driver {
 /// The most threads whose registers one SM has.
 std::uint32_t threads_for(std::uint32_t registers);
 
+/// 0 for more threads than a block of the device has, and for more dynamic shared memory than the
+/// function may have. The function's own bound of threads is not looked at, as on hardware.
 int occupancy_blocks(const Function& function, std::uint32_t threads,
                      std::size_t dynamic_shared_bytes);
 
@@ -21,8 +23,8 @@ struct BlockSize {
 BlockSize occupancy_best(const Function& function, CUoccupancyB2DSize size_of, std::size_t shared,
                          int limit);
 
-/// The dynamic shared memory that lets `blocks` blocks of `threads` live on one SM. false: they
-/// cannot, whatever they leave.
+/// The dynamic shared memory that lets `blocks` blocks of `threads` live on one SM, at most what
+/// the function may have. false: they cannot, whatever they leave.
 bool occupancy_shared(const Function& function, int blocks, std::uint32_t threads,
                       std::size_t& bytes);
 

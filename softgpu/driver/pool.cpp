@@ -24,13 +24,11 @@ bool Pool::executed(const Block& block) {
   return freed == nullptr || freed->state.load(std::memory_order_acquire) != Op::kQueued;
 }
 
-/// Frees that have executed make their blocks anyone's: always when the host has waited for them
-/// (`observed`), else when the pool may look by itself.
-void Pool::settle_locked(bool observed) {
-  if (!observed && !reuse_executed_) return;
+/// Frees that have executed make their blocks anyone's, those that are looked at.
+void Pool::settle_locked(const Observed& observed) {
   for (auto at = pending_.begin(); at != pending_.end();) {
     const auto block = blocks_.find(*at);
-    if (executed(block->second)) {
+    if (observed(block->second) && executed(block->second)) {
       at = pending_.erase(at);
       block->second.stream = 0;
       list_locked(block);
@@ -116,6 +114,7 @@ CUdeviceptr Pool::take_locked(Blocks::iterator found, std::size_t bytes, std::si
   block.used = true;
   block.stream = 0;
   block.freed.reset();
+  ++live_;
   used_ += block.size;
   used_high_ = std::max(used_high_, used_);
   Allocation allocation;
@@ -134,7 +133,7 @@ CUresult Pool::allocate(const StreamRef& stream, std::size_t asked, CUdeviceptr&
   OpRef wait_for;
   {
     const std::lock_guard lock(mutex_);
-    settle_locked(false);
+    if (reuse_executed_) settle_locked([](const Block&) { return true; });
     auto found = find_locked(stream, bytes);
     if (found == blocks_.end()) found = grow_locked(bytes);
     if (found == blocks_.end()) found = find_pending_locked(bytes, wait_for);
@@ -145,15 +144,19 @@ CUresult Pool::allocate(const StreamRef& stream, std::size_t asked, CUdeviceptr&
   return CUDA_SUCCESS;
 }
 
-bool Pool::mark_free_locked(CUdeviceptr address, std::uint64_t stream, std::weak_ptr<Op> freed) {
+std::size_t Pool::mark_free_locked(CUdeviceptr address, const Stream* stream,
+                                   std::weak_ptr<Op> freed) {
   const auto found = blocks_.find(address);
-  if (found == blocks_.end() || !found->second.used) return false;
+  if (found == blocks_.end() || !found->second.used) return 0;
+  const std::size_t size = found->second.size;
   found->second.used = false;
-  found->second.stream = stream;
+  found->second.stream = stream == nullptr ? 0 : stream->id;
+  found->second.context = stream == nullptr ? 0 : stream->owner().id;
+  found->second.blocking = stream != nullptr && stream->blocking();
   found->second.freed = std::move(freed);
-  used_ -= found->second.size;
+  --live_;
   list_locked(found);
-  return true;
+  return size;
 }
 
 CUresult Pool::free(CUdeviceptr address, const StreamRef& stream) {
@@ -163,7 +166,9 @@ CUresult Pool::free(CUdeviceptr address, const StreamRef& stream) {
   if (result != CUDA_SUCCESS) return result;
   {
     const std::lock_guard lock(mutex_);
-    if (!mark_free_locked(address, stream->id, op)) return CUDA_ERROR_INVALID_VALUE;
+    const std::size_t size = mark_free_locked(address, stream.get(), op);
+    if (size == 0) return CUDA_ERROR_INVALID_VALUE;
+    used_ -= size;
   }
   close_if_unused();
   return CUDA_SUCCESS;
@@ -172,7 +177,7 @@ CUresult Pool::free(CUdeviceptr address, const StreamRef& stream) {
 void Pool::free_now(CUdeviceptr address) {
   {
     const std::lock_guard lock(mutex_);
-    if (!mark_free_locked(address, 0, {})) return;
+    if (mark_free_locked(address, nullptr, {}) == 0) return;
     trim_locked(threshold_);
   }
   close_if_unused();
@@ -213,7 +218,6 @@ void Pool::unlist_locked(Blocks::iterator block) {
 
 void Pool::trim(std::size_t keep) {
   const std::lock_guard lock(mutex_);
-  settle_locked(false);
   trim_locked(keep);
 }
 
@@ -237,12 +241,23 @@ void Pool::chunk_release(std::uintptr_t base, const Chunk& chunk) {
   gpu_.memory_unmap(reinterpret_cast<void*>(base), chunk.size, chunk.offset, chunk.key);
 }
 
-void Pool::synchronized() {
+void Pool::settle_all(const Observed& observed) {
   for (const auto& pool : Registry<Pool>::all().list()) {
     const std::lock_guard lock(pool->mutex_);
-    pool->settle_locked(true);
+    pool->settle_locked(observed);
     pool->trim_locked(pool->threshold_);
   }
+}
+
+void Pool::synchronized(const Stream& stream) {
+  settle_all([&](const Block& block) {
+    return block.stream == stream.id ||
+           (stream.kind == Stream::kLegacy && block.blocking && block.context == stream.owner().id);
+  });
+}
+
+void Pool::synchronized(const Context& context) {
+  settle_all([&](const Block& block) { return block.context == context.id; });
 }
 
 void Pool::close() {
@@ -257,7 +272,7 @@ void Pool::close_if_unused() {
 
 bool Pool::unused() {
   const std::lock_guard lock(mutex_);
-  return used_ == 0;
+  return live_ == 0;
 }
 
 }  // namespace softgpu::driver

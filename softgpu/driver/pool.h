@@ -34,7 +34,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   virtual CUresult allocate(const StreamRef& stream, std::size_t bytes, CUdeviceptr& address);
   /// The block ends when `stream` comes to this point. The address is no longer in the map.
   virtual CUresult free(CUdeviceptr address, const StreamRef& stream);
-  /// The caller says that nothing uses the block any more.
+  /// The caller says that nothing uses the block any more. The pool has its memory again, but goes
+  /// on counting it as used, as hardware does (driver 580).
   virtual void free_now(CUdeviceptr address);
   /// Gives unused chunks back as long as at least `keep` bytes stay reserved.
   void trim(std::size_t keep);
@@ -53,9 +54,11 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void close();
   bool open() const { return open_; }
 
-  /// What a synchronisation does: frees that have executed are known to have, and pools above their
-  /// threshold shrink.
-  static void synchronized();
+  /// What a wait of the host for a stream, or for all of a context, does: frees of it that have
+  /// executed are known to have, and pools above their threshold shrink. A wait for the legacy
+  /// stream is one for the blocking streams, too.
+  static void synchronized(const Stream& stream);
+  static void synchronized(const Context& context);
 
  protected:
   /// After a free: a closed pool that nothing uses goes.
@@ -68,8 +71,11 @@ class Pool : public std::enable_shared_from_this<Pool> {
     bool used = false;
     std::uint64_t stream =
         0;  // freed in this stream's order, which others may not know; 0: anyone's
-    std::weak_ptr<Op> freed;  // gone when it is done
+    std::uint64_t context = 0;  // of the stream
+    bool blocking = false;      // the stream is
+    std::weak_ptr<Op> freed;    // gone when it is done
   };
+  using Observed = std::function<bool(const Block&)>;
   struct Chunk {
     std::size_t size = 0;
     std::uint64_t offset = 0;
@@ -78,13 +84,15 @@ class Pool : public std::enable_shared_from_this<Pool> {
   using Blocks = std::map<std::uintptr_t, Block>;
 
   static bool executed(const Block& block);
-  void settle_locked(bool observed);
+  void settle_locked(const Observed& observed);
+  static void settle_all(const Observed& observed);
   bool usable_locked(const Block& block, const StreamRef& stream, bool ordered) const;
   Blocks::iterator find_locked(const StreamRef& stream, std::size_t bytes);
   Blocks::iterator find_pending_locked(std::size_t bytes, OpRef& freed);
   Blocks::iterator grow_locked(std::size_t bytes);
   CUdeviceptr take_locked(Blocks::iterator block, std::size_t bytes, std::size_t asked);
-  bool mark_free_locked(CUdeviceptr address, std::uint64_t stream, std::weak_ptr<Op> freed);
+  /// The size of the block; 0: there is none in use at `address`.
+  std::size_t mark_free_locked(CUdeviceptr address, const Stream* stream, std::weak_ptr<Op> freed);
   bool joinable_locked(Blocks::iterator left, Blocks::iterator right) const;
   void list_locked(Blocks::iterator block);
   void unlist_locked(Blocks::iterator block);
@@ -102,6 +110,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::map<std::uintptr_t, Chunk> chunks_;
   std::map<int, CUmemAccess_flags> access_;
   std::uint64_t reserved_ = 0, used_ = 0, reserved_high_ = 0, used_high_ = 0, threshold_ = 0;
+  std::size_t live_ = 0;  // blocks
   bool reuse_events_ = true, reuse_executed_ = true, reuse_by_waiting_ = true;
 };
 using PoolRef = std::shared_ptr<Pool>;

@@ -83,7 +83,9 @@ CUresult Process::initialize() {
   std::vector<std::string> uuids;
   for (const int index : order)
     uuids.push_back(device::uuid_text(segments[static_cast<std::size_t>(index)]->uuid));
-  for (const int number : visible_devices(uuids, std::getenv("CUDA_VISIBLE_DEVICES"))) {
+  const Visible visible = visible_devices(uuids, std::getenv("CUDA_VISIBLE_DEVICES"));
+  if (visible.repeated) return CUDA_ERROR_INVALID_DEVICE;
+  for (const int number : visible.devices) {
     const int index = order[static_cast<std::size_t>(number)];
     gpus_.push_back(std::make_unique<Gpu>(static_cast<int>(gpus_.size()),
                                           segments[static_cast<std::size_t>(index)]));

@@ -52,8 +52,11 @@ class Op : public std::enable_shared_from_this<Op> {
 
 /// What cuStreamSetAttribute sets, apart from the priority. Kept and told; nothing of it changes
 /// what work computes.
+/// What hardware tells of a stream whose policy was never set.
+inline constexpr auto kSyncPolicyUnset = static_cast<CUsynchronizationPolicy>(-1);
+
 struct StreamAttributes {
-  CUsynchronizationPolicy policy = CU_SYNC_POLICY_AUTO;
+  CUsynchronizationPolicy policy = kSyncPolicyUnset;
   CUaccessPolicyWindow window{};
   CUlaunchMemSyncDomainMap domains{0, 0};
   CUlaunchMemSyncDomain domain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT;

@@ -132,15 +132,16 @@ bool VirtualMemory::whole_locked(std::uintptr_t at, std::size_t bytes) const {
   return bytes != 0 && reached == at + bytes;
 }
 
-CUresult VirtualMemory::map(std::uintptr_t at, std::size_t bytes,
+CUresult VirtualMemory::map(std::uintptr_t at, std::size_t bytes, std::size_t offset,
                             CUmemGenericAllocationHandle handle) {
   const std::lock_guard lock(mutex_);
   const auto found = handles_.find(handle);
-  if (found == handles_.end() || bytes == 0 || bytes > found->second.piece->bytes ||
-      bytes % kVmmGranularity != 0 || at % kVmmGranularity != 0)
+  if (found == handles_.end() || bytes == 0 || at % kVmmGranularity != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const auto [range, range_bytes] = range_locked(at, bytes);
   if (range_bytes == 0 || !free_locked(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (offset != 0 || bytes > found->second.piece->bytes || bytes % kVmmGranularity != 0)
+    return CUDA_ERROR_NOT_SUPPORTED;
   const PieceRef& piece = found->second.piece;
   if (mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
            piece->file(), 0) == MAP_FAILED ||

@@ -60,7 +60,9 @@ class VirtualMemory {
   /// OUT_OF_MEMORY: there are no such addresses left. `wish` is a hint.
   CUresult reserve(std::size_t bytes, std::size_t align, std::uintptr_t wish, std::uintptr_t& at);
   CUresult unreserve(std::uintptr_t at, std::size_t bytes);
-  CUresult map(std::uintptr_t at, std::size_t bytes, CUmemGenericAllocationHandle handle);
+  /// NOT_SUPPORTED: an offset, or a size that is no part of the memory in whole granules.
+  CUresult map(std::uintptr_t at, std::size_t bytes, std::size_t offset,
+               CUmemGenericAllocationHandle handle);
   /// Whole mappings without a gap between them, which nothing uses any more.
   CUresult unmap(std::uintptr_t at, std::size_t bytes);
   CUresult access_set(std::uintptr_t at, std::size_t bytes, const CUmemAccessDesc* access,

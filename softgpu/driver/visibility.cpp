@@ -50,17 +50,20 @@ std::vector<int> device_order(const std::vector<double>& rates, const char* orde
   return result;
 }
 
-std::vector<int> visible_devices(const std::vector<std::string>& uuids, const char* visible) {
-  std::vector<int> result;
+Visible visible_devices(const std::vector<std::string>& uuids, const char* visible) {
+  Visible result;
+  std::vector<int>& devices = result.devices;
   if (visible == nullptr) {
-    for (std::size_t i = 0; i < uuids.size(); ++i) result.push_back(static_cast<int>(i));
+    devices.resize(uuids.size());
+    std::iota(devices.begin(), devices.end(), 0);
     return result;
   }
   while (*visible != '\0') {
     const int device = entry_resolve(uuids, entry_next(visible));
     if (device < 0) break;
-    if (std::find(result.begin(), result.end(), device) != result.end()) return {};
-    result.push_back(device);
+    if (std::find(devices.begin(), devices.end(), device) != devices.end())
+      return {.devices = {}, .repeated = true};
+    devices.push_back(device);
   }
   return result;
 }

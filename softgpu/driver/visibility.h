@@ -7,10 +7,14 @@
 
 namespace softgpu::driver {
 
+struct Visible {
+  std::vector<int> devices;  // in the order of the list
+  bool repeated = false;     // some device is named twice; then `devices` is empty
+};
+
 /// `uuids` are the GPUs in PCI order, as "GPU-...". Returns indices into it. `visible` null: all of
-/// them. Entries are indices or UUID prefixes; the list ends at the first entry that is none, an
-/// entry named twice leaves no device at all.
-std::vector<int> visible_devices(const std::vector<std::string>& uuids, const char* visible);
+/// them. Entries are indices or UUID prefixes; the list ends at the first entry that is none.
+Visible visible_devices(const std::vector<std::string>& uuids, const char* visible);
 
 /// The order in which GPUs are numbered before CUDA_VISIBLE_DEVICES picks among them: `order` is
 /// CUDA_DEVICE_ORDER, "PCI_BUS_ID" or "FASTEST_FIRST" (the default, also for anything else).

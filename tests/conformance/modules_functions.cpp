@@ -162,7 +162,9 @@ ROW(modules, variable_address_and_size) {
   ANSWERS(CUDA_SUCCESS, cuModuleGetGlobal(nullptr, &alone, module, "table"));
   EXPECT_EQ(alone, 40U);
   ANSWERS(CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal(&address, &bytes, module, "no_table"));
-  ANSWERS(CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal(&address, &bytes, module, "k"));
+  EXPECT_EQ(address, 0U) << "a refusal clears what it was to tell";
+  EXPECT_EQ(bytes, 0U);
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuModuleGetGlobal(&address, &bytes, module, "k"));
 }
 
 ROW(modules, variables_begin_as_written) {

@@ -152,7 +152,11 @@ ROW(modules, occupancy_is_limited_by_registers) {
 
 ROW(modules, occupancy_of_impossible_blocks_is_none) {
   const Context context;
-  EXPECT_EQ(blocks_of(kernel("bounded_64"), 65), 0);
+  EXPECT_EQ(blocks_of(kernel("empty"), 1025), 0);
+  EXPECT_EQ(blocks_of(kernel("bounded_64"), 65), blocks_of(kernel("empty"), 65))
+      << "the bound of a kernel is not looked at";
+  EXPECT_EQ(blocks_of(kernel("empty"), 32, 48 * 1024 + 1), 0)
+      << "more dynamic memory than the kernel may have";
   int blocks = 0;
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
           cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel("empty"), 0, 0));
@@ -178,6 +182,15 @@ ROW(modules, occupancy_suggestion_keeps_limits) {
   EXPECT_GE(block, 1);
   MUST(cuOccupancyMaxPotentialBlockSize(&grid, &block, kernel("bounded_64"), nullptr, 0, 0));
   EXPECT_LE(block, 64);
+}
+
+ROW(modules, occupancy_suggests_nothing_for_the_impossible) {
+  const Context context;
+  int grid = 7, block = 7;
+  ANSWERS(CUDA_SUCCESS,
+          cuOccupancyMaxPotentialBlockSize(&grid, &block, kernel("empty"), nullptr, 1U << 20, 0));
+  EXPECT_EQ(grid, 0);
+  EXPECT_EQ(block, 0);
 }
 
 ROW(modules, occupancy_suggestion_flags) {
@@ -208,13 +221,21 @@ ROW(modules, occupancy_suggestion_asks_for_shared_memory) {
 ROW(modules, occupancy_tells_the_shared_memory_that_is_left) {
   const Context context;
   const CUfunction function = kernel("empty");
-  std::size_t two = 0, four = 0;
-  ANSWERS(CUDA_SUCCESS, cuOccupancyAvailableDynamicSMemPerBlock(&two, function, 2, 128));
-  ANSWERS(CUDA_SUCCESS, cuOccupancyAvailableDynamicSMemPerBlock(&four, function, 4, 128));
-  observe("two", static_cast<long long>(two));
-  observe("four", static_cast<long long>(four));
-  EXPECT_LT(four, two);
-  EXPECT_GT(four, 0U);
+  const auto left = [function](int blocks) {
+    std::size_t bytes = 0;
+    ANSWERS(CUDA_SUCCESS, cuOccupancyAvailableDynamicSMemPerBlock(&bytes, function, blocks, 128));
+    return bytes;
+  };
+  EXPECT_EQ(left(2), 48U * 1024) << "what a kernel may have that has not asked for more";
+  MUST(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 128 * 1024));
+  const auto all = static_cast<std::size_t>(
+      device_attribute(context, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));
+  EXPECT_EQ(left(1), 128U * 1024);
+  for (const int blocks : {2, 4, 5, 16})
+    EXPECT_EQ(left(blocks), all / static_cast<unsigned>(blocks) / 128 * 128) << blocks;
+  std::size_t bytes = 0;
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
+          cuOccupancyAvailableDynamicSMemPerBlock(&bytes, function, 17, 128));
 }
 
 ROW(modules, occupancy_of_a_kernel_is_of_the_current_context) {

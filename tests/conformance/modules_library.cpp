@@ -190,7 +190,7 @@ ROW(modules, library_has_no_unified_functions) {
   const Context context;
   const Library library;
   void* function = nullptr;
-  ANSWERS(CUDA_ERROR_NOT_FOUND,
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
           cuLibraryGetUnifiedFunction(&function, library, "no_such_function"));
 }
 

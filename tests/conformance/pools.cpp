@@ -74,12 +74,21 @@ ROW(pools, location_forms_check_the_location) {
   CUmemLocation nowhere = {CU_MEM_LOCATION_TYPE_NONE, 0};
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
           cuMemGetDefaultMemPool(&pool, &nowhere, CU_MEM_ALLOCATION_TYPE_PINNED));
-  CUmemLocation current = {CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0};
+  CUmemLocation far = {CU_MEM_LOCATION_TYPE_DEVICE, 99};
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
-          cuMemGetDefaultMemPool(&pool, &current, CU_MEM_ALLOCATION_TYPE_PINNED));
+          cuMemGetDefaultMemPool(&pool, &far, CU_MEM_ALLOCATION_TYPE_PINNED));
   CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, context.device()};
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
           cuMemGetMemPool(&pool, &here, no_such<CUmemAllocationType>(77)));
+  for (const auto type : {CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, no_such<CUmemLocationType>(77)}) {
+    CUmemLocation other = {type, 0};
+    ANSWERS(CUDA_ERROR_NOT_SUPPORTED,
+            cuMemGetDefaultMemPool(&pool, &other, CU_MEM_ALLOCATION_TYPE_PINNED));
+    ANSWERS(CUDA_ERROR_NOT_SUPPORTED,
+            cuMemGetMemPool(&pool, &other, CU_MEM_ALLOCATION_TYPE_INVALID));
+    ANSWERS(CUDA_ERROR_NOT_SUPPORTED,
+            cuMemSetMemPool(&other, CU_MEM_ALLOCATION_TYPE_PINNED, nullptr));
+  }
 }
 
 ROW(pools, location_and_pool_must_match) {
@@ -294,7 +303,16 @@ ROW(pools, mem_free_does_not_wait) {
   MUST(gate.hold(stream));
   MUST(cuMemFree(p));
   ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
-  EXPECT_EQ(pool.used(), 0U);
+  EXPECT_EQ(pool.reserved(), 0U);
+}
+
+ROW(pools, mem_free_is_not_counted) {
+  const Context context;
+  const MemPool pool;
+  const CUdeviceptr p = pool.allocate(4096, nullptr);
+  MUST(cuMemFree(p));
+  EXPECT_EQ(pool.used(), 4096U);
+  EXPECT_EQ(pool.reserved(), 0U);
 }
 
 ROW(pools, second_free_refused) {

@@ -256,6 +256,23 @@ ROW(pools, trimming_keeps_what_it_is_told) {
   EXPECT_EQ(pool.reserved(), kept);
 }
 
+ROW(pools, trimming_takes_what_the_host_knows_to_be_free) {
+  const Context context;
+  const CUstream stream = stream_new(), other = stream_new();
+  const MemPool pool;
+  const CUdeviceptr p = pool.allocate(kBlock, stream);
+  MUST(cuMemFreeAsync(p, stream));
+  while (cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) continue;
+  MUST(cuMemPoolTrimTo(pool, 0));
+  EXPECT_GE(pool.reserved(), kBlock) << "a query is no wait";
+  MUST(cuStreamSynchronize(other));
+  MUST(cuMemPoolTrimTo(pool, 0));
+  EXPECT_GE(pool.reserved(), kBlock) << "nor is that for another stream";
+  MUST(cuStreamSynchronize(stream));
+  MUST(cuMemPoolTrimTo(pool, 0));
+  EXPECT_EQ(pool.reserved(), 0U);
+}
+
 ROW(pools, trimming_leaves_allocations_alone) {
   const Context context;
   const CUstream stream = stream_new();

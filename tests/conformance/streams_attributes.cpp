@@ -10,7 +10,7 @@ ROW(streams, attribute_synchronization_policy) {
   const CUstream stream = stream_new();
   CUstreamAttrValue value{};
   MUST(cuStreamGetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
-  EXPECT_EQ(value.syncPolicy, CU_SYNC_POLICY_AUTO);
+  EXPECT_EQ(value.syncPolicy, no_such<CUsynchronizationPolicy>(-1));
   value.syncPolicy = CU_SYNC_POLICY_BLOCKING_SYNC;
   MUST(cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
   value = {};
@@ -46,8 +46,9 @@ ROW(streams, attributes_of_launches_are_refused) {
   CUstreamAttrValue value{};
   ANSWERS(CUDA_ERROR_INVALID_VALUE,
           cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE,
-          cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, nullptr));
+  for (const auto id : {CU_LAUNCH_ATTRIBUTE_IGNORE, CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+                        CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION})
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuStreamGetAttribute(stream, id, &value));
 }
 
 ROW(streams, attributes_are_copied) {
@@ -83,11 +84,13 @@ ROW(streams, attribute_values_are_checked) {
   const Context context;
   const CUstream stream = stream_new();
   CUstreamAttrValue value{};
-  value.syncPolicy = no_such<CUsynchronizationPolicy>(77);
-  ANSWERS(CUDA_ERROR_INVALID_VALUE,
-          cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  for (const int policy : {-1, 0, 5, 77}) {
+    value.syncPolicy = no_such<CUsynchronizationPolicy>(policy);
+    ANSWERS(CUDA_ERROR_INVALID_VALUE,
+            cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  }
   MUST(cuStreamGetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
-  EXPECT_EQ(value.syncPolicy, CU_SYNC_POLICY_AUTO) << "it stays what it was";
+  EXPECT_EQ(value.syncPolicy, no_such<CUsynchronizationPolicy>(-1)) << "it stays what it was";
 }
 
 ROW(streams, attribute_access_policy_window) {

@@ -117,9 +117,10 @@ ROW(textures, interpolation_mirrors) {
 
 ROW(textures, interpolation_reaches_into_the_border) {
   const Context context;
+  // A line is the first row of a plane, fetched at its upper edge: half of what is read is border.
   const CUtexObject line = line_new(kBorder, kLinear);
   EXPECT_EQ(fetched_first("fetch_line", line, {{0}, {0.25F}, {4}, {-0.5F}}),
-            (Floats{5, 7.5F, 40, 0}));
+            (Floats{2.5F, 3.75F, 20, 0}));
 }
 
 /// 4 x 4 texels with the value 16 * row + column squared.
@@ -252,8 +253,9 @@ ROW(textures, promoted_integers_interpolated) {
   const auto bytes =
       array_of<unsigned char>(shape_of(CU_AD_FORMAT_UNSIGNED_INT8, 1, 2, 1), {0, 255});
   const CUtexObject texture = texture_new(of_array(bytes), sampled(kClamp, kLinear));
+  // Rounded to the nearest of 65535 steps.
   EXPECT_EQ(fetched_first("fetch_plane", texture, {{0.5F, 0}, {0.75F, 0}, {1, 0}, {1.5F, 0}}),
-            (Floats{0, 0.25F, 0.5F, 1}));
+            (Floats{0, 16384 / 65535.0F, 32768 / 65535.0F, 1}));
 }
 
 ROW(textures, halves_are_real_numbers) {

@@ -182,7 +182,7 @@ ROW(vmm, map_checks_its_arguments) {
   const Range range(4 * unit);
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemMap(range.at(), 2 * unit, 0, memory, 1));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemMap(range.at() + unit / 2, 2 * unit, 0, memory, 0));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemMap(range.at(), unit / 2, 0, memory, 0));
+  ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range.at(), unit / 2, 0, memory, 0));
 }
 
 ROW(vmm, map_offsets_are_zero) {
@@ -190,7 +190,7 @@ ROW(vmm, map_offsets_are_zero) {
   const std::size_t unit = vmm_unit();
   const Physical memory(2 * unit);
   const Range range(4 * unit);
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemMap(range.at(), unit, unit, memory, 0));
+  ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range.at(), unit, unit, memory, 0));
 }
 
 ROW(vmm, map_is_no_larger_than_the_memory) {
@@ -198,7 +198,7 @@ ROW(vmm, map_is_no_larger_than_the_memory) {
   const std::size_t unit = vmm_unit();
   const Physical memory(unit);
   const Range range(4 * unit);
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemMap(range.at(), 2 * unit, 0, memory, 0));
+  ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range.at(), 2 * unit, 0, memory, 0));
 }
 
 ROW(vmm, map_only_where_nothing_is_mapped) {

@@ -317,7 +317,7 @@ struct Box {
 const Box kBoxes[] = {
     {"1-D", 133, 0, 0, 0, 0},
     {"2-D", 101, 37, 0, 0, 0},
-    {"2-D, even", 64, 48, 0, 0, 0},
+    {"2-D, for video", 64, 48, 0, CUDA_ARRAY3D_VIDEO_ENCODE_DECODE, 0},
     {"2-D, gathered", 31, 17, 0, CUDA_ARRAY3D_TEXTURE_GATHER, 0},
     {"2-D, for surfaces", 31, 17, 0, CUDA_ARRAY3D_SURFACE_LDST, 0},
     {"3-D", 17, 19, 5, 0, 0},

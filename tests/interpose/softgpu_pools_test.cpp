@@ -268,6 +268,18 @@ TEST_F(SoftGpuPoolsTest, WhatAPoolKeepsIdleIsGivenBackBeforeARefusal) {
   EXPECT_EQ(broker->account(0).refused.load(), 0u);
 }
 
+// The driver goes on counting what cuMemFree frees as used.
+TEST_F(SoftGpuPoolsTest, WhatCuMemFreeGaveBackToAPoolIsThereForItsAllocations) {
+  const CUmemoryPool pool = keeps_all(pool_create());
+  CUdeviceptr pointer = 0, small = 0;
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&pointer, 300 * kMiB, pool, streams[0]), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFree(pointer), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocFromPoolAsync(&small, 20 * kMiB, pool, streams[0]), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&pointer, 250 * kMiB, pool, streams[0]), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account(0).refused.load(), 0u);
+  within("at the end");
+}
+
 // Allocation nodes and captured allocations, in sizes that are no multiples of a page.
 TEST_F(SoftGpuPoolsTest, GraphsOfAnySizesStayWithinTheQuota) {
   broker->lease_store(sluice::protocol::kLeaseOpen);

@@ -64,7 +64,7 @@ TEST_F(WaitTest, AWaitUnderAHoldIsMadeUpFor) {
   go_on();
 }
 
-TEST_F(WaitTest, TheWaitsOfAMoveAreMadeUpFor) {
+TEST_F(WaitTest, TheWaitsOfAMoveFreeNothingOfAPool) {
   CUdeviceptr movable = 0;
   ASSERT_EQ(cuMemAlloc(&movable, 4 * kMiB), CUDA_SUCCESS);
   CUdeviceptr pooled = 0;
@@ -73,7 +73,8 @@ TEST_F(WaitTest, TheWaitsOfAMoveAreMadeUpFor) {
   hold();
   ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldOut)));
   ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldIn)));
-  EXPECT_EQ(device_bytes(), kContext + 4 * kMiB);
+  // They are for streams of the shim's own: what the program freed in another stays in its pool.
+  EXPECT_EQ(device_bytes(), kContext + 6 * kMiB);
   go_on();
 }
 

@@ -141,7 +141,30 @@ Axis axis_by_position(const Image& image, std::size_t dimension, float coordinat
   return axis;
 }
 
+/// Normalized integers of either width are interpolated as integers of 16 bits: the steps between
+/// 0 and 1. 0: the channel is none.
+float steps_of(Channel channel) {
+  switch (channel) {
+    case Channel::kUnsignedNormalized:
+      return 65535;
+    case Channel::kSignedNormalized:
+      return 32767;
+    default:
+      return 0;
+  }
+}
+
+double nearest(double x) { return std::floor(x + 0.5); }
+
 void interpolated(const Image& image, const Axis* axes, u32* result) {
+  const float steps = steps_of(image.channel);
+  const auto term = [steps](u32 bits) {
+    const double value = std::bit_cast<float>(bits);
+    return steps == 0 ? value : nearest(value * double{steps});
+  };
+  const auto total = [steps](double sum) {
+    return steps == 0 ? static_cast<float>(sum) : static_cast<float>(nearest(sum)) / steps;
+  };
   double sums[4] = {-0.0, -0.0, -0.0, -0.0};  // to which adding anything gives just that
   for (int z = 0; z < axes[2].count; ++z) {
     for (int y = 0; y < axes[1].count; ++y) {
@@ -155,12 +178,12 @@ void interpolated(const Image& image, const Axis* axes, u32* result) {
         }
         u32 texel[4];
         texel_at(image, at, texel);
-        for (int c = 0; c < 4; ++c) sums[c] += weight * double{std::bit_cast<float>(texel[c])};
+        for (int c = 0; c < 4; ++c) sums[c] += weight * term(texel[c]);
       }
     }
   }
   for (int c = 0; c < 4; ++c) {
-    result[c] = c < image.channels ? std::bit_cast<u32>(static_cast<float>(sums[c])) : 0;
+    result[c] = c < image.channels ? std::bit_cast<u32>(total(sums[c])) : 0;
   }
 }
 
@@ -192,6 +215,8 @@ void fetch(const Warp& w, const ImageSite& site, const Image& image, int l, u32*
     const u32 layer = reinterpret_cast<const u32*>(w.rf + site.layer)[l];
     axes[2].texels[0] = std::min<s64>(layer, std::max<s64>(image.layers, 1) - 1);
   }
+  // A line is the first row of a plane, and a fetch from it one at 0, the upper edge of that row.
+  if (linear && site.coordinates == 1) axes[1] = axis_by_position(image, 1, 0, true);
   if (gather) return gathered(image, axes, site.component, result);
   if (linear) return interpolated(image, axes, result);
   const s64 at[3] = {axes[0].texels[0], axes[1].texels[0], axes[2].texels[0]};

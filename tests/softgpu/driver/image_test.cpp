@@ -99,7 +99,8 @@ TEST_F(Driver, ATextureStaysForTheLaunchesBeforeItsEnd) {
     held.close();
     ASSERT_CU(fetch.launch(texture, 2, held.stream));
     ASSERT_CU(cuTexObjectDestroy(texture));
-    EXPECT_EQ(cuTexObjectDestroy(texture), CUDA_ERROR_INVALID_VALUE);
+    CUDA_RESOURCE_DESC told{};
+    EXPECT_EQ(cuTexObjectGetResourceDesc(&told, texture), CUDA_ERROR_INVALID_VALUE);
     held.open();
     ASSERT_CU(cuStreamSynchronize(held.stream));
     EXPECT_EQ(fetch.result(), 102u);
@@ -152,7 +153,8 @@ TEST_F(Driver, ATextureEndsWithItsContext) {
     CUcontext second = nullptr;
     ASSERT_CU(cuCtxCreate(&second, nullptr, 0, 0));
     ASSERT_CU(cuCtxDestroy(first));
-    EXPECT_EQ(cuTexObjectDestroy(texture), CUDA_ERROR_INVALID_VALUE);
+    CUDA_RESOURCE_DESC told{};
+    EXPECT_EQ(cuTexObjectGetResourceDesc(&told, texture), CUDA_ERROR_INVALID_VALUE);
   });
 }
 

@@ -34,7 +34,15 @@ TEST(Visibility, Table) {
       {"gpu-3333", {}},
   };
   for (const auto& row : rows)
-    EXPECT_EQ(visible_devices(kUuids, row.text), row.expected) << (row.text ? row.text : "unset");
+    EXPECT_EQ(visible_devices(kUuids, row.text).devices, row.expected)
+        << (row.text ? row.text : "unset");
+}
+
+TEST(Visibility, ARepetitionIsToldApart) {
+  EXPECT_TRUE(visible_devices(kUuids, "0,0").repeated);
+  EXPECT_TRUE(visible_devices(kUuids, "1,GPU-11112222").repeated);
+  EXPECT_FALSE(visible_devices(kUuids, "0,7,0").repeated) << "the list has ended before";
+  EXPECT_FALSE(visible_devices(kUuids, "-1").repeated);
 }
 
 TEST(Visibility, DeviceOrder) {

@@ -3,6 +3,7 @@
 // and the cell's address its handle.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "tests/softgpu/ptx/forms.h"
@@ -65,7 +66,7 @@ u64 channel(const Fetch& fetch, const Lane& lane, s64 x, s64 y, s64 z, std::size
   return value;
 }
 
-/// What a fetch makes of one channel by linear filtering: T are the normalized texels.
+/// What a fetch makes of one channel by linear filtering, to the nearest of 65535 steps.
 u64 filtered(const Fetch& fetch, const Lane& lane, const s64* at64, s64 layer, u32 count,
              std::size_t c) {
   s64 first[3] = {0, 0, layer};
@@ -83,10 +84,9 @@ u64 filtered(const Fetch& fetch, const Lane& lane, const s64* at64, s64 layer, u
       weight *= far ? second[k] : 1 - second[k];
       at[k] += far ? 1 : 0;
     }
-    const float t = static_cast<float>(channel(fetch, lane, at[0], at[1], at[2], c)) / 65535.0f;
-    sum += weight * static_cast<long double>(t);
+    sum += weight * static_cast<long double>(channel(fetch, lane, at[0], at[1], at[2], c));
   }
-  return std::bit_cast<u32>(static_cast<float>(sum));
+  return std::bit_cast<u32>(static_cast<float>(std::floor(sum + 0.5L)) / 65535.0f);
 }
 
 void fetch_reference(const Fetch& fetch, u32 count, Lane& lane) {
