@@ -3,6 +3,7 @@
 #include "interpose/account.h"
 #include "interpose/account_uses.h"
 #include "interpose/array_size.h"
+#include "interpose/captures.h"
 #include "interpose/gate.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
@@ -36,7 +37,7 @@ CUresult create_once(RoomWait& wait, Handle* handle, const ArrayShape& shape, un
   const uint64_t actual =
       requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0 ? needs.size : bytes;
   if (!charge_settle(device, bytes, actual)) {
-    destroy();
+    relaxed_call(destroy);
     *handle = before;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -46,7 +47,7 @@ CUresult create_once(RoomWait& wait, Handle* handle, const ArrayShape& shape, un
     return result;
   }
   unrecorded_say("an array's record");
-  destroy();
+  relaxed_call(destroy);
   *handle = before;
   charge_release(device, actual);
   return CUDA_ERROR_OUT_OF_MEMORY;

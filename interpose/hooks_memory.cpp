@@ -4,6 +4,7 @@
 // credited to the right device. In a tenant that may be swapped, cuMemAlloc and cuMemAllocPitch
 // give movable memory instead (swap.h).
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/free.h"
 #include "interpose/gate.h"
 #include "interpose/room.h"
@@ -26,7 +27,8 @@ class Outputs {
   CUdeviceptr given() const { return *pointer_; }
   /// Frees what the driver gave. False: it is still there.
   bool take_back() const {
-    const bool freed = driver.cuMemFree_v2(*pointer_) == CUDA_SUCCESS;
+    const auto free = [this] { return driver.cuMemFree_v2(*pointer_); };
+    const bool freed = relaxed_call(free) == CUDA_SUCCESS;
     *pointer_ = pointer_before_;
     if (pitch_ != nullptr) *pitch_ = pitch_before_;
     return freed;
