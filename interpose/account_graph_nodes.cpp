@@ -10,8 +10,7 @@ namespace {
 // What the driver takes physical memory in. A guess too small shows in the account right after the
 // call.
 constexpr uint64_t kGrain = 2u << 20;
-// Of graphs within graphs, which are walked on the program's stack; no capture makes more than one
-// level.
+// Of graphs within graphs, which are walked on the program's stack.
 constexpr int kDepthMax = 128;
 
 bool node_add(CUgraphNode node, uint64_t* bytes, int depth);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/say.h"
 
 namespace sluice::interpose {
@@ -329,7 +330,8 @@ bool GraphMemoryScope::holds() {
     const uint64_t bytes = asked_[device].needed;
     trimmed_ |= settle(device);
     if (charge_within(device)) continue;
-    if (driver.cuDeviceGraphMemTrim(device) == CUDA_SUCCESS) graph_memory_trimmed(device);
+    if (relaxed_call([&] { return driver.cuDeviceGraphMemTrim(device); }) == CUDA_SUCCESS)
+      graph_memory_trimmed(device);
     charge_refused(device_gpu(device), bytes);
     return false;
   }

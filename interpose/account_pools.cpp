@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
 #include "interpose/slabs.h"
@@ -235,6 +236,7 @@ uint64_t idle_on(int device) {
 }
 
 void pools_trim_locked(int device) {
+  const RelaxedScope relaxed(RelaxedScope::When::kAlways);
   for (uint32_t i = 0; i < pools_seen; ++i) {
     if (is_trimmable(pools[i], device)) (void)driver.cuMemPoolTrimTo(pools[i].handle, 0);
   }
@@ -358,7 +360,7 @@ bool PoolGrowth::ended() {
 }
 
 void PoolGrowth::undone() {
-  (void)driver.cuMemPoolTrimTo(pool_.handle, 0);
+  (void)relaxed_call([&] { return driver.cuMemPoolTrimTo(pool_.handle, 0); });
   pool_settle(pool_);
 }
 

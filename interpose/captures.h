@@ -1,7 +1,8 @@
 // The captures in progress in this process: how many, by which stream each was begun, and what the
 // shim may do meanwhile. A call that a capture forbids does not only fail, it breaks the program's
-// capture, so: a capturing stream is never touched, and what only asks (events) is asked in the
-// RELAXED mode. Knows the driver's table, nothing of fences or leases.
+// capture, so: a capturing stream is never touched, and the shim's own calls that are unsafe in a
+// capture (driver-entrypoints.tsv) are made in the RELAXED mode: questions to events, and what
+// gives memory back. Knows the driver's table, nothing of fences or leases.
 #pragma once
 
 #include "interpose/threads.h"
@@ -37,9 +38,9 @@ void captures_spread();
 void captures_forget(CUcontext context);
 void captures_reset_after_fork();
 
-/// Lets this thread query events while any thread captures. With a context's lock held it is enough
-/// to look whether one does (capture_begin in hooks_stream.cpp takes them all); without, a capture
-/// may begin after the look.
+/// Lets this thread make calls that are unsafe while any thread captures. With a context's lock
+/// held it is enough to look whether one does (capture_begin in hooks_stream.cpp takes them all);
+/// without, a capture may begin after the look.
 class RelaxedScope {
  public:
   enum class When : bool { kCapturing, kAlways };
@@ -52,5 +53,13 @@ class RelaxedScope {
   bool changed_;
   CUstreamCaptureMode mode_;
 };
+
+/// Makes a call that undoes what the program asked for: a driver takes loads and allocations of
+/// physical memory while a stream is captured, but not their opposites.
+template <class Call>
+auto relaxed_call(Call call) {
+  const RelaxedScope relaxed(RelaxedScope::When::kAlways);
+  return call();
+}
 
 }  // namespace sluice::interpose

@@ -3,6 +3,7 @@
 #include "interpose/account.h"
 #include "interpose/account_uses.h"
 #include "interpose/array_size.h"
+#include "interpose/captures.h"
 #include "interpose/gate.h"
 #include "interpose/memory/device_pages.h"
 #include "interpose/residual.h"
@@ -40,7 +41,7 @@ CUresult create_once(RoomWait& wait, int& unread, Handle* handle, const ArraySha
   if (requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0) paged.resize(needs.size);
   const uint64_t actual = paged.taken_by_array();
   if (!charge_settle(device, bytes, actual)) {
-    (void)destroy();
+    relaxed_call(destroy);
     *handle = before;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -51,7 +52,7 @@ CUresult create_once(RoomWait& wait, int& unread, Handle* handle, const ArraySha
     return result;
   }
   unrecorded_say("an array's record");
-  (void)destroy();
+  relaxed_call(destroy);
   *handle = before;
   charge_release(device, actual);
   return CUDA_ERROR_OUT_OF_MEMORY;
@@ -86,7 +87,8 @@ CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, Record
   if (SLUICE_LIKELY(unread < 0) || result != CUDA_SUCCESS || device_pages_settle(unread))
     return result;
   charge_refused(device_gpu(unread), 0);
-  if (destroy_recorded(*handle, kind, destroy) == CUDA_SUCCESS) *handle = before;
+  const auto undo = [&] { return relaxed_call(destroy); };
+  if (destroy_recorded(*handle, kind, undo) == CUDA_SUCCESS) *handle = before;
   residual_settle_device(unread);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -2,6 +2,7 @@
 // the current one says which GPU a thread works on. A primary context is charged while the driver
 // says that it is active, whoever retained it.
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/endings.h"
 #include "interpose/estimate.h"
 #include "interpose/family.h"
@@ -512,7 +513,7 @@ SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   if (!raised) residual_settle();
   if ((!raised || residual_settle_load(reach)) && estimate.charge(&limits_taken)) return result;
   if (estimate.active()) estimate.refuse();
-  (void)driver.cuCtxSetLimit(limit, before);
+  (void)relaxed_call([&] { return driver.cuCtxSetLimit(limit, before); });
   residual_settle();
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

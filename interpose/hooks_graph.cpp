@@ -3,6 +3,7 @@
 // launch like others (gate.h). Updates need no hook of this kind: the handle stays, and so does
 // what was learned, until the next measured launch shows otherwise.
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/gate.h"
 #include "interpose/touch.h"
 
@@ -22,7 +23,7 @@ CUresult learned(CUgraphExec* exec, CUgraph graph, const AccountScope& account, 
   if (result != CUDA_SUCCESS || !account.active()) return result;
   graph_forget(*exec);  // one with this handle may have ended with its context
   if (SLUICE_UNLIKELY(!graph_memory_learn(*exec, graph))) {
-    (void)driver.cuGraphExecDestroy(*exec);
+    (void)relaxed_call([&] { return driver.cuGraphExecDestroy(*exec); });
     *exec = before;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -55,7 +56,7 @@ CUresult instantiate_uploaded(CUgraphExec* exec, CUgraph graph, Call call) {
   }
   graph_forget(*exec);
   graph_memory_forget(*exec);
-  (void)driver.cuGraphExecDestroy(*exec);
+  (void)relaxed_call([&] { return driver.cuGraphExecDestroy(*exec); });
   *exec = before;
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -85,8 +86,6 @@ CUresult upload_within(GraphMemoryScope& memory, Call call) {
   return result;
 }
 
-// It is no work that a capture could make a node of: if the driver takes it at all then, it takes
-// the memory as well.
 template <class Call>
 CUresult upload(CUgraphExec exec, Call call) {
   const TouchScope touch;

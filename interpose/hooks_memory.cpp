@@ -4,6 +4,7 @@
 // credited to the right device. In a tenant that may be swapped, cuMemAlloc and cuMemAllocPitch
 // give movable memory instead (swap.h).
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/free.h"
 #include "interpose/gate.h"
 #include "interpose/memory/device_pages.h"
@@ -27,7 +28,8 @@ class Outputs {
   CUdeviceptr given() const { return *pointer_; }
   /// Frees what the driver gave. False: it is still there.
   bool take_back() const {
-    const bool freed = driver.cuMemFree_v2(*pointer_) == CUDA_SUCCESS;
+    const auto free = [this] { return driver.cuMemFree_v2(*pointer_); };
+    const bool freed = relaxed_call(free) == CUDA_SUCCESS;
     restore();
     return freed;
   }
@@ -134,7 +136,9 @@ SLUICE_NOINLINE CUresult read_before_use(int device, const Outputs<Pointer, Size
   if (device_pages_settle(device)) return CUDA_SUCCESS;
   charge_refused(device_gpu(device), 0);
   const CUdeviceptr given = outputs.given();
-  const auto free = [&] { return driver.cuMemFree_v2(given); };
+  const auto free = [&] {
+    return relaxed_call([&] { return driver.cuMemFree_v2(given); });
+  };
   if (memory_free<Free::kNow>(given, nullptr, free) == CUDA_SUCCESS) outputs.restore();
   residual_settle_device(device);
   return CUDA_ERROR_OUT_OF_MEMORY;

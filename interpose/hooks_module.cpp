@@ -8,6 +8,7 @@
 // out. Green
 // contexts, too, take memory that only the figure for the process shows.
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/estimate.h"
 #include "interpose/green.h"
 #include "interpose/late.h"
@@ -64,7 +65,7 @@ CUresult load(const Reach& reach, uint64_t least, Handle* out, Call call, Undo u
     charged.taken();
     const bool measured_fits = residual_settle_load(reach);
     if (measured_fits && estimate.charge(*out)) return result;
-    undo(*out);
+    relaxed_call([&] { return undo(*out); });
     *out = before;
     const bool whole = values.restore();
     if (measured_fits && !again && whole && estimate.was_others()) continue;
@@ -373,7 +374,8 @@ SLUICE_HOOK CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc res
       [&] { return driver.cuGreenCtxCreate(context, resources, device, flags); },
       [](CUgreenCtx made) { return driver.cuGreenCtxDestroy(made); });
   if (result != CUDA_SUCCESS || context == nullptr || green_made(*context, device)) return result;
-  (void)unload(*context, [&] { return driver.cuGreenCtxDestroy(*context); });
+  (void)unload(*context,
+               [&] { return relaxed_call([&] { return driver.cuGreenCtxDestroy(*context); }); });
   *context = before;
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

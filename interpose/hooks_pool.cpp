@@ -159,7 +159,7 @@ class FreesWait {
 // another allocation's, so that it is free at once (cuMemFree waits for nothing there), also while
 // the stream has work to do. Else earlier work of the stream may use it.
 void give_back(CUdeviceptr pointer, CUstream stream, bool is_new) {
-  const RelaxedScope relaxed;  // cuMemFree would break a capture
+  const RelaxedScope relaxed(RelaxedScope::When::kAlways);
   if (!is_new || driver.cuMemFree_v2(pointer) != CUDA_SUCCESS)
     (void)driver.cuMemFreeAsync(pointer, stream);
 }
@@ -325,7 +325,7 @@ SLUICE_HOOK CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
   if (!account.active() || result != CUDA_SUCCESS) return result;
   const PoolsScope scope;
   if (SLUICE_LIKELY(pool_add(*pool, device_of(properties->location)) != nullptr)) return result;
-  (void)driver.cuMemPoolDestroy(*pool);
+  (void)relaxed_call([&] { return driver.cuMemPoolDestroy(*pool); });
   *pool = before;
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

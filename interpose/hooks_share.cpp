@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/memory/kept.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
@@ -46,7 +47,7 @@ CUresult import(Out* out, Call call, Undo undo) {
     residual_shared();
     const bool measured_fits = residual_settle_import();
     if (measured_fits && charged.fits()) return result;
-    (void)undo(*out);
+    (void)relaxed_call([&] { return undo(*out); });
     *out = before;
     if (measured_fits && !again && charged.was_others()) continue;
     if (measured_fits) charged.refuse();

@@ -16,17 +16,21 @@ static void interrupt(ContextRecord& context, StreamRecord& stream) {
   stream_changed(stream);
 }
 
-bool stream_blocks(CUstream stream) {
+// The question invalidates the capture of a stream that is captured. Nothing runs in that stream
+// meanwhile, so nothing waits for it either.
+StreamRecord::Blocks stream_blocks(CUstream stream) {
+  using Blocks = StreamRecord::Blocks;
+  if (stream == CU_STREAM_PER_THREAD) return Blocks::kYes;
+  if (stream_is_capturing(stream)) return Blocks::kUnknown;
   unsigned flags = 0;
-  return stream == CU_STREAM_PER_THREAD ||
-         (driver.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
-          (flags & CU_STREAM_NON_BLOCKING) == 0);
+  const bool blocks = driver.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
+                      (flags & CU_STREAM_NON_BLOCKING) == 0;
+  return blocks ? Blocks::kYes : Blocks::kNo;
 }
 
 static bool blocks(StreamRecord& stream) {
   using Blocks = StreamRecord::Blocks;
-  if (stream.blocks == Blocks::kUnknown)
-    stream.blocks = stream_blocks(stream.stream) ? Blocks::kYes : Blocks::kNo;
+  if (stream.blocks == Blocks::kUnknown) stream.blocks = stream_blocks(stream.stream);
   return stream.blocks == Blocks::kYes;
 }
 

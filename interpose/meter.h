@@ -154,8 +154,8 @@ struct StreamRecord {
   }
 };
 
-/// Whether the legacy stream and this one wait for each other.
-bool stream_blocks(CUstream stream);
+/// Whether the legacy stream and this one wait for each other. kUnknown: it is captured.
+StreamRecord::Blocks stream_blocks(CUstream stream);
 
 /// Whether what other threads have in their default streams can be fenced (cuCtxRecordEvent).
 enum class Tails : uint8_t { kUnknown, kCan, kCannot };

@@ -187,7 +187,7 @@ static void legacy_work(const ThreadRecord& thread, CUstream stream) {
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
     if (SLUICE_LIKELY(!context.legacy_used) || !context.is_usable()) continue;
-    if (!asked && !stream_blocks(stream)) return;
+    if (!asked && stream_blocks(stream) != StreamRecord::Blocks::kYes) return;
     if (!asked) of_stream = stream_context(stream);
     asked = true;
     if (of_stream != context.context) continue;

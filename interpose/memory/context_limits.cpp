@@ -50,7 +50,7 @@ void publish(int device, uint64_t before, uint64_t after) {
 
 // Whether the driver has taken the limit, in the current context.
 bool is_taken(CUlimit limit) {
-  const RelaxedScope relaxed;
+  const RelaxedScope relaxed(RelaxedScope::When::kAlways);
   size_t value = 0;
   return driver.cuCtxGetLimit(&value, limit) == CUDA_SUCCESS &&
          driver.cuCtxSetLimit(limit, value) == CUDA_ERROR_INVALID_VALUE;
@@ -95,7 +95,7 @@ CUresult set_on(int device, const void* context, CUlimit limit, size_t value) {
   const bool known = process.records.find(RecordKind::kLimit, key_of(index, context), &record);
   const uint64_t before = known ? record.bytes : 0, after = pages_of(value);
   const uint64_t more = after > before ? after - before : 0;
-  const auto undo = [&] { (void)driver.cuCtxSetLimit(limit, now); };
+  const auto undo = [&] { (void)relaxed_call([&] { return driver.cuCtxSetLimit(limit, now); }); };
   if (more != 0 && !charge_room(device, more))
     return charge_refuse(device, more, is_taken(limit), call, undo);
   const CUresult result = call();

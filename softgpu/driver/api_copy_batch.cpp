@@ -1,6 +1,7 @@
 // Entry points: batches of copies. All of a batch is checked before any of it is submitted; its
 // copies then follow each other in the stream, which the unordered contract allows.
 #include "softgpu/driver/array.h"
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/copy.h"
 
 using namespace softgpu::driver;
@@ -15,9 +16,12 @@ struct Batch {
 
 CUresult batch_enter(CUstream handle, const char* name) {
   ContextRef context;
+  StreamRef stream;
   const CUresult result = enter(context, name);
   if (result != CUDA_SUCCESS) return result;
-  return stream_is_legacy(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  if (stream_is_legacy(handle)) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult found = stream_find(handle, context, stream);
+  return found == CUDA_SUCCESS ? capture_stream_check(*stream, name) : found;
 }
 
 bool order_valid(CUmemcpySrcAccessOrder order) {

@@ -14,7 +14,6 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags,
   CUresult result = graph_enter(handle, graph, name);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (capture_builds(*graph)) return CUDA_ERROR_ILLEGAL_STATE;  // not before the capture's end
   GraphExecRef exec;
   result = GraphExec::make(graph, flags, exec, failure);
   if (result != CUDA_SUCCESS) return result;
@@ -25,8 +24,9 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags,
 
 CUresult stream_enter_of(CUstream handle, StreamRef& stream, const char* name) {
   ContextRef context;
-  const CUresult result = enter(context, name);
-  return result == CUDA_SUCCESS ? stream_find(handle, context, stream) : result;
+  CUresult result = enter(context, name);
+  if (result == CUDA_SUCCESS) result = stream_find(handle, context, stream);
+  return result == CUDA_SUCCESS ? capture_stream_check(*stream, name) : result;
 }
 
 CUresult exec_update(CUgraphExec exec_handle, CUgraph handle, CUgraphExecUpdateResultInfo& info,

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/copy.h"
 #include "softgpu/driver/memory_managed.h"
 
@@ -74,6 +75,7 @@ CUresult prefetch(CUdeviceptr address, std::size_t bytes, CUmemLocation location
   CUresult result = enter(context, name);
   StreamRef stream;
   if (result == CUDA_SUCCESS) result = stream_find(stream_handle, context, stream);
+  if (result == CUDA_SUCCESS) result = capture_stream_check(*stream, name);
   if (result == CUDA_SUCCESS) result = location_resolve(location);
   if (result == CUDA_SUCCESS) result = managed_check(address, bytes);
   if (result == CUDA_SUCCESS) result = command_submit(stream, EmptyCommand{});
@@ -102,8 +104,11 @@ CUmemLocation location_at(const RangeBatch& b, std::size_t i) {
 CUresult batch_check(const RangeBatch& b, unsigned long long flags, CUstream stream,
                      const char* name) {
   ContextRef context;
-  const CUresult entered = enter(context, name);
-  if (entered != CUDA_SUCCESS) return entered;
+  StreamRef found;
+  CUresult result = enter(context, name);
+  if (result == CUDA_SUCCESS) result = stream_find(stream, context, found);
+  if (result == CUDA_SUCCESS) result = capture_stream_check(*found, name);
+  if (result != CUDA_SUCCESS) return result;
   if (stream_is_legacy(stream) || flags != 0 || b.addresses == nullptr || b.sizes == nullptr ||
       b.count == 0)
     return CUDA_ERROR_INVALID_VALUE;

@@ -40,7 +40,9 @@ CUresult allocate(CUdeviceptr* out, std::size_t bytes, const PoolRef* chosen, CU
   // A captured allocation is the graph's own memory, with the pool's properties.
   if (capture_has(*stream)) return graph_memory_capture(stream, pool->gpu(), bytes, *out);
   const CUresult ordered = capture_order_check(*stream);
-  return ordered == CUDA_SUCCESS ? pool->allocate(stream, bytes, *out) : ordered;
+  if (ordered == CUDA_SUCCESS) return pool->allocate(stream, bytes, *out);
+  *out = 0;
+  return ordered;
 }
 
 CUresult pool_enter(CUmemoryPool handle, PoolRef& pool, const char* name = __builtin_FUNCTION()) {

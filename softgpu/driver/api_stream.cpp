@@ -87,7 +87,8 @@ CUresult cuStreamGetPriority(CUstream handle, int* priority) {
 CUresult cuStreamGetFlags(CUstream handle, unsigned int* flags) {
   ContextRef context;
   StreamRef stream;
-  const CUresult result = stream_enter(handle, context, stream);
+  CUresult result = stream_enter(handle, context, stream);
+  if (result == CUDA_SUCCESS) result = capture_stream_check(*stream);
   if (result != CUDA_SUCCESS) return result;
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *flags = stream->flags;
@@ -97,7 +98,8 @@ CUresult cuStreamGetFlags(CUstream handle, unsigned int* flags) {
 CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
   ContextRef context;
   StreamRef stream;
-  const CUresult result = stream_enter(handle, context, stream);
+  CUresult result = stream_enter(handle, context, stream);
+  if (result == CUDA_SUCCESS) result = capture_stream_check(*stream);
   if (result != CUDA_SUCCESS) return result;
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *id = stream->id;
@@ -107,7 +109,8 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
   ContextRef context;
   StreamRef stream;
-  const CUresult result = stream_enter(handle, context, stream);
+  CUresult result = stream_enter(handle, context, stream);
+  if (result == CUDA_SUCCESS) result = capture_order_check(*stream);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *out = stream->owner().handle();
@@ -132,7 +135,8 @@ CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx* green) {
 CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
   ContextRef context;
   StreamRef stream;
-  const CUresult result = stream_enter(handle, context, stream);
+  CUresult result = stream_enter(handle, context, stream);
+  if (result == CUDA_SUCCESS) result = capture_stream_check(*stream);
   if (result != CUDA_SUCCESS) return result;
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *device = stream->owner().gpu.ordinal;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "softgpu/driver/ipc_event.h"
+
 namespace softgpu::driver {
 namespace {
 
@@ -55,6 +57,11 @@ CUresult unsafe_locked() {
     refused = true;
   }
   return refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+bool never_recorded(const Event& event) {
+  return !event.captured && event.op() == nullptr &&
+         (event.shared == nullptr || !event.shared->recorded_elsewhere());
 }
 
 /// cuStreamWaitEvent on a mark of `capture`, which has not ended.
@@ -132,13 +139,17 @@ CUresult capture_enter(Context& context, const char* name) {
 CUresult capture_stream_check(Stream& stream, const char* name) {
   if (!capture_any()) return CUDA_SUCCESS;
   const std::lock_guard lock(capture_mutex());
-  if (stream.capture != nullptr)
-    return captured_refuse(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  const CaptureEntry* entry = capture_entry(name);
+  const CaptureRule rule = entry != nullptr ? entry->rule : CaptureRule::kStreamWait;
+  if (stream.capture != nullptr) {
+    return rule == CaptureRule::kStreamNone && !stream.capture->invalid
+               ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+               : captured_refuse(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
   if (stream.kind == Stream::kLegacy && capture_legacy_locked(stream.owner(), true))
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  const CaptureEntry* entry = capture_entry(name);
-  return entry != nullptr && entry->rule == CaptureRule::kStreamUse ? CUDA_SUCCESS
-                                                                    : unsafe_locked();
+  const bool is_work = rule == CaptureRule::kStreamUse || rule == CaptureRule::kStreamNone;
+  return is_work ? CUDA_SUCCESS : unsafe_locked();
 }
 
 CUresult capture_context_check(Context& context) {
@@ -162,18 +173,15 @@ CUresult capture_event_check(Event& event) {
     if (const CaptureRef capture = event.capture.lock()) capture->invalid = true;
     return CUDA_ERROR_CAPTURED_EVENT;
   }
-  // Nothing to ask of an event that was never recorded.
-  return event.op() == nullptr ? CUDA_SUCCESS : unsafe_locked();
+  return unsafe_locked();
 }
 
 CUresult capture_event_use(Event& event) {
   if (!event.captured) return CUDA_SUCCESS;
   const std::lock_guard lock(capture_mutex());
   if (!event.captured) return CUDA_SUCCESS;
-  const CaptureRef capture = event.capture.lock();
-  if (capture == nullptr) return CUDA_ERROR_CAPTURED_EVENT;
-  capture->invalid = true;
-  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (const CaptureRef capture = event.capture.lock()) capture->invalid = true;
+  return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 CUresult capture_order_check(Stream& stream) {
@@ -251,8 +259,12 @@ CUresult capture_wait(Stream& stream, const EventRef& event, bool external, bool
     captured = true;
     return wait_joins(stream, *event, capture);
   }
-  // What the event marks, if anything, is not of this capture.
-  if (captured) return captured_refuse(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  if (captured) {
+    // What the event marks is not of this capture. One that was never recorded marks nothing.
+    return never_recorded(*event)
+               ? CUDA_SUCCESS
+               : captured_refuse(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  }
   if (event->captured) return CUDA_ERROR_CAPTURED_EVENT;
   return stream.kind == Stream::kLegacy && capture_legacy_locked(stream.owner(), true)
              ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT

@@ -12,7 +12,9 @@ enum class CaptureRule {
   kUnsafe,      // works behind the back of all streams: forbidden as the modes say
   kLegacyWait,  // runs in the default stream and waits for it
   kStreamWait,  // asks or waits for a stream
-  kStreamUse,   // cannot be captured: forbidden to a stream that captures, free to all others
+  kStreamUse,   // cannot be captured: forbidden to a stream that captures, free to all others; some
+                // only ask
+  kStreamNone,  // the same, but a refusal does the capture no harm
   kContextWait,
   kEventWait,
 };

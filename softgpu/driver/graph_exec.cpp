@@ -66,7 +66,6 @@ bool kernels_loaded(const GraphPlan& plan) {
 CUresult GraphExec::make(const GraphRef& graph, unsigned long long flags, GraphExecRef& exec,
                          InstantiateFailure& failure) {
   if ((flags & ~kFlags) != 0 || graph->moved) return CUDA_ERROR_INVALID_VALUE;
-  if (capture_builds(*graph)) return CUDA_ERROR_ILLEGAL_STATE;
   if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0)
     return (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0
                ? CUDA_ERROR_INVALID_VALUE
@@ -104,27 +103,11 @@ CUresult GraphExec::upload() {
   return plan_locked()->memory.upload();
 }
 
-/// In a stream that captures, a launch is a child graph.
-CUresult GraphExec::capture(const StreamRef& stream, bool& captured) {
-  captured = false;
-  if (!capture_any()) return CUDA_SUCCESS;
-  Command command = GraphCommand{};
-  {
-    const std::lock_guard lock(mutex_);
-    if (capture_has(*stream) && !plan_locked()->memory.empty()) return CUDA_ERROR_NOT_SUPPORTED;
-    command = GraphCommand{graph_->copy()};
-  }
-  return capture_command(*stream, command, captured);
-}
-
 CUresult GraphExec::launch(const StreamRef& stream) {
-  bool captured = false;
-  CUresult result = capture(stream, captured);
-  if (result != CUDA_SUCCESS || captured) return result;
   const std::lock_guard lock(mutex_);
   const GraphPlanRef plan = plan_locked();
   if (!kernels_loaded(*plan)) return CUDA_ERROR_INVALID_HANDLE;
-  result = plan->memory.launch_begin();
+  const CUresult result = plan->memory.launch_begin();
   if (result != CUDA_SUCCESS) return result;
   last_ = std::make_shared<GraphRun>(plan, objects_)->submit(stream, last_);
   return CUDA_SUCCESS;

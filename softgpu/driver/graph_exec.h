@@ -34,7 +34,6 @@ class GraphExec : public std::enable_shared_from_this<GraphExec> {
  private:
   GraphPlanRef plan_locked();
   void changed_locked();
-  CUresult capture(const StreamRef& stream, bool& captured);
 
   const unsigned long long flags_;
   std::mutex mutex_;  // of what follows

@@ -78,17 +78,19 @@ ROW(capture, into_a_graph_checks_its_arguments) {
   EXPECT_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-ROW(capture, a_graph_is_not_instantiated_while_captured_into) {
+ROW(capture, a_graph_is_instantiated_while_captured_into) {
   const Context context;
+  const Cell cell;
   CUgraph graph = nullptr;
   CUgraphExec exec = nullptr;
   MUST(cuGraphCreate(&graph, 0));
   const CUstream stream = stream_new();
   MUST(cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0,
                                    CU_STREAM_CAPTURE_MODE_RELAXED));
-  EXPECT_NE(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
-  CUgraph same = nullptr;
-  MUST(cuStreamEndCapture(stream, &same));
+  ANSWERS(CUDA_SUCCESS, cuGraphInstantiate(&exec, graph, 0));
+  MUST(cuMemsetD32Async(cell, 5, 1, stream));
+  EXPECT_EQ(capture_end(stream), graph);
+  EXPECT_EQ(nodes_count(graph), 1U);
   ANSWERS(CUDA_SUCCESS, cuGraphInstantiate(&exec, graph, 0));
 }
 

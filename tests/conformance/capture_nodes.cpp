@@ -117,26 +117,6 @@ ROW(capture, memory_operations_become_batch_nodes) {
   EXPECT_EQ(word.value(), 5U);
 }
 
-ROW(capture, graph_launches_become_child_graphs) {
-  const Context context;
-  const AddOne add;
-  const Cell cell;
-  const CUstream stream = stream_new();
-  MUST(capture_begin(stream));
-  MUST(add(cell, stream));
-  MUST(add(cell, stream));
-  CUgraphExec inner = nullptr;
-  MUST(cuGraphInstantiate(&inner, capture_end(stream), 0));
-  MUST(capture_begin(stream));
-  MUST(cuGraphLaunch(inner, stream));
-  EXPECT_EQ(node_type(capture_last(stream)), CU_GRAPH_NODE_TYPE_GRAPH);
-  MUST(add(cell, stream));
-  const CUgraph graph = capture_end(stream);
-  EXPECT_EQ(nodes_count(graph), 2U);
-  replay(graph, stream);
-  EXPECT_EQ(cell.value(), 3U);
-}
-
 ROW(capture, arguments_are_taken_when_captured) {
   const Context context;
   const Store store;

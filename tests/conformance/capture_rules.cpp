@@ -56,7 +56,7 @@ ROW(capture, no_context_can_wait_for_a_captured_event) {
   const CUevent event = event_new();
   MUST(capture_begin(stream));
   MUST(cuEventRecord(event, stream));
-  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxWaitEvent(other, event));
+  ANSWERS(CUDA_ERROR_CAPTURED_EVENT, cuCtxWaitEvent(other, event));
   expect_invalidated(stream);
 }
 
@@ -86,7 +86,7 @@ ROW(capture, allocating_in_the_legacy_stream_would_depend_on_a_blocking_stream) 
   MUST(capture_begin(stream));
   CUdeviceptr p = 7;
   ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemAllocAsync(&p, 4096, nullptr));
-  EXPECT_EQ(p, 7U);
+  EXPECT_EQ(p, 0U);
   expect_invalidated(stream);
 }
 
@@ -181,6 +181,137 @@ ROW(capture, attaching_memory_is_not_captured) {
   ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
           cuStreamAttachMemAsync(stream, memory, 0, CU_MEM_ATTACH_SINGLE));
   expect_invalidated(stream);
+}
+
+ROW(capture, graph_launches_are_not_captured) {
+  const Context context;
+  const AddOne add;
+  const Cell cell;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  MUST(add(cell, stream));
+  CUgraphExec exec = nullptr;
+  MUST(cuGraphInstantiate(&exec, capture_end(stream), 0));
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuGraphLaunch(exec, stream));
+  expect_invalidated(stream);
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_SUCCESS, cuGraphLaunch(exec, stream_new()));
+  expect_valid(stream);
+}
+
+ROW(capture, graph_uploads_are_not_captured) {
+  const Context context;
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  MUST(cuGraphCreate(&graph, 0));
+  MUST(cuGraphInstantiate(&exec, graph, 0));
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuGraphUpload(exec, stream));
+  expect_invalidated(stream);
+}
+
+ROW(capture, prefetches_are_not_captured) {
+  const Context context;
+  CUdeviceptr memory = 0;
+  std::size_t bytes = 2 << 20, first = 0;
+  MUST(cuMemAllocManaged(&memory, bytes, CU_MEM_ATTACH_GLOBAL));
+  CUmemLocation to{CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  const CUstream stream = stream_new();
+  const auto expect_refused = [&](auto call) {
+    MUST(capture_begin(stream));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call());
+    expect_invalidated(stream);
+  };
+  expect_refused([&] { return cuMemPrefetchAsync(memory, bytes, to, 0, stream); });
+  expect_refused(
+      [&] { return cuMemPrefetchBatchAsync(&memory, &bytes, 1, &to, &first, 1, 0, stream); });
+  expect_refused([&] { return cuMemDiscardBatchAsync(&memory, &bytes, 1, 0, stream); });
+  expect_refused([&] {
+    return cuMemDiscardAndPrefetchBatchAsync(&memory, &bytes, 1, &to, &first, 1, 0, stream);
+  });
+}
+
+ROW(capture, batches_of_copies_are_refused_and_spoil_nothing) {
+  const Context context;
+  const Cell from, to;
+  MUST(cuMemsetD32(from, 5, 1));
+  CUdeviceptr source = from, target = to;
+  std::size_t bytes = 4, first = 0;
+  CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  CUDA_MEMCPY3D_BATCH_OP box{};
+  box.src.type = box.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+  box.src.op.ptr.ptr = from;
+  box.dst.op.ptr.ptr = to;
+  box.extent = {4, 1, 1};
+  box.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  const CUstream stream = stream_new();
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    MUST(capture_begin(stream, mode));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+            cuMemcpyBatchAsync(&target, &source, &bytes, 1, &attributes, &first, 1, stream));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemcpy3DBatchAsync(1, &box, 0, stream));
+    const CUgraph graph = capture_end(stream);
+    EXPECT_EQ(nodes_count(graph), 0U);
+    MUST(cuGraphDestroy(graph));
+  }
+  EXPECT_EQ(to.value(), 0U);
+}
+
+ROW(capture, a_capturing_stream_is_not_asked_what_it_is) {
+  const Context context;
+  const CUstream stream = stream_new();
+  unsigned flags = 0;
+  unsigned long long id = 0;
+  CUdevice device = 0;
+  const auto expect_refused = [&](auto call) {
+    MUST(capture_begin(stream));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call());
+    expect_invalidated(stream);
+  };
+  expect_refused([&] { return cuStreamGetFlags(stream, &flags); });
+  expect_refused([&] { return cuStreamGetId(stream, &id); });
+  expect_refused([&] { return cuStreamGetDevice(stream, &device); });
+}
+
+ROW(capture, a_capturing_stream_tells_its_context_and_priority) {
+  const Context context;
+  const CUstream stream = stream_new();
+  CUcontext of_stream = nullptr;
+  int priority = 7;
+  MUST(capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  ANSWERS(CUDA_SUCCESS, cuStreamGetCtx(stream, &of_stream));
+  ANSWERS(CUDA_SUCCESS, cuStreamGetPriority(stream, &priority));
+  expect_valid(stream);
+  EXPECT_EQ(of_stream, context);
+  EXPECT_EQ(priority, 0);
+}
+
+ROW(capture, the_legacy_stream_is_not_asked_what_it_is) {
+  const Context context;
+  const CUstream stream = stream_new(CU_STREAM_DEFAULT);
+  unsigned flags = 0;
+  CUdevice device = 0;
+  CUcontext of_stream = nullptr;
+  const auto expect_refused = [&](auto call) {
+    MUST(capture_begin(stream));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, call());
+    expect_invalidated(stream);
+  };
+  expect_refused([&] { return cuStreamGetFlags(CU_STREAM_LEGACY, &flags); });
+  expect_refused([&] { return cuStreamGetDevice(CU_STREAM_LEGACY, &device); });
+  expect_refused([&] { return cuStreamGetCtx(CU_STREAM_LEGACY, &of_stream); });
+}
+
+ROW(capture, an_event_never_recorded_orders_nothing) {
+  const Context context;
+  const CUstream stream = stream_new();
+  MUST(capture_begin(stream));
+  ANSWERS(CUDA_SUCCESS, cuStreamWaitEvent(stream, event_new(), 0));
+  EXPECT_TRUE(capture_info(stream).next_after.empty());
+  expect_valid(stream);
 }
 
 ROW(capture, an_invalidated_capture_takes_no_work) {

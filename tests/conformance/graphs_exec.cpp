@@ -326,29 +326,6 @@ ROW(graphs, only_some_nodes_can_be_disabled) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetEnabled(instance, foreign, 0));
 }
 
-ROW(graphs, captured_launch_becomes_a_child) {
-  const Context context;
-  const Word word;
-  Build graph(context);
-  graph.set(word.device(), 1);
-  const Instance instance(graph);
-  const CUstream stream = stream_new();
-  CUgraph outer = nullptr;
-  MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-  MUST(cuGraphLaunch(instance, stream));
-  MUST(cuStreamEndCapture(stream, &outer));
-  EXPECT_EQ(word.value(), 0U);
-  const Nodes nodes = nodes_of(outer);
-  ASSERT_EQ(nodes.size(), 1U);
-  CUgraphNodeType type{};
-  MUST(cuGraphNodeGetType(nodes[0], &type));
-  EXPECT_EQ(type, CU_GRAPH_NODE_TYPE_GRAPH);
-  const Instance again(outer);
-  MUST(again.run(stream));
-  EXPECT_EQ(word.value(), 1U);
-  MUST(cuGraphDestroy(outer));
-}
-
 ROW(graphs, fault_in_a_graph_is_the_contexts) {
   const Context context;
   const CUfunction trap = kernel("trap");

@@ -36,10 +36,13 @@ struct Things {
   CUdevice device = 0;
   CUcontext context = nullptr;
   CUstream stream = nullptr;  // the one that is captured
+  CUstream other = nullptr;
+  CUevent event = nullptr;  // recorded before
   CUdeviceptr plain = 0, plain_to = 0, managed = 0;
   CUarray array = nullptr;
   CUmipmappedArray mipmap = nullptr;
   CUmemoryPool pool = nullptr;
+  CUgreenCtx green = nullptr;
   CUgraph graph = nullptr;
   CUgraphExec graph_exec = nullptr;
   CUlibrary library = nullptr;
@@ -66,10 +69,25 @@ struct Things {
   CUDA_GRAPH_INSTANTIATE_PARAMS instantiate{};
 };
 
+void green_make(Things& t) {
+  CUdevResource all{}, part{};
+  CUdevResourceDesc description = nullptr;
+  unsigned groups = 1;
+  CALL(cuDeviceGetDevResource, t.device, &all, CU_DEV_RESOURCE_TYPE_SM);
+  CALL(cuDevSmResourceSplitByCount, &part, &groups, &all, nullptr, 0u, 8u);
+  CALL(cuDevResourceGenerateDesc, &description, &part, 1u);
+  CALL(cuGreenCtxCreate, &t.green, description, t.device,
+       static_cast<unsigned>(CU_GREEN_CTX_DEFAULT_STREAM));
+}
+
 void things_make(Things& t, CUdevice device, CUcontext context) {
   t.device = device;
   t.context = context;
   CALL(cuStreamCreate, &t.stream, static_cast<unsigned>(CU_STREAM_NON_BLOCKING));
+  CALL(cuStreamCreate, &t.other, static_cast<unsigned>(CU_STREAM_NON_BLOCKING));
+  CALL(cuEventCreate, &t.event, 0u);
+  CALL(cuEventRecord, t.event, t.other);
+  CALL(cuStreamSynchronize, t.other);
   CALL(cuMemAlloc_v2, &t.plain, kBytes);
   CALL(cuMemAlloc_v2, &t.plain_to, kBytes);
   CALL(cuMemAllocManaged, &t.managed, kBytes, static_cast<unsigned>(CU_MEM_ATTACH_GLOBAL));
@@ -80,6 +98,7 @@ void things_make(Things& t, CUdevice device, CUcontext context) {
   t.pool_properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   t.pool_properties.location = t.location;
   CALL(cuMemPoolCreate, &t.pool, &t.pool_properties);
+  green_make(t);
   CALL(cuGraphCreate, &t.graph, 0u);
   CALL(cuGraphInstantiateWithFlags, &t.graph_exec, t.graph, 0ull);
   t.image_path = sibling_path("probe_kernels.fatbin");
@@ -124,8 +143,8 @@ T* out() {
   return &value;
 }
 
-// The order and choice are those of the calls marked as inferred in the reference list of entry
-// points (tests/interpose/driver-entrypoints.tsv); a test compares the two.
+// The calls of which the reference list of entry points (tests/interpose/driver-entrypoints.tsv)
+// says what hardware answered, or what is inferred; and those that Sluice makes by itself.
 const Probe kProbes[] = {
     ONE(cuArray3DCreate, out<CUarray>(), &t.deep_v1),
     ONE(cuArray3DCreate_v2, out<CUarray>(), &t.deep),
@@ -175,6 +194,31 @@ const Probe kProbes[] = {
     ONE(cuModuleLoadFatBinary, out<CUmodule>(), t.image.data()),
     ONE(cuStreamCreate, out<CUstream>(), 0u),
     ONE(cuStreamCreateWithPriority, out<CUstream>(), 0u, 0),
+    ONE(cuCtxRecordEvent, t.context, t.event),
+    ONE(cuCtxSetCacheConfig, CU_FUNC_CACHE_PREFER_NONE),
+    ONE(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, size_t{4096}),
+    ONE(cuDeviceGetGraphMemAttribute, t.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+        out<cuuint64_t>()),
+    ONE(cuDeviceGetMemPool, out<CUmemoryPool>(), t.device),
+    ONE(cuDeviceGraphMemTrim, t.device),
+    ONE(cuEventCreate, out<CUevent>(), 0u),
+    ONE(cuEventDestroy_v2, t.event),
+    ONE(cuEventElapsedTime, out<float>(), t.event, t.event),
+    ONE(cuEventQuery, t.event),
+    ONE(cuGraphExecDestroy, t.graph_exec),
+    ONE(cuGreenCtxDestroy, t.green),
+    ONE(cuLibraryUnload, t.library),
+    ONE(cuMemFree_v2, t.plain),
+    ONE(cuMemGetAddressRange_v2, out<CUdeviceptr>(), &t.size, t.plain),
+    ONE(cuMemGetInfo_v2, out<size_t>(), &t.size),
+    ONE(cuMemPoolGetAttribute, t.pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, out<cuuint64_t>()),
+    ONE(cuModuleUnload, t.module),
+    TWIN(cuGraphLaunch, t.graph_exec, t.stream),
+    TWIN(cuStreamGetCtx, t.stream, out<CUcontext>()),
+    TWIN(cuStreamGetDevice, t.stream, out<CUdevice>()),
+    TWIN(cuStreamGetFlags, t.stream, out<unsigned>()),
+    TWIN(cuStreamGetId, t.stream, out<unsigned long long>()),
+    ONE(cuStreamQuery, t.other),
 };
 
 constexpr struct {

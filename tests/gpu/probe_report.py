@@ -5,7 +5,7 @@
 
 Contradictions: a look-up by cuGetProcAddress that is another function than dlsym's; a CUDA runtime that minds a changed answer
 that Sluice changes (total memory), or does not mind a changed UUID, which Sluice therefore could change. Captures are compared
-with the list's inferences; where they differ the list is wrong. Exit status: 1 for a contradiction of the first kind.
+with the list; where they differ the list is wrong. Exit status: 1 for a contradiction of the first kind.
 """
 
 import json
@@ -18,22 +18,24 @@ MODES = ("global", "thread_local", "relaxed")
 
 
 def capture_class(answer):
-    """In the words of the reference list; None when the call was never good enough to tell."""
-    if "ended" in answer or answer["outside"] != 0:
+    """In the words of the reference list; None when the call was never good enough to tell. A call that fails without a capture,
+    too, is decided where a capture did not survive it."""
+    if "ended" in answer:
         return None
-    borne = {(mode, thread): answer[mode][thread]["survives"] and answer[mode][thread]["result"] == 0
-             for mode in MODES for thread in ("same_thread", "other_thread")}
+    ways = {(mode, thread): answer[mode][thread] for mode in MODES for thread in ("same_thread", "other_thread")}
+    borne = {way: one["survives"] and one["result"] == answer["outside"] for way, one in ways.items()}
     if all(borne.values()):
-        return "allowed"
-    if borne["relaxed", "same_thread"] and not borne["global", "same_thread"]:
-        return "unsafe"
-    return "illegal" if not borne["relaxed", "same_thread"] else "mixed"
+        return "allowed" if answer["outside"] == 0 else None
+    if not any(borne.values()):
+        return "refused" if all(one["survives"] for one in ways.values()) else "illegal"
+    unsafe = [("global", "same_thread"), ("global", "other_thread"), ("thread_local", "same_thread")]
+    return "unsafe" if all(borne[way] != (way in unsafe) for way in ways) else "mixed"
 
 
 def captures_tell(captures, reference):
-    inferred = dict(re.findall(r"^(\w+)\t.*\| capture=([a-z]*)\?", open(reference).read(), re.M))
+    listed = dict(re.findall(r"^(\w+)\t.*\| capture=([a-z]*)", open(reference).read(), re.M))
     for symbol, answer in captures.items():
-        found, thought = capture_class(answer), inferred.get(symbol) or "unknown"
+        found, thought = capture_class(answer), listed.get(symbol) or "unknown"
         if found is None:
             print(f"capture: {symbol}: not decided ({answer.get('ended') or 'error %d without a capture' % answer['outside']})")
         elif found != thought:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/interpose/softgpu_launch.h"
+#include "tests/interpose/softgpu_modules.h"
 
 namespace {
 
@@ -102,6 +103,26 @@ class CaptureTest : public sluice::test::SoftGpuLaunchTest {
     printf("%d captures\n", captures.load());
     EXPECT_GT(captures, 20);
   }
+  // Calls that the driver takes in a capture and the quota has no room for: they are refused or
+  // taken back, and the capture goes on.
+  void refused_in_a_capture() {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    CUmemGenericAllocationHandle memory = 0;
+    EXPECT_EQ(cuMemCreate(&memory, kQuota, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CUmodule module = nullptr;
+    EXPECT_EQ(cuModuleLoadData(&module, sluice::test::module_text(kQuota).c_str()),
+              CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(cuModuleLoadData(&module, sluice::test::unsized_image(kQuota).data()),
+              CUDA_ERROR_OUT_OF_MEMORY);
+    CUlibrary library = nullptr;
+    EXPECT_EQ(cuLibraryLoadData(&library, sluice::test::module_text(kQuota).c_str(), nullptr,
+                                nullptr, 0, nullptr, nullptr, 0),
+              CUDA_SUCCESS);
+    CUmodule of_library = nullptr;
+    EXPECT_EQ(cuLibraryGetModule(&of_library, library), CUDA_ERROR_OUT_OF_MEMORY);
+  }
   std::atomic<bool> stop{false};
   std::atomic<int> captures{0};
   std::vector<std::thread> threads;
@@ -161,6 +182,76 @@ TEST_F(CaptureTest, CapturedLaunchesAreFreeAndPassAClosedLease) {
   EXPECT_EQ(nodes_of(graph), 100u);
   EXPECT_EQ(broker->account().launches.load(), 1u);
   EXPECT_EQ(broker->account().busy_ns.load(), busy_ns);
+}
+
+// Which streams the legacy one waits for is asked of them, and a stream that captures must not be
+// asked: not for what becomes a node, nor for work in the legacy stream meanwhile.
+TEST_F(CaptureTest, WorkInTheLegacyStreamAsksNoCapturingStream) {
+  constexpr size_t kLarge = sluice::test::kMiB;
+  CUdeviceptr memory = 0;
+  CUevent fork = nullptr, join = nullptr;
+  ASSERT_EQ(cuMemAlloc(&memory, kLarge), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  for (const int before : {0, 1}) {
+    const CUstream stream = stream_make(), second = stream_make();
+    for (int i = 0; i < before; ++i) ASSERT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
+    ASSERT_EQ(launch(kSpin), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    EXPECT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemsetD8Async(memory, 1, kLarge, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(launch(kSpin), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemsetD8Async(memory, 1, kLarge, stream), CUDA_SUCCESS) << before;
+    EXPECT_EQ(cuEventRecord(fork, stream), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamWaitEvent(second, fork, 0), CUDA_SUCCESS);
+    EXPECT_EQ(launch(kSpin, second), CUDA_SUCCESS);
+    EXPECT_EQ(cuEventRecord(join, second), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamWaitEvent(stream, join, 0), CUDA_SUCCESS);
+    CUgraph graph = nullptr;
+    EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    EXPECT_EQ(nodes_of(graph), 3u);
+  }
+}
+
+// After exclusive leases a drain asks each context for all of its work: one that captures is left
+// alone, and so is its capture by what the others are asked.
+TEST_F(CaptureTest, ADrainOfOneContextLeavesTheCaptureOfAnotherAlone) {
+  broker->lease_store(kLeaseOpen | sluice::protocol::kLeaseExclusive);
+  ASSERT_EQ(launch(kSpin * 1000, stream_make()), CUDA_SUCCESS);
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuCtxCreate(&other, nullptr, 0, 0), CUDA_SUCCESS);
+  const CUstream stream = stream_make();
+  ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  broker->lease_store(0);
+  sleep_ms(100);  // the helper looks
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
+}
+
+// A pool keeps memory that a refusal gives back first, which a capture forbids to those who do not
+// know what they do; so it is with a load that is taken back.
+TEST_F(CaptureTest, RefusalsLeaveACaptureAsItWas) {
+  CUmemoryPool pool = nullptr;
+  cuuint64_t threshold = UINT64_MAX;
+  ASSERT_EQ(cuDeviceGetMemPool(&pool, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
+            CUDA_SUCCESS);
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
+    const CUstream stream = stream_make();
+    CUdeviceptr kept = 0;
+    ASSERT_EQ(cuMemAllocAsync(&kept, 10 * sluice::test::kMiB, stream), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemFreeAsync(kept, stream), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
+    ASSERT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
+    refused_in_a_capture();
+    ASSERT_EQ(launch(kSpin, stream), CUDA_SUCCESS);
+    CUgraph graph = nullptr;
+    ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    EXPECT_EQ(nodes_of(graph), 2u);
+  }
+  agrees("after the refusals");
 }
 
 // An end that the driver refuses because of the thread that asks for it ends nothing: what the

@@ -17,6 +17,7 @@ struct RecordedCall {
   const char* symbol;  // written last
   int thread;          // gettid(2)
   int argument_count;
+  bool relaxed;  // the thread was in the RELAXED capture mode
   unsigned long long arguments[kRecordedArgumentsMax];
 };
 
@@ -29,11 +30,16 @@ extern "C" RecordedCalls fake_calls;
 /// What the recording driver answers, where it does not just say yes.
 struct RecordingAnswers {
   std::atomic<int> events_pending;             // 1: events do not pass
+  std::atomic<int> capturing;                  // 1: a test has begun a capture; 2: of all streams
+  std::atomic<unsigned long long> pools_keep;  // what pools have reserved and not in use
   std::atomic<unsigned long long> load_takes;  // of the device's memory, between two questions for
   std::atomic<unsigned long long> taken;       // what is left; and what that has come to
 };
 extern "C" RecordingAnswers recording_answers;
 constexpr unsigned long long kRecordingBytes = 1ull << 34;
+
+/// The calling thread's capture mode.
+inline thread_local CUstreamCaptureMode recording_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 /// FNV-1a over the bytes of one argument, whatever its type.
 template <class T>
@@ -51,7 +57,11 @@ CUresult recorded(const char* symbol, const A&... arguments) {
   const int index = fake_calls.count.fetch_add(1);
   if (index < kRecordedCallsMax) {
     RecordedCall& one = fake_calls.calls[index];
-    one = {nullptr, gettid(), sizeof...(A), {argument_digest(arguments)...}};
+    one = {nullptr,
+           gettid(),
+           sizeof...(A),
+           recording_mode == CU_STREAM_CAPTURE_MODE_RELAXED,
+           {argument_digest(arguments)...}};
     __atomic_store_n(&one.symbol, symbol, __ATOMIC_RELEASE);
   }
   return CUDA_SUCCESS;

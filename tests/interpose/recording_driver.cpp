@@ -49,6 +49,23 @@ FAKE CUresult cuEventQuery(CUevent event) {
   recorded("cuEventQuery", event);
   return recording_answers.events_pending != 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
+FAKE CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  *status = recording_answers.capturing == 2 ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                             : CU_STREAM_CAPTURE_STATUS_NONE;
+  return recorded("cuStreamIsCapturing", stream, status);
+}
+FAKE CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  recorded("cuThreadExchangeStreamCaptureMode", mode);
+  const CUstreamCaptureMode before = recording_mode;
+  recording_mode = *mode;
+  *mode = before;
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+    *static_cast<cuuint64_t*>(value) = recording_answers.pools_keep;
+  return recorded("cuMemPoolGetAttribute", pool, attribute, value);
+}
 // Between two questions something was loaded.
 FAKE CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   *free = kRecordingBytes - recording_answers.taken.fetch_add(recording_answers.load_takes);

@@ -15,10 +15,9 @@ struct Beside {
   Names calls;
 };
 
-const Names kFences = {"cuEventCreate",       "cuEventRecord",
-                       "cuEventQuery",        "cuEventElapsedTime",
-                       "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode",
-                       "cuStreamQuery"};  // after a tenth of a second in which nobody looked
+const Names kFences = {
+    "cuEventCreate",       "cuEventRecord", "cuEventQuery", "cuEventElapsedTime",
+    "cuStreamIsCapturing", "cuStreamQuery"};  // after a tenth of a second in which nobody looked
 const Names kPools = {"cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool", "cuMemPoolGetAttribute",
                       "cuDeviceGetGraphMemAttribute"};
 const Names kLoads = {"cuModule*",  "cuLibrary*",       "cuKernelGetFunction",
@@ -30,6 +29,9 @@ const std::vector<Beside> kBeside = {
     {"which GPU is meant: the devices once, the context when it may have changed",
      {"cu*"},
      {"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid", "cuCtxGetCurrent", "cuCtxGetDevice"}},
+    {"the thread's capture mode, for what is unsafe in a capture",
+     {"cu*"},
+     {"cuThreadExchangeStreamCaptureMode"}},
     {"where a stream is",
      {"class launch", "class sync", "class capture", "cuStreamQuery*", "cuStreamWaitEvent*"},
      {"cuStreamGetCtx", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}},
@@ -89,8 +91,7 @@ const std::vector<Beside> kBeside = {
     {"whether it is captured", {"cuMemAlloc*", "cuMemFreeAsync*"}, {"cuStreamIsCapturing"}},
     {"an event behind what a stream is to unmap, and whether streams have come to such",
      {"cuMemMapArrayAsync*", "cuMulticast*"},
-     {"cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy_v2",
-      "cuThreadExchangeStreamCaptureMode"}},
+     {"cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy_v2"}},
     {"what a green context leaves behind is whose",
      {"cuGreenCtxDestroy"},
      {"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2"}},
@@ -177,6 +178,21 @@ bool is_listed(const std::vector<Beside>& list, const std::string& hook, const s
   });
 }
 
+bool says(const std::string& note, const char* word) { return note.find(word) != note.npos; }
+
+// What the shim asks by itself must break no capture of the program's, and be no part of it.
+void expect_safe_in_captures(const RecordedCall& one, const std::string& symbol) {
+  static const auto notes = capture_notes();
+  const auto found = notes.find(symbol);
+  if (recording_answers.capturing == 0 || found == notes.end()) return;
+  const std::string& note = found->second;
+  EXPECT_TRUE(one.relaxed || !says(note, "unsafe")) << symbol << " invalidates the capture";
+  if (recording_answers.capturing != 2) return;
+  EXPECT_FALSE(note.find("edge") == 0 || note.find("node") == 0 || says(note, "with a capturing") ||
+               says(note, "illegal on a capturing"))
+      << symbol << " is about a capturing stream";
+}
+
 }  // namespace
 
 void expect_only_listed(const HookedEntry& entry, const Call* own, int program, Outcome outcome) {
@@ -189,6 +205,7 @@ void expect_only_listed(const HookedEntry& entry, const Call* own, int program, 
     const std::string symbol = symbol_of(one);
     if (one.thread != program) {
       EXPECT_TRUE(has(kHelper, symbol)) << "the helper called " << symbol;
+      expect_safe_in_captures(one, symbol);
     } else if (own != nullptr && (!own_seen || undone) &&
                (same_call(one, entry.real, *own) ||
                 (answers_by_itself(entry.symbol) && symbol == entry.real))) {
@@ -197,6 +214,7 @@ void expect_only_listed(const HookedEntry& entry, const Call* own, int program, 
       EXPECT_TRUE(is_listed(kBeside, entry.symbol, symbol) ||
                   (undone && is_listed(kUndoing, entry.symbol, symbol)))
           << entry.symbol << " called " << symbol << ", which the program did not ask for";
+      expect_safe_in_captures(one, symbol);
     }
   }
   EXPECT_EQ(own_seen, own != nullptr) << "called:" << names_of_recorded();

@@ -160,6 +160,25 @@ class RouteFullTest : public RouteTableTest {
       expect_only_listed(entry, &call, gettid());
     }
   }
+  void capture_begin(int streams = 1) {
+    const auto stream = reinterpret_cast<CUstream>(0x7000);
+    ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    recording_answers.capturing = streams;
+  }
+  // Each refused call; the driver sees none of them.
+  void refuse_all() {
+    for (const FullWay& way : kFullWays) {
+      SCOPED_TRACE(way.name);
+      calls_forget();
+      uint64_t out = 0x77;
+      EXPECT_EQ(way.call(&out), CUDA_ERROR_OUT_OF_MEMORY);
+      EXPECT_EQ(out, 0x77u);
+      expect_only_listed(entry_of(way.name), nullptr, gettid());
+    }
+    EXPECT_EQ(broker->account().refused.load(), std::size(kFullWays));
+  }
+  // Each load that the driver makes and the shim takes back.
+  void undo_all();
   std::unique_ptr<TestBroker> broker;
 };
 
@@ -169,23 +188,10 @@ TEST_F(RouteFullTest, ARefusalAtAFullQuotaSynchronisesNothing) {
   start(kFull);
   fill();
   launches(10);
-  for (const FullWay& way : kFullWays) {
-    SCOPED_TRACE(way.name);
-    calls_forget();
-    uint64_t out = 0x77;
-    EXPECT_EQ(way.call(&out), CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT_EQ(out, 0x77u);
-    expect_only_listed(entry_of(way.name), nullptr, gettid());
-  }
-  EXPECT_EQ(broker->account().refused.load(), std::size(kFullWays));
+  refuse_all();
 }
 
-// A load is made before it is known what it takes. One that does not fit is taken back by its own
-// unload, and nothing else waits.
-TEST_F(RouteFullTest, ALoadThatDoesNotFitIsTakenBackAndNothingElse) {
-  start(kFull);
-  fill();
-  launches(10);
+void RouteFullTest::undo_all() {
   recording_answers.load_takes = 1 << 20;
   const std::pair<const char*, const char*> kUndone[] = {
       {"cuModuleLoad", "cuModuleUnload"},        {"cuModuleLoadData", "cuModuleUnload"},
@@ -202,6 +208,35 @@ TEST_F(RouteFullTest, ALoadThatDoesNotFitIsTakenBackAndNothingElse) {
     expect_only_listed(entry, &call, gettid(), Outcome::kUndone);
     EXPECT_NE(names_of_recorded().find(undo), std::string::npos) << names_of_recorded();
   }
+}
+
+// A load is made before it is known what it takes. One that does not fit is taken back by its own
+// unload, and nothing else waits.
+TEST_F(RouteFullTest, ALoadThatDoesNotFitIsTakenBackAndNothingElse) {
+  start(kFull);
+  fill();
+  launches(10);
+  undo_all();
+}
+
+// A driver takes loads, contexts and cuMemCreate while a stream is captured: a refusal by the quota
+// must leave the capture as it was.
+TEST_F(RouteFullTest, ARefusalWhileACaptureIsInProgressBreaksItNot) {
+  start(kFull);
+  recording_answers.pools_keep = kFull;
+  CUdeviceptr pooled = 0;
+  ASSERT_EQ(cuMemAllocAsync(&pooled, 1 << 20, nullptr), CUDA_SUCCESS);
+  launches(10);
+  capture_begin();
+  refuse_all();
+}
+
+TEST_F(RouteFullTest, ALoadThatIsTakenBackWhileACaptureIsInProgressBreaksItNot) {
+  start(kFull);
+  fill();
+  launches(10);
+  capture_begin();
+  undo_all();
 }
 
 TEST_F(RouteFullTest, ALaunchUnderAFullWindowWaitsForNoneByTheDriver) {
@@ -243,8 +278,15 @@ TEST_F(RouteFullTest, WithWorkInFlightEveryHookAsksForNothingThatIsNotListed) {
 TEST_F(RouteFullTest, WhileACaptureIsInProgressEveryHookAsksForNothingThatIsNotListed) {
   start(1ull << 30);
   launches(10);
-  const auto stream = reinterpret_cast<CUstream>(0x7000);
-  ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  capture_begin();
+  call_all();
+}
+
+TEST_F(RouteFullTest, WhileEveryStreamIsCapturedNoHookTouchesOne) {
+  constexpr int kAll = 2;
+  start(1ull << 30);
+  launches(10);
+  capture_begin(kAll);
   call_all();
 }
 

@@ -45,6 +45,19 @@ std::map<std::string, std::set<std::string>> classes_of_all() {
   return made;
 }
 
+std::map<std::string, std::string> capture_notes() {
+  constexpr char kBefore[] = "| capture=";
+  std::ifstream file(SLUICE_ENTRYPOINTS);
+  std::map<std::string, std::string> made;
+  for (std::string line; std::getline(file, line);) {
+    const auto at = line.find(kBefore);
+    if (at == line.npos) continue;
+    const std::string rest = line.substr(at + sizeof kBefore - 1);
+    made[line.substr(0, line.find('\t'))] = rest.substr(0, rest.find('|'));
+  }
+  return made;
+}
+
 std::vector<Request> runtime_requests() {
   std::ifstream file(SLUICE_RUNTIME_LOOKUPS);
   std::vector<Request> made;

@@ -29,6 +29,8 @@ struct Entry {
 std::multimap<std::string, Entry> families();
 /// What each function does, by the words of the reference list.
 std::map<std::string, std::set<std::string>> classes_of_all();
+/// What the list says of each function while a stream is captured; empty = nothing.
+std::map<std::string, std::string> capture_notes();
 
 struct Request {
   std::string base;

@@ -204,7 +204,9 @@ TEST_F(SoftGpuErrorsTest, WrongArgumentsAboveTheQuotaAreTheDriversBusiness) {
   CUgraph graph = nullptr;
   ASSERT_EQ(cuStreamCreate(&capturing, CU_STREAM_DEFAULT), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
-  EXPECT_EQ(cuMemAllocAsync(&pointer, kHuge, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CUdeviceptr answered = 7;
+  EXPECT_EQ(cuMemAllocAsync(&answered, kHuge, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_EQ(answered, 0u) << "as the driver answers";
   EXPECT_EQ(cuStreamEndCapture(capturing, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   ASSERT_EQ(cuStreamDestroy(capturing), CUDA_SUCCESS);
   const CUmemAllocationProp properties = on_device();

@@ -193,16 +193,16 @@ TEST_F(SoftGpuPathsTest, ACaptureTakesNothingAndOtherStreamsStillDo) {
   holds(0, "freed");
 }
 
-TEST_F(SoftGpuPathsTest, AnUploadIntoACapturingStreamTakesItsMemoryAllTheSame) {
+TEST_F(SoftGpuPathsTest, AnUploadIntoACapturingStreamIsRefusedAndTakesNothing) {
   broker->lease_store(sluice::protocol::kLeaseOpen);
   const CUgraphExec exec = allocating_graph(0, 4 * kMiB);
   CUstream stream = nullptr;
   CUgraph graph = nullptr;
   ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
-  (void)cuGraphUpload(exec, stream);  // whether the driver takes it is the driver's business
-  agrees("uploaded");
-  ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphUpload(exec, stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  holds(0, "not uploaded");
+  EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
   ASSERT_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
   holds(0, "trimmed");
