@@ -6,10 +6,10 @@
   conformance.py compare HARDWARE SOFTWARE
 
 `run` uses the GPU of this machine, or with --soft the software GPU whose libraries are in DIRECTORY, and writes JSON:
-{"device": ..., "rows": {id: {"result": passed|failed|skipped|crashed|timeout, "observed": {...}, "why": text}}}.
-With --jobs above 1 several rows share a process, and processes run beside each other; each row that did not pass then runs once
-more in a process of its own, and if need be once more with nothing beside it. That counts. The file is written after every
-hundred rows. With --limited rows run under that shim, with so much memory and half of the GPU's time. --except names such a file: its
+{"device": ..., "rows": {id: {"result": passed|failed|skipped|crashed|timeout, "observed": {...}, "why": text,
+"said": [what the shim printed]}}}.
+With --jobs above 1 rows run beside each other; each that did not pass then runs once more, alone, and that counts. The file is
+written after every hundred rows. With --limited rows run under that shim, with so much memory and half of the GPU's time. --except names such a file: its
 rows are left out.
 `compare` prints every row in which the two differ, in result or in an observed figure. Hardware is right: a row that fails
 there is a wrong row, and one that fails only in software a wrong software GPU. Exit status: 0 alike (figures may differ),
@@ -28,7 +28,6 @@ import tempfile
 
 
 CHUNK = 100  # rows, after which what is known is written: a run that is cut short has most of it
-TOGETHER = 8  # rows of a process: a context of a real GPU takes long to make
 
 
 def environment_make(arguments):
@@ -55,33 +54,28 @@ def rows_list(program, environment):
     return out
 
 
-def rows_read(path):
-    """What GoogleTest wrote of the cases that ran, by row."""
+def row_read(path):
+    """What GoogleTest wrote of the one case that ran."""
+    case = json.loads(path.read_text())["testsuites"][0]["testsuite"][0]
     standard = {"name", "file", "line", "status", "result", "timestamp", "time", "classname", "failures"}
-    rows = {}
-    for suite in json.loads(path.read_text())["testsuites"]:
-        for case in suite["testsuite"]:
-            why = "\n".join(failure["failure"] for failure in case.get("failures", []))
-            result = "failed" if why else "skipped" if case["result"] == "SKIPPED" else "passed"
-            rows[f"{suite['name']}.{case['name']}"] = {"result": result, "why": why,
-                                                       "observed": {k: v for k, v in case.items() if k not in standard}}
-    return rows
+    observed = {k: v for k, v in case.items() if k not in standard}
+    if case.get("failures"):
+        return {"result": "failed", "observed": observed, "why": "\n".join(f["failure"] for f in case["failures"])}
+    return {"result": "skipped" if case["result"] == "SKIPPED" else "passed", "observed": observed, "why": ""}
 
 
-def rows_run(program, rows, environment, timeout_s):
-    """{row: result} of rows that share a process. One that ends it or hangs is the fate of all."""
+def row_run(program, row, environment, timeout_s):
     with tempfile.TemporaryDirectory() as temp:
-        report = pathlib.Path(temp) / "rows.json"
-        command = [program, f"--gtest_filter={':'.join(rows)}", f"--gtest_output=json:{report}"]
+        report = pathlib.Path(temp) / "row.json"
+        command = [program, f"--gtest_filter={row}", f"--gtest_output=json:{report}"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            return {row: {"result": "timeout", "observed": {}, "why": f"more than {timeout_s} s"} for row in rows}
-        crash = {"result": "crashed", "observed": {}, "why": f"status {done.returncode}: {(done.stdout + done.stderr)[-800:]}"}
-        found = rows_read(report) if report.exists() else {}
-        for result in found.values():
-            result["said"] = [line for line in done.stderr.splitlines() if line.startswith("sluice:")]
-        return {row: found.get(row, crash) for row in rows}
+            return {"result": "timeout", "observed": {}, "why": f"more than {timeout_s} s"}
+        said = [line for line in done.stderr.splitlines() if line.startswith("sluice:")]
+        if not report.exists():
+            return {"result": "crashed", "observed": {}, "why": f"status {done.returncode}: {(done.stdout + done.stderr)[-800:]}"}
+        return row_read(report) | {"said": said}
 
 
 def device_describe(soft):
@@ -92,15 +86,15 @@ def device_describe(soft):
     return asked.stdout.strip() or "unknown GPU"
 
 
-def rows_judge(program, rows, environment, arguments):
-    """{row: result}, of rows together and beside each other where that was asked for."""
-    results, together = {}, TOGETHER if arguments.jobs > 1 else 1
-    for size, jobs in [(together, arguments.jobs)] + [(1, arguments.jobs), (1, 1)] * (arguments.jobs > 1):
-        todo = [row for row in rows if results.get(row, {}).get("result") != "passed"]
-        parts = [todo[first:first + size] for first in range(0, len(todo), size)]
-        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            for part in pool.map(lambda part: rows_run(program, part, environment, arguments.timeout), parts):
-                results |= part
+def rows_run(program, rows, environment, arguments):
+    """{row: result}, of rows beside each other where that was asked for."""
+    def one(row):
+        return row_run(program, row, environment, arguments.timeout)
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        results = dict(zip(rows, pool.map(one, rows)))
+    if arguments.jobs > 1:
+        results |= {row: one(row) for row in rows if results[row]["result"] not in ("passed", "skipped")}
     return results
 
 
@@ -112,7 +106,7 @@ def run(arguments):
     for program in arguments.program:
         todo = [r for r in rows_list(program, environment) if fnmatch.fnmatch(r, arguments.only) and r not in known]
         for first in range(0, len(todo), CHUNK):
-            rows.update(rows_judge(program, todo[first:first + CHUNK], environment, arguments))
+            rows.update(rows_run(program, todo[first:first + CHUNK], environment, arguments))
             pathlib.Path(arguments.output).write_text(json.dumps({"device": device, "rows": rows}, indent=1) + "\n")
     counts = {}
     for row in rows.values():

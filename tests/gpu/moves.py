@@ -64,6 +64,9 @@ def trial(broker, name, gib, options, repeats):
             holder.expect("right", "check")
             holder.expect("done", "step")
             moves.append({"out_s": out_s, "in_s": in_s, "said": [out, back]})
+            speeds = " ".join(f"{way} {moves[-1][f'{way}_s']:.2f} s ({gib * 2**30 / 1e9 / moves[-1][f'{way}_s']:.1f} GB/s)"
+                              for way in ("out", "in"))
+            print(f"{name}: {gib} GiB {speeds}; {out}; {back}", flush=True)
     finally:
         holder.end()
     return moves
@@ -84,12 +87,7 @@ def main():
                 results[name] = trial(broker, name, options.gib, how, options.repeats)
             except RuntimeError as failure:
                 results[name], wrong = str(failure), 1
-                print(f"{name}: {failure}")
-                continue
-            for move in results[name]:
-                speeds = " ".join(f"{way} {move[f'{way}_s']:.2f} s ({options.gib * 2**30 / 1e9 / move[f'{way}_s']:.1f} GB/s)"
-                                  for way in ("out", "in"))
-                print(f"{name}: {options.gib} GiB {speeds}; {'; '.join(move['said'])}")
+                print(f"{name}: {failure}", flush=True)
     if options.output:
         options.output.write_text(json.dumps({"gib": options.gib, "moves": results}, indent=1) + "\n")
     return wrong
