@@ -2,6 +2,7 @@
 // it, whatever becomes of its handle, and so does its charge (account_uses.h).
 #include "interpose/account.h"
 #include "interpose/account_uses.h"
+#include "interpose/captures.h"
 #include "interpose/gate.h"
 
 using namespace sluice::interpose;
@@ -70,7 +71,7 @@ SLUICE_HOOK CUresult cuMulticastCreate(CUmemGenericAllocationHandle* object,
       vmm_created(*object, 0, 0)) {
     return result;
   }
-  (void)driver.cuMemRelease(*object);
+  (void)relaxed_call([&] { return driver.cuMemRelease(*object); });
   *object = before;
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

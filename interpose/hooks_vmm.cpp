@@ -2,6 +2,7 @@
 // PyTorch's expandable segments and NCCL use. Only memory located on a device counts; the device is
 // the one the properties name, not the current one. Imported handles are in hooks_share.cpp.
 #include "interpose/account.h"
+#include "interpose/captures.h"
 #include "interpose/gate.h"
 #include "interpose/memory/kept.h"
 #include "interpose/residual.h"
@@ -33,7 +34,7 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
   const CUmemGenericAllocationHandle before = *handle;
   const auto call = [&] { return driver.cuMemCreate(handle, bytes, properties, flags); };
   const auto undo = [&] {
-    (void)driver.cuMemRelease(*handle);
+    (void)relaxed_call([&] { return driver.cuMemRelease(*handle); });
     *handle = before;
   };
   if (!charge_room(device, bytes))
@@ -108,7 +109,7 @@ SLUICE_HOOK CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
   const CUresult result = driver.cuMemMap(address, bytes, offset, handle, flags);
   if (!account.active() || result != CUDA_SUCCESS) return result;
   if (SLUICE_LIKELY(vmm_mapped(handle, address, bytes))) return result;
-  (void)driver.cuMemUnmap(address, bytes);
+  (void)relaxed_call([&] { return driver.cuMemUnmap(address, bytes); });
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
