@@ -23,8 +23,8 @@ CUresult create_once(RoomWait& wait, PagesReading& reading, Handle* handle, cons
   if (device < 0 || !array_takes_memory(shape.flags)) return call();
   PagedAllocation paged(device, array_bytes(shape, levels), PagedAllocation::Of::kArray);
   const uint64_t bytes = paged.asked();
-  if (SLUICE_UNLIKELY(reading.comes_first(device, bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!charge_room(device, bytes)) {
+  if (!reading.reserve(device, bytes)) {
+    if (reading.comes_first()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
     charge_refused(device_gpu(device), bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -111,8 +111,8 @@ CUresult allocate_once(RoomWait& wait, PagesReading& reading, Pointer* pointer, 
   const Outputs outputs(pointer);
   PagedAllocation paged(device, bytes);
   const uint64_t asked = paged.asked();
-  if (SLUICE_UNLIKELY(reading.comes_first(device, asked))) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!charge_room(device, asked)) {
+  if (!reading.reserve(device, asked)) {
+    if (reading.comes_first()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
     return charge_refuse(device, asked, wrong, call, [&] { (void)outputs.take_back(); });
   }
@@ -207,8 +207,8 @@ CUresult allocate_pitched_once(RoomWait& wait, PagesReading& reading, Pointer* p
   PagedAllocation paged(device, pitch_least(width) * height);
   const uint64_t asked = paged.asked();
   const Outputs outputs(pointer, pitch);
-  if (SLUICE_UNLIKELY(reading.comes_first(device, asked))) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!charge_room(device, asked)) {
+  if (!reading.reserve(device, asked)) {
+    if (reading.comes_first()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
     return charge_refuse(device, asked, !pitch_is_sane(width, height, rows.element), call,
                          [&] { (void)outputs.take_back(); });

@@ -14,8 +14,8 @@ constexpr uint64_t kPage = uint64_t{2} << 20;
 // Others take and give memory in the moment in which a device is looked at. After so many such
 // moments one whose figures nobody has is taken for one of pages.
 constexpr uint32_t kDoubtsMax = 8;
-// Others may take what a reading has found; then another one may find more.
-constexpr int kRoundsMax = 8;
+// Others may take what a reading has found; then another one may find more. About 100 ms.
+constexpr int kRoundsMax = 64;
 
 enum Kind : uint32_t { kUnknown, kExact, kPaged };
 
@@ -144,7 +144,7 @@ bool device_pages_others_read(int device, uint64_t bytes) {
   return used != 0 && used <= quota && bytes <= quota - used;
 }
 
-bool PagesReading::comes_first(int device, uint64_t bytes) {
+bool PagesReading::finds_room(int device, uint64_t bytes) {
   if (SLUICE_LIKELY(load_relaxed(residual_unread) == 0)) return false;
   const int gpu = device_gpu(device);
   if (gpu < 0 || (load_relaxed(residual_unread) >> gpu & 1) == 0 || rounds_ == kRoundsMax ||
@@ -152,6 +152,14 @@ bool PagesReading::comes_first(int device, uint64_t bytes) {
     return false;
   before_ = device;
   return true;
+}
+
+// Other threads may charge pages while this one asks.
+bool PagesReading::reserve(int device, uint64_t bytes) {
+  if (SLUICE_UNLIKELY(finds_room(device, bytes))) return false;
+  if (SLUICE_LIKELY(charge_room(device, bytes))) return true;
+  (void)finds_room(device, bytes);
+  return false;
 }
 
 bool PagesReading::again() {

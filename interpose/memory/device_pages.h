@@ -58,9 +58,10 @@ void device_pages_release(int device, uint64_t bytes);
 /// Readings around the attempts of one allocation. They are made outside of all AccountScopes.
 class PagesReading {
  public:
-  /// By an attempt, before it reserves: true if there is no room for `bytes` and a reading may find
-  /// some. The attempt ends with OUT_OF_MEMORY, and is made again.
-  bool comes_first(int device, uint64_t bytes);
+  /// By an attempt: charge_room(), unless a reading may find room that there is none of before it.
+  [[nodiscard]] bool reserve(int device, uint64_t bytes);
+  /// After that was false: the attempt ends with OUT_OF_MEMORY, and is made again after a reading.
+  bool comes_first() const { return before_ >= 0; }
   /// By an attempt that was given memory.
   void follows(const PagedAllocation& paged, int device) {
     if (SLUICE_UNLIKELY(paged.reading_is_due())) after_ = device;
@@ -73,6 +74,8 @@ class PagesReading {
   void taken_back() const;
 
  private:
+  bool finds_room(int device, uint64_t bytes);
+
   int before_ = -1, after_ = -1;
   int rounds_ = 0;
 };
