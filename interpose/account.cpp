@@ -163,6 +163,8 @@ namespace {
 // answers within microseconds, unless it waits for the GPU.
 constexpr uint64_t kReservedWaitNs = 20'000'000;
 constexpr uint64_t kReservedLookNs = 50'000;
+// How long is waited for readings of other processes, which their helpers make every 10 ms.
+constexpr uint64_t kReadingsWaitNs = 100'000'000;
 // How long a refusal waits for a broker to empty the slots of processes that have ended. On a busy
 // host that takes milliseconds; a broker that has gone never does it.
 constexpr uint64_t kEndedWaitNs = 100'000'000;
@@ -209,11 +211,13 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   const bool waits_for_others =
       residual_tenant_shares() && !residual_is_measured(static_cast<int>(gpu));
   if (waits_for_others) residual_others_look();
+  const bool waits_for_readings = device_pages_others_read(device, bytes);
   for (;;) {
     const uint64_t waited_ns = clock_now_ns() - begun_ns;
     const bool is_reserved =
         waits_for_others || sum_saturated(process.ledger.held_total(gpu), bytes) <= quota;
     if (!(is_reserved && waited_ns < kReservedWaitNs) &&
+        !(waits_for_readings && waited_ns < kReadingsWaitNs) &&
         !(waited_ns < kEndedWaitNs && ended_is_charged(gpu)))
       return false;
     if (fits()) return true;
@@ -415,7 +419,6 @@ void account_reset_after_fork() {
   limits_reset_after_fork();
   libraries_reset_after_fork();
   kept_reset_after_fork();
-  device_pages_reset_after_fork();
   context_endings_reset_after_fork();
 }
 

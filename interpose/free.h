@@ -49,8 +49,7 @@ CUresult memory_free_known(CUdeviceptr pointer, CUstream stream, bool* unknown, 
     *unknown = true;
   } else if (plain) {
     if (When == Free::kNow || !residual_defer(record.device, record.bytes))
-      charge_release(record.device, record.bytes);
-    device_pages_freed(record.device, record.bytes);
+      device_pages_release(record.device, record.bytes);
   } else {
     // Of a pool that the program has destroyed: the device has it back when the stream gets there.
     if (pools_settle(record.device) == PoolsRead::kSmaller && !residual_defer(record.device, 0))

@@ -6,7 +6,6 @@
 #include "interpose/captures.h"
 #include "interpose/gate.h"
 #include "interpose/memory/device_pages.h"
-#include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
 
@@ -14,18 +13,19 @@ using namespace sluice::interpose;
 
 namespace {
 
-// `requirements(&out, device)` asks the driver; `destroy()` undoes the creation. `unread`: the
-// device where what the driver took is to be read before the program gets it.
+// `requirements(&out, device)` asks the driver; `destroy()` undoes the creation.
 template <class Handle, class Call, class Requirements, class Destroy>
-CUresult create_once(RoomWait& wait, int& unread, Handle* handle, const ArrayShape& shape, unsigned levels,
-                     RecordKind kind, Call call, Requirements requirements, Destroy destroy) {
+CUresult create_once(RoomWait& wait, PagesReading& reading, Handle* handle, const ArrayShape& shape,
+                     unsigned levels, RecordKind kind, Call call, Requirements requirements,
+                     Destroy destroy) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
   if (device < 0 || !array_takes_memory(shape.flags)) return call();
   PagedAllocation paged(device, array_bytes(shape, levels), PagedAllocation::Of::kArray);
   const uint64_t bytes = paged.asked();
-  if (!charge_room(device, bytes)) {
+  if (!reading.reserve(device, bytes)) {
+    if (reading.comes_first()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
     charge_refused(device_gpu(device), bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -38,14 +38,14 @@ CUresult create_once(RoomWait& wait, int& unread, Handle* handle, const ArraySha
     return result;
   }
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs{};
-  if (requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0) paged.resize(needs.size);
-  const uint64_t actual = paged.taken_by_array();
-  if (!charge_settle(device, bytes, actual)) {
+  const bool told = requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0;
+  if (!paged.charge(told ? needs.size : array_bytes(shape, levels))) {
     relaxed_call(destroy);
     *handle = before;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (SLUICE_UNLIKELY(paged.reading_is_due())) unread = device;
+  reading.follows(paged, device);
+  const uint64_t actual = paged.charged();
   const auto key = reinterpret_cast<uint64_t>(*handle);
   if (SLUICE_LIKELY(
           process.records.insert(Record{key, actual, this_thread->context, kind, device}))) {
@@ -69,7 +69,7 @@ CUresult destroy_recorded(const void* array, RecordKind kind, Call call) {
   if (result == CUDA_SUCCESS) uses_object_end(array);
   if (!known) return result;
   if (result == CUDA_SUCCESS) {
-    charge_release(record.device, record.bytes);
+    device_pages_release(record.device, record.bytes);
   } else {
     (void)process.records.insert(record);
   }
@@ -80,16 +80,16 @@ template <class Handle, class Call, class Requirements, class Destroy>
 CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, RecordKind kind,
                 Call call, Requirements requirements, Destroy destroy) {
   const Handle before = *handle;
-  int unread = -1;
-  const CUresult result = with_room([&](RoomWait& wait) {
-    return create_once(wait, unread, handle, shape, levels, kind, call, requirements, destroy);
+  PagesReading reading;
+  const CUresult result = with_readings(reading, [&](PagesReading&) {
+    return with_room([&](RoomWait& wait) {
+      return create_once(wait, reading, handle, shape, levels, kind, call, requirements, destroy);
+    });
   });
-  if (SLUICE_LIKELY(unread < 0) || result != CUDA_SUCCESS || device_pages_settle(unread))
-    return result;
-  charge_refused(device_gpu(unread), 0);
+  if (result != CUDA_SUCCESS || SLUICE_LIKELY(reading.within())) return result;
   const auto undo = [&] { return relaxed_call(destroy); };
   if (destroy_recorded(*handle, kind, undo) == CUDA_SUCCESS) *handle = before;
-  residual_settle_device(unread);
+  reading.taken_back();
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -54,24 +54,16 @@ CUresult pointer_record(const Outputs<Pointer, Size>& outputs, uint64_t bytes, i
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// Where what the driver took is to be read before the program gets it; -1 = nowhere.
-struct Unread {
-  int device = -1;
-};
-
-// Charges what the driver gave for `asked` reserved bytes, and keeps the record.
+// Charges what the driver gave, and keeps the record.
 template <class Pointer, class Size>
-SLUICE_ALWAYS_INLINE CUresult pointer_charge(Unread& unread, const Outputs<Pointer, Size>& outputs,
-                        PagedAllocation& paged, uint64_t asked, int device) {
-  const uint64_t taken = paged.taken();
-  if (SLUICE_LIKELY(taken == asked)) {
-    charge_commit(device, taken);
-  } else if (!charge_settle(device, asked, taken)) {
+CUresult pointer_charge(PagesReading& reading, const Outputs<Pointer, Size>& outputs,
+                        PagedAllocation& paged, uint64_t bytes, int device) {
+  if (!paged.charge(bytes)) {
     (void)outputs.take_back();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (SLUICE_UNLIKELY(paged.reading_is_due())) unread.device = device;
-  return pointer_record(outputs, taken, device);
+  reading.follows(paged, device);
+  return pointer_record(outputs, paged.charged(), device);
 }
 
 // Without memory for it, managed memory is taken for what is always on the device.
@@ -107,8 +99,8 @@ enum class Movable : bool { kNo, kYes };
 
 // `call` fills *pointer. `wrong`: the driver refuses the other arguments.
 template <Movable Kind, class Pointer, class Call>
-CUresult allocate_once(RoomWait& wait, Unread& unread, Pointer* pointer, uint64_t bytes, bool wrong,
-                       Call call) {
+CUresult allocate_once(RoomWait& wait, PagesReading& reading, Pointer* pointer, uint64_t bytes,
+                       bool wrong, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
@@ -121,43 +113,39 @@ CUresult allocate_once(RoomWait& wait, Unread& unread, Pointer* pointer, uint64_
   const Outputs outputs(pointer);
   PagedAllocation paged(device, bytes);
   const uint64_t asked = paged.asked();
-  if (!charge_room(device, asked)) {
+  if (!reading.reserve(device, asked)) {
+    if (reading.comes_first()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
     return charge_refuse(device, asked, wrong, call, [&] { (void)outputs.take_back(); });
   }
   result = call();
   if (SLUICE_UNLIKELY(result != CUDA_SUCCESS)) return driver_refused(wait, result, device, asked);
-  return pointer_charge(unread, outputs, paged, asked, device);
+  return pointer_charge(reading, outputs, paged, bytes, device);
 }
 
-// Takes an allocation back if the tenant is above its quota with it once it is read.
-template <class Pointer, class Size>
-SLUICE_NOINLINE CUresult read_before_use(int device, const Outputs<Pointer, Size>& outputs) {
-  if (device_pages_settle(device)) return CUDA_SUCCESS;
-  charge_refused(device_gpu(device), 0);
+// Takes back what the tenant is above its quota with once it is read.
+template <class Attempt, class Pointer, class Size = size_t>
+CUresult allocate_read(Attempt attempt, Pointer* pointer, Size* pitch = nullptr) {
+  const Outputs<Pointer, Size> outputs(pointer, pitch);
+  PagesReading reading;
+  const CUresult result = with_readings(reading, [&](PagesReading&) {
+    return with_room([&](RoomWait& wait) { return attempt(wait, reading); });
+  });
+  if (result != CUDA_SUCCESS || SLUICE_LIKELY(reading.within())) return result;
   const CUdeviceptr given = outputs.given();
   const auto free = [&] {
     return relaxed_call([&] { return driver.cuMemFree_v2(given); });
   };
   if (memory_free<Free::kNow>(given, nullptr, free) == CUDA_SUCCESS) outputs.restore();
-  residual_settle_device(device);
+  reading.taken_back();
   return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-template <class Attempt, class Pointer, class Size = size_t>
-SLUICE_ALWAYS_INLINE CUresult read_where_due(Attempt attempt, Pointer* pointer, Size* pitch = nullptr) {
-  const Outputs<Pointer, Size> outputs(pointer, pitch);
-  Unread unread;
-  const CUresult result = with_room([&](RoomWait& wait) { return attempt(wait, unread); });
-  if (SLUICE_LIKELY(unread.device < 0) || result != CUDA_SUCCESS) return result;
-  return read_before_use(unread.device, outputs);
 }
 
 template <Movable Kind, class Pointer, class Call>
 CUresult allocate(Pointer* pointer, uint64_t bytes, Call call, bool wrong = false) {
-  return read_where_due(
-      [&](RoomWait& wait, Unread& unread) {
-        return allocate_once<Kind>(wait, unread, pointer, bytes, wrong, call);
+  return allocate_read(
+      [&](RoomWait& wait, PagesReading& reading) {
+        return allocate_once<Kind>(wait, reading, pointer, bytes, wrong, call);
       },
       pointer);
 }
@@ -202,8 +190,8 @@ struct Rows {
 };
 
 template <class Pointer, class Size, class Call>
-CUresult allocate_pitched_once(RoomWait& wait, Unread& unread, Pointer* pointer, Size* pitch, const Rows& rows,
-                               Call call) {
+CUresult allocate_pitched_once(RoomWait& wait, PagesReading& reading, Pointer* pointer, Size* pitch,
+                               const Rows& rows, Call call) {
   const AccountScope account;
   const uint64_t width = rows.width, height = rows.height;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
@@ -223,7 +211,8 @@ CUresult allocate_pitched_once(RoomWait& wait, Unread& unread, Pointer* pointer,
   PagedAllocation paged(device, pitch_least(width) * height);
   const uint64_t asked = paged.asked();
   const Outputs outputs(pointer, pitch);
-  if (!charge_room(device, asked)) {
+  if (!reading.reserve(device, asked)) {
+    if (reading.comes_first()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
     return charge_refuse(device, asked, !pitch_is_sane(width, height, rows.element), call,
                          [&] { (void)outputs.take_back(); });
@@ -231,15 +220,14 @@ CUresult allocate_pitched_once(RoomWait& wait, Unread& unread, Pointer* pointer,
   result = call();
   if (result != CUDA_SUCCESS) return driver_refused(wait, result, device, asked);
   padding_learn(width, *pitch);
-  paged.resize(static_cast<uint64_t>(*pitch) * height);
-  return pointer_charge(unread, outputs, paged, asked, device);
+  return pointer_charge(reading, outputs, paged, static_cast<uint64_t>(*pitch) * height, device);
 }
 
 template <class Pointer, class Size, class Call>
 CUresult allocate_pitched(Pointer* pointer, Size* pitch, const Rows& rows, Call call) {
-  return read_where_due(
-      [&](RoomWait& wait, Unread& unread) {
-        return allocate_pitched_once(wait, unread, pointer, pitch, rows, call);
+  return allocate_read(
+      [&](RoomWait& wait, PagesReading& reading) {
+        return allocate_pitched_once(wait, reading, pointer, pitch, rows, call);
       },
       pointer, pitch);
 }

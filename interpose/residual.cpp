@@ -16,6 +16,7 @@ namespace sluice::interpose {
 uint32_t residual_expected;
 uint32_t launches_ungated;
 uint32_t residual_deferred;
+uint32_t residual_unread;
 uint32_t managed_seen;
 
 namespace {
@@ -38,6 +39,9 @@ constexpr int kReadings = 4;  // pools give memory back while they are looked at
 // go on.
 constexpr uint64_t kLookMinNs = 1'000'000;
 constexpr uint64_t kLookMaxNs = 1'000'000'000;
+// A reading stops allocations for about a millisecond. Programs that take and free small pieces all
+// the time go on in between, and another process that finds no room waits longer than this.
+constexpr uint64_t kLookUnreadNs = 10'000'000;
 using protocol::kTenantGpusMax;
 
 uint64_t charged[kTenantGpusMax];
@@ -243,6 +247,7 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
       bytes += on_the_way;
       too_much = !charge_to(device, gpu, bytes, above, false);
     }
+    if (!busy) __atomic_fetch_and(&residual_unread, ~(1u << gpu), __ATOMIC_RELEASE);
   } else {
     busy = true;
     if (above != Above::kCharged && residual_read_least(device, gpu, &bytes))
@@ -442,13 +447,24 @@ bool residual_defer(int device, uint64_t bytes) {
   return true;
 }
 
+void residual_hold_unread(int gpu, uint64_t bytes) {
+  residual_take(gpu, bytes);
+  const uint32_t bit = 1u << gpu;
+  if ((load_acquire(residual_unread) & bit) != 0) return;
+  if ((__atomic_fetch_or(&residual_unread, bit, __ATOMIC_ACQ_REL) & bit) != 0) return;
+  const ErrnoGuard guard;
+  helper_wake();
+}
+
 void residual_look_deferred(int device) {
   ThreadRecord* thread = thread_record();
   const int gpu = device_gpu(device);
-  if (thread == nullptr || gpu < 0 || (load_acquire(residual_deferred) >> gpu & 1) == 0) return;
+  if (thread == nullptr || gpu < 0) return;
+  const uint32_t bit = 1u << gpu;
+  if (((load_acquire(residual_deferred) | load_acquire(residual_unread)) & bit) == 0) return;
   const uint32_t looks = load_relaxed(deferred_looks[gpu]);
   if (looks > 0) store_relaxed(deferred_looks[gpu], looks - 1);
-  if (looks <= 1) __atomic_fetch_and(&residual_deferred, ~(1u << gpu), __ATOMIC_RELEASE);
+  if (looks <= 1) __atomic_fetch_and(&residual_deferred, ~bit, __ATOMIC_RELEASE);
   const DepthScope depth(thread);
   if (settle(device, Above::kCharged, kPatienceBeforeRefusalNs, kEverywhere).read_again)
     residual_want();
@@ -498,6 +514,7 @@ uint64_t residual_look(uint64_t now_ns) {
     if (looks <= 1) store_release(residual_deferred, 0u);
     look.due_ns = now_ns + look.interval_ns;
   }
+  if (look.due_ns == 0 && load_acquire(residual_unread) != 0) look.due_ns = now_ns + kLookUnreadNs;
   if (look.due_ns == 0) return kLookMaxNs;
   if (now_ns < look.due_ns) return look.due_ns - now_ns;
   look.interval_ns = look.interval_ns < kLookMaxNs / 2 ? look.interval_ns * 2 : kLookMaxNs;
@@ -524,7 +541,8 @@ void residual_reset_after_fork() {
   memset(late_above, 0, sizeof late_above);
   memset(&look, 0, sizeof look);
   others_reset_after_fork();
-  wanted = shared = managed_seen = late_unread = residual_expected = residual_deferred = 0;
+  wanted = shared = managed_seen = late_unread = residual_expected = residual_deferred =
+      residual_unread = 0;
   usage_reset_after_fork();
 }
 

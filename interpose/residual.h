@@ -69,12 +69,17 @@ SLUICE_NOINLINE void residual_launched();
 /// a reading shows that, the residual has it. False without figures: then it counts as free at
 /// once.
 [[nodiscard]] bool residual_defer(int device, uint64_t bytes);
+/// What the ledger holds already counts in the residual until the next reading, which comes soon.
+/// More than the device may have taken: within an AccountScope, on a device that has a figure.
+void residual_hold_unread(int gpu, uint64_t bytes);
+extern uint32_t residual_unread;  // a bit for each GPU that has some
 /// Looks for such memory, if there is any: where a program has waited, and before a refusal (from
 /// within an AccountScope in which nothing is reserved).
 extern uint32_t residual_deferred;  // a bit for each GPU that has some
 SLUICE_NOINLINE void residual_look_deferred(int device);
 inline void residual_settle_deferred(int device) {
-  if (SLUICE_UNLIKELY(load_relaxed(residual_deferred) != 0)) residual_look_deferred(device);
+  if (SLUICE_UNLIKELY((load_relaxed(residual_deferred) | load_relaxed(residual_unread)) != 0))
+    residual_look_deferred(device);
 }
 
 /// There is managed memory, or was: its records are looked for.

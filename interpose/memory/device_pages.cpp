@@ -1,100 +1,183 @@
 // See device_pages.h.
 #include "interpose/memory/device_pages.h"
 
-#include <string.h>
-
 #include "interpose/account.h"
+#include "interpose/memory/others.h"
+#include "interpose/process.h"
 #include "interpose/residual.h"
+#include "interpose/threads.h"
 
 namespace sluice::interpose {
-
-Grain device_grains[protocol::kTenantGpusMax];
-
 namespace {
 
 constexpr uint64_t kPage = uint64_t{2} << 20;
-// So much may have been taken and freed without a look: a reading takes less than a millisecond, and
-// this much in small pieces several.
-constexpr uint64_t kUnreadMax = 8 * kPage;
 // Others take and give memory in the moment in which a device is looked at. After so many such
 // moments one whose figures nobody has is taken for one of pages.
 constexpr uint32_t kDoubtsMax = 8;
+// Others may take what a reading has found; then another one may find more. About 100 ms.
+constexpr int kRoundsMax = 64;
 
-uint32_t doubts[protocol::kTenantGpusMax];
-uint64_t unread[protocol::kTenantGpusMax];  // bytes that small pieces may have taken or kept
+enum Kind : uint32_t { kUnknown, kExact, kPaged };
 
-constexpr uint64_t pages_round(uint64_t bytes) {
+uint32_t kinds[kDevicesMax];
+uint32_t doubts[kDevicesMax];
+uint32_t begun;  // allocations on devices whose kind is not known
+
+// Devices of others are not charged.
+bool is_exact(int device, int gpu) { return gpu < 0 || load_relaxed(kinds[device]) == kExact; }
+
+bool is_paged(int device) { return load_relaxed(kinds[device]) == kPaged; }
+
+bool is_small(uint64_t bytes) { return bytes <= kPage / 2; }
+
+bool is_whole(uint64_t bytes) { return bytes % kPage == 0; }
+
+uint64_t pages_of(uint64_t bytes) {
   const uint64_t more = bytes + kPage - 1;
   return more < bytes ? bytes : more / kPage * kPage;
 }
-
-bool is_whole(uint64_t bytes) { return bytes % kPage == 0; }
 
 uint64_t device_free() {
   size_t free_bytes = 0, total_bytes = 0;
   return driver.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS ? free_bytes : 0;
 }
 
-Grain grain_of(int gpu) { return __atomic_load_n(&device_grains[gpu], __ATOMIC_ACQUIRE); }
-
-// A device that shows nothing may have had room for a small piece in a page, or does not show it.
-void learn(int gpu, uint64_t bytes, uint64_t less) {
-  Grain grain = Grain::kUnknown;
-  if (less == bytes) {
-    grain = Grain::kByte;
-  } else if (less == pages_round(bytes)) {
-    grain = Grain::kPage;
-  } else if (less != 0 && !residual_is_measured(gpu) &&
-             __atomic_add_fetch(&doubts[gpu], 1, __ATOMIC_RELAXED) >= kDoubtsMax) {
-    grain = Grain::kPage;
+// No other thread of this process is in a call that takes or frees memory.
+bool others_idle() {
+  for (int i = 0; i < thread_count(); ++i) {
+    if (thread_at(i) != this_thread && load_acquire(thread_at(i)->accounting) != 0) return false;
   }
-  if (grain != Grain::kUnknown) __atomic_store_n(&device_grains[gpu], grain, __ATOMIC_RELEASE);
+  return true;
 }
 
-void unread_add(int gpu, uint64_t bytes) {
-  if (__atomic_fetch_add(&unread[gpu], bytes, __ATOMIC_RELAXED) == 0) residual_want();
-}
-
-uint64_t asked_of(Grain grain, uint64_t bytes) {
-  return grain == Grain::kPage && bytes > kPage / 2 ? pages_round(bytes) : bytes;
+// `less`: what the device has less for `bytes` that are no whole pages. One of pages never shows
+// less by such bytes.
+uint32_t learn(int device, int gpu, uint64_t bytes, uint64_t less, bool undisturbed) {
+  uint32_t kind = kUnknown;
+  if (less == bytes) {
+    kind = kExact;
+  } else if (undisturbed && less == pages_of(bytes)) {
+    kind = kPaged;
+  } else if (less != 0 && !residual_is_measured(gpu) &&
+             __atomic_add_fetch(&doubts[device], 1, __ATOMIC_RELAXED) >= kDoubtsMax) {
+    kind = kPaged;
+  }
+  uint32_t before = kUnknown;
+  if (kind == kUnknown || __atomic_compare_exchange_n(&kinds[device], &before, kind, false,
+                                                      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return kind;
+  return before;
 }
 
 }  // namespace
 
-void PagedAllocation::begin(Of what) {
-  const Grain grain = grain_of(gpu_);
-  asked_ = asked_of(grain, bytes_);
-  if (grain == Grain::kUnknown && (what == Of::kArray || !is_whole(bytes_)))
+PagedAllocation::PagedAllocation(int device, uint64_t bytes, Of what)
+    : device_(device), gpu_(device_gpu(device)), bytes_(bytes), asked_(bytes), of_(what) {
+  if (SLUICE_LIKELY(is_exact(device_, gpu_))) return;
+  if (is_paged(device_)) {
+    asked_ = pages_of(bytes);
+  } else if (what == Of::kArray || !is_whole(bytes)) {
+    begun_ = others_idle() ? __atomic_add_fetch(&begun, 1, __ATOMIC_RELAXED) : 0;
     free_before_ = device_free();
-}
-
-uint64_t PagedAllocation::taken_in_pages(Of what) {
-  if (free_before_ != 0 && !is_whole(bytes_)) {
-    const uint64_t now = device_free();
-    learn(gpu_, bytes_, now < free_before_ ? free_before_ - now : 0);
   }
-  const Grain grain = grain_of(gpu_);
-  const uint64_t bytes = asked_of(grain, bytes_);
-  if (grain != Grain::kByte && (what == Of::kArray || !is_whole(bytes))) unread_add(gpu_, kPage);
-  return bytes;
 }
 
-bool PagedAllocation::unread_is_much() const {
-  const uint64_t bytes = load_relaxed(unread[gpu_]);
-  return bytes != 0 && (bytes >= kUnreadMax || !charge_has_room(device_, bytes + kPage));
+bool PagedAllocation::charge(uint64_t bytes) {
+  charged_ = bytes;
+  if (SLUICE_LIKELY(is_exact(device_, gpu_))) return charge_settle(device_, asked_, bytes);
+  return is_paged(device_) ? charge_pages(bytes) : charge_unlearnt(bytes);
 }
 
-bool device_pages_settle(int device) {
+// A device that shows nothing may have had room for a small piece in a page, or does not show it.
+bool PagedAllocation::charge_unlearnt(uint64_t bytes) {
+  if (free_before_ == 0 || is_whole(bytes)) return charge_settle(device_, asked_, bytes);
+  const uint64_t now = device_free();
+  const uint64_t less = now < free_before_ ? free_before_ - now : 0;
+  const bool undisturbed = begun_ != 0 && begun_ == load_relaxed(begun) && others_idle();
+  const uint32_t kind = learn(device_, gpu_, bytes, less, undisturbed);
+  if (kind == kPaged) return charge_pages(bytes);
+  if (!charge_settle(device_, asked_, bytes)) return false;
+  if (kind == kUnknown) rest_charge(less == 0 ? 0 : pages_of(bytes) - bytes);
+  return true;
+}
+
+bool PagedAllocation::charge_pages(uint64_t bytes) {
+  const uint64_t pages = pages_of(bytes);
+  if (!is_small(bytes) || !residual_is_measured(gpu_)) {
+    charged_ = pages;
+    if (!charge_settle(device_, asked_, pages)) return false;
+  } else {
+    if (!charge_settle(device_, asked_, pages)) return false;
+    residual_hold_unread(gpu_, pages - bytes);
+  }
+  if (of_ == Of::kArray) rest_charge(kPage);
+  return true;
+}
+
+// What the driver may have taken beside what was asked for: charged until a reading, where the
+// quota has room for it.
+void PagedAllocation::rest_charge(uint64_t rest) {
+  if (!residual_is_measured(gpu_)) return residual_want();
+  if (rest != 0 && charge_try_reserve(gpu_, rest, true)) {
+    charge_commit(device_, rest);
+    residual_hold_unread(gpu_, rest);
+  } else {
+    residual_hold_unread(gpu_, 0);
+    due_ = rest != 0 || !charge_has_room(device_, kPage);
+  }
+}
+
+void device_pages_release(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
-  if (gpu >= 0) store_relaxed(unread[gpu], uint64_t{0});
-  residual_settle_device(device);
-  return charge_within(device);
+  if (SLUICE_LIKELY(is_exact(device, gpu)) || !residual_is_measured(gpu))
+    return charge_release(device, bytes);
+  if (bytes <= kPage) return residual_hold_unread(gpu, bytes);
+  charge_release(device, bytes);
+  if (!is_whole(bytes)) residual_hold_unread(gpu, 0);
 }
 
-void device_pages_keep(int gpu, uint64_t bytes) {
-  if (!is_whole(bytes)) unread_add(gpu, bytes);
+bool device_pages_others_read(int device, uint64_t bytes) {
+  const int gpu = device_gpu(device);
+  if (gpu < 0 || !is_paged(device) || process.claims->slots_used.load() < 2) return false;
+  const uint64_t quota = process.memory_max(gpu);
+  const uint64_t used = tenant_used(gpu);
+  return used != 0 && used <= quota && bytes <= quota - used;
 }
 
-void device_pages_reset_after_fork() { memset(unread, 0, sizeof unread); }
+bool PagesReading::finds_room(int device, uint64_t bytes) {
+  if (SLUICE_LIKELY(load_relaxed(residual_unread) == 0)) return false;
+  const int gpu = device_gpu(device);
+  if (gpu < 0 || (load_relaxed(residual_unread) >> gpu & 1) == 0 || rounds_ == kRoundsMax ||
+      charge_has_room(device, bytes))
+    return false;
+  before_ = device;
+  return true;
+}
+
+// Other threads may charge pages while this one asks.
+bool PagesReading::reserve(int device, uint64_t bytes) {
+  if (SLUICE_UNLIKELY(finds_room(device, bytes))) return false;
+  if (SLUICE_LIKELY(charge_room(device, bytes))) return true;
+  (void)finds_room(device, bytes);
+  return false;
+}
+
+bool PagesReading::again() {
+  if (before_ < 0) return false;
+  residual_settle_device(before_);
+  before_ = -1;
+  ++rounds_;
+  return true;
+}
+
+bool PagesReading::within() {
+  if (SLUICE_LIKELY(after_ < 0)) return true;
+  residual_settle_device(after_);
+  if (charge_within(after_)) return true;
+  charge_refused(device_gpu(after_), 0);
+  return false;
+}
+
+void PagesReading::taken_back() const { residual_settle_device(after_); }
 
 }  // namespace sluice::interpose

@@ -1,66 +1,96 @@
-// Device memory comes in pages. A driver takes whole ones for an allocation that is larger than half
-// of one, and packs smaller ones into pages that they share; no call tells. Seen on an H100 (driver
-// 580.159, pages of 2 MiB, by NVML's figure of the process; tests/gpu/memory_ways.py). So an
-// allocation is asked of the quota in whole pages. What small ones take together is found by
-// readings of the driver's figure (residual.h): soon after, at once where the quota is near or much
-// has not been looked for.
+// Device memory comes in pages. A driver takes whole ones for an allocation that is larger than
+// half of one, and packs smaller ones into pages that they share; no call tells. Seen on an H100
+// (driver 580.159, pages of 2 MiB, by NVML's figure of the process; tests/gpu/memory_ways.py).
 //
-// Whether a device does so is learnt from what it has less after the first allocations. One that
-// gives memory out to the byte (the software GPU without SOFTGPU_PAGE) is charged to the byte.
+// So an allocation asks the quota for the pages that it may take: whole ones, and one for a small
+// piece. What a small piece may have taken beside its own bytes is charged in the residual until a
+// reading of the driver's figure (residual.h) says what it took. The helper reads soon. A thread
+// that finds no room while a reading is due reads first. Freed pieces stay charged until then:
+// others may keep their page. Where the driver has no figure, a small piece is charged a page for
+// as long as it lives.
+//
+// Whether a device does so is learnt from what it has less after the first allocations. Until then
+// a call may take a page that was not asked for; a reading finds it, before the program gets the
+// memory where the quota is near. A device that gives memory out to the byte (the software GPU
+// without SOFTGPU_PAGE) is charged to the byte.
 #pragma once
 
-#include "interpose/process.h"
+#include "interpose/cuda_api.h"
+#include "interpose/types.h"
 
 namespace sluice::interpose {
 
-/// How a device gives memory out.
-enum class Grain : uint32_t { kUnknown, kByte, kPage };
-extern Grain device_grains[protocol::kTenantGpusMax];
-inline bool device_counts_bytes(int gpu) {
-  return gpu < 0 || SLUICE_LIKELY(__atomic_load_n(&device_grains[gpu], __ATOMIC_ACQUIRE) ==
-                                  Grain::kByte);
-}
-
-/// An allocation of so many bytes on a device, begun before the driver is asked. Within an
-/// AccountScope, with a current context of that device.
+/// An allocation of `bytes` on a device, begun before the driver is asked. Within an AccountScope,
+/// with a current context of that device.
 class PagedAllocation {
  public:
-  /// Of an array the driver says how large it is when it has made it.
+  /// The driver says how large an array is when it has made it, and may take more.
   enum class Of : bool { kPointer, kArray };
-  PagedAllocation(int device, uint64_t bytes, Of what = Of::kPointer)
-      : device_(device), gpu_(device_gpu(device)), bytes_(bytes), asked_(bytes) {
-    if (!device_counts_bytes(gpu_)) begin(what);
-  }
-  /// What is to be asked of the quota, bytes.
+  PagedAllocation(int device, uint64_t bytes, Of what = Of::kPointer);
+  /// What is to be reserved of the quota, bytes.
   uint64_t asked() const { return asked_; }
-  /// The driver has made it, and says that it is so large.
-  void resize(uint64_t bytes) { bytes_ = bytes; }
-  /// After the driver has given the memory: what it takes, bytes.
-  uint64_t taken() { return device_counts_bytes(gpu_) ? bytes_ : taken_in_pages(Of::kPointer); }
-  /// The same of an array, which may take more than its size in pages; a reading finds that.
-  uint64_t taken_by_array() { return device_counts_bytes(gpu_) ? bytes_ : taken_in_pages(Of::kArray); }
-  /// After it was charged: whether a reading is due before the program gets it
-  /// (device_pages_settle).
-  bool reading_is_due() const { return !device_counts_bytes(gpu_) && unread_is_much(); }
+  /// After the driver gave the memory, of which it says that it has so many bytes: charges them for
+  /// what was reserved. False: the quota has no room, and nothing is reserved any more; the caller
+  /// frees the memory.
+  [[nodiscard]] bool charge(uint64_t bytes);
+  [[nodiscard]] bool charge() { return charge(bytes_); }
+  /// What the memory's record is to have: its end gives that back.
+  uint64_t charged() const { return charged_; }
+  /// The driver's figure is to be read before the program gets the memory (PagesReading).
+  bool reading_is_due() const { return due_; }
 
  private:
-  SLUICE_NOINLINE void begin(Of what);
-  SLUICE_NOINLINE uint64_t taken_in_pages(Of what);
-  SLUICE_NOINLINE bool unread_is_much() const;
+  bool charge_unlearnt(uint64_t bytes);
+  bool charge_pages(uint64_t bytes);
+  bool charge_with_rest(uint64_t bytes, uint64_t rest);
+  void rest_charge(uint64_t rest);
 
   int device_, gpu_;
-  uint64_t bytes_, asked_, free_before_ = 0;
+  uint64_t bytes_, asked_, charged_ = 0, free_before_ = 0;
+  uint32_t begun_ = 0;
+  Of of_;
+  bool due_ = false;
 };
 
-/// Reads what the process has, outside of all AccountScopes. False: the tenant is above its quota
-/// with it, and the caller takes back what it just got.
-[[nodiscard]] bool device_pages_settle(int device);
-/// Memory that was charged with so many bytes has been freed: its page may stay.
-void device_pages_keep(int gpu, uint64_t bytes);
-inline void device_pages_freed(int device, uint64_t bytes) {
-  const int gpu = device_gpu(device);
-  if (!device_counts_bytes(gpu)) device_pages_keep(gpu, bytes);
+/// Takes back the charge of `bytes` of an allocation that was freed just now.
+void device_pages_release(int device, uint64_t bytes);
+
+/// Readings around the attempts of one allocation. They are made outside of all AccountScopes.
+class PagesReading {
+ public:
+  /// By an attempt: charge_room(), unless a reading may find room that there is none of before it.
+  [[nodiscard]] bool reserve(int device, uint64_t bytes);
+  /// After that was false: the attempt ends with OUT_OF_MEMORY, and is made again after a reading.
+  bool comes_first() const { return before_ >= 0; }
+  /// By an attempt that was given memory.
+  void follows(const PagedAllocation& paged, int device) {
+    if (SLUICE_UNLIKELY(paged.reading_is_due())) after_ = device;
+  }
+  /// Behind an attempt. True: another one is to be made, after the reading.
+  bool again();
+  /// Behind the last attempt. False: the tenant is above its quota with what it was given, and the
+  /// caller frees that and calls taken_back().
+  [[nodiscard]] bool within();
+  void taken_back() const;
+
+ private:
+  bool finds_room(int device, uint64_t bytes);
+
+  int before_ = -1, after_ = -1;
+  int rounds_ = 0;
+};
+
+/// `attempt(reading)` allocates.
+template <class Attempt>
+SLUICE_ALWAYS_INLINE CUresult with_readings(PagesReading& reading, Attempt attempt) {
+  for (;;) {
+    const CUresult result = attempt(reading);
+    if (SLUICE_LIKELY(result == CUDA_SUCCESS) || !reading.again()) return result;
+  }
 }
-void device_pages_reset_after_fork();
+
+/// Before a refusal: other processes of the tenant are charged until their next reading with what
+/// the device has room for.
+bool device_pages_others_read(int device, uint64_t bytes);
 
 }  // namespace sluice::interpose

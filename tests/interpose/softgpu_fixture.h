@@ -38,6 +38,7 @@ class SoftGpuTest : public ::testing::Test {
     size_t quota = kQuota;
     size_t device_bytes = 256 * kMiB;  // of each GPU
     size_t context_told = kContext;    // what the broker says that a context costs
+    size_t page = 0;                   // memory is given out in such pages; 0 = to the byte
     bool swap = false;                 // the tenant's memory is movable
     bool listed = true;                // NVML has a figure for the tenant's processes
     bool uses_cuda = true;  // this process is one of the tenant's, with a context on the first GPU
