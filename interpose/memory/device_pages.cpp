@@ -8,6 +8,9 @@
 #include "interpose/threads.h"
 
 namespace sluice::interpose {
+
+PageKind page_kinds[kDevicesMax];
+
 namespace {
 
 constexpr uint64_t kPage = uint64_t{2} << 20;
@@ -17,16 +20,10 @@ constexpr uint32_t kDoubtsMax = 8;
 // Others may take what a reading has found; then another one may find more. About 100 ms.
 constexpr int kRoundsMax = 64;
 
-enum Kind : uint32_t { kUnknown, kExact, kPaged };
-
-uint32_t kinds[kDevicesMax];
 uint32_t doubts[kDevicesMax];
 uint32_t begun;  // allocations on devices whose kind is not known
 
-// Devices of others are not charged.
-bool is_exact(int device, int gpu) { return gpu < 0 || load_relaxed(kinds[device]) == kExact; }
-
-bool is_paged(int device) { return load_relaxed(kinds[device]) == kPaged; }
+bool is_paged(int device) { return load_relaxed(page_kinds[device]) == PageKind::kPaged; }
 
 bool is_small(uint64_t bytes) { return bytes <= kPage / 2; }
 
@@ -52,39 +49,38 @@ bool others_idle() {
 
 // `less`: what the device has less for `bytes` that are no whole pages. One of pages never shows
 // less by such bytes.
-uint32_t learn(int device, int gpu, uint64_t bytes, uint64_t less, bool undisturbed) {
-  uint32_t kind = kUnknown;
+PageKind learn(int device, int gpu, uint64_t bytes, uint64_t less, bool undisturbed) {
+  PageKind kind = PageKind::kUnknown;
   if (less == bytes) {
-    kind = kExact;
+    kind = PageKind::kExact;
   } else if (undisturbed && less == pages_of(bytes)) {
-    kind = kPaged;
+    kind = PageKind::kPaged;
   } else if (less != 0 && !residual_is_measured(gpu) &&
              __atomic_add_fetch(&doubts[device], 1, __ATOMIC_RELAXED) >= kDoubtsMax) {
-    kind = kPaged;
+    kind = PageKind::kPaged;
   }
-  uint32_t before = kUnknown;
-  if (kind == kUnknown || __atomic_compare_exchange_n(&kinds[device], &before, kind, false,
-                                                      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-    return kind;
-  return before;
+  if (kind == PageKind::kUnknown) return kind;
+  PageKind before = PageKind::kUnknown;
+  __atomic_compare_exchange_n(&page_kinds[device], &before, kind, false, __ATOMIC_ACQ_REL,
+                              __ATOMIC_ACQUIRE);
+  return load_acquire(page_kinds[device]);
 }
 
 }  // namespace
 
-PagedAllocation::PagedAllocation(int device, uint64_t bytes, Of what)
-    : device_(device), gpu_(device_gpu(device)), bytes_(bytes), asked_(bytes), of_(what) {
-  if (SLUICE_LIKELY(is_exact(device_, gpu_))) return;
+void PagedAllocation::begin() {
+  gpu_ = device_gpu(device_);
+  if (gpu_ < 0) return;
   if (is_paged(device_)) {
-    asked_ = pages_of(bytes);
-  } else if (what == Of::kArray || !is_whole(bytes)) {
+    asked_ = pages_of(bytes_);
+  } else if (of_ == Of::kArray || !is_whole(bytes_)) {
     begun_ = others_idle() ? __atomic_add_fetch(&begun, 1, __ATOMIC_RELAXED) : 0;
     free_before_ = device_free();
   }
 }
 
-bool PagedAllocation::charge(uint64_t bytes) {
-  charged_ = bytes;
-  if (SLUICE_LIKELY(is_exact(device_, gpu_))) return charge_settle(device_, asked_, bytes);
+bool PagedAllocation::charge_by_kind(uint64_t bytes) {
+  if (gpu_ < 0) return charge_settle(device_, asked_, bytes);
   return is_paged(device_) ? charge_pages(bytes) : charge_unlearnt(bytes);
 }
 
@@ -94,10 +90,10 @@ bool PagedAllocation::charge_unlearnt(uint64_t bytes) {
   const uint64_t now = device_free();
   const uint64_t less = now < free_before_ ? free_before_ - now : 0;
   const bool undisturbed = begun_ != 0 && begun_ == load_relaxed(begun) && others_idle();
-  const uint32_t kind = learn(device_, gpu_, bytes, less, undisturbed);
-  if (kind == kPaged) return charge_pages(bytes);
+  const PageKind kind = learn(device_, gpu_, bytes, less, undisturbed);
+  if (kind == PageKind::kPaged) return charge_pages(bytes);
   if (!charge_settle(device_, asked_, bytes)) return false;
-  if (kind == kUnknown) rest_charge(less == 0 ? 0 : pages_of(bytes) - bytes);
+  if (kind == PageKind::kUnknown) rest_charge(less == 0 ? 0 : pages_of(bytes) - bytes);
   return true;
 }
 
@@ -127,10 +123,9 @@ void PagedAllocation::rest_charge(uint64_t rest) {
   }
 }
 
-void device_pages_release(int device, uint64_t bytes) {
+void device_pages_release_by_kind(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
-  if (SLUICE_LIKELY(is_exact(device, gpu)) || !residual_is_measured(gpu))
-    return charge_release(device, bytes);
+  if (gpu < 0 || !residual_is_measured(gpu)) return charge_release(device, bytes);
   if (bytes <= kPage) return residual_hold_unread(gpu, bytes);
   charge_release(device, bytes);
   if (!is_whole(bytes)) residual_hold_unread(gpu, 0);
@@ -138,14 +133,13 @@ void device_pages_release(int device, uint64_t bytes) {
 
 bool device_pages_others_read(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
-  if (gpu < 0 || !is_paged(device) || process.claims->slots_used.load() < 2) return false;
+  if (gpu < 0 || device_is_exact(device) || process.claims->slots_used.load() < 2) return false;
   const uint64_t quota = process.memory_max(gpu);
   const uint64_t used = tenant_used(gpu);
   return used != 0 && used <= quota && bytes <= quota - used;
 }
 
 bool PagesReading::finds_room(int device, uint64_t bytes) {
-  if (SLUICE_LIKELY(load_relaxed(residual_unread) == 0)) return false;
   const int gpu = device_gpu(device);
   if (gpu < 0 || (load_relaxed(residual_unread) >> gpu & 1) == 0 || rounds_ == kRoundsMax ||
       charge_has_room(device, bytes))
@@ -155,9 +149,9 @@ bool PagesReading::finds_room(int device, uint64_t bytes) {
 }
 
 // Other threads may charge pages while this one asks.
-bool PagesReading::reserve(int device, uint64_t bytes) {
-  if (SLUICE_UNLIKELY(finds_room(device, bytes))) return false;
-  if (SLUICE_LIKELY(charge_room(device, bytes))) return true;
+bool PagesReading::reserve_or_read(int device, uint64_t bytes) {
+  if (finds_room(device, bytes)) return false;
+  if (charge_room(device, bytes)) return true;
   (void)finds_room(device, bytes);
   return false;
 }
@@ -170,8 +164,7 @@ bool PagesReading::again() {
   return true;
 }
 
-bool PagesReading::within() {
-  if (SLUICE_LIKELY(after_ < 0)) return true;
+bool PagesReading::within_read() {
   residual_settle_device(after_);
   if (charge_within(after_)) return true;
   charge_refused(device_gpu(after_), 0);

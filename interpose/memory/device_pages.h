@@ -15,10 +15,17 @@
 // without SOFTGPU_PAGE) is charged to the byte.
 #pragma once
 
-#include "interpose/cuda_api.h"
-#include "interpose/types.h"
+#include "interpose/account.h"
+#include "interpose/residual.h"
 
 namespace sluice::interpose {
+
+enum class PageKind : uint32_t { kUnknown, kExact, kPaged };
+extern PageKind page_kinds[kDevicesMax];
+/// The device gives memory out to the byte.
+inline bool device_is_exact(int device) {
+  return device >= 0 && load_relaxed(page_kinds[device]) == PageKind::kExact;
+}
 
 /// An allocation of `bytes` on a device, begun before the driver is asked. Within an AccountScope,
 /// with a current context of that device.
@@ -26,26 +33,35 @@ class PagedAllocation {
  public:
   /// The driver says how large an array is when it has made it, and may take more.
   enum class Of : bool { kPointer, kArray };
-  PagedAllocation(int device, uint64_t bytes, Of what = Of::kPointer);
+  SLUICE_ALWAYS_INLINE PagedAllocation(int device, uint64_t bytes, Of what = Of::kPointer)
+      : device_(device), bytes_(bytes), asked_(bytes), of_(what) {
+    if (SLUICE_UNLIKELY(!device_is_exact(device))) begin();
+  }
   /// What is to be reserved of the quota, bytes.
   uint64_t asked() const { return asked_; }
   /// After the driver gave the memory, of which it says that it has so many bytes: charges them for
   /// what was reserved. False: the quota has no room, and nothing is reserved any more; the caller
   /// frees the memory.
-  [[nodiscard]] bool charge(uint64_t bytes);
-  [[nodiscard]] bool charge() { return charge(bytes_); }
+  [[nodiscard]] SLUICE_ALWAYS_INLINE bool charge(uint64_t bytes) {
+    charged_ = bytes;
+    if (SLUICE_UNLIKELY(!device_is_exact(device_))) return charge_by_kind(bytes);
+    if (SLUICE_UNLIKELY(bytes != asked_)) return charge_settle(device_, asked_, bytes);
+    charge_commit(device_, bytes);
+    return true;
+  }
   /// What the memory's record is to have: its end gives that back.
   uint64_t charged() const { return charged_; }
   /// The driver's figure is to be read before the program gets the memory (PagesReading).
   bool reading_is_due() const { return due_; }
 
  private:
+  SLUICE_NOINLINE void begin();
+  SLUICE_NOINLINE bool charge_by_kind(uint64_t bytes);
   bool charge_unlearnt(uint64_t bytes);
   bool charge_pages(uint64_t bytes);
-  bool charge_with_rest(uint64_t bytes, uint64_t rest);
   void rest_charge(uint64_t rest);
 
-  int device_, gpu_;
+  int device_, gpu_ = -1;
   uint64_t bytes_, asked_, charged_ = 0, free_before_ = 0;
   uint32_t begun_ = 0;
   Of of_;
@@ -53,13 +69,20 @@ class PagedAllocation {
 };
 
 /// Takes back the charge of `bytes` of an allocation that was freed just now.
-void device_pages_release(int device, uint64_t bytes);
+SLUICE_NOINLINE void device_pages_release_by_kind(int device, uint64_t bytes);
+SLUICE_ALWAYS_INLINE void device_pages_release(int device, uint64_t bytes) {
+  if (SLUICE_UNLIKELY(!device_is_exact(device))) return device_pages_release_by_kind(device, bytes);
+  charge_release(device, bytes);
+}
 
 /// Readings around the attempts of one allocation. They are made outside of all AccountScopes.
 class PagesReading {
  public:
   /// By an attempt: charge_room(), unless a reading may find room that there is none of before it.
-  [[nodiscard]] bool reserve(int device, uint64_t bytes);
+  [[nodiscard]] SLUICE_ALWAYS_INLINE bool reserve(int device, uint64_t bytes) {
+    if (SLUICE_UNLIKELY(load_relaxed(residual_unread) != 0)) return reserve_or_read(device, bytes);
+    return charge_room(device, bytes);
+  }
   /// After that was false: the attempt ends with OUT_OF_MEMORY, and is made again after a reading.
   bool comes_first() const { return before_ >= 0; }
   /// By an attempt that was given memory.
@@ -70,11 +93,13 @@ class PagesReading {
   bool again();
   /// Behind the last attempt. False: the tenant is above its quota with what it was given, and the
   /// caller frees that and calls taken_back().
-  [[nodiscard]] bool within();
+  [[nodiscard]] bool within() { return SLUICE_LIKELY(after_ < 0) || within_read(); }
   void taken_back() const;
 
  private:
   bool finds_room(int device, uint64_t bytes);
+  SLUICE_NOINLINE bool reserve_or_read(int device, uint64_t bytes);
+  SLUICE_NOINLINE bool within_read();
 
   int before_ = -1, after_ = -1;
   int rounds_ = 0;
