@@ -151,6 +151,30 @@ void accounts_resume() {
   pausing.release();
 }
 
+bool device_is_foreign(int device) {
+  const bool any = load_acquire(process.alone) != 0 && !family_knows_tenant();
+  return process_mode() == Mode::kActive && !any && process.gpu_count != 0 &&
+         device_gpu(device) < 0 && device >= 0 && device < process.device_total;
+}
+
+CUresult device_foreign_refused(int device, const char* what) {
+  static uint32_t said;
+  if ((__atomic_fetch_or(&said, 1u << (device % 32), __ATOMIC_RELAXED) >> (device % 32) & 1) == 0) {
+    Line line;
+    line.text("device ").number(static_cast<uint64_t>(device));
+    line.text(" is none of this job's GPUs, so the program gets no ").text(what);
+    line.text(" there. The job has ");
+    for (uint32_t i = 0; i < process.gpu_count; ++i) {
+      char uuid[41];
+      uuid_write(process.entry(static_cast<int>(i)).gpu, uuid);
+      uuid[12] = '\0';  // CUDA_VISIBLE_DEVICES takes beginnings
+      line.text(i == 0 ? "" : ",").text(uuid);
+    }
+    line.text(": set CUDA_VISIBLE_DEVICES to that, or ask for more GPUs (sluice run --gpus)").say();
+  }
+  return CUDA_ERROR_NOT_PERMITTED;
+}
+
 bool charge_reserve(int device, uint64_t bytes) {
   if (SLUICE_LIKELY(charge_room(device, bytes))) return true;
   charge_refused(device_gpu(device), bytes);

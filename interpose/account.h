@@ -35,6 +35,13 @@ class AccountScope {
   bool unrecorded_ = false;
 };
 
+/// A program may see more GPUs than its job has: by a CUDA_VISIBLE_DEVICES of its own, or because
+/// nobody announced it. On those it is not to be, nor on one beyond those that are looked at.
+/// Within an AccountScope that is active.
+bool device_is_foreign(int device);
+/// What a call answers that wants a context or memory there; says the sentence once for a device.
+CUresult device_foreign_refused(int device, const char* what);
+
 /// A moment in which the account stays this process's, if it is just now: nobody is waited for.
 /// Nothing may be charged in it.
 class AccountMoment {

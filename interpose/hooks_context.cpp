@@ -52,31 +52,6 @@ void context_refused(RoomWait& wait, CUresult result, CUdevice device) {
     wait.refused(gpu, process.entry(gpu).context_bytes);
 }
 
-// A program may see more GPUs than its job has: by a CUDA_VISIBLE_DEVICES of its own, or because
-// nobody announced it. On those it is not to be, nor on one beyond those that are looked at.
-bool is_foreign(const AccountScope& account, int device) {
-  const bool any = load_acquire(process.alone) != 0 && !family_knows_tenant();
-  return account.active() && process_mode() == Mode::kActive && !any && process.gpu_count != 0 &&
-         device_gpu(device) < 0 && device >= 0 && device < process.device_total;
-}
-
-CUresult foreign_refused(int device) {
-  static uint32_t said;
-  if ((__atomic_fetch_or(&said, 1u << (device % 32), __ATOMIC_RELAXED) >> (device % 32) & 1) == 0) {
-    Line line;
-    line.text("device ").number(static_cast<uint64_t>(device));
-    line.text(" is none of this job's GPUs, so the program gets no context there. The job has ");
-    for (uint32_t i = 0; i < process.gpu_count; ++i) {
-      char uuid[41];
-      uuid_write(process.entry(static_cast<int>(i)).gpu, uuid);
-      uuid[12] = '\0';  // CUDA_VISIBLE_DEVICES takes beginnings
-      line.text(i == 0 ? "" : ",").text(uuid);
-    }
-    line.text(": set CUDA_VISIBLE_DEVICES to that, or ask for more GPUs (sluice run --gpus)").say();
-  }
-  return CUDA_ERROR_NOT_PERMITTED;
-}
-
 bool is_alone(int gpu) { return gpu >= 0 && load_acquire(process.alone) != 0; }
 
 // What was in use on each GPU before the context that is being made; 0 = not known.
@@ -138,7 +113,8 @@ CUresult create_charged(RoomWait& wait, CUcontext* context, CUdevice device, Cal
   process_begin(device);
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  if (context != nullptr && is_foreign(account, device)) return foreign_refused(device);
+  if (context != nullptr && account.active() && device_is_foreign(device))
+    return device_foreign_refused(device, "context");
   if (!account.active() || context == nullptr || device < 0 || device >= kDevicesMax) return call();
   if (!context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
   before_context(device);
@@ -242,7 +218,8 @@ CUresult primary_retain(RoomWait& wait, CUcontext* context, CUdevice device, boo
   process_begin(device);
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  if (is_foreign(account, device)) return foreign_refused(device);
+  if (account.active() && device_is_foreign(device))
+    return device_foreign_refused(device, "context");
   if (!account.active() || device < 0 || device >= kDevicesMax) {
     return driver.cuDevicePrimaryCtxRetain(context, device);
   }

@@ -17,8 +17,11 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/attacks/attacker/attack.h"
 
@@ -118,8 +121,16 @@ void closing(const Work& work) {
   park();
 }
 
+/// Nothing of the environment is left but what names the software GPU, as hardware needs no name.
 void cleared(const Work& work) {
+  std::vector<std::string> kept;
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    if (std::strncmp(*entry, "SOFTGPU_", 8) == 0) kept.emplace_back(*entry);
   (void)clearenv();
+  for (const std::string& entry : kept) {
+    const std::size_t equals = entry.find('=');
+    setenv(entry.substr(0, equals).c_str(), entry.substr(equals + 1).c_str(), 1);
+  }
   one(work);
 }
 
