@@ -277,7 +277,6 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {
   if (peer_handle == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   result = context_find(peer_handle, peer);
   if (result != CUDA_SUCCESS) return result;
-  if (peer == context) return CUDA_ERROR_INVALID_CONTEXT;
   if (&peer->gpu == &context->gpu) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   const std::lock_guard lock(context->order);
   return context->peers.insert(peer->id).second ? CUDA_SUCCESS

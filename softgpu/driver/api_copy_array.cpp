@@ -15,8 +15,7 @@ CUresult array_bytes(CUarray handle, std::size_t offset, std::size_t bytes, std:
   if (result != CUDA_SUCCESS) return result;
   const std::size_t element = array->element().bytes;
   const std::uintptr_t base = array->address;
-  if (base == 0 || element == 0 || offset % element != 0 || bytes % element != 0 ||
-      offset > array->bytes() || bytes > array->bytes() - offset)
+  if (base == 0 || element == 0 || offset > array->bytes() || bytes > array->bytes() - offset)
     return CUDA_ERROR_INVALID_VALUE;
   p = reinterpret_cast<std::byte*>(base) + offset;
   return CUDA_SUCCESS;

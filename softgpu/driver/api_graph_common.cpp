@@ -101,6 +101,10 @@ CUresult node_add(const NodePlace& place, const std::function<CUresult(NodeSpec&
   // A graph that is part of another has the memory nodes that it came with.
   if (spec.detail.allocation != nullptr && graph->parent != nullptr)
     return CUDA_ERROR_INVALID_VALUE;
+  // Nor does it free its own memory later than its instance knows of.
+  if (spec.type == CU_GRAPH_NODE_TYPE_MEM_FREE && spec.detail.allocation->owner == graph->id &&
+      graph->instance.lock() != nullptr)
+    return CUDA_ERROR_INVALID_VALUE;
   Node* node = graph->add(spec.type, std::move(spec.command), std::move(after));
   node->detail = spec.detail;
   *place.out = node->handle();

@@ -24,9 +24,9 @@ CUresult object_destroy(std::uint64_t handle, bool surface,
   const CUresult result = enter(context, name);
   if (result != CUDA_SUCCESS) return result;
   const ImageRef object = ImageTable::get().find(handle);
-  const bool of_the_other_kind = object != nullptr && object->image.surface != surface;
-  return !of_the_other_kind && ImageTable::get().destroy(handle) ? CUDA_SUCCESS
-                                                                 : CUDA_ERROR_INVALID_VALUE;
+  if (object != nullptr && object->image.surface != surface) return CUDA_ERROR_INVALID_VALUE;
+  ImageTable::get().destroy(handle);
+  return CUDA_SUCCESS;
 }
 
 CUresult resource_give(CUDA_RESOURCE_DESC* out, std::uint64_t handle, bool surface,
@@ -68,9 +68,10 @@ CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* out, CUtexObject texture) 
   const CUresult result = object_find(texture, false, object);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *out = object->sampling;
-  std::fill(std::begin(out->borderColor) + object->image.channels, std::end(out->borderColor),
-            0.0F);
+  // Hardware tells no colour: what is there stays.
+  CUDA_TEXTURE_DESC told = object->sampling;
+  std::copy(std::begin(out->borderColor), std::end(out->borderColor), std::begin(told.borderColor));
+  *out = told;
   return CUDA_SUCCESS;
 }
 
@@ -79,7 +80,9 @@ CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* out, CUtexObjec
   const CUresult result = object_find(texture, false, object);
   if (result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *out = object->view.value_or(CUDA_RESOURCE_VIEW_DESC{});
+  // What an array without a view, and plain memory with one, would tell is left as it is.
+  if (object->view.has_value() && object->resource.resType == CU_RESOURCE_TYPE_ARRAY)
+    *out = *object->view;
   return CUDA_SUCCESS;
 }
 

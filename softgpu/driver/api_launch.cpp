@@ -63,7 +63,7 @@ CUresult launch_event(CUevent handle, const Stream& stream, EventRef& event) {
   if (handle == nullptr) return CUDA_SUCCESS;
   event = Registry<Event>::all().find(handle);
   if (event == nullptr || event->context != stream.owner().id) return CUDA_ERROR_INVALID_HANDLE;
-  return event->timed() || event->shared != nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  return event->timed() || event->shared != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
 /// `op` is the launch, or null when it has become a node of the stream's capture.
@@ -158,6 +158,8 @@ CUresult launch_attribute(const CUlaunchAttribute& attribute, LaunchRequest& req
       return value.clusterDim.x * value.clusterDim.y * value.clusterDim.z > 1
                  ? CUDA_ERROR_NOT_SUPPORTED
                  : CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+      return CUDA_ERROR_INVALID_CLUSTER_SIZE;  // there is no cluster
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
       request.event_programmatic = value.programmaticEvent.event;
       return value.programmaticEvent.flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -31,8 +31,7 @@ CUresult lookup(const char* name, void** out, int version, cuuint64_t flags,
   if (name == nullptr || out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   constexpr cuuint64_t kKnown =
       CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-  if (version > kDriverVersion || (flags & ~kKnown) != 0 || flags == kKnown)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (version > kDriverVersion || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   bool known = false;
   const Entry* entry =
       entry_find(name, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, known);

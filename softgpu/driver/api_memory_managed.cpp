@@ -62,6 +62,7 @@ CUresult advise(CUdeviceptr address, std::size_t bytes, CUmem_advise advice, CUm
                 const char* name) {
   CUresult result = enter_any(name);
   if (result == CUDA_SUCCESS) result = advice_location(advice, location);
+  if (result == CUDA_ERROR_INVALID_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) result = managed_check(address, bytes);
   if (result != CUDA_SUCCESS) return result;
   ManagedRanges::get().change(address, bytes,

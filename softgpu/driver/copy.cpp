@@ -146,7 +146,7 @@ CUresult array_place(const ArrayPlace& place, std::size_t width, std::size_t hei
   if (result != CUDA_SUCCESS) return result;
   const std::size_t element = array->element().bytes;  // 0: planar, to be copied plane by plane
   const std::uintptr_t base = array->address;
-  if (base == 0 || element == 0 || width % element != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (base == 0 || element == 0) return CUDA_ERROR_INVALID_VALUE;
   pitch = array->row_bytes();
   plane = pitch * array->rows();
   const auto inside = [](std::size_t at, std::size_t length, std::size_t size) {

@@ -21,15 +21,13 @@ ImageRef ImageTable::find(std::uint64_t handle) const {
   return found == living_.end() ? nullptr : found->second;
 }
 
-bool ImageTable::destroy(std::uint64_t handle) {
+void ImageTable::destroy(std::uint64_t handle) {
   const std::unique_lock lock(mutex_);
-  if (handle == 0 || handle >= next_) return false;
   auto object = living_.extract(handle);
-  if (object.empty()) return true;
+  if (object.empty()) return;
   destroyed_.insert(std::move(object));
   graves_.push_back({++moment_, handle});
   sweep_locked();
-  return true;
 }
 
 void ImageTable::leave(std::uint64_t context) {

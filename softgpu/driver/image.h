@@ -50,9 +50,8 @@ class ImageTable {
   std::uint64_t add(ImageRef object);
   /// Of a living object; nullptr: there is none.
   ImageRef find(std::uint64_t handle) const;
-  /// False: there never was such an object. One that is destroyed already is no error, as on
-  /// hardware.
-  bool destroy(std::uint64_t handle);
+  /// No such object, or one that is destroyed already, is no error, as on hardware.
+  void destroy(std::uint64_t handle);
   void leave(std::uint64_t context);
   /// What a kernel of this context sees: also what was destroyed behind it in its stream. Stays as
   /// long as a hold of the kernel's.

@@ -78,7 +78,8 @@ PieceRef VirtualMemory::handle_find(CUmemGenericAllocationHandle handle) {
 
 CUresult VirtualMemory::reserve(std::size_t bytes, std::size_t align, std::uintptr_t wish,
                                 std::uintptr_t& at) {
-  if (bytes == 0 || bytes % kHostPage != 0 || wish % kHostPage != 0 || (align & (align - 1)) != 0)
+  if (bytes == 0 || bytes % kVmmGranularity != 0 || wish % kHostPage != 0 ||
+      (align & (align - 1)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const std::size_t unit = std::max(align, kVmmGranularity);
   if (bytes > SIZE_MAX - unit) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -136,12 +137,11 @@ CUresult VirtualMemory::map(std::uintptr_t at, std::size_t bytes, std::size_t of
                             CUmemGenericAllocationHandle handle) {
   const std::lock_guard lock(mutex_);
   const auto found = handles_.find(handle);
-  if (found == handles_.end() || bytes == 0 || at % kVmmGranularity != 0)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (found == handles_.end() || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (offset != 0 || bytes != found->second.piece->bytes) return CUDA_ERROR_NOT_SUPPORTED;
+  if (at % kVmmGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto [range, range_bytes] = range_locked(at, bytes);
   if (range_bytes == 0 || !free_locked(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  if (offset != 0 || bytes > found->second.piece->bytes || bytes % kVmmGranularity != 0)
-    return CUDA_ERROR_NOT_SUPPORTED;
   const PieceRef& piece = found->second.piece;
   if (mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
            piece->file(), 0) == MAP_FAILED ||

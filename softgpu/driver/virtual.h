@@ -60,7 +60,7 @@ class VirtualMemory {
   /// OUT_OF_MEMORY: there are no such addresses left. `wish` is a hint.
   CUresult reserve(std::size_t bytes, std::size_t align, std::uintptr_t wish, std::uintptr_t& at);
   CUresult unreserve(std::uintptr_t at, std::size_t bytes);
-  /// NOT_SUPPORTED: an offset, or a size that is no part of the memory in whole granules.
+  /// NOT_SUPPORTED: an offset, or a size that is not the memory's.
   CUresult map(std::uintptr_t at, std::size_t bytes, std::size_t offset,
                CUmemGenericAllocationHandle handle);
   /// Whole mappings without a gap between them, which nothing uses any more.

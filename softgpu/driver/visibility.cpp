@@ -6,10 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <string_view>
 
 namespace softgpu::driver {
 namespace {
+
+constexpr std::string_view kUuidBegins = "GPU-";
 
 std::string entry_next(const char*& text) {
   std::string entry;
@@ -23,6 +26,7 @@ std::string entry_next(const char*& text) {
 /// The GPU whose UUID starts so, when there is exactly one.
 int find_uuid(const std::vector<std::string>& uuids, const std::string& prefix) {
   int found = -1;
+  if (prefix == kUuidBegins) return -1;
   for (std::size_t i = 0; i < uuids.size(); ++i) {
     if (!uuids[i].starts_with(prefix)) continue;
     if (found >= 0) return -1;
@@ -31,8 +35,10 @@ int find_uuid(const std::vector<std::string>& uuids, const std::string& prefix) 
   return found;
 }
 
+bool entry_is_uuid(std::string_view entry) { return entry.starts_with(kUuidBegins); }
+
 int entry_resolve(const std::vector<std::string>& uuids, const std::string& entry) {
-  if (entry.starts_with("GPU-")) return find_uuid(uuids, entry);
+  if (entry_is_uuid(entry)) return find_uuid(uuids, entry);
   if (entry.empty() || !std::isdigit(static_cast<unsigned char>(entry[0]))) return -1;
   const long index = std::strtol(entry.c_str(), nullptr, 10);
   return index < static_cast<long>(uuids.size()) ? static_cast<int>(index) : -1;
@@ -58,8 +64,11 @@ Visible visible_devices(const std::vector<std::string>& uuids, const char* visib
     std::iota(devices.begin(), devices.end(), 0);
     return result;
   }
+  std::optional<bool> by_uuid;
   while (*visible != '\0') {
-    const int device = entry_resolve(uuids, entry_next(visible));
+    const std::string entry = entry_next(visible);
+    if (!by_uuid.has_value()) by_uuid = entry_is_uuid(entry);
+    const int device = entry_is_uuid(entry) == *by_uuid ? entry_resolve(uuids, entry) : -1;
     if (device < 0) break;
     if (std::find(devices.begin(), devices.end(), device) != devices.end())
       return {.devices = {}, .repeated = true};

@@ -13,7 +13,8 @@ struct Visible {
 };
 
 /// `uuids` are the GPUs in PCI order, as "GPU-...". Returns indices into it. `visible` null: all of
-/// them. Entries are indices or UUID prefixes; the list ends at the first entry that is none.
+/// them. Entries are indices or UUID prefixes; the list ends at the first entry that is none, and
+/// at one that is not of the first one's kind.
 Visible visible_devices(const std::vector<std::string>& uuids, const char* visible);
 
 /// The order in which GPUs are numbered before CUDA_VISIBLE_DEVICES picks among them: `order` is

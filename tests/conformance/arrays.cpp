@@ -312,6 +312,29 @@ ROW(arrays, video_formats_without_a_flag_refused) {
   ANSWERS(CUDA_ERROR_INVALID_VALUE, create(d));
 }
 
+ROW(arrays, planes_of_a_video_format) {
+  const Context context;
+  CUDA_ARRAY3D_DESCRIPTOR d = shape(64, 32, 0, CUDA_ARRAY3D_VIDEO_ENCODE_DECODE);
+  d.Format = CU_AD_FORMAT_NV12;
+  d.NumChannels = 3;
+  const CUarray image = array_new(d);
+  CUarray plane = nullptr;
+  CUDA_ARRAY_DESCRIPTOR told{};
+  MUST(cuArrayGetPlane(&plane, image, 0));
+  MUST(cuArrayGetDescriptor(&told, plane));
+  EXPECT_EQ(told.Width, 64U);
+  EXPECT_EQ(told.Height, 32U);
+  EXPECT_EQ(told.NumChannels, 1U);
+  EXPECT_EQ(told.Format, CU_AD_FORMAT_UNSIGNED_INT8);
+  MUST(cuArrayGetPlane(&plane, image, 1));
+  MUST(cuArrayGetDescriptor(&told, plane));
+  EXPECT_EQ(told.Width, 32U);
+  EXPECT_EQ(told.Height, 16U);
+  EXPECT_EQ(told.NumChannels, 2U);
+  EXPECT_EQ(told.Format, CU_AD_FORMAT_UNSIGNED_INT8);
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuArrayGetPlane(&plane, image, 2));
+}
+
 ROW(arrays, planes_of_other_formats_refused) {
   const Context context;
   CUarray plane = nullptr;

@@ -265,17 +265,22 @@ ROW(arrays, mipmap_levels_are_apart) {
   }
 }
 
-ROW(arrays, offsets_within_an_element_are_taken) {
+ROW(arrays, bytes_within_an_element_are_copied) {
   const Context context;
-  const CUarray array = array_new(16, 4, 0, 4);
-  const Bytes host(64);
-  CUDA_MEMCPY3D c = box(8, 1, 1);
+  const CUarray array = array_new(8, 0, 0, 4);
+  array_fill(array, 32, 1, 1, Bytes(32, 99));
+  const Bytes host = bytes_counted(8);
+  CUDA_MEMCPY3D c = box(7, 1, 1);
   from_host(c, host.data());
   to_array(c, array);
   c.dstXInBytes = 2;
   ANSWERS(CUDA_SUCCESS, cuMemcpy3D(&c));
-  c.dstXInBytes = 4;
-  ANSWERS(CUDA_SUCCESS, cuMemcpy3D(&c));
+  const Bytes back = array_contents(array, 32, 1, 1);
+  EXPECT_EQ(back[1], 99);
+  EXPECT_EQ(back[2], host[0]);
+  EXPECT_EQ(back[8], host[6]);
+  EXPECT_EQ(back[9], 99);
+  ANSWERS(CUDA_SUCCESS, cuMemcpyHtoA(array, 3, host.data(), 3));
 }
 
 ROW(arrays, box_outside_refused) {

@@ -77,7 +77,7 @@ ROW(ipc, peer_access_has_no_flags) {
 
 ROW(ipc, peer_access_to_oneself_refused) {
   const Context context;
-  ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuCtxEnablePeerAccess(context, 0));
+  ANSWERS(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cuCtxEnablePeerAccess(context, 0));
 }
 
 ROW(ipc, peer_access_needs_two_contexts) {

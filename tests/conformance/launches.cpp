@@ -187,16 +187,6 @@ ROW(launches, parameters_in_one_form_only) {
   EXPECT_EQ(word.value(), 0U);
 }
 
-ROW(launches, parameter_buffer_too_small_refused) {
-  const Context context;
-  const Word word;
-  Packed packed{word.device(), 7};
-  std::size_t size = 8;
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
-                   CU_LAUNCH_PARAM_END};
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, launch_extra(extra));
-}
-
 ROW(launches, parameters_are_copied) {
   const Context context;
   const Word word;

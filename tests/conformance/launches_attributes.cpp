@@ -219,10 +219,10 @@ ROW(launches, attribute_events_must_not_time) {
   const Context context;
   CUlaunchAttribute completion = attribute(CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT);
   completion.value.launchCompletionEvent.event = event_new(CU_EVENT_DEFAULT);
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, store_with(completion));
+  ANSWERS(CUDA_ERROR_NOT_SUPPORTED, store_with(completion));
   CUlaunchAttribute programmatic = attribute(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT);
   programmatic.value.programmaticEvent.event = event_new(CU_EVENT_DEFAULT);
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, store_with(programmatic));
+  ANSWERS(CUDA_ERROR_NOT_SUPPORTED, store_with(programmatic));
 }
 
 ROW(launches, attribute_programmatic_event) {
@@ -280,7 +280,7 @@ ROW(launches, attribute_events_must_not_be_shared) {
   CUlaunchAttribute completion = attribute(CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT);
   completion.value.launchCompletionEvent.event =
       event_new(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, store_with(completion));
+  ANSWERS(CUDA_ERROR_NOT_SUPPORTED, store_with(completion));
 }
 
 ROW(launches, attribute_nvlink_is_a_hint) {
@@ -296,7 +296,7 @@ ROW(launches, attribute_preferred_cluster_needs_a_cluster) {
   const Context context;
   CUlaunchAttribute preferred = attribute(CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION);
   preferred.value.preferredClusterDim = {1, 1, 1};
-  ANSWERS(CUDA_SUCCESS, store_with(preferred));
+  ANSWERS(CUDA_ERROR_INVALID_CLUSTER_SIZE, store_with(preferred));
 }
 
 ROW(launches, attribute_priority_goes_first) {

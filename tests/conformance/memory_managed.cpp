@@ -145,7 +145,7 @@ ROW(memory, advice_checked) {
           cuMemAdvise(p, kManagedBytes, no_such<CUmem_advise>(77), kHost));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_ACCESSED_BY,
                                                 {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}));
-  ANSWERS(CUDA_ERROR_INVALID_DEVICE,
+  ANSWERS(CUDA_ERROR_INVALID_VALUE,
           cuMemAdvise(p, kManagedBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device(99)));
 }
 

@@ -170,7 +170,8 @@ ROW(textures, descriptors_told) {
   EXPECT_EQ(told.res.pitch2D.pitchInBytes, 64U);
   EXPECT_EQ(told_sampling.addressMode[1], CU_TR_ADDRESS_MODE_BORDER);
   EXPECT_EQ(told_sampling.filterMode, CU_TR_FILTER_MODE_LINEAR);
-  EXPECT_EQ(told_sampling.borderColor[2], 0) << "texels of one channel have no third";
+  EXPECT_EQ(told_sampling.borderColor[2], 0) << "no colour is told";
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuTexObjectGetTextureDesc(nullptr, texture));
 }
 
 ROW(textures, views_are_told) {
@@ -184,7 +185,9 @@ ROW(textures, views_are_told) {
   MUST(cuTexObjectGetResourceViewDesc(&told, texture));
   EXPECT_EQ(told.format, CU_RES_VIEW_FORMAT_UINT_1X32);
   EXPECT_EQ(told.width, 8U);
+  told.width = 77;
   ANSWERS(CUDA_SUCCESS, cuTexObjectGetResourceViewDesc(&told, texture_new(resource, sampling)));
+  EXPECT_EQ(told.width, 77U) << "nothing is told where there is none";
 }
 
 ROW(textures, memory_takes_a_view) {
@@ -211,8 +214,11 @@ ROW(textures, destroyed_again_is_no_error) {
   const Context context;
   const CUDA_RESOURCE_DESC resource = of_memory(device_new(64), 64, kBytes);
   const CUtexObject texture = texture_new(resource, sampled(kClamp));
+  CUDA_RESOURCE_DESC told{};
   ANSWERS(CUDA_SUCCESS, cuTexObjectDestroy(texture));
   ANSWERS(CUDA_SUCCESS, cuTexObjectDestroy(texture));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuTexObjectGetResourceDesc(&told, texture));
+  ANSWERS(CUDA_SUCCESS, cuTexObjectDestroy(0));
 }
 
 ROW(textures, take_no_memory) {

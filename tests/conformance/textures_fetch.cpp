@@ -152,6 +152,16 @@ ROW(textures, plane_interpolated) {
   EXPECT_EQ(fetched_first("fetch_plane", plane, points), expected);
 }
 
+ROW(textures, weights_of_a_plane_are_whole) {
+  const Context context;
+  const CUtexObject plane =
+      texture_new(of_array(array_of<float>(shape_of(kFloats, 1, 2, 2), {0, 0, 0, 1})),
+                  sampled(kClamp, kLinear));
+  const float a = 143 / 256.0F, b = 16 / 256.0F;
+  EXPECT_EQ(fetched_first("fetch_plane", plane, {{0.5F + a, 0.5F + b}, {0.5F + a, 1}}),
+            (Floats{9 / 256.0F, 72 / 256.0F}));
+}
+
 ROW(textures, box_interpolated) {
   const Context context;
   const CUtexObject box = texture_new(

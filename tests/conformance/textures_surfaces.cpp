@@ -40,6 +40,7 @@ ROW(textures, surfaces_are_of_arrays) {
   CUsurfObject surface = 0;
   const CUDA_RESOURCE_DESC memory = of_memory(device_new(1024), 1024, kWords);
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuSurfObjectCreate(&surface, &memory));
+  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuSurfObjectCreate(&surface, nullptr));
   CUDA_RESOURCE_DESC array = of_array(words_of(4, 1, {1, 2, 3, 4}));
   array.flags = 1;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuSurfObjectCreate(&surface, &array));

@@ -45,7 +45,8 @@ ROW(vmm, reserve_checks_its_arguments) {
   CUdeviceptr at = 0;
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(nullptr, unit, 0, 0, 0));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&at, 0, 0, 0, 0));
-  ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&at, unit + 1, 0, 0, 0));
+  for (const std::size_t odd : {unit + 1, unit / 2})
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&at, odd, 0, 0, 0));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&at, unit, 3 * unit, 0, 0));
   ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&at, unit, 0, 0, 1));
 }
@@ -193,12 +194,13 @@ ROW(vmm, map_offsets_are_zero) {
   ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range.at(), unit, unit, memory, 0));
 }
 
-ROW(vmm, map_is_no_larger_than_the_memory) {
+ROW(vmm, map_is_of_all_the_memory) {
   const Context context;
   const std::size_t unit = vmm_unit();
-  const Physical memory(unit);
+  const Physical memory(2 * unit);
   const Range range(4 * unit);
-  ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range.at(), 2 * unit, 0, memory, 0));
+  ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range.at(), unit, 0, memory, 0));
+  ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap(range.at(), 3 * unit, 0, memory, 0));
 }
 
 ROW(vmm, map_only_where_nothing_is_mapped) {

@@ -265,11 +265,11 @@ TEST_F(SoftGpuPathsTest, PhysicalMemoryUntilItsLastHandleAndMapping) {
   CUdeviceptr at = 0;
   ASSERT_EQ(cuMemAddressReserve(&at, 8 * kMiB, 0, 0, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuMemMap(at, 4 * kMiB, 0, handle, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemMap(at + 4 * kMiB, 2 * kMiB, 0, handle, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemMap(at + 4 * kMiB, 4 * kMiB, 0, handle, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
   holds(4 * kMiB, "mapped without a handle");
   ASSERT_EQ(cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(at)), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemUnmap(at, 6 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemUnmap(at, 8 * kMiB), CUDA_SUCCESS);
   holds(4 * kMiB, "retained without a mapping");
   ASSERT_EQ(cuMemRelease(again), CUDA_SUCCESS);
   holds(0, "released");

@@ -141,8 +141,10 @@ Axis axis_by_position(const Image& image, std::size_t dimension, float coordinat
   return axis;
 }
 
-/// Normalized integers of either width are interpolated as integers of 16 bits: the steps between
-/// 0 and 1. 0: the channel is none.
+double nearest(double x) { return std::floor(x + 0.5); }
+
+/// Normalized integers of either width are interpolated as integers of 16 bits, whose largest
+/// stands for 1. 0: the channel is none.
 float steps_of(Channel channel) {
   switch (channel) {
     case Channel::kUnsignedNormalized:
@@ -154,36 +156,73 @@ float steps_of(Channel channel) {
   }
 }
 
-double nearest(double x) { return std::floor(x + 0.5); }
+/// What of the channels of a texel is summed up.
+void terms_at(const Image& image, float steps, const s64* at, double* terms) {
+  u32 texel[4];
+  const bool nowhere = at[0] == kNowhere || at[1] == kNowhere || at[2] == kNowhere;
+  if (steps == 0 || nowhere) {
+    texel_at(image, at, texel);
+    for (int c = 0; c < 4; ++c)
+      terms[c] = double{std::bit_cast<float>(texel[c])} * (steps == 0 ? 1 : steps);
+    return;
+  }
+  const bool is_signed = image.channel == Channel::kSignedNormalized;
+  Image raw = image;
+  raw.channel = is_signed ? Channel::kSigned : Channel::kUnsigned;
+  texel_at(raw, at, texel);
+  const double largest = image.channel_bytes == 2 ? double{steps} : is_signed ? 127 : 255;
+  const double scale = double{steps} / largest;
+  for (int c = 0; c < 4; ++c)
+    terms[c] =
+        static_cast<double>(is_signed ? s64{static_cast<s32>(texel[c])} : s64{texel[c]}) * scale;
+}
+
+/// Of a texture of halves the sum is one.
+float half_nearest(double sum) {
+  int exponent = 0;
+  std::frexp(sum, &exponent);
+  const double unit = std::ldexp(1.0, std::max(exponent, -13) - 11);
+  return static_cast<float>(std::nearbyint(sum / unit) * unit);
+}
+
+float total_of(Channel channel, float steps, double sum) {
+  if (steps != 0) return std::max(static_cast<float>(nearest(sum)) / steps, -1.0f);
+  return channel == Channel::kHalf && std::isfinite(sum) ? half_nearest(sum)
+                                                         : static_cast<float>(sum);
+}
+
+/// The weights of the four texels of a plane, as hardware rounds them: to 256ths that sum up to 1.
+struct PlaneWeights {
+  double of[2][2];  // row, column
+
+  PlaneWeights(const Axis& x, const Axis& y) {
+    const double a = x.count == 2 ? x.weight : 0, b = y.count == 2 ? y.weight : 0;
+    const double both = nearest(a * b * kWeightOne) / kWeightOne;
+    of[1][1] = both;
+    of[1][0] = b - both;
+    of[0][1] = a - both;
+    of[0][0] = 1 - a - b + both;
+  }
+};
 
 void interpolated(const Image& image, const Axis* axes, u32* result) {
   const float steps = steps_of(image.channel);
-  const auto term = [steps](u32 bits) {
-    const double value = std::bit_cast<float>(bits);
-    return steps == 0 ? value : nearest(value * double{steps});
-  };
-  const auto total = [steps](double sum) {
-    return steps == 0 ? static_cast<float>(sum) : static_cast<float>(nearest(sum)) / steps;
-  };
+  const PlaneWeights plane(axes[0], axes[1]);
   double sums[4] = {-0.0, -0.0, -0.0, -0.0};  // to which adding anything gives just that
   for (int z = 0; z < axes[2].count; ++z) {
+    const double depth = axes[2].count == 1 ? 1 : z == 1 ? axes[2].weight : 1 - axes[2].weight;
     for (int y = 0; y < axes[1].count; ++y) {
       for (int x = 0; x < axes[0].count; ++x) {
-        const int which[3] = {x, y, z};
-        s64 at[3];
-        double weight = 1;
-        for (int k = 0; k < 3; ++k) {
-          at[k] = axes[k].texels[which[k]];
-          if (axes[k].count == 2) weight *= which[k] == 1 ? axes[k].weight : 1 - axes[k].weight;
-        }
-        u32 texel[4];
-        texel_at(image, at, texel);
-        for (int c = 0; c < 4; ++c) sums[c] += weight * term(texel[c]);
+        const s64 at[3] = {axes[0].texels[x], axes[1].texels[y], axes[2].texels[z]};
+        double terms[4];
+        terms_at(image, steps, at, terms);
+        for (int c = 0; c < 4; ++c) sums[c] += plane.of[y][x] * depth * terms[c];
       }
     }
   }
   for (int c = 0; c < 4; ++c) {
-    result[c] = c < image.channels ? std::bit_cast<u32>(total(sums[c])) : 0;
+    result[c] =
+        c < image.channels ? std::bit_cast<u32>(total_of(image.channel, steps, sums[c])) : 0;
   }
 }
 
@@ -216,7 +255,8 @@ void fetch(const Warp& w, const ImageSite& site, const Image& image, int l, u32*
     axes[2].texels[0] = std::min<s64>(layer, std::max<s64>(image.layers, 1) - 1);
   }
   // A line is the first row of a plane, and a fetch from it one at 0, the upper edge of that row.
-  if (linear && site.coordinates == 1) axes[1] = axis_by_position(image, 1, 0, true);
+  if (linear && site.coordinates == 1 && !site.layered)
+    axes[1] = axis_by_position(image, 1, 0, true);
   if (gather) return gathered(image, axes, site.component, result);
   if (linear) return interpolated(image, axes, result);
   const s64 at[3] = {axes[0].texels[0], axes[1].texels[0], axes[2].texels[0]};

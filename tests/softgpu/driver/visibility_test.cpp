@@ -26,7 +26,10 @@ TEST(Visibility, Table) {
       {"0,7,1", {0}},
       {"none", {}},
       {"0,0", {}},
-      {"1,GPU-11112222", {}},
+      {"1,GPU-11112222", {1}},
+      {"1,GPU-33330000", {1}},
+      {"GPU-11112222,0", {1}},
+      {"GPU-11112222,GPU-1111222", {}},
       {"GPU-3333", {2}},
       {"GPU-11110000-aaaa,GPU-33", {0, 2}},
       {"GPU-1111", {}},
@@ -40,7 +43,7 @@ TEST(Visibility, Table) {
 
 TEST(Visibility, ARepetitionIsToldApart) {
   EXPECT_TRUE(visible_devices(kUuids, "0,0").repeated);
-  EXPECT_TRUE(visible_devices(kUuids, "1,GPU-11112222").repeated);
+  EXPECT_TRUE(visible_devices(kUuids, "GPU-3333,GPU-11112222,GPU-33").repeated);
   EXPECT_FALSE(visible_devices(kUuids, "0,7,0").repeated) << "the list has ended before";
   EXPECT_FALSE(visible_devices(kUuids, "-1").repeated);
 }

@@ -77,13 +77,14 @@ u64 filtered(const Fetch& fetch, const Lane& lane, const s64* at64, s64 layer, u
   }
   long double sum = 0;
   for (u32 corner = 0; corner < 1u << count; ++corner) {
-    long double weight = 1;
     s64 at[3] = {first[0], first[1], first[2]};
-    for (u32 k = 0; k < count; ++k) {
-      const bool far = (corner >> k & 1) != 0;
-      weight *= far ? second[k] : 1 - second[k];
-      at[k] += far ? 1 : 0;
-    }
+    for (u32 k = 0; k < count; ++k) at[k] += corner >> k & 1;
+    // In a plane weights are whole 256ths that sum up to 1.
+    const long double a = second[0], b = second[1];
+    const long double both = std::floor(a * b * 256 + 0.5L) / 256;
+    const long double plane[4] = {1 - a - b + both, a - both, b - both, both};
+    long double weight = plane[corner & 3];
+    if (count == 3) weight *= (corner & 4) != 0 ? second[2] : 1 - second[2];
     sum += weight * static_cast<long double>(channel(fetch, lane, at[0], at[1], at[2], c));
   }
   return std::bit_cast<u32>(static_cast<float>(std::floor(sum + 0.5L)) / 65535.0f);
