@@ -18,6 +18,7 @@
 #include "interpose/say.h"
 #include "interpose/swap.h"
 #include "interpose/touch.h"
+#include "interpose/usage.h"
 
 namespace sluice::interpose {
 namespace {

@@ -87,6 +87,16 @@ bool rates_store(Settings& settings, const std::string& text, const std::string&
   return true;
 }
 
+/// A page that is no power of two, or smaller than the host's, is none.
+bool page_store(Settings& settings, const SettingText& text, std::string& error) {
+  if (!store(settings, text.key, text.value, text.source, error)) return false;
+  const std::uint64_t page = settings.page_bytes;
+  if (page == 0 || (page >= 4096 && (page & (page - 1)) == 0)) return true;
+  error = text.source + ": \"" + text.value +
+          "\" is no page: 0 (memory to the byte) or a power of two from 4096, such as 2MiB";
+  return false;
+}
+
 }  // namespace
 
 std::string key_normal(std::string name) {
@@ -98,6 +108,7 @@ std::string key_normal(std::string name) {
 
 bool setting_store(Settings& settings, const SettingText& text, std::string& error) {
   if (text.key == "RATE") return rates_store(settings, text.value, text.source, error);
+  if (text.key == "PAGE") return page_store(settings, text, error);
   if (text.key != "TIMED") return store(settings, text.key, text.value, text.source, error);
   const bool good = timed_parse(text.value, settings.timed, error);
   if (!good) error = text.source + ": " + error;

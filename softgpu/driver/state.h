@@ -100,7 +100,7 @@ class DevicePages {
   bool small(std::uint64_t bytes) const;
   Gpu& gpu_;
   std::mutex mutex_;
-  std::map<std::uint64_t, Page> pages_;  // that small pieces share, by number
+  std::map<std::uint64_t, Page> pages_;             // that small pieces share, by number
   std::map<std::uint64_t, std::uint64_t> page_of_;  // by the piece's key
   std::uint64_t next_ = 0;
 };

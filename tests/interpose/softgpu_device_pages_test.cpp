@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "softgpu/device/directory.h"
 #include "tests/interpose/softgpu_fixture.h"
 #include "tests/interpose/softgpu_partner.h"
 #include "tests/interpose/softgpu_together.h"
@@ -430,6 +431,29 @@ TEST_F(SoftGpuPagesProcessesTest, AKilledProcessLeavesNothing) {
   }
 }
 
+// Memory that another process has open: the ledger comes to what the device says of both.
+TEST_F(SoftGpuPagesProcessesTest, WhatIsExportedIsChargedInPages) {
+  Partner a, b;
+  for (Partner* partner : {&a, &b}) {
+    partner->start();
+    ASSERT_EQ(partner->ask(PartnerOp::kInit).result, CUDA_SUCCESS);
+  }
+  for (const size_t bytes : {100 * kKiB, kMiB + 1, 5 * kMiB}) {
+    const uint64_t pointer = a.ask(PartnerOp::kAlloc, bytes).value;
+    PartnerMessage handle = a.ask(PartnerOp::kIpcGet, pointer);
+    ASSERT_EQ(handle.result, CUDA_SUCCESS);
+    handle.op = PartnerOp::kIpcOpen;
+    const PartnerMessage opened = b.ask(handle);
+    ASSERT_EQ(opened.result, CUDA_SUCCESS);
+    EXPECT_TRUE(eventually([&] { return difference().empty(); }, 10'000)) << difference();
+    EXPECT_EQ(a.ask(PartnerOp::kFree, pointer).result, CUDA_SUCCESS);
+    EXPECT_TRUE(eventually([&] { return difference().empty(); }, 10'000)) << difference();
+    EXPECT_EQ(b.ask(PartnerOp::kIpcClose, opened.value).result, CUDA_SUCCESS);
+    EXPECT_TRUE(eventually([&] { return difference().empty(); }, 10'000)) << difference();
+    EXPECT_EQ(device_total(), 2 * kContext) << bytes;
+  }
+}
+
 // A child has no charge of its parent's pages.
 TEST_F(SoftGpuPagesTest, AChildBeginsWithNothing) {
   const auto pieces = take_all(kPointers, 300 * kKiB, 9);
@@ -441,6 +465,32 @@ TEST_F(SoftGpuPagesTest, AChildBeginsWithNothing) {
   EXPECT_EQ(device_total(), kContext + 2 * kPage);
   EXPECT_TRUE(eventually([&] { return difference().empty(); })) << difference();
 }
+
+// Limits of the program's own, without a broker.
+class SoftGpuPagesAloneTest : public SoftGpuPagesTest {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/sluice-softgpu-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    directory = name;
+    setenv("SOFTGPU_DIR", name, 1);
+    setenv("SOFTGPU_PAGE", "2MiB", 1);
+    setenv("SOFTGPU_MEMORY", "1GiB", 1);
+    setenv("SLUICE_MEMORY", std::to_string(options.quota).c_str(), 1);
+    std::string error;
+    for (auto* segment : softgpu::device::directory_open(directory, error))
+      devices.push_back(std::make_unique<softgpu::device::Device>(segment));
+    ASSERT_FALSE(devices.empty()) << error;
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  }
+  void TearDown() override { EXPECT_EQ(system(("rm -rf " + directory).c_str()), 0); }
+};
+
+TEST_F(SoftGpuPagesAloneTest, EveryWayStaysWithinTheQuota) { every_way_fills(); }
+TEST_F(SoftGpuPagesAloneTest, SmallPiecesStayWithinTheQuota) { small_pieces_fill(); }
+TEST_F(SoftGpuPagesAloneTest, PagesThatOnePieceKeepsAreCharged) { pages_are_pinned(); }
 
 // A device to the byte is charged to the byte, from the first allocation on.
 class SoftGpuBytesTest : public SoftGpuTest {

@@ -20,6 +20,7 @@ from suite.cases import Broken, hold  # noqa: E402
 
 PATIENCE_S = 60  # for what takes less than a second on an idle machine
 PR_SET_CHILD_SUBREAPER = 36
+PAGE = "0"  # in which the devices give memory out; 0 = to the byte
 
 
 def reaper_become():
@@ -142,6 +143,7 @@ class Ground(Box):
         self.config = config
         self.attacker = str(self.build / "tests/attacks_attacker")
         self.environment["SOFTGPU_SMS"] = "16"
+        self.environment["SOFTGPU_PAGE"] = PAGE
         if timed:
             self.environment["SOFTGPU_TIMED"] = timed
 

@@ -54,6 +54,24 @@ TEST(Settings, GpusMayDifferInSpeed) {
   EXPECT_NE(error.find("fast"), std::string::npos) << error;
 }
 
+TEST(Settings, APageIsAPowerOfTwo) {
+  const TemporaryDevices devices;
+  for (const char* text : {"0", "4096", "2MiB", "1GiB"}) {
+    Settings settings;
+    std::string error;
+    setenv("SOFTGPU_PAGE", text, 1);
+    EXPECT_TRUE(settings_read(settings, error)) << text << error;
+  }
+  for (const char* text : {"1", "2048", "3MiB", "2MB", "2GiB", "-1", "page"}) {
+    Settings settings;
+    std::string error;
+    setenv("SOFTGPU_PAGE", text, 1);
+    EXPECT_FALSE(settings_read(settings, error)) << text;
+    EXPECT_NE(error.find(text), std::string::npos) << error;
+  }
+  unsetenv("SOFTGPU_PAGE");
+}
+
 TEST(Settings, TimedKernels) {
   std::vector<TimedRule> rules;
   std::string error;
