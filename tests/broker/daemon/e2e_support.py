@@ -115,7 +115,18 @@ class Client:
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(PATIENCE_S)
-        self.socket.connect(str(path))
+        self._connect(str(path))
+
+    def _connect(self, path):
+        """Waits while the line before the socket is full, as a blocking connect does."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self.socket.connect(path)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.002)
 
     def send(self, data, fds=()):
         if fds:
