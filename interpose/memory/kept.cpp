@@ -99,8 +99,7 @@ bool sum_read(int device, DeviceSum* out) {
   uint64_t used = 0;
   if (load_relaxed(source) == Source::kUnknown)
     store_relaxed(source, usage_of_gpu(gpu, &used) ? Source::kLibrary : Source::kDriver);
-  const LeftBy by =
-      load_relaxed(source) == Source::kLibrary ? LeftBy::kLibrary : LeftBy::kDriver;
+  const LeftBy by = load_relaxed(source) == Source::kLibrary ? LeftBy::kLibrary : LeftBy::kDriver;
   ThreadRecord* thread = this_thread;
   if (by == LeftBy::kDriver &&
       (thread == nullptr || !thread_context(thread) || thread->device != device))

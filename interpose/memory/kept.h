@@ -1,12 +1,13 @@
-// Shared memory that no figure of its process has (usage.h). The charge stays when a process lets go
-// of memory that other holders may have, be it a file descriptor, and an import is charged as far as
-// it is in no figure. Both stay charged until there is evidence that the memory is back, or that a
-// figure has it.
+// Shared memory that no figure of its process has (usage.h). The charge stays when a process lets
+// go of memory that other holders may have, be it a file descriptor, and an import is charged as
+// far as it is in no figure. Both stay charged until there is evidence that the memory is back, or
+// that a figure has it.
 //
 // The evidence is a sum that grows. Where NVML lists this process, it is what the device has left,
-// the figures of all processes, and what the tenant keeps (kept_bytes in the claims page): a release
-// of memory that stays on the device changes nothing of it. Elsewhere it is what the device has left
-// and what the tenant is charged for. Other tenants change that one too, so these are estimates.
+// the figures of all processes, and what the tenant keeps (kept_bytes in the claims page): a
+// release of memory that stays on the device changes nothing of it. Elsewhere it is what the device
+// has left and what the tenant is charged for. Other tenants change that one too, so these are
+// estimates.
 #pragma once
 
 #include "interpose/cuda_api.h"

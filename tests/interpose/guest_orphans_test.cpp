@@ -1,7 +1,8 @@
 // Shared memory that no process's figure has. The counts are an H100's (driver 580.159): a piece
-// leaves the figure of its creator with its last handle and mapping, though a descriptor or an import
-// that was made later keeps it on the device; a pool that another process has imported does so with
-// the end of the exporter's. Here the device's part is scripted: each case is a process of its own.
+// leaves the figure of its creator with its last handle and mapping, though a descriptor or an
+// import that was made later keeps it on the device; a pool that another process has imported does
+// so with the end of the exporter's. Here the device's part is scripted: each case is a process of
+// its own.
 #include <gtest/gtest.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,9 +76,9 @@ class GuestOrphansTest : public GuestNvmlTest {
   }
   static CUmemGenericAllocationHandle imported() {
     CUmemGenericAllocationHandle handle = 0x777;
-    EXPECT_EQ(cuMemImportFromShareableHandle(&handle, nullptr,
-                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-              CUDA_SUCCESS);
+    EXPECT_EQ(
+        cuMemImportFromShareableHandle(&handle, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        CUDA_SUCCESS);
     return handle;
   }
   // Creates, exports and releases; only the descriptor is left.
@@ -237,9 +238,9 @@ TEST_F(GuestOrphansTest, APoolThatOthersHaveImportedStaysChargedBehindItsEnd) {
     int fd = -1;
     CUdeviceptr pointer = 0;
     EXPECT_EQ(cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);
-    EXPECT_EQ(cuMemPoolExportToShareableHandle(&fd, pool,
-                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-              CUDA_SUCCESS);
+    EXPECT_EQ(
+        cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_SUCCESS);
     effects[1] = {"cuMemAllocAsync", kSigned, kSigned};
     const CUresult result = cuMemAllocFromPoolAsync(&pointer, kPiece, pool, nullptr);
     if (result != CUDA_SUCCESS) return result;
@@ -263,8 +264,8 @@ TEST_F(GuestOrphansTest, ANewBrokerIsToldOfIt) {
   broker->die();
   second.path_take(*broker);
   ASSERT_TRUE(eventually([&] { return second.registrations() == 1; }));
-  EXPECT_TRUE(eventually(
-      [&] { return second.account().held_bytes.load() == kContext + kFit * kPiece; }));
+  EXPECT_TRUE(
+      eventually([&] { return second.account().held_bytes.load() == kContext + kFit * kPiece; }));
   EXPECT_EQ(second.claims().kept_bytes[0][0].load(), kFit * kPiece);
   EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
 }
