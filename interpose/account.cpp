@@ -224,7 +224,7 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   uses_settle();
   if (load_acquire(process.family_slot) != 0) family_sweep();
   residual_settle_deferred(device);
-  if (residual_is_shared()) kept_look(device, kReservedWaitNs);
+  if (residual_is_shared()) (void)kept_look(device, kReservedWaitNs);
   if (fits()) return true;
   if (has_pools) {
     pools_trim_before_refusal(device);
@@ -329,7 +329,11 @@ void charge_release(int device, uint64_t bytes) {
 
 void charge_pass(int device, uint64_t bytes) {
   if (device_gpu(device) < 0) return;
-  if (!residual_defer(device, bytes) && !kept_add(device, bytes)) charge_release(device, bytes);
+  if (kept_add(device, bytes)) {
+    (void)residual_defer(device, 0);
+  } else if (!residual_defer(device, bytes)) {
+    charge_release(device, bytes);
+  }
   residual_others_wake();
 }
 
@@ -410,7 +414,7 @@ void account_restore() {
   vmm_sum(bytes);
   pools_sum(bytes);
   graph_memory_sum(bytes);
-  kept_sum(bytes);
+  kept_restore(bytes);
   bool restated[protocol::kTenantGpusMax] = {};
   for (int device = 0; device < kDevicesMax; ++device) {
     const int gpu = device_gpu(device);

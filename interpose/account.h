@@ -98,10 +98,9 @@ CUresult charge_refuse(int device, uint64_t bytes, bool wrong, Call call, Undo u
 void charge_commit(int device, uint64_t bytes);
 void charge_abort(int device, uint64_t bytes);
 void charge_release(int device, uint64_t bytes);
-/// Ends the charge of memory that other holders may have by an export. It stays charged, as memory
-/// that no call tells, until the driver's figure for the process, or what the device has left,
-/// shows that it is gone, and until other processes of the tenant have charged what passed to them.
-/// The caller looks for that with a SharedEnd (estimate.h) and residual_settle_all().
+/// Ends the charge of memory that other holders may have by an export. It is kept until the device
+/// has it back or a figure has it, and until other processes of the tenant have charged what passed
+/// to them (memory/kept.h). The caller looks for that with a SharedEnd and residual_settle_all().
 void charge_pass(int device, uint64_t bytes);
 /// From what was reserved to what the driver really took. Smaller: the rest goes back. Larger: the
 /// difference is asked for; false = it does not fit, and nothing is held any more.

@@ -266,6 +266,7 @@ void account_zero(ClaimsGpu& gpu) {
 // one is looked at by all sweeps. (Who is idle is told to brokers alone: there is nothing in the
 // activity slots.)
 void claims_zero(ClaimsSlot& slot) {
+  for (AtomicU64& kept : claims().kept_bytes[&slot - claims().slots]) kept.store(0);
   for (ClaimsGpu& gpu : slot.gpus) account_zero(gpu);
   slot.unhooked_seen.store(0);
   slot.own_pid.store(0);

@@ -3,7 +3,7 @@
 // (residual.h). A process that has shared memory looks again when others of its tenant change.
 //
 // An import is a load: what it takes is known once it is there, by the driver's figure for the
-// process or by what the device has left (memory/kept.h). What the tenant is charged for already
+// process and by what the device has left (memory/kept.h). What the tenant is charged for already
 // takes nothing. An import that does not fit the quota is taken back.
 #include <fcntl.h>
 #include <unistd.h>

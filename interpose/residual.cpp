@@ -101,7 +101,7 @@ uint64_t residual_of(int device, int gpu, uint64_t used, uint64_t known) {
 
 uint64_t known_on(int gpu) {
   return process.ledger.held(static_cast<uint32_t>(gpu)) - load_relaxed(charged[gpu]) -
-         limits_reserved(gpu);
+         limits_reserved(gpu) - kept_bytes(gpu);
 }
 
 // What the driver says and the known paths do not; false without a figure. `busy`: another time
@@ -137,7 +137,7 @@ bool residual_read_least(int device, int gpu, uint64_t* bytes) {
     if (!known_settle(device)) return false;
     const uint32_t version = process.account(gpu).version.load();
     const uint64_t known = process.ledger.held(index) + process.ledger.reserved(index) -
-                           load_relaxed(charged[gpu]) - limits_reserved(gpu) -
+                           load_relaxed(charged[gpu]) - limits_reserved(gpu) - kept_bytes(gpu) -
                            process.account(gpu).swapped_bytes.load();
     uint64_t used = 0;
     if (!usage_read(gpu, &used)) return false;
@@ -146,15 +146,6 @@ bool residual_read_least(int device, int gpu, uint64_t* bytes) {
     return true;
   }
   return false;
-}
-
-// What this process has no more, and another one of the tenant has not charged yet, stays charged
-// here: in between the tenant would have room for it a second time.
-uint64_t passing(int gpu, uint64_t bytes) {
-  const uint64_t before = load_relaxed(charged[gpu]);
-  if (!residual_is_shared() || bytes >= before) return 0;
-  const uint64_t gone = before - bytes, uncharged = others_uncharged(gpu, false);
-  return uncharged < gone ? uncharged : gone;
 }
 
 // How far the tenant is above its quota.
@@ -180,15 +171,29 @@ bool grow(int gpu, uint64_t more, Above above) {
   return fits;
 }
 
+// What the figure has more was kept.
+void found(int device, int gpu, uint64_t bytes) {
+  const uint64_t was_kept = kept_found(device, bytes);
+  if (was_kept != 0) residual_take(gpu, was_kept);
+}
+
+// What the figure has less may be shared memory that is still there.
+void let_go(int device, int gpu, uint64_t bytes) {
+  if (!residual_is_shared() || !kept_add(device, bytes)) return residual_give(gpu, bytes);
+  __atomic_sub_fetch(&charged[gpu], bytes, __ATOMIC_RELAXED);
+  process.ledger.context_sub(static_cast<uint32_t>(gpu), bytes);
+}
+
 // False: who asked undoes what he did, or withholds what he got. `least`: only that much is known.
 bool charge_to(int device, int gpu, uint64_t bytes, Above above, bool least) {
   if (bytes != load_relaxed(charged[gpu])) limits_look(device);
+  if (bytes > load_relaxed(charged[gpu])) found(device, gpu, bytes - load_relaxed(charged[gpu]));
   const uint64_t before = load_relaxed(charged[gpu]);
   bool fits = true;
   if (bytes > before) {
     fits = grow(gpu, bytes - before, above);
   } else if (bytes < before && !least) {
-    residual_give(gpu, before - bytes);
+    let_go(device, gpu, before - bytes);
   }
   if (!least) {
     store_release(measured[gpu], 1u);
@@ -239,12 +244,6 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
   if (alone) {
     if (residual_read(device, gpu, &bytes, &busy)) {
       grown = bytes > load_relaxed(charged[gpu]);
-      const uint64_t on_the_way = passing(gpu, bytes);
-      passes = on_the_way != 0;
-      if (passes) {
-        others_look_on(gpu);
-      }
-      bytes += on_the_way;
       too_much = !charge_to(device, gpu, bytes, above, false);
     }
     if (!busy) __atomic_fetch_and(&residual_unread, ~(1u << gpu), __ATOMIC_RELEASE);
@@ -261,7 +260,8 @@ Settled settle(int device, Above above, uint64_t patience_ns, const Reach& reach
     if (too_much) charge_refused(gpu, unasked);
   }
   accounts_resume();
-  if (residual_is_shared()) kept_look(device, 0);
+  passes = residual_is_shared() && kept_look(device, 0);
+  if (passes) others_look_on(gpu);
   return {too_much, busy && reaches(reach, device), busy || grown || passes};
 }
 

@@ -114,6 +114,19 @@ bool usage_of_gpu(int gpu, uint64_t* bytes) {
   return true;
 }
 
+bool usage_of_processes(int gpu, uint64_t* bytes) {
+  const SystemGuard guard;
+  const LockScope scope(lock);
+  unsigned count = 0;
+  if (!list(gpu, &count)) return false;
+  *bytes = 0;
+  for (unsigned i = 0; i < count && i < kProcessesMax; ++i) {
+    const unsigned long long used = listed_processes[i].usedGpuMemory;
+    if (used != kNotAvailable) *bytes += used;
+  }
+  return true;
+}
+
 void usage_before_context(int gpu) {
   const SystemGuard guard;
   const LockScope scope(lock);

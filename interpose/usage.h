@@ -21,6 +21,9 @@ bool usage_read(int gpu, uint64_t* bytes);
 bool usage_read_of(int gpu, const uint32_t* pids, uint64_t* bytes, uint32_t count);
 /// What is in use on the whole GPU, whoever uses it; false without NVML.
 bool usage_of_gpu(int gpu, uint64_t* bytes);
+/// Adds the figures of all processes that NVML lists on the GPU; false without NVML. A process
+/// without a figure counts nothing.
+bool usage_of_processes(int gpu, uint64_t* bytes);
 /// Right before and after the making of a context, where there is no broker.
 void usage_before_context(int gpu);
 void usage_after_context(int gpu);

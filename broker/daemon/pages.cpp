@@ -189,6 +189,8 @@ void Pages::slot_retire(std::uint32_t slot) {
 }
 
 void Pages::slot_zero(std::uint32_t slot) {
+  for (protocol::AtomicU64& kept : claims_->kept_bytes[slot])
+    __atomic_store_n(&kept.raw, 0, __ATOMIC_RELAXED);
   auto* words = reinterpret_cast<protocol::AtomicU64*>(&claims_->slots[slot]);
   // One barrier behind all of them: one for each word takes as long as the rest of a registration's
   // arithmetic.

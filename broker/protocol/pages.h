@@ -280,6 +280,10 @@ struct ClaimsPage {
   // moment at which several were on the GPU is charged once (interpose/covered.h).
   AtomicU64 charged[kTenantGpusMax][kChargedWords];
   ActivitySlot activity[kTenantProcessesMax];
+  // By slot and GPU, the part of held_bytes that stays charged for shared memory which the process
+  // has let go of (interpose/memory/kept.h). It may be on the device; no figure of the process has
+  // it.
+  AtomicU64 kept_bytes[kTenantProcessesMax][kTenantGpusMax];
 };
 static_assert(offsetof(ClaimsPage, slots) == 128);
 

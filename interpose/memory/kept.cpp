@@ -5,6 +5,7 @@
 
 #include "interpose/account.h"
 #include "interpose/estimate.h"
+#include "interpose/memory/others.h"
 #include "interpose/residual.h"
 #include "interpose/usage.h"
 
@@ -15,13 +16,19 @@ namespace {
 constexpr uint64_t kPatienceNs = 20'000'000;
 constexpr uint64_t kLookAgainNs = 200'000;
 
+constexpr int kReadings = 3;
+
 struct Kept {
   uint64_t bytes;
   // The sum (kept.h) when all of it was surely not back; 0 = never read.
   uint64_t basis;
+  bool listed;  // NVML lists this process, and the sum is the one of figures
 };
 Kept kept[kDevicesMax];
 Lock lock;  // of `kept`
+
+// More than any device has. Figures are taken off it, and only differences count.
+constexpr uint64_t kAll = uint64_t{1} << 60;
 
 // The two figures for a device may differ by what the driver has for itself, so one of them is
 // chosen for good.
@@ -30,8 +37,61 @@ Source source;
 
 bool is_used(int device) {
   const int gpu = device_gpu(device);
-  return gpu >= 0 && process_mode() == Mode::kActive && process.memory_max(gpu) != 0 &&
-         !residual_is_measured(gpu);
+  return gpu >= 0 && process_mode() == Mode::kActive && process.memory_max(gpu) != 0;
+}
+
+// With the lock held.
+void bytes_set(int device, uint64_t bytes) {
+  kept[device].bytes = bytes;
+  process.claims->kept_bytes[process.slot][device_gpu(device)].store(bytes);
+}
+
+uint64_t kept_by_all(int gpu) {
+  const uint32_t used = process.claims->slots_used.load();
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < protocol::kTenantProcessesMax && (used == 0 || i < used); ++i)
+    sum += process.claims->kept_bytes[i][gpu].load();
+  return sum;
+}
+
+bool left_read(int gpu, LeftBy by, uint64_t* left) {
+  uint64_t used = 0;
+  size_t free = 0, all = 0;
+  if (by == LeftBy::kLibrary) {
+    if (!usage_of_gpu(gpu, &used)) return false;
+  } else {
+    if (driver.cuMemGetInfo_v2(&free, &all) != CUDA_SUCCESS) return false;
+    used = all - free;
+  }
+  *left = kAll - used;
+  return true;
+}
+
+struct Bounds {
+  uint64_t least = ~uint64_t{0}, most = 0;
+  void take(uint64_t bytes) {
+    if (bytes < least) least = bytes;
+    if (bytes > most) most = bytes;
+  }
+};
+
+// What the device has left, what NVML's figures of all processes have of it, and what the tenant
+// keeps. The sum is less by what is on the device and in neither. These are read one after the
+// other, so that what comes and goes meanwhile is in one of them alone: only the bounds of several
+// readings are sure.
+bool figures_read(int gpu, LeftBy by, DeviceSum* out) {
+  Bounds left, figures, is_kept;
+  for (int i = 0; i < kReadings; ++i) {
+    uint64_t bytes_left = 0, in_figures = 0;
+    if (!usage_of_processes(gpu, &in_figures) || !left_read(gpu, by, &bytes_left)) return false;
+    left.take(bytes_left);
+    figures.take(in_figures);
+    is_kept.take(kept_by_all(gpu));
+  }
+  *out = {left.least + figures.least + is_kept.least, left.most + figures.most + is_kept.most,
+          false};
+  out->still = out->least == out->most;
+  return true;
 }
 
 bool sum_read(int device, DeviceSum* out) {
@@ -39,11 +99,29 @@ bool sum_read(int device, DeviceSum* out) {
   uint64_t used = 0;
   if (load_relaxed(source) == Source::kUnknown)
     store_relaxed(source, usage_of_gpu(gpu, &used) ? Source::kLibrary : Source::kDriver);
-  if (load_relaxed(source) == Source::kLibrary)
-    return device_sum_read(device, gpu, LeftBy::kLibrary, out);
+  const LeftBy by = load_relaxed(source) == Source::kLibrary ? LeftBy::kLibrary : LeftBy::kDriver;
   ThreadRecord* thread = this_thread;
-  return thread != nullptr && thread_context(thread) && thread->device == device &&
-         device_sum_read(device, gpu, LeftBy::kDriver, out);
+  if (by == LeftBy::kDriver &&
+      (thread == nullptr || !thread_context(thread) || thread->device != device))
+    return false;
+  return residual_is_measured(gpu) ? figures_read(gpu, by, out)
+                                   : device_sum_read(device, gpu, by, out);
+}
+
+// The basis of a sum that has just been read. Figures may count memory that several processes hold
+// more than once, and then the sum is more than there is.
+uint64_t basis_of(const DeviceSum& now, bool listed) {
+  return listed && now.most > kAll ? kAll : now.most;
+}
+
+// From the first figure on another sum counts. All that is kept is taken as not back.
+void basis_look(int device) {
+  const bool listed = residual_is_measured(device_gpu(device));
+  DeviceSum now{};
+  if (load_relaxed(kept[device].listed) == listed || !sum_read(device, &now)) return;
+  const LockScope scope(lock);
+  kept[device].listed = listed;
+  kept[device].basis = basis_of(now, listed);
 }
 
 bool has_slot(uint32_t pid) {
@@ -91,28 +169,40 @@ class Turn {
   bool held_ = false;
 };
 
-// Gives back what the sum has grown by since it was `from`.
-void give_back(int device, const DeviceSum& now, uint64_t from) {
-  if (!now.still || now.least <= from) return;
-  uint64_t back = now.least - from;
-  {
-    const LockScope scope(lock);
-    Kept& of = kept[device];
-    if (back > of.bytes) back = of.bytes;
-    of.bytes -= back;
-  }
+// Takes off what is kept what the sum has grown by since it was `from`, `most` of it at most.
+uint64_t take_back(int device, const DeviceSum& now, uint64_t from, uint64_t most) {
+  if (now.least <= from) return 0;
+  const uint64_t grown = now.least - from;
+  const LockScope scope(lock);
+  const uint64_t bytes = kept[device].bytes;
+  uint64_t back = grown < most ? grown : most;
+  if (back > bytes) back = bytes;
+  bytes_set(device, bytes - back);
+  return back;
+}
+
+// Gives back what the sum has grown by since it was `from`. What a process has by its figure and
+// is not charged yet stays. True if that is all that keeps some.
+bool give_back(int device, const DeviceSum& now, uint64_t from) {
+  const int gpu = device_gpu(device);
+  if (now.least <= from || !(now.still || residual_is_measured(gpu))) return false;
+  const uint64_t unread = residual_is_measured(gpu) ? tenant_unread(gpu) : 0;
+  const uint64_t bytes = load_relaxed(kept[device].bytes);
+  const uint64_t back = take_back(device, now, from, bytes > unread ? bytes - unread : 0);
   if (back != 0) charge_release(device, back);
+  return unread != 0 && back < bytes && back < now.least - from;
 }
 
 // Reads a device before a call, and what has come back already. 0 = there is no figure.
 uint64_t sum_before(int device) {
   DeviceSum now{};
-  if (load_relaxed(kept[device].bytes) != 0) kept_look(device, kPatienceNs);
+  if (load_relaxed(kept[device].bytes) != 0) (void)kept_look(device, kPatienceNs);
+  basis_look(device);
   if (!sum_read(device, &now)) return 0;
   const LockScope scope(lock);
   Kept& of = kept[device];
-  if (of.bytes == 0 && now.still) of.basis = now.most;
-  return now.most;
+  if (of.bytes == 0 && now.still) of.basis = basis_of(now, of.listed);
+  return now.still || !of.listed ? now.most : 0;
 }
 
 uint64_t all_before(uint64_t* before) {
@@ -135,34 +225,57 @@ bool is_programs_own() {
 
 bool kept_add(int device, uint64_t bytes) {
   if (!is_used(device)) return false;
+  const bool listed = residual_is_measured(device_gpu(device));
   const LockScope scope(lock);
+  Kept& of = kept[device];
+  // Where figures tell, all that none of them has may be what is kept.
+  if (of.basis == 0 && listed) {
+    of.basis = kAll;
+    of.listed = true;
+  }
   // Without a basis nothing would notice that it is gone.
-  if (kept[device].basis == 0) return false;
-  kept[device].bytes += bytes;
+  if (of.basis == 0) return false;
+  bytes_set(device, of.bytes + bytes);
   return true;
 }
 
-void kept_look(int device, uint64_t patience_ns) {
-  if (load_relaxed(kept[device].bytes) == 0) return;
-  const ErrnoGuard guard;
-  const int gpu = device_gpu(device);
-  if (gpu >= 0 && residual_is_measured(gpu)) {
-    // The driver's figure has it from now on.
-    const LockScope scope(lock);
-    residual_take(gpu, kept[device].bytes);
-    kept[device].bytes = 0;
-    return;
-  }
-  if (!is_used(device)) return;
-  const Turn turn(patience_ns);
+uint64_t kept_bytes(int gpu) { return process.claims->kept_bytes[process.slot][gpu].load(); }
+
+uint64_t kept_found(int device, uint64_t bytes) {
+  if (load_relaxed(kept[device].bytes) == 0 || !is_used(device) || !kept[device].listed) return 0;
+  const Turn turn(kPatienceNs);
   DeviceSum now{};
-  if (turn.held() && sum_read(device, &now)) give_back(device, now, kept[device].basis);
+  if (!turn.held() || !sum_read(device, &now)) return 0;
+  return take_back(device, now, kept[device].basis, bytes);
 }
 
-void kept_sum(uint64_t* bytes_by_device) {
+bool kept_look(int device, uint64_t patience_ns) {
+  if (!is_used(device)) return false;
+  const ErrnoGuard guard;
+  DeviceSum now{};
+  if (load_relaxed(kept[device].bytes) == 0) {
+    // What is kept from here on is seen by what changes from here on.
+    if (residual_is_measured(device_gpu(device)) && sum_read(device, &now) && now.still) {
+      const LockScope scope(lock);
+      if (kept[device].bytes == 0) {
+        kept[device].basis = basis_of(now, true);
+        kept[device].listed = true;
+      }
+    }
+    return false;
+  }
+  const Turn turn(patience_ns);
+  if (!turn.held()) return false;
+  basis_look(device);
+  return sum_read(device, &now) && give_back(device, now, kept[device].basis);
+}
+
+void kept_restore(uint64_t* bytes_by_device) {
   const LockScope scope(lock);
-  for (int device = 0; device < kDevicesMax; ++device)
+  for (int device = 0; device < kDevicesMax; ++device) {
     bytes_by_device[device] += kept[device].bytes;
+    if (device_gpu(device) >= 0) bytes_set(device, kept[device].bytes);
+  }
 }
 
 void kept_reset_after_fork() {
@@ -189,7 +302,7 @@ void SharedEnd::ended() {
     DeviceSum now{};
     const uint64_t basis = kept[device].basis;
     if (turn.held() && sum_read(device, &now))
-      give_back(device, now, before_[device] < basis ? before_[device] : basis);
+      (void)give_back(device, now, before_[device] < basis ? before_[device] : basis);
   }
 }
 
@@ -203,6 +316,7 @@ ImportCharge::ImportCharge() {
 bool ImportCharge::charge(int device) {
   DeviceSum now{};
   if (!sum_read(device, &now) || now.most >= before_[device]) return true;
+  if (kept[device].listed && !now.still) return true;
   taken_ = before_[device] - now.most;
   after_ = now.least;
   device_ = device;
@@ -211,8 +325,8 @@ bool ImportCharge::charge(int device) {
   charge_commit(device, taken_);
   const LockScope scope(lock);
   Kept& of = kept[device];
-  if (of.bytes == 0) of.basis = now.most + taken_;
-  of.bytes += taken_;
+  if (of.bytes == 0) of.basis = basis_of({0, now.most + taken_, true}, of.listed);
+  bytes_set(device, of.bytes + taken_);
   return true;
 }
 

@@ -1,11 +1,13 @@
-// Shared memory where the driver has no figure for the process (usage.h): what is charged of it by
-// what the device has left. An exporter's charge stays when it lets go of memory that other holders
-// may have, and an import is charged as far as the device has less than before it. Both stay
-// charged until the device has the memory back.
+// Shared memory that no figure of its process has (usage.h). The charge stays when a process lets
+// go of memory that other holders may have, be it a file descriptor, and an import is charged as
+// far as it is in no figure. Both stay charged until there is evidence that the memory is back, or
+// that a figure has it.
 //
-// What the device has left and what the tenant is charged for, added, is changed by nothing that
-// the account sees. When the sum grows, memory has come back that is still charged. Other tenants
-// change the sum too, so these are estimates.
+// The evidence is a sum that grows. Where NVML lists this process, it is what the device has left,
+// the figures of all processes, and what the tenant keeps (kept_bytes in the claims page): a
+// release of memory that stays on the device changes nothing of it. Elsewhere it is what the device
+// has left and what the tenant is charged for. Other tenants change that one too, so these are
+// estimates.
 #pragma once
 
 #include "interpose/cuda_api.h"
@@ -13,19 +15,25 @@
 
 namespace sluice::interpose {
 
-/// Keeps the charge of `bytes` that this process lets go of. False where a figure tells of the
-/// process, or where nothing limits it: nothing is kept.
+/// Keeps the charge of `bytes` that this process lets go of. False where nothing limits the process
+/// or nothing tells what the device has left: nothing is kept.
 [[nodiscard]] bool kept_add(int device, uint64_t bytes);
+/// What is kept on a GPU, bytes. No figure of the process has it.
+uint64_t kept_bytes(int gpu);
+/// The figure of this process has so many bytes more than it is charged for: returns how many of
+/// them are kept, and keeps them no more. Their charge is the caller's.
+[[nodiscard]] uint64_t kept_found(int device, uint64_t bytes);
 /// Gives back of what is kept on `device` what has come back to it. Waits so long at most for
 /// others that read the device. From within an AccountScope in which nothing is reserved, or from
-/// the helper, while the account does not stand still.
-void kept_look(int device, uint64_t patience_ns);
-/// Adds what is kept on each device.
-void kept_sum(uint64_t* bytes_by_device);
+/// the helper, while the account does not stand still. True if some stays for what a process of the
+/// tenant has and is not charged yet.
+bool kept_look(int device, uint64_t patience_ns);
+/// Adds what is kept on each device, in a new slot.
+void kept_restore(uint64_t* bytes_by_device);
 void kept_reset_after_fork();
 
 /// Around a call that may end what other holders have. Before the call's scope; without effect when
-/// not `wanted`, or where a figure tells.
+/// not `wanted`.
 class SharedEnd {
  public:
   explicit SharedEnd(bool wanted);
@@ -40,13 +48,14 @@ class SharedEnd {
   uint64_t before_[kDevicesMax];
 };
 
-/// Around a call that imports memory, before the call's scope. Without effect where a figure tells.
+/// Around a call that imports memory, before the call's scope.
 class ImportCharge {
  public:
   ImportCharge();
   ImportCharge(const ImportCharge&) = delete;
   ImportCharge& operator=(const ImportCharge&) = delete;
-  /// After the call: charges what it has taken from any device. False: the quota has no room, and
+  /// After the call and a reading of the figure (residual_settle_import): charges what it has taken
+  /// from any device besides. False: the quota has no room, and
   /// the caller takes the import back.
   [[nodiscard]] bool fits();
   /// After fits() was false and the import was taken back: most of what was missing still is, so

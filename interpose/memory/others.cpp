@@ -31,11 +31,14 @@ Seen seen[kTenantGpusMax];
 Lock others_lock;
 
 // Without what is reserved: the device need not have it yet.
+// Nor what is kept: no figure of the process has it.
 uint64_t charged_on_device(const protocol::ClaimsSlot& slot, int gpu) {
   const protocol::ClaimsGpu& account = slot.gpus[gpu];
+  const auto index = &slot - process.claims->slots;
   const uint64_t held = account.held_bytes.load();
-  const uint64_t out =
-      account.swapped_bytes.load() + slot.limits_pages[gpu].load() * protocol::kLimitPageBytes;
+  const uint64_t out = account.swapped_bytes.load() +
+                       slot.limits_pages[gpu].load() * protocol::kLimitPageBytes +
+                       process.claims->kept_bytes[index][gpu].load();
   return held > out ? held - out : 0;
 }
 
@@ -135,6 +138,8 @@ uint64_t others_uncharged(int gpu, bool forgets) {
   others_see(gpu, sum != 0);
   return sum;
 }
+
+uint64_t tenant_unread(int gpu) { return others_uncharged(gpu, false) + own_uncharged(gpu); }
 
 uint64_t tenant_used(int gpu) {
   uint64_t sum = 0;

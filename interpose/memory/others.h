@@ -19,6 +19,9 @@ void others_remember(int gpu);
 /// without figures. What is allocated or freed meanwhile may count. `forgets`: processes that have
 /// ended count no more.
 uint64_t others_uncharged(int gpu, bool forgets);
+/// Returns what the tenant's processes, this one included, have by their figures and are not
+/// charged; 0 without figures.
+uint64_t tenant_unread(int gpu);
 /// Returns a number that changes when another process of the tenant changes its account, comes or
 /// goes.
 uint64_t others_changes();

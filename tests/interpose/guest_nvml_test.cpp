@@ -115,7 +115,7 @@ TEST_F(GuestNvmlTest, ManagedMemoryThatTheFigureHasNotHidesNoContext) {
   ASSERT_EQ(cuMemAlloc_v2(&plain, 4 * kMiB), CUDA_SUCCESS);
   ASSERT_EQ(cuMemAllocManaged(&managed, 50 * kMiB, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
   const auto figure = [&](unsigned long long bytes) {
-    nvml->processes[0].usedGpuMemory = bytes;
+    nvml->processes[0].usedGpuMemory = nvml->used_more = bytes;
     EXPECT_EQ(cuIpcGetMemHandle(nullptr, 0), CUDA_SUCCESS);  // reads it
     return held() / kMiB;
   };

@@ -34,7 +34,9 @@ class GuestReachTest : public GuestNvmlTest {
   void TearDown() override { fake.on_enter = nullptr; }
 
   void figure(int gpu, unsigned long long bytes) {
-    std::atomic_ref(gpu == 0 ? nvml->processes[0].usedGpuMemory : nvml->second_bytes) = bytes;
+    const std::atomic_ref figure(gpu == 0 ? nvml->processes[0].usedGpuMemory : nvml->second_bytes);
+    std::atomic_ref(nvml->used_more) += bytes - figure;
+    figure = bytes;
   }
   unsigned long long held_on(unsigned gpu) { return broker->account(0, gpu).held_bytes.load(); }
   // Another thread's call after which all is charged that is there.

@@ -16,7 +16,7 @@ VERSION = int(re.search(r"\bkVersion = (\d+);", WORDS.read_text())[1])
 REFUSED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED = 4, 5, 6, 7, 8, 9
 OPEN = 1
 ENTRY = 128  # offset of the first GPU in the lease page, and the size of each
-LEASE_BYTES, CLAIMS_BYTES = 4096, (128 + 128 * (128 + 8 * 128) + 8 * 512 * 8 + 4095) // 4096 * 4096 + 128 * 19 * 4096
+LEASE_BYTES, CLAIMS_BYTES = 4096, (128 + 128 * (128 + 8 * 128) + 8 * 512 * 8 + 4095) // 4096 * 4096 + 128 * 19 * 4096 + 128 * 8 * 8
 BATCH, EXCLUSIVE = 2, 3
 TENANT = "0000000000000007-0123456789abcdef"
 

@@ -1,0 +1,273 @@
+// Shared memory that no process's figure has. The counts are an H100's (driver 580.159): a piece
+// leaves the figure of its creator with its last handle and mapping, though a descriptor or an
+// import that was made later keeps it on the device; a pool that another process has imported does
+// so with the end of the exporter's. Here the device's part is scripted: each case is a process of
+// its own.
+#include <gtest/gtest.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "tests/interpose/guest_nvml.h"
+
+namespace {
+
+using namespace sluice::test;
+
+constexpr unsigned long long kPiece = 64 * kMiB, kContext = 30 * kMiB,
+                             kUnfigured = 8 * kMiB;  // of a context
+constexpr size_t kFit = (kGiB - kContext) / kPiece;
+
+// What the next calls of a name do to the figure of the process and to what the device has used.
+struct Effect {
+  const char* function;
+  long long figure, device;
+};
+Effect effects[2];
+FakeNvml* on_device;
+
+void take_effect(const char* function) {
+  for (const Effect& effect : effects) {
+    if (effect.function == nullptr || strcmp(function, effect.function) != 0) continue;
+    on_device->processes[0].usedGpuMemory += static_cast<unsigned long long>(effect.figure);
+    on_device->used_more += static_cast<unsigned long long>(effect.device);
+  }
+}
+
+constexpr auto kSigned = static_cast<long long>(kPiece);
+
+class GuestOrphansTest : public GuestNvmlTest {
+ protected:
+  void SetUp() override {
+    GuestNvmlTest::SetUp();
+    listed(static_cast<unsigned>(getpid()), kContext);
+    listed(kStranger, 500 * kMiB);
+    nvml->used_more = 500 * kMiB + kContext + kUnfigured - 3 * kGiB;
+    cuda_start();
+    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    ASSERT_EQ(held(), kContext);
+    on_device = nvml;
+    effects[0] = {"cuMemCreate", kSigned, kSigned};
+    fake.on_enter = take_effect;
+  }
+  static void release_does(long long figure, long long device) {
+    effects[1] = {"cuMemRelease", figure, device};
+  }
+  static CUresult create(CUmemGenericAllocationHandle* handle) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    const unsigned long long before[] = {on_device->processes[0].usedGpuMemory,
+                                         on_device->used_more};
+    const CUresult result = cuMemCreate(handle, kPiece, &properties, 0);
+    if (result != CUDA_SUCCESS) {
+      EXPECT_EQ(on_device->processes[0].usedGpuMemory, before[0]);
+      EXPECT_EQ(on_device->used_more, before[1]);
+    }
+    return result;
+  }
+  static void exported(CUmemGenericAllocationHandle handle) {
+    int fd = -1;
+    ASSERT_EQ(
+        cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_SUCCESS);
+  }
+  static CUmemGenericAllocationHandle imported() {
+    CUmemGenericAllocationHandle handle = 0x777;
+    EXPECT_EQ(
+        cuMemImportFromShareableHandle(&handle, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        CUDA_SUCCESS);
+    return handle;
+  }
+  // Creates, exports and releases; only the descriptor is left.
+  static CUresult park() {
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult result = create(&handle);
+    if (result != CUDA_SUCCESS) return result;
+    exported(handle);
+    release_does(-kSigned, 0);
+    return cuMemRelease(handle);
+  }
+  void park_all() {
+    for (size_t i = 0; i < kFit; ++i) ASSERT_EQ(park(), CUDA_SUCCESS) << i;
+    EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(held(), kContext + kFit * kPiece);
+  }
+  // The device has all of it back, and a whole quota can be taken again.
+  void all_is_there_again() {
+    std::vector<CUmemGenericAllocationHandle> pieces(kFit);
+    for (CUmemGenericAllocationHandle& piece : pieces) ASSERT_EQ(create(&piece), CUDA_SUCCESS);
+    release_does(-kSigned, -kSigned);
+    for (const CUmemGenericAllocationHandle piece : pieces)
+      ASSERT_EQ(cuMemRelease(piece), CUDA_SUCCESS);
+    EXPECT_TRUE(eventually([&] { return held() == kContext; })) << held() / kMiB;
+  }
+};
+
+TEST_F(GuestOrphansTest, WhatOnlyDescriptorsHoldStaysCharged) {
+  park_all();
+  nvml->used_more -= kFit * kPiece;  // they are closed
+  all_is_there_again();
+}
+
+TEST_F(GuestOrphansTest, WhatIsClosedBeforeTheReleaseIsBackWithIt) {
+  for (size_t i = 0; i < 3 * kFit; ++i) {
+    CUmemGenericAllocationHandle handle = 0;
+    ASSERT_EQ(create(&handle), CUDA_SUCCESS) << i;
+    exported(handle);
+    release_does(-kSigned, -kSigned);
+    ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+  }
+  all_is_there_again();
+}
+
+// An import after the last handle has gone is in no figure, and nothing that the device has less.
+TEST_F(GuestOrphansTest, WhatIsImportedAgainLateIsChargedOnce) {
+  park_all();
+  for (size_t i = 0; i < kFit; ++i) {
+    const CUmemGenericAllocationHandle again = imported();
+    EXPECT_EQ(held(), kContext + kFit * kPiece);
+    if (i % 2 == 0) continue;
+    release_does(0, 0);  // the descriptor is still open
+    ASSERT_EQ(cuMemRelease(again), CUDA_SUCCESS);
+    EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  release_does(0, -kSigned);
+  for (size_t i = 0; i < kFit; ++i) {
+    ASSERT_EQ(cuMemRelease(0x777), CUDA_SUCCESS);
+    ASSERT_EQ(held(), kContext + (kFit - 1 - i) * kPiece);
+  }
+  all_is_there_again();
+}
+
+TEST_F(GuestOrphansTest, ExternalMemoryOfWhatIsParkedIsChargedOnce) {
+  park_all();
+  auto* memory = reinterpret_cast<CUexternalMemory>(0x778);
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
+  ASSERT_EQ(cuImportExternalMemory(&memory, &what), CUDA_SUCCESS);
+  EXPECT_EQ(held(), kContext + kFit * kPiece);
+  EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
+  effects[1] = {"cuDestroyExternalMemory", 0, -kSigned};
+  ASSERT_EQ(cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+  EXPECT_EQ(held(), kContext + (kFit - 1) * kPiece);
+}
+
+// What nobody is charged for and the device has less after the import, whatever the figures say.
+TEST_F(GuestOrphansTest, AnImportThatTheDeviceShowsAloneIsCharged) {
+  effects[1] = {"cuMemImportFromShareableHandle", 0, kSigned};
+  for (size_t i = 1; i <= kFit; ++i) {
+    (void)imported();
+    ASSERT_EQ(held(), kContext + i * kPiece);
+  }
+  nvml->used_more -= kPiece;  // taken back, as the release of the one that is refused
+  release_does(0, -kSigned);
+  CUmemGenericAllocationHandle handle = 0x777;
+  EXPECT_EQ(create(&handle), CUDA_SUCCESS);
+  EXPECT_EQ(create(&handle), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+// Another handle of the process keeps it in the figure, and with that one's end it leaves that.
+TEST_F(GuestOrphansTest, AnOwnSecondHandleIsChargedOnceAndKeptBehindItsEnd) {
+  std::vector<CUmemGenericAllocationHandle> seconds;
+  for (size_t i = 0; i < kFit; ++i) {
+    CUmemGenericAllocationHandle handle = 0;
+    ASSERT_EQ(create(&handle), CUDA_SUCCESS);
+    exported(handle);
+    seconds.push_back(imported());
+    release_does(0, 0);
+    ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+    EXPECT_TRUE(eventually([&] { return broker->claims().kept_bytes[0][0].load() == 0; }));
+    ASSERT_EQ(held(), kContext + (i + 1) * kPiece);
+  }
+  EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
+  release_does(-kSigned, 0);  // the descriptors are still open
+  for (const CUmemGenericAllocationHandle second : seconds)
+    ASSERT_EQ(cuMemRelease(second), CUDA_SUCCESS);
+  EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(held(), kContext + kFit * kPiece);
+  nvml->used_more -= kFit * kPiece;
+  all_is_there_again();
+}
+
+// A stranger that imports it is charged for it, as far as this tenant goes.
+TEST_F(GuestOrphansTest, WhatAnotherProcessHasByItsFigureIsKeptNoLonger) {
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(create(&handle), CUDA_SUCCESS);
+  exported(handle);
+  release_does(-kSigned, 0);
+  ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+  ASSERT_EQ(held(), kContext + kPiece);
+  nvml->processes[1].usedGpuMemory += kPiece;
+  all_is_there_again();
+}
+
+// While both have it, both figures do. All but what no figure has is given back.
+TEST_F(GuestOrphansTest, WhatTwoFiguresHaveIsKeptNoLonger) {
+  for (int i = 0; i < 3; ++i) {
+    CUmemGenericAllocationHandle handle = 0;
+    ASSERT_EQ(create(&handle), CUDA_SUCCESS);
+    exported(handle);
+    nvml->processes[1].usedGpuMemory += kPiece;
+    release_does(-kSigned, 0);
+    ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+    EXPECT_TRUE(eventually([&] { return held() <= kContext + kUnfigured; })) << held() / kMiB;
+  }
+}
+
+// What is loaded beside it is charged besides.
+TEST_F(GuestOrphansTest, AModuleIsNotWhatIsKept) {
+  for (size_t i = 0; i + 1 < kFit; ++i) ASSERT_EQ(park(), CUDA_SUCCESS) << i;
+  effects[1] = {"cuModuleLoadData", 40 * kMiB, 40 * kMiB};
+  CUmodule module = nullptr;
+  ASSERT_EQ(cuModuleLoadData(&module, ""), CUDA_SUCCESS);
+  EXPECT_EQ(held(), kContext + (kFit - 1) * kPiece + 40 * kMiB);
+  effects[1] = {"cuModuleUnload", -40 * static_cast<long long>(kMiB),
+                -40 * static_cast<long long>(kMiB)};
+  ASSERT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
+  EXPECT_EQ(held(), kContext + (kFit - 1) * kPiece);
+}
+
+TEST_F(GuestOrphansTest, APoolThatOthersHaveImportedStaysChargedBehindItsEnd) {
+  fake.pool_step_bytes = kPiece;
+  const auto pooled = [&] {
+    CUmemoryPool pool = nullptr;
+    CUmemPoolProps properties{};
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    int fd = -1;
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);
+    EXPECT_EQ(
+        cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_SUCCESS);
+    effects[1] = {"cuMemAllocAsync", kSigned, kSigned};
+    const CUresult result = cuMemAllocFromPoolAsync(&pointer, kPiece, pool, nullptr);
+    if (result != CUDA_SUCCESS) return result;
+    EXPECT_EQ(cuMemFreeAsync(pointer, nullptr), CUDA_SUCCESS);
+    fake.pool_reserved_bytes = 0;
+    effects[1] = {"cuMemPoolDestroy", -kSigned, 0};
+    return cuMemPoolDestroy(pool);
+  };
+  for (size_t i = 0; i < kFit; ++i) {
+    ASSERT_EQ(pooled(), CUDA_SUCCESS) << i;
+    ASSERT_EQ(held(), kContext + (i + 1) * kPiece);
+  }
+  EXPECT_EQ(pooled(), CUDA_ERROR_OUT_OF_MEMORY);
+  nvml->used_more -= kFit * kPiece;  // the partner has let go of them
+  all_is_there_again();
+}
+
+TEST_F(GuestOrphansTest, ANewBrokerIsToldOfIt) {
+  park_all();
+  TestBroker second(kGiB, kContext);
+  broker->die();
+  second.path_take(*broker);
+  ASSERT_TRUE(eventually([&] { return second.registrations() == 1; }));
+  EXPECT_TRUE(
+      eventually([&] { return second.account().held_bytes.load() == kContext + kFit * kPiece; }));
+  EXPECT_EQ(second.claims().kept_bytes[0][0].load(), kFit * kPiece);
+  EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+}  // namespace
