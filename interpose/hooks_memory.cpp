@@ -133,9 +133,7 @@ CUresult allocate_read(Attempt attempt, Pointer* pointer, Size* pitch = nullptr)
   });
   if (result != CUDA_SUCCESS || SLUICE_LIKELY(reading.within())) return result;
   const CUdeviceptr given = outputs.given();
-  const auto free = [&] {
-    return relaxed_call([&] { return driver.cuMemFree_v2(given); });
-  };
+  const auto free = [&] { return relaxed_call([&] { return driver.cuMemFree_v2(given); }); };
   if (memory_free<Free::kNow>(given, nullptr, free) == CUDA_SUCCESS) outputs.restore();
   reading.taken_back();
   return CUDA_ERROR_OUT_OF_MEMORY;

@@ -8,8 +8,8 @@
 //   shares_program bursts WORK COUNT PAUSE COUNT kernels, a synchronisation, PAUSE on average
 //   shares_program graph WORK KERNELS      graphs of KERNELS kernels, two in flight
 //   shares_program sync WORK               launch, synchronise, again
-//   shares_program streams WORK COUNT      kernels of one block in COUNT streams, four in flight each
-//   shares_program requests WORK COUNT GAP SEED COUNT kernels at random times, GAP on average
+//   shares_program streams WORK COUNT      kernels of one block in COUNT streams, four in flight
+//   each shares_program requests WORK COUNT GAP SEED COUNT kernels at random times, GAP on average
 //
 // WORK is NAME=MICROSECONDS: the name of the kernel and its length; times are microseconds. On
 // standard output: `done NS` whenever something has been seen to end, the kernel time up to then;
