@@ -6,7 +6,7 @@ takes what it was promised at any time; after the end nothing is left, and the n
 import dataclasses
 
 from suite.cases import Case, hold
-from suite.ground import CONTEXT_MIB, MIB, PATIENCE_S, Attack, Ground, promise_kept, settled
+from suite.ground import CONTEXT_MIB, MIB, PATIENCE_S, Attack, Ground, killed, promise_kept, settled
 
 QUOTA_MIB = 48
 NEIGHBOUR_MIB = 24
@@ -225,6 +225,7 @@ def check(build, rng, way_name, shape_name, size_name, moment, trick="", options
             attack = memory.attack(options)
             attack.wait_full(shape.reports, patience_s=rng.uniform(0.01, 0.25))
             ground.end_attackers()
+            killed([attack.process.pid])  # what started a daemon would keep its job
         attack = memory.attack(options)
         if moment == "stopped":
             attack.wait_full(1, patience_s=rng.uniform(0.02, 0.3))
