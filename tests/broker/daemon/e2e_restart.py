@@ -1,5 +1,6 @@
 """kill -9 of the broker, and the next one with the same state directory; and a new configuration while jobs run."""
 
+import contextlib
 import mmap
 import os
 import random
@@ -117,6 +118,11 @@ class Restart(Remembering):
         self.assertEqual(len(server.tenants()[0]["processes"]), 2)
         os.kill(children[0], signal.SIGKILL)
 
+    @staticmethod
+    def end(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
     def sockets(self, pid):
         return sum(os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") for fd in os.listdir(f"/proc/{pid}/fd"))
 
@@ -125,6 +131,7 @@ class Restart(Remembering):
         job = self.job(server)
         job.ask("register")
         child = int(job.ask("fork-register").split()[0])
+        self.addCleanup(self.end, child)  # or it keeps the job's pipes open
         os.kill(child, signal.SIGSTOP)
         self.restart(server)
         self.assertRegex(job.ask("register"), "slot")

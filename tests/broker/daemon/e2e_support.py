@@ -228,10 +228,13 @@ class Job:
     """`sluice run` with a python program that acts as the shim does (see e2e_program.py), steered by lines."""
 
     def __init__(self, broker, *options, start=True):
+        # In a session of its own: the kernel continues what is stopped in a group that loses its last parent within a session,
+        # as the group of a whole test run does.
         self.process = subprocess.Popen(
             [program("sluice"), "run", "--socket", broker.socket, *options, "--", sys.executable,
              str(HERE / "e2e_program.py")],
-            env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+            env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+            start_new_session=True)
         if start:
             self.ask("hello")
 
