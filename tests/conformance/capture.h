@@ -89,6 +89,17 @@ inline void replay(CUgraph graph, CUstream stream) {
   EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
 }
 
+/// Each call, made while the stream captures, answers `error` and ends the capture.
+template <class... Calls>
+void expect_each_invalidates(CUstream stream, CUresult error, Calls... calls) {
+  const auto expect_one = [&](auto call) {
+    MUST(capture_begin(stream));
+    ANSWERS(error, call());
+    expect_invalidated(stream);
+  };
+  (expect_one(calls), ...);
+}
+
 /// A word of device memory.
 class Cell {
  public:
@@ -129,5 +140,14 @@ class AddOne {
   Cell scratch_;
   CUfunction function_;
 };
+
+/// An executable graph of one addition, captured from the stream.
+inline CUgraphExec captured_addition(const AddOne& add, const Cell& cell, CUstream stream) {
+  CUgraphExec exec = nullptr;
+  EXPECT_EQ(capture_begin(stream), CUDA_SUCCESS);
+  EXPECT_EQ(add(cell, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphInstantiate(&exec, capture_end(stream), 0), CUDA_SUCCESS);
+  return exec;
+}
 
 }  // namespace conformance

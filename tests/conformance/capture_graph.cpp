@@ -10,10 +10,7 @@ ROW(capture, a_captured_graph_runs_in_any_stream) {
   const AddOne add;
   const Cell cell;
   const CUstream stream = stream_new();
-  MUST(capture_begin(stream));
-  MUST(add(cell, stream));
-  CUgraphExec exec = nullptr;
-  MUST(cuGraphInstantiate(&exec, capture_end(stream), 0));
+  const CUgraphExec exec = captured_addition(add, cell, stream);
   MUST(cuStreamDestroy(stream));
   MUST(cuGraphLaunch(exec, nullptr));
   MUST(cuGraphLaunch(exec, stream_new()));

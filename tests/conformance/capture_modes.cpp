@@ -70,7 +70,7 @@ ROW(capture, freeing_is_unsafe) {
   ANSWERS(CUDA_SUCCESS, cuMemFree(device));  // it was not freed
 }
 
-/// Every call, under every mode and by every thread: who is refused, and what becomes of the
+/// Every call, under every mode and by every thread: which are refused, and what becomes of the
 /// capture.
 template <typename Call>
 void expect_unsafe(CUcontext context, Call call) {

@@ -188,10 +188,7 @@ ROW(capture, graph_launches_are_not_captured) {
   const AddOne add;
   const Cell cell;
   const CUstream stream = stream_new();
-  MUST(capture_begin(stream));
-  MUST(add(cell, stream));
-  CUgraphExec exec = nullptr;
-  MUST(cuGraphInstantiate(&exec, capture_end(stream), 0));
+  const CUgraphExec exec = captured_addition(add, cell, stream);
   MUST(capture_begin(stream));
   ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuGraphLaunch(exec, stream));
   expect_invalidated(stream);
@@ -219,18 +216,14 @@ ROW(capture, prefetches_are_not_captured) {
   MUST(cuMemAllocManaged(&memory, bytes, CU_MEM_ATTACH_GLOBAL));
   CUmemLocation to{CU_MEM_LOCATION_TYPE_DEVICE, {0}};
   const CUstream stream = stream_new();
-  const auto expect_refused = [&](auto call) {
-    MUST(capture_begin(stream));
-    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call());
-    expect_invalidated(stream);
-  };
-  expect_refused([&] { return cuMemPrefetchAsync(memory, bytes, to, 0, stream); });
-  expect_refused(
-      [&] { return cuMemPrefetchBatchAsync(&memory, &bytes, 1, &to, &first, 1, 0, stream); });
-  expect_refused([&] { return cuMemDiscardBatchAsync(&memory, &bytes, 1, 0, stream); });
-  expect_refused([&] {
-    return cuMemDiscardAndPrefetchBatchAsync(&memory, &bytes, 1, &to, &first, 1, 0, stream);
-  });
+  expect_each_invalidates(
+      stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+      [&] { return cuMemPrefetchAsync(memory, bytes, to, 0, stream); },
+      [&] { return cuMemPrefetchBatchAsync(&memory, &bytes, 1, &to, &first, 1, 0, stream); },
+      [&] { return cuMemDiscardBatchAsync(&memory, &bytes, 1, 0, stream); },
+      [&] {
+        return cuMemDiscardAndPrefetchBatchAsync(&memory, &bytes, 1, &to, &first, 1, 0, stream);
+      });
 }
 
 ROW(capture, batches_of_copies_are_refused_and_spoil_nothing) {
@@ -266,14 +259,10 @@ ROW(capture, a_capturing_stream_is_not_asked_what_it_is) {
   unsigned flags = 0;
   unsigned long long id = 0;
   CUdevice device = 0;
-  const auto expect_refused = [&](auto call) {
-    MUST(capture_begin(stream));
-    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call());
-    expect_invalidated(stream);
-  };
-  expect_refused([&] { return cuStreamGetFlags(stream, &flags); });
-  expect_refused([&] { return cuStreamGetId(stream, &id); });
-  expect_refused([&] { return cuStreamGetDevice(stream, &device); });
+  expect_each_invalidates(
+      stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+      [&] { return cuStreamGetFlags(stream, &flags); }, [&] { return cuStreamGetId(stream, &id); },
+      [&] { return cuStreamGetDevice(stream, &device); });
 }
 
 ROW(capture, a_capturing_stream_tells_its_context_and_priority) {
@@ -295,14 +284,11 @@ ROW(capture, the_legacy_stream_is_not_asked_what_it_is) {
   unsigned flags = 0;
   CUdevice device = 0;
   CUcontext of_stream = nullptr;
-  const auto expect_refused = [&](auto call) {
-    MUST(capture_begin(stream));
-    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, call());
-    expect_invalidated(stream);
-  };
-  expect_refused([&] { return cuStreamGetFlags(CU_STREAM_LEGACY, &flags); });
-  expect_refused([&] { return cuStreamGetDevice(CU_STREAM_LEGACY, &device); });
-  expect_refused([&] { return cuStreamGetCtx(CU_STREAM_LEGACY, &of_stream); });
+  expect_each_invalidates(
+      stream, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+      [&] { return cuStreamGetFlags(CU_STREAM_LEGACY, &flags); },
+      [&] { return cuStreamGetDevice(CU_STREAM_LEGACY, &device); },
+      [&] { return cuStreamGetCtx(CU_STREAM_LEGACY, &of_stream); });
 }
 
 ROW(capture, an_event_never_recorded_orders_nothing) {

@@ -54,15 +54,13 @@ static_assert(lt::kPreferenceAlignmentA == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_
               lt::kPreferenceAlignmentA + 1 == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES &&
               lt::kPreferenceAlignmentA + 2 == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES &&
               lt::kPreferenceAlignmentA + 3 == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
-static_assert(sizeof(lt::Algorithm) == sizeof(cublasLtMatmulAlgo_t));
-
-using Result = cublasLtMatmulHeuristicResult_t;
-static_assert(sizeof(lt::HeuristicResult) == sizeof(Result) &&
-              offsetof(lt::HeuristicResult, workspace_bytes) == offsetof(Result, workspaceSize) &&
-              offsetof(lt::HeuristicResult, state) == offsetof(Result, state));
 
 TEST(CublasLtHeader, SaysWhatIsDeclaredHere) {
-  SUCCEED() << "compiled with cublasLt.h " << CUBLAS_VER_MAJOR;
+  using Result = cublasLtMatmulHeuristicResult_t;
+  EXPECT_EQ(sizeof(lt::Algorithm), sizeof(cublasLtMatmulAlgo_t));
+  EXPECT_EQ(sizeof(lt::HeuristicResult), sizeof(Result));
+  EXPECT_EQ(offsetof(lt::HeuristicResult, workspace_bytes), offsetof(Result, workspaceSize));
+  EXPECT_EQ(offsetof(lt::HeuristicResult, state), offsetof(Result, state));
 }
 
 }  // namespace
