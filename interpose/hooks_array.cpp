@@ -39,12 +39,11 @@ CUresult create_once(RoomWait& wait, PagesReading& reading, Handle* handle, cons
   }
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs{};
   const bool told = requirements(&needs, device) == CUDA_SUCCESS && needs.size > 0;
-  if (!paged.charge(told ? needs.size : array_bytes(shape, levels))) {
+  if (!paged.charge(told ? needs.size : array_bytes(shape, levels), reading)) {
     relaxed_call(destroy);
     *handle = before;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  reading.follows(paged, device);
   const uint64_t actual = paged.charged();
   const auto key = reinterpret_cast<uint64_t>(*handle);
   if (SLUICE_LIKELY(
@@ -81,7 +80,7 @@ CUresult create(Handle* handle, const ArrayShape& shape, unsigned levels, Record
                 Call call, Requirements requirements, Destroy destroy) {
   const Handle before = *handle;
   PagesReading reading;
-  const CUresult result = with_readings(reading, [&](PagesReading&) {
+  const CUresult result = with_readings(reading, [&] {
     return with_room([&](RoomWait& wait) {
       return create_once(wait, reading, handle, shape, levels, kind, call, requirements, destroy);
     });

@@ -46,7 +46,8 @@ class Outputs {
 };
 
 template <class Pointer, class Size>
-CUresult pointer_record(const Outputs<Pointer, Size>& outputs, uint64_t bytes, int device) {
+SLUICE_ALWAYS_INLINE CUresult pointer_record(const Outputs<Pointer, Size>& outputs, uint64_t bytes,
+                                             int device) {
   const Record record{outputs.given(), bytes, this_thread->context, RecordKind::kPointer, device};
   if (SLUICE_LIKELY(process.records.insert(record))) return CUDA_SUCCESS;
   unrecorded_say("an allocation's record");
@@ -56,13 +57,13 @@ CUresult pointer_record(const Outputs<Pointer, Size>& outputs, uint64_t bytes, i
 
 // Charges what the driver gave, and keeps the record.
 template <class Pointer, class Size>
-CUresult pointer_charge(PagesReading& reading, const Outputs<Pointer, Size>& outputs,
-                        PagedAllocation& paged, uint64_t bytes, int device) {
-  if (!paged.charge(bytes)) {
+SLUICE_ALWAYS_INLINE CUresult pointer_charge(PagesReading& reading,
+                                             const Outputs<Pointer, Size>& outputs,
+                                             PagedAllocation& paged, uint64_t bytes, int device) {
+  if (!paged.charge(bytes, reading)) {
     (void)outputs.take_back();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  reading.follows(paged, device);
   return pointer_record(outputs, paged.charged(), device);
 }
 
@@ -99,8 +100,8 @@ enum class Movable : bool { kNo, kYes };
 
 // `call` fills *pointer. `wrong`: the driver refuses the other arguments.
 template <Movable Kind, class Pointer, class Call>
-CUresult allocate_once(RoomWait& wait, PagesReading& reading, Pointer* pointer, uint64_t bytes,
-                       bool wrong, Call call) {
+CUresult allocate_once(RoomWait& wait, PagesReading& reading, const Outputs<Pointer>& outputs,
+                       Pointer* pointer, uint64_t bytes, bool wrong, Call call) {
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
   const int device = account.active() ? account.device() : -1;
@@ -110,7 +111,6 @@ CUresult allocate_once(RoomWait& wait, PagesReading& reading, Pointer* pointer, 
       allocate_movable(wait, pointer, bytes, device, &result)) {
     return result;
   }
-  const Outputs outputs(pointer);
   PagedAllocation paged(device, bytes);
   const uint64_t asked = paged.asked();
   if (!reading.reserve(device, asked)) {
@@ -124,14 +124,9 @@ CUresult allocate_once(RoomWait& wait, PagesReading& reading, Pointer* pointer, 
 }
 
 // Takes back what the tenant is above its quota with once it is read.
-template <class Attempt, class Pointer, class Size = size_t>
-CUresult allocate_read(Attempt attempt, Pointer* pointer, Size* pitch = nullptr) {
-  const Outputs<Pointer, Size> outputs(pointer, pitch);
-  PagesReading reading;
-  const CUresult result = with_readings(reading, [&](PagesReading&) {
-    return with_room([&](RoomWait& wait) { return attempt(wait, reading); });
-  });
-  if (result != CUDA_SUCCESS || SLUICE_LIKELY(reading.within())) return result;
+template <class Pointer, class Size>
+SLUICE_NOINLINE CUresult take_back_read(const PagesReading& reading,
+                                        const Outputs<Pointer, Size>& outputs) {
   const CUdeviceptr given = outputs.given();
   const auto free = [&] { return relaxed_call([&] { return driver.cuMemFree_v2(given); }); };
   if (memory_free<Free::kNow>(given, nullptr, free) == CUDA_SUCCESS) outputs.restore();
@@ -139,11 +134,23 @@ CUresult allocate_read(Attempt attempt, Pointer* pointer, Size* pitch = nullptr)
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+template <class Attempt, class Pointer, class Size = size_t>
+SLUICE_ALWAYS_INLINE CUresult allocate_read(Attempt attempt, Pointer* pointer,
+                                            Size* pitch = nullptr) {
+  const Outputs<Pointer, Size> outputs(pointer, pitch);
+  PagesReading reading;
+  const CUresult result = with_readings(reading, [&] {
+    return with_room([&](RoomWait& wait) { return attempt(wait, reading, outputs); });
+  });
+  if (result != CUDA_SUCCESS || SLUICE_LIKELY(reading.within())) return result;
+  return take_back_read(reading, outputs);
+}
+
 template <Movable Kind, class Pointer, class Call>
 CUresult allocate(Pointer* pointer, uint64_t bytes, Call call, bool wrong = false) {
   return allocate_read(
-      [&](RoomWait& wait, PagesReading& reading) {
-        return allocate_once<Kind>(wait, reading, pointer, bytes, wrong, call);
+      [&](RoomWait& wait, PagesReading& reading, const Outputs<Pointer>& outputs) {
+        return allocate_once<Kind>(wait, reading, outputs, pointer, bytes, wrong, call);
       },
       pointer);
 }
@@ -188,7 +195,8 @@ struct Rows {
 };
 
 template <class Pointer, class Size, class Call>
-CUresult allocate_pitched_once(RoomWait& wait, PagesReading& reading, Pointer* pointer, Size* pitch,
+CUresult allocate_pitched_once(RoomWait& wait, PagesReading& reading,
+                               const Outputs<Pointer, Size>& outputs, Pointer* pointer, Size* pitch,
                                const Rows& rows, Call call) {
   const AccountScope account;
   const uint64_t width = rows.width, height = rows.height;
@@ -208,7 +216,6 @@ CUresult allocate_pitched_once(RoomWait& wait, PagesReading& reading, Pointer* p
   }
   PagedAllocation paged(device, pitch_least(width) * height);
   const uint64_t asked = paged.asked();
-  const Outputs outputs(pointer, pitch);
   if (!reading.reserve(device, asked)) {
     if (reading.comes_first()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
@@ -224,8 +231,8 @@ CUresult allocate_pitched_once(RoomWait& wait, PagesReading& reading, Pointer* p
 template <class Pointer, class Size, class Call>
 CUresult allocate_pitched(Pointer* pointer, Size* pitch, const Rows& rows, Call call) {
   return allocate_read(
-      [&](RoomWait& wait, PagesReading& reading) {
-        return allocate_pitched_once(wait, reading, pointer, pitch, rows, call);
+      [&](RoomWait& wait, PagesReading& reading, const Outputs<Pointer, Size>& outputs) {
+        return allocate_pitched_once(wait, reading, outputs, pointer, pitch, rows, call);
       },
       pointer, pitch);
 }

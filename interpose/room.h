@@ -31,8 +31,8 @@ class RoomWait {
   int rounds_ = 0;
   int retries_ = 0;        // since the broker had no room to give
   uint64_t until_ns_ = 0;  // when they end; 0 = they have not begun
-  uint32_t word_ = 0;
-  uint64_t bytes_ = 0;
+  uint32_t word_;          // of the first round on
+  uint64_t bytes_;         // of the last refusal
 };
 
 /// `attempt(wait)` allocates; it says to `wait` what the driver refused.

@@ -15,13 +15,13 @@ namespace {
 
 constexpr uint64_t kPage = uint64_t{2} << 20;
 // Others take and give memory in the moment in which a device is looked at. After so many such
-// moments one whose figures nobody has is taken for one of pages.
+// moments a device without figures is taken for one of pages.
 constexpr uint32_t kDoubtsMax = 8;
 // Others may take what a reading has found; then another one may find more. About 100 ms.
-constexpr int kRoundsMax = 64;
+constexpr uint32_t kRoundsMax = 64;
 
 uint32_t doubts[kDevicesMax];
-uint32_t begun;  // allocations on devices whose kind is not known
+uint32_t allocations_begun;  // on devices of which it is not known
 
 bool is_paged(int device) { return load_relaxed(page_kinds[device]) == PageKind::kPaged; }
 
@@ -68,20 +68,26 @@ PageKind learn(int device, int gpu, uint64_t bytes, uint64_t less, bool undistur
 
 }  // namespace
 
-void PagedAllocation::begin() {
-  gpu_ = device_gpu(device_);
-  if (gpu_ < 0) return;
-  if (is_paged(device_)) {
-    asked_ = pages_of(bytes_);
-  } else if (of_ == Of::kArray || !is_whole(bytes_)) {
-    begun_ = others_idle() ? __atomic_add_fetch(&begun, 1, __ATOMIC_RELAXED) : 0;
-    free_before_ = device_free();
+PagedAllocation PagedAllocation::begun(int device, uint64_t bytes, Of what) {
+  PagedAllocation out;
+  out.device_ = device;
+  out.gpu_ = device_gpu(device);
+  out.asked_ = bytes;
+  out.of_ = what;
+  if (out.gpu_ < 0) return out;
+  if (is_paged(device)) {
+    out.asked_ = pages_of(bytes);
+  } else if (what == Of::kArray || !is_whole(bytes)) {
+    out.begun_ = others_idle() ? __atomic_add_fetch(&allocations_begun, 1, __ATOMIC_RELAXED) : 0;
+    out.free_before_ = device_free();
   }
+  return out;
 }
 
-bool PagedAllocation::charge_by_kind(uint64_t bytes) {
-  if (gpu_ < 0) return charge_settle(device_, asked_, bytes);
-  return is_paged(device_) ? charge_pages(bytes) : charge_unlearnt(bytes);
+bool PagedAllocation::charge_by_kind(uint64_t bytes, PagesReading& reading) {
+  const bool fits = is_paged(device_) ? charge_pages(bytes) : charge_unlearnt(bytes);
+  if (fits && due_) reading.follows(device_);
+  return fits;
 }
 
 // A device that shows nothing may have had room for a small piece in a page, or does not show it.
@@ -89,7 +95,8 @@ bool PagedAllocation::charge_unlearnt(uint64_t bytes) {
   if (free_before_ == 0 || is_whole(bytes)) return charge_settle(device_, asked_, bytes);
   const uint64_t now = device_free();
   const uint64_t less = now < free_before_ ? free_before_ - now : 0;
-  const bool undisturbed = begun_ != 0 && begun_ == load_relaxed(begun) && others_idle();
+  const bool undisturbed =
+      begun_ != 0 && begun_ == load_relaxed(allocations_begun) && others_idle();
   const PageKind kind = learn(device_, gpu_, bytes, less, undisturbed);
   if (kind == PageKind::kPaged) return charge_pages(bytes);
   if (!charge_settle(device_, asked_, bytes)) return false;
@@ -144,7 +151,7 @@ bool PagesReading::finds_room(int device, uint64_t bytes) {
   if (gpu < 0 || (load_relaxed(residual_unread) >> gpu & 1) == 0 || rounds_ == kRoundsMax ||
       charge_has_room(device, bytes))
     return false;
-  before_ = device;
+  before_ = static_cast<int16_t>(device);
   return true;
 }
 

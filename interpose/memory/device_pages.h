@@ -22,57 +22,9 @@ namespace sluice::interpose {
 
 enum class PageKind : uint32_t { kUnknown, kExact, kPaged };
 extern PageKind page_kinds[kDevicesMax];
-/// The device gives memory out to the byte.
+/// A device, from 0 on, gives memory out to the byte.
 inline bool device_is_exact(int device) {
-  return device >= 0 && load_relaxed(page_kinds[device]) == PageKind::kExact;
-}
-
-/// An allocation of `bytes` on a device, begun before the driver is asked. Within an AccountScope,
-/// with a current context of that device.
-class PagedAllocation {
- public:
-  /// The driver says how large an array is when it has made it, and may take more.
-  enum class Of : bool { kPointer, kArray };
-  SLUICE_ALWAYS_INLINE PagedAllocation(int device, uint64_t bytes, Of what = Of::kPointer)
-      : device_(device), bytes_(bytes), asked_(bytes), of_(what) {
-    if (SLUICE_UNLIKELY(!device_is_exact(device))) begin();
-  }
-  /// What is to be reserved of the quota, bytes.
-  uint64_t asked() const { return asked_; }
-  /// After the driver gave the memory, of which it says that it has so many bytes: charges them for
-  /// what was reserved. False: the quota has no room, and nothing is reserved any more; the caller
-  /// frees the memory.
-  [[nodiscard]] SLUICE_ALWAYS_INLINE bool charge(uint64_t bytes) {
-    charged_ = bytes;
-    if (SLUICE_UNLIKELY(!device_is_exact(device_))) return charge_by_kind(bytes);
-    if (SLUICE_UNLIKELY(bytes != asked_)) return charge_settle(device_, asked_, bytes);
-    charge_commit(device_, bytes);
-    return true;
-  }
-  /// What the memory's record is to have: its end gives that back.
-  uint64_t charged() const { return charged_; }
-  /// The driver's figure is to be read before the program gets the memory (PagesReading).
-  bool reading_is_due() const { return due_; }
-
- private:
-  SLUICE_NOINLINE void begin();
-  SLUICE_NOINLINE bool charge_by_kind(uint64_t bytes);
-  bool charge_unlearnt(uint64_t bytes);
-  bool charge_pages(uint64_t bytes);
-  void rest_charge(uint64_t rest);
-
-  int device_, gpu_ = -1;
-  uint64_t bytes_, asked_, charged_ = 0, free_before_ = 0;
-  uint32_t begun_ = 0;
-  Of of_;
-  bool due_ = false;
-};
-
-/// Takes back the charge of `bytes` of an allocation that was freed just now.
-SLUICE_NOINLINE void device_pages_release_by_kind(int device, uint64_t bytes);
-SLUICE_ALWAYS_INLINE void device_pages_release(int device, uint64_t bytes) {
-  if (SLUICE_UNLIKELY(!device_is_exact(device))) return device_pages_release_by_kind(device, bytes);
-  charge_release(device, bytes);
+  return load_relaxed(page_kinds[device]) == PageKind::kExact;
 }
 
 /// Readings around the attempts of one allocation. They are made outside of all AccountScopes.
@@ -85,10 +37,8 @@ class PagesReading {
   }
   /// After that was false: the attempt ends with OUT_OF_MEMORY, and is made again after a reading.
   bool comes_first() const { return before_ >= 0; }
-  /// By an attempt that was given memory.
-  void follows(const PagedAllocation& paged, int device) {
-    if (SLUICE_UNLIKELY(paged.reading_is_due())) after_ = device;
-  }
+  /// By an attempt that was given memory: the figure is to be read before the program gets it.
+  void follows(int device) { after_ = static_cast<int16_t>(device); }
   /// Behind an attempt. True: another one is to be made, after the reading.
   bool again();
   /// Behind the last attempt. False: the tenant is above its quota with what it was given, and the
@@ -101,17 +51,71 @@ class PagesReading {
   SLUICE_NOINLINE bool reserve_or_read(int device, uint64_t bytes);
   SLUICE_NOINLINE bool within_read();
 
-  int before_ = -1, after_ = -1;
-  int rounds_ = 0;
+  int16_t before_ = -1, after_ = -1;  // devices
+  uint32_t rounds_ = 0;
 };
 
-/// `attempt(reading)` allocates.
+/// `attempt()` allocates.
 template <class Attempt>
 SLUICE_ALWAYS_INLINE CUresult with_readings(PagesReading& reading, Attempt attempt) {
   for (;;) {
-    const CUresult result = attempt(reading);
+    const CUresult result = attempt();
     if (SLUICE_LIKELY(result == CUDA_SUCCESS) || !reading.again()) return result;
   }
+}
+
+/// An allocation of `bytes` on a device, begun before the driver is asked. Within an AccountScope,
+/// with a current context of that device.
+class PagedAllocation {
+ public:
+  /// The driver says how large an array is when it has made it, and may take more.
+  enum class Of : bool { kPointer, kArray };
+  SLUICE_ALWAYS_INLINE PagedAllocation(int device, uint64_t bytes, Of what = Of::kPointer)
+      : device_(device), asked_(bytes) {
+    if (SLUICE_UNLIKELY(!device_is_exact(device))) *this = begun(device, bytes, what);
+  }
+  /// What is to be reserved of the quota, bytes.
+  uint64_t asked() const { return asked_; }
+  /// After the driver gave the memory, of which it says that it has so many bytes: charges them for
+  /// what was reserved. False: the quota has no room, and nothing is reserved any more; the caller
+  /// frees the memory. Says to `reading` when one is due before the program gets the memory.
+  [[nodiscard]] SLUICE_ALWAYS_INLINE bool charge(uint64_t bytes, PagesReading& reading) {
+    charged_ = bytes;
+    if (SLUICE_UNLIKELY(gpu_ >= 0)) {
+      // A copy, so that what a device to the byte needs stays in registers.
+      PagedAllocation paged = *this;
+      const bool fits = paged.charge_by_kind(bytes, reading);
+      charged_ = paged.charged_;
+      return fits;
+    }
+    if (SLUICE_UNLIKELY(bytes != asked_)) return charge_settle(device_, asked_, bytes);
+    charge_commit(device_, bytes);
+    return true;
+  }
+  /// What the memory's record is to have: its end gives that back.
+  uint64_t charged() const { return charged_; }
+
+ private:
+  PagedAllocation() = default;
+  SLUICE_NOINLINE static PagedAllocation begun(int device, uint64_t bytes, Of what);
+  SLUICE_NOINLINE bool charge_by_kind(uint64_t bytes, PagesReading& reading);
+  bool charge_unlearnt(uint64_t bytes);
+  bool charge_pages(uint64_t bytes);
+  void rest_charge(uint64_t rest);
+
+  int device_ = -1;
+  int gpu_ = -1;  // of a device that has pages, or may have
+  uint64_t asked_ = 0, charged_ = 0, free_before_ = 0;
+  uint32_t begun_ = 0;
+  Of of_ = Of::kPointer;
+  bool due_ = false;
+};
+
+/// Takes back the charge of `bytes` of an allocation that was freed just now.
+SLUICE_NOINLINE void device_pages_release_by_kind(int device, uint64_t bytes);
+SLUICE_ALWAYS_INLINE void device_pages_release(int device, uint64_t bytes) {
+  if (SLUICE_UNLIKELY(!device_is_exact(device))) return device_pages_release_by_kind(device, bytes);
+  charge_release(device, bytes);
 }
 
 /// Before a refusal: other processes of the tenant are charged until their next reading with what
