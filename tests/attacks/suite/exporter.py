@@ -17,7 +17,7 @@ from suite.ground import MIB, PATIENCE_S, Ground, settled
 
 ATTACK_S = 3.0
 MEMORY_ABOVE = 24 * MIB   # eight requests of 8 KiB and their answers are far below
-DESCRIPTORS_ABOVE = 136   # 128 connections (kWebConnections), and what answers have open
+DESCRIPTORS_ABOVE = 128   # the connections that the exporter has at most (kWebConnections)
 
 
 class Client:
