@@ -35,9 +35,9 @@ class AccountScope {
   bool unrecorded_ = false;
 };
 
-/// A program may see more GPUs than its job has: by a CUDA_VISIBLE_DEVICES of its own, or because
-/// nobody announced it. On those it is not to be, nor on one beyond those that are looked at.
-/// Within an AccountScope that is active.
+/// Returns true if the device is none of the job's GPUs. A program sees such devices by a
+/// CUDA_VISIBLE_DEVICES of its own, or because it was started without `sluice run`. It gets no
+/// context and no memory there. Within an AccountScope that is active.
 bool device_is_foreign(int device);
 /// What a call answers that wants a context or memory there; says the sentence once for a device.
 CUresult device_foreign_refused(int device, const char* what);

@@ -52,7 +52,7 @@ class Op : public std::enable_shared_from_this<Op> {
 
 /// What cuStreamSetAttribute sets, apart from the priority. Kept and told; nothing of it changes
 /// what work computes.
-/// What hardware tells of a stream whose policy was never set.
+/// What hardware tells of a stream before its policy is set.
 inline constexpr auto kSyncPolicyUnset = static_cast<CUsynchronizationPolicy>(-1);
 
 struct StreamAttributes {

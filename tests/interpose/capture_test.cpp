@@ -229,8 +229,8 @@ TEST_F(CaptureTest, ADrainOfOneContextLeavesTheCaptureOfAnotherAlone) {
   EXPECT_TRUE(broker->wait_for(MessageType::kDrained, broker->epoch()));
 }
 
-// A pool keeps memory that a refusal gives back first, which a capture forbids to those who do not
-// know what they do; so it is with a load that is taken back.
+// Before a refusal the shim trims pools and unloads what is taken back. A capture forbids both in
+// any mode but RELAXED.
 TEST_F(CaptureTest, RefusalsLeaveACaptureAsItWas) {
   CUmemoryPool pool = nullptr;
   cuuint64_t threshold = UINT64_MAX;

@@ -154,7 +154,7 @@ TEST_F(GuestOrphansTest, ExternalMemoryOfWhatIsParkedIsChargedOnce) {
   EXPECT_EQ(held(), kContext + (kFit - 1) * kPiece);
 }
 
-// What nobody is charged for and the device has less after the import, whatever the figures say.
+// What the device has less after the import, and no process is charged for.
 TEST_F(GuestOrphansTest, AnImportThatTheDeviceShowsAloneIsCharged) {
   effects[1] = {"cuMemImportFromShareableHandle", 0, kSigned};
   for (size_t i = 1; i <= kFit; ++i) {

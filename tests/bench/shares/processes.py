@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 
-# Quotas: a context of the software GPU is 8 MiB, of a real one some 500 (H100).
+# Quotas. A context takes 32 MiB of the software GPU, and 518 of an H100.
 MEMORY_SOFT, MEMORY_GPU = "256MiB", "4GiB"
 PATIENCE_S = 30  # for a broker or a tenant to be ready
 
