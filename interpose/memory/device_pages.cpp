@@ -100,7 +100,10 @@ bool PagedAllocation::charge_unlearnt(uint64_t bytes) {
   const PageKind kind = learn(device_, gpu_, bytes, less, undisturbed);
   if (kind == PageKind::kPaged) return charge_pages(bytes);
   if (!charge_settle(device_, asked_, bytes)) return false;
-  if (kind == PageKind::kUnknown) rest_charge(less == 0 ? 0 : pages_of(bytes) - bytes);
+  if (kind != PageKind::kUnknown) return true;
+  // Charged until a reading, what it may have taken beside would keep others from what fits.
+  rest_charge(0);
+  due_ |= less != 0 && residual_is_measured(gpu_);
   return true;
 }
 
@@ -133,6 +136,10 @@ void PagedAllocation::rest_charge(uint64_t rest) {
 void device_pages_release_by_kind(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
   if (gpu < 0 || !residual_is_measured(gpu)) return charge_release(device, bytes);
+  if (!is_paged(device)) {
+    charge_release(device, bytes);
+    return residual_hold_unread(gpu, 0);
+  }
   if (bytes <= kPage) return residual_hold_unread(gpu, bytes);
   charge_release(device, bytes);
   if (!is_whole(bytes)) residual_hold_unread(gpu, 0);
