@@ -447,6 +447,7 @@ void account_reset_after_fork() {
   estimate_reset_after_fork();
   limits_reset_after_fork();
   libraries_reset_after_fork();
+  local_reset_after_fork();
   kept_reset_after_fork();
   context_endings_reset_after_fork();
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "interpose/activity.h"
+#include "interpose/memory/local_memory.h"
 #include "interpose/meter.h"
 #include "interpose/place.h"
 #include "interpose/slabs.h"
@@ -56,6 +57,8 @@ static ContextRecord* context_make(CUcontext context, int device) {
   made->context = context;
   made->device = device;
   store_relaxed(made->libraries, 0u);
+  store_relaxed(made->stack_bytes, 0u);
+  local_context_made();
   store_release(made->frontier_ns, kNoFrontier);
   if (fresh) contexts.publish();
   activity_begin(device);

@@ -266,7 +266,7 @@ template <auto Real, LaunchKind Kind, NullStream Null, class... A>
 __attribute__((noinline)) CUresult launch_long(A... arguments) {
   const CUstream stream = stream_of(arguments...);
   if constexpr (Kind == LaunchKind::kKernel) {
-    if (SLUICE_UNLIKELY(load_relaxed(libraries_watched) != 0)) {
+    if (SLUICE_UNLIKELY(kernels_need())) {
       const CUresult loaded = kernel_load_for(function_of(arguments...), stream);
       if (SLUICE_UNLIKELY(loaded != CUDA_SUCCESS)) return loaded;
     }

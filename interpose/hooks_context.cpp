@@ -473,24 +473,6 @@ SLUICE_HOOK CUresult cuCtxDetach(CUcontext context) {
 SLUICE_HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
-  if (limit_takes_later(limit)) return limit_set_reserved(limit, value);
-  size_t before = 0;
-  const bool active = process_mode() == Mode::kActive;
-  const bool known = active && driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
-  const Reach reach = reach_here();
-  LeastCharge charged(reach.device, known && limit == CU_LIMIT_STACK_SIZE
-                                        ? stack_bytes_least(reach.device, before, value)
-                                        : 0);
-  if (!charged.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
-  Estimate estimate(known);
-  const CUresult result = driver.cuCtxSetLimit(limit, value);
-  if (result != CUDA_SUCCESS || !active) return result;
-  charged.taken();
-  const bool raised = known && value > before;
-  if (!raised) residual_settle();
-  if ((!raised || residual_settle_load(reach)) && estimate.charge(&limits_taken)) return result;
-  if (estimate.active()) estimate.refuse();
-  (void)relaxed_call([&] { return driver.cuCtxSetLimit(limit, before); });
-  residual_settle();
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  return limit_takes_later(limit) ? limit_set_reserved(limit, value)
+                                  : limit_set_at_once(limit, value);
 }

@@ -135,7 +135,7 @@ SLUICE_HOOK CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* la
   }
   // More launches than there are devices are no list to look at.
   const bool is_list = launches != nullptr && count <= static_cast<unsigned>(process.device_total);
-  for (unsigned i = 0; is_list && load_relaxed(libraries_watched) != 0 && i < count; ++i) {
+  for (unsigned i = 0; is_list && kernels_need() && i < count; ++i) {
     const CUresult loaded = kernel_load_for(launches[i].function, launches[i].hStream);
     if (SLUICE_UNLIKELY(loaded != CUDA_SUCCESS)) return loaded;
   }

@@ -15,6 +15,7 @@
 #include "interpose/memory/image_size.h"
 #include "interpose/memory/least.h"
 #include "interpose/memory/libraries.h"
+#include "interpose/memory/local_memory.h"
 #include "interpose/residual.h"
 #include "interpose/touch.h"
 
@@ -154,6 +155,7 @@ CUresult function_get(Handle* out, Owner owner, const char* name, Call call) {
   if (late.fits(device)) {
     handle_is_known(kKindOf<Handle>, key, owner, device);
     owner_is_known(*out);
+    local_known(*out);
     return result;
   }
   *out = before;
@@ -306,8 +308,15 @@ SLUICE_HOOK CUresult cuLibraryGetUnifiedFunction(void** function, CUlibrary libr
 
 SLUICE_HOOK CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count,
                                                 CUmodule module) {
-  return functions_list(
-      [&] { return driver.cuModuleEnumerateFunctions(functions, count, module); });
+  return functions_list([&] {
+    const CUresult result = driver.cuModuleEnumerateFunctions(functions, count, module);
+    unsigned listed = 0;
+    if (result != CUDA_SUCCESS || process_mode() != Mode::kActive ||
+        driver.cuModuleGetFunctionCount(&listed, module) != CUDA_SUCCESS)
+      return result;
+    for (unsigned i = 0; i < count && i < listed; ++i) local_known(functions[i]);
+    return result;
+  });
 }
 
 SLUICE_HOOK CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count,

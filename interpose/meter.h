@@ -192,6 +192,7 @@ struct ContextRecord {
   CUevent all_event;         // behind everything in the context; nullptr once it has passed
   Tails tails;
   uint32_t libraries;        // how many of libraries_watched it has (memory/libraries.h)
+  uint32_t stack_bytes;      // its stack limit, as far as it is known (memory/local_memory.h)
   Shared<bool> legacy_used;  // launches go into the legacy stream
   bool legacy_waits;  // the next one waits for something else than launches (legacy_interrupt)
 

@@ -7,6 +7,7 @@
 #include "interpose/gate.h"
 #include "interpose/memory/context_limits.h"
 #include "interpose/memory/kept.h"
+#include "interpose/memory/least.h"
 #include "interpose/memory/others.h"
 #include "interpose/touch.h"
 #include "interpose/usage.h"
@@ -82,17 +83,13 @@ bool known_settle(int device) {
 
 // Managed memory that the figure has not, because it is elsewhere or because the figure never has
 // it, is not to hide what contexts take: of that as much stays as there can be.
-uint64_t residual_of(int device, int gpu, uint64_t used, uint64_t known) {
+uint64_t residual_of(int device, uint64_t used, uint64_t known) {
   const uint64_t bytes = used > known ? used - known : 0;
   if (SLUICE_LIKELY(load_relaxed(managed_seen) == 0)) return bytes;
   uint64_t managed[kDevicesMax] = {};
   process.records.sum(RecordKind::kManaged, managed);
   if (managed[device] == 0) return bytes;
-  // Without a broker the first one told what a context takes, with the code of the libraries that
-  // were loaded into it: that may go while it stays.
-  const uint64_t cost = process.entry(gpu).context_bytes;
-  const uint64_t sure = load_acquire(process.alone) != 0 ? cost - cost / 8 : cost;
-  const uint64_t contexts = static_cast<uint64_t>(contexts_on(device)) * sure;
+  const uint64_t contexts = contexts_bytes_least(device);
   const uint64_t others = known > managed[device] ? known - managed[device] : 0;
   const uint64_t most = used > others ? used - others : 0;
   const uint64_t least = contexts < most ? contexts : most;
@@ -122,7 +119,7 @@ bool residual_read(int device, int gpu, uint64_t* bytes, bool* busy) {
     if (known != before) continue;
     // What is in host memory is held, and not on the device.
     const uint64_t out = process.account(gpu).swapped_bytes.load();
-    *bytes = residual_of(device, gpu, used, known - out);
+    *bytes = residual_of(device, used, known - out);
     return true;
   }
   *busy = true;
@@ -142,7 +139,7 @@ bool residual_read_least(int device, int gpu, uint64_t* bytes) {
     uint64_t used = 0;
     if (!usage_read(gpu, &used)) return false;
     if (process.account(gpu).version.load() != version) continue;
-    *bytes = residual_of(device, gpu, used, known);
+    *bytes = residual_of(device, used, known);
     return true;
   }
   return false;

@@ -19,8 +19,8 @@ void thread_gpu_look(ThreadRecord* thread) {
   const bool recorded = record != nullptr;
   thread->raised = static_cast<uint32_t>(thread->gpu) + 1;
   const bool plain = active && recorded && load_relaxed(strict_fences) == 0;
-  // Otherwise a launch may name a kernel whose library is still to be loaded.
-  const bool short_way = plain && libraries_are_in(record);
+  // Otherwise a launch may name a kernel that something is still to be loaded for.
+  const bool short_way = plain && kernels_are_in(record);
   if (plain) thread->exclusive_count = &thread->exclusive_launches[thread->gpu];
   // So it is with a context that there was no memory for; until then nothing of it takes a short
   // way.
@@ -61,9 +61,18 @@ bool thread_context_look(ThreadRecord* thread) {
     fence_raised();
     const ContextRecord* record = thread->context_record;
     const bool ends = record != nullptr && !record->is_usable();
-    if (SLUICE_UNLIKELY(!libraries_are_in(record)))
+    if (SLUICE_UNLIKELY(!kernels_are_in(record)))
       store_release(thread->lease, static_cast<const uint32_t*>(nullptr));
     if (SLUICE_LIKELY(!ends && load_acquire(process.numbering) == numbering)) return true;
+  }
+}
+
+void threads_look_again(bool now) {
+  if (now) threads_barrier();
+  for (int i = 0, n = thread_count(); i < n; ++i) {
+    ThreadRecord& thread = *thread_at(i);
+    store_relaxed(thread.context_known, 0u);
+    if (now) store_release(thread.lease, static_cast<const uint32_t*>(nullptr));
   }
 }
 

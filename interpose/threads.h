@@ -97,6 +97,9 @@ void threads_prepare();
 /// After this, every store that a thread made before it is visible here, and every load a thread
 /// makes later sees what was stored before the call.
 void threads_barrier();
+/// Every thread looks again whether it may take the short way. `now`: none takes it from here on
+/// until it has looked.
+void threads_look_again(bool now);
 void threads_reset_after_fork();
 
 /// Between a thread's store and its load of what is changed before threads_barrier().

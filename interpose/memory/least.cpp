@@ -10,8 +10,16 @@ namespace sluice::interpose {
 // What is asked beyond it the driver refuses.
 constexpr uint64_t kLocalMaxBytes = 512 * 1024;
 
-// What the context has taken for local memory is among the bytes that no call tells: a kernel may
-// have made the driver take more than the limit says.
+uint64_t contexts_bytes_least(int device) {
+  // Without a broker the first one told what a context takes, with the code of the libraries that
+  // were loaded into it: that may go while it stays.
+  const uint64_t cost = process.entry(device_gpu(device)).context_bytes;
+  const uint64_t sure = load_acquire(process.alone) != 0 ? cost - cost / 8 : cost;
+  return static_cast<uint64_t>(contexts_on(device)) * sure;
+}
+
+// A context may have more local memory than its limit says, which is then among the bytes that no
+// call tells and that contexts do not explain.
 uint64_t stack_bytes_least(int device, uint64_t before, uint64_t after) {
   const int gpu = device_gpu(device);
   if (after <= before || after > kLocalMaxBytes || gpu < 0) return 0;
@@ -23,11 +31,10 @@ uint64_t stack_bytes_least(int device, uint64_t before, uint64_t after) {
       processors <= 0 || threads <= 0)
     return 0;
   const uint64_t stacks = static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads);
-  const uint64_t all = after * stacks;
-  const uint64_t charged = residual_charged(gpu);
-  const uint64_t beyond_charged = all > charged ? all - charged : 0;
-  const uint64_t raised = all - before * stacks;
-  return raised < beyond_charged ? raised : beyond_charged;
+  const uint64_t raised = (after - before) * stacks;
+  const uint64_t charged = residual_charged(gpu), contexts = contexts_bytes_least(device);
+  const uint64_t there = charged > contexts ? charged - contexts : 0;
+  return raised > there ? raised - there : 0;
 }
 
 bool libraries_load_at_once() {

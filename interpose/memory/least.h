@@ -11,6 +11,9 @@
 
 namespace sluice::interpose {
 
+/// Returns the bytes that the process's contexts on `device`, which is one of the tenant's, take at
+/// least.
+uint64_t contexts_bytes_least(int device);
 /// Returns the bytes that raising the stack of the current context, on `device`, from `before` to
 /// `after` bytes takes at least: each thread that the device can hold at a time has one. 0 = not
 /// known.

@@ -4,6 +4,7 @@
 #include "interpose/account.h"
 #include "interpose/captures.h"
 #include "interpose/late.h"
+#include "interpose/memory/local_memory.h"
 #include "interpose/place.h"
 #include "interpose/say.h"
 #include "interpose/touch.h"
@@ -22,7 +23,8 @@ constexpr int32_t kUnwatched = -1, kWatched = 0;
 uint64_t libraries_seen;  // how many there were; numbers begin with 1
 // Held for changes of what is counted: libraries_watched, and ContextRecord::libraries.
 Lock counts_lock;
-// Held while a library is loaded: a thread that needs it meanwhile asks nothing for it.
+// Held while a library is loaded, or local memory taken: a thread that needs it meanwhile waits, as
+// it may be taken back.
 Lock loading_lock;
 
 uint64_t key_of(const void* library) { return reinterpret_cast<uint64_t>(library); }
@@ -42,23 +44,13 @@ bool find(uint64_t key, Record* library) {
   return process.records.find(RecordKind::kLibrary, key, library);
 }
 
-// Every thread looks again whether it may take the short way. `now`: none takes it from here on
-// until it has looked.
-void threads_look_again(bool now) {
-  if (now) threads_barrier();
-  for (int i = 0, n = thread_count(); i < n; ++i) {
-    ThreadRecord& thread = *thread_at(i);
-    store_relaxed(thread.context_known, 0u);
-    if (now) store_release(thread.lease, static_cast<const uint32_t*>(nullptr));
-  }
-}
-
-// With counts_lock held: `change` for each context that has the library.
+// With counts_lock held: `change` for each context that has the library. One that ends may go on.
 template <class Change>
 void each_user(uint64_t number, Change change) {
   for (int i = 0, n = context_count(); i < n; ++i) {
     ContextRecord& context = *context_at(i);
-    if (context.is_usable() && is_used(number, context.context)) change(context);
+    if (load_acquire(context.life) != kContextFree && is_used(number, context.context))
+      change(context);
   }
 }
 
@@ -112,9 +104,15 @@ void use(uint64_t key, uint64_t number) {
   threads_look_again(false);
 }
 
+// What a call needs in a context: a library (0 = none), and the local memory of a function.
+struct Needs {
+  CUfunction function = nullptr;
+  uint64_t key = 0;
+  uint64_t number = 0;  // of the library
+};
+
 // Into the calling thread's current context, which is known.
-CUresult load_here(uint64_t key, uint64_t number) {
-  const LockScope scope(loading_lock);
+CUresult library_load(uint64_t key, uint64_t number) {
   Record library;
   if (!find(key, &library) || number_of(library) != number || is_used(number, this_thread->context))
     return CUDA_SUCCESS;
@@ -136,6 +134,18 @@ CUresult load_here(uint64_t key, uint64_t number) {
   return late.fits(this_thread->device) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult load_here(const Needs& needs) {
+  const LockScope scope(loading_lock);
+  const CUresult result = needs.key == 0 ? CUDA_SUCCESS : library_load(needs.key, needs.number);
+  return result == CUDA_SUCCESS ? local_take_here(needs.function) : result;
+}
+
+// The current context has it all.
+bool is_here(const Needs& needs) {
+  return (needs.key == 0 || is_used(needs.number, this_thread->context)) &&
+         (needs.function == nullptr || local_is_in(this_thread->context_record));
+}
+
 // The calling thread, if what it asks for is the program's own and has a context of the tenant's.
 ThreadRecord* asker() {
   ThreadRecord* thread = this_thread;
@@ -144,34 +154,35 @@ ThreadRecord* asker() {
   return thread;
 }
 
-CUresult load_into(CUcontext context, uint64_t key, uint64_t number) {
+CUresult load_into(CUcontext context, const Needs& needs) {
   ThreadRecord* const thread = asker();
   if (thread == nullptr) return CUDA_SUCCESS;
   const bool has_current = thread_context(thread);
   if (context == nullptr || (has_current && thread->context == context)) {
-    return !has_current || thread->gpu < 0 || is_used(number, thread->context)
-               ? CUDA_SUCCESS
-               : load_here(key, number);
+    return !has_current || thread->gpu < 0 || is_here(needs) ? CUDA_SUCCESS : load_here(needs);
   }
-  if (is_used(number, context)) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   {
     const CurrentScope current(context);
     thread_context_forget();
-    if (current.result() == CUDA_SUCCESS && thread_context(thread) && thread->gpu >= 0)
-      result = load_here(key, number);
+    if (current.result() == CUDA_SUCCESS && thread_context(thread) && thread->gpu >= 0 &&
+        !is_here(needs))
+      result = load_here(needs);
   }
   thread_context_forget();
   return result;
 }
 
-// The library of a kernel; false for other functions.
-bool library_of_kernel(CUfunction function, uint64_t* key, uint64_t* number) {
+// False: nothing that has to be there first.
+bool needs_of(CUfunction function, Needs* needs) {
+  if (load_relaxed(local_pending) != 0) needs->function = function;
   Record kernel;
-  if (!process.records.find(RecordKind::kLibraryKernel, key_of(function), &kernel)) return false;
-  *key = key_of(kernel.context);
-  *number = kernel.bytes;
-  return true;
+  if (load_relaxed(libraries_watched) != 0 &&
+      process.records.find(RecordKind::kLibraryKernel, key_of(function), &kernel)) {
+    needs->key = key_of(kernel.context);
+    needs->number = kernel.bytes;
+  }
+  return needs->function != nullptr || needs->key != 0;
 }
 
 }  // namespace
@@ -230,16 +241,15 @@ void LibraryEnd::ended() {
 CUresult library_load_here(CUlibrary library) {
   const ErrnoGuard guard;
   Record known;
-  return find(key_of(library), &known) ? load_into(nullptr, key_of(library), number_of(known))
-                                       : CUDA_SUCCESS;
+  return find(key_of(library), &known)
+             ? load_into(nullptr, {nullptr, key_of(library), number_of(known)})
+             : CUDA_SUCCESS;
 }
 
 CUresult kernel_load_in(CUfunction function, CUcontext context) {
   const ErrnoGuard guard;
-  uint64_t key = 0, number = 0;
-  return load_relaxed(libraries_watched) != 0 && library_of_kernel(function, &key, &number)
-             ? load_into(context, key, number)
-             : CUDA_SUCCESS;
+  Needs needs;
+  return kernels_need() && needs_of(function, &needs) ? load_into(context, needs) : CUDA_SUCCESS;
 }
 
 CUresult kernel_load(const CUDA_KERNEL_NODE_PARAMS_v1* params) {
@@ -268,18 +278,19 @@ CUresult kernel_load(const CUgraphNodeParams* params) {
 }
 
 CUresult kernel_load_for(CUfunction function, CUstream stream) {
-  uint64_t key = 0, number = 0;
-  if (!library_of_kernel(function, &key, &number) || asker() == nullptr) return CUDA_SUCCESS;
+  Needs needs;
+  if (!needs_of(function, &needs) || asker() == nullptr) return CUDA_SUCCESS;
   const TouchScope touch;
   if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const ErrnoGuard guard;
-  return load_into(stream_is_special(stream) ? nullptr : stream_context(stream), key, number);
+  return load_into(stream_is_special(stream) ? nullptr : stream_context(stream), needs);
 }
 
-bool libraries_are_in(const ContextRecord* context) {
+bool kernels_are_in(const ContextRecord* context) {
   const uint32_t watched = load_acquire(libraries_watched);
-  return SLUICE_LIKELY(watched == 0) ||
-         (context != nullptr && load_relaxed(context->libraries) == watched);
+  return local_is_in(context) &&
+         (SLUICE_LIKELY(watched == 0) ||
+          (context != nullptr && load_relaxed(context->libraries) == watched));
 }
 
 void libraries_reset_after_fork() {

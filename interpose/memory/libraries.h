@@ -12,6 +12,7 @@
 #pragma once
 
 #include "interpose/cuda_api.h"
+#include "interpose/memory/local_memory.h"
 #include "interpose/types.h"
 
 namespace sluice::interpose {
@@ -41,8 +42,8 @@ class LibraryEnd {
 /// the call that needs it is not to be made: the quota, or the device, has no room. Within a
 /// TouchScope.
 CUresult library_load_here(CUlibrary library);
-/// Loads the library of a kernel into `context` (nullptr = the current one). Success also for
-/// functions that are no kernels. Within a TouchScope.
+/// Loads into `context` (nullptr = the current one) what a launch of the function needs there: the
+/// library of a kernel, and local memory. Within a TouchScope.
 CUresult kernel_load_in(CUfunction function, CUcontext context);
 inline CUresult kernel_load(CUfunction function) { return kernel_load_in(function, nullptr); }
 inline CUresult kernel_load(CUkernel kernel) {
@@ -57,8 +58,13 @@ SLUICE_NOINLINE CUresult kernel_load_for(CUfunction function, CUstream stream);
 
 /// How many known libraries have given out kernels.
 extern uint32_t libraries_watched;
-/// Returns true if the context has all of these, so that launches may take the short way in it.
-bool libraries_are_in(const ContextRecord* context);
+/// Returns true if launches have to look for what their kernel needs first.
+inline bool kernels_need() {
+  return (load_relaxed(libraries_watched) | load_relaxed(local_pending)) != 0;
+}
+/// Returns true if the context has all that kernels need which were given out, so that launches may
+/// take the short way in it.
+bool kernels_are_in(const ContextRecord* context);
 void libraries_reset_after_fork();
 
 }  // namespace sluice::interpose
