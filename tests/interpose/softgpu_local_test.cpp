@@ -76,7 +76,7 @@ class SoftGpuLocalTest : public SoftGpuResidualTest {
   void each_launch_fits();
 
   static constexpr size_t kRoom = 36 * kMiB;
-  static constexpr size_t kFits = 1536, kTooMuch = 400 * 1024;
+  static constexpr size_t kFits = 1536, kTooMuch = 4096;
   CUdeviceptr out_ = 0;
   CUmodule module_ = nullptr;
   CUfunction other_ = nullptr;
