@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "broker/protocol/wire.h"
@@ -16,9 +17,12 @@ namespace sluice::daemon {
 namespace {
 
 constexpr int kBacklog = 512;
-// Few, so that who has come in is served before everybody else has: of 64 that come together the
-// first would wait for 63 others to be let in. A flood of connections cannot starve leases either.
-constexpr int kAcceptsPerTurn = 4;
+// Few, so that a connection is served before all others have come in: of 64 that come together the
+// first would wait for 63 others. More with each turn that leaves some waiting: the last of a full
+// backlog would wait for the messages of all before it. At about 20 us each, the most cost about a
+// millisecond, which leases can wait.
+constexpr int kAcceptsMin = 4;
+constexpr int kAcceptsMax = 64;
 
 std::string directory_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -85,6 +89,7 @@ bool stale_remove(const std::string& path, std::string* error) {
 Listener::Listener(Loop& loop, const ListenOptions& options, Accepted accepted)
     : loop_(loop),
       options_(options),
+      accepts_(kAcceptsMin),
       accepted_(std::move(accepted)),
       spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
 
@@ -150,14 +155,18 @@ void Listener::stop() {
 }
 
 void Listener::ready() {
-  for (int i = 0; i < kAcceptsPerTurn && socket_; ++i) {
+  const int most = accepts_;
+  accepts_ = std::min(2 * accepts_, kAcceptsMax);
+  for (int i = 0; i < most && socket_; ++i) {
     devices::Fd fd(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd) {
       accepted_(std::move(fd));
       continue;
     }
     if (errno == EMFILE || errno == ENFILE) shed();
-    if (errno != EINTR && errno != ECONNABORTED) return;
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    accepts_ = kAcceptsMin;
+    return;
   }
 }
 

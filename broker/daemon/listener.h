@@ -40,6 +40,7 @@ class Listener {
 
   Loop& loop_;
   ListenOptions options_;
+  int accepts_;  // in the next turn
   Accepted accepted_;
   devices::Fd lock_;
   devices::Fd socket_;

@@ -10,6 +10,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <vector>
 
 #include "broker/protocol/wire.h"
 
@@ -57,6 +58,26 @@ TEST_F(ListenerTest, AcceptsAndCleansUp) {
   EXPECT_EQ(accepted_, 1);
   listener.reset();
   EXPECT_NE(access(path_.c_str(), F_OK), 0);
+}
+
+// Between two turns the messages of those who came first are answered.
+TEST_F(ListenerTest, AFullBacklogIsLetInWithinFewTurns) {
+  const auto listener = open();
+  ASSERT_NE(listener, nullptr) << error_;
+  std::vector<devices::Fd> clients;
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 400; ++i) {
+      clients.emplace_back(protocol::wire_connect(path_.c_str()));
+      ASSERT_TRUE(clients.back());
+    }
+    accepted_ = 0;
+    loop_.turn(10'000);
+    EXPECT_LE(accepted_, 8) << "the first is served soon";
+    for (int turns = 1; turns < 12 && accepted_ < 400; ++turns) loop_.turn(10'000);
+    EXPECT_EQ(accepted_, 400);
+    loop_.turn(0);
+    clients.clear();
+  }
 }
 
 TEST_F(ListenerTest, PrivateSocketIsForItsUserAlone) {
