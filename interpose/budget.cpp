@@ -49,7 +49,7 @@ static double work_ns(const ContextRecord& context, const Work& now, const Work&
   const uint64_t graphs = now.graphs - since.graphs;
   // A graph that is just being counted may be among the graphs already.
   const uint64_t kernels = launches > graphs ? launches - graphs : 0;
-  double kernel_ns = context.mean_ns > 0 ? context.mean_ns : kUnmeasuredNs;
+  double kernel_ns = context.mean_ns > 0 ? context.mean_ns : kUnmeasuredKernelNs;
   if (kernel_ns < kernel_ns_min) kernel_ns = kernel_ns_min;
   return static_cast<double>(kernels) * kernel_ns +
          static_cast<double>(now.graph_ns - since.graph_ns);
@@ -59,12 +59,19 @@ double time_in_flight_ns(const ContextRecord& context, const StreamRecord& strea
   return work_ns(context, stream.submitted(), stream.done, 0);
 }
 
-double time_in_flight_ns(const ContextRecord& context) {
-  double sum = 0;
+// Streams run side by side as far as they were seen to; each is in order.
+double time_in_flight_ns(const ContextRecord& context, const StreamRecord* stream, double more_ns) {
+  double sum = 0, longest = 0, streams = 0;
   for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (!s->destroyed || s->fence_count > 0) sum += time_in_flight_ns(context, *s);
+    if (s->destroyed && s->fence_count == 0) continue;
+    const double one = time_in_flight_ns(context, *s) + (s == stream ? more_ns : 0);
+    if (one <= 0) continue;
+    sum += one;
+    ++streams;
+    if (one > longest) longest = one;
   }
-  return sum;
+  const double together = sum / context.overlap.of(streams);
+  return together > longest ? together : longest;
 }
 
 int32_t budget_share(double launch_ns) {
@@ -78,12 +85,12 @@ int32_t budget_share(double launch_ns) {
 // The part of the window that is left for this stream beside the others that have work.
 static double window_share_ns(const ContextRecord& context, const StreamRecord& stream,
                               uint64_t window_ns) {
-  const double room = static_cast<double>(window_ns) - time_in_flight_ns(context);
-  double others = 0;
+  const double room = static_cast<double>(window_ns) - time_in_flight_ns(context, nullptr, 0);
+  double streams = 1;
   for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
-    if (s != &stream && !s->destroyed && s->launches() != s->done.launches) ++others;
+    if (s != &stream && !s->destroyed && s->launches() != s->done.launches) ++streams;
   }
-  return room > 0 ? room / (1 + others) : 0;
+  return room > 0 ? room * context.overlap.of(streams) / streams : 0;
 }
 
 int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& look) {

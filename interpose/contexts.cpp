@@ -153,6 +153,7 @@ void context_ended(CUcontext context, ContextRecord* record, bool ended) {
   store_release(record->frontier_ns, kNoFrontier);
   record->pool_count = 0;
   record->mean_ns = 0;
+  record->overlap = {};
   record->asked = 0;
   record->all_event = nullptr;
   record->tails = Tails::kUnknown;

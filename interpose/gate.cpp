@@ -79,11 +79,14 @@ void cost_look(LaunchPass& pass, const ContextRecord& context) {
   if (pure) pass.graph->until_measured = kGraphMeasureEvery;
 }
 
-// True when there is room in the window for a launch of this time. A launch that was not measured
-// yet needs the window to itself, and one that is longer than it.
-bool window_has_room(const ContextRecord& context, double launch_ns, uint64_t window_ns) {
+// True when there is room in the window for the launch. One that is longer than the window needs it
+// to itself.
+bool window_has_room(const LaunchPass& pass, const ContextRecord& context, uint64_t window_ns) {
   if (window_ns == 0 || launches_in_flight(context) == 0) return true;
-  return launch_ns > 0 && time_in_flight_ns(context) + launch_ns <= static_cast<double>(window_ns);
+  const double unmeasured_ns =
+      pass.kind == LaunchKind::kGraph ? kUnmeasuredNs : kUnmeasuredKernelNs;
+  const double launch_ns = pass.launch_ns > 0 ? pass.launch_ns : unmeasured_ns;
+  return time_in_flight_ns(context, pass.stream, launch_ns) <= static_cast<double>(window_ns);
 }
 
 // Whether a launch into the stream, which finds the window full, waits for room; false = it goes.
@@ -153,7 +156,7 @@ bool stream_prepare(LaunchPass& pass, uint64_t window_ns) {
   fences_harvest(context);
   if (stream->launches() != stream->fenced.launches) (void)unseen_end(context, *stream);
   cost_look(pass, context);
-  if (window_has_room(context, pass.launch_ns, window_ns)) {
+  if (window_has_room(pass, context, window_ns)) {
     stream->window_patience.next_ns = 0;
   } else if (window_keeps_out(context, *stream)) {
     return false;

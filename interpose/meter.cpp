@@ -136,10 +136,10 @@ void stretch_tell(const ContextRecord& context, StreamRecord& stream) {
       static_cast<uint64_t>(stream.untold_end_ns + context.host_ahead_ns), stream.mark_thread);
 }
 
-// Counts [begin, end] of device time as busy, as far as it is not counted yet.
-void interval_charge(ContextRecord& context, double begin_ns, double end_ns) {
+// Counts [begin, end] of device time as busy, as far as it is not counted yet; returns how much.
+double interval_charge(ContextRecord& context, double begin_ns, double end_ns) {
   const double ahead_ns = context.host_ahead_ns;
-  context.intervals.add(begin_ns, end_ns, [&](double from_ns, double to_ns) {
+  return context.intervals.add(begin_ns, end_ns, [&](double from_ns, double to_ns) {
     context.busy_ns +=
         covered_charge(context.device, ahead_ns == 0 ? 0 : to_ns + ahead_ns, to_ns - from_ns);
   });
@@ -165,7 +165,8 @@ void stretches_settle(ContextRecord& context, double until_ns) {
 // A stretch of the stream has ended, or gone on so far.
 void stretch_count(ContextRecord& context, StreamRecord& stream, double begin_ns, double end_ns) {
   if (SLUICE_UNLIKELY(context.intervals.is_full())) stretches_settle(context, end_ns);
-  interval_charge(context, begin_ns, end_ns);
+  const double grown_ns = interval_charge(context, begin_ns, end_ns);
+  context.overlap.learn(end_ns - begin_ns, grown_ns);
   if (stream.untold && begin_ns > stream.untold_end_ns) stretch_tell(context, stream);
   stretch_note(stream, begin_ns, end_ns);
 }

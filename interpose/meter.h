@@ -40,10 +40,16 @@ inline constexpr double kStretchMarginNs = 2'000'000.0;
 /// ended meanwhile is not known, and taken to be when it was expected, and so much later.
 inline constexpr uint64_t kUnseenNs = 100'000'000;
 inline constexpr double kUnseenMarginNs = 20'000'000.0;
+/// Of how much busy time the overlap of streams is learned: some kernels of milliseconds.
+inline constexpr double kOverlapMemoryNs = 50'000'000.0;
 /// Nothing is in flight.
 inline constexpr uint64_t kNoFrontier = UINT64_MAX;
-/// What a launch of unknown length counts for while it is in flight: no window has room beside it.
+/// What launches of unknown length count for while they are in flight. A graph may be long: no
+/// window has room beside it. Of kernels, a few go into a window of one among many, and some dozens
+/// into that of one alone, which learns by them how long they take and whether they run side by
+/// side.
 inline constexpr double kUnmeasuredNs = 1e12;
+inline constexpr double kUnmeasuredKernelNs = 8'000'000.0;
 
 /// What a stream was given so far, or up to a fence.
 struct Work {
@@ -62,6 +68,26 @@ struct Fence {
   bool of_context;       // recorded for the whole context, whose other streams it waits for as well
   uint32_t thread;       // of a start fence: for whose launch
   uint64_t recorded_ns;  // of a start fence: when, by the host's clock
+};
+
+/// How many streams of a context have work side by side: what each stretch of a stream took, over
+/// the time in which any had work. Both are of the last kOverlapMemoryNs of that time or so.
+struct Overlap {
+  double each_ns;
+  double any_ns;
+
+  void learn(double stretch_ns, double grown_ns) {
+    each_ns += stretch_ns;
+    any_ns += grown_ns;
+    if (any_ns < kOverlapMemoryNs) return;
+    each_ns /= 2;
+    any_ns /= 2;
+  }
+  /// At least 1, and no more than `streams`, those that have work.
+  double of(double streams) const {
+    const double learned = each_ns > any_ns && any_ns > 0 ? each_ns / any_ns : 1;
+    return learned < streams ? learned : streams < 1 ? 1 : streams;
+  }
 };
 
 struct StreamRecord {
@@ -188,8 +214,9 @@ struct ContextRecord {
   uint64_t frontier_ns;  // host's clock: nothing unknown began before; kNoFrontier = all is known
   uint64_t busy_counted_ns;  // the part of it in device_totals
   double mean_ns;            // learned GPU time of one kernel; 0 = not measured yet
-  uint64_t asked;            // the question that all_event answers (context_passed); 0 = none
-  CUevent all_event;         // behind everything in the context; nullptr once it has passed
+  Overlap overlap;
+  uint64_t asked;     // the question that all_event answers (context_passed); 0 = none
+  CUevent all_event;  // behind everything in the context; nullptr once it has passed
   Tails tails;
   uint32_t libraries;        // how many of libraries_watched it has (memory/libraries.h)
   uint32_t stack_bytes;      // its stack limit, as far as it is known (memory/local_memory.h)
@@ -255,7 +282,8 @@ void fences_complete(ContextRecord& context, StreamRecord* only, Others others);
 bool unseen_end(ContextRecord& context, StreamRecord& stream);
 /// Launches submitted and not known to be finished, and what they take, by what was learned.
 uint64_t launches_in_flight(const ContextRecord& context);
-double time_in_flight_ns(const ContextRecord& context);
+/// Until all is done that is in flight, and `more_ns` more into the stream.
+double time_in_flight_ns(const ContextRecord& context, const StreamRecord* stream, double more_ns);
 double time_in_flight_ns(const ContextRecord& context, const StreamRecord& stream);
 /// Adds what is in flight in the context. Of several streams, the one of `before`, if it has not
 /// moved since.

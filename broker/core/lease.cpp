@@ -70,6 +70,10 @@ void word_emit(const State& state, const Share& share, Actions& out) {
                             share.window_ns, state.policy.idle_grace_ns});
 }
 
+/// With nobody else admitted there is no turn to keep short: the window only keeps what is in
+/// flight when somebody comes from making a runaway, even if it takes twice as long as was learned.
+Nanos window_alone(const State& state) { return state.policy.drain_timeout_ns / 2; }
+
 Nanos window_of(const State& state, const Share& share) {
   const Tenant& tenant = *share.tenant;
   if (tenant.exclusive()) return 0;
@@ -77,7 +81,9 @@ Nanos window_of(const State& state, const Share& share) {
       state.policy.classes[static_cast<std::size_t>(tenant.tenant_class)].window_ns;
   const Nanos own = tenant.window_ns > 0 ? tenant.window_ns : of_class;
   const Nanos narrow = state.policy.inference_window_ns;
-  if (tenant.inference() || state.gpus[share.gpu]->inference_count == 0 || narrow <= 0) return own;
+  const Gpu& gpu = *state.gpus[share.gpu];
+  if (gpu.alone() && own > 0) return std::max(own, window_alone(state));
+  if (tenant.inference() || gpu.inference_count == 0 || narrow <= 0) return own;
   return own > 0 ? std::min(own, narrow) : narrow;
 }
 
@@ -396,9 +402,11 @@ void job_released(State& state, const JobReleased& event, Nanos now, Actions& ou
 }
 
 void windows_refresh(State& state, Gpu& gpu, bool all, Actions& out) {
-  const bool narrow = gpu.inference_count > 0;
-  if (narrow == gpu.narrow && !all) return;
-  gpu.narrow = narrow;
+  const Company company = gpu.alone()               ? Company::kNone
+                          : gpu.inference_count > 0 ? Company::kInference
+                                                    : Company::kOthers;
+  if (company == gpu.company && !all) return;
+  gpu.company = company;
   for (Share* share : gpu.shares) {
     const Nanos window = window_of(state, *share);
     if (window == share->window_ns && !all) continue;

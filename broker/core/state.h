@@ -216,6 +216,9 @@ struct Tenant {
   bool gang() const { return shares.size() > 1 && !exclusive(); }
 };
 
+/// With whom a tenant is on a GPU.
+enum class Company : std::uint8_t { kNone, kOthers, kInference };
+
 struct Gpu {
   GpuUuid uuid{};
   Bytes capacity = 0;
@@ -261,7 +264,9 @@ struct Gpu {
   /// In whole-GPU use: that tenant is alone there (invariant).
   bool exclusive() const { return shares.size() == 1 && shares.front()->tenant->exclusive(); }
 
-  bool narrow = false;  // windows are as inference wants them
+  /// At most one tenant is admitted.
+  bool alone() const { return shares.size() < 2; }
+  Company company = Company::kNone;  // what windows are made for
 
   std::uint32_t inference_count = 0;
   std::uint32_t inference_equal = 0;  // of them in equal mode

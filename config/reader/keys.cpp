@@ -154,9 +154,9 @@ const Key kMemory[] = {
 };
 const Key kClass[] = {
     {"window", DurationField{SLUICE_AT(tenant_class->window_ns), 0, 10 * kSecond},
-     "GPU time a tenant may have in flight: it is about how long the next one waits after the end "
-     "of "
-     "a turn. \"0s\" means no limit, and is the default of class inference."},
+     "GPU time a tenant may have in flight while others are admitted to the GPU: it is about how "
+     "long the next one waits after the end of a turn. A tenant that is alone there may have half "
+     "of `drain_timeout`. \"0s\" means no limit, and is the default of class inference."},
     {"sm_percent", IntegerField{SLUICE_AT(tenant_class->sm_percent), 1, 100},
      "Share of the GPU's time that a tenant gets when others want it too, unless it asks for "
      "another."},

@@ -179,6 +179,38 @@ TEST_F(KernelCostTest, TheWindowCountsWhatTheFencesSaid) {
   EXPECT_FALSE(fit(3)) << "and longer";
 }
 
+// A kernel in each of four streams: side by side, or one after the other.
+void round_of_streams(bool side_by_side) {
+  const double begin_ns = fake.device_ns;
+  for (uintptr_t i = 1; i <= 4; ++i) {
+    if (side_by_side) fake.device_ns = begin_ns;
+    cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, reinterpret_cast<CUstream>(0x100 * i), nullptr,
+                   nullptr);
+  }
+}
+
+TEST_F(KernelCostTest, StreamsThatRunSideBySideCountOnce) {
+  broker->window_set(1'000'000);
+  fake.launch_ns = 300'000;
+  const auto learn = [](bool side_by_side) {
+    for (int i = 0; i < 200; ++i) {
+      round_of_streams(side_by_side);
+      ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    }
+  };
+  learn(true);
+  EXPECT_TRUE(passes([] {
+    for (int i = 0; i < 3; ++i) round_of_streams(true);
+  })) << "twelve kernels, in the time of three";
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_FALSE(passes([] {
+    for (int i = 0; i < 4; ++i) round_of_streams(true);
+  }));
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  learn(false);
+  EXPECT_FALSE(passes([] { round_of_streams(false); })) << "four, in the time of four";
+}
+
 TEST_F(KernelCostTest, AKernelThatWasNeverMeasuredFillsTheWindow) {
   broker->window_set(1'000'000);
   fake.launch_ns = 1'000;

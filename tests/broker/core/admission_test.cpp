@@ -32,12 +32,13 @@ TEST(Admission, ClassDefaultsFillWhatWasNotAsked) {
   policy.classes[static_cast<std::size_t>(TenantClass::kDebug)] = {2 * kMs, 20, SmMode::kFixed,
                                                                    128 * kMiB};
   Harness core(policy);
+  core.admit();
   core.step(core.ask(TenantClass::kDebug, 0));
   const auto admitted = core.one<TenantAdmitted>();
   EXPECT_EQ(admitted.memory_max, 128 * kMiB);
   EXPECT_EQ(admitted.sm_percent, 20U);
   EXPECT_EQ(admitted.sm_mode, SmMode::kFixed);
-  EXPECT_EQ(core.one<LeaseSet>().window_ns, 2 * kMs);
+  EXPECT_EQ(core.lease(admitted.tenant).window_ns, 2 * kMs);
 }
 
 TEST(Admission, QuotaBelowContextNamesTheMinimum) {

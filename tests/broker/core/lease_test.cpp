@@ -388,6 +388,7 @@ TEST(Window, NarrowsWhileAnInferenceTenantIsAdmitted) {
   policy.classes[static_cast<std::size_t>(TenantClass::kInference)].window_ns = 3 * kMs;
   Harness core(policy);
   const TenantId batch = core.admit();
+  const TenantId other = core.admit();
   EXPECT_EQ(core.lease(batch).window_ns, 8 * kMs);
   core.want(batch);
   const std::uint32_t word = core.lease(batch).word;
@@ -400,6 +401,32 @@ TEST(Window, NarrowsWhileAnInferenceTenantIsAdmitted) {
   EXPECT_EQ(core.lease(batch).window_ns, 2 * kMs);
   core.end(inference);
   EXPECT_EQ(core.lease(batch).window_ns, 8 * kMs);
+  EXPECT_EQ(core.lease(other).window_ns, 8 * kMs);
+}
+
+// What is in flight when somebody comes is drained in time, even if it takes twice as long as it
+// was thought to.
+TEST(Window, OfATenantThatIsAloneIsHalfOfTheDrainTimeout) {
+  Policy policy = policy_usual();
+  policy.classes[static_cast<std::size_t>(TenantClass::kBatch)].window_ns = 8 * kMs;
+  policy.classes[static_cast<std::size_t>(TenantClass::kInference)].window_ns = 0;
+  Harness core(policy);
+  const TenantId first = core.admit();
+  const Nanos alone = policy.drain_timeout_ns / 2;
+  ASSERT_GT(alone, 8 * kMs);
+  EXPECT_EQ(core.lease(first).window_ns, alone);
+  const TenantId second = core.admit();
+  EXPECT_EQ(core.lease(first).window_ns, 8 * kMs);
+  EXPECT_EQ(core.lease(second).window_ns, 8 * kMs);
+  core.end(first);
+  EXPECT_EQ(core.lease(second).window_ns, alone);
+  TenantAsked asked = core.ask();
+  asked.window_ns = 2 * alone;
+  const TenantId third = core.admit(asked);
+  core.end(second);
+  EXPECT_EQ(core.lease(third).window_ns, 2 * alone) << "never narrower than among others";
+  core.end(third);
+  EXPECT_EQ(core.lease(core.admit(TenantClass::kInference)).window_ns, 0) << "none is none";
 }
 
 TEST(Window, TheTenantsOwnIsUsedWhereItIsNarrower) {

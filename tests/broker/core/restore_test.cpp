@@ -151,6 +151,7 @@ TEST(Restore, AnInferenceTenantNarrowsTheWindowsOfTheOthers) {
   policy.classes[static_cast<std::size_t>(TenantClass::kBatch)].window_ns = 20 * kMs;
   Harness h(policy);
   h.step(restored(1));
+  h.step(restored(3));
   EXPECT_EQ(h.lease(1).window_ns, 20 * kMs);
   TenantRestored event = restored(2);
   event.tenant_class = TenantClass::kInference;
