@@ -152,17 +152,16 @@ class SoftGpuReachTest : public SoftGpuDevicesTest {
     work();
     EXPECT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
   }
-  // Local memory that a launch takes is charged, whatever the quota says.
+  // A printf buffer of the default size comes with the kernel that uses it, stays with the context,
+  // and is charged when it is there, whatever the quota says.
   void above_make(int gpu) {
     with(gpu, [&] {
       CUmodule module = nullptr;
       CUfunction function = nullptr;
-      ASSERT_EQ(cuModuleLoadData(&module, kStackUser), CUDA_SUCCESS);
-      ASSERT_EQ(cuModuleGetFunction(&function, module, "deep"), CUDA_SUCCESS);
-      ASSERT_EQ(cuMemAlloc(&out, 4), CUDA_SUCCESS);
-      ASSERT_EQ(cuMemAlloc(&rest, kQuota - held(getpid(), gpu) - kMiB), CUDA_SUCCESS);
-      ASSERT_EQ(launch_of(function, out), CUDA_SUCCESS);
-      ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+      ASSERT_EQ(cuMemAlloc(&rest, kQuota - held(getpid(), gpu) - kMiB / 2), CUDA_SUCCESS);
+      CUresult result = cuModuleLoadData(&module, kPrinter);
+      if (result == CUDA_SUCCESS) result = cuModuleGetFunction(&function, module, "k");
+      ASSERT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
     });
     ASSERT_GT(held(getpid(), gpu), kQuota);
   }
@@ -227,7 +226,7 @@ class SoftGpuReachTest : public SoftGpuDevicesTest {
     EXPECT_EQ(broker->account(0, static_cast<uint32_t>(other)).refused.load(), 0u);
     agrees("one is above its quota");
   }
-  CUdeviceptr out = 0, rest = 0;
+  CUdeviceptr rest = 0;
 };
 
 TEST_F(SoftGpuReachTest, TheSecondGpuAboveItsQuotaHindersOnlyItself) { one_above(1); }
@@ -282,7 +281,7 @@ TEST_F(SoftGpuReachEagerTest, AboveItsQuotaAGpuGetsNothingOfALibraryAndTheOtherI
     with(1 - above, [&] { given(kModuleLoads, code); });
     with(above, [&] { refused(kModuleLoads, code); });
     agrees("one is above its quota");
-    // The local memory stays with its context: the next one is in its place.
+    // The buffer stays with its context: the next one is in its place.
     EXPECT_EQ(cuDevicePrimaryCtxReset(above), CUDA_SUCCESS);
     EXPECT_EQ(cuLibraryUnload(code.library), CUDA_SUCCESS);
     EXPECT_EQ(cuLibraryUnload(code.managed), CUDA_SUCCESS);
