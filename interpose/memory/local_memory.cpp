@@ -23,6 +23,8 @@ constexpr auto kLocal = CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
 // loaded, which are those of cuModuleEnumerateFunctions.
 constexpr uint32_t kUntold = INT32_MAX;
 
+Lock limit_lock;
+
 // Of the kernel on all of the tenant's devices, which may need different code.
 uint32_t bytes_of(CUkernel kernel) {
   uint32_t most = 0;
@@ -155,6 +157,8 @@ CUresult local_take_here(CUfunction function) {
 
 CUresult limit_set_at_once(CUlimit limit, size_t value) {
   if (!is_wanted()) return driver.cuCtxSetLimit(limit, value);
+  // What a raise takes is reckoned from the limit before it, which another thread may set meanwhile.
+  const LockScope scope(limit_lock);
   size_t before = 0;
   const bool known = driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
   if (limit != CU_LIMIT_STACK_SIZE) return limit_set(limit, value, known, before);
@@ -165,6 +169,9 @@ CUresult limit_set_at_once(CUlimit limit, size_t value) {
   return result;
 }
 
-void local_reset_after_fork() { local_deepest = local_pending = 0; }
+void local_reset_after_fork() {
+  limit_lock.reset_after_fork();
+  local_deepest = local_pending = 0;
+}
 
 }  // namespace sluice::interpose
