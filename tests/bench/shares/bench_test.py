@@ -14,6 +14,7 @@ import sys
 import tempfile
 import unittest
 
+import alone_bench
 import priority_bench
 import processes
 import shares_bench
@@ -26,6 +27,19 @@ PATIENCE_S = 150
 def bench(name, *words):
     return subprocess.run([sys.executable, HERE / name, "--build", BUILD, *words], capture_output=True, text=True,
                           timeout=PATIENCE_S)
+
+
+class Alone(unittest.TestCase):
+    def test_many_streams_run_bare_and_under_sluice(self):
+        figures = BUILD / "alone_bench_test.json"
+        done = bench("alone_bench.py", "--repeats", "1", "--classes", "batch", "--json", figures)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        runs = json.loads(figures.read_text())
+        figures.unlink()
+        self.assertEqual(set(runs), {shape.name() for shape in alone_bench.SHAPES})
+        for name, ways in runs.items():
+            self.assertEqual({way: len(times) for way, times in ways.items()}, {"bare": 1, "batch": 1}, name)
+            self.assertIn("ratio", done.stdout)
 
 
 class Arithmetic(unittest.TestCase):

@@ -4,6 +4,9 @@
 // as the length takes there (SHARES_ROUNDS_PER_US, which `calibrate` prints).
 //
 //   shares_program calibrate WORK          prints rounds in a microsecond, and ends
+//   shares_program once WORK COUNT EACH    EACH kernels of one block in each of COUNT streams;
+//   prints
+//                                          `took NS`, and ends
 //   shares_program loop WORK DEPTH         kernels, DEPTH of them in flight
 //   shares_program bursts WORK COUNT PAUSE COUNT kernels, a synchronisation, PAUSE on average
 //   shares_program graph WORK KERNELS      graphs of KERNELS kernels, two in flight
@@ -227,6 +230,17 @@ void streams(Tenant& tenant, int count) {
     }
 }
 
+/// What many streams are given at once takes from the first launch to the last end.
+void once(Tenant& tenant, int count, int each) {
+  std::vector<Tenant::Lane> lanes;
+  for (int i = 0; i < count; ++i) lanes.push_back(tenant.lane_make());
+  const Clock::time_point begin = Clock::now();
+  for (const Tenant::Lane& lane : lanes)
+    for (int i = 0; i < each; ++i) tenant.launch(lane.stream, 1);
+  CHECK(cuCtxSynchronize());
+  printf("took %lld\n", static_cast<long long>(nanoseconds(Clock::now() - begin).count()));
+}
+
 /// Requests at the times of a Poisson process. A request that comes while another is served waits
 /// for it. Ends are the device's time of an event, so that how fast this host wakes is no part of
 /// them.
@@ -262,6 +276,10 @@ int main(int argc, char** argv) {
     printf("%.3f\n", tenant.calibrate());
     return 0;
   }
+  if (pattern == "once") {
+    once(tenant, number(3), number(4));
+    return 0;
+  }
   tenant.launch();
   tenant.synchronize();
   printf("ready\n");
@@ -282,7 +300,7 @@ int main(int argc, char** argv) {
   else if (pattern == "requests")
     requests(tenant, number(3), number(4), static_cast<unsigned>(number(5)));
   else
-    fail("the pattern: calibrate, loop, bursts, graph, sync, streams or requests");
+    fail("the pattern: calibrate, once, loop, bursts, graph, sync, streams or requests");
   tenant.synchronize();
   return 0;
 }
