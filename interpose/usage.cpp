@@ -65,6 +65,15 @@ const nvmlProcessInfo_t* listed(unsigned count, uint32_t pid) {
   return nullptr;
 }
 
+// In a PID namespace other than the broker's, NVML may list processes by the numbers of either.
+// With both numbers of this process in the list one of them is another process: there is no figure
+// then.
+bool is_ambiguous(unsigned count) {
+  const auto own = static_cast<uint32_t>(getpid());
+  const uint32_t pid = pid_of_nvml();
+  return pid != own && listed(count, pid) != nullptr && listed(count, own) != nullptr;
+}
+
 }  // namespace
 
 void uuid_write(const protocol::GpuUuid& uuid, char out[41]) {
@@ -84,7 +93,7 @@ bool usage_read(int gpu, uint64_t* bytes) {
   const LockScope scope(lock);
   const uint32_t pid = pid_of_nvml();
   unsigned count = 0;
-  if (pid == 0 || !list(gpu, &count)) return false;
+  if (pid == 0 || !list(gpu, &count) || is_ambiguous(count)) return false;
   const nvmlProcessInfo_t* process_listed = listed(count, pid);
   *bytes = process_listed == nullptr ? 0 : process_listed->usedGpuMemory;
   return *bytes != kNotAvailable;
@@ -94,7 +103,7 @@ bool usage_read_of(int gpu, const uint32_t* pids, uint64_t* bytes, uint32_t coun
   const SystemGuard guard;
   const LockScope scope(lock);
   unsigned listed_count = 0;
-  if (pid_of_nvml() == 0 || !list(gpu, &listed_count)) return false;
+  if (pid_of_nvml() == 0 || !list(gpu, &listed_count) || is_ambiguous(listed_count)) return false;
   for (uint32_t i = 0; i < count; ++i) {
     const nvmlProcessInfo_t* process_listed = listed(listed_count, pids[i]);
     const bool told = process_listed != nullptr && process_listed->usedGpuMemory != kNotAvailable;

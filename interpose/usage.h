@@ -12,9 +12,10 @@ namespace sluice::interpose {
 /// "GPU-01234567-89ab-cdef-0123-456789abcdef", as NVML and CUDA_VISIBLE_DEVICES have it.
 void uuid_write(const protocol::GpuUuid& uuid, char out[41]);
 
-/// False when there is no figure: no NVML, no pid that is known to be this process's, a GPU that
-/// NVML does not know. 0 bytes also where NVML does not list the process. From a process that uses
-/// CUDA only: loads the library on first use.
+/// False when there is no figure: no NVML, no pid that is known to be this process's, in a PID
+/// namespace of its own a list with both of its pids, a GPU that NVML does not know. 0 bytes also
+/// where NVML does not list the process. From a process that uses CUDA only: loads the library on
+/// first use.
 bool usage_read(int gpu, uint64_t* bytes);
 /// Writes the figures of `count` processes, by the pids that the broker knows them by, from one
 /// list; 0 for a process that NVML does not list. False as usage_read().

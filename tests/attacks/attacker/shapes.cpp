@@ -214,6 +214,39 @@ void other_namespace(const Work& work) {
   one(work);
 }
 
+/// In a PID namespace of its own, beside a process that has in there the number that this one has
+/// outside: whoever looks for the broker's number in there finds the other one.
+void decoy(const Work& work) {
+  int outside[2];
+  if (pipe(outside) != 0) return;
+  if (unshare(CLONE_NEWPID | CLONE_NEWNS) != 0 &&
+      unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS) != 0)
+    tell("closed no namespace");
+  const pid_t inner = fork();
+  if (inner != 0) {
+    (void)!write(outside[1], &inner, sizeof inner);
+    park();
+  }
+  (void)mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+  (void)mount("proc", "/proc", "proc", 0, nullptr);
+  pid_t number = 0;
+  (void)!read(outside[0], &number, sizeof number);
+  const std::string last = std::to_string(number - 1);
+  const int next = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+  if (write(next, last.c_str(), last.size()) < 0) tell("closed no numbers");
+  close(next);
+  int opened[2];
+  if (pipe(opened) != 0) return;
+  if (fork() == 0) {
+    (void)gpu_open();
+    (void)!write(opened[1], "x", 1);
+    park();
+  }
+  char word = 0;
+  (void)!read(opened[0], &word, 1);
+  one(work);
+}
+
 void undumpable(const Work& work) {
   (void)prctl(PR_SET_DUMPABLE, 0);
   one(work);
@@ -297,6 +330,7 @@ constexpr Shape kShapes[] = {{"one", one},
                              {"no_threads", no_threads},
                              {"hidden_socket", hidden_socket},
                              {"other_namespace", other_namespace},
+                             {"decoy", decoy},
                              {"undumpable", undumpable},
                              {"spawned", spawned},
                              {"bare_forks", bare_forks},

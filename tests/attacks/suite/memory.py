@@ -128,6 +128,7 @@ SHAPES = {
     "forked_late": Shape("children of a process that has a context", 4, 4),
     "mortal": Shape("children killed at random moments, then one", 1, 2),
     "threads_that_end": Shape("threads that end after their work", 3),
+    "decoy": Shape("a PID namespace in which another process has its number", 1, lossy=True),
 }
 MOMENTS = {
     "calm": "",
@@ -288,12 +289,14 @@ DENSE = ("alloc", "async", "module")  # these meet every shape
 def cases():
     """Every way meets `one` and some other shapes, every shape meets the ways of DENSE; sizes and moments go round."""
     found, sizes, moments = {}, list(SIZES), list(MOMENTS)
-    shapes = [shape for shape in SHAPES if shape != "one"]
+    shapes = [shape for shape in SHAPES if shape not in ("one", "decoy")]
     for i, way in enumerate(WAYS):
         others = shapes if way in DENSE else [shapes[(5 * i + 7 * k) % len(shapes)] for k in range(2)]
         for k, shape in enumerate(["one", *others]):
             size, moment = sizes[(i + 3 * k) % len(sizes)], moments[(i + k) % len(moments)]
             found.setdefault((way, shape), case_of(way, shape, size, moment, (way, shape) in QUICK))
+    for way in ("alloc", "module"):
+        found[way, "decoy"] = case_of(way, "decoy", "mixed", "calm")
     for i, way in enumerate(["alloc", "async", "pool", "mapped", "module", "graph", "managed", "array"]):
         for two in (False, True):
             name, text = ("both_gpus", "on the second of its two GPUs") if two else ("not_its_gpu", "on a GPU that is not its own")
