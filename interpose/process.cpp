@@ -13,6 +13,7 @@
 #include "interpose/gate.h"
 #include "interpose/helper.h"
 #include "interpose/link.h"
+#include "interpose/memory/kept.h"
 #include "interpose/pages.h"
 #include "interpose/say.h"
 #include "interpose/start.h"
@@ -89,6 +90,7 @@ void pages_take(uint32_t slot) {
   process.ledger.attach(process.claims, slot);
   process_quotas_choose();
   process.claims->slots[slot].own_pid.store(static_cast<uint32_t>(getpid()));
+  kept_slot_taken();
 }
 
 void refusal_say(const char* text) {
@@ -576,6 +578,7 @@ bool process_slot_take() {
   }
   process.slot = static_cast<uint32_t>(slot);
   process.ledger.attach(process.claims, process.slot);
+  kept_slot_taken();
   return true;
 }
 

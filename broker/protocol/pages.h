@@ -272,8 +272,8 @@ struct ClaimsPage {
   AtomicU32 slots_used;  // one past the highest slot in use so far; raised by each client when it
                          // registers, 0 = unknown
   AtomicU32 shares;      // 1: a process of the tenant has exported or imported device memory
-  AtomicU32 kept_look;  // the pid of the process that just asks the device which exported memory is
-                        // gone; 0 = none. One whose pid is in no slot does not ask any more
+  AtomicU32 kept_look;  // + 1: the slot of the process that just asks the device which exported
+                        // memory is gone; 0 = none. One whose slot is empty does not ask any more
   std::uint8_t reserved[100];
   ClaimsSlot slots[kTenantProcessesMax];
   // Per GPU, a map of the time that processes of the tenant were charged for lately, so that a
