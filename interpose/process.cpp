@@ -601,13 +601,7 @@ void process_quotas_choose() {
 void process_set_lost_open(bool open) { store_release(process.lost_open, open ? 1u : 0u); }
 
 int process_gpu_of(const protocol::GpuUuid& uuid) {
-  if (load_acquire(process.alone) != 0) {
-    const int gpu = family_knows_tenant() ? family_gpu_find(uuid) : family_gpu(uuid);
-    const uint32_t count = family_gpu_count();
-    if (count > process.gpu_count) process.gpu_count = count;
-    process_quotas_choose();
-    return gpu;
-  }
+  if (load_acquire(process.alone) != 0) return family_gpu_find(uuid);
   for (uint32_t i = 0; i < process.gpu_count; ++i) {
     if (process.lease->gpus[i].gpu == uuid) return static_cast<int>(i);
   }
@@ -615,6 +609,17 @@ int process_gpu_of(const protocol::GpuUuid& uuid) {
 }
 
 namespace {
+
+// Returns the index of a GPU that CUDA shows to this process, -1 if it is none of the tenant's.
+// Without a broker the tenant has it from then on. Precondition: devices_lock is held.
+int gpu_learn(const protocol::GpuUuid& uuid) {
+  if (load_acquire(process.alone) == 0 || family_knows_tenant()) return process_gpu_of(uuid);
+  const int gpu = family_gpu(uuid);
+  const uint32_t count = family_gpu_count();
+  if (count > process.gpu_count) process.gpu_count = count;
+  process_quotas_choose();
+  return gpu;
+}
 
 bool devices_learn() {
   const DepthScope depth(thread_record());
@@ -631,7 +636,7 @@ bool devices_learn() {
         driver.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS) {
       protocol::GpuUuid name;
       memcpy(name.bytes, &uuid, sizeof uuid);
-      gpu = static_cast<int8_t>(process_gpu_of(name));
+      gpu = static_cast<int8_t>(gpu_learn(name));
       too_many |= gpu < 0;
     }
     process.device_gpu[ordinal] = gpu;
