@@ -102,12 +102,12 @@ Fresh block_make(int device, CUcontext context, uint64_t bytes, bool shared) {
 
 // Ends an empty block, wherever its contents are. False: the driver keeps it.
 bool block_end(Block& block) {
-  const bool out = block.handle == 0;
+  const bool on_device = block.is_on_device();
   if (block.mapped && block_unmap(block) != CUDA_SUCCESS) return false;
-  if (block.handle != 0 && block_release(block) != CUDA_SUCCESS) return false;
+  if (on_device && block_release(block) != CUDA_SUCCESS) return false;
   if (!block.pinned) movable_change(block.device, -block.bytes);
-  if (out) swapped_change(block.device, -block.bytes);
-  if (block.host != nullptr) munmap(block.host, block.bytes);
+  if (!on_device) swapped_change(block.device, -block.bytes);
+  if (block.is_out()) munmap(block.host, block.bytes);
   charge_release(block.device, block.bytes);
   driver.cuMemAddressFree(block.address, block.bytes);
   swap_blocks.remove(&block);
@@ -484,7 +484,7 @@ void swap_account(uint64_t* bytes_by_device) {
     bytes_by_device[block.device] += block.bytes;
     if (gpu < 0) continue;
     if (!block.pinned) movable[gpu] += block.bytes;
-    if (block.host != nullptr) swapped[gpu] += block.bytes;
+    if (!block.is_on_device()) swapped[gpu] += block.bytes;
   }
   for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu) {
     process.account(static_cast<int>(gpu)).movable_bytes.store(movable[gpu]);

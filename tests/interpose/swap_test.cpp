@@ -335,6 +335,37 @@ TEST_F(SwapFaultTest, ABrokerThatKnowsOfTheMemoryOrdersItBack) {
   expect_contents("in");
 }
 
+// Contents that are in the host while the driver keeps the memory are on the device as well.
+TEST_F(SwapFaultTest, ABrokerThatIsReplacedIsToldWhatTheDeviceHas) {
+  allocate();
+  std::vector<std::unique_ptr<TestBroker>> dead;
+  bool failed = true;
+  for (unsigned long long n = 1; failed; n += 3) {
+    hold();
+    fake.calls_memory = fake.calls_failed = 0;
+    fake.fail_times = kAlways;
+    fake.fail_at = n;
+    ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldOut), 5000));
+    fake.fail_at = 0;
+    failed = fake.calls_failed != 0;
+    auto next = std::make_unique<TestBroker>(1ull << 30);
+    next->swap_set();
+    next->hold_store(true);
+    broker->die();
+    next->path_take(*broker);
+    dead.push_back(std::move(broker));
+    broker = std::move(next);
+    for (int i = 0; i < 5000 && broker->registrations() == 0; ++i) usleep(1000);
+    ASSERT_TRUE(broker->wait_held());
+    EXPECT_EQ(broker->account().held_bytes.load(), kAll) << n;
+    EXPECT_EQ(swapped(), kAll - fake.used_bytes) << n;
+    ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldIn), 5000));
+    EXPECT_EQ(swapped(), 0u) << n;
+    expect_contents("in");
+  }
+  EXPECT_GT(dead.size(), 5u);
+}
+
 TEST_F(SwapFaultTest, WithoutABrokerTheMemoryIsBackBeforeTheGatesOpen) {
   allocate();
   ASSERT_EQ(order(kHoldOut).result, 0);
