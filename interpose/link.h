@@ -86,8 +86,8 @@ const char* link_refusal();
 const char* link_path();
 
 /// Puts the freshly received pages in place. link_register leaves them aside, so that the account
-/// can be paused first.
-void link_pages_install();
+/// can be paused first. False: see pages_install().
+[[nodiscard]] bool link_pages_install();
 /// What the lease page says that waits to be installed. False when it is there no more: a program
 /// may close descriptors that it does not know.
 bool link_pages_read(protocol::LeasePage* out);

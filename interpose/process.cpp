@@ -115,7 +115,11 @@ Mode denied(const char* text) {
 }
 
 Mode broker_begin() {
-  link_pages_install();
+  if (!link_pages_install()) {
+    return denied(
+        "the broker's pages cannot be mapped; the program has closed their descriptors, or has no "
+        "address space left (ulimit -v)");
+  }
   pages_take(link_slot());
   if (process.gpu_count == 0) {
     return denied(
@@ -512,7 +516,10 @@ bool process_adopt_pages(uint32_t slot, uint64_t patience_ns) {
   if (!account_stop(patience_ns)) return false;
   {
     const LedgerPause pause;
-    link_pages_install();
+    if (!link_pages_install()) {
+      account_go();
+      return false;
+    }
     store_release(process.alone, 0u);
     // What the policy said of the time without a broker is over.
     Limits asked;

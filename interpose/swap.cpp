@@ -212,18 +212,24 @@ bool captured_take(Freed* out) {
   return false;
 }
 
-// What a capture kept from being freed.
+bool has_faulted(CUcontext context) {
+  const CurrentScope current(context);
+  return current.result() == CUDA_SUCCESS && context_fault() != CUDA_SUCCESS;
+}
+
+// Frees what a capture kept. To the program it is freed already: what cannot be waited for now is
+// tried again.
 void captured_free() {
   while (SLUICE_UNLIKELY(load_acquire(freed_captured) != 0) && load_acquire(captures_active) == 0) {
     Freed freed;
     if (!captured_take(&freed)) return;
     bool captured = false;
     const CUresult result = context_wait(freed.context, freed.device, &captured);
-    if (captured) {
+    if (captured || (result != CUDA_SUCCESS && !has_faulted(freed.context))) {
       free_later(freed.address);
       return;
     }
-    free_end(freed.address, result == CUDA_SUCCESS);
+    free_end(freed.address, true);
   }
 }
 
@@ -306,15 +312,6 @@ bool swap_has(CUdeviceptr address) {
   const LockScope scope(swap_lock);
   return swap_blocks.at(address) != nullptr;
 }
-
-namespace {
-
-bool has_faulted(CUcontext context) {
-  const CurrentScope current(context);
-  return current.result() == CUDA_SUCCESS && context_fault() != CUDA_SUCCESS;
-}
-
-}  // namespace
 
 CUresult swap_free(CUdeviceptr address) {
   const SystemGuard guard;

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/interpose/guest.h"
@@ -364,6 +365,54 @@ TEST_F(SwapFaultTest, ABrokerThatIsReplacedIsToldWhatTheDeviceHas) {
     expect_contents("in");
   }
   EXPECT_GT(dead.size(), 5u);
+}
+
+TEST_F(SwapFaultTest, AForkChildHasNoPagesThatWaitForMemory) {
+  allocate();
+  ASSERT_EQ(order(kHoldOut).result, 0);
+  fake.capacity_bytes = 10 * kMiB;
+  TestBroker next(1ull << 30);
+  broker->die();
+  next.path_take(*broker);
+  for (int i = 0; i < 5000 && next.wants().empty(); ++i) usleep(1000);
+  ASSERT_FALSE(next.wants().empty());
+  const pid_t child = fork();
+  if (child == 0) {
+    int pages = 0;
+    for (int fd = 0; fd < 2000; ++fd) {
+      char target[64] = {};
+      const std::string link = "/proc/self/fd/" + std::to_string(fd);
+      if (readlink(link.c_str(), target, sizeof target - 1) > 0 &&
+          (strstr(target, "memfd:lease") != nullptr || strstr(target, "memfd:claims") != nullptr))
+        ++pages;
+    }
+    _exit(pages);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 4) << "those of the brokers, which are in this process";
+}
+
+// A program is told that memory is freed, which a capture keeps for a while.
+TEST_F(SwapFaultTest, WhatWasFreedUnderACaptureStaysFreed) {
+  allocate();
+  const auto [freed, bytes] = given.front();
+  auto* const stream = reinterpret_cast<CUstream>(0x55);
+  CUgraph graph = nullptr;
+  CUdeviceptr more = 0;
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFree_v2(freed), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(broker->account().movable_bytes.load(), kAll) << "the capture kept it";
+  fake.event_result = CUDA_ERROR_OUT_OF_MEMORY;
+  ASSERT_EQ(cuMemAlloc_v2(&more, 2 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree_v2(freed), CUDA_ERROR_INVALID_VALUE);
+  fake.event_result = CUDA_SUCCESS;
+  ASSERT_EQ(cuMemAlloc_v2(&more, 2 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().movable_bytes.load(), kAll - bytes + 4 * kMiB);
 }
 
 TEST_F(SwapFaultTest, WithoutABrokerTheMemoryIsBackBeforeTheGatesOpen) {
