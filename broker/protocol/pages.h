@@ -200,9 +200,10 @@ static_assert(sizeof(ClaimsSlot) == 128 + 8 * 128);
 inline constexpr std::uint32_t kChargedWords = 512;
 
 // What a process does while a GPU does nothing for it, for whoever explains idleness (`sluice
-// why`, which maps the page read-only). Rings: the writer fills entry n % size, stores n + 1 in its
-// `serial`, then counts; a reader that finds another serial came too early or too late. All times
-// are CLOCK_MONOTONIC; threads are numbered as the process sees them.
+// why`, which maps the page read-only). Rings: the writer of number n fills entry n % size and
+// stores n + 1 in its `serial` last. The count may be raised before or behind that; a reader that
+// finds another serial came too early or too late. All times are CLOCK_MONOTONIC; threads are
+// numbered as the process sees them.
 inline constexpr std::uint32_t kGapsMax = 256;
 inline constexpr std::uint32_t kWaitsMax = 256;
 inline constexpr std::uint32_t kOpenWaitsMax = 64;
