@@ -8,9 +8,8 @@
 namespace sluice::interpose {
 
 /// Held around anything that changes the account, from the claim to the record of its result; waits
-/// for the end of a hold first, as a TouchScope does. While
-/// the helper moves the account to new pages, it waits for all scopes to end and lets no new one
-/// begin.
+/// for the end of a hold first, as a TouchScope does. While the helper moves the account to new
+/// pages, it waits for all scopes to end and lets no new one begin.
 class AccountScope {
  public:
   AccountScope();
@@ -106,7 +105,8 @@ void charge_pass(int device, uint64_t bytes);
 /// difference is asked for; false = it does not fit, and nothing is held any more.
 [[nodiscard]] bool charge_settle(int device, uint64_t reserved, uint64_t actual);
 
-// Contexts. `context` of a primary one is what the driver returned for the device.
+/// Charges a context on the device, before the driver makes it. False: the quota has no room for
+/// it, and the sentence was said.
 [[nodiscard]] bool context_charge(int device);
 void context_discharge(int device);
 int contexts_on(int device);
@@ -330,11 +330,12 @@ void vmm_exported(CUmemGenericAllocationHandle handle);
 /// PoolsScope and a GraphMemoryPause from before the ledger got the slot: a wait that returns, or a
 /// question about memory, looks at pools without an AccountScope.
 void account_restore();
-/// Stops AccountScopes, all but the calling thread's, until accounts_resume(). False: some have not
-/// ended within that time, and all go on.
+/// Stops AccountScopes until accounts_resume(). False: some have not ended within that time, and
+/// all go on. For the helper, which is in none.
 [[nodiscard]] bool accounts_pause(uint64_t patience_ns);
-/// The same for a reading that is worth something without it: on false no new one begins all the
-/// same, until accounts_resume().
+/// Stops AccountScopes, all but the calling thread's, until accounts_resume(), for a reading that
+/// is worth something without that, too: on false some have not ended, but no new one begins. Any
+/// thread.
 [[nodiscard]] bool accounts_pause_for(uint64_t patience_ns);
 void accounts_resume();
 void account_reset_after_fork();

@@ -29,12 +29,12 @@ bool stream_capture_status(CUstream stream, bool* captured);
 void capture_ended(CUstream stream);
 /// Whether the stream began a capture that has not ended.
 bool capture_is_origin(CUstream stream);
-/// Captures that streams of the context may take part in, and the end of all that began under it,
-/// with the context.
+/// Returns how many captures streams of the context may take part in.
 uint32_t captures_of(CUcontext context);
 /// A stream has been drawn into a capture by an event; it may be another context's than the one
 /// under which the capture began.
 void captures_spread();
+/// The context has ended, and with it all captures that began under it.
 void captures_forget(CUcontext context);
 void captures_reset_after_fork();
 

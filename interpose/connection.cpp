@@ -77,6 +77,11 @@ void patience_grow() {
   if (patience_ns < kPatienceMaxNs) patience_ns *= 2;
 }
 
+void reconnect_later(uint64_t now_ns) {
+  reconnect_at_ns = now_ns + reconnect_ns;
+  if (reconnect_ns < kReconnectMaxNs) reconnect_ns *= 2;
+}
+
 void adopt() {
   if (!process_adopt_pages(link_slot(), patience_ns)) {
     patience_grow();
@@ -125,6 +130,7 @@ void adopt_look(uint64_t now_ns) {
   if (!link_alive() || !link_pages_read(&page)) {
     adopting = false;
     link_pages_drop();
+    reconnect_later(now_ns);
   } else if (swap_bytes_out() == 0 || pages_hold(page) || memory_bring_back()) {
     adopt();
   } else if (now_ns - room_asked_ns >= kRoomAskNs) {
@@ -148,8 +154,7 @@ void reconnect(uint64_t now_ns) {
     adopt_look(now_ns);
     return;
   }
-  reconnect_at_ns = now_ns + reconnect_ns;
-  if (reconnect_ns < kReconnectMaxNs) reconnect_ns *= 2;
+  reconnect_later(now_ns);
 }
 
 void hold_say() {

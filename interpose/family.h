@@ -22,8 +22,8 @@
 //
 // Who lives: each process holds a slot of the claims page by a robust mutex in this page, which the
 // helper thread locks. The kernel marks it when the process ends or executes another program, also
-// by kill -9; whoever notices zeroes the slot. No pid is looked at, so it does not matter which PID
-// namespace a process is in.
+// by kill -9; whoever notices zeroes the slot. No pid says so: processes may be in PID namespaces
+// of their own.
 #pragma once
 
 #include "broker/protocol/tenant_limits.h"
@@ -98,10 +98,10 @@ protocol::ClaimsPage* family_claims();
 /// must not end while the process uses the slot.
 int family_slot_take();
 void family_slot_give(int slot);
-/// Zeroes the slots of processes that have ended.
 /// Up to `busy_ns` of the GPU time of the process that has the slot is paid for; what is above is
-/// its debt when it is killed, which who clears its slot pays.
+/// its debt when it is killed, which the clearing of its slot settles.
 void family_settled(uint32_t slot, int gpu, uint64_t busy_ns);
+/// Zeroes the slots of processes that have ended.
 void family_sweep();
 
 }  // namespace sluice::interpose

@@ -299,11 +299,12 @@ bool hold_step(int gpu, uint32_t epoch);
 /// true once nobody is inside and every launch of this process on it has finished.
 bool drain_step(int gpu);
 
-// Said by the gate to the broker; the link implements them (tests replace the link).
+// What the gate asks of the helper (helper.cpp): to tell the broker that a thread waits for the
+// GPU, and to look now.
 void gate_want_say(int gpu, uint32_t epoch);
 void helper_wake();
-// Writes a wait at the gate of `gpu` into this process's account: its length, and which of the
-// kinds it was.
+/// Writes a wait at the gate of `gpu` into this process's account: its length, and which of the
+/// kinds it was.
 void gate_wait_tell(int gpu, uint64_t waited_ns);
 
 /// After the pages of another broker were taken, or of the same one anew: what the gates were told

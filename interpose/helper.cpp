@@ -45,6 +45,7 @@ struct Watch {
   uint32_t held_said;      // the hold epoch acknowledged last; 0 = none
   uint32_t open_epoch;     // + 1: the open epoch that idle_since_ns belongs to
   uint64_t drain_look_ns;
+  uint32_t hold_seen;  // the hold epoch that hold_look_ns belongs to; 0 = none
   uint64_t hold_look_ns;
   uint64_t idle_since_ns;
   bool idle_said;
@@ -209,11 +210,15 @@ uint64_t hold_look(int gpu, uint32_t lease_word) {
   if ((word & protocol::kHoldSet) == 0) return kSleepMaxNs;
   if (watch.held_said == epoch) return order_look(gpu, word);
   if (watch.drained_said != lease_epoch(lease_word) + 1) return kSleepMaxNs;
-  if (!hold_step(gpu, epoch)) {
-    if (watch.hold_look_ns < kDrainLookMaxNs) watch.hold_look_ns += watch.hold_look_ns / 16 + 1;
-    return watch.hold_look_ns;
+  if (watch.hold_seen != epoch) {
+    watch.hold_seen = epoch;
+    watch.hold_look_ns = kDrainLookMinNs;
   }
-  watch.hold_look_ns = kDrainLookMinNs;
+  if (!hold_step(gpu, epoch)) {
+    const uint64_t wait_ns = watch.hold_look_ns;
+    if (watch.hold_look_ns < kDrainLookMaxNs) watch.hold_look_ns += watch.hold_look_ns / 16 + 1;
+    return wait_ns;
+  }
   // Nothing passed if the lease has not been opened meanwhile.
   if (entry.lease.load() != lease_word) return kDrainLookMinNs;
   protocol::ClaimsGpu& account = process.account(gpu);

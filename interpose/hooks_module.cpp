@@ -2,11 +2,11 @@
 // tells how much. What an image surely takes is asked of the quota before (memory/least.h); the
 // load is then made and measured, and one that does not fit the quota is taken back. A library that
 // is loaded lazily is loaded here, before the first call that needs it (memory/libraries.h).
+//
 // What the driver loads late besides, with the handle of a function, the address of a variable or a
-// first launch, only the module's end takes back: it is charged when it is there, and while the
-// tenant is above its quota for it, neither handles nor addresses that were not known are handed
-// out. Green
-// contexts, too, take memory that only the figure for the process shows.
+// first launch, only the module's end takes back. So it is charged when it is there, and while the
+// tenant is above its quota with it, no new handle or address is handed out. Green contexts, too,
+// take memory that only the figure for the process shows.
 #include "interpose/account.h"
 #include "interpose/captures.h"
 #include "interpose/estimate.h"

@@ -66,7 +66,7 @@ int gpu_shown(nvmlDevice_t device) {
 
 template <class Memory>
 void memory_narrow(int gpu, Memory* memory) {
-  const MemoryView view = gpu_memory_view(gpu, memory->total, memory->free);
+  const MemoryView view = nvml_memory_view(gpu, memory->total, memory->free);
   memory->total = view.total_bytes;
   memory->free = view.free_bytes;
   memory->used = view.total_bytes - view.free_bytes;
@@ -211,7 +211,7 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
   const int gpu = result == 0 ? gpu_shown(device) : -1;
   if (gpu < 0) return result;
   const nvmlUtilization_t own = tenant_utilization(gpu, device);
-  const uint32_t sm_percent = process.entry(gpu).sm_percent;
+  const uint32_t sm_percent = nvml_sm_percent(gpu);
   *rates = {slice_percent(own.gpu, sm_percent), slice_percent(own.memory, sm_percent)};
   return result;
 }
@@ -233,7 +233,7 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int 
   if (gpu < 0) return result;
   const nvmlUtilization_t own = tenant_utilization(gpu, device);
   const unsigned percent =
-      slice_percent(type == kGpuUtilization ? own.gpu : own.memory, process.entry(gpu).sm_percent);
+      slice_percent(type == kGpuUtilization ? own.gpu : own.memory, nvml_sm_percent(gpu));
   for (unsigned i = 0; i < *count; ++i) {
     samples[i].sampleValue.ullVal = 0;
     samples[i].sampleValue.uiVal = percent;
@@ -259,7 +259,7 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
   *count = found;
   return entries_give(found, &room, samples, [&](nvmlProcessUtilizationSample_t* out, unsigned i) {
     *out = list.entries()[i];
-    sample_scale(out, process.entry(gpu).sm_percent);
+    sample_scale(out, nvml_sm_percent(gpu));
   });
 }
 
@@ -283,7 +283,7 @@ SLUICE_HOOK nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
   return entries_give(found, &room, info->procUtilArray,
                       [&](nvmlProcessUtilizationInfo_v1_t* out, unsigned i) {
                         *out = list.entries()[i];
-                        sample_scale(out, process.entry(gpu).sm_percent);
+                        sample_scale(out, nvml_sm_percent(gpu));
                       });
 }
 

@@ -4,17 +4,15 @@
 // nothing of CUDA.
 //
 // The protocol. Each process writes only its own slot. To take n bytes:
-//   1. ask      asked += n, visible to all before anything is read (a full fence)
-//   2. look     sum asked + reserved + held over all slots, in this order per slot. Bytes only move
-//   to the right, so
-//               the sum misses nothing that was there when it began. Within the quota: reserved +=
-//               n, asked -= n. Of several askers at least the last one sees all others, so they
-//               never pass the quota together.
-//   3. collide  above the quota only by others' asks: withdraw, wait a moment, start again
-//   4. refuse   above it by reserved + held alone, in a snapshot that is one instant's truth: every
-//   slot's version even
-//               and the same in two readings of all slots
-// then the driver is called, and the reservation becomes held or is given back.
+// 1. Ask: asked += n, visible to all before anything is read (a full fence).
+// 2. Look: sum asked + reserved + held over all slots, in this order per slot. Bytes only move to
+//    the right, so the sum misses nothing that was there when it began. Within the quota:
+//    reserved += n, asked -= n. Of several askers at least the last one sees all others, so they
+//    never pass the quota together.
+// 3. Collide: above the quota only by others' asks, withdraw, wait a moment and start again.
+// 4. Refuse: above it by reserved + held alone, in a snapshot that is one instant's truth: every
+//    slot's version is even, and the same in two readings of all slots.
+// Then the driver is called, and the reservation becomes held or is given back.
 //
 // A process killed anywhere leaves a slot that the broker zeroes; at worst others wait for that
 // where the dead one had asked, or was in the middle of a change.

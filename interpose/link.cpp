@@ -367,9 +367,10 @@ bool link_in_line(LinkPlace* place) {
   return pending.in_line;
 }
 
-void link_pages_install() {
-  pages_install(link.lease_fd, link.claims_fd);
+bool link_pages_install() {
+  const bool installed = pages_install(link.lease_fd, link.claims_fd);
   link.lease_fd = link.claims_fd = -1;
+  return installed;
 }
 
 bool link_pages_read(LeasePage* out) {
@@ -451,6 +452,7 @@ void link_reset_after_fork() {
   // The connection is the parent's; this copy of the descriptor only keeps its socket from looking
   // closed.
   link_drop();
+  link_pages_drop();
   if (descriptor_is(pending.fd, pending.device, pending.inode)) close(pending.fd);
   pending.fd = -1;
   pending.in_line = false;

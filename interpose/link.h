@@ -15,7 +15,7 @@ enum class LinkResult {
   kRegistered,
   kNobody,      // no broker answers
   kRefused,     // it answered no; the text is in link_refusal()
-  kNotATenant,  // this process was started outside Sluice
+  kNotATenant,  // of no job: the process was started outside Sluice, and no broker takes it
   kPending,     // asked, not answered yet
   kQueued,      // in line for room (programs that nobody announced): the answer may take for ever
 };
@@ -38,8 +38,7 @@ LinkResult link_register_wait(int timeout_ms);
 /// True while a registration of this process stands in the line; `place` may be null.
 bool link_in_line(LinkPlace* place);
 /// As link_register without waiting: kPending until there is an answer or, out of the line, the
-/// time is up. To be called
-/// again until then. For one thread at a time.
+/// time is up. To be called again until then. For one thread at a time.
 LinkResult link_register_step();
 /// Reads what the process was started with, once. False: SLUICE_MEMORY or SLUICE_SM is wrong, and
 /// `fault` says how.
@@ -70,12 +69,11 @@ void link_wish(protocol::GpuUuid (*wish)());
 bool link_alive();
 /// Gives the connection up.
 void link_close();
-/// Sends a note about a GPU; false when the link is dead.
+/// Sends a note about a GPU. False: it was not sent, because the link is dead or its socket full.
 bool link_note(protocol::MessageType type, uint32_t gpu, uint32_t epoch, uint64_t busy_ns);
-
-/// The order of a hold has been carried out or not; false when the link is dead.
+/// Tells whether the order of a hold has been carried out. False as link_note().
 bool link_moved(uint32_t gpu, uint32_t word, int32_t result, uint64_t bytes, uint64_t taken_ns);
-/// The driver has no room; as above.
+/// Asks for room for what the driver has none for. False as link_note().
 bool link_memory_want(uint32_t gpu, uint32_t room, uint64_t bytes);
 
 uint32_t link_slot();
@@ -86,8 +84,8 @@ const char* link_refusal();
 const char* link_path();
 
 /// Puts the freshly received pages in place. link_register leaves them aside, so that the account
-/// can be paused first.
-void link_pages_install();
+/// can be paused first. False: see pages_install().
+[[nodiscard]] bool link_pages_install();
 /// What the lease page says that waits to be installed. False when it is there no more: a program
 /// may close descriptors that it does not know.
 bool link_pages_read(protocol::LeasePage* out);

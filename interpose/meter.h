@@ -2,16 +2,14 @@
 // event recorded behind work; when it has passed, everything before it is done, and its timestamp
 // bounds a busy interval. Busy time is the union of those intervals over the streams of a context.
 //
-//   start fence   recorded into a stream known to be idle, before its next launch: where a busy
-//   interval begins end fence     recorded behind launches: every N of them, when the program is
-//   about to wait, or by the helper thread
-//                 when launches have stopped
+// A start fence is recorded into a stream known to be idle, before its next launch: a busy interval
+// begins there. An end fence is recorded behind launches: every N of them, when the program is
+// about to wait, or by the helper thread when launches have stopped.
 //
 // Rules: a capturing stream is never touched; no call here waits for the GPU unless its name says
 // so; events are queried under a RELAXED capture mode. One lock per context guards its streams'
 // fences; stream-destroy and begin-capture take it. Knows the driver's table and the threads;
-// nothing of leases or the broker (covered.h knows of other
-// processes).
+// nothing of leases or the broker (covered.h knows of other processes).
 #pragma once
 
 #include "interpose/captures.h"

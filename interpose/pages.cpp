@@ -33,13 +33,23 @@ protocol::ClaimsPage* pages_claims() {
   return reinterpret_cast<protocol::ClaimsPage*>(range + kLeaseBytes);
 }
 
-void pages_install(int lease_fd, int claims_fd) {
-  mmap(range, kLeaseBytes, PROT_READ, MAP_SHARED | MAP_FIXED, lease_fd, 0);
-  mmap(range + kLeaseBytes, kClaimsBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, claims_fd,
-       0);
-  keep_from_children();
+// The lease page, which is small, is mapped elsewhere first: with it there, both can be put in
+// place.
+bool pages_install(int lease_fd, int claims_fd) {
+  void* lease = mmap(nullptr, kLeaseBytes, PROT_READ, MAP_SHARED, lease_fd, 0);
+  bool installed =
+      lease != MAP_FAILED && mmap(range + kLeaseBytes, kClaimsBytes, PROT_READ | PROT_WRITE,
+                                  MAP_SHARED | MAP_FIXED, claims_fd, 0) != MAP_FAILED;
+  installed = installed && mremap(lease, kLeaseBytes, kLeaseBytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                                  range) != MAP_FAILED;
+  if (installed) {
+    keep_from_children();
+  } else if (lease != MAP_FAILED) {
+    munmap(lease, kLeaseBytes);
+  }
   close(lease_fd);
   close(claims_fd);
+  return installed;
 }
 
 bool pages_install_mapped(void* both) {

@@ -17,8 +17,9 @@ bool pages_reserve();
 const protocol::LeasePage* pages_lease();
 protocol::ClaimsPage* pages_claims();
 
-/// A broker's pages, from their descriptors (closed here).
-void pages_install(int lease_fd, int claims_fd);
+/// A broker's pages, from their descriptors (closed here). False, and the pages are those of
+/// before, where a descriptor is none of a page any more or there is no memory for a mapping.
+[[nodiscard]] bool pages_install(int lease_fd, int claims_fd);
 /// Pages that are mapped elsewhere in this process, one behind the other and both to be written.
 /// False where the system cannot map them a second time by their address, as under valgrind.
 [[nodiscard]] bool pages_install_mapped(void* both);

@@ -13,6 +13,7 @@
 #include "interpose/gate.h"
 #include "interpose/helper.h"
 #include "interpose/link.h"
+#include "interpose/memory/kept.h"
 #include "interpose/pages.h"
 #include "interpose/say.h"
 #include "interpose/start.h"
@@ -89,6 +90,7 @@ void pages_take(uint32_t slot) {
   process.ledger.attach(process.claims, slot);
   process_quotas_choose();
   process.claims->slots[slot].own_pid.store(static_cast<uint32_t>(getpid()));
+  kept_slot_taken();
 }
 
 void refusal_say(const char* text) {
@@ -113,7 +115,11 @@ Mode denied(const char* text) {
 }
 
 Mode broker_begin() {
-  link_pages_install();
+  if (!link_pages_install()) {
+    return denied(
+        "the broker's pages cannot be mapped; the program has closed their descriptors, or has no "
+        "address space left (ulimit -v)");
+  }
   pages_take(link_slot());
   if (process.gpu_count == 0) {
     return denied(
@@ -510,7 +516,10 @@ bool process_adopt_pages(uint32_t slot, uint64_t patience_ns) {
   if (!account_stop(patience_ns)) return false;
   {
     const LedgerPause pause;
-    link_pages_install();
+    if (!link_pages_install()) {
+      account_go();
+      return false;
+    }
     store_release(process.alone, 0u);
     // What the policy said of the time without a broker is over.
     Limits asked;
@@ -576,6 +585,7 @@ bool process_slot_take() {
   }
   process.slot = static_cast<uint32_t>(slot);
   process.ledger.attach(process.claims, process.slot);
+  kept_slot_taken();
   return true;
 }
 
@@ -598,13 +608,7 @@ void process_quotas_choose() {
 void process_set_lost_open(bool open) { store_release(process.lost_open, open ? 1u : 0u); }
 
 int process_gpu_of(const protocol::GpuUuid& uuid) {
-  if (load_acquire(process.alone) != 0) {
-    const int gpu = family_knows_tenant() ? family_gpu_find(uuid) : family_gpu(uuid);
-    const uint32_t count = family_gpu_count();
-    if (count > process.gpu_count) process.gpu_count = count;
-    process_quotas_choose();
-    return gpu;
-  }
+  if (load_acquire(process.alone) != 0) return family_gpu_find(uuid);
   for (uint32_t i = 0; i < process.gpu_count; ++i) {
     if (process.lease->gpus[i].gpu == uuid) return static_cast<int>(i);
   }
@@ -612,6 +616,17 @@ int process_gpu_of(const protocol::GpuUuid& uuid) {
 }
 
 namespace {
+
+// Returns the index of a GPU that CUDA shows to this process, -1 if it is none of the tenant's.
+// Without a broker the tenant has it from then on. Precondition: devices_lock is held.
+int gpu_learn(const protocol::GpuUuid& uuid) {
+  if (load_acquire(process.alone) == 0 || family_knows_tenant()) return process_gpu_of(uuid);
+  const int gpu = family_gpu(uuid);
+  const uint32_t count = family_gpu_count();
+  if (count > process.gpu_count) process.gpu_count = count;
+  process_quotas_choose();
+  return gpu;
+}
 
 bool devices_learn() {
   const DepthScope depth(thread_record());
@@ -628,7 +643,7 @@ bool devices_learn() {
         driver.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS) {
       protocol::GpuUuid name;
       memcpy(name.bytes, &uuid, sizeof uuid);
-      gpu = static_cast<int8_t>(process_gpu_of(name));
+      gpu = static_cast<int8_t>(gpu_learn(name));
       too_many |= gpu < 0;
     }
     process.device_gpu[ordinal] = gpu;

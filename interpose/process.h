@@ -106,7 +106,7 @@ inline void thread_context_forget() {
 /// GPU has. Whoever has raised `inside` by a number compares process.numbering behind it with what
 /// it was before the number was found.
 void process_renumbered();
-/// The index of a GPU in the lease page; -1 if it is none of the tenant's.
+/// The index of a GPU in the lease page; -1 if it is not there. Changes nothing.
 int process_gpu_of(const protocol::GpuUuid& uuid);
 /// After (re)registration: new pages are in place, but the ledger and the devices belong to the old
 /// ones. False, and nothing was done: a call that changes the account has not ended within that

@@ -72,7 +72,7 @@ class Records {
   static constexpr unsigned kShards = 64;
   struct Shard {
     BriefLock lock;
-    Record* entries;    // bytes == 0 and kind 0 = empty
+    Record* entries;    // kind 0 = empty
     uint64_t capacity;  // a power of two
     uint64_t used;
   };

@@ -31,10 +31,11 @@ constexpr int kTries = 8;
 constexpr uint64_t kPassingNs = 1'000'000'000;
 constexpr uint64_t kPatienceOfHelperNs = 2'000'000;
 constexpr uint64_t kPatienceBeforeRefusalNs = 5'000'000;
-// On hardware the figure counts pages: one that is shared stays, however often it is looked for, by
-// those who waited and by the helper where nobody does.
-constexpr uint32_t kDeferredLooks = 8;
-constexpr uint32_t kDeferredLooksOfHelper = 120;
+// Memory that was freed in stream order is looked for at intervals that grow with the time since
+// the last such free: first a quarter of that time, up to kLookMaxNs, in the end a 64th of it.
+// Nothing says when all of it is back - on hardware a page that other pieces share stays - so the
+// looks never end.
+constexpr uint64_t kDeferredAgeParts = 4, kDeferredOldParts = 64;
 constexpr int kReadings = 4;  // pools give memory back while they are looked at
 // The helper looks this long after something changed, then at intervals that double while launches
 // go on.
@@ -51,9 +52,9 @@ uint32_t measured[kTenantGpusMax];  // `charged` comes from the driver
 // it is within. Counted by `late_moments`.
 uint64_t late_above[kTenantGpusMax];
 uint64_t late_moments;
-uint32_t late_unread;  // a late load that could not be measured: the helper looks
-uint32_t deferred_looks[kTenantGpusMax];
-uint32_t deferred_looks_of_helper;
+uint32_t late_unread;                  // a late load that could not be measured: the helper looks
+uint64_t deferred_ns[kTenantGpusMax];  // the last free in stream order
+uint64_t deferred_waited_ns[kTenantGpusMax];  // the last wait that looked for it
 uint32_t wanted;
 uint32_t shared;
 
@@ -308,6 +309,37 @@ Settled settle_contexts(Above above, const Reach& reach) {
   return settle_surely(true, above, reach);
 }
 
+// Returns how long after a look the next one is due for what was freed in stream order on `gpu`.
+uint64_t deferred_interval_ns(int gpu, uint64_t now_ns) {
+  const uint64_t freed_ns = load_acquire(deferred_ns[gpu]);
+  const uint64_t age_ns = now_ns > freed_ns ? now_ns - freed_ns : 0;
+  const uint64_t part_ns = age_ns / kDeferredAgeParts;
+  const uint64_t soon_ns = part_ns < kLookMaxNs ? part_ns : kLookMaxNs;
+  const uint64_t old_ns = age_ns / kDeferredOldParts;
+  return soon_ns > old_ns ? soon_ns : old_ns;
+}
+
+// Returns how long the helper waits until it looks for what was freed in stream order.
+uint64_t deferred_wait_ns(uint64_t now_ns) {
+  const uint32_t deferred = load_acquire(residual_deferred);
+  uint64_t wait_ns = ~uint64_t{0};
+  for (int gpu = 0; gpu < static_cast<int>(kTenantGpusMax); ++gpu) {
+    if ((deferred >> gpu & 1) == 0) continue;
+    const uint64_t interval_ns = deferred_interval_ns(gpu, now_ns);
+    if (interval_ns < wait_ns) wait_ns = interval_ns;
+  }
+  return wait_ns > kLookMinNs ? wait_ns : kLookMinNs;
+}
+
+// True for one of the threads that have waited since the last look is so long ago.
+bool deferred_wait_looks(int gpu) {
+  const uint64_t now_ns = clock_now_ns();
+  uint64_t looked_ns = load_acquire(deferred_waited_ns[gpu]);
+  return now_ns > looked_ns && now_ns - looked_ns >= deferred_interval_ns(gpu, now_ns) &&
+         __atomic_compare_exchange_n(&deferred_waited_ns[gpu], &looked_ns, now_ns, false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
 uint64_t launches_sum() {
   uint64_t sum = load_acquire(launches_ungated);
   for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu)
@@ -437,8 +469,7 @@ bool residual_defer(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
   if (gpu < 0 || load_acquire(measured[gpu]) == 0) return false;
   residual_take(gpu, bytes);
-  store_relaxed(deferred_looks[gpu], kDeferredLooks);
-  store_relaxed(deferred_looks_of_helper, kDeferredLooksOfHelper);
+  store_release(deferred_ns[gpu], clock_now_ns());
   __atomic_fetch_or(&residual_deferred, 1u << gpu, __ATOMIC_RELEASE);
   residual_want();
   return true;
@@ -453,15 +484,14 @@ void residual_hold_unread(int gpu, uint64_t bytes) {
   helper_wake();
 }
 
-void residual_look_deferred(int device) {
+void residual_look_deferred(int device, bool waited) {
   ThreadRecord* thread = thread_record();
   const int gpu = device_gpu(device);
   if (thread == nullptr || gpu < 0) return;
   const uint32_t bit = 1u << gpu;
-  if (((load_acquire(residual_deferred) | load_acquire(residual_unread)) & bit) == 0) return;
-  const uint32_t looks = load_relaxed(deferred_looks[gpu]);
-  if (looks > 0) store_relaxed(deferred_looks[gpu], looks - 1);
-  if (looks <= 1) __atomic_fetch_and(&residual_deferred, ~bit, __ATOMIC_RELEASE);
+  const bool is_unread = (load_acquire(residual_unread) & bit) != 0;
+  const bool is_deferred = (load_acquire(residual_deferred) & bit) != 0;
+  if (!is_unread && !(is_deferred && (!waited || deferred_wait_looks(gpu)))) return;
   const DepthScope depth(thread);
   if (settle(device, Above::kCharged, kPatienceBeforeRefusalNs, kEverywhere).read_again)
     residual_want();
@@ -505,12 +535,8 @@ uint64_t residual_look(uint64_t now_ns) {
   look.launches = launches;
   look.others = others;
   if (changed && (look.due_ns == 0 || is_wanted)) look.due_ns = now_ns + look.interval_ns;
-  if (look.due_ns == 0 && load_acquire(residual_deferred) != 0) {
-    const uint32_t looks = load_relaxed(deferred_looks_of_helper);
-    if (looks > 0) store_relaxed(deferred_looks_of_helper, looks - 1);
-    if (looks <= 1) store_release(residual_deferred, 0u);
-    look.due_ns = now_ns + look.interval_ns;
-  }
+  if (look.due_ns == 0 && load_acquire(residual_deferred) != 0)
+    look.due_ns = now_ns + deferred_wait_ns(now_ns);
   if (look.due_ns == 0 && load_acquire(residual_unread) != 0) look.due_ns = now_ns + kLookUnreadNs;
   if (look.due_ns == 0) return kLookMaxNs;
   if (now_ns < look.due_ns) return look.due_ns - now_ns;
@@ -536,6 +562,8 @@ void residual_reset_after_fork() {
   memset(charged, 0, sizeof charged);
   memset(measured, 0, sizeof measured);
   memset(late_above, 0, sizeof late_above);
+  memset(deferred_ns, 0, sizeof deferred_ns);
+  memset(deferred_waited_ns, 0, sizeof deferred_waited_ns);
   memset(&look, 0, sizeof look);
   others_reset_after_fork();
   wanted = shared = managed_seen = late_unread = residual_expected = residual_deferred =

@@ -66,20 +66,27 @@ extern uint32_t launches_ungated;
 SLUICE_NOINLINE void residual_launched();
 
 /// Memory that is freed in stream order comes back to the device when the stream gets there. Until
-/// a reading shows that, the residual has it. False without figures: then it counts as free at
+/// a reading shows that, the residual has it. `bytes` is what it takes over of a charge that the
+/// caller ends; 0 where the charge has ended. False without figures: then it counts as free at
 /// once.
 [[nodiscard]] bool residual_defer(int device, uint64_t bytes);
 /// What the ledger holds already counts in the residual until the next reading, which comes soon.
 /// More than the device may have taken: within an AccountScope, on a device that has a figure.
 void residual_hold_unread(int gpu, uint64_t bytes);
-extern uint32_t residual_unread;  // a bit for each GPU that has some
-/// Looks for such memory, if there is any: where a program has waited, and before a refusal (from
-/// within an AccountScope in which nothing is reserved).
-extern uint32_t residual_deferred;  // a bit for each GPU that has some
-SLUICE_NOINLINE void residual_look_deferred(int device);
+extern uint32_t residual_unread;    // a bit for each GPU that has some
+extern uint32_t residual_deferred;  // a bit for each GPU on which there was such a free, ever
+SLUICE_NOINLINE void residual_look_deferred(int device, bool waited);
+inline bool residual_is_due() {
+  return SLUICE_UNLIKELY((load_relaxed(residual_deferred) | load_relaxed(residual_unread)) != 0);
+}
+/// Before a refusal, from within an AccountScope in which nothing is reserved: reads, if any memory
+/// may have come back since the last reading.
 inline void residual_settle_deferred(int device) {
-  if (SLUICE_UNLIKELY((load_relaxed(residual_deferred) | load_relaxed(residual_unread)) != 0))
-    residual_look_deferred(device);
+  if (residual_is_due()) residual_look_deferred(device, false);
+}
+/// Where a program has waited, which it may do in a loop: reads as long as that is not too often.
+inline void residual_settle_waited(int device) {
+  if (residual_is_due()) residual_look_deferred(device, true);
 }
 
 /// There is managed memory, or was: its records are looked for.

@@ -1,5 +1,6 @@
-// Sentences for people on stderr: one line, `sluice: ` first, written at once, never more than a
-// few a minute. No stdio (the program's streams are its own) and no allocation.
+// Sentences for people on stderr: one line, `sluice: ` first, written at once. Of a kind that
+// repeats itself, at most one a second (RateLimit). No stdio (the program's streams are its own)
+// and no allocation.
 #pragma once
 
 #include <stdint.h>
@@ -13,7 +14,7 @@ class Line {
   Line& number(uint64_t value);
   /// Bytes with one decimal in the largest binary unit that keeps the number at least 1: "6.8 GiB".
   Line& bytes(uint64_t value);
-  /// The same in the given unit (index of B, KiB, MiB, GiB), without naming it.
+  /// The same in the given unit (index of B, KiB, MiB, GiB, TiB), without naming it.
   Line& bytes_in(uint64_t value, int unit);
   /// How many lines of the kind were not said since the last one (RateLimit); nothing for none.
   Line& skipped(uint64_t count);

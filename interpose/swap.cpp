@@ -102,12 +102,12 @@ Fresh block_make(int device, CUcontext context, uint64_t bytes, bool shared) {
 
 // Ends an empty block, wherever its contents are. False: the driver keeps it.
 bool block_end(Block& block) {
-  const bool out = block.handle == 0;
+  const bool on_device = block.is_on_device();
   if (block.mapped && block_unmap(block) != CUDA_SUCCESS) return false;
-  if (block.handle != 0 && block_release(block) != CUDA_SUCCESS) return false;
+  if (on_device && block_release(block) != CUDA_SUCCESS) return false;
   if (!block.pinned) movable_change(block.device, -block.bytes);
-  if (out) swapped_change(block.device, -block.bytes);
-  if (block.host != nullptr) munmap(block.host, block.bytes);
+  if (!on_device) swapped_change(block.device, -block.bytes);
+  if (block.is_out()) munmap(block.host, block.bytes);
   charge_release(block.device, block.bytes);
   driver.cuMemAddressFree(block.address, block.bytes);
   swap_blocks.remove(&block);
@@ -212,18 +212,24 @@ bool captured_take(Freed* out) {
   return false;
 }
 
-// What a capture kept from being freed.
+bool has_faulted(CUcontext context) {
+  const CurrentScope current(context);
+  return current.result() == CUDA_SUCCESS && context_fault() != CUDA_SUCCESS;
+}
+
+// Frees what a capture kept. To the program it is freed already: what cannot be waited for now is
+// tried again.
 void captured_free() {
   while (SLUICE_UNLIKELY(load_acquire(freed_captured) != 0) && load_acquire(captures_active) == 0) {
     Freed freed;
     if (!captured_take(&freed)) return;
     bool captured = false;
     const CUresult result = context_wait(freed.context, freed.device, &captured);
-    if (captured) {
+    if (captured || (result != CUDA_SUCCESS && !has_faulted(freed.context))) {
       free_later(freed.address);
       return;
     }
-    free_end(freed.address, result == CUDA_SUCCESS);
+    free_end(freed.address, true);
   }
 }
 
@@ -306,15 +312,6 @@ bool swap_has(CUdeviceptr address) {
   const LockScope scope(swap_lock);
   return swap_blocks.at(address) != nullptr;
 }
-
-namespace {
-
-bool has_faulted(CUcontext context) {
-  const CurrentScope current(context);
-  return current.result() == CUDA_SUCCESS && context_fault() != CUDA_SUCCESS;
-}
-
-}  // namespace
 
 CUresult swap_free(CUdeviceptr address) {
   const SystemGuard guard;
@@ -484,7 +481,7 @@ void swap_account(uint64_t* bytes_by_device) {
     bytes_by_device[block.device] += block.bytes;
     if (gpu < 0) continue;
     if (!block.pinned) movable[gpu] += block.bytes;
-    if (block.host != nullptr) swapped[gpu] += block.bytes;
+    if (!block.is_on_device()) swapped[gpu] += block.bytes;
   }
   for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu) {
     process.account(static_cast<int>(gpu)).movable_bytes.store(movable[gpu]);

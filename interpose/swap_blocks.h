@@ -36,6 +36,11 @@ struct Block {
   Unit* units;
 
   bool is_shared() const { return unit_count > 1; }
+  /// The contents are in the host, and are to be brought back.
+  bool is_out() const { return host != nullptr; }
+  /// The driver has memory for it, which may also be so while the contents are out: it did not take
+  /// the memory back, or could not map it again.
+  bool is_on_device() const { return handle != 0; }
 };
 
 /// An allocation, found by an address inside it.

@@ -22,9 +22,9 @@ enum class Way : bool { kOut, kIn };
 
 bool is_on(const Block& block, int gpu) { return device_gpu(block.device) == gpu; }
 bool goes_out(const Block& block, int gpu) {
-  return is_on(block, gpu) && block.mapped && !block.pinned && block.host == nullptr;
+  return is_on(block, gpu) && block.mapped && !block.pinned && !block.is_out();
 }
-bool comes_in(const Block& block, int gpu) { return is_on(block, gpu) && block.host != nullptr; }
+bool comes_in(const Block& block, int gpu) { return is_on(block, gpu) && block.is_out(); }
 
 // Copies piece by piece through a few page-locked buffers, so that the device copies some while the
 // host copies another. Without them, one piece after the other.
@@ -128,7 +128,7 @@ uint64_t bytes_sum(Which which) {
 }
 
 uint64_t bytes_out(int gpu) {
-  return bytes_sum([=](const Block& b) { return comes_in(b, gpu) && b.handle == 0; });
+  return bytes_sum([=](const Block& b) { return is_on(b, gpu) && !b.is_on_device(); });
 }
 
 void swapped_store(int gpu) { process.account(gpu).swapped_bytes.store(bytes_out(gpu)); }
@@ -183,7 +183,7 @@ CUresult unmap_all(int gpu, char* host, uint64_t bytes) {
   for (uint32_t i = 0; i < end; ++i) {
     Block& block = swap_blocks[i];
     char* contents = block.host;
-    if (!comes_in(block, gpu) || block.mapped || block.handle == 0) continue;
+    if (!comes_in(block, gpu) || block.mapped || !block.is_on_device()) continue;
     block.host = nullptr;
     map_again(block, contents);
   }
@@ -195,7 +195,7 @@ SwapMoved release_all(int gpu) {
   SwapMoved moved{CUDA_SUCCESS, 0};
   for (uint32_t i = 0; i < swap_blocks.count(); ++i) {
     Block& block = swap_blocks[i];
-    if (!comes_in(block, gpu) || block.handle == 0) continue;
+    if (!comes_in(block, gpu) || !block.is_on_device()) continue;
     const CUresult result = block_release(block);
     if (result == CUDA_SUCCESS) {
       moved.bytes += block.bytes;
@@ -213,14 +213,14 @@ SwapMoved release_all(int gpu) {
 
 void give_back(Block& block) {
   if (block.mapped && block_unmap(block) != CUDA_SUCCESS) return;
-  if (block.handle != 0) (void)block_release(block);
+  if (block.is_on_device()) (void)block_release(block);
 }
 
 CUresult fill_all(int gpu) {
   for (uint32_t i = 0; i < swap_blocks.count(); ++i) {
     Block& block = swap_blocks[i];
     if (!comes_in(block, gpu)) continue;
-    const CUresult result = block.handle != 0 ? block_map(block) : block_fill(block);
+    const CUresult result = block.is_on_device() ? block_map(block) : block_fill(block);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
@@ -290,7 +290,7 @@ uint64_t swap_bytes_out(int gpu) {
 uint64_t swap_bytes_out() {
   if (load_acquire(swap_used) == 0) return 0;
   const LockScope scope(swap_lock);
-  return bytes_sum([](const Block& b) { return b.host != nullptr; });
+  return bytes_sum([](const Block& b) { return b.is_out(); });
 }
 
 }  // namespace sluice::interpose

@@ -1,6 +1,7 @@
 // What each thread of the program keeps for the shim: whether it is inside a launch, whether a
 // driver call comes from us, and what was looked up last. Records live in slabs, are found
-// by a thread-local pointer, and are visited by the helper thread. Knows nothing of the broker.
+// by a thread-local pointer, and are visited by the helper thread. What the gate and the shares
+// note of the thread is here, too; what it means is theirs.
 //
 // The asymmetric protocol: a thread raises `inside` with a plain store and then reads the lease.
 // Whoever must know that nobody is inside first makes the lease closed, then calls

@@ -57,7 +57,7 @@ void memory_look(int current) {
   for (int device = 0; device < process.device_count; ++device) {
     if (device != current && device_gpu(device) < 0) continue;
     pools_settle(device);
-    residual_settle_deferred(device);
+    residual_settle_waited(device);
   }
 }
 

@@ -161,7 +161,7 @@ bool usage_pid_is_proven() {
 void usage_forget() {
   const LockScope scope(lock);
   memset(handles, 0, sizeof handles);
-  // A broker that is asked again may know the pid now.
+  // A library that could not be used before is tried once more.
   if (state == State::kNone) state = State::kUnknown;
 }
 

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "interpose/family.h"
 #include "interpose/start.h"
 #include "interpose/usage.h"
 
@@ -124,7 +125,20 @@ const Look& look_since(const Metered& one, uint64_t now_ns) {
 
 }  // namespace
 
+MemoryView nvml_memory_view(int gpu, uint64_t real_total, uint64_t real_free) {
+  if (gpu != kGpuUnused) return gpu_memory_view(gpu, real_total, real_free);
+  Limits own;
+  own.memory_bytes = process.memory_own;
+  const uint64_t quota = limits_narrow(family_limits(), own).memory_bytes;
+  return memory_view(quota, 0, real_total, real_free);
+}
+
+uint32_t nvml_sm_percent(int gpu) {
+  return gpu != kGpuUnused ? process.entry(gpu).sm_percent : family_limits().sm_percent;
+}
+
 nvmlUtilization_t utilization_metered(int gpu) {
+  if (gpu == kGpuUnused) return {};
   const ErrnoGuard guard;
   const LockScope scope(metered_lock);
   Metered& one = metered[gpu];
@@ -148,7 +162,10 @@ int nvml_gpu(nvmlDevice_t device) {
   char text[96] = {};
   protocol::GpuUuid uuid;
   if (nvml.nvmlDeviceGetUUID(device, text, sizeof text) != 0 || !uuid_parse(text, &uuid)) return -1;
-  return process_gpu_of(uuid);
+  const int gpu = process_gpu_of(uuid);
+  if (load_acquire(process.alone) == 0) return gpu;
+  process_quotas_choose();
+  return gpu < 0 && !family_knows_tenant() ? kGpuUnused : gpu;
 }
 
 uint32_t tenant_pid(uint32_t host_pid) {
@@ -162,6 +179,7 @@ uint32_t tenant_pid(uint32_t host_pid) {
 
 unsigned tenant_processes(int gpu, TenantProcess* out) {
   unsigned count = 0;
+  if (gpu == kGpuUnused) return count;
   for (const protocol::ClaimsSlot& slot : process.claims->slots) {
     if (slot.pid.load() == 0) continue;
     const protocol::ClaimsGpu& account = slot.gpus[gpu];

@@ -24,6 +24,14 @@ inline MemoryView gpu_memory_view(int gpu, uint64_t real_total, uint64_t real_fr
                      real_total, real_free);
 }
 
+/// A GPU that is not in the lease page of a tenant without a broker, which has none of it yet. NVML
+/// shows all GPUs of the host, and the page is for those that CUDA shows.
+inline constexpr int kGpuUnused = protocol::kTenantGpusMax;
+
+/// The view and the share of a GPU that nvml_gpu() returned.
+MemoryView nvml_memory_view(int gpu, uint64_t real_total, uint64_t real_free);
+uint32_t nvml_sm_percent(int gpu);
+
 /// Per cent of a GPU as per cent of a slice of it, at most 100.
 inline unsigned slice_percent(unsigned percent, uint32_t sm_percent) {
   if (sm_percent == 0 || sm_percent > 100) sm_percent = 100;
@@ -33,12 +41,12 @@ inline unsigned slice_percent(unsigned percent, uint32_t sm_percent) {
 
 /// Where NVML has no figures of the tenant's processes: what its meters counted in about the last
 /// second, in per cent of the GPU. Looked at less often, since the look before; the first answer is
-/// of what this process used since it began. Any thread.
+/// of what this process used since it began; nothing for kGpuUnused. Any thread.
 nvmlUtilization_t utilization_metered(int gpu);
 void view_reset_after_fork();
 
-/// The tenant's GPU that a device of NVML is, -1 = none of its. NVML numbers devices its own way,
-/// so they are matched by UUID. Needs resolve_nvml().
+/// The tenant's GPU that a device of NVML is, or kGpuUnused; -1 = none of its. NVML numbers devices
+/// its own way, so they are matched by UUID. Needs resolve_nvml().
 int nvml_gpu(nvmlDevice_t device);
 
 /// The tenant's process that the host knows by this pid, as that process sees itself; 0 =

@@ -172,7 +172,7 @@ struct ClaimsGpu {
   AtomicU32 measured;    // 1: context_bytes is the driver's own figure; 0: a constant per context
   AtomicU32 moved_word;  // the hold word whose order this process has carried out
   AtomicU64 movable_bytes;  // the part of held_bytes that can be swapped, wherever it is
-  AtomicU64 swapped_bytes;  // the part of movable_bytes that is in host memory
+  AtomicU64 swapped_bytes;  // the part of movable_bytes that is not on the device
 };
 static_assert(sizeof(ClaimsGpu) == 128);
 static_assert(offsetof(ClaimsGpu, held_epoch) == 100);
@@ -200,9 +200,10 @@ static_assert(sizeof(ClaimsSlot) == 128 + 8 * 128);
 inline constexpr std::uint32_t kChargedWords = 512;
 
 // What a process does while a GPU does nothing for it, for whoever explains idleness (`sluice
-// why`, which maps the page read-only). Rings: the writer fills entry n % size, stores n + 1 in its
-// `serial`, then counts; a reader that finds another serial came too early or too late. All times
-// are CLOCK_MONOTONIC; threads are numbered as the process sees them.
+// why`, which maps the page read-only). Rings: the writer of number n fills entry n % size and
+// stores n + 1 in its `serial` last. The count may be raised before or behind that; a reader that
+// finds another serial came too early or too late. All times are CLOCK_MONOTONIC; threads are
+// numbered as the process sees them.
 inline constexpr std::uint32_t kGapsMax = 256;
 inline constexpr std::uint32_t kWaitsMax = 256;
 inline constexpr std::uint32_t kOpenWaitsMax = 64;
@@ -272,8 +273,8 @@ struct ClaimsPage {
   AtomicU32 slots_used;  // one past the highest slot in use so far; raised by each client when it
                          // registers, 0 = unknown
   AtomicU32 shares;      // 1: a process of the tenant has exported or imported device memory
-  AtomicU32 kept_look;  // the pid of the process that just asks the device which exported memory is
-                        // gone; 0 = none. One whose pid is in no slot does not ask any more
+  AtomicU32 kept_look;   // + 1: the slot of the process that just asks the device which exported
+                         // memory is gone; 0 = none. One whose slot is empty does not ask any more
   std::uint8_t reserved[100];
   ClaimsSlot slots[kTenantProcessesMax];
   // Per GPU, a map of the time that processes of the tenant were charged for lately, so that a

@@ -124,21 +124,14 @@ void basis_look(int device) {
   kept[device].basis = basis_of(now, listed);
 }
 
-bool has_slot(uint32_t pid) {
-  for (const protocol::ClaimsSlot& slot : process.claims->slots) {
-    if (slot.pid.load() == pid) return true;
-  }
-  return false;
-}
-
 // While one process of the tenant reads a device to give something back, no other one does: both
 // would give the same bytes back. Nor does a load or an unload of this process: its memory comes
-// and goes before its charge.
+// and goes before its charge. The word names the holder by its slot: a pid outlives execve, and
+// without a broker processes of several PID namespaces may have the same one.
 class Turn {
  public:
   explicit Turn(uint64_t patience_ns) {
     const uint64_t until_ns = clock_now_ns() + patience_ns;
-    pid_ = process.claims->slots[process.slot].pid.load();
     for (;;) {
       if (take()) break;
       if (clock_now_ns() >= until_ns) return;
@@ -158,14 +151,15 @@ class Turn {
 
  private:
   static protocol::AtomicU32& word() { return process.claims->kept_look; }
-  bool take() const {
+  static bool take() {
     uint32_t before = word().load();
     // Another thread of this process, too, is waited for.
-    if (before != 0 && has_slot(before)) return false;
-    return __atomic_compare_exchange_n(&word().raw, &before, pid_, false, __ATOMIC_ACQ_REL,
-                                       __ATOMIC_RELAXED);
+    if (before != 0 && before <= protocol::kTenantProcessesMax &&
+        process.claims->slots[before - 1].pid.load() != 0)
+      return false;
+    return __atomic_compare_exchange_n(&word().raw, &before, process.slot + 1, false,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
   }
-  uint32_t pid_ = 0;
   bool held_ = false;
 };
 
@@ -268,6 +262,12 @@ bool kept_look(int device, uint64_t patience_ns) {
   if (!turn.held()) return false;
   basis_look(device);
   return sum_read(device, &now) && give_back(device, now, kept[device].basis);
+}
+
+void kept_slot_taken() {
+  uint32_t left = process.slot + 1;
+  __atomic_compare_exchange_n(&process.claims->kept_look.raw, &left, 0u, false, __ATOMIC_ACQ_REL,
+                              __ATOMIC_RELAXED);
 }
 
 void kept_restore(uint64_t* bytes_by_device) {

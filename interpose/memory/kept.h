@@ -28,6 +28,8 @@ uint64_t kept_bytes(int gpu);
 /// the helper, while the account does not stand still. True if some stays for what a process of the
 /// tenant has and is not charged yet.
 bool kept_look(int device, uint64_t patience_ns);
+/// After this process has taken its slot: ends the turn that the slot's process before it left.
+void kept_slot_taken();
 /// Adds what is kept on each device, in a new slot.
 void kept_restore(uint64_t* bytes_by_device);
 void kept_reset_after_fork();

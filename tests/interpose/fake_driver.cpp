@@ -60,7 +60,8 @@ FakeState fake = {8ull << 30,
                   0,
                   CUDA_SUCCESS,
                   0,
-                  0};
+                  0,
+                  CUDA_SUCCESS};
 
 void fake_enter(const char* function) {
   if (fake.on_enter != nullptr) fake.on_enter(function);
@@ -429,6 +430,7 @@ FAKE CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
 }
 FAKE CUresult cuEventCreate(CUevent* event, unsigned int) {
   fake_enter(__func__);
+  if (fake.event_result != CUDA_SUCCESS) return fake.event_result;
   auto* made = new Event{0, kEventMark, events};
   while (!events.compare_exchange_weak(made->before, made)) {
   }

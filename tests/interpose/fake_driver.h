@@ -75,6 +75,7 @@ struct FakeState {
   CUresult graph_end_result;                // what the end of an executable graph answers
   int pool_pieces;  // 1: pools give out pieces of chunks, whole steps each, and end chunks alone
   int pool_stuck;   // 1: a trim gives nothing back, as while all that was freed is outstanding
+  CUresult event_result;  // what the making of an event answers
 };
 extern "C" FakeState fake;
 /// 1: cuGetProcAddress answers with functions that dlsym does not know.

@@ -61,6 +61,7 @@ FAKE nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* devi
   return 0;
 }
 FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t* memory) {
+  if (fake_nvml.on_memory_read != nullptr) fake_nvml.on_memory_read();
   *memory = nvmlMemory_t{8ull << 30, (5ull << 30) - fake_nvml.used_more,
                          (3ull << 30) + fake_nvml.used_more};
   return 0;

@@ -17,4 +17,5 @@ struct FakeNvml {
   unsigned long long late_reads;     // so many lists still have
   unsigned long long late_bytes;     // so much more of the first process, which is gone already
   unsigned long long second_bytes;  // what that has on the fake driver's second device; 0 = nothing
+  void (*on_memory_read)();  // before the answer to what is in use on a device; nullptr = nothing
 };

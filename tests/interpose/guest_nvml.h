@@ -20,6 +20,9 @@ class GuestNvmlTest : public ::testing::Test {
   void SetUp() override {
     broker = std::make_unique<TestBroker>(kGiB, 30 * kMiB);
     broker->environment_set();
+    nvml_open();
+  }
+  void nvml_open() {
     library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     ASSERT_NE(library, nullptr);
     nvml = static_cast<FakeNvml*>(dlsym(library, "fake_nvml"));

@@ -199,6 +199,27 @@ TEST_F(GuestNvmlTest, AskingForTheSameFunctionAgainAsksNvmlNothing) {
   EXPECT_GT(nvml->process_reads, unloaded);
 }
 
+// Memory that comes back in stream order is looked for more and more seldom.
+TEST_F(GuestNvmlTest, QueriesReadTheFigureSeldomWhileMemoryIsToComeBack) {
+  constexpr unsigned long long kLarge = 600 * kMiB;
+  listed(static_cast<unsigned>(getpid()), 41 * kMiB);
+  cuda_start();
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  CUdeviceptr pointer = 0;
+  ASSERT_EQ(cuMemAlloc_v2(&pointer, kLarge), CUDA_SUCCESS);
+  nvml->processes[0].usedGpuMemory = 41 * kMiB + kLarge;
+  ASSERT_EQ(cuMemFreeAsync(pointer, nullptr), CUDA_SUCCESS);
+  const unsigned long long before = nvml->process_reads;
+  const auto begun = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(500))
+    ASSERT_EQ(cuEventQuery(nullptr), CUDA_SUCCESS);
+  EXPECT_LT(nvml->process_reads - before, 120u);
+  EXPECT_EQ(held(), 41 * kMiB + kLarge);
+  nvml->processes[0].usedGpuMemory = 41 * kMiB;
+  ASSERT_EQ(cuMemAlloc_v2(&pointer, kLarge), CUDA_SUCCESS);
+  EXPECT_EQ(held(), 41 * kMiB + kLarge);
+}
+
 TEST_F(GuestNvmlTest, TheFirstLaunchAfterANewFunctionLooksWhatItLoaded) {
   listed(static_cast<unsigned>(getpid()), 41 * kMiB);
   cuda_start();

@@ -4,9 +4,12 @@
 // so with the end of the exporter's. Here the device's part is scripted: each case is a process of
 // its own.
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <string>
 #include <vector>
 
 #include "tests/interpose/guest_nvml.h"
@@ -41,13 +44,16 @@ class GuestOrphansTest : public GuestNvmlTest {
  protected:
   void SetUp() override {
     GuestNvmlTest::SetUp();
+    begin();
+    ASSERT_EQ(held(), kContext);
+  }
+  void begin() {
     listed(static_cast<unsigned>(getpid()), kContext);
     listed(kStranger, 500 * kMiB);
     nvml->used_more = 500 * kMiB + kContext + kUnfigured - 3 * kGiB;
-    cuda_start();
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
     ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
     ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-    ASSERT_EQ(held(), kContext);
     on_device = nvml;
     effects[0] = {"cuMemCreate", kSigned, kSigned};
     fake.on_enter = take_effect;
@@ -96,9 +102,13 @@ class GuestOrphansTest : public GuestNvmlTest {
     EXPECT_EQ(held(), kContext + kFit * kPiece);
   }
   // The device has all of it back, and a whole quota can be taken again.
-  void all_is_there_again() {
+  static std::vector<CUmemGenericAllocationHandle> create_all() {
     std::vector<CUmemGenericAllocationHandle> pieces(kFit);
-    for (CUmemGenericAllocationHandle& piece : pieces) ASSERT_EQ(create(&piece), CUDA_SUCCESS);
+    for (CUmemGenericAllocationHandle& piece : pieces) EXPECT_EQ(create(&piece), CUDA_SUCCESS);
+    return pieces;
+  }
+  void all_is_there_again() {
+    const auto pieces = create_all();
     release_does(-kSigned, -kSigned);
     for (const CUmemGenericAllocationHandle piece : pieces)
       ASSERT_EQ(cuMemRelease(piece), CUDA_SUCCESS);
@@ -268,6 +278,61 @@ TEST_F(GuestOrphansTest, ANewBrokerIsToldOfIt) {
       eventually([&] { return second.account().held_bytes.load() == kContext + kFit * kPiece; }));
   EXPECT_EQ(second.claims().kept_bytes[0][0].load(), kFit * kPiece);
   EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+// A process asks the device which memory is back, and another of its threads executes a program:
+// here in the middle of the question. The program is of the tenant, with the same pid.
+constexpr char kExecuted[] = "SLUICE_TEST_EXECUTED";
+TestBroker* asked_for;
+
+void execute_when_it_asks() {
+  if (asked_for->claims().kept_look.load() == 0) return;
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  const std::string filter =
+      std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name();
+  setenv(kExecuted, "1", 1);
+  execl("/proc/self/exe", "executed", filter.c_str(), nullptr);
+}
+
+class GuestExecutedTest : public GuestOrphansTest {
+ protected:
+  void SetUp() override {}
+  // In a child. Does not return.
+  void execute() {
+    nvml_open();
+    begin();
+    asked_for = broker.get();
+    nvml->on_memory_read = execute_when_it_asks;
+    (void)park();
+    (void)park();
+    _exit(2);
+  }
+  void executed() {
+    nvml_open();
+    begin();
+    for (size_t i = 0; i < kFit; ++i) ASSERT_EQ(park(), CUDA_SUCCESS) << i;
+    nvml->used_more -= kFit * kPiece;
+    (void)create_all();
+  }
+  void what_it_parks_comes_back() {
+    if (getenv(kExecuted) != nullptr) return executed();
+    broker = std::make_unique<TestBroker>(kGiB, 30 * kMiB);
+    broker->environment_set();
+    if (slots_again) broker->slots_again();
+    const pid_t child = fork();
+    if (child == 0) execute();
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(broker->registrations(), 2);
+  }
+  bool slots_again = false;
+};
+
+TEST_F(GuestExecutedTest, WhatItParksComesBackInAnotherSlot) { what_it_parks_comes_back(); }
+TEST_F(GuestExecutedTest, WhatItParksComesBackInTheSameSlot) {
+  slots_again = true;
+  what_it_parks_comes_back();
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Holds over the fake driver: who waits, when the hold is acknowledged, and that nothing reaches
 // the driver from then on. Each case is a process of its own.
 #include <gtest/gtest.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -50,6 +51,28 @@ TEST_F(HoldTest, NoHoldIsAcknowledgedUnderAnOpenLease) {
   broker->hold_store(true);
   EXPECT_FALSE(broker->wait_held(100));
   broker->lease_store(0);
+  EXPECT_TRUE(broker->wait_held());
+}
+
+// The looks are 20 us apart at first, each a 16th more than the one before.
+TEST_F(HoldTest, TheFirstHoldIsLookedAtAsSeldomAsLaterOnes) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kLooks = 40;
+  static std::atomic<int> looks;
+  static Clock::time_point first, last;
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuMemcpyHtoDAsync_v2(1, nullptr, 1, nullptr), CUDA_SUCCESS);
+  fake.events_pending = 1;
+  fake.on_enter = [](const char* function) {
+    if (strcmp(function, "cuEventQuery") != 0 || looks == kLooks) return;
+    (looks == 0 ? first : last) = Clock::now();
+    ++looks;
+  };
+  hold_set();
+  while (looks < kLooks) sleep_ms(1);
+  fake.on_enter = nullptr;
+  EXPECT_GT(last - first, std::chrono::milliseconds(2));
+  fake.events_pending = 0;
   EXPECT_TRUE(broker->wait_held());
 }
 

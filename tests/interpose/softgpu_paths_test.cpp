@@ -70,6 +70,44 @@ TEST_F(SoftGpuPathsTest, MemoryThatIsFreedBehindWorkCountsUntilTheDeviceHasIt) {
   holds(0, "waited for");
 }
 
+// A program may ask its streams as often as it likes while the memory is still behind work.
+TEST_F(SoftGpuPathsTest, MemoryBehindWorkIsLookedForAfterManyQueries) {
+  broker->lease_store(sluice::protocol::kLeaseOpen);
+  static std::atomic<bool> go;
+  CUstream stream = nullptr, idle = nullptr;
+  CUevent event = nullptr;
+  CUdeviceptr pointer = 0, more = 0;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&idle, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  const auto wait = [](void*) {
+    while (!go) std::this_thread::yield();
+  };
+  enum class Then { kAllocate, kNothing };
+  for (const Then then : {Then::kAllocate, Then::kNothing}) {
+    go = false;
+    ASSERT_EQ(cuMemAlloc(&pointer, 60 * kMiB), CUDA_SUCCESS);
+    ASSERT_EQ(cuLaunchHostFunc(stream, wait, nullptr), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+    for (int i = 0; i < 1000; ++i) {
+      ASSERT_EQ(cuStreamQuery(idle), CUDA_SUCCESS);
+      ASSERT_EQ(cuEventQuery(event), CUDA_SUCCESS);
+    }
+    // So that the helper has looked in vain.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_EQ(held(), kContext + 60 * kMiB);
+    go = true;
+    ASSERT_TRUE(eventually([&] { return device_bytes() == kContext; }));
+    if (then == Then::kAllocate) {
+      EXPECT_EQ(cuMemAlloc(&more, 60 * kMiB), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemFree(more), CUDA_SUCCESS);
+    } else {
+      EXPECT_TRUE(eventually([&] { return held() == kContext; }));
+    }
+  }
+  EXPECT_EQ(broker->account().refused.load(), 0u);
+}
+
 TEST_F(SoftGpuPathsTest, WhatHasComeBackIsFoundBeforeARefusal) {
   CUdeviceptr pointer = 0;
   CUstream stream = nullptr;

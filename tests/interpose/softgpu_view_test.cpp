@@ -194,4 +194,80 @@ TEST_F(SoftGpuViewTest, UtilizationOfTheDeviceIsTheTenantsOwn) {
   EXPECT_EQ(rates_of(ours, nullptr), NVML_ERROR_INVALID_ARGUMENT);
 }
 
+// A program under limits of its own, without a broker, on a host with more GPUs than such limits
+// reach. NVML shows all of them, CUDA the ones that the user names.
+class SoftGpuViewAloneTest : public ::testing::Test {
+ protected:
+  static constexpr unsigned kCount = 10;
+  void SetUp() override {
+    char name[] = "/tmp/sluice-softgpu-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    directory = name;
+    setenv("SOFTGPU_DIR", name, 1);
+    setenv("SOFTGPU_COUNT", std::to_string(kCount).c_str(), 1);
+    setenv("SOFTGPU_MEMORY", "256MiB", 1);
+    setenv("SOFTGPU_CONTEXT", "32MiB", 1);
+    setenv("SLUICE_MEMORY", "100MiB", 1);
+    setenv("SLUICE_SM", "50", 1);
+    setenv("CUDA_VISIBLE_DEVICES", "9", 1);
+    library = dlopen(SOFTGPU_NVML, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr) << dlerror();
+    ASSERT_EQ(function<decltype(nvmlInit_v2)>("nvmlInit_v2")(), NVML_SUCCESS);
+  }
+  void TearDown() override { EXPECT_EQ(system(("rm -rf " + directory).c_str()), 0); }
+  template <class F>
+  F* function(const char* name) {
+    void* found = dlsym(library, name);
+    EXPECT_NE(found, nullptr) << name;
+    return reinterpret_cast<F*>(found);
+  }
+  nvmlDevice_t device(unsigned index) {
+    nvmlDevice_t out = nullptr;
+    EXPECT_EQ(function<decltype(nvmlDeviceGetHandleByIndex_v2)>("nvmlDeviceGetHandleByIndex_v2")(
+                  index, &out),
+              NVML_SUCCESS);
+    return out;
+  }
+  nvmlMemory_t memory(unsigned index) {
+    nvmlMemory_t out{};
+    EXPECT_EQ(
+        function<decltype(nvmlDeviceGetMemoryInfo)>("nvmlDeviceGetMemoryInfo")(device(index), &out),
+        NVML_SUCCESS);
+    return out;
+  }
+  void use_the_last() {
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+    CUcontext context = nullptr;
+    CUdeviceptr pointer = 0;
+    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemAlloc(&pointer, 10 * kMiB), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAlloc(&pointer, 70 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  std::string directory;
+  void* library = nullptr;
+};
+
+TEST_F(SoftGpuViewAloneTest, AMonitorTakesNoGpuFromTheProgram) {
+  for (unsigned index = 0; index < kCount; ++index) {
+    EXPECT_EQ(memory(index).total, 100 * kMiB) << index;
+    EXPECT_EQ(memory(index).used, 0U) << index;
+    nvmlUtilization_t rates{77, 77};
+    EXPECT_EQ(function<decltype(nvmlDeviceGetUtilizationRates)>("nvmlDeviceGetUtilizationRates")(
+                  device(index), &rates),
+              NVML_SUCCESS);
+    EXPECT_EQ(rates.gpu, 0U) << index;
+    nvmlProcessInfo_t infos[4];
+    unsigned count = 4;
+    EXPECT_EQ(function<decltype(nvmlDeviceGetComputeRunningProcesses_v3)>(
+                  "nvmlDeviceGetComputeRunningProcesses_v3")(device(index), &count, infos),
+              NVML_SUCCESS);
+    EXPECT_EQ(count, 0U) << index;
+  }
+  use_the_last();
+  EXPECT_EQ(memory(9).total, 100 * kMiB);
+  EXPECT_EQ(memory(9).used, 42 * kMiB);
+  EXPECT_EQ(memory(3).used, 0U);
+}
+
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/interpose/guest.h"
@@ -333,6 +334,85 @@ TEST_F(SwapFaultTest, ABrokerThatKnowsOfTheMemoryOrdersItBack) {
   EXPECT_EQ(moved.back().bytes, kAll);
   EXPECT_EQ(next.account().swapped_bytes.load(), 0u);
   expect_contents("in");
+}
+
+// Contents that are in the host while the driver keeps the memory are on the device as well.
+TEST_F(SwapFaultTest, ABrokerThatIsReplacedIsToldWhatTheDeviceHas) {
+  allocate();
+  std::vector<std::unique_ptr<TestBroker>> dead;
+  bool failed = true;
+  for (unsigned long long n = 1; failed; n += 3) {
+    hold();
+    fake.calls_memory = fake.calls_failed = 0;
+    fake.fail_times = kAlways;
+    fake.fail_at = n;
+    ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldOut), 5000));
+    fake.fail_at = 0;
+    failed = fake.calls_failed != 0;
+    auto next = std::make_unique<TestBroker>(1ull << 30);
+    next->swap_set();
+    next->hold_store(true);
+    broker->die();
+    next->path_take(*broker);
+    dead.push_back(std::move(broker));
+    broker = std::move(next);
+    for (int i = 0; i < 5000 && broker->registrations() == 0; ++i) usleep(1000);
+    ASSERT_TRUE(broker->wait_held());
+    EXPECT_EQ(broker->account().held_bytes.load(), kAll) << n;
+    EXPECT_EQ(swapped(), kAll - fake.used_bytes) << n;
+    ASSERT_TRUE(broker->wait_moved(broker->order_store(kHoldIn), 5000));
+    EXPECT_EQ(swapped(), 0u) << n;
+    expect_contents("in");
+  }
+  EXPECT_GT(dead.size(), 5u);
+}
+
+TEST_F(SwapFaultTest, AForkChildHasNoPagesThatWaitForMemory) {
+  allocate();
+  ASSERT_EQ(order(kHoldOut).result, 0);
+  fake.capacity_bytes = 10 * kMiB;
+  TestBroker next(1ull << 30);
+  broker->die();
+  next.path_take(*broker);
+  for (int i = 0; i < 5000 && next.wants().empty(); ++i) usleep(1000);
+  ASSERT_FALSE(next.wants().empty());
+  const pid_t child = fork();
+  if (child == 0) {
+    int pages = 0;
+    for (int fd = 0; fd < 2000; ++fd) {
+      char target[64] = {};
+      const std::string link = "/proc/self/fd/" + std::to_string(fd);
+      if (readlink(link.c_str(), target, sizeof target - 1) > 0 &&
+          (strstr(target, "memfd:lease") != nullptr || strstr(target, "memfd:claims") != nullptr))
+        ++pages;
+    }
+    _exit(pages);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 4) << "those of the brokers, which are in this process";
+}
+
+// A program is told that memory is freed, which a capture keeps for a while.
+TEST_F(SwapFaultTest, WhatWasFreedUnderACaptureStaysFreed) {
+  allocate();
+  const auto [freed, bytes] = given.front();
+  auto* const stream = reinterpret_cast<CUstream>(0x55);
+  CUgraph graph = nullptr;
+  CUdeviceptr more = 0;
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFree_v2(freed), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(broker->account().movable_bytes.load(), kAll) << "the capture kept it";
+  fake.event_result = CUDA_ERROR_OUT_OF_MEMORY;
+  ASSERT_EQ(cuMemAlloc_v2(&more, 2 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree_v2(freed), CUDA_ERROR_INVALID_VALUE);
+  fake.event_result = CUDA_SUCCESS;
+  ASSERT_EQ(cuMemAlloc_v2(&more, 2 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(broker->account().movable_bytes.load(), kAll - bytes + 4 * kMiB);
 }
 
 TEST_F(SwapFaultTest, WithoutABrokerTheMemoryIsBackBeforeTheGatesOpen) {

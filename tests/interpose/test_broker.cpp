@@ -236,6 +236,11 @@ bool TestBroker::wait_for(MessageType type, std::uint32_t epoch, int timeout_ms)
 }
 
 // What a process had before it executed another program, which threw its mapping of the page away.
+void TestBroker::slot_clear(std::uint32_t slot) {
+  memset(static_cast<void*>(&claims_->slots[slot]), 0, sizeof(ClaimsSlot));
+  for (AtomicU64& kept : claims_->kept_bytes[slot]) kept.store(0);
+}
+
 void TestBroker::former_image_clear(std::uint32_t pid) {
   struct stat page {};
   fstat(claims_fd_, &page);
@@ -243,8 +248,8 @@ void TestBroker::former_image_clear(std::uint32_t pid) {
   const std::string text{std::istreambuf_iterator<char>(maps), {}};
   if (text.empty() || text.find(" " + std::to_string(page.st_ino) + " ") != std::string::npos)
     return;
-  for (ClaimsSlot& slot : claims_->slots)
-    if (slot.pid.load() == pid) memset(static_cast<void*>(&slot), 0, sizeof slot);
+  for (std::uint32_t slot = 0; slot < kTenantProcessesMax; ++slot)
+    if (claims_->slots[slot].pid.load() == pid) slot_clear(slot);
 }
 
 // Returns a descriptor that becomes readable when the process has ended, -1 when it was refused.
@@ -272,6 +277,8 @@ int TestBroker::register_answer(int fd, const Header& request) {
   const auto pid = static_cast<std::uint32_t>(peer.pid);
   answer.host_pid = host_pid_hidden_ ? 1 : pid;
   former_image_clear(pid);
+  for (answer.slot = slots_again_ ? 0 : answer.slot; claims_->slots[answer.slot].pid.load() != 0;)
+    ++answer.slot;
   claims_->slots[answer.slot].pid.store(pid);
   const int fds[2] = {lease_fd_, claims_fd_};
   wire_send(fd, &answer, sizeof answer, fds, 2, false);
@@ -311,7 +318,7 @@ void TestBroker::serve() {
     if (all[0].revents != 0) break;
     for (std::size_t i = guests.size(); i-- > 0;) {
       if (all[polled.size() + i].revents == 0) continue;
-      memset(&claims_->slots[guests[i].slot], 0, sizeof(ClaimsSlot));
+      slot_clear(guests[i].slot);
       close(guests[i].pid_fd);
       guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));
     }

@@ -53,6 +53,8 @@ class TestBroker {
   std::uint32_t hold_epoch() const { return hold_epoch_; }
   /// Allocations of this tenant are movable; before the first process registers.
   void swap_set();
+  /// A process gets the lowest slot that is free, as sluiced gives it; else one that none had.
+  void slots_again() { slots_again_ = true; }
   /// NVML lists nobody under the pid that processes are told; before the first one registers.
   void host_pid_hide() { host_pid_hidden_ = true; }
   /// Adds an order to the hold of GPU 0 (kHoldOut, kHoldIn); 0 takes it back. Returns the word.
@@ -89,6 +91,7 @@ class TestBroker {
   void serve();
   void lease_word_store(std::uint32_t gpu, std::uint32_t flags);
   void message_keep(const protocol::Envelope& message);
+  void slot_clear(std::uint32_t slot);
   void former_image_clear(std::uint32_t pid);
   int register_answer(int fd, const protocol::Header& request);
 
@@ -104,6 +107,7 @@ class TestBroker {
   std::vector<protocol::Moved> moved_;
   std::vector<protocol::MemoryWant> wants_;
   std::atomic<bool> host_pid_hidden_{false};
+  std::atomic<bool> slots_again_{false};
   std::atomic<bool> room_held_{false};
   std::string refusal_;
   std::thread thread_;

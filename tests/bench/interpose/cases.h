@@ -48,15 +48,20 @@ SLUICE_BODY void body_alloc(long count) {
     cuMemFree_v2(p);
   }
 }
+inline CUevent event_make() {
+  CUevent made = nullptr;
+  CUcontext context;
+  cuDevicePrimaryCtxRetain(&context, 0);
+  cuEventCreate(&made, 0);
+  return made;
+}
 SLUICE_BODY void body_event_record(long count) {
-  static const CUevent event = [] {
-    CUevent made = nullptr;
-    CUcontext context;
-    cuDevicePrimaryCtxRetain(&context, 0);
-    cuEventCreate(&made, 0);
-    return made;
-  }();
+  static const CUevent event = event_make();
   for (long i = 0; i < count; ++i) cuEventRecord(event, nullptr);
+}
+SLUICE_BODY void body_event_query(long count) {
+  static const CUevent event = event_make();
+  for (long i = 0; i < count; ++i) cuEventQuery(event);
 }
 SLUICE_BODY void body_memory_info(long count) {
   size_t a, b;
@@ -107,6 +112,7 @@ inline constexpr Case kCases[] = {
     {"alloc_free", body_alloc, 10, 0},
     {"alloc_free_10000", body_alloc, 10000, 0},
     {"event_record", body_event_record, 0, 0},
+    {"event_query", body_event_query, 0, 0},
     {"memory_info", body_memory_info, 0, 0},
     {"dlsym_foreign", body_dlsym_foreign, 0, 0},
     {"dlsym_driver", body_dlsym_driver, 0, 0},

@@ -31,7 +31,8 @@ import tempfile
 BODIES = {"launch": "body_launch", "launch_10us": "body_launch", "launch_1ms": "body_launch", "launch_ex": "body_launch_ex",
           "launch_streams": "body_launch_streams", "launch_per_thread": "body_launch_per_thread",
           "graph_launch": "body_graph_launch", "graph_launch_100us": "body_graph_launch", "alloc_free": "body_alloc", "alloc_free_10000": "body_alloc",
-          "event_record": "body_event_record", "memory_info": "body_memory_info", "dlsym_foreign": "body_dlsym_foreign",
+          "event_record": "body_event_record", "event_query": "body_event_query",
+          "memory_info": "body_memory_info", "dlsym_foreign": "body_dlsym_foreign",
           "dlsym_driver": "body_dlsym_driver", "proc_address": "body_proc_address"}
 # What the program itself does, and which library is preloaded. A tenant's broker is a thread of the program, and
 # glibc's own look-ups cost more with two threads, so what it is compared with has the thread as well.
