@@ -29,7 +29,8 @@ bool locks_read(std::string& text) {
 /// "1: OFDLCK ADVISORY  READ -1 00:01:1027159 0 0": the inode of a line that is a mark; else 0.
 std::uint64_t marked_inode(const char* line) {
   unsigned long long inode = 0, begin = 0;
-  const int fields = std::sscanf(line, "%*d: OFDLCK %*s READ %*d %*x:%*x:%llu %llu", &inode, &begin);
+  const int fields =
+      std::sscanf(line, "%*d: OFDLCK %*s READ %*d %*x:%*x:%llu %llu", &inode, &begin);
   return fields == 2 && begin == static_cast<unsigned long long>(kMark) ? inode : 0;
 }
 

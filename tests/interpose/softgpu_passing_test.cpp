@@ -169,9 +169,8 @@ class RevivingTest : public ParkedTest {
     CUmemGenericAllocationHandle handle = 0;
     const CUresult result = cuMemCreate(&handle, kSmall, &properties, 0);
     if (result != CUDA_SUCCESS) return result;
-    EXPECT_EQ(
-        cuMemExportToShareableHandle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        CUDA_SUCCESS);
+    EXPECT_EQ(cuMemExportToShareableHandle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              CUDA_SUCCESS);
     return cuMemRelease(handle);
   }
   static void revive() {
