@@ -47,11 +47,15 @@ CUresult import(Out* out, Call call, Undo undo) {
     residual_shared();
     const bool measured_fits = residual_settle_import();
     if (measured_fits && charged.fits()) return result;
-    (void)relaxed_call([&] { return undo(*out); });
+    {
+      LettingGo letting_go;
+      letting_go.begin();
+      (void)relaxed_call([&] { return undo(*out); });
+      residual_settle_all();
+    }
     *out = before;
     if (measured_fits && !again && charged.was_others()) continue;
     if (measured_fits) charged.refuse();
-    residual_settle_all();
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
 }

@@ -29,6 +29,8 @@ struct AtomicU32 {
   std::uint32_t load() const { return __atomic_load_n(&raw, __ATOMIC_SEQ_CST); }
   void store(std::uint32_t v) { __atomic_store_n(&raw, v, __ATOMIC_SEQ_CST); }
   std::uint32_t add(std::uint32_t v) { return __atomic_add_fetch(&raw, v, __ATOMIC_SEQ_CST); }
+  void set(std::uint32_t bits) { __atomic_fetch_or(&raw, bits, __ATOMIC_SEQ_CST); }
+  void clear(std::uint32_t bits) { __atomic_fetch_and(&raw, ~bits, __ATOMIC_SEQ_CST); }
 };
 struct AtomicU64 {
   std::uint64_t raw;
@@ -275,7 +277,9 @@ struct ClaimsPage {
   AtomicU32 shares;      // 1: a process of the tenant has exported or imported device memory
   AtomicU32 kept_look;   // + 1: the slot of the process that just asks the device which exported
                          // memory is gone; 0 = none. One whose slot is empty does not ask any more
-  std::uint8_t reserved[100];
+  // A bit for each slot: its process is in the middle of a call that may let go of shared memory
+  AtomicU32 letting_go[kTenantProcessesMax / 32];
+  std::uint8_t reserved[84];
   ClaimsSlot slots[kTenantProcessesMax];
   // Per GPU, a map of the time that processes of the tenant were charged for lately, so that a
   // moment at which several were on the GPU is charged once (interpose/covered.h).

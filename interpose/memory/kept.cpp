@@ -67,6 +67,30 @@ bool left_read(int gpu, LeftBy by, uint64_t* left) {
   return true;
 }
 
+// Calls of this process that may let go of shared memory. With the lock held.
+uint32_t letting_go;
+
+void letting_go_tell() {
+  protocol::AtomicU32& word = process.claims->letting_go[process.slot / 32];
+  const uint32_t bit = 1u << process.slot % 32;
+  if (letting_go != 0) {
+    word.set(bit);
+  } else {
+    word.clear(bit);
+  }
+}
+
+// A process that has ended lets go of nothing more.
+bool tenant_lets_go() {
+  for (uint32_t i = 0; i < protocol::kTenantProcessesMax / 32; ++i) {
+    for (uint32_t bits = process.claims->letting_go[i].load(); bits != 0; bits &= bits - 1) {
+      const uint32_t slot = i * 32 + static_cast<uint32_t>(__builtin_ctz(bits));
+      if (process.claims->slots[slot].pid.load() != 0) return true;
+    }
+  }
+  return false;
+}
+
 struct Bounds {
   uint64_t least = ~uint64_t{0}, most = 0;
   void take(uint64_t bytes) {
@@ -81,6 +105,7 @@ struct Bounds {
 // readings are sure.
 bool figures_read(int gpu, LeftBy by, DeviceSum* out) {
   Bounds left, figures, is_kept;
+  const bool moves = tenant_lets_go();
   for (int i = 0; i < kReadings; ++i) {
     uint64_t bytes_left = 0, in_figures = 0;
     if (!usage_of_processes(gpu, &in_figures) || !left_read(gpu, by, &bytes_left)) return false;
@@ -90,7 +115,7 @@ bool figures_read(int gpu, LeftBy by, DeviceSum* out) {
   }
   *out = {left.least + figures.least + is_kept.least, left.most + figures.most + is_kept.most,
           false};
-  out->still = out->least == out->most;
+  out->still = out->least == out->most && !moves && !tenant_lets_go();
   return true;
 }
 
@@ -176,15 +201,15 @@ uint64_t take_back(int device, const DeviceSum& now, uint64_t from, uint64_t mos
 }
 
 // Gives back what the sum has grown by since it was `from`. What a process has by its figure and
-// is not charged yet stays. True if that is all that keeps some.
+// is not charged yet may be all of the growth, and stays. True if that is all that keeps some.
 bool give_back(int device, const DeviceSum& now, uint64_t from) {
   const int gpu = device_gpu(device);
   if (now.least <= from || !(now.still || residual_is_measured(gpu))) return false;
   const uint64_t unread = residual_is_measured(gpu) ? tenant_unread(gpu) : 0;
-  const uint64_t bytes = load_relaxed(kept[device].bytes);
-  const uint64_t back = take_back(device, now, from, bytes > unread ? bytes - unread : 0);
+  const uint64_t bytes = load_relaxed(kept[device].bytes), grown = now.least - from;
+  const uint64_t back = take_back(device, now, from, grown > unread ? grown - unread : 0);
   if (back != 0) charge_release(device, back);
-  return unread != 0 && back < bytes && back < now.least - from;
+  return unread != 0 && back < bytes && back < grown;
 }
 
 // Reads a device before a call, and what has come back already. 0 = there is no figure.
@@ -276,19 +301,37 @@ void kept_restore(uint64_t* bytes_by_device) {
     bytes_by_device[device] += kept[device].bytes;
     if (device_gpu(device) >= 0) bytes_set(device, kept[device].bytes);
   }
+  letting_go_tell();
 }
 
 void kept_reset_after_fork() {
   lock.reset_after_fork();
   memset(kept, 0, sizeof kept);
+  letting_go = 0;
   source = Source::kUnknown;
+}
+
+void LettingGo::begin() {
+  const LockScope scope(lock);
+  begun_ = true;
+  ++letting_go;
+  letting_go_tell();
+}
+
+LettingGo::~LettingGo() {
+  if (!begun_) return;
+  const LockScope scope(lock);
+  --letting_go;
+  letting_go_tell();
 }
 
 SharedEnd::SharedEnd(bool wanted) {
   if (!wanted || !is_programs_own()) return;
   const SystemGuard guard;
   const AccountScope account;
-  if (account.active()) devices_ = all_before(before_);
+  if (!account.active()) return;
+  devices_ = all_before(before_);
+  letting_go_.begin();
 }
 
 void SharedEnd::ended() {

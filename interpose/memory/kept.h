@@ -34,8 +34,23 @@ void kept_slot_taken();
 void kept_restore(uint64_t* bytes_by_device);
 void kept_reset_after_fork();
 
-/// Around a call that may end what other holders have. Before the call's scope; without effect when
-/// not `wanted`.
+/// Around a call that may let go of shared memory, up to its account: meanwhile the memory may be
+/// in no figure and not kept yet. What the tenant's processes read of the sum then is no measure
+/// for later ones, which would take the memory for memory that is back.
+class LettingGo {
+ public:
+  LettingGo() = default;
+  ~LettingGo();
+  LettingGo(const LettingGo&) = delete;
+  LettingGo& operator=(const LettingGo&) = delete;
+  void begin();
+
+ private:
+  bool begun_ = false;
+};
+
+/// Around a call that may end what other holders have, and the readings behind it. Before the
+/// call's scope; without effect when not `wanted`.
 class SharedEnd {
  public:
   explicit SharedEnd(bool wanted);
@@ -48,6 +63,7 @@ class SharedEnd {
  private:
   uint64_t devices_ = 0;  // a bit for each that was read
   uint64_t before_[kDevicesMax];
+  LettingGo letting_go_;
 };
 
 /// Around a call that imports memory, before the call's scope.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "softgpu/device/device.h"
+#include "softgpu/device/given_files.h"
 
 namespace softgpu::device {
 namespace {
@@ -17,6 +18,15 @@ void store_order() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 bool holds(const Shared& object, std::uint32_t client) {
   return std::find(std::begin(object.holders), std::end(object.holders), client + 1) !=
          std::end(object.holders);
+}
+
+bool held(const Shared& object) {
+  return std::any_of(std::begin(object.holders), std::end(object.holders),
+                     [](std::uint32_t holder) { return holder != 0; });
+}
+
+bool held_by_descriptor(const Shared& object, GivenFiles& files) {
+  return object.given != 0 && files.has(object.inode);
 }
 
 }  // namespace
@@ -120,6 +130,14 @@ void Device::reap_locked() {
     alarm_sound(*segment_);  // a process that was taken for dead by mistake finds out
     drop_locked(client);
   }
+  given_reap_locked();
+}
+
+/// What descriptors alone held is gone with the last of them.
+void Device::given_reap_locked() {
+  GivenFiles files;
+  for (Shared& object : segment_->shared)
+    if (object.inode != 0 && !held(object) && !held_by_descriptor(object, files)) object.inode = 0;
 }
 
 std::uint64_t Device::used_locked() const {
@@ -231,22 +249,27 @@ bool Device::shared_hold_locked(std::uint32_t client, std::uint64_t inode) {
 bool Device::shared_release(std::uint32_t client, std::uint64_t inode) {
   const Lock lock(*this);
   reap_locked();  // the dead hold nothing
-  bool held = false;
+  bool gone = true;
   for (Shared& object : segment_->shared) {
     if (object.inode != inode || inode == 0) continue;
     shared_drop_locked(object, client, false);
-    held = object.inode != 0;
+    gone = object.inode == 0;
   }
-  return !held;
+  return gone;
+}
+
+void Device::shared_give(std::uint64_t inode) {
+  const Lock lock(*this);
+  for (Shared& object : segment_->shared)
+    if (object.inode == inode && inode != 0) object.given = 1;
 }
 
 void Device::shared_drop_locked(Shared& object, std::uint32_t client, bool all) {
-  bool held = false;
-  for (std::uint32_t i = 0; i < kHoldersMax; ++i) {
+  for (std::uint32_t i = 0; i < kHoldersMax; ++i)
     if (object.holders[i] == client + 1 && (all || --object.counts[i] == 0)) object.holders[i] = 0;
-    held = held || object.holders[i] != 0;
-  }
-  if (!held) object.inode = 0;
+  if (held(object)) return;
+  GivenFiles files;
+  if (!held_by_descriptor(object, files)) object.inode = 0;
 }
 
 void Device::client_suspend(std::uint32_t client) {
@@ -310,6 +333,7 @@ bool Device::client_move(Device& from, std::uint32_t from_client, Device& to,
     if (place == std::end(to.segment_->shared)) return false;
     *place = Shared{};
     place->suspended_bytes = object.suspended_bytes;
+    place->given = object.given;
     place->holders[0] = to_client + 1;
     place->counts[0] = 1;
     for (std::uint32_t i = 0; i < kHoldersMax; ++i)

@@ -149,7 +149,9 @@ class Device {
   [[nodiscard]] bool shared_join(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
   /// False: no living process holds an object of this inode, or too many do.
   [[nodiscard]] bool shared_hold(std::uint32_t client, std::uint64_t inode);
-  /// True: nobody holds it any more, and its charge is gone.
+  /// From now on descriptors hold the object, too (given_files.h).
+  void shared_give(std::uint64_t inode);
+  /// True: nothing holds it any more, and its charge is gone.
   bool shared_release(std::uint32_t client, std::uint64_t inode);
   std::uint64_t used_bytes();
 
@@ -236,6 +238,7 @@ class Device {
   bool shared_hold_locked(std::uint32_t client, std::uint64_t inode);
   bool shared_add_locked(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
   void shared_drop_locked(Shared& object, std::uint32_t client, bool all);
+  void given_reap_locked();
   void unpaced_finish_locked(std::uint32_t queue);
   double queue_ahead_locked(const Queue& queue, std::uint64_t number) const;
   void account_locked(std::uint32_t client, const Work& work, double amount);

@@ -13,7 +13,7 @@
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 10;
+inline constexpr std::uint32_t kSegmentVersion = 11;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
 inline constexpr std::uint32_t kQueuesMax = 1024;  // streams with work, all processes together
@@ -110,6 +110,7 @@ struct Shared {
   std::uint64_t suspended_bytes = 0;        // while its only holder is checkpointed
   std::uint32_t holders[kHoldersMax] = {};  // client + 1; the first non-zero one is charged
   std::uint32_t counts[kHoldersMax] = {};
+  std::uint32_t given = 0;  // programs have been given descriptors of it, which hold it too
 };
 
 struct Segment {

@@ -1,7 +1,5 @@
 // Entry points: virtual memory management, and memory shared with other processes by file
 // descriptor.
-#include <fcntl.h>
-
 #include <algorithm>
 
 #include "softgpu/driver/memory.h"
@@ -169,7 +167,7 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
     return CUDA_ERROR_INVALID_VALUE;
   if (type != kDescriptor) return CUDA_ERROR_NOT_SUPPORTED;
   if ((piece->prop.requestedHandleTypes & kDescriptor) == 0) return CUDA_ERROR_INVALID_VALUE;
-  const int file = fcntl(piece->file(), F_DUPFD_CLOEXEC, 0);
+  const int file = piece->give();
   if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   *static_cast<int*>(out) = file;
   return CUDA_SUCCESS;

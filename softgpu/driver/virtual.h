@@ -1,7 +1,7 @@
 // Virtual memory management: physical pieces (a memfd each), reserved ranges, and the mapping of
 // one into the other. A piece lives until its last handle reference and its last mapping are gone,
-// in whichever process they are; a descriptor alone keeps the contents, and whoever imports it then
-// is charged anew.
+// in whichever process they are, and the last descriptor. What a descriptor alone holds is on the
+// device and in no process's account.
 #pragma once
 
 #include "softgpu/driver/state.h"
@@ -21,6 +21,8 @@ class Piece {
                          std::shared_ptr<Piece>& piece);
   /// From a descriptor, which stays the caller's.
   static CUresult import(int file, std::shared_ptr<Piece>& piece);
+  /// A descriptor for the program, which holds the memory; -1 without one.
+  int give();
   int file() const { return file_; }
   std::uint64_t inode() const { return inode_; }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "softgpu/device/directory.h"
+#include "softgpu/device/given_files.h"
 #include "softgpu/driver/ipc.h"
 #include "softgpu/driver/virtual.h"
 
@@ -54,7 +55,7 @@ CUresult Piece::import(int file, PieceRef& piece) {
     return CUDA_ERROR_INVALID_VALUE;
   if (!gpu->client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
+  const int own = device::file_reopen(file);
   if (own < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   // Charged once, whoever holds it.
   if (!gpu->model.shared_join(gpu->client, status.st_ino, bytes)) {
@@ -67,6 +68,11 @@ CUresult Piece::import(int file, PieceRef& piece) {
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   piece = std::make_shared<Piece>(prop, *gpu, bytes, own, status.st_ino);
   return CUDA_SUCCESS;
+}
+
+int Piece::give() {
+  gpu.model.shared_give(inode_);
+  return device::file_give(file_);
 }
 
 Piece::~Piece() {

@@ -158,6 +158,20 @@ ROW(vmm, a_descriptor_keeps_the_contents) {
   EXPECT_EQ(word_read(imported.at()), 81U);
 }
 
+ROW(vmm, a_descriptor_keeps_the_memory_taken) {
+  const Context context;
+  const std::size_t bytes = 32 * vmm_unit();
+  const std::size_t before = memory_free();
+  Physical memory(bytes, vmm_prop(kDescriptorHandle));
+  const int file = descriptor_of(memory);
+  const int copy = dup(file);
+  memory.release();
+  close(file);
+  EXPECT_LT(memory_free_below(before - bytes / 2), before - bytes / 2);
+  close(copy);
+  EXPECT_GE(memory_free_from(before - bytes / 2), before - bytes / 2);
+}
+
 ROW(vmm, imports_tell_their_properties) {
   const Context context;
   const std::size_t unit = vmm_unit();

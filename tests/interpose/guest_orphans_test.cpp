@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/interpose/guest_nvml.h"
@@ -224,6 +225,44 @@ TEST_F(GuestOrphansTest, WhatTwoFiguresHaveIsKeptNoLonger) {
     ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
     EXPECT_TRUE(eventually([&] { return held() <= kContext + kUnfigured; })) << held() / kMiB;
   }
+}
+
+// The figure has what another thread is just importing before it is charged.
+TEST_F(GuestOrphansTest, WhatAnImportIsJustTakingUpIsNotBack) {
+  static CUmemGenericAllocationHandle other;
+  static unsigned long long meanwhile;
+  static TestBroker* told;
+  told = &*broker;
+  for (size_t i = 0; i < 3; ++i) ASSERT_EQ(park(), CUDA_SUCCESS) << i;
+  ASSERT_EQ(create(&other), CUDA_SUCCESS);
+  exported(other);
+  effects[1] = {"cuMemImportFromShareableHandle", kSigned, 0};
+  fake.on_enter = [](const char* function) {
+    take_effect(function);
+    if (strcmp(function, "cuMemRelease") == 0) meanwhile = told->account().held_bytes.load();
+    if (strcmp(function, "cuMemImportFromShareableHandle") != 0) return;
+    release_does(-kSigned, 0);
+    std::thread([] { EXPECT_EQ(cuMemRelease(other), CUDA_SUCCESS); }).join();
+  };
+  (void)imported();
+  EXPECT_EQ(meanwhile, kContext + 4 * kPiece);
+  EXPECT_EQ(held(), kContext + 4 * kPiece);
+}
+
+// It is in no figure then, and not kept yet.
+TEST_F(GuestOrphansTest, WhatIsReadInTheMiddleOfAReleaseIsNoMeasure) {
+  static CUmemGenericAllocationHandle other;
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(create(&other), CUDA_SUCCESS);
+  ASSERT_EQ(create(&handle), CUDA_SUCCESS);
+  exported(handle);
+  release_does(-kSigned, 0);
+  fake.on_enter = [](const char* function) {
+    take_effect(function);
+    if (strcmp(function, "cuMemRelease") == 0) std::thread([] { exported(other); }).join();
+  };
+  ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+  EXPECT_EQ(held(), kContext + 2 * kPiece);
 }
 
 // What is loaded beside it is charged besides.

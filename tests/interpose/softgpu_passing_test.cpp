@@ -115,31 +115,35 @@ class ParkedTest : public OwnExportsTest {
   static CUresult import_external(int fd, CUexternalMemory* memory) {
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
     what.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
-    what.handle.fd = fd;
+    what.handle.fd = dup(fd);  // an import takes it over
     what.size = kPiece;
     return cuImportExternalMemory(memory, &what);
   }
-  // As many as the quota has room for come back, the next one is refused, and what was refused can
-  // be had once there is room.
+  // Parked pieces stay on the device and charged, come back without room for them, and leave both
+  // with the last descriptor.
   template <class Handle, class Import, class End>
   void brings_back(Import import_one, End end_one) {
-    park(2 * kFit);
-    std::vector<Handle> back;
-    for (const int fd : parked) {
-      Handle handle{};
-      const CUresult result = import_one(fd, &handle);
-      ASSERT_EQ(result, back.size() < kFit ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
-      if (result == CUDA_SUCCESS) back.push_back(handle);
-      ASSERT_LE(device_total(), kQuota);
-    }
-    EXPECT_EQ(held(), kContext + back.size() * kPiece);
+    park(kFit);
     CUdeviceptr more = 0;
     EXPECT_EQ(cuMemAlloc(&more, kPiece), CUDA_ERROR_OUT_OF_MEMORY);
+    std::vector<Handle> back(kFit);
+    for (size_t i = 0; i < kFit; ++i) {
+      ASSERT_EQ(import_one(parked[i], &back[i]), CUDA_SUCCESS) << i;
+      EXPECT_EQ(cuMemAlloc(&more, kPiece), CUDA_ERROR_OUT_OF_MEMORY);
+      ASSERT_EQ(held_total(), kContext + kFit * kPiece);
+    }
     ASSERT_EQ(end_one(back.back()), CUDA_SUCCESS);
     ASSERT_EQ(import_one(parked.back(), &back.back()), CUDA_SUCCESS);
     for (Handle handle : back) ASSERT_EQ(end_one(handle), CUDA_SUCCESS);
-    EXPECT_TRUE(eventually([&] { return held() == kContext; })) << held();
+    EXPECT_EQ(cuMemAlloc(&more, kPiece), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_LE(device_peak(), kQuota);
     for (const int fd : parked) close(fd);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(cuMemAlloc(&more, kFit * kPiece), CUDA_SUCCESS);
+      ASSERT_EQ(cuMemFree(more), CUDA_SUCCESS);
+    }
+    EXPECT_EQ(held(), kContext);
+    EXPECT_LE(device_peak(), kQuota);
   }
   void pieces() { brings_back<CUmemGenericAllocationHandle>(import, cuMemRelease); }
   void external() { brings_back<CUexternalMemory>(import_external, cuDestroyExternalMemory); }
@@ -155,6 +159,61 @@ TEST_F(ParkedTest, PiecesComeBackWithinTheQuota) { pieces(); }
 TEST_F(ParkedTest, ExternalMemoryComesBackWithinTheQuota) { external(); }
 TEST_F(ParkedEstimatedTest, PiecesComeBackWithinTheQuota) { pieces(); }
 TEST_F(ParkedEstimatedTest, ExternalMemoryComesBackWithinTheQuota) { external(); }
+
+// Threads that bring memory back by its descriptor alone, beside one that takes whatever is free.
+class RevivingTest : public ParkedTest {
+ protected:
+  static constexpr size_t kSmall = 4 * kMiB;
+  static CUresult parked_small(int* fd) {
+    const CUmemAllocationProp properties = shareable();
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult result = cuMemCreate(&handle, kSmall, &properties, 0);
+    if (result != CUDA_SUCCESS) return result;
+    EXPECT_EQ(cuMemExportToShareableHandle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              CUDA_SUCCESS);
+    return cuMemRelease(handle);
+  }
+  static void revive() {
+    for (int i = 0; i < 24; ++i) {
+      int fd = -1;
+      CUmemGenericAllocationHandle again = 0;
+      if (parked_small(&fd) != CUDA_SUCCESS) continue;
+      EXPECT_EQ(import(fd, &again), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemRelease(again), CUDA_SUCCESS);
+      close(fd);
+    }
+  }
+  static void take(const bool* end) {
+    std::vector<CUdeviceptr> taken;
+    while (!__atomic_load_n(end, __ATOMIC_ACQUIRE)) {
+      CUdeviceptr pointer = 0;
+      if (cuMemAlloc(&pointer, kSmall) == CUDA_SUCCESS) {
+        taken.push_back(pointer);
+      } else if (!taken.empty()) {
+        EXPECT_EQ(cuMemFree(taken.back()), CUDA_SUCCESS);
+        taken.pop_back();
+      }
+    }
+    for (const CUdeviceptr pointer : taken) EXPECT_EQ(cuMemFree(pointer), CUDA_SUCCESS);
+  }
+};
+
+TEST_F(RevivingTest, TheDeviceNeverHoldsMoreThanTheQuota) {
+  bool end = false;
+  std::vector<std::thread> revivers;
+  std::thread taker([&] {
+    EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    take(&end);
+  });
+  for (int i = 0; i < 4; ++i) revivers.emplace_back(revive);
+  for (std::thread& reviver : revivers) reviver.join();
+  __atomic_store_n(&end, true, __ATOMIC_RELEASE);
+  taker.join();
+  EXPECT_LE(device_peak(), kQuota);
+  CUdeviceptr all = 0;
+  EXPECT_EQ(cuMemAlloc(&all, kQuota - kContext), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree(all), CUDA_SUCCESS);
+}
 
 // The ways to let go of exported memory that another process of the tenant holds: it stays charged,
 // and when the other one lets go too, there is room.
