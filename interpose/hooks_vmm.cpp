@@ -31,7 +31,6 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
     return driver.cuMemCreate(handle, bytes, properties, flags);
   }
   const int device = properties->location.id;
-  if (device_is_foreign(device)) return device_foreign_refused(device, "memory");
   const CUmemGenericAllocationHandle before = *handle;
   const auto call = [&] { return driver.cuMemCreate(handle, bytes, properties, flags); };
   const auto undo = [&] {
