@@ -324,9 +324,10 @@ struct VmmMapping {
 /// The mapping that an address lies in.
 bool vmm_mapping_at(CUdeviceptr address, VmmMapping* out);
 bool vmm_known(CUmemGenericAllocationHandle handle);
-/// Other holders may have it now: see charge_pass. A multicast object stays known: its end is not
-/// seen here.
+/// Other holders may have it now: see charge_pass. The end of a multicast object is not seen here
+/// from then on (uses_exported).
 void vmm_exported(CUmemGenericAllocationHandle handle);
+bool vmm_is_exported(CUmemGenericAllocationHandle handle);
 
 /// Writes the whole account into the ledger's (new) slot. Called while no AccountScope exists, in a
 /// PoolsScope and a GraphMemoryPause from before the ledger got the slot: a wait that returns, or a

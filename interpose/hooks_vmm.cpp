@@ -2,6 +2,7 @@
 // PyTorch's expandable segments and NCCL use. Only memory located on a device counts; the device is
 // the one the properties name, not the current one. Imported handles are in hooks_share.cpp.
 #include "interpose/account.h"
+#include "interpose/account_uses.h"
 #include "interpose/captures.h"
 #include "interpose/gate.h"
 #include "interpose/memory/kept.h"
@@ -46,6 +47,7 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
     return result;
   }
   charge_commit(device, bytes);
+  uses_settle();
   if (SLUICE_LIKELY(vmm_created(*handle, device, bytes))) return result;
   undo();
   charge_release(device, bytes);
