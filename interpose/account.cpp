@@ -152,33 +152,51 @@ void accounts_resume() {
   pausing.release();
 }
 
-bool device_is_foreign(int device) {
+namespace {
+
+// False: it is none of the job's GPUs. Without a job every device may be used.
+bool device_may_be_used(int device) {
   const bool any = load_acquire(process.alone) != 0 && !family_knows_tenant();
-  return process_mode() == Mode::kActive && !any && process.gpu_count != 0 &&
-         device_gpu(device) < 0 && device >= 0 && device < process.device_total;
+  return process_mode() != Mode::kActive || any || process.gpu_count == 0 ||
+         device_gpu(device) >= 0 || device < 0 || device >= process.device_total;
 }
 
-CUresult device_foreign_refused(int device, const char* what) {
+void foreign_say(int device, const char* what) {
   static uint32_t said;
-  if ((__atomic_fetch_or(&said, 1u << (device % 32), __ATOMIC_RELAXED) >> (device % 32) & 1) == 0) {
-    Line line;
-    line.text("device ").number(static_cast<uint64_t>(device));
-    line.text(" is none of this job's GPUs, so the program gets no ").text(what);
-    line.text(" there. The job has ");
-    for (uint32_t i = 0; i < process.gpu_count; ++i) {
-      char uuid[41];
-      uuid_write(process.entry(static_cast<int>(i)).gpu, uuid);
-      uuid[12] = '\0';  // CUDA_VISIBLE_DEVICES takes beginnings
-      line.text(i == 0 ? "" : ",").text(uuid);
-    }
-    line.text(": set CUDA_VISIBLE_DEVICES to that, or ask for more GPUs (sluice run --gpus)").say();
+  const uint32_t bit = 1u << (device % 32);
+  if ((__atomic_fetch_or(&said, bit, __ATOMIC_RELAXED) & bit) != 0) return;
+  Line line;
+  line.text("device ").number(static_cast<uint64_t>(device));
+  line.text(" is none of this job's GPUs, so the program gets no ").text(what);
+  line.text(" there. The job has ");
+  for (uint32_t i = 0; i < process.gpu_count; ++i) {
+    char uuid[41];
+    uuid_write(process.entry(static_cast<int>(i)).gpu, uuid);
+    uuid[12] = '\0';  // CUDA_VISIBLE_DEVICES takes beginnings
+    line.text(i == 0 ? "" : ",").text(uuid);
   }
+  line.text(": set CUDA_VISIBLE_DEVICES to that, or ask for more GPUs (sluice run --gpus)").say();
+}
+
+}  // namespace
+
+CUresult device_refuse(int device, const char* what) {
+  if (device_may_be_used(device)) return CUDA_SUCCESS;
+  const ErrnoGuard guard;
+  foreign_say(device, what);
   return CUDA_ERROR_NOT_PERMITTED;
+}
+
+CUresult charge_refuse(int device, uint64_t bytes) {
+  if (const CUresult refusal = device_refuse(device, "memory"); refusal != CUDA_SUCCESS)
+    return refusal;
+  charge_refused(device_gpu(device), bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool charge_reserve(int device, uint64_t bytes) {
   if (SLUICE_LIKELY(charge_room(device, bytes))) return true;
-  charge_refused(device_gpu(device), bytes);
+  (void)charge_refuse(device, bytes);
   return false;
 }
 
@@ -266,12 +284,16 @@ bool charge_try_reserve(int gpu, uint64_t bytes, bool is_taken) {
   return false;
 }
 
+SLUICE_NOINLINE static bool charge_room_at_last(int device, int gpu, uint64_t bytes) {
+  if (gpu < 0) return device_may_be_used(device);
+  return fits_at_last(device, static_cast<uint32_t>(gpu), bytes,
+                      [&] { return charge_try_reserve(gpu, bytes); });
+}
+
 bool charge_room(int device, uint64_t bytes) {
   const int gpu = device_gpu(device);
-  if (gpu < 0) return true;
-  const auto reserve = [&] { return charge_try_reserve(gpu, bytes); };
-  return SLUICE_LIKELY(reserve()) ||
-         fits_at_last(device, static_cast<uint32_t>(gpu), bytes, reserve);
+  if (SLUICE_LIKELY(gpu >= 0) && SLUICE_LIKELY(charge_try_reserve(gpu, bytes))) return true;
+  return charge_room_at_last(device, gpu, bytes);
 }
 
 bool charge_has_room(int device, uint64_t bytes) {
@@ -351,18 +373,20 @@ bool charge_settle(int device, uint64_t reserved, uint64_t actual) {
   return true;
 }
 
-bool context_charge(int device) {
-  if (device < 0 || device >= kDevicesMax) return true;  // the driver will say so
+CUresult context_charge(int device) {
+  if (device < 0 || device >= kDevicesMax) return CUDA_SUCCESS;  // the driver will say so
+  if (const CUresult refusal = device_refuse(device, "context"); refusal != CUDA_SUCCESS)
+    return refusal;
   const int gpu = device_gpu(device);
   const uint64_t bytes = gpu < 0 ? 0 : process.entry(gpu).context_bytes;
   if (bytes > 0) {
-    if (!charge_reserve(device, bytes)) return false;
+    if (!charge_room(device, bytes)) return charge_refuse(device, bytes);
     charge_commit(device, bytes);
     residual_take(gpu, bytes);
   }
   context_cost[device] = bytes;
   __atomic_add_fetch(&contexts_charged[device], 1, __ATOMIC_RELAXED);
-  return true;
+  return CUDA_SUCCESS;
 }
 
 void context_discharge(int device) {

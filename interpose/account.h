@@ -34,12 +34,11 @@ class AccountScope {
   bool unrecorded_ = false;
 };
 
-/// Returns true if the device is none of the job's GPUs. A program sees such devices by a
-/// CUDA_VISIBLE_DEVICES of its own, or because it was started without `sluice run`. It gets no
-/// context and no memory there. Within an AccountScope that is active.
-bool device_is_foreign(int device);
-/// What a call answers that wants a context or memory there; says the sentence once for a device.
-CUresult device_foreign_refused(int device, const char* what);
+/// A device may be none of the job's GPUs: a program sees such devices by a CUDA_VISIBLE_DEVICES of
+/// its own, or because it was started without `sluice run`. It gets no context and no memory there;
+/// charge_room is false. Returns what a call answers that wants `what` there, a "context" or
+/// "memory"; the sentence is said once for a device. CUDA_SUCCESS = the device is not such a one.
+CUresult device_refuse(int device, const char* what);
 
 /// A moment in which the account stays this process's, if it is just now: nobody is waited for.
 /// Nothing may be charged in it.
@@ -56,16 +55,16 @@ class AccountMoment {
   bool held_;
 };
 
-/// Reserves bytes on a device; true also where the device is none of the tenant's. On false the
-/// sentence was said.
+/// Reserves bytes on a device; true also where no limits are in force. On false the sentence was
+/// said.
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);
 /// Reserves bytes on one of the tenant's GPUs, without a look for what may have come back
 /// meanwhile. The one way to a reservation: it also keeps room for what passes to this tenant from
 /// a process that has ended and that nothing charges yet. `is_taken`: the device has given the
 /// bytes already. Says nothing.
 [[nodiscard]] bool charge_try_reserve(int gpu, uint64_t bytes, bool is_taken = false);
-/// Reserves bytes as charge_reserve does, without the sentence; a refusal that is told to the
-/// program is charge_refuse.
+/// Reserves bytes as charge_reserve does, without the sentence: charge_refuse says it, and what the
+/// program is told.
 [[nodiscard]] bool charge_room(int device, uint64_t bytes);
 /// Whether the tenant is within its quota on the device, if need be after all that charge_room
 /// looks for. For memory that was charged unasked; says nothing.
@@ -75,15 +74,16 @@ class AccountMoment {
 /// Reserves on a GPU what the device has given already, if need be after the memory of processes
 /// that have ended; says nothing.
 [[nodiscard]] bool charge_fits(int gpu, uint64_t bytes);
-/// Counts a refusal and says the sentence.
+/// Counts a refusal by the quota of one of the tenant's GPUs and says the sentence.
 void charge_refused(int gpu, uint64_t bytes);
+/// After charge_room was false: says why, and returns what the program is told.
+CUresult charge_refuse(int device, uint64_t bytes);
 /// Whether the current context can be used, in the words of the driver: an error that its work has
 /// left behind is told by every call, but not by those of the virtual memory management. It comes
 /// before what a quota says.
 CUresult context_fault();
-/// After charge_room was false: what the program is told. `wrong`: the driver is known to refuse
-/// these arguments, so that its answer is told instead and nothing is counted. Should it take them
-/// all the same, `undo` takes back what it gave.
+/// `wrong`: the driver is known to refuse these arguments, so that its answer is told instead and
+/// nothing is counted. Should it take them all the same, `undo` takes back what it gave.
 template <class Call, class Undo>
 CUresult charge_refuse(int device, uint64_t bytes, bool wrong, Call call, Undo undo) {
   if (wrong) {
@@ -91,8 +91,7 @@ CUresult charge_refuse(int device, uint64_t bytes, bool wrong, Call call, Undo u
     if (result != CUDA_SUCCESS) return result;
     undo();
   }
-  charge_refused(device_gpu(device), bytes);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  return charge_refuse(device, bytes);
 }
 void charge_commit(int device, uint64_t bytes);
 void charge_abort(int device, uint64_t bytes);
@@ -105,9 +104,9 @@ void charge_pass(int device, uint64_t bytes);
 /// difference is asked for; false = it does not fit, and nothing is held any more.
 [[nodiscard]] bool charge_settle(int device, uint64_t reserved, uint64_t actual);
 
-/// Charges a context on the device, before the driver makes it. False: the quota has no room for
-/// it, and the sentence was said.
-[[nodiscard]] bool context_charge(int device);
+/// Charges a context on the device, before the driver makes it. CUDA_SUCCESS, or what the program is
+/// told, and the sentence was said.
+[[nodiscard]] CUresult context_charge(int device);
 void context_discharge(int device);
 int contexts_on(int device);
 /// What the device's first context was found to cost, and so the later ones.
@@ -241,8 +240,9 @@ class GraphMemoryScope {
   ~GraphMemoryScope();
   GraphMemoryScope(const GraphMemoryScope&) = delete;
   GraphMemoryScope& operator=(const GraphMemoryScope&) = delete;
-  /// False = the quota has no room; the sentence was said.
-  bool fits() const { return fits_; }
+  /// CUDA_SUCCESS, or what the program is told: the quota has no room, or the graph allocates where
+  /// the job has no GPU. The sentence was said.
+  CUresult refusal() const { return refusal_; }
   /// The driver may pass the quota if it takes more than was asked for: a launch, which cannot be
   /// taken back, is to be uploaded first.
   bool is_near() const { return near_; }
@@ -264,7 +264,7 @@ class GraphMemoryScope {
     uint64_t room;    // what the device had free before; 0 = not known
   };
   void begin();
-  [[nodiscard]] bool ask(const uint64_t* needed);
+  [[nodiscard]] CUresult ask(const uint64_t* needed);
   int ask_now(const uint64_t* needed);
   bool ask_on(int device, uint64_t bytes);
   void withdraw(int device);
@@ -278,7 +278,8 @@ class GraphMemoryScope {
   Asked asked_[kDevicesMax] = {};
   uint64_t missing_bytes_ = 0;
   uint32_t begun_ = 0;
-  bool fits_ = true, taken_ = false, granted_ = false, near_ = false, trimmed_ = false;
+  CUresult refusal_ = CUDA_SUCCESS;
+  bool taken_ = false, granted_ = false, near_ = false, trimmed_ = false;
   bool company_ = false;  // others were on their way meanwhile
 };
 void graph_memory_trimmed(int device);
@@ -322,9 +323,10 @@ struct VmmMapping {
 /// The mapping that an address lies in.
 bool vmm_mapping_at(CUdeviceptr address, VmmMapping* out);
 bool vmm_known(CUmemGenericAllocationHandle handle);
-/// Other holders may have it now: see charge_pass. A multicast object stays known: its end is not
-/// seen here.
+/// Other holders may have it now: see charge_pass. The end of a multicast object is not seen here
+/// from then on (uses_exported).
 void vmm_exported(CUmemGenericAllocationHandle handle);
+bool vmm_is_exported(CUmemGenericAllocationHandle handle);
 
 /// Writes the whole account into the ledger's (new) slot. Called while no AccountScope exists, in a
 /// PoolsScope and a GraphMemoryPause from before the ledger got the slot: a wait that returns, or a

@@ -208,7 +208,7 @@ GraphMemoryScope::GraphMemoryScope(CUgraphExec exec) : exec_(exec) {
     if (record.context != mark_of(mark_)) needed[device] = record.bytes;
     any |= needed[device] != 0;
   }
-  if (any) fits_ = ask(needed);
+  if (any) refusal_ = ask(needed);
 }
 
 GraphMemoryScope::GraphMemoryScope(CUgraph graph) : exec_(nullptr) {
@@ -220,7 +220,7 @@ GraphMemoryScope::GraphMemoryScope(CUgraph graph) : exec_(nullptr) {
     store_release(graph_memory_seen, 1u);
   }
   begin();
-  if (devices_ != 0) fits_ = ask(needed);
+  if (devices_ != 0) refusal_ = ask(needed);
 }
 
 void GraphMemoryScope::begin() {
@@ -237,7 +237,7 @@ void GraphMemoryScope::begin() {
 // Who is on his way into room that was reserved already may have it by now or not, so that it could
 // be counted twice; and who grows may need less than he asked for. So nobody asks beside the one,
 // or is refused beside the other, before he has waited for them.
-bool GraphMemoryScope::ask(const uint64_t* needed) {
+CUresult GraphMemoryScope::ask(const uint64_t* needed) {
   const LockScope scope(asking);
   const bool waits = room_is_claimed();
   if (waits) granted_wait();
@@ -246,9 +246,7 @@ bool GraphMemoryScope::ask(const uint64_t* needed) {
     granted_wait();
     missing = ask_now(needed);
   }
-  if (missing < 0) return true;
-  charge_refused(device_gpu(missing), missing_bytes_);
-  return false;
+  return missing < 0 ? CUDA_SUCCESS : charge_refuse(missing, missing_bytes_);
 }
 
 // On all devices or on none: the one that has no room, or -1.

@@ -301,7 +301,7 @@ PoolGrowth::PoolGrowth(Pool& pool, uint64_t bytes)
 // Near it the pool may still have room inside for what is asked.
 bool PoolGrowth::ask() {
   const int gpu = device_gpu(pool_.device);
-  if (gpu < 0) return true;
+  if (gpu < 0) return charge_room(pool_.device, most_);
   const auto index = static_cast<uint32_t>(gpu);
   const uint64_t quota = process.memory_max(gpu);
   const auto reserve = [&] {

@@ -69,7 +69,8 @@ Part bound_part(uint64_t object, int device, uint64_t offset, uint64_t bytes) {
 // With the lock held, as all of the following.
 bool use_begin(uint64_t ticket, uint64_t handle, const void* context, const Part& part) {
   // A multicast object from elsewhere may outlive all that this process has of it.
-  const bool followed = part.kind == PartKind::kBound && vmm_known(part.object);
+  const bool followed =
+      part.kind == PartKind::kBound && vmm_known(part.object) && !vmm_is_exported(part.object);
   if (uses.begin(ticket, handle, context, part, followed)) {
     store_relaxed(uses_open, 1u);
     return true;
@@ -189,6 +190,11 @@ void bind_end(const Tickets& tickets, CUresult result) {
 void unbound(CUmemGenericAllocationHandle object, int device, uint64_t offset, uint64_t bytes) {
   const LockScope scope(lock);
   if (uses.leave(bound_part(object, device, offset, bytes), kNow) != 0) end_at(kNow);
+}
+
+void uses_exported(CUmemGenericAllocationHandle object) {
+  const LockScope scope(lock);
+  uses.unfollow(object);
 }
 
 void uses_object_end(const void* array) {

@@ -27,12 +27,17 @@ void array_maps_end(const CUarrayMapInfo* list, unsigned count, const Tickets& t
 void bind_end(const Tickets& tickets, CUresult result);
 void unbound(CUmemGenericAllocationHandle object, int device, uint64_t offset, uint64_t bytes);
 
+/// After vmm_exported: what is bound to a multicast object stays so until it is unbound, for the
+/// object may outlive the process's handle.
+void uses_exported(CUmemGenericAllocationHandle object);
+
 /// An array has been destroyed, or a context with all of its arrays.
 void uses_object_end(const void* array);
 void uses_context_end(const void* context);
 void uses_context_moves(const void* from, const void* to);
 
 /// Looks which uses are over by now: streams have come to them, or their multicast object is gone.
+/// Also before a handle that the driver gave is put on record: it may be that of such an object.
 extern uint32_t uses_open;  // there may be some
 SLUICE_NOINLINE void uses_read();
 inline void uses_settle() {

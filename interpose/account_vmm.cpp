@@ -196,9 +196,13 @@ bool vmm_known(CUmemGenericAllocationHandle handle) {
 void vmm_exported(CUmemGenericAllocationHandle handle) {
   const LockScope scope(lock);
   Physical* physical = physicals.find(handle);
-  if (physical == nullptr) return;
-  physical->exported = true;
-  if (physical->bytes == 0) ++physical->references;
+  if (physical != nullptr) physical->exported = true;
+}
+
+bool vmm_is_exported(CUmemGenericAllocationHandle handle) {
+  const LockScope scope(lock);
+  const Physical* physical = physicals.find(handle);
+  return physical != nullptr && physical->exported;
 }
 
 }  // namespace sluice::interpose

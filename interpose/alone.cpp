@@ -244,13 +244,15 @@ void own_share_wait(int gpu) {
   uint32_t word = 0;
   if (own_share_closed(gpu, &word) == nullptr) return;
   const WaitScope told(WaitReason::kGate);
+  const uint64_t start_ns = clock_now_ns();
   // A broker that comes or goes may take the share away, or its gate elsewhere, at any moment; and
   // nobody opens it any more while the process exits, or where launches fail.
   while (!lease_is_void()) {
     const AtomicU32* gate = own_share_closed(gpu, &word);
-    if (gate == nullptr || share_lets_through(ShareGate::kOwn, gpu, word)) return;
+    if (gate == nullptr || share_lets_through(ShareGate::kOwn, gpu, word)) break;
     futex_wait(&gate->raw, word, kGateSliceNs, true);
   }
+  gate_wait_tell(gpu, clock_now_ns() - start_ns);
 }
 
 bool shares_begin(const char** fault) {

@@ -22,10 +22,20 @@ struct Capture {
 constinit Slabs<Capture, 64> captures;
 BriefLock captures_lock;
 
-bool is(const Capture& capture, CUstream stream) {
-  return capture.context != nullptr && capture.stream == stream &&
-         (stream != CU_STREAM_PER_THREAD || capture.thread == this_thread);
-}
+// The stream that the calling thread means by a handle: each context has a per-thread stream for
+// every thread.
+struct Meant {
+  explicit Meant(CUstream handle) : stream(handle) {
+    if (handle == CU_STREAM_PER_THREAD) (void)driver.cuCtxGetCurrent(&context);
+  }
+  bool began(const Capture& capture) const {
+    return capture.context != nullptr && capture.stream == stream &&
+           (stream != CU_STREAM_PER_THREAD ||
+            (capture.thread == this_thread && capture.context == context));
+  }
+  CUstream stream;
+  CUcontext context = nullptr;
+};
 
 }  // namespace
 
@@ -67,10 +77,11 @@ bool capture_begins(CUcontext context, CUstream stream) {
 }
 
 void capture_ended(CUstream stream) {
+  const Meant meant(stream);
   const LockScope scope(captures_lock);
   for (uint32_t i = 0; i < captures.count(); ++i) {
     Capture& capture = captures[i];
-    if (!is(capture, stream)) continue;
+    if (!meant.began(capture)) continue;
     capture.context = nullptr;
     __atomic_sub_fetch(&captures_active, 1, __ATOMIC_SEQ_CST);
     return;
@@ -79,9 +90,10 @@ void capture_ended(CUstream stream) {
 
 bool capture_is_origin(CUstream stream) {
   if (load_acquire(captures_active) == 0) return false;
+  const Meant meant(stream);
   const LockScope scope(captures_lock);
   for (uint32_t i = 0; i < captures.count(); ++i) {
-    if (is(captures[i], stream)) return true;
+    if (meant.began(captures[i])) return true;
   }
   return false;
 }

@@ -4,6 +4,7 @@
 #include "interpose/account.h"
 #include "interpose/account_uses.h"
 #include "interpose/estimate.h"
+#include "interpose/place.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
 #include "interpose/swap.h"
@@ -14,6 +15,14 @@ namespace {
 Lock ends_lock;  // while one ends
 
 uint64_t key_of(CUgreenCtx green) { return reinterpret_cast<uint64_t>(green); }
+
+// For a green context that has no record, because the shim has not seen it made.
+int device_ask(CUcontext context) {
+  const CurrentScope current(context);
+  CUdevice device = 0;
+  return current.result() == CUDA_SUCCESS && driver.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device
+                                                                                            : 0;
+}
 
 bool remember(CUgreenCtx green, CUcontext context, int device) {
   if (process.records.insert(Record{key_of(green), 0, context, RecordKind::kGreen, device}))
@@ -48,10 +57,10 @@ bool green_made(CUgreenCtx green, int device) {
 
 bool green_converted(CUgreenCtx green, CUcontext context) {
   const ErrnoGuard guard;
+  if (process_mode() < Mode::kOffline) return true;
   Record record;
-  // One that was made before the process was anybody's tenant has no record.
-  if (!process.records.find(RecordKind::kGreen, key_of(green), &record)) record.device = 0;
-  return process_mode() < Mode::kOffline || remember(green, context, record.device);
+  const bool known = process.records.find(RecordKind::kGreen, key_of(green), &record);
+  return remember(green, context, known ? record.device : device_ask(context));
 }
 
 GreenEnd::GreenEnd(CUgreenCtx green) : green_(green) {

@@ -27,8 +27,7 @@ CUresult create_once(RoomWait& wait, PagesReading& reading, Handle* handle, cons
   if (!reading.reserve(device, bytes)) {
     if (reading.comes_first()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (const CUresult fault = context_fault(); fault != CUDA_SUCCESS) return fault;
-    charge_refused(device_gpu(device), bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return charge_refuse(device, bytes);
   }
   const Handle before = *handle;
   const CUresult result = call();

@@ -113,10 +113,8 @@ CUresult create_charged(RoomWait& wait, CUcontext* context, CUdevice device, Cal
   process_begin(device);
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  if (context != nullptr && account.active() && device_is_foreign(device))
-    return device_foreign_refused(device, "context");
   if (!account.active() || context == nullptr || device < 0 || device >= kDevicesMax) return call();
-  if (!context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (const CUresult refusal = context_charge(device); refusal != CUDA_SUCCESS) return refusal;
   before_context(device);
   const CUcontext before = *context;
   CUresult result = call();
@@ -218,8 +216,6 @@ CUresult primary_retain(RoomWait& wait, CUcontext* context, CUdevice device, boo
   process_begin(device);
   const AccountScope account;
   if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
-  if (account.active() && device_is_foreign(device))
-    return device_foreign_refused(device, "context");
   if (!account.active() || device < 0 || device >= kDevicesMax) {
     return driver.cuDevicePrimaryCtxRetain(context, device);
   }
@@ -231,7 +227,8 @@ CUresult primary_retain(RoomWait& wait, CUcontext* context, CUdevice device, boo
   const LockScope scope(primaries_lock);
   Primary& primary = primaries[device];
   const bool charge = !primary.charged;
-  if (charge && !context_charge(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult refusal = charge ? context_charge(device) : CUDA_SUCCESS;
+  if (refusal != CUDA_SUCCESS) return refusal;
   if (charge) before_context(device);
   const CUresult result = driver.cuDevicePrimaryCtxRetain(context, device);
   if (result == CUDA_SUCCESS) {

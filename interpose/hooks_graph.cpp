@@ -46,7 +46,7 @@ CUresult instantiate_uploaded(CUgraphExec* exec, CUgraph graph, Call call) {
   const AccountScope account;
   if (!account.active()) return call();
   GraphMemoryScope memory(graph);
-  if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (memory.refusal() != CUDA_SUCCESS) return memory.refusal();
   const CUgraphExec before = exec == nullptr ? nullptr : *exec;
   const CUresult result = learned(exec, graph, account, call);
   if (result != CUDA_SUCCESS) return result;
@@ -93,7 +93,7 @@ CUresult upload(CUgraphExec exec, Call call) {
   const AccountScope account;
   if (!account.active() || !graph_memory_used()) return call();
   GraphMemoryScope memory(exec);
-  return memory.fits() ? upload_within(memory, call) : CUDA_ERROR_OUT_OF_MEMORY;
+  return memory.refusal() == CUDA_SUCCESS ? upload_within(memory, call) : memory.refusal();
 }
 
 // A launch cannot be taken back: near the quota the driver is to take the memory before it. That it
@@ -101,7 +101,7 @@ CUresult upload(CUgraphExec exec, Call call) {
 template <class Upload, class Call>
 CUresult launch_within(CUgraphExec exec, Upload upload_first, Call call) {
   GraphMemoryScope memory(exec);
-  if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (memory.refusal() != CUDA_SUCCESS) return memory.refusal();
   if (memory.is_near() && upload_within(memory, upload_first) == CUDA_ERROR_OUT_OF_MEMORY)
     return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = call();

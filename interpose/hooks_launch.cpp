@@ -90,7 +90,7 @@ void several_say() {
   line.text("refused a launch on several GPUs at once (cuLaunchCooperativeKernelMultiDevice)");
   line.text(": under limits a launch is held back and counted on one GPU. Launch on each GPU by ");
   line.text("itself, or run the program without limits");
-  line.skipped(skipped).say();
+  several_said.say(line, skipped);
 }
 
 // The stream whose gate stands for the launch: the first one on a GPU of the tenant's. False: they

@@ -214,6 +214,14 @@ CUresult functions_list(Call call) {
   return result;
 }
 
+// It holds the primary context, and may be the process's first one.
+CUresult green_refuse(CUdevice device) {
+  process_begin(device);
+  const AccountScope account;
+  if (SLUICE_UNLIKELY(account.denied())) return CUDA_ERROR_NOT_PERMITTED;
+  return account.active() ? device_refuse(device, "context") : CUDA_SUCCESS;
+}
+
 }  // namespace
 
 SLUICE_HOOK CUresult cuModuleLoad(CUmodule* module, const char* path) {
@@ -377,6 +385,8 @@ SLUICE_HOOK CUresult cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CU
 
 SLUICE_HOOK CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc resources,
                                       CUdevice device, unsigned int flags) {
+  const CUresult refusal = context == nullptr ? CUDA_SUCCESS : green_refuse(device);
+  if (refusal != CUDA_SUCCESS) return refusal;
   const CUgreenCtx before = context == nullptr ? nullptr : *context;
   const CUresult result = load(
       reach_of(device), 0, context,

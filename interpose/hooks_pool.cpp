@@ -171,7 +171,6 @@ CUresult allocate_from(RoomWait& wait, FreesWait& frees, CUmemoryPool handle, CU
   Pool* pool = pool_find(handle);
   if (SLUICE_UNLIKELY(pool == nullptr)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool->device < 0) return call();
-  if (device_is_foreign(pool->device)) return device_foreign_refused(pool->device, "memory");
   const CUdeviceptr before = *pointer;
   PoolGrowth growth(*pool, bytes);
   const auto undo = [&] {
@@ -323,8 +322,8 @@ SLUICE_HOOK CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUmemoryPool before = pool == nullptr ? nullptr : *pool;
   if (account.active() && properties != nullptr) {
-    const int device = device_of(properties->location);
-    if (device_is_foreign(device)) return device_foreign_refused(device, "memory");
+    const CUresult refusal = device_refuse(device_of(properties->location), "memory");
+    if (refusal != CUDA_SUCCESS) return refusal;
   }
   const CUresult result = driver.cuMemPoolCreate(pool, properties);
   if (!account.active() || result != CUDA_SUCCESS) return result;

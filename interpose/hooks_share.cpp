@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "interpose/account.h"
+#include "interpose/account_uses.h"
 #include "interpose/captures.h"
 #include "interpose/memory/kept.h"
 #include "interpose/residual.h"
@@ -136,7 +137,9 @@ SLUICE_HOOK CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocat
                                                   unsigned long long flags) {
   return share([&] {
     const CUresult result = driver.cuMemExportToShareableHandle(out, handle, type, flags);
-    if (result == CUDA_SUCCESS) vmm_exported(handle);
+    if (result != CUDA_SUCCESS) return result;
+    vmm_exported(handle);
+    uses_exported(handle);
     return result;
   });
 }

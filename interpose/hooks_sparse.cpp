@@ -67,10 +67,10 @@ SLUICE_HOOK CUresult cuMulticastCreate(CUmemGenericAllocationHandle* object,
   if (SLUICE_UNLIKELY(account.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;
   const CUmemGenericAllocationHandle before = object == nullptr ? 0 : *object;
   const CUresult result = driver.cuMulticastCreate(object, properties);
-  if (!account.active() || result != CUDA_SUCCESS || object == nullptr || *object == 0 ||
-      vmm_created(*object, 0, 0)) {
+  if (!account.active() || result != CUDA_SUCCESS || object == nullptr || *object == 0)
     return result;
-  }
+  uses_settle();
+  if (vmm_created(*object, 0, 0)) return result;
   (void)relaxed_call([&] { return driver.cuMemRelease(*object); });
   *object = before;
   return CUDA_ERROR_OUT_OF_MEMORY;

@@ -2,6 +2,7 @@
 // PyTorch's expandable segments and NCCL use. Only memory located on a device counts; the device is
 // the one the properties name, not the current one. Imported handles are in hooks_share.cpp.
 #include "interpose/account.h"
+#include "interpose/account_uses.h"
 #include "interpose/captures.h"
 #include "interpose/gate.h"
 #include "interpose/memory/kept.h"
@@ -31,7 +32,6 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
     return driver.cuMemCreate(handle, bytes, properties, flags);
   }
   const int device = properties->location.id;
-  if (device_is_foreign(device)) return device_foreign_refused(device, "memory");
   const CUmemGenericAllocationHandle before = *handle;
   const auto call = [&] { return driver.cuMemCreate(handle, bytes, properties, flags); };
   const auto undo = [&] {
@@ -47,6 +47,7 @@ CUresult create_once(RoomWait& wait, CUmemGenericAllocationHandle* handle, size_
     return result;
   }
   charge_commit(device, bytes);
+  uses_settle();
   if (SLUICE_LIKELY(vmm_created(*handle, device, bytes))) return result;
   undo();
   charge_release(device, bytes);

@@ -42,7 +42,6 @@ class Ledger {
   /// held now is put there. The same preconditions; nothing may be reserved.
   void attach_second(protocol::ClaimsPage* page, uint32_t slot,
                      const int8_t (&gpus)[protocol::kTenantGpusMax]);
-  bool attached() const { return first_.page != nullptr; }
 
   /// Reserves bytes under a quota (0 = none). False = they do not fit.
   [[nodiscard]] bool reserve(uint32_t gpu, uint64_t bytes, uint64_t quota_bytes);

@@ -39,7 +39,6 @@ bool is_promised(int gpu, uint64_t bytes) {
 // Waits until the broker has answered since `word`. False: nobody will.
 bool answer_wait(int gpu, uint32_t word, uint64_t bytes) {
   const protocol::LeaseEntry& entry = process.entry(gpu);
-  const uint64_t start_ns = clock_now_ns();
   const WaitScope told(protocol::WaitReason::kMemory);
   bool answered = false;
   for (int slices = 0; room_may_come(); ++slices) {
@@ -48,7 +47,6 @@ bool answer_wait(int gpu, uint32_t word, uint64_t bytes) {
     if (slices % kWantAgainSlices == 0) memory_want_say(gpu, word, bytes);
     futex_wait(&entry.room.raw, word, kRoomSliceNs, true);
   }
-  gate_wait_tell(gpu, clock_now_ns() - start_ns);
   return answered;
 }
 
@@ -91,7 +89,6 @@ bool RoomWait::promise_waits(int gpu) {
   ++retries_;
   // A broker that makes room after all ends the wait.
   futex_wait(&entry.room.raw, entry.room.load(), slice_ns, true);
-  gate_wait_tell(gpu, clock_now_ns() - now_ns);
   return true;
 }
 

@@ -55,9 +55,6 @@ void* entry_hook(int entry) {
   return distance == 0 ? nullptr : const_cast<char*>(base + distance);
 }
 const char* entry_name(int entry) { return kNames + kNameOffsets[entry]; }
-int entry_total() { return kEntryCount + kNvmlCount; }
-int entry_since(int entry) { return kSince[entry]; }
-bool entry_is_per_thread(int entry) { return kPerThread[entry] != 0; }
 
 bool family_find(const char* base, Family* out) {
   const int family = table_find(kFamilyHash, kFamilyNames, kFamilyNameOffsets, base);

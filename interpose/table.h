@@ -24,9 +24,6 @@ int entry_find(const char* name);
 void* entry_hook(int entry);
 const char* entry_name(int entry);
 inline bool entry_is_nvml(int entry) { return entry >= kEntryCount; }
-int entry_total();
-int entry_since(int entry);
-bool entry_is_per_thread(int entry);
 /// Bytes of a name that can name an entry at all; cheap enough for every dlsym of the process. The
 /// first letters are in dlsym.S as well.
 inline bool name_may_be_ours(const char* name) {

@@ -74,6 +74,10 @@ uint32_t Uses::leave(const Part& part, uint64_t ending) {
   return count;
 }
 
+void Uses::unfollow(uint64_t object) {
+  table_.each([&](Use& use) { use.followed &= use.part.object != object; });
+}
+
 void Uses::context_moves(const void* from, const void* to) {
   table_.each([&](Use& use) {
     if (use.context == from) use.context = to;

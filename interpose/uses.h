@@ -32,7 +32,7 @@ struct Use {
   uint64_t handle;  // of the memory
   const void* context;
   uint64_t ending;  // the moment at which it ends (Uses::leave); 0 = not yet
-  bool followed;    // the object's end is seen
+  bool followed;    // it ends with its object, whose end is seen
   Part part;
 };
 
@@ -58,6 +58,8 @@ class Uses {
       return over;
     });
   }
+  /// The object's end is not seen any more.
+  void unfollow(uint64_t object);
   void context_moves(const void* from, const void* to);
   bool empty() const { return table_.empty(); }
   void clear() { table_.clear(); }

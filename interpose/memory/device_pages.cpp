@@ -86,7 +86,7 @@ PagedAllocation PagedAllocation::begun(int device, uint64_t bytes, Of what) {
 
 bool PagedAllocation::charge_by_kind(uint64_t bytes, PagesReading& reading) {
   const bool fits = is_paged(device_) ? charge_pages(bytes) : charge_unlearnt(bytes);
-  if (fits && due_) reading.follows(device_);
+  if (fits && due_) reading.follows(device_, bytes);
   return fits;
 }
 
@@ -181,7 +181,7 @@ bool PagesReading::again() {
 bool PagesReading::within_read() {
   residual_settle_device(after_);
   if (charge_within(after_)) return true;
-  charge_refused(device_gpu(after_), 0);
+  (void)charge_refuse(after_, bytes_);
   return false;
 }
 

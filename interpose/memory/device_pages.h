@@ -38,7 +38,10 @@ class PagesReading {
   /// After that was false: the attempt ends with OUT_OF_MEMORY, and is made again after a reading.
   bool comes_first() const { return before_ >= 0; }
   /// By an attempt that was given memory: the figure is to be read before the program gets it.
-  void follows(int device) { after_ = static_cast<int16_t>(device); }
+  void follows(int device, uint64_t bytes) {
+    after_ = static_cast<int16_t>(device);
+    bytes_ = bytes;
+  }
   /// Behind an attempt. True: another one is to be made, after the reading.
   bool again();
   /// Behind the last attempt. False: the tenant is above its quota with what it was given, and the
@@ -53,6 +56,7 @@ class PagesReading {
 
   int16_t before_ = -1, after_ = -1;  // devices
   uint32_t rounds_ = 0;
+  uint64_t bytes_;  // what the attempt asked for on `after_`
 };
 
 /// `attempt()` allocates.

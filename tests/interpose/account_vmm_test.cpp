@@ -53,5 +53,16 @@ TEST_F(AccountVmmTest, SoManyTimes) {
   EXPECT_EQ(charged(), 0u);
 }
 
+// Others may have the object, and this process's handle is the next memory's.
+TEST_F(AccountVmmTest, TheHandleOfAnExportedObjectThatComesAgainIsAMemorys) {
+  ASSERT_TRUE(vmm_created(kHandle, 0, 0));
+  vmm_exported(kHandle);
+  EXPECT_TRUE(release());
+  ASSERT_TRUE(vmm_created(kHandle, 0, 5));
+  EXPECT_EQ(charged(), 5u);
+  EXPECT_TRUE(release());
+  EXPECT_EQ(charged(), 0u);
+}
+
 }  // namespace
 }  // namespace sluice::interpose

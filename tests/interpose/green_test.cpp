@@ -197,6 +197,38 @@ TEST_F(GreenTest, AThreadThatHadADeadContextSeesTheNextOneOfItsHandle) {
   program.join();
 }
 
+// One on a GPU that the job has not got would be a context there, whose memory and launches no
+// limit reaches.
+TEST_F(GreenTest, ThereIsNoneOnAGpuThatTheJobHasNotGot) {
+  fake.device_count = 2;
+  begin();
+  CUgreenCtx green = kGreen;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(cuGreenCtxCreate(&green, nullptr, 1, CU_GREEN_CTX_DEFAULT_STREAM),
+            CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_NE(
+      testing::internal::GetCapturedStderr().find(
+          "sluice: device 1 is none of this job's GPUs, so the program gets no context there"),
+      std::string::npos);
+  for (int i = 0; i < fake_calls.count && i < kRecordedCallsMax; ++i)
+    EXPECT_STRNE(fake_calls.calls[i].symbol, "cuGreenCtxCreate");
+}
+
+// A program that nobody announced gets the GPU of its first context, of whichever kind.
+TEST_F(GreenTest, TheFirstContextMayBeAGreenOne) {
+  fake.device_count = 2;
+  broker = std::make_unique<TestBroker>(kGiB, 30 * kMiB, kFakeUuidBase + 1);
+  broker->environment_set();
+  for (const char* name : {"SLUICE_TENANT", "SLUICE_TENANT_LIMITS"}) unsetenv(name);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  EXPECT_EQ(broker->registrations(), 0);
+  CUgreenCtx green = kGreen;
+  ASSERT_EQ(cuGreenCtxCreate(&green, nullptr, 1, CU_GREEN_CTX_DEFAULT_STREAM), CUDA_SUCCESS);
+  EXPECT_EQ(broker->registrations(), 1);
+  EXPECT_EQ(broker->wish(), broker->lease().gpus[0].gpu);
+}
+
 std::atomic<int> states_read;
 std::atomic<bool> state_goes;
 

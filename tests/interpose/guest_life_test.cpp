@@ -447,9 +447,10 @@ TEST_F(GuestTest, AProcessThatExitsLetsItsThreadsPassTheGateOfItsOwnShare) {
     alarm(20);
     static std::thread worker;
     static std::atomic<bool> passed{false};
+    static const AtomicU64& waits = broker->account().gate_waits;
     atexit([] {
       worker.join();
-      _exit(passed ? 0 : 1);
+      _exit(!passed ? 1 : waits.load() != 1 ? 6 : 0);
     });
     fake.launch_ns = 500e6;
     fake.events_pending = 1;

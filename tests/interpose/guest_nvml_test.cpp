@@ -377,4 +377,28 @@ TEST_F(GuestNvmlTest, AForkChildHasAFigureOfItsOwn) {
   EXPECT_EQ(held(), 41 * kMiB);
 }
 
+// A device of unlearnt kind takes more than its tenant has room for, which the reading behind the
+// call finds.
+TEST_F(GuestNvmlTest, ARefusalAfterAReadingSaysWhatWasAskedFor) {
+  cuda_start();
+  listed(static_cast<unsigned>(getpid()), 30 * kMiB);
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  CUdeviceptr most = 0, small = 7;
+  ASSERT_EQ(cuMemAlloc_v2(&most, 992 * kMiB), CUDA_SUCCESS);
+  nvml->processes[0].usedGpuMemory = 1022 * kMiB;
+  static FakeNvml* figures;
+  figures = nvml;
+  fake.on_enter = [](const char* function) {
+    if (function != std::string("an allocation")) return;
+    fake.used_bytes += 3 * kMiB;
+    figures->processes[0].usedGpuMemory += 4 * kMiB;
+  };
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(cuMemAlloc_v2(&small, 64 << 10), CUDA_ERROR_OUT_OF_MEMORY);
+  fake.on_enter = nullptr;
+  EXPECT_EQ(small, 7U);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("sluice: refused 64.0 KiB: you use "), std::string::npos) << said;
+}
+
 }  // namespace

@@ -38,6 +38,7 @@ TEST_F(GuestRoomTest, WhatIsPromisedIsAskedForAgainWhenTheBrokerHasNoRoom) {
   EXPECT_EQ(cuMemAlloc_v2(&pointer, kMiB), CUDA_SUCCESS);
   EXPECT_EQ(asked, room_at);
   EXPECT_EQ(broker->wants().size(), 1u) << "the broker is asked once";
+  EXPECT_EQ(broker->account().gate_waits.load(), 0u) << "it waited for no lease";
   EXPECT_EQ(broker->account().held_bytes.load(), kMiB);
 }
 

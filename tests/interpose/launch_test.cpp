@@ -250,6 +250,23 @@ TEST_F(MultiDeviceTest, OnSeveralGpusOfATenantItIsRefused) {
   EXPECT_EQ(drained_launches(0) + drained_launches(1), 0u);
 }
 
+TEST_F(MultiDeviceTest, ALineThatNobodyCouldReadIsCounted) {
+  start(true);
+  int full[2];
+  ASSERT_EQ(pipe2(full, O_NONBLOCK), 0);
+  while (write(full[1], "", 1) == 1) {
+  }
+  const int before = dup(STDERR_FILENO);
+  ASSERT_EQ(dup2(full[1], STDERR_FILENO), STDERR_FILENO);
+  EXPECT_EQ(launch_on_each({kHere, kElsewhere}), CUDA_ERROR_NOT_SUPPORTED);
+  ASSERT_EQ(dup2(before, STDERR_FILENO), STDERR_FILENO);
+  sleep(2);  // such a line is tried once a second
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(launch_on_each({kHere, kElsewhere}), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("(1 more since the last such line.)"),
+            std::string::npos);
+}
+
 TEST_F(MultiDeviceTest, OnOneGpuItIsALaunchThere) {
   start(true);
   EXPECT_EQ(launch_on_each({kHere, kHere}), CUDA_SUCCESS);

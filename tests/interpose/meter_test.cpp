@@ -274,6 +274,29 @@ TEST_F(TailsTest, NotDuringACapture) {
   capture_ended(capturing_stream);
 }
 
+// The per-thread stream of each context is another one, and all have the same handle.
+TEST_F(TailsTest, NorBehindTheEndOfAnothersCaptureOfItsPerThreadStream) {
+  static CUcontext current;
+  driver.cuCtxGetCurrent = [](CUcontext* out) {
+    *out = current;
+    return CUDA_SUCCESS;
+  };
+  const CUcontext elsewhere = reinterpret_cast<CUcontext>(0x11);
+  for (const CUcontext one : {context->context, elsewhere}) {
+    current = one;
+    ASSERT_TRUE(capture_begins(one, CU_STREAM_PER_THREAD));
+  }
+  EXPECT_TRUE(capture_is_origin(CU_STREAM_PER_THREAD));
+  capture_ended(CU_STREAM_PER_THREAD);
+  EXPECT_FALSE(capture_is_origin(CU_STREAM_PER_THREAD));
+  EXPECT_EQ(captures_of(elsewhere), 0u);
+  EXPECT_EQ(captures_of(context->context), 1u);
+  current = context->context;
+  EXPECT_TRUE(capture_is_origin(CU_STREAM_PER_THREAD));
+  capture_ended(CU_STREAM_PER_THREAD);
+  EXPECT_EQ(load_acquire(captures_active), 0u);
+}
+
 // Other streams of the context may be busy for long.
 TEST_F(TailsTest, AFenceOfItsOwnTellsTheEndBeforeTheContextsPasses) {
   launch(*mine, 1e6);

@@ -55,8 +55,7 @@ class SparseTest : public GuestTest {
     return handle;
   }
   // The fake driver leaves the handle as it is.
-  void object_made() {
-    Handle object = kMulticast;
+  static void object_made(Handle object = kMulticast) {
     const CUmulticastObjectProp properties{};
     ASSERT_EQ(cuMulticastCreate(&object, &properties), CUDA_SUCCESS);
   }
@@ -189,6 +188,30 @@ TEST_F(SparseTest, AnObjectThatEndsLetsGoUnlessOthersMayHaveIt) {
                 CUDA_SUCCESS);
     }
     ASSERT_EQ(cuMemRelease(kMulticast), CUDA_SUCCESS);
+    sleep_ms(1200);  // the helper has looked
+    EXPECT_EQ(held(), exported ? kPool : 0);
+  }
+}
+
+// Then the handle may be the next memory's.
+TEST_F(SparseTest, NorDoesMemoryThatHasItsHandleKeepTheEndOfAnObjectFromSight) {
+  for (const bool exported : {false, true}) {
+    fake.handles_again = 1;
+    const Handle handle = created(), bound = created();
+    ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+    object_made(handle);
+    ASSERT_EQ(cuMulticastBindMem(handle, 0, bound, 0, kPool, 0), CUDA_SUCCESS);
+    int fd = 0;
+    if (exported) {
+      ASSERT_EQ(
+          cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+          CUDA_SUCCESS);
+    }
+    ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+    ASSERT_EQ(created(), handle);
+    ASSERT_EQ(cuMemRelease(bound), CUDA_SUCCESS);
+    EXPECT_EQ(held(), exported ? 2 * kPool : kPool);
+    ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
     sleep_ms(1200);  // the helper has looked
     EXPECT_EQ(held(), exported ? kPool : 0);
   }

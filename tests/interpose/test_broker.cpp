@@ -220,6 +220,11 @@ void TestBroker::refuse_with(const std::string& text) {
   refusal_ = text;
 }
 
+GpuUuid TestBroker::wish() {
+  const std::lock_guard lock(mutex_);
+  return wish_;
+}
+
 std::vector<Note> TestBroker::notes() {
   const std::lock_guard lock(mutex_);
   return notes_;
@@ -253,15 +258,16 @@ void TestBroker::former_image_clear(std::uint32_t pid) {
 }
 
 // Returns a descriptor that becomes readable when the process has ended, -1 when it was refused.
-int TestBroker::register_answer(int fd, const Header& request) {
+int TestBroker::register_answer(int fd, const Register& request) {
   std::string refusal;
   {
     const std::lock_guard lock(mutex_);
     refusal = refusal_;
+    wish_ = request.gpu;
   }
   if (!refusal.empty()) {
     Refused answer;
-    message_init(answer, MessageType::kRefused, request.request);
+    message_init(answer, MessageType::kRefused, request.header.request);
     answer.code = RefusalCode::kTooManyProcesses;
     strncpy(answer.text, refusal.c_str(), sizeof answer.text - 1);
     wire_send(fd, &answer, sizeof answer, nullptr, 0, false);
@@ -271,7 +277,7 @@ int TestBroker::register_answer(int fd, const Header& request) {
   socklen_t size = sizeof peer;
   getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
   Registered answer;
-  message_init(answer, MessageType::kRegistered, request.request);
+  message_init(answer, MessageType::kRegistered, request.header.request);
   answer.tenant = 7;
   answer.slot = static_cast<std::uint32_t>(registrations_.fetch_add(1));
   const auto pid = static_cast<std::uint32_t>(peer.pid);
@@ -331,7 +337,7 @@ void TestBroker::serve() {
       Envelope message;
       const int rc = wire_receive(polled[i].fd, &message, 0);
       if (rc == 1 && message.is<Register>(MessageType::kRegister)) {
-        const int pid_fd = register_answer(polled[i].fd, message.header());
+        const int pid_fd = register_answer(polled[i].fd, message.as<Register>());
         if (pid_fd >= 0)
           guests.push_back({pid_fd, static_cast<std::uint32_t>(registrations_.load() - 1)});
       } else if (rc == 1) {

@@ -75,6 +75,8 @@ class TestBroker {
   bool wait_for(protocol::MessageType type, std::uint32_t epoch, int timeout_ms = kPatience_ms);
   std::vector<Note> notes();
   int registrations() const { return registrations_; }
+  /// The GPU that the last process to register wished for; zero = any.
+  protocol::GpuUuid wish();
   protocol::ClaimsPage& claims() { return *claims_; }
   protocol::LeasePage& lease() { return *lease_; }
   protocol::ClaimsGpu& account(std::uint32_t slot = 0, std::uint32_t gpu = 0) {
@@ -93,7 +95,7 @@ class TestBroker {
   void message_keep(const protocol::Envelope& message);
   void slot_clear(std::uint32_t slot);
   void former_image_clear(std::uint32_t pid);
-  int register_answer(int fd, const protocol::Header& request);
+  int register_answer(int fd, const protocol::Register& request);
 
   std::string directory_, path_;
   int listen_fd_ = -1, lease_fd_ = -1, claims_fd_ = -1, stop_pipe_[2] = {-1, -1};
@@ -106,6 +108,7 @@ class TestBroker {
   std::vector<Note> notes_;
   std::vector<protocol::Moved> moved_;
   std::vector<protocol::MemoryWant> wants_;
+  protocol::GpuUuid wish_{};
   std::atomic<bool> host_pid_hidden_{false};
   std::atomic<bool> slots_again_{false};
   std::atomic<bool> room_held_{false};
