@@ -104,8 +104,8 @@ void charge_pass(int device, uint64_t bytes);
 /// difference is asked for; false = it does not fit, and nothing is held any more.
 [[nodiscard]] bool charge_settle(int device, uint64_t reserved, uint64_t actual);
 
-/// Charges a context on the device, before the driver makes it. CUDA_SUCCESS, or what the program is
-/// told, and the sentence was said.
+/// Charges a context on the device, before the driver makes it. CUDA_SUCCESS, or what the program
+/// is told, and the sentence was said.
 [[nodiscard]] CUresult context_charge(int device);
 void context_discharge(int device);
 int contexts_on(int device);

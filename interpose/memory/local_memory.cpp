@@ -157,7 +157,8 @@ CUresult local_take_here(CUfunction function) {
 
 CUresult limit_set_at_once(CUlimit limit, size_t value) {
   if (!is_wanted()) return driver.cuCtxSetLimit(limit, value);
-  // What a raise takes is reckoned from the limit before it, which another thread may set meanwhile.
+  // What a raise takes is reckoned from the limit before it, which another thread may set
+  // meanwhile.
   const LockScope scope(limit_lock);
   size_t before = 0;
   const bool known = driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
