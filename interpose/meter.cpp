@@ -443,6 +443,7 @@ bool unseen_end(ContextRecord& context, StreamRecord& stream) {
   const uint64_t seen_ns =
       context.looked_ns > stream.looked_ns ? context.looked_ns : stream.looked_ns;
   if (now_ns < seen_ns + kUnseenNs || seen_ns == 0) return false;
+  if (context.mean_ns <= 0) return false;  // how long it takes is not known
   if (context.host_ahead_ns == 0 || !stream.is_reachable()) return false;
   if (stream_is_capturing(stream.stream)) return false;
   const RelaxedScope relaxed;

@@ -32,6 +32,12 @@ const std::vector<Beside> kBeside = {
     {"the thread's capture mode, for what is unsafe in a capture",
      {"cu*"},
      {"cuThreadExchangeStreamCaptureMode"}},
+    {"how much local memory a function or a kernel needs that is given out, or launched first in a "
+     "context, and what the context has",
+     {"cuModuleGetFunction", "cuModuleEnumerateFunctions", "cuLibraryGetKernel",
+      "cuLibraryEnumerateKernels", "cuLibraryGetUnifiedFunction", "cuKernelGetFunction",
+      "cuCtxSetLimit", "class launch"},
+     {"cuFuncGetAttribute", "cuKernelGetAttribute", "cuModuleGetFunctionCount", "cuCtxGetLimit"}},
     {"where a stream is",
      {"class launch", "class sync", "class capture", "cuStreamQuery*", "cuStreamWaitEvent*"},
      {"cuStreamGetCtx", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}},
