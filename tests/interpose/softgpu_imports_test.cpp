@@ -127,7 +127,10 @@ TEST_F(SoftGpuImportsTest, ExternalMemory) {
   maker_dies();
   come_to(0, 4 * kMiB, "its maker is dead");
   ASSERT_EQ(cuDestroyExternalMemory(memory), CUDA_SUCCESS);
-  holds(0, 0, "destroyed");
+  // What this process holds by the descriptor alone is in no figure of it, and charged.
+  EXPECT_EQ(held(getpid(), 1), kContext + 4 * kMiB);
+  close(maker.fd);
+  come_to(0, 0, "destroyed, and closed");
 }
 
 // Nothing but the figure has it, once the handle that it was made by is gone; and it is free when
