@@ -165,6 +165,8 @@ int serve(const Settings& settings, const std::shared_ptr<Collector>& collector)
 }
 
 int run(const std::vector<std::string>& arguments) {
+  if (arguments == std::vector<std::string>{"--version"})
+    return std::printf("sluice-exporter %s\n", SLUICE_VERSION) > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
   std::string error;
   const auto options = options_parse(arguments, &error);
   if (!options) {

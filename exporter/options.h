@@ -46,6 +46,6 @@ inline constexpr char kUsage[] =
     "  --no-bpf            do not load the kernel observers\n"
     "  --once              print the metrics once and exit\n"
     "  --describe          print the list of all metrics as Markdown and exit\n"
-    "  --help              print this and exit\n";
+    "  --help, --version   print this, or the version, and exit\n";
 
 }  // namespace sluice::exporter

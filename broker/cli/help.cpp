@@ -22,6 +22,7 @@ usage: sluice COMMAND [options]
   lab      measure shared against exclusive GPUs on this machine
   why      say why a job's GPU had nothing to do
   help     this page, or the page of a command: sluice help run
+  --version  the version of this installation
 
 examples:
   sluice run --memory 2GiB --sm 25 -- python3 train.py
@@ -63,8 +64,9 @@ how to wait:
   Ctrl-C leaves the line.
 
 where:
-  --soft N            use N software GPUs: needs no GPU, for trying things out. The machine's broker has no such GPUs, so a
-                      private one is started, also where that one runs; name another with --socket
+  --soft N            use N software GPUs (1 to 16): needs no GPU, for trying things out. How many there are is fixed by
+                      the first program that uses them; softgpu-ctl reset starts over. The machine's broker has no such
+                      GPUs, so a private one is started, also where that one runs; --socket or SLUICE_SOCKET names another
   --socket PATH       the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
   Where no broker answers and the machine has no /etc/sluice/sluice.toml, a private one is started for this command and
   whatever it starts (a nested sluice run shares it); it ends by itself afterwards.
@@ -108,7 +110,7 @@ check the program out. Where neither can be, the job is left as it was and the r
 
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
-Waits until it is done and says how much was moved. Ctrl-C ends the waiting, not the moving.
+Waits until it is done and says how much Sluice moved, or how long the driver took. Ctrl-C ends the waiting, not the moving.
 
 exit codes: 0 done, 1 refused or failed (and as it was before), 2 wrong usage
 
@@ -175,6 +177,7 @@ a program does when it runs is not seen.
 
   --soft          check the software GPU instead of the machine's driver
   --json          the same for programs
+  --socket PATH   the broker to look for (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
 exit codes: 0, 1 something that is required is missing, 2 wrong usage
 

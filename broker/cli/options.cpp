@@ -22,7 +22,7 @@ const std::map<std::string, TenantClass> kClasses = {{"inference", TenantClass::
                                                      {"exclusive", TenantClass::kExclusive}};
 const std::map<std::string, SmMode> kModes = {
     {"best-effort", SmMode::kBestEffort}, {"equal", SmMode::kEqual}, {"fixed", SmMode::kFixed}};
-constexpr unsigned kSoftGpusMax = 64;
+constexpr unsigned kSoftGpusMax = 16;
 
 template <class E>
 std::string words_of(const std::map<std::string, E>& words) {
@@ -138,6 +138,9 @@ Parsed run_check(const RunOptions& run) {
   }
   if (run.tenant_class == TenantClass::kExclusive && run.memory_max_bytes != 0) {
     fault = "an exclusive job owns whole GPUs, so --memory means nothing to it; leave it out";
+  }
+  if (run.tenant_class == TenantClass::kExclusive && run.sm_percent != 0) {
+    fault = "an exclusive job owns whole GPUs, so --sm means nothing to it; leave it out";
   }
   if (fault == nullptr) return Parsed::kGo;
   std::fprintf(stderr, "sluice: %s; see sluice run --help\n", fault);

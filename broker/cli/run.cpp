@@ -53,6 +53,11 @@ std::string configured_text(std::string error) {
                       ", and where " + file + " exists no private one is started");
 }
 
+/// A machine with a broker, or where one is set up, is not asked for software GPUs.
+bool passed_over(const RunOptions& options) {
+  return options.soft != 0 && (system_configured() || access(protocol::kSystemSocket, F_OK) == 0);
+}
+
 // A system broker has the machine's own GPUs, so --soft never asks it unless it was named.
 std::optional<Client> broker_find(const RunOptions& options, std::string* socket,
                                   std::string* error) {
@@ -70,10 +75,12 @@ std::optional<Client> broker_find(const RunOptions& options, std::string* socket
   PrivateBrokerOptions start;
   start.soft = options.soft;
   if (!private_broker_start(start, socket, error)) return std::nullopt;
-  std::fprintf(stderr,
-               "sluice: no broker was running, so a private one was started for this command and "
-               "what it starts; other "
-               "commands do not share with it\n");
+  std::fprintf(
+      stderr,
+      "sluice: %s, so a private one was started for this command and what it starts; other "
+      "commands do not share with it%s\n",
+      passed_over(options) ? "the machine's broker has no software GPUs" : "no broker was running",
+      passed_over(options) ? ", and the machine's profiles do not apply" : "");
   return Client::connect(*socket, error);
 }
 
@@ -169,6 +176,13 @@ int run_command(const RunOptions& options) {
   if (!client) return fail(error);
   const auto snapshot = snapshot_fetch(*client, &error);
   if (!snapshot) return fail(error);
+  const std::size_t there = snapshot->gpus.size();
+  if (options.soft > there && options.gpu_count <= there) {
+    std::fprintf(stderr,
+                 "sluice: --soft %u, but the broker has %zu GPU%s; the first program that uses "
+                 "software GPUs fixes their number: softgpu-ctl reset, then again\n",
+                 options.soft, there, there == 1 ? "" : "s");
+  }
   protocol::Admit message;
   if (!admit_make(options, snapshot->gpus, &message, &error)) return fail(error);
 

@@ -44,12 +44,12 @@ bool promise_left(const State& state, const Tenant& tenant, std::uint32_t to) {
   const Gpu& gpu = *state.gpus[to];
   Bytes min = gpu.promised_min + gpu.returning + tenant.promised;
   Bytes max = gpu.promised_max + tenant.memory_max;
-  Bytes spread = std::max(spread_max(gpu), tenant.memory_max - tenant.promised);
+  Bytes spread = std::max(spread_max(gpu), tenant.memory_most - tenant.promised);
   for (const Tenant* other : state.moving) {
     if (other->move_to != to) continue;
     min += other->promised;
     max += other->memory_max;
-    spread = std::max(spread, other->memory_max - other->promised);
+    spread = std::max(spread, other->memory_most - other->promised);
   }
   return min + spread <= gpu.capacity && max <= gpu.limit_max(state.policy.oversell_memory);
 }

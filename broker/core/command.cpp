@@ -130,7 +130,8 @@ void suspend(State& state, const CommandAsked& event, Tenant& tenant, Nanos now,
   if (tenant.phase == Phase::kRunaway) {
     out.emplace_back(answer(event.request, RefusalCode::kCannotMove,
                             "a kernel of " + job_text(tenant) +
-                                " runs and does not end, so its memory cannot be moved; end it"));
+                                " runs and does not end, or a process of it is stopped, so its "
+                                "memory cannot be moved; end it, or let the process go on"));
     return;
   }
   if (bytes > host_room(state, tenant.uid)) {
@@ -265,7 +266,8 @@ TenantRefused move_refusal(const State& state, const Tenant& tenant, std::uint32
   const Share& share = tenant.shares.front();
   if (tenant.shares.size() > 1)
     return refuse(RefusalCode::kCannotMove,
-                  "it has several GPUs, and only jobs with one GPU are moved to another");
+                  "it has several GPUs, and only jobs with one GPU are moved to another; "
+                  "suspend it, or start it again on other GPUs");
   if (share.gpu == to) return {};
   if (tenant_aside_by(tenant) != 0)
     return refuse(RefusalCode::kCannotMove, "its GPU is used whole by job " +
@@ -281,12 +283,12 @@ TenantRefused move_refusal(const State& state, const Tenant& tenant, std::uint32
                   "its quota of " + bytes_text(tenant.memory_max) +
                       " is less than what a context takes on that GPU (" +
                       bytes_text(gpu.context_bytes) + ")");
-  if (!promise_fits(state, gpu, tenant.swap, tenant.memory_max,
-                    tenant.swap ? tenant.memory_min : tenant.memory_max))
+  if (!promise_fits(state, gpu, tenant.swap, tenant.memory_most,
+                    tenant.swap ? tenant.memory_min : tenant.memory_most))
     return refuse(RefusalCode::kNoRoom,
                   "the memory of that GPU is promised to others (" + bytes_text(gpu.promised_min) +
-                      " of " + bytes_text(gpu.capacity) + "), and its quota is " +
-                      bytes_text(tenant.memory_max) + "; move it elsewhere, or try again later");
+                      " of " + bytes_text(gpu.capacity) + "), and it needs " +
+                      bytes_text(tenant.memory_most) + "; move it elsewhere, or try again later");
   return {};
 }
 

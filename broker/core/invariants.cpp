@@ -49,6 +49,8 @@ void promises_check(const State& state, std::size_t g) {
     check(state.tenants.contains(tenant.id), "a share has a live tenant");
     check(share->gpu == g, "a share is booked on its own GPU");
     check(share->booked, "what is listed is booked");
+    check(tenant.memory_most >= tenant.memory_max && tenant.memory_most >= tenant.promised,
+          "what a tenant may still hold covers its quota and its promise");
     min += tenant.promised;
     max += tenant.memory_max;
     inference += tenant.inference() ? 1U : 0U;

@@ -18,6 +18,20 @@ namespace {
 
 constexpr Nanos kLookPatienceNs = 1'000'000;  // an answer that takes longer is not waited for
 
+/// Lowers the promise of a tenant whose quota was lowered to what its claims show that it holds.
+void excess_settle(State& state, Tenant& tenant, Nanos now) {
+  if (tenant.memory_most == tenant.memory_max || !tenant.charged) return;
+  Bytes most = tenant.memory_max;
+  for (const Share& share : tenant.shares) {
+    if (share.memory_seen_at < tenant.lowered_at) return;
+    most = std::max(most, share.held);
+  }
+  if (most >= tenant.memory_most) return;
+  tenant.memory_most = most;
+  tenant_rebook(state, tenant, tenant.sm_percent, tenant.memory_max, tenant.memory_min, now);
+  state.queue_dirty = true;
+}
+
 }  // namespace
 
 Bytes share_on_gpu(const Share& share) {
@@ -95,6 +109,7 @@ void memory_seen(State& state, const MemorySeen& event, Nanos now) {
   share.swapped = std::min(event.swapped, share.movable);
   share.memory_seen_at = now;
   if (!share.booked && tenant->exclusive()) state.queue_dirty = true;
+  excess_settle(state, *tenant, now);
   state.room_dirty = true;
   if (!tenant->restored || share.swapped == 0 || tenant->residence != Residence::kIn) return;
   tenant->restored = false;  // once: what it says of itself later is its own affair

@@ -2,11 +2,12 @@
 //
 // Memory admits. On each GPU the sum of what is guaranteed is at most its capacity (never
 // oversold), and the sum of memory_max at most oversell_memory times it. Guaranteed is the
-// memory_max of a tenant whose memory stays where it is, the memory_min of a swappable one; and
-// beside all that there is room to fill the largest swappable quota, so that each swappable tenant
-// can have all it was granted when its turn comes. Best fit: the GPUs on which least room is left,
-// so that large requests and whole-GPU requests keep finding some. An exclusive request needs GPUs
-// without any tenant, or on which all have stepped aside for it.
+// memory_max of a tenant whose memory stays where it is, the memory_min of a swappable one. What a
+// tenant holds beyond a quota that was lowered stays guaranteed until it is back. And beside all
+// that there is room to fill the largest swappable quota, so that each swappable tenant can have
+// all it was granted when its turn comes. Best fit: the GPUs on which least room is left, so that
+// large requests and whole-GPU requests keep finding some. An exclusive request needs GPUs without
+// any tenant, or on which all have stepped aside for it.
 #include "broker/core/placement.h"
 
 #include <algorithm>
@@ -70,7 +71,7 @@ Bytes spread_max(const Gpu& gpu, const Tenant* except) {
   if (gpu.swap_count == 0) return most;
   for (const Share* share : gpu.shares)
     if (share->tenant->swap && share->tenant != except)
-      most = std::max(most, share->tenant->memory_max - share->tenant->promised);
+      most = std::max(most, share->tenant->memory_most - share->tenant->promised);
   return most;
 }
 

@@ -61,7 +61,7 @@ void memory_fit(const State& state, Tenant& tenant, const std::vector<std::uint3
   if (tenant.exclusive()) tenant.memory_min = tenant.memory_max;
   tenant.memory_min = std::min({tenant.memory_min, tenant.memory_max, left});
   tenant.promised = std::min(tenant.swap ? tenant.memory_min : tenant.memory_max, left);
-  tenant.quota_most = tenant.memory_max;
+  tenant.quota_most = tenant.memory_most = tenant.memory_max;
 }
 
 std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
@@ -161,6 +161,7 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
   sums_remove(state, *tenant);
   tenant_rebook(state, *tenant, percent, max, min, now);
   sums_add(state, *tenant);
+  for (const Share& share : tenant->shares) state.gpus[share.gpu]->claims_look_at = now;
   for (Share& share : tenant->shares) line_update(state, share, now);
   out.emplace_back(LimitsSet{tenant->id, percent, max, min});
   state.queue_dirty = true;

@@ -3,6 +3,9 @@
 // A job that has handed its GPUs back may live on and keep what it has there: that counts as long
 // as it claims it, and is looked at again while somebody waits.
 //
+// A job whose quota was lowered keeps what it holds beyond it. That stays promised to it
+// (Tenant::memory_most) and is looked at again until it is back.
+//
 // A process is gone when its pidfd says so; the driver may take longer to free what it had. Whoever
 // is promised that memory at once finds it taken. So what a process held when it ended stays on the
 // books of its GPU (Gpu::returning) until the device's own figure has fallen by it: nobody is
@@ -29,9 +32,19 @@ void changed(State& state, Gpu& gpu, Bytes left, Nanos now) {
   state.queue_dirty = state.room_dirty = true;
 }
 
-/// Somebody waits, and a job that handed its GPU back may have freed something since.
-bool handed_back_matters(const State& state, const Gpu& gpu) {
-  return !state.queue.empty() && !gpu.lost && gpu_handed_back(gpu) > 0;
+constexpr Nanos kExcessLookNs = 1'000'000'000;  // while no request waits
+
+/// Some tenant of the GPU may hold more than its quota, which was lowered.
+bool excess_there(const Gpu& gpu) {
+  return std::ranges::any_of(gpu.shares, [](const Share* share) {
+    return share->tenant->memory_most > share->tenant->memory_max;
+  });
+}
+
+/// Claims that bear on admission may have fallen since they were looked at.
+bool claims_matter(const State& state, const Gpu& gpu) {
+  if (gpu.lost) return false;
+  return excess_there(gpu) || (!state.queue.empty() && gpu_handed_back(gpu) > 0);
 }
 
 }  // namespace
@@ -65,8 +78,8 @@ void device_seen(State& state, const DeviceSeen& event, Nanos now) {
 
 void returning_decide(State& state, Nanos now, Actions& out) {
   for (auto& gpu : state.gpus) {
-    if (handed_back_matters(state, *gpu) && now >= gpu->handed_look_at) {
-      gpu->handed_look_at = now + kLookAgainNs;
+    if (claims_matter(state, *gpu) && now >= gpu->claims_look_at) {
+      gpu->claims_look_at = now + (state.queue.empty() ? kExcessLookNs : kLookAgainNs);
       out.emplace_back(MemoryLookWanted{gpu->uuid});
     }
     if (gpu->returning == 0) continue;
@@ -91,7 +104,7 @@ Nanos returning_at(const State& state) {
   for (const auto& gpu : state.gpus) {
     if (gpu->returning > 0)
       at = std::min({at, gpu->device_look_at, gpu->returning_since + kReturnMaxNs});
-    if (handed_back_matters(state, *gpu)) at = std::min(at, gpu->handed_look_at);
+    if (claims_matter(state, *gpu)) at = std::min(at, gpu->claims_look_at);
   }
   return at;
 }

@@ -142,7 +142,8 @@ void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes
                    Bytes memory_min, Nanos now) {
   assert(tenant.charged);
   gangs_settle(state, now);
-  Bytes promised = tenant.swap ? memory_min : memory_max;
+  const Bytes most = std::max(memory_max, tenant.memory_most);
+  Bytes promised = tenant.swap ? memory_min : most;
   for (const Share& share : tenant.shares) {
     const Gpu& gpu = *state.gpus[share.gpu];
     const Bytes others = gpu.promised_min - tenant.promised;
@@ -163,7 +164,9 @@ void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes
       gpu.inference_plain = gpu.inference_plain - tenant.sm_percent + sm_percent;
   }
   tenant.sm_percent = sm_percent;
+  if (memory_max < tenant.memory_max) tenant.lowered_at = now;
   tenant.memory_max = memory_max;
+  tenant.memory_most = most;
   tenant.memory_min = memory_min;
   tenant.promised = promised;
   tenant.quota_most = std::max(tenant.quota_most, memory_max);

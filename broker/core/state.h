@@ -138,8 +138,10 @@ struct Tenant {
   Bytes memory_max = 0;
   Bytes memory_min = 0;
   Nanos window_ns = 0;
-  Bytes promised = 0;    // what admission counts: swappable memory_min, otherwise memory_max
-  Bytes quota_most = 0;  // the highest memory_max it ever had: more than this is not believed
+  Bytes memory_most = 0;  // memory_max, or more: what it still holds of a quota that was lowered
+  Nanos lowered_at = 0;   // the last time
+  Bytes promised = 0;     // what admission counts: swappable memory_min, otherwise memory_most
+  Bytes quota_most = 0;   // the highest memory_max it ever had: more than this is not believed
   bool swap = false;
   std::string name;
   std::string group;
@@ -259,7 +261,7 @@ struct Gpu {
   Bytes returning = 0;        // of processes that are gone, not seen free yet
   Nanos returning_since = 0;  // no progress since
   Nanos device_look_at = 0;   // when the device is asked again
-  Nanos handed_look_at = 0;   // when the claims of who handed it back are looked at again
+  Nanos claims_look_at = 0;   // when claims beyond the quotas are looked at again
 
   /// In whole-GPU use: that tenant is alone there (invariant).
   bool exclusive() const { return shares.size() == 1 && shares.front()->tenant->exclusive(); }
@@ -432,7 +434,7 @@ void share_book(State& state, Share& share);
 void share_unbook(State& state, Share& share);
 /// Takes the share off every list of its GPU.
 void share_forget(State& state, Share& share);
-/// Other limits for a tenant that is in the books.
+/// Other limits for a tenant that is in the books. Its promise does not fall below memory_most.
 void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes memory_max,
                    Bytes memory_min, Nanos now);
 /// Its share of each of these GPUs, with nothing used yet.

@@ -124,8 +124,11 @@ void leaving_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
     return;
   }
   if (tenant.phase == Phase::kRunaway) {
-    stay_given_up(state, tenant, RefusalCode::kCannotMove,
-                  "a kernel of it runs and does not end, so its memory cannot be moved", now, out);
+    stay_given_up(
+        state, tenant, RefusalCode::kCannotMove,
+        "a kernel of it runs and does not end, or a process of it is stopped, so its memory "
+        "cannot be moved",
+        now, out);
     return;
   }
   if (tenant.phase == Phase::kOpen) lease_close(state, tenant, now, out);

@@ -50,7 +50,7 @@ std::unique_ptr<Tenant> tenant_make(const State& state, const TenantAsked& ask, 
     tenant->sm_mode = SmMode::kBestEffort;
   }
   tenant->promised = tenant->swap ? tenant->memory_min : tenant->memory_max;
-  tenant->quota_most = tenant->memory_max;
+  tenant->quota_most = tenant->memory_most = tenant->memory_max;
   return tenant;
 }
 

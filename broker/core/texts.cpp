@@ -186,7 +186,7 @@ TenantRefused refusal_group(RequestId request, std::string text) {
 }
 
 TenantRefused refusal_limit(RequestId request, const std::string& why) {
-  return refusal(request, RefusalCode::kUserLimit,
+  return refusal(request, RefusalCode::kNoRoom,
                  why + ", and it would not wait; end a job, or allow waiting");
 }
 

@@ -194,7 +194,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   if (!profile.classes[static_cast<std::size_t>(message.tenant_class)]) {
     refuse(asker.connection, asker.request, RefusalCode::kClassNotAllowed,
            "profile " + profile.name + " does not allow the class " +
-               class_name(message.tenant_class) + "; choose another with --class");
+               class_name(message.tenant_class) + "; choose another with sluice run --class");
     return;
   }
   if (const auto fault = profile_fault(profile, asker.peer.uid, message)) {
@@ -304,6 +304,7 @@ Tenant* Engine::tenant_create(const core::TenantAdmitted& action, Pending* pendi
   tenant->id = action.tenant;
   tenant->tenant_class = pending->tenant_class;
   tenant->grant = action;
+  tenant->quota_most = action.memory_max;
   tenant->asked = pending->asked;
   tenant->window_ns = pending->window_ns;
   tenant->asked_ns = pending->asked_ns;

@@ -80,10 +80,11 @@ struct Tenant {
   std::vector<protocol::GpuUuid> gpus;
   std::unique_ptr<Pages> pages;
   std::int64_t admitted_ns = 0;
-  ConnectionId granted_on = 0;  // where the key was sent; 0 once a process has used it
-  core::TenantAdmitted grant;   // the limits in force, and where
-  AskedLimits asked;            // what of them was asked for
-  std::int64_t window_ns = 0;   // as asked
+  ConnectionId granted_on = 0;   // where the key was sent; 0 once a process has used it
+  core::TenantAdmitted grant;    // the limits in force, and where
+  std::uint64_t quota_most = 0;  // the highest memory_max it had: claims count up to it
+  AskedLimits asked;             // what of them was asked for
+  std::int64_t window_ns = 0;    // as asked
   std::int64_t asked_ns = 0;
   protocol::TenantClass tenant_class{};
   bool released = false;

@@ -182,6 +182,7 @@ void Engine::carry_out(const core::LimitsSet& action) {
     return;
   }
   grant.memory_max = action.memory_max;
+  tenant->quota_most = std::max(tenant->quota_most, action.memory_max);
   grant.memory_min = action.memory_min;
   grant.sm_percent = action.sm_percent;
   tenant->pages->limits_store(action.memory_max, action.memory_min, action.sm_percent);

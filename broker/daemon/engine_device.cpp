@@ -24,7 +24,7 @@ std::uint64_t Engine::device_claimed(const protocol::GpuUuid& gpu, bool* still) 
       const MemoryClaims claims = memory_of(*tenant, i);
       // Who boasts makes the rest look smaller by no more than it may have anyway.
       const std::uint64_t held =
-          tenant->stay.frozen ? 0 : std::min(claims.held_bytes, tenant->grant.memory_max);
+          tenant->stay.frozen ? 0 : std::min(claims.held_bytes, tenant->quota_most);
       const std::uint64_t here = held - std::min(held, claims.swapped_bytes);
       sum += here - std::min(here, claims.limits_bytes);
     }

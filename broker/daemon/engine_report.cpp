@@ -125,7 +125,7 @@ void usage_fill(const Usage& usage, protocol::SnapshotTenantGpu* out) {
 std::uint64_t held_by(const Tenant& tenant, const Process& process) {
   std::uint64_t all = 0;
   for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu)
-    all += std::min(tenant.pages->slot_held(process.slot, gpu), tenant.grant.memory_max);
+    all += std::min(tenant.pages->slot_held(process.slot, gpu), tenant.quota_most);
   return all;
 }
 
@@ -194,10 +194,11 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     }
     for (const protocol::SnapshotTenantGpu& used : parts.tenant_gpus) {
       if (!(used.gpu == row.uuid)) continue;
-      // A lie is its own tenant's; in the sum it counts for no more than was promised to it.
+      // A lie is its own tenant's; in the sum it counts for no more than was ever promised to it.
       const Tenant* tenant = tenant_find(used.tenant);
       const bool frozen = tenant != nullptr && tenant->stay.frozen;  // all of it is in the host
-      const std::uint64_t held = frozen ? 0 : std::min(used.held_bytes, used.memory_max_bytes);
+      const std::uint64_t most = tenant == nullptr ? used.memory_max_bytes : tenant->quota_most;
+      const std::uint64_t held = frozen ? 0 : std::min(used.held_bytes, most);
       row.held_bytes += held - std::min(held, used.swapped_bytes);
       row.busy_ns += used.busy_ns;
     }

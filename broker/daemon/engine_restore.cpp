@@ -56,7 +56,7 @@ void Engine::tenant_restore(const JournalTenant& known) {
   made->tenant_class = known.tenant_class;
   made->grant.tenant = known.id;
   made->grant.gpus = made->gpus = known.gpus;
-  made->grant.memory_max = known.memory_max_bytes;
+  made->grant.memory_max = made->quota_most = known.memory_max_bytes;
   made->grant.memory_min = known.memory_min_bytes;
   made->grant.sm_percent = known.sm_percent;
   made->grant.sm_mode = known.sm_mode;

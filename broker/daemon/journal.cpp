@@ -59,6 +59,18 @@ Journal::~Journal() {
   if (lock_fd_ >= 0) files_->close(lock_fd_);
 }
 
+namespace {
+
+std::string remedy(int error) {
+  const std::string elsewhere = "give sluiced another directory with --state";
+  if (error == EPERM) return "chmod 0700 it, as its owner or root, or " + elsewhere;
+  if (error == EACCES) return "run sluiced as the directory's owner, or " + elsewhere;
+  if (error == ENOSPC || error == EDQUOT) return "free some space there, or " + elsewhere;
+  return "mend that, or " + elsewhere;
+}
+
+}  // namespace
+
 void Journal::fault_say(const char* what, int error) {
   ++faults_;
   trouble_ = error;
@@ -69,7 +81,8 @@ void Journal::fault_say(const char* what, int error) {
                "cannot " + std::string(what) + " the journal in " + directory_ + " (" +
                    trouble_text(error) +
                    "); jobs come and go as ever, but a broker started anew would not know those of "
-                   "now; free some space there, or give sluiced another directory with --state",
+                   "now; " +
+                   remedy(error),
                {});
 }
 

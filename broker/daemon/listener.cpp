@@ -59,9 +59,10 @@ bool directory_check(const std::string& directory, bool is_private, std::string*
   const mode_t forbidden = is_private ? 0077 : 0022;
   if ((status.st_mode & forbidden) != 0) {
     return fail(error,
-                directory +
-                    " is open to other users, who could put another socket in its place; chmod " +
-                    (is_private ? "0700 it" : "go-w it"));
+                directory + (is_private ? " is open to other users, and a private broker's "
+                                          "directory must be its user's alone; chmod 0700 it"
+                                        : " is open to other users, who could put another socket "
+                                          "in its place; chmod go-w it"));
   }
   return true;
 }

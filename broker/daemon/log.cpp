@@ -97,6 +97,7 @@ int Log::file_open(const std::string& path) {
   if (!fd) return errno;
   file_ = std::move(fd);
   journal_ = socket_ = false;
+  file_in_use_ = true;
   return 0;
 }
 

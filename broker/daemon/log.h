@@ -36,6 +36,7 @@ class Log {
   virtual ~Log() = default;
   /// Appends to `path`. 0 or an errno.
   [[nodiscard]] int file_open(const std::string& path);
+  bool in_file() const { return file_in_use_; }
   /// "error", "warning", "info" or "debug"; anything else leaves the level.
   void level_set(std::string_view name);
   bool enabled(Level level) const { return level <= level_; }
@@ -103,6 +104,7 @@ class Log {
   /// Returns the bytes of the line.
   std::size_t write_line(Level level, std::string text);
   Level level_ = Level::kInfo;
+  bool file_in_use_ = false;
   bool journal_ = false;
   bool socket_ = false;  // where lines go is one
   std::map<Source, Allowance> sources_;

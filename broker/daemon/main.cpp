@@ -35,6 +35,7 @@ int fail(daemon::Log& log, int ready_fd, const std::string& text) {
     log.message(Level::kError, "failed", line, {});
     told.append(told.empty() ? "" : "\n").append("sluice: ").append(line);
   }
+  if (log.in_file() && ready_fd < 0) std::fprintf(stderr, "%s\n", told.c_str());
   daemon::starter_tell(ready_fd, told);
   return 1;
 }

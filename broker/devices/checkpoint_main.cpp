@@ -17,6 +17,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "broker/devices/checkpoint_lines.h"
@@ -363,11 +364,14 @@ int main(int argc, char** argv) {
   action.sa_handler = [](int) { cancelled = 1; };
   action.sa_flags = SA_RESTART;  // the driver's own waits go on
   sigaction(SIGTERM, &action, nullptr);
+  constexpr const char* kUsage =
+      "usage: sluice-checkpoint take|return|look|mend LOCK_MS [FROM=TO]... PID:START_TICKS...\n"
+      "Runs the driver's checkpoint of these processes for sluiced, which starts it.\n";
+  if (argc == 2 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h"))
+    return std::fputs(kUsage, stdout) < 0;
   CheckpointArguments arguments;
   if (!checkpoint_arguments_parse({argv + 1, argv + argc}, &arguments)) {
-    std::fprintf(stderr,
-                 "usage: sluice-checkpoint take|return|look|mend LOCK_MS [FROM=TO]... "
-                 "PID:START_TICKS...\n");
+    std::fputs(kUsage, stderr);
     return 2;
   }
   const bool alone =

@@ -26,6 +26,18 @@
 
 namespace {
 
+constexpr char kUsage[] =
+    R"(usage: sluice-probe
+       sluice-probe --watch PERIOD_MS UUID...
+
+Makes a context on every GPU, prints one line per GPU with what it cost, and ends.
+
+  --watch   makes no context: says which of these GPUs is lost, asking every PERIOD_MS milliseconds, and answers a UUID
+            on standard input with what of that GPU's memory is in use. sluiced runs it so
+
+exit codes: 0, 1 no driver or a GPU that failed, 2 wrong usage
+)";
+
 using sluice::devices::DeviceError;
 using sluice::devices::Nvml;
 using sluice::devices::ProbedGpu;
@@ -154,7 +166,7 @@ int watch(int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
     if (const auto uuid = sluice::devices::uuid_parse(argv[i])) gpus.push_back(*uuid);
   if (period_ms == 0 || gpus.size() + 1 != static_cast<std::size_t>(argc)) {
-    std::fprintf(stderr, "usage: sluice-probe [--watch PERIOD_MS UUID...]\n");
+    std::fputs(kUsage, stderr);
     return 2;
   }
   DeviceError error;
@@ -186,6 +198,10 @@ int watch(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
   if (argc > 1 && std::strcmp(argv[1], "--watch") == 0) return watch(argc - 2, argv + 2);
   Driver driver;
   if (!driver_load(&driver) || !check(driver, driver.init(0), "cuInit")) return 1;

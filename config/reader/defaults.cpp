@@ -59,9 +59,10 @@ std::string config_describe() {
       "configured runs "
       "with. Sizes and durations are strings with their unit (`\"8GiB\"`, `\"10ms\"`, "
       "`\"1h30m\"`). A file with any "
-      "mistake is refused whole, and every mistake is reported with line and column. The file may "
+      "mistake is refused whole, and every mistake is reported, those of the file itself with line "
+      "and column (a user that has no account, without). The file may "
       "begin with "
-      "`version = 1`.\n";
+      "`version = 1`. A *tenant* is one admitted job, with all its processes.\n";
   for (const Table& table : tables()) {
     out.append("\n## [").append(table.name).append("]\n\n").append(table.help).append("\n\n");
     out += "| key | type | allowed | default | meaning |\n|---|---|---|---|---|\n";

@@ -239,6 +239,8 @@ class BypassWatch {
 };
 
 int run(const std::vector<std::string>& arguments) {
+  if (arguments == std::vector<std::string>{"--version"})
+    return std::printf("sluice-watch %s\n", SLUICE_VERSION) > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
   std::string error;
   const auto options = bypass_options_parse(arguments, &error);
   if (!options) {

@@ -29,7 +29,7 @@ inline constexpr char kBypassUsage[] =
     "  --socket PATH     the broker's socket; default $SLUICE_SOCKET, else from the configuration\n"
     "  --config FILE     the configuration; default /etc/sluice/sluice.toml where it exists\n"
     "  --device-major N  takes character devices of this number for GPUs, beside nvidia-uvm's\n"
-    "  --help            print this and exit\n"
+    "  --help, --version print this, or the version, and exit\n"
     "\n"
     "Runs as root, which BPF and stopping need; as somebody else it counts and reports what NVML\n"
     "lists and its own user's programs hold. Ends at SIGTERM.\n";

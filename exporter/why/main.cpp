@@ -149,6 +149,12 @@ int watch(const WhyOptions& options, const std::string& socket) {
   if (!last.tenants.empty()) report = report_make(observer, last, before);
   report.reason = reason;
   report.whole = whole.rows();
+  const bool seen = !report.rows.empty() || !report.whole.empty();
+  if (!options.tenant.empty() && !seen && report.unseen > 0) {
+    say("the broker does not let you look into job '" + options.tenant +
+        "', which is another user's; ask its user, or look as root");
+    return kFailed;
+  }
   const std::string text = options.json ? why_json(report) : why_text(report);
   return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;
 }

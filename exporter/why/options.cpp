@@ -5,10 +5,10 @@
 namespace sluice::exporter {
 
 const char* const kWhyUsage =
-    "usage: sluice why [TENANT] [--for 10s] [--json] [--no-bpf] [--socket PATH]\n"
+    "usage: sluice why [JOB] [--for 10s] [--json] [--no-bpf] [--socket PATH]\n"
     "\n"
     "Watches a job and says why its GPU had nothing to do: every moment is either busy or idle\n"
-    "for exactly one cause. TENANT is a number or a name of `sluice status`; without it, all\n"
+    "for exactly one cause. JOB is a number or a name of `sluice status`; without it, all\n"
     "shared jobs are watched.\n"
     "\n"
     "  cpu       the program computed on the host: preparing data, launching\n"
@@ -30,7 +30,7 @@ const char* const kWhyUsage =
     "\n"
     "Needs no privileges for one's own jobs; with those for BPF (root, or CAP_BPF and\n"
     "CAP_PERFMON) what threads did is exact, without them it is sampled. Exit codes: 0 = told,\n"
-    "1 = no broker or no such job, 2 = called wrongly.\n";
+    "1 = no broker, no such job or another user's, 2 = called wrongly.\n";
 
 std::optional<WhyOptions> why_options_parse(const std::vector<std::string>& arguments,
                                             std::string* error) {

@@ -3,6 +3,7 @@
 // device segments; never a client of a device.
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "softgpu/ctl/calibrate.h"
 #include "softgpu/ctl/control.h"
@@ -86,7 +87,7 @@ constexpr Command kCommands[] = {
 };
 
 void help_print(std::FILE* out) {
-  std::fputs("usage: softgpu-ctl COMMAND [--dir DIR] ...\n", out);
+  std::fputs("usage: softgpu-ctl COMMAND [--dir DIR] ...\n       softgpu-ctl --version\n", out);
   for (const Command& command : kCommands)
     std::fprintf(out, "  %-10s %s\n", command.name, command.summary);
   std::fputs(
@@ -96,6 +97,8 @@ void help_print(std::FILE* out) {
 }
 
 int run(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--version")
+    return std::printf("softgpu-ctl %s\n", SOFTGPU_VERSION) < 0;
   Options options;
   std::string error;
   const bool read = options_read(argc, argv, options, error);

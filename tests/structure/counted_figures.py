@@ -30,6 +30,14 @@ def named(path):
 FIGURES = [
     ("README.md", r"adds (\d+) instructions to a launch", lambda: instructions("launch", "tenant")),
     ("README.md", r"and (\d+) in an exclusive job", lambda: instructions("launch", "exclusive")),
+    ("README.md", r"kernels of 10 us: ([\d,]+)", lambda: instructions("launch_10us", "tenant")),
+    ("README.md", r"of 1 ms: ([\d,]+);", lambda: instructions("launch_1ms", "tenant")),
+    ("docs/interposition.md", r"empty kernel about (\d+) instructions", lambda: instructions("launch", "tenant")),
+    ("docs/interposition.md", r"(\d+) under an exclusive lease", lambda: instructions("launch", "exclusive")),
+    ("docs/interposition.md", r"about (\d+) and \d+\. Each has its share", lambda: instructions("graph_launch", "tenant")),
+    ("docs/interposition.md", r"about \d+ and (\d+)\. Each has its share", lambda: instructions("graph_launch", "exclusive")),
+    ("docs/interposition.md", r"(\d+) with kernels of 10 us", lambda: instructions("launch_10us", "tenant")),
+    ("docs/interposition.md", r"([\d,]+) with kernels of 1 ms", lambda: instructions("launch_1ms", "tenant")),
     ("docs/interposition.md", r"The table of the driver's (\d+) entry points", lambda: named("interpose/classes.tsv")),
     ("docs/interposition.md", r"each of the (\d+) requests of the CUDA 13.0 runtime", 
      lambda: named("tests/interpose/runtime_lookups.tsv")),
@@ -43,7 +51,7 @@ def main():
         found = re.findall(pattern, text)
         if not found:
             wrong.append(f"{document}: no sentence matches '{pattern}'")
-        wrong += [f"{document}: '{pattern}' says {said}, and the tree has {count()}" for said in found if int(said) != count()]
+        wrong += [f"{document}: '{pattern}' says {said}, and the tree has {count()}" for said in found if int(said.replace(',', '')) != count()]
     print("\n".join(wrong) or f"{len(FIGURES)} figures are what the tree has")
     return 1 if wrong else 0
 

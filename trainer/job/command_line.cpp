@@ -180,7 +180,9 @@ void CommandLine::Parser::config_apply() {
 }
 
 CommandLine::CommandLine(const char* name, const char* description)
-    : name_(name), parser_(new Parser{CLI::App(description, name), {}, {}, {}, {}}) {}
+    : name_(name), parser_(new Parser{CLI::App(description, name), {}, {}, {}, {}}) {
+  parser_->app.set_version_flag("--version", name_ + " " + SLUICE_VERSION);
+}
 
 CommandLine::~CommandLine() = default;
 
@@ -273,6 +275,10 @@ bool CommandLine::parse(int argc, char** argv, int* exit_code, const std::functi
     return true;
   } catch (const CLI::CallForHelp&) {
     std::printf("%s", parser_->app.help().c_str());
+    *exit_code = 0;
+    return false;
+  } catch (const CLI::CallForVersion& version) {
+    std::printf("%s\n", version.what());
     *exit_code = 0;
     return false;
   } catch (const CLI::ParseError& error) {

@@ -108,10 +108,16 @@ bool options_read(int argc, char** argv, Options* options, int* exit_code) {
   app.add_option("--config", s.config,
                  "a sluice.toml for the broker of the lab: try another policy")
       ->check(CLI::ExistingFile);
+  app.footer("exit codes: 0, 1 a scene failed or was stopped, 2 wrong usage");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    *exit_code = app.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) {
+      *exit_code = app.exit(e);
+      return false;
+    }
+    std::fprintf(stderr, "sluice: %s; see sluice lab --help\n", e.what());
+    *exit_code = 2;
     return false;
   }
   return true;
@@ -152,8 +158,10 @@ bool scenes_check(const std::string& list, const std::vector<ScenePlan>& plans) 
       all += " " + plan.name;
     }
     if (!known) {
-      std::fprintf(stderr, "sluice: no scene is called '%s'; there are:%s\n", one.c_str(),
-                   all.c_str());
+      std::fprintf(stderr,
+                   "sluice: there is no scene '%s' on this machine's GPUs (some need two or more); "
+                   "there are:%s\n",
+                   one.c_str(), all.c_str());
       return false;
     }
   }

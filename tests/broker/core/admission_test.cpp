@@ -286,6 +286,7 @@ TEST(Admission, UserLimitHoldsOneUserBackAndNobodyElse) {
   third.no_wait = true;
   core.step(third);
   EXPECT_THAT(core.one<TenantRefused>().text, HasSubstr("user 1000 has 1 tenants"));
+  EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kNoRoom) << "sluice run ends with 124";
   core.end(first);
   EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);
 }

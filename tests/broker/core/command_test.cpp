@@ -645,6 +645,7 @@ TEST(Sums, OfUsersAndGroupsAreWaitedForAndReturnToZero) {
   EXPECT_THAT(
       h.one<TenantRefused>().text,
       HasSubstr("3 jobs with profile student run, as many as it allows, and it would not wait"));
+  EXPECT_EQ(h.one<TenantRefused>().code, RefusalCode::kNoRoom) << "sluice run ends with 124";
   h.end(one);
   EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1)) << "the one of the same user that waited";
   const TenantId last = h.all<TenantAdmitted>()[0].tenant;

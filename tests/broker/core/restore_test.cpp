@@ -196,7 +196,58 @@ TEST(Limits, LoweredAtOnceAndTheRoomIsThere) {
   EXPECT_EQ(set.memory_max, kGiB);
   EXPECT_EQ(set.memory_min, kGiB);
   EXPECT_EQ(set.sm_percent, 40U);
-  EXPECT_EQ(h.all<TenantAdmitted>().size(), 1U) << "who waited for the room has it";
+  EXPECT_EQ(h.all<MemoryLookWanted>().size(), 1U) << "it may hold more than it may have now";
+  h.step(MemorySeen{tenant, 0, kGiB, 0, 0});
+  EXPECT_EQ(h.all<TenantAdmitted>().size(), 1U) << "the request that waited for the room has it";
+}
+
+TEST(Limits, MemoryHeldBeyondALoweredQuotaStaysPromised) {
+  Harness h;
+  const TenantId tenant = h.admit(h.ask(TenantClass::kBatch, 3 * kGiB));
+  h.step(MemorySeen{tenant, 0, 2 * kGiB, 0, 0});
+  h.step(limits(tenant, kGiB, kGiB));
+  h.step(MemorySeen{tenant, 0, 2 * kGiB, 0, 0});
+  EXPECT_EQ(state_view(h.state(), h.now).gpus[0].promised_bytes, 2 * kGiB);
+  TenantAsked asked = h.ask(TenantClass::kBatch, 2 * kGiB + kMiB);
+  h.step(asked);
+  EXPECT_TRUE(h.all<TenantAdmitted>().empty()) << "this memory is not there";
+  h.pass(kSecond);
+  h.step(MemorySeen{tenant, 0, 2 * kGiB - kMiB, 0, 0});
+  EXPECT_EQ(h.all<TenantAdmitted>().size(), 1U) << "it gave back what the request needs";
+  h.step(MemorySeen{tenant, 0, 3 * kGiB, 0, 0});
+  EXPECT_EQ(state_view(h.state(), h.now).gpus[0].promised_bytes, 4 * kGiB)
+      << "what is back is not promised to it again";
+}
+
+TEST(Limits, ClaimsBeyondALoweredQuotaAreLookedAtAgain) {
+  Harness h;
+  const TenantId tenant = h.admit(h.ask(TenantClass::kBatch, 3 * kGiB));
+  h.step(limits(tenant, kGiB, kGiB));
+  EXPECT_NE(h.alarm(), kNever);
+  h.step(MemorySeen{tenant, 0, 2 * kGiB, 0, 0});
+  const Nanos look = h.alarm();
+  ASSERT_NE(look, kNever);
+  h.now = look;
+  h.step(Tick{});
+  EXPECT_EQ(h.all<MemoryLookWanted>().size(), 1U);
+  h.step(MemorySeen{tenant, 0, kGiB, 0, 0});
+  h.pass(2 * kSecond);
+  EXPECT_EQ(h.alarm(), kNever) << "nothing is left to look for";
+}
+
+TEST(Limits, MovableMemoryBeyondALoweredQuotaHasRoomToComeBack) {
+  Policy policy = policy_usual();
+  policy.swap = true;
+  policy.oversell_memory = 8;
+  Harness h(policy);
+  TenantAsked asked = h.ask(TenantClass::kBatch, 3 * kGiB);
+  asked.swap = true;
+  const TenantId tenant = h.admit(asked);
+  h.step(MemorySeen{tenant, 0, 2 * kGiB, kGiB, 0});
+  h.step(limits(tenant, kGiB, 32 * kMiB));
+  h.step(MemorySeen{tenant, 0, 2 * kGiB, kGiB, 0});
+  h.step(h.ask(TenantClass::kBatch, 2 * kGiB + kMiB));
+  EXPECT_TRUE(h.all<TenantAdmitted>().empty()) << "the whole of it could not come back beside this";
 }
 
 TEST(Limits, RaisedAsFarAsThePromisesAllow) {
