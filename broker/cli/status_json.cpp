@@ -157,6 +157,7 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
     json.value("pid", process.pid);
     json.value("slot", process.slot);
     json.value("lost", process.lost != 0);
+    json.value("ended", process.ended != 0);
     json.value("command", field_text(process.command, sizeof process.command));
     json.object_end();
   }

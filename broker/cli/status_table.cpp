@@ -82,7 +82,20 @@ std::string share_text(const protocol::SnapshotTenant& tenant,
   return text;
 }
 
-std::string state_text(const protocol::SnapshotTenant& tenant,
+/// Ended processes of the tenant whose memory the device still has, and what keeps it there.
+std::string kept_text(const Snapshot& snapshot, protocol::TenantId tenant) {
+  std::size_t ended = 0;
+  std::string keepers;
+  for (const protocol::SnapshotProcess& process : snapshot.processes) {
+    if (process.tenant != tenant || process.ended == 0) continue;
+    if (ended++ == 0) keepers = field_text(process.command, sizeof process.command);
+  }
+  if (ended == 0) return "";
+  return ", memory of " + std::to_string(ended) + " ended process" + (ended == 1 ? "" : "es") +
+         " kept by " + (keepers.empty() ? "unknown" : "pid " + keepers);
+}
+
+std::string state_text(const Snapshot& snapshot, const protocol::SnapshotTenant& tenant,
                        const protocol::SnapshotTenantGpu& part) {
   std::string text = tenant.state == protocol::TenantState::kRunning
                          ? part.wants != 0 ? "waits for GPU" : "running"
@@ -93,6 +106,7 @@ std::string state_text(const protocol::SnapshotTenant& tenant,
   if (tenant.lost_processes != 0) text += ", " + std::to_string(tenant.lost_processes) + " LOST";
   if (tenant.unregistered != 0)
     text += ", " + std::to_string(tenant.unregistered) + " unregistered";
+  text += kept_text(snapshot, tenant.tenant);
   return text;
 }
 
@@ -107,7 +121,7 @@ std::string job_lines(const Snapshot& snapshot) {
                     gpu_number(snapshot, part.gpu),
                     bytes_of(part.held_bytes, part.memory_max_bytes), share_text(*tenant, part),
                     seconds_text(part.busy_ns), std::to_string(tenant->processes),
-                    state_text(*tenant, part)});
+                    state_text(snapshot, *tenant, part)});
   }
   return rows.size() == 1 ? "no jobs\n" : rows_format(rows);
 }

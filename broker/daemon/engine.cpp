@@ -62,7 +62,9 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
       who_patience_ns_(setup.who_patience_ns),
       reload_patience_ns_(setup.reload_patience_ns),
       accounts_(setup.accounts),
-      losses_(setup.probe, environ, uuids_of(gpus_)) {
+      losses_(setup.probe, environ, uuids_of(gpus_)),
+      kept_timer_(
+          loop, [this] { kept_tend(); }, "memory of ended processes") {
   std::string error;  // main has said what is wrong with it
   (void)exporter_uid_find(setup.config, &exporter_uid_, &error);
   for (const ServedGpu& gpu : gpus_)

@@ -98,13 +98,18 @@ struct Tenant {
   devices::Fd founder_pidfd;  // reset once the founder has ended
   Loop::Key founder_key = 0;
   std::set<core::ProcessId> processes;
+  std::set<core::ProcessId> kept;  // ended; of whom the device still has memory (engine_kept.cpp)
+  bool kept_is_founder = false;    // they stand in for the founder
   Stay stay;
   bool comes_back = false;  // restored, and no word of this broker has ordered its memory yet
   std::map<std::uint32_t, JobFigures> ranks;
 };
 
+/// Of a process that has ended: whether the device has returned its memory (engine_kept.cpp).
+enum class Ending : std::uint8_t { kLives, kDoubt, kKept };
+
 /// One registered process. It is a member until its pidfd says that it ended (or exec threw its
-/// shim away).
+/// shim away) and the device has returned its memory.
 struct Process {
   Charge charge;
   core::ProcessId id = 0;
@@ -122,6 +127,15 @@ struct Process {
   int beats_detached = 0;        // heartbeats seen while unregistered
   std::uint32_t wanted_gpu = 0;  // its last want for memory, and the room word that it had read
   std::optional<std::uint32_t> wanted_room;
+  Ending ending = Ending::kLives;
+  bool unclean = false;                  // it ended without saying so before
+  bool work = false;                     // and had work on the device
+  bool left_leases = false;              // the core has been told that it is gone
+  std::vector<std::uint64_t> on_device;  // by GPU of its tenant, while the device may have it
+  std::int64_t ended_ns = 0;
+  std::int64_t answered_ns = 0;   // the device has last told of it
+  std::int64_t work_seen_ns = 0;  // and shown work of it
+  std::string keepers;            // for people
 };
 
 struct Counters {
@@ -325,12 +339,28 @@ class Engine {
     return static_cast<std::uint64_t>(clock_ns() - tenant.admitted_ns);
   }
   void tenant_kill(const Tenant& tenant);
+  // engine_kept.cpp
+  std::vector<std::uint64_t> device_bytes_of(const Tenant& tenant, std::uint32_t slot) const;
+  void doubt_begin(Process& process, const Tenant& tenant);
+  void kept_look(std::uint32_t g, const devices::DeviceUse& use, std::int64_t asked_ns);
+  void kept_begin(Process& process);
+  void kept_tend();
+  void kept_tend_one(Process& process);
+  void leases_leave(Process& process);
+  void process_over(core::ProcessId id);
+  void founder_gone(Tenant& tenant);
+  void keepers_name(const Process& process);
+  void keepers_named(core::ProcessId id, const std::vector<pid_t>& found);
+  void keepers_end(const Tenant& tenant);
+  /// By index into gpus_; more than there are, if it is not served.
+  std::uint32_t gpu_number(const protocol::GpuUuid& gpu) const;
   void drains_poll();
   void holds_poll();
   void devices_poll();
   void devices_beat();
   void device_ask(const protocol::GpuUuid& gpu);
   void device_answered(const devices::LossWatch::Used& used);
+  std::uint64_t doubted_bytes(const Tenant& tenant, std::uint32_t gpu_index) const;
   std::uint64_t device_claimed(const protocol::GpuUuid& gpu, bool* still) const;
   void returned_look();
   void lies_look();
@@ -401,8 +431,13 @@ class Engine {
   struct DeviceAsked {
     std::uint64_t claimed = 0;
     bool still = false;  // nothing was being moved
+    std::int64_t asked_ns = 0;
   };
   std::map<std::uint32_t, DeviceAsked> device_asked_;
+  /// In use beyond what the driver lists for processes, as of when none had ended there; only of
+  /// GPUs whose processes it lists.
+  std::map<std::uint32_t, std::uint64_t> device_unlisted_;
+  Timer kept_timer_;
   int beats_ = 0;
   std::unordered_map<ConnectionId, core::ProcessId> shims_;
   std::unordered_map<ConnectionId, protocol::TenantId> knocking_;

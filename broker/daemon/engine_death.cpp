@@ -34,41 +34,37 @@ void Engine::founder_ended(protocol::TenantId id) {
   tenant->founder_pidfd.reset();
   log_.line(Level::kDebug, "founder_ended", {{"tenant", id}, {"pid", tenant->founder_pid}});
   journal_tenant(*tenant);
-  feed(core::FounderGone{id});
+  founder_gone(*tenant);
 }
 
-// First the account is closed, then the core hears of it: what it asks for next must not miss what
-// the process used.
+/// It can do nothing any more. Whether it is over the device says (engine_kept.cpp).
 void Engine::process_ended(core::ProcessId id, End end) {
-  const auto found = processes_.find(id);
-  assert(found != processes_.end());
-  const std::unique_ptr<Process> process = std::move(found->second);
-  processes_.erase(found);
-  loop_.remove(process->key);
-  if (process->connection != 0) {
-    shims_.erase(process->connection);
-    outbox_.drop(process->connection);
+  Process& process = *processes_.at(id);
+  Tenant& tenant = *tenants_.at(process.tenant);
+  loop_.remove(process.key);
+  process.key = 0;
+  if (process.connection != 0) {
+    shims_.erase(process.connection);
+    outbox_.drop(process.connection);
+    process.connection = 0;
   }
-  Tenant& tenant = *tenants_.at(process->tenant);
-  tenant.processes.erase(id);
-  const bool lost = end == End::kExited && !tenant.pages->leaving(process->slot);
-  std::vector<core::Bytes> held;
-  for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu)
-    held.push_back(
-        std::min(tenant.pages->slot_held(process->slot, gpu), capacity_of(tenant.gpus[gpu])));
-  tenant.pages->slot_retire(process->slot);
+  process.unclean = end == End::kExited && !tenant.pages->leaving(process.slot);
   log_.line_of(tenant.uid, Level::kInfo, "process_ended",
                {{"tenant", tenant.id},
-                {"pid", process->pid},
+                {"pid", process.pid},
                 {"how", end == End::kExec ? "exec"
-                        : lost            ? "lost"
+                        : process.unclean ? "lost"
                                           : "exited"}});
   if (journal_ != nullptr)
     journal_->process_end(tenant.id,
-                          {static_cast<std::uint32_t>(process->pid), process->start_ticks});
-  if (process->restored) knocks_look(tenant.id);  // perhaps it was the one that others wait for
-  for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu) feed(memory_seen(tenant, gpu));
-  feed(core::ProcessGone{id, lost, std::move(held)});
+                          {static_cast<std::uint32_t>(process.pid), process.start_ticks});
+  if (end == End::kExited) process.on_device = device_bytes_of(tenant, process.slot);
+  if (!process.on_device.empty()) doubt_begin(process, tenant);
+  if (process.restored) {  // perhaps it was the one that others wait for
+    process.restored = false;
+    knocks_look(tenant.id);
+  }
+  if (process.on_device.empty()) process_over(id);
 }
 
 /// exec: the same process, another program. Its account is closed; if it was all that was left of
@@ -128,6 +124,7 @@ void Engine::connection_closed(ConnectionId connection, bool unread) {
 void Engine::tenant_kill(const Tenant& tenant) {
   for (const core::ProcessId id : tenant.processes) pidfd_kill(processes_.at(id)->pidfd.get());
   if (tenant.founder_pidfd) pidfd_kill(tenant.founder_pidfd.get());
+  keepers_end(tenant);
 }
 
 /// Whether it runs the program that it registered with, as far as that can be told: where one of
@@ -141,7 +138,7 @@ bool Engine::process_same(const Process& process, std::uint64_t program) {
 void Engine::drains_poll() {
   std::vector<core::Drained> seen;
   for (const auto& [id, process] : processes_) {
-    if (process->connection != 0) continue;
+    if (process->connection != 0 || process->left_leases) continue;
     const Tenant& tenant = *tenants_.at(process->tenant);
     for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu) {
       const std::uint32_t word = tenant.pages->lease_load(gpu);
@@ -161,7 +158,7 @@ void Engine::heartbeat() {
   std::vector<core::ProcessId> replaced;
   int looks = 0;
   for (auto& [id, process] : processes_) {
-    if (process->connection != 0) continue;
+    if (process->connection != 0 || process->ending != Ending::kLives) continue;
     const bool due = exec_look_due(process->beats_detached + 1);
     if (due && looks == kExecLooksPerBeat) continue;  // its beat comes again
     ++process->beats_detached;

@@ -26,39 +26,61 @@ std::uint64_t Engine::device_claimed(const protocol::GpuUuid& gpu, bool* still) 
       const std::uint64_t held =
           tenant->stay.frozen ? 0 : std::min(claims.held_bytes, tenant->quota_most);
       const std::uint64_t here = held - std::min(held, claims.swapped_bytes);
-      sum += here - std::min(here, claims.limits_bytes);
+      const std::uint64_t there = here - std::min(here, claims.limits_bytes);
+      const std::uint64_t doubted = doubted_bytes(*tenant, i);
+      if (doubted != 0) *still = false;
+      sum += there - std::min(there, doubted);
     }
   }
   return sum;
 }
 
-void Engine::device_ask(const protocol::GpuUuid& gpu) {
-  for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
-    if (!(gpus_[g].uuid == gpu) || !losses_.ask_used(gpu)) continue;
-    DeviceAsked asked{0, true};
-    asked.claimed = device_claimed(gpu, &asked.still);
-    device_asked_[g] = asked;
+/// What ended processes of the tenant may have on the GPU or may not.
+std::uint64_t Engine::doubted_bytes(const Tenant& tenant, std::uint32_t gpu_index) const {
+  std::uint64_t sum = 0;
+  for (const core::ProcessId id : tenant.processes) {
+    const Process& process = *processes_.at(id);
+    if (process.ending == Ending::kDoubt) sum += process.on_device[gpu_index];
   }
+  return sum;
+}
+
+std::uint32_t Engine::gpu_number(const protocol::GpuUuid& gpu) const {
+  const auto at = std::ranges::find(gpus_, gpu, &ServedGpu::uuid);
+  return static_cast<std::uint32_t>(at - gpus_.begin());
+}
+
+/// One question at a time, so that an answer is never taken for that to a later one.
+void Engine::device_ask(const protocol::GpuUuid& gpu) {
+  constexpr std::int64_t kGivenUp_ns = 1'000'000'000;
+  const std::uint32_t g = gpu_number(gpu);
+  const auto before = device_asked_.find(g);
+  if (before != device_asked_.end() && clock_ns() - before->second.asked_ns < kGivenUp_ns) return;
+  if (g == gpus_.size() || !losses_.ask_used(gpu)) return;
+  DeviceAsked asked{0, true, clock_ns()};
+  asked.claimed = device_claimed(gpu, &asked.still);
+  device_asked_[g] = asked;
 }
 
 void Engine::device_answered(const devices::LossWatch::Used& used) {
-  for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
-    const auto asked = device_asked_.find(g);
-    if (!(gpus_[g].uuid == used.gpu) || asked == device_asked_.end()) continue;
-    bool still = asked->second.still;
-    const std::uint64_t now = device_claimed(used.gpu, &still);
-    core::DeviceSeen seen;
-    seen.gpu = used.gpu;
-    seen.used = used.bytes;
-    seen.claimed_least = std::min(asked->second.claimed, now);
-    seen.claimed_most = std::max(asked->second.claimed, now) + (still ? 0 : 1);
-    device_asked_.erase(asked);
-    log_.line(Level::kDebug, "device_used",
-              {{"gpu", devices::uuid_format(used.gpu)},
-               {"bytes", used.bytes},
-               {"claimed_bytes", seen.claimed_least}});
-    feed(seen);
-  }
+  const std::uint32_t g = gpu_number(used.gpu);
+  const auto found = device_asked_.find(g);
+  if (found == device_asked_.end()) return;
+  const DeviceAsked asked = found->second;
+  device_asked_.erase(found);
+  bool still = asked.still;
+  const std::uint64_t now = device_claimed(used.gpu, &still);
+  core::DeviceSeen seen;
+  seen.gpu = used.gpu;
+  seen.used = used.bytes;
+  seen.claimed_least = std::min(asked.claimed, now);
+  seen.claimed_most = std::max(asked.claimed, now) + (still ? 0 : 1);
+  log_.line(Level::kDebug, "device_used",
+            {{"gpu", devices::uuid_format(used.gpu)},
+             {"bytes", used.bytes},
+             {"claimed_bytes", seen.claimed_least}});
+  feed(seen);
+  kept_look(g, used, asked.asked_ns);
 }
 
 void Engine::devices_poll() {

@@ -214,7 +214,9 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     row.asked_ns = static_cast<std::uint64_t>(tenant->asked_ns);
     text_store(row.name, sizeof row.name, tenant->name);
     text_store(row.profile, sizeof row.profile, tenant->profile);
-    row.processes = static_cast<std::uint32_t>(tenant->processes.size());
+    row.processes = static_cast<std::uint32_t>(std::ranges::count_if(
+        tenant->processes,
+        [this](core::ProcessId id) { return processes_.at(id)->ending == Ending::kLives; }));
     row.unhooked = tenant->pages->unhooked();
     row.distrust = tenant->distrust;
     const WaitUsage waits = tenant->pages->waits();
@@ -231,8 +233,10 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
     row.pid = static_cast<std::uint32_t>(process->pid);
     row.slot = static_cast<std::uint16_t>(process->slot);
     row.lost = process->lost;
-    text_store(row.command, sizeof row.command, process->command);
-    parts.processes.push_back(row);
+    row.ended = process->ending == Ending::kKept;
+    text_store(row.command, sizeof row.command, row.ended ? process->keepers : process->command);
+    if (process->ending != Ending::kDoubt) parts.processes.push_back(row);
+    if (process->ending != Ending::kLives) continue;
     const auto at = rows.find(process->tenant);
     if ((process->connection != 0 && !process->lost) || at == rows.end()) continue;
     protocol::SnapshotTenant& tenant = *at->second;

@@ -152,7 +152,7 @@ void Engine::grace_over() {
     Tenant* tenant = tenant_find(id);
     if (tenant == nullptr || !tenant->in_grace) continue;
     tenant->in_grace = false;
-    feed(core::FounderGone{id});
+    founder_gone(*tenant);
   }
 }
 

@@ -139,7 +139,7 @@ void Engine::holds_poll() {
   };
   std::vector<Seen> seen;
   for (const auto& [id, process] : processes_) {
-    if (process->connection != 0 || process->restored) continue;
+    if (process->connection != 0 || process->restored || process->left_leases) continue;
     const Tenant& tenant = *tenants_.at(process->tenant);
     for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu) {
       const std::uint32_t word = tenant.pages->hold_load(gpu);
@@ -285,6 +285,7 @@ std::vector<devices::CheckpointTarget> Engine::checkpoint_targets(const Tenant& 
   std::vector<devices::CheckpointTarget> targets;
   for (const core::ProcessId id : tenant.processes) {
     const Process& process = *processes_.at(id);
+    if (process.ending != Ending::kLives) continue;
     bool holds = process.restored;
     for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu)
       holds = holds || tenant.pages->slot_holds(process.slot, gpu);

@@ -19,6 +19,7 @@ void probe_apply(const devices::ProbedGpu& probed, std::vector<ServedGpu>* gpus)
   for (ServedGpu& gpu : *gpus) {
     if (!(gpu.uuid == probed.uuid)) continue;
     gpu.context_bytes = probed.context_bytes;
+    gpu.lists_processes = probed.method == "process";
     // What the driver hands out is less than what NVML counts: it keeps a part of the memory for
     // itself.
     if (probed.total_bytes != 0 && probed.total_bytes < gpu.capacity_bytes)
@@ -50,7 +51,7 @@ bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu
   }
   out->clear();
   for (const devices::GpuInfo& gpu : listed)
-    out->push_back({gpu.uuid, gpu.name, gpu.total_bytes, 0, gpu.software});
+    out->push_back({gpu.uuid, gpu.name, gpu.total_bytes, 0, gpu.software, false});
   const devices::ProbeResult probed =
       devices::probe_run(program_beside("sluice-probe"), environ, kProbeDeadline_ms);
   if (!probed.fault.empty()) {

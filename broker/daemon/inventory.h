@@ -16,6 +16,7 @@ struct ServedGpu {
   std::uint64_t capacity_bytes = 0;  // what tenants together may be promised
   std::uint64_t context_bytes = 0;   // 0 = unknown
   bool software = false;
+  bool lists_processes = false;  // the driver tells what each process has, by its pid
 };
 
 /// Lists and probes. False with `error` (without prefix) when the machine has no usable GPU. A

@@ -177,6 +177,39 @@ std::optional<std::uint32_t> Pages::slot_take(pid_t pid) {
 
 bool Pages::leaving(std::uint32_t slot) const { return claims_->slots[slot].leaving.load() != 0; }
 
+std::uint64_t Pages::slot_on_device(std::uint32_t slot, std::uint32_t gpu) const {
+  const ClaimsGpu& account = claims_->slots[slot].gpus[gpu];
+  const std::uint64_t held = account.held_bytes.load();
+  const std::uint64_t movable = std::min(account.movable_bytes.load(), held);
+  const std::uint64_t limits =
+      claims_->slots[slot].limits_pages[gpu].load() * protocol::kLimitPageBytes;
+  return held - std::min(account.swapped_bytes.load(), movable) - std::min(limits, held - movable);
+}
+
+bool Pages::slot_in_flight(std::uint32_t slot, std::uint32_t gpu) const {
+  return claims_->slots[slot].gpus[gpu].in_flight.load() != 0;
+}
+
+void Pages::slot_doubt(std::uint32_t slot) {
+  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu) {
+    ClaimsGpu& account = claims_->slots[slot].gpus[gpu];
+    account.version.store(account.version.load() | 1);
+    account.held_bytes.store(slot_on_device(slot, gpu));
+    account.reserved_bytes.store(0);
+    account.asked_bytes.store(0);
+    account.movable_bytes.store(0);
+    account.swapped_bytes.store(0);
+    claims_->slots[slot].limits_pages[gpu].store(0);
+  }
+}
+
+void Pages::slot_settle(std::uint32_t slot) {
+  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu) {
+    protocol::AtomicU32& version = claims_->slots[slot].gpus[gpu].version;
+    version.store((version.load() | 1) + 1);
+  }
+}
+
 void Pages::slot_retire(std::uint32_t slot) {
   assert(slot < protocol::kTenantProcessesMax && taken_[slot]);
   for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu)

@@ -101,10 +101,20 @@ class Pages {
 
   /// A clean slot for `pid`; nothing when all are taken.
   std::optional<std::uint32_t> slot_take(pid_t pid);
-  /// Adds what the slot's process used to the tenant's totals of dead processes, then cleans the
-  /// slot.
   /// Whether its process said that it exits in good order.
   bool leaving(std::uint32_t slot) const;
+  /// The slot's process has ended and may have left its memory on the devices. What it had there
+  /// stays charged; for other processes the slot is in the middle of a change: an allocation that
+  /// does not fit beside it waits (interpose/ledger.h).
+  void slot_doubt(std::uint32_t slot);
+  /// What it had stays there: an allocation that does not fit is refused at once.
+  void slot_settle(std::uint32_t slot);
+  /// What the slot's process says to have on the device itself.
+  std::uint64_t slot_on_device(std::uint32_t slot, std::uint32_t gpu) const;
+  /// Whether it says that work of it is or may be on the device.
+  bool slot_in_flight(std::uint32_t slot, std::uint32_t gpu) const;
+  /// Adds what the slot's process used to the tenant's totals of dead processes, then cleans the
+  /// slot.
   void slot_retire(std::uint32_t slot);
   /// The closed epoch up to which this slot's process says it has drained.
   std::uint32_t drained_epoch(std::uint32_t slot, std::uint32_t gpu) const;

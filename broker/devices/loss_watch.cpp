@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -21,6 +22,7 @@ namespace {
 constexpr std::int64_t kStartAgain_ms = 30'000;
 constexpr std::string_view kLost = "lost ";
 constexpr std::string_view kUsed = "used ";
+constexpr std::string_view kBusy = " busy";
 constexpr std::size_t kLossLineBytesMax = 256;
 
 }  // namespace
@@ -36,23 +38,55 @@ bool loss_line_parse(std::string_view line, protocol::GpuUuid* out) {
   return uuid.has_value();
 }
 
-std::string used_line(const protocol::GpuUuid& uuid, std::uint64_t bytes) {
-  return std::string(kUsed) + uuid_format(uuid) + " " + std::to_string(bytes);
+std::string used_line(const DeviceUse& use) {
+  std::string line = std::string(kUsed) + uuid_format(use.gpu) + " " + std::to_string(use.bytes) +
+                     " " + (use.living ? std::to_string(*use.living) : "-");
+  if (use.busy_known) line += kBusy;
+  for (std::size_t i = 0; i < std::min(use.busy.size(), kBusyMax); ++i)
+    line += " " + std::to_string(use.busy[i]);
+  return line;
 }
 
-bool used_line_parse(std::string_view line, protocol::GpuUuid* out, std::uint64_t* bytes) {
+namespace {
+
+/// Takes the text up to the next blank off the line.
+std::string_view word_take(std::string_view* line) {
+  const std::size_t blank = std::min(line->find(' '), line->size());
+  const std::string_view word = line->substr(0, blank);
+  line->remove_prefix(std::min(blank + 1, line->size()));
+  return word;
+}
+
+template <class Number>
+bool number_parse(std::string_view text, Number* out) {
+  const char* const end = text.data() + text.size();
+  const auto [at, fault] = std::from_chars(text.data(), end, *out);
+  return !text.empty() && fault == std::errc{} && at == end;
+}
+
+}  // namespace
+
+bool used_line_parse(std::string_view line, DeviceUse* out) {
   if (line.substr(0, kUsed.size()) != kUsed) return false;
   line.remove_prefix(kUsed.size());
-  const std::size_t blank = line.find(' ');
-  if (blank == std::string_view::npos) return false;
-  const auto uuid = uuid_parse(std::string(line.substr(0, blank)));
-  const std::string_view number = line.substr(blank + 1);
-  const char* const end = number.data() + number.size();
-  std::uint64_t value = 0;
-  const auto [at, fault] = std::from_chars(number.data(), end, value);
-  if (!uuid || number.empty() || fault != std::errc{} || at != end) return false;
-  *out = *uuid;
-  *bytes = value;
+  DeviceUse use;
+  const auto uuid = uuid_parse(std::string(word_take(&line)));
+  if (!uuid || !number_parse(word_take(&line), &use.bytes)) return false;
+  use.gpu = *uuid;
+  const std::string_view living = word_take(&line);
+  std::uint64_t bytes = 0;
+  if (living != "-" && !number_parse(living, &bytes)) return false;
+  if (living != "-") use.living = bytes;
+  if (!line.empty()) {
+    if (word_take(&line) != kBusy.substr(1)) return false;
+    use.busy_known = true;
+  }
+  while (!line.empty()) {
+    std::uint32_t pid = 0;
+    if (use.busy.size() == kBusyMax || !number_parse(word_take(&line), &pid)) return false;
+    use.busy.push_back(pid);
+  }
+  *out = std::move(use);
   return true;
 }
 
@@ -100,7 +134,7 @@ void LossWatch::lines_take(News* news) {
     protocol::GpuUuid uuid;
     Used used;
     if (loss_line_parse(line, &uuid)) news->lost.push_back(uuid);
-    if (used_line_parse(line, &used.gpu, &used.bytes)) news->used.push_back(used);
+    if (used_line_parse(line, &used)) news->used.push_back(used);
     text_.erase(0, end + 1);
   }
 }

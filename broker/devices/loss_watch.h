@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,10 +21,21 @@ std::string loss_line(const protocol::GpuUuid& uuid);
 /// False for a line that is not exactly that.
 bool loss_line_parse(std::string_view line, protocol::GpuUuid* out);
 
-/// "used GPU-uuid BYTES".
-std::string used_line(const protocol::GpuUuid& uuid, std::uint64_t bytes);
+/// What a device says of its memory, and of the processes that it has.
+struct DeviceUse {
+  protocol::GpuUuid gpu{};
+  std::uint64_t bytes = 0;              // in use, by whatever
+  std::optional<std::uint64_t> living;  // the part of listed processes that live; nothing: unknown
+  bool busy_known = false;
+  std::vector<std::uint32_t> busy;  // ended processes that had work on it within the last second
+};
+inline constexpr std::size_t kBusyMax = 8;  // more are not told of
+
+/// "used GPU-uuid BYTES", then LIVING or "-" where that is unknown, then "busy" and up to kBusyMax
+/// pids where that is known.
+std::string used_line(const DeviceUse& use);
 /// False for a line that is not exactly that.
-bool used_line_parse(std::string_view line, protocol::GpuUuid* out, std::uint64_t* bytes);
+bool used_line_parse(std::string_view line, DeviceUse* out);
 
 class LossWatch {
  public:
@@ -34,10 +46,7 @@ class LossWatch {
   LossWatch(const LossWatch&) = delete;
   LossWatch& operator=(const LossWatch&) = delete;
 
-  struct Used {
-    protocol::GpuUuid gpu{};
-    std::uint64_t bytes = 0;
-  };
+  using Used = DeviceUse;
   struct News {
     std::vector<protocol::GpuUuid> lost;
     std::vector<Used> used;

@@ -1,5 +1,5 @@
-// NVML by dlopen: own declarations of the ten entry points used, taken from NVIDIA's published API
-// reference.
+// NVML by dlopen: own declarations of the eleven entry points used, taken from NVIDIA's published
+// API reference.
 #include "broker/devices/nvml.h"
 
 #include <dlfcn.h>
@@ -16,6 +16,7 @@ using Return = int;
 
 constexpr Return kSuccess = 0;
 constexpr Return kNoPermission = 4;
+constexpr Return kNotFound = 6;
 constexpr Return kInsufficientSize = 7;
 constexpr Return kDriverNotLoaded = 9;
 constexpr Return kLibraryNotFound = 12;
@@ -65,6 +66,11 @@ struct Nvml::Table {
     unsigned gpu_instance_id;
     unsigned compute_instance_id;
   };
+  struct UtilizationSample {
+    unsigned pid;
+    unsigned long long at_us;
+    unsigned sm, memory, encoder, decoder;  // per cent
+  };
   void* library = nullptr;
   bool initialised = false;
   Return (*init)() = nullptr;
@@ -77,7 +83,9 @@ struct Nvml::Table {
   Return (*device_name)(Device, char*, unsigned) = nullptr;
   Return (*device_memory)(Device, Memory*) = nullptr;
   Return (*device_processes)(Device, unsigned*, ProcessInfo*) = nullptr;  // optional
-  const char* (*software_fault)() = nullptr;                              // the software GPU's only
+  Return (*device_utilization)(Device, UtilizationSample*, unsigned*,
+                               unsigned long long) = nullptr;  // optional
+  const char* (*software_fault)() = nullptr;                   // the software GPU's only
 
   ~Table() {
     if (initialised) shutdown();
@@ -115,6 +123,7 @@ bool Nvml::Table::load(const char* path, DeviceError* error) {
                         symbol_load(library, "nvmlDeviceGetName", &device_name) &&
                         symbol_load(library, "nvmlDeviceGetMemoryInfo", &device_memory);
   symbol_load(library, "nvmlDeviceGetComputeRunningProcesses_v3", &device_processes);
+  symbol_load(library, "nvmlDeviceGetProcessUtilization", &device_utilization);
   symbol_load(library, "softgpu_fault", &software_fault);
   if (!complete) {
     error->text = std::string(path) +
@@ -238,6 +247,25 @@ bool Nvml::processes(const protocol::GpuUuid& uuid, std::vector<ProcessMemory>* 
     const std::uint64_t used = list[i].used_gpu_memory;
     out->push_back({list[i].pid, used == kValueNotAvailable ? 0 : used});
   }
+  return true;
+}
+
+bool Nvml::busy(const protocol::GpuUuid& uuid, std::uint64_t since_us,
+                std::vector<std::uint32_t>* out) const {
+  out->clear();
+  Device handle = table_->device(uuid);
+  if (handle == nullptr || table_->device_utilization == nullptr) return false;
+  unsigned count = 0;
+  Return code = table_->device_utilization(handle, nullptr, &count, since_us);
+  if (code == kSuccess || code == kNotFound) return true;  // nothing to tell of
+  if (code != kInsufficientSize || count > kProcessesMax) return false;
+  std::vector<Table::UtilizationSample> samples(count + 16);
+  count = static_cast<unsigned>(samples.size());
+  code = table_->device_utilization(handle, samples.data(), &count, since_us);
+  if (code == kNotFound) return true;
+  if (code != kSuccess) return false;
+  for (unsigned i = 0; i < count; ++i)
+    if (samples[i].sm > 0) out->push_back(samples[i].pid);
   return true;
 }
 

@@ -56,6 +56,10 @@ class Nvml {
   /// Compute processes on the device with their memory. False where the driver does not tell.
   [[nodiscard]] bool processes(const protocol::GpuUuid& uuid,
                                std::vector<ProcessMemory>* out) const;
+  /// Pids of processes that have had work on the device since that time (CLOCK_REALTIME). False
+  /// where the driver does not tell.
+  [[nodiscard]] bool busy(const protocol::GpuUuid& uuid, std::uint64_t since_us,
+                          std::vector<std::uint32_t>* out) const;
 
  private:
   struct Table;

@@ -9,7 +9,9 @@
 // NVML what cuMemGetInfo says is missing.
 #include <cuda.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,11 +19,14 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "broker/devices/loss_watch.h"
 #include "broker/devices/nvml.h"
 #include "broker/devices/probe.h"
+#include "broker/devices/process.h"
 #include "broker/devices/uuid.h"
 
 namespace {
@@ -39,6 +44,7 @@ exit codes: 0, 1 no driver or a GPU that failed, 2 wrong usage
 )";
 
 using sluice::devices::DeviceError;
+using sluice::devices::DeviceUse;
 using sluice::devices::Nvml;
 using sluice::devices::ProbedGpu;
 
@@ -137,6 +143,54 @@ bool gpu_probe(const Driver& driver, const Nvml* nvml, int index, ProbedGpu* out
   return true;
 }
 
+/// The pid may also be another process's by now; then what the device has of it counts as living.
+bool lives(std::uint32_t pid) {
+  constexpr long kPidfdOpen = 434;
+  const auto fd = static_cast<int>(syscall(kPidfdOpen, pid, 0));
+  if (fd < 0) return errno != ESRCH;
+  const bool ended = sluice::devices::pidfd_ended(fd);
+  close(fd);
+  return !ended;
+}
+
+std::uint64_t second_ago_us() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<std::uint64_t>(now.tv_sec - 1) * 1'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec) / 1'000;
+}
+
+/// What the driver lists is one figure for each process, and what is in use is another one: they
+/// belong together where the latter is the same before and after.
+std::optional<DeviceUse> use_read(const Nvml& nvml, const sluice::protocol::GpuUuid& uuid) {
+  constexpr int kTries = 4;
+  DeviceUse use;
+  use.gpu = uuid;
+  for (int i = 0; i < kTries && !use.living; ++i) {
+    const auto before = nvml.used_bytes(uuid);
+    std::vector<sluice::devices::ProcessMemory> list;
+    const bool listed = nvml.processes(uuid, &list);
+    const auto after = nvml.used_bytes(uuid);
+    if (!before || !after) return std::nullopt;
+    use.bytes = *after;
+    if (!listed) return use;
+    if (*before != *after) continue;
+    use.living = 0;
+    bool ended = false;
+    for (const auto& process : list) {
+      if (lives(process.pid))
+        *use.living += process.used_bytes;
+      else
+        ended = true;
+    }
+    std::vector<std::uint32_t> busy;
+    use.busy_known = ended && nvml.busy(uuid, second_ago_us(), &busy);
+    for (const std::uint32_t pid : busy)
+      if (!lives(pid)) use.busy.push_back(pid);
+  }
+  return use;
+}
+
 /// Waits for questions for so long, and answers them. False = nobody will ask any more.
 bool questions_answer(const Nvml& nvml, int wait_ms, std::string* text) {
   constexpr std::size_t kQuestionBytesMax = 4096;
@@ -149,8 +203,8 @@ bool questions_answer(const Nvml& nvml, int wait_ms, std::string* text) {
   for (std::size_t end = text->find('\n'); end != std::string::npos; end = text->find('\n')) {
     const auto uuid = sluice::devices::uuid_parse(text->substr(0, end));
     text->erase(0, end + 1);
-    const auto used = uuid ? nvml.used_bytes(*uuid) : std::nullopt;
-    if (used) std::printf("%s\n", sluice::devices::used_line(*uuid, *used).c_str());
+    const auto use = uuid ? use_read(nvml, *uuid) : std::nullopt;
+    if (use) std::printf("%s\n", sluice::devices::used_line(*use).c_str());
   }
   if (text->size() > kQuestionBytesMax) text->clear();
   std::fflush(stdout);

@@ -221,9 +221,9 @@ struct SnapshotProcess {
   TenantId tenant;
   std::uint32_t pid;
   std::uint16_t slot;
-  std::uint8_t lost;  // by the driver, in a checkpoint (state FAILED): it can only be ended
-  std::uint8_t reserved0;
-  char command[kNameBytes];
+  std::uint8_t lost;         // by the driver, in a checkpoint (state FAILED): it can only be ended
+  std::uint8_t ended;        // it has ended, and the device still has its memory;
+  char command[kNameBytes];  // then this names the pids of the processes that keep it
 };
 static_assert(sizeof(SnapshotProcess) == 16 + kNameBytes);
 

@@ -58,6 +58,9 @@ bool launches_run(const std::string& name);
 void partner_start();
 /// Prints one line on standard output by one write.
 void tell(const std::string& line);
+/// Starts a process that shares this one's address space and sleeps until it is killed: what this
+/// one has on the device stays there when it dies.
+void keeper_start();
 /// Sleeps until the process is killed.
 [[noreturn]] void park();
 

@@ -360,6 +360,24 @@ void hogs_its_turn() {
   }
 }
 
+/// Each child launches a kernel that never ends, leaves a process that keeps it, and dies.
+void kept_endless() {
+  constexpr useconds_t kLaunched_us = 30'000;
+  constexpr useconds_t kPause_us = 200'000;
+  while (more()) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      if (gpu_open() != CUDA_SUCCESS) _exit(1);
+      launch(kernel("k_endless"));
+      usleep(kLaunched_us);
+      keeper_start();
+      (void)raise(SIGKILL);
+    }
+    (void)waitpid(pid, nullptr, 0);
+    usleep(kPause_us);
+  }
+}
+
 struct Pattern {
   const char* name;
   void (*run)();
@@ -400,7 +418,8 @@ constexpr Pattern kPatterns[] = {{"steady", steady},
                                  {"host_functions", host_functions},
                                  {"copies", copies},
                                  {"fills", fills},
-                                 {"hogs_its_turn", hogs_its_turn}};
+                                 {"hogs_its_turn", hogs_its_turn},
+                                 {"kept_endless", kept_endless, true}};
 
 }  // namespace
 

@@ -308,6 +308,50 @@ void threads_that_end(const Work& work) {
   park();
 }
 
+/// Five children, one after the other: each takes what it can, leaves a process that keeps its
+/// address space, and dies.
+template <class End>
+void kept_each(const Work& work, End end) {
+  constexpr int kChildren = 5;
+  constexpr useconds_t kPause_us = 200'000;
+  for (int n = 0; n < kChildren; ++n) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      work();
+      end();
+    }
+    (void)waitpid(pid, nullptr, WUNTRACED);
+    usleep(kPause_us);
+  }
+  park();
+}
+
+void kept(const Work& work) {
+  kept_each(work, [] {
+    keeper_start();
+    (void)raise(SIGKILL);
+  });
+}
+
+/// The keeper is the child of vfork, and kills its parent.
+void kept_vfork(const Work& work) {
+  kept_each(work, [] {
+    const pid_t self = getpid();
+    if (vfork() == 0) {
+      (void)kill(self, SIGKILL);
+      park();
+    }
+  });
+}
+
+/// The process ends by itself, without a word to the driver.
+void kept_exit(const Work& work) {
+  kept_each(work, [] {
+    keeper_start();
+    _exit(0);
+  });
+}
+
 struct Shape {
   const char* name;
   void (*run)(const Work& work);
@@ -336,9 +380,18 @@ constexpr Shape kShapes[] = {{"one", one},
                              {"bare_forks", bare_forks},
                              {"forked_late", forked_late},
                              {"mortal", mortal},
-                             {"threads_that_end", threads_that_end}};
+                             {"threads_that_end", threads_that_end},
+                             {"kept", kept},
+                             {"kept_vfork", kept_vfork},
+                             {"kept_exit", kept_exit}};
 
 }  // namespace
+
+void keeper_start() {
+  constexpr std::size_t kStackBytes = 65'536;
+  auto* stack = static_cast<char*>(std::malloc(kStackBytes));
+  (void)clone([](void*) -> int { park(); }, stack + kStackBytes, CLONE_VM, nullptr);
+}
 
 bool shape_run(const std::string& name, const std::function<void()>& work) {
   for (const Shape& shape : kShapes) {

@@ -4,6 +4,8 @@ The promises: at rest the tenant holds at most its quota; during calls at most t
 takes what it was promised at any time; after the end nothing is left, and the next tenant takes a whole quota."""
 
 import dataclasses
+import subprocess
+import time
 
 from suite.cases import Case, hold
 from suite.ground import CONTEXT_MIB, MIB, PATIENCE_S, Attack, Ground, killed, promise_kept, settled
@@ -129,6 +131,11 @@ SHAPES = {
     "mortal": Shape("children killed at random moments, then one", 1, 2),
     "threads_that_end": Shape("threads that end after their work", 3),
     "decoy": Shape("a PID namespace in which another process has its number", 1, lossy=True),
+}
+KEPT = {
+    "kept": Shape("five processes that die, one after the other, and leave their address space to another one", 5),
+    "kept_vfork": Shape("five processes killed by a child that shares their address space", 5),
+    "kept_exit": Shape("five processes that end by _exit and leave their address space to another one", 5),
 }
 MOMENTS = {
     "calm": "",
@@ -276,6 +283,51 @@ def check_other_gpu(build, rng, way_name, two):
         return {"peak_bytes": most, "taken_bytes": attack.taken()}
 
 
+KEPT_S = 7  # longer than the broker waits for anything of a process that has ended
+
+
+def check_kept(build, rng, way_name, shape_name):
+    """Processes die and leave what they hold to others, which share their address space. It stays the tenant's, and after the
+    tenant's end it stays in the books of its GPU: others are admitted beside it alone, and nobody onto the whole GPU."""
+    way, shape = WAYS[way_name], KEPT[shape_name]
+    sizes = SIZES["mixed"]
+    words = ["--way", way_name, "--shape", shape_name, "--sizes", ",".join(map(str, sizes)), "--seed", rng.randrange(1 << 20)]
+    with Ground(build, 2 * QUOTA_MIB + NEIGHBOUR_MIB + SPARE_MIB // 4) as ground:
+        ground.start_broker()
+        memory = Memory(ground, words, shape, sizes, way)
+        memory.begin()
+        attack = memory.attack()
+        memory.numbers["whole"] = attack.wait_full(shape.reports, patience_s=30)
+        memory.rest()
+        memory.peak()
+        memory.something()
+        promise_kept(memory.neighbour, PROMISE_MIB, "afterwards")
+        killed([attack.process.pid])
+        time.sleep(KEPT_S)
+        left = memory.tenant()
+        memory.numbers["kept_bytes"] = left
+        if left < QUOTA_MIB * MIB // 2:
+            raise AssertionError(f"only {left} bytes are kept, so the attack shows nothing")
+        successor = ground.job("--memory", f"{QUOTA_MIB}MiB")
+        word = successor.ask(f"alloc {QUOTA_MIB - CONTEXT_MIB} 1")
+        hold(word == "done", f"beside what is kept the next tenant is refused its quota of {QUOTA_MIB} MiB: {word}")
+        third = admitted_at_once(ground, "--memory", f"{QUOTA_MIB}MiB")
+        hold(not third, f"a job was promised {QUOTA_MIB} MiB of memory of which {left} bytes are kept")
+        successor.end()
+        memory.neighbour.end()
+        hold(not admitted_at_once(ground, "--class", "exclusive"), f"a job has a GPU for itself on which {left} bytes are kept")
+        ground.end_attackers()
+        settled(lambda: ground.used() == 0, lambda: f"at the very end {ground.used()} bytes are left")
+        settled(lambda: admitted_at_once(ground, "--class", "exclusive"), lambda: "nobody is admitted after the end of the keepers")
+        return memory.numbers
+
+
+def admitted_at_once(ground, *options):
+    """A job that does nothing."""
+    command = [ground.build / "bin/sluice", "run", "--socket", ground.socket, "--no-wait", *options, "--", "true"]
+    return subprocess.run(command, env=ground.environment, capture_output=True).returncode == 0
+
+
 def case_of(way, shape, size, moment, quick=False):
     tail = "" if moment == "calm" else f".{moment}"
     text = f"{WAYS[way].text}, {size}; {SHAPES[shape].text}" + (f"; {MOMENTS[moment]}" if MOMENTS[moment] else "")
@@ -302,4 +354,7 @@ def cases():
             name, text = ("both_gpus", "on the second of its two GPUs") if two else ("not_its_gpu", "on a GPU that is not its own")
             found[way, name] = Case("memory", f"{way}.{name}", f"{WAYS[way].text}, {text}",
                                     lambda build, rng, way=way, two=two: check_other_gpu(build, rng, way, two))
+    for way, shape in (("alloc", "kept"), ("mapped", "kept_vfork"), ("async", "kept_exit"), ("module", "kept")):
+        found[way, shape] = Case("memory", f"{way}.{shape}", f"{WAYS[way].text}; {KEPT[shape].text}",
+                                 lambda build, rng, way=way, shape=shape: check_kept(build, rng, way, shape), (way, shape) == ("alloc", "kept"))
     return list(found.values())

@@ -55,6 +55,7 @@ PATTERNS = {  # text, windows of two seconds that make one figure: long kernels 
     "copies": ("copies that hold a lease", 1),
     "fills": ("memsets that hold a lease", 1),
     "hogs_its_turn": ("pauses just below the idle grace", 1),
+    "kept_endless": ("processes that die and leave a kernel without end to one that shares their address space", 5),
 }
 # What the victim asks for: options, its per cent of the GPU.
 VICTIMS = {

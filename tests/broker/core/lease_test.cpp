@@ -53,6 +53,19 @@ TEST(Lease, ContentionIsToldAndEndsTheSliceAtTheQuantum) {
   EXPECT_TRUE(core.open(b));
 }
 
+TEST(Lease, WhatStandsInForTheFounderKeepsTheTenantAndItsPromise) {
+  Harness core;
+  const TenantId a = core.admit();
+  core.step(FounderGone{a});
+  core.step(FounderAdopted{a});
+  core.step(ProcessGone{Harness::process(a), true});
+  ASSERT_TRUE(core.state().tenants.contains(a)) << "the device still has memory of its process";
+  core.step(core.ask(TenantClass::kExclusive, 0));
+  EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kDrain);
+  core.step(FounderGone{a});
+  EXPECT_FALSE(core.state().tenants.contains(a));
+}
+
 TEST(Lease, AClosedSocketRevokesItAndTheDrainIsAwaited) {
   Harness core;
   const TenantId a = core.admit();

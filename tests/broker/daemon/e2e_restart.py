@@ -491,6 +491,8 @@ class Reload(Remembering):
         server = self.remembering('[class.batch]\nwindow = "20ms"\n')
         job = self.job(server)
         job.ask("register")
+        self.assertEqual(job.ask("window 0"), str(500_000_000))  # alone: half of drain_timeout
+        self.job(server).ask("register")
         self.assertEqual(job.ask("window 0"), str(20_000_000))
         self.reload(server, '[class.batch]\nwindow = "5ms"\n')
         self.assertEqual(job.ask("window 0"), str(5_000_000))

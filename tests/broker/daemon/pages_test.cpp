@@ -207,6 +207,35 @@ TEST(Slots, FreeOnesAreNotBelieved) {
   EXPECT_EQ(pages->usage(0).held_bytes, 0u) << "a slot is cleaned when it is handed out";
 }
 
+TEST(Slots, OfAnEndedProcessStaysChargedUntilItIsRetired) {
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  const std::uint32_t slot = *pages->slot_take(11);
+  protocol::ClaimsSlot& mine = claims->slots[slot];
+  mine.gpus[0].asked_bytes.store(7);
+  mine.gpus[0].reserved_bytes.store(7);
+  mine.gpus[0].held_bytes.store(1000);
+  mine.gpus[0].movable_bytes.store(600);
+  mine.gpus[0].swapped_bytes.store(100);
+  mine.gpus[0].in_flight.store(1);
+  EXPECT_EQ(pages->slot_on_device(slot, 0), 900U);
+  EXPECT_TRUE(pages->slot_in_flight(slot, 0));
+  EXPECT_FALSE(pages->slot_in_flight(slot, 1));
+
+  pages->slot_doubt(slot);
+  EXPECT_EQ(mine.gpus[0].version.load() % 2, 1U) << "others that do not fit wait";
+  EXPECT_EQ(mine.gpus[0].asked_bytes.load() + mine.gpus[0].reserved_bytes.load(), 0U);
+  EXPECT_EQ(pages->memory(0).held_bytes, 900U);
+  EXPECT_EQ(pages->memory(0).movable_bytes, 0U) << "nothing can be ordered out any more";
+
+  pages->slot_settle(slot);
+  EXPECT_EQ(mine.gpus[0].version.load() % 2, 0U) << "others that do not fit are refused";
+  EXPECT_EQ(pages->memory(0).held_bytes, 900U);
+  pages->slot_retire(slot);
+  EXPECT_EQ(pages->memory(0).held_bytes, 0U);
+  munmap(claims, sizeof *claims);
+}
+
 TEST(Slots, UnhookedEntryPointsAreThoseOfTheProcessThatSaysMost) {
   const auto pages = Pages::create(setup());
   ClaimsPage* claims = claims_map(*pages);

@@ -59,16 +59,22 @@ TEST(LossWatch, TellsOnceOfAGpuThatIsLostLater) {
 }
 
 TEST(UsedLine, RoundTripAndNothingElse) {
-  protocol::GpuUuid back;
-  std::uint64_t bytes = 1;
-  ASSERT_TRUE(used_line_parse(used_line(kGpus[1], 0), &back, &bytes));
-  EXPECT_TRUE(back == kGpus[1]);
-  EXPECT_EQ(bytes, 0U);
-  const std::string uuid = "GPU-00000000-0000-4000-8000-000000000001";
-  for (const std::string& line :
-       {std::string(), std::string("used"), "used " + uuid, "used " + uuid + " ",
-        "used " + uuid + " 7x", "used " + uuid + " -1", "lost " + uuid + " 7"})
-    EXPECT_FALSE(used_line_parse(line, &back, &bytes)) << line;
+  DeviceUse back;
+  ASSERT_TRUE(used_line_parse(used_line({kGpus[1], 7, std::nullopt, false, {}}), &back));
+  EXPECT_TRUE(back.gpu == kGpus[1]);
+  EXPECT_EQ(back.bytes, 7U);
+  EXPECT_FALSE(back.living.has_value() || back.busy_known);
+  ASSERT_TRUE(used_line_parse(used_line({kGpus[0], 7, 0, true, {1, 4194304}}), &back));
+  EXPECT_EQ(back.living, 0U);
+  EXPECT_TRUE(back.busy_known);
+  EXPECT_EQ(back.busy, (std::vector<std::uint32_t>{1, 4194304}));
+  ASSERT_TRUE(used_line_parse(used_line({kGpus[0], 7, 5, true, {}}), &back));
+  EXPECT_TRUE(back.busy_known && back.busy.empty());
+  const std::string used = "used GPU-00000000-0000-4000-8000-000000000001";
+  for (const char* end : {"", " ", " 7", " 7x -", " -1 -", " 7 x", " 7 5 idle", " 7 5 busy x",
+                          " 7 5 busy 1 2 3 4 5 6 7 8 9"})
+    EXPECT_FALSE(used_line_parse(used + end, &back)) << end;
+  EXPECT_FALSE(used_line_parse("lost GPU-00000000-0000-4000-8000-000000000001 7 -", &back));
 }
 
 TEST(LossWatch, SaysHowMuchOfAGpuIsInUseWhenItIsAsked) {
