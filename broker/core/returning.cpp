@@ -35,14 +35,17 @@ void changed(State& state, Gpu& gpu, Bytes left, Nanos now) {
 constexpr Nanos kExcessLookNs = 1'000'000'000;  // while no request waits
 
 /// Some tenant of the GPU may hold more than its quota, which was lowered.
-bool excess_there(const Gpu& gpu) {
-  return std::ranges::any_of(gpu.shares, [](const Share* share) {
-    return share->tenant->memory_most > share->tenant->memory_max;
-  });
+bool excess_there(Gpu& gpu) {
+  if (gpu.lowered) {
+    gpu.lowered = std::ranges::any_of(gpu.shares, [](const Share* share) {
+      return share->tenant->memory_most > share->tenant->memory_max;
+    });
+  }
+  return gpu.lowered;
 }
 
 /// Claims that bear on admission may have fallen since they were looked at.
-bool claims_matter(const State& state, const Gpu& gpu) {
+bool claims_matter(const State& state, Gpu& gpu) {
   if (gpu.lost) return false;
   return excess_there(gpu) || (!state.queue.empty() && gpu_handed_back(gpu) > 0);
 }

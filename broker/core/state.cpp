@@ -61,6 +61,7 @@ void share_book(State& state, Share& share) {
   share.booked = true;
   gpu.promised_min += tenant.promised;
   gpu.promised_max += tenant.memory_max;
+  gpu.lowered |= tenant.memory_most > tenant.memory_max;
   std::erase(gpu.unbooked, &share);
   gpu.shares.push_back(&share);
   if (tenant.swap) gpu.swap_count++;
@@ -158,6 +159,7 @@ void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes
     if (tenant.waiting) line_uncount(gpu, share);
     gpu.promised_min = gpu.promised_min - tenant.promised + promised;
     gpu.promised_max = gpu.promised_max - tenant.memory_max + memory_max;
+    gpu.lowered |= most > memory_max;
     if (!plain) continue;
     gpu.plain_weight = gpu.plain_weight - tenant.sm_percent + sm_percent;
     if (tenant.inference())

@@ -261,6 +261,7 @@ struct Gpu {
   Bytes returning = 0;        // of processes that are gone, not seen free yet
   Nanos returning_since = 0;  // no progress since
   Nanos device_look_at = 0;   // when the device is asked again
+  bool lowered = false;       // a tenant may hold more than its quota, which was lowered
   Nanos claims_look_at = 0;   // when claims beyond the quotas are looked at again
 
   /// In whole-GPU use: that tenant is alone there (invariant).
