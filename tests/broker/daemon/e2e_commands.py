@@ -206,7 +206,7 @@ class Others(BrokerTest):
         self.assertEqual(dry.returncode, 124)
         self.assertIn(f"the jobs of user {os.getuid()} have 768 MiB of the 1 GiB of GPU memory that profile default allows "
                       "each user", dry.stderr)
-        self.assert_refused(self.client(server).ask(admit(memory=512 * MIB, flags=NO_WAIT)), USER_LIMIT)
+        self.assert_refused(self.client(server).ask(admit(memory=512 * MIB, flags=NO_WAIT)), NO_ROOM)
         waits = self.client(server)
         reply = waits.ask(admit(memory=512 * MIB))
         self.assertEqual((reply.kind, reply.reason, reply.limit, reply.promised, reply.capacity),
