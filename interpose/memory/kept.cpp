@@ -18,6 +18,8 @@ constexpr uint64_t kLookAgainNs = 200'000;
 
 constexpr int kReadings = 3;
 
+uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
 struct Kept {
   uint64_t bytes;
   // The sum (kept.h) when all of it was surely not back; 0 = never read.
@@ -353,14 +355,22 @@ ImportCharge::ImportCharge() {
   const SystemGuard guard;
   if (!is_programs_own()) return;
   const AccountScope account;
-  if (account.active()) devices_ = all_before(before_);
+  if (!account.active()) return;
+  devices_ = all_before(before_);
+  // Behind the sum, as what is given back in between is better seen as taken than the other way.
+  for (int device = 0; device < kDevicesMax; ++device)
+    if ((devices_ >> device & 1) != 0) kept_before_[device] = kept_by_all(device_gpu(device));
 }
 
+// The sum falls by what the import takes and no figure has, and by what others meanwhile find to be
+// in a figure already and keep no more.
 bool ImportCharge::charge(int device) {
   DeviceSum now{};
-  if (!sum_read(device, &now) || now.most >= before_[device]) return true;
-  if (kept[device].listed && !now.still) return true;
-  taken_ = before_[device] - now.most;
+  const uint64_t kept_now = kept_by_all(device_gpu(device));
+  if (!sum_read(device, &now)) return true;
+  const uint64_t kept_less = less(kept_before_[device], kept_now);
+  taken_ = less(less(before_[device], now.most), kept_less);
+  if (taken_ == 0 || (kept[device].listed && !now.still)) return true;
   after_ = now.least;
   device_ = device;
   const int gpu = device_gpu(device);

@@ -87,7 +87,8 @@ class ImportCharge {
 
   uint64_t devices_ = 0;
   uint64_t before_[kDevicesMax];
-  int device_ = -1;  // where there was no room
+  uint64_t kept_before_[kDevicesMax];  // by all of the tenant
+  int device_ = -1;                    // where there was no room
   uint64_t taken_ = 0, after_ = 0;
 };
 

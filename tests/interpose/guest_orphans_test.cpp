@@ -249,6 +249,29 @@ TEST_F(GuestOrphansTest, WhatAnImportIsJustTakingUpIsNotBack) {
   EXPECT_EQ(held(), kContext + 4 * kPiece);
 }
 
+// A figure has it already, and its keeper notices that in the middle of an import.
+TEST_F(GuestOrphansTest, WhatAnotherProcessGivesBackMeanwhileIsNotTaken) {
+  static TestBroker* told;
+  told = &*broker;
+  const auto keep = [](uint64_t bytes) {
+    told->claims().slots[1].pid.store(1);
+    told->claims().slots[1].gpus[0].held_bytes.store(bytes);
+    told->claims().kept_bytes[1][0].store(bytes);
+  };
+  broker->claims().slots_used.store(2);
+  keep(kPiece);
+  effects[1] = {"cuMemImportFromShareableHandle", 0, 0};
+  fake.on_enter = [](const char* function) {
+    take_effect(function);
+    if (strcmp(function, "cuMemImportFromShareableHandle") == 0) {
+      told->claims().slots[1].gpus[0].held_bytes.store(0);
+      told->claims().kept_bytes[1][0].store(0);
+    }
+  };
+  (void)imported();
+  EXPECT_EQ(held(), kContext);
+}
+
 // It is in no figure then, and not kept yet.
 TEST_F(GuestOrphansTest, WhatIsReadInTheMiddleOfAReleaseIsNoMeasure) {
   static CUmemGenericAllocationHandle other;
