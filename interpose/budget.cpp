@@ -61,7 +61,8 @@ double time_in_flight_ns(const ContextRecord& context, const StreamRecord& strea
 
 // Streams run side by side as far as they were seen to; each is in order.
 double time_in_flight_ns(const ContextRecord& context, const StreamRecord* stream, double more_ns) {
-  double sum = 0, longest = 0, streams = 0;
+  double sum = 0, longest = 0;
+  unsigned streams = 0;
   for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (s->destroyed && s->fence_count == 0) continue;
     const double one = time_in_flight_ns(context, *s) + (s == stream ? more_ns : 0);
@@ -70,6 +71,7 @@ double time_in_flight_ns(const ContextRecord& context, const StreamRecord* strea
     ++streams;
     if (one > longest) longest = one;
   }
+  if (streams < 2) return longest;
   const double together = sum / context.overlap.of(streams);
   return together > longest ? together : longest;
 }
@@ -86,11 +88,12 @@ int32_t budget_share(double launch_ns) {
 static double window_share_ns(const ContextRecord& context, const StreamRecord& stream,
                               uint64_t window_ns) {
   const double room = static_cast<double>(window_ns) - time_in_flight_ns(context, nullptr, 0);
-  double streams = 1;
+  unsigned streams = 1;
   for (const StreamRecord* s = context.streams; s != nullptr; s = s->next) {
     if (s != &stream && !s->destroyed && s->launches() != s->done.launches) ++streams;
   }
-  return room > 0 ? room * context.overlap.of(streams) / streams : 0;
+  if (room <= 0 || streams == 1) return room > 0 ? room : 0;
+  return room * context.overlap.of(streams) / streams;
 }
 
 int32_t launch_budget(ContextRecord& context, StreamRecord& stream, const Look& look) {

@@ -81,10 +81,10 @@ struct Overlap {
     each_ns /= 2;
     any_ns /= 2;
   }
-  /// At least 1, and no more than `streams`, those that have work.
-  double of(double streams) const {
+  /// At least 1, and no more than `streams`, those that have work; one or more.
+  double of(unsigned streams) const {
     const double learned = each_ns > any_ns && any_ns > 0 ? each_ns / any_ns : 1;
-    return learned < streams ? learned : streams < 1 ? 1 : streams;
+    return learned < streams ? learned : streams;
   }
 };
 

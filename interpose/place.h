@@ -40,13 +40,15 @@ class CurrentScope {
  public:
   explicit CurrentScope(CUcontext context)
       : result_(driver.cuCtxPushCurrent_v2(context)), pushed_(result_ == CUDA_SUCCESS) {}
-  explicit CurrentScope(const StreamPlace& place)
+  // Each launch that looks passes two of them: both are a compare where the context is current.
+  SLUICE_ALWAYS_INLINE explicit CurrentScope(const StreamPlace& place)
       : result_(place.is_current ? CUDA_SUCCESS
                                  : driver.cuCtxPushCurrent_v2(place.context->context)),
         pushed_(!place.is_current && result_ == CUDA_SUCCESS) {}
-  ~CurrentScope() {
+  SLUICE_ALWAYS_INLINE ~CurrentScope() {
+    if (!pushed_) return;
     CUcontext popped = nullptr;
-    if (pushed_) driver.cuCtxPopCurrent_v2(&popped);
+    driver.cuCtxPopCurrent_v2(&popped);
   }
   CurrentScope(const CurrentScope&) = delete;
   CurrentScope& operator=(const CurrentScope&) = delete;
