@@ -15,6 +15,9 @@
 
 namespace sluice::interpose {
 
+/// Returns a - b, or 0 where b is the larger one.
+constexpr uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
 /// CUDA devices one process can see; more than any machine sold has.
 inline constexpr int kDevicesMax = 64;
 

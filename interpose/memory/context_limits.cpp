@@ -3,6 +3,9 @@
 
 #include "interpose/account.h"
 #include "interpose/captures.h"
+#include "interpose/estimate.h"
+#include "interpose/memory/least.h"
+#include "interpose/memory/local_memory.h"
 #include "interpose/place.h"
 #include "interpose/residual.h"
 #include "interpose/say.h"
@@ -25,6 +28,7 @@ static_assert(sizeof limit_owners == sizeof kLimits / sizeof *kLimits);
 uint32_t limits_seen;  // 1 = there is a record of a limit, or was
 // Held while a limit is set or looked at, so that a look does not set a value that is out of date.
 Lock limits_lock;
+Lock at_once_lock;
 
 uint64_t key_of(unsigned index, const void* context) {
   return key_in_context(&limit_owners[index], context);
@@ -122,6 +126,40 @@ CUresult limit_set_reserved(CUlimit limit, size_t value) {
   return set_on(device, this_thread->context, limit, value);
 }
 
+// What is raised and does not fit is set back.
+static CUresult set_at_once(CUlimit limit, size_t value, bool known, size_t before) {
+  const Reach reach = reach_here();
+  LeastCharge charged(reach.device, known && limit == CU_LIMIT_STACK_SIZE
+                                        ? stack_bytes_least(reach.device, before, value)
+                                        : 0);
+  if (!charged.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+  Estimate estimate(known);
+  const CUresult result = driver.cuCtxSetLimit(limit, value);
+  if (result != CUDA_SUCCESS) return result;
+  charged.taken();
+  const bool raised = known && value > before;
+  if (!raised) residual_settle();
+  if ((!raised || residual_settle_load(reach)) && estimate.charge(&limits_taken)) return result;
+  if (estimate.active()) estimate.refuse();
+  (void)relaxed_call([&] { return driver.cuCtxSetLimit(limit, before); });
+  residual_settle();
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult limit_set_at_once(CUlimit limit, size_t value) {
+  if (process_mode() != Mode::kActive) return driver.cuCtxSetLimit(limit, value);
+  // What a raise takes is reckoned from the limit before it, which another thread may set
+  // meanwhile.
+  const LockScope scope(at_once_lock);
+  size_t before = 0;
+  const bool known = driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
+  const bool is_stack = limit == CU_LIMIT_STACK_SIZE;
+  if (is_stack && value < before) stack_limit_falls();
+  const CUresult result = set_at_once(limit, value, known, before);
+  if (is_stack) stack_limit_set();
+  return result;
+}
+
 uint64_t limits_reserved(int gpu) { return uint64_t{pages_on(gpu).load()} * kPage; }
 
 void limits_look(int device) {
@@ -183,6 +221,7 @@ void limits_restore(uint64_t* bytes_by_device) {
 
 void limits_reset_after_fork() {
   limits_lock.reset_after_fork();
+  at_once_lock.reset_after_fork();
   store_release(limits_seen, 0u);
 }
 

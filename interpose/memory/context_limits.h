@@ -24,6 +24,10 @@ bool limit_takes_later(CUlimit limit);
 /// has no room for is refused before the driver is asked; the sentence was said.
 CUresult limit_set_reserved(CUlimit limit, size_t value);
 
+/// Sets a limit of the current context that takes its memory at once. Within a TouchScope. A raise
+/// that the quota has no room for is refused, or taken back; the sentence was said.
+CUresult limit_set_at_once(CUlimit limit, size_t value);
+
 /// Returns what is reserved on one of the tenant's GPUs and not on the device.
 uint64_t limits_reserved(int gpu);
 /// Makes what limits on `device` have taken part of the residual. Nothing is charged or given back.

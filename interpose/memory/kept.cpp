@@ -18,8 +18,6 @@ constexpr uint64_t kLookAgainNs = 200'000;
 
 constexpr int kReadings = 3;
 
-uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
-
 struct Kept {
   uint64_t bytes;
   // The sum (kept.h) when all of it was surely not back; 0 = never read.
@@ -209,7 +207,7 @@ bool give_back(int device, const DeviceSum& now, uint64_t from) {
   if (now.least <= from || !(now.still || residual_is_measured(gpu))) return false;
   const uint64_t unread = residual_is_measured(gpu) ? tenant_unread(gpu) : 0;
   const uint64_t bytes = load_relaxed(kept[device].bytes), grown = now.least - from;
-  const uint64_t back = take_back(device, now, from, grown > unread ? grown - unread : 0);
+  const uint64_t back = take_back(device, now, from, less(grown, unread));
   if (back != 0) charge_release(device, back);
   return unread != 0 && back < bytes && back < grown;
 }

@@ -18,8 +18,6 @@ uint64_t contexts_bytes_least(int device) {
   return static_cast<uint64_t>(contexts_on(device)) * sure;
 }
 
-static uint64_t less_of(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
-
 // A context may have more local memory than its limit says. It is then among the bytes that no call
 // tells, and of these among what the contexts do not explain: each bounds what is still to come.
 uint64_t stack_bytes_least(int device, uint64_t before, uint64_t after) {
@@ -35,8 +33,8 @@ uint64_t stack_bytes_least(int device, uint64_t before, uint64_t after) {
   const uint64_t stacks = static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads);
   const uint64_t raised = (after - before) * stacks;
   const uint64_t charged = residual_charged(gpu), contexts = contexts_bytes_least(device);
-  const uint64_t of_all = less_of(after * stacks, charged);
-  const uint64_t of_raise = less_of(raised, less_of(charged, contexts));
+  const uint64_t of_all = less(after * stacks, charged);
+  const uint64_t of_raise = less(raised, less(charged, contexts));
   const uint64_t most = of_all > of_raise ? of_all : of_raise;
   return most < raised ? most : raised;
 }

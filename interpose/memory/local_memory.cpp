@@ -3,12 +3,9 @@
 
 #include "interpose/account.h"
 #include "interpose/captures.h"
-#include "interpose/estimate.h"
 #include "interpose/late.h"
 #include "interpose/memory/context_limits.h"
-#include "interpose/memory/least.h"
 #include "interpose/meter.h"
-#include "interpose/residual.h"
 #include "interpose/threads.h"
 
 namespace sluice::interpose {
@@ -22,8 +19,6 @@ constexpr auto kLocal = CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
 // More than any kernel can have: of functions that the driver tells nothing of until they are
 // loaded, which are those of cuModuleEnumerateFunctions.
 constexpr uint32_t kUntold = INT32_MAX;
-
-Lock limit_lock;
 
 // Of the kernel on all of the tenant's devices, which may need different code.
 uint32_t bytes_of(CUkernel kernel) {
@@ -100,26 +95,6 @@ void stack_look(ContextRecord* context) {
 
 bool is_wanted() { return process_mode() == Mode::kActive; }
 
-// What is raised and does not fit is set back.
-CUresult limit_set(CUlimit limit, size_t value, bool known, size_t before) {
-  const Reach reach = reach_here();
-  LeastCharge charged(reach.device, known && limit == CU_LIMIT_STACK_SIZE
-                                        ? stack_bytes_least(reach.device, before, value)
-                                        : 0);
-  if (!charged.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
-  Estimate estimate(known);
-  const CUresult result = driver.cuCtxSetLimit(limit, value);
-  if (result != CUDA_SUCCESS) return result;
-  charged.taken();
-  const bool raised = known && value > before;
-  if (!raised) residual_settle();
-  if ((!raised || residual_settle_load(reach)) && estimate.charge(&limits_taken)) return result;
-  if (estimate.active()) estimate.refuse();
-  (void)relaxed_call([&] { return driver.cuCtxSetLimit(limit, before); });
-  residual_settle();
-  return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
 }  // namespace
 
 void local_known(CUfunction function) {
@@ -155,24 +130,14 @@ CUresult local_take_here(CUfunction function) {
              : limit_set_at_once(CU_LIMIT_STACK_SIZE, needed);
 }
 
-CUresult limit_set_at_once(CUlimit limit, size_t value) {
-  if (!is_wanted()) return driver.cuCtxSetLimit(limit, value);
-  // What a raise takes is reckoned from the limit before it, which another thread may set
-  // meanwhile.
-  const LockScope scope(limit_lock);
-  size_t before = 0;
-  const bool known = driver.cuCtxGetLimit(&before, limit) == CUDA_SUCCESS;
-  if (limit != CU_LIMIT_STACK_SIZE) return limit_set(limit, value, known, before);
-  ContextRecord* const context = this_thread == nullptr ? nullptr : this_thread->context_record;
-  if (value < before) stack_is(context, 0);
-  const CUresult result = limit_set(limit, value, known, before);
-  stack_look(context);
-  return result;
+void stack_limit_falls() {
+  if (this_thread != nullptr) stack_is(this_thread->context_record, 0);
 }
 
-void local_reset_after_fork() {
-  limit_lock.reset_after_fork();
-  local_deepest = local_pending = 0;
+void stack_limit_set() {
+  if (this_thread != nullptr) stack_look(this_thread->context_record);
 }
+
+void local_reset_after_fork() { local_deepest = local_pending = 0; }
 
 }  // namespace sluice::interpose

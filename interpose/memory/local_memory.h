@@ -5,8 +5,9 @@
 // limit itself, within what the quota has room for, so that what follows takes nothing.
 //
 // A launch on the short way does not look which kernel it names. So the short way is closed in a
-// context whose limit is below what the deepest kernel needs that was ever given out. A program
-// that asks for a deep kernel and never launches it keeps to the long way.
+// context as long as its limit is below what the deepest kernel needs that was ever given out. A
+// program that asks for a deep kernel and never launches it keeps to the long way. So does one that
+// lists functions which are not loaded: the driver does not tell what they need.
 #pragma once
 
 #include "interpose/cuda_api.h"
@@ -33,12 +34,12 @@ void local_context_made();
 bool local_is_in(const ContextRecord* context);
 /// Makes the driver take the local memory of the function, or of a kernel, in the thread's current
 /// context, which is known. Within a TouchScope. OUT_OF_MEMORY: the call that names the function is
-/// not to be made, for the quota has no room; the sentence was said.
+/// not to be made, because the quota has no room; the sentence was said.
 CUresult local_take_here(CUfunction function);
 
-/// Sets a limit of the current context that takes its memory at once. Within a TouchScope. A raise
-/// that the quota has no room for is refused, or taken back; the sentence was said.
-CUresult limit_set_at_once(CUlimit limit, size_t value);
+/// The stack limit of the current context is about to be lowered; it was set.
+void stack_limit_falls();
+void stack_limit_set();
 void local_reset_after_fork();
 
 }  // namespace sluice::interpose

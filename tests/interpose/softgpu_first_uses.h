@@ -2,6 +2,9 @@
 // driver take.
 #pragma once
 
+#include <string>
+#include <utility>
+
 #include "tests/interpose/softgpu_residual.h"
 
 namespace sluice::test {
@@ -228,5 +231,34 @@ inline const FirstUse kFirstUses[] = {
 };
 
 #pragma GCC diagnostic pop
+
+/// Two contexts and kRoom fit the quota. A kernel of a module goes the short way already.
+class SoftGpuFirstUsesTest : public SoftGpuResidualTest {
+ protected:
+  /// `listed`: NVML has a figure for the process. `module`: PTX with a kernel `store`.
+  SoftGpuFirstUsesTest(bool listed, std::string module)
+      : SoftGpuResidualTest([listed] {
+          Options o;
+          o.listed = listed;
+          o.quota = 2 * kContext + kRoom;
+          return o;
+        }()),
+        text_(std::move(module)) {}
+  void SetUp() override {
+    SoftGpuResidualTest::SetUp();
+    ASSERT_EQ(cuMemAlloc(&out_, kOut), CUDA_SUCCESS);
+    ASSERT_EQ(cuModuleLoadData(&module_, text_.c_str()), CUDA_SUCCESS);
+    ASSERT_EQ(cuModuleGetFunction(&other_, module_, "store"), CUDA_SUCCESS);
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(launch_of(other_, out_), CUDA_SUCCESS);
+  }
+
+  static constexpr size_t kOut = 4, kRoom = 36 * kMiB;
+  CUdeviceptr out_ = 0;
+  CUmodule module_ = nullptr;
+  CUfunction other_ = nullptr;
+
+ private:
+  const std::string text_;
+};
 
 }  // namespace sluice::test

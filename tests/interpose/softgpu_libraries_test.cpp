@@ -28,23 +28,13 @@ CUfunction kernel_of(CUlibrary library) {
   return reinterpret_cast<CUfunction>(kernel);
 }
 
-class SoftGpuLibrariesTest : public SoftGpuResidualTest {
+class SoftGpuLibrariesTest : public SoftGpuFirstUsesTest {
  protected:
   explicit SoftGpuLibrariesTest(bool listed = true)
-      : SoftGpuResidualTest([listed] {
-          Options o;
-          o.listed = listed;
-          o.quota = 2 * kContext + kRoom;
-          return o;
-        }()) {}
+      : SoftGpuFirstUsesTest(listed, module_text(4)) {}
   void SetUp() override {
     setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-    SoftGpuResidualTest::SetUp();
-    ASSERT_EQ(cuMemAlloc(&out_, kOut), CUDA_SUCCESS);
-    ASSERT_EQ(cuModuleLoadData(&module_, module_text(4).c_str()), CUDA_SUCCESS);
-    ASSERT_EQ(cuModuleGetFunction(&other_, module_, "store"), CUDA_SUCCESS);
-    // Until launches go the short way.
-    for (int i = 0; i < 100; ++i) ASSERT_EQ(launch_of(other_, out_), CUDA_SUCCESS);
+    SoftGpuFirstUsesTest::SetUp();
   }
   Given given(size_t bytes) {
     CUlibrary library = library_of(bytes);
@@ -57,11 +47,7 @@ class SoftGpuLibrariesTest : public SoftGpuResidualTest {
   void each_way_is_refused();
   void each_way_fits_to_the_last_byte();
 
-  static constexpr size_t kOut = 4, kRoom = 36 * kMiB;
   static constexpr size_t kOwn = kContext + kOut + 4;
-  CUdeviceptr out_ = 0;
-  CUmodule module_ = nullptr;
-  CUfunction other_ = nullptr;
 };
 
 class SoftGpuLibrariesEstimatedTest : public SoftGpuLibrariesTest {

@@ -22,22 +22,11 @@ size_t stack_limit() {
   return bytes;
 }
 
-class SoftGpuLocalTest : public SoftGpuResidualTest {
+class SoftGpuLocalTest : public SoftGpuFirstUsesTest {
  protected:
-  explicit SoftGpuLocalTest(bool listed = true)
-      : SoftGpuResidualTest([listed] {
-          Options o;
-          o.listed = listed;
-          o.quota = 2 * kContext + kRoom;
-          return o;
-        }()) {}
+  explicit SoftGpuLocalTest(bool listed = true) : SoftGpuFirstUsesTest(listed, deep_text(8)) {}
   void SetUp() override {
-    SoftGpuResidualTest::SetUp();
-    ASSERT_EQ(cuMemAlloc(&out_, 4), CUDA_SUCCESS);
-    ASSERT_EQ(cuModuleLoadData(&module_, deep_text(8).c_str()), CUDA_SUCCESS);
-    ASSERT_EQ(cuModuleGetFunction(&other_, module_, "store"), CUDA_SUCCESS);
-    // Until launches go the short way.
-    for (int i = 0; i < 100; ++i) ASSERT_EQ(launch_of(other_, out_), CUDA_SUCCESS);
+    SoftGpuFirstUsesTest::SetUp();
     own_ = held();
     limit_ = stack_limit();
   }
@@ -75,11 +64,7 @@ class SoftGpuLocalTest : public SoftGpuResidualTest {
   void each_launch_is_refused();
   void each_launch_fits();
 
-  static constexpr size_t kRoom = 36 * kMiB;
   static constexpr size_t kFits = 1536, kTooMuch = 4096;
-  CUdeviceptr out_ = 0;
-  CUmodule module_ = nullptr;
-  CUfunction other_ = nullptr;
   uint64_t own_ = 0;
   size_t limit_ = 0;
 };

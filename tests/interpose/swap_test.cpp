@@ -52,6 +52,14 @@ class SwapFaultTest : public ::testing::Test {
       ASSERT_EQ(at[bytes - 1], bytes % 251) << when;
     }
   }
+  // Another broker comes, while the device has no room for what is out.
+  void replaced_without_room(TestBroker* next) {
+    fake.capacity_bytes = 10 * kMiB;
+    broker->die();
+    next->path_take(*broker);
+    for (int i = 0; i < 5000 && next->wants().empty(); ++i) usleep(1000);
+    ASSERT_FALSE(next->wants().empty());
+  }
   void hold() {
     broker->lease_store(0);
     broker->hold_store(true);
@@ -297,13 +305,8 @@ TEST_F(SwapFaultTest, WaitersSayThatTheyWantTheirMemoryBack) {
 TEST_F(SwapFaultTest, ABrokerThatIsReplacedTakesTheMemoryBackInFirst) {
   allocate();
   ASSERT_EQ(order(kHoldOut).result, 0);
-  // No room for it at first.
-  fake.capacity_bytes = 10 * kMiB;
   TestBroker next(1ull << 30);
-  broker->die();
-  next.path_take(*broker);
-  for (int i = 0; i < 5000 && next.wants().empty(); ++i) usleep(1000);
-  ASSERT_FALSE(next.wants().empty());
+  replaced_without_room(&next);
   EXPECT_EQ(next.wants().back().bytes, kAll);
   EXPECT_EQ(next.account().held_bytes.load(), 0u);
   EXPECT_EQ(fake.used_bytes, 0u) << "not half of it";
@@ -370,12 +373,8 @@ TEST_F(SwapFaultTest, ABrokerThatIsReplacedIsToldWhatTheDeviceHas) {
 TEST_F(SwapFaultTest, AForkChildHasNoPagesThatWaitForMemory) {
   allocate();
   ASSERT_EQ(order(kHoldOut).result, 0);
-  fake.capacity_bytes = 10 * kMiB;
   TestBroker next(1ull << 30);
-  broker->die();
-  next.path_take(*broker);
-  for (int i = 0; i < 5000 && next.wants().empty(); ++i) usleep(1000);
-  ASSERT_FALSE(next.wants().empty());
+  replaced_without_room(&next);
   const pid_t child = fork();
   if (child == 0) {
     int pages = 0;
