@@ -82,7 +82,7 @@ std::string share_text(const protocol::SnapshotTenant& tenant,
   return text;
 }
 
-/// Ended processes of the tenant whose memory the device still has, and what keeps it there.
+/// The tenant's ended processes that the device still has memory of, and what keeps it there.
 std::string kept_text(const Snapshot& snapshot, protocol::TenantId tenant) {
   std::size_t ended = 0;
   std::string keepers;

@@ -70,8 +70,8 @@ void word_emit(const State& state, const Share& share, Actions& out) {
                             share.window_ns, state.policy.idle_grace_ns});
 }
 
-/// With nobody else admitted there is no turn to keep short: the window only keeps what is in
-/// flight when somebody comes from making a runaway, even if it takes twice as long as was learned.
+/// While no other tenant is admitted there is no turn to keep short. What is in flight when one is
+/// must drain in time, even if it takes twice as long as was learned.
 Nanos window_alone(const State& state) { return state.policy.drain_timeout_ns / 2; }
 
 Nanos window_of(const State& state, const Share& share) {

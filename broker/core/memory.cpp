@@ -18,7 +18,7 @@ namespace {
 
 constexpr Nanos kLookPatienceNs = 1'000'000;  // an answer that takes longer is not waited for
 
-/// Lowers the promise of a tenant whose quota was lowered to what its claims show that it holds.
+/// Lowers a promise beyond a lowered quota to what the tenant's claims show that it holds.
 void excess_settle(State& state, Tenant& tenant, Nanos now) {
   if (tenant.memory_most == tenant.memory_max || !tenant.charged) return;
   Bytes most = tenant.memory_max;

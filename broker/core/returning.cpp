@@ -3,7 +3,7 @@
 // A job that has handed its GPUs back may live on and keep what it has there: that counts as long
 // as it claims it, and is looked at again while somebody waits.
 //
-// A job whose quota was lowered keeps what it holds beyond it. That stays promised to it
+// A job keeps what it holds beyond a quota that was lowered. That stays promised to it
 // (Tenant::memory_most) and is looked at again until it is back.
 //
 // A process is gone when its pidfd says so; the driver may take longer to free what it had. Whoever

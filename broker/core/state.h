@@ -218,7 +218,7 @@ struct Tenant {
   bool gang() const { return shares.size() > 1 && !exclusive(); }
 };
 
-/// With whom a tenant is on a GPU.
+/// What else is admitted to a tenant's GPU.
 enum class Company : std::uint8_t { kNone, kOthers, kInference };
 
 struct Gpu {

@@ -98,7 +98,7 @@ struct Tenant {
   devices::Fd founder_pidfd;  // reset once the founder has ended
   Loop::Key founder_key = 0;
   std::set<core::ProcessId> processes;
-  std::set<core::ProcessId> kept;  // ended; of whom the device still has memory (engine_kept.cpp)
+  std::set<core::ProcessId> kept;  // ended, and the device still has memory of it (engine_kept.cpp)
   bool kept_is_founder = false;    // they stand in for the founder
   Stay stay;
   bool comes_back = false;  // restored, and no word of this broker has ordered its memory yet
@@ -435,7 +435,7 @@ class Engine {
   };
   std::map<std::uint32_t, DeviceAsked> device_asked_;
   /// In use beyond what the driver lists for processes, as of when none had ended there; only of
-  /// GPUs whose processes it lists.
+  /// GPUs on which it lists processes.
   std::map<std::uint32_t, std::uint64_t> device_unlisted_;
   Timer kept_timer_;
   int beats_ = 0;

@@ -220,7 +220,7 @@ void Engine::kept_tend_one(Process& process) {
     leases_leave(process);
 }
 
-/// Looks who keeps it, for the log and for people; beside the loop.
+/// Finds what keeps it, for the log and for people; beside the loop.
 void Engine::keepers_name(const Process& process) {
   const Tenant& tenant = *tenants_.at(process.tenant);
   const PageName page = page_name(tenant.pages->lease_fd());

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a program with many streams pays for Sluice while nobody else is on its GPU: kernels of one block, given to all streams
+"""What a program with many streams pays for Sluice while it is alone on its GPU: kernels of one block, given to all streams
 at once, bare and under `sluice run` in each class, in turn.
 
     alone_bench.py --build build/dev

@@ -417,7 +417,7 @@ TEST(Window, NarrowsWhileAnInferenceTenantIsAdmitted) {
   EXPECT_EQ(core.lease(other).window_ns, 8 * kMs);
 }
 
-// What is in flight when somebody comes is drained in time, even if it takes twice as long as it
+// What is in flight when another comes is drained in time, even if it takes twice as long as it
 // was thought to.
 TEST(Window, OfATenantThatIsAloneIsHalfOfTheDrainTimeout) {
   Policy policy = policy_usual();
