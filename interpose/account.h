@@ -263,10 +263,13 @@ class GraphMemoryScope {
     uint64_t growth;  // of what is reserved there
     uint64_t room;    // what the device had free before; 0 = not known
   };
-  void begin();
+  void settle_all();
+  void enter();
+  bool has_memory_and_enters(uint64_t* needed);
   [[nodiscard]] CUresult ask(const uint64_t* needed);
   int ask_now(const uint64_t* needed);
   bool ask_on(int device, uint64_t bytes);
+  void grant();
   void withdraw(int device);
   bool settle(int device);
   uint64_t end(bool trimmed);
@@ -280,6 +283,7 @@ class GraphMemoryScope {
   uint32_t begun_ = 0;
   CUresult refusal_ = CUDA_SUCCESS;
   bool taken_ = false, granted_ = false, near_ = false, trimmed_ = false;
+  bool on_way_ = false;   // between the room that it has and what the driver took
   bool company_ = false;  // others were on their way meanwhile
 };
 void graph_memory_trimmed(int device);

@@ -199,16 +199,8 @@ GraphMemoryScope::GraphMemoryScope(CUgraphExec exec) : exec_(exec) {
     if (process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record))
       devices_ |= uint64_t{1} << device;
   }
-  begin();
-  bool any = false;
-  for (int device = 0; device < process.device_count; ++device) {
-    if (!is_on(device)) continue;
-    if (!process.records.find(RecordKind::kGraphExec, key_of(exec, device), &record)) continue;
-    // One that ran since the last trim has its memory: it is itself among what is in use.
-    if (record.context != mark_of(mark_)) needed[device] = record.bytes;
-    any |= needed[device] != 0;
-  }
-  if (any) refusal_ = ask(needed);
+  settle_all();
+  if (!has_memory_and_enters(needed)) refusal_ = ask(needed);
 }
 
 GraphMemoryScope::GraphMemoryScope(CUgraph graph) : exec_(nullptr) {
@@ -219,19 +211,40 @@ GraphMemoryScope::GraphMemoryScope(CUgraph graph) : exec_(nullptr) {
     devices_ |= uint64_t{1} << device;
     store_release(graph_memory_seen, 1u);
   }
-  begin();
+  settle_all();
   if (devices_ != 0) refusal_ = ask(needed);
 }
 
-void GraphMemoryScope::begin() {
+// The driver may have trimmed since.
+void GraphMemoryScope::settle_all() {
   for (int device = 0; device < process.device_count; ++device) {
-    // The driver may have trimmed since.
     if (is_on(device)) graph_memory_settle(device);
   }
-  const LockScope scope(lock);
+}
+
+// With the lock held: from here on what the driver gives back is kept for it.
+void GraphMemoryScope::enter() {
   company_ = launching++ != 0;
   begun_ = ++begun;
   mark_ = trims;
+  on_way_ = true;
+}
+
+// A graph that ran since the last trim has its memory, which is among what is in use, and is on its
+// way. Any other enters when it has room for all that it needs: what is kept for those on their way
+// would never be given back if those that ask were among them.
+bool GraphMemoryScope::has_memory_and_enters(uint64_t* needed) {
+  const LockScope scope(lock);
+  bool has_memory = true;
+  Record record;
+  for (int device = 0; device < process.device_count; ++device) {
+    if (!is_on(device)) continue;
+    if (!process.records.find(RecordKind::kGraphExec, key_of(exec_, device), &record)) continue;
+    needed[device] = record.bytes;
+    has_memory &= record.context == mark_of(trims);
+  }
+  if (has_memory) enter();
+  return has_memory;
 }
 
 // Who is on his way into room that was reserved already may have it by now or not, so that it could
@@ -256,8 +269,7 @@ int GraphMemoryScope::ask_now(const uint64_t* needed) {
     for (int other = 0; other < device; ++other) withdraw(other);
     return device;
   }
-  __atomic_add_fetch(&granted, 1, __ATOMIC_ACQ_REL);
-  granted_ = true;
+  grant();
   return -1;
 }
 
@@ -273,20 +285,23 @@ bool GraphMemoryScope::ask_on(int device, uint64_t bytes) {
     asked.room = room_on(device);
   }
   near_ |= !charge_has_room(device, bytes + kSurplusMax);
-  const LockScope scope(lock);
   asked_[device] = asked;
-  ways[device].needed += asked.needed;
-  ways[device].growth += asked.growth;
-  ways[device].expected += asked.growth;
   return true;
 }
 
-void GraphMemoryScope::withdraw(int device) {
+void GraphMemoryScope::grant() {
+  __atomic_add_fetch(&granted, 1, __ATOMIC_ACQ_REL);
+  granted_ = true;
   const LockScope scope(lock);
-  Ways& way = ways[device];
-  way.needed -= asked_[device].needed;
-  way.growth -= asked_[device].growth;
-  way.expected -= asked_[device].growth;
+  enter();
+  for (int device = 0; device < process.device_count; ++device) {
+    ways[device].needed += asked_[device].needed;
+    ways[device].growth += asked_[device].growth;
+    ways[device].expected += asked_[device].growth;
+  }
+}
+
+void GraphMemoryScope::withdraw(int device) {
   if (asked_[device].growth != 0) charge_abort(device, asked_[device].growth);
   asked_[device] = Asked{};
 }
@@ -357,6 +372,7 @@ GraphMemoryScope::~GraphMemoryScope() {
 // last of them.
 uint64_t GraphMemoryScope::end(bool trimmed) {
   const LockScope scope(lock);
+  if (!on_way_) return 0;
   const bool last = --launching == 0;
   company_ |= !last || begun != begun_;
   if (trimmed || trimmed_meanwhile) {
