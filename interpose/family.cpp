@@ -27,10 +27,8 @@ constexpr char kLink[] = "/memfd:sluice-limits";  // as /proc/PID/fd shows it
 constexpr uint32_t kMagic = 0x33464c53;           // "SLF3"
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kAncestorsMax = 4096;  // none has as many; the numbers of dead ones are given again
-// Low numbers belong to the program. The second is for processes that may have few descriptors.
-constexpr int kDescriptorMins[] = {1000, 100};
-// Without /proc the process's own descriptors are tried by number, below this one: families are at
-// the lowest free number from one of the above on.
+// Without /proc the process's own descriptors are tried by number, below this one: a family is at
+// the lowest free number from 1000 on, or lower (descriptor_move_up).
 constexpr int kDescriptorsTriedMax = 4096;
 
 // What a descriptor is looked at for.
@@ -101,17 +99,6 @@ bool base_map(int fd) {
   if (mapped == MAP_FAILED) return false;
   base = static_cast<unsigned char*>(mapped);
   return true;
-}
-
-// Puts the descriptor where programs do not count, and keeps it across exec. A low limit on
-// descriptors leaves it where it is.
-void descriptor_keep(int fd) {
-  for (const int least : kDescriptorMins) {
-    if (fcntl(fd, F_DUPFD, least) < 0) continue;
-    close(fd);
-    return;
-  }
-  fcntl(fd, F_SETFD, 0);
 }
 
 bool number_read(const char* text, int* out) {
@@ -321,7 +308,7 @@ bool search_map(Search& search, FamilyFind where, Rank least) {
   if (own || !mapped) {
     close(search.fd);
   } else {
-    descriptor_keep(search.fd);
+    (void)descriptor_move_up(search.fd, true);
   }
   return mapped;
 }
@@ -381,7 +368,7 @@ bool family_found(const Limits& limits, const FamilyTenant& tenant, const char* 
   claims().gpu_count = kTenantGpusMax;
   made.head.version = kVersion;
   store_release(made.head.magic, kMagic);
-  descriptor_keep(fd);
+  (void)descriptor_move_up(fd, true);
   return true;
 }
 

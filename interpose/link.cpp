@@ -21,8 +21,6 @@ namespace {
 
 // How long a helper may be kept from its other work by a broker that does not accept.
 constexpr int kConnectBrieflyMs = 1;
-// Low numbers belong to the program: shells, daemons and launchers name, reuse and close them.
-constexpr int kDescriptorMin = 1000;
 
 struct Link {
   int fd = -1;
@@ -85,13 +83,6 @@ bool descriptor_is_ours() { return descriptor_is(link.fd, link.device, link.inod
 void link_drop() {
   if (descriptor_is_ours()) close(link.fd);
   link.fd = -1;
-}
-
-int descriptor_move_up(int fd) {
-  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, kDescriptorMin);
-  if (moved < 0) return fd;
-  close(fd);
-  return moved;
 }
 
 void command_name(char out[kNameBytes]) {
@@ -227,7 +218,7 @@ LinkResult register_begin(int connect_timeout_ms) {
   }
   if (fd < 0) return nobody;
   if (!origin.has_tenant && link.wish != nullptr) message.gpu = link.wish();
-  fd = descriptor_move_up(fd);
+  fd = descriptor_move_up(fd, false);
   struct stat born;
   if (fstat(fd, &born) != 0) return nobody;
   if (question_send(fd, &message, sizeof message, true) != 0) {

@@ -1,9 +1,11 @@
 // The system calls behind types.h.
 #include "interpose/types.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,6 +20,25 @@ uint64_t clock_now_ns() {
 void sleep_ns(uint64_t ns) {
   timespec t{static_cast<time_t>(ns / 1000000000u), static_cast<long>(ns % 1000000000u)};
   syscall(SYS_nanosleep, &t, nullptr);
+}
+
+// Above what programs that count descriptors look at: daemons close 3 to 255, or to 1023.
+static constexpr int kDescriptorMin = 1000;
+// Room for those that the shim has, and as many of libraries that do the same.
+static constexpr int kDescriptorsAtTop = 8;
+
+int descriptor_move_up(int fd, bool inherited) {
+  rlimit limit;
+  int least = kDescriptorMin;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < kDescriptorMin + kDescriptorsAtTop)
+    least = static_cast<int>(limit.rlim_cur) - kDescriptorsAtTop;
+  const int moved = least > fd ? fcntl(fd, inherited ? F_DUPFD : F_DUPFD_CLOEXEC, least) : -1;
+  if (moved >= 0) {
+    close(fd);
+    return moved;
+  }
+  if (inherited) fcntl(fd, F_SETFD, 0);
+  return fd;
 }
 
 void futex_wait(const uint32_t* word, uint32_t expected, uint64_t timeout_ns, bool shared) {

@@ -58,6 +58,12 @@ class SystemGuard {
 uint64_t clock_now_ns();     // CLOCK_MONOTONIC
 void sleep_ns(uint64_t ns);  // no cancellation point
 
+/// Moves a descriptor of the shim out of the numbers that are the program's: shells, daemons and
+/// launchers name, reuse and close low ones. Returns its number from then on: at least 1000, or one
+/// of the last eight that the limit on descriptors leaves, or `fd`. `inherited`: it stays open
+/// across exec.
+[[nodiscard]] int descriptor_move_up(int fd, bool inherited);
+
 /// Waits while *word == expected; shared = the word lives in a page mapped by other processes too.
 void futex_wait(const uint32_t* word, uint32_t expected, uint64_t timeout_ns, bool shared);
 void futex_wake_all(uint32_t* word, bool shared);

@@ -459,5 +459,24 @@ def case_no_traces(gpu):
     expect(limited[0].split()[1] == plain[0].split()[1] == "1", limited)
 
 
+def case_low_descriptors(gpu):
+    """The low numbers of descriptors are the program's, also where it may have few: of the first of a family, and of its child."""
+    opens = "import os; print(os.open('/dev/null', os.O_RDONLY))"
+    for most in (40, 1004, 4096):
+        first = f"""
+import os, resource, subprocess, sys
+print(os.open('/dev/null', os.O_RDONLY), flush=True)
+subprocess.run([sys.executable, "-c", {opens!r}])
+"""
+        code = f"""
+import resource
+subprocess.run([sys.executable, "-c", {first!r}], env={{**os.environ, **dict(word.split("=") for word in sys.argv[1:])}},
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most})))
+"""
+        plain, _ = gpu.run(code)
+        limited, err = gpu.run(code, "SLUICE_MEMORY=1GiB")
+        expect((limited, err) == (plain, ""), (most, plain, limited, err))
+
+
 if __name__ == "__main__":
     main(globals(), CheapGpu)
