@@ -11,9 +11,9 @@
 //
 // The meter's page belongs to the tenant, so its word is bounded on both sides. Never more than the
 // time the share was on the GPU; a figure that runs backwards is ignored; and a lease held while
-// others wait is charged at least half its open time: an honest program that keeps the GPU less
-// than half busy gives a contended lease back when it is idle, so only a program that occupies the
-// GPU without using it, or lies about it, meets this floor.
+// others wait is charged its open time: an honest program gives a contended lease back when it is
+// idle for longer than the grace, so what it is charged unused are pauses in which nobody else
+// could use the GPU. What no meter sees, as settings of memory between launches, costs as much.
 //
 // A closed lease that others wait for is charged until it has drained: for what the meter says, and
 // for what lies beyond it and beyond a quantum in full. A process that is stopped, or does not
@@ -37,12 +37,13 @@
 namespace sluice::core {
 namespace {
 
-constexpr double kContendedChargeMin = 0.5;
+/// Of an overrun that lasted until the lease was a runaway's: its process may have been stopped
+/// with nothing in flight, and others have had the GPU beside it.
+constexpr double kRunawayChargeMin = 0.5;
 
 /// What the present lease is to be charged, by what is known of it.
 Nanos episode_charge(const State& state, const Share& share) {
-  const Nanos counted = std::max<Nanos>(share.episode_contended_ns - state.policy.idle_grace_ns, 0);
-  const auto least = static_cast<Nanos>(kContendedChargeMin * static_cast<double>(counted));
+  const Nanos least = share.episode_contended_ns - state.policy.idle_grace_ns;
   const Nanos busy = share.episode_divided
                          ? std::min(share.episode_busy_ns, share.episode_device_ns)
                          : share.episode_busy_ns;
@@ -66,7 +67,7 @@ Nanos device_time(const Gpu& gpu, const Share& share, Nanos passed) {
 }
 
 /// After a drain: what the lease took beyond its end, as far as the meter confirms it or others
-/// waited for it. A meter that lies about a runaway meets the same floor as any other.
+/// waited for it. A meter that lies about a runaway meets a floor.
 void overrun_settle(State& state, Share& share, Nanos now) {
   const Nanos measured = std::exchange(share.episode_late_ns, 0);
   const Nanos most = std::exchange(share.episode_overrun_ns, 0);
@@ -76,7 +77,7 @@ void overrun_settle(State& state, Share& share, Nanos now) {
   share.episode_silent_ns += silent;
   const Nanos real = measured + silent;
   const bool ran_away = most >= state.policy.drain_timeout_ns;
-  const double sure = share.episode_lost ? 1 : ran_away ? kContendedChargeMin : 0;
+  const double sure = share.episode_lost ? 1 : ran_away ? kRunawayChargeMin : 0;
   const auto least = static_cast<Nanos>(sure * static_cast<double>(most));
   const Nanos overran = std::clamp(real, least, most);
   policies_overran(state.policy, *state.gpus[share.gpu], share, static_cast<double>(overran), now);
