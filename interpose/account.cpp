@@ -11,6 +11,7 @@
 #include "interpose/family.h"
 #include "interpose/memory/context_limits.h"
 #include "interpose/memory/device_pages.h"
+#include "interpose/memory/ended.h"
 #include "interpose/memory/kept.h"
 #include "interpose/memory/libraries.h"
 #include "interpose/memory/others.h"
@@ -208,9 +209,11 @@ constexpr uint64_t kReservedWaitNs = 20'000'000;
 constexpr uint64_t kReservedLookNs = 50'000;
 // How long is waited for readings of other processes, which their helpers make every 10 ms.
 constexpr uint64_t kReadingsWaitNs = 100'000'000;
-// How long a refusal waits for a broker to empty the slots of processes that have ended. On a busy
-// host that takes milliseconds; a broker that has gone never does it.
+// How long a refusal waits for what is charged to processes that have ended. On a busy host that
+// takes milliseconds; a broker that has gone never empties their slots.
 constexpr uint64_t kEndedWaitNs = 100'000'000;
+// How often NVML is asked for that.
+constexpr uint64_t kEndedLookNs = 1'000'000;
 
 uint64_t sum_saturated(uint64_t a, uint64_t b) {
   uint64_t sum = 0;
@@ -220,6 +223,7 @@ uint64_t sum_saturated(uint64_t a, uint64_t b) {
 // True while a process that has ended is still charged on the GPU: a broker empties its slot a
 // moment after the kernel has told it. A process of another pid namespace may look like that, too.
 bool ended_is_charged(uint32_t gpu) {
+  if (ended_are_charged(static_cast<int>(gpu))) return true;
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
     const protocol::ClaimsSlot& slot = process.claims->slots[i];
     const auto pid = static_cast<pid_t>(slot.own_pid.load());
@@ -240,7 +244,7 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   if (has_pools) pools_read_before_refusal(device);
   graph_memory_settle(device);
   uses_settle();
-  if (load_acquire(process.family_slot) != 0) family_sweep();
+  ended_sweep();
   residual_settle_deferred(device);
   if (residual_is_shared()) (void)kept_look(device, kReservedWaitNs);
   if (fits()) return true;
@@ -255,15 +259,20 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
       residual_tenant_shares() && !residual_is_measured(static_cast<int>(gpu));
   if (waits_for_others) residual_others_look();
   const bool waits_for_readings = device_pages_others_read(device, bytes);
+  uint64_t swept_ns = 0;
   for (;;) {
     const uint64_t waited_ns = clock_now_ns() - begun_ns;
+    if (waited_ns - swept_ns >= kEndedLookNs && ended_are_charged(static_cast<int>(gpu))) {
+      ended_sweep();
+      swept_ns = waited_ns;
+    }
     const bool is_reserved =
         waits_for_others || sum_saturated(process.ledger.held_total(gpu), bytes) <= quota;
-    if (!(is_reserved && waited_ns < kReservedWaitNs) &&
-        !(waits_for_readings && waited_ns < kReadingsWaitNs) &&
-        !(waited_ns < kEndedWaitNs && ended_is_charged(gpu)))
-      return false;
+    const bool waits = (is_reserved && waited_ns < kReservedWaitNs) ||
+                       (waits_for_readings && waited_ns < kReadingsWaitNs) ||
+                       (waited_ns < kEndedWaitNs && ended_is_charged(gpu));
     if (fits()) return true;
+    if (!waits) return false;
     sleep_ns(kReservedLookNs);
   }
 }
@@ -313,8 +322,7 @@ bool charge_within(int device) {
 bool charge_fits(int gpu, uint64_t bytes) {
   if (charge_try_reserve(gpu, bytes, true)) return true;
   if (load_acquire(process.family_slot) == 0) return false;
-  const SystemGuard guard;
-  family_sweep();
+  ended_sweep();
   return charge_try_reserve(gpu, bytes, true);
 }
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kName[] = "sluice-limits";
 constexpr char kLink[] = "/memfd:sluice-limits";  // as /proc/PID/fd shows it
-constexpr uint32_t kMagic = 0x33464c53;           // "SLF3"
+constexpr uint32_t kMagic = 0x34464c53;           // "SLF4"
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kAncestorsMax = 4096;  // none has as many; the numbers of dead ones are given again
 // Without /proc the process's own descriptors are tried by number, below this one: a family is at
@@ -54,6 +54,8 @@ struct Family {
   pthread_mutex_t slots[kTenantProcessesMax];  // robust; held by the processes that own the slots
   // What of a slot's busy time has been set against the buckets.
   AtomicU64 settled_ns[kTenantProcessesMax][kTenantGpusMax];
+  // Since when a slot is known to be of a process that has ended; 0 = it is not.
+  AtomicU64 ended_ns[kTenantProcessesMax];
 };
 constexpr size_t kFamilyBytes = page_round(sizeof(Family));
 constexpr size_t kBytes = kFamilyBytes + kLeaseBytes + kClaimsBytes;
@@ -284,7 +286,28 @@ void slot_clear(uint32_t index) {
     if (slot.pid.load() != 0) debt_settle(index, gpu);
     family().settled_ns[index][gpu].store(0);
   }
+  family().ended_ns[index].store(0);
   claims_zero(slot);
+}
+
+// With the slot's lock held: since when its process has ended, 0 = it has not. `died`: the lock
+// says so now.
+uint64_t slot_ended_ns(uint32_t index, bool died, uint64_t now_ns) {
+  AtomicU64& ended_ns = family().ended_ns[index];
+  if (died && ended_ns.load() == 0) ended_ns.store(now_ns);
+  return ended_ns.load();
+}
+
+bool slot_is_charged(uint32_t index, uint32_t gpu) {
+  const ClaimsGpu& account = claims().slots[index].gpus[gpu];
+  return account.held_bytes.load() != 0 || account.reserved_bytes.load() != 0;
+}
+
+bool slot_is_charged(uint32_t index) {
+  for (uint32_t gpu = 0; gpu < kTenantGpusMax; ++gpu) {
+    if (slot_is_charged(index, gpu)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -463,6 +486,8 @@ int family_gpu_find(const GpuUuid& uuid) {
   return -1;
 }
 
+const GpuUuid& family_gpu_uuid(uint32_t gpu) { return lease().gpus[gpu].gpu; }
+
 int family_gpu(const GpuUuid& uuid) {
   const GpusLock lock;
   return lock.held() ? gpu_add(uuid) : -1;
@@ -490,12 +515,23 @@ void family_learn(const TenantLimits& admitted) {
   family().head.knows_tenant.store(1);
 }
 
-int family_slot_take() {
+namespace {
+
+// The slot of a process that has ended and is charged is the last to be had. `charged`: that one
+// too, if it ended by then.
+int slot_take(bool charged, uint64_t ended_by_ns, uint64_t* oldest_ns) {
+  const uint64_t now_ns = clock_common_ns(clock_now_ns());
   for (uint32_t i = 0; i < kTenantProcessesMax; ++i) {
     pthread_mutex_t* mutex = &family().slots[i];
     bool died;
     if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) continue;
     ClaimsSlot& slot = claims().slots[i];
+    const uint64_t ended_ns = slot_ended_ns(i, died, now_ns);
+    if (ended_ns != 0 && slot_is_charged(i) && !(charged && ended_ns <= ended_by_ns)) {
+      if (ended_ns < *oldest_ns) *oldest_ns = ended_ns;
+      pthread_mutex_unlock(mutex);
+      continue;
+    }
     slot_clear(i);
     const auto pid = static_cast<uint32_t>(getpid());
     slot.own_pid.store(pid);
@@ -503,6 +539,14 @@ int family_slot_take() {
     return static_cast<int>(i);
   }
   return -1;
+}
+
+}  // namespace
+
+int family_slot_take() {
+  uint64_t oldest_ns = UINT64_MAX;
+  const int slot = slot_take(false, 0, &oldest_ns);
+  return slot >= 0 || oldest_ns == UINT64_MAX ? slot : slot_take(true, oldest_ns, &oldest_ns);
 }
 
 void family_slot_give(int slot) {
@@ -514,16 +558,27 @@ void family_settled(uint32_t slot, int gpu, uint64_t busy_ns) {
   family().settled_ns[slot][gpu].store(busy_ns);
 }
 
-void family_sweep() {
+void family_sweep(EndedIsOver is_over) {
   const uint32_t used = claims().slots_used.load();
+  const uint64_t now_ns = clock_common_ns(clock_now_ns());
   for (uint32_t i = 0; i < used && i < kTenantProcessesMax; ++i) {
     if (claims().slots[i].pid.load() == 0) continue;
     pthread_mutex_t* mutex = &family().slots[i];
     bool died;
     if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) continue;
-    if (died) slot_clear(i);
+    const uint64_t ended_ns = slot_ended_ns(i, died, now_ns);
+    const uint64_t ago_ns = now_ns > ended_ns ? now_ns - ended_ns : 0;
+    if (ended_ns != 0 && (!slot_is_charged(i) || is_over(i, ago_ns))) slot_clear(i);
     pthread_mutex_unlock(mutex);
   }
+}
+
+bool family_ended_is_charged(uint32_t gpu) {
+  const uint32_t used = claims().slots_used.load();
+  for (uint32_t i = 0; i < used && i < kTenantProcessesMax; ++i) {
+    if (family().ended_ns[i].load() != 0 && slot_is_charged(i, gpu)) return true;
+  }
+  return false;
 }
 
 }  // namespace sluice::interpose

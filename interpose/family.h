@@ -86,6 +86,8 @@ int family_gpu(const protocol::GpuUuid& uuid);
 /// The index of a GPU in the lease page; -1 when it is not there.
 int family_gpu_find(const protocol::GpuUuid& uuid);
 uint32_t family_gpu_count();
+/// Precondition: gpu < family_gpu_count().
+const protocol::GpuUuid& family_gpu_uuid(uint32_t gpu);
 /// What a context takes, for those who make the next ones.
 void family_context_cost_set(int gpu, uint64_t bytes);
 ShareBucket& family_bucket(int gpu);
@@ -94,14 +96,21 @@ protocol::ClaimsPage* family_claims();
 /// Puts its lease page and claims page in place (pages.h). False: that cannot be.
 [[nodiscard]] bool family_pages_install();
 
-/// Takes a free slot of the claims page, -1 if there is none. For the helper thread alone, which
-/// must not end while the process uses the slot.
+/// Takes a free slot of the claims page, -1 if there is none: one of a process that has ended and
+/// is charged still only if there is no other. For the helper thread alone, which must not end
+/// while the process uses the slot.
 int family_slot_take();
 void family_slot_give(int slot);
 /// Up to `busy_ns` of the GPU time of the process that has the slot is paid for; what is above is
 /// its debt when it is killed, which the clearing of its slot settles.
 void family_settled(uint32_t slot, int gpu, uint64_t busy_ns);
-/// Zeroes the slots of processes that have ended.
-void family_sweep();
+/// Whether nothing is left of the ended process that had the slot, `ended_for_ns` after it was
+/// found to have ended.
+using EndedIsOver = bool (*)(uint32_t slot, uint64_t ended_for_ns);
+/// Zeroes the slots of processes that have ended and of which nothing is left: until then what they
+/// held stays charged.
+void family_sweep(EndedIsOver is_over);
+/// Whether processes that the sweeps found to have ended are charged on the GPU.
+bool family_ended_is_charged(uint32_t gpu);
 
 }  // namespace sluice::interpose

@@ -17,6 +17,7 @@
 #include "interpose/connection.h"
 #include "interpose/gate.h"
 #include "interpose/link.h"
+#include "interpose/memory/ended.h"
 #include "interpose/residual.h"
 #include "interpose/room.h"
 #include "interpose/say.h"
@@ -291,9 +292,9 @@ uint64_t gpus_look(uint64_t now_ns) {
     const uint64_t share_ns = shares_step(gpu, now_ns);
     if (share_ns < sleep_ns_min) sleep_ns_min = share_ns;
   }
-  if (load_acquire(process.family_slot) != 0 && now_ns - swept_ns >= kSweepNs) {
+  if (now_ns - swept_ns >= kSweepNs) {
     swept_ns = now_ns;
-    family_sweep();
+    ended_sweep();
   }
   return sleep_ns_min;
 }

@@ -112,6 +112,17 @@ bool usage_read_of(int gpu, const uint32_t* pids, uint64_t* bytes, uint32_t coun
   return true;
 }
 
+bool usage_read_by_own_pid(int gpu, uint32_t pid, uint64_t* bytes, bool* proven) {
+  const SystemGuard guard;
+  const LockScope scope(lock);
+  unsigned count = 0;
+  if (!list(gpu, &count)) return false;
+  const nvmlProcessInfo_t* process_listed = listed(count, pid);
+  *bytes = process_listed == nullptr ? 0 : process_listed->usedGpuMemory;
+  *proven = pid_of_nvml() == static_cast<uint32_t>(getpid());
+  return *bytes != kNotAvailable;
+}
+
 bool usage_of_gpu(int gpu, uint64_t* bytes) {
   const SystemGuard guard;
   const LockScope scope(lock);

@@ -20,6 +20,9 @@ bool usage_read(int gpu, uint64_t* bytes);
 /// Writes the figures of `count` processes, by the pids that the broker knows them by, from one
 /// list; 0 for a process that NVML does not list. False as usage_read().
 bool usage_read_of(int gpu, const uint32_t* pids, uint64_t* bytes, uint32_t count);
+/// The figure of the process that has this pid itself, 0 when NVML does not list it; false without
+/// NVML. `*proven`: this process's own pid is what NVML knows it by, so that the others' are.
+bool usage_read_by_own_pid(int gpu, uint32_t pid, uint64_t* bytes, bool* proven);
 /// What is in use on the whole GPU, whoever uses it; false without NVML.
 bool usage_of_gpu(int gpu, uint64_t* bytes);
 /// Adds the figures of all processes that NVML lists on the GPU; false without NVML. A process

@@ -30,16 +30,8 @@ struct Seen {
 Seen seen[kTenantGpusMax];
 Lock others_lock;
 
-// Without what is reserved: the device need not have it yet.
-// Nor what is kept: no figure of the process has it.
-uint64_t charged_on_device(const protocol::ClaimsSlot& slot, int gpu) {
-  const protocol::ClaimsGpu& account = slot.gpus[gpu];
-  const auto index = &slot - process.claims->slots;
-  const uint64_t held = account.held_bytes.load();
-  const uint64_t out = account.swapped_bytes.load() +
-                       slot.limits_pages[gpu].load() * protocol::kLimitPageBytes +
-                       process.claims->kept_bytes[index][gpu].load();
-  return held > out ? held - out : 0;
+uint64_t charged_now(uint32_t slot, int gpu) {
+  return charged_on_device(*process.claims, slot, static_cast<uint32_t>(gpu));
 }
 
 constexpr uint32_t kNoSlot = UINT32_MAX;
@@ -63,7 +55,7 @@ void others_list(int gpu) {
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
     const protocol::ClaimsSlot& slot = process.claims->slots[i];
     const uint32_t pid = slot.pid.load();
-    if (i != process.slot && pid != 0) others_add(i, pid, charged_on_device(slot, gpu));
+    if (i != process.slot && pid != 0) others_add(i, pid, charged_now(i, gpu));
   }
   const Seen& before = seen[gpu];
   for (uint32_t k = 0; k < before.count; ++k) {
@@ -84,7 +76,7 @@ void others_see(int gpu, bool all) {
 // it has reserved.
 uint64_t own_uncharged(int gpu) {
   uint64_t used = 0;
-  const uint64_t known = charged_on_device(process.claims->slots[process.slot], gpu);
+  const uint64_t known = charged_now(process.slot, gpu);
   return usage_read(gpu, &used) && used > known ? used - known : 0;
 }
 
@@ -116,6 +108,15 @@ constexpr uint64_t kUnchargedAgainNs = 2'000'000;
 
 }  // namespace
 
+uint64_t charged_on_device(const protocol::ClaimsPage& claims, uint32_t slot, uint32_t gpu) {
+  const protocol::ClaimsSlot& account = claims.slots[slot];
+  const uint64_t held = account.gpus[gpu].held_bytes.load();
+  const uint64_t out = account.gpus[gpu].swapped_bytes.load() +
+                       account.limits_pages[gpu].load() * protocol::kLimitPageBytes +
+                       claims.kept_bytes[slot][gpu].load();
+  return held > out ? held - out : 0;
+}
+
 void others_remember(int gpu) {
   const LockScope scope(others_lock);
   others_list(gpu);
@@ -131,7 +132,7 @@ uint64_t others_uncharged(int gpu, bool forgets) {
   uint64_t sum = 0;
   for (uint32_t k = 0; k < others.count; ++k) {
     const uint32_t slot = others.slots[k];
-    const uint64_t now = slot == kNoSlot ? 0 : charged_on_device(process.claims->slots[slot], gpu);
+    const uint64_t now = slot == kNoSlot ? 0 : charged_now(slot, gpu);
     const uint64_t least = now < others.charged[k] ? now : others.charged[k];
     if (others.used[k] > least) sum += others.used[k] - least;
   }

@@ -3,9 +3,14 @@
 // ends, and each of them charges it with its next reading. Until then the tenant has it uncharged.
 #pragma once
 
+#include "broker/protocol/pages.h"
 #include "interpose/types.h"
 
 namespace sluice::interpose {
+
+/// What the process of a slot is charged for that its figure has: without what is reserved, which
+/// the device need not have yet, what is swapped out, and what is kept, which no figure has.
+uint64_t charged_on_device(const protocol::ClaimsPage& claims, uint32_t slot, uint32_t gpu);
 
 /// A process may lose its slot this long before the driver has its memory back, and what it
 /// exported is then charged to the processes that imported it. Behind that time its pid may be

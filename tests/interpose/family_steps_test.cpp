@@ -34,6 +34,8 @@ bool holds(Ledger& ledger, int slot, uint64_t bytes) {
   return true;
 }
 
+bool over_at_once(uint32_t, uint64_t) { return true; }
+
 // One part after the other; the tracer sees a stop in front of each, and one at the end.
 enum Part { kTake, kHold, kGpu, kSweep, kGive, kParts };
 [[noreturn]] void life() {
@@ -46,7 +48,7 @@ enum Part { kTake, kHold, kGpu, kSweep, kGive, kParts };
   raise(SIGSTOP);
   if (family_gpu(kFirst) != 0 || family_gpu(kSecond) != 1) _exit(2);
   raise(SIGSTOP);
-  family_sweep();
+  family_sweep(over_at_once);
   raise(SIGSTOP);
   ledger.release(0, kMortals);
   family_slot_give(slot);
@@ -85,12 +87,13 @@ class FamilyStepsTest : public ::testing::Test {
     ASSERT_TRUE(holds(survivor, 0, kSurvivors));
     ASSERT_EQ(family_gpu(kFirst), 0);
   }
-  // Takes the first two free slots, and dies with them.
+  // Takes the first two free slots, and dies with them. The first one is charged nothing.
   void corpses() {
     const pid_t pid = fork();
     if (pid == 0) {
       Ledger ledger;
-      for (int i = 0; i < 2; ++i) holds(ledger, family_slot_take(), kCorpses);
+      (void)family_slot_take();
+      holds(ledger, family_slot_take(), kCorpses);
       kill(getpid(), SIGKILL);
     }
     waitpid(pid, nullptr, 0);
@@ -131,8 +134,8 @@ class FamilyStepsTest : public ::testing::Test {
     const uint64_t left = claims_total(claims(), 0);
     EXPECT_GE(left, kSurvivors + (part == kGpu || part == kSweep ? kMortals : 0));
     // What it was about to hold is there twice for a moment (ledger.h).
-    EXPECT_LE(left, kSurvivors + 2 * kMortals + 2 * kCorpses);
-    family_sweep();
+    EXPECT_LE(left, kSurvivors + 2 * kMortals + kCorpses);
+    family_sweep(over_at_once);
     EXPECT_EQ(claims_total(claims(), 0), kSurvivors);
     gpus_are_right();
     slots_are_free();
@@ -187,6 +190,41 @@ TEST_F(FamilyStepsTest, AKillAtAnyInstructionLeavesARightSumAndFreeSlots) {
   EXPECT_GE(points, 200);
 }
 
+// What a process held stays charged after its end until nothing is left of it on the device.
+TEST_F(FamilyStepsTest, WhatAnEndedProcessHeldStaysChargedUntilItIsOver) {
+  corpses();
+  const auto stays = [](uint32_t, uint64_t) { return false; };
+  family_sweep(stays);
+  EXPECT_EQ(claims_total(claims(), 0), kSurvivors + kCorpses);
+  EXPECT_TRUE(family_ended_is_charged(0));
+  EXPECT_FALSE(family_ended_is_charged(1));
+  Ledger next;
+  ASSERT_TRUE(holds(next, family_slot_take(), kMortals)) << "the slot that held nothing";
+  EXPECT_EQ(claims_total(claims(), 0), kSurvivors + kCorpses + kMortals);
+  family_sweep([](uint32_t slot, uint64_t) { return slot != 2; });
+  EXPECT_EQ(claims_total(claims(), 0), kSurvivors + kCorpses + kMortals) << "only of the ended one";
+  family_sweep(over_at_once);
+  EXPECT_EQ(claims_total(claims(), 0), kSurvivors + kMortals);
+  EXPECT_FALSE(family_ended_is_charged(0));
+  next.release(0, kMortals);
+  family_slot_give(1);
+}
+
+// Without another slot the one that ended first is had, whatever it is charged.
+TEST_F(FamilyStepsTest, AChargedSlotIsTheLastToBeHad) {
+  corpses();
+  family_sweep([](uint32_t, uint64_t) { return false; });
+  for (int i = 1; i < static_cast<int>(kTenantProcessesMax); ++i) {
+    if (i == 2) continue;
+    ASSERT_EQ(family_slot_take(), i);
+  }
+  EXPECT_EQ(claims_total(claims(), 0), kSurvivors + kCorpses);
+  EXPECT_EQ(family_slot_take(), 2);
+  EXPECT_EQ(claims_total(claims(), 0), kSurvivors);
+  EXPECT_EQ(family_slot_take(), -1);
+  for (int i = 1; i < static_cast<int>(kTenantProcessesMax); ++i) family_slot_give(i);
+}
+
 // Whatever a process leaves in its slot, by its own hand or another's, is nothing to the next one.
 TEST_F(FamilyStepsTest, ASlotIsHandedOnEmpty) {
   ClaimsSlot& slot = claims().slots[1];
@@ -194,6 +232,8 @@ TEST_F(FamilyStepsTest, ASlotIsHandedOnEmpty) {
     const pid_t pid = fork();
     if (pid == 0) {
       const int own = family_slot_take();
+      Ledger ledger;
+      ledger.attach(&claims(), static_cast<uint32_t>(own));
       memset(static_cast<void*>(&slot), 0x55, offsetof(ClaimsSlot, reserved));
       for (ClaimsGpu& gpu : slot.gpus) memset(static_cast<void*>(&gpu), 0x55, sizeof gpu);
       if (!dies) family_slot_give(own);
@@ -202,6 +242,7 @@ TEST_F(FamilyStepsTest, ASlotIsHandedOnEmpty) {
     int status = 0;
     waitpid(pid, &status, 0);
     ASSERT_EQ(status, 0);
+    family_sweep(over_at_once);
     ASSERT_EQ(family_slot_take(), 1);
     EXPECT_EQ(slot.pid.load(), static_cast<uint32_t>(getpid()));
     EXPECT_EQ(slot.own_pid.load(), static_cast<uint32_t>(getpid()));

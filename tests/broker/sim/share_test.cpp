@@ -138,7 +138,8 @@ TEST(Share, ALiarIsChargedTheTimeThatItHoldsTheGpu) {
   Experiment setup = setup_shares({50, 50}, 5);
   setup.jobs[0].meter_factor = 0;
   setup.duration_ns = 20 * kSecond;
-  EXPECT_GE(share(simulate(setup).jobs[1], setup), 0.42) << "half, less the grace and the drain of each turn";
+  EXPECT_GE(share(simulate(setup).jobs[1], setup), 0.42)
+      << "half, less the grace and the drain of each turn";
   setup.jobs[0].meter_factor = 5;
   EXPECT_GE(share(simulate(setup).jobs[1], setup), 0.49) << "boasting hurts nobody else";
 }

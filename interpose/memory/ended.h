@@ -1,0 +1,17 @@
+// What a device still has of processes of this job that have ended, as long as no broker watches
+// them. A process gives up its slot when its address space goes, and a driver has its memory back a
+// moment later; with an address space or a descriptor that another process shares, when that one
+// ends.
+#pragma once
+
+#include "interpose/types.h"
+
+namespace sluice::interpose {
+
+/// Gives back the charges of processes that have ended once NVML lists their memory no more. Where
+/// it does not tell, after 50 ms. Any thread; a process without limits of its own has none to give.
+void ended_sweep();
+/// Whether such charges are left on the GPU (as this process numbers it).
+bool ended_are_charged(int gpu);
+
+}  // namespace sluice::interpose
