@@ -126,7 +126,7 @@ s32 Decoder::constant_row(u64 bits, u8 box) {
 }
 
 int Decoder::special_of(std::string_view name) {
-  static const std::unordered_map<std::string_view, Special> kNames{
+  static const auto& kNames = *new const std::unordered_map<std::string_view, Special>{
       {"%tid.x", Special::kTidX},
       {"%tid.y", Special::kTidY},
       {"%tid.z", Special::kTidZ},

@@ -342,7 +342,7 @@ std::unordered_map<std::string_view, std::vector<Groups>> index_made() {
 }
 
 const std::unordered_map<std::string_view, std::vector<Groups>>& index_of_forms() {
-  static const auto kIndex = index_made();
+  static const auto& kIndex = *new const auto(index_made());
   return kIndex;
 }
 

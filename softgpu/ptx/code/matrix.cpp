@@ -146,7 +146,8 @@ void wmma(Decoder& d, const Statement& s) {
 }  // namespace
 
 const OpcodeTable& matrix_opcodes() {
-  static const OpcodeTable kTable{{"mma", mma}, {"ldmatrix", ldmatrix}, {"wmma", wmma}};
+  static const auto& kTable =
+      *new const OpcodeTable{{"mma", mma}, {"ldmatrix", ldmatrix}, {"wmma", wmma}};
   return kTable;
 }
 

@@ -54,7 +54,7 @@ std::vector<Type> types_of(const Statement& s) {
 }
 
 RareOp video_op(std::string_view name) {
-  static const std::unordered_map<std::string_view, RareOp> kNames{
+  static const auto& kNames = *new const std::unordered_map<std::string_view, RareOp>{
       {"vadd", RareOp::kVideoAdd},      {"vsub", RareOp::kVideoSub},
       {"vavrg", RareOp::kVideoAverage}, {"vabsdiff", RareOp::kVideoDistance},
       {"vmin", RareOp::kVideoMin},      {"vmax", RareOp::kVideoMax},
@@ -127,7 +127,7 @@ void lop3_predicate(Decoder& d, const Statement& s) {
 }
 
 const OpcodeTable& rare_opcodes() {
-  static const OpcodeTable kTable{
+  static const auto& kTable = *new const OpcodeTable{
       {"mul24", multiply24}, {"mad24", multiply24}, {"szext", szext},     {"fns", fns},
       {"vadd2", video},      {"vadd4", video},      {"vsub2", video},     {"vsub4", video},
       {"vavrg2", video},     {"vavrg4", video},     {"vabsdiff2", video}, {"vabsdiff4", video},
