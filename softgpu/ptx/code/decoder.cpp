@@ -88,6 +88,14 @@ bool Decoder::has(const Statement& s, std::string_view mod) {
   return std::find(s.mods.begin(), s.mods.end(), mod) != s.mods.end();
 }
 
+std::vector<Type> Decoder::types(const Statement& s) {
+  std::vector<Type> types;
+  for (const std::string_view mod : s.mods) {
+    if (const Type type = type_of(mod); type != Type::kNone) types.push_back(type);
+  }
+  return types;
+}
+
 Type Decoder::last_type(const Statement& s) {
   for (std::size_t k = s.mods.size(); k-- > 0;) {
     if (const Type type = type_of(s.mods[k]); type != Type::kNone) return type;

@@ -371,8 +371,8 @@ class LaunchJob : public PoolJob {
 Outcome launch_run(const Kernel& kernel, const Launch& launch, Host& host) {
   Outcome refused;
   refused.fault = Fault::kIllegalInstruction;
-  if (!kernel.program.error.empty()) {
-    refused.fault_text = kernel.program.error;
+  if (!kernel_trouble(kernel).empty()) {
+    refused.fault_text = kernel_trouble(kernel);
     return refused;
   }
   fault_handler_install();
