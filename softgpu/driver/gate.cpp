@@ -8,10 +8,12 @@
 #include <mutex>
 #include <vector>
 
+#include "softgpu/thread_object.h"
+
 namespace softgpu::driver {
 namespace {
 
-/// Of one thread, and after its end of another. Two threads may share one at exit: it counts.
+/// Of one thread, and after its end of another.
 struct alignas(64) Place {
   std::atomic<int> inside{0};
 };
@@ -30,44 +32,42 @@ Places& places() {
   return *instance;
 }
 
-/// A thread's place and how deep it is in calls. The pointer outlives the holder, for calls from
-/// destructors of other thread-local objects.
-thread_local Place* own_place = nullptr;
+/// How deep a thread is in calls.
 thread_local int gate_depth = 0;
 
-struct PlaceHolder {
+/// Holds a place for one thread.
+class PlaceHolder {
+ public:
   PlaceHolder() {
     Places& p = places();
     const std::lock_guard lock(p.mutex);
     if (p.free.empty()) {
-      own_place = &p.all.emplace_back();
+      place_ = &p.all.emplace_back();
       return;
     }
-    own_place = p.free.back();
+    place_ = p.free.back();
     p.free.pop_back();
   }
   ~PlaceHolder() {
     Places& p = places();
     const std::lock_guard lock(p.mutex);
-    p.free.push_back(own_place);
+    p.free.push_back(place_);
   }
   PlaceHolder(const PlaceHolder&) = delete;
   PlaceHolder& operator=(const PlaceHolder&) = delete;
+  Place& place() { return *place_; }
+
+ private:
+  Place* place_;
 };
 
-Place& place() {
-  if (own_place == nullptr) {
-    static thread_local const PlaceHolder holder;
-    (void)holder;
-  }
-  return *own_place;
-}
+Place& own_place() { return ThreadObject<PlaceHolder>::get().place(); }
 
 }  // namespace
 
 Call::Call() {
   if (gate_depth++ > 0) return;
-  Place& mine = place();
+  Place& mine = own_place();
   for (;;) {
     mine.inside.fetch_add(1);
     if (closed.load() == 0) return;
@@ -77,7 +77,7 @@ Call::Call() {
 }
 
 Call::~Call() {
-  if (--gate_depth == 0) own_place->inside.fetch_sub(1, std::memory_order_release);
+  if (--gate_depth == 0) own_place().inside.fetch_sub(1, std::memory_order_release);
 }
 
 void gate_close() { closed.store(1); }

@@ -46,7 +46,18 @@ CUresult Function::load() {
   return CUDA_SUCCESS;
 }
 
+bool Function::skipped() const {
+  const auto timed = module->owner().gpu.model.timed(info().name);
+  return timed && timed->skip != 0;
+}
+
 CUresult Function::launch_need() {
+  const std::string& trouble = ptx::kernel_trouble(*kernel);
+  if (!trouble.empty() && !skipped()) {
+    Process::get().complain("kernel not launched: " + trouble + "; the call returns " +
+                            error_name(CUDA_ERROR_NOT_SUPPORTED));
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   const CUresult result = load();
   return result == CUDA_SUCCESS ? module->owner().local_need(info().local_bytes) : result;
 }

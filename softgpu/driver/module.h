@@ -33,8 +33,11 @@ struct Function {
   std::uint32_t registers() const { return std::min(info().registers, registers_max); }
   /// Takes what the code needs to run: the device heap and the output FIFO of its context.
   CUresult load();
-  /// Everything a launch needs: loaded, and local memory for its threads.
+  /// Everything a launch needs: loaded, and local memory for its threads. NOT_SUPPORTED, with a
+  /// line on stderr, if the kernel has an instruction that the interpreter does not know.
   CUresult launch_need();
+  /// Takes its time without being executed (SOFTGPU_TIMED, "/skip").
+  bool skipped() const;
   CUfunction handle() { return reinterpret_cast<CUfunction>(this); }
 };
 using FunctionRef = std::shared_ptr<Function>;

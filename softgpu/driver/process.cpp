@@ -19,6 +19,7 @@
 #include "softgpu/driver/state.h"
 #include "softgpu/driver/stream.h"
 #include "softgpu/driver/visibility.h"
+#include "softgpu/thread_object.h"
 
 namespace softgpu::driver {
 
@@ -128,35 +129,7 @@ void Process::log_call(const char* name, CUresult result) {
           result == CUDA_SUCCESS ? "" : (" refused: " + std::to_string(result)).c_str());
 }
 
-namespace {
-
-thread_local Thread* own_thread = nullptr;
-
-void thread_ends(void* thread) {
-  delete static_cast<Thread*>(thread);  // what ends with it may still ask for it
-  own_thread = nullptr;
-}
-
-pthread_key_t thread_key() {
-  static const pthread_key_t key = [] {
-    pthread_key_t made = 0;
-    pthread_key_create(&made, thread_ends);
-    return made;
-  }();
-  return key;
-}
-
-}  // namespace
-
-/// Not destroyed at the process's exit: what thread_local objects are is gone before the program's
-/// own handlers and destructors run, which may call the driver.
-Thread& thread_state() {
-  if (own_thread == nullptr) {
-    own_thread = new Thread;
-    pthread_setspecific(thread_key(), own_thread);
-  }
-  return *own_thread;
-}
+Thread& thread_state() { return ThreadObject<Thread>::get(); }
 
 CUresult enter_any(const char* name) {
   Process& process = Process::get();

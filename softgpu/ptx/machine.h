@@ -86,6 +86,9 @@ const Kernel* module_kernel(const Module& module, std::string_view name);  // nu
 std::vector<const Kernel*> module_kernels(const Module& module);
 const std::vector<Variable>& module_variables(const Module& module);
 const KernelInfo& kernel_info(const Kernel& kernel);
+/// The first instruction that keeps the kernel from running, of its own or of a function that it
+/// calls by name, with its line. Empty: it runs.
+const std::string& kernel_trouble(const Kernel& kernel);
 
 enum class Fault {
   kNone,

@@ -1,7 +1,7 @@
 // The calls that nvcc puts into every object file with device code: registration before main, and
 // the stack of launch configurations behind <<<...>>>. Their signatures are those of
 // crt/host_runtime.h and crt/device_functions.h.
-#include <vector>
+#include <memory>
 
 #include "softgpu/runtime/call.h"
 #include "softgpu/runtime/registry.h"
@@ -15,12 +15,12 @@ struct CallConfiguration {
   dim3 block;
   size_t shared_bytes;
   cudaStream_t stream;
+  CallConfiguration* below;
 };
 
-std::vector<CallConfiguration>& call_configurations() {
-  thread_local std::vector<CallConfiguration> stack;
-  return stack;
-}
+/// The launches whose arguments this thread evaluates, the innermost first. No object with a
+/// destructor: destructors of the program's own thread_local objects launch kernels, too.
+constinit thread_local CallConfiguration* t_innermost = nullptr;
 
 Binary* to_binary(void** handle) { return reinterpret_cast<Binary*>(handle); }
 
@@ -60,19 +60,19 @@ char __cudaInitModule(void** handle) {
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
                                      struct CUstream_st* stream) {
-  call_configurations().push_back({grid, block, shared_bytes, stream});
+  t_innermost = new CallConfiguration{grid, block, shared_bytes, stream, t_innermost};
   return 0;
 }
 
 cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes,
                                        void* stream) {
-  if (call_configurations().empty()) return record_error(cudaErrorMissingConfiguration);
-  const CallConfiguration top = call_configurations().back();
-  call_configurations().pop_back();
-  *grid = top.grid;
-  *block = top.block;
-  *shared_bytes = top.shared_bytes;
-  *static_cast<cudaStream_t*>(stream) = top.stream;
+  if (t_innermost == nullptr) return record_error(cudaErrorMissingConfiguration);
+  const std::unique_ptr<CallConfiguration> taken(t_innermost);
+  t_innermost = taken->below;
+  *grid = taken->grid;
+  *block = taken->block;
+  *shared_bytes = taken->shared_bytes;
+  *static_cast<cudaStream_t*>(stream) = taken->stream;
   return cudaSuccess;
 }
 

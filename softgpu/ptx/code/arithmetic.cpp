@@ -348,10 +348,14 @@ bool move_address(Decoder& d, const Statement& s) {
 
 /// Special registers that change while a kernel runs.
 bool move_clock(Decoder& d, const Statement& s) {
-  static const std::unordered_map<std::string_view, std::pair<ClockKind, u8>> kClocks{
-      {"%clock", {ClockKind::kClock, 4}},          {"%clock64", {ClockKind::kClock, 8}},
-      {"%clock_hi", {ClockKind::kClockHigh, 4}},   {"%globaltimer", {ClockKind::kTimer, 8}},
-      {"%globaltimer_lo", {ClockKind::kTimer, 4}}, {"%globaltimer_hi", {ClockKind::kTimerHigh, 4}}};
+  static const auto& kClocks =
+      *new const std::unordered_map<std::string_view, std::pair<ClockKind, u8>>{
+          {"%clock", {ClockKind::kClock, 4}},
+          {"%clock64", {ClockKind::kClock, 8}},
+          {"%clock_hi", {ClockKind::kClockHigh, 4}},
+          {"%globaltimer", {ClockKind::kTimer, 8}},
+          {"%globaltimer_lo", {ClockKind::kTimer, 4}},
+          {"%globaltimer_hi", {ClockKind::kTimerHigh, 4}}};
   const auto found = kClocks.find(d.operand(s, 1).name);
   if (d.operand(s, 1).kind != Operand::Kind::kSpecial || found == kClocks.end()) return false;
   Inst inst;
@@ -382,7 +386,7 @@ void mov(Decoder& d, const Statement& s) {
 // Comparisons.
 
 std::optional<Compare> compare_of(std::string_view name) {
-  static const std::unordered_map<std::string_view, Compare> kNames{
+  static const auto& kNames = *new const std::unordered_map<std::string_view, Compare>{
       {"eq", Compare::kEq},   {"ne", Compare::kNe},   {"lt", Compare::kLt},
       {"le", Compare::kLe},   {"gt", Compare::kGt},   {"ge", Compare::kGe},
       {"lo", Compare::kLt},   {"ls", Compare::kLe},   {"hi", Compare::kGt},
@@ -573,7 +577,7 @@ void cvt(Decoder& d, const Statement& s) {
 }  // namespace
 
 const OpcodeTable& arithmetic_opcodes() {
-  static const OpcodeTable kTable{
+  static const auto& kTable = *new const OpcodeTable{
       {"add", add_sub},
       {"addc", add_sub},
       {"sub", add_sub},

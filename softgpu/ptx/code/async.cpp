@@ -141,7 +141,7 @@ SharedAddress shared_address(Decoder& d, const Operand& o, bool generic) {
 }
 
 const OpcodeTable& async_opcodes() {
-  static const OpcodeTable kTable{{"cp", cp}, {"mbarrier", mbarrier}};
+  static const auto& kTable = *new const OpcodeTable{{"cp", cp}, {"mbarrier", mbarrier}};
   return kTable;
 }
 

@@ -99,10 +99,11 @@ struct JumpTable {
   std::vector<u32> targets;
 };
 
-/// Rows of the fragments of a matrix operation.
+/// Rows of the fragments of a matrix operation, and its shape: d and c are m x n, a m x k, b k x n.
 struct MatrixSite {
   s32 d[8] = {}, a[8] = {}, b[8] = {}, c[8] = {};
   int d_count = 0, a_count = 0, b_count = 0, c_count = 0;
+  int m = 0, n = 0, k = 0;
 };
 
 /// Rows of a fetch from a texture, or of an access to a surface.

@@ -88,6 +88,14 @@ bool Decoder::has(const Statement& s, std::string_view mod) {
   return std::find(s.mods.begin(), s.mods.end(), mod) != s.mods.end();
 }
 
+std::vector<Type> Decoder::types(const Statement& s) {
+  std::vector<Type> types;
+  for (const std::string_view mod : s.mods) {
+    if (const Type type = type_of(mod); type != Type::kNone) types.push_back(type);
+  }
+  return types;
+}
+
 Type Decoder::last_type(const Statement& s) {
   for (std::size_t k = s.mods.size(); k-- > 0;) {
     if (const Type type = type_of(s.mods[k]); type != Type::kNone) return type;
@@ -126,7 +134,7 @@ s32 Decoder::constant_row(u64 bits, u8 box) {
 }
 
 int Decoder::special_of(std::string_view name) {
-  static const std::unordered_map<std::string_view, Special> kNames{
+  static const auto& kNames = *new const std::unordered_map<std::string_view, Special>{
       {"%tid.x", Special::kTidX},
       {"%tid.y", Special::kTidY},
       {"%tid.z", Special::kTidZ},

@@ -36,6 +36,8 @@ class Decoder {
   // For the opcode tables.
   [[noreturn]] void fail(const std::string& what) const;
   static bool has(const Statement& s, std::string_view mod);
+  /// The types among the modifiers, in order.
+  static std::vector<Type> types(const Statement& s);
   static Type last_type(const Statement& s);
   const Operand& operand(const Statement& s, std::size_t index) const;
   Type register_type(int reg) const { return function_.registers[index_of(reg)].type; }

@@ -215,7 +215,7 @@ void activemask(Decoder& d, const Statement& s) {
 }  // namespace
 
 const OpcodeTable& flow_opcodes() {
-  static const OpcodeTable kTable{
+  static const auto& kTable = *new const OpcodeTable{
       {"bra", bra},
       {"brx", brx},
       {"ret", ret},

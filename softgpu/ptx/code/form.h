@@ -151,6 +151,11 @@ inline constexpr u8 kHalfXorSign = 8;
 /// Inst::mode of a comparison of halves: the Compare, and whether subnormals count as zero.
 inline constexpr u8 kHalfCompareFlush = 128;
 
+/// Inst::mode of a matrix product of integers.
+inline constexpr u8 kMatrixSignedA = 1;
+inline constexpr u8 kMatrixSignedB = 2;
+inline constexpr u8 kMatrixClamped = 4;  // .satfinite
+
 /// Inst::flags of what the lanes of a warp do together: all named lanes are waited for.
 inline constexpr u8 kGather = 16;
 

@@ -28,6 +28,7 @@ namespace {
 #define ELEMENTS "b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64"
 #define GEOMETRY "1d|2d|3d|a1d|a2d"
 #define WMMA_SHAPE "m16n16k16|m8n32k16|m32n8k16"
+#define WMMA_SPACE "global|shared|shared::cta?"
 
 constexpr FormText kForms[] = {
     // Integer arithmetic.
@@ -252,11 +253,23 @@ constexpr FormText kForms[] = {
     {"mma", "sync aligned m16n8k8|m16n8k16 row col f32 f16 f16 f32"},
     {"mma", "sync aligned m16n8k8|m16n8k16 row col f32 bf16 bf16 f32"},
     {"mma", "sync aligned m16n8k4|m16n8k8 row col f32 tf32 tf32 f32"},
-    {"wmma", "load a|b sync aligned row|col " WMMA_SHAPE " global|shared|shared::cta? f16|bf16"},
-    {"wmma", "load c sync aligned row|col " WMMA_SHAPE " global|shared|shared::cta? f16|f32"},
-    {"wmma", "store d sync aligned row|col " WMMA_SHAPE " global|shared|shared::cta? f16|f32"},
+    {"mma", "sync aligned m8n8k16|m16n8k16|m16n8k32 row col satfinite? s32 s8|u8 s8|u8 s32"},
+    {"mma", "sync aligned m8n8k4 row col f64 f64 f64 f64"},
+    {"wmma", "load a|b sync aligned row|col " WMMA_SHAPE " " WMMA_SPACE " f16|bf16|s8|u8"},
+    {"wmma", "load a|b sync aligned row|col m16n16k8 " WMMA_SPACE " tf32"},
+    {"wmma", "load a|b sync aligned row|col m8n8k4 " WMMA_SPACE " f64"},
+    {"wmma", "load c sync aligned row|col " WMMA_SHAPE " " WMMA_SPACE " f16|f32|s32"},
+    {"wmma", "load c sync aligned row|col m16n16k8 " WMMA_SPACE " f32"},
+    {"wmma", "load c sync aligned row|col m8n8k4 " WMMA_SPACE " f64"},
+    {"wmma", "store d sync aligned row|col " WMMA_SHAPE " " WMMA_SPACE " f16|f32|s32"},
+    {"wmma", "store d sync aligned row|col m16n16k8 " WMMA_SPACE " f32"},
+    {"wmma", "store d sync aligned row|col m8n8k4 " WMMA_SPACE " f64"},
     {"wmma", "mma sync aligned row|col row|col " WMMA_SHAPE " f16|f32 f16|f32"},
     {"wmma", "mma sync aligned row|col row|col " WMMA_SHAPE " f32 bf16 bf16 f32"},
+    {"wmma", "mma sync aligned row|col row|col m16n16k8 f32 tf32 tf32 f32"},
+    {"wmma", "mma sync aligned row|col row|col " WMMA_SHAPE " satfinite? s32 s8 s8 s32"},
+    {"wmma", "mma sync aligned row|col row|col " WMMA_SHAPE " satfinite? s32 u8 u8 s32"},
+    {"wmma", "mma sync aligned row|col row|col m8n8k4 rn? f64 f64 f64 f64"},
     // Textures and surfaces.
     {"tex", GEOMETRY " v4 u32|s32|f32 f32|s32"},
     {"tex", "base|level " GEOMETRY " v4 u32|s32|f32 f32"},
@@ -342,7 +355,7 @@ std::unordered_map<std::string_view, std::vector<Groups>> index_made() {
 }
 
 const std::unordered_map<std::string_view, std::vector<Groups>>& index_of_forms() {
-  static const auto kIndex = index_made();
+  static const auto& kIndex = *new const auto(index_made());
   return kIndex;
 }
 

@@ -96,7 +96,7 @@ void surface(Decoder& d, const Statement& s) {
 }  // namespace
 
 const OpcodeTable& image_opcodes() {
-  static const OpcodeTable kTable{
+  static const auto& kTable = *new const OpcodeTable{
       {"tex", texture}, {"tld4", texture}, {"suld", surface}, {"sust", surface}};
   return kTable;
 }

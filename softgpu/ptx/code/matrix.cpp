@@ -1,4 +1,6 @@
 // Opcodes of matrices: mma, ldmatrix and wmma.
+#include <algorithm>
+
 #include "softgpu/ptx/code/decoder.h"
 #include "softgpu/ptx/code/opcodes.h"
 #include "softgpu/ptx/exec/async.h"
@@ -13,37 +15,73 @@ MatrixSite& site_made(Decoder& d, Inst& inst) {
   return site;
 }
 
-/// The 32-bit registers of a vector operand; there must be `count` of them.
-int fragment(Decoder& d, const Operand& o, bool written, s32* rows, std::size_t count) {
+/// Registers of a vector operand, each for values of `type`; there must be `count` of them.
+int fragment(Decoder& d, const Operand& o, bool written, s32* rows, Type type, int count) {
   const std::vector<Operand> parts =
       o.kind == Operand::Kind::kVector ? o.parts : std::vector<Operand>{o};
-  if (parts.size() != count) d.fail("wrong number of registers");
+  if (parts.size() != static_cast<std::size_t>(count)) d.fail("wrong number of registers");
   for (std::size_t k = 0; k < parts.size(); ++k) {
-    rows[k] = written ? d.destination(parts[k]) : d.source(parts[k], Type::kU32);
+    if (d.box_of(parts[k], type) != type_box(type)) d.fail("register has the wrong width");
+    rows[k] = written ? d.destination(parts[k]) : d.source(parts[k], type);
   }
-  return static_cast<int>(parts.size());
+  return count;
 }
 
-std::size_t registers_of(Type accumulator) { return accumulator == Type::kF32 ? 4 : 2; }
-
-void mma(Decoder& d, const Statement& s) {
-  std::vector<Type> types;
+/// "m16n8k32".
+void shape_read(const Statement& s, MatrixSite& site) {
   for (const std::string_view mod : s.mods) {
-    if (const Type type = type_of(mod); type != Type::kNone) types.push_back(type);
+    int sides[3] = {}, side = -1;
+    for (const char c : mod) {
+      if (side < 2 && c == "mnk"[side + 1]) {
+        ++side;
+      } else if (side >= 0 && c >= '0' && c <= '9') {
+        sides[side] = 10 * sides[side] + (c - '0');
+      } else {
+        side = -2;
+        break;
+      }
+    }
+    if (side != 2) continue;
+    site.m = sides[0];
+    site.n = sides[1];
+    site.k = sides[2];
   }
+}
+
+/// A lane's registers for its part of a matrix. Elements of less than four bytes share a register.
+int registers_of(int rows, int columns, Type type) {
+  const int bytes = static_cast<int>(type_bytes(type));
+  return rows * columns * bytes / (32 * std::max(bytes, 4));
+}
+
+/// What a register of a fragment of these elements is read as.
+Type register_type(Type element) { return type_bytes(element) == 8 ? element : Type::kU32; }
+
+/// What mma and wmma.mma have in common; the types are those of d, a, b and c.
+void multiply(Decoder& d, const Statement& s, Op op, const std::vector<Type>& types,
+              int (*input_registers)(int rows, int columns, Type type)) {
   Form form;
-  form.op = Op::kMma;
+  form.op = op;
   form.type = types.at(1);
-  const bool deep =
-      Decoder::has(s, "m16n8k16") || (form.type == Type::kTf32 && Decoder::has(s, "m16n8k8"));
   Inst inst;
   inst.run = d.handler(Family::kMatrix, form);
+  inst.mode = static_cast<u8>((type_is_signed(types.at(1)) ? kMatrixSignedA : 0) |
+                              (type_is_signed(types.at(2)) ? kMatrixSignedB : 0) |
+                              (Decoder::has(s, "satfinite") ? kMatrixClamped : 0));
   MatrixSite& site = site_made(d, inst);
-  site.d_count = fragment(d, d.operand(s, 0), true, site.d, registers_of(types.front()));
-  site.a_count = fragment(d, d.operand(s, 1), false, site.a, deep ? 4 : 2);
-  site.b_count = fragment(d, d.operand(s, 2), false, site.b, deep ? 2 : 1);
-  site.c_count = fragment(d, d.operand(s, 3), false, site.c, registers_of(types.back()));
+  shape_read(s, site);
+  const auto part = [&](std::size_t operand, s32* rows, Type type, int count) {
+    return fragment(d, d.operand(s, operand), operand == 0, rows, register_type(type), count);
+  };
+  site.d_count = part(0, site.d, types[0], registers_of(site.m, site.n, types[0]));
+  site.a_count = part(1, site.a, types[1], input_registers(site.m, site.k, types[1]));
+  site.b_count = part(2, site.b, types[2], input_registers(site.n, site.k, types[2]));
+  site.c_count = part(3, site.c, types.back(), registers_of(site.m, site.n, types.back()));
   d.emit(inst, s);
+}
+
+void mma(Decoder& d, const Statement& s) {
+  multiply(d, s, Op::kMma, Decoder::types(s), registers_of);
 }
 
 void ldmatrix(Decoder& d, const Statement& s) {
@@ -51,8 +89,8 @@ void ldmatrix(Decoder& d, const Statement& s) {
   inst.run = run_matrix_load;
   inst.mode = Decoder::has(s, "trans") ? 1 : 0;
   MatrixSite& site = site_made(d, inst);
-  const std::size_t count = Decoder::has(s, "x4") ? 4 : Decoder::has(s, "x2") ? 2 : 1;
-  site.d_count = fragment(d, d.operand(s, 0), true, site.d, count);
+  const int count = Decoder::has(s, "x4") ? 4 : Decoder::has(s, "x2") ? 2 : 1;
+  site.d_count = fragment(d, d.operand(s, 0), true, site.d, Type::kU32, count);
   const SharedAddress at = shared_address(d, d.operand(s, 1), space_of(s) != Space::kShared);
   inst.a = at.row;
   inst.f = static_cast<s32>(at.offset);
@@ -60,41 +98,29 @@ void ldmatrix(Decoder& d, const Statement& s) {
   d.emit(inst, s);
 }
 
-struct WmmaShape {
-  int m, n;
-  u8 index;
-};
-WmmaShape wmma_shape(const Statement& s) {
-  if (Decoder::has(s, "m8n32k16")) return {8, 32, 1};
-  return Decoder::has(s, "m32n8k16") ? WmmaShape{32, 8, 2} : WmmaShape{16, 16, 0};
+/// Registers of a fragment of a or b: f16 has always eight (PTX ISA, section 9.7.14.4), other types
+/// have as many as their elements need.
+int wmma_input_registers(int rows, int columns, Type type) {
+  return type == Type::kF16 ? 8 : registers_of(rows, columns, type);
 }
-
-constexpr int kWmmaDepth = 16;
-
-/// Registers of a fragment of a or b: f16 has always eight (PTX ISA, section 9.7.14.4), bf16 as
-/// many as its elements need.
-std::size_t wmma_input_registers(Type type, int side) {
-  return type == Type::kF16 ? 8 : static_cast<std::size_t>(side * kWmmaDepth / 64);
-}
-std::size_t wmma_sum_registers(Type type) { return type == Type::kF32 ? 8 : 4; }
 
 /// load and store: imm is the site, whose c[0], c[1] and c[2] are rows and columns of the fragment
 /// and bytes of an element; a the row of addresses, b that of strides, f the offset.
 void wmma_memory(Decoder& d, const Statement& s) {
   const bool store = Decoder::has(s, "store");
-  const WmmaShape shape = wmma_shape(s);
   const Type type = Decoder::last_type(s);
   const bool is_a = Decoder::has(s, "a"), is_b = Decoder::has(s, "b");
   Inst inst;
   inst.run = store ? run_fragment_store : run_fragment_load;
   MatrixSite& site = site_made(d, inst);
-  const Operand& fragment_operand = d.operand(s, store ? 1 : 0);
-  const std::size_t count = is_a || is_b ? wmma_input_registers(type, is_a ? shape.m : shape.n)
-                                         : wmma_sum_registers(type);
-  site.d_count = fragment(d, fragment_operand, !store, site.d, count);
-  site.c[0] = is_b ? kWmmaDepth : shape.m;
-  site.c[1] = is_a ? kWmmaDepth : shape.n;
+  shape_read(s, site);
+  site.c[0] = is_b ? site.k : site.m;
+  site.c[1] = is_a ? site.k : site.n;
   site.c[2] = static_cast<s32>(type_bytes(type));
+  const int count = is_a || is_b ? wmma_input_registers(site.c[0], site.c[1], type)
+                                 : registers_of(site.c[0], site.c[1], type);
+  site.d_count =
+      fragment(d, d.operand(s, store ? 1 : 0), !store, site.d, register_type(type), count);
   const Operand& address = d.operand(s, store ? 0 : 1);
   if (address.kind != Operand::Kind::kAddress) d.fail("expected an address");
   if (space_of(s) == Space::kShared) {
@@ -117,25 +143,10 @@ void wmma_memory(Decoder& d, const Statement& s) {
 }
 
 void wmma_multiply(Decoder& d, const Statement& s) {
-  std::vector<Type> types;
-  for (const std::string_view mod : s.mods) {
-    if (const Type type = type_of(mod); type != Type::kNone) types.push_back(type);
-  }
-  const WmmaShape shape = wmma_shape(s);
-  Form form;
-  form.op = Op::kWmma;
-  form.type = types.size() == 4 ? types[1] : Type::kF16;
-  Inst inst;
-  inst.run = d.handler(Family::kMatrix, form);
-  inst.mode = shape.index;
-  MatrixSite& site = site_made(d, inst);
-  site.d_count = fragment(d, d.operand(s, 0), true, site.d, wmma_sum_registers(types.front()));
-  site.a_count =
-      fragment(d, d.operand(s, 1), false, site.a, wmma_input_registers(form.type, shape.m));
-  site.b_count =
-      fragment(d, d.operand(s, 2), false, site.b, wmma_input_registers(form.type, shape.n));
-  site.c_count = fragment(d, d.operand(s, 3), false, site.c, wmma_sum_registers(types.back()));
-  d.emit(inst, s);
+  std::vector<Type> types = Decoder::types(s);
+  // Of f16 only d and c are named.
+  if (types.size() == 2) types = {types.front(), Type::kF16, Type::kF16, types.back()};
+  multiply(d, s, Op::kWmma, types, wmma_input_registers);
 }
 
 void wmma(Decoder& d, const Statement& s) {
@@ -146,7 +157,8 @@ void wmma(Decoder& d, const Statement& s) {
 }  // namespace
 
 const OpcodeTable& matrix_opcodes() {
-  static const OpcodeTable kTable{{"mma", mma}, {"ldmatrix", ldmatrix}, {"wmma", wmma}};
+  static const auto& kTable =
+      *new const OpcodeTable{{"mma", mma}, {"ldmatrix", ldmatrix}, {"wmma", wmma}};
   return kTable;
 }
 

@@ -125,7 +125,7 @@ void load_store(Decoder& d, const Statement& s) {
 }
 
 int atomic_op(const Statement& s) {
-  static const std::unordered_map<std::string_view, AtomicOp> kNames{
+  static const auto& kNames = *new const std::unordered_map<std::string_view, AtomicOp>{
       {"add", AtomicOp::kAdd},       {"min", AtomicOp::kMin}, {"max", AtomicOp::kMax},
       {"and", AtomicOp::kAnd},       {"or", AtomicOp::kOr},   {"xor", AtomicOp::kXor},
       {"exch", AtomicOp::kExchange}, {"cas", AtomicOp::kCas}, {"inc", AtomicOp::kInc},
@@ -211,7 +211,7 @@ void hint(Decoder& d, const Statement& s) {
 }  // namespace
 
 const OpcodeTable& memory_opcodes() {
-  static const OpcodeTable kTable{
+  static const auto& kTable = *new const OpcodeTable{
       {"ld", load_store},  {"ldu", load_store}, {"st", load_store},      {"atom", atomic},
       {"red", atomic},     {"cvta", cvta},      {"isspacep", isspacep},  {"prefetch", hint},
       {"prefetchu", hint}, {"discard", hint},   {"applypriority", hint},

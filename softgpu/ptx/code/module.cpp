@@ -119,6 +119,24 @@ bool keeps_in_step(const Code& code) {
   return false;
 }
 
+/// The error of the entry, or of the first function that cannot run among those that it calls by
+/// name, directly or not. Functions that are called through pointers are left to the call.
+std::string first_trouble(const Module& module, const Program& program, const FunctionText& entry) {
+  std::vector<const FunctionText*> reached{&entry};
+  for (std::size_t k = 0; k < reached.size(); ++k) {
+    const std::string& error = program.codes.at(reached[k])->error;
+    if (!error.empty()) return error;
+    for (const Statement& s : reached[k]->statements) {
+      if (s.op != "call" || s.operands.empty()) continue;
+      const auto found = module.functions.find(s.operands[0].name);
+      if (found == module.functions.end() || !program.codes.contains(found->second)) continue;
+      if (std::find(reached.begin(), reached.end(), found->second) == reached.end())
+        reached.push_back(found->second);
+    }
+  }
+  return {};
+}
+
 std::unique_ptr<Kernel> kernel_make(const Module& module, const FunctionText& entry,
                                     const HandlerSet& handlers) {
   auto kernel = std::make_unique<Kernel>();
@@ -140,7 +158,7 @@ std::unique_ptr<Kernel> kernel_make(const Module& module, const FunctionText& en
   for (const Variable& v : module.variables) {
     if (v.constant) program.constants.emplace_back(v.address, v.size);
   }
-  program.error = program.entry->error;
+  program.error = first_trouble(module, program, entry);
   return kernel;
 }
 
@@ -209,5 +227,7 @@ std::vector<const Kernel*> module_kernels(const Module& module) {
 const std::vector<Variable>& module_variables(const Module& module) { return module.variables; }
 
 const KernelInfo& kernel_info(const Kernel& kernel) { return kernel.program.info; }
+
+const std::string& kernel_trouble(const Kernel& kernel) { return kernel.program.error; }
 
 }  // namespace softgpu::ptx

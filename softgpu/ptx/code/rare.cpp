@@ -45,16 +45,8 @@ void szext(Decoder& d, const Statement& s) {
 
 void fns(Decoder& d, const Statement& s) { emit_rare(d, s, rare_inst(RareOp::kFindNthSet, 0), 3); }
 
-std::vector<Type> types_of(const Statement& s) {
-  std::vector<Type> types;
-  for (const std::string_view mod : s.mods) {
-    if (const Type type = type_of(mod); type != Type::kNone) types.push_back(type);
-  }
-  return types;
-}
-
 RareOp video_op(std::string_view name) {
-  static const std::unordered_map<std::string_view, RareOp> kNames{
+  static const auto& kNames = *new const std::unordered_map<std::string_view, RareOp>{
       {"vadd", RareOp::kVideoAdd},      {"vsub", RareOp::kVideoSub},
       {"vavrg", RareOp::kVideoAverage}, {"vabsdiff", RareOp::kVideoDistance},
       {"vmin", RareOp::kVideoMin},      {"vmax", RareOp::kVideoMax},
@@ -66,7 +58,7 @@ void video(Decoder& d, const Statement& s) {
   const char lanes = s.op.back();
   const bool scalar = lanes != '2' && lanes != '4';
   const RareOp op = video_op(scalar ? s.op : s.op.substr(0, s.op.size() - 1));
-  const std::vector<Type> types = types_of(s);
+  const std::vector<Type> types = Decoder::types(s);
   const bool compares = op == RareOp::kVideoCompare;
   const std::size_t first = compares ? 0 : 1;
   const u8 flags = static_cast<u8>(flag_if(!compares && type_is_signed(types[0]), kRareSignedD) |
@@ -87,7 +79,7 @@ void video(Decoder& d, const Statement& s) {
 }  // namespace
 
 void cvt_pack(Decoder& d, const Statement& s) {
-  const Type to = types_of(s)[0];
+  const Type to = Decoder::types(s)[0];
   const bool bytes = type_bytes(to) == 1;
   emit_rare(d, s,
             rare_inst(bytes ? RareOp::kPackBytes : RareOp::kPackHalves,
@@ -127,7 +119,7 @@ void lop3_predicate(Decoder& d, const Statement& s) {
 }
 
 const OpcodeTable& rare_opcodes() {
-  static const OpcodeTable kTable{
+  static const auto& kTable = *new const OpcodeTable{
       {"mul24", multiply24}, {"mad24", multiply24}, {"szext", szext},     {"fns", fns},
       {"vadd2", video},      {"vadd4", video},      {"vsub2", video},     {"vsub4", video},
       {"vavrg2", video},     {"vavrg4", video},     {"vabsdiff2", video}, {"vabsdiff4", video},

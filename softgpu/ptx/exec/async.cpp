@@ -197,6 +197,9 @@ const Inst* run_matrix_load(Warp& w, const Inst* i) {
 
 namespace {
 
+/// Bytes of a lane of a register that holds elements of so many bytes.
+u32 register_bytes(u32 element) { return element == 8 ? 8 : 4; }
+
 /// The elements that a lane's fragment holds (see exec/matrix.cpp), and where they are in memory.
 /// Rows, columns and slots are powers of two.
 class LaneFragment {
@@ -206,7 +209,7 @@ class LaneFragment {
         shared_((i->flags & kFragmentShared) != 0),
         by_columns_(i->mode != 0),
         bytes_(static_cast<u32>(site.c[2])),
-        slots_(static_cast<u32>(site.d_count) * 4 / bytes_),
+        slots_(static_cast<u32>(site.d_count) * register_bytes(bytes_) / bytes_),
         columns_(static_cast<u32>(site.c[1])),
         elements_(static_cast<u32>(site.c[0]) * columns_),
         first_(static_cast<u32>(lane) * slots_),
@@ -239,16 +242,24 @@ class LaneFragment {
 /// fills some.
 template <bool Load>
 void move_run(const Warp& w, const MatrixSite& site, int lane, u32 slot, u32 bytes, u8* p) {
-  const u32 size = static_cast<u32>(site.c[2]);
-  const u32 step = bytes < 4 ? bytes : 4;
+  const u32 size = static_cast<u32>(site.c[2]), box = register_bytes(size);
+  const u32 step = bytes < box ? bytes : box;
   for (u32 done = 0; done < bytes; done += step) {
     const u32 at = slot * size + done;
-    u8* in_register = reinterpret_cast<u8*>(row_of<u32>(w, site.d[at / 4]) + lane) + at % 4;
+    u8* in_register = row_of<u8>(w, site.d[at / box]) + static_cast<u32>(lane) * box + at % box;
     u8 *to = Load ? in_register : p + done, *from = Load ? p + done : in_register;
-    if (step == 4) {
-      std::memcpy(to, from, 4);
-    } else {
-      std::memcpy(to, from, 2);
+    switch (step) {
+      case 1:
+        *to = *from;
+        break;
+      case 2:
+        std::memcpy(to, from, 2);
+        break;
+      case 4:
+        std::memcpy(to, from, 4);
+        break;
+      default:
+        std::memcpy(to, from, 8);
     }
   }
 }

@@ -28,9 +28,9 @@ inline constexpr u8 kPhaseNoIncrement = 32;
 /// ldmatrix. imm: MatrixSite*.
 const Inst* run_matrix_load(Warp& w, const Inst* i);
 
-/// wmma.load and wmma.store, of elements of two or four bytes. imm: MatrixSite with the fragment's
-/// registers in d, its rows, columns and bytes of an element in c; a: address row, f: offset; b:
-/// row of strides in elements; mode 1: by columns.
+/// wmma.load and wmma.store, of elements of one, two, four or eight bytes. imm: MatrixSite with the
+/// fragment's registers in d, its rows, columns and bytes of an element in c; a: address row, f:
+/// offset; b: row of strides in elements; mode 1: by columns.
 const Inst* run_fragment_load(Warp& w, const Inst* i);
 const Inst* run_fragment_store(Warp& w, const Inst* i);
 inline constexpr u8 kFragmentShared = 64;

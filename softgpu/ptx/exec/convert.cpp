@@ -38,6 +38,13 @@ const Inst* real_to_real(Warp& w, const Inst* i) {
   return i + 1;
 }
 
+/// What a NaN becomes. PTX ISA 9.0, cvt: "In float-to-integer conversions, depending upon
+/// conversion types, NaN input results in following value: Zero if source is not .f64 and
+/// destination is not .s64, .u64. Otherwise 1 << (BitWidth(dst) - 1)". Widths are in bits.
+constexpr u64 nan_integer(u32 source, u32 destination) {
+  return source != 64 && destination != 64 ? 0 : u64{1} << (destination - 1);
+}
+
 template <Round R, class T>
 SOFTGPU_INLINE T to_integral(T x) {
   if constexpr (sizeof(T) == 4) {
@@ -62,9 +69,10 @@ const Inst* real_to_integral(Warp& w, const Inst* i) {
   return i + 1;
 }
 
-/// Real to integer: NaN to 0, out of range to the nearest end.
+/// Real to integer: out of range to the nearest end, NaN to what nan_integer() says.
 template <class D, class S, Round R>
 const Inst* real_to_integer(Warp& w, const Inst* i) {
+  constexpr D kNan = static_cast<D>(nan_integer(sizeof(S) * 8, sizeof(D) * 8));
   constexpr D kMax = std::is_signed_v<D> ? static_cast<D>(~(D{1} << (sizeof(D) * 8 - 1))) : ~D{0};
   constexpr D kMin = std::is_signed_v<D> ? static_cast<D>(D{1} << (sizeof(D) * 8 - 1)) : D{0};
   constexpr S kEnd = std::is_signed_v<D> ? static_cast<S>(u64{1} << (sizeof(D) * 8 - 1))
@@ -73,8 +81,9 @@ const Inst* real_to_integer(Warp& w, const Inst* i) {
   for_lanes(w, row<D>(w, i->d), [=](int l) {
     const S x = to_integral<R, S>(a[l]);
     const bool high = x >= kEnd, low = x < static_cast<S>(kMin);
-    const S inside = high || low || x != x ? S{0} : x;
-    return high ? kMax : low ? kMin : static_cast<D>(inside);
+    const bool nan = x != x;
+    const S inside = high || low || nan ? S{0} : x;
+    return high ? kMax : low ? kMin : nan ? kNan : static_cast<D>(inside);
   });
   return i + 1;
 }
@@ -183,13 +192,17 @@ void round_to_integral(Exact& value, Round round) {
   value.exponent = 0;
 }
 
-/// The integer's bits, clamped to the type.
-u64 clamped_integer(const Exact& value, Type type) {
+/// The integer's bits, clamped to the destination's type.
+u64 clamped_integer(const Exact& value, const ConvertForm& form) {
+  const Type type = form.to;
   const u32 bits = type_bytes(type) * 8;
   const bool is_signed = type_is_signed(type);
   const u64 max = is_signed ? (u64{1} << (bits - 1)) - 1 : ~u64{0} >> (64 - bits);
   const u64 size_of_min = is_signed ? u64{1} << (bits - 1) : 0;
-  if (value.nan) return 0;
+  if (value.nan) {
+    const u64 result = nan_integer(type_bytes(form.from) * 8, bits);
+    return is_signed ? 0 - result : result;
+  }
   u64 size = value.significand;
   bool huge = value.infinite;
   if (!huge && value.exponent > 0 && size != 0) {
@@ -233,7 +246,7 @@ u64 converted(const u8* a, int l, const ConvertForm& form) {
       if (type_is_signed(form.to)) return static_cast<u64>(static_cast<s64>(bits << drop) >> drop);
       return (bits << drop) >> drop;
     }
-    return clamped_integer(value, form.to);
+    return clamped_integer(value, form);
   }
   if (form.integral) round_to_integral(value, form.round);
   return real_bits(value, form);

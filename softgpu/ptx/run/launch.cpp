@@ -12,6 +12,7 @@
 #include "softgpu/ptx/run/cta.h"
 #include "softgpu/ptx/run/fault.h"
 #include "softgpu/ptx/run/pool.h"
+#include "softgpu/thread_object.h"
 
 namespace softgpu::ptx {
 namespace {
@@ -44,20 +45,18 @@ struct alignas(64) GridWorkspace {
 class RunnerLease {
  public:
   RunnerLease() {
-    if (cache().empty()) cache().push_back(std::make_unique<CtaRunner>());
-    runner_ = std::move(cache().back());
-    cache().pop_back();
+    Cache& cache = ThreadObject<Cache>::get();
+    if (cache.empty()) cache.push_back(std::make_unique<CtaRunner>());
+    runner_ = std::move(cache.back());
+    cache.pop_back();
   }
-  ~RunnerLease() { cache().push_back(std::move(runner_)); }
+  ~RunnerLease() { ThreadObject<Cache>::get().push_back(std::move(runner_)); }
   RunnerLease(const RunnerLease&) = delete;
   RunnerLease& operator=(const RunnerLease&) = delete;
   CtaRunner& operator*() { return *runner_; }
 
  private:
-  static std::vector<std::unique_ptr<CtaRunner>>& cache() {
-    thread_local std::vector<std::unique_ptr<CtaRunner>> t_runners;
-    return t_runners;
-  }
+  using Cache = std::vector<std::unique_ptr<CtaRunner>>;
   std::unique_ptr<CtaRunner> runner_;
 };
 
@@ -372,8 +371,8 @@ class LaunchJob : public PoolJob {
 Outcome launch_run(const Kernel& kernel, const Launch& launch, Host& host) {
   Outcome refused;
   refused.fault = Fault::kIllegalInstruction;
-  if (!kernel.program.error.empty()) {
-    refused.fault_text = kernel.program.error;
+  if (!kernel_trouble(kernel).empty()) {
+    refused.fault_text = kernel_trouble(kernel);
     return refused;
   }
   fault_handler_install();

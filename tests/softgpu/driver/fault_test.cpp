@@ -114,5 +114,48 @@ TEST_P(Faults, PoisonTheContextAndNothingElse) {
 INSTANTIATE_TEST_SUITE_P(Kernel, Faults, ::testing::ValuesIn(fault_cases()),
                          [](const auto& given) { return std::string(given.param.name); });
 
+/// Kernels that cannot run: the instruction is the kernel's, or of a function that it calls.
+std::vector<std::string> unsupported() {
+  const std::string sparse =
+      "{ .reg .f32 %f<4>; mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0,%f1,%f2,%f3}, "
+      "{%r1,%r2}, {%r3,%r4}, {%f0,%f1,%f2,%f3}, %r5, 0x0; }";
+  const std::string before =
+      ".visible .entry plain(.param .u64 p)\n{\n.reg .b64 %d<2>;\n"
+      "ld.param.u64 %d0, [p]; st.global.u32 [%d0], 5;\nret;\n}\n";
+  const std::string calls = ".visible .func inner()\n{\n.reg .b32 %r<8>;\n" + sparse +
+                            "\nret;\n}\n.visible .func outer()\n{\ncall.uni inner;\nret;\n}\n";
+  return {faulty(sparse, before), faulty("call.uni outer;", before + calls)};
+}
+
+TEST_F(Driver, AKernelThatCannotRunIsRefusedAndNothingElse) {
+  for (const std::string& text : unsupported()) {
+    WithContext([&](CUcontext) {
+      CUdeviceptr p = 0;
+      unsigned value = 0;
+      CUmodule module = nullptr;
+      CUfunction function = nullptr, plain = nullptr;
+      ASSERT_CU(cuMemAlloc(&p, 256));
+      ASSERT_CU(cuModuleLoadData(&module, text.c_str()));
+      ASSERT_CU(cuModuleGetFunction(&function, module, "f"));
+      ASSERT_CU(cuModuleGetFunction(&plain, module, "plain"));
+      EXPECT_EQ(launch_and_wait(function, p), CUDA_ERROR_NOT_SUPPORTED);
+      EXPECT_CU(cuCtxSynchronize());
+      EXPECT_CU(launch_and_wait(plain, p));
+      EXPECT_CU(cuMemcpyDtoH(&value, p, 4));
+      EXPECT_EQ(value, 5u);
+    });
+  }
+}
+
+TEST_F(Driver, AKernelThatIsNotExecutedMayHaveAnyInstruction) {
+  setenv("SOFTGPU_TIMED", "f=10us/skip", 1);
+  WithContext([](CUcontext) {
+    CUdeviceptr p = 0;
+    ASSERT_CU(cuMemAlloc(&p, 256));
+    EXPECT_CU(launch_and_wait(loaded(unsupported().front()), p));
+  });
+  unsetenv("SOFTGPU_TIMED");
+}
+
 }  // namespace
 }  // namespace softgpu_test

@@ -47,6 +47,29 @@ TEST_F(Driver, HandlersOfTheExitStillHaveTheirContext) {
   WithContext([](CUcontext) { EXPECT_EQ(std::atexit(leave_from_a_handler), 0); });
 }
 
+/// Loads a module and runs a kernel of it.
+void work_from_a_handler() {
+  CUmodule module = nullptr;
+  CUfunction add = nullptr;
+  CUdeviceptr p = 0;
+  unsigned n = 1, value = 0;
+  void* arguments[] = {&p, &n};
+  if (cuModuleLoadData(&module, softgpu_test::kKernels) != CUDA_SUCCESS) _exit(5);
+  if (cuModuleGetFunction(&add, module, "add_one") != CUDA_SUCCESS) _exit(6);
+  if (cuMemAlloc(&p, 4) != CUDA_SUCCESS || cuMemsetD32(p, 4, 1) != CUDA_SUCCESS) _exit(7);
+  if (cuLaunchKernel(add, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr) != CUDA_SUCCESS)
+    _exit(8);
+  if (cuMemcpyDtoH(&value, p, 4) != CUDA_SUCCESS || value != 5) _exit(9);
+}
+
+// Handlers run after the destructors of what was made after their registration.
+TEST_F(Driver, HandlersOfTheExitLoadAndLaunch) {
+  WithContext([](CUcontext) {
+    EXPECT_EQ(std::atexit(work_from_a_handler), 0);
+    work_from_a_handler();
+  });
+}
+
 /// PCI bus number of each device as this process numbers them.
 std::vector<int> bus_numbers() {
   std::vector<int> out;

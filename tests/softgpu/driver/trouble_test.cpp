@@ -72,6 +72,37 @@ TEST_F(Trouble, AFaultedKernelIsSaid) {
   expect_in(text, "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
+constexpr char kSparse[] = R"(
+.version 7.1
+.target sm_80
+.address_size 64
+.visible .entry plain() { ret; }
+.visible .entry sparse()
+{
+  .reg .b32 %r<5>;
+  .reg .f32 %f<4>;
+  mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0,%f1,%f2,%f3}, {%r1,%r2}, {%r3,%r4},
+    {%f0,%f1,%f2,%f3}, %r0, 0x0;
+  ret;
+}
+)";
+
+TEST_F(Trouble, AKernelThatCannotRunIsSaid) {
+  const std::string text = said([] {
+    CUmodule module = nullptr;
+    CUfunction sparse = nullptr;
+    ASSERT_CU(cuModuleLoadData(&module, kSparse));
+    ASSERT_CU(cuModuleGetFunction(&sparse, module, "sparse"));
+    for (int k = 0; k < 2; ++k)
+      EXPECT_EQ(cuLaunchKernel(sparse, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr),
+                CUDA_ERROR_NOT_SUPPORTED);
+  });
+  EXPECT_EQ(lines(text), 1) << text;
+  EXPECT_EQ(text.rfind("softgpu: kernel not launched: sparse line 10: mma.sp.sync.aligned.", 0), 0U)
+      << text;
+  expect_in(text, "the call returns CUDA_ERROR_NOT_SUPPORTED");
+}
+
 TEST_F(Trouble, ARefusedLinkIsSaid) {
   const std::string text = said([] {
     CUlinkState link = nullptr;

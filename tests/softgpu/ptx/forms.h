@@ -62,7 +62,8 @@ enum class Cells : u8 { kNone, kGlobal, kShared, kLocal, kConst, kEntryParam, kC
 /// kernel's, for names). Operands and
 /// results have one letter each: p predicate, h r d integers of 16, 32 and 64 bits, s a shift
 /// count, f g reals of 32 and 64 bits, H K a half and a bfloat16, X Y pairs of them; small whole
-/// numbers as I J pairs of halves and bfloat16, N a 32-bit real in a register of bits.
+/// numbers as I J pairs of halves and bfloat16, M a 64-bit real, N a 32-bit real in a register of
+/// bits.
 struct Proof {
   std::string text;
   std::string results, operands;
@@ -77,7 +78,8 @@ struct Proof {
   std::string variables;  // declarations in front of the kernel
   std::string before;     // declarations inside it
   bool traps = false;     // the launch must end with a trap
-  // Not empty: the words of the cells of a warp's lower and upper half are values of these kinds.
+  // Not empty: the words (of M: pairs of words) of the cells of a warp's lower and upper half are
+  // values of these kinds.
   std::string cell_letters;
   std::optional<Image> image;  // every lane's cell is one of these; the handle is its address
 };

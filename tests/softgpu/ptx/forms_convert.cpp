@@ -40,9 +40,17 @@ u64 clamped(Quad value, std::string_view type) {
   const Int128 one = 1;
   const Int128 least = is_signed(type) ? -(one << (bits - 1)) : 0;
   const Int128 most = (one << (is_signed(type) ? bits - 1 : bits)) - 1;
-  if (value != value) return 0;
   if (value <= Quad(least)) return static_cast<u64>(least);
   return static_cast<u64>(value >= Quad(most) ? most : static_cast<Int128>(value));
+}
+
+/// PTX ISA 9.0, cvt: "In float-to-integer conversions, depending upon conversion types, NaN input
+/// results in following value: Zero if source is not .f64 and destination is not .s64, .u64.
+/// Otherwise 1 << (BitWidth(dst) - 1) corresponding to the value of (MAXINT >> 1) + 1 for unsigned
+/// type or MININT for signed type." cuda_fp16.h says the same of __half2ll_rz and __half2int_rz.
+u64 integer_of_nan(std::string_view to, std::string_view from) {
+  if (from != "f64" && to != "s64" && to != "u64") return 0;
+  return u64{1} << (bits_of(to) - 1);
 }
 
 /// How an integer of a type looks in its register: bytes are extended to 32 bits.
@@ -55,6 +63,7 @@ u64 in_register(u64 bits, std::string_view type) {
 
 u64 to_integer(const FormCase& form, std::string_view to, std::string_view from, u64 bits) {
   const Quad value = source_number(form, from, bits);
+  if (value != value) return in_register(integer_of_nan(to, from), to);
   if (is_real_type(from)) return in_register(clamped(whole(value, rounding_of(form)), to), to);
   if (form.has("sat")) return in_register(clamped(value, to), to);
   const u32 drop = 64 - bits_of(from);

@@ -37,6 +37,7 @@ const char* register_type(char letter) {
     case 'd':
       return ".b64";
     case 'g':
+    case 'M':
       return ".f64";
     default:
       return ".b32";
@@ -186,11 +187,7 @@ class FormRun {
         lane.out[k] = k < proof.results.size() ? wild_value(proof.results[k], random) : 0;
       for (std::size_t k = 0; k < kCellBytes; ++k)
         lane.cell[k] = static_cast<u8>(random() % 4 == 0 ? 0xff : random());
-      for (std::size_t k = 0; !proof.cell_letters.empty() && k < kCellBytes; k += 4) {
-        const char letter = proof.cell_letters[n % 32 / 16];
-        const u32 word = static_cast<u32>(wild_value(letter, random));
-        std::memcpy(lane.cell + k, &word, 4);
-      }
+      if (!proof.cell_letters.empty()) fill_cell(lane, proof.cell_letters[n % 32 / 16], random);
       if (proof.cells == Cells::kConst) {
         for (std::size_t k = 0; k < kCellBytes; ++k)
           lane.cell[k] = const_byte(n % 16 * kCellBytes + k);
@@ -229,6 +226,14 @@ class FormRun {
  private:
   static u8* aligned(std::vector<u8>& bytes) {
     return reinterpret_cast<u8*>((reinterpret_cast<u64>(bytes.data()) + 63) / 64 * 64);
+  }
+
+  static void fill_cell(Lane& lane, char letter, std::mt19937_64& random) {
+    const std::size_t bytes = letter == 'M' ? 8 : 4;
+    for (std::size_t k = 0; k < kCellBytes; k += bytes) {
+      const u64 word = wild_value(letter, random);
+      std::memcpy(lane.cell + k, &word, bytes);
+    }
   }
 
   void share_cells() {

@@ -1,5 +1,7 @@
 // Matrix operations: PTX ISA, sections 9.7.14.4 (wmma) and 9.7.14.5 (mma, ldmatrix). Fragments are
 // laid out as the ISA says, elements are small whole numbers, so that every sum is exact.
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "tests/softgpu/ptx/forms.h"
@@ -101,8 +103,94 @@ void mma_reference(const Mma& mma, WarpLanes& warp) {
   }
 }
 
+/// The rows, columns and depth that a form names.
+struct Shape {
+  std::string name;
+  u32 m = 0, n = 0, k = 0;
+};
+
+Shape shape_of(const FormCase& form) {
+  Shape shape;
+  for (const std::string_view mod : form.mods) {
+    shape.name = mod;
+    if (std::sscanf(shape.name.c_str(), "m%un%uk%u", &shape.m, &shape.n, &shape.k) == 3) break;
+  }
+  return shape;
+}
+
+/// A sum of s32 as its bits: cut to them, or clamped by .satfinite.
+u64 integer_bits(Int128 sum, bool clamped) {
+  if (clamped) sum = std::clamp<Int128>(sum, INT32_MIN, INT32_MAX);
+  return static_cast<u32>(static_cast<u64>(sum));
+}
+
+s64 byte_of(std::string_view type, u64 bits, u32 place) {
+  const u8 byte = static_cast<u8>(bits >> (8 * place));
+  return type == "s8" ? static_cast<std::int8_t>(byte) : byte;
+}
+
+/// mma of bytes: a is {A, B, C, H}, or as many of them as there are; b is H and C; c is C, H, A, B.
+void mma_integer_reference(const FormCase& form, WarpLanes& warp) {
+  const Shape shape = shape_of(form);
+  const auto types = form.types();
+  const WarpLanes given = warp;
+  for (u32 l = 0; l < 32; ++l) {
+    for (u32 slot = 0; slot < shape.m / 4; ++slot) {
+      const u32 row = l / 4 + slot / 2 * 8, column = l % 4 * 2 + slot % 2;
+      Int128 sum = static_cast<s32>(given.lanes[l].in[(slot + 2) % 4]);
+      for (u32 k = 0; k < shape.k; ++k) {
+        const u64 a = given.lanes[row % 8 * 4 + k % 16 / 4].in[k / 16 * (shape.m / 8) + row / 8];
+        const u64 b = given.lanes[column * 4 + k % 16 / 4].in[3 - k / 16];
+        sum += byte_of(types[1], a, k % 4) * byte_of(types[2], b, k % 4);
+      }
+      warp.lanes[l].out[slot] = integer_bits(sum, form.has("satfinite"));
+    }
+  }
+}
+
+Proof prove_mma_integer(const FormCase& form) {
+  const Shape shape = shape_of(form);
+  Proof proof;
+  proof.aligned = true;
+  proof.operands = "rrrr";
+  proof.results = shape.m == 8 ? "rr" : "rrrr";
+  const u32 a_registers = shape.m * shape.k / 128;
+  proof.text = form.name() + (shape.m == 8 ? " {D, E}, " : " {D, E, F, G}, ");
+  proof.text += a_registers == 1 ? "{A}, " : a_registers == 2 ? "{A, B}, " : "{A, B, C, H}, ";
+  proof.text += shape.k == 16 ? "{H}, " : "{H, C}, ";
+  proof.text += shape.m == 8 ? "{C, H};" : "{C, H, A, B};";
+  proof.reference = [form](WarpLanes& warp) { mma_integer_reference(form, warp); };
+  return proof;
+}
+
+/// mma of f64: a is A, b is B, c is {C, H}.
+Proof prove_mma_double(const FormCase& form) {
+  Proof proof;
+  proof.aligned = true;
+  proof.operands = "MMMM";
+  proof.results = "gg";
+  proof.text = form.name() + " {D, E}, {A}, {B}, {C, H};";
+  proof.reference = [](WarpLanes& warp) {
+    const auto value = [](u64 bits) { return number(bits, kF64); };
+    const WarpLanes given = warp;
+    for (u32 l = 0; l < 32; ++l) {
+      for (u32 slot = 0; slot < 2; ++slot) {
+        Quad sum = value(given.lanes[l].in[2 + slot]);
+        for (u32 k = 0; k < 4; ++k) {
+          sum += value(given.lanes[l / 4 * 4 + k].in[0]) *
+                 value(given.lanes[(l % 4 * 2 + slot) * 4 + k].in[1]);
+        }
+        warp.lanes[l].out[slot] = rounded(sum, 0, kF64, Rounding::kNearest);
+      }
+    }
+  };
+  return proof;
+}
+
 std::optional<Proof> prove_mma(const FormCase& form) {
   if (form.op != "mma") return std::nullopt;
+  if (form.has("s32")) return prove_mma_integer(form);
+  if (form.has("f64")) return prove_mma_double(form);
   const auto types = form.types();
   Mma mma{types[1], false, types[0] == "f16", 0};
   mma.k = form.has("m16n8k16") ? 16 : form.has("m16n8k8") ? 8 : 4;
@@ -139,14 +227,21 @@ std::optional<Proof> prove_mma(const FormCase& form) {
 constexpr u32 kSums = 1024;
 
 struct Wmma {
-  u32 m, n;
+  Shape shape;
   std::string type;  // of a and b
   std::string c_type, d_type;
-  std::string a_layout, b_layout, c_layout, d_layout;
-  std::string shape, space;
+  std::string a_layout = "row", b_layout = "col", c_layout = "row", d_layout = "row";
+  std::string space;
+  bool clamped = false;
 };
 
-u32 input_registers(const std::string& type, u32 side) { return type == "f16" ? 8 : side / 4; }
+/// Registers for a lane's part of a matrix.
+u32 fragment_registers(const std::string& type, u32 rows, u32 columns) {
+  return rows * columns / (type == "f64" ? 32 : 1024 / bits_of(type));
+}
+u32 input_registers(const std::string& type, u32 rows, u32 columns) {
+  return type == "f16" ? 8 : fragment_registers(type, rows, columns);
+}
 
 std::string registers(const char* name, u32 count) {
   std::string text = "{";
@@ -155,15 +250,22 @@ std::string registers(const char* name, u32 count) {
   return text + "}";
 }
 
-Wmma wmma_of(const FormCase& form) {
-  Wmma w{16, 16, "f16", "f32", "f32", "row", "col", "row", "row", "m16n16k16", ""};
-  if (form.has("m8n32k16"))
-    w = {8, 32, "f16", "f32", "f32", "row", "col", "row", "row", "m8n32k16", ""};
-  if (form.has("m32n8k16"))
-    w = {32, 8, "f16", "f32", "f32", "row", "col", "row", "row", "m32n8k16", ""};
+/// The types of a form that names none of a or b.
+Wmma wmma_default(const FormCase& form) {
+  Wmma w;
+  w.shape = shape_of(form);
+  const bool integer = form.has("s8") || form.has("u8") || form.has("s32");
+  w.type = form.has("f64") ? "f64" : w.shape.k == 8 ? "tf32" : integer ? "s8" : "f16";
+  w.c_type = w.d_type = form.has("f64") ? "f64" : integer ? "s32" : "f32";
+  w.clamped = form.has("satfinite");
   for (const char* space : {"global", "shared", "shared::cta"}) {
     if (form.has(space)) w.space = std::string(".") + space;
   }
+  return w;
+}
+
+Wmma wmma_of(const FormCase& form) {
+  Wmma w = wmma_default(form);
   const std::string layout = form.has("col") ? "col" : "row";
   const auto types = form.types();
   if (form.has("mma")) {
@@ -194,32 +296,31 @@ std::string wmma_memory(const Wmma& w, const std::string& what, const std::strin
   const bool store = what == "store.d";
   const std::string address = "[%q2+" + std::to_string(at) + "]";
   const std::string name =
-      "wmma." + what + ".sync.aligned." + layout + "." + w.shape + w.space + "." + type;
+      "wmma." + what + ".sync.aligned." + layout + "." + w.shape.name + w.space + "." + type;
   return name + " " + (store ? address + ", " + fragment : fragment + ", " + address) + ", " +
          std::to_string(stride) + ";\n";
 }
-
-u32 sum_registers(const std::string& type) { return type == "f32" ? 8 : 4; }
 
 std::string wmma_text(const Wmma& w) {
   const auto stride = [](const std::string& layout, u32 rows, u32 columns) {
     return layout == "row" ? columns : rows;
   };
-  const std::string a = registers("wa", input_registers(w.type, w.m));
-  const std::string b = registers("wb", input_registers(w.type, w.n));
-  const std::string c = registers("wc", sum_registers(w.c_type));
-  const std::string d = registers("wd", sum_registers(w.d_type));
+  const auto [name, m, n, k] = w.shape;
+  const std::string a = registers("wa", input_registers(w.type, m, k));
+  const std::string b = registers("wb", input_registers(w.type, k, n));
+  const std::string c = registers("wc", fragment_registers(w.c_type, m, n));
+  const std::string d = registers("wd", fragment_registers(w.d_type, m, n));
   std::string text = "mul.wide.u32 %q1, %t4, 64; sub.s64 %q2, %at, %q1;\n";
-  text += wmma_memory(w, "load.a", w.a_layout, w.type, 0, a, stride(w.a_layout, w.m, 16));
-  text += wmma_memory(w, "load.b", w.b_layout, w.type, 0, b, stride(w.b_layout, 16, w.n));
-  text += wmma_memory(w, "load.c", w.c_layout, w.c_type, kSums, c, stride(w.c_layout, w.m, w.n));
+  text += wmma_memory(w, "load.a", w.a_layout, w.type, 0, a, stride(w.a_layout, m, k));
+  text += wmma_memory(w, "load.b", w.b_layout, w.type, 0, b, stride(w.b_layout, k, n));
+  text += wmma_memory(w, "load.c", w.c_layout, w.c_type, kSums, c, stride(w.c_layout, m, n));
   const std::string types = w.type == "f16"
                                 ? w.d_type + "." + w.c_type
                                 : w.d_type + "." + w.type + "." + w.type + "." + w.c_type;
-  text += "wmma.mma.sync.aligned." + w.a_layout + "." + w.b_layout + "." + w.shape + "." + types +
-          " " + d + ", " + a + ", " + b + ", " + c + ";\n";
+  text += "wmma.mma.sync.aligned." + w.a_layout + "." + w.b_layout + "." + name + "." + types +
+          (w.clamped ? ".satfinite " : " ") + d + ", " + a + ", " + b + ", " + c + ";\n";
   return text + "bar.warp.sync MASK;\n" +
-         wmma_memory(w, "store.d", w.d_layout, w.d_type, kSums, d, stride(w.d_layout, w.m, w.n));
+         wmma_memory(w, "store.d", w.d_layout, w.d_type, kSums, d, stride(w.d_layout, m, n));
 }
 
 using WarpBytes = std::array<u8, 32 * kCellBytes>;
@@ -228,11 +329,25 @@ u32 position(const std::string& layout, u32 row, u32 column, u32 rows, u32 colum
   return layout == "row" ? row * columns + column : column * rows + row;
 }
 
-Quad loaded(const WarpBytes& bytes, u32 start, const std::string& type, u32 at) {
-  const u32 size = bits_of(type) / 8;
+double element_at(const u8* at, const std::string& type) {
   u64 bits = 0;
-  std::memcpy(&bits, bytes.data() + start + at * size, size);
-  return number(bits, format_of(type));
+  std::memcpy(&bits, at, bits_of(type) / 8);
+  if (type == "s32") return static_cast<s32>(bits);
+  if (type == "s8" || type == "u8") return static_cast<double>(byte_of(type, bits, 0));
+  return static_cast<double>(number(bits, type == "tf32" ? kF32 : format_of(type)));
+}
+
+/// A matrix by rows. Doubles hold every element, and every sum of products of them.
+std::vector<double> loaded(const u8* start, const std::string& type, const std::string& layout,
+                           u32 rows, u32 columns) {
+  std::vector<double> values;
+  for (u32 r = 0; r < rows; ++r) {
+    for (u32 c = 0; c < columns; ++c) {
+      const u32 at = position(layout, r, c, rows, columns);
+      values.push_back(element_at(start + at * (bits_of(type) / 8), type));
+    }
+  }
+  return values;
 }
 
 void wmma_reference(const Wmma& w, WarpLanes& warp) {
@@ -241,15 +356,18 @@ void wmma_reference(const Wmma& w, WarpLanes& warp) {
     std::memcpy(given.data() + l * kCellBytes, warp.lanes[l].cell, kCellBytes);
   left = given;
   const u32 size = bits_of(w.d_type) / 8;
-  for (u32 r = 0; r < w.m; ++r) {
-    for (u32 c = 0; c < w.n; ++c) {
-      Quad sum = loaded(given, kSums, w.c_type, position(w.c_layout, r, c, w.m, w.n));
-      for (u32 k = 0; k < 16; ++k) {
-        sum += loaded(given, 0, w.type, position(w.a_layout, r, k, w.m, 16)) *
-               loaded(given, 0, w.type, position(w.b_layout, k, c, 16, w.n));
-      }
-      const u64 bits = rounded(sum, 0, format_of(w.d_type), Rounding::kNearest);
-      std::memcpy(left.data() + kSums + position(w.d_layout, r, c, w.m, w.n) * size, &bits, size);
+  const u32 rows = w.shape.m, columns = w.shape.n, depth = w.shape.k;
+  const auto x = loaded(given.data(), w.type, w.a_layout, rows, depth);
+  const auto y = loaded(given.data(), w.type, w.b_layout, depth, columns);
+  const auto z = loaded(given.data() + kSums, w.c_type, w.c_layout, rows, columns);
+  for (u32 r = 0; r < rows; ++r) {
+    for (u32 c = 0; c < columns; ++c) {
+      double sum = z[r * columns + c];
+      for (u32 k = 0; k < depth; ++k) sum += x[r * depth + k] * y[k * columns + c];
+      const u64 bits = w.d_type == "s32" ? integer_bits(static_cast<Int128>(sum), w.clamped)
+                                         : rounded(sum, 0, format_of(w.d_type), Rounding::kNearest);
+      std::memcpy(left.data() + kSums + position(w.d_layout, r, c, rows, columns) * size, &bits,
+                  size);
     }
   }
   for (std::size_t l = 0; l < 32; ++l)
@@ -263,9 +381,17 @@ std::optional<Proof> prove_wmma(const FormCase& form) {
   proof.aligned = true;
   proof.cells = w.space.substr(0, 7) == ".shared" ? Cells::kShared : Cells::kGlobal;
   proof.cell_bytes = kCellBytes;
-  proof.cell_letters = std::string(w.type == "f16" ? "I" : "J") + (w.c_type == "f16" ? "I" : "N");
+  const auto letter = [](const std::string& type) {
+    return type == "f16"                      ? 'I'
+           : type == "bf16"                   ? 'J'
+           : type == "f64"                    ? 'M'
+           : type[0] == 's' || type[0] == 'u' ? 'r'
+                                              : 'N';
+  };
+  proof.cell_letters = {letter(w.type), letter(w.c_type)};
   proof.writes_cell = true;
-  proof.before = ".reg .b32 %wa<8>, %wb<8>, %wc<8>, %wd<8>;\n";
+  proof.before = std::string(w.type == "f64" ? ".reg .f64" : ".reg .b32") +
+                 " %wa<8>, %wb<8>, %wc<8>, %wd<8>;\n";
   proof.text = wmma_text(w);
   proof.reference = [w](WarpLanes& warp) { wmma_reference(w, warp); };
   return proof;

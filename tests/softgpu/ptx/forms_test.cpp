@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <sstream>
 
 #include "softgpu/ptx/code/decoder.h"
@@ -44,6 +46,34 @@ TEST(Forms, WhatIsNotListedIsNotAccepted) {
   EXPECT_FALSE(form_listed("add", {"ftz", "f64"}));
   EXPECT_FALSE(form_listed("add", {"rn"}));
   EXPECT_FALSE(form_listed("multimem", {}));
+}
+
+constexpr char kDocumentHead[] =
+    R"(# PTX instructions that the software GPU executes
+
+All of them, and no others: a kernel with another instruction is refused at its launch (`CUDA_ERROR_NOT_SUPPORTED`), with one
+line on stderr that names the instruction; a module in which no kernel can run is refused when it is loaded. Written by
+`SOFTGPU_WRITE_FORMS=1 build/dev/tests/softgpu_ptx_test --gtest_filter=Forms.*` from the list that the decoder looks into
+(`softgpu/ptx/code/forms.cpp`); the tests run every form of it against a reference.
+
+A line has an opcode and groups of modifiers: `a|b` is one of them, `?` means that the group may be left out, `~` that it is
+accepted and changes no result. Further restrictions, such as widths of registers, are those of the PTX ISA.
+
+```
+)";
+
+// docs/softgpu-instructions.md is the list.
+TEST(Forms, TheDocumentListsThemAll) {
+  std::string text = kDocumentHead;
+  for (const FormText& form : form_texts()) {
+    text += form.op;
+    if (!form.groups.empty()) text += " " + std::string(form.groups);
+    text += "\n";
+  }
+  text += "```\n";
+  if (std::getenv("SOFTGPU_WRITE_FORMS") != nullptr) std::ofstream(FORMS_DOCUMENT) << text;
+  std::ifstream file(FORMS_DOCUMENT);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), text);
 }
 
 std::vector<std::string> split(const std::string& text, char at) {

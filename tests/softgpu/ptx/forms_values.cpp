@@ -133,10 +133,13 @@ u64 whole_value(char letter, std::mt19937_64& random) {
     return rounded(Quad(static_cast<s64>(random() % 9)) - 4, 0, format, Rounding::kNearest);
   };
   if (letter == 'I') return paired([&] { return half(kF16); });
+  if (letter == 'M') return half(kF64);
   return letter == 'J' ? paired([&] { return half(kBf16); }) : half(kF32);
 }
 
-bool is_whole(char letter) { return letter == 'I' || letter == 'J' || letter == 'N'; }
+bool is_whole(char letter) {
+  return letter == 'I' || letter == 'J' || letter == 'M' || letter == 'N';
+}
 
 }  // namespace
 

@@ -41,6 +41,37 @@ extern "C" __global__ void wmma_bfloat(const __nv_bfloat16* a, const __nv_bfloat
   multiply_wmma(a, b, c, n);
 }
 
+/// c = a * b of other types; M x N of c per warp, n is a multiple of 32.
+template <int M, int N, int K, class Kind, class T, class Sum>
+__device__ void multiply_tiles(const T* a, const T* b, Sum* c, int n) {
+  const int warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, across = n / N;
+  const int row = warp / across * M, column = warp % across * N;
+  if (row >= n) return;
+  wmma::fragment<wmma::matrix_a, M, N, K, Kind, wmma::row_major> fa;
+  wmma::fragment<wmma::matrix_b, M, N, K, Kind, wmma::col_major> fb;
+  wmma::fragment<wmma::accumulator, M, N, K, Sum> fc;
+  wmma::fill_fragment(fc, Sum{0});
+  for (int k = 0; k < n; k += K) {
+    wmma::load_matrix_sync(fa, a + row * n + k, n);
+    wmma::load_matrix_sync(fb, b + column * n + k, n);
+    wmma::mma_sync(fc, fa, fb, fc);
+  }
+  wmma::store_matrix_sync(c + row * n + column, fc, n, wmma::mem_row_major);
+}
+extern "C" __global__ void wmma_signed(const signed char* a, const signed char* b, int* c, int n) {
+  multiply_tiles<16, 16, 16, signed char>(a, b, c, n);
+}
+extern "C" __global__ void wmma_unsigned(const unsigned char* a, const unsigned char* b, int* c,
+                                         int n) {
+  multiply_tiles<32, 8, 16, unsigned char>(a, b, c, n);
+}
+extern "C" __global__ void wmma_tf32(const float* a, const float* b, float* c, int n) {
+  multiply_tiles<16, 16, 8, wmma::precision::tf32>(a, b, c, n);
+}
+extern "C" __global__ void wmma_double(const double* a, const double* b, double* c, int n) {
+  multiply_tiles<8, 8, 4, double>(a, b, c, n);
+}
+
 __device__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }

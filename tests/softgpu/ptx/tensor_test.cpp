@@ -34,6 +34,9 @@ class TensorTest : public PtxTest, public ::testing::WithParamInterface<const ch
     return values;
   }
 
+  template <class T, class Sum>
+  void expect_whole_product(const char* kernel, int least);
+
   /// c = scale * a * b with b by columns; within what adding n products in f32 may cost.
   static void expect_product(const std::vector<u16>& a, const std::vector<u16>& b,
                              const std::vector<float>& c, std::size_t n, const Format& format,
@@ -67,6 +70,36 @@ TEST_P(TensorTest, WmmaMultiplies) {
              Arguments().add(a.data()).add(b.data()).add(c.data()).add(static_cast<int>(n)));
     expect_product(a, b, c, n, format, 2);
   }
+}
+
+/// Runs a kernel on matrices of small whole numbers, whose product is exact in every type.
+template <class T, class Sum>
+void TensorTest::expect_whole_product(const char* kernel, int least) {
+  const std::size_t n = 64;
+  std::mt19937 random(7);
+  std::vector<T> a(n * n), b(n * n);
+  for (std::vector<T>* values : {&a, &b}) {
+    for (T& value : *values) value = static_cast<T>(least + static_cast<int>(random() % 256));
+  }
+  std::vector<Sum> c(n * n);
+  host_.charged = 0;
+  run_good(kernel, {16, 1, 1}, {128, 1, 1},
+           Arguments().add(a.data()).add(b.data()).add(c.data()).add(static_cast<int>(n)));
+  for (std::size_t r = 0; r < n; ++r) {
+    for (std::size_t s = 0; s < n; ++s) {
+      s64 want = 0;
+      for (std::size_t k = 0; k < n; ++k)
+        want += static_cast<s64>(a[r * n + k]) * static_cast<s64>(b[s * n + k]);
+      ASSERT_EQ(static_cast<s64>(c[r * n + s]), want) << kernel << " " << r << "," << s;
+    }
+  }
+}
+
+TEST_P(TensorTest, WmmaMultipliesBytesTf32AndDoubles) {
+  expect_whole_product<signed char, int>("wmma_signed", -128);
+  expect_whole_product<unsigned char, int>("wmma_unsigned", 0);
+  expect_whole_product<float, float>("wmma_tf32", -128);
+  expect_whole_product<double, double>("wmma_double", -128);
 }
 
 TEST_P(TensorTest, MmaWithAsynchronousCopiesMultiplies) {
