@@ -26,6 +26,7 @@ constexpr int kTriesMore = 2;
 
 std::string trouble_text(int error) {
   if (error == EPERM) return "the directory must be the broker's alone: its owner, mode 0700";
+  if (error == ESPIPE) return "it is a pipe, not a file";
   return std::strerror(error);
 }
 
@@ -144,7 +145,7 @@ bool Journal::open(std::string* error) {
 
 /// What is there and was not read: true with `error`. Jobs of the broker before may run.
 bool Journal::refuse_if_there(std::string* error) {
-  const int fd = files_->open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW, 0);
+  const int fd = files_->open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
   if (fd == -ENOENT || fd == -ENOTDIR) return false;
   if (fd >= 0) files_->close(fd);
   *error = "there is a journal in " + directory_ + " that cannot be used (" +
@@ -155,10 +156,16 @@ bool Journal::refuse_if_there(std::string* error) {
 }
 
 bool Journal::bytes_read(std::string* out) {
-  const int fd = files_->open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW, 0);
+  const int fd = files_->open(path(kFile).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
   if (fd == -ENOENT) return true;
   if (fd < 0) {
     fault_say("read", -fd);
+    return false;
+  }
+  // A pipe without a writer reads as an empty file.
+  if (lseek(fd, 0, SEEK_CUR) < 0 && errno == ESPIPE) {
+    files_->close(fd);
+    fault_say("read", ESPIPE);
     return false;
   }
   char buffer[16384];

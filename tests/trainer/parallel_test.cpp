@@ -142,7 +142,8 @@ class TensorParallelTest : public DeviceTest {
     for (int rank = 1; rank < tensor; ++rank) {
       const Passes& other = parts[static_cast<std::size_t>(rank)];
       EXPECT_EQ(other.logits, parts[0].logits);
-      for (const GptPiece& piece : GptPart(shape_, {rank, tensor, 0, 1}).pieces()) {
+      const GptPart part(shape_, {rank, tensor, 0, 1});
+      for (const GptPiece& piece : part.pieces()) {
         if (piece.split) continue;
         const auto begin = static_cast<std::ptrdiff_t>(piece.range.begin);
         const auto end = static_cast<std::ptrdiff_t>(piece.range.end());

@@ -121,6 +121,9 @@ TEST_F(JournalTest, AJournalThatCannotBeTrustedOrReadEndsTheStart) {
   EXPECT_THAT(error_of(foreign), testing::HasSubstr("must be the broker's alone"));
   EXPECT_EQ(slurp(path()), left);
   EXPECT_EQ(journal()->state().tenants.size(), 1u) << "once it is put right";
+  ASSERT_EQ(unlink(path().c_str()), 0);
+  ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);
+  EXPECT_THAT(error_of(files), testing::HasSubstr("it is a pipe, not a file")) << "and no wait";
 }
 
 /// A file system that was remounted read-only, or that is full.
