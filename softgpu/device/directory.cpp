@@ -172,12 +172,24 @@ Segment* segment_need(const std::string& directory, std::uint32_t index, const S
   return nullptr;
 }
 
+/// Whoever made the directory by default can change what is in it.
+bool directory_is_anothers(const std::string& directory) {
+  struct stat status {};
+  if (directory != settings_directory_own() || lstat(directory.c_str(), &status) != 0) return false;
+  return !S_ISDIR(status.st_mode) || status.st_uid != getuid();
+}
+
 }  // namespace
 
 std::vector<Segment*> directory_open(const std::string& directory, std::string& error) {
   error.clear();
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     error = with_errno("cannot create the device directory " + directory);
+    return {};
+  }
+  if (directory_is_anothers(directory)) {
+    error = directory + " is another user's, who can change what is in it; have it removed, or " +
+            "set SOFTGPU_DIR to a directory of your own";
     return {};
   }
   Settings settings;

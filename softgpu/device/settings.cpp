@@ -140,8 +140,10 @@ bool profile_read(const char* path, std::vector<SettingText>& texts, std::string
 std::string settings_directory() {
   const char* directory = std::getenv("SOFTGPU_DIR");
   if (directory != nullptr && *directory != '\0') return directory;
-  return "/dev/shm/softgpu-" + std::to_string(getuid());
+  return settings_directory_own();
 }
+
+std::string settings_directory_own() { return "/dev/shm/softgpu-" + std::to_string(getuid()); }
 
 bool quantity_parse(const std::string& text, double& value) {
   char* end = nullptr;

@@ -40,6 +40,8 @@ struct Settings {
 
 /// Where the segments live: SOFTGPU_DIR or /dev/shm/softgpu-<uid>.
 std::string settings_directory();
+/// /dev/shm/softgpu-<uid>, which is this user's alone: anybody may make a directory of that name.
+std::string settings_directory_own();
 
 /// Reads the profile (SOFTGPU_PROFILE, `key = value` lines, keys as the variables or without their
 /// prefix in lower case) and then the environment, which wins. False with a sentence in `error`

@@ -1,6 +1,10 @@
 // Settings: quantities, profile, environment, and that the first process fixes them.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "softgpu/device/device.h"
@@ -127,6 +131,31 @@ TEST(Directory, WhatIsNotASegmentIsRefused) {
   std::string error;
   EXPECT_TRUE(directory_open(devices.path(), error).empty());
   EXPECT_NE(error.find("another version"), std::string::npos) << error;
+}
+
+/// Anybody may make a directory of that name before its user does.
+TEST(Directory, AnotherUsersIsNotTheDefault) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make directories of two users";
+  constexpr uid_t kVictim = 3'000'000'011, kOther = 3'000'000'012;
+  const auto opened_by_victim = [](uid_t owner) {
+    const std::string path = "/dev/shm/softgpu-" + std::to_string(kVictim);
+    EXPECT_EQ(mkdir(path.c_str(), 0777), 0);
+    EXPECT_EQ(chown(path.c_str(), owner, owner), 0);
+    EXPECT_EQ(chmod(path.c_str(), 0777), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      std::string error;
+      if (setgid(kVictim) != 0 || setuid(kVictim) != 0) _exit(3);
+      const bool open = !directory_open(settings_directory_own(), error).empty();
+      _exit(open ? 1 : error.find("is another user's") != std::string::npos ? 2 : 4);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    std::filesystem::remove_all(path);
+    return WEXITSTATUS(status);
+  };
+  EXPECT_EQ(opened_by_victim(kOther), 2);
+  EXPECT_EQ(opened_by_victim(kVictim), 1);
 }
 
 }  // namespace
