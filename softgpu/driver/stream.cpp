@@ -36,11 +36,14 @@ Stream::Stream(const ContextRef& of, Kind of_kind, unsigned with_flags, int with
   queue_moves_ = of->gpu.model.moves();
 }
 
-Stream::~Stream() {
+Stream::~Stream() { queue_give(); }
+
+void Stream::queue_give() {
   device::Device& model = owner_->gpu.model;
   if (queue_ != device::kNone && queue_moves_ == model.moves() &&
       Process::get().status() == CUDA_SUCCESS)
     model.queue_close(queue_);
+  queue_ = device::kNone;
 }
 
 void Stream::submit(const OpRef& op, std::vector<OpRef> after) {

@@ -129,6 +129,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void worker_loop();
   void worker_wake_locked();
   void leave();
+  void queue_give();
   std::vector<OpRef> lasts();
 
   bool available_locked() const { return begun_ < ops_.size() && !executing_; }

@@ -106,6 +106,11 @@ void Stream::retire() {
 }
 
 void Stream::leave() {
+  {
+    // Events that were recorded last here keep the stream, for as long as the program keeps them.
+    const std::lock_guard lock(mutex_);
+    if (ops_.empty()) queue_give();
+  }
   const std::lock_guard order(owner_->order);
   std::erase_if(owner_->streams, [this](const StreamRef& other) { return other.get() == this; });
 }

@@ -18,6 +18,30 @@ CUresult launch(CUfunction function, unsigned grid, unsigned block, CUstream str
   return cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, params.data(), nullptr);
 }
 
+// More rounds than the device has queues: a program that forgets its events has streams all the
+// same.
+TEST_F(Driver, AnEventThatIsKeptKeepsNoQueueOfTheDevice) {
+  WithContext([](CUcontext) {
+    CUdeviceptr p = 0;
+    ASSERT_CU(cuMemAlloc(&p, 16));
+    for (int round = 0; round < 1100; ++round) {
+      CUstream stream = nullptr;
+      CUevent event = nullptr;
+      ASSERT_CU(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+      ASSERT_CU(cuEventCreate(&event, CU_EVENT_DEFAULT));
+      ASSERT_CU(cuMemsetD8Async(p, 1, 16, stream));
+      ASSERT_CU(cuEventRecord(event, stream));
+      if (round % 2 == 0) {
+        ASSERT_CU(cuStreamSynchronize(stream));
+      }
+      ASSERT_CU(cuStreamDestroy(stream));
+      if (round % 100 == 0) {
+        ASSERT_CU(cuEventSynchronize(event));
+      }
+    }
+  });
+}
+
 TEST_F(Driver, AKernelDoesItsWork) {
   WithContext([](CUcontext) {
     const CUfunction add = function("add_one");
