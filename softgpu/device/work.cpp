@@ -58,7 +58,6 @@ double Device::queue_ahead_locked(const Queue& queue, std::uint64_t number) cons
 
 std::uint64_t Device::work_open(std::uint32_t queue, const WorkRequest& request,
                                 const std::atomic<bool>& stop) {
-  if (queue == kNone) return 0;
   for (;;) {
     if (stop.load(std::memory_order_relaxed)) return 0;
     double ahead = 0;
@@ -95,7 +94,6 @@ std::uint64_t Device::work_open(std::uint32_t queue, const WorkRequest& request,
 
 bool Device::work_charge(std::uint32_t queue, std::uint64_t number, double cost,
                          const std::atomic<bool>& stop) {
-  if (queue == kNone) return false;
   for (;;) {
     if (stop.load(std::memory_order_relaxed)) return false;
     double ahead = 0;
@@ -151,7 +149,6 @@ double Device::work_time(std::uint32_t queue, std::uint64_t number) {
 }
 
 bool Device::work_close(std::uint32_t queue, std::uint64_t number, double cost, double& finish_ns) {
-  if (queue == kNone) return false;
   const Lock lock(*this);
   Queue& q = segment_->queues[queue];
   if (q.used == 0) return false;
@@ -181,10 +178,6 @@ bool Device::work_close(std::uint32_t queue, std::uint64_t number, double cost, 
 
 bool Device::work_done(std::uint32_t queue, std::uint64_t number, double& finish_ns) {
   const Lock lock(*this);
-  if (queue == kNone) {
-    finish_ns = segment_->now_ns;
-    return true;
-  }
   const Queue& q = segment_->queues[queue];
   if (q.used == 0) {
     finish_ns = segment_->now_ns;
@@ -197,7 +190,6 @@ bool Device::work_done(std::uint32_t queue, std::uint64_t number, double& finish
 }
 
 bool Device::work_wait(std::uint32_t queue, std::uint64_t number, double& finish_ns) {
-  if (queue == kNone) return work_done(queue, number, finish_ns);
   double ahead = 0;
   {
     const Lock lock(*this);
