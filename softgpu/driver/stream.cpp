@@ -40,10 +40,11 @@ Stream::~Stream() { queue_give(); }
 
 void Stream::queue_give() {
   device::Device& model = owner_->gpu.model;
-  if (queue_ != device::kNone && queue_moves_ == model.moves() &&
+  const std::uint32_t queue = queue_.exchange(device::kNone);
+  mark_ = {};
+  if (queue != device::kNone && queue_moves_ == model.moves() &&
       Process::get().status() == CUDA_SUCCESS)
-    model.queue_close(queue_);
-  queue_ = device::kNone;
+    model.queue_close(queue);
 }
 
 void Stream::submit(const OpRef& op, std::vector<OpRef> after) {

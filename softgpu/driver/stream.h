@@ -102,7 +102,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   const ContextRef& context() const { return owner_; }
   Context& owner() const { return *owner_; }
-  std::uint32_t queue() const { return queue_; }
+  std::uint32_t queue() const { return queue_.load(); }
   /// Goes on in a queue of the device that the GPU has become; everything submitted is done.
   void queue_replace(std::uint32_t queue);
 
@@ -141,8 +141,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void wait_executed(const Op& target);
 
   ContextRef owner_;
-  std::uint32_t queue_ = device::kNone;
-  std::uint32_t queue_moves_ = 0;  // Device::moves() when it was opened
+  std::atomic<std::uint32_t> queue_ = device::kNone;  // kNone: it has left, and all is done
+  std::uint32_t queue_moves_ = 0;                     // Device::moves() when it was opened
   mutable std::mutex mutex_;
   std::condition_variable work_;         // for the worker
   std::condition_variable changed_;      // for those who wait for operations

@@ -220,13 +220,18 @@ CUresult Stream::wait(const OpRef& op) {
   if (op == nullptr) return CUDA_SUCCESS;
   Stream& stream = *op->stream;
   if (op->state.load(std::memory_order_acquire) == Op::kQueued) stream.wait_executed(*op);
-  for (double finish = 0; !ready(op);)
-    (void)stream.owner_->gpu.model.work_wait(stream.queue_, op->mark.number, finish);
+  for (double finish = 0; !ready(op);) {
+    // It may leave meanwhile, with all done.
+    const std::uint32_t queue = stream.queue();
+    if (queue != device::kNone)
+      (void)stream.owner_->gpu.model.work_wait(queue, op->mark.number, finish);
+  }
   return stream.owner_->status();
 }
 
 std::uint64_t Stream::work_begin(const device::WorkRequest& request) {
   device::Device& model = owner_->gpu.model;
+  if (queue() == device::kNone) return 0;  // submitted after its end, by a thread that had it still
   if (model.paced()) settle();  // before what earlier operations refer to leaves the ring
   const std::uint64_t number = model.work_open(queue_, request, owner_->stop);
   if (number == 0) return 0;
