@@ -12,8 +12,9 @@
 // The meter's page belongs to the tenant, so its word is bounded on both sides. Never more than the
 // time the share was on the GPU; a figure that runs backwards is ignored; and a lease held while
 // others wait is charged its open time: an honest program gives a contended lease back when it is
-// idle for longer than the grace, so what it is charged unused are pauses in which nobody else
-// could use the GPU. What no meter sees, as settings of memory between launches, costs as much.
+// idle for longer than the grace, so the unused time that it is charged are pauses in which no
+// other tenant could use the GPU. What no meter sees, as settings of memory between launches, costs
+// as much.
 //
 // A closed lease that others wait for is charged until it has drained: for what the meter says, and
 // for what lies beyond it and beyond a quantum in full. A process that is stopped, or does not
@@ -67,7 +68,7 @@ Nanos device_time(const Gpu& gpu, const Share& share, Nanos passed) {
 }
 
 /// After a drain: what the lease took beyond its end, as far as the meter confirms it or others
-/// waited for it. A meter that lies about a runaway meets a floor.
+/// waited for it. The time of a runaway is charged at least in part, whatever the meter says.
 void overrun_settle(State& state, Share& share, Nanos now) {
   const Nanos measured = std::exchange(share.episode_late_ns, 0);
   const Nanos most = std::exchange(share.episode_overrun_ns, 0);

@@ -12,7 +12,8 @@
 namespace sluice::interpose {
 namespace {
 
-// A kernel takes an address space apart within milliseconds, on a busy host within some ten.
+// A guess: several times what a kernel takes to end an address space of some GiB, and short enough
+// for a program that starts where another has just ended.
 constexpr uint64_t kUntoldNs = 50'000'000;
 
 // What other slots of the same pid are charged: what it executed since.

@@ -172,7 +172,7 @@ Segment* segment_need(const std::string& directory, std::uint32_t index, const S
   return nullptr;
 }
 
-/// Whoever made the directory by default can change what is in it.
+/// True if another user made the default directory: that user can change what is in it.
 bool directory_is_anothers(const std::string& directory) {
   struct stat status {};
   if (directory != settings_directory_own() || lstat(directory.c_str(), &status) != 0) return false;

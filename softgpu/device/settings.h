@@ -40,7 +40,7 @@ struct Settings {
 
 /// Where the segments live: SOFTGPU_DIR or /dev/shm/softgpu-<uid>.
 std::string settings_directory();
-/// /dev/shm/softgpu-<uid>, which is this user's alone: anybody may make a directory of that name.
+/// /dev/shm/softgpu-<uid>, for this user alone. Any user can make a directory of that name.
 std::string settings_directory_own();
 
 /// Reads the profile (SOFTGPU_PROFILE, `key = value` lines, keys as the variables or without their

@@ -18,7 +18,7 @@ struct CallConfiguration {
   CallConfiguration* below;
 };
 
-/// The launches whose arguments this thread evaluates, the innermost first. No object with a
+/// The launches that this thread evaluates arguments for, the innermost first. No object with a
 /// destructor: destructors of the program's own thread_local objects launch kernels, too.
 constinit thread_local CallConfiguration* t_innermost = nullptr;
 

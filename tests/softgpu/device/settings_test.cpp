@@ -133,7 +133,7 @@ TEST(Directory, WhatIsNotASegmentIsRefused) {
   EXPECT_NE(error.find("another version"), std::string::npos) << error;
 }
 
-/// Anybody may make a directory of that name before its user does.
+/// Another user can make a directory of that name first.
 TEST(Directory, AnotherUsersIsNotTheDefault) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make directories of two users";
   constexpr uid_t kVictim = 3'000'000'011, kOther = 3'000'000'012;
