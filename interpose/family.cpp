@@ -292,9 +292,9 @@ void slot_clear(uint32_t index) {
 
 // With the slot's lock held: since when its process has ended, 0 = it has not. `died`: the lock
 // says so now.
-uint64_t slot_ended_ns(uint32_t index, bool died, uint64_t now_ns) {
+uint64_t slot_ended_ns(uint32_t index, bool died) {
   AtomicU64& ended_ns = family().ended_ns[index];
-  if (died && ended_ns.load() == 0) ended_ns.store(now_ns);
+  if (died && ended_ns.load() == 0) ended_ns.store(clock_common_ns(clock_now_ns()));
   return ended_ns.load();
 }
 
@@ -517,17 +517,16 @@ void family_learn(const TenantLimits& admitted) {
 
 namespace {
 
-// The slot of a process that has ended and is charged is the last to be had. `charged`: that one
-// too, if it ended by then.
-int slot_take(bool charged, uint64_t ended_by_ns, uint64_t* oldest_ns) {
-  const uint64_t now_ns = clock_common_ns(clock_now_ns());
+// Of processes that have ended and are charged still, only those that ended by then count as free;
+// the first of all the others is told.
+int slot_take(uint64_t ended_by_ns, uint64_t* oldest_ns) {
   for (uint32_t i = 0; i < kTenantProcessesMax; ++i) {
     pthread_mutex_t* mutex = &family().slots[i];
     bool died;
     if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) continue;
     ClaimsSlot& slot = claims().slots[i];
-    const uint64_t ended_ns = slot_ended_ns(i, died, now_ns);
-    if (ended_ns != 0 && slot_is_charged(i) && !(charged && ended_ns <= ended_by_ns)) {
+    const uint64_t ended_ns = slot_ended_ns(i, died);
+    if (ended_ns > ended_by_ns && slot_is_charged(i)) {
       if (ended_ns < *oldest_ns) *oldest_ns = ended_ns;
       pthread_mutex_unlock(mutex);
       continue;
@@ -545,8 +544,8 @@ int slot_take(bool charged, uint64_t ended_by_ns, uint64_t* oldest_ns) {
 
 int family_slot_take() {
   uint64_t oldest_ns = UINT64_MAX;
-  const int slot = slot_take(false, 0, &oldest_ns);
-  return slot >= 0 || oldest_ns == UINT64_MAX ? slot : slot_take(true, oldest_ns, &oldest_ns);
+  const int slot = slot_take(0, &oldest_ns);
+  return slot >= 0 || oldest_ns == UINT64_MAX ? slot : slot_take(oldest_ns, &oldest_ns);
 }
 
 void family_slot_give(int slot) {
@@ -558,18 +557,32 @@ void family_settled(uint32_t slot, int gpu, uint64_t busy_ns) {
   family().settled_ns[slot][gpu].store(busy_ns);
 }
 
+namespace {
+
+// Since when the slot's process has ended; 0 = it has not, or another one looks at the slot. With
+// `clears_ns`: one that has ended since then is zeroed.
+uint64_t slot_look(uint32_t index, uint64_t clears_ns) {
+  pthread_mutex_t* mutex = &family().slots[index];
+  bool died;
+  if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) return 0;
+  const uint64_t ended_ns = slot_ended_ns(index, died);
+  if (ended_ns != 0 && ended_ns == clears_ns) slot_clear(index);
+  pthread_mutex_unlock(mutex);
+  return ended_ns;
+}
+
+}  // namespace
+
+// The device is asked without the slot's lock: a member that is stopped meanwhile keeps nothing.
 void family_sweep(EndedIsOver is_over) {
   const uint32_t used = claims().slots_used.load();
-  const uint64_t now_ns = clock_common_ns(clock_now_ns());
   for (uint32_t i = 0; i < used && i < kTenantProcessesMax; ++i) {
     if (claims().slots[i].pid.load() == 0) continue;
-    pthread_mutex_t* mutex = &family().slots[i];
-    bool died;
-    if (!mutex_held(mutex, pthread_mutex_trylock(mutex), &died)) continue;
-    const uint64_t ended_ns = slot_ended_ns(i, died, now_ns);
+    const uint64_t ended_ns = slot_look(i, 0);
+    if (ended_ns == 0) continue;
+    const uint64_t now_ns = clock_common_ns(clock_now_ns());
     const uint64_t ago_ns = now_ns > ended_ns ? now_ns - ended_ns : 0;
-    if (ended_ns != 0 && (!slot_is_charged(i) || is_over(i, ago_ns))) slot_clear(i);
-    pthread_mutex_unlock(mutex);
+    if (!slot_is_charged(i) || is_over(i, ago_ns)) (void)slot_look(i, ended_ns);
   }
 }
 

@@ -23,7 +23,7 @@ constexpr uint64_t kLimit = 100'000;
 constexpr uint64_t kSurvivors = 1000;  // bytes that the member has that looks afterwards
 constexpr uint64_t kMortals = 100;
 constexpr uint64_t kCorpses = 50;  // each of those that had died before
-constexpr long kStepsInAll = 260'000;
+constexpr long kStepsInAll = 280'000;
 constexpr GpuUuid kFirst{{1}};
 constexpr GpuUuid kSecond{{2}};
 
@@ -79,6 +79,7 @@ class FamilyStepsTest : public ::testing::Test {
     waitpid(probe, &status, 0);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
       GTEST_SKIP() << "ptrace(2) is not permitted here: nothing can be stepped through";
+    (void)clock_common_ns(clock_now_ns());  // what its first use costs is not of a member's life
     Limits limits;
     limits.memory_bytes = kLimit;
     limits.sm_percent = 50;
@@ -208,6 +209,29 @@ TEST_F(FamilyStepsTest, WhatAnEndedProcessHeldStaysChargedUntilItIsOver) {
   EXPECT_FALSE(family_ended_is_charged(0));
   next.release(0, kMortals);
   family_slot_give(1);
+}
+
+// A member that is stopped while it asks the device keeps no slot from the others.
+TEST_F(FamilyStepsTest, AStoppedSweepKeepsNothing) {
+  corpses();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    family_sweep([](uint32_t, uint64_t) { return raise(SIGSTOP) == 0; });
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, WUNTRACED), pid);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  family_sweep(over_at_once);
+  EXPECT_EQ(claims_total(claims(), 0), kSurvivors);
+  // The slot is another's by the time the member goes on, and stays so.
+  Ledger next;
+  ASSERT_TRUE(holds(next, family_slot_take(), kMortals));
+  ASSERT_TRUE(holds(next, family_slot_take(), kMortals));
+  kill(pid, SIGCONT);
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(claims_total(claims(), 0), kSurvivors + 2 * kMortals);
+  for (const int slot : {1, 2}) family_slot_give(slot);
 }
 
 // Without another slot the one that ended first is had, whatever it is charged.
