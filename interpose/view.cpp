@@ -180,6 +180,7 @@ uint32_t tenant_pid(uint32_t host_pid) {
 unsigned tenant_processes(int gpu, TenantProcess* out) {
   unsigned count = 0;
   if (gpu == kGpuUnused) return count;
+  ended_look(gpu);
   for (const protocol::ClaimsSlot& slot : process.claims->slots) {
     if (slot.pid.load() == 0) continue;
     const protocol::ClaimsGpu& account = slot.gpus[gpu];

@@ -2,6 +2,7 @@
 // never more than the GPU really has, its own processes, and GPU time in hundredths of its slice.
 #pragma once
 
+#include "interpose/memory/ended.h"
 #include "interpose/process.h"
 
 namespace sluice::interpose {
@@ -20,6 +21,7 @@ inline MemoryView memory_view(uint64_t quota_bytes, uint64_t used_bytes, uint64_
 
 /// The view of one of the tenant's GPUs.
 inline MemoryView gpu_memory_view(int gpu, uint64_t real_total, uint64_t real_free) {
+  ended_look(gpu);
   return memory_view(process.memory_max(gpu), process.ledger.total(static_cast<uint32_t>(gpu)),
                      real_total, real_free);
 }

@@ -11,6 +11,8 @@ namespace sluice::interpose {
 /// Gives back the charges of processes that have ended once NVML lists their memory no more. Where
 /// it does not tell, after 50 ms. Any thread; a process without limits of its own has none to give.
 void ended_sweep();
+/// The same where such charges are left on the GPU: before a program is told what is used there.
+void ended_look(int gpu);
 /// Whether such charges are left on the GPU (as this process numbers it).
 bool ended_are_charged(int gpu);
 

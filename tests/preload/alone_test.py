@@ -45,6 +45,15 @@ child()
     expect(out == ["0 0", "0 10 (6, 100)", "0", "2 0 (0, 0)"], out)
 
 
+def case_shown_after_an_end(gpu):
+    """A program is shown the whole limit although one of its family has just ended with all of it."""
+    child = ("import sys; sys.path.insert(0, sys.argv[1]); from cuda_driver import *; driver = Driver(); "
+             "say(driver.context(), driver.free_mib(), driver.fill())")
+    out, _ = gpu.run(f"for _ in range(5): subprocess.run([sys.executable, '-c', {child!r}, sys.path[0]])",
+                     SLUICE_MEMORY="100MiB", SOFTGPU_CONTEXT="32MiB")
+    expect(out == ["0 (68, 100) 60"] * 5, out)
+
+
 def case_context_beyond_the_limit(gpu):
     """A context that takes more than the limit is undone and refused; nothing stays of it."""
     child = gpu.start("""
