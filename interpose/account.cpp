@@ -259,12 +259,12 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
       residual_tenant_shares() && !residual_is_measured(static_cast<int>(gpu));
   if (waits_for_others) residual_others_look();
   const bool waits_for_readings = device_pages_others_read(device, bytes);
-  uint64_t looked_ns = 0;
+  uint64_t swept_ns = 0;
   for (;;) {
     const uint64_t waited_ns = clock_now_ns() - begun_ns;
-    if (waited_ns - looked_ns >= kEndedLookNs) {
-      ended_look(static_cast<int>(gpu));
-      looked_ns = waited_ns;
+    if (waited_ns - swept_ns >= kEndedLookNs && ended_are_charged(static_cast<int>(gpu))) {
+      ended_sweep();
+      swept_ns = waited_ns;
     }
     const bool is_reserved =
         waits_for_others || sum_saturated(process.ledger.held_total(gpu), bytes) <= quota;

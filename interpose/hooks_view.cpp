@@ -15,14 +15,16 @@ int current_gpu() {
   return thread->gpu;
 }
 
+SLUICE_NOINLINE void pools_of_thread_read() {
+  const DepthScope depth(this_thread);
+  pools_read(this_thread->device);
+}
+
 template <class Size, class Call>
 CUresult memory_info(Size* free_bytes, Size* total_bytes, Call call) {
   const int gpu = current_gpu();
   if (gpu < 0) return call(free_bytes, total_bytes);
-  {
-    const DepthScope depth(this_thread);
-    pools_settle(this_thread->device);
-  }
+  if (SLUICE_UNLIKELY(load_relaxed(pools_seen) != 0)) pools_of_thread_read();
   // Both are needed to compute either; a program may ask for one.
   Size real_free = 0, real_total = 0;
   const CUresult result =

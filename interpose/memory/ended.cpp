@@ -63,10 +63,6 @@ void ended_sweep() {
   family_sweep(is_over);
 }
 
-void ended_look(int gpu) {
-  if (SLUICE_UNLIKELY(ended_are_charged(gpu))) ended_sweep();
-}
-
 bool ended_are_charged(int gpu) {
   if (load_acquire(process.family_slot) == 0) return false;
   const int index = family_gpu_find(process.entry(gpu).gpu);

@@ -4,16 +4,19 @@
 // ends.
 #pragma once
 
-#include "interpose/types.h"
+#include "interpose/process.h"
 
 namespace sluice::interpose {
 
 /// Gives back the charges of processes that have ended once NVML lists their memory no more. Where
 /// it does not tell, after 50 ms. Any thread; a process without limits of its own has none to give.
 void ended_sweep();
-/// The same where such charges are left on the GPU: before a program is told what is used there.
-void ended_look(int gpu);
 /// Whether such charges are left on the GPU (as this process numbers it).
 bool ended_are_charged(int gpu);
+/// Sweeps before a program is told what is used on the GPU: where no broker watches, as the pages
+/// are the family's.
+inline void ended_look(int gpu) {
+  if (SLUICE_UNLIKELY(load_acquire(process.alone) != 0) && ended_are_charged(gpu)) ended_sweep();
+}
 
 }  // namespace sluice::interpose

@@ -114,7 +114,8 @@ class Hostile(BrokerTest):
         # Whether it has called exec is looked at when it comes back and, until then, at heartbeats.
         self.assertEqual(victim.ask("detach"), "detached")
         self.assertEqual(victim.ask("register"), "registered")
-        self.assertEqual(server.log().count("event=registered_again"), 1)
+        wait_until("it is the same member",
+                   lambda: server.log().count("event=registered_again") == 1)
         self.assertEqual(victim.ask("detach"), "detached")
         self.assertEqual(self.job(server).ask("register").split()[0], "slot")
         victim.send("exec")
