@@ -59,7 +59,7 @@ const protocol::SnapshotGpu* gpu_find(const std::vector<protocol::SnapshotGpu>& 
 bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotGpu>& gpus,
                 protocol::Admit* out, std::string* error) {
   protocol::message_init(*out, MessageType::kAdmit, 1);
-  out->tenant_class = options.tenant_class;
+  out->tenant_class = options.tenant_class.value_or(protocol::TenantClass::kBatch);
   out->sm_mode = options.sm_mode;
   out->sm_percent = options.sm_percent;
   out->memory_max_bytes = options.memory_max_bytes;
@@ -68,7 +68,8 @@ bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotG
   out->gpu_count = options.gpu_count;
   out->flags = (options.no_wait ? protocol::kAdmitNoWait : 0) |
                (options.dry_run ? protocol::kAdmitDryRun : 0) |
-               (options.swap ? protocol::kAdmitSwap : 0);
+               (options.swap ? protocol::kAdmitSwap : 0) |
+               (options.tenant_class ? 0 : protocol::kAdmitAnyClass);
   text_put(out->name, sizeof out->name,
            options.name.empty() ? std::string(file_name(options.command.front())) : options.name);
   text_put(out->profile, sizeof out->profile, options.profile);

@@ -38,17 +38,21 @@ Asks the broker for a slice of a GPU, waits in line until there is room, and bec
 change; it sees its slice as its GPU. Nothing is printed when all is well.
 
 what to ask for:
-  --class CLASS       batch (default), debug, inference or exclusive: who goes first, and who may be interrupted;
-                      exclusive owns whole GPUs that nobody else touches meanwhile
-  --memory SIZE       hard limit of device memory per GPU, e.g. 2GiB; going over it is the usual CUDA out-of-memory
-                      error. Default: the class's memory_max in sluice.toml, else a quarter of the smallest GPU
+  --class CLASS       batch, debug, inference or exclusive: which job goes first, and which may be interrupted;
+                      exclusive owns whole GPUs that no other job touches meanwhile. Default: batch where your profile
+                      allows it, else the first class that it lists
+  --memory SIZE       hard limit of device memory per GPU, e.g. 2G; going over it is the usual CUDA out-of-memory
+                      error. Default: the class's memory_max in sluice.toml, else a quarter of the smallest GPU; cut,
+                      with a line that says so, to what your profile allows and the GPU has
+                      M, G: the same as MiB, GiB (1G = 1024 MiB). MB, GB are decimal (1GB = 1,000,000,000 bytes).
+                      A number without a unit is refused
   --swap              the job's memory may be moved to the host while it is idle or others have their turn, and back to
                       the same addresses: it gets in where a GPU is oversold. Such memory cannot be shared with other
                       processes (CUDA IPC)
   --memory-min SIZE   with --swap: the part that stays promised when others need room (default: one context). Without,
                       all of --memory is
-  --sm N              percent of GPU time guaranteed when others want it too, 25 or 25% (default: the class's
-                      sm_percent, 100)
+  --sm N              percent of GPU time guaranteed when others want it too: --sm 25 or --sm 25% (default: the
+                      class's sm_percent, 100; at most what your profile allows)
   --sm-mode MODE      best-effort (default: more when the GPU is idle), equal (1/n of those running), fixed (never more)
   --gpus K            so many GPUs (default 1); they are granted and taken together
   --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again for more.
@@ -64,10 +68,16 @@ how to wait:
 
 where:
   --soft N            use N software GPUs: needs no GPU, for trying things out. The machine's broker has no such GPUs, so a
-                      private one is started, also where that one runs; name another with --socket
+                      private one is started, also where that one runs; name another with --socket. Another N than
+                      before makes new ones
   --socket PATH       the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
   Where no broker answers and the machine has no /etc/sluice/sluice.toml, a private one is started for this command and
   whatever it starts (a nested sluice run shares it); it ends by itself afterwards.
+
+variables: SLUICE_SOCKET as --socket; SLUICE_MEMORY and SLUICE_SM make the slice smaller for one program. Any other
+SLUICE_... is named, since nothing reads it.
+
+A refusal says what your profile allows and, where the administrator has named it, whom to ask for more.
 
 exit codes: the command's own; 124 no room in time, 125 Sluice failed or refused, 126 not executable, 127 not found
 

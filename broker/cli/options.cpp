@@ -2,6 +2,7 @@
 #include "broker/cli/options.h"
 
 #include <CLI/CLI.hpp>
+#include <cctype>
 #include <cstdio>
 #include <map>
 
@@ -32,8 +33,9 @@ std::string words_of(const std::map<std::string, E>& words) {
 }
 
 // Each of these throws CLI::ValidationError, which names the option.
-template <class E>
-void word_option(CLI::App& app, const char* option, const std::map<std::string, E>& words, E* out) {
+template <class E, class Out>
+void word_option(CLI::App& app, const char* option, const std::map<std::string, E>& words,
+                 Out* out) {
   app.add_option_function<std::string>(option, [option, &words, out](const std::string& text) {
     const auto found = words.find(text);
     if (found == words.end())
@@ -42,11 +44,34 @@ void word_option(CLI::App& app, const char* option, const std::map<std::string, 
   });
 }
 
+/// What a size that is refused may have been meant to be; empty = nobody knows.
+std::string size_guess(const std::string& text) {
+  const std::size_t digits = text.find_first_not_of("0123456789.");
+  const std::string number = text.substr(0, digits);
+  if (number.empty() || !config::size_parse(number + "G")) return "";
+  if (digits == std::string::npos) {
+    constexpr std::size_t kBytesDigits = 7;  // as many have only bytes
+    return number.size() >= kBytesDigits ? number + "B" : number + "M or " + number + "G";
+  }
+  std::string unit = text.substr(digits);
+  for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  constexpr std::string_view kPrefixes = "KMGTP";
+  if (kPrefixes.find(unit.front()) == kPrefixes.npos) return "";
+  const std::string binary = number + unit.front();
+  const std::string rest = unit.substr(1);
+  if (rest.empty() || rest == "I" || rest == "IB") return binary;
+  return rest == "B" ? binary + " (or " + binary + "iB), or " + binary + "B" : "";
+}
+
 void size_option(CLI::App& app, const char* option, std::uint64_t* out) {
   app.add_option_function<std::string>(option, [option, out](const std::string& text) {
     const auto bytes = config::size_parse(text);
-    if (!bytes || *bytes == 0) {
-      throw CLI::ValidationError(option, "takes a size such as 8GiB or 512MiB, not '" + text + "'");
+    const bool bare = text.find_first_not_of("0123456789") == std::string::npos;
+    if (!bytes || *bytes == 0 || bare) {
+      const std::string guess = size_guess(text);
+      throw CLI::ValidationError(option, "takes a size with its unit, such as 8G or 512M, not '" +
+                                             text + "'" + (guess.empty() ? "" : "; write ") +
+                                             guess);
     }
     *out = *bytes;
   });

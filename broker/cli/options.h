@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ inline constexpr int kExitNotFound = 127;
 inline constexpr int kExitUsage = 2;
 
 struct RunOptions {
-  protocol::TenantClass tenant_class = protocol::TenantClass::kBatch;
+  std::optional<protocol::TenantClass> tenant_class;  // none named: the profile's
   protocol::SmMode sm_mode = protocol::SmMode::kBestEffort;
   std::uint64_t memory_max_bytes = 0;  // 0 = the class's default
   std::uint64_t memory_min_bytes = 0;  // 0 = same

@@ -4,6 +4,7 @@
 
 #include "broker/cli/admission.h"
 #include "broker/cli/status.h"
+#include "broker/devices/uuid.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
@@ -62,13 +63,14 @@ std::string holder_text(const Snapshot& snapshot, const protocol::SnapshotGpu& g
 
 std::string gpu_lines(const Snapshot& snapshot) {
   std::vector<Row> rows = {
-      {"GPU", "NAME", "HELD / CAPACITY", "PROMISED", "JOBS", "GPU TIME", "NOW"}};
+      {"GPU", "NAME", "HELD / CAPACITY", "PROMISED", "JOBS", "GPU TIME", "NOW", "UUID"}};
   for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
     const protocol::SnapshotGpu& gpu = snapshot.gpus[i];
     rows.push_back({"[" + std::to_string(i) + "]", field_text(gpu.name, sizeof gpu.name),
                     bytes_of(gpu.held_bytes, gpu.capacity_bytes),
                     config::size_format(gpu.promised_bytes), std::to_string(gpu.tenants),
-                    seconds_text(gpu.busy_ns), holder_text(snapshot, gpu)});
+                    seconds_text(gpu.busy_ns), holder_text(snapshot, gpu),
+                    devices::uuid_format(gpu.uuid)});
   }
   return rows_format(rows);
 }

@@ -215,6 +215,7 @@ class Engine {
     protocol::TenantClass tenant_class{};
     AskedLimits asked;
     std::int64_t window_ns = 0;
+    std::uint8_t cut = 0;  // protocol::kCut...
     std::int64_t asked_ns = 0;
     std::optional<protocol::Register> join;  // set: a default tenant for this registration,
     std::vector<Knock> followers;            // and those of the same user that came after it
@@ -277,8 +278,13 @@ class Engine {
   void join_as(const Asker& asker, const protocol::Register& message, const Who* who);
   std::optional<std::string> profile_fault(const Profile& profile, uid_t uid,
                                            const protocol::Admit& message) const;
-  core::TenantAsked ask_make(const Profile& profile, const protocol::Admit& message,
-                             bool swap) const;
+  core::TenantAsked ask_make(const Profile& profile, const protocol::Admit& message, bool swap,
+                             std::uint8_t* cut) const;
+  std::uint64_t capacity_for(const protocol::Admit& message) const;
+  void refuse_within(const Asker& asker, const Profile& profile, protocol::RefusalCode code,
+                     const std::string& text);
+  std::string allowed_text(const Profile& profile) const;
+  std::string named_text(const std::string& text) const;
   void ask(const Asker& asker, const Profile& profile, const protocol::Admit& message,
            std::optional<protocol::Register> join);
   void join_default(const Asker& asker, const protocol::Register& message, const Who* who);

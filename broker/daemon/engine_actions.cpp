@@ -144,7 +144,11 @@ void Engine::carry_out(const core::TenantRefused& action) {
   if (found == pending_.end()) return;
   const Pending pending = std::move(found->second);
   pending_.erase(found);
-  refuse_all(pending, action.code, action.text, action.minimum);
+  const Profile* profile = profiles_.named(pending.profile);
+  const bool limited = action.code == RefusalCode::kUserLimit;
+  refuse_all(pending, action.code,
+             action.text + (limited && profile != nullptr ? allowed_text(*profile) : ""),
+             action.minimum);
 }
 
 void Engine::carry_out(const core::TenantEnded& action) {

@@ -14,6 +14,11 @@ constexpr const char* kClassNames[] = {"inference", "debug", "batch", "exclusive
 constexpr const char* kModeNames[] = {"best-effort", "equal", "fixed"};
 constexpr std::uint64_t kDefaultShareOfGpu = 4;
 
+protocol::TenantClass class_of(const std::string& name) {
+  const auto found = std::ranges::find(kClassNames, name);
+  return static_cast<protocol::TenantClass>(found - std::begin(kClassNames));
+}
+
 Profile profile_make(const config::ProfileSettings& settings) {
   Profile profile;
   profile.name = settings.name;
@@ -30,6 +35,8 @@ Profile profile_make(const config::ProfileSettings& settings) {
         std::find(settings.classes.begin(), settings.classes.end(), name) != settings.classes.end();
     profile.classes.push_back(settings.classes.empty() || named);
   }
+  if (!profile.classes[static_cast<std::size_t>(protocol::TenantClass::kBatch)])
+    profile.class_default = class_of(settings.classes.front());
   profile.memory_max_bytes = settings.memory_max_bytes;
   profile.sm_percent_max = settings.sm_percent_max;
   profile.tenants_max = settings.tenants_max;

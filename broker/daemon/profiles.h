@@ -19,8 +19,10 @@ struct Profile {
   std::set<uid_t> uids;
   std::set<gid_t> gids;
   std::vector<std::string> cgroups;
-  bool everybody = false;              // names nobody
-  std::vector<bool> classes;           // by TenantClass
+  bool everybody = false;     // names nobody
+  std::vector<bool> classes;  // by TenantClass
+  /// Of a job that names none: batch where it is allowed, else the first that the profile lists.
+  protocol::TenantClass class_default = protocol::TenantClass::kBatch;
   std::uint64_t memory_max_bytes = 0;  // 0 = no limit
   std::uint32_t sm_percent_max = 100;
   std::uint32_t tenants_max = 64;

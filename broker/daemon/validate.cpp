@@ -39,9 +39,9 @@ Fault admit_fault(const protocol::Admit& admit) {
       if (admit.pinned[i] == admit.pinned[j]) return "the same GPU is pinned twice";
     }
   }
-  if ((admit.flags & ~(protocol::kAdmitNoWait | protocol::kAdmitDryRun | protocol::kAdmitSwap)) !=
-      0)
-    return "unknown flags";
+  constexpr std::uint32_t kFlags = protocol::kAdmitNoWait | protocol::kAdmitDryRun |
+                                   protocol::kAdmitSwap | protocol::kAdmitAnyClass;
+  if ((admit.flags & ~kFlags) != 0) return "unknown flags";
   if (admit.window_ns > INT64_MAX || admit.wait_ns_max > INT64_MAX / 2)
     return "a duration is beyond 146 years";
   if (!terminated(admit.name, sizeof admit.name) ||

@@ -94,6 +94,8 @@ inline constexpr const char* kRefusalNames[kRefusalCodes] = {
 inline constexpr std::uint32_t kAdmitNoWait = 1;  // refuse instead of queueing
 inline constexpr std::uint32_t kAdmitDryRun = 2;  // answer as if, change nothing
 inline constexpr std::uint32_t kAdmitSwap = 4;    // movable memory may go to the host (see pages.h)
+inline constexpr std::uint32_t kAdmitAnyClass = 16;  // the class is the profile's choice;
+                                                     // tenant_class is not looked at
 
 /// Asks for a vGPU (or several, or whole GPUs for the exclusive class). The calling process becomes
 /// the tenant's first process; the tenant ends when it and every process registered under it are
@@ -132,6 +134,10 @@ struct Queued {
 };
 static_assert(sizeof(Queued) == 16 + 8 + 24 + kNameBytes);
 
+// Admitted.cut
+inline constexpr std::uint8_t kCutByGpu = 1;      // the GPU has less memory
+inline constexpr std::uint8_t kCutByProfile = 2;  // the profile allows less memory
+
 struct Admitted {
   Header header;
   TenantId tenant;
@@ -142,7 +148,8 @@ struct Admitted {
   std::uint32_t gpu_count;
   TenantClass tenant_class;
   SmMode sm_mode;
-  std::uint8_t reserved0[6];
+  std::uint8_t cut;  // kCut...: why the default of the class is not what was granted; 0 = it is
+  std::uint8_t reserved0[5];
   GpuUuid gpus[kTenantGpusMax];
   char profile[kNameBytes];
 };

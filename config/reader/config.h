@@ -66,7 +66,8 @@ struct Config {
   // [broker]
   std::string socket = "/run/sluice/sluiced.sock";
   std::string log_level = "info";
-  std::string state;  // directory of the journal; empty = none
+  std::string state;    // directory of the journal; empty = none
+  std::string contact;  // whom users ask; empty = nobody is named
   // [scheduler]
   std::string policy = "fair";  // fair | round-robin | fifo
   std::int64_t quantum_ns = 10'000'000;

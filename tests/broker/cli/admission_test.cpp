@@ -140,9 +140,7 @@ TEST(RefusalText, NamesTheMinimum) {
   refused.code = protocol::RefusalCode::kTooManyGpus;
   std::snprintf(refused.text, sizeof refused.text, "ask for at most 1");
   EXPECT_EQ(refusal_text(refused), "ask for at most 1");
-  EXPECT_EQ(
-      refusal_text(refused, true),
-      "ask for at most 1, or, where an earlier --soft made fewer: softgpu-ctl reset, then again");
+  EXPECT_EQ(refusal_text(refused, true), "ask for at most 1, or make more: --soft N");
 }
 
 std::string shown(bool terminal, const std::vector<std::string>& texts) {

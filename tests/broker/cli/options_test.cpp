@@ -9,7 +9,7 @@ namespace {
 TEST(RunOptions, Defaults) {
   RunOptions run;
   ASSERT_EQ(options_parse({"prog"}, &run), Parsed::kGo);
-  EXPECT_EQ(run.tenant_class, protocol::TenantClass::kBatch);
+  EXPECT_FALSE(run.tenant_class) << "the profile has the choice";
   EXPECT_EQ(run.memory_max_bytes, 0u);
   EXPECT_EQ(run.gpu_count, 1u);
   EXPECT_EQ(run.soft, 0u);

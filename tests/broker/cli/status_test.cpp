@@ -59,8 +59,9 @@ TEST(Table, WordForWord) {
   const std::string n(protocol::kNameBytes, 'n');
   EXPECT_EQ(
       status_table(sample()),
-      "GPU  NAME         HELD / CAPACITY  PROMISED  JOBS  GPU TIME  NOW\n"
-      "[0]  NVIDIA H200  1 GiB / 8 GiB    2 GiB     1     12.3 s    serve runs\n"
+      "GPU  NAME         HELD / CAPACITY  PROMISED  JOBS  GPU TIME  NOW         UUID\n"
+      "[0]  NVIDIA H200  1 GiB / 8 GiB    2 GiB     1     12.3 s    serve runs  "
+      "GPU-00000000-0000-0000-0000-000000000000\n"
       "\n"
       "JOB  NAME   USER  CLASS      GPU  HELD / LIMIT   SHARE       GPU TIME  PROCS  STATE\n"
       "5    serve  ada   inference  0    1 GiB / 2 GiB  40 % fixed  12.3 s    2      "
@@ -123,7 +124,7 @@ TEST(Table, WhoseClaimsCannotBeTrueIsSaid) {
 TEST(Table, ALostGpuIsSaid) {
   Snapshot snapshot = sample();
   snapshot.gpus[0].lost = 1;
-  EXPECT_THAT(status_table(snapshot), HasSubstr("12.3 s    LOST, takes no jobs\n"));
+  EXPECT_THAT(status_table(snapshot), HasSubstr("12.3 s    LOST, takes no jobs  GPU-"));
   EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"lost\": true"));
 }
 

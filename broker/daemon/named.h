@@ -1,0 +1,20 @@
+// Texts of the core for people: it knows users by number and GPUs by UUID.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "broker/protocol/words.h"
+
+namespace sluice::daemon {
+
+/// "user 1000 has ..." -> "user anna has ...".
+std::string people_named(const std::string& text, const std::function<std::string(uid_t)>& name);
+/// "GPU-2f44... no longer answers" -> "GPU 0 (GPU-2f44...) no longer answers"; `gpus` in the order
+/// of their indexes.
+std::string gpus_named(const std::string& text, const std::vector<protocol::GpuUuid>& gpus);
+
+}  // namespace sluice::daemon
