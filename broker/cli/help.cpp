@@ -18,6 +18,8 @@ usage: sluice COMMAND [options]
   resume   bring a suspended job back
   move     let a job go on on another GPU
   drain    let a GPU take no new jobs; undrain lets it again
+  config   check the configuration, or show it
+  reload   have the broker read its configuration again, and say what changed
   doctor   check driver, libraries and broker, and whether a program can be shared
   lab      measure shared against exclusive GPUs on this machine
   why      say why a job's GPU had nothing to do
@@ -174,6 +176,41 @@ example:
   sluice drain --gpu 0
 )";
 
+constexpr char kConfig[] =
+    R"(usage: sluice config check [--socket PATH] [FILE]
+       sluice config show [--origin] [FILE]
+
+check: says every mistake of FILE with its line and a caret under the place; users and groups that this machine has not got; and
+a file that sluiced would refuse because another user could change it. Where the broker runs with FILE, root is told what
+a reload would change, and what only a new start would. Changes nothing.
+show: the whole configuration, defaults included, as a file that could be used.
+
+  --origin        behind each value: the line of FILE that sets it, or "default", and whether a reload changes it
+  --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+  FILE            default: /etc/sluice/sluice.toml; show without one prints the built-in settings
+
+exit codes: 0 good (perhaps with names that this machine has not got), 1 mistakes, 2 wrong usage
+
+examples:
+  sluice config check && sluice reload
+  sluice config show --origin
+)";
+
+constexpr char kReload[] =
+    R"(usage: sluice reload [--socket PATH]
+
+Has the broker read its configuration again, waits until it has, and says what changed, or every mistake: then nothing
+is changed. Keys that are read at start only are named as such. The same as systemctl reload sluiced, with an answer. For root,
+or the user that the broker runs as.
+
+  --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+
+exit codes: 0 read, 1 refused or mistaken (nothing was changed), 2 wrong usage
+
+example:
+  sluice reload
+)";
+
 constexpr char kDoctor[] =
     R"(usage: sluice doctor [--soft] [--json] [--socket PATH] [PROGRAM]
 
@@ -198,7 +235,8 @@ struct Page {
 };
 constexpr Page kPages[] = {{"", kOverview},       {"run", kRun},       {"status", kStatus},
                            {"suspend", kSuspend}, {"resume", kResume}, {"move", kMove},
-                           {"drain", kDrain},     {"undrain", kDrain}, {"doctor", kDoctor}};
+                           {"drain", kDrain},     {"undrain", kDrain}, {"doctor", kDoctor},
+                           {"config", kConfig},   {"reload", kReload}};
 
 }  // namespace
 

@@ -240,6 +240,38 @@ Parsed options_parse(const std::vector<std::string>& arguments, DoctorOptions* o
   return parse(app, "doctor", arguments);
 }
 
+Parsed options_parse(const std::vector<std::string>& arguments, ConfigOptions* out) {
+  CLI::App app;
+  std::vector<std::string> words;
+  app.add_flag("--origin", out->origin);
+  app.add_option("--socket", out->socket);
+  app.add_option("words", words);
+  const Parsed parsed = parse(app, "config", arguments);
+  if (parsed != Parsed::kGo) return parsed;
+  const std::string action = words.empty() ? "" : words.front();
+  std::string fault;
+  if (action != "check" && action != "show") {
+    const std::string near = action.empty() ? "" : suggest(action, {"check", "show"});
+    fault = "config takes check or show, and a file";
+    if (!action.empty()) fault += ", not '" + action + "'";
+    if (!near.empty()) fault += "; did you mean " + near + "?";
+  } else if (words.size() > 2) {
+    fault =
+        "config " + action + " takes one file, " + std::to_string(words.size() - 1) + " are named";
+  }
+  out->show = action == "show";
+  if (words.size() > 1) out->file = words[1];
+  if (fault.empty()) return Parsed::kGo;
+  std::fprintf(stderr, "sluice: %s; see sluice config --help\n", fault.c_str());
+  return Parsed::kWrong;
+}
+
+Parsed options_parse(const std::vector<std::string>& arguments, ReloadOptions* out) {
+  CLI::App app;
+  app.add_option("--socket", out->socket);
+  return parse(app, "reload", arguments);
+}
+
 Parsed options_parse(const std::vector<std::string>& arguments, CommandOptions* out) {
   using protocol::CommandVerb;
   const bool of_gpu = out->verb == CommandVerb::kDrain || out->verb == CommandVerb::kUndrain;

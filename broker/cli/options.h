@@ -58,6 +58,17 @@ struct CommandOptions {
   std::string socket;
 };
 
+struct ConfigOptions {
+  bool show = false;  // else check
+  bool origin = false;
+  std::string file;  // empty = the machine's
+  std::string socket;
+};
+
+struct ReloadOptions {
+  std::string socket;
+};
+
 enum class Parsed { kGo, kHelped, kWrong };
 
 /// `arguments` are those after the subcommand. kHelped and kWrong have printed what there is to
@@ -65,6 +76,8 @@ enum class Parsed { kGo, kHelped, kWrong };
 Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out);
 Parsed options_parse(const std::vector<std::string>& arguments, StatusOptions* out);
 Parsed options_parse(const std::vector<std::string>& arguments, DoctorOptions* out);
+Parsed options_parse(const std::vector<std::string>& arguments, ConfigOptions* out);
+Parsed options_parse(const std::vector<std::string>& arguments, ReloadOptions* out);
 /// `out->verb` is given.
 Parsed options_parse(const std::vector<std::string>& arguments, CommandOptions* out);
 

@@ -22,6 +22,8 @@ bool records_take(const std::string& bytes, std::size_t* at, std::uint32_t count
   return true;
 }
 
+}  // namespace
+
 bool bytes_read(int fd, std::uint64_t size, std::string* out) {
   out->resize(size);
   std::size_t done = 0;
@@ -32,8 +34,6 @@ bool bytes_read(int fd, std::uint64_t size, std::string* out) {
   }
   return true;
 }
-
-}  // namespace
 
 std::optional<Snapshot> snapshot_read(const std::string& bytes) {
   Snapshot snapshot;

@@ -48,6 +48,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
       slow_(slow),
       gpus_(setup.gpus),
       config_(setup.config),
+      config_started_(setup.config),
       profiles_(setup.config),
       state_(core::state_create(policy_make(setup.config, profiles_, capacity_min()))),
       journal_(setup.journal),
@@ -65,8 +66,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
       reload_patience_ns_(setup.reload_patience_ns),
       accounts_(setup.accounts),
       losses_(setup.probe, environ, uuids_of(gpus_)) {
-  std::string error;  // main has said what is wrong with it
-  (void)exporter_uid_find(setup.config, &exporter_uid_, &error);
+  exporter_uid_ = exporter_uid_find(setup.config);
   for (const ServedGpu& gpu : gpus_)
     feed(core::GpuAdded{gpu.uuid, gpu.capacity_bytes, gpu.context_bytes});
 }

@@ -176,7 +176,7 @@ class Engine {
   /// Whether an Admit, Register or Command of this connection waits for its answer.
   bool pending_on(ConnectionId connection) const {
     return request_on(connection) != 0 || knocking_.count(connection) != 0 ||
-           questions_.count(connection) != 0 || commanding(connection);
+           questions_.count(connection) != 0 || commanding(connection) || reload_waits(connection);
   }
 
   void refuse(ConnectionId connection, std::uint32_t request, protocol::RefusalCode code,
@@ -192,6 +192,8 @@ class Engine {
 
   /// Reads the configuration again; a file with a mistake changes nothing but the counter.
   void reload();
+  /// The same for an asker, who is answered with what changed, or with what is wrong.
+  void reload_asked(const Asker& asker, const protocol::Reload& message);
   /// Stamps the lease pages and looks after processes whose socket is closed; called four times a
   /// second.
   void heartbeat();
@@ -355,6 +357,12 @@ class Engine {
   void journal_process(const Process& process);
   struct Reloaded;
   void reloaded(Reloaded& fresh);
+  void reload_look(const Asker& asker);
+  void reload_answer(ConnectionId connection, std::uint32_t request, bool good,
+                     const std::string& text);
+  void reload_answer_all(bool good, const std::string& text);
+  bool reload_waits(ConnectionId connection) const;
+  std::string changes_text(const config::Config& after, bool look) const;
   void reload_over();
   void limits_renew();
   std::uint64_t capacity_min() const;  // of the smallest GPU
@@ -369,6 +377,7 @@ class Engine {
   SlowWork& slow_;
   std::vector<ServedGpu> gpus_;
   config::Config config_;
+  const config::Config config_started_;  // keys that are read at start only are in force as here
   Profiles profiles_;
   std::optional<uid_t> exporter_uid_;  // may read what tenants tell of their idle time
   std::unique_ptr<core::State, void (*)(core::State*)> state_;
@@ -393,6 +402,14 @@ class Engine {
   std::set<uid_t> accounts_asked_;  // and not answered yet
   bool reloading_ = false;
   bool reload_again_ = false;  // it was asked for while one was under way
+  /// Of whoever asked for a reload, or a look: of the one under way, and of the one after it.
+  struct ReloadAsker {
+    ConnectionId connection = 0;
+    std::uint32_t request = 0;
+  };
+  std::vector<ReloadAsker> reload_askers_;
+  std::vector<ReloadAsker> reload_next_askers_;
+  std::vector<ReloadAsker> reload_lookers_;
   std::int64_t reload_since_ns_ = 0;
   std::uint64_t reload_number_ = 0;  // of the one under way: others were given up
   std::map<core::RequestId, AskedCommand> commands_;

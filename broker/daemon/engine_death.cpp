@@ -106,6 +106,9 @@ void Engine::connection_closed(ConnectionId connection, bool unread) {
   if (unread) grant_lost(connection);
   knock_withdraw(connection);
   questions_.erase(connection);
+  for (auto* askers : {&reload_askers_, &reload_next_askers_, &reload_lookers_})
+    std::erase_if(
+        *askers, [connection](const ReloadAsker& asker) { return asker.connection == connection; });
   std::erase_if(commands_,
                 [&](const auto& entry) { return entry.second.connection == connection; });
   const core::RequestId request = request_on(connection);

@@ -120,19 +120,10 @@ std::uint32_t Profiles::tenants_max() const {
   return most;
 }
 
-bool exporter_uid_find(const config::Config& config, std::optional<uid_t>* out,
-                       std::string* error) {
-  out->reset();
-  if (config.exporter_user.empty()) return true;
+std::optional<uid_t> exporter_uid_find(const config::Config& config) {
+  if (config.exporter_user.empty()) return std::nullopt;
   const passwd* entry = getpwnam(config.exporter_user.c_str());
-  if (entry == nullptr) {
-    *error = "there is no user '" + config.exporter_user +
-             "', whom [exporter] user names; make the account (systemd-sysusers), or name the one "
-             "that sluice-exporter runs as";
-    return false;
-  }
-  *out = entry->pw_uid;
-  return true;
+  return entry == nullptr ? std::nullopt : std::optional(entry->pw_uid);
 }
 
 const char* class_name(protocol::TenantClass tenant_class) {

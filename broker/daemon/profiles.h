@@ -60,9 +60,9 @@ class Profiles {
   Profile fallback_;
 };
 
-/// The account of [exporter] user; nothing where none is named. False with `error` where there is
-/// no account of that name.
-bool exporter_uid_find(const config::Config& config, std::optional<uid_t>* out, std::string* error);
+/// The account of [exporter] user; nothing where none is named, or the machine has none of that
+/// name.
+std::optional<uid_t> exporter_uid_find(const config::Config& config);
 
 const char* class_name(protocol::TenantClass tenant_class);
 const char* sm_mode_name(protocol::SmMode mode);

@@ -40,12 +40,15 @@ devices::Fd snapshot_seal(const SnapshotParts& parts, std::uint64_t* bytes) {
   records_append(&image, parts.tenants);
   records_append(&image, parts.tenant_gpus);
   records_append(&image, parts.processes);
-  devices::Fd fd(memfd_create("sluice-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || !write_all(fd.get(), image) ||
-      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-    return devices::Fd();
-  }
   *bytes = image.size();
+  return bytes_seal(image);
+}
+
+devices::Fd bytes_seal(const std::string& bytes) {
+  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  devices::Fd fd(memfd_create("sluice-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || !write_all(fd.get(), bytes) || fcntl(fd.get(), F_ADD_SEALS, kSeals) < 0)
+    return devices::Fd();
   return fd;
 }
 

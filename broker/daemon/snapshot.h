@@ -21,6 +21,9 @@ struct SnapshotParts {
 /// The descriptor, write-sealed, and its size; an empty one when the kernel gives no memory.
 devices::Fd snapshot_seal(const SnapshotParts& parts, std::uint64_t* bytes);
 
+/// A sealed memfd of these bytes; an empty one when the kernel gives no memory.
+devices::Fd bytes_seal(const std::string& bytes);
+
 /// Copies `text` into a fixed field, cut and terminated.
 void text_store(char* field, std::size_t size, const std::string& text);
 

@@ -144,6 +144,12 @@ Fault message_fault(const Envelope& envelope) {
     case MessageType::kCommand:
       fault = size_fault<protocol::Command>(envelope);
       return fault ? fault : command_fault(envelope.as<protocol::Command>());
+    case MessageType::kReload:
+      fault = size_fault<protocol::Reload>(envelope);
+      if (fault) return fault;
+      if ((envelope.as<protocol::Reload>().flags & ~protocol::kReloadLook) != 0)
+        return "unknown flags";
+      return std::nullopt;
     case MessageType::kJobReport:
       fault = size_fault<protocol::JobReport>(envelope);
       return fault ? fault : report_fault(envelope.as<protocol::JobReport>());
@@ -161,6 +167,7 @@ Fault message_fault(const Envelope& envelope) {
     case MessageType::kCommandDone:
     case MessageType::kSnapshotReply:
     case MessageType::kActivityReply:
+    case MessageType::kReloaded:
       return "only the broker sends messages of type " +
              std::to_string(raw(envelope.header().type));
   }

@@ -16,6 +16,7 @@
 //   sluice suspend, ...        Command -> CommandDone | Refused
 //   status, exporter, lab      SnapshotRequest -> SnapshotReply (+ fd of a sealed memfd, see
 //                              snapshot.h)
+//   sluice reload, config      Reload -> Reloaded (+ fd of a text) | Refused
 //   sluice why                 ActivityRequest -> ActivityReply (+ claims fd) | Refused
 #pragma once
 
@@ -47,6 +48,8 @@ enum class MessageType : std::uint16_t {
   kCommandDone = 19,
   kActivityRequest = 20,
   kActivityReply = 21,
+  kReload = 22,
+  kReloaded = 23,
 };
 
 struct Header {
@@ -298,6 +301,24 @@ struct ActivityReply {
   TenantId tenant;
 };
 static_assert(sizeof(ActivityReply) == 24);
+
+/// Has the broker read its configuration again (root, or whom the broker belongs to).
+struct Reload {
+  Header header;
+  std::uint32_t flags;  // kReload...
+  std::uint32_t reserved0;
+};
+static_assert(sizeof(Reload) == 24);
+inline constexpr std::uint32_t kReloadLook = 1;  // only say what it would change
+
+/// With it comes a memfd of `bytes`: what changed, or what is wrong, in lines for people.
+struct Reloaded {
+  Header header;
+  std::uint32_t good;  // 0 = the file has mistakes, and nothing was changed
+  std::uint32_t reserved0;
+  std::uint64_t bytes;
+};
+static_assert(sizeof(Reloaded) == 32);
 
 struct SnapshotReply {
   Header header;

@@ -226,8 +226,9 @@ const Key kExporter[] = {
     {"user", TextField{SLUICE_AT(config->exporter_user), account_or_none_check},
      "The user as whom sluice-exporter runs: the broker lets it read, as root and each tenant's "
      "own "
-     "user may, what the programs tell of their idle time. The broker refuses a name that is no "
-     "account of the machine. Empty: nobody besides."},
+     "user may, what the programs tell of their idle time. A name that is no account of the "
+     "machine "
+     "is said, and lets nobody look. Empty: nobody besides."},
 };
 const Key kBypass[] = {
     {"policy", WordField{SLUICE_AT(config->bypass_policy), kBypasses},
