@@ -94,12 +94,12 @@ constexpr char kStatus[] =
     R"(usage: sluice status [--json] [--socket PATH]
 
 One line per GPU (promised and held memory, who has the lease), one per job (memory held/limit, share, GPU time used, and
-how much of its memory is out on the host), and the line: position, reason, who is ahead, and when the job may start if the
-line goes on as fast as it has lately.
+how much of its memory is out on the host), and the line: position, reason, who is ahead, and for each what it waits for: the
+sum that is full, its numbers, and who has most of it, in use or idle. Jobs that do not run say why.
 
   --json          everything the broker knows, for programs. Times end in _ns (CLOCK_MONOTONIC), sizes in _bytes;
-                  names do not change between versions. Top level: broker, policy, gpus, tenants; each tenant has
-                  gpus and processes
+                  names do not change between versions. Top level: broker, policy, gpus, tenants, ended (the last
+                  hundred jobs); each tenant has gpus and processes
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
 exit codes: 0, 1 no broker answers, 2 wrong usage
@@ -118,6 +118,9 @@ anybody's as root.
 Jobs started with --swap (or movable by their profile) are moved by Sluice; the memory of others as far as the driver can
 check the program out. Where neither can be, the job is left as it was and the reason is said.
 
+It keeps its quota, so that it can come back: what is free for others is the GPU's time, and its memory as far as their quotas
+fit beside ([memory] oversell in sluice.toml lets them).
+
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
 Waits until it is done and says how much was moved. Ctrl-C ends the waiting, not the moving.
@@ -125,6 +128,7 @@ Waits until it is done and says how much was moved. Ctrl-C ends the waiting, not
 exit codes: 0 done, 1 refused or failed (and as it was before), 2 wrong usage
 
 example:
+  sluice run --swap --memory 2G --name train -- python3 train.py &
   sluice suspend train && sluice run --class debug -- ./quick_look; sluice resume train
 )";
 
@@ -161,19 +165,25 @@ example:
 )";
 
 constexpr char kDrain[] =
-    R"(usage: sluice drain [--socket PATH] --gpu G
+    R"(usage: sluice drain [--socket PATH] [--reason TEXT] [--until TIME] --gpu G
        sluice undrain [--socket PATH] --gpu G
 
 drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. For maintenance,
 or to empty it for a job that owns it. undrain: it takes jobs again. For root, or whoever started a private broker. A broker
-that keeps a journal ([broker] state) and is started anew still knows it; a reboot opens all GPUs again.
+that keeps a journal ([broker] state) and is started anew still knows it; a reboot opens all GPUs again. sluice status says
+"draining" while jobs are on it, "drained" when nothing is left. Those that wait for it are told whose command it was, why and
+until when.
 
+  --reason TEXT   why, for those that wait; at most 95 bytes
+  --until TIME    the GPU takes jobs again by itself then: 18:00, 2h, or "2026-11-28 08:00". A second drain replaces
+                  reason and time of the first
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
 exit codes: 0 done, 1 refused, 2 wrong usage
 
-example:
-  sluice drain --gpu 0
+examples:
+  sluice drain --gpu 0 --reason "new fans" --until 18:00
+  sluice undrain --gpu 0
 )";
 
 constexpr char kConfig[] =

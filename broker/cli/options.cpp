@@ -1,6 +1,8 @@
 // The command lines, by CLI11; no other file includes it (it takes seconds to compile).
 #include "broker/cli/options.h"
 
+#include <time.h>
+
 #include <CLI/CLI.hpp>
 #include <cctype>
 #include <cstdio>
@@ -121,6 +123,27 @@ void percent_option(CLI::App& app, const char* option, std::uint32_t* out) {
   });
 }
 
+void reason_option(CLI::App& app, std::string* out) {
+  app.add_option_function<std::string>("--reason", [out](const std::string& text) {
+    if (text.size() >= protocol::kDrainReasonBytes)
+      throw CLI::ValidationError(
+          "--reason", "takes at most " + std::to_string(protocol::kDrainReasonBytes - 1) +
+                          " bytes, these are " + std::to_string(text.size()));
+    *out = text;
+  });
+}
+
+void until_option(CLI::App& app, std::int64_t* out) {
+  app.add_option_function<std::string>("--until", [out](const std::string& text) {
+    const auto until = until_parse(text, static_cast<std::int64_t>(time(nullptr)));
+    if (!until)
+      throw CLI::ValidationError(
+          "--until",
+          "takes a time to come such as 18:00, 2h or '2026-11-28 08:00', not '" + text + "'");
+    *out = *until;
+  });
+}
+
 std::string nearest_option(const CLI::App& app, const std::string& wrong) {
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
@@ -182,6 +205,33 @@ Parsed command_check(const CommandOptions& options, bool takes_tenant, bool take
 }
 
 }  // namespace
+
+std::optional<std::int64_t> until_parse(const std::string& text, std::int64_t now_s) {
+  constexpr std::int64_t kNsPerS = 1'000'000'000;
+  if (const auto ns = config::duration_parse(text))
+    return *ns >= kNsPerS ? std::optional(now_s + *ns / kNsPerS) : std::nullopt;
+  const auto now = static_cast<time_t>(now_s);
+  tm when{};
+  localtime_r(&now, &when);
+  when.tm_sec = 0;
+  const auto reads = [&](const char* format) {
+    const char* end = strptime(text.c_str(), format, &when);
+    return end != nullptr && *end == '\0';
+  };
+  const bool clock = reads("%H:%M");
+  if (!clock) {
+    when = tm{};
+    if (!reads("%Y-%m-%d %H:%M") && (when = tm{}, !reads("%Y-%m-%dT%H:%M"))) return std::nullopt;
+  }
+  when.tm_isdst = -1;
+  std::int64_t until = mktime(&when);
+  if (clock && until <= now_s) {
+    when.tm_mday += 1;  // a day may have 23 or 25 hours
+    when.tm_isdst = -1;
+    until = mktime(&when);
+  }
+  return until > now_s ? std::optional(until) : std::nullopt;
+}
 
 Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out) {
   CLI::App app;
@@ -279,6 +329,10 @@ Parsed options_parse(const std::vector<std::string>& arguments, CommandOptions* 
   CLI::App app;
   if (!of_gpu) app.add_option("tenant", out->tenant);
   if (takes_gpu) app.add_option("--gpu", out->gpu);
+  if (out->verb == CommandVerb::kDrain) {
+    reason_option(app, &out->reason);
+    until_option(app, &out->until_s);
+  }
   app.add_option("--socket", out->socket);
   const Parsed parsed = parse(app, verb_name(out->verb), arguments);
   return parsed == Parsed::kGo ? command_check(*out, !of_gpu, takes_gpu) : parsed;

@@ -53,8 +53,10 @@ struct DoctorOptions {
 /// suspend, resume, move, drain, undrain.
 struct CommandOptions {
   protocol::CommandVerb verb{};
-  std::string tenant;  // a number or a name
-  std::string gpu;     // a UUID, its beginning, or an index
+  std::string tenant;        // a number or a name
+  std::string gpu;           // a UUID, its beginning, or an index
+  std::string reason;        // of a drain
+  std::int64_t until_s = 0;  // of a drain, seconds of the epoch; 0 = for good
   std::string socket;
 };
 
@@ -70,6 +72,10 @@ struct ReloadOptions {
 };
 
 enum class Parsed { kGo, kHelped, kWrong };
+
+/// A time to come, from `now_s` on: "2h", "18:00" (the next), "2026-11-28 08:00"; nothing for
+/// anything else.
+std::optional<std::int64_t> until_parse(const std::string& text, std::int64_t now_s);
 
 /// `arguments` are those after the subcommand. kHelped and kWrong have printed what there is to
 /// say.

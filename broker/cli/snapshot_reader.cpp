@@ -46,7 +46,8 @@ std::optional<Snapshot> snapshot_read(const std::string& bytes) {
       records_take(bytes, &at, header.gpu_count, &snapshot.gpus) &&
       records_take(bytes, &at, header.tenant_count, &snapshot.tenants) &&
       records_take(bytes, &at, header.tenant_gpu_count, &snapshot.tenant_gpus) &&
-      records_take(bytes, &at, header.process_count, &snapshot.processes) && at == bytes.size();
+      records_take(bytes, &at, header.process_count, &snapshot.processes) &&
+      records_take(bytes, &at, header.ended_count, &snapshot.ended) && at == bytes.size();
   if (!whole) return std::nullopt;
   return snapshot;
 }

@@ -17,6 +17,7 @@ struct Snapshot {
   std::vector<protocol::SnapshotTenant> tenants;
   std::vector<protocol::SnapshotTenantGpu> tenant_gpus;
   std::vector<protocol::SnapshotProcess> processes;
+  std::vector<protocol::SnapshotEnded> ended;  // the latest first
 };
 
 /// From the bytes of a snapshot; nothing when they are not one.

@@ -241,7 +241,9 @@ void Engine::refuse_within(const Asker& asker, const Profile& profile, RefusalCo
 
 /// Numbers of users become names, and GPUs have their index: the core knows neither.
 std::string Engine::named_text(const std::string& text) const {
-  return people_named(gpus_named(text, uuids_of(gpus_)),
+  const std::string idle =
+      idle_named(text, [this](protocol::TenantId id) { return idle_text(id); });
+  return people_named(gpus_named(idle, uuids_of(gpus_)),
                       [this](uid_t uid) { return accounts_.name(uid); });
 }
 

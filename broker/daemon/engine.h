@@ -100,6 +100,9 @@ struct Tenant {
   Stay stay;
   bool comes_back = false;  // restored, and no word of this broker has ordered its memory yet
   std::map<std::uint32_t, JobFigures> ranks;
+  std::uint64_t busy_seen_ns = 0;  // by its meters, on all its GPUs, when that was looked at last,
+  std::int64_t busy_changed_ns = 0;  // and when it was last another figure
+  std::string how;                   // why it is being ended; empty = it is not
 };
 
 /// One registered process. It is a member until its pidfd says that it ended (or exec threw its
@@ -222,7 +225,6 @@ class Engine {
     std::optional<protocol::Register> join;  // set: a default tenant for this registration,
     std::vector<Knock> followers;            // and those of the same user that came after it
     std::optional<protocol::Queued> place;   // what it was told last
-    std::int64_t placed_ns = 0;
   };
   using Asked = std::variant<protocol::Admit, protocol::Register>;
   // A request whose user or cgroup is being looked up (engine_who.cpp).
@@ -364,6 +366,11 @@ class Engine {
   bool reload_waits(ConnectionId connection) const;
   std::string changes_text(const config::Config& after, bool look) const;
   void reload_over();
+  void busy_look();
+  std::string idle_text(protocol::TenantId id) const;
+  void drains_over();
+  void drain_note(const protocol::GpuUuid& gpu, bool closed, const core::GpuDrain& drain);
+  void ended_note(const Tenant& tenant, std::uint64_t busy_ns);
   void limits_renew();
   std::uint64_t capacity_min() const;  // of the smallest GPU
 
@@ -425,6 +432,8 @@ class Engine {
     bool still = false;  // nothing was being moved
   };
   std::map<std::uint32_t, DeviceAsked> device_asked_;
+  std::map<std::uint32_t, std::int64_t> drains_until_;  // by GPU index, seconds of the epoch
+  std::deque<protocol::SnapshotEnded> ended_;           // the latest first
   int beats_ = 0;
   std::unordered_map<ConnectionId, core::ProcessId> shims_;
   std::unordered_map<ConnectionId, protocol::TenantId> knocking_;

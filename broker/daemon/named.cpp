@@ -1,6 +1,8 @@
 // Replacement of "user N" and of UUIDs.
 #include "broker/daemon/named.h"
 
+#include <time.h>
+
 #include <charconv>
 
 #include "broker/devices/uuid.h"
@@ -40,6 +42,40 @@ std::string gpus_named(const std::string& text, const std::vector<protocol::GpuU
     }
   }
   return out;
+}
+
+std::string idle_named(const std::string& text,
+                       const std::function<std::string(protocol::TenantId)>& idle) {
+  constexpr std::string_view kWord = "{idle ";
+  std::string out;
+  std::size_t at = 0;
+  for (std::size_t found = text.find(kWord); found != text.npos; found = text.find(kWord, at)) {
+    out.append(text, at, found - at);
+    protocol::TenantId id = 0;
+    const char* const end = text.data() + text.size();
+    const auto number = std::from_chars(text.data() + found + kWord.size(), end, id);
+    const bool good = number.ec == std::errc{} && number.ptr != end && *number.ptr == '}';
+    at = found + (good ? 0 : kWord.size());
+    if (!good) {
+      out += kWord;
+      continue;
+    }
+    out += idle(id);
+    at = static_cast<std::size_t>(number.ptr - text.data()) + 1;
+  }
+  return out.append(text, at);
+}
+
+std::string time_text(std::int64_t epoch_s) {
+  constexpr std::int64_t kDay_s = 86'400;
+  if (epoch_s == 0) return "";
+  const time_t when = epoch_s;
+  tm local{};
+  char text[32];
+  if (localtime_r(&when, &local) == nullptr) return std::to_string(epoch_s);
+  const std::int64_t away = epoch_s - static_cast<std::int64_t>(time(nullptr));
+  const char* format = away > 0 && away < kDay_s ? "%H:%M" : "%Y-%m-%d %H:%M";
+  return std::string(text, strftime(text, sizeof text, format, &local));
 }
 
 }  // namespace sluice::daemon

@@ -17,4 +17,11 @@ std::string people_named(const std::string& text, const std::function<std::strin
 /// of their indexes.
 std::string gpus_named(const std::string& text, const std::vector<protocol::GpuUuid>& gpus);
 
+/// "{idle 3}" -> what `idle` says of job 3 (core/binding.h).
+std::string idle_named(const std::string& text,
+                       const std::function<std::string(protocol::TenantId)>& idle);
+/// A time of the epoch as people here write it: "18:00", or "2026-11-28 08:00" where that is not
+/// within a day; 0 is empty.
+std::string time_text(std::int64_t epoch_s);
+
 }  // namespace sluice::daemon

@@ -35,11 +35,13 @@ devices::Fd snapshot_seal(const SnapshotParts& parts, std::uint64_t* bytes) {
   header.tenant_count = static_cast<std::uint32_t>(parts.tenants.size());
   header.tenant_gpu_count = static_cast<std::uint32_t>(parts.tenant_gpus.size());
   header.process_count = static_cast<std::uint32_t>(parts.processes.size());
+  header.ended_count = static_cast<std::uint32_t>(parts.ended.size());
   std::string image(reinterpret_cast<const char*>(&header), sizeof header);
   records_append(&image, parts.gpus);
   records_append(&image, parts.tenants);
   records_append(&image, parts.tenant_gpus);
   records_append(&image, parts.processes);
+  records_append(&image, parts.ended);
   *bytes = image.size();
   return bytes_seal(image);
 }

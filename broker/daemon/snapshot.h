@@ -16,6 +16,7 @@ struct SnapshotParts {
   std::vector<protocol::SnapshotTenant> tenants;
   std::vector<protocol::SnapshotTenantGpu> tenant_gpus;
   std::vector<protocol::SnapshotProcess> processes;
+  std::vector<protocol::SnapshotEnded> ended;
 };
 
 /// The descriptor, write-sealed, and its size; an empty one when the kernel gives no memory.

@@ -66,6 +66,8 @@ Fault command_fault(const protocol::Command& command) {
   if (verb < raw(protocol::CommandVerb::kSuspend) || verb > raw(protocol::CommandVerb::kUndrain))
     return "there is no command " + std::to_string(verb);
   if (command.flags != 0) return "unknown flags";
+  if (!terminated(command.reason, sizeof command.reason)) return "a text is not terminated";
+  if (command.until_s > INT64_MAX / 1'000'000'000) return "a time is too far away";
   return std::nullopt;
 }
 

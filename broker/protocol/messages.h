@@ -130,12 +130,12 @@ struct Queued {
   QueueLimit limit;  // with QueueReason::kUserLimit; the next two are then what of it is in use
                      // (bytes, or tenants) and the limit
   std::uint8_t reserved0[2];
-  std::uint64_t expected_start_ns;  // from now; 0 = unknown
-  std::uint64_t promised_bytes;     // on the GPU with most room
+  std::uint64_t promised_bytes;  // on the GPU with most room
   std::uint64_t capacity_bytes;
   char ahead[kNameBytes];  // the tenant directly ahead
+  char text[kTextBytes];   // what binds, its numbers and who has most of it; NUL-terminated
 };
-static_assert(sizeof(Queued) == 16 + 8 + 24 + kNameBytes);
+static_assert(sizeof(Queued) == 16 + 8 + 16 + kNameBytes + kTextBytes);
 
 // Admitted.cut
 inline constexpr std::uint8_t kCutByGpu = 1;      // the GPU has less memory
@@ -236,16 +236,20 @@ enum class CommandVerb : std::uint32_t {
   kUndrain = 5,
 };
 
+inline constexpr std::size_t kDrainReasonBytes = 96;
+
 /// Asked for by `sluice suspend` and its kin; answered when it is done, which may take as long as
 /// copying the tenant's memory does. Of the own tenants, or of anybody's as root.
 struct Command {
   Header header;
   CommandVerb verb;
-  std::uint32_t flags;  // 0
-  TenantId tenant;      // not for kDrain, kUndrain
-  GpuUuid gpu;          // kMove, kDrain, kUndrain
+  std::uint32_t flags;    // 0
+  TenantId tenant;        // not for kDrain, kUndrain
+  GpuUuid gpu;            // kMove, kDrain, kUndrain
+  std::uint64_t until_s;  // kDrain: it opens by itself then, seconds of the epoch; 0 = never
+  char reason[kDrainReasonBytes];  // kDrain: for people; may be empty
 };
-static_assert(sizeof(Command) == 48);
+static_assert(sizeof(Command) == 48 + 8 + kDrainReasonBytes);
 
 struct CommandDone {
   Header header;

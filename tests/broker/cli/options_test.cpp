@@ -133,6 +133,32 @@ TEST(CommandOptions, Mistakes) {
   }
 }
 
+TEST(CommandOptions, UntilWhenAndWhy) {
+  setenv("TZ", "UTC", 1);
+  tzset();
+  constexpr std::int64_t kNow = 1'795'737'600;  // 2026-11-27 00:00
+  EXPECT_EQ(until_parse("2h", kNow), kNow + 7200);
+  EXPECT_EQ(until_parse("18:00", kNow), kNow + 18 * 3600);
+  EXPECT_EQ(until_parse("18:00", kNow + 20 * 3600), kNow + (24 + 18) * 3600) << "tomorrow's";
+  EXPECT_EQ(until_parse("2026-11-28 08:00", kNow), kNow + 32 * 3600);
+  EXPECT_EQ(until_parse("2026-11-28T08:00", kNow), kNow + 32 * 3600);
+  for (const char* text : {"", "soon", "25:00", "18", "2026-11-26 08:00", "18:00 ", "1ms"})
+    EXPECT_FALSE(until_parse(text, kNow)) << text;
+  CommandOptions drain = command(protocol::CommandVerb::kDrain);
+  ASSERT_EQ(options_parse({"--gpu", "0", "--reason", "new fans", "--until", "2h"}, &drain),
+            Parsed::kGo);
+  EXPECT_EQ(drain.reason, "new fans");
+  EXPECT_GT(drain.until_s, 0);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(options_parse({"--gpu", "0", "--until", "soon"}, &drain), Parsed::kWrong);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("takes a time to come such as 18:00"),
+            std::string::npos);
+  CommandOptions undrain = command(protocol::CommandVerb::kUndrain);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(options_parse({"--gpu", "0", "--reason", "x"}, &undrain), Parsed::kWrong);
+  testing::internal::GetCapturedStderr();
+}
+
 TEST(StatusOptions, JsonAndMistakes) {
   StatusOptions status;
   ASSERT_EQ(options_parse({"--json"}, &status), Parsed::kGo);

@@ -94,7 +94,7 @@ class Run(BrokerTest):
         result = self.run_on("--memory", "1GiB", "--timeout", "100ms", "--", "true")
         self.assertEqual(result.returncode, 124)
         self.assertRegex(result.stderr.splitlines()[0],
-                         r"^sluice: no room yet: 4 GiB of 4 GiB promised .*; you are 1st in line .*\(reason: Resources\)")
+                         r"^sluice: no room yet: the quotas on GPU \d add up to 4 GiB of 4 GiB, .*; you are 1st in line \(Resources\)")
         self.assertEqual(self.run_on("--memory", "1GiB", "--no-wait", "--", "true").returncode, 124)
         holder.kill()
 
@@ -190,7 +190,7 @@ class Others(BrokerTest):
         job = self.job(server)
         job.ask("register")
         status = server.status()
-        self.assertEqual(set(status), {"broker", "policy", "gpus", "tenants"})
+        self.assertEqual(set(status), {"broker", "policy", "gpus", "tenants", "ended"})
         self.assertEqual(status["broker"]["config_path"], str(server.config))
         self.assertEqual(status["broker"]["registrations"], 1)
         self.assertEqual(status["gpus"][0]["context_bytes"], 32 * MIB)
