@@ -89,20 +89,25 @@ Narrowed snapshot_narrow(const WhyOptions& options, Snapshot& snapshot) {
   for (const auto& row : snapshot.tenants) {
     if (!is_asked_for(options, row)) continue;
     const std::string text = stopped_text(row, snapshot.header.taken_ns);
-    const bool runs = row.state == protocol::TenantState::kRunning;
+    const bool runs = row.state == protocol::TenantState::kRunning ||
+                      row.state == protocol::TenantState::kSwapped;
     if (!text.empty()) stopped.push_back(text);
     if (row.tenant != 0 && (runs || options.tenant.empty())) kept.push_back(row);
   }
   snapshot.tenants = std::move(kept);
-  if (options.json) stopped.clear();  // status --json has it
   if (options.tenant.empty()) return Narrowed::kWatch;
-  for (const std::string& text : stopped) std::printf("%s\n", text.c_str());
-  if (!snapshot.tenants.empty()) return Narrowed::kWatch;
-  if (!stopped.empty()) return Narrowed::kSaid;
-  if (const std::string ended = ended_text(options, snapshot); !ended.empty() && !options.json) {
-    std::printf("%s\n", ended.c_str());
-    return Narrowed::kSaid;
+  if (stopped.empty() && snapshot.tenants.empty()) {
+    const std::string ended = ended_text(options, snapshot);
+    if (!ended.empty()) stopped.push_back(ended);
   }
+  for (const std::string& text : stopped) {
+    if (options.json)
+      say(text);  // what it prints is for programs, and there are no figures
+    else
+      std::printf("%s\n", text.c_str());
+  }
+  if (!snapshot.tenants.empty()) return Narrowed::kWatch;
+  if (!stopped.empty()) return options.json ? Narrowed::kNone : Narrowed::kSaid;
   say("there is no job '" + options.tenant +
       "', and none of the last hundred that ended was it; "
       "sluice status lists those that run");
