@@ -121,6 +121,7 @@ View state_view(const State& state, Nanos now) {
   View view;
   for (const auto& gpu : state.gpus) {
     view.gpus.push_back(gpu_view(*gpu));
+    view.gpus.back().index = static_cast<std::uint8_t>(view.gpus.size() - 1);
     view.drains.push_back(gpu->closed_to_new ? drained_text(gpu->drain) : "");
   }
   std::vector<const Tenant*> tenants;

@@ -152,7 +152,8 @@ struct SnapshotGpu {
   std::uint8_t software;  // a software GPU
   std::uint8_t lost;      // no longer answers: takes nobody
   std::uint8_t closed;    // to new tenants, by command: drained once nothing is on it
-  std::uint8_t reserved0[7];
+  std::uint8_t index;     // as `sluice status` counts
+  std::uint8_t reserved0[6];
   char drain[160];  // whose command, why and until when: "drained by user anna (new fans)"
 };
 static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8 + 8 + 160);

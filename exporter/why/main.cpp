@@ -139,6 +139,12 @@ void row_join(WhyRow& row, const IdleObserver& observer, const Snapshot& last,
   row.cgroup = cgroup_since(found->second.look, cgroup_look(found->second.process));
 }
 
+int index_of(const Snapshot& snapshot, const std::string& uuid) {
+  for (const auto& gpu : snapshot.gpus)
+    if (uuid_text(gpu.uuid) == uuid) return gpu.index;
+  return -1;
+}
+
 WhyReport report_make(const IdleObserver& observer, const Snapshot& last,
                       const std::map<protocol::TenantId, Before>& before) {
   WhyReport report;
@@ -149,6 +155,7 @@ WhyReport report_make(const IdleObserver& observer, const Snapshot& last,
     WhyRow row;
     row.tenant = key.first;
     row.gpu = key.second;
+    row.gpu_index = index_of(last, row.gpu);
     row.figures = figures;
     row_join(row, observer, last, before);
     report.rows.push_back(std::move(row));
@@ -207,6 +214,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
   if (!last.tenants.empty()) report = report_make(observer, last, before);
   report.reason = reason;
   report.whole = whole.rows();
+  for (WhyWholeRow& row : report.whole) row.gpu_index = index_of(last, row.gpu);
   const std::string text = options.json ? why_json(report) : why_text(report);
   return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;
 }
