@@ -13,6 +13,7 @@
 namespace sluice::exporter {
 namespace {
 
+using protocol::SnapshotEnded;
 using protocol::SnapshotGpu;
 using protocol::SnapshotHeader;
 using protocol::SnapshotProcess;
@@ -42,6 +43,7 @@ const char* counts_check(const SnapshotHeader& header) {
     return "more vGPUs than its tenants may have";
   }
   if (header.process_count > kProcessesMax) return "too many processes";
+  if (header.ended_count > protocol::kEndedMax) return "too many ended jobs";
   return nullptr;
 }
 
@@ -135,7 +137,8 @@ SnapshotResult snapshot_parse(const unsigned char* bytes, std::size_t size) {
   const std::size_t wanted = sizeof out.header + out.header.gpu_count * sizeof(SnapshotGpu) +
                              out.header.tenant_count * sizeof(SnapshotTenant) +
                              out.header.tenant_gpu_count * sizeof(SnapshotTenantGpu) +
-                             out.header.process_count * sizeof(SnapshotProcess);
+                             out.header.process_count * sizeof(SnapshotProcess) +
+                             out.header.ended_count * sizeof(SnapshotEnded);
   if (size != wanted) {
     return malformed(std::to_string(size) + " bytes where its counts need " +
                      std::to_string(wanted));
@@ -145,6 +148,7 @@ SnapshotResult snapshot_parse(const unsigned char* bytes, std::size_t size) {
   records_copy(out.tenants, out.header.tenant_count, from);
   records_copy(out.tenant_gpus, out.header.tenant_gpu_count, from);
   records_copy(out.processes, out.header.process_count, from);
+  records_copy(out.ended, out.header.ended_count, from);
   for (const SnapshotTenant& tenant : out.tenants) {
     if (const char* why = tenant_check(tenant)) return malformed(why);
   }

@@ -53,6 +53,7 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
                    {"allocated", allocated_of(*view.snapshot, gpu.uuid)},
                    {"exclusive", gpu.exclusive != 0},
                    {"draining", gpu.draining != 0},
+                   {"drained", gpu.closed != 0 && gpu.tenants == 0},
                    {"lost", gpu.lost != 0}};
   const auto busy = view.recent.gpu_time.find(uuid);
   if (busy != view.recent.gpu_time.end()) out["busy"] = busy->second;
@@ -65,6 +66,7 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
     for (const auto& [xid, count] : look->second.xids) errors += count;
     out["xid_errors"] = errors;
   }
+  if (gpu.drain[0] != 0) out["drain"] = field_text(gpu.drain, sizeof gpu.drain);
   out["slices"] = ordered_json::array();
   for (const auto& vgpu : view.snapshot->tenant_gpus) {
     if (vgpu.gpu == gpu.uuid && vgpu.tenant <= shown)
@@ -84,6 +86,7 @@ ordered_json tenant_json(const SnapshotTenant& tenant, const WallView& view) {
                    {"unregistered", tenant.unregistered},
                    {"unhooked", tenant.unhooked},
                    {"runaway", tenant.runaway != 0}};
+  if (tenant.why[0] != 0) out["why"] = field_text(tenant.why, sizeof tenant.why);
   if (tenant.steps > 0) {
     out["training"] = {{"steps", tenant.steps},
                        {"samples", tenant.samples},
@@ -108,7 +111,7 @@ ordered_json queued_json(const SnapshotTenant& tenant, std::uint64_t taken_ns) {
                    {"profile", field_text(tenant.profile, sizeof tenant.profile)},
                    {"reason", kReasonNames[index_of(tenant.reason)]},
                    {"waited_s", time_since(tenant.asked_ns, taken_ns)}};
-  if (tenant.expected_start_ns > 0) out["expected_in_s"] = in_seconds(tenant.expected_start_ns);
+  if (tenant.why[0] != 0) out["why"] = field_text(tenant.why, sizeof tenant.why);
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <cassert>
 
 #include "broker/core/backfill.h"
+#include "broker/core/binding.h"
 #include "broker/core/limits.h"
 #include "broker/core/placement.h"
 #include "broker/core/request.h"
@@ -23,37 +24,10 @@ bool limited(const State& state, const TenantAsked& ask) {
   return limit_reached(state, ask).which != protocol::QueueLimit::kNone;
 }
 
-/// Why it waits, for people.
-std::string why_text(const State& state, const TenantAsked& ask, QueueReason reason) {
-  return reason == QueueReason::kUserLimit ? limit_text(ask, limit_reached(state, ask))
-                                           : reason_text(reason);
-}
-
-/// When the request may be expected to start: its place times the time between the last starts out
-/// of the queue. 0 = too few have been seen, or it waits for its user's own jobs.
-Nanos start_expected(const State& state, const Waiter& waiter) {
-  constexpr std::uint32_t kStartsSeenMin = 3;
-  if (state.starts < kStartsSeenMin || waiter.reason == QueueReason::kUserLimit) return 0;
-  const double ns = state.start_interval_ns * waiter.position;
-  return std::max<Nanos>(static_cast<Nanos>(ns), 1);
-}
-
-void start_note(State& state, Nanos now) {
-  constexpr double kNewPart = 0.25;  // of the running mean
-  if (state.started_last > 0) {
-    const auto interval = static_cast<double>(now - state.started_last);
-    state.start_interval_ns = state.starts == 0
-                                  ? interval
-                                  : state.start_interval_ns * (1 - kNewPart) + interval * kNewPart;
-    state.starts++;
-  }
-  state.started_last = now;
-}
-
 TenantQueued queued_action(const State& state, std::size_t index) {
   const Waiter& waiter = *state.queue[index];
-  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, 0, {}};
-  action.expected_start_ns = start_expected(state, waiter);
+  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, {}, {}};
+  action.text = wait_text(state, waiter.ask, waiter.reason);
   if (waiter.reason == QueueReason::kUserLimit) {
     const Limit limit = limit_reached(state, waiter.ask);
     action.limit = limit.which;
@@ -87,7 +61,7 @@ bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, A
   const UserCount user = state.users.contains(ask.uid) ? state.users[ask.uid] : UserCount{};
   const std::uint32_t per_user = state.policy.tenants_per_user_max;
   if (ask.no_wait || ask.dry_run) {
-    const std::string why = why_text(state, ask, reason);
+    const std::string why = wait_text(state, ask, reason);
     const bool limit = reason == QueueReason::kUserLimit && !ask.dry_run;
     out.emplace_back(limit ? refusal_limit(ask.request, why)
                            : refusal_no_room(ask.request, why, position, ask.dry_run));
@@ -116,7 +90,6 @@ bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now
   const Placement placement = limit ? Placement{{}, QueueReason::kUserLimit}
                                     : placement_now(state, prospect, waiter.ask.uid);
   if (!placement.gpus.empty()) {
-    start_note(state, now);
     tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
     prospects.changed();
     waiter_leaves(state, waiter);
@@ -183,7 +156,7 @@ void queue_expire(State& state, Nanos now, Actions& out) {
       continue;
     }
     out.emplace_back(refusal_timeout(waiter.ask.request, now - waiter.asked_at,
-                                     why_text(state, waiter.ask, waiter.reason), waiter.position));
+                                     wait_text(state, waiter.ask, waiter.reason), waiter.position));
     waiter_remove(state, i);
   }
 }

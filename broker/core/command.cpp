@@ -99,10 +99,11 @@ void gpu_command(State& state, const CommandAsked& event, Actions& out) {
   std::string text;
   if (event.dry_run)
     text = "nothing was changed; " + std::to_string(gpu.shares.size()) + " jobs would stay on it";
-  else if (gpu.closed_to_new != drain) {
+  else if (gpu.closed_to_new != drain || (drain && gpu.drain != event.drain)) {
     state.queue_dirty = true;
     gpu.closed_to_new = drain;
-    out.emplace_back(GpuNoted{gpu.uuid, drain});
+    gpu.drain = drain ? event.drain : GpuDrain{};
+    out.emplace_back(GpuNoted{gpu.uuid, drain, gpu.drain});
   }
   out.emplace_back(answer(event.request, RefusalCode::kNone, text));
 }

@@ -45,7 +45,10 @@ void gpu_added(State& state, const GpuAdded& event, Nanos now) {
 
 void gpu_closed(State& state, const GpuClosed& event) {
   for (auto& gpu : state.gpus)
-    if (gpu->uuid == event.uuid) gpu->closed_to_new = state.queue_dirty = true;
+    if (gpu->uuid == event.uuid) {
+      gpu->closed_to_new = state.queue_dirty = true;
+      gpu->drain = event.drain;
+    }
 }
 
 void policy_changed(State& state, const PolicyChanged& event, Nanos now, Actions& out) {

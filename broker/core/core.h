@@ -293,6 +293,14 @@ struct CheckpointDone {
 /// `sluice suspend` and its kin. `uid` is the kernel's word; `root`: root, or whom the broker
 /// belongs to. Answered by CommandAnswered, when it is done. With `dry_run` nothing changes, and
 /// the answer says what would happen.
+/// Why a GPU takes no new tenants. The texts are for people.
+struct GpuDrain {
+  std::uint32_t uid = 0;     // whose command it was
+  std::string reason;        // empty = none was given
+  std::int64_t until_s = 0;  // seconds of the epoch; 0 = until it is opened by command
+  std::string until_text;    // the same, as people write it
+  bool operator==(const GpuDrain&) const = default;
+};
 struct CommandAsked {
   RequestId request = 0;
   protocol::CommandVerb verb = protocol::CommandVerb::kSuspend;
@@ -301,6 +309,7 @@ struct CommandAsked {
   std::uint32_t uid = 0;
   bool root = false;
   bool dry_run = false;
+  GpuDrain drain{};  // of kDrain
 };
 /// The device is gone for good (fallen off the bus, taken out of service). Each of its tenants is
 /// told of by TenantLost.
@@ -312,6 +321,7 @@ struct GpuLost {
 /// asks.
 struct GpuClosed {
   GpuUuid uuid{};
+  GpuDrain drain{};
 };
 
 /// What the device itself says is in use, by whomever, and what its tenants claimed of it about the
@@ -358,8 +368,7 @@ struct TenantQueued {
   Bytes promised = 0;
   Bytes capacity = 0;
   std::string ahead;
-  Nanos expected_start_ns =
-      0;  // from now, by how often requests left the queue lately; 0 = unknown
+  std::string text;                                          // what it waits for (binding.h)
   protocol::QueueLimit limit = protocol::QueueLimit::kNone;  // for UserLimit; `promised` and
                                                              // `capacity` are then of it
 };
@@ -490,6 +499,7 @@ struct TenantLost {
 struct GpuNoted {
   GpuUuid gpu{};
   bool closed = false;
+  GpuDrain drain{};
 };
 /// Ask the device how much of its memory is in use, and feed DeviceSeen when it has answered.
 struct DeviceLookWanted {
@@ -529,6 +539,10 @@ struct View {
   std::vector<protocol::SnapshotGpu> gpus;
   std::vector<protocol::SnapshotTenant> tenants;
   std::vector<protocol::SnapshotTenantGpu> tenant_gpus;
+  // Texts for people (binding.h), empty where there is nothing to say:
+  std::vector<std::string> drains;  // of each of `gpus`: why it takes no new tenants
+  std::vector<std::string> stops;   // of each admitted tenant: why it does not run
+  std::vector<std::string> waits;   // of each queued one: what it waits for; of the first few only
 };
 View state_view(const State& state, Nanos now);
 

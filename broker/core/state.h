@@ -247,7 +247,8 @@ struct Gpu {
   bool claimed = false;             // gang.cpp, within one decision: an earlier gang waits for it
   bool draining = false;            // kept free for an exclusive request at the head of the queue
   bool step_aside = false;          // for one before whom nobody waits there: shared tenants go out
-  bool closed_to_new = false;       // by command
+  bool closed_to_new = false;       // by command,
+  GpuDrain drain;                   // and why
   bool lost = false;
   std::uint32_t swap_count = 0;      // swappable shares
   const Tenant* room_for = nullptr;  // whose want for room is being served: the holder is contended
@@ -387,10 +388,6 @@ class State {
   bool room_dirty = false;  // something that bears on memory has changed
   Nanos room_at = kNever;   // when to look after memory again if nothing happens
   Nanos now = 0;            // time never goes back
-  // How often requests leave the queue for a GPU, for estimates of when the next one will.
-  Nanos started_last = 0;
-  double start_interval_ns = 0;
-  std::uint32_t starts = 0;
   TenantId next_tenant = 1;
   bool queue_dirty = false;  // something that the queue waits for may have changed
   // What a step leaves of the queue to the next one, which comes at once (admission.cpp).

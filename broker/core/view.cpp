@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "broker/core/binding.h"
 #include "broker/core/hold.h"
 #include "broker/core/leaving.h"
 #include "broker/core/memory.h"
@@ -10,6 +11,10 @@
 
 namespace sluice::core {
 namespace {
+
+/// Of how many in front of the queue a view says anew what they wait for: it takes a look at every
+/// GPU, and queues are long.
+constexpr std::size_t kWaitTextsMax = 32;
 
 void name_copy(char (&to)[protocol::kNameBytes], const std::string& from) {
   const std::size_t n = std::min(from.size(), sizeof to - 1);
@@ -34,6 +39,7 @@ protocol::SnapshotGpu gpu_view(const Gpu& gpu) {
   view.tenants = static_cast<std::uint32_t>(gpu.shares.size());
   view.exclusive = gpu.exclusive() ? 1 : 0;
   view.draining = gpu.draining || gpu.closed_to_new || gpu.lost ? 1 : 0;
+  view.closed = gpu.closed_to_new ? 1 : 0;
   view.lost = gpu.lost ? 1 : 0;
   return view;
 }
@@ -113,16 +119,25 @@ protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, N
 
 View state_view(const State& state, Nanos now) {
   View view;
-  for (const auto& gpu : state.gpus) view.gpus.push_back(gpu_view(*gpu));
+  for (const auto& gpu : state.gpus) {
+    view.gpus.push_back(gpu_view(*gpu));
+    view.gpus.back().index = static_cast<std::uint8_t>(view.gpus.size() - 1);
+    view.drains.push_back(gpu->closed_to_new ? drained_text(gpu->drain) : "");
+  }
   std::vector<const Tenant*> tenants;
   for (const auto& [id, tenant] : state.tenants) tenants.push_back(tenant.get());
   std::ranges::sort(tenants, {}, &Tenant::id);
   for (const Tenant* tenant : tenants) {
     view.tenants.push_back(tenant_view(state, *tenant));
+    view.stops.push_back(stopped_text(state, *tenant, now));
     for (const Share& share : tenant->shares)
       view.tenant_gpus.push_back(share_view(state, share, now));
   }
-  for (const auto& waiter : state.queue) view.tenants.push_back(waiter_view(*waiter));
+  for (const auto& waiter : state.queue) {
+    const bool told = view.waits.size() < kWaitTextsMax;
+    view.waits.push_back(told ? wait_text(state, waiter->ask, waiter->reason) : "");
+    view.tenants.push_back(waiter_view(*waiter));
+  }
   return view;
 }
 

@@ -32,6 +32,7 @@ enum class RecordType : std::uint32_t {
   kProcess = 4,
   kProcessEnded = 5,
   kGpu = 6,
+  kDrain = 7,
 };
 
 // Host byte order: a journal never outlives the boot it was written in.
@@ -124,6 +125,15 @@ struct GpuBody {
   std::uint32_t reserved;
 };
 static_assert(sizeof(GpuBody) == 24);
+
+struct DrainBody {
+  protocol::GpuUuid gpu;
+  std::uint64_t until_s;
+  std::uint32_t uid;
+  std::uint32_t reserved;
+  char reason[protocol::kDrainReasonBytes];
+};
+static_assert(sizeof(DrainBody) == 32 + protocol::kDrainReasonBytes);
 
 constexpr std::size_t kBodyBytesMax = sizeof(TenantBody);
 
@@ -254,9 +264,23 @@ bool apply(JournalState& state, const ProcessEndedBody& body) {
          }) == 1;
 }
 
+void drain_drop(JournalState& state, const protocol::GpuUuid& gpu) {
+  std::erase_if(state.drains, [&](const JournalDrain& drain) { return drain.gpu == gpu; });
+}
+
+bool apply(JournalState& state, const DrainBody& body) {
+  if (!terminated(body.reason) || body.until_s > INT64_MAX) return false;
+  if (std::ranges::find(state.closed_gpus, body.gpu) == state.closed_gpus.end()) return false;
+  drain_drop(state, body.gpu);
+  state.drains.push_back(
+      {body.gpu, body.uid, static_cast<std::int64_t>(body.until_s), body.reason});
+  return true;
+}
+
 bool apply(JournalState& state, const GpuBody& body) {
   if (body.closed > 1) return false;
   std::erase(state.closed_gpus, body.gpu);
+  drain_drop(state, body.gpu);
   if (state.closed_gpus.size() >= kClosedGpusMax) return false;
   if (body.closed != 0) state.closed_gpus.push_back(body.gpu);
   return true;
@@ -300,6 +324,8 @@ bool record_take(JournalState& state, const Record& record) {
       return record_apply<ProcessEndedBody>(state, record);
     case RecordType::kGpu:
       return record_apply<GpuBody>(state, record);
+    case RecordType::kDrain:
+      return record_apply<DrainBody>(state, record);
   }
   return false;
 }
@@ -410,7 +436,7 @@ bool marked_read(std::string_view bytes, std::uint64_t boot, JournalReading* rea
 }  // namespace
 
 std::size_t JournalState::record_count() const {
-  std::size_t count = tenants.size() + closed_gpus.size();
+  std::size_t count = tenants.size() + closed_gpus.size() + drains.size();
   for (const auto& [id, tenant] : tenants) count += tenant.processes.size();
   return count;
 }
@@ -482,9 +508,19 @@ std::string JournalWriter::gpu(const protocol::GpuUuid& gpu, bool closed) const 
   return record_make(boot_, RecordType::kGpu, GpuBody{gpu, closed ? 1U : 0U, 0});
 }
 
+std::string JournalWriter::drain(const JournalDrain& drain) const {
+  DrainBody body{};
+  body.gpu = drain.gpu;
+  body.until_s = static_cast<std::uint64_t>(drain.until_s);
+  body.uid = drain.uid;
+  text_put(body.reason, drain.reason);
+  return record_make(boot_, RecordType::kDrain, body);
+}
+
 std::string JournalWriter::image(const JournalState& state) const {
   std::string image = begin(state.next_tenant) + begin(state.next_tenant);
   for (const protocol::GpuUuid& uuid : state.closed_gpus) image += gpu(uuid, true);
+  for (const JournalDrain& one : state.drains) image += drain(one);
   for (const auto& [id, known] : state.tenants) {
     image += tenant(known);
     for (const JournalProcess& member : known.processes) image += process(id, member);

@@ -14,6 +14,11 @@ constexpr const char* kClassNames[] = {"inference", "debug", "batch", "exclusive
 constexpr const char* kModeNames[] = {"best-effort", "equal", "fixed"};
 constexpr std::uint64_t kDefaultShareOfGpu = 4;
 
+protocol::TenantClass class_of(const std::string& name) {
+  const auto found = std::ranges::find(kClassNames, name);
+  return static_cast<protocol::TenantClass>(found - std::begin(kClassNames));
+}
+
 Profile profile_make(const config::ProfileSettings& settings) {
   Profile profile;
   profile.name = settings.name;
@@ -30,6 +35,8 @@ Profile profile_make(const config::ProfileSettings& settings) {
         std::find(settings.classes.begin(), settings.classes.end(), name) != settings.classes.end();
     profile.classes.push_back(settings.classes.empty() || named);
   }
+  if (!profile.classes[static_cast<std::size_t>(protocol::TenantClass::kBatch)])
+    profile.class_default = class_of(settings.classes.front());
   profile.memory_max_bytes = settings.memory_max_bytes;
   profile.sm_percent_max = settings.sm_percent_max;
   profile.tenants_max = settings.tenants_max;
@@ -113,19 +120,10 @@ std::uint32_t Profiles::tenants_max() const {
   return most;
 }
 
-bool exporter_uid_find(const config::Config& config, std::optional<uid_t>* out,
-                       std::string* error) {
-  out->reset();
-  if (config.exporter_user.empty()) return true;
+std::optional<uid_t> exporter_uid_find(const config::Config& config) {
+  if (config.exporter_user.empty()) return std::nullopt;
   const passwd* entry = getpwnam(config.exporter_user.c_str());
-  if (entry == nullptr) {
-    *error = "there is no user '" + config.exporter_user +
-             "', whom [exporter] user names; make the account (systemd-sysusers), or name the one "
-             "that sluice-exporter runs as";
-    return false;
-  }
-  *out = entry->pw_uid;
-  return true;
+  return entry == nullptr ? std::nullopt : std::optional(entry->pw_uid);
 }
 
 const char* class_name(protocol::TenantClass tenant_class) {

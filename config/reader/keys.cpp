@@ -32,6 +32,13 @@ const char* state_check(std::string_view text) {
   return text.empty() || path_check(text) == nullptr ? nullptr : "an absolute path, or \"\"";
 }
 
+// It has to fit into a refusal beside what is allowed.
+const char* contact_check(std::string_view text) {
+  bool good = text.size() <= 60 && (text.empty() || text.front() != ' ');
+  for (const char c : text) good = good && static_cast<unsigned char>(c) >= ' ' && c != '\x7f';
+  return good ? nullptr : "one line of at most 60 bytes, such as \"gpu-help@example.edu\"";
+}
+
 // sockaddr_un::sun_path holds 108 bytes with the NUL.
 const char* socket_check(std::string_view text) {
   if (path_check(text) != nullptr) return "an absolute path";
@@ -86,6 +93,9 @@ const Key kBroker[] = {
      "Where the broker listens. Its directory must belong to root.", true},
     {"log_level", WordField{SLUICE_AT(config->log_level), kLogLevels},
      "The least important message that is logged."},
+    {"contact", TextField{SLUICE_AT(config->contact), contact_check},
+     "Whom users are to ask: an address, a number or a page, named where a request is refused for "
+     "what a profile allows."},
     {"state", TextField{SLUICE_AT(config->state), state_check},
      "The directory in which the broker remembers its jobs, so that one that is started anew knows "
      "them; it must belong to root alone (mode 0700) and is made where it is missing. \"\" means "
@@ -177,7 +187,9 @@ const Key kProfile[] = {
     {"cgroups", ListField{SLUICE_AT(profile->cgroups), cgroup_check, {}},
      "The cgroups (version 2, by path) whose processes get this profile, those below included."},
     {"classes", ListField{SLUICE_AT(profile->classes), nullptr, kClasses},
-     "The classes they may use; an empty list means all."},
+     "The classes they may use; an empty list means all. A job that names none is of class batch "
+     "where "
+     "that is allowed, else of the first in the list."},
     {"memory_max", SizeField{SLUICE_AT(profile->memory_max_bytes), kMiB, kTiB, "no limit"},
      "The most memory per GPU that one tenant may ask for."},
     {"sm_percent_max", IntegerField{SLUICE_AT(profile->sm_percent_max), 1, 100},
@@ -214,8 +226,9 @@ const Key kExporter[] = {
     {"user", TextField{SLUICE_AT(config->exporter_user), account_or_none_check},
      "The user as whom sluice-exporter runs: the broker lets it read, as root and each tenant's "
      "own "
-     "user may, what the programs tell of their idle time. The broker refuses a name that is no "
-     "account of the machine. Empty: nobody besides."},
+     "user may, what the programs tell of their idle time. A name that is no account of the "
+     "machine "
+     "is said, and lets nobody look. Empty: nobody besides."},
 };
 const Key kBypass[] = {
     {"policy", WordField{SLUICE_AT(config->bypass_policy), kBypasses},

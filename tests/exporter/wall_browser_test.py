@@ -38,7 +38,7 @@ def crowd(step):
     gpu = {"uuid": GPU, "name": HOSTILE, "software": False, "memory_capacity_bytes": 16 << 30, "memory_promised_bytes": 8 << 30, "memory_quota_bytes": 32 << 30,
            "memory_held_bytes": 7 << 30, "allocated": 1, "exclusive": False, "draining": True, "lost": True, "busy": 0.5, "unmanaged_processes": 3, "xid_errors": 2,
            "slices": slices}
-    queue = [{"position": n, "user": HOSTILE, "class": "exclusive", "profile": "p", "reason": "gang", "waited_s": 90, **({"expected_in_s": 7200} if n == 1 else {})}
+    queue = [{"position": n, "user": HOSTILE, "class": "exclusive", "profile": "p", "reason": "gang", "waited_s": 90, **({"why": "the quotas on GPU 0 are full"} if n == 1 else {})}
              for n in range(1, 4)]
     steps = list(range(3590, 0, -10))
     return {"format": 1, "up": True, "gpus": [gpu], "tenants": tenants, "queue": queue, "taken_s": 1000 + 2 * step, "broker_uptime_s": 90061, "tenants_in_all": 8,
@@ -125,7 +125,7 @@ def check_crowd(browser, stage, shots):
                      "unregistered", "unhooked", "waits", "10 % of 13 %"):
         assert expected in gpus, f"{expected!r} is not on the page:\n{gpus}"
     queue = text_of(browser, "#queue")
-    for expected in (HOSTILE, "gang", "1 min", "2 h 0 min", "and 9 more"):
+    for expected in (HOSTILE, "gang", "1 min", "the quotas on GPU 0 are full", "and 9 more"):
         assert expected in queue, f"{expected!r} is not on the page:\n{queue}"
     assert "broker up for 1 d 1 h" in text_of(browser, "#state")
     assert "Off the CPU" in text_of(browser, "main") and "Training" in text_of(browser, "main")

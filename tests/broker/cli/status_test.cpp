@@ -43,7 +43,7 @@ Snapshot sample() {
   std::memset(waiting.name, 'n', sizeof waiting.name);  // not terminated
   std::strcpy(waiting.user, "bob");
   std::strcpy(waiting.ahead, "train");
-  waiting.expected_start_ns = 41'200'000'000;
+  std::strcpy(waiting.why, "there is room, but train of user ada asked before");
   snapshot.tenants.push_back(waiting);
   protocol::SnapshotTenantGpu part{};
   part.tenant = 5;
@@ -57,18 +57,21 @@ Snapshot sample() {
 
 TEST(Table, WordForWord) {
   const std::string n(protocol::kNameBytes, 'n');
-  EXPECT_EQ(
-      status_table(sample()),
-      "GPU  NAME         HELD / CAPACITY  PROMISED  JOBS  GPU TIME  NOW\n"
-      "[0]  NVIDIA H200  1 GiB / 8 GiB    2 GiB     1     12.3 s    serve runs\n"
-      "\n"
-      "JOB  NAME   USER  CLASS      GPU  HELD / LIMIT   SHARE       GPU TIME  PROCS  STATE\n"
-      "5    serve  ada   inference  0    1 GiB / 2 GiB  40 % fixed  12.3 s    2      "
-      "running, RUNAWAY\n"
-      "\n"
-      "LINE  NAME                              USER  CLASS      WAITED  REASON    BEHIND  START\n"
-      "1st   " +
-          n + "  bob   inference  12.5 s  Priority  train   in about 42 s\n");
+  EXPECT_EQ(status_table(sample()),
+            "GPU  NAME         HELD / CAPACITY  PROMISED  JOBS  GPU TIME  NOW         UUID\n"
+            "[0]  NVIDIA H200  1 GiB / 8 GiB    2 GiB     1     12.3 s    serve runs  "
+            "GPU-00000000-0000-0000-0000-000000000000\n"
+            "\n"
+            "JOB  NAME   USER  CLASS      GPU  HELD / LIMIT   SHARE       GPU TIME  PROCS  STATE\n"
+            "5    serve  ada   inference  0    1 GiB / 2 GiB  40 % fixed  12.3 s    2      "
+            "running, RUNAWAY\n"
+            "\n"
+            "LINE  NAME                              USER  CLASS      WAITED  REASON    BEHIND\n"
+            "1st   " +
+                n +
+                "  bob   inference  12.5 s  Priority  train\n"
+                "\n1st " +
+                n + ": there is room, but train of user ada asked\n  before\n");
 }
 
 TEST(Table, WhatIsOutIsSaid) {
@@ -123,7 +126,7 @@ TEST(Table, WhoseClaimsCannotBeTrueIsSaid) {
 TEST(Table, ALostGpuIsSaid) {
   Snapshot snapshot = sample();
   snapshot.gpus[0].lost = 1;
-  EXPECT_THAT(status_table(snapshot), HasSubstr("12.3 s    LOST, takes no jobs\n"));
+  EXPECT_THAT(status_table(snapshot), HasSubstr("12.3 s    LOST, takes no jobs  GPU-"));
   EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"lost\": true"));
 }
 
@@ -190,7 +193,7 @@ TEST(Json, NamesAreStable) {
                            "\"sm_mode\": \"fixed\"",
                            "\"runaway\": true",
                            "\"ahead\": \"train\"",
-                           "\"expected_start_ns\": 41200000000",
+                           "\"why\": \"there is room, but train of user ada asked before\"",
                            "\"movable_bytes\": 0",
                            "\"swapped_bytes\": 0",
                            "\"moved_out_bytes\": 0",

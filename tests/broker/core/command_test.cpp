@@ -656,23 +656,69 @@ TEST(Sums, OfUsersAndGroupsAreWaitedForAndReturnToZero) {
   EXPECT_THAT(h.state().members, IsEmpty());
 }
 
-TEST(ExpectedStart, IsUnknownUntilStartsHaveBeenSeen) {
+TEST(WaitText, NamesTheSumThatBindsAndItsHolder) {
+  Policy policy = policy_swapping();
+  policy.oversell_memory = 2;
+  MemoryHarness h(policy);
+  TenantAsked movable = h.ask(TenantClass::kBatch, 3 * kGiB);
+  movable.swap = true;
+  movable.name = "notebook";
+  const TenantId holder = h.admit(movable);
+  movable.request += 100;
+  h.admit(movable);
+  movable.request += 100;
+  h.step(movable);
+  const std::string whose = "; most of it has job " + std::to_string(holder) +
+                            " (notebook) of user " + std::to_string(movable.uid) + ": 3 GiB{idle " +
+                            std::to_string(holder) + "}";
+  EXPECT_EQ(h.one<TenantQueued>().text,
+            "the quotas on GPU 0 add up to 6 GiB of 8 GiB, and this job asks for 3 GiB" + whose);
+  TenantAsked fixed = h.ask(TenantClass::kBatch, 2 * kGiB);
+  fixed.no_wait = true;
+  h.step(fixed);
+  EXPECT_THAT(
+      h.one<TenantRefused>().text,
+      HasSubstr("of 4 GiB on GPU 0 64 MiB is promised, 2.97 GiB is for what jobs bring back "
+                "in their turn, and this job asks for 2 GiB" +
+                whose));
+}
+
+TEST(WaitText, OfADrainedGpu) {
   MemoryHarness h;
-  std::vector<TenantId> running{h.admit(h.ask(TenantClass::kBatch, 4 * kGiB))};
-  for (int i = 0; i < 5; ++i) {
-    h.step(h.ask(TenantClass::kBatch, 4 * kGiB));
-    EXPECT_EQ(h.one<TenantQueued>().expected_start_ns, 0);
-  }
-  for (int i = 0; i < 4; ++i) {
-    h.pass(10 * kSecond);
-    h.step(FounderGone{running.back()});
-    if (i == 0) h.step(ProcessGone{h.process(running.back())});
-    running.push_back(h.one<TenantAdmitted>().tenant);
-  }
-  h.pass(1);  // those behind it close up
-  h.step(h.ask(TenantClass::kBatch, 4 * kGiB));
-  EXPECT_EQ(h.one<TenantQueued>().position, 2U);
-  EXPECT_EQ(h.one<TenantQueued>().expected_start_ns, 20 * kSecond);
+  CommandAsked drain{1, protocol::CommandVerb::kDrain, 0, h.state().gpus[0]->uuid, 7, true, false,
+                     {}};
+  drain.drain = {7, "new fans", 1000, "18:00"};
+  h.step(drain);
+  EXPECT_EQ(h.one<GpuNoted>().drain.reason, "new fans");
+  h.step(h.ask(TenantClass::kBatch, kGiB));
+  EXPECT_EQ(h.one<TenantQueued>().text, "GPU 0 is drained by user 7 (new fans), until 18:00");
+  const View view = state_view(h.state(), h.now);
+  EXPECT_EQ(view.drains, std::vector<std::string>{"drained by user 7 (new fans), until 18:00"});
+  EXPECT_EQ(view.waits,
+            std::vector<std::string>{"GPU 0 is drained by user 7 (new fans), until 18:00"});
+  drain.drain = {};
+  h.step(drain);
+  EXPECT_TRUE(h.one<GpuNoted>().drain.reason.empty()) << "a second one has the last word";
+}
+
+TEST(StoppedText, SaysWhyAJobDoesNotRun) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(kGiB);
+  EXPECT_EQ(state_view(h.state(), h.now).stops, std::vector<std::string>{""});
+  h.step(h.command(protocol::CommandVerb::kSuspend, tenant));
+  EXPECT_THAT(state_view(h.state(), h.now).stops,
+              ElementsAre(HasSubstr("until `sluice resume " + std::to_string(tenant) + "`")));
+}
+
+TEST(WaitText, OfGpusThatAreUsedWholeAndOfAnEarlierRequest) {
+  MemoryHarness h;
+  const TenantId owner = h.admit(h.ask(TenantClass::kExclusive, 0));
+  h.step(h.ask(TenantClass::kBatch, kGiB));
+  EXPECT_THAT(h.one<TenantQueued>().text,
+              HasSubstr("GPU 0 is used whole by job " + std::to_string(owner)));
+  h.end(owner);
+  h.step(h.ask(TenantClass::kExclusive, 0));
+  EXPECT_THAT(h.one<TenantQueued>().text, HasSubstr("GPU 0 is not empty yet: job "));
 }
 
 TEST(Clock, ThatGoesBackStandsStill) {

@@ -80,8 +80,8 @@ def memory_want(gpu, room, size):
     return message(MEMORY_WANT, struct.pack("<IIQ", gpu, room, size), request=0)
 
 
-def command(verb, tenant=0, gpu=bytes(16), flags=0):
-    return message(COMMAND, struct.pack("<IIQ16s", verb, flags, tenant, gpu))
+def command(verb, tenant=0, gpu=bytes(16), flags=0, until_s=0, reason=b""):
+    return message(COMMAND, struct.pack("<IIQ16sQ96s", verb, flags, tenant, gpu, until_s, reason))
 
 
 class Reply:
@@ -92,9 +92,9 @@ class Reply:
         self.fds = list(fds)
         body = data[16:]
         if self.kind == QUEUED:
-            self.position, self.reason, self.limit, self.start_ns, self.promised, self.capacity, ahead = struct.unpack(
-                "<IBBxxQQQ32s", body)
-            self.ahead = ahead.rstrip(b"\0")
+            self.position, self.reason, self.limit, self.promised, self.capacity, ahead, text = struct.unpack(
+                "<IBBxxQQ32s320s", body)
+            self.ahead, self.text = ahead.rstrip(b"\0"), text.split(b"\0")[0].decode()
         elif self.kind == ADMITTED:
             (self.tenant, self.key, self.memory_max, self.memory_min, self.sm_percent, self.gpu_count, self.tenant_class,
              self.sm_mode, gpus, profile) = struct.unpack("<QQQQIIBBxxxxxx128s32s", body)

@@ -90,22 +90,6 @@ class Line(BrokerTest):
         holder.kill()
         self.assertEqual(second.receive().kind, ADMITTED)
 
-    def test_when_one_may_start_is_told_once_the_line_has_moved(self):
-        server = self.broker()
-        whole = ("--memory", "4GiB", "--gpus", "2")
-        holder = self.job(server, *whole)
-        self.assertEqual(self.client(server).ask(admit(4 * GIB, wait_ns=1, gpus=2)).start_ns, 0, "nobody has left it yet")
-        for _ in range(6):
-            following = self.job(server, *whole, start=False)
-            wait_until("it waits", lambda: any(t["state"] == "queued" for t in server.tenants()))
-            holder.kill()
-            following.ask("hello")
-            holder = following
-        waiting = self.client(server)
-        self.assertGreater(waiting.ask(admit(4 * GIB, gpus=2, name=b"later")).start_ns, 0)
-        self.assertGreater([t for t in server.tenants() if t["name"] == "later"][0]["expected_start_ns"], 0)
-        self.assertRegex(self.sluice("status", "--socket", server.socket).stdout, r"1st +later .* - +in about \d+ s\n")
-
     def test_leaving_the_line(self):
         server = self.broker()
         holder = self.client(server)
