@@ -68,7 +68,8 @@ bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotG
   out->gpu_count = options.gpu_count;
   out->flags = (options.no_wait ? protocol::kAdmitNoWait : 0) |
                (options.dry_run ? protocol::kAdmitDryRun : 0) |
-               (options.swap ? protocol::kAdmitSwap : 0);
+               (options.swap ? protocol::kAdmitSwap : 0) |
+               (options.weight ? protocol::kAdmitWeight : 0);
   text_put(out->name, sizeof out->name,
            options.name.empty() ? std::string(file_name(options.command.front())) : options.name);
   text_put(out->profile, sizeof out->profile, options.profile);
@@ -137,6 +138,9 @@ std::string queued_text(const protocol::Queued& queued) {
   std::string text = "no room yet";
   if (queued.reason == protocol::QueueReason::kUserLimit) {
     text = "not yet: " + limit_text(queued);
+  } else if (queued.reason == protocol::QueueReason::kShare) {
+    text = "no share yet: " + std::to_string(queued.promised_bytes) +
+           " % guaranteed on the GPU with least (--weight asks for no guarantee)";
   } else if (queued.capacity_bytes != 0) {
     text += ": " + config::size_format(queued.promised_bytes) + " of " +
             config::size_format(queued.capacity_bytes) + " promised on the GPU with most room";

@@ -88,6 +88,7 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
                 {"memory_max_bytes", action.memory_max},
                 {"memory_min_bytes", action.memory_min},
                 {"sm_percent", action.sm_percent},
+                {"sm", sm_kind_name(action.sm_kind)},
                 {"swap", action.swap ? "yes" : "no"},
                 {"gpus", action.gpus.size()},
                 {"gpu", gpu_text(*tenant, 0)}});
@@ -178,9 +179,10 @@ void Engine::carry_out(const core::LimitsSet& action) {
   if (tenant == nullptr) return;
   core::TenantAdmitted& grant = tenant->grant;
   if (grant.memory_max == action.memory_max && grant.memory_min == action.memory_min &&
-      grant.sm_percent == action.sm_percent) {
+      grant.sm_percent == action.sm_percent && grant.sm_kind == action.sm_kind) {
     return;
   }
+  grant.sm_kind = action.sm_kind;
   grant.memory_max = action.memory_max;
   grant.memory_min = action.memory_min;
   grant.sm_percent = action.sm_percent;
@@ -191,7 +193,8 @@ void Engine::carry_out(const core::LimitsSet& action) {
                 {"name", tenant->name},
                 {"memory_max_bytes", action.memory_max},
                 {"memory_min_bytes", action.memory_min},
-                {"sm_percent", action.sm_percent}});
+                {"sm_percent", action.sm_percent},
+                {"sm", sm_kind_name(action.sm_kind)}});
 }
 
 void Engine::carry_out(const core::LeaseSet& action) {

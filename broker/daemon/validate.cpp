@@ -39,8 +39,8 @@ Fault admit_fault(const protocol::Admit& admit) {
       if (admit.pinned[i] == admit.pinned[j]) return "the same GPU is pinned twice";
     }
   }
-  if ((admit.flags & ~(protocol::kAdmitNoWait | protocol::kAdmitDryRun | protocol::kAdmitSwap)) !=
-      0)
+  if ((admit.flags & ~(protocol::kAdmitNoWait | protocol::kAdmitDryRun | protocol::kAdmitSwap |
+                       protocol::kAdmitWeight)) != 0)
     return "unknown flags";
   if (admit.window_ns > INT64_MAX || admit.wait_ns_max > INT64_MAX / 2)
     return "a duration is beyond 146 years";

@@ -94,6 +94,7 @@ inline constexpr const char* kRefusalNames[kRefusalCodes] = {
 inline constexpr std::uint32_t kAdmitNoWait = 1;  // refuse instead of queueing
 inline constexpr std::uint32_t kAdmitDryRun = 2;  // answer as if, change nothing
 inline constexpr std::uint32_t kAdmitSwap = 4;    // movable memory may go to the host (see pages.h)
+inline constexpr std::uint32_t kAdmitWeight = 8;  // the compute share is a weight, not a guarantee
 
 /// Asks for a vGPU (or several, or whole GPUs for the exclusive class). The calling process becomes
 /// the tenant's first process; the tenant ends when it and every process registered under it are
@@ -122,13 +123,14 @@ struct Queued {
   Header header;
   std::uint32_t position;  // 1 = next
   QueueReason reason;
-  QueueLimit limit;  // with QueueReason::kUserLimit; the next two are then what of it is in use
-                     // (bytes, or tenants) and the limit
+  QueueLimit limit;  // with QueueReason::kUserLimit; the last two numbers are then what of it is in
+                     // use (bytes, or tenants) and the limit
   std::uint8_t reserved0[2];
   std::uint64_t expected_start_ns;  // from now; 0 = unknown
-  std::uint64_t promised_bytes;     // on the GPU with most room
-  std::uint64_t capacity_bytes;
-  char ahead[kNameBytes];  // the tenant directly ahead
+  std::uint64_t promised_bytes;     // on the GPU with most room; with QueueReason::kShare the per
+                                    // cent guaranteed on the GPU with least,
+  std::uint64_t capacity_bytes;     // and 100
+  char ahead[kNameBytes];           // the tenant directly ahead
 };
 static_assert(sizeof(Queued) == 16 + 8 + 24 + kNameBytes);
 
@@ -142,7 +144,8 @@ struct Admitted {
   std::uint32_t gpu_count;
   TenantClass tenant_class;
   SmMode sm_mode;
-  std::uint8_t reserved0[6];
+  SmKind sm_kind;
+  std::uint8_t reserved0[5];
   GpuUuid gpus[kTenantGpusMax];
   char profile[kNameBytes];
 };

@@ -147,10 +147,12 @@ struct SnapshotGpu {
   std::uint32_t tenants;
   std::uint8_t exclusive;
   std::uint8_t draining;
-  std::uint8_t software;  // a software GPU
-  std::uint8_t lost;      // no longer answers: takes nobody
+  std::uint8_t software;        // a software GPU
+  std::uint8_t lost;            // no longer answers: takes nobody
+  std::uint32_t sm_guaranteed;  // sum of the guaranteed shares, 0-100
+  std::uint32_t reserved0;
 };
-static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8);
+static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8 + 8);
 
 struct SnapshotTenant {
   TenantId tenant;            // 0 while queued
@@ -212,7 +214,8 @@ struct SnapshotTenantGpu {
   std::uint64_t restoring_ns;   // on the way in
   std::uint64_t moves;          // times it was moved out
   std::uint32_t sm_percent;
-  std::uint16_t wants;         // 1 while a thread of it waits at the gate
+  std::uint8_t wants;          // 1 while a thread of it waits at the gate
+  SmKind sm_kind;              // what sm_percent is
   std::uint16_t moves_failed;  // moves that did not come about; 65535 = so many or more
 };
 static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 21 * 8 + 8);
