@@ -123,7 +123,7 @@ std::vector<Bytes> rooms_of(const State& state) {
 using Standing = std::array<double, 4>;
 
 Standing standing_spread(const Gpu& gpu, Bytes room) {
-  // Tenths of the last seconds: whoever paused for a moment is not taken for idle.
+  // In tenths: a GPU whose tenant paused for a moment is not idle.
   return {static_cast<double>(gpu.guaranteed), std::round(gpu.load * 10), weights_asked(gpu),
           -static_cast<double>(room)};
 }
