@@ -53,8 +53,8 @@ const char* tenant_check(const SnapshotTenant& tenant) {
   const bool queued = tenant.state == protocol::TenantState::kQueued;  // gets its number later
   if (tenant.tenant == 0 && !queued) return "a tenant without a number";
   if (tenant.tenant_class > protocol::TenantClass::kExclusive) return "an unknown class";
-  if (tenant.reason > protocol::QueueReason::kGang) return "an unknown queue reason";
-  if (tenant.stays > protocol::StayReason::kHostMemory) return "an unknown reason to stay";
+  if (tenant.reason > protocol::QueueReason::kShare) return "an unknown queue reason";
+  if (tenant.stays > protocol::StayReason::kLost) return "an unknown reason to stay";
   return nullptr;
 }
 
@@ -89,6 +89,7 @@ const char* references_check(Snapshot& s) {
     const SnapshotTenantGpu& pair = s.tenant_gpus[i];
     if (!tenant_known(pair)) return "a vGPU of an unknown tenant";
     if (!gpu_known(s.gpus, pair.gpu)) return "a vGPU on an unknown GPU";
+    if (pair.sm_kind > protocol::SmKind::kGuaranteed) return "an unknown kind of share";
     if (i > 0 && pair.tenant == s.tenant_gpus[i - 1].tenant &&
         pair.gpu == s.tenant_gpus[i - 1].gpu) {
       return "a vGPU twice";

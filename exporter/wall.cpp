@@ -29,6 +29,7 @@ ordered_json slice_json(const protocol::SnapshotTenantGpu& vgpu, const WallView&
                    {"memory_used_bytes", vgpu.held_bytes},
                    {"memory_swapped_bytes", vgpu.swapped_bytes},
                    {"target_share", vgpu.sm_percent / 100.0},
+                   {"guaranteed", vgpu.sm_kind == protocol::SmKind::kGuaranteed},
                    {"waiting", vgpu.wants != 0}};
   const VgpuKey key{vgpu.tenant, uuid_text(vgpu.gpu)};
   const auto share = view.recent.shares.find(key);
@@ -48,6 +49,7 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
                    {"software", gpu.software != 0},
                    {"memory_capacity_bytes", gpu.capacity_bytes},
                    {"memory_promised_bytes", gpu.promised_bytes},
+                   {"guaranteed_share", gpu.sm_guaranteed / 100.0},
                    {"memory_quota_bytes", gpu.promised_max_bytes},
                    {"memory_held_bytes", gpu.held_bytes},
                    {"allocated", allocated_of(*view.snapshot, gpu.uuid)},

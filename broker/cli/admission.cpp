@@ -71,7 +71,8 @@ bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotG
   out->flags = (options.no_wait ? protocol::kAdmitNoWait : 0) |
                (options.dry_run ? protocol::kAdmitDryRun : 0) |
                (options.swap ? protocol::kAdmitSwap : 0) |
-               (options.tenant_class ? 0 : protocol::kAdmitAnyClass);
+               (options.tenant_class ? 0 : protocol::kAdmitAnyClass) |
+               (options.weight ? protocol::kAdmitWeight : 0);
   text_put(out->name, sizeof out->name,
            options.name.empty() ? std::string(file_name(options.command.front())) : options.name);
   text_put(out->profile, sizeof out->profile, options.profile);
@@ -131,7 +132,10 @@ std::string limit_text(const protocol::Queued& queued) {
 std::string wait_reason_text(const protocol::Queued& queued) {
   if (queued.reason == protocol::QueueReason::kUserLimit) return "not yet: " + limit_text(queued);
   const std::string text(queued.text, strnlen(queued.text, sizeof queued.text));
-  return text.empty() ? "no room yet" : "no room yet: " + text;
+  const std::string colon = text.empty() ? "" : ": ";
+  if (queued.reason == protocol::QueueReason::kShare)
+    return "no share yet" + colon + text + "; --weight asks for no guarantee";
+  return "no room yet" + colon + text;
 }
 
 std::string wait_place_text(const protocol::Queued& queued) {

@@ -54,8 +54,12 @@ what to ask for:
                       processes (CUDA IPC)
   --memory-min SIZE   with --swap: the part that stays promised when others need room (default: one context). Without,
                       all of --memory is
-  --sm N              percent of GPU time guaranteed when others want it too: --sm 25 or --sm 25% (default: the
-                      class's sm_percent, 100; at most what your profile allows)
+  --sm N              percent of GPU time, --sm 25 or --sm 25%, guaranteed whenever the job wants it. Guarantees on a GPU
+                      add up to 100 at most: where none has so much left, the job waits (reason Share). In a class that
+                      gives weights (sm in sluice.toml) it is a weight, and a line says so. Default: the class's
+                      sm_percent; at most what your profile allows
+  --weight N          no guarantee, and no wait for one: the job's part of the GPU time that the guarantees leave, N
+                      against the weights of the others that want it
   --sm-mode MODE      best-effort (default: more when the GPU is idle), equal (1/n of those running), fixed (never more)
   --gpus K            so many GPUs (default 1); they are granted and taken together
   --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again for more.

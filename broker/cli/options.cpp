@@ -245,6 +245,8 @@ Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out)
   size_option(app, "--memory", &out->memory_max_bytes);
   size_option(app, "--memory-min", &out->memory_min_bytes);
   percent_option(app, "--sm", &out->sm_percent);
+  std::uint32_t weight = 0;
+  number_option(app, "--weight", 100, &weight);
   number_option(app, "--gpus", protocol::kTenantGpusMax, &gpu_count);
   number_option(app, "--soft", kSoftGpusMax, &soft);
   app.add_option("--gpu", out->gpus)->expected(1)->take_all()->delimiter(',');
@@ -260,6 +262,14 @@ Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out)
   const Parsed parsed = parse(app, "run", arguments);
   if (parsed != Parsed::kGo) return parsed;
   out->soft = soft;
+  if (weight != 0 && out->sm_percent != 0) {
+    std::fprintf(stderr,
+                 "sluice: --sm asks for a guarantee and --weight for none; leave one out; see "
+                 "sluice run --help\n");
+    return Parsed::kWrong;
+  }
+  out->weight = weight != 0;
+  if (out->weight) out->sm_percent = weight;
   const auto pinned = static_cast<std::uint32_t>(out->gpus.size());
   if (pinned != 0 && gpu_count != 0 && gpu_count != pinned) {
     std::fprintf(

@@ -25,6 +25,7 @@ struct RunOptions {
   std::uint64_t memory_max_bytes = 0;  // 0 = the class's default
   std::uint64_t memory_min_bytes = 0;  // 0 = same
   std::uint32_t sm_percent = 0;        // 0 = the class's default
+  bool weight = false;                 // sm_percent is a weight
   std::uint32_t gpu_count = 1;
   std::vector<std::string> gpus;  // UUIDs, their beginnings, or indexes
   std::string name;

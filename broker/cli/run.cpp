@@ -98,12 +98,30 @@ std::string gpus_text(const protocol::Admitted& admitted,
   return "GPU " + text;
 }
 
+std::string share_text(const protocol::Admitted& admitted, const std::string& where) {
+  const std::string share = std::to_string(admitted.sm_percent);
+  if (admitted.sm_kind == protocol::SmKind::kGuaranteed)
+    return share + " % of " + where + ", guaranteed";
+  if (admitted.sm_mode == protocol::SmMode::kEqual) return "an equal part of " + where;
+  return "weight " + share + " on " + where;
+}
+
 std::string grant_text(const protocol::Admitted& admitted,
                        const std::vector<protocol::SnapshotGpu>& gpus) {
   const std::string where = gpus_text(admitted, gpus);
   if (admitted.tenant_class == protocol::TenantClass::kExclusive) return "the whole of " + where;
-  return config::size_format(admitted.memory_max_bytes) + " and " +
-         std::to_string(admitted.sm_percent) + " % of " + where;
+  return config::size_format(admitted.memory_max_bytes) + " and " + share_text(admitted, where);
+}
+
+/// A percentage that was asked for and is not guaranteed is told of.
+void weight_tell(const RunOptions& options, const protocol::Admitted& admitted) {
+  const bool asked =
+      options.sm_percent != 0 && !options.weight && options.sm_mode != protocol::SmMode::kEqual;
+  if (!asked || admitted.sm_kind != protocol::SmKind::kWeight) return;
+  std::fprintf(stderr,
+               "sluice: class %s guarantees no GPU time here, so --sm %u is a weight; see sluice "
+               "run --help\n",
+               class_name(admitted.tenant_class), admitted.sm_percent);
 }
 
 /// Why the job has less memory than its class's default; empty = it has not.
@@ -219,6 +237,7 @@ int run_command(const RunOptions& options) {
       break;
   }
   say(cut_text(answer.admitted));
+  weight_tell(options, answer.admitted);
   if (options.dry_run) {
     std::printf("would run now with %s (class %s, profile %s)\n",
                 grant_text(answer.admitted, snapshot->gpus).c_str(),

@@ -66,6 +66,7 @@ void gpu_write(JsonWriter& json, const protocol::SnapshotGpu& gpu, std::size_t i
   json.value("promised_bytes", gpu.promised_bytes);
   json.value("promised_max_bytes", gpu.promised_max_bytes);
   json.value("held_bytes", gpu.held_bytes);
+  json.value("sm_guaranteed", gpu.sm_guaranteed);
   json.value("busy_ns", gpu.busy_ns);
   json.value("leases_granted", gpu.leases_granted);
   json.value("leases_revoked", gpu.leases_revoked);
@@ -112,6 +113,7 @@ void part_write(JsonWriter& json, const protocol::SnapshotTenantGpu& part) {
   json.value("moves_failed", part.moves_failed);
   json.value("overruns", part.overruns);
   json.value("sm_percent", part.sm_percent);
+  json.value("sm", sm_kind_name(part.sm_kind));
   json.value("wants", part.wants != 0);
   json.object_end();
 }

@@ -65,15 +65,15 @@ std::string holder_text(const Snapshot& snapshot, const protocol::SnapshotGpu& g
 }
 
 std::string gpu_lines(const Snapshot& snapshot) {
-  std::vector<Row> rows = {
-      {"GPU", "NAME", "HELD / CAPACITY", "PROMISED", "JOBS", "GPU TIME", "NOW", "UUID"}};
+  std::vector<Row> rows = {{"GPU", "NAME", "HELD / CAPACITY", "PROMISED", "GUARANTEED", "JOBS",
+                            "GPU TIME", "NOW", "UUID"}};
   for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
     const protocol::SnapshotGpu& gpu = snapshot.gpus[i];
-    rows.push_back({"[" + std::to_string(i) + "]", field_text(gpu.name, sizeof gpu.name),
-                    bytes_of(gpu.held_bytes, gpu.capacity_bytes),
-                    config::size_format(gpu.promised_bytes), std::to_string(gpu.tenants),
-                    seconds_text(gpu.busy_ns), holder_text(snapshot, gpu),
-                    devices::uuid_format(gpu.uuid)});
+    rows.push_back(
+        {"[" + std::to_string(i) + "]", field_text(gpu.name, sizeof gpu.name),
+         bytes_of(gpu.held_bytes, gpu.capacity_bytes), config::size_format(gpu.promised_bytes),
+         std::to_string(gpu.sm_guaranteed) + " %", std::to_string(gpu.tenants),
+         seconds_text(gpu.busy_ns), holder_text(snapshot, gpu), devices::uuid_format(gpu.uuid)});
   }
   return rows_format(rows);
 }
@@ -81,9 +81,12 @@ std::string gpu_lines(const Snapshot& snapshot) {
 std::string share_text(const protocol::SnapshotTenant& tenant,
                        const protocol::SnapshotTenantGpu& part) {
   if (tenant.tenant_class == protocol::TenantClass::kExclusive) return "whole";
-  std::string text = std::to_string(part.sm_percent) + " %";
-  if (tenant.sm_mode != protocol::SmMode::kBestEffort)
-    text += std::string(" ") + sm_mode_name(tenant.sm_mode);
+  if (tenant.sm_mode == protocol::SmMode::kEqual) return sm_mode_name(tenant.sm_mode);
+  const std::string percent = std::to_string(part.sm_percent);
+  std::string text = part.sm_kind == protocol::SmKind::kGuaranteed ? percent + " % guaranteed"
+                                                                   : "weight " + percent;
+  if (tenant.sm_mode == protocol::SmMode::kFixed)
+    text += std::string(", ") + sm_mode_name(tenant.sm_mode);
   return text;
 }
 

@@ -33,6 +33,9 @@ TenantQueued queued_action(const State& state, std::size_t index) {
     action.limit = limit.which;
     action.promised = limit.used;
     action.capacity = limit.most;
+  } else if (waiter.reason == QueueReason::kShare && waiter.roomiest >= 0) {
+    action.promised = state.gpus[static_cast<std::size_t>(waiter.roomiest)]->guaranteed;
+    action.capacity = 100;
   } else if (waiter.roomiest >= 0) {
     const Gpu& gpu = *state.gpus[static_cast<std::size_t>(waiter.roomiest)];
     action.promised = gpu.promised_min;
@@ -74,6 +77,11 @@ bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, A
   return false;
 }
 
+/// The GPU with most of what it waits for.
+int roomiest_for(Prospects::Kind& prospect, QueueReason reason) {
+  return reason == QueueReason::kShare ? prospect.least_guaranteed() : prospect.roomiest();
+}
+
 void waiter_place(Waiter& waiter, std::size_t index, QueueReason reason) {
   const auto position = static_cast<std::uint32_t>(index + 1);
   if (waiter.position == position && waiter.reason == reason) return;
@@ -99,7 +107,7 @@ bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now
   waiter_place(waiter, index, placement.reason);
   waiter.first = false;
   if (!limit) keeping_add(state, prospects, waiter);
-  waiter.roomiest = prospect.roomiest();
+  waiter.roomiest = roomiest_for(prospect, waiter.reason);
   return false;
 }
 
@@ -186,7 +194,7 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   waiter.position = static_cast<std::uint32_t>(state.queue.size() + 1);
   state.users[waiter.ask.uid].queued++;
   state.queue_deadline = std::min(state.queue_deadline, waiter.deadline);
-  waiter.roomiest = prospects.kind_of(waiter.ask).roomiest();
+  waiter.roomiest = roomiest_for(prospects.kind_of(waiter.ask), waiter.reason);
   if (waiter.reason != QueueReason::kUserLimit) {
     keeping_add(state, prospects, waiter);
     holds_expect(state, waiter);

@@ -31,35 +31,36 @@ Bytes quotas_left(const State& state, const Gpu& gpu) {
   return left(gpu.limit_max(state.policy.oversell_memory), gpu.promised_max);
 }
 
-/// The one with the largest quota there; null = none.
-const Tenant* largest_holder(const Gpu& gpu) {
+/// The tenant there with the largest part of a sum; null where no tenant has one.
+template <class Part>
+const Tenant* largest(const Gpu& gpu, Part part) {
   const Tenant* most = nullptr;
-  for (const Share* share : gpu.shares)
-    if (most == nullptr || share->tenant->memory_max > most->memory_max) most = share->tenant;
+  for (const Share* share : gpu.shares) {
+    const Tenant* tenant = share->tenant;
+    if (part(*tenant) > (most == nullptr ? 0 : part(*most))) most = tenant;
+  }
   return most;
 }
 
+Bytes quota_of(const Tenant& tenant) { return tenant.memory_max; }
+Bytes promise_of(const Tenant& tenant) { return tenant.promised; }
+Bytes percent_of(const Tenant& tenant) { return guarantee_of(tenant); }
+std::string percent_text(Bytes percent) { return std::to_string(percent) + " %"; }
+
+std::string idle_mark(const Tenant& tenant) { return "{idle " + std::to_string(tenant.id) + "}"; }
+
 /// "; most of it has job 3 (train) of user 1000: 2 GiB, idle for 12 min".
-std::string most_text(const Gpu& gpu) {
-  const Tenant* holder = largest_holder(gpu);
+template <class Part>
+std::string most_text(const Gpu& gpu, Bytes sum, Part part, std::string (*text)(Bytes)) {
+  const Tenant* holder = largest(gpu, part);
   if (holder == nullptr) return "";
-  return "; " + std::string(gpu.shares.size() == 1 ? "all" : "most") + " of it has " +
-         holder_text(*holder) + ": " + bytes_text(holder->memory_max) + "{idle " +
-         std::to_string(holder->id) + "}";
+  const Bytes amount = part(*holder);
+  return "; " + std::string(amount == sum ? "all" : "most") + " of it has " + holder_text(*holder) +
+         ": " + text(amount) + idle_mark(*holder);
 }
 
-/// Which GPU would have room first.
-std::uint32_t nearest(const State& state, const std::vector<std::uint32_t>& candidates) {
-  const auto room = [&](std::uint32_t g) {
-    const Gpu& gpu = *state.gpus[g];
-    if (gpu.closed_to_new || gpu.exclusive()) return Bytes{0};
-    return std::min(quotas_left(state, gpu), left(gpu.capacity, taken(gpu))) + 1;
-  };
-  return *std::ranges::max_element(candidates, {}, room);
-}
-
-std::string asks_text(const TenantAsked& ask) {
-  return ", and this job asks for " + bytes_text(ask.memory_max) +
+std::string asks_text(const TenantAsked& ask, const std::string& amount) {
+  return ", and this job asks for " + amount +
          (ask.gpu_count > 1 ? " on each of " + std::to_string(ask.gpu_count) + " GPUs" : "");
 }
 
@@ -67,9 +68,10 @@ std::string asks_text(const TenantAsked& ask) {
 std::string memory_text(const State& state, std::uint32_t g, const TenantAsked& ask) {
   const Gpu& gpu = *state.gpus[g];
   const Bytes limit = gpu.limit_max(state.policy.oversell_memory);
+  const std::string asks = asks_text(ask, bytes_text(ask.memory_max));
   if (gpu.promised_max + ask.memory_max > limit)
     return "the quotas on " + gpu_name(g) + " add up to " + bytes_text(gpu.promised_max) + " of " +
-           bytes_text(limit) + asks_text(ask) + most_text(gpu);
+           bytes_text(limit) + asks + most_text(gpu, gpu.promised_max, quota_of, bytes_text);
   if (promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min)) return "";
   const Bytes back = gpu.returning + gpu_handed_back(gpu);
   const Bytes turns = spread_max(gpu);
@@ -77,27 +79,72 @@ std::string memory_text(const State& state, std::uint32_t g, const TenantAsked& 
                      bytes_text(gpu.promised_min) + " is promised";
   if (turns != 0) text += ", " + bytes_text(turns) + " is for what jobs bring back in their turn";
   if (back != 0) text += ", " + bytes_text(back) + " of ended jobs is not free yet";
-  return text + asks_text(ask) + most_text(gpu);
+  return text + asks +
+         (turns == 0 ? most_text(gpu, gpu.promised_min, promise_of, bytes_text)
+                     : most_text(gpu, gpu.promised_max, quota_of, bytes_text));
 }
 
-/// Why nobody new gets this GPU; empty = somebody may.
+/// Why the GPU's time does not do; empty = it does.
+std::string share_text(const State& state, std::uint32_t g, const TenantAsked& ask) {
+  const Gpu& gpu = *state.gpus[g];
+  if (share_fits(gpu, ask.sm_kind, ask.sm_percent)) return "";
+  return "the guarantees on " + gpu_name(g) + " add up to " + std::to_string(gpu.guaranteed) +
+         " of 100 %" + asks_text(ask, percent_text(ask.sm_percent)) +
+         most_text(gpu, gpu.guaranteed, percent_of, percent_text);
+}
+
+bool takes_tenants(const Gpu& gpu) { return !gpu.closed_to_new && !gpu.exclusive(); }
+
+/// Why the memory does not do on the GPU that is nearest to having room; empty = on each it does.
+std::string memory_nearest_text(const State& state, const std::vector<std::uint32_t>& candidates,
+                                const TenantAsked& ask) {
+  std::string text;
+  Bytes most = 0;
+  for (const std::uint32_t g : candidates) {
+    const Gpu& gpu = *state.gpus[g];
+    if (!takes_tenants(gpu)) continue;
+    const Bytes room = std::min(quotas_left(state, gpu), left(gpu.capacity, taken(gpu)));
+    if (!text.empty() && room <= most) continue;
+    std::string one = memory_text(state, g, ask);
+    if (one.empty()) continue;
+    text = std::move(one);
+    most = room;
+  }
+  return text;
+}
+
+/// Why the time does not do on the GPU that guarantees least of those whose memory does.
+std::string share_nearest_text(const State& state, const std::vector<std::uint32_t>& candidates,
+                               const TenantAsked& ask) {
+  std::string text;
+  std::uint64_t least = 0;
+  for (const std::uint32_t g : candidates) {
+    const Gpu& gpu = *state.gpus[g];
+    if (!takes_tenants(gpu) || (!text.empty() && gpu.guaranteed >= least)) continue;
+    if (share_fits(gpu, ask.sm_kind, ask.sm_percent)) continue;
+    if (!promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min)) continue;
+    text = share_text(state, g, ask);
+    least = gpu.guaranteed;
+  }
+  return text;
+}
+
+/// Why the GPU takes no new tenant; empty = it may.
 std::string closed_text(const State& state, std::uint32_t g, const TenantAsked& ask) {
   const Gpu& gpu = *state.gpus[g];
   if (gpu.closed_to_new) return gpu_name(g) + " is " + drained_text(gpu.drain);
   if (gpu.exclusive()) {
     const Tenant& owner = *gpu.shares.front()->tenant;
-    return gpu_name(g) + " is used whole by " + holder_text(owner) + "{idle " +
-           std::to_string(owner.id) + "}";
+    return gpu_name(g) + " is used whole by " + holder_text(owner) + idle_mark(owner);
   }
   if (ask.tenant_class != TenantClass::kExclusive || gpu.shares.empty()) return "";
-  const Tenant& holder = *largest_holder(gpu);
+  const Tenant& holder = *largest(gpu, quota_of);
   const std::size_t others = gpu.shares.size() - 1;
-  return gpu_name(g) + " is not empty yet: " + holder_text(holder) + " is on it{idle " +
-         std::to_string(holder.id) + "}" +
-         (others == 0 ? "" : " and " + std::to_string(others) + " more");
+  return gpu_name(g) + " is not empty yet: " + holder_text(holder) + " is on it" +
+         idle_mark(holder) + (others == 0 ? "" : " and " + std::to_string(others) + " more");
 }
 
-/// Of the GPUs that nobody new gets; the first says why, the others are counted.
+/// Why the first GPU that takes no new tenant does not, and how many more do not.
 std::string drain_text(const State& state, const std::vector<std::uint32_t>& candidates,
                        const TenantAsked& ask) {
   std::string text;
@@ -111,7 +158,7 @@ std::string drain_text(const State& state, const std::vector<std::uint32_t>& can
   return text + (more == 0 ? "" : ", and " + std::to_string(more) + " more GPUs are not to be had");
 }
 
-/// Who goes before it where there would be room.
+/// Which request goes first where there would be room.
 std::string priority_text(const State& state, const TenantAsked& ask) {
   for (const auto& waiter : state.queue) {
     if (waiter->ask.request == ask.request) break;
@@ -136,9 +183,11 @@ std::string wait_text(const State& state, const TenantAsked& ask, QueueReason re
   if (candidates.empty()) return reason_text(reason);
   if (reason == QueueReason::kPriority) return priority_text(state, ask);
   if (reason == QueueReason::kDrain) return drain_text(state, candidates, ask);
-  std::string text = memory_text(state, nearest(state, candidates), ask);
-  if (text.empty()) text = drain_text(state, candidates, ask);
-  if (reason != QueueReason::kGang) return text;
+  const bool share = reason == QueueReason::kShare;
+  std::string text = share ? share_nearest_text(state, candidates, ask)
+                           : memory_nearest_text(state, candidates, ask);
+  if (text.empty()) return reason_text(reason);
+  if (reason != QueueReason::kGang && !(share && ask.gpu_count > 1)) return text;
   return "fewer than " + std::to_string(ask.gpu_count) + " GPUs have room at once: " + text;
 }
 

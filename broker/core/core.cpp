@@ -13,6 +13,7 @@
 #include "broker/core/hold.h"
 #include "broker/core/lease.h"
 #include "broker/core/line.h"
+#include "broker/core/load.h"
 #include "broker/core/memory.h"
 #include "broker/core/policy.h"
 #include "broker/core/restore.h"
@@ -138,6 +139,7 @@ std::vector<Action> step(State& state, const Event& event, Nanos now) {
       std::holds_alternative<UsageSeen>(event) || std::holds_alternative<MemorySeen>(event);
   if (!answer) state.ghosts.clear();
   queue_resume(state);
+  loads_look(state, now);
   usage_time_passed(state, now);
   std::visit(Dispatch{state, now, out}, event);
   returning_decide(state, now, out);

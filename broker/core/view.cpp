@@ -41,6 +41,7 @@ protocol::SnapshotGpu gpu_view(const Gpu& gpu) {
   view.draining = gpu.draining || gpu.closed_to_new || gpu.lost ? 1 : 0;
   view.closed = gpu.closed_to_new ? 1 : 0;
   view.lost = gpu.lost ? 1 : 0;
+  view.sm_guaranteed = static_cast<std::uint32_t>(gpu.guaranteed);
   return view;
 }
 
@@ -109,7 +110,8 @@ protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, N
   view.restoring_ns = count(ways.restoring_ns);
   view.moves = tenant.moves;
   view.sm_percent = tenant.sm_percent;
-  view.wants = static_cast<std::uint16_t>((tenant_wants(tenant) >> share.index) & 1U);
+  view.sm_kind = tenant.sm_kind;
+  view.wants = static_cast<std::uint8_t>((tenant_wants(tenant) >> share.index) & 1U);
   constexpr std::uint64_t kFailedMax = 65535;
   view.moves_failed = static_cast<std::uint16_t>(std::min(tenant.moves_failed, kFailedMax));
   return view;

@@ -189,6 +189,8 @@ core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit
   ask.sm_mode_given = message.sm_mode != protocol::SmMode::kBestEffort;
   ask.sm_percent = message.sm_percent != 0 ? message.sm_percent
                                            : std::min(defaults.sm_percent, profile.sm_percent_max);
+  ask.sm_default = message.sm_percent == 0;
+  ask.sm_weight = (message.flags & protocol::kAdmitWeight) != 0;
   ask.memory_max = message.memory_max_bytes;
   if (ask.memory_max == 0) {
     const std::uint64_t most =
@@ -254,7 +256,8 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   if (!profile.classes[static_cast<std::size_t>(message.tenant_class)]) {
     refuse_within(asker, profile, RefusalCode::kClassNotAllowed,
                   "profile " + profile.name + " does not allow the class " +
-                      class_name(message.tenant_class) + "; choose another with sluice run --class");
+                      class_name(message.tenant_class) +
+                      "; choose another with sluice run --class");
     return;
   }
   if (const auto fault = profile_fault(profile, asker.peer.uid, message)) {
@@ -292,7 +295,8 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   pending.name = event.name;
   pending.profile = profile.name;
   pending.tenant_class = message.tenant_class;
-  pending.asked = {message.memory_max_bytes, message.memory_min_bytes, message.sm_percent};
+  pending.asked = {message.memory_max_bytes, message.memory_min_bytes, message.sm_percent,
+                   event.sm_weight};
   pending.window_ns = event.window_ns;
   pending.cut = cut;
   pending.asked_ns = clock_ns();
@@ -331,6 +335,7 @@ bool Engine::admitted_send(const core::TenantAdmitted& action, const Pending& pe
   reply.tenant_class = pending.tenant_class;
   reply.sm_mode = action.sm_mode;
   reply.cut = pending.cut;
+  reply.sm_kind = action.sm_kind;
   std::copy(action.gpus.begin(), action.gpus.end(), reply.gpus);
   text_store(reply.profile, sizeof reply.profile, pending.profile);
   return outbox_.send(pending.connection, reply);

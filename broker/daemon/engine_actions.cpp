@@ -89,6 +89,7 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
                 {"memory_max_bytes", action.memory_max},
                 {"memory_min_bytes", action.memory_min},
                 {"sm_percent", action.sm_percent},
+                {"sm", sm_kind_name(action.sm_kind)},
                 {"swap", action.swap ? "yes" : "no"},
                 {"gpus", action.gpus.size()},
                 {"gpu", gpu_text(*tenant, 0)}});
@@ -198,9 +199,10 @@ void Engine::carry_out(const core::LimitsSet& action) {
   if (tenant == nullptr) return;
   core::TenantAdmitted& grant = tenant->grant;
   if (grant.memory_max == action.memory_max && grant.memory_min == action.memory_min &&
-      grant.sm_percent == action.sm_percent) {
+      grant.sm_percent == action.sm_percent && grant.sm_kind == action.sm_kind) {
     return;
   }
+  grant.sm_kind = action.sm_kind;
   grant.memory_max = action.memory_max;
   tenant->quota_most = std::max(tenant->quota_most, action.memory_max);
   grant.memory_min = action.memory_min;
@@ -212,7 +214,8 @@ void Engine::carry_out(const core::LimitsSet& action) {
                 {"name", tenant->name},
                 {"memory_max_bytes", action.memory_max},
                 {"memory_min_bytes", action.memory_min},
-                {"sm_percent", action.sm_percent}});
+                {"sm_percent", action.sm_percent},
+                {"sm", sm_kind_name(action.sm_kind)}});
 }
 
 void Engine::carry_out(const core::LeaseSet& action) {

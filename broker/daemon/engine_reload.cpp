@@ -213,6 +213,8 @@ void Engine::limits_renew() {
     change.tenant = id;
     change.sm_percent = std::min(asked.sm_percent != 0 ? asked.sm_percent : defaults.sm_percent,
                                  profile->sm_percent_max);
+    change.sm_default = asked.sm_percent == 0;
+    change.sm_weight = asked.sm_weight;
     change.memory_max = asked.memory_max_bytes != 0 ? asked.memory_max_bytes : defaults.memory_max;
     if (profile->memory_max_bytes != 0)
       change.memory_max = std::min(change.memory_max, profile->memory_max_bytes);

@@ -66,6 +66,7 @@ void Engine::tenant_restore(const JournalTenant& known) {
   made->grant.memory_min = known.memory_min_bytes;
   made->grant.sm_percent = known.sm_percent;
   made->grant.sm_mode = known.sm_mode;
+  made->grant.sm_kind = known.sm_kind;
   made->asked = known.asked;
   made->window_ns = known.window_ns;
   made->asked_ns = known.asked_ns;
@@ -249,6 +250,7 @@ void Engine::journal_tenant(const Tenant& tenant) {
   record.uid = tenant.uid;
   record.tenant_class = tenant.tenant_class;
   record.sm_mode = tenant.grant.sm_mode;
+  record.sm_kind = tenant.grant.sm_kind;
   record.is_default = tenant.is_default;
   record.released = tenant.released;
   record.swap = tenant.grant.swap;

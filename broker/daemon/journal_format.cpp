@@ -61,11 +61,13 @@ struct BeginBody {
 };
 static_assert(sizeof(BeginBody) == 56);
 
-// TenantBody::stay
+// TenantBody::flags
 constexpr std::uint32_t kStaySwap = 1;
 constexpr std::uint32_t kStaySuspended = 2;
 constexpr std::uint32_t kStaySwapped = 4;
 constexpr std::uint32_t kStayFrozen = 8;
+constexpr std::uint32_t kShareGuaranteed = 16;
+constexpr std::uint32_t kShareWeightAsked = 32;
 
 struct TenantBody {
   std::uint64_t id;
@@ -87,7 +89,7 @@ struct TenantBody {
   std::uint64_t founder_start_ticks;
   std::uint32_t founder_pid;
   std::uint32_t gpu_count;
-  std::uint32_t stay;
+  std::uint32_t flags;
   std::uint32_t frozen_on_count;
   protocol::GpuUuid gpus[protocol::kTenantGpusMax];
   protocol::GpuUuid frozen_on[protocol::kTenantGpusMax];
@@ -177,7 +179,7 @@ bool sane(const TenantBody& body) {
   const bool exclusive =
       body.tenant_class == static_cast<std::uint8_t>(protocol::TenantClass::kExclusive);
   return body.id != 0 && body.id < UINT64_MAX && body.tenant_class <= 3 && body.sm_mode <= 2 &&
-         body.is_default <= 1 && body.released <= 1 && body.stay < 16 &&
+         body.is_default <= 1 && body.released <= 1 && body.flags < 64 &&
          (body.frozen_on_count == 0 || body.frozen_on_count == body.gpu_count) &&
          body.sm_percent >= 1 && body.sm_percent <= 100 && body.asked_sm_percent <= 100 &&
          body.gpu_count >= 1 && body.gpu_count <= protocol::kTenantGpusMax && body.window_ns >= 0 &&
@@ -202,16 +204,19 @@ JournalTenant tenant_of(const TenantBody& body) {
   tenant.sm_mode = static_cast<protocol::SmMode>(body.sm_mode);
   tenant.is_default = body.is_default != 0;
   tenant.released = body.released != 0;
-  tenant.swap = (body.stay & kStaySwap) != 0;
-  tenant.stay = {(body.stay & kStaySuspended) != 0,
-                 (body.stay & kStaySwapped) != 0,
-                 (body.stay & kStayFrozen) != 0,
+  tenant.swap = (body.flags & kStaySwap) != 0;
+  tenant.stay = {(body.flags & kStaySuspended) != 0,
+                 (body.flags & kStaySwapped) != 0,
+                 (body.flags & kStayFrozen) != 0,
                  {body.frozen_on, body.frozen_on + body.frozen_on_count}};
   tenant.sm_percent = body.sm_percent;
+  tenant.sm_kind = (body.flags & kShareGuaranteed) != 0 ? protocol::SmKind::kGuaranteed
+                                                        : protocol::SmKind::kWeight;
   tenant.memory_max_bytes = body.memory_max_bytes;
   tenant.memory_min_bytes = body.memory_min_bytes;
   tenant.window_ns = body.window_ns;
-  tenant.asked = {body.asked_memory_max_bytes, body.asked_memory_min_bytes, body.asked_sm_percent};
+  tenant.asked = {body.asked_memory_max_bytes, body.asked_memory_min_bytes, body.asked_sm_percent,
+                  (body.flags & kShareWeightAsked) != 0};
   tenant.asked_ns = body.asked_ns;
   tenant.admitted_ns = body.admitted_ns;
   tenant.founder = {body.founder_pid, body.founder_start_ticks};
@@ -462,8 +467,10 @@ std::string JournalWriter::tenant(const JournalTenant& tenant) const {
   body.sm_mode = static_cast<std::uint8_t>(tenant.sm_mode);
   body.is_default = tenant.is_default;
   body.released = tenant.released;
-  body.stay = (tenant.swap ? kStaySwap : 0) | (tenant.stay.suspended ? kStaySuspended : 0) |
-              (tenant.stay.swapped ? kStaySwapped : 0) | (tenant.stay.frozen ? kStayFrozen : 0);
+  body.flags = (tenant.swap ? kStaySwap : 0) | (tenant.stay.suspended ? kStaySuspended : 0) |
+               (tenant.stay.swapped ? kStaySwapped : 0) | (tenant.stay.frozen ? kStayFrozen : 0) |
+               (tenant.sm_kind == protocol::SmKind::kGuaranteed ? kShareGuaranteed : 0) |
+               (tenant.asked.sm_weight ? kShareWeightAsked : 0);
   body.sm_percent = tenant.sm_percent;
   body.asked_sm_percent = tenant.asked.sm_percent;
   body.memory_max_bytes = tenant.memory_max_bytes;

@@ -41,6 +41,7 @@ struct AskedLimits {
   std::uint64_t memory_max_bytes = 0;
   std::uint64_t memory_min_bytes = 0;
   std::uint32_t sm_percent = 0;
+  bool sm_weight = false;  // it asked for a weight
   friend bool operator==(const AskedLimits&, const AskedLimits&) = default;
 };
 
@@ -60,6 +61,7 @@ struct JournalTenant {
   std::uint32_t uid = 0;
   protocol::TenantClass tenant_class{};
   protocol::SmMode sm_mode{};
+  protocol::SmKind sm_kind{};
   bool is_default = false;
   bool released = false;
   bool swap = false;  // its memory may be moved

@@ -67,6 +67,12 @@ protocol::SmMode mode_of(const std::string& name) {
   return protocol::SmMode::kBestEffort;
 }
 
+core::SmRule sm_of(const std::string& name) {
+  return name == "guaranteed" ? core::SmRule::kGuaranteed
+         : name == "weight"   ? core::SmRule::kWeight
+                              : core::SmRule::kAsked;
+}
+
 /// What one user may have in host memory where nobody has said: half of the machine's. A machine
 /// that does not tell its size gives nothing.
 std::uint64_t host_bytes_default() {
@@ -130,6 +136,9 @@ const char* class_name(protocol::TenantClass tenant_class) {
   return kClassNames[static_cast<int>(tenant_class)];
 }
 const char* sm_mode_name(protocol::SmMode mode) { return kModeNames[static_cast<int>(mode)]; }
+const char* sm_kind_name(protocol::SmKind kind) {
+  return kind == protocol::SmKind::kGuaranteed ? "guaranteed" : "weight";
+}
 
 std::optional<bool> swap_choose(const config::Config& config, const Profile& profile,
                                 protocol::TenantClass tenant_class, bool asked) {
@@ -149,6 +158,9 @@ core::Policy policy_make(const config::Config& config, const Profiles& profiles,
     out.window_ns = found->second.window_ns;
     out.sm_percent = found->second.sm_percent;
     out.sm_mode = mode_of(found->second.sm_mode);
+    out.sm = sm_of(found->second.sm);
+    out.placement = found->second.placement == "pack" ? core::PlacementRule::kPack
+                                                      : core::PlacementRule::kSpread;
     if (found->second.memory_max_bytes != 0) out.memory_max = found->second.memory_max_bytes;
   }
   policy.order = core::order_named(config.policy).value_or(core::Order::kFair);

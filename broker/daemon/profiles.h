@@ -66,6 +66,7 @@ std::optional<uid_t> exporter_uid_find(const config::Config& config);
 
 const char* class_name(protocol::TenantClass tenant_class);
 const char* sm_mode_name(protocol::SmMode mode);
+const char* sm_kind_name(protocol::SmKind kind);
 
 /// Whether a new tenant's memory may be moved; nothing when the profile forbids what was asked for.
 /// Whole GPUs are only when they ask: training shares memory between its processes.

@@ -40,7 +40,8 @@ Fault admit_fault(const protocol::Admit& admit) {
     }
   }
   constexpr std::uint32_t kFlags = protocol::kAdmitNoWait | protocol::kAdmitDryRun |
-                                   protocol::kAdmitSwap | protocol::kAdmitAnyClass;
+                                   protocol::kAdmitSwap | protocol::kAdmitWeight |
+                                   protocol::kAdmitAnyClass;
   if ((admit.flags & ~kFlags) != 0) return "unknown flags";
   if (admit.window_ns > INT64_MAX || admit.wait_ns_max > INT64_MAX / 2)
     return "a duration is beyond 146 years";

@@ -97,6 +97,7 @@ inline constexpr const char* kRefusalNames[kRefusalCodes] = {
 inline constexpr std::uint32_t kAdmitNoWait = 1;  // refuse instead of queueing
 inline constexpr std::uint32_t kAdmitDryRun = 2;  // answer as if, change nothing
 inline constexpr std::uint32_t kAdmitSwap = 4;    // movable memory may go to the host (see pages.h)
+inline constexpr std::uint32_t kAdmitWeight = 8;  // the compute share is a weight, not a guarantee
 inline constexpr std::uint32_t kAdmitAnyClass = 16;  // the class is the profile's choice;
                                                      // tenant_class is not looked at
 
@@ -127,13 +128,14 @@ struct Queued {
   Header header;
   std::uint32_t position;  // 1 = next
   QueueReason reason;
-  QueueLimit limit;  // with QueueReason::kUserLimit; the next two are then what of it is in use
-                     // (bytes, or tenants) and the limit
+  QueueLimit limit;  // with QueueReason::kUserLimit; the last two numbers are then what of it is in
+                     // use (bytes, or tenants) and the limit
   std::uint8_t reserved0[2];
-  std::uint64_t promised_bytes;  // on the GPU with most room
-  std::uint64_t capacity_bytes;
-  char ahead[kNameBytes];  // the tenant directly ahead
-  char text[kTextBytes];   // what binds, its numbers and who has most of it; NUL-terminated
+  std::uint64_t promised_bytes;  // on the GPU with most room; with QueueReason::kShare the per cent
+                                 // guaranteed on the GPU with least,
+  std::uint64_t capacity_bytes;  // and 100
+  char ahead[kNameBytes];        // the tenant directly ahead
+  char text[kTextBytes];         // what binds, its numbers and who has most of it; NUL-terminated
 };
 static_assert(sizeof(Queued) == 16 + 8 + 16 + kNameBytes + kTextBytes);
 
@@ -152,7 +154,8 @@ struct Admitted {
   TenantClass tenant_class;
   SmMode sm_mode;
   std::uint8_t cut;  // kCut...: why the default of the class is not what was granted; 0 = it is
-  std::uint8_t reserved0[5];
+  SmKind sm_kind;
+  std::uint8_t reserved0[4];
   GpuUuid gpus[kTenantGpusMax];
   char profile[kNameBytes];
 };

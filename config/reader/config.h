@@ -53,7 +53,9 @@ struct [[nodiscard]] Result {
 struct ClassSettings {
   std::int64_t window_ns = 20'000'000;  // class inference: 0
   std::uint32_t sm_percent = 100;
+  std::string sm = "asked";             // asked | guaranteed | weight
   std::string sm_mode = "best-effort";  // fixed | equal | best-effort
+  std::string placement = "spread";     // spread | pack
   std::uint64_t memory_max_bytes = 0;   // 0 = a quarter of the smallest GPU
   bool operator==(const ClassSettings&) const = default;
 };

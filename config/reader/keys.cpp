@@ -15,6 +15,8 @@ constexpr std::uint64_t kTiB = 1ULL << 40;
 
 constexpr std::array<std::string_view, 4> kClasses{"inference", "debug", "batch", "exclusive"};
 constexpr std::array<std::string_view, 3> kSmModes{"fixed", "equal", "best-effort"};
+constexpr std::array<std::string_view, 3> kSms{"asked", "guaranteed", "weight"};
+constexpr std::array<std::string_view, 2> kPlacements{"spread", "pack"};
 constexpr std::array<std::string_view, 4> kLogLevels{"error", "warning", "info", "debug"};
 constexpr std::array<std::string_view, 3> kPolicies{"fair", "round-robin", "fifo"};
 constexpr std::array<std::string_view, 2> kRunaways{"report", "end"};
@@ -168,12 +170,23 @@ const Key kClass[] = {
      "long the next one waits after the end of a turn. A tenant that is alone there may have half "
      "of `drain_timeout`. \"0s\" means no limit, and is the default of class inference."},
     {"sm_percent", IntegerField{SLUICE_AT(tenant_class->sm_percent), 1, 100},
-     "Share of the GPU's time that a tenant gets when others want it too, unless it asks for "
+     "Per cent of the GPU's time that a tenant gets when others want it too, unless it asks for "
      "another."},
+    {"sm", WordField{SLUICE_AT(tenant_class->sm), kSms},
+     "What that percentage is. guaranteed: the tenant gets it whenever it wants it; the guarantees "
+     "on a GPU add up to 100 at most, and a tenant that would pass that waits (reason Share). "
+     "weight: its part, against other weights, of the time that the guarantees leave; it never "
+     "waits for a share. asked: guaranteed where the tenant asks for a percentage (sluice run "
+     "--sm), and a weight where it has the class's."},
     {"sm_mode", WordField{SLUICE_AT(tenant_class->sm_mode), kSmModes},
-     "fixed: the share is also a limit; equal: everybody running gets the same; best-effort: free "
-     "time goes to whoever "
-     "wants it."},
+     "fixed: the share is also a limit; equal: everybody running gets the same, which is never "
+     "guaranteed; best-effort: free time goes to whoever wants it."},
+    {"placement", WordField{SLUICE_AT(tenant_class->placement), kPlacements},
+     "Which of the GPUs that have room a tenant with one GPU gets. spread: the one that guarantees "
+     "least, then the one that was least busy in the last seconds, then the one with least "
+     "weights, "
+     "then the one with most room. pack: the one with least room, so that large tenants keep "
+     "finding some. Tenants with several GPUs, and those that own whole GPUs, are always packed."},
     {"memory_max",
      SizeField{SLUICE_AT(tenant_class->memory_max_bytes), kMiB, kTiB,
                "a quarter of the smallest GPU"},

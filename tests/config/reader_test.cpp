@@ -166,6 +166,14 @@ const BadFile kBadFiles[] = {
      "[class.debug]\nsm_mode = \"fixd\"\n",
      {"s.toml:2:11: sm_mode must be \"fixed\", \"equal\" or \"best-effort\", not \"fixd\"; did you "
       "mean \"fixed\"?"}},
+    {"Share",
+     "[class.debug]\nsm = \"weigth\"\n",
+     {"s.toml:2:6: sm must be \"asked\", \"guaranteed\" or \"weight\", not \"weigth\"; did you "
+      "mean \"weight\"?"}},
+    {"Placement",
+     "[class.debug]\nplacement = \"packed\"\n",
+     {"s.toml:2:13: placement must be \"spread\" or \"pack\", not \"packed\"; did you mean "
+      "\"pack\"?"}},
     {"Policy",
      "[scheduler]\npolicy = \"faire\"\n",
      {"s.toml:2:10: policy must be \"fair\", \"round-robin\" or \"fifo\", not \"faire\"; did "
@@ -432,6 +440,8 @@ swap_host_max = "5GiB"
 [class.inference]
 window = "2ms"
 sm_percent = 30
+sm = "guaranteed"
+placement = "pack"
 sm_mode = "equal"
 memory_max = "2 GiB"
 [profile.zoo]
@@ -478,6 +488,8 @@ tenants_max = 1
   EXPECT_EQ(inference.window_ns, 2'000'000);
   EXPECT_EQ(inference.sm_percent, 30U);
   EXPECT_EQ(inference.sm_mode, "equal");
+  EXPECT_EQ(inference.sm, "guaranteed");
+  EXPECT_EQ(inference.placement, "pack");
   EXPECT_EQ(inference.memory_max_bytes, 2ULL << 30);
   EXPECT_EQ(c.classes.at("batch"), ClassSettings{});
   ASSERT_EQ(c.profiles.size(), 3U);

@@ -56,12 +56,15 @@ TEST(WallJson, TellsWhoIsOnWhichGpuAndWhoWaits) {
   EXPECT_EQ(shared["name"], "Sluice Software GPU");
   EXPECT_EQ(shared["busy"], 0.625);
   EXPECT_EQ(shared["allocated"], 0.75);
+  EXPECT_EQ(shared["guaranteed_share"], 0.5);
   EXPECT_EQ(shared["memory_held_bytes"], (1ULL << 30) + 1);
   EXPECT_FALSE(out["gpus"][0].contains("busy")) << "nobody knows it";
   EXPECT_EQ(out["gpus"][0]["lost"], true);
   ASSERT_EQ(shared["slices"].size(), 2U);
   EXPECT_EQ(shared["slices"][0]["tenant"], 2);
   EXPECT_EQ(shared["slices"][0]["target_share"], 0.25);
+  EXPECT_EQ(shared["slices"][0]["guaranteed"], false);
+  EXPECT_EQ(shared["slices"][1]["guaranteed"], true);
   EXPECT_EQ(shared["slices"][0]["waiting"], true);
   EXPECT_EQ(shared["slices"][1]["memory_swapped_bytes"], 90'000'000);
   ASSERT_EQ(out["tenants"].size(), 2U);

@@ -1,11 +1,14 @@
 """Programs that nobody announced: their user's default job, its place in the line and its GPUs."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
 
 from support import *
+
+HOLDER, PYTHON = "oversubscription_holder"[:15], os.path.basename(sys.executable)[:15]  # as /proc/PID/comm has them
 
 
 def default_waits(build):
@@ -15,16 +18,16 @@ def default_waits(build):
         for holder in (first, second):
             equal(line_of(holder), "sluice: no room on the GPUs yet; this program waits as number 1 in line (reason: "
                   "Resources); sluice status shows the line\n")
-        wait_until("they are one request", lambda: [t["name"] for t in machine.waiting()] == ["default"])
+        wait_until("they are one request", lambda: [t["name"] for t in machine.waiting()] == [HOLDER])
         expect(not first.has_answered() and not second.has_answered(), "they wait for their context")
         table = machine.sluice("status").stdout
-        expect(re.search(r"1st\s+default\s+\S+\s+debug\s+\S+ s\s+Resources\s+-\s+unknown", table), table)
+        expect(re.search(rf"1st\s+{HOLDER}\s+\S+\s+debug\s+\S+ s\s+Resources\s+-\s+unknown", table), table)
         full.end()
         for holder in (first, second):
             holder.begin()
             holder.done("alloc 8 1")
             equal(holder.ask("check"), "right")
-        equal([(t["name"], len(t["processes"])) for t in machine.tenants()], [("default", 2)])
+        equal([(t["name"], len(t["processes"])) for t in machine.tenants()], [(HOLDER, 2)])
         equal([first.end(), second.end()], ["", ""], "one line is all that is said")
         wait_until("nobody is left", lambda: machine.tenants() == [])
 
@@ -66,7 +69,7 @@ say(context(1 - int(sys.argv[1])))
             equal(program.stdout.readline(), "0 0\n")
         uuids = [device["uuid"] for device in machine.devices()]
         equal(sorted((t["name"], [uuids.index(gpu["uuid"]) for gpu in t["gpus"]], len(t["processes"])) for t in machine.tenants()),
-              [("default", [0], 1), ("default", [1], 2)])
+              [(PYTHON, [0], 1), (PYTHON, [1], 2)])
         for program, device in zip(programs, (1, 0, 1)):
             out, err = program.communicate("go\n", timeout=PATIENCE_S)
             equal(out, "800\n")

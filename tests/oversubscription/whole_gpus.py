@@ -97,7 +97,8 @@ def gang_alone(build):
 
 def moved_for_exclusive(build):
     """A whole-GPU job over two shared ones: who fits on the other GPU goes on there, who does not is put away."""
-    with box(build, memory="128MiB", config=OVERSOLD + '[scheduler]\nexclusive = "move"\n', gpus=2) as machine:
+    with box(build, memory="128MiB", config=OVERSOLD + '[scheduler]\nexclusive = "move"\n[class.batch]\nplacement = "pack"\n',
+             gpus=2) as machine:
         there = machine.job("--name", "there", "--memory", "64MiB", "--gpu", "1")
         fits, stays = (machine.job("--name", name, "--memory", "60MiB", "--gpus", "1") for name in ("fits", "stays"))
         uuids = [gpu["uuid"] for gpu in machine.status()["gpus"]]

@@ -56,6 +56,17 @@ TEST(Admit, CarriesTheOptions) {
   EXPECT_STREQ(admit.profile, "staff");
 }
 
+TEST(Admit, AWeightIsAskedForAsSuch) {
+  RunOptions run = options();
+  run.sm_percent = 25;
+  run.weight = true;
+  protocol::Admit admit;
+  std::string error;
+  ASSERT_TRUE(admit_make(run, {}, &admit, &error));
+  EXPECT_EQ(admit.sm_percent, 25u);
+  EXPECT_EQ(admit.flags, protocol::kAdmitWeight);
+}
+
 TEST(Admit, LongNamesAreCut) {
   RunOptions run = options();
   run.name = std::string(100, 'n');
@@ -99,6 +110,16 @@ TEST(QueuedText, WordForWord) {
   EXPECT_EQ(queued_text(queued),
             "no room yet: the quotas on GPU 0 add up to 3 GiB of 4 GiB; you are 3rd in line behind "
             "train (Resources); Ctrl-C leaves the line");
+}
+
+TEST(QueuedText, SaysHowMuchIsGuaranteed) {
+  protocol::Queued queued{};
+  queued.position = 1;
+  queued.reason = protocol::QueueReason::kShare;
+  std::strcpy(queued.text, "the guarantees on GPU 0 add up to 80 of 100 %");
+  EXPECT_EQ(queued_text(queued),
+            "no share yet: the guarantees on GPU 0 add up to 80 of 100 %; --weight asks for no "
+            "guarantee; you are 1st in line (Share); Ctrl-C leaves the line");
 }
 
 TEST(QueuedText, SaysWhichLimit) {

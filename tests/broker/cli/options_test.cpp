@@ -92,6 +92,21 @@ TEST(RunOptions, AShareIsWrittenAsInTheVariableAndThePolicy) {
   }
 }
 
+TEST(RunOptions, AShareIsGuaranteedOrAWeight) {
+  RunOptions run;
+  ASSERT_EQ(options_parse({"--weight", "30", "prog"}, &run), Parsed::kGo);
+  EXPECT_EQ(run.sm_percent, 30u);
+  EXPECT_TRUE(run.weight);
+  run = {};
+  ASSERT_EQ(options_parse({"--sm", "30", "prog"}, &run), Parsed::kGo);
+  EXPECT_FALSE(run.weight);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(options_parse({"--sm", "30", "--weight", "20", "prog"}, &run), Parsed::kWrong);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "sluice: --sm asks for a guarantee and --weight for none; leave one out; see sluice "
+            "run --help\n");
+}
+
 CommandOptions command(protocol::CommandVerb verb) {
   CommandOptions out;
   out.verb = verb;

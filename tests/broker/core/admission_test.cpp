@@ -168,8 +168,10 @@ TEST(Admission, ASwappableQuotaCanBeFilledBesideWhatIsPromised) {
   }
 }
 
-TEST(Admission, BestFitFillsTheFullestGpuThatHasRoom) {
-  Harness core(policy_usual(), 2);
+TEST(Admission, PackedTenantsFillTheFullestGpuThatHasRoom) {
+  Policy policy = policy_usual();
+  policy.classes[static_cast<std::size_t>(TenantClass::kBatch)].placement = PlacementRule::kPack;
+  Harness core(policy, 2);
   TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
   asked.pinned = {uuid_of(2)};
   core.step(asked);

@@ -297,6 +297,7 @@ TEST(Move, IsRefusedWhereItDoesNotFit) {
 TEST(Move, IsRefusedOntoAGpuThatIsUsedWhole) {
   MemoryHarness h(policy_swapping(), 2);
   h.step(GpuAdded{uuid_of(3), 8 * kGiB, 32 * kMiB});
+  h.pinned = {uuid_of(1)};
   const TenantId tenant = h.holder(2 * kGiB);
   const std::uint32_t own = h.state().tenants.at(tenant)->shares[0].gpu;
   TenantAsked whole = h.ask(TenantClass::kExclusive);
@@ -446,6 +447,7 @@ TEST(Aside, NobodyIsAskedAgainBeforeItHadItsGpuForAsLongAsItWasAway) {
 Policy policy_moving() {
   Policy policy = policy_aside();
   policy.exclusive_room = ExclusiveRoom::kMove;
+  for (ClassPolicy& of_class : policy.classes) of_class.placement = PlacementRule::kPack;
   return policy;
 }
 /// A request for all of the first GPU.
@@ -457,7 +459,7 @@ TenantAsked first_whole(Harness& h) {
 
 TEST(AsideMove, WhoFindsRoomGoesOnElsewhereAndTheOthersGoOut) {
   MemoryHarness h(policy_moving(), 2);
-  const TenantId large = h.holder(3 * kGiB, false);  // best fit: all on the first GPU
+  const TenantId large = h.holder(3 * kGiB, false);  // packed: all on the first GPU
   const TenantId small = h.holder(kGiB, false);
   h.pinned = {uuid_of(2)};
   h.holder(2 * kGiB, false);
@@ -479,6 +481,23 @@ TEST(AsideMove, WhoFindsRoomGoesOnElsewhereAndTheOthersGoOut) {
   h.end(whole.tenant);
   EXPECT_EQ(h.residence(large), Residence::kRestoring);
   EXPECT_EQ(h.residence(small), Residence::kIn) << "it stays where it is";
+}
+
+TEST(AsideMove, TheNewGpuIsChosenAsAtAdmission) {
+  for (const PlacementRule rule : {PlacementRule::kPack, PlacementRule::kSpread}) {
+    Policy policy = policy_moving();
+    for (ClassPolicy& of_class : policy.classes) of_class.placement = rule;
+    MemoryHarness h(policy, 3);
+    const TenantId moves = h.holder(kGiB, false);
+    h.pinned = {uuid_of(2)};
+    h.holder(2 * kGiB, false);
+    h.pinned = {uuid_of(3)};
+    h.holder(kGiB, false);
+    h.step(first_whole(h));
+    h.ack(moves);
+    h.step(frozen(moves));
+    EXPECT_EQ(h.one<TenantMoved>().to, uuid_of(rule == PlacementRule::kPack ? 2 : 3));
+  }
 }
 
 TEST(AsideMove, PromisesOnTheirWayCountAndThePinnedStay) {
@@ -681,6 +700,35 @@ TEST(WaitText, NamesTheSumThatBindsAndItsHolder) {
       HasSubstr("of 4 GiB on GPU 0 64 MiB is promised, 2.97 GiB is for what jobs bring back "
                 "in their turn, and this job asks for 2 GiB" +
                 whose));
+}
+
+TEST(WaitText, AGangHearsOfTheGpuThatLacksRoom) {
+  Harness h(policy_swapping(), 2, 4 * kGiB);
+  TenantAsked first = h.ask(TenantClass::kBatch, 3 * kGiB);
+  first.pinned = {h.state().gpus[1]->uuid};
+  h.admit(first);
+  TenantAsked gang = h.ask(TenantClass::kBatch, 2 * kGiB);
+  gang.gpu_count = 2;
+  h.step(gang);
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kGang);
+  EXPECT_THAT(h.one<TenantQueued>().text,
+              StartsWith("fewer than 2 GPUs have room at once: the quotas on GPU 1 add up to 3 GiB "
+                         "of 4 GiB, and this job asks for 2 GiB on each of 2 GPUs"));
+}
+
+TEST(WaitText, ALoweredQuotaNamesWhatIsPromised) {
+  Policy policy = policy_swapping();
+  policy.oversell_memory = 2;
+  MemoryHarness h(policy);
+  const TenantId lowered = h.holder(3 * kGiB);
+  h.step(LimitsChanged{lowered, 100, kGiB, kGiB});
+  TenantAsked other = h.ask(TenantClass::kBatch, 2 * kGiB);
+  h.step(other);
+  EXPECT_THAT(h.one<TenantQueued>().text,
+              HasSubstr("of 4 GiB on GPU 0 3 GiB is promised, and this job asks for 2 GiB; all of "
+                        "it has job " +
+                        std::to_string(lowered)));
+  EXPECT_THAT(h.one<TenantQueued>().text, HasSubstr(": 3 GiB{idle"));
 }
 
 TEST(WaitText, OfADrainedGpu) {

@@ -105,7 +105,7 @@ class Run(BrokerTest):
         holder.kill()
         waiting.ask("hello")
         self.assertIn("in line", waiting.process.stderr.readline())
-        self.assertRegex(waiting.process.stderr.readline(), r"^sluice: your turn; python\S* runs with 1 GiB and 25 % of GPU \d\n")
+        self.assertRegex(waiting.process.stderr.readline(), r"^sluice: your turn; python\S* runs with 1 GiB and 25 % of GPU \d, guaranteed\n")
 
     def test_interrupt_leaves_the_line(self):
         self.job(self.server, "--memory", "4GiB", "--gpus", "2")
@@ -130,7 +130,7 @@ class Run(BrokerTest):
     def test_dry_run(self):
         result = self.run_on("--dry-run", "--memory", "1GiB", "--sm", "25", "--", "false")
         self.assertEqual((result.returncode, result.stdout),
-                         (0, "would run now with 1 GiB and 25 % of GPU 0 (class batch, profile default)\n"))
+                         (0, "would run now with 1 GiB and 25 % of GPU 0, guaranteed (class batch, profile default)\n"))
         self.assertEqual(self.server.tenants(), [])
         self.job(self.server, "--memory", "4GiB", "--gpus", "2")
         result = self.run_on("--dry-run", "--memory", "1GiB", "--", "false")
@@ -179,10 +179,10 @@ class Others(BrokerTest):
         self.client(server).ask(admit(4 * GIB, name=b"later", gpus=2))
         result = self.sluice("status", "--socket", server.socket)
         lines = [line.split() for line in result.stdout.splitlines()]
-        self.assertEqual(lines[0], "GPU NAME HELD / CAPACITY PROMISED JOBS GPU TIME NOW UUID".split())
+        self.assertEqual(lines[0], "GPU NAME HELD / CAPACITY PROMISED GUARANTEED JOBS GPU TIME NOW UUID".split())
         self.assertEqual(lines[2][:3], ["[1]", "Tesla", "Double"])
         self.assertIn("100 MiB / 256 MiB", result.stdout)
-        self.assertRegex(result.stdout, r"1\s+train\s+\S+\s+batch\s+1\s+100 MiB / 256 MiB\s+25 %\s+0\.0 s\s+1\s+running")
+        self.assertRegex(result.stdout, r"1\s+train\s+\S+\s+batch\s+1\s+100 MiB / 256 MiB\s+25 % guaranteed\s+0\.0 s\s+1\s+running")
         self.assertRegex(result.stdout, r"1st\s+later\s+\S+\s+batch\s+\d+\.\d s\s+Gang")
 
     def test_status_json_is_complete(self):

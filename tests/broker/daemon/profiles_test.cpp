@@ -118,6 +118,9 @@ TEST(Policy, FromTheConfiguration) {
   config.classes["debug"].memory_max_bytes = 12345;
   config.classes["debug"].sm_percent = 30;
   config.classes["debug"].sm_mode = "fixed";
+  config.classes["debug"].sm = "weight";
+  config.classes["debug"].placement = "pack";
+  config.classes["inference"].sm = "guaranteed";
   config.classes["batch"].memory_max_bytes = 0;
   const core::Policy policy = policy_make(config, Profiles(config), 4000);
   EXPECT_EQ(policy.order, core::Order::kFifo);
@@ -132,6 +135,12 @@ TEST(Policy, FromTheConfiguration) {
   EXPECT_EQ(debug.memory_max, 12345u);
   EXPECT_EQ(debug.sm_percent, 30u);
   EXPECT_EQ(debug.sm_mode, protocol::SmMode::kFixed);
+  EXPECT_EQ(debug.sm, core::SmRule::kWeight);
+  EXPECT_EQ(debug.placement, core::PlacementRule::kPack);
+  const auto& inference = policy.classes[static_cast<int>(TenantClass::kInference)];
+  EXPECT_EQ(inference.sm, core::SmRule::kGuaranteed);
+  EXPECT_EQ(inference.placement, core::PlacementRule::kSpread);
+  EXPECT_EQ(policy.classes[static_cast<int>(TenantClass::kBatch)].sm, core::SmRule::kAsked);
   EXPECT_EQ(policy.classes[static_cast<int>(TenantClass::kBatch)].memory_max, 1000u)
       << "a quarter of the smallest GPU";
 }
