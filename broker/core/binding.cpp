@@ -31,8 +31,15 @@ Bytes quotas_left(const State& state, const Gpu& gpu) {
   return left(gpu.limit_max(state.policy.oversell_memory), gpu.promised_max);
 }
 
+Bytes quota_of(const Tenant& tenant) { return tenant.memory_max; }
+/// With what a swappable tenant brings back in its turn.
+Bytes promise_of(const Tenant& tenant) { return tenant.memory_most; }
+Bytes percent_of(const Tenant& tenant) { return guarantee_of(tenant); }
+std::string percent_text(Bytes percent) { return std::to_string(percent) + " %"; }
+
+using Part = Bytes (*)(const Tenant&);
+
 /// The tenant there with the largest part of a sum; null where no tenant has one.
-template <class Part>
 const Tenant* largest(const Gpu& gpu, Part part) {
   const Tenant* most = nullptr;
   for (const Share* share : gpu.shares) {
@@ -42,21 +49,16 @@ const Tenant* largest(const Gpu& gpu, Part part) {
   return most;
 }
 
-Bytes quota_of(const Tenant& tenant) { return tenant.memory_max; }
-Bytes promise_of(const Tenant& tenant) { return tenant.promised; }
-Bytes percent_of(const Tenant& tenant) { return guarantee_of(tenant); }
-std::string percent_text(Bytes percent) { return std::to_string(percent) + " %"; }
-
 std::string idle_mark(const Tenant& tenant) { return "{idle " + std::to_string(tenant.id) + "}"; }
 
 /// "; most of it has job 3 (train) of user 1000: 2 GiB, idle for 12 min".
-template <class Part>
-std::string most_text(const Gpu& gpu, Bytes sum, Part part, std::string (*text)(Bytes)) {
+std::string most_text(const Gpu& gpu, Part part, std::string (*text)(Bytes)) {
   const Tenant* holder = largest(gpu, part);
   if (holder == nullptr) return "";
-  const Bytes amount = part(*holder);
-  return "; " + std::string(amount == sum ? "all" : "most") + " of it has " + holder_text(*holder) +
-         ": " + text(amount) + idle_mark(*holder);
+  const auto holders = std::ranges::count_if(
+      gpu.shares, [part](const Share* share) { return part(*share->tenant) > 0; });
+  return "; " + std::string(holders == 1 ? "all" : "most") + " of it has " + holder_text(*holder) +
+         ": " + text(part(*holder)) + idle_mark(*holder);
 }
 
 std::string asks_text(const TenantAsked& ask, const std::string& amount) {
@@ -71,26 +73,23 @@ std::string memory_text(const State& state, std::uint32_t g, const TenantAsked& 
   const std::string asks = asks_text(ask, bytes_text(ask.memory_max));
   if (gpu.promised_max + ask.memory_max > limit)
     return "the quotas on " + gpu_name(g) + " add up to " + bytes_text(gpu.promised_max) + " of " +
-           bytes_text(limit) + asks + most_text(gpu, gpu.promised_max, quota_of, bytes_text);
+           bytes_text(limit) + asks + most_text(gpu, quota_of, bytes_text);
   if (promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min)) return "";
   const Bytes back = gpu.returning + gpu_handed_back(gpu);
   const Bytes turns = spread_max(gpu);
-  std::string text = "of " + bytes_text(gpu.capacity) + " on " + gpu_name(g) + " " +
+  std::string text = "of " + bytes_text(gpu.capacity) + " on " + gpu_name(g) + ", " +
                      bytes_text(gpu.promised_min) + " is promised";
   if (turns != 0) text += ", " + bytes_text(turns) + " is for what jobs bring back in their turn";
   if (back != 0) text += ", " + bytes_text(back) + " of ended jobs is not free yet";
-  return text + asks +
-         (turns == 0 ? most_text(gpu, gpu.promised_min, promise_of, bytes_text)
-                     : most_text(gpu, gpu.promised_max, quota_of, bytes_text));
+  return text + asks + most_text(gpu, promise_of, bytes_text);
 }
 
-/// Why the GPU's time does not do; empty = it does.
+/// Why the GPU's time does not do, where it does not.
 std::string share_text(const State& state, std::uint32_t g, const TenantAsked& ask) {
   const Gpu& gpu = *state.gpus[g];
-  if (share_fits(gpu, ask.sm_kind, ask.sm_percent)) return "";
   return "the guarantees on " + gpu_name(g) + " add up to " + std::to_string(gpu.guaranteed) +
          " of 100 %" + asks_text(ask, percent_text(ask.sm_percent)) +
-         most_text(gpu, gpu.guaranteed, percent_of, percent_text);
+         most_text(gpu, percent_of, percent_text);
 }
 
 bool takes_tenants(const Gpu& gpu) { return !gpu.closed_to_new && !gpu.exclusive(); }

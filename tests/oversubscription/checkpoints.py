@@ -120,7 +120,7 @@ def drained(build):
         stays.done("alloc 8 2")
         commanded(machine, "drain", "--gpu", "0")
         waiting = machine.job("--memory", "64MiB", begin=False)
-        expect("(reason: Drain)" in line_of(waiting), "it waits")
+        expect("(Drain)" in line_of(waiting), "it waits")
         stays.done("step")
         equal(stays.ask("check"), "right")
         commanded(machine, "undrain", "--gpu", "0")

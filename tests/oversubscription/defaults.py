@@ -16,12 +16,13 @@ def default_waits(build):
         full = machine.job("--memory", "256MiB", "--name", "full")
         first, second = machine.loner(), machine.loner()
         for holder in (first, second):
-            equal(line_of(holder), "sluice: no room on the GPUs yet; this program waits as number 1 in line (reason: "
-                  "Resources); sluice status shows the line\n")
+            expect(re.fullmatch(r"sluice: no room on the GPUs yet: the quotas on GPU 0 add up to .*; all of it has job \d+ .*; this "
+                                r"program waits as number 1 in line \(reason: Resources\); sluice status shows the line\n",
+                                line := line_of(holder)), line)
         wait_until("they are one request", lambda: [t["name"] for t in machine.waiting()] == [HOLDER])
         expect(not first.has_answered() and not second.has_answered(), "they wait for their context")
         table = machine.sluice("status").stdout
-        expect(re.search(rf"1st\s+{HOLDER}\s+\S+\s+debug\s+\S+ s\s+Resources\s+-\s+unknown", table), table)
+        expect(re.search(rf"1st\s+{HOLDER}\s+\S+\s+debug\s+\S+ s\s+Resources\s+-\n", table), table)
         full.end()
         for holder in (first, second):
             holder.begin()

@@ -14,6 +14,7 @@ using protocol::TenantState;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::StartsWith;
 
 CheckpointDone frozen(TenantId tenant, bool ok = true) {
   return {tenant, CheckpointStep::kOut, ok, kMs, ok ? "" : "managed memory"};
@@ -697,7 +698,7 @@ TEST(WaitText, NamesTheSumThatBindsAndItsHolder) {
   h.step(fixed);
   EXPECT_THAT(
       h.one<TenantRefused>().text,
-      HasSubstr("of 4 GiB on GPU 0 64 MiB is promised, 2.97 GiB is for what jobs bring back "
+      HasSubstr("of 4 GiB on GPU 0, 64 MiB is promised, 2.97 GiB is for what jobs bring back "
                 "in their turn, and this job asks for 2 GiB" +
                 whose));
 }
@@ -712,23 +713,25 @@ TEST(WaitText, AGangHearsOfTheGpuThatLacksRoom) {
   h.step(gang);
   EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kGang);
   EXPECT_THAT(h.one<TenantQueued>().text,
-              StartsWith("fewer than 2 GPUs have room at once: the quotas on GPU 1 add up to 3 GiB "
-                         "of 4 GiB, and this job asks for 2 GiB on each of 2 GPUs"));
+              StartsWith("fewer than 2 GPUs have room at once: of 4 GiB on GPU 1, 3 GiB is "
+                         "promised, and this job asks for 2 GiB on each of 2 GPUs; all of it"));
 }
 
 TEST(WaitText, ALoweredQuotaNamesWhatIsPromised) {
-  Policy policy = policy_swapping();
-  policy.oversell_memory = 2;
-  MemoryHarness h(policy);
-  const TenantId lowered = h.holder(3 * kGiB);
-  h.step(LimitsChanged{lowered, 100, kGiB, kGiB});
-  TenantAsked other = h.ask(TenantClass::kBatch, 2 * kGiB);
-  h.step(other);
-  EXPECT_THAT(h.one<TenantQueued>().text,
-              HasSubstr("of 4 GiB on GPU 0 3 GiB is promised, and this job asks for 2 GiB; all of "
-                        "it has job " +
-                        std::to_string(lowered)));
-  EXPECT_THAT(h.one<TenantQueued>().text, HasSubstr(": 3 GiB{idle"));
+  for (const bool swap : {false, true}) {
+    MemoryHarness h;
+    TenantAsked first = h.ask(TenantClass::kBatch, 3 * kGiB);
+    first.swap = swap;
+    const TenantId lowered = h.admit(first);
+    h.step(LimitsChanged{lowered, 100, kGiB, swap ? 64 * kMiB : kGiB});
+    h.step(h.ask(TenantClass::kBatch, 2 * kGiB));
+    EXPECT_THAT(h.one<TenantQueued>().text,
+                HasSubstr(swap ? "64 MiB is promised, 2.94 GiB is for what jobs bring back in "
+                                 "their turn, and this job asks for 2 GiB; all of it has job "
+                               : "3 GiB is promised, and this job asks for 2 GiB; all of it has "
+                                 "job "));
+    EXPECT_THAT(h.one<TenantQueued>().text, HasSubstr(": 3 GiB{idle"));
+  }
 }
 
 TEST(WaitText, OfADrainedGpu) {

@@ -34,7 +34,7 @@ class FirstDay(BrokerTest):
                              '[profile.default]\nmemory_max = "512MiB"\nsm_percent_max = 20\n')
         result = self.dry(server)
         self.assertEqual((result.stdout, result.stderr), (
-            "would run now with 512 MiB and 20 % of GPU 0 (class batch, profile default)\n",
+            "would run now with 512 MiB and weight 20 on GPU 0 (class batch, profile default)\n",
             "sluice: this job has 512 MiB: class batch's default is more than profile default allows; --memory asks for "
             "another quota\n"))
 

@@ -351,6 +351,8 @@ class Shares(BrokerTest):
         waiting = self.client(server)
         queued = waiting.ask(admit(sm=30))
         self.assertEqual((queued.kind, queued.reason, queued.promised, queued.capacity), (QUEUED, SHARE, 100, 100))
+        self.assertRegex(queued.text, r"^the guarantees on GPU 0 add up to 100 of 100 %, and this job asks for 30 %; "
+                                      r"most of it has job \d+ \(.*\) of user .*: 50 %$")
         self.assertEqual([t["reason"] for t in server.tenants() if t["state"] == "queued"], ["Share"])
         weight = self.client(server).ask(admit(sm=30, flags=WEIGHT))
         self.assertEqual((weight.kind, weight.sm_kind), (ADMITTED, 0))
@@ -375,9 +377,9 @@ class Shares(BrokerTest):
                          (0, "sluice: class debug guarantees no GPU time here, so --sm 30 is a weight; see sluice run --help\n"))
         self.assertEqual(self.sluice(*run, "--class", "debug", "--weight", "30", "--", "true").stderr, "", "as it asked")
         self.assertEqual(self.sluice(*run, "--dry-run", "--class", "debug", "--", "true").stdout,
-                         "would run now with 1 GiB and weight 10 on GPU 0 (profile default)\n")
+                         "would run now with 1 GiB and weight 10 on GPU 0 (class debug, profile default)\n")
         self.assertEqual(self.sluice(*run, "--dry-run", "--", "true").stdout,
-                         "would run now with 1 GiB and 25 % of GPU 0, guaranteed (profile default)\n")
+                         "would run now with 1 GiB and 25 % of GPU 0, guaranteed (class batch, profile default)\n")
         self.job(server, "--memory", "64MiB", "--name", "keeps")
         self.job(server, "--class", "debug", "--memory", "64MiB", "--name", "weighs")
         table = self.sluice("status", "--socket", server.socket).stdout

@@ -57,7 +57,7 @@ class Waits(BrokerTest):
         self.job(server, "--memory", "3GiB", "--gpus", "2", "--name", "fixed")
         self.named(server)
         refused = self.run_on(server, "--memory", "2G", "--no-wait", "--", "true")
-        self.assertIn("of 4 GiB on GPU 0 3 GiB is promised, and this job asks for 2 GiB; all of it has job 1 (fixed)", refused.stderr)
+        self.assertIn("of 4 GiB on GPU 0, 3 GiB is promised, and this job asks for 2 GiB; all of it has job 1 (fixed)", refused.stderr)
 
     def test_a_terminal_of_80_columns(self):
         server, _ = self.full()
