@@ -26,8 +26,7 @@ bool limited(const State& state, const TenantAsked& ask) {
 
 TenantQueued queued_action(const State& state, std::size_t index) {
   const Waiter& waiter = *state.queue[index];
-  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, {}, {}};
-  action.text = wait_text(state, waiter.ask, waiter.reason);
+  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, {}};
   if (waiter.reason == QueueReason::kUserLimit) {
     const Limit limit = limit_reached(state, waiter.ask);
     action.limit = limit.which;

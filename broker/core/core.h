@@ -391,7 +391,6 @@ struct TenantQueued {
   Bytes promised = 0;
   Bytes capacity = 0;
   std::string ahead;
-  std::string text;                                          // what it waits for (binding.h)
   protocol::QueueLimit limit = protocol::QueueLimit::kNone;  // for UserLimit; `promised` and
                                                              // `capacity` are then of it. For
                                                              // Share they are percentages
@@ -570,5 +569,9 @@ struct View {
   std::vector<std::string> waits;   // of each queued one: what it waits for; of the first few only
 };
 View state_view(const State& state, Nanos now);
+
+/// What a queued request waits for (binding.h); empty if it is not in the queue. It looks at every
+/// tenant of a GPU, so a decision does not make it: the caller asks when it tells the asker.
+std::string queued_text(const State& state, RequestId request);
 
 }  // namespace sluice::core

@@ -119,6 +119,12 @@ protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, N
 
 }  // namespace
 
+std::string queued_text(const State& state, RequestId request) {
+  for (const auto& waiter : state.queue)
+    if (waiter->ask.request == request) return wait_text(state, waiter->ask, waiter->reason);
+  return "";
+}
+
 View state_view(const State& state, Nanos now) {
   View view;
   for (const auto& gpu : state.gpus) {

@@ -130,7 +130,8 @@ void Engine::carry_out(const core::TenantQueued& action) {
   message.limit = action.limit;
   message.promised_bytes = action.promised;
   message.capacity_bytes = action.capacity;
-  text_store(message.text, sizeof message.text, named_text(action.text));
+  text_store(message.text, sizeof message.text,
+             named_text(core::queued_text(*state_, action.request)));
   std::snprintf(message.ahead, sizeof message.ahead, "%s", action.ahead.c_str());
   found->second.place = message;
   outbox_.send(found->second.connection, message);

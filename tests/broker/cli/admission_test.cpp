@@ -64,7 +64,7 @@ TEST(Admit, AWeightIsAskedForAsSuch) {
   std::string error;
   ASSERT_TRUE(admit_make(run, {}, &admit, &error));
   EXPECT_EQ(admit.sm_percent, 25u);
-  EXPECT_EQ(admit.flags, protocol::kAdmitWeight);
+  EXPECT_EQ(admit.flags & ~protocol::kAdmitAnyClass, protocol::kAdmitWeight);
 }
 
 TEST(Admit, LongNamesAreCut) {

@@ -691,7 +691,7 @@ TEST(WaitText, NamesTheSumThatBindsAndItsHolder) {
   const std::string whose = "; most of it has job " + std::to_string(holder) +
                             " (notebook) of user " + std::to_string(movable.uid) + ": 3 GiB{idle " +
                             std::to_string(holder) + "}";
-  EXPECT_EQ(h.one<TenantQueued>().text,
+  EXPECT_EQ(h.waits_for(),
             "the quotas on GPU 0 add up to 6 GiB of 8 GiB, and this job asks for 3 GiB" + whose);
   TenantAsked fixed = h.ask(TenantClass::kBatch, 2 * kGiB);
   fixed.no_wait = true;
@@ -712,7 +712,7 @@ TEST(WaitText, AGangHearsOfTheGpuThatLacksRoom) {
   gang.gpu_count = 2;
   h.step(gang);
   EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kGang);
-  EXPECT_THAT(h.one<TenantQueued>().text,
+  EXPECT_THAT(h.waits_for(),
               StartsWith("fewer than 2 GPUs have room at once: of 4 GiB on GPU 1, 3 GiB is "
                          "promised, and this job asks for 2 GiB on each of 2 GPUs; all of it"));
 }
@@ -725,12 +725,12 @@ TEST(WaitText, ALoweredQuotaNamesWhatIsPromised) {
     const TenantId lowered = h.admit(first);
     h.step(LimitsChanged{lowered, 100, kGiB, swap ? 64 * kMiB : kGiB});
     h.step(h.ask(TenantClass::kBatch, 2 * kGiB));
-    EXPECT_THAT(h.one<TenantQueued>().text,
+    EXPECT_THAT(h.waits_for(),
                 HasSubstr(swap ? "64 MiB is promised, 2.94 GiB is for what jobs bring back in "
                                  "their turn, and this job asks for 2 GiB; all of it has job "
                                : "3 GiB is promised, and this job asks for 2 GiB; all of it has "
                                  "job "));
-    EXPECT_THAT(h.one<TenantQueued>().text, HasSubstr(": 3 GiB{idle"));
+    EXPECT_THAT(h.waits_for(), HasSubstr(": 3 GiB{idle"));
   }
 }
 
@@ -742,7 +742,7 @@ TEST(WaitText, OfADrainedGpu) {
   h.step(drain);
   EXPECT_EQ(h.one<GpuNoted>().drain.reason, "new fans");
   h.step(h.ask(TenantClass::kBatch, kGiB));
-  EXPECT_EQ(h.one<TenantQueued>().text, "GPU 0 is drained by user 7 (new fans), until 18:00");
+  EXPECT_EQ(h.waits_for(), "GPU 0 is drained by user 7 (new fans), until 18:00");
   const View view = state_view(h.state(), h.now);
   EXPECT_EQ(view.drains, std::vector<std::string>{"drained by user 7 (new fans), until 18:00"});
   EXPECT_EQ(view.waits,
@@ -765,11 +765,10 @@ TEST(WaitText, OfGpusThatAreUsedWholeAndOfAnEarlierRequest) {
   MemoryHarness h;
   const TenantId owner = h.admit(h.ask(TenantClass::kExclusive, 0));
   h.step(h.ask(TenantClass::kBatch, kGiB));
-  EXPECT_THAT(h.one<TenantQueued>().text,
-              HasSubstr("GPU 0 is used whole by job " + std::to_string(owner)));
+  EXPECT_THAT(h.waits_for(), HasSubstr("GPU 0 is used whole by job " + std::to_string(owner)));
   h.end(owner);
   h.step(h.ask(TenantClass::kExclusive, 0));
-  EXPECT_THAT(h.one<TenantQueued>().text, HasSubstr("GPU 0 is not empty yet: job "));
+  EXPECT_THAT(h.waits_for(), HasSubstr("GPU 0 is not empty yet: job "));
 }
 
 TEST(Clock, ThatGoesBackStandsStill) {

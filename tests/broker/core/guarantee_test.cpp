@@ -92,7 +92,7 @@ TEST(Guarantee, AWaitHasItsReasonAndItsNumbersAndEndsWithAPromise) {
   EXPECT_EQ(queued.reason, QueueReason::kShare);
   EXPECT_EQ(queued.promised, 80U) << "on the GPU with least";
   EXPECT_EQ(queued.capacity, 100U);
-  EXPECT_THAT(queued.text,
+  EXPECT_THAT(core.waits_for(),
               HasSubstr("the guarantees on GPU 1 add up to 80 of 100 %, and this job asks for "
                         "30 %; all of it has job "));
   core.end(ends);
@@ -129,7 +129,7 @@ TEST(Guarantee, AWaitNamesTheGpuThatLacksNothingElseAndItsLargestGuarantee) {
   EXPECT_EQ(queued.reason, QueueReason::kShare);
   EXPECT_EQ(queued.promised, 80U) << "GPU 0 guarantees nothing and has no memory";
   const std::string id = std::to_string(holder);
-  EXPECT_EQ(queued.text,
+  EXPECT_EQ(core.waits_for(),
             "the guarantees on GPU 1 add up to 80 of 100 %, and this job asks for 40 %; most of "
             "it has job " +
                 id + " (train) of user " + std::to_string(part.uid) + ": 50 %{idle " + id + "}");
@@ -201,7 +201,7 @@ TEST(Guarantee, AGangNeedsItOnEachGpu) {
   gang.gpu_count = 2;
   core.step(gang);
   EXPECT_EQ(core.one<TenantQueued>().reason, QueueReason::kShare);
-  EXPECT_THAT(core.one<TenantQueued>().text,
+  EXPECT_THAT(core.waits_for(),
               HasSubstr("fewer than 2 GPUs have room at once: the guarantees on GPU 0 add up to 80 "
                         "of 100 %, and this job asks for 40 % on each of 2 GPUs"));
   gang = core.percent(20);

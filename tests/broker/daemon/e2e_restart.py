@@ -490,10 +490,10 @@ class Reload(Remembering):
 
     def test_windows_follow_at_once(self):
         server = self.remembering('[class.batch]\nwindow = "20ms"\n')
-        job = self.job(server)
+        job = self.job(server, "--gpu", "0")
         job.ask("register")
         self.assertEqual(job.ask("window 0"), str(500_000_000))  # alone: half of drain_timeout
-        self.job(server).ask("register")
+        self.job(server, "--gpu", "0").ask("register")
         self.assertEqual(job.ask("window 0"), str(20_000_000))
         self.reload(server, '[class.batch]\nwindow = "5ms"\n')
         self.assertEqual(job.ask("window 0"), str(5_000_000))

@@ -98,7 +98,7 @@ class Reply:
             self.ahead, self.text = ahead.rstrip(b"\0"), text.split(b"\0")[0].decode()
         elif self.kind == ADMITTED:
             (self.tenant, self.key, self.memory_max, self.memory_min, self.sm_percent, self.gpu_count, self.tenant_class,
-             self.sm_mode, self.sm_kind, gpus, profile) = struct.unpack("<QQQQIIBBBxxxxx128s32s", body)
+             self.sm_mode, self.cut, self.sm_kind, gpus, profile) = struct.unpack("<QQQQIIBBBBxxxx128s32s", body)
             self.gpus = [gpus[16 * i:16 * i + 16] for i in range(self.gpu_count)]
             self.profile = profile.rstrip(b"\0")
         elif self.kind == REFUSED:
