@@ -123,8 +123,8 @@ anybody's as root.
 Jobs started with --swap (or movable by their profile) are moved by Sluice; the memory of others as far as the driver can
 check the program out. Where neither can be, the job is left as it was and the reason is said.
 
-It keeps its quota, so that it can come back: what is free for others is the GPU's time, and its memory as far as their quotas
-fit beside ([memory] oversell in sluice.toml lets them).
+It keeps its quota and its guarantee, so that it can come back: what is free for others is the GPU's time, and its memory as
+far as their quotas fit beside ([memory] oversell in sluice.toml lets them). Its programs say on stderr that it is suspended.
 
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 

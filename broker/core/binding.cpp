@@ -161,9 +161,10 @@ std::string drain_text(const State& state, const std::vector<std::uint32_t>& can
 std::string priority_text(const State& state, const TenantAsked& ask) {
   for (const auto& waiter : state.queue) {
     if (waiter->ask.request == ask.request) break;
-    if (waiter->reason != QueueReason::kUserLimit)
-      return "there is room, but " + asker_text(waiter->ask) +
-             " asked before, waits for the same GPUs and goes first for a while";
+    if (waiter->reason == QueueReason::kUserLimit) continue;
+    return "there is room, but " + asker_text(waiter->ask) +
+           " asked before, waits for the same GPUs and goes first " +
+           (waiter->ask.uid == ask.uid ? "as long as it waits" : "for a while");
   }
   return reason_text(QueueReason::kPriority);
 }

@@ -154,8 +154,13 @@ std::optional<std::string> Engine::profile_fault(const Profile& profile, uid_t u
            "; ask for less with --memory";
   }
   if (message.sm_percent > profile.sm_percent_max) {
-    return who + " allows " + std::to_string(profile.sm_percent_max) + " % of a GPU, asked were " +
-           std::to_string(message.sm_percent) + " %; ask for less with --sm";
+    const std::string most = std::to_string(profile.sm_percent_max);
+    const std::string asked = std::to_string(message.sm_percent);
+    if ((message.flags & protocol::kAdmitWeight) != 0)
+      return who + " allows a weight of " + most + ", asked was " + asked +
+             "; ask for less with --weight";
+    return who + " allows " + most + " % of a GPU, asked were " + asked +
+           " %; ask for less with --sm";
   }
   if (tenants_of(uid) >= profile.tenants_max) {
     return who + " allows " + std::to_string(profile.tenants_max) +

@@ -250,6 +250,7 @@ void Engine::carry_out(const core::StayNoted& action) {
   const Stay stay{action.suspended, action.swapped, action.frozen, action.frozen_on};
   if (tenant->stay == stay) return;
   tenant->stay = stay;
+  tenant->pages->suspended_store(stay.suspended);
   journal_tenant(*tenant);
   log_.line_of(tenant->uid, Level::kInfo, "stay",
                {{"tenant", tenant->id},

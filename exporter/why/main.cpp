@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "broker/protocol/wire.h"
 #include "exporter/clock.h"
@@ -163,13 +164,39 @@ WhyReport report_make(const IdleObserver& observer, const Snapshot& last,
   return report;
 }
 
-/// Looks until the time is over or the job has ended. Null when there is no answer to be given.
+/// False where the broker gives none, which has been said.
+bool snapshot_read(BrokerSource& source, Snapshot* out) {
+  SnapshotResult result = source.snapshot_take();
+  if (const auto* error = std::get_if<SnapshotError>(&result)) {
+    const bool away = error->kind == SnapshotError::Kind::kUnreachable;
+    say(error->text + (away ? "; is sluiced running?" : ""));
+    return false;
+  }
+  *out = std::move(std::get<Snapshot>(result));
+  return true;
+}
+
+/// Reads the first snapshot. Returns the exit status where there is nothing to watch, all of which
+/// has been said.
+std::optional<int> first_look(const WhyOptions& options, BrokerSource& source, Snapshot* out) {
+  if (!snapshot_read(source, out)) return kFailed;
+  const Narrowed narrowed = snapshot_narrow(options, *out);
+  std::fflush(stdout);
+  if (narrowed != Narrowed::kWatch) return narrowed == Narrowed::kSaid ? EXIT_SUCCESS : kFailed;
+  if (isatty(STDERR_FILENO) != 0 && !options.json)
+    say("watching for " + std::to_string(options.seconds_ns / 1'000'000'000) + " s");
+  return std::nullopt;
+}
+
+/// Looks until the time is over or the job has ended.
 int watch(const WhyOptions& options, const std::string& socket) {
+  BrokerSource source(socket);
+  Snapshot snapshot;
+  if (const auto done = first_look(options, source, &snapshot)) return *done;
   std::string reason = "--no-bpf was given";
   auto threads = options.bpf ? thread_watch_bpf(&reason) : nullptr;
   if (threads == nullptr) threads = thread_watch_proc(kSampleEveryNs);
   IdleObserver observer(std::move(threads), std::make_unique<BrokerActivity>(socket));
-  BrokerSource source(socket);
   WholeGpus whole;
   Snapshot last;
   std::map<protocol::TenantId, Before> before;
@@ -177,21 +204,8 @@ int watch(const WhyOptions& options, const std::string& socket) {
   const std::uint64_t end_ns = monotonic_ns() + options.seconds_ns;
   for (int look = 0; look == 0 || monotonic_ns() < end_ns; ++look) {
     if (look % kLooksPerSnapshot == 0) {
-      SnapshotResult result = source.snapshot_take();
-      if (const auto* error = std::get_if<SnapshotError>(&result)) {
-        const bool away = error->kind == SnapshotError::Kind::kUnreachable;
-        say(error->text + (away ? "; is sluiced running?" : ""));
-        return kFailed;
-      }
-      Snapshot& snapshot = std::get<Snapshot>(result);
-      if (look == 0) {
-        const Narrowed narrowed = snapshot_narrow(options, snapshot);
-        if (narrowed != Narrowed::kWatch)
-          return narrowed == Narrowed::kSaid ? EXIT_SUCCESS : kFailed;
-        if (isatty(STDERR_FILENO) != 0 && !options.json)
-          say("watching for " + std::to_string(options.seconds_ns / 1'000'000'000) + " s");
-      }
       if (look > 0) {
+        if (!snapshot_read(source, &snapshot)) return kFailed;
         std::erase_if(snapshot.tenants,
                       [&](const auto& row) { return !is_asked_for(options, row); });
         if (!options.tenant.empty() && snapshot.tenants.empty()) break;  // it has ended
@@ -201,7 +215,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
       for (const auto& row : snapshot.processes)
         if (!before.contains(row.tenant))
           before[row.tenant] = {row.pid, monotonic_ns(), cgroup_look(row.pid)};
-      last = std::move(snapshot);
+      last = snapshot;
     }
     observer.look();
     whole.look(monotonic_ns());

@@ -29,7 +29,8 @@ def suspended_by_checkpoint(build):
         job.done("replay")
         equal(job.ask("check"), "right")
         equal(row(machine, "train")["state"], "running")
-        equal([job.end(), other.end()], ["", ""])
+        equal([job.end(), other.end()], ["sluice: this job is suspended: its GPU memory is on the host, and its CUDA calls wait "
+                                         "until `sluice resume 1`\n", ""])
 
 
 def moved_by_checkpoint(build):

@@ -58,10 +58,11 @@ class FirstDay(BrokerTest):
                              'memory_max = "256MiB"\nsm_percent_max = 10\ntenants_max = 1\n')
         allowed = "; profile default allows: class debug or batch; 256 MiB and 10 % of each GPU; 1 job at a time; " \
                   "questions: gpu-help@example.edu\n"
-        for arguments in (("--memory", "512M"), ("--sm", "50"), ("--class", "inference")):
+        for arguments in (("--memory", "512M"), ("--sm", "50"), ("--weight", "50"), ("--class", "inference")):
             result = self.run_on(server, *arguments, *TRUE)
             self.assertEqual(result.returncode, 125)
             self.assertTrue(result.stderr.endswith(allowed), result.stderr)
+        self.assertIn("allows a weight of 10, asked was 50; ask for less with --weight", self.run_on(server, "--weight", "50", *TRUE).stderr)
         self.job(server)
         self.assertTrue(self.run_on(server, *TRUE).stderr.endswith(allowed))
 
