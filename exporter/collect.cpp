@@ -94,7 +94,7 @@ void broker_add(Families& out, const protocol::SnapshotHeader& header) {
   out.add(Family::kBrokerSlowTurns, {}, header.slow_turns);
 }
 
-/// `allocated`: the sum of the shares promised on it.
+/// `allocated`: the sum of its tenants' shares.
 void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const RecentFigures& recent) {
   const Labels labels{{"gpu", uuid_text(gpu.uuid)}};
   out.add(Family::kGpuInfo,
@@ -104,6 +104,7 @@ void gpu_add(Families& out, const SnapshotGpu& gpu, double allocated, const Rece
           1.0);
   out.add(Family::kGpuCapacity, labels, gpu.capacity_bytes);
   out.add(Family::kGpuPromised, labels, gpu.promised_bytes);
+  out.add(Family::kGpuGuaranteedShare, labels, gpu.sm_guaranteed / 100.0);
   out.add(Family::kGpuQuota, labels, gpu.promised_max_bytes);
   out.add(Family::kGpuHeld, labels, gpu.held_bytes);
   out.add(Family::kGpuContext, labels, gpu.context_bytes);
@@ -317,13 +318,15 @@ void vgpu_add(Sums& out, const SnapshotTenantGpu& vgpu, const Labels& tenant,
   moves_add(out, vgpu, labels);
   out.add(Family::kTenantGpuSeconds, labels, seconds(vgpu.busy_ns));
   out.add(Family::kTenantLeaseSeconds, labels, seconds(vgpu.lease_held_ns));
-  out.add(Family::kTenantTargetShare, labels, vgpu.sm_percent / 100.0);
+  const bool guaranteed = vgpu.sm_kind == protocol::SmKind::kGuaranteed;
+  const double promised = guaranteed ? vgpu.sm_percent / 100.0 : 0;
+  out.add(Family::kTenantGuaranteedShare, labels, promised);
+  out.add(Family::kTenantShareWeight, labels, guaranteed ? 0.0 : vgpu.sm_percent);
   if (share != recent.shares.end()) {
-    const double target = vgpu.sm_percent / 100.0;
     out.add(Family::kTenantAchievedShare, labels, share->second.achieved);
     // A sum of errors would mean nothing.
-    if (share->second.waited && labels[1].value != "other")
-      out.add(Family::kTenantShareError, labels, share->second.achieved - target);
+    if (guaranteed && share->second.waited && labels[1].value != "other")
+      out.add(Family::kTenantShareError, labels, share->second.achieved - promised);
   }
   out.add(Family::kTenantGateWaits, labels, vgpu.gate_waits);
   out.add(Family::kTenantGateWaitSeconds, labels, seconds(vgpu.gate_wait_ns));

@@ -45,6 +45,8 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "Memory of the GPU that tenants can be promised."},
     {"sluice_gpu_memory_promised_bytes", kGauge, "gpu",
      "Sum of the memory guaranteed to the tenants (memory_min)."},
+    {"sluice_gpu_guaranteed_share_ratio", kGauge, "gpu",
+     "Sum of the shares of its time that are guaranteed to tenants, at most 1."},
     {"sluice_gpu_memory_quota_bytes", kGauge, "gpu",
      "Sum of the tenants' memory limits (memory_max); more than the capacity where memory is "
      "oversold."},
@@ -55,8 +57,9 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "GPU time used by all tenants, past ones included; without time in which one owned the GPU as "
      "a whole, which is not metered."},
     {"sluice_gpu_utilization_ratio", kGauge, "gpu, level",
-     "How much of the GPU is used, by level: allocated, the sum of the shares that its tenants are "
-     "promised (at most 1); time, the fraction of the last ten seconds in which work of theirs "
+     "How much of the GPU is used, by level: allocated, the sum of its tenants' shares, guaranteed "
+     "ones and weights (at most 1); time, the fraction of the last ten seconds in which work of "
+     "theirs "
      "ran, or, on a GPU that one of them owns as a whole, of the driver's last period; sm, the "
      "fraction of its SMs that had work since the look before, whoever's, where the hardware "
      "counts it (NVML, from Hopper on)."},
@@ -143,15 +146,19 @@ constexpr std::array<FamilyInfo, static_cast<std::size_t>(Family::kCount)> kFami
      "GPU time that the tenant used; not metered on a GPU that it owns as a whole."},
     {"sluice_tenant_lease_held_seconds_total", kCounter, kVgpu,
      "Time during which the tenant had the right to submit work."},
-    {"sluice_tenant_target_share_ratio", kGauge, kVgpu,
-     "Share of the GPU's time that the tenant is to get when others want it too."},
+    {"sluice_tenant_guaranteed_share_ratio", kGauge, kVgpu,
+     "Share of the GPU's time that the tenant gets whenever it wants it; 0 where its share is a "
+     "weight."},
+    {"sluice_tenant_share_weight", kGauge, kVgpu,
+     "Weight of the tenant among those that divide the time which the guarantees leave; 0 where "
+     "its share is guaranteed."},
     {"sluice_tenant_achieved_share_ratio", kGauge, kVgpu,
      "Share of the GPU's time that the tenant used in the last ten seconds; of a GPU that it owns "
      "as a whole, how busy the driver says it is."},
     {"sluice_tenant_share_error_ratio", kGauge, kVgpu,
-     "Achieved share less the target, where calls of the tenant waited for their turn in the last "
-     "ten seconds; below 0 it got less than it is promised. Without waiting it had what it asked "
-     "for, and there is no error."},
+     "Achieved share less the guaranteed one, where calls of the tenant waited for their turn in "
+     "the last ten seconds; below 0 it got less than it is promised. Without waiting it had what "
+     "it asked for, and a weight promises nothing: there is no error."},
     {"sluice_tenant_gate_waits_total", kCounter, kVgpu, "Calls that waited for a lease."},
     {"sluice_tenant_gate_wait_seconds_total", kCounter, kVgpu,
      "Time that calls waited for a lease."},

@@ -19,7 +19,7 @@ namespace sluice::exporter {
 inline constexpr std::uint64_t kShareWindow_ns = 10'000'000'000;
 /// Looks that follow each other faster add nothing.
 inline constexpr std::uint64_t kLookEvery_ns = 500'000'000;
-inline constexpr std::size_t kReasons = 6;  // of enum QueueReason
+inline constexpr std::size_t kReasons = protocol::kQueueReasons;
 inline constexpr std::array<double, 8> kWaitBounds_s{0.01, 0.1, 1, 10, 60, 300, 1800, 7200};
 
 struct WaitHistogram {

@@ -13,6 +13,7 @@
 namespace sluice::exporter {
 namespace {
 
+using protocol::SnapshotEnded;
 using protocol::SnapshotGpu;
 using protocol::SnapshotHeader;
 using protocol::SnapshotProcess;
@@ -42,6 +43,7 @@ const char* counts_check(const SnapshotHeader& header) {
     return "more vGPUs than its tenants may have";
   }
   if (header.process_count > kProcessesMax) return "too many processes";
+  if (header.ended_count > protocol::kEndedMax) return "too many ended jobs";
   return nullptr;
 }
 
@@ -51,8 +53,8 @@ const char* tenant_check(const SnapshotTenant& tenant) {
   const bool queued = tenant.state == protocol::TenantState::kQueued;  // gets its number later
   if (tenant.tenant == 0 && !queued) return "a tenant without a number";
   if (tenant.tenant_class > protocol::TenantClass::kExclusive) return "an unknown class";
-  if (tenant.reason > protocol::QueueReason::kGang) return "an unknown queue reason";
-  if (tenant.stays > protocol::StayReason::kHostMemory) return "an unknown reason to stay";
+  if (tenant.reason > protocol::QueueReason::kShare) return "an unknown queue reason";
+  if (tenant.stays > protocol::StayReason::kLost) return "an unknown reason to stay";
   return nullptr;
 }
 
@@ -87,6 +89,7 @@ const char* references_check(Snapshot& s) {
     const SnapshotTenantGpu& pair = s.tenant_gpus[i];
     if (!tenant_known(pair)) return "a vGPU of an unknown tenant";
     if (!gpu_known(s.gpus, pair.gpu)) return "a vGPU on an unknown GPU";
+    if (pair.sm_kind > protocol::SmKind::kGuaranteed) return "an unknown kind of share";
     if (i > 0 && pair.tenant == s.tenant_gpus[i - 1].tenant &&
         pair.gpu == s.tenant_gpus[i - 1].gpu) {
       return "a vGPU twice";
@@ -135,7 +138,8 @@ SnapshotResult snapshot_parse(const unsigned char* bytes, std::size_t size) {
   const std::size_t wanted = sizeof out.header + out.header.gpu_count * sizeof(SnapshotGpu) +
                              out.header.tenant_count * sizeof(SnapshotTenant) +
                              out.header.tenant_gpu_count * sizeof(SnapshotTenantGpu) +
-                             out.header.process_count * sizeof(SnapshotProcess);
+                             out.header.process_count * sizeof(SnapshotProcess) +
+                             out.header.ended_count * sizeof(SnapshotEnded);
   if (size != wanted) {
     return malformed(std::to_string(size) + " bytes where its counts need " +
                      std::to_string(wanted));
@@ -145,6 +149,7 @@ SnapshotResult snapshot_parse(const unsigned char* bytes, std::size_t size) {
   records_copy(out.tenants, out.header.tenant_count, from);
   records_copy(out.tenant_gpus, out.header.tenant_gpu_count, from);
   records_copy(out.processes, out.header.process_count, from);
+  records_copy(out.ended, out.header.ended_count, from);
   for (const SnapshotTenant& tenant : out.tenants) {
     if (const char* why = tenant_check(tenant)) return malformed(why);
   }

@@ -18,6 +18,7 @@ struct Snapshot {
   std::vector<protocol::SnapshotTenant> tenants;  // by tenant id; queued ones have 0
   std::vector<protocol::SnapshotTenantGpu> tenant_gpus;
   std::vector<protocol::SnapshotProcess> processes;
+  std::vector<protocol::SnapshotEnded> ended;  // the latest first
 };
 
 /// Why there is no snapshot. The kind is a metric label; the text is for people.

@@ -29,6 +29,7 @@ ordered_json slice_json(const protocol::SnapshotTenantGpu& vgpu, const WallView&
                    {"memory_used_bytes", vgpu.held_bytes},
                    {"memory_swapped_bytes", vgpu.swapped_bytes},
                    {"target_share", vgpu.sm_percent / 100.0},
+                   {"guaranteed", vgpu.sm_kind == protocol::SmKind::kGuaranteed},
                    {"waiting", vgpu.wants != 0}};
   const VgpuKey key{vgpu.tenant, uuid_text(vgpu.gpu)};
   const auto share = view.recent.shares.find(key);
@@ -48,11 +49,13 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
                    {"software", gpu.software != 0},
                    {"memory_capacity_bytes", gpu.capacity_bytes},
                    {"memory_promised_bytes", gpu.promised_bytes},
+                   {"guaranteed_share", gpu.sm_guaranteed / 100.0},
                    {"memory_quota_bytes", gpu.promised_max_bytes},
                    {"memory_held_bytes", gpu.held_bytes},
                    {"allocated", allocated_of(*view.snapshot, gpu.uuid)},
                    {"exclusive", gpu.exclusive != 0},
                    {"draining", gpu.draining != 0},
+                   {"drained", gpu.closed != 0 && gpu.tenants == 0},
                    {"lost", gpu.lost != 0}};
   const auto busy = view.recent.gpu_time.find(uuid);
   if (busy != view.recent.gpu_time.end()) out["busy"] = busy->second;
@@ -65,6 +68,7 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
     for (const auto& [xid, count] : look->second.xids) errors += count;
     out["xid_errors"] = errors;
   }
+  if (gpu.drain[0] != 0) out["drain"] = field_text(gpu.drain, sizeof gpu.drain);
   out["slices"] = ordered_json::array();
   for (const auto& vgpu : view.snapshot->tenant_gpus) {
     if (vgpu.gpu == gpu.uuid && vgpu.tenant <= shown)
@@ -84,6 +88,7 @@ ordered_json tenant_json(const SnapshotTenant& tenant, const WallView& view) {
                    {"unregistered", tenant.unregistered},
                    {"unhooked", tenant.unhooked},
                    {"runaway", tenant.runaway != 0}};
+  if (tenant.why[0] != 0) out["why"] = field_text(tenant.why, sizeof tenant.why);
   if (tenant.steps > 0) {
     out["training"] = {{"steps", tenant.steps},
                        {"samples", tenant.samples},
@@ -108,7 +113,7 @@ ordered_json queued_json(const SnapshotTenant& tenant, std::uint64_t taken_ns) {
                    {"profile", field_text(tenant.profile, sizeof tenant.profile)},
                    {"reason", kReasonNames[index_of(tenant.reason)]},
                    {"waited_s", time_since(tenant.asked_ns, taken_ns)}};
-  if (tenant.expected_start_ns > 0) out["expected_in_s"] = in_seconds(tenant.expected_start_ns);
+  if (tenant.why[0] != 0) out["why"] = field_text(tenant.why, sizeof tenant.why);
   return out;
 }
 

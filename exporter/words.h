@@ -10,11 +10,11 @@ namespace sluice::exporter {
 inline constexpr std::array<const char*, 4> kClassNames{"inference", "debug", "batch", "exclusive"};
 inline constexpr std::array<const char*, 4> kStateNames{"queued", "running", "swapped",
                                                         "suspended"};
-inline constexpr std::array<const char*, 6> kReasonNames{"none",       "resources", "priority",
-                                                         "user_limit", "drain",     "gang"};
+inline constexpr std::array<const char*, 7> kReasonNames{
+    "none", "resources", "priority", "user_limit", "drain", "gang", "share"};
 
-inline constexpr std::array<const char*, 6> kStayNames{"goes",    "not_swappable", "exclusive",
-                                                       "runaway", "failed",        "host_memory"};
+inline constexpr std::array<const char*, 7> kStayNames{
+    "goes", "not_swappable", "exclusive", "runaway", "failed", "host_memory", "lost"};
 
 template <class Enum>
 constexpr std::size_t index_of(Enum value) {

@@ -55,6 +55,7 @@ struct Watch {
   SwapMoved moved;  // what became of it
   uint64_t moved_ns;
   bool end_said;
+  bool suspended_said;
 };
 Watch watches[kTenantGpusMax];
 uint32_t wake_word;
@@ -147,9 +148,21 @@ void end_look(int gpu) {
   line.text("shorter kernels, or ask for a GPU of its own (sluice run --class exclusive)").say();
 }
 
+// Tells the user why the program stands still. Once, whatever number of GPUs the job has.
+void suspended_look(int gpu) {
+  const bool suspended = process.entry(gpu).suspended.load() != 0;
+  const bool is_new = suspended && !watches[gpu].suspended_said;
+  watches[gpu].suspended_said = suspended;
+  if (!is_new || gpu != 0) return;
+  Line line;
+  line.text("this job is suspended: its GPU memory is on the host, and its CUDA calls wait until ");
+  line.text("`sluice resume ").number(process.lease->tenant).text("`").say();
+}
+
 uint64_t closed_look(int gpu, uint32_t epoch) {
   Watch& watch = watches[gpu];
   end_look(gpu);
+  suspended_look(gpu);
   // Without a broker a launch may have been let through since (share_lets_through).
   const bool heard = load_acquire(process.alone) != 0;  // nobody to tell
   if (heard && process.account(gpu).in_flight.load() != 0) watch.drained_said = 0;

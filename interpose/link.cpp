@@ -237,6 +237,7 @@ void place_take(const Queued& queued) {
   pending.place.position = queued.position;
   pending.place.reason = queued.reason;
   memcpy(pending.place.ahead, queued.ahead, sizeof pending.place.ahead - 1);
+  memcpy(pending.place.text, queued.text, sizeof pending.place.text - 1);
 }
 
 LinkResult register_poll(int timeout_ms) {

@@ -25,6 +25,7 @@ struct LinkPlace {
   uint32_t position;
   protocol::QueueReason reason;
   char ahead[protocol::kNameBytes];
+  char text[protocol::kTextBytes];  // what it waits for; may be empty
 };
 
 /// Longest wait of link_register(). A broker that is alive answers within milliseconds.

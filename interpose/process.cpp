@@ -154,8 +154,10 @@ void forks_handle() {
 
 void place_say(const LinkPlace& place) {
   Line line;
-  line.text("no room on the GPUs yet; this program waits as number ").number(place.position);
-  line.text(" in line");
+  const bool limited = place.reason == protocol::QueueReason::kUserLimit;
+  line.text(limited ? "not yet" : "no room on the GPUs yet");
+  if (place.text[0] != '\0') line.text(": ").text(place.text);
+  line.text("; this program waits as number ").number(place.position).text(" in line");
   if (place.ahead[0] != '\0') line.text(" behind ").text(place.ahead);
   line.text(" (reason: ").text(protocol::queue_reason_name(place.reason));
   line.text("); sluice status shows the line").say();

@@ -2,8 +2,10 @@
 #include "broker/cli/admission.h"
 
 #include <errno.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -59,7 +61,7 @@ const protocol::SnapshotGpu* gpu_find(const std::vector<protocol::SnapshotGpu>& 
 bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotGpu>& gpus,
                 protocol::Admit* out, std::string* error) {
   protocol::message_init(*out, MessageType::kAdmit, 1);
-  out->tenant_class = options.tenant_class;
+  out->tenant_class = options.tenant_class.value_or(protocol::TenantClass::kBatch);
   out->sm_mode = options.sm_mode;
   out->sm_percent = options.sm_percent;
   out->memory_max_bytes = options.memory_max_bytes;
@@ -68,7 +70,9 @@ bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotG
   out->gpu_count = options.gpu_count;
   out->flags = (options.no_wait ? protocol::kAdmitNoWait : 0) |
                (options.dry_run ? protocol::kAdmitDryRun : 0) |
-               (options.swap ? protocol::kAdmitSwap : 0);
+               (options.swap ? protocol::kAdmitSwap : 0) |
+               (options.tenant_class ? 0 : protocol::kAdmitAnyClass) |
+               (options.weight ? protocol::kAdmitWeight : 0);
   text_put(out->name, sizeof out->name,
            options.name.empty() ? std::string(file_name(options.command.front())) : options.name);
   text_put(out->profile, sizeof out->profile, options.profile);
@@ -91,14 +95,6 @@ std::string ordinal(std::uint32_t number) {
   const bool teen = number % 100 >= 11 && number % 100 <= 13;
   const char* ending = teen ? "th" : last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th";
   return std::to_string(number) + ending;
-}
-
-std::string expected_text(std::uint64_t from_now_ns) {
-  if (from_now_ns == 0) return "unknown";
-  // As exact as such a guess is: seconds, and minutes from two of them on.
-  const std::uint64_t whole = (from_now_ns + 999'999'999) / 1'000'000'000;
-  return "in about " +
-         (whole < 120 ? std::to_string(whole) + " s" : std::to_string((whole + 59) / 60) + " min");
 }
 
 namespace {
@@ -133,28 +129,97 @@ std::string limit_text(const protocol::Queued& queued) {
 
 }  // namespace
 
-std::string queued_text(const protocol::Queued& queued) {
-  std::string text = "no room yet";
-  if (queued.reason == protocol::QueueReason::kUserLimit) {
-    text = "not yet: " + limit_text(queued);
-  } else if (queued.capacity_bytes != 0) {
-    text += ": " + config::size_format(queued.promised_bytes) + " of " +
-            config::size_format(queued.capacity_bytes) + " promised on the GPU with most room";
-  }
-  text += "; you are " + ordinal(queued.position) + " in line";
+std::string wait_reason_text(const protocol::Queued& queued) {
+  if (queued.reason == protocol::QueueReason::kUserLimit) return "not yet: " + limit_text(queued);
+  const std::string text(queued.text, strnlen(queued.text, sizeof queued.text));
+  const std::string colon = text.empty() ? "" : ": ";
+  if (queued.reason == protocol::QueueReason::kShare)
+    return "no share yet" + colon + text + "; --weight asks for no guarantee";
+  return "no room yet" + colon + text;
+}
+
+std::string wait_place_text(const protocol::Queued& queued) {
+  std::string text = ordinal(queued.position) + " in line";
   const std::string ahead(queued.ahead, strnlen(queued.ahead, sizeof queued.ahead));
   if (!ahead.empty()) text += " behind " + ahead;
-  if (queued.expected_start_ns != 0)
-    text += ", expected start " + expected_text(queued.expected_start_ns);
-  return text + " (reason: " + protocol::queue_reason_name(queued.reason) +
-         "); Ctrl-C leaves the line";
+  return text + " (" + protocol::queue_reason_name(queued.reason) + "); Ctrl-C leaves the line";
 }
+
+std::string queued_text(const protocol::Queued& queued) {
+  return wait_reason_text(queued) + "; you are " + wait_place_text(queued);
+}
+
+std::string text_wrapped(const std::string& text, std::size_t columns) {
+  constexpr std::size_t kIndent = 2;
+  constexpr std::size_t kColumnsMin = 20;
+  columns = std::max(columns, kColumnsMin);
+  std::string out;
+  std::size_t width = 0;  // of the present line
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::size_t word = static_cast<std::size_t>(
+        std::count_if(text.begin() + static_cast<std::ptrdiff_t>(at),
+                      text.begin() + static_cast<std::ptrdiff_t>(end),
+                      [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+    if (width != 0 && width + 1 + word > columns) {
+      out += "\n" + std::string(kIndent, ' ');
+      width = kIndent;
+    } else if (width != 0) {
+      out += ' ';
+      ++width;
+    }
+    out.append(text, at, end - at);
+    width += word;
+    at = end + 1;
+  }
+  return out;
+}
+
+namespace {
+
+constexpr std::size_t kColumnsDefault = 80;
+
+std::size_t terminal_columns(int fd) {
+  winsize size{};
+  if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kColumnsDefault;
+  return size.ws_col;
+}
+
+/// The first `columns` characters.
+std::string text_cut(const std::string& text, std::size_t columns) {
+  std::size_t characters = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const bool begins = (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
+    if (begins && characters++ == columns) return text.substr(0, at);
+  }
+  return text;
+}
+
+}  // namespace
 
 void WaitLine::show(const std::string& text) {
   if (text == shown_) return;
   shown_ = text;
-  dprintf(fd_, terminal_ ? "\r\033[Ksluice: %s" : "sluice: %s\n", text.c_str());
+  // The last column stays free: some terminals break the line once it is full.
+  const std::string line =
+      terminal_ ? text_cut("sluice: " + text, terminal_columns(fd_) - 1) : "sluice: " + text;
+  dprintf(fd_, terminal_ ? "\r\033[K%s" : "%s\n", line.c_str());
   open_ = terminal_;
+}
+
+void WaitLine::queued(const protocol::Queued& queued) {
+  if (!terminal_) {
+    show(queued_text(queued));
+    return;
+  }
+  const std::string reason = wait_reason_text(queued);
+  if (reason != reason_) {
+    const std::string lines = text_wrapped("sluice: " + reason, terminal_columns(fd_) - 1);
+    dprintf(fd_, "\r\033[K%s\n", lines.c_str());
+    reason_ = reason;
+    shown_.clear();
+  }
+  show(wait_place_text(queued));
 }
 
 void WaitLine::finish() {
@@ -178,7 +243,7 @@ AdmitAnswer admit_ask(Client& client, const protocol::Admit& message, WaitLine& 
     if (rc != 1) break;
     if (envelope.is<protocol::Queued>(MessageType::kQueued)) {
       answer.waited = true;
-      line.show(queued_text(envelope.as<protocol::Queued>()));
+      line.queued(envelope.as<protocol::Queued>());
     } else if (envelope.is<protocol::Admitted>(MessageType::kAdmitted)) {
       answer.kind = AdmitAnswer::Kind::kAdmitted;
       answer.admitted = envelope.as<protocol::Admitted>();

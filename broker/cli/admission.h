@@ -20,10 +20,15 @@ const protocol::SnapshotGpu* gpu_find(const std::vector<protocol::SnapshotGpu>& 
                               const std::vector<protocol::SnapshotGpu>& gpus, protocol::Admit* out,
                               std::string* error);
 
-/// "no room yet: 78 GiB of 80 GiB promised; you are 3rd in line behind train (reason: Resources)".
+/// "no room yet: the quotas on GPU 0 add up to ...", or "not yet: ..." where a limit of the user
+/// binds.
+std::string wait_reason_text(const protocol::Queued& queued);
+/// "3rd in line behind train (Resources); Ctrl-C leaves the line".
+std::string wait_place_text(const protocol::Queued& queued);
+/// Both, as one line.
 std::string queued_text(const protocol::Queued& queued);
-/// "in about 40 s", "in about 3 min"; 0 = "unknown".
-std::string expected_text(std::uint64_t from_now_ns);
+/// Lines of at most `columns`, broken at blanks; those after the first are indented.
+std::string text_wrapped(const std::string& text, std::size_t columns);
 /// "1st", "2nd", "3rd", "4th", "11th".
 std::string ordinal(std::uint32_t number);
 
@@ -31,7 +36,11 @@ std::string ordinal(std::uint32_t number);
 class WaitLine {
  public:
   WaitLine(int fd, bool terminal) : fd_(fd), terminal_(terminal) {}
+  /// On a terminal cut to its width: a line that it breaks in two cannot be rewritten.
   void show(const std::string& text);
+  /// What waits: on a terminal the reason in lines of its own when it is another, and below it the
+  /// place; elsewhere all in one line.
+  void queued(const protocol::Queued& queued);
   /// Ends the line that is being rewritten.
   void finish();
 
@@ -40,6 +49,7 @@ class WaitLine {
   bool terminal_;
   bool open_ = false;
   std::string shown_;
+  std::string reason_;
 };
 
 struct AdmitAnswer {

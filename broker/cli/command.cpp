@@ -162,6 +162,8 @@ bool command_make(const CommandOptions& options, const Snapshot& snapshot, proto
     if (tenant == nullptr) return false;
     out->tenant = tenant->tenant;
   }
+  out->until_s = static_cast<std::uint64_t>(options.until_s);
+  std::snprintf(out->reason, sizeof out->reason, "%s", options.reason.c_str());
   if (options.gpu.empty()) return true;
   const protocol::SnapshotGpu* gpu = gpu_find(snapshot.gpus, options.gpu, error);
   if (gpu == nullptr) return false;
@@ -193,7 +195,7 @@ std::string done_text(const protocol::Command& command, const Snapshot& before,
   if (command.verb == CommandVerb::kDrain) {
     const std::uint32_t jobs = jobs_on(before, command.gpu);
     return gpu + " takes no new jobs" +
-           (jobs == 0 ? std::string("; nobody is on it")
+           (jobs == 0 ? std::string("; nothing is on it: it is drained")
                       : "; " + std::to_string(jobs) +
                             (jobs == 1 ? " job stays until it ends" : " jobs stay until they end"));
   }

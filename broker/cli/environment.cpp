@@ -1,7 +1,10 @@
 // Composing environments.
 #include "broker/cli/environment.h"
 
+#include <algorithm>
+
 #include "broker/cli/paths.h"
+#include "broker/cli/suggest.h"
 #include "broker/devices/uuid.h"
 #include "broker/protocol/tenant_limits.h"
 #include "broker/protocol/wire.h"
@@ -90,6 +93,24 @@ void environment_enter(Environment* environment, const RunEnvironment& run) {
 void environment_soften(Environment* environment, const std::string& directory, unsigned count) {
   (*environment)["LD_LIBRARY_PATH"] = path_prepend((*environment)["LD_LIBRARY_PATH"], directory);
   (*environment)["SOFTGPU_COUNT"] = std::to_string(count);
+}
+
+std::vector<std::string> environment_unknown(const Environment& environment) {
+  constexpr std::string_view kPrefix = "SLUICE_";
+  const std::vector<std::string> known = {protocol::kSocketVariable, protocol::kTenantVariable,
+                                          protocol::kTenantLimitsVariable, "SLUICE_MEMORY",
+                                          "SLUICE_SM"};
+  std::vector<std::string> lines;
+  if (environment.contains(protocol::kTenantVariable)) return lines;
+  for (auto at = environment.lower_bound(std::string(kPrefix));
+       at != environment.end() && at->first.starts_with(kPrefix); ++at) {
+    if (std::ranges::find(known, at->first) != known.end()) continue;
+    const std::string near = suggest(at->first, known);
+    lines.push_back(
+        "the variable " + at->first + " means nothing to Sluice; " +
+        (near.empty() ? "sluice run --help names those that do" : "did you mean " + near + "?"));
+  }
+  return lines;
 }
 
 void environment_leave(Environment* environment) {

@@ -18,6 +18,8 @@ usage: sluice COMMAND [options]
   resume   bring a suspended job back
   move     let a job go on on another GPU
   drain    let a GPU take no new jobs; undrain lets it again
+  config   check the configuration, or show it
+  reload   have the broker read its configuration again, and say what changed
   doctor   check driver, libraries and broker, and whether a program can be shared
   lab      measure shared against exclusive GPUs on this machine
   why      say why a job's GPU had nothing to do
@@ -39,17 +41,25 @@ Asks the broker for a slice of a GPU, waits in line until there is room, and bec
 change; it sees its slice as its GPU. Nothing is printed when all is well.
 
 what to ask for:
-  --class CLASS       batch (default), debug, inference or exclusive: who goes first, and who may be interrupted;
-                      exclusive owns whole GPUs that nobody else touches meanwhile
-  --memory SIZE       hard limit of device memory per GPU, e.g. 2GiB; going over it is the usual CUDA out-of-memory
-                      error. Default: the class's memory_max in sluice.toml, else a quarter of the smallest GPU
+  --class CLASS       batch, debug, inference or exclusive: which job goes first, and which may be interrupted;
+                      exclusive owns whole GPUs that no other job touches meanwhile. Default: batch where your profile
+                      allows it, else the first class that it lists
+  --memory SIZE       hard limit of device memory per GPU, e.g. 2G; going over it is the usual CUDA out-of-memory
+                      error. Default: the class's memory_max in sluice.toml, else a quarter of the smallest GPU; cut,
+                      with a line that says so, to what your profile allows and the GPU has
+                      M, G: the same as MiB, GiB (1G = 1024 MiB). MB, GB are decimal (1GB = 1,000,000,000 bytes).
+                      A number without a unit is refused
   --swap              the job's memory may be moved to the host while it is idle or others have their turn, and back to
                       the same addresses: it gets in where a GPU is oversold. Such memory cannot be shared with other
                       processes (CUDA IPC)
   --memory-min SIZE   with --swap: the part that stays promised when others need room (default: one context). Without,
                       all of --memory is
-  --sm N              percent of GPU time guaranteed when others want it too, 25 or 25% (default: the class's
-                      sm_percent, 100)
+  --sm N              percent of GPU time, --sm 25 or --sm 25%, guaranteed whenever the job wants it. Guarantees on a GPU
+                      add up to 100 at most: where none has so much left, the job waits (reason Share). In a class that
+                      gives weights (sm in sluice.toml) it is a weight, and a line says so. Default: the class's
+                      sm_percent; at most what your profile allows
+  --weight N          no guarantee, and no wait for one: the job's part of the GPU time that the guarantees leave, N
+                      against the weights of the others that want it
   --sm-mode MODE      best-effort (default: more when the GPU is idle), equal (1/n of those running), fixed (never more)
   --gpus K            so many GPUs (default 1); they are granted and taken together
   --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again for more.
@@ -64,12 +74,17 @@ how to wait:
   Ctrl-C leaves the line.
 
 where:
-  --soft N            use N software GPUs (1 to 16): needs no GPU, for trying things out. How many there are is fixed by
-                      the first program that uses them; softgpu-ctl reset starts over. The machine's broker has no such
-                      GPUs, so a private one is started, also where that one runs; --socket or SLUICE_SOCKET names another
+  --soft N            use N software GPUs (1 to 16): needs no GPU, for trying things out. Another N than before makes new
+                      ones. The machine's broker has no such GPUs, so a private one is started, also where that one runs;
+                      --socket or SLUICE_SOCKET names another
   --socket PATH       the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
   Where no broker answers and the machine has no /etc/sluice/sluice.toml, a private one is started for this command and
   whatever it starts (a nested sluice run shares it); it ends by itself afterwards.
+
+variables: SLUICE_SOCKET as --socket; SLUICE_MEMORY and SLUICE_SM make the slice smaller for one program. Any other
+SLUICE_... is named, since nothing reads it.
+
+A refusal says what your profile allows and, where the administrator has named it, whom to ask for more.
 
 exit codes: the command's own; 124 no room in time, 125 Sluice failed or refused, 126 not executable, 127 not found
 
@@ -84,12 +99,12 @@ constexpr char kStatus[] =
     R"(usage: sluice status [--json] [--socket PATH]
 
 One line per GPU (promised and held memory, who has the lease), one per job (memory held/limit, share, GPU time used, and
-how much of its memory is out on the host), and the line: position, reason, who is ahead, and when the job may start if the
-line goes on as fast as it has lately.
+how much of its memory is out on the host), and the line: position, reason, who is ahead, and for each what it waits for: the
+sum that is full, its numbers, and who has most of it, in use or idle. Jobs that do not run say why.
 
   --json          everything the broker knows, for programs. Times end in _ns (CLOCK_MONOTONIC), sizes in _bytes;
-                  names do not change between versions. Top level: broker, policy, gpus, tenants; each tenant has
-                  gpus and processes
+                  names do not change between versions. Top level: broker, policy, gpus, tenants, ended (the last
+                  hundred jobs); each tenant has gpus and processes
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
 exit codes: 0, 1 no broker answers, 2 wrong usage
@@ -108,6 +123,9 @@ anybody's as root.
 Jobs started with --swap (or movable by their profile) are moved by Sluice; the memory of others as far as the driver can
 check the program out. Where neither can be, the job is left as it was and the reason is said.
 
+It keeps its quota and its guarantee, so that it can come back: what is free for others is the GPU's time, and its memory as
+far as their quotas fit beside ([memory] oversell in sluice.toml lets them). Its programs say on stderr that it is suspended.
+
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
 Waits until it is done and says how much Sluice moved, or how long the driver took. Ctrl-C ends the waiting, not the moving.
@@ -115,6 +133,7 @@ Waits until it is done and says how much Sluice moved, or how long the driver to
 exit codes: 0 done, 1 refused or failed (and as it was before), 2 wrong usage
 
 example:
+  sluice run --swap --memory 2G --name train -- python3 train.py &
   sluice suspend train && sluice run --class debug -- ./quick_look; sluice resume train
 )";
 
@@ -151,19 +170,60 @@ example:
 )";
 
 constexpr char kDrain[] =
-    R"(usage: sluice drain [--socket PATH] --gpu G
+    R"(usage: sluice drain [--socket PATH] [--reason TEXT] [--until TIME] --gpu G
        sluice undrain [--socket PATH] --gpu G
 
 drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. For maintenance,
 or to empty it for a job that owns it. undrain: it takes jobs again. For root, or whoever started a private broker. A broker
-that keeps a journal ([broker] state) and is started anew still knows it; a reboot opens all GPUs again.
+that keeps a journal ([broker] state) and is started anew still knows it; a reboot opens all GPUs again. sluice status says
+"draining" while jobs are on it, "drained" when nothing is left. Those that wait for it are told whose command it was, why and
+until when.
 
+  --reason TEXT   why, for those that wait; at most 95 bytes
+  --until TIME    the GPU takes jobs again by itself then: 18:00, 2h, or "2026-11-28 08:00". A second drain replaces
+                  reason and time of the first
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
 exit codes: 0 done, 1 refused, 2 wrong usage
 
+examples:
+  sluice drain --gpu 0 --reason "new fans" --until 18:00
+  sluice undrain --gpu 0
+)";
+
+constexpr char kConfig[] =
+    R"(usage: sluice config check [--socket PATH] [FILE]
+       sluice config show [--origin] [FILE]
+
+check: says every mistake of FILE with its line and a caret under the place; users and groups that this machine has not got; and
+a file that sluiced would refuse because another user could change it. Where the broker runs with FILE, root is told what
+a reload would change, and what only a new start would. Changes nothing.
+show: the whole configuration, defaults included, as a file that could be used.
+
+  --origin        behind each value: the line of FILE that sets it, or "default", and whether a reload changes it
+  --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+  FILE            default: /etc/sluice/sluice.toml; show without one prints the built-in settings
+
+exit codes: 0 good (perhaps with names that this machine has not got), 1 mistakes, 2 wrong usage
+
+examples:
+  sluice config check && sluice reload
+  sluice config show --origin
+)";
+
+constexpr char kReload[] =
+    R"(usage: sluice reload [--socket PATH]
+
+Has the broker read its configuration again, waits until it has, and says what changed, or every mistake: then nothing
+is changed. Keys that are read at start only are named as such. The same as systemctl reload sluiced, with an answer. For root,
+or the user that the broker runs as.
+
+  --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
+
+exit codes: 0 read, 1 refused or mistaken (nothing was changed), 2 wrong usage
+
 example:
-  sluice drain --gpu 0
+  sluice reload
 )";
 
 constexpr char kDoctor[] =
@@ -191,7 +251,8 @@ struct Page {
 };
 constexpr Page kPages[] = {{"", kOverview},       {"run", kRun},       {"status", kStatus},
                            {"suspend", kSuspend}, {"resume", kResume}, {"move", kMove},
-                           {"drain", kDrain},     {"undrain", kDrain}, {"doctor", kDoctor}};
+                           {"drain", kDrain},     {"undrain", kDrain}, {"doctor", kDoctor},
+                           {"config", kConfig},   {"reload", kReload}};
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "broker/cli/command.h"
+#include "broker/cli/config_command.h"
 #include "broker/cli/doctor.h"
 #include "broker/cli/help.h"
 #include "broker/cli/options.h"
@@ -19,9 +20,9 @@ namespace {
 
 using namespace sluice::cli;
 
-const std::vector<std::string> kCommands = {"run",  "status", "suspend", "resume",
-                                            "move", "drain",  "undrain", "doctor",
-                                            "lab",  "why",    "help"};
+const std::vector<std::string> kCommands = {"run",   "status",  "suspend", "resume", "move",
+                                            "drain", "undrain", "doctor",  "config", "reload",
+                                            "lab",   "why",     "help"};
 
 template <class Options>
 int command_run(const std::vector<std::string>& arguments, int usage_code,
@@ -98,6 +99,8 @@ int main(int argc, char** argv) {
       return command_run<CommandOptions>(rest, kExitUsage, command_command, options);
   }
   if (word == "doctor") return command_run<DoctorOptions>(rest, kExitUsage, doctor_command);
+  if (word == "config") return command_run<ConfigOptions>(rest, kExitUsage, config_command);
+  if (word == "reload") return command_run<ReloadOptions>(rest, kExitUsage, reload_command);
   if (word == "lab") return lab_exec(argv + 1);
   if (word == "why") return why_exec(argv + 1);
   return unknown(word);

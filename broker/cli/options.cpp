@@ -1,7 +1,10 @@
 // The command lines, by CLI11; no other file includes it (it takes seconds to compile).
 #include "broker/cli/options.h"
 
+#include <time.h>
+
 #include <CLI/CLI.hpp>
+#include <cctype>
 #include <cstdio>
 #include <map>
 
@@ -32,8 +35,9 @@ std::string words_of(const std::map<std::string, E>& words) {
 }
 
 // Each of these throws CLI::ValidationError, which names the option.
-template <class E>
-void word_option(CLI::App& app, const char* option, const std::map<std::string, E>& words, E* out) {
+template <class E, class Out>
+void word_option(CLI::App& app, const char* option, const std::map<std::string, E>& words,
+                 Out* out) {
   app.add_option_function<std::string>(option, [option, &words, out](const std::string& text) {
     const auto found = words.find(text);
     if (found == words.end())
@@ -42,11 +46,34 @@ void word_option(CLI::App& app, const char* option, const std::map<std::string, 
   });
 }
 
+/// What a size that is refused may have been meant to be; empty = nobody knows.
+std::string size_guess(const std::string& text) {
+  const std::size_t digits = text.find_first_not_of("0123456789.");
+  const std::string number = text.substr(0, digits);
+  if (number.empty() || !config::size_parse(number + "G")) return "";
+  if (digits == std::string::npos) {
+    constexpr std::size_t kBytesDigits = 7;  // as many have only bytes
+    return number.size() >= kBytesDigits ? number + "B" : number + "M or " + number + "G";
+  }
+  std::string unit = text.substr(digits);
+  for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  constexpr std::string_view kPrefixes = "KMGTP";
+  if (kPrefixes.find(unit.front()) == kPrefixes.npos) return "";
+  const std::string binary = number + unit.front();
+  const std::string rest = unit.substr(1);
+  if (rest.empty() || rest == "I" || rest == "IB") return binary;
+  return rest == "B" ? binary + " (or " + binary + "iB), or " + binary + "B" : "";
+}
+
 void size_option(CLI::App& app, const char* option, std::uint64_t* out) {
   app.add_option_function<std::string>(option, [option, out](const std::string& text) {
     const auto bytes = config::size_parse(text);
-    if (!bytes || *bytes == 0) {
-      throw CLI::ValidationError(option, "takes a size such as 8GiB or 512MiB, not '" + text + "'");
+    const bool bare = text.find_first_not_of("0123456789") == std::string::npos;
+    if (!bytes || *bytes == 0 || bare) {
+      const std::string guess = size_guess(text);
+      throw CLI::ValidationError(option, "takes a size with its unit, such as 8G or 512M, not '" +
+                                             text + "'" + (guess.empty() ? "" : "; write ") +
+                                             guess);
     }
     *out = *bytes;
   });
@@ -93,6 +120,27 @@ void percent_option(CLI::App& app, const char* option, std::uint32_t* out) {
       throw CLI::ValidationError(
           option, "takes a whole percentage from 1 to 100, such as 25 or 25%, not '" + text + "'");
     }
+  });
+}
+
+void reason_option(CLI::App& app, std::string* out) {
+  app.add_option_function<std::string>("--reason", [out](const std::string& text) {
+    if (text.size() >= protocol::kDrainReasonBytes)
+      throw CLI::ValidationError(
+          "--reason", "takes at most " + std::to_string(protocol::kDrainReasonBytes - 1) +
+                          " bytes, these are " + std::to_string(text.size()));
+    *out = text;
+  });
+}
+
+void until_option(CLI::App& app, std::int64_t* out) {
+  app.add_option_function<std::string>("--until", [out](const std::string& text) {
+    const auto until = until_parse(text, static_cast<std::int64_t>(time(nullptr)));
+    if (!until)
+      throw CLI::ValidationError(
+          "--until",
+          "takes a time to come such as 18:00, 2h or '2026-11-28 08:00', not '" + text + "'");
+    *out = *until;
   });
 }
 
@@ -161,6 +209,33 @@ Parsed command_check(const CommandOptions& options, bool takes_tenant, bool take
 
 }  // namespace
 
+std::optional<std::int64_t> until_parse(const std::string& text, std::int64_t now_s) {
+  constexpr std::int64_t kNsPerS = 1'000'000'000;
+  if (const auto ns = config::duration_parse(text))
+    return *ns >= kNsPerS ? std::optional(now_s + *ns / kNsPerS) : std::nullopt;
+  const auto now = static_cast<time_t>(now_s);
+  tm when{};
+  localtime_r(&now, &when);
+  when.tm_sec = 0;
+  const auto reads = [&](const char* format) {
+    const char* end = strptime(text.c_str(), format, &when);
+    return end != nullptr && *end == '\0';
+  };
+  const bool clock = reads("%H:%M");
+  if (!clock) {
+    when = tm{};
+    if (!reads("%Y-%m-%d %H:%M") && (when = tm{}, !reads("%Y-%m-%dT%H:%M"))) return std::nullopt;
+  }
+  when.tm_isdst = -1;
+  std::int64_t until = mktime(&when);
+  if (clock && until <= now_s) {
+    when.tm_mday += 1;  // a day may have 23 or 25 hours
+    when.tm_isdst = -1;
+    until = mktime(&when);
+  }
+  return until > now_s ? std::optional(until) : std::nullopt;
+}
+
 Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out) {
   CLI::App app;
   std::uint32_t soft = 0;
@@ -170,6 +245,8 @@ Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out)
   size_option(app, "--memory", &out->memory_max_bytes);
   size_option(app, "--memory-min", &out->memory_min_bytes);
   percent_option(app, "--sm", &out->sm_percent);
+  std::uint32_t weight = 0;
+  number_option(app, "--weight", 100, &weight);
   number_option(app, "--gpus", protocol::kTenantGpusMax, &gpu_count);
   number_option(app, "--soft", kSoftGpusMax, &soft);
   app.add_option("--gpu", out->gpus)->expected(1)->take_all()->delimiter(',');
@@ -185,6 +262,14 @@ Parsed options_parse(const std::vector<std::string>& arguments, RunOptions* out)
   const Parsed parsed = parse(app, "run", arguments);
   if (parsed != Parsed::kGo) return parsed;
   out->soft = soft;
+  if (weight != 0 && out->sm_percent != 0) {
+    std::fprintf(stderr,
+                 "sluice: --sm asks for a guarantee and --weight for none; leave one out; see "
+                 "sluice run --help\n");
+    return Parsed::kWrong;
+  }
+  out->weight = weight != 0;
+  if (out->weight) out->sm_percent = weight;
   const auto pinned = static_cast<std::uint32_t>(out->gpus.size());
   if (pinned != 0 && gpu_count != 0 && gpu_count != pinned) {
     std::fprintf(
@@ -218,6 +303,38 @@ Parsed options_parse(const std::vector<std::string>& arguments, DoctorOptions* o
   return parse(app, "doctor", arguments);
 }
 
+Parsed options_parse(const std::vector<std::string>& arguments, ConfigOptions* out) {
+  CLI::App app;
+  std::vector<std::string> words;
+  app.add_flag("--origin", out->origin);
+  app.add_option("--socket", out->socket);
+  app.add_option("words", words);
+  const Parsed parsed = parse(app, "config", arguments);
+  if (parsed != Parsed::kGo) return parsed;
+  const std::string action = words.empty() ? "" : words.front();
+  std::string fault;
+  if (action != "check" && action != "show") {
+    const std::string near = action.empty() ? "" : suggest(action, {"check", "show"});
+    fault = "config takes check or show, and a file";
+    if (!action.empty()) fault += ", not '" + action + "'";
+    if (!near.empty()) fault += "; did you mean " + near + "?";
+  } else if (words.size() > 2) {
+    fault =
+        "config " + action + " takes one file, " + std::to_string(words.size() - 1) + " are named";
+  }
+  out->show = action == "show";
+  if (words.size() > 1) out->file = words[1];
+  if (fault.empty()) return Parsed::kGo;
+  std::fprintf(stderr, "sluice: %s; see sluice config --help\n", fault.c_str());
+  return Parsed::kWrong;
+}
+
+Parsed options_parse(const std::vector<std::string>& arguments, ReloadOptions* out) {
+  CLI::App app;
+  app.add_option("--socket", out->socket);
+  return parse(app, "reload", arguments);
+}
+
 Parsed options_parse(const std::vector<std::string>& arguments, CommandOptions* out) {
   using protocol::CommandVerb;
   const bool of_gpu = out->verb == CommandVerb::kDrain || out->verb == CommandVerb::kUndrain;
@@ -225,6 +342,10 @@ Parsed options_parse(const std::vector<std::string>& arguments, CommandOptions* 
   CLI::App app;
   if (!of_gpu) app.add_option("tenant", out->tenant);
   if (takes_gpu) app.add_option("--gpu", out->gpu);
+  if (out->verb == CommandVerb::kDrain) {
+    reason_option(app, &out->reason);
+    until_option(app, &out->until_s);
+  }
   app.add_option("--socket", out->socket);
   const Parsed parsed = parse(app, verb_name(out->verb), arguments);
   return parsed == Parsed::kGo ? command_check(*out, !of_gpu, takes_gpu) : parsed;

@@ -14,6 +14,8 @@
 #include "broker/cli/paths.h"
 #include "broker/cli/private_broker.h"
 #include "broker/cli/reach.h"
+#include "broker/cli/soft_gpus.h"
+#include "broker/cli/status.h"
 #include "broker/protocol/tenant_limits.h"
 #include "config/reader/config.h"
 
@@ -74,6 +76,7 @@ std::optional<Client> broker_find(const RunOptions& options, std::string* socket
   }
   PrivateBrokerOptions start;
   start.soft = options.soft;
+  if (options.soft != 0) soft_gpus_renew(options.soft);
   if (!private_broker_start(start, socket, error)) return std::nullopt;
   std::fprintf(
       stderr,
@@ -95,12 +98,46 @@ std::string gpus_text(const protocol::Admitted& admitted,
   return "GPU " + text;
 }
 
+std::string share_text(const protocol::Admitted& admitted, const std::string& where) {
+  const std::string share = std::to_string(admitted.sm_percent);
+  if (admitted.sm_kind == protocol::SmKind::kGuaranteed)
+    return share + " % of " + where + ", guaranteed";
+  if (admitted.sm_mode == protocol::SmMode::kEqual) return "an equal part of " + where;
+  return "weight " + share + " on " + where;
+}
+
 std::string grant_text(const protocol::Admitted& admitted,
                        const std::vector<protocol::SnapshotGpu>& gpus) {
   const std::string where = gpus_text(admitted, gpus);
   if (admitted.tenant_class == protocol::TenantClass::kExclusive) return "the whole of " + where;
-  return config::size_format(admitted.memory_max_bytes) + " and " +
-         std::to_string(admitted.sm_percent) + " % of " + where;
+  return config::size_format(admitted.memory_max_bytes) + " and " + share_text(admitted, where);
+}
+
+/// A percentage that was asked for and is not guaranteed is told of.
+void weight_tell(const RunOptions& options, const protocol::Admitted& admitted) {
+  const bool asked =
+      options.sm_percent != 0 && !options.weight && options.sm_mode != protocol::SmMode::kEqual;
+  if (!asked || admitted.sm_kind != protocol::SmKind::kWeight) return;
+  std::fprintf(stderr,
+               "sluice: class %s guarantees no GPU time here, so --sm %u is a weight; see sluice "
+               "run --help\n",
+               class_name(admitted.tenant_class), admitted.sm_percent);
+}
+
+/// Why the job has less memory than its class's default; empty = it has not.
+std::string cut_text(const protocol::Admitted& admitted) {
+  if (admitted.cut == 0) return "";
+  const bool by_profile = (admitted.cut & protocol::kCutByProfile) != 0;
+  return "this job has " + config::size_format(admitted.memory_max_bytes) + ": class " +
+         class_name(admitted.tenant_class) + "'s default is more than " +
+         (by_profile
+              ? "profile " + field_text(admitted.profile, sizeof admitted.profile) + " allows"
+              : "the GPU has") +
+         "; --memory asks for another quota";
+}
+
+void say(const std::string& text) {
+  if (!text.empty()) std::fprintf(stderr, "sluice: %s\n", text.c_str());
 }
 
 // Ends as if the signal had never been caught, so that a shell sees what happened.
@@ -157,9 +194,7 @@ std::string refusal_text(const protocol::Refused& refused, bool soft) {
   if (refused.code == RefusalCode::kMemoryBelowContext && text.find(minimum) == std::string::npos) {
     text += "; the smallest quota that would do is " + minimum;
   }
-  if (refused.code == RefusalCode::kTooManyGpus && soft) {
-    text += ", or, where an earlier --soft made fewer: softgpu-ctl reset, then again";
-  }
+  if (refused.code == RefusalCode::kTooManyGpus && soft) text += ", or make more: --soft N";
   return text;
 }
 
@@ -168,8 +203,8 @@ int run_command(const RunOptions& options) {
   std::string error;
   if (const int code = launch_check(options.command.front(), &program)) return code;
   if (!installation_check(options, &error)) return fail(error);
-  const std::string reach = program_reach(program).warning;
-  if (!reach.empty()) std::fprintf(stderr, "sluice: %s\n", reach.c_str());
+  say(program_reach(program).warning);
+  for (const std::string& line : environment_unknown(environment_read(environ))) say(line);
 
   std::string socket;
   auto client = broker_find(options, &socket, &error);
@@ -179,8 +214,8 @@ int run_command(const RunOptions& options) {
   const std::size_t there = snapshot->gpus.size();
   if (options.soft > there && options.gpu_count <= there) {
     std::fprintf(stderr,
-                 "sluice: --soft %u, but the broker has %zu GPU%s; the first program that uses "
-                 "software GPUs fixes their number: softgpu-ctl reset, then again\n",
+                 "sluice: --soft %u, but the broker that --socket or SLUICE_SOCKET names has %zu "
+                 "GPU%s\n",
                  options.soft, there, there == 1 ? "" : "s");
   }
   protocol::Admit message;
@@ -201,9 +236,12 @@ int run_command(const RunOptions& options) {
     case AdmitAnswer::Kind::kAdmitted:
       break;
   }
+  say(cut_text(answer.admitted));
+  weight_tell(options, answer.admitted);
   if (options.dry_run) {
-    std::printf("would run now with %s (profile %s)\n",
-                grant_text(answer.admitted, snapshot->gpus).c_str(), answer.admitted.profile);
+    std::printf("would run now with %s (class %s, profile %s)\n",
+                grant_text(answer.admitted, snapshot->gpus).c_str(),
+                class_name(answer.admitted.tenant_class), answer.admitted.profile);
     return 0;
   }
   if (answer.waited) {

@@ -22,6 +22,8 @@ bool records_take(const std::string& bytes, std::size_t* at, std::uint32_t count
   return true;
 }
 
+}  // namespace
+
 bool bytes_read(int fd, std::uint64_t size, std::string* out) {
   out->resize(size);
   std::size_t done = 0;
@@ -32,8 +34,6 @@ bool bytes_read(int fd, std::uint64_t size, std::string* out) {
   }
   return true;
 }
-
-}  // namespace
 
 std::optional<Snapshot> snapshot_read(const std::string& bytes) {
   Snapshot snapshot;
@@ -46,7 +46,8 @@ std::optional<Snapshot> snapshot_read(const std::string& bytes) {
       records_take(bytes, &at, header.gpu_count, &snapshot.gpus) &&
       records_take(bytes, &at, header.tenant_count, &snapshot.tenants) &&
       records_take(bytes, &at, header.tenant_gpu_count, &snapshot.tenant_gpus) &&
-      records_take(bytes, &at, header.process_count, &snapshot.processes) && at == bytes.size();
+      records_take(bytes, &at, header.process_count, &snapshot.processes) &&
+      records_take(bytes, &at, header.ended_count, &snapshot.ended) && at == bytes.size();
   if (!whole) return std::nullopt;
   return snapshot;
 }

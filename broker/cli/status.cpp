@@ -12,6 +12,10 @@ const char* class_name(protocol::TenantClass tenant_class) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
+const char* sm_kind_name(protocol::SmKind kind) {
+  return kind == protocol::SmKind::kGuaranteed ? "guaranteed" : "weight";
+}
+
 const char* sm_mode_name(protocol::SmMode mode) {
   constexpr const char* kNames[] = {"best-effort", "equal", "fixed"};
   const auto index = static_cast<std::size_t>(mode);

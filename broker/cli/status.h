@@ -20,6 +20,7 @@ std::string status_json(const Snapshot& snapshot, const std::string& socket);
 std::string distrust_text(std::uint8_t distrust);
 const char* class_name(protocol::TenantClass tenant_class);
 const char* sm_mode_name(protocol::SmMode mode);
+const char* sm_kind_name(protocol::SmKind kind);
 const char* state_name(protocol::TenantState state);
 /// "12.3 s".
 std::string seconds_text(std::uint64_t ns);

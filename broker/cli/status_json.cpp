@@ -66,6 +66,7 @@ void gpu_write(JsonWriter& json, const protocol::SnapshotGpu& gpu, std::size_t i
   json.value("promised_bytes", gpu.promised_bytes);
   json.value("promised_max_bytes", gpu.promised_max_bytes);
   json.value("held_bytes", gpu.held_bytes);
+  json.value("sm_guaranteed", gpu.sm_guaranteed);
   json.value("busy_ns", gpu.busy_ns);
   json.value("leases_granted", gpu.leases_granted);
   json.value("leases_revoked", gpu.leases_revoked);
@@ -75,6 +76,8 @@ void gpu_write(JsonWriter& json, const protocol::SnapshotGpu& gpu, std::size_t i
   json.value("tenants", gpu.tenants);
   json.value("exclusive", gpu.exclusive != 0);
   json.value("draining", gpu.draining != 0);
+  json.value("drained", gpu.closed != 0 && gpu.tenants == 0);
+  json.value("drain", field_text(gpu.drain, sizeof gpu.drain));
   json.value("lost", gpu.lost != 0);
   json.object_end();
 }
@@ -110,6 +113,7 @@ void part_write(JsonWriter& json, const protocol::SnapshotTenantGpu& part) {
   json.value("moves_failed", part.moves_failed);
   json.value("overruns", part.overruns);
   json.value("sm_percent", part.sm_percent);
+  json.value("sm", sm_kind_name(part.sm_kind));
   json.value("wants", part.wants != 0);
   json.object_end();
 }
@@ -128,7 +132,7 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
   json.value("reason", protocol::queue_reason_name(tenant.reason));
   json.value("queue_position", tenant.queue_position);
   json.value("ahead", field_text(tenant.ahead, sizeof tenant.ahead));
-  json.value("expected_start_ns", tenant.expected_start_ns);
+  json.value("why", field_text(tenant.why, sizeof tenant.why));
   json.value("asked_ns", tenant.asked_ns);
   json.value("admitted_ns", tenant.admitted_ns);
   json.value("unregistered", tenant.unregistered);
@@ -165,6 +169,19 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
   json.object_end();
 }
 
+void ended_write(JsonWriter& json, const protocol::SnapshotEnded& ended) {
+  json.object_begin();
+  json.value("tenant", ended.tenant);
+  json.value("name", field_text(ended.name, sizeof ended.name));
+  json.value("user", field_text(ended.user, sizeof ended.user));
+  json.value("uid", ended.uid);
+  json.value("how", field_text(ended.how, sizeof ended.how));
+  json.value("admitted_ns", ended.admitted_ns);
+  json.value("ended_ns", ended.ended_ns);
+  json.value("busy_ns", ended.busy_ns);
+  json.object_end();
+}
+
 }  // namespace
 
 std::string status_json(const Snapshot& snapshot, const std::string& socket) {
@@ -178,6 +195,9 @@ std::string status_json(const Snapshot& snapshot, const std::string& socket) {
   json.array_begin("tenants");
   for (const protocol::SnapshotTenant& tenant : snapshot.tenants)
     tenant_write(json, snapshot, tenant);
+  json.array_end();
+  json.array_begin("ended");
+  for (const protocol::SnapshotEnded& ended : snapshot.ended) ended_write(json, ended);
   json.array_end();
   json.object_end();
   return json.text();

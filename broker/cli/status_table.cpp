@@ -4,12 +4,15 @@
 
 #include "broker/cli/admission.h"
 #include "broker/cli/status.h"
+#include "broker/devices/uuid.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
 namespace {
 
 using Row = std::vector<std::string>;
+
+constexpr std::size_t kColumns = 80;  // of sentences
 
 // Left-aligned, two spaces between columns, nothing after the last.
 std::string rows_format(const std::vector<Row>& rows) {
@@ -55,20 +58,22 @@ std::string holder_text(const Snapshot& snapshot, const protocol::SnapshotGpu& g
       gpu.holder == 0 ? nullptr : tenant_find(snapshot, gpu.holder);
   std::string text =
       holder == nullptr ? "free" : field_text(holder->name, sizeof holder->name) + " runs";
+  if (gpu.closed != 0 && gpu.tenants == 0) return "drained";
   if (gpu.exclusive != 0) text += ", exclusive";
   if (gpu.draining != 0) text += ", draining";
   return text;
 }
 
 std::string gpu_lines(const Snapshot& snapshot) {
-  std::vector<Row> rows = {
-      {"GPU", "NAME", "HELD / CAPACITY", "PROMISED", "JOBS", "GPU TIME", "NOW"}};
+  std::vector<Row> rows = {{"GPU", "NAME", "HELD / CAPACITY", "PROMISED", "GUARANTEED", "JOBS",
+                            "GPU TIME", "NOW", "UUID"}};
   for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
     const protocol::SnapshotGpu& gpu = snapshot.gpus[i];
-    rows.push_back({"[" + std::to_string(i) + "]", field_text(gpu.name, sizeof gpu.name),
-                    bytes_of(gpu.held_bytes, gpu.capacity_bytes),
-                    config::size_format(gpu.promised_bytes), std::to_string(gpu.tenants),
-                    seconds_text(gpu.busy_ns), holder_text(snapshot, gpu)});
+    rows.push_back(
+        {"[" + std::to_string(i) + "]", field_text(gpu.name, sizeof gpu.name),
+         bytes_of(gpu.held_bytes, gpu.capacity_bytes), config::size_format(gpu.promised_bytes),
+         std::to_string(gpu.sm_guaranteed) + " %", std::to_string(gpu.tenants),
+         seconds_text(gpu.busy_ns), holder_text(snapshot, gpu), devices::uuid_format(gpu.uuid)});
   }
   return rows_format(rows);
 }
@@ -76,9 +81,12 @@ std::string gpu_lines(const Snapshot& snapshot) {
 std::string share_text(const protocol::SnapshotTenant& tenant,
                        const protocol::SnapshotTenantGpu& part) {
   if (tenant.tenant_class == protocol::TenantClass::kExclusive) return "whole";
-  std::string text = std::to_string(part.sm_percent) + " %";
-  if (tenant.sm_mode != protocol::SmMode::kBestEffort)
-    text += std::string(" ") + sm_mode_name(tenant.sm_mode);
+  if (tenant.sm_mode == protocol::SmMode::kEqual) return sm_mode_name(tenant.sm_mode);
+  const std::string percent = std::to_string(part.sm_percent);
+  std::string text = part.sm_kind == protocol::SmKind::kGuaranteed ? percent + " % guaranteed"
+                                                                   : "weight " + percent;
+  if (tenant.sm_mode == protocol::SmMode::kFixed)
+    text += std::string(", ") + sm_mode_name(tenant.sm_mode);
   return text;
 }
 
@@ -167,6 +175,41 @@ std::string lost_lines(const Snapshot& snapshot) {
   return out.empty() ? out : "\n" + out;
 }
 
+std::string why_line(const std::string& head, const protocol::SnapshotTenant& tenant) {
+  const std::string why = field_text(tenant.why, sizeof tenant.why);
+  if (why.empty()) return "";
+  return text_wrapped(head + " " + field_text(tenant.name, sizeof tenant.name) + ": " + why,
+                      kColumns) +
+         "\n";
+}
+
+/// Of jobs that do not run by the broker's doing: why.
+std::string stopped_lines(const Snapshot& snapshot) {
+  std::string out;
+  for (const protocol::SnapshotTenant& tenant : snapshot.tenants)
+    if (tenant.state != protocol::TenantState::kQueued)
+      out += why_line("job " + std::to_string(tenant.tenant), tenant);
+  return out.empty() ? out : "\n" + out;
+}
+
+/// Of GPUs that take no new jobs by command: whose command it was, and why.
+std::string drain_lines(const Snapshot& snapshot) {
+  std::string out;
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    const protocol::SnapshotGpu& gpu = snapshot.gpus[i];
+    if (gpu.closed == 0) continue;
+    const std::string left =
+        gpu.tenants == 0 ? "; nothing is left on it"
+                         : "; " + std::to_string(gpu.tenants) +
+                               (gpu.tenants == 1 ? " job is still on it" : " jobs are still on it");
+    out += text_wrapped(
+               "GPU " + std::to_string(i) + ": " + field_text(gpu.drain, sizeof gpu.drain) + left,
+               kColumns) +
+           "\n";
+  }
+  return out.empty() ? out : "\n" + out;
+}
+
 std::string queue_lines(const Snapshot& snapshot) {
   std::vector<const protocol::SnapshotTenant*> waiting;
   for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
@@ -175,18 +218,18 @@ std::string queue_lines(const Snapshot& snapshot) {
   if (waiting.empty()) return "";
   std::sort(waiting.begin(), waiting.end(),
             [](const auto* a, const auto* b) { return a->queue_position < b->queue_position; });
-  std::vector<Row> rows = {
-      {"LINE", "NAME", "USER", "CLASS", "WAITED", "REASON", "BEHIND", "START"}};
+  std::vector<Row> rows = {{"LINE", "NAME", "USER", "CLASS", "WAITED", "REASON", "BEHIND"}};
+  std::string whys;
   for (const protocol::SnapshotTenant* tenant : waiting) {
     const std::uint64_t now = snapshot.header.taken_ns;
     rows.push_back({ordinal(tenant->queue_position), field_text(tenant->name, sizeof tenant->name),
                     field_text(tenant->user, sizeof tenant->user), class_name(tenant->tenant_class),
                     seconds_text(now > tenant->asked_ns ? now - tenant->asked_ns : 0),
                     protocol::queue_reason_name(tenant->reason),
-                    tenant->ahead[0] == 0 ? "-" : field_text(tenant->ahead, sizeof tenant->ahead),
-                    expected_text(tenant->expected_start_ns)});
+                    tenant->ahead[0] == 0 ? "-" : field_text(tenant->ahead, sizeof tenant->ahead)});
+    whys += why_line(ordinal(tenant->queue_position), *tenant);
   }
-  return "\n" + rows_format(rows);
+  return "\n" + rows_format(rows) + (whys.empty() ? "" : "\n" + whys);
 }
 
 std::string ratio_text(std::uint32_t permille) {
@@ -215,8 +258,9 @@ std::string policy_lines(const protocol::SnapshotPolicy& policy) {
 }  // namespace
 
 std::string status_table(const Snapshot& snapshot) {
-  return gpu_lines(snapshot) + "\n" + job_lines(snapshot) + lost_lines(snapshot) +
-         stay_lines(snapshot) + queue_lines(snapshot) + policy_lines(snapshot.header.policy);
+  return gpu_lines(snapshot) + drain_lines(snapshot) + "\n" + job_lines(snapshot) +
+         stopped_lines(snapshot) + lost_lines(snapshot) + stay_lines(snapshot) +
+         queue_lines(snapshot) + policy_lines(snapshot.header.policy);
 }
 
 }  // namespace sluice::cli

@@ -10,6 +10,7 @@
 #include <cassert>
 
 #include "broker/core/backfill.h"
+#include "broker/core/binding.h"
 #include "broker/core/limits.h"
 #include "broker/core/placement.h"
 #include "broker/core/request.h"
@@ -23,42 +24,17 @@ bool limited(const State& state, const TenantAsked& ask) {
   return limit_reached(state, ask).which != protocol::QueueLimit::kNone;
 }
 
-/// Why it waits, for people.
-std::string why_text(const State& state, const TenantAsked& ask, QueueReason reason) {
-  return reason == QueueReason::kUserLimit ? limit_text(ask, limit_reached(state, ask))
-                                           : reason_text(reason);
-}
-
-/// When the request may be expected to start: its place times the time between the last starts out
-/// of the queue. 0 = too few have been seen, or it waits for its user's own jobs.
-Nanos start_expected(const State& state, const Waiter& waiter) {
-  constexpr std::uint32_t kStartsSeenMin = 3;
-  if (state.starts < kStartsSeenMin || waiter.reason == QueueReason::kUserLimit) return 0;
-  const double ns = state.start_interval_ns * waiter.position;
-  return std::max<Nanos>(static_cast<Nanos>(ns), 1);
-}
-
-void start_note(State& state, Nanos now) {
-  constexpr double kNewPart = 0.25;  // of the running mean
-  if (state.started_last > 0) {
-    const auto interval = static_cast<double>(now - state.started_last);
-    state.start_interval_ns = state.starts == 0
-                                  ? interval
-                                  : state.start_interval_ns * (1 - kNewPart) + interval * kNewPart;
-    state.starts++;
-  }
-  state.started_last = now;
-}
-
 TenantQueued queued_action(const State& state, std::size_t index) {
   const Waiter& waiter = *state.queue[index];
-  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, 0, {}};
-  action.expected_start_ns = start_expected(state, waiter);
+  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, {}};
   if (waiter.reason == QueueReason::kUserLimit) {
     const Limit limit = limit_reached(state, waiter.ask);
     action.limit = limit.which;
     action.promised = limit.used;
     action.capacity = limit.most;
+  } else if (waiter.reason == QueueReason::kShare && waiter.roomiest >= 0) {
+    action.promised = state.gpus[static_cast<std::size_t>(waiter.roomiest)]->guaranteed;
+    action.capacity = 100;
   } else if (waiter.roomiest >= 0) {
     const Gpu& gpu = *state.gpus[static_cast<std::size_t>(waiter.roomiest)];
     action.promised = gpu.promised_min;
@@ -87,7 +63,7 @@ bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, A
   const UserCount user = state.users.contains(ask.uid) ? state.users[ask.uid] : UserCount{};
   const std::uint32_t per_user = state.policy.tenants_per_user_max;
   if (ask.no_wait || ask.dry_run) {
-    const std::string why = why_text(state, ask, reason);
+    const std::string why = wait_text(state, ask, reason);
     const bool limit = reason == QueueReason::kUserLimit && !ask.dry_run;
     out.emplace_back(limit ? refusal_limit(ask.request, why)
                            : refusal_no_room(ask.request, why, position, ask.dry_run));
@@ -98,6 +74,11 @@ bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, A
     return true;
   }
   return false;
+}
+
+/// The GPU with most of what it waits for.
+int roomiest_for(Prospects::Kind& prospect, QueueReason reason) {
+  return reason == QueueReason::kShare ? prospect.least_guaranteed() : prospect.roomiest();
 }
 
 void waiter_place(Waiter& waiter, std::size_t index, QueueReason reason) {
@@ -116,7 +97,6 @@ bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now
   const Placement placement = limit ? Placement{{}, QueueReason::kUserLimit}
                                     : placement_now(state, prospect, waiter.ask.uid);
   if (!placement.gpus.empty()) {
-    start_note(state, now);
     tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
     prospects.changed();
     waiter_leaves(state, waiter);
@@ -126,7 +106,7 @@ bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now
   waiter_place(waiter, index, placement.reason);
   waiter.first = false;
   if (!limit) keeping_add(state, prospects, waiter);
-  waiter.roomiest = prospect.roomiest();
+  waiter.roomiest = roomiest_for(prospect, waiter.reason);
   return false;
 }
 
@@ -183,7 +163,7 @@ void queue_expire(State& state, Nanos now, Actions& out) {
       continue;
     }
     out.emplace_back(refusal_timeout(waiter.ask.request, now - waiter.asked_at,
-                                     why_text(state, waiter.ask, waiter.reason), waiter.position));
+                                     wait_text(state, waiter.ask, waiter.reason), waiter.position));
     waiter_remove(state, i);
   }
 }
@@ -213,7 +193,7 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   waiter.position = static_cast<std::uint32_t>(state.queue.size() + 1);
   state.users[waiter.ask.uid].queued++;
   state.queue_deadline = std::min(state.queue_deadline, waiter.deadline);
-  waiter.roomiest = prospects.kind_of(waiter.ask).roomiest();
+  waiter.roomiest = roomiest_for(prospects.kind_of(waiter.ask), waiter.reason);
   if (waiter.reason != QueueReason::kUserLimit) {
     keeping_add(state, prospects, waiter);
     holds_expect(state, waiter);

@@ -45,13 +45,16 @@ bool promise_left(const State& state, const Tenant& tenant, std::uint32_t to) {
   Bytes min = gpu.promised_min + gpu.returning + tenant.promised;
   Bytes max = gpu.promised_max + tenant.memory_max;
   Bytes spread = std::max(spread_max(gpu), tenant.memory_most - tenant.promised);
+  std::uint64_t guaranteed = gpu.guaranteed + guarantee_of(tenant);
   for (const Tenant* other : state.moving) {
     if (other->move_to != to) continue;
     min += other->promised;
     max += other->memory_max;
     spread = std::max(spread, other->memory_most - other->promised);
+    guaranteed += guarantee_of(*other);
   }
-  return min + spread <= gpu.capacity && max <= gpu.limit_max(state.policy.oversell_memory);
+  return guaranteed <= 100 && min + spread <= gpu.capacity &&
+         max <= gpu.limit_max(state.policy.oversell_memory);
 }
 
 bool may_be_on(const State& state, const Tenant& tenant, std::uint32_t gpu) {
@@ -59,8 +62,8 @@ bool may_be_on(const State& state, const Tenant& tenant, std::uint32_t gpu) {
          std::ranges::find(tenant.pinned, state.gpus[gpu]->uuid) != tenant.pinned.end();
 }
 
-/// Where the tenant could go on; best fit, as at admission. Only who is in has something to gain
-/// by it: who is out waits for its turn anyway.
+/// Where the tenant could go on, by the placement of its class, as at admission. Only who is in has
+/// something to gain by it: who is out waits for its turn anyway.
 std::uint32_t elsewhere(const State& state, const Tenant& tenant) {
   std::uint32_t best = kNoGpu;
   const bool goes = state.policy.exclusive_room == ExclusiveRoom::kMove &&
@@ -72,7 +75,7 @@ std::uint32_t elsewhere(const State& state, const Tenant& tenant) {
     if (waited_for || !may_be_on(state, tenant, g)) continue;
     if (move_refusal(state, tenant, g).code != RefusalCode::kNone) continue;
     if (tenant.shares.front().gpu == g || !promise_left(state, tenant, g)) continue;
-    if (best == kNoGpu || state.gpus[g]->promised_min > state.gpus[best]->promised_min) best = g;
+    if (best == kNoGpu || placement_prefers(state, tenant.tenant_class, g, best)) best = g;
   }
   return best;
 }

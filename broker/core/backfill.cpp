@@ -44,13 +44,16 @@ bool others_are_in_the_way(const State& state, const Gpu& gpu, const Waiter& wai
   if (makes_room(state, waiter)) return true;
   const TenantAsked& ask = waiter.ask;
   Bytes own = 0;
+  std::uint32_t own_share = 0;
   bool any = false;
   for (const Share* share : gpu.shares) {
     if (share->tenant->uid != ask.uid) continue;
     any = true;
     own += share->tenant->promised;
+    own_share += guarantee_of(*share->tenant);
   }
   if (ask.tenant_class == TenantClass::kExclusive) return !any;
+  if (ask.sm_kind == SmKind::kGuaranteed && own_share + ask.sm_percent > 100) return false;
   return own + ask.memory_max <= gpu.capacity;
 }
 

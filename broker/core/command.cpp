@@ -99,10 +99,11 @@ void gpu_command(State& state, const CommandAsked& event, Actions& out) {
   std::string text;
   if (event.dry_run)
     text = "nothing was changed; " + std::to_string(gpu.shares.size()) + " jobs would stay on it";
-  else if (gpu.closed_to_new != drain) {
+  else if (gpu.closed_to_new != drain || (drain && gpu.drain != event.drain)) {
     state.queue_dirty = true;
     gpu.closed_to_new = drain;
-    out.emplace_back(GpuNoted{gpu.uuid, drain});
+    gpu.drain = drain ? event.drain : GpuDrain{};
+    out.emplace_back(GpuNoted{gpu.uuid, drain, gpu.drain});
   }
   out.emplace_back(answer(event.request, RefusalCode::kNone, text));
 }
@@ -289,6 +290,11 @@ TenantRefused move_refusal(const State& state, const Tenant& tenant, std::uint32
                   "the memory of that GPU is promised to others (" + bytes_text(gpu.promised_min) +
                       " of " + bytes_text(gpu.capacity) + "), and it needs " +
                       bytes_text(tenant.memory_most) + "; move it elsewhere, or try again later");
+  if (!share_fits(gpu, tenant.sm_kind, tenant.sm_percent))
+    return refuse(RefusalCode::kNoRoom, "that GPU guarantees " + std::to_string(gpu.guaranteed) +
+                                            " % of its time to others, and the job has " +
+                                            std::to_string(tenant.sm_percent) +
+                                            " % guaranteed; move it elsewhere, or try again later");
   return {};
 }
 

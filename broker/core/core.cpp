@@ -13,6 +13,7 @@
 #include "broker/core/hold.h"
 #include "broker/core/lease.h"
 #include "broker/core/line.h"
+#include "broker/core/load.h"
 #include "broker/core/memory.h"
 #include "broker/core/policy.h"
 #include "broker/core/restore.h"
@@ -45,7 +46,10 @@ void gpu_added(State& state, const GpuAdded& event, Nanos now) {
 
 void gpu_closed(State& state, const GpuClosed& event) {
   for (auto& gpu : state.gpus)
-    if (gpu->uuid == event.uuid) gpu->closed_to_new = state.queue_dirty = true;
+    if (gpu->uuid == event.uuid) {
+      gpu->closed_to_new = state.queue_dirty = true;
+      gpu->drain = event.drain;
+    }
 }
 
 void policy_changed(State& state, const PolicyChanged& event, Nanos now, Actions& out) {
@@ -135,6 +139,7 @@ std::vector<Action> step(State& state, const Event& event, Nanos now) {
       std::holds_alternative<UsageSeen>(event) || std::holds_alternative<MemorySeen>(event);
   if (!answer) state.ghosts.clear();
   queue_resume(state);
+  loads_look(state, now);
   usage_time_passed(state, now);
   std::visit(Dispatch{state, now, out}, event);
   returning_decide(state, now, out);

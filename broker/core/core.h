@@ -28,6 +28,7 @@ namespace sluice::core {
 using protocol::GpuUuid;
 using protocol::QueueReason;
 using protocol::RefusalCode;
+using protocol::SmKind;
 using protocol::SmMode;
 using protocol::TenantClass;
 using protocol::TenantId;
@@ -38,12 +39,27 @@ using ProcessId =
     std::uint64_t;  // the caller's own number for one registered process, never reused
 using RequestId = std::uint64_t;  // the caller's own number for one Admit request (its connection)
 
+/// What the percentages of a class are.
+enum class SmRule : std::uint8_t {
+  kWeight,      // weights
+  kAsked,       // guaranteed where the request names one; the class's default is a weight
+  kGuaranteed,  // guaranteed
+};
+
+/// Which of the GPUs that have room a shared tenant with one GPU gets. Gangs are always packed.
+enum class PlacementRule : std::uint8_t {
+  kSpread,  // least promised, then least busy, then most room
+  kPack,    // least room
+};
+
 /// What one kind of tenant gets; the daemon fills it from the configuration.
 struct ClassPolicy {
   Nanos window_ns = 0;             // in-flight window; 0 = unbounded
   std::uint32_t sm_percent = 100;  // default share
   SmMode sm_mode = SmMode::kBestEffort;
   Bytes memory_max = 0;  // default quota; 0 = must be asked for
+  SmRule sm = SmRule::kWeight;
+  PlacementRule placement = PlacementRule::kSpread;
 };
 
 enum class RunawayPolicy : std::uint8_t { kReport, kEnd };
@@ -124,11 +140,14 @@ struct TenantAsked {
   TenantClass tenant_class = TenantClass::kBatch;
   SmMode sm_mode = SmMode::kBestEffort;
   bool sm_mode_given = false;
-  std::uint32_t sm_percent = 0;  // 0 = class default
-  Bytes memory_max = 0;          // 0 = class default
-  Bytes memory_min = 0;          // 0 = memory_max
-  Nanos window_ns = 0;           // 0 = class default
-  Nanos wait_ns_max = 0;         // 0 = for ever
+  std::uint32_t sm_percent = 0;      // 0 = class default
+  bool sm_default = false;           // sm_percent is a default of the caller's, not asked for
+  bool sm_weight = false;            // it wants no guarantee
+  SmKind sm_kind = SmKind::kWeight;  // set by the core
+  Bytes memory_max = 0;              // 0 = class default
+  Bytes memory_min = 0;              // 0 = memory_max
+  Nanos window_ns = 0;               // 0 = class default
+  Nanos wait_ns_max = 0;             // 0 = for ever
   std::uint32_t gpu_count = 1;
   std::vector<GpuUuid> pinned;
   bool no_wait = false;
@@ -148,6 +167,7 @@ struct TenantRestored {
   std::uint32_t uid = 0;
   TenantClass tenant_class = TenantClass::kBatch;
   SmMode sm_mode = SmMode::kBestEffort;
+  SmKind sm_kind = SmKind::kWeight;  // a guarantee that does not fit any more becomes a weight
   std::uint32_t sm_percent = 100;
   Bytes memory_max = 0;
   Bytes memory_min = 0;
@@ -178,6 +198,8 @@ struct LimitsChanged {
   std::uint32_t sm_percent = 100;
   Bytes memory_max = 0;
   Bytes memory_min = 0;
+  bool sm_default = false;  // as in TenantAsked
+  bool sm_weight = false;
 };
 /// The asker is gone before admission, or the tenant's founder process ended.
 struct RequestGone {
@@ -293,6 +315,14 @@ struct CheckpointDone {
 /// `sluice suspend` and its kin. `uid` is the kernel's word; `root`: root, or whom the broker
 /// belongs to. Answered by CommandAnswered, when it is done. With `dry_run` nothing changes, and
 /// the answer says what would happen.
+/// Why a GPU takes no new tenants. The texts are for people.
+struct GpuDrain {
+  std::uint32_t uid = 0;     // whose command it was
+  std::string reason;        // empty = none was given
+  std::int64_t until_s = 0;  // seconds of the epoch; 0 = until it is opened by command
+  std::string until_text;    // the same, as people write it
+  bool operator==(const GpuDrain&) const = default;
+};
 struct CommandAsked {
   RequestId request = 0;
   protocol::CommandVerb verb = protocol::CommandVerb::kSuspend;
@@ -301,6 +331,7 @@ struct CommandAsked {
   std::uint32_t uid = 0;
   bool root = false;
   bool dry_run = false;
+  GpuDrain drain{};  // of kDrain
 };
 /// The device is gone for good (fallen off the bus, taken out of service). Each of its tenants is
 /// told of by TenantLost.
@@ -312,6 +343,7 @@ struct GpuLost {
 /// asks.
 struct GpuClosed {
   GpuUuid uuid{};
+  GpuDrain drain{};
 };
 
 /// What the device itself says is in use, by whomever, and what its tenants claimed of it about the
@@ -350,6 +382,7 @@ struct TenantAdmitted {
   SmMode sm_mode = SmMode::kBestEffort;
   bool dry_run = false;
   bool swap = false;  // LeaseEntry::flags has kEntrySwap
+  SmKind sm_kind = SmKind::kWeight;
 };
 struct TenantQueued {
   RequestId request = 0;
@@ -358,10 +391,9 @@ struct TenantQueued {
   Bytes promised = 0;
   Bytes capacity = 0;
   std::string ahead;
-  Nanos expected_start_ns =
-      0;  // from now, by how often requests left the queue lately; 0 = unknown
   protocol::QueueLimit limit = protocol::QueueLimit::kNone;  // for UserLimit; `promised` and
-                                                             // `capacity` are then of it
+                                                             // `capacity` are then of it. For
+                                                             // Share they are percentages
 };
 struct TenantRefused {
   RequestId request = 0;
@@ -379,6 +411,7 @@ struct LimitsSet {
   std::uint32_t sm_percent = 100;
   Bytes memory_max = 0;
   Bytes memory_min = 0;
+  SmKind sm_kind = SmKind::kWeight;
 };
 /// Store this lease word (and window) into the lease page of the tenant for that GPU and wake its
 /// waiters.
@@ -490,6 +523,7 @@ struct TenantLost {
 struct GpuNoted {
   GpuUuid gpu{};
   bool closed = false;
+  GpuDrain drain{};
 };
 /// Ask the device how much of its memory is in use, and feed DeviceSeen when it has answered.
 struct DeviceLookWanted {
@@ -529,7 +563,15 @@ struct View {
   std::vector<protocol::SnapshotGpu> gpus;
   std::vector<protocol::SnapshotTenant> tenants;
   std::vector<protocol::SnapshotTenantGpu> tenant_gpus;
+  // Texts for people (binding.h), empty where there is nothing to say:
+  std::vector<std::string> drains;  // of each of `gpus`: why it takes no new tenants
+  std::vector<std::string> stops;   // of each admitted tenant: why it does not run
+  std::vector<std::string> waits;   // of each queued one: what it waits for; of the first few only
 };
 View state_view(const State& state, Nanos now);
+
+/// What a queued request waits for (binding.h); empty if it is not in the queue. It looks at every
+/// tenant of a GPU, so a decision does not make it: the caller asks when it tells the asker.
+std::string queued_text(const State& state, RequestId request);
 
 }  // namespace sluice::core

@@ -28,6 +28,7 @@ namespace {
 /// there, else its part of them.
 struct GpuWeights {
   double equal = 0;
+  double scale = 1;     // of what is not guaranteed
   double admitted = 0;  // 100 at least
 };
 
@@ -36,8 +37,9 @@ void gang_weigh(const std::vector<GpuWeights>& gpus, Tenant& gang) {
   gang.guarantee = 1;
   for (const Share& share : gang.shares) {
     const GpuWeights& gpu = gpus[share.gpu];
-    const double weight =
+    const double asked =
         gang.sm_mode == SmMode::kEqual ? gpu.equal : static_cast<double>(gang.sm_percent);
+    const double weight = gang.guaranteed() ? asked : asked * gpu.scale;
     gang.weight = std::min(gang.weight, weight);
     gang.guarantee = std::min(gang.guarantee, weight / gpu.admitted);
   }
@@ -125,7 +127,8 @@ void gangs_weigh(State& state) {
   if (state.gangs.empty()) return;
   std::vector<GpuWeights> gpus;
   for (const auto& gpu : state.gpus)
-    gpus.push_back({equal_weight(*gpu), std::max(100.0, admitted_weight(*gpu))});
+    gpus.push_back(
+        {equal_weight(*gpu), weights_scale(*gpu), std::max(100.0, admitted_weight(*gpu))});
   for (Tenant* gang : state.gangs) {
     gang_weigh(gpus, *gang);
     urgent_expect(state, *gang);

@@ -43,6 +43,7 @@ void promises_check(const State& state, std::size_t g) {
   Bytes max = 0;
   std::uint32_t inference = 0;
   std::uint64_t weight = 0;
+  std::uint64_t guaranteed = 0;
   bool exclusive = false;
   for (const Share* share : gpu.shares) {
     const Tenant& tenant = *share->tenant;
@@ -55,10 +56,13 @@ void promises_check(const State& state, std::size_t g) {
     max += tenant.memory_max;
     inference += tenant.inference() ? 1U : 0U;
     weight += tenant.sm_mode == SmMode::kEqual ? 0 : tenant.sm_percent;
+    guaranteed += guarantee_of(tenant);
+    check(!tenant.guaranteed() || tenant.sm_mode != SmMode::kEqual, "an n-th part is a weight");
     exclusive = exclusive || tenant.exclusive();
   }
   check(min == gpu.promised_min && max == gpu.promised_max, "promises add up");
   check(inference == gpu.inference_count && weight == gpu.plain_weight, "weights add up");
+  check(guaranteed == gpu.guaranteed && guaranteed <= 100, "guaranteed shares are 100 at most");
   check(min <= gpu.capacity, "guaranteed memory is within the capacity");
   check(gpu.returning == 0 || (gpu.figures && gpu.returning <= gpu.capacity),
         "what is on its way back was seen on the device");

@@ -82,6 +82,7 @@ void line_uncount(Gpu& gpu, const Share& share) {
     gpu.waiting_equal--;
   else
     gpu.waiting_plain -= share.tenant->sm_percent;
+  if (share.tenant->guaranteed()) gpu.waiting_guaranteed -= share.tenant->sm_percent;
 }
 
 void line_count(Gpu& gpu, const Share& share) {
@@ -90,10 +91,12 @@ void line_count(Gpu& gpu, const Share& share) {
     gpu.waiting_equal++;
   else
     gpu.waiting_plain += share.tenant->sm_percent;
+  if (share.tenant->guaranteed()) gpu.waiting_guaranteed += share.tenant->sm_percent;
 }
 
 double line_weight_others(const Gpu& gpu) {
-  return static_cast<double>(gpu.waiting_plain) + gpu.waiting_equal * equal_weight(gpu);
+  const double all = static_cast<double>(gpu.waiting_plain) + gpu.waiting_equal * equal_weight(gpu);
+  return guarantees_scaled(gpu, all, gpu.waiting_guaranteed);
 }
 
 Share* line_first(const Gpu& gpu, bool band_too) {
@@ -112,6 +115,7 @@ Share* line_first(const Gpu& gpu, bool band_too) {
 void line_check(const State& state, std::uint32_t g) {
   const Gpu& gpu = *state.gpus[g];
   std::uint64_t plain = 0;
+  std::uint64_t guaranteed = 0;
   std::uint32_t equal = 0;
   std::size_t gangs = 0;
   std::size_t singles = 0;
@@ -133,6 +137,7 @@ void line_check(const State& state, std::uint32_t g) {
       (void)lane;
     }
     if (share->capped || share->tenant->inference()) continue;
+    guaranteed += guarantee_of(*share->tenant);
     if (share->tenant->sm_mode == SmMode::kEqual)
       ++equal;
     else
@@ -141,7 +146,8 @@ void line_check(const State& state, std::uint32_t g) {
   assert(gpu.waiting_gangs.size() == gangs && gpu.capped.size() == capped &&
          gpu.ready[0].size() + gpu.ready[1].size() == singles && "nobody else is in line");
   assert(gpu.capped.ordered() && gpu.ready[0].ordered() && gpu.ready[1].ordered());
-  assert(plain == gpu.waiting_plain && equal == gpu.waiting_equal && "the line's weights add up");
+  assert(plain == gpu.waiting_plain && equal == gpu.waiting_equal &&
+         guaranteed == gpu.waiting_guaranteed && "the line's weights add up");
 }
 
 }  // namespace sluice::core

@@ -28,7 +28,8 @@ void excess_settle(State& state, Tenant& tenant, Nanos now) {
   }
   if (most >= tenant.memory_most) return;
   tenant.memory_most = most;
-  tenant_rebook(state, tenant, tenant.sm_percent, tenant.memory_max, tenant.memory_min, now);
+  tenant_rebook(state, tenant, tenant.sm_kind, tenant.sm_percent, tenant.memory_max,
+                tenant.memory_min, now);
   state.queue_dirty = true;
 }
 

@@ -22,7 +22,18 @@ struct Placement {
   QueueReason reason = QueueReason::kNone;
 };
 
-/// Best fit among the candidates that are not `kept`.
+/// True if the rule of the class prefers GPU `a` to GPU `b` for a tenant with one GPU.
+bool placement_prefers(const State& state, TenantClass tenant_class, std::uint32_t a,
+                       std::uint32_t b);
+
+/// GPUs that have room for a request now.
+struct Fitting {
+  std::vector<std::uint32_t> gpus;  // in the order of the class's placement
+  std::size_t but_for_share = 0;    // how many more there would be if shares were not guaranteed
+  int least_guaranteed = -1;        // of those, the one that guarantees least; -1 = none
+};
+
+/// The first by the class's placement among the candidates that are not `kept`.
 Placement placement_find(const State& state, const TenantAsked& ask, const std::vector<bool>& kept);
 
 /// Answers for one request of the queue after the other: a line is long, but the kinds of requests
@@ -33,9 +44,9 @@ class Prospects {
 
   class Kind {
    public:
-    /// Best fit among the candidates that no request ahead plans to get.
+    /// The first by the class's placement among the candidates that no request ahead plans to get.
     const Placement& find();
-    /// Best fit among the candidates that are not `kept`.
+    /// Among the candidates that are not `kept`.
     Placement find_without(const std::vector<bool>& kept);
     /// The GPUs that a request which must wait is expected to get: those with most room (exclusive:
     /// fewest tenants).
@@ -44,6 +55,9 @@ class Prospects {
     std::vector<std::uint32_t> plan_without(const std::vector<bool>& kept);
     /// The candidate with most room, for people; -1 = none.
     int roomiest();
+    /// Of the candidates that lack nothing but the share, the one that guarantees least, for
+    /// people; -1 = none.
+    int least_guaranteed();
 
    private:
     friend class Prospects;
@@ -61,7 +75,7 @@ class Prospects {
     int roomiest_ = -1;
     std::uint32_t fitting_with_ = 0;  // admitted_ of that time
     std::vector<std::uint32_t> candidates_;
-    std::vector<std::uint32_t> fitting_;  // of them, best fit first, whatever is kept
+    Fitting fitting_;  // of them, whatever is kept
   };
   /// Valid until the next call.
   Kind& kind_of(const TenantAsked& ask);

@@ -12,8 +12,10 @@ namespace {
 
 void defaults_fill(const State& state, TenantAsked& ask) {
   const ClassPolicy& policy = state.policy.classes[static_cast<std::size_t>(ask.tenant_class)];
+  ask.sm_default = ask.sm_default || ask.sm_percent == 0;
   if (ask.sm_percent == 0) ask.sm_percent = policy.sm_percent;
   if (!ask.sm_mode_given) ask.sm_mode = policy.sm_mode;
+  ask.sm_kind = sm_kind_of(policy, ask.sm_mode, ask.sm_default, ask.sm_weight);
   if (ask.memory_max == 0) ask.memory_max = policy.memory_max;
   ask.swap = ask.swap && state.policy.swap && ask.tenant_class != TenantClass::kExclusive;
   // What is guaranteed to a swappable tenant is at least its context: refused_memory raises it.
@@ -117,6 +119,13 @@ bool refused_place(const State& state, const TenantAsked& ask, Actions& out) {
 }
 
 }  // namespace
+
+SmKind sm_kind_of(const ClassPolicy& policy, SmMode mode, bool by_default, bool weight) {
+  const bool kept_by_class =
+      policy.sm == SmRule::kGuaranteed || (policy.sm == SmRule::kAsked && !by_default);
+  // 1/n of however many there will be is no promise.
+  return kept_by_class && !weight && mode != SmMode::kEqual ? SmKind::kGuaranteed : SmKind::kWeight;
+}
 
 bool request_refused(const State& state, TenantAsked& ask, Actions& out) {
   defaults_fill(state, ask);

@@ -14,6 +14,7 @@
 #include "broker/core/line.h"
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
+#include "broker/core/request.h"
 #include "broker/core/stay.h"
 #include "broker/core/usage.h"
 
@@ -49,6 +50,14 @@ bool can_be_there(const State& state, const Tenant& tenant, std::uint32_t g) {
   return !whole_taken(gpu);
 }
 
+/// A guarantee that its GPUs cannot keep any more is a weight.
+void share_fit(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus) {
+  const bool fits = std::ranges::all_of(gpus, [&](std::uint32_t g) {
+    return share_fits(*state.gpus[g], tenant.sm_kind, tenant.sm_percent);
+  });
+  if (!fits && !tenant.exclusive()) tenant.sm_kind = SmKind::kWeight;
+}
+
 /// What its GPUs have room for: the quota within the smallest GPU, the guarantee within what is not
 /// guaranteed to others.
 void memory_fit(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus) {
@@ -71,6 +80,8 @@ std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
   tenant->tenant_class = event.tenant_class;
   tenant->sm_mode = event.sm_mode;
   tenant->sm_percent = std::clamp<std::uint32_t>(event.sm_percent, 1, 100);
+  tenant->sm_kind = event.sm_mode == SmMode::kEqual ? SmKind::kWeight : event.sm_kind;
+  if (tenant->exclusive()) tenant->sm_kind = SmKind::kGuaranteed;
   tenant->memory_max = event.memory_max;
   tenant->memory_min = event.memory_min;
   tenant->window_ns = event.window_ns;
@@ -104,6 +115,7 @@ void tenant_restored(State& state, const TenantRestored& event, Nanos now, Actio
     return;
   }
   memory_fit(state, tenant, gpus);
+  share_fit(state, tenant, gpus);
   tenant_shares_add(state, tenant, gpus, now);
   tenant.in_since = tenant.idle_since = tenant.restored_at = now;
   state.tenants.emplace(tenant.id, std::move(made));
@@ -116,7 +128,8 @@ void tenant_restored(State& state, const TenantRestored& event, Nanos now, Actio
     if (tenant.exclusive()) aside_take(state, tenant, out);
     tenant_book(state, tenant, now);
   }
-  out.emplace_back(LimitsSet{tenant.id, tenant.sm_percent, tenant.memory_max, tenant.memory_min});
+  out.emplace_back(LimitsSet{tenant.id, tenant.sm_percent, tenant.memory_max, tenant.memory_min,
+                             tenant.sm_kind});
   lease_introduce(state, tenant, out);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
   state.queue_dirty = true;
@@ -129,6 +142,32 @@ void tenant_restored(State& state, const TenantRestored& event, Nanos now, Actio
 void tenants_numbered(State& state, const TenantsNumbered& event) {
   state.next_tenant = std::max(state.next_tenant, event.next);
 }
+
+namespace {
+
+struct ShareLimit {
+  SmKind kind;
+  std::uint32_t percent;
+};
+
+/// Raised as far as the guarantees of others allow. A weight becomes a guarantee where all of it
+/// fits.
+ShareLimit share_limit(const State& state, const Tenant& tenant, const LimitsChanged& event) {
+  const ClassPolicy& policy = state.policy.classes[static_cast<std::size_t>(tenant.tenant_class)];
+  const SmKind kind = sm_kind_of(policy, tenant.sm_mode, event.sm_default, event.sm_weight);
+  const std::uint32_t percent = std::clamp<std::uint32_t>(event.sm_percent, 1, 100);
+  if (kind == SmKind::kWeight) return {kind, percent};
+  std::uint64_t room = 100;
+  for (const Share& share : tenant.shares) {
+    const std::uint64_t own = share.booked && tenant.guaranteed() ? tenant.sm_percent : 0;
+    room = std::min(room, share.booked ? 100 - (state.gpus[share.gpu]->guaranteed - own) : own);
+  }
+  if (!tenant.guaranteed()) return {percent <= room ? kind : SmKind::kWeight, percent};
+  const auto most = std::max(tenant.sm_percent, static_cast<std::uint32_t>(room));
+  return {kind, std::min(percent, most)};
+}
+
+}  // namespace
 
 void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions& out) {
   Tenant* tenant = tenant_find(state, event.tenant);
@@ -154,16 +193,17 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
   }
   max = std::max(max, std::min(context, tenant->memory_max));
   min = std::min(std::max(min, std::min(context, tenant->memory_min)), max);
-  const std::uint32_t percent = std::clamp<std::uint32_t>(event.sm_percent, 1, 100);
-  if (max == tenant->memory_max && min == tenant->memory_min && percent == tenant->sm_percent)
+  const auto [kind, percent] = share_limit(state, *tenant, event);
+  if (max == tenant->memory_max && min == tenant->memory_min && kind == tenant->sm_kind &&
+      percent == tenant->sm_percent)
     return;
   for (Share& share : tenant->shares) share_account(state, share, now);
   sums_remove(state, *tenant);
-  tenant_rebook(state, *tenant, percent, max, min, now);
+  tenant_rebook(state, *tenant, kind, percent, max, min, now);
   sums_add(state, *tenant);
   for (const Share& share : tenant->shares) state.gpus[share.gpu]->claims_look_at = now;
   for (Share& share : tenant->shares) line_update(state, share, now);
-  out.emplace_back(LimitsSet{tenant->id, percent, max, min});
+  out.emplace_back(LimitsSet{tenant->id, percent, max, min, kind});
   state.queue_dirty = true;
 }
 

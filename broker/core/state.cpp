@@ -9,6 +9,19 @@
 #include "broker/core/schedule.h"
 
 namespace sluice::core {
+namespace {
+
+/// Counts the share's percentage in its GPU's sums, or no longer.
+void share_count(Gpu& gpu, const Tenant& tenant, bool in) {
+  const auto add = [in](std::uint64_t& sum, std::uint64_t n) { sum = in ? sum + n : sum - n; };
+  if (tenant.guaranteed()) add(gpu.guaranteed, tenant.sm_percent);
+  if (tenant.guaranteed() && tenant.inference()) add(gpu.inference_guaranteed, tenant.sm_percent);
+  if (tenant.sm_mode == SmMode::kEqual) return;
+  add(gpu.plain_weight, tenant.sm_percent);
+  if (tenant.inference()) add(gpu.inference_plain, tenant.sm_percent);
+}
+
+}  // namespace
 
 Process* process_find(Tenant& tenant, ProcessId id) {
   for (Process& process : tenant.processes)
@@ -33,18 +46,43 @@ double equal_weight(const Gpu& gpu) {
   return static_cast<double>(gpu.plain_weight) / static_cast<double>(gpu.plain_count);
 }
 
+double weights_asked(const Gpu& gpu) {
+  const auto equal = static_cast<double>(gpu.shares.size() - gpu.plain_count);
+  return static_cast<double>(gpu.plain_weight - gpu.guaranteed) + equal * equal_weight(gpu);
+}
+
+double weights_scale(const Gpu& gpu) {
+  if (gpu.guaranteed == 0) return 1;
+  // Where everything is guaranteed the weights have this much, so that they do not starve; it is
+  // within what a guarantee allows for (5 % of it).
+  constexpr double kLeastLeft = 2;
+  const double left = std::max(100.0 - static_cast<double>(gpu.guaranteed), kLeastLeft);
+  return left / std::max(weights_asked(gpu), left);
+}
+
 double share_weight(const Gpu& gpu, const Share& share) {
-  if (share.tenant->sm_mode == SmMode::kEqual) return equal_weight(gpu);
-  return static_cast<double>(share.tenant->sm_percent);
+  const Tenant& tenant = *share.tenant;
+  const bool equal = tenant.sm_mode == SmMode::kEqual;
+  const double asked = equal ? equal_weight(gpu) : static_cast<double>(tenant.sm_percent);
+  return gpu.guaranteed == 0 || tenant.guaranteed() ? asked : asked * weights_scale(gpu);
 }
 
 double admitted_weight(const Gpu& gpu) {
-  const auto equal = static_cast<double>(gpu.shares.size() - gpu.plain_count);
-  return static_cast<double>(gpu.plain_weight) + equal * equal_weight(gpu);
+  const double weights = weights_asked(gpu);
+  if (gpu.guaranteed == 0) return weights;
+  return static_cast<double>(gpu.guaranteed) + weights_scale(gpu) * weights;
 }
 
 double inference_weight(const Gpu& gpu) {
-  return static_cast<double>(gpu.inference_plain) + gpu.inference_equal * equal_weight(gpu);
+  const double all =
+      static_cast<double>(gpu.inference_plain) + gpu.inference_equal * equal_weight(gpu);
+  return guarantees_scaled(gpu, all, gpu.inference_guaranteed);
+}
+
+double guarantees_scaled(const Gpu& gpu, double all, std::uint64_t guaranteed) {
+  if (gpu.guaranteed == 0) return all;
+  const auto kept = static_cast<double>(guaranteed);
+  return kept + (all - kept) * weights_scale(gpu);
 }
 
 std::uint8_t tenant_wants(const Tenant& tenant) {
@@ -69,15 +107,10 @@ void share_book(State& state, Share& share) {
   const bool equal = tenant.sm_mode == SmMode::kEqual;
   if (tenant.inference()) {
     gpu.inference_count++;
-    if (equal)
-      gpu.inference_equal++;
-    else
-      gpu.inference_plain += tenant.sm_percent;
+    if (equal) gpu.inference_equal++;
   }
-  if (!equal) {
-    gpu.plain_weight += tenant.sm_percent;
-    gpu.plain_count++;
-  }
+  if (!equal) gpu.plain_count++;
+  share_count(gpu, tenant, true);
 }
 
 void share_unbook(State& state, Share& share) {
@@ -95,15 +128,10 @@ void share_unbook(State& state, Share& share) {
   const bool equal = tenant.sm_mode == SmMode::kEqual;
   if (tenant.inference()) {
     gpu.inference_count--;
-    if (equal)
-      gpu.inference_equal--;
-    else
-      gpu.inference_plain -= tenant.sm_percent;
+    if (equal) gpu.inference_equal--;
   }
-  if (!equal) {
-    gpu.plain_weight -= tenant.sm_percent;
-    gpu.plain_count--;
-  }
+  if (!equal) gpu.plain_count--;
+  share_count(gpu, tenant, false);
 }
 
 void share_forget(State& state, Share& share) {
@@ -139,8 +167,8 @@ void tenant_shares_add(const State& state, Tenant& tenant, const std::vector<std
   }
 }
 
-void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes memory_max,
-                   Bytes memory_min, Nanos now) {
+void tenant_rebook(State& state, Tenant& tenant, SmKind sm_kind, std::uint32_t sm_percent,
+                   Bytes memory_max, Bytes memory_min, Nanos now) {
   assert(tenant.charged);
   gangs_settle(state, now);
   const Bytes most = std::max(memory_max, tenant.memory_most);
@@ -152,7 +180,6 @@ void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes
     // A promise that rests while its GPU is used whole is not raised.
     promised = std::min(promised, share.booked ? room : tenant.promised);
   }
-  const bool plain = tenant.sm_mode != SmMode::kEqual;
   for (Share& share : tenant.shares) {
     if (!share.booked) continue;
     Gpu& gpu = *state.gpus[share.gpu];
@@ -160,11 +187,9 @@ void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes
     gpu.promised_min = gpu.promised_min - tenant.promised + promised;
     gpu.promised_max = gpu.promised_max - tenant.memory_max + memory_max;
     gpu.lowered |= most > memory_max;
-    if (!plain) continue;
-    gpu.plain_weight = gpu.plain_weight - tenant.sm_percent + sm_percent;
-    if (tenant.inference())
-      gpu.inference_plain = gpu.inference_plain - tenant.sm_percent + sm_percent;
+    share_count(gpu, tenant, false);
   }
+  tenant.sm_kind = sm_kind;
   tenant.sm_percent = sm_percent;
   if (memory_max < tenant.memory_max) tenant.lowered_at = now;
   tenant.memory_max = memory_max;
@@ -172,6 +197,8 @@ void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes
   tenant.memory_min = memory_min;
   tenant.promised = promised;
   tenant.quota_most = std::max(tenant.quota_most, memory_max);
+  for (const Share& share : tenant.shares)
+    if (share.booked) share_count(*state.gpus[share.gpu], tenant, true);
   gangs_reweigh(state);
   if (!tenant.waiting) return;
   for (const Share& share : tenant.shares) line_count(*state.gpus[share.gpu], share);

@@ -135,6 +135,7 @@ struct Tenant {
   TenantClass tenant_class = TenantClass::kBatch;
   SmMode sm_mode = SmMode::kBestEffort;
   std::uint32_t sm_percent = 100;
+  SmKind sm_kind = SmKind::kWeight;  // what sm_percent is
   Bytes memory_max = 0;
   Bytes memory_min = 0;
   Nanos window_ns = 0;
@@ -215,6 +216,7 @@ struct Tenant {
 
   bool exclusive() const { return tenant_class == TenantClass::kExclusive; }
   bool inference() const { return tenant_class == TenantClass::kInference; }
+  bool guaranteed() const { return sm_kind == SmKind::kGuaranteed; }
   bool gang() const { return shares.size() > 1 && !exclusive(); }
 };
 
@@ -239,15 +241,17 @@ struct Gpu {
   std::array<ShareHeap<double, heap_place>, 2> ready;  // singles that may run: inference, others
   ShareHeap<Nanos, heap_place> capped;                 // whom a cap holds back, by its end
   std::uint64_t waiting_plain = 0;  // weights of those that may run and are not inference, but for
-  std::uint32_t waiting_equal = 0;  // so many in equal mode
-  std::uint64_t waiting_count = 0;  // how many have ever begun to wait
-  std::vector<Share*> on;           // the holder and runaways: what is on the device
-  Tenant* holder = nullptr;         // open or closing
-  Tenant* reserved = nullptr;       // a gang whose turn has come everywhere: nobody else is opened
-  bool claimed = false;             // gang.cpp, within one decision: an earlier gang waits for it
-  bool draining = false;            // kept free for an exclusive request at the head of the queue
-  bool step_aside = false;          // for one before whom nobody waits there: shared tenants go out
-  bool closed_to_new = false;       // by command
+  std::uint32_t waiting_equal = 0;  // so many in equal mode,
+  std::uint64_t waiting_guaranteed = 0;  // and what of the former is guaranteed
+  std::uint64_t waiting_count = 0;       // how many have ever begun to wait
+  std::vector<Share*> on;                // the holder and runaways: what is on the device
+  Tenant* holder = nullptr;              // open or closing
+  Tenant* reserved = nullptr;  // a gang whose turn has come everywhere: nobody else is opened
+  bool claimed = false;        // gang.cpp, within one decision: an earlier gang waits for it
+  bool draining = false;       // kept free for an exclusive request at the head of the queue
+  bool step_aside = false;     // for one before whom nobody waits there: shared tenants go out
+  bool closed_to_new = false;  // by command,
+  GpuDrain drain;              // and why
   bool lost = false;
   std::uint32_t swap_count = 0;      // swappable shares
   const Tenant* room_for = nullptr;  // whose want for room is being served: the holder is contended
@@ -277,6 +281,12 @@ struct Gpu {
   std::uint64_t plain_weight = 0;     // sum of sm_percent of all shares that are not in equal mode
   std::uint32_t plain_count = 0;
   std::uint32_t fixed_count = 0;  // shares in fixed mode
+  std::uint64_t guaranteed = 0;  // sum of sm_percent of the shares that are guaranteed: 100 at most
+  std::uint64_t inference_guaranteed = 0;  // of those of class inference
+
+  // load.cpp
+  double load = 0;         // part of the last seconds for which it was busy
+  Nanos load_busy_ns = 0;  // busy_ns when that was looked at
 
   // What the policies keep.
   double vclock = 0;  // fair.cpp: virtual time of the GPU
@@ -301,7 +311,7 @@ struct Waiter {
   Nanos deadline = kNever;
   std::uint32_t position = 0;  // 0 = not yet known
   QueueReason reason = QueueReason::kNone;
-  int roomiest = -1;  // the GPU with most room for it, as of when it was looked at
+  int roomiest = -1;  // the GPU with most of what it waits for, as of when it was looked at
   bool news = false;  // position or reason are others than it was told
 
   // backfill.cpp
@@ -387,10 +397,7 @@ class State {
   bool room_dirty = false;  // something that bears on memory has changed
   Nanos room_at = kNever;   // when to look after memory again if nothing happens
   Nanos now = 0;            // time never goes back
-  // How often requests leave the queue for a GPU, for estimates of when the next one will.
-  Nanos started_last = 0;
-  double start_interval_ns = 0;
-  std::uint32_t starts = 0;
+  Nanos loads_at = 0;       // load.cpp: when Gpu::load was looked at
   TenantId next_tenant = 1;
   bool queue_dirty = false;  // something that the queue waits for may have changed
   // What a step leaves of the queue to the next one, which comes at once (admission.cpp).
@@ -419,11 +426,27 @@ Tenant* tenant_find(State& state, TenantId id);
 void user_forget(State& state, std::uint32_t uid);
 
 /// Weight of a share under contention: sm_percent; in equal mode the mean weight of the GPU's other
-/// kind of shares, which makes it 1/n of the whole whatever the others weigh.
+/// kind of shares, which makes it 1/n of the whole whatever the others weigh. What is not
+/// guaranteed is scaled down so far that all of it together takes no more than the guarantees
+/// leave.
 double share_weight(const Gpu& gpu, const Share& share);
 double equal_weight(const Gpu& gpu);
 /// Sum of the weights of all shares admitted to the GPU, and of the inference shares among them.
 double admitted_weight(const Gpu& gpu);
+/// Sum of the weights that are not guaranteed, as asked for.
+double weights_asked(const Gpu& gpu);
+/// What a weight of one counts for beside the guarantees.
+double weights_scale(const Gpu& gpu);
+/// The weight of shares that sum up to `all` as asked for, `guaranteed` of which is guaranteed.
+double guarantees_scaled(const Gpu& gpu, double all, std::uint64_t guaranteed);
+/// What is guaranteed to the tenant on each of its GPUs, in per cent.
+inline std::uint32_t guarantee_of(const Tenant& tenant) {
+  return tenant.guaranteed() ? tenant.sm_percent : 0;
+}
+/// True if the GPU can guarantee so much beside what it guarantees already. A weight always fits.
+inline bool share_fits(const Gpu& gpu, SmKind kind, std::uint32_t percent) {
+  return kind == SmKind::kWeight || gpu.guaranteed + percent <= 100;
+}
 double inference_weight(const Gpu& gpu);
 
 /// Enters or removes a tenant in the books of its GPUs (promises, windows' inputs, weights).
@@ -436,8 +459,8 @@ void share_unbook(State& state, Share& share);
 /// Takes the share off every list of its GPU.
 void share_forget(State& state, Share& share);
 /// Other limits for a tenant that is in the books. Its promise does not fall below memory_most.
-void tenant_rebook(State& state, Tenant& tenant, std::uint32_t sm_percent, Bytes memory_max,
-                   Bytes memory_min, Nanos now);
+void tenant_rebook(State& state, Tenant& tenant, SmKind sm_kind, std::uint32_t sm_percent,
+                   Bytes memory_max, Bytes memory_min, Nanos now);
 /// Its share of each of these GPUs, with nothing used yet.
 void tenant_shares_add(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus,
                        Nanos now);

@@ -27,6 +27,7 @@ std::unique_ptr<Tenant> tenant_make(const State& state, const TenantAsked& ask, 
   tenant->tenant_class = ask.tenant_class;
   tenant->sm_mode = ask.sm_mode;
   tenant->sm_percent = ask.sm_percent;
+  tenant->sm_kind = ask.sm_kind;
   tenant->memory_max = ask.memory_max;
   tenant->memory_min = ask.memory_min;
   tenant->swap = ask.swap;
@@ -47,6 +48,7 @@ std::unique_ptr<Tenant> tenant_make(const State& state, const TenantAsked& ask, 
     }
     tenant->memory_max = tenant->memory_min = smallest;
     tenant->sm_percent = 100;
+    tenant->sm_kind = SmKind::kGuaranteed;
     tenant->sm_mode = SmMode::kBestEffort;
   }
   tenant->promised = tenant->swap ? tenant->memory_min : tenant->memory_max;
@@ -68,7 +70,8 @@ void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
                         tenant.sm_percent,
                         tenant.sm_mode,
                         ask.dry_run,
-                        tenant.swap};
+                        tenant.swap,
+                        tenant.sm_kind};
   for (std::uint32_t g : gpus) action.gpus.push_back(state.gpus[g]->uuid);
   if (ask.dry_run) {
     out.emplace_back(std::move(action));

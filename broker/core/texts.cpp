@@ -97,6 +97,8 @@ const char* reason_text(QueueReason reason) {
       return "the GPUs are used whole, or are being emptied for whole use";
     case QueueReason::kGang:
       return "not enough GPUs have room at the same time";
+    case QueueReason::kShare:
+      return "the time of the GPUs is guaranteed to other tenants";
   }
   return "it has not been looked at";
 }

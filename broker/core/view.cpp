@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "broker/core/binding.h"
 #include "broker/core/hold.h"
 #include "broker/core/leaving.h"
 #include "broker/core/memory.h"
@@ -10,6 +11,10 @@
 
 namespace sluice::core {
 namespace {
+
+/// Of how many in front of the queue a view says anew what they wait for: it takes a look at every
+/// GPU, and queues are long.
+constexpr std::size_t kWaitTextsMax = 32;
 
 void name_copy(char (&to)[protocol::kNameBytes], const std::string& from) {
   const std::size_t n = std::min(from.size(), sizeof to - 1);
@@ -34,7 +39,9 @@ protocol::SnapshotGpu gpu_view(const Gpu& gpu) {
   view.tenants = static_cast<std::uint32_t>(gpu.shares.size());
   view.exclusive = gpu.exclusive() ? 1 : 0;
   view.draining = gpu.draining || gpu.closed_to_new || gpu.lost ? 1 : 0;
+  view.closed = gpu.closed_to_new ? 1 : 0;
   view.lost = gpu.lost ? 1 : 0;
+  view.sm_guaranteed = static_cast<std::uint32_t>(gpu.guaranteed);
   return view;
 }
 
@@ -103,7 +110,8 @@ protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, N
   view.restoring_ns = count(ways.restoring_ns);
   view.moves = tenant.moves;
   view.sm_percent = tenant.sm_percent;
-  view.wants = static_cast<std::uint16_t>((tenant_wants(tenant) >> share.index) & 1U);
+  view.sm_kind = tenant.sm_kind;
+  view.wants = static_cast<std::uint8_t>((tenant_wants(tenant) >> share.index) & 1U);
   constexpr std::uint64_t kFailedMax = 65535;
   view.moves_failed = static_cast<std::uint16_t>(std::min(tenant.moves_failed, kFailedMax));
   return view;
@@ -111,18 +119,33 @@ protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, N
 
 }  // namespace
 
+std::string queued_text(const State& state, RequestId request) {
+  for (const auto& waiter : state.queue)
+    if (waiter->ask.request == request) return wait_text(state, waiter->ask, waiter->reason);
+  return "";
+}
+
 View state_view(const State& state, Nanos now) {
   View view;
-  for (const auto& gpu : state.gpus) view.gpus.push_back(gpu_view(*gpu));
+  for (const auto& gpu : state.gpus) {
+    view.gpus.push_back(gpu_view(*gpu));
+    view.gpus.back().index = static_cast<std::uint8_t>(view.gpus.size() - 1);
+    view.drains.push_back(gpu->closed_to_new ? drained_text(gpu->drain) : "");
+  }
   std::vector<const Tenant*> tenants;
   for (const auto& [id, tenant] : state.tenants) tenants.push_back(tenant.get());
   std::ranges::sort(tenants, {}, &Tenant::id);
   for (const Tenant* tenant : tenants) {
     view.tenants.push_back(tenant_view(state, *tenant));
+    view.stops.push_back(stopped_text(state, *tenant, now));
     for (const Share& share : tenant->shares)
       view.tenant_gpus.push_back(share_view(state, share, now));
   }
-  for (const auto& waiter : state.queue) view.tenants.push_back(waiter_view(*waiter));
+  for (const auto& waiter : state.queue) {
+    const bool told = view.waits.size() < kWaitTextsMax;
+    view.waits.push_back(told ? wait_text(state, waiter->ask, waiter->reason) : "");
+    view.tenants.push_back(waiter_view(*waiter));
+  }
   return view;
 }
 

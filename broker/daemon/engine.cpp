@@ -9,7 +9,9 @@
 #include <cassert>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 
+#include "broker/daemon/named.h"
 #include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
 #include "broker/devices/uuid.h"
@@ -46,6 +48,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
       slow_(slow),
       gpus_(setup.gpus),
       config_(setup.config),
+      config_started_(setup.config),
       profiles_(setup.config),
       state_(core::state_create(policy_make(setup.config, profiles_, capacity_min()))),
       journal_(setup.journal),
@@ -65,8 +68,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
       losses_(setup.probe, environ, uuids_of(gpus_)),
       kept_timer_(
           loop, [this] { kept_tend(); }, "memory of ended processes") {
-  std::string error;  // main has said what is wrong with it
-  (void)exporter_uid_find(setup.config, &exporter_uid_, &error);
+  exporter_uid_ = exporter_uid_find(setup.config);
   for (const ServedGpu& gpu : gpus_)
     feed(core::GpuAdded{gpu.uuid, gpu.capacity_bytes, gpu.context_bytes});
 }
@@ -117,7 +119,8 @@ Tenant* Engine::tenant_of(const Asker& asker, protocol::TenantId id, protocol::J
 }
 
 void Engine::refuse(ConnectionId connection, std::uint32_t request, RefusalCode code,
-                    const std::string& text, std::uint64_t minimum_bytes) {
+                    const std::string& core_text, std::uint64_t minimum_bytes) {
+  const std::string text = named_text(core_text);
   ++counters_.refusals;
   ++counters_.refused_by_code[static_cast<std::size_t>(code)];
   log_.line_of(outbox_.user_of(connection), Level::kInfo, "refused",
@@ -151,8 +154,13 @@ std::optional<std::string> Engine::profile_fault(const Profile& profile, uid_t u
            "; ask for less with --memory";
   }
   if (message.sm_percent > profile.sm_percent_max) {
-    return who + " allows " + std::to_string(profile.sm_percent_max) + " % of a GPU, asked were " +
-           std::to_string(message.sm_percent) + " %; ask for less with --sm";
+    const std::string most = std::to_string(profile.sm_percent_max);
+    const std::string asked = std::to_string(message.sm_percent);
+    if ((message.flags & protocol::kAdmitWeight) != 0)
+      return who + " allows a weight of " + most + ", asked was " + asked +
+             "; ask for less with --weight";
+    return who + " allows " + most + " % of a GPU, asked were " + asked +
+           " %; ask for less with --sm";
   }
   if (tenants_of(uid) >= profile.tenants_max) {
     return who + " allows " + std::to_string(profile.tenants_max) +
@@ -161,9 +169,22 @@ std::optional<std::string> Engine::profile_fault(const Profile& profile, uid_t u
   return std::nullopt;
 }
 
-// The class's default, within the profile, stands in for what was not asked for.
+/// What a job may have on each of its GPUs at most: the least of those that it names, else what so
+/// many GPUs have.
+std::uint64_t Engine::capacity_for(const protocol::Admit& message) const {
+  const auto pinned_end = message.pinned + message.pinned_count;
+  std::vector<std::uint64_t> capacities;
+  for (const ServedGpu& gpu : gpus_)
+    if (message.pinned_count == 0 || std::find(message.pinned, pinned_end, gpu.uuid) != pinned_end)
+      capacities.push_back(gpu.capacity_bytes);
+  std::ranges::sort(capacities, std::greater<>());
+  const std::size_t at = std::max<std::size_t>(message.gpu_count, 1) - 1;
+  return at < capacities.size() ? capacities[at] : UINT64_MAX;
+}
+
+// The class's default, within the profile and the GPU, stands in for what was not asked for.
 core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit& message,
-                                   bool swap) const {
+                                   bool swap, std::uint8_t* cut) const {
   const core::Policy policy = policy_make(config_, profiles_, capacity_min());
   const core::ClassPolicy& defaults =
       policy.classes[static_cast<std::size_t>(message.tenant_class)];
@@ -173,11 +194,17 @@ core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit
   ask.sm_mode_given = message.sm_mode != protocol::SmMode::kBestEffort;
   ask.sm_percent = message.sm_percent != 0 ? message.sm_percent
                                            : std::min(defaults.sm_percent, profile.sm_percent_max);
+  ask.sm_default = message.sm_percent == 0;
+  ask.sm_weight = (message.flags & protocol::kAdmitWeight) != 0;
   ask.memory_max = message.memory_max_bytes;
   if (ask.memory_max == 0) {
-    ask.memory_max = defaults.memory_max;
-    if (profile.memory_max_bytes != 0)
-      ask.memory_max = std::min(ask.memory_max, profile.memory_max_bytes);
+    const std::uint64_t most =
+        profile.memory_max_bytes != 0 ? profile.memory_max_bytes : UINT64_MAX;
+    const std::uint64_t there = capacity_for(message);
+    ask.memory_max = std::min({defaults.memory_max, most, there});
+    const bool shared = message.tenant_class != TenantClass::kExclusive;
+    if (shared && ask.memory_max < defaults.memory_max)
+      *cut = there < most ? protocol::kCutByGpu : protocol::kCutByProfile;
   }
   ask.memory_min = message.memory_min_bytes;
   ask.window_ns = static_cast<core::Nanos>(message.window_ns);
@@ -191,27 +218,67 @@ core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit
   return ask;
 }
 
+/// What the profile allows, and whom to ask for more; empty = it limits nothing and no contact is
+/// known.
+std::string Engine::allowed_text(const Profile& profile) const {
+  std::string text;
+  const auto add = [&text](const std::string& what) { text += (text.empty() ? "" : "; ") + what; };
+  std::string classes;
+  for (std::size_t i = 0; i < profile.classes.size(); ++i)
+    if (profile.classes[i])
+      classes.append(classes.empty() ? "" : " or ").append(class_name(static_cast<TenantClass>(i)));
+  if (std::ranges::find(profile.classes, false) != profile.classes.end()) add("class " + classes);
+  const std::string share = std::to_string(profile.sm_percent_max) + " %";
+  if (profile.memory_max_bytes != 0)
+    add(config::size_format(profile.memory_max_bytes) +
+        (profile.sm_percent_max < 100 ? " and " + share : "") + " of each GPU");
+  else if (profile.sm_percent_max < 100)
+    add(share + " of each GPU");
+  if (!text.empty())
+    text = "profile " + profile.name + " allows: " + text + "; " +
+           std::to_string(profile.tenants_max) + (profile.tenants_max == 1 ? " job" : " jobs") +
+           " at a time";
+  if (!config_.contact.empty()) add("questions: " + config_.contact);
+  return text.empty() ? text : "; " + text;
+}
+
+/// Refuses what the profile does not allow, with what it does.
+void Engine::refuse_within(const Asker& asker, const Profile& profile, RefusalCode code,
+                           const std::string& text) {
+  refuse(asker.connection, asker.request, code, text + allowed_text(profile));
+}
+
+/// Numbers of users become names, and GPUs have their index: the core knows neither.
+std::string Engine::named_text(const std::string& text) const {
+  const std::string idle =
+      idle_named(text, [this](protocol::TenantId id) { return idle_text(id); });
+  return people_named(gpus_named(idle, uuids_of(gpus_)),
+                      [this](uid_t uid) { return accounts_.name(uid); });
+}
+
 void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Admit& message,
                  std::optional<protocol::Register> join) {
   if (!profile.classes[static_cast<std::size_t>(message.tenant_class)]) {
-    refuse(asker.connection, asker.request, RefusalCode::kClassNotAllowed,
-           "profile " + profile.name + " does not allow the class " +
-               class_name(message.tenant_class) + "; choose another with sluice run --class");
+    refuse_within(asker, profile, RefusalCode::kClassNotAllowed,
+                  "profile " + profile.name + " does not allow the class " +
+                      class_name(message.tenant_class) +
+                      "; choose another with sluice run --class");
     return;
   }
   if (const auto fault = profile_fault(profile, asker.peer.uid, message)) {
-    refuse(asker.connection, asker.request, RefusalCode::kUserLimit, *fault);
+    refuse_within(asker, profile, RefusalCode::kUserLimit, *fault);
     return;
   }
   const auto swap = swap_choose(config_, profile, message.tenant_class,
                                 (message.flags & protocol::kAdmitSwap) != 0);
   if (!swap) {
-    refuse(asker.connection, asker.request, RefusalCode::kNotAllowed,
-           "profile " + profile.name +
-               " does not let the memory of its jobs be moved; leave --swap out");
+    refuse_within(asker, profile, RefusalCode::kNotAllowed,
+                  "profile " + profile.name +
+                      " does not let the memory of its jobs be moved; leave --swap out");
     return;
   }
-  core::TenantAsked event = ask_make(profile, message, *swap);
+  std::uint8_t cut = 0;
+  core::TenantAsked event = ask_make(profile, message, *swap, &cut);
   if (event.memory_min > event.memory_max && event.tenant_class != TenantClass::kExclusive) {
     refuse(asker.connection, asker.request, RefusalCode::kMalformed,
            "the guaranteed memory (" + config::size_format(event.memory_min) +
@@ -233,8 +300,10 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   pending.name = event.name;
   pending.profile = profile.name;
   pending.tenant_class = message.tenant_class;
-  pending.asked = {message.memory_max_bytes, message.memory_min_bytes, message.sm_percent};
+  pending.asked = {message.memory_max_bytes, message.memory_min_bytes, message.sm_percent,
+                   event.sm_weight};
   pending.window_ns = event.window_ns;
+  pending.cut = cut;
   pending.asked_ns = clock_ns();
   pending.join = join;
   if (!pending.pidfd) {
@@ -270,6 +339,8 @@ bool Engine::admitted_send(const core::TenantAdmitted& action, const Pending& pe
   reply.gpu_count = static_cast<std::uint32_t>(action.gpus.size());
   reply.tenant_class = pending.tenant_class;
   reply.sm_mode = action.sm_mode;
+  reply.cut = pending.cut;
+  reply.sm_kind = action.sm_kind;
   std::copy(action.gpus.begin(), action.gpus.end(), reply.gpus);
   text_store(reply.profile, sizeof reply.profile, pending.profile);
   return outbox_.send(pending.connection, reply);

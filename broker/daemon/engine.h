@@ -103,6 +103,9 @@ struct Tenant {
   Stay stay;
   bool comes_back = false;  // restored, and no word of this broker has ordered its memory yet
   std::map<std::uint32_t, JobFigures> ranks;
+  std::uint64_t busy_seen_ns = 0;  // by its meters, on all its GPUs, when that was looked at last,
+  std::int64_t busy_changed_ns = 0;  // and when it was last another figure
+  std::string how;                   // why it is being ended; empty = it is not
 };
 
 /// Of a process that has ended: whether the device has returned its memory (engine_kept.cpp).
@@ -191,7 +194,7 @@ class Engine {
   /// Whether an Admit, Register or Command of this connection waits for its answer.
   bool pending_on(ConnectionId connection) const {
     return request_on(connection) != 0 || knocking_.count(connection) != 0 ||
-           questions_.count(connection) != 0 || commanding(connection);
+           questions_.count(connection) != 0 || commanding(connection) || reload_waits(connection);
   }
 
   void refuse(ConnectionId connection, std::uint32_t request, protocol::RefusalCode code,
@@ -207,6 +210,8 @@ class Engine {
 
   /// Reads the configuration again; a file with a mistake changes nothing but the counter.
   void reload();
+  /// The same for an asker, who is answered with what changed, or with what is wrong.
+  void reload_asked(const Asker& asker, const protocol::Reload& message);
   /// Stamps the lease pages and looks after processes whose socket is closed; called four times a
   /// second.
   void heartbeat();
@@ -230,11 +235,11 @@ class Engine {
     protocol::TenantClass tenant_class{};
     AskedLimits asked;
     std::int64_t window_ns = 0;
+    std::uint8_t cut = 0;  // protocol::kCut...
     std::int64_t asked_ns = 0;
     std::optional<protocol::Register> join;  // set: a default tenant for this registration,
     std::vector<Knock> followers;            // and those of the same user that came after it
     std::optional<protocol::Queued> place;   // what it was told last
-    std::int64_t placed_ns = 0;
   };
   using Asked = std::variant<protocol::Admit, protocol::Register>;
   // A request whose user or cgroup is being looked up (engine_who.cpp).
@@ -292,8 +297,13 @@ class Engine {
   void join_as(const Asker& asker, const protocol::Register& message, const Who* who);
   std::optional<std::string> profile_fault(const Profile& profile, uid_t uid,
                                            const protocol::Admit& message) const;
-  core::TenantAsked ask_make(const Profile& profile, const protocol::Admit& message,
-                             bool swap) const;
+  core::TenantAsked ask_make(const Profile& profile, const protocol::Admit& message, bool swap,
+                             std::uint8_t* cut) const;
+  std::uint64_t capacity_for(const protocol::Admit& message) const;
+  void refuse_within(const Asker& asker, const Profile& profile, protocol::RefusalCode code,
+                     const std::string& text);
+  std::string allowed_text(const Profile& profile) const;
+  std::string named_text(const std::string& text) const;
   void ask(const Asker& asker, const Profile& profile, const protocol::Admit& message,
            std::optional<protocol::Register> join);
   void join_default(const Asker& asker, const protocol::Register& message, const Who* who);
@@ -380,7 +390,18 @@ class Engine {
   void journal_process(const Process& process);
   struct Reloaded;
   void reloaded(Reloaded& fresh);
+  void reload_look(const Asker& asker);
+  void reload_answer(ConnectionId connection, std::uint32_t request, bool good,
+                     const std::string& text);
+  void reload_answer_all(bool good, const std::string& text);
+  bool reload_waits(ConnectionId connection) const;
+  std::string changes_text(const config::Config& after, bool look) const;
   void reload_over();
+  void busy_look();
+  std::string idle_text(protocol::TenantId id) const;
+  void drains_over();
+  void drain_note(const protocol::GpuUuid& gpu, bool closed, const core::GpuDrain& drain);
+  void ended_note(const Tenant& tenant, std::uint64_t busy_ns);
   void limits_renew();
   std::uint64_t capacity_min() const;  // of the smallest GPU
 
@@ -394,6 +415,7 @@ class Engine {
   SlowWork& slow_;
   std::vector<ServedGpu> gpus_;
   config::Config config_;
+  const config::Config config_started_;  // keys that are read at start only are in force as here
   Profiles profiles_;
   std::optional<uid_t> exporter_uid_;  // may read what tenants tell of their idle time
   std::unique_ptr<core::State, void (*)(core::State*)> state_;
@@ -418,6 +440,14 @@ class Engine {
   std::set<uid_t> accounts_asked_;  // and not answered yet
   bool reloading_ = false;
   bool reload_again_ = false;  // it was asked for while one was under way
+  /// Of whoever asked for a reload, or a look: of the one under way, and of the one after it.
+  struct ReloadAsker {
+    ConnectionId connection = 0;
+    std::uint32_t request = 0;
+  };
+  std::vector<ReloadAsker> reload_askers_;
+  std::vector<ReloadAsker> reload_next_askers_;
+  std::vector<ReloadAsker> reload_lookers_;
   std::int64_t reload_since_ns_ = 0;
   std::uint64_t reload_number_ = 0;  // of the one under way: others were given up
   std::map<core::RequestId, AskedCommand> commands_;
@@ -438,6 +468,8 @@ class Engine {
   /// GPUs on which it lists processes.
   std::map<std::uint32_t, std::uint64_t> device_unlisted_;
   Timer kept_timer_;
+  std::map<std::uint32_t, std::int64_t> drains_until_;  // by GPU index, seconds of the epoch
+  std::deque<protocol::SnapshotEnded> ended_;           // the latest first
   int beats_ = 0;
   std::unordered_map<ConnectionId, core::ProcessId> shims_;
   std::unordered_map<ConnectionId, protocol::TenantId> knocking_;

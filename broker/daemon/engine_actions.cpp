@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "broker/daemon/engine.h"
+#include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
 
 namespace sluice::daemon {
@@ -88,6 +89,7 @@ void Engine::carry_out(const core::TenantAdmitted& action) {
                 {"memory_max_bytes", action.memory_max},
                 {"memory_min_bytes", action.memory_min},
                 {"sm_percent", action.sm_percent},
+                {"sm", sm_kind_name(action.sm_kind)},
                 {"swap", action.swap ? "yes" : "no"},
                 {"gpus", action.gpus.size()},
                 {"gpu", gpu_text(*tenant, 0)}});
@@ -128,10 +130,10 @@ void Engine::carry_out(const core::TenantQueued& action) {
   message.limit = action.limit;
   message.promised_bytes = action.promised;
   message.capacity_bytes = action.capacity;
-  message.expected_start_ns = static_cast<std::uint64_t>(action.expected_start_ns);
+  text_store(message.text, sizeof message.text,
+             named_text(core::queued_text(*state_, action.request)));
   std::snprintf(message.ahead, sizeof message.ahead, "%s", action.ahead.c_str());
   found->second.place = message;
-  found->second.placed_ns = clock_ns();
   outbox_.send(found->second.connection, message);
   for (const Knock& knock : found->second.followers) {
     message.header.request = knock.request;
@@ -144,7 +146,26 @@ void Engine::carry_out(const core::TenantRefused& action) {
   if (found == pending_.end()) return;
   const Pending pending = std::move(found->second);
   pending_.erase(found);
-  refuse_all(pending, action.code, action.text, action.minimum);
+  const Profile* profile = profiles_.named(pending.profile);
+  const bool limited = action.code == RefusalCode::kUserLimit;
+  refuse_all(pending, action.code,
+             action.text + (limited && profile != nullptr ? allowed_text(*profile) : ""),
+             action.minimum);
+}
+
+/// For `sluice why`: that a job has ended, and why if the broker knows.
+void Engine::ended_note(const Tenant& tenant, std::uint64_t busy_ns) {
+  protocol::SnapshotEnded row{};
+  row.tenant = tenant.id;
+  row.admitted_ns = static_cast<std::uint64_t>(tenant.admitted_ns);
+  row.ended_ns = static_cast<std::uint64_t>(clock_ns());
+  row.busy_ns = busy_ns;
+  row.uid = tenant.uid;
+  text_store(row.name, sizeof row.name, tenant.name);
+  text_store(row.user, sizeof row.user, accounts_.name(tenant.uid));
+  text_store(row.how, sizeof row.how, tenant.how.empty() ? "its processes ended" : tenant.how);
+  ended_.push_front(row);
+  if (ended_.size() > protocol::kEndedMax) ended_.pop_back();
 }
 
 void Engine::carry_out(const core::TenantEnded& action) {
@@ -161,6 +182,7 @@ void Engine::carry_out(const core::TenantEnded& action) {
   }
   log_.line_of(tenant.uid, Level::kInfo, "ended",
                {{"tenant", tenant.id}, {"name", tenant.name}, {"busy_ns", busy_ns}});
+  ended_note(tenant, busy_ns);
   assert(tenant.processes.empty() && "the core ended a tenant that has processes");
   loop_.remove(tenant.founder_key);
   if (journal_ != nullptr) journal_->tenant_end(tenant.id);
@@ -178,9 +200,10 @@ void Engine::carry_out(const core::LimitsSet& action) {
   if (tenant == nullptr) return;
   core::TenantAdmitted& grant = tenant->grant;
   if (grant.memory_max == action.memory_max && grant.memory_min == action.memory_min &&
-      grant.sm_percent == action.sm_percent) {
+      grant.sm_percent == action.sm_percent && grant.sm_kind == action.sm_kind) {
     return;
   }
+  grant.sm_kind = action.sm_kind;
   grant.memory_max = action.memory_max;
   tenant->quota_most = std::max(tenant->quota_most, action.memory_max);
   grant.memory_min = action.memory_min;
@@ -192,7 +215,8 @@ void Engine::carry_out(const core::LimitsSet& action) {
                 {"name", tenant->name},
                 {"memory_max_bytes", action.memory_max},
                 {"memory_min_bytes", action.memory_min},
-                {"sm_percent", action.sm_percent}});
+                {"sm_percent", action.sm_percent},
+                {"sm", sm_kind_name(action.sm_kind)}});
 }
 
 void Engine::carry_out(const core::LeaseSet& action) {
@@ -248,7 +272,10 @@ void Engine::carry_out(const core::RunawaySeen& action) {
                    {"overrun_ns", action.overrun_ns},
                    {"delayed_ns", action.delayed_ns},
                    {"end", ends ? "yes" : "no"}});
-  if (ends) tenant_kill(*tenant);
+  if (!ends) return;
+  tenant->how = "as a runaway: others had waited " + config::duration_format(action.delayed_ns) +
+                " for the GPU while a kernel of it ran";
+  tenant_kill(*tenant);
 }
 
 void Engine::carry_out(const core::RankLost& action) {
@@ -261,7 +288,9 @@ void Engine::carry_out(const core::RankLost& action) {
                   : "the others go on and keep the GPUs (rank_loss = \"keep\")");
   log_.message_of(tenant->uid, Level::kWarning, "rank_lost", text,
                   {{"tenant", tenant->id}, {"end", action.end ? "yes" : "no"}});
-  if (action.end) tenant_kill(*tenant);
+  if (!action.end) return;
+  tenant->how = "because a process of it was killed or crashed ([scheduler] rank_loss = \"end\")";
+  tenant_kill(*tenant);
 }
 
 void Engine::carry_out(const core::AlarmSet& action) {

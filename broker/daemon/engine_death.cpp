@@ -7,6 +7,7 @@
 #include <cassert>
 
 #include "broker/daemon/engine.h"
+#include "broker/devices/uuid.h"
 
 namespace sluice::daemon {
 namespace {
@@ -102,6 +103,9 @@ void Engine::connection_closed(ConnectionId connection, bool unread) {
   if (unread) grant_lost(connection);
   knock_withdraw(connection);
   questions_.erase(connection);
+  for (auto* askers : {&reload_askers_, &reload_next_askers_, &reload_lookers_})
+    std::erase_if(
+        *askers, [connection](const ReloadAsker& asker) { return asker.connection == connection; });
   std::erase_if(commands_,
                 [&](const auto& entry) { return entry.second.connection == connection; });
   const core::RequestId request = request_on(connection);
@@ -152,6 +156,54 @@ void Engine::drains_poll() {
   for (const core::Drained& drained : seen) feed(drained);
 }
 
+/// Notes which jobs have used their GPUs since the last look, by their meters. Four looks a second
+/// would be too many for many jobs.
+void Engine::busy_look() {
+  constexpr int kBeats = 4;
+  if (beats_ % kBeats != 0) return;
+  const std::int64_t now = clock_ns();
+  for (auto& [id, tenant] : tenants_) {
+    std::uint64_t busy = 0;
+    for (std::uint32_t g = 0; g < tenant->gpus.size(); ++g) busy += tenant->pages->usage(g).busy_ns;
+    if (busy == tenant->busy_seen_ns && tenant->busy_changed_ns != 0) continue;
+    tenant->busy_seen_ns = busy;
+    tenant->busy_changed_ns = now;
+  }
+}
+
+/// What stands for "{idle N}" in a text of the core: whether a job uses its GPU, by its meters.
+std::string Engine::idle_text(protocol::TenantId id) const {
+  constexpr std::int64_t kSecond_ns = 1'000'000'000;
+  constexpr std::int64_t kIdle_ns = 5 * kSecond_ns;  // of which gaps of work are shorter
+  const auto found = tenants_.find(id);
+  if (found == tenants_.end()) return "";
+  const Tenant& tenant = *found->second;
+  if (tenant.tenant_class == protocol::TenantClass::kExclusive) return "";  // nothing is metered
+  const std::int64_t since =
+      tenant.busy_changed_ns != 0 ? tenant.busy_changed_ns : tenant.admitted_ns;
+  const std::int64_t idle = clock_ns() - since;
+  if (idle < kIdle_ns) return tenant.busy_seen_ns == 0 ? "" : ", in use";
+  return ", idle for " + config::duration_format(idle - idle % kSecond_ns);
+}
+
+/// Opens GPUs that were drained until now.
+void Engine::drains_over() {
+  if (drains_until_.empty()) return;
+  const auto now = static_cast<std::int64_t>(time(nullptr));
+  std::vector<std::uint32_t> over;
+  for (const auto& [g, until] : drains_until_)
+    if (until <= now) over.push_back(g);
+  for (const std::uint32_t g : over) {
+    log_.line(Level::kInfo, "drain_over", {{"gpu", devices::uuid_format(gpus_[g].uuid)}});
+    core::CommandAsked event;
+    event.request = next_request_++;
+    event.verb = protocol::CommandVerb::kUndrain;
+    event.gpu = gpus_[g].uuid;
+    event.root = true;
+    feed(std::move(event));
+  }
+}
+
 void Engine::heartbeat() {
   const auto now = static_cast<std::uint64_t>(clock_ns());
   for (auto& [id, tenant] : tenants_) tenant->pages->heartbeat_store(now);
@@ -177,6 +229,8 @@ void Engine::heartbeat() {
   devices_beat();
   who_over();
   reload_over();
+  busy_look();
+  drains_over();
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;
     for (const auto& [connection, tenant] : knocking_) waiting.insert(tenant);

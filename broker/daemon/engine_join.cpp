@@ -74,7 +74,8 @@ void Engine::join_default(const Asker& asker, const protocol::Register& message,
     defaults.pinned_count = 1;
     defaults.pinned[0] = message.gpu;
   }
-  text_store(defaults.name, sizeof defaults.name, "default");
+  const std::string program = text_clean(message.command, sizeof message.command);
+  text_store(defaults.name, sizeof defaults.name, program.empty() ? "default" : program);
   ask(asker, profiles_.find(*known), defaults, message);
 }
 

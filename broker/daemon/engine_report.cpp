@@ -140,11 +140,7 @@ void Engine::queued_fill(protocol::SnapshotTenant* row) const {
       continue;
     text_store(row->profile, sizeof row->profile, pending.profile);
     std::memcpy(row->ahead, pending.place->ahead, sizeof row->ahead);
-    const auto waited = static_cast<std::uint64_t>(clock_ns() - pending.placed_ns);
-    const std::uint64_t expected = pending.place->expected_start_ns;
-    // A guess that has run out is not "unknown" (0) but "any moment".
-    if (expected != 0)
-      row->expected_start_ns = std::max<std::uint64_t>(expected, waited + 1) - waited;
+    if (row->why[0] == '\0') std::memcpy(row->why, pending.place->text, sizeof row->why);
   }
 }
 
@@ -166,8 +162,17 @@ protocol::SnapshotPolicy Engine::policy_tell() const {
 devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
   SnapshotParts parts;
   core::View view = core::state_view(*state_, clock_ns());
+  for (std::size_t g = 0; g < view.gpus.size(); ++g)
+    text_store(view.gpus[g].drain, sizeof view.gpus[g].drain, named_text(view.drains[g]));
+  for (std::size_t i = 0; i < view.stops.size(); ++i)
+    text_store(view.tenants[i].why, sizeof view.tenants[i].why, view.stops[i]);
+  for (std::size_t i = 0; i < view.waits.size(); ++i) {  // the queue stands behind the admitted
+    protocol::SnapshotTenant& row = view.tenants[view.stops.size() + i];
+    text_store(row.why, sizeof row.why, named_text(view.waits[i]));
+  }
   parts.gpus = std::move(view.gpus);
   parts.tenants = std::move(view.tenants);
+  parts.ended.assign(ended_.begin(), ended_.end());
   parts.tenant_gpus = std::move(view.tenant_gpus);
   for (protocol::SnapshotTenantGpu& row : parts.tenant_gpus) {
     Tenant* tenant = tenant_find(row.tenant);

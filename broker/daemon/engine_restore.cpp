@@ -16,6 +16,7 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/journal_event.h"
+#include "broker/daemon/named.h"
 #include "broker/devices/uuid.h"
 
 namespace sluice::daemon {
@@ -38,7 +39,12 @@ void Engine::restore() {
   feed(core::TenantsNumbered{before.next_tenant});
   for (const protocol::GpuUuid& gpu : before.closed_gpus) {
     log_.line(Level::kInfo, "restored_drain", {{"gpu", devices::uuid_format(gpu)}});
-    feed(core::GpuClosed{gpu});
+    core::GpuDrain drain;
+    for (const JournalDrain& known : before.drains)
+      if (known.gpu == gpu)
+        drain = {known.uid, known.reason, known.until_s, time_text(known.until_s)};
+    drain_note(gpu, true, drain);
+    feed(core::GpuClosed{gpu, drain});
   }
   for (const auto& [id, known] : before.tenants) tenant_restore(known);
   if (tenants_.empty()) return;
@@ -60,6 +66,7 @@ void Engine::tenant_restore(const JournalTenant& known) {
   made->grant.memory_min = known.memory_min_bytes;
   made->grant.sm_percent = known.sm_percent;
   made->grant.sm_mode = known.sm_mode;
+  made->grant.sm_kind = known.sm_kind;
   made->asked = known.asked;
   made->window_ns = known.window_ns;
   made->asked_ns = known.asked_ns;
@@ -218,7 +225,21 @@ void Engine::knock_withdraw(ConnectionId connection) {
 }
 
 void Engine::carry_out(const core::GpuNoted& action) {
-  if (journal_ != nullptr) journal_->gpu_put(action.gpu, action.closed);
+  drain_note(action.gpu, action.closed, action.drain);
+  if (journal_ == nullptr) return;
+  journal_->gpu_put(action.gpu, action.closed);
+  if (action.closed)
+    journal_->drain_put({action.gpu, action.drain.uid, action.drain.until_s, action.drain.reason});
+}
+
+/// When the GPU is to be opened again, and that its user has a name.
+void Engine::drain_note(const protocol::GpuUuid& gpu, bool closed, const core::GpuDrain& drain) {
+  if (closed) account_ask(drain.uid);
+  for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
+    if (!(gpus_[g].uuid == gpu)) continue;
+    drains_until_.erase(g);
+    if (closed && drain.until_s != 0) drains_until_[g] = drain.until_s;
+  }
 }
 
 void Engine::journal_tenant(const Tenant& tenant) {
@@ -229,6 +250,7 @@ void Engine::journal_tenant(const Tenant& tenant) {
   record.uid = tenant.uid;
   record.tenant_class = tenant.tenant_class;
   record.sm_mode = tenant.grant.sm_mode;
+  record.sm_kind = tenant.grant.sm_kind;
   record.is_default = tenant.is_default;
   record.released = tenant.released;
   record.swap = tenant.grant.swap;

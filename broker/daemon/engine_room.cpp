@@ -10,6 +10,8 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/inventory.h"
+#include "broker/daemon/named.h"
+#include "broker/daemon/validate.h"
 #include "broker/devices/uuid.h"
 
 extern char** environ;
@@ -248,6 +250,7 @@ void Engine::carry_out(const core::StayNoted& action) {
   const Stay stay{action.suspended, action.swapped, action.frozen, action.frozen_on};
   if (tenant->stay == stay) return;
   tenant->stay = stay;
+  tenant->pages->suspended_store(stay.suspended);
   journal_tenant(*tenant);
   log_.line_of(tenant->uid, Level::kInfo, "stay",
                {{"tenant", tenant->id},
@@ -274,6 +277,7 @@ void Engine::carry_out(const core::TenantLost& action) {
                   {{"tenant", tenant->id},
                    {"name", tenant->name},
                    {"gpu", gpu_text(*tenant, action.gpu_index)}});
+  tenant->how = "because its GPU was lost";
   tenant_kill(*tenant);
 }
 
@@ -393,6 +397,11 @@ void Engine::command(const Asker& asker, const protocol::Command& message) {
   event.tenant = message.tenant;
   event.gpu = message.gpu;
   event.uid = asker.peer.uid;
+  if (message.verb == protocol::CommandVerb::kDrain) {
+    const auto until_s = static_cast<std::int64_t>(message.until_s);
+    event.drain = {asker.peer.uid, text_clean(message.reason, sizeof message.reason), until_s,
+                   time_text(until_s)};
+  }
   // A private broker runs as the user whose it is.
   event.root = asker.peer.uid == 0 || asker.peer.uid == geteuid();
   const bool of_gpu = message.verb == protocol::CommandVerb::kDrain ||

@@ -155,7 +155,9 @@ void Engine::admit_as(const Asker& asker, const protocol::Admit& message, const 
                "; leave --profile out, or ask whoever keeps sluice.toml");
     return;
   }
-  ask(asker, *profile, message, std::nullopt);
+  protocol::Admit wish = message;
+  if ((message.flags & protocol::kAdmitAnyClass) != 0) wish.tenant_class = profile->class_default;
+  ask(asker, *profile, wish, std::nullopt);
 }
 
 }  // namespace sluice::daemon

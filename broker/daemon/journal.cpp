@@ -360,7 +360,14 @@ void Journal::process_end(protocol::TenantId id, const ProcessName& name) {
 void Journal::gpu_put(const protocol::GpuUuid& gpu, bool closed) {
   const bool known = std::erase(state_.closed_gpus, gpu) != 0;
   if (closed) state_.closed_gpus.push_back(gpu);
+  std::erase_if(state_.drains, [&](const JournalDrain& drain) { return drain.gpu == gpu; });
   if (known != closed) append(writer_.gpu(gpu, closed));
+}
+
+void Journal::drain_put(const JournalDrain& drain) {
+  std::erase_if(state_.drains, [&](const JournalDrain& known) { return known.gpu == drain.gpu; });
+  state_.drains.push_back(drain);
+  append(writer_.drain(drain));
 }
 
 }  // namespace sluice::daemon

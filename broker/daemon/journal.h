@@ -52,6 +52,8 @@ class Journal {
 
   /// Whether the GPU is closed to new tenants.
   void gpu_put(const protocol::GpuUuid& gpu, bool closed);
+  /// Why a closed GPU is.
+  void drain_put(const JournalDrain& drain);
 
   /// Compacts what has grown, and tries again what failed, at most every few seconds. To be called
   /// now and then, while nobody waits.

@@ -12,6 +12,7 @@ inline core::TenantRestored tenant_restored(const JournalTenant& known) {
   event.uid = known.uid;
   event.tenant_class = known.tenant_class;
   event.sm_mode = known.sm_mode;
+  event.sm_kind = known.sm_kind;
   event.sm_percent = known.sm_percent;
   event.memory_max = known.memory_max_bytes;
   event.memory_min = known.memory_min_bytes;

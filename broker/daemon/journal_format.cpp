@@ -32,6 +32,7 @@ enum class RecordType : std::uint32_t {
   kProcess = 4,
   kProcessEnded = 5,
   kGpu = 6,
+  kDrain = 7,
 };
 
 // Host byte order: a journal never outlives the boot it was written in.
@@ -60,11 +61,13 @@ struct BeginBody {
 };
 static_assert(sizeof(BeginBody) == 56);
 
-// TenantBody::stay
+// TenantBody::flags
 constexpr std::uint32_t kStaySwap = 1;
 constexpr std::uint32_t kStaySuspended = 2;
 constexpr std::uint32_t kStaySwapped = 4;
 constexpr std::uint32_t kStayFrozen = 8;
+constexpr std::uint32_t kShareGuaranteed = 16;
+constexpr std::uint32_t kShareWeightAsked = 32;
 
 struct TenantBody {
   std::uint64_t id;
@@ -86,7 +89,7 @@ struct TenantBody {
   std::uint64_t founder_start_ticks;
   std::uint32_t founder_pid;
   std::uint32_t gpu_count;
-  std::uint32_t stay;
+  std::uint32_t flags;
   std::uint32_t frozen_on_count;
   protocol::GpuUuid gpus[protocol::kTenantGpusMax];
   protocol::GpuUuid frozen_on[protocol::kTenantGpusMax];
@@ -124,6 +127,15 @@ struct GpuBody {
   std::uint32_t reserved;
 };
 static_assert(sizeof(GpuBody) == 24);
+
+struct DrainBody {
+  protocol::GpuUuid gpu;
+  std::uint64_t until_s;
+  std::uint32_t uid;
+  std::uint32_t reserved;
+  char reason[protocol::kDrainReasonBytes];
+};
+static_assert(sizeof(DrainBody) == 32 + protocol::kDrainReasonBytes);
 
 constexpr std::size_t kBodyBytesMax = sizeof(TenantBody);
 
@@ -167,7 +179,7 @@ bool sane(const TenantBody& body) {
   const bool exclusive =
       body.tenant_class == static_cast<std::uint8_t>(protocol::TenantClass::kExclusive);
   return body.id != 0 && body.id < UINT64_MAX && body.tenant_class <= 3 && body.sm_mode <= 2 &&
-         body.is_default <= 1 && body.released <= 1 && body.stay < 16 &&
+         body.is_default <= 1 && body.released <= 1 && body.flags < 64 &&
          (body.frozen_on_count == 0 || body.frozen_on_count == body.gpu_count) &&
          body.sm_percent >= 1 && body.sm_percent <= 100 && body.asked_sm_percent <= 100 &&
          body.gpu_count >= 1 && body.gpu_count <= protocol::kTenantGpusMax && body.window_ns >= 0 &&
@@ -192,16 +204,19 @@ JournalTenant tenant_of(const TenantBody& body) {
   tenant.sm_mode = static_cast<protocol::SmMode>(body.sm_mode);
   tenant.is_default = body.is_default != 0;
   tenant.released = body.released != 0;
-  tenant.swap = (body.stay & kStaySwap) != 0;
-  tenant.stay = {(body.stay & kStaySuspended) != 0,
-                 (body.stay & kStaySwapped) != 0,
-                 (body.stay & kStayFrozen) != 0,
+  tenant.swap = (body.flags & kStaySwap) != 0;
+  tenant.stay = {(body.flags & kStaySuspended) != 0,
+                 (body.flags & kStaySwapped) != 0,
+                 (body.flags & kStayFrozen) != 0,
                  {body.frozen_on, body.frozen_on + body.frozen_on_count}};
   tenant.sm_percent = body.sm_percent;
+  tenant.sm_kind = (body.flags & kShareGuaranteed) != 0 ? protocol::SmKind::kGuaranteed
+                                                        : protocol::SmKind::kWeight;
   tenant.memory_max_bytes = body.memory_max_bytes;
   tenant.memory_min_bytes = body.memory_min_bytes;
   tenant.window_ns = body.window_ns;
-  tenant.asked = {body.asked_memory_max_bytes, body.asked_memory_min_bytes, body.asked_sm_percent};
+  tenant.asked = {body.asked_memory_max_bytes, body.asked_memory_min_bytes, body.asked_sm_percent,
+                  (body.flags & kShareWeightAsked) != 0};
   tenant.asked_ns = body.asked_ns;
   tenant.admitted_ns = body.admitted_ns;
   tenant.founder = {body.founder_pid, body.founder_start_ticks};
@@ -254,9 +269,23 @@ bool apply(JournalState& state, const ProcessEndedBody& body) {
          }) == 1;
 }
 
+void drain_drop(JournalState& state, const protocol::GpuUuid& gpu) {
+  std::erase_if(state.drains, [&](const JournalDrain& drain) { return drain.gpu == gpu; });
+}
+
+bool apply(JournalState& state, const DrainBody& body) {
+  if (!terminated(body.reason) || body.until_s > INT64_MAX) return false;
+  if (std::ranges::find(state.closed_gpus, body.gpu) == state.closed_gpus.end()) return false;
+  drain_drop(state, body.gpu);
+  state.drains.push_back(
+      {body.gpu, body.uid, static_cast<std::int64_t>(body.until_s), body.reason});
+  return true;
+}
+
 bool apply(JournalState& state, const GpuBody& body) {
   if (body.closed > 1) return false;
   std::erase(state.closed_gpus, body.gpu);
+  drain_drop(state, body.gpu);
   if (state.closed_gpus.size() >= kClosedGpusMax) return false;
   if (body.closed != 0) state.closed_gpus.push_back(body.gpu);
   return true;
@@ -300,6 +329,8 @@ bool record_take(JournalState& state, const Record& record) {
       return record_apply<ProcessEndedBody>(state, record);
     case RecordType::kGpu:
       return record_apply<GpuBody>(state, record);
+    case RecordType::kDrain:
+      return record_apply<DrainBody>(state, record);
   }
   return false;
 }
@@ -410,7 +441,7 @@ bool marked_read(std::string_view bytes, std::uint64_t boot, JournalReading* rea
 }  // namespace
 
 std::size_t JournalState::record_count() const {
-  std::size_t count = tenants.size() + closed_gpus.size();
+  std::size_t count = tenants.size() + closed_gpus.size() + drains.size();
   for (const auto& [id, tenant] : tenants) count += tenant.processes.size();
   return count;
 }
@@ -436,8 +467,10 @@ std::string JournalWriter::tenant(const JournalTenant& tenant) const {
   body.sm_mode = static_cast<std::uint8_t>(tenant.sm_mode);
   body.is_default = tenant.is_default;
   body.released = tenant.released;
-  body.stay = (tenant.swap ? kStaySwap : 0) | (tenant.stay.suspended ? kStaySuspended : 0) |
-              (tenant.stay.swapped ? kStaySwapped : 0) | (tenant.stay.frozen ? kStayFrozen : 0);
+  body.flags = (tenant.swap ? kStaySwap : 0) | (tenant.stay.suspended ? kStaySuspended : 0) |
+               (tenant.stay.swapped ? kStaySwapped : 0) | (tenant.stay.frozen ? kStayFrozen : 0) |
+               (tenant.sm_kind == protocol::SmKind::kGuaranteed ? kShareGuaranteed : 0) |
+               (tenant.asked.sm_weight ? kShareWeightAsked : 0);
   body.sm_percent = tenant.sm_percent;
   body.asked_sm_percent = tenant.asked.sm_percent;
   body.memory_max_bytes = tenant.memory_max_bytes;
@@ -482,9 +515,19 @@ std::string JournalWriter::gpu(const protocol::GpuUuid& gpu, bool closed) const 
   return record_make(boot_, RecordType::kGpu, GpuBody{gpu, closed ? 1U : 0U, 0});
 }
 
+std::string JournalWriter::drain(const JournalDrain& drain) const {
+  DrainBody body{};
+  body.gpu = drain.gpu;
+  body.until_s = static_cast<std::uint64_t>(drain.until_s);
+  body.uid = drain.uid;
+  text_put(body.reason, drain.reason);
+  return record_make(boot_, RecordType::kDrain, body);
+}
+
 std::string JournalWriter::image(const JournalState& state) const {
   std::string image = begin(state.next_tenant) + begin(state.next_tenant);
   for (const protocol::GpuUuid& uuid : state.closed_gpus) image += gpu(uuid, true);
+  for (const JournalDrain& one : state.drains) image += drain(one);
   for (const auto& [id, known] : state.tenants) {
     image += tenant(known);
     for (const JournalProcess& member : known.processes) image += process(id, member);

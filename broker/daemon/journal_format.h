@@ -41,6 +41,7 @@ struct AskedLimits {
   std::uint64_t memory_max_bytes = 0;
   std::uint64_t memory_min_bytes = 0;
   std::uint32_t sm_percent = 0;
+  bool sm_weight = false;  // it asked for a weight
   friend bool operator==(const AskedLimits&, const AskedLimits&) = default;
 };
 
@@ -60,6 +61,7 @@ struct JournalTenant {
   std::uint32_t uid = 0;
   protocol::TenantClass tenant_class{};
   protocol::SmMode sm_mode{};
+  protocol::SmKind sm_kind{};
   bool is_default = false;
   bool released = false;
   bool swap = false;  // its memory may be moved
@@ -79,10 +81,20 @@ struct JournalTenant {
   friend bool operator==(const JournalTenant&, const JournalTenant&) = default;
 };
 
+/// Why a GPU is closed.
+struct JournalDrain {
+  protocol::GpuUuid gpu{};
+  std::uint32_t uid = 0;
+  std::int64_t until_s = 0;
+  std::string reason;
+  friend bool operator==(const JournalDrain&, const JournalDrain&) = default;
+};
+
 /// Everything a journal says: who lives, and the next number to give.
 struct JournalState {
   std::map<protocol::TenantId, JournalTenant> tenants;
-  std::vector<protocol::GpuUuid> closed_gpus;  // to new tenants, by command
+  std::vector<protocol::GpuUuid> closed_gpus;  // to new tenants, by command,
+  std::vector<JournalDrain> drains;            // and of some of them why
   protocol::TenantId next_tenant = 1;
   friend bool operator==(const JournalState&, const JournalState&) = default;
   /// Records that it takes to write this state anew, without the first.
@@ -104,6 +116,8 @@ class JournalWriter {
   std::string process_ended(protocol::TenantId id, const ProcessName& name) const;
   /// Whether a GPU is closed to new tenants; a later one replaces an earlier one.
   std::string gpu(const protocol::GpuUuid& gpu, bool closed) const;
+  /// Why a GPU is closed, after the record that it is.
+  std::string drain(const JournalDrain& drain) const;
   /// The whole state as one journal. The record that begins it stands there twice: no single
   /// damage loses the next number to give.
   std::string image(const JournalState& state) const;

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,7 +17,6 @@
 #include "broker/daemon/kernel.h"
 #include "broker/daemon/notify.h"
 #include "broker/daemon/options.h"
-#include "broker/daemon/profiles.h"
 
 namespace {
 
@@ -40,7 +38,8 @@ int fail(daemon::Log& log, int ready_fd, const std::string& text) {
   return 1;
 }
 
-bool config_load(const daemon::Options& options, config::Config* out, std::string* error) {
+bool config_load(const daemon::Options& options, daemon::Log& log, config::Config* out,
+                 std::string* error) {
   std::string path = options.config_path;
   if (path.empty() && !options.is_private && access(config::kSystemConfig, F_OK) == 0)
     path = config::kSystemConfig;
@@ -48,9 +47,12 @@ bool config_load(const daemon::Options& options, config::Config* out, std::strin
     *out = config::config_default();
     return true;
   }
-  const auto result = config::config_read(path);
+  std::vector<config::Origin> origins;
+  const auto result = config::config_read_trusted(path, &origins);
   if (result.ok()) {
     *out = *result;
+    for (const config::Error& unknown : config::accounts_unknown(origins, path))
+      log.message(Level::kWarning, "config_account", unknown.text(), {});
     return true;
   }
   for (const config::Error& fault : result.errors()) {
@@ -119,10 +121,7 @@ int main(int argc, char** argv) {
   if (options.realtime) realtime_begin(log);
   daemon::DaemonSetup setup;
   std::string error;
-  std::optional<uid_t> exporter;
-  if (!config_load(options, &setup.config, &error)) return fail(log, options.ready_fd, error);
-  if (!daemon::exporter_uid_find(setup.config, &exporter, &error))
-    return fail(log, options.ready_fd, setup.config.path + ": " + error);
+  if (!config_load(options, log, &setup.config, &error)) return fail(log, options.ready_fd, error);
   log.level_set(setup.config.log_level);
   if (!daemon::inventory_take(setup.config.reserve_bytes, log, &setup.gpus, &error)) {
     return fail(log, options.ready_fd, error);

@@ -139,6 +139,11 @@ void Pages::delayed_store(std::uint32_t gpu, std::uint32_t milliseconds) {
   lease_->gpus[gpu].delayed_ms.store(milliseconds);
 }
 
+void Pages::suspended_store(bool suspended) {
+  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu)
+    lease_->gpus[gpu].suspended.store(suspended ? 1 : 0);
+}
+
 void Pages::gpu_store(std::uint32_t gpu, const protocol::GpuUuid& uuid,
                       std::uint64_t context_bytes) {
   assert(gpu < gpu_count());

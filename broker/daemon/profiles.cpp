@@ -14,6 +14,11 @@ constexpr const char* kClassNames[] = {"inference", "debug", "batch", "exclusive
 constexpr const char* kModeNames[] = {"best-effort", "equal", "fixed"};
 constexpr std::uint64_t kDefaultShareOfGpu = 4;
 
+protocol::TenantClass class_of(const std::string& name) {
+  const auto found = std::ranges::find(kClassNames, name);
+  return static_cast<protocol::TenantClass>(found - std::begin(kClassNames));
+}
+
 Profile profile_make(const config::ProfileSettings& settings) {
   Profile profile;
   profile.name = settings.name;
@@ -30,6 +35,8 @@ Profile profile_make(const config::ProfileSettings& settings) {
         std::find(settings.classes.begin(), settings.classes.end(), name) != settings.classes.end();
     profile.classes.push_back(settings.classes.empty() || named);
   }
+  if (!profile.classes[static_cast<std::size_t>(protocol::TenantClass::kBatch)])
+    profile.class_default = class_of(settings.classes.front());
   profile.memory_max_bytes = settings.memory_max_bytes;
   profile.sm_percent_max = settings.sm_percent_max;
   profile.tenants_max = settings.tenants_max;
@@ -58,6 +65,12 @@ protocol::SmMode mode_of(const std::string& name) {
     if (name == kModeNames[i]) return static_cast<protocol::SmMode>(i);
   }
   return protocol::SmMode::kBestEffort;
+}
+
+core::SmRule sm_of(const std::string& name) {
+  return name == "guaranteed" ? core::SmRule::kGuaranteed
+         : name == "weight"   ? core::SmRule::kWeight
+                              : core::SmRule::kAsked;
 }
 
 /// What one user may have in host memory where nobody has said: half of the machine's. A machine
@@ -113,25 +126,19 @@ std::uint32_t Profiles::tenants_max() const {
   return most;
 }
 
-bool exporter_uid_find(const config::Config& config, std::optional<uid_t>* out,
-                       std::string* error) {
-  out->reset();
-  if (config.exporter_user.empty()) return true;
+std::optional<uid_t> exporter_uid_find(const config::Config& config) {
+  if (config.exporter_user.empty()) return std::nullopt;
   const passwd* entry = getpwnam(config.exporter_user.c_str());
-  if (entry == nullptr) {
-    *error = "there is no user '" + config.exporter_user +
-             "', whom [exporter] user names; make the account (systemd-sysusers), or name the one "
-             "that sluice-exporter runs as";
-    return false;
-  }
-  *out = entry->pw_uid;
-  return true;
+  return entry == nullptr ? std::nullopt : std::optional(entry->pw_uid);
 }
 
 const char* class_name(protocol::TenantClass tenant_class) {
   return kClassNames[static_cast<int>(tenant_class)];
 }
 const char* sm_mode_name(protocol::SmMode mode) { return kModeNames[static_cast<int>(mode)]; }
+const char* sm_kind_name(protocol::SmKind kind) {
+  return kind == protocol::SmKind::kGuaranteed ? "guaranteed" : "weight";
+}
 
 std::optional<bool> swap_choose(const config::Config& config, const Profile& profile,
                                 protocol::TenantClass tenant_class, bool asked) {
@@ -151,6 +158,9 @@ core::Policy policy_make(const config::Config& config, const Profiles& profiles,
     out.window_ns = found->second.window_ns;
     out.sm_percent = found->second.sm_percent;
     out.sm_mode = mode_of(found->second.sm_mode);
+    out.sm = sm_of(found->second.sm);
+    out.placement = found->second.placement == "pack" ? core::PlacementRule::kPack
+                                                      : core::PlacementRule::kSpread;
     if (found->second.memory_max_bytes != 0) out.memory_max = found->second.memory_max_bytes;
   }
   policy.order = core::order_named(config.policy).value_or(core::Order::kFair);

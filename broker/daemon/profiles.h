@@ -19,8 +19,10 @@ struct Profile {
   std::set<uid_t> uids;
   std::set<gid_t> gids;
   std::vector<std::string> cgroups;
-  bool everybody = false;              // names nobody
-  std::vector<bool> classes;           // by TenantClass
+  bool everybody = false;     // names nobody
+  std::vector<bool> classes;  // by TenantClass
+  /// Of a job that names none: batch where it is allowed, else the first that the profile lists.
+  protocol::TenantClass class_default = protocol::TenantClass::kBatch;
   std::uint64_t memory_max_bytes = 0;  // 0 = no limit
   std::uint32_t sm_percent_max = 100;
   std::uint32_t tenants_max = 64;
@@ -58,12 +60,13 @@ class Profiles {
   Profile fallback_;
 };
 
-/// The account of [exporter] user; nothing where none is named. False with `error` where there is
-/// no account of that name.
-bool exporter_uid_find(const config::Config& config, std::optional<uid_t>* out, std::string* error);
+/// The account of [exporter] user; nothing where none is named, or the machine has none of that
+/// name.
+std::optional<uid_t> exporter_uid_find(const config::Config& config);
 
 const char* class_name(protocol::TenantClass tenant_class);
 const char* sm_mode_name(protocol::SmMode mode);
+const char* sm_kind_name(protocol::SmKind kind);
 
 /// Whether a new tenant's memory may be moved; nothing when the profile forbids what was asked for.
 /// Whole GPUs are only when they ask: training shares memory between its processes.

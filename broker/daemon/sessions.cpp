@@ -89,7 +89,7 @@ void Sessions::register_timed(const Asker& asker, const protocol::Register& mess
 void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) {
   const MessageType type = envelope.header().type;
   const bool asks = type == MessageType::kAdmit || type == MessageType::kRegister ||
-                    type == MessageType::kCommand;
+                    type == MessageType::kCommand || type == MessageType::kReload;
   if (asks && shutting_down_) {
     engine_.refuse(asker.connection, asker.request, RefusalCode::kShuttingDown,
                    "the broker is ending; try again when it is back");
@@ -100,7 +100,8 @@ void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) 
            "it comes on a connection that is already in use");
     return;
   }
-  if (asks && type != MessageType::kCommand && user_full(asker)) return;
+  const bool takes = type == MessageType::kAdmit || type == MessageType::kRegister;
+  if (takes && user_full(asker)) return;
   switch (type) {
     case MessageType::kAdmit:
       engine_.admit(asker, envelope.as<protocol::Admit>());
@@ -110,6 +111,9 @@ void Sessions::dispatch(const Asker& asker, const protocol::Envelope& envelope) 
       return;
     case MessageType::kCommand:
       engine_.command(asker, envelope.as<protocol::Command>());
+      return;
+    case MessageType::kReload:
+      engine_.reload_asked(asker, envelope.as<protocol::Reload>());
       return;
     case MessageType::kJobReport:
       engine_.job_report(asker, envelope.as<protocol::JobReport>());

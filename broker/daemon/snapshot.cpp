@@ -35,17 +35,22 @@ devices::Fd snapshot_seal(const SnapshotParts& parts, std::uint64_t* bytes) {
   header.tenant_count = static_cast<std::uint32_t>(parts.tenants.size());
   header.tenant_gpu_count = static_cast<std::uint32_t>(parts.tenant_gpus.size());
   header.process_count = static_cast<std::uint32_t>(parts.processes.size());
+  header.ended_count = static_cast<std::uint32_t>(parts.ended.size());
   std::string image(reinterpret_cast<const char*>(&header), sizeof header);
   records_append(&image, parts.gpus);
   records_append(&image, parts.tenants);
   records_append(&image, parts.tenant_gpus);
   records_append(&image, parts.processes);
-  devices::Fd fd(memfd_create("sluice-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || !write_all(fd.get(), image) ||
-      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-    return devices::Fd();
-  }
+  records_append(&image, parts.ended);
   *bytes = image.size();
+  return bytes_seal(image);
+}
+
+devices::Fd bytes_seal(const std::string& bytes) {
+  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  devices::Fd fd(memfd_create("sluice-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || !write_all(fd.get(), bytes) || fcntl(fd.get(), F_ADD_SEALS, kSeals) < 0)
+    return devices::Fd();
   return fd;
 }
 

@@ -39,9 +39,10 @@ Fault admit_fault(const protocol::Admit& admit) {
       if (admit.pinned[i] == admit.pinned[j]) return "the same GPU is pinned twice";
     }
   }
-  if ((admit.flags & ~(protocol::kAdmitNoWait | protocol::kAdmitDryRun | protocol::kAdmitSwap)) !=
-      0)
-    return "unknown flags";
+  constexpr std::uint32_t kFlags = protocol::kAdmitNoWait | protocol::kAdmitDryRun |
+                                   protocol::kAdmitSwap | protocol::kAdmitWeight |
+                                   protocol::kAdmitAnyClass;
+  if ((admit.flags & ~kFlags) != 0) return "unknown flags";
   if (admit.window_ns > INT64_MAX || admit.wait_ns_max > INT64_MAX / 2)
     return "a duration is beyond 146 years";
   if (!terminated(admit.name, sizeof admit.name) ||
@@ -66,6 +67,8 @@ Fault command_fault(const protocol::Command& command) {
   if (verb < raw(protocol::CommandVerb::kSuspend) || verb > raw(protocol::CommandVerb::kUndrain))
     return "there is no command " + std::to_string(verb);
   if (command.flags != 0) return "unknown flags";
+  if (!terminated(command.reason, sizeof command.reason)) return "a text is not terminated";
+  if (command.until_s > INT64_MAX / 1'000'000'000) return "a time is too far away";
   return std::nullopt;
 }
 
@@ -144,6 +147,12 @@ Fault message_fault(const Envelope& envelope) {
     case MessageType::kCommand:
       fault = size_fault<protocol::Command>(envelope);
       return fault ? fault : command_fault(envelope.as<protocol::Command>());
+    case MessageType::kReload:
+      fault = size_fault<protocol::Reload>(envelope);
+      if (fault) return fault;
+      if ((envelope.as<protocol::Reload>().flags & ~protocol::kReloadLook) != 0)
+        return "unknown flags";
+      return std::nullopt;
     case MessageType::kJobReport:
       fault = size_fault<protocol::JobReport>(envelope);
       return fault ? fault : report_fault(envelope.as<protocol::JobReport>());
@@ -161,6 +170,7 @@ Fault message_fault(const Envelope& envelope) {
     case MessageType::kCommandDone:
     case MessageType::kSnapshotReply:
     case MessageType::kActivityReply:
+    case MessageType::kReloaded:
       return "only the broker sends messages of type " +
              std::to_string(raw(envelope.header().type));
   }

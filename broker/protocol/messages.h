@@ -16,6 +16,7 @@
 //   sluice suspend, ...        Command -> CommandDone | Refused
 //   status, exporter, lab      SnapshotRequest -> SnapshotReply (+ fd of a sealed memfd, see
 //                              snapshot.h)
+//   sluice reload, config      Reload -> Reloaded (+ fd of a text) | Refused
 //   sluice why                 ActivityRequest -> ActivityReply (+ claims fd) | Refused
 #pragma once
 
@@ -47,6 +48,8 @@ enum class MessageType : std::uint16_t {
   kCommandDone = 19,
   kActivityRequest = 20,
   kActivityReply = 21,
+  kReload = 22,
+  kReloaded = 23,
 };
 
 struct Header {
@@ -94,6 +97,9 @@ inline constexpr const char* kRefusalNames[kRefusalCodes] = {
 inline constexpr std::uint32_t kAdmitNoWait = 1;  // refuse instead of queueing
 inline constexpr std::uint32_t kAdmitDryRun = 2;  // answer as if, change nothing
 inline constexpr std::uint32_t kAdmitSwap = 4;    // movable memory may go to the host (see pages.h)
+inline constexpr std::uint32_t kAdmitWeight = 8;  // the compute share is a weight, not a guarantee
+inline constexpr std::uint32_t kAdmitAnyClass = 16;  // the class is the profile's choice;
+                                                     // tenant_class is not looked at
 
 /// Asks for a vGPU (or several, or whole GPUs for the exclusive class). The calling process becomes
 /// the tenant's first process; the tenant ends when it and every process registered under it are
@@ -122,15 +128,20 @@ struct Queued {
   Header header;
   std::uint32_t position;  // 1 = next
   QueueReason reason;
-  QueueLimit limit;  // with QueueReason::kUserLimit; the next two are then what of it is in use
-                     // (bytes, or tenants) and the limit
+  QueueLimit limit;  // with QueueReason::kUserLimit; the last two numbers are then what of it is in
+                     // use (bytes, or tenants) and the limit
   std::uint8_t reserved0[2];
-  std::uint64_t expected_start_ns;  // from now; 0 = unknown
-  std::uint64_t promised_bytes;     // on the GPU with most room
-  std::uint64_t capacity_bytes;
-  char ahead[kNameBytes];  // the tenant directly ahead
+  std::uint64_t promised_bytes;  // on the GPU with most room; with QueueReason::kShare the per cent
+                                 // guaranteed on the GPU with least,
+  std::uint64_t capacity_bytes;  // and 100
+  char ahead[kNameBytes];        // the tenant directly ahead
+  char text[kTextBytes];         // what binds, its numbers and who has most of it; NUL-terminated
 };
-static_assert(sizeof(Queued) == 16 + 8 + 24 + kNameBytes);
+static_assert(sizeof(Queued) == 16 + 8 + 16 + kNameBytes + kTextBytes);
+
+// Admitted.cut
+inline constexpr std::uint8_t kCutByGpu = 1;      // the GPU has less memory
+inline constexpr std::uint8_t kCutByProfile = 2;  // the profile allows less memory
 
 struct Admitted {
   Header header;
@@ -142,7 +153,9 @@ struct Admitted {
   std::uint32_t gpu_count;
   TenantClass tenant_class;
   SmMode sm_mode;
-  std::uint8_t reserved0[6];
+  std::uint8_t cut;  // kCut...: why the default of the class is not what was granted; 0 = it is
+  SmKind sm_kind;
+  std::uint8_t reserved0[4];
   GpuUuid gpus[kTenantGpusMax];
   char profile[kNameBytes];
 };
@@ -226,16 +239,20 @@ enum class CommandVerb : std::uint32_t {
   kUndrain = 5,
 };
 
+inline constexpr std::size_t kDrainReasonBytes = 96;
+
 /// Asked for by `sluice suspend` and its kin; answered when it is done, which may take as long as
 /// copying the tenant's memory does. Of the own tenants, or of anybody's as root.
 struct Command {
   Header header;
   CommandVerb verb;
-  std::uint32_t flags;  // 0
-  TenantId tenant;      // not for kDrain, kUndrain
-  GpuUuid gpu;          // kMove, kDrain, kUndrain
+  std::uint32_t flags;    // 0
+  TenantId tenant;        // not for kDrain, kUndrain
+  GpuUuid gpu;            // kMove, kDrain, kUndrain
+  std::uint64_t until_s;  // kDrain: it opens by itself then, seconds of the epoch; 0 = never
+  char reason[kDrainReasonBytes];  // kDrain: for people; may be empty
 };
-static_assert(sizeof(Command) == 48);
+static_assert(sizeof(Command) == 48 + 8 + kDrainReasonBytes);
 
 struct CommandDone {
   Header header;
@@ -291,6 +308,24 @@ struct ActivityReply {
   TenantId tenant;
 };
 static_assert(sizeof(ActivityReply) == 24);
+
+/// Has the broker read its configuration again (root, or whom the broker belongs to).
+struct Reload {
+  Header header;
+  std::uint32_t flags;  // kReload...
+  std::uint32_t reserved0;
+};
+static_assert(sizeof(Reload) == 24);
+inline constexpr std::uint32_t kReloadLook = 1;  // only say what it would change
+
+/// With it comes a memfd of `bytes`: what changed, or what is wrong, in lines for people.
+struct Reloaded {
+  Header header;
+  std::uint32_t good;  // 0 = the file has mistakes, and nothing was changed
+  std::uint32_t reserved0;
+  std::uint64_t bytes;
+};
+static_assert(sizeof(Reloaded) == 32);
 
 struct SnapshotReply {
   Header header;

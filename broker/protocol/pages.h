@@ -129,7 +129,8 @@ struct LeaseEntry {
   AtomicU32 room;
   AtomicU32 delayed_ms;  // not 0: the tenant is about to be ended, because others have waited so
                          // long for its work on this GPU to end; each process says so on stderr
-  std::uint8_t reserved[48];
+  AtomicU32 suspended;   // 1: by command, until `sluice resume`; each process says so on stderr
+  std::uint8_t reserved[44];
 };
 static_assert(sizeof(LeaseEntry) == 128);
 

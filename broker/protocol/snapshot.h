@@ -113,6 +113,8 @@ struct SnapshotHeader {
   std::uint32_t tenant_count;      // queued ones included
   std::uint32_t tenant_gpu_count;  // pairs (tenant, GPU)
   std::uint32_t process_count;
+  std::uint32_t ended_count;
+  std::uint32_t reserved0;
   std::uint64_t taken_ns;       // CLOCK_MONOTONIC
   std::uint64_t started_ns;     // when this broker started
   std::uint64_t registrations;  // counters since start
@@ -128,7 +130,7 @@ struct SnapshotHeader {
   std::uint64_t slow_turns;    // turns of the broker's loop that took longer than kSlowTurn_ns
   std::uint64_t journal_lost;  // records of the journal before that could not be read at the start
 };
-static_assert(sizeof(SnapshotHeader) == 24 + 8 * 8 + 128 + 8 * (17 + 4 + 2));
+static_assert(sizeof(SnapshotHeader) == 32 + 8 * 8 + 128 + 8 * (17 + 4 + 2));
 
 struct SnapshotGpu {
   GpuUuid uuid;
@@ -148,9 +150,14 @@ struct SnapshotGpu {
   std::uint8_t exclusive;
   std::uint8_t draining;
   std::uint8_t software;  // a software GPU
-  std::uint8_t lost;      // no longer answers: takes nobody
+  std::uint8_t lost;      // no longer answers: takes no tenants
+  std::uint8_t closed;    // to new tenants, by command: drained once nothing is on it
+  std::uint8_t index;     // as `sluice status` counts
+  std::uint8_t reserved0[2];
+  std::uint32_t sm_guaranteed;  // sum of the guaranteed shares, 0-100
+  char drain[160];  // whose command, why and until when: "drained by user anna (new fans)"
 };
-static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8);
+static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8 + 8 + 160);
 
 struct SnapshotTenant {
   TenantId tenant;            // 0 while queued
@@ -160,7 +167,6 @@ struct SnapshotTenant {
   std::uint64_t samples;
   std::uint64_t tokens;
   std::uint64_t exposed_communication_ns;
-  std::uint64_t expected_start_ns;  // queued: from taken_ns; 0 = unknown
   double straggler_score;
   // Of its processes, dead ones included, on all its GPUs: waits at the gate by kGateWaitBounds_ns,
   // and allocations that the quota allowed and a GPU had no room for.
@@ -184,8 +190,10 @@ struct SnapshotTenant {
   char profile[kNameBytes];
   char user[kNameBytes];
   char ahead[kNameBytes];  // queued: the one directly ahead in the line
+  char why[kTextBytes];    // queued: what it waits for; running: why it does not run; may be empty
 };
-static_assert(sizeof(SnapshotTenant) == (11 + kGateWaitCounts + 1) * 8 + 16 + 8 + 4 * kNameBytes);
+static_assert(sizeof(SnapshotTenant) ==
+              (10 + kGateWaitCounts + 1) * 8 + 16 + 8 + 4 * kNameBytes + kTextBytes);
 
 struct SnapshotTenantGpu {
   TenantId tenant;
@@ -212,7 +220,8 @@ struct SnapshotTenantGpu {
   std::uint64_t restoring_ns;   // on the way in
   std::uint64_t moves;          // times it was moved out
   std::uint32_t sm_percent;
-  std::uint16_t wants;         // 1 while a thread of it waits at the gate
+  std::uint8_t wants;          // 1 while a thread of it waits at the gate
+  SmKind sm_kind;              // what sm_percent is
   std::uint16_t moves_failed;  // moves that did not come about; 65535 = so many or more
 };
 static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 21 * 8 + 8);
@@ -226,5 +235,20 @@ struct SnapshotProcess {
   char command[kNameBytes];  // then this names the pids of the processes that keep it
 };
 static_assert(sizeof(SnapshotProcess) == 16 + kNameBytes);
+
+/// A job that has ended, of the last kEndedMax, the latest first.
+struct SnapshotEnded {
+  TenantId tenant;
+  std::uint64_t admitted_ns;
+  std::uint64_t ended_ns;
+  std::uint64_t busy_ns;  // on all its GPUs together
+  std::uint32_t uid;
+  std::uint32_t reserved0;
+  char name[kNameBytes];
+  char user[kNameBytes];
+  char how[kTextBytes];  // "its processes ended", "as a runaway: ..."
+};
+static_assert(sizeof(SnapshotEnded) == 40 + 2 * kNameBytes + kTextBytes);
+inline constexpr std::size_t kEndedMax = 100;
 
 }  // namespace sluice::protocol

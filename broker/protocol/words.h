@@ -10,7 +10,7 @@ namespace sluice::protocol {
 
 /// Bumped when any message or page layout changes; a peer of another version is refused with a
 /// text.
-inline constexpr std::uint16_t kVersion = 7;
+inline constexpr std::uint16_t kVersion = 8;
 
 /// How long calls waited at the gate, told apart by these bounds; the last count is of what took
 /// longer.
@@ -42,6 +42,11 @@ enum class TenantClass : std::uint8_t { kInference = 0, kDebug = 1, kBatch = 2, 
 /// work-conserving weights.
 enum class SmMode : std::uint8_t { kBestEffort = 0, kEqual = 1, kFixed = 2 };
 
+/// What the percentage of a compute share is. Guaranteed: the tenant gets it whenever it wants it,
+/// and the guarantees on a GPU add up to 100 at most. Weight: its part of the time that the
+/// guarantees leave, against the other weights.
+enum class SmKind : std::uint8_t { kWeight = 0, kGuaranteed = 1 };
+
 /// Why a tenant waits in the queue, in the field's words (squeue).
 enum class QueueReason : std::uint8_t {
   kNone = 0,
@@ -49,8 +54,10 @@ enum class QueueReason : std::uint8_t {
   kPriority = 2,
   kUserLimit = 3,
   kDrain = 4,
-  kGang = 5
+  kGang = 5,
+  kShare = 6
 };
+inline constexpr std::size_t kQueueReasons = 7;
 
 /// For people; those of squeue.
 constexpr const char* queue_reason_name(QueueReason reason) {
@@ -67,6 +74,8 @@ constexpr const char* queue_reason_name(QueueReason reason) {
       return "Drain";
     case QueueReason::kGang:
       return "Gang";
+    case QueueReason::kShare:
+      return "Share";
   }
   return "Unknown";
 }

@@ -20,7 +20,25 @@ struct Error {
   std::uint32_t line = 0;
   std::uint32_t column = 0;
   std::string what;
+  std::string source = {};  // the line as it stands in the file; empty = not known
   std::string text() const;
+  /// The text, and below it the line with a caret under the column. Ends with a newline.
+  std::string shown() const;
+};
+
+/// A word of the file, and where it stands.
+struct Place {
+  std::string text;
+  std::uint32_t line = 0;
+  std::uint32_t column = 0;
+};
+
+/// Where a key has its value from; a key without one has its default.
+struct Origin {
+  std::string table;  // "scheduler", "class.batch", "profile.staff"
+  std::string key;
+  Place value;
+  std::vector<Place> items;  // of a list
 };
 
 template <class T>
@@ -35,7 +53,9 @@ struct [[nodiscard]] Result {
 struct ClassSettings {
   std::int64_t window_ns = 20'000'000;  // class inference: 0
   std::uint32_t sm_percent = 100;
+  std::string sm = "asked";             // asked | guaranteed | weight
   std::string sm_mode = "best-effort";  // fixed | equal | best-effort
+  std::string placement = "spread";     // spread | pack
   std::uint64_t memory_max_bytes = 0;   // 0 = a quarter of the smallest GPU
   bool operator==(const ClassSettings&) const = default;
 };
@@ -66,7 +86,8 @@ struct Config {
   // [broker]
   std::string socket = "/run/sluice/sluiced.sock";
   std::string log_level = "info";
-  std::string state;  // directory of the journal; empty = none
+  std::string state;    // directory of the journal; empty = none
+  std::string contact;  // whom users ask; empty = nobody is named
   // [scheduler]
   std::string policy = "fair";  // fair | round-robin | fifo
   std::int64_t quantum_ns = 10'000'000;
@@ -105,8 +126,20 @@ struct Config {
 
 /// Defaults that suit a machine nobody configured.
 Config config_default();
-Result<Config> config_read(const std::string& path);
-Result<Config> config_parse(std::string_view text, const std::string& path);
+/// `origins`, where given, receives what the file has set.
+Result<Config> config_read(const std::string& path, std::vector<Origin>* origins = nullptr);
+Result<Config> config_parse(std::string_view text, const std::string& path,
+                            std::vector<Origin>* origins = nullptr);
+/// As config_read, for a program that acts on it for others: refuses a file that belongs neither to
+/// root nor to this process's user, or that another user can write to.
+Result<Config> config_read_trusted(const std::string& path, std::vector<Origin>* origins = nullptr);
+
+/// Users and groups that the file names and the machine does not have. Asks the account databases.
+std::vector<Error> accounts_unknown(const std::vector<Origin>& origins, const std::string& path);
+
+/// What differs between two configurations, a line each: `[scheduler] quantum: "10ms" -> "20ms"`.
+/// Keys that are read at start only, or all others.
+std::vector<std::string> config_changes(const Config& before, const Config& after, bool at_start);
 
 /// The configuration of the machine, where there is one.
 inline constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
@@ -117,6 +150,8 @@ inline constexpr std::size_t kFileBytesMax = 256 * 1024;
 /// The whole of a configuration as TOML text with every key written out; config_parse gives the
 /// same Config back.
 std::string config_format(const Config& config);
+/// The same with a comment behind each value: the line that set it, or "default".
+std::string config_format_origins(const Config& config, const std::vector<Origin>& origins);
 /// The table of keys as Markdown: the source of docs/config.md.
 std::string config_describe();
 

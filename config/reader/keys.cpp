@@ -15,6 +15,8 @@ constexpr std::uint64_t kTiB = 1ULL << 40;
 
 constexpr std::array<std::string_view, 4> kClasses{"inference", "debug", "batch", "exclusive"};
 constexpr std::array<std::string_view, 3> kSmModes{"fixed", "equal", "best-effort"};
+constexpr std::array<std::string_view, 3> kSms{"asked", "guaranteed", "weight"};
+constexpr std::array<std::string_view, 2> kPlacements{"spread", "pack"};
 constexpr std::array<std::string_view, 4> kLogLevels{"error", "warning", "info", "debug"};
 constexpr std::array<std::string_view, 3> kPolicies{"fair", "round-robin", "fifo"};
 constexpr std::array<std::string_view, 2> kRunaways{"report", "end"};
@@ -30,6 +32,13 @@ const char* path_check(std::string_view text) {
 
 const char* state_check(std::string_view text) {
   return text.empty() || path_check(text) == nullptr ? nullptr : "an absolute path, or \"\"";
+}
+
+// It has to fit into a refusal beside what is allowed.
+const char* contact_check(std::string_view text) {
+  bool good = text.size() <= 60 && (text.empty() || text.front() != ' ');
+  for (const char c : text) good = good && static_cast<unsigned char>(c) >= ' ' && c != '\x7f';
+  return good ? nullptr : "one line of at most 60 bytes, such as \"gpu-help@example.edu\"";
 }
 
 // sockaddr_un::sun_path holds 108 bytes with the NUL.
@@ -86,6 +95,9 @@ const Key kBroker[] = {
      "Where the broker listens. Its directory must belong to root.", true},
     {"log_level", WordField{SLUICE_AT(config->log_level), kLogLevels},
      "The least important message that is logged."},
+    {"contact", TextField{SLUICE_AT(config->contact), contact_check},
+     "Whom users are to ask: an address, a number or a page, named where a request is refused for "
+     "what a profile allows."},
     {"state", TextField{SLUICE_AT(config->state), state_check},
      "The directory in which the broker remembers its jobs, so that one that is started anew knows "
      "them; it must belong to root alone (mode 0700) and is made where it is missing. \"\" means "
@@ -158,12 +170,23 @@ const Key kClass[] = {
      "long the next one waits after the end of a turn. A tenant that is alone there may have half "
      "of `drain_timeout`. \"0s\" means no limit, and is the default of class inference."},
     {"sm_percent", IntegerField{SLUICE_AT(tenant_class->sm_percent), 1, 100},
-     "Share of the GPU's time that a tenant gets when others want it too, unless it asks for "
+     "Per cent of the GPU's time that a tenant gets when others want it too, unless it asks for "
      "another."},
+    {"sm", WordField{SLUICE_AT(tenant_class->sm), kSms},
+     "What that percentage is. guaranteed: the tenant gets it whenever it wants it; the guarantees "
+     "on a GPU add up to 100 at most, and a tenant that would pass that waits (reason Share). "
+     "weight: its part, against other weights, of the time that the guarantees leave; it never "
+     "waits for a share. asked: guaranteed where the tenant asks for a percentage (sluice run "
+     "--sm), and a weight where it has the class's."},
     {"sm_mode", WordField{SLUICE_AT(tenant_class->sm_mode), kSmModes},
-     "fixed: the share is also a limit; equal: everybody running gets the same; best-effort: free "
-     "time goes to whoever "
-     "wants it."},
+     "fixed: the share is also a limit; equal: everybody running gets the same, which is never "
+     "guaranteed; best-effort: free time goes to whoever wants it."},
+    {"placement", WordField{SLUICE_AT(tenant_class->placement), kPlacements},
+     "Which of the GPUs that have room a tenant with one GPU gets. spread: the one that guarantees "
+     "least, then the one that was least busy in the last seconds, then the one with least "
+     "weights, "
+     "then the one with most room. pack: the one with least room, so that large tenants keep "
+     "finding some. Tenants with several GPUs, and those that own whole GPUs, are always packed."},
     {"memory_max",
      SizeField{SLUICE_AT(tenant_class->memory_max_bytes), kMiB, kTiB,
                "a quarter of the smallest GPU"},
@@ -177,7 +200,9 @@ const Key kProfile[] = {
     {"cgroups", ListField{SLUICE_AT(profile->cgroups), cgroup_check, {}},
      "The cgroups (version 2, by path) whose processes get this profile, those below included."},
     {"classes", ListField{SLUICE_AT(profile->classes), nullptr, kClasses},
-     "The classes they may use; an empty list means all."},
+     "The classes they may use; an empty list means all. A job that names none is of class batch "
+     "where "
+     "that is allowed, else of the first in the list."},
     {"memory_max", SizeField{SLUICE_AT(profile->memory_max_bytes), kMiB, kTiB, "no limit"},
      "The most memory per GPU that one tenant may ask for."},
     {"sm_percent_max", IntegerField{SLUICE_AT(profile->sm_percent_max), 1, 100},
@@ -214,8 +239,9 @@ const Key kExporter[] = {
     {"user", TextField{SLUICE_AT(config->exporter_user), account_or_none_check},
      "The user as whom sluice-exporter runs: the broker lets it read, as root and each tenant's "
      "own "
-     "user may, what the programs tell of their idle time. The broker refuses a name that is no "
-     "account of the machine. Empty: nobody besides."},
+     "user may, what the programs tell of their idle time. A name that is no account of the "
+     "machine "
+     "is said, and lets nobody look. Empty: nobody besides."},
 };
 const Key kBypass[] = {
     {"policy", WordField{SLUICE_AT(config->bypass_policy), kBypasses},

@@ -2,6 +2,8 @@
 // every exception is caught here) and the only one that opens files.
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <toml++/toml.h>
@@ -20,9 +22,9 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 
 using Errors = std::vector<Error>;
-using Place = toml::source_position;
+using Position = toml::source_position;
 
-void error_add(Errors& errors, Place at, std::string what) {
+void error_add(Errors& errors, Position at, std::string what) {
   errors.push_back(Error{{}, at.line, at.column, std::move(what)});
 }
 
@@ -82,7 +84,22 @@ std::string unknown_text(std::string_view name, const Table& table) {
   return what;
 }
 
-void table_read(const toml::table& from, const Table& table, const Target& target, Errors& errors) {
+/// Where a table's values are noted: the file's name of it, and the list; null = nowhere.
+struct Notes {
+  std::string table;
+  std::vector<Origin>* origins = nullptr;
+
+  void add(std::string_view key, const Value& value) const {
+    if (origins == nullptr) return;
+    Origin origin{table, std::string(key), {value.text, value.line, value.column}, {}};
+    for (const Value& item : value.items)
+      origin.items.push_back({item.text, item.line, item.column});
+    origins->push_back(std::move(origin));
+  }
+};
+
+void table_read(const toml::table& from, const Table& table, const Target& target,
+                const Notes& notes, Errors& errors) {
   for (auto&& [name, node] : from) {
     const Key* found = nullptr;
     for (const Key& key : table.keys) {
@@ -91,13 +108,15 @@ void table_read(const toml::table& from, const Table& table, const Target& targe
     if (found == nullptr) {
       error_add(errors, name.source().begin, unknown_text(name.str(), table));
     } else {
-      key_apply(*found, value_read(node), target, errors);
+      const Value value = value_read(node);
+      notes.add(found->name, value);
+      key_apply(*found, value, target, errors);
     }
   }
 }
 
 void class_read(const toml::key& name, const toml::table& from, const Table& table, Config& config,
-                Errors& errors) {
+                const Notes& notes, Errors& errors) {
   const auto known = class_names();
   if (std::find(known.begin(), known.end(), name.str()) == known.end()) {
     std::string what = "unknown class '" + text_shown(name.str()) + "'; ";
@@ -116,7 +135,7 @@ void class_read(const toml::key& name, const toml::table& from, const Table& tab
     }
     return;
   }
-  table_read(from, table, Target{&config, &config.classes[std::string(name.str())], nullptr},
+  table_read(from, table, Target{&config, &config.classes[std::string(name.str())], nullptr}, notes,
              errors);
 }
 
@@ -130,15 +149,15 @@ const char* profile_name_check(std::string_view name) {
 }
 
 void profile_read(const toml::key& name, const toml::table& from, const Table& table,
-                  Config& config, Errors& errors) {
-  const Place at = name.source().begin;
+                  Config& config, const Notes& notes, Errors& errors) {
+  const Position at = name.source().begin;
   if (const char* wanted = profile_name_check(name.str())) {
     error_add(errors, at,
               "profile name '" + text_shown(name.str()) + "' must be " + std::string(wanted));
   }
   ProfileSettings profile;
   profile.name = name.str();
-  table_read(from, table, Target{&config, nullptr, &profile}, errors);
+  table_read(from, table, Target{&config, nullptr, &profile}, notes, errors);
   const auto named = [&](const char* list) {
     const toml::array* accounts = from[list].as_array();
     return from.contains(list) && (accounts == nullptr || !accounts->empty());
@@ -175,7 +194,7 @@ void accounts_check(const toml::table& profiles, const char* list, const char* o
   struct Seen {
     std::string account;
     std::string profile;
-    Place at;
+    Position at;
   };
   std::vector<Seen> all;
   for (auto&& [name, node] : profiles) {
@@ -220,8 +239,8 @@ void entries_read(const toml::table& group, const char* group_name, Errors& erro
   }
   // toml++ keeps tables sorted by name; what people see is the order of the file.
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    const Place& x = a.name->source().begin;
-    const Place& y = b.name->source().begin;
+    const Position& x = a.name->source().begin;
+    const Position& y = b.name->source().begin;
     return x.line != y.line ? x.line < y.line : x.column < y.column;
   });
   for (const Entry& entry : entries) read(*entry.name, *entry.table);
@@ -251,7 +270,8 @@ std::string unknown_table_text(std::string_view name) {
          "[bypass]";
 }
 
-void root_read(const toml::table& root, Config& config, Errors& errors) {
+void root_read(const toml::table& root, Config& config, std::vector<Origin>* origins,
+               Errors& errors) {
   for (auto&& [key, node] : root) {
     const std::string_view name = key.str();
     if (name == "version") {
@@ -271,18 +291,21 @@ void root_read(const toml::table& root, Config& config, Errors& errors) {
                     "] and its keys below");
     } else if (name == "class") {
       entries_read(*from, "class", errors, [&](const toml::key& entry, const toml::table& keys) {
-        class_read(entry, keys, *table, config, errors);
+        class_read(entry, keys, *table, config, {"class." + std::string(entry.str()), origins},
+                   errors);
       });
     } else if (name == "profile") {
       entries_read(*from, "profile", errors, [&](const toml::key& entry, const toml::table& keys) {
-        profile_read(entry, keys, *table, config, errors);
+        profile_read(entry, keys, *table, config, {"profile." + std::string(entry.str()), origins},
+                     errors);
       });
       default_check(*from, config, errors);
       accounts_check(*from, "users", "user", errors);
       accounts_check(*from, "groups", "group", errors);
       accounts_check(*from, "cgroups", "cgroup", errors);
     } else {
-      table_read(*from, *table, Target{&config, nullptr, nullptr}, errors);
+      table_read(*from, *table, Target{&config, nullptr, nullptr}, {std::string(name), origins},
+                 errors);
     }
   }
 }
@@ -294,7 +317,7 @@ void toml_read(std::string_view text, Errors& errors, Read read) {
     const toml::table root = toml::parse(text);
     read(root);
   } catch (const toml::parse_error& error) {
-    const Place at = error.source().begin;
+    const Position at = error.source().begin;
     auto unquoted = unquoted_find(text, at.line);
     if (unquoted) {
       errors.push_back(std::move(*unquoted));
@@ -304,15 +327,42 @@ void toml_read(std::string_view text, Errors& errors, Read read) {
   }
 }
 
-Errors finish(Errors errors, const std::string& path) {
+Errors finish(Errors errors, const std::string& path, std::string_view text) {
   std::stable_sort(errors.begin(), errors.end(), [](const Error& a, const Error& b) {
     return a.line != b.line ? a.line < b.line : a.column < b.column;
   });
-  for (Error& error : errors) error.file = path;
+  for (Error& error : errors) {
+    error.file = path;
+    if (error.line != 0) error.source = line_of(text, error.line);
+  }
   return errors;
 }
 
-std::optional<std::string> file_read(const std::string& path, std::string* text) {
+std::string user_text(uid_t uid) {
+  passwd entry{};
+  passwd* found = nullptr;
+  std::array<char, 4096> buffer{};
+  getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
+  return found != nullptr ? found->pw_name : std::to_string(uid);
+}
+
+/// Why the file could be changed by a user who must not decide for others; nothing = it could not.
+std::optional<std::string> trust_problem(const std::string& path, const struct stat& status) {
+  const bool own = status.st_uid == 0 || status.st_uid == geteuid();
+  const std::string whom = geteuid() == 0 ? "root" : user_text(geteuid());
+  if (!own)
+    return "belongs to user " + user_text(status.st_uid) + ", not to " + whom +
+           ", so that user could change who gets which GPU; chown " + whom + " " + path;
+  // The group of a user's own files is often that user's alone.
+  const bool own_group = geteuid() != 0 && status.st_gid == getegid();
+  if ((status.st_mode & ((own_group ? 0U : S_IWGRP) | S_IWOTH)) == 0) return std::nullopt;
+  std::array<char, 16> mode{};
+  snprintf(mode.data(), mode.size(), "%04o", static_cast<unsigned>(status.st_mode & 07777));
+  return std::string("others than its owner can write to it (mode ") + mode.data() +
+         "), so they could change who gets which GPU; chmod go-w " + path;
+}
+
+std::optional<std::string> file_read(const std::string& path, bool trusted, std::string* text) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (fd < 0) return std::string("cannot be opened: ") + strerror(errno);
   std::optional<std::string> problem;
@@ -321,6 +371,8 @@ std::optional<std::string> file_read(const std::string& path, std::string* text)
     problem = std::string("cannot be read: ") + strerror(errno);
   } else if (!S_ISREG(status.st_mode)) {
     problem = "not a regular file";
+  } else if (trusted) {
+    problem = trust_problem(path, status);
   }
   std::array<char, 16384> buffer{};
   while (!problem &&
@@ -343,27 +395,47 @@ std::string Error::text() const {
   return out + ": " + what;
 }
 
-Result<Config> config_parse(std::string_view text, const std::string& path) {
-  if (auto error = shape_check(text)) return {finish({*error}, path)};
+std::string Error::shown() const {
+  std::string out = text() + "\n";
+  if (source.empty() || column == 0) return out;
+  // A column is a character; a tab stays one, so that the caret stands where the terminal puts it.
+  std::string pad;
+  std::uint32_t at = 1;
+  for (const char c : source) {
+    if ((static_cast<unsigned char>(c) & 0xC0) == 0x80) continue;
+    if (at++ >= column) break;
+    pad += c == '\t' ? '\t' : ' ';
+  }
+  if (at < column) pad.append(column - at, ' ');
+  std::string seen = source;
+  for (char& c : seen)
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f) c = '?';
+  return out + "  " + seen + "\n  " + pad + "^\n";
+}
+
+Result<Config> config_parse(std::string_view text, const std::string& path,
+                            std::vector<Origin>* origins) {
+  if (auto error = shape_check(text)) return {finish({*error}, path, text)};
   Config config = config_default();
   config.path = path;
   Errors errors;
-  toml_read(text, errors, [&](const toml::table& root) { root_read(root, config, errors); });
-  if (!errors.empty()) return {finish(std::move(errors), path)};
+  toml_read(text, errors,
+            [&](const toml::table& root) { root_read(root, config, origins, errors); });
+  if (!errors.empty()) return {finish(std::move(errors), path, text)};
   return {std::move(config)};
 }
 
 Result<std::vector<Entry>> entries_parse(std::string_view text, const std::string& path) {
-  if (auto error = shape_check(text)) return {finish({*error}, path)};
+  if (auto error = shape_check(text)) return {finish({*error}, path, text)};
   std::vector<Entry> entries;
   Errors errors;
   toml_read(text, errors, [&](const toml::table& root) {
     for (auto&& [key, node] : root) {
-      const Place at = key.source().begin;
+      const Position at = key.source().begin;
       entries.push_back({std::string(key.str()), at.line, at.column, value_read(node)});
     }
   });
-  if (!errors.empty()) return {finish(std::move(errors), path)};
+  if (!errors.empty()) return {finish(std::move(errors), path, text)};
   // toml++ keeps a table sorted by name; what people see is the order of the file.
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return a.line != b.line ? a.line < b.line : a.column < b.column;
@@ -371,17 +443,29 @@ Result<std::vector<Entry>> entries_parse(std::string_view text, const std::strin
   return {std::move(entries)};
 }
 
-Result<Config> config_read(const std::string& path) {
+namespace {
+
+Result<Config> config_read_as(const std::string& path, bool trusted, std::vector<Origin>* origins) {
   std::string text;
-  if (const auto problem = file_read(path, &text)) {
+  if (const auto problem = file_read(path, trusted, &text)) {
     return {std::vector<Error>{Error{path, 0, 0, *problem}}};
   }
-  return config_parse(text, path);
+  return config_parse(text, path, origins);
+}
+
+}  // namespace
+
+Result<Config> config_read(const std::string& path, std::vector<Origin>* origins) {
+  return config_read_as(path, false, origins);
+}
+
+Result<Config> config_read_trusted(const std::string& path, std::vector<Origin>* origins) {
+  return config_read_as(path, true, origins);
 }
 
 Result<std::vector<Entry>> entries_read(const std::string& path) {
   std::string text;
-  if (const auto problem = file_read(path, &text)) {
+  if (const auto problem = file_read(path, false, &text)) {
     return {std::vector<Error>{Error{path, 0, 0, *problem}}};
   }
   return entries_parse(text, path);

@@ -9,15 +9,6 @@ namespace {
 // Brackets and dots in one statement; the schema needs three.
 constexpr std::size_t kLevelsMax = 64;
 
-std::string_view line_of(std::string_view text, std::uint32_t number) {
-  for (; number > 1; --number) {
-    const auto end = text.find('\n');
-    if (end == text.npos) return {};
-    text.remove_prefix(end + 1);
-  }
-  return text.substr(0, text.find('\n'));
-}
-
 /// Walks over TOML text outside of strings and comments, as far as the text is valid: where it is
 /// not, the parser stops too.
 class Scanner {
@@ -66,6 +57,15 @@ class Scanner {
 };
 
 }  // namespace
+
+std::string_view line_of(std::string_view text, std::uint32_t number) {
+  for (; number > 1; --number) {
+    const auto end = text.find('\n');
+    if (end == text.npos) return {};
+    text.remove_prefix(end + 1);
+  }
+  return text.substr(0, text.find('\n'));
+}
 
 std::optional<Error> unquoted_find(std::string_view text, std::uint32_t number) {
   const std::string_view line = line_of(text, number);

@@ -14,6 +14,9 @@ namespace sluice::config {
 /// of them.
 std::optional<Error> shape_check(std::string_view text);
 
+/// Line `number` of the text, from 1; empty = it has fewer.
+std::string_view line_of(std::string_view text, std::uint32_t number);
+
 /// Line `number` says `key = 8GiB`, without the quotes: the place of the value and the line as it
 /// should be.
 std::optional<Error> unquoted_find(std::string_view text, std::uint32_t number);

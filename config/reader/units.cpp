@@ -17,9 +17,14 @@ struct Unit {
   std::uint64_t factor;
 };
 
-// Binary and decimal units; bare "K", "M", "G" are left out because the two schools read them
-// differently.
-constexpr std::array<Unit, 12> kSizeUnits{{{"B", 1},
+// Binary and decimal units. A bare "K", "M", "G" is binary, as in what drivers and schedulers print
+// of memory.
+constexpr std::array<Unit, 17> kSizeUnits{{{"B", 1},
+                                           {"K", 1ULL << 10},
+                                           {"M", 1ULL << 20},
+                                           {"G", 1ULL << 30},
+                                           {"T", 1ULL << 40},
+                                           {"P", 1ULL << 50},
                                            {"KiB", 1ULL << 10},
                                            {"MiB", 1ULL << 20},
                                            {"GiB", 1ULL << 30},

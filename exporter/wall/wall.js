@@ -56,21 +56,26 @@ function marks(pairs) {
   return pairs.filter(([on]) => on).map(([, text, bad]) => make(bad ? 'span.mark.bad' : 'span.mark', text));
 }
 
+function shareOf(slice) {
+  return slice.guaranteed ? `${percent(slice.target_share)} guaranteed` : `weight ${Math.round(100 * slice.target_share)}`;
+}
+
 function gpuCard(gpu, tenants) {
   const out = make(gpu.lost ? 'div.card.lost' : 'div.card', make('h3', gpu.name), make('small', gpu.uuid));
-  out.append(make('p', ...marks([[gpu.lost, 'LOST', true], [gpu.exclusive, 'whole'], [gpu.draining, 'draining'], [gpu.software, 'software'],
+  out.append(make('p', ...marks([[gpu.lost, 'LOST', true], [gpu.exclusive, 'whole'], [gpu.draining && !gpu.drained, 'draining'], [gpu.drained, 'drained'], [gpu.software, 'software'],
     [gpu.unmanaged_processes > 0, `${gpu.unmanaged_processes} beside Sluice`, true], [gpu.xid_errors > 0, `${gpu.xid_errors} device errors`, true]])));
-  out.append(make('p', `works ${percent(gpu.busy)}, taken ${percent(gpu.allocated)}`), bar([gpu.busy || 0], 'work of the last ten seconds'));
+  out.append(make('p', `works ${percent(gpu.busy)}, guaranteed ${percent(gpu.guaranteed_share)}`), bar([gpu.busy || 0], 'work of the last ten seconds'));
   const beyond = gpu.memory_quota_bytes > gpu.memory_capacity_bytes ? `, quotas of ${bytes(gpu.memory_quota_bytes)}` : '';
   out.append(make('p', `${bytes(gpu.memory_held_bytes)} of ${bytes(gpu.memory_capacity_bytes)} held${beyond}`));
   out.append(bar(gpu.slices.map((slice) => (slice.memory_used_bytes - slice.memory_swapped_bytes) / gpu.memory_capacity_bytes), 'memory by tenant'));
+  if (gpu.drain) out.append(make('p.hint', gpu.drain));
   if (!gpu.slices.length) out.append(make('p.hint', 'nobody'));
   else {
     out.append(table(['@tenant', '#share', '#memory'], gpu.slices.map((slice) => {
       const tenant = tenants.get(slice.tenant) || {user: '?', class: '?', state: 'running'};
       const flags = marks([[tenant.state !== 'running', tenant.state], [tenant.runaway, 'runaway', true], [tenant.unregistered > 0, 'unregistered', true],
         [tenant.unhooked > 0, 'unhooked', true], [slice.waiting, 'waits']]);
-      return [[`${slice.tenant} ${tenant.user} `, make('small', tenant.class), ' ', ...flags], `${percent(slice.achieved_share)} of ${percent(slice.target_share)}`,
+      return [[`${slice.tenant} ${tenant.user} `, make('small', tenant.class), ' ', ...flags], `${percent(slice.achieved_share)}, ${shareOf(slice)}`,
         `${bytes(slice.memory_used_bytes)} of ${bytes(slice.memory_limit_bytes)}`];
     })));
   }
@@ -155,8 +160,8 @@ function draw(data) {
   state.textContent = data.up ? `${data.tenants_in_all} running, ${data.queue_in_all} waiting; broker up for ${duration(data.broker_uptime_s)}` : data.error;
 
   show('gpus', ...data.gpus.map((gpu) => gpuCard(gpu, tenants)));
-  show('queue', data.queue.length ? table(['#', '@user', 'class', 'waits for', '#since', '#expected in'], data.queue.map((one) => [one.position, one.user, one.class, one.reason,
-    duration(one.waited_s), one.expected_in_s === undefined ? '–' : duration(one.expected_in_s)])) : make('p.hint', data.up ? 'nobody waits' : 'not known'));
+  show('queue', data.queue.length ? table(['#', '@user', 'class', '#since', 'waits for'], data.queue.map((one) => [one.position, one.user, one.class,
+    duration(one.waited_s), one.why || one.reason])) : make('p.hint', data.up ? 'nobody waits' : 'not known'));
   if (data.queue_in_all > data.queue.length) document.getElementById('queue').append(make('p.hint', `and ${data.queue_in_all - data.queue.length} more`));
 
   const training = data.tenants.filter((tenant) => tenant.training);

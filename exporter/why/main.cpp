@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "broker/protocol/wire.h"
 #include "exporter/clock.h"
@@ -47,19 +48,71 @@ bool is_asked_for(const WhyOptions& options, const protocol::SnapshotTenant& row
          options.tenant == name_of(row);
 }
 
-/// Leaves what was asked for in the snapshot. False when a job was named and is not there; that has
-/// been said.
-bool snapshot_narrow(const WhyOptions& options, Snapshot& snapshot) {
-  std::vector<protocol::SnapshotTenant> kept;
-  for (const auto& row : snapshot.tenants)
-    if (row.tenant != 0 && is_asked_for(options, row)) kept.push_back(row);
-  snapshot.tenants = std::move(kept);
-  if (options.tenant.empty()) return true;
-  if (snapshot.tenants.empty()) {
-    say("there is no running job '" + options.tenant + "'; sluice status lists them");
-    return false;
+std::string ago_text(std::uint64_t since_ns, std::uint64_t now_ns) {
+  const std::uint64_t s = now_ns > since_ns ? (now_ns - since_ns) / 1'000'000'000 : 0;
+  if (s < 120) return std::to_string(s) + " s";
+  return s < 7200 ? std::to_string(s / 60) + " min" : std::to_string(s / 3600) + " h";
+}
+
+/// Of a job that waits or does not run: its name, and why. Empty = it runs.
+std::string stopped_text(const protocol::SnapshotTenant& row, std::uint64_t now_ns) {
+  const std::string why = field_text(row.why, sizeof row.why);
+  const std::string user = " of " + field_text(row.user, sizeof row.user);
+  if (row.state == protocol::TenantState::kQueued)
+    return name_of(row) + user + " waits in line, at place " + std::to_string(row.queue_position) +
+           ", for " + ago_text(row.asked_ns, now_ns) + " (" +
+           protocol::queue_reason_name(row.reason) + ")" + (why.empty() ? "" : ": " + why);
+  if (why.empty()) return "";
+  return name_of(row) + " (job " + std::to_string(row.tenant) + ")" + user + ": " + why;
+}
+
+/// Of the last job of that number or name that has ended; empty = none is remembered.
+std::string ended_text(const WhyOptions& options, const Snapshot& snapshot) {
+  for (const protocol::SnapshotEnded& ended : snapshot.ended) {
+    const std::string name = field_text(ended.name, sizeof ended.name);
+    if (options.tenant != std::to_string(ended.tenant) && options.tenant != name) continue;
+    return name + " (job " + std::to_string(ended.tenant) + ") of " +
+           field_text(ended.user, sizeof ended.user) + " has ended, " +
+           ago_text(ended.ended_ns, snapshot.header.taken_ns) + " ago, after " +
+           ago_text(ended.admitted_ns, ended.ended_ns) + ": " +
+           field_text(ended.how, sizeof ended.how);
   }
-  return true;
+  return "";
+}
+
+enum class Narrowed { kWatch, kSaid, kNone };
+
+/// Leaves what was asked for in the snapshot. kSaid: what there is to say of the job that was named
+/// needs no watching. kNone: there is none, which has been said.
+Narrowed snapshot_narrow(const WhyOptions& options, Snapshot& snapshot) {
+  std::vector<protocol::SnapshotTenant> kept;
+  std::vector<std::string> stopped;
+  for (const auto& row : snapshot.tenants) {
+    if (!is_asked_for(options, row)) continue;
+    const std::string text = stopped_text(row, snapshot.header.taken_ns);
+    const bool runs = row.state == protocol::TenantState::kRunning ||
+                      row.state == protocol::TenantState::kSwapped;
+    if (!text.empty()) stopped.push_back(text);
+    if (row.tenant != 0 && (runs || options.tenant.empty())) kept.push_back(row);
+  }
+  snapshot.tenants = std::move(kept);
+  if (options.tenant.empty()) return Narrowed::kWatch;
+  if (stopped.empty() && snapshot.tenants.empty()) {
+    const std::string ended = ended_text(options, snapshot);
+    if (!ended.empty()) stopped.push_back(ended);
+  }
+  for (const std::string& text : stopped) {
+    if (options.json)
+      say(text);  // what it prints is for programs, and there are no figures
+    else
+      std::printf("%s\n", text.c_str());
+  }
+  if (!snapshot.tenants.empty()) return Narrowed::kWatch;
+  if (!stopped.empty()) return options.json ? Narrowed::kNone : Narrowed::kSaid;
+  say("there is no job '" + options.tenant +
+      "', and none of the last hundred that ended was it; "
+      "sluice status lists those that run");
+  return Narrowed::kNone;
 }
 
 /// What else is known of the job: what it reports, whom of its ranks the others wait for, and what
@@ -87,6 +140,12 @@ void row_join(WhyRow& row, const IdleObserver& observer, const Snapshot& last,
   row.cgroup = cgroup_since(found->second.look, cgroup_look(found->second.process));
 }
 
+int index_of(const Snapshot& snapshot, const std::string& uuid) {
+  for (const auto& gpu : snapshot.gpus)
+    if (uuid_text(gpu.uuid) == uuid) return gpu.index;
+  return -1;
+}
+
 WhyReport report_make(const IdleObserver& observer, const Snapshot& last,
                       const std::map<protocol::TenantId, Before>& before) {
   WhyReport report;
@@ -97,6 +156,7 @@ WhyReport report_make(const IdleObserver& observer, const Snapshot& last,
     WhyRow row;
     row.tenant = key.first;
     row.gpu = key.second;
+    row.gpu_index = index_of(last, row.gpu);
     row.figures = figures;
     row_join(row, observer, last, before);
     report.rows.push_back(std::move(row));
@@ -104,13 +164,39 @@ WhyReport report_make(const IdleObserver& observer, const Snapshot& last,
   return report;
 }
 
-/// Looks until the time is over or the job has ended. Null when there is no answer to be given.
+/// False where the broker gives none, which has been said.
+bool snapshot_read(BrokerSource& source, Snapshot* out) {
+  SnapshotResult result = source.snapshot_take();
+  if (const auto* error = std::get_if<SnapshotError>(&result)) {
+    const bool away = error->kind == SnapshotError::Kind::kUnreachable;
+    say(error->text + (away ? "; is sluiced running?" : ""));
+    return false;
+  }
+  *out = std::move(std::get<Snapshot>(result));
+  return true;
+}
+
+/// Reads the first snapshot. Returns the exit status where there is nothing to watch, all of which
+/// has been said.
+std::optional<int> first_look(const WhyOptions& options, BrokerSource& source, Snapshot* out) {
+  if (!snapshot_read(source, out)) return kFailed;
+  const Narrowed narrowed = snapshot_narrow(options, *out);
+  std::fflush(stdout);
+  if (narrowed != Narrowed::kWatch) return narrowed == Narrowed::kSaid ? EXIT_SUCCESS : kFailed;
+  if (isatty(STDERR_FILENO) != 0 && !options.json)
+    say("watching for " + std::to_string(options.seconds_ns / 1'000'000'000) + " s");
+  return std::nullopt;
+}
+
+/// Looks until the time is over or the job has ended.
 int watch(const WhyOptions& options, const std::string& socket) {
+  BrokerSource source(socket);
+  Snapshot snapshot;
+  if (const auto done = first_look(options, source, &snapshot)) return *done;
   std::string reason = "--no-bpf was given";
   auto threads = options.bpf ? thread_watch_bpf(&reason) : nullptr;
   if (threads == nullptr) threads = thread_watch_proc(kSampleEveryNs);
   IdleObserver observer(std::move(threads), std::make_unique<BrokerActivity>(socket));
-  BrokerSource source(socket);
   WholeGpus whole;
   Snapshot last;
   std::map<protocol::TenantId, Before> before;
@@ -118,15 +204,8 @@ int watch(const WhyOptions& options, const std::string& socket) {
   const std::uint64_t end_ns = monotonic_ns() + options.seconds_ns;
   for (int look = 0; look == 0 || monotonic_ns() < end_ns; ++look) {
     if (look % kLooksPerSnapshot == 0) {
-      SnapshotResult result = source.snapshot_take();
-      if (const auto* error = std::get_if<SnapshotError>(&result)) {
-        const bool away = error->kind == SnapshotError::Kind::kUnreachable;
-        say(error->text + (away ? "; is sluiced running?" : ""));
-        return kFailed;
-      }
-      Snapshot& snapshot = std::get<Snapshot>(result);
-      if (look == 0 && !snapshot_narrow(options, snapshot)) return kFailed;
       if (look > 0) {
+        if (!snapshot_read(source, &snapshot)) return kFailed;
         std::erase_if(snapshot.tenants,
                       [&](const auto& row) { return !is_asked_for(options, row); });
         if (!options.tenant.empty() && snapshot.tenants.empty()) break;  // it has ended
@@ -136,7 +215,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
       for (const auto& row : snapshot.processes)
         if (!before.contains(row.tenant))
           before[row.tenant] = {row.pid, monotonic_ns(), cgroup_look(row.pid)};
-      last = std::move(snapshot);
+      last = snapshot;
     }
     observer.look();
     whole.look(monotonic_ns());
@@ -155,6 +234,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
         "', which is another user's; ask its user, or look as root");
     return kFailed;
   }
+  for (WhyWholeRow& row : report.whole) row.gpu_index = index_of(last, row.gpu);
   const std::string text = options.json ? why_json(report) : why_text(report);
   return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;
 }
@@ -170,8 +250,6 @@ int run(const std::vector<std::string>& arguments) {
     std::fputs(kWhyUsage, stdout);
     return EXIT_SUCCESS;
   }
-  if (isatty(STDERR_FILENO) != 0 && !options->json)
-    say("watching for " + std::to_string(options->seconds_ns / 1'000'000'000) + " s");
   return watch(*options, socket_path(*options));
 }
 

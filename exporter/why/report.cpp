@@ -81,13 +81,18 @@ void joined_text(std::string& out, const WhyRow& row) {
            seconds_text(row.others_wait_ns) + " each\n";
 }
 
+/// "GPU 0 (GPU-2f44...)".
+std::string gpu_text(const std::string& uuid, int index) {
+  return index < 0 ? uuid : "GPU " + std::to_string(index) + " (" + uuid + ")";
+}
+
 void row_text(std::string& out, const WhyRow& row) {
   const IdleFigures& figures = row.figures;
   const std::uint64_t all = figures.accounted_ns();
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f s", static_cast<double>(all) / 1e9);
-  out += row.name + " (tenant " + std::to_string(row.tenant) + ") on " + row.gpu + ", " + seconds +
-         "\n";
+  out += row.name + " (job " + std::to_string(row.tenant) + ") on " +
+         gpu_text(row.gpu, row.gpu_index) + ", " + seconds + "\n";
   if (all == 0) {
     out += "  nothing is known yet: a kernel has been running all the time, or it was too short\n";
     return;
@@ -110,8 +115,9 @@ void row_text(std::string& out, const WhyRow& row) {
 }
 
 void whole_text(std::string& out, const WhyWholeRow& row) {
-  out += row.name + " (tenant " + std::to_string(row.tenant) + ") on " + row.gpu +
-         ", which it owns as a whole, " + seconds_text(row.watched_ns) + "\n";
+  out += row.name + " (job " + std::to_string(row.tenant) + ") on " +
+         gpu_text(row.gpu, row.gpu_index) + ", which it owns as a whole, " +
+         seconds_text(row.watched_ns) + "\n";
   if (row.looks > 0) {
     constexpr std::uint64_t kWhole = 1'000'000;
     const auto busy = static_cast<std::uint64_t>(row.busy_sum / row.looks * kWhole);

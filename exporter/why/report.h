@@ -12,7 +12,8 @@ namespace sluice::exporter {
 struct WhyRow {
   std::uint64_t tenant = 0;
   std::string name;
-  std::string gpu;
+  std::string gpu;     // its UUID,
+  int gpu_index = -1;  // and as `sluice status` counts; -1 = not known
   IdleFigures figures;
   std::uint64_t watched_ns = 0;
   CgroupLook cgroup;           // of its first process, meanwhile
@@ -27,7 +28,8 @@ struct WhyRow {
 struct WhyWholeRow {
   std::uint64_t tenant = 0;
   std::string name;
-  std::string gpu;
+  std::string gpu;     // its UUID,
+  int gpu_index = -1;  // and as `sluice status` counts; -1 = not known
   std::uint64_t watched_ns = 0;
   double busy_sum = 0;      // of what the driver said in so many looks
   std::uint32_t looks = 0;  // 0 = it said nothing

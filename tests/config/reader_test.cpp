@@ -166,6 +166,14 @@ const BadFile kBadFiles[] = {
      "[class.debug]\nsm_mode = \"fixd\"\n",
      {"s.toml:2:11: sm_mode must be \"fixed\", \"equal\" or \"best-effort\", not \"fixd\"; did you "
       "mean \"fixed\"?"}},
+    {"Share",
+     "[class.debug]\nsm = \"weigth\"\n",
+     {"s.toml:2:6: sm must be \"asked\", \"guaranteed\" or \"weight\", not \"weigth\"; did you "
+      "mean \"weight\"?"}},
+    {"Placement",
+     "[class.debug]\nplacement = \"packed\"\n",
+     {"s.toml:2:13: placement must be \"spread\" or \"pack\", not \"packed\"; did you mean "
+      "\"pack\"?"}},
     {"Policy",
      "[scheduler]\npolicy = \"faire\"\n",
      {"s.toml:2:10: policy must be \"fair\", \"round-robin\" or \"fifo\", not \"faire\"; did "
@@ -432,6 +440,8 @@ swap_host_max = "5GiB"
 [class.inference]
 window = "2ms"
 sm_percent = 30
+sm = "guaranteed"
+placement = "pack"
 sm_mode = "equal"
 memory_max = "2 GiB"
 [profile.zoo]
@@ -478,6 +488,8 @@ tenants_max = 1
   EXPECT_EQ(inference.window_ns, 2'000'000);
   EXPECT_EQ(inference.sm_percent, 30U);
   EXPECT_EQ(inference.sm_mode, "equal");
+  EXPECT_EQ(inference.sm, "guaranteed");
+  EXPECT_EQ(inference.placement, "pack");
   EXPECT_EQ(inference.memory_max_bytes, 2ULL << 30);
   EXPECT_EQ(c.classes.at("batch"), ClassSettings{});
   ASSERT_EQ(c.profiles.size(), 3U);
@@ -606,6 +618,47 @@ TEST_F(Files, TooLong) {
 }
 
 // Random bytes, and good files with random damage: never a crash, and a refusal always says why.
+TEST(Origins, WhereValuesComeFrom) {
+  std::vector<Origin> origins;
+  const auto result = config_parse(
+      "[scheduler]\nquantum = \"20ms\"\n[profile.a]\nusers = [\"x\", \"y\"]\n", "f", &origins);
+  ASSERT_TRUE(result.ok());
+  ASSERT_EQ(origins.size(), 2U);
+  const std::string text = config_format_origins(*result, origins);
+  EXPECT_NE(text.find("\nquantum = \"20ms\"  # line 2\n"), text.npos) << text;
+  EXPECT_NE(text.find("\nusers = [\"x\", \"y\"]  # line 4\n"), text.npos) << text;
+  EXPECT_NE(text.find("\nlog_level = \"info\"  # default\n"), text.npos) << text;
+  const auto again = config_parse(text, "f");
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(*again, *result) << "comments change nothing";
+}
+
+TEST(Changes, NameWhatDiffers) {
+  const auto read = [](const char* text) { return *config_parse(text, "f"); };
+  const Config before =
+      read("[class.debug]\nsm_percent = 10\n[profile.a]\nusers = [\"x\"]\nswap = true\n");
+  const Config after = read(
+      "[broker]\nstate = \"/s\"\n[class.debug]\nsm_percent = 20\n[profile.a]\nusers = [\"x\"]\n");
+  EXPECT_EQ(config_changes(before, after, false),
+            (std::vector<std::string>{"[class.debug] sm_percent: 10 -> 20",
+                                      "[profile.a] swap: true -> not set"}));
+  EXPECT_EQ(config_changes(before, after, true),
+            std::vector<std::string>{"[broker] state: \"\" -> \"/s\""});
+  EXPECT_TRUE(config_changes(after, after, false).empty());
+}
+
+TEST(Shown, ACaretUnderTheColumn) {
+  const auto result =
+      config_parse("# \xc3\xa4\n[broker]\nlog_level = \"\xc3\xa4\" # x\n \tx = 1\n", "f");
+  ASSERT_EQ(result.errors().size(), 2U);
+  EXPECT_NE(result.errors()[0].shown().find("  log_level = \"\xc3\xa4\" # x\n              ^\n"),
+            std::string::npos)
+      << result.errors()[0].shown();
+  EXPECT_NE(result.errors()[1].shown().find("   \tx = 1\n   \t^\n"), std::string::npos)
+      << result.errors()[1].shown();
+  EXPECT_EQ((Error{"f", 0, 0, "w"}.shown()), "f: w\n");
+}
+
 TEST(Hostile, RandomBytes) {
   std::mt19937 random(20260101);
   const std::string good = config_format(config_default()) + "\n[profile.a]\nusers = [\"anna\"]\n";

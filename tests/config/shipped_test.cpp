@@ -42,6 +42,16 @@ TEST(Example, Parses) {
   EXPECT_LE(config.classes.at("debug").sm_percent, guest.sm_percent_max);
 }
 
+TEST(Example, GuaranteesTimeToBatchAndInferenceAndGivesDebugJobsWeights) {
+  const auto result = config_read(kRoot + "/config/sluice.toml");
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ((*result).classes.at("debug").sm, "weight");
+  for (const char* name : {"batch", "inference"}) {
+    EXPECT_EQ((*result).classes.at(name).sm, "guaranteed") << name;
+    EXPECT_LE((*result).classes.at(name).sm_percent, 50U) << "more than one fits on a GPU";
+  }
+}
+
 // Every line marked "# default" changes nothing, and every other line does.
 TEST(Example, SaysWhichValuesAreDefaults) {
   std::istringstream in(file_text(kRoot + "/config/sluice.toml"));

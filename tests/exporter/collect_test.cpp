@@ -337,6 +337,23 @@ TEST(Collect, SharesWithoutWaitingHaveNoError) {
             text.npos);
 }
 
+TEST(Collect, AWeightPromisesNothingThatCouldBeMissed) {
+  Crafted crafted = example();
+  for (auto& vgpu : crafted.tenant_gpus) vgpu.sm_kind = protocol::SmKind::kWeight;
+  const Snapshot snapshot = snapshot_of(crafted);
+  const std::string text =
+      metrics_text(metrics_collect(&snapshot, watch_off(), {}, 200, recent_example(snapshot)));
+  EXPECT_EQ(text.find("sluice_tenant_share_error_ratio{"), text.npos);
+  EXPECT_EQ(
+      text.find("sluice_tenant_guaranteed_share_ratio{gpu=\"" + uuid_text(snapshot.gpus[0].uuid) +
+                "\",tenant=\"3\",user=\"anna\",class=\"batch\",profile=\"student\"} 0.5"),
+      text.npos);
+  EXPECT_THAT(text,
+              HasSubstr("sluice_tenant_share_weight{gpu=\"" + uuid_text(snapshot.gpus[0].uuid) +
+                        "\",tenant=\"3\",user=\"anna\",class=\"batch\",profile="
+                        "\"student\"} 50\n"));
+}
+
 TEST(Collect, OfWholeGpusTheDriversFigureOrNone) {
   Crafted crafted = example();
   for (auto& one : crafted.gpus) one.exclusive = 0;

@@ -126,6 +126,7 @@ Crafted example() {
     gpu.exclusive = static_cast<std::uint8_t>(i);
     gpu.draining = static_cast<std::uint8_t>(1 - i);
     gpu.lost = static_cast<std::uint8_t>(i);
+    gpu.sm_guaranteed = 50;
     gpu.software = static_cast<std::uint8_t>(1 - i);
     out.gpus.push_back(gpu);
   }
@@ -153,6 +154,7 @@ Crafted example() {
   queued.asked_ns = 178 * kSecond;
   for (std::size_t gpu = 0; gpu < 2; ++gpu) {
     auto& vgpu = out.vgpu_add(3, gpu);
+    vgpu.sm_kind = protocol::SmKind::kGuaranteed;
     vgpu.memory_max_bytes = kGiB;
     vgpu.memory_min_bytes = kGiB / 2;
     vgpu.held_bytes = 123456789;

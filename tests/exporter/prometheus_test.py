@@ -78,7 +78,7 @@ def check_tenant(prometheus, machine, exporter_at):
     gpu = machine.status()["gpus"][0]
     assert limit == 256 << 20, limit
     assert series["job"] == "sluice" and series["gpu"] == gpu["uuid"] and series["class"] == tenant["class"], (series, tenant)
-    assert prometheus.value(f"sluice_tenant_target_share_ratio{labels}") == 0.25
+    assert prometheus.value(f"sluice_tenant_guaranteed_share_ratio{labels}") == 0.25
     # Counters of work grow, and Prometheus's rate agrees with what Sluice itself says of the last ten seconds.
     wait_until("its GPU time is a rate", lambda: (prometheus.value(f"rate(sluice_tenant_gpu_seconds_total{labels}[10s])") or 0) > 0)
     wait_until("its share is recorded", lambda: prometheus.query(f'user:sluice_tenant_gpu_seconds:rate5m{{instance="{exporter_at}"}}'))

@@ -1,5 +1,6 @@
 // Snapshots that are wrong in every way the layout allows: refused with a reason, never a crash.
 #include "exporter/snapshot.h"
+#include "exporter/words.h"
 
 #include <gtest/gtest.h>
 #include <string.h>
@@ -89,14 +90,23 @@ TEST(Parse, Words) {
   Crafted a = example(), b = example(), c = example(), d = example();
   a.tenants[0].state = static_cast<protocol::TenantState>(4);
   b.tenants[1].tenant_class = static_cast<protocol::TenantClass>(255);
-  c.tenants[2].reason = static_cast<protocol::QueueReason>(6);
+  c.tenants[2].reason = static_cast<protocol::QueueReason>(7);
   d.tenants[0].tenant = 0;
   EXPECT_EQ(parse(a), malformed("an unknown tenant state"));
   EXPECT_EQ(parse(b), malformed("an unknown class"));
   EXPECT_EQ(parse(c), malformed("an unknown queue reason"));
   c = example();
-  c.tenants[0].stays = static_cast<protocol::StayReason>(6);
+  c.tenants[0].stays = static_cast<protocol::StayReason>(7);
   EXPECT_EQ(parse(c), malformed("an unknown reason to stay"));
+  for (std::size_t known = 0; known < kStayNames.size(); ++known) {
+    c.tenants[0].stays = static_cast<protocol::StayReason>(known);
+    const std::vector<unsigned char> bytes = c.bytes();
+    const auto result = snapshot_parse(bytes.data(), bytes.size());
+    EXPECT_TRUE(std::holds_alternative<Snapshot>(result)) << kStayNames[known];
+  }
+  c = example();
+  c.tenant_gpus[0].sm_kind = static_cast<protocol::SmKind>(2);
+  EXPECT_EQ(parse(c), malformed("an unknown kind of share"));
   EXPECT_EQ(parse(d), malformed("a tenant without a number"));
 }
 

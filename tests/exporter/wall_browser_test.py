@@ -32,13 +32,13 @@ def crowd(step):
     tenants[7]["class"] = "exclusive"
     tenants[0]["training"] = {"steps": 100 + 20 * step, "samples": 6400 + 1280 * step, "tokens": 0, "exposed_communication_s": 10 + step / 2, "straggler": 1.25}
     tenants[0]["off_cpu"] = {"sleeping_s": 10 + step, "runnable_s": 5 + step / 2, "switches": 7}
-    slices = [{"tenant": n, "memory_limit_bytes": 2 << 30, "memory_used_bytes": 1 << 30, "memory_swapped_bytes": (1 << 30) * (n == 2), "target_share": 0.125,
+    slices = [{"tenant": n, "memory_limit_bytes": 2 << 30, "memory_used_bytes": 1 << 30, "memory_swapped_bytes": (1 << 30) * (n == 2), "target_share": 0.125, "guaranteed": n > 1,
                "waiting": n == 1, "achieved_share": 0.1} for n in range(1, 9)]
     slices[0] |= {"busy_s": 5 + step, "idle_s": {"cpu": 1, "disk": 2 + step / 2, "no-work": 3 + step / 2}}
     gpu = {"uuid": GPU, "name": HOSTILE, "software": False, "memory_capacity_bytes": 16 << 30, "memory_promised_bytes": 8 << 30, "memory_quota_bytes": 32 << 30,
-           "memory_held_bytes": 7 << 30, "allocated": 1, "exclusive": False, "draining": True, "lost": True, "busy": 0.5, "unmanaged_processes": 3, "xid_errors": 2,
+           "memory_held_bytes": 7 << 30, "allocated": 1, "guaranteed_share": 0.875, "exclusive": False, "draining": True, "lost": True, "busy": 0.5, "unmanaged_processes": 3, "xid_errors": 2,
            "slices": slices}
-    queue = [{"position": n, "user": HOSTILE, "class": "exclusive", "profile": "p", "reason": "gang", "waited_s": 90, **({"expected_in_s": 7200} if n == 1 else {})}
+    queue = [{"position": n, "user": HOSTILE, "class": "exclusive", "profile": "p", "reason": "gang", "waited_s": 90, **({"why": "the quotas on GPU 0 are full"} if n == 1 else {})}
              for n in range(1, 4)]
     steps = list(range(3590, 0, -10))
     return {"format": 1, "up": True, "gpus": [gpu], "tenants": tenants, "queue": queue, "taken_s": 1000 + 2 * step, "broker_uptime_s": 90061, "tenants_in_all": 8,
@@ -121,11 +121,11 @@ def check_crowd(browser, stage, shots):
     browser.call("Page.navigate", url=stage.url + "/")
     wait_until("everybody is drawn", lambda: "12 waiting" in text_of(browser, "#state"))
     gpus = text_of(browser, "#gpus")
-    for expected in (HOSTILE, "LOST", "3 beside Sluice", "2 device errors", "works 50 %, taken 100 %", "7 GiB of 16 GiB held, quotas of 32 GiB", "runaway", "swapped",
-                     "unregistered", "unhooked", "waits", "10 % of 13 %"):
+    for expected in (HOSTILE, "LOST", "3 beside Sluice", "2 device errors", "works 50 %, guaranteed 88 %", "7 GiB of 16 GiB held, quotas of 32 GiB", "runaway", "swapped",
+                     "unregistered", "unhooked", "waits", "10 %, 13 % guaranteed", "10 %, weight 13"):
         assert expected in gpus, f"{expected!r} is not on the page:\n{gpus}"
     queue = text_of(browser, "#queue")
-    for expected in (HOSTILE, "gang", "1 min", "2 h 0 min", "and 9 more"):
+    for expected in (HOSTILE, "gang", "1 min", "the quotas on GPU 0 are full", "and 9 more"):
         assert expected in queue, f"{expected!r} is not on the page:\n{queue}"
     assert "broker up for 1 d 1 h" in text_of(browser, "#state")
     assert "Off the CPU" in text_of(browser, "main") and "Training" in text_of(browser, "main")

@@ -56,12 +56,15 @@ TEST(WallJson, TellsWhoIsOnWhichGpuAndWhoWaits) {
   EXPECT_EQ(shared["name"], "Sluice Software GPU");
   EXPECT_EQ(shared["busy"], 0.625);
   EXPECT_EQ(shared["allocated"], 0.75);
+  EXPECT_EQ(shared["guaranteed_share"], 0.5);
   EXPECT_EQ(shared["memory_held_bytes"], (1ULL << 30) + 1);
   EXPECT_FALSE(out["gpus"][0].contains("busy")) << "nobody knows it";
   EXPECT_EQ(out["gpus"][0]["lost"], true);
   ASSERT_EQ(shared["slices"].size(), 2U);
   EXPECT_EQ(shared["slices"][0]["tenant"], 2);
   EXPECT_EQ(shared["slices"][0]["target_share"], 0.25);
+  EXPECT_EQ(shared["slices"][0]["guaranteed"], false);
+  EXPECT_EQ(shared["slices"][1]["guaranteed"], true);
   EXPECT_EQ(shared["slices"][0]["waiting"], true);
   EXPECT_EQ(shared["slices"][1]["memory_swapped_bytes"], 90'000'000);
   ASSERT_EQ(out["tenants"].size(), 2U);
@@ -75,7 +78,7 @@ TEST(WallJson, TellsWhoIsOnWhichGpuAndWhoWaits) {
   EXPECT_EQ(out["queue"][0]["user"], "cleo");
   EXPECT_EQ(out["queue"][0]["reason"], "drain");
   EXPECT_EQ(out["queue"][0]["waited_s"], 12.5);
-  EXPECT_FALSE(out["queue"][0].contains("expected_in_s"));
+  EXPECT_FALSE(out["queue"][0].contains("why"));
 }
 
 TEST(WallJson, NeverCommandsOrProcessNumbers) {
@@ -112,7 +115,7 @@ TEST(WallJson, TheQueueIsInItsOrderAndBothListsEndAtTheCap) {
     auto& queued = crafted.tenant_add(0, "late", protocol::TenantClass::kBatch);
     queued.state = protocol::TenantState::kQueued;
     queued.queue_position = 6 - i;
-    queued.expected_start_ns = 30 * kSecond;
+    std::strcpy(queued.why, "the quotas on GPU 0 add up to 4 GiB of 4 GiB");
   }
   crafted.tenants[2].queue_position = 1;
   const Snapshot snapshot = parsed_of(crafted);
@@ -126,7 +129,7 @@ TEST(WallJson, TheQueueIsInItsOrderAndBothListsEndAtTheCap) {
   EXPECT_EQ(out["queue_in_all"], 6);
   out = json::parse(json_of(&snapshot));
   for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(out["queue"][i]["position"], i + 1);
-  EXPECT_EQ(out["queue"][1]["expected_in_s"], 30);
+  EXPECT_EQ(out["queue"][1]["why"], "the quotas on GPU 0 add up to 4 GiB of 4 GiB");
 }
 
 TEST(WallJson, OffCpuTimeOnlyWhereItIsWatched) {

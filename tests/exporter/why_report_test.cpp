@@ -66,7 +66,7 @@ TEST(WhyReportTest, BarsLongestFirstAndAdviceForTheLongest) {
   report.rows = {row(500, 400, 100)};
   const std::string text = why_text(report);
   EXPECT_EQ(text.substr(0, text.find("  disk:")),
-            "train (tenant 3) on GPU-1, 1.0 s\n"
+            "train (job 3) on GPU-1, 1.0 s\n"
             "  busy       50.0 %  ####################\n"
             "  disk       40.0 %  ################\n"
             "  cpu        10.0 %  ####\n");
@@ -118,15 +118,16 @@ TEST(WhyReportTest, WhatIsJoinedIsSaidWhereItsCauseMatters) {
 // Nothing is metered there: how busy it is the driver says, if it does, and why nobody does.
 TEST(WhyReportTest, OfWholeGpusCausesAreNotKnownAndItIsSaidWhy) {
   WhyReport report;
-  report.whole = {{4, "owner", "GPU-2", 2'000'000'000, 1.5, 2}, {5, "other", "GPU-3", 1, 0, 0}};
+  report.whole = {{4, "owner", "GPU-2", 1, 2'000'000'000, 1.5, 2},
+                  {5, "other", "GPU-3", -1, 1, 0, 0}};
   const std::string text = why_text(report);
   EXPECT_EQ(text,
-            "owner (tenant 4) on GPU-2, which it owns as a whole, 2.0 s\n"
+            "owner (job 4) on GPU 1 (GPU-2), which it owns as a whole, 2.0 s\n"
             "  busy       75.0 %  ##############################\n"
             "  idle       25.0 %  ##########\n"
             "  busy is what the driver says; causes are not known, because on a whole GPU nothing "
             "is metered: run it in another class to find out\n"
-            "other (tenant 5) on GPU-3, which it owns as a whole, 0.0 s\n"
+            "other (job 5) on GPU-3, which it owns as a whole, 0.0 s\n"
             "  how busy it is is not known, for the driver does not say; causes are not known, "
             "because on a whole GPU nothing is metered: run it in another class to find out\n");
   const auto told = nlohmann::json::parse(why_json(report));

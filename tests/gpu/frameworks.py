@@ -55,7 +55,7 @@ class Trial:
         return done
 
     def sliced(self, *arguments):
-        return [str(self.build / "bin/sluice"), "run", "--memory", str(self.quota), "--", *self.command, *arguments]
+        return [str(self.build / "bin/sluice"), "run", "--memory", f"{self.quota}B", "--", *self.command, *arguments]
 
     def all(self):
         """The reason for which it was skipped, or None."""

@@ -29,7 +29,8 @@ def suspended_by_checkpoint(build):
         job.done("replay")
         equal(job.ask("check"), "right")
         equal(row(machine, "train")["state"], "running")
-        equal([job.end(), other.end()], ["", ""])
+        equal([job.end(), other.end()], ["sluice: this job is suspended: its GPU memory is on the host, and its CUDA calls wait "
+                                         "until `sluice resume 1`\n", ""])
 
 
 def moved_by_checkpoint(build):
@@ -120,7 +121,7 @@ def drained(build):
         stays.done("alloc 8 2")
         commanded(machine, "drain", "--gpu", "0")
         waiting = machine.job("--memory", "64MiB", begin=False)
-        expect("(reason: Drain)" in line_of(waiting), "it waits")
+        expect("(Drain)" in line_of(waiting), "it waits")
         stays.done("step")
         equal(stays.ask("check"), "right")
         commanded(machine, "undrain", "--gpu", "0")

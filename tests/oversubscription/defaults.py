@@ -1,5 +1,6 @@
 """Programs that nobody announced: their user's default job, its place in the line and its GPUs."""
 
+import os
 import re
 import signal
 import subprocess
@@ -7,24 +8,27 @@ import sys
 
 from support import *
 
+HOLDER, PYTHON = "oversubscription_holder"[:15], os.path.basename(sys.executable)[:15]  # as /proc/PID/comm has them
+
 
 def default_waits(build):
     with box(build) as machine:
         full = machine.job("--memory", "256MiB", "--name", "full")
         first, second = machine.loner(), machine.loner()
         for holder in (first, second):
-            equal(line_of(holder), "sluice: no room on the GPUs yet; this program waits as number 1 in line (reason: "
-                  "Resources); sluice status shows the line\n")
-        wait_until("they are one request", lambda: [t["name"] for t in machine.waiting()] == ["default"])
+            expect(re.fullmatch(r"sluice: no room on the GPUs yet: the quotas on GPU 0 add up to .*; all of it has job \d+ .*; this "
+                                r"program waits as number 1 in line \(reason: Resources\); sluice status shows the line\n",
+                                line := line_of(holder)), line)
+        wait_until("they are one request", lambda: [t["name"] for t in machine.waiting()] == [HOLDER])
         expect(not first.has_answered() and not second.has_answered(), "they wait for their context")
         table = machine.sluice("status").stdout
-        expect(re.search(r"1st\s+default\s+\S+\s+debug\s+\S+ s\s+Resources\s+-\s+unknown", table), table)
+        expect(re.search(rf"1st\s+{HOLDER}\s+\S+\s+debug\s+\S+ s\s+Resources\s+-\n", table), table)
         full.end()
         for holder in (first, second):
             holder.begin()
             holder.done("alloc 8 1")
             equal(holder.ask("check"), "right")
-        equal([(t["name"], len(t["processes"])) for t in machine.tenants()], [("default", 2)])
+        equal([(t["name"], len(t["processes"])) for t in machine.tenants()], [(HOLDER, 2)])
         equal([first.end(), second.end()], ["", ""], "one line is all that is said")
         wait_until("nobody is left", lambda: machine.tenants() == [])
 
@@ -66,7 +70,7 @@ say(context(1 - int(sys.argv[1])))
             equal(program.stdout.readline(), "0 0\n")
         uuids = [device["uuid"] for device in machine.devices()]
         equal(sorted((t["name"], [uuids.index(gpu["uuid"]) for gpu in t["gpus"]], len(t["processes"])) for t in machine.tenants()),
-              [("default", [0], 1), ("default", [1], 2)])
+              [(PYTHON, [0], 1), (PYTHON, [1], 2)])
         for program, device in zip(programs, (1, 0, 1)):
             out, err = program.communicate("go\n", timeout=PATIENCE_S)
             equal(out, "800\n")

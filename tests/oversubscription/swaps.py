@@ -4,6 +4,9 @@ import re
 
 from support import *
 
+SUSPENDED = ("sluice: this job is suspended: its GPU memory is on the host, and its CUDA calls wait until `sluice resume "
+             "1`\n")
+
 
 def suspended_and_resumed(build):
     with box(build) as machine:
@@ -30,7 +33,7 @@ def suspended_and_resumed(build):
             job.done("replay")
         equal(job.ask("check"), "right")
         expect("event=moved tenant=1 name=train" in machine.broker_log(), "the log tells of each move")
-        equal(job.end(), "")
+        equal(job.end(), SUSPENDED * 3)
         wait_until("all is given back", lambda: machine.free_mib() == 256)
 
 
@@ -49,8 +52,7 @@ def while_suspended_others_have_the_gpu(build):
         equal(train.answer(), "right")
         equal(row(machine, "other")["state"], "swapped")
         equal(other.ask("check"), "right")
-        for job in (train, other):
-            equal(job.end(), "")
+        equal([train.end(), other.end()], [SUSPENDED, ""])
         wait_until("all is given back", lambda: machine.free_mib() == 256)
 
 

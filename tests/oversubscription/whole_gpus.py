@@ -69,7 +69,7 @@ def gang_alone(build):
             job.done("alloc 8 4")
             job.done("work")
         gang = machine.job("--name", "gang", "--class", "exclusive", "--gpus", "2", begin=False)
-        expect("(reason: Drain)" in line_of(gang), "it waits until they are away")
+        expect("(Drain)" in line_of(gang), "it waits until they are away")
         gang.begin()
         equal([row(machine, f"shared{i}")["state"] for i in range(3)], ["suspended"] * 3)
         gang.done("alloc 10 10")
@@ -97,7 +97,8 @@ def gang_alone(build):
 
 def moved_for_exclusive(build):
     """A whole-GPU job over two shared ones: who fits on the other GPU goes on there, who does not is put away."""
-    with box(build, memory="128MiB", config=OVERSOLD + '[scheduler]\nexclusive = "move"\n', gpus=2) as machine:
+    with box(build, memory="128MiB", config=OVERSOLD + '[scheduler]\nexclusive = "move"\n[class.batch]\nplacement = "pack"\n',
+             gpus=2) as machine:
         there = machine.job("--name", "there", "--memory", "64MiB", "--gpu", "1")
         fits, stays = (machine.job("--name", name, "--memory", "60MiB", "--gpus", "1") for name in ("fits", "stays"))
         uuids = [gpu["uuid"] for gpu in machine.status()["gpus"]]
@@ -161,7 +162,7 @@ def freed_when_the_device_shows_it(build):
             full = machine.job("--memory", "120MiB", "--name", "full")
             full.done("alloc 16 6")
             waits = machine.job("--memory", "120MiB", "--name", "next", begin=False)
-            expect("(reason: Resources)" in line_of(waits), "it waits")
+            expect("(Resources)" in line_of(waits), "it waits")
             asked = machine.broker_log().count("event=device_used")
             helper = helper_of(machine)
             os.kill(helper, signal.SIGSTOP)  # nobody says what the device has

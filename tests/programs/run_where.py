@@ -124,6 +124,20 @@ def case_soft_overrides(build):
         machine.all_gone()
 
 
+def case_soft_again(build):
+    """--soft N gives N software GPUs, whatever number an earlier --soft made; also while that one's are in use."""
+    with Lonely(build) as machine:
+        info = machine.program("memory_info")
+        for count in (1, 2, 1):
+            result = machine.in_etc(machine.sluice("--soft", str(count), "--gpus", str(count), "--", info), None)
+            expect_private(result, f"memory_info: {count} device")
+        inner = shlex.join(machine.sluice("--soft", "2", "--gpus", "2", "--", info))
+        script = f"unset SLUICE_SOCKET SLUICE_TENANT; {inner}"
+        result = machine.in_etc(machine.sluice("--soft", "1", "--", "sh", "-c", script), None)
+        expect(result.returncode == 0 and result.stdout.startswith("memory_info: 2 devices\n"), f"{result}")
+        machine.all_gone()
+
+
 def case_configured(build):
     """A machine that is set up for a broker of all its users: when that one does not answer, none is started in its place.
     --soft asks for GPUs that are nobody else's, and has a broker of its own there, too."""

@@ -25,7 +25,7 @@ def train(machine, ranks, *more):
 
 def under_quota(machine, quota, ranks, *more):
     return machine.run([str(machine.build / "bin/sluice"), "run", "--socket", str(machine.socket), "--class", "batch", "--gpus", str(ranks),
-                        "--memory", str(quota), "--sm", "50", "--", *train(machine, ranks, *more)], timeout_s=150)
+                        "--memory", f"{quota}B", "--sm", "50", "--", *train(machine, ranks, *more)], timeout_s=150)
 
 
 def accounts(machine):

@@ -146,8 +146,10 @@ class Scene {
                                      "--class",
                                      plan.tenant_class};
     if (plan.tenant_class != "exclusive") {
-      full.insert(full.end(), {"--memory", std::to_string(settings_.memory_bytes)});
-      if (plan.sm_percent) full.insert(full.end(), {"--sm", std::to_string(*plan.sm_percent)});
+      full.insert(full.end(), {"--memory", std::to_string(settings_.memory_bytes) + "B"});
+      // Debug jobs come and go, several at a time: none of them waits for a share.
+      const char* share = plan.tenant_class == "debug" ? "--weight" : "--sm";
+      if (plan.sm_percent) full.insert(full.end(), {share, std::to_string(*plan.sm_percent)});
     }
     full.insert(full.end(), {"--gpus", std::to_string(gpus.size())});
     for (const int gpu : gpus) full.insert(full.end(), {"--gpu", std::to_string(gpu)});

@@ -122,7 +122,10 @@ class World {
     Policy policy;
     policy.tenants_per_user_max = kPerUser;
     policy.tenants_max = 1 << 20;
-    for (ClassPolicy& of_class : policy.classes) of_class.window_ns = 4 * kMs;
+    for (ClassPolicy& of_class : policy.classes) {
+      of_class.window_ns = 4 * kMs;
+      of_class.placement = PlacementRule::kPack;  // some GPUs full and some free, for the gangs
+    }
     return policy;
   }
 

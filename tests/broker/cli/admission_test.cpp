@@ -56,6 +56,17 @@ TEST(Admit, CarriesTheOptions) {
   EXPECT_STREQ(admit.profile, "staff");
 }
 
+TEST(Admit, AWeightIsAskedForAsSuch) {
+  RunOptions run = options();
+  run.sm_percent = 25;
+  run.weight = true;
+  protocol::Admit admit;
+  std::string error;
+  ASSERT_TRUE(admit_make(run, {}, &admit, &error));
+  EXPECT_EQ(admit.sm_percent, 25u);
+  EXPECT_EQ(admit.flags & ~protocol::kAdmitAnyClass, protocol::kAdmitWeight);
+}
+
 TEST(Admit, LongNamesAreCut) {
   RunOptions run = options();
   run.name = std::string(100, 'n');
@@ -95,10 +106,20 @@ TEST(QueuedText, WordForWord) {
   queued.promised_bytes = 3ull << 30;
   queued.capacity_bytes = 4ull << 30;
   std::strcpy(queued.ahead, "train");
+  std::strcpy(queued.text, "the quotas on GPU 0 add up to 3 GiB of 4 GiB");
   EXPECT_EQ(queued_text(queued),
-            "no room yet: 3 GiB of 4 GiB promised on the GPU with most room; you are 3rd in line "
-            "behind train (reason: "
-            "Resources); Ctrl-C leaves the line");
+            "no room yet: the quotas on GPU 0 add up to 3 GiB of 4 GiB; you are 3rd in line behind "
+            "train (Resources); Ctrl-C leaves the line");
+}
+
+TEST(QueuedText, SaysHowMuchIsGuaranteed) {
+  protocol::Queued queued{};
+  queued.position = 1;
+  queued.reason = protocol::QueueReason::kShare;
+  std::strcpy(queued.text, "the guarantees on GPU 0 add up to 80 of 100 %");
+  EXPECT_EQ(queued_text(queued),
+            "no share yet: the guarantees on GPU 0 add up to 80 of 100 %; --weight asks for no "
+            "guarantee; you are 1st in line (Share); Ctrl-C leaves the line");
 }
 
 TEST(QueuedText, SaysWhichLimit) {
@@ -112,7 +133,7 @@ TEST(QueuedText, SaysWhichLimit) {
     queued.capacity_bytes = most;
     return queued_text(queued);
   };
-  const std::string rest = "; you are 1st in line (reason: UserLimit); Ctrl-C leaves the line";
+  const std::string rest = "; you are 1st in line (UserLimit); Ctrl-C leaves the line";
   EXPECT_EQ(text(QueueLimit::kUserTenants, 64, 64),
             "not yet: you have 64 jobs, as many as one user may have" + rest);
   EXPECT_EQ(text(QueueLimit::kUserRunning, 2, 2),
@@ -140,9 +161,7 @@ TEST(RefusalText, NamesTheMinimum) {
   refused.code = protocol::RefusalCode::kTooManyGpus;
   std::snprintf(refused.text, sizeof refused.text, "ask for at most 1");
   EXPECT_EQ(refusal_text(refused), "ask for at most 1");
-  EXPECT_EQ(
-      refusal_text(refused, true),
-      "ask for at most 1, or, where an earlier --soft made fewer: softgpu-ctl reset, then again");
+  EXPECT_EQ(refusal_text(refused, true), "ask for at most 1, or make more: --soft N");
 }
 
 std::string shown(bool terminal, const std::vector<std::string>& texts) {
@@ -164,6 +183,43 @@ TEST(WaitLine, OneLinePerChange) {
 TEST(WaitLine, InPlaceOnATerminal) {
   EXPECT_EQ(shown(true, {"a", "b"}), "\r\033[Ksluice: a\r\033[Ksluice: b\n");
 }
+TEST(WaitLine, NothingIsBroken) {
+  protocol::Queued queued{};
+  queued.position = 1;
+  queued.reason = protocol::QueueReason::kResources;
+  std::strcpy(queued.text,
+              "the quotas on GPU 0 add up to 3.5 GiB of 3.5 GiB, and this job asks for 1 GiB; most "
+              "of it has job 3 (train) of user anna: 2 GiB, idle for 12m");
+  std::memset(queued.ahead, 'n', sizeof queued.ahead - 1);
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);  // no terminal, so 80 columns
+  WaitLine line(fds[1], true);
+  line.queued(queued);
+  queued.position = 2;
+  line.queued(queued);
+  line.finish();
+  close(fds[1]);
+  char buffer[2048];
+  const ssize_t got = read(fds[0], buffer, sizeof buffer);
+  close(fds[0]);
+  ASSERT_GT(got, 0);
+  const std::string text(buffer, static_cast<std::size_t>(got));
+  std::size_t width = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\n' || text[i] == '\r') {
+      width = 0;
+      i += text[i] == '\r' ? 3 : 0;  // and what clears the line
+      continue;
+    }
+    EXPECT_LE(++width, 79U) << text;
+  }
+  EXPECT_THAT(text, HasSubstr("sluice: no room yet: the quotas on GPU 0 add up to 3.5 GiB"));
+  EXPECT_THAT(text, HasSubstr("anna: 2 GiB, idle\n  for 12m\n"));
+  EXPECT_THAT(text, HasSubstr("\r\033[Ksluice: 2nd in line behind nnnn"));
+  EXPECT_EQ(text.find("no room yet", text.find("no room yet") + 1), std::string::npos)
+      << "the reason stands there once";
+}
+
 TEST(WaitLine, NothingWithoutWaiting) { EXPECT_EQ(shown(true, {}), ""); }
 
 }  // namespace

@@ -130,17 +130,10 @@ TEST(Command, WhatIsSaid) {
   EXPECT_EQ(done_text(command, snapshot, done),
             "GPU 0 takes no new jobs; 3 jobs stay until they end");
   snapshot.gpus[0].tenants = 0;
-  EXPECT_EQ(done_text(command, snapshot, done), "GPU 0 takes no new jobs; nobody is on it");
+  EXPECT_EQ(done_text(command, snapshot, done),
+            "GPU 0 takes no new jobs; nothing is on it: it is drained");
   command.verb = CommandVerb::kUndrain;
   EXPECT_EQ(done_text(command, snapshot, done), "GPU 0 takes new jobs again");
-}
-
-TEST(Expected, AsExactAsAGuessIs) {
-  EXPECT_EQ(expected_text(0), "unknown");
-  EXPECT_EQ(expected_text(1), "in about 1 s");
-  EXPECT_EQ(expected_text(41'200'000'000), "in about 42 s");
-  EXPECT_EQ(expected_text(119'000'000'000), "in about 119 s");
-  EXPECT_EQ(expected_text(121'000'000'000), "in about 3 min");
 }
 
 }  // namespace

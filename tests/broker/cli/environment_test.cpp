@@ -64,6 +64,15 @@ TEST(Environment, Softened) {
   EXPECT_EQ(environment["SOFTGPU_COUNT"], "3");
 }
 
+TEST(Environment, AVariableThatNothingReadsIsNamed) {
+  EXPECT_EQ(environment_unknown({{"SLUICE_MEMROY", "1G"}, {"SLUICE_SM", "5"}, {"SLUICER", ""}}),
+            std::vector<std::string>{"the variable SLUICE_MEMROY means nothing to Sluice; did you "
+                                     "mean SLUICE_MEMORY?"});
+  EXPECT_EQ(environment_unknown({{"SLUICE_QUUX_AND_MORE", "1"}}).size(), 1U);
+  EXPECT_TRUE(environment_unknown({{"SLUICE_X", "1"}, {"SLUICE_TENANT", "t"}}).empty())
+      << "said by the sluice run around this one";
+}
+
 TEST(Environment, LeftForABroker) {
   Environment environment = {{"LD_PRELOAD", std::string("a.so:") + kShim},
                              {"SLUICE_TENANT", "t"},

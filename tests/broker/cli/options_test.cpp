@@ -9,7 +9,7 @@ namespace {
 TEST(RunOptions, Defaults) {
   RunOptions run;
   ASSERT_EQ(options_parse({"prog"}, &run), Parsed::kGo);
-  EXPECT_EQ(run.tenant_class, protocol::TenantClass::kBatch);
+  EXPECT_FALSE(run.tenant_class) << "the profile has the choice";
   EXPECT_EQ(run.memory_max_bytes, 0u);
   EXPECT_EQ(run.gpu_count, 1u);
   EXPECT_EQ(run.soft, 0u);
@@ -92,6 +92,21 @@ TEST(RunOptions, AShareIsWrittenAsInTheVariableAndThePolicy) {
   }
 }
 
+TEST(RunOptions, AShareIsGuaranteedOrAWeight) {
+  RunOptions run;
+  ASSERT_EQ(options_parse({"--weight", "30", "prog"}, &run), Parsed::kGo);
+  EXPECT_EQ(run.sm_percent, 30u);
+  EXPECT_TRUE(run.weight);
+  run = {};
+  ASSERT_EQ(options_parse({"--sm", "30", "prog"}, &run), Parsed::kGo);
+  EXPECT_FALSE(run.weight);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(options_parse({"--sm", "30", "--weight", "20", "prog"}, &run), Parsed::kWrong);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "sluice: --sm asks for a guarantee and --weight for none; leave one out; see sluice "
+            "run --help\n");
+}
+
 CommandOptions command(protocol::CommandVerb verb) {
   CommandOptions out;
   out.verb = verb;
@@ -131,6 +146,32 @@ TEST(CommandOptions, Mistakes) {
     const std::string said = testing::internal::GetCapturedStderr();
     EXPECT_NE(said.find(row.text), std::string::npos) << said;
   }
+}
+
+TEST(CommandOptions, UntilWhenAndWhy) {
+  setenv("TZ", "UTC", 1);
+  tzset();
+  constexpr std::int64_t kNow = 1'795'737'600;  // 2026-11-27 00:00
+  EXPECT_EQ(until_parse("2h", kNow), kNow + 7200);
+  EXPECT_EQ(until_parse("18:00", kNow), kNow + 18 * 3600);
+  EXPECT_EQ(until_parse("18:00", kNow + 20 * 3600), kNow + (24 + 18) * 3600) << "tomorrow's";
+  EXPECT_EQ(until_parse("2026-11-28 08:00", kNow), kNow + 32 * 3600);
+  EXPECT_EQ(until_parse("2026-11-28T08:00", kNow), kNow + 32 * 3600);
+  for (const char* text : {"", "soon", "25:00", "18", "2026-11-26 08:00", "18:00 ", "1ms"})
+    EXPECT_FALSE(until_parse(text, kNow)) << text;
+  CommandOptions drain = command(protocol::CommandVerb::kDrain);
+  ASSERT_EQ(options_parse({"--gpu", "0", "--reason", "new fans", "--until", "2h"}, &drain),
+            Parsed::kGo);
+  EXPECT_EQ(drain.reason, "new fans");
+  EXPECT_GT(drain.until_s, 0);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(options_parse({"--gpu", "0", "--until", "soon"}, &drain), Parsed::kWrong);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("takes a time to come such as 18:00"),
+            std::string::npos);
+  CommandOptions undrain = command(protocol::CommandVerb::kUndrain);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(options_parse({"--gpu", "0", "--reason", "x"}, &undrain), Parsed::kWrong);
+  testing::internal::GetCapturedStderr();
 }
 
 TEST(StatusOptions, JsonAndMistakes) {

@@ -20,6 +20,7 @@ Snapshot sample() {
   gpu.capacity_bytes = 8ull << 30;
   gpu.held_bytes = 1ull << 30;
   gpu.promised_bytes = 2ull << 30;
+  gpu.sm_guaranteed = 40;
   gpu.busy_ns = 12'340'000'000;
   gpu.holder = 5;
   gpu.tenants = 1;
@@ -43,7 +44,7 @@ Snapshot sample() {
   std::memset(waiting.name, 'n', sizeof waiting.name);  // not terminated
   std::strcpy(waiting.user, "bob");
   std::strcpy(waiting.ahead, "train");
-  waiting.expected_start_ns = 41'200'000'000;
+  std::strcpy(waiting.why, "there is room, but train of user ada asked before");
   snapshot.tenants.push_back(waiting);
   protocol::SnapshotTenantGpu part{};
   part.tenant = 5;
@@ -51,6 +52,7 @@ Snapshot sample() {
   part.held_bytes = 1ull << 30;
   part.busy_ns = 12'340'000'000;
   part.sm_percent = 40;
+  part.sm_kind = protocol::SmKind::kGuaranteed;
   snapshot.tenant_gpus.push_back(part);
   return snapshot;
 }
@@ -59,16 +61,34 @@ TEST(Table, WordForWord) {
   const std::string n(protocol::kNameBytes, 'n');
   EXPECT_EQ(
       status_table(sample()),
-      "GPU  NAME         HELD / CAPACITY  PROMISED  JOBS  GPU TIME  NOW\n"
-      "[0]  NVIDIA H200  1 GiB / 8 GiB    2 GiB     1     12.3 s    serve runs\n"
+      "GPU  NAME         HELD / CAPACITY  PROMISED  GUARANTEED  JOBS  GPU TIME  NOW         UUID\n"
+      "[0]  NVIDIA H200  1 GiB / 8 GiB    2 GiB     40 %        1     12.3 s    serve runs  "
+      "GPU-00000000-0000-0000-0000-000000000000\n"
       "\n"
-      "JOB  NAME   USER  CLASS      GPU  HELD / LIMIT   SHARE       GPU TIME  PROCS  STATE\n"
-      "5    serve  ada   inference  0    1 GiB / 2 GiB  40 % fixed  12.3 s    2      "
+      "JOB  NAME   USER  CLASS      GPU  HELD / LIMIT   SHARE                   GPU TIME  PROCS  "
+      "STATE\n"
+      "5    serve  ada   inference  0    1 GiB / 2 GiB  40 % guaranteed, fixed  12.3 s    2      "
       "running, RUNAWAY\n"
       "\n"
-      "LINE  NAME                              USER  CLASS      WAITED  REASON    BEHIND  START\n"
+      "LINE  NAME                              USER  CLASS      WAITED  REASON    BEHIND\n"
       "1st   " +
-          n + "  bob   inference  12.5 s  Priority  train   in about 42 s\n");
+          n +
+          "  bob   inference  12.5 s  Priority  train\n"
+          "\n1st " +
+          n + ": there is room, but train of user ada asked\n  before\n");
+}
+
+TEST(Table, AWeightIsCalledOne) {
+  Snapshot snapshot = sample();
+  EXPECT_THAT(status_json(snapshot, "s"), HasSubstr("\"sm\": \"guaranteed\""));
+  EXPECT_THAT(status_json(snapshot, "s"), HasSubstr("\"sm_guaranteed\": 40"));
+  snapshot.tenant_gpus[0].sm_kind = protocol::SmKind::kWeight;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  weight 40, fixed  12.3 s"));
+  EXPECT_THAT(status_json(snapshot, "s"), HasSubstr("\"sm\": \"weight\""));
+  snapshot.tenants[0].sm_mode = protocol::SmMode::kBestEffort;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  weight 40  12.3 s"));
+  snapshot.tenants[0].sm_mode = protocol::SmMode::kEqual;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  equal  12.3 s"));
 }
 
 TEST(Table, WhatIsOutIsSaid) {
@@ -123,7 +143,7 @@ TEST(Table, WhoseClaimsCannotBeTrueIsSaid) {
 TEST(Table, ALostGpuIsSaid) {
   Snapshot snapshot = sample();
   snapshot.gpus[0].lost = 1;
-  EXPECT_THAT(status_table(snapshot), HasSubstr("12.3 s    LOST, takes no jobs\n"));
+  EXPECT_THAT(status_table(snapshot), HasSubstr("12.3 s    LOST, takes no jobs  GPU-"));
   EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"lost\": true"));
 }
 
@@ -190,7 +210,7 @@ TEST(Json, NamesAreStable) {
                            "\"sm_mode\": \"fixed\"",
                            "\"runaway\": true",
                            "\"ahead\": \"train\"",
-                           "\"expected_start_ns\": 41200000000",
+                           "\"why\": \"there is room, but train of user ada asked before\"",
                            "\"movable_bytes\": 0",
                            "\"swapped_bytes\": 0",
                            "\"moved_out_bytes\": 0",

@@ -168,8 +168,10 @@ TEST(Admission, ASwappableQuotaCanBeFilledBesideWhatIsPromised) {
   }
 }
 
-TEST(Admission, BestFitFillsTheFullestGpuThatHasRoom) {
-  Harness core(policy_usual(), 2);
+TEST(Admission, PackedTenantsFillTheFullestGpuThatHasRoom) {
+  Policy policy = policy_usual();
+  policy.classes[static_cast<std::size_t>(TenantClass::kBatch)].placement = PlacementRule::kPack;
+  Harness core(policy, 2);
   TenantAsked asked = core.ask(TenantClass::kBatch, 3 * kGiB);
   asked.pinned = {uuid_of(2)};
   core.step(asked);
@@ -238,10 +240,11 @@ TEST(Admission, NoWaitAndDryRun) {
   asked.no_wait = true;
   core.step(asked);
   EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kNoRoom);
-  EXPECT_EQ(core.one<TenantRefused>().text,
-            "it would have to wait at position 1 of the queue: the memory is promised to other "
-            "tenants; allow "
-            "waiting, or ask for less");
+  EXPECT_EQ(
+      core.one<TenantRefused>().text,
+      "it would have to wait at position 1 of the queue: the quotas on GPU 0 add up to 4 GiB of "
+      "4 GiB, and this job asks for 1 GiB; all of it has job 1 (job-1) of user 1000: 4 "
+      "GiB{idle 1}; allow waiting, or ask for less");
   asked.no_wait = false;
   asked.dry_run = true;
   core.step(asked);
@@ -263,10 +266,11 @@ TEST(Admission, WaitingTooLongIsRefusedWithTheReason) {
   EXPECT_EQ(core.alarm(), core.now + 2 * kSecond);
   core.pass(2 * kSecond);
   EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kTimeout);
-  EXPECT_EQ(core.one<TenantRefused>().text,
-            "it waited 2 s and is still at position 1 of the queue: the memory is promised to "
-            "other tenants; wait "
-            "longer, or ask for less");
+  EXPECT_EQ(
+      core.one<TenantRefused>().text,
+      "it waited 2 s and is still at position 1 of the queue: the quotas on GPU 0 add up to 4 "
+      "GiB of 4 GiB, and this job asks for 1 GiB; all of it has job 1 (job-1) of user 1000: 4 "
+      "GiB{idle 1}; wait longer, or ask for less");
 }
 
 TEST(Admission, UserLimitHoldsOneUserBackAndNobodyElse) {

@@ -14,6 +14,7 @@ using protocol::TenantState;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::StartsWith;
 
 CheckpointDone frozen(TenantId tenant, bool ok = true) {
   return {tenant, CheckpointStep::kOut, ok, kMs, ok ? "" : "managed memory"};
@@ -297,6 +298,7 @@ TEST(Move, IsRefusedWhereItDoesNotFit) {
 TEST(Move, IsRefusedOntoAGpuThatIsUsedWhole) {
   MemoryHarness h(policy_swapping(), 2);
   h.step(GpuAdded{uuid_of(3), 8 * kGiB, 32 * kMiB});
+  h.pinned = {uuid_of(1)};
   const TenantId tenant = h.holder(2 * kGiB);
   const std::uint32_t own = h.state().tenants.at(tenant)->shares[0].gpu;
   TenantAsked whole = h.ask(TenantClass::kExclusive);
@@ -446,6 +448,7 @@ TEST(Aside, NobodyIsAskedAgainBeforeItHadItsGpuForAsLongAsItWasAway) {
 Policy policy_moving() {
   Policy policy = policy_aside();
   policy.exclusive_room = ExclusiveRoom::kMove;
+  for (ClassPolicy& of_class : policy.classes) of_class.placement = PlacementRule::kPack;
   return policy;
 }
 /// A request for all of the first GPU.
@@ -457,7 +460,7 @@ TenantAsked first_whole(Harness& h) {
 
 TEST(AsideMove, WhoFindsRoomGoesOnElsewhereAndTheOthersGoOut) {
   MemoryHarness h(policy_moving(), 2);
-  const TenantId large = h.holder(3 * kGiB, false);  // best fit: all on the first GPU
+  const TenantId large = h.holder(3 * kGiB, false);  // packed: all on the first GPU
   const TenantId small = h.holder(kGiB, false);
   h.pinned = {uuid_of(2)};
   h.holder(2 * kGiB, false);
@@ -479,6 +482,23 @@ TEST(AsideMove, WhoFindsRoomGoesOnElsewhereAndTheOthersGoOut) {
   h.end(whole.tenant);
   EXPECT_EQ(h.residence(large), Residence::kRestoring);
   EXPECT_EQ(h.residence(small), Residence::kIn) << "it stays where it is";
+}
+
+TEST(AsideMove, TheNewGpuIsChosenAsAtAdmission) {
+  for (const PlacementRule rule : {PlacementRule::kPack, PlacementRule::kSpread}) {
+    Policy policy = policy_moving();
+    for (ClassPolicy& of_class : policy.classes) of_class.placement = rule;
+    MemoryHarness h(policy, 3);
+    const TenantId moves = h.holder(kGiB, false);
+    h.pinned = {uuid_of(2)};
+    h.holder(2 * kGiB, false);
+    h.pinned = {uuid_of(3)};
+    h.holder(kGiB, false);
+    h.step(first_whole(h));
+    h.ack(moves);
+    h.step(frozen(moves));
+    EXPECT_EQ(h.one<TenantMoved>().to, uuid_of(rule == PlacementRule::kPack ? 2 : 3));
+  }
 }
 
 TEST(AsideMove, PromisesOnTheirWayCountAndThePinnedStay) {
@@ -656,23 +676,99 @@ TEST(Sums, OfUsersAndGroupsAreWaitedForAndReturnToZero) {
   EXPECT_THAT(h.state().members, IsEmpty());
 }
 
-TEST(ExpectedStart, IsUnknownUntilStartsHaveBeenSeen) {
+TEST(WaitText, NamesTheSumThatBindsAndItsHolder) {
+  Policy policy = policy_swapping();
+  policy.oversell_memory = 2;
+  MemoryHarness h(policy);
+  TenantAsked movable = h.ask(TenantClass::kBatch, 3 * kGiB);
+  movable.swap = true;
+  movable.name = "notebook";
+  const TenantId holder = h.admit(movable);
+  movable.request += 100;
+  h.admit(movable);
+  movable.request += 100;
+  h.step(movable);
+  const std::string whose = "; most of it has job " + std::to_string(holder) +
+                            " (notebook) of user " + std::to_string(movable.uid) + ": 3 GiB{idle " +
+                            std::to_string(holder) + "}";
+  EXPECT_EQ(h.waits_for(),
+            "the quotas on GPU 0 add up to 6 GiB of 8 GiB, and this job asks for 3 GiB" + whose);
+  TenantAsked fixed = h.ask(TenantClass::kBatch, 2 * kGiB);
+  fixed.no_wait = true;
+  h.step(fixed);
+  EXPECT_THAT(
+      h.one<TenantRefused>().text,
+      HasSubstr("of 4 GiB on GPU 0, 64 MiB is promised, 2.97 GiB is for what jobs bring back "
+                "in their turn, and this job asks for 2 GiB" +
+                whose));
+}
+
+TEST(WaitText, AGangHearsOfTheGpuThatLacksRoom) {
+  Harness h(policy_swapping(), 2, 4 * kGiB);
+  TenantAsked first = h.ask(TenantClass::kBatch, 3 * kGiB);
+  first.pinned = {h.state().gpus[1]->uuid};
+  h.admit(first);
+  TenantAsked gang = h.ask(TenantClass::kBatch, 2 * kGiB);
+  gang.gpu_count = 2;
+  h.step(gang);
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kGang);
+  EXPECT_THAT(h.waits_for(),
+              StartsWith("fewer than 2 GPUs have room at once: of 4 GiB on GPU 1, 3 GiB is "
+                         "promised, and this job asks for 2 GiB on each of 2 GPUs; all of it"));
+}
+
+TEST(WaitText, ALoweredQuotaNamesWhatIsPromised) {
+  for (const bool swap : {false, true}) {
+    MemoryHarness h;
+    TenantAsked first = h.ask(TenantClass::kBatch, 3 * kGiB);
+    first.swap = swap;
+    const TenantId lowered = h.admit(first);
+    h.step(LimitsChanged{lowered, 100, kGiB, swap ? 64 * kMiB : kGiB});
+    h.step(h.ask(TenantClass::kBatch, 2 * kGiB));
+    EXPECT_THAT(h.waits_for(),
+                HasSubstr(swap ? "64 MiB is promised, 2.94 GiB is for what jobs bring back in "
+                                 "their turn, and this job asks for 2 GiB; all of it has job "
+                               : "3 GiB is promised, and this job asks for 2 GiB; all of it has "
+                                 "job "));
+    EXPECT_THAT(h.waits_for(), HasSubstr(": 3 GiB{idle"));
+  }
+}
+
+TEST(WaitText, OfADrainedGpu) {
   MemoryHarness h;
-  std::vector<TenantId> running{h.admit(h.ask(TenantClass::kBatch, 4 * kGiB))};
-  for (int i = 0; i < 5; ++i) {
-    h.step(h.ask(TenantClass::kBatch, 4 * kGiB));
-    EXPECT_EQ(h.one<TenantQueued>().expected_start_ns, 0);
-  }
-  for (int i = 0; i < 4; ++i) {
-    h.pass(10 * kSecond);
-    h.step(FounderGone{running.back()});
-    if (i == 0) h.step(ProcessGone{h.process(running.back())});
-    running.push_back(h.one<TenantAdmitted>().tenant);
-  }
-  h.pass(1);  // those behind it close up
-  h.step(h.ask(TenantClass::kBatch, 4 * kGiB));
-  EXPECT_EQ(h.one<TenantQueued>().position, 2U);
-  EXPECT_EQ(h.one<TenantQueued>().expected_start_ns, 20 * kSecond);
+  CommandAsked drain{1, protocol::CommandVerb::kDrain, 0, h.state().gpus[0]->uuid, 7, true, false,
+                     {}};
+  drain.drain = {7, "new fans", 1000, "18:00"};
+  h.step(drain);
+  EXPECT_EQ(h.one<GpuNoted>().drain.reason, "new fans");
+  h.step(h.ask(TenantClass::kBatch, kGiB));
+  EXPECT_EQ(h.waits_for(), "GPU 0 is drained by user 7 (new fans), until 18:00");
+  const View view = state_view(h.state(), h.now);
+  EXPECT_EQ(view.drains, std::vector<std::string>{"drained by user 7 (new fans), until 18:00"});
+  EXPECT_EQ(view.waits,
+            std::vector<std::string>{"GPU 0 is drained by user 7 (new fans), until 18:00"});
+  drain.drain = {};
+  h.step(drain);
+  EXPECT_TRUE(h.one<GpuNoted>().drain.reason.empty()) << "a second one has the last word";
+}
+
+TEST(StoppedText, SaysWhyAJobDoesNotRun) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(kGiB);
+  EXPECT_EQ(state_view(h.state(), h.now).stops, std::vector<std::string>{""});
+  h.step(h.command(protocol::CommandVerb::kSuspend, tenant));
+  EXPECT_THAT(state_view(h.state(), h.now).stops,
+              ElementsAre(HasSubstr("until `sluice resume " + std::to_string(tenant) + "`")));
+}
+
+TEST(WaitText, OfGpusThatAreUsedWholeAndOfAnEarlierRequest) {
+  MemoryHarness h;
+  const TenantId owner = h.admit(h.ask(TenantClass::kExclusive, 0));
+  h.step(h.ask(TenantClass::kBatch, kGiB));
+  EXPECT_THAT(h.waits_for(), HasSubstr("GPU 0 is used whole by job " + std::to_string(owner)));
+  h.end(owner);
+  h.step(h.ask(TenantClass::kExclusive, 0));
+  EXPECT_THAT(h.waits_for(), HasSubstr("GPU 0 is not empty yet: job "));
 }
 
 TEST(Clock, ThatGoesBackStandsStill) {

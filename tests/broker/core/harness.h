@@ -79,6 +79,9 @@ class Harness {
     return found.empty() ? T{} : found.front();
   }
 
+  /// What the request that was just queued is told.
+  std::string waits_for() const { return queued_text(*state_, one<TenantQueued>().request); }
+
   TenantAsked ask(TenantClass tenant_class = TenantClass::kBatch, Bytes memory = 256 * kMiB) {
     TenantAsked asked;
     asked.request = ++requests_;

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pty
+import pwd
 import signal
 import tempfile
 
@@ -93,7 +94,7 @@ class Run(BrokerTest):
         result = self.run_on("--memory", "1GiB", "--timeout", "100ms", "--", "true")
         self.assertEqual(result.returncode, 124)
         self.assertRegex(result.stderr.splitlines()[0],
-                         r"^sluice: no room yet: 4 GiB of 4 GiB promised .*; you are 1st in line .*\(reason: Resources\)")
+                         r"^sluice: no room yet: the quotas on GPU \d add up to 4 GiB of 4 GiB, .*; you are 1st in line \(Resources\)")
         self.assertEqual(self.run_on("--memory", "1GiB", "--no-wait", "--", "true").returncode, 124)
         holder.kill()
 
@@ -104,7 +105,7 @@ class Run(BrokerTest):
         holder.kill()
         waiting.ask("hello")
         self.assertIn("in line", waiting.process.stderr.readline())
-        self.assertRegex(waiting.process.stderr.readline(), r"^sluice: your turn; python\S* runs with 1 GiB and 25 % of GPU \d\n")
+        self.assertRegex(waiting.process.stderr.readline(), r"^sluice: your turn; python\S* runs with 1 GiB and 25 % of GPU \d, guaranteed\n")
 
     def test_interrupt_leaves_the_line(self):
         self.job(self.server, "--memory", "4GiB", "--gpus", "2")
@@ -129,7 +130,7 @@ class Run(BrokerTest):
     def test_dry_run(self):
         result = self.run_on("--dry-run", "--memory", "1GiB", "--sm", "25", "--", "false")
         self.assertEqual((result.returncode, result.stdout),
-                         (0, "would run now with 1 GiB and 25 % of GPU 0 (profile default)\n"))
+                         (0, "would run now with 1 GiB and 25 % of GPU 0, guaranteed (class batch, profile default)\n"))
         self.assertEqual(self.server.tenants(), [])
         self.job(self.server, "--memory", "4GiB", "--gpus", "2")
         result = self.run_on("--dry-run", "--memory", "1GiB", "--", "false")
@@ -144,7 +145,7 @@ class Run(BrokerTest):
     def test_mistyped_command_lines(self):
         for arguments, text in (
             ((), "run takes a command"),
-            (("--memory", "lots", "--", "true"), "takes a size such as 8GiB"),
+            (("--memory", "lots", "--", "true"), "takes a size with its unit, such as 8G or 512M"),
             (("--class", "fast", "--", "true"), "is one of batch, debug, exclusive, inference, not 'fast'"),
             (("--sm", "0", "--", "true"), "takes a whole percentage from 1 to 100, such as 25 or 25%, not '0'"),
             (("--sm", "101", "--", "true"), "takes a whole percentage from 1 to 100"),
@@ -178,10 +179,10 @@ class Others(BrokerTest):
         self.client(server).ask(admit(4 * GIB, name=b"later", gpus=2))
         result = self.sluice("status", "--socket", server.socket)
         lines = [line.split() for line in result.stdout.splitlines()]
-        self.assertEqual(lines[0], "GPU NAME HELD / CAPACITY PROMISED JOBS GPU TIME NOW".split())
+        self.assertEqual(lines[0], "GPU NAME HELD / CAPACITY PROMISED GUARANTEED JOBS GPU TIME NOW UUID".split())
         self.assertEqual(lines[2][:3], ["[1]", "Tesla", "Double"])
         self.assertIn("100 MiB / 256 MiB", result.stdout)
-        self.assertRegex(result.stdout, r"1\s+train\s+\S+\s+batch\s+1\s+100 MiB / 256 MiB\s+25 %\s+0\.0 s\s+1\s+running")
+        self.assertRegex(result.stdout, r"1\s+train\s+\S+\s+batch\s+1\s+100 MiB / 256 MiB\s+25 % guaranteed\s+0\.0 s\s+1\s+running")
         self.assertRegex(result.stdout, r"1st\s+later\s+\S+\s+batch\s+\d+\.\d s\s+Gang")
 
     def test_status_json_is_complete(self):
@@ -189,7 +190,7 @@ class Others(BrokerTest):
         job = self.job(server)
         job.ask("register")
         status = server.status()
-        self.assertEqual(set(status), {"broker", "policy", "gpus", "tenants"})
+        self.assertEqual(set(status), {"broker", "policy", "gpus", "tenants", "ended"})
         self.assertEqual(status["broker"]["config_path"], str(server.config))
         self.assertEqual(status["broker"]["registrations"], 1)
         self.assertEqual(status["gpus"][0]["context_bytes"], 32 * MIB)
@@ -204,7 +205,7 @@ class Others(BrokerTest):
         self.job(server, "--memory", "768MiB")
         dry = self.sluice("run", "--socket", server.socket, "--dry-run", "--memory", "512MiB", "--", "true")
         self.assertEqual(dry.returncode, 124)
-        self.assertIn(f"the jobs of user {os.getuid()} have 768 MiB of the 1 GiB of GPU memory that profile default allows "
+        self.assertIn(f"the jobs of user {pwd.getpwuid(os.getuid()).pw_name} have 768 MiB of the 1 GiB of GPU memory that profile default allows "
                       "each user", dry.stderr)
         self.assert_refused(self.client(server).ask(admit(memory=512 * MIB, flags=NO_WAIT)), NO_ROOM)
         waits = self.client(server)

@@ -53,7 +53,7 @@ class Shim:
         kind = struct.unpack_from("<H", data, 6)[0]
         if kind == QUEUED:
             position, reason = struct.unpack_from("<IB", data, 16)
-            return f"queued {position} {reason} {data[48:80].rstrip(bytes(1)).decode()}".strip()
+            return f"queued {position} {reason} {data[40:72].rstrip(bytes(1)).decode()}".strip()
         if kind != REGISTERED:
             return "refused " + data[32:].split(b"\0")[0].decode()
         _, self.slot, _ = struct.unpack("<QII", data[16:])

@@ -36,7 +36,7 @@ class Malformed(BrokerTest):
             "no GPU at all": admit(gpus=0),
             "more GPUs than a tenant may have": admit(gpus=9),
             "pinned to the same GPU twice": admit(gpus=2, pinned=(bytes(16), bytes(16))),
-            "unknown flags": admit(flags=8),
+            "unknown flags": admit(flags=32),
             "name without an end": admit(name=b"x" * 32),
             "gate message before registration": gate_note(GATE_WANT, 0, 1),
             "move reported before registration": moved(0, 1, 5, 0, 0),

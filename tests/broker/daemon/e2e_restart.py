@@ -31,7 +31,7 @@ class Restart(Remembering):
         """What must be the same before and after, by tenant."""
         return {t["tenant"]: (t["name"], t["uid"], t["profile"], t["class"], t["sm_mode"], t["admitted_ns"], t["asked_ns"],
                               sorted(p["pid"] for p in t["processes"]),
-                              [(g["uuid"], g["memory_max_bytes"], g["memory_min_bytes"], g["sm_percent"], g["held_bytes"])
+                              [(g["uuid"], g["memory_max_bytes"], g["memory_min_bytes"], g["sm_percent"], g["held_bytes"], g["sm"])
                                for g in t["gpus"]]) for t in broker.tenants()}
 
     def test_tenants_come_back_as_they_were(self):
@@ -43,6 +43,7 @@ class Restart(Remembering):
             job.ask(f"claim 0 held {(number + 33) * MIB}")
         before = self.shown(server)
         self.assertEqual([row[8][0][4] for row in before.values()], [33 * MIB, 34 * MIB, 35 * MIB])
+        self.assertEqual([row[8][0][5] for row in before.values()], ["weight", "guaranteed", "weight"])
         promised = [(g["promised_bytes"], g["promised_max_bytes"]) for g in server.status()["gpus"]]
         self.restart(server)
         self.assertEqual([t["unregistered"] for t in server.tenants()], [1, 1, 1])
@@ -489,10 +490,10 @@ class Reload(Remembering):
 
     def test_windows_follow_at_once(self):
         server = self.remembering('[class.batch]\nwindow = "20ms"\n')
-        job = self.job(server)
+        job = self.job(server, "--gpu", "0")
         job.ask("register")
         self.assertEqual(job.ask("window 0"), str(500_000_000))  # alone: half of drain_timeout
-        self.job(server).ask("register")
+        self.job(server, "--gpu", "0").ask("register")
         self.assertEqual(job.ask("window 0"), str(20_000_000))
         self.reload(server, '[class.batch]\nwindow = "5ms"\n')
         self.assertEqual(job.ask("window 0"), str(5_000_000))

@@ -176,7 +176,7 @@ class Commands(Movers):
         self.suspended(server, job, "train")
         result = self.sluice("suspend", "--socket", server.socket, "other")
         self.assertEqual((result.returncode, result.stdout), (1, ""))
-        self.assertRegex(result.stderr, r"^sluice: moving 500 MiB to the host would take user \d+ beyond the 600 MiB")
+        self.assertRegex(result.stderr, r"^sluice: moving 500 MiB to the host would take user \S+ beyond the 600 MiB")
         self.assertEqual((other.hold(), self.state_of(server, "other")), (0, "running"))
         self.assertEqual(self.row(server, "other")["stays"], "host memory limit")
         self.assertRegex(self.sluice("status", "--socket", server.socket).stdout,
@@ -292,7 +292,7 @@ class Losses(BrokerTest):
         self.assertRegex(server.log(), rf"event=job_lost tenant=1 \S+ gpu={uuid}")
         reply = self.client(server).ask(admit(pinned=(bytes.fromhex(uuid[4:].replace("-", "")),)))
         self.assert_refused(reply, NO_SUCH_GPU)
-        self.assertIn(f"{uuid} no longer answers", reply.text)
+        self.assertIn(f"GPU 0 ({uuid}) no longer answers", reply.text)
         self.assertIn("LOST, takes no jobs", self.sluice("status", "--socket", server.socket).stdout)
         doctor = self.sluice("doctor", "--socket", server.socket)
         self.assertRegex(doctor.stdout, rf"FAIL +broker .*lost: GPU 0 \({uuid}\)")

@@ -31,7 +31,8 @@ VERSION = int(re.search(r"\bkVersion = (\d+);", WORDS.read_text())[1])
  TIMEOUT, CLASS_NOT_ALLOWED, SHUTTING_DOWN, TOO_MANY_GPUS, NOT_ALLOWED, CANNOT_MOVE, HOST_MEMORY_LIMIT) = range(1, 17)
 SUSPEND, RESUME, MOVE, DRAIN, UNDRAIN = range(1, 6)
 INFERENCE, DEBUG, BATCH, EXCLUSIVE = range(4)
-NO_WAIT, DRY_RUN, SWAP = 1, 2, 4
+NO_WAIT, DRY_RUN, SWAP, WEIGHT = 1, 2, 4, 8
+SHARE = 6  # why it waits
 MIB, GIB = 1 << 20, 1 << 30
 OPEN = 1
 HERE = pathlib.Path(__file__).resolve().parent
@@ -80,8 +81,8 @@ def memory_want(gpu, room, size):
     return message(MEMORY_WANT, struct.pack("<IIQ", gpu, room, size), request=0)
 
 
-def command(verb, tenant=0, gpu=bytes(16), flags=0):
-    return message(COMMAND, struct.pack("<IIQ16s", verb, flags, tenant, gpu))
+def command(verb, tenant=0, gpu=bytes(16), flags=0, until_s=0, reason=b""):
+    return message(COMMAND, struct.pack("<IIQ16sQ96s", verb, flags, tenant, gpu, until_s, reason))
 
 
 class Reply:
@@ -92,12 +93,12 @@ class Reply:
         self.fds = list(fds)
         body = data[16:]
         if self.kind == QUEUED:
-            self.position, self.reason, self.limit, self.start_ns, self.promised, self.capacity, ahead = struct.unpack(
-                "<IBBxxQQQ32s", body)
-            self.ahead = ahead.rstrip(b"\0")
+            self.position, self.reason, self.limit, self.promised, self.capacity, ahead, text = struct.unpack(
+                "<IBBxxQQ32s320s", body)
+            self.ahead, self.text = ahead.rstrip(b"\0"), text.split(b"\0")[0].decode()
         elif self.kind == ADMITTED:
             (self.tenant, self.key, self.memory_max, self.memory_min, self.sm_percent, self.gpu_count, self.tenant_class,
-             self.sm_mode, gpus, profile) = struct.unpack("<QQQQIIBBxxxxxx128s32s", body)
+             self.sm_mode, self.cut, self.sm_kind, gpus, profile) = struct.unpack("<QQQQIIBBBBxxxx128s32s", body)
             self.gpus = [gpus[16 * i:16 * i + 16] for i in range(self.gpu_count)]
             self.profile = profile.rstrip(b"\0")
         elif self.kind == REFUSED:

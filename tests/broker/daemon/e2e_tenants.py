@@ -1,6 +1,7 @@
 """Tenants from the outside: admission, the line, leases that never overlap, and every kind of end."""
 
 import os
+import pathlib
 import re
 import signal
 import struct
@@ -90,22 +91,6 @@ class Line(BrokerTest):
         holder.kill()
         self.assertEqual(second.receive().kind, ADMITTED)
 
-    def test_when_one_may_start_is_told_once_the_line_has_moved(self):
-        server = self.broker()
-        whole = ("--memory", "4GiB", "--gpus", "2")
-        holder = self.job(server, *whole)
-        self.assertEqual(self.client(server).ask(admit(4 * GIB, wait_ns=1, gpus=2)).start_ns, 0, "nobody has left it yet")
-        for _ in range(6):
-            following = self.job(server, *whole, start=False)
-            wait_until("it waits", lambda: any(t["state"] == "queued" for t in server.tenants()))
-            holder.kill()
-            following.ask("hello")
-            holder = following
-        waiting = self.client(server)
-        self.assertGreater(waiting.ask(admit(4 * GIB, gpus=2, name=b"later")).start_ns, 0)
-        self.assertGreater([t for t in server.tenants() if t["name"] == "later"][0]["expected_start_ns"], 0)
-        self.assertRegex(self.sluice("status", "--socket", server.socket).stdout, r"1st +later .* - +in about \d+ s\n")
-
     def test_leaving_the_line(self):
         server = self.broker()
         holder = self.client(server)
@@ -136,7 +121,7 @@ class DefaultTenant(BrokerTest):
         server = self.broker()
         one, two = self.loner(server), self.loner(server)
         self.assertEqual((one.ask("register"), two.ask("register")), ("slot 0", "slot 1"))
-        self.assertEqual([(t["name"], t["class"]) for t in server.tenants()], [("default", "debug")])
+        self.assertEqual([(t["name"], t["class"]) for t in server.tenants()], [("program", "debug")], "the program's name")
 
     def test_without_room_they_wait_in_line_together(self):
         server = self.broker()
@@ -145,7 +130,7 @@ class DefaultTenant(BrokerTest):
         self.assertEqual(one.ask("register"), "queued 1 1", "the first, for want of resources")
         self.assertEqual(two.ask("register"), "queued 1 1", "it is the same request")
         self.assertEqual([(t["name"], t["reason"]) for t in server.tenants() if t["state"] == "queued"],
-                         [("default", "Resources")])
+                         [("program", "Resources")])
         holder.kill()
         self.assertEqual(sorted([one.ask("await"), two.ask("await")]), ["slot 0", "slot 1"])
         self.assertEqual(server.status()["broker"]["admissions"], 2)
@@ -156,7 +141,7 @@ class DefaultTenant(BrokerTest):
         one, two, three = self.loner(server), self.loner(server), self.loner(server)
         one.ask("register")
         behind = self.client(server)
-        self.assertEqual(behind.ask(admit(name=b"behind")).ahead, b"default")
+        self.assertEqual(behind.ask(admit(name=b"behind")).ahead, b"program")
         for loner in (two, three):
             self.assertEqual(loner.ask("register"), "queued 1 1")
         two.kill()
@@ -188,7 +173,7 @@ class DefaultTenant(BrokerTest):
         one, two = self.loner(server), self.loner(server)
         for loner in (one, two):
             self.assertEqual(loner.ask("register"), "queued 2 1 ahead")
-        [row] = [t for t in server.tenants() if t["name"] == "default"]
+        [row] = [t for t in server.tenants() if t["name"] == "program"]
         self.assertEqual((row["queue_position"], row["ahead"]), (2, "ahead"))
         ahead.close()
         for loner in (one, two):
@@ -346,8 +331,88 @@ class Ends(BrokerTest):
         reply = shim.ask(register(0, 0))
         self.assertEqual(reply.kind, REGISTERED)
         [tenant] = server.tenants()
-        self.assertEqual((tenant["tenant"], tenant["name"], tenant["class"]), (reply.tenant, "default", "debug"))
+        self.assertEqual((tenant["tenant"], tenant["name"], tenant["class"]), (reply.tenant, "prog", "debug"))
         self.assertEqual(tenant["gpus"][0]["memory_max_bytes"], GIB)
+
+
+class Shares(BrokerTest):
+    """GPU time is promised like memory, or is a weight."""
+
+    def gpus_of(self, server, count):
+        """The GPUs of so many jobs of half a GPU each; None where one has to wait."""
+        replies = [self.client(server).ask(admit(sm=50, flags=NO_WAIT)) for _ in range(count)]
+        return [reply.gpus[0][-1] if reply.kind == ADMITTED else None for reply in replies]
+
+    def test_halves_are_spread_and_the_fifth_waits(self):
+        server = self.broker()
+        gpus = self.gpus_of(server, 5)
+        self.assertEqual((sorted(gpus[:4]), gpus[:2], gpus[4]), ([0, 0, 1, 1], [0, 1], None))
+        self.assertEqual([gpu["sm_guaranteed"] for gpu in server.status()["gpus"]], [100, 100])
+        waiting = self.client(server)
+        queued = waiting.ask(admit(sm=30))
+        self.assertEqual((queued.kind, queued.reason, queued.promised, queued.capacity), (QUEUED, SHARE, 100, 100))
+        self.assertRegex(queued.text, r"^the guarantees on GPU 0 add up to 100 of 100 %, and this job asks for 30 %; "
+                                      r"most of it has job \d+ \(.*\) of user .*: 50 %$")
+        self.assertEqual([t["reason"] for t in server.tenants() if t["state"] == "queued"], ["Share"])
+        weight = self.client(server).ask(admit(sm=30, flags=WEIGHT))
+        self.assertEqual((weight.kind, weight.sm_kind), (ADMITTED, 0))
+
+    def test_a_promise_that_ends_is_the_next_ones(self):
+        server = self.broker()
+        holders = [self.job(server, "--sm", "90"), self.job(server, "--sm", "90")]
+        waiting = self.client(server)
+        self.assertEqual(waiting.ask(admit(sm=20)).reason, SHARE)
+        job = self.job(server, "--weight", "20")
+        job.kill()
+        wait_until("it has ended", lambda: len(server.tenants()) == 3)
+        self.assertTrue(waiting.silent(), "a weight holds none of it")
+        holders[0].kill()
+        self.assertEqual(waiting.receive().kind, ADMITTED)
+
+    def test_a_class_may_give_weights_and_says_so(self):
+        server = self.broker('[class.debug]\nsm = "weight"\nsm_percent = 10\n[class.batch]\nsm = "guaranteed"\nsm_percent = 25\n')
+        run = ("run", "--socket", server.socket)
+        told = self.sluice(*run, "--class", "debug", "--sm", "30", "--", "true")
+        self.assertEqual((told.returncode, told.stderr),
+                         (0, "sluice: class debug guarantees no GPU time here, so --sm 30 is a weight; see sluice run --help\n"))
+        self.assertEqual(self.sluice(*run, "--class", "debug", "--weight", "30", "--", "true").stderr, "", "as it asked")
+        self.assertEqual(self.sluice(*run, "--dry-run", "--class", "debug", "--", "true").stdout,
+                         "would run now with 1 GiB and weight 10 on GPU 0 (class debug, profile default)\n")
+        self.assertEqual(self.sluice(*run, "--dry-run", "--", "true").stdout,
+                         "would run now with 1 GiB and 25 % of GPU 0, guaranteed (class batch, profile default)\n")
+        self.job(server, "--memory", "64MiB", "--name", "keeps")
+        self.job(server, "--class", "debug", "--memory", "64MiB", "--name", "weighs")
+        table = self.sluice("status", "--socket", server.socket).stdout
+        self.assertRegex(table, r"keeps .* 25 % guaranteed .*\n.*weighs .* weight 10 ")
+        self.assertEqual({t["name"]: t["gpus"][0]["sm"] for t in server.tenants()}, {"keeps": "guaranteed", "weighs": "weight"})
+
+    def test_thirty_students_do_not_wait_for_percentages(self):
+        shipped = (pathlib.Path(__file__).resolve().parents[3] / "config/sluice.toml").read_text()
+        tables = shipped[shipped.index("[class.debug]"):shipped.index("# Who may have what")]
+        server = self.broker(tables)
+        replies = [self.client(server).ask(admit(32 * MIB, tenant_class=DEBUG, flags=NO_WAIT)) for _ in range(30)]
+        self.assertEqual([(r.kind, r.sm_kind) for r in replies], [(ADMITTED, 0)] * 30)
+        self.assertEqual([gpu["tenants"] for gpu in server.status()["gpus"]], [15, 15])
+        batch = [self.client(server).ask(admit(32 * MIB, flags=NO_WAIT)) for _ in range(8)]
+        self.assertEqual([(r.kind, r.sm_kind, r.sm_percent) for r in batch], [(ADMITTED, 1, 25)] * 8)
+
+    def test_placement_is_a_setting_of_the_class(self):
+        server = self.broker('[class.batch]\nplacement = "pack"\n')
+        small = [self.client(server).ask(admit(64 * MIB)).gpus[0][-1] for _ in range(4)]
+        self.assertEqual(small, [0] * 4)
+        debug = [self.client(server).ask(admit(64 * MIB, tenant_class=DEBUG)).gpus[0][-1] for _ in range(2)]
+        self.assertEqual(debug, [1, 1], "spread, and still fewer there")
+        server.config_write('[class.batch]\nplacement = "spread"\n')
+        server.process.send_signal(signal.SIGHUP)
+        wait_until("it is read", lambda: server.status()["broker"]["reloads_ok"] == 1)
+        self.assertEqual(self.client(server).ask(admit(64 * MIB)).gpus[0][-1], 1)
+
+    def test_an_unannounced_program_goes_where_least_is_promised_if_it_has_no_gpu_yet(self):
+        server = self.broker()
+        first = server.status()["gpus"][0]["uuid"]
+        self.client(server).ask(admit(sm=50, pinned=[bytes.fromhex(first[4:].replace("-", ""))]))
+        self.client(server).ask(register(0, 0))
+        self.assertEqual([gpu["tenants"] for gpu in server.status()["gpus"]], [1, 1])
 
 
 class Leases(BrokerTest):

@@ -120,15 +120,21 @@ class Users(BrokerTest):
         self.assertEqual(exporter.heard(), f"{ACTIVITY_REPLY} {os.O_RDONLY}")
         self.assertEqual(exporter.heard(), "read only")
 
-        # A name of nobody is refused, now and at the start, and what was in force stays.
+        # A name of nobody gives nobody anything, and that is said; the rest works.
         server.config_write('[exporter]\nuser = "nobody-of-here"\n')
         server.process.send_signal(signal.SIGHUP)
-        wait_until("it is refused", lambda: server.status()["broker"]["reloads_failed"] == 1)
-        self.assertIn("there is no user 'nobody-of-here', whom [exporter] user names", server.log())
-        self.assertEqual(Stranger(self, look).heard(), f"{ACTIVITY_REPLY} {os.O_RDONLY}")
-        wrong = Broker('[exporter]\nuser = "nobody-of-here"\n')
-        self.addCleanup(wrong.stop)
-        self.assertIn("there is no user 'nobody-of-here'", wrong.word)
+        wait_until("it is read", lambda: server.status()["broker"]["reloads_ok"] == 1)
+        self.assertIn("there is no user 'nobody-of-here' on this machine", server.log())
+
+        def refused(report):
+            reply = Client(server.socket).ask(message(ACTIVITY_REQUEST, struct.pack("<Q", tenant)))
+            report(reply.kind, reply.code)
+
+        self.assertEqual(Stranger(self, refused).heard(), f"{REFUSED} {NOT_ALLOWED}")
+        other = Broker('[exporter]\nuser = "nobody-of-here"\n')
+        self.addCleanup(other.stop)
+        self.assertEqual(other.word, "ready\n")
+        self.assertIn("event=config_account", other.log())
 
     def test_connections(self):
         server = self.small(264)

@@ -35,10 +35,11 @@ inline JournalTenant tenant(protocol::TenantId id) {
   out.swap = id % 2 != 0;
   out.stay = {id % 3 == 0, id % 2 != 0, id % 3 == 1, {}};
   out.sm_percent = 25;
+  out.sm_kind = protocol::SmKind::kGuaranteed;
   out.memory_max_bytes = id << 20;
   out.memory_min_bytes = id << 19;
   out.window_ns = 5;
-  out.asked = {1, 2, 3};
+  out.asked = {1, 2, 3, true};
   out.asked_ns = 10;
   out.admitted_ns = 20;
   out.founder = {77, 4711};

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "broker/daemon/named.h"
+
 namespace sluice::daemon {
 namespace {
 
@@ -35,6 +37,25 @@ TEST(Profiles, ByUserByGroupElseEverybodys) {
   nobodys.profiles[0].groups.clear();
   EXPECT_FALSE(Profiles(nobodys).by_group())
       << "no account database is asked for what counts nowhere";
+}
+
+TEST(Profiles, ClassOfAJobThatNamesNone) {
+  config::Config config = lab();
+  config.profiles[0].classes = {"exclusive", "inference"};
+  const Profiles profiles(config);
+  EXPECT_EQ(profiles.list()[0].class_default, TenantClass::kExclusive) << "the first in the list";
+  EXPECT_EQ(profiles.list()[1].class_default, TenantClass::kBatch) << "batch where it is allowed";
+}
+
+TEST(Named, UsersAndGpus) {
+  const auto name = [](uid_t uid) { return uid == 1000 ? "anna" : std::to_string(uid); };
+  EXPECT_EQ(people_named("user 1000 has 2 jobs, user 7 none; user x", name),
+            "user anna has 2 jobs, user 7 none; user x");
+  EXPECT_EQ(people_named("user 99999999999", name), "user 99999999999");
+  protocol::GpuUuid gpu{};
+  const std::string uuid = "GPU-00000000-0000-0000-0000-000000000000";
+  EXPECT_EQ(gpus_named(uuid + " is lost (" + uuid + ")", {gpu}),
+            "GPU 0 (" + uuid + ") is lost (" + uuid + ")");
 }
 
 TEST(Profiles, ByCgroupAndWhatIsBelowIt) {
@@ -97,6 +118,9 @@ TEST(Policy, FromTheConfiguration) {
   config.classes["debug"].memory_max_bytes = 12345;
   config.classes["debug"].sm_percent = 30;
   config.classes["debug"].sm_mode = "fixed";
+  config.classes["debug"].sm = "weight";
+  config.classes["debug"].placement = "pack";
+  config.classes["inference"].sm = "guaranteed";
   config.classes["batch"].memory_max_bytes = 0;
   const core::Policy policy = policy_make(config, Profiles(config), 4000);
   EXPECT_EQ(policy.order, core::Order::kFifo);
@@ -111,6 +135,12 @@ TEST(Policy, FromTheConfiguration) {
   EXPECT_EQ(debug.memory_max, 12345u);
   EXPECT_EQ(debug.sm_percent, 30u);
   EXPECT_EQ(debug.sm_mode, protocol::SmMode::kFixed);
+  EXPECT_EQ(debug.sm, core::SmRule::kWeight);
+  EXPECT_EQ(debug.placement, core::PlacementRule::kPack);
+  const auto& inference = policy.classes[static_cast<int>(TenantClass::kInference)];
+  EXPECT_EQ(inference.sm, core::SmRule::kGuaranteed);
+  EXPECT_EQ(inference.placement, core::PlacementRule::kSpread);
+  EXPECT_EQ(policy.classes[static_cast<int>(TenantClass::kBatch)].sm, core::SmRule::kAsked);
   EXPECT_EQ(policy.classes[static_cast<int>(TenantClass::kBatch)].memory_max, 1000u)
       << "a quarter of the smallest GPU";
 }

@@ -60,7 +60,7 @@ TEST(Admit, EveryFieldIsChecked) {
       {[](auto& a) { a.pinned_count = protocol::kTenantGpusMax + 1; }, "pinned_count"},
       {[](auto& a) { a.pinned_count = 2; }, "pinned_count differs"},
       {[](auto& a) { a.gpu_count = a.pinned_count = 2; }, "pinned twice"},
-      {[](auto& a) { a.flags = 8; }, "flags"},
+      {[](auto& a) { a.flags = 32; }, "flags"},
       {[](auto& a) { a.window_ns = UINT64_MAX; }, "duration"},
       {[](auto& a) { a.wait_ns_max = UINT64_MAX; }, "duration"},
       {[](auto& a) { std::memset(a.name, 'x', sizeof a.name); }, "terminated"},

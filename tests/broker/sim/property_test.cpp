@@ -97,6 +97,15 @@ void calm(Experiment& setup) {
   }
 }
 
+/// Percentages that jobs ask for are guaranteed, from admission on and after every reload.
+void guarantee(Experiment& setup) {
+  const auto in_each = [](core::Policy& policy) {
+    for (core::ClassPolicy& of_class : policy.classes) of_class.sm = core::SmRule::kAsked;
+  };
+  in_each(setup.policy);
+  for (PolicyChange& change : setup.policy_changes) in_each(change.policy);
+}
+
 TEST(Chaos, InvariantsHoldForEverySeed) {
   std::uint64_t kernels = 0;
   Bytes moved = 0;
@@ -107,6 +116,7 @@ TEST(Chaos, InvariantsHoldForEverySeed) {
     Experiment setup = setup_chaos(seed);
     bool liars = false;
     for (const JobSpec& job : setup.jobs) liars = liars || job.meter_factor > 1;
+    if (seed % 2 == 0) guarantee(setup);
     const Result result = simulate(setup);
     if (!liars) books_check(setup, result);
     for (const JobResult& job : result.jobs) {
@@ -163,6 +173,9 @@ TEST(Guarantees, AreMetInEveryWindowWhileTheRulesChange) {
 /// steps: a look at so many is long).
 TEST(Multitude, EveryInvariantHolds) {
   Experiment setup = setup_multitude(1);
+  // Spread over all GPUs, so many leave none whole.
+  for (core::ClassPolicy& of_class : setup.policy.classes)
+    of_class.placement = core::PlacementRule::kPack;
   const Result result = simulate(setup);
   std::array<std::uint64_t, 4> admitted{};
   std::size_t gangs = 0;
@@ -255,6 +268,16 @@ Experiment setup_calm(std::uint64_t seed) {
 /// Without accidents, everybody who is admitted finishes what it has to do.
 TEST(Chaos, WithoutAccidentsAllWorkIsDone) {
   each_seed(kPropertySeeds, [](std::uint64_t seed) { all_done_check(simulate(setup_calm(seed))); });
+}
+
+/// The same where percentages are promised: a job waits for its share, and not for ever.
+TEST(Chaos, PromisedTimeIsHadInTheEnd) {
+  each_seed(kPropertySeeds, [](std::uint64_t seed) {
+    Experiment setup = setup_calm(seed);
+    guarantee(setup);
+    setup.duration_ns *= 5;
+    all_done_check(simulate(setup));
+  });
 }
 
 /// The same where users may have little in the host: one of several that are to make room, or none.

@@ -1,0 +1,27 @@
+// Texts of the core for people: it knows users by number and GPUs by UUID.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "broker/protocol/words.h"
+
+namespace sluice::daemon {
+
+/// "user 1000 has ..." -> "user anna has ...".
+std::string people_named(const std::string& text, const std::function<std::string(uid_t)>& name);
+/// "GPU-2f44... no longer answers" -> "GPU 0 (GPU-2f44...) no longer answers"; `gpus` in the order
+/// of their indexes.
+std::string gpus_named(const std::string& text, const std::vector<protocol::GpuUuid>& gpus);
+
+/// "{idle 3}" -> what `idle` says of job 3 (core/binding.h).
+std::string idle_named(const std::string& text,
+                       const std::function<std::string(protocol::TenantId)>& idle);
+/// A time of the epoch as people here write it: "18:00", or "2026-11-28 08:00" where that is not
+/// within a day; 0 is empty.
+std::string time_text(std::int64_t epoch_s);
+
+}  // namespace sluice::daemon

@@ -1,0 +1,63 @@
+"""`sluice why` of jobs that do not run: one that waits in line, one that is suspended, one that has ended.
+
+Usage: why_stopped_test.py BUILD. The jobs use no GPU: what is told is the broker's.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True  # the source tree stays as it is
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "programs"))
+from machine import Machine, wait_until  # noqa: E402
+
+
+def why(machine, name):
+    command = [machine.build / "bin/sluice", "why", name, "--for", "500ms", "--no-bpf", "--socket", machine.socket]
+    return subprocess.run(command, env=machine.environment, capture_output=True, text=True, timeout=60)
+
+
+def sluice(machine, *arguments):
+    return machine.run([machine.build / "bin/sluice", *arguments, "--socket", str(machine.socket)])
+
+
+def start(machine, name, memory, *options):
+    return machine.launch([machine.build / "bin/sluice", "run", "--socket", str(machine.socket), "--memory", memory, "--name", name,
+                           *options, "--", "sleep", "600"])
+
+
+def expect(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def tells(machine, name, pattern):
+    said = why(machine, name)
+    expect(said.returncode == 0 and re.search(pattern, said.stdout), f"of {name}: {said}")
+
+
+def main():
+    with Machine(sys.argv[1], memory="1GiB") as machine:
+        machine.start_broker()
+        jobs = lambda: sluice(machine, "status").stdout  # noqa: E731
+        train = start(machine, "train", "1GiB", "--swap")
+        wait_until("it runs", lambda: re.search(r"train .* running", jobs()))
+        later = start(machine, "later", "512MiB")
+        wait_until("it waits", lambda: "1st   later" in jobs())
+        tells(machine, "later", r"^later of \S+ waits in line, at place 1, for \d+ s \(Resources\): the quotas on GPU 0 add up to 1 GiB of 1 GiB, "
+                                r"and this job asks for 512 MiB; all of it has job 1 \(train\)")
+        expect(sluice(machine, "suspend", "train").returncode == 0, "it is not suspended")
+        tells(machine, "train", r"^train \(job 1\) of \S+: it is suspended: .*`sluice resume 1`$")
+        train.kill()
+        train.wait()
+        wait_until("the other one runs", lambda: re.search(r"later .* running", jobs()))
+        tells(machine, "train", r"^train \(job 1\) of \S+ has ended, \d+ s ago, after \d+ s: its processes ended$")
+        tells(machine, "1", r"^train \(job 1\)")
+        unknown = why(machine, "quux")
+        expect(unknown.returncode == 1 and "there is no job 'quux', and none of the last hundred" in unknown.stderr, f"{unknown}")
+        later.kill()
+
+
+if __name__ == "__main__":
+    main()
