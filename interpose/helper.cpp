@@ -55,9 +55,10 @@ struct Watch {
   SwapMoved moved;  // what became of it
   uint64_t moved_ns;
   bool end_said;
-  bool suspended_said;
 };
 Watch watches[kTenantGpusMax];
+uint32_t suspended_said;  // as told last
+uint32_t idle_told;
 uint32_t wake_word;
 uint32_t running;   // the thread exists
 uint32_t stopping;  // the process is exiting
@@ -149,20 +150,60 @@ void end_look(int gpu) {
 }
 
 // Tells the user why the program stands still. Once, whatever number of GPUs the job has.
-void suspended_look(int gpu) {
-  const bool suspended = process.entry(gpu).suspended.load() != 0;
-  const bool is_new = suspended && !watches[gpu].suspended_said;
-  watches[gpu].suspended_said = suspended;
-  if (!is_new || gpu != 0) return;
+void suspended_look() {
+  const uint32_t suspended = process.entry(0).suspended.load();
+  const bool is_new = suspended != suspended_said;
+  suspended_said = suspended;
+  if (!is_new || suspended == protocol::kSuspendedNot) return;
   Line line;
+  if (suspended == protocol::kSuspendedIdle) {
+    line.text(
+        "this job has used no GPU for long: its GPU memory is on the host, and its quota is ");
+    line.text("free for others, until it wants its GPU again").say();
+    return;
+  }
+  if (suspended == protocol::kSuspendedQueued) {
+    line.text("this job waits in the queue to get its GPU back; `sluice status` says for what")
+        .say();
+    return;
+  }
   line.text("this job is suspended: its GPU memory is on the host, and its CUDA calls wait until ");
   line.text("`sluice resume ").number(process.lease->tenant).text("`").say();
+}
+
+Line& duration(Line& line, uint32_t s) {
+  constexpr uint32_t kMinute = 60, kHour = 3600;
+  if (s < kMinute || s % kMinute != 0) return line.number(s).text(" s");
+  return s % kHour != 0 ? line.number(s / kMinute).text(" min") : line.number(s / kHour).text(" h");
+}
+
+// Tells the user what becomes of a program that uses no GPU.
+void idle_look() {
+  const protocol::LeaseEntry& entry = process.entry(0);
+  const uint32_t idle = entry.idle.load();
+  const bool is_new = idle != idle_told;
+  idle_told = idle;
+  if (!is_new || idle == protocol::kIdleNot) return;
+  Line line;
+  duration(line.text("this job has used no GPU for "), entry.idle_s);
+  if (idle == protocol::kIdleEnds) {
+    line.text(" and is being ended (SIGTERM), as its class is set up").say();
+    return;
+  }
+  if (entry.idle_release_s != 0) {
+    duration(line.text("; after "), entry.idle_release_s);
+    line.text(" its GPU memory is moved to the host and its quota is free for others");
+  }
+  if (entry.idle_end_s != 0) {
+    duration(line.text("; after "), entry.idle_end_s);
+    line.text(" it is ended");
+  }
+  line.text("; end it, or use its GPU").say();
 }
 
 uint64_t closed_look(int gpu, uint32_t epoch) {
   Watch& watch = watches[gpu];
   end_look(gpu);
-  suspended_look(gpu);
   // Without a broker a launch may have been let through since (share_lets_through).
   const bool heard = load_acquire(process.alone) != 0;  // nobody to tell
   if (heard && process.account(gpu).in_flight.load() != 0) watch.drained_said = 0;
@@ -293,6 +334,10 @@ uint64_t gpus_look(uint64_t now_ns) {
   uint64_t sleep_ns_min = kSleepMaxNs;
   uint32_t words[kTenantGpusMax];
   leases_read(words);
+  if (process.gpu_count != 0) {
+    suspended_look();
+    idle_look();
+  }
   for (uint32_t i = 0; i < process.gpu_count; ++i) {
     const int gpu = static_cast<int>(i);
     const uint32_t word = words[i];
@@ -374,7 +419,10 @@ void* helper_main(void*) {
   while (load_acquire(stopping) == 0) {
     const uint32_t wake_seen = load_acquire(wake_word);
     const uint64_t now_ns = clock_now_ns();
-    if (connection_look(now_ns)) memset(watches, 0, sizeof watches);
+    if (connection_look(now_ns)) {
+      memset(watches, 0, sizeof watches);
+      suspended_said = idle_told = 0;
+    }
     uint64_t wait_ns = connection_wait_max_ns(kSleepMaxNs);
     Words words{};
     if (process_mode() == Mode::kActive) {

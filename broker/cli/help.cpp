@@ -123,8 +123,7 @@ anybody's as root.
 Jobs started with --swap (or movable by their profile) are moved by Sluice; the memory of others as far as the driver can
 check the program out. Where neither can be, the job is left as it was and the reason is said.
 
-It keeps its quota and its guarantee, so that it can come back: what is free for others is the GPU's time, and its memory as
-far as their quotas fit beside ([memory] oversell in sluice.toml lets them). Its programs say on stderr that it is suspended.
+Once it is out, its quota and its guarantee are free for others. Its programs say on stderr that it is suspended.
 
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
@@ -140,8 +139,9 @@ example:
 constexpr char kResume[] =
     R"(usage: sluice resume [--socket PATH] JOB
 
-Brings a suspended JOB, a number or a name of sluice status, back onto its GPU: as soon as there is room for its memory, it
-is copied back to where it was, and the job goes on. Of your own jobs, or of anybody's as root.
+Brings a suspended JOB, a number or a name of sluice status, back onto its GPU: it waits, before all new requests, until its
+quota and its guarantee are free there; its memory is copied back to where it was, and the job goes on. sluice status says
+what it waits for. Of your own jobs, or of anybody's as root.
 
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 

@@ -3,7 +3,9 @@
 // A request is checked once: what no waiting could mend is refused at once, with the reason and the
 // remedy. What fits is admitted, the rest waits in one queue, in order of arrival. A later request
 // passes those ahead where it fits and none of them keeps the GPU from it (backfill.cpp). A request
-// that waits for its user's limit keeps nothing: its wait is its user's.
+// that waits for its user's limit keeps nothing: its wait is its user's. A tenant that has vacated
+// its GPUs and returns goes before new requests, and no request keeps its GPUs from it: what it has
+// left there might be what that request waits for.
 #include "broker/core/admission.h"
 
 #include <algorithm>
@@ -16,12 +18,14 @@
 #include "broker/core/request.h"
 #include "broker/core/tenancy.h"
 #include "broker/core/texts.h"
+#include "broker/core/vacate.h"
 
 namespace sluice::core {
 namespace {
 
+/// A tenant that returns is counted in its limits already.
 bool limited(const State& state, const TenantAsked& ask) {
-  return limit_reached(state, ask).which != protocol::QueueLimit::kNone;
+  return ask.returns == 0 && limit_reached(state, ask).which != protocol::QueueLimit::kNone;
 }
 
 TenantQueued queued_action(const State& state, std::size_t index) {
@@ -95,9 +99,14 @@ bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now
   Prospects::Kind& prospect = prospects.kind_of(waiter.ask);
   const bool limit = limited(state, waiter.ask);
   const Placement placement = limit ? Placement{{}, QueueReason::kUserLimit}
-                                    : placement_now(state, prospect, waiter.ask.uid);
+                              : waiter.ask.returns != 0
+                                  ? prospect.find_without(std::vector<bool>(state.gpus.size()))
+                                  : placement_now(state, prospect, waiter.ask.uid);
   if (!placement.gpus.empty()) {
-    tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
+    if (waiter.ask.returns != 0)
+      vacated_return(state, *tenant_find(state, waiter.ask.returns), now, out);
+    else
+      tenant_admit(state, waiter.ask, waiter.asked_at, placement.gpus, now, out);
     prospects.changed();
     waiter_leaves(state, waiter);
     state.admissions++;
@@ -116,8 +125,9 @@ void queue_tell(State& state, Actions& out) {
   for (; at < state.queue.size(); ++at) {
     if (!state.queue[at]->news) continue;
     if (state.notes >= kNotesPerStep) return;
-    state.notes++;
     state.queue[at]->news = false;
+    if (state.queue[at]->ask.returns != 0) continue;  // `sluice status` says where it stands
+    state.notes++;
     out.emplace_back(queued_action(state, at));
   }
 }
@@ -149,7 +159,7 @@ void queue_purge(State& state, Actions& out) {
       ++i;
       continue;
     }
-    out.emplace_back(refusal_gpu_lost(ask.request, have));
+    if (ask.returns == 0) out.emplace_back(refusal_gpu_lost(ask.request, have));
     waiter_remove(state, i);
   }
 }
@@ -208,6 +218,31 @@ void request_gone(State& state, const RequestGone& event) {
     waiter_remove(state, i);
     return;
   }
+}
+
+void queue_return(State& state, TenantAsked ask, Nanos now) {
+  if (queue_return_find(state, ask.returns) != nullptr) return;
+  auto waiter = std::make_unique<Waiter>();
+  waiter->ask = std::move(ask);
+  waiter->asked_at = now;
+  state.users[waiter->ask.uid].queued++;
+  const auto first_new =
+      std::ranges::find_if(state.queue, [](const auto& other) { return other->ask.returns == 0; });
+  state.queue.insert(first_new, std::move(waiter));
+  state.queue_dirty = true;
+}
+
+const Waiter* queue_return_find(const State& state, TenantId tenant) {
+  for (const auto& waiter : state.queue)
+    if (waiter->ask.returns == tenant) return waiter.get();
+  return nullptr;
+}
+
+void queue_return_gone(State& state, TenantId tenant) {
+  const auto found = std::ranges::find_if(
+      state.queue, [&](const auto& waiter) { return waiter->ask.returns == tenant; });
+  if (found != state.queue.end())
+    waiter_remove(state, static_cast<std::size_t>(found - state.queue.begin()));
 }
 
 void queue_resume(State& state) {

@@ -8,6 +8,12 @@ namespace sluice::core {
 void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& out);
 void request_gone(State& state, const RequestGone& event);
 
+/// A tenant that has vacated its GPUs asks for them again, once (TenantAsked::returns).
+void queue_return(State& state, TenantAsked ask, Nanos now);
+/// Its place in the queue, or null.
+const Waiter* queue_return_find(const State& state, TenantId tenant);
+void queue_return_gone(State& state, TenantId tenant);
+
 /// Admits whoever fits now, refuses whoever waited too long, announces positions that changed; so
 /// much of it as one step may do.
 void queue_pump(State& state, Nanos now, Actions& out);

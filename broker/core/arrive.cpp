@@ -56,7 +56,7 @@ void reasons_drop(State& state, Tenant& tenant, RefusalCode code, const std::str
   tenant.steps_aside = false;
   tenant.yields = false;
   tenant.move_to = kNoGpu;
-  if (tenant.suspended && tenant.residence != Residence::kOut) tenant.suspended = false;
+  if (tenant.residence != Residence::kOut) tenant.suspended = tenant.rests = false;
   commands_fail(state, tenant, code, text, now, out);
   state.queue_dirty = true;
 }
@@ -83,7 +83,13 @@ void stay_given_up(State& state, Tenant& tenant, RefusalCode code, const std::st
 void stay_note(const Tenant& tenant, Actions& out) {
   const bool out_now = tenant.residence != Residence::kIn;
   const bool frozen = tenant.frozen || tenant.residence == Residence::kCheckpointing;
-  StayNoted action{tenant.id, tenant.suspended, out_now && tenant.swap, frozen, {}};
+  StayNoted action;
+  action.tenant = tenant.id;
+  action.suspended = tenant.suspended;
+  action.rests = tenant.rests;
+  action.returns = tenant.vacated && !tenant.suspended && !tenant.rests;
+  action.swapped = out_now && tenant.swap;
+  action.frozen = frozen;
   const bool moved = std::ranges::any_of(
       tenant.restore_to, [](const GpuMove& move) { return !(move.from == move.to); });
   if (frozen && moved)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "broker/core/admission.h"
 #include "broker/core/limits.h"
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
@@ -23,7 +24,7 @@ std::string asker_text(const TenantAsked& ask) {
   return ask.name + " of user " + std::to_string(ask.uid);
 }
 
-Bytes taken(const Gpu& gpu) { return gpu.promised_min + gpu.returning + gpu_handed_back(gpu); }
+Bytes taken(const Gpu& gpu) { return gpu.promised_min + gpu.returning + gpu_left(gpu); }
 
 Bytes left(Bytes of, Bytes used) { return of > used ? of - used : 0; }
 
@@ -74,13 +75,14 @@ std::string memory_text(const State& state, std::uint32_t g, const TenantAsked& 
   if (gpu.promised_max + ask.memory_max > limit)
     return "the quotas on " + gpu_name(g) + " add up to " + bytes_text(gpu.promised_max) + " of " +
            bytes_text(limit) + asks + most_text(gpu, quota_of, bytes_text);
-  if (promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min)) return "";
-  const Bytes back = gpu.returning + gpu_handed_back(gpu);
+  if (promise_fits(state, gpu, ask)) return "";
+  const Bytes back = gpu.returning + gpu_left(gpu);
   const Bytes turns = spread_max(gpu);
   std::string text = "of " + bytes_text(gpu.capacity) + " on " + gpu_name(g) + ", " +
                      bytes_text(gpu.promised_min) + " is promised";
   if (turns != 0) text += ", " + bytes_text(turns) + " is for what jobs bring back in their turn";
-  if (back != 0) text += ", " + bytes_text(back) + " of ended jobs is not free yet";
+  if (back != 0)
+    text += ", " + bytes_text(back) + " of jobs that ended or were moved out is not free yet";
   return text + asks + most_text(gpu, promise_of, bytes_text);
 }
 
@@ -121,7 +123,7 @@ std::string share_nearest_text(const State& state, const std::vector<std::uint32
     const Gpu& gpu = *state.gpus[g];
     if (!takes_tenants(gpu) || (!text.empty() && gpu.guaranteed >= least)) continue;
     if (share_fits(gpu, ask.sm_kind, ask.sm_percent)) continue;
-    if (!promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min)) continue;
+    if (!promise_fits(state, gpu, ask)) continue;
     text = share_text(state, g, ask);
     least = gpu.guaranteed;
   }
@@ -197,9 +199,15 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
     return "it is put aside for job " + std::to_string(by) +
            ", which has its GPU as a whole; it comes back by itself after that";
   if (tenant.suspended)
-    return "it is suspended: its GPU memory is on the host and its processes wait until `sluice "
-           "resume " +
+    return "it is suspended: its GPU memory is on the host, what it was promised is free for "
+           "others, and its processes wait until `sluice resume " +
            id + "`";
+  if (tenant.rests)
+    return "it used no GPU for long: its GPU memory is on the host, and what it was promised is "
+           "free for others until it wants its GPU";
+  if (const Waiter* waiter = queue_return_find(state, tenant.id))
+    return "it waits in the queue to get its GPU back: " +
+           wait_text(state, waiter->ask, waiter->reason);
   if (tenant.phase == Phase::kRunaway) {
     const bool ends = state.policy.runaway == RunawayPolicy::kEnd;
     return "it is a runaway: a kernel of it has run for " + duration_text(now - tenant.drain_from) +

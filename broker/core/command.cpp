@@ -2,13 +2,14 @@
 //
 // A command changes a wish (suspended, move_to); the moves themselves are stay.cpp's. It is
 // answered when the tenant is where it is to be, however long that takes, or as soon as that has
-// failed; one at a time for each tenant. A suspended tenant keeps its promise of memory: it can be
-// resumed whatever has been admitted since, once there is room.
+// failed; one at a time for each tenant. What a suspended tenant was promised is free for others
+// (vacate.cpp): to be resumed it waits in the queue like a new one.
 #include "broker/core/command.h"
 
 #include <algorithm>
 
 #include "broker/core/arrive.h"
+#include "broker/core/binding.h"
 #include "broker/core/lease.h"
 #include "broker/core/leaving.h"
 #include "broker/core/memory.h"
@@ -16,6 +17,7 @@
 #include "broker/core/schedule.h"
 #include "broker/core/stay.h"
 #include "broker/core/texts.h"
+#include "broker/core/vacate.h"
 
 namespace sluice::core {
 namespace {
@@ -70,8 +72,10 @@ bool refused(const State& state, const CommandAsked& event, const Tenant* tenant
   if (tenant->released)
     return refuse(RefusalCode::kCannotMove,
                   job_text(*tenant) + " is over; its processes are ending");
-  if (std::ranges::any_of(state.commands,
-                          [&](const PendingCommand& c) { return c.tenant == tenant->id; }))
+  const bool undone = event.verb == CommandVerb::kSuspend && tenant->vacated;
+  if (!undone && std::ranges::any_of(state.commands, [&](const PendingCommand& c) {
+        return c.tenant == tenant->id;
+      }))
     return refuse(RefusalCode::kCannotMove, "another command for " + job_text(*tenant) +
                                                 " is under way; wait for its end and try again");
   if (stay_lost(*tenant) && event.verb != CommandVerb::kResume)
@@ -147,8 +151,19 @@ void suspend(State& state, const CommandAsked& event, Tenant& tenant, Nanos now,
     return;
   }
   tenant.suspended = true;
-  tenant.due_back = false;
+  tenant.rests = tenant.due_back = false;
+  vacated_stays(state, tenant);
+  commands_fail(state, tenant, RefusalCode::kCannotMove, "it is suspended again", now, out);
   pending_add(state, event, tenant, now, out);
+}
+
+/// What stands in the way of a tenant that is to come back now; empty = nothing does.
+std::string return_text(const State& state, const Tenant& tenant) {
+  if (!tenant.vacated) return "";
+  const TenantAsked ask = vacated_ask(state, tenant);
+  const Placement place = placement_find(state, ask, std::vector<bool>(state.gpus.size(), false));
+  if (!place.gpus.empty()) return "";
+  return ", but not now: " + wait_text(state, ask, place.reason);
 }
 
 void resume(State& state, const CommandAsked& event, Tenant& tenant, Nanos now, Actions& out) {
@@ -165,11 +180,12 @@ void resume(State& state, const CommandAsked& event, Tenant& tenant, Nanos now, 
   }
   if (event.dry_run) {
     const Bytes bytes = to_move(tenant, false);
-    out.emplace_back(answer(event.request, RefusalCode::kNone,
-                            would_text("brought back", bytes, tenant.frozen), bytes));
+    out.emplace_back(answer(
+        event.request, RefusalCode::kNone,
+        would_text("brought back", bytes, tenant.frozen) + return_text(state, tenant), bytes));
     return;
   }
-  tenant.suspended = false;
+  tenant.suspended = tenant.rests = false;
   tenant.due_back = true;
   tenant.retry_at = now;
   pending_add(state, event, tenant, now, out);
@@ -300,15 +316,19 @@ TenantRefused move_refusal(const State& state, const Tenant& tenant, std::uint32
 
 void share_switch(State& state, Share& share, std::uint32_t to, Actions& out) {
   Gpu& from = *state.gpus[share.gpu];
+  vacated_stays(state, *share.tenant);  // it asks for the other GPU from now on
   gangs_settle(state, state.now);
-  share_unbook(state, share);
+  if (share.booked) share_unbook(state, share);
   from.dead_busy_ns += share.busy_ns - share.elsewhere_ns;
   share.elsewhere_ns = share.busy_ns;
   share_forget(state, share);
   share.gpu = to;
   share.vtime = state.gpus[to]->vclock;
   share.place_at = kNever;
-  share_book(state, share);
+  if (share.tenant->vacated)
+    state.gpus[to]->unbooked.push_back(&share);
+  else
+    share_book(state, share);
   gangs_reweigh(state);
   windows_refresh(state, from, false, out);
   windows_refresh(state, *state.gpus[to], false, out);

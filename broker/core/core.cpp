@@ -23,6 +23,7 @@
 #include "broker/core/state.h"
 #include "broker/core/stay.h"
 #include "broker/core/usage.h"
+#include "broker/core/vacate.h"
 
 namespace sluice::core {
 namespace {
@@ -85,6 +86,7 @@ struct Dispatch {
   void operator()(const GateIdle& e) const { gate_idle(state, e); }
   void operator()(const Drained& e) const { gate_drained(state, e, now, out); }
   void operator()(const UsageSeen& e) const { usage_seen(state, e, now); }
+  void operator()(const TenantIdle& e) const { tenant_idle(state, e, now); }
   void operator()(const JobReleased& e) const { job_released(state, e, now, out); }
   void operator()(const MemorySeen& e) const { memory_seen(state, e, now); }
   void operator()(const MemoryWanted& e) const { memory_wanted(state, e, now); }

@@ -155,7 +155,8 @@ struct TenantAsked {
   bool swap = false;  // its movable memory may go to the host; counts only where Policy::swap does.
                       // memory_min then defaults to one context, otherwise it is memory_max
   std::string name;
-  std::string group;  // see Policy::groups
+  std::string group;     // see Policy::groups
+  TenantId returns = 0;  // set by the core: this tenant asks for its own GPUs again (vacate.cpp)
 };
 /// A tenant that a broker before this one admitted, and that may still live: it is taken in as it
 /// was, without a queue and whatever the limits are now. Its founder counts as alive until
@@ -180,9 +181,12 @@ struct TenantRestored {
   std::string group;
   // As StayNoted told last. HoldSet follows at once, before any of its processes can register:
   // swapped with kHoldOut, suspended or frozen with the hold alone. It is brought back when its
-  // processes have come and there is room (suspended: when it is resumed).
+  // processes have come and there is room (suspended: when it is resumed; resting: when it wants
+  // its GPUs).
   bool swap = false;
   bool suspended = false;
+  bool rests = false;
+  bool returns = false;
   bool swapped = false;
   bool frozen = false;
   std::vector<GpuUuid> frozen_on;  // empty = on `gpus`
@@ -248,6 +252,12 @@ struct UsageSeen {
   TenantId tenant = 0;
   std::uint32_t gpu_index = 0;
   Nanos busy_ns = 0;
+};
+/// It has used none of its GPUs for as long as its class allows before it has to leave them. To be
+/// fed as long as that is so: what it does not find possible now it tries later. Only who can be
+/// moved by swap leaves.
+struct TenantIdle {
+  TenantId tenant = 0;
 };
 /// The claims of its tenant are told before (MemorySeen).
 struct JobReleased {
@@ -363,11 +373,12 @@ struct PolicyChanged {
 /// The alarm asked for by AlarmSet, or any later moment.
 struct Tick {};
 
-using Event = std::variant<GpuAdded, TenantAsked, TenantRestored, TenantsNumbered, LimitsChanged,
-                           RequestGone, FounderGone, FounderAdopted, ProcessJoined, ProcessGone,
-                           ProcessDetached, GateWanted, GateIdle, Drained, UsageSeen, JobReleased,
-                           MemorySeen, MemoryWanted, HoldAcked, MoveDone, CheckpointDone,
-                           CommandAsked, GpuLost, GpuClosed, DeviceSeen, PolicyChanged, Tick>;
+using Event =
+    std::variant<GpuAdded, TenantAsked, TenantRestored, TenantsNumbered, LimitsChanged, RequestGone,
+                 FounderGone, FounderAdopted, ProcessJoined, ProcessGone, ProcessDetached,
+                 GateWanted, GateIdle, Drained, UsageSeen, TenantIdle, JobReleased, MemorySeen,
+                 MemoryWanted, HoldAcked, MoveDone, CheckpointDone, CommandAsked, GpuLost,
+                 GpuClosed, DeviceSeen, PolicyChanged, Tick>;
 
 // ---- actions
 // ------------------------------------------------------------------------------------------------------
@@ -489,10 +500,12 @@ struct TenantMoved {
   GpuUuid from{};
   GpuUuid to{};
 };
-/// To be remembered by the journal: where the tenant's memory is, and whether it is suspended.
+/// To be remembered by the journal: where the tenant's memory is, and why it stays there.
 struct StayNoted {
   TenantId tenant = 0;
   bool suspended = false;          // by command
+  bool rests = false;              // out until it wants its GPUs
+  bool returns = false;            // out, and in the queue to get them again
   bool swapped = false;            // its movable memory is, or may be, in the host
   bool frozen = false;             // it is, or may be, in the driver's checkpoint
   std::vector<GpuUuid> frozen_on;  // where its GPUs were then, when it has moved since; else empty
@@ -573,5 +586,8 @@ View state_view(const State& state, Nanos now);
 /// What a queued request waits for (binding.h); empty if it is not in the queue. It looks at every
 /// tenant of a GPU, so a decision does not make it: the caller asks when it tells the asker.
 std::string queued_text(const State& state, RequestId request);
+
+/// Does a thread of the tenant wait for its GPUs?
+bool tenant_waits(const State& state, TenantId tenant);
 
 }  // namespace sluice::core

@@ -10,16 +10,20 @@
 namespace sluice::core {
 
 bool stay_out_wanted(const Tenant& tenant) {
-  return tenant.victim || tenant.suspended || tenant.steps_aside || tenant_aside_by(tenant) != 0 ||
-         tenant.move_to != kNoGpu;
+  return tenant.victim || tenant.suspended || tenant.rests || tenant.vacated ||
+         tenant.steps_aside || tenant_aside_by(tenant) != 0 || tenant.move_to != kNoGpu;
 }
 
 bool stay_back_wanted(const State& state, const Tenant& tenant) {
   if (tenant.residence != Residence::kOut || stay_out_wanted(tenant)) return false;
   if (tenant.restored && tenant.processes.empty()) return false;  // they have yet to come
-  if (tenant.due_back || tenant_wants(tenant) != 0) return true;
-  return std::ranges::any_of(
-      state.wants, [&](const Want& want) { return want.tenant == tenant.id && !want.back; });
+  return tenant.due_back || stay_wants(state, tenant);
+}
+
+bool stay_wants(const State& state, const Tenant& tenant) {
+  return tenant_wants(tenant) != 0 || std::ranges::any_of(state.wants, [&](const Want& want) {
+           return want.tenant == tenant.id && !want.back;
+         });
 }
 
 bool stay_freezes(const Tenant& tenant) { return !tenant.swap || tenant.move_to != kNoGpu; }

@@ -109,7 +109,7 @@ void memory_seen(State& state, const MemorySeen& event, Nanos now) {
   share.movable = std::min(event.movable, share.held);
   share.swapped = std::min(event.swapped, share.movable);
   share.memory_seen_at = now;
-  if (!share.booked && tenant->exclusive()) state.queue_dirty = true;
+  if (!share.booked && (tenant->exclusive() || tenant->vacated)) state.queue_dirty = true;
   excess_settle(state, *tenant, now);
   state.room_dirty = true;
   if (!tenant->restored || share.swapped == 0 || tenant->residence != Residence::kIn) return;

@@ -10,11 +10,16 @@ using Room = std::int64_t;
 
 /// What the share has on its GPU, or will have when the move under way is done.
 Bytes share_on_gpu(const Share& share);
-/// What jobs that have handed the GPU back still have there.
-inline Bytes gpu_handed_back(const Gpu& gpu) {
+/// What jobs that have handed the GPU back, or vacated it, still have there; without `except`.
+inline Bytes gpu_left(const Gpu& gpu, TenantId except = 0) {
   Bytes sum = 0;
-  for (const Share* share : gpu.unbooked)
-    if (share->tenant->exclusive()) sum += share_on_gpu(*share);
+  for (const Share* share : gpu.unbooked) {
+    const Tenant& tenant = *share->tenant;
+    if ((!tenant.exclusive() && !tenant.vacated) || tenant.id == except) continue;
+    // A restored tenant has told nothing yet; what cannot be moved should be within its minimum.
+    const bool untold = share->memory_seen_at < 0 && tenant.vacated && !tenant.frozen;
+    sum += untold ? tenant.memory_min : share_on_gpu(*share);
+  }
   return sum;
 }
 /// What moving it out by swap would free.

@@ -36,8 +36,7 @@ Fit gpu_fits(const State& state, const Gpu& gpu, const TenantAsked& ask) {
   if (gpu.lost || gpu.closed_to_new) return Fit::kNo;
   if (ask.tenant_class == TenantClass::kExclusive)
     return gpu.returning == 0 && (gpu.shares.empty() || aside_clear(gpu)) ? Fit::kYes : Fit::kNo;
-  if (gpu.exclusive() || !promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min))
-    return Fit::kNo;
+  if (gpu.exclusive() || !promise_fits(state, gpu, ask)) return Fit::kNo;
   return share_fits(gpu, ask.sm_kind, ask.sm_percent) ? Fit::kYes : Fit::kButForShare;
 }
 
@@ -49,7 +48,7 @@ std::size_t gpu_company(const Gpu& gpu) {
 }
 
 Bytes gpu_room(const Gpu& gpu) {
-  const Bytes taken = gpu.promised_min + gpu.returning + gpu_handed_back(gpu);
+  const Bytes taken = gpu.promised_min + gpu.returning + gpu_left(gpu);
   return gpu.exclusive() || taken > gpu.capacity ? 0 : gpu.capacity - taken;
 }
 
@@ -88,11 +87,11 @@ Bytes spread_max(const Gpu& gpu, const Tenant* except) {
   return most;
 }
 
-bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_max,
-                  Bytes memory_min) {
+bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_max, Bytes memory_min,
+                  TenantId returns) {
   const Bytes promise = swap ? memory_min : memory_max;
   const Bytes spread = std::max(spread_max(gpu), memory_max - std::min(promise, memory_max));
-  return gpu.promised_min + gpu.returning + gpu_handed_back(gpu) + promise + spread <=
+  return gpu.promised_min + gpu.returning + gpu_left(gpu, returns) + promise + spread <=
              gpu.capacity &&
          gpu.promised_max + memory_max <= gpu.limit_max(state.policy.oversell_memory);
 }
@@ -266,11 +265,12 @@ Prospects::Kind::Kind(Prospects& of, const TenantAsked& ask) : of_(&of) {
   ask_.swap = ask.swap;
   ask_.sm_kind = ask.sm_kind;
   ask_.sm_percent = ask.sm_percent;
+  ask_.returns = ask.returns;
 }
 
 bool Prospects::Kind::fits(const TenantAsked& ask) const {
   if (ask.memory_max != ask_.memory_max || ask.memory_min != ask_.memory_min ||
-      ask.gpu_count != ask_.gpu_count || ask.sm_kind != ask_.sm_kind)
+      ask.gpu_count != ask_.gpu_count || ask.sm_kind != ask_.sm_kind || ask.returns != ask_.returns)
     return false;
   const bool whole = ask.tenant_class == TenantClass::kExclusive;
   const bool same_share = ask.sm_kind == SmKind::kWeight || ask.sm_percent == ask_.sm_percent;

@@ -9,9 +9,14 @@ namespace sluice::core {
 /// the context).
 std::vector<std::uint32_t> placement_candidates(const State& state, const TenantAsked& ask);
 
-/// Is there a promise of this size left on the GPU (the memory rules alone)?
-bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_max,
-                  Bytes memory_min);
+/// Is there a promise of this size left on the GPU (the memory rules alone)? `returns`: a tenant
+/// that has vacated the GPU and asks for it; what it has left there is its own.
+bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_max, Bytes memory_min,
+                  TenantId returns = 0);
+/// The same for what is asked for.
+inline bool promise_fits(const State& state, const Gpu& gpu, const TenantAsked& ask) {
+  return promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min, ask.returns);
+}
 
 /// What the swappable tenant of the GPU that has least of its quota guaranteed may hold beyond
 /// that; without `except`.

@@ -47,14 +47,14 @@ bool can_be_there(const State& state, const Tenant& tenant, std::uint32_t g) {
     return tenant.released || std::ranges::all_of(gpu.shares, [](const Share* share) {
              return share->tenant->residence == Residence::kOut;
            });
-  return !whole_taken(gpu);
+  return tenant.vacated || !whole_taken(gpu);
 }
 
 /// A guarantee that its GPUs cannot keep any more is a weight.
 void share_fit(const State& state, Tenant& tenant, const std::vector<std::uint32_t>& gpus) {
-  const bool fits = std::ranges::all_of(gpus, [&](std::uint32_t g) {
-    return share_fits(*state.gpus[g], tenant.sm_kind, tenant.sm_percent);
-  });
+  const bool fits = tenant.vacated || std::ranges::all_of(gpus, [&](std::uint32_t g) {
+                      return share_fits(*state.gpus[g], tenant.sm_kind, tenant.sm_percent);
+                    });
   if (!fits && !tenant.exclusive()) tenant.sm_kind = SmKind::kWeight;
 }
 
@@ -65,7 +65,8 @@ void memory_fit(const State& state, Tenant& tenant, const std::vector<std::uint3
   for (std::uint32_t g : gpus) {
     const Gpu& gpu = *state.gpus[g];
     tenant.memory_max = std::min(tenant.memory_max, gpu.capacity);
-    if (!tenant.exclusive()) left = std::min(left, gpu.capacity - gpu.promised_min);
+    if (!tenant.exclusive() && !tenant.vacated)
+      left = std::min(left, gpu.capacity - gpu.promised_min);
   }
   if (tenant.exclusive()) tenant.memory_min = tenant.memory_max;
   tenant.memory_min = std::min({tenant.memory_min, tenant.memory_max, left});
@@ -93,9 +94,14 @@ std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
   tenant->pinned = event.gpus;  // what it had asked for is not known
   tenant->swap = event.swap && event.tenant_class != TenantClass::kExclusive;
   tenant->restored = true;
-  tenant->suspended = event.suspended && event.tenant_class != TenantClass::kExclusive;
+  const bool shared = event.tenant_class != TenantClass::kExclusive;
+  tenant->suspended = event.suspended && shared;
+  // Who is in the driver's checkpoint cannot say that it wants its GPUs.
+  tenant->rests = event.rests && shared && !event.frozen;
+  const bool left = event.suspended || event.rests || event.returns;
+  tenant->vacated = left && shared && (event.swapped || event.frozen);
   tenant->frozen = event.frozen;
-  tenant->due_back = !event.suspended;
+  tenant->due_back = !tenant->suspended && !tenant->rests;
   return tenant;
 }
 
@@ -133,7 +139,7 @@ void tenant_restored(State& state, const TenantRestored& event, Nanos now, Actio
   lease_introduce(state, tenant, out);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
   state.queue_dirty = true;
-  if (tenant.suspended) stay_look(state, tenant);
+  if (tenant.suspended || tenant.rests) stay_look(state, tenant);
   const bool away = event.swapped || event.frozen;
   if (away && !tenant.exclusive()) stay_restore(state, tenant, event.frozen_on, now, out);
   if (tenant.exclusive() && !tenant.released) lease_open(state, tenant, false, now, out);
@@ -183,7 +189,7 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
     const Bytes room_max = std::min(gpu.capacity, limit > others_max ? limit - others_max : 0);
     const Bytes promises = gpu.promised_min - (share.booked ? tenant->promised : 0);
     // What the others are promised, and what the largest swappable quota may need beside it.
-    const Bytes taken = promises + gpu.returning + gpu_handed_back(gpu) + spread_max(gpu, tenant);
+    const Bytes taken = promises + gpu.returning + gpu_left(gpu) + spread_max(gpu, tenant);
     const Bytes room_min = gpu.capacity - std::min(taken, gpu.capacity);
     const Bytes room_own =
         tenant->swap ? gpu.capacity - std::min(promises, gpu.capacity) : room_min;

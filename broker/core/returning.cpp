@@ -47,7 +47,7 @@ bool excess_there(Gpu& gpu) {
 /// Claims that bear on admission may have fallen since they were looked at.
 bool claims_matter(const State& state, Gpu& gpu) {
   if (gpu.lost) return false;
-  return excess_there(gpu) || (!state.queue.empty() && gpu_handed_back(gpu) > 0);
+  return excess_there(gpu) || (!state.queue.empty() && gpu_left(gpu) > 0);
 }
 
 }  // namespace

@@ -146,7 +146,12 @@ void share_forget(State& state, Share& share) {
 
 void tenant_book(State& state, Tenant& tenant, Nanos now) {
   gangs_settle(state, now);
-  for (Share& share : tenant.shares) share_book(state, share);
+  for (Share& share : tenant.shares) {
+    if (tenant.vacated)
+      state.gpus[share.gpu]->unbooked.push_back(&share);
+    else
+      share_book(state, share);
+  }
   if (tenant.gang()) state.gangs.push_back(&tenant);
   tenant.owed_at = now;
   tenant.charged = true;

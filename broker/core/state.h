@@ -180,6 +180,8 @@ struct Tenant {
   Residence residence = Residence::kIn;
   bool victim = false;       // makes room for somebody; comes back when it wants
   bool suspended = false;    // by command, until it is resumed
+  bool rests = false;        // it was idle; out until it wants its GPUs
+  bool vacated = false;      // its promises are free for others (vacate.cpp)
   bool steps_aside = false;  // makes room for an exclusive request that waits
   std::uint32_t move_to = kNoGpu;
   bool yields = false;            // it moves, or has just moved, for an exclusive request
@@ -235,7 +237,7 @@ struct Gpu {
 
   std::vector<Share*> shares;  // booked: of admitted tenants
   std::vector<Share*>
-      unbooked;  // here without a promise: put aside for whole-GPU use, or handed back
+      unbooked;  // here without a promise: put aside for whole-GPU use, vacated, or handed back
   std::vector<Share*> waiting;        // want the GPU and do not hold it; kept in order by line.cpp:
   std::vector<Share*> waiting_gangs;  // those of them that are gangs'
   std::array<ShareHeap<double, heap_place>, 2> ready;  // singles that may run: inference, others
@@ -449,7 +451,8 @@ inline bool share_fits(const Gpu& gpu, SmKind kind, std::uint32_t percent) {
 }
 double inference_weight(const Gpu& gpu);
 
-/// Enters or removes a tenant in the books of its GPUs (promises, windows' inputs, weights).
+/// Enters or removes a tenant in the books of its GPUs (promises, windows' inputs, weights). One
+/// that has vacated them is listed there without a promise.
 void tenant_book(State& state, Tenant& tenant, Nanos now);
 void tenant_unbook(State& state, Tenant& tenant, Nanos now);
 /// The same for one of its GPUs. What is not booked is listed in Gpu::unbooked until the tenant's

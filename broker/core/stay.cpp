@@ -29,6 +29,7 @@
 #include "broker/core/memory.h"
 #include "broker/core/schedule.h"
 #include "broker/core/texts.h"
+#include "broker/core/vacate.h"
 #include "broker/protocol/messages.h"
 #include "broker/protocol/pages.h"
 
@@ -162,12 +163,14 @@ void out_look(State& state, Tenant& tenant, Nanos now, Actions& out) {
     frozen_move(state, tenant, now, out);
     return;
   }
+  vacate_look(state, tenant, now, out);
   commands_look(state, tenant, now, out);
 }
 
 /// One decision. True = something changed, look again.
 bool stay_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
   const Residence before = tenant.residence;
+  rest_look(state, tenant);
   switch (before) {
     case Residence::kIn:
       if (!stay_out_wanted(tenant)) return false;

@@ -16,6 +16,7 @@
 #include "broker/core/schedule.h"
 #include "broker/core/stay.h"
 #include "broker/core/usage.h"
+#include "broker/core/vacate.h"
 
 namespace sluice::core {
 namespace {
@@ -116,6 +117,7 @@ void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
   debts_leave(state, tenant, now);
   if (tenant.charged) tenant_unbook(state, tenant, now);
   for (Share& share : tenant.shares) share_forget(state, share);
+  vacated_stays(state, tenant);
   wants_forget(state, tenant);
   stay_forget(state, tenant);
   commands_fail(state, tenant, RefusalCode::kUnknownTenant, "it has ended", now, out);

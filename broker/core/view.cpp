@@ -65,9 +65,10 @@ protocol::SnapshotTenant tenant_view(const State& state, const Tenant& tenant) {
   view.uid = tenant.uid;
   view.processes = static_cast<std::uint32_t>(tenant.processes.size());
   const bool in = tenant.residence == Residence::kIn || tenant.residence == Residence::kLeaving;
-  view.state = tenant.suspended || tenant_aside_by(tenant) != 0 ? protocol::TenantState::kSuspended
-               : in                                             ? protocol::TenantState::kRunning
-                                                                : protocol::TenantState::kSwapped;
+  const bool away = tenant.suspended || tenant.vacated || tenant_aside_by(tenant) != 0;
+  view.state = away ? protocol::TenantState::kSuspended
+               : in ? protocol::TenantState::kRunning
+                    : protocol::TenantState::kSwapped;
   view.tenant_class = tenant.tenant_class;
   view.sm_mode = tenant.sm_mode;
   view.runaway = tenant.runaway ? 1 : 0;
@@ -123,6 +124,11 @@ std::string queued_text(const State& state, RequestId request) {
   for (const auto& waiter : state.queue)
     if (waiter->ask.request == request) return wait_text(state, waiter->ask, waiter->reason);
   return "";
+}
+
+bool tenant_waits(const State& state, TenantId tenant) {
+  const auto found = state.tenants.find(tenant);
+  return found != state.tenants.end() && stay_wants(state, *found->second);
 }
 
 View state_view(const State& state, Nanos now) {

@@ -104,7 +104,9 @@ struct Tenant {
   bool comes_back = false;  // restored, and no word of this broker has ordered its memory yet
   std::map<std::uint32_t, JobFigures> ranks;
   std::uint64_t busy_seen_ns = 0;  // by its meters, on all its GPUs, when that was looked at last,
-  std::int64_t busy_changed_ns = 0;  // and when it was last another figure
+  std::int64_t busy_changed_ns = 0;  // and when it was last another figure, or it wanted its GPU
+  std::uint32_t idle_said = 0;       // protocol::kIdle..., as told last
+  bool idle_ended = false;           // it got SIGTERM for that
   std::string how;                   // why it is being ended; empty = it is not
 };
 
@@ -397,7 +399,10 @@ class Engine {
   bool reload_waits(ConnectionId connection) const;
   std::string changes_text(const config::Config& after, bool look) const;
   void reload_over();
-  void busy_look();
+  void idle_look();
+  void idle_step(Tenant& tenant, std::int64_t idle_ns);
+  void idle_end(Tenant& tenant, std::int64_t idle_ns);
+  std::int64_t idle_ns(const Tenant& tenant) const;
   std::string idle_text(protocol::TenantId id) const;
   void drains_over();
   void drain_note(const protocol::GpuUuid& gpu, bool closed, const core::GpuDrain& drain);

@@ -156,36 +156,6 @@ void Engine::drains_poll() {
   for (const core::Drained& drained : seen) feed(drained);
 }
 
-/// Notes which jobs have used their GPUs since the last look, by their meters. Four looks a second
-/// would be too many for many jobs.
-void Engine::busy_look() {
-  constexpr int kBeats = 4;
-  if (beats_ % kBeats != 0) return;
-  const std::int64_t now = clock_ns();
-  for (auto& [id, tenant] : tenants_) {
-    std::uint64_t busy = 0;
-    for (std::uint32_t g = 0; g < tenant->gpus.size(); ++g) busy += tenant->pages->usage(g).busy_ns;
-    if (busy == tenant->busy_seen_ns && tenant->busy_changed_ns != 0) continue;
-    tenant->busy_seen_ns = busy;
-    tenant->busy_changed_ns = now;
-  }
-}
-
-/// What stands for "{idle N}" in a text of the core: whether a job uses its GPU, by its meters.
-std::string Engine::idle_text(protocol::TenantId id) const {
-  constexpr std::int64_t kSecond_ns = 1'000'000'000;
-  constexpr std::int64_t kIdle_ns = 5 * kSecond_ns;  // of which gaps of work are shorter
-  const auto found = tenants_.find(id);
-  if (found == tenants_.end()) return "";
-  const Tenant& tenant = *found->second;
-  if (tenant.tenant_class == protocol::TenantClass::kExclusive) return "";  // nothing is metered
-  const std::int64_t since =
-      tenant.busy_changed_ns != 0 ? tenant.busy_changed_ns : tenant.admitted_ns;
-  const std::int64_t idle = clock_ns() - since;
-  if (idle < kIdle_ns) return tenant.busy_seen_ns == 0 ? "" : ", in use";
-  return ", idle for " + config::duration_format(idle - idle % kSecond_ns);
-}
-
 /// Opens GPUs that were drained until now.
 void Engine::drains_over() {
   if (drains_until_.empty()) return;
@@ -229,7 +199,7 @@ void Engine::heartbeat() {
   devices_beat();
   who_over();
   reload_over();
-  busy_look();
+  idle_look();
   drains_over();
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;

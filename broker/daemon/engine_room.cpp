@@ -247,17 +247,23 @@ void Engine::carry_out(const core::TenantMoved& action) {
 void Engine::carry_out(const core::StayNoted& action) {
   Tenant* tenant = tenant_find(action.tenant);
   if (tenant == nullptr) return;
-  const Stay stay{action.suspended, action.swapped, action.frozen, action.frozen_on};
+  const Stay stay{action.suspended, action.rests,  action.returns,
+                  action.swapped,   action.frozen, action.frozen_on};
   if (tenant->stay == stay) return;
   tenant->stay = stay;
-  tenant->pages->suspended_store(stay.suspended);
+  tenant->pages->suspended_store(stay.suspended ? protocol::kSuspendedByCommand
+                                 : stay.rests   ? protocol::kSuspendedIdle
+                                 : stay.returns ? protocol::kSuspendedQueued
+                                                : protocol::kSuspendedNot);
   journal_tenant(*tenant);
   log_.line_of(tenant->uid, Level::kInfo, "stay",
                {{"tenant", tenant->id},
                 {"name", tenant->name},
                 {"suspended", stay.suspended ? "yes" : "no"},
                 {"swapped", stay.swapped ? "yes" : "no"},
-                {"frozen", stay.frozen ? "yes" : "no"}});
+                {"frozen", stay.frozen ? "yes" : "no"},
+                {"rests", stay.rests ? "yes" : "no"},
+                {"returns", stay.returns ? "yes" : "no"}});
 }
 
 void Engine::carry_out(const core::MoveFailed& action) {

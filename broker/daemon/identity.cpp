@@ -109,8 +109,8 @@ int peer_identify(int socket, Peer* out) {
   return 0;
 }
 
-int pidfd_kill(int pidfd) {
-  return syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) < 0 ? -errno : 0;
+int pidfd_kill(int pidfd, int signal) {
+  return syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) < 0 ? -errno : 0;
 }
 
 std::optional<Account> account_read(uid_t uid, const AccountCalls& calls) {

@@ -5,6 +5,7 @@
 
 #include <grp.h>
 #include <pwd.h>
+#include <signal.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -44,7 +45,7 @@ using devices::process_open;
 using devices::process_start_ticks;
 
 /// SIGKILL through the pidfd: never a stranger that got the same pid. 0 or -errno.
-int pidfd_kill(int pidfd);
+int pidfd_kill(int pidfd, int signal = SIGKILL);
 
 /// The path of its cgroup in version 2's hierarchy (where there is none, in systemd's of version
 /// 1), as this process sees it; empty where /proc does not tell. By number: whoever asks makes sure

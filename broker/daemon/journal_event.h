@@ -22,6 +22,8 @@ inline core::TenantRestored tenant_restored(const JournalTenant& known) {
   event.released = known.released;
   event.swap = known.swap;
   event.suspended = known.stay.suspended;
+  event.rests = known.stay.rests;
+  event.returns = known.stay.returns;
   event.swapped = known.stay.swapped;
   event.frozen = known.stay.frozen;
   event.frozen_on = known.stay.frozen_on;

@@ -66,6 +66,8 @@ constexpr std::uint32_t kStaySwap = 1;
 constexpr std::uint32_t kStaySuspended = 2;
 constexpr std::uint32_t kStaySwapped = 4;
 constexpr std::uint32_t kStayFrozen = 8;
+constexpr std::uint32_t kStayRests = 64;
+constexpr std::uint32_t kStayReturns = 128;
 constexpr std::uint32_t kShareGuaranteed = 16;
 constexpr std::uint32_t kShareWeightAsked = 32;
 
@@ -179,7 +181,7 @@ bool sane(const TenantBody& body) {
   const bool exclusive =
       body.tenant_class == static_cast<std::uint8_t>(protocol::TenantClass::kExclusive);
   return body.id != 0 && body.id < UINT64_MAX && body.tenant_class <= 3 && body.sm_mode <= 2 &&
-         body.is_default <= 1 && body.released <= 1 && body.flags < 64 &&
+         body.is_default <= 1 && body.released <= 1 && body.flags < 256 &&
          (body.frozen_on_count == 0 || body.frozen_on_count == body.gpu_count) &&
          body.sm_percent >= 1 && body.sm_percent <= 100 && body.asked_sm_percent <= 100 &&
          body.gpu_count >= 1 && body.gpu_count <= protocol::kTenantGpusMax && body.window_ns >= 0 &&
@@ -205,10 +207,10 @@ JournalTenant tenant_of(const TenantBody& body) {
   tenant.is_default = body.is_default != 0;
   tenant.released = body.released != 0;
   tenant.swap = (body.flags & kStaySwap) != 0;
-  tenant.stay = {(body.flags & kStaySuspended) != 0,
-                 (body.flags & kStaySwapped) != 0,
-                 (body.flags & kStayFrozen) != 0,
-                 {body.frozen_on, body.frozen_on + body.frozen_on_count}};
+  tenant.stay = {
+      (body.flags & kStaySuspended) != 0, (body.flags & kStayRests) != 0,
+      (body.flags & kStayReturns) != 0,   (body.flags & kStaySwapped) != 0,
+      (body.flags & kStayFrozen) != 0,    {body.frozen_on, body.frozen_on + body.frozen_on_count}};
   tenant.sm_percent = body.sm_percent;
   tenant.sm_kind = (body.flags & kShareGuaranteed) != 0 ? protocol::SmKind::kGuaranteed
                                                         : protocol::SmKind::kWeight;
@@ -468,6 +470,7 @@ std::string JournalWriter::tenant(const JournalTenant& tenant) const {
   body.is_default = tenant.is_default;
   body.released = tenant.released;
   body.flags = (tenant.swap ? kStaySwap : 0) | (tenant.stay.suspended ? kStaySuspended : 0) |
+               (tenant.stay.rests ? kStayRests : 0) | (tenant.stay.returns ? kStayReturns : 0) |
                (tenant.stay.swapped ? kStaySwapped : 0) | (tenant.stay.frozen ? kStayFrozen : 0) |
                (tenant.sm_kind == protocol::SmKind::kGuaranteed ? kShareGuaranteed : 0) |
                (tenant.asked.sm_weight ? kShareWeightAsked : 0);

@@ -45,11 +45,13 @@ struct AskedLimits {
   friend bool operator==(const AskedLimits&, const AskedLimits&) = default;
 };
 
-/// Where a tenant's memory is, and whether that is by command; as the core notes it.
+/// Where a tenant's memory is, and why it stays there; as the core notes it.
 struct Stay {
-  bool suspended = false;
-  bool swapped = false;  // its movable memory is, or may be, in the host
-  bool frozen = false;   // it is in the driver's checkpoint
+  bool suspended = false;  // by command
+  bool rests = false;      // out until it wants its GPUs
+  bool returns = false;    // out, and in the queue to get them again
+  bool swapped = false;    // its movable memory is, or may be, in the host
+  bool frozen = false;     // it is in the driver's checkpoint
   std::vector<protocol::GpuUuid>
       frozen_on;  // taken there on these GPUs; empty = on its present ones
   friend bool operator==(const Stay&, const Stay&) = default;

@@ -139,9 +139,20 @@ void Pages::delayed_store(std::uint32_t gpu, std::uint32_t milliseconds) {
   lease_->gpus[gpu].delayed_ms.store(milliseconds);
 }
 
-void Pages::suspended_store(bool suspended) {
+void Pages::suspended_store(std::uint32_t suspended) {
   for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu)
-    lease_->gpus[gpu].suspended.store(suspended ? 1 : 0);
+    lease_->gpus[gpu].suspended.store(suspended);
+}
+
+void Pages::idle_store(std::uint32_t idle, std::uint32_t idle_s, std::uint32_t release_s,
+                       std::uint32_t end_s) {
+  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu) {
+    protocol::LeaseEntry& entry = lease_->gpus[gpu];
+    entry.idle_s = idle_s;
+    entry.idle_release_s = release_s;
+    entry.idle_end_s = end_s;
+    entry.idle.store(idle);
+  }
 }
 
 void Pages::gpu_store(std::uint32_t gpu, const protocol::GpuUuid& uuid,

@@ -94,8 +94,11 @@ class Pages {
   void room_store(std::uint32_t gpu, std::uint32_t word);
   /// Has the tenant's processes tell their user why they are about to be ended; 0 = they are not.
   void delayed_store(std::uint32_t gpu, std::uint32_t milliseconds);
-  /// On all GPUs of the tenant.
-  void suspended_store(bool suspended);
+  /// Has the tenant's processes tell their user why they stand still (protocol::kSuspended...).
+  void suspended_store(std::uint32_t suspended);
+  /// Has them tell that they use no GPU and what comes of it (protocol::kIdle...), in seconds.
+  void idle_store(std::uint32_t idle, std::uint32_t idle_s, std::uint32_t release_s,
+                  std::uint32_t end_s);
   std::uint32_t room_load(std::uint32_t gpu) const { return lease_->gpus[gpu].room.load(); }
   /// The entry is for another GPU from now on. Only while every process of the tenant is held.
   void gpu_store(std::uint32_t gpu, const protocol::GpuUuid& uuid, std::uint64_t context_bytes);

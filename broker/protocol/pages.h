@@ -113,6 +113,17 @@ inline constexpr std::uint32_t room_next(std::uint32_t word, bool none) {
 // LeaseEntry.flags
 inline constexpr std::uint32_t kEntrySwap = 1;  // allocations are to be made movable
 
+// LeaseEntry.suspended: why the tenant's memory is on the host, and until when.
+inline constexpr std::uint32_t kSuspendedNot = 0;
+inline constexpr std::uint32_t kSuspendedByCommand = 1;  // until `sluice resume`
+inline constexpr std::uint32_t kSuspendedIdle = 2;       // until it wants its GPU
+inline constexpr std::uint32_t kSuspendedQueued = 3;     // until there is room for it again
+
+// LeaseEntry.idle
+inline constexpr std::uint32_t kIdleNot = 0;
+inline constexpr std::uint32_t kIdleTold = 1;
+inline constexpr std::uint32_t kIdleEnds = 2;  // it is about to get SIGTERM
+
 /// What the tenant may do on one GPU. 128 bytes, so that two GPUs never share a cache line.
 struct LeaseEntry {
   GpuUuid gpu;
@@ -129,8 +140,12 @@ struct LeaseEntry {
   AtomicU32 room;
   AtomicU32 delayed_ms;  // not 0: the tenant is about to be ended, because others have waited so
                          // long for its work on this GPU to end; each process says so on stderr
-  AtomicU32 suspended;   // 1: by command, until `sluice resume`; each process says so on stderr
-  std::uint8_t reserved[44];
+  AtomicU32 suspended;   // a Suspended; each process says so on stderr
+  AtomicU32 idle;        // an Idle; each process says so on stderr
+  std::uint32_t idle_s;  // it has used no GPU for so long,
+  std::uint32_t idle_release_s;  // is to leave its GPUs after so long, 0 = it is not,
+  std::uint32_t idle_end_s;      // and to be ended after so long, 0 = it is not
+  std::uint8_t reserved[28];
 };
 static_assert(sizeof(LeaseEntry) == 128);
 

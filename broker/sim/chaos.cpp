@@ -239,6 +239,8 @@ Experiment setup_chaos(std::uint64_t seed) {
   chaos_changes(seed, setup);
   chaos_detaching(seed, setup);
   if (seed % 3 != 0) setup.teardown_ns_max = static_cast<Nanos>(1 + seed % 40) * 5 * kMs;
+  constexpr std::uint64_t kIdleEvery = 4;
+  if (seed % kIdleEvery == 3) setup.idle_every_ns = static_cast<Nanos>(1 + seed % 7) * 10 * kMs;
   // Hardly any host memory now and then; not drawn, so that the other seeds stay what they are.
   constexpr std::uint64_t kScarceEvery = 5;
   if (seed % kScarceEvery == 0)

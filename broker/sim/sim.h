@@ -138,6 +138,7 @@ struct Experiment {
   std::vector<PolicyChange> policy_changes;
   std::vector<LimitsChange> limits;
   std::vector<CommandSpec> commands;
+  Nanos idle_every_ns = 0;  // so often each tenant is told of as idle; 0 = never
   std::vector<ClockJump> jumps;
   std::vector<GpuLoss> losses;
 

@@ -46,6 +46,7 @@ Result World::run() {
   for (Nanos at : setup_.broker_dies_at) clock_.at(at, [this] { broker_die(); });
   for (std::size_t i = 0; i < setup_.commands.size(); ++i)
     clock_.at(setup_.commands[i].at, [this, i] { command_give(i); });
+  if (setup_.idle_every_ns > 0) clock_.at(setup_.idle_every_ns, [this] { idle_tell(); });
   for (const LimitsChange& change : setup_.limits)
     clock_.at(change.at, [this, &change] { limits_change(change); });
   for (const ClockJump& jump : setup_.jumps)
@@ -156,6 +157,8 @@ void World::job_restore(Job& job) {
   event.name = job.spec.name;
   event.swap = job.grant.swap;
   event.suspended = job.stay.suspended;
+  event.rests = job.stay.rests;
+  event.returns = job.stay.returns;
   event.swapped = job.stay.swapped;
   event.frozen = job.stay.frozen;
   event.frozen_on = job.stay.frozen_on;
@@ -203,12 +206,16 @@ void World::restore_check() const {
   }
   for (std::uint32_t g = 0; g < closed_.size(); ++g)
     assert((!closed_[g] || view.gpus[g].draining != 0) && "what is closed stays closed");
-  assert(view.tenants.size() == known && "exactly the tenants of the journal are restored");
+  const auto admitted = std::ranges::count_if(
+      view.tenants, [](const auto& row) { return row.state != protocol::TenantState::kQueued; });
+  assert(static_cast<std::size_t>(admitted) == known &&
+         "exactly the tenants of the journal are restored");
   promises_check();
 }
 
-/// By the model's own books, whatever the core believes: what living jobs were guaranteed fits. On
-/// a GPU that is used whole, everybody else has stepped aside and is out.
+/// By the model's own books, whatever the core believes: what living jobs were guaranteed fits, but
+/// for those that have left their GPUs until they are resumed or want them. On a GPU that is used
+/// whole, everybody else has stepped aside and is out.
 void World::promises_check() const {
   std::vector<Bytes> sum(setup_.gpus.size(), 0);
   std::vector<bool> whole(setup_.gpus.size(), false);
@@ -229,7 +236,7 @@ void World::promises_check() const {
     if (exclusive) return;
     if (whole[g])
       assert((job.stay.swapped || job.stay.frozen) && "a whole GPU has no company that is in");
-    else
+    else if (!job.vacated())
       sum[g] += job.grant.swap ? job.grant.memory_min : job.grant.memory_max;
   });
   for (std::size_t g = 0; g < sum.size(); ++g)

@@ -47,7 +47,10 @@ struct Job {
   bool forgotten = false;            // the broker has ended it
   std::vector<std::uint32_t> holds;  // hold words, and room words, of its pages
   std::vector<std::uint32_t> rooms;
-  core::StayNoted stay;             // what the journal has of where its memory is
+  core::StayNoted stay;   // what the journal has of where its memory is
+  bool vacated() const {  // it has left its GPUs to others
+    return (stay.suspended || stay.rests || stay.returns) && (stay.swapped || stay.frozen);
+  }
   bool frozen = false;              // in the driver's checkpoint
   std::vector<Nanos> dead_busy_ns;  // per GPU, metered, of processes that are gone
   std::map<std::uint64_t, std::shared_ptr<Collective>> collectives;  // by step
@@ -131,6 +134,7 @@ class World {
   bool checkpoint_take(Job& job);
   bool checkpoint_return(Job& job, const core::CheckpointWanted& action);
   void command_give(std::size_t number);
+  void idle_tell();
   void limits_change(const LimitsChange& change);
   void clock_jump(Nanos by);
   void alarm_schedule();

@@ -197,6 +197,13 @@ void World::command_give(std::size_t number) {
   feed(event);
 }
 
+void World::idle_tell() {
+  clock_.after(setup_.idle_every_ns, [this] { idle_tell(); });
+  if (!up_) return;
+  for (const auto& job : jobs_)
+    if (job->tenant != 0 && !job->forgotten) feed(core::TenantIdle{job->tenant});
+}
+
 void World::limits_change(const LimitsChange& change) {
   const Job& job = *jobs_[change.job];
   if (job.tenant == 0 || job.forgotten || job.spec.tenant_class == TenantClass::kExclusive) return;

@@ -57,6 +57,10 @@ struct ClassSettings {
   std::string sm_mode = "best-effort";  // fixed | equal | best-effort
   std::string placement = "spread";     // spread | pack
   std::uint64_t memory_max_bytes = 0;   // 0 = a quarter of the smallest GPU
+  // What happens to a job that has used no GPU for so long; 0 = nothing.
+  std::int64_t idle_ns = 0;          // it is told,
+  std::int64_t idle_release_ns = 0;  // leaves its GPUs to others,
+  std::int64_t idle_end_ns = 0;      // and is ended
   bool operator==(const ClassSettings&) const = default;
 };
 

@@ -10,6 +10,7 @@ namespace {
 constexpr std::int64_t kUs = 1'000;
 constexpr std::int64_t kMs = 1'000'000;
 constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::int64_t kYear = 365 * 24 * 3600 * kSecond;
 constexpr std::uint64_t kMiB = 1ULL << 20;
 constexpr std::uint64_t kTiB = 1ULL << 40;
 
@@ -191,6 +192,15 @@ const Key kClass[] = {
      SizeField{SLUICE_AT(tenant_class->memory_max_bytes), kMiB, kTiB,
                "a quarter of the smallest GPU"},
      "Memory per GPU of a tenant that does not ask for any."},
+    {"idle", DurationField{SLUICE_AT(tenant_class->idle_ns), 0, kYear},
+     "How long a tenant may use no GPU, and want none, before its programs are told on their "
+     "stderr. \"0s\" means never. Class exclusive is not looked at."},
+    {"idle_release", DurationField{SLUICE_AT(tenant_class->idle_release_ns), 0, kYear},
+     "How long until its GPU memory is moved to the host and all that it was promised is free for "
+     "others. It comes back, through the queue, when it wants its GPU. Only where its memory may "
+     "be moved (swap); \"0s\" means never."},
+    {"idle_end", DurationField{SLUICE_AT(tenant_class->idle_end_ns), 0, kYear},
+     "How long until its processes get SIGTERM, a second after they are told. \"0s\" means never."},
 };
 const Key kProfile[] = {
     {"users", ListField{SLUICE_AT(profile->users), account_check, {}},

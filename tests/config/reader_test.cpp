@@ -442,6 +442,9 @@ window = "2ms"
 sm_percent = 30
 sm = "guaranteed"
 placement = "pack"
+idle = "30m"
+idle_release = "45m"
+idle_end = "8h"
 sm_mode = "equal"
 memory_max = "2 GiB"
 [profile.zoo]
@@ -490,6 +493,9 @@ tenants_max = 1
   EXPECT_EQ(inference.sm_mode, "equal");
   EXPECT_EQ(inference.sm, "guaranteed");
   EXPECT_EQ(inference.placement, "pack");
+  EXPECT_EQ(inference.idle_ns, 1'800'000'000'000);
+  EXPECT_EQ(inference.idle_release_ns, 2'700'000'000'000);
+  EXPECT_EQ(inference.idle_end_ns, 28'800'000'000'000);
   EXPECT_EQ(inference.memory_max_bytes, 2ULL << 30);
   EXPECT_EQ(c.classes.at("batch"), ClassSettings{});
   ASSERT_EQ(c.profiles.size(), 3U);

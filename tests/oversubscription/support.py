@@ -137,7 +137,7 @@ def line_of(holder):
 
 
 def row(machine, name):
-    found = [tenant for tenant in machine.tenants() if tenant["name"] == name]
+    found = [tenant for tenant in machine.tenants() if tenant["name"] == name and tenant["state"] != "queued"]
     equal(len(found), 1, f"jobs called {name}")
     return found[0]
 

@@ -1,6 +1,7 @@
 """Memory that the shim moves."""
 
 import re
+import signal
 
 from support import *
 
@@ -54,6 +55,63 @@ def while_suspended_others_have_the_gpu(build):
         equal(other.ask("check"), "right")
         equal([train.end(), other.end()], [SUSPENDED, ""])
         wait_until("all is given back", lambda: machine.free_mib() == 256)
+
+
+IDLE = "sluice: this job has used no GPU for "
+
+
+def suspended_frees_its_quota(build):
+    """What a suspended job was promised is for others; it comes back through the queue."""
+    with box(build) as machine:
+        train = machine.job("--name", "train", "--memory", "224MiB", "--swap")
+        train.done("alloc 40 4")
+        commanded(machine, "suspend", "train")
+        other = machine.job("--name", "other", "--memory", "200MiB")
+        other.done("alloc 40 4")
+        train.send("check")
+        resuming = machine.launch([machine.build / "bin" / "sluice", "resume", "--socket", str(machine.socket), "train"])
+        wait_until("it waits in the queue", lambda: [t["name"] for t in machine.waiting()] == ["train"])
+        expect("it waits in the queue to get its GPU back: the quotas on GPU 0 add up to 200 MiB of 256 MiB" in
+               (why := row(machine, "train")["why"]), why)
+        expect(not train.has_answered() and resuming.poll() is None, "it is out")
+        equal(other.end(), "")
+        equal(train.answer(), "right")
+        equal(resuming.wait(PATIENCE_S), 0)
+        equal(train.end(), SUSPENDED)
+
+
+def idle_leaves_until_it_wants(build):
+    config = '[class.batch]\nidle = "1s"\nidle_release = "2s"\n'
+    with box(build, config=config) as machine:
+        notebook = machine.job("--name", "notebook", "--memory", "224MiB", "--swap")
+        notebook.done("alloc 16 4")
+        notebook.done("step")
+        wait_until("it has left its GPU", lambda: row(machine, "notebook")["state"] == "suspended")
+        other = machine.job("--name", "other", "--memory", "200MiB")
+        other.done("alloc 40 4")
+        other.done("work")
+        notebook.send("check")
+        wait_until("it waits in the queue", lambda: [t["name"] for t in machine.waiting()] == ["notebook"])
+        expect(not notebook.has_answered(), "it is out")
+        other.ask("stop")
+        equal(other.end(), "")
+        equal(notebook.answer(), "right")
+        notebook.done("step")
+        said = notebook.end().splitlines()
+        expect(re.fullmatch(IDLE + r"\d s; after 2 s its GPU memory is moved to the host and its quota is free for others; end it, or "
+                            r"use its GPU", said[0]), said)
+        equal(said[1], IDLE + "long: its GPU memory is on the host, and its quota is free for others, until it wants its GPU again")
+
+
+def idle_is_ended(build):
+    with box(build, config='[class.batch]\nidle = "1s"\nidle_end = "3s"\n') as machine:
+        job = machine.job("--name", "notebook", "--memory", "64MiB")
+        job.done("step")
+        equal(job.process.wait(PATIENCE_S), -signal.SIGTERM)
+        said = job.process.stderr.read().splitlines()
+        expect(re.fullmatch(IDLE + r"\d s; after 3 s it is ended; end it, or use its GPU", said[0]), said)
+        expect(re.fullmatch(IDLE + r"\d s and is being ended \(SIGTERM\), as its class is set up", said[1]), said)
+        expect("event=idle_end" in machine.broker_log(), "the log has it")
 
 
 def eight_share_one(build):
@@ -141,5 +199,6 @@ def clients_killed_in_moves(build):
         equal([gpu["promised_bytes"] for gpu in machine.status()["gpus"]], [0])
 
 
-CASES = [suspended_and_resumed, while_suspended_others_have_the_gpu, eight_share_one, broker_killed_in_moves,
+CASES = [suspended_and_resumed, while_suspended_others_have_the_gpu, suspended_frees_its_quota, idle_leaves_until_it_wants,
+         idle_is_ended, eight_share_one, broker_killed_in_moves,
          clients_killed_in_moves]

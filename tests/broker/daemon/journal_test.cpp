@@ -37,7 +37,7 @@ TEST_F(JournalTest, ATenantPutAgainIsChangedAndKeepsItsProcesses) {
   changed.founder = {};
   changed.released = true;
   changed.swap = false;
-  changed.stay = {false, false, true, {changed.gpus[1], changed.gpus[0]}};
+  changed.stay = {false, true, true, false, true, {changed.gpus[1], changed.gpus[0]}};
   changed.memory_max_bytes = 1 << 30;
   first->tenant_put(changed);
   changed.processes = {process(100)};

@@ -230,6 +230,8 @@ void all_done_check(const Result& result) {
     EXPECT_EQ(job.runaways, 0U) << job.name;
   }
   EXPECT_TRUE(result.view.tenants.empty());
+  for (const std::string& stop : result.view.stops) EXPECT_EQ(stop, "");
+  for (const std::string& wait : result.view.waits) EXPECT_EQ(wait, "");
   for (Bytes used : result.memory_used) EXPECT_EQ(used, 0U) << "all memory is returned";
 }
 
