@@ -1,10 +1,12 @@
 // sluice-sim: runs one named scenario of the simulator and prints what came of it.
 #include <charconv>
 #include <cstdio>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "broker/sim/packing.h"
 #include "broker/sim/report.h"
 #include "broker/sim/scenarios.h"
 #include "broker/sim/shares.h"
@@ -17,6 +19,7 @@ void usage_print() {
   std::printf(
       "usage: sluice-sim [--scenario NAME] [--seed N] [--seconds S] [--policy NAME]\n"
       "                  [--sm-mode MODE] [--json | --shares]\n"
+      "       sluice-sim --pods FILE [--gpus N] [--runs N] [--seed N]\n"
       "\n"
       "Runs the broker's core over a model of GPUs and programs in virtual time. The same seed\n"
       "gives the same run.\n"
@@ -29,6 +32,13 @@ void usage_print() {
       "                   program\n"
       "  --policy NAME    fair, round-robin or fifo instead of the scenario's own\n"
       "  --sm-mode MODE   of all jobs, instead of their own: best-effort, equal or fixed\n"
+      "  --pods FILE      instead of a scenario: how full each rule of placement gets a machine "
+      "with\n"
+      "                   requests drawn from FILE, a table with the columns num_gpu and "
+      "gpu_milli\n"
+      "                   (1000 = a whole GPU), as in Alibaba's cluster-trace-gpu-v2023\n"
+      "  --gpus N         GPUs of that machine (1 to 64, default 8)\n"
+      "  --runs N         with so many seeds (1 to 100000, default 200)\n"
       "\nscenarios:\n");
   for (const auto& scenario : sluice::sim::scenarios())
     std::printf("  %-19s %s\n", scenario.name, scenario.what);
@@ -41,6 +51,9 @@ struct Options {
   bool json = false;
   bool help = false;
   bool shares = false;
+  std::string pods;
+  std::uint64_t gpus = 8;
+  std::uint64_t runs = 200;
   std::optional<sluice::core::Order> order;
   std::optional<sluice::core::SmMode> mode;
 };
@@ -63,6 +76,29 @@ std::optional<sluice::core::SmMode> mode_named(std::string_view name) {
   return std::nullopt;
 }
 
+std::uint64_t* number_named(Options& options, std::string_view word) {
+  if (word == "--seed") return &options.seed;
+  if (word == "--gpus") return &options.gpus;
+  return word == "--runs" ? &options.runs : &options.seconds;
+}
+
+int packing_print(const Options& options) {
+  constexpr std::uint64_t kGpusMax = 64;
+  constexpr std::uint64_t kRunsMax = 100'000;
+  if (options.gpus < 1 || options.gpus > kGpusMax) return fail("--gpus takes 1 to 64");
+  if (options.runs < 1 || options.runs > kRunsMax) return fail("--runs takes 1 to 100000");
+  std::ifstream file(options.pods);
+  if (!file) return fail("cannot read " + options.pods);
+  std::string error;
+  const auto pods = sluice::sim::pods_read(file, &error);
+  if (!error.empty()) return fail(options.pods + " is no table of pods: " + error);
+  std::fputs(sluice::sim::packing_table(pods, static_cast<std::uint32_t>(options.gpus),
+                                        options.seed, static_cast<std::uint32_t>(options.runs))
+                 .c_str(),
+             stdout);
+  return 0;
+}
+
 /// 0 = go on.
 int options_parse(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
@@ -80,12 +116,15 @@ int options_parse(int argc, char** argv, Options* options) {
       continue;
     }
     const bool known = word == "--scenario" || word == "--seed" || word == "--seconds" ||
-                       word == "--policy" || word == "--sm-mode";
+                       word == "--policy" || word == "--sm-mode" || word == "--pods" ||
+                       word == "--gpus" || word == "--runs";
     if (!known) return fail("there is no option " + std::string(word) + "; see sluice-sim --help");
     if (i + 1 == argc) return fail(std::string(word) + " needs a value; see sluice-sim --help");
     const std::string_view value = argv[++i];
     if (word == "--scenario")
       options->scenario = value;
+    else if (word == "--pods")
+      options->pods = value;
     else if (word == "--policy") {
       options->order = sluice::core::order_named(value);
       if (!options->order)
@@ -95,7 +134,7 @@ int options_parse(int argc, char** argv, Options* options) {
       if (!options->mode)
         return fail("--sm-mode takes best-effort, equal or fixed, not '" + std::string(value) +
                     "'");
-    } else if (!number_parse(value, word == "--seed" ? &options->seed : &options->seconds))
+    } else if (!number_parse(value, number_named(*options, word)))
       return fail(std::string(word) + " takes a whole number, not '" + std::string(value) + "'");
   }
   return 0;
@@ -116,6 +155,7 @@ int main(int argc, char** argv) {
     std::fputs(sluice::sim::share_table(order, mode, options.seed).c_str(), stdout);
     return 0;
   }
+  if (!options.pods.empty()) return packing_print(options);
   auto setup = sluice::sim::scenario_make(options.scenario, options.seed);
   if (!setup)
     return fail("there is no scenario '" + options.scenario + "'; sluice-sim --help lists them");
