@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "broker/cli/stale_directories.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
@@ -33,6 +34,12 @@ std::optional<Client> Client::connect(const std::string& path, std::string* erro
     char text[protocol::kStrangerTextBytes];
     protocol::stranger_format(path.c_str(), owner, text);
     *error = text;
+    return std::nullopt;
+  }
+  if (private_socket(path) && (fd == -ECONNREFUSED || fd == -ENOENT)) {
+    *error = "the private broker of this sluice run has ended (no answer at " + path +
+             "), and its programs go on under their limits; end the outermost sluice run and start "
+             "it again";
     return std::nullopt;
   }
   *error = "no broker answers at " + path + " (" + std::strerror(-fd) + ")";

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 
+#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/named.h"
 #include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
@@ -308,7 +309,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   pending.join = join;
   if (!pending.pidfd) {
     refuse(asker.connection, asker.request, RefusalCode::kNoRoom,
-           "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
+           std::string("the broker has no file descriptors left; ") + kDescriptorsRemedy);
     return;
   }
   const core::RequestId request = event.request;

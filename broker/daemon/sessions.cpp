@@ -1,6 +1,7 @@
 // Order of messages per connection.
 #include "broker/daemon/sessions.h"
 
+#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/validate.h"
 
 namespace sluice::daemon {
@@ -74,8 +75,8 @@ bool Sessions::user_full(const Asker& asker) {
   engine_.refuse(asker.connection, asker.request, RefusalCode::kUserLimit,
                  "the programs of user " + engine_.user_name(uid) + " take " +
                      std::to_string(taken) +
-                     " of the broker's file descriptors, as many as one user's may; end some, or "
-                     "raise the broker's LimitNOFILE");
+                     " of the broker's file descriptors, as many as one user's may; " +
+                     kDescriptorsRemedy);
   return true;
 }
 
