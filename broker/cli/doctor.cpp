@@ -174,15 +174,12 @@ Finding toolkit_check() {
 
 // The notes come after the verdict, which people look for first.
 void program_check(const DoctorOptions& options, std::vector<Finding>* out) {
-  bool executable = false;
-  const std::string path = program_find(options.program, &executable);
-  if (path.empty() || !executable) {
-    out->push_back({Verdict::kBroken, "program",
-                    options.program + (path.empty() ? " is not found" : " is not executable"),
-                    "check the name and PATH, or chmod +x it"});
+  const ProgramFile program = program_locate(options.program);
+  if (program.obstacle.exit_code != 0) {
+    out->push_back({Verdict::kBroken, "program", program.obstacle.what, program.obstacle.fix});
     return;
   }
-  ProgramReach reach = program_reach(path);
+  ProgramReach reach = program_reach(program.path);
   const std::vector<std::string> first =
       options.soft ? std::vector<std::string>{soft_directory()} : std::vector<std::string>{};
   if (!reach.file.empty()) libraries_reach(&reach, first);

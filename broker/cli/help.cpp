@@ -107,7 +107,7 @@ sum that is full, its numbers, and who has most of it, in use or idle. Jobs that
                   hundred jobs); each tenant has gpus and processes
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
-exit codes: 0, 1 no broker answers, 2 wrong usage
+exit codes: 0, 1 no broker answers (waited for 10 s), 2 wrong usage
 
 example:
   sluice status --json | jq '.tenants[] | {name, state, gpus}'
@@ -239,7 +239,7 @@ a program does when it runs is not seen.
   --json          the same for programs
   --socket PATH   the broker to look for (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
-exit codes: 0, 1 something that is required is missing, 2 wrong usage
+exit codes: 0, 1 something that is required is missing, or the broker hangs (waited for 10 s), 2 wrong usage
 
 example:
   sluice doctor ./train

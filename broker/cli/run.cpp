@@ -26,9 +26,9 @@ namespace {
 
 using protocol::RefusalCode;
 
-int fail(const std::string& text) {
+int fail(const std::string& text, int exit_code = kExitSluiceFailed) {
   std::fprintf(stderr, "sluice: %s\n", text.c_str());
-  return kExitSluiceFailed;
+  return exit_code;
 }
 
 // What must be there before anybody is asked to wait.
@@ -199,11 +199,14 @@ std::string refusal_text(const protocol::Refused& refused, bool soft) {
 }
 
 int run_command(const RunOptions& options) {
-  std::string program;
+  const ProgramFile program = program_locate(options.command.front());
   std::string error;
-  if (const int code = launch_check(options.command.front(), &program)) return code;
+  if (program.obstacle.exit_code != 0)
+    return fail(program.obstacle.what + "; " + program.obstacle.fix, program.obstacle.exit_code);
   if (!installation_check(options, &error)) return fail(error);
-  say(program_reach(program).warning);
+  const ProgramReach reach = program_reach(program.path);
+  if (reach.exit_code != 0) return fail(reach.warning, reach.exit_code);
+  say(reach.warning);
   for (const std::string& line : environment_unknown(environment_read(environ))) say(line);
 
   std::string socket;
@@ -248,7 +251,7 @@ int run_command(const RunOptions& options) {
     std::fprintf(stderr, "sluice: your turn; %s runs with %s\n", message.name,
                  grant_text(answer.admitted, snapshot->gpus).c_str());
   }
-  return become(options, program, socket, answer.admitted, snapshot->gpus);
+  return become(options, program.path, socket, answer.admitted, snapshot->gpus);
 }
 
 }  // namespace sluice::cli

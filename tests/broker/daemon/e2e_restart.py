@@ -37,7 +37,7 @@ class Restart(Remembering):
     def test_tenants_come_back_as_they_were(self):
         server = self.remembering()
         jobs = [self.job(server, "--name", "plain"), self.job(server, "--memory", "300MiB", "--memory-min", "200MiB",
-                "--sm", "40", "--sm-mode", "fixed", "--class", "debug"), self.job(server, "--gpus", "2", "--memory", "64MiB")]
+                "--swap", "--sm", "40", "--sm-mode", "fixed", "--class", "debug"), self.job(server, "--gpus", "2", "--memory", "64MiB")]
         for number, job in enumerate(jobs):
             job.ask("register")
             job.ask(f"claim 0 held {(number + 33) * MIB}")
