@@ -112,14 +112,17 @@ Finding config_check() {
 
 Finding broker_gpus_check(const Snapshot& snapshot, Finding finding) {
   std::string lost;
-  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i)
-    if (snapshot.gpus[i].lost != 0)
-      lost += (lost.empty() ? "GPU " : ", ") + std::to_string(i) + " (" +
-              devices::uuid_format(snapshot.gpus[i].uuid) + ")";
+  bool software = false;
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    if (snapshot.gpus[i].lost == 0) continue;
+    lost += (lost.empty() ? "GPU " : ", ") + std::to_string(i) + " (" +
+            devices::uuid_format(snapshot.gpus[i].uuid) + ")";
+    software = snapshot.gpus[i].software != 0;
+  }
   if (lost.empty()) return finding;
   finding.verdict = Verdict::kBroken;
   finding.detail += "; lost: " + lost;
-  finding.fix = "reset the GPU (nvidia-smi -r) or reboot, then restart sluiced; dmesg has an Xid";
+  finding.fix = std::string(devices::lost_remedy(software)) + ", then start the broker again";
   return finding;
 }
 

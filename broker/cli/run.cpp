@@ -136,6 +136,16 @@ std::string cut_text(const protocol::Admitted& admitted) {
          "; --memory asks for another quota";
 }
 
+/// Why there are fewer software GPUs than `--soft` asks for; empty = as many as the job needs.
+std::string fewer_text(const RunOptions& options, std::size_t there) {
+  if (options.soft <= there || options.gpu_count > there) return "";
+  const std::string count = std::to_string(there) + (there == 1 ? " GPU" : " GPUs");
+  const std::string asked = "--soft " + std::to_string(options.soft) + ", but ";
+  if (socket_choose(options.socket).named)
+    return asked + "the broker that --socket or SLUICE_SOCKET names has " + count;
+  return asked + count + (there == 1 ? " answers" : " answer") + "; the others are lost: softgpu-ctl clear brings them back";
+}
+
 void say(const std::string& text) {
   if (!text.empty()) std::fprintf(stderr, "sluice: %s\n", text.c_str());
 }
@@ -214,13 +224,7 @@ int run_command(const RunOptions& options) {
   if (!client) return fail(error);
   const auto snapshot = snapshot_fetch(*client, &error);
   if (!snapshot) return fail(error);
-  const std::size_t there = snapshot->gpus.size();
-  if (options.soft > there && options.gpu_count <= there) {
-    std::fprintf(stderr,
-                 "sluice: --soft %u, but the broker that --socket or SLUICE_SOCKET names has %zu "
-                 "GPU%s\n",
-                 options.soft, there, there == 1 ? "" : "s");
-  }
+  say(fewer_text(options, snapshot->gpus.size()));
   protocol::Admit message;
   if (!admit_make(options, snapshot->gpus, &message, &error)) return fail(error);
 
