@@ -54,8 +54,7 @@ Segments segments_read(std::string_view bytes, const Elf64_Ehdr& header, bool* c
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     const auto p = at<Elf64_Phdr>(bytes, header.e_phoff + std::uint64_t{i} * sizeof(Elf64_Phdr));
     const bool loaded = p && (p->p_type == PT_LOAD || p->p_type == PT_INTERP);
-    if (!p || (loaded && (p->p_offset > bytes.size() ||
-                          p->p_filesz > bytes.size() - p->p_offset)))
+    if (!p || (loaded && (p->p_offset > bytes.size() || p->p_filesz > bytes.size() - p->p_offset)))
       *cut_off = true;
     if (p) segments.list.push_back(*p);
   }

@@ -158,11 +158,11 @@ std::string interpreter_of(const std::string& file, const ElfFacts& facts, Progr
     return "";
   }
   if (crlf_matters(facts)) {
-    reach->obstacles.push_back(
-        {file + " cannot start: its lines end in CR LF, as on Windows, and " +
-             (facts.script_argument.empty() ? name : facts.script_argument) +
-             " followed by a CR is not found",
-         "convert it: sed -i 's/\\r$//' " + file, kExitNotFound});
+    reach->obstacles.push_back({file +
+                                    " cannot start: its lines end in CR LF, as on Windows, and " +
+                                    (facts.script_argument.empty() ? name : facts.script_argument) +
+                                    " followed by a CR is not found",
+                                "convert it: sed -i 's/\\r$//' " + file, kExitNotFound});
     return "";
   }
   std::string command;
@@ -241,7 +241,8 @@ ProgramReach program_reach(const std::string& path) {
     if (depth == kInterpretersMax) {
       reach.obstacles.push_back({path + " cannot start: scripts run by scripts, deeper than the "
                                         "kernel follows",
-                                 "name the last interpreter in its first line", kExitNotExecutable});
+                                 "name the last interpreter in its first line",
+                                 kExitNotExecutable});
       break;
     }
     const std::string interpreter = interpreter_of(file, facts, &reach);

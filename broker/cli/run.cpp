@@ -143,7 +143,8 @@ std::string fewer_text(const RunOptions& options, std::size_t there) {
   const std::string asked = "--soft " + std::to_string(options.soft) + ", but ";
   if (socket_choose(options.socket).named)
     return asked + "the broker that --socket or SLUICE_SOCKET names has " + count;
-  return asked + count + (there == 1 ? " answers" : " answer") + "; the others are lost: softgpu-ctl clear brings them back";
+  return asked + count + (there == 1 ? " answers" : " answer") +
+         "; the others are lost: softgpu-ctl clear brings them back";
 }
 
 void say(const std::string& text) {

@@ -14,6 +14,7 @@ std::string inherited_limits_take();
 
 /// What the refusals for want of descriptors advise.
 inline constexpr char kDescriptorsRemedy[] =
-    "end some programs, or raise the broker's limit of open files (ulimit -n, or LimitNOFILE of its unit)";
+    "end some programs, or raise the broker's limit of open files (ulimit -n, or LimitNOFILE of "
+    "its unit)";
 
 }  // namespace sluice::daemon

@@ -179,8 +179,9 @@ bool Journal::refuse_if_there(std::string* error) {
   return true;
 }
 
-// As of the directory: a file that others can write is not believed. The keys in one that others can
-// read are known to them for as long as their jobs live; the rewrite at the start makes it private.
+// As of the directory: a file that others can write is not believed. The keys in one that others
+// can read are known to them for as long as their jobs live; the rewrite at the start makes it
+// private.
 int Journal::file_check(int fd) {
   uid_t owner = 0;
   mode_t mode = 0;
