@@ -20,12 +20,13 @@ constexpr std::int64_t kFirstVisit_ns = 10'000'000'000;
 // One tenant with one process takes five: two pages, founder, process, connection.
 constexpr std::uint64_t kDescriptorsPerConnection = 5;
 constexpr std::uint64_t kDescriptorsKept = 64;
+constexpr rlim_t kDescriptorsUsual = 1024;
 constexpr std::uint64_t kConnectionsMax = 16384;
 
 /// How many descriptors there are for clients.
 std::uint64_t descriptors_for_clients() {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
+  rlimit limit{kDescriptorsUsual, kDescriptorsUsual};
+  getrlimit(RLIMIT_NOFILE, &limit);  // should it fail, the usual limit stands
   return limit.rlim_cur > kDescriptorsKept ? limit.rlim_cur - kDescriptorsKept : 1;
 }
 
